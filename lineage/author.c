@@ -34,7 +34,7 @@ char *fm_repo_config(fm_repo *r, const char *key)
     return out;
 }
 
-fm_status fmi_author(char **out, fm_repo *r, const char *given)
+fm_status fml_author(char **out, fm_repo *r, const char *given)
 {
     const char *name = getenv("GIT_AUTHOR_NAME"), *mail = getenv("GIT_AUTHOR_EMAIL");
     char *config_name = NULL, *config_mail = NULL;

@@ -232,7 +232,7 @@ static fm_status sweep_locks(const fm_repo *r)
     return rc;
 }
 
-fm_status fmi_checkpoints_expire(fm_repo *r, int64_t expire, bool kept_too, bool dry_run,
+fm_status fml_checkpoints_expire(fm_repo *r, int64_t expire, bool kept_too, bool dry_run,
                                  fm_gc_report *out)
 {
     expiry x = {.r = r, .expire = expire, .dry_run = dry_run, .kept_too = kept_too, .out = out};

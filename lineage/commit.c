@@ -25,7 +25,7 @@ static fm_status put_blob(fm_repo *r, const fm_entry *e, git_oid *out)
     if (rc == FM_OK)
         rc = fm_buf_ok(&b);
     if (rc == FM_OK)
-        rc = fmi_object_put(r, out, GIT_OBJECT_BLOB, fm_buf_span(&b));
+        rc = fml_object_put(r, out, GIT_OBJECT_BLOB, fm_buf_span(&b));
     fm_buf_release(&b);
     return rc;
 }
@@ -65,12 +65,12 @@ static fm_status put_folder(fm_repo *r, const fm_tree *tree, size_t begin, size_
     if (rc == FM_OK)
         rc = fm_buf_ok(&b);
     if (rc == FM_OK)
-        rc = fmi_object_put(r, out, GIT_OBJECT_TREE, fm_buf_span(&b));
+        rc = fml_object_put(r, out, GIT_OBJECT_TREE, fm_buf_span(&b));
     fm_buf_release(&b);
     return rc;
 }
 
-fm_status fmi_check_stored(fm_repo *r, const fm_tree *tree)
+fm_status fml_check_stored(fm_repo *r, const fm_tree *tree)
 {
     char hex[FM_HEX_CHARS + 1];
 
@@ -78,8 +78,8 @@ fm_status fmi_check_stored(fm_repo *r, const fm_tree *tree)
     for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         fm_status rc = FM_OK;
-        if (e->kind != FM_ENTRY_FILE && fmi_store_condemned(r->store, &e->id))
-            rc = fmi_store_hold(r->store, FMI_HOLD_OBJECT, e->id.b, 1);
+        if (e->kind != FM_ENTRY_FILE && fms_store_condemned(r->store, &e->id))
+            rc = fms_store_hold(r->store, FMS_HOLD_OBJECT, e->id.b, 1);
         if (rc < 0)
             return rc;
     }
@@ -102,7 +102,7 @@ fm_status fmi_check_stored(fm_repo *r, const fm_tree *tree)
     return FM_OK;
 }
 
-fm_status fmi_commit_clock(int64_t *out)
+fm_status fml_commit_clock(int64_t *out)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
     char *end = NULL;
@@ -119,11 +119,11 @@ fm_status fmi_commit_clock(int64_t *out)
 }
 
 /* Times are UTC: the bytes of a commit then follow from its content and SOURCE_DATE_EPOCH. */
-fm_status fmi_commit_put(fm_repo *r, git_oid *out, const fmi_commit *c)
+fm_status fml_commit_put(fm_repo *r, git_oid *out, const fml_commit *c)
 {
     char hex[41] = "", *author = NULL;
     fm_buf b;
-    fm_status rc = fmi_author(&author, r, c->author);
+    fm_status rc = fml_author(&author, r, c->author);
 
     if (rc < 0)
         return rc;
@@ -139,7 +139,7 @@ fm_status fmi_commit_put(fm_repo *r, git_oid *out, const fmi_commit *c)
     fm_buf_str(&b, c->message);
     rc = fm_buf_ok(&b);
     if (rc == FM_OK)
-        rc = fmi_object_put(r, out, GIT_OBJECT_COMMIT, fm_buf_span(&b));
+        rc = fml_object_put(r, out, GIT_OBJECT_COMMIT, fm_buf_span(&b));
     fm_buf_release(&b);
     fm_free(author);
     return rc;
@@ -160,17 +160,17 @@ static fm_status read_parents(fm_repo *r, const fm_commit_opts *opts, git_oid *p
     for (uint32_t i = 0; i < opts->parent_count; i++) {
         git_commit *c = NULL;
         int code;
-        parent[i] = fmi_git_oid(&opts->parent[i]);
+        parent[i] = fml_git_oid(&opts->parent[i]);
         fm_oid_hex(&opts->parent[i], hex);
         for (uint32_t k = 0; k < i; k++)
             if (git_oid_equal(&parent[i], &parent[k]))
                 return fm_fail(FM_EINVAL, "commit: parent %s is given twice", hex);
-        fm_status held = fmi_hold_commit(r, &parent[i]);
+        fm_status held = fml_hold_commit(r, &parent[i]);
         if (held < 0)
             return held;
         code = git_commit_lookup(&c, r->git, &parent[i]);
         if (code < 0)
-            return fmi_git_fail(code, "commit: parent %s is no version here", hex);
+            return fml_git_fail(code, "commit: parent %s is no version here", hex);
         *commit_time = FM_MAX(*commit_time, (int64_t)git_commit_time(c));
         git_commit_free(c);
     }
@@ -181,26 +181,26 @@ static fm_status commit_tree(fm_repo *r, git_oid *out, const fm_tree *tree,
                              const fm_commit_opts *opts, const char *message)
 {
     git_oid parent[FM_MAX_PARENTS];
-    fmi_commit c = {.parent = parent,
+    fml_commit c = {.parent = parent,
                     .parent_count = opts->parent_count,
                     .author = opts->author,
                     .author_time = opts->time,
                     .message = message};
-    fm_status rc = opts->time ? FM_OK : fmi_commit_clock(&c.author_time);
+    fm_status rc = opts->time ? FM_OK : fml_commit_clock(&c.author_time);
 
     c.commit_time = c.author_time;
     if (rc == FM_OK)
         rc = read_parents(r, opts, parent, &c.commit_time);
     if (rc == FM_OK)
-        rc = fmi_check_stored(r, tree);
+        rc = fml_check_stored(r, tree);
     if (rc == FM_OK)
         rc = put_folder(r, tree, 0, fm_tree_count(tree), 0, &c.tree);
     if (rc == FM_OK)
-        rc = fmi_commit_put(r, out, &c);
+        rc = fml_commit_put(r, out, &c);
     if (rc == FM_OK)
-        rc = fmi_objects_hold(r);
+        rc = fml_objects_hold(r);
     if (rc == FM_OK)
-        rc = fmi_objects_write(r);
+        rc = fml_objects_write(r);
     return rc;
 }
 
@@ -217,18 +217,18 @@ fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
     if (opts->time < 0)
         return fm_fail(FM_EINVAL, "commit: a time before 1970");
     fm_buf_init(&message, 0);
-    rc = fmi_message_make(&message, opts);
+    rc = fml_message_make(&message, opts);
     if (rc == FM_OK)
         rc = fm_store_lease(r->store, true, "a commit");
     if (rc == FM_OK)
         rc = commit_tree(r, &id, tree, opts, fm_buf_cstr(&message));
     fm_buf_release(&message);
     if (rc < 0) {
-        fmi_objects_abort(r);
+        fml_objects_abort(r);
         return rc;
     }
-    fmi_from_git(out, &id);
-    fm_ignore(fmi_packs_fold(r, false), "the commit stands; the next one folds");
+    fml_from_git(out, &id);
+    fm_ignore(fml_packs_fold(r, false), "the commit stands; the next one folds");
     return FM_OK;
 }
 
@@ -236,7 +236,7 @@ fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
 
 typedef struct tree_walk {
     fm_repo *r;
-    const fmi_tree_visitor *v;
+    const fml_tree_visitor *v;
     char path[FM_MAX_PATH_BYTES + 1];
     uint64_t nodes;
 } tree_walk;
@@ -258,7 +258,7 @@ static fm_status walk_blob(tree_walk *w, const git_oid *id)
     if (code == 0)
         code = git_odb_read(&obj, w->r->odb, id);
     if (code < 0)
-        return fmi_damage(code, "tree path '%s': cannot read its git object", w->path);
+        return fml_damage(code, "tree path '%s': cannot read its git object", w->path);
     rc = w->v->blob(w->v->ctx, w->path, id,
                     fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj)));
     git_odb_object_free(obj);
@@ -291,7 +291,7 @@ static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
     int code = git_tree_lookup(&tree, w->r->git, id);
 
     if (code < 0)
-        return fmi_damage(code, "tree path '%s': cannot read its git tree", w->path);
+        return fml_damage(code, "tree path '%s': cannot read its git tree", w->path);
     for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++) {
         const git_tree_entry *e = git_tree_entry_byindex(tree, i);
         git_filemode_t mode = git_tree_entry_filemode(e);
@@ -300,9 +300,9 @@ static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
         rc = fm_go_on();
         if (rc == FM_OK)
             rc = push_name(w, &at, e);
-        if (rc == FM_OK && ++w->nodes > FMI_MAX_WALK_NODES)
+        if (rc == FM_OK && ++w->nodes > FML_MAX_WALK_NODES)
             rc = fm_fail(FM_ECORRUPT, "tree path '%s': more than %u objects in one tree", w->path,
-                         FMI_MAX_WALK_NODES);
+                         FML_MAX_WALK_NODES);
         if (rc < 0)
             break;
         if (mode == GIT_FILEMODE_TREE) {
@@ -320,7 +320,7 @@ static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
     return rc;
 }
 
-fm_status fmi_tree_walk(fm_repo *r, const git_oid *tree, const fmi_tree_visitor *v)
+fm_status fml_tree_walk(fm_repo *r, const git_oid *tree, const fml_tree_visitor *v)
 {
     tree_walk *w = fm_calloc(1, sizeof *w);
     fm_status rc;
@@ -349,29 +349,29 @@ static fm_status decode_blob(void *ctx, const char *path, const git_oid *id, fm_
 
 static fm_status lookup_commit(fm_repo *r, git_commit **out, const fm_oid *oid)
 {
-    git_oid id = fmi_git_oid(oid);
+    git_oid id = fml_git_oid(oid);
     char hex[41];
     int code = git_commit_lookup(out, r->git, &id);
 
     if (code == 0)
         return FM_OK;
     fm_oid_hex(oid, hex);
-    return fmi_git_fail(code, "no version %s", hex);
+    return fml_git_fail(code, "no version %s", hex);
 }
 
-fm_status fmi_tree_read(fm_repo *r, fm_tree **out, const git_commit *commit)
+fm_status fml_tree_read(fm_repo *r, fm_tree **out, const git_commit *commit)
 {
-    fmi_tree_visitor v = {.blob = decode_blob, .max_blob_bytes = FM_INLINE_MAX_BYTES};
+    fml_tree_visitor v = {.blob = decode_blob, .max_blob_bytes = FM_INLINE_MAX_BYTES};
     fm_tree *tree = NULL;
     fm_status rc = FM_OK;
 
     *out = NULL;
-    if (fmi_message_encoding(git_commit_message_raw(commit)) > FMI_ENCODING)
+    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
         return fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
     rc = fm_tree_new(&tree);
     if (rc == FM_OK) {
         v.ctx = tree;
-        rc = fmi_tree_walk(r, git_commit_tree_id(commit), &v);
+        rc = fml_tree_walk(r, git_commit_tree_id(commit), &v);
     }
     if (rc < 0)
         fm_tree_free(tree);
@@ -390,7 +390,7 @@ fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid)
         return fm_fail(FM_EINVAL, "version: a repository and an id are needed");
     rc = lookup_commit(r, &commit, oid);
     if (rc == FM_OK)
-        rc = fmi_tree_read(r, out, commit);
+        rc = fml_tree_read(r, out, commit);
     git_commit_free(commit);
     if (rc < 0) {
         char hex[41];
@@ -400,7 +400,7 @@ fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid)
     return FM_OK;
 }
 
-fm_status fmi_version_of(fm_version *out, git_commit *commit)
+fm_status fml_version_of(fm_version *out, git_commit *commit)
 {
     const git_signature *author = git_commit_author(commit);
     const char *message = git_commit_message_raw(commit);
@@ -408,8 +408,8 @@ fm_status fmi_version_of(fm_version *out, git_commit *commit)
     fm_status rc;
 
     memset(out, 0, sizeof *out);
-    fmi_from_git(&out->oid, git_commit_id(commit));
-    fmi_from_git(&out->tree, git_commit_tree_id(commit));
+    fml_from_git(&out->oid, git_commit_id(commit));
+    fml_from_git(&out->tree, git_commit_tree_id(commit));
     if (count > FM_MAX_PARENTS) {
         char hex[41];
         fm_oid_hex(&out->oid, hex);
@@ -418,10 +418,10 @@ fm_status fmi_version_of(fm_version *out, git_commit *commit)
     }
     out->parent_count = (uint32_t)count;
     for (unsigned i = 0; i < count; i++)
-        fmi_from_git(&out->parent[i], git_commit_parent_id(commit, i));
+        fml_from_git(&out->parent[i], git_commit_parent_id(commit, i));
     out->time = author ? (int64_t)author->when.time : (int64_t)git_commit_time(commit);
     out->author = fm_asprintf("%s <%s>", author ? author->name : "", author ? author->email : "");
-    rc = out->author ? fmi_message_read(out, message ? message : "") : FM_ENOMEM;
+    rc = out->author ? fml_message_read(out, message ? message : "") : FM_ENOMEM;
     if (rc < 0)
         fm_version_release(out);
     return rc;
@@ -437,7 +437,7 @@ fm_status fm_version_read(fm_repo *r, fm_version *out, const fm_oid *oid)
         return fm_fail(FM_EINVAL, "version: a repository and an id are needed");
     rc = lookup_commit(r, &commit, oid);
     if (rc == FM_OK)
-        rc = fmi_version_of(out, commit);
+        rc = fml_version_of(out, commit);
     git_commit_free(commit);
     return rc;
 }

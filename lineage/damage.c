@@ -20,7 +20,7 @@ typedef struct search {
     fm_map *seen;  /* commits */
     git_oid *todo; /* that no walk along first parents met */
     size_t todo_count, todo_cap;
-    char rev[FMI_MAX_REF_BYTES + 32];
+    char rev[FML_MAX_REF_BYTES + 32];
     char path[FM_MAX_PATH_BYTES + 1];
     unsigned depth;
 } search;
@@ -133,7 +133,7 @@ static fm_status walk_line(search *s, const char *name, const git_oid *tip)
         else if (n == 0)
             snprintf(s->rev, sizeof s->rev, "%s", name);
         else
-            snprintf(s->rev, sizeof s->rev, "%.*s~%u", (int)FMI_MAX_REF_BYTES, name, n);
+            snprintf(s->rev, sizeof s->rev, "%.*s~%u", (int)FML_MAX_REF_BYTES, name, n);
         rc = fm_map_put(s->seen, at.id, sizeof at.id, s, NULL);
         if (rc == FM_OK)
             rc = look_at_version(s, commit);
@@ -151,11 +151,11 @@ static fm_status walk_line(search *s, const char *name, const git_oid *tip)
 
 static fm_status walk_ref(void *ctx, const char *name, const fm_oid *oid)
 {
-    git_oid id = fmi_git_oid(oid);
+    git_oid id = fml_git_oid(oid);
     const char *bare = strncmp(name, "refs/heads/", 11) == 0  ? name + 11
                        : strncmp(name, "refs/tags/", 10) == 0 ? name + 10
                                                               : name;
-    return strncmp(name, "refs/notes/", 11) == 0 || strcmp(name, FMI_RESULTS_REF) == 0
+    return strncmp(name, "refs/notes/", 11) == 0 || strcmp(name, FML_RESULTS_REF) == 0
                ? FM_OK
                : walk_line(ctx, bare, &id);
 }

@@ -126,7 +126,7 @@ static fm_status gather_pack(fold *f, const char *idx)
     git_odb_free(odb);
     if (f->rc < 0)
         return f->rc;
-    return code < 0 ? fmi_damage(code, "cannot read '%s'", idx) : FM_OK;
+    return code < 0 ? fml_damage(code, "cannot read '%s'", idx) : FM_OK;
 }
 
 /* The new pack is durable before an old one goes. A reader that loses a pack under its feet looks
@@ -178,7 +178,7 @@ static fm_status code_anew(fold *f, size_t n, char **name)
 
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         rc = gather_pack(f, f->idx[i]);
-    return rc == FM_OK ? fmi_pack_write(f->r, f->id, f->id_count, name) : rc;
+    return rc == FM_OK ? fml_pack_write(f->r, f->id, f->id_count, name) : rc;
 }
 
 static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool force)
@@ -188,7 +188,7 @@ static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool 
     size_t n;
 
     for (size_t i = 0; rc == FM_OK && i < names->count; i++)
-        if (fmi_is_pack_index(names->name[i]))
+        if (fml_is_pack_index(names->name[i]))
             rc = add_pack(f, dir, names->name[i]);
     if (rc < 0 || f->count < 2 || (!force && f->count <= FOLD_AT))
         return rc;
@@ -199,14 +199,14 @@ static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool 
         n = choose_join(f);
         if (n == 0)
             return FM_OK;
-        rc = fmi_packs_join(f->r, f->idx, n, &new_name[0], &new_name[1]);
+        rc = fml_packs_join(f->r, f->idx, n, &new_name[0], &new_name[1]);
     }
     if (rc == FM_OK)
         rc = drop_packs(f, n, new_name);
     fm_free(new_name[0]);
     fm_free(new_name[1]);
     if (rc == FM_OK && git_odb_refresh(f->r->odb) < 0)
-        rc = fmi_git_fail(-1, "cannot reload '%s'", f->r->git_path);
+        rc = fml_git_fail(-1, "cannot reload '%s'", f->r->git_path);
     return rc;
 }
 
@@ -221,7 +221,7 @@ static void release(fold *f)
     memset(f, 0, sizeof *f);
 }
 
-fm_status fmi_packs_fold(fm_repo *r, bool force)
+fm_status fml_packs_fold(fm_repo *r, bool force)
 {
     fold f = {.r = r};
     fm_names names = {NULL, 0};
@@ -232,7 +232,7 @@ fm_status fmi_packs_fold(fm_repo *r, bool force)
 
     if (rc < 0 || fm_path_exists(midx) || (!force && names.count <= 2 * (size_t)FOLD_AT))
         goto fail;
-    rc = fmi_ref_lock(r, &lock); /* one folder at a time */
+    rc = fml_ref_lock(r, &lock); /* one folder at a time */
     if (rc == FM_OK) {
         fm_names_release(&names);
         rc = fm_list_dir(&names, dir);
@@ -258,7 +258,7 @@ static fm_status gather_all(fold *f, const char *dir)
     fm_status rc = midx ? fm_list_dir(&names, dir) : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && !fm_path_exists(midx) && i < names.count; i++)
-        if (fmi_is_pack_index(names.name[i]))
+        if (fml_is_pack_index(names.name[i]))
             rc = add_pack(f, dir, names.name[i]);
     for (size_t i = 0; rc == FM_OK && i < f->count; i++)
         rc = gather_pack(f, f->idx[i]);
@@ -267,7 +267,7 @@ static fm_status gather_all(fold *f, const char *dir)
     return rc;
 }
 
-fm_status fmi_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id), void *ctx)
+fm_status fml_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id), void *ctx)
 {
     fold f = {.r = r, .drop = drop, .ctx = ctx};
     char *new_name[2] = {NULL, NULL};
@@ -276,11 +276,11 @@ fm_status fmi_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id),
 
     if (rc == FM_OK && f.dropped > 0) {
         if (f.id_count > 0)
-            rc = fmi_pack_write(r, f.id, f.id_count, &new_name[0]);
+            rc = fml_pack_write(r, f.id, f.id_count, &new_name[0]);
         if (rc == FM_OK)
             rc = drop_packs(&f, f.count, new_name);
         if (rc == FM_OK && git_odb_refresh(r->odb) < 0)
-            rc = fmi_git_fail(-1, "cannot reload '%s'", r->git_path);
+            rc = fml_git_fail(-1, "cannot reload '%s'", r->git_path);
     }
     fm_free(new_name[0]);
     fm_free(dir);
@@ -288,7 +288,7 @@ fm_status fmi_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id),
     return rc;
 }
 
-fm_status fmi_packed_ids(fm_repo *r, git_oid **out, size_t *count)
+fm_status fml_packed_ids(fm_repo *r, git_oid **out, size_t *count)
 {
     fold f = {.r = r};
     char *dir = fm_path_join(r->git_path, "objects/pack");
@@ -306,7 +306,7 @@ fm_status fmi_packed_ids(fm_repo *r, git_oid **out, size_t *count)
     return rc;
 }
 
-fm_status fmi_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id), void *ctx)
+fm_status fml_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id), void *ctx)
 {
     fold f = {.r = r, .drop = bad, .ctx = ctx};
     char *new_name[2] = {NULL, NULL};
@@ -317,7 +317,7 @@ fm_status fmi_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id),
         if (gather_id(&r->pending[i], &f) < 0)
             rc = f.rc;
     if (rc == FM_OK && f.id_count > 0)
-        rc = fmi_pack_write(r, f.id, f.id_count, &new_name[0]);
+        rc = fml_pack_write(r, f.id, f.id_count, &new_name[0]);
     if (rc == FM_OK && f.dropped == 0)
         rc = drop_packs(&f, f.count, new_name);
     if (rc == FM_OK) { /* libgit2 holds on to packs that are gone */
@@ -325,7 +325,7 @@ fm_status fmi_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id),
         git_odb_free(r->odb);
         r->odb = NULL;
         git_repository__cleanup(r->git);
-        rc = fmi_odb_setup(r);
+        rc = fml_odb_setup(r);
     }
     fm_free(new_name[0]);
     fm_free(dir);

@@ -136,15 +136,15 @@ static bool on_folder(void *ctx, const git_oid *tree, const char *path)
 
 static void check_tree(check *c, const git_oid *tree)
 {
-    fmi_tree_visitor v = {on_folder, on_blob, c, FM_INLINE_MAX_BYTES};
+    fml_tree_visitor v = {on_folder, on_blob, c, FM_INLINE_MAX_BYTES};
     fm_status rc;
 
     if (!c->is_model)
-        v.max_blob_bytes = FMI_MAX_RESULT_BYTES;
+        v.max_blob_bytes = FML_MAX_RESULT_BYTES;
     if (!first_sight(c, c->seen, tree))
         return;
     c->objects++;
-    rc = fmi_tree_walk(c->r, tree, &v);
+    rc = fml_tree_walk(c->r, tree, &v);
     if (rc < 0 && c->stop == FM_OK)
         say_error(c, rc);
 }
@@ -182,7 +182,7 @@ static fm_status open_version(check *c, const git_commit *commit, const fm_versi
 {
     fm_tree *tree = NULL;
     fm_provider p = fm_store_provider(c->r->store);
-    fm_status rc = fmi_tree_read(c->r, &tree, commit);
+    fm_status rc = fml_tree_read(c->r, &tree, commit);
 
     if (rc == FM_OK)
         rc = fm_export_check(tree, &p);
@@ -196,7 +196,7 @@ static fm_status open_version(check *c, const git_commit *commit, const fm_versi
 static void check_version(check *c, git_commit *commit)
 {
     fm_version v;
-    fm_status rc = fmi_version_of(&v, commit);
+    fm_status rc = fml_version_of(&v, commit);
 
     if (rc == FM_OK && first_opening(c, commit, &v))
         rc = open_version(c, commit, &v);
@@ -213,7 +213,7 @@ static void check_commit(check *c, const git_oid *id)
 
     git_oid_fmt(c->commit, id);
     if (code < 0) {
-        say_error(c, fmi_damage(code, "cannot be read"));
+        say_error(c, fml_damage(code, "cannot be read"));
         return;
     }
     c->objects++;
@@ -232,7 +232,7 @@ static bool starts(const char *s, const char *prefix)
 
 static void check_history(check *c, const git_oid *tip)
 {
-    c->is_model = !starts(c->ref, FMI_RESULTS_REF) && !starts(c->ref, FMI_INCOMING) &&
+    c->is_model = !starts(c->ref, FML_RESULTS_REF) && !starts(c->ref, FML_INCOMING) &&
                   !starts(c->ref, "refs/notes/");
     add_todo(c, tip);
     while (c->stop == FM_OK && c->todo_count > 0) {
@@ -259,7 +259,7 @@ static void check_ref(check *c, const char *name)
         check_history(c, git_object_id(obj));
     } else if (code != GIT_EPEEL && code != GIT_EINVALIDSPEC && code != GIT_EAMBIGUOUS &&
                !(code == GIT_ENOTFOUND && symbolic)) {
-        fm_ignore(fmi_damage(code, "ref '%s' points to nothing readable", name),
+        fm_ignore(fml_damage(code, "ref '%s' points to nothing readable", name),
                   "the text is what counts");
         say(c, fm_error_text());
     }
@@ -309,7 +309,7 @@ static fm_status all_names(check *c, fm_map *names)
         rc = add_name(c, names, name);
     git_reference_iterator_free(it);
     if (rc == FM_OK && code < 0 && code != GIT_ITEROVER) {
-        fm_ignore(fmi_damage(code, "the refs of '%s' cannot be listed", c->r->git_path),
+        fm_ignore(fml_damage(code, "the refs of '%s' cannot be listed", c->r->git_path),
                   "the text is what counts");
         say(c, fm_error_text());
     }
@@ -339,7 +339,7 @@ static fm_status compare_row(void *ctx, const char *key, fm_span value)
     fm_buf b;
 
     fm_buf_init(&b, sizeof spec - 1);
-    fm_buf_printf(&b, FMI_RESULTS_REF ":%.2s/%.64s", key, key);
+    fm_buf_printf(&b, FML_RESULTS_REF ":%.2s/%.64s", key, key);
     memcpy(spec, fm_buf_cstr(&b), b.len + 1);
     fm_buf_release(&b);
     if (git_revparse_single(&obj, c->r->git, spec) < 0 || git_object_type(obj) != GIT_OBJECT_BLOB) {
@@ -362,12 +362,12 @@ static fm_status compare_row(void *ctx, const char *key, fm_span value)
 static fm_status check_results(check *c)
 {
     uint64_t before = c->faults;
-    fm_status rc = fmi_results_sync(c->r);
+    fm_status rc = fml_results_sync(c->r);
 
     if (rc == FM_OK)
-        rc = fmi_rows_check(c->r->rows);
+        rc = fml_rows_check(c->r->rows);
     if (rc == FM_OK)
-        rc = fmi_rows_flushed(c->r->rows, compare_row, c);
+        rc = fml_rows_flushed(c->r->rows, compare_row, c);
     if (rc == FM_ECORRUPT) {
         say(c, fm_error_text());
         rc = FM_OK;
@@ -473,7 +473,7 @@ static fm_status hold_still(fm_repo *r, fm_lock **gc, fm_lock **refs)
     fm_status rc = path ? fm_lock_take(gc, path) : FM_ENOMEM;
 
     if (rc == FM_OK)
-        rc = fmi_ref_lock(r, refs);
+        rc = fml_ref_lock(r, refs);
     if (rc == FM_EIO) {
         fm_error_clear();
         rc = FM_OK;
@@ -491,7 +491,7 @@ static fm_status look_again(check *c, fm_repo *r, const fm_fsck_opts *opts)
     *c = (check){.r = r};
     fm_buf_init(&c->lines, 0);
     if (rc == FM_OK && git_odb_refresh(r->odb) < 0)
-        rc = fmi_damage(-1, "the objects of '%s' cannot be listed", r->git_path);
+        rc = fml_damage(-1, "the objects of '%s' cannot be listed", r->git_path);
     if (rc == FM_OK)
         rc = look(c, r, opts);
     fm_lock_drop(refs);
@@ -520,13 +520,13 @@ static fm_status check_git(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report 
     if (rc == FM_OK)
         tell_all(&c, out);
     if (rc == FM_OK)
-        rc = fmi_head_mend(r, &mended);
+        rc = fml_head_mend(r, &mended);
     if (mended)
         out->repaired++;
     if (rc == FM_OK)
         rc = sweep_packs(r, out);
     if (rc == FM_OK && c.rows_differ) {
-        rc = fmi_results_renew(r);
+        rc = fml_results_renew(r);
         out->repaired += rc == FM_OK;
         rc = rc == FM_ECORRUPT ? FM_OK : rc; /* git's copy is the damaged one, and was told */
     }
@@ -564,5 +564,5 @@ fm_status fm_repo_rebuild_index(fm_repo *r)
 {
     fm_status rc = r ? fm_store_rebuild_index(r->store) : fm_fail(FM_EINVAL, "no repository");
 
-    return rc == FM_OK ? fmi_results_renew(r) : rc;
+    return rc == FM_OK ? fml_results_renew(r) : rc;
 }

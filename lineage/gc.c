@@ -12,8 +12,8 @@ typedef struct gc_run {
     fm_repo *r;
     const fm_gc_opts *opts;
     int64_t now, prune, reflog, checkpoints;
-    fmi_gc *gc;
-    fmi_reach reach;
+    fms_gc *gc;
+    fml_reach reach;
     git_oid *packed; /* objects in git's packs */
     size_t packed_count;
     git_oid *garbage; /* of these, what no keeper reaches */
@@ -41,7 +41,7 @@ static fm_status time_of(gc_run *g, int64_t *out, const char *given, const char 
 static fm_status open_store(gc_run *g)
 {
     const fm_gc_opts *o = g->opts;
-    fmi_gc_opts so = {.dry_run = o->dry_run,
+    fms_gc_opts so = {.dry_run = o->dry_run,
                       .now = g->now,
                       .expire = g->prune,
                       .fold = o->repack || o->repack_all,
@@ -52,7 +52,7 @@ static fm_status open_store(gc_run *g)
                       .quarantine = o->quarantine,
                       .progress = o->progress,
                       .ctx = o->ctx};
-    return fmi_gc_open(&g->gc, g->r->store, &so);
+    return fms_gc_open(&g->gc, g->r->store, &so);
 }
 
 /* What stays of the garbage (its grace is not over, or a writer holds it) must stay whole. */
@@ -61,20 +61,20 @@ static fm_status reach_grace(gc_run *g)
     fm_status rc = FM_OK;
 
     for (size_t i = 0; rc == FM_OK && i < g->garbage_count; i++)
-        if (!fmi_gc_git_goes(g->gc, g->garbage[i].id))
-            rc = fmi_reach_grace(&g->reach, &g->garbage[i]);
+        if (!fms_gc_git_goes(g->gc, g->garbage[i].id))
+            rc = fml_reach_grace(&g->reach, &g->garbage[i]);
     return rc;
 }
 
 static fm_status mark(gc_run *g)
 {
     size_t n = 0;
-    fm_status rc = fmi_reach_all(&g->reach);
+    fm_status rc = fml_reach_all(&g->reach);
 
     if (rc == FM_OK)
-        rc = fmi_packed_ids(g->r, &g->packed, &g->packed_count);
+        rc = fml_packed_ids(g->r, &g->packed, &g->packed_count);
     for (size_t i = 0; rc == FM_OK && i < g->packed_count; i++)
-        if (!fmi_reach_has(&g->reach, &g->packed[i]))
+        if (!fml_reach_has(&g->reach, &g->packed[i]))
             g->packed[n++] = g->packed[i];
     g->garbage = g->packed;
     g->garbage_count = rc == FM_OK ? n : 0;
@@ -85,16 +85,16 @@ static bool goes(void *ctx, const git_oid *id)
 {
     gc_run *g = ctx;
 
-    if (fmi_reach_stays(&g->reach, id) || !fmi_gc_git_goes(g->gc, id->id))
+    if (fml_reach_stays(&g->reach, id) || !fms_gc_git_goes(g->gc, id->id))
         return false;
-    fmi_gc_git_gone(g->gc, id->id);
+    fms_gc_git_gone(g->gc, id->id);
     return true;
 }
 
 /* True: there is no room for what would be written, and so nothing was. */
 static bool for_want_of_room(fm_status rc)
 {
-    if (rc == FM_OK || rc == FM_ENOMEM || !fmi_no_room())
+    if (rc == FM_OK || rc == FM_ENOMEM || !fms_no_room())
         return false;
     fm_error_clear();
     return true;
@@ -103,7 +103,7 @@ static bool for_want_of_room(fm_status rc)
 static fm_status drop_git(gc_run *g)
 {
     if (!g->opts->dry_run)
-        return fmi_packs_drop(g->r, goes, g);
+        return fml_packs_drop(g->r, goes, g);
     for (size_t i = 0; i < g->garbage_count; i++)
         (void)goes(g, &g->garbage[i]);
     return FM_OK;
@@ -113,29 +113,29 @@ static fm_status drop_git(gc_run *g)
 static fm_status delete_inside(gc_run *g)
 {
     fm_lock *lock = NULL;
-    fm_status rc = fmi_gc_enter(g->gc);
+    fm_status rc = fms_gc_enter(g->gc);
 
     if (rc == FM_OK)
-        rc = fmi_ref_lock(g->r, &lock);
+        rc = fml_ref_lock(g->r, &lock);
     if (rc == FM_OK)
-        rc = fmi_reach_all(&g->reach);
+        rc = fml_reach_all(&g->reach);
     if (rc == FM_OK)
         rc = reach_grace(g);
     if (rc == FM_OK)
         rc = drop_git(g);
     bool late = for_want_of_room(rc); /* git's objects are written anew: the packs' room serves */
     if (late)
-        rc = fmi_gc_git_stays(g->gc);
+        rc = fms_gc_git_stays(g->gc);
     if (rc == FM_OK)
-        rc = fmi_gc_remove(g->gc);
+        rc = fms_gc_remove(g->gc);
     if (rc == FM_OK && late)
         rc = drop_git(g);
     if (late && for_want_of_room(rc)) {
         g->no_room = true;
-        rc = fmi_gc_git_stays(g->gc);
+        rc = fms_gc_git_stays(g->gc);
     }
     fm_lock_drop(lock);
-    return rc == FM_OK ? fmi_gc_leave(g->gc) : rc;
+    return rc == FM_OK ? fms_gc_leave(g->gc) : rc;
 }
 
 static fm_status expire_reflogs(gc_run *g, uint64_t *dropped)
@@ -144,25 +144,25 @@ static fm_status expire_reflogs(gc_run *g, uint64_t *dropped)
 
     if (g->opts->dry_run || g->reflog == INT64_MIN)
         return FM_OK;
-    fm_status rc = fmi_ref_lock(g->r, &lock);
+    fm_status rc = fml_ref_lock(g->r, &lock);
     if (rc == FM_OK)
-        rc = fmi_reflogs_expire(g->r, g->reflog, dropped);
+        rc = fml_reflogs_expire(g->r, g->reflog, dropped);
     fm_lock_drop(lock);
     return for_want_of_room(rc) ? FM_OK : rc; /* expired entries keep nothing, written or not */
 }
 
 static fm_status expire_checkpoints(const gc_run *g, fm_gc_report *out)
 {
-    fm_status rc = fmi_checkpoints_expire(g->r, g->checkpoints, g->opts->checkpoints != NULL,
+    fm_status rc = fml_checkpoints_expire(g->r, g->checkpoints, g->opts->checkpoints != NULL,
                                           g->opts->dry_run, out);
     return for_want_of_room(rc) ? FM_OK : rc;
 }
 
 static fm_status fill_keepers(const gc_run *g, fm_gc_report *out)
 {
-    const fmi_reach *x = &g->reach;
+    const fml_reach *x = &g->reach;
 
-    fmi_gc_kept(g->gc, FMI_KEEPER_SHARED, &out->shared_objects, &out->shared_bytes);
+    fms_gc_kept(g->gc, FMS_KEEPER_SHARED, &out->shared_objects, &out->shared_bytes);
     out->keeper = fm_calloc(x->keepers + 1, sizeof *out->keeper);
     if (!out->keeper)
         return FM_ENOMEM;
@@ -172,14 +172,14 @@ static fm_status fill_keepers(const gc_run *g, fm_gc_report *out)
         if (!k->name)
             return FM_ENOMEM;
         out->keepers++;
-        fmi_gc_kept(g->gc, (uint32_t)i + 1, &k->objects, &k->bytes);
+        fms_gc_kept(g->gc, (uint32_t)i + 1, &k->objects, &k->bytes);
     }
     return FM_OK;
 }
 
 static fm_status fill(const gc_run *g, fm_gc_report *out)
 {
-    const fmi_gc_report *s = fmi_gc_result(g->gc);
+    const fms_gc_report *s = fms_gc_result(g->gc);
 
     out->versions = g->reach.versions;
     out->objects = s->objects;
@@ -206,8 +206,8 @@ static fm_status fill(const gc_run *g, fm_gc_report *out)
     out->git_new = s->git_new;
     out->git_gone = s->git_gone;
     out->no_room = s->no_room || g->no_room;
-    for (size_t i = 0; i < fmi_gc_leases(g->gc)->count; i++)
-        out->writers += fmi_gc_leases(g->gc)->lease[i].writes;
+    for (size_t i = 0; i < fms_gc_leases(g->gc)->count; i++)
+        out->writers += fms_gc_leases(g->gc)->lease[i].writes;
     return fill_keepers(g, out);
 }
 
@@ -227,25 +227,25 @@ static fm_status run(gc_run *g, fm_gc_report *out)
     if (rc == FM_OK)
         rc = open_store(g);
     if (rc == FM_OK && !g->opts->dry_run)
-        rc = fmi_results_sweep(g->r);
+        rc = fml_results_sweep(g->r);
     if (rc == FM_OK)
         rc = expire_checkpoints(g, out);
     if (rc == FM_OK)
-        rc = fmi_reach_init(&g->reach, g->r, g->gc, g->reflog);
+        rc = fml_reach_init(&g->reach, g->r, g->gc, g->reflog);
     if (rc == FM_OK)
         rc = mark(g);
     if (rc == FM_OK)
-        rc = fmi_gc_condemn(g->gc, g->garbage_count ? g->garbage[0].id : NULL, g->garbage_count);
+        rc = fms_gc_condemn(g->gc, g->garbage_count ? g->garbage[0].id : NULL, g->garbage_count);
     if (rc == FM_OK) /* not before all that is reached was found */
         rc = expire_reflogs(g, &out->reflog_entries);
     if (rc == FM_OK)
         rc = reach_grace(g);
     if (rc == FM_OK)
-        rc = fmi_gc_rewrite(g->gc);
+        rc = fms_gc_rewrite(g->gc);
     if (rc == FM_OK)
         rc = delete_inside(g);
     if (rc == FM_OK && !g->opts->dry_run) { /* what commits only joined is coded now */
-        rc = fmi_packs_fold(g->r, true);
+        rc = fml_packs_fold(g->r, true);
         rc = for_want_of_room(rc) ? FM_OK : rc;
     }
     return rc == FM_OK ? fill(g, out) : rc;
@@ -267,15 +267,15 @@ fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out)
     if (rc == FM_OK)
         rc = time_of(&g, &g.checkpoints, opts->checkpoints, "gc.checkpointExpire", "2.weeks.ago");
     if (rc == FM_OK && !opts->dry_run)
-        fmi_room_let_go(r->path);
+        fms_room_let_go(r->path);
     if (rc == FM_OK)
         rc = run(&g, out);
-    fmi_reach_release(&g.reach);
-    fmi_gc_close(g.gc);
+    fml_reach_release(&g.reach);
+    fms_gc_close(g.gc);
     fm_free(g.packed);
     if (!opts->dry_run)
-        fmi_room_reserve(r->path, FMI_ROOM_BYTES +
-                                      FMI_ROOM_OBJECT_BYTES * (out->live_objects + g.packed_count));
+        fms_room_reserve(r->path, FMS_ROOM_BYTES +
+                                      FMS_ROOM_OBJECT_BYTES * (out->live_objects + g.packed_count));
     if (rc < 0)
         fm_gc_report_release(out);
     return rc;

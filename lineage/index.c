@@ -11,7 +11,7 @@
 #define SCHEMA 2
 #define BUSY_MS 30000
 
-struct fmi_rows {
+struct fml_rows {
     sqlite3 *db;
     sqlite3_stmt *get, *put, *keep;
     bool in_txn;
@@ -46,14 +46,14 @@ static fm_status exec(sqlite3 *db, const char *sql)
     return code == SQLITE_OK ? FM_OK : sql_fail(db, code, sql);
 }
 
-static fm_status prepare(fmi_rows *ix, sqlite3_stmt **out, const char *sql)
+static fm_status prepare(fml_rows *ix, sqlite3_stmt **out, const char *sql)
 {
     int code = sqlite3_prepare_v3(ix->db, sql, -1, SQLITE_PREPARE_PERSISTENT, out, NULL);
 
     return code == SQLITE_OK ? FM_OK : sql_fail(ix->db, code, sql);
 }
 
-void fmi_rows_close(fmi_rows *ix)
+void fml_rows_close(fml_rows *ix)
 {
     if (!ix)
         return;
@@ -65,7 +65,7 @@ void fmi_rows_close(fmi_rows *ix)
 }
 
 /* FM_ECORRUPT also where the file is of another schema: it is then made anew. */
-static fm_status check_schema(fmi_rows *ix)
+static fm_status check_schema(fml_rows *ix)
 {
     sqlite3_stmt *q = NULL;
     int version = -1;
@@ -91,9 +91,9 @@ static fm_status check_schema(fmi_rows *ix)
     return rc == FM_OK ? exec(ix->db, "COMMIT") : rc;
 }
 
-static fm_status open_at(fmi_rows **out, const char *path)
+static fm_status open_at(fml_rows **out, const char *path)
 {
-    fmi_rows *ix = fm_calloc(1, sizeof *ix);
+    fml_rows *ix = fm_calloc(1, sizeof *ix);
     fm_status rc = ix ? FM_OK : FM_ENOMEM;
 
     *out = NULL;
@@ -123,7 +123,7 @@ static fm_status open_at(fmi_rows **out, const char *path)
                      "INSERT OR IGNORE INTO result(key, value, flushed, sum) VALUES(?1, ?2, ?3, "
                      "?4)");
     if (rc < 0) {
-        fmi_rows_close(ix);
+        fml_rows_close(ix);
         return rc;
     }
     *out = ix;
@@ -143,7 +143,7 @@ static fm_status remove_files(fm_repo *r)
     return rc;
 }
 
-fm_status fmi_rows_need(fm_repo *r)
+fm_status fml_rows_need(fm_repo *r)
 {
     char *path;
     fm_status rc;
@@ -165,9 +165,9 @@ fm_status fmi_rows_need(fm_repo *r)
     return rc;
 }
 
-fm_status fmi_rows_drop(fm_repo *r)
+fm_status fml_rows_drop(fm_repo *r)
 {
-    fmi_rows_close(r->rows);
+    fml_rows_close(r->rows);
     r->rows = NULL;
     return remove_files(r);
 }
@@ -208,7 +208,7 @@ static fm_status row_at(sqlite3_stmt *q, const char **key, fm_span *value)
     return rc;
 }
 
-fm_status fmi_rows_get(fmi_rows *ix, fm_buf *out, const char *key)
+fm_status fml_rows_get(fml_rows *ix, fm_buf *out, const char *key)
 {
     fm_status rc = FM_OK;
     int code;
@@ -236,7 +236,7 @@ fm_status fmi_rows_get(fmi_rows *ix, fm_buf *out, const char *key)
     return rc;
 }
 
-fm_status fmi_rows_put(fmi_rows *ix, const char *key, fm_span value, bool flushed, bool keep)
+fm_status fml_rows_put(fml_rows *ix, const char *key, fm_span value, bool flushed, bool keep)
 {
     sqlite3_stmt *q = keep ? ix->keep : ix->put;
     const void *data = value.data ? (const void *)value.data : "";
@@ -257,7 +257,7 @@ fm_status fmi_rows_put(fmi_rows *ix, const char *key, fm_span value, bool flushe
     return code == SQLITE_DONE ? FM_OK : sql_fail(ix->db, code, "write a result");
 }
 
-static fm_status each(fmi_rows *ix, const char *sql, fmi_row_fn fn, void *ctx)
+static fm_status each(fml_rows *ix, const char *sql, fml_row_fn fn, void *ctx)
 {
     sqlite3_stmt *q = NULL;
     fm_status rc = prepare(ix, &q, sql);
@@ -276,22 +276,22 @@ static fm_status each(fmi_rows *ix, const char *sql, fmi_row_fn fn, void *ctx)
     return rc;
 }
 
-fm_status fmi_rows_unflushed(fmi_rows *ix, fmi_row_fn fn, void *ctx)
+fm_status fml_rows_unflushed(fml_rows *ix, fml_row_fn fn, void *ctx)
 {
     return each(ix, "SELECT key, value, sum FROM result WHERE flushed = 0 ORDER BY key", fn, ctx);
 }
 
-fm_status fmi_rows_flushed(fmi_rows *ix, fmi_row_fn fn, void *ctx)
+fm_status fml_rows_flushed(fml_rows *ix, fml_row_fn fn, void *ctx)
 {
     return each(ix, "SELECT key, value, sum FROM result WHERE flushed = 1 ORDER BY key", fn, ctx);
 }
 
-fm_status fmi_rows_mark_flushed(fmi_rows *ix)
+fm_status fml_rows_mark_flushed(fml_rows *ix)
 {
     return exec(ix->db, "UPDATE result SET flushed = 1 WHERE flushed = 0");
 }
 
-fm_status fmi_rows_head(fmi_rows *ix, char hex[41])
+fm_status fml_rows_head(fml_rows *ix, char hex[41])
 {
     sqlite3_stmt *q = NULL;
     fm_status rc = prepare(ix, &q, "SELECT value FROM meta WHERE key = 'results_head'");
@@ -306,7 +306,7 @@ fm_status fmi_rows_head(fmi_rows *ix, char hex[41])
     return rc;
 }
 
-fm_status fmi_rows_set_head(fmi_rows *ix, const char *hex)
+fm_status fml_rows_set_head(fml_rows *ix, const char *hex)
 {
     sqlite3_stmt *q = NULL;
     fm_status rc = prepare(ix, &q, "INSERT OR REPLACE INTO meta VALUES('results_head', ?1)");
@@ -322,7 +322,7 @@ fm_status fmi_rows_set_head(fmi_rows *ix, const char *hex)
     return rc;
 }
 
-fm_status fmi_rows_check(fmi_rows *ix)
+fm_status fml_rows_check(fml_rows *ix)
 {
     sqlite3_stmt *q = NULL;
     fm_status rc = prepare(ix, &q, "PRAGMA integrity_check(1)");
@@ -339,7 +339,7 @@ fm_status fmi_rows_check(fmi_rows *ix)
     return rc;
 }
 
-fm_status fmi_rows_begin(fmi_rows *ix)
+fm_status fml_rows_begin(fml_rows *ix)
 {
     fm_status rc = exec(ix->db, "BEGIN IMMEDIATE");
 
@@ -347,7 +347,7 @@ fm_status fmi_rows_begin(fmi_rows *ix)
     return rc;
 }
 
-fm_status fmi_rows_commit(fmi_rows *ix)
+fm_status fml_rows_commit(fml_rows *ix)
 {
     fm_status rc = exec(ix->db, "COMMIT");
 
@@ -356,7 +356,7 @@ fm_status fmi_rows_commit(fmi_rows *ix)
     return rc;
 }
 
-void fmi_rows_rollback(fmi_rows *ix)
+void fml_rows_rollback(fml_rows *ix)
 {
     fm_error_state kept;
 

@@ -278,7 +278,7 @@ static fm_status write_all(fm_repo *r, const join *j, char **name, char **rest_n
     if (rc == FM_OK)
         rc = write_file(r, hex, ".idx", &j->idx);
     if (rc == FM_OK && j->rest_count > 0)
-        rc = fmi_pack_write(r, j->rest, j->rest_count, rest_name);
+        rc = fml_pack_write(r, j->rest, j->rest_count, rest_name);
     if (rc == FM_OK) {
         *name = fm_strdup(hex);
         rc = *name ? FM_OK : FM_ENOMEM;
@@ -286,7 +286,7 @@ static fm_status write_all(fm_repo *r, const join *j, char **name, char **rest_n
     return rc;
 }
 
-fm_status fmi_packs_join(fm_repo *r, char *const *idx, size_t count, char **name, char **rest_name)
+fm_status fml_packs_join(fm_repo *r, char *const *idx, size_t count, char **name, char **rest_name)
 {
     join j = {.parts = count};
     fm_status rc;

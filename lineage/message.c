@@ -15,7 +15,7 @@ static const char *const kinds[] = {"pretrain",  "import",    "finetune", "lora"
                                     "quantize",  "cast",      "merge",    "rebase",  "edit",
                                     "retrieval", "checkpoint"};
 
-bool fmi_kind_known(const char *kind)
+bool fml_kind_known(const char *kind)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++)
         if (strcmp(kinds[i], kind) == 0)
@@ -39,7 +39,7 @@ static fm_status fail_kind(const char *kind)
 
 fm_status fm_kind_check(const char *kind)
 {
-    return kind && fmi_kind_known(kind) ? FM_OK : fail_kind(kind);
+    return kind && fml_kind_known(kind) ? FM_OK : fail_kind(kind);
 }
 
 /* Where the last paragraph begins, or the end if there is only one (a subject has no trailers). */
@@ -73,9 +73,9 @@ static fm_status check_text(const char *message)
 
     if (len == 0 || strspn(message, " \t\r\n") == len)
         return fm_fail(FM_EINVAL, "a commit needs a message");
-    if (len > FMI_MAX_MESSAGE_BYTES)
+    if (len > FML_MAX_MESSAGE_BYTES)
         return fm_fail(FM_ELIMIT, "commit message: %zu bytes, at most %u", len,
-                       FMI_MAX_MESSAGE_BYTES);
+                       FML_MAX_MESSAGE_BYTES);
     for (const char *l = message; *l; l = next_line(l))
         if (is_trailer(l))
             return fm_fail(FM_EINVAL, "commit message: a line begins with '" TRAILER
@@ -92,13 +92,13 @@ static fm_status check_digest(const char *what, const char *hex)
     return FM_OK;
 }
 
-fm_status fmi_message_make(fm_buf *out, const fm_commit_opts *opts)
+fm_status fml_message_make(fm_buf *out, const fm_commit_opts *opts)
 {
     git_buf clean = GIT_BUF_INIT;
     fm_status rc;
     int code;
 
-    if (!opts->kind || !fmi_kind_known(opts->kind))
+    if (!opts->kind || !fml_kind_known(opts->kind))
         return fail_kind(opts->kind);
     rc = check_text(opts->message);
     if (rc == FM_OK)
@@ -109,7 +109,7 @@ fm_status fmi_message_make(fm_buf *out, const fm_commit_opts *opts)
         return rc;
     code = git_message_prettify(&clean, opts->message, 0, '#');
     if (code < 0)
-        return fmi_git_fail(code, "cannot clean the commit message");
+        return fml_git_fail(code, "cannot clean the commit message");
     fm_buf_append(out, clean.ptr, clean.size);
     git_buf_dispose(&clean);
     fm_buf_printf(out, "\n" TRAILER "Kind: %s\n", opts->kind);
@@ -117,7 +117,7 @@ fm_status fmi_message_make(fm_buf *out, const fm_commit_opts *opts)
         fm_buf_printf(out, TRAILER "Recipe: %s\n", opts->recipe_digest);
     if (opts->data_digest)
         fm_buf_printf(out, TRAILER "Data: %s\n", opts->data_digest);
-    fm_buf_printf(out, TRAILER "Version: %d\n", FMI_ENCODING);
+    fm_buf_printf(out, TRAILER "Version: %d\n", FML_ENCODING);
     return fm_buf_ok(out);
 }
 
@@ -145,7 +145,7 @@ static void read_kind(fm_version *out, fm_span v)
         return;
     memcpy(out->kind, v.data, v.len);
     out->kind[v.len] = '\0';
-    if (!fmi_kind_known(out->kind))
+    if (!fml_kind_known(out->kind))
         out->kind[0] = '\0';
 }
 
@@ -159,7 +159,7 @@ static fm_status read_digest(char **out, fm_span v)
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-fm_status fmi_message_read(fm_version *out, const char *message)
+fm_status fml_message_read(fm_version *out, const char *message)
 {
     const char *tail = last_paragraph(message), *body = message;
     fm_buf text;
@@ -196,7 +196,7 @@ fm_status fmi_message_read(fm_version *out, const char *message)
     return rc;
 }
 
-uint32_t fmi_message_encoding(const char *message)
+uint32_t fml_message_encoding(const char *message)
 {
     fm_span v;
 

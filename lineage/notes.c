@@ -12,12 +12,12 @@
 static fm_status read_note(fm_repo *r, const git_oid *commit, fm_buf *out)
 {
     git_note *note = NULL;
-    int code = git_note_read(&note, r->git, FMI_NOTES_REF, commit);
+    int code = git_note_read(&note, r->git, FML_NOTES_REF, commit);
 
     if (code == GIT_ENOTFOUND)
         return fm_fail(FM_ENOTFOUND, "the version has no note");
     if (code < 0)
-        return fmi_damage(code, "cannot read a note");
+        return fml_damage(code, "cannot read a note");
     fm_buf_str(out, git_note_message(note));
     git_note_free(note);
     return fm_buf_ok(out);
@@ -29,7 +29,7 @@ fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit)
 
     if (!r || !commit)
         return fm_fail(FM_EINVAL, "note: a repository and a version are needed");
-    id = fmi_git_oid(commit);
+    id = fml_git_oid(commit);
     return read_note(r, &id, out);
 }
 
@@ -59,8 +59,8 @@ static fm_status put_in(fm_repo *r, const git_tree *base, const char *name, cons
         code = git_treebuilder_write(out, b);
     git_treebuilder_free(b);
     if (code < 0)
-        return fmi_git_fail(code, "cannot write a note's tree");
-    return rc == FM_OK ? fmi_object_note(r, out) : rc;
+        return fml_git_fail(code, "cannot write a note's tree");
+    return rc == FM_OK ? fml_object_note(r, out) : rc;
 }
 
 static fm_status base_tree(fm_repo *r, const git_oid *at, git_tree **out)
@@ -71,7 +71,7 @@ static fm_status base_tree(fm_repo *r, const git_oid *at, git_tree **out)
     if (code == 0)
         code = git_commit_tree(out, c);
     git_commit_free(c);
-    return code < 0 ? fmi_damage(code, FMI_NOTES_REF " cannot be read") : FM_OK;
+    return code < 0 ? fml_damage(code, FML_NOTES_REF " cannot be read") : FM_OK;
 }
 
 static fm_status write_note(fm_repo *r, const git_oid *commit, fm_span text)
@@ -80,28 +80,28 @@ static fm_status write_note(fm_repo *r, const git_oid *commit, fm_span text)
     git_tree *base = NULL;
     bool exists = false;
     char name[41] = "";
-    fmi_commit c = {.message = "notes: a line more\n"};
-    fm_status rc = fmi_ref_peek(r, &at, &exists, FMI_NOTES_REF);
+    fml_commit c = {.message = "notes: a line more\n"};
+    fm_status rc = fml_ref_peek(r, &at, &exists, FML_NOTES_REF);
 
     git_oid_fmt(name, commit);
     if (rc == FM_OK && exists)
         rc = base_tree(r, &at, &base);
     if (rc == FM_OK)
-        rc = fmi_object_put(r, &blob, GIT_OBJECT_BLOB, text);
+        rc = fml_object_put(r, &blob, GIT_OBJECT_BLOB, text);
     if (rc == FM_OK)
         rc = put_in(r, base, name, &blob, &c.tree);
     git_tree_free(base);
     if (rc == FM_OK)
-        rc = fmi_commit_clock(&c.author_time);
+        rc = fml_commit_clock(&c.author_time);
     c.commit_time = c.author_time;
     c.parent = &at;
     c.parent_count = exists ? 1 : 0;
     if (rc == FM_OK)
-        rc = fmi_commit_put(r, &to, &c);
+        rc = fml_commit_put(r, &to, &c);
     if (rc == FM_OK)
-        rc = fmi_objects_write(r);
+        rc = fml_objects_write(r);
     if (rc == FM_OK)
-        rc = fmi_ref_move(r, FMI_NOTES_REF, &to, exists ? &at : NULL, "note");
+        rc = fml_ref_move(r, FML_NOTES_REF, &to, exists ? &at : NULL, "note");
     return rc;
 }
 
@@ -150,15 +150,15 @@ fm_status fm_note_add(fm_repo *r, const fm_oid *commit, const char *line)
         return fm_fail(FM_EINVAL, "note: a version and one line of text are needed");
     if (strlen(line) > MAX_LINE_BYTES)
         return fm_fail(FM_ELIMIT, "note: %zu bytes, at most %u", strlen(line), MAX_LINE_BYTES);
-    id = fmi_git_oid(commit);
-    if (!fmi_is_commit(r, &id)) {
+    id = fml_git_oid(commit);
+    if (!fml_is_commit(r, &id)) {
         fm_oid_hex(commit, hex);
         return fm_fail(FM_ENOTFOUND, "note: no version %s", hex);
     }
-    rc = fmi_ref_lock(r, &lock);
+    rc = fml_ref_lock(r, &lock);
     if (rc == FM_OK)
         rc = add_locked(r, &id, line);
-    fmi_objects_abort(r);
+    fml_objects_abort(r);
     fm_lock_drop(lock);
     return rc;
 }

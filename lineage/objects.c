@@ -13,7 +13,7 @@
 #define FRESH_PRIORITY 999
 #define SHA1_BYTES 20u
 
-bool fmi_is_pack_index(const char *name)
+bool fml_is_pack_index(const char *name)
 {
     const size_t n = strlen(name);
 
@@ -41,14 +41,14 @@ static fm_status check_index(const char *path)
     return rc;
 }
 
-fm_status fmi_pack_indexes_check(const fm_repo *r)
+fm_status fml_pack_indexes_check(const fm_repo *r)
 {
     char *dir = fm_path_join(r->git_path, "objects/pack");
     fm_names names = {NULL, 0};
     fm_status rc = dir ? fm_list_dir(&names, dir) : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
-        if (!fmi_is_pack_index(names.name[i]))
+        if (!fml_is_pack_index(names.name[i]))
             continue;
         char *path = fm_path_join(dir, names.name[i]);
         rc = path ? check_index(path) : FM_ENOMEM;
@@ -59,7 +59,7 @@ fm_status fmi_pack_indexes_check(const fm_repo *r)
     return rc;
 }
 
-fm_status fmi_odb_setup(fm_repo *r)
+fm_status fml_odb_setup(fm_repo *r)
 {
     int code = git_repository_odb(&r->odb, r->git);
 
@@ -69,11 +69,11 @@ fm_status fmi_odb_setup(fm_repo *r)
     if (code == 0)
         code = git_odb_add_backend(r->odb, r->fresh, FRESH_PRIORITY);
     if (code < 0)
-        return fmi_git_fail(code, "cannot open the objects of '%s'", r->git_path);
+        return fml_git_fail(code, "cannot open the objects of '%s'", r->git_path);
     return FM_OK;
 }
 
-fm_status fmi_object_note(fm_repo *r, const git_oid *id)
+fm_status fml_object_note(fm_repo *r, const git_oid *id)
 {
     fm_status rc = fm_grow(&r->pending, &r->pending_cap, r->pending_count + 1, sizeof(git_oid));
 
@@ -82,7 +82,7 @@ fm_status fmi_object_note(fm_repo *r, const git_oid *id)
     return rc;
 }
 
-fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes)
+fm_status fml_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes)
 {
     const void *data = bytes.data ? (const void *)bytes.data : "";
     int code;
@@ -91,21 +91,21 @@ fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span by
         return fm_fail(FM_EIO, "'%s': closed after an earlier failure", r->git_path);
     code = git_odb_hash(out, data, bytes.len, type);
     if (code < 0)
-        return fmi_git_fail(code, "cannot hash a git object");
+        return fml_git_fail(code, "cannot hash a git object");
     /* No refresh: to rescan the packs for each new object costs more than a doubled one. */
     if (git_odb_exists_ext(r->odb, out, GIT_ODB_LOOKUP_NO_REFRESH) &&
-        !fmi_store_git_condemned(r->store, out->id))
+        !fms_store_git_condemned(r->store, out->id))
         return FM_OK;
     code = r->fresh->write(r->fresh, out, data, bytes.len, type);
     if (code < 0)
-        return fmi_git_fail(code, "cannot hold a git object");
-    return fmi_object_note(r, out);
+        return fml_git_fail(code, "cannot hold a git object");
+    return fml_object_note(r, out);
 }
 
 /* libgit2 writes pack and index under temporary names, fsyncs both, renames, fsyncs the folder
  * (GIT_OPT_ENABLE_FSYNC_GITDIR). An index without its pack, left by a crash between the two
  * renames, is ignored by every reader. */
-fm_status fmi_pack_write(fm_repo *r, const git_oid *id, size_t count, char **name)
+fm_status fml_pack_write(fm_repo *r, const git_oid *id, size_t count, char **name)
 {
     git_packbuilder *pb = NULL;
     fm_status rc = FM_OK;
@@ -116,7 +116,7 @@ fm_status fmi_pack_write(fm_repo *r, const git_oid *id, size_t count, char **nam
     if (code == 0)
         code = git_packbuilder_write(pb, NULL, 0, NULL, NULL);
     if (code < 0) {
-        rc = fmi_git_fail(code, "cannot write a pack into '%s/objects/pack'", r->git_path);
+        rc = fml_git_fail(code, "cannot write a pack into '%s/objects/pack'", r->git_path);
     } else if (name) {
         *name = fm_strdup(git_packbuilder_name(pb));
         rc = *name ? FM_OK : FM_ENOMEM;
@@ -125,35 +125,35 @@ fm_status fmi_pack_write(fm_repo *r, const git_oid *id, size_t count, char **nam
     return rc;
 }
 
-_Static_assert(sizeof(git_oid) == FMI_GIT_ID_BYTES, "ids lie side by side");
+_Static_assert(sizeof(git_oid) == FMS_GIT_ID_BYTES, "ids lie side by side");
 
-fm_status fmi_objects_hold(fm_repo *r)
+fm_status fml_objects_hold(fm_repo *r)
 {
     return r->pending_count == 0
                ? FM_OK
-               : fmi_store_hold(r->store, FMI_HOLD_GIT, r->pending[0].id, r->pending_count);
+               : fms_store_hold(r->store, FMS_HOLD_GIT, r->pending[0].id, r->pending_count);
 }
 
-fm_status fmi_objects_write(fm_repo *r)
+fm_status fml_objects_write(fm_repo *r)
 {
     fm_status rc;
     int code;
 
     if (r->pending_count == 0)
         return FM_OK;
-    rc = fmi_pack_write(r, r->pending, r->pending_count, NULL);
+    rc = fml_pack_write(r, r->pending, r->pending_count, NULL);
     if (rc < 0)
         return rc;
     r->pending_count = 0;
     code = git_odb_refresh(r->odb);
     if (code == 0)
         code = git_mempack_reset(r->fresh);
-    return code < 0 ? fmi_git_fail(code, "cannot reload '%s'", r->git_path) : FM_OK;
+    return code < 0 ? fml_git_fail(code, "cannot reload '%s'", r->git_path) : FM_OK;
 }
 
 /* libgit2's cache may hold objects that were never written and would then say that they exist:
  * the whole object database is dropped and opened again. */
-void fmi_objects_abort(fm_repo *r)
+void fml_objects_abort(fm_repo *r)
 {
     fm_error_state kept;
 
@@ -164,7 +164,7 @@ void fmi_objects_abort(fm_repo *r)
     git_odb_free(r->odb);
     r->odb = NULL;
     git_repository__cleanup(r->git);
-    if (fmi_odb_setup(r) < 0) {
+    if (fml_odb_setup(r) < 0) {
         git_odb_free(r->odb);
         r->odb = NULL; /* later writes are refused */
     }
@@ -172,7 +172,7 @@ void fmi_objects_abort(fm_repo *r)
 }
 
 /* Asked of a database opened for it: that of the handle may remember what is gone. */
-bool fmi_still_there(const fm_repo *r, const git_oid *id)
+bool fml_still_there(const fm_repo *r, const git_oid *id)
 {
     git_odb *odb = NULL;
     char *dir = fm_path_join(r->git_path, "objects");
@@ -183,12 +183,12 @@ bool fmi_still_there(const fm_repo *r, const git_oid *id)
     return yes;
 }
 
-fm_status fmi_hold_commit(fm_repo *r, const git_oid *id)
+fm_status fml_hold_commit(fm_repo *r, const git_oid *id)
 {
-    fm_status rc = fmi_store_hold(r->store, FMI_HOLD_COMMIT, id->id, 1);
+    fm_status rc = fms_store_hold(r->store, FMS_HOLD_COMMIT, id->id, 1);
     char hex[41] = "";
 
-    if (rc < 0 || !fmi_store_git_condemned(r->store, id->id) || fmi_still_there(r, id))
+    if (rc < 0 || !fms_store_git_condemned(r->store, id->id) || fml_still_there(r, id))
         return rc;
     git_oid_fmt(hex, id);
     return fm_fail(FM_ENOTFOUND, "no version %s: gc has deleted it", hex);

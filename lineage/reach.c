@@ -7,7 +7,7 @@
 #define MAX_REF_DEPTH 100u
 #define REFLOG_MAX_BYTES ((size_t)1 << 30)
 
-fm_status fmi_reach_init(fmi_reach *x, fm_repo *r, fmi_gc *gc, int64_t reflog_expire)
+fm_status fml_reach_init(fml_reach *x, fm_repo *r, fms_gc *gc, int64_t reflog_expire)
 {
     memset(x, 0, sizeof *x);
     x->r = r;
@@ -16,7 +16,7 @@ fm_status fmi_reach_init(fmi_reach *x, fm_repo *r, fmi_gc *gc, int64_t reflog_ex
     return fm_map_new(&x->seen);
 }
 
-void fmi_reach_release(fmi_reach *x)
+void fml_reach_release(fml_reach *x)
 {
     for (size_t i = 0; i < x->keepers; i++)
         fm_free(x->keeper[i]);
@@ -26,7 +26,7 @@ void fmi_reach_release(fmi_reach *x)
     memset(x, 0, sizeof *x);
 }
 
-static fm_status keeper_of(fmi_reach *x, const char *name, uint32_t *out)
+static fm_status keeper_of(fml_reach *x, const char *name, uint32_t *out)
 {
     for (size_t i = x->keepers; i > 0; i--)
         if (strcmp(x->keeper[i - 1], name) == 0) {
@@ -42,45 +42,45 @@ static fm_status keeper_of(fmi_reach *x, const char *name, uint32_t *out)
     return FM_OK;
 }
 
-static uint32_t keeper_at(const fmi_reach *x, const git_oid *id)
+static uint32_t keeper_at(const fml_reach *x, const git_oid *id)
 {
     return (uint32_t)(uintptr_t)fm_map_get(x->seen, id->id, sizeof id->id);
 }
 
-bool fmi_reach_has(const fmi_reach *x, const git_oid *id)
+bool fml_reach_has(const fml_reach *x, const git_oid *id)
 {
     uint32_t k = keeper_at(x, id);
-    return k != FMI_KEEPER_NONE && k != FMI_KEEPER_GRACE;
+    return k != FMS_KEEPER_NONE && k != FML_KEEPER_GRACE;
 }
 
-bool fmi_reach_stays(const fmi_reach *x, const git_oid *id)
+bool fml_reach_stays(const fml_reach *x, const git_oid *id)
 {
-    return keeper_at(x, id) != FMI_KEEPER_NONE;
+    return keeper_at(x, id) != FMS_KEEPER_NONE;
 }
 
 /* True: it is to be walked for this keeper. */
-static fm_status first_sight(fmi_reach *x, const git_oid *id, uint32_t keeper, bool *walk)
+static fm_status first_sight(fml_reach *x, const git_oid *id, uint32_t keeper, bool *walk)
 {
     uint32_t now = keeper_at(x, id);
     *walk = false;
-    if (now == keeper || now == FMI_KEEPER_SHARED ||
-        (keeper == FMI_KEEPER_GRACE && now != FMI_KEEPER_NONE))
+    if (now == keeper || now == FMS_KEEPER_SHARED ||
+        (keeper == FML_KEEPER_GRACE && now != FMS_KEEPER_NONE))
         return FM_OK;
-    if (now != FMI_KEEPER_NONE && now != FMI_KEEPER_GRACE)
-        keeper = FMI_KEEPER_SHARED;
+    if (now != FMS_KEEPER_NONE && now != FML_KEEPER_GRACE)
+        keeper = FMS_KEEPER_SHARED;
     *walk = true;
     return fm_map_put(x->seen, id->id, sizeof id->id, (void *)(uintptr_t)keeper, NULL);
 }
 
 /* ---- objects ---- */
 
-static fm_status emit(fmi_reach *x, const fm_digest *id, uint32_t keeper)
+static fm_status emit(fml_reach *x, const fm_digest *id, uint32_t keeper)
 {
-    return keeper == FMI_KEEPER_GRACE ? fmi_gc_stay(x->gc, id) : fmi_gc_reach(x->gc, id, keeper);
+    return keeper == FML_KEEPER_GRACE ? fms_gc_stay(x->gc, id) : fms_gc_reach(x->gc, id, keeper);
 }
 
 /* A file of a model's tree that begins with "fmstore " is a pointer; nothing else may. */
-static fm_status take_blob(fmi_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status take_blob(fml_reach *x, const git_oid *id, uint32_t keeper)
 {
     static const char mark[] = "fmstore ", tensor[] = "fmstore tensor 1\nid sha256:",
                       blob[] = "fmstore blob 1\nid sha256:";
@@ -90,7 +90,7 @@ static fm_status take_blob(fmi_reach *x, const git_oid *id, uint32_t keeper)
     int code = git_odb_read(&obj, x->r->odb, id);
 
     if (code < 0)
-        return fmi_damage(code, "a file of a version cannot be read");
+        return fml_damage(code, "a file of a version cannot be read");
     const char *data = git_odb_object_data(obj);
     size_t len = git_odb_object_size(obj), head = 0;
     if (len >= sizeof tensor - 1 && memcmp(data, tensor, sizeof tensor - 1) == 0)
@@ -106,9 +106,9 @@ static fm_status take_blob(fmi_reach *x, const git_oid *id, uint32_t keeper)
     return rc;
 }
 
-static fm_status take_tree(fmi_reach *x, const git_oid *id, uint32_t keeper);
+static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t keeper);
 
-static fm_status take_entry(fmi_reach *x, const git_tree_entry *e, uint32_t keeper)
+static fm_status take_entry(fml_reach *x, const git_tree_entry *e, uint32_t keeper)
 {
     bool walk;
     const git_oid *id = git_tree_entry_id(e);
@@ -121,14 +121,14 @@ static fm_status take_entry(fmi_reach *x, const git_tree_entry *e, uint32_t keep
     return mode == GIT_FILEMODE_TREE ? take_tree(x, id, keeper) : take_blob(x, id, keeper);
 }
 
-static fm_status take_tree(fmi_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t keeper)
 {
     git_tree *tree = NULL;
     fm_status rc = FM_OK;
     int code = git_tree_lookup(&tree, x->r->git, id);
 
     if (code < 0)
-        return fmi_damage(code, "a folder of a version cannot be read");
+        return fml_damage(code, "a folder of a version cannot be read");
     if (++x->depth > MAX_TREE_DEPTH)
         rc = fm_fail(FM_ECORRUPT, "folders in folders, more than %u deep", MAX_TREE_DEPTH);
     for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++)
@@ -138,7 +138,7 @@ static fm_status take_tree(fmi_reach *x, const git_oid *id, uint32_t keeper)
     return rc;
 }
 
-static fm_status add_todo(fmi_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status add_todo(fml_reach *x, const git_oid *id, uint32_t keeper)
 {
     bool walk;
     uint32_t before = keeper_at(x, id);
@@ -146,14 +146,14 @@ static fm_status add_todo(fmi_reach *x, const git_oid *id, uint32_t keeper)
     if (rc < 0 || !walk)
         return rc;
     x->versions +=
-        keeper != FMI_KEEPER_GRACE && (before == FMI_KEEPER_NONE || before == FMI_KEEPER_GRACE);
+        keeper != FML_KEEPER_GRACE && (before == FMS_KEEPER_NONE || before == FML_KEEPER_GRACE);
     rc = fm_grow(&x->todo, &x->todo_cap, x->todo_count + 1, sizeof *x->todo);
     if (rc == FM_OK)
         x->todo[x->todo_count++] = *id;
     return rc;
 }
 
-static fm_status take_commit(fmi_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status take_commit(fml_reach *x, const git_oid *id, uint32_t keeper)
 {
     git_commit *commit = NULL;
     bool walk = false;
@@ -163,8 +163,8 @@ static fm_status take_commit(fmi_reach *x, const git_oid *id, uint32_t keeper)
 
     git_oid_fmt(hex, id);
     if (code < 0)
-        return fmi_damage(code, "version %.12s cannot be read", hex);
-    if (fmi_message_encoding(git_commit_message_raw(commit)) > FMI_ENCODING)
+        return fml_damage(code, "version %.12s cannot be read", hex);
+    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
         rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
     for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
         rc = add_todo(x, git_commit_parent_id(commit, i), keeper);
@@ -176,7 +176,7 @@ static fm_status take_commit(fmi_reach *x, const git_oid *id, uint32_t keeper)
     return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
 }
 
-static fm_status take_any(fmi_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t keeper)
 {
     git_object *obj = NULL;
     bool walk = false;
@@ -186,7 +186,7 @@ static fm_status take_any(fmi_reach *x, const git_oid *id, uint32_t keeper)
 
     git_oid_fmt(hex, id);
     if (code < 0)
-        return fmi_damage(code, "git object %.12s cannot be read", hex);
+        return fml_damage(code, "git object %.12s cannot be read", hex);
     git_object_t type = git_object_type(obj);
     if (type == GIT_OBJECT_COMMIT)
         rc = add_todo(x, id, keeper);
@@ -206,9 +206,9 @@ static fm_status take_any(fmi_reach *x, const git_oid *id, uint32_t keeper)
     return rc;
 }
 
-fm_status fmi_reach_grace(fmi_reach *x, const git_oid *id)
+fm_status fml_reach_grace(fml_reach *x, const git_oid *id)
 {
-    fm_status rc = take_any(x, id, FMI_KEEPER_GRACE);
+    fm_status rc = take_any(x, id, FML_KEEPER_GRACE);
     x->todo_count = 0;
     x->depth = 0;
     return rc == FM_ENOMEM ? rc : FM_OK;
@@ -216,7 +216,7 @@ fm_status fmi_reach_grace(fmi_reach *x, const git_oid *id)
 
 /* ---- names ---- */
 
-static fm_status take_named(fmi_reach *x, const char *name, const git_oid *id)
+static fm_status take_named(fml_reach *x, const char *name, const git_oid *id)
 {
     uint32_t keeper = 0;
     fm_status rc = keeper_of(x, name, &keeper);
@@ -226,7 +226,7 @@ static fm_status take_named(fmi_reach *x, const char *name, const git_oid *id)
                        : fm_error_prefix(rc, "gc: nothing was deleted, run fsck first: %s", name);
 }
 
-static fm_status take_ref(fmi_reach *x, const char *name)
+static fm_status take_ref(fml_reach *x, const char *name)
 {
     git_reference *ref = NULL, *direct = NULL;
     fm_status rc = FM_OK;
@@ -243,12 +243,12 @@ static fm_status take_ref(fmi_reach *x, const char *name)
     git_reference_free(direct);
     git_reference_free(ref);
     if (code < 0)
-        return fmi_damage(code, "gc: nothing was deleted, run fsck first: ref '%s'", name);
+        return fml_damage(code, "gc: nothing was deleted, run fsck first: ref '%s'", name);
     return rc;
 }
 
 /* An entry whose version is gone already (an older gc's) keeps nothing. */
-static fm_status take_entry_id(fmi_reach *x, const char *keeper, const git_oid *id)
+static fm_status take_entry_id(fml_reach *x, const char *keeper, const git_oid *id)
 {
     if (git_oid_is_zero(id) || !git_odb_exists(x->r->odb, id))
         return FM_OK;
@@ -256,7 +256,7 @@ static fm_status take_entry_id(fmi_reach *x, const char *keeper, const git_oid *
 }
 
 /* A branch and its reflog go together, and HEAD's is that of the branch it names. */
-static fm_status log_keeper(fmi_reach *x, const char *name, char **out)
+static fm_status log_keeper(fml_reach *x, const char *name, char **out)
 {
     git_reference *head = NULL;
     const char *keeper = name;
@@ -288,7 +288,7 @@ static bool parse_entry(const char *line, size_t len, git_oid id[2], int64_t *ti
     return true;
 }
 
-static fm_status take_entries(fmi_reach *x, const char *keeper, fm_span text)
+static fm_status take_entries(fml_reach *x, const char *keeper, fm_span text)
 {
     fm_status rc = FM_OK;
 
@@ -312,7 +312,7 @@ static fm_status take_entries(fmi_reach *x, const char *keeper, fm_span text)
 
 /* Not by libgit2, which makes a reflog where there is none: a branch that is deleted just now would
  * get an empty one. */
-static fm_status take_reflog(fmi_reach *x, const char *name)
+static fm_status take_reflog(fml_reach *x, const char *name)
 {
     char *keeper = NULL, *path = fm_asprintf("%s/logs/%s", x->r->git_path, name);
     fm_buf text;
@@ -366,16 +366,16 @@ static fm_status ref_names(fm_repo *r, fm_map *names)
         rc = fm_map_put(names, name, strlen(name) + 1, r, NULL);
     git_reference_iterator_free(it);
     if (rc == FM_OK && code < 0 && code != GIT_ITEROVER)
-        rc = fmi_damage(code, "gc: nothing was deleted: the refs of '%s' cannot be listed",
+        rc = fml_damage(code, "gc: nothing was deleted: the refs of '%s' cannot be listed",
                         r->git_path);
     return rc;
 }
 
-static fm_status take_held(fmi_reach *x, fmi_hold kind)
+static fm_status take_held(fml_reach *x, fms_hold kind)
 {
-    const fm_buf *held = &fmi_gc_leases(x->gc)->held[kind];
+    const fm_buf *held = &fms_gc_leases(x->gc)->held[kind];
     fm_status rc = FM_OK;
-    for (size_t at = 0; rc == FM_OK && at < held->len; at += FMI_GIT_ID_BYTES) {
+    for (size_t at = 0; rc == FM_OK && at < held->len; at += FMS_GIT_ID_BYTES) {
         git_oid id;
         git_oid_fromraw(&id, held->data + at);
         if (git_odb_exists(x->r->odb, &id)) /* else its owner has not written it yet */
@@ -384,7 +384,7 @@ static fm_status take_held(fmi_reach *x, fmi_hold kind)
     return rc;
 }
 
-fm_status fmi_reach_all(fmi_reach *x)
+fm_status fml_reach_all(fml_reach *x)
 {
     fm_map *refs = NULL, *logs = NULL;
     fm_status rc = fm_map_new(&refs);
@@ -400,9 +400,9 @@ fm_status fmi_reach_all(fmi_reach *x)
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(logs); i++)
         rc = take_reflog(x, (const char *)fm_map_key_at(logs, i).data);
     if (rc == FM_OK)
-        rc = take_held(x, FMI_HOLD_COMMIT);
+        rc = take_held(x, FMS_HOLD_COMMIT);
     if (rc == FM_OK)
-        rc = take_held(x, FMI_HOLD_GIT);
+        rc = take_held(x, FMS_HOLD_GIT);
     fm_map_free(refs);
     fm_map_free(logs);
     return rc;
@@ -482,7 +482,7 @@ static fm_status expire_one(fm_repo *r, const char *name, int64_t expire, uint64
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
 
-fm_status fmi_reflogs_expire(fm_repo *r, int64_t expire, uint64_t *dropped)
+fm_status fml_reflogs_expire(fm_repo *r, int64_t expire, uint64_t *dropped)
 {
     fm_map *logs = NULL;
     fm_status rc = fm_map_new(&logs);

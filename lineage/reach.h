@@ -9,11 +9,11 @@
 #include "lineage/internal.h"
 #include "store/gc/gc.h"
 
-#define FMI_KEEPER_GRACE (UINT32_MAX - 1) /* not reached, but not deleted yet either */
+#define FML_KEEPER_GRACE (UINT32_MAX - 1) /* not reached, but not deleted yet either */
 
-typedef struct fmi_reach {
+typedef struct fml_reach {
     fm_repo *r;
-    fmi_gc *gc;
+    fms_gc *gc;
     fm_map *seen;  /* git id -> keeper */
     char **keeper; /* names; number k is keeper[k - 1] */
     size_t keepers, keeper_cap;
@@ -22,19 +22,19 @@ typedef struct fmi_reach {
     git_oid *todo;         /* commits waiting */
     size_t todo_count, todo_cap;
     unsigned depth;
-} fmi_reach;
+} fml_reach;
 
-FM_CHECKED fm_status fmi_reach_init(fmi_reach *x, fm_repo *r, fmi_gc *gc, int64_t reflog_expire);
-void fmi_reach_release(fmi_reach *x);
+FM_CHECKED fm_status fml_reach_init(fml_reach *x, fm_repo *r, fms_gc *gc, int64_t reflog_expire);
+void fml_reach_release(fml_reach *x);
 /* From every ref, every reflog and what leases hold. May be called again: only what is new is
  * walked. */
-FM_CHECKED fm_status fmi_reach_all(fmi_reach *x);
-/* From one object of any kind, as of FMI_KEEPER_GRACE; one that cannot be read is passed over. */
-FM_CHECKED fm_status fmi_reach_grace(fmi_reach *x, const git_oid *id);
-bool fmi_reach_has(const fmi_reach *x, const git_oid *id); /* by a keeper, not by grace */
+FM_CHECKED fm_status fml_reach_all(fml_reach *x);
+/* From one object of any kind, as of FML_KEEPER_GRACE; one that cannot be read is passed over. */
+FM_CHECKED fm_status fml_reach_grace(fml_reach *x, const git_oid *id);
+bool fml_reach_has(const fml_reach *x, const git_oid *id); /* by a keeper, not by grace */
 /* By a keeper or by grace. */
-bool fmi_reach_stays(const fmi_reach *x, const git_oid *id);
+bool fml_reach_stays(const fml_reach *x, const git_oid *id);
 /* Drops expired entries from the reflogs; under the ref lock. */
-FM_CHECKED fm_status fmi_reflogs_expire(fm_repo *r, int64_t expire, uint64_t *dropped);
+FM_CHECKED fm_status fml_reflogs_expire(fm_repo *r, int64_t expire, uint64_t *dropped);
 
 #endif

@@ -67,9 +67,9 @@ fm_status fm_branch_name_check(const char *name)
 
     if (len == 0)
         return fm_fail(FM_EINVAL, "branch name is empty");
-    if (len > FMI_MAX_REF_BYTES)
+    if (len > FML_MAX_REF_BYTES)
         return fm_fail(FM_EINVAL, "branch name '%.40s...' is longer than %u bytes", name,
-                       FMI_MAX_REF_BYTES);
+                       FML_MAX_REF_BYTES);
     fault = name_fault(name, len);
     while (!fault) {
         size_t n = strcspn(part, "/");
@@ -104,7 +104,7 @@ static fm_status check_ref_name(const char *name)
 
     if (name && strncmp(name, HEADS, sizeof HEADS - 1) == 0)
         return fm_branch_name_check(name + sizeof HEADS - 1);
-    if (!name || strncmp(name, "refs/", 5) != 0 || strlen(name) > 5 + FMI_MAX_REF_BYTES ||
+    if (!name || strncmp(name, "refs/", 5) != 0 || strlen(name) > 5 + FML_MAX_REF_BYTES ||
         git_reference_name_is_valid(&valid, name) < 0 || !valid)
         return fm_fail(FM_EINVAL, "'%.100s' is no valid name of a ref", name ? name : "");
     return FM_OK;
@@ -140,7 +140,7 @@ static bool wait_lock(fm_repo *r, const char *name, unsigned step)
 
 /* ---- read ---- */
 
-fm_status fmi_ref_peek(fm_repo *r, git_oid *out, bool *exists, const char *name)
+fm_status fml_ref_peek(fm_repo *r, git_oid *out, bool *exists, const char *name)
 {
     git_reference *ref = NULL, *direct = NULL;
     int code = git_reference_lookup(&ref, r->git, name);
@@ -156,10 +156,10 @@ fm_status fmi_ref_peek(fm_repo *r, git_oid *out, bool *exists, const char *name)
     }
     git_reference_free(ref);
     git_reference_free(direct);
-    return code < 0 ? fmi_damage(code, "cannot read ref '%s'", name) : FM_OK;
+    return code < 0 ? fml_damage(code, "cannot read ref '%s'", name) : FM_OK;
 }
 
-bool fmi_is_commit(fm_repo *r, const git_oid *id)
+bool fml_is_commit(fm_repo *r, const git_oid *id)
 {
     git_commit *c = NULL;
     bool yes = git_commit_lookup(&c, r->git, id) == 0;
@@ -184,9 +184,9 @@ fm_status fm_ref_read(fm_repo *r, fm_oid *out, const char *name)
     if (code == 0)
         code = git_reference_peel(&obj, ref, GIT_OBJECT_COMMIT);
     if (code < 0)
-        rc = fmi_damage(code, "cannot read ref '%s'", name);
+        rc = fml_damage(code, "cannot read ref '%s'", name);
     else
-        fmi_from_git(out, git_object_id(obj));
+        fml_from_git(out, git_object_id(obj));
     git_object_free(obj);
     git_reference_free(ref);
     return rc;
@@ -213,7 +213,7 @@ static fm_status first_branch(void *ctx, const char *name, const fm_oid *oid)
 }
 
 /* HEAD has no meaning to us; plain `git log` begins there. */
-fm_status fmi_head_mend(fm_repo *r, bool *changed)
+fm_status fml_head_mend(fm_repo *r, bool *changed)
 {
     git_reference *head = NULL, *made = NULL;
     char *branch = NULL;
@@ -234,7 +234,7 @@ fm_status fmi_head_mend(fm_repo *r, bool *changed)
         goto done;
     code = git_reference_symbolic_create(&made, r->git, "HEAD", branch, 1, NULL);
     if (code < 0)
-        rc = fmi_git_fail(code, "cannot point HEAD to '%s'", branch);
+        rc = fml_git_fail(code, "cannot point HEAD to '%s'", branch);
     else
         *changed = true;
 done:
@@ -294,16 +294,16 @@ static fm_status move_once(fm_repo *r, const char *name, const git_oid *to, cons
     else
         *code = git_reference_create(&ref, r->git, name, to, 0, reflog);
     git_reference_free(ref);
-    return *code < 0 ? fmi_git_fail(*code, "cannot move '%s'", name) : FM_OK;
+    return *code < 0 ? fml_git_fail(*code, "cannot move '%s'", name) : FM_OK;
 }
 
-fm_status fmi_ref_move(fm_repo *r, const char *name, const git_oid *to, const git_oid *old,
+fm_status fml_ref_move(fm_repo *r, const char *name, const git_oid *to, const git_oid *old,
                        const char *reflog)
 {
     git_oid now;
     bool exists = false;
     int code = 0;
-    fm_status rc = fmi_ref_peek(r, &now, &exists, name);
+    fm_status rc = fml_ref_peek(r, &now, &exists, name);
 
     if (rc < 0)
         return rc;
@@ -351,17 +351,17 @@ static void who_moved(fm_repo *r, const char *name, fm_buf *out)
 /* The loser's commit is work that may have taken hours: a ref of its own keeps it from gc. */
 static fm_status keep_lost(fm_repo *r, const git_oid *lost, const char *reflog)
 {
-    char name[sizeof FMI_LOST_PREFIX + 40] = FMI_LOST_PREFIX;
+    char name[sizeof FML_LOST_PREFIX + 40] = FML_LOST_PREFIX;
     git_oid now;
     bool exists = false;
     fm_status rc;
 
-    git_oid_fmt(name + sizeof FMI_LOST_PREFIX - 1, lost);
+    git_oid_fmt(name + sizeof FML_LOST_PREFIX - 1, lost);
     name[sizeof name - 1] = '\0';
-    rc = fmi_ref_peek(r, &now, &exists, name);
+    rc = fml_ref_peek(r, &now, &exists, name);
     if (rc < 0 || exists)
         return rc;
-    return fmi_ref_move(r, name, lost, NULL, reflog);
+    return fml_ref_move(r, name, lost, NULL, reflog);
 }
 
 /* The text says who won and where the loser's commit is. */
@@ -375,12 +375,12 @@ static fm_status report_conflict(fm_repo *r, fm_status rc, const char *name, con
 
     fm_buf_init(&who, 4096);
     git_oid_fmt(hex, to);
-    if (fmi_ref_peek(r, &now, &exists, name) == FM_OK && exists)
+    if (fml_ref_peek(r, &now, &exists, name) == FM_OK && exists)
         git_oid_fmt(at, &now);
     who_moved(r, name, &who);
     rc = fm_fail(rc, "'%s' %s%s and is now at %.12s; your commit %s %s%s", short_name(name),
                  rc == FM_EEXISTS ? "was made" : "was moved", fm_buf_cstr(&who), at, hex,
-                 kept ? "is kept under " FMI_LOST_PREFIX
+                 kept ? "is kept under " FML_LOST_PREFIX
                       : "could not be kept under a ref of its own",
                  kept ? hex : "");
     fm_buf_release(&who);
@@ -391,12 +391,12 @@ static fm_status update_locked(fm_repo *r, const char *name, const git_oid *to, 
                                const char *reflog)
 {
     bool is_branch = strncmp(name, HEADS, sizeof HEADS - 1) == 0, changed;
-    fm_status rc = fmi_ref_move(r, name, to, old, reflog);
+    fm_status rc = fml_ref_move(r, name, to, old, reflog);
 
     if (is_branch && (rc == FM_ECONFLICT || rc == FM_EEXISTS))
         return report_conflict(r, rc, name, to, reflog);
     if (rc == FM_OK && is_branch) /* the ref is moved: a HEAD that stays unborn is no failure */
-        fm_ignore(fmi_head_mend(r, &changed), "only plain git's default; fsck mends it");
+        fm_ignore(fml_head_mend(r, &changed), "only plain git's default; fsck mends it");
     return rc;
 }
 
@@ -405,22 +405,22 @@ static fm_status update_locked(fm_repo *r, const char *name, const git_oid *to, 
  */
 static fm_status hold_target(fm_repo *r, const fm_oid *oid, const git_oid *id)
 {
-    bool leased = fmi_store_leased(r->store, true);
+    bool leased = fms_store_leased(r->store, true);
     fm_tree *tree = NULL;
     char hex[41];
     fm_status rc = fm_store_lease(r->store, true, "a move of a ref");
 
     if (rc == FM_OK)
-        rc = fmi_hold_commit(r, id);
-    if (rc < 0 || (leased && !fmi_store_git_condemned(r->store, id->id)))
+        rc = fml_hold_commit(r, id);
+    if (rc < 0 || (leased && !fms_store_git_condemned(r->store, id->id)))
         return rc;
-    if (!fmi_still_there(r, id)) {
+    if (!fml_still_there(r, id)) {
         fm_oid_hex(oid, hex);
         return fm_fail(FM_ENOTFOUND, "no version %s", hex);
     }
     rc = fm_version_tree(r, &tree, oid);
     if (rc == FM_OK)
-        rc = fmi_check_stored(r, tree);
+        rc = fml_check_stored(r, tree);
     fm_tree_free(tree);
     return rc;
 }
@@ -438,17 +438,17 @@ fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid, con
     rc = check_ref_name(name);
     if (rc < 0)
         return rc;
-    to = fmi_git_oid(new_oid);
-    if (!fmi_is_commit(r, &to)) {
+    to = fml_git_oid(new_oid);
+    if (!fml_is_commit(r, &to)) {
         fm_oid_hex(new_oid, hex);
         return fm_fail(FM_ENOTFOUND, "'%s' cannot move to %s: no such version", name, hex);
     }
     if (old)
-        from = fmi_git_oid(old);
+        from = fml_git_oid(old);
     rc = hold_target(r, new_oid, &to);
     if (rc < 0)
         return rc;
-    rc = fmi_ref_lock(r, &lock);
+    rc = fml_ref_lock(r, &lock);
     if (rc == FM_OK)
         rc = update_locked(r, name, &to, old ? &from : NULL, reflog ? reflog : "update");
     fm_lock_drop(lock);
@@ -465,7 +465,7 @@ static fm_status delete_once(fm_repo *r, const char *name, int *code)
     if (*code == 0)
         *code = git_reference_delete(ref);
     git_reference_free(ref);
-    return *code < 0 ? fmi_git_fail(*code, "cannot delete '%s'", name) : FM_OK;
+    return *code < 0 ? fml_git_fail(*code, "cannot delete '%s'", name) : FM_OK;
 }
 
 static fm_status delete_locked(fm_repo *r, const char *name, const fm_oid *old)
@@ -473,7 +473,7 @@ static fm_status delete_locked(fm_repo *r, const char *name, const fm_oid *old)
     git_oid now;
     bool exists = false, changed;
     int code = 0;
-    fm_status rc = fmi_ref_peek(r, &now, &exists, name);
+    fm_status rc = fml_ref_peek(r, &now, &exists, name);
 
     if (rc < 0)
         return rc;
@@ -489,7 +489,7 @@ static fm_status delete_locked(fm_repo *r, const char *name, const fm_oid *old)
     if (rc == FM_OK)
         rc = fsync_folder(r, name);
     if (rc == FM_OK)
-        fm_ignore(fmi_head_mend(r, &changed), "only plain git's default; fsck mends it");
+        fm_ignore(fml_head_mend(r, &changed), "only plain git's default; fsck mends it");
     return rc;
 }
 
@@ -499,7 +499,7 @@ fm_status fm_ref_delete(fm_repo *r, const char *name, const fm_oid *old)
     fm_status rc = r ? check_ref_name(name) : fm_fail(FM_EINVAL, "ref: no repository");
 
     if (rc == FM_OK)
-        rc = fmi_ref_lock(r, &lock);
+        rc = fml_ref_lock(r, &lock);
     if (rc == FM_OK)
         rc = delete_locked(r, name, old);
     fm_lock_drop(lock);
@@ -530,11 +530,11 @@ static fm_status take_ref(named **list, size_t *count, size_t *cap, git_referenc
     if (code == GIT_ENOTFOUND && git_reference_type(ref) == GIT_REFERENCE_SYMBOLIC)
         return FM_OK; /* a remote's HEAD whose branch was not fetched */
     if (code < 0)
-        return fmi_damage(code, "ref '%s' cannot be read", git_reference_name(ref));
+        return fml_damage(code, "ref '%s' cannot be read", git_reference_name(ref));
     rc = fm_grow(list, cap, *count + 1, sizeof **list);
     if (rc == FM_OK) {
         (*list)[*count].name = fm_strdup(git_reference_name(ref));
-        fmi_from_git(&(*list)[*count].oid, git_object_id(obj));
+        fml_from_git(&(*list)[*count].oid, git_object_id(obj));
         rc = (*list)[*count].name ? FM_OK : FM_ENOMEM;
     }
     if (rc == FM_OK)
@@ -581,7 +581,7 @@ static fm_status list_refs(fm_repo *r, const char *prefix, named **list, size_t 
     }
     git_reference_iterator_free(it);
     if (rc == FM_OK && code < 0 && code != GIT_ITEROVER)
-        rc = fmi_damage(code, "cannot list the refs of '%s'", r->git_path);
+        rc = fml_damage(code, "cannot list the refs of '%s'", r->git_path);
     return rc;
 }
 

@@ -34,7 +34,7 @@ static bool readable(fm_repo *r, const git_oid *id)
     return yes;
 }
 
-/* Into memory, in front of the damaged one; fmi_packs_renew writes it. */
+/* Into memory, in front of the damaged one; fml_packs_renew writes it. */
 static fm_status mend_git(repair *p, const git_oid *id)
 {
     git_odb_object *obj = NULL;
@@ -48,9 +48,9 @@ static fm_status mend_git(repair *p, const git_oid *id)
     }
     if (p->r->fresh->write(p->r->fresh, id, git_odb_object_data(obj), git_odb_object_size(obj),
                            git_odb_object_type(obj)) < 0)
-        rc = fmi_git_fail(-1, "cannot hold a git object");
+        rc = fml_git_fail(-1, "cannot hold a git object");
     if (rc == FM_OK)
-        rc = fmi_object_note(p->r, id);
+        rc = fml_object_note(p->r, id);
     p->out->git_objects += rc == FM_OK;
     git_odb_object_free(obj);
     return rc;
@@ -135,9 +135,9 @@ static fm_status repair_git(repair *p)
     fm_status rc = fm_map_new(&p->seen);
 
     if (rc == FM_OK)
-        rc = fmi_ref_lock(p->r, &lock);
+        rc = fml_ref_lock(p->r, &lock);
     if (rc == FM_OK)
-        rc = fmi_packed_ids(p->r, &id, &count);
+        rc = fml_packed_ids(p->r, &id, &count);
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         rc = mend_git(p, &id[i]);
     if (rc == FM_OK)
@@ -145,8 +145,8 @@ static fm_status repair_git(repair *p)
     if (rc == FM_OK)
         rc = mend_reached(p);
     if (rc == FM_OK && p->out->git_objects)
-        rc = fmi_packs_renew(p->r, still_bad, p);
-    fmi_objects_abort(p->r);
+        rc = fml_packs_renew(p->r, still_bad, p);
+    fml_objects_abort(p->r);
     fm_lock_drop(lock);
     fm_free(id);
     return rc;

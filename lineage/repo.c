@@ -42,7 +42,7 @@ static fm_status init_git(const char *git_path)
 {
     static const char *const setting[][2] = {
         {"core.logallrefupdates", "always"},
-        {"notes.displayref", FMI_NOTES_REF "*"}, /* git warns of a plain one until it is there */
+        {"notes.displayref", FML_NOTES_REF "*"}, /* git warns of a plain one until it is there */
     };
     git_repository_init_options opts;
     git_repository *git = NULL;
@@ -60,7 +60,7 @@ static fm_status init_git(const char *git_path)
     for (size_t i = 0; code == 0 && i < FM_ARRAY_LEN(setting); i++)
         code = git_config_set_string(config, setting[i][0], setting[i][1]);
     if (code < 0)
-        rc = fmi_git_fail(code, "cannot make '%s'", git_path);
+        rc = fml_git_fail(code, "cannot make '%s'", git_path);
     git_config_free(config);
     git_repository_free(git);
     /* libgit2 fsyncs little of what it makes here, and later commits only their own files: without
@@ -113,7 +113,7 @@ static fm_status init_at(const char *root)
     if (rc == FM_OK)
         rc = write_config(root);
     if (rc == FM_OK)
-        fmi_room_reserve(root, FMI_ROOM_BYTES);
+        fms_room_reserve(root, FMS_ROOM_BYTES);
     fm_free(config);
     fm_free(git_path);
     return rc;
@@ -205,12 +205,12 @@ static fm_status check_format(const char *root)
     if (code == 0)
         code = git_config_get_int64(&format, config, "fmstore.format");
     if (code < 0)
-        rc = fmi_damage(code, "%s: cannot read fmstore.format", path);
-    else if (format > FMI_FORMAT)
+        rc = fml_damage(code, "%s: cannot read fmstore.format", path);
+    else if (format > FML_FORMAT)
         rc =
             fm_fail(FM_EVERSION,
                     "%s: repository format %" PRId64 ", this fmstore knows %d; use a newer fmstore",
-                    root, format, FMI_FORMAT);
+                    root, format, FML_FORMAT);
     else if (format < 1)
         rc = fm_fail(FM_ECORRUPT, "%s: fmstore.format is %" PRId64 ", must be at least 1", path,
                      format);
@@ -223,19 +223,19 @@ static fm_status check_format(const char *root)
 static fm_status set_ident(fm_repo *r)
 {
     char *author = NULL, *mail, *end;
-    fm_status rc = fmi_author(&author, r, NULL);
+    fm_status rc = fml_author(&author, r, NULL);
     int code;
 
     if (rc < 0)
         return rc;
     mail = strchr(author, '<');
     end = mail ? strchr(mail, '>') : NULL;
-    fm_assert(mail && end && mail > author); /* fmi_author checked it */
+    fm_assert(mail && end && mail > author); /* fml_author checked it */
     *end = '\0';
     mail[-1] = '\0';
     code = git_repository_set_ident(r->git, author, mail + 1);
     fm_free(author);
-    return code < 0 ? fmi_git_fail(code, "cannot set the reflog's name") : FM_OK;
+    return code < 0 ? fml_git_fail(code, "cannot set the reflog's name") : FM_OK;
 }
 
 static fm_status open_git(fm_repo *r)
@@ -244,10 +244,10 @@ static fm_status open_git(fm_repo *r)
     fm_status rc;
 
     if (code < 0)
-        return fmi_damage(code, "cannot open '%s'", r->git_path);
-    rc = fmi_pack_indexes_check(r);
+        return fml_damage(code, "cannot open '%s'", r->git_path);
+    rc = fml_pack_indexes_check(r);
     if (rc == FM_OK)
-        rc = fmi_odb_setup(r);
+        rc = fml_odb_setup(r);
     return rc == FM_OK ? set_ident(r) : rc;
 }
 
@@ -287,7 +287,7 @@ void fm_repo_close(fm_repo *r)
 {
     if (!r)
         return;
-    fmi_rows_close(r->rows);
+    fml_rows_close(r->rows);
     git_odb_free(r->odb);
     git_repository_free(r->git);
     fm_store_close(r->store);

@@ -10,7 +10,7 @@
 
 #include "store/base/text/json.h"
 
-bool fmi_result_key_ok(const char *key)
+bool fml_result_key_ok(const char *key)
 {
     return key && strlen(key) == FM_HEX_CHARS && strspn(key, "0123456789abcdef") == FM_HEX_CHARS;
 }
@@ -19,7 +19,7 @@ static fm_status check_key(fm_repo *r, const char *key)
 {
     if (!r)
         return fm_fail(FM_EINVAL, "result: no repository");
-    if (!fmi_result_key_ok(key))
+    if (!fml_result_key_ok(key))
         return fm_fail(FM_EINVAL, "result key '%.80s' is not 64 lower-case hex digits",
                        key ? key : "");
     return FM_OK;
@@ -47,9 +47,9 @@ static fm_status sync_blob(void *ctx, const char *path, const git_oid *id, fm_sp
     const char *key = fm_path_base(path);
 
     (void)id;
-    if (!fmi_result_key_ok(key) || strlen(path) != 3 + FM_HEX_CHARS || strncmp(path, key, 2) != 0)
+    if (!fml_result_key_ok(key) || strlen(path) != 3 + FM_HEX_CHARS || strncmp(path, key, 2) != 0)
         return FM_OK;
-    return fmi_rows_put(s->r->rows, key, bytes, true, true);
+    return fml_rows_put(s->r->rows, key, bytes, true, true);
 }
 
 static git_tree *tree_of(fm_repo *r, const char *hex)
@@ -68,49 +68,49 @@ static git_tree *tree_of(fm_repo *r, const char *hex)
 static fm_status sync_rows(fm_repo *r, const char *have, const char *want)
 {
     sync_ctx s = {r, *have ? tree_of(r, have) : NULL};
-    fmi_tree_visitor v = {enter_changed, sync_blob, &s, FMI_MAX_RESULT_BYTES};
+    fml_tree_visitor v = {enter_changed, sync_blob, &s, FML_MAX_RESULT_BYTES};
     git_tree *now = tree_of(r, want);
     fm_status rc;
 
     if (!now) {
         git_tree_free(s.old);
-        return fm_fail(FM_ECORRUPT, FMI_RESULTS_REF ": commit %s cannot be read", want);
+        return fm_fail(FM_ECORRUPT, FML_RESULTS_REF ": commit %s cannot be read", want);
     }
-    rc = fmi_rows_begin(r->rows);
+    rc = fml_rows_begin(r->rows);
     if (rc == FM_OK)
-        rc = fmi_tree_walk(r, git_tree_id(now), &v);
+        rc = fml_tree_walk(r, git_tree_id(now), &v);
     if (rc == FM_OK)
-        rc = fmi_rows_set_head(r->rows, want);
+        rc = fml_rows_set_head(r->rows, want);
     if (rc == FM_OK)
-        rc = fmi_rows_commit(r->rows);
-    fmi_rows_rollback(r->rows);
+        rc = fml_rows_commit(r->rows);
+    fml_rows_rollback(r->rows);
     git_tree_free(now);
     git_tree_free(s.old);
-    return rc < 0 ? fm_error_prefix(rc, FMI_RESULTS_REF) : FM_OK;
+    return rc < 0 ? fm_error_prefix(rc, FML_RESULTS_REF) : FM_OK;
 }
 
-fm_status fmi_results_sync(fm_repo *r)
+fm_status fml_results_sync(fm_repo *r)
 {
     git_oid at;
     bool exists = false;
     char have[41], want[41] = "";
-    fm_status rc = fmi_rows_need(r);
+    fm_status rc = fml_rows_need(r);
 
     if (rc == FM_OK)
-        rc = fmi_rows_head(r->rows, have);
+        rc = fml_rows_head(r->rows, have);
     if (rc == FM_OK)
-        rc = fmi_ref_peek(r, &at, &exists, FMI_RESULTS_REF);
+        rc = fml_ref_peek(r, &at, &exists, FML_RESULTS_REF);
     if (rc < 0 || !exists)
         return rc;
     git_oid_fmt(want, &at);
     return strcmp(have, want) == 0 ? FM_OK : sync_rows(r, have, want);
 }
 
-fm_status fmi_results_renew(fm_repo *r)
+fm_status fml_results_renew(fm_repo *r)
 {
-    fm_status rc = fmi_rows_drop(r);
+    fm_status rc = fml_rows_drop(r);
 
-    return rc == FM_OK ? fmi_results_sync(r) : rc;
+    return rc == FM_OK ? fml_results_sync(r) : rc;
 }
 
 /* ---- get, put ---- */
@@ -120,18 +120,18 @@ fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65])
     fm_status rc = check_key(r, key);
 
     if (rc == FM_OK)
-        rc = fmi_rows_need(r);
+        rc = fml_rows_need(r);
     if (rc == FM_OK)
-        rc = fmi_rows_get(r->rows, out, key);
+        rc = fml_rows_get(r->rows, out, key);
     if (rc == FM_ENOTFOUND) {
-        rc = fmi_results_sync(r);
+        rc = fml_results_sync(r);
         if (rc == FM_OK)
-            rc = fmi_rows_get(r->rows, out, key);
+            rc = fml_rows_get(r->rows, out, key);
     }
     if (rc == FM_ECORRUPT) {
-        rc = fmi_results_renew(r);
+        rc = fml_results_renew(r);
         if (rc == FM_OK)
-            rc = fmi_rows_get(r->rows, out, key);
+            rc = fml_rows_get(r->rows, out, key);
     }
     return rc;
 }
@@ -143,15 +143,15 @@ fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value)
 
     if (rc < 0)
         return rc;
-    if (value.len > FMI_MAX_RESULT_BYTES)
+    if (value.len > FML_MAX_RESULT_BYTES)
         return fm_fail(FM_ELIMIT, "result %.16s...: %zu bytes, at most %u", key, value.len,
-                       FMI_MAX_RESULT_BYTES);
+                       FML_MAX_RESULT_BYTES);
     rc = fm_json_parse(&json, value, "result");
     fm_json_free(json);
     if (rc < 0)
         return rc == FM_ECORRUPT ? FM_EINVAL : rc;
-    rc = fmi_results_sync(r);
-    return rc == FM_OK ? fmi_rows_put(r->rows, key, value, false, false) : rc;
+    rc = fml_results_sync(r);
+    return rc == FM_OK ? fml_rows_put(r->rows, key, value, false, false) : rc;
 }
 
 /* ---- SQLite -> git ---- */
@@ -169,14 +169,14 @@ static fm_status insert(git_treebuilder *b, const char *name, const git_oid *id,
 {
     int code = git_treebuilder_insert(NULL, b, name, id, (git_filemode_t)mode);
 
-    return code < 0 ? fmi_git_fail(code, "cannot add '%s' to a tree", name) : FM_OK;
+    return code < 0 ? fml_git_fail(code, "cannot add '%s' to a tree", name) : FM_OK;
 }
 
 static fm_status write_tree(fm_repo *r, git_treebuilder *b, git_oid *out)
 {
     int code = git_treebuilder_write(out, b);
 
-    return code < 0 ? fmi_git_fail(code, "cannot write a tree") : fmi_object_note(r, out);
+    return code < 0 ? fml_git_fail(code, "cannot write a tree") : fml_object_note(r, out);
 }
 
 static fm_status close_folder(flush *f)
@@ -211,7 +211,7 @@ static fm_status open_folder(flush *f, const char *key)
     if (code == 0)
         code = git_treebuilder_new(&f->sub, f->r->git, old);
     git_tree_free(old);
-    return code < 0 ? fmi_damage(code, FMI_RESULTS_REF ": folder '%s'", f->folder) : FM_OK;
+    return code < 0 ? fml_damage(code, FML_RESULTS_REF ": folder '%s'", f->folder) : FM_OK;
 }
 
 static fm_status flush_row(void *ctx, const char *key, fm_span value)
@@ -223,7 +223,7 @@ static fm_status flush_row(void *ctx, const char *key, fm_span value)
     if (!f->sub || strncmp(f->folder, key, 2) != 0)
         rc = open_folder(f, key);
     if (rc == FM_OK)
-        rc = fmi_object_put(f->r, &id, GIT_OBJECT_BLOB, value);
+        rc = fml_object_put(f->r, &id, GIT_OBJECT_BLOB, value);
     if (rc == FM_OK)
         rc = insert(f->sub, key, &id, GIT_FILEMODE_BLOB);
     f->count++;
@@ -234,7 +234,7 @@ static fm_status flush_commit(flush *f, const git_oid *parent, git_oid *out)
 {
     char message[64];
     fm_buf b = {0};
-    fmi_commit c = {.parent = parent, .parent_count = parent ? 1 : 0, .message = message};
+    fml_commit c = {.parent = parent, .parent_count = parent ? 1 : 0, .message = message};
     fm_status rc = write_tree(f->r, f->top, &c.tree);
 
     fm_buf_init(&b, sizeof message - 1);
@@ -242,9 +242,9 @@ static fm_status flush_commit(flush *f, const git_oid *parent, git_oid *out)
     memcpy(message, fm_buf_cstr(&b), b.len + 1);
     fm_buf_release(&b);
     if (rc == FM_OK)
-        rc = fmi_commit_clock(&c.author_time);
+        rc = fml_commit_clock(&c.author_time);
     c.commit_time = c.author_time;
-    return rc == FM_OK ? fmi_commit_put(f->r, out, &c) : rc;
+    return rc == FM_OK ? fml_commit_put(f->r, out, &c) : rc;
 }
 
 /* Under the ref lock and SQLite's: nothing can be put between the read and the mark. */
@@ -255,50 +255,50 @@ static fm_status flush_locked(flush *f)
     bool exists = false;
     char hex[41] = "";
     int code;
-    fm_status rc = fmi_ref_peek(r, &at, &exists, FMI_RESULTS_REF);
+    fm_status rc = fml_ref_peek(r, &at, &exists, FML_RESULTS_REF);
 
     if (rc < 0)
         return rc;
     git_oid_fmt(hex, &at);
     f->base = exists ? tree_of(r, hex) : NULL;
     if (exists && !f->base)
-        return fm_fail(FM_ECORRUPT, FMI_RESULTS_REF ": commit %s cannot be read", hex);
+        return fm_fail(FM_ECORRUPT, FML_RESULTS_REF ": commit %s cannot be read", hex);
     code = git_treebuilder_new(&f->top, r->git, f->base);
     if (code < 0)
-        return fmi_git_fail(code, "cannot begin a tree");
-    rc = fmi_rows_unflushed(r->rows, flush_row, f);
+        return fml_git_fail(code, "cannot begin a tree");
+    rc = fml_rows_unflushed(r->rows, flush_row, f);
     if (rc == FM_OK)
         rc = close_folder(f);
     if (rc < 0 || f->count == 0)
         return rc;
     rc = flush_commit(f, exists ? &at : NULL, &to);
     if (rc == FM_OK)
-        rc = fmi_objects_write(r);
+        rc = fml_objects_write(r);
     if (rc == FM_OK)
-        rc = fmi_ref_move(r, FMI_RESULTS_REF, &to, exists ? &at : NULL, "results");
+        rc = fml_ref_move(r, FML_RESULTS_REF, &to, exists ? &at : NULL, "results");
     if (rc == FM_OK)
-        rc = fmi_rows_mark_flushed(r->rows);
+        rc = fml_rows_mark_flushed(r->rows);
     git_oid_fmt(hex, &to);
-    return rc == FM_OK ? fmi_rows_set_head(r->rows, hex) : rc;
+    return rc == FM_OK ? fml_rows_set_head(r->rows, hex) : rc;
 }
 
 fm_status fm_result_flush(fm_repo *r)
 {
     flush f = {.r = r};
     fm_lock *lock = NULL;
-    fm_status rc = r ? fmi_ref_lock(r, &lock) : fm_fail(FM_EINVAL, "result: no repository");
+    fm_status rc = r ? fml_ref_lock(r, &lock) : fm_fail(FM_EINVAL, "result: no repository");
 
     if (rc == FM_OK) /* rows of the ref first: the head that is set must cover them */
-        rc = fmi_results_sync(r);
+        rc = fml_results_sync(r);
     if (rc == FM_OK)
-        rc = fmi_rows_begin(r->rows);
+        rc = fml_rows_begin(r->rows);
     if (rc == FM_OK)
         rc = flush_locked(&f);
     if (rc == FM_OK)
-        rc = fmi_rows_commit(r->rows);
+        rc = fml_rows_commit(r->rows);
     if (r) {
-        fmi_rows_rollback(r->rows);
-        fmi_objects_abort(r);
+        fml_rows_rollback(r->rows);
+        fml_objects_abort(r);
     }
     git_treebuilder_free(f.sub);
     git_treebuilder_free(f.top);

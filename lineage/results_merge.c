@@ -38,7 +38,7 @@ static fm_status commit_of(fm_repo *r, const git_oid *id, const char *name, git_
         git_oid_cpy(out, git_object_id(commit));
     git_object_free(commit);
     git_object_free(obj);
-    return code < 0 ? fmi_damage(code, "results of '%s'", name) : FM_OK;
+    return code < 0 ? fml_damage(code, "results of '%s'", name) : FM_OK;
 }
 
 /* The bare git repository of a folder: fmstore's, or any other; owned. */
@@ -67,8 +67,8 @@ static fm_status fetch(fm_repo *r, const char *path, char *ref, size_t ref_bytes
     git_fetch_options opts;
     git_remote *remote = NULL;
     char *dir = git_folder(path), *url = dir ? realpath(dir, whole) : NULL;
-    snprintf(ref, ref_bytes, FMI_INCOMING "%ld", (long)getpid());
-    snprintf(spec, sizeof spec, "+" FMI_RESULTS_REF ":%s", ref);
+    snprintf(ref, ref_bytes, FML_INCOMING "%ld", (long)getpid());
+    snprintf(spec, sizeof spec, "+" FML_RESULTS_REF ":%s", ref);
     int code = git_fetch_options_init(&opts, GIT_FETCH_OPTIONS_VERSION);
     opts.download_tags = GIT_REMOTE_DOWNLOAD_TAGS_NONE;
     opts.update_fetchhead = 0;
@@ -78,7 +78,7 @@ static fm_status fetch(fm_repo *r, const char *path, char *ref, size_t ref_bytes
     if (rc == FM_OK && code == 0)
         code = git_remote_fetch(remote, &list, &opts, "results");
     if (rc == FM_OK && code < 0)
-        rc = fmi_git_fail(code, "cannot read the results of '%s'", path);
+        rc = fml_git_fail(code, "cannot read the results of '%s'", path);
     git_remote_free(remote);
     fm_free(dir);
     if (rc == FM_OK && git_reference_name_to_id(out, r->git, ref) < 0)
@@ -112,7 +112,7 @@ static fm_status tree_of(fm_repo *r, const git_oid *commit, git_tree **out)
     if (code == 0)
         code = git_commit_tree(out, c);
     git_commit_free(c);
-    return code < 0 ? fmi_damage(code, "results: commit") : FM_OK;
+    return code < 0 ? fml_damage(code, "results: commit") : FM_OK;
 }
 
 /* A version's tree is no tree of results: every name there is a folder of two digits. */
@@ -134,7 +134,7 @@ static fm_status read_blob(fm_repo *r, const git_tree_entry *e, git_blob **out, 
 {
     int code = git_blob_lookup(out, r->git, git_tree_entry_id(e));
     if (code < 0)
-        return fmi_damage(code, "result %.16s...", git_tree_entry_name(e));
+        return fml_damage(code, "result %.16s...", git_tree_entry_name(e));
     *bytes = fm_span_of(git_blob_rawcontent(*out), (size_t)git_blob_rawsize(*out));
     return FM_OK;
 }
@@ -145,7 +145,7 @@ static bool too_large(fm_repo *r, const git_tree_entry *e)
     size_t bytes = 0;
     git_object_t type;
     return git_odb_read_header(&bytes, &type, r->odb, git_tree_entry_id(e)) == 0 &&
-           bytes > FMI_MAX_RESULT_BYTES;
+           bytes > FML_MAX_RESULT_BYTES;
 }
 
 static bool sound(fm_span bytes)
@@ -215,8 +215,8 @@ static fm_status join_key(join *j, const git_tree_entry *theirs, const git_tree_
         j->out->added += !ours;
         int code =
             git_treebuilder_insert(NULL, j->sub, key, git_tree_entry_id(theirs), GIT_FILEMODE_BLOB);
-        rc = code < 0 ? fmi_git_fail(code, "cannot add '%s' to a tree", key)
-                      : fmi_rows_put(j->r->rows, key, value, true, false);
+        rc = code < 0 ? fml_git_fail(code, "cannot add '%s' to a tree", key)
+                      : fml_rows_put(j->r->rows, key, value, true, false);
     }
     git_blob_free(blob);
     return rc;
@@ -232,13 +232,13 @@ static fm_status folder(fm_repo *r, const git_tree *of, const char *name, git_tr
     if (!e || git_tree_entry_type(e) != GIT_OBJECT_TREE)
         return FM_OK;
     int code = git_tree_lookup(out, r->git, git_tree_entry_id(e));
-    return code < 0 ? fmi_damage(code, "results: folder '%s'", name) : FM_OK;
+    return code < 0 ? fml_damage(code, "results: folder '%s'", name) : FM_OK;
 }
 
 static fm_status write_tree(join *j, git_treebuilder *b, git_oid *out)
 {
     int code = git_treebuilder_write(out, b);
-    return code < 0 ? fmi_git_fail(code, "cannot write a tree") : fmi_object_note(j->r, out);
+    return code < 0 ? fml_git_fail(code, "cannot write a tree") : fml_object_note(j->r, out);
 }
 
 static fm_status join_folder(join *j, const char *name)
@@ -252,12 +252,12 @@ static fm_status join_folder(join *j, const char *name)
         rc = folder(j->r, j->base, name, &base);
     if (rc == FM_OK) {
         int code = git_treebuilder_new(&j->sub, j->r->git, ours);
-        rc = code < 0 ? fmi_git_fail(code, "cannot begin a tree") : FM_OK;
+        rc = code < 0 ? fml_git_fail(code, "cannot begin a tree") : FM_OK;
     }
     for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(theirs); i++) {
         const git_tree_entry *e = git_tree_entry_byindex(theirs, i);
         const char *key = git_tree_entry_name(e);
-        if (git_tree_entry_type(e) == GIT_OBJECT_BLOB && fmi_result_key_ok(key) &&
+        if (git_tree_entry_type(e) == GIT_OBJECT_BLOB && fml_result_key_ok(key) &&
             strncmp(key, name, 2) == 0)
             rc = join_key(j, e, base ? git_tree_entry_byname(base, key) : NULL);
         else
@@ -268,7 +268,7 @@ static fm_status join_folder(join *j, const char *name)
         int code =
             rc == FM_OK ? git_treebuilder_insert(NULL, j->top, name, &id, GIT_FILEMODE_TREE) : 0;
         if (code < 0)
-            rc = fmi_git_fail(code, "cannot add '%s' to a tree", name);
+            rc = fml_git_fail(code, "cannot add '%s' to a tree", name);
     }
     git_treebuilder_free(j->sub);
     j->sub = NULL;
@@ -281,7 +281,7 @@ static fm_status join_folder(join *j, const char *name)
 static fm_status join_trees(join *j, git_oid *out)
 {
     int code = git_treebuilder_new(&j->top, j->r->git, j->ours);
-    fm_status rc = code < 0 ? fmi_git_fail(code, "cannot begin a tree") : FM_OK;
+    fm_status rc = code < 0 ? fml_git_fail(code, "cannot begin a tree") : FM_OK;
     for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(j->theirs); i++) {
         const git_tree_entry *t = git_tree_entry_byindex(j->theirs, i), *o;
         o = j->ours ? git_tree_entry_byname(j->ours, git_tree_entry_name(t)) : NULL;
@@ -305,7 +305,7 @@ static fm_status open_base(join *j, const git_oid *ours, const git_oid *theirs)
     int code = git_merge_base(&base, j->r->git, ours, theirs);
     if (code == GIT_ENOTFOUND)
         return FM_OK;
-    return code < 0 ? fmi_git_fail(code, "merge base of results") : tree_of(j->r, &base, &j->base);
+    return code < 0 ? fml_git_fail(code, "merge base of results") : tree_of(j->r, &base, &j->base);
 }
 
 static fm_status commit(join *j, const git_oid *tree, const git_oid *parent, size_t parents,
@@ -314,10 +314,10 @@ static fm_status commit(join *j, const git_oid *tree, const git_oid *parent, siz
     char message[80];
     snprintf(message, sizeof message, "results: %llu more from another repository\n",
              (unsigned long long)j->out->added);
-    fmi_commit c = {.tree = *tree, .parent = parent, .parent_count = parents, .message = message};
-    fm_status rc = fmi_commit_clock(&c.author_time);
+    fml_commit c = {.tree = *tree, .parent = parent, .parent_count = parents, .message = message};
+    fm_status rc = fml_commit_clock(&c.author_time);
     c.commit_time = c.author_time;
-    return rc == FM_OK ? fmi_commit_put(j->r, out, &c) : rc;
+    return rc == FM_OK ? fml_commit_put(j->r, out, &c) : rc;
 }
 
 /* Under the lock of refs and SQLite's. */
@@ -326,7 +326,7 @@ static fm_status join_locked(join *j, const git_oid *theirs)
     git_oid parent[2], tree, to;
     bool exists = false;
     char hex[41] = "";
-    fm_status rc = fmi_ref_peek(j->r, &parent[0], &exists, FMI_RESULTS_REF);
+    fm_status rc = fml_ref_peek(j->r, &parent[0], &exists, FML_RESULTS_REF);
     if (rc == FM_OK && exists)
         rc = tree_of(j->r, &parent[0], &j->ours);
     if (rc == FM_OK && exists)
@@ -345,11 +345,11 @@ static fm_status join_locked(join *j, const git_oid *theirs)
     else
         rc = commit(j, &tree, exists ? parent : &parent[1], exists ? 2 : 1, &to);
     if (rc == FM_OK)
-        rc = fmi_objects_write(j->r);
+        rc = fml_objects_write(j->r);
     if (rc == FM_OK)
-        rc = fmi_ref_move(j->r, FMI_RESULTS_REF, &to, exists ? &parent[0] : NULL, "results merged");
+        rc = fml_ref_move(j->r, FML_RESULTS_REF, &to, exists ? &parent[0] : NULL, "results merged");
     git_oid_fmt(hex, &to);
-    return rc == FM_OK ? fmi_rows_set_head(j->r->rows, hex) : rc;
+    return rc == FM_OK ? fml_rows_set_head(j->r->rows, hex) : rc;
 }
 
 static fm_status join_at(join *j, const git_oid *theirs, const char *from)
@@ -361,17 +361,17 @@ static fm_status join_at(join *j, const git_oid *theirs, const char *from)
     if (rc == FM_OK)
         rc = fm_result_flush(j->r); /* what was put here is in the tree that is joined */
     if (rc == FM_OK)
-        rc = fmi_ref_lock(j->r, &lock);
+        rc = fml_ref_lock(j->r, &lock);
     if (rc == FM_OK)
-        rc = fmi_results_sync(j->r);
+        rc = fml_results_sync(j->r);
     if (rc == FM_OK)
-        rc = fmi_rows_begin(j->r->rows);
+        rc = fml_rows_begin(j->r->rows);
     if (rc == FM_OK)
         rc = join_locked(j, theirs);
     if (rc == FM_OK)
-        rc = fmi_rows_commit(j->r->rows);
-    fmi_rows_rollback(j->r->rows);
-    fmi_objects_abort(j->r);
+        rc = fml_rows_commit(j->r->rows);
+    fml_rows_rollback(j->r->rows);
+    fml_objects_abort(j->r);
     git_treebuilder_free(j->sub);
     git_treebuilder_free(j->top);
     git_tree_free(j->ours);
@@ -389,7 +389,7 @@ static void drop(fm_repo *r, const char *ref)
     git_oid id;
     fm_error_save(&kept);
     if (git_reference_name_to_id(&id, r->git, ref) == 0) {
-        fmi_from_git(&at, &id);
+        fml_from_git(&at, &id);
         fm_ignore(fm_ref_delete(r, ref, &at), "what is left of it is a name that nobody reads");
     }
     fm_error_restore(&kept);
@@ -399,22 +399,22 @@ static void drop(fm_repo *r, const char *ref)
 static bool is_left_over(const char *name)
 {
     char *end;
-    long pid = strtol(name + strlen(FMI_INCOMING), &end, 10);
+    long pid = strtol(name + strlen(FML_INCOMING), &end, 10);
     return pid > 0 && *end == '\0' && pid != (long)getpid() && kill((pid_t)pid, 0) < 0 &&
            errno == ESRCH;
 }
 
-fm_status fmi_results_sweep(fm_repo *r)
+fm_status fml_results_sweep(fm_repo *r)
 {
     git_reference_iterator *it = NULL;
     const char *name = NULL;
-    int code = git_reference_iterator_glob_new(&it, r->git, FMI_INCOMING "*");
+    int code = git_reference_iterator_glob_new(&it, r->git, FML_INCOMING "*");
     while (code == 0 && (code = git_reference_next_name(&name, it)) == 0)
         if (is_left_over(name))
             drop(r, name);
     git_reference_iterator_free(it);
     return code < 0 && code != GIT_ITEROVER
-               ? fmi_damage(code, "cannot list the refs of '%s'", r->git_path)
+               ? fml_damage(code, "cannot list the refs of '%s'", r->git_path)
                : FM_OK;
 }
 
@@ -427,7 +427,7 @@ fm_status fm_results_merge(fm_repo *r, const char *from, fm_result_differ_fn dif
     if (!r || !from || !*from)
         return fm_fail(FM_EINVAL, "results: a repository and where to merge from are needed");
     join j = {.r = r, .out = out, .differ = differ, .ctx = ctx};
-    fm_status rc = fmi_results_sweep(r);
+    fm_status rc = fml_results_sweep(r);
     if (rc == FM_OK)
         rc = find(r, from, incoming, sizeof incoming, &theirs);
     if (rc == FM_OK)

@@ -53,7 +53,7 @@ static fm_status try_near(void *ctx, const char *name, const fm_oid *oid)
 
 static fm_status not_found(fm_repo *r, const char *rev)
 {
-    char want[FMI_MAX_REV_BYTES + 1];
+    char want[FML_MAX_REV_BYTES + 1];
     size_t len = strcspn(rev, "~^@");
     near n = {.want = want};
 
@@ -76,9 +76,9 @@ static fm_status check_spelling(const char *rev)
 
     if (len == 0)
         return fm_fail(FM_EINVAL, "no version was named");
-    if (len > FMI_MAX_REV_BYTES)
+    if (len > FML_MAX_REV_BYTES)
         return fm_fail(FM_EINVAL, "version '%.40s...': longer than %u bytes", rev,
-                       FMI_MAX_REV_BYTES);
+                       FML_MAX_REV_BYTES);
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)rev[i] < ' ' || rev[i] == 0x7f)
             return fm_fail(FM_EINVAL, "a version's name holds a control byte");
@@ -109,15 +109,15 @@ fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev)
     if (code == GIT_EAMBIGUOUS)
         return fm_fail(FM_EINVAL, "version '%s' is the beginning of several ids; add digits", rev);
     if (code < 0)
-        return fmi_git_fail(code, "version '%s' cannot be understood", rev);
+        return fml_git_fail(code, "version '%s' cannot be understood", rev);
     code = git_object_peel(&commit, obj, GIT_OBJECT_COMMIT);
     if (code < 0)
         rc = fm_fail(FM_EINVAL, "'%s' is a %s, not a version", rev,
                      git_object_type2string(git_object_type(obj)));
     else
-        rc = fmi_hold_commit(r, git_object_id(commit));
+        rc = fml_hold_commit(r, git_object_id(commit));
     if (rc == FM_OK)
-        fmi_from_git(out, git_object_id(commit));
+        fml_from_git(out, git_object_id(commit));
     git_object_free(commit);
     git_object_free(obj);
     return rc;

@@ -50,7 +50,7 @@ static fm_status git_fail_v(fm_status status, const char *fmt, va_list args)
     return fm_fail(status, "%s: %s", text, e->message);
 }
 
-fm_status fmi_git_fail(int code, const char *fmt, ...)
+fm_status fml_git_fail(int code, const char *fmt, ...)
 {
     va_list args;
     fm_status rc = status_of(code);
@@ -61,7 +61,7 @@ fm_status fmi_git_fail(int code, const char *fmt, ...)
     return rc;
 }
 
-fm_status fmi_damage(int code, const char *fmt, ...)
+fm_status fml_damage(int code, const char *fmt, ...)
 {
     va_list args;
     fm_status rc = status_of(code);
@@ -90,7 +90,7 @@ bool fm_oid_eq(const fm_oid *a, const fm_oid *b)
     return memcmp(a->b, b->b, sizeof a->b) == 0;
 }
 
-fm_status fmi_ref_lock(fm_repo *r, fm_lock **out)
+fm_status fml_ref_lock(fm_repo *r, fm_lock **out)
 {
     *out = NULL;
     return fm_lock_take(out, r->lock_path);

@@ -100,7 +100,7 @@ static fm_status meet(walk *w, node **out, const git_oid *id, bool *fresh)
     code = git_commit_lookup(&n->commit, w->r->git, id);
     if (code < 0) {
         git_oid_fmt(hex, id);
-        return fmi_damage(code, "cannot read version %s", hex);
+        return fml_damage(code, "cannot read version %s", hex);
     }
     n->time = (int64_t)git_commit_time(n->commit);
     *out = n;
@@ -150,7 +150,7 @@ static fm_status show_next(walk *w, fm_version_fn fn, void *ctx)
     while (rc == FM_OK && w->order.count > 0) {
         node *n = w->order.at[--w->order.count];
         fm_version v;
-        rc = fmi_version_of(&v, n->commit);
+        rc = fml_version_of(&v, n->commit);
         if (rc == FM_OK)
             rc = fn(ctx, &v);
         fm_version_release(&v);
@@ -162,7 +162,7 @@ static fm_status show_next(walk *w, fm_version_fn fn, void *ctx)
 
 static fm_status add_start(walk *w, const fm_oid *oid)
 {
-    git_oid id = fmi_git_oid(oid);
+    git_oid id = fml_git_oid(oid);
     node *n;
     bool fresh;
     fm_status rc = meet(w, &n, &id, &fresh);
@@ -214,17 +214,17 @@ fm_status fm_merge_base(fm_repo *r, fm_oid *out, const fm_oid *a, const fm_oid *
     memset(out, 0, sizeof *out);
     if (!r || !a || !b)
         return fm_fail(FM_EINVAL, "merge base: a repository and two versions are needed");
-    x = fmi_git_oid(a);
-    y = fmi_git_oid(b);
+    x = fml_git_oid(a);
+    y = fml_git_oid(b);
     fm_oid_hex(a, ha);
     fm_oid_hex(b, hb);
-    if (!fmi_is_commit(r, &x) || !fmi_is_commit(r, &y))
+    if (!fml_is_commit(r, &x) || !fml_is_commit(r, &y))
         return fm_fail(FM_ENOTFOUND, "merge base: no version %.12s or no version %.12s", ha, hb);
     code = git_merge_base(&base, r->git, &x, &y);
     if (code == GIT_ENOTFOUND)
         return fm_fail(FM_ENOTFOUND, "%.12s and %.12s have no common ancestor", ha, hb);
     if (code < 0)
-        return fmi_git_fail(code, "merge base of %.12s and %.12s", ha, hb);
-    fmi_from_git(out, &base);
+        return fml_git_fail(code, "merge base of %.12s and %.12s", ha, hb);
+    fml_from_git(out, &base);
     return FM_OK;
 }

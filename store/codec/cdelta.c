@@ -11,46 +11,46 @@
 
 #include "store/codec/cdelta_kern.h"
 
-fm_status fmi_cdelta_new(fmi_cdelta **out)
+fm_status fms_cdelta_new(fms_cdelta **out)
 {
     *out = fm_calloc(1, sizeof **out);
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-void fmi_cdelta_free(fmi_cdelta *w)
+void fms_cdelta_free(fms_cdelta *w)
 {
     fm_free(w);
 }
 
-bool fmi_cdelta_applies(const fmi_leaf_at *at, size_t bytes)
+bool fms_cdelta_applies(const fms_leaf_at *at, size_t bytes)
 {
     if (at->dtype != FM_F32 && at->dtype != FM_BF16 && at->dtype != FM_F16)
         return false;
     size_t width = layout_of(at->dtype).width;
-    return bytes % width == 0 && bytes / width >= FMI_CDELTA_MIN;
+    return bytes % width == 0 && bytes / width >= FMS_CDELTA_MIN;
 }
 
-static void measure_portable(fmi_cdelta *w, layout l, fm_span leaf, const uint8_t *parent,
-                             const fmi_rows *g, size_t n)
+static void measure_portable(fms_cdelta *w, layout l, fm_span leaf, const uint8_t *parent,
+                             const fms_rows *g, size_t n)
 {
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n);
+        size_t to = fms_rows_end(g, k, n);
         uint32_t most = changes(w->z, l, leaf.data, parent, from, to);
         w->scale[k] = most <= 2 ? INT32_MIN : row_scale(w->z, l, parent, from, to);
         from = to;
     }
 }
 
-static void measure(fmi_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
-                    const fmi_rows *g, size_t n)
+static void measure(fms_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
+                    const fms_rows *g, size_t n)
 {
-    if (fmi_simd_level() >= FMI_SIMD_AVX512)
-        fmi_cdelta_measure_wide(w, dtype, leaf, parent, g, n);
+    if (fms_simd_level() >= FMS_SIMD_AVX512)
+        fms_cdelta_measure_wide(w, dtype, leaf, parent, g, n);
     else
         measure_portable(w, layout_of(dtype), leaf, parent, g, n);
 }
 /* Scales as bytes above a base; returns the base. A range beyond 254 half octaves is cut. */
-static int32_t pack_scales(fmi_cdelta *w, size_t rows)
+static int32_t pack_scales(fms_cdelta *w, size_t rows)
 {
     int32_t base = INT32_MAX;
     for (size_t k = 0; k < rows; k++)
@@ -65,8 +65,8 @@ static int32_t pack_scales(fmi_cdelta *w, size_t rows)
 }
 
 /* w->table[i] = map[context of element i]; map NULL: the context itself. */
-static void contexts(fmi_cdelta *w, int32_t base, layout l, const uint8_t *parent,
-                     const fmi_rows *g, size_t n, const uint8_t *map)
+static void contexts(fms_cdelta *w, int32_t base, layout l, const uint8_t *parent,
+                     const fms_rows *g, size_t n, const uint8_t *map)
 {
     for (int b = 0; b < 2; b++)
         for (int j = 0; j < SLICE + 256; j++) {
@@ -75,12 +75,12 @@ static void contexts(fmi_cdelta *w, int32_t base, layout l, const uint8_t *paren
         }
     for (unsigned e = 0; e < 256; e++)
         w->quiet[e] = map ? map[MOVING + (e & 127)] : (uint8_t)(MOVING + (e & 127));
-    if (fmi_simd_level() >= FMI_SIMD_AVX512 && l.width == 2) {
-        fmi_cdelta_contexts_wide(w, base, l, parent, g, n);
+    if (fms_simd_level() >= FMS_SIMD_AVX512 && l.width == 2) {
+        fms_cdelta_contexts_wide(w, base, l, parent, g, n);
         return;
     }
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n);
+        size_t to = fms_rows_end(g, k, n);
         const uint8_t *of = row_tables(w, w->coded_scale[k], base);
         for (size_t i = from; i < to; i++)
             w->table[i] = of[exponent_of(load(parent, i, l.width), l)];
@@ -89,7 +89,7 @@ static void contexts(fmi_cdelta *w, int32_t base, layout l, const uint8_t *paren
 }
 
 /* Counts (context, symbol) and writes the tails, u32 bytes first, lowest bit first. */
-static void put_tails(fmi_cdelta *w, fm_buf *out, size_t n, layout l)
+static void put_tails(fms_cdelta *w, fm_buf *out, size_t n, layout l)
 {
     size_t begin = out->len;
     uint8_t *dst = fm_buf_extend(out, 4 + n * l.width + 16);
@@ -98,14 +98,14 @@ static void put_tails(fmi_cdelta *w, fm_buf *out, size_t n, layout l)
     memset(w->histogram, 0, sizeof w->histogram);
     tail_writer t = {dst + 4, 0, 0};
     size_t i =
-        fmi_simd_level() >= FMI_SIMD_AVX512 && l.width == 2 ? fmi_cdelta_symbols_wide(w, &t, n) : 0;
+        fms_simd_level() >= FMS_SIMD_AVX512 && l.width == 2 ? fms_cdelta_symbols_wide(w, &t, n) : 0;
     for (; i < n; i++) {
         uint32_t z = get_z(w->z, i, l);
         w->symbol[i] = symbol_of(z);
         w->histogram[i & 1][(size_t)w->table[i] << 7 | w->symbol[i]]++;
         put_tail(&t, z, w->symbol[i]);
     }
-    for (size_t k = 0; k < (size_t)CONTEXTS * FMI_CRANS_SYMBOLS; k++)
+    for (size_t k = 0; k < (size_t)CONTEXTS * FMS_CRANS_SYMBOLS; k++)
         w->histogram[0][k] += w->histogram[1][k];
     for (; t.count > 0; t.count -= FM_MIN(t.count, 8u), t.held >>= 8)
         *t.p++ = (uint8_t)t.held;
@@ -115,52 +115,52 @@ static void put_tails(fmi_cdelta *w, fm_buf *out, size_t n, layout l)
 
 /* ==== the leaf ============================================================================= */
 
-fmi_rows fmi_cdelta_begin(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+fms_rows fms_cdelta_begin(fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                           const uint8_t *parent, int32_t *base)
 {
     layout l = layout_of(at->dtype);
     size_t n = leaf.len / l.width;
-    fmi_rows g = fmi_rows_choose(at, l.width, n);
+    fms_rows g = fms_rows_choose(at, l.width, n);
     measure(w, at->dtype, leaf, parent, &g, n);
     *base = pack_scales(w, g.count);
     fm_buf_u16(out, (uint16_t)g.each);
     fm_buf_u16(out, (uint16_t)g.first);
     fm_buf_u16(out, (uint16_t)*base);
-    fmi_classes_put(out, w->coded_scale, g.count);
+    fms_classes_put(out, w->coded_scale, g.count);
     contexts(w, *base, l, parent, &g, n, NULL);
     return g;
 }
 
-fm_status fmi_cdelta_open(fmi_cdelta *w, fmi_rows *g, int32_t *base, fm_cursor *cur, size_t n)
+fm_status fms_cdelta_open(fms_cdelta *w, fms_rows *g, int32_t *base, fm_cursor *cur, size_t n)
 {
     size_t each = fm_cursor_u16(cur), first = fm_cursor_u16(cur);
     *base = (int16_t)fm_cursor_u16(cur);
-    fm_status rc = fmi_rows_from(g, first, each, n, cur);
-    return rc == FM_OK ? fmi_classes_get(w->coded_scale, g->count, cur) : rc;
+    fm_status rc = fms_rows_from(g, first, each, n, cur);
+    return rc == FM_OK ? fms_classes_get(w->coded_scale, g->count, cur) : rc;
 }
 
-void fmi_cdelta_contexts(fmi_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
-                         const fmi_rows *g, size_t n)
+void fms_cdelta_contexts(fms_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
+                         const fms_rows *g, size_t n)
 {
     contexts(w, base, layout_of(dtype), parent, g, n, NULL);
 }
 
-void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+void fms_cdelta_encode(fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                        const uint8_t *parent)
 {
     layout l = layout_of(at->dtype);
     size_t n = leaf.len / l.width;
     int32_t base;
-    fmi_rows g = fmi_cdelta_begin(w, out, at, leaf, parent, &base);
+    fms_rows g = fms_cdelta_begin(w, out, at, leaf, parent, &base);
     put_tails(w, out, n, l);
     if (out->failed != FM_OK)
         return; /* nothing was counted; the caller sees the failure */
-    uint8_t last[FMI_CRANS_TABLES];
-    unsigned tables = fmi_crans_join(&w->model, w->histogram[0], CONTEXTS, last);
-    fmi_crans_put_contexts(out, &w->model, last, tables);
-    fmi_crans_map(w->table_of, last, tables);
+    uint8_t last[FMS_CRANS_TABLES];
+    unsigned tables = fms_crans_join(&w->model, w->histogram[0], CONTEXTS, last);
+    fms_crans_put_contexts(out, &w->model, last, tables);
+    fms_crans_map(w->table_of, last, tables);
     contexts(w, base, l, parent, &g, n, w->table_of);
-    fmi_crans_encode(&w->model, tables, out, w->symbol, w->table, n);
+    fms_crans_encode(&w->model, tables, out, w->symbol, w->table, n);
 }
 
 /* Elements [i, n) of two bytes by 32, tails apart, so that the second loop can be vectors. Returns
@@ -195,8 +195,8 @@ static uint64_t apply(uint8_t *dst, layout l, const uint8_t *symbol, fm_span tai
                       const uint8_t *parent, size_t n)
 {
     uint64_t at = 0;
-    size_t i = fmi_simd_level() >= FMI_SIMD_AVX512 && l.width == 2
-                   ? fmi_cdelta_apply_wide(dst, symbol, tails, &at, parent, n)
+    size_t i = fms_simd_level() >= FMS_SIMD_AVX512 && l.width == 2
+                   ? fms_cdelta_apply_wide(dst, symbol, tails, &at, parent, n)
                    : 0;
     if (l.width == 2)
         i += apply_blocks(dst, symbol, tails, &at, parent, i, n);
@@ -214,43 +214,43 @@ static uint64_t apply(uint8_t *dst, layout l, const uint8_t *symbol, fm_span tai
 }
 
 /* The highest symbol of a dtype: log2 z < 8 * width. */
-static fm_status check_symbols(const fmi_cdelta *w, unsigned tables, layout l)
+static fm_status check_symbols(const fms_cdelta *w, unsigned tables, layout l)
 {
     unsigned most = DIRECT + 4u * (8u * (unsigned)l.width - 4u);
     for (unsigned t = 0; t < tables; t++)
-        for (unsigned s = most; s < FMI_CRANS_SYMBOLS; s++)
+        for (unsigned s = most; s < FMS_CRANS_SYMBOLS; s++)
             if (w->model.freq[t][s])
                 return fm_fail(FM_ECORRUPT, "coded leaf: symbol %u is beyond the dtype's", s);
     return FM_OK;
 }
 
-fm_status fmi_cdelta_decode(fmi_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype dtype,
+fm_status fms_cdelta_decode(fms_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype dtype,
                             fm_span coded, const uint8_t *parent)
 {
-    fmi_leaf_at at = {dtype, 0, 0, false};
-    if (!fmi_cdelta_applies(&at, bytes))
+    fms_leaf_at at = {dtype, 0, 0, false};
+    if (!fms_cdelta_applies(&at, bytes))
         return fm_fail(FM_ECORRUPT, "coded leaf: a delta of this dtype or length is unknown");
     layout l = layout_of(dtype);
     size_t n = bytes / l.width;
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
     int32_t base;
-    fmi_rows g;
-    fm_status rc = fmi_cdelta_open(w, &g, &base, &cur, n);
+    fms_rows g;
+    fm_status rc = fms_cdelta_open(w, &g, &base, &cur, n);
     unsigned tables = 0;
     uint32_t tail_bytes = fm_cursor_u32(&cur);
     fm_span tails = fm_cursor_bytes(&cur, tail_bytes);
     if (rc == FM_OK)
         rc = fm_cursor_ok(&cur, "coded leaf", "its tails");
     if (rc == FM_OK)
-        rc = fmi_crans_get_contexts(&w->model, w->table_of, CONTEXTS, &tables, &cur);
+        rc = fms_crans_get_contexts(&w->model, w->table_of, CONTEXTS, &tables, &cur);
     if (rc == FM_OK)
         rc = check_symbols(w, tables, l);
     if (rc != FM_OK)
         return rc;
     contexts(w, base, l, parent, &g, n, w->table_of);
     fm_span rest = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
-    rc = fmi_crans_decode(&w->model, tables, w->symbol, w->table, n, rest);
+    rc = fms_crans_decode(&w->model, tables, w->symbol, w->table, n, rest);
     if (rc != FM_OK)
         return rc;
     uint64_t used = apply(dst, l, w->symbol, tails, parent, n);

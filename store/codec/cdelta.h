@@ -14,18 +14,18 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_cdelta fmi_cdelta; /* work memory of one thread, about 3 MiB */
-FM_CHECKED fm_status fmi_cdelta_new(fmi_cdelta **out);
-void fmi_cdelta_free(fmi_cdelta *w);
+typedef struct fms_cdelta fms_cdelta; /* work memory of one thread, about 3 MiB */
+FM_CHECKED fm_status fms_cdelta_new(fms_cdelta **out);
+void fms_cdelta_free(fms_cdelta *w);
 
 /* F32, BF16, F16 of at least this many elements; fewer do not earn the 32 states. */
-#define FMI_CDELTA_MIN 4096u
-bool fmi_cdelta_applies(const fmi_leaf_at *at, size_t bytes);
+#define FMS_CDELTA_MIN 4096u
+bool fms_cdelta_applies(const fms_leaf_at *at, size_t bytes);
 /* Appends the coded leaf; parent has leaf.len bytes. */
-void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+void fms_cdelta_encode(fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                        const uint8_t *parent);
 /* dst may not be parent. FM_ECORRUPT: malformed. */
-FM_CHECKED fm_status fmi_cdelta_decode(fmi_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype dtype,
+FM_CHECKED fm_status fms_cdelta_decode(fms_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype dtype,
                                        fm_span coded, const uint8_t *parent);
 
 FM_END_DECLS

@@ -9,17 +9,17 @@
 
 enum { DIRECT = 16, CONTEXTS = 256, MOVING = 128, QUIET = 255, BIAS = 24, SLICE = 320 };
 
-struct fmi_cdelta {
-    fmi_crans model;
+struct fms_cdelta {
+    fms_crans model;
     /* Two, for neighbours are often equal; the spare keeps the same counter of each off the same
      * line of a page, which a CPU would take for the same address. */
-    uint32_t histogram[2][CONTEXTS * FMI_CRANS_SYMBOLS + 176];
+    uint32_t histogram[2][CONTEXTS * FMS_CRANS_SYMBOLS + 176];
     uint8_t table_of[CONTEXTS];
     uint8_t table[FM_LEAF_BYTES / 2];
     uint8_t symbol[FM_LEAF_BYTES / 2];
     uint8_t z[FM_LEAF_BYTES];    /* u16 or u32 each */
-    int32_t scale[FMI_ROWS_MAX]; /* s + base; INT32_MIN: quiet */
-    uint8_t coded_scale[FMI_ROWS_MAX];
+    int32_t scale[FMS_ROWS_MAX]; /* s + base; INT32_MIN: quiet */
+    uint8_t coded_scale[FMS_ROWS_MAX];
     /* Tables by exponent e of a row with s + base + BIAS = 2 h + b: slice[b][SLICE - h + e], and of
      * a quiet row. */
     uint8_t slice[2][SLICE + 320], quiet[256];
@@ -120,7 +120,7 @@ row_scale(const void *z, layout l, const uint8_t *parent, size_t from, size_t to
 }
 
 /* Tables of the row of this coded scale, by exponent. */
-static inline const uint8_t *row_tables(const fmi_cdelta *w, uint8_t coded, int32_t base)
+static inline const uint8_t *row_tables(const fms_cdelta *w, uint8_t coded, int32_t base)
 {
     if (coded == QUIET)
         return w->quiet;
@@ -181,21 +181,21 @@ static inline uint32_t take_tail(uint8_t symbol, fm_span tails, uint64_t *at)
 
 /* For the codecs that share rows and contexts. begin: measures, appends rows, base and scales, and
  * leaves z and, in table, the contexts; open reads the head back; then contexts. */
-fmi_rows fmi_cdelta_begin(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+fms_rows fms_cdelta_begin(fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                           const uint8_t *parent, int32_t *base);
-FM_CHECKED fm_status fmi_cdelta_open(fmi_cdelta *w, fmi_rows *g, int32_t *base, fm_cursor *cur,
+FM_CHECKED fm_status fms_cdelta_open(fms_cdelta *w, fms_rows *g, int32_t *base, fm_cursor *cur,
                                      size_t n);
-void fmi_cdelta_contexts(fmi_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
-                         const fmi_rows *g, size_t n);
+void fms_cdelta_contexts(fms_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
+                         const fms_rows *g, size_t n);
 
 /* The vector forms; elements are of two bytes but for measure. Same results. */
-void fmi_cdelta_measure_wide(fmi_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
-                             const fmi_rows *g, size_t n);
-void fmi_cdelta_contexts_wide(fmi_cdelta *w, int32_t base, layout l, const uint8_t *parent,
-                              const fmi_rows *g, size_t n);
-size_t fmi_cdelta_symbols_wide(fmi_cdelta *w, tail_writer *t, size_t n);
+void fms_cdelta_measure_wide(fms_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
+                             const fms_rows *g, size_t n);
+void fms_cdelta_contexts_wide(fms_cdelta *w, int32_t base, layout l, const uint8_t *parent,
+                              const fms_rows *g, size_t n);
+size_t fms_cdelta_symbols_wide(fms_cdelta *w, tail_writer *t, size_t n);
 /* Both return how many elements they did; the rest is the caller's. */
-size_t fmi_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
+size_t fms_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
                              const uint8_t *parent, size_t n);
 
 #endif

@@ -7,10 +7,10 @@
 #define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2")))
 
 WIDE static inline __attribute__((always_inline)) void
-measure(fmi_cdelta *w, layout l, fm_span leaf, const uint8_t *parent, const fmi_rows *g, size_t n)
+measure(fms_cdelta *w, layout l, fm_span leaf, const uint8_t *parent, const fms_rows *g, size_t n)
 {
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n);
+        size_t to = fms_rows_end(g, k, n);
         uint32_t most = changes(w->z, l, leaf.data, parent, from, to);
         w->scale[k] = most <= 2 ? INT32_MIN : row_scale(w->z, l, parent, from, to);
         from = to;
@@ -18,8 +18,8 @@ measure(fmi_cdelta *w, layout l, fm_span leaf, const uint8_t *parent, const fmi_
 }
 
 /* A layout that the compiler knows in each. */
-WIDE void fmi_cdelta_measure_wide(fmi_cdelta *w, fm_dtype dtype, fm_span leaf,
-                                  const uint8_t *parent, const fmi_rows *g, size_t n)
+WIDE void fms_cdelta_measure_wide(fms_cdelta *w, fm_dtype dtype, fm_span leaf,
+                                  const uint8_t *parent, const fms_rows *g, size_t n)
 {
     const layout f32 = {4, 23, 255, 0x80000000u, 0xffffffffu};
     const layout bf16 = {2, 7, 255, 0x8000u, 0xffffu}, f16 = {2, 10, 31, 0x8000u, 0xffffu};
@@ -43,11 +43,11 @@ WIDE static inline __m256i exponents(__m512i v, layout l)
     return _mm512_cvtepi16_epi8(_mm512_max_epu16(e, _mm512_set1_epi16(1)));
 }
 
-WIDE void fmi_cdelta_contexts_wide(fmi_cdelta *w, int32_t base, layout l, const uint8_t *parent,
-                                   const fmi_rows *g, size_t n)
+WIDE void fms_cdelta_contexts_wide(fms_cdelta *w, int32_t base, layout l, const uint8_t *parent,
+                                   const fms_rows *g, size_t n)
 {
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n);
+        size_t to = fms_rows_end(g, k, n);
         const uint8_t *of = row_tables(w, w->coded_scale[k], base);
         __m512i a = _mm512_loadu_si512(of), b = _mm512_loadu_si512(of + 64);
         __m512i c = _mm512_loadu_si512(of + 128), d = _mm512_loadu_si512(of + 192);
@@ -65,7 +65,7 @@ WIDE void fmi_cdelta_contexts_wide(fmi_cdelta *w, int32_t base, layout l, const 
     }
 }
 
-WIDE size_t fmi_cdelta_symbols_wide(fmi_cdelta *w, tail_writer *t, size_t n)
+WIDE size_t fms_cdelta_symbols_wide(fms_cdelta *w, tail_writer *t, size_t n)
 {
     const uint16_t *z = (const uint16_t *)(const void *)w->z;
     uint32_t *counts = w->histogram[0], *odd = w->histogram[1];
@@ -94,7 +94,7 @@ WIDE size_t fmi_cdelta_symbols_wide(fmi_cdelta *w, tail_writer *t, size_t n)
     return i;
 }
 
-WIDE size_t fmi_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
+WIDE size_t fms_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
                                   const uint8_t *parent, size_t n)
 {
     const __m512i one = _mm512_set1_epi16(1), magnitude = _mm512_set1_epi16(0x7fff);
@@ -123,25 +123,25 @@ WIDE size_t fmi_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span t
     return i;
 }
 #else
-void fmi_cdelta_measure_wide(fmi_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
-                             const fmi_rows *g, size_t n)
+void fms_cdelta_measure_wide(fms_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
+                             const fms_rows *g, size_t n)
 {
     (void)w, (void)dtype, (void)leaf, (void)parent, (void)g, (void)n;
 }
 
-void fmi_cdelta_contexts_wide(fmi_cdelta *w, int32_t base, layout l, const uint8_t *parent,
-                              const fmi_rows *g, size_t n)
+void fms_cdelta_contexts_wide(fms_cdelta *w, int32_t base, layout l, const uint8_t *parent,
+                              const fms_rows *g, size_t n)
 {
     (void)w, (void)base, (void)l, (void)parent, (void)g, (void)n;
 }
 
-size_t fmi_cdelta_symbols_wide(fmi_cdelta *w, tail_writer *t, size_t n)
+size_t fms_cdelta_symbols_wide(fms_cdelta *w, tail_writer *t, size_t n)
 {
     (void)w, (void)t, (void)n;
     return 0;
 }
 
-size_t fmi_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
+size_t fms_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
                              const uint8_t *parent, size_t n)
 {
     (void)dst, (void)symbol, (void)tails, (void)at, (void)parent, (void)n;

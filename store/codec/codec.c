@@ -23,37 +23,37 @@ enum { MAX_UNIT = 256 };
 /* Buckets are joined until they hold this many elements: a table costs about 60 bytes. */
 enum { GROUP_MIN = 4096 };
 
-struct fmi_coder {
-    fmi_streams *streams;
+struct fms_coder {
+    fms_streams *streams;
     uint8_t *plane;      /* FM_LEAF_BYTES: all planes of a leaf, one after the other */
     uint8_t *mixed;      /* FM_LEAF_BYTES: child XOR parent */
     uint8_t *scratch[2]; /* FM_LEAF_BYTES each, the caller's */
-    fmi_cdelta *cdelta;
-    fmi_exps *exps;
-    fmi_mixed *mixed_bits; /* made when first needed: the slow level */
-    fmi_palette *palette;
+    fms_cdelta *cdelta;
+    fms_exps *exps;
+    fms_mixed *mixed_bits; /* made when first needed: the slow level */
+    fms_palette *palette;
     uint8_t *narrow[2]; /* FM_LEAF_BYTES / 2 each: a leaf and its parent in a narrower type */
     fm_buf trial, blocks, rest;
 };
 
-bool fmi_codec_needs_parent(uint8_t codec)
+bool fms_codec_needs_parent(uint8_t codec)
 {
-    return codec == FMI_CODEC_SAME || codec == FMI_CODEC_DELTA || codec == FMI_CODEC_XOR ||
-           codec == FMI_CODEC_CDELTA || codec == FMI_CODEC_NARROW_DELTA || codec == FMI_CODEC_MIXED;
+    return codec == FMS_CODEC_SAME || codec == FMS_CODEC_DELTA || codec == FMS_CODEC_XOR ||
+           codec == FMS_CODEC_CDELTA || codec == FMS_CODEC_NARROW_DELTA || codec == FMS_CODEC_MIXED;
 }
 
-const char *fmi_codec_name(uint8_t codec)
+const char *fms_codec_name(uint8_t codec)
 {
-    static const char *const name[FMI_CODEC_COUNT] = {
+    static const char *const name[FMS_CODEC_COUNT] = {
         "raw",  "const",  "planes", "bytes",        "same",    "delta",  "xor",
         "exps", "cdelta", "narrow", "narrow-delta", "palette", "blocks", "mixed"};
-    return codec < FMI_CODEC_COUNT ? name[codec] : "unknown";
+    return codec < FMS_CODEC_COUNT ? name[codec] : "unknown";
 }
 
-fm_status fmi_coder_new(fmi_coder **out)
+fm_status fms_coder_new(fms_coder **out)
 {
     *out = NULL;
-    fmi_coder *c = fm_calloc(1, sizeof *c);
+    fms_coder *c = fm_calloc(1, sizeof *c);
     if (!c)
         return FM_ENOMEM;
     fm_buf_init(&c->trial, (size_t)4 * FM_LEAF_BYTES);
@@ -66,45 +66,45 @@ fm_status fmi_coder_new(fmi_coder **out)
     c->narrow[0] = fm_malloc(FM_LEAF_BYTES);
     c->narrow[1] = c->narrow[0] ? c->narrow[0] + FM_LEAF_BYTES / 2 : NULL;
     if (!c->plane || !c->mixed || !c->scratch[0] || !c->scratch[1] || !c->narrow[0]) {
-        fmi_coder_free(c);
+        fms_coder_free(c);
         return fm_fail(FM_ENOMEM, "out of memory");
     }
-    fm_status rc = fmi_cdelta_new(&c->cdelta);
+    fm_status rc = fms_cdelta_new(&c->cdelta);
     if (rc == FM_OK)
-        rc = fmi_exps_new(&c->exps);
+        rc = fms_exps_new(&c->exps);
     if (rc == FM_OK)
-        rc = fmi_streams_new(&c->streams);
+        rc = fms_streams_new(&c->streams);
     if (rc == FM_OK)
-        rc = fmi_palette_new(&c->palette);
+        rc = fms_palette_new(&c->palette);
     if (rc != FM_OK) {
-        fmi_coder_free(c);
+        fms_coder_free(c);
         return rc;
     }
     *out = c;
     return FM_OK;
 }
 
-void fmi_coder_free(fmi_coder *c)
+void fms_coder_free(fms_coder *c)
 {
     if (!c)
         return;
-    fmi_streams_free(c->streams);
-    fmi_palette_free(c->palette);
+    fms_streams_free(c->streams);
+    fms_palette_free(c->palette);
     fm_free(c->plane);
     fm_free(c->mixed);
     fm_free(c->scratch[0]);
     fm_free(c->scratch[1]);
     fm_free(c->narrow[0]);
-    fmi_cdelta_free(c->cdelta);
-    fmi_exps_free(c->exps);
-    fmi_mixed_free(c->mixed_bits);
+    fms_cdelta_free(c->cdelta);
+    fms_exps_free(c->exps);
+    fms_mixed_free(c->mixed_bits);
     fm_buf_release(&c->trial);
     fm_buf_release(&c->blocks);
     fm_buf_release(&c->rest);
     fm_free(c);
 }
 
-uint8_t *fmi_coder_scratch(fmi_coder *c, unsigned which)
+uint8_t *fms_coder_scratch(fms_coder *c, unsigned which)
 {
     fm_assert(which < 2);
     return c->scratch[which];
@@ -171,7 +171,7 @@ static void join_planes(uint8_t *dst, const uint8_t *src, size_t unit, size_t n,
 }
 
 /* u16 unit | u8 transform | unit streams | the bytes beyond the last whole unit */
-static void encode_planes(fmi_coder *c, fm_buf *out, fm_dtype dtype, fm_span leaf)
+static void encode_planes(fms_coder *c, fm_buf *out, fm_dtype dtype, fm_span leaf)
 {
     size_t unit = unit_of(dtype), n = leaf.len / unit;
     fm_assert(unit <= MAX_UNIT);
@@ -180,11 +180,11 @@ static void encode_planes(fmi_coder *c, fm_buf *out, fm_dtype dtype, fm_span lea
     fm_buf_u8(out, transform);
     split_planes(c->plane, leaf.data, unit, n, transform);
     for (size_t b = 0; b < unit; b++)
-        fmi_stream_encode(c->streams, out, c->plane + b * n, n);
+        fms_stream_encode(c->streams, out, c->plane + b * n, n);
     fm_buf_append(out, leaf.data + n * unit, leaf.len - n * unit);
 }
 
-static fm_status decode_planes(fmi_coder *c, uint8_t *dst, size_t bytes, fm_span coded)
+static fm_status decode_planes(fms_coder *c, uint8_t *dst, size_t bytes, fm_span coded)
 {
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
@@ -197,7 +197,7 @@ static fm_status decode_planes(fmi_coder *c, uint8_t *dst, size_t bytes, fm_span
                        unit, transform);
     size_t n = bytes / unit;
     for (size_t b = 0; b < unit; b++) {
-        fm_status rc = fmi_stream_decode(c->streams, c->plane + b * n, n, &cur);
+        fm_status rc = fms_stream_decode(c->streams, c->plane + b * n, n, &cur);
         if (rc != FM_OK)
             return rc;
     }
@@ -239,16 +239,16 @@ static size_t group_elems(const uint32_t count[256], unsigned first, unsigned la
 }
 
 /* u8 groups-1 | u8 highest exponent of each (the last is 255) | per group: width streams */
-static void encode_delta(fmi_coder *c, fm_buf *out, fm_dtype dtype, fm_span leaf,
+static void encode_delta(fms_coder *c, fm_buf *out, fm_dtype dtype, fm_span leaf,
                          const uint8_t *parent)
 {
-    size_t width = fmi_delta_width(dtype), n = leaf.len / width;
+    size_t width = fms_delta_width(dtype), n = leaf.len / width;
     uint32_t count[256];
-    uint8_t *plane[FMI_DELTA_MAX_WIDTH] = {NULL};
+    uint8_t *plane[FMS_DELTA_MAX_WIDTH] = {NULL};
     for (size_t b = 0; b < width; b++)
         plane[b] = c->plane + b * n;
-    fmi_delta_count(count, dtype, parent, n);
-    fmi_delta_split(plane, dtype, leaf.data, parent, count, n);
+    fms_delta_count(count, dtype, parent, n);
+    fms_delta_split(plane, dtype, leaf.data, parent, count, n);
     uint8_t last[256];
     unsigned groups = group_exponents(last, count);
     fm_buf_u8(out, (uint8_t)(groups - 1));
@@ -257,22 +257,22 @@ static void encode_delta(fmi_coder *c, fm_buf *out, fm_dtype dtype, fm_span leaf
     for (unsigned g = 0, first = 0; g < groups; first = last[g++] + 1u) {
         size_t held = group_elems(count, first, last[g]);
         for (size_t b = 0; b < width; b++)
-            fmi_stream_encode(c->streams, out, plane[b] + at, held);
+            fms_stream_encode(c->streams, out, plane[b] + at, held);
         at += held;
     }
 }
 
-static fm_status decode_delta(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
+static fm_status decode_delta(fms_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
                               fm_span coded, const uint8_t *parent)
 {
-    if (!fmi_delta_applies(dtype) || bytes % fmi_delta_width(dtype))
+    if (!fms_delta_applies(dtype) || bytes % fms_delta_width(dtype))
         return fm_fail(FM_ECORRUPT, "coded leaf: a delta of this dtype or length is unknown");
-    size_t width = fmi_delta_width(dtype), n = bytes / width;
+    size_t width = fms_delta_width(dtype), n = bytes / width;
     uint32_t count[256];
-    uint8_t *plane[FMI_DELTA_MAX_WIDTH] = {NULL};
+    uint8_t *plane[FMS_DELTA_MAX_WIDTH] = {NULL};
     for (size_t b = 0; b < width; b++)
         plane[b] = c->plane + b * n;
-    fmi_delta_count(count, dtype, parent, n);
+    fms_delta_count(count, dtype, parent, n);
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
     unsigned groups = fm_cursor_u8(&cur) + 1u;
@@ -289,7 +289,7 @@ static fm_status decode_delta(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype
             return fm_fail(FM_ECORRUPT, "coded leaf: the groups of a delta are out of order");
         size_t held = group_elems(count, first, last.data[g]);
         for (size_t b = 0; b < width; b++) {
-            rc = fmi_stream_decode(c->streams, plane[b] + at, held, &cur);
+            rc = fms_stream_decode(c->streams, plane[b] + at, held, &cur);
             if (rc != FM_OK)
                 return rc;
         }
@@ -297,8 +297,8 @@ static fm_status decode_delta(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype
     }
     if (fm_cursor_left(&cur))
         return fm_fail(FM_ECORRUPT, "coded leaf: %zu bytes after the delta", fm_cursor_left(&cur));
-    const uint8_t *const joined[FMI_DELTA_MAX_WIDTH] = {plane[0], plane[1], plane[2], plane[3]};
-    fmi_delta_join(dst, dtype, joined, parent, count, n);
+    const uint8_t *const joined[FMS_DELTA_MAX_WIDTH] = {plane[0], plane[1], plane[2], plane[3]};
+    fms_delta_join(dst, dtype, joined, parent, count, n);
     return FM_OK;
 }
 
@@ -330,7 +330,7 @@ static size_t best_of(const choice *b)
 }
 
 /* Where the next codec writes: straight to out while that is empty, to save a copy. */
-static fm_buf *next_room(fmi_coder *c, const choice *b)
+static fm_buf *next_room(fms_coder *c, const choice *b)
 {
     if (!b->any)
         return b->out;
@@ -339,7 +339,7 @@ static fm_buf *next_room(fmi_coder *c, const choice *b)
 }
 
 /* Keeps what was written if it is the smallest so far. */
-static void judge(fmi_coder *c, choice *b, uint8_t tried)
+static void judge(fms_coder *c, choice *b, uint8_t tried)
 {
     if (!b->any) {
         if (b->out->failed == FM_OK && b->out->len - b->begin < b->floor) {
@@ -355,13 +355,13 @@ static void judge(fmi_coder *c, choice *b, uint8_t tried)
     }
 }
 
-static void try_xor(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf,
+static void try_xor(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span leaf,
                     const uint8_t *parent)
 {
     fm_buf *to = next_room(c, b);
     xor_bytes(c->mixed, leaf.data, parent, leaf.len);
     encode_planes(c, to, at->dtype, fm_span_of(c->mixed, leaf.len));
-    judge(c, b, FMI_CODEC_XOR);
+    judge(c, b, FMS_CODEC_XOR);
 }
 
 /* Of a sample of F32, at least half of the elements that changed kept their low 16 bits, as where a
@@ -382,62 +382,62 @@ static bool low_bits_stay(fm_dtype dtype, fm_span leaf, const uint8_t *parent)
     return changed > 0 && 2 * stayed >= changed;
 }
 
-static void try_parent(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf,
+static void try_parent(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span leaf,
                        const uint8_t *parent)
 {
     fm_buf *to = next_room(c, b);
-    if (fmi_cdelta_applies(at, leaf.len)) {
-        fmi_cdelta_encode(c->cdelta, to, at, leaf, parent);
-        judge(c, b, FMI_CODEC_CDELTA);
-        if (at->slow && (c->mixed_bits || fmi_mixed_new(&c->mixed_bits) == FM_OK)) {
+    if (fms_cdelta_applies(at, leaf.len)) {
+        fms_cdelta_encode(c->cdelta, to, at, leaf, parent);
+        judge(c, b, FMS_CODEC_CDELTA);
+        if (at->slow && (c->mixed_bits || fms_mixed_new(&c->mixed_bits) == FM_OK)) {
             to = next_room(c, b);
-            fmi_mixed_encode(c->mixed_bits, c->cdelta, to, at, leaf, parent);
-            judge(c, b, FMI_CODEC_MIXED);
+            fms_mixed_encode(c->mixed_bits, c->cdelta, to, at, leaf, parent);
+            judge(c, b, FMS_CODEC_MIXED);
         }
-    } else if (fmi_delta_applies(at->dtype)) {
+    } else if (fms_delta_applies(at->dtype)) {
         encode_delta(c, to, at->dtype, leaf, parent);
-        judge(c, b, FMI_CODEC_DELTA);
+        judge(c, b, FMS_CODEC_DELTA);
     }
-    if (!fmi_delta_applies(at->dtype) || low_bits_stay(at->dtype, leaf, parent))
+    if (!fms_delta_applies(at->dtype) || low_bits_stay(at->dtype, leaf, parent))
         try_xor(c, b, at, leaf, parent);
 }
 
-static void try_alone(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf)
+static void try_alone(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span leaf)
 {
     size_t unit = unit_of(at->dtype);
-    if (fmi_exps_encode(c->exps, next_room(c, b), at, leaf)) {
-        judge(c, b, FMI_CODEC_EXPS);
+    if (fms_exps_encode(c->exps, next_room(c, b), at, leaf)) {
+        judge(c, b, FMS_CODEC_EXPS);
         if (leaf.len >= SMALL_LEAF) /* in few elements the classes cost more than they tell */
             return;
     }
     if (unit > 1) {
         encode_planes(c, next_room(c, b), at->dtype, leaf);
-        judge(c, b, FMI_CODEC_PLANES);
+        judge(c, b, FMS_CODEC_PLANES);
     }
     if (unit == 1 || unit > 8) {
-        fmi_stream_encode(c->streams, next_room(c, b), leaf.data, leaf.len);
-        judge(c, b, FMI_CODEC_BYTES);
+        fms_stream_encode(c->streams, next_room(c, b), leaf.data, leaf.len);
+        judge(c, b, FMS_CODEC_BYTES);
     }
 }
 
 /* u16 values - 1 | values, ascending | a stream of low index bytes, beyond 256 one of high ones */
-static void try_palette(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf)
+static void try_palette(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span leaf)
 {
     size_t unit = unit_of(at->dtype), n = leaf.len / unit;
     if ((unit != 2 && unit != 4) || leaf.len % unit)
         return;
-    size_t count = fmi_palette_find(c->palette, leaf.data, unit, n);
+    size_t count = fms_palette_find(c->palette, leaf.data, unit, n);
     if (!count)
         return;
     fm_buf *to = next_room(c, b);
-    fmi_palette_put(c->palette, to, unit);
-    fmi_palette_index(c->palette, c->plane, leaf.data, unit, n);
+    fms_palette_put(c->palette, to, unit);
+    fms_palette_index(c->palette, c->plane, leaf.data, unit, n);
     for (size_t k = 0; k < (count > 256 ? 2u : 1u); k++)
-        fmi_stream_encode(c->streams, to, c->plane + k * n, n);
-    judge(c, b, FMI_CODEC_PALETTE);
+        fms_stream_encode(c->streams, to, c->plane + k * n, n);
+    judge(c, b, FMS_CODEC_PALETTE);
 }
 
-static fm_status decode_palette(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
+static fm_status decode_palette(fms_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
                                 fm_span coded)
 {
     size_t unit = unit_of(dtype), n = bytes / unit, count = 0;
@@ -445,18 +445,18 @@ static fm_status decode_palette(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dty
         return fm_fail(FM_ECORRUPT, "coded leaf: a palette of this dtype or length is unknown");
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
-    fm_status rc = fmi_palette_get(c->palette, &count, unit, &cur);
+    fm_status rc = fms_palette_get(c->palette, &count, unit, &cur);
     for (size_t k = 0; rc == FM_OK && k < (count > 256 ? 2u : 1u); k++)
-        rc = fmi_stream_decode(c->streams, c->plane + k * n, n, &cur);
+        rc = fms_stream_decode(c->streams, c->plane + k * n, n, &cur);
     if (rc == FM_OK && fm_cursor_left(&cur))
         return fm_fail(FM_ECORRUPT, "coded leaf: %zu bytes after the palette's indices",
                        fm_cursor_left(&cur));
-    return rc == FM_OK ? fmi_palette_apply(c->palette, dst, c->plane, unit, n) : rc;
+    return rc == FM_OK ? fms_palette_apply(c->palette, dst, c->plane, unit, n) : rc;
 }
 
-fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
+fms_leaf_at fms_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
 {
-    fmi_leaf_at at = {dtype, 0, i * FM_LEAF_BYTES, false};
+    fms_leaf_at at = {dtype, 0, i * FM_LEAF_BYTES, false};
     if (dtype == FM_DTYPE_NONE || !shape || shape->rank == 0)
         return at;
     const fm_dtype_info *d = fm_dtype_get(dtype);
@@ -465,46 +465,46 @@ fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
 }
 
 /* u8 type | u8 codec | the narrower leaf, coded */
-static fm_status encode_narrow(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_leaf_at *at,
+static fm_status encode_narrow(fms_coder *c, fm_buf *out, uint8_t *codec, const fms_leaf_at *at,
                                fm_dtype type, fm_span leaf, const uint8_t *parent)
 {
-    const fmi_leaf_at inner = {type, at->row_bytes / 2, at->offset / 2, at->slow};
+    const fms_leaf_at inner = {type, at->row_bytes / 2, at->offset / 2, at->slow};
     size_t begin = out->len;
     uint8_t how = 0;
     fm_buf_u8(out, type == FM_BF16 ? NARROW_BF16 : NARROW_F16);
     fm_buf_u8(out, 0);
-    fmi_narrow_to(c->narrow[0], type, leaf.data, leaf.len);
+    fms_narrow_to(c->narrow[0], type, leaf.data, leaf.len);
     if (parent)
-        fmi_narrow_to(c->narrow[1], type, parent, leaf.len);
-    fm_status rc = fmi_leaf_encode(c, out, &how, &inner, fm_span_of(c->narrow[0], leaf.len / 2),
+        fms_narrow_to(c->narrow[1], type, parent, leaf.len);
+    fm_status rc = fms_leaf_encode(c, out, &how, &inner, fm_span_of(c->narrow[0], leaf.len / 2),
                                    parent ? c->narrow[1] : NULL);
     if (rc != FM_OK)
         return rc;
     out->data[begin + 1] = how;
-    *codec = fmi_codec_needs_parent(how) ? FMI_CODEC_NARROW_DELTA : FMI_CODEC_NARROW;
+    *codec = fms_codec_needs_parent(how) ? FMS_CODEC_NARROW_DELTA : FMS_CODEC_NARROW;
     return FM_OK;
 }
 
-static fm_status decode_narrow(fmi_coder *c, uint8_t *dst, size_t bytes, uint8_t codec,
-                               const fmi_leaf_at *at, fm_span coded, const uint8_t *parent)
+static fm_status decode_narrow(fms_coder *c, uint8_t *dst, size_t bytes, uint8_t codec,
+                               const fms_leaf_at *at, fm_span coded, const uint8_t *parent)
 {
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
     uint8_t kind = fm_cursor_u8(&cur), how = fm_cursor_u8(&cur);
-    bool inside = codec == FMI_CODEC_NARROW_DELTA;
+    bool inside = codec == FMS_CODEC_NARROW_DELTA;
     if (cur.failed || bytes % 4 || (kind != NARROW_BF16 && kind != NARROW_F16) ||
-        how == FMI_CODEC_NARROW || how == FMI_CODEC_NARROW_DELTA ||
-        fmi_codec_needs_parent(how) != inside)
+        how == FMS_CODEC_NARROW || how == FMS_CODEC_NARROW_DELTA ||
+        fms_codec_needs_parent(how) != inside)
         return fm_fail(FM_ECORRUPT, "coded leaf: type %u, codec %u within a wider leaf", kind, how);
     fm_dtype type = kind == NARROW_BF16 ? FM_BF16 : FM_F16;
-    const fmi_leaf_at inner = {type, at->row_bytes / 2, at->offset / 2, false};
+    const fms_leaf_at inner = {type, at->row_bytes / 2, at->offset / 2, false};
     if (inside)
-        fmi_narrow_to(c->narrow[1], type, parent, bytes);
+        fms_narrow_to(c->narrow[1], type, parent, bytes);
     fm_span rest = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
-    fm_status rc = fmi_leaf_decode(c, c->narrow[0], bytes / 2, how, &inner, rest,
+    fm_status rc = fms_leaf_decode(c, c->narrow[0], bytes / 2, how, &inner, rest,
                                    inside ? c->narrow[1] : NULL);
     if (rc == FM_OK)
-        fmi_narrow_from(dst, type, c->narrow[0], bytes);
+        fms_narrow_from(dst, type, c->narrow[0], bytes);
     return rc;
 }
 
@@ -517,16 +517,16 @@ static const struct {
 
 /* u8 type | u8 codec | u32 bytes of exceptions | exceptions | the blocks as a leaf, coded. fits is
  * set where that was done. */
-static fm_status encode_blocks(fmi_coder *c, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+static fm_status encode_blocks(fms_coder *c, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                                bool *fits)
 {
-    fmi_origin o;
+    fms_origin o;
     *fits = false;
-    if (!fmi_origin_find(&o, at->dtype, leaf))
+    if (!fms_origin_find(&o, at->dtype, leaf))
         return FM_OK;
     fm_buf_clear(&c->blocks);
     fm_buf_clear(&c->rest);
-    fm_status rc = fmi_origin_encode(&c->blocks, &c->rest, fits, &o, at->dtype, leaf);
+    fm_status rc = fms_origin_encode(&c->blocks, &c->rest, fits, &o, at->dtype, leaf);
     if (rc != FM_OK || !*fits)
         return rc;
     size_t begin = out->len, k = 0;
@@ -537,18 +537,18 @@ static fm_status encode_blocks(fmi_coder *c, fm_buf *out, const fmi_leaf_at *at,
     if (!*fits)
         return FM_OK;
     uint8_t how = 0;
-    const fmi_leaf_at inner = {o.type, 0, 0, at->slow};
+    const fms_leaf_at inner = {o.type, 0, 0, at->slow};
     fm_buf_u8(out, block_types[k].number);
     fm_buf_u8(out, 0);
     fm_buf_u32(out, (uint32_t)c->rest.len);
     fm_buf_append(out, c->rest.data, c->rest.len);
-    rc = fmi_leaf_encode(c, out, &how, &inner, fm_buf_span(&c->blocks), NULL);
+    rc = fms_leaf_encode(c, out, &how, &inner, fm_buf_span(&c->blocks), NULL);
     if (rc == FM_OK)
         out->data[begin + 1] = how;
     return rc;
 }
 
-static fm_status decode_blocks(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
+static fm_status decode_blocks(fms_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
                                fm_span coded)
 {
     fm_cursor cur;
@@ -562,44 +562,44 @@ static fm_status decode_blocks(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtyp
     size_t k = 0;
     while (k < FM_ARRAY_LEN(block_types) && block_types[k].number != number)
         k++;
-    bool known = k < FM_ARRAY_LEN(block_types) && dtype == FM_F32 && how != FMI_CODEC_NARROW &&
-                 how != FMI_CODEC_BLOCKS && !fmi_codec_needs_parent(how);
-    size_t need = known ? fmi_origin_block_bytes(block_types[k].type, dtype, bytes) : 0;
+    bool known = k < FM_ARRAY_LEN(block_types) && dtype == FM_F32 && how != FMS_CODEC_NARROW &&
+                 how != FMS_CODEC_BLOCKS && !fms_codec_needs_parent(how);
+    size_t need = known ? fms_origin_block_bytes(block_types[k].type, dtype, bytes) : 0;
     if (need == 0 || need > FM_LEAF_BYTES)
         return fm_fail(FM_ECORRUPT, "coded leaf: blocks of type %u in codec %u", number, how);
-    const fmi_leaf_at inner = {block_types[k].type, 0, 0, false};
+    const fms_leaf_at inner = {block_types[k].type, 0, 0, false};
     fm_span left = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
-    rc = fmi_leaf_decode(c, c->narrow[0], need, how, &inner, left, NULL);
-    return rc == FM_OK ? fmi_origin_decode(dst, bytes, dtype, block_types[k].type,
+    rc = fms_leaf_decode(c, c->narrow[0], need, how, &inner, left, NULL);
+    return rc == FM_OK ? fms_origin_decode(dst, bytes, dtype, block_types[k].type,
                                            fm_span_of(c->narrow[0], need), rest)
                        : rc;
 }
 
-fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_leaf_at *at,
+fm_status fms_leaf_encode(fms_coder *c, fm_buf *out, uint8_t *codec, const fms_leaf_at *at,
                           fm_span leaf, const uint8_t *parent)
 {
     fm_assert(leaf.len > 0 && leaf.len <= FM_LEAF_BYTES);
     size_t unit = unit_of(at->dtype);
     if (parent && memcmp(leaf.data, parent, leaf.len) == 0) {
-        *codec = FMI_CODEC_SAME;
+        *codec = FMS_CODEC_SAME;
         return FM_OK;
     }
     if (is_constant(leaf, unit)) {
-        *codec = FMI_CODEC_CONST;
+        *codec = FMS_CODEC_CONST;
         fm_buf_append(out, leaf.data, unit);
         return fm_buf_ok(out);
     }
     if (at->dtype == FM_F32) {
-        fm_dtype type = fmi_narrow_find(leaf.data, leaf.len);
+        fm_dtype type = fms_narrow_find(leaf.data, leaf.len);
         if (type != FM_DTYPE_NONE)
             return encode_narrow(c, out, codec, at, type, leaf, parent);
         bool fits = false;
-        *codec = FMI_CODEC_BLOCKS;
+        *codec = FMS_CODEC_BLOCKS;
         fm_status rc = encode_blocks(c, out, at, leaf, &fits);
         if (rc != FM_OK || fits)
             return rc;
     }
-    choice b = {out, out->len, leaf.len, FMI_CODEC_RAW, false};
+    choice b = {out, out->len, leaf.len, FMS_CODEC_RAW, false};
     if (parent)
         try_parent(c, &b, at, leaf, parent);
     /* A delta below 60 % is below what dense floats reach alone: the second trial is spared. */
@@ -622,60 +622,60 @@ static fm_status decode_const(uint8_t *dst, size_t bytes, fm_span coded)
     return FM_OK;
 }
 
-static fm_status decode_bytes(fmi_coder *c, uint8_t *dst, size_t bytes, fm_span coded)
+static fm_status decode_bytes(fms_coder *c, uint8_t *dst, size_t bytes, fm_span coded)
 {
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
-    fm_status rc = fmi_stream_decode(c->streams, dst, bytes, &cur);
+    fm_status rc = fms_stream_decode(c->streams, dst, bytes, &cur);
     if (rc == FM_OK && fm_cursor_left(&cur))
         return fm_fail(FM_ECORRUPT, "coded leaf: %zu bytes after the stream", fm_cursor_left(&cur));
     return rc;
 }
 
-fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t codec,
-                          const fmi_leaf_at *at, fm_span coded, const uint8_t *parent)
+fm_status fms_leaf_decode(fms_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t codec,
+                          const fms_leaf_at *at, fm_span coded, const uint8_t *parent)
 {
     fm_dtype dtype = at->dtype;
     fm_assert(dst_bytes > 0 && dst_bytes <= FM_LEAF_BYTES);
-    fm_assert(parent || !fmi_codec_needs_parent(codec));
+    fm_assert(parent || !fms_codec_needs_parent(codec));
     fm_status rc;
     switch (codec) {
-    case FMI_CODEC_RAW:
+    case FMS_CODEC_RAW:
         if (coded.len != dst_bytes)
             return fm_fail(FM_ECORRUPT, "coded leaf: %zu raw bytes, not %zu", coded.len, dst_bytes);
         memcpy(dst, coded.data, dst_bytes);
         return FM_OK;
-    case FMI_CODEC_CONST:
+    case FMS_CODEC_CONST:
         return decode_const(dst, dst_bytes, coded);
-    case FMI_CODEC_PLANES:
+    case FMS_CODEC_PLANES:
         return decode_planes(c, dst, dst_bytes, coded);
-    case FMI_CODEC_BYTES:
+    case FMS_CODEC_BYTES:
         return decode_bytes(c, dst, dst_bytes, coded);
-    case FMI_CODEC_SAME:
+    case FMS_CODEC_SAME:
         if (coded.len)
             return fm_fail(FM_ECORRUPT, "coded leaf: a copy of the parent has %zu bytes",
                            coded.len);
         memcpy(dst, parent, dst_bytes);
         return FM_OK;
-    case FMI_CODEC_DELTA:
+    case FMS_CODEC_DELTA:
         return decode_delta(c, dst, dst_bytes, dtype, coded, parent);
-    case FMI_CODEC_NARROW:
-    case FMI_CODEC_NARROW_DELTA:
+    case FMS_CODEC_NARROW:
+    case FMS_CODEC_NARROW_DELTA:
         return decode_narrow(c, dst, dst_bytes, codec, at, coded, parent);
-    case FMI_CODEC_MIXED:
-        rc = c->mixed_bits ? FM_OK : fmi_mixed_new(&c->mixed_bits);
-        return rc == FM_OK ? fmi_mixed_decode(c->mixed_bits, c->cdelta, dst, dst_bytes, dtype,
+    case FMS_CODEC_MIXED:
+        rc = c->mixed_bits ? FM_OK : fms_mixed_new(&c->mixed_bits);
+        return rc == FM_OK ? fms_mixed_decode(c->mixed_bits, c->cdelta, dst, dst_bytes, dtype,
                                               coded, parent)
                            : rc;
-    case FMI_CODEC_BLOCKS:
+    case FMS_CODEC_BLOCKS:
         return decode_blocks(c, dst, dst_bytes, dtype, coded);
-    case FMI_CODEC_PALETTE:
+    case FMS_CODEC_PALETTE:
         return decode_palette(c, dst, dst_bytes, dtype, coded);
-    case FMI_CODEC_EXPS:
-        return fmi_exps_decode(c->exps, dst, dst_bytes, coded);
-    case FMI_CODEC_CDELTA:
-        return fmi_cdelta_decode(c->cdelta, dst, dst_bytes, dtype, coded, parent);
-    case FMI_CODEC_XOR:
+    case FMS_CODEC_EXPS:
+        return fms_exps_decode(c->exps, dst, dst_bytes, coded);
+    case FMS_CODEC_CDELTA:
+        return fms_cdelta_decode(c->cdelta, dst, dst_bytes, dtype, coded, parent);
+    case FMS_CODEC_XOR:
         rc = decode_planes(c, dst, dst_bytes, coded);
         if (rc == FM_OK)
             xor_bytes(dst, dst, parent, dst_bytes);

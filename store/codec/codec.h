@@ -14,55 +14,55 @@
 FM_BEGIN_DECLS
 
 /* Values are in the files: never renumber. */
-typedef enum fmi_codec {
-    FMI_CODEC_RAW = 0,
-    FMI_CODEC_CONST = 1,         /* one element, repeated */
-    FMI_CODEC_PLANES = 2,        /* byte planes of the elements, each an entropy stream */
-    FMI_CODEC_BYTES = 3,         /* the bytes as one entropy stream */
-    FMI_CODEC_SAME = 4,          /* equal to the parent's leaf: no payload */
-    FMI_CODEC_DELTA = 5,         /* ordered-integer delta in buckets of the parent's exponent */
-    FMI_CODEC_XOR = 6,           /* PLANES of (child XOR parent) */
-    FMI_CODEC_EXPS = 7,          /* exponents by Huffman, the rest raw */
-    FMI_CODEC_CDELTA = 8,        /* integer delta, contexts by the parent's exponent and by row */
-    FMI_CODEC_NARROW = 9,        /* F32 that holds BF16 or F16: that leaf, coded */
-    FMI_CODEC_NARROW_DELTA = 10, /* likewise, coded against the parent in that type */
-    FMI_CODEC_PALETTE = 11,      /* few different values, and indices */
-    FMI_CODEC_BLOCKS = 12,       /* F32 dequantized from a GGUF block type: the blocks, coded */
-    FMI_CODEC_MIXED = 13,        /* as CDELTA, adaptive and mixed: the slow level */
-    FMI_CODEC_COUNT
-} fmi_codec;
+typedef enum fms_codec {
+    FMS_CODEC_RAW = 0,
+    FMS_CODEC_CONST = 1,         /* one element, repeated */
+    FMS_CODEC_PLANES = 2,        /* byte planes of the elements, each an entropy stream */
+    FMS_CODEC_BYTES = 3,         /* the bytes as one entropy stream */
+    FMS_CODEC_SAME = 4,          /* equal to the parent's leaf: no payload */
+    FMS_CODEC_DELTA = 5,         /* ordered-integer delta in buckets of the parent's exponent */
+    FMS_CODEC_XOR = 6,           /* PLANES of (child XOR parent) */
+    FMS_CODEC_EXPS = 7,          /* exponents by Huffman, the rest raw */
+    FMS_CODEC_CDELTA = 8,        /* integer delta, contexts by the parent's exponent and by row */
+    FMS_CODEC_NARROW = 9,        /* F32 that holds BF16 or F16: that leaf, coded */
+    FMS_CODEC_NARROW_DELTA = 10, /* likewise, coded against the parent in that type */
+    FMS_CODEC_PALETTE = 11,      /* few different values, and indices */
+    FMS_CODEC_BLOCKS = 12,       /* F32 dequantized from a GGUF block type: the blocks, coded */
+    FMS_CODEC_MIXED = 13,        /* as CDELTA, adaptive and mixed: the slow level */
+    FMS_CODEC_COUNT
+} fms_codec;
 
-bool fmi_codec_needs_parent(uint8_t codec);
-const char *fmi_codec_name(uint8_t codec); /* "raw", "const", ...; "unknown" */
+bool fms_codec_needs_parent(uint8_t codec);
+const char *fms_codec_name(uint8_t codec); /* "raw", "const", ...; "unknown" */
 
 /* Scratch memory, tables and zstd contexts of one thread, about 14 MiB. */
-typedef struct fmi_coder fmi_coder;
-FM_CHECKED fm_status fmi_coder_new(fmi_coder **out);
-void fmi_coder_free(fmi_coder *c);
+typedef struct fms_coder fms_coder;
+FM_CHECKED fm_status fms_coder_new(fms_coder **out);
+void fms_coder_free(fms_coder *c);
 /* Two buffers of FM_LEAF_BYTES for whoever walks a delta chain; encode and decode leave them alone.
  */
-uint8_t *fmi_coder_scratch(fmi_coder *c, unsigned which);
+uint8_t *fms_coder_scratch(fms_coder *c, unsigned which);
 
 /* Where a leaf stands in its tensor: what a codec may know beside the bytes. The record holds dtype
  * and shape, so the decoder has the same; `slow` only steers the encoder's choice. */
-typedef struct fmi_leaf_at {
+typedef struct fms_leaf_at {
     fm_dtype dtype;     /* FM_DTYPE_NONE for blobs */
     uint64_t row_bytes; /* of the last dimension; 0 for blobs and scalars */
     uint64_t offset;    /* of the leaf in its tensor, a multiple of FM_LEAF_BYTES */
     bool slow;          /* codecs that decode below 0.1 GB/s may be chosen (`repack --slow`) */
-} fmi_leaf_at;
+} fms_leaf_at;
 
 /* Leaf i of a tensor. shape may be NULL (a blob). */
-fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i);
+fms_leaf_at fms_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i);
 
 /* Appends the coded leaf to out. parent: the same leaf of the parent (leaf.len bytes, same dtype
  * and shape), or NULL. Same input, same output on every machine. */
-FM_CHECKED fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec,
-                                     const fmi_leaf_at *at, fm_span leaf, const uint8_t *parent);
+FM_CHECKED fm_status fms_leaf_encode(fms_coder *c, fm_buf *out, uint8_t *codec,
+                                     const fms_leaf_at *at, fm_span leaf, const uint8_t *parent);
 /* dst has dst_bytes bytes, and parent as many where the codec needs one. FM_ECORRUPT: the coded
  * bytes are malformed; the caller must still compare the digest. */
-FM_CHECKED fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t codec,
-                                     const fmi_leaf_at *at, fm_span coded, const uint8_t *parent);
+FM_CHECKED fm_status fms_leaf_decode(fms_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t codec,
+                                     const fms_leaf_at *at, fm_span coded, const uint8_t *parent);
 
 FM_END_DECLS
 #endif

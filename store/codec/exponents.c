@@ -12,26 +12,26 @@
 enum { ELEMS_MIN = 4096, CONTEXTS = 128, MIDDLE = 64, SAMPLE = 2048, SPARE = 176 };
 enum { COLUMN_ROWS = 64 }; /* fewer rows say nothing about a column */
 
-struct fmi_exps {
-    fmi_crans model;
+struct fms_exps {
+    fms_crans model;
     /* Four, for neighbours are often equal; the spare keeps the same counter of each off the same
      * line of a page, which a CPU would take for the same address. */
-    uint32_t histogram[4][CONTEXTS * FMI_CRANS_SYMBOLS + SPARE];
+    uint32_t histogram[4][CONTEXTS * FMS_CRANS_SYMBOLS + SPARE];
     uint8_t table_of[CONTEXTS];
     uint8_t table[FM_LEAF_BYTES / 2];
     uint8_t symbol[FM_LEAF_BYTES / 2];
-    uint32_t sum[FMI_ROW_MAX];
-    uint8_t row[FMI_ROWS_MAX];
-    uint8_t column[FMI_ROW_MAX];
+    uint32_t sum[FMS_ROW_MAX];
+    uint8_t row[FMS_ROWS_MAX];
+    uint8_t column[FMS_ROW_MAX];
 };
 
-fm_status fmi_exps_new(fmi_exps **out)
+fm_status fms_exps_new(fms_exps **out)
 {
     *out = fm_calloc(1, sizeof **out);
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-void fmi_exps_free(fmi_exps *w)
+void fms_exps_free(fms_exps *w)
 {
     fm_free(w);
 }
@@ -40,22 +40,22 @@ void fmi_exps_free(fmi_exps *w)
 
 static void split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n)
 {
-    if (fmi_simd_level() >= FMI_SIMD_AVX512)
-        fmi_exps_split_wide(top, rest, src, width, n);
+    if (fms_simd_level() >= FMS_SIMD_AVX512)
+        fms_exps_split_wide(top, rest, src, width, n);
     else
-        fmi_exps_split(top, rest, src, width, n);
+        fms_exps_split(top, rest, src, width, n);
 }
 
 static void join(uint8_t *dst, const uint8_t *top, const uint8_t *rest, size_t width, size_t n,
                  uint8_t lowest)
 {
-    if (fmi_simd_level() >= FMI_SIMD_AVX512)
-        fmi_exps_join_wide(dst, top, rest, width, n, lowest);
+    if (fms_simd_level() >= FMS_SIMD_AVX512)
+        fms_exps_join_wide(dst, top, rest, width, n, lowest);
     else
-        fmi_exps_join(dst, top, rest, width, n, lowest);
+        fms_exps_join(dst, top, rest, width, n, lowest);
 }
 
-static void fill_contexts(fmi_exps *w, const fmi_rows *g, size_t n, const uint8_t *map)
+static void fill_contexts(fms_exps *w, const fms_rows *g, size_t n, const uint8_t *map)
 {
     uint8_t of[256];
     for (int k = 0; k < 256; k++) {
@@ -64,14 +64,14 @@ static void fill_contexts(fmi_exps *w, const fmi_rows *g, size_t n, const uint8_
     }
     size_t like[256] = {0}; /* 1 + where a row of this class stands that begins at column 0 */
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n), at = k == 0 ? g->phase : 0;
+        size_t to = fms_rows_end(g, k, n), at = k == 0 ? g->phase : 0;
         uint8_t row = w->row[k], *table = w->table + from;
         if (at == 0 && like[row]) /* at least as long: only the first and the last are shorter */
             memcpy(table, w->table + like[row] - 1, to - from);
-        else if (fmi_simd_level() >= FMI_SIMD_AVX512)
-            fmi_exps_contexts_wide(table, w->column + at, row, of, to - from);
+        else if (fms_simd_level() >= FMS_SIMD_AVX512)
+            fms_exps_contexts_wide(table, w->column + at, row, of, to - from);
         else
-            fmi_exps_contexts(table, w->column + at, row, of, to - from);
+            fms_exps_contexts(table, w->column + at, row, of, to - from);
         if (at == 0 && k > 0 && !like[row])
             like[row] = from + 1;
         from = to;
@@ -92,13 +92,13 @@ typedef struct mean_of {
 /* A byte around MIDDLE for the mean of each sum, in quarter octaves off the mean of all; all MIDDLE
  * where the means differ by too little to pay for being sent. Sum k is of row k's elements, or
  * where g is NULL of `each`. */
-static void classes_of(uint8_t *class, const uint32_t *sum, size_t count, const fmi_rows *g,
+static void classes_of(uint8_t *class, const uint32_t *sum, size_t count, const fms_rows *g,
                        size_t each, const mean_of *m)
 {
     int64_t all = (int64_t)(64 * m->total / ((uint64_t)m->n * m->per_octave));
     uint64_t between = 0;
     for (size_t k = 0, from = 0; k < count; k++) {
-        size_t to = g ? fmi_rows_end(g, k, m->n) : from + each;
+        size_t to = g ? fms_rows_end(g, k, m->n) : from + each;
         int64_t mean = (int64_t)(64ull * sum[k] / ((to - from) * m->per_octave)) - all;
         between += (uint64_t)(mean * mean) * (to - from);
         int64_t off = (mean + (mean < 0 ? -8 : 8)) / 16;
@@ -109,14 +109,14 @@ static void classes_of(uint8_t *class, const uint32_t *sum, size_t count, const 
         memset(class, MIDDLE, count);
 }
 
-static void classify(fmi_exps *w, const fmi_rows *g, size_t n, unsigned per_octave)
+static void classify(fms_exps *w, const fms_rows *g, size_t n, unsigned per_octave)
 {
     mean_of m = {0, n, per_octave};
-    bool wide = fmi_simd_level() >= FMI_SIMD_AVX512;
+    bool wide = fms_simd_level() >= FMS_SIMD_AVX512;
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n);
-        w->sum[k] = wide ? fmi_exps_sum_wide(w->symbol + from, to - from)
-                         : fmi_exps_sum(w->symbol + from, to - from);
+        size_t to = fms_rows_end(g, k, n);
+        w->sum[k] = wide ? fms_exps_sum_wide(w->symbol + from, to - from)
+                         : fms_exps_sum(w->symbol + from, to - from);
         m.total += w->sum[k];
         from = to;
     }
@@ -126,11 +126,11 @@ static void classify(fmi_exps *w, const fmi_rows *g, size_t n, unsigned per_octa
         return;
     memset(w->sum, 0, g->each * sizeof *w->sum);
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n), at = k == 0 ? g->phase : 0;
+        size_t to = fms_rows_end(g, k, n), at = k == 0 ? g->phase : 0;
         if (wide)
-            fmi_exps_add_wide(w->sum + at, w->symbol + from, to - from);
+            fms_exps_add_wide(w->sum + at, w->symbol + from, to - from);
         else
-            fmi_exps_add(w->sum + at, w->symbol + from, to - from);
+            fms_exps_add(w->sum + at, w->symbol + from, to - from);
         from = to;
     }
     /* the first and the last row may be short: an error that costs a bit at most */
@@ -162,7 +162,7 @@ static bool is_noise(fm_span leaf, size_t width, size_t b)
 }
 
 /* Symbols: 0 for a top byte of 0, else top - lowest + 1. */
-static bool map_symbols(fmi_exps *w, size_t n, uint8_t *lowest)
+static bool map_symbols(fms_exps *w, size_t n, uint8_t *lowest)
 {
     uint8_t low = 255, high = 0;
     for (size_t i = 0; i < n; i++) {
@@ -170,7 +170,7 @@ static bool map_symbols(fmi_exps *w, size_t n, uint8_t *lowest)
         low = FM_MIN(low, above);
         high = FM_MAX(high, t);
     }
-    if (high == 0 || high - low > (int)FMI_CRANS_SYMBOLS - 1)
+    if (high == 0 || high - low > (int)FMS_CRANS_SYMBOLS - 1)
         return false;
     *lowest = (uint8_t)(low + 1);
     for (size_t i = 0; i < n; i++)
@@ -178,11 +178,11 @@ static bool map_symbols(fmi_exps *w, size_t n, uint8_t *lowest)
     return true;
 }
 
-static void count_symbols(fmi_exps *w, size_t n)
+static void count_symbols(fms_exps *w, size_t n)
 {
     memset(w->histogram, 0, sizeof w->histogram);
-    size_t i = fmi_simd_level() >= FMI_SIMD_AVX512
-                   ? fmi_exps_count_wide(w->histogram[0], CONTEXTS * FMI_CRANS_SYMBOLS + SPARE,
+    size_t i = fms_simd_level() >= FMS_SIMD_AVX512
+                   ? fms_exps_count_wide(w->histogram[0], CONTEXTS * FMS_CRANS_SYMBOLS + SPARE,
                                          w->table, w->symbol, n)
                    : 0;
     for (; i + 4 <= n; i += 4)
@@ -190,11 +190,11 @@ static void count_symbols(fmi_exps *w, size_t n)
             w->histogram[k][(size_t)w->table[i + k] << 7 | w->symbol[i + k]]++;
     for (; i < n; i++)
         w->histogram[0][(size_t)w->table[i] << 7 | w->symbol[i]]++;
-    for (size_t k = 0; k < (size_t)CONTEXTS * FMI_CRANS_SYMBOLS; k++)
+    for (size_t k = 0; k < (size_t)CONTEXTS * FMS_CRANS_SYMBOLS; k++)
         w->histogram[0][k] += w->histogram[1][k] + w->histogram[2][k] + w->histogram[3][k];
 }
 
-bool fmi_exps_encode(fmi_exps *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf)
+bool fms_exps_encode(fms_exps *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf)
 {
     size_t width = width_of(at->dtype);
     if (!width || leaf.len % width || leaf.len / width < ELEMS_MIN)
@@ -203,7 +203,7 @@ bool fmi_exps_encode(fmi_exps *w, fm_buf *out, const fmi_leaf_at *at, fm_span le
         if (!is_noise(leaf, width, b))
             return false;
     size_t n = leaf.len / width, begin = out->len;
-    fmi_rows g = fmi_rows_choose(at, width, n);
+    fms_rows g = fms_rows_choose(at, width, n);
     uint8_t lowest = 0;
     fm_buf_u8(out, (uint8_t)width);
     fm_buf_u8(out, 0);
@@ -219,20 +219,20 @@ bool fmi_exps_encode(fmi_exps *w, fm_buf *out, const fmi_leaf_at *at, fm_span le
     }
     out->data[begin + 1] = lowest;
     classify(w, &g, n, at->dtype == FM_F16 ? 8 : 1);
-    fmi_classes_put(out, w->row, g.count);
-    fmi_classes_put(out, w->column, g.each);
+    fms_classes_put(out, w->row, g.count);
+    fms_classes_put(out, w->column, g.each);
     fill_contexts(w, &g, n, NULL);
     count_symbols(w, n);
-    uint8_t last[FMI_CRANS_TABLES];
-    unsigned tables = fmi_crans_join(&w->model, w->histogram[0], CONTEXTS, last);
-    fmi_crans_put_contexts(out, &w->model, last, tables);
-    fmi_crans_map(w->table_of, last, tables);
+    uint8_t last[FMS_CRANS_TABLES];
+    unsigned tables = fms_crans_join(&w->model, w->histogram[0], CONTEXTS, last);
+    fms_crans_put_contexts(out, &w->model, last, tables);
+    fms_crans_map(w->table_of, last, tables);
     fill_contexts(w, &g, n, w->table_of);
-    fmi_crans_encode(&w->model, tables, out, w->symbol, w->table, n);
+    fms_crans_encode(&w->model, tables, out, w->symbol, w->table, n);
     return true;
 }
 
-fm_status fmi_exps_decode(fmi_exps *w, uint8_t *dst, size_t bytes, fm_span coded)
+fm_status fms_exps_decode(fms_exps *w, uint8_t *dst, size_t bytes, fm_span coded)
 {
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
@@ -243,24 +243,24 @@ fm_status fmi_exps_decode(fmi_exps *w, uint8_t *dst, size_t bytes, fm_span coded
         return fm_fail(FM_ECORRUPT, "coded leaf: exponents of elements of %zu bytes, from %u",
                        width, lowest);
     size_t n = bytes / width;
-    fmi_rows g;
-    fm_status rc = fmi_rows_from(&g, first, each, n, &cur);
+    fms_rows g;
+    fm_status rc = fms_rows_from(&g, first, each, n, &cur);
     if (rc != FM_OK)
         return rc;
     fm_span rest = fm_cursor_bytes(&cur, (width - 1) * n);
     unsigned tables = 0;
     rc = fm_cursor_ok(&cur, "coded leaf", "the mantissas");
     if (rc == FM_OK)
-        rc = fmi_classes_get(w->row, g.count, &cur);
+        rc = fms_classes_get(w->row, g.count, &cur);
     if (rc == FM_OK)
-        rc = fmi_classes_get(w->column, g.each, &cur);
+        rc = fms_classes_get(w->column, g.each, &cur);
     if (rc == FM_OK)
-        rc = fmi_crans_get_contexts(&w->model, w->table_of, CONTEXTS, &tables, &cur);
+        rc = fms_crans_get_contexts(&w->model, w->table_of, CONTEXTS, &tables, &cur);
     if (rc != FM_OK)
         return rc;
     fill_contexts(w, &g, n, w->table_of);
     fm_span words = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
-    rc = fmi_crans_decode(&w->model, tables, w->symbol, w->table, n, words);
+    rc = fms_crans_decode(&w->model, tables, w->symbol, w->table, n, words);
     if (rc == FM_OK)
         join(dst, w->symbol, rest.data, width, n, lowest);
     return rc;

@@ -11,15 +11,15 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_exps fmi_exps; /* work memory of one thread, about 2 MiB */
-FM_CHECKED fm_status fmi_exps_new(fmi_exps **out);
-void fmi_exps_free(fmi_exps *w);
+typedef struct fms_exps fms_exps; /* work memory of one thread, about 2 MiB */
+FM_CHECKED fm_status fms_exps_new(fms_exps **out);
+void fms_exps_free(fms_exps *w);
 
 /* Appends the coded leaf. False, and nothing appended: not F32, BF16 or F16, too short, a mantissa
  * that is no noise (by a sample), or exponents of more than 127 values. */
-bool fmi_exps_encode(fmi_exps *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf);
+bool fms_exps_encode(fms_exps *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf);
 /* FM_ECORRUPT: malformed. */
-FM_CHECKED fm_status fmi_exps_decode(fmi_exps *w, uint8_t *dst, size_t bytes, fm_span coded);
+FM_CHECKED fm_status fms_exps_decode(fms_exps *w, uint8_t *dst, size_t bytes, fm_span coded);
 
 FM_END_DECLS
 #endif

@@ -11,13 +11,13 @@ enum { CHANGED = 0, TOWARDS = 1, LENGTH = 2, NODES = 35, INPUTS = 6, SETS = 4, L
 enum { WEIGHT_MOST = 1 << 22 };
 enum { SPACES = 256 + 4096 + 8192 + 1024 + 4096 + 16384 };
 
-struct fmi_mixed {
+struct fms_mixed {
     int16_t squash[4096], stretch[4096];
     uint32_t rate[LIMIT + 1];
     uint32_t cell[SPACES * NODES]; /* probability of a 1 in 22 bits << 10 | how often seen */
     uint32_t top[256][96];         /* likewise, the two bits after a magnitude's leading one */
     int32_t weight[NODES * SETS][INPUTS];
-    int32_t column[FMI_ROW_MAX];
+    int32_t column[FMS_ROW_MAX];
     fm_buf *out; /* encoding */
     fm_span in;  /* decoding */
     size_t at;
@@ -25,7 +25,7 @@ struct fmi_mixed {
 };
 
 /* Logistic function of d / 256 in 1/4096, by a recurrence in 32 fraction bits, and its inverse. */
-static void make_tables(fmi_mixed *m)
+static void make_tables(fms_mixed *m)
 {
     uint64_t e = 1ull << 32;
     m->squash[0] = 1;
@@ -43,7 +43,7 @@ static void make_tables(fmi_mixed *m)
         m->rate[k] = 655360 / (10 * k + 16);
 }
 
-fm_status fmi_mixed_new(fmi_mixed **out)
+fm_status fms_mixed_new(fms_mixed **out)
 {
     *out = fm_calloc(1, sizeof **out);
     if (!*out)
@@ -52,12 +52,12 @@ fm_status fmi_mixed_new(fmi_mixed **out)
     return FM_OK;
 }
 
-void fmi_mixed_free(fmi_mixed *m)
+void fms_mixed_free(fms_mixed *m)
 {
     fm_free(m);
 }
 
-static void reset(fmi_mixed *m)
+static void reset(fms_mixed *m)
 {
     for (size_t k = 0; k < FM_ARRAY_LEN(m->cell); k++)
         m->cell[k] = 1u << 31;
@@ -73,7 +73,7 @@ static void reset(fmi_mixed *m)
     m->at = 0;
 }
 
-static uint8_t next_byte(fmi_mixed *m)
+static uint8_t next_byte(fms_mixed *m)
 {
     uint8_t b = m->at < m->in.len ? m->in.data[m->at] : 0;
     m->at++;
@@ -81,7 +81,7 @@ static uint8_t next_byte(fmi_mixed *m)
 }
 
 /* One bit of probability p / 65536 of being 1. */
-static bool code_bit(fmi_mixed *m, uint32_t p, bool bit)
+static bool code_bit(fms_mixed *m, uint32_t p, bool bit)
 {
     uint32_t mid = m->low + (uint32_t)((uint64_t)(m->high - m->low) * p >> 16);
     if (!m->out)
@@ -101,7 +101,7 @@ static bool code_bit(fmi_mixed *m, uint32_t p, bool bit)
     return bit;
 }
 
-static void learn(const fmi_mixed *m, uint32_t *cell, bool bit)
+static void learn(const fms_mixed *m, uint32_t *cell, bool bit)
 {
     uint32_t seen = *cell & LIMIT;
     int64_t p = *cell >> 10, to = bit ? (1 << 22) - 1 : 0;
@@ -110,7 +110,7 @@ static void learn(const fmi_mixed *m, uint32_t *cell, bool bit)
 }
 
 /* A bit of a node, mixed. input: the cell's space of each prediction. *p12: what was expected. */
-static bool mixed_bit(fmi_mixed *m, const uint32_t input[INPUTS], unsigned node, unsigned set,
+static bool mixed_bit(fms_mixed *m, const uint32_t input[INPUTS], unsigned node, unsigned set,
                       bool bit, int *p12)
 {
     int32_t *weight = m->weight[node * SETS + set], s[INPUTS];
@@ -131,7 +131,7 @@ static bool mixed_bit(fmi_mixed *m, const uint32_t input[INPUTS], unsigned node,
     return bit;
 }
 
-static bool top_bit(fmi_mixed *m, uint32_t *cell, bool bit)
+static bool top_bit(fms_mixed *m, uint32_t *cell, bool bit)
 {
     uint32_t p = FM_MIN(FM_MAX(*cell >> 16, 64u), 65472u);
     bit = code_bit(m, p, bit);
@@ -140,7 +140,7 @@ static bool top_bit(fmi_mixed *m, uint32_t *cell, bool bit)
 }
 
 /* The bits of a magnitude below its leading one. */
-static uint32_t low_bits(fmi_mixed *m, unsigned context, unsigned length, uint32_t magnitude)
+static uint32_t low_bits(fms_mixed *m, unsigned context, unsigned length, uint32_t magnitude)
 {
     uint32_t v = 1;
     for (unsigned k = length; k-- > 0;) {
@@ -182,7 +182,7 @@ static int32_t clamp(int32_t v, int32_t most)
 }
 
 /* seen: the changes so far, in the direction of the numbers, cut to -7..7. */
-static void gather(const fmi_mixed *m, uint32_t input[INPUTS], unsigned c, const place *q,
+static void gather(const fms_mixed *m, uint32_t input[INPUTS], unsigned c, const place *q,
                    const int8_t *seen, size_t i)
 {
     int8_t left = i > q->row_begin ? seen[i - 1] : 0, up = i >= q->each ? seen[i - q->each] : 0;
@@ -201,7 +201,7 @@ static void gather(const fmi_mixed *m, uint32_t input[INPUTS], unsigned c, const
 }
 
 /* One change, counted away from zero: zigzagged z, given or decoded. */
-static uint32_t element(fmi_mixed *m, unsigned c, place *q, const int8_t *seen, size_t i,
+static uint32_t element(fms_mixed *m, unsigned c, place *q, const int8_t *seen, size_t i,
                         uint32_t z)
 {
     uint32_t input[INPUTS];
@@ -224,12 +224,12 @@ static uint32_t element(fmi_mixed *m, unsigned c, place *q, const int8_t *seen, 
     return towards ? 2 * magnitude - 1 : 2 * magnitude;
 }
 
-static void walk(fmi_mixed *m, fmi_cdelta *w, layout l, const uint8_t *parent, const fmi_rows *g,
+static void walk(fms_mixed *m, fms_cdelta *w, layout l, const uint8_t *parent, const fms_rows *g,
                  size_t n)
 {
     int8_t *seen = (int8_t *)w->symbol;
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n);
+        size_t to = fms_rows_end(g, k, n);
         place q = {parent, l, from, g->each, 0, w->coded_scale[k] == QUIET, 0};
         for (size_t i = from; i < to; i++) {
             q.column = i - from + (k == 0 ? g->phase : 0);
@@ -246,12 +246,12 @@ static void walk(fmi_mixed *m, fmi_cdelta *w, layout l, const uint8_t *parent, c
 
 /* ==== the leaf ============================================================================= */
 
-void fmi_mixed_encode(fmi_mixed *m, fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+void fms_mixed_encode(fms_mixed *m, fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                       const uint8_t *parent)
 {
     layout l = layout_of(at->dtype);
     int32_t base;
-    fmi_rows g = fmi_cdelta_begin(w, out, at, leaf, parent, &base);
+    fms_rows g = fms_cdelta_begin(w, out, at, leaf, parent, &base);
     reset(m);
     m->out = out;
     walk(m, w, l, parent, &g, leaf.len / l.width);
@@ -259,22 +259,22 @@ void fmi_mixed_encode(fmi_mixed *m, fmi_cdelta *w, fm_buf *out, const fmi_leaf_a
         fm_buf_u8(out, (uint8_t)(m->low >> 24));
 }
 
-fm_status fmi_mixed_decode(fmi_mixed *m, fmi_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype dtype,
+fm_status fms_mixed_decode(fms_mixed *m, fms_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype dtype,
                            fm_span coded, const uint8_t *parent)
 {
-    fmi_leaf_at at = {dtype, 0, 0, false};
-    if (!fmi_cdelta_applies(&at, bytes))
+    fms_leaf_at at = {dtype, 0, 0, false};
+    if (!fms_cdelta_applies(&at, bytes))
         return fm_fail(FM_ECORRUPT, "coded leaf: a delta of this dtype or length is unknown");
     layout l = layout_of(dtype);
     size_t n = bytes / l.width;
     int32_t base;
-    fmi_rows g;
+    fms_rows g;
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
-    fm_status rc = fmi_cdelta_open(w, &g, &base, &cur, n);
+    fm_status rc = fms_cdelta_open(w, &g, &base, &cur, n);
     if (rc != FM_OK)
         return rc;
-    fmi_cdelta_contexts(w, base, dtype, parent, &g, n);
+    fms_cdelta_contexts(w, base, dtype, parent, &g, n);
     reset(m);
     m->out = NULL;
     m->in = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));

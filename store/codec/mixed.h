@@ -3,7 +3,7 @@
  *
  * Beside codec 8's context (exponent and row) the predictions know the neighbours to the left and
  * above, how the row and the column went so far, and the parent's mantissa. Mixing is logistic, in
- * integers alone. About 20 MB/s both ways, so it is only chosen where fmi_leaf_at asks for it.
+ * integers alone. About 20 MB/s both ways, so it is only chosen where fms_leaf_at asks for it.
  * Method: M. Mahoney, "Adaptive weighing of context models", 2005. FORMAT.md "Mixed". */
 #ifndef FM_STORE_CODEC_MIXED_H
 #define FM_STORE_CODEC_MIXED_H
@@ -12,14 +12,14 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_mixed fmi_mixed; /* about 6 MiB */
-FM_CHECKED fm_status fmi_mixed_new(fmi_mixed **out);
-void fmi_mixed_free(fmi_mixed *m);
+typedef struct fms_mixed fms_mixed; /* about 6 MiB */
+FM_CHECKED fm_status fms_mixed_new(fms_mixed **out);
+void fms_mixed_free(fms_mixed *m);
 
-/* As fmi_cdelta_encode and _decode, whose work memory they use; where fmi_cdelta_applies. */
-void fmi_mixed_encode(fmi_mixed *m, fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+/* As fms_cdelta_encode and _decode, whose work memory they use; where fms_cdelta_applies. */
+void fms_mixed_encode(fms_mixed *m, fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                       const uint8_t *parent);
-FM_CHECKED fm_status fmi_mixed_decode(fmi_mixed *m, fmi_cdelta *w, uint8_t *dst, size_t bytes,
+FM_CHECKED fm_status fms_mixed_decode(fms_mixed *m, fms_cdelta *w, uint8_t *dst, size_t bytes,
                                       fm_dtype dtype, fm_span coded, const uint8_t *parent);
 
 FM_END_DECLS

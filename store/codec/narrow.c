@@ -50,7 +50,7 @@ static bool all_f16(const uint8_t *leaf, size_t n)
     return true;
 }
 
-fm_dtype fmi_narrow_find(const uint8_t *leaf, size_t bytes)
+fm_dtype fms_narrow_find(const uint8_t *leaf, size_t bytes)
 {
     size_t n = bytes / 4;
     if (bytes % 4 || n == 0)
@@ -60,7 +60,7 @@ fm_dtype fmi_narrow_find(const uint8_t *leaf, size_t bytes)
     return all_f16(leaf, n) ? FM_F16 : FM_DTYPE_NONE;
 }
 
-void fmi_narrow_to(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes)
+void fms_narrow_to(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes)
 {
     for (size_t i = 0; i < bytes / 4; i++) {
         uint32_t u = load32(src + 4 * i);
@@ -68,7 +68,7 @@ void fmi_narrow_to(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes
     }
 }
 
-void fmi_narrow_from(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes)
+void fms_narrow_from(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes)
 {
     for (size_t i = 0; i < bytes / 4; i++) {
         uint16_t h = fm_get_u16(src + 2 * i);

@@ -9,11 +9,11 @@ FM_BEGIN_DECLS
 
 /* FM_BF16 or FM_F16 where every value of the F32 leaf is one of that type, bit for bit; else
  * FM_DTYPE_NONE. Cheap where it is not: the first values say so. */
-fm_dtype fmi_narrow_find(const uint8_t *leaf, size_t bytes);
+fm_dtype fms_narrow_find(const uint8_t *leaf, size_t bytes);
 /* dst[0..bytes / 2) = the F32 values in the narrower type, rounded to nearest where they are none
  * (any bits give some result, the same everywhere); and widened again. */
-void fmi_narrow_to(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes);
-void fmi_narrow_from(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes);
+void fms_narrow_to(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes);
+void fms_narrow_from(uint8_t *dst, fm_dtype type, const uint8_t *src, size_t bytes);
 
 FM_END_DECLS
 #endif

@@ -9,20 +9,20 @@
 
 enum { MOST_2 = 256, MOST_4 = 4096, SLOTS = 16384 };
 
-struct fmi_palette {
+struct fms_palette {
     size_t count;
     uint32_t value[MOST_4];
     uint32_t key[SLOTS];
     uint16_t index[SLOTS]; /* + 1; 0: free */
 };
 
-fm_status fmi_palette_new(fmi_palette **out)
+fm_status fms_palette_new(fms_palette **out)
 {
     *out = fm_calloc(1, sizeof **out);
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-void fmi_palette_free(fmi_palette *p)
+void fms_palette_free(fms_palette *p)
 {
     fm_free(p);
 }
@@ -38,7 +38,7 @@ static uint32_t load(const uint8_t *p, size_t unit, size_t i)
 }
 
 /* Where v is, or the free slot where it belongs. */
-static size_t slot_of(const fmi_palette *p, uint32_t v)
+static size_t slot_of(const fms_palette *p, uint32_t v)
 {
     size_t k = (v * 0x9e3779b1u) >> 18;
     while (p->index[k] && p->key[k] != v)
@@ -52,7 +52,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-size_t fmi_palette_find(fmi_palette *p, const uint8_t *leaf, size_t unit, size_t n)
+size_t fms_palette_find(fms_palette *p, const uint8_t *leaf, size_t unit, size_t n)
 {
     memset(p->index, 0, sizeof p->index);
     p->count = 0;
@@ -73,7 +73,7 @@ size_t fmi_palette_find(fmi_palette *p, const uint8_t *leaf, size_t unit, size_t
     return p->count;
 }
 
-void fmi_palette_index(const fmi_palette *p, uint8_t *plane, const uint8_t *leaf, size_t unit,
+void fms_palette_index(const fms_palette *p, uint8_t *plane, const uint8_t *leaf, size_t unit,
                        size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -84,7 +84,7 @@ void fmi_palette_index(const fmi_palette *p, uint8_t *plane, const uint8_t *leaf
     }
 }
 
-void fmi_palette_put(const fmi_palette *p, fm_buf *out, size_t unit)
+void fms_palette_put(const fms_palette *p, fm_buf *out, size_t unit)
 {
     fm_buf_u16(out, (uint16_t)(p->count - 1));
     for (size_t j = 0; j < p->count; j++)
@@ -94,7 +94,7 @@ void fmi_palette_put(const fmi_palette *p, fm_buf *out, size_t unit)
             fm_buf_u32(out, p->value[j]);
 }
 
-fm_status fmi_palette_get(fmi_palette *p, size_t *count, size_t unit, fm_cursor *cur)
+fm_status fms_palette_get(fms_palette *p, size_t *count, size_t unit, fm_cursor *cur)
 {
     p->count = *count = fm_cursor_u16(cur) + 1u;
     if (cur->failed || p->count > most_of(unit))
@@ -107,7 +107,7 @@ fm_status fmi_palette_get(fmi_palette *p, size_t *count, size_t unit, fm_cursor 
     return FM_OK;
 }
 
-fm_status fmi_palette_apply(const fmi_palette *p, uint8_t *dst, const uint8_t *plane, size_t unit,
+fm_status fms_palette_apply(const fms_palette *p, uint8_t *dst, const uint8_t *plane, size_t unit,
                             size_t n)
 {
     for (size_t i = 0; i < n; i++) {

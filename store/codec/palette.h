@@ -9,20 +9,20 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_palette fmi_palette; /* the values of one leaf, work memory of one thread */
-FM_CHECKED fm_status fmi_palette_new(fmi_palette **out);
-void fmi_palette_free(fmi_palette *p);
+typedef struct fms_palette fms_palette; /* the values of one leaf, work memory of one thread */
+FM_CHECKED fm_status fms_palette_new(fms_palette **out);
+void fms_palette_free(fms_palette *p);
 
 /* Gathers the values; unit is 2 or 4. 0 where there are too many. */
-size_t fmi_palette_find(fmi_palette *p, const uint8_t *leaf, size_t unit, size_t n);
+size_t fms_palette_find(fms_palette *p, const uint8_t *leaf, size_t unit, size_t n);
 /* plane: n low bytes of the indices, then beyond 256 values n high ones. After find. */
-void fmi_palette_index(const fmi_palette *p, uint8_t *plane, const uint8_t *leaf, size_t unit,
+void fms_palette_index(const fms_palette *p, uint8_t *plane, const uint8_t *leaf, size_t unit,
                        size_t n);
 /* u16 values - 1, and the values, ascending; FM_ECORRUPT where they are not. */
-void fmi_palette_put(const fmi_palette *p, fm_buf *out, size_t unit);
-FM_CHECKED fm_status fmi_palette_get(fmi_palette *p, size_t *count, size_t unit, fm_cursor *cur);
+void fms_palette_put(const fms_palette *p, fm_buf *out, size_t unit);
+FM_CHECKED fm_status fms_palette_get(fms_palette *p, size_t *count, size_t unit, fm_cursor *cur);
 /* FM_ECORRUPT: an index beyond the palette. After get. */
-FM_CHECKED fm_status fmi_palette_apply(const fmi_palette *p, uint8_t *dst, const uint8_t *plane,
+FM_CHECKED fm_status fms_palette_apply(const fms_palette *p, uint8_t *dst, const uint8_t *plane,
                                        size_t unit, size_t n);
 
 FM_END_DECLS

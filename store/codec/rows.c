@@ -8,35 +8,35 @@
 enum { LONG = 1024, NO_ROW = 512 };
 enum { RAW = 0, CONST = 1, RANS = 3 };
 
-static fmi_rows rows_of(size_t first, size_t each, size_t n)
+static fms_rows rows_of(size_t first, size_t each, size_t n)
 {
-    fmi_rows g = {FM_MIN(first, n), each, 1, each - first};
+    fms_rows g = {FM_MIN(first, n), each, 1, each - first};
     g.count += (n - g.first + each - 1) / each;
     return g;
 }
 
-fmi_rows fmi_rows_choose(const fmi_leaf_at *at, size_t width, size_t n)
+fms_rows fms_rows_choose(const fms_leaf_at *at, size_t width, size_t n)
 {
     uint64_t row = at->row_bytes / width, start = at->offset / width;
-    if (row > FMI_ROW_MAX)
+    if (row > FMS_ROW_MAX)
         return rows_of(LONG, LONG, n);
     if (row == 0)
         return rows_of(NO_ROW, NO_ROW, n);
-    if (row < FMI_ROW_MIN) /* whole rows, as many as make a usable length */
-        row *= (FMI_ROW_MIN + row - 1) / row;
+    if (row < FMS_ROW_MIN) /* whole rows, as many as make a usable length */
+        row *= (FMS_ROW_MIN + row - 1) / row;
     return rows_of((size_t)(row - start % row), (size_t)row, n);
 }
 
-fm_status fmi_rows_from(fmi_rows *out, size_t first, size_t each, size_t n, const fm_cursor *cur)
+fm_status fms_rows_from(fms_rows *out, size_t first, size_t each, size_t n, const fm_cursor *cur)
 {
-    if (cur->failed || each < FMI_ROW_MIN || each > FMI_ROW_MAX || first == 0 || first > each)
+    if (cur->failed || each < FMS_ROW_MIN || each > FMS_ROW_MAX || first == 0 || first > each)
         return fm_fail(FM_ECORRUPT, "coded leaf: rows of %zu elements, the first of %zu", each,
                        first);
     *out = rows_of(first, each, n);
     return FM_OK;
 }
 
-void fmi_classes_put(fm_buf *out, const uint8_t *classes, size_t count)
+void fms_classes_put(fm_buf *out, const uint8_t *classes, size_t count)
 {
     uint32_t h[256] = {0};
     for (size_t k = 0; k < count; k++)
@@ -48,7 +48,7 @@ void fmi_classes_put(fm_buf *out, const uint8_t *classes, size_t count)
     uint8_t *to = fm_buf_extend(out, count);
     if (!to)
         return;
-    size_t coded = same ? 1 : fmi_rans_encode(to, count, classes, count, h);
+    size_t coded = same ? 1 : fms_rans_encode(to, count, classes, count, h);
     if (same)
         to[0] = classes[0];
     if (coded) {
@@ -60,7 +60,7 @@ void fmi_classes_put(fm_buf *out, const uint8_t *classes, size_t count)
     }
 }
 
-fm_status fmi_classes_get(uint8_t *classes, size_t count, fm_cursor *cur)
+fm_status fms_classes_get(uint8_t *classes, size_t count, fm_cursor *cur)
 {
     uint8_t mode = fm_cursor_u8(cur);
     uint32_t len = fm_cursor_u32(cur);
@@ -69,7 +69,7 @@ fm_status fmi_classes_get(uint8_t *classes, size_t count, fm_cursor *cur)
     if (rc != FM_OK)
         return rc;
     if (mode == RANS)
-        return fmi_rans_decode(classes, count, s.data, s.len);
+        return fms_rans_decode(classes, count, s.data, s.len);
     if (mode == RAW && s.len == count)
         memcpy(classes, s.data, count);
     else if (mode == CONST && s.len == 1)

@@ -7,29 +7,29 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_ROW_MIN 128u
-#define FMI_ROW_MAX 32768u
-#define FMI_ROWS_MAX (FM_LEAF_BYTES / 2 / FMI_ROW_MIN + 2)
+#define FMS_ROW_MIN 128u
+#define FMS_ROW_MAX 32768u
+#define FMS_ROWS_MAX (FM_LEAF_BYTES / 2 / FMS_ROW_MIN + 2)
 
 /* The tensor's rows where their length is usable, else pieces of a length that is. Row 0 may be
  * shorter, for the leaf may begin within a row; so may the last. */
-typedef struct fmi_rows {
+typedef struct fms_rows {
     size_t first, each, count; /* elements of row 0, of the others; how many in all */
     size_t phase;              /* column of element 0 */
-} fmi_rows;
+} fms_rows;
 
-fmi_rows fmi_rows_choose(const fmi_leaf_at *at, size_t width, size_t n);
+fms_rows fms_rows_choose(const fms_leaf_at *at, size_t width, size_t n);
 /* From the coded leaf: FM_ECORRUPT where lengths are out of bounds or the cursor has failed. */
-FM_CHECKED fm_status fmi_rows_from(fmi_rows *out, size_t first, size_t each, size_t n,
+FM_CHECKED fm_status fms_rows_from(fms_rows *out, size_t first, size_t each, size_t n,
                                    const fm_cursor *cur);
-static inline size_t fmi_rows_end(const fmi_rows *g, size_t k, size_t n)
+static inline size_t fms_rows_end(const fms_rows *g, size_t k, size_t n)
 {
     return FM_MIN(g->first + k * g->each, n);
 }
 
-/* A byte each, as an entropy stream of mode 0, 1 or 3. count <= FMI_ROW_MAX. */
-void fmi_classes_put(fm_buf *out, const uint8_t *classes, size_t count);
-FM_CHECKED fm_status fmi_classes_get(uint8_t *classes, size_t count, fm_cursor *cur);
+/* A byte each, as an entropy stream of mode 0, 1 or 3. count <= FMS_ROW_MAX. */
+void fms_classes_put(fm_buf *out, const uint8_t *classes, size_t count);
+FM_CHECKED fm_status fms_classes_get(uint8_t *classes, size_t count, fm_cursor *cur);
 
 FM_END_DECLS
 #endif

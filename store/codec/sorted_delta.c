@@ -20,12 +20,12 @@ static float_layout layout_of(fm_dtype dtype)
     return (float_layout){2, 10, 31};
 }
 
-bool fmi_delta_applies(fm_dtype dtype)
+bool fms_delta_applies(fm_dtype dtype)
 {
     return dtype == FM_F32 || dtype == FM_BF16 || dtype == FM_F16;
 }
 
-size_t fmi_delta_width(fm_dtype dtype)
+size_t fms_delta_width(fm_dtype dtype)
 {
     return layout_of(dtype).width;
 }
@@ -59,7 +59,7 @@ static void starts_of(uint32_t start[256], const uint32_t count[256])
     }
 }
 
-void fmi_delta_count(uint32_t count[256], fm_dtype dtype, const uint8_t *parent, size_t n)
+void fms_delta_count(uint32_t count[256], fm_dtype dtype, const uint8_t *parent, size_t n)
 {
     float_layout l = layout_of(dtype);
     uint32_t part[2][256] = {{0}}; /* two halves: equal neighbours would wait on one counter */
@@ -101,7 +101,7 @@ static void split32(uint8_t *const plane[], float_layout l, const uint8_t *child
     }
 }
 
-void fmi_delta_split(uint8_t *const plane[FMI_DELTA_MAX_WIDTH], fm_dtype dtype,
+void fms_delta_split(uint8_t *const plane[FMS_DELTA_MAX_WIDTH], fm_dtype dtype,
                      const uint8_t *child, const uint8_t *parent, const uint32_t count[256],
                      size_t n)
 {
@@ -140,7 +140,7 @@ static void join32(uint8_t *child, float_layout l, const uint8_t *const plane[],
     }
 }
 
-void fmi_delta_join(uint8_t *child, fm_dtype dtype, const uint8_t *const plane[FMI_DELTA_MAX_WIDTH],
+void fms_delta_join(uint8_t *child, fm_dtype dtype, const uint8_t *const plane[FMS_DELTA_MAX_WIDTH],
                     const uint8_t *parent, const uint32_t count[256], size_t n)
 {
     float_layout l = layout_of(dtype);

@@ -14,20 +14,20 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_DELTA_MAX_WIDTH 4u
+#define FMS_DELTA_MAX_WIDTH 4u
 
-bool fmi_delta_applies(fm_dtype dtype); /* F32, BF16, F16 */
-size_t fmi_delta_width(fm_dtype dtype); /* bytes of an element */
+bool fms_delta_applies(fm_dtype dtype); /* F32, BF16, F16 */
+size_t fms_delta_width(fm_dtype dtype); /* bytes of an element */
 
 /* Elements of the parent by exponent. */
-void fmi_delta_count(uint32_t count[256], fm_dtype dtype, const uint8_t *parent, size_t n);
+void fms_delta_count(uint32_t count[256], fm_dtype dtype, const uint8_t *parent, size_t n);
 /* plane[b] has n bytes: byte b of each zigzagged difference, in the order of the parent's exponent.
  */
-void fmi_delta_split(uint8_t *const plane[FMI_DELTA_MAX_WIDTH], fm_dtype dtype,
+void fms_delta_split(uint8_t *const plane[FMS_DELTA_MAX_WIDTH], fm_dtype dtype,
                      const uint8_t *child, const uint8_t *parent, const uint32_t count[256],
                      size_t n);
 /* The inverse; child and parent may be the same memory. */
-void fmi_delta_join(uint8_t *child, fm_dtype dtype, const uint8_t *const plane[FMI_DELTA_MAX_WIDTH],
+void fms_delta_join(uint8_t *child, fm_dtype dtype, const uint8_t *const plane[FMS_DELTA_MAX_WIDTH],
                     const uint8_t *parent, const uint32_t count[256], size_t n);
 
 FM_END_DECLS

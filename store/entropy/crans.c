@@ -7,19 +7,19 @@
 #include "store/base/error.h"
 #include "store/entropy/crans_simd.h"
 
-enum { BITS = FMI_CRANS_BITS, SCALE = 1 << BITS, STATES = FMI_CRANS_STATES };
+enum { BITS = FMS_CRANS_BITS, SCALE = 1 << BITS, STATES = FMS_CRANS_STATES };
 enum { INVERSE_SHIFT = 43 }; /* x < freq << 21, freq <= 2^11: exact, and the product fits 64 bits */
 static const uint32_t state_low = 1u << 16;
 
 /* ==== coding =============================================================================== */
 
-static void make_codes(fmi_crans *m, size_t tables)
+static void make_codes(fms_crans *m, size_t tables)
 {
     for (size_t t = 0; t < tables; t++) {
         uint32_t sum = 0;
-        for (unsigned s = 0; s < FMI_CRANS_SYMBOLS; s++) {
+        for (unsigned s = 0; s < FMS_CRANS_SYMBOLS; s++) {
             uint32_t f = m->freq[t][s];
-            size_t k = t * FMI_CRANS_SYMBOLS + s;
+            size_t k = t * FMS_CRANS_SYMBOLS + s;
             m->u.code[k].inverse = f ? ((1ull << INVERSE_SHIFT) + f - 1) / f : 0;
             m->u.code[k].start = sum;
             m->u.code[k].rest = SCALE - f;
@@ -28,21 +28,21 @@ static void make_codes(fmi_crans *m, size_t tables)
     }
 }
 
-static void make_pairs(fmi_crans *m, size_t tables)
+static void make_pairs(fms_crans *m, size_t tables)
 {
     for (size_t t = 0; t < tables; t++)
-        for (uint32_t s = 0, sum = 0; s < FMI_CRANS_SYMBOLS; s++) {
-            m->u.pair[t * FMI_CRANS_SYMBOLS + s] = m->freq[t][s] | sum << 16;
+        for (uint32_t s = 0, sum = 0; s < FMS_CRANS_SYMBOLS; s++) {
+            m->u.pair[t * FMS_CRANS_SYMBOLS + s] = m->freq[t][s] | sum << 16;
             sum += m->freq[t][s];
         }
 }
 
 /* Symbols [from, n), the last first, into x; words go down from p. */
-static uint8_t *encode_down(const fmi_crans *m, uint32_t x[STATES], uint8_t *p,
+static uint8_t *encode_down(const fms_crans *m, uint32_t x[STATES], uint8_t *p,
                             const uint8_t *symbol, const uint8_t *table, size_t from, size_t n)
 {
     for (size_t i = n; i-- > from;) {
-        size_t k = (size_t)table[i] * FMI_CRANS_SYMBOLS + symbol[i];
+        size_t k = (size_t)table[i] * FMS_CRANS_SYMBOLS + symbol[i];
         uint32_t v = x[i % STATES], rest = m->u.code[k].rest;
         uint32_t full = v >> (32 - BITS) >= SCALE - rest; /* arithmetic: nobody can guess it */
         fm_put_u16(p - 2, (uint16_t)v);
@@ -54,7 +54,7 @@ static uint8_t *encode_down(const fmi_crans *m, uint32_t x[STATES], uint8_t *p,
     return p;
 }
 
-void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *symbol,
+void fms_crans_encode(fms_crans *m, size_t tables, fm_buf *out, const uint8_t *symbol,
                       const uint8_t *table, size_t n)
 {
     size_t room = 2 * n + 64 + 4 * STATES; /* a symbol takes at most 11 bits */
@@ -65,16 +65,16 @@ void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *s
     uint32_t x[STATES];
     for (unsigned j = 0; j < STATES; j++)
         x[j] = state_low;
-    const int level = fmi_simd_level();
-    size_t whole = level >= FMI_SIMD_AVX2 ? n - n % STATES : 0;
+    const int level = fms_simd_level();
+    size_t whole = level >= FMS_SIMD_AVX2 ? n - n % STATES : 0;
     make_codes(m, tables);
     uint8_t *p = encode_down(m, x, dst + room, symbol, table, whole, n);
     if (whole)
         make_pairs(m, tables);
-    if (whole && level >= FMI_SIMD_AVX512)
-        p = fmi_crans_encode_simd(m->u.pair, x, p, symbol, table, whole);
+    if (whole && level >= FMS_SIMD_AVX512)
+        p = fms_crans_encode_simd(m->u.pair, x, p, symbol, table, whole);
     else if (whole)
-        p = fmi_crans_encode_avx2(m->u.pair, x, p, symbol, table, whole);
+        p = fms_crans_encode_avx2(m->u.pair, x, p, symbol, table, whole);
     size_t words = (size_t)(dst + room - p);
     for (unsigned j = 0; j < STATES; j++)
         fm_put_u32(dst + 4 * (size_t)j, x[j]);
@@ -82,11 +82,11 @@ void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *s
     out->len = begin + 4 * STATES + words;
 }
 
-static void make_slots(fmi_crans *m, size_t tables)
+static void make_slots(fms_crans *m, size_t tables)
 {
     for (size_t t = 0; t < tables; t++) {
         uint32_t *slot = m->u.slot + t * SCALE;
-        for (uint32_t s = 0; s < FMI_CRANS_SYMBOLS; s++) {
+        for (uint32_t s = 0; s < FMS_CRANS_SYMBOLS; s++) {
             uint32_t f = m->freq[t][s];
             for (uint32_t j = 0; j < f; j++)
                 *slot++ = s | (f - 1) << 8 | j << 20;
@@ -94,16 +94,16 @@ static void make_slots(fmi_crans *m, size_t tables)
     }
 }
 
-static int level_most = FMI_SIMD_AVX512;
+static int level_most = FMS_SIMD_AVX512;
 
-void fmi_simd_limit(int most)
+void fms_simd_limit(int most)
 {
     level_most = most;
 }
 
-int fmi_simd_level(void)
+int fms_simd_level(void)
 {
-    return FM_MIN(level_most, fmi_crans_simd_level());
+    return FM_MIN(level_most, fms_crans_simd_level());
 }
 
 /* One symbol out of one state. Reads two bytes at *p, and takes them if the state wants them. */
@@ -119,7 +119,7 @@ static inline uint32_t pull(uint32_t v, const uint32_t *slot, uint8_t *symbol, c
 }
 
 /* Whole groups of 32 symbols while their words are surely there; returns how many symbols. */
-static size_t decode_groups(const fmi_crans *m, uint8_t *symbol, const uint8_t *table, size_t n,
+static size_t decode_groups(const fms_crans *m, uint8_t *symbol, const uint8_t *table, size_t n,
                             uint32_t x[STATES], const uint8_t **words, const uint8_t *end)
 {
     const uint8_t *p = *words;
@@ -131,7 +131,7 @@ static size_t decode_groups(const fmi_crans *m, uint8_t *symbol, const uint8_t *
     return i;
 }
 
-fm_status fmi_crans_decode(fmi_crans *m, size_t tables, uint8_t *symbol, const uint8_t *table,
+fm_status fms_crans_decode(fms_crans *m, size_t tables, uint8_t *symbol, const uint8_t *table,
                            size_t n, fm_span src)
 {
     if (src.len < 4 * STATES)
@@ -142,10 +142,10 @@ fm_status fmi_crans_decode(fmi_crans *m, size_t tables, uint8_t *symbol, const u
         x[j] = fm_get_u32(src.data + 4 * (size_t)j);
     const uint8_t *p = src.data + 4 * STATES, *end = src.data + src.len;
     size_t i = 0;
-    if (fmi_simd_level() >= FMI_SIMD_AVX512)
-        i = fmi_crans_decode_simd(m->u.slot, symbol, table, n, x, &p, end);
-    else if (fmi_simd_level() == FMI_SIMD_AVX2)
-        i = fmi_crans_decode_avx2(m->u.slot, symbol, table, n, x, &p, end);
+    if (fms_simd_level() >= FMS_SIMD_AVX512)
+        i = fms_crans_decode_simd(m->u.slot, symbol, table, n, x, &p, end);
+    else if (fms_simd_level() == FMS_SIMD_AVX2)
+        i = fms_crans_decode_avx2(m->u.slot, symbol, table, n, x, &p, end);
     i += decode_groups(m, symbol + i, table + i, n - i, x, &p, end);
     for (; i < n; i++) {
         static const uint8_t none[2];

@@ -12,16 +12,16 @@
 
 #define NARROW __attribute__((target("avx2,bmi2,popcnt")))
 
-int fmi_crans_simd_level(void)
+int fms_crans_simd_level(void)
 {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2"))
-        return FMI_SIMD_AVX512;
+        return FMS_SIMD_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
         __builtin_cpu_supports("popcnt"))
-        return FMI_SIMD_AVX2;
-    return FMI_SIMD_NONE;
+        return FMS_SIMD_AVX2;
+    return FMS_SIMD_NONE;
 }
 
 /* Eight states; words are read by 16 bytes. The k-th lane that runs low takes word k: pdep deals
@@ -30,11 +30,11 @@ NARROW static inline __m256i step8(__m256i x, __m256i *entry, const uint32_t *sl
                                    const uint8_t *table, const uint8_t **words)
 {
     __m256i t = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)table));
-    __m256i at = _mm256_and_si256(x, _mm256_set1_epi32(FMI_CRANS_SCALE - 1));
-    at = _mm256_or_si256(at, _mm256_slli_epi32(t, FMI_CRANS_BITS));
+    __m256i at = _mm256_and_si256(x, _mm256_set1_epi32(FMS_CRANS_SCALE - 1));
+    at = _mm256_or_si256(at, _mm256_slli_epi32(t, FMS_CRANS_BITS));
     __m256i e = _mm256_i32gather_epi32((const int *)(const void *)slot, at, 4);
     __m256i f = _mm256_and_si256(_mm256_srli_epi32(e, 8), _mm256_set1_epi32(0xfff));
-    __m256i h = _mm256_srli_epi32(x, FMI_CRANS_BITS);
+    __m256i h = _mm256_srli_epi32(x, FMS_CRANS_BITS);
     __m256i v = _mm256_add_epi32(_mm256_mullo_epi32(f, h), h);
     v = _mm256_add_epi32(v, _mm256_srli_epi32(e, 20));
     __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(v, 16), _mm256_setzero_si256());
@@ -49,7 +49,7 @@ NARROW static inline __m256i step8(__m256i x, __m256i *entry, const uint32_t *sl
     return _mm256_blendv_epi8(v, _mm256_or_si256(_mm256_slli_epi32(v, 16), w), low);
 }
 
-NARROW size_t fmi_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_t *table,
+NARROW size_t fms_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_t *table,
                                     size_t n, uint32_t x[32], const uint8_t **words,
                                     const uint8_t *end)
 {
@@ -79,7 +79,7 @@ NARROW static inline __m256i push8(__m256i x, __m256i e, uint8_t **p)
 {
     const __m256i low16 = _mm256_set1_epi32(0xffff), one = _mm256_set1_epi32(1);
     __m256i f = _mm256_and_si256(e, low16);
-    __m256i fits = _mm256_cmpgt_epi32(f, _mm256_srli_epi32(x, 32 - FMI_CRANS_BITS));
+    __m256i fits = _mm256_cmpgt_epi32(f, _mm256_srli_epi32(x, 32 - FMS_CRANS_BITS));
     unsigned mask = 255u & ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(fits));
     /* their numbers, in order, moved to the upper end: the words below them lie in free room */
     size_t count = (size_t)__builtin_popcount(mask);
@@ -107,10 +107,10 @@ NARROW static inline __m256i push8(__m256i x, __m256i e, uint8_t **p)
     q = _mm256_add_epi32(q, _mm256_add_epi32(below, one));
     r = _mm256_sub_epi32(r, _mm256_andnot_si256(below, f));
     r = _mm256_add_epi32(r, _mm256_srli_epi32(e, 16));
-    return _mm256_add_epi32(_mm256_slli_epi32(q, FMI_CRANS_BITS), r);
+    return _mm256_add_epi32(_mm256_slli_epi32(q, FMS_CRANS_BITS), r);
 }
 
-NARROW uint8_t *fmi_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+NARROW uint8_t *fms_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
                                       const uint8_t *symbol, const uint8_t *table, size_t n)
 {
     __m256i s[4];
@@ -136,11 +136,11 @@ WIDE static inline __m512i step(__m512i x, __m512i *entry, const uint32_t *slot,
                                 const uint8_t *table, const uint8_t **words)
 {
     __m512i t = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)table));
-    __m512i at = _mm512_and_si512(x, _mm512_set1_epi32(FMI_CRANS_SCALE - 1));
-    at = _mm512_or_si512(at, _mm512_slli_epi32(t, FMI_CRANS_BITS));
+    __m512i at = _mm512_and_si512(x, _mm512_set1_epi32(FMS_CRANS_SCALE - 1));
+    at = _mm512_or_si512(at, _mm512_slli_epi32(t, FMS_CRANS_BITS));
     __m512i e = _mm512_i32gather_epi32(at, slot, 4);
     __m512i f = _mm512_and_si512(_mm512_srli_epi32(e, 8), _mm512_set1_epi32(0xfff));
-    __m512i h = _mm512_srli_epi32(x, FMI_CRANS_BITS);
+    __m512i h = _mm512_srli_epi32(x, FMS_CRANS_BITS);
     /* f holds freq - 1, so (f + 1) * h = f * h + h; both are below 2^21 and 2^12 */
     __m512i v = _mm512_add_epi32(_mm512_mullo_epi32(f, h), h);
     v = _mm512_add_epi32(v, _mm512_srli_epi32(e, 20));
@@ -153,7 +153,7 @@ WIDE static inline __m512i step(__m512i x, __m512i *entry, const uint32_t *slot,
     return _mm512_or_si512(_mm512_mask_slli_epi32(v, low, v, 16), in);
 }
 
-WIDE size_t fmi_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table,
+WIDE size_t fms_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table,
                                   size_t n, uint32_t x[32], const uint8_t **words,
                                   const uint8_t *end)
 {
@@ -180,7 +180,7 @@ static const uint16_t ascend[32] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 WIDE static inline __m512i push(__m512i x, __m512i e, uint8_t **p)
 {
     __m512i f = _mm512_and_si512(e, _mm512_set1_epi32(0xffff));
-    __mmask16 full = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(x, 32 - FMI_CRANS_BITS), f);
+    __mmask16 full = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(x, 32 - FMS_CRANS_BITS), f);
     __m256i words = _mm256_maskz_compress_epi16(full, _mm512_cvtepi32_epi16(x));
     /* to the upper end, so that what the store writes beside them lies below, still free */
     size_t count = (size_t)__builtin_popcount(full);
@@ -198,7 +198,7 @@ WIDE static inline __m512i push(__m512i x, __m512i e, uint8_t **p)
     r = _mm512_mask_sub_epi32(r, below, r, f);
     q = _mm512_mask_add_epi32(q, below, q, _mm512_set1_epi32(1));
     r = _mm512_add_epi32(r, _mm512_srli_epi32(e, 16));
-    return _mm512_add_epi32(_mm512_slli_epi32(q, FMI_CRANS_BITS), r);
+    return _mm512_add_epi32(_mm512_slli_epi32(q, FMS_CRANS_BITS), r);
 }
 
 WIDE static inline __m512i entries(const uint32_t *pair, const uint8_t *symbol,
@@ -209,7 +209,7 @@ WIDE static inline __m512i entries(const uint32_t *pair, const uint8_t *symbol,
     return _mm512_i32gather_epi32(_mm512_or_si512(_mm512_slli_epi32(t, 7), s), pair, 4);
 }
 
-WIDE uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+WIDE uint8_t *fms_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
                                     const uint8_t *symbol, const uint8_t *table, size_t n)
 {
     __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 16);
@@ -222,33 +222,33 @@ WIDE uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_
     return p;
 }
 #else
-uint8_t *fmi_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+uint8_t *fms_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
                                const uint8_t *symbol, const uint8_t *table, size_t n)
 {
     (void)pair, (void)x, (void)symbol, (void)table, (void)n;
     return p;
 }
 
-uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+uint8_t *fms_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
                                const uint8_t *symbol, const uint8_t *table, size_t n)
 {
     (void)pair, (void)x, (void)symbol, (void)table, (void)n;
     return p;
 }
 
-int fmi_crans_simd_level(void)
+int fms_crans_simd_level(void)
 {
-    return FMI_SIMD_NONE;
+    return FMS_SIMD_NONE;
 }
 
-size_t fmi_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
+size_t fms_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
                              uint32_t x[32], const uint8_t **words, const uint8_t *end)
 {
     (void)slot, (void)symbol, (void)table, (void)n, (void)x, (void)words, (void)end;
     return 0;
 }
 
-size_t fmi_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
+size_t fms_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
                              uint32_t x[32], const uint8_t **words, const uint8_t *end)
 {
     (void)slot, (void)symbol, (void)table, (void)n, (void)x, (void)words, (void)end;

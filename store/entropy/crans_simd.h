@@ -6,18 +6,18 @@
 
 FM_BEGIN_DECLS
 
-int fmi_crans_simd_level(
+int fms_crans_simd_level(
     void); /* 1: this machine decodes with AVX-512 (Zen 4, Ice Lake and later) */
 /* Whole groups of 32 symbols while their words are surely there: returns how many symbols, moves
  * *words, updates x. Call only where the level allows it. */
-size_t fmi_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
+size_t fms_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
                              uint32_t x[32], const uint8_t **words, const uint8_t *end);
-size_t fmi_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
+size_t fms_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
                              uint32_t x[32], const uint8_t **words, const uint8_t *end);
 /* Symbols [0, n), n a multiple of 32, the last first; words go down from p, the new p returns. */
-uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+uint8_t *fms_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
                                const uint8_t *symbol, const uint8_t *table, size_t n);
-uint8_t *fmi_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+uint8_t *fms_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
                                const uint8_t *symbol, const uint8_t *table, size_t n);
 
 FM_END_DECLS

@@ -4,27 +4,27 @@
 
 #include "store/entropy/crans.h"
 
-enum { SCALE = FMI_CRANS_SCALE };
+enum { SCALE = FMS_CRANS_SCALE };
 
-void fmi_crans_normalise(fmi_crans *m, size_t t, const uint32_t histogram[FMI_CRANS_SYMBOLS])
+void fms_crans_normalise(fms_crans *m, size_t t, const uint32_t histogram[FMS_CRANS_SYMBOLS])
 {
     uint16_t *freq = m->freq[t];
     uint64_t n = 0;
     unsigned top = 0;
-    for (unsigned s = 0; s < FMI_CRANS_SYMBOLS; s++) {
+    for (unsigned s = 0; s < FMS_CRANS_SYMBOLS; s++) {
         n += histogram[s];
         if (histogram[s] > histogram[top])
             top = s;
     }
     fm_assert(n > 0);
     int32_t left = SCALE;
-    for (unsigned s = 0; s < FMI_CRANS_SYMBOLS; s++) {
+    for (unsigned s = 0; s < FMS_CRANS_SYMBOLS; s++) {
         uint64_t f = histogram[s] ? (histogram[s] * (uint64_t)SCALE + n / 2) / n : 0;
         freq[s] = (uint16_t)(histogram[s] ? FM_MAX(f, 1u) : 0);
         left -= freq[s];
     }
     while (left < 0 && freq[top] + left < 1) { /* many rare symbols: shave the larger ones */
-        for (unsigned s = 0; s < FMI_CRANS_SYMBOLS && left < 0; s++)
+        for (unsigned s = 0; s < FMS_CRANS_SYMBOLS && left < 0; s++)
             if (freq[s] > 1) {
                 freq[s]--;
                 left++;
@@ -53,11 +53,11 @@ static unsigned bit_length(uint32_t v)
 
 /* Per table: 7 bits, the highest symbol; per symbol up to it 4 bits, the length of its frequency,
  * and the bits below the leading one. Filled up to a byte at the end of all tables. */
-void fmi_crans_put_tables(fm_buf *out, const fmi_crans *m, size_t tables)
+void fms_crans_put_tables(fm_buf *out, const fms_crans *m, size_t tables)
 {
     bit_writer w = {out, 0, 0};
     for (size_t t = 0; t < tables; t++) {
-        unsigned last = FMI_CRANS_SYMBOLS - 1;
+        unsigned last = FMS_CRANS_SYMBOLS - 1;
         while (last > 0 && !m->freq[t][last])
             last--;
         put_bits(&w, last, 7);
@@ -88,7 +88,7 @@ static uint32_t get_bits(bit_reader *r, uint32_t bits)
     return v;
 }
 
-fm_status fmi_crans_get_tables(fmi_crans *m, size_t tables, fm_cursor *cur)
+fm_status fms_crans_get_tables(fms_crans *m, size_t tables, fm_cursor *cur)
 {
     bit_reader r = {cur, 0, 0};
     for (size_t t = 0; t < tables; t++) {
@@ -113,7 +113,7 @@ fm_status fmi_crans_get_tables(fmi_crans *m, size_t tables, fm_cursor *cur)
     return FM_OK;
 }
 
-uint64_t fmi_crans_nlog2(uint32_t n)
+uint64_t fms_crans_nlog2(uint32_t n)
 {
     if (n < 2)
         return 0;
@@ -133,48 +133,48 @@ uint64_t fmi_crans_nlog2(uint32_t n)
 }
 
 /* What a histogram's symbols cost under a table of their own, and the table, in 1/256 bits. */
-static uint64_t cost_of(const uint32_t h[FMI_CRANS_SYMBOLS])
+static uint64_t cost_of(const uint32_t h[FMS_CRANS_SYMBOLS])
 {
     uint64_t bits = 0;
     uint32_t n = 0, kinds = 0;
-    for (unsigned s = 0; s < FMI_CRANS_SYMBOLS; s++)
+    for (unsigned s = 0; s < FMS_CRANS_SYMBOLS; s++)
         if (h[s]) {
-            bits += fmi_crans_nlog2(h[s]);
+            bits += fms_crans_nlog2(h[s]);
             n += h[s];
             kinds++;
         }
-    return fmi_crans_nlog2(n) - bits + (uint64_t)(24 + 8 * kinds) * 256;
+    return fms_crans_nlog2(n) - bits + (uint64_t)(24 + 8 * kinds) * 256;
 }
 
-static bool occurs(const uint32_t h[FMI_CRANS_SYMBOLS])
+static bool occurs(const uint32_t h[FMS_CRANS_SYMBOLS])
 {
     uint32_t any = 0;
-    for (unsigned s = 0; s < FMI_CRANS_SYMBOLS; s++)
+    for (unsigned s = 0; s < FMS_CRANS_SYMBOLS; s++)
         any |= h[s];
     return any != 0;
 }
 
-unsigned fmi_crans_join(fmi_crans *m, uint32_t *histogram, unsigned contexts,
-                        uint8_t last[FMI_CRANS_TABLES])
+unsigned fms_crans_join(fms_crans *m, uint32_t *histogram, unsigned contexts,
+                        uint8_t last[FMS_CRANS_TABLES])
 {
     unsigned tables = 0;
-    uint32_t *group = NULL, both[FMI_CRANS_SYMBOLS];
+    uint32_t *group = NULL, both[FMS_CRANS_SYMBOLS];
     uint64_t group_cost = 0;
     for (unsigned c = 0; c < contexts; c++) {
-        uint32_t *h = histogram + (size_t)c * FMI_CRANS_SYMBOLS;
+        uint32_t *h = histogram + (size_t)c * FMS_CRANS_SYMBOLS;
         if (!occurs(h))
             continue;
         uint64_t alone = cost_of(h), joined = 0;
-        for (unsigned s = 0; group && s < FMI_CRANS_SYMBOLS; s++)
+        for (unsigned s = 0; group && s < FMS_CRANS_SYMBOLS; s++)
             both[s] = group[s] + h[s];
         if (group)
             joined = cost_of(both);
-        if (group && (joined <= group_cost + alone || tables == FMI_CRANS_TABLES)) {
+        if (group && (joined <= group_cost + alone || tables == FMS_CRANS_TABLES)) {
             memcpy(group, both, sizeof both);
             group_cost = joined;
         } else {
             if (group)
-                fmi_crans_normalise(m, tables - 1, group);
+                fms_crans_normalise(m, tables - 1, group);
             group = h;
             group_cost = alone;
             tables++;
@@ -182,19 +182,19 @@ unsigned fmi_crans_join(fmi_crans *m, uint32_t *histogram, unsigned contexts,
         last[tables - 1] = (uint8_t)c;
     }
     fm_assert(group);
-    fmi_crans_normalise(m, tables - 1, group);
+    fms_crans_normalise(m, tables - 1, group);
     last[tables - 1] = (uint8_t)(contexts - 1);
     return tables;
 }
 
-void fmi_crans_put_contexts(fm_buf *out, const fmi_crans *m, const uint8_t *last, unsigned tables)
+void fms_crans_put_contexts(fm_buf *out, const fms_crans *m, const uint8_t *last, unsigned tables)
 {
     fm_buf_u8(out, (uint8_t)(tables - 1));
     fm_buf_append(out, last, tables);
-    fmi_crans_put_tables(out, m, tables);
+    fms_crans_put_tables(out, m, tables);
 }
 
-fm_status fmi_crans_get_contexts(fmi_crans *m, uint8_t *table_of, unsigned contexts,
+fm_status fms_crans_get_contexts(fms_crans *m, uint8_t *table_of, unsigned contexts,
                                  unsigned *tables, fm_cursor *cur)
 {
     *tables = fm_cursor_u8(cur) + 1u;
@@ -202,17 +202,17 @@ fm_status fmi_crans_get_contexts(fmi_crans *m, uint8_t *table_of, unsigned conte
     fm_status rc = fm_cursor_ok(cur, "coded leaf", "its tables' contexts");
     if (rc != FM_OK)
         return rc;
-    bool rising = *tables <= FMI_CRANS_TABLES && last.data[*tables - 1] == contexts - 1;
+    bool rising = *tables <= FMS_CRANS_TABLES && last.data[*tables - 1] == contexts - 1;
     for (unsigned t = 1; rising && t < *tables; t++)
         rising = last.data[t] > last.data[t - 1];
     if (!rising)
         return fm_fail(FM_ECORRUPT, "coded leaf: the contexts of its %u tables are out of order",
                        *tables);
-    fmi_crans_map(table_of, last.data, *tables);
-    return fmi_crans_get_tables(m, *tables, cur);
+    fms_crans_map(table_of, last.data, *tables);
+    return fms_crans_get_tables(m, *tables, cur);
 }
 
-void fmi_crans_map(uint8_t *table_of, const uint8_t *last, unsigned tables)
+void fms_crans_map(uint8_t *table_of, const uint8_t *last, unsigned tables)
 {
     for (unsigned t = 0, c = 0; t < tables; t++)
         for (; c <= last[t]; c++)

@@ -72,7 +72,7 @@ static inline uint32_t push_symbol(uint32_t v, uint32_t code, uint8_t *dst, size
     return (q << SCALE_BITS) + (v - q * f) + (code & 0xffffu);
 }
 
-size_t fmi_rans_encode(uint8_t *dst, size_t dst_bytes, const uint8_t *src, size_t n,
+size_t fms_rans_encode(uint8_t *dst, size_t dst_bytes, const uint8_t *src, size_t n,
                        const uint32_t histogram[256])
 {
     uint16_t freq[256];
@@ -154,7 +154,7 @@ static inline uint32_t pull_symbol(uint32_t v, const uint32_t slot[SCALE], uint8
     return v;
 }
 
-fm_status fmi_rans_decode(uint8_t *dst, size_t n, const uint8_t *src, size_t src_bytes)
+fm_status fms_rans_decode(uint8_t *dst, size_t n, const uint8_t *src, size_t src_bytes)
 {
     rans_table t;
     size_t at = read_table(&t, src, src_bytes);

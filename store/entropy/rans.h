@@ -10,10 +10,10 @@ FM_BEGIN_DECLS
 
 /* Codes src[0..n) by its own histogram (at least two different symbols) into dst. Returns the
  * size, or 0 where dst_bytes do not suffice. */
-size_t fmi_rans_encode(uint8_t *dst, size_t dst_bytes, const uint8_t *src, size_t n,
+size_t fms_rans_encode(uint8_t *dst, size_t dst_bytes, const uint8_t *src, size_t n,
                        const uint32_t histogram[256]);
 /* FM_ECORRUPT for a malformed table, a stream that is too short or too long, a wrong end state. */
-FM_CHECKED fm_status fmi_rans_decode(uint8_t *dst, size_t n, const uint8_t *src, size_t src_bytes);
+FM_CHECKED fm_status fms_rans_decode(uint8_t *dst, size_t n, const uint8_t *src, size_t src_bytes);
 
 FM_END_DECLS
 #endif

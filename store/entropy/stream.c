@@ -10,30 +10,30 @@
 enum { STREAM_RAW = 0, STREAM_CONST = 1, STREAM_ZSTD = 2, STREAM_RANS = 3 };
 enum { ZSTD_LEVEL = 1, SAMPLE_MIN = 2048 };
 
-struct fmi_streams {
+struct fms_streams {
     ZSTD_CCtx *cctx;
     ZSTD_DCtx *dctx;
     uint8_t *coded; /* 2 x FM_LEAF_BYTES: one stream coded in two ways */
 };
 
-fm_status fmi_streams_new(fmi_streams **out)
+fm_status fms_streams_new(fms_streams **out)
 {
     *out = NULL;
-    fmi_streams *c = fm_calloc(1, sizeof *c);
+    fms_streams *c = fm_calloc(1, sizeof *c);
     if (!c)
         return FM_ENOMEM;
     c->cctx = ZSTD_createCCtx();
     c->dctx = ZSTD_createDCtx();
     c->coded = fm_malloc((size_t)2 * FM_LEAF_BYTES);
     if (!c->coded || !c->cctx || !c->dctx) {
-        fmi_streams_free(c);
+        fms_streams_free(c);
         return fm_fail(FM_ENOMEM, "out of memory");
     }
     *out = c;
     return FM_OK;
 }
 
-void fmi_streams_free(fmi_streams *c)
+void fms_streams_free(fms_streams *c)
 {
     if (!c)
         return;
@@ -78,7 +78,7 @@ static void put_stream(fm_buf *out, uint8_t mode, const uint8_t *data, size_t le
 
 /* zstd wins by repeats, rans by exact probabilities. Where the middle eighth of a stream shows no
  * gain by repeats, the whole is not tried: that trial would be most of the time of an import. */
-static bool zstd_may_win(fmi_streams *c, uint8_t *room, const uint8_t *src, size_t n, size_t best)
+static bool zstd_may_win(fms_streams *c, uint8_t *room, const uint8_t *src, size_t n, size_t best)
 {
     size_t sample = n / 8;
     if (sample < SAMPLE_MIN)
@@ -87,7 +87,7 @@ static bool zstd_may_win(fmi_streams *c, uint8_t *room, const uint8_t *src, size
     return !ZSTD_isError(z) && z < best / 8;
 }
 
-void fmi_stream_encode(fmi_streams *c, fm_buf *out, const uint8_t *src, size_t n)
+void fms_stream_encode(fms_streams *c, fm_buf *out, const uint8_t *src, size_t n)
 {
     uint32_t h[256];
     histogram_of(h, src, n);
@@ -99,7 +99,7 @@ void fmi_stream_encode(fmi_streams *c, fm_buf *out, const uint8_t *src, size_t n
         put_stream(out, STREAM_RAW, src, n);
         return;
     }
-    size_t rans = fmi_rans_encode(c->coded, n, src, n, h);
+    size_t rans = fms_rans_encode(c->coded, n, src, n, h);
     size_t best = rans ? rans : n;
     uint8_t mode = rans ? STREAM_RANS : STREAM_RAW;
     const uint8_t *data = rans ? c->coded : src;
@@ -115,7 +115,7 @@ void fmi_stream_encode(fmi_streams *c, fm_buf *out, const uint8_t *src, size_t n
     put_stream(out, mode, data, best);
 }
 
-fm_status fmi_stream_decode(fmi_streams *c, uint8_t *dst, size_t n, fm_cursor *cur)
+fm_status fms_stream_decode(fms_streams *c, uint8_t *dst, size_t n, fm_cursor *cur)
 {
     uint8_t mode = fm_cursor_u8(cur);
     uint32_t len = fm_cursor_u32(cur);
@@ -133,7 +133,7 @@ fm_status fmi_stream_decode(fmi_streams *c, uint8_t *dst, size_t n, fm_cursor *c
         return FM_OK;
     }
     if (mode == STREAM_RANS)
-        return fmi_rans_decode(dst, n, s.data, s.len);
+        return fms_rans_decode(dst, n, s.data, s.len);
     if (mode == STREAM_ZSTD && ZSTD_decompressDCtx(c->dctx, dst, n, s.data, s.len) == n)
         return FM_OK;
     return fm_fail(FM_ECORRUPT,

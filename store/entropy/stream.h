@@ -9,14 +9,14 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_streams fmi_streams; /* zstd's contexts and room for two codings; one thread */
-FM_CHECKED fm_status fmi_streams_new(fmi_streams **out);
-void fmi_streams_free(fmi_streams *c);
+typedef struct fms_streams fms_streams; /* zstd's contexts and room for two codings; one thread */
+FM_CHECKED fm_status fms_streams_new(fms_streams **out);
+void fms_streams_free(fms_streams *c);
 
 /* Appends src[0..n), n <= FM_LEAF_BYTES. */
-void fmi_stream_encode(fmi_streams *c, fm_buf *out, const uint8_t *src, size_t n);
+void fms_stream_encode(fms_streams *c, fm_buf *out, const uint8_t *src, size_t n);
 /* The next stream of cur, which must give n bytes: FM_ECORRUPT. */
-FM_CHECKED fm_status fmi_stream_decode(fmi_streams *c, uint8_t *dst, size_t n, fm_cursor *cur);
+FM_CHECKED fm_status fms_stream_decode(fms_streams *c, uint8_t *dst, size_t n, fm_cursor *cur);
 
 FM_END_DECLS
 #endif

@@ -159,7 +159,7 @@ static fm_status push_int(machine *m, int64_t i)
 static bool is_utf8(fm_span s)
 {
     for (size_t i = 0; i < s.len;) {
-        size_t n = s.data[i] ? fmi_json_utf8_len(s.data + i, s.len - i) : 0;
+        size_t n = s.data[i] ? fms_json_utf8_len(s.data + i, s.len - i) : 0;
         if (n == 0)
             return false;
         i += n;

@@ -5,12 +5,12 @@
 
 #include "store/gc/gc_priv.h"
 
-static fm_status read_leases(fmi_gc *g);
+static fm_status read_leases(fms_gc *g);
 
 /* So that the first marking knows what runs; what counts is read again when it matters. */
-static fm_status first_leases(fmi_gc *g)
+static fm_status first_leases(fms_gc *g)
 {
-    fm_status rc = fmi_gate_close(&g->gate, g->s->root);
+    fm_status rc = fms_gate_close(&g->gate, g->s->root);
     if (rc == FM_OK)
         rc = read_leases(g);
     fm_lock_drop(g->gate);
@@ -18,10 +18,10 @@ static fm_status first_leases(fmi_gc *g)
     return rc;
 }
 
-fm_status fmi_gc_open(fmi_gc **out, fm_store *s, const fmi_gc_opts *opts)
+fm_status fms_gc_open(fms_gc **out, fm_store *s, const fms_gc_opts *opts)
 {
     *out = NULL;
-    fmi_gc *g = fm_calloc(1, sizeof *g);
+    fms_gc *g = fm_calloc(1, sizeof *g);
     if (!g)
         return FM_ENOMEM;
     g->s = s;
@@ -32,20 +32,20 @@ fm_status fmi_gc_open(fmi_gc **out, fm_store *s, const fmi_gc_opts *opts)
     if (rc == FM_OK)
         rc = fm_map_new(&g->git_gone);
     if (rc == FM_OK) {
-        rc = fmi_condemned_read(&g->condemned, s->root);
+        rc = fms_condemned_read(&g->condemned, s->root);
         rc = rc == FM_ECORRUPT ? FM_OK : rc; /* begin anew */
     }
     if (rc == FM_OK)
         rc = fm_map_new(&g->by_id);
     if (rc == FM_OK)
-        rc = fmi_gc_look(g);
+        rc = fms_gc_look(g);
     if (rc == FM_OK)
         rc = first_leases(g);
     if (rc != FM_OK) {
-        fmi_gc_close(g);
+        fms_gc_close(g);
         return rc;
     }
-    fmi_gc_report *r = &g->report;
+    fms_gc_report *r = &g->report;
     for (size_t i = 0; i < g->packs; i++)
         r->pack_bytes_before += g->pack[i].map.len;
     r->packs_before = g->packs;
@@ -53,123 +53,123 @@ fm_status fmi_gc_open(fmi_gc **out, fm_store *s, const fmi_gc_opts *opts)
     return FM_OK;
 }
 
-void fmi_gc_close(fmi_gc *g)
+void fms_gc_close(fms_gc *g)
 {
     if (!g)
         return;
     fm_lock_drop(g->gate);
     fm_lock_drop(g->lock);
-    fmi_gc_forget(g);
-    fmi_condemned_free(g->condemned);
-    fmi_leases_release(&g->leases);
+    fms_gc_forget(g);
+    fms_condemned_free(g->condemned);
+    fms_leases_release(&g->leases);
     fm_map_free(g->git_gone);
     fm_free(g);
 }
 
-const fmi_leases *fmi_gc_leases(const fmi_gc *g)
+const fms_leases *fms_gc_leases(const fms_gc *g)
 {
     return &g->leases;
 }
 
-const fmi_gc_report *fmi_gc_result(const fmi_gc *g)
+const fms_gc_report *fms_gc_result(const fms_gc *g)
 {
     return &g->report;
 }
 
 /* ==== condemning =========================================================================== */
 
-static fm_status reach_held(fmi_gc *g)
+static fm_status reach_held(fms_gc *g)
 {
-    const fm_buf *objects = &g->leases.held[FMI_HOLD_OBJECT];
-    const fm_buf *packs = &g->leases.held[FMI_HOLD_PACK];
+    const fm_buf *objects = &g->leases.held[FMS_HOLD_OBJECT];
+    const fm_buf *packs = &g->leases.held[FMS_HOLD_PACK];
     fm_status rc = FM_OK;
     fm_digest id;
     for (size_t at = 0; rc == FM_OK && at < objects->len; at += FM_DIGEST_BYTES) {
         memcpy(id.b, objects->data + at, FM_DIGEST_BYTES);
-        rc = fmi_gc_reach_held(g, &id);
+        rc = fms_gc_reach_held(g, &id);
     }
     for (size_t at = 0; rc == FM_OK && at < packs->len; at += FM_DIGEST_BYTES) {
         char name[FM_HEX_CHARS + 1];
         memcpy(id.b, packs->data + at, FM_DIGEST_BYTES);
         fm_digest_hex(&id, name);
         for (size_t i = 0; i < g->packs; i++) {
-            fmi_gc_pack *p = &g->pack[i];
+            fms_gc_pack *p = &g->pack[i];
             if (strcmp(p->name, name) != 0)
                 continue;
-            p->fate = FMI_FATE_KEEP;
+            p->fate = FMS_FATE_KEEP;
             p->held = true;
             for (uint32_t k = 0; rc == FM_OK && k < p->count; k++)
-                rc = fmi_gc_reach_held(g, &g->object[g->record[p->first + k].object].id);
+                rc = fms_gc_reach_held(g, &g->object[g->record[p->first + k].object].id);
         }
     }
     return rc;
 }
 
-static fm_status read_leases(fmi_gc *g)
+static fm_status read_leases(fms_gc *g)
 {
-    fmi_leases_release(&g->leases);
-    fm_status rc = fmi_leases_read(&g->leases, g->s->root);
+    fms_leases_release(&g->leases);
+    fm_status rc = fms_leases_read(&g->leases, g->s->root);
     return rc == FM_OK ? reach_held(g) : rc;
 }
 
 /* The old list's batches, without what is reached again or is gone. */
-static fm_status carry_over(fmi_gc *g, fmi_condemned *to, fm_map *git)
+static fm_status carry_over(fms_gc *g, fms_condemned *to, fm_map *git)
 {
-    const fmi_condemned *from = g->condemned;
+    const fms_condemned *from = g->condemned;
     fm_status rc = FM_OK;
     for (size_t b = 0; rc == FM_OK && b < from->batch_count; b++) {
-        rc = fmi_condemned_add_batch(to, from->batch[b].time);
+        rc = fms_condemned_add_batch(to, from->batch[b].time);
         for (size_t k = 0; rc == FM_OK && k < from->batch[b].lease_count; k++)
-            rc = fmi_condemned_add_lease(to, from->batch[b].lease[k]);
+            rc = fms_condemned_add_lease(to, from->batch[b].lease[k]);
     }
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(from->object); i++) {
         fm_digest id;
         memcpy(id.b, fm_map_key_at(from->object, i).data, FM_DIGEST_BYTES);
-        uint32_t at = fmi_gc_find(g, &id);
+        uint32_t at = fms_gc_find(g, &id);
         uintptr_t batch = (uintptr_t)fm_map_value_at(from->object, i);
-        if (at != FMI_GC_NONE && g->object[at].keeper == FMI_KEEPER_NONE)
-            rc = fmi_condemned_add_object(to, (size_t)batch - 1, &id);
+        if (at != FMS_GC_NONE && g->object[at].keeper == FMS_KEEPER_NONE)
+            rc = fms_condemned_add_object(to, (size_t)batch - 1, &id);
     }
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(from->git); i++) {
         fm_span id = fm_map_key_at(from->git, i);
         uintptr_t batch = (uintptr_t)fm_map_value_at(from->git, i);
         if (fm_map_has(git, id.data, id.len))
-            rc = fmi_condemned_add_git(to, (size_t)batch - 1, id.data);
+            rc = fms_condemned_add_git(to, (size_t)batch - 1, id.data);
     }
     return rc;
 }
 
-static fm_status add_new(fmi_gc *g, fmi_condemned *to, const fm_map *git)
+static fm_status add_new(fms_gc *g, fms_condemned *to, const fm_map *git)
 {
-    fm_status rc = fmi_condemned_add_batch(to, g->opts.now);
+    fm_status rc = fms_condemned_add_batch(to, g->opts.now);
     size_t batch = to->batch_count - 1;
     for (size_t i = 0; rc == FM_OK && i < g->leases.count; i++)
         if (g->leases.lease[i].writes)
-            rc = fmi_condemned_add_lease(to, g->leases.lease[i].name);
+            rc = fms_condemned_add_lease(to, g->leases.lease[i].name);
     for (size_t i = 0; rc == FM_OK && i < g->objects; i++) {
-        const fmi_gc_object *o = &g->object[i];
-        if (o->keeper != FMI_KEEPER_NONE || fmi_condemned_object(to, &o->id))
+        const fms_gc_object *o = &g->object[i];
+        if (o->keeper != FMS_KEEPER_NONE || fms_condemned_object(to, &o->id))
             continue;
         g->report.new_objects++;
         g->report.new_bytes += o->stored_bytes;
-        rc = fmi_condemned_add_object(to, batch, &o->id);
+        rc = fms_condemned_add_object(to, batch, &o->id);
     }
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(git); i++) {
         const uint8_t *id = fm_map_key_at(git, i).data;
-        g->report.git_new += !fmi_condemned_git(to, id);
-        rc = fmi_condemned_add_git(to, batch, id);
+        g->report.git_new += !fms_condemned_git(to, id);
+        rc = fms_condemned_add_git(to, batch, id);
     }
     return rc;
 }
 
-static fm_status next_list(fmi_gc *g, const uint8_t *git_ids, size_t count, fmi_condemned **out)
+static fm_status next_list(fms_gc *g, const uint8_t *git_ids, size_t count, fms_condemned **out)
 {
     fm_map *git = NULL;
-    fm_status rc = fmi_condemned_new(out);
+    fm_status rc = fms_condemned_new(out);
     if (rc == FM_OK)
         rc = fm_map_new(&git);
     for (size_t i = 0; rc == FM_OK && i < count; i++)
-        rc = fm_map_put(git, git_ids + i * FMI_GIT_ID_BYTES, FMI_GIT_ID_BYTES, g, NULL);
+        rc = fm_map_put(git, git_ids + i * FMS_GIT_ID_BYTES, FMS_GIT_ID_BYTES, g, NULL);
     if (rc == FM_OK)
         rc = carry_over(g, *out, git);
     if (rc == FM_OK && !g->opts.quarantine)
@@ -178,69 +178,69 @@ static fm_status next_list(fmi_gc *g, const uint8_t *git_ids, size_t count, fmi_
     return rc;
 }
 
-fm_status fmi_gc_condemn(fmi_gc *g, const uint8_t *git_ids, size_t count)
+fm_status fms_gc_condemn(fms_gc *g, const uint8_t *git_ids, size_t count)
 {
-    fmi_condemned *next = NULL;
-    fm_status rc = fmi_gate_close(&g->gate, g->s->root);
+    fms_condemned *next = NULL;
+    fm_status rc = fms_gate_close(&g->gate, g->s->root);
     if (rc == FM_OK)
         rc = read_leases(g);
     if (rc == FM_OK)
         rc = next_list(g, git_ids, count, &next);
     if (rc == FM_OK && !g->opts.dry_run) {
-        rc = fmi_condemned_write(next, g->s->root, &g->sum);
+        rc = fms_condemned_write(next, g->s->root, &g->sum);
         g->written = rc == FM_OK;
     }
     if (rc == FM_OK) {
-        fmi_condemned_free(g->condemned);
+        fms_condemned_free(g->condemned);
         g->condemned = next;
         next = NULL;
     }
-    fmi_condemned_free(next);
+    fms_condemned_free(next);
     fm_lock_drop(g->gate);
     g->gate = NULL;
     for (size_t i = 0; rc == FM_OK && i < g->objects; i++) {
-        const fmi_gc_object *o = &g->object[i];
+        const fms_gc_object *o = &g->object[i];
         g->report.objects++;
         g->report.bytes += o->stored_bytes;
-        g->report.live_objects += o->keeper != FMI_KEEPER_NONE;
-        g->report.live_bytes += o->keeper != FMI_KEEPER_NONE ? o->stored_bytes : 0;
+        g->report.live_objects += o->keeper != FMS_KEEPER_NONE;
+        g->report.live_bytes += o->keeper != FMS_KEEPER_NONE ? o->stored_bytes : 0;
     }
     return rc;
 }
 
 /* ==== removing ============================================================================= */
 
-fm_status fmi_gc_enter(fmi_gc *g)
+fm_status fms_gc_enter(fms_gc *g)
 {
     fm_digest now;
     if (g->opts.dry_run)
         return FM_OK;
-    fm_status rc = fmi_gate_close(&g->gate, g->s->root);
+    fm_status rc = fms_gate_close(&g->gate, g->s->root);
     if (rc == FM_OK)
-        rc = fmi_condemned_sum(&now, g->s->root);
+        rc = fms_condemned_sum(&now, g->s->root);
     if (rc == FM_OK && (!g->written || !fm_digest_eq(&now, &g->sum)))
         rc = fm_fail(FM_ECONFLICT,
                      "%s/condemned was changed while gc ran; nothing was deleted: run gc again",
                      g->s->root);
     if (rc == FM_OK) /* what came since must be readable too, and keeps what it stands on */
-        rc = fmi_gc_look(g);
+        rc = fms_gc_look(g);
     return rc == FM_OK ? read_leases(g) : rc;
 }
 
-bool fmi_gc_git_goes(const fmi_gc *g, const uint8_t *id)
+bool fms_gc_git_goes(const fms_gc *g, const uint8_t *id)
 {
     bool held;
-    const fmi_batch *b = fmi_condemned_git(g->condemned, id);
-    return b && fmi_gc_batch_over(g, b, &held);
+    const fms_batch *b = fms_condemned_git(g->condemned, id);
+    return b && fms_gc_batch_over(g, b, &held);
 }
 
-void fmi_gc_git_gone(fmi_gc *g, const uint8_t *id)
+void fms_gc_git_gone(fms_gc *g, const uint8_t *id)
 {
-    if (fm_map_put(g->git_gone, id, FMI_GIT_ID_BYTES, g, NULL) == FM_OK)
+    if (fm_map_put(g->git_gone, id, FMS_GIT_ID_BYTES, g, NULL) == FM_OK)
         g->report.git_gone++;
 }
 
-fm_status fmi_gc_git_stays(fmi_gc *g)
+fm_status fms_gc_git_stays(fms_gc *g)
 {
     fm_map_free(g->git_gone);
     g->git_gone = NULL;
@@ -251,13 +251,13 @@ fm_status fmi_gc_git_stays(fmi_gc *g)
 /* Nothing of it is needed any more: what it holds goes, or lies safely elsewhere. A damaged one
  * goes to the quarantine when that is so of its sound records; no reached object leans on the
  * others. */
-static bool may_go(const fmi_gc *g, const fmi_gc_pack *p)
+static bool may_go(const fms_gc *g, const fms_gc_pack *p)
 {
-    if (p->fate != FMI_FATE_FOLD || p->held || (p->damaged && !g->opts.quarantine))
+    if (p->fate != FMS_FATE_FOLD || p->held || (p->damaged && !g->opts.quarantine))
         return false;
     for (uint32_t k = 0; k < p->count; k++) {
-        const fmi_gc_record *rec = &g->record[p->first + k];
-        const fmi_gc_object *o = &g->object[rec->object];
+        const fms_gc_record *rec = &g->record[p->first + k];
+        const fms_gc_object *o = &g->object[rec->object];
         if (!o->goes && !o->safe && !(rec->bad && g->opts.quarantine))
             return false;
     }
@@ -265,7 +265,7 @@ static bool may_go(const fmi_gc *g, const fmi_gc_pack *p)
 }
 
 /* A writer may have put the very same pack into place again: that one is its own. */
-static bool same_file(const fmi_gc *g, const fmi_gc_pack *p, const char *path)
+static bool same_file(const fms_gc *g, const fms_gc_pack *p, const char *path)
 {
     uint64_t now[2];
     for (size_t i = 0; i < g->packs; i++)
@@ -275,27 +275,27 @@ static bool same_file(const fmi_gc *g, const fmi_gc_pack *p, const char *path)
            now[1] == p->identity[1];
 }
 
-static fm_status drop_rows(fmi_gc *g)
+static fm_status drop_rows(fms_gc *g)
 {
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < g->packs; i++) {
-        const fmi_gc_pack *p = &g->pack[i];
+        const fms_gc_pack *p = &g->pack[i];
         int64_t row;
         bool known;
-        if (p->fate != FMI_FATE_GONE)
+        if (p->fate != FMS_FATE_GONE)
             continue;
-        rc = fmi_index_put_pack(g->s->index, p->name, p->map.len, true, &row, &known);
+        rc = fms_index_put_pack(g->s->index, p->name, p->map.len, true, &row, &known);
         if (rc == FM_OK)
-            rc = fmi_index_drop_pack(g->s->index, row);
+            rc = fms_index_drop_pack(g->s->index, row);
     }
     return rc;
 }
 
 /* Damaged bytes may be all that somebody has of something: they are kept, out of the way. */
-static fm_status set_aside(const fmi_gc *g, const char *name, const char *path)
+static fm_status set_aside(const fms_gc *g, const char *name, const char *path)
 {
     char *dir = fm_path_join(g->s->root, "quarantine");
-    char *to = dir ? fm_asprintf("%s/%s" FMI_PACK_SUFFIX, dir, name) : NULL;
+    char *to = dir ? fm_asprintf("%s/%s" FMS_PACK_SUFFIX, dir, name) : NULL;
     fm_status rc = to ? fm_make_dirs(dir) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = fm_move_file(path, to);
@@ -304,13 +304,13 @@ static fm_status set_aside(const fmi_gc *g, const char *name, const char *path)
     return rc;
 }
 
-static fm_status remove_files(fmi_gc *g)
+static fm_status remove_files(fms_gc *g)
 {
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < g->packs; i++) {
-        if (g->pack[i].fate != FMI_FATE_GONE)
+        if (g->pack[i].fate != FMS_FATE_GONE)
             continue;
-        char *path = fmi_store_pack_path(g->s, g->pack[i].name);
+        char *path = fms_store_pack_path(g->s, g->pack[i].name);
         rc = !path                ? FM_ENOMEM
              : g->pack[i].damaged ? set_aside(g, g->pack[i].name, path)
                                   : fm_remove_file(path);
@@ -322,7 +322,7 @@ static fm_status remove_files(fmi_gc *g)
 
 /* Rows first, durably as far as a cache is; then rows and files in one change of the index, so that
  * nobody scans a pack into it that is just being removed. */
-static fm_status remove_packs(fmi_gc *g)
+static fm_status remove_packs(fms_gc *g)
 {
     fm_store *s = g->s;
     fm_lock *lock = NULL;
@@ -330,66 +330,66 @@ static fm_status remove_packs(fmi_gc *g)
     if (rc != FM_OK)
         return rc;
     pthread_mutex_lock(&s->mutex);
-    rc = fmi_index_durable(s->index, true);
+    rc = fms_index_durable(s->index, true);
     for (int pass = 0; rc == FM_OK && pass < 2; pass++) {
-        rc = fmi_index_begin(s->index);
+        rc = fms_index_begin(s->index);
         if (rc != FM_OK)
             break;
         rc = drop_rows(g);
         if (rc == FM_OK && pass == 1)
             rc = remove_files(g);
-        rc = fmi_index_end(s->index, rc);
+        rc = fms_index_end(s->index, rc);
     }
-    fm_ignore(fmi_index_durable(s->index, false), "more is synced than need be");
+    fm_ignore(fms_index_durable(s->index, false), "more is synced than need be");
     pthread_mutex_unlock(&s->mutex);
     fm_lock_drop(lock);
     return rc;
 }
 
-static void count_result(fmi_gc *g)
+static void count_result(fms_gc *g)
 {
-    fmi_gc_report *r = &g->report;
+    fms_gc_report *r = &g->report;
     r->packs_after = g->opts.dry_run ? r->packs_written : 0;
     for (size_t i = 0; i < g->packs; i++)
-        if (g->pack[i].fate != FMI_FATE_GONE) {
+        if (g->pack[i].fate != FMS_FATE_GONE) {
             r->packs_after++;
             r->pack_bytes_after += g->pack[i].map.len;
         }
     for (size_t i = 0; i < g->objects; i++) {
-        const fmi_gc_object *o = &g->object[i];
-        const fmi_batch *b =
-            o->keeper == FMI_KEEPER_NONE ? fmi_condemned_object(g->condemned, &o->id) : NULL;
+        const fms_gc_object *o = &g->object[i];
+        const fms_batch *b =
+            o->keeper == FMS_KEEPER_NONE ? fms_condemned_object(g->condemned, &o->id) : NULL;
         bool held = false, left = false;
         if (!b)
             continue;
-        for (uint32_t k = o->first; k != FMI_GC_NONE; k = g->record[k].next)
-            left = left || g->pack[g->record[k].pack].fate != FMI_FATE_GONE;
+        for (uint32_t k = o->first; k != FMS_GC_NONE; k = g->record[k].next)
+            left = left || g->pack[g->record[k].pack].fate != FMS_FATE_GONE;
         uint64_t *count = &r->waiting_objects, *bytes = &r->waiting_bytes;
         if (o->goes && !left)
             count = &r->gone_objects, bytes = &r->gone_bytes;
         else if (o->goes)
             count = &r->stuck_objects, bytes = &r->stuck_bytes;
-        else if (!fmi_gc_batch_over(g, b, &held) && held)
+        else if (!fms_gc_batch_over(g, b, &held) && held)
             count = &r->held_objects, bytes = &r->held_bytes;
         *count += 1;
         *bytes += o->stored_bytes;
     }
 }
 
-fm_status fmi_gc_remove(fmi_gc *g)
+fm_status fms_gc_remove(fms_gc *g)
 {
     bool any = false;
-    fm_status rc = fmi_gc_settle(g);
+    fm_status rc = fms_gc_settle(g);
     for (size_t i = 0; rc == FM_OK && i < g->packs; i++) {
-        fmi_gc_pack *p = &g->pack[i];
+        fms_gc_pack *p = &g->pack[i];
         if (!may_go(g, p))
             continue;
-        char *path = fmi_store_pack_path(g->s, p->name);
+        char *path = fms_store_pack_path(g->s, p->name);
         if (!path)
             rc = FM_ENOMEM;
         else if (g->opts.dry_run || same_file(g, p, path))
-            p->fate = FMI_FATE_GONE;
-        any = any || p->fate == FMI_FATE_GONE;
+            p->fate = FMS_FATE_GONE;
+        any = any || p->fate == FMS_FATE_GONE;
         fm_free(path);
     }
     if (rc == FM_OK && any && !g->opts.dry_run)
@@ -399,47 +399,47 @@ fm_status fmi_gc_remove(fmi_gc *g)
     return rc;
 }
 
-static bool is_left(const fmi_gc *g, const fm_digest *id)
+static bool is_left(const fms_gc *g, const fm_digest *id)
 {
-    uint32_t at = fmi_gc_find(g, id);
-    if (at == FMI_GC_NONE || g->object[at].keeper != FMI_KEEPER_NONE)
+    uint32_t at = fms_gc_find(g, id);
+    if (at == FMS_GC_NONE || g->object[at].keeper != FMS_KEEPER_NONE)
         return false;
-    for (uint32_t k = g->object[at].first; k != FMI_GC_NONE; k = g->record[k].next)
-        if (g->pack[g->record[k].pack].fate != FMI_FATE_GONE)
+    for (uint32_t k = g->object[at].first; k != FMS_GC_NONE; k = g->record[k].next)
+        if (g->pack[g->record[k].pack].fate != FMS_FATE_GONE)
             return true;
     return false;
 }
 
-static fm_status write_rest(fmi_gc *g)
+static fm_status write_rest(fms_gc *g)
 {
-    fmi_condemned *rest = NULL;
-    const fmi_condemned *from = g->condemned;
-    fm_status rc = fmi_condemned_new(&rest);
+    fms_condemned *rest = NULL;
+    const fms_condemned *from = g->condemned;
+    fm_status rc = fms_condemned_new(&rest);
     for (size_t b = 0; rc == FM_OK && b < from->batch_count; b++) {
-        rc = fmi_condemned_add_batch(rest, from->batch[b].time);
+        rc = fms_condemned_add_batch(rest, from->batch[b].time);
         for (size_t k = 0; rc == FM_OK && k < from->batch[b].lease_count; k++)
-            rc = fmi_condemned_add_lease(rest, from->batch[b].lease[k]);
+            rc = fms_condemned_add_lease(rest, from->batch[b].lease[k]);
     }
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(from->object); i++) {
         fm_digest id;
         memcpy(id.b, fm_map_key_at(from->object, i).data, FM_DIGEST_BYTES);
         if (is_left(g, &id))
-            rc = fmi_condemned_add_object(
+            rc = fms_condemned_add_object(
                 rest, (size_t)(uintptr_t)fm_map_value_at(from->object, i) - 1, &id);
     }
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(from->git); i++) {
         fm_span id = fm_map_key_at(from->git, i);
         if (!fm_map_has(g->git_gone, id.data, id.len))
-            rc = fmi_condemned_add_git(rest, (size_t)(uintptr_t)fm_map_value_at(from->git, i) - 1,
+            rc = fms_condemned_add_git(rest, (size_t)(uintptr_t)fm_map_value_at(from->git, i) - 1,
                                        id.data);
     }
     if (rc == FM_OK)
-        rc = fmi_condemned_write(rest, g->s->root, NULL);
-    fmi_condemned_free(rest);
+        rc = fms_condemned_write(rest, g->s->root, NULL);
+    fms_condemned_free(rest);
     return rc;
 }
 
-fm_status fmi_gc_leave(fmi_gc *g)
+fm_status fms_gc_leave(fms_gc *g)
 {
     fm_status rc = g->opts.dry_run ? FM_OK : write_rest(g);
     fm_lock_drop(g->gate);

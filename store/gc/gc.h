@@ -27,26 +27,26 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_KEEPER_NONE 0u
-#define FMI_KEEPER_SHARED UINT32_MAX
+#define FMS_KEEPER_NONE 0u
+#define FMS_KEEPER_SHARED UINT32_MAX
 
-typedef struct fmi_gc fmi_gc;
+typedef struct fms_gc fms_gc;
 
-typedef struct fmi_gc_opts {
+typedef struct fms_gc_opts {
     bool dry_run;    /* nothing is condemned, written or removed */
     int64_t now;     /* seconds since 1970 */
     int64_t expire;  /* what was condemned until then may go: INT64_MAX all, INT64_MIN nothing */
     bool fold;       /* small packs into few */
     bool fold_all;   /* every pack */
-    uint32_t depth;  /* longest delta chain that a folded object may keep; FMI_CHAIN_MAX: any */
+    uint32_t depth;  /* longest delta chain that a folded object may keep; FMS_CHAIN_MAX: any */
     bool slow;       /* folded objects are coded again with the slow level */
     bool quarantine; /* packs with damage go to quarantine/, once all that is reached is safe */
     uint64_t pack_bytes;     /* a new pack ends when it has so many; 0 = 2 GiB */
     fm_progress_fn progress; /* of decoding and writing; may be NULL */
     void *ctx;
-} fmi_gc_opts;
+} fms_gc_opts;
 
-typedef struct fmi_gc_report {
+typedef struct fms_gc_report {
     uint64_t objects, bytes;                 /* in the packs, each object once; on disk */
     uint64_t live_objects, live_bytes;       /* reached */
     uint64_t new_objects, new_bytes;         /* condemned by this run */
@@ -59,33 +59,33 @@ typedef struct fmi_gc_report {
     uint64_t bad_objects; /* do not decode: their packs stay as they are */
     uint64_t git_new, git_gone;
     bool no_room; /* for what is written before it can be removed: run gc again */
-} fmi_gc_report;
+} fms_gc_report;
 
-FM_CHECKED fm_status fmi_gc_open(fmi_gc **out, fm_store *s, const fmi_gc_opts *opts);
-void fmi_gc_close(fmi_gc *g); /* NULL is fine */
+FM_CHECKED fm_status fms_gc_open(fms_gc **out, fm_store *s, const fms_gc_opts *opts);
+void fms_gc_close(fms_gc *g); /* NULL is fine */
 
-/* keeper: 1 + number of whoever reaches it; an object that two reach becomes FMI_KEEPER_SHARED.
+/* keeper: 1 + number of whoever reaches it; an object that two reach becomes FMS_KEEPER_SHARED.
  * FM_ECORRUPT: no pack holds it with all that it needs, also after a look at packs that came since. */
-FM_CHECKED fm_status fmi_gc_reach(fmi_gc *g, const fm_digest *id, uint32_t keeper);
+FM_CHECKED fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t keeper);
 /* Not reached, but needed by something unreached that stays: not deleted by this run. */
-FM_CHECKED fm_status fmi_gc_stay(fmi_gc *g, const fm_digest *id);
+FM_CHECKED fm_status fms_gc_stay(fms_gc *g, const fm_digest *id);
 /* Bytes on disk of what this keeper alone reaches, and their number. After the reaching. */
-void fmi_gc_kept(const fmi_gc *g, uint32_t keeper, uint64_t *objects, uint64_t *bytes);
+void fms_gc_kept(const fms_gc *g, uint32_t keeper, uint64_t *objects, uint64_t *bytes);
 
 /* git_ids: count ids of 20 bytes of objects in git's packs that are not reached. */
-FM_CHECKED fm_status fmi_gc_condemn(fmi_gc *g, const uint8_t *git_ids, size_t count);
-FM_CHECKED fm_status fmi_gc_rewrite(fmi_gc *g);
-FM_CHECKED fm_status fmi_gc_enter(fmi_gc *g);
+FM_CHECKED fm_status fms_gc_condemn(fms_gc *g, const uint8_t *git_ids, size_t count);
+FM_CHECKED fm_status fms_gc_rewrite(fms_gc *g);
+FM_CHECKED fm_status fms_gc_enter(fms_gc *g);
 /* Of the last look at them: condemn's, then enter's. */
-const fmi_leases *fmi_gc_leases(const fmi_gc *g);
+const fms_leases *fms_gc_leases(const fms_gc *g);
 /* Of the leases last looked at: this git object may be deleted now, unless it is reached. */
-bool fmi_gc_git_goes(const fmi_gc *g, const uint8_t *id);
-void fmi_gc_git_gone(fmi_gc *g, const uint8_t *id); /* it was deleted */
-/* None was, for want of room: what fmi_gc_git_gone said does not count. */
-FM_CHECKED fm_status fmi_gc_git_stays(fmi_gc *g);
-FM_CHECKED fm_status fmi_gc_remove(fmi_gc *g);
-FM_CHECKED fm_status fmi_gc_leave(fmi_gc *g);
-const fmi_gc_report *fmi_gc_result(const fmi_gc *g);
+bool fms_gc_git_goes(const fms_gc *g, const uint8_t *id);
+void fms_gc_git_gone(fms_gc *g, const uint8_t *id); /* it was deleted */
+/* None was, for want of room: what fms_gc_git_gone said does not count. */
+FM_CHECKED fm_status fms_gc_git_stays(fms_gc *g);
+FM_CHECKED fm_status fms_gc_remove(fms_gc *g);
+FM_CHECKED fm_status fms_gc_leave(fms_gc *g);
+const fms_gc_report *fms_gc_result(const fms_gc *g);
 
 FM_END_DECLS
 #endif

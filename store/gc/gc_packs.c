@@ -7,34 +7,34 @@
 
 /* ==== looking ============================================================================== */
 
-static fm_status object_of(fmi_gc *g, const fm_digest *id, uint32_t *out)
+static fm_status object_of(fms_gc *g, const fm_digest *id, uint32_t *out)
 {
-    *out = fmi_gc_find(g, id);
-    if (*out != FMI_GC_NONE)
+    *out = fms_gc_find(g, id);
+    if (*out != FMS_GC_NONE)
         return FM_OK;
-    if (g->objects >= FMI_GC_NONE - 1)
+    if (g->objects >= FMS_GC_NONE - 1)
         return fm_fail(FM_ELIMIT, "gc: more than 4,294,967,293 objects");
     fm_status rc = fm_grow(&g->object, &g->object_cap, g->objects + 1, sizeof *g->object);
     if (rc != FM_OK)
         return rc;
     *out = (uint32_t)g->objects++;
-    fmi_gc_object *o = &g->object[*out];
+    fms_gc_object *o = &g->object[*out];
     memset(o, 0, sizeof *o);
     o->id = *id;
-    o->first = FMI_GC_NONE;
+    o->first = FMS_GC_NONE;
     o->depth = UINT32_MAX;
     return fm_map_put(g->by_id, id->b, FM_DIGEST_BYTES, (void *)((uintptr_t)*out + 1), NULL);
 }
 
-uint32_t fmi_gc_find(const fmi_gc *g, const fm_digest *id)
+uint32_t fms_gc_find(const fms_gc *g, const fm_digest *id)
 {
     uintptr_t at = (uintptr_t)fm_map_get(g->by_id, id->b, FM_DIGEST_BYTES);
-    return at ? (uint32_t)(at - 1) : FMI_GC_NONE;
+    return at ? (uint32_t)(at - 1) : FMS_GC_NONE;
 }
 
-static fm_status add_parents(fmi_gc *g, const fmi_record *r)
+static fm_status add_parents(fms_gc *g, const fms_record *r)
 {
-    if (g->parents + r->parent_count >= FMI_GC_NONE)
+    if (g->parents + r->parent_count >= FMS_GC_NONE)
         return fm_fail(FM_ELIMIT, "gc: more than 4,294,967,293 delta parents");
     fm_status rc =
         fm_grow(&g->parent, &g->parent_cap, g->parents + r->parent_count, sizeof *g->parent);
@@ -43,25 +43,25 @@ static fm_status add_parents(fmi_gc *g, const fmi_record *r)
     return rc;
 }
 
-static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
 {
-    fmi_gc *g = ctx;
-    uint32_t object = FMI_GC_NONE;
-    fm_status rc = g->records >= FMI_GC_NONE - 1 ? fm_fail(FM_ELIMIT, "gc: too many records")
+    fms_gc *g = ctx;
+    uint32_t object = FMS_GC_NONE;
+    fm_status rc = g->records >= FMS_GC_NONE - 1 ? fm_fail(FM_ELIMIT, "gc: too many records")
                                                  : object_of(g, &r->id, &object);
     if (rc == FM_OK)
         rc = fm_grow(&g->record, &g->record_cap, g->records + 1, sizeof *g->record);
-    if (rc != FM_OK || object == FMI_GC_NONE)
+    if (rc != FM_OK || object == FMS_GC_NONE)
         return rc;
-    fmi_gc_object *o = &g->object[object];
-    fmi_gc_record *rec = &g->record[g->records];
+    fms_gc_object *o = &g->object[object];
+    fms_gc_record *rec = &g->record[g->records];
     memset(rec, 0, sizeof *rec);
     rec->object = object;
     rec->pack = (uint32_t)g->packs - 1;
     rec->offset = offset;
     rec->stored_bytes = r->stored_bytes;
     rec->depth = r->depth;
-    rec->recipe = r->recipe.op != FMI_OP_NONE;
+    rec->recipe = r->recipe.op != FMS_OP_NONE;
     rec->parent_at = (uint32_t)g->parents;
     rec->parent_count = r->parent_count;
     rec->next = o->first;
@@ -74,7 +74,7 @@ static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
 
 static fm_status on_fault(void *ctx, const char *text)
 {
-    fmi_gc *g = ctx;
+    fms_gc *g = ctx;
     if (!g->pack[g->packs - 1].faulty)
         snprintf(g->fault, sizeof g->fault, "%s", text);
     g->pack[g->packs - 1].faulty = true;
@@ -83,7 +83,7 @@ static fm_status on_fault(void *ctx, const char *text)
 
 /* The name is the SHA-256 of the bytes: where they agree, nothing is damaged, and a newer fmstore
  * wrote what this one cannot read. */
-static fm_status is_intact(const fmi_gc_pack *p, bool *yes)
+static fm_status is_intact(const fms_gc_pack *p, bool *yes)
 {
     fm_digest sum;
     char hex[FM_HEX_CHARS + 1];
@@ -94,7 +94,7 @@ static fm_status is_intact(const fmi_gc_pack *p, bool *yes)
 }
 
 /* g->fault says what is wrong with it. */
-static fm_status note_unreadable(fmi_gc *g, const fmi_gc_pack *p)
+static fm_status note_unreadable(fms_gc *g, const fms_gc_pack *p)
 {
     bool newer = false;
     fm_status rc = is_intact(p, &newer);
@@ -109,12 +109,12 @@ static fm_status note_unreadable(fmi_gc *g, const fmi_gc_pack *p)
     return rc;
 }
 
-static fm_status look_at(fmi_gc *g, const char *path, const char *name)
+static fm_status look_at(fms_gc *g, const char *path, const char *name)
 {
     fm_status rc = fm_grow(&g->pack, &g->pack_cap, g->packs + 1, sizeof *g->pack);
     if (rc != FM_OK)
         return rc;
-    fmi_gc_pack *p = &g->pack[g->packs];
+    fms_gc_pack *p = &g->pack[g->packs];
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "%s", name);
     p->first = (uint32_t)g->records;
@@ -126,8 +126,8 @@ static fm_status look_at(fmi_gc *g, const char *path, const char *name)
     if (rc != FM_OK)
         return rc;
     g->packs++;
-    fmi_pack_visitor v = {g, on_record, on_fault};
-    rc = fmi_pack_walk(fm_span_of(p->map.data, p->map.len), name, &v);
+    fms_pack_visitor v = {g, on_record, on_fault};
+    rc = fms_pack_walk(fm_span_of(p->map.data, p->map.len), name, &v);
     p = &g->pack[g->packs - 1];
     p->sound = rc == FM_OK;
     if (rc != FM_OK && rc != FM_ECORRUPT && rc != FM_EVERSION)
@@ -141,18 +141,18 @@ static fm_status look_at(fmi_gc *g, const char *path, const char *name)
 
 /* ==== damage =============================================================================== */
 
-static fmi_gc_record *record_of(fmi_gc *g, uint32_t object, const char *pack, uint64_t offset)
+static fms_gc_record *record_of(fms_gc *g, uint32_t object, const char *pack, uint64_t offset)
 {
-    for (uint32_t k = g->object[object].first; k != FMI_GC_NONE; k = g->record[k].next)
+    for (uint32_t k = g->object[object].first; k != FMS_GC_NONE; k = g->record[k].next)
         if (g->record[k].offset == offset && strcmp(g->pack[g->record[k].pack].name, pack) == 0)
             return &g->record[k];
     return NULL;
 }
 
-static void least_sound_depth(fmi_gc *g, uint32_t object)
+static void least_sound_depth(fms_gc *g, uint32_t object)
 {
     uint32_t least = UINT32_MAX;
-    for (uint32_t k = g->object[object].first; k != FMI_GC_NONE; k = g->record[k].next)
+    for (uint32_t k = g->object[object].first; k != FMS_GC_NONE; k = g->record[k].next)
         if (!g->record[k].bad)
             least = FM_MIN(least, g->record[k].depth);
     if (least != UINT32_MAX)
@@ -160,23 +160,23 @@ static void least_sound_depth(fmi_gc *g, uint32_t object)
 }
 
 /* The index remembers what a full fsck found; a record that is marked is not counted on. */
-static fm_status take_marks(fmi_gc *g, const fm_digest *id)
+static fm_status take_marks(fms_gc *g, const fm_digest *id)
 {
     fm_status rc = FM_OK;
-    uint32_t at = fmi_gc_find(g, id);
-    for (uint32_t nth = 0; at != FMI_GC_NONE && rc == FM_OK; nth++) {
-        fmi_place place;
+    uint32_t at = fms_gc_find(g, id);
+    for (uint32_t nth = 0; at != FMS_GC_NONE && rc == FM_OK; nth++) {
+        fms_place place;
         char name[FM_HEX_CHARS + 1];
         uint64_t bytes;
-        rc = fmi_index_find(g->s->index, id, nth, &place);
+        rc = fms_index_find(g->s->index, id, nth, &place);
         if (rc != FM_OK || !place.bad)
             continue;
-        rc = fmi_index_pack_at(g->s->index, place.pack, name, &bytes);
-        fmi_gc_record *rec = rc == FM_OK ? record_of(g, at, name, place.offset) : NULL;
+        rc = fms_index_pack_at(g->s->index, place.pack, name, &bytes);
+        fms_gc_record *rec = rc == FM_OK ? record_of(g, at, name, place.offset) : NULL;
         if (rec)
             rec->bad = g->pack[rec->pack].damaged = true;
     }
-    if (at != FMI_GC_NONE)
+    if (at != FMS_GC_NONE)
         least_sound_depth(g, at);
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
@@ -187,12 +187,12 @@ static fm_status collect_mark(void *ctx, const fm_digest *id)
     return FM_OK;
 }
 
-static fm_status look_for_damage(fmi_gc *g)
+static fm_status look_for_damage(fms_gc *g)
 {
     fm_buf ids;
     fm_buf_init(&ids, 0);
     pthread_mutex_lock(&g->s->mutex);
-    fm_status rc = fmi_index_bad(g->s->index, collect_mark, &ids);
+    fm_status rc = fms_index_bad(g->s->index, collect_mark, &ids);
     if (rc == FM_OK)
         rc = fm_buf_ok(&ids);
     for (size_t i = 0; rc == FM_OK && i < ids.len; i += FM_DIGEST_BYTES) {
@@ -207,7 +207,7 @@ static fm_status look_for_damage(fmi_gc *g)
     return rc;
 }
 
-static bool is_known(const fmi_gc *g, const char *name)
+static bool is_known(const fms_gc *g, const char *name)
 {
     for (size_t i = 0; i < g->packs; i++)
         if (strcmp(g->pack[i].name, name) == 0)
@@ -216,14 +216,14 @@ static bool is_known(const fmi_gc *g, const char *name)
 }
 
 /* Which packs the index knows and packs/ lacks. */
-static fm_status look_for_missing(fmi_gc *g)
+static fm_status look_for_missing(fms_gc *g)
 {
     char name[FM_HEX_CHARS + 1];
     uint64_t count = 0;
     pthread_mutex_lock(&g->s->mutex);
-    fm_status rc = fmi_store_refresh(g->s);
+    fm_status rc = fms_store_refresh(g->s);
     if (rc == FM_OK)
-        rc = fmi_index_missing(g->s->index, name, &count);
+        rc = fms_index_missing(g->s->index, name, &count);
     pthread_mutex_unlock(&g->s->mutex);
     g->missing = (size_t)count;
     if (rc == FM_OK && count && g->unreadable == 0)
@@ -235,14 +235,14 @@ static fm_status look_for_missing(fmi_gc *g)
 }
 
 /* A record that needs nothing, or only what is whole. Chains are short, so a few rounds do. */
-static bool has_whole_record(const fmi_gc *g, const fmi_gc_object *o)
+static bool has_whole_record(const fms_gc *g, const fms_gc_object *o)
 {
-    for (uint32_t k = o->first; k != FMI_GC_NONE; k = g->record[k].next) {
-        const fmi_gc_record *rec = &g->record[k];
+    for (uint32_t k = o->first; k != FMS_GC_NONE; k = g->record[k].next) {
+        const fms_gc_record *rec = &g->record[k];
         bool whole = !(rec->bad && g->opts.quarantine);
         for (uint32_t n = 0; whole && n < rec->parent_count; n++) {
-            uint32_t p = fmi_gc_find(g, &g->parent[rec->parent_at + n]);
-            whole = p != FMI_GC_NONE && g->object[p].whole;
+            uint32_t p = fms_gc_find(g, &g->parent[rec->parent_at + n]);
+            whole = p != FMS_GC_NONE && g->object[p].whole;
         }
         if (whole)
             return true;
@@ -250,7 +250,7 @@ static bool has_whole_record(const fmi_gc *g, const fmi_gc_object *o)
     return false;
 }
 
-static void find_whole(fmi_gc *g)
+static void find_whole(fms_gc *g)
 {
     bool more = true;
     for (size_t i = 0; i < g->objects; i++)
@@ -258,7 +258,7 @@ static void find_whole(fmi_gc *g)
     while (more) {
         more = false;
         for (size_t i = 0; i < g->objects; i++) {
-            fmi_gc_object *o = &g->object[i];
+            fms_gc_object *o = &g->object[i];
             if (o->whole || !has_whole_record(g, o))
                 continue;
             o->whole = more = true;
@@ -267,7 +267,7 @@ static void find_whole(fmi_gc *g)
 }
 
 /* Damaged packs are what a quarantine is for; it takes none that is only newer. */
-static fm_status refuse(const fmi_gc *g)
+static fm_status refuse(const fms_gc *g)
 {
     size_t others = g->unreadable + g->missing - 1;
     char more[48] = "";
@@ -280,15 +280,15 @@ static fm_status refuse(const fmi_gc *g)
                    g->trouble, more);
 }
 
-fm_status fmi_gc_look(fmi_gc *g)
+fm_status fms_gc_look(fms_gc *g)
 {
     fm_names files = {NULL, 0};
     fm_status rc = fm_list_dir(&files, g->s->packs_dir);
     for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
         char name[FM_HEX_CHARS + 1];
-        if (!fmi_is_pack_name(files.name[i], name) || is_known(g, name))
+        if (!fms_is_pack_name(files.name[i], name) || is_known(g, name))
             continue;
-        char *path = fmi_store_pack_path(g->s, name);
+        char *path = fms_store_pack_path(g->s, name);
         rc = path ? look_at(g, path, name) : FM_ENOMEM;
         fm_free(path);
     }
@@ -302,7 +302,7 @@ fm_status fmi_gc_look(fmi_gc *g)
     return rc == FM_OK ? refuse(g) : rc;
 }
 
-void fmi_gc_forget(fmi_gc *g)
+void fms_gc_forget(fms_gc *g)
 {
     for (size_t i = 0; i < g->packs; i++)
         fm_unmap_file(&g->pack[i].map);
@@ -314,17 +314,17 @@ void fmi_gc_forget(fmi_gc *g)
     fm_map_free(g->by_id);
 }
 
-fm_status fmi_gc_parse(const fmi_gc *g, const fmi_gc_record *rec, fmi_record *out)
+fm_status fms_gc_parse(const fms_gc *g, const fms_gc_record *rec, fms_record *out)
 {
-    const fmi_gc_pack *p = &g->pack[rec->pack];
-    size_t end = p->map.len - FMI_PACK_FOOTER_BYTES;
-    return fmi_record_parse(out, fm_span_of(p->map.data + rec->offset, end - (size_t)rec->offset),
+    const fms_gc_pack *p = &g->pack[rec->pack];
+    size_t end = p->map.len - FMS_PACK_FOOTER_BYTES;
+    return fms_record_parse(out, fm_span_of(p->map.data + rec->offset, end - (size_t)rec->offset),
                             p->name);
 }
 
 /* ==== reaching ============================================================================= */
 
-static fm_status push(fmi_gc *g, size_t *depth, uint32_t object)
+static fm_status push(fms_gc *g, size_t *depth, uint32_t object)
 {
     fm_status rc = fm_grow(&g->stack, &g->stack_cap, *depth + 1, sizeof *g->stack);
     if (rc == FM_OK)
@@ -333,48 +333,48 @@ static fm_status push(fmi_gc *g, size_t *depth, uint32_t object)
 }
 
 /* Calls visit with each object that a record of `object` needs. */
-static fm_status each_parent(fmi_gc *g, uint32_t object, size_t *depth)
+static fm_status each_parent(fms_gc *g, uint32_t object, size_t *depth)
 {
     fm_status rc = FM_OK;
-    for (uint32_t r = g->object[object].first; rc == FM_OK && r != FMI_GC_NONE;
+    for (uint32_t r = g->object[object].first; rc == FM_OK && r != FMS_GC_NONE;
          r = g->record[r].next) {
-        const fmi_gc_record *rec = &g->record[r];
+        const fms_gc_record *rec = &g->record[r];
         for (uint32_t k = 0; rc == FM_OK && k < rec->parent_count; k++) {
-            uint32_t p = fmi_gc_find(g, &g->parent[rec->parent_at + k]);
-            if (p != FMI_GC_NONE)
+            uint32_t p = fms_gc_find(g, &g->parent[rec->parent_at + k]);
+            if (p != FMS_GC_NONE)
                 rc = push(g, depth, p);
         }
     }
     return rc;
 }
 
-static fm_status reach_from(fmi_gc *g, uint32_t at, uint32_t keeper)
+static fm_status reach_from(fms_gc *g, uint32_t at, uint32_t keeper)
 {
     size_t depth = 0;
     fm_status rc = push(g, &depth, at);
     while (rc == FM_OK && depth > 0) {
         uint32_t i = g->stack[--depth];
-        fmi_gc_object *o = &g->object[i];
-        if (o->keeper == keeper || o->keeper == FMI_KEEPER_SHARED)
+        fms_gc_object *o = &g->object[i];
+        if (o->keeper == keeper || o->keeper == FMS_KEEPER_SHARED)
             continue;
-        o->keeper = o->keeper == FMI_KEEPER_NONE ? keeper : FMI_KEEPER_SHARED;
+        o->keeper = o->keeper == FMS_KEEPER_NONE ? keeper : FMS_KEEPER_SHARED;
         rc = each_parent(g, i, &depth);
     }
     return rc;
 }
 
-static bool is_whole(const fmi_gc *g, const fm_digest *id, uint32_t *at)
+static bool is_whole(const fms_gc *g, const fm_digest *id, uint32_t *at)
 {
-    *at = fmi_gc_find(g, id);
-    return *at != FMI_GC_NONE && g->object[*at].whole;
+    *at = fms_gc_find(g, id);
+    return *at != FMS_GC_NONE && g->object[*at].whole;
 }
 
-fm_status fmi_gc_reach(fmi_gc *g, const fm_digest *id, uint32_t keeper)
+fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t keeper)
 {
     uint32_t at;
     char hex[FM_HEX_CHARS + 1];
     if (!is_whole(g, id, &at)) { /* in a pack that was written since gc looked, or nowhere */
-        fm_status rc = fmi_gc_look(g);
+        fm_status rc = fms_gc_look(g);
         if (rc != FM_OK)
             return rc;
     }
@@ -387,21 +387,21 @@ fm_status fmi_gc_reach(fmi_gc *g, const fm_digest *id, uint32_t keeper)
                    hex);
 }
 
-fm_status fmi_gc_reach_held(fmi_gc *g, const fm_digest *id)
+fm_status fms_gc_reach_held(fms_gc *g, const fm_digest *id)
 {
-    uint32_t at = fmi_gc_find(g, id);
-    return at == FMI_GC_NONE ? FM_OK : reach_from(g, at, FMI_KEEPER_SHARED);
+    uint32_t at = fms_gc_find(g, id);
+    return at == FMS_GC_NONE ? FM_OK : reach_from(g, at, FMS_KEEPER_SHARED);
 }
 
-fm_status fmi_gc_stay(fmi_gc *g, const fm_digest *id)
+fm_status fms_gc_stay(fms_gc *g, const fm_digest *id)
 {
-    uint32_t at = fmi_gc_find(g, id);
-    if (at != FMI_GC_NONE)
-        g->object[at].stay = true; /* what it needs follows in fmi_gc_settle */
+    uint32_t at = fms_gc_find(g, id);
+    if (at != FMS_GC_NONE)
+        g->object[at].stay = true; /* what it needs follows in fms_gc_settle */
     return FM_OK;
 }
 
-void fmi_gc_kept(const fmi_gc *g, uint32_t keeper, uint64_t *objects, uint64_t *bytes)
+void fms_gc_kept(const fms_gc *g, uint32_t keeper, uint64_t *objects, uint64_t *bytes)
 {
     *objects = *bytes = 0;
     for (size_t i = 0; i < g->objects; i++)
@@ -411,7 +411,7 @@ void fmi_gc_kept(const fmi_gc *g, uint32_t keeper, uint64_t *objects, uint64_t *
         }
 }
 
-bool fmi_gc_batch_over(const fmi_gc *g, const fmi_batch *b, bool *held)
+bool fms_gc_batch_over(const fms_gc *g, const fms_batch *b, bool *held)
 {
     *held = false;
     if (b->time > g->opts.expire || g->opts.expire == INT64_MIN)
@@ -427,17 +427,17 @@ bool fmi_gc_batch_over(const fmi_gc *g, const fmi_batch *b, bool *held)
 
 /* What stays and is not reached (in a pack too live to be rewritten, or still in its grace) must
  * stay whole: its parents stay too. */
-fm_status fmi_gc_settle(fmi_gc *g)
+fm_status fms_gc_settle(fms_gc *g)
 {
     size_t depth = 0;
     fm_status rc = FM_OK;
     for (size_t i = 0; i < g->objects; i++) {
-        fmi_gc_object *o = &g->object[i];
-        const fmi_batch *b = o->keeper == FMI_KEEPER_NONE && !o->stay
-                                 ? fmi_condemned_object(g->condemned, &o->id)
+        fms_gc_object *o = &g->object[i];
+        const fms_batch *b = o->keeper == FMS_KEEPER_NONE && !o->stay
+                                 ? fms_condemned_object(g->condemned, &o->id)
                                  : NULL;
         bool held;
-        o->goes = b && fmi_gc_batch_over(g, b, &held);
+        o->goes = b && fms_gc_batch_over(g, b, &held);
     }
     for (uint32_t i = 0; rc == FM_OK && i < g->objects; i++)
         if (!g->object[i].goes)

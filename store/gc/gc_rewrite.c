@@ -17,13 +17,13 @@
 #define PACK_BYTES_DEFAULT ((uint64_t)2 << 30)
 
 typedef struct rewrite {
-    fmi_gc *g;
-    fmi_coder *coder;
-    fmi_packer packer;
+    fms_gc *g;
+    fms_coder *coder;
+    fms_packer packer;
     bool open;
     uint32_t features;           /* of the packs to come */
     uint8_t *leaf, *parent_leaf; /* FM_LEAF_BYTES each */
-    fmi_leaf_row *rows;
+    fms_leaf_row *rows;
     size_t row_cap;
     fm_buf payload;
     uint32_t *fresh; /* objects of the pack being written */
@@ -34,66 +34,66 @@ typedef struct rewrite {
 
 /* ==== plan ================================================================================= */
 
-static uint64_t pack_limit(const fmi_gc *g)
+static uint64_t pack_limit(const fms_gc *g)
 {
     return g->opts.pack_bytes ? g->opts.pack_bytes : PACK_BYTES_DEFAULT;
 }
 
 /* One of the object's records of least depth lies in a pack that stays. */
-static uint32_t staying_record(const fmi_gc *g, const fmi_gc_object *o)
+static uint32_t staying_record(const fms_gc *g, const fms_gc_object *o)
 {
-    for (uint32_t k = o->first; k != FMI_GC_NONE; k = g->record[k].next) {
-        const fmi_gc_record *rec = &g->record[k];
-        const fmi_gc_pack *p = &g->pack[rec->pack];
-        if (!rec->bad && rec->depth == o->depth && p->sound && p->fate == FMI_FATE_KEEP)
+    for (uint32_t k = o->first; k != FMS_GC_NONE; k = g->record[k].next) {
+        const fms_gc_record *rec = &g->record[k];
+        const fms_gc_pack *p = &g->pack[rec->pack];
+        if (!rec->bad && rec->depth == o->depth && p->sound && p->fate == FMS_FATE_KEEP)
             return k;
     }
-    return FMI_GC_NONE;
+    return FMS_GC_NONE;
 }
 
-static bool is_deep(const fmi_gc *g, const fmi_gc_pack *p)
+static bool is_deep(const fms_gc *g, const fms_gc_pack *p)
 {
     for (uint32_t k = 0; k < p->count; k++) {
-        const fmi_gc_record *rec = &g->record[p->first + k];
+        const fms_gc_record *rec = &g->record[p->first + k];
         if (rec->depth > g->opts.depth && !g->object[rec->object].goes)
             return true;
     }
     return false;
 }
 
-static void weigh(fmi_gc *g, fmi_gc_pack *p)
+static void weigh(fms_gc *g, fms_gc_pack *p)
 {
     p->needed_bytes = p->dead_bytes = 0;
     for (uint32_t k = 0; k < p->count; k++) {
-        const fmi_gc_record *rec = &g->record[p->first + k];
+        const fms_gc_record *rec = &g->record[p->first + k];
         *(g->object[rec->object].goes ? &p->dead_bytes : &p->needed_bytes) += rec->stored_bytes;
     }
 }
 
 /* All that it holds lies elsewhere too: a run that was killed, or two writers at once. */
-static bool is_redundant(const fmi_gc *g, fmi_gc_pack *p)
+static bool is_redundant(const fms_gc *g, fms_gc_pack *p)
 {
     bool yes = p->count > 0;
-    p->fate = FMI_FATE_FOLD; /* for staying_record */
+    p->fate = FMS_FATE_FOLD; /* for staying_record */
     for (uint32_t k = 0; yes && k < p->count; k++) {
-        const fmi_gc_object *o = &g->object[g->record[p->first + k].object];
-        yes = o->goes || staying_record(g, o) != FMI_GC_NONE;
+        const fms_gc_object *o = &g->object[g->record[p->first + k].object];
+        yes = o->goes || staying_record(g, o) != FMS_GC_NONE;
     }
-    p->fate = FMI_FATE_KEEP;
+    p->fate = FMS_FATE_KEEP;
     return yes;
 }
 
-static void plan(fmi_gc *g)
+static void plan(fms_gc *g)
 {
     size_t folded = 0;
-    fmi_gc_pack *last = NULL;
+    fms_gc_pack *last = NULL;
     for (size_t i = 0; i < g->packs; i++) {
-        fmi_gc_pack *p = &g->pack[i];
+        fms_gc_pack *p = &g->pack[i];
         weigh(g, p);
         if (p->held)
             continue;
         if (p->damaged) {
-            p->fate = g->opts.quarantine ? FMI_FATE_FOLD : FMI_FATE_KEEP;
+            p->fate = g->opts.quarantine ? FMS_FATE_FOLD : FMS_FATE_KEEP;
             continue;
         }
         bool mostly_dead = p->dead_bytes >= p->needed_bytes;
@@ -101,7 +101,7 @@ static void plan(fmi_gc *g)
         bool deep = g->opts.fold && is_deep(g, p);
         if (!mostly_dead && !small && !deep)
             continue;
-        p->fate = FMI_FATE_FOLD;
+        p->fate = FMS_FATE_FOLD;
         if (!mostly_dead && !deep && p->dead_bytes == 0) {
             folded++;
             last = p;
@@ -110,15 +110,15 @@ static void plan(fmi_gc *g)
     if (folded == 1 && last && !g->opts.slow) { /* alone it would become itself again */
         bool others = false;
         for (size_t i = 0; i < g->packs; i++)
-            others = others || (&g->pack[i] != last && g->pack[i].fate == FMI_FATE_FOLD &&
+            others = others || (&g->pack[i] != last && g->pack[i].fate == FMS_FATE_FOLD &&
                                 g->pack[i].needed_bytes > 0);
         if (!others)
-            last->fate = FMI_FATE_KEEP;
+            last->fate = FMS_FATE_KEEP;
     }
     for (size_t i = 0; i < g->packs; i++) {
-        fmi_gc_pack *p = &g->pack[i];
-        if (p->fate == FMI_FATE_KEEP && !p->held && !p->damaged && is_redundant(g, p))
-            p->fate = FMI_FATE_FOLD;
+        fms_gc_pack *p = &g->pack[i];
+        if (p->fate == FMS_FATE_KEEP && !p->held && !p->damaged && is_redundant(g, p))
+            p->fate = FMS_FATE_FOLD;
     }
 }
 
@@ -131,7 +131,7 @@ static bool is_damage(fm_status rc)
 
 static fm_status advance(rewrite *w, uint64_t bytes)
 {
-    const fmi_gc_opts *o = &w->g->opts;
+    const fms_gc_opts *o = &w->g->opts;
     w->done_bytes += bytes;
     if (o->progress && o->progress(o->ctx, w->done_bytes, FM_MAX(w->total_bytes, w->done_bytes)))
         return fm_fail(FM_ECANCELLED, "stopped; what was written so far is kept");
@@ -139,22 +139,22 @@ static fm_status advance(rewrite *w, uint64_t bytes)
 }
 
 /* Every leaf against its digest. */
-static fm_status verify(rewrite *w, const fmi_record *r)
+static fm_status verify(rewrite *w, const fms_record *r)
 {
-    fmi_chain ch;
-    fm_status rc = fmi_chain_from(&ch, w->g->s, r, NULL);
+    fms_chain ch;
+    fm_status rc = fms_chain_from(&ch, w->g->s, r, NULL);
     if (rc != FM_OK)
         return rc;
     for (uint32_t i = 0; rc == FM_OK && i < r->leaf_count; i++)
-        rc = fmi_chain_leaf(&ch, w->coder, i, w->leaf);
-    fmi_chain_release(&ch);
+        rc = fms_chain_leaf(&ch, w->coder, i, w->leaf);
+    fms_chain_release(&ch);
     return rc;
 }
 
 /* FM_OK with rec->bad set: it does not decode, and is not to be counted on. */
-static fm_status verify_record(rewrite *w, fmi_gc_record *rec, fmi_record *r)
+static fm_status verify_record(rewrite *w, fms_gc_record *rec, fms_record *r)
 {
-    fm_status rc = fmi_gc_parse(w->g, rec, r);
+    fm_status rc = fms_gc_parse(w->g, rec, r);
     if (rc == FM_OK)
         rc = verify(w, r);
     rec->bad = is_damage(rc);
@@ -170,10 +170,10 @@ static fm_status verify_record(rewrite *w, fmi_gc_record *rec, fmi_record *r)
 
 /* The new pack is mapped afresh; what was copied must be the same bytes, what was coded anew must
  * decode to the digests. */
-static fm_status check_fresh(rewrite *w, size_t i, const uint8_t *bytes, const fmi_record *r)
+static fm_status check_fresh(rewrite *w, size_t i, const uint8_t *bytes, const fms_record *r)
 {
-    fmi_gc *g = w->g;
-    fmi_gc_object *o = &g->object[w->fresh[i]];
+    fms_gc *g = w->g;
+    fms_gc_object *o = &g->object[w->fresh[i]];
     if (!fm_digest_eq(&o->id, &r->id))
         return fm_fail(FM_ECORRUPT, "gc: the new pack has its records in another order");
     fm_status rc = FM_OK;
@@ -181,8 +181,8 @@ static fm_status check_fresh(rewrite *w, size_t i, const uint8_t *bytes, const f
         rc = verify(w, r);
     } else {
         bool same = false;
-        for (uint32_t k = o->first; !same && k != FMI_GC_NONE; k = g->record[k].next) {
-            const fmi_gc_record *rec = &g->record[k];
+        for (uint32_t k = o->first; !same && k != FMS_GC_NONE; k = g->record[k].next) {
+            const fms_gc_record *rec = &g->record[k];
             same = !rec->bad && rec->depth == r->depth && rec->stored_bytes == r->stored_bytes &&
                    memcmp(g->pack[rec->pack].map.data + rec->offset, bytes,
                           (size_t)r->stored_bytes) == 0;
@@ -201,7 +201,7 @@ typedef struct fresh_walk {
     size_t at;
 } fresh_walk;
 
-static fm_status on_fresh(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status on_fresh(void *ctx, uint64_t offset, const fms_record *r)
 {
     fresh_walk *f = ctx;
     if (f->at >= f->w->fresh_count)
@@ -209,25 +209,25 @@ static fm_status on_fresh(void *ctx, uint64_t offset, const fmi_record *r)
     return check_fresh(f->w, f->at++, f->pack + offset, r);
 }
 
-static fm_status check_pack(rewrite *w, const fmi_gc_pack *p)
+static fm_status check_pack(rewrite *w, const fms_gc_pack *p)
 {
     fresh_walk f = {w, p->map.data, 0};
-    fmi_pack_visitor v = {&f, on_fresh, NULL};
-    fm_status rc = fmi_pack_walk(fm_span_of(p->map.data, p->map.len), p->name, &v);
+    fms_pack_visitor v = {&f, on_fresh, NULL};
+    fm_status rc = fms_pack_walk(fm_span_of(p->map.data, p->map.len), p->name, &v);
     if (rc == FM_OK && f.at != w->fresh_count)
         rc = fm_fail(FM_ECORRUPT, "gc: the new pack %s lacks records", p->name);
     return rc;
 }
 
 /* What was folded is what came out: the file that was there is the new one. */
-static void not_gone(fmi_gc *g, const char *name)
+static void not_gone(fms_gc *g, const char *name)
 {
     for (size_t i = 0; i < g->packs; i++)
         if (!g->pack[i].written && strcmp(g->pack[i].name, name) == 0) {
             fm_unmap_file(&g->pack[g->packs - 1].map);
             g->packs--;
             g->pack[i].written = true;
-            g->pack[i].fate = FMI_FATE_KEEP;
+            g->pack[i].fate = FMS_FATE_KEEP;
             g->report.packs_written--;
             return;
         }
@@ -235,19 +235,19 @@ static void not_gone(fmi_gc *g, const char *name)
 
 static fm_status end_pack(rewrite *w)
 {
-    fmi_gc *g = w->g;
+    fms_gc *g = w->g;
     if (!w->open)
         return FM_OK;
     fm_status rc = fm_grow(&g->pack, &g->pack_cap, g->packs + 1, sizeof *g->pack);
     if (rc != FM_OK)
         return rc;
-    fmi_gc_pack *p = &g->pack[g->packs];
+    fms_gc_pack *p = &g->pack[g->packs];
     memset(p, 0, sizeof *p);
-    rc = fmi_packer_publish(&w->packer);
+    rc = fms_packer_publish(&w->packer);
     if (rc != FM_OK)
         return rc;
     memcpy(p->name, w->packer.name, sizeof p->name);
-    char *path = fmi_store_pack_path(g->s, p->name);
+    char *path = fms_store_pack_path(g->s, p->name);
     rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_OK) {
@@ -257,7 +257,7 @@ static fm_status end_pack(rewrite *w)
         rc = check_pack(w, p);
         not_gone(g, p->name);
     }
-    fmi_packer_release(&w->packer);
+    fms_packer_release(&w->packer);
     w->open = false;
     w->fresh_count = 0;
     return rc;
@@ -269,7 +269,7 @@ static fm_status begin_pack(rewrite *w, uint64_t next_bytes)
     if (w->open && w->packer.offset + next_bytes > pack_limit(w->g))
         rc = end_pack(w);
     if (rc == FM_OK && !w->open) {
-        rc = fmi_packer_begin(&w->packer, w->g->s, w->features);
+        rc = fms_packer_begin(&w->packer, w->g->s, w->features);
         w->open = rc == FM_OK;
     }
     return rc;
@@ -291,80 +291,80 @@ static fm_status note_fresh(rewrite *w, uint32_t object, bool recoded)
 /* ==== coding again ========================================================================= */
 
 /* The record of least depth: its parents are the ones to climb. */
-static const fmi_gc_record *least(const fmi_gc *g, uint32_t object)
+static const fms_gc_record *least(const fms_gc *g, uint32_t object)
 {
-    const fmi_gc_object *o = &g->object[object];
-    for (uint32_t k = o->first; k != FMI_GC_NONE; k = g->record[k].next)
+    const fms_gc_object *o = &g->object[object];
+    for (uint32_t k = o->first; k != FMS_GC_NONE; k = g->record[k].next)
         if (g->record[k].depth == o->depth && !g->record[k].bad)
             return &g->record[k];
     return NULL;
 }
 
-static bool wants_recode(const fmi_gc *g, const fmi_gc_record *rec)
+static bool wants_recode(const fms_gc *g, const fms_gc_record *rec)
 {
-    if (g->pack[rec->pack].fate != FMI_FATE_FOLD || !g->opts.fold)
+    if (g->pack[rec->pack].fate != FMS_FATE_FOLD || !g->opts.fold)
         return false;
     /* A recipe's record is kept as it is: coded again against one parent it would grow. */
     return rec->depth > g->opts.depth || (g->opts.slow && !rec->recipe);
 }
 
-/* The nearest ancestor that leaves room for one more step; FMI_GC_NONE: code it alone. */
-static uint32_t shallow_ancestor(const fmi_gc *g, const fmi_gc_record *rec)
+/* The nearest ancestor that leaves room for one more step; FMS_GC_NONE: code it alone. */
+static uint32_t shallow_ancestor(const fms_gc *g, const fms_gc_record *rec)
 {
-    uint32_t limit = FM_MIN(g->opts.depth, FMI_CHAIN_MAX);
-    for (unsigned step = 0; rec && rec->parent_count == 1 && !rec->recipe && step <= FMI_CHAIN_MAX;
+    uint32_t limit = FM_MIN(g->opts.depth, FMS_CHAIN_MAX);
+    for (unsigned step = 0; rec && rec->parent_count == 1 && !rec->recipe && step <= FMS_CHAIN_MAX;
          step++) {
-        uint32_t p = fmi_gc_find(g, &g->parent[rec->parent_at]);
-        if (p == FMI_GC_NONE)
-            return FMI_GC_NONE;
+        uint32_t p = fms_gc_find(g, &g->parent[rec->parent_at]);
+        if (p == FMS_GC_NONE)
+            return FMS_GC_NONE;
         if (g->object[p].new_depth < limit)
             return p;
         rec = least(g, p);
     }
-    return FMI_GC_NONE;
+    return FMS_GC_NONE;
 }
 
-static fm_status encode_leaves(rewrite *w, const fmi_record *from, const fmi_chain *own,
-                               const fmi_chain *parent, bool *needs_parent)
+static fm_status encode_leaves(rewrite *w, const fms_record *from, const fms_chain *own,
+                               const fms_chain *parent, bool *needs_parent)
 {
     fm_status rc = fm_grow(&w->rows, &w->row_cap, (size_t)from->leaf_count + 1, sizeof *w->rows);
     fm_buf_clear(&w->payload);
     *needs_parent = false;
     for (uint32_t i = 0; rc == FM_OK && i < from->leaf_count; i++) {
-        size_t before = w->payload.len, bytes = fmi_leaf_bytes(from->bytes, i);
-        fmi_leaf_at at = fmi_leaf_at_of(from->dtype, from->is_blob ? NULL : &from->shape, i);
+        size_t before = w->payload.len, bytes = fms_leaf_bytes(from->bytes, i);
+        fms_leaf_at at = fms_leaf_at_of(from->dtype, from->is_blob ? NULL : &from->shape, i);
         at.slow = w->g->opts.slow;
-        rc = fmi_chain_leaf(own, w->coder, i, w->leaf);
+        rc = fms_chain_leaf(own, w->coder, i, w->leaf);
         if (rc == FM_OK && parent)
-            rc = fmi_chain_leaf(parent, w->coder, i, w->parent_leaf);
+            rc = fms_chain_leaf(parent, w->coder, i, w->parent_leaf);
         if (rc == FM_OK)
-            rc = fmi_leaf_encode(w->coder, &w->payload, &w->rows[i].codec, &at,
+            rc = fms_leaf_encode(w->coder, &w->payload, &w->rows[i].codec, &at,
                                  fm_span_of(w->leaf, bytes), parent ? w->parent_leaf : NULL);
         if (rc == FM_OK)
             rc = fm_buf_ok(&w->payload);
-        fmi_leaf_digest(from, i, &w->rows[i].digest);
+        fms_leaf_digest(from, i, &w->rows[i].digest);
         w->rows[i].stored_bytes = (uint32_t)(w->payload.len - before);
-        *needs_parent = *needs_parent || fmi_codec_needs_parent(w->rows[i].codec);
+        *needs_parent = *needs_parent || fms_codec_needs_parent(w->rows[i].codec);
     }
     return rc;
 }
 
 /* A parent that cannot be used (another shape, damaged) is done without. */
-static fm_status recode(rewrite *w, const fmi_record *from, uint32_t parent, bool *smaller,
-                        fmi_record *to)
+static fm_status recode(rewrite *w, const fms_record *from, uint32_t parent, bool *smaller,
+                        fms_record *to)
 {
-    fmi_gc *g = w->g;
-    fmi_chain own, up;
+    fms_gc *g = w->g;
+    fms_chain own, up;
     bool with = false, needs = false;
-    fm_status rc = fmi_chain_from(&own, g->s, from, NULL);
+    fm_status rc = fms_chain_from(&own, g->s, from, NULL);
     if (rc != FM_OK)
         return rc;
-    if (parent != FMI_GC_NONE) {
-        rc = fmi_chain_open(&up, g->s, &g->object[parent].id, 0, NULL);
+    if (parent != FMS_GC_NONE) {
+        rc = fms_chain_open(&up, g->s, &g->object[parent].id, 0, NULL);
         with = rc == FM_OK;
         if (with && (up.link[0].is_blob || up.link[0].dtype != from->dtype ||
                      !fm_shape_eq(&up.link[0].shape, &from->shape))) {
-            fmi_chain_release(&up);
+            fms_chain_release(&up);
             with = false;
         }
         rc = is_damage(rc) ? FM_OK : rc;
@@ -382,16 +382,16 @@ static fm_status recode(rewrite *w, const fmi_record *from, uint32_t parent, boo
     to->payload_bytes = w->payload.len;
     *smaller = w->payload.len < from->payload_bytes;
     if (with)
-        fmi_chain_release(&up);
-    fmi_chain_release(&own);
+        fms_chain_release(&up);
+    fms_chain_release(&own);
     return rc;
 }
 
-static fm_status put(rewrite *w, const fmi_gc_record *rec, const fmi_record *r)
+static fm_status put(rewrite *w, const fms_gc_record *rec, const fms_record *r)
 {
-    fmi_gc *g = w->g;
+    fms_gc *g = w->g;
     bool again = wants_recode(g, rec), smaller = false;
-    fmi_record to;
+    fms_record to;
     fm_status rc = FM_OK;
     if (again)
         rc = recode(w, r, shallow_ancestor(g, rec), &smaller, &to);
@@ -399,25 +399,25 @@ static fm_status put(rewrite *w, const fmi_gc_record *rec, const fmi_record *r)
     if (rc == FM_OK)
         rc = begin_pack(w, again ? to.payload_bytes + r->head_bytes : r->stored_bytes);
     if (rc == FM_OK)
-        rc = again ? fmi_packer_add(&w->packer, &to, w->rows, fm_buf_span(&w->payload))
-                   : fmi_packer_copy(&w->packer, r, g->pack[rec->pack].map.data + rec->offset);
+        rc = again ? fms_packer_add(&w->packer, &to, w->rows, fm_buf_span(&w->payload))
+                   : fms_packer_copy(&w->packer, r, g->pack[rec->pack].map.data + rec->offset);
     g->report.recoded_objects += again;
     return rc == FM_OK ? note_fresh(w, rec->object, again) : rc;
 }
 
 /* What depth each object has at most when this run is over: ancestors first. */
-static void plan_depths(fmi_gc *g)
+static void plan_depths(fms_gc *g)
 {
     for (size_t i = 0; i < g->objects; i++)
         g->object[i].new_depth = g->object[i].depth;
-    for (uint32_t depth = 1; depth <= FMI_CHAIN_MAX; depth++)
+    for (uint32_t depth = 1; depth <= FMS_CHAIN_MAX; depth++)
         for (uint32_t i = 0; i < g->objects; i++) {
-            fmi_gc_object *o = &g->object[i];
-            const fmi_gc_record *rec = o->depth == depth ? least(g, i) : NULL;
-            if (!rec || staying_record(g, o) != FMI_GC_NONE || !wants_recode(g, rec))
+            fms_gc_object *o = &g->object[i];
+            const fms_gc_record *rec = o->depth == depth ? least(g, i) : NULL;
+            if (!rec || staying_record(g, o) != FMS_GC_NONE || !wants_recode(g, rec))
                 continue;
             uint32_t p = shallow_ancestor(g, rec);
-            o->new_depth = p == FMI_GC_NONE ? 0 : g->object[p].new_depth + 1;
+            o->new_depth = p == FMS_GC_NONE ? 0 : g->object[p].new_depth + 1;
             if (rec->depth <= g->opts.depth) /* it may be copied after all */
                 o->new_depth = FM_MAX(o->new_depth, rec->depth);
         }
@@ -427,15 +427,15 @@ static void plan_depths(fmi_gc *g)
 
 static fm_status take(rewrite *w, uint32_t k)
 {
-    fmi_gc *g = w->g;
-    fmi_record r;
-    fmi_gc_record *rec = &g->record[k];
-    fmi_gc_object *o = &g->object[rec->object];
+    fms_gc *g = w->g;
+    fms_record r;
+    fms_gc_record *rec = &g->record[k];
+    fms_gc_object *o = &g->object[rec->object];
     if (o->goes || o->safe || o->pending || rec->bad || rec->depth != o->depth)
         return FM_OK;
     fm_status rc = FM_OK;
     uint32_t there = staying_record(g, o);
-    if (there != FMI_GC_NONE) {
+    if (there != FMS_GC_NONE) {
         rc = verify_record(w, &g->record[there], &r);
         o->safe = rc == FM_OK && !g->record[there].bad;
         if (rc != FM_OK || o->safe)
@@ -449,17 +449,17 @@ static fm_status take(rewrite *w, uint32_t k)
 
 static fm_status take_packs(rewrite *w)
 {
-    fmi_gc *g = w->g;
+    fms_gc *g = w->g;
     size_t packs = g->packs; /* those of before */
     fm_status rc = FM_OK;
     for (size_t k = 0; k < g->records; k++)
-        if (g->record[k].recipe && g->pack[g->record[k].pack].fate == FMI_FATE_FOLD)
-            w->features |= FMI_PACK_RECIPES;
+        if (g->record[k].recipe && g->pack[g->record[k].pack].fate == FMS_FATE_FOLD)
+            w->features |= FMS_PACK_RECIPES;
     for (size_t i = 0; i < packs; i++)
-        w->total_bytes += g->pack[i].fate == FMI_FATE_FOLD ? g->pack[i].needed_bytes : 0;
+        w->total_bytes += g->pack[i].fate == FMS_FATE_FOLD ? g->pack[i].needed_bytes : 0;
     for (size_t i = 0; rc == FM_OK && i < packs; i++) {
         uint32_t first = g->pack[i].first, count = g->pack[i].count;
-        if (g->pack[i].fate != FMI_FATE_FOLD)
+        if (g->pack[i].fate != FMS_FATE_FOLD)
             continue;
         for (uint32_t k = first; rc == FM_OK && k < first + count; k++)
             rc = take(w, k);
@@ -468,27 +468,27 @@ static fm_status take_packs(rewrite *w)
 }
 
 /* A dry run only says what would be copied. */
-static void pretend(fmi_gc *g)
+static void pretend(fms_gc *g)
 {
     for (size_t i = 0; i < g->packs; i++)
-        for (uint32_t k = 0; g->pack[i].fate == FMI_FATE_FOLD && k < g->pack[i].count; k++) {
-            fmi_gc_object *o = &g->object[g->record[g->pack[i].first + k].object];
+        for (uint32_t k = 0; g->pack[i].fate == FMS_FATE_FOLD && k < g->pack[i].count; k++) {
+            fms_gc_object *o = &g->object[g->record[g->pack[i].first + k].object];
             o->safe = !o->goes;
         }
     uint64_t bytes = 0;
     for (size_t i = 0; i < g->packs; i++)
-        bytes += g->pack[i].fate == FMI_FATE_FOLD ? g->pack[i].needed_bytes : 0;
+        bytes += g->pack[i].fate == FMS_FATE_FOLD ? g->pack[i].needed_bytes : 0;
     g->report.pack_bytes_after = bytes;
     g->report.packs_written = (bytes + pack_limit(g) - 1) / pack_limit(g);
 }
 
-fm_status fmi_gc_rewrite(fmi_gc *g)
+fm_status fms_gc_rewrite(fms_gc *g)
 {
     rewrite w;
     memset(&w, 0, sizeof w);
     w.g = g;
     fm_buf_init(&w.payload, (size_t)FM_MAX_TENSOR_BYTES);
-    fm_status rc = fmi_gc_settle(g);
+    fm_status rc = fms_gc_settle(g);
     if (rc != FM_OK)
         return rc;
     plan(g);
@@ -497,20 +497,20 @@ fm_status fmi_gc_rewrite(fmi_gc *g)
         pretend(g);
         return FM_OK;
     }
-    rc = fmi_store_coder(g->s, &w.coder);
+    rc = fms_store_coder(g->s, &w.coder);
     w.leaf = fm_malloc(FM_LEAF_BYTES);
     w.parent_leaf = fm_malloc(FM_LEAF_BYTES);
     if (rc == FM_OK && (!w.leaf || !w.parent_leaf))
         rc = FM_ENOMEM;
     if (rc == FM_OK)
         rc = take_packs(&w);
-    if (rc == FM_EIO && fmi_no_room()) { /* what was not copied stays where it is */
+    if (rc == FM_EIO && fms_no_room()) { /* what was not copied stays where it is */
         g->report.no_room = true;
         fm_error_clear();
         rc = FM_OK;
     }
-    fmi_packer_release(&w.packer);
-    fmi_store_coder_return(g->s, w.coder);
+    fms_packer_release(&w.packer);
+    fms_store_coder_return(g->s, w.coder);
     fm_free(w.leaf);
     fm_free(w.parent_leaf);
     fm_free(w.rows);

@@ -10,7 +10,7 @@
 
 static const char name[] = "reserve";
 
-void fmi_room_let_go(const char *root)
+void fms_room_let_go(const char *root)
 {
     fm_error_state kept;
     fm_error_save(&kept);
@@ -35,7 +35,7 @@ static fm_status reserve(const char *root, const char *path, uint64_t bytes)
     return rc;
 }
 
-void fmi_room_reserve(const char *root, uint64_t bytes)
+void fms_room_reserve(const char *root, uint64_t bytes)
 {
     fm_error_state kept;
     fm_error_save(&kept);
@@ -46,7 +46,7 @@ void fmi_room_reserve(const char *root, uint64_t bytes)
     fm_error_restore(&kept);
 }
 
-bool fmi_no_room(void)
+bool fms_no_room(void)
 {
     static const int codes[] = {ENOSPC, EDQUOT};
     const char *text = fm_error_text();

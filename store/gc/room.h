@@ -10,15 +10,15 @@
 FM_BEGIN_DECLS
 
 /* The list of the condemned, the index's log, the names of a few small files; a line of the list is
- * at most FMI_ROOM_OBJECT_BYTES, and the log takes about as much for a row. */
-#define FMI_ROOM_BYTES (256u << 10)
-#define FMI_ROOM_OBJECT_BYTES 160u
+ * at most FMS_ROOM_OBJECT_BYTES, and the log takes about as much for a row. */
+#define FMS_ROOM_BYTES (256u << 10)
+#define FMS_ROOM_OBJECT_BYTES 160u
 
 /* Both do what they can: without room nothing is reserved. They keep the current error text. */
-void fmi_room_let_go(const char *root);
-void fmi_room_reserve(const char *root, uint64_t bytes);
+void fms_room_let_go(const char *root);
+void fms_room_reserve(const char *root, uint64_t bytes);
 /* The current error is that of a full disk or a quota, whoever found it: we, libgit2 or SQLite. */
-bool fmi_no_room(void);
+bool fms_no_room(void);
 
 FM_END_DECLS
 #endif

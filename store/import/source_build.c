@@ -326,7 +326,7 @@ fm_status src_name_put(fm_json *file, const char *name)
     size_t n = 1;
 
     for (size_t i = 0; i < len && n; i += n)
-        n = fmi_json_utf8_len((const uint8_t *)name + i, len - i);
+        n = fms_json_utf8_len((const uint8_t *)name + i, len - i);
     if (n)
         return fm_json_set(file, "name", fm_json_new_str(name));
     fm_buf_init(&b, 0);

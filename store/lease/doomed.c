@@ -11,10 +11,10 @@
 #define SUM_LINE_BYTES (sizeof SUM_WORD - 1 + FM_HEX_CHARS + 1)
 enum { LEASE_NAME_MAX = 64, BATCHES_MAX = 1 << 20 };
 
-fm_status fmi_condemned_new(fmi_condemned **out)
+fm_status fms_condemned_new(fms_condemned **out)
 {
     *out = NULL;
-    fmi_condemned *c = fm_calloc(1, sizeof *c);
+    fms_condemned *c = fm_calloc(1, sizeof *c);
     if (!c)
         return FM_ENOMEM;
     fm_status rc = fm_map_new(&c->object);
@@ -23,11 +23,11 @@ fm_status fmi_condemned_new(fmi_condemned **out)
     if (rc == FM_OK)
         *out = c;
     else
-        fmi_condemned_free(c);
+        fms_condemned_free(c);
     return rc;
 }
 
-void fmi_condemned_free(fmi_condemned *c)
+void fms_condemned_free(fms_condemned *c)
 {
     if (!c)
         return;
@@ -42,7 +42,7 @@ void fmi_condemned_free(fmi_condemned *c)
     fm_free(c);
 }
 
-fm_status fmi_condemned_add_batch(fmi_condemned *c, int64_t time)
+fm_status fms_condemned_add_batch(fms_condemned *c, int64_t time)
 {
     fm_status rc = fm_grow(&c->batch, &c->batch_cap, c->batch_count + 1, sizeof *c->batch);
     if (rc != FM_OK)
@@ -52,10 +52,10 @@ fm_status fmi_condemned_add_batch(fmi_condemned *c, int64_t time)
     return FM_OK;
 }
 
-fm_status fmi_condemned_add_lease(fmi_condemned *c, const char *name)
+fm_status fms_condemned_add_lease(fms_condemned *c, const char *name)
 {
     fm_assert(c->batch_count > 0);
-    fmi_batch *b = &c->batch[c->batch_count - 1];
+    fms_batch *b = &c->batch[c->batch_count - 1];
     fm_status rc = fm_grow(&b->lease, &b->lease_cap, b->lease_count + 1, sizeof *b->lease);
     if (rc != FM_OK)
         return rc;
@@ -66,7 +66,7 @@ fm_status fmi_condemned_add_lease(fmi_condemned *c, const char *name)
     return FM_OK;
 }
 
-static fm_status add_id(fmi_condemned *c, fm_map *map, size_t batch, const uint8_t *id, size_t len)
+static fm_status add_id(fms_condemned *c, fm_map *map, size_t batch, const uint8_t *id, size_t len)
 {
     fm_assert(batch < c->batch_count);
     if (fm_map_has(map, id, len))
@@ -75,31 +75,31 @@ static fm_status add_id(fmi_condemned *c, fm_map *map, size_t batch, const uint8
     return fm_map_put(map, id, len, (void *)(uintptr_t)(batch + 1), NULL);
 }
 
-fm_status fmi_condemned_add_object(fmi_condemned *c, size_t batch, const fm_digest *id)
+fm_status fms_condemned_add_object(fms_condemned *c, size_t batch, const fm_digest *id)
 {
     return add_id(c, c->object, batch, id->b, FM_DIGEST_BYTES);
 }
 
-fm_status fmi_condemned_add_git(fmi_condemned *c, size_t batch, const uint8_t *id)
+fm_status fms_condemned_add_git(fms_condemned *c, size_t batch, const uint8_t *id)
 {
-    return add_id(c, c->git, batch, id, FMI_GIT_ID_BYTES);
+    return add_id(c, c->git, batch, id, FMS_GIT_ID_BYTES);
 }
 
-static const fmi_batch *batch_of(const fmi_condemned *c, const fm_map *map, const uint8_t *id,
+static const fms_batch *batch_of(const fms_condemned *c, const fm_map *map, const uint8_t *id,
                                  size_t len)
 {
     uintptr_t at = (uintptr_t)fm_map_get(map, id, len);
     return at ? &c->batch[at - 1] : NULL;
 }
 
-const fmi_batch *fmi_condemned_object(const fmi_condemned *c, const fm_digest *id)
+const fms_batch *fms_condemned_object(const fms_condemned *c, const fm_digest *id)
 {
     return batch_of(c, c->object, id->b, FM_DIGEST_BYTES);
 }
 
-const fmi_batch *fmi_condemned_git(const fmi_condemned *c, const uint8_t *id)
+const fms_batch *fms_condemned_git(const fms_condemned *c, const uint8_t *id)
 {
-    return batch_of(c, c->git, id, FMI_GIT_ID_BYTES);
+    return batch_of(c, c->git, id, FMS_GIT_ID_BYTES);
 }
 
 /* ==== reading ============================================================================== */
@@ -143,21 +143,21 @@ static bool take_word(fm_span *line, const char *word)
     return true;
 }
 
-static fm_status add_named_lease(fmi_condemned *c, fm_span name)
+static fm_status add_named_lease(fms_condemned *c, fm_span name)
 {
     char text[LEASE_NAME_MAX + 1] = "";
     memcpy(text, name.data, name.len);
-    return fmi_condemned_add_lease(c, text);
+    return fms_condemned_add_lease(c, text);
 }
 
 /* FM_EINVAL: no line of ours. */
-static fm_status take_line(fmi_condemned *c, fm_span line)
+static fm_status take_line(fms_condemned *c, fm_span line)
 {
     uint8_t id[FM_DIGEST_BYTES];
     int64_t time;
     if (take_word(&line, "batch "))
         return decimal(&time, line) && c->batch_count < BATCHES_MAX
-                   ? fmi_condemned_add_batch(c, time)
+                   ? fms_condemned_add_batch(c, time)
                    : FM_EINVAL;
     if (c->batch_count == 0)
         return FM_EINVAL;
@@ -168,8 +168,8 @@ static fm_status take_line(fmi_condemned *c, fm_span line)
                    ? add_id(c, c->object, c->batch_count - 1, id, sizeof id)
                    : FM_EINVAL;
     if (take_word(&line, "git "))
-        return hex_bytes(id, FMI_GIT_ID_BYTES, line)
-                   ? add_id(c, c->git, c->batch_count - 1, id, FMI_GIT_ID_BYTES)
+        return hex_bytes(id, FMS_GIT_ID_BYTES, line)
+                   ? add_id(c, c->git, c->batch_count - 1, id, FMS_GIT_ID_BYTES)
                    : FM_EINVAL;
     return FM_EINVAL;
 }
@@ -187,7 +187,7 @@ static bool sum_ok(fm_span text)
            fm_digest_eq(&want, &got);
 }
 
-fm_status fmi_condemned_parse(fmi_condemned *c, fm_span text, const char *what)
+fm_status fms_condemned_parse(fms_condemned *c, fm_span text, const char *what)
 {
     if (!sum_ok(text))
         return fm_fail(FM_ECORRUPT, "%s: its checksum is wrong; it may be deleted", what);
@@ -207,32 +207,32 @@ fm_status fmi_condemned_parse(fmi_condemned *c, fm_span text, const char *what)
     return FM_OK;
 }
 
-static fm_status read_path(fmi_condemned *c, const char *path)
+static fm_status read_path(fms_condemned *c, const char *path)
 {
     fm_buf text;
     fm_buf_init(&text, FILE_MAX_BYTES);
     fm_status rc = fm_read_file(&text, path, FILE_MAX_BYTES);
     if (rc == FM_OK)
-        rc = fmi_condemned_parse(c, fm_buf_span(&text), path);
+        rc = fms_condemned_parse(c, fm_buf_span(&text), path);
     fm_buf_release(&text);
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
 
-fm_status fmi_condemned_read(fmi_condemned **out, const char *root)
+fm_status fms_condemned_read(fms_condemned **out, const char *root)
 {
     *out = NULL;
     char *path = fm_path_join(root, "condemned");
-    fm_status rc = path ? fmi_condemned_new(out) : FM_ENOMEM;
+    fm_status rc = path ? fms_condemned_new(out) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = read_path(*out, path);
     fm_free(path);
     if (rc == FM_OK || !*out)
         return rc;
-    fmi_condemned_free(*out);
+    fms_condemned_free(*out);
     *out = NULL;
     if (rc != FM_ECORRUPT)
         return rc;
-    fm_status made = fmi_condemned_new(out);
+    fm_status made = fms_condemned_new(out);
     return made == FM_OK ? rc : made;
 }
 
@@ -258,12 +258,12 @@ static void put_ids(fm_buf *b, const fm_map *map, size_t batch, const char *word
     }
 }
 
-static fm_status make_text(fm_buf *b, const fmi_condemned *c)
+static fm_status make_text(fm_buf *b, const fms_condemned *c)
 {
     fm_digest sum;
     fm_buf_str(b, HEAD_LINE);
     for (size_t i = 0; i < c->batch_count; i++) {
-        const fmi_batch *batch = &c->batch[i];
+        const fms_batch *batch = &c->batch[i];
         if (batch->ids == 0)
             continue;
         fm_buf_printf(b, "batch %lld\n", (long long)FM_MAX(batch->time, 0));
@@ -280,7 +280,7 @@ static fm_status make_text(fm_buf *b, const fmi_condemned *c)
     return rc == FM_OK ? fm_buf_ok(b) : rc;
 }
 
-static fm_status write_path(const fmi_condemned *c, const char *root, const char *path,
+static fm_status write_path(const fms_condemned *c, const char *root, const char *path,
                             fm_digest *sum)
 {
     fm_buf text;
@@ -302,7 +302,7 @@ static fm_status write_path(const fmi_condemned *c, const char *root, const char
     return rc;
 }
 
-fm_status fmi_condemned_write(const fmi_condemned *c, const char *root, fm_digest *sum)
+fm_status fms_condemned_write(const fms_condemned *c, const char *root, fm_digest *sum)
 {
     fm_digest ours;
     memset(&ours, 0, sizeof ours);
@@ -318,7 +318,7 @@ fm_status fmi_condemned_write(const fmi_condemned *c, const char *root, fm_diges
     return rc;
 }
 
-fm_status fmi_condemned_sum(fm_digest *out, const char *root)
+fm_status fms_condemned_sum(fm_digest *out, const char *root)
 {
     fm_buf text;
     memset(out, 0, sizeof *out);

@@ -12,44 +12,44 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_GIT_ID_BYTES 20u
+#define FMS_GIT_ID_BYTES 20u
 
 /* Condemned at one time, with the writers' leases that lived then: any of them may have found one
  * of these objects stored, and may move a ref to it. */
-typedef struct fmi_batch {
+typedef struct fms_batch {
     int64_t time; /* seconds since 1970 */
     char **lease; /* sorted */
     size_t lease_count, lease_cap;
     uint64_t ids; /* of the list, in this batch */
-} fmi_batch;
+} fms_batch;
 
-typedef struct fmi_condemned {
-    fmi_batch *batch; /* oldest first */
+typedef struct fms_condemned {
+    fms_batch *batch; /* oldest first */
     size_t batch_count, batch_cap;
     fm_map *object, *git; /* id (32 bytes, 20 bytes) -> 1 + number of its batch, as a pointer */
-} fmi_condemned;
+} fms_condemned;
 
-FM_CHECKED fm_status fmi_condemned_new(fmi_condemned **out);
-void fmi_condemned_free(fmi_condemned *c);
+FM_CHECKED fm_status fms_condemned_new(fms_condemned **out);
+void fms_condemned_free(fms_condemned *c);
 /* A missing file is an empty list. FM_ECORRUPT: damaged, and *out is an empty list all the same. */
-FM_CHECKED fm_status fmi_condemned_read(fmi_condemned **out, const char *root);
+FM_CHECKED fm_status fms_condemned_read(fms_condemned **out, const char *root);
 /* Durable on return. Batches without ids are left out; an empty list removes the file. sum, if not
- * NULL, gets the digest that fmi_condemned_sum will give. */
-FM_CHECKED fm_status fmi_condemned_write(const fmi_condemned *c, const char *root, fm_digest *sum);
+ * NULL, gets the digest that fms_condemned_sum will give. */
+FM_CHECKED fm_status fms_condemned_write(const fms_condemned *c, const char *root, fm_digest *sum);
 /* SHA-256 of the file, zeros where there is none. */
-FM_CHECKED fm_status fmi_condemned_sum(fm_digest *out, const char *root);
+FM_CHECKED fm_status fms_condemned_sum(fm_digest *out, const char *root);
 
-FM_CHECKED fm_status fmi_condemned_add_batch(fmi_condemned *c, int64_t time);
-FM_CHECKED fm_status fmi_condemned_add_lease(fmi_condemned *c, const char *name); /* last batch */
+FM_CHECKED fm_status fms_condemned_add_batch(fms_condemned *c, int64_t time);
+FM_CHECKED fm_status fms_condemned_add_lease(fms_condemned *c, const char *name); /* last batch */
 /* An id that is there already stays where it is. */
-FM_CHECKED fm_status fmi_condemned_add_object(fmi_condemned *c, size_t batch, const fm_digest *id);
-FM_CHECKED fm_status fmi_condemned_add_git(fmi_condemned *c, size_t batch, const uint8_t *id);
+FM_CHECKED fm_status fms_condemned_add_object(fms_condemned *c, size_t batch, const fm_digest *id);
+FM_CHECKED fm_status fms_condemned_add_git(fms_condemned *c, size_t batch, const uint8_t *id);
 /* NULL: not condemned. */
-const fmi_batch *fmi_condemned_object(const fmi_condemned *c, const fm_digest *id);
-const fmi_batch *fmi_condemned_git(const fmi_condemned *c, const uint8_t *id);
+const fms_batch *fms_condemned_object(const fms_condemned *c, const fm_digest *id);
+const fms_batch *fms_condemned_git(const fms_condemned *c, const uint8_t *id);
 
 /* Parses the file's text; for the reader and its fuzzer. */
-FM_CHECKED fm_status fmi_condemned_parse(fmi_condemned *c, fm_span text, const char *what);
+FM_CHECKED fm_status fms_condemned_parse(fms_condemned *c, fm_span text, const char *what);
 
 FM_END_DECLS
 #endif

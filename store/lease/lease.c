@@ -10,20 +10,20 @@
 #define HEAD_LINE "fmstore lease 1\n"
 #define LEASE_MAX_BYTES ((size_t)256 << 20)
 
-struct fmi_lease {
+struct fms_lease {
     char *dir, *path;
     fm_lock *lock;
     bool writes;
-    fmi_condemned *condemned;
+    fms_condemned *condemned;
     pthread_mutex_t mutex;
     fm_map *held[4];
 };
 
 static const char *const hold_word[4] = {"object ", "pack ", "commit ", "git "};
 
-static size_t hold_bytes(fmi_hold kind)
+static size_t hold_bytes(fms_hold kind)
 {
-    return kind == FMI_HOLD_OBJECT || kind == FMI_HOLD_PACK ? FM_DIGEST_BYTES : FMI_GIT_ID_BYTES;
+    return kind == FMS_HOLD_OBJECT || kind == FMS_HOLD_PACK ? FM_DIGEST_BYTES : FMS_GIT_ID_BYTES;
 }
 
 static char *leases_dir(const char *root)
@@ -39,7 +39,7 @@ static fm_status gate_open_shared(fm_lock **out, const char *dir)
     return rc;
 }
 
-fm_status fmi_gate_close(fm_lock **out, const char *root)
+fm_status fms_gate_close(fm_lock **out, const char *root)
 {
     *out = NULL;
     char *dir = leases_dir(root), *path = dir ? fm_path_join(dir, "gate") : NULL;
@@ -53,10 +53,10 @@ fm_status fmi_gate_close(fm_lock **out, const char *root)
 
 /* ==== the owner's side ===================================================================== */
 
-static fm_status make_file(fmi_lease *l)
+static fm_status make_file(fms_lease *l)
 {
-    uint8_t r[FMI_LEASE_NAME_CHARS / 2];
-    char name[FMI_LEASE_NAME_CHARS + 1];
+    uint8_t r[FMS_LEASE_NAME_CHARS / 2];
+    char name[FMS_LEASE_NAME_CHARS + 1];
     if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r)
         return fm_fail(FM_EIO, "lease: the system gives no random bytes");
     for (size_t i = 0; i < sizeof r; i++)
@@ -65,13 +65,13 @@ static fm_status make_file(fmi_lease *l)
     return l->path ? fm_lock_make(&l->lock, l->path) : FM_ENOMEM;
 }
 
-static fm_status write_head(fmi_lease *l, const char *what)
+static fm_status write_head(fms_lease *l, const char *what)
 {
     fm_buf b;
     fm_buf_init(&b, 4096);
     fm_buf_printf(&b, HEAD_LINE "begun %lld\n%s ", (long long)time(NULL),
                   l->writes ? "write" : "read");
-    for (size_t i = 0; what[i] && i < sizeof((fmi_lease_seen *)0)->what - 1; i++)
+    for (size_t i = 0; what[i] && i < sizeof((fms_lease_seen *)0)->what - 1; i++)
         fm_buf_char(&b, (unsigned char)what[i] < ' ' || what[i] == 0x7f ? '?' : what[i]);
     fm_buf_char(&b, '\n');
     fm_status rc = fm_buf_ok(&b);
@@ -82,22 +82,22 @@ static fm_status write_head(fmi_lease *l, const char *what)
 }
 
 /* With the gate open: what gc condemns from here on, it condemns knowing of this lease. */
-static fm_status begin_inside(fmi_lease *l, const char *root, const char *what)
+static fm_status begin_inside(fms_lease *l, const char *root, const char *what)
 {
     fm_status rc = make_file(l);
     if (rc == FM_OK)
         rc = write_head(l, what);
     if (rc != FM_OK)
         return rc;
-    rc = fmi_condemned_read(&l->condemned, root);
+    rc = fms_condemned_read(&l->condemned, root);
     return rc == FM_ECORRUPT ? FM_OK : rc; /* nothing is condemned; gc begins anew */
 }
 
-fm_status fmi_lease_begin(fmi_lease **out, const char *root, bool writes, const char *what)
+fm_status fms_lease_begin(fms_lease **out, const char *root, bool writes, const char *what)
 {
     *out = NULL;
     fm_lock *gate = NULL;
-    fmi_lease *l = fm_calloc(1, sizeof *l);
+    fms_lease *l = fm_calloc(1, sizeof *l);
     if (!l)
         return FM_ENOMEM;
     pthread_mutex_init(&l->mutex, NULL);
@@ -116,11 +116,11 @@ fm_status fmi_lease_begin(fmi_lease **out, const char *root, bool writes, const 
     if (rc == FM_OK)
         *out = l;
     else
-        fmi_lease_end(l);
+        fms_lease_end(l);
     return rc;
 }
 
-void fmi_lease_end(fmi_lease *l)
+void fms_lease_end(fms_lease *l)
 {
     fm_error_state kept;
     if (!l)
@@ -132,24 +132,24 @@ void fmi_lease_end(fmi_lease *l)
     fm_lock_drop(l->lock);
     for (int i = 0; i < 4; i++)
         fm_map_free(l->held[i]);
-    fmi_condemned_free(l->condemned);
+    fms_condemned_free(l->condemned);
     pthread_mutex_destroy(&l->mutex);
     fm_free(l->path);
     fm_free(l->dir);
     fm_free(l);
 }
 
-bool fmi_lease_writes(const fmi_lease *l)
+bool fms_lease_writes(const fms_lease *l)
 {
     return l->writes;
 }
 
-const fmi_condemned *fmi_lease_condemned(const fmi_lease *l)
+const fms_condemned *fms_lease_condemned(const fms_lease *l)
 {
     return l->condemned;
 }
 
-static fm_status new_lines(const fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count,
+static fm_status new_lines(const fms_lease *l, fms_hold kind, const uint8_t *ids, size_t count,
                            fm_buf *b)
 {
     static const char digit[] = "0123456789abcdef";
@@ -168,7 +168,7 @@ static fm_status new_lines(const fmi_lease *l, fmi_hold kind, const uint8_t *ids
 }
 
 /* Remembered only once the lines are written: what failed is written again. */
-static fm_status remember(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count)
+static fm_status remember(fms_lease *l, fms_hold kind, const uint8_t *ids, size_t count)
 {
     size_t bytes = hold_bytes(kind);
     fm_status rc = FM_OK;
@@ -177,7 +177,7 @@ static fm_status remember(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_
     return rc;
 }
 
-fm_status fmi_lease_hold(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count)
+fm_status fms_lease_hold(fms_lease *l, fms_hold kind, const uint8_t *ids, size_t count)
 {
     fm_buf b;
     fm_lock *gate = NULL;
@@ -198,12 +198,12 @@ fm_status fmi_lease_hold(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t
     return rc;
 }
 
-fm_status fmi_lease_inherit(fmi_lease *l, const fmi_lease *from)
+fm_status fms_lease_inherit(fms_lease *l, const fms_lease *from)
 {
     fm_status rc = FM_OK;
     for (int kind = 0; from && kind < 4; kind++)
         for (size_t i = 0; rc == FM_OK && i < fm_map_count(from->held[kind]); i++)
-            rc = fmi_lease_hold(l, (fmi_hold)kind, fm_map_key_at(from->held[kind], i).data, 1);
+            rc = fms_lease_hold(l, (fms_hold)kind, fm_map_key_at(from->held[kind], i).data, 1);
     return rc;
 }
 
@@ -216,10 +216,10 @@ static int hex_value(uint8_t ch)
     return ch >= 'a' && ch <= 'f' ? ch - 'a' + 10 : -1;
 }
 
-static bool take_hold(fmi_leases *ls, fm_span line)
+static bool take_hold(fms_leases *ls, fm_span line)
 {
     for (int kind = 0; kind < 4; kind++) {
-        size_t n = strlen(hold_word[kind]), bytes = hold_bytes((fmi_hold)kind);
+        size_t n = strlen(hold_word[kind]), bytes = hold_bytes((fms_hold)kind);
         if (line.len < n || memcmp(line.data, hold_word[kind], n) != 0)
             continue;
         if (line.len != n + 2 * bytes)
@@ -235,7 +235,7 @@ static bool take_hold(fmi_leases *ls, fm_span line)
     return false;
 }
 
-static bool take_begun(fmi_lease_seen *seen, fm_span line)
+static bool take_begun(fms_lease_seen *seen, fm_span line)
 {
     if (line.len < 7 || line.len > 24 || memcmp(line.data, "begun ", 6) != 0)
         return false;
@@ -247,7 +247,7 @@ static bool take_begun(fmi_lease_seen *seen, fm_span line)
     return true;
 }
 
-static bool take_what(fmi_lease_seen *seen, fm_span line)
+static bool take_what(fms_lease_seen *seen, fm_span line)
 {
     size_t n = line.len >= 6 && memcmp(line.data, "write ", 6) == 0  ? 6
                : line.len >= 5 && memcmp(line.data, "read ", 5) == 0 ? 5
@@ -261,7 +261,7 @@ static bool take_what(fmi_lease_seen *seen, fm_span line)
 
 /* Lines are written whole while the gate is open to their owner, so a living lease has no torn one;
  * what is not understood is a newer fmstore's. */
-static bool take_text(fmi_leases *ls, fmi_lease_seen *seen, fm_span text)
+static bool take_text(fms_leases *ls, fms_lease_seen *seen, fm_span text)
 {
     size_t head = strlen(HEAD_LINE);
     if (text.len < head || memcmp(text.data, HEAD_LINE, head) != 0)
@@ -282,7 +282,7 @@ static bool take_text(fmi_leases *ls, fmi_lease_seen *seen, fm_span text)
     return true;
 }
 
-static fm_status take_lease(fmi_leases *ls, size_t *cap, const char *path, const char *name)
+static fm_status take_lease(fms_leases *ls, size_t *cap, const char *path, const char *name)
 {
     fm_buf text;
     fm_buf_init(&text, LEASE_MAX_BYTES);
@@ -290,7 +290,7 @@ static fm_status take_lease(fmi_leases *ls, size_t *cap, const char *path, const
     if (rc == FM_OK)
         rc = fm_read_file(&text, path, LEASE_MAX_BYTES);
     if (rc == FM_OK) {
-        fmi_lease_seen *seen = &ls->lease[ls->count++];
+        fms_lease_seen *seen = &ls->lease[ls->count++];
         memset(seen, 0, sizeof *seen);
         snprintf(seen->name, sizeof seen->name, "%s", name);
         if (!take_text(ls, seen, fm_buf_span(&text)))
@@ -303,7 +303,7 @@ static fm_status take_lease(fmi_leases *ls, size_t *cap, const char *path, const
     return rc == FM_ENOTFOUND ? FM_OK : rc; /* it ended between the list and here */
 }
 
-fm_status fmi_leases_read(fmi_leases *out, const char *root)
+fm_status fms_leases_read(fms_leases *out, const char *root)
 {
     size_t cap = 0;
     fm_names names = {NULL, 0};
@@ -313,7 +313,7 @@ fm_status fmi_leases_read(fmi_leases *out, const char *root)
     char *dir = leases_dir(root);
     fm_status rc = dir ? fm_list_dir(&names, dir) : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
-        if (strlen(names.name[i]) != FMI_LEASE_NAME_CHARS)
+        if (strlen(names.name[i]) != FMS_LEASE_NAME_CHARS)
             continue;
         char *path = fm_path_join(dir, names.name[i]);
         if (!path)
@@ -329,11 +329,11 @@ fm_status fmi_leases_read(fmi_leases *out, const char *root)
     fm_names_release(&names);
     fm_free(dir);
     if (rc != FM_OK)
-        fmi_leases_release(out);
+        fms_leases_release(out);
     return rc;
 }
 
-void fmi_leases_release(fmi_leases *ls)
+void fms_leases_release(fms_leases *ls)
 {
     fm_free(ls->lease);
     for (int i = 0; i < 4; i++)

@@ -23,57 +23,57 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_LEASE_NAME_CHARS 32u
+#define FMS_LEASE_NAME_CHARS 32u
 
-typedef struct fmi_lease fmi_lease;
+typedef struct fms_lease fms_lease;
 
 /* what: one word or a few for people ("import of atlas"), control bytes are replaced. writes false:
  * only the listed ids are protected (a server that must not keep gc from ending). */
-FM_CHECKED fm_status fmi_lease_begin(fmi_lease **out, const char *root, bool writes,
+FM_CHECKED fm_status fms_lease_begin(fms_lease **out, const char *root, bool writes,
                                      const char *what);
-void fmi_lease_end(fmi_lease *l); /* NULL is fine; keeps the current error text */
-bool fmi_lease_writes(const fmi_lease *l);
+void fms_lease_end(fms_lease *l); /* NULL is fine; keeps the current error text */
+bool fms_lease_writes(const fms_lease *l);
 /* What was condemned when the lease began; borrowed, never NULL. */
-const fmi_condemned *fmi_lease_condemned(const fmi_lease *l);
+const fms_condemned *fms_lease_condemned(const fms_lease *l);
 
-/* Ids that gc must treat as reached while the lease lives. FMI_HOLD_PACK: a pack about to be put
+/* Ids that gc must treat as reached while the lease lives. FMS_HOLD_PACK: a pack about to be put
  * into place, with all that it holds. Written before the return, each id once. */
-typedef enum fmi_hold { FMI_HOLD_OBJECT, FMI_HOLD_PACK, FMI_HOLD_COMMIT, FMI_HOLD_GIT } fmi_hold;
+typedef enum fms_hold { FMS_HOLD_OBJECT, FMS_HOLD_PACK, FMS_HOLD_COMMIT, FMS_HOLD_GIT } fms_hold;
 /* ids: count ids of 32 bytes (objects, packs) or 20 (git), one after the other. */
-FM_CHECKED fm_status fmi_lease_hold(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count);
+FM_CHECKED fm_status fms_lease_hold(fms_lease *l, fms_hold kind, const uint8_t *ids, size_t count);
 
 /* Takes over what another lease of the same handle holds. */
-FM_CHECKED fm_status fmi_lease_inherit(fmi_lease *l, const fmi_lease *from);
+FM_CHECKED fm_status fms_lease_inherit(fms_lease *l, const fms_lease *from);
 
 /* ==== of an open store (pack/store_lease.c) =================================================== */
 
 /* gc found it unreached before this handle's lease began: not to be counted on, store it again. */
-bool fmi_store_condemned(const fm_store *s, const fm_digest *id);
-bool fmi_store_git_condemned(const fm_store *s, const uint8_t *id);
+bool fms_store_condemned(const fm_store *s, const fm_digest *id);
+bool fms_store_git_condemned(const fm_store *s, const uint8_t *id);
 /* From now on gc takes these for reached. Nothing happens without a lease. */
-FM_CHECKED fm_status fmi_store_hold(fm_store *s, fmi_hold kind, const uint8_t *ids, size_t count);
-bool fmi_store_leased(const fm_store *s, bool writes);
+FM_CHECKED fm_status fms_store_hold(fm_store *s, fms_hold kind, const uint8_t *ids, size_t count);
+bool fms_store_leased(const fm_store *s, bool writes);
 
 /* ==== gc's side ============================================================================ */
 
 /* Exclusive: no lease begins or gets a line until it is dropped. */
-FM_CHECKED fm_status fmi_gate_close(fm_lock **out, const char *root);
+FM_CHECKED fm_status fms_gate_close(fm_lock **out, const char *root);
 
-typedef struct fmi_lease_seen {
-    char name[FMI_LEASE_NAME_CHARS + 1];
+typedef struct fms_lease_seen {
+    char name[FMS_LEASE_NAME_CHARS + 1];
     bool writes;
     int64_t begun; /* seconds since 1970, for people */
     char what[128];
-} fmi_lease_seen;
-typedef struct fmi_leases {
-    fmi_lease_seen *lease; /* of the living, sorted by name */
+} fms_lease_seen;
+typedef struct fms_leases {
+    fms_lease_seen *lease; /* of the living, sorted by name */
     size_t count;
-    fm_buf held[4]; /* by fmi_hold: ids one after the other */
-} fmi_leases;
+    fm_buf held[4]; /* by fms_hold: ids one after the other */
+} fms_leases;
 /* The gate must be closed: files of dead owners are removed. A living lease that cannot be read
  * (a newer fmstore's) is FM_ECORRUPT: gc must not go on. */
-FM_CHECKED fm_status fmi_leases_read(fmi_leases *out, const char *root);
-void fmi_leases_release(fmi_leases *ls);
+FM_CHECKED fm_status fms_leases_read(fms_leases *out, const char *root);
+void fms_leases_release(fms_leases *ls);
 
 FM_END_DECLS
 #endif

@@ -14,24 +14,24 @@
 
 /* ==== opening ============================================================================== */
 
-static fm_status leaf_offsets(uint64_t **out, const fmi_record *r)
+static fm_status leaf_offsets(uint64_t **out, const fms_record *r)
 {
     uint64_t *offset = fm_malloc(((size_t)r->leaf_count + 1) * sizeof *offset);
     if (!offset)
         return FM_ENOMEM;
     offset[0] = 0;
     for (uint32_t i = 0; r->table && i < r->leaf_count; i++)
-        offset[i + 1] = offset[i] + fmi_leaf_stored(r, i);
+        offset[i + 1] = offset[i] + fms_leaf_stored(r, i);
     *out = offset;
     return FM_OK;
 }
 
 /* owned may be NULL and is taken over, whatever comes of it. */
-static fm_status push_link(fmi_chain *ch, const fmi_record *r, uint8_t *owned)
+static fm_status push_link(fms_chain *ch, const fms_record *r, uint8_t *owned)
 {
     fm_status rc = FM_OK;
-    if (ch->count == FMI_LINKS_MAX)
-        rc = fm_fail(FM_ELIMIT, "an object is made from more than %u others", FMI_LINKS_MAX);
+    if (ch->count == FMS_LINKS_MAX)
+        rc = fm_fail(FM_ELIMIT, "an object is made from more than %u others", FMS_LINKS_MAX);
     if (rc == FM_OK)
         rc = fm_grow(&ch->link, &ch->link_cap, ch->count + 1, sizeof *ch->link);
     if (rc == FM_OK)
@@ -47,18 +47,18 @@ static fm_status push_link(fmi_chain *ch, const fmi_record *r, uint8_t *owned)
     return leaf_offsets(&ch->more[ch->count - 1].offset, r);
 }
 
-static fm_status push_object(fmi_chain *ch, fm_store *s, const fm_digest *id, uint32_t nth,
-                             const fmi_staged *staged)
+static fm_status push_object(fms_chain *ch, fm_store *s, const fm_digest *id, uint32_t nth,
+                             const fms_staged *staged)
 {
-    fmi_record r;
-    fmi_place place;
+    fms_record r;
+    fms_place place;
     uint8_t *bytes = NULL;
     size_t len = 0;
     fm_status rc = staged && nth == 0 ? staged->read(staged->ctx, id, &bytes, &len) : FM_ENOTFOUND;
     if (rc == FM_OK)
-        rc = fmi_record_parse(&r, fm_span_of(bytes, len), "staged record");
+        rc = fms_record_parse(&r, fm_span_of(bytes, len), "staged record");
     else if (rc == FM_ENOTFOUND)
-        rc = fmi_store_record(s, id, nth, true, &r, &place);
+        rc = fms_store_record(s, id, nth, true, &r, &place);
     if (rc == FM_OK)
         return push_link(ch, &r, bytes);
     fm_free(bytes);
@@ -67,8 +67,8 @@ static fm_status push_object(fmi_chain *ch, fm_store *s, const fm_digest *id, ui
 
 /* repack and two writers at once leave an object at several places, of several depths; the one of
  * least depth never leads in a circle. */
-static fm_status push_shallowest(fmi_chain *ch, fm_store *s, const fm_digest *id,
-                                 const fmi_staged *staged)
+static fm_status push_shallowest(fms_chain *ch, fm_store *s, const fm_digest *id,
+                                 const fms_staged *staged)
 {
     fm_status rc = push_object(ch, s, id, 0, staged);
     if (rc != FM_OK || ch->more[ch->count - 1].owned)
@@ -76,9 +76,9 @@ static fm_status push_shallowest(fmi_chain *ch, fm_store *s, const fm_digest *id
     fm_error_state kept;
     fm_error_save(&kept);
     for (uint32_t nth = 1; ch->link[ch->count - 1].depth > 0; nth++) {
-        fmi_record r;
-        fmi_place place;
-        if (fmi_store_record(s, id, nth, false, &r, &place) != FM_OK || place.bad)
+        fms_record r;
+        fms_place place;
+        if (fms_store_record(s, id, nth, false, &r, &place) != FM_OK || place.bad)
             break;
         if (r.depth >= ch->link[ch->count - 1].depth)
             continue;
@@ -91,7 +91,7 @@ static fm_status push_shallowest(fmi_chain *ch, fm_store *s, const fm_digest *id
     return FM_OK;
 }
 
-static fm_status misfit(const fmi_record *child, const fmi_record *parent)
+static fm_status misfit(const fms_record *child, const fms_record *parent)
 {
     char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
     fm_digest_hex(&child->id, a);
@@ -100,7 +100,7 @@ static fm_status misfit(const fmi_record *child, const fmi_record *parent)
                    b);
 }
 
-static fm_status missing(const fmi_record *child, const fm_digest *parent)
+static fm_status missing(const fms_record *child, const fm_digest *parent)
 {
     char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
     fm_digest_hex(&child->id, a);
@@ -110,7 +110,7 @@ static fm_status missing(const fmi_record *child, const fm_digest *parent)
 }
 
 /* Finds or adds parent n of link k, and judges it. */
-static fm_status attach(fmi_chain *ch, fm_store *s, const fmi_staged *staged, uint32_t k,
+static fm_status attach(fms_chain *ch, fm_store *s, const fms_staged *staged, uint32_t k,
                         uint32_t n)
 {
     const fm_digest id = ch->link[k].parent[n];
@@ -122,30 +122,30 @@ static fm_status attach(fmi_chain *ch, fm_store *s, const fmi_staged *staged, ui
         if (rc != FM_OK)
             return rc == FM_ENOTFOUND ? missing(&ch->link[k], &id) : rc;
     }
-    const fmi_record *child = &ch->link[k], *parent = &ch->link[at];
+    const fms_record *child = &ch->link[k], *parent = &ch->link[at];
     if (parent->is_blob || parent->depth >= child->depth)
         return misfit(child, parent);
-    if (child->recipe.op == FMI_OP_NONE &&
+    if (child->recipe.op == FMS_OP_NONE &&
         (parent->dtype != child->dtype || !fm_shape_eq(&parent->shape, &child->shape)))
         return misfit(child, parent);
     ch->more[k].parent[n] = at;
     return FM_OK;
 }
 
-static fmi_form form_of(const fmi_record *r)
+static fms_form form_of(const fms_record *r)
 {
-    return (fmi_form){r->dtype, r->shape, r->bytes};
+    return (fms_form){r->dtype, r->shape, r->bytes};
 }
 
-static fm_status check_recipe(fmi_chain *ch, uint32_t k)
+static fm_status check_recipe(fms_chain *ch, uint32_t k)
 {
-    const fmi_record *r = &ch->link[k];
-    fmi_inputs *in = &ch->more[k].inputs;
+    const fms_record *r = &ch->link[k];
+    fms_inputs *in = &ch->more[k].inputs;
     in->child = form_of(r);
     in->count = r->parent_count;
     for (uint32_t n = 0; n < in->count; n++)
         in->input[n] = form_of(&ch->link[ch->more[k].parent[n]]);
-    fm_status rc = fmi_recipe_check(&r->recipe, in);
+    fm_status rc = fms_recipe_check(&r->recipe, in);
     if (rc == FM_OK)
         return rc;
     char hex[FM_HEX_CHARS + 1];
@@ -154,37 +154,37 @@ static fm_status check_recipe(fmi_chain *ch, uint32_t k)
 }
 
 /* Leaves decoded for one leaf of link k, whose parents' costs are known. */
-static fm_status count_cost(fmi_chain *ch, uint32_t k)
+static fm_status count_cost(fms_chain *ch, uint32_t k)
 {
-    const fmi_record *r = &ch->link[k];
+    const fms_record *r = &ch->link[k];
     uint64_t cost = 1;
-    for (uint32_t n = 0; n < r->parent_count && cost <= FMI_COST_MAX; n++) {
-        const uint64_t touches = r->recipe.op == FMI_OP_NONE
+    for (uint32_t n = 0; n < r->parent_count && cost <= FMS_COST_MAX; n++) {
+        const uint64_t touches = r->recipe.op == FMS_OP_NONE
                                      ? 1
-                                     : fmi_recipe_touches(&r->recipe, &ch->more[k].inputs, n);
-        cost += FM_MIN(touches, (uint64_t)FMI_COST_MAX + 1) * ch->more[ch->more[k].parent[n]].cost;
+                                     : fms_recipe_touches(&r->recipe, &ch->more[k].inputs, n);
+        cost += FM_MIN(touches, (uint64_t)FMS_COST_MAX + 1) * ch->more[ch->more[k].parent[n]].cost;
     }
     ch->more[k].cost = cost;
-    if (cost <= FMI_COST_MAX)
+    if (cost <= FMS_COST_MAX)
         return FM_OK;
     char hex[FM_HEX_CHARS + 1];
     fm_digest_hex(&r->id, hex);
     return fm_fail(FM_ELIMIT, "tensor %s: a leaf of it needs more than %u others", hex,
-                   FMI_COST_MAX);
+                   FMS_COST_MAX);
 }
 
-static fm_status open_all(fmi_chain *ch, fm_store *s, const fmi_staged *staged)
+static fm_status open_all(fms_chain *ch, fm_store *s, const fms_staged *staged)
 {
     fm_status rc = FM_OK;
     bool recipes = false;
     for (uint32_t k = 0; rc == FM_OK && k < ch->count; k++)
         for (uint32_t n = 0; rc == FM_OK && n < ch->link[k].parent_count; n++)
             rc = attach(ch, s, staged, k, n);
-    for (uint32_t depth = 0; rc == FM_OK && depth <= FMI_CHAIN_MAX; depth++)
+    for (uint32_t depth = 0; rc == FM_OK && depth <= FMS_CHAIN_MAX; depth++)
         for (uint32_t k = 0; rc == FM_OK && k < ch->count; k++) {
             if (ch->link[k].depth != depth)
                 continue;
-            if (ch->link[k].recipe.op != FMI_OP_NONE) {
+            if (ch->link[k].recipe.op != FMS_OP_NONE) {
                 recipes = true;
                 rc = check_recipe(ch, k);
             }
@@ -192,37 +192,37 @@ static fm_status open_all(fmi_chain *ch, fm_store *s, const fmi_staged *staged)
                 rc = count_cost(ch, k);
         }
     if (rc == FM_OK && recipes)
-        rc = fmi_chain_keep(ch, (size_t)ch->more[0].cost);
+        rc = fms_chain_keep(ch, (size_t)ch->more[0].cost);
     if (rc != FM_OK)
-        fmi_chain_release(ch);
+        fms_chain_release(ch);
     return rc;
 }
 
-fm_status fmi_chain_from(fmi_chain *out, fm_store *s, const fmi_record *r, const fmi_staged *staged)
+fm_status fms_chain_from(fms_chain *out, fm_store *s, const fms_record *r, const fms_staged *staged)
 {
     memset(out, 0, sizeof *out);
     fm_status rc = push_link(out, r, NULL);
     if (rc == FM_OK)
         return open_all(out, s, staged);
-    fmi_chain_release(out);
+    fms_chain_release(out);
     return rc;
 }
 
-fm_status fmi_chain_open(fmi_chain *out, fm_store *s, const fm_digest *id, uint32_t nth,
-                         const fmi_staged *staged)
+fm_status fms_chain_open(fms_chain *out, fm_store *s, const fm_digest *id, uint32_t nth,
+                         const fms_staged *staged)
 {
     memset(out, 0, sizeof *out);
     fm_status rc = push_object(out, s, id, nth, staged);
     if (rc == FM_OK)
         return open_all(out, s, staged);
-    fmi_chain_release(out);
+    fms_chain_release(out);
     return rc;
 }
 
-fm_status fmi_chain_draft(fmi_chain *out, fm_store *s, fmi_record *draft, const fmi_staged *staged)
+fm_status fms_chain_draft(fms_chain *out, fm_store *s, fms_record *draft, const fms_staged *staged)
 {
     memset(out, 0, sizeof *out);
-    draft->depth = FMI_CHAIN_MAX;
+    draft->depth = FMS_CHAIN_MAX;
     uint32_t depth = 0;
     uint8_t *params = fm_malloc(draft->recipe.params.len);
     if (!params)
@@ -236,17 +236,17 @@ fm_status fmi_chain_draft(fmi_chain *out, fm_store *s, fmi_record *draft, const 
         if (rc == FM_OK)
             depth = FM_MAX(depth, out->link[out->count - 1].depth + 1);
     }
-    if (rc == FM_OK && depth > FMI_CHAIN_MAX)
-        rc = fm_fail(FM_ELIMIT, "a parent is made in %u steps already", FMI_CHAIN_MAX);
+    if (rc == FM_OK && depth > FMS_CHAIN_MAX)
+        rc = fm_fail(FM_ELIMIT, "a parent is made in %u steps already", FMS_CHAIN_MAX);
     if (rc != FM_OK) {
-        fmi_chain_release(out);
+        fms_chain_release(out);
         return rc;
     }
     draft->depth = out->link[0].depth = depth;
     return open_all(out, s, staged);
 }
 
-void fmi_chain_release(fmi_chain *ch)
+void fms_chain_release(fms_chain *ch)
 {
     for (uint32_t k = 0; k < ch->count; k++) {
         fm_free(ch->more[k].offset);
@@ -254,20 +254,20 @@ void fmi_chain_release(fmi_chain *ch)
     }
     fm_free(ch->link);
     fm_free(ch->more);
-    fmi_cache_free(ch->cache);
+    fms_cache_free(ch->cache);
     memset(ch, 0, sizeof *ch);
 }
 
-fm_status fmi_chain_keep(fmi_chain *ch, size_t leaves)
+fm_status fms_chain_keep(fms_chain *ch, size_t leaves)
 {
     if (ch->cache)
         return FM_OK;
-    return fmi_cache_new(&ch->cache, FM_MIN(FM_MAX(leaves, (size_t)CACHE_MIN), (size_t)CACHE_MAX));
+    return fms_cache_new(&ch->cache, FM_MIN(FM_MAX(leaves, (size_t)CACHE_MIN), (size_t)CACHE_MAX));
 }
 
 /* ==== leaves =============================================================================== */
 
-static fm_status wrong_leaf(const fmi_record *r, uint32_t i, bool against)
+static fm_status wrong_leaf(const fms_record *r, uint32_t i, bool against)
 {
     char hex[FM_HEX_CHARS + 1], base[FM_HEX_CHARS + 1];
     fm_digest_hex(&r->id, hex);
@@ -276,7 +276,7 @@ static fm_status wrong_leaf(const fmi_record *r, uint32_t i, bool against)
                        "object %s, leaf %u: stored bytes do not match their digest: run fsck", hex,
                        i);
     fm_digest_hex(&r->parent[0], base);
-    if (r->recipe.op == FMI_OP_NONE)
+    if (r->recipe.op == FMS_OP_NONE)
         return fm_fail(FM_ECORRUPT,
                        "object %s, leaf %u: the delta against %s does not give the bytes of "
                        "its digest: run fsck",
@@ -284,17 +284,17 @@ static fm_status wrong_leaf(const fmi_record *r, uint32_t i, bool against)
     return fm_fail(FM_ECORRUPT,
                    "object %s, leaf %u: the recipe '%s' of %s and others does not give the bytes "
                    "of its digest: run fsck",
-                   hex, i, fmi_op_name(r->recipe.op), base);
+                   hex, i, fms_op_name(r->recipe.op), base);
 }
 
-static fm_status decode_coded(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i,
+static fm_status decode_coded(const fms_chain *ch, fms_coder *c, uint32_t k, uint32_t i,
                               uint8_t *dst, const uint8_t *against)
 {
-    const fmi_record *r = &ch->link[k];
-    size_t bytes = fmi_leaf_bytes(r->bytes, i);
-    fm_span coded = fm_span_of(r->payload + ch->more[k].offset[i], fmi_leaf_stored(r, i));
-    fmi_leaf_at at = fmi_leaf_at_of(r->dtype, &r->shape, i);
-    fm_status rc = fmi_leaf_decode(c, dst, bytes, fmi_leaf_codec(r, i), &at, coded, against);
+    const fms_record *r = &ch->link[k];
+    size_t bytes = fms_leaf_bytes(r->bytes, i);
+    fm_span coded = fm_span_of(r->payload + ch->more[k].offset[i], fms_leaf_stored(r, i));
+    fms_leaf_at at = fms_leaf_at_of(r->dtype, &r->shape, i);
+    fm_status rc = fms_leaf_decode(c, dst, bytes, fms_leaf_codec(r, i), &at, coded, against);
     fm_digest want, got;
     if (rc == FM_OK && ch->unchecked)
         return FM_OK;
@@ -305,11 +305,11 @@ static fm_status decode_coded(const fmi_chain *ch, fmi_coder *c, uint32_t k, uin
         fm_digest_hex(&r->id, hex);
         return fm_error_prefix(rc, "object %s, leaf %u", hex, i);
     }
-    fmi_leaf_digest(r, i, &want);
+    fms_leaf_digest(r, i, &want);
     return fm_digest_eq(&got, &want) ? FM_OK : wrong_leaf(r, i, against != NULL);
 }
 
-static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i,
+static fm_status decode_link(const fms_chain *ch, fms_coder *c, uint32_t k, uint32_t i,
                              uint8_t *dst, const uint8_t *against)
 {
     fm_status rc = decode_coded(ch, c, k, i, dst, against);
@@ -322,33 +322,33 @@ static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint
                    i, path);
 }
 
-static fm_status link_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i, uint8_t *dst);
+static fm_status link_leaf(const fms_chain *ch, fms_coder *c, uint32_t k, uint32_t i, uint8_t *dst);
 
 typedef struct eval {
-    const fmi_chain *ch;
-    fmi_coder *c;
+    const fms_chain *ch;
+    fms_coder *c;
     uint32_t link; /* whose recipe it is */
 } eval;
 
 /* A leaf of link k, from the cache or into it. */
-static fm_status hold_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i,
-                           fmi_held_leaf *out)
+static fm_status hold_leaf(const fms_chain *ch, fms_coder *c, uint32_t k, uint32_t i,
+                           fms_held_leaf *out)
 {
-    fmi_cache_take(ch->cache, k, i, out);
+    fms_cache_take(ch->cache, k, i, out);
     if (out->data)
         return FM_OK;
-    uint8_t *data = fm_malloc(fmi_leaf_bytes(ch->link[k].bytes, i));
+    uint8_t *data = fm_malloc(fms_leaf_bytes(ch->link[k].bytes, i));
     if (!data)
         return FM_ENOMEM;
     fm_status rc = link_leaf(ch, c, k, i, data);
     if (rc == FM_OK)
-        fmi_cache_add(ch->cache, k, i, data, out);
+        fms_cache_add(ch->cache, k, i, data, out);
     else
         fm_free(data);
     return rc;
 }
 
-static fm_status link_range(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint64_t offset,
+static fm_status link_range(const fms_chain *ch, fms_coder *c, uint32_t k, uint64_t offset,
                             uint8_t *dst, size_t bytes)
 {
     fm_status rc = FM_OK;
@@ -356,12 +356,12 @@ static fm_status link_range(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint6
     while (rc == FM_OK && bytes > 0) {
         const uint32_t i = (uint32_t)(offset / FM_LEAF_BYTES);
         const size_t skip = (size_t)(offset % FM_LEAF_BYTES);
-        const size_t n = FM_MIN(bytes, fmi_leaf_bytes(ch->link[k].bytes, i) - skip);
-        fmi_held_leaf held;
+        const size_t n = FM_MIN(bytes, fms_leaf_bytes(ch->link[k].bytes, i) - skip);
+        fms_held_leaf held;
         rc = hold_leaf(ch, c, k, i, &held);
         if (rc == FM_OK) {
             memcpy(dst, held.data + skip, n);
-            fmi_cache_return(ch->cache, &held);
+            fms_cache_return(ch->cache, &held);
         }
         dst += n;
         offset += n;
@@ -377,14 +377,14 @@ static fm_status read_input(void *ctx, uint32_t input, uint64_t offset, void *ds
 }
 
 /* *out is fm_malloc's. */
-static fm_status evaluate(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i, uint8_t **out)
+static fm_status evaluate(const fms_chain *ch, fms_coder *c, uint32_t k, uint32_t i, uint8_t **out)
 {
     eval e = {ch, c, k};
-    fmi_inputs in = ch->more[k].inputs;
+    fms_inputs in = ch->more[k].inputs;
     in.ctx = &e;
     in.read = read_input;
-    *out = fm_malloc(fmi_leaf_bytes(ch->link[k].bytes, i));
-    fm_status rc = *out ? fmi_recipe_leaf(&ch->link[k].recipe, &in, i, *out) : FM_ENOMEM;
+    *out = fm_malloc(fms_leaf_bytes(ch->link[k].bytes, i));
+    fm_status rc = *out ? fms_recipe_leaf(&ch->link[k].recipe, &in, i, *out) : FM_ENOMEM;
     if (rc != FM_OK) {
         fm_free(*out);
         *out = NULL;
@@ -392,24 +392,24 @@ static fm_status evaluate(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_
     return rc;
 }
 
-static fm_status link_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i, uint8_t *dst)
+static fm_status link_leaf(const fms_chain *ch, fms_coder *c, uint32_t k, uint32_t i, uint8_t *dst)
 {
-    uint32_t way[FMI_CHAIN_MAX + 1], n = 0;
+    uint32_t way[FMS_CHAIN_MAX + 1], n = 0;
     uint8_t *made = NULL;
     fm_status rc = FM_OK;
     way[0] = k;
-    while (fmi_codec_needs_parent(fmi_leaf_codec(&ch->link[way[n]], i))) {
-        if (ch->link[way[n]].recipe.op != FMI_OP_NONE) {
+    while (fms_codec_needs_parent(fms_leaf_codec(&ch->link[way[n]], i))) {
+        if (ch->link[way[n]].recipe.op != FMS_OP_NONE) {
             rc = evaluate(ch, c, way[n], i, &made);
             break;
         }
-        fm_assert(n < FMI_CHAIN_MAX && ch->link[way[n]].parent_count == 1); /* depths fall */
+        fm_assert(n < FMS_CHAIN_MAX && ch->link[way[n]].parent_count == 1); /* depths fall */
         way[n + 1] = ch->more[way[n]].parent[0];
         n++;
     }
     const uint8_t *against = made;
     for (; rc == FM_OK; n--) {
-        uint8_t *to = n == 0 ? dst : fmi_coder_scratch(c, n & 1);
+        uint8_t *to = n == 0 ? dst : fms_coder_scratch(c, n & 1);
         rc = decode_link(ch, c, way[n], i, to, against);
         against = to;
         if (n == 0)
@@ -419,26 +419,26 @@ static fm_status link_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32
     return rc;
 }
 
-fm_status fmi_chain_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst)
+fm_status fms_chain_leaf(const fms_chain *ch, fms_coder *c, uint32_t i, uint8_t *dst)
 {
     return link_leaf(ch, c, 0, i, dst);
 }
 
-fm_status fmi_chain_predict(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst)
+fm_status fms_chain_predict(const fms_chain *ch, fms_coder *c, uint32_t i, uint8_t *dst)
 {
-    if (ch->link[0].recipe.op == FMI_OP_NONE)
+    if (ch->link[0].recipe.op == FMS_OP_NONE)
         return link_leaf(ch, c, ch->more[0].parent[0], i, dst);
     uint8_t *made; /* dst may be a scratch leaf, which the inputs' chains use */
     fm_status rc = evaluate(ch, c, 0, i, &made);
     if (rc == FM_OK)
-        memcpy(dst, made, fmi_leaf_bytes(ch->link[0].bytes, i));
+        memcpy(dst, made, fms_leaf_bytes(ch->link[0].bytes, i));
     fm_free(made);
     return rc;
 }
 
-fm_status fmi_chain_range(const fmi_chain *ch, fmi_coder *c, uint64_t offset, void *dst,
+fm_status fms_chain_range(const fms_chain *ch, fms_coder *c, uint64_t offset, void *dst,
                           size_t bytes)
 {
-    fm_assert(ch->cache); /* fmi_chain_keep */
+    fm_assert(ch->cache); /* fms_chain_keep */
     return link_range(ch, c, 0, offset, dst, bytes);
 }

@@ -19,7 +19,7 @@ typedef struct fsck_state {
     fm_fsck_report *report;
     fm_fault_fn fault;
     void *ctx;
-    fmi_coder *coder;
+    fms_coder *coder;
     const char *name;        /* the pack at hand, */
     uint64_t bytes;          /* its size, */
     int64_t row;             /* its row in the index, */
@@ -60,12 +60,12 @@ static bool is_fault(fm_status rc)
     return rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_EVERSION || rc == FM_ENOTFOUND;
 }
 
-static fm_status compare_row(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status compare_row(void *ctx, uint64_t offset, const fms_record *r)
 {
     fsck_state *f = ctx;
     for (uint32_t nth = 0;; nth++) {
-        fmi_place at;
-        fm_status rc = fmi_index_find(f->s->index, &r->id, nth, &at);
+        fms_place at;
+        fm_status rc = fms_index_find(f->s->index, &r->id, nth, &at);
         if (rc == FM_ENOTFOUND) {
             f->differ++;
             return FM_OK;
@@ -86,20 +86,20 @@ static fm_status settle_locked(fsck_state *f, fm_span pack)
     fm_store *s = f->s;
     bool known, sound;
     uint64_t rows = 0;
-    fmi_pack_visitor v = {f, compare_row, NULL};
+    fms_pack_visitor v = {f, compare_row, NULL};
     f->agreed = f->differ = 0;
-    fm_status rc = fmi_index_put_pack(s->index, f->name, f->bytes, true, &f->row, &known);
+    fm_status rc = fms_index_put_pack(s->index, f->name, f->bytes, true, &f->row, &known);
     if (rc == FM_OK)
-        rc = fmi_pack_walk(pack, f->name, &v);
+        rc = fms_pack_walk(pack, f->name, &v);
     if (rc == FM_OK)
-        rc = fmi_index_count(s->index, f->row, &rows);
+        rc = fms_index_count(s->index, f->row, &rows);
     if (rc != FM_OK || (f->differ == 0 && rows == f->agreed))
         return rc;
     f->report->repaired += FM_MAX(f->differ, (uint64_t)1);
-    rc = fmi_index_drop_pack(s->index, f->row);
+    rc = fms_index_drop_pack(s->index, f->row);
     if (rc == FM_OK)
-        rc = fmi_store_scan_pack(s, f->name, &sound);
-    return rc == FM_OK ? fmi_index_put_pack(s->index, f->name, f->bytes, true, &f->row, &known)
+        rc = fms_store_scan_pack(s, f->name, &sound);
+    return rc == FM_OK ? fms_index_put_pack(s->index, f->name, f->bytes, true, &f->row, &known)
                        : rc;
 }
 
@@ -107,17 +107,17 @@ static fm_status settle_locked(fsck_state *f, fm_span pack)
  * FM_ECORRUPT or FM_EVERSION: the frame is wrong, and the index says so. */
 static fm_status settle(fsck_state *f, fm_span pack)
 {
-    fmi_index *ix = f->s->index;
+    fms_index *ix = f->s->index;
     bool known;
     pthread_mutex_lock(&f->s->mutex);
-    fm_status judged = FM_OK, rc = fmi_index_begin(ix);
+    fm_status judged = FM_OK, rc = fms_index_begin(ix);
     if (rc == FM_OK) {
         fm_error_state why;
         judged = rc = settle_locked(f, pack);
         fm_error_save(&why);
         if (rc == FM_ECORRUPT || rc == FM_EVERSION)
-            rc = fmi_index_put_pack(ix, f->name, f->bytes, false, &f->row, &known);
-        rc = fmi_index_end(ix, rc);
+            rc = fms_index_put_pack(ix, f->name, f->bytes, false, &f->row, &known);
+        rc = fms_index_end(ix, rc);
         if (rc == FM_OK && judged != FM_OK)
             fm_error_restore(&why);
     }
@@ -125,30 +125,30 @@ static fm_status settle(fsck_state *f, fm_span pack)
     return rc == FM_OK ? judged : rc;
 }
 
-static fm_status mark(fsck_state *f, uint64_t offset, const fmi_record *r, bool bad)
+static fm_status mark(fsck_state *f, uint64_t offset, const fms_record *r, bool bad)
 {
     pthread_mutex_lock(&f->s->mutex);
-    fm_status rc = fmi_index_mark_bad(f->s->index, &r->id, f->row, offset, bad);
+    fm_status rc = fms_index_mark_bad(f->s->index, &r->id, f->row, offset, bad);
     pthread_mutex_unlock(&f->s->mutex);
     return rc;
 }
 
-static fm_status verify_object(fsck_state *f, const fmi_record *r)
+static fm_status verify_object(fsck_state *f, const fms_record *r)
 {
-    fmi_chain ch;
-    fm_status rc = fmi_chain_from(&ch, f->s, r, NULL);
+    fms_chain ch;
+    fm_status rc = fms_chain_from(&ch, f->s, r, NULL);
     if (rc != FM_OK)
         return rc;
     for (uint32_t i = 0; rc == FM_OK && f->full && i < r->leaf_count; i++) {
-        rc = fmi_chain_leaf(&ch, f->coder, i, f->leaf);
+        rc = fms_chain_leaf(&ch, f->coder, i, f->leaf);
         if (rc == FM_OK)
-            f->report->bytes_verified += fmi_leaf_bytes(r->bytes, i);
+            f->report->bytes_verified += fms_leaf_bytes(r->bytes, i);
     }
-    fmi_chain_release(&ch);
+    fms_chain_release(&ch);
     return rc;
 }
 
-static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     fsck_state *f = ctx;
     f->report->objects++;
@@ -183,7 +183,7 @@ static fm_status check_name(fsck_state *f, fm_span pack)
 static fm_status note_verified(fsck_state *f)
 {
     pthread_mutex_lock(&f->s->mutex);
-    fm_status rc = fmi_index_verified(f->s->index, f->name, (int64_t)time(NULL));
+    fm_status rc = fms_index_verified(f->s->index, f->name, (int64_t)time(NULL));
     pthread_mutex_unlock(&f->s->mutex);
     return rc == FM_EIO ? FM_OK : rc; /* a repository that cannot be written */
 }
@@ -199,10 +199,10 @@ static fm_status check_pack(fsck_state *f, const char *path)
     f->report->packs++;
     f->bytes = map.len;
     fm_span bytes = fm_span_of(map.data, map.len);
-    fmi_pack_visitor v = {f, on_record, on_fault};
+    fms_pack_visitor v = {f, on_record, on_fault};
     rc = settle(f, bytes);
     if (rc == FM_OK) {
-        rc = fmi_pack_walk(bytes, f->name, &v);
+        rc = fms_pack_walk(bytes, f->name, &v);
     } else if (rc == FM_ECORRUPT || rc == FM_EVERSION) {
         rc = on_fault(f, fm_error_text());
     }
@@ -280,11 +280,11 @@ static fm_status choose_oldest(fsck_state *f, unsigned percent)
     o.chosen = f->chosen;
     pthread_mutex_lock(&f->s->mutex);
     if (rc == FM_OK)
-        rc = fmi_index_packs(f->s->index, add_size, &all);
+        rc = fms_index_packs(f->s->index, add_size, &all);
     o.want = all / 100 * percent + all % 100 * percent / 100;
     o.want = FM_MAX(o.want, (uint64_t)1);
     if (rc == FM_OK)
-        rc = fmi_index_oldest(f->s->index, choose_pack, &o);
+        rc = fms_index_oldest(f->s->index, choose_pack, &o);
     pthread_mutex_unlock(&f->s->mutex);
     return rc;
 }
@@ -295,7 +295,7 @@ static fm_status check_packs(fsck_state *f)
     fm_status rc = fm_list_dir(&files, f->s->packs_dir);
     for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
         char name[FM_HEX_CHARS + 1];
-        if (!fmi_is_pack_name(files.name[i], name)) {
+        if (!fms_is_pack_name(files.name[i], name)) {
             char line[512];
             snprintf(line, sizeof line, "packs/%.256s: no pack has such a name", files.name[i]);
             tell(f, line);
@@ -304,7 +304,7 @@ static fm_status check_packs(fsck_state *f)
         f->name = name;
         if (f->chosen)
             f->full = fm_map_has(f->chosen, name, FM_HEX_CHARS);
-        char *path = fmi_store_pack_path(f->s, name);
+        char *path = fms_store_pack_path(f->s, name);
         rc = path ? check_pack_surely(f, path) : FM_ENOMEM;
         fm_free(path);
     }
@@ -317,13 +317,13 @@ static fm_status check_index(fsck_state *f)
 {
     fm_store *s = f->s;
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_index_check(s->index);
+    fm_status rc = fms_index_check(s->index);
     if (rc == FM_ECORRUPT) {
         tell(f, fm_error_text());
-        rc = fmi_store_rescan(s, true);
+        rc = fms_store_rescan(s, true);
         f->report->repaired += rc == FM_OK;
     } else if (rc == FM_OK) {
-        rc = fmi_store_refresh(s);
+        rc = fms_store_refresh(s);
     }
     pthread_mutex_unlock(&s->mutex);
     return rc;
@@ -338,14 +338,14 @@ static fm_status fsck(fm_store *s, bool full, unsigned percent, fm_fsck_report *
     if (rc == FM_OK && percent)
         rc = choose_oldest(&f, percent);
     if (rc == FM_OK)
-        rc = fmi_store_coder(s, &f.coder);
+        rc = fms_store_coder(s, &f.coder);
     if (rc == FM_OK) {
         f.leaf = fm_malloc(FM_LEAF_BYTES);
         rc = f.leaf ? check_packs(&f) : FM_ENOMEM;
     }
     fm_free(f.leaf);
     fm_map_free(f.chosen);
-    fmi_store_coder_return(s, f.coder);
+    fms_store_coder_return(s, f.coder);
     return rc;
 }
 
@@ -363,9 +363,9 @@ fm_status fm_store_fsck_oldest(fm_store *s, unsigned percent, fm_fsck_report *ou
 fm_status fm_store_rebuild_index(fm_store *s)
 {
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_store_rescan(s, false);
+    fm_status rc = fms_store_rescan(s, false);
     if (rc == FM_OK)
-        rc = fmi_index_forget_missing(s->index);
+        rc = fms_index_forget_missing(s->index);
     pthread_mutex_unlock(&s->mutex);
     return rc;
 }
@@ -373,7 +373,7 @@ fm_status fm_store_rebuild_index(fm_store *s)
 fm_status fm_store_forget_missing(fm_store *s)
 {
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_index_forget_missing(s->index);
+    fm_status rc = fms_index_forget_missing(s->index);
     pthread_mutex_unlock(&s->mutex);
     return rc == FM_EIO ? FM_OK : rc; /* a repository that cannot be written */
 }

@@ -78,13 +78,13 @@ static const char schema[] =
     "INSERT INTO folder VALUES (0);"
     "PRAGMA user_version = 3;";
 
-struct fmi_index {
+struct fms_index {
     sqlite3 *db;
     char *path;
     sqlite3_stmt *query[Q_COUNT];
 };
 
-static fm_status sql_fail(const fmi_index *ix, const char *what)
+static fm_status sql_fail(const fms_index *ix, const char *what)
 {
     int code = sqlite3_errcode(ix->db);
     if (code == SQLITE_NOMEM)
@@ -96,7 +96,7 @@ static fm_status sql_fail(const fmi_index *ix, const char *what)
                    sqlite3_errmsg(ix->db));
 }
 
-static fm_status run(fmi_index *ix, const char *sql)
+static fm_status run(fms_index *ix, const char *sql)
 {
     if (sqlite3_exec(ix->db, sql, NULL, NULL, NULL) != SQLITE_OK)
         return sql_fail(ix, "cannot run a statement");
@@ -105,7 +105,7 @@ static fm_status run(fmi_index *ix, const char *sql)
 
 /* ==== opening ============================================================================== */
 
-static fm_status read_int(fmi_index *ix, const char *sql, int64_t *out)
+static fm_status read_int(fms_index *ix, const char *sql, int64_t *out)
 {
     sqlite3_stmt *st = NULL;
     fm_status rc = FM_OK;
@@ -119,7 +119,7 @@ static fm_status read_int(fmi_index *ix, const char *sql, int64_t *out)
 }
 
 /* Two processes may open an empty file at once: the version is looked at again under the lock. */
-static fm_status make_schema(fmi_index *ix)
+static fm_status make_schema(fms_index *ix)
 {
     int64_t version = 0;
     fm_status rc = read_int(ix, "PRAGMA user_version", &version);
@@ -137,7 +137,7 @@ static fm_status make_schema(fmi_index *ix)
     return rc == FM_OK ? ended : rc;
 }
 
-static fm_status connect(fmi_index *ix, const char *path)
+static fm_status connect(fms_index *ix, const char *path)
 {
     if (sqlite3_open_v2(path, &ix->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) !=
         SQLITE_OK)
@@ -157,7 +157,7 @@ static fm_status connect(fmi_index *ix, const char *path)
     return rc;
 }
 
-static void disconnect(fmi_index *ix)
+static void disconnect(fms_index *ix)
 {
     for (int q = 0; q < Q_COUNT; q++) {
         sqlite3_finalize(ix->query[q]);
@@ -180,7 +180,7 @@ static fm_status remove_files(const char *path)
     return FM_OK;
 }
 
-static fm_status open_files(fmi_index *ix)
+static fm_status open_files(fms_index *ix)
 {
     fm_status rc = connect(ix, ix->path);
     if (rc == FM_ECORRUPT) {
@@ -190,13 +190,13 @@ static fm_status open_files(fmi_index *ix)
             rc = connect(ix, ix->path);
     }
     /* A folder that cannot be written: reading must still work. */
-    return rc == FM_EIO ? fmi_index_to_memory(ix) : rc;
+    return rc == FM_EIO ? fms_index_to_memory(ix) : rc;
 }
 
-fm_status fmi_index_open(fmi_index **out, const char *path)
+fm_status fms_index_open(fms_index **out, const char *path)
 {
     *out = NULL;
-    fmi_index *ix = fm_calloc(1, sizeof *ix);
+    fms_index *ix = fm_calloc(1, sizeof *ix);
     if (!ix)
         return FM_ENOMEM;
     ix->path = fm_strdup(path);
@@ -204,18 +204,18 @@ fm_status fmi_index_open(fmi_index **out, const char *path)
     if (rc == FM_OK)
         *out = ix;
     else
-        fmi_index_close(ix);
+        fms_index_close(ix);
     return rc;
 }
 
-fm_status fmi_index_reset(fmi_index *ix)
+fm_status fms_index_reset(fms_index *ix)
 {
     disconnect(ix);
     fm_status rc = remove_files(ix->path);
     return rc == FM_OK || rc == FM_EIO ? open_files(ix) : rc;
 }
 
-void fmi_index_close(fmi_index *ix)
+void fms_index_close(fms_index *ix)
 {
     if (!ix)
         return;
@@ -224,19 +224,19 @@ void fmi_index_close(fmi_index *ix)
     fm_free(ix);
 }
 
-fm_status fmi_index_to_memory(fmi_index *ix)
+fm_status fms_index_to_memory(fms_index *ix)
 {
     disconnect(ix);
     return connect(ix, ":memory:");
 }
 
-fm_status fmi_index_folder(fmi_index *ix, int64_t *seen)
+fm_status fms_index_folder(fms_index *ix, int64_t *seen)
 {
     *seen = 0;
     return read_int(ix, "SELECT seen FROM folder", seen);
 }
 
-fm_status fmi_index_set_folder(fmi_index *ix, int64_t seen)
+fm_status fms_index_set_folder(fms_index *ix, int64_t seen)
 {
     char sql[64];
 
@@ -247,7 +247,7 @@ fm_status fmi_index_set_folder(fmi_index *ix, int64_t seen)
     return rc;
 }
 
-fm_status fmi_index_check(fmi_index *ix)
+fm_status fms_index_check(fms_index *ix)
 {
     sqlite3_stmt *st = NULL;
     fm_status rc = FM_OK;
@@ -262,7 +262,7 @@ fm_status fmi_index_check(fmi_index *ix)
 
 /* ==== rows ================================================================================= */
 
-static sqlite3_stmt *fresh(fmi_index *ix, int q)
+static sqlite3_stmt *fresh(fms_index *ix, int q)
 {
     sqlite3_reset(ix->query[q]);
     sqlite3_clear_bindings(ix->query[q]);
@@ -274,7 +274,7 @@ static void bind_id(sqlite3_stmt *st, int at, const fm_digest *id)
     sqlite3_bind_blob(st, at, id->b, FM_DIGEST_BYTES, SQLITE_TRANSIENT);
 }
 
-static fm_status step_done(fmi_index *ix, sqlite3_stmt *st)
+static fm_status step_done(fms_index *ix, sqlite3_stmt *st)
 {
     int code = sqlite3_step(st);
     fm_status rc = code == SQLITE_DONE ? FM_OK : sql_fail(ix, "cannot be written");
@@ -283,14 +283,14 @@ static fm_status step_done(fmi_index *ix, sqlite3_stmt *st)
 }
 
 /* Fills out->parent; a number other than `want` means that SQLite was led astray. */
-static fm_status find_parents(fmi_index *ix, const fm_digest *id, int64_t want, fmi_place *out)
+static fm_status find_parents(fms_index *ix, const fm_digest *id, int64_t want, fms_place *out)
 {
     sqlite3_stmt *st = fresh(ix, Q_EDGES);
     bind_id(st, 1, id);
     sqlite3_bind_int64(st, 2, out->pack);
     sqlite3_bind_int64(st, 3, (int64_t)out->offset);
     int code;
-    while ((code = sqlite3_step(st)) == SQLITE_ROW && out->parent_count < FMI_PARENTS_MAX &&
+    while ((code = sqlite3_step(st)) == SQLITE_ROW && out->parent_count < FMS_PARENTS_MAX &&
            sqlite3_column_bytes(st, 0) == FM_DIGEST_BYTES)
         memcpy(out->parent[out->parent_count++].b, sqlite3_column_blob(st, 0), FM_DIGEST_BYTES);
     fm_status rc = FM_OK;
@@ -302,7 +302,7 @@ static fm_status find_parents(fmi_index *ix, const fm_digest *id, int64_t want, 
     return rc;
 }
 
-fm_status fmi_index_find(fmi_index *ix, const fm_digest *id, uint32_t nth, fmi_place *out)
+fm_status fms_index_find(fms_index *ix, const fm_digest *id, uint32_t nth, fms_place *out)
 {
     int64_t want = 0;
     memset(out, 0, sizeof *out);
@@ -328,7 +328,7 @@ fm_status fmi_index_find(fmi_index *ix, const fm_digest *id, uint32_t nth, fmi_p
     return rc == FM_OK && want ? find_parents(ix, id, want, out) : rc;
 }
 
-fm_status fmi_index_mark_bad(fmi_index *ix, const fm_digest *id, int64_t pack, uint64_t offset,
+fm_status fms_index_mark_bad(fms_index *ix, const fm_digest *id, int64_t pack, uint64_t offset,
                              bool bad)
 {
     sqlite3_stmt *st = fresh(ix, Q_MARK);
@@ -339,12 +339,12 @@ fm_status fmi_index_mark_bad(fmi_index *ix, const fm_digest *id, int64_t pack, u
     return step_done(ix, st);
 }
 
-fm_status fmi_index_begin(fmi_index *ix)
+fm_status fms_index_begin(fms_index *ix)
 {
     return run(ix, "BEGIN IMMEDIATE");
 }
 
-fm_status fmi_index_end(fmi_index *ix, fm_status rc)
+fm_status fms_index_end(fms_index *ix, fm_status rc)
 {
     if (rc == FM_OK)
         rc = run(ix, "COMMIT");
@@ -353,7 +353,7 @@ fm_status fmi_index_end(fmi_index *ix, fm_status rc)
     return rc;
 }
 
-static fm_status get_pack(fmi_index *ix, const char *name, int64_t *pack, uint64_t *bytes,
+static fm_status get_pack(fms_index *ix, const char *name, int64_t *pack, uint64_t *bytes,
                           bool *sound)
 {
     sqlite3_stmt *st = fresh(ix, Q_PACK_GET);
@@ -371,7 +371,7 @@ static fm_status get_pack(fmi_index *ix, const char *name, int64_t *pack, uint64
     return rc;
 }
 
-fm_status fmi_index_put_pack(fmi_index *ix, const char *name, uint64_t bytes, bool sound,
+fm_status fms_index_put_pack(fms_index *ix, const char *name, uint64_t bytes, bool sound,
                              int64_t *pack, bool *known)
 {
     uint64_t old_bytes = 0;
@@ -381,7 +381,7 @@ fm_status fmi_index_put_pack(fmi_index *ix, const char *name, uint64_t bytes, bo
     if (*known || (rc != FM_OK && rc != FM_ENOTFOUND))
         return rc;
     if (rc == FM_OK) {
-        rc = fmi_index_drop_pack(ix, *pack);
+        rc = fms_index_drop_pack(ix, *pack);
         if (rc != FM_OK)
             return rc;
     }
@@ -399,7 +399,7 @@ fm_status fmi_index_put_pack(fmi_index *ix, const char *name, uint64_t bytes, bo
     return rc;
 }
 
-fm_status fmi_index_put_object(fmi_index *ix, int64_t pack, uint64_t offset, const fmi_record *r)
+fm_status fms_index_put_object(fms_index *ix, int64_t pack, uint64_t offset, const fms_record *r)
 {
     sqlite3_stmt *st = fresh(ix, Q_OBJECT_PUT);
     bind_id(st, 1, &r->id);
@@ -422,7 +422,7 @@ fm_status fmi_index_put_object(fmi_index *ix, int64_t pack, uint64_t offset, con
     return rc;
 }
 
-fm_status fmi_index_drop_pack(fmi_index *ix, int64_t pack)
+fm_status fms_index_drop_pack(fms_index *ix, int64_t pack)
 {
     static const int query[] = {Q_EDGES_DROP, Q_OBJECTS_DROP, Q_PACK_DROP};
     fm_status rc = FM_OK;
@@ -434,25 +434,25 @@ fm_status fmi_index_drop_pack(fmi_index *ix, int64_t pack)
     return rc;
 }
 
-fm_status fmi_index_miss_pack(fmi_index *ix, int64_t pack)
+fm_status fms_index_miss_pack(fms_index *ix, int64_t pack)
 {
     sqlite3_stmt *st = fresh(ix, Q_MISS);
     sqlite3_bind_int64(st, 1, pack);
     fm_status rc = step_done(ix, st);
-    return rc == FM_OK ? fmi_index_drop_pack(ix, pack) : rc;
+    return rc == FM_OK ? fms_index_drop_pack(ix, pack) : rc;
 }
 
-fm_status fmi_index_forget_missing(fmi_index *ix)
+fm_status fms_index_forget_missing(fms_index *ix)
 {
     return run(ix, "DELETE FROM missing");
 }
 
-fm_status fmi_index_durable(fmi_index *ix, bool yes)
+fm_status fms_index_durable(fms_index *ix, bool yes)
 {
     return run(ix, yes ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL");
 }
 
-fm_status fmi_index_drop_all(fmi_index *ix)
+fm_status fms_index_drop_all(fms_index *ix)
 {
     return run(ix, "DELETE FROM edge; DELETE FROM object; DELETE FROM pack;"
                    "UPDATE folder SET seen = 0;");
@@ -464,7 +464,7 @@ static const char *column_name(sqlite3_stmt *st, int at)
     return text ? (const char *)text : "";
 }
 
-fm_status fmi_index_missing(fmi_index *ix, char name[FM_HEX_CHARS + 1], uint64_t *count)
+fm_status fms_index_missing(fms_index *ix, char name[FM_HEX_CHARS + 1], uint64_t *count)
 {
     sqlite3_stmt *st = fresh(ix, Q_MISSING);
     fm_status rc = sqlite3_step(st) == SQLITE_ROW ? FM_OK : sql_fail(ix, "cannot be read");
@@ -474,7 +474,7 @@ fm_status fmi_index_missing(fmi_index *ix, char name[FM_HEX_CHARS + 1], uint64_t
     return rc;
 }
 
-static fm_status each_pack(fmi_index *ix, int query, fmi_pack_row_fn fn, void *ctx)
+static fm_status each_pack(fms_index *ix, int query, fms_pack_row_fn fn, void *ctx)
 {
     sqlite3_stmt *st = fresh(ix, query);
     fm_status rc = FM_OK;
@@ -488,17 +488,17 @@ static fm_status each_pack(fmi_index *ix, int query, fmi_pack_row_fn fn, void *c
     return rc;
 }
 
-fm_status fmi_index_packs(fmi_index *ix, fmi_pack_row_fn fn, void *ctx)
+fm_status fms_index_packs(fms_index *ix, fms_pack_row_fn fn, void *ctx)
 {
     return each_pack(ix, Q_PACKS, fn, ctx);
 }
 
-fm_status fmi_index_oldest(fmi_index *ix, fmi_pack_row_fn fn, void *ctx)
+fm_status fms_index_oldest(fms_index *ix, fms_pack_row_fn fn, void *ctx)
 {
     return each_pack(ix, Q_OLDEST, fn, ctx);
 }
 
-fm_status fmi_index_verified(fmi_index *ix, const char *name, int64_t time)
+fm_status fms_index_verified(fms_index *ix, const char *name, int64_t time)
 {
     sqlite3_stmt *st = fresh(ix, Q_VERIFIED);
     sqlite3_bind_text(st, 1, name, -1, SQLITE_TRANSIENT);
@@ -506,7 +506,7 @@ fm_status fmi_index_verified(fmi_index *ix, const char *name, int64_t time)
     return step_done(ix, st);
 }
 
-fm_status fmi_index_bad(fmi_index *ix, fmi_id_fn fn, void *ctx)
+fm_status fms_index_bad(fms_index *ix, fms_id_fn fn, void *ctx)
 {
     sqlite3_stmt *st = fresh(ix, Q_BAD);
     fm_status rc = FM_OK;
@@ -524,7 +524,7 @@ fm_status fmi_index_bad(fmi_index *ix, fmi_id_fn fn, void *ctx)
     return rc;
 }
 
-fm_status fmi_index_pack_at(fmi_index *ix, int64_t pack, char name[FM_HEX_CHARS + 1],
+fm_status fms_index_pack_at(fms_index *ix, int64_t pack, char name[FM_HEX_CHARS + 1],
                             uint64_t *bytes)
 {
     sqlite3_stmt *st = fresh(ix, Q_PACK_AT);
@@ -544,7 +544,7 @@ fm_status fmi_index_pack_at(fmi_index *ix, int64_t pack, char name[FM_HEX_CHARS 
     return rc;
 }
 
-fm_status fmi_index_count(fmi_index *ix, int64_t pack, uint64_t *objects)
+fm_status fms_index_count(fms_index *ix, int64_t pack, uint64_t *objects)
 {
     sqlite3_stmt *st = fresh(ix, Q_PACK_COUNT);
     sqlite3_bind_int64(st, 1, pack);
@@ -554,7 +554,7 @@ fm_status fmi_index_count(fmi_index *ix, int64_t pack, uint64_t *objects)
     return rc;
 }
 
-fm_status fmi_index_ids(fmi_index *ix, fmi_id_fn fn, void *ctx)
+fm_status fms_index_ids(fms_index *ix, fms_id_fn fn, void *ctx)
 {
     sqlite3_stmt *st = fresh(ix, Q_IDS);
     fm_status rc = FM_OK;
@@ -574,7 +574,7 @@ fm_status fmi_index_ids(fmi_index *ix, fmi_id_fn fn, void *ctx)
     return rc;
 }
 
-fm_status fmi_index_totals(fmi_index *ix, uint64_t *objects, uint64_t *bytes_decoded,
+fm_status fms_index_totals(fms_index *ix, uint64_t *objects, uint64_t *bytes_decoded,
                            uint64_t *packs, uint64_t *bytes_packs)
 {
     static const char *const sql[4] = {

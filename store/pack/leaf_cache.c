@@ -13,16 +13,16 @@ typedef struct slot {
     uint8_t *data; /* NULL: empty */
 } slot;
 
-struct fmi_leaf_cache {
+struct fms_leaf_cache {
     pthread_mutex_t mutex;
     size_t max;
     uint64_t clock;
     slot slot[];
 };
 
-fm_status fmi_cache_new(fmi_leaf_cache **out, size_t leaves)
+fm_status fms_cache_new(fms_leaf_cache **out, size_t leaves)
 {
-    fmi_leaf_cache *k = fm_calloc(1, sizeof *k + leaves * sizeof(slot));
+    fms_leaf_cache *k = fm_calloc(1, sizeof *k + leaves * sizeof(slot));
     *out = k;
     if (!k)
         return FM_ENOMEM;
@@ -31,7 +31,7 @@ fm_status fmi_cache_new(fmi_leaf_cache **out, size_t leaves)
     return FM_OK;
 }
 
-void fmi_cache_free(fmi_leaf_cache *k)
+void fms_cache_free(fms_leaf_cache *k)
 {
     if (!k)
         return;
@@ -41,7 +41,7 @@ void fmi_cache_free(fmi_leaf_cache *k)
     fm_free(k);
 }
 
-static slot *find(fmi_leaf_cache *k, uint32_t link, uint32_t leaf)
+static slot *find(fms_leaf_cache *k, uint32_t link, uint32_t leaf)
 {
     for (size_t i = 0; i < k->max; i++)
         if (k->slot[i].data && k->slot[i].link == link && k->slot[i].leaf == leaf)
@@ -49,16 +49,16 @@ static slot *find(fmi_leaf_cache *k, uint32_t link, uint32_t leaf)
     return NULL;
 }
 
-static void hold(fmi_leaf_cache *k, slot *s, fmi_held_leaf *out)
+static void hold(fms_leaf_cache *k, slot *s, fms_held_leaf *out)
 {
     s->holders++;
     s->used = ++k->clock;
-    *out = (fmi_held_leaf){s->data, s};
+    *out = (fms_held_leaf){s->data, s};
 }
 
-void fmi_cache_take(fmi_leaf_cache *k, uint32_t link, uint32_t leaf, fmi_held_leaf *out)
+void fms_cache_take(fms_leaf_cache *k, uint32_t link, uint32_t leaf, fms_held_leaf *out)
 {
-    *out = (fmi_held_leaf){NULL, NULL};
+    *out = (fms_held_leaf){NULL, NULL};
     pthread_mutex_lock(&k->mutex);
     slot *s = find(k, link, leaf);
     if (s)
@@ -67,7 +67,7 @@ void fmi_cache_take(fmi_leaf_cache *k, uint32_t link, uint32_t leaf, fmi_held_le
 }
 
 /* An empty place, or the longest unused one that nobody holds. */
-static slot *make_room(fmi_leaf_cache *k)
+static slot *make_room(fms_leaf_cache *k)
 {
     slot *best = NULL;
     for (size_t i = 0; i < k->max; i++) {
@@ -82,10 +82,10 @@ static slot *make_room(fmi_leaf_cache *k)
     return best;
 }
 
-void fmi_cache_add(fmi_leaf_cache *k, uint32_t link, uint32_t leaf, uint8_t *data,
-                   fmi_held_leaf *out)
+void fms_cache_add(fms_leaf_cache *k, uint32_t link, uint32_t leaf, uint8_t *data,
+                   fms_held_leaf *out)
 {
-    *out = (fmi_held_leaf){data, NULL};
+    *out = (fms_held_leaf){data, NULL};
     pthread_mutex_lock(&k->mutex);
     slot *s = find(k, link, leaf);
     if (s) { /* another thread was quicker */
@@ -98,7 +98,7 @@ void fmi_cache_add(fmi_leaf_cache *k, uint32_t link, uint32_t leaf, uint8_t *dat
     pthread_mutex_unlock(&k->mutex);
 }
 
-void fmi_cache_return(fmi_leaf_cache *k, fmi_held_leaf *held)
+void fms_cache_return(fms_leaf_cache *k, fms_held_leaf *held)
 {
     slot *s = held->slot;
     if (s) {
@@ -108,5 +108,5 @@ void fmi_cache_return(fmi_leaf_cache *k, fmi_held_leaf *held)
     } else {
         fm_free((void *)(uintptr_t)held->data);
     }
-    *held = (fmi_held_leaf){NULL, NULL};
+    *held = (fms_held_leaf){NULL, NULL};
 }

@@ -13,8 +13,8 @@ static const uint8_t pack_magic[8] = {0x93, 'F', 'M', 'P', 'A', 'C', 'K', '\n'};
 static const uint8_t record_magic[8] = {0x93, 'F', 'M', 'R', 'E', 'C', '1', '\n'};
 static const uint8_t footer_magic[8] = {0x93, 'F', 'M', 'E', 'N', 'D', '1', '\n'};
 
-#define FMI_RECIPE_BYTES_MAX                                                                       \
-    (RECIPE_FIXED_BYTES + FMI_PARENTS_MAX * FM_DIGEST_BYTES + FMI_PARAMS_MAX)
+#define FMS_RECIPE_BYTES_MAX                                                                       \
+    (RECIPE_FIXED_BYTES + FMS_PARENTS_MAX * FM_DIGEST_BYTES + FMS_PARAMS_MAX)
 
 enum {
     KIND_TENSOR = 1,
@@ -25,59 +25,59 @@ enum {
     DTYPE_NAME_BYTES = 16
 };
 
-uint32_t fmi_leaf_count(uint64_t bytes)
+uint32_t fms_leaf_count(uint64_t bytes)
 {
     fm_assert(bytes <= FM_MAX_TENSOR_BYTES);
     return (uint32_t)((bytes + FM_LEAF_BYTES - 1) / FM_LEAF_BYTES);
 }
 
-size_t fmi_leaf_bytes(uint64_t bytes, uint32_t i)
+size_t fms_leaf_bytes(uint64_t bytes, uint32_t i)
 {
     uint64_t at = (uint64_t)i * FM_LEAF_BYTES;
     fm_assert(at < bytes);
     return (size_t)FM_MIN(bytes - at, (uint64_t)FM_LEAF_BYTES);
 }
 
-static const uint8_t *leaf_row(const fmi_record *r, uint32_t i)
+static const uint8_t *leaf_row(const fms_record *r, uint32_t i)
 {
     fm_assert(i < r->leaf_count);
-    return r->table + (size_t)i * FMI_LEAF_ROW_BYTES;
+    return r->table + (size_t)i * FMS_LEAF_ROW_BYTES;
 }
 
-void fmi_leaf_digest(const fmi_record *r, uint32_t i, fm_digest *out)
+void fms_leaf_digest(const fms_record *r, uint32_t i, fm_digest *out)
 {
     memcpy(out->b, leaf_row(r, i), FM_DIGEST_BYTES);
 }
 
-uint8_t fmi_leaf_codec(const fmi_record *r, uint32_t i)
+uint8_t fms_leaf_codec(const fms_record *r, uint32_t i)
 {
     return leaf_row(r, i)[32];
 }
 
-uint32_t fmi_leaf_stored(const fmi_record *r, uint32_t i)
+uint32_t fms_leaf_stored(const fms_record *r, uint32_t i)
 {
     return fm_get_u32(leaf_row(r, i) + 36);
 }
 
 static uint64_t head_bytes_of(uint32_t leaf_count, uint32_t recipe_bytes)
 {
-    uint64_t n = FMI_RECORD_FIXED_BYTES + (uint64_t)leaf_count * FMI_LEAF_ROW_BYTES + recipe_bytes +
+    uint64_t n = FMS_RECORD_FIXED_BYTES + (uint64_t)leaf_count * FMS_LEAF_ROW_BYTES + recipe_bytes +
                  FM_DIGEST_BYTES;
-    return (n + FMI_PACK_ALIGN - 1) / FMI_PACK_ALIGN * FMI_PACK_ALIGN;
+    return (n + FMS_PACK_ALIGN - 1) / FMS_PACK_ALIGN * FMS_PACK_ALIGN;
 }
 
 /* ==== writing ============================================================================== */
 
-static uint32_t recipe_bytes_of(const fmi_record *r)
+static uint32_t recipe_bytes_of(const fms_record *r)
 {
-    if (r->recipe.op == FMI_OP_NONE)
+    if (r->recipe.op == FMS_OP_NONE)
         return 0;
-    fm_assert(r->recipe.params.len <= FMI_PARAMS_MAX && r->parent_count <= FMI_PARENTS_MAX);
+    fm_assert(r->recipe.params.len <= FMS_PARAMS_MAX && r->parent_count <= FMS_PARENTS_MAX);
     return RECIPE_FIXED_BYTES + r->parent_count * FM_DIGEST_BYTES + (uint32_t)r->recipe.params.len;
 }
 
 /* u16 operation | u16 mode | u32 parents | u32 bytes of parameters | u32 0 | ids | parameters */
-static void put_recipe(uint8_t *at, const fmi_record *r)
+static void put_recipe(uint8_t *at, const fms_record *r)
 {
     fm_put_u16(at, r->recipe.op);
     fm_put_u16(at + 2, r->recipe.mode);
@@ -90,7 +90,7 @@ static void put_recipe(uint8_t *at, const fmi_record *r)
         memcpy(at, r->recipe.params.data, r->recipe.params.len);
 }
 
-fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *rows)
+fm_status fms_record_head(fm_buf *out, const fms_record *r, const fms_leaf_row *rows)
 {
     const uint32_t recipe_bytes = recipe_bytes_of(r);
     uint64_t head_bytes = head_bytes_of(r->leaf_count, recipe_bytes);
@@ -118,13 +118,13 @@ fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *
     for (uint32_t i = 0; i < r->shape.rank; i++)
         fm_put_u64(h + 120 + 8 * (size_t)i, r->shape.dim[i]);
     for (uint32_t i = 0; i < r->leaf_count; i++) {
-        uint8_t *row = h + FMI_RECORD_FIXED_BYTES + (size_t)i * FMI_LEAF_ROW_BYTES;
+        uint8_t *row = h + FMS_RECORD_FIXED_BYTES + (size_t)i * FMS_LEAF_ROW_BYTES;
         memcpy(row, rows[i].digest.b, FM_DIGEST_BYTES);
         row[32] = rows[i].codec;
         fm_put_u32(row + 36, rows[i].stored_bytes);
     }
     if (recipe_bytes)
-        put_recipe(h + FMI_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMI_LEAF_ROW_BYTES, r);
+        put_recipe(h + FMS_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMS_LEAF_ROW_BYTES, r);
     fm_digest sum;
     fm_status rc = fm_sha256(&sum, h, (size_t)head_bytes - FM_DIGEST_BYTES);
     if (rc != FM_OK)
@@ -133,18 +133,18 @@ fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *
     return FM_OK;
 }
 
-void fmi_pack_header(uint8_t out[FMI_PACK_HEADER_BYTES], uint32_t features)
+void fms_pack_header(uint8_t out[FMS_PACK_HEADER_BYTES], uint32_t features)
 {
-    memset(out, 0, FMI_PACK_HEADER_BYTES);
+    memset(out, 0, FMS_PACK_HEADER_BYTES);
     memcpy(out, pack_magic, 8);
-    fm_put_u32(out + 8, FMI_PACK_VERSION);
+    fm_put_u32(out + 8, FMS_PACK_VERSION);
     fm_put_u32(out + 12, features);
 }
 
-void fmi_pack_footer(uint8_t out[FMI_PACK_FOOTER_BYTES], uint64_t records, uint64_t file_bytes,
+void fms_pack_footer(uint8_t out[FMS_PACK_FOOTER_BYTES], uint64_t records, uint64_t file_bytes,
                      const fm_digest *heads)
 {
-    memset(out, 0, FMI_PACK_FOOTER_BYTES);
+    memset(out, 0, FMS_PACK_FOOTER_BYTES);
     memcpy(out, footer_magic, 8);
     fm_put_u64(out + 8, records);
     fm_put_u64(out + 16, file_bytes);
@@ -162,7 +162,7 @@ static bool is_zero(const uint8_t *p, size_t n)
 }
 
 /* The fixed part, after the checksum was found right: dtype, shape, sizes. */
-static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
+static fm_status parse_fixed(fms_record *r, const uint8_t *h, const char *what)
 {
     if (h[12] != KIND_TENSOR && h[12] != KIND_BLOB)
         return fm_fail(FM_ECORRUPT, "%s: record kind %u is unknown", what, h[12]);
@@ -172,7 +172,7 @@ static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
     r->parent_count = h[13] != 0; /* of a recipe they are counted in its section */
     r->depth = h[14];
     r->shape.rank = h[15];
-    if (r->depth > FMI_CHAIN_MAX || (r->depth > 0) != (r->parent_count > 0))
+    if (r->depth > FMS_CHAIN_MAX || (r->depth > 0) != (r->parent_count > 0))
         return fm_fail(FM_ECORRUPT, "%s: delta depth %u contradicts its parent", what, r->depth);
     if (r->shape.rank > FM_MAX_RANK || (r->is_blob && (r->shape.rank || r->parent_count)))
         return fm_fail(FM_ECORRUPT, "%s: record rank %u is out of range", what, r->shape.rank);
@@ -184,7 +184,7 @@ static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
     r->leaf_count = fm_get_u32(h + 112);
     for (uint32_t i = 0; i < r->shape.rank; i++)
         r->shape.dim[i] = fm_get_u64(h + 120 + 8 * (size_t)i);
-    if (r->bytes > FM_MAX_TENSOR_BYTES || r->leaf_count != fmi_leaf_count(r->bytes))
+    if (r->bytes > FM_MAX_TENSOR_BYTES || r->leaf_count != fms_leaf_count(r->bytes))
         return fm_fail(FM_ECORRUPT, "%s: %u leaves contradict %llu bytes", what, r->leaf_count,
                        (unsigned long long)r->bytes);
     if (r->is_blob)
@@ -203,7 +203,7 @@ static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
     return FM_OK;
 }
 
-static fm_status parse_recipe(fmi_record *r, fm_span section, const char *what)
+static fm_status parse_recipe(fms_record *r, fm_span section, const char *what)
 {
     fm_cursor c;
     fm_cursor_init(&c, section);
@@ -211,8 +211,8 @@ static fm_status parse_recipe(fmi_record *r, fm_span section, const char *what)
     r->recipe.mode = fm_cursor_u16(&c);
     r->parent_count = fm_cursor_u32(&c);
     const uint32_t params = fm_cursor_u32(&c), reserved = fm_cursor_u32(&c);
-    if (c.failed || r->parent_count < 1 || r->parent_count > FMI_PARENTS_MAX ||
-        params > FMI_PARAMS_MAX || reserved || r->recipe.op == FMI_OP_NONE ||
+    if (c.failed || r->parent_count < 1 || r->parent_count > FMS_PARENTS_MAX ||
+        params > FMS_PARAMS_MAX || reserved || r->recipe.op == FMS_OP_NONE ||
         section.len != RECIPE_FIXED_BYTES + r->parent_count * FM_DIGEST_BYTES + params)
         return fm_fail(FM_ECORRUPT, "%s: the recipe of %u parents and %u parameter bytes is none",
                        what, r->parent_count, params);
@@ -223,13 +223,13 @@ static fm_status parse_recipe(fmi_record *r, fm_span section, const char *what)
 }
 
 /* What is reserved must be zero, so that it can mean something later. */
-static fm_status check_reserved(const fmi_record *r, const uint8_t *h, const char *what)
+static fm_status check_reserved(const fms_record *r, const uint8_t *h, const char *what)
 {
     const bool delta = h[13] == FLAG_PARENT;
     size_t dims = 120 + 8 * (size_t)r->shape.rank;
     size_t table_end =
-        FMI_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMI_LEAF_ROW_BYTES + fm_get_u32(h + 116);
-    bool zero = is_zero(h + dims, FMI_RECORD_FIXED_BYTES - dims) &&
+        FMS_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMS_LEAF_ROW_BYTES + fm_get_u32(h + 116);
+    bool zero = is_zero(h + dims, FMS_RECORD_FIXED_BYTES - dims) &&
                 is_zero(h + table_end, (size_t)r->head_bytes - FM_DIGEST_BYTES - table_end) &&
                 (delta || is_zero(h + 64, FM_DIGEST_BYTES)) &&
                 (!r->is_blob || is_zero(h + 16, DTYPE_NAME_BYTES));
@@ -238,17 +238,17 @@ static fm_status check_reserved(const fmi_record *r, const uint8_t *h, const cha
     return zero ? FM_OK : fm_fail(FM_ECORRUPT, "%s: reserved bytes of the head are not zero", what);
 }
 
-static fm_status parse_table(const fmi_record *r, const char *what)
+static fm_status parse_table(const fms_record *r, const char *what)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < r->leaf_count; i++) {
-        uint8_t codec = fmi_leaf_codec(r, i);
-        if (codec >= FMI_CODEC_COUNT)
+        uint8_t codec = fms_leaf_codec(r, i);
+        if (codec >= FMS_CODEC_COUNT)
             return fm_fail(FM_EVERSION, "%s: leaf %u: codec %u needs a newer fmstore", what, i,
                            codec);
-        if (fmi_codec_needs_parent(codec) && r->parent_count == 0)
+        if (fms_codec_needs_parent(codec) && r->parent_count == 0)
             return fm_fail(FM_ECORRUPT, "%s: leaf %u is a delta, but no parent is named", what, i);
-        sum += fmi_leaf_stored(r, i); /* at most 2^20 leaves of 32 bits: cannot overflow */
+        sum += fms_leaf_stored(r, i); /* at most 2^20 leaves of 32 bits: cannot overflow */
     }
     if (sum != r->payload_bytes)
         return fm_fail(FM_ECORRUPT, "%s: leaves hold %llu bytes, record says %llu", what,
@@ -256,13 +256,13 @@ static fm_status parse_table(const fmi_record *r, const char *what)
     return FM_OK;
 }
 
-static fm_status check_id(const fmi_record *r, const char *what)
+static fm_status check_id(const fms_record *r, const char *what)
 {
     fm_digest *leaf = fm_malloc((size_t)r->leaf_count * sizeof *leaf);
     if (!leaf)
         return FM_ENOMEM;
     for (uint32_t i = 0; i < r->leaf_count; i++)
-        fmi_leaf_digest(r, i, &leaf[i]);
+        fms_leaf_digest(r, i, &leaf[i]);
     fm_digest id;
     fm_status rc = r->is_blob ? fm_blob_id_from_leaves(&id, r->bytes, leaf)
                               : fm_tensor_id_from_leaves(&id, r->dtype, &r->shape, r->bytes, leaf);
@@ -274,17 +274,17 @@ static fm_status check_id(const fmi_record *r, const char *what)
     return FM_OK;
 }
 
-fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what)
+fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what)
 {
     memset(out, 0, sizeof *out);
-    fmi_record r;
+    fms_record r;
     memset(&r, 0, sizeof r);
-    if (bytes.len < FMI_RECORD_FIXED_BYTES || memcmp(bytes.data, record_magic, 8) != 0)
+    if (bytes.len < FMS_RECORD_FIXED_BYTES || memcmp(bytes.data, record_magic, 8) != 0)
         return fm_fail(FM_ECORRUPT, "%s: no record begins here", what);
     r.head_bytes = fm_get_u32(bytes.data + 8);
     const uint32_t recipe_bytes = fm_get_u32(bytes.data + 116);
-    if (r.head_bytes > bytes.len || r.head_bytes % FMI_PACK_ALIGN ||
-        recipe_bytes > FMI_RECIPE_BYTES_MAX ||
+    if (r.head_bytes > bytes.len || r.head_bytes % FMS_PACK_ALIGN ||
+        recipe_bytes > FMS_RECIPE_BYTES_MAX ||
         r.head_bytes != head_bytes_of(fm_get_u32(bytes.data + 112), recipe_bytes))
         return fm_fail(FM_ECORRUPT, "%s: record head of %llu bytes leaves the pack", what,
                        (unsigned long long)r.head_bytes);
@@ -298,15 +298,15 @@ fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what)
     if (rc == FM_OK && (bytes.data[13] == FLAG_RECIPE) != (recipe_bytes > 0))
         rc = fm_fail(FM_ECORRUPT, "%s: a recipe of %u bytes contradicts the flags", what,
                      recipe_bytes);
-    const size_t table_end = FMI_RECORD_FIXED_BYTES + (size_t)r.leaf_count * FMI_LEAF_ROW_BYTES;
+    const size_t table_end = FMS_RECORD_FIXED_BYTES + (size_t)r.leaf_count * FMS_LEAF_ROW_BYTES;
     if (rc == FM_OK && recipe_bytes)
         rc = parse_recipe(&r, fm_span_of(bytes.data + table_end, recipe_bytes), what);
     if (rc != FM_OK)
         return rc;
-    r.table = bytes.data + FMI_RECORD_FIXED_BYTES;
+    r.table = bytes.data + FMS_RECORD_FIXED_BYTES;
     r.payload = bytes.data + r.head_bytes;
     uint64_t padded;
-    if (fm_align_overflow(&padded, r.payload_bytes, FMI_PACK_ALIGN) ||
+    if (fm_align_overflow(&padded, r.payload_bytes, FMS_PACK_ALIGN) ||
         padded > bytes.len - r.head_bytes)
         return fm_fail(FM_ECORRUPT, "%s: payload of %llu bytes leaves the pack", what,
                        (unsigned long long)r.payload_bytes);
@@ -323,19 +323,19 @@ fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what)
 
 static fm_status check_frame(fm_span pack, const char *what)
 {
-    if (pack.len < FMI_PACK_HEADER_BYTES + FMI_PACK_FOOTER_BYTES ||
+    if (pack.len < FMS_PACK_HEADER_BYTES + FMS_PACK_FOOTER_BYTES ||
         memcmp(pack.data, pack_magic, 8) != 0)
         return fm_fail(FM_ECORRUPT, "%s: not a pack (its first bytes are wrong)", what);
     uint32_t version = fm_get_u32(pack.data + 8);
     uint32_t features = fm_get_u32(pack.data + 12);
-    if (version < 1 || version > FMI_PACK_VERSION || (features & ~FMI_PACK_RECIPES))
+    if (version < 1 || version > FMS_PACK_VERSION || (features & ~FMS_PACK_RECIPES))
         return fm_fail(FM_EVERSION,
                        "%s: pack version %u, features 0x%x: written by a newer fmstore", what,
                        version, features);
-    if (!is_zero(pack.data + 16, FMI_PACK_HEADER_BYTES - 16))
+    if (!is_zero(pack.data + 16, FMS_PACK_HEADER_BYTES - 16))
         return fm_fail(FM_ECORRUPT, "%s: the pack header's reserved bytes are not zero", what);
-    const uint8_t *f = pack.data + pack.len - FMI_PACK_FOOTER_BYTES;
-    if (pack.len % FMI_PACK_ALIGN || memcmp(f, footer_magic, 8) != 0 ||
+    const uint8_t *f = pack.data + pack.len - FMS_PACK_FOOTER_BYTES;
+    if (pack.len % FMS_PACK_ALIGN || memcmp(f, footer_magic, 8) != 0 ||
         fm_get_u64(f + 16) != pack.len || !is_zero(f + 24, 8))
         return fm_fail(FM_ECORRUPT, "%s: the pack is cut off or has bytes after its end", what);
     return FM_OK;
@@ -344,7 +344,7 @@ static fm_status check_frame(fm_span pack, const char *what)
 /* The next offset that might hold a record after a bad one. */
 static uint64_t resync(fm_span pack, uint64_t at, uint64_t end)
 {
-    for (at += FMI_PACK_ALIGN; at + 8 <= end; at += FMI_PACK_ALIGN)
+    for (at += FMS_PACK_ALIGN; at + 8 <= end; at += FMS_PACK_ALIGN)
         if (memcmp(pack.data + at, record_magic, 8) == 0)
             return at;
     return end;
@@ -369,29 +369,29 @@ typedef struct walk_state {
     fm_hasher *heads;
 } walk_state;
 
-static fm_status report(const fmi_pack_visitor *v, const char *text)
+static fm_status report(const fms_pack_visitor *v, const char *text)
 {
     return v->on_fault ? v->on_fault(v->ctx, text) : FM_OK;
 }
 
-static fm_status give_up(const fmi_pack_visitor *v, const char *place)
+static fm_status give_up(const fms_pack_visitor *v, const char *place)
 {
     fm_ignore(fm_fail(FM_ECORRUPT, "%s: too much is damaged; what follows is left out", place),
               "only the text is wanted");
     return report(v, fm_error_text());
 }
 
-static fm_status walk_records(fm_span pack, const char *what, const fmi_pack_visitor *v,
+static fm_status walk_records(fm_span pack, const char *what, const fms_pack_visitor *v,
                               walk_state *st)
 {
     const uint64_t end = st->end;
     bool lost = false; /* between a bad record and the next sound one: one report is enough */
-    for (uint64_t at = FMI_PACK_HEADER_BYTES; at < end;) {
+    for (uint64_t at = FMS_PACK_HEADER_BYTES; at < end;) {
         char place[160];
         where_at(place, sizeof place, what, at);
-        fmi_record r;
-        fm_status rc = fmi_record_parse(&r, fm_span_of(pack.data + at, (size_t)(end - at)), place);
-        if (rc == FM_OK && r.recipe.op != FMI_OP_NONE && !st->recipes)
+        fms_record r;
+        fm_status rc = fms_record_parse(&r, fm_span_of(pack.data + at, (size_t)(end - at)), place);
+        if (rc == FM_OK && r.recipe.op != FMS_OP_NONE && !st->recipes)
             rc = fm_fail(FM_ECORRUPT, "%s: a recipe, which the pack's header does not announce",
                          place);
         if (rc == FM_ECORRUPT || rc == FM_EVERSION) {
@@ -420,13 +420,13 @@ static fm_status walk_records(fm_span pack, const char *what, const fmi_pack_vis
     return FM_OK;
 }
 
-fm_status fmi_pack_walk(fm_span pack, const char *what, const fmi_pack_visitor *v)
+fm_status fms_pack_walk(fm_span pack, const char *what, const fms_pack_visitor *v)
 {
     fm_status rc = check_frame(pack, what);
     if (rc != FM_OK)
         return rc;
-    walk_state st = {.end = pack.len - FMI_PACK_FOOTER_BYTES,
-                     .recipes = fm_get_u32(pack.data + 12) & FMI_PACK_RECIPES};
+    walk_state st = {.end = pack.len - FMS_PACK_FOOTER_BYTES,
+                     .recipes = fm_get_u32(pack.data + 12) & FMS_PACK_RECIPES};
     rc = fm_hasher_new(&st.heads);
     if (rc == FM_OK)
         rc = walk_records(pack, what, v, &st);
@@ -434,10 +434,10 @@ fm_status fmi_pack_walk(fm_span pack, const char *what, const fmi_pack_visitor *
     if (rc == FM_OK)
         rc = fm_hasher_final(st.heads, &sum);
     if (rc == FM_OK && !st.bad) {
-        const uint8_t *f = pack.data + pack.len - FMI_PACK_FOOTER_BYTES;
+        const uint8_t *f = pack.data + pack.len - FMS_PACK_FOOTER_BYTES;
         if (fm_get_u64(f + 8) != st.records || memcmp(f + 32, sum.b, FM_DIGEST_BYTES) != 0) {
             char place[160];
-            where_at(place, sizeof place, what, pack.len - FMI_PACK_FOOTER_BYTES);
+            where_at(place, sizeof place, what, pack.len - FMS_PACK_FOOTER_BYTES);
             fm_ignore(fm_fail(FM_ECORRUPT, "%s: the footer does not match the records", place),
                       "only the text is wanted");
             rc = report(v, fm_error_text());
@@ -447,12 +447,12 @@ fm_status fmi_pack_walk(fm_span pack, const char *what, const fmi_pack_visitor *
     return rc;
 }
 
-fm_status fmi_pack_salvage(fm_span pack, const char *what, const fmi_pack_visitor *v)
+fm_status fms_pack_salvage(fm_span pack, const char *what, const fms_pack_visitor *v)
 {
     walk_state st = {.end = pack.len, .recipes = true};
-    if (pack.len >= FMI_PACK_FOOTER_BYTES &&
-        memcmp(pack.data + pack.len - FMI_PACK_FOOTER_BYTES, footer_magic, 8) == 0)
-        st.end = pack.len - FMI_PACK_FOOTER_BYTES;
+    if (pack.len >= FMS_PACK_FOOTER_BYTES &&
+        memcmp(pack.data + pack.len - FMS_PACK_FOOTER_BYTES, footer_magic, 8) == 0)
+        st.end = pack.len - FMS_PACK_FOOTER_BYTES;
     fm_status rc = fm_hasher_new(&st.heads);
     if (rc == FM_OK)
         rc = walk_records(pack, what, v, &st);

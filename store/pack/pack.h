@@ -12,75 +12,75 @@
 
 FM_BEGIN_DECLS
 
-#ifndef FMI_PACK_VERSION
-#define FMI_PACK_VERSION 1u /* the newest that is read, and the one that is written */
+#ifndef FMS_PACK_VERSION
+#define FMS_PACK_VERSION 1u /* the newest that is read, and the one that is written */
 #endif
-#define FMI_PACK_ALIGN 64u /* records and their payloads begin at multiples of this */
-#define FMI_PACK_HEADER_BYTES 64u
-#define FMI_PACK_FOOTER_BYTES 64u
-#define FMI_RECORD_FIXED_BYTES 192u
-#define FMI_LEAF_ROW_BYTES 40u
-#define FMI_PACK_RECIPES 1u /* a feature: records may carry recipes */
-#define FMI_CHAIN_MAX 8u    /* most steps between an object and one that needs no parent */
+#define FMS_PACK_ALIGN 64u /* records and their payloads begin at multiples of this */
+#define FMS_PACK_HEADER_BYTES 64u
+#define FMS_PACK_FOOTER_BYTES 64u
+#define FMS_RECORD_FIXED_BYTES 192u
+#define FMS_LEAF_ROW_BYTES 40u
+#define FMS_PACK_RECIPES 1u /* a feature: records may carry recipes */
+#define FMS_CHAIN_MAX 8u    /* most steps between an object and one that needs no parent */
 
 /* One record, parsed; table and payload point into the span it was parsed from. */
-typedef struct fmi_record {
+typedef struct fms_record {
     bool is_blob;
     fm_dtype dtype; /* FM_DTYPE_NONE for blobs */
     fm_shape shape;
     fm_digest id;
     uint32_t parent_count; /* 0: needs nothing. 1 without a recipe: a delta parent */
-    fm_digest parent[FMI_PARENTS_MAX];
-    fmi_recipe recipe; /* op FMI_OP_NONE: none. Its fit to the parents is not checked here */
+    fm_digest parent[FMS_PARENTS_MAX];
+    fms_recipe recipe; /* op FMS_OP_NONE: none. Its fit to the parents is not checked here */
     uint32_t depth;    /* 0 = needs no parent */
     uint32_t leaf_count;
     uint64_t bytes;         /* decoded */
     uint64_t payload_bytes; /* coded, without padding */
     uint64_t head_bytes;
     uint64_t stored_bytes; /* head, payload and padding: the distance to the next record */
-    const uint8_t *table;  /* leaf_count rows of FMI_LEAF_ROW_BYTES */
+    const uint8_t *table;  /* leaf_count rows of FMS_LEAF_ROW_BYTES */
     const uint8_t *payload;
-} fmi_record;
+} fms_record;
 
-uint32_t fmi_leaf_count(uint64_t bytes);
+uint32_t fms_leaf_count(uint64_t bytes);
 /* Decoded size of leaf i of an object of `bytes` bytes. */
-size_t fmi_leaf_bytes(uint64_t bytes, uint32_t i);
-void fmi_leaf_digest(const fmi_record *r, uint32_t i, fm_digest *out);
-uint8_t fmi_leaf_codec(const fmi_record *r, uint32_t i);
-uint32_t fmi_leaf_stored(const fmi_record *r, uint32_t i);
+size_t fms_leaf_bytes(uint64_t bytes, uint32_t i);
+void fms_leaf_digest(const fms_record *r, uint32_t i, fm_digest *out);
+uint8_t fms_leaf_codec(const fms_record *r, uint32_t i);
+uint32_t fms_leaf_stored(const fms_record *r, uint32_t i);
 
 /* The record that begins at bytes.data; `bytes` may go on after it. FM_ECORRUPT names `what`. The
  * head's checksum and the id (recomputed from the leaf digests) are checked, the payload is not. */
-FM_CHECKED fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what);
+FM_CHECKED fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what);
 
 /* The row of one leaf, for writing. */
-typedef struct fmi_leaf_row {
+typedef struct fms_leaf_row {
     fm_digest digest;
     uint8_t codec;
     uint32_t stored_bytes;
-} fmi_leaf_row;
+} fms_leaf_row;
 /* Appends the head of r (table, payload, head_bytes and stored_bytes of r are not read). */
-FM_CHECKED fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *rows);
+FM_CHECKED fm_status fms_record_head(fm_buf *out, const fms_record *r, const fms_leaf_row *rows);
 
-/* features: 0 or FMI_PACK_RECIPES. */
-void fmi_pack_header(uint8_t out[FMI_PACK_HEADER_BYTES], uint32_t features);
+/* features: 0 or FMS_PACK_RECIPES. */
+void fms_pack_header(uint8_t out[FMS_PACK_HEADER_BYTES], uint32_t features);
 /* heads: SHA-256 over the checksum of every record's head, in order. */
-void fmi_pack_footer(uint8_t out[FMI_PACK_FOOTER_BYTES], uint64_t records, uint64_t file_bytes,
+void fms_pack_footer(uint8_t out[FMS_PACK_FOOTER_BYTES], uint64_t records, uint64_t file_bytes,
                      const fm_digest *heads);
 
 /* Walks a whole pack. Each record goes to on_record with its offset; a place that holds no sound
  * record goes to on_fault once, and the walk goes on at the next sound one. Header and footer are
  * judged first: FM_ECORRUPT (truncated, no pack) or FM_EVERSION, and then nothing is called.
  * The walk stops at the first callback that fails. */
-typedef struct fmi_pack_visitor {
+typedef struct fms_pack_visitor {
     void *ctx;
-    fm_status (*on_record)(void *ctx, uint64_t offset, const fmi_record *r);
+    fm_status (*on_record)(void *ctx, uint64_t offset, const fms_record *r);
     fm_status (*on_fault)(void *ctx, const char *text); /* may be NULL */
-} fmi_pack_visitor;
-FM_CHECKED fm_status fmi_pack_walk(fm_span pack, const char *what, const fmi_pack_visitor *v);
+} fms_pack_visitor;
+FM_CHECKED fm_status fms_pack_walk(fm_span pack, const char *what, const fms_pack_visitor *v);
 /* The same walk over the records of a pack whose header or footer is damaged or cut off: neither is
  * looked at, and each sound record that lies where records begin is found. */
-FM_CHECKED fm_status fmi_pack_salvage(fm_span pack, const char *what, const fmi_pack_visitor *v);
+FM_CHECKED fm_status fms_pack_salvage(fm_span pack, const char *what, const fms_pack_visitor *v);
 
 FM_END_DECLS
 #endif

@@ -9,7 +9,7 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_packer {
+typedef struct fms_packer {
     fm_store *store;
     fm_writer *writer;
     fm_hasher *whole, *heads;
@@ -17,26 +17,26 @@ typedef struct fmi_packer {
     uint32_t features; /* of its header */
     uint64_t offset, records;
     char name[FM_HEX_CHARS + 1]; /* once sealed */
-} fmi_packer;
+} fms_packer;
 
 /* features: what the records to come need of a reader (pack.h). */
-FM_CHECKED fm_status fmi_packer_begin(fmi_packer *p, fm_store *s, uint32_t features);
-void fmi_packer_release(fmi_packer *p); /* removes what was not placed; zeros: fine */
+FM_CHECKED fm_status fms_packer_begin(fms_packer *p, fm_store *s, uint32_t features);
+void fms_packer_release(fms_packer *p); /* removes what was not placed; zeros: fine */
 
 /* A record made anew: its head, from r and rows; then r->payload_bytes of payload in any pieces; then its end. */
-FM_CHECKED fm_status fmi_packer_head(fmi_packer *p, const fmi_record *r, const fmi_leaf_row *rows);
-FM_CHECKED fm_status fmi_packer_payload(fmi_packer *p, const void *data, size_t len);
-FM_CHECKED fm_status fmi_packer_end(fmi_packer *p, const fmi_record *r);
-FM_CHECKED fm_status fmi_packer_add(fmi_packer *p, const fmi_record *r, const fmi_leaf_row *rows,
+FM_CHECKED fm_status fms_packer_head(fms_packer *p, const fms_record *r, const fms_leaf_row *rows);
+FM_CHECKED fm_status fms_packer_payload(fms_packer *p, const void *data, size_t len);
+FM_CHECKED fm_status fms_packer_end(fms_packer *p, const fms_record *r);
+FM_CHECKED fm_status fms_packer_add(fms_packer *p, const fms_record *r, const fms_leaf_row *rows,
                                     fm_span payload); /* all three */
 /* A whole record as it lies in a pack (stored_bytes of it). */
-FM_CHECKED fm_status fmi_packer_copy(fmi_packer *p, const fmi_record *r, const uint8_t *bytes);
+FM_CHECKED fm_status fms_packer_copy(fms_packer *p, const fms_record *r, const uint8_t *bytes);
 
-FM_CHECKED fm_status fmi_packer_seal(fmi_packer *p); /* nothing is added any more */
+FM_CHECKED fm_status fms_packer_seal(fms_packer *p); /* nothing is added any more */
 /* Of a sealed pack; store.lock must be held. Durable and indexed on return. */
-FM_CHECKED fm_status fmi_packer_place(fmi_packer *p);
+FM_CHECKED fm_status fms_packer_place(fms_packer *p);
 /* Seals, takes the lock, places. */
-FM_CHECKED fm_status fmi_packer_publish(fmi_packer *p);
+FM_CHECKED fm_status fms_packer_publish(fms_packer *p);
 
 FM_END_DECLS
 #endif

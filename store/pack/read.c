@@ -10,23 +10,23 @@
 
 /* ==== what is known of an object =========================================================== */
 
-static const char *codec_summary(const fmi_record *r)
+static const char *codec_summary(const fms_record *r)
 {
     if (r->leaf_count == 0)
         return "raw";
-    uint8_t first = fmi_leaf_codec(r, 0);
+    uint8_t first = fms_leaf_codec(r, 0);
     for (uint32_t i = 1; i < r->leaf_count; i++)
-        if (fmi_leaf_codec(r, i) != first)
+        if (fms_leaf_codec(r, i) != first)
             return "several";
-    return fmi_codec_name(first);
+    return fms_codec_name(first);
 }
 
 fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id)
 {
     memset(out, 0, sizeof *out);
-    fmi_record r;
-    fmi_place place;
-    fm_status rc = fmi_store_record(s, id, 0, true, &r, &place);
+    fms_record r;
+    fms_place place;
+    fm_status rc = fms_store_record(s, id, 0, true, &r, &place);
     if (rc != FM_OK)
         return rc;
     out->is_blob = r.is_blob;
@@ -44,31 +44,31 @@ fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id)
 fm_status fm_store_coding(fm_store *s, fm_coding *out, const fm_digest *id)
 {
     uint8_t at[256]; /* 1 + place in out of each codec */
-    fmi_record r;
-    fmi_place place;
+    fms_record r;
+    fms_place place;
     memset(out, 0, sizeof *out);
     memset(at, 0, sizeof at);
-    fm_status rc = fmi_store_record(s, id, 0, true, &r, &place);
+    fm_status rc = fms_store_record(s, id, 0, true, &r, &place);
     if (rc != FM_OK)
         return rc;
-    if (r.recipe.op != FMI_OP_NONE) {
-        snprintf(out->recipe, sizeof out->recipe, "%s", fmi_op_name(r.recipe.op));
-        fmi_recipe_text(&r.recipe, r.parent_count, out->detail, sizeof out->detail);
+    if (r.recipe.op != FMS_OP_NONE) {
+        snprintf(out->recipe, sizeof out->recipe, "%s", fms_op_name(r.recipe.op));
+        fms_recipe_text(&r.recipe, r.parent_count, out->detail, sizeof out->detail);
     }
     for (uint32_t i = 0; i < r.leaf_count; i++) {
-        const uint8_t codec = fmi_leaf_codec(&r, i);
+        const uint8_t codec = fms_leaf_codec(&r, i);
         if (!at[codec] && out->codecs < FM_CODECS_MAX) {
             struct fm_codec_use *u = &out->codec[out->codecs];
-            snprintf(u->name, sizeof u->name, "%s", fmi_codec_name(codec));
-            u->against = fmi_codec_needs_parent(codec);
+            snprintf(u->name, sizeof u->name, "%s", fms_codec_name(codec));
+            u->against = fms_codec_needs_parent(codec);
             at[codec] = (uint8_t)++out->codecs;
         }
         if (!at[codec])
             continue;
         struct fm_codec_use *u = &out->codec[at[codec] - 1];
         u->leaves++;
-        u->bytes += fmi_leaf_bytes(r.bytes, i);
-        u->stored_bytes += fmi_leaf_stored(&r, i);
+        u->bytes += fms_leaf_bytes(r.bytes, i);
+        u->stored_bytes += fms_leaf_stored(&r, i);
     }
     return FM_OK;
 }
@@ -91,9 +91,9 @@ fm_status fm_store_each(fm_store *s, fm_status (*fn)(void *ctx, const fm_digest 
 {
     id_list l = {NULL, 0, 0};
     pthread_mutex_lock(&s->mutex); /* fn may use the store, so the ids come first */
-    fm_status rc = fmi_store_refresh(s);
+    fm_status rc = fms_store_refresh(s);
     if (rc == FM_OK)
-        rc = fmi_index_ids(s->index, collect_id, &l);
+        rc = fms_index_ids(s->index, collect_id, &l);
     pthread_mutex_unlock(&s->mutex);
     for (size_t i = 0; rc == FM_OK && i < l.count; i++)
         rc = fn(ctx, &l.id[i]);
@@ -103,11 +103,11 @@ fm_status fm_store_each(fm_store *s, fm_status (*fn)(void *ctx, const fm_digest 
 
 /* ==== reading ============================================================================== */
 
-static fm_status read_place(fm_store *s, fmi_coder *c, const fm_digest *id, uint32_t nth, void *dst,
+static fm_status read_place(fm_store *s, fms_coder *c, const fm_digest *id, uint32_t nth, void *dst,
                             uint64_t bytes)
 {
-    fmi_chain ch;
-    fm_status rc = fmi_chain_open(&ch, s, id, nth, NULL);
+    fms_chain ch;
+    fm_status rc = fms_chain_open(&ch, s, id, nth, NULL);
     if (rc != FM_OK)
         return rc;
     if (ch.link[0].bytes != bytes) {
@@ -117,15 +117,15 @@ static fm_status read_place(fm_store *s, fmi_coder *c, const fm_digest *id, uint
                      (unsigned long long)ch.link[0].bytes, (unsigned long long)bytes);
     }
     for (uint32_t i = 0; rc == FM_OK && i < ch.link[0].leaf_count; i++)
-        rc = fmi_chain_leaf(&ch, c, i, (uint8_t *)dst + (size_t)i * FM_LEAF_BYTES);
-    fmi_chain_release(&ch);
+        rc = fms_chain_leaf(&ch, c, i, (uint8_t *)dst + (size_t)i * FM_LEAF_BYTES);
+    fms_chain_release(&ch);
     return rc;
 }
 
 fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t bytes)
 {
-    fmi_coder *c;
-    fm_status rc = fmi_store_coder(s, &c);
+    fms_coder *c;
+    fm_status rc = fms_store_coder(s, &c);
     if (rc != FM_OK)
         return rc;
     rc = read_place(s, c, id, 0, dst, bytes);
@@ -139,36 +139,36 @@ fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t by
     }
     if (rc != FM_OK)
         fm_error_restore(&first);
-    fmi_store_coder_return(s, c);
+    fms_store_coder_return(s, c);
     return rc;
 }
 
-static bool all_raw(const fmi_record *r)
+static bool all_raw(const fms_record *r)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < r->leaf_count; i++) {
-        if (fmi_leaf_codec(r, i) != FMI_CODEC_RAW ||
-            fmi_leaf_stored(r, i) != fmi_leaf_bytes(r->bytes, i))
+        if (fms_leaf_codec(r, i) != FMS_CODEC_RAW ||
+            fms_leaf_stored(r, i) != fms_leaf_bytes(r->bytes, i))
             return false;
-        bytes += fmi_leaf_stored(r, i);
+        bytes += fms_leaf_stored(r, i);
     }
     return bytes == r->bytes && bytes <= r->payload_bytes;
 }
 
 fm_status fm_store_view(fm_store *s, const fm_digest *id, fm_span *out)
 {
-    fmi_record r;
-    fmi_place place;
+    fms_record r;
+    fms_place place;
     *out = (fm_span){NULL, 0};
-    fm_status rc = fmi_store_record(s, id, 0, true, &r, &place);
+    fm_status rc = fms_store_record(s, id, 0, true, &r, &place);
     if (rc != FM_OK || r.leaf_count == 0 || !all_raw(&r))
         return rc;
     const uint8_t *at = r.payload;
     for (uint32_t i = 0; rc == FM_OK && i < r.leaf_count; i++) {
         fm_digest want, got;
-        fmi_leaf_digest(&r, i, &want);
-        rc = fm_sha256(&got, at, fmi_leaf_bytes(r.bytes, i));
-        at += fmi_leaf_bytes(r.bytes, i);
+        fms_leaf_digest(&r, i, &want);
+        rc = fm_sha256(&got, at, fms_leaf_bytes(r.bytes, i));
+        at += fms_leaf_bytes(r.bytes, i);
         if (rc == FM_OK && !fm_digest_eq(&got, &want)) {
             char hex[FM_HEX_CHARS + 1];
             fm_digest_hex(id, hex);
@@ -215,7 +215,7 @@ fm_provider fm_store_provider(fm_store *s)
     fm_provider p = {.ctx = s,
                      .read = provide,
                      .view = provide_view,
-                     .range = fmi_store_provide_range,
-                     .place = fmi_store_provide_place};
+                     .range = fms_store_provide_range,
+                     .place = fms_store_provide_place};
     return p;
 }

@@ -5,26 +5,26 @@
 #include "store/pack/store_priv.h"
 
 typedef struct range_job {
-    const fmi_chain *chain;
-    fmi_coder *coder;
+    const fms_chain *chain;
+    fms_coder *coder;
     uint8_t *part; /* a leaf of which not all is wanted; made at its first use */
 } range_job;
 
 static fm_status read_leaves(range_job *j, uint64_t offset, uint64_t bytes, uint8_t *dst)
 {
-    const fmi_record *r = &j->chain->link[0];
+    const fms_record *r = &j->chain->link[0];
     fm_status rc = FM_OK;
 
     while (rc == FM_OK && bytes > 0) {
         const uint32_t i = (uint32_t)(offset / FM_LEAF_BYTES);
-        const uint64_t leaf = fmi_leaf_bytes(r->bytes, i), skip = offset % FM_LEAF_BYTES;
+        const uint64_t leaf = fms_leaf_bytes(r->bytes, i), skip = offset % FM_LEAF_BYTES;
         const uint64_t n = FM_MIN(bytes, leaf - skip);
         if (n == leaf) {
-            rc = fmi_chain_leaf(j->chain, j->coder, i, dst);
+            rc = fms_chain_leaf(j->chain, j->coder, i, dst);
         } else {
             if (!j->part)
                 j->part = fm_malloc(FM_LEAF_BYTES);
-            rc = j->part ? fmi_chain_leaf(j->chain, j->coder, i, j->part) : FM_ENOMEM;
+            rc = j->part ? fms_chain_leaf(j->chain, j->coder, i, j->part) : FM_ENOMEM;
             if (rc == FM_OK)
                 memcpy(dst, j->part + skip, (size_t)n);
         }
@@ -39,15 +39,15 @@ static fm_status read_leaves(range_job *j, uint64_t offset, uint64_t bytes, uint
 
 /* A large object is read range by range, and its leaf table is as long as it is: the chain of the
  * last one stays open. Threads share it. */
-struct fmi_recent {
+struct fms_recent {
     fm_digest id;
-    fmi_chain chain;
+    fms_chain chain;
     uint32_t holders; /* the store's own counts; under its mutex */
 };
 
 enum { RECENT_MIN_LEAVES = 8 };
 
-static void let_go(fm_store *s, fmi_recent *r)
+static void let_go(fm_store *s, fms_recent *r)
 {
     if (!r)
         return;
@@ -56,15 +56,15 @@ static void let_go(fm_store *s, fmi_recent *r)
     pthread_mutex_unlock(&s->mutex);
     if (!last)
         return;
-    fmi_chain_release(&r->chain);
+    fms_chain_release(&r->chain);
     fm_free(r);
 }
 
 /* keep NULL: none is kept from now on. */
-static void keep(fm_store *s, fmi_recent *r)
+static void keep(fm_store *s, fms_recent *r)
 {
     pthread_mutex_lock(&s->mutex);
-    fmi_recent *old = s->recent;
+    fms_recent *old = s->recent;
     s->recent = r;
     if (r)
         r->holders++;
@@ -72,15 +72,15 @@ static void keep(fm_store *s, fmi_recent *r)
     let_go(s, old);
 }
 
-void fmi_store_forget_recent(fm_store *s)
+void fms_store_forget_recent(fm_store *s)
 {
     keep(s, NULL);
 }
 
-static fmi_recent *take_recent(fm_store *s, const fm_digest *id, bool unchecked)
+static fms_recent *take_recent(fm_store *s, const fm_digest *id, bool unchecked)
 {
     pthread_mutex_lock(&s->mutex);
-    fmi_recent *r = s->recent;
+    fms_recent *r = s->recent;
     if (r && (!fm_digest_eq(&r->id, id) || r->chain.unchecked != unchecked))
         r = NULL;
     if (r)
@@ -90,15 +90,15 @@ static fmi_recent *take_recent(fm_store *s, const fm_digest *id, bool unchecked)
 }
 
 static fm_status open_place(fm_store *s, const fm_digest *id, uint32_t nth, bool unchecked,
-                            fmi_recent **out)
+                            fms_recent **out)
 {
     *out = nth == 0 ? take_recent(s, id, unchecked) : NULL;
     if (*out)
         return FM_OK;
-    fmi_recent *r = fm_calloc(1, sizeof *r);
+    fms_recent *r = fm_calloc(1, sizeof *r);
     if (!r)
         return FM_ENOMEM;
-    fm_status rc = fmi_chain_open(&r->chain, s, id, nth, NULL);
+    fm_status rc = fms_chain_open(&r->chain, s, id, nth, NULL);
     if (rc != FM_OK) {
         fm_free(r);
         return rc;
@@ -115,13 +115,13 @@ static fm_status open_place(fm_store *s, const fm_digest *id, uint32_t nth, bool
 /* ==== reading ============================================================================== */
 
 /* A model is larger than memory: the mapped bytes that were decoded do not count for ever. */
-static void forget_leaves(const fmi_chain *ch, uint64_t offset, uint64_t bytes)
+static void forget_leaves(const fms_chain *ch, uint64_t offset, uint64_t bytes)
 {
     const uint32_t first = (uint32_t)(offset / FM_LEAF_BYTES);
     const uint32_t end = (uint32_t)((offset + bytes - 1) / FM_LEAF_BYTES) + 1;
 
     for (uint32_t k = 0; k < ch->count; k++) {
-        const fmi_record *r = &ch->link[k];
+        const fms_record *r = &ch->link[k];
         if (ch->more[k].owned || end > r->leaf_count)
             continue;
         const uint64_t *at = ch->more[k].offset;
@@ -139,7 +139,7 @@ typedef struct wanted {
 
 static fm_status read_place(fm_store *s, range_job *j, const wanted *w, uint32_t nth)
 {
-    fmi_recent *r;
+    fms_recent *r;
     fm_status rc = open_place(s, w->id, nth, w->unchecked, &r);
 
     if (rc != FM_OK)
@@ -167,7 +167,7 @@ fm_status fm_store_read_range(fm_store *s, const fm_digest *id, uint64_t offset,
 {
     range_job j = {NULL, NULL, NULL};
     const wanted w = {id, offset, bytes, dst, (flags & FM_RANGE_UNCHECKED) != 0};
-    fm_status rc = fmi_store_coder(s, &j.coder);
+    fm_status rc = fms_store_coder(s, &j.coder);
     fm_error_state first;
 
     if (rc != FM_OK)
@@ -182,12 +182,12 @@ fm_status fm_store_read_range(fm_store *s, const fm_digest *id, uint64_t offset,
     }
     if (rc != FM_OK)
         fm_error_restore(&first);
-    fmi_store_coder_return(s, j.coder);
+    fms_store_coder_return(s, j.coder);
     fm_free(j.part);
     return rc;
 }
 
-fm_status fmi_store_provide_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
+fm_status fms_store_provide_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
                                   void *dst, unsigned flags)
 {
     fm_status rc = fm_store_read_range(ctx, &e->id, offset, bytes, dst, flags);
@@ -197,39 +197,39 @@ fm_status fmi_store_provide_range(void *ctx, const fm_entry *e, uint64_t offset,
 
 /* ==== places =============================================================================== */
 
-static bool is_raw(const fmi_record *r)
+static bool is_raw(const fms_record *r)
 {
     for (uint32_t i = 0; i < r->leaf_count; i++)
-        if (fmi_leaf_codec(r, i) != FMI_CODEC_RAW ||
-            fmi_leaf_stored(r, i) != fmi_leaf_bytes(r->bytes, i))
+        if (fms_leaf_codec(r, i) != FMS_CODEC_RAW ||
+            fms_leaf_stored(r, i) != fms_leaf_bytes(r->bytes, i))
             return false;
     return r->leaf_count > 0 && r->bytes <= r->payload_bytes;
 }
 
 /* Where the bytes lie in a pack as they are. An error here is one of the read that follows. */
-fm_status fmi_store_provide_place(void *ctx, const fm_entry *e, fm_file_part *out)
+fm_status fms_store_provide_place(void *ctx, const fm_entry *e, fm_file_part *out)
 {
     fm_store *s = ctx;
-    fmi_record r;
-    fmi_place at;
+    fms_record r;
+    fms_place at;
     fm_error_state kept;
 
     *out = (fm_file_part){NULL, 0, {NULL, 0}};
     if (e->kind == FM_ENTRY_FILE)
         return FM_OK;
     fm_error_save(&kept);
-    const fm_status rc = fmi_store_record(s, &e->id, 0, true, &r, &at);
+    const fm_status rc = fms_store_record(s, &e->id, 0, true, &r, &at);
     fm_error_restore(&kept);
     if (rc != FM_OK || r.bytes != e->bytes || !is_raw(&r))
         return FM_OK;
     pthread_mutex_lock(&s->mutex);
-    const fmi_open_pack *p = s->open;
+    const fms_open_pack *p = s->open;
     while (p && (r.payload < p->map.data || r.payload >= p->map.data + p->map.len))
         p = p->next;
     pthread_mutex_unlock(&s->mutex);
     if (!p)
         return FM_OK;
-    out->path = fmi_store_pack_path(s, p->name);
+    out->path = fms_store_pack_path(s, p->name);
     out->offset = (uint64_t)(r.payload - p->map.data);
     out->data = fm_span_of(r.payload, (size_t)r.bytes);
     return out->path ? FM_OK : FM_ENOMEM;

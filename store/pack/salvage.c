@@ -11,9 +11,9 @@ typedef struct salvage {
     fm_store *s;
     const char *name;
     const fm_file_map *map;
-    fmi_coder *coder;
+    fms_coder *coder;
     uint8_t *leaf; /* FM_LEAF_BYTES */
-    fmi_packer packer;
+    fms_packer packer;
     uint32_t features;
     uint64_t records; /* that decode, and were copied */
     int64_t row;
@@ -21,7 +21,7 @@ typedef struct salvage {
     bool fault; /* a record is, or the footer does not match the records */
 } salvage;
 
-static fm_status pass_over(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status pass_over(void *ctx, uint64_t offset, const fms_record *r)
 {
     (void)ctx;
     (void)offset;
@@ -42,8 +42,8 @@ static fm_status is_damaged(salvage *v, bool *yes)
 {
     fm_digest sum;
     char hex[FM_HEX_CHARS + 1];
-    fmi_pack_visitor look = {v, pass_over, note_fault};
-    fm_status rc = fmi_pack_walk(fm_span_of(v->map->data, v->map->len), v->name, &look);
+    fms_pack_visitor look = {v, pass_over, note_fault};
+    fm_status rc = fms_pack_walk(fm_span_of(v->map->data, v->map->len), v->name, &look);
     v->frame = rc == FM_ECORRUPT || rc == FM_EVERSION;
     *yes = v->frame || v->fault;
     if (!*yes)
@@ -55,12 +55,12 @@ static fm_status is_damaged(salvage *v, bool *yes)
     return rc;
 }
 
-static fm_status index_record(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status index_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     salvage *v = ctx;
-    if (r->recipe.op != FMI_OP_NONE)
-        v->features |= FMI_PACK_RECIPES;
-    return fmi_index_put_object(v->s->index, v->row, offset, r);
+    if (r->recipe.op != FMS_OP_NONE)
+        v->features |= FMS_PACK_RECIPES;
+    return fms_index_put_object(v->s->index, v->row, offset, r);
 }
 
 /* Its records are found for a while, since they may be coded against each other: reading goes by
@@ -68,14 +68,14 @@ static fm_status index_record(void *ctx, uint64_t offset, const fmi_record *r)
 static fm_status show(salvage *v)
 {
     bool known;
-    fmi_pack_visitor index = {v, index_record, NULL};
+    fms_pack_visitor index = {v, index_record, NULL};
     pthread_mutex_lock(&v->s->mutex);
-    fm_status rc = fmi_index_begin(v->s->index);
+    fm_status rc = fms_index_begin(v->s->index);
     if (rc == FM_OK) {
-        rc = fmi_index_put_pack(v->s->index, v->name, v->map->len, true, &v->row, &known);
+        rc = fms_index_put_pack(v->s->index, v->name, v->map->len, true, &v->row, &known);
         if (rc == FM_OK)
-            rc = fmi_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &index);
-        rc = fmi_index_end(v->s->index, rc);
+            rc = fms_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &index);
+        rc = fms_index_end(v->s->index, rc);
     }
     pthread_mutex_unlock(&v->s->mutex);
     return rc;
@@ -85,45 +85,45 @@ static fm_status hide(salvage *v)
 {
     bool known;
     pthread_mutex_lock(&v->s->mutex);
-    fm_status rc = fmi_index_begin(v->s->index);
+    fm_status rc = fms_index_begin(v->s->index);
     if (rc == FM_OK) {
-        rc = fmi_index_put_pack(v->s->index, v->name, v->map->len, false, &v->row, &known);
-        rc = fmi_index_end(v->s->index, rc);
+        rc = fms_index_put_pack(v->s->index, v->name, v->map->len, false, &v->row, &known);
+        rc = fms_index_end(v->s->index, rc);
     }
     pthread_mutex_unlock(&v->s->mutex);
     return rc;
 }
 
 /* What does not decode stays where it is. */
-static fm_status copy_record(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status copy_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     salvage *v = ctx;
-    fmi_chain ch;
-    fm_status rc = fmi_chain_from(&ch, v->s, r, NULL);
+    fms_chain ch;
+    fm_status rc = fms_chain_from(&ch, v->s, r, NULL);
     if (rc == FM_OK) {
         for (uint32_t i = 0; rc == FM_OK && i < r->leaf_count; i++)
-            rc = fmi_chain_leaf(&ch, v->coder, i, v->leaf);
-        fmi_chain_release(&ch);
+            rc = fms_chain_leaf(&ch, v->coder, i, v->leaf);
+        fms_chain_release(&ch);
     }
     if (rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_EVERSION || rc == FM_ENOTFOUND) {
         fm_error_clear();
         return FM_OK;
     }
     v->records += rc == FM_OK;
-    return rc == FM_OK ? fmi_packer_copy(&v->packer, r, v->map->data + offset) : rc;
+    return rc == FM_OK ? fms_packer_copy(&v->packer, r, v->map->data + offset) : rc;
 }
 
 /* A pack that lost records and can be read as it is gains nothing: the quarantine copies it. */
 static fm_status place(salvage *v, bool *same)
 {
     fm_lock *lock = NULL;
-    fm_status rc = fmi_packer_seal(&v->packer);
+    fm_status rc = fms_packer_seal(&v->packer);
     *same = rc == FM_OK && strcmp(v->packer.name, v->name) == 0;
     if (rc != FM_OK || (!v->frame && !*same))
         return rc;
     rc = fm_lock_take(&lock, v->s->lock_path);
     if (rc == FM_OK)
-        rc = fmi_packer_place(&v->packer);
+        rc = fms_packer_place(&v->packer);
     fm_lock_drop(lock);
     return rc;
 }
@@ -131,17 +131,17 @@ static fm_status place(salvage *v, bool *same)
 static fm_status copy_pack(salvage *v, uint64_t *packs)
 {
     bool same = false;
-    fmi_pack_visitor copy = {v, copy_record, NULL};
+    fms_pack_visitor copy = {v, copy_record, NULL};
     fm_status rc = show(v);
     if (rc != FM_OK)
         return rc;
-    rc = fmi_packer_begin(&v->packer, v->s, v->features);
+    rc = fms_packer_begin(&v->packer, v->s, v->features);
     if (rc == FM_OK)
-        rc = fmi_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &copy);
+        rc = fms_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &copy);
     if (rc == FM_OK && v->records)
         rc = place(v, &same);
     *packs += rc == FM_OK && v->records && (v->frame || same);
-    fmi_packer_release(&v->packer);
+    fms_packer_release(&v->packer);
     if (v->frame && !same) {
         fm_status hidden = hide(v);
         rc = rc == FM_OK ? hidden : rc;
@@ -149,13 +149,13 @@ static fm_status copy_pack(salvage *v, uint64_t *packs)
     return rc;
 }
 
-static fm_status look_at(fm_store *s, fmi_coder *coder, uint8_t *leaf, const char *name,
+static fm_status look_at(fm_store *s, fms_coder *coder, uint8_t *leaf, const char *name,
                          uint64_t *packs)
 {
     fm_file_map map = {NULL, 0};
     salvage v = {.s = s, .name = name, .map = &map, .coder = coder, .leaf = leaf};
     bool damaged = false;
-    char *path = fmi_store_pack_path(s, name);
+    char *path = fms_store_pack_path(s, name);
     fm_status rc = path ? fm_map_verified(&map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_ENOTFOUND) /* removed since it was listed */
@@ -171,19 +171,19 @@ static fm_status look_at(fm_store *s, fmi_coder *coder, uint8_t *leaf, const cha
 fm_status fm_store_salvage(fm_store *s, uint64_t *packs)
 {
     fm_names files = {NULL, 0};
-    fmi_coder *coder = NULL;
+    fms_coder *coder = NULL;
     uint8_t *leaf = fm_malloc(FM_LEAF_BYTES);
     *packs = 0;
-    fm_status rc = leaf ? fmi_store_coder(s, &coder) : FM_ENOMEM;
+    fm_status rc = leaf ? fms_store_coder(s, &coder) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = fm_list_dir(&files, s->packs_dir);
     for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
         char name[FM_HEX_CHARS + 1];
-        if (fmi_is_pack_name(files.name[i], name))
+        if (fms_is_pack_name(files.name[i], name))
             rc = look_at(s, coder, leaf, name, packs);
     }
     fm_names_release(&files);
-    fmi_store_coder_return(s, coder);
+    fms_store_coder_return(s, coder);
     fm_free(leaf);
     return rc;
 }

@@ -16,38 +16,38 @@ enum { FORMAT_VERSION = 1, FORMAT_MAX_BYTES = 256, LOOKS_MAX = 16 };
 
 /* ==== packs and the index ================================================================== */
 
-bool fmi_is_pack_name(const char *file, char name[FM_HEX_CHARS + 1])
+bool fms_is_pack_name(const char *file, char name[FM_HEX_CHARS + 1])
 {
     fm_digest d;
-    if (strlen(file) != FM_HEX_CHARS + strlen(FMI_PACK_SUFFIX) ||
-        strcmp(file + FM_HEX_CHARS, FMI_PACK_SUFFIX) != 0 ||
+    if (strlen(file) != FM_HEX_CHARS + strlen(FMS_PACK_SUFFIX) ||
+        strcmp(file + FM_HEX_CHARS, FMS_PACK_SUFFIX) != 0 ||
         !fm_digest_parse(&d, file, FM_HEX_CHARS))
         return false;
     fm_digest_hex(&d, name);
     return memcmp(file, name, FM_HEX_CHARS) == 0;
 }
 
-char *fmi_store_pack_path(const fm_store *s, const char *name)
+char *fms_store_pack_path(const fm_store *s, const char *name)
 {
-    return fm_asprintf("%s/%s" FMI_PACK_SUFFIX, s->packs_dir, name);
+    return fm_asprintf("%s/%s" FMS_PACK_SUFFIX, s->packs_dir, name);
 }
 
 typedef struct scan_state {
-    fmi_index *index;
+    fms_index *index;
     int64_t pack;
 } scan_state;
 
-static fm_status scan_record(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status scan_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     scan_state *st = ctx;
-    return fmi_index_put_object(st->index, st->pack, offset, r);
+    return fms_index_put_object(st->index, st->pack, offset, r);
 }
 
-fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound)
+fm_status fms_store_scan_pack(fm_store *s, const char *name, bool *sound)
 {
     *sound = false;
     fm_file_map map = {NULL, 0};
-    char *path = fmi_store_pack_path(s, name);
+    char *path = fms_store_pack_path(s, name);
     fm_status rc = path ? fm_map_verified(&map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_ENOTFOUND)
@@ -56,27 +56,27 @@ fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound)
         return rc;
     scan_state st = {s->index, 0};
     bool known;
-    rc = fmi_index_put_pack(s->index, name, map.len, true, &st.pack, &known);
-    fmi_pack_visitor v = {&st, scan_record, NULL};
-    fm_status walked = rc == FM_OK ? fmi_pack_walk(fm_span_of(map.data, map.len), name, &v) : rc;
+    rc = fms_index_put_pack(s->index, name, map.len, true, &st.pack, &known);
+    fms_pack_visitor v = {&st, scan_record, NULL};
+    fm_status walked = rc == FM_OK ? fms_pack_walk(fm_span_of(map.data, map.len), name, &v) : rc;
     *sound = walked == FM_OK;
     rc = walked;
     if (walked == FM_ECORRUPT || walked == FM_EVERSION) /* one pack must not close the others */
-        rc = fmi_index_put_pack(s->index, name, map.len, false, &st.pack, &known);
+        rc = fms_index_put_pack(s->index, name, map.len, false, &st.pack, &known);
     fm_unmap_verified(&map);
     return rc;
 }
 
-fm_status fmi_store_index_pack(fm_store *s, const char *name)
+fm_status fms_store_index_pack(fm_store *s, const char *name)
 {
     bool sound = false;
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_index_begin(s->index);
+    fm_status rc = fms_index_begin(s->index);
     if (rc == FM_OK) {
-        rc = fmi_store_scan_pack(s, name, &sound);
+        rc = fms_store_scan_pack(s, name, &sound);
         if (rc == FM_OK && !sound)
             rc = fm_fail(FM_ECORRUPT, "pack %s cannot be read back after it was written", name);
-        rc = fmi_index_end(s->index, rc);
+        rc = fms_index_end(s->index, rc);
     }
     pthread_mutex_unlock(&s->mutex);
     return rc;
@@ -116,7 +116,7 @@ static fm_status collect_row(void *ctx, int64_t pack, const char *name, uint64_t
 
 static fm_status begin_once(fm_store *s, row_list *rows)
 {
-    fm_status rc = rows->begun ? FM_OK : fmi_index_begin(s->index);
+    fm_status rc = rows->begun ? FM_OK : fms_index_begin(s->index);
     rows->begun = rows->begun || rc == FM_OK;
     return rc;
 }
@@ -125,7 +125,7 @@ static fm_status begin_once(fm_store *s, row_list *rows)
 static bool has_grown(const fm_store *s, const pack_row *p)
 {
     uint64_t bytes = 0;
-    char *path = fmi_store_pack_path(s, p->name);
+    char *path = fms_store_pack_path(s, p->name);
     bool grown = path && fm_file_bytes(&bytes, path) == FM_OK && bytes != p->bytes;
     fm_free(path);
     return grown;
@@ -137,13 +137,13 @@ static fm_status drop_row(fm_store *s, const pack_row *p)
 {
     char name[FM_HEX_CHARS + 1] = "";
     uint64_t bytes;
-    fm_status rc = fmi_index_pack_at(s->index, p->row, name, &bytes);
+    fm_status rc = fms_index_pack_at(s->index, p->row, name, &bytes);
     if (rc != FM_OK || strcmp(name, p->name) != 0)
         return rc == FM_ENOTFOUND ? FM_OK : rc;
-    char *path = fmi_store_pack_path(s, p->name);
+    char *path = fms_store_pack_path(s, p->name);
     if (!path)
         return FM_ENOMEM;
-    rc = fm_path_exists(path) ? FM_OK : fmi_index_miss_pack(s->index, p->row);
+    rc = fm_path_exists(path) ? FM_OK : fms_index_miss_pack(s->index, p->row);
     fm_free(path);
     return rc;
 }
@@ -154,7 +154,7 @@ static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows)
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
         char name[FM_HEX_CHARS + 1];
-        if (!fmi_is_pack_name(files->name[i], name))
+        if (!fms_is_pack_name(files->name[i], name))
             continue;
         pack_row *p = fm_map_get(rows->by_name, name, FM_HEX_CHARS);
         if (p)
@@ -164,7 +164,7 @@ static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows)
         bool sound = true;
         rc = begin_once(s, rows);
         if (rc == FM_OK)
-            rc = fmi_store_scan_pack(s, name, &sound);
+            rc = fms_store_scan_pack(s, name, &sound);
         rows->unsound = rows->unsound + !sound - (p != NULL);
     }
     for (const pack_row *p = rows->first; rc == FM_OK && p; p = p->next) {
@@ -185,19 +185,19 @@ static int64_t folder_time(const fm_store *s)
     return fm_file_time(&t, s->packs_dir) == FM_OK ? t : 0;
 }
 
-bool fmi_store_is_fresh(fm_store *s)
+bool fms_store_is_fresh(fm_store *s)
 {
     int64_t seen = 0;
 
-    return fmi_index_folder(s->index, &seen) == FM_OK && seen != 0 && folder_time(s) == seen;
+    return fms_index_folder(s->index, &seen) == FM_OK && seen != 0 && folder_time(s) == seen;
 }
 
-void fmi_store_mark_fresh(fm_store *s)
+void fms_store_mark_fresh(fm_store *s)
 {
     int64_t mark = 0;
 
     if (fm_mark_time(&mark, s->packs_dir) == FM_OK)
-        fm_ignore(fmi_index_set_folder(s->index, mark), "then the next open looks at all packs");
+        fm_ignore(fms_index_set_folder(s->index, mark), "then the next open looks at all packs");
 }
 
 static fm_status refresh_rows(fm_store *s)
@@ -212,17 +212,17 @@ static fm_status refresh_rows(fm_store *s)
         rc = fm_arena_new(&rows.arena);
     /* Rows first: a pack that appears in between is only looked at once too often. */
     if (rc == FM_OK)
-        rc = fmi_index_packs(s->index, collect_row, &rows);
+        rc = fms_index_packs(s->index, collect_row, &rows);
     if (rc == FM_OK)
         rc = fm_list_dir(&files, s->packs_dir);
     if (rc == FM_OK)
         rc = reconcile(s, &files, &rows);
     if (rows.begun)
-        rc = fmi_index_end(s->index, rc);
+        rc = fms_index_end(s->index, rc);
     if (rc == FM_OK)
         s->unsound_packs = rows.unsound;
     if (rc == FM_OK && rows.unsound == 0 && mark && folder_time(s) == mark)
-        fm_ignore(fmi_index_set_folder(s->index, mark), "likewise");
+        fm_ignore(fms_index_set_folder(s->index, mark), "likewise");
     fm_names_release(&files);
     fm_map_free(rows.by_name);
     fm_arena_free(rows.arena);
@@ -232,53 +232,53 @@ static fm_status refresh_rows(fm_store *s)
 /* Rows get new numbers; the mappings are found again by name. */
 static void forget_rows(fm_store *s)
 {
-    for (fmi_open_pack *p = s->open; p; p = p->next)
+    for (fms_open_pack *p = s->open; p; p = p->next)
         p->row = 0;
 }
 
 static fm_status to_memory(fm_store *s)
 {
     forget_rows(s);
-    return fmi_index_to_memory(s->index);
+    return fms_index_to_memory(s->index);
 }
 
-fm_status fmi_store_refresh(fm_store *s)
+fm_status fms_store_refresh(fm_store *s)
 {
     fm_status rc = refresh_rows(s);
     if (rc == FM_ECORRUPT)
-        return fmi_store_rescan(s, true);
+        return fms_store_rescan(s, true);
     if (rc != FM_EIO)
         return rc;
     rc = to_memory(s); /* the disk is full, say: reading must still work */
     return rc == FM_OK ? refresh_rows(s) : rc;
 }
 
-fm_status fmi_store_look(fm_store *s)
+fm_status fms_store_look(fm_store *s)
 {
-    return fmi_store_is_fresh(s) ? FM_OK : fmi_store_refresh(s);
+    return fms_store_is_fresh(s) ? FM_OK : fms_store_refresh(s);
 }
 
 static fm_status scan_all(fm_store *s, const fm_names *files)
 {
     size_t unsound = 0;
-    fm_status rc = fmi_index_begin(s->index);
+    fm_status rc = fms_index_begin(s->index);
     if (rc != FM_OK)
         return rc;
-    rc = fmi_index_drop_all(s->index);
+    rc = fms_index_drop_all(s->index);
     for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
         char name[FM_HEX_CHARS + 1];
         bool sound = true;
-        if (fmi_is_pack_name(files->name[i], name))
-            rc = fmi_store_scan_pack(s, name, &sound);
+        if (fms_is_pack_name(files->name[i], name))
+            rc = fms_store_scan_pack(s, name, &sound);
         unsound += !sound;
     }
-    rc = fmi_index_end(s->index, rc);
+    rc = fms_index_end(s->index, rc);
     if (rc == FM_OK)
         s->unsound_packs = unsound;
     return rc;
 }
 
-fm_status fmi_store_rescan(fm_store *s, bool fresh)
+fm_status fms_store_rescan(fm_store *s, bool fresh)
 {
     fm_names files = {NULL, 0};
     forget_rows(s);
@@ -290,7 +290,7 @@ fm_status fmi_store_rescan(fm_store *s, bool fresh)
         rc = fresh ? FM_OK : rc;
     }
     if (rc == FM_OK && fresh)
-        rc = fmi_index_reset(s->index);
+        rc = fms_index_reset(s->index);
     if (rc == FM_OK && fresh)
         rc = scan_all(s, &files);
     if (rc == FM_EIO) {
@@ -302,9 +302,9 @@ fm_status fmi_store_rescan(fm_store *s, bool fresh)
     return rc;
 }
 
-static fm_status map_pack(const fm_store *s, fmi_open_pack *p, uint64_t bytes)
+static fm_status map_pack(const fm_store *s, fms_open_pack *p, uint64_t bytes)
 {
-    char *path = fmi_store_pack_path(s, p->name);
+    char *path = fms_store_pack_path(s, p->name);
     fm_status rc = path ? fm_map_verified(&p->map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_ENOTFOUND)
@@ -317,27 +317,27 @@ static fm_status map_pack(const fm_store *s, fmi_open_pack *p, uint64_t bytes)
 }
 
 /* The mapping of a pack, made at its first use. The mutex is held. FM_ECONFLICT: it is gone. */
-static fm_status open_pack(fm_store *s, int64_t row, const fmi_open_pack **out)
+static fm_status open_pack(fm_store *s, int64_t row, const fms_open_pack **out)
 {
     char name[FM_HEX_CHARS + 1];
     uint64_t bytes = 0;
-    for (const fmi_open_pack *p = s->open; p; p = p->next)
+    for (const fms_open_pack *p = s->open; p; p = p->next)
         if (p->row == row) {
             *out = p;
             return FM_OK;
         }
-    fm_status rc = fmi_index_pack_at(s->index, row, name, &bytes);
+    fm_status rc = fms_index_pack_at(s->index, row, name, &bytes);
     if (rc != FM_OK)
         return rc == FM_ENOTFOUND
                    ? fm_fail(FM_ECONFLICT, "%s: a row names no pack: delete it", s->index_path)
                    : rc;
-    for (fmi_open_pack *p = s->open; p; p = p->next)
+    for (fms_open_pack *p = s->open; p; p = p->next)
         if (strcmp(p->name, name) == 0 && p->map.len == bytes) {
             p->row = row;
             *out = p;
             return FM_OK;
         }
-    fmi_open_pack *p = fm_calloc(1, sizeof *p);
+    fms_open_pack *p = fm_calloc(1, sizeof *p);
     if (!p)
         return FM_ENOMEM;
     memcpy(p->name, name, sizeof name);
@@ -425,9 +425,9 @@ fm_status fm_store_open(fm_store **out, const char *root)
     if (rc == FM_OK)
         fm_remove_dead_temps(s->tmp_dir);
     if (rc == FM_OK)
-        rc = fmi_index_open(&s->index, s->index_path);
+        rc = fms_index_open(&s->index, s->index_path);
     if (rc == FM_OK)
-        rc = fmi_store_look(s);
+        rc = fms_store_look(s);
     if (rc != FM_OK) {
         fm_store_close(s);
         return rc;
@@ -441,16 +441,16 @@ void fm_store_close(fm_store *s)
     if (!s)
         return;
     fm_store_lease_end(s);
-    fmi_store_forget_recent(s);
+    fms_store_forget_recent(s);
     while (s->open) {
-        fmi_open_pack *p = s->open;
+        fms_open_pack *p = s->open;
         s->open = p->next;
         fm_unmap_verified(&p->map);
         fm_free(p);
     }
     for (size_t i = 0; i < s->idle_count; i++)
-        fmi_coder_free(s->idle[i]);
-    fmi_index_close(s->index);
+        fms_coder_free(s->idle[i]);
+    fms_index_close(s->index);
     pthread_mutex_destroy(&s->mutex);
     fm_free(s->root);
     fm_free(s->packs_dir);
@@ -460,42 +460,42 @@ void fm_store_close(fm_store *s)
     fm_free(s);
 }
 
-fm_status fmi_store_coder(fm_store *s, fmi_coder **out)
+fm_status fms_store_coder(fm_store *s, fms_coder **out)
 {
     *out = NULL;
     pthread_mutex_lock(&s->mutex);
     if (s->idle_count)
         *out = s->idle[--s->idle_count];
     pthread_mutex_unlock(&s->mutex);
-    return *out ? FM_OK : fmi_coder_new(out);
+    return *out ? FM_OK : fms_coder_new(out);
 }
 
-void fmi_store_coder_return(fm_store *s, fmi_coder *c)
+void fms_store_coder_return(fm_store *s, fms_coder *c)
 {
     if (!c)
         return;
     pthread_mutex_lock(&s->mutex);
-    bool kept = s->idle_count < FMI_IDLE_CODERS;
+    bool kept = s->idle_count < FMS_IDLE_CODERS;
     if (kept)
         s->idle[s->idle_count++] = c;
     pthread_mutex_unlock(&s->mutex);
     if (!kept)
-        fmi_coder_free(c);
+        fms_coder_free(c);
 }
 
 /* ==== finding ============================================================================== */
 
 static fm_status find_locked(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
-                             fmi_place *place)
+                             fms_place *place)
 {
-    fm_status rc = fmi_index_find(s->index, id, nth, place);
+    fm_status rc = fms_index_find(s->index, id, nth, place);
     if (rc == FM_ENOTFOUND && nth == 0 && look)
-        rc = fmi_store_refresh(s);
+        rc = fms_store_refresh(s);
     else if (rc == FM_ECORRUPT)
-        rc = fmi_store_rescan(s, true);
+        rc = fms_store_rescan(s, true);
     else
         return rc;
-    return rc == FM_OK ? fmi_index_find(s->index, id, nth, place) : rc;
+    return rc == FM_OK ? fms_index_find(s->index, id, nth, place) : rc;
 }
 
 /* Objects that share ancestors are many; each is looked at once. */
@@ -507,7 +507,7 @@ typedef struct has_state {
 
 static fm_status has_locked(has_state *st, const fm_digest *id, uint32_t left, bool *out);
 
-static fm_status has_parents(has_state *st, const fmi_place *place, uint32_t left, bool *out)
+static fm_status has_parents(has_state *st, const fms_place *place, uint32_t left, bool *out)
 {
     fm_status rc = FM_OK;
     *out = true;
@@ -525,7 +525,7 @@ static fm_status has_locked(has_state *st, const fm_digest *id, uint32_t left, b
     fm_status rc = FM_OK;
     *out = st->had && fm_map_has(st->had, id->b, FM_DIGEST_BYTES);
     for (uint32_t nth = 0; rc == FM_OK && !*out; nth++) {
-        fmi_place place;
+        fms_place place;
         rc = find_locked(st->s, id, nth, st->look, &place);
         if (rc != FM_OK || place.bad) /* sound places come first */
             break;
@@ -537,11 +537,11 @@ static fm_status has_locked(has_state *st, const fm_digest *id, uint32_t left, b
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
 
-fm_status fmi_store_has(fm_store *s, const fm_digest *id, bool look, bool *out)
+fm_status fms_store_has(fm_store *s, const fm_digest *id, bool look, bool *out)
 {
     has_state st = {s, look, NULL};
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = has_locked(&st, id, FMI_CHAIN_MAX, out);
+    fm_status rc = has_locked(&st, id, FMS_CHAIN_MAX, out);
     pthread_mutex_unlock(&s->mutex);
     fm_map_free(st.had);
     return rc;
@@ -550,7 +550,7 @@ fm_status fmi_store_has(fm_store *s, const fm_digest *id, bool look, bool *out)
 bool fm_store_has(fm_store *s, const fm_digest *id)
 {
     bool has;
-    return fmi_store_has(s, id, true, &has) == FM_OK && has;
+    return fms_store_has(s, id, true, &has) == FM_OK && has;
 }
 
 static fm_status not_found(const fm_store *s, const fm_digest *id)
@@ -568,13 +568,13 @@ static fm_status not_found(const fm_store *s, const fm_digest *id)
 /* The pack went away under the reader: another process's gc or repack, and the object lies elsewhere
  * now; or it is lost, which the first error says. The mutex is held. */
 static fm_status look_again(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
-                            fmi_place *place, const fmi_open_pack **pack)
+                            fms_place *place, const fms_open_pack **pack)
 {
     fm_error_state first;
     fm_status rc = FM_ECONFLICT;
     fm_error_save(&first);
     for (int again = 0; rc == FM_ECONFLICT && again < LOOKS_MAX; again++) {
-        rc = fmi_store_refresh(s);
+        rc = fms_store_refresh(s);
         if (rc == FM_OK)
             rc = find_locked(s, id, nth, look, place);
         if (rc == FM_OK)
@@ -587,9 +587,9 @@ static fm_status look_again(fm_store *s, const fm_digest *id, uint32_t nth, bool
 }
 
 static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
-                           fmi_record *out, fmi_place *place)
+                           fms_record *out, fms_place *place)
 {
-    const fmi_open_pack *pack = NULL;
+    const fms_open_pack *pack = NULL;
     pthread_mutex_lock(&s->mutex);
     fm_status rc = find_locked(s, id, nth, look, place);
     if (rc == FM_OK)
@@ -601,14 +601,14 @@ static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool 
     pthread_mutex_unlock(&s->mutex);
     if (rc != FM_OK || !pack)
         return rc;
-    size_t end = pack->map.len - FM_MIN(pack->map.len, FMI_PACK_FOOTER_BYTES);
+    size_t end = pack->map.len - FM_MIN(pack->map.len, FMS_PACK_FOOTER_BYTES);
     if (place->offset > end)
         return fm_fail(FM_ECORRUPT, "pack %s: the index points beyond its end: delete %s",
                        pack->name, s->index_path);
     char what[FM_HEX_CHARS + 64];
     snprintf(what, sizeof what, "pack %s: at byte %llu", pack->name,
              (unsigned long long)place->offset);
-    rc = fmi_record_parse(
+    rc = fms_record_parse(
         out, fm_span_of(pack->map.data + place->offset, end - (size_t)place->offset), what);
     if (rc == FM_OK && !fm_digest_eq(&out->id, id))
         return fm_fail(FM_ECORRUPT, "pack %s: the index points at another object: delete %s",
@@ -622,14 +622,14 @@ static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool 
 static bool rescan_once(fm_store *s)
 {
     pthread_mutex_lock(&s->mutex);
-    bool done = !s->rescanned && fmi_store_rescan(s, false) == FM_OK;
+    bool done = !s->rescanned && fms_store_rescan(s, false) == FM_OK;
     s->rescanned = true;
     pthread_mutex_unlock(&s->mutex);
     return done;
 }
 
-fm_status fmi_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
-                           fmi_record *out, fmi_place *place)
+fm_status fms_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+                           fms_record *out, fms_place *place)
 {
     fm_status rc = record_at(s, id, nth, look, out, place);
     if (nth > 0 || !look || (rc != FM_ECORRUPT && rc != FM_ENOTFOUND))
@@ -648,9 +648,9 @@ fm_status fm_store_totals_of(fm_store *s, fm_store_totals *out)
 {
     memset(out, 0, sizeof *out);
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_store_refresh(s);
+    fm_status rc = fms_store_refresh(s);
     if (rc == FM_OK)
-        rc = fmi_index_totals(s->index, &out->objects, &out->bytes_decoded, &out->packs,
+        rc = fms_index_totals(s->index, &out->objects, &out->bytes_decoded, &out->packs,
                               &out->bytes_packs);
     pthread_mutex_unlock(&s->mutex);
     return rc;

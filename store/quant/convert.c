@@ -19,7 +19,7 @@ fm_status fm_to_f32(float *dst, fm_dtype dtype, const void *src, uint64_t n)
     if (n == 0)
         return FM_OK;
     if (!info->is_block)
-        return fmi_widen_plain(dst, dtype, src, n);
+        return fms_widen_plain(dst, dtype, src, n);
     if (n % info->block_elems != 0)
         return fm_fail(FM_EINVAL, "%llu elements are no whole number of %s blocks",
                        (unsigned long long)n, info->name);

@@ -63,9 +63,9 @@ static bool codes_at(uint8_t code[BLOCK], const float *y, float d, const levels 
         const float q = y[i] * inverse;
         if (!(fabsf(q) < 130.0f))
             return false;
-        const int v = fmi_round_int(q);
+        const int v = fms_round_int(q);
         if (v < l->low || v > l->high || l->code[v + 128] < 0 ||
-            !fmi_same_float((float)v * d, y[i]))
+            !fms_same_float((float)v * d, y[i]))
             return false;
         code[i] = (uint8_t)l->code[v + 128];
     }
@@ -100,7 +100,7 @@ static bool solve_scaled(uint8_t code[BLOCK], uint16_t *d, const float *y, const
         return zero_block(code, d, y, l);
     for (int k = 0; k < l->count; k++) {
         const float scale = l->value[k] != 0 ? extreme / (float)l->value[k] : 0.0f;
-        if (fmi_is_half(scale, d) && codes_at(code, y, scale, l))
+        if (fms_is_half(scale, d) && codes_at(code, y, scale, l))
             return true;
     }
     return false;
@@ -118,7 +118,7 @@ static bool codes_above(uint8_t code[BLOCK], const float *y, float d, float m, i
             return false;
         const int v = (int)(q + 0.5f);
         const float product = (float)v * d;
-        if (v > top || !fmi_same_float(product + m, y[i]))
+        if (v > top || !fms_same_float(product + m, y[i]))
             return false;
         code[i] = (uint8_t)v;
     }
@@ -135,14 +135,14 @@ static bool solve_affine(uint8_t code[BLOCK], uint16_t *d, uint16_t *m, const fl
         max = y[i] > max ? y[i] : max;
     }
     *m = 0;
-    if (min != 0.0f && !fmi_is_half(min, m))
+    if (min != 0.0f && !fms_is_half(min, m))
         return false;
     if (min == max) {
         *d = signbit(y[0]) && min == 0.0f ? 0x8000u : 0u; /* -0 is only -0 + -0 */
         *m = (uint16_t)(*m | *d);
         memset(code, 0, BLOCK);
         for (unsigned i = 1; i < BLOCK; i++)
-            if (!fmi_same_float(y[i], y[0]))
+            if (!fms_same_float(y[i], y[0]))
                 return false;
         return true;
     }
@@ -214,9 +214,9 @@ static bool solve(uint8_t *block, fm_dtype type, const float *y, const levels *l
     if (n == BLOCK)
         found = solve_32(block, type, y, l);
     else if (type == FM_Q6_K)
-        found = fmi_solve_q6_k(block, y);
+        found = fms_solve_q6_k(block, y);
     else
-        found = type == FM_Q4_K ? fmi_solve_q4_k(block, y) : fmi_solve_q5_k(block, y);
+        found = type == FM_Q4_K ? fms_solve_q4_k(block, y) : fms_solve_q5_k(block, y);
     return found && fm_to_f32(back, type, block, n) == FM_OK && memcmp(back, y, n * sizeof *y) == 0;
 }
 
@@ -259,7 +259,7 @@ static const fm_dtype ORDER[] = {FM_Q4_0, FM_IQ4_NL, FM_Q4_K, FM_Q4_1, FM_Q5_0,
                                  FM_Q5_K, FM_Q5_1,   FM_Q6_K, FM_Q8_0};
 
 /* The first type that the probes allow from place i of the order on. */
-static bool find_from(fmi_origin *out, size_t i, fm_span leaf)
+static bool find_from(fms_origin *out, size_t i, fm_span leaf)
 {
     for (out->type = FM_DTYPE_NONE; i < FM_ARRAY_LEN(ORDER); i++)
         if (probe(ORDER[i], leaf)) {
@@ -269,13 +269,13 @@ static bool find_from(fmi_origin *out, size_t i, fm_span leaf)
     return false;
 }
 
-bool fmi_origin_find(fmi_origin *out, fm_dtype dtype, fm_span leaf)
+bool fms_origin_find(fms_origin *out, fm_dtype dtype, fm_span leaf)
 {
     out->type = FM_DTYPE_NONE;
     return dtype == FM_F32 && leaf.len % sizeof(float) == 0 && find_from(out, 0, leaf);
 }
 
-size_t fmi_origin_block_bytes(fm_dtype type, fm_dtype dtype, size_t leaf_bytes)
+size_t fms_origin_block_bytes(fm_dtype type, fm_dtype dtype, size_t leaf_bytes)
 {
     const fm_dtype_info *info = fm_dtype_get(type);
     return leaf_bytes / fm_dtype_get(dtype)->block_bytes / info->block_elems * info->block_bytes;
@@ -313,7 +313,7 @@ static fm_status encode_as(fm_buf *blocks, fm_buf *rest, bool *fits, fm_dtype ty
     return FM_OK;
 }
 
-fm_status fmi_origin_encode(fm_buf *blocks, fm_buf *rest, bool *fits, fmi_origin *o, fm_dtype dtype,
+fm_status fms_origin_encode(fm_buf *blocks, fm_buf *rest, bool *fits, fms_origin *o, fm_dtype dtype,
                             fm_span leaf)
 {
     const size_t blocks_len = blocks->len, rest_len = rest->len;
@@ -335,7 +335,7 @@ fm_status fmi_origin_encode(fm_buf *blocks, fm_buf *rest, bool *fits, fmi_origin
     return FM_OK;
 }
 
-fm_status fmi_origin_decode(uint8_t *dst, size_t dst_bytes, fm_dtype dtype, fm_dtype type,
+fm_status fms_origin_decode(uint8_t *dst, size_t dst_bytes, fm_dtype dtype, fm_dtype type,
                             fm_span blocks, fm_span rest)
 {
     const fm_dtype_info *info = fm_dtype_get(type);

@@ -9,32 +9,32 @@
 #include "store/quant/dequantized.h"
 
 /* The block whose dequantization is y, bit for bit; false: none was found. 256 floats, finite. */
-bool fmi_solve_q4_k(uint8_t *block, const float *y);
-bool fmi_solve_q5_k(uint8_t *block, const float *y);
-bool fmi_solve_q6_k(uint8_t *block, const float *y);
+bool fms_solve_q4_k(uint8_t *block, const float *y);
+bool fms_solve_q5_k(uint8_t *block, const float *y);
+bool fms_solve_q6_k(uint8_t *block, const float *y);
 
-static inline uint32_t fmi_float_bits(float f)
+static inline uint32_t fms_float_bits(float f)
 {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return u;
 }
 
-static inline bool fmi_same_float(float a, float b)
+static inline bool fms_same_float(float a, float b)
 {
-    return fmi_float_bits(a) == fmi_float_bits(b);
+    return fms_float_bits(a) == fms_float_bits(b);
 }
 
 /* v is a float16, neither zero nor infinite; its bits to *h. */
-static inline bool fmi_is_half(float v, uint16_t *h)
+static inline bool fms_is_half(float v, uint16_t *h)
 {
-    if ((fmi_float_bits(v) & 0xfffu) != 0 || v == 0.0f)
+    if ((fms_float_bits(v) & 0xfffu) != 0 || v == 0.0f)
         return false;
     *h = fm_f32_to_f16(v);
     return (*h & 0x7c00u) != 0x7c00u && fm_f16_to_f32(*h) == v;
 }
 
-static inline int fmi_round_int(float v)
+static inline int fms_round_int(float v)
 {
     return (int)(v < 0.0f ? v - 0.5f : v + 0.5f); /* |v| < 2^20 at the callers */
 }

@@ -35,7 +35,7 @@ static bool all_multiples(const sub *s, float step, float slack)
 {
     for (unsigned i = 0; i < LEN; i++) {
         const float off = s->y[i] - s->low;
-        if (fabsf(off - (float)fmi_round_int(off / step) * step) > slack)
+        if (fabsf(off - (float)fms_round_int(off / step) * step) > slack)
             return false;
     }
     return true;
@@ -62,7 +62,7 @@ static void measure(sub *s, const float *y, int top)
     s->step = gap;
     if (range / gap > 40.0f)
         return;
-    for (int count = FM_MAX(fmi_round_int(range / gap), 1); count <= top; count++)
+    for (int count = FM_MAX(fms_round_int(range / gap), 1); count <= top; count++)
         if (all_multiples(s, range / (float)count, 2.0f * slack_of(s) + NEAR * gap)) {
             s->step = range / (float)count;
             return;
@@ -75,7 +75,7 @@ static int multiple(float v, float unit, float slack)
     const float q = v / unit;
     if (!(q > -0.5f && q < 63.5f))
         return -1;
-    const int n = fmi_round_int(q);
+    const int n = fms_round_int(q);
     return fabsf((float)n * unit - v) <= slack ? n : -1;
 }
 
@@ -93,7 +93,7 @@ static bool codes_of(uint8_t *code, const sub *s, float step, float min, int top
             return false;
         const int v = (int)(q + 0.5f);
         const float product = step * (float)v;
-        if (v > top || !fmi_same_float(product - min, s->y[i]))
+        if (v > top || !fms_same_float(product - min, s->y[i]))
             return false;
         code[i] = (uint8_t)v;
     }
@@ -147,7 +147,7 @@ static bool with_d(solution *out, const sub *s, int top)
     for (int m = 63; m > 0; m--)
         for (unsigned j = 0; j < SUBS; j++) {
             out->dmin = -s[j].low / (float)m;
-            if (out->dmin > 0.0f && fmi_is_half(out->dmin, &half) && fit_all(out, s, top))
+            if (out->dmin > 0.0f && fms_is_half(out->dmin, &half) && fit_all(out, s, top))
                 return true;
         }
     return false;
@@ -218,12 +218,12 @@ static bool solve_45(uint8_t *block, const float *y, bool five)
     return true;
 }
 
-bool fmi_solve_q4_k(uint8_t *block, const float *y)
+bool fms_solve_q4_k(uint8_t *block, const float *y)
 {
     return solve_45(block, y, false);
 }
 
-bool fmi_solve_q5_k(uint8_t *block, const float *y)
+bool fms_solve_q5_k(uint8_t *block, const float *y)
 {
     return solve_45(block, y, true);
 }
@@ -263,8 +263,8 @@ static bool codes6(int *code, const float *y, float step)
         const float q = y[i] / step;
         if (!(fabsf(q) < 33.0f))
             return false;
-        code[i] = fmi_round_int(q);
-        if (code[i] < -32 || code[i] > 31 || !fmi_same_float(step * (float)code[i], y[i]))
+        code[i] = fms_round_int(q);
+        if (code[i] < -32 || code[i] > 31 || !fms_same_float(step * (float)code[i], y[i]))
             return false;
     }
     return true;
@@ -286,7 +286,7 @@ static bool fit_sub6(sixth *out, unsigned j, const float *y)
         const float n = q != 0 ? e / out->d / (float)q : 1000.0f;
         if (!(fabsf(n) < 128.5f) || fabsf(n) < 0.5f)
             continue;
-        const int scale = fmi_round_int(n);
+        const int scale = fms_round_int(n);
         if (scale > 127 || fabsf(n - (float)scale) > 1e-3f)
             continue;
         if (codes6(out->code + j * LEN, y, out->d * (float)scale)) {
@@ -322,13 +322,13 @@ static bool search6(sixth *out, const float *y)
             if (q == 0 || fabsf(e) < 0.5f * widest)
                 continue;
             out->d = e / (float)q / -128.0f;
-            if (fmi_is_half(out->d, &half) && fit_all6(out, y))
+            if (fms_is_half(out->d, &half) && fit_all6(out, y))
                 return true;
         }
     return false;
 }
 
-bool fmi_solve_q6_k(uint8_t *block, const float *y)
+bool fms_solve_q6_k(uint8_t *block, const float *y)
 {
     sixth s;
 

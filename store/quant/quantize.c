@@ -16,20 +16,20 @@
 /* ==== extremes ============================================================================== */
 
 /* The element of the largest magnitude, the first of equals; NaN is passed over. */
-FMI_INLINE float signed_extreme(const float *x)
+FMS_INLINE float signed_extreme(const float *x)
 {
     uint32_t most = 0;
     float best = 0.0f, amax = 0.0f;
 
     for (unsigned i = 0; i < BLOCK; i++) {
-        const uint32_t u = fmi_bits(x[i]) & 0x7fffffffu;
+        const uint32_t u = fms_bits(x[i]) & 0x7fffffffu;
         most = u > most ? u : most;
     }
     if (most == 0)
         return 0.0f;
     if (most < INF_BITS) {
         unsigned i = 0;
-        while ((fmi_bits(x[i]) & 0x7fffffffu) != most)
+        while ((fms_bits(x[i]) & 0x7fffffffu) != most)
             i++;
         return x[i];
     }
@@ -41,13 +41,13 @@ FMI_INLINE float signed_extreme(const float *x)
     return best;
 }
 
-FMI_INLINE float magnitude(const float *x)
+FMS_INLINE float magnitude(const float *x)
 {
     uint32_t most = 0;
     float amax = 0.0f;
 
     for (unsigned i = 0; i < BLOCK; i++) {
-        const uint32_t u = fmi_bits(x[i]) & 0x7fffffffu;
+        const uint32_t u = fms_bits(x[i]) & 0x7fffffffu;
         most = u > most ? u : most;
     }
     if (most <= INF_BITS) {
@@ -62,13 +62,13 @@ FMI_INLINE float magnitude(const float *x)
 }
 
 /* Bits in the order of the values; -0 comes just before +0. */
-FMI_INLINE int32_t ordered(float f)
+FMS_INLINE int32_t ordered(float f)
 {
-    const int32_t i = (int32_t)fmi_bits(f);
+    const int32_t i = (int32_t)fms_bits(f);
     return i ^ (int32_t)((uint32_t)(i >> 31) >> 1);
 }
 
-FMI_INLINE float from_ordered(int32_t i)
+FMS_INLINE float from_ordered(int32_t i)
 {
     float f;
     i ^= (int32_t)((uint32_t)(i >> 31) >> 1);
@@ -76,7 +76,7 @@ FMI_INLINE float from_ordered(int32_t i)
     return f;
 }
 
-FMI_INLINE void extremes(const float *x, float *min, float *max)
+FMS_INLINE void extremes(const float *x, float *min, float *max)
 {
     int32_t low = INT32_MAX, high = INT32_MIN;
 
@@ -102,41 +102,41 @@ FMI_INLINE void extremes(const float *x, float *min, float *max)
 /* ==== codes ================================================================================= */
 
 /* Truncation to int32 as x86's conversion does it: what does not fit gives INT32_MIN. */
-FMI_INLINE int32_t truncate(float v)
+FMS_INLINE int32_t truncate(float v)
 {
     const float in = fabsf(v) < 2147483648.0f ? v : -2147483648.0f;
     return (int32_t)in;
 }
 
-FMI_INLINE float reciprocal(float d)
+FMS_INLINE float reciprocal(float d)
 {
     return d != 0.0f ? 1.0f / d : 0.0f;
 }
 
 /* code[i] = low byte of trunc((x - min) * id + half), at most `cap`, compared as signed bytes. */
-FMI_INLINE void codes(uint8_t *code, const float *x, float min, float id, float half, int cap,
+FMS_INLINE void codes(uint8_t *code, const float *x, float min, float id, float half, int cap,
                       fm_quant_variant how)
 {
     for (unsigned i = 0; i < BLOCK; i++) {
-        const int8_t v = (int8_t)(uint8_t)truncate(fmi_mad_apart(x[i] - min, id, half, how));
+        const int8_t v = (int8_t)(uint8_t)truncate(fms_mad_apart(x[i] - min, id, half, how));
         code[i] = (uint8_t)(v < cap ? v : cap);
     }
 }
 
-FMI_INLINE void nibbles(uint8_t *dst, const uint8_t *code)
+FMS_INLINE void nibbles(uint8_t *dst, const uint8_t *code)
 {
     for (unsigned i = 0; i < HALF; i++)
         dst[i] = (uint8_t)((code[i] & 15u) | (unsigned)code[i + HALF] << 4);
 }
 
 /* ggml ORs the whole high code in: where an overflowed code is negative its bits reach the low one. */
-FMI_INLINE void nibbles_4(uint8_t *dst, const uint8_t *code)
+FMS_INLINE void nibbles_4(uint8_t *dst, const uint8_t *code)
 {
     for (unsigned i = 0; i < HALF; i++)
         dst[i] = (uint8_t)(code[i] | (unsigned)code[i + HALF] << 4);
 }
 
-FMI_INLINE uint32_t fifth_bits(const uint8_t *code)
+FMS_INLINE uint32_t fifth_bits(const uint8_t *code)
 {
     uint32_t high = 0;
 
@@ -148,7 +148,7 @@ FMI_INLINE uint32_t fifth_bits(const uint8_t *code)
 /* ==== types ================================================================================= */
 
 /* Half away from zero. The distance to the truncated value is exact. */
-FMI_INLINE uint8_t round_byte(float v)
+FMS_INLINE uint8_t round_byte(float v)
 {
     const float in = fabsf(v) < 2147483648.0f ? v : -2147483648.0f;
     const int32_t t = (int32_t)in;
@@ -156,30 +156,30 @@ FMI_INLINE uint8_t round_byte(float v)
     return (uint8_t)(uint32_t)(t + (rest >= 0.5f) - (rest <= -0.5f));
 }
 
-FMI_INLINE void q8_0(uint8_t *dst, const float *x, uint64_t blocks)
+FMS_INLINE void q8_0(uint8_t *dst, const float *x, uint64_t blocks)
 {
     for (uint64_t b = 0; b < blocks; b++, x += BLOCK, dst += 34) {
         const float d = magnitude(x) / 127.0f, id = reciprocal(d);
         uint8_t code[BLOCK];
-        fm_put_u16(dst, fmi_half(d));
+        fm_put_u16(dst, fms_half(d));
         for (unsigned i = 0; i < BLOCK; i++)
             code[i] = round_byte(x[i] * id);
         memcpy(dst + 2, code, BLOCK);
     }
 }
 
-FMI_INLINE void q4_0(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
+FMS_INLINE void q4_0(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
 {
     for (uint64_t b = 0; b < blocks; b++, x += BLOCK, dst += 18) {
         const float d = signed_extreme(x) / -8.0f;
         uint8_t code[BLOCK];
         codes(code, x, 0.0f, reciprocal(d), 8.5f, 15, how);
-        fm_put_u16(dst, fmi_half(d));
+        fm_put_u16(dst, fms_half(d));
         nibbles_4(dst + 2, code);
     }
 }
 
-FMI_INLINE void q4_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
+FMS_INLINE void q4_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
 {
     for (uint64_t b = 0; b < blocks; b++, x += BLOCK, dst += 20) {
         float min, max;
@@ -187,25 +187,25 @@ FMI_INLINE void q4_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_var
         extremes(x, &min, &max);
         const float d = (max - min) / 15.0f;
         codes(code, x, min, reciprocal(d), 0.5f, 15, how);
-        fm_put_u16(dst, fmi_half(d));
-        fm_put_u16(dst + 2, fmi_half(min));
+        fm_put_u16(dst, fms_half(d));
+        fm_put_u16(dst + 2, fms_half(min));
         nibbles_4(dst + 4, code);
     }
 }
 
-FMI_INLINE void q5_0(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
+FMS_INLINE void q5_0(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
 {
     for (uint64_t b = 0; b < blocks; b++, x += BLOCK, dst += 22) {
         const float d = signed_extreme(x) / -16.0f;
         uint8_t code[BLOCK];
         codes(code, x, 0.0f, reciprocal(d), 16.5f, 31, how);
-        fm_put_u16(dst, fmi_half(d));
+        fm_put_u16(dst, fms_half(d));
         fm_put_u32(dst + 2, fifth_bits(code));
         nibbles(dst + 6, code);
     }
 }
 
-FMI_INLINE void q5_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
+FMS_INLINE void q5_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
 {
     for (uint64_t b = 0; b < blocks; b++, x += BLOCK, dst += 24) {
         float min, max;
@@ -213,8 +213,8 @@ FMI_INLINE void q5_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_var
         extremes(x, &min, &max);
         const float d = (max - min) / 31.0f;
         codes(code, x, min, reciprocal(d), 0.5f, 127, how); /* ggml has no cap here */
-        fm_put_u16(dst, fmi_half(d));
-        fm_put_u16(dst + 2, fmi_half(min));
+        fm_put_u16(dst, fms_half(d));
+        fm_put_u16(dst + 2, fms_half(min));
         fm_put_u32(dst + 4, fifth_bits(code));
         nibbles(dst + 8, code);
     }
@@ -225,7 +225,7 @@ static const int8_t LEVEL[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                  1,    13,   25,  38,  53,  69,  89,  113};
 
 /* Number of the level nearest to v; halfway goes up. */
-FMI_INLINE unsigned level_of(float v)
+FMS_INLINE unsigned level_of(float v)
 {
     unsigned n = 0;
 
@@ -239,19 +239,19 @@ FMI_INLINE unsigned level_of(float v)
 }
 
 /* Sums of w*q*x and w*q*q for codes at scale 1 / id; w = x*x. */
-FMI_INLINE void iq4_nl_sums(const float *x, float id, float *qx, float *q2, fm_quant_variant how)
+FMS_INLINE void iq4_nl_sums(const float *x, float id, float *qx, float *q2, fm_quant_variant how)
 {
     *qx = *q2 = 0.0f;
     for (unsigned i = 0; i < BLOCK; i++) {
         const float q = (float)LEVEL[level_of(id * x[i])], wq = x[i] * x[i] * q;
-        *qx = fmi_mad(wq, x[i], *qx, how);
-        *q2 = fmi_mad(wq, q, *q2, how);
+        *qx = fms_mad(wq, x[i], *qx, how);
+        *q2 = fms_mad(wq, q, *q2, how);
     }
 }
 
 /* The best of sixteen scales: the one that puts the extreme on the lowest level, then those that
  * put it on -134 ... -120; each scale is then the least squares one for its codes. */
-FMI_INLINE float iq4_nl_scale(const float *x, fm_quant_variant how)
+FMS_INLINE float iq4_nl_scale(const float *x, fm_quant_variant how)
 {
     const float max = signed_extreme(x);
     float qx, q2;
@@ -270,21 +270,21 @@ FMI_INLINE float iq4_nl_scale(const float *x, fm_quant_variant how)
     return d;
 }
 
-FMI_INLINE void iq4_nl(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
+FMS_INLINE void iq4_nl(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_variant how)
 {
     for (uint64_t b = 0; b < blocks; b++, x += BLOCK, dst += 18) {
         const float d = iq4_nl_scale(x, how), id = reciprocal(d);
         uint8_t code[BLOCK];
         for (unsigned i = 0; i < BLOCK; i++)
             code[i] = (uint8_t)level_of(id * x[i]);
-        fm_put_u16(dst, fmi_half(d));
+        fm_put_u16(dst, fms_half(d));
         nibbles(dst + 2, code);
     }
 }
 
 /* ==== dispatch ============================================================================== */
 
-FMI_INLINE void run(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+FMS_INLINE void run(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                     fm_quant_variant how)
 {
     if (type == FM_Q8_0)
@@ -302,7 +302,7 @@ FMI_INLINE void run(uint8_t *dst, fm_dtype type, const float *src, uint64_t bloc
 }
 
 /* The variant as a constant in each copy of the code. */
-FMI_INLINE void run_variant(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+FMS_INLINE void run_variant(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                             fm_quant_variant how)
 {
     if (how == FM_QUANT_PLAIN)
@@ -313,14 +313,14 @@ FMI_INLINE void run_variant(uint8_t *dst, fm_dtype type, const float *src, uint6
         run(dst, type, src, blocks, FM_QUANT_GCC);
 }
 
-void fmi_quantize_32_base(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+void fms_quantize_32_base(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                           fm_quant_variant how)
 {
     run_variant(dst, type, src, blocks, how);
 }
 
-#ifdef FMI_QUANT_X86
-FMI_TARGET_AVX2 static void run_avx2(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+#ifdef FMS_QUANT_X86
+FMS_TARGET_AVX2 static void run_avx2(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                                      fm_quant_variant how)
 {
     run_variant(dst, type, src, blocks, how);
@@ -330,13 +330,13 @@ FMI_TARGET_AVX2 static void run_avx2(uint8_t *dst, fm_dtype type, const float *s
 static void quantize_32(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                         fm_quant_variant how)
 {
-#ifdef FMI_QUANT_X86
+#ifdef FMS_QUANT_X86
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         run_avx2(dst, type, src, blocks, how);
         return;
     }
 #endif
-    fmi_quantize_32_base(dst, type, src, blocks, how);
+    fms_quantize_32_base(dst, type, src, blocks, how);
 }
 
 bool fm_quantize_applies(fm_dtype type)
@@ -360,6 +360,6 @@ fm_status fm_quantize_rows(void *dst, fm_dtype type, const float *src, uint64_t 
     if (info->block_elems == BLOCK)
         quantize_32(dst, type, src, blocks, variant);
     else
-        fmi_quantize_k(dst, type, src, blocks, variant);
+        fms_quantize_k(dst, type, src, blocks, variant);
     return FM_OK;
 }

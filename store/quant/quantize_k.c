@@ -10,15 +10,15 @@
 #define TINY 1e-15f
 
 /* The one NaN that arithmetic makes in place of all others: which payload survives a sum of two is
- * the compiler's choice, and fmi_nearest reads payloads. */
-FMI_INLINE void quieten(float clean[BLOCK], const float *x)
+ * the compiler's choice, and fms_nearest reads payloads. */
+FMS_INLINE void quieten(float clean[BLOCK], const float *x)
 {
     for (unsigned i = 0; i < BLOCK; i++)
         clean[i] = x[i] == x[i] ? x[i] : NAN;
 }
 
 /* in[e][s] = element e of sub-block s */
-FMI_INLINE void transpose(float *in, const float *x, unsigned lanes)
+FMS_INLINE void transpose(float *in, const float *x, unsigned lanes)
 {
     const unsigned len = BLOCK / lanes;
 
@@ -27,7 +27,7 @@ FMI_INLINE void transpose(float *in, const float *x, unsigned lanes)
             in[e * lanes + s] = x[s * len + e];
 }
 
-FMI_INLINE int32_t clamp(int32_t v, int32_t low, int32_t high)
+FMS_INLINE int32_t clamp(int32_t v, int32_t low, int32_t high)
 {
     v = v > high ? high : v;
     return v < low ? low : v;
@@ -48,13 +48,13 @@ typedef struct fit {
 } fit;
 
 /* weight = root of the mean square + magnitude */
-FMI_INLINE void weigh(fit *f, fm_quant_variant how)
+FMS_INLINE void weigh(fit *f, fm_quant_variant how)
 {
     float square[LANES] = {0};
 
     for (unsigned e = 0; e < LEN; e++)
         for (unsigned s = 0; s < LANES; s++)
-            square[s] = fmi_mad(f->x[e * LANES + s], f->x[e * LANES + s], square[s], how);
+            square[s] = fms_mad(f->x[e * LANES + s], f->x[e * LANES + s], square[s], how);
     for (unsigned s = 0; s < LANES; s++)
         square[s] = sqrtf(square[s] / 32.0f);
     for (unsigned e = 0; e < LEN; e++)
@@ -62,7 +62,7 @@ FMI_INLINE void weigh(fit *f, fm_quant_variant how)
             f->weight[e * LANES + s] = square[s] + fabsf(f->x[e * LANES + s]);
 }
 
-FMI_INLINE void range_and_sums(fit *f, fm_quant_variant how)
+FMS_INLINE void range_and_sums(fit *f, fm_quant_variant how)
 {
     for (unsigned s = 0; s < LANES; s++) {
         f->min[s] = f->high[s] = f->x[s];
@@ -75,7 +75,7 @@ FMI_INLINE void range_and_sums(fit *f, fm_quant_variant how)
             f->min[s] = x < f->min[s] ? x : f->min[s];
             f->high[s] = x > f->high[s] ? x : f->high[s];
             f->sum_w[s] += w;
-            f->sum_x[s] = fmi_mad(w, x, f->sum_x[s], how);
+            f->sum_x[s] = fms_mad(w, x, f->sum_x[s], how);
         }
     for (unsigned s = 0; s < LANES; s++) {
         f->min[s] = f->min[s] > 0.0f ? 0.0f : f->min[s];
@@ -84,7 +84,7 @@ FMI_INLINE void range_and_sums(fit *f, fm_quant_variant how)
 }
 
 /* Codes that spread `codes` steps from the best minimum so far to the largest value. */
-FMI_INLINE void encode(float *code, float *inverse, const fit *f, float codes, int top,
+FMS_INLINE void encode(float *code, float *inverse, const fit *f, float codes, int top,
                        fm_quant_variant how)
 {
     for (unsigned s = 0; s < LANES; s++)
@@ -92,27 +92,27 @@ FMI_INLINE void encode(float *code, float *inverse, const fit *f, float codes, i
     for (unsigned e = 0; e < LEN; e++)
         for (unsigned s = 0; s < LANES; s++) {
             const float v = f->x[e * LANES + s] - f->min[s];
-            code[e * LANES + s] = (float)clamp(fmi_nearest_product(inverse[s], v, how), 0, top);
+            code[e * LANES + s] = (float)clamp(fms_nearest_product(inverse[s], v, how), 0, top);
         }
 }
 
 /* error = sum of weight * (scale * code + min - x)^2 */
-FMI_INLINE void measure(float *error, const fit *f, const float *code, const float *scale,
+FMS_INLINE void measure(float *error, const fit *f, const float *code, const float *scale,
                         const float *min, fm_quant_variant how)
 {
     for (unsigned s = 0; s < LANES; s++)
         error[s] = 0.0f;
     for (unsigned e = 0; e < LEN; e++)
         for (unsigned s = 0; s < LANES; s++) {
-            const float at = fmi_mad(scale[s], code[e * LANES + s], min[s], how);
+            const float at = fms_mad(scale[s], code[e * LANES + s], min[s], how);
             const float off = at - f->x[e * LANES + s], square = off * off;
-            error[s] = fmi_mad(f->weight[e * LANES + s], square, error[s], how);
+            error[s] = fms_mad(f->weight[e * LANES + s], square, error[s], how);
         }
 }
 
 /* The least squares scale and minimum (at most 0) for the trial codes; where they are better than
  * what there is, they are taken with their codes. */
-FMI_INLINE void improve(fit *f, fm_quant_variant how)
+FMS_INLINE void improve(fit *f, fm_quant_variant how)
 {
     float l[LANES] = {0}, l2[LANES] = {0}, xl[LANES] = {0};
     float scale[LANES], min[LANES], error[LANES], det[LANES];
@@ -123,13 +123,13 @@ FMI_INLINE void improve(fit *f, fm_quant_variant how)
             const float w = f->weight[e * LANES + s], c = f->trial[e * LANES + s], wc = w * c;
             l[s] = how == FM_QUANT_CLANG ? fmaf(w, c, l[s])
                                          : l[s] + wc; /* gcc keeps a shared product */
-            l2[s] = fmi_mad(wc, c, l2[s], how);
-            xl[s] = fmi_mad(wc, f->x[e * LANES + s], xl[s], how);
+            l2[s] = fms_mad(wc, c, l2[s], how);
+            xl[s] = fms_mad(wc, f->x[e * LANES + s], xl[s], how);
         }
     for (unsigned s = 0; s < LANES; s++) {
-        det[s] = fmi_mad(f->sum_w[s], l2[s], -(l[s] * l[s]), how);
-        scale[s] = fmi_mad(f->sum_w[s], xl[s], -(f->sum_x[s] * l[s]), how) / det[s];
-        min[s] = fmi_mad(l2[s], f->sum_x[s], -(l[s] * xl[s]), how) / det[s];
+        det[s] = fms_mad(f->sum_w[s], l2[s], -(l[s] * l[s]), how);
+        scale[s] = fms_mad(f->sum_w[s], xl[s], -(f->sum_x[s] * l[s]), how) / det[s];
+        min[s] = fms_mad(l2[s], f->sum_x[s], -(l[s] * xl[s]), how) / det[s];
         if (min[s] > 0.0f) {
             min[s] = 0.0f;
             scale[s] = xl[s] / l2[s];
@@ -148,7 +148,7 @@ FMI_INLINE void improve(fit *f, fm_quant_variant how)
 }
 
 /* Candidates spread top + start + 0.1 * step codes, step 0 ... steps. */
-FMI_INLINE void fit_block(fit *f, const float *x, int top, float start, int steps,
+FMS_INLINE void fit_block(fit *f, const float *x, int top, float start, int steps,
                           fm_quant_variant how)
 {
     float inverse[LANES];
@@ -164,14 +164,14 @@ FMI_INLINE void fit_block(fit *f, const float *x, int top, float start, int step
     }
     measure(f->error, f, f->code, f->scale, f->min, how);
     for (int t = 0; t <= steps; t++) {
-        encode(f->trial, inverse, f, fmi_mad(0.1f, (float)t, start, how) + (float)top, top, how);
+        encode(f->trial, inverse, f, fms_mad(0.1f, (float)t, start, how) + (float)top, top, how);
         improve(f, how);
     }
     for (unsigned s = 0; s < LANES; s++)
         f->min[s] = -f->min[s];
 }
 
-FMI_INLINE float largest(const float v[LANES])
+FMS_INLINE float largest(const float v[LANES])
 {
     float most = 0.0f;
 
@@ -180,14 +180,14 @@ FMI_INLINE float largest(const float v[LANES])
     return most;
 }
 
-FMI_INLINE uint8_t six_bits(float a, float b, fm_quant_variant how)
+FMS_INLINE uint8_t six_bits(float a, float b, fm_quant_variant how)
 {
-    const uint8_t low = (uint8_t)(uint32_t)fmi_nearest_product(a, b, how);
+    const uint8_t low = (uint8_t)(uint32_t)fms_nearest_product(a, b, how);
     return low < 63 ? low : 63;
 }
 
 /* The sub-blocks' scales and minima on 6 bits below two float16s; FORMAT as in dequant_k.c. */
-FMI_INLINE void put_scales(uint8_t *dst, const fit *f, uint8_t scale[LANES], uint8_t min[LANES],
+FMS_INLINE void put_scales(uint8_t *dst, const fit *f, uint8_t scale[LANES], uint8_t min[LANES],
                            fm_quant_variant how)
 {
     const float most_scale = largest(f->scale), most_min = largest(f->min);
@@ -195,8 +195,8 @@ FMI_INLINE void put_scales(uint8_t *dst, const fit *f, uint8_t scale[LANES], uin
     const float by_min = most_min > 0.0f ? 63.0f / most_min : 0.0f;
     uint8_t *packed = dst + 4;
 
-    fm_put_u16(dst, fmi_half(most_scale / 63.0f));
-    fm_put_u16(dst + 2, fmi_half(most_min / 63.0f));
+    fm_put_u16(dst, fms_half(most_scale / 63.0f));
+    fm_put_u16(dst + 2, fms_half(most_min / 63.0f));
     for (unsigned s = 0; s < LANES; s++) {
         scale[s] = six_bits(by_scale, f->scale[s], how);
         min[s] = six_bits(by_min, f->min[s], how);
@@ -209,7 +209,7 @@ FMI_INLINE void put_scales(uint8_t *dst, const fit *f, uint8_t scale[LANES], uin
 }
 
 /* The codes again, with the scales as they will be read; a scale of zero leaves the search's. */
-FMI_INLINE void final_codes(uint8_t code[BLOCK], const uint8_t *dst, const fit *f,
+FMS_INLINE void final_codes(uint8_t code[BLOCK], const uint8_t *dst, const fit *f,
                             const uint8_t scale[LANES], const uint8_t min[LANES], const float *x,
                             int top)
 {
@@ -222,11 +222,11 @@ FMI_INLINE void final_codes(uint8_t code[BLOCK], const uint8_t *dst, const fit *
                 code[s * LEN + e] = (uint8_t)f->code[e * LANES + s];
         else
             for (unsigned e = 0; e < LEN; e++)
-                code[s * LEN + e] = (uint8_t)clamp(fmi_nearest((x[s * LEN + e] + m) / d), 0, top);
+                code[s * LEN + e] = (uint8_t)clamp(fms_nearest((x[s * LEN + e] + m) / d), 0, top);
     }
 }
 
-FMI_INLINE void q45_k(uint8_t *dst, const float *src, uint64_t blocks, bool five,
+FMS_INLINE void q45_k(uint8_t *dst, const float *src, uint64_t blocks, bool five,
                       fm_quant_variant how)
 {
     const int top = five ? 31 : 15;
@@ -271,7 +271,7 @@ typedef struct fit6 {
 
 /* Codes at scale 1 / inverse, and the sums of w*x*code and w*code*code with w = x*x. `sums` is how
  * those are added: gcc -O3 vectorizes the products of the loop over candidates, which then round. */
-FMI_INLINE void encode6(float *code, const fit6 *f, const float *inverse, float *lx, float *l2,
+FMS_INLINE void encode6(float *code, const fit6 *f, const float *inverse, float *lx, float *l2,
                         fm_quant_variant how, fm_quant_variant sums)
 {
     for (unsigned s = 0; s < LANES; s++)
@@ -279,14 +279,14 @@ FMI_INLINE void encode6(float *code, const fit6 *f, const float *inverse, float 
     for (unsigned e = 0; e < LEN; e++)
         for (unsigned s = 0; s < LANES; s++) {
             const float x = f->x[e * LANES + s], w = x * x;
-            const float c = (float)clamp(fmi_nearest_product(inverse[s], x, how), -32, 31);
+            const float c = (float)clamp(fms_nearest_product(inverse[s], x, how), -32, 31);
             code[e * LANES + s] = c;
-            lx[s] = fmi_mad(w * x, c, lx[s], sums);
-            l2[s] = fmi_mad(w * c, c, l2[s], sums);
+            lx[s] = fms_mad(w * x, c, lx[s], sums);
+            l2[s] = fms_mad(w * c, c, l2[s], sums);
         }
 }
 
-FMI_INLINE void extremes6(fit6 *f)
+FMS_INLINE void extremes6(fit6 *f)
 {
     float most[LANES] = {0};
 
@@ -303,7 +303,7 @@ FMI_INLINE void extremes6(fit6 *f)
 }
 
 /* Candidates put the extreme on -(32 + 0.1 * step), step -9 ... 9. */
-FMI_INLINE void fit6_block(fit6 *f, const float *x, fm_quant_variant how)
+FMS_INLINE void fit6_block(fit6 *f, const float *x, fm_quant_variant how)
 {
     float inverse[LANES], lx[LANES], l2[LANES];
     bool take[LANES];
@@ -320,7 +320,7 @@ FMI_INLINE void fit6_block(fit6 *f, const float *x, fm_quant_variant how)
     for (int t = -9; t <= 9; t++) {
         if (t == 0)
             continue;
-        const float codes = -fmi_mad(0.1f, (float)t, 32.0f, how);
+        const float codes = -fms_mad(0.1f, (float)t, 32.0f, how);
         for (unsigned s = 0; s < LANES; s++)
             inverse[s] = codes / f->extreme[s];
         encode6(f->trial, f, inverse, lx, l2, how, how == FM_QUANT_GCC ? FM_QUANT_PLAIN : how);
@@ -341,7 +341,7 @@ FMI_INLINE void fit6_block(fit6 *f, const float *x, fm_quant_variant how)
         }
 }
 
-FMI_INLINE void pack6(uint8_t *dst, const uint8_t code[BLOCK])
+FMS_INLINE void pack6(uint8_t *dst, const uint8_t code[BLOCK])
 {
     for (unsigned h = 0; h < 2; h++)
         for (unsigned i = 0; i < 32; i++) {
@@ -354,7 +354,7 @@ FMI_INLINE void pack6(uint8_t *dst, const uint8_t code[BLOCK])
         }
 }
 
-FMI_INLINE void q6_k(uint8_t *dst, const float *src, uint64_t blocks, fm_quant_variant how)
+FMS_INLINE void q6_k(uint8_t *dst, const float *src, uint64_t blocks, fm_quant_variant how)
 {
     uint8_t code[BLOCK];
     float x[BLOCK];
@@ -374,16 +374,16 @@ FMI_INLINE void q6_k(uint8_t *dst, const float *src, uint64_t blocks, fm_quant_v
             continue;
         }
         const float by = -128.0f / extreme;
-        fm_put_u16(dst + 208, fmi_half(1.0f / by));
+        fm_put_u16(dst + 208, fms_half(1.0f / by));
         const float super = fm_f16_to_f32(fm_get_u16(dst + 208));
         for (unsigned s = 0; s < LANES; s++) {
-            const int32_t n = fmi_nearest_product(by, f.scale[s], how);
+            const int32_t n = fms_nearest_product(by, f.scale[s], how);
             const int8_t small = (int8_t)(uint8_t)(uint32_t)(n < 127 ? n : 127);
             const float d = super * (float)small;
             dst[192 + s] = (uint8_t)small;
             for (unsigned e = 0; e < LEN; e++) {
                 const int32_t c = d == 0.0f ? (int32_t)f.code[e * LANES + s]
-                                            : clamp(fmi_nearest(x[s * LEN + e] / d), -32, 31);
+                                            : clamp(fms_nearest(x[s * LEN + e] / d), -32, 31);
                 code[s * LEN + e] = (uint8_t)(c + 32);
             }
         }
@@ -393,7 +393,7 @@ FMI_INLINE void q6_k(uint8_t *dst, const float *src, uint64_t blocks, fm_quant_v
 
 /* ==== dispatch ============================================================================== */
 
-FMI_INLINE void run(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+FMS_INLINE void run(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                     fm_quant_variant how)
 {
     if (type == FM_Q4_K)
@@ -405,7 +405,7 @@ FMI_INLINE void run(uint8_t *dst, fm_dtype type, const float *src, uint64_t bloc
 }
 
 /* The variant as a constant in each copy of the code. */
-FMI_INLINE void run_variant(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+FMS_INLINE void run_variant(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                             fm_quant_variant how)
 {
     if (how == FM_QUANT_PLAIN)
@@ -416,28 +416,28 @@ FMI_INLINE void run_variant(uint8_t *dst, fm_dtype type, const float *src, uint6
         run(dst, type, src, blocks, FM_QUANT_GCC);
 }
 
-void fmi_quantize_k_base(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+void fms_quantize_k_base(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                          fm_quant_variant how)
 {
     run_variant(dst, type, src, blocks, how);
 }
 
-#ifdef FMI_QUANT_X86
-FMI_TARGET_AVX2 static void run_avx2(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+#ifdef FMS_QUANT_X86
+FMS_TARGET_AVX2 static void run_avx2(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                                      fm_quant_variant how)
 {
     run_variant(dst, type, src, blocks, how);
 }
 #endif
 
-void fmi_quantize_k(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+void fms_quantize_k(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                     fm_quant_variant how)
 {
-#ifdef FMI_QUANT_X86
+#ifdef FMS_QUANT_X86
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         run_avx2(dst, type, src, blocks, how);
         return;
     }
 #endif
-    fmi_quantize_k_base(dst, type, src, blocks, how);
+    fms_quantize_k_base(dst, type, src, blocks, how);
 }

@@ -27,7 +27,7 @@ INLINE float gradient(float m0, float m1, double inverse)
 }
 
 INLINE void predict_v(float *out, const float *v0, const float *m0, const float *m1, size_t n,
-                      const fmi_adamw_scalars *s, bool fused)
+                      const fms_adamw_scalars *s, bool fused)
 {
     const double inverse = 1.0 / (double)s->one_less_beta1;
     const float b2 = s->beta2, w2 = s->one_less_beta2;
@@ -39,16 +39,16 @@ INLINE void predict_v(float *out, const float *v0, const float *m0, const float 
 }
 
 INLINE void predict_w(float *out, const float *w0, const float *m1, const float *v1, size_t n,
-                      const fmi_adamw_scalars *s, fmi_adamw_mode mode)
+                      const fms_adamw_scalars *s, fms_adamw_mode mode)
 {
     const float decay = s->decay, step = s->step, root = s->root, eps = s->eps;
 
     for (size_t i = 0; i < n; i++) {
         const float old = w0[i] * decay, below = sqrtf(v1[i]) / root + eps;
         float w;
-        if (mode == FMI_ADAMW_FUSED)
+        if (mode == FMS_ADAMW_FUSED)
             w = fmaf(-step, m1[i] / below, old);
-        else if (mode == FMI_ADAMW_QUOTIENT)
+        else if (mode == FMS_ADAMW_QUOTIENT)
             w = old + -step * m1[i] / below;
         else
             w = old - step * (m1[i] / below);
@@ -57,42 +57,42 @@ INLINE void predict_w(float *out, const float *w0, const float *m1, const float 
 }
 
 INLINE void all_v(float *out, const float *v0, const float *m0, const float *m1, size_t n,
-                  const fmi_adamw_scalars *s, fmi_adamw_mode mode)
+                  const fms_adamw_scalars *s, fms_adamw_mode mode)
 {
-    if (mode == FMI_ADAMW_PLAIN)
+    if (mode == FMS_ADAMW_PLAIN)
         predict_v(out, v0, m0, m1, n, s, false);
     else
         predict_v(out, v0, m0, m1, n, s, true);
 }
 
 INLINE void all_w(float *out, const float *w0, const float *m1, const float *v1, size_t n,
-                  const fmi_adamw_scalars *s, fmi_adamw_mode mode)
+                  const fms_adamw_scalars *s, fms_adamw_mode mode)
 {
-    if (mode == FMI_ADAMW_FUSED)
-        predict_w(out, w0, m1, v1, n, s, FMI_ADAMW_FUSED);
-    else if (mode == FMI_ADAMW_QUOTIENT)
-        predict_w(out, w0, m1, v1, n, s, FMI_ADAMW_QUOTIENT);
+    if (mode == FMS_ADAMW_FUSED)
+        predict_w(out, w0, m1, v1, n, s, FMS_ADAMW_FUSED);
+    else if (mode == FMS_ADAMW_QUOTIENT)
+        predict_w(out, w0, m1, v1, n, s, FMS_ADAMW_QUOTIENT);
     else
-        predict_w(out, w0, m1, v1, n, s, FMI_ADAMW_PLAIN);
+        predict_w(out, w0, m1, v1, n, s, FMS_ADAMW_PLAIN);
 }
 
 #ifdef X86
 /* The same code with the instruction: fmaf is a call per element without it. */
 TARGET_FMA static void v_fma(float *out, const float *v0, const float *m0, const float *m1,
-                             size_t n, const fmi_adamw_scalars *s, fmi_adamw_mode mode)
+                             size_t n, const fms_adamw_scalars *s, fms_adamw_mode mode)
 {
     all_v(out, v0, m0, m1, n, s, mode);
 }
 
 TARGET_FMA static void w_fma(float *out, const float *w0, const float *m1, const float *v1,
-                             size_t n, const fmi_adamw_scalars *s, fmi_adamw_mode mode)
+                             size_t n, const fms_adamw_scalars *s, fms_adamw_mode mode)
 {
     all_w(out, w0, m1, v1, n, s, mode);
 }
 #endif
 
-void fmi_adamw_v(float *v1, const float *v0, const float *m0, const float *m1, size_t n,
-                 const fmi_adamw_scalars *s, fmi_adamw_mode mode)
+void fms_adamw_v(float *v1, const float *v0, const float *m0, const float *m1, size_t n,
+                 const fms_adamw_scalars *s, fms_adamw_mode mode)
 {
 #ifdef X86
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -103,8 +103,8 @@ void fmi_adamw_v(float *v1, const float *v0, const float *m0, const float *m1, s
     all_v(v1, v0, m0, m1, n, s, mode);
 }
 
-void fmi_adamw_w(float *w1, const float *w0, const float *m1, const float *v1, size_t n,
-                 const fmi_adamw_scalars *s, fmi_adamw_mode mode)
+void fms_adamw_w(float *w1, const float *w0, const float *m1, const float *v1, size_t n,
+                 const fms_adamw_scalars *s, fms_adamw_mode mode)
 {
 #ifdef X86
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -117,30 +117,30 @@ void fmi_adamw_w(float *w1, const float *w0, const float *m1, const float *v1, s
 
 /* ==== parameters as bytes =================================================================== */
 
-static float *scalar(fmi_adamw_scalars *s, unsigned i)
+static float *scalar(fms_adamw_scalars *s, unsigned i)
 {
     float *const at[] = {&s->one_less_beta1, &s->beta2, &s->one_less_beta2, &s->decay, &s->step,
                          &s->root,           &s->eps};
     return at[i];
 }
 
-void fmi_adamw_put(uint8_t dst[FMI_ADAMW_BYTES], const fmi_adamw_scalars *s)
+void fms_adamw_put(uint8_t dst[FMS_ADAMW_BYTES], const fms_adamw_scalars *s)
 {
-    fmi_adamw_scalars copy = *s;
+    fms_adamw_scalars copy = *s;
 
-    for (unsigned i = 0; i < FMI_ADAMW_BYTES / 4; i++) {
+    for (unsigned i = 0; i < FMS_ADAMW_BYTES / 4; i++) {
         uint32_t u;
         memcpy(&u, scalar(&copy, i), sizeof u);
         fm_put_u32(dst + 4 * i, u);
     }
 }
 
-fm_status fmi_adamw_get(fmi_adamw_scalars *out, fm_span params)
+fm_status fms_adamw_get(fms_adamw_scalars *out, fm_span params)
 {
-    if (params.len != FMI_ADAMW_BYTES)
+    if (params.len != FMS_ADAMW_BYTES)
         return fm_fail(FM_ECORRUPT, "adamw: %zu bytes of parameters, %u wanted", params.len,
-                       FMI_ADAMW_BYTES);
-    for (unsigned i = 0; i < FMI_ADAMW_BYTES / 4; i++) {
+                       FMS_ADAMW_BYTES);
+    for (unsigned i = 0; i < FMS_ADAMW_BYTES / 4; i++) {
         const uint32_t u = fm_get_u32(params.data + 4 * i);
         memcpy(scalar(out, i), &u, sizeof u);
         if (!isfinite(*scalar(out, i)))
@@ -161,7 +161,7 @@ typedef struct arrays { /* what a fit looks at: out of a, b, c */
     bool second; /* v of (v0, m0, m1); else w of (w0, m1, v1) */
 } arrays;
 
-static size_t equal(const arrays *x, const fmi_adamw_scalars *s, fmi_adamw_mode mode, size_t n)
+static size_t equal(const arrays *x, const fms_adamw_scalars *s, fms_adamw_mode mode, size_t n)
 {
     float out[PART];
     size_t same = 0;
@@ -170,9 +170,9 @@ static size_t equal(const arrays *x, const fmi_adamw_scalars *s, fmi_adamw_mode 
     for (size_t at = 0; at < n; at += PART) {
         const size_t len = FM_MIN(n - at, (size_t)PART);
         if (x->second)
-            fmi_adamw_v(out, x->a + at, x->b + at, x->c + at, len, s, mode);
+            fms_adamw_v(out, x->a + at, x->b + at, x->c + at, len, s, mode);
         else
-            fmi_adamw_w(out, x->a + at, x->b + at, x->c + at, len, s, mode);
+            fms_adamw_w(out, x->a + at, x->b + at, x->c + at, len, s, mode);
         for (size_t i = 0; i < len; i++)
             same += out[i] == x->want[at + i];
     }
@@ -239,7 +239,7 @@ static double decimals(double v, int n)
 }
 
 /* PyTorch rounds 1 - beta from doubles; a program that keeps beta as float32 has another last bit. */
-static void set_betas(fmi_adamw_scalars *s, double beta1, double beta2, bool narrow)
+static void set_betas(fms_adamw_scalars *s, double beta1, double beta2, bool narrow)
 {
     if (narrow) {
         beta1 = (double)(float)beta1;
@@ -250,7 +250,7 @@ static void set_betas(fmi_adamw_scalars *s, double beta1, double beta2, bool nar
     s->one_less_beta2 = (float)(1.0 - beta2);
 }
 
-void fmi_adamw_fit_v(fmi_adamw_fit *f, const float *v1, const float *v0, const float *m0,
+void fms_adamw_fit_v(fms_adamw_fit *f, const float *v1, const float *v0, const float *m0,
                      const float *m1, size_t n)
 {
     const arrays x = {.want = v1, .a = v0, .b = m0, .c = m1, .n = n, .second = true};
@@ -261,8 +261,8 @@ void fmi_adamw_fit_v(fmi_adamw_fit *f, const float *v1, const float *v0, const f
         return;
     for (int k = 0; k < 5 * 6 * 4; k++) { /* 0.9 before 0.90012: the first of equals stays */
         const double b1 = decimals(beta1, 1 + k / 4 % 5), b2 = decimals(beta2, 1 + k / 20);
-        const fmi_adamw_mode mode = k & 1 ? FMI_ADAMW_PLAIN : FMI_ADAMW_FUSED;
-        fmi_adamw_scalars s = f->s;
+        const fms_adamw_mode mode = k & 1 ? FMS_ADAMW_PLAIN : FMS_ADAMW_FUSED;
+        fms_adamw_scalars s = f->s;
         if (!(b1 >= 0.0 && b1 < 1.0 && b2 > 0.0 && b2 < 1.0))
             continue;
         set_betas(&s, b1, b2, (k & 2) != 0);
@@ -278,7 +278,7 @@ void fmi_adamw_fit_v(fmi_adamw_fit *f, const float *v1, const float *v0, const f
 
 /* w1 - w0 = (decay - 1) w0 - (step root) m1 / (sqrt(v1) + eps root), from the first n elements; each
  * weighs by what rounding may have done to it. s has root and eps, and gets decay and step. */
-static bool estimate_step(fmi_adamw_scalars *s, const arrays *x, size_t n)
+static bool estimate_step(fms_adamw_scalars *s, const arrays *x, size_t n)
 {
     const double root = (double)s->root, below = (double)s->eps * root;
     double a[3][4] = {{0}}, r[3];
@@ -298,26 +298,26 @@ static bool estimate_step(fmi_adamw_scalars *s, const arrays *x, size_t n)
 }
 
 /* f takes s where that gives more equal elements; `part` of them are looked at first. */
-static void keep_better(fmi_adamw_fit *f, const arrays *x, const fmi_adamw_scalars *s, size_t part)
+static void keep_better(fms_adamw_fit *f, const arrays *x, const fms_adamw_scalars *s, size_t part)
 {
-    const bool plain_v = f->mode == FMI_ADAMW_PLAIN; /* v's rounding is settled */
+    const bool plain_v = f->mode == FMS_ADAMW_PLAIN; /* v's rounding is settled */
 
     part = FM_MIN(part, x->n);
-    for (int m = 0; m < FMI_ADAMW_MODES; m++) {
-        if ((m == FMI_ADAMW_PLAIN) != plain_v)
+    for (int m = 0; m < FMS_ADAMW_MODES; m++) {
+        if ((m == FMS_ADAMW_PLAIN) != plain_v)
             continue;
-        if (part < x->n && equal(x, s, (fmi_adamw_mode)m, part) * x->n < f->exact_w * part)
+        if (part < x->n && equal(x, s, (fms_adamw_mode)m, part) * x->n < f->exact_w * part)
             continue;
-        const size_t same = equal(x, s, (fmi_adamw_mode)m, x->n);
+        const size_t same = equal(x, s, (fms_adamw_mode)m, x->n);
         if (same > f->exact_w) {
             f->s = *s;
-            f->mode = (fmi_adamw_mode)m;
+            f->mode = (fms_adamw_mode)m;
             f->exact_w = same;
         }
     }
 }
 
-static bool set_root(fmi_adamw_scalars *s, const fmi_adamw_fit *f, double t)
+static bool set_root(fms_adamw_scalars *s, const fms_adamw_fit *f, double t)
 {
     s->root = (float)sqrt(1.0 - pow(f->beta2, t));
     return s->root > 0.0f;
@@ -325,9 +325,9 @@ static bool set_root(fmi_adamw_scalars *s, const fmi_adamw_fit *f, double t)
 
 /* All numbers t of the step, since root = sqrt(1 - beta2^t); beyond some thousands it is nearly 1. The
  * best so far, or 0. */
-static double scan_steps(fmi_adamw_fit *f, const arrays *x, float eps)
+static double scan_steps(fms_adamw_fit *f, const arrays *x, float eps)
 {
-    fmi_adamw_scalars s = f->s;
+    fms_adamw_scalars s = f->s;
     double best = 0.0;
 
     s.eps = eps;
@@ -344,11 +344,11 @@ static double scan_steps(fmi_adamw_fit *f, const arrays *x, float eps)
 }
 
 /* The last bits of step and decay for one root, with all elements. */
-static void polish(fmi_adamw_fit *f, const arrays *x, fmi_adamw_scalars s)
+static void polish(fms_adamw_fit *f, const arrays *x, fms_adamw_scalars s)
 {
     if (!estimate_step(&s, x, x->n))
         return;
-    const fmi_adamw_scalars centre = s;
+    const fms_adamw_scalars centre = s;
     for (int d = -1; d <= 2; d++)
         for (int k = -2; k <= 2; k++) {
             s.decay = d == 2 ? 1.0f : centre.decay + (float)d * 0x1p-24f;
@@ -357,7 +357,7 @@ static void polish(fmi_adamw_fit *f, const arrays *x, fmi_adamw_scalars s)
         }
 }
 
-void fmi_adamw_fit_w(fmi_adamw_fit *f, const float *w1, const float *w0, const float *m1,
+void fms_adamw_fit_w(fms_adamw_fit *f, const float *w1, const float *w0, const float *m1,
                      const float *v1, size_t n)
 {
     static const float EPS[] = {1e-8f, 1e-6f, 1e-5f, 1e-7f, 1e-10f, 1e-12f};
@@ -374,7 +374,7 @@ void fmi_adamw_fit_w(fmi_adamw_fit *f, const float *w1, const float *w0, const f
     polish(f, &x, f->s);
     /* The scan's estimates were rough, so the true number may be a little off. */
     for (double near = t - 16.0; t > 0.0 && near <= t + 16.0; near += 1.0) {
-        fmi_adamw_scalars s = f->s;
+        fms_adamw_scalars s = f->s;
         if (near > 0.0 && set_root(&s, f, near))
             polish(f, &x, s);
     }

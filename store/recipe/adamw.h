@@ -15,44 +15,44 @@
 FM_BEGIN_DECLS
 
 /* Values are in the files: never renumber. */
-typedef enum fmi_adamw_mode {
-    FMI_ADAMW_FUSED = 0,    /* w' = fma(-step, m' / d, decay w); v' = fma((1-b2) g, g, b2 v) */
-    FMI_ADAMW_QUOTIENT = 1, /* w' = decay w + (-step m') / d; else as FUSED */
-    FMI_ADAMW_PLAIN = 2, /* nothing fused: v' = b2 v + ((1-b2) g) g, w' = decay w - step (m' / d) */
-    FMI_ADAMW_MODES
-} fmi_adamw_mode;
+typedef enum fms_adamw_mode {
+    FMS_ADAMW_FUSED = 0,    /* w' = fma(-step, m' / d, decay w); v' = fma((1-b2) g, g, b2 v) */
+    FMS_ADAMW_QUOTIENT = 1, /* w' = decay w + (-step m') / d; else as FUSED */
+    FMS_ADAMW_PLAIN = 2, /* nothing fused: v' = b2 v + ((1-b2) g) g, w' = decay w - step (m' / d) */
+    FMS_ADAMW_MODES
+} fms_adamw_mode;
 
-typedef struct fmi_adamw_scalars {
+typedef struct fms_adamw_scalars {
     float one_less_beta1, beta2, one_less_beta2;
     float decay, step, root, eps;
-} fmi_adamw_scalars;
-#define FMI_ADAMW_BYTES 28u /* the seven, little-endian, in that order */
+} fms_adamw_scalars;
+#define FMS_ADAMW_BYTES 28u /* the seven, little-endian, in that order */
 
-void fmi_adamw_put(uint8_t dst[FMI_ADAMW_BYTES], const fmi_adamw_scalars *s);
+void fms_adamw_put(uint8_t dst[FMS_ADAMW_BYTES], const fms_adamw_scalars *s);
 /* FM_ECORRUPT: NaN or infinity, or 1 - beta1 is zero. */
-FM_CHECKED fm_status fmi_adamw_get(fmi_adamw_scalars *out, fm_span params);
+FM_CHECKED fm_status fms_adamw_get(fms_adamw_scalars *out, fm_span params);
 
 /* Pure, element by element, so any range will do. Arrays of n float32; the result may be any of the
  * inputs. The same bits on every machine; a NaN that arithmetic makes is 0x7fc00000. */
-void fmi_adamw_v(float *v1, const float *v0, const float *m0, const float *m1, size_t n,
-                 const fmi_adamw_scalars *s, fmi_adamw_mode mode);
-void fmi_adamw_w(float *w1, const float *w0, const float *m1, const float *v1, size_t n,
-                 const fmi_adamw_scalars *s, fmi_adamw_mode mode);
+void fms_adamw_v(float *v1, const float *v0, const float *m0, const float *m1, size_t n,
+                 const fms_adamw_scalars *s, fms_adamw_mode mode);
+void fms_adamw_w(float *w1, const float *w0, const float *m1, const float *v1, size_t n,
+                 const fms_adamw_scalars *s, fms_adamw_mode mode);
 
 /* Scalars and mode that make v1 of (v0, m0, m1), and w1 of (w0, m1, v1), from n elements (some
  * thousands, spread over a tensor; those with v1 = 0 say nothing and are best left out) of two steps
  * running: least squares, then snapped to decimals where those do no worse, then by counting equal
  * bits. exact: elements that come out equal; 0: nothing was found. *_v sets the betas and says whether
  * the mode is PLAIN; *_w wants that and sets the rest. About 0.5 and 30 ms for 4,096 elements. */
-typedef struct fmi_adamw_fit {
-    fmi_adamw_scalars s;
-    fmi_adamw_mode mode;
+typedef struct fms_adamw_fit {
+    fms_adamw_scalars s;
+    fms_adamw_mode mode;
     double beta2; /* as the optimizer had it before rounding */
     size_t exact_v, exact_w;
-} fmi_adamw_fit;
-void fmi_adamw_fit_v(fmi_adamw_fit *f, const float *v1, const float *v0, const float *m0,
+} fms_adamw_fit;
+void fms_adamw_fit_v(fms_adamw_fit *f, const float *v1, const float *v0, const float *m0,
                      const float *m1, size_t n);
-void fmi_adamw_fit_w(fmi_adamw_fit *f, const float *w1, const float *w0, const float *m1,
+void fms_adamw_fit_w(fms_adamw_fit *f, const float *w1, const float *w0, const float *m1,
                      const float *v1, size_t n);
 
 FM_END_DECLS

@@ -7,10 +7,10 @@
 
 #define TILE 8192u
 
-fm_status rcp_adamw_check(const fmi_recipe *r, const fmi_inputs *in)
+fm_status rcp_adamw_check(const fms_recipe *r, const fms_inputs *in)
 {
-    fmi_adamw_scalars s;
-    if ((r->mode & ~FMI_ADAMW_WEIGHTS) >= FMI_ADAMW_MODES)
+    fms_adamw_scalars s;
+    if ((r->mode & ~FMS_ADAMW_WEIGHTS) >= FMS_ADAMW_MODES)
         return fm_fail(FM_EVERSION, "recipe 'adamw', mode %u: needs a newer fmstore", r->mode);
     if (in->count != 3)
         return rcp_refuse(r, "wants three parents");
@@ -18,15 +18,15 @@ fm_status rcp_adamw_check(const fmi_recipe *r, const fmi_inputs *in)
         if (in->child.dtype != FM_F32 || in->input[k].dtype != FM_F32 ||
             !fm_shape_eq(&in->child.shape, &in->input[k].shape))
             return rcp_refuse(r, "wants F32 of one shape");
-    return fmi_adamw_get(&s, r->params);
+    return fms_adamw_get(&s, r->params);
 }
 
-fm_status rcp_adamw(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p, uint8_t *dst)
+fm_status rcp_adamw(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)
 {
-    const fmi_adamw_mode mode = (fmi_adamw_mode)(r->mode & ~FMI_ADAMW_WEIGHTS);
+    const fms_adamw_mode mode = (fms_adamw_mode)(r->mode & ~FMS_ADAMW_WEIGHTS);
     float *x[3] = {NULL, NULL, NULL};
-    fmi_adamw_scalars s;
-    fm_status rc = fmi_adamw_get(&s, r->params);
+    fms_adamw_scalars s;
+    fm_status rc = fms_adamw_get(&s, r->params);
 
     for (uint32_t k = 0; rc == FM_OK && k < 3; k++) {
         x[k] = fm_malloc(TILE * sizeof(float));
@@ -38,10 +38,10 @@ fm_status rcp_adamw(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p
             rc = in->read(in->ctx, k, (p->first + at) * 4, x[k], n * 4);
         if (rc != FM_OK)
             break;
-        if (r->mode & FMI_ADAMW_WEIGHTS)
-            fmi_adamw_w(x[0], x[0], x[1], x[2], n, &s, mode);
+        if (r->mode & FMS_ADAMW_WEIGHTS)
+            fms_adamw_w(x[0], x[0], x[1], x[2], n, &s, mode);
         else
-            fmi_adamw_v(x[0], x[0], x[1], x[2], n, &s, mode);
+            fms_adamw_v(x[0], x[0], x[1], x[2], n, &s, mode);
         rcp_store(dst + at * 4, FM_F32, x[0], n);
     }
     for (uint32_t k = 0; k < 3; k++)

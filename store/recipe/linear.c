@@ -13,7 +13,7 @@
 
 /* ==== cast ================================================================================= */
 
-fm_status rcp_cast_check(const fmi_recipe *r, const fmi_inputs *in)
+fm_status rcp_cast_check(const fms_recipe *r, const fms_inputs *in)
 {
     const fm_dtype from = in->input[0].dtype, to = in->child.dtype;
     if (r->mode != 0)
@@ -51,7 +51,7 @@ typedef struct cast_work {
     uint8_t scratch[]; /* as rcp_scratch_bytes says, and at least 8 * TILE */
 } cast_work;
 
-static fm_status cast_tile(const fmi_inputs *in, cast_work *w, uint64_t first, uint64_t n,
+static fm_status cast_tile(const fms_inputs *in, cast_work *w, uint64_t first, uint64_t n,
                            uint8_t *dst)
 {
     const bool from64 = in->input[0].dtype == FM_F64, to64 = in->child.dtype == FM_F64;
@@ -74,7 +74,7 @@ static fm_status cast_tile(const fmi_inputs *in, cast_work *w, uint64_t first, u
     return rc;
 }
 
-fm_status rcp_cast(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p, uint8_t *dst)
+fm_status rcp_cast(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)
 {
     (void)r;
     const size_t width = fm_dtype_get(in->child.dtype)->block_bytes;
@@ -91,9 +91,9 @@ fm_status rcp_cast(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p,
 
 /* ==== sums ================================================================================= */
 
-fm_status rcp_linear_check(const fmi_recipe *r, const fmi_inputs *in)
+fm_status rcp_linear_check(const fms_recipe *r, const fms_inputs *in)
 {
-    if ((r->mode & 127u) >= FMI_LINEAR_FORMS || r->mode >> 8 >= FMI_ARITH_COUNT)
+    if ((r->mode & 127u) >= FMS_LINEAR_FORMS || r->mode >> 8 >= FMS_ARITH_COUNT)
         return fm_fail(FM_EVERSION, "recipe 'linear', mode %u: needs a newer fmstore", r->mode);
     if (r->params.len != 8 * (size_t)in->count)
         return rcp_refuse(r, "wants one coefficient a parent");
@@ -107,25 +107,25 @@ fm_status rcp_linear_check(const fmi_recipe *r, const fmi_inputs *in)
 
 #define FORCED static inline __attribute__((always_inline))
 
-FORCED double rounded(fmi_arithmetic a, fm_dtype dtype, double v)
+FORCED double rounded(fms_arithmetic a, fm_dtype dtype, double v)
 {
-    if (a == FMI_ARITH_F64)
+    if (a == FMS_ARITH_F64)
         return v;
     const float f = (float)v;
-    return (double)(a == FMI_ARITH_STORED ? rcp_narrow(dtype, f) : f);
+    return (double)(a == FMS_ARITH_STORED ? rcp_narrow(dtype, f) : f);
 }
 
 /* c x + sum */
-FORCED double add_product(fmi_arithmetic a, fm_dtype dtype, double c, double x, double sum)
+FORCED double add_product(fms_arithmetic a, fm_dtype dtype, double c, double x, double sum)
 {
-    if (a == FMI_ARITH_FUSED)
+    if (a == FMS_ARITH_FUSED)
         return (double)fmaf((float)c, (float)x, (float)sum);
     return rounded(a, dtype, rounded(a, dtype, c * x) + sum);
 }
 
 typedef struct sum_work {
-    const float *x[FMI_PARENTS_MAX];
-    double c[FMI_PARENTS_MAX];
+    const float *x[FMS_PARENTS_MAX];
+    double c[FMS_PARENTS_MAX];
     uint32_t inputs;
     fm_dtype dtype;
     float *out;
@@ -137,7 +137,7 @@ FORCED double x_at(const sum_work *w, uint32_t k, uint64_t i)
     return (double)w->x[k][i];
 }
 
-FORCED double weighted(const sum_work *w, fmi_arithmetic a, uint64_t i)
+FORCED double weighted(const sum_work *w, fms_arithmetic a, uint64_t i)
 {
     double sum = rounded(a, w->dtype, w->c[0] * x_at(w, 0, i));
     for (uint32_t k = 1; k < w->inputs; k++)
@@ -145,7 +145,7 @@ FORCED double weighted(const sum_work *w, fmi_arithmetic a, uint64_t i)
     return sum;
 }
 
-FORCED double plain_sum(const sum_work *w, fmi_arithmetic a, uint64_t i)
+FORCED double plain_sum(const sum_work *w, fms_arithmetic a, uint64_t i)
 {
     double sum = x_at(w, 0, i);
     for (uint32_t k = 1; k < w->inputs; k++)
@@ -153,7 +153,7 @@ FORCED double plain_sum(const sum_work *w, fmi_arithmetic a, uint64_t i)
     return sum;
 }
 
-FORCED double task(const sum_work *w, fmi_arithmetic a, uint64_t i)
+FORCED double task(const sum_work *w, fms_arithmetic a, uint64_t i)
 {
     const double base = x_at(w, 0, i);
     if (w->inputs < 2)
@@ -169,15 +169,15 @@ FORCED double task(const sum_work *w, fmi_arithmetic a, uint64_t i)
     return rounded(a, w->dtype, base + sum);
 }
 
-FORCED void sum_tile(const sum_work *w, unsigned form, fmi_arithmetic a)
+FORCED void sum_tile(const sum_work *w, unsigned form, fms_arithmetic a)
 {
     for (uint64_t i = 0; i < w->n; i++) {
         double v;
-        if (form == FMI_LINEAR_SUM)
+        if (form == FMS_LINEAR_SUM)
             v = weighted(w, a, i);
-        else if (form == FMI_LINEAR_TASK)
+        else if (form == FMS_LINEAR_TASK)
             v = task(w, a, i);
-        else if (form == FMI_LINEAR_SCALED)
+        else if (form == FMS_LINEAR_SCALED)
             v = rounded(a, w->dtype, plain_sum(w, a, i) * w->c[0]);
         else
             v = rounded(a, w->dtype, plain_sum(w, a, i) / w->c[0]);
@@ -188,38 +188,38 @@ FORCED void sum_tile(const sum_work *w, unsigned form, fmi_arithmetic a)
 FORCED void sum_form(const sum_work *w, unsigned form, unsigned arithmetic)
 {
     switch (arithmetic) {
-    case FMI_ARITH_F32:
-        sum_tile(w, form, FMI_ARITH_F32);
+    case FMS_ARITH_F32:
+        sum_tile(w, form, FMS_ARITH_F32);
         break;
-    case FMI_ARITH_FUSED:
-        sum_tile(w, form, FMI_ARITH_FUSED);
+    case FMS_ARITH_FUSED:
+        sum_tile(w, form, FMS_ARITH_FUSED);
         break;
-    case FMI_ARITH_F64:
-        sum_tile(w, form, FMI_ARITH_F64);
+    case FMS_ARITH_F64:
+        sum_tile(w, form, FMS_ARITH_F64);
         break;
     default:
-        sum_tile(w, form, FMI_ARITH_STORED);
+        sum_tile(w, form, FMS_ARITH_STORED);
     }
 }
 
 static void sum_any(const sum_work *w, unsigned mode)
 {
     switch (mode & 127u) {
-    case FMI_LINEAR_SUM:
-        sum_form(w, FMI_LINEAR_SUM, mode >> 8);
+    case FMS_LINEAR_SUM:
+        sum_form(w, FMS_LINEAR_SUM, mode >> 8);
         break;
-    case FMI_LINEAR_SCALED:
-        sum_form(w, FMI_LINEAR_SCALED, mode >> 8);
+    case FMS_LINEAR_SCALED:
+        sum_form(w, FMS_LINEAR_SCALED, mode >> 8);
         break;
-    case FMI_LINEAR_DIVIDED:
-        sum_form(w, FMI_LINEAR_DIVIDED, mode >> 8);
+    case FMS_LINEAR_DIVIDED:
+        sum_form(w, FMS_LINEAR_DIVIDED, mode >> 8);
         break;
     default:
-        sum_form(w, FMI_LINEAR_TASK, mode >> 8);
+        sum_form(w, FMS_LINEAR_TASK, mode >> 8);
     }
 }
 
-static size_t largest_scratch(const fmi_inputs *in)
+static size_t largest_scratch(const fms_inputs *in)
 {
     size_t most = 0;
     for (uint32_t k = 0; k < in->count; k++)
@@ -227,7 +227,7 @@ static size_t largest_scratch(const fmi_inputs *in)
     return most;
 }
 
-fm_status rcp_linear(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p, uint8_t *dst)
+fm_status rcp_linear(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)
 {
     const size_t width = fm_dtype_get(in->child.dtype)->block_bytes;
     float *x = fm_malloc((size_t)(in->count + 1) * TILE * sizeof *x);
@@ -236,14 +236,14 @@ fm_status rcp_linear(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *
     fm_status rc = x && scratch ? FM_OK : FM_ENOMEM;
     for (uint32_t k = 0; k < in->count; k++) {
         const double c = rcp_f64(r->params.data + 8 * (size_t)k);
-        w.c[k] = r->mode >> 8 == FMI_ARITH_F64 ? c : (double)(float)c;
+        w.c[k] = r->mode >> 8 == FMS_ARITH_F64 ? c : (double)(float)c;
     }
     for (uint64_t at = 0; rc == FM_OK && at < p->count; at += TILE) {
         w.n = FM_MIN(p->count - at, (uint64_t)TILE);
         for (uint32_t k = 0; rc == FM_OK && k < in->count; k++) {
             float *to = x + (size_t)(k + 1) * TILE;
             rc = rcp_floats(in, k, p->first + at, w.n, to, scratch);
-            if (r->mode & FMI_LINEAR_NARROW)
+            if (r->mode & FMS_LINEAR_NARROW)
                 rcp_narrow_all(in->child.dtype, to, w.n);
             w.x[k] = to;
         }

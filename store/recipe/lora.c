@@ -19,27 +19,27 @@ typedef struct lora_form {
     float scale;
 } lora_form;
 
-static bool is_matrix(const fmi_form *f, uint64_t rows, uint64_t cols)
+static bool is_matrix(const fms_form *f, uint64_t rows, uint64_t cols)
 {
     return f->shape.rank == 2 && f->shape.dim[0] == rows && f->shape.dim[1] == cols &&
            rcp_widens(f->dtype);
 }
 
-static lora_form form_of(const fmi_recipe *r, const fmi_inputs *in)
+static lora_form form_of(const fms_recipe *r, const fms_inputs *in)
 {
     lora_form f = {.rows = in->child.shape.dim[0],
                    .cols = in->child.shape.dim[1],
                    .rank = in->input[1].shape.dim[0],
-                   .turned = r->mode & FMI_LORA_TURNED};
+                   .turned = r->mode & FMS_LORA_TURNED};
     const uint32_t bits = fm_get_u32(r->params.data);
     memcpy(&f.scale, &bits, sizeof f.scale);
     return f;
 }
 
-fm_status rcp_lora_check(const fmi_recipe *r, const fmi_inputs *in)
+fm_status rcp_lora_check(const fms_recipe *r, const fms_inputs *in)
 {
-    const unsigned flags = FMI_LORA_TURNED | FMI_LORA_NARROW_BASE | FMI_LORA_NARROW_FACTORS;
-    if ((r->mode & ~flags) > FMI_LORA_STEPS)
+    const unsigned flags = FMS_LORA_TURNED | FMS_LORA_NARROW_BASE | FMS_LORA_NARROW_FACTORS;
+    if ((r->mode & ~flags) > FMS_LORA_STEPS)
         return fm_fail(FM_EVERSION, "recipe 'lora', mode %u: needs a newer fmstore", r->mode);
     if (in->count != 3 || r->params.len != 4)
         return rcp_refuse(r, "wants the parents W, A, B and a scale");
@@ -48,7 +48,7 @@ fm_status rcp_lora_check(const fmi_recipe *r, const fmi_inputs *in)
         return rcp_refuse(r, "merges matrices of F32, BF16 or F16");
     const lora_form f = form_of(r, in);
     const uint64_t out = f.turned ? f.cols : f.rows, inner = f.turned ? f.rows : f.cols;
-    if (f.rank < 1 || f.rank > FMI_LORA_RANK_MAX)
+    if (f.rank < 1 || f.rank > FMS_LORA_RANK_MAX)
         return rcp_refuse(r, "the rank is out of range");
     if (!is_matrix(&in->input[0], f.rows, f.cols) || !is_matrix(&in->input[1], f.rank, inner) ||
         !is_matrix(&in->input[2], out, f.rank))
@@ -56,13 +56,13 @@ fm_status rcp_lora_check(const fmi_recipe *r, const fmi_inputs *in)
     return FM_OK;
 }
 
-uint64_t rcp_lora_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t k)
+uint64_t rcp_lora_touches(const fms_recipe *r, const fms_inputs *in, uint32_t k)
 {
     return k == 0 ? rcp_elementwise_touches(r, in, 0) : rcp_all_touches(r, in, k);
 }
 
 typedef struct lora_work {
-    const fmi_inputs *in;
+    const fms_inputs *in;
     lora_form f;
     unsigned rounding;
     bool narrow_base, narrow_factors;
@@ -115,7 +115,7 @@ static void merge_rounded(const lora_work *w, const lora_tile *t)
             float sum = 0.0f;
             for (uint64_t k = 0; k < rank; k++)
                 sum = fmaf(w->left[i * rank + k], w->right[k * t->cols + j], sum);
-            if (w->rounding == FMI_LORA_STEPS)
+            if (w->rounding == FMS_LORA_STEPS)
                 sum = rcp_narrow(dtype, sum);
             const float delta = sum * w->f.scale;
             w->w[i * t->cols + j] += rcp_narrow(dtype, delta);
@@ -151,7 +151,7 @@ static fm_status merge_tile(lora_work *w, const lora_tile *t, const rcp_part *p)
         rc = load_base(w, t, p);
     if (rc != FM_OK)
         return rc;
-    if (w->rounding == FMI_LORA_F32)
+    if (w->rounding == FMS_LORA_F32)
         fm_lora_merge(w->w, w->right, w->left, t->rows, t->cols, f->rank, f->scale);
     else
         merge_rounded(w, t);
@@ -172,11 +172,11 @@ static void put_tile(const lora_work *w, const lora_tile *t, const rcp_part *p, 
     }
 }
 
-fm_status rcp_lora(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p, uint8_t *dst)
+fm_status rcp_lora(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)
 {
     lora_work w = {.in = in, .f = form_of(r, in), .rounding = r->mode & 15u};
-    w.narrow_base = r->mode & FMI_LORA_NARROW_BASE;
-    w.narrow_factors = r->mode & FMI_LORA_NARROW_FACTORS;
+    w.narrow_base = r->mode & FMS_LORA_NARROW_BASE;
+    w.narrow_factors = r->mode & FMS_LORA_NARROW_FACTORS;
     const uint64_t cols = w.f.cols, fit = FACTOR_FLOATS / w.f.rank;
     const uint64_t row0 = p->first / cols, row1 = (p->first + p->count - 1) / cols + 1;
     const uint64_t tile_cols = FM_MIN(cols, fit);

@@ -13,20 +13,20 @@ typedef struct piece {
     uint64_t from, bytes;
 } piece;
 
-static piece piece_at(const fmi_recipe *r, size_t i)
+static piece piece_at(const fms_recipe *r, size_t i)
 {
-    const uint8_t *p = r->params.data + i * FMI_PIECE_BYTES;
+    const uint8_t *p = r->params.data + i * FMS_PIECE_BYTES;
     return (piece){fm_get_u32(p), fm_get_u64(p + 4), fm_get_u64(p + 12)};
 }
 
-static fm_status check_pieces(const fmi_recipe *r, const fmi_inputs *in)
+static fm_status check_pieces(const fms_recipe *r, const fms_inputs *in)
 {
     uint64_t sum = 0;
-    if (r->params.len == 0 || r->params.len % FMI_PIECE_BYTES)
+    if (r->params.len == 0 || r->params.len % FMS_PIECE_BYTES)
         return rcp_refuse(r, "the list of pieces is no whole number of them");
-    for (size_t i = 0; i < r->params.len / FMI_PIECE_BYTES; i++) {
+    for (size_t i = 0; i < r->params.len / FMS_PIECE_BYTES; i++) {
         const piece p = piece_at(r, i);
-        const bool zeros = p.input == FMI_PIECE_ZEROS;
+        const bool zeros = p.input == FMS_PIECE_ZEROS;
         if (!zeros && p.input >= in->count)
             return rcp_refuse(r, "a piece is of a parent that is not there");
         if (p.bytes == 0 || (zeros ? p.from != 0
@@ -39,7 +39,7 @@ static fm_status check_pieces(const fmi_recipe *r, const fmi_inputs *in)
     return sum == in->child.bytes ? FM_OK : rcp_refuse(r, "the pieces are not the whole tensor");
 }
 
-static fm_status gather_pieces(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p,
+static fm_status gather_pieces(const fms_recipe *r, const fms_inputs *in, const rcp_part *p,
                                uint8_t *dst)
 {
     const uint64_t end = p->offset + p->bytes;
@@ -48,7 +48,7 @@ static fm_status gather_pieces(const fmi_recipe *r, const fmi_inputs *in, const 
     for (size_t i = 0; rc == FM_OK && at < end; i++) {
         const piece s = piece_at(r, i);
         const uint64_t lo = FM_MAX(at, p->offset), hi = FM_MIN(at + s.bytes, end);
-        if (lo < hi && s.input == FMI_PIECE_ZEROS)
+        if (lo < hi && s.input == FMS_PIECE_ZEROS)
             memset(dst + (lo - p->offset), 0, (size_t)(hi - lo));
         else if (lo < hi)
             rc = in->read(in->ctx, s.input, s.from + (lo - at), dst + (lo - p->offset),
@@ -65,7 +65,7 @@ typedef struct rotary {
     bool undo;
 } rotary;
 
-static bool rotary_of(rotary *out, const fmi_recipe *r, const fmi_inputs *in)
+static bool rotary_of(rotary *out, const fms_recipe *r, const fms_inputs *in)
 {
     const uint64_t rows = in->child.shape.rank ? in->child.shape.dim[0] : 0;
     const uint64_t heads = r->params.len == 8 ? fm_get_u64(r->params.data) : 0;
@@ -74,11 +74,11 @@ static bool rotary_of(rotary *out, const fmi_recipe *r, const fmi_inputs *in)
     *out = (rotary){.row_bytes = in->child.bytes / rows,
                     .head_rows = rows / heads,
                     .half = rows / heads / 2,
-                    .undo = r->mode == FMI_GATHER_UNROTARY};
+                    .undo = r->mode == FMS_GATHER_UNROTARY};
     return out->row_bytes > 0;
 }
 
-static fm_status check_rotary(const fmi_recipe *r, const fmi_inputs *in)
+static fm_status check_rotary(const fms_recipe *r, const fms_inputs *in)
 {
     rotary o;
     if (in->count != 1 || in->input[0].bytes != in->child.bytes || !rotary_of(&o, r, in))
@@ -95,7 +95,7 @@ static uint64_t rotary_source(const rotary *o, uint64_t row)
     return head * o->head_rows + from;
 }
 
-static fm_status gather_rotary(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p,
+static fm_status gather_rotary(const fms_recipe *r, const fms_inputs *in, const rcp_part *p,
                                uint8_t *dst)
 {
     rotary o;
@@ -111,29 +111,29 @@ static fm_status gather_rotary(const fmi_recipe *r, const fmi_inputs *in, const 
     return rc;
 }
 
-fm_status rcp_gather_check(const fmi_recipe *r, const fmi_inputs *in)
+fm_status rcp_gather_check(const fms_recipe *r, const fms_inputs *in)
 {
-    if (r->mode > FMI_GATHER_UNROTARY)
+    if (r->mode > FMS_GATHER_UNROTARY)
         return fm_fail(FM_EVERSION, "recipe 'gather', mode %u: needs a newer fmstore", r->mode);
-    return r->mode == FMI_GATHER_PIECES ? check_pieces(r, in) : check_rotary(r, in);
+    return r->mode == FMS_GATHER_PIECES ? check_pieces(r, in) : check_rotary(r, in);
 }
 
-fm_status rcp_gather(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p, uint8_t *dst)
+fm_status rcp_gather(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)
 {
-    return r->mode == FMI_GATHER_PIECES ? gather_pieces(r, in, p, dst)
+    return r->mode == FMS_GATHER_PIECES ? gather_pieces(r, in, p, dst)
                                         : gather_rotary(r, in, p, dst);
 }
 
-uint64_t rcp_gather_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t k)
+uint64_t rcp_gather_touches(const fms_recipe *r, const fms_inputs *in, uint32_t k)
 {
     const uint64_t all = rcp_all_touches(r, in, k);
     uint64_t n = 1;
     rotary o;
-    if (r->mode != FMI_GATHER_PIECES) {
+    if (r->mode != FMS_GATHER_PIECES) {
         fm_assert(rotary_of(&o, r, in));
         return FM_MIN(all, 2 * (o.head_rows * o.row_bytes / FM_LEAF_BYTES) + 4);
     }
-    for (size_t i = 0; i < r->params.len / FMI_PIECE_BYTES; i++)
+    for (size_t i = 0; i < r->params.len / FMS_PIECE_BYTES; i++)
         n += piece_at(r, i).input == k ? 2 : 0; /* a piece begins and ends within a leaf */
     return FM_MIN(all, n);
 }
@@ -145,14 +145,14 @@ typedef struct turn {
     uint64_t unit;
 } turn;
 
-static turn turn_of(const fmi_inputs *in)
+static turn turn_of(const fms_inputs *in)
 {
     const fm_shape *s = &in->input[0].shape;
     return (turn){s->dim[s->rank - 2], s->dim[s->rank - 1],
                   fm_dtype_get(in->child.dtype)->block_bytes};
 }
 
-fm_status rcp_turn_check(const fmi_recipe *r, const fmi_inputs *in)
+fm_status rcp_turn_check(const fms_recipe *r, const fms_inputs *in)
 {
     if (r->mode != 0)
         return fm_fail(FM_EVERSION, "recipe 'transpose', mode %u: needs a newer fmstore", r->mode);
@@ -169,7 +169,7 @@ fm_status rcp_turn_check(const fmi_recipe *r, const fmi_inputs *in)
 
 /* A part within one matrix of the child, [cols][rows]: its elements [first, first + count). Of each
  * of the parent's rows the columns that the part holds are read at once. */
-static fm_status turn_part(const fmi_inputs *in, const turn *t, uint64_t base, uint64_t first,
+static fm_status turn_part(const fms_inputs *in, const turn *t, uint64_t base, uint64_t first,
                            uint64_t count, uint8_t *line, uint8_t *dst)
 {
     const uint64_t c0 = first / t->rows, c1 = (first + count - 1) / t->rows + 1;
@@ -190,7 +190,7 @@ static fm_status turn_part(const fmi_inputs *in, const turn *t, uint64_t base, u
     return rc;
 }
 
-fm_status rcp_turn(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p, uint8_t *dst)
+fm_status rcp_turn(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)
 {
     (void)r;
     const turn t = turn_of(in);

@@ -7,7 +7,7 @@
 
 #define TILE 16384u /* a multiple of every block's elements */
 
-fm_status rcp_quant_check(const fmi_recipe *r, const fmi_inputs *in)
+fm_status rcp_quant_check(const fms_recipe *r, const fms_inputs *in)
 {
     if (r->mode >= FM_QUANT_VARIANTS)
         return fm_fail(FM_EVERSION, "recipe 'quantize', mode %u: needs a newer fmstore", r->mode);
@@ -21,7 +21,7 @@ fm_status rcp_quant_check(const fmi_recipe *r, const fmi_inputs *in)
 }
 
 /* Blocks [from, from + count) into dst. */
-static fm_status quantize_blocks(const fmi_recipe *r, const fmi_inputs *in, uint64_t from,
+static fm_status quantize_blocks(const fms_recipe *r, const fms_inputs *in, uint64_t from,
                                  uint64_t count, float *wide, uint8_t *scratch, uint8_t *dst)
 {
     const uint64_t per = fm_dtype_get(in->child.dtype)->block_elems;
@@ -31,7 +31,7 @@ static fm_status quantize_blocks(const fmi_recipe *r, const fmi_inputs *in, uint
                        : rc;
 }
 
-fm_status rcp_quant(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p, uint8_t *dst)
+fm_status rcp_quant(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)
 {
     const fm_dtype_info *type = fm_dtype_get(in->child.dtype);
     const uint64_t size = type->block_bytes, per = type->block_elems, tile = TILE / per;

@@ -17,30 +17,30 @@ typedef struct op_info {
 
 static const op_info *op_of(uint16_t op)
 {
-    static const op_info table[FMI_OP_COUNT] = {
-        [FMI_OP_CAST] = {"cast", rcp_cast_check, rcp_cast, rcp_elementwise_touches},
-        [FMI_OP_LINEAR] = {"linear", rcp_linear_check, rcp_linear, rcp_elementwise_touches},
-        [FMI_OP_LORA] = {"lora", rcp_lora_check, rcp_lora, rcp_lora_touches},
-        [FMI_OP_GATHER] = {"gather", rcp_gather_check, rcp_gather, rcp_gather_touches},
-        [FMI_OP_QUANT] = {"quantize", rcp_quant_check, rcp_quant, rcp_elementwise_touches},
-        [FMI_OP_ADAMW] = {"adamw", rcp_adamw_check, rcp_adamw, rcp_elementwise_touches},
-        [FMI_OP_TRANSPOSE] = {"transpose", rcp_turn_check, rcp_turn, rcp_all_touches},
+    static const op_info table[FMS_OP_COUNT] = {
+        [FMS_OP_CAST] = {"cast", rcp_cast_check, rcp_cast, rcp_elementwise_touches},
+        [FMS_OP_LINEAR] = {"linear", rcp_linear_check, rcp_linear, rcp_elementwise_touches},
+        [FMS_OP_LORA] = {"lora", rcp_lora_check, rcp_lora, rcp_lora_touches},
+        [FMS_OP_GATHER] = {"gather", rcp_gather_check, rcp_gather, rcp_gather_touches},
+        [FMS_OP_QUANT] = {"quantize", rcp_quant_check, rcp_quant, rcp_elementwise_touches},
+        [FMS_OP_ADAMW] = {"adamw", rcp_adamw_check, rcp_adamw, rcp_elementwise_touches},
+        [FMS_OP_TRANSPOSE] = {"transpose", rcp_turn_check, rcp_turn, rcp_all_touches},
     };
-    return op < FMI_OP_COUNT && table[op].name ? &table[op] : NULL;
+    return op < FMS_OP_COUNT && table[op].name ? &table[op] : NULL;
 }
 
-const char *fmi_op_name(uint16_t op)
+const char *fms_op_name(uint16_t op)
 {
     const op_info *info = op_of(op);
-    return info ? info->name : op == FMI_OP_NONE ? "none" : "unknown";
+    return info ? info->name : op == FMS_OP_NONE ? "none" : "unknown";
 }
 
-fm_status fmi_recipe_check(const fmi_recipe *r, const fmi_inputs *in)
+fm_status fms_recipe_check(const fms_recipe *r, const fms_inputs *in)
 {
     const op_info *info = op_of(r->op);
     if (!info)
         return fm_fail(FM_EVERSION, "recipe operation %u needs a newer fmstore", r->op);
-    if (in->count < 1 || in->count > FMI_PARENTS_MAX || r->params.len > FMI_PARAMS_MAX)
+    if (in->count < 1 || in->count > FMS_PARENTS_MAX || r->params.len > FMS_PARAMS_MAX)
         return rcp_refuse(r, "too many or no parents, or too many parameters");
     if (in->child.dtype == FM_DTYPE_NONE)
         return rcp_refuse(r, "a blob has none");
@@ -50,14 +50,14 @@ fm_status fmi_recipe_check(const fmi_recipe *r, const fmi_inputs *in)
     return info->check(r, in);
 }
 
-uint64_t fmi_recipe_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t k)
+uint64_t fms_recipe_touches(const fms_recipe *r, const fms_inputs *in, uint32_t k)
 {
     const op_info *info = op_of(r->op);
     fm_assert(info);
     return info->touches(r, in, k);
 }
 
-fm_status fmi_recipe_range(const fmi_recipe *r, const fmi_inputs *in, uint64_t offset, size_t bytes,
+fm_status fms_recipe_range(const fms_recipe *r, const fms_inputs *in, uint64_t offset, size_t bytes,
                            uint8_t *dst)
 {
     const fm_dtype_info *type = fm_dtype_get(in->child.dtype);
@@ -72,19 +72,19 @@ fm_status fmi_recipe_range(const fmi_recipe *r, const fmi_inputs *in, uint64_t o
     return bytes ? info->part(r, in, &p, dst) : FM_OK;
 }
 
-fm_status fmi_recipe_leaf(const fmi_recipe *r, const fmi_inputs *in, uint32_t leaf, uint8_t *dst)
+fm_status fms_recipe_leaf(const fms_recipe *r, const fms_inputs *in, uint32_t leaf, uint8_t *dst)
 {
     const uint64_t offset = (uint64_t)leaf * FM_LEAF_BYTES;
     fm_assert(offset < in->child.bytes); /* a leaf is a whole number of plain elements */
-    return fmi_recipe_range(r, in, offset,
+    return fms_recipe_range(r, in, offset,
                             (size_t)FM_MIN(in->child.bytes - offset, (uint64_t)FM_LEAF_BYTES), dst);
 }
 
 /* ==== shared =============================================================================== */
 
-fm_status rcp_refuse(const fmi_recipe *r, const char *why)
+fm_status rcp_refuse(const fms_recipe *r, const char *why)
 {
-    return fm_fail(FM_ECORRUPT, "recipe '%s', mode %u: %s", fmi_op_name(r->op), r->mode, why);
+    return fm_fail(FM_ECORRUPT, "recipe '%s', mode %u: %s", fms_op_name(r->op), r->mode, why);
 }
 
 bool rcp_is_plain_float(fm_dtype dtype)
@@ -97,7 +97,7 @@ bool rcp_widens(fm_dtype dtype)
     return dtype != FM_F64 && fm_dtype_get(dtype)->is_float;
 }
 
-bool rcp_same_elems(const fmi_form *a, const fmi_form *b)
+bool rcp_same_elems(const fms_form *a, const fms_form *b)
 {
     uint64_t x, y;
     return fm_shape_elems(&x, &a->shape) == FM_OK && fm_shape_elems(&y, &b->shape) == FM_OK &&
@@ -139,7 +139,7 @@ size_t rcp_scratch_bytes(fm_dtype dtype, uint64_t n)
     return coded_bytes(dtype, n) + (size_t)floats * sizeof(float);
 }
 
-fm_status rcp_floats(const fmi_inputs *in, uint32_t k, uint64_t first, uint64_t n, float *dst,
+fm_status rcp_floats(const fms_inputs *in, uint32_t k, uint64_t first, uint64_t n, float *dst,
                      uint8_t *scratch)
 {
     const fm_dtype dtype = in->input[k].dtype;
@@ -192,7 +192,7 @@ void rcp_store(uint8_t *dst, fm_dtype dtype, const float *src, uint64_t n)
 }
 
 /* More leaves than elements can be spread over: the parts of a leaf's elements in the input. */
-uint64_t rcp_elementwise_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t k)
+uint64_t rcp_elementwise_touches(const fms_recipe *r, const fms_inputs *in, uint32_t k)
 {
     (void)r;
     const fm_dtype_info *c = fm_dtype_get(in->child.dtype), *p = fm_dtype_get(in->input[k].dtype);
@@ -202,7 +202,7 @@ uint64_t rcp_elementwise_touches(const fmi_recipe *r, const fmi_inputs *in, uint
     return (elems / p->block_elems + 2) * p->block_bytes / FM_LEAF_BYTES + 2;
 }
 
-uint64_t rcp_all_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t k)
+uint64_t rcp_all_touches(const fms_recipe *r, const fms_inputs *in, uint32_t k)
 {
     (void)r;
     return (in->input[k].bytes + FM_LEAF_BYTES - 1) / FM_LEAF_BYTES;
@@ -210,19 +210,19 @@ uint64_t rcp_all_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t k)
 
 /* ==== for people =========================================================================== */
 
-static void text_linear(const fmi_recipe *r, uint32_t inputs, fm_buf *b)
+static void text_linear(const fms_recipe *r, uint32_t inputs, fm_buf *b)
 {
-    static const char *const form[FMI_LINEAR_FORMS] = {"sum", "scaled sum", "mean", "task vectors"};
-    static const char *const arith[FMI_ARITH_COUNT] = {"f32", "f32 fused", "f64", "stored dtype"};
+    static const char *const form[FMS_LINEAR_FORMS] = {"sum", "scaled sum", "mean", "task vectors"};
+    static const char *const arith[FMS_ARITH_COUNT] = {"f32", "f32 fused", "f64", "stored dtype"};
     const unsigned f = r->mode & 127u, a = r->mode >> 8;
-    fm_buf_printf(b, "%s", f < FMI_LINEAR_FORMS ? form[f] : "?");
+    fm_buf_printf(b, "%s", f < FMS_LINEAR_FORMS ? form[f] : "?");
     for (uint32_t k = 0; k < inputs && 8 * (k + 1) <= r->params.len; k++)
         fm_buf_printf(b, " %.6g", rcp_f64(r->params.data + 8 * (size_t)k));
-    fm_buf_printf(b, ", %s%s", a < FMI_ARITH_COUNT ? arith[a] : "?",
-                  r->mode & FMI_LINEAR_NARROW ? ", of rounded parents" : "");
+    fm_buf_printf(b, ", %s%s", a < FMS_ARITH_COUNT ? arith[a] : "?",
+                  r->mode & FMS_LINEAR_NARROW ? ", of rounded parents" : "");
 }
 
-static void text_lora(const fmi_recipe *r, fm_buf *b)
+static void text_lora(const fms_recipe *r, fm_buf *b)
 {
     static const char *const step[3] = {"one rounding", "delta rounded", "each step rounded"};
     float scale = 0;
@@ -232,23 +232,23 @@ static void text_lora(const fmi_recipe *r, fm_buf *b)
     }
     fm_buf_printf(b, "scale %.6g, %s%s%s%s", (double)scale,
                   (r->mode & 15u) < 3 ? step[r->mode & 15u] : "?",
-                  r->mode & FMI_LORA_TURNED ? ", turned" : "",
-                  r->mode & FMI_LORA_NARROW_BASE ? ", W rounded" : "",
-                  r->mode & FMI_LORA_NARROW_FACTORS ? ", A and B rounded" : "");
+                  r->mode & FMS_LORA_TURNED ? ", turned" : "",
+                  r->mode & FMS_LORA_NARROW_BASE ? ", W rounded" : "",
+                  r->mode & FMS_LORA_NARROW_FACTORS ? ", A and B rounded" : "");
 }
 
-void fmi_recipe_text(const fmi_recipe *r, uint32_t inputs, char *out, size_t out_bytes)
+void fms_recipe_text(const fms_recipe *r, uint32_t inputs, char *out, size_t out_bytes)
 {
     fm_buf b;
     fm_buf_init(&b, 0);
-    if (r->op == FMI_OP_LINEAR)
+    if (r->op == FMS_OP_LINEAR)
         text_linear(r, inputs, &b);
-    else if (r->op == FMI_OP_LORA)
+    else if (r->op == FMS_OP_LORA)
         text_lora(r, &b);
-    else if (r->op == FMI_OP_ADAMW)
-        fm_buf_printf(&b, "%s", r->mode & FMI_ADAMW_WEIGHTS ? "weights" : "second moment");
-    else if (r->op == FMI_OP_GATHER && r->mode == FMI_GATHER_PIECES)
-        fm_buf_printf(&b, "%zu pieces", r->params.len / FMI_PIECE_BYTES);
+    else if (r->op == FMS_OP_ADAMW)
+        fm_buf_printf(&b, "%s", r->mode & FMS_ADAMW_WEIGHTS ? "weights" : "second moment");
+    else if (r->op == FMS_OP_GATHER && r->mode == FMS_GATHER_PIECES)
+        fm_buf_printf(&b, "%zu pieces", r->params.len / FMS_PIECE_BYTES);
     snprintf(out, out_bytes, "%s", fm_buf_cstr(&b));
     fm_buf_release(&b);
 }

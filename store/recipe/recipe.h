@@ -16,98 +16,98 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_PARENTS_MAX 8u
-#define FMI_PARAMS_MAX 65536u
-#define FMI_LORA_RANK_MAX 4096u
+#define FMS_PARENTS_MAX 8u
+#define FMS_PARAMS_MAX 65536u
+#define FMS_LORA_RANK_MAX 4096u
 
 /* Values are in the files: never renumber. */
-typedef enum fmi_op {
-    FMI_OP_NONE = 0,
-    FMI_OP_CAST = 1,      /* one input's values in another dtype */
-    FMI_OP_LINEAR = 2,    /* c0 x0 + c1 x1 + ... */
-    FMI_OP_LORA = 3,      /* W + scale (B A); inputs W, A, B */
-    FMI_OP_GATHER = 4,    /* pieces of the inputs' bytes, one after the other */
-    FMI_OP_TRANSPOSE = 5, /* the last two dimensions changed places */
-    FMI_OP_QUANT = 6,     /* quant/quantize.h */
-    FMI_OP_ADAMW = 7,     /* adamw.h */
-    FMI_OP_COUNT
-} fmi_op;
+typedef enum fms_op {
+    FMS_OP_NONE = 0,
+    FMS_OP_CAST = 1,      /* one input's values in another dtype */
+    FMS_OP_LINEAR = 2,    /* c0 x0 + c1 x1 + ... */
+    FMS_OP_LORA = 3,      /* W + scale (B A); inputs W, A, B */
+    FMS_OP_GATHER = 4,    /* pieces of the inputs' bytes, one after the other */
+    FMS_OP_TRANSPOSE = 5, /* the last two dimensions changed places */
+    FMS_OP_QUANT = 6,     /* quant/quantize.h */
+    FMS_OP_ADAMW = 7,     /* adamw.h */
+    FMS_OP_COUNT
+} fms_op;
 
-/* LINEAR: mode = form | FMI_LINEAR_NARROW | arithmetic << 8. Parameters: one f64 an input. */
+/* LINEAR: mode = form | FMS_LINEAR_NARROW | arithmetic << 8. Parameters: one f64 an input. */
 enum {
-    FMI_LINEAR_SUM = 0,     /* c0 x0, then + ck xk in order */
-    FMI_LINEAR_SCALED = 1,  /* x0 + x1 + ..., then times c0 */
-    FMI_LINEAR_DIVIDED = 2, /* x0 + x1 + ..., then divided by c0 */
-    FMI_LINEAR_TASK = 3,    /* x0 + (c1 (x1 - x0) + c2 (x2 - x0) + ...) */
-    FMI_LINEAR_FORMS,
-    FMI_LINEAR_NARROW = 128 /* the inputs are first rounded to the result's dtype */
+    FMS_LINEAR_SUM = 0,     /* c0 x0, then + ck xk in order */
+    FMS_LINEAR_SCALED = 1,  /* x0 + x1 + ..., then times c0 */
+    FMS_LINEAR_DIVIDED = 2, /* x0 + x1 + ..., then divided by c0 */
+    FMS_LINEAR_TASK = 3,    /* x0 + (c1 (x1 - x0) + c2 (x2 - x0) + ...) */
+    FMS_LINEAR_FORMS,
+    FMS_LINEAR_NARROW = 128 /* the inputs are first rounded to the result's dtype */
 };
-typedef enum fmi_arithmetic {
-    FMI_ARITH_F32 = 0,    /* each operation rounds to float32 */
-    FMI_ARITH_FUSED = 1,  /* as F32, but a product and the addition after it round once */
-    FMI_ARITH_F64 = 2,    /* each operation rounds to float64 */
-    FMI_ARITH_STORED = 3, /* each operation rounds to float32 and then to the result's dtype */
-    FMI_ARITH_COUNT
-} fmi_arithmetic;
+typedef enum fms_arithmetic {
+    FMS_ARITH_F32 = 0,    /* each operation rounds to float32 */
+    FMS_ARITH_FUSED = 1,  /* as F32, but a product and the addition after it round once */
+    FMS_ARITH_F64 = 2,    /* each operation rounds to float64 */
+    FMS_ARITH_STORED = 3, /* each operation rounds to float32 and then to the result's dtype */
+    FMS_ARITH_COUNT
+} fms_arithmetic;
 
 /* LORA: mode = rounding | flags. Parameters: scale, f32. */
 enum {
-    FMI_LORA_F32 = 0,             /* one rounding to the result's dtype, at the end */
-    FMI_LORA_DELTA = 1,           /* scale (B A) too is rounded to it */
-    FMI_LORA_STEPS = 2,           /* B A and scale (B A) too */
-    FMI_LORA_TURNED = 16,         /* W is [in, out] (fan_in_fan_out) */
-    FMI_LORA_NARROW_BASE = 32,    /* W is first rounded to the result's dtype */
-    FMI_LORA_NARROW_FACTORS = 64, /* A and B are */
+    FMS_LORA_F32 = 0,             /* one rounding to the result's dtype, at the end */
+    FMS_LORA_DELTA = 1,           /* scale (B A) too is rounded to it */
+    FMS_LORA_STEPS = 2,           /* B A and scale (B A) too */
+    FMS_LORA_TURNED = 16,         /* W is [in, out] (fan_in_fan_out) */
+    FMS_LORA_NARROW_BASE = 32,    /* W is first rounded to the result's dtype */
+    FMS_LORA_NARROW_FACTORS = 64, /* A and B are */
 };
 
 /* GATHER. Parameters of PIECES: per piece input u32 (0xffffffff: zeros), from u64, bytes u64; of
  * the two others heads u64. */
-enum { FMI_GATHER_PIECES = 0, FMI_GATHER_ROTARY = 1, FMI_GATHER_UNROTARY = 2 };
-#define FMI_PIECE_BYTES 20u
-#define FMI_PIECE_ZEROS 0xffffffffu
+enum { FMS_GATHER_PIECES = 0, FMS_GATHER_ROTARY = 1, FMS_GATHER_UNROTARY = 2 };
+#define FMS_PIECE_BYTES 20u
+#define FMS_PIECE_ZEROS 0xffffffffu
 
-/* ADAMW: mode = fmi_adamw_mode | FMI_ADAMW_WEIGHTS. Parameters: fmi_adamw_put's. Inputs: v, m a step
+/* ADAMW: mode = fms_adamw_mode | FMS_ADAMW_WEIGHTS. Parameters: fms_adamw_put's. Inputs: v, m a step
  * before and m; of weights: w a step before, m and v. */
-#define FMI_ADAMW_WEIGHTS 16u
+#define FMS_ADAMW_WEIGHTS 16u
 
-typedef struct fmi_recipe {
-    uint16_t op, mode; /* op FMI_OP_NONE: no recipe */
+typedef struct fms_recipe {
+    uint16_t op, mode; /* op FMS_OP_NONE: no recipe */
     fm_span params;
-} fmi_recipe;
+} fms_recipe;
 
-typedef struct fmi_form {
+typedef struct fms_form {
     fm_dtype dtype;
     fm_shape shape;
     uint64_t bytes;
-} fmi_form;
+} fms_form;
 
 /* What a recipe is applied to. read: bytes [offset, offset + bytes) of an input, within it. */
-typedef struct fmi_inputs {
-    fmi_form child;
-    fmi_form input[FMI_PARENTS_MAX];
+typedef struct fms_inputs {
+    fms_form child;
+    fms_form input[FMS_PARENTS_MAX];
     uint32_t count;
     void *ctx;
     fm_status (*read)(void *ctx, uint32_t input, uint64_t offset, void *dst, size_t bytes);
-} fmi_inputs;
+} fms_inputs;
 
-const char *fmi_op_name(uint16_t op); /* "cast", "linear", ...; "unknown" */
+const char *fms_op_name(uint16_t op); /* "cast", "linear", ...; "unknown" */
 
 /* FM_ECORRUPT: these parameters and forms give no such tensor; FM_EVERSION: an unknown mode. `read`
  * is not called. Everything below wants a recipe that passed. */
-FM_CHECKED fm_status fmi_recipe_check(const fmi_recipe *r, const fmi_inputs *in);
+FM_CHECKED fm_status fms_recipe_check(const fms_recipe *r, const fms_inputs *in);
 /* No leaf of the result needs more leaves of input k than this. */
-uint64_t fmi_recipe_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t k);
+uint64_t fms_recipe_touches(const fms_recipe *r, const fms_inputs *in, uint32_t k);
 /* dst has the bytes of that leaf. Errors are read's, or FM_ENOMEM. */
-FM_CHECKED fm_status fmi_recipe_leaf(const fmi_recipe *r, const fmi_inputs *in, uint32_t leaf,
+FM_CHECKED fm_status fms_recipe_leaf(const fms_recipe *r, const fms_inputs *in, uint32_t leaf,
                                      uint8_t *dst);
 
 /* The same for any part; where the child's dtype is no block type, both are multiples of an
  * element's size. */
-FM_CHECKED fm_status fmi_recipe_range(const fmi_recipe *r, const fmi_inputs *in, uint64_t offset,
+FM_CHECKED fm_status fms_recipe_range(const fms_recipe *r, const fms_inputs *in, uint64_t offset,
                                       size_t bytes, uint8_t *dst);
 
 /* "linear 0.5 x0 + 0.5 x1", for people. */
-void fmi_recipe_text(const fmi_recipe *r, uint32_t inputs, char *out, size_t out_bytes);
+void fms_recipe_text(const fms_recipe *r, uint32_t inputs, char *out, size_t out_bytes);
 
 FM_END_DECLS
 #endif

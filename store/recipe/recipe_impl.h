@@ -11,24 +11,24 @@ typedef struct rcp_part {
     uint64_t first, count;
 } rcp_part;
 
-typedef fm_status rcp_check_fn(const fmi_recipe *r, const fmi_inputs *in);
-typedef fm_status rcp_part_fn(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p,
+typedef fm_status rcp_check_fn(const fms_recipe *r, const fms_inputs *in);
+typedef fm_status rcp_part_fn(const fms_recipe *r, const fms_inputs *in, const rcp_part *p,
                               uint8_t *dst);
-typedef uint64_t rcp_touches_fn(const fmi_recipe *r, const fmi_inputs *in, uint32_t k);
+typedef uint64_t rcp_touches_fn(const fms_recipe *r, const fms_inputs *in, uint32_t k);
 
 rcp_check_fn rcp_cast_check, rcp_linear_check, rcp_lora_check, rcp_gather_check, rcp_turn_check,
     rcp_quant_check, rcp_adamw_check;
 rcp_part_fn rcp_cast, rcp_linear, rcp_lora, rcp_gather, rcp_turn, rcp_quant, rcp_adamw;
 rcp_touches_fn rcp_elementwise_touches, rcp_lora_touches, rcp_gather_touches, rcp_all_touches;
 
-fm_status rcp_refuse(const fmi_recipe *r, const char *why); /* FM_ECORRUPT */
+fm_status rcp_refuse(const fms_recipe *r, const char *why); /* FM_ECORRUPT */
 bool rcp_is_plain_float(fm_dtype dtype);                    /* F32, BF16, F16 */
 bool rcp_widens(fm_dtype dtype);                            /* fm_to_f32 takes it */
-bool rcp_same_elems(const fmi_form *a, const fmi_form *b);  /* as many elements */
+bool rcp_same_elems(const fms_form *a, const fms_form *b);  /* as many elements */
 
 /* Elements [first, first + n) of input k as float32, any float type. scratch: as rcp_scratch_bytes
  * says. */
-fm_status rcp_floats(const fmi_inputs *in, uint32_t k, uint64_t first, uint64_t n, float *dst,
+fm_status rcp_floats(const fms_inputs *in, uint32_t k, uint64_t first, uint64_t n, float *dst,
                      uint8_t *scratch);
 size_t rcp_scratch_bytes(fm_dtype dtype, uint64_t n);
 /* Elements of float32 into the child's dtype (F32, BF16, F16), a NaN as 0x7fc00000. */

@@ -78,7 +78,7 @@ static fm_status triple_of(const fm_tree *tree, const fm_entry *e, unsigned *whi
     return FM_OK;
 }
 
-fm_status fmi_search_turn(unsigned *out, const fm_tree *tree, const fm_entry *e)
+fm_status fms_search_turn(unsigned *out, const fm_tree *tree, const fm_entry *e)
 {
     static const unsigned turn[] = {2, 0, 1, 0};
     const fm_entry *part[3];
@@ -104,7 +104,7 @@ static float float_at(const uint8_t *p)
 }
 
 /* From the windows; elements without a second moment say nothing. v: where it stands. */
-static fm_status gather(fmi_search *s, samples *out, const uint32_t source[3], bool weights)
+static fm_status gather(fms_search *s, samples *out, const uint32_t source[3], bool weights)
 {
     const size_t n = s->window_bytes / 4;
     uint8_t *part = fm_malloc(3 * s->window_bytes);
@@ -131,17 +131,17 @@ static fm_status gather(fmi_search *s, samples *out, const uint32_t source[3], b
     return rc;
 }
 
-static fm_status try_scalars(fmi_search *s, const uint32_t source[3], bool weights, double *bits)
+static fm_status try_scalars(fms_search *s, const uint32_t source[3], bool weights, double *bits)
 {
-    uint8_t params[FMI_ADAMW_BYTES];
-    const uint16_t mode = (uint16_t)((unsigned)s->adamw->mode | (weights ? FMI_ADAMW_WEIGHTS : 0));
-    const fmi_recipe r = {FMI_OP_ADAMW, mode, fm_span_of(params, sizeof params)};
-    fmi_adamw_put(params, &s->adamw->s);
+    uint8_t params[FMS_ADAMW_BYTES];
+    const uint16_t mode = (uint16_t)((unsigned)s->adamw->mode | (weights ? FMS_ADAMW_WEIGHTS : 0));
+    const fms_recipe r = {FMS_OP_ADAMW, mode, fm_span_of(params, sizeof params)};
+    fms_adamw_put(params, &s->adamw->s);
     return src_try(s, &r, source, 3, bits);
 }
 
 /* Scalars hold for all tensors of a checkpoint, so those of the tensor before come first. */
-static fm_status fit(fmi_search *s, const uint32_t source[3], bool weights)
+static fm_status fit(fms_search *s, const uint32_t source[3], bool weights)
 {
     double bits = 1e9;
     fm_status rc = FM_OK;
@@ -155,9 +155,9 @@ static fm_status fit(fmi_search *s, const uint32_t source[3], bool weights)
     rc = gather(s, x, source, weights);
     if (rc == FM_OK && x->n >= FIT_MIN) {
         if (weights)
-            fmi_adamw_fit_w(s->adamw, x->want, x->x[0], x->x[1], x->x[2], x->n);
+            fms_adamw_fit_w(s->adamw, x->want, x->x[0], x->x[1], x->x[2], x->n);
         else
-            fmi_adamw_fit_v(s->adamw, x->want, x->x[0], x->x[1], x->x[2], x->n);
+            fms_adamw_fit_v(s->adamw, x->want, x->x[0], x->x[1], x->x[2], x->n);
         if ((weights ? s->adamw->exact_w : s->adamw->exact_v) > x->n / 4)
             rc = try_scalars(s, source, weights, NULL);
     }
@@ -170,20 +170,20 @@ static fm_status fit(fmi_search *s, const uint32_t source[3], bool weights)
 /* m' of a step gives v' and v' gives w', each one deeper; so m has to end its chain two earlier. */
 static uint32_t depth_limit(unsigned which)
 {
-    return which == 1 ? FMI_CHAIN_MAX - 2 : FMI_CHAIN_MAX;
+    return which == 1 ? FMS_CHAIN_MAX - 2 : FMS_CHAIN_MAX;
 }
 
 /* Where no step of the recurrence has room the chain begins anew with a delta to where it began: several
  * steps away, but all that follows is cheap again. */
-static fm_status from_the_start(fmi_search *s, uint32_t before)
+static fm_status from_the_start(fms_search *s, uint32_t before)
 {
-    const fmi_chain *c = &s->source[before].chain;
-    const fmi_recipe none = {.op = FMI_OP_NONE};
-    const fmi_record *r = &c->link[0];
+    const fms_chain *c = &s->source[before].chain;
+    const fms_recipe none = {.op = FMS_OP_NONE};
+    const fms_record *r = &c->link[0];
     bool more = true;
 
     while (r->parent_count > 0 && more) {
-        const fmi_record *next = NULL;
+        const fms_record *next = NULL;
         for (uint32_t k = 0; k < c->count && !next; k++)
             if (fm_digest_eq(&c->link[k].id, &r->parent[0]))
                 next = &c->link[k];
@@ -202,7 +202,7 @@ static fm_status from_the_start(fmi_search *s, uint32_t before)
 }
 
 /* The tensor in question a step later than `before`, which is part of the checkpoint old. */
-static fm_status step_from(fmi_search *s, const fm_entry *before, const fm_entry *const own[3],
+static fm_status step_from(fms_search *s, const fm_entry *before, const fm_entry *const own[3],
                            const fm_entry *const old[3], unsigned which)
 {
     const fm_entry *const part[3] = {before, which == 2 ? old[1] : own[1],
@@ -222,7 +222,7 @@ static fm_status step_from(fmi_search *s, const fm_entry *before, const fm_entry
     return deepest < depth_limit(which) ? fit(s, source, which == 0) : from_the_start(s, source[0]);
 }
 
-fm_status src_adamw(fmi_search *s)
+fm_status src_adamw(fms_search *s)
 {
     const fm_entry *own[3], *old[3], *e = src_own_entry(s);
     unsigned which = NO_PART, again = NO_PART;
@@ -245,7 +245,7 @@ fm_status src_adamw(fmi_search *s)
     return rc;
 }
 
-fm_status src_of_checkpoint(const fmi_search *s, bool *out)
+fm_status src_of_checkpoint(const fms_search *s, bool *out)
 {
     const fm_entry *own[3], *e = src_own_entry(s);
     unsigned which = NO_PART;

@@ -21,7 +21,7 @@ typedef struct fit {
 } fit;
 
 typedef struct linear_work {
-    fmi_search *s;
+    fms_search *s;
     size_t n;     /* elements of all windows */
     float *x;     /* [columns][n], y last */
     double *q;    /* [columns][n] */
@@ -114,12 +114,12 @@ static void reduce(linear_work *w, fit *f, const float *y)
 
 /* ==== trials =============================================================================== */
 
-static bool done(const fmi_search *s)
+static bool done(const fms_search *s)
 {
     return s->best.count && s->best.bits < SRC_EXACT;
 }
 
-static fm_status try_sum(fmi_search *s, unsigned form, unsigned arithmetic, const uint32_t *source,
+static fm_status try_sum(fms_search *s, unsigned form, unsigned arithmetic, const uint32_t *source,
                          const double *c, uint32_t count, double *bits)
 {
     uint8_t params[8 * (COLUMNS_MAX + 1)];
@@ -128,12 +128,12 @@ static fm_status try_sum(fmi_search *s, unsigned form, unsigned arithmetic, cons
         memcpy(&u, &c[k], sizeof u);
         fm_put_u64(params + 8 * (size_t)k, u);
     }
-    const fmi_recipe r = {FMI_OP_LINEAR, (uint16_t)(form | arithmetic << 8),
+    const fms_recipe r = {FMS_OP_LINEAR, (uint16_t)(form | arithmetic << 8),
                           fm_span_of(params, 8 * (size_t)count)};
     return src_try(s, &r, source, count, bits);
 }
 
-static fm_status try_arithmetics(fmi_search *s, unsigned form, const uint32_t *source,
+static fm_status try_arithmetics(fms_search *s, unsigned form, const uint32_t *source,
                                  const double *c, uint32_t count)
 {
     const fm_dtype dtype = s->subject->form.dtype;
@@ -142,14 +142,14 @@ static fm_status try_arithmetics(fmi_search *s, unsigned form, const uint32_t *s
     for (uint32_t k = 0; k < count; k++)
         wider = wider || (dtype != FM_F32 && s->source[source[k]].form.dtype != dtype);
     for (unsigned narrow = 0; narrow <= (wider ? 1u : 0u); narrow++)
-        for (unsigned a = 0; rc == FM_OK && a < FMI_ARITH_COUNT && !done(s); a++)
-            if (a != FMI_ARITH_STORED || dtype != FM_F32)
-                rc = try_sum(s, form | (narrow ? (unsigned)FMI_LINEAR_NARROW : 0u), a, source, c,
+        for (unsigned a = 0; rc == FM_OK && a < FMS_ARITH_COUNT && !done(s); a++)
+            if (a != FMS_ARITH_STORED || dtype != FM_F32)
+                rc = try_sum(s, form | (narrow ? (unsigned)FMS_LINEAR_NARROW : 0u), a, source, c,
                              count, NULL);
     return rc;
 }
 
-static fm_status try_reversed(fmi_search *s, const fit *f)
+static fm_status try_reversed(fms_search *s, const fit *f)
 {
     uint32_t source[COLUMNS_MAX];
     double c[COLUMNS_MAX];
@@ -157,11 +157,11 @@ static fm_status try_reversed(fmi_search *s, const fit *f)
         source[k] = f->source[f->count - 1 - k];
         c[k] = f->c[f->count - 1 - k];
     }
-    return try_arithmetics(s, FMI_LINEAR_SUM, source, c, f->count);
+    return try_arithmetics(s, FMS_LINEAR_SUM, source, c, f->count);
 }
 
 /* base + sum of c (x - base): base may be one of the sum's, or one that has no part in it. */
-static fm_status try_task(fmi_search *s, const fit *f, uint32_t base)
+static fm_status try_task(fms_search *s, const fit *f, uint32_t base)
 {
     uint32_t source[COLUMNS_MAX + 1] = {base}, n = 1;
     double c[COLUMNS_MAX + 1] = {1};
@@ -170,7 +170,7 @@ static fm_status try_task(fmi_search *s, const fit *f, uint32_t base)
             source[n] = f->source[k];
             c[n++] = f->c[k];
         }
-    return n > 1 && n <= FMI_PARENTS_MAX ? try_arithmetics(s, FMI_LINEAR_TASK, source, c, n)
+    return n > 1 && n <= FMS_PARENTS_MAX ? try_arithmetics(s, FMS_LINEAR_TASK, source, c, n)
                                          : FM_OK;
 }
 
@@ -184,19 +184,19 @@ static bool all_equal(const fit *f)
 
 static fm_status try_forms(linear_work *w, const fit *f)
 {
-    fmi_search *s = w->s;
+    fms_search *s = w->s;
     double sum = 0, mean[COLUMNS_MAX] = {0};
     for (uint32_t k = 0; k < f->count; k++)
         sum += f->c[k];
-    fm_status rc = try_arithmetics(s, FMI_LINEAR_SUM, f->source, f->c, f->count);
+    fm_status rc = try_arithmetics(s, FMS_LINEAR_SUM, f->source, f->c, f->count);
     if (rc == FM_OK && f->count > 1 && !done(s))
         rc = try_reversed(s, f);
     if (rc == FM_OK && all_equal(f) && !done(s)) {
         mean[0] = f->c[0];
-        rc = try_arithmetics(s, FMI_LINEAR_SCALED, f->source, mean, f->count);
+        rc = try_arithmetics(s, FMS_LINEAR_SCALED, f->source, mean, f->count);
         mean[0] = 1.0 / f->c[0];
         if (rc == FM_OK)
-            rc = try_arithmetics(s, FMI_LINEAR_DIVIDED, f->source, mean, f->count);
+            rc = try_arithmetics(s, FMS_LINEAR_DIVIDED, f->source, mean, f->count);
     }
     for (uint32_t k = 0; rc == FM_OK && fabs(sum - 1) < 1e-3 && k < f->count && !done(s); k++)
         rc = try_task(s, f, f->source[k]);
@@ -228,13 +228,13 @@ static float next_float(float v, int steps)
 
 /* Coefficients that are nobody's round numbers (an angle's) may be off by some units in their last
  * place: the windows say which way is better. */
-static fm_status refine(fmi_search *s, const fit *f)
+static fm_status refine(fms_search *s, const fit *f)
 {
     static const int step[] = {1, -1, 3, -3, 12, -12, 50, -50};
     double c[COLUMNS_MAX], least;
     for (uint32_t k = 0; k < f->count; k++)
         c[k] = (double)(float)f->c[k];
-    fm_status rc = try_sum(s, FMI_LINEAR_SUM, FMI_ARITH_F32, f->source, c, f->count, &least);
+    fm_status rc = try_sum(s, FMS_LINEAR_SUM, FMS_ARITH_F32, f->source, c, f->count, &least);
     bool better = true;
     for (unsigned round = 0; rc == FM_OK && better && round < 12 && !done(s); round++) {
         better = false;
@@ -243,7 +243,7 @@ static fm_status refine(fmi_search *s, const fit *f)
                 const double was = c[k];
                 double bits;
                 c[k] = (double)next_float((float)was, step[i]);
-                rc = try_sum(s, FMI_LINEAR_SUM, FMI_ARITH_F32, f->source, c, f->count, &bits);
+                rc = try_sum(s, FMS_LINEAR_SUM, FMS_ARITH_F32, f->source, c, f->count, &bits);
                 if (bits < least) {
                     least = bits;
                     better = true;
@@ -287,7 +287,7 @@ static bool all_finite(const float *x, size_t n)
 /* The windows' elements of a source, as a cast to float32 would give them. */
 static fm_status load_source(linear_work *w, uint32_t source, float *to)
 {
-    fmi_search *s = w->s;
+    fms_search *s = w->s;
     const fm_dtype dtype = s->subject->form.dtype;
     const size_t width = fm_dtype_get(dtype)->block_bytes, per = s->window_bytes / width;
     const fm_dtype_info *type = fm_dtype_get(s->source[source].form.dtype);
@@ -312,12 +312,12 @@ static fm_status load_source(linear_work *w, uint32_t source, float *to)
 
 static fm_status load_all(linear_work *w, fit *f, const float **y)
 {
-    fmi_search *s = w->s;
+    fms_search *s = w->s;
     const fm_dtype dtype = s->subject->form.dtype;
     const size_t width = fm_dtype_get(dtype)->block_bytes, per = s->window_bytes / width;
     fm_status rc = FM_OK;
     for (uint32_t i = 0; rc == FM_OK && i < s->path_sources; i++) {
-        const fmi_form *form = &s->source[i].form;
+        const fms_form *form = &s->source[i].form;
         float *to = w->x + f->count * w->n;
         if (!fm_shape_eq(&form->shape, &s->subject->form.shape) || form->dtype == FM_F64 ||
             !fm_dtype_get(form->dtype)->is_float)
@@ -350,7 +350,7 @@ static double nearest(const linear_work *w, const fit *f, const float *y)
     return best;
 }
 
-fm_status src_linear(fmi_search *s)
+fm_status src_linear(fms_search *s)
 {
     const fm_dtype dtype = s->subject->form.dtype;
     if ((dtype != FM_F32 && dtype != FM_BF16 && dtype != FM_F16) || s->path_sources < 2)

@@ -43,7 +43,7 @@ static const fm_entry *factor(const fm_tree *tree, const adp_place *place, const
 }
 
 /* What cannot be understood is no candidate; *found then stays false. */
-static fm_status open_pair(fmi_search *s, const fm_tree *tree, const adp_place *place,
+static fm_status open_pair(fms_search *s, const fm_tree *tree, const adp_place *place,
                            const char *module, lora_pair *out, bool *found)
 {
     const fm_entry *a = factor(tree, place, module, "lora_A");
@@ -65,7 +65,7 @@ static fm_status open_pair(fmi_search *s, const fm_tree *tree, const adp_place *
     return rc;
 }
 
-static fm_status pairs_of(fmi_search *s, const fm_tree *tree, const char *module, lora_pair *pair,
+static fm_status pairs_of(fms_search *s, const fm_tree *tree, const char *module, lora_pair *pair,
                           uint32_t *count)
 {
     adp_place *place = NULL;
@@ -84,7 +84,7 @@ static fm_status pairs_of(fmi_search *s, const fm_tree *tree, const char *module
     return rc;
 }
 
-static fm_status try_pair(fmi_search *s, uint32_t base, const lora_pair *p, unsigned rounding,
+static fm_status try_pair(fms_search *s, uint32_t base, const lora_pair *p, unsigned rounding,
                           double *bits)
 {
     const uint32_t source[3] = {base, p->a, p->b};
@@ -92,27 +92,27 @@ static fm_status try_pair(fmi_search *s, uint32_t base, const lora_pair *p, unsi
     uint32_t scale;
     memcpy(&scale, &p->scale, sizeof scale);
     fm_put_u32(params, scale);
-    const fmi_recipe r = {FMI_OP_LORA,
-                          (uint16_t)(rounding | (p->turned ? (unsigned)FMI_LORA_TURNED : 0u)),
+    const fms_recipe r = {FMS_OP_LORA,
+                          (uint16_t)(rounding | (p->turned ? (unsigned)FMS_LORA_TURNED : 0u)),
                           fm_span_of(params, sizeof params)};
     return src_try(s, &r, source, 3, bits);
 }
 
 /* In a narrow dtype programs round in different places. */
-static fm_status try_roundings(fmi_search *s, uint32_t base, const lora_pair *p)
+static fm_status try_roundings(fms_search *s, uint32_t base, const lora_pair *p)
 {
-    static const unsigned flags[] = {0, FMI_LORA_NARROW_BASE,
-                                     FMI_LORA_NARROW_BASE | FMI_LORA_NARROW_FACTORS,
-                                     FMI_LORA_NARROW_FACTORS};
+    static const unsigned flags[] = {0, FMS_LORA_NARROW_BASE,
+                                     FMS_LORA_NARROW_BASE | FMS_LORA_NARROW_FACTORS,
+                                     FMS_LORA_NARROW_FACTORS};
     fm_status rc = FM_OK;
     for (size_t f = 0; rc == FM_OK && f < FM_ARRAY_LEN(flags); f++)
-        for (unsigned m = FMI_LORA_F32; rc == FM_OK && m <= FMI_LORA_STEPS; m++)
+        for (unsigned m = FMS_LORA_F32; rc == FM_OK && m <= FMS_LORA_STEPS; m++)
             if (s->best.bits >= SRC_EXACT)
                 rc = try_pair(s, base, p, m | flags[f], NULL);
     return rc;
 }
 
-fm_status src_lora(fmi_search *s)
+fm_status src_lora(fms_search *s)
 {
     char module[FM_MAX_NAME_BYTES + 1];
     lora_pair pair[PAIRS_MAX];
@@ -127,7 +127,7 @@ fm_status src_lora(fmi_search *s)
     for (uint32_t p = 0; rc == FM_OK && p < pairs; p++)
         for (uint32_t w = 0; rc == FM_OK && w < s->path_sources; w++) {
             double bits;
-            rc = try_pair(s, w, &pair[p], FMI_LORA_F32, &bits);
+            rc = try_pair(s, w, &pair[p], FMS_LORA_F32, &bits);
             if (bits < least) {
                 least = bits;
                 base = w;

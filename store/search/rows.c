@@ -8,7 +8,7 @@
 #include "store/base/mem.h"
 #include "store/search/search_impl.h"
 
-#define PARTS_MAX FMI_PARENTS_MAX
+#define PARTS_MAX FMS_PARENTS_MAX
 #define NEAR_MAX 32u /* tensors of the same layer that are probed */
 #define PROBES 8u
 #define READ_MAX (256ull << 20)
@@ -72,7 +72,7 @@ static uint32_t find_row(const row_map *m, uint64_t hash) /* UINT32_MAX: none */
 /* ==== the search's own work ================================================================ */
 
 typedef struct rows_work {
-    fmi_search *s;
+    fms_search *s;
     uint64_t row_bytes;
     row_list child;
     row_map child_map;
@@ -83,7 +83,7 @@ typedef struct rows_work {
     uint8_t *row;
 } rows_work;
 
-static uint64_t rows_of(const fmi_form *f)
+static uint64_t rows_of(const fms_form *f)
 {
     return f->shape.rank ? f->shape.dim[0] : 0;
 }
@@ -96,7 +96,7 @@ static bool same_rows(const rows_work *w, fm_dtype dtype, const fm_shape *shape,
 
 static fm_status hash_child(rows_work *w)
 {
-    const fmi_subject *sub = w->s->subject;
+    const fms_subject *sub = w->s->subject;
     const uint64_t rows = rows_of(&sub->form);
     uint8_t *buf = fm_malloc(FM_LEAF_BYTES);
     uint64_t row = 0;
@@ -105,7 +105,7 @@ static fm_status hash_child(rows_work *w)
     w->child.hash = fm_malloc((size_t)rows * sizeof(uint64_t));
     if (!buf || !w->child.hash)
         rc = FM_ENOMEM;
-    for (uint32_t i = 0; rc == FM_OK && i < fmi_leaf_count(sub->form.bytes); i++) {
+    for (uint32_t i = 0; rc == FM_OK && i < fms_leaf_count(sub->form.bytes); i++) {
         fm_span leaf;
         rc = sub->leaf(sub->ctx, i, buf, &leaf);
         for (size_t at = 0; rc == FM_OK && at < leaf.len;) { /* a row may lie in two leaves */
@@ -156,13 +156,13 @@ static fm_status hash_part(rows_work *w, uint32_t source, row_list *out)
 
 static fm_status add_part(rows_work *w, uint32_t source)
 {
-    const fmi_form *f = &w->s->source[source].form;
+    const fms_form *f = &w->s->source[source].form;
     bool hit = false;
     for (uint32_t k = 0; k < w->parts; k++)
         if (w->part[k] == source)
             return FM_OK;
     if (w->parts == PARTS_MAX || w->read_bytes + f->bytes > READ_MAX ||
-        w->read_rows + rows_of(f) > ROWS_MAX || w->s->source[source].depth >= FMI_CHAIN_MAX)
+        w->read_rows + rows_of(f) > ROWS_MAX || w->s->source[source].depth >= FMS_CHAIN_MAX)
         return FM_OK;
     fm_status rc = probe(w, source, &hit);
     if (rc != FM_OK || !hit)
@@ -189,7 +189,7 @@ static fm_span layer_of(const char *path)
 
 static fm_status add_near(rows_work *w)
 {
-    fmi_search *s = w->s;
+    fms_search *s = w->s;
     const fm_span layer = layer_of(s->subject->path);
     uint32_t probed = 0;
     fm_status rc = FM_OK;
@@ -222,7 +222,7 @@ static void put_piece(fm_buf *b, uint32_t input, uint64_t from, uint64_t bytes)
 }
 
 typedef struct run {
-    uint32_t part; /* FMI_PIECE_ZEROS: found nowhere */
+    uint32_t part; /* FMS_PIECE_ZEROS: found nowhere */
     uint32_t row;
     uint32_t rows;
 } run;
@@ -236,7 +236,7 @@ static run locate(const rows_work *w, const row_map *all, uint32_t i, const run 
         return (run){last->part, last->row + last->rows, 1};
     uint32_t at = find_row(all, h);
     if (at == UINT32_MAX)
-        return (run){FMI_PIECE_ZEROS, 0, 1};
+        return (run){FMS_PIECE_ZEROS, 0, 1};
     uint32_t part = 0;
     while (at >= w->of[part].rows)
         at -= w->of[part++].rows;
@@ -246,15 +246,15 @@ static run locate(const rows_work *w, const row_map *all, uint32_t i, const run 
 static bool follows(const run *last, const run *next)
 {
     return last->part == next->part &&
-           (last->part == FMI_PIECE_ZEROS || last->row + last->rows == next->row);
+           (last->part == FMS_PIECE_ZEROS || last->row + last->rows == next->row);
 }
 
 /* The parts that are used get the numbers 0, 1, ... in the recipe. */
 static void emit(const rows_work *w, fm_buf *b, const run *r, uint32_t *number, uint32_t *used,
                  uint32_t *source)
 {
-    if (r->part == FMI_PIECE_ZEROS) {
-        put_piece(b, FMI_PIECE_ZEROS, 0, r->rows * w->row_bytes);
+    if (r->part == FMS_PIECE_ZEROS) {
+        put_piece(b, FMS_PIECE_ZEROS, 0, r->rows * w->row_bytes);
         return;
     }
     if (number[r->part] == UINT32_MAX) {
@@ -269,11 +269,11 @@ static fm_status try_pieces(rows_work *w, const row_map *all)
     uint32_t number[PARTS_MAX], source[PARTS_MAX] = {0}, used = 0, missing = 0;
     fm_buf b;
     memset(number, 0xff, sizeof number);
-    fm_buf_init(&b, FMI_PARAMS_MAX);
-    run last = {FMI_PIECE_ZEROS, 0, 0};
+    fm_buf_init(&b, FMS_PARAMS_MAX);
+    run last = {FMS_PIECE_ZEROS, 0, 0};
     for (uint32_t i = 0; i < w->child.rows; i++) {
         const run next = locate(w, all, i, &last);
-        missing += next.part == FMI_PIECE_ZEROS;
+        missing += next.part == FMS_PIECE_ZEROS;
         if (last.rows && follows(&last, &next)) {
             last.rows++;
             continue;
@@ -287,7 +287,7 @@ static fm_status try_pieces(rows_work *w, const row_map *all)
     if (b.failed == FM_ENOMEM)
         rc = FM_ENOMEM;
     else if (b.failed == FM_OK && used > 0 && missing < w->child.rows / 4 * 3) {
-        const fmi_recipe r = {FMI_OP_GATHER, FMI_GATHER_PIECES, fm_buf_span(&b)};
+        const fms_recipe r = {FMS_OP_GATHER, FMS_GATHER_PIECES, fm_buf_span(&b)};
         rc = src_try(w->s, &r, source, used, NULL);
     }
     fm_buf_release(&b);
@@ -313,9 +313,9 @@ static fm_status join_and_try(rows_work *w)
     return rc;
 }
 
-static fm_status by_rows(fmi_search *s)
+static fm_status by_rows(fms_search *s)
 {
-    const fmi_form *c = &s->subject->form;
+    const fms_form *c = &s->subject->form;
     const uint64_t rows = rows_of(c);
     if (rows < 2 || rows > ROWS_MAX || c->bytes > READ_MAX || c->shape.rank < 2)
         return FM_OK;
@@ -340,15 +340,15 @@ static fm_status by_rows(fmi_search *s)
 
 /* ==== the same bytes in another form ======================================================= */
 
-static fm_status try_whole(fmi_search *s, uint32_t at, uint64_t bytes)
+static fm_status try_whole(fms_search *s, uint32_t at, uint64_t bytes)
 {
     fm_buf b;
     fm_buf_init(&b, 0);
     const uint64_t rest = s->subject->form.bytes - bytes;
     put_piece(&b, 0, 0, bytes);
     if (rest)
-        put_piece(&b, FMI_PIECE_ZEROS, 0, rest);
-    const fmi_recipe r = {FMI_OP_GATHER, FMI_GATHER_PIECES, fm_buf_span(&b)};
+        put_piece(&b, FMS_PIECE_ZEROS, 0, rest);
+    const fms_recipe r = {FMS_OP_GATHER, FMS_GATHER_PIECES, fm_buf_span(&b)};
     fm_status rc = fm_buf_ok(&b);
     if (rc == FM_OK)
         rc = src_try(s, &r, &at, 1, NULL);
@@ -366,9 +366,9 @@ static bool turned(const fm_shape *a, const fm_shape *b)
     return fm_shape_eq(&t, b);
 }
 
-fm_status src_same_bytes(fmi_search *s, const fm_entry *e)
+fm_status src_same_bytes(fms_search *s, const fm_entry *e)
 {
-    const fmi_form *c = &s->subject->form;
+    const fms_form *c = &s->subject->form;
     uint32_t at;
     if (e->dtype != c->dtype)
         return FM_OK;
@@ -381,23 +381,23 @@ fm_status src_same_bytes(fmi_search *s, const fm_entry *e)
              e->bytes / FM_MAX(e->shape.dim[0], (uint64_t)1) ==
                  c->bytes / FM_MAX(c->shape.dim[0], (uint64_t)1))
         rc = try_whole(s, at, FM_MIN(e->bytes, c->bytes));
-    const fmi_recipe r = {.op = FMI_OP_TRANSPOSE};
+    const fms_recipe r = {.op = FMS_OP_TRANSPOSE};
     if (rc == FM_OK && turned(&e->shape, &c->shape) && e->bytes <= READ_MAX / 4)
         rc = src_try(s, &r, &at, 1, NULL);
     return rc;
 }
 
 /* Square matrices turned, and rows in the order that GGUF has for rotary positions. */
-static fm_status by_order(fmi_search *s)
+static fm_status by_order(fms_search *s)
 {
     static const uint64_t head_dim[] = {64, 128, 32, 80, 96, 256, 16};
-    const fmi_form *c = &s->subject->form;
+    const fms_form *c = &s->subject->form;
     fm_status rc = FM_OK;
     for (uint32_t i = 0; rc == FM_OK && i < s->path_sources; i++) {
-        const fmi_form *f = &s->source[i].form;
+        const fms_form *f = &s->source[i].form;
         if (f->dtype != c->dtype || !fm_shape_eq(&f->shape, &c->shape) || c->shape.rank < 1)
             continue;
-        fmi_recipe r = {.op = FMI_OP_TRANSPOSE};
+        fms_recipe r = {.op = FMS_OP_TRANSPOSE};
         if (turned(&f->shape, &c->shape) && f->bytes <= READ_MAX / 4)
             rc = src_try(s, &r, &i, 1, NULL);
         for (size_t h = 0; rc == FM_OK && h < FM_ARRAY_LEN(head_dim); h++) {
@@ -405,9 +405,9 @@ static fm_status by_order(fmi_search *s)
             if (c->shape.dim[0] % head_dim[h])
                 continue;
             fm_put_u64(params, c->shape.dim[0] / head_dim[h]);
-            r = (fmi_recipe){FMI_OP_GATHER, FMI_GATHER_ROTARY, fm_span_of(params, 8)};
+            r = (fms_recipe){FMS_OP_GATHER, FMS_GATHER_ROTARY, fm_span_of(params, 8)};
             rc = src_try(s, &r, &i, 1, NULL);
-            r.mode = FMI_GATHER_UNROTARY;
+            r.mode = FMS_GATHER_UNROTARY;
             if (rc == FM_OK)
                 rc = src_try(s, &r, &i, 1, NULL);
         }
@@ -416,7 +416,7 @@ static fm_status by_order(fmi_search *s)
 }
 
 /* Nothing at the path: a tensor of another name, in the same layer, may be its relation. */
-static fm_status by_form(fmi_search *s)
+static fm_status by_form(fms_search *s)
 {
     const fm_span layer = layer_of(s->subject->path);
     fm_status rc = FM_OK;
@@ -432,7 +432,7 @@ static fm_status by_form(fmi_search *s)
                 continue;
             tried++;
             rc = same ? src_open(s, &e->id, &at) : src_same_bytes(s, e);
-            const fmi_recipe none = {.op = FMI_OP_NONE};
+            const fms_recipe none = {.op = FMS_OP_NONE};
             if (rc == FM_OK && same && at != UINT32_MAX)
                 rc = src_try(s, &none, &at, 1, NULL);
         }
@@ -440,7 +440,7 @@ static fm_status by_form(fmi_search *s)
     return rc;
 }
 
-fm_status src_rows(fmi_search *s)
+fm_status src_rows(fms_search *s)
 {
     if (!s->subject->path)
         return FM_OK;

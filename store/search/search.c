@@ -9,21 +9,21 @@
 
 /* ==== life and offers ====================================================================== */
 
-fm_status fmi_search_new(fmi_search **out, const fmi_search_env *env)
+fm_status fms_search_new(fms_search **out, const fms_search_env *env)
 {
-    fmi_search *s = fm_calloc(1, sizeof *s);
+    fms_search *s = fm_calloc(1, sizeof *s);
     *out = s;
     if (!s)
         return FM_ENOMEM;
     s->env = *env;
-    fm_buf_init(&s->params, (size_t)FMI_PARAMS_MAX);
+    fm_buf_init(&s->params, (size_t)FMS_PARAMS_MAX);
     return FM_OK;
 }
 
-static void close_sources(fmi_search *s)
+static void close_sources(fms_search *s)
 {
     for (uint32_t i = 0; i < s->sources; i++)
-        fmi_chain_release(&s->source[i].chain);
+        fms_chain_release(&s->source[i].chain);
     s->sources = s->path_sources = 0;
 }
 
@@ -33,14 +33,14 @@ static void drop_trial(src_trial *t)
     memset(t, 0, sizeof *t);
 }
 
-static void end_run(fmi_search *s)
+static void end_run(fms_search *s)
 {
     close_sources(s);
     drop_trial(&s->best);
     drop_trial(&s->second);
 }
 
-void fmi_search_free(fmi_search *s)
+void fms_search_free(fms_search *s)
 {
     if (!s)
         return;
@@ -54,21 +54,21 @@ void fmi_search_free(fmi_search *s)
     fm_free(s);
 }
 
-fm_status fmi_search_offer(fmi_search *s, const fm_tree *tree)
+fm_status fms_search_offer(fms_search *s, const fm_tree *tree)
 {
-    if (s->trees == FMI_OFFERS_MAX)
+    if (s->trees == FMS_OFFERS_MAX)
         return FM_OK;
     fm_status rc = fm_tree_copy(&s->tree[s->trees], tree);
     s->trees += rc == FM_OK;
     return rc;
 }
 
-void fmi_search_put_tree(fmi_search *s, const fm_tree *tree)
+void fms_search_put_tree(fms_search *s, const fm_tree *tree)
 {
     s->own = tree;
 }
 
-const fm_entry *src_own_entry(const fmi_search *s)
+const fm_entry *src_own_entry(const fms_search *s)
 {
     const fm_entry *e = s->own && s->subject->path ? fm_tree_find(s->own, s->subject->path) : NULL;
     return e && e->kind == FM_ENTRY_TENSOR ? e : NULL;
@@ -83,7 +83,7 @@ static bool passes_over(fm_status rc)
            rc == FM_ELIMIT || rc == FM_EUNSUPPORTED || rc == FM_EINVAL;
 }
 
-fm_status src_open(fmi_search *s, const fm_digest *id, uint32_t *at)
+fm_status src_open(fms_search *s, const fm_digest *id, uint32_t *at)
 {
     bool known = false;
     *at = UINT32_MAX;
@@ -97,28 +97,28 @@ fm_status src_open(fmi_search *s, const fm_digest *id, uint32_t *at)
         return rc;
     src_source *src = &s->source[s->sources];
     memset(src, 0, sizeof *src);
-    rc = fmi_chain_open(&src->chain, s->env.store, id, 0, s->env.staged);
+    rc = fms_chain_open(&src->chain, s->env.store, id, 0, s->env.staged);
     if (rc == FM_OK)
-        rc = fmi_chain_keep(&src->chain, 0);
+        rc = fms_chain_keep(&src->chain, 0);
     if (rc != FM_OK)
         return passes_over(rc) ? FM_OK : rc;
-    const fmi_record *r = &src->chain.link[0];
+    const fms_record *r = &src->chain.link[0];
     src->id = *id;
-    src->form = (fmi_form){r->dtype, r->shape, r->bytes};
+    src->form = (fms_form){r->dtype, r->shape, r->bytes};
     src->depth = r->depth;
     *at = s->sources++;
     return FM_OK;
 }
 
-fm_status src_read(fmi_search *s, uint32_t source, uint64_t offset, void *dst, size_t bytes)
+fm_status src_read(fms_search *s, uint32_t source, uint64_t offset, void *dst, size_t bytes)
 {
-    return fmi_chain_range(&s->source[source].chain, s->coder, offset, dst, bytes);
+    return fms_chain_range(&s->source[source].chain, s->coder, offset, dst, bytes);
 }
 
 /* ==== judging ============================================================================== */
 
 typedef struct trial_ctx {
-    fmi_search *s;
+    fms_search *s;
     const uint32_t *source;
 } trial_ctx;
 
@@ -164,57 +164,57 @@ static double distance(fm_dtype dtype, const uint8_t *a, const uint8_t *b, size_
     return n ? (double)sum / (double)n : 0;
 }
 
-static fmi_inputs inputs_of(fmi_search *s, const uint32_t *source, uint32_t count, trial_ctx *t)
+static fms_inputs inputs_of(fms_search *s, const uint32_t *source, uint32_t count, trial_ctx *t)
 {
-    fmi_inputs in = {.child = s->subject->form, .count = count, .ctx = t, .read = read_source};
+    fms_inputs in = {.child = s->subject->form, .count = count, .ctx = t, .read = read_source};
     *t = (trial_ctx){s, source};
     for (uint32_t k = 0; k < count; k++)
         in.input[k] = s->source[source[k]].form;
     return in;
 }
 
-static fm_status predict(fmi_search *s, const fmi_recipe *r, const uint32_t *source, uint32_t count,
+static fm_status predict(fms_search *s, const fms_recipe *r, const uint32_t *source, uint32_t count,
                          uint64_t offset, size_t bytes, uint8_t *dst)
 {
     trial_ctx t;
-    if (r->op == FMI_OP_NONE)
+    if (r->op == FMS_OP_NONE)
         return src_read(s, source[0], offset, dst, bytes);
-    const fmi_inputs in = inputs_of(s, source, count, &t);
-    return fmi_recipe_range(r, &in, offset, bytes, dst);
+    const fms_inputs in = inputs_of(s, source, count, &t);
+    return fms_recipe_range(r, &in, offset, bytes, dst);
 }
 
 /* A recipe's parents may not be at the greatest depth; a delta goes to an ancestor then. */
-static fm_status fits(fmi_search *s, const fmi_recipe *r, const uint32_t *source, uint32_t count)
+static fm_status fits(fms_search *s, const fms_recipe *r, const uint32_t *source, uint32_t count)
 {
-    const fmi_form *c = &s->subject->form;
+    const fms_form *c = &s->subject->form;
     trial_ctx t;
-    if (r->op == FMI_OP_NONE)
+    if (r->op == FMS_OP_NONE)
         return s->source[source[0]].form.dtype == c->dtype &&
                        fm_shape_eq(&s->source[source[0]].form.shape, &c->shape)
                    ? FM_OK
                    : FM_EINVAL;
     for (uint32_t k = 0; k < count; k++)
-        if (s->source[source[k]].depth >= FMI_CHAIN_MAX)
+        if (s->source[source[k]].depth >= FMS_CHAIN_MAX)
             return FM_EINVAL;
-    const fmi_inputs in = inputs_of(s, source, count, &t);
-    return fmi_recipe_check(r, &in);
+    const fms_inputs in = inputs_of(s, source, count, &t);
+    return fms_recipe_check(r, &in);
 }
 
-static fm_status keep(src_trial *to, const fmi_recipe *r, const uint32_t *source, uint32_t count,
+static fm_status keep(src_trial *to, const fms_recipe *r, const uint32_t *source, uint32_t count,
                       double bits)
 {
     drop_trial(to);
     void *params = r->params.len ? fm_memdup(r->params.data, r->params.len) : NULL;
     if (r->params.len && !params)
         return FM_ENOMEM;
-    to->recipe = (fmi_recipe){r->op, r->mode, fm_span_of(params, r->params.len)};
+    to->recipe = (fms_recipe){r->op, r->mode, fm_span_of(params, r->params.len)};
     to->count = count;
     memcpy(to->source, source, count * sizeof *source);
     to->bits = bits;
     return FM_OK;
 }
 
-static fm_status rank(fmi_search *s, const fmi_recipe *r, const uint32_t *source, uint32_t count,
+static fm_status rank(fms_search *s, const fms_recipe *r, const uint32_t *source, uint32_t count,
                       double bits)
 {
     if (s->best.count == 0 || bits < s->best.bits) {
@@ -228,7 +228,7 @@ static fm_status rank(fmi_search *s, const fmi_recipe *r, const uint32_t *source
     return FM_OK;
 }
 
-fm_status src_try(fmi_search *s, const fmi_recipe *r, const uint32_t *source, uint32_t count,
+fm_status src_try(fms_search *s, const fms_recipe *r, const uint32_t *source, uint32_t count,
                   double *bits)
 {
     double sum = 0;
@@ -254,38 +254,38 @@ fm_status src_try(fmi_search *s, const fmi_recipe *r, const uint32_t *source, ui
 
 /* ==== the tensors at the path ============================================================== */
 
-static bool same_shape(const fm_entry *e, const fmi_form *f)
+static bool same_shape(const fm_entry *e, const fms_form *f)
 {
     return fm_shape_eq(&e->shape, &f->shape);
 }
 
 /* One tensor alone: as it is, in another dtype, quantized, in another shape. */
-static fm_status try_alone(fmi_search *s, const fm_entry *e, uint32_t at)
+static fm_status try_alone(fms_search *s, const fm_entry *e, uint32_t at)
 {
-    const fmi_form *c = &s->subject->form;
-    fmi_recipe r = {.op = FMI_OP_NONE};
+    const fms_form *c = &s->subject->form;
+    fms_recipe r = {.op = FMS_OP_NONE};
     fm_status rc = FM_OK;
     if (!same_shape(e, c))
         return src_same_bytes(s, e);
     if (e->dtype == c->dtype)
         rc = src_try(s, &r, &at, 1, NULL);
-    r.op = FMI_OP_CAST;
+    r.op = FMS_OP_CAST;
     if (rc == FM_OK && e->dtype != c->dtype)
         rc = src_try(s, &r, &at, 1, NULL);
-    r.op = FMI_OP_QUANT;
+    r.op = FMS_OP_QUANT;
     if (e->dtype != c->dtype && fm_quantize_applies(c->dtype))
         for (r.mode = 0; rc == FM_OK && r.mode < FM_QUANT_VARIANTS; r.mode++)
             rc = src_try(s, &r, &at, 1, NULL);
     return rc;
 }
 
-static const fm_entry *entry_at(const fmi_search *s, uint32_t tree)
+static const fm_entry *entry_at(const fms_search *s, uint32_t tree)
 {
     const fm_entry *e = s->subject->path ? fm_tree_find(s->tree[tree], s->subject->path) : NULL;
     return e && e->kind == FM_ENTRY_TENSOR ? e : NULL;
 }
 
-static fm_status open_path(fmi_search *s)
+static fm_status open_path(fms_search *s)
 {
     uint32_t at;
     fm_status rc = FM_OK;
@@ -300,7 +300,7 @@ static fm_status open_path(fmi_search *s)
     return rc;
 }
 
-static fm_status try_path(fmi_search *s)
+static fm_status try_path(fms_search *s)
 {
     fm_status rc = FM_OK;
     for (uint32_t i = 0; rc == FM_OK && i < s->path_sources; i++) {
@@ -315,15 +315,15 @@ static fm_status try_path(fmi_search *s)
 
 /* ==== the run ============================================================================== */
 
-static fm_status sample(fmi_search *s)
+static fm_status sample(fms_search *s)
 {
-    const fmi_form *f = &s->subject->form;
-    const uint32_t leaves = fmi_leaf_count(f->bytes);
+    const fms_form *f = &s->subject->form;
+    const uint32_t leaves = fms_leaf_count(f->bytes);
     const fm_dtype_info *type = fm_dtype_get(f->dtype);
     const size_t unit = type->is_block ? 1 : type->block_bytes;
     fm_span leaf;
     s->leaf = leaves / 2;
-    s->leaf_bytes = fmi_leaf_bytes(f->bytes, s->leaf);
+    s->leaf_bytes = fms_leaf_bytes(f->bytes, s->leaf);
     s->bytes = s->bytes ? s->bytes : fm_malloc(FM_LEAF_BYTES);
     s->predicted = s->predicted ? s->predicted : fm_malloc(FM_LEAF_BYTES);
     if (!s->bytes || !s->predicted)
@@ -342,17 +342,17 @@ static fm_status sample(fmi_search *s)
     return FM_OK;
 }
 
-static fm_status coded_size(fmi_search *s, const src_trial *t, size_t *out)
+static fm_status coded_size(fms_search *s, const src_trial *t, size_t *out)
 {
     fm_buf coded;
     uint8_t codec;
-    const fmi_form *f = &s->subject->form;
+    const fms_form *f = &s->subject->form;
     fm_buf_init(&coded, (size_t)4 * FM_LEAF_BYTES);
-    const fmi_leaf_at at = fmi_leaf_at_of(f->dtype, &f->shape, s->leaf);
+    const fms_leaf_at at = fms_leaf_at_of(f->dtype, &f->shape, s->leaf);
     fm_status rc = predict(s, &t->recipe, t->source, t->count, (uint64_t)s->leaf * FM_LEAF_BYTES,
                            s->leaf_bytes, s->predicted);
     if (rc == FM_OK)
-        rc = fmi_leaf_encode(s->coder, &coded, &codec, &at, fm_span_of(s->bytes, s->leaf_bytes),
+        rc = fms_leaf_encode(s->coder, &coded, &codec, &at, fm_span_of(s->bytes, s->leaf_bytes),
                              s->predicted);
     *out = rc == FM_OK ? coded.len : SIZE_MAX;
     fm_buf_release(&coded);
@@ -360,7 +360,7 @@ static fm_status coded_size(fmi_search *s, const src_trial *t, size_t *out)
 }
 
 /* The distance in bits is a guess at the coded size: where two are near, they are coded. */
-static fm_status decide(fmi_search *s)
+static fm_status decide(fms_search *s)
 {
     size_t a = 0, b = 0;
     if (s->second.count == 0 || s->best.bits < SRC_EXACT || s->second.bits > s->best.bits * 1.5 + 1)
@@ -376,7 +376,7 @@ static fm_status decide(fmi_search *s)
     return rc;
 }
 
-static void remember(fmi_search *s)
+static void remember(fms_search *s)
 {
     const src_trial *t = &s->best;
     src_habit *h = &s->habit;
@@ -392,29 +392,29 @@ static void remember(fmi_search *s)
     memcpy(h->source, t->source, sizeof h->source);
 }
 
-static fm_status try_habit(fmi_search *s)
+static fm_status try_habit(fms_search *s)
 {
     const src_habit *h = &s->habit;
-    if (!h->set || h->op == FMI_OP_NONE)
+    if (!h->set || h->op == FMS_OP_NONE)
         return FM_OK;
     for (uint32_t k = 0; k < h->count; k++)
         if (h->source[k] >= s->path_sources)
             return FM_OK;
-    const fmi_recipe r = {h->op, h->mode, fm_span_of(h->params, h->params_len)};
+    const fms_recipe r = {h->op, h->mode, fm_span_of(h->params, h->params_len)};
     return src_try(s, &r, h->source, h->count, NULL);
 }
 
-static bool found_enough(const fmi_search *s)
+static bool found_enough(const fms_search *s)
 {
     return s->best.count && s->best.bits < SRC_EXACT;
 }
 
-static fm_status try_all(fmi_search *s)
+static fm_status try_all(fms_search *s)
 {
     fm_status rc = try_habit(s);
     if (rc == FM_OK && !found_enough(s))
         rc = src_adamw(s);
-    if (rc == FM_OK && s->best.count && s->best.recipe.op == FMI_OP_ADAMW &&
+    if (rc == FM_OK && s->best.count && s->best.recipe.op == FMS_OP_ADAMW &&
         s->best.bits < SRC_NOTHING_NEARER)
         return FM_OK;
     if (rc == FM_OK && !found_enough(s))
@@ -430,12 +430,12 @@ static fm_status try_all(fmi_search *s)
     return rc == FM_OK && !found_enough(s) ? decide(s) : rc;
 }
 
-static fm_status answer(fmi_search *s, fmi_guess *out)
+static fm_status answer(fms_search *s, fms_guess *out)
 {
     const src_trial *t = &s->best;
     fm_buf_clear(&s->params);
     fm_buf_append(&s->params, t->recipe.params.data, t->recipe.params.len);
-    out->recipe = (fmi_recipe){t->recipe.op, t->recipe.mode, fm_buf_span(&s->params)};
+    out->recipe = (fms_recipe){t->recipe.op, t->recipe.mode, fm_buf_span(&s->params)};
     out->parent_count = t->count;
     for (uint32_t k = 0; k < t->count; k++)
         out->parent[k] = s->source[t->source[k]].id;
@@ -452,10 +452,10 @@ static double strange_bits(fm_dtype dtype)
 
 /* One tensor of its kind at the path, and nothing else to try: it is judged by the windows all the same
  * where something else could be found (layers that moved up, rows in another order, a square turned). */
-static fm_status judge_alone(fmi_search *s, bool *is_parent)
+static fm_status judge_alone(fms_search *s, bool *is_parent)
 {
-    const fmi_form *f = &s->subject->form;
-    const fmi_recipe r = {.op = FMI_OP_NONE};
+    const fms_form *f = &s->subject->form;
+    const fms_recipe r = {.op = FMS_OP_NONE};
     const uint32_t at = 0;
     double bits = 0;
     fm_status rc = FM_OK;
@@ -469,9 +469,9 @@ static fm_status judge_alone(fmi_search *s, bool *is_parent)
 }
 
 /* An adapter among the offers, or something else at the path than one tensor of its kind. */
-static bool has_choice(const fmi_search *s)
+static bool has_choice(const fms_search *s)
 {
-    const fmi_form *f = &s->subject->form;
+    const fms_form *f = &s->subject->form;
     if (s->path_sources != 1 || s->source[0].form.dtype != f->dtype ||
         !fm_shape_eq(&s->source[0].form.shape, &f->shape))
         return true;
@@ -484,8 +484,8 @@ static bool has_choice(const fmi_search *s)
     return false;
 }
 
-fm_status fmi_search_run(fmi_search *s, const fmi_subject *subject, fmi_coder *coder,
-                         fmi_guess *out)
+fm_status fms_search_run(fms_search *s, const fms_subject *subject, fms_coder *coder,
+                         fms_guess *out)
 {
     memset(out, 0, sizeof *out);
     if (subject->form.bytes == 0 || (s->trees == 0 && !subject->parent))
@@ -500,7 +500,7 @@ fm_status fmi_search_run(fmi_search *s, const fmi_subject *subject, fmi_coder *c
     if (rc == FM_OK && s->sources && !of_checkpoint && !has_choice(s))
         rc = judge_alone(s, &is_parent);
     if (is_parent) {
-        *out = (fmi_guess){.parent_count = 1, .bits = -1};
+        *out = (fms_guess){.parent_count = 1, .bits = -1};
         out->parent[0] = s->source[0].id;
         end_run(s);
         return FM_OK;

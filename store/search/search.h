@@ -14,51 +14,51 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_OFFERS_MAX 64u
+#define FMS_OFFERS_MAX 64u
 
-typedef struct fmi_search fmi_search;
+typedef struct fms_search fms_search;
 
 /* known: in the store, or staged, and not condemned. */
-typedef struct fmi_search_env {
+typedef struct fms_search_env {
     fm_store *store;
-    const fmi_staged *staged; /* may be NULL */
+    const fms_staged *staged; /* may be NULL */
     void *ctx;
     fm_status (*known)(void *ctx, const fm_digest *id, bool *out);
-} fmi_search_env;
+} fms_search_env;
 
 /* env's staged must outlive the search. */
-FM_CHECKED fm_status fmi_search_new(fmi_search **out, const fmi_search_env *env);
-void fmi_search_free(fmi_search *s);
-/* The tree is copied. Beyond FMI_OFFERS_MAX trees it is passed over. */
-FM_CHECKED fm_status fmi_search_offer(fmi_search *s, const fm_tree *tree);
+FM_CHECKED fm_status fms_search_new(fms_search **out, const fms_search_env *env);
+void fms_search_free(fms_search *s);
+/* The tree is copied. Beyond FMS_OFFERS_MAX trees it is passed over. */
+FM_CHECKED fm_status fms_search_offer(fms_search *s, const fm_tree *tree);
 
 /* The tree that is being put, until the next call; borrowed, NULL: none. Its tensors serve as inputs once
  * they are stored, which is a matter of turns: 0 first, then 1, then 2. */
-void fmi_search_put_tree(fmi_search *s, const fm_tree *tree);
-FM_CHECKED fm_status fmi_search_turn(unsigned *out, const fm_tree *tree, const fm_entry *e);
+void fms_search_put_tree(fms_search *s, const fm_tree *tree);
+FM_CHECKED fm_status fms_search_turn(unsigned *out, const fm_tree *tree, const fm_entry *e);
 
 /* The tensor in question. leaf: the bytes of leaf i, in memory of its own or in buf
  * (FM_LEAF_BYTES), valid until the next call. */
-typedef struct fmi_subject {
+typedef struct fms_subject {
     const char *path; /* in its tree; NULL: not known, only `parent` is tried */
     const char *name; /* its true name; NULL: not known */
-    fmi_form form;
+    fms_form form;
     const fm_digest *parent; /* same dtype and shape, tried first; may be NULL */
     void *ctx;
     fm_status (*leaf)(void *ctx, uint32_t i, uint8_t *buf, fm_span *out);
-} fmi_subject;
+} fms_subject;
 
-typedef struct fmi_guess {
-    fmi_recipe recipe; /* params point into the search, valid until its next call */
+typedef struct fms_guess {
+    fms_recipe recipe; /* params point into the search, valid until its next call */
     uint32_t parent_count;
-    fm_digest parent[FMI_PARENTS_MAX];
+    fm_digest parent[FMS_PARENTS_MAX];
     double
         bits; /* a sampled element's mean distance from the prediction, in bits; -1: not judged */
-} fmi_guess;
+} fms_guess;
 
 /* parent_count 0: nothing better than coding it alone. What is damaged is passed over. */
-FM_CHECKED fm_status fmi_search_run(fmi_search *s, const fmi_subject *subject, fmi_coder *coder,
-                                    fmi_guess *out);
+FM_CHECKED fm_status fms_search_run(fms_search *s, const fms_subject *subject, fms_coder *coder,
+                                    fms_guess *out);
 
 FM_END_DECLS
 #endif

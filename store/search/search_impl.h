@@ -15,15 +15,15 @@
 /* A stored tensor that is looked at, its chain open and a few leaves kept. */
 typedef struct src_source {
     fm_digest id;
-    fmi_form form;
+    fms_form form;
     uint32_t depth;
-    fmi_chain chain;
+    fms_chain chain;
 } src_source;
 
 typedef struct src_trial {
-    fmi_recipe recipe;
+    fms_recipe recipe;
     uint32_t count;
-    uint32_t source[FMI_PARENTS_MAX];
+    uint32_t source[FMS_PARENTS_MAX];
     double bits;
 } src_trial;
 
@@ -34,20 +34,20 @@ typedef struct src_habit {
     uint32_t count;
     uint8_t params[64];
     size_t params_len;
-    uint32_t source[FMI_PARENTS_MAX]; /* numbers of sources at the path */
+    uint32_t source[FMS_PARENTS_MAX]; /* numbers of sources at the path */
 } src_habit;
 
-struct fmi_search {
-    fmi_search_env env;
-    fm_tree *tree[FMI_OFFERS_MAX];
+struct fms_search {
+    fms_search_env env;
+    fm_tree *tree[FMS_OFFERS_MAX];
     uint32_t trees;
     src_habit habit;
     const fm_tree *own;          /* that is being put; may be NULL */
-    struct fmi_adamw_fit *adamw; /* of the tensor before; NULL: none yet */
+    struct fms_adamw_fit *adamw; /* of the tensor before; NULL: none yet */
     fm_buf params;               /* of the guess */
     /* of one run */
-    const fmi_subject *subject;
-    fmi_coder *coder;
+    const fms_subject *subject;
+    fms_coder *coder;
     src_source source[SRC_SOURCES_MAX];
     uint32_t sources, path_sources;
     uint32_t leaf;  /* that the windows are of */
@@ -61,27 +61,27 @@ struct fmi_search {
 };
 
 const fm_entry *
-src_own_entry(const fmi_search *s); /* the subject in the tree that is put, or NULL */
+src_own_entry(const fms_search *s); /* the subject in the tree that is put, or NULL */
 
 /* Opens the tensor as a source; *at UINT32_MAX where it cannot serve. Same id, same number. */
-FM_CHECKED fm_status src_open(fmi_search *s, const fm_digest *id, uint32_t *at);
+FM_CHECKED fm_status src_open(fms_search *s, const fm_digest *id, uint32_t *at);
 /* Judges a recipe over sources by the windows; the best two are kept, with their parameters copied.
  * *bits may be NULL. A recipe that does not fit the sources costs nothing and is no failure. */
-FM_CHECKED fm_status src_try(fmi_search *s, const fmi_recipe *r, const uint32_t *source,
+FM_CHECKED fm_status src_try(fms_search *s, const fms_recipe *r, const uint32_t *source,
                              uint32_t count, double *bits);
-FM_CHECKED fm_status src_read(fmi_search *s, uint32_t source, uint64_t offset, void *dst,
+FM_CHECKED fm_status src_read(fms_search *s, uint32_t source, uint64_t offset, void *dst,
                               size_t bytes);
 
 /* ---- adamw.c ---- */
-FM_CHECKED fm_status src_adamw(fmi_search *s);
+FM_CHECKED fm_status src_adamw(fms_search *s);
 /* *out: the subject is a weight or a moment of the tree that is put. */
-FM_CHECKED fm_status src_of_checkpoint(const fmi_search *s, bool *out);
+FM_CHECKED fm_status src_of_checkpoint(const fms_search *s, bool *out);
 /* ---- linear.c ---- */
-FM_CHECKED fm_status src_linear(fmi_search *s);
+FM_CHECKED fm_status src_linear(fms_search *s);
 /* ---- lora.c ---- */
-FM_CHECKED fm_status src_lora(fmi_search *s);
+FM_CHECKED fm_status src_lora(fms_search *s);
 /* ---- rows.c ---- */
-FM_CHECKED fm_status src_same_bytes(fmi_search *s, const fm_entry *e); /* reshaped, turned */
-FM_CHECKED fm_status src_rows(fmi_search *s);
+FM_CHECKED fm_status src_same_bytes(fms_search *s, const fm_entry *e); /* reshaped, turned */
+FM_CHECKED fm_status src_rows(fms_search *s);
 
 #endif

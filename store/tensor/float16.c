@@ -89,7 +89,7 @@ static float e4m3_to_f32(uint8_t v)
     return from_bits(sign | to_bits((float)frac * 0x1p-9f));
 }
 
-fm_status fmi_widen_plain(float *dst, fm_dtype dtype, const uint8_t *src, uint64_t n)
+fm_status fms_widen_plain(float *dst, fm_dtype dtype, const uint8_t *src, uint64_t n)
 {
     if (dtype == FM_F32) {
         memcpy(dst, src, n * sizeof *dst);

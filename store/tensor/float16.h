@@ -5,6 +5,6 @@
 #include "store/tensor.h"
 
 /* src: n values, no alignment needed. FM_EUNSUPPORTED: a type that cannot be widened. */
-FM_CHECKED fm_status fmi_widen_plain(float *dst, fm_dtype dtype, const uint8_t *src, uint64_t n);
+FM_CHECKED fm_status fms_widen_plain(float *dst, fm_dtype dtype, const uint8_t *src, uint64_t n);
 
 #endif

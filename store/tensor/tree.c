@@ -353,7 +353,7 @@ void fm_path_part(fm_buf *out, const char *part, size_t len)
         unsigned char c = (unsigned char)part[i];
         bool dot_first = i == 0 && c == '.';
         bool ends = i == len - 1 && (c == '.' || c == ' ');
-        n = fmi_json_utf8_len((const uint8_t *)part + i, len - i);
+        n = fms_json_utf8_len((const uint8_t *)part + i, len - i);
         if (n == 0 || must_escape(c) || dot_first || ends)
             fm_buf_printf(out, "%%%02X", c);
         else

@@ -32,30 +32,30 @@ static fm_status read_input(void *ctx, uint32_t input, uint64_t offset, void *ds
 
 /* What the recipe makes of the inputs, into the transaction. made: dtype and shape are set; gets
  * bytes and id. */
-static fm_status make(merge *m, fm_txn *t, const fmi_recipe *r, const fm_entry *const *input,
+static fm_status make(merge *m, fm_txn *t, const fms_recipe *r, const fm_entry *const *input,
                       uint32_t count, fm_entry *made)
 {
     fm_buf bytes[FM_PARENTS_MAX];
-    fmi_guess how = {.recipe = *r, .parent_count = count};
+    fms_guess how = {.recipe = *r, .parent_count = count};
     fm_status rc = fm_tensor_bytes(&made->bytes, made->dtype, &made->shape, made->name);
-    fmi_inputs in = {.child = {made->dtype, made->shape, made->bytes},
+    fms_inputs in = {.child = {made->dtype, made->shape, made->bytes},
                      .count = count,
                      .ctx = bytes,
                      .read = read_input};
     for (uint32_t k = 0; k < count; k++) {
         fm_buf_init(&bytes[k], (size_t)FM_MAX_TENSOR_BYTES);
-        in.input[k] = (fmi_form){input[k]->dtype, input[k]->shape, input[k]->bytes};
+        in.input[k] = (fms_form){input[k]->dtype, input[k]->shape, input[k]->bytes};
         how.parent[k] = input[k]->id;
         if (rc == FM_OK)
             rc = fm_entry_read(&bytes[k], &m->from, input[k]);
     }
     if (rc == FM_OK)
-        rc = fmi_recipe_check(r, &in);
+        rc = fms_recipe_check(r, &in);
     uint8_t *dst = rc == FM_OK ? fm_malloc((size_t)made->bytes) : NULL;
     if (rc == FM_OK)
-        rc = dst ? fmi_recipe_range(r, &in, 0, (size_t)made->bytes, dst) : FM_ENOMEM;
+        rc = dst ? fms_recipe_range(r, &in, 0, (size_t)made->bytes, dst) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = fmi_txn_put_made(t, &made->id, made->dtype, &made->shape,
+        rc = fms_txn_put_made(t, &made->id, made->dtype, &made->shape,
                               fm_span_of(dst, (size_t)made->bytes), &how);
     for (uint32_t k = 0; k < count; k++)
         fm_buf_release(&bytes[k]);
@@ -104,7 +104,7 @@ static fm_status fold_term(merge *m, fm_txn *t, const exp_weight *w, size_t k, f
     uint32_t scale;
     memcpy(&scale, &term->scale, sizeof scale);
     fm_put_u32(params, scale);
-    const fmi_recipe r = {FMI_OP_LORA, FMI_LORA_F32, fm_span_of(params, sizeof params)};
+    const fms_recipe r = {FMS_OP_LORA, FMS_LORA_F32, fm_span_of(params, sizeof params)};
     value->dtype = FM_F32;
     m->stats.folded++;
     fm_status rc = make(m, t, &r, input, 3, value);
@@ -245,9 +245,9 @@ static fm_status merge_one(merge *m, fm_txn *t, size_t i, fm_tree *out)
     if (sum.count == 0) {
         m->stats.kept++;
     } else {
-        const fmi_recipe r = {
-            FMI_OP_LINEAR,
-            (uint16_t)((task ? FMI_LINEAR_TASK : FMI_LINEAR_SUM) | (int)FMI_ARITH_F32 << 8),
+        const fms_recipe r = {
+            FMS_OP_LINEAR,
+            (uint16_t)((task ? FMS_LINEAR_TASK : FMS_LINEAR_SUM) | (int)FMS_ARITH_F32 << 8),
             fm_span_of(sum.params, 8 * (size_t)sum.count)};
         rc = can_sum(like);
         if (rc == FM_OK)

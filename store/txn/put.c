@@ -7,25 +7,25 @@
 
 /* ==== leaves =============================================================================== */
 
-fm_status fmi_put_leaf(const fmi_put *p, uint32_t i, uint8_t *buf, fm_span *out)
+fm_status fms_put_leaf(const fms_put *p, uint32_t i, uint8_t *buf, fm_span *out)
 {
     const uint64_t at = (uint64_t)i * FM_LEAF_BYTES;
-    const size_t n = fmi_leaf_bytes(p->r.bytes, i);
+    const size_t n = fms_leaf_bytes(p->r.bytes, i);
 
     *out = fm_span_of(p->from ? buf : p->bytes.data + at, n);
     return p->from ? fm_entry_read_range(p->from, p->entry, at, n, buf, FM_RANGE_UNCHECKED) : FM_OK;
 }
 
-static fm_status code_slot(fmi_slot *s, fmi_coder *c)
+static fm_status code_slot(fms_slot *s, fms_coder *c)
 {
-    fmi_put *p = s->put;
-    const fmi_leaf_at at = fmi_leaf_at_of(p->r.dtype, p->r.is_blob ? NULL : &p->r.shape, s->leaf);
+    fms_put *p = s->put;
+    const fms_leaf_at at = fms_leaf_at_of(p->r.dtype, p->r.is_blob ? NULL : &p->r.shape, s->leaf);
     const uint8_t *basis = NULL;
     fm_status rc = FM_OK;
 
     if (p->has_basis) {
-        uint8_t *to = fmi_coder_scratch(c, 0);
-        rc = fmi_chain_predict(&p->basis, c, s->leaf, to);
+        uint8_t *to = fms_coder_scratch(c, 0);
+        rc = fms_chain_predict(&p->basis, c, s->leaf, to);
         basis = to;
         s->basis_damaged = rc == FM_ECORRUPT;
         if (s->basis_damaged)
@@ -33,7 +33,7 @@ static fm_status code_slot(fmi_slot *s, fmi_coder *c)
     }
     fm_buf_clear(&s->coded);
     if (rc == FM_OK)
-        rc = fmi_leaf_encode(c, &s->coded, &p->rows[s->leaf].codec, &at, s->bytes, basis);
+        rc = fms_leaf_encode(c, &s->coded, &p->rows[s->leaf].codec, &at, s->bytes, basis);
     if (rc != FM_OK)
         return rc;
     p->rows[s->leaf].digest = p->leaf[s->leaf];
@@ -42,20 +42,20 @@ static fm_status code_slot(fmi_slot *s, fmi_coder *c)
 }
 
 /* Of whose error it is, where objects come from a tree. */
-static fm_status name_entry(const fmi_put *p, fm_status rc)
+static fm_status name_entry(const fms_put *p, fm_status rc)
 {
     return rc != FM_OK && p->entry ? fm_error_prefix(rc, "%s", p->entry->path) : rc;
 }
 
 /* n is 1 or 2. Leaves are hashed and coded from private copies: the mapping of a file that someone
  * writes to may change between two looks. */
-static fm_status hash_slots(fmi_slot *s, size_t n)
+static fm_status hash_slots(fms_slot *s, size_t n)
 {
     fm_digest two[2];
     fm_status rc = FM_OK;
 
     for (size_t k = 0; rc == FM_OK && k < n; k++)
-        rc = name_entry(s[k].put, fmi_put_leaf(s[k].put, s[k].leaf, s[k].raw, &s[k].bytes));
+        rc = name_entry(s[k].put, fms_put_leaf(s[k].put, s[k].leaf, s[k].raw, &s[k].bytes));
     if (rc == FM_OK && n == 2 && !s[0].put->hashed && !s[1].put->hashed) {
         rc = fm_sha256_two(two, s[0].bytes, s[1].bytes);
         s[0].put->leaf[s[0].leaf] = two[0];
@@ -84,27 +84,27 @@ static fm_status code_slots(void *ctx, size_t begin, size_t end, unsigned worker
 
 /* ==== the queue ============================================================================ */
 
-static void free_put(fmi_put *p)
+static void free_put(fms_put *p)
 {
     if (!p)
         return;
     if (p->has_basis)
-        fmi_chain_release(&p->basis);
+        fms_chain_release(&p->basis);
     fm_free(p->leaf);
     fm_free(p->rows);
     fm_free(p);
 }
 
-void fmi_put_drop(fm_txn *t)
+void fms_put_drop(fm_txn *t)
 {
     for (size_t i = 0; i < t->queued; i++)
         free_put(t->queue[i]);
     t->queued = 0;
     t->leaves_waiting = 0;
-    fmi_payload_clear(t);
+    fms_payload_clear(t);
 }
 
-static fm_status check_id(const fmi_put *p)
+static fm_status check_id(const fms_put *p)
 {
     fm_digest id;
     char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
@@ -121,15 +121,15 @@ static fm_status check_id(const fmi_put *p)
 }
 
 /* The record names its parents and recipe where a leaf makes use of them. */
-static void name_basis(fmi_put *p)
+static void name_basis(fms_put *p)
 {
     bool used = false;
 
     for (uint32_t i = 0; p->has_basis && i < p->r.leaf_count; i++)
-        used = used || fmi_codec_needs_parent(p->rows[i].codec);
+        used = used || fms_codec_needs_parent(p->rows[i].codec);
     if (!used)
         return;
-    const fmi_record *draft = &p->basis.link[0];
+    const fms_record *draft = &p->basis.link[0];
     p->r.depth = draft->depth;
     p->r.parent_count = draft->parent_count;
     memcpy(p->r.parent, draft->parent, sizeof p->r.parent);
@@ -139,24 +139,24 @@ static void name_basis(fmi_put *p)
 /* queue[0] is coded: it is written. */
 static fm_status finish_first(fm_txn *t)
 {
-    fmi_put *p = t->queue[0];
+    fms_put *p = t->queue[0];
     fm_status rc = p->hashed ? FM_OK : check_id(p);
 
     name_basis(p);
     if (rc == FM_OK)
-        rc = fmi_txn_write(t, p);
+        rc = fms_txn_write(t, p);
     if (rc != FM_OK)
         return rc;
     t->stats.bytes_in += p->r.bytes;
     t->stats.objects_new++;
-    fmi_payload_clear(t);
+    fms_payload_clear(t);
     free_put(p);
     t->queued--;
     memmove(t->queue, t->queue + 1, t->queued * sizeof *t->queue);
     return FM_OK;
 }
 
-static fm_status fill_slot(fmi_slot *s, fmi_put *p, uint32_t leaf)
+static fm_status fill_slot(fms_slot *s, fms_put *p, uint32_t leaf)
 {
     s->put = p;
     s->leaf = leaf;
@@ -173,7 +173,7 @@ static fm_status fill_slots(fm_txn *t, size_t *out)
     fm_status rc = FM_OK;
 
     for (size_t q = 0; q < t->queued; q++) {
-        fmi_put *p = t->queue[q];
+        fms_put *p = t->queue[q];
         for (uint32_t i = p->coded; rc == FM_OK && i < p->r.leaf_count && n < t->slots; i++)
             rc = fill_slot(&t->slot[n++], p, i);
     }
@@ -183,22 +183,22 @@ static fm_status fill_slots(fm_txn *t, size_t *out)
 
 /* A basis whose stored bytes are damaged must not cost the object, which may be hours of work: it is
  * coded anew, alone. Who reads the basis, and fsck, speak of the damage. */
-static void go_alone(fm_txn *t, fmi_put *p)
+static void go_alone(fm_txn *t, fms_put *p)
 {
-    fmi_chain_release(&p->basis);
+    fms_chain_release(&p->basis);
     p->has_basis = false;
     t->leaves_waiting += p->coded;
     t->done_bytes -= FM_MIN(p->r.bytes, (uint64_t)p->coded * FM_LEAF_BYTES);
     p->coded = 0;
     p->payload_bytes = 0;
-    fmi_payload_clear(t);
+    fms_payload_clear(t);
 }
 
 /* The coded leaf of a slot joins its object, which may be written then. *again: the basis is
  * damaged; what is in the slots from here on is made again. */
-static fm_status take_slot(fm_txn *t, const fmi_slot *s, bool *again)
+static fm_status take_slot(fm_txn *t, const fms_slot *s, bool *again)
 {
-    fmi_put *p = s->put;
+    fms_put *p = s->put;
     fm_status rc = FM_OK;
 
     while (rc == FM_OK && t->queue[0] != p) /* objects of no bytes before it */
@@ -208,9 +208,9 @@ static fm_status take_slot(fm_txn *t, const fmi_slot *s, bool *again)
         go_alone(t, p);
     if (rc != FM_OK || *again)
         return rc;
-    rc = fmi_payload_append(t, s->coded.data, s->coded.len);
+    rc = fms_payload_append(t, s->coded.data, s->coded.len);
     p->payload_bytes += s->coded.len;
-    t->done_bytes += fmi_leaf_bytes(p->r.bytes, s->leaf);
+    t->done_bytes += fms_leaf_bytes(p->r.bytes, s->leaf);
     t->leaves_waiting--;
     return rc == FM_OK && ++p->coded == p->r.leaf_count ? finish_first(t) : rc;
 }
@@ -233,7 +233,7 @@ static fm_status run_batch(fm_txn *t)
     return rc;
 }
 
-fm_status fmi_put_drain(fm_txn *t)
+fm_status fms_put_drain(fm_txn *t)
 {
     fm_status rc = FM_OK;
 
@@ -245,51 +245,51 @@ fm_status fmi_put_drain(fm_txn *t)
 
 /* ==== adding =============================================================================== */
 
-fm_status fmi_txn_known(fm_txn *t, const fm_digest *id, bool *out)
+fm_status fms_txn_known(fm_txn *t, const fm_digest *id, bool *out)
 {
     *out = fm_map_has(t->staged, id->b, FM_DIGEST_BYTES);
-    if (*out || fmi_store_condemned(t->store, id))
+    if (*out || fms_store_condemned(t->store, id))
         return FM_OK;
-    return fmi_store_has(t->store, id, false, out);
+    return fms_store_has(t->store, id, false, out);
 }
 
 static bool is_pending(const fm_txn *t, const fm_digest *id)
 {
-    const fmi_staged_object *o = fm_map_get(t->staged, id->b, FM_DIGEST_BYTES);
+    const fms_staged_object *o = fm_map_get(t->staged, id->b, FM_DIGEST_BYTES);
 
     return o && o->pending;
 }
 
 /* Opens a draft against the parent, or where that is at the depth limit, its nearest ancestor above
  * it; has_basis says whether there is one. FM_EBASE: dtype or shape differ. */
-static fm_status open_parent(fmi_put *p, fm_txn *t, const fm_digest *parent)
+static fm_status open_parent(fms_put *p, fm_txn *t, const fm_digest *parent)
 {
-    fmi_staged staged = {t, fmi_txn_read_staged};
-    fmi_record draft = p->r;
+    fms_staged staged = {t, fms_txn_read_staged};
+    fms_record draft = p->r;
 
     draft.parent_count = 1;
     draft.parent[0] = *parent;
     for (;;) {
         const fm_digest id = draft.parent[0];
         /* What gc is about to delete must not be needed by what is written now. */
-        if (fmi_store_condemned(t->store, &id) && !fm_map_has(t->staged, id.b, FM_DIGEST_BYTES))
+        if (fms_store_condemned(t->store, &id) && !fm_map_has(t->staged, id.b, FM_DIGEST_BYTES))
             return FM_OK;
-        fm_status rc = fmi_chain_open(&p->basis, t->store, &id, 0, &staged);
+        fm_status rc = fms_chain_open(&p->basis, t->store, &id, 0, &staged);
         if (rc != FM_OK)
             return rc;
-        const fmi_record r = p->basis.link[0];
-        fmi_chain_release(&p->basis);
+        const fms_record r = p->basis.link[0];
+        fms_chain_release(&p->basis);
         if (r.is_blob || r.dtype != p->r.dtype || !fm_shape_eq(&r.shape, &p->r.shape)) {
             char hex[FM_HEX_CHARS + 1];
             fm_digest_hex(&id, hex);
             return fm_fail(FM_EBASE, "parent %s has another dtype or shape than its child", hex);
         }
-        if (r.depth < FMI_CHAIN_MAX) {
-            rc = fmi_chain_draft(&p->basis, t->store, &draft, &staged);
+        if (r.depth < FMS_CHAIN_MAX) {
+            rc = fms_chain_draft(&p->basis, t->store, &draft, &staged);
             p->has_basis = rc == FM_OK;
             return rc == FM_ELIMIT ? FM_OK : rc; /* too costly: coded alone */
         }
-        if (r.recipe.op != FMI_OP_NONE)
+        if (r.recipe.op != FMS_OP_NONE)
             return FM_OK;
         draft.parent[0] = r.parent[0];
     }
@@ -297,28 +297,28 @@ static fm_status open_parent(fmi_put *p, fm_txn *t, const fm_digest *parent)
 
 static fm_status subject_leaf(void *ctx, uint32_t i, uint8_t *buf, fm_span *out)
 {
-    return fmi_put_leaf(ctx, i, buf, out);
+    return fms_put_leaf(ctx, i, buf, out);
 }
 
 /* What the search finds, or the parent where it finds nothing. */
-static fm_status open_basis(fmi_put *p, fm_txn *t, const fm_digest *parent)
+static fm_status open_basis(fms_put *p, fm_txn *t, const fm_digest *parent)
 {
-    const fmi_subject subject = {.path = p->entry ? p->entry->path : NULL,
+    const fms_subject subject = {.path = p->entry ? p->entry->path : NULL,
                                  .name = p->entry ? p->entry->name : NULL,
                                  .form = {p->r.dtype, p->r.shape, p->r.bytes},
                                  .parent = parent,
                                  .ctx = p,
                                  .leaf = subject_leaf};
-    fmi_staged staged = {t, fmi_txn_read_staged};
-    fmi_record draft = p->r;
-    fmi_guess g = {.parent_count = 0};
+    fms_staged staged = {t, fms_txn_read_staged};
+    fms_record draft = p->r;
+    fms_guess g = {.parent_count = 0};
     fm_status rc = FM_OK;
 
     if (p->made)
         g = *p->made;
     else if (t->search && p->entry && !p->r.is_blob)
-        rc = fmi_search_run(t->search, &subject, t->coder[0], &g);
-    if (rc == FM_OK && g.recipe.op == FMI_OP_NONE) {
+        rc = fms_search_run(t->search, &subject, t->coder[0], &g);
+    if (rc == FM_OK && g.recipe.op == FMS_OP_NONE) {
         parent = g.parent_count ? &g.parent[0] : parent;
         return parent ? open_parent(p, t, parent) : FM_OK;
     }
@@ -327,14 +327,14 @@ static fm_status open_basis(fmi_put *p, fm_txn *t, const fm_digest *parent)
     draft.recipe = g.recipe;
     draft.parent_count = g.parent_count;
     memcpy(draft.parent, g.parent, sizeof draft.parent);
-    rc = fmi_chain_draft(&p->basis, t->store, &draft, &staged);
+    rc = fms_chain_draft(&p->basis, t->store, &draft, &staged);
     p->has_basis = rc == FM_OK;
     if (rc == FM_ELIMIT) /* made of too many others in turn */
         return parent ? open_parent(p, t, parent) : FM_OK;
     return rc;
 }
 
-static fm_status prepare(fm_txn *t, fmi_put *p, const fm_digest *parent)
+static fm_status prepare(fm_txn *t, fms_put *p, const fm_digest *parent)
 {
     fm_status rc = FM_OK;
     const size_t n = (size_t)p->r.leaf_count + 1;
@@ -345,15 +345,15 @@ static fm_status prepare(fm_txn *t, fmi_put *p, const fm_digest *parent)
     if (!p->leaf || !p->rows)
         return FM_ENOMEM;
     if (parent && is_pending(t, parent))
-        rc = fmi_put_drain(t);
+        rc = fms_put_drain(t);
     if (rc == FM_OK && p->r.bytes > 0)
         rc = name_entry(p, open_basis(p, t, parent));
     return rc == FM_ECORRUPT ? FM_OK : rc; /* coded alone, as in go_alone */
 }
 
-static fm_status enqueue(fm_txn *t, fmi_put *p)
+static fm_status enqueue(fm_txn *t, fms_put *p)
 {
-    fmi_staged_object *o = fm_arena_alloc(t->arena, sizeof *o);
+    fms_staged_object *o = fm_arena_alloc(t->arena, sizeof *o);
     fm_status rc =
         o ? fm_grow(&t->queue, &t->queue_cap, t->queued + 1, sizeof *t->queue) : FM_ENOMEM;
 
@@ -368,7 +368,7 @@ static fm_status enqueue(fm_txn *t, fmi_put *p)
     return FM_OK;
 }
 
-fm_status fmi_put_add(fm_txn *t, fmi_put *p, const fm_digest *parent)
+fm_status fms_put_add(fm_txn *t, fms_put *p, const fm_digest *parent)
 {
     fm_status rc = prepare(t, p, parent);
 

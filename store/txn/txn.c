@@ -17,10 +17,10 @@ static fm_status new_pool(fm_pool **out)
 {
     fm_status rc = fm_pool_new(out, 0);
 
-    if (rc != FM_OK || fm_pool_threads(*out) <= FMI_TXN_THREADS_MAX)
+    if (rc != FM_OK || fm_pool_threads(*out) <= FMS_TXN_THREADS_MAX)
         return rc;
     fm_pool_free(*out);
-    return fm_pool_new(out, FMI_TXN_THREADS_MAX);
+    return fm_pool_new(out, FMS_TXN_THREADS_MAX);
 }
 
 fm_status fm_txn_begin(fm_txn **out, fm_store *s)
@@ -30,19 +30,19 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     if (!t)
         return FM_ENOMEM;
     t->store = s;
-    t->roll_bytes = FMI_PACK_ROLL_BYTES;
-    fm_buf_init(&t->payload, 2 * FMI_PAYLOAD_HELD_MAX_BYTES);
-    fm_status rc = fmi_store_lease_need(s); /* before the first look at what is stored */
+    t->roll_bytes = FMS_PACK_ROLL_BYTES;
+    fm_buf_init(&t->payload, 2 * FMS_PAYLOAD_HELD_MAX_BYTES);
+    fm_status rc = fms_store_lease_need(s); /* before the first look at what is stored */
     if (rc == FM_OK)
         rc = new_pool(&t->pool);
     if (rc != FM_OK)
         goto fail;
     t->threads = fm_pool_threads(t->pool);
-    t->held_max = FMI_PAYLOAD_HELD_MAX_BYTES / FM_MAX(t->threads, 2u) * 2;
-    t->held_max = FM_MAX(t->held_max, FMI_PAYLOAD_HELD_MIN_BYTES);
+    t->held_max = FMS_PAYLOAD_HELD_MAX_BYTES / FM_MAX(t->threads, 2u) * 2;
+    t->held_max = FM_MAX(t->held_max, FMS_PAYLOAD_HELD_MIN_BYTES);
     rc = FM_ENOMEM;
-    t->coder = fm_calloc(t->threads, sizeof(fmi_coder *));
-    t->slots = FM_MIN((size_t)t->threads * FMI_SLOTS_PER_THREAD, (size_t)FMI_SLOTS_MAX);
+    t->coder = fm_calloc(t->threads, sizeof(fms_coder *));
+    t->slots = FM_MIN((size_t)t->threads * FMS_SLOTS_PER_THREAD, (size_t)FMS_SLOTS_MAX);
     t->slot = fm_calloc(t->slots, sizeof *t->slot);
     if (!t->coder || !t->slot)
         goto fail;
@@ -52,11 +52,11 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     if (rc == FM_OK)
         rc = fm_arena_new(&t->arena);
     for (unsigned i = 0; rc == FM_OK && i < t->threads; i++)
-        rc = fmi_store_coder(s, &t->coder[i]);
+        rc = fms_store_coder(s, &t->coder[i]);
     if (rc != FM_OK)
         goto fail;
     pthread_mutex_lock(&s->mutex);
-    rc = fmi_store_look(s); /* once: what others store meanwhile is stored twice, harmlessly */
+    rc = fms_store_look(s); /* once: what others store meanwhile is stored twice, harmlessly */
     pthread_mutex_unlock(&s->mutex);
     if (rc != FM_OK)
         goto fail;
@@ -71,15 +71,15 @@ void fm_txn_close(fm_txn *t)
 {
     if (!t)
         return;
-    fmi_put_drop(t);
-    fmi_search_free(t->search);
+    fms_put_drop(t);
+    fms_search_free(t->search);
     for (size_t i = 0; i < t->packs; i++)
-        fmi_packer_release(&t->pack[i]);
+        fms_packer_release(&t->pack[i]);
     fm_free(t->pack);
     fm_free(t->queue);
     fm_pool_free(t->pool);
     for (unsigned i = 0; t->coder && i < t->threads; i++)
-        fmi_store_coder_return(t->store, t->coder[i]);
+        fms_store_coder_return(t->store, t->coder[i]);
     fm_free(t->coder);
     for (size_t i = 0; t->slot && i < t->slots; i++) {
         fm_buf_release(&t->slot[i].coded);
@@ -96,20 +96,20 @@ void fm_txn_close(fm_txn *t)
 
 static fm_status hash_leaves(void *ctx, size_t begin, size_t end, unsigned worker)
 {
-    const fmi_put *p = ctx;
+    const fms_put *p = ctx;
     fm_status rc = FM_OK;
 
     (void)worker;
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
         fm_span leaf;
-        rc = fmi_put_leaf(p, (uint32_t)i, NULL, &leaf);
+        rc = fms_put_leaf(p, (uint32_t)i, NULL, &leaf);
         if (rc == FM_OK)
             rc = fm_sha256(&p->leaf[i], leaf.data, leaf.len);
     }
     return rc;
 }
 
-static fm_status identify(fm_txn *t, fmi_put *p)
+static fm_status identify(fm_txn *t, fms_put *p)
 {
     fm_status rc;
 
@@ -142,10 +142,10 @@ static void count_known(fm_txn *t, uint64_t bytes)
     t->stats.bytes_in += bytes;
 }
 
-static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fmi_record *form, fm_span bytes,
-                           const fm_digest *parent, const fmi_guess *made, const fm_digest *want)
+static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fms_record *form, fm_span bytes,
+                           const fm_digest *parent, const fms_guess *made, const fm_digest *want)
 {
-    fmi_put *p = fm_calloc(1, sizeof *p);
+    fms_put *p = fm_calloc(1, sizeof *p);
     bool have = false;
     fm_status rc;
 
@@ -153,7 +153,7 @@ static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fmi_record *form,
         return FM_ENOMEM;
     p->r = *form;
     p->r.bytes = bytes.len;
-    p->r.leaf_count = fmi_leaf_count(bytes.len);
+    p->r.leaf_count = fms_leaf_count(bytes.len);
     p->bytes = bytes;
     p->made = made;
     rc = identify(t, p);
@@ -161,14 +161,14 @@ static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fmi_record *form,
     if (rc == FM_OK)
         rc = check_want(&id, want);
     if (rc == FM_OK)
-        rc = fmi_txn_known(t, &id, &have);
+        rc = fms_txn_known(t, &id, &have);
     if (rc != FM_OK || have) {
         fm_free(p->leaf);
         fm_free(p);
     } else {
-        rc = fmi_put_add(t, p, parent);
+        rc = fms_put_add(t, p, parent);
         if (rc == FM_OK)
-            rc = fmi_put_drain(t);
+            rc = fms_put_drain(t);
     }
     if (rc == FM_OK && have)
         count_known(t, bytes.len);
@@ -180,7 +180,7 @@ static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fmi_record *form,
 fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const fm_shape *shape,
                             fm_span bytes, const fm_digest *parent, const fm_digest *want)
 {
-    fmi_record form;
+    fms_record form;
     uint64_t need;
 
     memset(id_out, 0, sizeof *id_out);
@@ -197,11 +197,11 @@ fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const 
 }
 
 /* Is the input there, and of this form? */
-static fm_status serves(fm_txn *t, const fm_digest *id, const fmi_record *form, bool *known,
+static fm_status serves(fm_txn *t, const fm_digest *id, const fms_record *form, bool *known,
                         bool *alike)
 {
     fm_object_info info;
-    fm_status rc = fmi_txn_known(t, id, known);
+    fm_status rc = fms_txn_known(t, id, known);
     *alike = false;
     if (rc != FM_OK || !*known)
         return rc;
@@ -211,10 +211,10 @@ static fm_status serves(fm_txn *t, const fm_digest *id, const fmi_record *form, 
     return rc;
 }
 
-fm_status fmi_txn_put_made(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const fm_shape *shape,
-                           fm_span bytes, const fmi_guess *made)
+fm_status fms_txn_put_made(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const fm_shape *shape,
+                           fm_span bytes, const fms_guess *made)
 {
-    const fmi_record form = {.dtype = dtype, .shape = *shape};
+    const fms_record form = {.dtype = dtype, .shape = *shape};
     bool all = true, parent = false;
     fm_status rc = FM_OK;
 
@@ -232,7 +232,7 @@ fm_status fmi_txn_put_made(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const f
 
 fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes, const fm_digest *want)
 {
-    fmi_record form;
+    fms_record form;
 
     memset(id_out, 0, sizeof *id_out);
     if (bytes.len > FM_MAX_TENSOR_BYTES)
@@ -249,10 +249,10 @@ fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes, const fm_
 static fm_status usable(void *ctx, const fm_digest *id, bool *out)
 {
     fm_txn *t = ctx;
-    const fmi_staged_object *o = fm_map_get(t->staged, id->b, FM_DIGEST_BYTES);
+    const fms_staged_object *o = fm_map_get(t->staged, id->b, FM_DIGEST_BYTES);
 
     *out = false;
-    return o && o->pending ? FM_OK : fmi_txn_known(t, id, out);
+    return o && o->pending ? FM_OK : fms_txn_known(t, id, out);
 }
 
 fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree)
@@ -260,11 +260,11 @@ fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree)
     fm_status rc = FM_OK;
 
     if (!t->search) {
-        t->search_staged = (fmi_staged){t, fmi_txn_read_staged};
-        const fmi_search_env env = {t->store, &t->search_staged, t, usable};
-        rc = fmi_search_new(&t->search, &env);
+        t->search_staged = (fms_staged){t, fms_txn_read_staged};
+        const fms_search_env env = {t->store, &t->search_staged, t, usable};
+        rc = fms_search_new(&t->search, &env);
     }
-    return rc == FM_OK ? fmi_search_offer(t->search, tree) : rc;
+    return rc == FM_OK ? fms_search_offer(t->search, tree) : rc;
 }
 
 /* ==== trees ================================================================================ */
@@ -279,7 +279,7 @@ static fm_status parent_of(fm_txn *t, const fm_tree *parent_tree, const fm_entry
         !fm_shape_eq(&p->shape, &e->shape) || fm_digest_eq(&p->id, &e->id))
         return FM_OK;
     bool have;
-    fm_status rc = fmi_txn_known(t, &p->id, &have);
+    fm_status rc = fms_txn_known(t, &p->id, &have);
     if (rc == FM_OK && have)
         *out = &p->id;
     return rc;
@@ -290,7 +290,7 @@ static fm_status put_entry(fm_txn *t, const fm_entry *e, const fm_provider *from
 {
     const fm_digest *parent;
     bool have;
-    fm_status rc = fmi_txn_known(t, &e->id, &have);
+    fm_status rc = fms_txn_known(t, &e->id, &have);
 
     if (rc == FM_OK && have) {
         count_known(t, e->bytes);
@@ -301,7 +301,7 @@ static fm_status put_entry(fm_txn *t, const fm_entry *e, const fm_provider *from
         rc = parent_of(t, parent_tree, e, &parent);
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", e->path);
-    fmi_put *p = fm_calloc(1, sizeof *p);
+    fms_put *p = fm_calloc(1, sizeof *p);
     if (!p)
         return FM_ENOMEM;
     p->r.is_blob = e->kind == FM_ENTRY_BLOB;
@@ -309,10 +309,10 @@ static fm_status put_entry(fm_txn *t, const fm_entry *e, const fm_provider *from
     p->r.shape = p->r.is_blob ? (fm_shape){0, {0}} : e->shape;
     p->r.id = e->id;
     p->r.bytes = e->bytes;
-    p->r.leaf_count = fmi_leaf_count(e->bytes);
+    p->r.leaf_count = fms_leaf_count(e->bytes);
     p->from = from;
     p->entry = e;
-    return fmi_put_add(t, p, parent);
+    return fms_put_add(t, p, parent);
 }
 
 /* Entries in the order of their paths; those that may be made of others of the tree a turn later. */
@@ -331,13 +331,13 @@ static fm_status put_entries(fm_txn *t, const fm_tree *tree, const fm_provider *
             rc = fm_go_on();
             if (rc < 0)
                 break;
-            rc = t->search ? fmi_search_turn(&its, tree, e) : FM_OK;
+            rc = t->search ? fms_search_turn(&its, tree, e) : FM_OK;
             turns = FM_MAX(turns, its);
             if (rc == FM_OK && its == turn)
                 rc = put_entry(t, e, p, parent_tree);
         }
         if (rc == FM_OK)
-            rc = fmi_put_drain(t);
+            rc = fms_put_drain(t);
     }
     return rc;
 }
@@ -355,17 +355,17 @@ fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
     fm_status rc = parent_tree ? fm_txn_offer(t, parent_tree) : FM_OK;
     if (rc == FM_OK) {
         if (t->search)
-            fmi_search_put_tree(t->search, tree);
+            fms_search_put_tree(t->search, tree);
         rc = put_entries(t, tree, p, parent_tree);
         if (t->search)
-            fmi_search_put_tree(t->search, NULL);
+            fms_search_put_tree(t->search, NULL);
     }
     if (rc == FM_OK && progress && progress(ctx, t->total_bytes, t->total_bytes))
         rc = fm_fail(FM_ECANCELLED, "stopped at the end");
     t->progress = NULL;
     if (rc != FM_OK) { /* what waits points into what the caller is about to close */
         t->broken = t->broken || t->queued > 0;
-        fmi_put_drop(t);
+        fms_put_drop(t);
     }
     return rc;
 }
@@ -390,7 +390,7 @@ static fm_status hold_packs(fm_txn *t)
     for (size_t i = 0; rc == FM_OK && i < t->packs; i++) {
         fm_digest id;
         fm_assert(fm_digest_parse(&id, t->pack[i].name, FM_HEX_CHARS));
-        rc = fmi_store_hold(t->store, FMI_HOLD_PACK, id.b, 1);
+        rc = fms_store_hold(t->store, FMS_HOLD_PACK, id.b, 1);
     }
     return rc;
 }
@@ -407,22 +407,22 @@ fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
         return fm_fail(FM_EINVAL, "the transaction failed before; begin a new one");
     if (t->packs) {
         t->broken = true; /* a second commit is refused, whatever comes of this one */
-        rc = fmi_txn_seal(t);
+        rc = fms_txn_seal(t);
         if (rc == FM_OK)
             rc = hold_packs(t);
         if (rc == FM_OK)
             rc = fm_lock_take(&lock, t->store->lock_path);
     }
     pthread_mutex_lock(&t->store->mutex);
-    fresh = lock && fmi_store_is_fresh(t->store); /* then it stays so by what follows */
+    fresh = lock && fms_store_is_fresh(t->store); /* then it stays so by what follows */
     pthread_mutex_unlock(&t->store->mutex);
     for (size_t i = 0; rc == FM_OK && i < t->packs; i++) {
-        rc = fmi_packer_place(&t->pack[i]);
+        rc = fms_packer_place(&t->pack[i]);
         t->stats.bytes_stored += t->pack[i].offset;
     }
     pthread_mutex_lock(&t->store->mutex);
     if (rc == FM_OK && fresh)
-        fmi_store_mark_fresh(t->store);
+        fms_store_mark_fresh(t->store);
     pthread_mutex_unlock(&t->store->mutex);
     fm_lock_drop(lock);
     if (rc == FM_OK && stats)

@@ -9,7 +9,7 @@ enum { COPY_BYTES = 1 << 20 };
 
 /* ==== the payload of one object ============================================================ */
 
-void fmi_payload_clear(fm_txn *t)
+void fms_payload_clear(fm_txn *t)
 {
     fm_writer_close(t->spill);
     t->spill = NULL;
@@ -28,7 +28,7 @@ static fm_status spill_held(fm_txn *t)
     return rc;
 }
 
-fm_status fmi_payload_append(fm_txn *t, const void *data, size_t len)
+fm_status fms_payload_append(fm_txn *t, const void *data, size_t len)
 {
     fm_status rc = FM_OK;
 
@@ -45,7 +45,7 @@ fm_status fmi_payload_append(fm_txn *t, const void *data, size_t len)
 
 /* ==== packs ================================================================================ */
 
-static fmi_packer *last_pack(fm_txn *t)
+static fms_packer *last_pack(fm_txn *t)
 {
     return &t->pack[t->packs - 1];
 }
@@ -60,18 +60,18 @@ static fm_status need_pack(fm_txn *t, uint32_t features)
         (last_pack(t)->features & features) == features)
         return FM_OK;
     if (t->packs)
-        rc = fmi_packer_seal(last_pack(t));
+        rc = fms_packer_seal(last_pack(t));
     if (rc == FM_OK)
         rc = fm_grow(&t->pack, &t->packs_cap, t->packs + 1, sizeof *t->pack);
     if (rc == FM_OK)
-        rc = fmi_packer_begin(&t->pack[t->packs], t->store, features);
+        rc = fms_packer_begin(&t->pack[t->packs], t->store, features);
     t->packs += rc == FM_OK;
     return rc;
 }
 
-fm_status fmi_txn_seal(fm_txn *t)
+fm_status fms_txn_seal(fm_txn *t)
 {
-    return fmi_packer_seal(last_pack(t));
+    return fms_packer_seal(last_pack(t));
 }
 
 static fm_status append_spill(fm_txn *t)
@@ -84,44 +84,44 @@ static fm_status append_spill(fm_txn *t)
         const size_t n = (size_t)FM_MIN(end - at, (uint64_t)COPY_BYTES);
         rc = fm_writer_pread(t->spill, at, part, n);
         if (rc == FM_OK)
-            rc = fmi_packer_payload(last_pack(t), part, n);
+            rc = fms_packer_payload(last_pack(t), part, n);
     }
     fm_free(part);
     return rc;
 }
 
-fm_status fmi_txn_write(fm_txn *t, fmi_put *p)
+fm_status fms_txn_write(fm_txn *t, fms_put *p)
 {
-    fm_status rc = need_pack(t, p->r.recipe.op == FMI_OP_NONE ? 0 : FMI_PACK_RECIPES);
+    fm_status rc = need_pack(t, p->r.recipe.op == FMS_OP_NONE ? 0 : FMS_PACK_RECIPES);
 
     if (rc != FM_OK)
         return rc;
-    fmi_packer *pack = last_pack(t);
+    fms_packer *pack = last_pack(t);
     const uint64_t offset = pack->offset;
     p->r.payload_bytes = p->payload_bytes;
-    rc = fmi_packer_head(pack, &p->r, p->rows);
+    rc = fms_packer_head(pack, &p->r, p->rows);
     if (rc == FM_OK && t->spill)
         rc = append_spill(t);
     if (rc == FM_OK)
-        rc = fmi_packer_payload(pack, t->payload.data, t->payload.len);
+        rc = fms_packer_payload(pack, t->payload.data, t->payload.len);
     if (rc == FM_OK)
-        rc = fmi_packer_end(pack, &p->r);
+        rc = fms_packer_end(pack, &p->r);
     if (rc != FM_OK)
         return rc;
-    fmi_staged_object *o = fm_map_get(t->staged, p->r.id.b, FM_DIGEST_BYTES);
+    fms_staged_object *o = fm_map_get(t->staged, p->r.id.b, FM_DIGEST_BYTES);
     fm_assert(o);
-    *o = (fmi_staged_object){(uint32_t)(t->packs - 1), false, offset, pack->offset - offset};
+    *o = (fms_staged_object){(uint32_t)(t->packs - 1), false, offset, pack->offset - offset};
     return FM_OK;
 }
 
-fm_status fmi_txn_read_staged(void *ctx, const fm_digest *id, uint8_t **bytes, size_t *len)
+fm_status fms_txn_read_staged(void *ctx, const fm_digest *id, uint8_t **bytes, size_t *len)
 {
     fm_txn *t = ctx;
-    const fmi_staged_object *o = fm_map_get(t->staged, id->b, FM_DIGEST_BYTES);
+    const fms_staged_object *o = fm_map_get(t->staged, id->b, FM_DIGEST_BYTES);
 
     if (!o || o->pending)
         return FM_ENOTFOUND;
-    if (o->stored_bytes > FMI_STAGED_READ_MAX_BYTES) /* its child is then coded alone */
+    if (o->stored_bytes > FMS_STAGED_READ_MAX_BYTES) /* its child is then coded alone */
         return fm_fail(FM_ECORRUPT, "a parent of this transaction is too large to be read back");
     *len = (size_t)o->stored_bytes;
     *bytes = fm_malloc(*len);

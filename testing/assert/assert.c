@@ -11,11 +11,11 @@
 #define WANTED_BYTES ((size_t)400) /* of what was expected */
 #define WEIGHT_MAX 1e6
 
-static const fmi_assert_type *const families[] = {
-    fmi_assert_text, fmi_assert_json, fmi_assert_markup, fmi_assert_overlap, fmi_assert_model};
-static const fmi_assert_type set_type = {.word = "assert-set",
-                                         .kind = FMI_SET,
-                                         .flags = FMI_TAKES_THRESHOLD,
+static const fmv_assert_type *const families[] = {
+    fmv_assert_text, fmv_assert_json, fmv_assert_markup, fmv_assert_overlap, fmv_assert_model};
+static const fmv_assert_type set_type = {.word = "assert-set",
+                                         .kind = FMV_SET,
+                                         .flags = FMV_TAKES_THRESHOLD,
                                          .threshold = NAN,
                                          .low = 0,
                                          .high = 1};
@@ -40,28 +40,28 @@ static const struct {
 
 /* ---- for the families ---- */
 
-fm_span fmi_text_at(const fm_json *v, size_t i)
+fm_span fmv_text_at(const fm_json *v, size_t i)
 {
     return fm_json_str(fm_json_is(v, FM_JSON_ARRAY) ? fm_json_at(v, i) : v);
 }
 
-size_t fmi_text_count(const fm_json *v)
+size_t fmv_text_count(const fm_json *v)
 {
     return fm_json_is(v, FM_JSON_ARRAY) ? fm_json_count(v) : 1;
 }
 
-bool fmi_is_number(const fm_json *v)
+bool fmv_is_number(const fm_json *v)
 {
     return fm_json_is(v, FM_JSON_INT) || fm_json_is(v, FM_JSON_REAL);
 }
 
-void fmi_set_grade(fmi_grade *out, bool holds)
+void fmv_set_grade(fmv_grade *out, bool holds)
 {
     out->holds = holds;
     out->score = holds ? 1 : 0;
 }
 
-void fmi_grade_at_least(fmi_grade *out, double score, double bound)
+void fmv_grade_at_least(fmv_grade *out, double score, double bound)
 {
     out->score = FM_MIN(FM_MAX(score, 0.0), 1.0);
     out->holds = score >= bound;
@@ -69,26 +69,26 @@ void fmi_grade_at_least(fmi_grade *out, double score, double bound)
              out->holds ? "not below" : "below", bound);
 }
 
-static fm_status refuse(const fmi_assertion *a, const char *where, const char *what)
+static fm_status refuse(const fmv_assertion *a, const char *where, const char *what)
 {
     return fm_fail(FM_EINVAL, "%s: expect.%s%s %s", where, a->negated ? "not-" : "", a->type->word,
                    what);
 }
 
-fm_status fmi_want_text(const fmi_assertion *a, bool may_be_empty, const char *where)
+fm_status fmv_want_text(const fmv_assertion *a, bool may_be_empty, const char *where)
 {
     if (!fm_json_is(a->value, FM_JSON_STRING))
         return refuse(a, where, "wants a string (quote numbers)");
-    if (!may_be_empty && !fmi_trim(fm_json_str(a->value)).len)
+    if (!may_be_empty && !fmv_trim(fm_json_str(a->value)).len)
         return refuse(a, where, "is empty: every answer would do");
     return FM_OK;
 }
 
-fm_status fmi_want_texts(const fmi_assertion *a, bool one_will_do, const char *where)
+fm_status fmv_want_texts(const fmv_assertion *a, bool one_will_do, const char *where)
 {
     bool list = fm_json_is(a->value, FM_JSON_ARRAY) && fm_json_count(a->value);
     if (one_will_do && !fm_json_is(a->value, FM_JSON_ARRAY))
-        return fmi_want_text(a, false, where);
+        return fmv_want_text(a, false, where);
     for (size_t i = 0; list && i < fm_json_count(a->value); i++)
         list = fm_json_is(fm_json_at(a->value, i), FM_JSON_STRING);
     return list ? FM_OK : refuse(a, where, "wants a list of strings (quote numbers)");
@@ -97,7 +97,7 @@ fm_status fmi_want_texts(const fmi_assertion *a, bool one_will_do, const char *w
 /* ---- reading ---- */
 
 typedef struct reader {
-    fmi_case *c;
+    fmv_case *c;
     const char *where;
     size_t total; /* assertions so far */
     int depth;
@@ -114,10 +114,10 @@ static bool is_beside(const char *key)
     return false;
 }
 
-static const fmi_assert_type *type_of(const char *word)
+static const fmv_assert_type *type_of(const char *word)
 {
     for (size_t f = 0; f < FM_ARRAY_LEN(families); f++)
-        for (const fmi_assert_type *t = families[f]; t->word; t++)
+        for (const fmv_assert_type *t = families[f]; t->word; t++)
             if (strcmp(t->word, word) == 0)
                 return t;
     return strcmp(word, set_type.word) == 0 ? &set_type : NULL;
@@ -133,7 +133,7 @@ static fm_status unknown_word(const char *word, const char *where)
             return fm_fail(FM_EUNSUPPORTED, "%s: expect: '%s' is not offered: %s", where, word,
                            refused[i].why);
     for (size_t f = 0; f < FM_ARRAY_LEN(families); f++)
-        for (const fmi_assert_type *t = families[f]; t->word; t++)
+        for (const fmv_assert_type *t = families[f]; t->word; t++)
             fm_buf_printf(&list, "%s%s", list.len ? ", " : "", t->word);
     fm_status rc = fm_fail(FM_EINVAL,
                            "%s: expect: unknown assertion '%.60s' (%s, assert-set, each also with "
@@ -150,24 +150,24 @@ static fm_status read_number(double *out, const fm_json *spec, const char *key, 
     if (!v)
         return FM_OK;
     *out = fm_json_real(v, NAN);
-    if (!fmi_is_number(v) || !(*out >= low && *out <= high))
+    if (!fmv_is_number(v) || !(*out >= low && *out <= high))
         return fm_fail(FM_EINVAL, "%s: expect: '%s' wants a number, %g to %g", where, key, low,
                        high);
     return FM_OK;
 }
 
 /* Keys that would say nothing beside this word. */
-static fm_status check_beside(const fmi_assertion *a, const fm_json *spec, const char *where)
+static fm_status check_beside(const fmv_assertion *a, const fm_json *spec, const char *where)
 {
-    const fmi_assert_type *t = a->type;
+    const fmv_assert_type *t = a->type;
     const struct {
         const char *key;
         bool may, must;
     } rule[] = {
-        {"threshold", t->flags & (FMI_TAKES_THRESHOLD | FMI_NEEDS_THRESHOLD),
-         t->flags & FMI_NEEDS_THRESHOLD},
-        {"n", t->flags & FMI_TAKES_N, false},
-        {"model", t->role != FMI_NO_HELPER, t->role != FMI_NO_HELPER},
+        {"threshold", t->flags & (FMV_TAKES_THRESHOLD | FMV_NEEDS_THRESHOLD),
+         t->flags & FMV_NEEDS_THRESHOLD},
+        {"n", t->flags & FMV_TAKES_N, false},
+        {"model", t->role != FMV_NO_HELPER, t->role != FMV_NO_HELPER},
     };
     for (size_t i = 0; i < FM_ARRAY_LEN(rule); i++) {
         bool has = fm_json_get(spec, rule[i].key) != NULL;
@@ -197,15 +197,15 @@ static fm_status read_name(const char **out, const fm_json *spec, const char *ke
     return FM_OK;
 }
 
-static fm_status read_list(reader *r, const fm_json *list, fmi_assertion **out, size_t *count);
+static fm_status read_list(reader *r, const fm_json *list, fmv_assertion **out, size_t *count);
 
-static fm_status read_part(reader *r, fmi_assertion *a)
+static fm_status read_part(reader *r, fmv_assertion *a)
 {
     if (!fm_json_is(a->value, FM_JSON_ARRAY) || !fm_json_count(a->value))
         return fm_fail(FM_EINVAL, "%s: expect.assert-set wants a list of assertions", r->where);
-    if (r->depth >= FMI_SETS_DEEP_MAX)
+    if (r->depth >= FMV_SETS_DEEP_MAX)
         return fm_fail(FM_ELIMIT, "%s: expect: assert-set is nested deeper than %d", r->where,
-                       FMI_SETS_DEEP_MAX);
+                       FMV_SETS_DEEP_MAX);
     r->depth++;
     fm_status rc = read_list(r, a->value, &a->part, &a->part_count);
     r->depth--;
@@ -213,21 +213,21 @@ static fm_status read_part(reader *r, fmi_assertion *a)
 }
 
 /* spec: the mapping that it stands in, for what is beside it. */
-static fm_status read_one(reader *r, fmi_assertion *a, const char *word, const fm_json *value,
+static fm_status read_one(reader *r, fmv_assertion *a, const char *word, const fm_json *value,
                           const fm_json *spec)
 {
     bool negated = strncmp(word, "not-", 4) == 0;
-    const fmi_assert_type *t = type_of(negated ? word + 4 : word);
+    const fmv_assert_type *t = type_of(negated ? word + 4 : word);
     double n = 1;
     if (!t)
         return unknown_word(word, r->where);
-    if (++r->total > FMI_ASSERTIONS_MAX)
-        return fm_fail(FM_ELIMIT, "%s: more than %u assertions", r->where, FMI_ASSERTIONS_MAX);
-    *a = (fmi_assertion){.kind = t->kind,
+    if (++r->total > FMV_ASSERTIONS_MAX)
+        return fm_fail(FM_ELIMIT, "%s: more than %u assertions", r->where, FMV_ASSERTIONS_MAX);
+    *a = (fmv_assertion){.kind = t->kind,
                          .negated = negated,
                          .value = value,
                          .type = t,
-                         .ignore_case = r->c->ignore_case || (t->flags & FMI_ICASE),
+                         .ignore_case = r->c->ignore_case || (t->flags & FMV_ICASE),
                          .weight = 1,
                          .threshold = t->threshold,
                          .low = NAN,
@@ -248,9 +248,9 @@ static fm_status read_one(reader *r, fmi_assertion *a, const char *word, const f
     if (rc < 0)
         return rc;
     a->n = (uint32_t)n;
-    if (t->role != FMI_NO_HELPER)
+    if (t->role != FMV_NO_HELPER)
         a->helper = r->c->helper_count++;
-    if (t->flags & FMI_NEEDS_LOGPROBS)
+    if (t->flags & FMV_NEEDS_LOGPROBS)
         r->c->wants_logprobs = true;
     if (a->metric || a->weight < 1 || a->weight > 1 || !isnan(a->threshold) || t->role)
         r->c->graded = true;
@@ -258,7 +258,7 @@ static fm_status read_one(reader *r, fmi_assertion *a, const char *word, const f
 }
 
 /* {type: contains, value: x, weight: 2}, as promptfoo writes it. */
-static fm_status read_typed(reader *r, fmi_assertion *a, const fm_json *spec)
+static fm_status read_typed(reader *r, fmv_assertion *a, const fm_json *spec)
 {
     const char *word = fm_json_cstr(fm_json_get(spec, "type"), NULL);
     for (void *it = fm_json_iter(spec); it; it = fm_json_next(spec, it))
@@ -277,7 +277,7 @@ static fm_status read_typed(reader *r, fmi_assertion *a, const fm_json *spec)
 }
 
 /* One mapping: words to values, or one word and what is beside it. */
-static fm_status read_mapping(reader *r, const fm_json *spec, fmi_assertion **out, size_t *count)
+static fm_status read_mapping(reader *r, const fm_json *spec, fmv_assertion **out, size_t *count)
 {
     size_t words = 0, others = 0;
     for (void *it = fm_json_iter(spec); it; it = fm_json_next(spec, it))
@@ -291,7 +291,7 @@ static fm_status read_mapping(reader *r, const fm_json *spec, fmi_assertion **ou
     if (!typed && (fm_json_get(spec, "value") || fm_json_get(spec, "assert")))
         return fm_fail(FM_EINVAL, "%s: expect: 'value' and 'assert' go with 'type'", r->where);
     size_t more = typed ? 1 : words;
-    fmi_assertion *all = fm_realloc(*out, (*count + more) * sizeof *all);
+    fmv_assertion *all = fm_realloc(*out, (*count + more) * sizeof *all);
     if (!all)
         return FM_ENOMEM;
     *out = all;
@@ -299,7 +299,7 @@ static fm_status read_mapping(reader *r, const fm_json *spec, fmi_assertion **ou
     for (void *it = fm_json_iter(spec); rc == FM_OK && it; it = fm_json_next(spec, it)) {
         if (is_beside(fm_json_iter_key(it)) && !(typed && it == fm_json_iter(spec)))
             continue;
-        fmi_assertion *a = &all[(*count)++];
+        fmv_assertion *a = &all[(*count)++];
         memset(a, 0, sizeof *a);
         rc = typed ? read_typed(r, a, spec)
                    : read_one(r, a, fm_json_iter_key(it), fm_json_iter_value(it), spec);
@@ -309,7 +309,7 @@ static fm_status read_mapping(reader *r, const fm_json *spec, fmi_assertion **ou
     return rc;
 }
 
-static fm_status need_weight(const fmi_assertion *a, size_t n, const char *where)
+static fm_status need_weight(const fmv_assertion *a, size_t n, const char *where)
 {
     for (size_t i = 0; i < n; i++)
         if (a[i].weight > 0)
@@ -318,7 +318,7 @@ static fm_status need_weight(const fmi_assertion *a, size_t n, const char *where
              : FM_OK;
 }
 
-static fm_status read_list(reader *r, const fm_json *list, fmi_assertion **out, size_t *count)
+static fm_status read_list(reader *r, const fm_json *list, fmv_assertion **out, size_t *count)
 {
     bool many = fm_json_is(list, FM_JSON_ARRAY);
     fm_status rc = FM_OK;
@@ -332,16 +332,16 @@ static fm_status read_list(reader *r, const fm_json *list, fmi_assertion **out, 
     return rc == FM_OK ? need_weight(*out, *count, r->where) : rc;
 }
 
-fm_status fmi_expect_read(fmi_case *c, const char *where)
+fm_status fmv_expect_read(fmv_case *c, const char *where)
 {
     const fm_json *expect = fm_json_get(c->doc, "expect");
     reader r = {.c = c, .where = where};
     c->threshold = NAN;
     fm_status rc = read_list(&r, expect, &c->assertion, &c->assertion_count);
-    if (rc == FM_OK && c->assertion_count == 0 && (c->kind == FMI_MFT || expect))
+    if (rc == FM_OK && c->assertion_count == 0 && (c->kind == FMV_MFT || expect))
         rc = fm_fail(FM_EINVAL, "%s: 'expect' is %s: the case could not fail", where,
                      expect ? "empty" : "missing");
-    if (rc == FM_OK && c->kind == FMI_DIR && !fm_json_get(c->doc, "pairs"))
+    if (rc == FM_OK && c->kind == FMV_DIR && !fm_json_get(c->doc, "pairs"))
         rc = fm_fail(FM_EINVAL,
                      "%s: DIR compares log-probabilities: give 'continuation', or 'pairs'", where);
     const fm_json *t = fm_json_get(c->doc, "threshold");
@@ -350,54 +350,54 @@ fm_status fmi_expect_read(fmi_case *c, const char *where)
     if (rc == FM_OK && t) {
         c->threshold = fm_json_real(t, NAN);
         c->graded = true;
-        if (!fmi_is_number(t) || !(c->threshold > 0 && c->threshold <= 1))
+        if (!fmv_is_number(t) || !(c->threshold > 0 && c->threshold <= 1))
             rc = fm_fail(FM_EINVAL, "%s: 'threshold' wants a number above 0, at most 1", where);
     }
     return rc;
 }
 
-static void release_list(fmi_assertion *a, size_t n)
+static void release_list(fmv_assertion *a, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        fmi_pattern_free(a[i].regex);
-        fmi_schema_free(a[i].schema);
+        fmv_pattern_free(a[i].regex);
+        fmv_schema_free(a[i].schema);
         release_list(a[i].part, a[i].part_count);
     }
     fm_free(a);
 }
 
-void fmi_expect_release(fmi_case *c)
+void fmv_expect_release(fmv_case *c)
 {
     release_list(c->assertion, c->assertion_count);
     c->assertion = NULL;
     c->assertion_count = 0;
 }
 
-static fm_status each_helper(const fmi_assertion *a, size_t n, fmi_assertion_fn each, void *ctx)
+static fm_status each_helper(const fmv_assertion *a, size_t n, fmv_assertion_fn each, void *ctx)
 {
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = a[i].kind == FMI_SET               ? each_helper(a[i].part, a[i].part_count, each, ctx)
-             : a[i].type->role != FMI_NO_HELPER ? each(ctx, &a[i])
+        rc = a[i].kind == FMV_SET               ? each_helper(a[i].part, a[i].part_count, each, ctx)
+             : a[i].type->role != FMV_NO_HELPER ? each(ctx, &a[i])
                                                 : FM_OK;
     return rc;
 }
 
-fm_status fmi_each_helper(const fmi_case *c, fmi_assertion_fn each, void *ctx)
+fm_status fmv_each_helper(const fmv_case *c, fmv_assertion_fn each, void *ctx)
 {
     return each_helper(c->assertion, c->assertion_count, each, ctx);
 }
 
 /* ---- grading ---- */
 
-static fm_status explain(const fmi_assertion *a, const fmi_answer *said, const fmi_grade *g,
+static fm_status explain(const fmv_assertion *a, const fmv_answer *said, const fmv_grade *g,
                          fm_buf *detail)
 {
     fm_buf shown;
-    fm_span got = fmi_clip(said->text, SHOWN_BYTES);
+    fm_span got = fmv_clip(said->text, SHOWN_BYTES);
     fm_buf_init(&shown, 0);
     fm_status rc = a->value ? fm_json_write(&shown, a->value, FM_JSON_COMPACT) : FM_OK;
-    fm_span want = fmi_clip(fm_buf_span(&shown), WANTED_BYTES);
+    fm_span want = fmv_clip(fm_buf_span(&shown), WANTED_BYTES);
     fm_buf_printf(detail, "expected %s%s %.*s, got \"%.*s\"", a->negated ? "not-" : "",
                   a->type->word, (int)want.len, (const char *)want.data, (int)got.len,
                   (const char *)got.data);
@@ -407,7 +407,7 @@ static fm_status explain(const fmi_assertion *a, const fmi_answer *said, const f
     return rc == FM_OK ? fm_buf_ok(detail) : rc;
 }
 
-static void add_metric(fmi_metrics *m, const fmi_assertion *a, const fmi_grade *g)
+static void add_metric(fmv_metrics *m, const fmv_assertion *a, const fmv_grade *g)
 {
     size_t i = 0;
     double weight = a->weight > 0 ? a->weight : 1;
@@ -425,7 +425,7 @@ static void add_metric(fmi_metrics *m, const fmi_assertion *a, const fmi_grade *
     m->m[i].weight += weight;
 }
 
-fm_json *fmi_metrics_json(const fmi_metrics *m)
+fm_json *fmv_metrics_json(const fmv_metrics *m)
 {
     fm_json *o = m->count ? fm_json_new_object() : NULL;
     for (size_t i = 0; o && i < m->count; i++)
@@ -436,17 +436,17 @@ fm_json *fmi_metrics_json(const fmi_metrics *m)
     return o;
 }
 
-static fm_status grade_list(const fmi_assertion *a, size_t n, double threshold,
-                            const fmi_answer *said, fmi_grade *out, fm_buf *detail,
-                            fmi_metrics *metrics);
+static fm_status grade_list(const fmv_assertion *a, size_t n, double threshold,
+                            const fmv_answer *said, fmv_grade *out, fm_buf *detail,
+                            fmv_metrics *metrics);
 
-static fm_status grade_one(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out,
-                           fm_buf *detail, fmi_metrics *metrics)
+static fm_status grade_one(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out,
+                           fm_buf *detail, fmv_metrics *metrics)
 {
     fm_buf why; /* of a set: which part broke it */
     fm_buf_init(&why, 0);
     memset(out, 0, sizeof *out);
-    fm_status rc = a->kind == FMI_SET
+    fm_status rc = a->kind == FMV_SET
                        ? grade_list(a->part, a->part_count, a->threshold, said, out, &why, metrics)
                        : a->type->check(a, said, out);
     if (a->negated) {
@@ -466,9 +466,9 @@ static fm_status grade_one(const fmi_assertion *a, const fmi_answer *said, fmi_g
 }
 
 /* holds: all of them, or the weighted mean of the scores where there is a threshold. */
-static fm_status grade_list(const fmi_assertion *a, size_t n, double threshold,
-                            const fmi_answer *said, fmi_grade *out, fm_buf *detail,
-                            fmi_metrics *metrics)
+static fm_status grade_list(const fmv_assertion *a, size_t n, double threshold,
+                            const fmv_answer *said, fmv_grade *out, fm_buf *detail,
+                            fmv_metrics *metrics)
 {
     double sum = 0, weight = 0;
     bool all = true;
@@ -476,7 +476,7 @@ static fm_status grade_list(const fmi_assertion *a, size_t n, double threshold,
     fm_buf why;
     fm_buf_init(&why, 0);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        fmi_grade g;
+        fmv_grade g;
         fm_buf ignored;
         fm_buf_init(&ignored, 0);
         rc = grade_one(&a[i], said, &g, a[i].weight > 0 ? &why : &ignored, metrics);
@@ -499,17 +499,17 @@ static fm_status grade_list(const fmi_assertion *a, size_t n, double threshold,
     return rc == FM_OK ? fm_buf_ok(detail) : rc;
 }
 
-fm_status fmi_expect_grade(const fmi_case *c, const fmi_answer *said, fmi_grade *out,
-                           fm_buf *detail, fmi_metrics *metrics)
+fm_status fmv_expect_grade(const fmv_case *c, const fmv_answer *said, fmv_grade *out,
+                           fm_buf *detail, fmv_metrics *metrics)
 {
     memset(out, 0, sizeof *out);
     return grade_list(c->assertion, c->assertion_count, c->threshold, said, out, detail, metrics);
 }
 
-fm_status fmi_assert_check(const fmi_assertion *a, fm_span text, bool *holds, fm_buf *detail)
+fm_status fmv_assert_check(const fmv_assertion *a, fm_span text, bool *holds, fm_buf *detail)
 {
-    fmi_grade g;
-    const fmi_answer said = {.text = text, .finish = ""};
+    fmv_grade g;
+    const fmv_answer said = {.text = text, .finish = ""};
     fm_status rc = grade_one(a, &said, &g, detail, NULL);
     *holds = g.holds;
     return rc;

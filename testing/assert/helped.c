@@ -6,7 +6,7 @@
 #include "store/base/mem.h"
 #include "testing/assert/assert.h"
 
-fm_status fmi_help_text(fmi_help *h, fm_span text)
+fm_status fmv_help_text(fmv_help *h, fm_span text)
 {
     fm_buf *all = fm_realloc(h->text, (h->texts + 1) * sizeof *all);
     if (!all)
@@ -17,7 +17,7 @@ fm_status fmi_help_text(fmi_help *h, fm_span text)
     return fm_buf_ok(&all[h->texts++]);
 }
 
-fm_status fmi_cosine(double *out, const float *a, const float *b, size_t n)
+fm_status fmv_cosine(double *out, const float *a, const float *b, size_t n)
 {
     double ab = 0, aa = 0, bb = 0;
     for (size_t i = 0; i < n; i++) {
@@ -31,7 +31,7 @@ fm_status fmi_cosine(double *out, const float *a, const float *b, size_t n)
                : fm_fail(FM_EUNSUPPORTED, "the embedder's states are not finite");
 }
 
-fm_status fmi_class_of(uint32_t *out, const fm_model *m, const char *label)
+fm_status fmv_class_of(uint32_t *out, const fm_model *m, const char *label)
 {
     fm_buf list;
     fm_buf_init(&list, 4096);

@@ -8,7 +8,7 @@
 
 #define SEARCH_BYTES_MAX ((size_t)4 << 20) /* looked at for JSON inside one answer */
 
-static fm_status read_fields(fmi_assertion *a, const char *where)
+static fm_status read_fields(fmv_assertion *a, const char *where)
 {
     if (!fm_json_is(a->value, FM_JSON_OBJECT) && !fm_json_bool(a->value, false))
         return fm_fail(FM_EINVAL, "%s: expect.%s%s wants true or a mapping of fields", where,
@@ -16,7 +16,7 @@ static fm_status read_fields(fmi_assertion *a, const char *where)
     return FM_OK;
 }
 
-static fm_status read_schema(fmi_assertion *a, const char *where)
+static fm_status read_schema(fmv_assertion *a, const char *where)
 {
     char at[640];
     if (fm_json_bool(a->value, false))
@@ -25,7 +25,7 @@ static fm_status read_schema(fmi_assertion *a, const char *where)
         return fm_fail(FM_EINVAL, "%s: expect.%s wants true or a JSON Schema", where,
                        a->type->word);
     snprintf(at, sizeof at, "%s: expect.%s", where, a->type->word);
-    return fmi_schema_new(&a->schema, a->value, at);
+    return fmv_schema_new(&a->schema, a->value, at);
 }
 
 /* *got NULL: not JSON. */
@@ -40,41 +40,41 @@ static fm_status parsed(fm_json **got, fm_span text)
 }
 
 /* true = any JSON value; a mapping: an object that has these fields with these values. */
-static fm_status check_fields(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_fields(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     const fm_json *want = a->value;
     fm_json *got = NULL;
-    fm_status rc = parsed(&got, fmi_trim(said->text));
+    fm_status rc = parsed(&got, fmv_trim(said->text));
     bool fits = got && (!fm_json_is(want, FM_JSON_OBJECT) || fm_json_is(got, FM_JSON_OBJECT));
     for (void *it = fm_json_iter(want); fits && it; it = fm_json_next(want, it))
         fits = fm_json_equal(fm_json_get(got, fm_json_iter_key(it)), fm_json_iter_value(it));
     fm_json_free(got);
-    fmi_set_grade(out, fits);
+    fmv_set_grade(out, fits);
     return rc;
 }
 
 /* JSON that satisfies the schema, if there is one. Keeps the first reason why not. */
-static fm_status fits_schema(const fmi_assertion *a, fm_span text, uint32_t *steps, bool *fits,
-                             fmi_grade *out)
+static fm_status fits_schema(const fmv_assertion *a, fm_span text, uint32_t *steps, bool *fits,
+                             fmv_grade *out)
 {
     fm_json *got = NULL;
     char why[sizeof out->note] = "";
     fm_status rc = parsed(&got, text);
     *fits = got != NULL;
     if (rc == FM_OK && got && a->schema)
-        rc = fmi_schema_check(a->schema, got, steps, fits, why, sizeof why);
+        rc = fmv_schema_check(a->schema, got, steps, fits, why, sizeof why);
     fm_json_free(got);
     if (!*fits && !out->note[0])
         snprintf(out->note, sizeof out->note, "%s", why);
     return rc;
 }
 
-static fm_status check_whole(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_whole(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     uint32_t steps = 0;
     bool fits = false;
-    fm_status rc = fits_schema(a, fmi_trim(said->text), &steps, &fits, out);
-    fmi_set_grade(out, fits);
+    fm_status rc = fits_schema(a, fmv_trim(said->text), &steps, &fits, out);
+    fmv_set_grade(out, fits);
     return rc;
 }
 
@@ -103,17 +103,17 @@ static void find_ends(size_t *end, size_t *open, fm_span s, size_t from)
 }
 
 /* Nothing was found when the search ended: no reason to say that something is not there. */
-static fm_status gave_up(const fmi_assertion *a, fmi_grade *out)
+static fm_status gave_up(const fmv_assertion *a, fmv_grade *out)
 {
     if (a->negated)
         return fm_fail(FM_ELIMIT, "the search for JSON in the answer took too long");
     snprintf(out->note, sizeof out->note, "none was found before the search took too long");
-    fmi_set_grade(out, false);
+    fmv_set_grade(out, false);
     return FM_OK;
 }
 
-static fm_status search(const fmi_assertion *a, fm_span s, size_t *end, size_t *open,
-                        fmi_grade *out)
+static fm_status search(const fmv_assertion *a, fm_span s, size_t *end, size_t *open,
+                        fmv_grade *out)
 {
     size_t looked = 0;
     uint32_t steps = 0; /* over all that is found */
@@ -133,11 +133,11 @@ static fm_status search(const fmi_assertion *a, fm_span s, size_t *end, size_t *
         if (n)
             rc = fits_schema(a, (fm_span){s.data + i, n}, &steps, &fits, out);
     }
-    fmi_set_grade(out, fits);
+    fmv_set_grade(out, fits);
     return rc;
 }
 
-static fm_status check_inside(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_inside(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     size_t *end = fm_calloc(said->text.len + 1, sizeof *end);
     size_t *open = fm_calloc(said->text.len + 1, sizeof *open);
@@ -147,19 +147,19 @@ static fm_status check_inside(const fmi_assertion *a, const fmi_answer *said, fm
     return rc;
 }
 
-const fmi_assert_type fmi_assert_json[] = {
+const fmv_assert_type fmv_assert_json[] = {
     {.word = "json",
-     .kind = FMI_JSON,
+     .kind = FMV_JSON,
      .threshold = NAN,
      .read = read_fields,
      .check = check_fields},
     {.word = "is-json",
-     .kind = FMI_RULE,
+     .kind = FMV_RULE,
      .threshold = NAN,
      .read = read_schema,
      .check = check_whole},
     {.word = "contains-json",
-     .kind = FMI_RULE,
+     .kind = FMV_RULE,
      .threshold = NAN,
      .read = read_schema,
      .check = check_inside},

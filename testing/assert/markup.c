@@ -100,7 +100,7 @@ static bool take_name(reader *r, name *out)
     size_t from = r->at, next = r->at;
     for (; r->at < r->s.len; r->at = next) {
         next = r->at;
-        if (!name_char(fmi_next_point(r->s, &next), r->at == from))
+        if (!name_char(fmv_next_point(r->s, &next), r->at == from))
             break;
     }
     *out = (name){r->s.data + from, r->at - from};
@@ -393,12 +393,12 @@ static bool is_element(reader *r)
 
 enum { IS_XML, HAS_XML, IS_HTML, HAS_HTML };
 
-static bool of_html(const fmi_assertion *a)
+static bool of_html(const fmv_assertion *a)
 {
     return a->type->how == IS_HTML || a->type->how == HAS_HTML;
 }
 
-static fm_status read_markup(fmi_assertion *a, const char *where)
+static fm_status read_markup(fmv_assertion *a, const char *where)
 {
     if (fm_json_bool(a->value, false))
         return FM_OK;
@@ -412,14 +412,14 @@ static fm_status read_markup(fmi_assertion *a, const char *where)
         if (fm_json_str(fm_json_at(a->value, i)).len > PATH_BYTES_MAX)
             return fm_fail(FM_ELIMIT, "%s: expect.%s: a path has more than %zu bytes", where,
                            a->type->word, PATH_BYTES_MAX);
-    return fmi_want_texts(a, false, where);
+    return fmv_want_texts(a, false, where);
 }
 
-static fm_status check_whole(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_whole(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    reader r = {.s = fmi_trim(said->text), .html = of_html(a), .paths = a->value};
+    reader r = {.s = fmv_trim(said->text), .html = of_html(a), .paths = a->value};
     bool ok = r.s.len ? is_document(&r) : wrong(&r, "it is empty");
-    fmi_set_grade(out, ok);
+    fmv_set_grade(out, ok);
     if (!ok)
         snprintf(out->note, sizeof out->note, "%s, at byte %zu", r.why, r.at);
     return FM_OK;
@@ -443,7 +443,7 @@ static bool may_begin(fm_span s, size_t i)
                                 s.data[i + 1] == '_');
 }
 
-static fm_status check_inside(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_inside(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     size_t looked = 0;
     bool found = false;
@@ -464,15 +464,15 @@ static fm_status check_inside(const fmi_assertion *a, const fmi_answer *said, fm
             return fm_fail(FM_ELIMIT, "the search for elements in the answer took too long");
         snprintf(out->note, sizeof out->note, "none was found before the search took too long");
     }
-    fmi_set_grade(out, found);
+    fmv_set_grade(out, found);
     return FM_OK;
 }
 
 #define MARKUP(w, h, c)                                                                            \
     {                                                                                              \
-        .word = w, .kind = FMI_RULE, .how = h, .threshold = NAN, .read = read_markup, .check = c   \
+        .word = w, .kind = FMV_RULE, .how = h, .threshold = NAN, .read = read_markup, .check = c   \
     }
-const fmi_assert_type fmi_assert_markup[] = {
+const fmv_assert_type fmv_assert_markup[] = {
     MARKUP("is-xml", IS_XML, check_whole),
     MARKUP("contains-xml", HAS_XML, check_inside),
     MARKUP("is-html", IS_HTML, check_whole),

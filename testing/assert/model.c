@@ -1,7 +1,7 @@
 /* model.c - assertions that ask a model: how sure the answer's own was, and what an
  * embedder, a classifier or a judge of the repository says of it.
  *
- * A judge's prompt and the form of its reply are fixed (FMI_JUDGE_VERSION) and in SUITES.md. It
+ * A judge's prompt and the form of its reply are fixed (FMV_JUDGE_VERSION) and in SUITES.md. It
  * decodes greedily under a grammar of the form; a reply that is not of it is the case's error. */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { PERPLEXITY, PERPLEXITY_SCORE, RUBRIC, FACTUALITY, CLOSED_QA };
 
 /* ---- of its own tokens ---- */
 
-static fm_status read_alone(fmi_assertion *a, const char *where)
+static fm_status read_alone(fmv_assertion *a, const char *where)
 {
     if (!fm_json_is(a->value, FM_JSON_BOOL) || !fm_json_bool(a->value, false))
         return fm_fail(FM_EINVAL, "%s: expect.%s wants true, and its bound as 'threshold'", where,
@@ -24,7 +24,7 @@ static fm_status read_alone(fmi_assertion *a, const char *where)
     return FM_OK;
 }
 
-static fm_status check_perplexity(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_perplexity(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     double sum = 0;
     if (!said->logprobs || !said->tokens)
@@ -42,63 +42,63 @@ static fm_status check_perplexity(const fmi_assertion *a, const fmi_answer *said
 
 /* ---- similar ---- */
 
-static fm_status read_similar(fmi_assertion *a, const char *where)
+static fm_status read_similar(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmi_want_texts(a, true, where);
-    for (size_t i = 0; rc == FM_OK && i < fmi_text_count(a->value); i++)
-        if (!fmi_trim(fmi_text_at(a->value, i)).len)
+    fm_status rc = fmv_want_texts(a, true, where);
+    for (size_t i = 0; rc == FM_OK && i < fmv_text_count(a->value); i++)
+        if (!fmv_trim(fmv_text_at(a->value, i)).len)
             rc = fm_fail(FM_EINVAL, "%s: expect.similar[%zu] is empty", where, i);
-    if (rc == FM_OK && fmi_text_count(a->value) > TEXTS_MAX)
+    if (rc == FM_OK && fmv_text_count(a->value) > TEXTS_MAX)
         rc = fm_fail(FM_ELIMIT, "%s: expect.similar: more than %u texts", where, TEXTS_MAX);
     return rc;
 }
 
-static fm_status ask_similar(const fmi_assertion *a, const fmi_answer *said, fmi_help *h)
+static fm_status ask_similar(const fmv_assertion *a, const fmv_answer *said, fmv_help *h)
 {
-    fm_status rc = fmi_help_text(h, said->text);
-    for (size_t i = 0; rc == FM_OK && i < fmi_text_count(a->value); i++)
-        rc = fmi_help_text(h, fmi_text_at(a->value, i));
+    fm_status rc = fmv_help_text(h, said->text);
+    for (size_t i = 0; rc == FM_OK && i < fmv_text_count(a->value); i++)
+        rc = fmv_help_text(h, fmv_text_at(a->value, i));
     return rc;
 }
 
-static fm_status check_similar(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_similar(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    const fmi_help *h = &said->help[a->helper];
+    const fmv_help *h = &said->help[a->helper];
     double best = h->ids[0].count ? -1 : 0;
     fm_status rc = FM_OK;
     for (size_t i = 1; rc == FM_OK && h->ids[0].count && i < h->texts; i++) {
         double one = 0;
-        rc = fmi_cosine(&one, h->out, h->out + i * h->width, h->width);
+        rc = fmv_cosine(&one, h->out, h->out + i * h->width, h->width);
         best = FM_MAX(best, one);
     }
-    fmi_grade_at_least(out, best, a->threshold);
+    fmv_grade_at_least(out, best, a->threshold);
     return rc;
 }
 
 /* ---- classifier ---- */
 
-static fm_status read_label(fmi_assertion *a, const char *where)
+static fm_status read_label(fmv_assertion *a, const char *where)
 {
-    return fmi_want_text(a, false, where);
+    return fmv_want_text(a, false, where);
 }
 
-static fm_status ask_whole(const fmi_assertion *a, const fmi_answer *said, fmi_help *h)
+static fm_status ask_whole(const fmv_assertion *a, const fmv_answer *said, fmv_help *h)
 {
     (void)a;
-    return fmi_help_text(h, said->text);
+    return fmv_help_text(h, said->text);
 }
 
-static fm_status check_label(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_label(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    const fmi_help *h = &said->help[a->helper];
+    const fmv_help *h = &said->help[a->helper];
     uint32_t k = 0;
-    fm_status rc = fmi_class_of(&k, h->model, fm_json_cstr(a->value, ""));
+    fm_status rc = fmv_class_of(&k, h->model, fm_json_cstr(a->value, ""));
     if (rc < 0)
         return rc;
     double p = h->ids[0].count ? exp((double)h->out[k]) : 0;
     if (isnan(p))
         return fm_fail(FM_EUNSUPPORTED, "the classifier's probabilities are not finite");
-    fmi_grade_at_least(out, p, a->threshold);
+    fmv_grade_at_least(out, p, a->threshold);
     return FM_OK;
 }
 
@@ -126,13 +126,13 @@ static const char *const forms[] = {
                   "\"required\":[\"reason\",\"pass\"]}",
 };
 
-const char *fmi_judge_form(const fmi_assertion *a)
+const char *fmv_judge_form(const fmv_assertion *a)
 {
     return forms[a->type->how];
 }
 
 /* %q the question, then %s: what the case wants, the answer. Both are texts as they are. */
-static fm_status ask_judge(const fmi_assertion *a, const fmi_answer *said, fmi_help *h)
+static fm_status ask_judge(const fmv_assertion *a, const fmv_answer *said, fmv_help *h)
 {
     fm_buf b;
     bool wanted = false;
@@ -148,12 +148,12 @@ static fm_status ask_judge(const fmi_assertion *a, const fmi_answer *said, fmi_h
     }
     fm_status rc = fm_buf_ok(&b);
     if (rc == FM_OK)
-        rc = fmi_help_text(h, fm_buf_span(&b));
+        rc = fmv_help_text(h, fm_buf_span(&b));
     fm_buf_release(&b);
     return rc;
 }
 
-static fm_status graded(const fmi_assertion *a, const fm_json *reply, fmi_grade *out)
+static fm_status graded(const fmv_assertion *a, const fm_json *reply, fmv_grade *out)
 {
     const fm_json *pass = fm_json_get(reply, "pass"), *choice = fm_json_get(reply, "choice");
     double score = fm_json_real(fm_json_get(reply, "score"), NAN);
@@ -172,13 +172,13 @@ static fm_status graded(const fmi_assertion *a, const fm_json *reply, fmi_grade 
     out->score = a->type->how == RUBRIC ? score : out->holds ? 1 : 0;
     if (a->type->how == RUBRIC && !isnan(a->threshold))
         out->holds = out->holds && score >= a->threshold;
-    fm_span why = fmi_clip(fm_json_str(fm_json_get(reply, "reason")), 120);
+    fm_span why = fmv_clip(fm_json_str(fm_json_get(reply, "reason")), 120);
     snprintf(out->note, sizeof out->note, "judge: %s%s%.3g, \"%.*s\"", c, *c ? ", " : "",
              out->score, (int)why.len, (const char *)why.data);
     return FM_OK;
 }
 
-fm_status fmi_judge_reply(const fmi_assertion *a, fm_span text, fmi_grade *out)
+fm_status fmv_judge_reply(const fmv_assertion *a, fm_span text, fmv_grade *out)
 {
     fm_json *reply = NULL;
     fm_status rc = fm_json_parse(&reply, text, "the judge's reply");
@@ -188,47 +188,47 @@ fm_status fmi_judge_reply(const fmi_assertion *a, fm_span text, fmi_grade *out)
     return rc;
 }
 
-static fm_status check_judge(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_judge(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    const fmi_help *h = &said->help[a->helper];
+    const fmv_help *h = &said->help[a->helper];
     if (strcmp(h->gen.finish, "error") == 0)
         return fm_fail(FM_EUNSUPPORTED, "the judge gave up: %s", fm_buf_cstr(&h->gen.text));
-    return fmi_judge_reply(a, fm_buf_span(&h->gen.text), out);
+    return fmv_judge_reply(a, fm_buf_span(&h->gen.text), out);
 }
 
-static fm_status read_rubric(fmi_assertion *a, const char *where)
+static fm_status read_rubric(fmv_assertion *a, const char *where)
 {
-    return fmi_want_text(a, false, where);
+    return fmv_want_text(a, false, where);
 }
 
 #define JUDGE(w, h, f)                                                                             \
     {                                                                                              \
-        .word = w, .kind = FMI_RULE, .how = h, .flags = f, .role = FMI_JUDGE, .threshold = NAN,    \
+        .word = w, .kind = FMV_RULE, .how = h, .flags = f, .role = FMV_JUDGE, .threshold = NAN,    \
         .low = 1e-6, .high = 1, .read = read_rubric, .check = check_judge, .ask = ask_judge        \
     }
-const fmi_assert_type fmi_assert_model[] = {
+const fmv_assert_type fmv_assert_model[] = {
     {.word = "perplexity",
-     .kind = FMI_RULE,
+     .kind = FMV_RULE,
      .how = PERPLEXITY,
-     .flags = FMI_NEEDS_THRESHOLD | FMI_NEEDS_LOGPROBS,
+     .flags = FMV_NEEDS_THRESHOLD | FMV_NEEDS_LOGPROBS,
      .threshold = NAN,
      .low = 1,
      .high = 1e9,
      .read = read_alone,
      .check = check_perplexity},
     {.word = "perplexity-score",
-     .kind = FMI_RULE,
+     .kind = FMV_RULE,
      .how = PERPLEXITY_SCORE,
-     .flags = FMI_TAKES_THRESHOLD | FMI_NEEDS_LOGPROBS,
+     .flags = FMV_TAKES_THRESHOLD | FMV_NEEDS_LOGPROBS,
      .threshold = 0.5,
      .low = 1e-6,
      .high = 0.5,
      .read = read_alone,
      .check = check_perplexity},
     {.word = "similar",
-     .kind = FMI_TEXTS,
-     .flags = FMI_TAKES_THRESHOLD,
-     .role = FMI_EMBEDDER,
+     .kind = FMV_TEXTS,
+     .flags = FMV_TAKES_THRESHOLD,
+     .role = FMV_EMBEDDER,
      .threshold = 0.75,
      .low = -1,
      .high = 1,
@@ -236,16 +236,16 @@ const fmi_assert_type fmi_assert_model[] = {
      .check = check_similar,
      .ask = ask_similar},
     {.word = "classifier",
-     .kind = FMI_RULE,
-     .flags = FMI_NEEDS_THRESHOLD,
-     .role = FMI_CLASSIFIER,
+     .kind = FMV_RULE,
+     .flags = FMV_NEEDS_THRESHOLD,
+     .role = FMV_CLASSIFIER,
      .threshold = NAN,
      .low = 1e-6,
      .high = 1,
      .read = read_label,
      .check = check_label,
      .ask = ask_whole},
-    JUDGE("llm-rubric", RUBRIC, FMI_TAKES_THRESHOLD),
+    JUDGE("llm-rubric", RUBRIC, FMV_TAKES_THRESHOLD),
     JUDGE("factuality", FACTUALITY, 0),
     JUDGE("model-graded-closedqa", CLOSED_QA, 0),
     {0},

@@ -27,7 +27,7 @@ static fm_status points_of(uint32_t **out, size_t *n, fm_span s, bool ignore_cas
     if (!*out)
         return FM_ENOMEM;
     for (size_t at = 0; at < s.len; ++*n) {
-        uint32_t c = fmi_next_point(s, &at);
+        uint32_t c = fmv_next_point(s, &at);
         (*out)[*n] = ignore_case && c >= 'A' && c <= 'Z' ? c + 32 : c;
     }
     return FM_OK;
@@ -55,21 +55,21 @@ static fm_status edits(size_t *out, const uint32_t *a, size_t n, const uint32_t 
     return FM_OK;
 }
 
-static fm_status read_levenshtein(fmi_assertion *a, const char *where)
+static fm_status read_levenshtein(fmv_assertion *a, const char *where)
 {
     if (a->threshold != floor(a->threshold))
         return fm_fail(FM_EINVAL, "%s: expect.levenshtein: 'threshold' wants a whole number",
                        where);
-    return fmi_want_text(a, true, where);
+    return fmv_want_text(a, true, where);
 }
 
-static fm_status check_levenshtein(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_levenshtein(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     uint32_t *x = NULL, *y = NULL;
     size_t n = 0, m = 0, d = 0;
-    fm_status rc = points_of(&x, &n, fmi_trim(said->text), a->ignore_case);
+    fm_status rc = points_of(&x, &n, fmv_trim(said->text), a->ignore_case);
     if (rc == FM_OK)
-        rc = points_of(&y, &m, fmi_trim(fm_json_str(a->value)), a->ignore_case);
+        rc = points_of(&y, &m, fmv_trim(fm_json_str(a->value)), a->ignore_case);
     if (rc == FM_OK)
         rc = edits(&d, x, n, y, m);
     fm_free(x);
@@ -209,7 +209,7 @@ static fm_status numbered(words *out, fm_map *dictionary, fm_span s)
     fm_status rc = out->id ? FM_OK : FM_ENOMEM;
     for (size_t at = 0, from = 0; rc == FM_OK && at <= s.len;) {
         size_t end = at;
-        bool blank = at == s.len || fmi_is_blank(fmi_next_point(s, &at));
+        bool blank = at == s.len || fmv_is_blank(fmv_next_point(s, &at));
         if (!blank)
             continue;
         if (end > from) {
@@ -227,7 +227,7 @@ static fm_status numbered(words *out, fm_map *dictionary, fm_span s)
     return rc;
 }
 
-static fm_status words_of(words *out, fm_map *dictionary, const fmi_assertion *a, fm_span text)
+static fm_status words_of(words *out, fm_map *dictionary, const fmv_assertion *a, fm_span text)
 {
     fm_buf b;
     fm_buf_init(&b, 0);
@@ -399,7 +399,7 @@ static fm_status gleu(double *out, const words *answer, const words *text)
     return FM_OK;
 }
 
-static fm_status measured(double *out, const fmi_assertion *a, const words *answer,
+static fm_status measured(double *out, const fmv_assertion *a, const words *answer,
                           const words *text, size_t texts)
 {
     fm_status rc = FM_OK;
@@ -416,14 +416,14 @@ static fm_status measured(double *out, const fmi_assertion *a, const words *answ
     return rc;
 }
 
-static fm_status overlap(double *out, const fmi_assertion *a, fm_span answer)
+static fm_status overlap(double *out, const fmv_assertion *a, fm_span answer)
 {
-    size_t texts = fmi_text_count(a->value);
+    size_t texts = fmv_text_count(a->value);
     words *w = fm_calloc(texts + 1, sizeof *w);
     fm_map *dictionary = NULL;
     fm_status rc = w ? fm_map_new(&dictionary) : FM_ENOMEM;
     for (size_t t = 0; rc == FM_OK && t <= texts; t++)
-        rc = words_of(&w[t], dictionary, a, t ? fmi_text_at(a->value, t - 1) : answer);
+        rc = words_of(&w[t], dictionary, a, t ? fmv_text_at(a->value, t - 1) : answer);
     if (rc == FM_OK)
         rc = measured(out, a, &w[0], w + 1, texts);
     for (size_t t = 0; w && t <= texts; t++)
@@ -433,19 +433,19 @@ static fm_status overlap(double *out, const fmi_assertion *a, fm_span answer)
     return rc;
 }
 
-static fm_status read_overlap(fmi_assertion *a, const char *where)
+static fm_status read_overlap(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmi_want_texts(a, true, where);
+    fm_status rc = fmv_want_texts(a, true, where);
     bool rouge = a->type->how == ROUGE_N || a->type->how == ROUGE_L;
-    for (size_t i = 0; rc == FM_OK && i < fmi_text_count(a->value); i++) {
+    for (size_t i = 0; rc == FM_OK && i < fmv_text_count(a->value); i++) {
         fm_map *dictionary = NULL;
         words w = {0};
         rc = fm_map_new(&dictionary);
         if (rc == FM_OK)
-            rc = words_of(&w, dictionary, a, fmi_text_at(a->value, i));
+            rc = words_of(&w, dictionary, a, fmv_text_at(a->value, i));
         if (rc == FM_OK && w.n < (a->type->how == ROUGE_N ? a->n : 1))
             rc = fm_fail(FM_EINVAL, "%s: expect.%s: '%.40s' has too few words%s", where,
-                         a->type->word, (const char *)fmi_text_at(a->value, i).data,
+                         a->type->word, (const char *)fmv_text_at(a->value, i).data,
                          rouge ? " of a-z and 0-9" : "");
         fm_free(w.id);
         fm_map_free(dictionary);
@@ -453,29 +453,29 @@ static fm_status read_overlap(fmi_assertion *a, const char *where)
     return rc;
 }
 
-static fm_status check_overlap(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_overlap(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     double score = 0;
     fm_status rc = overlap(&score, a, said->text);
-    fmi_grade_at_least(out, score, a->threshold);
+    fmv_grade_at_least(out, score, a->threshold);
     return rc;
 }
 
 #define OVERLAP(w, h, t, f)                                                                        \
     {                                                                                              \
-        .word = w, .kind = FMI_TEXTS, .how = h, .flags = FMI_TAKES_THRESHOLD | (f),                \
+        .word = w, .kind = FMV_TEXTS, .how = h, .flags = FMV_TAKES_THRESHOLD | (f),                \
         .threshold = t, .low = 1e-6, .high = 1, .read = read_overlap, .check = check_overlap       \
     }
-const fmi_assert_type fmi_assert_overlap[] = {
+const fmv_assert_type fmv_assert_overlap[] = {
     {.word = "levenshtein",
-     .kind = FMI_TEXTS,
-     .flags = FMI_TAKES_THRESHOLD,
+     .kind = FMV_TEXTS,
+     .flags = FMV_TAKES_THRESHOLD,
      .threshold = 5,
      .low = 0,
      .high = 1e6,
      .read = read_levenshtein,
      .check = check_levenshtein},
-    OVERLAP("rouge-n", ROUGE_N, 0.75, FMI_TAKES_N),
+    OVERLAP("rouge-n", ROUGE_N, 0.75, FMV_TAKES_N),
     OVERLAP("rouge-l", ROUGE_L, 0.75, 0),
     OVERLAP("bleu", BLEU, 0.5, 0),
     OVERLAP("gleu", GLEU, 0.5, 0),

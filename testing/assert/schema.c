@@ -17,7 +17,7 @@
 #define PATTERN_STEPS 500u       /* what a match counts as */
 #define SCHEMA_NODES_MAX 100000u
 
-struct fmi_schema {
+struct fmv_schema {
     const fm_json *doc;
     struct pattern {
         const fm_json *at; /* the string, or the schema behind a key of patternProperties */
@@ -101,7 +101,7 @@ static const struct {
 };
 
 typedef struct reader {
-    fmi_schema *s;
+    fmv_schema *s;
     const char *where;
     int depth;
 } reader;
@@ -115,13 +115,13 @@ static fm_status wants(const reader *r, const char *word, const char *what)
 
 static fm_status add_pattern(reader *r, const fm_json *at, const char *text)
 {
-    fmi_schema *s = r->s;
+    fmv_schema *s = r->s;
     void *regex = NULL;
-    fm_status rc = fmi_pattern_compile(&regex, text, false, r->where);
+    fm_status rc = fmv_pattern_compile(&regex, text, false, r->where);
     if (rc == FM_OK)
         rc = fm_grow(&s->pattern, &s->cap, s->patterns + 1, sizeof *s->pattern);
     if (rc < 0) {
-        fmi_pattern_free(regex);
+        fmv_pattern_free(regex);
         return rc;
     }
     s->pattern[s->patterns++] = (struct pattern){at, text, regex};
@@ -141,10 +141,10 @@ static fm_status read_types(const reader *r, const fm_json *v)
     static const char *const known[] = {"null",   "boolean", "integer", "number",
                                         "string", "array",   "object"};
     bool ok = fm_json_is(v, FM_JSON_STRING) || (all_strings(v) && fm_json_count(v));
-    for (size_t i = 0; ok && i < fmi_text_count(v); i++) {
+    for (size_t i = 0; ok && i < fmv_text_count(v); i++) {
         ok = false;
         for (size_t k = 0; k < FM_ARRAY_LEN(known); k++)
-            ok = ok || fm_span_eq_str(fmi_text_at(v, i), known[k]);
+            ok = ok || fm_span_eq_str(fmv_text_at(v, i), known[k]);
     }
     return ok ? FM_OK : wants(r, "type", "one or a list of JSON's types");
 }
@@ -241,9 +241,9 @@ static fm_status read_value(reader *r, const char *word, const fm_json *v, form 
     case NAMES_MAP:
         return read_map(r, word, v, f);
     case NUMBER:
-        return fmi_is_number(v) ? FM_OK : wants(r, word, "a number");
+        return fmv_is_number(v) ? FM_OK : wants(r, word, "a number");
     case POSITIVE:
-        return fmi_is_number(v) && fm_json_real(v, 0) > 0 ? FM_OK : wants(r, word, "a number > 0");
+        return fmv_is_number(v) && fm_json_real(v, 0) > 0 ? FM_OK : wants(r, word, "a number > 0");
     case COUNT:
         return fm_json_is(v, FM_JSON_INT) && fm_json_int(v, -1) >= 0
                    ? FM_OK
@@ -294,19 +294,19 @@ static fm_status read_schema(reader *r, const fm_json *v)
     return rc;
 }
 
-void fmi_schema_free(fmi_schema *s)
+void fmv_schema_free(fmv_schema *s)
 {
     if (!s)
         return;
     for (size_t i = 0; i < s->patterns; i++)
-        fmi_pattern_free(s->pattern[i].regex);
+        fmv_pattern_free(s->pattern[i].regex);
     fm_free(s->pattern);
     fm_free(s);
 }
 
-fm_status fmi_schema_new(fmi_schema **out, const fm_json *doc, const char *where)
+fm_status fmv_schema_new(fmv_schema **out, const fm_json *doc, const char *where)
 {
-    fmi_schema *s = fm_calloc(1, sizeof *s);
+    fmv_schema *s = fm_calloc(1, sizeof *s);
     uint32_t steps = 0;
     bool valid;
     char why[8];
@@ -317,10 +317,10 @@ fm_status fmi_schema_new(fmi_schema **out, const fm_json *doc, const char *where
     reader r = {s, where, 0};
     fm_status rc = read_schema(&r, doc);
     /* A schema that is only references to itself would never come to an end. */
-    if (rc == FM_OK && (rc = fmi_schema_check(s, NULL, &steps, &valid, why, sizeof why)) < 0)
+    if (rc == FM_OK && (rc = fmv_schema_check(s, NULL, &steps, &valid, why, sizeof why)) < 0)
         rc = fm_error_prefix(rc, "%s", where);
     if (rc < 0)
-        fmi_schema_free(s);
+        fmv_schema_free(s);
     else
         *out = s;
     return rc;
@@ -329,7 +329,7 @@ fm_status fmi_schema_new(fmi_schema **out, const fm_json *doc, const char *where
 /* ---- checking ---- */
 
 typedef struct check {
-    const fmi_schema *s;
+    const fmv_schema *s;
     uint32_t steps;
     int depth;
     char path[160]; /* of the value, JSON Pointer, cut where it is long */
@@ -368,7 +368,7 @@ static bool same(check *c, const fm_json *a, const fm_json *b)
 {
     if (spent(c))
         return false;
-    if (fmi_is_number(a) && fmi_is_number(b))
+    if (fmv_is_number(a) && fmv_is_number(b))
         return compare(a, b) == 0;
     if (fm_json_typeof(a) != fm_json_typeof(b) || fm_json_count(a) != fm_json_count(b))
         return false;
@@ -415,7 +415,7 @@ static bool matches(check *c, const fm_json *at, fm_span text)
     for (size_t i = 0; i < c->s->patterns && c->rc == FM_OK; i++)
         if (c->s->pattern[i].at == at) {
             c->steps += PATTERN_STEPS + (uint32_t)i / 16;
-            c->rc = fmi_pattern_found(c->s->pattern[i].regex, c->s->pattern[i].text, text, &found);
+            c->rc = fmv_pattern_found(c->s->pattern[i].regex, c->s->pattern[i].text, text, &found);
             break;
         }
     return found;
@@ -429,7 +429,7 @@ static bool is_type(const fm_json *v, fm_span type)
         [FM_JSON_OBJECT] = "object",
     };
     if (fm_span_eq_str(type, "number"))
-        return fmi_is_number(v);
+        return fmv_is_number(v);
     if (fm_span_eq_str(type, "integer") && fm_json_is(v, FM_JSON_REAL))
         return fm_json_real(v, 0.5) == floor(fm_json_real(v, 0.5));
     return fm_span_eq_str(type, name[fm_json_typeof(v)]);
@@ -440,8 +440,8 @@ static bool check_any_kind(check *c, const fm_json *s, const fm_json *v)
     const fm_json *type = fm_json_get(s, "type"), *list = fm_json_get(s, "enum"),
                   *only = fm_json_get(s, "const");
     bool ok = !type;
-    for (size_t i = 0; type && !ok && i < fmi_text_count(type); i++)
-        ok = is_type(v, fmi_text_at(type, i));
+    for (size_t i = 0; type && !ok && i < fmv_text_count(type); i++)
+        ok = is_type(v, fmv_text_at(type, i));
     if (!ok)
         return broke(c, "type");
     ok = !list;
@@ -472,7 +472,7 @@ static bool is_multiple(const fm_json *v, const fm_json *of)
 static bool check_number(check *c, const fm_json *s, const fm_json *v)
 {
     const fm_json *b;
-    if (!fmi_is_number(v))
+    if (!fmv_is_number(v))
         return true;
     if ((b = fm_json_get(s, "minimum")) && compare(v, b) < 0)
         return broke(c, "minimum");
@@ -490,7 +490,7 @@ static bool check_string(check *c, const fm_json *s, const fm_json *v)
     const fm_json *pattern = fm_json_get(s, "pattern");
     if (!fm_json_is(v, FM_JSON_STRING))
         return true;
-    return within(c, s, fmi_count_points(fm_json_str(v)), "minLength", "maxLength") &&
+    return within(c, s, fmv_count_points(fm_json_str(v)), "minLength", "maxLength") &&
            (!pattern || matches(c, pattern, fm_json_str(v)) || broke(c, "pattern"));
 }
 
@@ -645,7 +645,7 @@ static bool valid(check *c, const fm_json *schema, const fm_json *v)
     return ok && c->rc == FM_OK;
 }
 
-fm_status fmi_schema_check(const fmi_schema *s, const fm_json *v, uint32_t *steps, bool *is_valid,
+fm_status fmv_schema_check(const fmv_schema *s, const fm_json *v, uint32_t *steps, bool *is_valid,
                            char *why, size_t why_size)
 {
     check c = {.s = s, .steps = *steps, .why = why, .why_size = why_size};

@@ -8,39 +8,39 @@
 
 enum { EQUALS, ONE_OF, CONTAINS, ANY, ALL, STARTS, ENDS, WORDS, LENGTH, BYTES };
 
-static fm_status read_text(fmi_assertion *a, const char *where)
+static fm_status read_text(fmv_assertion *a, const char *where)
 {
-    return fmi_want_text(a, a->type->how == EQUALS, where);
+    return fmv_want_text(a, a->type->how == EQUALS, where);
 }
 
-static fm_status read_texts(fmi_assertion *a, const char *where)
+static fm_status read_texts(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmi_want_texts(a, false, where);
+    fm_status rc = fmv_want_texts(a, false, where);
     for (size_t i = 0; rc == FM_OK && a->type->how != ONE_OF && i < fm_json_count(a->value); i++)
-        if (!fmi_trim(fm_json_str(fm_json_at(a->value, i))).len)
+        if (!fmv_trim(fm_json_str(fm_json_at(a->value, i))).len)
             return fm_fail(FM_EINVAL, "%s: expect.%s[%zu] is empty: every answer would do", where,
                            a->type->word, i);
     return rc;
 }
 
-static fm_status check_texts(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_texts(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    fm_span trimmed = fmi_trim(said->text);
-    size_t n = fmi_text_count(a->value), found = 0;
+    fm_span trimmed = fmv_trim(said->text);
+    size_t n = fmv_text_count(a->value), found = 0;
     for (size_t i = 0; i < n; i++) {
-        fm_span want = fmi_text_at(a->value, i);
+        fm_span want = fmv_text_at(a->value, i);
         found += a->type->how == EQUALS || a->type->how == ONE_OF
-                     ? fmi_text_equal(trimmed, fmi_trim(want), a->ignore_case)
-                     : fmi_text_contains(said->text, want, a->ignore_case);
+                     ? fmv_text_equal(trimmed, fmv_trim(want), a->ignore_case)
+                     : fmv_text_contains(said->text, want, a->ignore_case);
     }
-    fmi_set_grade(out, a->type->how == ALL ? found == n : found > 0);
+    fmv_set_grade(out, a->type->how == ALL ? found == n : found > 0);
     return FM_OK;
 }
 
 /* White space at that end of both is no part of it. */
-static fm_status check_end(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_end(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    fm_span text = fmi_trim(said->text), want = fm_json_str(a->value);
+    fm_span text = fmv_trim(said->text), want = fm_json_str(a->value);
     bool start = a->type->how == STARTS;
     while (want.len && start && isspace(want.data[0]))
         want = (fm_span){want.data + 1, want.len - 1};
@@ -49,28 +49,28 @@ static fm_status check_end(const fmi_assertion *a, const fmi_answer *said, fmi_g
     fm_span part = {text.data, FM_MIN(want.len, text.len)};
     if (!start && text.len)
         part.data += text.len - part.len;
-    fmi_set_grade(out, fmi_text_equal(part, want, a->ignore_case));
+    fmv_set_grade(out, fmv_text_equal(part, want, a->ignore_case));
     return FM_OK;
 }
 
-static fm_status read_regex(fmi_assertion *a, const char *where)
+static fm_status read_regex(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmi_want_text(a, false, where);
+    fm_status rc = fmv_want_text(a, false, where);
     return rc == FM_OK
-               ? fmi_pattern_compile(&a->regex, fm_json_cstr(a->value, ""), a->ignore_case, where)
+               ? fmv_pattern_compile(&a->regex, fm_json_cstr(a->value, ""), a->ignore_case, where)
                : rc;
 }
 
-static fm_status check_regex(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_regex(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     bool found = false;
-    fm_status rc = fmi_pattern_found(a->regex, fm_json_cstr(a->value, ""), said->text, &found);
-    fmi_set_grade(out, found);
+    fm_status rc = fmv_pattern_found(a->regex, fm_json_cstr(a->value, ""), said->text, &found);
+    fmv_set_grade(out, found);
     return rc;
 }
 
 /* A whole number, or {min, max}. */
-static fm_status read_size(fmi_assertion *a, const char *where)
+static fm_status read_size(fmv_assertion *a, const char *where)
 {
     static const char *const known[] = {"min", "max", NULL};
     const fm_json *v = a->value, *low = fm_json_get(v, "min"), *high = fm_json_get(v, "max");
@@ -91,61 +91,61 @@ static fm_status read_size(fmi_assertion *a, const char *where)
     return FM_OK;
 }
 
-static fm_status check_size(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_size(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    size_t n = a->type->how == WORDS    ? fmi_count_words(said->text)
-               : a->type->how == LENGTH ? fmi_count_points(said->text)
+    size_t n = a->type->how == WORDS    ? fmv_count_words(said->text)
+               : a->type->how == LENGTH ? fmv_count_points(said->text)
                                         : said->text.len;
-    fmi_set_grade(out, (double)n >= a->low && (double)n <= a->high);
+    fmv_set_grade(out, (double)n >= a->low && (double)n <= a->high);
     snprintf(out->note, sizeof out->note, "it has %zu", n);
     return FM_OK;
 }
 
-static fm_status read_finish(fmi_assertion *a, const char *where)
+static fm_status read_finish(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmi_want_texts(a, true, where);
-    for (size_t i = 0; rc == FM_OK && i < fmi_text_count(a->value); i++) {
-        fm_span s = fmi_text_at(a->value, i);
+    fm_status rc = fmv_want_texts(a, true, where);
+    for (size_t i = 0; rc == FM_OK && i < fmv_text_count(a->value); i++) {
+        fm_span s = fmv_text_at(a->value, i);
         if (!fm_span_eq_str(s, "stop") && !fm_span_eq_str(s, "length"))
             return fm_fail(FM_EINVAL, "%s: expect.finish-reason '%.40s' is not stop or length",
                            where, (const char *)s.data);
     }
-    if (rc == FM_OK && fmi_text_count(a->value) > 1)
+    if (rc == FM_OK && fmv_text_count(a->value) > 1)
         rc = fm_fail(FM_EINVAL, "%s: expect.finish-reason wants one of stop and length", where);
     return rc;
 }
 
-static fm_status check_finish(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
+static fm_status check_finish(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     if (!said->finish[0])
         return fm_fail(FM_EUNSUPPORTED, "how the answer ended is not known");
-    fmi_set_grade(out, fm_span_eq_str(fmi_text_at(a->value, 0), said->finish));
+    fmv_set_grade(out, fm_span_eq_str(fmv_text_at(a->value, 0), said->finish));
     snprintf(out->note, sizeof out->note, "it ended by %.20s", said->finish);
     return FM_OK;
 }
 
 #define TEXT(w, h, f, r, c)                                                                        \
     {                                                                                              \
-        .word = w, .kind = FMI_TEXTS, .how = h, .flags = f, .threshold = NAN, .read = r,           \
+        .word = w, .kind = FMV_TEXTS, .how = h, .flags = f, .threshold = NAN, .read = r,           \
         .check = c                                                                                 \
     }
 #define RULE(w, h, r, c)                                                                           \
     {                                                                                              \
-        .word = w, .kind = FMI_RULE, .how = h, .threshold = NAN, .read = r, .check = c             \
+        .word = w, .kind = FMV_RULE, .how = h, .threshold = NAN, .read = r, .check = c             \
     }
 
-const fmi_assert_type fmi_assert_text[] = {
+const fmv_assert_type fmv_assert_text[] = {
     TEXT("equals", EQUALS, 0, read_text, check_texts),
     TEXT("contains", CONTAINS, 0, read_text, check_texts),
-    TEXT("icontains", CONTAINS, FMI_ICASE, read_text, check_texts),
+    TEXT("icontains", CONTAINS, FMV_ICASE, read_text, check_texts),
     TEXT("contains-any", ANY, 0, read_texts, check_texts),
     TEXT("contains-all", ALL, 0, read_texts, check_texts),
-    TEXT("icontains-any", ANY, FMI_ICASE, read_texts, check_texts),
-    TEXT("icontains-all", ALL, FMI_ICASE, read_texts, check_texts),
+    TEXT("icontains-any", ANY, FMV_ICASE, read_texts, check_texts),
+    TEXT("icontains-all", ALL, FMV_ICASE, read_texts, check_texts),
     TEXT("starts-with", STARTS, 0, read_text, check_end),
     TEXT("ends-with", ENDS, 0, read_text, check_end),
     {.word = "regex",
-     .kind = FMI_REGEX,
+     .kind = FMV_REGEX,
      .threshold = NAN,
      .read = read_regex,
      .check = check_regex},

@@ -12,7 +12,7 @@
 #define HEAP_LIMIT_KIB 65536u
 #define PATTERN_MAX_BYTES 8192u
 
-fm_span fmi_trim(fm_span s)
+fm_span fmv_trim(fm_span s)
 {
     while (s.len && isspace(s.data[0])) {
         s.data++;
@@ -23,7 +23,7 @@ fm_span fmi_trim(fm_span s)
     return s;
 }
 
-fm_span fmi_clip(fm_span s, size_t max)
+fm_span fmv_clip(fm_span s, size_t max)
 {
     size_t n = FM_MIN(s.len, max);
     while (n && n < s.len && (s.data[n] & 0xC0) == 0x80)
@@ -31,7 +31,7 @@ fm_span fmi_clip(fm_span s, size_t max)
     return (fm_span){s.data ? s.data : (const uint8_t *)"", n};
 }
 
-fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where)
+fm_status fmv_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where)
 {
     int code = 0;
     PCRE2_SIZE at = 0;
@@ -50,7 +50,7 @@ fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case,
                    (const char *)text, (size_t)at);
 }
 
-void fmi_pattern_free(void *regex)
+void fmv_pattern_free(void *regex)
 {
     pcre2_code_free(regex);
 }
@@ -76,7 +76,7 @@ static fm_status match_at(const void *regex, const char *pattern, fm_span text, 
                          pattern, *n);
 }
 
-fm_status fmi_pattern_found(const void *regex, const char *pattern, fm_span text, bool *found)
+fm_status fmv_pattern_found(const void *regex, const char *pattern, fm_span text, bool *found)
 {
     pcre2_match_data *data = pcre2_match_data_create_from_pattern(regex, NULL);
     int n;
@@ -86,7 +86,7 @@ fm_status fmi_pattern_found(const void *regex, const char *pattern, fm_span text
     return rc;
 }
 
-fm_status fmi_pattern_next(const void *regex, const char *pattern, fm_span text, size_t *at,
+fm_status fmv_pattern_next(const void *regex, const char *pattern, fm_span text, size_t *at,
                            fm_span *got, bool *found)
 {
     pcre2_match_data *data = pcre2_match_data_create_from_pattern(regex, NULL);
@@ -105,7 +105,7 @@ fm_status fmi_pattern_next(const void *regex, const char *pattern, fm_span text,
                    : (fm_span){(const uint8_t *)"", 0};
         *at = span[1];
         if (span[1] == span[0])
-            fmi_next_point(text, at);
+            fmv_next_point(text, at);
         *found = true;
     }
     pcre2_match_data_free(data);
@@ -127,12 +127,12 @@ static bool bytes_equal(const uint8_t *a, const uint8_t *b, size_t n, bool ignor
 }
 
 /* ASCII letters alone are folded: more would need a locale. */
-bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case)
+bool fmv_text_equal(fm_span a, fm_span b, bool ignore_case)
 {
     return a.len == b.len && bytes_equal(a.data, b.data, a.len, ignore_case);
 }
 
-bool fmi_text_contains(fm_span text, fm_span part, bool ignore_case)
+bool fmv_text_contains(fm_span text, fm_span part, bool ignore_case)
 {
     for (size_t i = 0; i + part.len <= text.len; i++)
         if (bytes_equal(text.data + i, part.data, part.len, ignore_case))
@@ -142,7 +142,7 @@ bool fmi_text_contains(fm_span text, fm_span part, bool ignore_case)
 
 /* ---- code points and words ---- */
 
-uint32_t fmi_next_point(fm_span s, size_t *at)
+uint32_t fmv_next_point(fm_span s, size_t *at)
 {
     if (*at >= s.len) {
         ++*at;
@@ -162,27 +162,27 @@ uint32_t fmi_next_point(fm_span s, size_t *at)
     return point;
 }
 
-bool fmi_is_blank(uint32_t c)
+bool fmv_is_blank(uint32_t c)
 {
     return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
            c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
            c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-size_t fmi_count_points(fm_span s)
+size_t fmv_count_points(fm_span s)
 {
     size_t n = 0;
     for (size_t at = 0; at < s.len; n++)
-        fmi_next_point(s, &at);
+        fmv_next_point(s, &at);
     return n;
 }
 
-size_t fmi_count_words(fm_span s)
+size_t fmv_count_words(fm_span s)
 {
     size_t n = 0;
     bool inside = false;
     for (size_t at = 0; at < s.len;) {
-        bool blank = fmi_is_blank(fmi_next_point(s, &at));
+        bool blank = fmv_is_blank(fmv_next_point(s, &at));
         n += !blank && !inside;
         inside = !blank;
     }

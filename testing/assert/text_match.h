@@ -4,23 +4,23 @@
 
 #include "testing/testing.h"
 
-fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where);
-void fmi_pattern_free(void *regex);
+fm_status fmv_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where);
+void fmv_pattern_free(void *regex);
 /* pattern is for the error. FM_ELIMIT: it gave up. */
-fm_status fmi_pattern_found(const void *regex, const char *pattern, fm_span text, bool *found);
+fm_status fmv_pattern_found(const void *regex, const char *pattern, fm_span text, bool *found);
 /* The next match at or after *at, which is moved behind it; got: its first group that is not empty,
  * or the whole where there are no groups. *found false: none. */
-fm_status fmi_pattern_next(const void *regex, const char *pattern, fm_span text, size_t *at,
+fm_status fmv_pattern_next(const void *regex, const char *pattern, fm_span text, size_t *at,
                            fm_span *got, bool *found);
-fm_span fmi_trim(fm_span s);
-bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case);
-bool fmi_text_contains(fm_span text, fm_span part, bool ignore_case);
+fm_span fmv_trim(fm_span s);
+bool fmv_text_equal(fm_span a, fm_span b, bool ignore_case);
+bool fmv_text_contains(fm_span text, fm_span part, bool ignore_case);
 /* The beginning of a text for people: at most max bytes, no code point cut. */
-fm_span fmi_clip(fm_span s, size_t max);
+fm_span fmv_clip(fm_span s, size_t max);
 /* The code point at *at, which is moved behind it; a byte that begins none stands for itself. */
-uint32_t fmi_next_point(fm_span s, size_t *at);
-bool fmi_is_blank(uint32_t point); /* Unicode's white space, as Python's split() */
-size_t fmi_count_points(fm_span s);
-size_t fmi_count_words(fm_span s);
+uint32_t fmv_next_point(fm_span s, size_t *at);
+bool fmv_is_blank(uint32_t point); /* Unicode's white space, as Python's split() */
+size_t fmv_count_points(fm_span s);
+size_t fmv_count_words(fm_span s);
 
 #endif

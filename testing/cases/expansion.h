@@ -6,16 +6,16 @@
 
 /* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. room is
  * shared by all templates of the suite: what they may still write and do; beyond it FM_ELIMIT. */
-typedef struct fmi_expansion_room {
+typedef struct fmv_expansion_room {
     const fm_json *lexicons; /* the suite's, or NULL */
-    size_t bytes;            /* FMI_EXPANDED_BYTES_MAX at first */
-    size_t steps;            /* FMI_EXPANSION_STEPS_MAX: slots written, values tried */
-} fmi_expansion_room;
-typedef fm_status (*fmi_case_fn)(void *ctx, fm_json *doc);
-fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansion_room *room,
-                              fmi_case_fn each, void *ctx);
+    size_t bytes;            /* FMV_EXPANDED_BYTES_MAX at first */
+    size_t steps;            /* FMV_EXPANSION_STEPS_MAX: slots written, values tried */
+} fmv_expansion_room;
+typedef fm_status (*fmv_case_fn)(void *ctx, fm_json *doc);
+fm_status fmv_template_expand(const fm_json *tmpl, const char *what, fmv_expansion_room *room,
+                              fmv_case_fn each, void *ctx);
 
 /* perturb.c: FNV-1a: what is drawn for one text does not depend on its neighbours. */
-uint64_t fmi_stream_of(fm_span text, uint64_t salt);
+uint64_t fmv_stream_of(fm_span text, uint64_t salt);
 
 #endif

@@ -80,7 +80,7 @@ static const struct {
     {"bad-words", bad_words},
 };
 
-const char *const *fmi_lexicon_builtin(const char *name)
+const char *const *fmv_lexicon_builtin(const char *name)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(builtin); i++)
         if (strcmp(builtin[i].name, name) == 0)
@@ -88,12 +88,12 @@ const char *const *fmi_lexicon_builtin(const char *name)
     return NULL;
 }
 
-const char *fmi_lexicon_name(size_t i)
+const char *fmv_lexicon_name(size_t i)
 {
     return i < FM_ARRAY_LEN(builtin) ? builtin[i].name : NULL;
 }
 
-size_t fmi_words_count(const fmi_words *w)
+size_t fmv_words_count(const fmv_words *w)
 {
     size_t n = 0;
     if (w->own)
@@ -103,7 +103,7 @@ size_t fmi_words_count(const fmi_words *w)
     return n;
 }
 
-const char *fmi_words_at(const fmi_words *w, size_t i)
+const char *fmv_words_at(const fmv_words *w, size_t i)
 {
     const fm_json *v = fm_json_at(w->own, i);
     if (!w->own)
@@ -137,7 +137,7 @@ static bool word_of_slot(const char *s)
                strlen(s);
 }
 
-fm_status fmi_lexicons_check(const fm_json *lexicons, const char *where)
+fm_status fmv_lexicons_check(const fm_json *lexicons, const char *where)
 {
     fm_status rc = FM_OK;
     if (!lexicons)
@@ -161,10 +161,10 @@ fm_status fmi_lexicons_check(const fm_json *lexicons, const char *where)
     return rc;
 }
 
-fm_status fmi_words_find(fmi_words *out, const fm_json *lexicons, const char *name,
+fm_status fmv_words_find(fmv_words *out, const fm_json *lexicons, const char *name,
                          const char *where)
 {
-    *out = (fmi_words){fmi_lexicon_builtin(name), fm_json_get(lexicons, name)};
+    *out = (fmv_words){fmv_lexicon_builtin(name), fm_json_get(lexicons, name)};
     if (out->own || out->builtin)
         return FM_OK;
     return fm_fail(FM_EINVAL,

@@ -6,22 +6,22 @@
 
 /* A list of a few words of our own choosing, ended by NULL; NULL: no such lexicon. SUITES.md names
  * them. */
-const char *const *fmi_lexicon_builtin(const char *name);
+const char *const *fmv_lexicon_builtin(const char *name);
 /* The i-th built-in lexicon's name, NULL at the end: for error texts. */
-const char *fmi_lexicon_name(size_t i);
+const char *fmv_lexicon_name(size_t i);
 
 /* A list of words from either source; own wins. */
-typedef struct fmi_words {
+typedef struct fmv_words {
     const char *const *builtin; /* NULL-ended */
     const fm_json *own;         /* array of strings, or of mappings with a `name` */
-} fmi_words;
-size_t fmi_words_count(const fmi_words *w);
-const char *fmi_words_at(const fmi_words *w, size_t i); /* "" for an entry without text */
+} fmv_words;
+size_t fmv_words_count(const fmv_words *w);
+const char *fmv_words_at(const fmv_words *w, size_t i); /* "" for an entry without text */
 
 /* lexicons: the suite's mapping of name to list, or NULL. What is misshapen is refused by name. */
-fm_status fmi_lexicons_check(const fm_json *lexicons, const char *where);
+fm_status fmv_lexicons_check(const fm_json *lexicons, const char *where);
 /* FM_EINVAL "<where>: no lexicon 'x' (...)". */
-fm_status fmi_words_find(fmi_words *out, const fm_json *lexicons, const char *name,
+fm_status fmv_words_find(fmv_words *out, const fm_json *lexicons, const char *name,
                          const char *where);
 
 #endif

@@ -7,16 +7,16 @@
 #include "store/base/mem.h"
 #include "store/base/math/rng.h"
 
-const char *const fmi_perturb_words[FMI_PERTURBATIONS] = {
+const char *const fmv_perturb_words[FMV_PERTURBATIONS] = {
     "typos",  "contractions", "names",  "locations", "numbers", "negation",
     "casing", "punctuation",  "prefix", "suffix",    "neutral", "whitespace"};
 
-uint64_t fmi_draw_below(fmi_draw *d, uint64_t n)
+uint64_t fmv_draw_below(fmv_draw *d, uint64_t n)
 {
     return fm_rng_below(d->seed, d->stream, d->at++, n);
 }
 
-bool fmi_letter(uint8_t c)
+bool fmv_letter(uint8_t c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80;
 }
@@ -35,7 +35,7 @@ static bool space(uint8_t c)
 
 static bool ascii_letter(uint8_t c)
 {
-    return c < 0x80 && fmi_letter(c);
+    return c < 0x80 && fmv_letter(c);
 }
 
 /* Letters i and i + 1 may change places: both of one word, not the same but for their case. */
@@ -46,7 +46,7 @@ static bool can_swap(const uint8_t *t, size_t len, size_t i)
 }
 
 /* Swaps p->n times: a place at random, or the next after it that can. */
-static fm_status typos(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi_draw *d,
+static fm_status typos(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                        bool *applies)
 {
     uint8_t *t = fm_memdup(text.data, text.len + !text.len);
@@ -59,7 +59,7 @@ static fm_status typos(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi
         if (can_swap(t, text.len, i))
             place[n++] = (uint32_t)i;
     for (uint32_t k = 0; rc == FM_OK && n && k < p->n; k++) {
-        size_t at = (size_t)fmi_draw_below(d, n), tries = 0;
+        size_t at = (size_t)fmv_draw_below(d, n), tries = 0;
         while (tries < n && (taken[place[at]] || taken[place[at] + 1])) {
             at = at + 1 < n ? at + 1 : 0;
             tries++;
@@ -87,20 +87,20 @@ static fm_status typos(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi
 static size_t number_at(fm_span s, size_t i)
 {
     size_t n = 0;
-    if (i > 0 && (digit(s.data[i - 1]) || fmi_letter(s.data[i - 1]) || s.data[i - 1] == '_'))
+    if (i > 0 && (digit(s.data[i - 1]) || fmv_letter(s.data[i - 1]) || s.data[i - 1] == '_'))
         return 0;
     if (i > 1 && strchr(".,:/-", s.data[i - 1]) && digit(s.data[i - 2]))
         return 0;
     while (i + n < s.len && digit(s.data[i + n]))
         n++;
-    if (n == 0 || n > 15 || (i + n < s.len && (fmi_letter(s.data[i + n]) || s.data[i + n] == '_')))
+    if (n == 0 || n > 15 || (i + n < s.len && (fmv_letter(s.data[i + n]) || s.data[i + n] == '_')))
         return 0;
     if (i + n + 1 < s.len && strchr(".,:/-", s.data[i + n]) && digit(s.data[i + n + 1]))
         return 0;
     return n;
 }
 
-static fm_status numbers(fm_buf *out, fm_span text, fmi_draw *d, bool *applies)
+static fm_status numbers(fm_buf *out, fm_span text, fmv_draw *d, bool *applies)
 {
     size_t found = 0, from = 0, len = 0;
     char other[24];
@@ -109,7 +109,7 @@ static fm_status numbers(fm_buf *out, fm_span text, fmi_draw *d, bool *applies)
     *applies = found > 0;
     if (!found)
         return FM_OK;
-    uint64_t pick = fmi_draw_below(d, found), low = 1, value = 0, draw;
+    uint64_t pick = fmv_draw_below(d, found), low = 1, value = 0, draw;
     while (!(len = number_at(text, from)) || pick-- > 0)
         from++;
     for (size_t k = 0; k < len; k++) {
@@ -118,7 +118,7 @@ static fm_status numbers(fm_buf *out, fm_span text, fmi_draw *d, bool *applies)
     }
     low = len == 1 ? 0 : low;
     do /* another of as many digits: 10 low - low of them, or 10 */
-        draw = low + fmi_draw_below(d, low ? 9 * low : 10);
+        draw = low + fmv_draw_below(d, low ? 9 * low : 10);
     while (draw == value);
     int wrote = snprintf(other, sizeof other, "%llu", (unsigned long long)draw);
     for (size_t i = 0; i < text.len;) {
@@ -134,18 +134,18 @@ static fm_status numbers(fm_buf *out, fm_span text, fmi_draw *d, bool *applies)
 
 /* ==== casing, punctuation, white space, additions ==== */
 
-static void casing(fm_buf *out, const fmi_perturbation *p, fm_span text)
+static void casing(fm_buf *out, const fmv_perturbation *p, fm_span text)
 {
     bool inside = false; /* of a word */
     for (size_t i = 0; i < text.len; i++) {
         uint8_t c = text.data[i];
         bool lower = c >= 'a' && c <= 'z', upper = c >= 'A' && c <= 'Z';
-        bool up = p->mode == FMI_MODE_UPPER || (p->mode == FMI_MODE_TITLE && !inside);
+        bool up = p->mode == FMV_MODE_UPPER || (p->mode == FMV_MODE_TITLE && !inside);
         if (lower && up)
             c = (uint8_t)(c - 0x20);
-        else if (upper && p->mode == FMI_MODE_LOWER)
+        else if (upper && p->mode == FMV_MODE_LOWER)
             c = (uint8_t)(c + 0x20);
-        inside = fmi_letter(c) || digit(c) || c == '\'';
+        inside = fmv_letter(c) || digit(c) || c == '\'';
         fm_buf_append(out, &c, 1);
     }
 }
@@ -182,24 +182,24 @@ static void add_mark(fm_buf *out, fm_span text)
     fm_buf_append(out, text.data + end, text.len - end);
 }
 
-static void punctuation(fm_buf *out, const fmi_perturbation *p, fm_span text)
+static void punctuation(fm_buf *out, const fmv_perturbation *p, fm_span text)
 {
     size_t before = out->len;
-    if (p->mode != FMI_MODE_ADD)
+    if (p->mode != FMV_MODE_ADD)
         strip_marks(out, text);
-    if (p->mode == FMI_MODE_ADD || (p->mode == FMI_MODE_ANY && out->len - before == text.len)) {
+    if (p->mode == FMV_MODE_ADD || (p->mode == FMV_MODE_ANY && out->len - before == text.len)) {
         out->len = before;
         add_mark(out, text);
     }
 }
 
 /* One space between words is doubled; where there is none, one comes in front. */
-static void whitespace(fm_buf *out, fm_span text, fmi_draw *d)
+static void whitespace(fm_buf *out, fm_span text, fmv_draw *d)
 {
     size_t found = 0;
     for (size_t i = 1; i + 1 < text.len; i++)
         found += text.data[i] == ' ';
-    uint64_t pick = found ? fmi_draw_below(d, found) : 0;
+    uint64_t pick = found ? fmv_draw_below(d, found) : 0;
     if (!found)
         fm_buf_char(out, ' ');
     for (size_t i = 0; i < text.len; i++) {
@@ -220,11 +220,11 @@ static const char *const neutral_sentences[] = {"Here is a question.",
                                                 "Thank you for your time.",
                                                 "One more thing."};
 
-static fm_status addition(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi_draw *d)
+static fm_status addition(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d)
 {
-    bool after = p->kind == FMI_SUFFIX;
-    const char *words = p->kind == FMI_NEUTRAL
-                            ? neutral_sentences[fmi_draw_below(d, FM_ARRAY_LEN(neutral_sentences))]
+    bool after = p->kind == FMV_SUFFIX;
+    const char *words = p->kind == FMV_NEUTRAL
+                            ? neutral_sentences[fmv_draw_below(d, FM_ARRAY_LEN(neutral_sentences))]
                             : p->text;
     size_t n = strlen(words);
     bool apart = after ? text.len && !space(text.data[text.len - 1]) && !space((uint8_t)*words)
@@ -241,7 +241,7 @@ static fm_status addition(fm_buf *out, const fmi_perturbation *p, fm_span text, 
     return FM_OK;
 }
 
-uint64_t fmi_stream_of(fm_span text, uint64_t salt)
+uint64_t fmv_stream_of(fm_span text, uint64_t salt)
 {
     uint64_t h = 14695981039346656037u ^ salt;
     for (size_t i = 0; i < text.len; i++)
@@ -249,45 +249,45 @@ uint64_t fmi_stream_of(fm_span text, uint64_t salt)
     return h;
 }
 
-static fm_status dispatch(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi_draw *d,
+static fm_status dispatch(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                           bool *applies)
 {
     switch (p->kind) {
-    case FMI_TYPOS:
+    case FMV_TYPOS:
         return typos(out, p, text, d, applies);
-    case FMI_CONTRACTIONS:
-        return fmi_perturb_contractions(out, p, text, d, applies);
-    case FMI_NAMES:
-    case FMI_LOCATIONS:
-        return fmi_perturb_swap(out, p, text, d, applies);
-    case FMI_NEGATION:
-        return fmi_perturb_negation(out, p, text, d, applies);
-    case FMI_NUMBERS:
+    case FMV_CONTRACTIONS:
+        return fmv_perturb_contractions(out, p, text, d, applies);
+    case FMV_NAMES:
+    case FMV_LOCATIONS:
+        return fmv_perturb_swap(out, p, text, d, applies);
+    case FMV_NEGATION:
+        return fmv_perturb_negation(out, p, text, d, applies);
+    case FMV_NUMBERS:
         return numbers(out, text, d, applies);
-    case FMI_CASING:
+    case FMV_CASING:
         casing(out, p, text);
         return FM_OK;
-    case FMI_PUNCTUATION:
+    case FMV_PUNCTUATION:
         punctuation(out, p, text);
         return FM_OK;
-    case FMI_WHITESPACE:
+    case FMV_WHITESPACE:
         whitespace(out, text, d);
         return FM_OK;
-    case FMI_PREFIX:
-    case FMI_SUFFIX:
-    case FMI_NEUTRAL:
+    case FMV_PREFIX:
+    case FMV_SUFFIX:
+    case FMV_NEUTRAL:
         return addition(out, p, text, d);
-    case FMI_PERTURBATIONS:
+    case FMV_PERTURBATIONS:
         break;
     }
     return FM_OK;
 }
 
-fm_status fmi_perturb(fm_buf *out, const fmi_perturbation *p, fm_span text, uint64_t seed,
+fm_status fmv_perturb(fm_buf *out, const fmv_perturbation *p, fm_span text, uint64_t seed,
                       bool *applies)
 {
     const size_t before = out->len;
-    fmi_draw d = {seed, fmi_stream_of(p->salt.data ? p->salt : text, (uint64_t)p->kind), 0};
+    fmv_draw d = {seed, fmv_stream_of(p->salt.data ? p->salt : text, (uint64_t)p->kind), 0};
     *applies = true;
     fm_status rc = dispatch(out, p, text, &d, applies);
     if (rc == FM_OK)

@@ -10,66 +10,66 @@
 #include "testing/cases/expansion.h"
 #include "testing/cases/lexicon.h"
 
-typedef enum fmi_perturb_kind {
-    FMI_TYPOS,        /* n pairs of neighbouring letters of a word change places */
-    FMI_CONTRACTIONS, /* "is not" <-> "isn't" */
-    FMI_NAMES,        /* a first name becomes another, everywhere alike */
-    FMI_LOCATIONS,    /* a city or country likewise */
-    FMI_NUMBERS,      /* a whole number becomes another of as many digits */
-    FMI_NEGATION,     /* "is" -> "is not" and back: changes the meaning */
-    FMI_CASING,
-    FMI_PUNCTUATION,
-    FMI_PREFIX, /* text in front, with a space between */
-    FMI_SUFFIX,
-    FMI_NEUTRAL, /* a sentence that says nothing, in front */
-    FMI_WHITESPACE,
-    FMI_PERTURBATIONS
-} fmi_perturb_kind;
+typedef enum fmv_perturb_kind {
+    FMV_TYPOS,        /* n pairs of neighbouring letters of a word change places */
+    FMV_CONTRACTIONS, /* "is not" <-> "isn't" */
+    FMV_NAMES,        /* a first name becomes another, everywhere alike */
+    FMV_LOCATIONS,    /* a city or country likewise */
+    FMV_NUMBERS,      /* a whole number becomes another of as many digits */
+    FMV_NEGATION,     /* "is" -> "is not" and back: changes the meaning */
+    FMV_CASING,
+    FMV_PUNCTUATION,
+    FMV_PREFIX, /* text in front, with a space between */
+    FMV_SUFFIX,
+    FMV_NEUTRAL, /* a sentence that says nothing, in front */
+    FMV_WHITESPACE,
+    FMV_PERTURBATIONS
+} fmv_perturb_kind;
 
-/* What `mode` (FMI_CASING: `to`) says; 0 is the default of each kind. */
-typedef enum fmi_perturb_mode {
-    FMI_MODE_ANY,
-    FMI_MODE_ADD,
-    FMI_MODE_REMOVE, /* strip */
-    FMI_MODE_EXPAND,
-    FMI_MODE_CONTRACT,
-    FMI_MODE_UPPER,
-    FMI_MODE_LOWER,
-    FMI_MODE_TITLE
-} fmi_perturb_mode;
+/* What `mode` (FMV_CASING: `to`) says; 0 is the default of each kind. */
+typedef enum fmv_perturb_mode {
+    FMV_MODE_ANY,
+    FMV_MODE_ADD,
+    FMV_MODE_REMOVE, /* strip */
+    FMV_MODE_EXPAND,
+    FMV_MODE_CONTRACT,
+    FMV_MODE_UPPER,
+    FMV_MODE_LOWER,
+    FMV_MODE_TITLE
+} fmv_perturb_mode;
 
-typedef struct fmi_perturbation {
-    fmi_perturb_kind kind;
-    fmi_perturb_mode mode;
-    uint32_t n;       /* FMI_TYPOS: swaps */
+typedef struct fmv_perturbation {
+    fmv_perturb_kind kind;
+    fmv_perturb_mode mode;
+    uint32_t n;       /* FMV_TYPOS: swaps */
     uint32_t count;   /* forms wanted of one prompt */
     uint64_t seed;    /* of the first form; form k of a prompt uses seed + k, .. */
-    const char *text; /* FMI_PREFIX, FMI_SUFFIX */
+    const char *text; /* FMV_PREFIX, FMV_SUFFIX */
     fm_span salt;     /* draw as for this text, so that several prompts change alike; data NULL: as
                          for the text itself */
-    fmi_words words;  /* FMI_NAMES, FMI_LOCATIONS: instead of the built-in lists; own and builtin
+    fmv_words words;  /* FMV_NAMES, FMV_LOCATIONS: instead of the built-in lists; own and builtin
                          NULL: those */
-} fmi_perturbation;
+} fmv_perturbation;
 
-extern const char *const fmi_perturb_words[FMI_PERTURBATIONS]; /* "typos", ... */
+extern const char *const fmv_perturb_words[FMV_PERTURBATIONS]; /* "typos", ... */
 
 /* Appends the perturbed text. *applies false: out is as it was. */
-fm_status fmi_perturb(fm_buf *out, const fmi_perturbation *p, fm_span text, uint64_t seed,
+fm_status fmv_perturb(fm_buf *out, const fmv_perturbation *p, fm_span text, uint64_t seed,
                       bool *applies);
 
 /* Draws of one perturbation of one text. */
-typedef struct fmi_draw {
+typedef struct fmv_draw {
     uint64_t seed, stream, at;
-} fmi_draw;
-uint64_t fmi_draw_below(fmi_draw *d, uint64_t n);
-bool fmi_letter(uint8_t c); /* ASCII letters; bytes of other scripts count as letters */
+} fmv_draw;
+uint64_t fmv_draw_below(fmv_draw *d, uint64_t n);
+bool fmv_letter(uint8_t c); /* ASCII letters; bytes of other scripts count as letters */
 
-/* perturb_words.c: kinds that know words. Each appends and sets *applies as fmi_perturb does. */
-fm_status fmi_perturb_contractions(fm_buf *out, const fmi_perturbation *p, fm_span text,
-                                   fmi_draw *d, bool *applies);
-fm_status fmi_perturb_swap(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi_draw *d,
+/* perturb_words.c: kinds that know words. Each appends and sets *applies as fmv_perturb does. */
+fm_status fmv_perturb_contractions(fm_buf *out, const fmv_perturbation *p, fm_span text,
+                                   fmv_draw *d, bool *applies);
+fm_status fmv_perturb_swap(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                            bool *applies);
-fm_status fmi_perturb_negation(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi_draw *d,
+fm_status fmv_perturb_negation(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                                bool *applies);
 
 /* perturb_case.c: a case with `perturb` becomes one without: its prompt and the perturbed forms of
@@ -77,8 +77,8 @@ fm_status fmi_perturb_negation(fm_buf *out, const fmi_perturbation *p, fm_span t
  * done. Consumes *doc in every event; *doc is NULL on failure. every: each perturbation must apply
  * (a case), else those that do not are left out and, when none does, *doc is NULL with FM_OK (a
  * filling of a template). */
-fm_status fmi_perturb_case(fm_json **doc, fmi_expansion_room *room, bool every, const char *what);
+fm_status fmv_perturb_case(fm_json **doc, fmv_expansion_room *room, bool every, const char *what);
 /* Up to n cases pushed to the array cases: c as it is but for its prompt, perturbed, and its name. */
-fm_status fmi_perturbed_forms(fm_json *cases, const fmi_case *c, uint64_t seed, size_t n);
+fm_status fmv_perturbed_forms(fm_json *cases, const fmv_case *c, uint64_t seed, size_t n);
 
 #endif

@@ -17,36 +17,36 @@
 
 typedef struct option_rule {
     const char *key;
-    unsigned kinds; /* bits of fmi_perturb_kind */
+    unsigned kinds; /* bits of fmv_perturb_kind */
 } option_rule;
 #define BIT(kind) (1u << (kind))
 static const option_rule option_rules[] = {
     {"count", ~0u},
     {"seed", ~0u},
-    {"n", BIT(FMI_TYPOS)},
-    {"mode", BIT(FMI_CONTRACTIONS) | BIT(FMI_NEGATION) | BIT(FMI_PUNCTUATION)},
-    {"to", BIT(FMI_CASING)},
-    {"lexicon", BIT(FMI_NAMES) | BIT(FMI_LOCATIONS)},
-    {"text", BIT(FMI_PREFIX) | BIT(FMI_SUFFIX)},
+    {"n", BIT(FMV_TYPOS)},
+    {"mode", BIT(FMV_CONTRACTIONS) | BIT(FMV_NEGATION) | BIT(FMV_PUNCTUATION)},
+    {"to", BIT(FMV_CASING)},
+    {"lexicon", BIT(FMV_NAMES) | BIT(FMV_LOCATIONS)},
+    {"text", BIT(FMV_PREFIX) | BIT(FMV_SUFFIX)},
 };
 
 static const struct {
     const char *word;
-    fmi_perturb_mode mode;
+    fmv_perturb_mode mode;
     unsigned kinds;
 } mode_rules[] = {
-    {"any", FMI_MODE_ANY, BIT(FMI_CONTRACTIONS) | BIT(FMI_NEGATION) | BIT(FMI_PUNCTUATION)},
-    {"add", FMI_MODE_ADD, BIT(FMI_NEGATION) | BIT(FMI_PUNCTUATION)},
-    {"remove", FMI_MODE_REMOVE, BIT(FMI_NEGATION)},
-    {"strip", FMI_MODE_REMOVE, BIT(FMI_PUNCTUATION)},
-    {"expand", FMI_MODE_EXPAND, BIT(FMI_CONTRACTIONS)},
-    {"contract", FMI_MODE_CONTRACT, BIT(FMI_CONTRACTIONS)},
-    {"upper", FMI_MODE_UPPER, BIT(FMI_CASING)},
-    {"lower", FMI_MODE_LOWER, BIT(FMI_CASING)},
-    {"title", FMI_MODE_TITLE, BIT(FMI_CASING)},
+    {"any", FMV_MODE_ANY, BIT(FMV_CONTRACTIONS) | BIT(FMV_NEGATION) | BIT(FMV_PUNCTUATION)},
+    {"add", FMV_MODE_ADD, BIT(FMV_NEGATION) | BIT(FMV_PUNCTUATION)},
+    {"remove", FMV_MODE_REMOVE, BIT(FMV_NEGATION)},
+    {"strip", FMV_MODE_REMOVE, BIT(FMV_PUNCTUATION)},
+    {"expand", FMV_MODE_EXPAND, BIT(FMV_CONTRACTIONS)},
+    {"contract", FMV_MODE_CONTRACT, BIT(FMV_CONTRACTIONS)},
+    {"upper", FMV_MODE_UPPER, BIT(FMV_CASING)},
+    {"lower", FMV_MODE_LOWER, BIT(FMV_CASING)},
+    {"title", FMV_MODE_TITLE, BIT(FMV_CASING)},
 };
 
-static fm_status read_mode(fmi_perturbation *p, const char *word, const char *where)
+static fm_status read_mode(fmv_perturbation *p, const char *word, const char *where)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(mode_rules); i++)
         if (mode_rules[i].kinds & BIT(p->kind) && strcmp(mode_rules[i].word, word) == 0) {
@@ -54,43 +54,43 @@ static fm_status read_mode(fmi_perturbation *p, const char *word, const char *wh
             return FM_OK;
         }
     return fm_fail(FM_EINVAL, "%s: perturb.%s: '%.40s' is no way to do it (%s)", where,
-                   fmi_perturb_words[p->kind], word,
-                   p->kind == FMI_CASING         ? "upper, lower, title"
-                   : p->kind == FMI_CONTRACTIONS ? "expand, contract, any"
-                   : p->kind == FMI_NEGATION     ? "add, remove, any"
+                   fmv_perturb_words[p->kind], word,
+                   p->kind == FMV_CASING         ? "upper, lower, title"
+                   : p->kind == FMV_CONTRACTIONS ? "expand, contract, any"
+                   : p->kind == FMV_NEGATION     ? "add, remove, any"
                                                  : "add, strip, any");
 }
 
 static fm_status read_count(double *out, const fm_json *v, const char *key, double low, double high,
-                            const fmi_perturbation *p, const char *where)
+                            const fmv_perturbation *p, const char *where)
 {
     double x = fm_json_real(v, NAN);
     if (!v)
         return FM_OK;
     if (!(x >= low && x <= high && floor(x) == x))
         return fm_fail(FM_EINVAL, "%s: perturb.%s.%s wants a whole number, %.0f to %.0f", where,
-                       fmi_perturb_words[p->kind], key, low, high);
+                       fmv_perturb_words[p->kind], key, low, high);
     *out = x;
     return FM_OK;
 }
 
-static fm_status read_words(fmi_perturbation *p, const fm_json *v, const fm_json *lexicons,
+static fm_status read_words(fmv_perturbation *p, const fm_json *v, const fm_json *lexicons,
                             const char *where)
 {
     if (!fm_json_is(v, FM_JSON_STRING))
         return fm_fail(FM_EINVAL, "%s: perturb.%s wants a string", where,
-                       fmi_perturb_words[p->kind]);
+                       fmv_perturb_words[p->kind]);
     const char *text = fm_json_cstr(v, "");
-    if (p->kind == FMI_PREFIX || p->kind == FMI_SUFFIX)
+    if (p->kind == FMV_PREFIX || p->kind == FMV_SUFFIX)
         p->text = text;
-    else if (p->kind == FMI_NAMES || p->kind == FMI_LOCATIONS)
-        return fmi_words_find(&p->words, lexicons, text, where);
+    else if (p->kind == FMV_NAMES || p->kind == FMV_LOCATIONS)
+        return fmv_words_find(&p->words, lexicons, text, where);
     else
         return read_mode(p, text, where);
     return FM_OK;
 }
 
-static fm_status read_options(fmi_perturbation *p, const fm_json *o, const fm_json *lexicons,
+static fm_status read_options(fmv_perturbation *p, const fm_json *o, const fm_json *lexicons,
                               const char *where)
 {
     double n = 1, count = 1, seed = 0;
@@ -103,14 +103,14 @@ static fm_status read_options(fmi_perturbation *p, const fm_json *o, const fm_js
             i++;
         if (i == FM_ARRAY_LEN(option_rules))
             return fm_fail(FM_EINVAL, "%s: perturb.%s has no option '%.60s'", where,
-                           fmi_perturb_words[p->kind], key);
+                           fmv_perturb_words[p->kind], key);
         if (strcmp(key, "count") && strcmp(key, "seed") && strcmp(key, "n"))
             rc = read_words(p, fm_json_iter_value(it), lexicons, where);
     }
     if (rc == FM_OK)
         rc = read_count(&n, fm_json_get(o, "n"), "n", 1, 100, p, where);
     if (rc == FM_OK)
-        rc = read_count(&count, fm_json_get(o, "count"), "count", 1, FMI_PROMPTS_MAX - 1, p, where);
+        rc = read_count(&count, fm_json_get(o, "count"), "count", 1, FMV_PROMPTS_MAX - 1, p, where);
     if (rc == FM_OK)
         rc = read_count(&seed, fm_json_get(o, "seed"), "seed", 0, SEED_MAX, p, where);
     p->n = (uint32_t)n;
@@ -120,36 +120,36 @@ static fm_status read_options(fmi_perturbation *p, const fm_json *o, const fm_js
 }
 
 /* "typos", or {names: {count: 3}}, or {prefix: text}. */
-static fm_status read_entry(fmi_perturbation *p, const fm_json *v, const fm_json *lexicons,
+static fm_status read_entry(fmv_perturbation *p, const fm_json *v, const fm_json *lexicons,
                             const char *where)
 {
     bool mapping = fm_json_is(v, FM_JSON_OBJECT) && fm_json_count(v) == 1;
     void *it = mapping ? fm_json_iter(v) : NULL;
     const char *word = it ? fm_json_iter_key(it) : fm_json_cstr(v, NULL);
     const fm_json *options = it ? fm_json_iter_value(it) : NULL;
-    *p = (fmi_perturbation){.n = 1, .count = 1};
+    *p = (fmv_perturbation){.n = 1, .count = 1};
     if (!word)
         return fm_fail(FM_EINVAL,
                        "%s: 'perturb' wants a list of names like typos, or mappings of "
                        "one name to its options",
                        where);
     size_t k = 0;
-    while (k < FMI_PERTURBATIONS && strcmp(fmi_perturb_words[k], word) != 0)
+    while (k < FMV_PERTURBATIONS && strcmp(fmv_perturb_words[k], word) != 0)
         k++;
-    if (k == FMI_PERTURBATIONS)
+    if (k == FMV_PERTURBATIONS)
         return fm_fail(FM_EINVAL,
                        "%s: unknown perturbation '%.60s' (typos, contractions, names, locations, "
                        "numbers, negation, casing, punctuation, prefix, suffix, neutral, "
                        "whitespace)",
                        where, word);
-    p->kind = (fmi_perturb_kind)k;
-    p->mode = p->kind == FMI_CASING ? FMI_MODE_LOWER : FMI_MODE_ANY;
+    p->kind = (fmv_perturb_kind)k;
+    p->mode = p->kind == FMV_CASING ? FMV_MODE_LOWER : FMV_MODE_ANY;
     fm_status rc = FM_OK;
     if (fm_json_is(options, FM_JSON_OBJECT))
         rc = read_options(p, options, lexicons, where);
     else if (options)
         rc = read_words(p, options, lexicons, where);
-    if (rc == FM_OK && (p->kind == FMI_PREFIX || p->kind == FMI_SUFFIX) && (!p->text || !*p->text))
+    if (rc == FM_OK && (p->kind == FMV_PREFIX || p->kind == FMV_SUFFIX) && (!p->text || !*p->text))
         rc = fm_fail(FM_EINVAL, "%s: perturb.%s wants its text", where, word);
     return rc;
 }
@@ -165,43 +165,43 @@ static bool in_list(const fm_json *list, fm_span text)
 }
 
 /* Looking for words of a list costs the more the longer it is. */
-static fm_status charge(fmi_expansion_room *room, const fmi_perturbation *p, fm_span prompt,
+static fm_status charge(fmv_expansion_room *room, const fmv_perturbation *p, fm_span prompt,
                         const char *where)
 {
-    size_t words = p->kind == FMI_NAMES || p->kind == FMI_LOCATIONS ? 80 : 0;
+    size_t words = p->kind == FMV_NAMES || p->kind == FMV_LOCATIONS ? 80 : 0;
     if (p->words.own || p->words.builtin)
-        words = fmi_words_count(&p->words);
+        words = fmv_words_count(&p->words);
     size_t cost = 1 + prompt.len / 128 * (1 + words / 4);
     if (room->steps < cost)
         return fm_fail(FM_ELIMIT,
                        "%s: the suite's templates and perturbations take more than %zu "
                        "steps",
-                       where, FMI_EXPANSION_STEPS_MAX);
+                       where, FMV_EXPANSION_STEPS_MAX);
     room->steps -= cost;
     return FM_OK;
 }
 
 /* Up to p->count forms that list does not hold yet, pushed. */
-static fm_status push_forms(fm_json *list, const fmi_perturbation *p, fm_span prompt,
-                            fmi_expansion_room *room, const char *where)
+static fm_status push_forms(fm_json *list, const fmv_perturbation *p, fm_span prompt,
+                            fmv_expansion_room *room, const char *where)
 {
     fm_status rc = FM_OK;
     fm_buf b;
-    fm_buf_init(&b, FMI_EXPANDED_BYTES_MAX);
+    fm_buf_init(&b, FMV_EXPANDED_BYTES_MAX);
     size_t want = fm_json_count(list) + p->count;
     for (uint64_t k = 0; rc == FM_OK && fm_json_count(list) < want && k < 8u * p->count; k++) {
         bool applies = false;
         fm_buf_clear(&b);
         rc = charge(room, p, prompt, where);
         if (rc == FM_OK)
-            rc = fmi_perturb(&b, p, prompt, p->seed + k, &applies);
+            rc = fmv_perturb(&b, p, prompt, p->seed + k, &applies);
         if (rc == FM_OK && !applies)
             break;
         if (rc < 0 || in_list(list, fm_buf_span(&b)))
             continue;
         if (room->bytes < b.len)
             rc = fm_fail(FM_ELIMIT, "%s: the suite's perturbations write more than %zu bytes",
-                         where, FMI_EXPANDED_BYTES_MAX);
+                         where, FMV_EXPANDED_BYTES_MAX);
         else
             room->bytes -= b.len;
         if (rc == FM_OK)
@@ -213,7 +213,7 @@ static fm_status push_forms(fm_json *list, const fmi_perturbation *p, fm_span pr
 
 /* Pushes the original and its forms. */
 static fm_status all_forms(fm_json *list, const fm_json *perturb, fm_span prompt,
-                           fmi_expansion_room *room, bool every, const char *where)
+                           fmv_expansion_room *room, bool every, const char *where)
 {
     bool many = fm_json_is(perturb, FM_JSON_ARRAY);
     size_t n = many ? fm_json_count(perturb) : 1;
@@ -221,17 +221,17 @@ static fm_status all_forms(fm_json *list, const fm_json *perturb, fm_span prompt
         return fm_fail(FM_EINVAL, "%s: 'perturb' wants 1 to %d perturbations", where, ENTRIES_MAX);
     fm_status rc = fm_json_push(list, fm_json_new_strn((const char *)prompt.data, prompt.len));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        fmi_perturbation p;
+        fmv_perturbation p;
         size_t before = fm_json_count(list);
         rc = read_entry(&p, many ? fm_json_at(perturb, i) : perturb, room->lexicons, where);
         if (rc == FM_OK)
             rc = push_forms(list, &p, prompt, room, where);
         if (rc == FM_OK && every && fm_json_count(list) == before)
             rc = fm_fail(FM_EINVAL, "%s: perturb.%s finds nothing to change in this prompt", where,
-                         fmi_perturb_words[p.kind]);
-        if (rc == FM_OK && fm_json_count(list) > FMI_PROMPTS_MAX)
+                         fmv_perturb_words[p.kind]);
+        if (rc == FM_OK && fm_json_count(list) > FMV_PROMPTS_MAX)
             rc = fm_fail(FM_ELIMIT, "%s: perturb makes more than %u prompts", where,
-                         FMI_PROMPTS_MAX);
+                         FMV_PROMPTS_MAX);
     }
     return rc;
 }
@@ -261,7 +261,7 @@ static fm_status write_case(fm_json *made, const fm_json *doc, const char *key, 
     return rc == FM_OK ? fm_json_set(made, key, fm_json_ref(list)) : rc;
 }
 
-fm_status fmi_perturb_case(fm_json **doc, fmi_expansion_room *room, bool every, const char *what)
+fm_status fmv_perturb_case(fm_json **doc, fmv_expansion_room *room, bool every, const char *what)
 {
     char where[512];
     const fm_json *perturb = fm_json_get(*doc, "perturb");
@@ -294,22 +294,22 @@ fm_status fmi_perturb_case(fm_json **doc, fmi_expansion_room *room, bool every, 
 
 /* In turn, gentlest first. All keep the meaning, so that what was expected still is. */
 static const struct {
-    fmi_perturb_kind kind;
-    fmi_perturb_mode mode;
+    fmv_perturb_kind kind;
+    fmv_perturb_mode mode;
     bool chat_only; /* a bare prompt may end in "is" or "A:", which must stay its end */
 } gentle[] = {
-    {FMI_NEUTRAL, FMI_MODE_ANY, false},    {FMI_CONTRACTIONS, FMI_MODE_ANY, false},
-    {FMI_PUNCTUATION, FMI_MODE_ANY, true}, {FMI_WHITESPACE, FMI_MODE_ANY, false},
-    {FMI_CASING, FMI_MODE_LOWER, false},   {FMI_TYPOS, FMI_MODE_ANY, false},
+    {FMV_NEUTRAL, FMV_MODE_ANY, false},    {FMV_CONTRACTIONS, FMV_MODE_ANY, false},
+    {FMV_PUNCTUATION, FMV_MODE_ANY, true}, {FMV_WHITESPACE, FMV_MODE_ANY, false},
+    {FMV_CASING, FMV_MODE_LOWER, false},   {FMV_TYPOS, FMV_MODE_ANY, false},
 };
 
-static fm_status perturbed_text(fm_json **out, const fmi_perturbation *p, const fm_json *text,
+static fm_status perturbed_text(fm_json **out, const fmv_perturbation *p, const fm_json *text,
                                 bool *changed)
 {
     fm_buf b;
     bool applies = false;
-    fm_buf_init(&b, FMI_EXPANDED_BYTES_MAX);
-    fm_status rc = fmi_perturb(&b, p, fm_json_str(text), p->seed, &applies);
+    fm_buf_init(&b, FMV_EXPANDED_BYTES_MAX);
+    fm_status rc = fmv_perturb(&b, p, fm_json_str(text), p->seed, &applies);
     if (rc == FM_OK) {
         *out = applies ? fm_json_new_strn(fm_buf_cstr(&b), b.len) : fm_json_ref(text);
         *changed = *changed || applies;
@@ -320,7 +320,7 @@ static fm_status perturbed_text(fm_json **out, const fmi_perturbation *p, const 
 }
 
 /* The conversation with its last user message changed. */
-static fm_status perturbed_messages(fm_json **out, const fmi_perturbation *p, const fm_json *list,
+static fm_status perturbed_messages(fm_json **out, const fmv_perturbation *p, const fm_json *list,
                                     bool *changed)
 {
     fm_json *text = NULL, *one = NULL;
@@ -349,13 +349,13 @@ static fm_status perturbed_messages(fm_json **out, const fmi_perturbation *p, co
 }
 
 /* The value of prompt, chat or messages, perturbed; *changed: something of it is. */
-static fm_status perturbed_prompt(fm_json **out, fmi_perturbation *p, const fmi_case *c,
+static fm_status perturbed_prompt(fm_json **out, fmv_perturbation *p, const fmv_case *c,
                                   bool *changed)
 {
     fm_status rc = FM_OK;
     fm_json *one = NULL;
     *out = NULL;
-    if (c->form == FMI_PROMPT_MESSAGES)
+    if (c->form == FMV_PROMPT_MESSAGES)
         return perturbed_messages(out, p, c->prompt[0], changed);
     p->salt = fm_json_str(c->prompt[0]);
     if (c->prompt_count == 1)
@@ -377,17 +377,17 @@ static bool prompt_among(const fm_json *cases, const char *key, const fm_json *p
     return false;
 }
 
-static fm_status push_form(fm_json *cases, const fmi_case *c, const char *key, fmi_perturbation *p,
+static fm_status push_form(fm_json *cases, const fmv_case *c, const char *key, fmv_perturbation *p,
                            uint64_t number)
 {
-    char name[FMI_CASE_NAME_MAX + 1];
+    char name[FMV_CASE_NAME_MAX + 1];
     fm_json *prompt = NULL, *one = NULL;
     bool changed = false;
     fm_status rc = perturbed_prompt(&prompt, p, c, &changed);
     if (rc == FM_OK && changed && !prompt_among(cases, key, prompt)) {
-        fm_span base = fmi_clip(fm_span_str(c->name), 160);
+        fm_span base = fmv_clip(fm_span_str(c->name), 160);
         snprintf(name, sizeof name, "%.*s~%s-%llu", (int)base.len, (const char *)base.data,
-                 fmi_perturb_words[p->kind], (unsigned long long)number);
+                 fmv_perturb_words[p->kind], (unsigned long long)number);
         one = fm_json_new_object();
         rc = one ? copy_but(one, c->doc, "name", key) : FM_ENOMEM;
         if (rc == FM_OK)
@@ -402,18 +402,18 @@ static fm_status push_form(fm_json *cases, const fmi_case *c, const char *key, f
     return rc;
 }
 
-fm_status fmi_perturbed_forms(fm_json *cases, const fmi_case *c, uint64_t seed, size_t n)
+fm_status fmv_perturbed_forms(fm_json *cases, const fmv_case *c, uint64_t seed, size_t n)
 {
     static const char *const keys[] = {"prompt", "chat", "messages"};
     fm_status rc = FM_OK;
     for (uint64_t round = 0; rc == FM_OK && round < n + 4 && fm_json_count(cases) < n; round++)
         for (size_t k = 0; rc == FM_OK && k < FM_ARRAY_LEN(gentle); k++) {
-            fmi_perturbation p = {.kind = gentle[k].kind,
+            fmv_perturbation p = {.kind = gentle[k].kind,
                                   .mode = gentle[k].mode,
                                   .n = 1,
                                   .count = 1,
                                   .seed = seed + round};
-            if (fm_json_count(cases) < n && !(gentle[k].chat_only && c->form == FMI_PROMPT_TEXT))
+            if (fm_json_count(cases) < n && !(gentle[k].chat_only && c->form == FMV_PROMPT_TEXT))
                 rc = push_form(cases, c, keys[c->form], &p, round + 1);
         }
     return rc;

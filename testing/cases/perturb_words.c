@@ -14,7 +14,7 @@ static uint8_t lower(uint8_t c)
 
 static bool word_byte(uint8_t c)
 {
-    return fmi_letter(c) || (c >= '0' && c <= '9') || c == '_';
+    return fmv_letter(c) || (c >= '0' && c <= '9') || c == '_';
 }
 
 static bool word_begins(fm_span s, size_t i)
@@ -129,13 +129,13 @@ static bool contract_all(fm_buf *out, fm_span s, bool expand)
     return any;
 }
 
-fm_status fmi_perturb_contractions(fm_buf *out, const fmi_perturbation *p, fm_span text,
-                                   fmi_draw *d, bool *applies)
+fm_status fmv_perturb_contractions(fm_buf *out, const fmv_perturbation *p, fm_span text,
+                                   fmv_draw *d, bool *applies)
 {
     const size_t before = out->len;
     (void)d; /* all of them at once: nothing is drawn */
-    *applies = p->mode != FMI_MODE_EXPAND && contract_all(out, text, false);
-    if (!*applies && p->mode != FMI_MODE_CONTRACT) {
+    *applies = p->mode != FMV_MODE_EXPAND && contract_all(out, text, false);
+    if (!*applies && p->mode != FMV_MODE_CONTRACT) {
         out->len = before;
         *applies = contract_all(out, text, true);
     }
@@ -147,11 +147,11 @@ fm_status fmi_perturb_contractions(fm_buf *out, const fmi_perturbation *p, fm_sp
 #define FOUND_MAX 64
 
 typedef struct swap_lists {
-    fmi_words list[3];
+    fmv_words list[3];
     size_t count;
 } swap_lists;
 
-static void lists_of(swap_lists *l, const fmi_perturbation *p)
+static void lists_of(swap_lists *l, const fmv_perturbation *p)
 {
     static const char *const names[] = {"female-names", "male-names", "first-names"};
     static const char *const places[] = {"cities", "countries", NULL};
@@ -161,9 +161,9 @@ static void lists_of(swap_lists *l, const fmi_perturbation *p)
         return;
     }
     for (size_t i = 0; i < 3; i++) {
-        const char *name = p->kind == FMI_NAMES ? names[i] : places[i];
+        const char *name = p->kind == FMV_NAMES ? names[i] : places[i];
         if (name)
-            l->list[l->count++] = (fmi_words){fmi_lexicon_builtin(name), NULL};
+            l->list[l->count++] = (fmv_words){fmv_lexicon_builtin(name), NULL};
     }
 }
 
@@ -174,8 +174,8 @@ static size_t entry_at(const swap_lists *l, fm_span s, size_t i, size_t *list, c
     if (!word_begins(s, i))
         return 0;
     for (size_t k = 0; k < l->count; k++)
-        for (size_t e = 0; e < fmi_words_count(&l->list[k]); e++) {
-            const char *w = fmi_words_at(&l->list[k], e);
+        for (size_t e = 0; e < fmv_words_count(&l->list[k]); e++) {
+            const char *w = fmv_words_at(&l->list[k], e);
             if (strlen(w) > best && stands_at(s, i, w, true, true)) {
                 best = strlen(w);
                 *list = k;
@@ -193,7 +193,7 @@ static bool among(const char *const *found, size_t n, const char *word)
     return false;
 }
 
-fm_status fmi_perturb_swap(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi_draw *d,
+fm_status fmv_perturb_swap(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                            bool *applies)
 {
     swap_lists l;
@@ -210,16 +210,16 @@ fm_status fmi_perturb_swap(fm_buf *out, const fmi_perturbation *p, fm_span text,
     }
     if (!n)
         return FM_OK;
-    size_t pick = (size_t)fmi_draw_below(d, n);
-    const fmi_words *w = &l.list[from[pick]];
-    for (size_t e = 0; e < fmi_words_count(w); e++)
-        left += *fmi_words_at(w, e) && !among(found, n, fmi_words_at(w, e));
+    size_t pick = (size_t)fmv_draw_below(d, n);
+    const fmv_words *w = &l.list[from[pick]];
+    for (size_t e = 0; e < fmv_words_count(w); e++)
+        left += *fmv_words_at(w, e) && !among(found, n, fmv_words_at(w, e));
     if (!left)
         return FM_OK;
-    left = (size_t)fmi_draw_below(d, left);
+    left = (size_t)fmv_draw_below(d, left);
     for (size_t e = 0; !other; e++)
-        if (*fmi_words_at(w, e) && !among(found, n, fmi_words_at(w, e)) && left-- == 0)
-            other = fmi_words_at(w, e);
+        if (*fmv_words_at(w, e) && !among(found, n, fmv_words_at(w, e)) && left-- == 0)
+            other = fmv_words_at(w, e);
     *applies = true;
     for (size_t i = 0; i < text.len; i += len ? len : 1) {
         len = entry_at(&l, text, i, &list, &word);
@@ -369,15 +369,15 @@ static bool affirm(fm_buf *out, fm_span s)
     return false;
 }
 
-fm_status fmi_perturb_negation(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi_draw *d,
+fm_status fmv_perturb_negation(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                                bool *applies)
 {
     (void)d; /* the first place that it knows: nothing is drawn */
     bool is = negative(text);
     *applies = false;
-    if (p->mode != FMI_MODE_REMOVE && !is)
+    if (p->mode != FMV_MODE_REMOVE && !is)
         *applies = negate_auxiliary(out, text) || negate_verb(out, text);
-    else if (p->mode != FMI_MODE_ADD && is)
+    else if (p->mode != FMV_MODE_ADD && is)
         *applies = affirm(out, text);
     return FM_OK;
 }

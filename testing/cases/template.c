@@ -20,13 +20,13 @@
 typedef struct expansion {
     const fm_json *tmpl, *slots; /* slots: NULL or the mapping */
     const char *where;
-    fmi_expansion_room *room;
+    fmv_expansion_room *room;
     bool nested;
     size_t bytes; /* of the template's texts */
-    fmi_case_fn each;
+    fmv_case_fn each;
     void *ctx;
-    fmi_variable v[FMI_VARIABLES_MAX];
-    fmi_filling f;
+    fmv_variable v[FMV_VARIABLES_MAX];
+    fmv_filling f;
     unsigned depth; /* of rows' values within rows' values */
     /* sample */
     uint64_t seed, stream, draws;
@@ -42,27 +42,27 @@ static fm_status step(expansion *x, size_t bytes)
     size_t cost = 1 + bytes / 64;
     if (x->room->steps < cost)
         return fm_fail(FM_ELIMIT, "%s: finding the fillings takes more than %zu steps", x->where,
-                       FMI_EXPANSION_STEPS_MAX);
+                       FMV_EXPANSION_STEPS_MAX);
     x->room->steps -= cost;
     return FM_OK;
 }
 
 /* The list that a name draws from. */
-static bool list_of(const expansion *x, const char *name, fmi_words *out, bool *from_lexicon)
+static bool list_of(const expansion *x, const char *name, fmv_words *out, bool *from_lexicon)
 {
     const fm_json *own = fm_json_get(x->slots, name);
     const char *lexicon = fm_json_cstr(fm_json_get(own, "lexicon"), NULL);
     *from_lexicon = !own || lexicon;
     if (own && !lexicon) {
-        *out = (fmi_words){NULL, own};
+        *out = (fmv_words){NULL, own};
         return true;
     }
     lexicon = lexicon ? lexicon : name;
-    *out = (fmi_words){fmi_lexicon_builtin(lexicon), fm_json_get(x->room->lexicons, lexicon)};
+    *out = (fmv_words){fmv_lexicon_builtin(lexicon), fm_json_get(x->room->lexicons, lexicon)};
     return out->own || out->builtin;
 }
 
-static const fmi_variable *variable(const expansion *x, const char *name)
+static const fmv_variable *variable(const expansion *x, const char *name)
 {
     for (size_t i = 0; i < x->f.count; i++)
         if (strcmp(x->v[i].name, name) == 0)
@@ -70,12 +70,12 @@ static const fmi_variable *variable(const expansion *x, const char *name)
     return NULL;
 }
 
-static fm_status add_variable(expansion *x, const char *name, const fmi_words *list, bool lexicon)
+static fm_status add_variable(expansion *x, const char *name, const fmv_words *list, bool lexicon)
 {
-    if (x->f.count == FMI_VARIABLES_MAX)
-        return fm_fail(FM_ELIMIT, "%s: more than %u slots", x->where, FMI_VARIABLES_MAX);
-    fmi_variable *v = &x->v[x->f.count++];
-    *v = (fmi_variable){
+    if (x->f.count == FMV_VARIABLES_MAX)
+        return fm_fail(FM_ELIMIT, "%s: more than %u slots", x->where, FMV_VARIABLES_MAX);
+    fmv_variable *v = &x->v[x->f.count++];
+    *v = (fmv_variable){
         .list = *list, .lexicon = lexicon, .nested = list->own && (lexicon || x->nested)};
     snprintf(v->name, sizeof v->name, "%s", name);
     return FM_OK;
@@ -88,10 +88,10 @@ static fm_status row_slots(expansion *x, const fm_json *value)
 {
     fm_status rc =
         x->nested && fm_json_is(value, FM_JSON_STRING) ? step(x, fm_json_str(value).len) : FM_OK;
-    if (rc < 0 || !x->nested || x->depth > FMI_NESTING_MAX || !fm_json_is(value, FM_JSON_STRING))
+    if (rc < 0 || !x->nested || x->depth > FMV_NESTING_MAX || !fm_json_is(value, FM_JSON_STRING))
         return rc;
     x->depth++;
-    rc = fmi_slots_of_text(fm_json_cstr(value, ""), need_variable, x);
+    rc = fmv_slots_of_text(fm_json_cstr(value, ""), need_variable, x);
     x->depth--;
     return rc;
 }
@@ -101,7 +101,7 @@ static fm_status need_variable(void *ctx, const char *name, size_t len)
 {
     expansion *x = ctx;
     char full[72], base[72];
-    fmi_words list;
+    fmv_words list;
     bool lexicon;
     if (len == 0 || len >= sizeof full)
         return FM_OK; /* the filling refuses it */
@@ -153,16 +153,16 @@ static fm_status first_variables(expansion *x)
     x->f.count = 0;
     for (void *it = fm_json_iter(x->slots); it && rc == FM_OK; it = fm_json_next(x->slots, it)) {
         usage u = {fm_json_iter_key(it), false, false};
-        fmi_words list;
+        fmv_words list;
         bool lexicon;
-        rc = fmi_slots_of(x->tmpl, note_usage, &u, 0);
+        rc = fmv_slots_of(x->tmpl, note_usage, &u, 0);
         if (rc == FM_OK && (u.plain || !u.numbered) && list_of(x, u.name, &list, &lexicon))
             rc = add_variable(x, u.name, &list, lexicon);
     }
-    return rc == FM_OK ? fmi_slots_of(x->tmpl, need_variable, x, 0) : rc;
+    return rc == FM_OK ? fmv_slots_of(x->tmpl, need_variable, x, 0) : rc;
 }
 
-static bool same_list(const fmi_variable *a, const fmi_variable *b)
+static bool same_list(const fmv_variable *a, const fmv_variable *b)
 {
     return a->list.own == b->list.own && a->list.builtin == b->list.builtin;
 }
@@ -179,17 +179,17 @@ static bool taken(const expansion *x, size_t k, size_t entry)
 /* Slots that the value chosen for k names. */
 static fm_status below(expansion *x, size_t k)
 {
-    const fmi_variable *v = &x->v[k];
+    const fmv_variable *v = &x->v[k];
     const char *text = v->nested ? fm_json_cstr(fm_json_at(v->list.own, v->chosen), NULL) : NULL;
     fm_status rc = text ? step(x, strlen(text)) : FM_OK;
-    return text && rc == FM_OK ? fmi_slots_of_text(text, need_variable, x) : rc;
+    return text && rc == FM_OK ? fmv_slots_of_text(text, need_variable, x) : rc;
 }
 
 static fm_status emit(expansion *x)
 {
     fm_json *doc;
     x->f.number++;
-    fm_status rc = fmi_fill(&doc, x->tmpl, &x->f);
+    fm_status rc = fmv_fill(&doc, x->tmpl, &x->f);
     return rc == FM_OK ? x->each(x->ctx, doc) : rc;
 }
 
@@ -200,7 +200,7 @@ static fm_status all_from(expansion *x, size_t k)
     fm_status rc = FM_OK;
     if (k == x->f.count)
         return emit(x);
-    const size_t known = x->f.count, n = fmi_words_count(&x->v[k].list);
+    const size_t known = x->f.count, n = fmv_words_count(&x->v[k].list);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         rc = step(x, 0);
         if (rc < 0 || taken(x, k, i))
@@ -222,7 +222,7 @@ static uint64_t draw(expansion *x, uint64_t n)
 }
 
 /* The entries of k's list that variables before it have chosen, ascending. */
-static size_t used_entries(const expansion *x, size_t k, size_t used[FMI_VARIABLES_MAX])
+static size_t used_entries(const expansion *x, size_t k, size_t used[FMV_VARIABLES_MAX])
 {
     size_t n = 0;
     for (size_t i = 0; i < k; i++) {
@@ -251,7 +251,7 @@ static fm_status draw_one(expansion *x, const fm_json *rows)
     }
     rc = first_variables(x);
     for (size_t k = 0; rc == FM_OK && k < x->f.count; k++) {
-        size_t used[FMI_VARIABLES_MAX], n = fmi_words_count(&x->v[k].list);
+        size_t used[FMV_VARIABLES_MAX], n = fmv_words_count(&x->v[k].list);
         size_t count = used_entries(x, k, used);
         if (count >= n) {
             fm_buf_release(&key);
@@ -322,10 +322,10 @@ static fm_status check_lists(const expansion *x, const fm_json *slots)
     for (void *it = fm_json_iter(slots); it; it = fm_json_next(slots, it), n++) {
         const fm_json *v = fm_json_iter_value(it);
         const char *lexicon = fm_json_cstr(fm_json_get(v, "lexicon"), NULL);
-        fmi_words w;
+        fmv_words w;
         fm_status rc = FM_OK;
         if (lexicon && fm_json_count(v) == 1)
-            rc = fmi_words_find(&w, x->room->lexicons, lexicon, x->where);
+            rc = fmv_words_find(&w, x->room->lexicons, lexicon, x->where);
         else if (!fm_json_is(v, FM_JSON_ARRAY) || fm_json_count(v) == 0 || n == SLOTS_MAX)
             rc = fm_fail(FM_EINVAL,
                          "%s: slots: up to %d lists, none of them empty, or {lexicon: NAME}",
@@ -369,8 +369,8 @@ static fm_status expand_all(expansion *x, const fm_json *rows)
     return rc;
 }
 
-fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansion_room *room,
-                              fmi_case_fn each, void *ctx)
+fm_status fmv_template_expand(const fm_json *tmpl, const char *what, fmv_expansion_room *room,
+                              fmv_case_fn each, void *ctx)
 {
     const fm_json *slots = fm_json_get(tmpl, "slots"), *nested = fm_json_get(tmpl, "nested");
     const char *name = fm_json_cstr(fm_json_get(tmpl, "name"), "");
@@ -388,9 +388,9 @@ fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansi
                      .nested = fm_json_bool(nested, false),
                      .each = each,
                      .ctx = ctx,
-                     .stream = fmi_stream_of(fm_span_str(name), 0)};
+                     .stream = fmv_stream_of(fm_span_str(name), 0)};
     x->bytes = text_bytes(tmpl, 0);
-    x->f = (fmi_filling){.where = where, .nested = x->nested, .v = x->v, .room = room};
+    x->f = (fmv_filling){.where = where, .nested = x->nested, .v = x->v, .room = room};
     fm_status rc = FM_OK;
     if (slots && (fm_json_count(slots) == 0 || (!rows && !fm_json_is(slots, FM_JSON_OBJECT))))
         rc = fm_fail(FM_EINVAL, "%s: 'slots' wants a list of rows, or lists by name", where);
@@ -399,7 +399,7 @@ fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansi
     if (rc == FM_OK)
         rc = rows ? check_rows(rows, where) : check_lists(x, slots);
     if (rc == FM_OK)
-        rc = whole_number(&n, fm_json_get(tmpl, "sample"), "sample", 1, FMI_CASES_MAX, where);
+        rc = whole_number(&n, fm_json_get(tmpl, "sample"), "sample", 1, FMV_CASES_MAX, where);
     if (rc == FM_OK)
         rc = whole_number(&seed, fm_json_get(tmpl, "seed"), "seed", 0, 9007199254740992.0, where);
     if (rc == FM_OK && fm_json_get(tmpl, "seed") && !n)

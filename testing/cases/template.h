@@ -6,46 +6,46 @@
 #include "testing/cases/expansion.h"
 #include "testing/cases/lexicon.h"
 
-#define FMI_VARIABLES_MAX 32u
-#define FMI_NESTING_MAX 8u /* slots within the values of slots */
+#define FMV_VARIABLES_MAX 32u
+#define FMV_NESTING_MAX 8u /* slots within the values of slots */
 
 /* Something that a filling chooses a value for: a slot, a lexicon, or a numbered draw of either
  * ({name1}, {name2}: different entries of one list). */
-typedef struct fmi_variable {
+typedef struct fmv_variable {
     char name[72];
-    fmi_words list;
+    fmv_words list;
     bool lexicon;  /* not one of `slots` */
     bool nested;   /* its texts may hold slots */
     size_t chosen; /* the index of its value */
     bool open;     /* being written: a value that holds itself comes here twice */
-} fmi_variable;
+} fmv_variable;
 
 /* One filling: the row, and a value for each variable. */
-typedef struct fmi_filling {
+typedef struct fmv_filling {
     const char *where;  /* "<file>: template 'capital-{id}'" */
     const fm_json *row; /* of a template with rows, or NULL */
     bool nested;        /* values of rows may hold slots */
     size_t number;      /* {#}: 1, 2, .. over the template */
-    fmi_variable *v;    /* [count] */
+    fmv_variable *v;    /* [count] */
     size_t count;
-    fmi_expansion_room *room;
-} fmi_filling;
+    fmv_expansion_room *room;
+} fmv_filling;
 
 /* A slot as a text names it: {a:person1.city}. */
-typedef struct fmi_slot_ref {
+typedef struct fmv_slot_ref {
     const char *name; /* into the text, len bytes; what is written is the whole: "person1.city" */
     size_t len;
     int article; /* 0, 'a', 'A' */
-} fmi_slot_ref;
+} fmv_slot_ref;
 /* The slot that begins at text (a '{'); its length with the braces, 0: it has no end. */
-size_t fmi_slot_at(fmi_slot_ref *out, const char *text);
+size_t fmv_slot_at(fmv_slot_ref *out, const char *text);
 
 /* Calls each for every slot that a string of v names (`slots` of the top level left out). */
-typedef fm_status (*fmi_ref_fn)(void *ctx, const char *name, size_t len);
-fm_status fmi_slots_of(const fm_json *v, fmi_ref_fn each, void *ctx, int depth);
-fm_status fmi_slots_of_text(const char *text, fmi_ref_fn each, void *ctx);
+typedef fm_status (*fmv_ref_fn)(void *ctx, const char *name, size_t len);
+fm_status fmv_slots_of(const fm_json *v, fmv_ref_fn each, void *ctx, int depth);
+fm_status fmv_slots_of_text(const char *text, fmv_ref_fn each, void *ctx);
 
 /* The template with f filled in, without the keys that make fillings. */
-fm_status fmi_fill(fm_json **out, const fm_json *tmpl, fmi_filling *f);
+fm_status fmv_fill(fm_json **out, const fm_json *tmpl, fmv_filling *f);
 
 #endif

@@ -10,27 +10,27 @@
 
 /* ==== slots in a text ==== */
 
-size_t fmi_slot_at(fmi_slot_ref *out, const char *text)
+size_t fmv_slot_at(fmv_slot_ref *out, const char *text)
 {
     size_t len = strcspn(text + 1, "{}");
-    *out = (fmi_slot_ref){text + 1, len, 0};
+    *out = (fmv_slot_ref){text + 1, len, 0};
     if (text[1 + len] != '}')
         return 0;
     if (len > 2 && text[2] == ':' && (text[1] == 'a' || text[1] == 'A'))
-        *out = (fmi_slot_ref){text + 3, len - 2, text[1]};
+        *out = (fmv_slot_ref){text + 3, len - 2, text[1]};
     return len + 2;
 }
 
-fm_status fmi_slots_of_text(const char *text, fmi_ref_fn each, void *ctx)
+fm_status fmv_slots_of_text(const char *text, fmv_ref_fn each, void *ctx)
 {
-    fmi_slot_ref ref;
+    fmv_slot_ref ref;
     fm_status rc = FM_OK;
     for (const char *p = text; *p && rc == FM_OK;) {
         size_t n = 1;
         if ((p[0] == '{' && p[1] == '{') || (p[0] == '}' && p[1] == '}')) {
             n = 2;
         } else if (*p == '{') {
-            n = fmi_slot_at(&ref, p);
+            n = fmv_slot_at(&ref, p);
             if (n == 0)
                 break; /* the filling says so */
             rc = each(ctx, ref.name, ref.len);
@@ -40,19 +40,19 @@ fm_status fmi_slots_of_text(const char *text, fmi_ref_fn each, void *ctx)
     return rc;
 }
 
-fm_status fmi_slots_of(const fm_json *v, fmi_ref_fn each, void *ctx, int depth)
+fm_status fmv_slots_of(const fm_json *v, fmv_ref_fn each, void *ctx, int depth)
 {
     fm_status rc = FM_OK;
     bool array = fm_json_is(v, FM_JSON_ARRAY);
     if (depth > FILL_DEPTH_MAX)
         return FM_OK; /* the filling refuses it */
     if (fm_json_is(v, FM_JSON_STRING))
-        return fmi_slots_of_text(fm_json_cstr(v, ""), each, ctx);
+        return fmv_slots_of_text(fm_json_cstr(v, ""), each, ctx);
     for (size_t i = 0; array && rc == FM_OK && i < fm_json_count(v); i++)
-        rc = fmi_slots_of(fm_json_at(v, i), each, ctx, depth + 1);
+        rc = fmv_slots_of(fm_json_at(v, i), each, ctx, depth + 1);
     for (void *it = array ? NULL : fm_json_iter(v); rc == FM_OK && it; it = fm_json_next(v, it))
         if (depth > 0 || strcmp(fm_json_iter_key(it), "slots") != 0)
-            rc = fmi_slots_of(fm_json_iter_value(it), each, ctx, depth + 1);
+            rc = fmv_slots_of(fm_json_iter_value(it), each, ctx, depth + 1);
     return rc;
 }
 
@@ -62,16 +62,16 @@ fm_status fmi_slots_of(const fm_json *v, fmi_ref_fn each, void *ctx, int depth)
 typedef struct found {
     const fm_json *value; /* NULL: word */
     const char *word;     /* of a built-in lexicon */
-    fmi_variable *of;     /* NULL: the row's */
+    fmv_variable *of;     /* NULL: the row's */
     bool field;           /* of a mapping: text as it is */
 } found;
 
-static bool find(found *out, fmi_filling *f, const char *name)
+static bool find(found *out, fmv_filling *f, const char *name)
 {
     memset(out, 0, sizeof *out);
     out->value = fm_json_get(f->row, name);
     for (size_t i = 0; !out->value && i < f->count; i++) {
-        fmi_variable *v = &f->v[i];
+        fmv_variable *v = &f->v[i];
         if (strcmp(v->name, name) != 0)
             continue;
         out->of = v;
@@ -83,7 +83,7 @@ static bool find(found *out, fmi_filling *f, const char *name)
 }
 
 /* "x", else "x.field" where x is a mapping. */
-static fm_status find_path(found *out, fmi_filling *f, const char *name, size_t len)
+static fm_status find_path(found *out, fmv_filling *f, const char *name, size_t len)
 {
     char key[160];
     if (len > 0 && len < sizeof key) {
@@ -139,9 +139,9 @@ static const char *article(const char *word, int form)
 
 /* ==== filling ==== */
 
-static fm_status fill_text(fm_buf *out, fmi_filling *f, const char *text, unsigned depth);
+static fm_status fill_text(fm_buf *out, fmv_filling *f, const char *text, unsigned depth);
 
-static fm_status write_value(fm_buf *out, fmi_filling *f, const found *x, unsigned depth)
+static fm_status write_value(fm_buf *out, fmv_filling *f, const found *x, unsigned depth)
 {
     const char *text = x->word ? x->word : fm_json_cstr(x->value, NULL);
     bool plain = x->field || !(x->of ? x->of->nested : f->nested);
@@ -158,9 +158,9 @@ static fm_status write_value(fm_buf *out, fmi_filling *f, const found *x, unsign
         fm_buf_str(out, text);
         return fm_buf_ok(out);
     }
-    if (depth >= FMI_NESTING_MAX)
+    if (depth >= FMV_NESTING_MAX)
         return fm_fail(FM_ELIMIT, "%s: slots within slots deeper than %u: a cycle?", f->where,
-                       FMI_NESTING_MAX);
+                       FMV_NESTING_MAX);
     if (x->of && x->of->open)
         return fm_fail(FM_EINVAL, "%s: the value of slot '%s' holds the slot itself", f->where,
                        x->of->name);
@@ -172,13 +172,13 @@ static fm_status write_value(fm_buf *out, fmi_filling *f, const found *x, unsign
     return rc;
 }
 
-static fm_status write_slot(fm_buf *out, fmi_filling *f, const fmi_slot_ref *ref, unsigned depth)
+static fm_status write_slot(fm_buf *out, fmv_filling *f, const fmv_slot_ref *ref, unsigned depth)
 {
     found x;
     fm_buf word;
     if (f->room->steps == 0)
         return fm_fail(FM_ELIMIT, "%s: the suite's templates fill in more than %zu slots", f->where,
-                       FMI_EXPANSION_STEPS_MAX);
+                       FMV_EXPANSION_STEPS_MAX);
     f->room->steps--;
     fm_status rc = find_path(&x, f, ref->name, ref->len);
     if (rc < 0 && ref->len == 1 && *ref->name == '#') {
@@ -200,7 +200,7 @@ static fm_status write_slot(fm_buf *out, fmi_filling *f, const fmi_slot_ref *ref
 }
 
 /* "{x}" becomes the filling's x; "{{" and "}}" are braces; a name that is no slot is an error. */
-static fm_status fill_text(fm_buf *out, fmi_filling *f, const char *text, unsigned depth)
+static fm_status fill_text(fm_buf *out, fmv_filling *f, const char *text, unsigned depth)
 {
     fm_status rc = FM_OK;
     for (const char *p = text; rc == FM_OK && *p;) {
@@ -208,8 +208,8 @@ static fm_status fill_text(fm_buf *out, fmi_filling *f, const char *text, unsign
             fm_buf_char(out, *p);
             p += 2;
         } else if (*p == '{') {
-            fmi_slot_ref ref;
-            size_t len = fmi_slot_at(&ref, p);
+            fmv_slot_ref ref;
+            size_t len = fmv_slot_at(&ref, p);
             if (len == 0)
                 return fm_fail(FM_EINVAL, "%s: '{%.*s' has no end ('{{' writes a brace)", f->where,
                                (int)FM_MIN(ref.len, (size_t)60), p + 1);
@@ -225,7 +225,7 @@ static fm_status fill_text(fm_buf *out, fmi_filling *f, const char *text, unsign
     return rc == FM_OK ? fm_buf_ok(out) : rc;
 }
 
-static fm_status fill_string(fm_json **out, const char *text, fmi_filling *f)
+static fm_status fill_string(fm_json **out, const char *text, fmv_filling *f)
 {
     fm_buf b;
     size_t *room = &f->room->bytes;
@@ -233,7 +233,7 @@ static fm_status fill_string(fm_json **out, const char *text, fmi_filling *f)
     fm_status rc = fill_text(&b, f, text, 0);
     if ((rc == FM_ELIMIT && b.failed == FM_ELIMIT) || (rc == FM_OK && b.len > *room))
         rc = fm_fail(FM_ELIMIT, "%s: the suite's templates write more than %zu bytes", f->where,
-                     FMI_EXPANDED_BYTES_MAX);
+                     FMV_EXPANDED_BYTES_MAX);
     if (rc == FM_OK && !(*out = fm_json_new_strn(fm_buf_cstr(&b), b.len)))
         rc = FM_ENOMEM;
     if (rc == FM_OK)
@@ -249,7 +249,7 @@ static bool of_template(const char *key)
            strcmp(key, "nested") == 0;
 }
 
-static fm_status fill(fm_json **out, const fm_json *v, fmi_filling *f, int depth)
+static fm_status fill(fm_json **out, const fm_json *v, fmv_filling *f, int depth)
 {
     fm_status rc = FM_OK;
     *out = NULL;
@@ -257,7 +257,7 @@ static fm_status fill(fm_json **out, const fm_json *v, fmi_filling *f, int depth
         return fm_fail(FM_ELIMIT,
                        "%s: nested deeper than %d, or the suite's templates write more "
                        "than %zu bytes",
-                       f->where, FILL_DEPTH_MAX, FMI_EXPANDED_BYTES_MAX);
+                       f->where, FILL_DEPTH_MAX, FMV_EXPANDED_BYTES_MAX);
     f->room->bytes -= NODE_BYTES;
     if (fm_json_is(v, FM_JSON_STRING))
         return fill_string(out, fm_json_cstr(v, ""), f);
@@ -288,7 +288,7 @@ static fm_status fill(fm_json **out, const fm_json *v, fmi_filling *f, int depth
     return rc;
 }
 
-fm_status fmi_fill(fm_json **out, const fm_json *tmpl, fmi_filling *f)
+fm_status fmv_fill(fm_json **out, const fm_json *tmpl, fmv_filling *f)
 {
     for (size_t i = 0; i < f->count; i++)
         f->v[i].open = false;

@@ -16,7 +16,7 @@
 #include "testing/foreign/foreign.h"
 
 typedef struct reader {
-    fmi_foreign *f;
+    fmv_foreign *f;
     const fm_json *doc, *test;
     const char *name;
     const fm_json *choices;
@@ -36,7 +36,7 @@ static fm_json *asked(const reader *r, const fm_json *text)
     fm_span s = fm_json_str(text);
     const char *at = strstr(r->prompt, "{text}");
     fm_buf b;
-    fm_buf_init(&b, FMI_SUITE_BYTES_MAX);
+    fm_buf_init(&b, FMV_SUITE_BYTES_MAX);
     fm_buf_append(&b, r->prompt, (size_t)(at - r->prompt));
     fm_buf_append(&b, s.data, s.len);
     fm_buf_str(&b, at + strlen("{text}"));
@@ -70,8 +70,8 @@ static fm_status put_label(fm_json *c, const reader *r, const fm_json *label)
                          "%s: a label that is a number says nothing to a model: name the labels in "
                          "their order, \"choices\": [\"negative\", ...]",
                          r->where);
-        fmi_foreign_put(&rc, expect, "contains", fm_json_ref(label));
-        fmi_foreign_put(&rc, c, "expect", fm_json_ref(expect));
+        fmv_foreign_put(&rc, expect, "contains", fm_json_ref(label));
+        fmv_foreign_put(&rc, c, "expect", fm_json_ref(expect));
         fm_json_free(expect);
         return rc;
     }
@@ -79,7 +79,7 @@ static fm_status put_label(fm_json *c, const reader *r, const fm_json *label)
     if (!choice)
         return fm_fail(FM_EINVAL, "%s: a label is none of 'choices'", r->where);
     rc = fm_json_set(c, "choices", fm_json_ref(r->choices));
-    fmi_foreign_put(&rc, c, "answer", fm_json_ref(choice));
+    fmv_foreign_put(&rc, c, "answer", fm_json_ref(choice));
     return rc;
 }
 
@@ -99,16 +99,16 @@ static fm_status put_direction(fm_json *c, const reader *r)
     if (rc == FM_OK && !changes && !choice)
         rc = fm_fail(FM_EINVAL, "%s: expect.label is none of 'choices'", r->where);
     if (changes) {
-        fmi_foreign_put(&rc, pairs, "answer", fm_json_new_str("changes"));
+        fmv_foreign_put(&rc, pairs, "answer", fm_json_new_str("changes"));
     } else {
-        fmi_foreign_put(&rc, p, direction, fm_json_new_int(0));
-        fmi_foreign_put(&rc, p, "of", fm_json_ref(choice));
-        fmi_foreign_put(&rc, pairs, "probability", fm_json_ref(p));
+        fmv_foreign_put(&rc, p, direction, fm_json_new_int(0));
+        fmv_foreign_put(&rc, p, "of", fm_json_ref(choice));
+        fmv_foreign_put(&rc, pairs, "probability", fm_json_ref(p));
     }
-    fmi_foreign_put(&rc, c, "pairs", fm_json_ref(pairs));
-    fmi_foreign_put(&rc, c, "against", fm_json_new_str("first"));
+    fmv_foreign_put(&rc, c, "pairs", fm_json_ref(pairs));
+    fmv_foreign_put(&rc, c, "against", fm_json_new_str("first"));
     if (r->choices)
-        fmi_foreign_put(&rc, c, "choices", fm_json_ref(r->choices));
+        fmv_foreign_put(&rc, c, "choices", fm_json_ref(r->choices));
     fm_json_free(p);
     fm_json_free(pairs);
     return rc;
@@ -122,15 +122,15 @@ static fm_status add_case(const reader *r, const char *kind, const fm_json *text
     const fm_json *capability = fm_json_get(r->test, "capability");
     fm_status rc = c && prompts ? FM_OK : FM_ENOMEM;
     if (strcmp(kind, "MFT") != 0)
-        fmi_foreign_put(&rc, c, "kind", fm_json_new_str(kind));
+        fmv_foreign_put(&rc, c, "kind", fm_json_new_str(kind));
     if (*fm_json_cstr(capability, ""))
-        fmi_foreign_put(&rc, c, "capability", fm_json_ref(capability));
+        fmv_foreign_put(&rc, c, "capability", fm_json_ref(capability));
     for (size_t i = 0; texts && i < fm_json_count(texts) && rc == FM_OK; i++)
         rc = fm_json_is(fm_json_at(texts, i), FM_JSON_STRING)
                  ? fm_json_push(prompts, asked(r, fm_json_at(texts, i)))
                  : fm_fail(FM_EINVAL, "%s: data wants texts", r->where);
     if (texts)
-        fmi_foreign_put(&rc, c, r->f->key, fm_json_ref(prompts));
+        fmv_foreign_put(&rc, c, r->f->key, fm_json_ref(prompts));
     else if (rc == FM_OK)
         rc = fm_json_is(text, FM_JSON_STRING)
                  ? fm_json_set(c, r->f->key, asked(r, text))
@@ -140,10 +140,10 @@ static fm_status add_case(const reader *r, const char *kind, const fm_json *text
     else if (rc == FM_OK && label)
         rc = put_label(c, r, label);
     else if (r->choices)
-        fmi_foreign_put(&rc, c, "choices", fm_json_ref(r->choices));
+        fmv_foreign_put(&rc, c, "choices", fm_json_ref(r->choices));
     fm_json_free(prompts);
     if (rc == FM_OK)
-        return fmi_foreign_add(r->f, c, r->name);
+        return fmv_foreign_add(r->f, c, r->name);
     fm_json_free(c);
     return rc;
 }
@@ -205,7 +205,7 @@ static fm_status read_test(reader *r)
     return rc;
 }
 
-static fm_status read_tests(fmi_foreign *f, const fm_json *doc)
+static fm_status read_tests(fmv_foreign *f, const fm_json *doc)
 {
     static const char *const known[] = {"name", "description", "tests", "choices", "prompt", NULL};
     reader r = {.f = f, .doc = doc};
@@ -226,11 +226,11 @@ static fm_status read_tests(fmi_foreign *f, const fm_json *doc)
         rc = read_test(&r);
     }
     if (rc == FM_OK)
-        rc = fmi_foreign_keep(&f->name, fm_json_get(doc, "name"));
-    return rc == FM_OK ? fmi_foreign_keep(&f->description, fm_json_get(doc, "description")) : rc;
+        rc = fmv_foreign_keep(&f->name, fm_json_get(doc, "name"));
+    return rc == FM_OK ? fmv_foreign_keep(&f->description, fm_json_get(doc, "description")) : rc;
 }
 
-fm_status fmi_foreign_checklist(fmi_foreign *f, fm_span text)
+fm_status fmv_foreign_checklist(fmv_foreign *f, fm_span text)
 {
     fm_json *doc = NULL;
     fm_status rc = fm_json_parse(&doc, text, f->what);

@@ -71,7 +71,7 @@ static fm_status next_row(fm_json **row, table *t)
     if (t->at >= t->text.len)
         return FM_OK;
     *row = fm_json_new_array();
-    fm_buf_init(&b, FMI_SUITE_BYTES_MAX);
+    fm_buf_init(&b, FMV_SUITE_BYTES_MAX);
     rc = *row ? FM_OK : FM_ENOMEM;
     while (rc == FM_OK && !last) {
         fm_buf_clear(&b);
@@ -99,7 +99,7 @@ static fm_json *list_of(const char *text, const char *separator, bool words)
     fm_status rc = list ? FM_OK : FM_ENOMEM;
     for (const char *p = text; rc == FM_OK; p++) {
         size_t n = strcspn(p, separator);
-        fm_span s = words ? fmi_trim(fm_span_of(p, n)) : fm_span_of(p, n);
+        fm_span s = words ? fmv_trim(fm_span_of(p, n)) : fm_span_of(p, n);
         if (s.len || !words)
             rc = fm_json_push(list, fm_json_new_strn((const char *)s.data, s.len));
         p += n;
@@ -130,11 +130,11 @@ static fm_status read_expected(fm_json *a, const char *text, const char *where)
         return fm_json_set(a, "type", fm_json_new_str(text));
     if (!typed) {
         rc = fm_json_set(a, "type", fm_json_new_str("equals"));
-        fmi_foreign_put(&rc, a, "value", fm_json_new_str(text));
+        fmv_foreign_put(&rc, a, "value", fm_json_new_str(text));
         return rc;
     }
     char *type = fm_strndup(text, n);
-    fm_span value = fmi_trim(fm_span_str(rest + 1));
+    fm_span value = fmv_trim(fm_span_str(rest + 1));
     if (!type)
         return FM_ENOMEM;
     if (strcmp(type, "grade") == 0 || strcmp(type, "file") == 0 || strcmp(type, "fn") == 0 ||
@@ -143,13 +143,13 @@ static fm_status read_expected(fm_json *a, const char *text, const char *where)
                      "%s: '%s:' is not read: a suite runs no code and fetches "
                      "nothing; a judge is named in the case",
                      where, type);
-    fmi_foreign_put(&rc, a, "type", fm_json_new_str(type));
+    fmv_foreign_put(&rc, a, "type", fm_json_new_str(type));
     if (strstr(type, "-any") || strstr(type, "-all"))
-        fmi_foreign_put(&rc, a, "value", list_of((const char *)value.data, ",", true));
+        fmv_foreign_put(&rc, a, "value", list_of((const char *)value.data, ",", true));
     else if (value.len)
-        fmi_foreign_put(&rc, a, "value", fm_json_new_strn((const char *)value.data, value.len));
+        fmv_foreign_put(&rc, a, "value", fm_json_new_strn((const char *)value.data, value.len));
     if (used)
-        fmi_foreign_put(&rc, a, "threshold", fm_json_new_real(threshold));
+        fmv_foreign_put(&rc, a, "threshold", fm_json_new_real(threshold));
     fm_free(type);
     return rc;
 }
@@ -159,7 +159,7 @@ static fm_status push_expected(fm_json *expect, const char *text, const char *wh
     fm_json *a = fm_json_new_object(), *none = fm_json_new_object();
     fm_status rc = a && none ? read_expected(a, text, where) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = fmi_foreign_assert(expect, a, none, where);
+        rc = fmv_foreign_assert(expect, a, none, where);
     fm_json_free(a);
     fm_json_free(none);
     return rc;
@@ -206,7 +206,7 @@ static fm_status read_cell(row_parts *r, const char *column, const char *text, c
     return rc;
 }
 
-static fm_status add_row(fmi_foreign *f, const fm_json *head, const fm_json *row, size_t line,
+static fm_status add_row(fmv_foreign *f, const fm_json *head, const fm_json *row, size_t line,
                          size_t number)
 {
     char where[300], name[40];
@@ -232,7 +232,7 @@ static fm_status add_row(fmi_foreign *f, const fm_json *head, const fm_json *row
     fm_json_free(r.generate);
     snprintf(name, sizeof name, "%zu", number);
     if (rc == FM_OK)
-        return fmi_foreign_add(f, r.c, r.name ? r.name : name);
+        return fmv_foreign_add(f, r.c, r.name ? r.name : name);
     fm_json_free(r.c);
     return rc;
 }
@@ -254,7 +254,7 @@ static fm_status check_head(const fm_json *head, const char *what)
                           what);
 }
 
-fm_status fmi_foreign_csv(fmi_foreign *f, fm_span text)
+fm_status fmv_foreign_csv(fmv_foreign *f, fm_span text)
 {
     const char *dot = strrchr(f->what, '.');
     table t = {text, 0, 1, dot && strcmp(dot, ".tsv") == 0 ? '\t' : ',', f->what};

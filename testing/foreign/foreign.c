@@ -9,15 +9,15 @@
 
 static const struct {
     const char *word;
-    fm_status (*read)(fmi_foreign *f, fm_span text);
+    fm_status (*read)(fmv_foreign *f, fm_span text);
 } readers[] = {
-    {"promptfoo", fmi_foreign_promptfoo},
-    {"lm-eval", fmi_foreign_lm_eval},
-    {"checklist", fmi_foreign_checklist},
-    {"csv", fmi_foreign_csv},
+    {"promptfoo", fmv_foreign_promptfoo},
+    {"lm-eval", fmv_foreign_lm_eval},
+    {"checklist", fmv_foreign_checklist},
+    {"csv", fmv_foreign_csv},
 };
 
-void fmi_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v)
+void fmv_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v)
 {
     if (*rc == FM_OK)
         *rc = fm_json_set(o, key, v);
@@ -25,14 +25,14 @@ void fmi_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v)
         fm_json_free(v);
 }
 
-void fmi_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text)
+void fmv_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text)
 {
     if (*rc == FM_OK)
         *rc = fm_json_set(o, key,
                           fm_json_new_strn(text.data ? (const char *)text.data : "", text.len));
 }
 
-fm_status fmi_foreign_keep(char **to, const fm_json *v)
+fm_status fmv_foreign_keep(char **to, const fm_json *v)
 {
     const char *text = fm_json_cstr(v, NULL);
     if (!text || !*text || *to)
@@ -42,9 +42,9 @@ fm_status fmi_foreign_keep(char **to, const fm_json *v)
 }
 
 /* One line, no control bytes, at most 150 bytes; numbered when taken. */
-static fm_status name_case(fm_buf *out, const fmi_foreign *f, const char *name)
+static fm_status name_case(fm_buf *out, const fmv_foreign *f, const char *name)
 {
-    fm_span s = fmi_clip(fm_span_str(name), 150);
+    fm_span s = fmv_clip(fm_span_str(name), 150);
     fm_buf_init(out, 0);
     for (size_t i = 0; i < s.len; i++)
         fm_buf_char(out, s.data[i] < 0x20 || s.data[i] == 0x7f ? ' ' : (char)s.data[i]);
@@ -69,7 +69,7 @@ static fm_status name_case(fm_buf *out, const fmi_foreign *f, const char *name)
     return rc;
 }
 
-fm_status fmi_foreign_add(fmi_foreign *f, fm_json *c, const char *name)
+fm_status fmv_foreign_add(fmv_foreign *f, fm_json *c, const char *name)
 {
     fm_buf text, own;
     fm_json *named = fm_json_new_object();
@@ -79,10 +79,10 @@ fm_status fmi_foreign_add(fmi_foreign *f, fm_json *c, const char *name)
         rc = FM_ENOMEM;
     if (rc == FM_OK)
         rc = fm_json_write(&text, c, FM_JSON_COMPACT);
-    if (rc == FM_OK && (text.len + 200 > f->bytes || fm_json_count(f->cases) >= FMI_CASES_MAX))
-        rc = fm_fail(FM_ELIMIT, "%s: makes more than %u cases or %zu bytes", f->what, FMI_CASES_MAX,
-                     FMI_SUITE_BYTES_MAX);
-    fmi_foreign_text(&rc, named, "name", fm_buf_span(&own));
+    if (rc == FM_OK && (text.len + 200 > f->bytes || fm_json_count(f->cases) >= FMV_CASES_MAX))
+        rc = fm_fail(FM_ELIMIT, "%s: makes more than %u cases or %zu bytes", f->what, FMV_CASES_MAX,
+                     FMV_SUITE_BYTES_MAX);
+    fmv_foreign_text(&rc, named, "name", fm_buf_span(&own));
     for (void *it = fm_json_iter(c); it && rc == FM_OK; it = fm_json_next(c, it))
         rc = fm_json_set(named, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
     if (rc == FM_OK) {
@@ -134,7 +134,7 @@ static void suite_name(char out[65], const char *from)
         snprintf(out, 65, "suite");
 }
 
-static fm_status write_suite(fm_buf *out, const fmi_foreign *f)
+static fm_status write_suite(fm_buf *out, const fmv_foreign *f)
 {
     char name[65];
     const char *slash = strrchr(f->what, '/'), *file = slash ? slash + 1 : f->what;
@@ -145,12 +145,12 @@ static fm_status write_suite(fm_buf *out, const fmi_foreign *f)
     fm_json *doc = fm_json_new_object();
     fm_status rc = doc && stem ? FM_OK : FM_ENOMEM;
     suite_name(name, f->opts->suite ? f->opts->suite : f->name ? f->name : stem ? stem : "");
-    fmi_foreign_put(&rc, doc, "suite", fm_json_new_str(name));
+    fmv_foreign_put(&rc, doc, "suite", fm_json_new_str(name));
     if (f->description)
-        fmi_foreign_put(&rc, doc, "description", fm_json_new_str(f->description));
-    fmi_foreign_put(&rc, doc, "cases", fm_json_ref(f->cases));
+        fmv_foreign_put(&rc, doc, "description", fm_json_new_str(f->description));
+    fmv_foreign_put(&rc, doc, "cases", fm_json_ref(f->cases));
     if (rc == FM_OK)
-        rc = fmi_yaml_write(&text, doc);
+        rc = fmv_yaml_write(&text, doc);
     if (rc == FM_OK) {
         rc = fm_suite_parse(&check, fm_buf_span(&text), f->what);
         fm_suite_free(check);
@@ -177,12 +177,12 @@ fm_status fm_suite_convert(fm_buf *out, fm_span text, const char *what, const fm
         k++;
     if (k == FM_ARRAY_LEN(readers))
         return fm_fail(FM_EINVAL, "'%.40s' is no format: promptfoo, lm-eval, checklist, csv", from);
-    if (text.len > FMI_SUITE_BYTES_MAX)
-        return fm_fail(FM_ELIMIT, "%s: has more than %zu bytes", what, FMI_SUITE_BYTES_MAX);
-    fmi_foreign f = {.what = what,
+    if (text.len > FMV_SUITE_BYTES_MAX)
+        return fm_fail(FM_ELIMIT, "%s: has more than %zu bytes", what, FMV_SUITE_BYTES_MAX);
+    fmv_foreign f = {.what = what,
                      .opts = o,
                      .key = o->chat ? "chat" : "prompt",
-                     .bytes = FMI_SUITE_BYTES_MAX,
+                     .bytes = FMV_SUITE_BYTES_MAX,
                      .cases = fm_json_new_array()};
     fm_status rc = f.cases ? fm_map_new(&f.names) : FM_ENOMEM;
     if (rc == FM_OK)

@@ -9,9 +9,9 @@
 #include "store/base/map.h"
 #include "testing/suite/internal.h"
 
-#define FMI_FOREIGN_TESTS_MAX 100000u
+#define FMV_FOREIGN_TESTS_MAX 100000u
 
-typedef struct fmi_foreign {
+typedef struct fmv_foreign {
     const char *what; /* the file, for errors */
     const fm_foreign_opts *opts;
     const char *key;          /* "prompt" or "chat": what a text becomes */
@@ -19,33 +19,33 @@ typedef struct fmi_foreign {
     fm_json *cases;           /* array */
     fm_map *names;            /* of the cases so far */
     size_t bytes;             /* that the cases may still take */
-} fmi_foreign;
+} fmv_foreign;
 
 /* One reader a format; text is the file. */
-fm_status fmi_foreign_promptfoo(fmi_foreign *f, fm_span text);
-fm_status fmi_foreign_lm_eval(fmi_foreign *f, fm_span text);
-fm_status fmi_foreign_checklist(fmi_foreign *f, fm_span text);
-fm_status fmi_foreign_csv(fmi_foreign *f, fm_span text);
+fm_status fmv_foreign_promptfoo(fmv_foreign *f, fm_span text);
+fm_status fmv_foreign_lm_eval(fmv_foreign *f, fm_span text);
+fm_status fmv_foreign_checklist(fmv_foreign *f, fm_span text);
+fm_status fmv_foreign_csv(fmv_foreign *f, fm_span text);
 
 /* Keeps a copy of v's text in *to; absent: leaves it. */
-fm_status fmi_foreign_keep(char **to, const fm_json *v);
+fm_status fmv_foreign_keep(char **to, const fm_json *v);
 /* Consumes c, a case without a name, and adds it under name ("name-2" where that is taken). */
-fm_status fmi_foreign_add(fmi_foreign *f, fm_json *c, const char *name);
+fm_status fmv_foreign_add(fmv_foreign *f, fm_json *c, const char *name);
 /* o[key] = v unless *rc failed before, which frees v. */
-void fmi_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v);
-void fmi_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text);
+void fmv_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v);
+void fmv_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text);
 
 /* text.c: tmpl with {{ name }}, {{ name.field }}, {{ name[0] }} of vars, where a name that
  * vars lacks is FM_EINVAL; whatever else Jinja has (loops left out) goes through the engine of chat
  * templates, where an undefined name prints nothing. */
-fm_status fmi_foreign_render(fm_buf *out, const char *tmpl, const fm_json *vars, const char *where);
+fm_status fmv_foreign_render(fm_buf *out, const char *tmpl, const fm_json *vars, const char *where);
 /* The value that tmpl names when it is one {{ path }} alone, else NULL. */
-const fm_json *fmi_foreign_value(const char *tmpl, const fm_json *vars);
+const fm_json *fmv_foreign_value(const char *tmpl, const fm_json *vars);
 /* yaml.c */
-fm_status fmi_yaml_write(fm_buf *out, const fm_json *v);
+fm_status fmv_yaml_write(fm_buf *out, const fm_json *v);
 /* promptfoo.c: one assertion {type, value, threshold, weight, metric} as an entry of
  * `expect`, pushed. */
-fm_status fmi_foreign_assert(fm_json *expect, const fm_json *a, const fm_json *vars,
+fm_status fmv_foreign_assert(fm_json *expect, const fm_json *a, const fm_json *vars,
                              const char *where);
 
 #endif

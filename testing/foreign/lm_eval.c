@@ -13,7 +13,7 @@
 #include "testing/foreign/foreign.h"
 
 typedef struct task {
-    fmi_foreign *f;
+    fmv_foreign *f;
     const fm_json *doc;
     const char *type, *delimiter;
     bool acc_norm, ignore_case;
@@ -113,7 +113,7 @@ static fm_status text_of(fm_buf *out, const task *t, const char *key)
     if (!tmpl)
         return fm_json_write(out, how, FM_JSON_COMPACT);
     if (!field)
-        return fmi_foreign_render(out, tmpl, t->row, where);
+        return fmv_foreign_render(out, tmpl, t->row, where);
     fm_span s = fm_json_str(field);
     if (!s.data)
         return fm_json_write(out, field, FM_JSON_COMPACT);
@@ -127,7 +127,7 @@ static const fm_json *choices_of(const task *t)
     const fm_json *how = fm_json_get(t->doc, "doc_to_choice");
     const char *tmpl = fm_json_cstr(how, NULL);
     const fm_json *v = tmpl ? fm_json_get(t->row, tmpl) : how;
-    return tmpl && !v ? fmi_foreign_value(tmpl, t->row) : v;
+    return tmpl && !v ? fmv_foreign_value(tmpl, t->row) : v;
 }
 
 /* Choices of a list may be templates themselves. */
@@ -138,7 +138,7 @@ static fm_status choice_text(fm_buf *out, const task *t, const fm_json *v)
     snprintf(where, sizeof where, "%.280s: doc_to_choice", t->where);
     fm_buf_str(out, t->delimiter);
     if (s.data && fm_json_is(fm_json_get(t->doc, "doc_to_choice"), FM_JSON_ARRAY))
-        return fmi_foreign_render(out, (const char *)s.data, t->row, where);
+        return fmv_foreign_render(out, (const char *)s.data, t->row, where);
     if (!s.data)
         return fm_json_write(out, v, FM_JSON_COMPACT);
     fm_buf_append(out, s.data, s.len);
@@ -210,7 +210,7 @@ static fm_status put_generate(fm_json *c, const task *t)
     fm_status rc = g ? fm_json_known_keys(k, known, t->f->what) : FM_ENOMEM;
     bool sample = fm_json_bool(fm_json_get(k, "do_sample"), false) ||
                   fm_json_real(fm_json_get(k, "temperature"), 0) > 0;
-    fmi_foreign_put(&rc, g, "max-tokens",
+    fmv_foreign_put(&rc, g, "max-tokens",
                     fm_json_new_int(fm_json_int(fm_json_get(k, "max_gen_toks"), 256)));
     if (rc == FM_OK && (!until || fm_json_count(until) || fm_json_is(until, FM_JSON_STRING)))
         rc = fm_json_set(g, "stop", until ? fm_json_copy(until) : fm_json_new_str("\n\n"));
@@ -239,15 +239,15 @@ static fm_status put_target(fm_json *c, const task *t)
     if (rc == FM_OK)
         rc = text_of(&b, t, "doc_to_target");
     if (generate) {
-        fmi_foreign_text(&rc, expect, "equals", fm_buf_span(&b));
-        fmi_foreign_put(&rc, c, "expect", fm_json_ref(expect));
+        fmv_foreign_text(&rc, expect, "equals", fm_buf_span(&b));
+        fmv_foreign_put(&rc, c, "expect", fm_json_ref(expect));
         if (t->ignore_case)
-            fmi_foreign_put(&rc, c, "ignore-case", fm_json_new_bool(true));
+            fmv_foreign_put(&rc, c, "ignore-case", fm_json_new_bool(true));
         if (rc == FM_OK)
             rc = put_generate(c, t);
     } else {
-        fmi_foreign_text(&rc, c, "continuation", fm_buf_span(&b));
-        fmi_foreign_put(&rc, c, "greedy", fm_json_new_bool(true));
+        fmv_foreign_text(&rc, c, "continuation", fm_buf_span(&b));
+        fmv_foreign_put(&rc, c, "greedy", fm_json_new_bool(true));
     }
     fm_json_free(expect);
     fm_buf_release(&b);
@@ -259,20 +259,20 @@ static fm_status add_row(const task *t, size_t number)
     char name[100];
     fm_json *c = fm_json_new_object();
     fm_buf b;
-    fm_buf_init(&b, FMI_SUITE_BYTES_MAX);
+    fm_buf_init(&b, FMV_SUITE_BYTES_MAX);
     fm_status rc = c ? FM_OK : FM_ENOMEM;
     const char *before = fm_json_cstr(fm_json_get(t->doc, "description"), "");
     if (rc == FM_OK && *before)
-        rc = fmi_foreign_render(&b, before, t->row, t->f->what);
+        rc = fmv_foreign_render(&b, before, t->row, t->f->what);
     if (rc == FM_OK)
         rc = text_of(&b, t, "doc_to_text");
-    fmi_foreign_text(&rc, c, t->f->key, fm_buf_span(&b));
+    fmv_foreign_text(&rc, c, t->f->key, fm_buf_span(&b));
     if (rc == FM_OK)
         rc = strcmp(t->type, "multiple_choice") == 0 ? put_choices(c, t) : put_target(c, t);
     fm_buf_release(&b);
     snprintf(name, sizeof name, "%zu", number);
     if (rc == FM_OK)
-        return fmi_foreign_add(t->f, c, name);
+        return fmv_foreign_add(t->f, c, name);
     fm_json_free(c);
     return rc;
 }
@@ -289,7 +289,7 @@ static fm_status add_rows(task *t)
         fm_json *row = NULL;
         at += s.len + 1;
         line++;
-        if (!fmi_trim(s).len)
+        if (!fmv_trim(s).len)
             continue;
         snprintf(t->where, sizeof t->where, "%.200s: line %zu", what, line);
         rc = fm_json_parse(&row, s, t->where);
@@ -323,11 +323,11 @@ static fm_status read_task(task *t)
     if (rc == FM_OK && !t->f->opts->data.len)
         rc = fm_fail(FM_EINVAL, "%s: its examples are wanted too: --data FILE.jsonl", t->f->what);
     if (rc == FM_OK)
-        rc = fmi_foreign_keep(&t->f->name, fm_json_get(t->doc, "task"));
+        rc = fmv_foreign_keep(&t->f->name, fm_json_get(t->doc, "task"));
     return rc == FM_OK ? add_rows(t) : rc;
 }
 
-fm_status fmi_foreign_lm_eval(fmi_foreign *f, fm_span text)
+fm_status fmv_foreign_lm_eval(fmv_foreign *f, fm_span text)
 {
     fm_json *doc = NULL;
     fm_status rc = fm_yaml_parse(&doc, text, f->what);

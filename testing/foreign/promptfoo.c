@@ -65,8 +65,8 @@ static fm_status rendered(fm_json **out, const fm_json *v, const fm_json *vars, 
     *out = NULL;
     if (fm_json_is(v, FM_JSON_STRING)) {
         fm_buf b;
-        fm_buf_init(&b, FMI_SUITE_BYTES_MAX);
-        rc = fmi_foreign_render(&b, fm_json_cstr(v, ""), vars, where);
+        fm_buf_init(&b, FMV_SUITE_BYTES_MAX);
+        rc = fmv_foreign_render(&b, fm_json_cstr(v, ""), vars, where);
         if (rc == FM_OK && !(*out = fm_json_new_strn(fm_buf_cstr(&b), b.len)))
             rc = FM_ENOMEM;
         fm_buf_release(&b);
@@ -145,7 +145,7 @@ static fm_status push_set(fm_json *entry, const fm_json *a, const fm_json *vars,
         if (strcmp(fm_json_cstr(fm_json_get(fm_json_at(list, i), "type"), ""), "assert-set") == 0)
             rc = fm_fail(FM_EUNSUPPORTED, "%s: an assert-set within an assert-set", where);
         else
-            rc = fmi_foreign_assert(parts, fm_json_at(list, i), vars, where);
+            rc = fmv_foreign_assert(parts, fm_json_at(list, i), vars, where);
     }
     if (rc == FM_OK)
         return fm_json_set(entry, "assert-set", parts);
@@ -153,7 +153,7 @@ static fm_status push_set(fm_json *entry, const fm_json *a, const fm_json *vars,
     return rc;
 }
 
-fm_status fmi_foreign_assert(fm_json *expect, const fm_json *a, const fm_json *vars,
+fm_status fmv_foreign_assert(fm_json *expect, const fm_json *a, const fm_json *vars,
                              const char *where)
 {
     static const char *const known[] = {"type",   "value",  "threshold", "weight",
@@ -188,7 +188,7 @@ fm_status fmi_foreign_assert(fm_json *expect, const fm_json *a, const fm_json *v
 /* ==== tests ==== */
 
 typedef struct config {
-    fmi_foreign *f;
+    fmv_foreign *f;
     const fm_json *prompts, *defaults;
     const fm_json *test;
     char where[300];
@@ -212,7 +212,7 @@ static fm_status push_asserts(fm_json *expect, const fm_json *of, const fm_json 
         return fm_fail(FM_EINVAL, "%s: 'assert' wants a list", where);
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
         snprintf(here, sizeof here, "%.300s: assert[%zu]", where, i);
-        rc = fmi_foreign_assert(expect, fm_json_at(list, i), vars, here);
+        rc = fmv_foreign_assert(expect, fm_json_at(list, i), vars, here);
     }
     return rc;
 }
@@ -230,15 +230,15 @@ static fm_status put_prompt(fm_json *c, const config *g, const fm_json *prompt, 
     if (strncmp(text, "file://", 7) == 0 || strncmp(text, "exec:", 5) == 0)
         return fm_fail(FM_EUNSUPPORTED, "%s: prompt '%.60s': files are not fetched; write it in",
                        g->f->what, text);
-    fm_buf_init(&b, FMI_SUITE_BYTES_MAX);
-    fm_status rc = fmi_foreign_render(&b, text, vars, g->where);
-    fm_span s = fmi_trim(fm_buf_span(&b));
+    fm_buf_init(&b, FMV_SUITE_BYTES_MAX);
+    fm_status rc = fmv_foreign_render(&b, text, vars, g->where);
+    fm_span s = fmv_trim(fm_buf_span(&b));
     if (rc == FM_OK && s.len && s.data[0] == '[' &&
         fm_json_parse(&messages, s, g->f->what) == FM_OK && fm_json_count(messages) &&
         fm_json_get(fm_json_at(messages, 0), "role"))
         rc = fm_json_set(c, "messages", fm_json_ref(messages));
     else
-        fmi_foreign_text(&rc, c, g->f->key, fm_buf_span(&b));
+        fmv_foreign_text(&rc, c, g->f->key, fm_buf_span(&b));
     if (rc == FM_OK)
         fm_error_clear(); /* a prompt that is no JSON is a prompt */
     fm_json_free(messages);
@@ -295,7 +295,7 @@ static fm_status add_case(const config *g, size_t p, const fm_json *vars)
         rc = push_asserts(expect, g->test, vars, g->where);
     if (rc == FM_OK && !fm_json_count(expect))
         rc = fm_fail(FM_EINVAL, "%s: has no assertion: the case could not fail", g->where);
-    fmi_foreign_put(&rc, c, "expect", fm_json_ref(expect));
+    fmv_foreign_put(&rc, c, "expect", fm_json_ref(expect));
     if (rc == FM_OK && threshold)
         rc = fm_json_set(c, "threshold", fm_json_copy(threshold));
     if (rc == FM_OK)
@@ -306,7 +306,7 @@ static fm_status add_case(const config *g, size_t p, const fm_json *vars)
     else
         snprintf(name, sizeof name, "%.190s", g->name);
     if (rc == FM_OK)
-        return fmi_foreign_add(g->f, c, name);
+        return fmv_foreign_add(g->f, c, name);
     fm_json_free(c);
     return rc;
 }
@@ -389,7 +389,7 @@ static fm_status read_test(config *g, size_t i)
     return rc;
 }
 
-static fm_status read_config(fmi_foreign *f, const fm_json *doc)
+static fm_status read_config(fmv_foreign *f, const fm_json *doc)
 {
     static const char *const known[] = {"description",
                                         "prompts",
@@ -430,10 +430,10 @@ static fm_status read_config(fmi_foreign *f, const fm_json *doc)
         snprintf(g.where, sizeof g.where, "%.200s: tests[%zu]", f->what, i);
         rc = read_test(&g, i);
     }
-    return rc == FM_OK ? fmi_foreign_keep(&f->description, fm_json_get(doc, "description")) : rc;
+    return rc == FM_OK ? fmv_foreign_keep(&f->description, fm_json_get(doc, "description")) : rc;
 }
 
-fm_status fmi_foreign_promptfoo(fmi_foreign *f, fm_span text)
+fm_status fmv_foreign_promptfoo(fmv_foreign *f, fm_span text)
 {
     fm_json *doc = NULL;
     fm_status rc = fm_yaml_parse(&doc, text, f->what);

@@ -64,7 +64,7 @@ static bool simple(const char *tmpl)
     return true;
 }
 
-const fm_json *fmi_foreign_value(const char *tmpl, const fm_json *vars)
+const fm_json *fmv_foreign_value(const char *tmpl, const fm_json *vars)
 {
     const fm_json *v = NULL;
     size_t n = strncmp(tmpl, "{{", 2) == 0 ? path_at(tmpl, vars, &v) : 0;
@@ -101,7 +101,7 @@ static fm_status by_engine(fm_buf *out, const char *tmpl, const fm_json *vars, c
     return rc;
 }
 
-fm_status fmi_foreign_render(fm_buf *out, const char *tmpl, const fm_json *vars, const char *where)
+fm_status fmv_foreign_render(fm_buf *out, const char *tmpl, const fm_json *vars, const char *where)
 {
     fm_status rc = FM_OK;
     if (!simple(tmpl))

@@ -81,7 +81,7 @@ static fm_status write(fm_buf *out, const fm_json *v, int depth, bool first)
     return rc == FM_OK ? fm_buf_ok(out) : rc;
 }
 
-fm_status fmi_yaml_write(fm_buf *out, const fm_json *v)
+fm_status fmv_yaml_write(fm_buf *out, const fm_json *v)
 {
     return write(out, v, 0, false);
 }

@@ -11,14 +11,14 @@
 
 enum { NAME_CHARS = 26, LABEL = 210, CELL_W = 74, CELL_H = 26, HEAD = 96, BINS = 24 };
 
-const char *fmi_short_text(const char *text, size_t most)
+const char *fmv_short_text(const char *text, size_t most)
 {
     static _Thread_local char ring[8][160];
     static _Thread_local unsigned turn;
     char *to = ring[turn++ % 8];
     size_t used = 0, chars = 0, len = strlen(text);
     while (used < len) {
-        size_t n = fmi_json_utf8_len((const uint8_t *)text + used, len - used);
+        size_t n = fms_json_utf8_len((const uint8_t *)text + used, len - used);
         n = n ? n : 1;
         if (chars == most || used + n + 4 > sizeof ring[0])
             break;
@@ -53,7 +53,7 @@ static void column_heads(fm_buf *out, const fm_report *r, double left, double st
         double x = left + ((double)c + 0.5) * step - 4;
         fm_buf_printf(out, "<text class=\"head\" transform=\"translate(%.1f %.1f) rotate(-35)\">",
                       x, bottom - 6);
-        fm_markup_text(out, fmi_short_text(r->column[c].name, 14));
+        fm_markup_text(out, fmv_short_text(r->column[c].name, 14));
         fm_buf_str(out, "<title>");
         fm_markup_text(out, r->column[c].name);
         fm_buf_str(out, "</title></text>\n");
@@ -74,7 +74,7 @@ static void matrix_cell(fm_buf *out, const fm_matrix_cell *c, double x, double y
     fm_svg_text(out, "in", "middle", x + CELL_W / 2.0, y + CELL_H / 2.0 + 4, says);
 }
 
-void fmi_chart_matrix(fm_buf *out, const fmi_page *p)
+void fmv_chart_matrix(fm_buf *out, const fmv_page *p)
 {
     const fm_matrix *m = &p->matrix;
     double width = LABEL + (double)m->columns * CELL_W + 60;
@@ -85,7 +85,7 @@ void fmi_chart_matrix(fm_buf *out, const fmi_page *p)
     for (size_t i = 0; i < m->count; i++) {
         char label[200];
         double y = HEAD + (double)i * CELL_H;
-        snprintf(label, sizeof label, "%s %s", fmi_short_text(m->row[i].capability, NAME_CHARS - 4),
+        snprintf(label, sizeof label, "%s %s", fmv_short_text(m->row[i].capability, NAME_CHARS - 4),
                  m->row[i].kind);
         fm_svg_text(out, "side", "end", LABEL - 8, y + CELL_H / 2.0 + 4, label);
         for (size_t c = 0; c < m->columns; c++)
@@ -94,12 +94,12 @@ void fmi_chart_matrix(fm_buf *out, const fmi_page *p)
     close_svg(out);
 }
 
-fm_interval fmi_cell_interval(const fm_matrix_cell *c, double confidence)
+fm_interval fmv_cell_interval(const fm_matrix_cell *c, double confidence)
 {
     return fm_wilson(c->passed, c->count - c->flaky - c->waived, confidence);
 }
 
-void fmi_chart_rates(fm_buf *out, const fmi_page *p)
+void fmv_chart_rates(fm_buf *out, const fmv_page *p)
 {
     const fm_report *r = p->report;
     double right = 640, height = 34 + (double)r->count * 24 + 8;
@@ -113,9 +113,9 @@ void fmi_chart_rates(fm_buf *out, const fmi_page *p)
     }
     for (size_t c = 0; c < r->count; c++) {
         double share = fm_matrix_share(&p->total[c]), y = 38 + (double)c * 24;
-        fm_interval i = fmi_cell_interval(&p->total[c], r->confidence);
+        fm_interval i = fmv_cell_interval(&p->total[c], r->confidence);
         fm_svg_text(out, "side", "end", LABEL - 8, y + 4,
-                    fmi_short_text(r->column[c].name, NAME_CHARS));
+                    fmv_short_text(r->column[c].name, NAME_CHARS));
         if (isnan(share))
             continue;
         char label[24];
@@ -129,7 +129,7 @@ void fmi_chart_rates(fm_buf *out, const fmi_page *p)
     close_svg(out);
 }
 
-static void flips_of(const fmi_page *p, size_t column, double *up, double *down)
+static void flips_of(const fmv_page *p, size_t column, double *up, double *down)
 {
     *up = *down = 0;
     for (size_t k = 0; k < p->changes; k++)
@@ -140,7 +140,7 @@ static void flips_of(const fmi_page *p, size_t column, double *up, double *down)
 }
 
 /* Fixed above the line, broken below, one bar a version; the figures stand at the bars. */
-void fmi_chart_flips(fm_buf *out, const fmi_page *p)
+void fmv_chart_flips(fm_buf *out, const fmv_page *p)
 {
     const fm_report *r = p->report;
     double most = 1, up, down, middle = HEAD + 90, width = 60 + (double)r->count * CELL_W + 60;
@@ -173,11 +173,11 @@ void fmi_chart_flips(fm_buf *out, const fmi_page *p)
 
 static int by_score(const void *a, const void *b)
 {
-    const fmi_score *x = a, *y = b;
+    const fmv_score *x = a, *y = b;
     return (x->score > y->score) - (x->score < y->score);
 }
 
-fm_status fmi_scores_of(fmi_score **out, size_t *n, const fm_report_column *c)
+fm_status fmv_scores_of(fmv_score **out, size_t *n, const fm_report_column *c)
 {
     size_t all = 0;
     *n = 0;
@@ -188,7 +188,7 @@ fm_status fmi_scores_of(fmi_score **out, size_t *n, const fm_report_column *c)
         for (size_t i = 0; i < c->run[k].count; i++)
             if (isfinite(c->run[k].result[i].score))
                 (*out)[(*n)++] =
-                    (fmi_score){c->run[k].result[i].score, c->run[k].result[i].verdict == FM_PASS};
+                    (fmv_score){c->run[k].result[i].score, c->run[k].result[i].verdict == FM_PASS};
     if (*n)
         qsort(*out, *n, sizeof **out, by_score);
     return *out ? FM_OK : FM_ENOMEM;
@@ -207,7 +207,7 @@ static void histogram(fm_buf *out, size_t count[BINS][2], size_t most)
     }
 }
 
-void fmi_chart_scores(fm_buf *out, const fmi_page *p, size_t at, double low, double high)
+void fmv_chart_scores(fm_buf *out, const fmv_page *p, size_t at, double low, double high)
 {
     const fm_report_column *c = &p->report->column[at];
     size_t count[BINS][2] = {{0}}, most = 1;

@@ -64,7 +64,7 @@ static void verdict_cell(fm_buf *out, const fm_case_result *r)
     fm_buf_str(out, "</td>");
 }
 
-static void versions_table(fm_buf *out, const fmi_page *p)
+static void versions_table(fm_buf *out, const fmv_page *p)
 {
     const fm_report *r = p->report;
     fm_buf_printf(
@@ -77,7 +77,7 @@ static void versions_table(fm_buf *out, const fmi_page *p)
         100 * r->confidence);
     for (size_t c = 0; c < r->count; c++) {
         const fm_matrix_cell *t = &p->total[c];
-        fm_interval i = fmi_cell_interval(t, r->confidence);
+        fm_interval i = fmv_cell_interval(t, r->confidence);
         fm_buf_str(out, "<tr>");
         cell(out, r->column[c].name);
         fm_buf_printf(out, "<td><code>%.10s</code></td>", r->column[c].id);
@@ -95,7 +95,7 @@ static void versions_table(fm_buf *out, const fmi_page *p)
     fm_buf_str(out, "</table></div>\n");
 }
 
-static void matrix_table(fm_buf *out, const fmi_page *p)
+static void matrix_table(fm_buf *out, const fmv_page *p)
 {
     const fm_report *r = p->report;
     fm_buf_str(out, "<details><summary>The same as a table</summary><div class=\"wide\"><table "
@@ -130,7 +130,7 @@ static void matrix_table(fm_buf *out, const fmi_page *p)
     fm_buf_str(out, "</table></div></details>\n");
 }
 
-static void change_row(fm_buf *out, const fmi_page *p, size_t k)
+static void change_row(fm_buf *out, const fmv_page *p, size_t k)
 {
     const fm_report *r = p->report;
     const fm_suite_change *c = &p->change[k];
@@ -148,7 +148,7 @@ static void change_row(fm_buf *out, const fmi_page *p, size_t k)
                   c->p_value, c->p_adjusted);
 }
 
-static void flip_rows(fm_buf *out, const fmi_page *p)
+static void flip_rows(fm_buf *out, const fmv_page *p)
 {
     size_t shown = 0, all = 0;
     fm_buf_str(out, "<details><summary>Which cases</summary><table id=\"flipped\"><tr><th>Version"
@@ -176,12 +176,12 @@ static void flip_rows(fm_buf *out, const fmi_page *p)
     fm_buf_str(out, "</details>\n");
 }
 
-static void flips_part(fm_buf *out, const fmi_page *p)
+static void flips_part(fm_buf *out, const fmv_page *p)
 {
     if (!p->changes)
         return;
     fm_buf_str(out, "<h2>Flips between versions</h2>\n");
-    fmi_chart_flips(out, p);
+    fmv_chart_flips(out, p);
     fm_buf_printf(out,
                   "<div class=\"wide\"><table id=\"changes\"><tr><th>From</th><th>To</th><th>Suite"
                   "</th><th class=\"n\">Pairs</th><th class=\"n\">Fixed</th><th class=\"n\">Broken"
@@ -211,7 +211,7 @@ static bool score_range(const fm_report *r, double *low, double *high)
     return *low <= *high;
 }
 
-static fm_status scores_part(fm_buf *out, const fmi_page *p)
+static fm_status scores_part(fm_buf *out, const fmv_page *p)
 {
     const fm_report *r = p->report;
     double low, high;
@@ -221,14 +221,14 @@ static fm_status scores_part(fm_buf *out, const fmi_page *p)
     fm_buf_str(out, "<h2>Scores</h2>\n<p class=\"soft\">Log-probabilities and leads of the cases "
                     "that have one; green passed.</p>\n");
     for (size_t c = 0; rc == FM_OK && c < r->count; c++) {
-        fmi_score *s;
+        fmv_score *s;
         size_t n;
-        rc = fmi_scores_of(&s, &n, &r->column[c]);
+        rc = fmv_scores_of(&s, &n, &r->column[c]);
         if (rc == FM_OK && n) {
             fm_buf_str(out, "<h3>");
             fm_markup_text(out, r->column[c].name);
             fm_buf_str(out, "</h3>\n");
-            fmi_chart_scores(out, p, c, low, high);
+            fmv_chart_scores(out, p, c, low, high);
             fm_buf_printf(out,
                           "<table><tr><th>Cases</th><th>Least</th><th>Quartiles</th><th>Most</th>"
                           "</tr><tr><td>%zu</td><td>%.3f</td><td>%.3f, %.3f, %.3f</td><td>%.3f</td>"
@@ -304,7 +304,7 @@ static void token_part(fm_buf *out, const fm_answer_tokens *t)
     fm_buf_str(out, "</table></details>\n");
 }
 
-static fm_status worst_part(fm_buf *out, const fmi_page *p)
+static fm_status worst_part(fm_buf *out, const fmv_page *p)
 {
     const fm_report *r = p->report;
     const fm_case_result *worst[WORST_MAX];
@@ -333,7 +333,7 @@ static fm_status worst_part(fm_buf *out, const fmi_page *p)
     return FM_OK;
 }
 
-static void cases_part(fm_buf *out, const fmi_page *p)
+static void cases_part(fm_buf *out, const fmv_page *p)
 {
     const fm_report_column *c = &p->report->column[p->report->shown];
     size_t rows = 0, all = 0;
@@ -363,7 +363,7 @@ static void cases_part(fm_buf *out, const fmi_page *p)
         fm_buf_printf(out, "<p class=\"soft\">%zu more are in the JSON report.</p>\n", all - rows);
 }
 
-static void page_release(fmi_page *p)
+static void page_release(fmv_page *p)
 {
     for (size_t k = 0; k < p->changes; k++)
         fm_suite_change_release(&p->change[k]);
@@ -374,7 +374,7 @@ static void page_release(fmi_page *p)
 }
 
 /* Each column's suites against the same ones of its parent column; p-values adjusted over all. */
-static fm_status take_changes(fmi_page *p)
+static fm_status take_changes(fmv_page *p)
 {
     const fm_report *r = p->report;
     size_t cap = 0, cases = 0;
@@ -408,9 +408,9 @@ static fm_status take_changes(fmi_page *p)
     return rc == FM_OK ? fm_suite_changes_adjust(p->change, p->changes, r->adjust_bh) : rc;
 }
 
-static fm_status open_page(fmi_page *p, const fm_report *r)
+static fm_status open_page(fmv_page *p, const fm_report *r)
 {
-    *p = (fmi_page){.report = r};
+    *p = (fmv_page){.report = r};
     fm_status rc = fm_report_matrix(&p->matrix, r);
     if (rc == FM_OK && !(p->total = fm_calloc(r->count, sizeof *p->total)))
         rc = FM_ENOMEM;
@@ -429,7 +429,7 @@ static fm_status open_page(fmi_page *p, const fm_report *r)
 
 fm_status fm_report_html(fm_buf *out, const fm_report *r)
 {
-    fmi_page p;
+    fmv_page p;
     fm_status rc = open_page(&p, r);
     if (rc == FM_OK) {
         fm_buf_str(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -440,9 +440,9 @@ fm_status fm_report_html(fm_buf *out, const fm_report *r)
         fm_buf_printf(out, "</h1>\n<p class=\"soft\">%zu version%s, compute mode %s.</p>\n",
                       r->count, r->count == 1 ? "" : "s", r->mode);
         versions_table(out, &p);
-        fmi_chart_rates(out, &p);
+        fmv_chart_rates(out, &p);
         fm_buf_str(out, "<h2>Capabilities</h2>\n");
-        fmi_chart_matrix(out, &p);
+        fmv_chart_matrix(out, &p);
         matrix_table(out, &p);
         measures_part(out, r);
         flips_part(out, &p);

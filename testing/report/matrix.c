@@ -9,7 +9,7 @@
 #include "testing/suite/internal.h"
 #include "testing/report.h"
 
-const char *fmi_case_capability(const fm_suite *s, size_t i)
+const char *fmv_case_capability(const fm_suite *s, size_t i)
 {
     const char *own = fm_suite_case_capability(s, i);
     return own[0] ? own : s->name;
@@ -37,7 +37,7 @@ double fm_matrix_share(const fm_matrix_cell *c)
 static fm_status row_of(size_t *row, fm_matrix *m, size_t *cap, fm_map *rows, const fm_suite *s,
                         size_t i)
 {
-    const char *capability = fmi_case_capability(s, i), *kind = fmi_case_kind_name(s, i);
+    const char *capability = fmv_case_capability(s, i), *kind = fmv_case_kind_name(s, i);
     char key[512];
     int len = snprintf(key, sizeof key, "%s %.400s", kind, capability);
     const char *known = fm_map_get(rows, key, (size_t)len);

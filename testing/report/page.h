@@ -6,31 +6,31 @@
 #include "testing/suite/internal.h"
 #include "testing/report.h"
 
-typedef struct fmi_page {
+typedef struct fmv_page {
     const fm_report *report;
     fm_matrix matrix;
     fm_matrix_cell *total;   /* [columns] of all cases */
     fm_suite_change *change; /* per column and suite that has a parent column; by column */
     size_t *change_column;   /* [changes] */
     size_t changes;
-} fmi_page;
+} fmv_page;
 
-fm_interval fmi_cell_interval(const fm_matrix_cell *c, double confidence);
+fm_interval fmv_cell_interval(const fm_matrix_cell *c, double confidence);
 /* "long na…": at most `most` characters of a text; ring of 8 buffers. */
-const char *fmi_short_text(const char *text, size_t most);
+const char *fmv_short_text(const char *text, size_t most);
 
 /* Each appends an <svg> that names itself for those who cannot see it. */
-void fmi_chart_matrix(fm_buf *out, const fmi_page *p);
-void fmi_chart_rates(fm_buf *out, const fmi_page *p);
-void fmi_chart_flips(fm_buf *out, const fmi_page *p);
+void fmv_chart_matrix(fm_buf *out, const fmv_page *p);
+void fmv_chart_rates(fm_buf *out, const fmv_page *p);
+void fmv_chart_flips(fm_buf *out, const fmv_page *p);
 /* Of the finite scores of column at; [low, high] is the common range of all columns. */
-void fmi_chart_scores(fm_buf *out, const fmi_page *p, size_t at, double low, double high);
+void fmv_chart_scores(fm_buf *out, const fmv_page *p, size_t at, double low, double high);
 
 /* The finite scores of a column, sorted; owned. */
-typedef struct fmi_score {
+typedef struct fmv_score {
     double score;
     bool pass;
-} fmi_score;
-fm_status fmi_scores_of(fmi_score **out, size_t *n, const fm_report_column *c);
+} fmv_score;
+fm_status fmv_scores_of(fmv_score **out, size_t *n, const fm_report_column *c);
 
 #endif

@@ -35,8 +35,8 @@ static fm_json *case_json(const fm_suite *s, const fm_case_result *r)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
     rc = set_or_free(rc, o, "name", fm_json_new_str(r->name));
-    rc = set_or_free(rc, o, "kind", fm_json_new_str(fmi_case_kind_name(s, r->at)));
-    rc = set_or_free(rc, o, "capability", fm_json_new_str(fmi_case_capability(s, r->at)));
+    rc = set_or_free(rc, o, "kind", fm_json_new_str(fmv_case_kind_name(s, r->at)));
+    rc = set_or_free(rc, o, "capability", fm_json_new_str(fmv_case_capability(s, r->at)));
     rc = set_or_free(rc, o, "verdict", fm_json_new_str(verdicts[r->verdict]));
     rc = set_or_free(rc, o, "output", fm_json_new_str(r->output));
     if (r->answer)

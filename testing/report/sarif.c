@@ -75,8 +75,8 @@ static fm_json *rule_of(fm_status *rc, const fm_suite *s, const fm_case_result *
     set(rc, config, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
     set(rc, o, "defaultConfiguration", config);
     set(rc, about, "suite", fm_json_new_str(fm_suite_name(s)));
-    set(rc, about, "kind", fm_json_new_str(fmi_case_kind_name(s, r->at)));
-    set(rc, about, "capability", fm_json_new_str(fmi_case_capability(s, r->at)));
+    set(rc, about, "kind", fm_json_new_str(fmv_case_kind_name(s, r->at)));
+    set(rc, about, "capability", fm_json_new_str(fmv_case_capability(s, r->at)));
     set(rc, o, "properties", about);
     return o;
 }
@@ -84,7 +84,7 @@ static fm_json *rule_of(fm_status *rc, const fm_suite *s, const fm_case_result *
 /* Consumes name. */
 static fm_json *location_of(fm_status *rc, const fm_suite *s, fm_json *name)
 {
-    char uri[FMI_CASE_NAME_MAX];
+    char uri[FMV_CASE_NAME_MAX];
     fm_json *o = object(rc), *physical = object(rc), *artifact = object(rc), *logical = object(rc);
     snprintf(uri, sizeof uri, "suites/%s.yaml", fm_suite_name(s)); /* a-z A-Z 0-9 - _ alone */
     set(rc, artifact, "uri", fm_json_new_str(uri));

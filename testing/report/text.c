@@ -11,7 +11,7 @@
 /* A text inside a cell or a line: one line, and nothing of it is markup. */
 static void markdown(fm_buf *out, const char *text)
 {
-    fm_span s = fmi_clip(fm_span_str(text ? text : ""), SHOWN_BYTES);
+    fm_span s = fmv_clip(fm_span_str(text ? text : ""), SHOWN_BYTES);
     for (size_t i = 0; i < s.len; i++) {
         uint8_t c = s.data[i];
         if (c < 0x20 || c == 0x7F)

@@ -21,21 +21,21 @@ static fm_status set_text(fm_buf *b, fm_span text)
 }
 
 /* The match-th of all that do not overlap, trimmed. */
-static fm_status by_regex(const fmi_filter *f, fm_buf *b)
+static fm_status by_regex(const fmv_filter *f, fm_buf *b)
 {
     fm_span got, kept[101] = {{0}};
     size_t at = 0, n = 0;
     bool found = true;
     fm_status rc = FM_OK;
     while (rc == FM_OK && found && n < MATCHES_MAX && (f->match < 0 || n <= (size_t)f->match)) {
-        rc = fmi_pattern_next(f->regex, f->pattern, fm_buf_span(b), &at, &got, &found);
+        rc = fmv_pattern_next(f->regex, f->pattern, fm_buf_span(b), &at, &got, &found);
         if (rc == FM_OK && found)
             kept[n++ % FM_ARRAY_LEN(kept)] = got;
     }
     if (rc < 0)
         return rc;
     size_t want = f->match < 0 ? n - (size_t)-f->match : (size_t)f->match; /* wraps: none */
-    return set_text(b, want < n ? fmi_trim(kept[want % FM_ARRAY_LEN(kept)])
+    return set_text(b, want < n ? fmv_trim(kept[want % FM_ARRAY_LEN(kept)])
                                 : fm_span_str(f->fallback));
 }
 
@@ -47,7 +47,7 @@ static void to_lower(fm_buf *b)
 }
 
 /* The first of those that are there most often. */
-static size_t majority_of(const fmi_said *s, size_t n)
+static size_t majority_of(const fmv_said *s, size_t n)
 {
     size_t best = 0, votes = 0;
     for (size_t i = 0; i < n; i++) {
@@ -62,9 +62,9 @@ static size_t majority_of(const fmi_said *s, size_t n)
     return best;
 }
 
-static void keep_only(fmi_said *s, size_t *n, size_t which)
+static void keep_only(fmv_said *s, size_t *n, size_t which)
 {
-    fmi_said kept = s[which];
+    fmv_said kept = s[which];
     fm_buf_init(&s[which].text, 0);
     for (size_t i = 0; i < *n; i++)
         fm_buf_release(&s[i].text);
@@ -72,18 +72,18 @@ static void keep_only(fmi_said *s, size_t *n, size_t which)
     *n = 1;
 }
 
-static fm_status filtered(const fmi_filter *f, fmi_said *s, size_t *n)
+static fm_status filtered(const fmv_filter *f, fmv_said *s, size_t *n)
 {
     fm_status rc = FM_OK;
-    if (f->kind == FMI_TAKE_FIRST || f->kind == FMI_MAJORITY) {
-        keep_only(s, n, f->kind == FMI_MAJORITY ? majority_of(s, *n) : 0);
+    if (f->kind == FMV_TAKE_FIRST || f->kind == FMV_MAJORITY) {
+        keep_only(s, n, f->kind == FMV_MAJORITY ? majority_of(s, *n) : 0);
         return FM_OK;
     }
     for (size_t i = 0; rc == FM_OK && i < *n; i++) {
-        if (f->kind == FMI_FILTER_REGEX)
+        if (f->kind == FMV_FILTER_REGEX)
             rc = by_regex(f, &s[i].text);
-        else if (f->kind == FMI_STRIP)
-            rc = set_text(&s[i].text, fmi_trim(fm_buf_span(&s[i].text)));
+        else if (f->kind == FMV_STRIP)
+            rc = set_text(&s[i].text, fmv_trim(fm_buf_span(&s[i].text)));
         else
             to_lower(&s[i].text);
     }
@@ -91,9 +91,9 @@ static fm_status filtered(const fmi_filter *f, fmi_said *s, size_t *n)
 }
 
 /* The answers to one prompt become one. */
-static fm_status answer_of(fmi_said *out, const fmi_case *c, const fmi_work *w)
+static fm_status answer_of(fmv_said *out, const fmv_case *c, const fmv_work *w)
 {
-    fmi_said all[FMI_REPEATS_MAX];
+    fmv_said all[FMV_REPEATS_MAX];
     size_t n = c->repeats;
     fm_status rc = FM_OK;
     for (size_t i = 0; i < n; i++) {
@@ -113,7 +113,7 @@ static fm_status answer_of(fmi_said *out, const fmi_case *c, const fmi_work *w)
     return rc;
 }
 
-fm_status fmi_answers(fmi_job *j)
+fm_status fmv_answers(fmv_job *j)
 {
     fm_status rc = FM_OK;
     j->said = fm_calloc(j->c->prompt_count, sizeof *j->said);
@@ -124,7 +124,7 @@ fm_status fmi_answers(fmi_job *j)
     return rc;
 }
 
-void fmi_answers_release(fmi_job *j)
+void fmv_answers_release(fmv_job *j)
 {
     for (size_t k = 0; j->said && k < j->c->prompt_count; k++)
         fm_buf_release(&j->said[k].text);

@@ -5,19 +5,19 @@
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
-size_t fmi_works_of(const fmi_case *c)
+size_t fmv_works_of(const fmv_case *c)
 {
     switch (c->scoring) {
-    case FMI_SCORE_TEXT:
+    case FMV_SCORE_TEXT:
         return c->prompt_count * c->repeats;
-    case FMI_SCORE_CHOICE:
+    case FMV_SCORE_CHOICE:
         /* the choices after each prompt; then, once, the choices alone */
-        return c->choice_count * (c->prompt_count + (c->normalize == FMI_LESS_ALONE));
-    case FMI_SCORE_EMBED:
+        return c->choice_count * (c->prompt_count + (c->normalize == FMV_LESS_ALONE));
+    case FMV_SCORE_EMBED:
         return 2 + c->far_count;
-    case FMI_SCORE_LOGPROB:
-    case FMI_SCORE_ROLLING:
-    case FMI_SCORE_CLASS:
+    case FMV_SCORE_LOGPROB:
+    case FMV_SCORE_ROLLING:
+    case FMV_SCORE_CLASS:
         break;
     }
     return c->prompt_count;
@@ -48,15 +48,15 @@ static fm_status user_message(fm_json **out, const fm_json *text)
     return rc;
 }
 
-static fm_status prompt_text(fm_buf *out, const fmi_case *c, size_t i, const fm_model *m)
+static fm_status prompt_text(fm_buf *out, const fmv_case *c, size_t i, const fm_model *m)
 {
     fm_span plain = fm_json_str(c->prompt[i]);
     fm_json *made = NULL;
-    if (c->form == FMI_PROMPT_TEXT) {
+    if (c->form == FMV_PROMPT_TEXT) {
         fm_buf_append(out, plain.data, plain.len);
         return fm_buf_ok(out);
     }
-    if (c->form == FMI_PROMPT_MESSAGES)
+    if (c->form == FMV_PROMPT_MESSAGES)
         return chat_text(out, m, c->prompt[i]);
     fm_status rc = user_message(&made, c->prompt[i]);
     if (rc == FM_OK)
@@ -65,14 +65,14 @@ static fm_status prompt_text(fm_buf *out, const fmi_case *c, size_t i, const fm_
     return rc;
 }
 
-static fm_status encode_prompt(fm_ids *ids, const fmi_case *c, size_t i, const fm_model *m)
+static fm_status encode_prompt(fm_ids *ids, const fmv_case *c, size_t i, const fm_model *m)
 {
     switch (c->form) {
-    case FMI_PROMPT_TEXT:
+    case FMV_PROMPT_TEXT:
         return fm_prompt_text(ids, m, fm_json_str(c->prompt[i]));
-    case FMI_PROMPT_CHAT:
+    case FMV_PROMPT_CHAT:
         return fm_prompt_user(ids, m, fm_json_str(c->prompt[i]));
-    case FMI_PROMPT_MESSAGES:
+    case FMV_PROMPT_MESSAGES:
         return fm_prompt_chat(ids, m, c->prompt[i], NULL);
     }
     return FM_OK;
@@ -107,18 +107,18 @@ fm_status fm_suite_case_answer(fm_ids *out, size_t *prompt, const fm_suite *s, s
     return rc;
 }
 
-static const char *continuation_of(const fmi_case *c, size_t k)
+static const char *continuation_of(const fmv_case *c, size_t k)
 {
-    if (c->scoring == FMI_SCORE_CHOICE)
+    if (c->scoring == FMV_SCORE_CHOICE)
         return c->choice[k % c->choice_count];
-    return c->scoring == FMI_SCORE_LOGPROB ? c->continuation : NULL;
+    return c->scoring == FMV_SCORE_LOGPROB ? c->continuation : NULL;
 }
 
 /* ids = prompt and continuation encoded as one text, as a reader of the whole would see it, since
  * tokens may reach over the seam ("of " + "Paris" is "of", " Paris"). The continuation is what
  * comes after the tokens that both encodings share. So the space that ends a prompt goes with the
  * continuation, as in lm-eval; unlike there, a seam inside a token costs no token. */
-static fm_status encode_pair(fmi_work *w, const fmi_case *c, size_t prompt,
+static fm_status encode_pair(fmv_work *w, const fmv_case *c, size_t prompt,
                              const char *continuation, const fm_model *m)
 {
     fm_ids alone = {0};
@@ -132,7 +132,7 @@ static fm_status encode_pair(fmi_work *w, const fmi_case *c, size_t prompt,
         rc = fm_buf_ok(&text);
     if (rc == FM_OK)
         rc = fm_tokenizer_encode(fm_model_tokenizer(m), fm_buf_span(&text),
-                                 c->form == FMI_PROMPT_TEXT, &w->ids);
+                                 c->form == FMV_PROMPT_TEXT, &w->ids);
     while (w->prompt_len < FM_MIN(alone.count, w->ids.count) &&
            alone.id[w->prompt_len] == w->ids.id[w->prompt_len])
         w->prompt_len++;
@@ -150,7 +150,7 @@ static fm_status check_vocabulary(const fm_ids *ids, const fm_arch *arch)
     return FM_OK;
 }
 
-fm_status fmi_check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch)
+fm_status fmv_check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch)
 {
     fm_status rc = check_vocabulary(ids, arch);
     if (rc == FM_OK && ids->count + answer > arch->max_positions)
@@ -159,17 +159,17 @@ fm_status fmi_check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch)
     return rc;
 }
 
-static fm_status room_for(fmi_work *w, size_t n)
+static fm_status room_for(fmv_work *w, size_t n)
 {
     w->logprobs = fm_calloc(n, sizeof(float));
     return w->logprobs ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status prepare_work(fmi_job *j, size_t k)
+static fm_status prepare_work(fmv_job *j, size_t k)
 {
-    const fmi_case *c = j->c;
-    fmi_work *w = &j->work[k];
-    size_t prompt = c->scoring == FMI_SCORE_CHOICE ? k / c->choice_count : k / c->repeats;
+    const fmv_case *c = j->c;
+    fmv_work *w = &j->work[k];
+    size_t prompt = c->scoring == FMV_SCORE_CHOICE ? k / c->choice_count : k / c->repeats;
     const char *continuation = continuation_of(c, k);
     fm_status rc;
     if (continuation) {
@@ -183,13 +183,13 @@ static fm_status prepare_work(fmi_job *j, size_t k)
     if (rc == FM_OK && continuation && w->ids.count == w->prompt_len)
         rc = fm_fail(FM_EINVAL, "the continuation '%.60s' has no tokens", continuation);
     if (rc == FM_OK)
-        rc = fmi_check_ids(&w->ids, continuation ? 0 : c->max_tokens, fm_model_arch(j->model));
+        rc = fmv_check_ids(&w->ids, continuation ? 0 : c->max_tokens, fm_model_arch(j->model));
     return rc == FM_OK && continuation ? room_for(w, w->ids.count) : rc;
 }
 
 /* All choices of a prompt are scored after the same tokens, or their sums would be of different
  * events. */
-static void share_prefix(fmi_work *work, size_t n)
+static void share_prefix(fmv_work *work, size_t n)
 {
     size_t least = SIZE_MAX;
     for (size_t k = 0; k < n; k++)
@@ -199,7 +199,7 @@ static void share_prefix(fmi_work *work, size_t n)
 }
 
 /* ids: the text after the token that begins texts (bos, else eos), as lm-eval does it. */
-static fm_status encode_alone(fmi_work *w, fm_span text, const fm_model *m)
+static fm_status encode_alone(fmv_work *w, fm_span text, const fm_model *m)
 {
     const fm_tokenizer *t = fm_model_tokenizer(m);
     if (!t)
@@ -216,9 +216,9 @@ static fm_status encode_alone(fmi_work *w, fm_span text, const fm_model *m)
     return rc == FM_OK ? room_for(w, w->ids.count) : rc;
 }
 
-static fm_status prepare_choices(fmi_job *j)
+static fm_status prepare_choices(fmv_job *j)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     size_t n = c->choice_count, after = n * c->prompt_count;
     fm_status rc = FM_OK;
     for (size_t k = 0; rc == FM_OK && k < after; k++)
@@ -228,52 +228,52 @@ static fm_status prepare_choices(fmi_job *j)
     for (size_t k = after; rc == FM_OK && k < j->count; k++) {
         rc = encode_alone(&j->work[k], fm_span_str(c->choice[k - after]), j->model);
         if (rc == FM_OK)
-            rc = fmi_check_ids(&j->work[k].ids, 0, fm_model_arch(j->model));
+            rc = fmv_check_ids(&j->work[k].ids, 0, fm_model_arch(j->model));
     }
     return rc;
 }
 
-static fm_status prepare_rolling(fmi_job *j)
+static fm_status prepare_rolling(fmv_job *j)
 {
     fm_status rc = encode_alone(j->work, fm_json_str(j->c->prompt[0]), j->model);
     return rc == FM_OK ? check_vocabulary(&j->work->ids, fm_model_arch(j->model)) : rc;
 }
 
 /* Texts for a classifier or an embedder. */
-static fm_status prepare_text(fmi_job *j, size_t k)
+static fm_status prepare_text(fmv_job *j, size_t k)
 {
-    const fmi_case *c = j->c;
-    fmi_work *w = &j->work[k];
-    bool classes = c->scoring == FMI_SCORE_CLASS;
+    const fmv_case *c = j->c;
+    fmv_work *w = &j->work[k];
+    bool classes = c->scoring == FMV_SCORE_CLASS;
     size_t width = classes ? fm_model_classes(j->model) : fm_model_arch(j->model)->hidden;
     fm_span text = classes || k == 0 ? fm_json_str(c->prompt[k])
                    : k == 1          ? fm_span_str(c->near_text)
-                                     : fmi_text_at(c->far_texts, k - 2);
+                                     : fmv_text_at(c->far_texts, k - 2);
     if (!width)
         return fm_fail(FM_EUNSUPPORTED, "the version has no classification head");
     fm_status rc = fm_embed_encode(j->model, text, &w->ids);
     if (rc == FM_OK)
-        rc = fmi_check_ids(&w->ids, 0, fm_model_arch(j->model));
+        rc = fmv_check_ids(&w->ids, 0, fm_model_arch(j->model));
     if (rc == FM_OK && !w->ids.count)
         rc = fm_fail(FM_EINVAL, "'%.60s' has no tokens", (const char *)text.data);
     return rc == FM_OK ? room_for(w, width) : rc;
 }
 
-fm_status fmi_ask(fmi_job *j)
+fm_status fmv_ask(fmv_job *j)
 {
     fm_status rc = FM_OK;
     switch (j->c->scoring) {
-    case FMI_SCORE_CHOICE:
+    case FMV_SCORE_CHOICE:
         return prepare_choices(j);
-    case FMI_SCORE_ROLLING:
+    case FMV_SCORE_ROLLING:
         return prepare_rolling(j);
-    case FMI_SCORE_CLASS:
-    case FMI_SCORE_EMBED:
+    case FMV_SCORE_CLASS:
+    case FMV_SCORE_EMBED:
         for (size_t k = 0; k < j->count && rc == FM_OK; k++)
             rc = prepare_text(j, k);
         return rc;
-    case FMI_SCORE_TEXT:
-    case FMI_SCORE_LOGPROB:
+    case FMV_SCORE_TEXT:
+    case FMV_SCORE_LOGPROB:
         break;
     }
     for (size_t k = 0; k < j->count && rc == FM_OK; k++)
@@ -281,12 +281,12 @@ fm_status fmi_ask(fmi_job *j)
     return rc;
 }
 
-fm_status fmi_question(fm_buf *out, const fmi_case *c, size_t prompt)
+fm_status fmv_question(fm_buf *out, const fmv_case *c, size_t prompt)
 {
     const fm_json *v = c->prompt[prompt];
-    if (c->form != FMI_PROMPT_MESSAGES)
+    if (c->form != FMV_PROMPT_MESSAGES)
         fm_buf_str(out, fm_json_cstr(v, ""));
-    for (size_t i = 0; c->form == FMI_PROMPT_MESSAGES && i < fm_json_count(v); i++)
+    for (size_t i = 0; c->form == FMV_PROMPT_MESSAGES && i < fm_json_count(v); i++)
         fm_buf_printf(out, "%s%s: %s", i ? "\n" : "",
                       fm_json_cstr(fm_json_get(fm_json_at(v, i), "role"), ""),
                       fm_json_cstr(fm_json_get(fm_json_at(v, i), "content"), ""));
@@ -295,13 +295,13 @@ fm_status fmi_question(fm_buf *out, const fmi_case *c, size_t prompt)
 
 /* ---- windows ---- */
 
-size_t fmi_reach(const fmi_job *j)
+size_t fmv_reach(const fmv_job *j)
 {
     size_t most = fm_model_arch(j->model)->max_positions;
     return j->c->window ? FM_MIN(most, (size_t)j->c->window) : most;
 }
 
-bool fmi_window(size_t count, size_t reach, size_t i, size_t *begin, size_t *from, size_t *end)
+bool fmv_window(size_t count, size_t reach, size_t i, size_t *begin, size_t *from, size_t *end)
 {
     size_t scored = i * reach; /* tokens of earlier windows; the prefix is none of them */
     if (count < 2 || scored >= count - 1)

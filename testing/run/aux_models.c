@@ -13,7 +13,7 @@
 #define REPLY_TOKENS_MAX 192u
 #define MODELS_MAX 64u /* of one run */
 
-void fmi_help_release(fmi_help *h)
+void fmv_help_release(fmv_help *h)
 {
     for (size_t i = 0; i < h->texts; i++) {
         fm_buf_release(&h->text[i]);
@@ -26,17 +26,17 @@ void fmi_help_release(fmi_help *h)
     fm_gen_result_release(&h->gen);
 }
 
-void fmi_helps_release(fmi_job *j)
+void fmv_helps_release(fmv_job *j)
 {
     for (size_t i = 0; j->help && i < j->c->prompt_count * j->c->helper_count; i++)
-        fmi_help_release(&j->help[i]);
+        fmv_help_release(&j->help[i]);
     fm_free(j->help);
     j->help = NULL;
 }
 
 /* ---- the run's helpers ---- */
 
-struct fmi_helpers {
+struct fmv_helpers {
     fm_engine *engine;
     const fm_result_cache *env;
     struct {
@@ -52,7 +52,7 @@ struct fmi_helpers {
     size_t forms;
 };
 
-void fmi_helpers_free(fmi_helpers *h)
+void fmv_helpers_free(fmv_helpers *h)
 {
     if (!h)
         return;
@@ -65,7 +65,7 @@ void fmi_helpers_free(fmi_helpers *h)
     fm_free(h);
 }
 
-static fm_status open_model(fmi_helpers *h, const char *id, fm_model **out)
+static fm_status open_model(fmv_helpers *h, const char *id, fm_model **out)
 {
     *out = NULL;
     if (!h->env || !h->env->open)
@@ -80,7 +80,7 @@ static fm_status open_model(fmi_helpers *h, const char *id, fm_model **out)
     return rc;
 }
 
-static fm_status model_of(fmi_helpers *h, const char *id, fm_model **out)
+static fm_status model_of(fmv_helpers *h, const char *id, fm_model **out)
 {
     size_t i = 0;
     while (i < h->models && strcmp(h->opened[i].id, id) != 0)
@@ -102,7 +102,7 @@ static fm_status model_of(fmi_helpers *h, const char *id, fm_model **out)
                 : fm_fail(FM_ENOTFOUND, "%s", h->opened[i].why ? h->opened[i].why : "no memory");
 }
 
-static fm_status grammar_of(fmi_helpers *h, const char *form, fm_grammar **out)
+static fm_status grammar_of(fmv_helpers *h, const char *form, fm_grammar **out)
 {
     fm_json *schema = NULL;
     for (size_t i = 0; i < h->forms; i++)
@@ -125,13 +125,13 @@ static fm_status grammar_of(fmi_helpers *h, const char *form, fm_grammar **out)
 /* ---- what each is asked ---- */
 
 typedef struct asking {
-    fmi_helpers *h;
-    fmi_job *j;
-    fmi_help *help; /* of this answer */
-    fmi_answer said;
+    fmv_helpers *h;
+    fmv_job *j;
+    fmv_help *help; /* of this answer */
+    fmv_answer said;
 } asking;
 
-static fm_status encode(fmi_help *h, fmi_helper_role role)
+static fm_status encode(fmv_help *h, fmv_helper_role role)
 {
     fm_status rc = FM_OK;
     h->ids = fm_calloc(h->texts, sizeof *h->ids);
@@ -139,32 +139,32 @@ static fm_status encode(fmi_help *h, fmi_helper_role role)
         return FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < h->texts; i++) {
         fm_span text = fm_buf_span(&h->text[i]);
-        if (role != FMI_JUDGE)
-            rc = fmi_trim(text).len ? fm_embed_encode(h->model, text, &h->ids[i]) : FM_OK;
+        if (role != FMV_JUDGE)
+            rc = fmv_trim(text).len ? fm_embed_encode(h->model, text, &h->ids[i]) : FM_OK;
         else if (fm_model_chat_template(h->model))
             rc = fm_prompt_user(&h->ids[i], h->model, text);
         else
             rc = fm_prompt_text(&h->ids[i], h->model, text);
         if (rc == FM_OK)
-            rc = fmi_check_ids(&h->ids[i], role == FMI_JUDGE ? REPLY_TOKENS_MIN : 0,
+            rc = fmv_check_ids(&h->ids[i], role == FMV_JUDGE ? REPLY_TOKENS_MIN : 0,
                                fm_model_arch(h->model));
     }
     return rc;
 }
 
-static fm_status ask_helper(void *ctx, const fmi_assertion *a)
+static fm_status ask_helper(void *ctx, const fmv_assertion *a)
 {
     asking *x = ctx;
-    fmi_help *h = &x->help[a->helper];
+    fmv_help *h = &x->help[a->helper];
     fm_status rc = model_of(x->h, a->model, &h->model);
-    if (rc == FM_OK && a->type->role == FMI_CLASSIFIER && !fm_model_classes(h->model))
+    if (rc == FM_OK && a->type->role == FMV_CLASSIFIER && !fm_model_classes(h->model))
         rc = fm_fail(FM_EUNSUPPORTED, "it has no classification head");
     if (rc == FM_OK)
         rc = a->type->ask(a, &x->said, h);
     if (rc == FM_OK)
         rc = encode(h, a->type->role);
-    if (rc == FM_OK && a->type->role != FMI_JUDGE) {
-        h->width = a->type->role == FMI_EMBEDDER ? fm_model_arch(h->model)->hidden
+    if (rc == FM_OK && a->type->role != FMV_JUDGE) {
+        h->width = a->type->role == FMV_EMBEDDER ? fm_model_arch(h->model)->hidden
                                                  : fm_model_classes(h->model);
         h->out = fm_calloc(h->texts * h->width, sizeof *h->out);
         if (!h->out)
@@ -175,9 +175,9 @@ static fm_status ask_helper(void *ctx, const fmi_assertion *a)
                : rc;
 }
 
-static fm_status ask_all(fmi_helpers *h, fmi_job *j)
+static fm_status ask_all(fmv_helpers *h, fmv_job *j)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     fm_status rc = FM_OK;
     j->help = fm_calloc(c->prompt_count * c->helper_count, sizeof *j->help);
     if (!j->help)
@@ -185,13 +185,13 @@ static fm_status ask_all(fmi_helpers *h, fmi_job *j)
     for (size_t k = 0; rc == FM_OK && k < c->prompt_count; k++) {
         fm_buf question;
         fm_buf_init(&question, 0);
-        rc = fmi_question(&question, c, k);
+        rc = fmv_question(&question, c, k);
         asking x = {h,
                     j,
                     j->help + k * c->helper_count,
                     {.text = fm_buf_span(&j->said[k].text), .question = fm_buf_span(&question)}};
         if (rc == FM_OK)
-            rc = fmi_each_helper(c, ask_helper, &x);
+            rc = fmv_each_helper(c, ask_helper, &x);
         fm_buf_release(&question);
     }
     return rc;
@@ -201,23 +201,23 @@ static fm_status ask_all(fmi_helpers *h, fmi_job *j)
 
 /* The requests of some jobs to helpers. */
 typedef struct batch {
-    fmi_helpers *h;
+    fmv_helpers *h;
     fm_gen_request *gen;
     fm_gen_result **to;
     fm_embed_request *embed;
     fm_classify_request *classify;
     size_t gens, embeds, classifies;
-    fmi_help *help; /* while one answer's are gathered */
+    fmv_help *help; /* while one answer's are gathered */
 } batch;
 
-static fm_status gather_one(void *ctx, const fmi_assertion *a)
+static fm_status gather_one(void *ctx, const fmv_assertion *a)
 {
     batch *b = ctx;
-    fmi_help *h = &b->help[a->helper];
+    fmv_help *h = &b->help[a->helper];
     fm_grammar *g = NULL;
     fm_status rc = FM_OK;
-    if (a->type->role == FMI_JUDGE) {
-        rc = grammar_of(b->h, fmi_judge_form(a), &g);
+    if (a->type->role == FMV_JUDGE) {
+        rc = grammar_of(b->h, fmv_judge_form(a), &g);
         b->to[b->gens] = &h->gen;
         size_t room = fm_model_arch(h->model)->max_positions - h->ids[0].count;
         fm_gen_request *q = &b->gen[b->gens++];
@@ -234,7 +234,7 @@ static fm_status gather_one(void *ctx, const fmi_assertion *a)
         float *out = h->out + i * h->width;
         if (!ids->count)
             continue;
-        if (a->type->role == FMI_EMBEDDER)
+        if (a->type->role == FMV_EMBEDDER)
             b->embed[b->embeds++] = (fm_embed_request){h->model, ids->id, ids->count, out};
         else
             b->classify[b->classifies++] =
@@ -243,7 +243,7 @@ static fm_status gather_one(void *ctx, const fmi_assertion *a)
     return rc;
 }
 
-static size_t texts_of(const fmi_job *job, size_t jobs)
+static size_t texts_of(const fmv_job *job, size_t jobs)
 {
     size_t n = 0;
     for (size_t i = 0; i < jobs; i++)
@@ -252,7 +252,7 @@ static size_t texts_of(const fmi_job *job, size_t jobs)
     return n;
 }
 
-static fm_status run_batch(fmi_helpers *h, fmi_job *job, size_t jobs)
+static fm_status run_batch(fmv_helpers *h, fmv_job *job, size_t jobs)
 {
     size_t room = texts_of(job, jobs) + 1;
     batch b = {.h = h,
@@ -265,14 +265,14 @@ static fm_status run_batch(fmi_helpers *h, fmi_job *job, size_t jobs)
         for (size_t k = 0;
              rc == FM_OK && job[i].help && !job[i].broken && k < job[i].c->prompt_count; k++) {
             b.help = job[i].help + k * job[i].c->helper_count;
-            rc = fmi_each_helper(job[i].c, gather_one, &b);
+            rc = fmv_each_helper(job[i].c, gather_one, &b);
         }
     if (rc == FM_OK && b.embeds)
         rc = fm_embed_many(h->engine, b.embed, b.embeds);
     if (rc == FM_OK && b.classifies)
         rc = fm_classify_many(h->engine, b.classify, b.classifies);
     if (rc == FM_OK && b.gens)
-        rc = fmi_generate_all(h->engine, b.gen, b.to, b.gens);
+        rc = fmv_generate_all(h->engine, b.gen, b.to, b.gens);
     fm_free(b.gen);
     fm_free(b.to);
     fm_free(b.embed);
@@ -281,7 +281,7 @@ static fm_status run_batch(fmi_helpers *h, fmi_job *job, size_t jobs)
 }
 
 /* One that cannot be asked spoils the batch of all: then each is asked alone. */
-static fm_status run_each(fmi_helpers *h, fmi_job *job, size_t jobs)
+static fm_status run_each(fmv_helpers *h, fmv_job *job, size_t jobs)
 {
     fm_status rc = run_batch(h, job, jobs);
     if (rc == FM_OK || rc == FM_ENOMEM)
@@ -293,18 +293,18 @@ static fm_status run_each(fmi_helpers *h, fmi_job *job, size_t jobs)
             continue;
         rc = run_batch(h, &job[i], 1);
         if (rc < 0)
-            rc = fmi_case_error(&job[i], rc);
+            rc = fmv_case_error(&job[i], rc);
     }
     return rc;
 }
 
-fm_status fmi_help_all(fmi_helpers **out, fm_engine *e, const fm_result_cache *env, fmi_job *job,
+fm_status fmv_help_all(fmv_helpers **out, fm_engine *e, const fm_result_cache *env, fmv_job *job,
                        size_t jobs)
 {
     fm_status rc = FM_OK;
     *out = NULL;
     for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
-        fmi_job *j = &job[i];
+        fmv_job *j = &job[i];
         if (j->broken || !j->c->helper_count)
             continue;
         if (!*out && !(*out = fm_calloc(1, sizeof **out)))
@@ -313,7 +313,7 @@ fm_status fmi_help_all(fmi_helpers **out, fm_engine *e, const fm_result_cache *e
         (*out)->env = env;
         rc = ask_all(*out, j);
         if (rc < 0)
-            rc = fmi_case_error(j, rc);
+            rc = fmv_case_error(j, rc);
     }
     return rc == FM_OK && *out ? run_each(*out, job, jobs) : rc;
 }

@@ -5,8 +5,8 @@
 #include "testing/assert/assert.h"
 
 /* Models and forms of a run; open until its answers are judged. */
-typedef struct fmi_helpers fmi_helpers;
-void fmi_helpers_free(fmi_helpers *h);
+typedef struct fmv_helpers fmv_helpers;
+void fmv_helpers_free(fmv_helpers *h);
 
-void fmi_help_release(fmi_help *h);
+void fmv_help_release(fmv_help *h);
 #endif

@@ -13,35 +13,35 @@ static fm_json *digest_json(fm_digest d)
     return fm_json_new_str(hex);
 }
 
-bool fmi_case_samples(const fmi_case *c)
+bool fmv_case_samples(const fmv_case *c)
 {
-    return c->scoring == FMI_SCORE_TEXT && c->sampling.temperature > 0;
+    return c->scoring == FMV_SCORE_TEXT && c->sampling.temperature > 0;
 }
 
 bool fm_suite_case_samples(const fm_suite *s, size_t i)
 {
     fm_assert(i < s->count);
-    return fmi_case_samples(&s->cases[i]);
+    return fmv_case_samples(&s->cases[i]);
 }
 
 /* What a case asks of its model. */
-static fm_ask_kind ask_kind(const fmi_case *c)
+static fm_ask_kind ask_kind(const fmv_case *c)
 {
     switch (c->scoring) {
-    case FMI_SCORE_TEXT:
-    case FMI_SCORE_CHOICE:
-    case FMI_SCORE_LOGPROB:
-    case FMI_SCORE_ROLLING:
+    case FMV_SCORE_TEXT:
+    case FMV_SCORE_CHOICE:
+    case FMV_SCORE_LOGPROB:
+    case FMV_SCORE_ROLLING:
         return FM_ASK_TEXT;
-    case FMI_SCORE_CLASS:
+    case FMV_SCORE_CLASS:
         return FM_ASK_CLASS;
-    case FMI_SCORE_EMBED:
+    case FMV_SCORE_EMBED:
         return FM_ASK_EMBED;
     }
     return FM_ASK_TEXT;
 }
 
-static fm_status key_of(char out[65], const fmi_case *c, const fm_model *m, uint64_t seed_shift)
+static fm_status key_of(char out[65], const fmv_case *c, const fm_model *m, uint64_t seed_shift)
 {
     const fm_engine *e = fm_model_engine(m);
     fm_digest key;
@@ -62,10 +62,10 @@ static fm_status key_of(char out[65], const fmi_case *c, const fm_model *m, uint
     if (rc == FM_OK)
         rc = fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e)));
     if (rc == FM_OK && c->helper_count)
-        rc = fm_json_set(o, "judge", fm_json_new_int(FMI_JUDGE_VERSION));
-    if (rc == FM_OK && c->scoring == FMI_SCORE_ROLLING) /* results before had no numbers */
+        rc = fm_json_set(o, "judge", fm_json_new_int(FMV_JUDGE_VERSION));
+    if (rc == FM_OK && c->scoring == FMV_SCORE_ROLLING) /* results before had no numbers */
         rc = fm_json_set(o, "numbers", fm_json_new_int(1));
-    if (rc == FM_OK && seed_shift && fmi_case_samples(c))
+    if (rc == FM_OK && seed_shift && fmv_case_samples(c))
         rc = fm_json_set(o, "seed_shift", fm_json_new_int((int64_t)seed_shift));
     if (rc == FM_OK)
         rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
@@ -113,7 +113,7 @@ static fm_case_numbers numbers_of(const fm_json *a)
     return (fm_case_numbers){x[0], x[1], x[2], x[3], x[4]};
 }
 
-fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r)
+fm_status fmv_result_encode(fm_buf *out, const fm_case_result *r)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
@@ -144,7 +144,7 @@ static fm_status copy_text(char **out, const fm_json *v)
     return s && !*out ? FM_ENOMEM : FM_OK;
 }
 
-fm_status fmi_result_decode(fm_case_result *out, fm_span text)
+fm_status fmv_result_decode(fm_case_result *out, fm_span text)
 {
     fm_json *o = NULL;
     fm_status rc = fm_json_parse(&o, text, "kept result");

@@ -9,7 +9,7 @@
 
 /* Runs of the same cases pair in order; a map is made only where one holds cases that the other
  * lacks. */
-fm_status fmi_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b)
+fm_status fmv_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b)
 {
     fm_map *names = NULL;
     fm_status rc = FM_OK;
@@ -90,7 +90,7 @@ fm_status fm_suite_change_of(fm_suite_change *out, const fm_suite_run *before,
     out->flip = fm_calloc(now->count, sizeof *out->flip);
     fm_status rc = at && difference && out->flip ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = fmi_run_pairs(at, before, now);
+        rc = fmv_run_pairs(at, before, now);
     if (rc == FM_OK)
         take_pairs(out, difference, at);
     if (rc == FM_OK && out->pairs)

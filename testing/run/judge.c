@@ -5,7 +5,7 @@
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
-static double logprob_of(const fmi_work *w)
+static double logprob_of(const fmv_work *w)
 {
     double sum = 0;
     for (size_t i = w->prompt_len; i < w->ids.count; i++)
@@ -14,7 +14,7 @@ static double logprob_of(const fmi_work *w)
 }
 
 /* A model whose weights are broken gives scores that compare as nothing at all. */
-static fm_status need_finite(const fmi_job *j)
+static fm_status need_finite(const fmv_job *j)
 {
     for (size_t k = 0; k < j->count; k++)
         if (!isfinite(logprob_of(&j->work[k])))
@@ -22,11 +22,11 @@ static fm_status need_finite(const fmi_job *j)
     return FM_OK;
 }
 
-static void compare_answers(const fmi_job *j, size_t k, bool *ok, fm_buf *detail)
+static void compare_answers(const fmv_job *j, size_t k, bool *ok, fm_buf *detail)
 {
     fm_span first = fm_buf_span(&j->said[0].text), text = fm_buf_span(&j->said[k].text);
-    fm_span said = fmi_clip(text, 200);
-    if (fmi_text_equal(fmi_trim(first), fmi_trim(text), j->c->ignore_case))
+    fm_span said = fmv_clip(text, 200);
+    if (fmv_text_equal(fmv_trim(first), fmv_trim(text), j->c->ignore_case))
         return;
     *ok = false;
     if (!detail->len)
@@ -35,10 +35,10 @@ static void compare_answers(const fmi_job *j, size_t k, bool *ok, fm_buf *detail
 }
 
 /* The k-th prompt's answer, with all that assertions may look at. */
-static fmi_answer answer_at(const fmi_job *j, size_t k)
+static fmv_answer answer_at(const fmv_job *j, size_t k)
 {
     const fm_gen_result *gen = &j->said[k].work->gen;
-    return (fmi_answer){.text = fm_buf_span(&j->said[k].text),
+    return (fmv_answer){.text = fm_buf_span(&j->said[k].text),
                         .finish = gen->finish,
                         .logprobs = gen->logprobs,
                         .tokens = gen->count,
@@ -46,32 +46,32 @@ static fmi_answer answer_at(const fmi_job *j, size_t k)
 }
 
 /* Of several answers the worst counts. */
-static fm_status judge_text(fmi_job *j, fm_buf *output, fm_buf *detail)
+static fm_status judge_text(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     const fm_buf *raw = &j->said[0].work->gen.text;
-    fmi_metrics metrics = {.count = 0};
+    fmv_metrics metrics = {.count = 0};
     double score = 1;
     fm_status rc = FM_OK;
     bool ok = true;
     for (size_t k = 0; rc == FM_OK && k < c->prompt_count; k++) {
-        fmi_answer said = answer_at(j, k);
-        fmi_grade g;
-        rc = fmi_expect_grade(c, &said, &g, detail, &metrics);
+        fmv_answer said = answer_at(j, k);
+        fmv_grade g;
+        rc = fmv_expect_grade(c, &said, &g, detail, &metrics);
         ok = ok && g.holds;
         score = FM_MIN(score, g.score);
-        if (rc == FM_OK && c->kind == FMI_INV && !c->pairs)
+        if (rc == FM_OK && c->kind == FMV_INV && !c->pairs)
             compare_answers(j, k, &ok, detail);
     }
     if (rc == FM_OK && c->pairs) {
         bool hold;
-        rc = fmi_judge_pairs(j, output, detail, &hold);
+        rc = fmv_judge_pairs(j, output, detail, &hold);
         ok = ok && hold;
     }
     fm_buf_append(output, raw->data, raw->len);
     if (c->graded)
         j->result->score = score;
-    j->result->metrics = fmi_metrics_json(&metrics);
+    j->result->metrics = fmv_metrics_json(&metrics);
     j->result->answer = fm_strdup(fm_buf_cstr(&j->said[0].text));
     j->result->verdict = ok ? FM_PASS : FM_FAIL;
     if (rc == FM_OK && (!j->result->answer || (metrics.count && !j->result->metrics)))
@@ -82,42 +82,42 @@ static fm_status judge_text(fmi_job *j, fm_buf *output, fm_buf *detail)
 /* The blank between prompt and choice is none of the choice's. */
 static size_t characters(const char *choice)
 {
-    size_t n = fmi_count_points(fm_span_str(choice));
+    size_t n = fmv_count_points(fm_span_str(choice));
     return *choice == ' ' && n > 1 ? n - 1 : n;
 }
 
 /* Of the work that scores a choice after a prompt. */
-static double choice_score(const fmi_job *j, size_t work)
+static double choice_score(const fmv_job *j, size_t work)
 {
-    const fmi_case *c = j->c;
-    const fmi_work *w = &j->work[work];
+    const fmv_case *c = j->c;
+    const fmv_work *w = &j->work[work];
     size_t k = work % c->choice_count;
     double sum = logprob_of(w);
     switch (c->normalize) {
-    case FMI_PER_TOKEN:
+    case FMV_PER_TOKEN:
         return sum / (double)(w->ids.count - w->prompt_len);
-    case FMI_PER_BYTE:
+    case FMV_PER_BYTE:
         return sum / (double)strlen(c->choice[k]);
-    case FMI_PER_CHARACTER:
+    case FMV_PER_CHARACTER:
         return sum / (double)characters(c->choice[k]);
-    case FMI_LESS_ALONE:
+    case FMV_LESS_ALONE:
         return sum - logprob_of(&j->work[c->prompt_count * c->choice_count + k]);
-    case FMI_PER_NOTHING:
+    case FMV_PER_NOTHING:
         break;
     }
     return sum;
 }
 
-double fmi_score_of(const fmi_job *j, size_t work)
+double fmv_score_of(const fmv_job *j, size_t work)
 {
-    return j->c->scoring == FMI_SCORE_CHOICE ? choice_score(j, work) : logprob_of(&j->work[work]);
+    return j->c->scoring == FMV_SCORE_CHOICE ? choice_score(j, work) : logprob_of(&j->work[work]);
 }
 
 /* The likeliest choice must be the answer, alone: a tie says that the model cannot tell. Score: its
  * lead over the best other (negative when it lost). */
-static fm_status judge_choice(fmi_job *j, fm_buf *output, fm_buf *detail)
+static fm_status judge_choice(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     double best_other = -INFINITY, own = -INFINITY;
     size_t rival = 0;
     fm_status rc = need_finite(j);
@@ -144,25 +144,25 @@ static fm_status judge_choice(fmi_job *j, fm_buf *output, fm_buf *detail)
     return j->result->answer ? FM_OK : FM_ENOMEM;
 }
 
-static bool moves_as_wanted(const fmi_case *c, double from, double to)
+static bool moves_as_wanted(const fmv_case *c, double from, double to)
 {
     double by = c->increases ? to - from : from - to;
-    if (c->kind == FMI_INV)
+    if (c->kind == FMV_INV)
         return fabs(to - from) <= c->margin;
     return by > 0 && by >= c->margin;
 }
 
 /* Did the greedy answer to the prompt turn out to be the continuation, token by token? */
-static bool is_greedy(const fmi_work *w)
+static bool is_greedy(const fmv_work *w)
 {
     size_t n = w->ids.count - w->prompt_len;
     return w->gen.count == n && memcmp(w->gen.tokens, w->ids.id + w->prompt_len, n * 4) == 0;
 }
 
-static fm_status judge_logprob(fmi_job *j, fm_buf *output, fm_buf *detail)
+static fm_status judge_logprob(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
-    const fmi_case *c = j->c;
-    const fmi_work *w = j->work;
+    const fmv_case *c = j->c;
+    const fmv_work *w = j->work;
     double first = logprob_of(w), last = first;
     bool ok = true;
     fm_status rc = need_finite(j);
@@ -170,21 +170,21 @@ static fm_status judge_logprob(fmi_job *j, fm_buf *output, fm_buf *detail)
         return rc;
     fm_buf_printf(output, "\"%s\" %.3f", c->continuation, first);
     for (size_t k = 1; k < j->count; k++) {
-        double lp = logprob_of(&w[k]), from = c->kind == FMI_INV || c->against_first ? first : last;
+        double lp = logprob_of(&w[k]), from = c->kind == FMV_INV || c->against_first ? first : last;
         fm_buf_printf(output, ", %.3f", lp);
         if (!moves_as_wanted(c, from, lp) && ok) {
             ok = false;
             fm_buf_printf(detail,
                           "from prompt %zu to %zu the log-probability goes from %.3f to %.3f",
-                          c->kind == FMI_INV || c->against_first ? (size_t)1 : k, k + 1, from, lp);
+                          c->kind == FMV_INV || c->against_first ? (size_t)1 : k, k + 1, from, lp);
         }
         last = lp;
     }
-    if (c->kind == FMI_MFT && !isnan(c->above) && !(first > c->above)) {
+    if (c->kind == FMV_MFT && !isnan(c->above) && !(first > c->above)) {
         ok = false;
         fm_buf_printf(detail, "log-probability %.3f is not above %g", first, c->above);
     }
-    if (c->kind == FMI_MFT && !isnan(c->below) && !(first < c->below)) {
+    if (c->kind == FMV_MFT && !isnan(c->below) && !(first < c->below)) {
         ok = false;
         fm_buf_printf(detail, "log-probability %.3f is not below %g", first, c->below);
     }
@@ -198,7 +198,7 @@ static fm_status judge_logprob(fmi_job *j, fm_buf *output, fm_buf *detail)
     return j->result->answer ? FM_OK : FM_ENOMEM;
 }
 
-fm_status fmi_judge(fmi_job *j)
+fm_status fmv_judge(fmv_job *j)
 {
     fm_buf output, detail;
     fm_buf_init(&output, 0);
@@ -206,27 +206,27 @@ fm_status fmi_judge(fmi_job *j)
     fm_status rc = FM_OK;
     bool ok, pairs = j->c->pairs != NULL;
     switch (j->c->scoring) {
-    case FMI_SCORE_TEXT:
+    case FMV_SCORE_TEXT:
         rc = judge_text(j, &output, &detail);
         break;
-    case FMI_SCORE_CHOICE:
-        rc = pairs ? fmi_judge_pairs(j, &output, &detail, &ok) : judge_choice(j, &output, &detail);
+    case FMV_SCORE_CHOICE:
+        rc = pairs ? fmv_judge_pairs(j, &output, &detail, &ok) : judge_choice(j, &output, &detail);
         break;
-    case FMI_SCORE_LOGPROB:
-        rc = pairs ? fmi_judge_pairs(j, &output, &detail, &ok) : judge_logprob(j, &output, &detail);
+    case FMV_SCORE_LOGPROB:
+        rc = pairs ? fmv_judge_pairs(j, &output, &detail, &ok) : judge_logprob(j, &output, &detail);
         break;
-    case FMI_SCORE_ROLLING:
-        rc = fmi_judge_rolling(j, &output, &detail);
+    case FMV_SCORE_ROLLING:
+        rc = fmv_judge_rolling(j, &output, &detail);
         break;
-    case FMI_SCORE_CLASS:
-        rc = fmi_judge_class(j, &output, &detail);
+    case FMV_SCORE_CLASS:
+        rc = fmv_judge_class(j, &output, &detail);
         break;
-    case FMI_SCORE_EMBED:
-        rc = fmi_judge_embed(j, &output, &detail);
+    case FMV_SCORE_EMBED:
+        rc = fmv_judge_embed(j, &output, &detail);
         break;
     }
     if (rc == FM_OK)
-        rc = fmi_note_numbers(j);
+        rc = fmv_note_numbers(j);
     if (rc == FM_OK) {
         j->result->output = fm_buf_take(&output);
         j->result->detail = detail.len ? fm_buf_take(&detail) : NULL;

@@ -5,7 +5,7 @@
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
-static bool is_within(const fmi_case *c, double x, const char *what, fm_buf *detail)
+static bool is_within(const fmv_case *c, double x, const char *what, fm_buf *detail)
 {
     if (!isnan(c->above) && !(x > c->above)) {
         fm_buf_printf(detail, "%s %.4g is not above %g", what, x, c->above);
@@ -24,24 +24,24 @@ static size_t words_between_blanks(fm_span s)
     size_t n = 1;
     bool inside = false;
     for (size_t at = 0; at < s.len;) {
-        bool blank = fmi_is_blank(fmi_next_point(s, &at));
+        bool blank = fmv_is_blank(fmv_next_point(s, &at));
         n += blank && !inside;
         inside = blank;
     }
     return n;
 }
 
-fm_status fmi_judge_rolling(fmi_job *j, fm_buf *output, fm_buf *detail)
+fm_status fmv_judge_rolling(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
     static const char *const unit[] = {"word", "byte", "token"};
-    const fmi_case *c = j->c;
-    const fmi_work *w = j->work;
+    const fmv_case *c = j->c;
+    const fmv_work *w = j->work;
     fm_span text = fm_json_str(c->prompt[0]);
     double sum = 0;
     for (size_t i = w->prompt_len; i < w->ids.count; i++)
         sum += (double)w->logprobs[i];
-    size_t n = c->per == FMI_WORDS   ? words_between_blanks(text)
-               : c->per == FMI_BYTES ? text.len
+    size_t n = c->per == FMV_WORDS   ? words_between_blanks(text)
+               : c->per == FMV_BYTES ? text.len
                                      : w->ids.count - w->prompt_len;
     if (!isfinite(sum))
         return fm_fail(FM_EUNSUPPORTED, "the model's log-probabilities are not finite");
@@ -54,7 +54,7 @@ fm_status fmi_judge_rolling(fmi_job *j, fm_buf *output, fm_buf *detail)
 
 /* ---- classes ---- */
 
-static fm_status likeliest(uint32_t *out, const fmi_job *j, const fmi_work *w)
+static fm_status likeliest(uint32_t *out, const fmv_job *j, const fmv_work *w)
 {
     *out = 0;
     for (uint32_t i = 0; i < fm_model_classes(j->model); i++) {
@@ -66,16 +66,16 @@ static fm_status likeliest(uint32_t *out, const fmi_job *j, const fmi_work *w)
     return FM_OK;
 }
 
-static bool class_moves(const fmi_case *c, double first, double last, double now)
+static bool class_moves(const fmv_case *c, double first, double last, double now)
 {
     double by = c->increases ? now - last : last - now;
-    return c->kind == FMI_INV ? fabs(now - first) <= c->margin : by > 0 && by >= c->margin;
+    return c->kind == FMV_INV ? fabs(now - first) <= c->margin : by > 0 && by >= c->margin;
 }
 
 /* Without bounds the label must be the likeliest, alone. */
-static bool class_fits(const fmi_job *j, uint32_t want, double p, fm_buf *detail)
+static bool class_fits(const fmv_job *j, uint32_t want, double p, fm_buf *detail)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     if (!isnan(c->above) || !isnan(c->below))
         return is_within(c, p, "probability", detail);
     for (uint32_t i = 0; i < fm_model_classes(j->model); i++)
@@ -87,13 +87,13 @@ static bool class_fits(const fmi_job *j, uint32_t want, double p, fm_buf *detail
     return true;
 }
 
-fm_status fmi_judge_class(fmi_job *j, fm_buf *output, fm_buf *detail)
+fm_status fmv_judge_class(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     double first = 0, last = 0;
     uint32_t want, best, said = 0;
     bool ok = true;
-    fm_status rc = fmi_class_of(&want, j->model, c->label);
+    fm_status rc = fmv_class_of(&want, j->model, c->label);
     for (size_t k = 0; rc == FM_OK && k < j->count; k++) {
         double p = exp((double)j->work[k].logprobs[want]);
         rc = likeliest(&best, j, &j->work[k]);
@@ -107,12 +107,12 @@ fm_status fmi_judge_class(fmi_job *j, fm_buf *output, fm_buf *detail)
         } else if (!class_moves(c, first, last, p) && ok) {
             ok = false;
             fm_buf_printf(detail, "from prompt %zu to %zu its probability goes from %.3f to %.3f",
-                          c->kind == FMI_INV ? (size_t)1 : k, k + 1,
-                          c->kind == FMI_INV ? first : last, p);
+                          c->kind == FMV_INV ? (size_t)1 : k, k + 1,
+                          c->kind == FMV_INV ? first : last, p);
         }
         last = p;
     }
-    if (rc == FM_OK && c->kind == FMI_MFT)
+    if (rc == FM_OK && c->kind == FMV_MFT)
         ok = class_fits(j, want, first, detail);
     if (rc < 0)
         return rc;
@@ -124,15 +124,15 @@ fm_status fmi_judge_class(fmi_job *j, fm_buf *output, fm_buf *detail)
 
 /* ---- nearness ---- */
 
-fm_status fmi_judge_embed(fmi_job *j, fm_buf *output, fm_buf *detail)
+fm_status fmv_judge_embed(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     size_t n = fm_model_arch(j->model)->hidden, rival = 0;
     double near = 0, far = -2, one;
-    fm_status rc = fmi_cosine(&near, j->work[0].logprobs, j->work[1].logprobs, n);
+    fm_status rc = fmv_cosine(&near, j->work[0].logprobs, j->work[1].logprobs, n);
     fm_buf_printf(output, "%.4f", near);
     for (size_t i = 0; rc == FM_OK && i < c->far_count; i++) {
-        rc = fmi_cosine(&one, j->work[0].logprobs, j->work[2 + i].logprobs, n);
+        rc = fmv_cosine(&one, j->work[0].logprobs, j->work[2 + i].logprobs, n);
         fm_buf_printf(output, ", %.4f", one);
         if (one > far) {
             far = one;
@@ -141,7 +141,7 @@ fm_status fmi_judge_embed(fmi_job *j, fm_buf *output, fm_buf *detail)
     }
     if (rc < 0)
         return rc;
-    const char *other = (const char *)fmi_text_at(c->far_texts, rival).data;
+    const char *other = (const char *)fmv_text_at(c->far_texts, rival).data;
     bool ok = is_within(c, near, "similarity", detail);
     if (ok && c->far_count && !(near > far && near - far >= c->margin)) {
         ok = false;

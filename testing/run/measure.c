@@ -14,25 +14,25 @@
 #include "testing/stats.h"
 
 /* Waived and flaky cases count for nothing, here as elsewhere. */
-static bool counts(const fmi_measure *m, const fm_suite_run *run, size_t i)
+static bool counts(const fmv_measure *m, const fm_suite_run *run, size_t i)
 {
     const fm_case_result *r = &run->result[i];
-    return !r->waived && !r->flaky && fmi_measure_covers(m, run->suite, r->at);
+    return !r->waived && !r->flaky && fmv_measure_covers(m, run->suite, r->at);
 }
 
-static bool right(const fmi_measure *m, const fm_suite_run *run, size_t i)
+static bool right(const fmv_measure *m, const fm_suite_run *run, size_t i)
 {
     const fm_case_result *r = &run->result[i];
-    const fmi_case *c = &run->suite->cases[r->at];
-    fmi_measure_kind of = m->by ? m->of : m->kind;
-    if (of == FMI_ACCURACY || of == FMI_CALIBRATION)
+    const fmv_case *c = &run->suite->cases[r->at];
+    fmv_measure_kind of = m->by ? m->of : m->kind;
+    if (of == FMV_ACCURACY || of == FMV_CALIBRATION)
         return r->verdict != FM_ERROR_CASE && r->answer &&
                strcmp(r->answer, c->choice[c->answer]) == 0;
     return r->verdict == FM_PASS;
 }
 
 /* The suite had enough of them when it was read; some may be waived or flaky now. */
-static fm_status enough(const fmi_measure *m, size_t count)
+static fm_status enough(const fmv_measure *m, size_t count)
 {
     return count >= m->min_count
                ? FM_OK
@@ -47,7 +47,7 @@ typedef struct group {
     size_t passed, count;
 } group;
 
-static fm_status find_groups(group **out, size_t *count, const fmi_measure *m,
+static fm_status find_groups(group **out, size_t *count, const fmv_measure *m,
                              const fm_suite_run *run)
 {
     fm_map *at = NULL;
@@ -58,7 +58,7 @@ static fm_status find_groups(group **out, size_t *count, const fmi_measure *m,
     for (size_t i = 0; rc == FM_OK && i < run->count; i++) {
         if (!counts(m, run, i))
             continue;
-        const char *name = fmi_group_of(m, run->suite, run->result[i].at);
+        const char *name = fmv_group_of(m, run->suite, run->result[i].at);
         size_t g = (size_t)(uintptr_t)fm_map_get(at, name, strlen(name));
         if (g == 0) {
             rc = fm_grow(out, &cap, *count + 1, sizeof **out);
@@ -83,7 +83,7 @@ static double rate(const group *g)
 
 /* The best group against the worst. Their interval is at the confidence that all pairs of groups
  * have together (Bonferroni), since the two were picked among them. */
-static fm_status take_groups(fm_measure_result *out, const fmi_measure *m, const fm_suite_run *run)
+static fm_status take_groups(fm_measure_result *out, const fmv_measure *m, const fm_suite_run *run)
 {
     group *g = NULL;
     size_t n = 0, best = 0, worst = 0;
@@ -106,7 +106,7 @@ static fm_status take_groups(fm_measure_result *out, const fmi_measure *m, const
     double pairs = (double)n * (double)(n - 1) / 2, confidence = 1 - (1 - m->confidence) / pairs;
     size_t a = worst, b = best == worst ? (worst + 1) % n : best;
     fm_estimate e =
-        m->kind == FMI_GAP
+        m->kind == FMV_GAP
             ? fm_rate_difference(g[a].passed, g[a].count, g[b].passed, g[b].count, confidence)
             : fm_rate_ratio(g[b].passed, g[b].count, g[a].passed, g[a].count, confidence);
     out->value = e.value;
@@ -125,7 +125,7 @@ end:
 
 /* ==== rates and means ==== */
 
-static fm_status take_rate(fm_measure_result *out, const fmi_measure *m, const fm_suite_run *run)
+static fm_status take_rate(fm_measure_result *out, const fmv_measure *m, const fm_suite_run *run)
 {
     size_t k = 0;
     for (size_t i = 0; i < run->count; i++)
@@ -149,7 +149,7 @@ typedef struct column {
     size_t count;
 } column;
 
-static fm_status read_column(column *c, const fmi_measure *m, const fm_suite_run *run)
+static fm_status read_column(column *c, const fmv_measure *m, const fm_suite_run *run)
 {
     c->a = fm_calloc(run->count, sizeof *c->a);
     c->b = fm_calloc(run->count, sizeof *c->b);
@@ -162,8 +162,8 @@ static fm_status read_column(column *c, const fmi_measure *m, const fm_suite_run
             continue;
         if (r->verdict == FM_ERROR_CASE || isnan(r->numbers.nll))
             return fm_fail(FM_EINVAL, "case '%s' has no scores: it could not be run", r->name);
-        c->a[c->count] = m->kind == FMI_BRIER        ? r->numbers.brier
-                         : m->kind == FMI_PERPLEXITY ? r->numbers.nll
+        c->a[c->count] = m->kind == FMV_BRIER        ? r->numbers.brier
+                         : m->kind == FMV_PERPLEXITY ? r->numbers.nll
                                                      : r->numbers.confidence;
         c->b[c->count] = r->numbers.tokens;
         c->right[c->count++] = right(m, run, i);
@@ -183,7 +183,7 @@ static double perplexity(const void *ctx, const uint32_t *pick, size_t n)
     return fm_exp(nats / tokens);
 }
 
-static fm_status take_mean(fm_measure_result *out, const fmi_measure *m, const fm_suite_run *run)
+static fm_status take_mean(fm_measure_result *out, const fmv_measure *m, const fm_suite_run *run)
 {
     column c = {0};
     fm_estimate e = {NAN, NAN, NAN};
@@ -192,9 +192,9 @@ static fm_status take_mean(fm_measure_result *out, const fmi_measure *m, const f
     fm_status rc = read_column(&c, m, run);
     if (rc == FM_OK)
         rc = enough(m, c.count);
-    if (rc == FM_OK && m->kind == FMI_PERPLEXITY)
+    if (rc == FM_OK && m->kind == FMV_PERPLEXITY)
         rc = fm_bootstrap_of(&e, perplexity, &c, c.count, &how);
-    else if (rc == FM_OK && m->kind == FMI_BRIER)
+    else if (rc == FM_OK && m->kind == FMV_BRIER)
         rc = fm_bootstrap_mean(&e, c.a, c.count, &how);
     else if (rc == FM_OK)
         rc = fm_expected_calibration_error(&e, c.a, c.right, c.count, m->bins, &how);
@@ -218,7 +218,7 @@ static fm_status set_detail(fm_measure_result *out, const char *text)
     return detail ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status judge(fm_measure_result *out, const fmi_measure *m)
+static fm_status judge(fm_measure_result *out, const fmv_measure *m)
 {
     char text[200];
     double low = m->surely ? out->low : out->value, high = m->surely ? out->high : out->value;
@@ -242,13 +242,13 @@ static fm_status judge(fm_measure_result *out, const fmi_measure *m)
     return set_detail(out, text);
 }
 
-static fm_status take(fm_measure_result *out, const fmi_measure *m, const fm_suite_run *run)
+static fm_status take(fm_measure_result *out, const fmv_measure *m, const fm_suite_run *run)
 {
     fm_status rc;
     *out = (fm_measure_result){.name = m->name, .value = NAN, .low = NAN, .high = NAN};
     if (m->by)
         rc = take_groups(out, m, run);
-    else if (m->kind == FMI_PASS_RATE || m->kind == FMI_ACCURACY)
+    else if (m->kind == FMV_PASS_RATE || m->kind == FMV_ACCURACY)
         rc = take_rate(out, m, run);
     else
         rc = take_mean(out, m, run);
@@ -262,7 +262,7 @@ static fm_status take(fm_measure_result *out, const fmi_measure *m, const fm_sui
     return rc;
 }
 
-void fmi_measures_drop(fm_suite_run *run)
+void fmv_measures_drop(fm_suite_run *run)
 {
     for (size_t i = 0; run->measure && i < run->measure_count; i++)
         fm_free(run->measure[i].detail);
@@ -271,11 +271,11 @@ void fmi_measures_drop(fm_suite_run *run)
     run->measure_count = 0;
 }
 
-fm_status fmi_measures_take(fm_suite_run *run)
+fm_status fmv_measures_take(fm_suite_run *run)
 {
     const fm_suite *s = run->suite;
     fm_status rc = FM_OK;
-    fmi_measures_drop(run);
+    fmv_measures_drop(run);
     if (!s->measure_count || run->count != s->count)
         return FM_OK;
     run->measure = fm_calloc(s->measure_count, sizeof *run->measure);

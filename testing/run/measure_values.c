@@ -5,7 +5,7 @@
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
-void fmi_softmax(double *x, size_t n)
+void fmv_softmax(double *x, size_t n)
 {
     double most = -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++)
@@ -18,7 +18,7 @@ void fmi_softmax(double *x, size_t n)
         x[i] /= sum;
 }
 
-static void note_text(fm_case_numbers *out, const fmi_work *w)
+static void note_text(fm_case_numbers *out, const fmv_work *w)
 {
     double sum = 0;
     for (size_t i = w->prompt_len; i < w->ids.count; i++)
@@ -27,15 +27,15 @@ static void note_text(fm_case_numbers *out, const fmi_work *w)
     out->tokens = (double)(w->ids.count - w->prompt_len);
 }
 
-static fm_status note_choices(fm_case_numbers *out, const fmi_job *j)
+static fm_status note_choices(fm_case_numbers *out, const fmv_job *j)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     double *p = fm_calloc(c->choice_count, sizeof *p);
     if (!p)
         return FM_ENOMEM;
     for (size_t k = 0; k < c->choice_count; k++)
-        p[k] = fmi_score_of(j, k);
-    fmi_softmax(p, c->choice_count);
+        p[k] = fmv_score_of(j, k);
+    fmv_softmax(p, c->choice_count);
     out->probability = p[c->answer];
     out->confidence = 0;
     out->brier = 0;
@@ -49,13 +49,13 @@ static fm_status note_choices(fm_case_numbers *out, const fmi_job *j)
     return FM_OK;
 }
 
-fm_status fmi_note_numbers(fmi_job *j)
+fm_status fmv_note_numbers(fmv_job *j)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     fm_case_numbers *out = &j->result->numbers;
-    if (c->scoring == FMI_SCORE_CHOICE && c->answer < c->choice_count)
+    if (c->scoring == FMV_SCORE_CHOICE && c->answer < c->choice_count)
         return note_choices(out, j);
-    if (c->scoring == FMI_SCORE_LOGPROB || c->scoring == FMI_SCORE_ROLLING)
+    if (c->scoring == FMV_SCORE_LOGPROB || c->scoring == FMV_SCORE_ROLLING)
         note_text(out, &j->work[0]);
     return FM_OK;
 }

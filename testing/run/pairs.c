@@ -21,10 +21,10 @@ typedef struct held {
     double by;
 } held;
 
-static held probability_moves(const fmi_case *c, const fm_json *v, const side *a, const side *b)
+static held probability_moves(const fmv_case *c, const fm_json *v, const side *a, const side *b)
 {
     const char *of = fm_json_cstr(fm_json_get(v, "of"), NULL);
-    size_t k = c->scoring == FMI_SCORE_CHOICE ? c->answer : 0;
+    size_t k = c->scoring == FMV_SCORE_CHOICE ? c->answer : 0;
     for (size_t i = 0; of && i < c->choice_count; i++)
         if (strcmp(of, c->choice[i]) == 0)
             k = i;
@@ -39,11 +39,11 @@ static held probability_moves(const fmi_case *c, const fm_json *v, const side *a
 }
 
 /* The lead of a's choice among b's probabilities: how far from another answer b is. */
-static held answer_same(const fmi_case *c, const side *a, const side *b)
+static held answer_same(const fmv_case *c, const side *a, const side *b)
 {
     double other = -INFINITY;
-    if (c->scoring == FMI_SCORE_TEXT) {
-        bool same = fmi_text_equal(fmi_trim(a->text), fmi_trim(b->text), c->ignore_case);
+    if (c->scoring == FMV_SCORE_TEXT) {
+        bool same = fmv_text_equal(fmv_trim(a->text), fmv_trim(b->text), c->ignore_case);
         return (held){same, same ? 1 : -1};
     }
     for (size_t k = 0; k < c->choice_count; k++)
@@ -52,7 +52,7 @@ static held answer_same(const fmi_case *c, const side *a, const side *b)
     return (held){a->best == b->best, b->p[a->best] - other};
 }
 
-static held holds(const fmi_case *c, const fm_json *v, const side *a, const side *b, bool any)
+static held holds(const fmv_case *c, const fm_json *v, const side *a, const side *b, bool any)
 {
     bool list = fm_json_is(v, FM_JSON_ARRAY);
     held all = {!any, any ? -INFINITY : INFINITY}, one;
@@ -76,45 +76,45 @@ static held holds(const fmi_case *c, const fm_json *v, const side *a, const side
     return all;
 }
 
-static fm_status read_sides(side *s, double *p, const fmi_job *j)
+static fm_status read_sides(side *s, double *p, const fmv_job *j)
 {
-    const fmi_case *c = j->c;
-    size_t per = c->scoring == FMI_SCORE_CHOICE ? c->choice_count : 1;
+    const fmv_case *c = j->c;
+    size_t per = c->scoring == FMV_SCORE_CHOICE ? c->choice_count : 1;
     for (size_t i = 0; i < c->prompt_count; i++) {
         s[i] = (side){p + i * per, 0, {NULL, 0}};
-        if (c->scoring == FMI_SCORE_TEXT) {
+        if (c->scoring == FMV_SCORE_TEXT) {
             s[i].text = fm_buf_span(&j->said[i].text);
             continue;
         }
         for (size_t k = 0; k < per; k++) {
-            p[i * per + k] = fmi_score_of(j, i * per + k);
+            p[i * per + k] = fmv_score_of(j, i * per + k);
             if (!isfinite(p[i * per + k]))
                 return fm_fail(FM_EUNSUPPORTED, "the model's log-probabilities are not finite");
             if (p[i * per + k] > p[i * per + s[i].best])
                 s[i].best = k;
         }
-        if (c->scoring == FMI_SCORE_CHOICE)
-            fmi_softmax(p + i * per, per);
+        if (c->scoring == FMV_SCORE_CHOICE)
+            fmv_softmax(p + i * per, per);
         else
             p[i] = fm_exp(p[i]);
     }
     return FM_OK;
 }
 
-static void show_side(fm_buf *output, const fmi_case *c, const side *s, size_t i)
+static void show_side(fm_buf *output, const fmv_case *c, const side *s, size_t i)
 {
-    if (c->scoring == FMI_SCORE_CHOICE)
+    if (c->scoring == FMV_SCORE_CHOICE)
         fm_buf_printf(output, "%s\"%s\" %.3f", i ? ", " : "", c->choice[s->best], s->p[s->best]);
-    else if (c->scoring == FMI_SCORE_LOGPROB)
+    else if (c->scoring == FMV_SCORE_LOGPROB)
         fm_buf_printf(output, "%s%.4f", i ? ", " : "", s->p[0]);
 }
 
 /* What the case's `answer` says beside its pairs: INV all prompts prefer it, DIR the first. */
-static bool answers_right(const fmi_case *c, const side *s, fm_buf *detail)
+static bool answers_right(const fmv_case *c, const side *s, fm_buf *detail)
 {
-    if (c->scoring != FMI_SCORE_CHOICE || c->answer == c->choice_count)
+    if (c->scoring != FMV_SCORE_CHOICE || c->answer == c->choice_count)
         return true;
-    for (size_t i = 0; i < (c->kind == FMI_INV ? c->prompt_count : 1); i++)
+    for (size_t i = 0; i < (c->kind == FMV_INV ? c->prompt_count : 1); i++)
         if (s[i].best != c->answer) {
             fm_buf_printf(detail, "prompt %zu: expected \"%s\", \"%s\" is likelier", i + 1,
                           c->choice[c->answer], c->choice[s[i].best]);
@@ -123,14 +123,14 @@ static bool answers_right(const fmi_case *c, const side *s, fm_buf *detail)
     return true;
 }
 
-static fm_status judge_sides(fmi_job *j, const side *s, fm_buf *output, fm_buf *detail, bool *ok)
+static fm_status judge_sides(fmv_job *j, const side *s, fm_buf *output, fm_buf *detail, bool *ok)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     double least = INFINITY;
     fm_buf text;
     *ok = answers_right(c, s, detail);
     for (size_t i = 0; i < c->prompt_count; i++) {
-        size_t from = c->kind == FMI_INV || c->against_first ? 0 : i - 1;
+        size_t from = c->kind == FMV_INV || c->against_first ? 0 : i - 1;
         show_side(output, c, &s[i], i);
         if (i == 0)
             continue;
@@ -151,18 +151,18 @@ static fm_status judge_sides(fmi_job *j, const side *s, fm_buf *output, fm_buf *
     return FM_OK;
 }
 
-fm_status fmi_judge_pairs(fmi_job *j, fm_buf *output, fm_buf *detail, bool *ok)
+fm_status fmv_judge_pairs(fmv_job *j, fm_buf *output, fm_buf *detail, bool *ok)
 {
-    const fmi_case *c = j->c;
+    const fmv_case *c = j->c;
     side *s = fm_calloc(c->prompt_count, sizeof *s);
     double *p = fm_calloc(c->prompt_count * FM_MAX(c->choice_count, (size_t)1), sizeof *p);
     fm_status rc = s && p ? read_sides(s, p, j) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = judge_sides(j, s, output, detail, ok);
-    if (rc == FM_OK && c->scoring != FMI_SCORE_TEXT) {
+    if (rc == FM_OK && c->scoring != FMV_SCORE_TEXT) {
         j->result->verdict = *ok ? FM_PASS : FM_FAIL;
         j->result->answer =
-            fm_strdup(c->scoring == FMI_SCORE_CHOICE ? c->choice[s[0].best] : c->continuation);
+            fm_strdup(c->scoring == FMV_SCORE_CHOICE ? c->choice[s[0].best] : c->continuation);
         rc = j->result->answer ? FM_OK : FM_ENOMEM;
     }
     fm_free(s);

@@ -50,7 +50,7 @@ fm_status fm_quarantine_read(fm_quarantine *out, const fm_suite *s, size_t i,
     fm_buf text;
     fm_assert(i < s->count);
     *out = (fm_quarantine){0};
-    if (!kept || !kept->get || !fmi_case_samples(&s->cases[i]))
+    if (!kept || !kept->get || !fmv_case_samples(&s->cases[i]))
         return FM_OK;
     fm_buf_init(&text, 0);
     fm_status rc = key_of(key, s, i);
@@ -112,8 +112,8 @@ fm_status fm_quarantine_apply(fm_suite_run *run, const fm_result_cache *kept)
     }
     if (!any)
         return rc;
-    fmi_run_count(run);
-    return rc == FM_OK ? fmi_measures_take(run) : rc;
+    fmv_run_count(run);
+    return rc == FM_OK ? fmv_measures_take(run) : rc;
 }
 
 fm_status fm_quarantine_lift(const fm_suite *s, size_t i, const fm_result_cache *kept, bool *was)

@@ -6,7 +6,7 @@
 #include "store/base/mem.h"
 #include "testing/suite/internal.h"
 
-void fmi_run_count(fm_suite_run *run)
+void fmv_run_count(fm_suite_run *run)
 {
     run->passed = run->failed = run->errors = run->cached = run->waived = run->flaky = 0;
     for (size_t i = 0; i < run->count; i++) {
@@ -55,14 +55,14 @@ fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more)
         fm_suite_run_release(more);
     }
     qsort(run->result, n, sizeof *run->result, by_place);
-    fmi_run_count(run);
-    return fmi_measures_take(run);
+    fmv_run_count(run);
+    return fmv_measures_take(run);
 }
 
 fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again)
 {
     size_t *at = fm_calloc(again->count, sizeof *at);
-    fm_status rc = at ? fmi_run_pairs(at, run, again) : FM_ENOMEM;
+    fm_status rc = at ? fmv_run_pairs(at, run, again) : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < again->count; i++) {
         fm_assert(at[i] != SIZE_MAX);
         fm_case_result *r = &run->result[at[i]];
@@ -83,6 +83,6 @@ fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again)
     }
     fm_free(at);
     run->seconds += again->seconds;
-    fmi_run_count(run);
-    return rc == FM_OK ? fmi_measures_take(run) : rc;
+    fmv_run_count(run);
+    return rc == FM_OK ? fmv_measures_take(run) : rc;
 }

@@ -13,14 +13,14 @@
 
 typedef struct runner {
     fm_engine *engine;
-    fmi_job *job;
+    fmv_job *job;
     size_t jobs;
-    fmi_work *work;
+    fmv_work *work;
     size_t works;
-    fmi_helpers *helpers;
+    fmv_helpers *helpers;
 } runner;
 
-fm_status fmi_case_error(fmi_job *j, fm_status rc)
+fm_status fmv_case_error(fmv_job *j, fm_status rc)
 {
     if (rc == FM_ENOMEM || rc == FM_ECANCELLED)
         return rc;
@@ -38,27 +38,27 @@ static fm_status prepare(runner *r)
 {
     fm_status rc = FM_OK;
     for (size_t i = 0; i < r->jobs; i++) {
-        r->job[i].count = fmi_works_of(r->job[i].c);
+        r->job[i].count = fmv_works_of(r->job[i].c);
         r->works += r->job[i].count;
     }
     r->work = fm_calloc(r->works, sizeof *r->work);
     if (!r->work)
         return FM_ENOMEM;
-    fmi_work *next = r->work;
+    fmv_work *next = r->work;
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
-        fmi_job *j = &r->job[i];
+        fmv_job *j = &r->job[i];
         j->work = next;
         next += j->count;
-        rc = fmi_ask(j);
+        rc = fmv_ask(j);
         if (rc < 0)
-            rc = fmi_case_error(j, rc);
+            rc = fmv_case_error(j, rc);
     }
     return rc;
 }
 
 #define GENERATIONS_AT_ONCE 4096 /* what the scheduler may hold waiting is bounded */
 
-fm_status fmi_generate_all(fm_engine *e, const fm_gen_request *req, fm_gen_result *const *to,
+fm_status fmv_generate_all(fm_engine *e, const fm_gen_request *req, fm_gen_result *const *to,
                            size_t n)
 {
     fm_gen_result *out = fm_calloc(FM_MIN(n, (size_t)GENERATIONS_AT_ONCE), sizeof *out);
@@ -76,12 +76,12 @@ fm_status fmi_generate_all(fm_engine *e, const fm_gen_request *req, fm_gen_resul
 }
 
 /* The answer to a prompt, or what greedy decoding says where a continuation is asked to be it. */
-static fm_gen_request generation(const fmi_job *j, size_t k)
+static fm_gen_request generation(const fmv_job *j, size_t k)
 {
-    const fmi_case *c = j->c;
-    const fmi_work *w = &j->work[k];
+    const fmv_case *c = j->c;
+    const fmv_work *w = &j->work[k];
     fm_gen_request q = {.model = j->model, .prompt = w->ids.id, .prompt_len = w->prompt_len};
-    if (c->scoring != FMI_SCORE_TEXT) {
+    if (c->scoring != FMV_SCORE_TEXT) {
         q.max_new = (uint32_t)(w->ids.count - w->prompt_len);
         q.ignore_eos = true;
         fm_sample_defaults(&q.sampling);
@@ -92,8 +92,8 @@ static fm_gen_request generation(const fmi_job *j, size_t k)
     q.stop = c->stop;
     q.stop_count = c->stop_count;
     q.want_logprobs = c->wants_logprobs;
-    if (fmi_case_samples(c))
-        q.sampling.seed += j->seed_shift + (uint64_t)(k % c->repeats) * FMI_REPEAT_STRIDE;
+    if (fmv_case_samples(c))
+        q.sampling.seed += j->seed_shift + (uint64_t)(k % c->repeats) * FMV_REPEAT_STRIDE;
     return q;
 }
 
@@ -104,22 +104,22 @@ static fm_status run_generations(runner *r)
     size_t n = 0;
     fm_status rc = req && to ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
-        const fmi_job *j = &r->job[i];
-        bool generates = j->c->scoring == FMI_SCORE_TEXT || j->c->greedy >= 0;
+        const fmv_job *j = &r->job[i];
+        bool generates = j->c->scoring == FMV_SCORE_TEXT || j->c->greedy >= 0;
         for (size_t k = 0; k < j->count && !j->broken && generates; k++) {
             req[n] = generation(j, k);
             to[n++] = &j->work[k].gen;
         }
     }
     if (rc == FM_OK)
-        rc = fmi_generate_all(r->engine, req, to, n);
+        rc = fmv_generate_all(r->engine, req, to, n);
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
-        fmi_job *j = &r->job[i];
-        if (j->broken || j->c->scoring != FMI_SCORE_TEXT)
+        fmv_job *j = &r->job[i];
+        if (j->broken || j->c->scoring != FMV_SCORE_TEXT)
             continue;
-        rc = fmi_answers(j);
+        rc = fmv_answers(j);
         if (rc < 0)
-            rc = fmi_case_error(j, rc);
+            rc = fmv_case_error(j, rc);
     }
     fm_free(req);
     fm_free(to);
@@ -133,10 +133,10 @@ static fm_status run_scorings(runner *r)
     if (!req)
         return FM_ENOMEM;
     for (size_t i = 0; i < r->jobs; i++) {
-        const fmi_job *j = &r->job[i];
-        bool scores = j->c->scoring == FMI_SCORE_CHOICE || j->c->scoring == FMI_SCORE_LOGPROB;
+        const fmv_job *j = &r->job[i];
+        bool scores = j->c->scoring == FMV_SCORE_CHOICE || j->c->scoring == FMV_SCORE_LOGPROB;
         for (size_t k = 0; k < j->count && !j->broken && scores; k++) {
-            const fmi_work *w = &j->work[k];
+            const fmv_work *w = &j->work[k];
             req[n++] = (fm_score_request){.model = j->model,
                                           .ids = w->ids.id,
                                           .n = w->ids.count,
@@ -157,22 +157,22 @@ static void runner_release(runner *r)
         fm_gen_result_release(&r->work[i].gen);
     }
     for (size_t i = 0; i < r->jobs; i++) {
-        fmi_answers_release(&r->job[i]);
-        fmi_helps_release(&r->job[i]);
+        fmv_answers_release(&r->job[i]);
+        fmv_helps_release(&r->job[i]);
     }
-    fmi_helpers_free(r->helpers);
+    fmv_helpers_free(r->helpers);
     fm_free(r->work);
     fm_free(r->job);
 }
 
 /* Errors are not kept: what stood in the way may be gone tomorrow. */
-static fm_status keep(const fmi_job *j, const fm_result_cache *cache)
+static fm_status keep(const fmv_job *j, const fm_result_cache *cache)
 {
     fm_buf text;
     if (!cache || !cache->put || j->result->verdict == FM_ERROR_CASE)
         return FM_OK;
     fm_buf_init(&text, 0);
-    fm_status rc = fmi_result_encode(&text, j->result);
+    fm_status rc = fmv_result_encode(&text, j->result);
     if (rc == FM_OK)
         rc = cache->put(cache->ctx, j->key, fm_buf_span(&text));
     fm_buf_release(&text);
@@ -187,16 +187,16 @@ static fm_status run_jobs(runner *r, const fm_result_cache *env)
     if (rc == FM_OK)
         rc = run_scorings(r);
     if (rc == FM_OK)
-        rc = fmi_look_all(r->engine, r->job, r->jobs);
+        rc = fmv_look_all(r->engine, r->job, r->jobs);
     if (rc == FM_OK)
-        rc = fmi_help_all(&r->helpers, r->engine, env, r->job, r->jobs);
+        rc = fmv_help_all(&r->helpers, r->engine, env, r->job, r->jobs);
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
-        fmi_job *j = &r->job[i];
+        fmv_job *j = &r->job[i];
         if (j->broken)
             continue;
-        rc = fmi_judge(j);
+        rc = fmv_judge(j);
         if (rc < 0)
-            rc = fmi_case_error(j, rc); /* a regex that gave up, a score that is NaN */
+            rc = fmv_case_error(j, rc); /* a regex that gave up, a score that is NaN */
         if (rc == FM_OK)
             rc = keep(j, env);
     }
@@ -209,7 +209,7 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
 {
     const fm_suite *s = ask->suite;
     fm_buf kept;
-    fmi_job *j = &r->job[r->jobs];
+    fmv_job *j = &r->job[r->jobs];
     bool kept_somewhere = cache && cache->get;
     result->name = s->cases[i].name;
     result->at = i;
@@ -221,7 +221,7 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
     if (rc == FM_OK && kept_somewhere)
         rc = cache->get(cache->ctx, &kept, j->key);
     if (rc == FM_OK && kept_somewhere)
-        rc = fmi_result_decode(result, fm_buf_span(&kept));
+        rc = fmv_result_decode(result, fm_buf_span(&kept));
     fm_buf_release(&kept);
     if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || (rc == FM_OK && !kept_somewhere)) {
         fm_error_clear();
@@ -278,13 +278,13 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
     if (rc == FM_OK && r.jobs)
         rc = run_jobs(&r, cache);
     for (size_t k = 0; rc == FM_OK && k < n; k++)
-        rc = fmi_measures_take(&out[k]);
+        rc = fmv_measures_take(&out[k]);
     runner_release(&r);
     clock_gettime(CLOCK_MONOTONIC, &t1);
     for (size_t k = 0; k < n; k++) {
         out[k].seconds = (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
         if (rc == FM_OK)
-            fmi_run_count(&out[k]);
+            fmv_run_count(&out[k]);
         else
             fm_suite_run_release(&out[k]);
     }
@@ -307,6 +307,6 @@ void fm_suite_run_release(fm_suite_run *run)
         fm_json_free(run->result[i].metrics);
     }
     fm_free(run->result);
-    fmi_measures_drop(run);
+    fmv_measures_drop(run);
     memset(run, 0, sizeof *run);
 }

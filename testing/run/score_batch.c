@@ -9,12 +9,12 @@
 
 typedef struct windows {
     fm_score_request *req;
-    fmi_work **to; /* whose tokens [from, end) a window scores */
+    fmv_work **to; /* whose tokens [from, end) a window scores */
     size_t *from, *begin;
     size_t n, cap, caps[3];
 } windows;
 
-static fm_status add_window(windows *w, fm_model *m, fmi_work *to, size_t begin, size_t from,
+static fm_status add_window(windows *w, fm_model *m, fmv_work *to, size_t begin, size_t from,
                             size_t end)
 {
     size_t need = w->n + 1;
@@ -51,17 +51,17 @@ static void windows_release(windows *w)
     fm_free(w->begin);
 }
 
-static fm_status run_windows(fm_engine *e, fmi_job *job, size_t jobs)
+static fm_status run_windows(fm_engine *e, fmv_job *job, size_t jobs)
 {
     windows w = {0};
     size_t begin, from, end;
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
-        fmi_job *j = &job[i];
-        if (j->broken || j->c->scoring != FMI_SCORE_ROLLING)
+        fmv_job *j = &job[i];
+        if (j->broken || j->c->scoring != FMV_SCORE_ROLLING)
             continue;
         for (size_t k = 0;
-             rc == FM_OK && fmi_window(j->work->ids.count, fmi_reach(j), k, &begin, &from, &end);
+             rc == FM_OK && fmv_window(j->work->ids.count, fmv_reach(j), k, &begin, &from, &end);
              k++)
             rc = add_window(&w, j->model, j->work, begin, from, end);
     }
@@ -78,7 +78,7 @@ static fm_status run_windows(fm_engine *e, fmi_job *job, size_t jobs)
 
 /* ---- classes and states ---- */
 
-static fm_status run_texts(fm_engine *e, fmi_job *job, size_t jobs)
+static fm_status run_texts(fm_engine *e, fmv_job *job, size_t jobs)
 {
     size_t n = 1, classes = 0, states = 0;
     for (size_t i = 0; i < jobs; i++)
@@ -87,13 +87,13 @@ static fm_status run_texts(fm_engine *e, fmi_job *job, size_t jobs)
     fm_embed_request *s = fm_calloc(n, sizeof *s);
     fm_status rc = c && s ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
-        fmi_job *j = &job[i];
+        fmv_job *j = &job[i];
         for (size_t k = 0; k < j->count && !j->broken; k++) {
-            fmi_work *w = &j->work[k];
-            if (j->c->scoring == FMI_SCORE_CLASS)
+            fmv_work *w = &j->work[k];
+            if (j->c->scoring == FMV_SCORE_CLASS)
                 c[classes++] =
                     (fm_classify_request){j->model, w->ids.id, w->ids.count, w->logprobs};
-            else if (j->c->scoring == FMI_SCORE_EMBED)
+            else if (j->c->scoring == FMV_SCORE_EMBED)
                 s[states++] = (fm_embed_request){j->model, w->ids.id, w->ids.count, w->logprobs};
         }
     }
@@ -106,7 +106,7 @@ static fm_status run_texts(fm_engine *e, fmi_job *job, size_t jobs)
     return rc;
 }
 
-fm_status fmi_look_all(fm_engine *e, fmi_job *job, size_t jobs)
+fm_status fmv_look_all(fm_engine *e, fmv_job *job, size_t jobs)
 {
     fm_status rc = run_windows(e, job, jobs);
     if (rc == FM_OK)
@@ -120,7 +120,7 @@ fm_status fmi_look_all(fm_engine *e, fmi_job *job, size_t jobs)
         if (rc == FM_OK)
             rc = run_texts(e, &job[i], 1);
         if (rc < 0)
-            rc = fmi_case_error(&job[i], rc);
+            rc = fmv_case_error(&job[i], rc);
     }
     return rc;
 }

@@ -21,7 +21,7 @@ const char *fm_blame_class_word(fm_blame_class c)
     return word[c];
 }
 
-fm_status fmi_keep_evidence(fmi_search *s, const fm_blame_evidence *e)
+fm_status fmv_keep_evidence(fmv_search *s, const fm_blame_evidence *e)
 {
     fm_blame_history *out = s->out;
     fm_status rc =
@@ -31,7 +31,7 @@ fm_status fmi_keep_evidence(fmi_search *s, const fm_blame_evidence *e)
     return rc;
 }
 
-uint64_t fmi_wrong_answer(const fmi_search *s, size_t node)
+uint64_t fmv_wrong_answer(const fmv_search *s, size_t node)
 {
     const fm_blame_history *h = s->out;
     uint64_t best = 0;
@@ -54,14 +54,14 @@ uint64_t fmi_wrong_answer(const fmi_search *s, size_t node)
 }
 
 /* What one reply does to counts and worlds. */
-static fm_status take_reply(fmi_search *s, const fm_blame_ask *ask, const fm_blame_reply *said)
+static fm_status take_reply(fmv_search *s, const fm_blame_ask *ask, const fm_blame_reply *said)
 {
     const fm_blame_evidence e = {.kind = FM_BLAME_CASE,
                                  .node = ask->node,
                                  .repeat = ask->repeat,
                                  .said = *said,
                                  .round = s->out->rounds};
-    fm_status rc = fmi_keep_evidence(s, &e);
+    fm_status rc = fmv_keep_evidence(s, &e);
     if (rc < 0)
         return rc;
     s->can[ask->node] = said->verdict != FM_ERROR_CASE && s->opts.flip_rate != 0;
@@ -76,11 +76,11 @@ static fm_status take_reply(fmi_search *s, const fm_blame_ask *ask, const fm_bla
     s->failed[ask->node] += said->verdict == FM_FAIL;
     s->passed[ask->node] += said->verdict == FM_PASS;
     if (s->w.n)
-        fmi_worlds_learn(&s->w, ask->node, said->verdict == FM_FAIL);
+        fmv_worlds_learn(&s->w, ask->node, said->verdict == FM_FAIL);
     return FM_OK;
 }
 
-fm_status fmi_ask_nodes(fmi_search *s, const size_t *node, size_t n)
+fm_status fmv_ask_nodes(fmv_search *s, const size_t *node, size_t n)
 {
     fm_blame_history *out = s->out;
     n = FM_MIN(n, (size_t)(s->opts.max_runs - out->runs));
@@ -100,7 +100,7 @@ fm_status fmi_ask_nodes(fmi_search *s, const size_t *node, size_t n)
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         rc = take_reply(s, &ask[i], &said[i]);
     if (rc == FM_OK && s->w.n)
-        fmi_worlds_normalize(&s->w);
+        fmv_worlds_normalize(&s->w);
     fm_free(ask);
     fm_free(said);
     return rc;
@@ -108,7 +108,7 @@ fm_status fmi_ask_nodes(fmi_search *s, const size_t *node, size_t n)
 
 /* ---- the first round ---- */
 
-static fm_status ask_first(fmi_search *s)
+static fm_status ask_first(fmv_search *s)
 {
     bool measure = s->opts.flip_rate < 0;
     size_t n = measure ? MEASURE_ASKS : 1;
@@ -119,7 +119,7 @@ static fm_status ask_first(fmi_search *s)
         return FM_ENOMEM;
     for (size_t i = 0; s->opts.all_versions && i + 1 < s->count; i++)
         node[i] = i + 1; /* the rest of the array is node 0 */
-    fm_status rc = fmi_ask_nodes(s, node, n);
+    fm_status rc = fmv_ask_nodes(s, node, n);
     fm_free(node);
     if (rc == FM_OK && measure) {
         double few = FM_MIN(s->failed[0], s->passed[0]), all = s->failed[0] + s->passed[0];
@@ -129,16 +129,16 @@ static fm_status ask_first(fmi_search *s)
     return rc;
 }
 
-static fm_status open_worlds(fmi_search *s)
+static fm_status open_worlds(fmv_search *s)
 {
-    fm_status rc = fmi_worlds_init(&s->w, s->node, s->count, s->opts.flip_rate);
+    fm_status rc = fmv_worlds_init(&s->w, s->node, s->count, s->opts.flip_rate);
     for (size_t i = 0; rc == FM_OK && i < s->out->evidence_count; i++) {
         const fm_blame_evidence *e = &s->out->evidence[i];
         if (e->said.verdict != FM_ERROR_CASE)
-            fmi_worlds_learn(&s->w, e->node, e->said.verdict == FM_FAIL);
+            fmv_worlds_learn(&s->w, e->node, e->said.verdict == FM_FAIL);
     }
     if (rc == FM_OK)
-        fmi_worlds_normalize(&s->w);
+        fmv_worlds_normalize(&s->w);
     return rc;
 }
 
@@ -147,7 +147,7 @@ static fm_status open_worlds(fmi_search *s)
 /* Without noise, and with every version asked, nothing is left to infer; worlds may even be too
  * few, where history broke more than three times. A version that could not be asked is taken to
  * be as its first parent, and the doubt is said. */
-static fm_status read_outcomes(fmi_search *s, fmi_answer *top)
+static fm_status read_outcomes(fmv_search *s, fmv_answer *top)
 {
     uint64_t *row = fm_calloc(s->w.words, sizeof *row);
     bool *reached = fm_calloc(s->count, sizeof *reached), doubt = false;
@@ -155,23 +155,23 @@ static fm_status read_outcomes(fmi_search *s, fmi_answer *top)
         for (size_t i = s->count; i-- > 0;) {
             bool fails = s->failed[i] > s->passed[i];
             if (s->unasked[i] && s->node[i].parent_count)
-                fails = fmi_bit(row, s->node[i].parent[0]);
+                fails = fmv_bit(row, s->node[i].parent[0]);
             doubt = doubt || s->unasked[i];
             row[i / 64] |= (uint64_t)fails << (i % 64);
         }
-        *top = fmi_worlds_classify(&s->w, row, reached);
+        *top = fmv_worlds_classify(&s->w, row, reached);
         top->posterior = doubt ? 0.5 : 1;
         s->out->share[top->culprit] = top->posterior;
     }
     for (size_t i = 0; row && i < s->count; i++)
-        s->out->fails[i] = fmi_bit(row, i);
+        s->out->fails[i] = fmv_bit(row, i);
     fm_status rc = row && reached ? FM_OK : FM_ENOMEM;
     fm_free(row);
     fm_free(reached);
     return rc;
 }
 
-static fm_status ask_the_rest(fmi_search *s)
+static fm_status ask_the_rest(fmv_search *s)
 {
     size_t n = 0, *node = fm_calloc(s->count, sizeof *node);
     if (!node)
@@ -179,12 +179,12 @@ static fm_status ask_the_rest(fmi_search *s)
     for (size_t i = 0; i < s->count; i++)
         if (!s->out->asks[i])
             node[n++] = i;
-    fm_status rc = fmi_ask_nodes(s, node, n);
+    fm_status rc = fmv_ask_nodes(s, node, n);
     fm_free(node);
     return rc;
 }
 
-static bool all_asked(const fmi_search *s)
+static bool all_asked(const fmv_search *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (!s->out->asks[i])
@@ -192,7 +192,7 @@ static bool all_asked(const fmi_search *s)
     return true;
 }
 
-static bool none_unasked(const fmi_search *s)
+static bool none_unasked(const fmv_search *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->unasked[i])
@@ -200,7 +200,7 @@ static bool none_unasked(const fmi_search *s)
     return true;
 }
 
-static fm_status conclude(fmi_search *s, fmi_answer *top)
+static fm_status conclude(fmv_search *s, fmv_answer *top)
 {
     fm_status rc = FM_OK;
     bool still = s->opts.flip_rate == 0;
@@ -209,13 +209,13 @@ static fm_status conclude(fmi_search *s, fmi_answer *top)
     if (rc == FM_OK && (!s->w.alive || (still && all_asked(s) && none_unasked(s))))
         return read_outcomes(s, top);
     if (rc == FM_OK) {
-        *top = fmi_worlds_top(&s->w);
-        fmi_worlds_marginals(&s->w, NULL, s->out->fails, s->out->share);
+        *top = fmv_worlds_top(&s->w);
+        fmv_worlds_marginals(&s->w, NULL, s->out->fails, s->out->share);
     }
     return rc;
 }
 
-static void fill_outcomes(fmi_search *s)
+static void fill_outcomes(fmv_search *s)
 {
     fm_blame_history *out = s->out;
     for (size_t i = 0; i < s->count; i++) {
@@ -235,7 +235,7 @@ static void fill_outcomes(fmi_search *s)
 
 /* That a failure is inherited says something of every version: those that were not asked yet are
  * asked once, in one batch, before it is believed. */
-static fm_status look_between(fmi_search *s, size_t *asked)
+static fm_status look_between(fmv_search *s, size_t *asked)
 {
     size_t *node = fm_calloc(s->count, sizeof *node);
     *asked = 0;
@@ -244,33 +244,33 @@ static fm_status look_between(fmi_search *s, size_t *asked)
     for (size_t i = 0; i < s->count; i++)
         if (s->can[i] && !s->out->asks[i])
             node[(*asked)++] = i;
-    fm_status rc = fmi_ask_nodes(s, node, *asked);
+    fm_status rc = fmv_ask_nodes(s, node, *asked);
     fm_free(node);
     return rc;
 }
 
 /* The search stops a little above what is wanted: a posterior is no better than its prior. */
-static fm_status run_rounds(fmi_search *s)
+static fm_status run_rounds(fmv_search *s)
 {
     double enough = 1 - (s->opts.flip_rate > 0 ? 0.3 : 0.5) * (1 - s->opts.confidence);
-    size_t pick[FMI_BATCH_MAX], n = 1;
+    size_t pick[FMV_BATCH_MAX], n = 1;
     fm_status rc = FM_OK;
     while (rc == FM_OK && n && s->w.alive && s->out->runs < s->opts.max_runs) {
-        fmi_answer top = fmi_worlds_top(&s->w);
+        fmv_answer top = fmv_worlds_top(&s->w);
         if (top.posterior >= enough) {
-            if (top.kind != FMI_ANSWER_INHERITED)
+            if (top.kind != FMV_ANSWER_INHERITED)
                 break;
             rc = look_between(s, &n);
         } else {
-            rc = fmi_worlds_pick(&s->w, s->can, s->opts.round, pick, &n);
+            rc = fmv_worlds_pick(&s->w, s->can, s->opts.round, pick, &n);
             if (rc == FM_OK && n)
-                rc = fmi_ask_nodes(s, pick, n);
+                rc = fmv_ask_nodes(s, pick, n);
         }
     }
     return rc;
 }
 
-static fm_status search_open(fmi_search *s)
+static fm_status search_open(fmv_search *s)
 {
     fm_blame_history *out = s->out;
     size_t count = s->count;
@@ -304,7 +304,7 @@ static fm_status settle_opts(fm_blame_opts *o)
         o->max_runs = 1000;
     if (o->round == 0)
         o->round = o->flip_rate == 0 ? 1 : 2;
-    o->round = FM_MIN(o->round, (uint32_t)FMI_BATCH_MAX);
+    o->round = FM_MIN(o->round, (uint32_t)FMV_BATCH_MAX);
     return FM_OK;
 }
 
@@ -323,8 +323,8 @@ void fm_blame_history_release(fm_blame_history *h)
 fm_status fm_blame_search(fm_blame_history *out, const fm_blame_node *nodes, size_t count,
                           const fm_blame_oracle *oracle, const fm_blame_opts *opts)
 {
-    fmi_search s = {.node = nodes, .count = count, .oracle = oracle, .opts = *opts, .out = out};
-    fmi_answer top = {FMI_ANSWER_PASSES, 0, 0};
+    fmv_search s = {.node = nodes, .count = count, .oracle = oracle, .opts = *opts, .out = out};
+    fmv_answer top = {FMV_ANSWER_PASSES, 0, 0};
     memset(out, 0, sizeof *out);
     fm_assert(count > 0);
     fm_status rc = settle_opts(&s.opts);
@@ -339,10 +339,10 @@ fm_status fm_blame_search(fm_blame_history *out, const fm_blame_node *nodes, siz
     if (rc == FM_OK)
         rc = conclude(&s, &top);
     if (rc == FM_OK)
-        rc = fmi_blame_decide(&s, &top);
+        rc = fmv_blame_decide(&s, &top);
     if (rc == FM_OK)
         fill_outcomes(&s);
-    fmi_worlds_release(&s.w);
+    fmv_worlds_release(&s.w);
     fm_free(s.failed);
     fm_free(s.passed);
     fm_free(s.can);

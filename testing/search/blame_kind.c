@@ -16,30 +16,30 @@
 #define FAULT_LEAST 0.25  /* that a version with the fault does */
 #define MIX_REPEATS_MAX 64u
 
-static void note(fmi_search *s, const char *text)
+static void note(fmv_search *s, const char *text)
 {
     if (!s->out->note[0])
         snprintf(s->out->note, sizeof s->out->note, "%s", text);
 }
 
 /* The answer of a node that history says fails; asked for where it was never heard. */
-static fm_status hear_answer(fmi_search *s, size_t node, uint64_t *out)
+static fm_status hear_answer(fmv_search *s, size_t node, uint64_t *out)
 {
     fm_status rc = FM_OK;
     unsigned tries = s->opts.flip_rate > 0 ? 4 : 1;
-    *out = fmi_wrong_answer(s, node);
+    *out = fmv_wrong_answer(s, node);
     for (unsigned i = 0; rc == FM_OK && i < tries && !*out && !s->unasked[node]; i++) {
         if (s->opts.flip_rate == 0 && s->out->asks[node])
             break;
-        rc = fmi_ask_nodes(s, &node, 1);
-        *out = fmi_wrong_answer(s, node);
+        rc = fmv_ask_nodes(s, &node, 1);
+        *out = fmv_wrong_answer(s, node);
     }
     return rc;
 }
 
 /* ---- something older fails ---- */
 
-static fm_status decide_older(fmi_search *s, const fmi_answer *top)
+static fm_status decide_older(fmv_search *s, const fmv_answer *top)
 {
     fm_blame_history *out = s->out;
     const uint64_t *anc = s->w.ancestors + top->culprit * s->w.words;
@@ -48,7 +48,7 @@ static fm_status decide_older(fmi_search *s, const fmi_answer *top)
     bool told = true, follows = false;
     fm_status rc = fails && share ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && s->w.alive)
-        fmi_worlds_marginals(&s->w, top, fails, share);
+        fmv_worlds_marginals(&s->w, top, fails, share);
     else if (rc == FM_OK)
         memcpy(fails, out->fails, s->count * sizeof *fails);
     if (rc == FM_OK)
@@ -57,13 +57,13 @@ static fm_status decide_older(fmi_search *s, const fmi_answer *top)
     for (size_t p = 0; rc == FM_OK && p < s->node[top->culprit].parent_count; p++)
         follows = follows || fails[s->node[top->culprit].parent[p]] > 0.5;
     for (size_t i = top->culprit + 1; rc == FM_OK && i < s->count; i++) {
-        if (!fmi_bit(anc, i) || fails[i] <= 0.5)
+        if (!fmv_bit(anc, i) || fails[i] <= 0.5)
             continue;
         /* The nearest is asked for its answer; of the others what was heard anyway counts. */
         if (out->source == SIZE_MAX)
             rc = hear_answer(s, i, &its);
         else
-            its = fmi_wrong_answer(s, i);
+            its = fmv_wrong_answer(s, i);
         told = told && its;
         if (its && mine && its == mine && !follows) {
             out->likely = FM_BLAME_EXPOSED;
@@ -102,7 +102,7 @@ static double fault_odds(const fm_blame_forms *f, double chance)
     return sum / (3 * CELLS) / binomial(f->same, f->asked, chance);
 }
 
-static fm_status ask_forms(fmi_search *s, const size_t *node, size_t n, uint64_t wrong,
+static fm_status ask_forms(fmv_search *s, const size_t *node, size_t n, uint64_t wrong,
                            fm_blame_forms *forms)
 {
     fm_status rc = s->oracle->forms(s->oracle->ctx, node, n, wrong, forms);
@@ -111,14 +111,14 @@ static fm_status ask_forms(fmi_search *s, const size_t *node, size_t n, uint64_t
         const fm_blame_evidence e = {
             .kind = FM_BLAME_FORM, .node = node[i], .forms = forms[i], .round = s->out->rounds};
         s->out->runs += forms[i].asked;
-        rc = fmi_keep_evidence(s, &e);
+        rc = fmv_keep_evidence(s, &e);
     }
     return rc;
 }
 
 /* By first parents back from the culprit: out[0] = the culprit, then its ancestors; the last is the
  * base. */
-static size_t first_line(const fmi_search *s, size_t culprit, size_t *out)
+static size_t first_line(const fmv_search *s, size_t culprit, size_t *out)
 {
     size_t n = 0;
     for (size_t at = culprit;; at = s->node[at].parent[0]) {
@@ -129,7 +129,7 @@ static size_t first_line(const fmi_search *s, size_t culprit, size_t *out)
 }
 
 /* The odds that some of n versions carry the fault; *source: the last of them that shows it. */
-static fm_status odds_of_forms(fmi_search *s, const size_t *node, size_t n, uint64_t wrong,
+static fm_status odds_of_forms(fmv_search *s, const size_t *node, size_t n, uint64_t wrong,
                                double *best, size_t *source, bool *sign)
 {
     fm_blame_forms *forms = fm_calloc(n, sizeof *forms);
@@ -150,7 +150,7 @@ static fm_status odds_of_forms(fmi_search *s, const size_t *node, size_t n, uint
 
 /* The posterior that the fault is older. The culprit's parents are asked first, since what its step
  * exposes is there; where they show a sign of it the base is asked too, to say how old it is. */
-static fm_status older_by_forms(fmi_search *s, const size_t *line, size_t n, uint64_t wrong,
+static fm_status older_by_forms(fmv_search *s, const size_t *line, size_t n, uint64_t wrong,
                                 double *posterior, size_t *source)
 {
     const fm_blame_node *c = &s->node[line[0]];
@@ -174,13 +174,13 @@ static fm_status older_by_forms(fmi_search *s, const size_t *line, size_t n, uin
 
 /* Units are the steps between base and culprit; the culprit's own step is always in. */
 typedef struct steps {
-    fmi_search *s;
+    fmv_search *s;
     const size_t *line; /* [0] the culprit */
     size_t between;     /* line[1 ... between] may be left out */
     bool impossible;
 } steps;
 
-static fm_status keep_steps(fmi_search *s, const fm_blame_mix *mix, const fm_blame_reply *said)
+static fm_status keep_steps(fmv_search *s, const fm_blame_mix *mix, const fm_blame_reply *said)
 {
     fm_blame_history *out = s->out;
     fm_blame_evidence e = {.kind = FM_BLAME_MIX,
@@ -196,13 +196,13 @@ static fm_status keep_steps(fmi_search *s, const fm_blame_mix *mix, const fm_bla
         return rc;
     memcpy(out->steps + s->steps_count, mix->step, mix->count * sizeof *mix->step);
     s->steps_count += mix->count;
-    return fmi_keep_evidence(s, &e);
+    return fmv_keep_evidence(s, &e);
 }
 
 static fm_status run_steps(void *ctx, const fm_mixture *m, size_t n, fm_mixture_reply *out)
 {
     steps *st = ctx;
-    fmi_search *s = st->s;
+    fmv_search *s = st->s;
     fm_blame_mix *mix = fm_calloc(n, sizeof *mix);
     fm_blame_reply *said = fm_calloc(n, sizeof *said);
     size_t *room = fm_calloc(n * (st->between + 1), sizeof *room), *at = room;
@@ -263,7 +263,7 @@ static fm_status step_alone(steps *st, bool *fails, bool *possible)
 /* Which earlier steps does the culprit's need? The mixture of all of them is the culprit itself. */
 static fm_status needed_steps(steps *st, double *posterior)
 {
-    fmi_search *s = st->s;
+    fmv_search *s = st->s;
     fm_blame_history *out = s->out;
     fm_minimal_set set;
     const fm_blame_units units = {.count = st->between};
@@ -290,7 +290,7 @@ static fm_status needed_steps(steps *st, double *posterior)
     return rc;
 }
 
-static fm_status decide_steps(fmi_search *s, const size_t *line, size_t n, double *posterior)
+static fm_status decide_steps(fmv_search *s, const size_t *line, size_t n, double *posterior)
 {
     steps st = {s, line, n - 2, false};
     bool fails, possible;
@@ -304,7 +304,7 @@ static fm_status decide_steps(fmi_search *s, const size_t *line, size_t n, doubl
     return rc;
 }
 
-static fm_status decide_step(fmi_search *s, const fmi_answer *top, double *posterior)
+static fm_status decide_step(fmv_search *s, const fmv_answer *top, double *posterior)
 {
     fm_blame_history *out = s->out;
     size_t *line = fm_calloc(s->count, sizeof *line), n = 0;
@@ -331,20 +331,20 @@ static fm_status decide_step(fmi_search *s, const fmi_answer *top, double *poste
     return rc;
 }
 
-fm_status fmi_blame_decide(fmi_search *s, const fmi_answer *top)
+fm_status fmv_blame_decide(fmv_search *s, const fmv_answer *top)
 {
     static const fm_blame_class class[] = {
-        [FMI_ANSWER_PASSES] = FM_BLAME_PASSES,      [FMI_ANSWER_INHERITED] = FM_BLAME_INHERITED,
-        [FMI_ANSWER_BREAK] = FM_BLAME_INTRODUCED,   [FMI_ANSWER_MERGE] = FM_BLAME_INTERACTION,
-        [FMI_ANSWER_OLDER] = FM_BLAME_REINTRODUCED, [FMI_ANSWER_FLAKY] = FM_BLAME_FLAKY};
+        [FMV_ANSWER_PASSES] = FM_BLAME_PASSES,      [FMV_ANSWER_INHERITED] = FM_BLAME_INHERITED,
+        [FMV_ANSWER_BREAK] = FM_BLAME_INTRODUCED,   [FMV_ANSWER_MERGE] = FM_BLAME_INTERACTION,
+        [FMV_ANSWER_OLDER] = FM_BLAME_REINTRODUCED, [FMV_ANSWER_FLAKY] = FM_BLAME_FLAKY};
     fm_blame_history *out = s->out;
     double posterior = top->posterior;
     fm_status rc = FM_OK;
     out->culprit = top->culprit;
     out->likely = class[top->kind];
-    if (posterior >= s->opts.confidence && top->kind == FMI_ANSWER_OLDER)
+    if (posterior >= s->opts.confidence && top->kind == FMV_ANSWER_OLDER)
         rc = decide_older(s, top);
-    if (posterior >= s->opts.confidence && top->kind == FMI_ANSWER_BREAK)
+    if (posterior >= s->opts.confidence && top->kind == FMV_ANSWER_BREAK)
         rc = decide_step(s, top, &posterior);
     out->posterior = posterior;
     out->verdict = posterior >= s->opts.confidence ? out->likely : FM_BLAME_CANNOT_TELL;

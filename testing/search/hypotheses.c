@@ -24,7 +24,7 @@
 
 static const double flaky_rate[] = {0.3, 0.5, 0.7};
 
-static double fail_rate(const fmi_worlds *w, uint8_t channel, bool fails)
+static double fail_rate(const fmv_worlds *w, uint8_t channel, bool fails)
 {
     if (!fails)
         return w->flip;
@@ -34,14 +34,14 @@ static double fail_rate(const fmi_worlds *w, uint8_t channel, bool fails)
 /* ---- making them ---- */
 
 typedef struct maker {
-    fmi_worlds *w;
+    fmv_worlds *w;
     unsigned events_max, mixed_max;
     uint64_t *row; /* [words] being filled, roots first */
     bool *reached; /* [count] */
     bool full;
 } maker;
 
-static fm_status add_world(fmi_worlds *w, const uint64_t *row, double logw, fmi_answer a,
+static fm_status add_world(fmv_worlds *w, const uint64_t *row, double logw, fmv_answer a,
                            uint8_t channel)
 {
     if (w->n == w->cap) {
@@ -67,16 +67,16 @@ static fm_status add_world(fmi_worlds *w, const uint64_t *row, double logw, fmi_
 
 static fm_status emit(maker *m, unsigned events, double logp)
 {
-    fmi_worlds *w = m->w;
-    fmi_answer a = fmi_worlds_classify(w, m->row, m->reached);
+    fmv_worlds *w = m->w;
+    fmv_answer a = fmv_worlds_classify(w, m->row, m->reached);
     size_t flaky =
-        w->flip > 0 && events == 1 && a.kind != FMI_ANSWER_PASSES ? FM_ARRAY_LEN(flaky_rate) : 0;
+        w->flip > 0 && events == 1 && a.kind != FMV_ANSWER_PASSES ? FM_ARRAY_LEN(flaky_rate) : 0;
     if (w->n + 1 + flaky > WORLDS_MAX) {
         m->full = true;
         return FM_OK;
     }
     fm_status rc = add_world(w, m->row, logp, a, 0);
-    a.kind = FMI_ANSWER_FLAKY;
+    a.kind = FMV_ANSWER_FLAKY;
     for (size_t k = 0; rc == FM_OK && k < flaky; k++)
         rc = add_world(w, m->row, logp, a, (uint8_t)(k + 1));
     return rc;
@@ -98,14 +98,14 @@ static fm_status fill_with(maker *m, size_t i, bool fails, unsigned events, unsi
 /* Nodes [left, count) are filled. */
 static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, double logp)
 {
-    const fmi_worlds *w = m->w;
+    const fmv_worlds *w = m->w;
     if (m->full)
         return FM_OK;
     if (left == 0)
         return emit(m, events, logp);
     size_t i = left - 1, failing = 0, parents = w->node[i].parent_count;
     for (size_t p = 0; p < parents; p++)
-        failing += fmi_bit(m->row, w->node[i].parent[p]);
+        failing += fmv_bit(m->row, w->node[i].parent[p]);
     if (failing && failing < parents) {
         if (mixed == m->mixed_max)
             return fill_with(m, i, true, events, mixed, logp);
@@ -121,7 +121,7 @@ static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, do
 }
 
 /* What histories are worth before anything is asked: node 0 fails or not, flaky or not. */
-static void balance(fmi_worlds *w)
+static void balance(fmv_worlds *w)
 {
     double sum[3] = {0, 0, 0};
     const double flaky = w->flip > 0 ? PRIOR_FLAKY : 0;
@@ -129,7 +129,7 @@ static void balance(fmi_worlds *w)
     for (int pass = 0; pass < 2; pass++)
         for (size_t k = 0; k < w->n; k++) {
             size_t kind = w->answer[k] / w->count;
-            size_t part = kind == FMI_ANSWER_PASSES ? 0 : kind == FMI_ANSWER_FLAKY ? 2 : 1;
+            size_t part = kind == FMV_ANSWER_PASSES ? 0 : kind == FMV_ANSWER_FLAKY ? 2 : 1;
             if (pass == 0)
                 sum[part] += exp(w->logw[k]);
             else
@@ -137,7 +137,7 @@ static void balance(fmi_worlds *w)
         }
 }
 
-static fm_status make_worlds(fmi_worlds *w)
+static fm_status make_worlds(fmv_worlds *w)
 {
     static const unsigned most[][2] = {{3, 3}, {2, 2}, {1, 1}, {1, 0}}; /* events, mixed merges */
     maker m = {.w = w};
@@ -159,7 +159,7 @@ static fm_status make_worlds(fmi_worlds *w)
     return rc;
 }
 
-static void set_priors(fmi_worlds *w)
+static void set_priors(fmv_worlds *w)
 {
     double sum = 0;
     for (size_t i = 0; i < w->count; i++)
@@ -172,14 +172,14 @@ static void set_priors(fmi_worlds *w)
     }
 }
 
-fm_status fmi_worlds_init(fmi_worlds *w, const fm_blame_node *nodes, size_t count, double flip)
+fm_status fmv_worlds_init(fmv_worlds *w, const fm_blame_node *nodes, size_t count, double flip)
 {
-    *w = (fmi_worlds){.node = nodes, .count = count, .words = (count + 63) / 64, .flip = flip};
+    *w = (fmv_worlds){.node = nodes, .count = count, .words = (count + 63) / 64, .flip = flip};
     if (count > NODES_MAX)
         return fm_fail(FM_ELIMIT, "blame: %zu versions in this history, at most %u are searched",
                        count, NODES_MAX);
     w->ancestors = fm_calloc(count * w->words, sizeof *w->ancestors);
-    w->scratch = fm_calloc(FMI_ANSWER_KINDS * count, sizeof *w->scratch);
+    w->scratch = fm_calloc(FMV_ANSWER_KINDS * count, sizeof *w->scratch);
     w->breaks = fm_calloc(count, sizeof *w->breaks);
     w->mends = fm_calloc(count, sizeof *w->mends);
     if (!w->ancestors || !w->scratch || !w->breaks || !w->mends)
@@ -199,11 +199,11 @@ fm_status fmi_worlds_init(fmi_worlds *w, const fm_blame_node *nodes, size_t coun
     w->mass = fm_calloc(w->n, sizeof *w->mass);
     if (!w->mass)
         return FM_ENOMEM;
-    fmi_worlds_normalize(w);
+    fmv_worlds_normalize(w);
     return FM_OK;
 }
 
-void fmi_worlds_release(fmi_worlds *w)
+void fmv_worlds_release(fmv_worlds *w)
 {
     fm_free(w->ancestors);
     fm_free(w->state);
@@ -219,7 +219,7 @@ void fmi_worlds_release(fmi_worlds *w)
 
 /* ---- their verdicts ---- */
 
-static bool older_fails(const fmi_worlds *w, const uint64_t *row, size_t i)
+static bool older_fails(const fmv_worlds *w, const uint64_t *row, size_t i)
 {
     for (size_t k = 0; k < w->words; k++)
         if (w->ancestors[i * w->words + k] & row[k])
@@ -231,11 +231,11 @@ static bool older_fails(const fmi_worlds *w, const uint64_t *row, size_t i)
  * fails broke it. A merge of a failing and a passing line has the failure from the failing line,
  * unless that line failed from its root on and the other one had mended it: then the merge lost
  * the repair. */
-fmi_answer fmi_worlds_classify(const fmi_worlds *w, const uint64_t *row, bool *reached)
+fmv_answer fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bool *reached)
 {
     size_t merge = SIZE_MAX, oldest = 0;
-    if (!fmi_bit(row, 0))
-        return (fmi_answer){FMI_ANSWER_PASSES, 0, 1};
+    if (!fmv_bit(row, 0))
+        return (fmv_answer){FMV_ANSWER_PASSES, 0, 1};
     memset(reached, 0, w->count * sizeof *reached);
     reached[0] = true;
     for (size_t i = 0; i < w->count; i++) {
@@ -246,37 +246,37 @@ fmi_answer fmi_worlds_classify(const fmi_worlds *w, const uint64_t *row, bool *r
             continue;
         oldest = i;
         for (size_t p = 0; p < n->parent_count; p++) {
-            bool fails = fmi_bit(row, n->parent[p]);
+            bool fails = fmv_bit(row, n->parent[p]);
             failing += fails;
             reached[n->parent[p]] |= fails;
             mended = mended || (!fails && older_fails(w, row, n->parent[p]));
         }
         if (n->parent_count && !failing)
-            return (fmi_answer){older_fails(w, row, i) ? FMI_ANSWER_OLDER
-                                : n->parent_count > 1  ? FMI_ANSWER_MERGE
-                                                       : FMI_ANSWER_BREAK,
+            return (fmv_answer){older_fails(w, row, i) ? FMV_ANSWER_OLDER
+                                : n->parent_count > 1  ? FMV_ANSWER_MERGE
+                                                       : FMV_ANSWER_BREAK,
                                 i, 1};
         if (mended && merge == SIZE_MAX)
             merge = i;
     }
     if (merge != SIZE_MAX)
-        return (fmi_answer){FMI_ANSWER_OLDER, merge, 1};
-    return (fmi_answer){FMI_ANSWER_INHERITED, oldest, 1};
+        return (fmv_answer){FMV_ANSWER_OLDER, merge, 1};
+    return (fmv_answer){FMV_ANSWER_INHERITED, oldest, 1};
 }
 
 /* ---- learning ---- */
 
-void fmi_worlds_learn(fmi_worlds *w, size_t node, bool fails)
+void fmv_worlds_learn(fmv_worlds *w, size_t node, bool fails)
 {
     for (size_t k = 0; k < w->n; k++) {
-        double p = fail_rate(w, w->channel[k], fmi_bit(w->state + k * w->words, node));
+        double p = fail_rate(w, w->channel[k], fmv_bit(w->state + k * w->words, node));
         p = fails ? p : 1 - p;
         w->logw[k] += p > 0 ? log(p) : -(double)INFINITY;
     }
 }
 
 /* Refuted worlds, and those 1e13 times less likely than the best, are thrown away. */
-void fmi_worlds_normalize(fmi_worlds *w)
+void fmv_worlds_normalize(fmv_worlds *w)
 {
     double top = -(double)INFINITY, sum = 0;
     size_t kept = 0;
@@ -301,16 +301,16 @@ void fmi_worlds_normalize(fmi_worlds *w)
 }
 
 /* FLAKY is one answer wherever it begins; otherwise kind and version. */
-static size_t answer_row(const fmi_worlds *w, size_t k)
+static size_t answer_row(const fmv_worlds *w, size_t k)
 {
     size_t kind = w->answer[k] / w->count;
-    return kind == FMI_ANSWER_FLAKY ? kind * w->count : w->answer[k];
+    return kind == FMV_ANSWER_FLAKY ? kind * w->count : w->answer[k];
 }
 
-fmi_answer fmi_worlds_top(const fmi_worlds *w)
+fmv_answer fmv_worlds_top(const fmv_worlds *w)
 {
     double best = 0, flaky_best = -1;
-    size_t top = 0, rows = FMI_ANSWER_KINDS * w->count, begins = 0;
+    size_t top = 0, rows = FMV_ANSWER_KINDS * w->count, begins = 0;
     double *sum = w->scratch;
     memset(sum, 0, rows * sizeof *sum);
     for (size_t k = 0; k < w->n; k++)
@@ -320,17 +320,17 @@ fmi_answer fmi_worlds_top(const fmi_worlds *w)
             best = sum[r];
             top = r;
         }
-    if (top / w->count != FMI_ANSWER_FLAKY)
-        return (fmi_answer){(fmi_answer_kind)(top / w->count), top % w->count, best};
+    if (top / w->count != FMV_ANSWER_FLAKY)
+        return (fmv_answer){(fmv_answer_kind)(top / w->count), top % w->count, best};
     for (size_t k = 0; k < w->n; k++)
-        if (w->answer[k] / w->count == FMI_ANSWER_FLAKY && w->mass[k] > flaky_best) {
+        if (w->answer[k] / w->count == FMV_ANSWER_FLAKY && w->mass[k] > flaky_best) {
             flaky_best = w->mass[k];
             begins = w->answer[k] % w->count;
         }
-    return (fmi_answer){FMI_ANSWER_FLAKY, begins, best};
+    return (fmv_answer){FMV_ANSWER_FLAKY, begins, best};
 }
 
-void fmi_worlds_marginals(const fmi_worlds *w, const fmi_answer *given, double *fails,
+void fmv_worlds_marginals(const fmv_worlds *w, const fmv_answer *given, double *fails,
                           double *share)
 {
     double sum = 0;
@@ -342,8 +342,8 @@ void fmi_worlds_marginals(const fmi_worlds *w, const fmi_answer *given, double *
             continue;
         sum += w->mass[k];
         for (size_t i = 0; i < w->count; i++)
-            fails[i] += fmi_bit(w->state + k * w->words, i) ? w->mass[k] : 0;
-        if (kind != FMI_ANSWER_PASSES && kind != FMI_ANSWER_FLAKY)
+            fails[i] += fmv_bit(w->state + k * w->words, i) ? w->mass[k] : 0;
+        if (kind != FMV_ANSWER_PASSES && kind != FMV_ANSWER_FLAKY)
             share[at] += w->mass[k];
     }
     for (size_t i = 0; i < w->count && sum > 0; i++) {
@@ -356,14 +356,14 @@ void fmi_worlds_marginals(const fmi_worlds *w, const fmi_answer *given, double *
 
 /* Live pairs of answer and channel: the rows of the tables below. */
 typedef struct chooser {
-    fmi_worlds *w;
+    fmv_worlds *w;
     size_t rows;
     uint32_t *row_of;    /* [n] */
     size_t *answer_of;   /* [rows] */
     uint8_t *channel_of; /* [rows] */
     uint8_t *pattern;    /* [n] what the nodes picked so far would truly say, a bit each */
-    double *table;       /* [rows][1 << FMI_BATCH_MAX] */
-    double *joint;       /* one answer's, [1 << FMI_BATCH_MAX] */
+    double *table;       /* [rows][1 << FMV_BATCH_MAX] */
+    double *joint;       /* one answer's, [1 << FMV_BATCH_MAX] */
 } chooser;
 
 static double plogp(double p)
@@ -372,7 +372,7 @@ static double plogp(double p)
 }
 
 /* What is heard, from what is true: each of the `bits` outcomes goes through the row's channel. */
-static void through_channel(const fmi_worlds *w, double *cell, size_t bits, uint8_t channel)
+static void through_channel(const fmv_worlds *w, double *cell, size_t bits, uint8_t channel)
 {
     double fp = fail_rate(w, channel, false), ff = fail_rate(w, channel, true);
     for (size_t b = 0; b < bits; b++)
@@ -390,12 +390,12 @@ static void through_channel(const fmi_worlds *w, double *cell, size_t bits, uint
  * answer are neighbours. */
 static double expected_entropy(const chooser *c, size_t node, size_t picks)
 {
-    const fmi_worlds *w = c->w;
+    const fmv_worlds *w = c->w;
     size_t bits = picks + 1, cells = (size_t)1 << bits;
-    double heard[1 << FMI_BATCH_MAX] = {0}, sum = 0;
+    double heard[1 << FMV_BATCH_MAX] = {0}, sum = 0;
     memset(c->table, 0, c->rows * cells * sizeof *c->table);
     for (size_t k = 0; k < w->n; k++) {
-        size_t says = fmi_bit(w->state + k * w->words, node);
+        size_t says = fmv_bit(w->state + k * w->words, node);
         c->table[c->row_of[k] * cells + (c->pattern[k] | says << picks)] += w->mass[k];
     }
     memset(c->joint, 0, cells * sizeof *c->joint);
@@ -419,9 +419,9 @@ static double expected_entropy(const chooser *c, size_t node, size_t picks)
 
 static void index_rows(chooser *c, uint32_t *number)
 {
-    const fmi_worlds *w = c->w;
+    const fmv_worlds *w = c->w;
     size_t channels = FM_ARRAY_LEN(flaky_rate) + 1;
-    size_t all = FMI_ANSWER_KINDS * w->count * channels;
+    size_t all = FMV_ANSWER_KINDS * w->count * channels;
     memset(number, 0, all * sizeof *number);
     for (size_t k = 0; k < w->n; k++)
         number[answer_row(w, k) * channels + w->channel[k]] = 1;
@@ -437,12 +437,12 @@ static void index_rows(chooser *c, uint32_t *number)
 
 static void choose(chooser *c, const bool *can, size_t want, size_t *pick, size_t *n)
 {
-    fmi_worlds *w = c->w;
+    fmv_worlds *w = c->w;
     double before = 0;
-    memset(w->scratch, 0, FMI_ANSWER_KINDS * w->count * sizeof *w->scratch);
+    memset(w->scratch, 0, FMV_ANSWER_KINDS * w->count * sizeof *w->scratch);
     for (size_t k = 0; k < w->n; k++)
         w->scratch[answer_row(w, k)] += w->mass[k];
-    for (size_t r = 0; r < FMI_ANSWER_KINDS * w->count; r++)
+    for (size_t r = 0; r < FMV_ANSWER_KINDS * w->count; r++)
         before -= plogp(w->scratch[r]);
     for (*n = 0; *n < want; ++*n) {
         double least = before - TINY;
@@ -459,23 +459,23 @@ static void choose(chooser *c, const bool *can, size_t want, size_t *pick, size_
         pick[*n] = best;
         before = least;
         for (size_t k = 0; k < w->n; k++)
-            c->pattern[k] |= (uint8_t)((unsigned)fmi_bit(w->state + k * w->words, best) << *n);
+            c->pattern[k] |= (uint8_t)((unsigned)fmv_bit(w->state + k * w->words, best) << *n);
     }
 }
 
-fm_status fmi_worlds_pick(fmi_worlds *w, const bool *can, size_t want, size_t *pick, size_t *n)
+fm_status fmv_worlds_pick(fmv_worlds *w, const bool *can, size_t want, size_t *pick, size_t *n)
 {
-    size_t most = FMI_ANSWER_KINDS * w->count * (FM_ARRAY_LEN(flaky_rate) + 1);
+    size_t most = FMV_ANSWER_KINDS * w->count * (FM_ARRAY_LEN(flaky_rate) + 1);
     size_t rows = FM_MIN(most, w->n);
     chooser c = {.w = w};
-    fm_assert(want <= FMI_BATCH_MAX);
+    fm_assert(want <= FMV_BATCH_MAX);
     uint32_t *number = fm_calloc(most, sizeof *number);
     c.row_of = fm_calloc(w->n, sizeof *c.row_of);
     c.answer_of = fm_calloc(rows, sizeof *c.answer_of);
     c.channel_of = fm_calloc(rows, sizeof *c.channel_of);
     c.pattern = fm_calloc(w->n, sizeof *c.pattern);
     c.table = fm_calloc(rows << want, sizeof *c.table);
-    c.joint = fm_calloc((size_t)1 << FMI_BATCH_MAX, sizeof *c.joint);
+    c.joint = fm_calloc((size_t)1 << FMV_BATCH_MAX, sizeof *c.joint);
     bool ok = number && c.row_of && c.answer_of && c.channel_of && c.pattern && c.table && c.joint;
     if (ok) {
         index_rows(&c, number);

@@ -7,7 +7,7 @@
 
 static const char *const kinds[] = {"MFT", "INV", "DIR"};
 
-static fm_status read_tags(fmi_case *c, const char *where)
+static fm_status read_tags(fmv_case *c, const char *where)
 {
     const fm_json *tags = fm_json_get(c->doc, "tags");
     if (!tags)
@@ -30,22 +30,22 @@ static fm_status read_tags(fmi_case *c, const char *where)
     return FM_OK;
 }
 
-fm_status fmi_form_read(fmi_case *c, const char *where)
+fm_status fmv_form_read(fmv_case *c, const char *where)
 {
     const fm_json *capability = fm_json_get(c->doc, "capability");
     const fm_json *against = fm_json_get(c->doc, "against");
     const char *word = fm_json_cstr(against, "");
     c->capability = fm_json_cstr(capability, "");
-    if (capability && (!*c->capability || strlen(c->capability) > FMI_CASE_NAME_MAX))
+    if (capability && (!*c->capability || strlen(c->capability) > FMV_CASE_NAME_MAX))
         return fm_fail(FM_EINVAL, "%s: 'capability' wants text of 1 to %u bytes", where,
-                       FMI_CASE_NAME_MAX);
+                       FMV_CASE_NAME_MAX);
     c->against_first = strcmp(word, "first") == 0;
-    if (against && c->kind != FMI_DIR)
+    if (against && c->kind != FMV_DIR)
         return fm_fail(FM_EINVAL, "%s: 'against' says nothing here: it goes with kind DIR", where);
     if (against && !c->against_first && strcmp(word, "previous") != 0)
         return fm_fail(FM_EINVAL, "%s: 'against' wants first or previous", where);
     fm_status rc = read_tags(c, where);
-    return rc == FM_OK ? fmi_pairs_read(c, where) : rc;
+    return rc == FM_OK ? fmv_pairs_read(c, where) : rc;
 }
 
 fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i)
@@ -54,7 +54,7 @@ fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i)
     return (fm_case_kind)s->cases[i].kind;
 }
 
-const char *fmi_case_kind_name(const fm_suite *s, size_t i)
+const char *fmv_case_kind_name(const fm_suite *s, size_t i)
 {
     return kinds[s->cases[i].kind];
 }
@@ -62,7 +62,7 @@ const char *fmi_case_kind_name(const fm_suite *s, size_t i)
 size_t fm_suite_case_choices(const fm_suite *s, size_t i)
 {
     fm_assert(i < s->count);
-    return s->cases[i].scoring == FMI_SCORE_CHOICE ? s->cases[i].choice_count : 0;
+    return s->cases[i].scoring == FMV_SCORE_CHOICE ? s->cases[i].choice_count : 0;
 }
 
 const char *fm_suite_case_capability(const fm_suite *s, size_t i)

@@ -17,7 +17,7 @@
 #define REASON_MAX 2000u
 #define WORD_MAX 200u
 
-fm_json *fmi_overridden(fm_json *doc, const fm_json *override)
+fm_json *fmv_overridden(fm_json *doc, const fm_json *override)
 {
     const char *name = fm_json_cstr(fm_json_get(doc, "name"), NULL);
     const fm_json *other = name ? fm_json_get(override, name) : NULL;
@@ -50,7 +50,7 @@ static fm_status check_waiver(const fm_json *w, const char *what)
     snprintf(where, sizeof where, "%.200s: waive '%.200s'", what, name);
     fm_status rc = fm_json_known_keys(w, known, where);
     if (rc == FM_OK)
-        rc = check_text(fm_json_get(w, "case"), "case", FMI_CASE_NAME_MAX, true, where);
+        rc = check_text(fm_json_get(w, "case"), "case", FMV_CASE_NAME_MAX, true, where);
     if (rc == FM_OK)
         rc = check_text(fm_json_get(w, "reason"), "reason", REASON_MAX, true, where);
     if (rc == FM_OK)
@@ -63,8 +63,8 @@ static fm_status check_list(const fm_json *doc, const char *key, const char *wha
     const fm_json *list = fm_json_get(doc, key);
     if (list && !fm_json_is(list, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "%s: '%s' must be a list", what, key);
-    if (fm_json_count(list) > FMI_CASES_MAX)
-        return fm_fail(FM_ELIMIT, "%s: '%s' has more than %u entries", what, key, FMI_CASES_MAX);
+    if (fm_json_count(list) > FMV_CASES_MAX)
+        return fm_fail(FM_ELIMIT, "%s: '%s' has more than %u entries", what, key, FMV_CASES_MAX);
     for (size_t i = 0; i < fm_json_count(list); i++)
         if (!fm_json_is(fm_json_at(list, i), FM_JSON_OBJECT))
             return fm_fail(FM_EINVAL, "%s: '%s' is a list of mappings", what, key);
@@ -78,9 +78,9 @@ static fm_status check_changes(const fm_json *doc, const char *what)
     static const char *const lists[] = {"override", "add", "templates", "waive"};
     size_t changes = 0;
     fm_status rc = fm_json_known_keys(doc, known, what);
-    if (rc == FM_OK && !fmi_is_name(fm_json_cstr(fm_json_get(doc, "changes"), "")))
+    if (rc == FM_OK && !fmv_is_name(fm_json_cstr(fm_json_get(doc, "changes"), "")))
         rc = fm_fail(FM_EINVAL, "%s: 'changes' wants the name of a suite", what);
-    if (rc == FM_OK && !fmi_is_name(fm_json_cstr(fm_json_get(doc, "topic"), "")))
+    if (rc == FM_OK && !fmv_is_name(fm_json_cstr(fm_json_get(doc, "topic"), "")))
         rc = fm_fail(FM_EINVAL, "%s: 'topic' wants 1 to 64 of a-z A-Z 0-9 - _", what);
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(lists); i++) {
         rc = check_list(doc, lists[i], what);
@@ -100,9 +100,9 @@ static fm_status check_changes(const fm_json *doc, const char *what)
 static fm_status read_doc(fm_json **out, fm_span yaml, const char *what)
 {
     *out = NULL;
-    if (yaml.len > FMI_SUITE_BYTES_MAX)
+    if (yaml.len > FMV_SUITE_BYTES_MAX)
         return fm_fail(FM_ELIMIT, "%s: a suite has at most %zu bytes, this one %zu", what,
-                       FMI_SUITE_BYTES_MAX, yaml.len);
+                       FMV_SUITE_BYTES_MAX, yaml.len);
     return fm_yaml_parse(out, yaml, what);
 }
 
@@ -120,7 +120,7 @@ fm_status fm_suite_doc_kind(char **suite, char **topic, fm_span yaml, const char
             rc = FM_ENOMEM;
         fm_json_free(doc);
     } else if (rc == FM_OK) {
-        rc = fmi_suite_of_doc(&whole, doc, NULL, what);
+        rc = fmv_suite_of_doc(&whole, doc, NULL, what);
         if (rc == FM_OK && !(*suite = fm_strdup(fm_suite_name(whole))))
             rc = FM_ENOMEM;
     }
@@ -255,7 +255,7 @@ static fm_status suite_of_overlay(fm_suite **out, overlay *o, const fm_suite_doc
         fm_buf_printf(&what, "%s%.200s", i == 0 ? "" : i == 1 ? " with " : ", ", doc[i].what);
     fm_status rc = fm_buf_ok(&what);
     if (rc == FM_OK) {
-        rc = fmi_suite_of_doc(out, o->doc, o->override, fm_buf_cstr(&what));
+        rc = fmv_suite_of_doc(out, o->doc, o->override, fm_buf_cstr(&what));
         o->doc = NULL;
     }
     if (rc == FM_OK)

@@ -4,11 +4,11 @@
 #include "store/base/mem.h"
 #include "testing/suite/internal.h"
 
-static fm_status read_regex(fmi_case *c, fmi_filter *f, const fm_json *v, const char *where)
+static fm_status read_regex(fmv_case *c, fmv_filter *f, const fm_json *v, const char *where)
 {
     static const char *const known[] = {"regex", "match", "fallback", NULL};
     const fm_json *match = fm_json_get(v, "match"), *fallback = fm_json_get(v, "fallback");
-    f->kind = FMI_FILTER_REGEX;
+    f->kind = FMV_FILTER_REGEX;
     f->pattern = fm_json_cstr(fm_json_get(v, "regex"), "");
     f->fallback = fm_json_cstr(fallback, "[invalid]");
     f->match = (long)fm_json_int(match, 0);
@@ -20,18 +20,18 @@ static fm_status read_regex(fmi_case *c, fmi_filter *f, const fm_json *v, const 
     if (rc == FM_OK && match &&
         (!fm_json_is(match, FM_JSON_INT) || f->match < -100 || f->match > 100))
         rc = fm_fail(FM_EINVAL, "%s: filter: 'match' wants a whole number, -100 to 100", where);
-    return rc == FM_OK ? fmi_pattern_compile(&f->regex, f->pattern, c->ignore_case, where) : rc;
+    return rc == FM_OK ? fmv_pattern_compile(&f->regex, f->pattern, c->ignore_case, where) : rc;
 }
 
-static fm_status read_filter(fmi_case *c, fmi_filter *f, const fm_json *v, const char *where)
+static fm_status read_filter(fmv_case *c, fmv_filter *f, const fm_json *v, const char *where)
 {
     static const struct {
         const char *word;
-        fmi_filter_kind kind;
-    } words[] = {{"strip", FMI_STRIP},
-                 {"lowercase", FMI_LOWERCASE},
-                 {"take-first", FMI_TAKE_FIRST},
-                 {"majority", FMI_MAJORITY}};
+        fmv_filter_kind kind;
+    } words[] = {{"strip", FMV_STRIP},
+                 {"lowercase", FMV_LOWERCASE},
+                 {"take-first", FMV_TAKE_FIRST},
+                 {"majority", FMV_MAJORITY}};
     if (fm_json_is(v, FM_JSON_OBJECT))
         return read_regex(c, f, v, where);
     for (size_t i = 0; i < FM_ARRAY_LEN(words); i++)
@@ -45,21 +45,21 @@ static fm_status read_filter(fmi_case *c, fmi_filter *f, const fm_json *v, const
         fm_json_cstr(v, ""));
 }
 
-fm_status fmi_filters_read(fmi_case *c, const char *where)
+fm_status fmv_filters_read(fmv_case *c, const char *where)
 {
     const fm_json *v = fm_json_get(c->doc, "filter");
     bool majority = false;
     fm_status rc = FM_OK;
     if (v &&
-        (!fm_json_is(v, FM_JSON_ARRAY) || !fm_json_count(v) || fm_json_count(v) > FMI_FILTERS_MAX))
+        (!fm_json_is(v, FM_JSON_ARRAY) || !fm_json_count(v) || fm_json_count(v) > FMV_FILTERS_MAX))
         return fm_fail(FM_EINVAL, "%s: 'filter' wants a list of 1 to %u filters", where,
-                       FMI_FILTERS_MAX);
+                       FMV_FILTERS_MAX);
     if (v && !(c->filter = fm_calloc(fm_json_count(v), sizeof *c->filter)))
         return FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(v); i++) {
         rc = read_filter(c, &c->filter[i], fm_json_at(v, i), where);
         c->filter_count = i + 1;
-        majority = majority || c->filter[i].kind == FMI_MAJORITY;
+        majority = majority || c->filter[i].kind == FMV_MAJORITY;
     }
     if (rc == FM_OK && majority != (c->repeats > 1))
         rc = fm_fail(FM_EINVAL, "%s: filter majority and generate.repeats go together", where);
@@ -69,10 +69,10 @@ fm_status fmi_filters_read(fmi_case *c, const char *where)
     return rc;
 }
 
-void fmi_filters_release(fmi_case *c)
+void fmv_filters_release(fmv_case *c)
 {
     for (size_t i = 0; i < c->filter_count; i++)
-        fmi_pattern_free(c->filter[i].regex);
+        fmv_pattern_free(c->filter[i].regex);
     fm_free(c->filter);
     c->filter = NULL;
     c->filter_count = 0;

@@ -10,19 +10,19 @@
 
 static const struct {
     const char *word;
-    fmi_measure_kind kind;
+    fmv_measure_kind kind;
     double low, high; /* values that it can take */
 } words[] = {
-    {"pass-rate", FMI_PASS_RATE, 0, 1},
-    {"accuracy", FMI_ACCURACY, 0, 1},
-    {"perplexity", FMI_PERPLEXITY, 1, 1e300},
-    {"calibration-error", FMI_CALIBRATION, 0, 1},
-    {"brier", FMI_BRIER, 0, 2},
-    {"gap", FMI_GAP, 0, 1},
-    {"ratio", FMI_RATIO, 0, 1},
+    {"pass-rate", FMV_PASS_RATE, 0, 1},
+    {"accuracy", FMV_ACCURACY, 0, 1},
+    {"perplexity", FMV_PERPLEXITY, 1, 1e300},
+    {"calibration-error", FMV_CALIBRATION, 0, 1},
+    {"brier", FMV_BRIER, 0, 2},
+    {"gap", FMV_GAP, 0, 1},
+    {"ratio", FMV_RATIO, 0, 1},
 };
 
-static fm_status read_kind(fmi_measure_kind *out, const char *word, const char *where)
+static fm_status read_kind(fmv_measure_kind *out, const char *word, const char *where)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(words); i++)
         if (strcmp(words[i].word, word) == 0) {
@@ -50,7 +50,7 @@ static fm_status number(double *out, const fm_json *o, const char *key, double l
 }
 
 /* A bound at the end of what a measure can be holds always, or never. */
-static fm_status read_bounds(fmi_measure *m, const fm_json *o, const char *where)
+static fm_status read_bounds(fmv_measure *m, const fm_json *o, const char *where)
 {
     double low = words[m->kind].low, high = words[m->kind].high;
     fm_status rc = number(&m->at_least, o, "at-least", low, high, false, where);
@@ -67,7 +67,7 @@ static fm_status read_bounds(fmi_measure *m, const fm_json *o, const char *where
     return FM_OK;
 }
 
-static fm_status read_over(fmi_measure *m, const fm_json *over, const char *where)
+static fm_status read_over(fmv_measure *m, const fm_json *over, const char *where)
 {
     if (!over)
         return FM_OK;
@@ -80,10 +80,10 @@ static fm_status read_over(fmi_measure *m, const fm_json *over, const char *wher
     return FM_OK;
 }
 
-static fm_status read_groups(fmi_measure *m, const fm_json *o, const char *where)
+static fm_status read_groups(fmv_measure *m, const fm_json *o, const char *where)
 {
     const char *of = "pass-rate";
-    bool grouped = m->kind == FMI_GAP || m->kind == FMI_RATIO;
+    bool grouped = m->kind == FMV_GAP || m->kind == FMV_RATIO;
     if (!grouped && (fm_json_get(o, "by") || fm_json_get(o, "of")))
         return fm_fail(FM_EINVAL, "%s: 'by' and 'of' go with gap and ratio", where);
     if (!grouped)
@@ -93,19 +93,19 @@ static fm_status read_groups(fmi_measure *m, const fm_json *o, const char *where
     if (!*m->by)
         return fm_fail(FM_EINVAL, "%s: 'by' wants the tag whose values make the groups", where);
     fm_status rc = read_kind(&m->of, of, where);
-    if (rc == FM_OK && m->of != FMI_PASS_RATE && m->of != FMI_ACCURACY)
+    if (rc == FM_OK && m->of != FMV_PASS_RATE && m->of != FMV_ACCURACY)
         rc = fm_fail(FM_EINVAL, "%s: 'of' wants pass-rate or accuracy", where);
     return rc;
 }
 
-static fm_status name_it(fmi_measure *m, const fm_json *o, const char *word, const char *where)
+static fm_status name_it(fmv_measure *m, const fm_json *o, const char *word, const char *where)
 {
     const fm_json *name = fm_json_get(o, "name");
     fm_buf b;
-    if (name && (!*fm_json_cstr(name, "") || strlen(fm_json_cstr(name, "")) > FMI_CASE_NAME_MAX ||
+    if (name && (!*fm_json_cstr(name, "") || strlen(fm_json_cstr(name, "")) > FMV_CASE_NAME_MAX ||
                  strchr(fm_json_cstr(name, ""), '\n')))
         return fm_fail(FM_EINVAL, "%s: 'name' wants one line of 1 to %u bytes", where,
-                       FMI_CASE_NAME_MAX);
+                       FMV_CASE_NAME_MAX);
     fm_buf_init(&b, 0);
     fm_buf_str(&b, fm_json_cstr(name, word));
     if (!name && m->by)
@@ -116,7 +116,7 @@ static fm_status name_it(fmi_measure *m, const fm_json *o, const char *word, con
     return m->name ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status read_measure(fmi_measure *m, const fm_json *o, const char *where)
+static fm_status read_measure(fmv_measure *m, const fm_json *o, const char *where)
 {
     static const char *const known[] = {"name",       "measure",   "over",    "by",
                                         "of",         "at-least",  "at-most", "surely",
@@ -124,7 +124,7 @@ static fm_status read_measure(fmi_measure *m, const fm_json *o, const char *wher
     const fm_json *surely = fm_json_get(o, "surely");
     const char *word = fm_json_cstr(fm_json_get(o, "measure"), NULL);
     double min_count = 1, bins = 10;
-    *m = (fmi_measure){.at_least = NAN, .at_most = NAN, .confidence = 0.95};
+    *m = (fmv_measure){.at_least = NAN, .at_most = NAN, .confidence = 0.95};
     if (!fm_json_is(o, FM_JSON_OBJECT) || !word)
         return fm_fail(FM_EINVAL, "%s: want a mapping with 'measure' and a bound", where);
     fm_status rc = fm_json_known_keys(o, known, where);
@@ -141,10 +141,10 @@ static fm_status read_measure(fmi_measure *m, const fm_json *o, const char *wher
     if (rc == FM_OK)
         rc = number(&m->confidence, o, "confidence", 0.5, 0.9999, false, where);
     if (rc == FM_OK)
-        rc = number(&min_count, o, "min-count", 1, FMI_CASES_MAX, true, where);
+        rc = number(&min_count, o, "min-count", 1, FMV_CASES_MAX, true, where);
     if (rc == FM_OK)
         rc = number(&bins, o, "bins", 1, 1000, true, where);
-    if (rc == FM_OK && fm_json_get(o, "bins") && m->kind != FMI_CALIBRATION)
+    if (rc == FM_OK && fm_json_get(o, "bins") && m->kind != FMV_CALIBRATION)
         rc = fm_fail(FM_EINVAL, "%s: 'bins' says nothing here: it goes with calibration-error",
                      where);
     m->surely = fm_json_bool(surely, false);
@@ -153,34 +153,34 @@ static fm_status read_measure(fmi_measure *m, const fm_json *o, const char *wher
     return rc == FM_OK ? name_it(m, o, word, where) : rc;
 }
 
-static bool applies(const fmi_measure *m, const fmi_case *c)
+static bool applies(const fmv_measure *m, const fmv_case *c)
 {
-    switch (m->kind == FMI_GAP || m->kind == FMI_RATIO ? m->of : m->kind) {
-    case FMI_ACCURACY:
-    case FMI_CALIBRATION:
-    case FMI_BRIER:
-        return c->scoring == FMI_SCORE_CHOICE && c->answer < c->choice_count;
-    case FMI_PERPLEXITY:
-        return c->scoring == FMI_SCORE_LOGPROB || c->scoring == FMI_SCORE_ROLLING ||
-               (c->scoring == FMI_SCORE_CHOICE && c->answer < c->choice_count);
-    case FMI_PASS_RATE:
-    case FMI_GAP:
-    case FMI_RATIO:
+    switch (m->kind == FMV_GAP || m->kind == FMV_RATIO ? m->of : m->kind) {
+    case FMV_ACCURACY:
+    case FMV_CALIBRATION:
+    case FMV_BRIER:
+        return c->scoring == FMV_SCORE_CHOICE && c->answer < c->choice_count;
+    case FMV_PERPLEXITY:
+        return c->scoring == FMV_SCORE_LOGPROB || c->scoring == FMV_SCORE_ROLLING ||
+               (c->scoring == FMV_SCORE_CHOICE && c->answer < c->choice_count);
+    case FMV_PASS_RATE:
+    case FMV_GAP:
+    case FMV_RATIO:
         break;
     }
     return true;
 }
 
-bool fmi_measure_covers(const fmi_measure *m, const fm_suite *s, size_t i)
+bool fmv_measure_covers(const fmv_measure *m, const fm_suite *s, size_t i)
 {
     for (void *it = fm_json_iter(m->over); it; it = fm_json_next(m->over, it))
         if (!fm_suite_case_matches(s, i, fm_json_iter_key(it),
                                    fm_json_cstr(fm_json_iter_value(it), "")))
             return false;
-    return applies(m, &s->cases[i]) && (!m->by || fmi_group_of(m, s, i));
+    return applies(m, &s->cases[i]) && (!m->by || fmv_group_of(m, s, i));
 }
 
-const char *fmi_group_of(const fmi_measure *m, const fm_suite *s, size_t i)
+const char *fmv_group_of(const fmv_measure *m, const fm_suite *s, size_t i)
 {
     const char *tag = fm_suite_case_tag(s, i, m->by);
     if (strcmp(m->by, "capability") == 0)
@@ -189,17 +189,17 @@ const char *fmi_group_of(const fmi_measure *m, const fm_suite *s, size_t i)
 }
 
 /* A measure of a slice that is empty could never be taken. */
-static fm_status check_slice(const fmi_measure *m, const fm_suite *s, const char *where)
+static fm_status check_slice(const fmv_measure *m, const fm_suite *s, const char *where)
 {
     size_t n = 0, other = 0;
     const char *first = NULL;
     for (size_t i = 0; i < s->count; i++) {
-        if (!fmi_measure_covers(m, s, i))
+        if (!fmv_measure_covers(m, s, i))
             continue;
         n++;
         if (m->by && !first)
-            first = fmi_group_of(m, s, i);
-        other += m->by && strcmp(first, fmi_group_of(m, s, i)) != 0;
+            first = fmv_group_of(m, s, i);
+        other += m->by && strcmp(first, fmv_group_of(m, s, i)) != 0;
     }
     if (n < m->min_count)
         return fm_fail(FM_EINVAL, "%s: it is over %zu cases that can be measured so, and wants %u",
@@ -208,7 +208,7 @@ static fm_status check_slice(const fmi_measure *m, const fm_suite *s, const char
                            : FM_OK;
 }
 
-fm_status fmi_measures_read(fm_suite *s, const char *what)
+fm_status fmv_measures_read(fm_suite *s, const char *what)
 {
     const fm_json *list = fm_json_get(s->doc, "measures");
     char where[512];
@@ -222,7 +222,7 @@ fm_status fmi_measures_read(fm_suite *s, const char *what)
     if (!s->measure)
         return FM_ENOMEM;
     for (size_t i = 0; i < fm_json_count(list) && rc == FM_OK; i++) {
-        fmi_measure *m = &s->measure[i];
+        fmv_measure *m = &s->measure[i];
         snprintf(where, sizeof where, "%.200s: measures[%zu]", what, i);
         rc = read_measure(m, fm_json_at(list, i), where);
         s->measure_count++;
@@ -236,7 +236,7 @@ fm_status fmi_measures_read(fm_suite *s, const char *what)
     return rc;
 }
 
-void fmi_measures_release(fm_suite *s)
+void fmv_measures_release(fm_suite *s)
 {
     for (size_t i = 0; i < s->measure_count; i++)
         fm_free(s->measure[i].name);

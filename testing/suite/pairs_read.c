@@ -6,7 +6,7 @@
 
 #define DEPTH_MAX 8
 
-static fm_status check_probability(const fmi_case *c, const fm_json *v, const char *where)
+static fm_status check_probability(const fmv_case *c, const fm_json *v, const char *where)
 {
     static const char *const known[] = {"of", "increases", "decreases", "within", NULL};
     const char *of = fm_json_cstr(fm_json_get(v, "of"), NULL);
@@ -15,7 +15,7 @@ static fm_status check_probability(const fmi_case *c, const fm_json *v, const ch
     if (!fm_json_is(v, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL,
                        "%s: pairs.probability wants {increases|decreases|within: number}", where);
-    if (c->scoring == FMI_SCORE_TEXT)
+    if (c->scoring == FMV_SCORE_TEXT)
         return fm_fail(FM_EINVAL, "%s: pairs.probability goes with 'choices' or 'continuation'",
                        where);
     fm_status rc = fm_json_known_keys(v, known, where);
@@ -34,13 +34,13 @@ static fm_status check_probability(const fmi_case *c, const fm_json *v, const ch
         among = among || strcmp(of, c->choice[k]) == 0;
     if (rc == FM_OK && fm_json_get(v, "of") && !among)
         rc = fm_fail(FM_EINVAL, "%s: pairs.probability.of must be one of 'choices'", where);
-    if (rc == FM_OK && !of && c->scoring == FMI_SCORE_CHOICE && c->answer == c->choice_count)
+    if (rc == FM_OK && !of && c->scoring == FMV_SCORE_CHOICE && c->answer == c->choice_count)
         rc = fm_fail(FM_EINVAL, "%s: pairs.probability: of which choice? Say 'of', or 'answer'",
                      where);
     return rc;
 }
 
-static fm_status check(const fmi_case *c, const fm_json *v, unsigned depth, const char *where)
+static fm_status check(const fmv_case *c, const fm_json *v, unsigned depth, const char *where)
 {
     fm_status rc = FM_OK;
     bool list = fm_json_is(v, FM_JSON_ARRAY);
@@ -64,7 +64,7 @@ static fm_status check(const fmi_case *c, const fm_json *v, unsigned depth, cons
             rc = fm_fail(FM_EINVAL,
                          "%s: pairs: unknown key '%.60s' (known: answer, probability, any, all)",
                          where, key);
-        else if (c->scoring == FMI_SCORE_LOGPROB)
+        else if (c->scoring == FMV_SCORE_LOGPROB)
             rc = fm_fail(FM_EINVAL,
                          "%s: pairs.answer: a continuation has no answer; use "
                          "'probability'",
@@ -75,11 +75,11 @@ static fm_status check(const fmi_case *c, const fm_json *v, unsigned depth, cons
     return rc;
 }
 
-fm_status fmi_pairs_read(fmi_case *c, const char *where)
+fm_status fmv_pairs_read(fmv_case *c, const char *where)
 {
     const fm_json *pairs = fm_json_get(c->doc, "pairs");
     fm_status rc = FM_OK;
-    if (!pairs && c->scoring == FMI_SCORE_CHOICE && c->kind == FMI_INV) {
+    if (!pairs && c->scoring == FMV_SCORE_CHOICE && c->kind == FMV_INV) {
         fm_json *same = fm_json_new_object();
         rc = same ? fm_json_set(same, "answer", fm_json_new_str("same")) : FM_ENOMEM;
         if (rc == FM_OK)
@@ -90,19 +90,19 @@ fm_status fmi_pairs_read(fmi_case *c, const char *where)
     c->pairs = pairs;
     if (rc < 0)
         return rc;
-    if (!pairs && c->kind == FMI_DIR && c->scoring != FMI_SCORE_LOGPROB &&
-        c->scoring != FMI_SCORE_CLASS)
+    if (!pairs && c->kind == FMV_DIR && c->scoring != FMV_SCORE_LOGPROB &&
+        c->scoring != FMV_SCORE_CLASS)
         return fm_fail(FM_EINVAL,
                        "%s: DIR wants 'continuation' or 'class' with 'direction', or 'pairs': "
                        "what changes?",
                        where);
     if (!pairs)
         return FM_OK;
-    if (c->kind == FMI_MFT)
+    if (c->kind == FMV_MFT)
         return fm_fail(FM_EINVAL, "%s: 'pairs' says nothing here: it goes with kind INV or DIR",
                        where);
-    if (c->scoring != FMI_SCORE_TEXT && c->scoring != FMI_SCORE_CHOICE &&
-        c->scoring != FMI_SCORE_LOGPROB)
+    if (c->scoring != FMV_SCORE_TEXT && c->scoring != FMV_SCORE_CHOICE &&
+        c->scoring != FMV_SCORE_LOGPROB)
         return fm_fail(FM_EINVAL, "%s: 'pairs' goes with answers, 'choices' or 'continuation'",
                        where);
     if (fm_json_get(c->doc, "direction") || fm_json_get(c->doc, "margin"))

@@ -10,11 +10,11 @@
 
 static const struct {
     const char *key;
-    fmi_scoring scoring;
+    fmv_scoring scoring;
 } kinds[] = {
-    {"perplexity", FMI_SCORE_ROLLING}, {"class", FMI_SCORE_CLASS}, {"embedding", FMI_SCORE_EMBED}};
+    {"perplexity", FMV_SCORE_ROLLING}, {"class", FMV_SCORE_CLASS}, {"embedding", FMV_SCORE_EMBED}};
 
-int fmi_scorings_of(const fmi_case *c, fmi_scoring *out)
+int fmv_scorings_of(const fmv_case *c, fmv_scoring *out)
 {
     int n = 0;
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++)
@@ -25,18 +25,18 @@ int fmi_scorings_of(const fmi_case *c, fmi_scoring *out)
     return n;
 }
 
-static fm_status read_bounds(fmi_case *c, const fm_json *from, const char *above, const char *below,
+static fm_status read_bounds(fmv_case *c, const fm_json *from, const char *above, const char *below,
                              const char *where)
 {
-    fm_status rc = fmi_read_number(&c->above, from, above, where);
+    fm_status rc = fmv_read_number(&c->above, from, above, where);
     if (rc == FM_OK)
-        rc = fmi_read_number(&c->below, from, below, where);
+        rc = fmv_read_number(&c->below, from, below, where);
     if (rc == FM_OK && c->above >= c->below)
         rc = fm_fail(FM_EINVAL, "%s: nothing is above '%s' and below '%s'", where, above, below);
     return rc;
 }
 
-static fm_status read_rolling(fmi_case *c, const char *where)
+static fm_status read_rolling(fmv_case *c, const char *where)
 {
     static const char *const known[] = {"per", "above", "below", "window", NULL};
     static const char *const units[] = {"word", "byte", "token"};
@@ -51,9 +51,9 @@ static fm_status read_rolling(fmi_case *c, const char *where)
         u++;
     if (rc == FM_OK && u == FM_ARRAY_LEN(units))
         rc = fm_fail(FM_EINVAL, "%s: perplexity: 'per' wants word, byte or token", where);
-    c->per = (fmi_per)u;
+    c->per = (fmv_per)u;
     if (rc == FM_OK)
-        rc = fmi_read_number(&window, v, "window", where);
+        rc = fmv_read_number(&window, v, "window", where);
     if (rc == FM_OK && fm_json_get(v, "window") &&
         !(window >= 2 && window <= WINDOW_MAX && floor(window) == window))
         rc = fm_fail(FM_EINVAL, "%s: perplexity: 'window' wants a whole number, 2 to %.0f", where,
@@ -69,27 +69,27 @@ static fm_status read_rolling(fmi_case *c, const char *where)
 }
 
 /* As of a continuation: within `margin`, or in a direction. */
-static fm_status read_relation(fmi_case *c, const char *where)
+static fm_status read_relation(fmv_case *c, const char *where)
 {
     const char *direction = fm_json_cstr(fm_json_get(c->doc, "direction"), "");
-    fm_status rc = fmi_read_number(&c->margin, c->doc, "margin", where);
+    fm_status rc = fmv_read_number(&c->margin, c->doc, "margin", where);
     if (rc == FM_OK && !(c->margin >= 0 && c->margin < 1))
         rc =
             fm_fail(FM_EINVAL, "%s: 'margin' of a probability wants a number, 0 to below 1", where);
-    if (rc == FM_OK && c->kind == FMI_INV && !fm_json_get(c->doc, "margin"))
+    if (rc == FM_OK && c->kind == FMV_INV && !fm_json_get(c->doc, "margin"))
         rc = fm_fail(FM_EINVAL, "%s: INV with 'class' wants 'margin'", where);
     c->increases = strcmp(direction, "increases") == 0;
-    if (rc == FM_OK && c->kind == FMI_DIR && !c->increases && strcmp(direction, "decreases") != 0)
+    if (rc == FM_OK && c->kind == FMV_DIR && !c->increases && strcmp(direction, "decreases") != 0)
         rc = fm_fail(FM_EINVAL, "%s: DIR wants direction: increases or decreases", where);
     return rc;
 }
 
-static fm_status read_class(fmi_case *c, const char *where)
+static fm_status read_class(fmv_case *c, const char *where)
 {
     c->label = fm_json_cstr(fm_json_get(c->doc, "class"), "");
     if (!*c->label)
         return fm_fail(FM_EINVAL, "%s: 'class' wants the label of a class (quote numbers)", where);
-    if (c->kind != FMI_MFT)
+    if (c->kind != FMV_MFT)
         return read_relation(c, where);
     fm_status rc = read_bounds(c, c->doc, "probability-above", "probability-below", where);
     if (rc == FM_OK && (c->above < 0 || c->above >= 1 || c->below <= 0 || c->below > 1))
@@ -97,28 +97,28 @@ static fm_status read_class(fmi_case *c, const char *where)
     return rc;
 }
 
-static fm_status read_embed(fmi_case *c, const char *where)
+static fm_status read_embed(fmv_case *c, const char *where)
 {
     static const char *const known[] = {"nearer", "than", "margin", "above", "below", NULL};
     const fm_json *v = fm_json_get(c->doc, "embedding"), *than = fm_json_get(v, "than");
     bool many = fm_json_is(than, FM_JSON_ARRAY);
     c->near_text = fm_json_cstr(fm_json_get(v, "nearer"), "");
-    if (!fm_json_is(v, FM_JSON_OBJECT) || !fmi_trim(fm_span_str(c->near_text)).len)
+    if (!fm_json_is(v, FM_JSON_OBJECT) || !fmv_trim(fm_span_str(c->near_text)).len)
         return fm_fail(FM_EINVAL, "%s: 'embedding' wants {nearer: text, than: text}", where);
-    if (c->kind != FMI_MFT)
+    if (c->kind != FMV_MFT)
         return fm_fail(FM_EINVAL, "%s: 'embedding' goes with kind MFT", where);
     fm_status rc = fm_json_known_keys(v, known, where);
     c->far_texts = than;
     c->far_count = !than ? 0 : many ? fm_json_count(than) : 1;
-    if (rc == FM_OK && (c->far_count > FMI_EMBED_FAR_MAX || (than && !c->far_count)))
+    if (rc == FM_OK && (c->far_count > FMV_EMBED_FAR_MAX || (than && !c->far_count)))
         rc = fm_fail(FM_EINVAL, "%s: embedding: 'than' wants 1 to %u texts", where,
-                     FMI_EMBED_FAR_MAX);
+                     FMV_EMBED_FAR_MAX);
     for (size_t i = 0; rc == FM_OK && i < c->far_count; i++) {
-        if (!fmi_trim(fm_json_str(many ? fm_json_at(than, i) : than)).len)
+        if (!fmv_trim(fm_json_str(many ? fm_json_at(than, i) : than)).len)
             rc = fm_fail(FM_EINVAL, "%s: embedding: than[%zu] wants a text", where, i);
     }
     if (rc == FM_OK)
-        rc = fmi_read_number(&c->margin, v, "margin", where);
+        rc = fmv_read_number(&c->margin, v, "margin", where);
     if (rc == FM_OK && (c->margin < 0 || c->margin >= 2 || (c->margin > 0 && !than)))
         rc = fm_fail(FM_EINVAL, "%s: embedding: 'margin' wants 0 to below 2, and 'than'", where);
     if (rc == FM_OK)
@@ -130,18 +130,18 @@ static fm_status read_embed(fmi_case *c, const char *where)
     return rc;
 }
 
-fm_status fmi_scoring_read(fmi_case *c, const char *where)
+fm_status fmv_scoring_read(fmv_case *c, const char *where)
 {
-    if (c->form != FMI_PROMPT_TEXT)
+    if (c->form != FMV_PROMPT_TEXT)
         return fm_fail(FM_EINVAL, "%s: a text that is looked at is a 'prompt'", where);
     for (size_t i = 0; i < c->prompt_count; i++)
-        if (!fmi_trim(fm_json_str(c->prompt[i])).len)
+        if (!fmv_trim(fm_json_str(c->prompt[i])).len)
             return fm_fail(FM_EINVAL, "%s: 'prompt' is empty", where);
-    if (c->scoring == FMI_SCORE_CLASS)
+    if (c->scoring == FMV_SCORE_CLASS)
         return read_class(c, where);
-    if (c->scoring == FMI_SCORE_EMBED)
+    if (c->scoring == FMV_SCORE_EMBED)
         return read_embed(c, where);
-    if (c->kind != FMI_MFT)
+    if (c->kind != FMV_MFT)
         return fm_fail(FM_EINVAL, "%s: 'perplexity' goes with kind MFT", where);
     return read_rolling(c, where);
 }

@@ -12,7 +12,7 @@ typedef struct builder {
     const char *what;
     const fm_json *override; /* case name -> what stands for it; NULL = none */
     fm_map *names;           /* of the cases so far */
-    fmi_expansion_room room;
+    fmv_expansion_room room;
     bool filled; /* the case comes from a template */
 } builder;
 
@@ -21,22 +21,22 @@ static fm_status add_case(void *ctx, fm_json *doc)
 {
     builder *b = ctx;
     fm_suite *s = b->suite;
-    fmi_case *c;
-    doc = fmi_overridden(doc, b->override);
+    fmv_case *c;
+    doc = fmv_overridden(doc, b->override);
     if (!doc)
         return FM_ENOMEM;
-    fm_status rc = fmi_perturb_case(&doc, &b->room, !b->filled, b->what);
+    fm_status rc = fmv_perturb_case(&doc, &b->room, !b->filled, b->what);
     if (rc < 0 || !doc)
         return rc;
-    rc = s->count < FMI_CASES_MAX
+    rc = s->count < FMV_CASES_MAX
              ? fm_grow(&s->cases, &s->cap, s->count + 1, sizeof *s->cases)
-             : fm_fail(FM_ELIMIT, "%s: more than %u cases", b->what, FMI_CASES_MAX);
+             : fm_fail(FM_ELIMIT, "%s: more than %u cases", b->what, FMV_CASES_MAX);
     if (rc < 0) {
         fm_json_free(doc);
         return rc;
     }
     c = &s->cases[s->count];
-    rc = fmi_case_init(c, doc, fm_json_get(s->doc, "generate"), b->what);
+    rc = fmv_case_init(c, doc, fm_json_get(s->doc, "generate"), b->what);
     if (rc < 0)
         return rc;
     s->count++; /* from here on the suite owns it */
@@ -50,7 +50,7 @@ static fm_status add_template(builder *b, const fm_json *tmpl)
 {
     const size_t before = b->suite->count;
     b->filled = true;
-    fm_status rc = fmi_template_expand(tmpl, b->what, &b->room, add_case, b);
+    fm_status rc = fmv_template_expand(tmpl, b->what, &b->room, add_case, b);
     if (rc == FM_OK && b->suite->count == before)
         rc = fm_fail(FM_EINVAL,
                      "%s: template '%.200s': 'perturb' finds nothing to change in any "
@@ -86,7 +86,7 @@ static fm_status add_all(builder *b)
 }
 
 /* A suite's name is a file name in the tree. */
-bool fmi_is_name(const char *s)
+bool fmv_is_name(const char *s)
 {
     size_t n = strlen(s);
     return n > 0 && n <= 64 &&
@@ -95,7 +95,7 @@ bool fmi_is_name(const char *s)
 
 static fm_status check_name(const char *name, const char *what)
 {
-    return fmi_is_name(name)
+    return fmv_is_name(name)
                ? FM_OK
                : fm_fail(FM_EINVAL, "%s: suite name '%.80s' wants 1 to 64 of a-z A-Z 0-9 - _", what,
                          name);
@@ -134,9 +134,9 @@ static fm_status read_frame(fm_suite *s, const char *what)
     if (rc == FM_OK && has_nul(s->doc))
         rc = fm_fail(FM_EINVAL, "%s: a string holds a NUL character", what);
     if (rc == FM_OK)
-        rc = fmi_check_generate(fm_json_get(s->doc, "generate"), what);
+        rc = fmv_check_generate(fm_json_get(s->doc, "generate"), what);
     if (rc == FM_OK)
-        rc = fmi_lexicons_check(fm_json_get(s->doc, "lexicons"), what);
+        rc = fmv_lexicons_check(fm_json_get(s->doc, "lexicons"), what);
     if (rc < 0)
         return rc;
     s->name = fm_strdup(name);
@@ -144,7 +144,7 @@ static fm_status read_frame(fm_suite *s, const char *what)
     return s->name && s->description ? FM_OK : FM_ENOMEM;
 }
 
-fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override, const char *what)
+fm_status fmv_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override, const char *what)
 {
     *out = NULL;
     fm_suite *s = fm_calloc(1, sizeof *s);
@@ -157,7 +157,7 @@ fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override
         .suite = s,
         .what = what,
         .override = override,
-        .room = {fm_json_get(doc, "lexicons"), FMI_EXPANDED_BYTES_MAX, FMI_EXPANSION_STEPS_MAX}};
+        .room = {fm_json_get(doc, "lexicons"), FMV_EXPANDED_BYTES_MAX, FMV_EXPANSION_STEPS_MAX}};
     fm_status rc = read_frame(s, what);
     if (rc == FM_OK && has_nul(override))
         rc = fm_fail(FM_EINVAL, "%s: a string of 'override' holds a NUL character", what);
@@ -166,7 +166,7 @@ fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override
     if (rc == FM_OK)
         rc = add_all(&b);
     if (rc == FM_OK)
-        rc = fmi_measures_read(s, what);
+        rc = fmv_measures_read(s, what);
     fm_map_free(b.names);
     if (rc < 0) {
         fm_suite_free(s);
@@ -180,11 +180,11 @@ fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what)
 {
     fm_json *doc = NULL;
     *out = NULL;
-    if (yaml.len > FMI_SUITE_BYTES_MAX)
+    if (yaml.len > FMV_SUITE_BYTES_MAX)
         return fm_fail(FM_ELIMIT, "%s: a suite has at most %zu bytes, this one %zu", what,
-                       FMI_SUITE_BYTES_MAX, yaml.len);
+                       FMV_SUITE_BYTES_MAX, yaml.len);
     fm_status rc = fm_yaml_parse(&doc, yaml, what);
-    return rc == FM_OK ? fmi_suite_of_doc(out, doc, NULL, what) : rc;
+    return rc == FM_OK ? fmv_suite_of_doc(out, doc, NULL, what) : rc;
 }
 
 fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect, bool chat)
@@ -211,7 +211,7 @@ fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *e
     fm_json_free(c);
     fm_json_free(cases);
     if (rc == FM_OK)
-        return fmi_suite_of_doc(out, doc, NULL, "--prompt");
+        return fmv_suite_of_doc(out, doc, NULL, "--prompt");
     fm_json_free(doc);
     return rc;
 }
@@ -221,8 +221,8 @@ void fm_suite_free(fm_suite *s)
     if (!s)
         return;
     for (size_t i = 0; i < s->count; i++)
-        fmi_case_release(&s->cases[i]);
-    fmi_measures_release(s);
+        fmv_case_release(&s->cases[i]);
+    fmv_measures_release(s);
     fm_free(s->cases);
     fm_free(s->waiver);
     fm_free(s->name);
@@ -298,13 +298,13 @@ fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
                               fm_status (*text)(void *ctx, fm_span text), void *ctx)
 {
     fm_assert(i < s->count);
-    const fmi_case *c = &s->cases[i];
+    const fmv_case *c = &s->cases[i];
     fm_status rc = FM_OK;
 
     for (size_t k = 0; k < c->prompt_count && rc == FM_OK; k++)
         rc = texts_of(c->prompt[k], text, ctx);
     for (size_t k = 0; k < c->assertion_count && rc == FM_OK; k++)
-        if (c->assertion[k].kind != FMI_REGEX && c->assertion[k].kind != FMI_JSON)
+        if (c->assertion[k].kind != FMV_REGEX && c->assertion[k].kind != FMV_JSON)
             rc = texts_of(c->assertion[k].value, text, ctx);
     if (rc == FM_OK && c->answer < c->choice_count)
         rc = text(ctx, fm_span_str(c->choice[c->answer]));
@@ -323,7 +323,7 @@ fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64
     fm_assert(i < s->count && n > 0 && n <= FM_PERTURBED_MAX);
     *out = NULL;
     if (rc == FM_OK)
-        rc = fmi_perturbed_forms(cases, &s->cases[i], seed, n);
+        rc = fmv_perturbed_forms(cases, &s->cases[i], seed, n);
     if (rc == FM_OK && fm_json_count(cases) == 0)
         rc = fm_fail(FM_ENOTFOUND, "case '%s': no perturbation changes its prompt",
                      s->cases[i].name);
@@ -335,7 +335,7 @@ fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64
         rc = fm_json_set(doc, "cases", fm_json_ref(cases));
     fm_json_free(cases);
     if (rc == FM_OK)
-        return fmi_suite_of_doc(out, doc, NULL, s->name);
+        return fmv_suite_of_doc(out, doc, NULL, s->name);
     fm_json_free(doc);
     return rc;
 }

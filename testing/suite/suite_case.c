@@ -20,18 +20,18 @@ static fm_status read_word(const char **out, const fm_json *obj, const char *key
     return FM_OK;
 }
 
-static fm_status need_kind(fmi_case *c, const char *where)
+static fm_status need_kind(fmv_case *c, const char *where)
 {
     const char *kind = "MFT";
     fm_status rc = read_word(&kind, c->doc, "kind", where);
     if (rc < 0)
         return rc;
     if (strcmp(kind, "MFT") == 0)
-        c->kind = FMI_MFT;
+        c->kind = FMV_MFT;
     else if (strcmp(kind, "INV") == 0)
-        c->kind = FMI_INV;
+        c->kind = FMV_INV;
     else if (strcmp(kind, "DIR") == 0)
-        c->kind = FMI_DIR;
+        c->kind = FMV_DIR;
     else
         return fm_fail(FM_EINVAL, "%s: kind '%s' is not MFT, INV or DIR", where, kind);
     return FM_OK;
@@ -52,7 +52,7 @@ static fm_status check_messages(const fm_json *m, const char *where)
 }
 
 /* prompt/chat: a string, or for INV and DIR a list of them. messages: one conversation. */
-static fm_status need_prompts(fmi_case *c, const char *where)
+static fm_status need_prompts(fmv_case *c, const char *where)
 {
     static const char *const keys[] = {"prompt", "chat", "messages"};
     const fm_json *found = NULL;
@@ -63,35 +63,35 @@ static fm_status need_prompts(fmi_case *c, const char *where)
                            where);
         if (v) {
             found = v;
-            c->form = (fmi_prompt_form)i;
+            c->form = (fmv_prompt_form)i;
         }
     }
     if (!found)
         return fm_fail(FM_EINVAL, "%s: 'prompt', 'chat' or 'messages' is missing", where);
-    bool several = c->form != FMI_PROMPT_MESSAGES && fm_json_is(found, FM_JSON_ARRAY);
+    bool several = c->form != FMV_PROMPT_MESSAGES && fm_json_is(found, FM_JSON_ARRAY);
     c->prompt_count = several ? fm_json_count(found) : 1;
-    if (c->prompt_count > FMI_PROMPTS_MAX)
-        return fm_fail(FM_ELIMIT, "%s: more than %u prompts", where, FMI_PROMPTS_MAX);
+    if (c->prompt_count > FMV_PROMPTS_MAX)
+        return fm_fail(FM_ELIMIT, "%s: more than %u prompts", where, FMV_PROMPTS_MAX);
     for (size_t i = 0; i < c->prompt_count; i++) {
         c->prompt[i] = several ? fm_json_at(found, i) : found;
-        if (c->form != FMI_PROMPT_MESSAGES && !fm_json_is(c->prompt[i], FM_JSON_STRING))
+        if (c->form != FMV_PROMPT_MESSAGES && !fm_json_is(c->prompt[i], FM_JSON_STRING))
             return fm_fail(FM_EINVAL, "%s: '%s' must be a string", where, keys[c->form]);
     }
-    if (c->form == FMI_PROMPT_MESSAGES) {
+    if (c->form == FMV_PROMPT_MESSAGES) {
         fm_status rc = check_messages(found, where);
         if (rc < 0)
             return rc;
     }
-    if (c->kind == FMI_MFT && c->prompt_count != 1)
+    if (c->kind == FMV_MFT && c->prompt_count != 1)
         return fm_fail(FM_EINVAL, "%s: an MFT case has one prompt (INV and DIR have several)",
                        where);
-    if (c->kind != FMI_MFT && c->prompt_count < 2)
+    if (c->kind != FMV_MFT && c->prompt_count < 2)
         return fm_fail(FM_EINVAL, "%s: %s wants a list of at least two prompts", where,
-                       c->kind == FMI_INV ? "INV" : "DIR");
+                       c->kind == FMV_INV ? "INV" : "DIR");
     return FM_OK;
 }
 
-fm_status fmi_read_number(double *out, const fm_json *obj, const char *key, const char *where)
+fm_status fmv_read_number(double *out, const fm_json *obj, const char *key, const char *where)
 {
     const fm_json *v = fm_json_get(obj, key);
     if (!v)
@@ -105,14 +105,14 @@ fm_status fmi_read_number(double *out, const fm_json *obj, const char *key, cons
 static fm_status read_whole(double *out, const fm_json *obj, const char *key, double low,
                             double high, const char *where)
 {
-    fm_status rc = fmi_read_number(out, obj, key, where);
+    fm_status rc = fmv_read_number(out, obj, key, where);
     if (rc == FM_OK && !(*out >= low && *out <= high && floor(*out) == *out))
         rc = fm_fail(FM_EINVAL, "%s: generate.%s wants a whole number, %.0f to %.0f", where, key,
                      low, high);
     return rc;
 }
 
-static fm_status read_stops(fmi_case *c, const fm_json *stop, const char *where)
+static fm_status read_stops(fmv_case *c, const fm_json *stop, const char *where)
 {
     if (fm_json_is(stop, FM_JSON_STRING) && *fm_json_cstr(stop, "")) {
         c->stop[0] = fm_json_cstr(stop, "");
@@ -132,7 +132,7 @@ static fm_status read_stops(fmi_case *c, const fm_json *stop, const char *where)
 }
 
 /* Applied twice: the suite's defaults, then the case's own. */
-static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
+static fm_status read_generate(fmv_case *c, const fm_json *g, const char *where)
 {
     static const char *const known[] = {"max-tokens", "stop", "temperature",        "top-p",
                                         "top-k",      "seed", "repetition-penalty", "until",
@@ -149,17 +149,17 @@ static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
     if (rc == FM_OK)
         rc = read_whole(&max_tokens, g, "max-tokens", 1, MAX_TOKENS_LIMIT, where);
     if (rc == FM_OK)
-        rc = fmi_read_number(&temperature, g, "temperature", where);
+        rc = fmv_read_number(&temperature, g, "temperature", where);
     if (rc == FM_OK)
-        rc = fmi_read_number(&top_p, g, "top-p", where);
+        rc = fmv_read_number(&top_p, g, "top-p", where);
     if (rc == FM_OK)
         rc = read_whole(&top_k, g, "top-k", 0, 1e6, where);
     if (rc == FM_OK)
         rc = read_whole(&seed, g, "seed", 0, SEED_LIMIT, where);
     if (rc == FM_OK)
-        rc = fmi_read_number(&penalty, g, "repetition-penalty", where);
+        rc = fmv_read_number(&penalty, g, "repetition-penalty", where);
     if (rc == FM_OK)
-        rc = read_whole(&repeats, g, "repeats", 1, FMI_REPEATS_MAX, where);
+        rc = read_whole(&repeats, g, "repeats", 1, FMV_REPEATS_MAX, where);
     if (rc == FM_OK && fm_json_get(g, "until") && fm_json_get(g, "stop"))
         rc =
             fm_fail(FM_EINVAL, "%s: generate: 'until' is another word for 'stop': give one", where);
@@ -179,14 +179,14 @@ static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
     return stop ? read_stops(c, stop, where) : FM_OK;
 }
 
-fm_status fmi_check_generate(const fm_json *g, const char *where)
+fm_status fmv_check_generate(const fm_json *g, const char *where)
 {
-    fmi_case c = {.max_tokens = 1, .repeats = 1};
+    fmv_case c = {.max_tokens = 1, .repeats = 1};
     fm_sample_defaults(&c.sampling);
     return read_generate(&c, g, where);
 }
 
-static fm_status read_choices(fmi_case *c, const char *where)
+static fm_status read_choices(fmv_case *c, const char *where)
 {
     const fm_json *choices = fm_json_get(c->doc, "choices");
     const char *answer = fm_json_cstr(fm_json_get(c->doc, "answer"), NULL);
@@ -196,9 +196,9 @@ static fm_status read_choices(fmi_case *c, const char *where)
         return rc;
     c->choice_count = fm_json_count(choices);
     if (!fm_json_is(choices, FM_JSON_ARRAY) || c->choice_count < 2 ||
-        c->choice_count > FMI_CHOICES_MAX)
+        c->choice_count > FMV_CHOICES_MAX)
         return fm_fail(FM_EINVAL, "%s: 'choices' wants a list of 2 to %u strings", where,
-                       FMI_CHOICES_MAX);
+                       FMV_CHOICES_MAX);
     c->answer = c->choice_count;
     for (size_t i = 0; i < c->choice_count; i++) {
         c->choice[i] = fm_json_cstr(fm_json_at(choices, i), NULL);
@@ -210,17 +210,17 @@ static fm_status read_choices(fmi_case *c, const char *where)
         if (answer && strcmp(answer, c->choice[i]) == 0)
             c->answer = i;
     }
-    if (c->answer == c->choice_count && (c->kind == FMI_MFT || fm_json_get(c->doc, "answer")))
+    if (c->answer == c->choice_count && (c->kind == FMV_MFT || fm_json_get(c->doc, "answer")))
         return fm_fail(FM_EINVAL, "%s: 'answer' must be one of the choices, letter for letter",
                        where);
     if (strcmp(normalize, "tokens") == 0)
-        c->normalize = FMI_PER_TOKEN;
+        c->normalize = FMV_PER_TOKEN;
     else if (strcmp(normalize, "bytes") == 0)
-        c->normalize = FMI_PER_BYTE;
+        c->normalize = FMV_PER_BYTE;
     else if (strcmp(normalize, "characters") == 0)
-        c->normalize = FMI_PER_CHARACTER;
+        c->normalize = FMV_PER_CHARACTER;
     else if (strcmp(normalize, "mutual-info") == 0)
-        c->normalize = FMI_LESS_ALONE;
+        c->normalize = FMV_LESS_ALONE;
     else if (strcmp(normalize, "none") != 0)
         return fm_fail(FM_EINVAL,
                        "%s: normalize '%s' is not none, tokens, bytes, characters or mutual-info",
@@ -228,30 +228,30 @@ static fm_status read_choices(fmi_case *c, const char *where)
     return FM_OK;
 }
 
-static fm_status read_logprob(fmi_case *c, const char *where)
+static fm_status read_logprob(fmv_case *c, const char *where)
 {
     const char *direction = fm_json_cstr(fm_json_get(c->doc, "direction"), NULL);
     c->continuation = fm_json_cstr(fm_json_get(c->doc, "continuation"), "");
     if (!*c->continuation)
         return fm_fail(FM_EINVAL, "%s: 'continuation' must be a non-empty string", where);
-    fm_status rc = fmi_read_number(&c->above, c->doc, "logprob-above", where);
+    fm_status rc = fmv_read_number(&c->above, c->doc, "logprob-above", where);
     if (rc == FM_OK)
-        rc = fmi_read_number(&c->below, c->doc, "logprob-below", where);
+        rc = fmv_read_number(&c->below, c->doc, "logprob-below", where);
     if (rc == FM_OK)
-        rc = fmi_read_number(&c->margin, c->doc, "margin", where);
+        rc = fmv_read_number(&c->margin, c->doc, "margin", where);
     if (rc == FM_OK && c->margin < 0)
         rc = fm_fail(FM_EINVAL, "%s: 'margin' must not be negative", where);
     if (rc < 0)
         return rc;
     if (fm_json_get(c->doc, "pairs"))
         return FM_OK;
-    if (c->kind == FMI_DIR) {
+    if (c->kind == FMV_DIR) {
         if (!direction || (strcmp(direction, "increases") && strcmp(direction, "decreases")))
             return fm_fail(FM_EINVAL, "%s: DIR wants direction: increases or decreases", where);
         c->increases = strcmp(direction, "increases") == 0;
         return FM_OK;
     }
-    if (c->kind == FMI_INV)
+    if (c->kind == FMV_INV)
         return fm_json_get(c->doc, "margin")
                    ? FM_OK
                    : fm_fail(FM_EINVAL, "%s: INV with a continuation wants 'margin'", where);
@@ -269,7 +269,7 @@ static fm_status read_logprob(fmi_case *c, const char *where)
 
 /* Which keys say something, by what the case is scored by: a key without effect is refused, since
  * its writer believes that it tests something. */
-static fm_status check_meaning(const fmi_case *c, const char *where)
+static fm_status check_meaning(const fmv_case *c, const char *where)
 {
     enum { TEXT = 1, CHOICE = 2, BOUND = 4, INV = 8, DIR = 16, CLASS = 32, OTHER = 64 };
     static const struct {
@@ -291,11 +291,11 @@ static fm_status check_meaning(const fmi_case *c, const char *where)
         {"margin", INV | DIR, "'continuation' or 'class' and kind INV or DIR"},
         {"direction", DIR, "'continuation' or 'class' and kind DIR"},
     };
-    int is = c->scoring == FMI_SCORE_CHOICE ? CHOICE : c->scoring == FMI_SCORE_TEXT ? TEXT : OTHER;
-    if (c->scoring == FMI_SCORE_LOGPROB)
-        is = c->kind == FMI_MFT ? BOUND : c->kind == FMI_INV ? INV : DIR;
-    if (c->scoring == FMI_SCORE_CLASS)
-        is = c->kind == FMI_MFT ? CLASS : c->kind == FMI_INV ? INV : DIR;
+    int is = c->scoring == FMV_SCORE_CHOICE ? CHOICE : c->scoring == FMV_SCORE_TEXT ? TEXT : OTHER;
+    if (c->scoring == FMV_SCORE_LOGPROB)
+        is = c->kind == FMV_MFT ? BOUND : c->kind == FMV_INV ? INV : DIR;
+    if (c->scoring == FMV_SCORE_CLASS)
+        is = c->kind == FMV_MFT ? CLASS : c->kind == FMV_INV ? INV : DIR;
     for (size_t i = 0; i < FM_ARRAY_LEN(rule); i++)
         if (fm_json_get(c->doc, rule[i].key) && !(rule[i].with & is))
             return fm_fail(FM_EINVAL, "%s: '%s' says nothing here: it goes with %s", where,
@@ -303,13 +303,13 @@ static fm_status check_meaning(const fmi_case *c, const char *where)
     return FM_OK;
 }
 
-static fm_status read_scoring(fmi_case *c, const fm_json *defaults, const char *where)
+static fm_status read_scoring(fmv_case *c, const fm_json *defaults, const char *where)
 {
     bool expect = fm_json_get(c->doc, "expect") != NULL;
     bool choices = fm_json_get(c->doc, "choices") != NULL;
     bool continuation = fm_json_get(c->doc, "continuation") != NULL;
-    c->scoring = choices ? FMI_SCORE_CHOICE : continuation ? FMI_SCORE_LOGPROB : FMI_SCORE_TEXT;
-    int others = fmi_scorings_of(c, &c->scoring);
+    c->scoring = choices ? FMV_SCORE_CHOICE : continuation ? FMV_SCORE_LOGPROB : FMV_SCORE_TEXT;
+    int others = fmv_scorings_of(c, &c->scoring);
     if (expect + choices + continuation + others > 1)
         return fm_fail(FM_EINVAL,
                        "%s: want one of 'expect', 'choices', 'continuation', 'perplexity', "
@@ -317,7 +317,7 @@ static fm_status read_scoring(fmi_case *c, const fm_json *defaults, const char *
                        where);
     fm_status rc = check_meaning(c, where);
     if (rc == FM_OK && others)
-        return fmi_scoring_read(c, where);
+        return fmv_scoring_read(c, where);
     if (rc == FM_OK && choices)
         return read_choices(c, where);
     if (rc == FM_OK && continuation)
@@ -327,12 +327,12 @@ static fm_status read_scoring(fmi_case *c, const fm_json *defaults, const char *
     if (rc == FM_OK)
         rc = read_generate(c, fm_json_get(c->doc, "generate"), where);
     if (rc == FM_OK)
-        rc = fmi_filters_read(c, where);
-    return rc == FM_OK ? fmi_expect_read(c, where) : rc;
+        rc = fmv_filters_read(c, where);
+    return rc == FM_OK ? fmv_expect_read(c, where) : rc;
 }
 
 /* generate as it came out of defaults and case, so that one and the same has one digest. */
-static fm_json *resolved_generate(const fmi_case *c)
+static fm_json *resolved_generate(const fmv_case *c)
 {
     const fm_sample_params *p = &c->sampling;
     fm_json *o = fm_json_new_object(), *stop = fm_json_new_array();
@@ -364,7 +364,7 @@ static fm_json *resolved_generate(const fmi_case *c)
 
 /* The digest covers what the verdict depends on: everything but the name, the note and what the
  * case is filed under, and `generate` as resolved; not the case's neighbours. */
-static fm_status take_digest(fmi_case *c)
+static fm_status take_digest(fmv_case *c)
 {
     fm_buf text;
     fm_json *o = fm_json_new_object();
@@ -375,7 +375,7 @@ static fm_status take_digest(fmi_case *c)
             strcmp(key, "capability") && strcmp(key, "tags"))
             rc = fm_json_set(o, key, fm_json_ref(fm_json_iter_value(it)));
     }
-    if (rc == FM_OK && c->scoring == FMI_SCORE_TEXT)
+    if (rc == FM_OK && c->scoring == FMV_SCORE_TEXT)
         rc = fm_json_set(o, "generate", resolved_generate(c));
     fm_buf_init(&text, 0);
     if (rc == FM_OK)
@@ -395,19 +395,19 @@ static bool one_line(const char *s)
     return true;
 }
 
-static fm_status need_name(fmi_case *c, const char *what)
+static fm_status need_name(fmv_case *c, const char *what)
 {
     const char *name = fm_json_cstr(fm_json_get(c->doc, "name"), "");
     if (!fm_json_is(c->doc, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: a case is a mapping", what);
-    if (!*name || strlen(name) > FMI_CASE_NAME_MAX || !one_line(name))
+    if (!*name || strlen(name) > FMV_CASE_NAME_MAX || !one_line(name))
         return fm_fail(FM_EINVAL, "%s: a case's 'name' must be one line of 1 to %u bytes", what,
-                       FMI_CASE_NAME_MAX);
+                       FMV_CASE_NAME_MAX);
     c->name = fm_strdup(name);
     return c->name ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status need_ignore_case(fmi_case *c, const char *where)
+static fm_status need_ignore_case(fmv_case *c, const char *where)
 {
     const fm_json *v = fm_json_get(c->doc, "ignore-case");
     if (v && !fm_json_is(v, FM_JSON_BOOL))
@@ -416,7 +416,7 @@ static fm_status need_ignore_case(fmi_case *c, const char *where)
     return FM_OK;
 }
 
-fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, const char *what)
+fm_status fmv_case_init(fmv_case *c, fm_json *doc, const fm_json *defaults, const char *what)
 {
     static const char *const known[] = {"name",
                                         "kind",
@@ -470,18 +470,18 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
     if (rc == FM_OK)
         rc = read_scoring(c, defaults, where);
     if (rc == FM_OK)
-        rc = fmi_form_read(c, where);
+        rc = fmv_form_read(c, where);
     if (rc == FM_OK)
         rc = take_digest(c);
     if (rc < 0)
-        fmi_case_release(c);
+        fmv_case_release(c);
     return rc;
 }
 
-void fmi_case_release(fmi_case *c)
+void fmv_case_release(fmv_case *c)
 {
-    fmi_expect_release(c);
-    fmi_filters_release(c);
+    fmv_expect_release(c);
+    fmv_filters_release(c);
     fm_free(c->name);
     fm_json_free(c->doc);
     memset(c, 0, sizeof *c);

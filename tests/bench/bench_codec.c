@@ -56,20 +56,20 @@ static void load(file *f, const char *path)
 }
 
 typedef struct sums {
-    uint64_t raw, coded, codec[FMI_CODEC_COUNT], codec_raw[FMI_CODEC_COUNT];
+    uint64_t raw, coded, codec[FMS_CODEC_COUNT], codec_raw[FMS_CODEC_COUNT];
     double encode_s, decode_s, copy_s, hash_s;
 } sums;
 
-static void run_leaf(sums *s, fmi_coder *c, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+static void run_leaf(sums *s, fms_coder *c, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                      const uint8_t *parent)
 {
     uint8_t codec;
     double t0 = cpu_s();
     fm_buf_clear(out);
-    must(fmi_leaf_encode(c, out, &codec, at, leaf, parent));
+    must(fms_leaf_encode(c, out, &codec, at, leaf, parent));
     double t1 = cpu_s();
-    uint8_t *back = fmi_coder_scratch(c, 1);
-    must(fmi_leaf_decode(c, back, leaf.len, codec, at, fm_buf_span(out), parent));
+    uint8_t *back = fms_coder_scratch(c, 1);
+    must(fms_leaf_decode(c, back, leaf.len, codec, at, fm_buf_span(out), parent));
     double t2 = cpu_s();
     if (memcmp(back, leaf.data, leaf.len) != 0) {
         fprintf(stderr, "bench_codec: a leaf came back different\n");
@@ -90,7 +90,7 @@ static void run_leaf(sums *s, fmi_coder *c, fm_buf *out, const fmi_leaf_at *at, 
     s->codec_raw[codec] += leaf.len;
 }
 
-static sums run(const file *f, const file *p, bool slow, fmi_coder *c, fm_buf *out)
+static sums run(const file *f, const file *p, bool slow, fms_coder *c, fm_buf *out)
 {
     sums s = {0};
     for (size_t k = 0; k < fm_st_count(f->st); k++) {
@@ -99,7 +99,7 @@ static sums run(const file *f, const file *p, bool slow, fmi_coder *c, fm_buf *o
         const fm_st_tensor *pt = p ? fm_st_find(p->st, t->name) : NULL;
         bool fits = pt && pt->dtype == t->dtype && fm_shape_eq(&pt->shape, &t->shape);
         for (size_t at = 0; at < bytes.len; at += FM_LEAF_BYTES) {
-            fmi_leaf_at where = fmi_leaf_at_of(t->dtype, &t->shape, at / FM_LEAF_BYTES);
+            fms_leaf_at where = fms_leaf_at_of(t->dtype, &t->shape, at / FM_LEAF_BYTES);
             where.slow = slow;
             fm_span leaf = fm_span_of(bytes.data + at, FM_MIN(bytes.len - at, FM_LEAF_BYTES));
             run_leaf(&s, c, out, &where, leaf, fits ? fm_st_bytes(p->st, pt).data + at : NULL);
@@ -118,8 +118,8 @@ int main(int argc, char **argv)
     load(&f, argv[2]);
     if (argc > 3)
         load(&p, argv[3]);
-    fmi_coder *c;
-    must(fmi_coder_new(&c));
+    fms_coder *c;
+    must(fms_coder_new(&c));
     fm_buf out;
     fm_buf_init(&out, 0);
     sums best = {0};
@@ -137,12 +137,12 @@ int main(int argc, char **argv)
     printf("%-24s %6.2f %% of %.1f MB  encode %.2f GB/s  decode %.2f  (memcpy %.1f, SHA-256 %.2f)",
            argv[1], 100.0 * (double)best.coded / (double)best.raw, gb * 1e3, gb / best.encode_s,
            gb / best.decode_s, gb / best.copy_s, gb / best.hash_s);
-    for (uint8_t k = 0; k < FMI_CODEC_COUNT; k++)
+    for (uint8_t k = 0; k < FMS_CODEC_COUNT; k++)
         if (best.codec_raw[k])
-            printf(" %s %.1f%%", fmi_codec_name(k),
+            printf(" %s %.1f%%", fms_codec_name(k),
                    100.0 * (double)best.codec_raw[k] / (double)best.raw);
     printf("\n");
     fm_buf_release(&out);
-    fmi_coder_free(c);
+    fms_coder_free(c);
     return 0;
 }

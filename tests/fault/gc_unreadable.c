@@ -231,10 +231,10 @@ static void flip(const bench *b, uint64_t bit)
 static void every_bit_of_the_frame(void **state)
 {
     bench b = make();
-    const uint64_t recipes = 12 * 8, footer = (b.sound.len - FMI_PACK_FOOTER_BYTES) * 8;
+    const uint64_t recipes = 12 * 8, footer = (b.sound.len - FMS_PACK_FOOTER_BYTES) * 8;
     (void)state;
-    for (uint64_t i = 0; i < 8 * (FMI_PACK_HEADER_BYTES + FMI_PACK_FOOTER_BYTES); i++) {
-        uint64_t bit = i < 8 * FMI_PACK_HEADER_BYTES ? i : footer + i - 8 * FMI_PACK_HEADER_BYTES;
+    for (uint64_t i = 0; i < 8 * (FMS_PACK_HEADER_BYTES + FMS_PACK_FOOTER_BYTES); i++) {
+        uint64_t bit = i < 8 * FMS_PACK_HEADER_BYTES ? i : footer + i - 8 * FMS_PACK_HEADER_BYTES;
         if (bit == recipes)
             continue;
         flip(&b, bit);
@@ -254,18 +254,18 @@ static void bits_of_the_records(void **state)
     bench b = make();
     const char *set = getenv("FM_GC_STRIDE");
     const uint64_t stride = set ? strtoull(set, NULL, 10) : 7;
-    fmi_record rec;
+    fms_record rec;
     (void)state;
-    tk_ok(fmi_record_parse(&rec,
-                           fm_span_of(b.sound.data + FMI_PACK_HEADER_BYTES,
-                                      b.sound.len - FMI_PACK_HEADER_BYTES - FMI_PACK_FOOTER_BYTES),
+    tk_ok(fms_record_parse(&rec,
+                           fm_span_of(b.sound.data + FMS_PACK_HEADER_BYTES,
+                                      b.sound.len - FMS_PACK_HEADER_BYTES - FMS_PACK_FOOTER_BYTES),
                            "child"));
-    const uint64_t first = 8 * FMI_PACK_HEADER_BYTES, head = first + 8 * rec.head_bytes;
+    const uint64_t first = 8 * FMS_PACK_HEADER_BYTES, head = first + 8 * rec.head_bytes;
     for (uint64_t bit = first; bit < head; bit += stride) {
         flip(&b, bit);
         must_refuse(&b, FM_ECORRUPT, "--repair");
     }
-    for (uint64_t bit = head; bit < 8 * (b.sound.len - FMI_PACK_FOOTER_BYTES); bit += 997) {
+    for (uint64_t bit = head; bit < 8 * (b.sound.len - FMS_PACK_FOOTER_BYTES); bit += 997) {
         flip(&b, bit);
         fm_ignore(collect(&b, false, "now"), "it may refuse");
         fm_ignore(collect(&b, true, "now"), "likewise");
@@ -382,7 +382,7 @@ static void a_pack_of_a_newer_fmstore(void **state)
     char hex[FM_HEX_CHARS + 1], command[600];
     (void)state;
     index_of(&b, command, sizeof command);
-    fm_put_u32(b.sound.data + 8, FMI_PACK_VERSION + 1);
+    fm_put_u32(b.sound.data + 8, FMS_PACK_VERSION + 1);
     assert_int_equal(unlink(b.pack), 0);
     assert_int_equal(system(command), 0);
     tk_ok(fm_sha256(&sum, b.sound.data, b.sound.len));
@@ -405,7 +405,7 @@ static void a_pack_of_a_newer_fmstore(void **state)
     assert_true(fm_repo_gc(r, &o, &report) != FM_OK);
     fm_repo_close(r);
     assert_true(fm_path_exists(newer));
-    fm_put_u32(b.sound.data + 8, FMI_PACK_VERSION);
+    fm_put_u32(b.sound.data + 8, FMS_PACK_VERSION);
     assert_int_equal(unlink(newer), 0);
     restore(&b);
     is_whole(&b);
@@ -440,32 +440,32 @@ static void a_list_from_before_is_not_honoured(void **state)
 static void a_version_that_lands_meanwhile_keeps_what_it_needs(void **state)
 {
     bench b = make();
-    fmi_gc *g;
+    fms_gc *g;
     fm_store *s, *writer;
-    fmi_gc_opts o = {.now = 1000, .expire = INT64_MAX, .depth = FMI_CHAIN_MAX};
+    fms_gc_opts o = {.now = 1000, .expire = INT64_MAX, .depth = FMS_CHAIN_MAX};
     fm_repo *r;
     (void)state;
     tk_ok(fm_repo_open(&r, b.dir));
     writer = fm_repo_store(r);
     tk_ok(fm_store_lease(writer, true, "test"));
     tk_ok(fm_store_open(&s, b.dir));
-    tk_ok(fmi_gc_open(&g, s, &o));
+    tk_ok(fms_gc_open(&g, s, &o));
     fm_digest early = put(r, 6, NULL); /* gc has looked, and marks it first of all */
-    tk_ok(fmi_gc_reach(g, &early, 3));
-    tk_ok(fmi_gc_reach(g, &b.child, 1));
+    tk_ok(fms_gc_reach(g, &early, 3));
+    tk_ok(fms_gc_reach(g, &b.child, 1));
     fm_digest late = put(r, 8, &b.stray); /* its lease is older than the list: it is stored */
     fm_object_info info;
     tk_ok(fm_store_info(writer, &info, &late));
     assert_int_equal(info.chain_depth, 1);
-    tk_ok(fmi_gc_condemn(g, NULL, 0));
-    tk_ok(fmi_gc_rewrite(g));
+    tk_ok(fms_gc_condemn(g, NULL, 0));
+    tk_ok(fms_gc_rewrite(g));
     fm_store_lease_end(writer); /* its ref has moved */
-    tk_ok(fmi_gc_enter(g));
-    tk_ok(fmi_gc_reach(g, &b.child, 1));
-    tk_ok(fmi_gc_reach(g, &late, 2));
-    tk_ok(fmi_gc_remove(g));
-    tk_ok(fmi_gc_leave(g));
-    fmi_gc_close(g);
+    tk_ok(fms_gc_enter(g));
+    tk_ok(fms_gc_reach(g, &b.child, 1));
+    tk_ok(fms_gc_reach(g, &late, 2));
+    tk_ok(fms_gc_remove(g));
+    tk_ok(fms_gc_leave(g));
+    fms_gc_close(g);
     fm_store_close(s);
     fm_repo_close(r);
     tk_ok(fm_store_open(&s, b.dir));
@@ -481,19 +481,19 @@ static void a_version_that_lands_meanwhile_keeps_what_it_needs(void **state)
 static void a_pack_that_comes_meanwhile_stops_the_deletion(void **state)
 {
     bench b = make();
-    fmi_gc *g;
+    fms_gc *g;
     fm_store *s;
-    fmi_gc_opts o = {.now = 1000, .expire = INT64_MAX, .depth = FMI_CHAIN_MAX};
+    fms_gc_opts o = {.now = 1000, .expire = INT64_MAX, .depth = FMS_CHAIN_MAX};
     char *other = fm_asprintf("%s/packs/%064d.pack", b.dir, 7);
     (void)state;
     tk_ok(fm_store_open(&s, b.dir));
-    tk_ok(fmi_gc_open(&g, s, &o));
-    tk_ok(fmi_gc_reach(g, &b.child, 1));
-    tk_ok(fmi_gc_condemn(g, NULL, 0));
-    tk_ok(fmi_gc_rewrite(g));
+    tk_ok(fms_gc_open(&g, s, &o));
+    tk_ok(fms_gc_reach(g, &b.child, 1));
+    tk_ok(fms_gc_condemn(g, NULL, 0));
+    tk_ok(fms_gc_rewrite(g));
     tk_ok(fm_write_file(other, b.sound.data, b.sound.len / 2));
-    assert_int_equal(fmi_gc_enter(g), FM_ECORRUPT);
-    fmi_gc_close(g);
+    assert_int_equal(fms_gc_enter(g), FM_ECORRUPT);
+    fms_gc_close(g);
     expect(s, 7, &b.stray);
     fm_store_close(s);
     fm_free(other);
@@ -564,7 +564,7 @@ static void a_damaged_frame_is_mended_from_its_records(void **state)
                             8 * 8,
                             12 * 8 + 1,
                             8 * 20,
-                            8 * (b.sound.len - FMI_PACK_FOOTER_BYTES),
+                            8 * (b.sound.len - FMS_PACK_FOOTER_BYTES),
                             8 * (b.sound.len - 1)};
     (void)state;
     for (size_t i = 0; i <= FM_ARRAY_LEN(bit); i++) {
@@ -574,7 +574,7 @@ static void a_damaged_frame_is_mended_from_its_records(void **state)
         if (i < FM_ARRAY_LEN(bit))
             flip(&b, bit[i]);
         else
-            write_pack(&b, b.sound.data, b.sound.len - FMI_PACK_FOOTER_BYTES);
+            write_pack(&b, b.sound.data, b.sound.len - FMS_PACK_FOOTER_BYTES);
         tk_ok(fm_repo_open(&r, b.dir));
         tk_ok(fm_repo_repair(r, b.dir, &report));
         assert_int_equal(report.packs, 1);

@@ -127,7 +127,7 @@ static char *copy_pack(const repo *from, const repo *to, unsigned i, size_t byte
         fm_buf b;
         fm_buf_init(&b, 0);
         tk_ok(fm_read_file(&b, path, 1 << 24));
-        if (memcmp(b.data + FMI_PACK_HEADER_BYTES + 32, from->id[i].b, 32) == 0) {
+        if (memcmp(b.data + FMS_PACK_HEADER_BYTES + 32, from->id[i].b, 32) == 0) {
             char *rel = fm_asprintf("packs/%s", names.name[k]);
             out = in(to, rel);
             tk_ok(fm_write_file(out, b.data, FM_MIN(bytes, b.len)));
@@ -205,7 +205,7 @@ static void a_damaged_parent_does_not_cost_its_child(void **state)
     fm_buf b;
     fm_buf_init(&b, 0);
     tk_ok(fm_read_file(&b, path, 1 << 24));
-    b.data[FMI_PACK_HEADER_BYTES + 320 + 20] ^= 4; /* the payload: the head stays sound */
+    b.data[FMS_PACK_HEADER_BYTES + 320 + 20] ^= 4; /* the payload: the head stays sound */
     tk_ok(fm_write_file(path, b.data, b.len));
     fm_store *s;
     uint8_t child[BYTES], back[BYTES];
@@ -254,7 +254,7 @@ static void a_pack_of_lying_heads_costs_no_more_than_reading_it(void **state)
     uint8_t *p = fm_calloc(1, len);
     uint32_t leaves = 150000;
     fm_digest none = {{0}};
-    fmi_pack_header(p, 0);
+    fms_pack_header(p, 0);
     for (size_t at = 64; at + 256 < len; at += 64) {
         memcpy(p + at,
                "\x93"
@@ -265,7 +265,7 @@ static void a_pack_of_lying_heads_costs_no_more_than_reading_it(void **state)
     for (size_t at = 64 + 64; at + 256 < len;
          at += 64) /* each record's leaf count lies in the next */
         fm_put_u32(p + at + 48, leaves);
-    fmi_pack_footer(p + len - 64, 1, len, &none);
+    fms_pack_footer(p + len - 64, 1, len, &none);
     char name[100];
     snprintf(name, sizeof name, "packs/%064d.pack", 7);
     char *path = in(&y, name);

@@ -54,9 +54,9 @@ static fm_status keep_result(void)
                    back = {0};
     fm_buf text;
     fm_buf_init(&text, 0);
-    fm_status rc = fmi_result_encode(&text, &r);
+    fm_status rc = fmv_result_encode(&text, &r);
     if (rc == FM_OK)
-        rc = fmi_result_decode(&back, fm_buf_span(&text));
+        rc = fmv_result_decode(&back, fm_buf_span(&text));
     fm_free(back.output);
     fm_free(back.answer);
     fm_free(back.detail);
@@ -72,17 +72,17 @@ static fm_status grade_answer(void)
         "     {is-json: {propertyNames: {pattern: a}, properties: {a: {enum: [1]}}}},\n"
         "     {contains-json: true}, {levenshtein: x}, {rouge-n: a b}, {rouge-l: a b},\n"
         "     {bleu: [a b, c], metric: m}, {gleu: a b}, {assert-set: [{contains: zz}]}]}\n";
-    const fmi_answer said = {.text = fm_span_str("{\"a\": 1}"), .finish = "stop"};
+    const fmv_answer said = {.text = fm_span_str("{\"a\": 1}"), .finish = "stop"};
     fm_suite *s = NULL;
-    fmi_metrics m = {.count = 0};
-    fmi_grade g = {0};
+    fmv_metrics m = {.count = 0};
+    fmv_grade g = {0};
     fm_buf detail;
     fm_buf_init(&detail, 0);
     fm_status rc = fm_suite_parse(&s, fm_span_str(expect), "t");
     if (rc == FM_OK)
-        rc = fmi_expect_grade(&s->cases[0], &said, &g, &detail, &m);
+        rc = fmv_expect_grade(&s->cases[0], &said, &g, &detail, &m);
     if (rc == FM_OK) {
-        fm_json *o = fmi_metrics_json(&m);
+        fm_json *o = fmv_metrics_json(&m);
         rc = o ? FM_OK : FM_ENOMEM;
         fm_json_free(o);
         assert_true(!g.holds && m.count == 1);

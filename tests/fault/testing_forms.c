@@ -50,7 +50,7 @@ static fm_status measure(void)
         run.result[i].numbers = (fm_case_numbers){0.5, 0.5, 0.5, 1, 2};
     }
     if (rc == FM_OK)
-        rc = fmi_measures_take(&run);
+        rc = fmv_measures_take(&run);
     if (rc == FM_OK) {
         fm_json *j = fm_suite_measures_json(&run);
         rc = j ? FM_OK : FM_ENOMEM;

@@ -16,11 +16,11 @@ typedef struct step {
     size_t n;
 } step;
 
-static void fit(fmi_adamw_fit *f, const step *s)
+static void fit(fms_adamw_fit *f, const step *s)
 {
     memset(f, 0, sizeof *f);
-    fmi_adamw_fit_v(f, s->x[V1], s->x[V0], s->x[M0], s->x[M1], s->n);
-    fmi_adamw_fit_w(f, s->x[W1], s->x[W0], s->x[M1], s->x[V1], s->n);
+    fms_adamw_fit_v(f, s->x[V1], s->x[V0], s->x[M0], s->x[M1], s->n);
+    fms_adamw_fit_w(f, s->x[W1], s->x[W0], s->x[M1], s->x[V1], s->n);
 }
 
 static void pytorchs_steps_follow_from_the_first_moment(void **state)
@@ -33,7 +33,7 @@ static void pytorchs_steps_follow_from_the_first_moment(void **state)
     const uint8_t *at = file.data;
     for (int k = 0; k < 2; k++) {
         step s = {.n = fm_get_u32(at)};
-        fmi_adamw_fit f;
+        fms_adamw_fit f;
         at += 4;
         for (int a = 0; a < ARRAYS; a++, at += 4 * s.n)
             s.x[a] = fm_memdup(at, 4 * s.n);
@@ -60,7 +60,7 @@ static void our_trainers_weights_follow_exactly(void **state)
     float *g = fm_calloc(N, sizeof *g);
     fm_backend *be = NULL;
     fm_pool *pool = NULL;
-    fmi_adamw_fit f;
+    fms_adamw_fit f;
     (void)state;
     tk_ok(fm_pool_new(&pool, 1));
     tk_ok(fmi_cpu_open_isa(&be, pool, NULL));
@@ -89,7 +89,7 @@ static void noise_fits_nothing_and_breaks_nothing(void **state)
 {
     enum { N = 1000 };
     step s = {.n = N};
-    fmi_adamw_fit f;
+    fms_adamw_fit f;
     (void)state;
     for (uint64_t round = 0; round < 4; round++) {
         for (uint64_t a = 0; a < ARRAYS; a++) {
@@ -110,19 +110,19 @@ static void noise_fits_nothing_and_breaks_nothing(void **state)
 
 static void parameters_come_back_and_bad_ones_do_not(void **state)
 {
-    const fmi_adamw_scalars s = {0.1f, 0.999f, 0.001f, 1.0f, 1e-3f, 0.5f, 1e-8f};
-    fmi_adamw_scalars back;
-    uint8_t bytes[FMI_ADAMW_BYTES];
+    const fms_adamw_scalars s = {0.1f, 0.999f, 0.001f, 1.0f, 1e-3f, 0.5f, 1e-8f};
+    fms_adamw_scalars back;
+    uint8_t bytes[FMS_ADAMW_BYTES];
     (void)state;
-    fmi_adamw_put(bytes, &s);
-    tk_ok(fmi_adamw_get(&back, fm_span_of(bytes, sizeof bytes)));
+    fms_adamw_put(bytes, &s);
+    tk_ok(fms_adamw_get(&back, fm_span_of(bytes, sizeof bytes)));
     assert_memory_equal(&back, &s, sizeof s);
-    tk_fails(fmi_adamw_get(&back, fm_span_of(bytes, 27)), FM_ECORRUPT, "27");
+    tk_fails(fms_adamw_get(&back, fm_span_of(bytes, 27)), FM_ECORRUPT, "27");
     fm_put_u32(bytes + 12, 0x7f800000u);
-    tk_fails(fmi_adamw_get(&back, fm_span_of(bytes, 28)), FM_ECORRUPT, "parameter 3");
+    tk_fails(fms_adamw_get(&back, fm_span_of(bytes, 28)), FM_ECORRUPT, "parameter 3");
     fm_put_u32(bytes + 12, 0);
     fm_put_u32(bytes, 0);
-    tk_fails(fmi_adamw_get(&back, fm_span_of(bytes, 28)), FM_ECORRUPT, "beta1");
+    tk_fails(fms_adamw_get(&back, fm_span_of(bytes, 28)), FM_ECORRUPT, "beta1");
 }
 
 int main(void)

@@ -196,30 +196,30 @@ static fm_status no_read(void *ctx, uint32_t input, uint64_t offset, void *dst, 
 
 static void recipes_that_do_not_fit_are_refused(void **state)
 {
-    const fmi_adamw_scalars ok = {0.1f, 0.999f, 0.001f, 1.0f, 1e-3f, 0.5f, 1e-8f};
-    uint8_t params[FMI_ADAMW_BYTES];
-    fmi_form f = {FM_F32, {2, {ROWS, COLS}}, N * 4};
-    fmi_inputs in = {.child = f, .input = {f, f, f}, .count = 3, .read = no_read};
+    const fms_adamw_scalars ok = {0.1f, 0.999f, 0.001f, 1.0f, 1e-3f, 0.5f, 1e-8f};
+    uint8_t params[FMS_ADAMW_BYTES];
+    fms_form f = {FM_F32, {2, {ROWS, COLS}}, N * 4};
+    fms_inputs in = {.child = f, .input = {f, f, f}, .count = 3, .read = no_read};
     (void)state;
-    fmi_adamw_put(params, &ok);
-    fmi_recipe r = {FMI_OP_ADAMW, FMI_ADAMW_WEIGHTS, fm_span_of(params, sizeof params)};
-    tk_ok(fmi_recipe_check(&r, &in));
+    fms_adamw_put(params, &ok);
+    fms_recipe r = {FMS_OP_ADAMW, FMS_ADAMW_WEIGHTS, fm_span_of(params, sizeof params)};
+    tk_ok(fms_recipe_check(&r, &in));
     in.count = 2;
-    tk_fails(fmi_recipe_check(&r, &in), FM_ECORRUPT, "three");
+    tk_fails(fms_recipe_check(&r, &in), FM_ECORRUPT, "three");
     in.count = 3;
     in.input[2].shape.dim[0] = 1;
-    tk_fails(fmi_recipe_check(&r, &in), FM_ECORRUPT, "one shape");
+    tk_fails(fms_recipe_check(&r, &in), FM_ECORRUPT, "one shape");
     in.input[2] = f;
     in.input[1].dtype = FM_I32;
-    tk_fails(fmi_recipe_check(&r, &in), FM_ECORRUPT, "F32");
+    tk_fails(fms_recipe_check(&r, &in), FM_ECORRUPT, "F32");
     in.input[1] = f;
-    r.mode = FMI_ADAMW_MODES;
-    tk_fails(fmi_recipe_check(&r, &in), FM_EVERSION, "newer");
+    r.mode = FMS_ADAMW_MODES;
+    tk_fails(fms_recipe_check(&r, &in), FM_EVERSION, "newer");
     r.mode = 32;
-    tk_fails(fmi_recipe_check(&r, &in), FM_EVERSION, "newer");
+    tk_fails(fms_recipe_check(&r, &in), FM_EVERSION, "newer");
     r.mode = 0;
     r.params.len--;
-    tk_fails(fmi_recipe_check(&r, &in), FM_ECORRUPT, "parameters");
+    tk_fails(fms_recipe_check(&r, &in), FM_ECORRUPT, "parameters");
 }
 
 int main(void)

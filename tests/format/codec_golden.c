@@ -197,8 +197,8 @@ static void golden_leaves_of_the_slow_level_decode(void **state)
                   {FM_F32, "tests/fuzz/corpora/codec/ctx_17_mixed_F32"}};
     enum { ELEMS = 4300 };
     static uint8_t parent[4 * ELEMS], want[4 * ELEMS], back[4 * ELEMS];
-    fmi_coder *c;
-    tk_ok(fmi_coder_new(&c));
+    fms_coder *c;
+    tk_ok(fms_coder_new(&c));
     for (size_t d = 0; d < FM_ARRAY_LEN(leaves); d++) {
         size_t width = leaves[d].dtype == FM_F32 ? 4 : 2;
         for (size_t i = 0; i < sizeof parent; i++)
@@ -218,15 +218,15 @@ static void golden_leaves_of_the_slow_level_decode(void **state)
         fm_buf coded;
         fm_buf_init(&coded, 0);
         tk_ok(fm_read_file(&coded, path, 1 << 20));
-        assert_int_equal(coded.data[0], FMI_CODEC_MIXED);
-        fmi_leaf_at at = {leaves[d].dtype, 300 * width, 0, false};
+        assert_int_equal(coded.data[0], FMS_CODEC_MIXED);
+        fms_leaf_at at = {leaves[d].dtype, 300 * width, 0, false};
         fm_span rest = fm_span_of(coded.data + 4, coded.len - 4);
-        tk_ok(fmi_leaf_decode(c, back, ELEMS * width, FMI_CODEC_MIXED, &at, rest, parent));
+        tk_ok(fms_leaf_decode(c, back, ELEMS * width, FMS_CODEC_MIXED, &at, rest, parent));
         assert_memory_equal(back, want, ELEMS * width);
         fm_buf_release(&coded);
         fm_free(path);
     }
-    fmi_coder_free(c);
+    fms_coder_free(c);
 }
 
 int main(void)

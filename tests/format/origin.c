@@ -15,7 +15,7 @@ static const fm_dtype TYPE[] = {FM_Q8_0, FM_Q4_0, FM_Q4_1, FM_Q5_0,  FM_Q5_1,
 
 typedef struct pair {
     fm_buf blocks, rest;
-    fmi_origin o;
+    fms_origin o;
     bool fits;
 } pair;
 
@@ -36,14 +36,14 @@ static pair encode(const float *y, size_t bytes)
     pair p = {.fits = false};
     fm_buf_init(&p.blocks, 0);
     fm_buf_init(&p.rest, 0);
-    if (!fmi_origin_find(&p.o, FM_F32, fm_span_of(y, bytes)))
+    if (!fms_origin_find(&p.o, FM_F32, fm_span_of(y, bytes)))
         return p;
-    tk_ok(fmi_origin_encode(&p.blocks, &p.rest, &p.fits, &p.o, FM_F32, fm_span_of(y, bytes)));
+    tk_ok(fms_origin_encode(&p.blocks, &p.rest, &p.fits, &p.o, FM_F32, fm_span_of(y, bytes)));
     if (p.fits) {
         uint8_t *back = fm_malloc(bytes + 1);
         back[bytes] = 42;
-        assert_int_equal(p.blocks.len, fmi_origin_block_bytes(p.o.type, FM_F32, bytes));
-        tk_ok(fmi_origin_decode(back, bytes, FM_F32, p.o.type, fm_buf_span(&p.blocks),
+        assert_int_equal(p.blocks.len, fms_origin_block_bytes(p.o.type, FM_F32, bytes));
+        tk_ok(fms_origin_decode(back, bytes, FM_F32, p.o.type, fm_buf_span(&p.blocks),
                                 fm_buf_span(&p.rest)));
         assert_memory_equal(back, y, bytes);
         assert_int_equal(back[bytes], 42);
@@ -119,17 +119,17 @@ static void altered_blocks_are_exceptions(void **state)
 static void what_has_no_origin_is_refused(void **state)
 {
     float *y = fm_malloc(N * sizeof *y);
-    fmi_origin o;
+    fms_origin o;
     (void)state;
     for (size_t i = 0; i < N; i++)
         y[i] = (float)fm_rng_normal(1, 0, i);
     const fm_span leaf = fm_span_of(y, N * sizeof *y);
-    assert_false(fmi_origin_find(&o, FM_F32, leaf));
-    assert_false(fmi_origin_find(&o, FM_BF16, leaf));
-    assert_false(fmi_origin_find(&o, FM_F32, fm_span_of(y, 0)));
+    assert_false(fms_origin_find(&o, FM_F32, leaf));
+    assert_false(fms_origin_find(&o, FM_BF16, leaf));
+    assert_false(fms_origin_find(&o, FM_F32, fm_span_of(y, 0)));
     for (size_t i = 0; i < N; i++) /* bfloat16 in float32 */
         y[i] = fm_bf16_to_f32(fm_f32_to_bf16(y[i]));
-    assert_false(fmi_origin_find(&o, FM_F32, leaf));
+    assert_false(fms_origin_find(&o, FM_F32, leaf));
     for (size_t i = 0; i < N; i++) { /* any bits */
         const uint32_t u = (uint32_t)fm_rng_u64(2, 0, i);
         memcpy(&y[i], &u, 4);
@@ -158,15 +158,15 @@ static void hostile_bytes_are_refused(void **state)
     assert_true(p.fits);
     const fm_span b = fm_buf_span(&p.blocks), r = fm_buf_span(&p.rest);
     for (size_t cut = 0; cut < r.len; cut++)
-        tk_fails(fmi_origin_decode(dst, bytes, FM_F32, FM_Q4_1, b, fm_span_of(r.data, cut)),
+        tk_fails(fms_origin_decode(dst, bytes, FM_F32, FM_Q4_1, b, fm_span_of(r.data, cut)),
                  FM_ECORRUPT, "exceptions");
-    tk_fails(fmi_origin_decode(dst, bytes, FM_F32, FM_Q4_1, fm_span_of(b.data, b.len - 1), r),
+    tk_fails(fms_origin_decode(dst, bytes, FM_F32, FM_Q4_1, fm_span_of(b.data, b.len - 1), r),
              FM_ECORRUPT, "Q4_1");
-    tk_fails(fmi_origin_decode(dst, bytes, FM_F32, FM_Q4_0, b, r), FM_ECORRUPT, "Q4_0");
-    tk_fails(fmi_origin_decode(dst, bytes, FM_F32, FM_F16, b, r), FM_ECORRUPT, "F16");
-    tk_fails(fmi_origin_decode(dst, bytes, FM_BF16, FM_Q4_1, b, r), FM_ECORRUPT, "BF16");
+    tk_fails(fms_origin_decode(dst, bytes, FM_F32, FM_Q4_0, b, r), FM_ECORRUPT, "Q4_0");
+    tk_fails(fms_origin_decode(dst, bytes, FM_F32, FM_F16, b, r), FM_ECORRUPT, "F16");
+    tk_fails(fms_origin_decode(dst, bytes, FM_BF16, FM_Q4_1, b, r), FM_ECORRUPT, "BF16");
     fm_put_u32(p.rest.data + 4, N / 32);
-    tk_fails(fmi_origin_decode(dst, bytes, FM_F32, FM_Q4_1, b, r), FM_ECORRUPT, "exception");
+    tk_fails(fms_origin_decode(dst, bytes, FM_F32, FM_Q4_1, b, r), FM_ECORRUPT, "exception");
     release(&p);
     fm_free(y);
     fm_free(dst);

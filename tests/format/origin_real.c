@@ -29,24 +29,24 @@ static double thread_seconds(void)
 static void check_leaf(tally *t, fm_dtype type, const float *wide, size_t bytes)
 {
     const fm_span leaf = fm_span_of(wide, bytes);
-    fmi_origin o;
+    fms_origin o;
     fm_buf blocks, rest;
     bool fits = false;
     fm_buf_init(&blocks, 0);
     fm_buf_init(&rest, 0);
     const double begin = thread_seconds();
-    if (fmi_origin_find(&o, FM_F32, leaf))
-        tk_ok(fmi_origin_encode(&blocks, &rest, &fits, &o, FM_F32, leaf));
+    if (fms_origin_find(&o, FM_F32, leaf))
+        tk_ok(fms_origin_encode(&blocks, &rest, &fits, &o, FM_F32, leaf));
     t->seconds += thread_seconds() - begin;
     t->leaves++;
     t->f32 += bytes;
-    t->gguf += fmi_origin_block_bytes(type, FM_F32, bytes);
+    t->gguf += fms_origin_block_bytes(type, FM_F32, bytes);
     if (fits) {
         uint8_t *back = fm_malloc(bytes);
         t->found++;
         t->blocks += blocks.len;
         t->rest += rest.len;
-        tk_ok(fmi_origin_decode(back, bytes, FM_F32, o.type, fm_buf_span(&blocks),
+        tk_ok(fms_origin_decode(back, bytes, FM_F32, o.type, fm_buf_span(&blocks),
                                 fm_buf_span(&rest)));
         assert_memory_equal(back, wide, bytes);
         fm_free(back);

@@ -17,27 +17,27 @@ typedef struct object {
     fm_shape shape;
     size_t bytes;
     int parent;    /* index, -1: none */
-    uint8_t codec; /* of leaf 0; FMI_CODEC_COUNT: no leaf */
+    uint8_t codec; /* of leaf 0; FMS_CODEC_COUNT: no leaf */
 } object;
 
 static const object objects[OBJECTS] = {
-    {FM_DTYPE_NONE, {0, {0}}, 0, -1, FMI_CODEC_COUNT},    /* empty blob */
-    {FM_F32, {2, {0, 5}}, 0, -1, FMI_CODEC_COUNT},        /* empty tensor */
-    {FM_F32, {0, {0}}, 4, -1, FMI_CODEC_RAW},             /* scalar NaN */
-    {FM_DTYPE_NONE, {0, {0}}, 3001, -1, FMI_CODEC_RAW},   /* noise */
-    {FM_DTYPE_NONE, {0, {0}}, 9000, -1, FMI_CODEC_BYTES}, /* text that repeats */
-    {FM_F64, {1, {600}}, 4800, -1, FMI_CODEC_CONST},
-    {FM_BF16, {2, {64, 96}}, 12288, -1, FMI_CODEC_PLANES},
-    {FM_BF16, {2, {64, 96}}, 12288, 6, FMI_CODEC_DELTA},
-    {FM_BF16, {2, {64, 96}}, 12288, 7, FMI_CODEC_DELTA}, /* a chain of two */
-    {FM_F16, {1, {5000}}, 10000, -1, FMI_CODEC_PLANES},
-    {FM_F16, {1, {5000}}, 10000, 9, FMI_CODEC_DELTA},
-    {FM_F32, {1, {2000}}, 8000, -1, FMI_CODEC_PLANES},
-    {FM_F32, {1, {2000}}, 8000, 11, FMI_CODEC_DELTA},
-    {FM_Q4_1, {2, {512, 64}}, 20480, -1, FMI_CODEC_PLANES},
-    {FM_I8, {1, {MAX_BYTES}}, MAX_BYTES, -1, FMI_CODEC_BYTES}, /* two leaves; child below */
+    {FM_DTYPE_NONE, {0, {0}}, 0, -1, FMS_CODEC_COUNT},    /* empty blob */
+    {FM_F32, {2, {0, 5}}, 0, -1, FMS_CODEC_COUNT},        /* empty tensor */
+    {FM_F32, {0, {0}}, 4, -1, FMS_CODEC_RAW},             /* scalar NaN */
+    {FM_DTYPE_NONE, {0, {0}}, 3001, -1, FMS_CODEC_RAW},   /* noise */
+    {FM_DTYPE_NONE, {0, {0}}, 9000, -1, FMS_CODEC_BYTES}, /* text that repeats */
+    {FM_F64, {1, {600}}, 4800, -1, FMS_CODEC_CONST},
+    {FM_BF16, {2, {64, 96}}, 12288, -1, FMS_CODEC_PLANES},
+    {FM_BF16, {2, {64, 96}}, 12288, 6, FMS_CODEC_DELTA},
+    {FM_BF16, {2, {64, 96}}, 12288, 7, FMS_CODEC_DELTA}, /* a chain of two */
+    {FM_F16, {1, {5000}}, 10000, -1, FMS_CODEC_PLANES},
+    {FM_F16, {1, {5000}}, 10000, 9, FMS_CODEC_DELTA},
+    {FM_F32, {1, {2000}}, 8000, -1, FMS_CODEC_PLANES},
+    {FM_F32, {1, {2000}}, 8000, 11, FMS_CODEC_DELTA},
+    {FM_Q4_1, {2, {512, 64}}, 20480, -1, FMS_CODEC_PLANES},
+    {FM_I8, {1, {MAX_BYTES}}, MAX_BYTES, -1, FMS_CODEC_BYTES}, /* two leaves; child below */
 };
-static const object last = {FM_I8, {1, {MAX_BYTES}}, MAX_BYTES, 14, FMI_CODEC_SAME};
+static const object last = {FM_I8, {1, {MAX_BYTES}}, MAX_BYTES, 14, FMS_CODEC_SAME};
 
 static const object *object_at(int k)
 {
@@ -154,8 +154,8 @@ static void expect_all(fm_store *s, uint8_t *p, uint8_t *back)
         fm_object_info info;
         tk_ok(fm_store_info(s, &info, &id));
         assert_int_equal(info.parent_count, o->parent >= 0);
-        if (o->codec < FMI_CODEC_COUNT && o->bytes <= FM_LEAF_BYTES)
-            assert_string_equal(info.codec, fmi_codec_name(o->codec));
+        if (o->codec < FMS_CODEC_COUNT && o->bytes <= FM_LEAF_BYTES)
+            assert_string_equal(info.codec, fms_codec_name(o->codec));
     }
 }
 

@@ -70,9 +70,9 @@ static void check_ways(fm_dtype type, const float *x, uint64_t n, fm_quant_varia
     tk_ok(fm_quantize_rows(all, type, x, n, 1, v));
     assert_int_equal(all[bytes], 42);
     if (info->block_elems == 32)
-        fmi_quantize_32_base(slow, type, x, n / 32, v);
+        fms_quantize_32_base(slow, type, x, n / 32, v);
     else
-        fmi_quantize_k_base(slow, type, x, n / 256, v);
+        fms_quantize_k_base(slow, type, x, n / 256, v);
     assert_memory_equal(slow, all, bytes);
     for (size_t b = 0; b < n / info->block_elems; b++) {
         tk_ok(fm_quantize_rows(one, type, x + b * info->block_elems, info->block_elems, 1, v));

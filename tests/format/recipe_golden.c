@@ -26,54 +26,54 @@ static const object operations[] = {
     {FM_F32, {2, {24, 40}}, 0, 0, {0}, 0},
     {FM_F32, {2, {3, 40}}, 0, 0, {0}, 0},
     {FM_F32, {2, {24, 3}}, 0, 0, {0}, 0},
-    {FM_BF16, {2, {24, 40}}, FMI_OP_CAST, 0, {1}, 0},
-    {FM_F16, {1, {960}}, FMI_OP_CAST, 0, {2}, 5},
-    {FM_F64, {2, {24, 40}}, FMI_OP_CAST, 0, {1}, 0},
-    {FM_F32, {2, {24, 40}}, FMI_OP_LINEAR, FMI_LINEAR_SUM, {1, 2}, 3},
-    {FM_F32, {2, {24, 40}}, FMI_OP_LINEAR, FMI_LINEAR_TASK | FMI_ARITH_FUSED << 8, {1, 2}, 0},
-    {FM_F32, {2, {24, 40}}, FMI_OP_LINEAR, FMI_LINEAR_DIVIDED | FMI_ARITH_F64 << 8, {1, 2, 8}, 0},
+    {FM_BF16, {2, {24, 40}}, FMS_OP_CAST, 0, {1}, 0},
+    {FM_F16, {1, {960}}, FMS_OP_CAST, 0, {2}, 5},
+    {FM_F64, {2, {24, 40}}, FMS_OP_CAST, 0, {1}, 0},
+    {FM_F32, {2, {24, 40}}, FMS_OP_LINEAR, FMS_LINEAR_SUM, {1, 2}, 3},
+    {FM_F32, {2, {24, 40}}, FMS_OP_LINEAR, FMS_LINEAR_TASK | FMS_ARITH_FUSED << 8, {1, 2}, 0},
+    {FM_F32, {2, {24, 40}}, FMS_OP_LINEAR, FMS_LINEAR_DIVIDED | FMS_ARITH_F64 << 8, {1, 2, 8}, 0},
     {FM_BF16,
      {2, {24, 40}},
-     FMI_OP_LINEAR,
-     FMI_LINEAR_TASK | FMI_LINEAR_NARROW | FMI_ARITH_STORED << 8,
+     FMS_OP_LINEAR,
+     FMS_LINEAR_TASK | FMS_LINEAR_NARROW | FMS_ARITH_STORED << 8,
      {5, 1, 2},
      0},
-    {FM_F32, {2, {24, 40}}, FMI_OP_LORA, FMI_LORA_F32, {1, 3, 4}, 0},
+    {FM_F32, {2, {24, 40}}, FMS_OP_LORA, FMS_LORA_F32, {1, 3, 4}, 0},
     {FM_BF16,
      {2, {24, 40}},
-     FMI_OP_LORA,
-     FMI_LORA_STEPS | FMI_LORA_NARROW_BASE | FMI_LORA_NARROW_FACTORS,
+     FMS_OP_LORA,
+     FMS_LORA_STEPS | FMS_LORA_NARROW_BASE | FMS_LORA_NARROW_FACTORS,
      {1, 3, 4},
      2},
-    {FM_F32, {2, {40, 24}}, FMI_OP_TRANSPOSE, 0, {12}, 0},
-    {FM_F32, {2, {40, 24}}, FMI_OP_LORA, FMI_LORA_DELTA | FMI_LORA_TURNED, {14, 3, 4}, 0},
-    {FM_F32, {2, {50, 40}}, FMI_OP_GATHER, FMI_GATHER_PIECES, {1, 2}, 4},
-    {FM_F32, {2, {24, 40}}, FMI_OP_GATHER, FMI_GATHER_ROTARY, {8}, 0},
-    {FM_F32, {2, {24, 40}}, FMI_OP_GATHER, FMI_GATHER_UNROTARY, {17}, 1},
+    {FM_F32, {2, {40, 24}}, FMS_OP_TRANSPOSE, 0, {12}, 0},
+    {FM_F32, {2, {40, 24}}, FMS_OP_LORA, FMS_LORA_DELTA | FMS_LORA_TURNED, {14, 3, 4}, 0},
+    {FM_F32, {2, {50, 40}}, FMS_OP_GATHER, FMS_GATHER_PIECES, {1, 2}, 4},
+    {FM_F32, {2, {24, 40}}, FMS_OP_GATHER, FMS_GATHER_ROTARY, {8}, 0},
+    {FM_F32, {2, {24, 40}}, FMS_OP_GATHER, FMS_GATHER_UNROTARY, {17}, 1},
 };
 
 /* Of float32, float16 and bfloat16, and of blocks. */
 static const object quantized[] = {
     {FM_F32, {2, {6, 256}}, 0, 0, {0}, 0},
-    {FM_BF16, {2, {6, 256}}, FMI_OP_CAST, 0, {1}, 0},
-    {FM_F16, {2, {6, 256}}, FMI_OP_CAST, 0, {1}, 0},
-    {FM_Q8_0, {2, {6, 256}}, FMI_OP_QUANT, 0, {1}, 0},
-    {FM_Q4_0, {2, {6, 256}}, FMI_OP_QUANT, 1, {2}, 1},
-    {FM_Q4_1, {2, {6, 256}}, FMI_OP_QUANT, 2, {2}, 0},
-    {FM_Q5_0, {2, {6, 256}}, FMI_OP_QUANT, 0, {3}, 0},
-    {FM_Q5_1, {2, {6, 256}}, FMI_OP_QUANT, 1, {1}, 3},
-    {FM_IQ4_NL, {2, {6, 256}}, FMI_OP_QUANT, 2, {1}, 0},
-    {FM_Q4_K, {2, {6, 256}}, FMI_OP_QUANT, 0, {1}, 0},
-    {FM_Q4_K, {2, {6, 256}}, FMI_OP_QUANT, 1, {2}, 0},
-    {FM_Q4_K, {2, {6, 256}}, FMI_OP_QUANT, 2, {3}, 0},
-    {FM_Q5_K, {2, {6, 256}}, FMI_OP_QUANT, 0, {2}, 0},
-    {FM_Q5_K, {2, {6, 256}}, FMI_OP_QUANT, 1, {3}, 0},
-    {FM_Q5_K, {2, {6, 256}}, FMI_OP_QUANT, 2, {1}, 0},
-    {FM_Q6_K, {2, {6, 256}}, FMI_OP_QUANT, 0, {3}, 0},
-    {FM_Q6_K, {2, {6, 256}}, FMI_OP_QUANT, 1, {1}, 0},
-    {FM_Q6_K, {2, {6, 256}}, FMI_OP_QUANT, 2, {2}, 0},
-    {FM_Q4_0, {2, {6, 256}}, FMI_OP_QUANT, 0, {4}, 0},
-    {FM_Q4_0, {2, {6, 256}}, FMI_OP_QUANT, 0, {16}, 0},
+    {FM_BF16, {2, {6, 256}}, FMS_OP_CAST, 0, {1}, 0},
+    {FM_F16, {2, {6, 256}}, FMS_OP_CAST, 0, {1}, 0},
+    {FM_Q8_0, {2, {6, 256}}, FMS_OP_QUANT, 0, {1}, 0},
+    {FM_Q4_0, {2, {6, 256}}, FMS_OP_QUANT, 1, {2}, 1},
+    {FM_Q4_1, {2, {6, 256}}, FMS_OP_QUANT, 2, {2}, 0},
+    {FM_Q5_0, {2, {6, 256}}, FMS_OP_QUANT, 0, {3}, 0},
+    {FM_Q5_1, {2, {6, 256}}, FMS_OP_QUANT, 1, {1}, 3},
+    {FM_IQ4_NL, {2, {6, 256}}, FMS_OP_QUANT, 2, {1}, 0},
+    {FM_Q4_K, {2, {6, 256}}, FMS_OP_QUANT, 0, {1}, 0},
+    {FM_Q4_K, {2, {6, 256}}, FMS_OP_QUANT, 1, {2}, 0},
+    {FM_Q4_K, {2, {6, 256}}, FMS_OP_QUANT, 2, {3}, 0},
+    {FM_Q5_K, {2, {6, 256}}, FMS_OP_QUANT, 0, {2}, 0},
+    {FM_Q5_K, {2, {6, 256}}, FMS_OP_QUANT, 1, {3}, 0},
+    {FM_Q5_K, {2, {6, 256}}, FMS_OP_QUANT, 2, {1}, 0},
+    {FM_Q6_K, {2, {6, 256}}, FMS_OP_QUANT, 0, {3}, 0},
+    {FM_Q6_K, {2, {6, 256}}, FMS_OP_QUANT, 1, {1}, 0},
+    {FM_Q6_K, {2, {6, 256}}, FMS_OP_QUANT, 2, {2}, 0},
+    {FM_Q4_0, {2, {6, 256}}, FMS_OP_QUANT, 0, {4}, 0},
+    {FM_Q4_0, {2, {6, 256}}, FMS_OP_QUANT, 0, {16}, 0},
 };
 
 typedef struct golden_pack {
@@ -89,7 +89,7 @@ static const golden_pack packs_of[] = {
 
 typedef struct made {
     uint8_t bytes[LEAF_MAX];
-    fmi_record r;
+    fms_record r;
 } made;
 
 typedef struct world {
@@ -109,18 +109,18 @@ static size_t params_of(const object *o, uint8_t *p)
 {
     static const double c[3] = {0.3, 0.7, -0.25};
     static const uint64_t piece[4][3] = {
-        {0, 0, 1600}, {1, 320, 2400}, {FMI_PIECE_ZEROS, 0, 800}, {0, 640, 3200}};
+        {0, 0, 1600}, {1, 320, 2400}, {FMS_PIECE_ZEROS, 0, 800}, {0, 640, 3200}};
     const float scale = 1.5f;
     size_t n = 0;
-    if (o->op == FMI_OP_LINEAR)
+    if (o->op == FMS_OP_LINEAR)
         for (; n < 24 && o->parent[n / 8]; n += 8)
             memcpy(p + n, &c[n / 8], 8); /* little-endian here */
-    else if (o->op == FMI_OP_LORA)
+    else if (o->op == FMS_OP_LORA)
         memcpy(p, &scale, n = 4);
-    else if (o->op == FMI_OP_GATHER && o->mode != FMI_GATHER_PIECES)
+    else if (o->op == FMS_OP_GATHER && o->mode != FMS_GATHER_PIECES)
         fm_put_u64(p, 2), n = 8;
-    else if (o->op == FMI_OP_GATHER)
-        for (size_t i = 0; i < 4; i++, n += FMI_PIECE_BYTES) {
+    else if (o->op == FMS_OP_GATHER)
+        for (size_t i = 0; i < 4; i++, n += FMS_PIECE_BYTES) {
             fm_put_u32(p + n, (uint32_t)piece[i][0]);
             fm_put_u64(p + n + 4, piece[i][1]);
             fm_put_u64(p + n + 12, piece[i][2]);
@@ -128,33 +128,33 @@ static size_t params_of(const object *o, uint8_t *p)
     return n;
 }
 
-static void predict(world *w, made *m, const fmi_recipe *recipe)
+static void predict(world *w, made *m, const fms_recipe *recipe)
 {
-    fmi_inputs in = {.child = {m->r.dtype, m->r.shape, m->r.bytes}, .ctx = w, .read = read_parent};
+    fms_inputs in = {.child = {m->r.dtype, m->r.shape, m->r.bytes}, .ctx = w, .read = read_parent};
     for (; in.count < 3 && w->of->parent[in.count]; in.count++) {
-        const fmi_record *p = &w->all[w->of->parent[in.count] - 1].r;
-        in.input[in.count] = (fmi_form){p->dtype, p->shape, p->bytes};
+        const fms_record *p = &w->all[w->of->parent[in.count] - 1].r;
+        in.input[in.count] = (fms_form){p->dtype, p->shape, p->bytes};
         m->r.parent[in.count] = p->id;
         m->r.depth = FM_MAX(m->r.depth, p->depth + 1);
     }
     m->r.parent_count = in.count;
-    tk_ok(fmi_recipe_check(recipe, &in));
-    tk_ok(fmi_recipe_leaf(recipe, &in, 0, m->bytes));
+    tk_ok(fms_recipe_check(recipe, &in));
+    tk_ok(fms_recipe_leaf(recipe, &in, 0, m->bytes));
 }
 
 /* Object k and its record, appended to the pack. */
-static void make(world *w, uint32_t k, fm_buf *pack, fm_hasher *heads, fmi_coder *coder)
+static void make(world *w, uint32_t k, fm_buf *pack, fm_hasher *heads, fms_coder *coder)
 {
     made *m = &w->all[k];
     uint8_t params[128], predicted[LEAF_MAX];
-    fmi_leaf_row row;
+    fms_leaf_row row;
     fm_buf head, coded;
     w->of = &w->golden->object[k];
     m->r.dtype = w->of->dtype;
     m->r.shape = w->of->shape;
     m->r.leaf_count = 1;
     m->r.recipe =
-        (fmi_recipe){w->of->op, w->of->mode, fm_span_of(params, params_of(w->of, params))};
+        (fms_recipe){w->of->op, w->of->mode, fm_span_of(params, params_of(w->of, params))};
     tk_ok(fm_tensor_bytes(&m->r.bytes, m->r.dtype, &m->r.shape, "golden"));
     assert_true(m->r.bytes <= LEAF_MAX);
     if (w->of->op)
@@ -169,17 +169,17 @@ static void make(world *w, uint32_t k, fm_buf *pack, fm_hasher *heads, fmi_coder
     fm_buf_init(&coded, 0);
     fm_buf_init(&head, 0);
     const fm_span leaf = fm_span_of(m->bytes, (size_t)m->r.bytes);
-    const fmi_leaf_at at = fmi_leaf_at_of(m->r.dtype, &m->r.shape, 0);
-    tk_ok(fmi_leaf_encode(coder, &coded, &row.codec, &at, leaf, w->of->op ? predicted : NULL));
-    assert_true(!w->of->op || fmi_codec_needs_parent(row.codec));
+    const fms_leaf_at at = fms_leaf_at_of(m->r.dtype, &m->r.shape, 0);
+    tk_ok(fms_leaf_encode(coder, &coded, &row.codec, &at, leaf, w->of->op ? predicted : NULL));
+    assert_true(!w->of->op || fms_codec_needs_parent(row.codec));
     tk_ok(fm_tensor_id(&m->r.id, m->r.dtype, &m->r.shape, leaf, &row.digest));
     row.stored_bytes = (uint32_t)coded.len;
     m->r.payload_bytes = coded.len;
-    tk_ok(fmi_record_head(&head, &m->r, &row));
+    tk_ok(fms_record_head(&head, &m->r, &row));
     tk_ok(fm_hasher_update(heads, head.data + head.len - FM_DIGEST_BYTES, FM_DIGEST_BYTES));
     fm_buf_append(pack, head.data, head.len);
     fm_buf_append(pack, coded.data, coded.len);
-    while (pack->len % FMI_PACK_ALIGN)
+    while (pack->len % FMS_PACK_ALIGN)
         fm_buf_u8(pack, 0);
     fm_buf_release(&coded);
     fm_buf_release(&head);
@@ -188,22 +188,22 @@ static void make(world *w, uint32_t k, fm_buf *pack, fm_hasher *heads, fmi_coder
 
 static void make_all(world *w, fm_buf *pack)
 {
-    uint8_t frame[FMI_PACK_HEADER_BYTES];
+    uint8_t frame[FMS_PACK_HEADER_BYTES];
     fm_hasher *heads;
-    fmi_coder *coder;
+    fms_coder *coder;
     fm_digest sum;
     tk_ok(fm_hasher_new(&heads));
-    tk_ok(fmi_coder_new(&coder));
-    fmi_pack_header(frame, FMI_PACK_RECIPES);
+    tk_ok(fms_coder_new(&coder));
+    fms_pack_header(frame, FMS_PACK_RECIPES);
     fm_buf_append(pack, frame, sizeof frame);
     for (uint32_t k = 0; k < w->golden->count; k++)
         make(w, k, pack, heads, coder);
     tk_ok(fm_hasher_final(heads, &sum));
-    fmi_pack_footer(frame, w->golden->count, pack->len + FMI_PACK_FOOTER_BYTES, &sum);
-    fm_buf_append(pack, frame, FMI_PACK_FOOTER_BYTES);
+    fms_pack_footer(frame, w->golden->count, pack->len + FMS_PACK_FOOTER_BYTES, &sum);
+    fm_buf_append(pack, frame, FMS_PACK_FOOTER_BYTES);
     tk_ok(fm_buf_ok(pack));
     fm_hasher_free(heads);
-    fmi_coder_free(coder);
+    fms_coder_free(coder);
 }
 
 static void place(const fm_buf *pack, const char *folder)
@@ -300,16 +300,16 @@ static void a_recipe_that_does_not_fit_is_refused(void **state)
     (void)state;
     fm_buf pack;
     world w = {.all = fm_calloc(OBJECTS_MAX, sizeof(made)), .golden = &packs_of[0]};
-    uint64_t offset = FMI_PACK_HEADER_BYTES;
-    fmi_record r;
+    uint64_t offset = FMS_PACK_HEADER_BYTES;
+    fms_record r;
     assert_non_null(w.all);
     fm_buf_init(&pack, 0);
     make_all(&w, &pack);
     for (uint32_t k = 0; k < 7; k++) {
-        tk_ok(fmi_record_parse(&r, fm_span_of(pack.data + offset, pack.len - offset), "golden"));
+        tk_ok(fms_record_parse(&r, fm_span_of(pack.data + offset, pack.len - offset), "golden"));
         offset += r.stored_bytes;
     }
-    uint8_t *h = pack.data + offset, *section = h + FMI_RECORD_FIXED_BYTES + FMI_LEAF_ROW_BYTES;
+    uint8_t *h = pack.data + offset, *section = h + FMS_RECORD_FIXED_BYTES + FMS_LEAF_ROW_BYTES;
     const size_t end = fm_get_u32(h + 8) - FM_DIGEST_BYTES;
     static const struct {
         size_t at;
@@ -326,7 +326,7 @@ static void a_recipe_that_does_not_fit_is_refused(void **state)
         section[wrong[i].at] = wrong[i].byte;
         tk_ok(fm_sha256(&sum, h, end));
         memcpy(h + end, sum.b, FM_DIGEST_BYTES);
-        tk_fails(fmi_record_parse(&r, fm_span_of(h, pack.len - offset), "golden"), FM_ECORRUPT,
+        tk_fails(fms_record_parse(&r, fm_span_of(h, pack.len - offset), "golden"), FM_ECORRUPT,
                  wrong[i].text);
         section[wrong[i].at] = was;
     }
@@ -337,12 +337,12 @@ static void a_recipe_that_does_not_fit_is_refused(void **state)
 static void older_readers_refuse_by_name(void **state)
 {
     (void)state;
-    uint8_t frame[FMI_PACK_HEADER_BYTES + FMI_PACK_FOOTER_BYTES] = {0};
+    uint8_t frame[FMS_PACK_HEADER_BYTES + FMS_PACK_FOOTER_BYTES] = {0};
     fm_digest none = {{0}};
-    fmi_pack_visitor v = {NULL, NULL, NULL};
-    fmi_pack_header(frame, 2); /* what a later version may add */
-    fmi_pack_footer(frame + FMI_PACK_HEADER_BYTES, 0, sizeof frame, &none);
-    tk_fails(fmi_pack_walk(fm_span_of(frame, sizeof frame), "p", &v), FM_EVERSION, "features 0x2");
+    fms_pack_visitor v = {NULL, NULL, NULL};
+    fms_pack_header(frame, 2); /* what a later version may add */
+    fms_pack_footer(frame + FMS_PACK_HEADER_BYTES, 0, sizeof frame, &none);
+    tk_fails(fms_pack_walk(fm_span_of(frame, sizeof frame), "p", &v), FM_EVERSION, "features 0x2");
 }
 
 int main(void)

@@ -42,11 +42,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         bool yes = false, no = false;
         fm_buf_clear(&detail);
         fm_status rc =
-            fmi_assert_check(&s->cases[0].assertion[i], fm_span_of(data, size), &yes, &detail);
+            fmv_assert_check(&s->cases[0].assertion[i], fm_span_of(data, size), &yes, &detail);
         fm_assert(rc < 0 || yes == (detail.len == 0));
         fm_buf_clear(&detail);
         fm_status again =
-            fmi_assert_check(&s->cases[1].assertion[i], fm_span_of(data, size), &no, &detail);
+            fmv_assert_check(&s->cases[1].assertion[i], fm_span_of(data, size), &no, &detail);
         bool gave_up =
             rc == FM_OK && !yes && again == FM_ELIMIT; /* found nothing in bounded time */
         fm_assert(gave_up || (rc == again && (rc < 0 || yes != no)));

@@ -6,16 +6,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void parse(fm_span text)
 {
-    fmi_condemned *c;
-    if (fmi_condemned_new(&c) != FM_OK)
+    fms_condemned *c;
+    if (fms_condemned_new(&c) != FM_OK)
         return;
-    if (fmi_condemned_parse(c, text, "fuzz") == FM_OK) {
+    if (fms_condemned_parse(c, text, "fuzz") == FM_OK) {
         for (size_t i = 0; i < fm_map_count(c->object); i++)
             fm_assert((uintptr_t)fm_map_value_at(c->object, i) <= c->batch_count);
         for (size_t i = 0; i < fm_map_count(c->git); i++)
             fm_assert((uintptr_t)fm_map_value_at(c->git, i) <= c->batch_count);
     }
-    fmi_condemned_free(c);
+    fms_condemned_free(c);
 }
 
 /* Once as it is, and once with the sum that makes the lines be looked at. */

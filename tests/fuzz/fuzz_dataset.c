@@ -37,24 +37,24 @@ static void check_example(const fm_example *e, const fm_dataset *d, bool targets
 /* Every example once, none beyond the room. */
 static void check_order(const fm_dataset *d, fm_train_config *c)
 {
-    fmi_order *o = NULL;
+    fmt_order *o = NULL;
     size_t seen = 0;
 
     c->batch = 2;
     c->packing = true;
     c->buckets = 3;
-    if (fmi_order_new(&o, c, d) < 0)
+    if (fmt_order_new(&o, c, d) < 0)
         return;
-    for (uint32_t s = 0; s < fmi_order_steps(o); s++) {
+    for (uint32_t s = 0; s < fmt_order_steps(o); s++) {
         const uint32_t *example;
         const uint32_t *ends;
         size_t count;
         size_t micros;
-        fm_assert(fmi_order_step(o, s, &example, &count, &ends, &micros) == FM_OK && count > 0);
+        fm_assert(fmt_order_step(o, s, &example, &count, &ends, &micros) == FM_OK && count > 0);
         seen += count;
     }
     fm_assert(seen == fm_dataset_count(d));
-    fmi_order_free(o);
+    fmt_order_free(o);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

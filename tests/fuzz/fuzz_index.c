@@ -21,7 +21,7 @@ typedef struct known {
     uint8_t version[4]; /* of our schema: inputs that were kept must not age */
 } known;
 
-static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     known *k = ctx;
 
@@ -34,7 +34,7 @@ static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
 static void make_store(known *k)
 {
     char *golden = tk_source("tests/format/golden/" GOLDEN), *to;
-    const fmi_pack_visitor v = {k, on_record, NULL};
+    const fms_pack_visitor v = {k, on_record, NULL};
     fm_buf pack;
 
     k->root = tk_scratch();
@@ -42,7 +42,7 @@ static void make_store(known *k)
     fm_assert(fm_store_init(k->root) == FM_OK);
     fm_buf_init(&pack, 0);
     fm_assert(fm_read_file(&pack, golden, 64u << 20) == FM_OK);
-    fm_assert(fmi_pack_walk(fm_buf_span(&pack), "golden", &v) == FM_OK && k->count > 0);
+    fm_assert(fms_pack_walk(fm_buf_span(&pack), "golden", &v) == FM_OK && k->count > 0);
     to = fm_asprintf("%s/packs/" GOLDEN, k->root);
     fm_assert(to && fm_write_file(to, pack.data, pack.len) == FM_OK);
     fm_buf_release(&pack);

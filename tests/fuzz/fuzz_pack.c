@@ -10,15 +10,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define EVALUATED_MAX (1u << 16)
 
 typedef struct seen {
-    fmi_coder *coder;
+    fms_coder *coder;
     uint8_t *leaf;
-    fmi_form form[FMI_PARENTS_MAX]; /* of the last records, the latest first */
+    fms_form form[FMS_PARENTS_MAX]; /* of the last records, the latest first */
 } seen;
 
 /* Bytes of some pattern; a range outside the input is our fault. */
 static fm_status read_pattern(void *ctx, uint32_t input, uint64_t offset, void *dst, size_t bytes)
 {
-    const fmi_inputs *in = ctx;
+    const fms_inputs *in = ctx;
     fm_assert(input < in->count && offset <= in->input[input].bytes &&
               bytes <= in->input[input].bytes - offset);
     for (size_t i = 0; i < bytes; i++)
@@ -27,41 +27,41 @@ static fm_status read_pattern(void *ctx, uint32_t input, uint64_t offset, void *
 }
 
 /* The inputs are the records before it, or all of the child's own form. */
-static void try_recipe(const seen *s, const fmi_record *r, bool own)
+static void try_recipe(const seen *s, const fms_record *r, bool own)
 {
-    fmi_inputs in = {.child = {r->dtype, r->shape, r->bytes}, .count = r->parent_count};
+    fms_inputs in = {.child = {r->dtype, r->shape, r->bytes}, .count = r->parent_count};
     for (uint32_t k = 0; k < in.count; k++)
         in.input[k] = own ? in.child : s->form[in.count - 1 - k];
     in.ctx = &in;
     in.read = read_pattern;
-    if (fmi_recipe_check(&r->recipe, &in) != FM_OK || r->bytes == 0 || r->bytes > EVALUATED_MAX)
+    if (fms_recipe_check(&r->recipe, &in) != FM_OK || r->bytes == 0 || r->bytes > EVALUATED_MAX)
         return;
     for (uint32_t k = 0; k < in.count; k++)
-        fm_assert(fmi_recipe_touches(&r->recipe, &in, k) <= FM_MAX_TENSOR_BYTES);
-    fm_ignore(fmi_recipe_leaf(&r->recipe, &in, 0, s->leaf), "only crashes count");
+        fm_assert(fms_recipe_touches(&r->recipe, &in, k) <= FM_MAX_TENSOR_BYTES);
+    fm_ignore(fms_recipe_leaf(&r->recipe, &in, 0, s->leaf), "only crashes count");
 }
 
-static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     seen *s = ctx;
     (void)offset;
     uint64_t at = 0;
     for (uint32_t i = 0; i < r->leaf_count && i < 4; i++) {
-        uint32_t stored = fmi_leaf_stored(r, i);
-        uint8_t codec = fmi_leaf_codec(r, i);
-        fmi_leaf_at where = fmi_leaf_at_of(r->dtype, &r->shape, i);
-        if (!fmi_codec_needs_parent(codec))
-            fm_ignore(fmi_leaf_decode(s->coder, s->leaf, fmi_leaf_bytes(r->bytes, i), codec, &where,
+        uint32_t stored = fms_leaf_stored(r, i);
+        uint8_t codec = fms_leaf_codec(r, i);
+        fms_leaf_at where = fms_leaf_at_of(r->dtype, &r->shape, i);
+        if (!fms_codec_needs_parent(codec))
+            fm_ignore(fms_leaf_decode(s->coder, s->leaf, fms_leaf_bytes(r->bytes, i), codec, &where,
                                       fm_span_of(r->payload + at, stored), NULL),
                       "only crashes count");
         at += stored;
     }
-    if (r->recipe.op != FMI_OP_NONE) {
+    if (r->recipe.op != FMS_OP_NONE) {
         try_recipe(s, r, false);
         try_recipe(s, r, true);
     }
     memmove(s->form + 1, s->form, sizeof s->form - sizeof s->form[0]);
-    s->form[0] = (fmi_form){r->dtype, r->shape, r->bytes};
+    s->form[0] = (fms_form){r->dtype, r->shape, r->bytes};
     return FM_OK;
 }
 
@@ -69,12 +69,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static seen s;
     if (!s.coder) {
-        if (fmi_coder_new(&s.coder) != FM_OK)
+        if (fms_coder_new(&s.coder) != FM_OK)
             return 0;
-        s.leaf = fmi_coder_scratch(s.coder, 0);
+        s.leaf = fms_coder_scratch(s.coder, 0);
     }
     memset(s.form, 0, sizeof s.form);
-    fmi_pack_visitor v = {&s, on_record, NULL};
-    fm_ignore(fmi_pack_walk(fm_span_of(data, size), "fuzz", &v), "only crashes count");
+    fms_pack_visitor v = {&s, on_record, NULL};
+    fm_ignore(fms_pack_walk(fm_span_of(data, size), "fuzz", &v), "only crashes count");
     return 0;
 }

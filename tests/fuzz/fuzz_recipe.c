@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static fm_status read_pattern(void *ctx, uint32_t input, uint64_t offset, void *dst, size_t bytes)
 {
-    const fmi_inputs *in = ctx;
+    const fms_inputs *in = ctx;
     fm_assert(input < in->count && offset <= in->input[input].bytes &&
               bytes <= in->input[input].bytes - offset);
     for (size_t i = 0; i < bytes; i++)
@@ -19,7 +19,7 @@ static fm_status read_pattern(void *ctx, uint32_t input, uint64_t offset, void *
     return FM_OK;
 }
 
-static bool take_form(fm_cursor *c, fmi_form *out)
+static bool take_form(fm_cursor *c, fms_form *out)
 {
     memset(out, 0, sizeof *out);
     out->dtype = (fm_dtype)(1 + fm_cursor_u8(c) % (FM_DTYPE_COUNT - 1));
@@ -34,24 +34,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static uint8_t whole[BYTES_MAX], part[BYTES_MAX];
     fm_cursor c;
     fm_cursor_init(&c, fm_span_of(data, size));
-    fmi_recipe r = {.op = fm_cursor_u16(&c), .mode = fm_cursor_u16(&c)};
-    fmi_inputs in = {.count = fm_cursor_u8(&c) % (FMI_PARENTS_MAX + 1u), .read = read_pattern};
+    fms_recipe r = {.op = fm_cursor_u16(&c), .mode = fm_cursor_u16(&c)};
+    fms_inputs in = {.count = fm_cursor_u8(&c) % (FMS_PARENTS_MAX + 1u), .read = read_pattern};
     in.ctx = &in;
     bool sound = take_form(&c, &in.child);
     for (uint32_t k = 0; k < in.count; k++)
         sound = take_form(&c, &in.input[k]) && sound;
     r.params = fm_cursor_bytes(&c, fm_cursor_left(&c));
-    if (!sound || c.failed || fmi_recipe_check(&r, &in) != FM_OK)
+    if (!sound || c.failed || fms_recipe_check(&r, &in) != FM_OK)
         return 0;
     char text[96];
-    fmi_recipe_text(&r, in.count, text, sizeof text);
+    fms_recipe_text(&r, in.count, text, sizeof text);
     if (in.child.bytes == 0 || in.child.bytes > BYTES_MAX ||
-        fmi_recipe_leaf(&r, &in, 0, whole) != FM_OK)
+        fms_recipe_leaf(&r, &in, 0, whole) != FM_OK)
         return 0;
     const fm_dtype_info *type = fm_dtype_get(in.child.dtype);
     const uint64_t unit = type->is_block ? 1 : type->block_bytes;
     const uint64_t at = in.child.bytes / unit / 3 * unit, n = in.child.bytes / unit / 2 * unit;
-    fm_assert(fmi_recipe_range(&r, &in, at, (size_t)n, part) == FM_OK);
+    fm_assert(fms_recipe_range(&r, &in, at, (size_t)n, part) == FM_OK);
     fm_assert(memcmp(part, whole + at, (size_t)n) == 0);
     return 0;
 }

@@ -11,7 +11,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct bench {
-    fmi_coder *coder;
+    fms_coder *coder;
     uint8_t *leaf, *parent;
 } bench;
 
@@ -24,12 +24,12 @@ static void mend_id(uint8_t *h, size_t head_bytes)
     const fm_dtype dtype = fm_dtype_parse((const char *)h + 16, strnlen((const char *)h + 16, 16));
 
     if (leaves > FM_ARRAY_LEN(leaf) || shape.rank > FM_MAX_RANK ||
-        FMI_RECORD_FIXED_BYTES + (size_t)leaves * FMI_LEAF_ROW_BYTES + FM_DIGEST_BYTES > head_bytes)
+        FMS_RECORD_FIXED_BYTES + (size_t)leaves * FMS_LEAF_ROW_BYTES + FM_DIGEST_BYTES > head_bytes)
         return;
-    if (bytes > FM_MAX_TENSOR_BYTES || leaves != fmi_leaf_count(bytes))
+    if (bytes > FM_MAX_TENSOR_BYTES || leaves != fms_leaf_count(bytes))
         return;
     for (uint32_t i = 0; i < leaves; i++)
-        memcpy(leaf[i].b, h + FMI_RECORD_FIXED_BYTES + (size_t)i * FMI_LEAF_ROW_BYTES,
+        memcpy(leaf[i].b, h + FMS_RECORD_FIXED_BYTES + (size_t)i * FMS_LEAF_ROW_BYTES,
                FM_DIGEST_BYTES);
     for (uint32_t i = 0; i < shape.rank; i++)
         shape.dim[i] = fm_get_u64(h + 120 + 8 * (size_t)i);
@@ -42,9 +42,9 @@ static void mend_id(uint8_t *h, size_t head_bytes)
 /* A pack of this record; its bytes go to out. */
 static void wrap(fm_buf *out, const uint8_t *data, size_t size)
 {
-    const size_t body = (size + FMI_PACK_ALIGN - 1) / FMI_PACK_ALIGN * FMI_PACK_ALIGN;
-    const size_t whole = FMI_PACK_HEADER_BYTES + body + FMI_PACK_FOOTER_BYTES;
-    uint8_t *p = fm_buf_extend(out, whole), *h = p + FMI_PACK_HEADER_BYTES;
+    const size_t body = (size + FMS_PACK_ALIGN - 1) / FMS_PACK_ALIGN * FMS_PACK_ALIGN;
+    const size_t whole = FMS_PACK_HEADER_BYTES + body + FMS_PACK_FOOTER_BYTES;
+    uint8_t *p = fm_buf_extend(out, whole), *h = p + FMS_PACK_HEADER_BYTES;
     fm_digest sum, heads;
     uint32_t head_bytes;
 
@@ -56,27 +56,27 @@ static void wrap(fm_buf *out, const uint8_t *data, size_t size)
            "FMREC1\n",
            8);
     head_bytes = fm_get_u32(h + 8);
-    if (head_bytes < FMI_RECORD_FIXED_BYTES + FM_DIGEST_BYTES || head_bytes > body)
+    if (head_bytes < FMS_RECORD_FIXED_BYTES + FM_DIGEST_BYTES || head_bytes > body)
         head_bytes = 256;
     mend_id(h, head_bytes);
     fm_assert(fm_sha256(&sum, h, head_bytes - FM_DIGEST_BYTES) == FM_OK);
     memcpy(h + head_bytes - FM_DIGEST_BYTES, sum.b, FM_DIGEST_BYTES);
     fm_assert(fm_sha256(&heads, sum.b, FM_DIGEST_BYTES) == FM_OK);
-    fmi_pack_header(p, FMI_PACK_RECIPES);
-    fmi_pack_footer(h + body, 1, whole, &heads);
+    fms_pack_header(p, FMS_PACK_RECIPES);
+    fms_pack_footer(h + body, 1, whole, &heads);
 }
 
-static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
+static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     bench *b = ctx;
     uint64_t at = 0;
 
     (void)offset;
     for (uint32_t i = 0; i < r->leaf_count && i < MAX_LEAVES; i++) {
-        const uint32_t stored = fmi_leaf_stored(r, i);
-        const fmi_leaf_at where = fmi_leaf_at_of(r->dtype, &r->shape, i);
-        fm_ignore(fmi_leaf_decode(b->coder, b->leaf, fmi_leaf_bytes(r->bytes, i),
-                                  fmi_leaf_codec(r, i), &where, fm_span_of(r->payload + at, stored),
+        const uint32_t stored = fms_leaf_stored(r, i);
+        const fms_leaf_at where = fms_leaf_at_of(r->dtype, &r->shape, i);
+        fm_ignore(fms_leaf_decode(b->coder, b->leaf, fms_leaf_bytes(r->bytes, i),
+                                  fms_leaf_codec(r, i), &where, fm_span_of(r->payload + at, stored),
                                   b->parent),
                   "only crashes count");
         at += stored;
@@ -87,21 +87,21 @@ static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static bench b;
-    const fmi_pack_visitor v = {&b, on_record, NULL};
+    const fms_pack_visitor v = {&b, on_record, NULL};
     fm_buf pack;
 
     if (size < 256 || size > MAX_INPUT_BYTES)
         return 0;
     if (!b.coder) {
-        fm_assert(fmi_coder_new(&b.coder) == FM_OK);
-        b.leaf = fmi_coder_scratch(b.coder, 0);
-        b.parent = fmi_coder_scratch(b.coder, 1);
+        fm_assert(fms_coder_new(&b.coder) == FM_OK);
+        b.leaf = fms_coder_scratch(b.coder, 0);
+        b.parent = fms_coder_scratch(b.coder, 1);
         for (size_t i = 0; i < FM_LEAF_BYTES; i++)
             b.parent[i] = (uint8_t)(i * 7 + i / 251);
     }
     fm_buf_init(&pack, 0);
     wrap(&pack, data, size);
-    fm_ignore(fmi_pack_walk(fm_buf_span(&pack), "fuzz", &v), "only crashes count");
+    fm_ignore(fms_pack_walk(fm_buf_span(&pack), "fuzz", &v), "only crashes count");
     fm_buf_release(&pack);
     return 0;
 }

@@ -167,10 +167,10 @@ static void products_are_those_of_explicit_gradients(void **state)
 /* ---- the damped matrix of one block, densely ---- */
 typedef struct seen {
     double *g; /* [N, rows, cols] */
-    const fmi_param *item;
+    const fmt_param *item;
 } seen;
 
-static size_t place_of(const fmi_param *p, size_t r, size_t c)
+static size_t place_of(const fmt_param *p, size_t r, size_t c)
 {
     size_t rows = (size_t)p->shape.dim[0];
     size_t cols = (size_t)p->shape.dim[1];
@@ -297,7 +297,7 @@ static void dense_reference(const double *g, double *x, size_t rows, size_t cols
     fm_free(value);
 }
 
-static void check_block(fmi_walk *w, const fmi_kron *kron, size_t item)
+static void check_block(fmt_walk *w, const fmt_kron *kron, size_t item)
 {
     seen s = {.item = &w->worker[0].ps.item[item]};
     size_t cols = (size_t)s.item->shape.dim[1];
@@ -309,9 +309,9 @@ static void check_block(fmi_walk *w, const fmi_kron *kron, size_t item)
     double size = 0.0;
 
     s.g = fm_calloc(N * rows * cols, sizeof(double));
-    tk_ok(fmi_walk_each(w, NULL, N, see, &s));
-    tk_ok(fmi_walk_target(w, target));
-    fmi_kron_solve(kron, solved, target);
+    tk_ok(fmt_walk_each(w, NULL, N, see, &s));
+    tk_ok(fmt_walk_target(w, target));
+    fmt_kron_solve(kron, solved, target);
     for (size_t i = 0; i < rows * cols; i++)
         want[i] = (double)target[place_of(s.item, i / cols, i % cols)];
     dense_reference(s.g, want, rows, cols);
@@ -331,30 +331,30 @@ static void check_block(fmi_walk *w, const fmi_kron *kron, size_t item)
 static void the_damped_matrix_is_inverted_as_a_dense_one(void **state)
 {
     stage s;
-    fmi_walk w;
-    fmi_kron *kron = NULL;
+    fmt_walk w;
+    fmt_kron *kron = NULL;
     double a;
     double size;
 
     (void)state;
     stage_open(&s, FM_METHOD_LORA);
     s.in.e = ik_engine(2, 64);
-    tk_ok(fmi_walk_open(&w, &s.in, true));
-    tk_ok(fmi_walk_stand(&w, 1));
-    tk_ok(fmi_kron_new(&kron, &w));
+    tk_ok(fmt_walk_open(&w, &s.in, true));
+    tk_ok(fmt_walk_stand(&w, 1));
+    tk_ok(fmt_kron_new(&kron, &w));
     check_block(&w, kron, 0); /* A [4, 48] */
     check_block(&w, kron, 1); /* B [48, 4] */
     float *x = fm_calloc(2 * (size_t)w.total, sizeof(float));
-    tk_ok(fmi_walk_target(&w, x));
-    fmi_kron_solve(kron, x + w.total, x);
+    tk_ok(fmt_walk_target(&w, x));
+    fmt_kron_solve(kron, x + w.total, x);
     a = 0.0;
     for (uint64_t i = 0; i < w.total; i++)
         a += (double)x[i] * (double)x[w.total + i];
-    size = fmi_kron_size(kron, x);
+    size = fmt_kron_size(kron, x);
     tk_assert_le(fabs(a / size - 1.0), 1e-4, "x^T F^-1 x");
     fm_free(x);
-    fmi_kron_free(kron);
-    fmi_walk_close(&w);
+    fmt_kron_free(kron);
+    fmt_walk_close(&w);
     fm_engine_free(s.in.e);
     stage_close(&s);
 }
@@ -375,7 +375,7 @@ static void eigenvalues_are_those_of_numpy(void **state)
     (void)state;
     for (size_t i = 0; i < M * M; i++)
         a[i] = cos((double)(i / M + i % M + 1)) + (i / M == i % M ? (double)(i / M + 1) : 0.0);
-    tk_ok(fmi_eigen(a, q, d, work, M));
+    tk_ok(fmt_eigen(a, q, d, work, M));
     for (size_t i = 0; i < M; i++)
         tk_assert_le(fabs(d[i] - want[i]), 1e-12, "an eigenvalue");
     double *left = big + BIG * BIG; /* of rank 3: made of its parts again */
@@ -385,7 +385,7 @@ static void eigenvalues_are_those_of_numpy(void **state)
                 sin((double)((i / BIG + 1) * (k + 2))) * sin((double)((i % BIG + 1) * (k + 2)));
     memcpy(left, big, BIG * BIG * sizeof(double));
     double *qt = left + BIG * BIG;
-    tk_ok(fmi_eigen(left, qt, qt + BIG * BIG, qt + BIG * BIG + BIG, BIG));
+    tk_ok(fmt_eigen(left, qt, qt + BIG * BIG, qt + BIG * BIG + BIG, BIG));
     for (size_t i = 0; i < BIG * BIG; i += 7) {
         double sum = 0.0;
         for (size_t k = 0; k < BIG; k++)
@@ -408,7 +408,7 @@ static void bm25_is_that_of_rank_bm25(void **state)
     double have[5];
 
     (void)state;
-    tk_ok(fmi_bm25(have, query, 6, doc, len, 5));
+    tk_ok(fmt_bm25(have, query, 6, doc, len, 5));
     for (size_t i = 0; i < 5; i++)
         tk_assert_le(fabs(have[i] - want[i]), 1e-12, "a score");
 }
@@ -470,7 +470,7 @@ static fm_dataset *records(const char *lines, const fm_train_config *c)
 
 static fm_status keep_gradient(void *ctx, size_t k, const float *g)
 {
-    fmi_walk *w = ctx;
+    fmt_walk *w = ctx;
 
     (void)k;
     memcpy(w->from, g, (size_t)w->total * sizeof(float)); /* not needed any more */
@@ -482,18 +482,18 @@ static void check_by_steps(stage *s, const fm_example *wrong, const fm_example *
     size_t n = fm_dataset_count(s->data);
     double have[N];
     double *score[FM_ATTRIBUTIONS] = {[FM_ATTR_DOT] = have};
-    fmi_walk w;
+    fmt_walk w;
 
     s->in.wrong = wrong;
     s->in.right = right;
     tk_ok(fm_attribution_scores(&s->in, score));
-    tk_ok(fmi_walk_open(&w, &s->in, true));
+    tk_ok(fmt_walk_open(&w, &s->in, true));
     for (size_t i = 0; i < n; i++) {
-        fmi_params *ps = &w.worker[0].ps;
+        fmt_params *ps = &w.worker[0].ps;
         double margin[2];
         double size = 0.0;
-        tk_ok(fmi_walk_stand(&w, w.points));
-        tk_ok(fmi_walk_each(&w, &i, 1, keep_gradient, &w));
+        tk_ok(fmt_walk_stand(&w, w.points));
+        tk_ok(fmt_walk_each(&w, &i, 1, keep_gradient, &w));
         for (uint64_t k = 0; k < w.total; k++)
             size += (double)w.from[k] * (double)w.from[k];
         assert_true(size > 0.0);
@@ -501,14 +501,14 @@ static void check_by_steps(stage *s, const fm_example *wrong, const fm_example *
         for (int side = 0; side < 2; side++) {
             for (uint64_t k = 0; k < w.total; k++)
                 w.here[k] = w.to[k] + (float)(side ? -step : step) * w.from[k];
-            tk_ok(fmi_params_put_all(ps, ps->p, w.here));
-            tk_ok(fmi_net_refresh(&w.worker[0].net, ps));
-            tk_ok(fmi_walk_margin(&w, &margin[side]));
+            tk_ok(fmt_params_put_all(ps, ps->p, w.here));
+            tk_ok(fmt_net_refresh(&w.worker[0].net, ps));
+            tk_ok(fmt_walk_margin(&w, &margin[side]));
         }
         double want = (margin[1] - margin[0]) / (2.0 * step);
         tk_assert_le(fabs(have[i] - want), 0.02 * fabs(want) + 1e-3 * sqrt(size), "a product");
     }
-    fmi_walk_close(&w);
+    fmt_walk_close(&w);
 }
 
 static void trained_stage(stage *s, fm_train_config c, const char *lines)
@@ -641,13 +641,13 @@ static void of_a_text_too_long_for_an_encoder_the_beginning_counts(void **state)
     fm_dataset *data = six_blocks(&job.config, NULL, 0);
     job.data = data;
     in.e = ik_engine(2, 512);
-    tk_ok(fmi_attribution_states(&in, whole));
+    tk_ok(fmt_attribution_states(&in, whole));
     wrong.len = positions;
-    tk_ok(fmi_attribution_states(&in, cut));
+    tk_ok(fmt_attribution_states(&in, cut));
     for (size_t i = 0; i < N; i++)
         assert_true(whole[i] == cut[i] && whole[i] != 0.0);
     wrong.len = positions / 2;
-    tk_ok(fmi_attribution_states(&in, cut));
+    tk_ok(fmt_attribution_states(&in, cut));
     assert_true(whole[0] != cut[0]);
     fm_dataset_close(data);
     fm_engine_free(in.e);

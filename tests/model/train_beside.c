@@ -47,14 +47,14 @@ static bool is_done(const char *name, unsigned layer)
 }
 
 /* Rounds that hold nothing but parameters that are done. */
-static unsigned rounds_done(const fmi_params *ps, unsigned layer)
+static unsigned rounds_done(const fmt_params *ps, unsigned layer)
 {
     unsigned done = 0;
     uint64_t per = ps->stripe * RANKS;
-    for (uint64_t q = 0; q < fmi_params_rounds(ps); q++) {
+    for (uint64_t q = 0; q < fmt_params_rounds(ps); q++) {
         bool all = true;
         for (size_t k = 0; k < ps->count; k++) {
-            const fmi_param *p = &ps->item[k];
+            const fmt_param *p = &ps->item[k];
             bool in = p->at < (q + 1) * per && p->at + p->n > q * per;
             all = all && (!in || is_done(p->name, layer));
         }
@@ -63,34 +63,34 @@ static unsigned rounds_done(const fmi_params *ps, unsigned layer)
     return done;
 }
 
-static fm_status build(fmi_child *ch, fm_engine *e, const fm_model *m, fm_comm *comm)
+static fm_status build(fmt_child *ch, fm_engine *e, const fm_model *m, fm_comm *comm)
 {
     fm_backend *be = fm_engine_backend(e);
     fm_train_config c = fm_train_defaults(FM_METHOD_FULL);
     fm_param param;
     c.shards = RANKS;
-    fm_status rc = fmi_net_init(&ch->net, be, fm_model_arch(m), NULL);
+    fm_status rc = fmt_net_init(&ch->net, be, fm_model_arch(m), NULL);
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&ch->net.arch, i, &param); i++)
-        rc = fmi_net_train(&ch->net, &ch->ps, param.name, &param.shape, param.name);
+        rc = fmt_net_train(&ch->net, &ch->ps, param.name, &param.shape, param.name);
     if (rc == FM_OK)
-        rc = fmi_params_share(&ch->ps, &c, comm, be);
+        rc = fmt_params_share(&ch->ps, &c, comm, be);
     if (rc == FM_OK)
-        rc = fmi_params_alloc(&ch->ps, be, false);
+        rc = fmt_params_alloc(&ch->ps, be, false);
     ch->at_work = true;
-    return rc == FM_OK ? fmi_shards_open(&ch->shards, &c, comm, &ch->ps) : rc;
+    return rc == FM_OK ? fmt_shards_open(&ch->shards, &c, comm, &ch->ps) : rc;
 }
 
-static void fill(const rank *r, fmi_child *ch, size_t child)
+static void fill(const rank *r, fmt_child *ch, size_t child)
 {
     for (uint64_t i = 0; i < ch->ps.total; i++)
         ch->ps.g[i] = noise(r->number, child, i);
 }
 
-static unsigned wrong_sums(fmi_child *ch, size_t child)
+static unsigned wrong_sums(fmt_child *ch, size_t child)
 {
     unsigned wrong = 0;
-    fmi_stripe s;
-    for (uint64_t q = 0; fmi_params_stripe(&ch->ps, q, &s); q++)
+    fmt_stripe s;
+    for (uint64_t q = 0; fmt_params_stripe(&ch->ps, q, &s); q++)
         for (uint64_t i = s.at; i < s.at + s.n; i++) {
             float want = noise(0, child, i) + noise(1, child, i);
             wrong += memcmp(&want, &ch->ps.g[i], sizeof(want)) != 0;
@@ -109,31 +109,31 @@ static unsigned wait_for(unsigned want)
     return atomic_load(&exchanges);
 }
 
-static fm_status first_step(rank *r, fmi_beside *b, fmi_child *ch)
+static fm_status first_step(rank *r, fmt_beside *b, fmt_child *ch)
 {
     const uint32_t layers = ch[0].net.arch.layers, half = layers / 2;
     fm_status rc = FM_OK;
     for (size_t i = 0; i < CHILDREN; i++) {
         fill(r, &ch[i], i);
         r->want_early += RANKS * rounds_done(&ch[i].ps, half);
-        r->want_all += RANKS * (unsigned)fmi_params_rounds(&ch[i].ps);
+        r->want_all += RANKS * (unsigned)fmt_params_rounds(&ch[i].ps);
     }
     (void)pthread_barrier_wait(r->all);
     if (r->number == 0)
         atomic_store(&exchanges, 0);
     (void)pthread_barrier_wait(r->all);
-    fmi_beside_begin(b);
+    fmt_beside_begin(b);
     /* One rank's children share a pass, the other one's go one after another, the second first. */
     for (uint32_t l = layers + 1; r->number == 0 && l-- > half;)
         for (size_t i = 0; i < CHILDREN && rc == FM_OK; i++)
-            rc = fmi_beside_left(b, i, l);
+            rc = fmt_beside_left(b, i, l);
     for (size_t i = CHILDREN; r->number == 1 && i-- > 0;)
         for (uint32_t l = layers + 1; l-- > half && rc == FM_OK;)
-            rc = fmi_beside_left(b, i, l);
+            rc = fmt_beside_left(b, i, l);
     r->early = wait_for(r->want_early);
     (void)pthread_barrier_wait(r->all);
     if (rc == FM_OK)
-        rc = fmi_beside_end(b);
+        rc = fmt_beside_end(b);
     (void)pthread_barrier_wait(r->all);
     r->late = atomic_load(&exchanges);
     for (size_t i = 0; i < CHILDREN; i++)
@@ -142,15 +142,15 @@ static fm_status first_step(rank *r, fmi_beside *b, fmi_child *ch)
 }
 
 /* One child is not at work any more: nothing of it goes. */
-static fm_status second_step(rank *r, fmi_beside *b, fmi_child *ch)
+static fm_status second_step(rank *r, fmt_beside *b, fmt_child *ch)
 {
     fill(r, &ch[0], 0);
     ch[0].at_work = true;
     ch[1].at_work = false;
-    r->want_second = r->late + RANKS * (unsigned)fmi_params_rounds(&ch[0].ps);
+    r->want_second = r->late + RANKS * (unsigned)fmt_params_rounds(&ch[0].ps);
     (void)pthread_barrier_wait(r->all);
-    fmi_beside_begin(b);
-    fm_status rc = fmi_beside_end(b);
+    fmt_beside_begin(b);
+    fm_status rc = fmt_beside_end(b);
     (void)pthread_barrier_wait(r->all);
     r->second = atomic_load(&exchanges);
     r->wrong += wrong_sums(&ch[0], 0) + wrong_sums(&ch[1], 1);
@@ -159,23 +159,23 @@ static fm_status second_step(rank *r, fmi_beside *b, fmi_child *ch)
 
 static fm_status steps(rank *r, fm_engine *e, const fm_model *m, fm_comm *comm)
 {
-    fmi_child ch[CHILDREN] = {{0}};
-    fmi_beside *b = NULL;
+    fmt_child ch[CHILDREN] = {{0}};
+    fmt_beside *b = NULL;
     fm_backend *be = fm_engine_backend(e);
     fm_status rc = FM_OK;
     for (size_t i = 0; i < CHILDREN && rc == FM_OK; i++)
         rc = build(&ch[i], e, m, comm);
     if (rc == FM_OK)
-        rc = fmi_beside_open(&b, comm, be, ch, CHILDREN);
+        rc = fmt_beside_open(&b, comm, be, ch, CHILDREN);
     if (rc == FM_OK)
         rc = first_step(r, b, ch);
     if (rc == FM_OK)
         rc = second_step(r, b, ch);
-    fmi_beside_close(b);
+    fmt_beside_close(b);
     for (size_t i = 0; i < CHILDREN; i++) {
-        fmi_shards_release(&ch[i].shards, be);
-        fmi_params_release(&ch[i].ps);
-        fmi_net_release(&ch[i].net);
+        fmt_shards_release(&ch[i].shards, be);
+        fmt_params_release(&ch[i].ps);
+        fmt_net_release(&ch[i].net);
     }
     return rc;
 }

@@ -127,38 +127,38 @@ static void gradients_of_every_family_equal_hugging_faces(void **state)
 }
 
 /* ---- an encoder: the loss is the sum of its last states with a pattern of signs ---- */
-static void declare_all(fmi_net *net, fmi_params *ps)
+static void declare_all(fmt_net *net, fmt_params *ps)
 {
     fm_param p;
 
     for (uint32_t i = 0; fm_arch_param(&net->arch, i, &p); i++)
-        tk_ok(fmi_net_train(net, ps, p.name, &p.shape, p.name));
-    tk_ok(fmi_params_alloc(ps, net->be, false));
-    tk_ok(fmi_net_bind(net, ps, false));
+        tk_ok(fmt_net_train(net, ps, p.name, &p.shape, p.name));
+    tk_ok(fmt_params_alloc(ps, net->be, false));
+    tk_ok(fmt_net_bind(net, ps, false));
 }
 
 /* The text between two others: rows are not the first ones, and sequences do not see each other. */
-static void encoder_pass(fmi_lane *lane, const int32_t *ids, size_t n, double *loss)
+static void encoder_pass(fmt_lane *lane, const int32_t *ids, size_t n, double *loss)
 {
-    fmi_net *net = lane->net;
+    fmt_net *net = lane->net;
     uint32_t h = net->arch.hidden, before = 9;
     int32_t none[TOKENS], other[TOKENS];
-    const fmi_batch_how how = {.vocab = net->arch.vocab, .whole = true};
-    const fmi_seq_in in[] = {
+    const fmt_batch_how how = {.vocab = net->arch.vocab, .whole = true};
+    const fmt_seq_in in[] = {
         {other, none, before}, {ids, none, (uint32_t)n}, {other + before, none, 17}};
-    fmi_pass *pass = NULL;
+    fmt_pass *pass = NULL;
 
     for (uint32_t i = 0; i < TOKENS; i++) {
         none[i] = -100;
         other[i] = (int32_t)(3 + i);
     }
-    fmi_size_grow(&lane->most, in, 3, &how);
-    fmi_pass_size cap = lane->most;
+    fmt_size_grow(&lane->most, in, 3, &how);
+    fmt_pass_size cap = lane->most;
     cap.labels = 1;
-    tk_ok(fmi_pass_new(&pass, net->be, &lane, 1, &cap, false));
-    tk_ok(fmi_batch_build(&lane->batch, in, 3, &how));
-    tk_ok(fmi_pass_run(pass, &lane, 1)); /* nothing is labelled: the gradient is 0 */
-    fmi_params_zero_grad(lane->ps);
+    tk_ok(fmt_pass_new(&pass, net->be, &lane, 1, &cap, false));
+    tk_ok(fmt_batch_build(&lane->batch, in, 3, &how));
+    tk_ok(fmt_pass_run(pass, &lane, 1)); /* nothing is labelled: the gradient is 0 */
+    fmt_params_zero_grad(lane->ps);
     size_t floats = (size_t)lane->batch.rows * h;
     float *dx = fm_calloc(floats, sizeof(float)), *x = fm_calloc(floats, sizeof(float));
     assert_true(dx && x);
@@ -171,12 +171,12 @@ static void encoder_pass(fmi_lane *lane, const int32_t *ids, size_t n, double *l
     tk_ok(net->be->upload(net->be, pass->dx, dx, floats * sizeof(float)));
     fm_free(dx);
     fm_free(x);
-    tk_ok(fmi_layers_backward(pass));
-    fmi_embed_backward(pass);
+    tk_ok(fmt_layers_backward(pass));
+    fmt_embed_backward(pass);
     tk_ok(net->be->sync(net->be));
-    fmi_batch_release(&lane->batch);
+    fmt_batch_release(&lane->batch);
     net->be->free(net->be, lane->mem);
-    fmi_pass_free(pass);
+    fmt_pass_free(pass);
 }
 
 static void gradients_of_an_encoder_equal_hugging_faces(void **state)
@@ -187,8 +187,8 @@ static void gradients_of_an_encoder_equal_hugging_faces(void **state)
     fm_engine *e = ik_engine(2, 64);
     ik_ref ids_of = {NULL};
     fm_source *src = NULL;
-    fmi_net net;
-    fmi_params ps = {0};
+    fmt_net net;
+    fmt_params ps = {0};
     fm_train_result g = {0};
     double loss = 0.0;
     size_t n = 0;
@@ -198,19 +198,19 @@ static void gradients_of_an_encoder_equal_hugging_faces(void **state)
     tk_ok(fm_source_open(&src, dir));
     fm_model *m = ik_model(e, src, "roberta");
     int32_t *ids = ik_ref_get(&ids_of, "input_ids", &n);
-    tk_ok(fmi_net_init(&net, fm_engine_backend(e), fm_model_arch(m), m));
+    tk_ok(fmt_net_init(&net, fm_engine_backend(e), fm_model_arch(m), m));
     declare_all(&net, &ps);
-    fmi_lane lane = {.net = &net, .ps = &ps, .objective = &fmi_next_token};
+    fmt_lane lane = {.net = &net, .ps = &ps, .objective = &fmt_next_token};
     encoder_pass(&lane, ids, n, &loss);
     double ref = fm_json_real(fm_json_get(want, "loss"), NAN);
     tk_assert_le(fabs(loss - ref), 1e-5 * sqrt((double)n * net.arch.hidden), "loss");
-    tk_ok(fmi_params_result(&ps, ps.g, FM_F32, fm_source_tree(src), &g));
+    tk_ok(fmt_params_result(&ps, ps.g, FM_F32, fm_source_tree(src), &g));
     assert_int_equal(g.count, fm_json_count(fm_json_get(want, "tensors")));
     print_message("roberta: loss %.6f, %zu tensors, worst %.2g\n", loss, g.count,
                   worst_of(&g, fm_json_get(want, "tensors"), "roberta"));
     fm_train_result_release(&g);
-    fmi_params_release(&ps);
-    fmi_net_release(&net);
+    fmt_params_release(&ps);
+    fmt_net_release(&net);
     fm_model_close(m);
     fm_free(ids);
     fm_json_free(all);

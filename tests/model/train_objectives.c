@@ -135,39 +135,39 @@ static const goal_case *case_of(const char *name)
 
 typedef struct one {
     fm_train_result result;
-    fmi_child child;
-    fmi_pass *pass;
-    fmi_lane *lane[2];
+    fmt_child child;
+    fmt_pass *pass;
+    fmt_lane *lane[2];
     size_t lanes;
     float *grads; /* [total] */
 } one;
 
 static void one_run(one *o, fm_engine *e, const fm_provider *p, const fm_train_job *job)
 {
-    fmi_child *ch = &o->child;
-    fmi_pass_size cap;
+    fmt_child *ch = &o->child;
+    fmt_pass_size cap;
 
     memset(o, 0, sizeof(*o));
-    tk_ok(fmi_child_open(ch, e, p, job, 0, &o->result));
-    tk_ok(fmi_child_resume(ch));
-    o->lanes = fmi_goal_lanes(&ch->goal, o->lane);
+    tk_ok(fmt_child_open(ch, e, p, job, 0, &o->result));
+    tk_ok(fmt_child_resume(ch));
+    o->lanes = fmt_goal_lanes(&ch->goal, o->lane);
     cap = ch->lane.most;
     cap.rows *= (uint32_t)o->lanes;
     cap.labels *= (uint32_t)o->lanes;
     cap.seqs *= (uint32_t)o->lanes;
-    tk_ok(fmi_pass_new(&o->pass, ch->net.be, o->lane, o->lanes, &cap, false));
-    tk_ok(fmi_child_begin_step(ch));
-    tk_ok(fmi_child_load_micro(ch, 0));
-    tk_ok(fmi_pass_run(o->pass, o->lane, o->lanes));
+    tk_ok(fmt_pass_new(&o->pass, ch->net.be, o->lane, o->lanes, &cap, false));
+    tk_ok(fmt_child_begin_step(ch));
+    tk_ok(fmt_child_load_micro(ch, 0));
+    tk_ok(fmt_pass_run(o->pass, o->lane, o->lanes));
     o->grads = fm_calloc((size_t)ch->ps.total, sizeof(float));
-    tk_ok(fmi_params_get_all(&ch->ps, ch->ps.g, o->grads));
+    tk_ok(fmt_params_get_all(&ch->ps, ch->ps.g, o->grads));
 }
 
 static void one_close(one *o)
 {
     fm_free(o->grads);
-    fmi_child_release(&o->child);
-    fmi_pass_free(o->pass);
+    fmt_child_release(&o->child);
+    fmt_pass_free(o->pass);
     fm_train_result_release(&o->result);
 }
 
@@ -205,7 +205,7 @@ static double compare_grads(const one *o, const ik_ref *ref)
 
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < o->child.ps.count; i++) {
-            const fmi_param *p = &o->child.ps.item[i];
+            const fmt_param *p = &o->child.ps.item[i];
             char name[256];
             double diff = 0.0, norm = 0.0;
             (void)snprintf(name, sizeof(name), "grad.%s", p->name);
@@ -254,7 +254,7 @@ static void shards_share_their_negatives(void **state)
         golden g;
         one o;
         bool stands = false;
-        fmi_shard_sum sum;
+        fmt_shard_sum sum;
         if (cases[i].objective != FM_OBJECTIVE_CONTRASTIVE)
             continue;
         fm_engine *e = ik_engine(1, 64);
@@ -262,20 +262,20 @@ static void shards_share_their_negatives(void **state)
         double *loss = ik_ref_get(&g.ref, "loss", NULL);
         g.job.config.shards = 2;
         one_run(&o, e, &g.p, &g.job); /* its micro-batch is the first shard's: other vectors */
-        fmi_child *ch = &o.child;
-        tk_ok(fmi_child_begin_step(ch));
-        tk_ok(fmi_child_gather(ch, o.pass, &stands));
+        fmt_child *ch = &o.child;
+        tk_ok(fmt_child_begin_step(ch));
+        tk_ok(fmt_child_gather(ch, o.pass, &stands));
         assert_true(stands);
         for (uint32_t s = 0; s < 2; s++) {
-            fmi_child_begin_shard(ch, s);
-            tk_ok(fmi_child_load_micro(ch, 0));
-            tk_ok(fmi_pass_run(o.pass, o.lane, o.lanes));
-            fmi_child_end_micro(ch);
-            fmi_child_end_shard(ch, s);
+            fmt_child_begin_shard(ch, s);
+            tk_ok(fmt_child_load_micro(ch, 0));
+            tk_ok(fmt_pass_run(o.pass, o.lane, o.lanes));
+            fmt_child_end_micro(ch);
+            fmt_child_end_shard(ch, s);
         }
-        tk_ok(fmi_shards_reduce(&ch->shards, &ch->ps));
-        tk_ok(fmi_shards_total(&ch->shards, &sum));
-        tk_ok(fmi_params_get_all(&ch->ps, ch->ps.g, o.grads));
+        tk_ok(fmt_shards_reduce(&ch->shards, &ch->ps));
+        tk_ok(fmt_shards_total(&ch->shards, &sum));
+        tk_ok(fmt_params_get_all(&ch->ps, ch->ps.g, o.grads));
         tk_assert_le(fabs(sum.loss / (double)ch->targets - *loss), 2e-6, cases[i].name);
         print_message("%s: 2 shards, worst gradient %.1g\n", cases[i].name,
                       compare_grads(&o, &g.ref));
@@ -329,7 +329,7 @@ static void dpo_begins_at_log_2(void **state)
     one_run(&o, e, &g.p, &g.job);
     tk_assert_le(fabs(mean_loss(&o) - log(2.0)), 1e-6, "loss");
     /* The reference's rows are what infer scores. */
-    const fmi_lane *ref = &o.child.goal.aux;
+    const fmt_lane *ref = &o.child.goal.aux;
     const float *row = o.pass->host_loss + ref->label0;
     assert_int_equal(o.lanes, 2);
     for (size_t i = 0, k = 0; i < 4; i++) {
@@ -363,7 +363,7 @@ static void both_ways_through_the_head_agree(void **state)
     (void)snprintf(g.job.config.modules_to_save, sizeof(c.modules_to_save), "lm_head");
     one_run(&b, e, &g.p, &g.job);
     for (size_t i = 0; i < a.child.ps.count; i++) {
-        const fmi_param *p = &a.child.ps.item[i];
+        const fmt_param *p = &a.child.ps.item[i];
         uint64_t n = 0;
         const float *other = grad_of(&b, p->name, &n);
         assert_int_equal(n, p->n);
@@ -381,7 +381,7 @@ static void frozen_rows_are_not_saved(void **state)
 {
     golden g;
     one dpo, a, b;
-    fmi_pass *both = NULL;
+    fmt_pass *both = NULL;
     fm_engine *e = ik_engine(1, 64);
 
     (void)state;
@@ -390,16 +390,16 @@ static void frozen_rows_are_not_saved(void **state)
     g.job.config.objective = FM_OBJECTIVE_NEXT_TOKEN;
     one_run(&a, e, &g.p, &g.job);
     one_run(&b, e, &g.p, &g.job);
-    fmi_pass_size cap = dpo.pass->cap;
-    fmi_lane *lanes[] = {&a.child.lane, &b.child.lane};
-    tk_ok(fmi_pass_new(&both, a.child.net.be, lanes, 2, &cap, false));
+    fmt_pass_size cap = dpo.pass->cap;
+    fmt_lane *lanes[] = {&a.child.lane, &b.child.lane};
+    tk_ok(fmt_pass_new(&both, a.child.net.be, lanes, 2, &cap, false));
     /* A row is 116 floats of each of the two layers but its input; 16 rows are the unit. */
     uint64_t layer = (cap.rows / 2 - 5) * 116 * sizeof(float);
     print_message("%u rows with a reference: %llu bytes, as two that train: %llu\n", cap.rows,
-                  (unsigned long long)fmi_pass_bytes(dpo.pass),
-                  (unsigned long long)fmi_pass_bytes(both));
-    assert_true(fmi_pass_bytes(dpo.pass) + layer <= fmi_pass_bytes(both));
-    fmi_pass_free(both);
+                  (unsigned long long)fmt_pass_bytes(dpo.pass),
+                  (unsigned long long)fmt_pass_bytes(both));
+    assert_true(fmt_pass_bytes(dpo.pass) + layer <= fmt_pass_bytes(both));
+    fmt_pass_free(both);
     one_close(&dpo);
     one_close(&a);
     one_close(&b);
@@ -535,7 +535,7 @@ static void held_out_examples_are_measured_and_change_nothing(void **state)
         int32_t *joined = NULL;
         fm_engine *e = ik_engine(2, 64);
         golden_open(&g, c);
-        uint32_t parts = fmi_goal_parts(&g.job), rows = g.job.config.batch;
+        uint32_t parts = fmt_goal_parts(&g.job), rows = g.job.config.batch;
         bool tokens = c->objective == FM_OBJECTIVE_DISTILL;
         if (tokens) {
             g.job.config.objective = FM_OBJECTIVE_NEXT_TOKEN;

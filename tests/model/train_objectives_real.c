@@ -124,9 +124,9 @@ static void minilm_finds_more_answers(void **state)
     fm_free(dir);
     mem.behind[0] = fm_source_provider(src);
     fm_model *m = ik_model(e, src, "MiniLM");
-    fmi_net net;
-    fm_status trains = fmi_net_init(&net, fm_engine_backend(e), fm_model_arch(m), NULL);
-    fmi_net_release(&net);
+    fmt_net net;
+    fm_status trains = fmt_net_init(&net, fm_engine_backend(e), fm_model_arch(m), NULL);
+    fmt_net_release(&net);
     if (trains == FM_EUNSUPPORTED) {
         print_message("SKIPPED: this build does not train BERT\n");
     } else {

@@ -354,7 +354,7 @@ static void what_is_held_out_is_the_same_for_any_ranks(void **state)
 
 /* ---- a gradient that is longer than a piece ---- */
 
-#define PIECES_FLOATS (7 * FMI_BLOCK_FLOATS + 112)
+#define PIECES_FLOATS (7 * FMT_BLOCK_FLOATS + 112)
 
 typedef struct piece_rank {
     fm_wire *wire;
@@ -385,22 +385,22 @@ static fm_status reduce_noise(piece_rank *p, fm_comm *comm, fm_backend *be)
 {
     const fm_shape shape = {.rank = 1, .dim = {PIECES_FLOATS}};
     fm_train_config c = fm_train_defaults(FM_METHOD_FULL);
-    fmi_params ps = {0};
-    fmi_shards s = {0};
+    fmt_params ps = {0};
+    fmt_shards s = {0};
     int32_t index;
     float *host = fm_calloc(PIECES_FLOATS, sizeof(float));
     c.shards = p->shards;
-    fm_status rc = host ? fmi_params_add(&ps, &index, "noise", &shape) : FM_ENOMEM;
+    fm_status rc = host ? fmt_params_add(&ps, &index, "noise", &shape) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = fmi_params_share(&ps, &c, comm, be);
-    assert_int_equal(fmi_params_rounds(&ps), 3); /* the last one is of two stripes */
+        rc = fmt_params_share(&ps, &c, comm, be);
+    assert_int_equal(fmt_params_rounds(&ps), 3); /* the last one is of two stripes */
     if (rc == FM_OK)
-        rc = fmi_params_alloc(&ps, be, false);
+        rc = fmt_params_alloc(&ps, be, false);
     asked_bytes = 0;
     plain_alloc = be->alloc;
     be->alloc = counted_alloc;
     if (rc == FM_OK)
-        rc = fmi_shards_open(&s, &c, comm, &ps);
+        rc = fmt_shards_open(&s, &c, comm, &ps);
     be->alloc = plain_alloc;
     p->took = asked_bytes;
     p->moments = 2 * ps.own * sizeof(float);
@@ -408,22 +408,22 @@ static fm_status reduce_noise(piece_rank *p, fm_comm *comm, fm_backend *be)
         for (uint64_t k = 0; k < PIECES_FLOATS; k++)
             host[k] = noise(s.first + i, k);
         rc = be->upload(be, ps.g, host, PIECES_FLOATS * sizeof(float));
-        fmi_shards_keep(&s, &ps, i, (fmi_shard_sum){0});
+        fmt_shards_keep(&s, &ps, i, (fmt_shard_sum){0});
     }
     if (rc == FM_OK)
-        rc = fmi_shards_reduce(&s, &ps);
+        rc = fmt_shards_reduce(&s, &ps);
     if (rc == FM_OK)
         rc = be->download(be, host, ps.g, PIECES_FLOATS * sizeof(float));
-    fmi_stripe mine;
-    for (uint64_t q = 0; rc == FM_OK && fmi_params_stripe(&ps, q, &mine); q++)
+    fmt_stripe mine;
+    for (uint64_t q = 0; rc == FM_OK && fmt_params_stripe(&ps, q, &mine); q++)
         for (uint64_t k = mine.at; k < mine.at + mine.n; k++) {
             float want = noise(0, k);
             for (uint32_t i = 1; i < p->shards; i++)
                 want += noise(i, k);
             p->wrong += memcmp(&want, &host[k], sizeof(want)) != 0;
         }
-    fmi_shards_release(&s, be);
-    fmi_params_release(&ps);
+    fmt_shards_release(&s, be);
+    fmt_params_release(&ps);
     fm_free(host);
     return rc;
 }
@@ -657,7 +657,7 @@ static void what_does_not_fit_is_refused(void **state)
     refuse("steps=1 shards=3", 2, FM_EINVAL, "3 shards cannot be dealt to 2 ranks");
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     c.shards = 0;
-    tk_fails(fmi_shards_check(&c, NULL, "child"), FM_EINVAL, "at least 1");
+    tk_fails(fmt_shards_check(&c, NULL, "child"), FM_EINVAL, "at least 1");
 }
 
 int main(void)

@@ -417,14 +417,14 @@ typedef struct holder {
 static fm_status hold(holder *h, fm_engine *e, const fm_source *src)
 {
     fm_provider p = fm_source_provider(src);
-    fmi_stage *s = NULL;
-    fmi_child ch;
-    fmi_flights *f = NULL;
-    fmi_pass *alone = NULL;
+    fmt_stage *s = NULL;
+    fmt_child ch;
+    fmt_flights *f = NULL;
+    fmt_pass *alone = NULL;
     fm_train_result result = {0};
     int32_t ids[128], labels[128];
     uint32_t passes = 0;
-    fmi_lane *lane[2];
+    fmt_lane *lane[2];
     for (size_t i = 0; i < 128; i++)
         ids[i] = labels[i] = (int32_t)(i % 50);
     fm_train_job job = {.name = "held",
@@ -436,23 +436,23 @@ static fm_status hold(holder *h, fm_engine *e, const fm_source *src)
     job.config.accumulate = 4;
     job.config.max_tokens = 16;
     job.config.steps = 1;
-    fm_status rc = fmi_stage_open(&s, e);
+    fm_status rc = fmt_stage_open(&s, e);
     if (rc == FM_OK)
-        rc = fmi_child_open_on(&ch, e, &p, &job, 0, &result, s);
+        rc = fmt_child_open_on(&ch, e, &p, &job, 0, &result, s);
     if (rc == FM_OK && s)
-        rc = fmi_flights_new(&f, s, fm_engine_backend(e), &ch, 1, lane);
+        rc = fmt_flights_new(&f, s, fm_engine_backend(e), &ch, 1, lane);
     else if (rc == FM_OK)
-        rc = fmi_run_pass(&alone, fm_engine_backend(e), &ch, 1, lane);
+        rc = fmt_run_pass(&alone, fm_engine_backend(e), &ch, 1, lane);
     if (rc == FM_OK) {
         h->stem = fm_engine_stats_of(e).weight_bytes;
         h->trained = ch.ps.total;
-        h->kept = s ? fmi_flights_bytes(f, &passes) : fmi_pass_bytes(alone);
+        h->kept = s ? fmt_flights_bytes(f, &passes) : fmt_pass_bytes(alone);
     }
-    fmi_flights_free(f);
-    fmi_pass_free(alone);
+    fmt_flights_free(f);
+    fmt_pass_free(alone);
     if (rc == FM_OK)
-        fmi_child_release(&ch);
-    fmi_stage_free(s);
+        fmt_child_release(&ch);
+    fmt_stage_free(s);
     return rc;
 }
 

@@ -10,18 +10,18 @@
 #include "store/quant/quantize.h"
 #include "tests/testkit.h"
 
-static fmi_coder *coder;
+static fms_coder *coder;
 
 static int setup(void **state)
 {
     (void)state;
-    return fmi_coder_new(&coder) == FM_OK ? 0 : -1;
+    return fms_coder_new(&coder) == FM_OK ? 0 : -1;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    fmi_coder_free(coder);
+    fms_coder_free(coder);
     return 0;
 }
 
@@ -35,20 +35,20 @@ static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const ui
     fm_buf_init(&a, 0);
     fm_buf_init(&b, 0);
     uint8_t again;
-    fmi_leaf_at at = {dtype, row_bytes, leaf_offset, slow};
-    tk_ok(fmi_leaf_encode(coder, &a, codec, &at, fm_span_of(leaf, n), parent));
-    for (int level = FMI_SIMD_NONE; level <= FMI_SIMD_AVX2; level++) {
-        fmi_simd_limit(level);
+    fms_leaf_at at = {dtype, row_bytes, leaf_offset, slow};
+    tk_ok(fms_leaf_encode(coder, &a, codec, &at, fm_span_of(leaf, n), parent));
+    for (int level = FMS_SIMD_NONE; level <= FMS_SIMD_AVX2; level++) {
+        fms_simd_limit(level);
         fm_buf_clear(&b);
-        tk_ok(fmi_leaf_encode(coder, &b, &again, &at, fm_span_of(leaf, n), parent));
+        tk_ok(fms_leaf_encode(coder, &b, &again, &at, fm_span_of(leaf, n), parent));
         assert_int_equal(*codec, again);
         assert_true(fm_span_eq(fm_buf_span(&a), fm_buf_span(&b)));
     }
     uint8_t *back = fm_malloc(n);
-    for (int level = FMI_SIMD_NONE; level <= FMI_SIMD_AVX512; level++) {
-        fmi_simd_limit(level);
+    for (int level = FMS_SIMD_NONE; level <= FMS_SIMD_AVX512; level++) {
+        fms_simd_limit(level);
         memset(back, 0x5a, n);
-        tk_ok(fmi_leaf_decode(coder, back, n, *codec, &at, fm_buf_span(&a), parent));
+        tk_ok(fms_leaf_decode(coder, back, n, *codec, &at, fm_buf_span(&a), parent));
         assert_memory_equal(back, leaf, n);
     }
     assert_true(a.len <= n);
@@ -77,7 +77,7 @@ static void noise_is_stored_raw(void **state)
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
     noise(p, FM_LEAF_BYTES, 1);
     assert_int_equal(round_trip(FM_DTYPE_NONE, p, FM_LEAF_BYTES, NULL, &codec), FM_LEAF_BYTES);
-    assert_int_equal(codec, FMI_CODEC_RAW);
+    assert_int_equal(codec, FMS_CODEC_RAW);
     fm_free(p);
 }
 
@@ -88,7 +88,7 @@ static void constants_take_one_element(void **state)
     for (size_t i = 0; i < FM_LEAF_BYTES / 4; i++)
         fm_put_u32(p + 4 * i, 0x3f800000u);
     assert_int_equal(round_trip(FM_F32, p, FM_LEAF_BYTES, NULL, &codec), 4);
-    assert_int_equal(codec, FMI_CODEC_CONST);
+    assert_int_equal(codec, FMS_CODEC_CONST);
     fm_free(p);
 }
 
@@ -98,7 +98,7 @@ static void weights_in_bf16_reach_their_entropy(void **state)
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
     fill_normal_bf16(p, FM_LEAF_BYTES / 2, 3);
     size_t len = round_trip(FM_BF16, p, FM_LEAF_BYTES, NULL, &codec);
-    assert_int_equal(codec, FMI_CODEC_EXPS);
+    assert_int_equal(codec, FMS_CODEC_EXPS);
     tk_assert_le((double)len / FM_LEAF_BYTES, 0.665, "bf16 alone");
     fm_free(p);
 }
@@ -114,14 +114,14 @@ static void a_child_costs_less_than_its_xor(void **state)
         fm_put_u16(c + 2 * i, fm_f32_to_bf16((float)(w + 2e-5 * fm_rng_normal(1, 5, i))));
     }
     size_t len = round_trip(FM_BF16, c, FM_LEAF_BYTES, p, &codec);
-    assert_int_equal(codec, FMI_CODEC_CDELTA);
+    assert_int_equal(codec, FMS_CODEC_CDELTA);
     tk_assert_le((double)len / FM_LEAF_BYTES, 0.09, "bf16 child, relative update 1e-3");
     slow = true;
     assert_true(round_trip(FM_BF16, c, FM_LEAF_BYTES, p, &codec) <= len);
-    assert_int_equal(codec, FMI_CODEC_MIXED);
+    assert_int_equal(codec, FMS_CODEC_MIXED);
     slow = false;
     assert_int_equal(round_trip(FM_BF16, p, FM_LEAF_BYTES, p, &codec), 0);
-    assert_int_equal(codec, FMI_CODEC_SAME);
+    assert_int_equal(codec, FMS_CODEC_SAME);
     fm_free(p);
     fm_free(c);
 }
@@ -152,12 +152,12 @@ static void low_bits_that_stay_cost_nothing(void **state)
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
     coarse_update(c, p, n, 0, 81); /* steps -1, 0, 1, 2: two bits of 32, and the carries */
     tk_assert_le((double)round_trip(FM_F32, c, 4 * n, p, &codec) / FM_LEAF_BYTES, 0.12, "coarse");
-    assert_int_equal(codec, FMI_CODEC_XOR);
+    assert_int_equal(codec, FMS_CODEC_XOR);
     for (unsigned odd = 1; odd <= 64; odd *= 2) { /* whichever is smaller, it comes back */
         const size_t bytes = 4 * (n - odd * 1000);
         const size_t len =
             round_trip(FM_F32, (coarse_update(c, p, n, odd, 81 + odd), c), bytes, p, &codec);
-        assert_true(codec == FMI_CODEC_XOR || odd > 8);
+        assert_true(codec == FMS_CODEC_XOR || odd > 8);
         tk_assert_le((double)len / (double)bytes, 0.12 + odd / 30.0, "with odd ones");
     }
     for (size_t i = 0; i < n; i++) { /* an update that rounds to f32: low bits are noise */
@@ -167,7 +167,7 @@ static void low_bits_that_stay_cost_nothing(void **state)
         memcpy(c + 4 * i, &b, 4);
     }
     round_trip(FM_F32, c, 4 * n, p, &codec);
-    assert_int_equal(codec, FMI_CODEC_CDELTA);
+    assert_int_equal(codec, FMS_CODEC_CDELTA);
     fm_free(p);
     fm_free(c);
 }
@@ -190,7 +190,7 @@ static void dequantized_floats_cost_their_blocks(void **state)
         for (size_t i = n / 9; i < n; i += n / 5)
             v[i] = 1e-3f * (float)i;
         size_t len = round_trip(FM_F32, (uint8_t *)v, 4 * n, NULL, &codec);
-        assert_int_equal(codec, FMI_CODEC_BLOCKS);
+        assert_int_equal(codec, FMS_CODEC_BLOCKS);
         double most = (double)whole / d->block_elems * d->block_bytes + 8 * 1024 + 512;
         tk_assert_le((double)len, most, d->name);
         assert_int_not_equal(round_trip(FM_F32, (uint8_t *)v, 4 * n - 12, NULL, &codec), 0);
@@ -246,9 +246,9 @@ static void deltas_survive_every_bit_pattern(void **state)
         uint8_t *mem = fm_malloc(4 * n), *back = fm_malloc(4 * n);
         uint8_t *plane[4] = {mem, mem + n, mem + 2 * n, mem + 3 * n};
         const uint8_t *const joined[4] = {plane[0], plane[1], plane[2], plane[3]};
-        fmi_delta_count(count, d[0], p, n);
-        fmi_delta_split(plane, d[0], c, p, count, n);
-        fmi_delta_join(back, d[0], joined, p, count, n);
+        fms_delta_count(count, d[0], p, n);
+        fms_delta_split(plane, d[0], c, p, count, n);
+        fms_delta_join(back, d[0], joined, p, count, n);
         assert_memory_equal(back, c, (size_t)width * n);
         fm_free(mem);
         fm_free(back);
@@ -281,18 +281,18 @@ static void widened_floats_cost_the_narrow_type(void **state)
             fm_dtype type = half ? FM_F16 : FM_BF16;
             size_t wide = round_trip(FM_F32, w, 4 * n, NULL, &codec);
             size_t plain = round_trip(type, h, 2 * n, NULL, &inner);
-            assert_int_equal(codec, FMI_CODEC_NARROW);
+            assert_int_equal(codec, FMS_CODEC_NARROW);
             assert_int_equal(wide, plain + 2);
             wide = round_trip(FM_F32, w, 4 * n, p, &codec);
             if (!any) {
-                assert_int_equal(codec, FMI_CODEC_NARROW_DELTA);
+                assert_int_equal(codec, FMS_CODEC_NARROW_DELTA);
                 tk_assert_le((double)wide / (double)plain, 0.3, "a child in the narrow type");
             }
         }
     uint8_t codec; /* one value that is not of the type: all of it is F32 */
     w[2 * n] ^= 1;
     round_trip(FM_F32, w, 4 * n, NULL, &codec);
-    assert_int_not_equal(codec, FMI_CODEC_NARROW);
+    assert_int_not_equal(codec, FMS_CODEC_NARROW);
     fm_free(w);
     fm_free(p);
     fm_free(h);
@@ -314,8 +314,8 @@ static void few_values_are_a_palette(void **state)
                     fm_put_u32(p + 4 * i, v);
             }
             size_t len = round_trip(unit == 2 ? FM_BF16 : FM_F32, p, FM_LEAF_BYTES, NULL, &codec);
-            assert_int_equal(codec == FMI_CODEC_PALETTE, counts[c] <= most);
-            if (codec == FMI_CODEC_PALETTE)
+            assert_int_equal(codec == FMS_CODEC_PALETTE, counts[c] <= most);
+            if (codec == FMS_CODEC_PALETTE)
                 tk_assert_le((double)len / (double)n, counts[c] <= 256 ? 1.005 : 1.57, "palette");
         }
     fm_free(p);
@@ -353,7 +353,7 @@ static void children_of_any_bits_and_rows_round_trip(void **state)
         if (k % 12 < 6) {
             slow = true; /* never larger than the fast level, and the same bits back */
             uint8_t again;
-            size_t fast_len = fmi_codec_needs_parent(codec) ? 0 : n * width;
+            size_t fast_len = fms_codec_needs_parent(codec) ? 0 : n * width;
             size_t len = round_trip(dtypes[k % 3], c, n * width, p, &again);
             assert_true(fast_len == 0 || len <= fast_len);
             slow = false;
@@ -405,13 +405,13 @@ static void rans_handles_skewed_and_full_alphabets(void **state)
         src[0] = 1;
         for (size_t i = 0; i < n; i++)
             h[src[i]]++;
-        size_t len = fmi_rans_encode(dst, 2 * n, src, n, h);
+        size_t len = fms_rans_encode(dst, 2 * n, src, n, h);
         assert_true(len > 0);
-        tk_ok(fmi_rans_decode(back, n, dst, len));
+        tk_ok(fms_rans_decode(back, n, dst, len));
         assert_memory_equal(back, src, n);
-        tk_fails(fmi_rans_decode(back, n, dst, len - 1), FM_ECORRUPT, "entropy stream");
-        tk_fails(fmi_rans_decode(back, n, dst, 0), FM_ECORRUPT, "entropy stream");
-        assert_int_equal(fmi_rans_encode(dst, len - 1, src, n, h), 0);
+        tk_fails(fms_rans_decode(back, n, dst, len - 1), FM_ECORRUPT, "entropy stream");
+        tk_fails(fms_rans_decode(back, n, dst, 0), FM_ECORRUPT, "entropy stream");
+        assert_int_equal(fms_rans_encode(dst, len - 1, src, n, h), 0);
     }
     fm_free(src);
     fm_free(dst);
@@ -423,7 +423,7 @@ static void damaged_leaves_never_overrun(void **state)
 {
     (void)state;
     size_t n = 20000;
-    fmi_leaf_at at = {FM_BF16, 0, 0, false};
+    fms_leaf_at at = {FM_BF16, 0, 0, false};
     uint8_t *p = fm_malloc(n), *c = fm_malloc(n), *back = fm_malloc(n), codec;
     fill_normal_bf16(p, n / 2, 11);
     memcpy(c, p, n);
@@ -434,18 +434,18 @@ static void damaged_leaves_never_overrun(void **state)
     for (int with_parent = 0; with_parent < 2; with_parent++) {
         const uint8_t *parent = with_parent ? p : NULL;
         fm_buf_clear(&a);
-        tk_ok(fmi_leaf_encode(coder, &a, &codec, &at, fm_span_of(c, n), parent));
+        tk_ok(fms_leaf_encode(coder, &a, &codec, &at, fm_span_of(c, n), parent));
         size_t refused = 0;
         for (size_t k = 0; k < a.len; k += 1 + a.len / 997) {
             a.data[k] ^= 0x41;
             refused +=
-                fmi_leaf_decode(coder, back, n, codec, &at, fm_buf_span(&a), parent) != FM_OK;
+                fms_leaf_decode(coder, back, n, codec, &at, fm_buf_span(&a), parent) != FM_OK;
             a.data[k] ^= 0x41;
-            tk_fails(fmi_leaf_decode(coder, back, n, codec, &at, fm_span_of(a.data, k), parent),
+            tk_fails(fms_leaf_decode(coder, back, n, codec, &at, fm_span_of(a.data, k), parent),
                      FM_ECORRUPT, NULL);
         }
         assert_true(refused > 0);
-        tk_ok(fmi_leaf_decode(coder, back, n, codec, &at, fm_buf_span(&a), parent));
+        tk_ok(fms_leaf_decode(coder, back, n, codec, &at, fm_buf_span(&a), parent));
         assert_memory_equal(back, c, n);
     }
     fm_buf_release(&a);

@@ -18,7 +18,7 @@ static packs packs_of(const char *dir)
     tk_ok(fm_list_dir(&names, folder));
     for (size_t i = 0; i < names.count; i++) {
         uint64_t bytes = 0;
-        if (!fmi_is_pack_index(names.name[i]))
+        if (!fml_is_pack_index(names.name[i]))
             continue;
         char *path = fm_path_join(folder, names.name[i]);
         tk_ok(fm_file_bytes(&bytes, path));
@@ -100,7 +100,7 @@ static void two_hundred_versions_lie_in_few_packs(void **state)
     fm_repo_close(r);
     tk_ok(fm_repo_open(&r, dir));
     reads_all(r, oid, 200);
-    tk_ok(fmi_packs_fold(r, true));
+    tk_ok(fml_packs_fold(r, true));
     assert_int_equal(packs_of(dir).count, 1);
     is_sound(r, dir);
     reads_all(r, oid, 200);
@@ -171,18 +171,18 @@ static void a_damaged_pack_is_not_joined(void **state)
     folder = fm_asprintf("%s/lineage.git/objects/pack", dir);
     tk_ok(fm_list_dir(&names, folder));
     for (size_t i = 0; i < names.count && n < 2; i++)
-        if (fmi_is_pack_index(names.name[i]))
+        if (fml_is_pack_index(names.name[i]))
             idx[n++] = fm_path_join(folder, names.name[i]);
     assert_int_equal(n, 2);
     pack = fm_asprintf("%.*s.pack", (int)strlen(idx[1]) - 4, idx[1]);
-    tk_ok(fmi_packs_join(r, idx, 2, &name[0], &name[1]));
+    tk_ok(fml_packs_join(r, idx, 2, &name[0], &name[1]));
     assert_null(name[1]);
     fm_free(name[0]);
     flip(pack, 40);
-    tk_fails(fmi_packs_join(r, idx, 2, &name[0], &name[1]), FM_ECORRUPT, "checksum");
+    tk_fails(fml_packs_join(r, idx, 2, &name[0], &name[1]), FM_ECORRUPT, "checksum");
     flip(pack, 40);
     flip(idx[1], 1100);
-    tk_fails(fmi_packs_join(r, idx, 2, &name[0], &name[1]), FM_ECORRUPT, "checksum");
+    tk_fails(fml_packs_join(r, idx, 2, &name[0], &name[1]), FM_ECORRUPT, "checksum");
     assert_null(name[0]);
     fm_free(pack);
     fm_free(idx[0]);

@@ -126,7 +126,7 @@ static void a_flipped_byte_anywhere_is_found(void **state)
         x.pack.data[at] ^= 0x20;
         size_t good = survivors(&x, &f, true);
         assert_true(f.count > 0); /* at least: the file's name is not its SHA-256 */
-        bool frame = at < FMI_PACK_HEADER_BYTES || at >= x.pack.len - FMI_PACK_FOOTER_BYTES;
+        bool frame = at < FMS_PACK_HEADER_BYTES || at >= x.pack.len - FMS_PACK_FOOTER_BYTES;
         /* A record costs itself; the parent's costs its child too. */
         assert_true(frame || good >= OBJECTS - 2);
     }

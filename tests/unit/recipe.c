@@ -9,10 +9,10 @@
 #include "tests/testkit.h"
 
 typedef struct world {
-    fmi_inputs in;
-    uint8_t *bytes[FMI_PARENTS_MAX];
-    uint8_t params[FMI_PARAMS_MAX];
-    fmi_recipe r;
+    fms_inputs in;
+    uint8_t *bytes[FMS_PARENTS_MAX];
+    uint8_t params[FMS_PARAMS_MAX];
+    fms_recipe r;
     uint64_t reads;
 } world;
 
@@ -26,15 +26,15 @@ static fm_status read_memory(void *ctx, uint32_t input, uint64_t offset, void *d
     return FM_OK;
 }
 
-static fmi_form form(fm_dtype dtype, uint32_t rank, uint64_t a, uint64_t b)
+static fms_form form(fm_dtype dtype, uint32_t rank, uint64_t a, uint64_t b)
 {
-    fmi_form f = {.dtype = dtype, .shape = {rank, {a, b}}};
+    fms_form f = {.dtype = dtype, .shape = {rank, {a, b}}};
     tk_ok(fm_tensor_bytes(&f.bytes, dtype, &f.shape, "test"));
     return f;
 }
 
 /* Every kind of bits, not only numbers. wild: NaN, infinities, subnormals too. */
-static void fill(uint8_t *p, const fmi_form *f, uint64_t seed, bool wild)
+static void fill(uint8_t *p, const fms_form *f, uint64_t seed, bool wild)
 {
     if (wild || fm_dtype_get(f->dtype)->is_block || f->dtype == FM_F64) {
         for (uint64_t i = 0; i < f->bytes; i++)
@@ -48,7 +48,7 @@ static void fill(uint8_t *p, const fmi_form *f, uint64_t seed, bool wild)
     }
 }
 
-static world *world_of(uint16_t op, uint16_t mode, fmi_form child)
+static world *world_of(uint16_t op, uint16_t mode, fms_form child)
 {
     world *w = fm_calloc(1, sizeof *w);
     assert_non_null(w);
@@ -60,7 +60,7 @@ static world *world_of(uint16_t op, uint16_t mode, fmi_form child)
     return w;
 }
 
-static void add_input(world *w, fmi_form f, uint64_t seed, bool wild)
+static void add_input(world *w, fms_form f, uint64_t seed, bool wild)
 {
     uint8_t *p = fm_malloc((size_t)f.bytes);
     assert_non_null(p);
@@ -93,14 +93,14 @@ static uint8_t *evaluate(world *w)
     uint8_t *whole = fm_malloc((size_t)bytes + 1), *part = fm_malloc((size_t)bytes + 1);
     assert_non_null(whole);
     assert_non_null(part);
-    tk_ok(fmi_recipe_check(&w->r, &w->in));
+    tk_ok(fms_recipe_check(&w->r, &w->in));
     for (uint32_t i = 0; (uint64_t)i * FM_LEAF_BYTES < bytes; i++)
-        tk_ok(fmi_recipe_leaf(&w->r, &w->in, i, whole + (size_t)i * FM_LEAF_BYTES));
+        tk_ok(fms_recipe_leaf(&w->r, &w->in, i, whole + (size_t)i * FM_LEAF_BYTES));
     for (uint64_t k = 0; k < 12; k++) {
         const uint64_t at = fm_rng_below(1, 2, k, bytes / unit) * unit;
         const uint64_t n =
             fm_rng_below(1, 3, k, FM_MIN(bytes - at, (uint64_t)20000) / unit + 1) * unit;
-        tk_ok(fmi_recipe_range(&w->r, &w->in, at, (size_t)n, part));
+        tk_ok(fms_recipe_range(&w->r, &w->in, at, (size_t)n, part));
         assert_memory_equal(part, whole + at, (size_t)n);
     }
     fm_free(part);
@@ -116,7 +116,7 @@ static void casts_are_those_of_tensor_h(void **state)
     static const fm_dtype to[] = {FM_F32, FM_BF16, FM_F16};
     for (size_t a = 0; a < FM_ARRAY_LEN(from); a++)
         for (size_t b = 0; b < FM_ARRAY_LEN(to); b++) {
-            world *w = world_of(FMI_OP_CAST, 0, form(to[b], 2, 1300, 256));
+            world *w = world_of(FMS_OP_CAST, 0, form(to[b], 2, 1300, 256));
             add_input(w, form(from[a], 2, 1300, 256), a, true);
             uint8_t *got = evaluate(w);
             const size_t n = 1300 * 256;
@@ -135,7 +135,7 @@ static void casts_are_those_of_tensor_h(void **state)
 static void casts_of_f64_pin_every_nan(void **state)
 {
     (void)state;
-    world *w = world_of(FMI_OP_CAST, 0, form(FM_F32, 1, 150000, 0));
+    world *w = world_of(FMS_OP_CAST, 0, form(FM_F32, 1, 150000, 0));
     add_input(w, form(FM_F64, 1, 150000, 0), 5, true);
     fm_put_u64(w->bytes[0], 0xfff0000000000001u); /* a signalling NaN with a sign */
     fm_put_u64(w->bytes[0] + 8, 0x8000000000000000u);
@@ -160,7 +160,7 @@ static void quantizes_as_quantize_h_does(void **state)
     static const fm_dtype to[] = {FM_Q8_0, FM_Q4_0, FM_Q5_1, FM_Q6_K};
     for (size_t b = 0; b < FM_ARRAY_LEN(to); b++)
         for (uint16_t v = 0; v < FM_QUANT_VARIANTS; v++) {
-            world *w = world_of(FMI_OP_QUANT, v, form(to[b], 2, 1100, 1024));
+            world *w = world_of(FMS_OP_QUANT, v, form(to[b], 2, 1100, 1024));
             add_input(w, form(FM_BF16, 2, 1100, 1024), b, false);
             uint8_t *got = evaluate(w); /* leaves begin within blocks of 18, 24, 34, 210 bytes */
             const size_t n = 1100 * 1024;
@@ -182,13 +182,13 @@ static void quantizes_as_quantize_h_does(void **state)
 static float sum_f32(unsigned form_of, const float *c, const float *x, uint32_t n)
 {
     volatile float s, d;
-    if (form_of == FMI_LINEAR_SUM) {
+    if (form_of == FMS_LINEAR_SUM) {
         s = c[0] * x[0];
         for (uint32_t k = 1; k < n; k++) {
             d = c[k] * x[k];
             s = s + d;
         }
-    } else if (form_of == FMI_LINEAR_TASK) {
+    } else if (form_of == FMS_LINEAR_TASK) {
         volatile float v = x[1] - x[0];
         s = c[1] * v;
         for (uint32_t k = 2; k < n; k++) {
@@ -201,7 +201,7 @@ static float sum_f32(unsigned form_of, const float *c, const float *x, uint32_t 
         s = x[0];
         for (uint32_t k = 1; k < n; k++)
             s = s + x[k];
-        s = form_of == FMI_LINEAR_SCALED ? s * c[0] : s / c[0];
+        s = form_of == FMS_LINEAR_SCALED ? s * c[0] : s / c[0];
     }
     return s;
 }
@@ -211,9 +211,9 @@ static void sums_round_as_floats_do(void **state)
     (void)state;
     const double c[3] = {0.3, -1.7, 3.0};
     const float cf[3] = {0.3f, -1.7f, 3.0f};
-    for (uint16_t f = 0; f < FMI_LINEAR_FORMS; f++)
+    for (uint16_t f = 0; f < FMS_LINEAR_FORMS; f++)
         for (uint32_t n = 2; n <= 3; n++) {
-            world *w = world_of(FMI_OP_LINEAR, f, form(FM_F32, 1, 300000, 0));
+            world *w = world_of(FMS_OP_LINEAR, f, form(FM_F32, 1, 300000, 0));
             for (uint32_t k = 0; k < n; k++)
                 add_input(w, form(k == 1 ? FM_BF16 : FM_F32, 1, 300000, 0), 40 + k, false);
             set_params(w, c, 8 * (size_t)n);
@@ -236,7 +236,7 @@ static void fused_and_stored_arithmetic(void **state)
 {
     (void)state;
     const double c[2] = {0.7, 0.4};
-    world *w = world_of(FMI_OP_LINEAR, FMI_ARITH_FUSED << 8, form(FM_F32, 1, 5000, 0));
+    world *w = world_of(FMS_OP_LINEAR, FMS_ARITH_FUSED << 8, form(FM_F32, 1, 5000, 0));
     add_input(w, form(FM_F32, 1, 5000, 0), 1, false);
     add_input(w, form(FM_F32, 1, 5000, 0), 2, false);
     set_params(w, c, sizeof c);
@@ -250,7 +250,7 @@ static void fused_and_stored_arithmetic(void **state)
     }
     fm_free(got);
     w->in.child = form(FM_BF16, 1, 5000, 0);
-    w->r.mode = FMI_ARITH_STORED << 8;
+    w->r.mode = FMS_ARITH_STORED << 8;
     got = evaluate(w);
     for (size_t i = 0; i < 5000; i++) {
         float x, y;
@@ -268,8 +268,8 @@ static void wild_sums_give_one_nan(void **state)
 {
     (void)state;
     const double c[2] = {1, -1};
-    for (uint16_t a = 0; a < FMI_ARITH_COUNT; a++) {
-        world *w = world_of(FMI_OP_LINEAR, (uint16_t)(a << 8), form(FM_F32, 1, 60000, 0));
+    for (uint16_t a = 0; a < FMS_ARITH_COUNT; a++) {
+        world *w = world_of(FMS_OP_LINEAR, (uint16_t)(a << 8), form(FM_F32, 1, 60000, 0));
         add_input(w, form(FM_F32, 1, 60000, 0), 3, true);
         add_input(w, form(FM_F32, 1, 60000, 0), 4, true);
         set_params(w, c, sizeof c);
@@ -294,7 +294,7 @@ static void lora_is_the_merge_of_an_export(void **state)
         for (int turned = 0; turned < 2; turned++) {
             const uint64_t out = shape[s][0], inner = shape[s][1], rank = shape[s][2];
             const float scale = 1.7f;
-            world *w = world_of(FMI_OP_LORA, turned ? FMI_LORA_TURNED : 0,
+            world *w = world_of(FMS_OP_LORA, turned ? FMS_LORA_TURNED : 0,
                                 turned ? form(FM_F32, 2, inner, out) : form(FM_F32, 2, out, inner));
             add_input(w, w->in.child, 1, false);
             add_input(w, form(FM_F32, 2, rank, inner), 2, false);
@@ -323,8 +323,8 @@ static void lora_in_bf16_rounds_where_it_says(void **state)
 {
     (void)state;
     const float scale = 2.0f / 3.0f;
-    for (uint16_t mode = FMI_LORA_F32; mode <= FMI_LORA_STEPS; mode++) {
-        world *w = world_of(FMI_OP_LORA, mode, form(FM_BF16, 2, 60, 50));
+    for (uint16_t mode = FMS_LORA_F32; mode <= FMS_LORA_STEPS; mode++) {
+        world *w = world_of(FMS_OP_LORA, mode, form(FM_BF16, 2, 60, 50));
         add_input(w, form(FM_BF16, 2, 60, 50), 1, false);
         add_input(w, form(FM_F32, 2, 4, 50), 2, false);
         add_input(w, form(FM_BF16, 2, 60, 4), 3, false);
@@ -337,10 +337,10 @@ static void lora_in_bf16_rounds_where_it_says(void **state)
                     memcpy(&a, w->bytes[1] + 4 * (k * 50 + i), 4);
                     sum = fmaf(fm_bf16_to_f32(fm_get_u16(w->bytes[2] + 2 * (o * 4 + k))), a, sum);
                 }
-                if (mode == FMI_LORA_STEPS)
+                if (mode == FMS_LORA_STEPS)
                     sum = fm_bf16_to_f32(fm_f32_to_bf16(sum));
                 float delta = sum * scale;
-                if (mode != FMI_LORA_F32)
+                if (mode != FMS_LORA_F32)
                     delta = fm_bf16_to_f32(fm_f32_to_bf16(delta));
                 const float base = fm_bf16_to_f32(fm_get_u16(w->bytes[0] + 2 * (o * 50 + i)));
                 assert_int_equal(fm_get_u16(got + 2 * (o * 50 + i)), fm_f32_to_bf16(base + delta));
@@ -362,12 +362,12 @@ static void put_piece(uint8_t *p, uint32_t input, uint64_t from, uint64_t bytes)
 static void pieces_lie_one_after_the_other(void **state)
 {
     (void)state;
-    uint8_t params[4 * FMI_PIECE_BYTES];
-    world *w = world_of(FMI_OP_GATHER, 0, form(FM_F32, 2, 1000, 1000));
+    uint8_t params[4 * FMS_PIECE_BYTES];
+    world *w = world_of(FMS_OP_GATHER, 0, form(FM_F32, 2, 1000, 1000));
     add_input(w, form(FM_F32, 2, 700, 1000), 1, true);
     add_input(w, form(FM_F32, 2, 300, 1000), 2, true);
     put_piece(params, 1, 40, 1199960);
-    put_piece(params + 20, FMI_PIECE_ZEROS, 0, 7);
+    put_piece(params + 20, FMS_PIECE_ZEROS, 0, 7);
     put_piece(params + 40, 0, 0, 2800000);
     put_piece(params + 60, 1, 1199967, 33);
     set_params(w, params, sizeof params);
@@ -386,7 +386,7 @@ static void rotary_order_and_back(void **state)
     (void)state;
     uint8_t heads[8];
     fm_put_u64(heads, 9);
-    world *w = world_of(FMI_OP_GATHER, FMI_GATHER_ROTARY, form(FM_Q4_1, 2, 576, 576));
+    world *w = world_of(FMS_OP_GATHER, FMS_GATHER_ROTARY, form(FM_Q4_1, 2, 576, 576));
     add_input(w, form(FM_Q4_1, 2, 576, 576), 1, true);
     set_params(w, heads, 8);
     uint8_t *got = evaluate(w);
@@ -398,7 +398,7 @@ static void rotary_order_and_back(void **state)
                                     w->bytes[0] + (h * 64 + j * 32 + i) * row, row);
     uint8_t *first = w->bytes[0];
     w->bytes[0] = got;
-    w->r.mode = FMI_GATHER_UNROTARY;
+    w->r.mode = FMS_GATHER_UNROTARY;
     uint8_t *back = evaluate(w);
     assert_memory_equal(back, first, (size_t)w->in.child.bytes);
     fm_free(back);
@@ -413,9 +413,9 @@ static void transposes_turn_the_last_two(void **state)
         {1, 700, 900}, {3, 200, 300}, {1, 2, 400000}, {1, 400000, 2}, {5, 1, 77}};
     for (size_t s = 0; s < FM_ARRAY_LEN(shape); s++) {
         const uint64_t b = shape[s][0], r = shape[s][1], c = shape[s][2];
-        fmi_form from = {.dtype = FM_BF16, .shape = {3, {b, r, c}}, .bytes = b * r * c * 2};
-        fmi_form to = {.dtype = FM_BF16, .shape = {3, {b, c, r}}, .bytes = b * r * c * 2};
-        world *w = world_of(FMI_OP_TRANSPOSE, 0, to);
+        fms_form from = {.dtype = FM_BF16, .shape = {3, {b, r, c}}, .bytes = b * r * c * 2};
+        fms_form to = {.dtype = FM_BF16, .shape = {3, {b, c, r}}, .bytes = b * r * c * 2};
+        world *w = world_of(FMS_OP_TRANSPOSE, 0, to);
         add_input(w, from, s, true);
         uint8_t *got = evaluate(w);
         for (uint64_t k = 0; k < b; k++)
@@ -433,30 +433,30 @@ static void transposes_turn_the_last_two(void **state)
 static void a_wrong_fit_is_refused_by_name(void **state)
 {
     (void)state;
-    uint8_t params[2 * FMI_PIECE_BYTES];
-    world *w = world_of(FMI_OP_GATHER, 0, form(FM_F32, 2, 10, 10));
+    uint8_t params[2 * FMS_PIECE_BYTES];
+    world *w = world_of(FMS_OP_GATHER, 0, form(FM_F32, 2, 10, 10));
     add_input(w, form(FM_F32, 2, 10, 10), 1, true);
     put_piece(params, 0, UINT64_MAX - 3, 4);
     put_piece(params + 20, 0, 0, 396);
     set_params(w, params, sizeof params);
-    tk_fails(fmi_recipe_check(&w->r, &w->in), FM_ECORRUPT, "outside its parent");
+    tk_fails(fms_recipe_check(&w->r, &w->in), FM_ECORRUPT, "outside its parent");
     put_piece(params, 0, 0, UINT64_MAX);
     set_params(w, params, sizeof params);
-    tk_fails(fmi_recipe_check(&w->r, &w->in), FM_ECORRUPT, "outside its parent");
-    put_piece(params, FMI_PIECE_ZEROS, 0, UINT64_MAX);
+    tk_fails(fms_recipe_check(&w->r, &w->in), FM_ECORRUPT, "outside its parent");
+    put_piece(params, FMS_PIECE_ZEROS, 0, UINT64_MAX);
     set_params(w, params, sizeof params);
-    tk_fails(fmi_recipe_check(&w->r, &w->in), FM_ECORRUPT, "too long");
+    tk_fails(fms_recipe_check(&w->r, &w->in), FM_ECORRUPT, "too long");
     put_piece(params, 1, 0, 4);
     set_params(w, params, sizeof params);
-    tk_fails(fmi_recipe_check(&w->r, &w->in), FM_ECORRUPT, "not there");
+    tk_fails(fms_recipe_check(&w->r, &w->in), FM_ECORRUPT, "not there");
     set_params(w, params, 19);
-    tk_fails(fmi_recipe_check(&w->r, &w->in), FM_ECORRUPT, "whole number");
-    w->r.op = FMI_OP_LINEAR;
-    tk_fails(fmi_recipe_check(&w->r, &w->in), FM_ECORRUPT, "one coefficient");
+    tk_fails(fms_recipe_check(&w->r, &w->in), FM_ECORRUPT, "whole number");
+    w->r.op = FMS_OP_LINEAR;
+    tk_fails(fms_recipe_check(&w->r, &w->in), FM_ECORRUPT, "one coefficient");
     w->r.mode = 0x0400;
-    tk_fails(fmi_recipe_check(&w->r, &w->in), FM_EVERSION, "newer");
+    tk_fails(fms_recipe_check(&w->r, &w->in), FM_EVERSION, "newer");
     w->r.op = 999;
-    tk_fails(fmi_recipe_check(&w->r, &w->in), FM_EVERSION, "operation 999");
+    tk_fails(fms_recipe_check(&w->r, &w->in), FM_EVERSION, "operation 999");
     end(w);
 }
 
@@ -467,7 +467,7 @@ static void random_recipes_are_safe(void **state)
     static const fm_dtype dtypes[] = {FM_F32, FM_BF16, FM_F64, FM_I8, FM_Q4_0, FM_Q6_K, FM_F16};
     uint32_t sound = 0;
     for (uint64_t n = 0; n < 20000; n++) {
-        const uint16_t op = (uint16_t)(fm_rng_below(9, 1, n, FMI_OP_COUNT + 1));
+        const uint16_t op = (uint16_t)(fm_rng_below(9, 1, n, FMS_OP_COUNT + 1));
         uint64_t dim[2] = {fm_rng_below(9, 2, n, 9), fm_rng_below(9, 3, n, 2) * 256 + 256};
         world *w = world_of(op, (uint16_t)fm_rng_below(9, 4, n, n % 4 ? 2 : 20),
                             form(dtypes[fm_rng_below(9, 5, n, 7)], 2, dim[0], dim[1]));
@@ -482,10 +482,10 @@ static void random_recipes_are_safe(void **state)
             w->params[i] = fm_rng_below(9, 100 + i, n, 3) ? 0 : (uint8_t)fm_rng_u64(9, 200 + i, n);
         const size_t len[] = {0, 4, 8, (size_t)count * 8, (size_t)count * 20};
         w->r.params = fm_span_of(w->params, len[fm_rng_below(9, 37, n, 5)]);
-        if (fmi_recipe_check(&w->r, &w->in) == FM_OK) {
+        if (fms_recipe_check(&w->r, &w->in) == FM_OK) {
             uint8_t *got = w->in.child.bytes ? evaluate(w) : NULL;
             for (uint32_t k = 0; k < w->in.count; k++)
-                assert_true(fmi_recipe_touches(&w->r, &w->in, k) <= 24);
+                assert_true(fms_recipe_touches(&w->r, &w->in, k) <= 24);
             fm_free(got);
             sound++;
         }

@@ -320,7 +320,7 @@ static void chains_of_children_stay_within_the_depth_limit(void **state)
     for (int g = 0; g < GENERATIONS; g++) {
         fm_object_info info;
         tk_ok(fm_store_info(s, &info, &id[g]));
-        assert_true(info.chain_depth <= FMI_CHAIN_MAX);
+        assert_true(info.chain_depth <= FMS_CHAIN_MAX);
         assert_int_equal(info.parent_count, g > 0);
         assert_true(g == 0 || info.stored_bytes < BYTES / 4);
         expect(s, &id[g], kept[g], BYTES);

@@ -48,12 +48,12 @@ static void commits_keep_it_fresh_for_all(void **state)
     (void)state;
     for (unsigned i = 0; i < 20; i++) {
         put(s, i);
-        assert_true(fmi_store_is_fresh(s));
+        assert_true(fms_store_is_fresh(s));
     }
     tk_ok(fm_store_open(&other, dir));
-    assert_true(fmi_store_is_fresh(other));
+    assert_true(fms_store_is_fresh(other));
     const fm_digest id = put(other, 100);
-    assert_true(fmi_store_is_fresh(s));
+    assert_true(fms_store_is_fresh(s));
     assert_true(fm_store_has(s, &id));
     fm_store_close(other);
     fm_store_close(s);
@@ -72,16 +72,16 @@ static void a_pack_that_goes_or_comes_is_seen(void **state)
         fm_buf bytes;
         fm_buf_init(&bytes, 0);
         tk_ok(fm_read_file(&bytes, pack, 1u << 20));
-        assert_true(fmi_store_is_fresh(s));
+        assert_true(fms_store_is_fresh(s));
         tk_ok(fm_remove_file(pack));
-        assert_false(fmi_store_is_fresh(s));
+        assert_false(fms_store_is_fresh(s));
         fm_store_close(s);
         tk_ok(fm_store_open(&s, dir));
         assert_false(fm_store_has(s, &id));
         tk_ok(fm_write_file(pack, bytes.data, bytes.len));
-        assert_false(fmi_store_is_fresh(s));
+        assert_false(fms_store_is_fresh(s));
         assert_true(fm_store_has(s, &id)); /* a miss looks */
-        assert_true(fmi_store_is_fresh(s));
+        assert_true(fms_store_is_fresh(s));
         fm_store_close(s);
         fm_buf_release(&bytes);
         fm_free(pack);
@@ -132,7 +132,7 @@ static void a_damaged_pack_is_looked_at_each_time(void **state)
     tk_ok(fm_store_open(&s, dir));
     tk_ok(fm_store_rebuild_index(s));
     assert_false(fm_store_has(s, &id));
-    assert_false(fmi_store_is_fresh(s));
+    assert_false(fms_store_is_fresh(s));
     fm_store_close(s);
     fm_buf_release(&bytes);
     fm_free(pack);

@@ -49,22 +49,22 @@ static void expect(fm_store *s, unsigned variant, const fm_digest *id)
     assert_memory_equal(got, want, BYTES);
 }
 
-static fmi_gc_report repack(fm_store *s, const fm_digest *id, size_t count, uint32_t depth)
+static fms_gc_report repack(fm_store *s, const fm_digest *id, size_t count, uint32_t depth)
 {
-    fmi_gc *g;
-    fmi_gc_opts o = {
+    fms_gc *g;
+    fms_gc_opts o = {
         .now = 1000, .expire = INT64_MAX, .fold = true, .fold_all = true, .depth = depth};
     fm_store_lease_end(s);
-    tk_ok(fmi_gc_open(&g, s, &o));
+    tk_ok(fms_gc_open(&g, s, &o));
     for (size_t i = 0; i < count; i++)
-        tk_ok(fmi_gc_reach(g, &id[i], 1));
-    tk_ok(fmi_gc_condemn(g, NULL, 0));
-    tk_ok(fmi_gc_rewrite(g));
-    tk_ok(fmi_gc_enter(g));
-    tk_ok(fmi_gc_remove(g));
-    tk_ok(fmi_gc_leave(g));
-    fmi_gc_report report = *fmi_gc_result(g);
-    fmi_gc_close(g);
+        tk_ok(fms_gc_reach(g, &id[i], 1));
+    tk_ok(fms_gc_condemn(g, NULL, 0));
+    tk_ok(fms_gc_rewrite(g));
+    tk_ok(fms_gc_enter(g));
+    tk_ok(fms_gc_remove(g));
+    tk_ok(fms_gc_leave(g));
+    fms_gc_report report = *fms_gc_result(g);
+    fms_gc_close(g);
     return report;
 }
 
@@ -112,7 +112,7 @@ static void chains_become_as_short_as_asked(void **state)
         id[i] = put(s, i, i ? &id[i - 1] : NULL);
     tk_ok(fm_store_info(s, &info, &id[6]));
     assert_int_equal(info.chain_depth, 6);
-    fmi_gc_report r = repack(s, id, 7, 2);
+    fms_gc_report r = repack(s, id, 7, 2);
     assert_int_equal(r.packs_after, 1);
     assert_int_equal(r.recoded_objects, 4);
     for (unsigned i = 0; i < 7; i++) {
@@ -142,7 +142,7 @@ static void the_same_packs_give_the_same_pack(void **state)
         id[i] = put(s[0], i, i ? &id[0] : NULL);
     copy_packs(root[0], root[1]);
     for (int k = 0; k < 2; k++)
-        repack(s[k], id, 5, FMI_CHAIN_MAX);
+        repack(s[k], id, 5, FMS_CHAIN_MAX);
     fm_names a = packs_of(root[0]), b = packs_of(root[1]);
     assert_int_equal(a.count, 1);
     assert_int_equal(b.count, 1);
@@ -175,7 +175,7 @@ static void two_objects_stored_against_each_other_stay_readable(void **state)
         tk_ok(fm_store_open(&s[k], root[k]));
         expect(s[k], 0, &id[0]);
         expect(s[k], 1, &id[1]);
-        fmi_gc_report r = repack(s[k], id, 2, FMI_CHAIN_MAX);
+        fms_gc_report r = repack(s[k], id, 2, FMS_CHAIN_MAX);
         assert_int_equal(r.packs_before, 4);
         assert_int_equal(r.packs_after, 1);
         expect(s[k], 0, &id[0]);
@@ -204,7 +204,7 @@ static void what_does_not_decode_keeps_its_pack(void **state)
     tk_ok(fm_write_file(path, bytes.data, bytes.len));
     fm_store_close(s);
     tk_ok(fm_store_open(&s, root));
-    fmi_gc_report r = repack(s, id, 3, FMI_CHAIN_MAX);
+    fms_gc_report r = repack(s, id, 3, FMS_CHAIN_MAX);
     assert_int_equal(r.bad_objects, 1);
     assert_int_equal(r.packs_after, 2);
     assert_true(fm_path_exists(path));
@@ -251,7 +251,7 @@ static void the_dead_are_left_out(void **state)
     id[0] = put(s, 0, NULL);
     id[1] = put(s, 1, &id[0]);
     id[2] = put(s, 2, &id[0]);
-    fmi_gc_report r = repack(s, &id[1], 1, FMI_CHAIN_MAX);
+    fms_gc_report r = repack(s, &id[1], 1, FMS_CHAIN_MAX);
     assert_int_equal(r.gone_objects, 1);
     assert_false(fm_store_has(s, &id[2]));
     expect(s, 1, &id[1]);

@@ -401,7 +401,7 @@ static void memory_does_not_grow_with_a_tensor(void **state)
         tk_ok(fm_entry_read_range(&back, &e, at * FM_LEAF_BYTES, FM_LEAF_BYTES, buf, 0));
         peak = FM_MAX(peak, anonymous_bytes());
     }
-    const uint64_t threads_bytes = (uint64_t)FMI_TXN_THREADS_MAX * (20 << 20);
+    const uint64_t threads_bytes = (uint64_t)FMS_TXN_THREADS_MAX * (20 << 20);
     printf("%d MiB put with %.1f MiB\n", LEAVES, (double)(peak - before) / 1048576);
     assert_true(peak - before < FM_MIN(threads_bytes, (uint64_t)64 << 20));
     fm_tree_free(tree);

@@ -36,23 +36,23 @@ static void refused(const char *keys, const char *needle)
     refused_as(keys, FM_EINVAL, needle);
 }
 
-static fm_status graded(const char *expect, const fmi_answer *said, fmi_grade *g, fm_buf *detail,
-                        fmi_metrics *metrics)
+static fm_status graded(const char *expect, const fmv_answer *said, fmv_grade *g, fm_buf *detail,
+                        fmv_metrics *metrics)
 {
     fm_suite *s = parsed_case(expect);
-    fm_status rc = fmi_expect_grade(&s->cases[0], said, g, detail, metrics);
+    fm_status rc = fmv_expect_grade(&s->cases[0], said, g, detail, metrics);
     fm_suite_free(s);
     return rc;
 }
 
-static fmi_answer text_of(const char *text)
+static fmv_answer text_of(const char *text)
 {
-    return (fmi_answer){.text = fm_span_str(text), .finish = "stop"};
+    return (fmv_answer){.text = fm_span_str(text), .finish = "stop"};
 }
 
-static void expect_graded(const char *expect, const fmi_answer *said, bool want)
+static void expect_graded(const char *expect, const fmv_answer *said, bool want)
 {
-    fmi_grade g;
+    fmv_grade g;
     fm_buf detail;
     fm_buf_init(&detail, 0);
     tk_ok(graded(expect, said, &g, &detail, NULL));
@@ -67,7 +67,7 @@ static void expect_graded(const char *expect, const fmi_answer *said, bool want)
 /* The assertion and its negation. */
 static void holds(const char *assertion, const char *text, bool want)
 {
-    fmi_answer said = text_of(text);
+    fmv_answer said = text_of(text);
     for (int n = 0; n < 2; n++) {
         char *expect = fm_asprintf("expect: {%s%s}", n ? "not-" : "", assertion);
         expect_graded(expect, &said, n ? !want : want);
@@ -131,7 +131,7 @@ static void each_assertion_holds_and_fails(void **state)
 static void each_assertion_can_be_written_as_promptfoo_does(void **state)
 {
     (void)state;
-    fmi_answer said = text_of("in PARIS");
+    fmv_answer said = text_of("in PARIS");
     expect_graded("expect: [{type: icontains, value: paris}]", &said, true);
     expect_graded("expect: {type: not-icontains, value: paris, weight: 2}", &said, false);
     expect_graded("expect: {type: assert-set, assert: [{type: contains, value: x}, "
@@ -159,10 +159,10 @@ static char *json_text(const fm_json *v)
     return fm_buf_take(&b);
 }
 
-static void same_score(const char *word, const char *texts, unsigned n, fmi_answer said,
+static void same_score(const char *word, const char *texts, unsigned n, fmv_answer said,
                        double want)
 {
-    fmi_grade g;
+    fmv_grade g;
     fm_buf detail;
     char order[16] = "";
     fm_buf_init(&detail, 0);
@@ -203,7 +203,7 @@ static void overlaps_are_those_of_their_references(void **state)
     for (size_t i = 0; i < fm_json_count(list); i++) {
         const fm_json *one = fm_json_at(list, i), *rouge = fm_json_get(one, "rouge-n");
         char *texts = json_text(fm_json_get(one, "texts"));
-        fmi_answer said = text_of(fm_json_cstr(fm_json_get(one, "answer"), ""));
+        fmv_answer said = text_of(fm_json_cstr(fm_json_get(one, "answer"), ""));
         size_t words = fewest_words(fm_json_get(one, "texts")); /* too few are refused */
         for (unsigned n = 1; n <= FM_MIN(fm_json_count(rouge), words); n++)
             same_score("rouge-n", texts, n, said, fm_json_real(fm_json_at(rouge, n - 1), -1));
@@ -224,7 +224,7 @@ static void distances_are_those_of_their_reference(void **state)
     for (size_t i = 0; i < fm_json_count(list); i++) {
         const fm_json *one = fm_json_at(list, i);
         char *text = json_text(fm_json_at(fm_json_get(one, "texts"), 0));
-        fmi_answer said = text_of(fm_json_cstr(fm_json_get(one, "answer"), ""));
+        fmv_answer said = text_of(fm_json_cstr(fm_json_get(one, "answer"), ""));
         int64_t d = fm_json_int(fm_json_get(one, "levenshtein"), -1);
         for (int64_t less = 0; less < 2 && d >= less; less++) {
             char *expect =
@@ -246,21 +246,21 @@ static void schemas_are_judged_as_by_their_reference(void **state)
     for (size_t i = 0; i < fm_json_count(schemas); i++) {
         const fm_json *one = fm_json_at(schemas, i), *schema = fm_json_get(one, "schema");
         const char *want = fm_json_cstr(fm_json_get(one, "valid"), "");
-        fmi_schema *s = NULL;
-        tk_ok(fmi_schema_new(&s, schema, "t"));
+        fmv_schema *s = NULL;
+        tk_ok(fmv_schema_new(&s, schema, "t"));
         assert_int_equal(strlen(want), fm_json_count(values));
         for (size_t k = 0; k < fm_json_count(values); k++) {
             uint32_t steps = 0;
             bool valid = false;
             char why[200];
-            tk_ok(fmi_schema_check(s, fm_json_at(values, k), &steps, &valid, why, sizeof why));
+            tk_ok(fmv_schema_check(s, fm_json_at(values, k), &steps, &valid, why, sizeof why));
             if (valid != (want[k] == '1')) {
                 char *a = json_text(schema), *b = json_text(fm_json_at(values, k));
                 fail_msg("%s of %s: %d (%s)", b, a, valid, why);
             }
             assert_int_equal(why[0] == 0, valid);
         }
-        fmi_schema_free(s);
+        fmv_schema_free(s);
     }
     fm_json_free(all);
 }
@@ -282,7 +282,7 @@ static void xml_is_what_expat_takes(void **state)
 static void weights_and_thresholds(void **state)
 {
     (void)state;
-    fmi_answer said = text_of("only a here");
+    fmv_answer said = text_of("only a here");
     const char *two = "expect: [{contains: a, weight: 3}, {contains: b}]";
     expect_graded(two, &said, false);
     char *with = fm_asprintf("threshold: 0.75, %s", two);
@@ -305,15 +305,15 @@ static void weights_and_thresholds(void **state)
 static void metrics_are_weighted_means_by_name(void **state)
 {
     (void)state;
-    fmi_answer said = text_of("a c");
-    fmi_metrics m = {.count = 0};
-    fmi_grade g;
+    fmv_answer said = text_of("a c");
+    fmv_metrics m = {.count = 0};
+    fmv_grade g;
     fm_buf detail;
     fm_buf_init(&detail, 0);
     fm_suite *s = parsed_case("expect: [{contains: a, metric: x, weight: 3}, "
                               "{contains: b, metric: x}, {not-contains: c, metric: y, weight: 0}]");
-    tk_ok(fmi_expect_grade(&s->cases[0], &said, &g, &detail, &m));
-    fm_json *o = fmi_metrics_json(&m);
+    tk_ok(fmv_expect_grade(&s->cases[0], &said, &g, &detail, &m));
+    fm_json *o = fmv_metrics_json(&m);
     tk_assert_le(fabs(fm_json_real(fm_json_get(o, "x"), -1) - 0.75), 1e-12, "x");
     assert_true(fm_json_real(fm_json_get(o, "y"), -1) == 0);
     tk_assert_le(fabs(g.score - 0.75), 1e-12, "score");
@@ -327,12 +327,12 @@ static void perplexity_is_of_the_answer_s_tokens(void **state)
 {
     (void)state;
     const float lp[] = {-1.0F, -0.5F, -1.5F}; /* e^1 = 2.71828.., 1 / (1 + e) = 0.26894.. */
-    fmi_answer said = {.text = fm_span_str("x"), .finish = "stop", .logprobs = lp, .tokens = 3};
+    fmv_answer said = {.text = fm_span_str("x"), .finish = "stop", .logprobs = lp, .tokens = 3};
     expect_graded("expect: {perplexity: true, threshold: 2.72}", &said, true);
     expect_graded("expect: {perplexity: true, threshold: 2.71}", &said, false);
     expect_graded("expect: {perplexity-score: true, threshold: 0.268}", &said, true);
     expect_graded("expect: {perplexity-score: true, threshold: 0.269}", &said, false);
-    fmi_grade g;
+    fmv_grade g;
     fm_buf detail;
     fm_buf_init(&detail, 0);
     said.tokens = 0;
@@ -344,11 +344,11 @@ static void perplexity_is_of_the_answer_s_tokens(void **state)
 
 static void reply(const char *word, const char *text, fm_status status, bool want)
 {
-    fmi_grade g = {0};
+    fmv_grade g = {0};
     char *keys = fm_asprintf("expect: {%s: be kind, model: " COMMIT "}", word);
     fm_suite *s = parsed_case(keys);
-    const fmi_assertion *a = &s->cases[0].assertion[0];
-    fm_status rc = fmi_judge_reply(a, fm_span_str(text), &g);
+    const fmv_assertion *a = &s->cases[0].assertion[0];
+    fm_status rc = fmv_judge_reply(a, fm_span_str(text), &g);
     if (rc != status)
         fail_msg("%s: %s gives %d", word, text, (int)rc);
     fm_error_clear();
@@ -390,7 +390,7 @@ static void windows_are_disjoint_with_context(void **state)
                                      {9, 4, 4, 5, 9}, {10, 4, 5, 9, 10}, {12, 4, 7, 9, 12}};
     for (size_t i = 0; i < FM_ARRAY_LEN(want); i++) {
         size_t b = 0, f = 0, e = 0, next = 1, k = 0;
-        while (fmi_window(want[i][0], want[i][1], k, &b, &f, &e)) {
+        while (fmv_window(want[i][0], want[i][1], k, &b, &f, &e)) {
             assert_int_equal(f, next);
             assert_true(e > f && b < f && e - b <= want[i][1] + 1);
             next = e;
@@ -402,14 +402,14 @@ static void windows_are_disjoint_with_context(void **state)
         assert_int_equal(e, want[i][4]);
     }
     size_t b, f, e;
-    assert_false(fmi_window(1, 4, 0, &b, &f, &e));
+    assert_false(fmv_window(1, 4, 0, &b, &f, &e));
 }
 
 /* ---- filters ---- */
 
 static void filtered(const char *keys, const char *const *texts, size_t n, const char *want)
 {
-    fmi_work work[8];
+    fmv_work work[8];
     memset(work, 0, sizeof work);
     for (size_t i = 0; i < n; i++) {
         fm_buf_init(&work[i].gen.text, 0);
@@ -417,11 +417,11 @@ static void filtered(const char *keys, const char *const *texts, size_t n, const
         memcpy(work[i].gen.finish, "stop", 5);
     }
     fm_suite *s = parsed_case(keys);
-    fmi_job j = {.c = &s->cases[0], .work = work, .count = n};
+    fmv_job j = {.c = &s->cases[0], .work = work, .count = n};
     assert_int_equal(s->cases[0].repeats, n);
-    tk_ok(fmi_answers(&j));
+    tk_ok(fmv_answers(&j));
     assert_string_equal(fm_buf_cstr(&j.said[0].text), want);
-    fmi_answers_release(&j);
+    fmv_answers_release(&j);
     for (size_t i = 0; i < n; i++)
         fm_buf_release(&work[i].gen.text);
     fm_suite_free(s);
@@ -473,7 +473,7 @@ static void pairs_compare_filtered_answers(void **state)
     for (size_t i = 0; i < FM_ARRAY_LEN(is); i++) {
         fm_suite *s = NULL;
         fm_buf output, detail;
-        fmi_work work[6];
+        fmv_work work[6];
         fm_case_result result = {0};
         bool holds = !is[i].holds;
         char *yaml = fm_asprintf("suite: s\ncases:\n  - {name: c, kind: INV, prompt: [p, q], "
@@ -487,14 +487,14 @@ static void pairs_compare_filtered_answers(void **state)
             fm_buf_str(&work[k].gen.text, is[i].texts[k]);
             memcpy(work[k].gen.finish, "stop", 5);
         }
-        fmi_job j = {.c = &s->cases[0], .result = &result, .work = work, .count = 2 * is[i].each};
+        fmv_job j = {.c = &s->cases[0], .result = &result, .work = work, .count = 2 * is[i].each};
         fm_buf_init(&output, 0);
         fm_buf_init(&detail, 0);
-        tk_ok(fmi_answers(&j));
-        tk_ok(fmi_judge_pairs(&j, &output, &detail, &holds));
+        tk_ok(fmv_answers(&j));
+        tk_ok(fmv_judge_pairs(&j, &output, &detail, &holds));
         if (holds != is[i].holds)
             fail_msg("pairs%s: %d", is[i].keys, holds);
-        fmi_answers_release(&j);
+        fmv_answers_release(&j);
         for (size_t k = 0; k < 2 * is[i].each; k++)
             fm_buf_release(&work[k].gen.text);
         fm_buf_release(&output);
@@ -649,7 +649,7 @@ static void scorings_are_refused_by_key(void **state)
 static void hostile_answers_and_suites_end_soon(void **state)
 {
     (void)state;
-    fmi_grade g;
+    fmv_grade g;
     fm_buf text, detail;
     struct timespec t0, t1;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t0);
@@ -657,10 +657,10 @@ static void hostile_answers_and_suites_end_soon(void **state)
     fm_buf_init(&detail, 0);
     memset(fm_buf_extend(&text, 30000), 'a', 30000);
     text.data[text.len - 1] = '!';
-    fmi_answer said = {.text = fm_buf_span(&text), .finish = "stop"};
+    fmv_answer said = {.text = fm_buf_span(&text), .finish = "stop"};
     tk_fails(graded("expect: {regex: '^(a+)+$'}", &said, &g, &detail, NULL), FM_ELIMIT, "gave up");
     tk_fails(graded("expect: {is-json: {pattern: '^(a|aa)+$'}}",
-                    &(fmi_answer){.text = fm_span_str("\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                    &(fmv_answer){.text = fm_span_str("\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
                                                       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\"")},
                     &g, &detail, NULL),
              FM_ELIMIT, "gave up");

@@ -35,7 +35,7 @@ static fm_suite *converted(const char *file, const char *data, const char *from,
     return s;
 }
 
-static const fmi_case *case_of(const fm_suite *s, const char *name)
+static const fmv_case *case_of(const fm_suite *s, const char *name)
 {
     long i = fm_suite_find(s, name);
     if (i < 0)
@@ -55,8 +55,8 @@ static void promptfoo_is_read(void **state)
     assert_string_equal(fm_suite_name(s), "promptfoo");
     assert_string_equal(fm_suite_description(s), "Capitals, asked twice");
     assert_int_equal(fm_suite_count(s), 8); /* (1 + 2 + 1 variable sets) x 2 prompts */
-    const fmi_case *c = case_of(s, "France/prompt-1");
-    assert_int_equal(c->form, FMI_PROMPT_CHAT);
+    const fmv_case *c = case_of(s, "France/prompt-1");
+    assert_int_equal(c->form, FMV_PROMPT_CHAT);
     assert_string_equal(text_of(c->prompt[0]),
                         "What is the capital of France? Answer with one word.");
     assert_int_equal(c->assertion_count, 3);
@@ -66,7 +66,7 @@ static void promptfoo_is_read(void **state)
     assert_string_equal(fm_suite_case_tag(s, 0, "region"), "europe");
     assert_string_equal(fm_suite_case_tag(s, 0, "level"), "1");
     c = case_of(s, "France/prompt-2");
-    assert_int_equal(c->form, FMI_PROMPT_MESSAGES);
+    assert_int_equal(c->form, FMV_PROMPT_MESSAGES);
     assert_string_equal(text_of(fm_json_get(fm_json_at(c->prompt[0], 1), "content")),
                         "Capital of France?");
     c = case_of(s, "test-2/prompt-1-2");
@@ -80,20 +80,20 @@ static void lm_eval_is_read(void **state)
     fm_suite *s = converted("lm_eval_choice.yaml", "lm_eval_choice.jsonl", NULL, false);
     assert_string_equal(fm_suite_name(s), "tiny_arc");
     assert_int_equal(fm_suite_count(s), 2);
-    const fmi_case *c = &s->cases[1];
-    assert_int_equal(c->scoring, FMI_SCORE_CHOICE);
+    const fmv_case *c = &s->cases[1];
+    assert_int_equal(c->scoring, FMV_SCORE_CHOICE);
     assert_string_equal(text_of(c->prompt[0]),
                         "Questions of biology.\n\nQuestion: What barks?\nAnswer:");
     assert_int_equal(c->choice_count, 2);
     assert_int_equal(c->answer, 1);
     assert_string_equal(c->choice[1], " a dog");
-    assert_int_equal(c->normalize, FMI_PER_CHARACTER);
+    assert_int_equal(c->normalize, FMV_PER_CHARACTER);
     assert_string_equal(text_of(s->cases[0].prompt[0]),
                         "Questions of physics.\n\nQuestion: What falls?\nAnswer:");
     fm_suite_free(s);
     s = converted("lm_eval_generate.yaml", "lm_eval_generate.jsonl", "lm-eval", false);
     c = &s->cases[1];
-    assert_int_equal(c->scoring, FMI_SCORE_TEXT);
+    assert_int_equal(c->scoring, FMV_SCORE_TEXT);
     assert_true(c->ignore_case);
     assert_int_equal(c->max_tokens, 12);
     assert_int_equal(c->stop_count, 2);
@@ -161,17 +161,17 @@ static void checklist_is_read(void **state)
     fm_suite *s = converted("checklist.json", NULL, NULL, false);
     assert_string_equal(fm_suite_name(s), "sentiment");
     assert_int_equal(fm_suite_count(s), 8);
-    const fmi_case *c = case_of(s, "single words-3");
+    const fmv_case *c = case_of(s, "single words-3");
     assert_string_equal(c->choice[c->answer], " neutral");
     assert_string_equal(c->capability, "Vocabulary");
     assert_string_equal(text_of(c->prompt[0]), "Review: a table\nSentiment:");
     c = case_of(s, "simple negation-3");
     assert_string_equal(c->choice[c->answer], " negative");
     c = case_of(s, "names");
-    assert_int_equal(c->kind, FMI_INV);
+    assert_int_equal(c->kind, FMV_INV);
     assert_int_equal(c->prompt_count, 3);
     c = case_of(s, "adding praise");
-    assert_int_equal(c->kind, FMI_DIR);
+    assert_int_equal(c->kind, FMV_DIR);
     assert_true(c->against_first);
     assert_string_equal(text_of(fm_json_path(c->pairs, "probability.of")), " positive");
     fm_suite_free(s);
@@ -182,7 +182,7 @@ static void tables_are_read(void **state)
     (void)state;
     fm_suite *s = converted("table.csv", NULL, NULL, false);
     assert_int_equal(fm_suite_count(s), 4);
-    const fmi_case *c = case_of(s, "france");
+    const fmv_case *c = case_of(s, "france");
     assert_string_equal(text_of(c->prompt[0]), "The capital of \"France\", please:");
     assert_int_equal(c->max_tokens, 5);
     assert_string_equal(c->capability, "facts");

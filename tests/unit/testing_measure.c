@@ -77,7 +77,7 @@ static fm_suite_run taken(const fm_suite *s)
         r->answer = fm_strdup(won[i] ? "x" : "y");
         r->numbers = (fm_case_numbers){NAN, confidence[i], brier[i], nll[i], tokens[i]};
     }
-    tk_ok(fmi_measures_take(&run));
+    tk_ok(fmv_measures_take(&run));
     return run;
 }
 
@@ -155,7 +155,7 @@ static void what_is_waived_leaves_no_value(void **state)
     assert_int_equal(run.measure[7].verdict, FM_PASS);
     for (size_t i = 0; i < 8; i++)
         run.result[i].waived = strcmp(fm_suite_case_tag(s, i, "g"), "m") == 0;
-    tk_ok(fmi_measures_take(&run));
+    tk_ok(fmv_measures_take(&run));
     for (size_t i = 0; i < 8; i++)
         assert_int_equal(run.measure[i].verdict == FM_ERROR_CASE, i >= 4);
     for (size_t i = 6; i < 8; i++)
@@ -164,7 +164,7 @@ static void what_is_waived_leaves_no_value(void **state)
     assert_non_null(strstr(run.measure[4].detail, "1 of the groups"));
     for (size_t i = 0; i < 8; i++)
         run.result[i].waived = true;
-    tk_ok(fmi_measures_take(&run));
+    tk_ok(fmv_measures_take(&run));
     for (size_t i = 0; i < 8; i++)
         assert_int_equal(run.measure[i].verdict, FM_ERROR_CASE);
     assert_non_null(strstr(run.measure[1].detail, "0 cases are neither waived"));
@@ -195,7 +195,7 @@ static void gaps_have_newcombes_interval(void **state)
                                                      : 2u)
                                         ? FM_PASS
                                         : FM_ERROR_CASE;
-        tk_ok(fmi_measures_take(&run));
+        tk_ok(fmv_measures_take(&run));
         if (groups == 2)
             value_is(run.measure, 0.5, -0.13548840058295153, 0.7890832680847557);
         else
@@ -213,14 +213,14 @@ static void what_was_not_run_flatters_no_mean(void **state)
                         "  - {measure: accuracy, at-least: 0.6}\n");
     fm_suite_run run = taken(s);
     run.result[0].verdict = FM_ERROR_CASE;
-    tk_ok(fmi_measures_take(&run));
+    tk_ok(fmv_measures_take(&run));
     assert_int_equal(run.measure[0].verdict, FM_ERROR_CASE);
     assert_non_null(strstr(run.measure[0].detail, "case 'c0' has no scores"));
     tk_assert_le(fabs(run.measure[1].value - 0.5), 0, "passed");
     tk_assert_le(fabs(run.measure[2].value - 0.5), 0, "right");
     fm_suite_run_release(&run);
     run = (fm_suite_run){.suite = s, .count = 1}; /* a selection has no measures */
-    tk_ok(fmi_measures_take(&run));
+    tk_ok(fmv_measures_take(&run));
     assert_null(run.measure);
     assert_true(fm_suite_measures_hold(&run));
     fm_suite_free(s);

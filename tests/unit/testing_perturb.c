@@ -8,7 +8,7 @@
 #include "tests/testkit.h"
 
 /* The perturbed text, "-" when it does not apply. Static: one at a time. */
-static const char *done(fmi_perturbation p, const char *text, uint64_t seed)
+static const char *done(fmv_perturbation p, const char *text, uint64_t seed)
 {
     static char kept[4][512];
     static unsigned at;
@@ -18,7 +18,7 @@ static const char *done(fmi_perturbation p, const char *text, uint64_t seed)
     fm_buf_init(&b, 0);
     if (!p.n)
         p.n = 1;
-    tk_ok(fmi_perturb(&b, &p, fm_span_str(text), seed, &applies));
+    tk_ok(fmv_perturb(&b, &p, fm_span_str(text), seed, &applies));
     snprintf(out, 512, "%s", applies ? fm_buf_cstr(&b) : "-");
     if (!applies)
         assert_int_equal(b.len, 0);
@@ -26,62 +26,62 @@ static const char *done(fmi_perturbation p, const char *text, uint64_t seed)
     return out;
 }
 
-static void check(fmi_perturb_kind kind, fmi_perturb_mode mode, const char *text, const char *want)
+static void check(fmv_perturb_kind kind, fmv_perturb_mode mode, const char *text, const char *want)
 {
-    fmi_perturbation p = {.kind = kind, .mode = mode};
+    fmv_perturbation p = {.kind = kind, .mode = mode};
     assert_string_equal(done(p, text, 1), want);
 }
 
 static void contractions_go_both_ways(void **state)
 {
     (void)state;
-    check(FMI_CONTRACTIONS, FMI_MODE_ANY, "The sky is not red. Do not go.",
+    check(FMV_CONTRACTIONS, FMV_MODE_ANY, "The sky is not red. Do not go.",
           "The sky isn't red. Don't go.");
-    check(FMI_CONTRACTIONS, FMI_MODE_EXPAND, "It isn't. I can't; what's new?",
+    check(FMV_CONTRACTIONS, FMV_MODE_EXPAND, "It isn't. I can't; what's new?",
           "It is not. I cannot; what is new?");
-    check(FMI_CONTRACTIONS, FMI_MODE_ANY, "What's this?", "What is this?");
-    check(FMI_CONTRACTIONS, FMI_MODE_CONTRACT, "What's this?", "-");
-    check(FMI_CONTRACTIONS, FMI_MODE_CONTRACT, "Yes, it is.", "-");
-    check(FMI_CONTRACTIONS, FMI_MODE_ANY, "Paris is big", "-");
-    check(FMI_CONTRACTIONS, FMI_MODE_ANY, "Chris notes", "-");
+    check(FMV_CONTRACTIONS, FMV_MODE_ANY, "What's this?", "What is this?");
+    check(FMV_CONTRACTIONS, FMV_MODE_CONTRACT, "What's this?", "-");
+    check(FMV_CONTRACTIONS, FMV_MODE_CONTRACT, "Yes, it is.", "-");
+    check(FMV_CONTRACTIONS, FMV_MODE_ANY, "Paris is big", "-");
+    check(FMV_CONTRACTIONS, FMV_MODE_ANY, "Chris notes", "-");
 }
 
 static void negation_adds_removes_or_says_no(void **state)
 {
     (void)state;
-    check(FMI_NEGATION, FMI_MODE_ANY, "The food is good.", "The food is not good.");
-    check(FMI_NEGATION, FMI_MODE_ANY, "The food is not good.", "The food is good.");
-    check(FMI_NEGATION, FMI_MODE_ANY, "It isn't good.", "It is good.");
-    check(FMI_NEGATION, FMI_MODE_ANY, "Is the sky blue?", "Isn't the sky blue?");
-    check(FMI_NEGATION, FMI_MODE_ANY, "Which city is big?", "Which city isn't big?");
-    check(FMI_NEGATION, FMI_MODE_ANY, "We like tea.", "We do not like tea.");
-    check(FMI_NEGATION, FMI_MODE_ANY, "I don't like tea.", "I like tea.");
-    check(FMI_NEGATION, FMI_MODE_ANY, "You cannot win", "You can win");
-    check(FMI_NEGATION, FMI_MODE_ANY, "Does it rain?", "Doesn't it rain?");
-    check(FMI_NEGATION, FMI_MODE_ANY, "Do it now.", "-");
-    check(FMI_NEGATION, FMI_MODE_ANY, "I did it.", "-");
-    check(FMI_NEGATION, FMI_MODE_ANY, "Never mind the rain", "-");
-    check(FMI_NEGATION, FMI_MODE_ADD, "It is not good.", "-");
-    check(FMI_NEGATION, FMI_MODE_REMOVE, "It is good.", "-");
-    check(FMI_NEGATION, FMI_MODE_ANY, "The dog barks.", "-");
+    check(FMV_NEGATION, FMV_MODE_ANY, "The food is good.", "The food is not good.");
+    check(FMV_NEGATION, FMV_MODE_ANY, "The food is not good.", "The food is good.");
+    check(FMV_NEGATION, FMV_MODE_ANY, "It isn't good.", "It is good.");
+    check(FMV_NEGATION, FMV_MODE_ANY, "Is the sky blue?", "Isn't the sky blue?");
+    check(FMV_NEGATION, FMV_MODE_ANY, "Which city is big?", "Which city isn't big?");
+    check(FMV_NEGATION, FMV_MODE_ANY, "We like tea.", "We do not like tea.");
+    check(FMV_NEGATION, FMV_MODE_ANY, "I don't like tea.", "I like tea.");
+    check(FMV_NEGATION, FMV_MODE_ANY, "You cannot win", "You can win");
+    check(FMV_NEGATION, FMV_MODE_ANY, "Does it rain?", "Doesn't it rain?");
+    check(FMV_NEGATION, FMV_MODE_ANY, "Do it now.", "-");
+    check(FMV_NEGATION, FMV_MODE_ANY, "I did it.", "-");
+    check(FMV_NEGATION, FMV_MODE_ANY, "Never mind the rain", "-");
+    check(FMV_NEGATION, FMV_MODE_ADD, "It is not good.", "-");
+    check(FMV_NEGATION, FMV_MODE_REMOVE, "It is good.", "-");
+    check(FMV_NEGATION, FMV_MODE_ANY, "The dog barks.", "-");
 }
 
 static void letters_and_marks(void **state)
 {
     (void)state;
-    check(FMI_CASING, FMI_MODE_UPPER, "go to Rome, it's ö", "GO TO ROME, IT'S ö");
-    check(FMI_CASING, FMI_MODE_LOWER, "Go To ROME", "go to rome");
-    check(FMI_CASING, FMI_MODE_TITLE, "it's a 2nd try", "It's A 2nd Try");
-    check(FMI_CASING, FMI_MODE_LOWER, "go", "-");
-    check(FMI_PUNCTUATION, FMI_MODE_ANY, "Hi, is 3.5 enough?", "Hi is 3.5 enough");
-    check(FMI_PUNCTUATION, FMI_MODE_ANY, "Hi there", "Hi there.");
-    check(FMI_PUNCTUATION, FMI_MODE_ADD, "Why? ", "Why?? ");
-    check(FMI_PUNCTUATION, FMI_MODE_REMOVE, "Hi there", "-");
-    check(FMI_WHITESPACE, FMI_MODE_ANY, "one two", "one  two");
-    check(FMI_WHITESPACE, FMI_MODE_ANY, "one", " one");
-    fmi_perturbation p = {.kind = FMI_PREFIX, .text = "Well,"};
+    check(FMV_CASING, FMV_MODE_UPPER, "go to Rome, it's ö", "GO TO ROME, IT'S ö");
+    check(FMV_CASING, FMV_MODE_LOWER, "Go To ROME", "go to rome");
+    check(FMV_CASING, FMV_MODE_TITLE, "it's a 2nd try", "It's A 2nd Try");
+    check(FMV_CASING, FMV_MODE_LOWER, "go", "-");
+    check(FMV_PUNCTUATION, FMV_MODE_ANY, "Hi, is 3.5 enough?", "Hi is 3.5 enough");
+    check(FMV_PUNCTUATION, FMV_MODE_ANY, "Hi there", "Hi there.");
+    check(FMV_PUNCTUATION, FMV_MODE_ADD, "Why? ", "Why?? ");
+    check(FMV_PUNCTUATION, FMV_MODE_REMOVE, "Hi there", "-");
+    check(FMV_WHITESPACE, FMV_MODE_ANY, "one two", "one  two");
+    check(FMV_WHITESPACE, FMV_MODE_ANY, "one", " one");
+    fmv_perturbation p = {.kind = FMV_PREFIX, .text = "Well,"};
     assert_string_equal(done(p, "go", 0), "Well, go");
-    p = (fmi_perturbation){.kind = FMI_SUFFIX, .text = "Thanks."};
+    p = (fmv_perturbation){.kind = FMV_SUFFIX, .text = "Thanks."};
     assert_string_equal(done(p, "Go.", 0), "Go. Thanks.");
 }
 
@@ -93,7 +93,7 @@ static void typos_swap_neighbours(void **state)
     bool several = false;
     char first[64] = "";
     for (uint64_t seed = 0; seed < 50; seed++) {
-        fmi_perturbation p = {.kind = FMI_TYPOS, .n = 1};
+        fmv_perturbation p = {.kind = FMV_TYPOS, .n = 1};
         const char *t = done(p, text, seed);
         size_t differ = 0, at = 0;
         assert_int_equal(strlen(t), strlen(text));
@@ -109,15 +109,15 @@ static void typos_swap_neighbours(void **state)
         snprintf(first, sizeof first, "%s", t);
     }
     assert_true(several);
-    fmi_perturbation many = {.kind = FMI_TYPOS, .n = 100};
+    fmv_perturbation many = {.kind = FMV_TYPOS, .n = 100};
     assert_string_not_equal(done(many, text, 3), text);
-    check(FMI_TYPOS, FMI_MODE_ANY, "a 12 oO", "-");
+    check(FMV_TYPOS, FMV_MODE_ANY, "a 12 oO", "-");
 }
 
 static void swaps_are_alike_everywhere(void **state)
 {
     (void)state;
-    fmi_perturbation p = {.kind = FMI_NAMES};
+    fmv_perturbation p = {.kind = FMV_NAMES};
     const char *t = done(p, "Anna met Omar. Annabel saw Anna's dog.", 5);
     char name[32] = "";
     if (strncmp(t, "Anna met", 8) == 0) { /* Omar went */
@@ -129,18 +129,18 @@ static void swaps_are_alike_everywhere(void **state)
         assert_non_null(strstr(strstr(t, "Annabel saw "), name));
     }
     for (uint64_t seed = 0; seed < 20; seed++) {
-        p = (fmi_perturbation){.kind = FMI_LOCATIONS};
+        p = (fmv_perturbation){.kind = FMV_LOCATIONS};
         t = done(p, "He left Mexico City for Peru", seed);
         assert_true(!strstr(t, "Mexico City") != !strstr(t, "Peru"));
         assert_null(strstr(t, "Mexico C i")); /* the longest entry is taken, never half of it */
-        p = (fmi_perturbation){.kind = FMI_NUMBERS};
+        p = (fmv_perturbation){.kind = FMV_NUMBERS};
         t = done(p, "17 and 17, not 3.14 nor x17", seed);
         int a = 0, b = 0;
         assert_int_equal(sscanf(t, "%d and %d, not 3.14 nor x17", &a, &b), 2);
         assert_true(a == b && a != 17 && a >= 10 && a <= 99);
     }
-    check(FMI_NAMES, FMI_MODE_ANY, "the sky", "-");
-    check(FMI_NUMBERS, FMI_MODE_ANY, "3.5 or 2024-01-02", "-");
+    check(FMV_NAMES, FMV_MODE_ANY, "the sky", "-");
+    check(FMV_NUMBERS, FMV_MODE_ANY, "3.5 or 2024-01-02", "-");
 }
 
 static fm_suite *parsed(const char *yaml)

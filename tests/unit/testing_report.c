@@ -56,8 +56,8 @@ static void fill(fixture *f)
         f->result[1][i].detail = i == 1 ? hostile : why;
     }
     f->result[0][2].verdict = FM_FAIL;
-    fmi_run_count(&f->run[0]);
-    fmi_run_count(&f->run[1]);
+    fmv_run_count(&f->run[0]);
+    fmv_run_count(&f->run[1]);
     f->report = (fm_report){.title = HOSTILE,
                             .mode = "exact",
                             .column = f->column,
@@ -184,7 +184,7 @@ static void repeats_that_disagree_are_flaky_and_counted_apart(void **state)
     assert_int_equal(f.run[1].errors, 1);
     assert_false(fm_suite_run_holds(&f.run[1]));
     f.result[1][2].waived = f.result[1][3].waived = true;
-    fmi_run_count(&f.run[1]);
+    fmv_run_count(&f.run[1]);
     assert_true(fm_suite_run_holds(&f.run[1]));
     fm_suite_free(f.suite);
 }
@@ -382,7 +382,7 @@ static void measures_are_told_in_every_form(void **state)
     fill(&f);
     for (size_t i = 0; i < 4; i++)
         f.result[1][i].verdict = FM_PASS;
-    fmi_run_count(&f.run[1]);
+    fmv_run_count(&f.run[1]);
     f.run[1].measure = m;
     f.run[1].measure_count = 2;
     assert_true(fm_suite_run_holds(&f.run[1]));

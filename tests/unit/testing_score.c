@@ -17,7 +17,7 @@ static fm_status checked(bool *holds, const char *expect, const char *text, bool
              ignore_case ? "true" : "false", expect);
     tk_ok(fm_suite_parse(&s, fm_span_str(yaml), "f.yaml"));
     assert_int_equal(s->cases[0].assertion_count, 1);
-    fm_status rc = fmi_assert_check(s->cases[0].assertion, fm_span_str(text), holds, detail);
+    fm_status rc = fmv_assert_check(s->cases[0].assertion, fm_span_str(text), holds, detail);
     fm_suite_free(s);
     return rc;
 }
@@ -121,11 +121,11 @@ static void a_regex_that_gives_up_is_an_error_not_a_verdict(void **state)
 static void details_cut_no_code_point(void **state)
 {
     (void)state;
-    fm_span s = fmi_clip(fm_span_str("aéé"), 4);
+    fm_span s = fmv_clip(fm_span_str("aéé"), 4);
     assert_int_equal(s.len, 3);
-    assert_int_equal(fmi_clip(fm_span_str("aéé"), 5).len, 5);
-    assert_int_equal(fmi_clip((fm_span){NULL, 0}, 5).len, 0);
-    assert_non_null(fmi_clip((fm_span){NULL, 0}, 5).data);
+    assert_int_equal(fmv_clip(fm_span_str("aéé"), 5).len, 5);
+    assert_int_equal(fmv_clip((fm_span){NULL, 0}, 5).len, 0);
+    assert_non_null(fmv_clip((fm_span){NULL, 0}, 5).data);
 }
 
 /* ---- comparison ---- */
@@ -251,8 +251,8 @@ static void kept_results_come_back_whole(void **state)
                    back = {0};
     fm_buf text;
     fm_buf_init(&text, 0);
-    tk_ok(fmi_result_encode(&text, &r));
-    tk_ok(fmi_result_decode(&back, fm_buf_span(&text)));
+    tk_ok(fmv_result_encode(&text, &r));
+    tk_ok(fmv_result_decode(&back, fm_buf_span(&text)));
     assert_int_equal(back.verdict, FM_FAIL);
     assert_string_equal(back.output, out);
     assert_string_equal(back.answer, answer);
@@ -264,16 +264,16 @@ static void kept_results_come_back_whole(void **state)
     r = (fm_case_result){.verdict = FM_PASS, .output = out, .score = NAN};
     back = (fm_case_result){0};
     fm_buf_clear(&text);
-    tk_ok(fmi_result_encode(&text, &r));
-    tk_ok(fmi_result_decode(&back, fm_buf_span(&text)));
+    tk_ok(fmv_result_encode(&text, &r));
+    tk_ok(fmv_result_decode(&back, fm_buf_span(&text)));
     assert_true(isnan(back.score) && !back.detail && !back.answer);
     fm_free(back.output);
     fm_buf_release(&text);
-    tk_fails(fmi_result_decode(&back, fm_span_str("{\"verdict\":\"maybe\"}")), FM_ECORRUPT,
+    tk_fails(fmv_result_decode(&back, fm_span_str("{\"verdict\":\"maybe\"}")), FM_ECORRUPT,
              "maybe");
-    tk_fails(fmi_result_decode(&back, fm_span_str("{\"verdict\":\"error\"}")), FM_ECORRUPT,
+    tk_fails(fmv_result_decode(&back, fm_span_str("{\"verdict\":\"error\"}")), FM_ECORRUPT,
              "'error' is not pass or fail");
-    tk_fails(fmi_result_decode(&back, fm_span_str("nonsense")), FM_ECORRUPT, "kept result");
+    tk_fails(fmv_result_decode(&back, fm_span_str("nonsense")), FM_ECORRUPT, "kept result");
 }
 
 int main(void)

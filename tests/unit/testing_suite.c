@@ -171,7 +171,7 @@ static void each_kind_is_accepted(void **state)
     fm_suite_free(s);
     tk_ok(fm_suite_from_prompt(&s, "who {is} it", "me", true));
     assert_int_equal(fm_suite_count(s), 1);
-    assert_int_equal(s->cases[0].form, FMI_PROMPT_CHAT);
+    assert_int_equal(s->cases[0].form, FMV_PROMPT_CHAT);
     fm_suite_free(s);
     tk_fails(fm_suite_from_prompt(&s, "who", "", false), FM_EINVAL, "expect.contains is empty");
 }
@@ -269,7 +269,7 @@ static void hostile_sizes_end_soon(void **state)
     tk_fails(fm_suite_parse(&s, fm_buf_span(&b), "f.yaml"), FM_ELIMIT, "template 'n'");
     fm_buf_clear(&b);
     fm_buf_str(&b, "suite: s\ndescription: '");
-    memset(fm_buf_extend(&b, FMI_SUITE_BYTES_MAX), 'a', FMI_SUITE_BYTES_MAX);
+    memset(fm_buf_extend(&b, FMV_SUITE_BYTES_MAX), 'a', FMV_SUITE_BYTES_MAX);
     tk_fails(fm_suite_parse(&s, fm_buf_span(&b), "f.yaml"), FM_ELIMIT, "at most");
     fm_buf_clear(&b);
     fm_buf_str(&b, HEAD "  - {name: c1, prompt: a, expect: {regex: '");
@@ -278,7 +278,7 @@ static void hostile_sizes_end_soon(void **state)
     tk_fails(fm_suite_parse(&s, fm_buf_span(&b), "f.yaml"), FM_ELIMIT, "longer than 8192");
     fm_buf_clear(&b);
     fm_buf_str(&b, HEAD "  - {name: c1, kind: INV, prompt: [a");
-    for (unsigned i = 0; i < FMI_PROMPTS_MAX; i++)
+    for (unsigned i = 0; i < FMV_PROMPTS_MAX; i++)
         fm_buf_str(&b, ", b");
     fm_buf_str(&b, "]}\n");
     tk_fails(fm_suite_parse(&s, fm_buf_span(&b), "f.yaml"), FM_ELIMIT, "more than 64 prompts");

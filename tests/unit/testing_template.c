@@ -221,11 +221,11 @@ static void perturb_makes_pairs(void **state)
         "templates:\n  - {name: 't-{x}', prompt: '{x}', perturb: [numbers, {casing: upper}], "
         "slots: {x: [it is, 7, '-']}}\n");
     assert_int_equal(fm_suite_count(s), 4); /* '-' has neither digits nor letters */
-    assert_int_equal(s->cases[0].kind, FMI_INV);
+    assert_int_equal(s->cases[0].kind, FMV_INV);
     assert_int_equal(s->cases[0].prompt_count, 1 + 1 + 3 + 1 + 1);
     assert_string_equal(fm_json_cstr(s->cases[0].prompt[0], ""), "Is not Anna in Rome?");
     assert_string_equal(fm_json_cstr(s->cases[0].prompt[6], ""), "Isn't Anna in Rome?");
-    assert_int_equal(s->cases[1].kind, FMI_DIR);
+    assert_int_equal(s->cases[1].kind, FMV_DIR);
     assert_true(s->cases[1].against_first);
     assert_string_equal(fm_json_cstr(s->cases[1].prompt[1], ""), "It is not good.");
     assert_string_equal(fm_suite_case_name(s, 2), "t-it is");

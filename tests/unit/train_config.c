@@ -161,18 +161,18 @@ static void warm_up_reaches_the_rate_and_schedules_fall_to_zero(void **state)
     c.lr = 2.0;
     c.warmup = 4;
     c.schedule = FM_SCHEDULE_CONSTANT;
-    assert_true(fmi_schedule_lr(&c, 0, 12) == 0.5 && fmi_schedule_lr(&c, 3, 12) == 2.0);
-    assert_true(fmi_schedule_lr(&c, 11, 12) == 2.0);
+    assert_true(fmt_schedule_lr(&c, 0, 12) == 0.5 && fmt_schedule_lr(&c, 3, 12) == 2.0);
+    assert_true(fmt_schedule_lr(&c, 11, 12) == 2.0);
     c.schedule = FM_SCHEDULE_LINEAR;
-    assert_true(fmi_schedule_lr(&c, 4, 12) == 2.0 && fmi_schedule_lr(&c, 8, 12) == 1.0);
-    assert_true(fmi_schedule_lr(&c, 11, 12) == 0.25 && fmi_schedule_lr(&c, 12, 12) == 0.0);
+    assert_true(fmt_schedule_lr(&c, 4, 12) == 2.0 && fmt_schedule_lr(&c, 8, 12) == 1.0);
+    assert_true(fmt_schedule_lr(&c, 11, 12) == 0.25 && fmt_schedule_lr(&c, 12, 12) == 0.0);
     c.schedule = FM_SCHEDULE_COSINE;
-    assert_true(fmi_schedule_lr(&c, 4, 12) == 2.0);
-    tk_assert_le(fabs(fmi_schedule_lr(&c, 8, 12) - 1.0), 1e-15, "half way");
-    tk_assert_le(fabs(fmi_schedule_lr(&c, 6, 12) - (1.0 + cos(0.25 * 3.14159265358979))), 1e-14,
+    assert_true(fmt_schedule_lr(&c, 4, 12) == 2.0);
+    tk_assert_le(fabs(fmt_schedule_lr(&c, 8, 12) - 1.0), 1e-15, "half way");
+    tk_assert_le(fabs(fmt_schedule_lr(&c, 6, 12) - (1.0 + cos(0.25 * 3.14159265358979))), 1e-14,
                  "a quarter");
     c.warmup = 20; /* longer than the run */
-    assert_true(fmi_schedule_lr(&c, 11, 12) == 2.0 * 12.0 / 20.0);
+    assert_true(fmt_schedule_lr(&c, 11, 12) == 2.0 * 12.0 / 20.0);
 }
 
 static void steps_come_from_epochs_when_none_are_given(void **state)
@@ -183,18 +183,18 @@ static void steps_come_from_epochs_when_none_are_given(void **state)
     c.batch = 4;
     c.accumulate = 2;
     c.epochs = 1.5;
-    assert_int_equal(fmi_schedule_steps(&c, 100), 19); /* 150 examples in steps of 8 */
+    assert_int_equal(fmt_schedule_steps(&c, 100), 19); /* 150 examples in steps of 8 */
     c.steps = 3;
-    assert_int_equal(fmi_schedule_steps(&c, 100), 3);
+    assert_int_equal(fmt_schedule_steps(&c, 100), 3);
 }
 
 static void clipping_is_that_of_pytorch(void **state)
 {
     (void)state;
-    assert_true(fmi_clip_scale(5.0, 0.0) == 1.0f);
-    assert_true(fmi_clip_scale(0.5, 1.0) == 1.0f);
-    assert_true(fmi_clip_scale(2.0, 1.0) == (float)(1.0 / (2.0 + 1e-6)));
-    assert_true(fmi_clip_scale(1.0, 1.0) == (float)(1.0 / (1.0 + 1e-6)));
+    assert_true(fmt_clip_scale(5.0, 0.0) == 1.0f);
+    assert_true(fmt_clip_scale(0.5, 1.0) == 1.0f);
+    assert_true(fmt_clip_scale(2.0, 1.0) == (float)(1.0 / (2.0 + 1e-6)));
+    assert_true(fmt_clip_scale(1.0, 1.0) == (float)(1.0 / (1.0 + 1e-6)));
 }
 
 static void a_batch_leaves_out_what_no_target_depends_on(void **state)
@@ -202,13 +202,13 @@ static void a_batch_leaves_out_what_no_target_depends_on(void **state)
     static const int32_t ids[] = {5, 6, 7, 8, 9, 4};
     static const int32_t labels[] = {-100, -100, 7, 8, -100, -100};
     static const int32_t none[] = {3, -100, -100}; /* the first token is nobody's target */
-    const fmi_seq_in s[] = {{ids, labels, 6}, {ids, none, 3}, {ids, ids, 3}};
-    const fmi_batch_how how = {.vocab = 10};
-    const fmi_batch_how few = {.vocab = 9};
-    fmi_batch b = {0};
+    const fmt_seq_in s[] = {{ids, labels, 6}, {ids, none, 3}, {ids, ids, 3}};
+    const fmt_batch_how how = {.vocab = 10};
+    const fmt_batch_how few = {.vocab = 9};
+    fmt_batch b = {0};
 
     (void)state;
-    tk_ok(fmi_batch_build(&b, s, 3, &how));
+    tk_ok(fmt_batch_build(&b, s, 3, &how));
     assert_int_equal(b.rows, 5);
     assert_int_equal(b.labels, 4);
     assert_int_equal(b.seqs, 2);
@@ -220,11 +220,11 @@ static void a_batch_leaves_out_what_no_target_depends_on(void **state)
     assert_memory_equal(b.pos, pos, sizeof(pos));
     assert_memory_equal(b.label_row, row, sizeof(row));
     assert_memory_equal(b.label, target, sizeof(target));
-    tk_fails(fmi_batch_build(&b, s, 3, &few), FM_EINVAL, "vocabulary");
+    tk_fails(fmt_batch_build(&b, s, 3, &few), FM_EINVAL, "vocabulary");
     static const int32_t wrong[] = {-100, -1, 2};
-    const fmi_seq_in bad = {ids, wrong, 3};
-    tk_fails(fmi_batch_build(&b, &bad, 1, &how), FM_EINVAL, "-100");
-    fmi_batch_release(&b);
+    const fmt_seq_in bad = {ids, wrong, 3};
+    tk_fails(fmt_batch_build(&b, &bad, 1, &how), FM_EINVAL, "-100");
+    fmt_batch_release(&b);
 }
 
 int main(void)

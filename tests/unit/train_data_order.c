@@ -43,14 +43,14 @@ typedef struct walk {
     size_t count, steps, micros;
 } walk;
 
-static void take(walk *w, fmi_order *o, uint32_t step)
+static void take(walk *w, fmt_order *o, uint32_t step)
 {
     const uint32_t *example;
     const uint32_t *ends;
     size_t count;
     size_t micros;
 
-    tk_ok(fmi_order_step(o, step, &example, &count, &ends, &micros));
+    tk_ok(fmt_order_step(o, step, &example, &count, &ends, &micros));
     assert_true(count > 0 && micros > 0 && ends[micros - 1] == count);
     for (size_t k = 0; k < micros; k++) {
         assert_true(ends[k] > (k ? ends[k - 1] : 0));
@@ -82,15 +82,15 @@ static void same_as_public(const fm_train_config *c, const fm_dataset *d, const 
 static walk *walk_all(const fm_train_config *c, const fm_dataset *d)
 {
     walk *w = fm_calloc(1, sizeof *w);
-    fmi_order *o = NULL;
+    fmt_order *o = NULL;
 
     assert_non_null(w);
-    tk_ok(fmi_order_new(&o, c, d));
+    tk_ok(fmt_order_new(&o, c, d));
     uint64_t before = fm_mem_alloc_count();
-    for (uint32_t s = 0; s < fmi_order_steps(o); s++)
+    for (uint32_t s = 0; s < fmt_order_steps(o); s++)
         take(w, o, s);
     assert_true(fm_mem_alloc_count() == before);
-    fmi_order_free(o);
+    fmt_order_free(o);
     return w;
 }
 
@@ -120,15 +120,15 @@ static void what_leaves_no_step_is_refused(void **state)
 {
     fm_dataset *d = texts(4, 3, 1.0);
     fm_train_config c = settings(2, 1, 1.0);
-    fmi_order *o = NULL;
+    fmt_order *o = NULL;
     const uint32_t *list;
     size_t n;
 
     (void)state;
-    tk_ok(fmi_order_new(&o, &c, d));
-    assert_int_equal(fmi_order_steps(o), 2);
-    tk_fails(fmi_order_step(o, 2, &list, &n, &list, &n), FM_EINVAL, "step 2");
-    fmi_order_free(o);
+    tk_ok(fmt_order_new(&o, &c, d));
+    assert_int_equal(fmt_order_steps(o), 2);
+    tk_fails(fmt_order_step(o, 2, &list, &n, &list, &n), FM_EINVAL, "step 2");
+    fmt_order_free(o);
     fm_dataset_close(d);
 }
 
@@ -305,8 +305,8 @@ static void any_step_is_the_same_from_anywhere(void **state)
         c.steps = how & 4 ? 60 : 0;
         walk *w = walk_all(&c, d);
         walk *back = fm_calloc(1, sizeof *back);
-        fmi_order *o = NULL;
-        tk_ok(fmi_order_new(&o, &c, d));
+        fmt_order *o = NULL;
+        tk_ok(fmt_order_new(&o, &c, d));
         for (uint32_t s = (uint32_t)w->steps; s-- > 0; s = s > 7 ? s - 7 : 0) {
             size_t begin = s ? w->step_end[s - 1] : 0;
             back->count = back->steps = back->micros = 0;
@@ -315,7 +315,7 @@ static void any_step_is_the_same_from_anywhere(void **state)
             assert_memory_equal(back->seen, w->seen + begin, back->count * sizeof *back->seen);
         }
         c.seed++;
-        fmi_order_free(o);
+        fmt_order_free(o);
         fm_free(back);
         back = walk_all(&c, d);
         assert_true(memcmp(back->seen, w->seen, 40 * sizeof *w->seen) != 0);
@@ -334,12 +334,12 @@ static void no_allocation_failure_is_mistaken(void **state)
     (void)state;
     c.buckets = 3;
     for (uint64_t n = 1; rc == FM_ENOMEM; n++) {
-        fmi_order *o = NULL;
+        fmt_order *o = NULL;
         fm_mem_fail_at(n, false);
-        rc = fmi_order_new(&o, &c, d);
+        rc = fmt_order_new(&o, &c, d);
         fm_mem_fail_at(0, false);
         assert_true(rc == FM_OK || rc == FM_ENOMEM);
-        fmi_order_free(o);
+        fmt_order_free(o);
     }
     fm_dataset_close(d);
 }

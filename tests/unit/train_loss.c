@@ -28,8 +28,8 @@ static void pools_and_hands_back(void **state)
         dout[j] = uniform(2, j);
     for (size_t m = 0; m < 3; m++) {
         double sum = 0.0, dot = 0.0;
-        fmi_pool_rows(out, x, 5, 7, mode[m]);
-        fmi_pool_rows_grad(dx, dout, 5, 7, mode[m]);
+        fmt_pool_rows(out, x, 5, 7, mode[m]);
+        fmt_pool_rows_grad(dx, dout, 5, 7, mode[m]);
         /* Pooling is linear: <dout, pool(x)> = <pool'(dout), x>. */
         for (size_t j = 0; j < 7; j++)
             sum += dout[j] * out[j];
@@ -106,7 +106,7 @@ static void check_infonce(double temperature, bool symmetric)
         t.a[i] = uniform(3, i);
     for (size_t i = 0; i < C * H; i++)
         t.c[i] = uniform(4, i) + (i < N * H ? 0.3 * t.a[i] : 0.0);
-    fmi_infonce c = {.n = N,
+    fmt_infonce c = {.n = N,
                      .cands = C,
                      .h = H,
                      .anchor = t.a,
@@ -116,8 +116,8 @@ static void check_infonce(double temperature, bool symmetric)
                      .symmetric = symmetric,
                      .danchor = t.da,
                      .dcand = t.dc};
-    c.work = fm_calloc(fmi_infonce_work(N, C, H), sizeof(double));
-    fmi_infonce_run(&c);
+    c.work = fm_calloc(fmt_infonce_work(N, C, H), sizeof(double));
+    fmt_infonce_run(&c);
     tk_assert_le(fabs(c.loss - by_hand(&t, temperature, symmetric)), 1e-12, "InfoNCE");
     for (size_t i = 0; i < N * H; i++)
         tk_assert_le(fabs(t.da[i] - 0.25 * slope_at(&t, &t.a[i], temperature, symmetric)), 1e-8,
@@ -136,7 +136,7 @@ static void check_infonce(double temperature, bool symmetric)
     c.danchor = NULL;
     c.dcand = NULL;
     double loss = c.loss;
-    fmi_infonce_run(&c);
+    fmt_infonce_run(&c);
     assert_true(c.loss == loss);
     fm_free(c.work);
 }
@@ -153,7 +153,7 @@ static void infonce_is_its_definition(void **state)
 static void one_pair_has_no_loss(void **state)
 {
     double a[3] = {1, 2, 3}, p[3] = {-1, 0, 2}, da[3], dp[3], work[64];
-    fmi_infonce c = {.n = 1,
+    fmt_infonce c = {.n = 1,
                      .cands = 1,
                      .h = 3,
                      .anchor = a,
@@ -165,8 +165,8 @@ static void one_pair_has_no_loss(void **state)
                      .dcand = dp,
                      .work = work};
     (void)state;
-    assert_true(fmi_infonce_work(1, 1, 3) <= FM_ARRAY_LEN(work));
-    fmi_infonce_run(&c);
+    assert_true(fmt_infonce_work(1, 1, 3) <= FM_ARRAY_LEN(work));
+    fmt_infonce_run(&c);
     assert_true(c.loss == 0.0 && c.hits == 1);
     for (size_t i = 0; i < 3; i++)
         assert_true(da[i] == 0.0 && dp[i] == 0.0);
@@ -175,7 +175,7 @@ static void one_pair_has_no_loss(void **state)
 static void a_vector_of_zeros_is_finite(void **state)
 {
     double a[4] = {0, 0, 1, 1}, p[4] = {0, 0, 1, 0}, da[4], dp[4], work[64];
-    fmi_infonce c = {.n = 2,
+    fmt_infonce c = {.n = 2,
                      .cands = 2,
                      .h = 2,
                      .anchor = a,
@@ -186,7 +186,7 @@ static void a_vector_of_zeros_is_finite(void **state)
                      .dcand = dp,
                      .work = work};
     (void)state;
-    fmi_infonce_run(&c);
+    fmt_infonce_run(&c);
     assert_true(isfinite(c.loss));
     for (size_t i = 0; i < 4; i++)
         assert_true(isfinite(da[i]) && isfinite(dp[i]));
@@ -200,20 +200,20 @@ static void dpo_is_its_definition(void **state)
     double slope;
 
     (void)state;
-    tk_assert_le(fabs(fmi_dpo_loss(0.0, 0.1, &slope) - log(2.0)), 1e-15, "log 2");
+    tk_assert_le(fabs(fmt_dpo_loss(0.0, 0.1, &slope) - log(2.0)), 1e-15, "log 2");
     tk_assert_le(fabs(slope + 0.05), 1e-15, "half of beta");
     for (size_t i = 0; i < FM_ARRAY_LEN(margin); i++) {
-        double loss = fmi_dpo_loss(margin[i], 0.7, &slope), unused, h = 1e-4;
-        double fd = (8.0 * (fmi_dpo_loss(margin[i] + h, 0.7, &unused) -
-                            fmi_dpo_loss(margin[i] - h, 0.7, &unused)) -
-                     fmi_dpo_loss(margin[i] + 2 * h, 0.7, &unused) +
-                     fmi_dpo_loss(margin[i] - 2 * h, 0.7, &unused)) /
+        double loss = fmt_dpo_loss(margin[i], 0.7, &slope), unused, h = 1e-4;
+        double fd = (8.0 * (fmt_dpo_loss(margin[i] + h, 0.7, &unused) -
+                            fmt_dpo_loss(margin[i] - h, 0.7, &unused)) -
+                     fmt_dpo_loss(margin[i] + 2 * h, 0.7, &unused) +
+                     fmt_dpo_loss(margin[i] - 2 * h, 0.7, &unused)) /
                     (12.0 * h);
         tk_assert_le(fabs(loss - log1p(exp(-0.7 * margin[i]))), 1e-13, "-log sigmoid");
         tk_assert_le(fabs(slope - fd), 1e-9, "slope");
     }
-    assert_true(fmi_dpo_loss(1e6, 1.0, &slope) == 0.0 && slope == 0.0);
-    assert_true(fmi_dpo_loss(-1e6, 1.0, &slope) == 1e6 && slope == -1.0);
+    assert_true(fmt_dpo_loss(1e6, 1.0, &slope) == 0.0 && slope == 0.0);
+    assert_true(fmt_dpo_loss(-1e6, 1.0, &slope) == 1e6 && slope == -1.0);
 }
 
 int main(void)

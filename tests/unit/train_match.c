@@ -6,22 +6,22 @@
 static void saved_modules_are_named_by_their_ends(void **state)
 {
     (void)state;
-    assert_true(fmi_is_saved("model.norm", "norm"));
-    assert_true(fmi_is_saved("model.layers.0.input_layernorm", "lm_head,norm"));
-    assert_true(fmi_is_saved("model.layers.1.mlp.up_proj", "mlp"));
-    assert_true(fmi_is_saved("lm_head", "lm_head"));
-    assert_false(fmi_is_saved("model.layers.0.input_layernorm", "model.norm"));
-    assert_false(fmi_is_saved("model.normal", "norm"));
-    assert_false(fmi_is_saved("model.norm", ""));
+    assert_true(fmt_is_saved("model.norm", "norm"));
+    assert_true(fmt_is_saved("model.layers.0.input_layernorm", "lm_head,norm"));
+    assert_true(fmt_is_saved("model.layers.1.mlp.up_proj", "mlp"));
+    assert_true(fmt_is_saved("lm_head", "lm_head"));
+    assert_false(fmt_is_saved("model.layers.0.input_layernorm", "model.norm"));
+    assert_false(fmt_is_saved("model.normal", "norm"));
+    assert_false(fmt_is_saved("model.norm", ""));
 }
 
 /* What is frozen or left out is named by whole parts of a path. */
 static void frozen_modules_are_named_by_parts(void **state)
 {
     (void)state;
-    assert_true(fmi_lies_in("model.layers.1.mlp.up_proj", "mlp"));
-    assert_true(fmi_lies_in("model.norm", "norm"));
-    assert_false(fmi_lies_in("model.layers.0.input_layernorm", "norm"));
+    assert_true(fmt_lies_in("model.layers.1.mlp.up_proj", "mlp"));
+    assert_true(fmt_lies_in("model.norm", "norm"));
+    assert_false(fmt_lies_in("model.layers.0.input_layernorm", "norm"));
 }
 
 int main(void)

@@ -53,10 +53,10 @@ fm_status fm_attribution_scores(const fm_attribution_in *in, double *const score
         gradients = gradients || (fm_attribution_methods[i].needs & FM_ATTR_NEEDS_GRADIENTS) != 0;
     }
     if (score[FM_ATTR_BM25])
-        rc = fmi_attribution_bm25(in, score[FM_ATTR_BM25]);
+        rc = fmt_attribution_bm25(in, score[FM_ATTR_BM25]);
     if (rc == FM_OK && score[FM_ATTR_STATES])
-        rc = fmi_attribution_states(in, score[FM_ATTR_STATES]);
-    return rc == FM_OK && gradients ? fmi_attribution_gradients(in, score) : rc;
+        rc = fmt_attribution_states(in, score[FM_ATTR_STATES]);
+    return rc == FM_OK && gradients ? fmt_attribution_gradients(in, score) : rc;
 }
 
 /* ---- which run it was ---- */
@@ -75,15 +75,15 @@ fm_status fm_attribution_run(const fm_attribution_in *in, fm_digest *run)
     fm_train_keeper keeper = {.ctx = run, .load = note_run};
     fm_train_job job = *in->job;
     fm_train_result result = {0};
-    fmi_child ch;
+    fmt_child ch;
 
     job.keeper = &keeper;
     job.held_out = NULL;
     job.held_outs = job.eval_every = 0;
-    fm_status rc = fmi_child_open(&ch, in->e, in->p, &job, 0, &result);
+    fm_status rc = fmt_child_open(&ch, in->e, in->p, &job, 0, &result);
     if (rc == FM_OK)
-        rc = fmi_child_resume(&ch);
-    fmi_child_release(&ch);
+        rc = fmt_child_resume(&ch);
+    fmt_child_release(&ch);
     return rc;
 }
 
@@ -92,7 +92,7 @@ fm_status fm_attribution_run(const fm_attribution_in *in, fm_digest *run)
 static fm_status subset(fm_dataset *out, const fm_dataset *d, const bool *without, const char *name)
 {
     *out = *d;
-    out->train = (fmi_examples){0};
+    out->train = (fmt_examples){0};
     out->train.item = fm_calloc(d->train.count, sizeof(*out->train.item));
     out->train.info = fm_calloc(d->train.count, sizeof(*out->train.info));
     if (!out->train.item || !out->train.info)
@@ -118,7 +118,7 @@ static bool show(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
     return false;
 }
 
-static fm_status retrain_some(fmi_walk *w, const bool *const *without, size_t n, double *margin)
+static fm_status retrain_some(fmt_walk *w, const bool *const *without, size_t n, double *margin)
 {
     const fm_attribution_in *in = w->in;
     fm_dataset data[TOGETHER] = {0};
@@ -141,9 +141,9 @@ static fm_status retrain_some(fmi_walk *w, const bool *const *without, size_t n,
             rc = fm_fail(result[i].failed, "%s",
                          result[i].why ? result[i].why : "training again failed");
         if (rc == FM_OK)
-            rc = fmi_walk_put(w, &result[i]);
+            rc = fmt_walk_put(w, &result[i]);
         if (rc == FM_OK)
-            rc = fmi_walk_margin(w, &margin[i]);
+            rc = fmt_walk_margin(w, &margin[i]);
     }
     for (size_t i = 0; i < n; i++) {
         fm_train_result_release(&result[i]);
@@ -157,28 +157,28 @@ fm_status fm_attribution_retrain(const fm_attribution_in *in, const bool *const 
                                  size_t groups, double *margin)
 {
     bool alone = in->job->config.method == FM_METHOD_PRETRAIN;
-    fmi_walk w;
-    fm_status rc = fmi_walk_open(&w, in, false);
+    fmt_walk w;
+    fm_status rc = fmt_walk_open(&w, in, false);
 
     for (size_t at = 0; at < groups && rc == FM_OK;) {
         size_t n = FM_MIN(groups - at, alone ? (size_t)1 : (size_t)TOGETHER);
         rc = retrain_some(&w, without + at, n, margin + at);
         at += n;
     }
-    fmi_walk_close(&w);
+    fmt_walk_close(&w);
     return rc;
 }
 
 fm_status fm_attribution_margin(const fm_attribution_in *in, double *margin)
 {
-    fmi_walk w;
-    fm_status rc = fmi_walk_open(&w, in, false);
+    fmt_walk w;
+    fm_status rc = fmt_walk_open(&w, in, false);
 
     if (rc == FM_OK)
-        rc = fmi_walk_stand(&w, w.points);
+        rc = fmt_walk_stand(&w, w.points);
     if (rc == FM_OK)
-        rc = fmi_walk_margin(&w, margin);
-    fmi_walk_close(&w);
+        rc = fmt_walk_margin(&w, margin);
+    fmt_walk_close(&w);
     return rc;
 }
 

@@ -91,7 +91,7 @@ static fm_status corpus_open(corpus *c, const int32_t *const *doc, const uint32_
     return FM_OK;
 }
 
-fm_status fmi_bm25(double *score, const int32_t *query, size_t query_len, const int32_t *const *doc,
+fm_status fmt_bm25(double *score, const int32_t *query, size_t query_len, const int32_t *const *doc,
                    const uint32_t *len, size_t n)
 {
     corpus c = {0};
@@ -114,7 +114,7 @@ fm_status fmi_bm25(double *score, const int32_t *query, size_t query_len, const 
     return rc;
 }
 
-fm_status fmi_attribution_bm25(const fm_attribution_in *in, double *score)
+fm_status fmt_attribution_bm25(const fm_attribution_in *in, double *score)
 {
     const fm_dataset *data = in->job->data;
     size_t n = fm_dataset_count(data);
@@ -127,7 +127,7 @@ fm_status fmi_attribution_bm25(const fm_attribution_in *in, double *score)
         len[i] = fm_dataset_at(data, i)->len;
     }
     if (rc == FM_OK)
-        rc = fmi_bm25(score, in->wrong->ids, in->wrong->len, doc, len, n);
+        rc = fmt_bm25(score, in->wrong->ids, in->wrong->len, doc, len, n);
     fm_free(doc);
     fm_free(len);
     return rc;

@@ -115,7 +115,7 @@ static void sort_ascending(double *d, double *qt, size_t n)
     }
 }
 
-fm_status fmi_eigen(double *a, double *qt, double *d, double *work, size_t n)
+fm_status fmt_eigen(double *a, double *qt, double *d, double *work, size_t n)
 {
     double *e = work;
 

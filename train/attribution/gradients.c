@@ -9,9 +9,9 @@
 enum { MIDDLE = 1 }; /* point at which the damped matrix is made: 0.3 of the way */
 
 typedef struct sweep { /* of all examples at one point */
-    fmi_walk *w;
+    fmt_walk *w;
     double *const *score;
-    fmi_kron *kron;          /* NULL: not wanted */
+    fmt_kron *kron;          /* NULL: not wanted */
     float *target, *through; /* [total]: the target's gradient; the same through the inverse */
     double norm;             /* of the target */
     double weight;           /* of the point */
@@ -58,7 +58,7 @@ static fm_status take(void *ctx, size_t i, const float *g)
     double influence = dot(s->through, g, n);
     add(s, FM_ATTR_INFLUENCE, i, times * influence);
     if (s->score[FM_ATTR_RELATIF]) {
-        double own = sqrt(fmi_kron_size(s->kron, g));
+        double own = sqrt(fmt_kron_size(s->kron, g));
         if (own > 0.0)
             s->score[FM_ATTR_RELATIF][i] = influence / own;
     }
@@ -74,7 +74,7 @@ static bool wants_kron(double *const score[FM_ATTRIBUTIONS])
  * the line, which rank better than the run's own states (tests/bench/SPEED.md). */
 static bool wants_point(double *const score[FM_ATTRIBUTIONS], size_t point, size_t states)
 {
-    bool on_line = point < FMI_WALK_LINE;
+    bool on_line = point < FMT_WALK_LINE;
     bool tracin = score[FM_ATTR_TRACIN] && on_line == (states == 0);
 
     bool line = on_line && (score[FM_ATTR_PATH] || score[FM_ATTR_COSINE]);
@@ -84,26 +84,26 @@ static bool wants_point(double *const score[FM_ATTRIBUTIONS], size_t point, size
 
 static fm_status at_point(sweep *s, size_t point)
 {
-    fmi_walk *w = s->w;
-    fm_status rc = fmi_walk_stand(w, point);
+    fmt_walk *w = s->w;
+    fm_status rc = fmt_walk_stand(w, point);
 
     s->at_child = point == w->points;
     s->at_kron = wants_kron(s->score) && point == MIDDLE;
-    s->on_line = point < FMI_WALK_LINE;
+    s->on_line = point < FMT_WALK_LINE;
     s->weight = s->at_child ? 1.0 : w->weight[point];
     if (rc == FM_OK)
-        rc = fmi_walk_target(w, s->target);
+        rc = fmt_walk_target(w, s->target);
     if (rc < 0)
         return rc;
     s->norm = sqrt(dot(s->target, s->target, w->total));
     if (s->at_kron) {
-        rc = fmi_kron_new(&s->kron, w);
+        rc = fmt_kron_new(&s->kron, w);
         if (rc == FM_OK)
-            fmi_kron_solve(s->kron, s->through, s->target);
+            fmt_kron_solve(s->kron, s->through, s->target);
     }
     if (rc == FM_OK)
-        rc = fmi_walk_each(w, NULL, fm_dataset_count(w->job.data), take, s);
-    fmi_kron_free(s->kron);
+        rc = fmt_walk_each(w, NULL, fm_dataset_count(w->job.data), take, s);
+    fmt_kron_free(s->kron);
     s->kron = NULL;
     return rc;
 }
@@ -111,20 +111,20 @@ static fm_status at_point(sweep *s, size_t point)
 uint64_t fm_attribution_cost(const fm_attribution_in *in, double *const score[FM_ATTRIBUTIONS])
 {
     uint64_t n = fm_dataset_count(in->job->data);
-    uint64_t sum = wants_kron(score) ? FM_MIN(n, (uint64_t)FMI_KRON_SAMPLE) : 0;
-    size_t states = FM_MIN(in->states, (size_t)FMI_WALK_STATES);
+    uint64_t sum = wants_kron(score) ? FM_MIN(n, (uint64_t)FMT_KRON_SAMPLE) : 0;
+    size_t states = FM_MIN(in->states, (size_t)FMT_WALK_STATES);
 
-    for (size_t i = 0; i < FMI_WALK_LINE + states; i++)
+    for (size_t i = 0; i < FMT_WALK_LINE + states; i++)
         sum += wants_point(score, i, states) ? n : 0;
     return sum + (score[FM_ATTR_DOT] ? n : 0) + (score[FM_ATTR_STATES] ? n : 0);
 }
 
-fm_status fmi_attribution_gradients(const fm_attribution_in *in,
+fm_status fmt_attribution_gradients(const fm_attribution_in *in,
                                     double *const score[FM_ATTRIBUTIONS])
 {
-    fmi_walk w;
+    fmt_walk w;
     sweep s = {.w = &w, .score = score};
-    fm_status rc = fmi_walk_open(&w, in, true);
+    fm_status rc = fmt_walk_open(&w, in, true);
 
     if (rc == FM_OK) {
         w.of = (size_t)fm_attribution_cost(in, score);
@@ -139,6 +139,6 @@ fm_status fmi_attribution_gradients(const fm_attribution_in *in,
         rc = at_point(&s, w.points);
     fm_free(s.target);
     fm_free(s.through);
-    fmi_walk_close(&w);
+    fmt_walk_close(&w);
     return rc;
 }

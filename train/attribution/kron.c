@@ -5,7 +5,7 @@
  * output gradient times activation. Its eigenvalues are then measured in that basis, E[(U^T G
  * V)^2]: George et al. 2018 (EK-FAC); Grosse et al. 2023 for influence; Morwani et al. 2024 on
  * these factors. The damping is a tenth of the block's mean eigenvalue. A side that is long, or
- * whose turning would cost more than FMI_KRON_WORK products an example, keeps its own axes (the
+ * whose turning would cost more than FMT_KRON_WORK products an example, keeps its own axes (the
  * short side of a low-rank factor never does); vectors have the diagonal. */
 #include "train/attribution/walk.h"
 
@@ -18,7 +18,7 @@
 #define DAMPING 0.1
 
 typedef struct block {
-    uint64_t at, rows, cols, turned; /* turned: as fmi_param's */
+    uint64_t at, rows, cols, turned; /* turned: as fmt_param's */
     bool left, right;                /* which sides are turned; the others keep their axes */
     double *su, *sv;                 /* [rows, rows], [cols, cols]: sums, while they are made */
     float *u, *v;                    /* the same sides' eigenvectors, as columns */
@@ -26,14 +26,14 @@ typedef struct block {
     double damping;
 } block;
 
-struct fmi_kron {
+struct fmt_kron {
     block *item;
     size_t count;
     float *m, *t; /* room: a matrix, and one between two products */
     size_t sampled;
 };
 
-void fmi_kron_free(fmi_kron *k)
+void fmt_kron_free(fmt_kron *k)
 {
     if (!k)
         return;
@@ -124,7 +124,7 @@ static void turn_basis(const block *b, float *restrict x, float *restrict t, boo
 
 static fm_status add_factors(void *ctx, size_t n, const float *g)
 {
-    fmi_kron *k = ctx;
+    fmt_kron *k = ctx;
 
     (void)n;
     for (size_t i = 0; i < k->count; i++) {
@@ -142,7 +142,7 @@ static fm_status add_factors(void *ctx, size_t n, const float *g)
 
 static fm_status add_values(void *ctx, size_t n, const float *g)
 {
-    fmi_kron *k = ctx;
+    fmt_kron *k = ctx;
 
     (void)n;
     for (size_t i = 0; i < k->count; i++) {
@@ -166,7 +166,7 @@ static fm_status to_basis(float *basis, double **sum, size_t n)
         for (size_t j = 0; j < i; j++)
             a[j * n + i] = a[i * n + j];
     if (rc == FM_OK)
-        rc = fmi_eigen(a, q, q + n * n, q + n * n + n, n);
+        rc = fmt_eigen(a, q, q + n * n, q + n * n + n, n);
     for (size_t i = 0; rc == FM_OK && i < n * n; i++)
         basis[i] = (float)q[i % n * n + i / n];
     fm_free(q);
@@ -175,7 +175,7 @@ static fm_status to_basis(float *basis, double **sum, size_t n)
     return rc;
 }
 
-static fm_status all_bases(fmi_kron *k)
+static fm_status all_bases(fmt_kron *k)
 {
     fm_status rc = FM_OK;
 
@@ -192,10 +192,10 @@ static fm_status all_bases(fmi_kron *k)
 /* ---- from the examples ---- */
 static bool turns(uint64_t side, uint64_t n)
 {
-    return side > 1 && side <= FMI_KRON_SIDE && side * n <= FMI_KRON_WORK;
+    return side > 1 && side <= FMT_KRON_SIDE && side * n <= FMT_KRON_WORK;
 }
 
-static fm_status make_block(fmi_kron *k, const fmi_param *p)
+static fm_status make_block(fmt_kron *k, const fmt_param *p)
 {
     block *b = &k->item[k->count++];
     bool matrix = p->shape.rank == 2;
@@ -231,31 +231,31 @@ static fm_status keep_one(void *ctx, size_t n, const float *g)
     return FM_OK;
 }
 
-static fm_status each(fmi_walk *w, const kept *have, const size_t *which, size_t n,
-                      fmi_gradient_fn take, void *ctx)
+static fm_status each(fmt_walk *w, const kept *have, const size_t *which, size_t n,
+                      fmt_gradient_fn take, void *ctx)
 {
     fm_status rc = FM_OK;
 
     if (!have->g)
-        return fmi_walk_each(w, which, n, take, ctx);
+        return fmt_walk_each(w, which, n, take, ctx);
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = take(ctx, i, have->g + i * (size_t)have->total);
     return rc;
 }
 
-static fm_status measure(fmi_kron *k, fmi_walk *w)
+static fm_status measure(fmt_kron *k, fmt_walk *w)
 {
     size_t all = fm_dataset_count(w->job.data);
-    size_t which[FMI_KRON_SAMPLE];
+    size_t which[FMT_KRON_SAMPLE];
     kept have = {.total = w->total};
     fm_status rc = FM_OK;
 
-    k->sampled = FM_MIN(all, (size_t)FMI_KRON_SAMPLE);
+    k->sampled = FM_MIN(all, (size_t)FMT_KRON_SAMPLE);
     for (size_t i = 0; i < k->sampled; i++)
         which[i] = i * all / k->sampled;
     if (k->sampled * w->total * sizeof(float) <= KEPT_BYTES) {
         have.g = fm_malloc(k->sampled * (size_t)w->total * sizeof(float));
-        rc = have.g ? fmi_walk_each(w, which, k->sampled, keep_one, &have) : FM_ENOMEM;
+        rc = have.g ? fmt_walk_each(w, which, k->sampled, keep_one, &have) : FM_ENOMEM;
     }
     if (rc == FM_OK)
         rc = each(w, &have, which, k->sampled, add_factors, k);
@@ -274,10 +274,10 @@ static fm_status measure(fmi_kron *k, fmi_walk *w)
     return rc;
 }
 
-fm_status fmi_kron_new(fmi_kron **out, fmi_walk *w)
+fm_status fmt_kron_new(fmt_kron **out, fmt_walk *w)
 {
-    const fmi_params *ps = &w->worker[0].ps;
-    fmi_kron *k = fm_calloc(1, sizeof(*k));
+    const fmt_params *ps = &w->worker[0].ps;
+    fmt_kron *k = fm_calloc(1, sizeof(*k));
     uint64_t most = 0;
     fm_status rc = FM_OK;
 
@@ -296,7 +296,7 @@ fm_status fmi_kron_new(fmi_kron **out, fmi_walk *w)
 }
 
 /* ---- the inverse ---- */
-void fmi_kron_solve(const fmi_kron *k, float *y, const float *x)
+void fmt_kron_solve(const fmt_kron *k, float *y, const float *x)
 {
     for (size_t i = 0; i < k->count; i++) {
         const block *b = &k->item[i];
@@ -312,7 +312,7 @@ void fmi_kron_solve(const fmi_kron *k, float *y, const float *x)
     }
 }
 
-double fmi_kron_size(const fmi_kron *k, const float *x)
+double fmt_kron_size(const fmt_kron *k, const float *x)
 {
     double sum = 0.0;
 

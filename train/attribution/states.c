@@ -41,7 +41,7 @@ static void tap(void *ctx, uint32_t layer, const float *x, uint32_t n, uint32_t 
 static uint32_t first_row(const fm_example *e, uint32_t len)
 {
     for (uint32_t i = 0; e->labels && i < len; i++)
-        if (e->labels[i] != FMI_NO_LABEL)
+        if (e->labels[i] != FMT_NO_LABEL)
             return i > 0 ? i - 1 : 0;
     return 0;
 }
@@ -118,7 +118,7 @@ static void compare(double *score, const states *s, const double *v, double *mea
     }
 }
 
-fm_status fmi_attribution_states(const fm_attribution_in *in, double *score)
+fm_status fmt_attribution_states(const fm_attribution_in *in, double *score)
 {
     const fm_dataset *data = in->job->data;
     size_t n = fm_dataset_count(data);

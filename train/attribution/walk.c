@@ -29,7 +29,7 @@ static fm_status freeze_outside(fm_train_config *c, const fm_arch *a)
         if (p.layer >= 0 || !p.is_matrix || !dot)
             continue;
         *dot = '\0';
-        if (!fmi_lies_in(p.name, c->freeze) && !joins(c->freeze, sizeof(c->freeze), p.name))
+        if (!fmt_lies_in(p.name, c->freeze) && !joins(c->freeze, sizeof(c->freeze), p.name))
             return fm_fail(FM_ELIMIT, "the list of frozen modules is too long");
     }
     return FM_OK;
@@ -56,7 +56,7 @@ static fm_status bound_full(fm_train_config *c, const fm_arch *a)
     int32_t last = -1;
 
     for (int32_t l = (int32_t)a->layers - 1; l >= 0; l--) {
-        uint64_t own = fmi_layer_listed(c->layers, l) ? floats_of(a, l) : 0;
+        uint64_t own = fmt_layer_listed(c->layers, l) ? floats_of(a, l) : 0;
         if (own == 0)
             continue;
         if (inside > 0 && inside + own > FULL_MAX_FLOATS)
@@ -73,7 +73,7 @@ static fm_status bound_full(fm_train_config *c, const fm_arch *a)
     return freeze_outside(c, a);
 }
 
-static fm_status choose_job(fmi_walk *w, bool bounded)
+static fm_status choose_job(fmt_walk *w, bool bounded)
 {
     const fm_train_job *j = w->in->job;
     fm_arch arch;
@@ -98,38 +98,38 @@ static fm_status choose_job(fmi_walk *w, bool bounded)
 }
 
 /* ---- workers ---- */
-static void cover(fmi_pass_size *most, const fm_example *e, const fmi_batch_how *how)
+static void cover(fmt_pass_size *most, const fm_example *e, const fmt_batch_how *how)
 {
-    fmi_seq_in s[FM_EXAMPLE_PARTS];
-    fmi_seq_of of[FM_EXAMPLE_PARTS];
-    size_t n = fmi_goal_seqs(s, of, e, 0);
+    fmt_seq_in s[FM_EXAMPLE_PARTS];
+    fmt_seq_of of[FM_EXAMPLE_PARTS];
+    size_t n = fmt_goal_seqs(s, of, e, 0);
 
-    fmi_size_grow(most, s, n, how);
+    fmt_size_grow(most, s, n, how);
 }
 
-static void no_dropout(fmi_net *net)
+static void no_dropout(fmt_net *net)
 {
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++)
         for (size_t t = 0; t < l->terms; t++)
             l->term[t].dropout = 0.0f;
 }
 
-static fmi_batch_how how_of_target(const fmi_walk *w, const fmi_child *ch)
+static fmt_batch_how how_of_target(const fmt_walk *w, const fmt_child *ch)
 {
-    fmi_batch_how how = ch->how;
+    fmt_batch_how how = ch->how;
 
     if (w->job.config.objective != FM_OBJECTIVE_CLASSIFY)
-        how.pick = FMI_PICK_TARGETS;
+        how.pick = FMT_PICK_TARGETS;
     return how;
 }
 
 /* Room for the longest of all examples, one at a time, and the case. */
-static void set_most(fmi_walk *w, fmi_child *ch)
+static void set_most(fmt_walk *w, fmt_child *ch)
 {
-    fmi_pass_size *most = &ch->lane.most;
-    fmi_batch_how how = how_of_target(w, ch);
+    fmt_pass_size *most = &ch->lane.most;
+    fmt_batch_how how = how_of_target(w, ch);
 
     memset(most, 0, sizeof(*most));
     for (size_t i = 0; i < fm_dataset_count(w->job.data); i++)
@@ -140,11 +140,11 @@ static void set_most(fmi_walk *w, fmi_child *ch)
     ch->goal.aux.most = *most;
 }
 
-static fm_status open_worker(fmi_walk *w)
+static fm_status open_worker(fmt_walk *w)
 {
     size_t i = w->opened++;
-    fmi_child *ch = &w->worker[i];
-    fm_status rc = fmi_child_open(ch, w->in->e, &w->p, &w->job, (uint32_t)i, &w->result[i]);
+    fmt_child *ch = &w->worker[i];
+    fm_status rc = fmt_child_open(ch, w->in->e, &w->p, &w->job, (uint32_t)i, &w->result[i]);
 
     if (rc < 0)
         return rc;
@@ -156,15 +156,15 @@ static fm_status open_worker(fmi_walk *w)
     return FM_OK;
 }
 
-static fm_status make_pass(fmi_walk *w)
+static fm_status make_pass(fmt_walk *w)
 {
-    fmi_pass_size cap = {0};
+    fmt_pass_size cap = {0};
     size_t n = 0;
 
     for (size_t i = 0; i < w->workers; i++) {
-        size_t own = fmi_goal_lanes(&w->worker[i].goal, w->lane + n);
+        size_t own = fmt_goal_lanes(&w->worker[i].goal, w->lane + n);
         for (size_t k = 0; k < own; k++) {
-            const fmi_pass_size *m = &w->lane[n + k]->most;
+            const fmt_pass_size *m = &w->lane[n + k]->most;
             cap.rows += m->rows;
             cap.labels += m->labels;
             cap.seqs += m->seqs;
@@ -172,52 +172,52 @@ static fm_status make_pass(fmi_walk *w)
         }
         n += own;
     }
-    return fmi_pass_new(&w->pass, fm_engine_backend(w->in->e), w->lane, n, &cap, false);
+    return fmt_pass_new(&w->pass, fm_engine_backend(w->in->e), w->lane, n, &cap, false);
 }
 
 /* ---- values ---- */
-static fm_status put_everywhere(fmi_walk *w, const float *values)
+static fm_status put_everywhere(fmt_walk *w, const float *values)
 {
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < w->workers && rc == FM_OK; i++) {
-        fmi_child *ch = &w->worker[i];
-        rc = fmi_params_put_all(&ch->ps, ch->ps.p, values);
+        fmt_child *ch = &w->worker[i];
+        rc = fmt_params_put_all(&ch->ps, ch->ps.p, values);
         if (rc == FM_OK)
-            rc = fmi_net_refresh(&ch->net, &ch->ps);
+            rc = fmt_net_refresh(&ch->net, &ch->ps);
     }
     return rc;
 }
 
-static fm_status load_child(fmi_walk *w, fmi_params *ps)
+static fm_status load_child(fmt_walk *w, fmt_params *ps)
 {
     fm_buf top;
     fm_status rc = FM_OK;
 
     fm_buf_init(&top, FM_MAX_PATH_BYTES);
-    if (fmi_method_is_adapter(w->job.config.method))
-        rc = fmi_top_adapter(&top, w->in->child);
+    if (fmt_method_is_adapter(w->job.config.method))
+        rc = fmt_top_adapter(&top, w->in->child);
     if (rc == FM_OK)
-        rc = fmi_params_load(ps, w->in->child, &w->p, top.len > 0 ? fm_buf_cstr(&top) : "", true);
+        rc = fmt_params_load(ps, w->in->child, &w->p, top.len > 0 ? fm_buf_cstr(&top) : "", true);
     fm_buf_release(&top);
     return rc;
 }
 
 /* An adapter's beginning is its seeded one, B = 0; a full fine-tune's its parent. */
-static fm_status load_ends(fmi_walk *w)
+static fm_status load_ends(fmt_walk *w)
 {
-    fmi_params *ps = &w->worker[0].ps;
+    fmt_params *ps = &w->worker[0].ps;
     bool from_parent = w->job.parent != w->in->job->parent;
     fm_status rc = FM_OK;
 
     if (from_parent)
-        rc = fmi_params_load(ps, w->in->job->parent, &w->p, "", false);
+        rc = fmt_params_load(ps, w->in->job->parent, &w->p, "", false);
     if (rc == FM_OK)
-        rc = fmi_params_get_all(ps, ps->p, w->from);
+        rc = fmt_params_get_all(ps, ps->p, w->from);
     if (rc == FM_OK)
         rc = load_child(w, ps);
     if (rc == FM_OK)
-        rc = fmi_params_get_all(ps, ps->p, w->to);
+        rc = fmt_params_get_all(ps, ps->p, w->to);
     if (rc == FM_OK && memcmp(w->from, w->to, (size_t)w->total * sizeof(float)) == 0)
         rc = fm_fail(FM_EINVAL, "child and parent have the same weights: no step to explain");
     return rc;
@@ -226,41 +226,41 @@ static fm_status load_ends(fmi_walk *w)
 /* ---- points ---- */
 /* 0 = before the step, 1 = the child. At the child alone an example that was learnt well has
  * hardly a gradient left; before the step it has not yet what the step makes of it. */
-static const float on_the_line[FMI_WALK_LINE] = {0.1f, 0.3f, 0.5f};
+static const float on_the_line[FMT_WALK_LINE] = {0.1f, 0.3f, 0.5f};
 
-static size_t picked_state(const fmi_walk *w, size_t i)
+static size_t picked_state(const fmt_walk *w, size_t i)
 {
-    return w->in->states <= FMI_WALK_STATES ? i : (i + 1) * w->in->states / FMI_WALK_STATES - 1;
+    return w->in->states <= FMT_WALK_STATES ? i : (i + 1) * w->in->states / FMT_WALK_STATES - 1;
 }
 
-static void set_points(fmi_walk *w)
+static void set_points(fmt_walk *w)
 {
-    size_t states = FM_MIN(w->in->states, (size_t)FMI_WALK_STATES);
-    double *weight = w->weight + FMI_WALK_LINE;
+    size_t states = FM_MIN(w->in->states, (size_t)FMT_WALK_STATES);
+    double *weight = w->weight + FMT_WALK_LINE;
     uint32_t steps = w->worker[0].steps;
     uint32_t done = 0;
     double sum = 0.0;
 
-    for (size_t i = 0; i < FMI_WALK_LINE; i++)
-        w->weight[i] = 1.0 / FMI_WALK_LINE;
+    for (size_t i = 0; i < FMT_WALK_LINE; i++)
+        w->weight[i] = 1.0 / FMT_WALK_LINE;
     for (size_t i = 0; i < states; i++) {
         uint32_t end = FM_MIN(w->in->state[picked_state(w, i)].step, steps);
         for (; done < end; done++)
-            weight[i] += fmi_schedule_lr(&w->job.config, done, steps);
+            weight[i] += fmt_schedule_lr(&w->job.config, done, steps);
         sum += weight[i];
     }
     for (size_t i = 0; i < states; i++)
         weight[i] = sum > 0.0 ? weight[i] / sum : 1.0 / (double)states;
-    w->points = FMI_WALK_LINE + states;
+    w->points = FMT_WALK_LINE + states;
 }
 
-static fm_status state_values(fmi_walk *w, const fm_train_state *s)
+static fm_status state_values(fmt_walk *w, const fm_train_state *s)
 {
-    const fmi_params *ps = &w->worker[0].ps;
+    const fmt_params *ps = &w->worker[0].ps;
 
     memset(w->here, 0, (size_t)w->total * sizeof(float));
     for (size_t i = 0; i < ps->count; i++) {
-        const fmi_param *item = &ps->item[i];
+        const fmt_param *item = &ps->item[i];
         const fm_trained *t = NULL;
         for (size_t k = 0; !t && k < s->count; k++)
             if (strncmp(s->tensors[k].name, "p/", 2) == 0 &&
@@ -274,14 +274,14 @@ static fm_status state_values(fmi_walk *w, const fm_train_state *s)
     return FM_OK;
 }
 
-fm_status fmi_walk_stand(fmi_walk *w, size_t point)
+fm_status fmt_walk_stand(fmt_walk *w, size_t point)
 {
     fm_status rc = FM_OK;
 
     if (point >= w->points) {
         memcpy(w->here, w->to, (size_t)w->total * sizeof(float));
-    } else if (point >= FMI_WALK_LINE) {
-        rc = state_values(w, &w->in->state[picked_state(w, point - FMI_WALK_LINE)]);
+    } else if (point >= FMT_WALK_LINE) {
+        rc = state_values(w, &w->in->state[picked_state(w, point - FMT_WALK_LINE)]);
     } else {
         for (uint64_t i = 0; i < w->total; i++)
             w->here[i] = fmaf(on_the_line[point], w->to[i] - w->from[i], w->from[i]);
@@ -289,9 +289,9 @@ fm_status fmi_walk_stand(fmi_walk *w, size_t point)
     return rc == FM_OK ? put_everywhere(w, w->here) : rc;
 }
 
-fm_status fmi_walk_put(fmi_walk *w, const fm_train_result *r)
+fm_status fmt_walk_put(fmt_walk *w, const fm_train_result *r)
 {
-    fmi_params *ps = &w->worker[0].ps;
+    fmt_params *ps = &w->worker[0].ps;
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < ps->count && rc == FM_OK; i++) {
@@ -304,14 +304,14 @@ fm_status fmi_walk_put(fmi_walk *w, const fm_train_result *r)
         float *host = fm_malloc((size_t)ps->item[i].n * sizeof(float));
         rc = host ? fm_to_f32(host, t->dtype, t->data, ps->item[i].n) : FM_ENOMEM;
         if (rc == FM_OK)
-            rc = fmi_params_put(ps, (int32_t)i, host);
+            rc = fmt_params_put(ps, (int32_t)i, host);
         fm_free(host);
     }
-    return rc == FM_OK ? fmi_net_refresh(&w->worker[0].net, ps) : rc;
+    return rc == FM_OK ? fmt_net_refresh(&w->worker[0].net, ps) : rc;
 }
 
 /* ---- open, close ---- */
-static fm_status make_room(fmi_walk *w)
+static fm_status make_room(fmt_walk *w)
 {
     float **part[] = {&w->from, &w->to, &w->here, &w->host};
 
@@ -322,7 +322,7 @@ static fm_status make_room(fmi_walk *w)
     return FM_OK;
 }
 
-fm_status fmi_walk_open(fmi_walk *w, const fm_attribution_in *in, bool bounded)
+fm_status fmt_walk_open(fmt_walk *w, const fm_attribution_in *in, bool bounded)
 {
     memset(w, 0, sizeof(*w));
     w->in = in;
@@ -333,7 +333,7 @@ fm_status fmi_walk_open(fmi_walk *w, const fm_attribution_in *in, bool bounded)
                        : choose_job(w, bounded);
     w->worker = fm_calloc(LANES_MAX, sizeof(*w->worker));
     w->result = fm_calloc(LANES_MAX, sizeof(*w->result));
-    w->lane = fm_calloc(2 * LANES_MAX, sizeof(fmi_lane *));
+    w->lane = fm_calloc(2 * LANES_MAX, sizeof(fmt_lane *));
     if (rc == FM_OK && !(w->worker && w->result && w->lane))
         rc = FM_ENOMEM;
     if (rc == FM_OK)
@@ -358,12 +358,12 @@ fm_status fmi_walk_open(fmi_walk *w, const fm_attribution_in *in, bool bounded)
     return rc == FM_OK ? load_ends(w) : rc;
 }
 
-void fmi_walk_close(fmi_walk *w)
+void fmt_walk_close(fmt_walk *w)
 {
-    fmi_pass_free(w->pass);
+    fmt_pass_free(w->pass);
     for (size_t i = 0; i < w->opened; i++)
         if (w->worker[i].e)
-            fmi_child_release(&w->worker[i]);
+            fmt_child_release(&w->worker[i]);
     fm_free(w->worker);
     fm_free(w->result);
     fm_free(w->lane);
@@ -375,31 +375,31 @@ void fmi_walk_close(fmi_walk *w)
 }
 
 /* ---- gradients ---- */
-static fm_status load_example(fmi_child *ch, const fm_example *e, const fmi_batch_how *how)
+static fm_status load_example(fmt_child *ch, const fm_example *e, const fmt_batch_how *how)
 {
-    fmi_lane *lane = &ch->lane;
+    fmt_lane *lane = &ch->lane;
     fm_status rc = fm_grow(&ch->seq, &ch->seq_cap, FM_EXAMPLE_PARTS, sizeof(*ch->seq));
 
     if (rc == FM_OK)
         rc = fm_grow(&ch->of, &ch->of_cap, FM_EXAMPLE_PARTS, sizeof(*ch->of));
     if (rc < 0)
         return rc;
-    lane->ins = fmi_goal_seqs(ch->seq, ch->of, e, 0);
+    lane->ins = fmt_goal_seqs(ch->seq, ch->of, e, 0);
     lane->in = ch->seq;
     lane->of = ch->of;
     lane->dloss = 1.0f;
     lane->loss = 0.0;
     lane->step = 0;
     lane->row_base = 0;
-    rc = fmi_batch_build(&lane->batch, lane->in, lane->ins, how);
+    rc = fmt_batch_build(&lane->batch, lane->in, lane->ins, how);
     if (rc == FM_OK)
-        rc = fmi_goal_load(&ch->goal);
+        rc = fmt_goal_load(&ch->goal);
     if (rc == FM_OK)
-        fmi_params_zero_grad(&ch->ps);
+        fmt_params_zero_grad(&ch->ps);
     return rc;
 }
 
-fm_status fmi_walk_each(fmi_walk *w, const size_t *which, size_t n, fmi_gradient_fn take, void *ctx)
+fm_status fmt_walk_each(fmt_walk *w, const size_t *which, size_t n, fmt_gradient_fn take, void *ctx)
 {
     fm_status rc = FM_OK;
 
@@ -407,16 +407,16 @@ fm_status fmi_walk_each(fmi_walk *w, const size_t *which, size_t n, fmi_gradient
         size_t now = FM_MIN(w->workers, n - at);
         size_t lanes = 0;
         for (size_t k = 0; k < now && rc == FM_OK; k++) {
-            fmi_child *ch = &w->worker[k];
+            fmt_child *ch = &w->worker[k];
             size_t i = which ? which[at + k] : at + k;
             rc = load_example(ch, fm_dataset_at(w->job.data, i), &w->how);
             if (rc == FM_OK && ch->lane.batch.rows > 0)
-                lanes += fmi_goal_lanes(&ch->goal, w->lane + lanes);
+                lanes += fmt_goal_lanes(&ch->goal, w->lane + lanes);
         }
         if (rc == FM_OK && lanes > 0)
-            rc = fmi_pass_run(w->pass, w->lane, lanes);
+            rc = fmt_pass_run(w->pass, w->lane, lanes);
         for (size_t k = 0; k < now && rc == FM_OK; k++) {
-            rc = fmi_params_get_all(&w->worker[k].ps, w->worker[k].ps.g, w->host);
+            rc = fmt_params_get_all(&w->worker[k].ps, w->worker[k].ps.g, w->host);
             if (rc == FM_OK)
                 rc = take(ctx, at + k, w->host);
         }
@@ -428,44 +428,44 @@ fm_status fmi_walk_each(fmi_walk *w, const size_t *which, size_t n, fmi_gradient
 }
 
 /* One text of the case: its loss, a sum over its targets; its gradient is the worker's. */
-static fm_status run_text(fmi_walk *w, const fm_example *e, double *loss)
+static fm_status run_text(fmt_walk *w, const fm_example *e, double *loss)
 {
-    fmi_child *ch = &w->worker[0];
-    fmi_batch_how how = how_of_target(w, ch);
-    fmi_lane *lane = &ch->lane;
+    fmt_child *ch = &w->worker[0];
+    fmt_batch_how how = how_of_target(w, ch);
+    fmt_lane *lane = &ch->lane;
     bool classify = w->job.config.objective == FM_OBJECTIVE_CLASSIFY;
 
     ch->goal.how = how;
-    lane->objective = classify ? w->objective : &fmi_next_token;
+    lane->objective = classify ? w->objective : &fmt_next_token;
     fm_status rc = load_example(ch, e, &how);
     if (rc == FM_OK && lane->batch.labels == 0)
         rc = fm_fail(FM_EINVAL, "the answer to explain has no token that counts");
     if (rc == FM_OK)
-        rc = fmi_pass_run(w->pass, &lane, 1);
+        rc = fmt_pass_run(w->pass, &lane, 1);
     *loss = lane->loss;
     lane->objective = w->objective;
     ch->goal.how = w->how;
     return rc;
 }
 
-fm_status fmi_walk_target(fmi_walk *w, float *g)
+fm_status fmt_walk_target(fmt_walk *w, float *g)
 {
     double loss;
     fm_status rc = run_text(w, w->in->wrong, &loss);
 
     if (rc == FM_OK)
-        rc = fmi_params_get_all(&w->worker[0].ps, w->worker[0].ps.g, g);
+        rc = fmt_params_get_all(&w->worker[0].ps, w->worker[0].ps.g, g);
     if (rc < 0 || !w->in->right)
         return rc;
     rc = run_text(w, w->in->right, &loss);
     if (rc == FM_OK)
-        rc = fmi_params_get_all(&w->worker[0].ps, w->worker[0].ps.g, w->host);
+        rc = fmt_params_get_all(&w->worker[0].ps, w->worker[0].ps.g, w->host);
     for (uint64_t i = 0; rc == FM_OK && i < w->total; i++)
         g[i] -= w->host[i];
     return rc;
 }
 
-fm_status fmi_walk_margin(fmi_walk *w, double *margin)
+fm_status fmt_walk_margin(fmt_walk *w, double *margin)
 {
     double wrong = 0.0;
     double right = 0.0;

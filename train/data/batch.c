@@ -10,26 +10,26 @@
 #include <string.h>
 
 /* Token i predicts labels[i + 1]. */
-static bool has_target(const fmi_seq_in *s, uint32_t token)
+static bool has_target(const fmt_seq_in *s, uint32_t token)
 {
     return token + 1 < s->len && s->labels[token + 1] >= 0;
 }
 
 /* The token of a pick that is one. */
-static uint32_t picked_token(const fmi_seq_in *s, const fmi_batch_how *how)
+static uint32_t picked_token(const fmt_seq_in *s, const fmt_batch_how *how)
 {
-    if (how->pick == FMI_PICK_LAST)
+    if (how->pick == FMT_PICK_LAST)
         return s->len - 1;
-    if (how->pick == FMI_PICK_CLASS)
+    if (how->pick == FMT_PICK_CLASS)
         return (uint32_t)fmi_class_token(s->ids, s->len, how->whole, how->pad);
     return 0;
 }
 
-static uint32_t tokens_used(const fmi_seq_in *s, const fmi_batch_how *how)
+static uint32_t tokens_used(const fmt_seq_in *s, const fmt_batch_how *how)
 {
-    if (how->whole || how->pick == FMI_PICK_ALL || s->len == 0)
+    if (how->whole || how->pick == FMT_PICK_ALL || s->len == 0)
         return s->len;
-    if (how->pick != FMI_PICK_TARGETS)
+    if (how->pick != FMT_PICK_TARGETS)
         return picked_token(s, how) + 1;
     for (uint32_t i = s->len; i > 1; i--)
         if (s->labels[i - 1] >= 0)
@@ -37,13 +37,13 @@ static uint32_t tokens_used(const fmi_seq_in *s, const fmi_batch_how *how)
     return 0;
 }
 
-uint32_t fmi_seq_rows(const fmi_seq_in *s, const fmi_batch_how *how)
+uint32_t fmt_seq_rows(const fmt_seq_in *s, const fmt_batch_how *how)
 {
     uint32_t n = tokens_used(s, how);
     return n > 0 ? n + how->virt : 0;
 }
 
-uint32_t fmi_seq_labels(const fmi_seq_in *s)
+uint32_t fmt_seq_labels(const fmt_seq_in *s)
 {
     uint32_t n = 0;
 
@@ -52,14 +52,14 @@ uint32_t fmi_seq_labels(const fmi_seq_in *s)
     return n;
 }
 
-uint32_t fmi_seq_picked(const fmi_seq_in *s, const fmi_batch_how *how)
+uint32_t fmt_seq_picked(const fmt_seq_in *s, const fmt_batch_how *how)
 {
-    if (how->pick == FMI_PICK_TARGETS)
-        return fmi_seq_labels(s);
-    return how->pick == FMI_PICK_ALL ? s->len : s->len > 0;
+    if (how->pick == FMT_PICK_TARGETS)
+        return fmt_seq_labels(s);
+    return how->pick == FMT_PICK_ALL ? s->len : s->len > 0;
 }
 
-static fm_status check_ids(const fmi_seq_in *s, const fmi_batch_how *how)
+static fm_status check_ids(const fmt_seq_in *s, const fmt_batch_how *how)
 {
     uint32_t vocab = how->vocab;
 
@@ -67,7 +67,7 @@ static fm_status check_ids(const fmi_seq_in *s, const fmi_batch_how *how)
         if (s->ids[i] < 0 || (uint32_t)s->ids[i] >= vocab)
             return fm_fail(FM_EINVAL, "token id %d at %u is not in the vocabulary of %u", s->ids[i],
                            i, vocab);
-        if (how->pick == FMI_PICK_TARGETS && s->labels[i] != FMI_NO_LABEL &&
+        if (how->pick == FMT_PICK_TARGETS && s->labels[i] != FMT_NO_LABEL &&
             (s->labels[i] < 0 || (uint32_t)s->labels[i] >= vocab))
             return fm_fail(FM_EINVAL, "label %d at %u is neither -100 nor in the vocabulary of %u",
                            s->labels[i], i, vocab);
@@ -76,15 +76,15 @@ static fm_status check_ids(const fmi_seq_in *s, const fmi_batch_how *how)
 }
 
 /* The arrays grow to the largest batch seen and stay. */
-static fm_status batch_room(fmi_batch *b, const fmi_seq_in *s, size_t n, const fmi_batch_how *how)
+static fm_status batch_room(fmt_batch *b, const fmt_seq_in *s, size_t n, const fmt_batch_how *how)
 {
     fm_status rc = FM_OK;
 
-    fmi_batch_clear(b);
+    fmt_batch_clear(b);
     for (size_t i = 0; i < n; i++) {
-        uint32_t rows = fmi_seq_rows(&s[i], how);
+        uint32_t rows = fmt_seq_rows(&s[i], how);
         b->rows += rows;
-        b->labels += fmi_seq_picked(&s[i], how);
+        b->labels += fmt_seq_picked(&s[i], how);
         b->seqs += rows > 0;
         b->tokens += s[i].len;
         b->longest = FM_MAX(b->longest, rows > 0 ? rows + how->offset : 0);
@@ -104,17 +104,17 @@ static fm_status batch_room(fmi_batch *b, const fmi_seq_in *s, size_t n, const f
 }
 
 /* Label of a token's row; *picked: it has one. */
-static int32_t label_of(const fmi_seq_in *s, const fmi_batch_how *how, uint32_t token, bool *picked)
+static int32_t label_of(const fmt_seq_in *s, const fmt_batch_how *how, uint32_t token, bool *picked)
 {
-    if (how->pick == FMI_PICK_TARGETS) {
+    if (how->pick == FMT_PICK_TARGETS) {
         *picked = has_target(s, token);
-        return *picked ? s->labels[token + 1] : FMI_NO_LABEL;
+        return *picked ? s->labels[token + 1] : FMT_NO_LABEL;
     }
-    *picked = how->pick == FMI_PICK_ALL || token == picked_token(s, how);
-    return FMI_NO_LABEL;
+    *picked = how->pick == FMT_PICK_ALL || token == picked_token(s, how);
+    return FMT_NO_LABEL;
 }
 
-static void put_rows(fmi_batch *b, const fmi_seq_in *s, const fmi_batch_how *how, uint32_t row,
+static void put_rows(fmt_batch *b, const fmt_seq_in *s, const fmt_batch_how *how, uint32_t row,
                      uint32_t *label)
 {
     uint32_t tokens = tokens_used(s, how);
@@ -135,7 +135,7 @@ static void put_rows(fmi_batch *b, const fmi_seq_in *s, const fmi_batch_how *how
     }
 }
 
-fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n, const fmi_batch_how *how)
+fm_status fmt_batch_build(fmt_batch *out, const fmt_seq_in *s, size_t n, const fmt_batch_how *how)
 {
     uint32_t row = 0;
     uint32_t label = 0;
@@ -150,7 +150,7 @@ fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n, const f
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < n; i++) {
-        uint32_t rows = fmi_seq_rows(&s[i], how);
+        uint32_t rows = fmt_seq_rows(&s[i], how);
         if (rows == 0)
             continue;
         out->len[seq] = rows;
@@ -161,13 +161,13 @@ fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n, const f
     return FM_OK;
 }
 
-void fmi_batch_clear(fmi_batch *b)
+void fmt_batch_clear(fmt_batch *b)
 {
     b->rows = b->labels = b->seqs = b->longest = 0;
     b->tokens = 0;
 }
 
-void fmi_batch_release(fmi_batch *b)
+void fmt_batch_release(fmt_batch *b)
 {
     int32_t *const part[] = {b->ids, b->pos, b->label_row, b->label};
 

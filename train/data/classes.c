@@ -24,7 +24,7 @@ static fm_status bad_label(const char *what, size_t number, const char *must)
     return fm_fail(FM_EINVAL, "%s: record %zu: field 'label' %s", what, number, must);
 }
 
-fm_status fmi_label_of(uint32_t *label, fm_dataset *d, const fm_json *record, const char *what,
+fm_status fmt_label_of(uint32_t *label, fm_dataset *d, const fm_json *record, const char *what,
                        size_t number)
 {
     const fm_json *v = fm_json_get(record, "label");
@@ -119,13 +119,13 @@ static int32_t class_of(const fm_dataset *d, const char *const *sorted, size_t n
     return at ? (int32_t)(at - sorted) : -1;
 }
 
-static void number_examples(const fmi_examples *list, const int32_t *klass)
+static void number_examples(const fmt_examples *list, const int32_t *klass)
 {
     for (size_t i = 0; i < list->count; i++)
         list->item[i].klass = klass[list->info[i].label];
 }
 
-fm_status fmi_settle_classes(fm_dataset *d, uint32_t wanted)
+fm_status fmt_settle_classes(fm_dataset *d, uint32_t wanted)
 {
     size_t n = fm_json_count(d->labels);
     const char **names = names_of(d);

@@ -46,13 +46,13 @@ static size_t word_char(const uint8_t *s, size_t left)
         return 0;
     if (left >= 2 && s[0] == 0xC2 && s[1] == 0xA0)
         return 0;
-    size_t n = fmi_json_utf8_len(s, left);
+    size_t n = fms_json_utf8_len(s, left);
     return n > 0 ? n : 1;
 }
 
 static size_t separator(const uint8_t *s, size_t left)
 {
-    size_t n = fmi_json_utf8_len(s, left);
+    size_t n = fms_json_utf8_len(s, left);
     return n > 0 ? n : 1;
 }
 
@@ -173,7 +173,7 @@ static int64_t find_in_words(const search *s)
     return -1;
 }
 
-static fm_status look_at(search *s, fmi_report *r, size_t i)
+static fm_status look_at(search *s, fmt_report *r, size_t i)
 {
     const fm_example *e = fm_dataset_at(r->d, i);
     const int32_t *ids = e->ids;
@@ -188,10 +188,10 @@ static fm_status look_at(search *s, fmi_report *r, size_t i)
             return rc;
         probe = find_in_words(s);
     }
-    return probe < 0 ? FM_OK : fmi_hit_add(&r->contaminated, i, (size_t)probe);
+    return probe < 0 ? FM_OK : fmt_hit_add(&r->contaminated, i, (size_t)probe);
 }
 
-fm_status fmi_find_probes(fmi_report *r)
+fm_status fmt_find_probes(fmt_report *r)
 {
     search *s = fm_calloc(1, sizeof(*s));
     fm_status rc = s ? FM_OK : FM_ENOMEM;

@@ -94,7 +94,7 @@ static fm_status read_cell(table *t, bool *last)
 static fm_status check_utf8(const table *t)
 {
     for (size_t i = 0; i < t->cell.len;) {
-        size_t n = fmi_json_utf8_len(t->cell.data + i, t->cell.len - i);
+        size_t n = fms_json_utf8_len(t->cell.data + i, t->cell.len - i);
         if (n == 0)
             return fm_fail(FM_ECORRUPT, "%s, row at line %zu of the file: text is not UTF-8",
                            t->what, t->row_line);
@@ -156,7 +156,7 @@ static fm_status read_row(table *t, fm_json *record)
 
 /* An empty line between rows says nothing; with one column it could be an empty cell, which no
  * record can use. */
-static fm_status read_rows(table *t, const fmi_record_sink *sink)
+static fm_status read_rows(table *t, const fmt_record_sink *sink)
 {
     fm_status rc = FM_OK;
 
@@ -175,8 +175,8 @@ static fm_status read_rows(table *t, const fmi_record_sink *sink)
     return rc;
 }
 
-fm_status fmi_csv_records(fm_span bytes, char separator, const char *what,
-                          const fmi_record_sink *sink)
+fm_status fmt_csv_records(fm_span bytes, char separator, const char *what,
+                          const fmt_record_sink *sink)
 {
     table t = {.s = bytes, .line = 1, .row_line = 1, .separator = separator, .what = what};
 
@@ -203,12 +203,12 @@ static fm_status names_record(bool *found, const table *t)
     for (size_t i = 0; i < t->columns && rc == FM_OK; i++)
         rc = fm_json_set(names, t->column[i], fm_json_new_str(""));
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(objectives); i++)
-        *found = *found || fmi_kind_of(names, objectives[i]) != FMI_KIND_NONE;
+        *found = *found || fmt_kind_of(names, objectives[i]) != FMT_KIND_NONE;
     fm_json_free(names);
     return rc;
 }
 
-fm_status fmi_csv_header(bool *found, fm_span bytes, char separator)
+fm_status fmt_csv_header(bool *found, fm_span bytes, char separator)
 {
     const uint8_t *end = memchr(bytes.data, '\n', FM_MIN(bytes.len, (size_t)MAX_HEADER_BYTES));
     table t = {.line = 1, .row_line = 1, .separator = separator, .what = "header"};

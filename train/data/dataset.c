@@ -20,15 +20,15 @@
 
 typedef struct loader {
     fm_dataset *d;
-    fmi_data_file *f; /* the one in hand */
+    fmt_data_file *f; /* the one in hand */
     uint32_t file;
-    fmi_renderer r;
+    fmt_renderer r;
     double eval_share;
     uint64_t seed, stream;
 } loader;
 
 /* ---- records ---- */
-static fm_status push_number(fmi_numbers *list, size_t number)
+static fm_status push_number(fmt_numbers *list, size_t number)
 {
     fm_status rc = fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item));
 
@@ -44,29 +44,29 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool is_skipped(const fmi_data_file *f, size_t record)
+static bool is_skipped(const fmt_data_file *f, size_t record)
 {
     uint32_t n = (uint32_t)record;
     return f->skipped.count > 0 &&
            bsearch(&n, f->skipped.item, f->skipped.count, sizeof(n), by_number) != NULL;
 }
 
-static bool without_target(const fm_example *e, fmi_kind kind)
+static bool without_target(const fm_example *e, fmt_kind kind)
 {
-    fmi_seq_in s = {e->ids, e->labels, e->part_len[0]};
+    fmt_seq_in s = {e->ids, e->labels, e->part_len[0]};
 
     for (uint32_t i = 0; i < e->parts; i++)
         if (e->part_len[i] == 0)
             return true;
-    if (kind == FMI_KIND_PAIR || kind == FMI_KIND_CLASS)
+    if (kind == FMT_KIND_PAIR || kind == FMT_KIND_CLASS)
         return false;
-    if (fmi_seq_labels(&s) == 0)
+    if (fmt_seq_labels(&s) == 0)
         return true;
-    if (kind != FMI_KIND_PREFERENCE)
+    if (kind != FMT_KIND_PREFERENCE)
         return false;
-    fmi_seq_in t = {e->ids + s.len, e->labels + s.len, e->part_len[1]};
+    fmt_seq_in t = {e->ids + s.len, e->labels + s.len, e->part_len[1]};
     bool same = s.len == t.len && memcmp(s.ids, t.ids, s.len * sizeof(*s.ids)) == 0;
-    return same || fmi_seq_labels(&t) == 0;
+    return same || fmt_seq_labels(&t) == 0;
 }
 
 static bool is_held_out(const loader *l, const fm_digest *digest)
@@ -76,14 +76,14 @@ static bool is_held_out(const loader *l, const fm_digest *digest)
     return fm_rng_uniform(l->seed, l->stream, fm_get_u64(digest->b)) < l->eval_share;
 }
 
-static fm_status push_example(fmi_examples *list, fm_example *e, const fmi_render_info *info)
+static fm_status push_example(fmt_examples *list, fm_example *e, const fmt_render_info *info)
 {
     fm_status rc = fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item));
 
     if (rc == FM_OK)
         rc = fm_grow(&list->info, &list->info_cap, list->count + 1, sizeof(*list->info));
     if (rc < 0) {
-        fmi_example_release(e);
+        fmt_example_release(e);
         return rc;
     }
     list->item[list->count] = *e;
@@ -92,23 +92,23 @@ static fm_status push_example(fmi_examples *list, fm_example *e, const fmi_rende
 }
 
 /* Takes e over. */
-static fm_status keep(loader *l, fm_example *e, const fmi_render_info *info)
+static fm_status keep(loader *l, fm_example *e, const fmt_render_info *info)
 {
-    fmi_data_file *f = l->f;
+    fmt_data_file *f = l->f;
 
     e->file = l->file;
-    if (f->kind == FMI_KIND_NONE)
+    if (f->kind == FMT_KIND_NONE)
         f->kind = info->kind;
     if (without_target(e, info->kind)) {
         uint32_t number = e->index;
-        fmi_example_release(e);
+        fmt_example_release(e);
         return push_number(&f->empty, number);
     }
     if (is_held_out(l, &e->digest)) {
         fm_status rc = push_number(&f->held, e->index);
         if (rc == FM_OK)
             return push_example(&l->d->held, e, info);
-        fmi_example_release(e);
+        fmt_example_release(e);
         return rc;
     }
     f->used++;
@@ -128,18 +128,18 @@ static fm_status add_record(void *ctx, const fm_json *record)
 {
     loader *l = ctx;
     fm_example e;
-    fmi_render_info info;
+    fmt_render_info info;
     fm_buf canonical;
     size_t number;
     uint32_t label = 0;
     fm_status rc = next_number(l, &number);
 
     /* Also of records that are left out: classes must not be renumbered by that. */
-    if (rc == FM_OK && fmi_kind_of(record, l->r.objective) == FMI_KIND_CLASS)
-        rc = fmi_label_of(&label, l->d, record, l->r.what, number);
+    if (rc == FM_OK && fmt_kind_of(record, l->r.objective) == FMT_KIND_CLASS)
+        rc = fmt_label_of(&label, l->d, record, l->r.what, number);
     if (rc < 0 || is_skipped(l->f, number))
         return rc;
-    rc = fmi_render_record(&e, &info, &l->r, record, number);
+    rc = fmt_render_record(&e, &info, &l->r, record, number);
     if (rc < 0)
         return rc;
     info.label = label;
@@ -149,7 +149,7 @@ static fm_status add_record(void *ctx, const fm_json *record)
         rc = fm_sha256(&e.digest, canonical.data, canonical.len);
     fm_buf_release(&canonical);
     if (rc < 0) {
-        fmi_example_release(&e);
+        fmt_example_release(&e);
         return rc;
     }
     return keep(l, &e, &info);
@@ -219,11 +219,11 @@ static fm_status load_text(loader *l, fm_span bytes)
         size_t n = FM_MIN(ids.count - at, l->r.max_tokens);
         size_t number;
         fm_example e;
-        fmi_render_info info;
+        fmt_render_info info;
         rc = next_number(l, &number);
         if (rc < 0 || is_skipped(l->f, number))
             continue;
-        rc = fmi_render_block(&e, &info, &l->r, ids.id + at, n, number);
+        rc = fmt_render_block(&e, &info, &l->r, ids.id + at, n, number);
         if (rc == FM_OK)
             rc = keep(l, &e, &info);
     }
@@ -269,13 +269,13 @@ static fm_status reads_as_json(bool *json, fm_span bytes)
 }
 
 /* bytes begin with what is no blank. */
-static fm_status tell_format(fmi_data_file *f, fm_span bytes, const char *what)
+static fm_status tell_format(fmt_data_file *f, fm_span bytes, const char *what)
 {
     bool json = bytes.data[0] == '[' || bytes.data[0] == '{';
     bool table = is_named(what, ".csv") || is_named(what, ".tsv");
     fm_status rc = FM_OK;
 
-    f->format = FMI_FORMAT_TEXT;
+    f->format = FMT_FORMAT_TEXT;
     f->separator = is_named(what, ".tsv") ? '\t' : ',';
     if (!json && (is_named(what, ".json") || is_named(what, ".jsonl")))
         return fm_fail(FM_EINVAL,
@@ -285,18 +285,18 @@ static fm_status tell_format(fmi_data_file *f, fm_span bytes, const char *what)
     if (json && is_named(what, ".txt"))
         rc = reads_as_json(&json, bytes);
     if (rc == FM_OK && json && !table) {
-        f->format = bytes.data[0] == '[' ? FMI_FORMAT_JSON : FMI_FORMAT_JSONL;
+        f->format = bytes.data[0] == '[' ? FMT_FORMAT_JSON : FMT_FORMAT_JSONL;
         return FM_OK;
     }
     if (rc == FM_OK && !table && !is_named(what, ".txt")) {
-        rc = fmi_csv_header(&table, bytes, ',');
+        rc = fmt_csv_header(&table, bytes, ',');
         if (rc == FM_OK && !table) {
             f->separator = '\t';
-            rc = fmi_csv_header(&table, bytes, '\t');
+            rc = fmt_csv_header(&table, bytes, '\t');
         }
     }
     if (table)
-        f->format = FMI_FORMAT_TABLE;
+        f->format = FMT_FORMAT_TABLE;
     return rc;
 }
 
@@ -316,16 +316,16 @@ static fm_status load_file(loader *l, fm_span bytes)
     if (rc < 0)
         return rc;
     switch (l->f->format) {
-    case FMI_FORMAT_JSON:
+    case FMT_FORMAT_JSON:
         rc = load_array(l, bytes);
         break;
-    case FMI_FORMAT_JSONL:
+    case FMT_FORMAT_JSONL:
         rc = load_objects(l, bytes);
         break;
-    case FMI_FORMAT_TABLE:
-        rc = fmi_csv_records(bytes, l->f->separator, what, &(fmi_record_sink){l, add_record});
+    case FMT_FORMAT_TABLE:
+        rc = fmt_csv_records(bytes, l->f->separator, what, &(fmt_record_sink){l, add_record});
         break;
-    case FMI_FORMAT_TEXT:
+    case FMT_FORMAT_TEXT:
         rc = load_text(l, bytes);
         break;
     }
@@ -344,7 +344,7 @@ static fm_status copy_text(char **out, const char *s)
     return s && !*out ? FM_ENOMEM : FM_OK;
 }
 
-static fm_status file_init(fmi_data_file *f, const fm_data_file *from)
+static fm_status file_init(fmt_data_file *f, const fm_data_file *from)
 {
     fm_status rc = fm_sha256(&f->digest, from->bytes.data, from->bytes.len);
 
@@ -417,7 +417,7 @@ static fm_status load_all(loader *l, const fm_data_file *file, const fm_train_co
     if (rc == FM_OK && d->train.count == 0)
         rc = nothing_left(d, c->max_tokens);
     if (rc == FM_OK && d->objective == FM_OBJECTIVE_CLASSIFY)
-        rc = fmi_settle_classes(d, c->classes);
+        rc = fmt_settle_classes(d, c->classes);
     return rc;
 }
 
@@ -444,7 +444,7 @@ fm_status fm_dataset_open_files(fm_dataset **out, const fm_data_file *file, size
     l.d->eval_share = eval_share;
     l.d->labels = fm_json_new_object();
     l.d->file = fm_calloc(files, sizeof(*l.d->file));
-    rc = l.d->labels && l.d->file ? fmi_stream(&l.stream, "held-out", "") : FM_ENOMEM;
+    rc = l.d->labels && l.d->file ? fmt_stream(&l.stream, "held-out", "") : FM_ENOMEM;
     for (; rc == FM_OK && l.d->files < files; l.d->files++)
         rc = file_init(&l.d->file[l.d->files], &file[l.d->files]);
     if (rc == FM_OK && chat)
@@ -469,10 +469,10 @@ fm_status fm_dataset_open(fm_dataset **out, fm_span bytes, const char *what,
     return fm_dataset_open_files(out, &f, 1, tok, chat, c, 0.0);
 }
 
-static void examples_release(fmi_examples *list)
+static void examples_release(fmt_examples *list)
 {
     for (size_t i = 0; i < list->count; i++)
-        fmi_example_release(&list->item[i]);
+        fmt_example_release(&list->item[i]);
     fm_free(list->item);
     fm_free(list->info);
 }
@@ -484,7 +484,7 @@ void fm_dataset_close(fm_dataset *d)
     examples_release(&d->train);
     examples_release(&d->held);
     for (size_t i = 0; d->file && i < d->files; i++) {
-        fmi_data_file *f = &d->file[i];
+        fmt_data_file *f = &d->file[i];
         char *const text[] = {f->name, f->licence, f->source, f->split};
         for (size_t k = 0; k < FM_ARRAY_LEN(text); k++)
             fm_free(text[k]);
@@ -540,7 +540,7 @@ size_t fm_dataset_files(const fm_dataset *d)
     return d->files;
 }
 
-fm_status fmi_dataset_hash(const fm_dataset *d, fm_hasher *h)
+fm_status fmt_dataset_hash(const fm_dataset *d, fm_hasher *h)
 {
     fm_buf head;
     fm_status rc = FM_OK;
@@ -577,7 +577,7 @@ static void set(fm_status *rc, fm_json *o, const char *key, fm_json *value)
         fm_json_free(value);
 }
 
-static fm_json *numbers(const fmi_numbers *list)
+static fm_json *numbers(const fmt_numbers *list)
 {
     fm_json *a = fm_json_new_array();
 
@@ -603,18 +603,18 @@ static fm_json *class_names(const fm_dataset *d)
     return a;
 }
 
-static const char *format_name(const fmi_data_file *f)
+static const char *format_name(const fmt_data_file *f)
 {
     static const char *const names[] = {"json", "jsonl", "csv", "text"};
 
-    if (f->format == FMI_FORMAT_TABLE && f->separator == '\t')
+    if (f->format == FMT_FORMAT_TABLE && f->separator == '\t')
         return "tsv";
     return names[f->format];
 }
 
 fm_json *fm_dataset_file_manifest(const fm_dataset *d, size_t file)
 {
-    const fmi_data_file *f = &d->file[file];
+    const fmt_data_file *f = &d->file[file];
     char hex[FM_HEX_CHARS + 1];
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
@@ -623,7 +623,7 @@ fm_json *fm_dataset_file_manifest(const fm_dataset *d, size_t file)
     set(&rc, o, "name", fm_json_new_str(f->name));
     set(&rc, o, "sha256", fm_json_new_str(hex));
     set(&rc, o, "format", fm_json_new_str(format_name(f)));
-    set(&rc, o, "kind", fm_json_new_str(fmi_kind_name(f->kind)));
+    set(&rc, o, "kind", fm_json_new_str(fmt_kind_name(f->kind)));
     set(&rc, o, "records", fm_json_new_int((int64_t)f->records));
     set(&rc, o, "used", fm_json_new_int((int64_t)f->used));
     set(&rc, o, "tokens", fm_json_new_int((int64_t)f->tokens));

@@ -7,44 +7,44 @@
 
 FM_BEGIN_DECLS
 
-typedef enum fmi_format {
-    FMI_FORMAT_JSON,
-    FMI_FORMAT_JSONL,
-    FMI_FORMAT_TABLE,
-    FMI_FORMAT_TEXT
-} fmi_format;
+typedef enum fmt_format {
+    FMT_FORMAT_JSON,
+    FMT_FORMAT_JSONL,
+    FMT_FORMAT_TABLE,
+    FMT_FORMAT_TEXT
+} fmt_format;
 
-typedef struct fmi_numbers { /* record numbers of one file */
+typedef struct fmt_numbers { /* record numbers of one file */
     uint32_t *item;
     size_t count, cap;
-} fmi_numbers;
+} fmt_numbers;
 
-typedef struct fmi_data_file {
+typedef struct fmt_data_file {
     char *name, *licence, *source, *split; /* the last three may be NULL */
     fm_digest digest;                      /* of the file's bytes */
     double weight;
     bool held_out; /* all of it */
-    fmi_format format;
+    fmt_format format;
     char separator; /* TABLE */
-    fmi_kind kind;  /* of its first example */
+    fmt_kind kind;  /* of its first example */
     size_t records, used;
     uint64_t tokens;
-    fmi_numbers skipped; /* asked for, sorted */
-    fmi_numbers empty;   /* without a counted token */
-    fmi_numbers held;    /* held out */
-} fmi_data_file;
+    fmt_numbers skipped; /* asked for, sorted */
+    fmt_numbers empty;   /* without a counted token */
+    fmt_numbers held;    /* held out */
+} fmt_data_file;
 
 /* Beside every example: what the report needs and training does not. */
-typedef struct fmi_examples {
+typedef struct fmt_examples {
     fm_example *item;
-    fmi_render_info *info;
+    fmt_render_info *info;
     size_t count, cap, info_cap;
-} fmi_examples;
+} fmt_examples;
 
 struct fm_dataset {
-    fmi_data_file *file;
+    fmt_data_file *file;
     size_t files;
-    fmi_examples train, held;
+    fmt_examples train, held;
     double eval_share;
     fm_objective objective;
     fm_json *labels; /* classify: {"name": number} in the order of appearance */
@@ -54,28 +54,28 @@ struct fm_dataset {
 };
 
 /* All that training takes from d: tokens, labels, parts, classes and weights. */
-FM_CHECKED fm_status fmi_dataset_hash(const fm_dataset *d, fm_hasher *h);
+FM_CHECKED fm_status fmt_dataset_hash(const fm_dataset *d, fm_hasher *h);
 
 /* What a reader calls for each record: v is the reader's. */
-typedef struct fmi_record_sink {
+typedef struct fmt_record_sink {
     void *ctx;
     fm_status (*record)(void *ctx, const fm_json *v);
-} fmi_record_sink;
+} fmt_record_sink;
 
 /* RFC 4180 with the separator given: a header row of names, then one object of texts a row.
  * FM_ECORRUPT names the line. */
-FM_CHECKED fm_status fmi_csv_records(fm_span bytes, char separator, const char *what,
-                                     const fmi_record_sink *sink);
+FM_CHECKED fm_status fmt_csv_records(fm_span bytes, char separator, const char *what,
+                                     const fmt_record_sink *sink);
 /* *found: the first line names, between such separators, columns that make a record. */
-FM_CHECKED fm_status fmi_csv_header(bool *found, fm_span bytes, char separator);
+FM_CHECKED fm_status fmt_csv_header(bool *found, fm_span bytes, char separator);
 
 /* ---- classes ---- */
 /* Number of the record's label among d->labels, in the order of appearance. */
-FM_CHECKED fm_status fmi_label_of(uint32_t *label, fm_dataset *d, const fm_json *record,
+FM_CHECKED fm_status fmt_label_of(uint32_t *label, fm_dataset *d, const fm_json *record,
                                   const char *what, size_t number);
 /* When all records are read: names in their order, klass of every example. wanted: as configured, 0
  * where the data decide. */
-FM_CHECKED fm_status fmi_settle_classes(fm_dataset *d, uint32_t wanted);
+FM_CHECKED fm_status fmt_settle_classes(fm_dataset *d, uint32_t wanted);
 
 FM_END_DECLS
 #endif

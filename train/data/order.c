@@ -21,7 +21,7 @@ typedef struct place {
     size_t at; /* in the epoch's list */
 } place;
 
-struct fmi_order {
+struct fmt_order {
     const fm_train_config *c;
     const fm_dataset *d;
     uint32_t n;
@@ -50,13 +50,13 @@ struct fmi_order {
     size_t count, cap;
 };
 
-static uint32_t tokens_of(const fmi_order *o, uint32_t example)
+static uint32_t tokens_of(const fmt_order *o, uint32_t example)
 {
     return fm_dataset_at(o->d, example)->len;
 }
 
 /* ---- an epoch's list ---- */
-static void list_examples(fmi_order *o, uint64_t epoch)
+static void list_examples(fmt_order *o, uint64_t epoch)
 {
     uint32_t *to = o->weighted ? o->other : o->list;
 
@@ -80,7 +80,7 @@ static void list_examples(fmi_order *o, uint64_t epoch)
 }
 
 /* Stable, so that the order within a bucket is the epoch's permutation. */
-static void gather_buckets(fmi_order *o, uint32_t *to)
+static void gather_buckets(fmt_order *o, uint32_t *to)
 {
     uint32_t at = 0;
 
@@ -96,7 +96,7 @@ static void gather_buckets(fmi_order *o, uint32_t *to)
         to[o->bucket_at[o->bucket[o->list[i]]]++] = o->list[i];
 }
 
-static size_t cut_chunks(fmi_order *o, const uint32_t *list)
+static size_t cut_chunks(fmt_order *o, const uint32_t *list)
 {
     size_t chunks = 0;
     size_t count = 0;
@@ -116,7 +116,7 @@ static size_t cut_chunks(fmi_order *o, const uint32_t *list)
     return chunks;
 }
 
-static void order_chunks(fmi_order *o, uint64_t epoch)
+static void order_chunks(fmt_order *o, uint64_t epoch)
 {
     size_t at = 0;
 
@@ -133,7 +133,7 @@ static void order_chunks(fmi_order *o, uint64_t epoch)
     }
 }
 
-static void load_epoch(fmi_order *o, uint64_t epoch)
+static void load_epoch(fmt_order *o, uint64_t epoch)
 {
     if (o->has_epoch && o->epoch == epoch)
         return;
@@ -145,7 +145,7 @@ static void load_epoch(fmi_order *o, uint64_t epoch)
 }
 
 /* Examples of the epoch in hand that the run sees. */
-static size_t epoch_end(const fmi_order *o)
+static size_t epoch_end(const fmt_order *o)
 {
     if (o->c->steps > 0 || o->epoch < o->last_epoch)
         return o->listed;
@@ -154,7 +154,7 @@ static size_t epoch_end(const fmi_order *o)
 
 /* ---- the walk ---- */
 /* At the next example, in an epoch that has one. false: the run is over. */
-static bool settle(fmi_order *o)
+static bool settle(fmt_order *o)
 {
     for (uint32_t empty = 0; empty < MAX_EMPTY_EPOCHS; empty++) {
         if (o->c->steps == 0 && !o->plain && o->at.epoch > o->last_epoch)
@@ -168,7 +168,7 @@ static bool settle(fmi_order *o)
     return false;
 }
 
-static bool fits(const fmi_order *o, size_t taken, uint64_t tokens, uint32_t next)
+static bool fits(const fmt_order *o, size_t taken, uint64_t tokens, uint32_t next)
 {
     if (taken == 0)
         return true;
@@ -179,7 +179,7 @@ static bool fits(const fmi_order *o, size_t taken, uint64_t tokens, uint32_t nex
     return taken < o->c->batch;
 }
 
-static void take_micro(fmi_order *o)
+static void take_micro(fmt_order *o)
 {
     size_t begin = o->count;
     uint64_t tokens = 0;
@@ -194,7 +194,7 @@ static void take_micro(fmi_order *o)
     }
 }
 
-static size_t take_step(fmi_order *o)
+static size_t take_step(fmt_order *o)
 {
     size_t micros = 0;
 
@@ -211,7 +211,7 @@ static size_t take_step(fmi_order *o)
 }
 
 /* Where steps have a place by arithmetic; the last step of the run may be short. */
-static size_t take_plain_step(fmi_order *o, uint32_t step)
+static size_t take_plain_step(fmt_order *o, uint32_t step)
 {
     uint64_t per_step = (uint64_t)o->c->batch * o->c->accumulate;
     uint64_t begin = step * per_step;
@@ -222,7 +222,7 @@ static size_t take_plain_step(fmi_order *o, uint32_t step)
     return take_step(o);
 }
 
-fm_status fmi_order_step(fmi_order *o, uint32_t step, const uint32_t **example, size_t *count,
+fm_status fmt_order_step(fmt_order *o, uint32_t step, const uint32_t **example, size_t *count,
                          const uint32_t **ends, size_t *micros)
 {
     if (step >= o->steps)
@@ -247,7 +247,7 @@ fm_status fmi_order_step(fmi_order *o, uint32_t step, const uint32_t **example, 
     return FM_OK;
 }
 
-uint32_t fmi_order_steps(const fmi_order *o)
+uint32_t fmt_order_steps(const fmt_order *o)
 {
     return o->steps;
 }
@@ -267,7 +267,7 @@ static int by_length(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-static fm_status make_buckets(fmi_order *o)
+static fm_status make_buckets(fmt_order *o)
 {
     ranked *r = fm_calloc(o->n, sizeof(*r));
 
@@ -288,7 +288,7 @@ static fm_status make_buckets(fmi_order *o)
 }
 
 /* The most that an epoch lists and that a step takes. */
-static fm_status measure(fmi_order *o)
+static fm_status measure(fmt_order *o)
 {
     double most = 0.0;
     uint32_t shortest = UINT32_MAX;
@@ -316,7 +316,7 @@ static fm_status measure(fmi_order *o)
                : FM_OK;
 }
 
-static fm_status allocate(fmi_order *o)
+static fm_status allocate(fmt_order *o)
 {
     size_t n = o->list_cap;
 
@@ -340,14 +340,14 @@ static fm_status allocate(fmi_order *o)
     return o->bucketed ? make_buckets(o) : FM_OK;
 }
 
-static fm_status count_steps(fmi_order *o)
+static fm_status count_steps(fmt_order *o)
 {
     uint64_t steps = 0;
 
     o->last_epoch = (uint64_t)ceil(o->c->epochs) - 1;
     o->last_share = o->c->epochs - (double)o->last_epoch;
     if (o->plain) {
-        o->steps = fmi_schedule_steps(o->c, o->n);
+        o->steps = fmt_schedule_steps(o->c, o->n);
         o->total = o->c->steps > 0 ? 0 : (uint64_t)ceil(o->c->epochs * (double)o->n);
     } else if (o->c->steps > 0) {
         o->steps = o->c->steps;
@@ -368,9 +368,9 @@ static fm_status count_steps(fmi_order *o)
     return FM_OK;
 }
 
-fm_status fmi_order_new(fmi_order **out, const fm_train_config *c, const fm_dataset *d)
+fm_status fmt_order_new(fmt_order **out, const fm_train_config *c, const fm_dataset *d)
 {
-    fmi_order *o = fm_calloc(1, sizeof(*o));
+    fmt_order *o = fm_calloc(1, sizeof(*o));
 
     *out = NULL;
     if (!o)
@@ -381,11 +381,11 @@ fm_status fmi_order_new(fmi_order **out, const fm_train_config *c, const fm_data
     o->bucketed = c->buckets > 0;
     fm_status rc = o->n > 0 ? FM_OK : fm_fail(FM_EINVAL, "there is no example to train on");
     if (rc == FM_OK)
-        rc = fmi_stream(&o->stream, "order", "");
+        rc = fmt_stream(&o->stream, "order", "");
     if (rc == FM_OK)
-        rc = fmi_stream(&o->weight_stream, "order", "weights");
+        rc = fmt_stream(&o->weight_stream, "order", "weights");
     if (rc == FM_OK)
-        rc = fmi_stream(&o->bucket_stream, "order", "buckets");
+        rc = fmt_stream(&o->bucket_stream, "order", "buckets");
     if (rc == FM_OK)
         rc = measure(o);
     o->plain = !o->weighted && !o->bucketed && !c->packing;
@@ -394,14 +394,14 @@ fm_status fmi_order_new(fmi_order **out, const fm_train_config *c, const fm_data
     if (rc == FM_OK)
         rc = count_steps(o);
     if (rc < 0) {
-        fmi_order_free(o);
+        fmt_order_free(o);
         return rc;
     }
     *out = o;
     return FM_OK;
 }
 
-void fmi_order_free(fmi_order *o)
+void fmt_order_free(fmt_order *o)
 {
     if (!o)
         return;

@@ -14,16 +14,16 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_order fmi_order;
+typedef struct fmt_order fmt_order;
 /* c and d are borrowed. FM_EINVAL: there is no step. */
-FM_CHECKED fm_status fmi_order_new(fmi_order **out, const fm_train_config *c, const fm_dataset *d);
-void fmi_order_free(fmi_order *o); /* NULL is fine */
-uint32_t fmi_order_steps(const fmi_order *o);
+FM_CHECKED fm_status fmt_order_new(fmt_order **out, const fm_train_config *c, const fm_dataset *d);
+void fmt_order_free(fmt_order *o); /* NULL is fine */
+uint32_t fmt_order_steps(const fmt_order *o);
 /* Examples of step (numbers in the data set), micro-batch by micro-batch: the k-th ends before
  * ends[k], ends[micros - 1] = count. Valid until the next call. Allocates nothing. Steps in
  * ascending order are quick; going back walks from the first again where packing, buckets or
  * weights are used. */
-FM_CHECKED fm_status fmi_order_step(fmi_order *o, uint32_t step, const uint32_t **example,
+FM_CHECKED fm_status fmt_order_step(fmt_order *o, uint32_t step, const uint32_t **example,
                                     size_t *count, const uint32_t **ends, size_t *micros);
 
 FM_END_DECLS

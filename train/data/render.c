@@ -12,19 +12,19 @@
 
 #define MAX_TURNS 4096u
 
-fm_status fmi_bad_field(const fmi_pieces *p, const char *field, const char *must)
+fm_status fmt_bad_field(const fmt_pieces *p, const char *field, const char *must)
 {
     return fm_fail(FM_EINVAL, "%s: record %zu: field '%s' %s", p->r->what, p->number, field, must);
 }
 
-void fmi_note(fm_buf *b, fm_span text)
+void fmt_note(fm_buf *b, fm_span text)
 {
-    size_t room = FMI_PREVIEW_BYTES - FM_MIN(b->len, FMI_PREVIEW_BYTES);
+    size_t room = FMT_PREVIEW_BYTES - FM_MIN(b->len, FMT_PREVIEW_BYTES);
     fm_buf_append(b, text.data, FM_MIN(text.len, room));
 }
 
 /* at: the place of the first token that follows. */
-static void begin_answer(fmi_pieces *p, size_t at, bool counts)
+static void begin_answer(fmt_pieces *p, size_t at, bool counts)
 {
     if (!counts || p->answered || p->parts > 1)
         return;
@@ -32,7 +32,7 @@ static void begin_answer(fmi_pieces *p, size_t at, bool counts)
     p->prompt_len = at;
 }
 
-fm_status fmi_add_text(fmi_pieces *p, fm_span text, bool counts)
+fm_status fmt_add_text(fmt_pieces *p, fm_span text, bool counts)
 {
     size_t before = p->ids.count;
     fm_status rc = fm_tokenizer_encode(p->r->tok, text, false, &p->ids);
@@ -41,33 +41,33 @@ fm_status fmi_add_text(fmi_pieces *p, fm_span text, bool counts)
         return fm_error_prefix(rc, "%s: record %zu", p->r->what, p->number);
     begin_answer(p, before, counts);
     for (size_t i = before; i < p->ids.count && rc == FM_OK; i++)
-        rc = fm_ids_push(&p->labels, counts || !p->r->answers_only ? p->ids.id[i] : FMI_NO_LABEL);
+        rc = fm_ids_push(&p->labels, counts || !p->r->answers_only ? p->ids.id[i] : FMT_NO_LABEL);
     return rc;
 }
 
-fm_status fmi_add_id(fmi_pieces *p, int32_t id, bool counts)
+fm_status fmt_add_id(fmt_pieces *p, int32_t id, bool counts)
 {
     if (id < 0)
         return FM_OK;
     begin_answer(p, p->ids.count, counts);
-    return fmi_add_labelled(p, id, counts || !p->r->answers_only);
+    return fmt_add_labelled(p, id, counts || !p->r->answers_only);
 }
 
-fm_status fmi_add_labelled(fmi_pieces *p, int32_t id, bool counts)
+fm_status fmt_add_labelled(fmt_pieces *p, int32_t id, bool counts)
 {
     fm_status rc = fm_ids_push(&p->ids, id);
-    return rc == FM_OK ? fm_ids_push(&p->labels, counts ? id : FMI_NO_LABEL) : rc;
+    return rc == FM_OK ? fm_ids_push(&p->labels, counts ? id : FMT_NO_LABEL) : rc;
 }
 
 /* The token that the tokenizer itself puts in front of a text, for text without a template. */
-fm_status fmi_add_bos(fmi_pieces *p)
+fm_status fmt_add_bos(fmt_pieces *p)
 {
     fm_ids ids = {0};
     int32_t bos = fm_tokenizer_bos(p->r->tok);
     fm_status rc = fm_tokenizer_encode(p->r->tok, fm_span_str("a"), true, &ids);
 
     if (rc == FM_OK && bos >= 0 && ids.count > 0 && ids.id[0] == bos)
-        rc = fmi_add_id(p, bos, false);
+        rc = fmt_add_id(p, bos, false);
     fm_ids_release(&ids);
     return rc;
 }
@@ -93,7 +93,7 @@ static fm_status around_of(around *a, const fm_tokenizer *tok)
 }
 
 /* The first `room` of count ids, the last `tail` of them being the last of all. */
-static fm_status push_whole(fmi_pieces *p, const int32_t *id, size_t count, size_t tail,
+static fm_status push_whole(fmt_pieces *p, const int32_t *id, size_t count, size_t tail,
                             size_t room)
 {
     size_t keep = FM_MIN(count, room);
@@ -102,12 +102,12 @@ static fm_status push_whole(fmi_pieces *p, const int32_t *id, size_t count, size
     tail = FM_MIN(tail, keep);
     p->part_lost[p->parts - 1] += count - keep;
     for (size_t i = 0; i < keep && rc == FM_OK; i++)
-        rc = fmi_add_labelled(p, id[i < keep - tail ? i : count - keep + i], false);
+        rc = fmt_add_labelled(p, id[i < keep - tail ? i : count - keep + i], false);
     return rc;
 }
 
 /* The longer text gives way first, as in Hugging Face's truncation "longest_first". */
-static fm_status push_two(fmi_pieces *p, const fm_ids *a, const fm_ids *b, const around *with)
+static fm_status push_two(fmt_pieces *p, const fm_ids *a, const fm_ids *b, const around *with)
 {
     size_t fixed = with->head + 2 * with->tail;
     size_t room = p->r->max_tokens > fixed ? p->r->max_tokens - fixed : 0;
@@ -125,7 +125,7 @@ static fm_status push_two(fmi_pieces *p, const fm_ids *a, const fm_ids *b, const
                        : rc;
 }
 
-static fm_status add_joined(fmi_pieces *p, fm_span text, fm_span second, size_t tail)
+static fm_status add_joined(fmt_pieces *p, fm_span text, fm_span second, size_t tail)
 {
     fm_ids ids = {0};
     fm_buf all;
@@ -145,7 +145,7 @@ static fm_status add_joined(fmi_pieces *p, fm_span text, fm_span second, size_t 
     return rc;
 }
 
-fm_status fmi_add_whole(fmi_pieces *p, fm_span text, fm_span second)
+fm_status fmt_add_whole(fmt_pieces *p, fm_span text, fm_span second)
 {
     around with = {0};
     fm_ids a = {0};
@@ -168,7 +168,7 @@ fm_status fmi_add_whole(fmi_pieces *p, fm_span text, fm_span second)
 }
 
 /* ---- parts ---- */
-static void end_part(fmi_pieces *p)
+static void end_part(fmt_pieces *p)
 {
     if (p->parts == 0)
         return;
@@ -180,7 +180,7 @@ static void end_part(fmi_pieces *p)
     }
 }
 
-void fmi_begin_part(fmi_pieces *p)
+void fmt_begin_part(fmt_pieces *p)
 {
     fm_assert(p->parts < FM_EXAMPLE_PARTS);
     end_part(p);
@@ -202,14 +202,14 @@ static fm_json *first_messages(const fm_json *messages, size_t n)
 }
 
 typedef struct talk { /* a conversation that is being rendered */
-    fmi_pieces *p;
+    fmt_pieces *p;
     const fm_json *messages, *tools;
     fm_buf done, now;
 } talk;
 
 static fm_status render(fm_buf *out, const talk *t, size_t n, bool add_generation_prompt)
 {
-    const fmi_pieces *p = t->p;
+    const fmt_pieces *p = t->p;
     fm_json *head = first_messages(t->messages, n);
     fm_status rc = FM_ENOMEM;
 
@@ -221,7 +221,7 @@ static fm_status render(fm_buf *out, const talk *t, size_t n, bool add_generatio
 }
 
 /* The text of now beyond what is done; FM_EUNSUPPORTED where now does not begin with it. */
-static fm_status beyond(fm_span *out, const fmi_pieces *p, const fm_buf *done, const fm_buf *now)
+static fm_status beyond(fm_span *out, const fmt_pieces *p, const fm_buf *done, const fm_buf *now)
 {
     if (now->len < done->len || (done->len > 0 && memcmp(now->data, done->data, done->len) != 0))
         return fm_fail(FM_EUNSUPPORTED,
@@ -240,24 +240,24 @@ static fm_status add_turn(talk *t, size_t turn, bool counts)
     if (rc == FM_OK)
         rc = beyond(&text, t->p, &t->done, &t->now);
     if (rc == FM_OK)
-        rc = fmi_add_text(t->p, text, false);
+        rc = fmt_add_text(t->p, text, false);
     if (rc == FM_OK)
         rc = render(&t->done, t, turn + 1, false);
     if (rc == FM_OK)
         rc = beyond(&text, t->p, &t->now, &t->done);
-    return rc == FM_OK ? fmi_add_text(t->p, text, counts) : rc;
+    return rc == FM_OK ? fmt_add_text(t->p, text, counts) : rc;
 }
 
-static void note_message(fmi_pieces *p, const fm_json *message, const char *role)
+static void note_message(fmt_pieces *p, const fm_json *message, const char *role)
 {
     fm_span text = fm_json_str(fm_json_get(message, "content"));
 
     if (!text.data || p->parts > 1)
         return;
     if (strcmp(role, "user") == 0)
-        fmi_note(&p->prompt, text);
+        fmt_note(&p->prompt, text);
     if (strcmp(role, "assistant") == 0)
-        fmi_note(&p->answer, text);
+        fmt_note(&p->answer, text);
 }
 
 /* A text, parts of one, or nothing where the turn is a call of tools. */
@@ -272,7 +272,7 @@ static bool has_content(const fm_json *message)
     return fm_json_is(content, FM_JSON_NULL) && fm_json_count(fm_json_get(message, "tool_calls"));
 }
 
-fm_status fmi_add_conversation(fmi_pieces *p, const fm_json *messages, size_t first,
+fm_status fmt_add_conversation(fmt_pieces *p, const fm_json *messages, size_t first,
                                const fm_json *tools, const char *field)
 {
     size_t n = fm_json_count(messages);
@@ -280,7 +280,7 @@ fm_status fmi_add_conversation(fmi_pieces *p, const fm_json *messages, size_t fi
     fm_status rc = FM_OK;
 
     if (!fm_json_is(messages, FM_JSON_ARRAY) || n == 0 || n > MAX_TURNS)
-        return fmi_bad_field(p, field, "must hold 1 to 4096 messages");
+        return fmt_bad_field(p, field, "must hold 1 to 4096 messages");
     if (!p->r->chat)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: record %zu has messages, and the model has no chat template; give "
@@ -293,7 +293,7 @@ fm_status fmi_add_conversation(fmi_pieces *p, const fm_json *messages, size_t fi
         const char *role = fm_json_cstr(fm_json_get(m, "role"), NULL);
         bool counts = i >= first && fm_json_real(fm_json_get(m, "weight"), 1.0) > 0.0;
         if (!role || !has_content(m))
-            rc = fmi_bad_field(p, field, "must hold objects with text role and content");
+            rc = fmt_bad_field(p, field, "must hold objects with text role and content");
         else if (strcmp(role, "assistant") == 0)
             rc = add_turn(&t, i, counts);
         if (rc == FM_OK)
@@ -304,7 +304,7 @@ fm_status fmi_add_conversation(fmi_pieces *p, const fm_json *messages, size_t fi
     return rc;
 }
 
-fm_status fmi_push_message(fm_json *messages, const char *role, fm_span text)
+fm_status fmt_push_message(fm_json *messages, const char *role, fm_span text)
 {
     fm_json *m = fm_json_new_object();
     fm_status rc = m ? fm_json_set(m, "role", fm_json_new_str(role)) : FM_ENOMEM;
@@ -329,18 +329,18 @@ static size_t whole_chars(const uint8_t *s, size_t len, size_t max)
     return n;
 }
 
-static fm_status take_preview(fm_example *out, const fmi_pieces *p)
+static fm_status take_preview(fm_example *out, const fmt_pieces *p)
 {
     fm_buf text;
     size_t prompt = p->prompt.len;
     size_t answer = p->answer.len;
 
     /* The end of a long prompt says less than the beginning of the answer: half the room each. */
-    if (prompt + answer + 4 > FMI_PREVIEW_BYTES) {
-        size_t half = FMI_PREVIEW_BYTES / 2 - 2;
+    if (prompt + answer + 4 > FMT_PREVIEW_BYTES) {
+        size_t half = FMT_PREVIEW_BYTES / 2 - 2;
         size_t spare = answer < half ? half - answer : 0;
         prompt = FM_MIN(prompt, half + spare);
-        answer = FM_MIN(answer, FMI_PREVIEW_BYTES - 4 - prompt);
+        answer = FM_MIN(answer, FMT_PREVIEW_BYTES - 4 - prompt);
     }
     fm_buf_init(&text, 0);
     if (prompt > 0) {
@@ -358,7 +358,7 @@ static fm_status take_preview(fm_example *out, const fmi_pieces *p)
     return rc;
 }
 
-static fm_status take_example(fm_example *out, fmi_render_info *info, fmi_pieces *p)
+static fm_status take_example(fm_example *out, fmt_render_info *info, fmt_pieces *p)
 {
     fm_status rc = fm_buf_ok(&p->prompt);
 
@@ -387,11 +387,11 @@ static fm_status take_example(fm_example *out, fmi_render_info *info, fmi_pieces
     out->index = (uint32_t)p->number;
     info->kind = p->kind;
     info->prompt_len = p->answered ? (uint32_t)FM_MIN(p->prompt_len, (size_t)out->part_len[0]) : 0;
-    info->has_answer = p->answered && p->kind != FMI_KIND_TEXT && p->kind != FMI_KIND_BLOCK;
+    info->has_answer = p->answered && p->kind != FMT_KIND_TEXT && p->kind != FMT_KIND_BLOCK;
     return take_preview(out, p);
 }
 
-static void pieces_init(fmi_pieces *p, const fmi_renderer *r, size_t number, fmi_kind kind)
+static void pieces_init(fmt_pieces *p, const fmt_renderer *r, size_t number, fmt_kind kind)
 {
     memset(p, 0, sizeof(*p));
     p->r = r;
@@ -401,12 +401,12 @@ static void pieces_init(fmi_pieces *p, const fmi_renderer *r, size_t number, fmi
     fm_buf_init(&p->answer, 0);
 }
 
-static fm_status pieces_finish(fm_example *out, fmi_render_info *info, fmi_pieces *p, fm_status rc)
+static fm_status pieces_finish(fm_example *out, fmt_render_info *info, fmt_pieces *p, fm_status rc)
 {
     if (rc == FM_OK)
         rc = take_example(out, info, p);
     if (rc < 0)
-        fmi_example_release(out);
+        fmt_example_release(out);
     fm_ids_release(&p->ids);
     fm_ids_release(&p->labels);
     fm_buf_release(&p->prompt);
@@ -414,43 +414,43 @@ static fm_status pieces_finish(fm_example *out, fmi_render_info *info, fmi_piece
     return rc;
 }
 
-fm_status fmi_render_record(fm_example *out, fmi_render_info *info, const fmi_renderer *r,
+fm_status fmt_render_record(fm_example *out, fmt_render_info *info, const fmt_renderer *r,
                             const fm_json *record, size_t number)
 {
-    fmi_pieces p;
+    fmt_pieces p;
 
     memset(out, 0, sizeof(*out));
     memset(info, 0, sizeof(*info));
-    pieces_init(&p, r, number, fmi_kind_of(record, r->objective));
-    fmi_begin_part(&p);
-    fm_status rc = fmi_add_record(&p, record);
+    pieces_init(&p, r, number, fmt_kind_of(record, r->objective));
+    fmt_begin_part(&p);
+    fm_status rc = fmt_add_record(&p, record);
     return pieces_finish(out, info, &p, rc);
 }
 
-fm_status fmi_render_block(fm_example *out, fmi_render_info *info, const fmi_renderer *r,
+fm_status fmt_render_block(fm_example *out, fmt_render_info *info, const fmt_renderer *r,
                            const int32_t *ids, size_t n, size_t number)
 {
-    fmi_pieces p;
+    fmt_pieces p;
     fm_buf text;
 
     memset(out, 0, sizeof(*out));
     memset(info, 0, sizeof(*info));
-    pieces_init(&p, r, number, FMI_KIND_BLOCK);
+    pieces_init(&p, r, number, FMT_KIND_BLOCK);
     fm_buf_init(&text, 0);
-    fmi_begin_part(&p);
+    fmt_begin_part(&p);
     fm_status rc = FM_OK;
     for (size_t i = 0; i < n && rc == FM_OK; i++)
-        rc = fmi_add_id(&p, ids[i], true);
+        rc = fmt_add_id(&p, ids[i], true);
     if (rc == FM_OK)
         rc = fm_tokenizer_decode(r->tok, ids, n, false, &text);
-    fmi_note(&p.answer, fm_buf_span(&text));
+    fmt_note(&p.answer, fm_buf_span(&text));
     if (rc == FM_OK)
         rc = fm_sha256(&out->digest, text.data, text.len);
     fm_buf_release(&text);
     return pieces_finish(out, info, &p, rc);
 }
 
-void fmi_example_release(fm_example *e)
+void fmt_example_release(fm_example *e)
 {
     fm_free(e->ids);
     fm_free(e->labels);

@@ -6,26 +6,26 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_PREVIEW_BYTES 120u
+#define FMT_PREVIEW_BYTES 120u
 
-typedef enum fmi_kind {
-    FMI_KIND_NONE,
-    FMI_KIND_MESSAGES,
-    FMI_KIND_SHAREGPT,
-    FMI_KIND_ALPACA,
-    FMI_KIND_COMPLETION, /* prompt and completion */
-    FMI_KIND_TEXT,
-    FMI_KIND_TOKENS, /* tokenized already */
-    FMI_KIND_PREFERENCE,
-    FMI_KIND_PAIR, /* contrastive */
-    FMI_KIND_CLASS,
-    FMI_KIND_BLOCK, /* of plain text */
-} fmi_kind;
-const char *fmi_kind_name(fmi_kind kind); /* "alpaca" */
-/* What a record's fields make it for this objective; FMI_KIND_NONE where they are of no kind. */
-fmi_kind fmi_kind_of(const fm_json *record, fm_objective objective);
+typedef enum fmt_kind {
+    FMT_KIND_NONE,
+    FMT_KIND_MESSAGES,
+    FMT_KIND_SHAREGPT,
+    FMT_KIND_ALPACA,
+    FMT_KIND_COMPLETION, /* prompt and completion */
+    FMT_KIND_TEXT,
+    FMT_KIND_TOKENS, /* tokenized already */
+    FMT_KIND_PREFERENCE,
+    FMT_KIND_PAIR, /* contrastive */
+    FMT_KIND_CLASS,
+    FMT_KIND_BLOCK, /* of plain text */
+} fmt_kind;
+const char *fmt_kind_name(fmt_kind kind); /* "alpaca" */
+/* What a record's fields make it for this objective; FMT_KIND_NONE where they are of no kind. */
+fmt_kind fmt_kind_of(const fm_json *record, fm_objective objective);
 
-typedef struct fmi_renderer {
+typedef struct fmt_renderer {
     const fm_tokenizer *tok;
     const fm_chat_template *chat; /* NULL: fields are joined by newlines */
     fm_json *extra;               /* variables that templates expect */
@@ -33,28 +33,28 @@ typedef struct fmi_renderer {
     bool answers_only;
     fm_objective objective;
     const char *what; /* file, for errors */
-} fmi_renderer;
+} fmt_renderer;
 
-typedef struct fmi_render_info {
-    fmi_kind kind;
+typedef struct fmt_render_info {
+    fmt_kind kind;
     uint32_t prompt_len; /* tokens in front of the first answer, also where these count; 0: none */
     uint32_t label;      /* classify: in the order of appearance; the data set's */
     bool has_answer;     /* something was written to be answered: its end should be learnt */
-} fmi_render_info;
+} fmt_render_info;
 
-/* ids, labels, len, parts, lost and preview of out; the caller owns them (fmi_example_release). Of
+/* ids, labels, len, parts, lost and preview of out; the caller owns them (fmt_example_release). Of
  * each part everything after max_tokens is cut. klass stays -1: only a whole data set knows its
  * classes. FM_EINVAL names record and field. */
-FM_CHECKED fm_status fmi_render_record(fm_example *out, fmi_render_info *info,
-                                       const fmi_renderer *r, const fm_json *record, size_t number);
+FM_CHECKED fm_status fmt_render_record(fm_example *out, fmt_render_info *info,
+                                       const fmt_renderer *r, const fm_json *record, size_t number);
 /* A block of plain text that is tokenized already: every token counts. */
-FM_CHECKED fm_status fmi_render_block(fm_example *out, fmi_render_info *info, const fmi_renderer *r,
+FM_CHECKED fm_status fmt_render_block(fm_example *out, fmt_render_info *info, const fmt_renderer *r,
                                       const int32_t *ids, size_t n, size_t number);
-void fmi_example_release(fm_example *e);
+void fmt_example_release(fm_example *e);
 
 /* ---- what render.c and render_kinds.c share: an example under construction ---- */
-typedef struct fmi_pieces {
-    const fmi_renderer *r;
+typedef struct fmt_pieces {
+    const fmt_renderer *r;
     fm_ids ids;
     fm_ids labels;
     uint32_t parts;
@@ -64,29 +64,29 @@ typedef struct fmi_pieces {
     size_t prompt_len;     /* of the first part */
     fm_buf prompt, answer; /* heads of both, for the preview */
     size_t number;
-    fmi_kind kind;
-} fmi_pieces;
+    fmt_kind kind;
+} fmt_pieces;
 
-FM_CHECKED fm_status fmi_bad_field(const fmi_pieces *p, const char *field, const char *must);
+FM_CHECKED fm_status fmt_bad_field(const fmt_pieces *p, const char *field, const char *must);
 /* What follows is the next part. */
-void fmi_begin_part(fmi_pieces *p);
-FM_CHECKED fm_status fmi_add_text(fmi_pieces *p, fm_span text, bool counts);
-FM_CHECKED fm_status fmi_add_id(fmi_pieces *p, int32_t id, bool counts);
-FM_CHECKED fm_status fmi_add_bos(fmi_pieces *p);
+void fmt_begin_part(fmt_pieces *p);
+FM_CHECKED fm_status fmt_add_text(fmt_pieces *p, fm_span text, bool counts);
+FM_CHECKED fm_status fmt_add_id(fmt_pieces *p, int32_t id, bool counts);
+FM_CHECKED fm_status fmt_add_bos(fmt_pieces *p);
 /* A text as inference encodes a whole one, with what the tokenizer puts around it; nothing counts.
  * It is cut to max_tokens inside, so that what stands behind it stays. second (data NULL: none): a
  * text that goes with it, behind the first one's end token; for a tokenizer without one, on a new
  * line. */
-FM_CHECKED fm_status fmi_add_whole(fmi_pieces *p, fm_span text, fm_span second);
+FM_CHECKED fm_status fmt_add_whole(fmt_pieces *p, fm_span text, fm_span second);
 /* An id that counts or not as said, whatever answers_only says. */
-FM_CHECKED fm_status fmi_add_labelled(fmi_pieces *p, int32_t id, bool counts);
-void fmi_note(fm_buf *b, fm_span text);
+FM_CHECKED fm_status fmt_add_labelled(fmt_pieces *p, int32_t id, bool counts);
+void fmt_note(fm_buf *b, fm_span text);
 /* The assistant's turns from message `first` on count. tools may be NULL. field: for errors. */
-FM_CHECKED fm_status fmi_add_conversation(fmi_pieces *p, const fm_json *messages, size_t first,
+FM_CHECKED fm_status fmt_add_conversation(fmt_pieces *p, const fm_json *messages, size_t first,
                                           const fm_json *tools, const char *field);
-FM_CHECKED fm_status fmi_push_message(fm_json *messages, const char *role, fm_span text);
+FM_CHECKED fm_status fmt_push_message(fm_json *messages, const char *role, fm_span text);
 /* One record of p->kind. */
-FM_CHECKED fm_status fmi_add_record(fmi_pieces *p, const fm_json *record);
+FM_CHECKED fm_status fmt_add_record(fmt_pieces *p, const fm_json *record);
 
 FM_END_DECLS
 #endif

@@ -9,7 +9,7 @@ static const char *const kind_names[] = {"unknown",    "messages", "sharegpt", "
                                          "completion", "text",     "tokens",   "preference",
                                          "pair",       "class",    "block"};
 
-const char *fmi_kind_name(fmi_kind kind)
+const char *fmt_kind_name(fmt_kind kind)
 {
     return kind_names[kind];
 }
@@ -46,38 +46,38 @@ static long class_of(const fm_json *record)
     return -1;
 }
 
-static fmi_kind text_kind(const fm_json *record)
+static fmt_kind text_kind(const fm_json *record)
 {
     if (has(record, "input_ids"))
-        return FMI_KIND_TOKENS;
+        return FMT_KIND_TOKENS;
     if (has(record, "messages"))
-        return FMI_KIND_MESSAGES;
+        return FMT_KIND_MESSAGES;
     if (has(record, "conversations"))
-        return FMI_KIND_SHAREGPT;
+        return FMT_KIND_SHAREGPT;
     if (has(record, "instruction") || has(record, "output"))
-        return FMI_KIND_ALPACA;
+        return FMT_KIND_ALPACA;
     if (has(record, "chosen") || has(record, "rejected"))
-        return FMI_KIND_NONE; /* never half of a preference in silence */
+        return FMT_KIND_NONE; /* never half of a preference in silence */
     if (has(record, "prompt") || has(record, "completion"))
-        return FMI_KIND_COMPLETION;
-    return has(record, "text") ? FMI_KIND_TEXT : FMI_KIND_NONE;
+        return FMT_KIND_COMPLETION;
+    return has(record, "text") ? FMT_KIND_TEXT : FMT_KIND_NONE;
 }
 
-fmi_kind fmi_kind_of(const fm_json *record, fm_objective objective)
+fmt_kind fmt_kind_of(const fm_json *record, fm_objective objective)
 {
     switch (objective) {
     case FM_OBJECTIVE_DPO:
-        return has(record, "chosen") && has(record, "rejected") ? FMI_KIND_PREFERENCE
-                                                                : FMI_KIND_NONE;
+        return has(record, "chosen") && has(record, "rejected") ? FMT_KIND_PREFERENCE
+                                                                : FMT_KIND_NONE;
     case FM_OBJECTIVE_CONTRASTIVE:
-        return pair_of(record) >= 0 ? FMI_KIND_PAIR : FMI_KIND_NONE;
+        return pair_of(record) >= 0 ? FMT_KIND_PAIR : FMT_KIND_NONE;
     case FM_OBJECTIVE_CLASSIFY:
-        return has(record, "label") && class_of(record) >= 0 ? FMI_KIND_CLASS : FMI_KIND_NONE;
+        return has(record, "label") && class_of(record) >= 0 ? FMT_KIND_CLASS : FMT_KIND_NONE;
     case FM_OBJECTIVE_NEXT_TOKEN:
     case FM_OBJECTIVE_DISTILL:
         return text_kind(record);
     }
-    return FMI_KIND_NONE;
+    return FMT_KIND_NONE;
 }
 
 static const struct need {
@@ -97,7 +97,7 @@ static const struct need {
 
 /* The record is of no kind that the objective can use: says what it needs, and which objective
  * would fit what is there. */
-static fm_status misfit(const fmi_pieces *p, const fm_json *record)
+static fm_status misfit(const fmt_pieces *p, const fm_json *record)
 {
     const struct need *wanted = &needs[0];
     const struct need *other = NULL;
@@ -105,14 +105,14 @@ static fm_status misfit(const fmi_pieces *p, const fm_json *record)
     for (size_t i = 0; i < FM_ARRAY_LEN(needs); i++) {
         if (needs[i].objective == p->r->objective)
             wanted = &needs[i];
-        if (!other && fmi_kind_of(record, needs[i].objective) != FMI_KIND_NONE)
+        if (!other && fmt_kind_of(record, needs[i].objective) != FMT_KIND_NONE)
             other = &needs[i];
     }
     if (other)
         return fm_fail(FM_EINVAL,
                        "%s: record %zu holds '%s', which objective %s cannot use: it wants %s; or "
                        "train with objective=%s",
-                       p->r->what, p->number, fmi_kind_name(fmi_kind_of(record, other->objective)),
+                       p->r->what, p->number, fmt_kind_name(fmt_kind_of(record, other->objective)),
                        wanted->name, wanted->fields, other->name);
     return fm_fail(FM_EINVAL, "%s: record %zu has none of the fields that objective %s wants: %s",
                    p->r->what, p->number, wanted->name, wanted->fields);
@@ -120,26 +120,26 @@ static fm_status misfit(const fmi_pieces *p, const fm_json *record)
 
 /* ---- text fields ---- */
 /* Absent and null give an empty span without data. */
-static fm_status optional_text(fm_span *out, const fmi_pieces *p, const fm_json *record,
+static fm_status optional_text(fm_span *out, const fmt_pieces *p, const fm_json *record,
                                const char *field)
 {
     const fm_json *v = fm_json_get(record, field);
 
     *out = fm_json_str(v);
     if (v && !out->data && !fm_json_is(v, FM_JSON_NULL))
-        return fmi_bad_field(p, field, "must be text");
+        return fmt_bad_field(p, field, "must be text");
     return FM_OK;
 }
 
-static fm_status needed_text(fm_span *out, const fmi_pieces *p, const fm_json *record,
+static fm_status needed_text(fm_span *out, const fmt_pieces *p, const fm_json *record,
                              const char *field)
 {
     *out = fm_json_str(fm_json_get(record, field));
-    return out->data ? FM_OK : fmi_bad_field(p, field, "must be text");
+    return out->data ? FM_OK : fmt_bad_field(p, field, "must be text");
 }
 
 /* The array itself, or the one that a text holds as JSON: owned, NULL where there is none. */
-static fm_status take_array(fm_json **out, const fmi_pieces *p, const fm_json *record,
+static fm_status take_array(fm_json **out, const fmt_pieces *p, const fm_json *record,
                             const char *field)
 {
     const fm_json *v = fm_json_get(record, field);
@@ -158,28 +158,28 @@ static fm_status take_array(fm_json **out, const fmi_pieces *p, const fm_json *r
     if (rc < 0 || !fm_json_is(*out, FM_JSON_ARRAY)) {
         fm_json_free(*out);
         *out = NULL;
-        return fmi_bad_field(p, field, "must be a list");
+        return fmt_bad_field(p, field, "must be a list");
     }
     return FM_OK;
 }
 
-static fm_status add_pair(fmi_pieces *p, fm_span prompt, fm_span answer)
+static fm_status add_pair(fmt_pieces *p, fm_span prompt, fm_span answer)
 {
-    fm_status rc = fmi_add_bos(p);
+    fm_status rc = fmt_add_bos(p);
 
     if (p->parts == 1) {
-        fmi_note(&p->prompt, prompt);
-        fmi_note(&p->answer, answer);
+        fmt_note(&p->prompt, prompt);
+        fmt_note(&p->answer, answer);
     }
     if (rc == FM_OK && prompt.len > 0)
-        rc = fmi_add_text(p, prompt, false);
+        rc = fmt_add_text(p, prompt, false);
     if (rc == FM_OK)
-        rc = fmi_add_text(p, answer, true);
-    return rc == FM_OK ? fmi_add_id(p, fm_tokenizer_eos(p->r->tok), true) : rc;
+        rc = fmt_add_text(p, answer, true);
+    return rc == FM_OK ? fmt_add_id(p, fm_tokenizer_eos(p->r->tok), true) : rc;
 }
 
 /* ---- conversations ---- */
-static fm_status add_messages(fmi_pieces *p, const fm_json *record)
+static fm_status add_messages(fmt_pieces *p, const fm_json *record)
 {
     fm_json *messages = NULL;
     fm_json *tools = NULL;
@@ -188,7 +188,7 @@ static fm_status add_messages(fmi_pieces *p, const fm_json *record)
     if (rc == FM_OK)
         rc = take_array(&tools, p, record, "tools");
     if (rc == FM_OK)
-        rc = fmi_add_conversation(p, messages, 0, tools, "messages");
+        rc = fmt_add_conversation(p, messages, 0, tools, "messages");
     fm_json_free(messages);
     fm_json_free(tools);
     return rc;
@@ -208,7 +208,7 @@ static const char *const roles[][2] = {{"human", "user"},
                                        {"observation", "tool"},
                                        {"function_response", "tool"}};
 
-static fm_status push_sharegpt(fm_json *messages, const fmi_pieces *p, const fm_json *turn)
+static fm_status push_sharegpt(fm_json *messages, const fmt_pieces *p, const fm_json *turn)
 {
     const char *from = fm_json_cstr(fm_json_get(turn, "from"), NULL);
     fm_span value = fm_json_str(fm_json_get(turn, "value"));
@@ -216,17 +216,17 @@ static fm_status push_sharegpt(fm_json *messages, const fmi_pieces *p, const fm_
     if (!from && has(turn, "role"))
         return fm_json_push(messages, fm_json_ref(turn));
     if (!from || !value.data)
-        return fmi_bad_field(p, "conversations", "must hold objects with text from and value");
+        return fmt_bad_field(p, "conversations", "must hold objects with text from and value");
     for (size_t i = 0; i < FM_ARRAY_LEN(roles); i++)
         if (strcmp(from, roles[i][0]) == 0)
-            return fmi_push_message(messages, roles[i][1], value);
+            return fmt_push_message(messages, roles[i][1], value);
     return fm_fail(FM_EINVAL,
                    "%s: record %zu: field 'conversations': from '%.40s' is none of human, gpt, "
                    "system, tool, function_call, observation",
                    p->r->what, p->number, from);
 }
 
-static fm_status add_sharegpt(fmi_pieces *p, const fm_json *record)
+static fm_status add_sharegpt(fmt_pieces *p, const fm_json *record)
 {
     fm_json *turns = NULL;
     fm_json *tools = NULL;
@@ -240,13 +240,13 @@ static fm_status add_sharegpt(fmi_pieces *p, const fm_json *record)
         rc = optional_text(&system, p, record, "system");
     const char *first = fm_json_cstr(fm_json_get(fm_json_at(turns, 0), "from"), "");
     if (rc == FM_OK && system.len > 0 && strcmp(first, "system") != 0)
-        rc = fmi_push_message(messages, "system", system);
+        rc = fmt_push_message(messages, "system", system);
     for (size_t i = 0; i < fm_json_count(turns) && rc == FM_OK; i++)
         rc = push_sharegpt(messages, p, fm_json_at(turns, i));
     if (rc == FM_OK && fm_json_count(turns) == 0)
-        rc = fmi_bad_field(p, "conversations", "must hold 1 to 4096 messages");
+        rc = fmt_bad_field(p, "conversations", "must hold 1 to 4096 messages");
     if (rc == FM_OK)
-        rc = fmi_add_conversation(p, messages, 0, tools, "conversations");
+        rc = fmt_add_conversation(p, messages, 0, tools, "conversations");
     fm_json_free(messages);
     fm_json_free(turns);
     fm_json_free(tools);
@@ -254,42 +254,42 @@ static fm_status add_sharegpt(fmi_pieces *p, const fm_json *record)
 }
 
 /* ---- alpaca ---- */
-static fm_status check_history(const fmi_pieces *p, const fm_json *history)
+static fm_status check_history(const fmt_pieces *p, const fm_json *history)
 {
     for (size_t i = 0; i < fm_json_count(history); i++) {
         const fm_json *pair = fm_json_at(history, i);
         if (fm_json_count(pair) != 2 || !fm_json_str(fm_json_at(pair, 0)).data ||
             !fm_json_str(fm_json_at(pair, 1)).data)
-            return fmi_bad_field(p, "history", "must hold pairs of texts [instruction, output]");
+            return fmt_bad_field(p, "history", "must hold pairs of texts [instruction, output]");
     }
     return FM_OK;
 }
 
-static fm_status alpaca_messages(fmi_pieces *p, fm_span system, const fm_json *history,
+static fm_status alpaca_messages(fmt_pieces *p, fm_span system, const fm_json *history,
                                  fm_span user, fm_span answer)
 {
     fm_json *messages = fm_json_new_array();
     fm_status rc = messages ? FM_OK : FM_ENOMEM;
 
     if (rc == FM_OK && system.len > 0)
-        rc = fmi_push_message(messages, "system", system);
+        rc = fmt_push_message(messages, "system", system);
     for (size_t i = 0; i < fm_json_count(history) && rc == FM_OK; i++) {
         const fm_json *pair = fm_json_at(history, i);
-        rc = fmi_push_message(messages, "user", fm_json_str(fm_json_at(pair, 0)));
+        rc = fmt_push_message(messages, "user", fm_json_str(fm_json_at(pair, 0)));
         if (rc == FM_OK)
-            rc = fmi_push_message(messages, "assistant", fm_json_str(fm_json_at(pair, 1)));
+            rc = fmt_push_message(messages, "assistant", fm_json_str(fm_json_at(pair, 1)));
     }
     if (rc == FM_OK)
-        rc = fmi_push_message(messages, "user", user);
+        rc = fmt_push_message(messages, "user", user);
     if (rc == FM_OK)
-        rc = fmi_push_message(messages, "assistant", answer);
+        rc = fmt_push_message(messages, "assistant", answer);
     if (rc == FM_OK)
-        rc = fmi_add_conversation(p, messages, 0, NULL, "history");
+        rc = fmt_add_conversation(p, messages, 0, NULL, "history");
     fm_json_free(messages);
     return rc;
 }
 
-static fm_status add_line(fmi_pieces *p, fm_span text, bool counts)
+static fm_status add_line(fmt_pieces *p, fm_span text, bool counts)
 {
     fm_buf line;
 
@@ -298,19 +298,19 @@ static fm_status add_line(fmi_pieces *p, fm_span text, bool counts)
     fm_buf_char(&line, '\n');
     fm_status rc = fm_buf_ok(&line);
     if (rc == FM_OK)
-        rc = fmi_add_text(p, fm_buf_span(&line), counts);
+        rc = fmt_add_text(p, fm_buf_span(&line), counts);
     fm_buf_release(&line);
     return rc;
 }
 
 /* Without a template every field is a line. */
-static fm_status alpaca_lines(fmi_pieces *p, fm_span system, const fm_json *history, fm_span user,
+static fm_status alpaca_lines(fmt_pieces *p, fm_span system, const fm_json *history, fm_span user,
                               fm_span answer)
 {
-    fm_status rc = fmi_add_bos(p);
+    fm_status rc = fmt_add_bos(p);
 
-    fmi_note(&p->prompt, user);
-    fmi_note(&p->answer, answer);
+    fmt_note(&p->prompt, user);
+    fmt_note(&p->answer, answer);
     if (rc == FM_OK && system.len > 0)
         rc = add_line(p, system, false);
     for (size_t i = 0; i < fm_json_count(history) && rc == FM_OK; i++) {
@@ -322,11 +322,11 @@ static fm_status alpaca_lines(fmi_pieces *p, fm_span system, const fm_json *hist
     if (rc == FM_OK)
         rc = add_line(p, user, false);
     if (rc == FM_OK)
-        rc = fmi_add_text(p, answer, true);
-    return rc == FM_OK ? fmi_add_id(p, fm_tokenizer_eos(p->r->tok), true) : rc;
+        rc = fmt_add_text(p, answer, true);
+    return rc == FM_OK ? fmt_add_id(p, fm_tokenizer_eos(p->r->tok), true) : rc;
 }
 
-static fm_status add_alpaca(fmi_pieces *p, const fm_json *record)
+static fm_status add_alpaca(fmt_pieces *p, const fm_json *record)
 {
     fm_span instruction = {0};
     fm_span input = {0};
@@ -367,7 +367,7 @@ static fm_status add_alpaca(fmi_pieces *p, const fm_json *record)
 
 /* prompt as messages (or a text of the user), then side (messages, or a text of the assistant).
  * *first: the number of messages that came before side. */
-static fm_status join_messages(fm_json **out, size_t *first, const fmi_pieces *p,
+static fm_status join_messages(fm_json **out, size_t *first, const fmt_pieces *p,
                                const fm_json *prompt, const fm_json *side)
 {
     fm_json *all = fm_json_new_array();
@@ -377,19 +377,19 @@ static fm_status join_messages(fm_json **out, size_t *first, const fmi_pieces *p
     fm_span text = fm_json_str(prompt);
 
     if (rc == FM_OK && text.data && !whole)
-        rc = fmi_push_message(all, "user", text);
+        rc = fmt_push_message(all, "user", text);
     for (size_t i = 0; i < fm_json_count(prompt) && rc == FM_OK; i++)
         rc = fm_json_push(all, fm_json_ref(fm_json_at(prompt, i)));
     *first = fm_json_count(all);
     text = fm_json_str(side);
     if (rc == FM_OK && text.data)
-        rc = fmi_push_message(all, "assistant", text);
+        rc = fmt_push_message(all, "assistant", text);
     for (size_t i = 0; i < fm_json_count(side) && rc == FM_OK; i++)
         rc = fm_json_push(all, fm_json_ref(fm_json_at(side, i)));
     *out = all;
     if (rc < 0 || fm_json_count(all) > 0)
         return rc;
-    return fmi_bad_field(p, "prompt", "holds no message");
+    return fmt_bad_field(p, "prompt", "holds no message");
 }
 
 static bool text_or_list(const fm_json *v)
@@ -397,7 +397,7 @@ static bool text_or_list(const fm_json *v)
     return fm_json_is(v, FM_JSON_STRING) || fm_json_is(v, FM_JSON_ARRAY);
 }
 
-static fm_status add_completion(fmi_pieces *p, const fm_json *record)
+static fm_status add_completion(fmt_pieces *p, const fm_json *record)
 {
     const fm_json *prompt = fm_json_get(record, "prompt");
     const fm_json *answer = fm_json_get(record, "completion");
@@ -405,14 +405,14 @@ static fm_status add_completion(fmi_pieces *p, const fm_json *record)
     size_t first = 0;
 
     if (!text_or_list(prompt))
-        return fmi_bad_field(p, "prompt", "must be text, or a list of messages");
+        return fmt_bad_field(p, "prompt", "must be text, or a list of messages");
     if (!text_or_list(answer))
-        return fmi_bad_field(p, "completion", "must be text, or a list of messages");
+        return fmt_bad_field(p, "completion", "must be text, or a list of messages");
     if (fm_json_is(prompt, FM_JSON_STRING) && fm_json_is(answer, FM_JSON_STRING))
         return add_pair(p, fm_json_str(prompt), fm_json_str(answer));
     fm_status rc = join_messages(&all, &first, p, prompt, answer);
     if (rc == FM_OK)
-        rc = fmi_add_conversation(p, all, first, NULL, "completion");
+        rc = fmt_add_conversation(p, all, first, NULL, "completion");
     fm_json_free(all);
     return rc;
 }
@@ -431,7 +431,7 @@ static size_t common_text(fm_span a, fm_span b)
     return n;
 }
 
-static fm_status add_texts_preferred(fmi_pieces *p, fm_span prompt, fm_span chosen,
+static fm_status add_texts_preferred(fmt_pieces *p, fm_span prompt, fm_span chosen,
                                      fm_span rejected)
 {
     if (!prompt.data) {
@@ -443,7 +443,7 @@ static fm_status add_texts_preferred(fmi_pieces *p, fm_span prompt, fm_span chos
     fm_status rc = add_pair(p, prompt, chosen);
     if (rc < 0)
         return rc;
-    fmi_begin_part(p);
+    fmt_begin_part(p);
     return add_pair(p, prompt, rejected);
 }
 
@@ -457,7 +457,7 @@ static size_t common_messages(const fm_json *a, const fm_json *b)
     return n;
 }
 
-static fm_status add_preference(fmi_pieces *p, const fm_json *record)
+static fm_status add_preference(fmt_pieces *p, const fm_json *record)
 {
     const fm_json *prompt = fm_json_get(record, "prompt");
     const fm_json *chosen = fm_json_get(record, "chosen");
@@ -467,11 +467,11 @@ static fm_status add_preference(fmi_pieces *p, const fm_json *record)
     size_t first = 0;
 
     if (prompt && !text_or_list(prompt) && !fm_json_is(prompt, FM_JSON_NULL))
-        return fmi_bad_field(p, "prompt", "must be text, or a list of messages");
+        return fmt_bad_field(p, "prompt", "must be text, or a list of messages");
     if (!text_or_list(chosen))
-        return fmi_bad_field(p, "chosen", "must be text, or a list of messages");
+        return fmt_bad_field(p, "chosen", "must be text, or a list of messages");
     if (fm_json_typeof(rejected) != fm_json_typeof(chosen))
-        return fmi_bad_field(p, "rejected", "must be text or messages as 'chosen' is");
+        return fmt_bad_field(p, "rejected", "must be text or messages as 'chosen' is");
     if (!fm_json_is(prompt, FM_JSON_ARRAY) && fm_json_is(chosen, FM_JSON_STRING))
         return add_texts_preferred(p, fm_json_str(prompt), fm_json_str(chosen),
                                    fm_json_str(rejected));
@@ -481,10 +481,10 @@ static fm_status add_preference(fmi_pieces *p, const fm_json *record)
     if (rc == FM_OK)
         first = FM_MAX(first, common_messages(good, bad));
     if (rc == FM_OK)
-        rc = fmi_add_conversation(p, good, first, NULL, "chosen");
+        rc = fmt_add_conversation(p, good, first, NULL, "chosen");
     if (rc == FM_OK) {
-        fmi_begin_part(p);
-        rc = fmi_add_conversation(p, bad, first, NULL, "rejected");
+        fmt_begin_part(p);
+        rc = fmt_add_conversation(p, bad, first, NULL, "rejected");
     }
     fm_json_free(good);
     fm_json_free(bad);
@@ -492,12 +492,12 @@ static fm_status add_preference(fmi_pieces *p, const fm_json *record)
 }
 
 /* ---- texts without an answer ---- */
-static fm_status add_related(fmi_pieces *p, const fm_json *record)
+static fm_status add_related(fmt_pieces *p, const fm_json *record)
 {
     const char *const *field = pair_fields[pair_of(record)];
 
     if (has(record, "label") || has(record, "score"))
-        return fmi_bad_field(p, has(record, "label") ? "label" : "score",
+        return fmt_bad_field(p, has(record, "label") ? "label" : "score",
                              "has no place among texts that belong together: keep the pairs that "
                              "match and leave the field out, or train with objective=classify");
     for (size_t i = 0; i < FM_EXAMPLE_PARTS; i++) {
@@ -507,17 +507,17 @@ static fm_status add_related(fmi_pieces *p, const fm_json *record)
         if (rc == FM_OK && i == 2 && text.len == 0)
             break;
         if (rc == FM_OK && i > 0)
-            fmi_begin_part(p);
+            fmt_begin_part(p);
         if (rc == FM_OK)
-            rc = fmi_add_whole(p, text, fm_span_of(NULL, 0));
+            rc = fmt_add_whole(p, text, fm_span_of(NULL, 0));
         if (rc < 0)
             return rc;
-        fmi_note(i == 0 ? &p->prompt : &p->answer, i < 2 ? text : fm_span_of(NULL, 0));
+        fmt_note(i == 0 ? &p->prompt : &p->answer, i < 2 ? text : fm_span_of(NULL, 0));
     }
     return FM_OK;
 }
 
-static fm_status add_classed(fmi_pieces *p, const fm_json *record)
+static fm_status add_classed(fmt_pieces *p, const fm_json *record)
 {
     const char *const *field = class_fields[class_of(record)];
     fm_span first = {0};
@@ -528,18 +528,18 @@ static fm_status add_classed(fmi_pieces *p, const fm_json *record)
         rc = needed_text(&second, p, record, field[1]);
     if (rc < 0)
         return rc;
-    fmi_note(&p->prompt, first);
-    fmi_note(&p->answer, fm_json_str(fm_json_get(record, "label")));
-    return fmi_add_whole(p, first, second);
+    fmt_note(&p->prompt, first);
+    fmt_note(&p->answer, fm_json_str(fm_json_get(record, "label")));
+    return fmt_add_whole(p, first, second);
 }
 
 /* ---- tokens ---- */
-static fm_status token_at(int32_t *out, const fmi_pieces *p, const fm_json *list, size_t i,
+static fm_status token_at(int32_t *out, const fmt_pieces *p, const fm_json *list, size_t i,
                           const char *field)
 {
     const fm_json *v = fm_json_at(list, i);
     int64_t id = fm_json_int(v, -1);
-    bool none = id == FMI_NO_LABEL && strcmp(field, "labels") == 0;
+    bool none = id == FMT_NO_LABEL && strcmp(field, "labels") == 0;
     size_t vocab = fm_tokenizer_vocab_size(p->r->tok);
 
     *out = (int32_t)id;
@@ -550,7 +550,7 @@ static fm_status token_at(int32_t *out, const fmi_pieces *p, const fm_json *list
                    strcmp(field, "labels") == 0 ? ", nor -100" : "");
 }
 
-static fm_status add_token(fmi_pieces *p, const fm_json *ids, const fm_json *labels, size_t i)
+static fm_status add_token(fmt_pieces *p, const fm_json *ids, const fm_json *labels, size_t i)
 {
     int32_t id = 0;
     int32_t label = 0;
@@ -558,30 +558,30 @@ static fm_status add_token(fmi_pieces *p, const fm_json *ids, const fm_json *lab
 
     if (rc == FM_OK && labels)
         rc = token_at(&label, p, labels, i, "labels");
-    if (rc == FM_OK && labels && label != FMI_NO_LABEL && label != id)
+    if (rc == FM_OK && labels && label != FMT_NO_LABEL && label != id)
         rc = fm_fail(FM_EINVAL,
                      "%s: record %zu: field 'labels': element %zu is %d, input_ids has %d there; a "
                      "label is its own token or -100 (the shift by one is made in training)",
                      p->r->what, p->number, i, label, id);
-    return rc == FM_OK ? fmi_add_labelled(p, id, !labels || label != FMI_NO_LABEL) : rc;
+    return rc == FM_OK ? fmt_add_labelled(p, id, !labels || label != FMT_NO_LABEL) : rc;
 }
 
 /* Tokens that the mask leaves: it may only pad on the right. */
-static fm_status masked_count(size_t *n, const fmi_pieces *p, const fm_json *mask)
+static fm_status masked_count(size_t *n, const fmt_pieces *p, const fm_json *mask)
 {
     if (!mask)
         return FM_OK;
     if (fm_json_count(mask) != *n)
-        return fmi_bad_field(p, "attention_mask", "must be as long as input_ids");
+        return fmt_bad_field(p, "attention_mask", "must be as long as input_ids");
     while (*n > 0 && fm_json_int(fm_json_at(mask, *n - 1), 1) == 0)
         --*n;
     for (size_t i = 0; i < *n; i++)
         if (fm_json_int(fm_json_at(mask, i), 0) != 1)
-            return fmi_bad_field(p, "attention_mask", "must be ones, then zeros: pad on the right");
+            return fmt_bad_field(p, "attention_mask", "must be ones, then zeros: pad on the right");
     return FM_OK;
 }
 
-static fm_status add_tokens(fmi_pieces *p, const fm_json *record)
+static fm_status add_tokens(fmt_pieces *p, const fm_json *record)
 {
     fm_json *ids = NULL;
     fm_json *labels = NULL;
@@ -595,16 +595,16 @@ static fm_status add_tokens(fmi_pieces *p, const fm_json *record)
         rc = take_array(&mask, p, record, "attention_mask");
     size_t n = fm_json_count(ids);
     if (rc == FM_OK && labels && fm_json_count(labels) != n)
-        rc = fmi_bad_field(p, "labels", "must be as long as input_ids");
+        rc = fmt_bad_field(p, "labels", "must be as long as input_ids");
     if (rc == FM_OK)
         rc = masked_count(&n, p, mask);
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = add_token(p, ids, labels, i);
     fm_buf_init(&text, 0);
     if (rc == FM_OK)
-        rc = fm_tokenizer_decode(p->r->tok, p->ids.id, FM_MIN(p->ids.count, FMI_PREVIEW_BYTES),
+        rc = fm_tokenizer_decode(p->r->tok, p->ids.id, FM_MIN(p->ids.count, FMT_PREVIEW_BYTES),
                                  false, &text);
-    fmi_note(&p->answer, fm_buf_span(&text));
+    fmt_note(&p->answer, fm_buf_span(&text));
     fm_buf_release(&text);
     fm_json_free(ids);
     fm_json_free(labels);
@@ -612,35 +612,35 @@ static fm_status add_tokens(fmi_pieces *p, const fm_json *record)
     return rc;
 }
 
-fm_status fmi_add_record(fmi_pieces *p, const fm_json *record)
+fm_status fmt_add_record(fmt_pieces *p, const fm_json *record)
 {
     fm_span text;
 
     if (!fm_json_is(record, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: record %zu must be an object", p->r->what, p->number);
     switch (p->kind) {
-    case FMI_KIND_NONE:
-    case FMI_KIND_BLOCK:
+    case FMT_KIND_NONE:
+    case FMT_KIND_BLOCK:
         return misfit(p, record);
-    case FMI_KIND_MESSAGES:
+    case FMT_KIND_MESSAGES:
         return add_messages(p, record);
-    case FMI_KIND_SHAREGPT:
+    case FMT_KIND_SHAREGPT:
         return add_sharegpt(p, record);
-    case FMI_KIND_ALPACA:
+    case FMT_KIND_ALPACA:
         return add_alpaca(p, record);
-    case FMI_KIND_COMPLETION:
+    case FMT_KIND_COMPLETION:
         return add_completion(p, record);
-    case FMI_KIND_TEXT: {
+    case FMT_KIND_TEXT: {
         fm_status rc = needed_text(&text, p, record, "text");
         return rc == FM_OK ? add_pair(p, fm_span_str(""), text) : rc;
     }
-    case FMI_KIND_TOKENS:
+    case FMT_KIND_TOKENS:
         return add_tokens(p, record);
-    case FMI_KIND_PREFERENCE:
+    case FMT_KIND_PREFERENCE:
         return add_preference(p, record);
-    case FMI_KIND_PAIR:
+    case FMT_KIND_PAIR:
         return add_related(p, record);
-    case FMI_KIND_CLASS:
+    case FMT_KIND_CLASS:
         return add_classed(p, record);
     }
     return misfit(p, record);

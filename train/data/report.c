@@ -11,17 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-fm_status fmi_hit_add(fmi_hits *list, size_t example, size_t other)
+fm_status fmt_hit_add(fmt_hits *list, size_t example, size_t other)
 {
     fm_status rc = fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item));
 
     if (rc == FM_OK)
-        list->item[list->count++] = (fmi_hit){(uint32_t)example, (uint32_t)other};
+        list->item[list->count++] = (fmt_hit){(uint32_t)example, (uint32_t)other};
     return rc;
 }
 
 /* ---- one example ---- */
-static bool is_end(const fmi_report *r, int32_t id)
+static bool is_end(const fmt_report *r, int32_t id)
 {
     for (size_t i = 0; i < r->ends; i++)
         if (r->end[i] == id)
@@ -29,7 +29,7 @@ static bool is_end(const fmi_report *r, int32_t id)
     return false;
 }
 
-static bool is_blank(const fmi_report *r, int32_t id)
+static bool is_blank(const fmt_report *r, int32_t id)
 {
     fm_span s = fm_tokenizer_token_bytes(r->tok, id);
 
@@ -41,7 +41,7 @@ static bool is_blank(const fmi_report *r, int32_t id)
 
 /* Does what counts before `end` close with an end token? Blanks that a template puts behind it are
  * not minded. */
-static bool run_stops(const fmi_report *r, const fm_example *e, uint32_t begin, uint32_t end)
+static bool run_stops(const fmt_report *r, const fm_example *e, uint32_t begin, uint32_t end)
 {
     while (end > begin && !is_end(r, e->ids[end - 1]) && is_blank(r, e->ids[end - 1]))
         end--;
@@ -49,7 +49,7 @@ static bool run_stops(const fmi_report *r, const fm_example *e, uint32_t begin, 
 }
 
 /* Every run of counted tokens is an answer that should stop. */
-static bool answers_stop(const fmi_report *r, const fm_example *e)
+static bool answers_stop(const fmt_report *r, const fm_example *e)
 {
     uint32_t part_end = 0;
 
@@ -68,10 +68,10 @@ static bool answers_stop(const fmi_report *r, const fm_example *e)
     return true;
 }
 
-static fm_status look_at(fmi_report *r, fm_data_report *out, size_t i)
+static fm_status look_at(fmt_report *r, fm_data_report *out, size_t i)
 {
     const fm_example *e = fm_dataset_at(r->d, i);
-    const fmi_render_info *info = &r->d->train.info[i];
+    const fmt_render_info *info = &r->d->train.info[i];
     uint32_t bin = 0;
     fm_status rc = FM_OK;
 
@@ -79,16 +79,16 @@ static fm_status look_at(fmi_report *r, fm_data_report *out, size_t i)
     out->lost += e->lost;
     for (uint32_t k = 0; k < e->len; k++)
         out->counted += e->labels[k] >= 0;
-    while (bin + 1 < FMI_LENGTH_BINS && e->len > (uint64_t)16 << bin)
+    while (bin + 1 < FMT_LENGTH_BINS && e->len > (uint64_t)16 << bin)
         bin++;
     r->length[bin]++;
     if (e->klass >= 0)
         r->per_class[e->klass]++;
     if (e->lost > 0)
-        rc = fmi_hit_add(&r->truncated, i, 0);
+        rc = fmt_hit_add(&r->truncated, i, 0);
     r->answers += info->has_answer;
     if (rc == FM_OK && info->has_answer && !answers_stop(r, e))
-        rc = fmi_hit_add(&r->no_stop, i, 0);
+        rc = fmt_hit_add(&r->no_stop, i, 0);
     return rc;
 }
 
@@ -109,24 +109,24 @@ static int by_key(const void *a, const void *b)
 
 static int by_example(const void *a, const void *b)
 {
-    const fmi_hit *x = a;
-    const fmi_hit *y = b;
+    const fmt_hit *x = a;
+    const fmt_hit *y = b;
     return (x->example > y->example) - (x->example < y->example);
 }
 
 /* Tokens of the question; 0: nothing is asked, or one question may well stand often. */
-static uint32_t question_len(const fmi_report *r, size_t i)
+static uint32_t question_len(const fmt_report *r, size_t i)
 {
-    const fmi_render_info *info = &r->d->train.info[i];
+    const fmt_render_info *info = &r->d->train.info[i];
 
-    if (info->kind == FMI_KIND_CLASS)
+    if (info->kind == FMT_KIND_CLASS)
         return fm_dataset_at(r->d, i)->len;
-    if (!info->has_answer || info->kind == FMI_KIND_PREFERENCE)
+    if (!info->has_answer || info->kind == FMT_KIND_PREFERENCE)
         return 0;
     return info->prompt_len;
 }
 
-static bool same_answer(const fmi_report *r, size_t i, size_t k)
+static bool same_answer(const fmt_report *r, size_t i, size_t k)
 {
     const fm_example *a = fm_dataset_at(r->d, i);
     const fm_example *b = fm_dataset_at(r->d, k);
@@ -137,8 +137,8 @@ static bool same_answer(const fmi_report *r, size_t i, size_t k)
 }
 
 /* The examples of key[0..n) that share a key with an earlier one. */
-static fm_status find_repeats(fmi_report *r, keyed *key, size_t n, bool answers_differ,
-                              fmi_hits *list)
+static fm_status find_repeats(fmt_report *r, keyed *key, size_t n, bool answers_differ,
+                              fmt_hits *list)
 {
     fm_status rc = FM_OK;
     size_t first = 0;
@@ -149,14 +149,14 @@ static fm_status find_repeats(fmi_report *r, keyed *key, size_t n, bool answers_
         if (!fm_digest_eq(&key[i].key, &key[first].key))
             first = i;
         else if (!answers_differ || !same_answer(r, key[first].example, key[i].example))
-            rc = fmi_hit_add(list, key[i].example, key[first].example);
+            rc = fmt_hit_add(list, key[i].example, key[first].example);
     }
     if (list->count > 0)
         qsort(list->item, list->count, sizeof(*list->item), by_example);
     return rc;
 }
 
-static fm_status compare_all(fmi_report *r)
+static fm_status compare_all(fmt_report *r)
 {
     size_t n = fm_dataset_count(r->d);
     size_t asked = 0;
@@ -181,9 +181,9 @@ static fm_status compare_all(fmi_report *r)
 }
 
 /* ---- what follows from it ---- */
-static fm_status find(fmi_report *r, const char *level, const char *fmt, ...) FM_PRINTF(3, 4);
+static fm_status find(fmt_report *r, const char *level, const char *fmt, ...) FM_PRINTF(3, 4);
 
-static fm_status find(fmi_report *r, const char *level, const char *fmt, ...)
+static fm_status find(fmt_report *r, const char *level, const char *fmt, ...)
 {
     char text[512];
     va_list args;
@@ -203,7 +203,7 @@ static fm_status find(fmi_report *r, const char *level, const char *fmt, ...)
     return fm_json_push(r->findings, o);
 }
 
-static fm_status judge_stops(fmi_report *r)
+static fm_status judge_stops(fmt_report *r)
 {
     if (r->no_stop.count == 0)
         return FM_OK;
@@ -218,7 +218,7 @@ static fm_status judge_stops(fmi_report *r)
                 r->no_stop.count, r->answers);
 }
 
-static fm_status judge_targets(fmi_report *r, const fm_data_report *out)
+static fm_status judge_targets(fmt_report *r, const fm_data_report *out)
 {
     size_t all = out->examples + out->held_out + out->without_target;
 
@@ -230,7 +230,7 @@ static fm_status judge_targets(fmi_report *r, const fm_data_report *out)
                 out->without_target, all, r->c->max_tokens);
 }
 
-static fm_status judge_classes(fmi_report *r)
+static fm_status judge_classes(fmt_report *r)
 {
     uint32_t n = fm_dataset_classes(r->d);
     uint32_t seen = 0;
@@ -245,7 +245,7 @@ static fm_status judge_classes(fmi_report *r)
 }
 
 /* In-batch negatives need another text in the step. */
-static fm_status judge_contrast(fmi_report *r)
+static fm_status judge_contrast(fmt_report *r)
 {
     if (r->c->objective != FM_OBJECTIVE_CONTRASTIVE)
         return FM_OK;
@@ -258,7 +258,7 @@ static fm_status judge_contrast(fmi_report *r)
                 "a step of one pair without a negative has nothing to tell it from: raise batch");
 }
 
-static fm_status judge(fmi_report *r, const fm_data_report *out)
+static fm_status judge(fmt_report *r, const fm_data_report *out)
 {
     fm_status rc = judge_stops(r);
 
@@ -282,7 +282,7 @@ static fm_status judge(fmi_report *r, const fm_data_report *out)
 }
 
 /* ---- all of it ---- */
-static fm_status collect(fmi_report *r, fm_data_report *out)
+static fm_status collect(fmt_report *r, fm_data_report *out)
 {
     const fm_dataset *d = r->d;
     fm_status rc = FM_OK;
@@ -296,7 +296,7 @@ static fm_status collect(fmi_report *r, fm_data_report *out)
     if (rc == FM_OK)
         rc = compare_all(r);
     if (rc == FM_OK)
-        rc = fmi_find_probes(r);
+        rc = fmt_find_probes(r);
     if (rc == FM_OK)
         rc = judge(r, out);
     out->truncated = r->truncated.count;
@@ -311,8 +311,8 @@ static fm_status collect(fmi_report *r, fm_data_report *out)
 fm_status fm_dataset_report(fm_data_report *out, const fm_dataset *d, const fm_tokenizer *tok,
                             const fm_train_config *c, const fm_data_report_opts *opts)
 {
-    fmi_report r = {.d = d, .tok = tok, .c = c, .opts = opts};
-    fmi_hits *const lists[] = {&r.truncated, &r.no_stop, &r.duplicates, &r.conflicts,
+    fmt_report r = {.d = d, .tok = tok, .c = c, .opts = opts};
+    fmt_hits *const lists[] = {&r.truncated, &r.no_stop, &r.duplicates, &r.conflicts,
                                &r.contaminated};
 
     memset(out, 0, sizeof(*out));
@@ -323,9 +323,9 @@ fm_status fm_dataset_report(fm_data_report *out, const fm_dataset *d, const fm_t
     r.per_class = fm_calloc(fm_dataset_classes(d), sizeof(*r.per_class));
     fm_status rc = r.findings && r.per_class ? collect(&r, out) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = fmi_report_json(out, &r);
+        rc = fmt_report_json(out, &r);
     if (rc == FM_OK)
-        rc = fmi_report_text(out, &r);
+        rc = fmt_report_text(out, &r);
     for (size_t i = 0; i < FM_ARRAY_LEN(lists); i++)
         fm_free(lists[i]->item);
     fm_free(r.per_class);

@@ -6,18 +6,18 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_hit { /* an example that something was found in */
+typedef struct fmt_hit { /* an example that something was found in */
     uint32_t example;
     uint32_t other; /* duplicates, conflicts: the earlier example; contaminated: the probe */
-} fmi_hit;
-typedef struct fmi_hits {
-    fmi_hit *item;
+} fmt_hit;
+typedef struct fmt_hits {
+    fmt_hit *item;
     size_t count, cap;
-} fmi_hits;
+} fmt_hits;
 
-#define FMI_LENGTH_BINS 21u /* up to 16, 32, .. 16 << 20 tokens */
+#define FMT_LENGTH_BINS 21u /* up to 16, 32, .. 16 << 20 tokens */
 
-typedef struct fmi_report {
+typedef struct fmt_report {
     const fm_dataset *d;
     const fm_tokenizer *tok;
     const fm_train_config *c;
@@ -25,21 +25,21 @@ typedef struct fmi_report {
     int32_t own_end; /* where opts names none */
     const int32_t *end;
     size_t ends;
-    fmi_hits truncated, no_stop, duplicates, conflicts, contaminated;
+    fmt_hits truncated, no_stop, duplicates, conflicts, contaminated;
     size_t answers;      /* examples with an answer */
     size_t short_probes; /* too short to tell anything */
     size_t *per_class;   /* [classes] */
-    size_t length[FMI_LENGTH_BINS];
+    size_t length[FMT_LENGTH_BINS];
     fm_json *findings; /* [{"level","what"}] */
     size_t errors;
-} fmi_report;
+} fmt_report;
 
-FM_CHECKED fm_status fmi_hit_add(fmi_hits *list, size_t example, size_t other);
+FM_CHECKED fm_status fmt_hit_add(fmt_hits *list, size_t example, size_t other);
 /* Fills r->contaminated and r->short_probes. */
-FM_CHECKED fm_status fmi_find_probes(fmi_report *r);
+FM_CHECKED fm_status fmt_find_probes(fmt_report *r);
 /* The outcome as JSON and as lines; both owned by out. */
-FM_CHECKED fm_status fmi_report_json(fm_data_report *out, const fmi_report *r);
-FM_CHECKED fm_status fmi_report_text(fm_data_report *out, const fmi_report *r);
+FM_CHECKED fm_status fmt_report_json(fm_data_report *out, const fmt_report *r);
+FM_CHECKED fm_status fmt_report_text(fm_data_report *out, const fmt_report *r);
 
 FM_END_DECLS
 #endif

@@ -36,12 +36,12 @@ static fm_json *done(fm_status rc, fm_json *v)
     return NULL;
 }
 
-static const char *file_of(const fmi_report *r, const fm_example *e)
+static const char *file_of(const fmt_report *r, const fm_example *e)
 {
     return r->d->file[e->file].name;
 }
 
-static fm_json *place_json(const fmi_report *r, const fm_example *e)
+static fm_json *place_json(const fmt_report *r, const fm_example *e)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
@@ -53,7 +53,7 @@ static fm_json *place_json(const fmi_report *r, const fm_example *e)
 
 typedef enum list_kind { LIST_PLAIN, LIST_LOST, LIST_OTHER, LIST_PROBE } list_kind;
 
-static fm_json *hit_json(const fmi_report *r, const fmi_hit *h, list_kind kind)
+static fm_json *hit_json(const fmt_report *r, const fmt_hit *h, list_kind kind)
 {
     const fm_example *e = fm_dataset_at(r->d, h->example);
     fm_json *o = place_json(r, e);
@@ -68,7 +68,7 @@ static fm_json *hit_json(const fmi_report *r, const fmi_hit *h, list_kind kind)
     return done(rc, o);
 }
 
-static fm_json *hits_json(const fmi_report *r, const fmi_hits *list, list_kind kind)
+static fm_json *hits_json(const fmt_report *r, const fmt_hits *list, list_kind kind)
 {
     fm_json *o = fm_json_new_object();
     fm_json *a = fm_json_new_array();
@@ -92,7 +92,7 @@ static fm_json *segment_json(bool counts, fm_span text)
 }
 
 /* A part as runs of tokens that count and that do not. */
-static fm_json *part_json(const fmi_report *r, const int32_t *ids, const int32_t *labels,
+static fm_json *part_json(const fmt_report *r, const int32_t *ids, const int32_t *labels,
                           uint32_t len)
 {
     fm_json *a = fm_json_new_array();
@@ -111,7 +111,7 @@ static fm_json *part_json(const fmi_report *r, const int32_t *ids, const int32_t
     return done(rc, a);
 }
 
-static fm_json *first_json(const fmi_report *r)
+static fm_json *first_json(const fmt_report *r)
 {
     const fm_example *e = fm_dataset_at(r->d, 0);
     fm_json *o = place_json(r, e);
@@ -127,12 +127,12 @@ static fm_json *first_json(const fmi_report *r)
     return done(rc, o);
 }
 
-static fm_json *lengths_json(const fmi_report *r)
+static fm_json *lengths_json(const fmt_report *r)
 {
     fm_json *a = fm_json_new_array();
     fm_status rc = a ? FM_OK : FM_ENOMEM;
 
-    for (uint32_t i = 0; i < FMI_LENGTH_BINS; i++) {
+    for (uint32_t i = 0; i < FMT_LENGTH_BINS; i++) {
         if (r->length[i] == 0)
             continue;
         fm_json *o = fm_json_new_object();
@@ -144,7 +144,7 @@ static fm_json *lengths_json(const fmi_report *r)
     return done(rc, a);
 }
 
-static fm_json *classes_json(const fmi_report *r)
+static fm_json *classes_json(const fmt_report *r)
 {
     fm_json *a = fm_json_new_array();
     fm_status rc = a ? FM_OK : FM_ENOMEM;
@@ -159,7 +159,7 @@ static fm_json *classes_json(const fmi_report *r)
     return done(rc, a);
 }
 
-static fm_json *files_json(const fmi_report *r)
+static fm_json *files_json(const fmt_report *r)
 {
     fm_json *a = fm_json_new_array();
     fm_status rc = a ? FM_OK : FM_ENOMEM;
@@ -169,7 +169,7 @@ static fm_json *files_json(const fmi_report *r)
     return done(rc, a);
 }
 
-fm_status fmi_report_json(fm_data_report *out, const fmi_report *r)
+fm_status fmt_report_json(fm_data_report *out, const fmt_report *r)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
@@ -203,14 +203,14 @@ static const char *plural(size_t n)
     return n == 1 ? "" : "s";
 }
 
-static void say_place(fm_buf *b, const fmi_report *r, const fm_example *e)
+static void say_place(fm_buf *b, const fmt_report *r, const fm_example *e)
 {
     fm_buf_printf(b, "record %" PRIu32, e->index);
     if (fm_dataset_files(r->d) > 1)
         fm_buf_printf(b, " of %s", file_of(r, e));
 }
 
-static void say_hits(fm_buf *b, const fmi_report *r, const fmi_hits *list, list_kind kind)
+static void say_hits(fm_buf *b, const fmt_report *r, const fmt_hits *list, list_kind kind)
 {
     for (size_t i = 0; i < list->count && i < SHOWN; i++) {
         const fm_example *e = fm_dataset_at(r->d, list->item[i].example);
@@ -230,11 +230,11 @@ static void say_hits(fm_buf *b, const fmi_report *r, const fmi_hits *list, list_
     fm_buf_char(b, '\n');
 }
 
-static void say_files(fm_buf *b, const fmi_report *r)
+static void say_files(fm_buf *b, const fmt_report *r)
 {
     for (size_t i = 0; i < fm_dataset_files(r->d); i++) {
-        const fmi_data_file *f = &r->d->file[i];
-        fm_buf_printf(b, "  %s: %s, %zu record%s, %zu used", f->name, fmi_kind_name(f->kind),
+        const fmt_data_file *f = &r->d->file[i];
+        fm_buf_printf(b, "  %s: %s, %zu record%s, %zu used", f->name, fmt_kind_name(f->kind),
                       f->records, plural(f->records), f->used);
         if (f->held.count > 0)
             fm_buf_printf(b, ", %zu held out", f->held.count);
@@ -246,7 +246,7 @@ static void say_files(fm_buf *b, const fmi_report *r)
     }
 }
 
-static void say_nothing_to_learn(fm_buf *b, const fmi_report *r, const fm_data_report *out)
+static void say_nothing_to_learn(fm_buf *b, const fmt_report *r, const fm_data_report *out)
 {
     size_t shown = 0;
 
@@ -261,13 +261,13 @@ static void say_nothing_to_learn(fm_buf *b, const fmi_report *r, const fm_data_r
     fm_buf_str(b, out->without_target > SHOWN ? ", ...\n" : "\n");
 }
 
-static void say_lengths(fm_buf *b, const fmi_report *r)
+static void say_lengths(fm_buf *b, const fmt_report *r)
 {
     size_t most = 1;
 
-    for (uint32_t i = 0; i < FMI_LENGTH_BINS; i++)
+    for (uint32_t i = 0; i < FMT_LENGTH_BINS; i++)
         most = FM_MAX(most, r->length[i]);
-    for (uint32_t i = 0; i < FMI_LENGTH_BINS; i++) {
+    for (uint32_t i = 0; i < FMT_LENGTH_BINS; i++) {
         if (r->length[i] == 0)
             continue;
         fm_buf_printf(b, "  %8u tokens or less %8zu  ", 16u << i, r->length[i]);
@@ -277,7 +277,7 @@ static void say_lengths(fm_buf *b, const fmi_report *r)
     }
 }
 
-static void say_found(fm_buf *b, const fmi_report *r)
+static void say_found(fm_buf *b, const fmt_report *r)
 {
     if (r->truncated.count > 0) {
         fm_buf_printf(b, "  %zu cut", r->truncated.count);
@@ -356,7 +356,7 @@ static void say_indented(fm_buf *b, fm_span text)
         fm_buf_char(b, '\n');
 }
 
-static fm_status say_first(fm_buf *b, const fmi_report *r, const fm_json *first)
+static fm_status say_first(fm_buf *b, const fmt_report *r, const fm_json *first)
 {
     static const char *const part_names[][FM_EXAMPLE_PARTS] = {{"chosen", "rejected", ""},
                                                                {"anchor", "positive", "negative"}};
@@ -384,7 +384,7 @@ static fm_status say_first(fm_buf *b, const fmi_report *r, const fm_json *first)
     return rc;
 }
 
-fm_status fmi_report_text(fm_data_report *out, const fmi_report *r)
+fm_status fmt_report_text(fm_data_report *out, const fmt_report *r)
 {
     fm_buf b;
     double share =

@@ -10,13 +10,13 @@
 
 #define ADAPTER_CONFIG "adapter_config.json"
 
-bool fmi_method_is_adapter(fm_method m)
+bool fmt_method_is_adapter(fm_method m)
 {
     return m == FM_METHOD_LORA || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
            m == FM_METHOD_PROMPT;
 }
 
-bool fmi_method_needs_stem(const fm_train_config *c)
+bool fmt_method_needs_stem(const fm_train_config *c)
 {
     if (c->method == FM_METHOD_FULL)
         return c->freeze[0] || c->layers[0];
@@ -54,7 +54,7 @@ static fm_status check_lora_options(const fm_train_config *c, const char *name)
     return c->bias[0] && strcmp(c->bias, "none") != 0 ? needs(name, "bias", "lora") : FM_OK;
 }
 
-fm_status fmi_method_check(const fm_train_config *c, const char *name)
+fm_status fmt_method_check(const fm_train_config *c, const char *name)
 {
     fm_method m = c->method;
     fm_status rc = check_lora_options(c, name);
@@ -83,18 +83,18 @@ fm_status fmi_method_check(const fm_train_config *c, const char *name)
 }
 
 /* ---- from the settings ---- */
-static fm_status declare_adapter(fmi_net *net, fmi_params *ps, const fm_train_config *c,
+static fm_status declare_adapter(fmt_net *net, fmt_params *ps, const fm_train_config *c,
                                  const fm_json *config)
 {
     switch (c->method) {
     case FM_METHOD_LORA:
-        return fmi_lora_declare(net, ps, c, config);
+        return fmt_lora_declare(net, ps, c, config);
     case FM_METHOD_IA3:
-        return fmi_ia3_declare(net, ps, c);
+        return fmt_ia3_declare(net, ps, c);
     case FM_METHOD_PREFIX:
-        return fmi_virtual_declare(net, ps, FMI_VIRTUAL_KV, c->virtual_tokens);
+        return fmt_virtual_declare(net, ps, FMT_VIRTUAL_KV, c->virtual_tokens);
     case FM_METHOD_PROMPT:
-        return fmi_virtual_declare(net, ps, FMI_VIRTUAL_ROWS, c->virtual_tokens);
+        return fmt_virtual_declare(net, ps, FMT_VIRTUAL_ROWS, c->virtual_tokens);
     case FM_METHOD_FULL:
     case FM_METHOD_PRETRAIN:
     case FM_METHOD_BITFIT:
@@ -111,43 +111,43 @@ static const char *ends_with(const char *s, const char *tail)
     return n > t && strcmp(s + n - t, tail) == 0 ? s + n - t : NULL;
 }
 
-static fmi_linear *module_of(fmi_net *net, const char *module)
+static fmt_linear *module_of(fmt_net *net, const char *module)
 {
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++)
         if (strcmp(l->module, module) == 0)
             return l;
     return NULL;
 }
 
-static fm_status misfit(const char *name, const fmi_linear *l)
+static fm_status misfit(const char *name, const fmt_linear *l)
 {
     return fm_fail(FM_EBASE,
                    "%s: its shape does not fit the parent's %s of %u inputs and %u outputs", name,
                    l->module, l->in, l->out);
 }
 
-static fm_status from_term(fmi_net *net, fmi_params *ps, const fm_json *config, const fm_entry *e,
-                           const char *peft, fmi_linear *l)
+static fm_status from_term(fmt_net *net, fmt_params *ps, const fm_json *config, const fm_entry *e,
+                           const char *peft, fmt_linear *l)
 {
     fm_lora_spec spec;
-    uint64_t in = l == &net->outer[FMI_EMBED] ? l->out : l->in;
+    uint64_t in = l == &net->outer[FMT_EMBED] ? l->out : l->in;
     fm_status rc = fm_lora_spec_of(&spec, config, peft);
 
     if (rc == FM_OK && (e->shape.rank != 2 || e->shape.dim[0] != spec.r || e->shape.dim[1] != in))
         return misfit(e->name, l);
-    return rc == FM_OK ? fmi_lora_add(net, ps, l, peft, &spec, config) : rc;
+    return rc == FM_OK ? fmt_lora_add(net, ps, l, peft, &spec, config) : rc;
 }
 
-static fm_status from_scale(fmi_net *net, fmi_params *ps, const fm_entry *e, const char *peft,
-                            fmi_linear *l)
+static fm_status from_scale(fmt_net *net, fmt_params *ps, const fm_entry *e, const char *peft,
+                            fmt_linear *l)
 {
     const fm_shape *s = &e->shape;
     bool in = s->rank == 2 && s->dim[0] == 1 && s->dim[1] == l->in;
     bool out = s->rank == 2 && s->dim[1] == 1 && s->dim[0] == l->out;
 
-    return in || out ? fmi_ia3_add(net, ps, l, peft, in) : misfit(e->name, l);
+    return in || out ? fmt_ia3_add(net, ps, l, peft, in) : misfit(e->name, l);
 }
 
 /* Without ".base_layer", which stands in names of modules that PEFT wrapped. */
@@ -161,17 +161,17 @@ static void unwrap(char *out, size_t room, const char *name)
         memmove(w, w + sizeof(wrap) - 2, strlen(w + sizeof(wrap) - 2) + 1);
 }
 
-static fm_status from_saved(fmi_net *net, fmi_params *ps, const fm_entry *e)
+static fm_status from_saved(fmt_net *net, fmt_params *ps, const fm_entry *e)
 {
-    char peft[FMI_MODULE_BYTES + 64];
-    char own[FMI_MODULE_BYTES + 64];
+    char peft[FMT_MODULE_BYTES + 64];
+    char own[FMT_MODULE_BYTES + 64];
 
-    unwrap(peft, sizeof(peft), e->name + strlen(FMI_PEFT_PREFIX));
-    fmi_own_name(net, peft, own, sizeof(own));
-    return fmi_net_train(net, ps, own, &e->shape, e->name);
+    unwrap(peft, sizeof(peft), e->name + strlen(FMT_PEFT_PREFIX));
+    fmt_own_name(net, peft, own, sizeof(own));
+    return fmt_net_train(net, ps, own, &e->shape, e->name);
 }
 
-static fm_status from_virtual(fmi_net *net, fmi_params *ps, const fm_json *config,
+static fm_status from_virtual(fmt_net *net, fmt_params *ps, const fm_json *config,
                               const fm_entry *e)
 {
     const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), "");
@@ -180,7 +180,7 @@ static fm_status from_virtual(fmi_net *net, fmi_params *ps, const fm_json *confi
 
     if (!prefix && strcmp(type, "PROMPT_TUNING") != 0)
         return fm_fail(FM_EUNSUPPORTED, "prompt_embeddings in an adapter of peft_type '%s'", type);
-    fm_status rc = fmi_virtual_declare(net, ps, prefix ? FMI_VIRTUAL_KV : FMI_VIRTUAL_ROWS,
+    fm_status rc = fmt_virtual_declare(net, ps, prefix ? FMT_VIRTUAL_KV : FMT_VIRTUAL_ROWS,
                                        n <= UINT32_MAX ? (uint32_t)n : 0);
     if (rc == FM_OK && !fm_shape_eq(&e->shape, &ps->item[net->virt_param].shape))
         rc = fm_fail(FM_EBASE, "prompt_embeddings: %llu columns are wanted",
@@ -189,20 +189,20 @@ static fm_status from_virtual(fmi_net *net, fmi_params *ps, const fm_json *confi
 }
 
 /* PEFT saves the matrix of an embedding that it adapts beside the factors: the parent's own. */
-static fm_status check_base_copy(const fmi_net *net, const fm_tree *parent, const fm_entry *e)
+static fm_status check_base_copy(const fmt_net *net, const fm_tree *parent, const fm_entry *e)
 {
-    char peft[FMI_MODULE_BYTES + 64];
-    char own[FMI_MODULE_BYTES + 64];
+    char peft[FMT_MODULE_BYTES + 64];
+    char own[FMT_MODULE_BYTES + 64];
 
-    unwrap(peft, sizeof(peft), e->name + strlen(FMI_PEFT_PREFIX));
-    fmi_own_name(net, peft, own, sizeof(own));
-    const fm_entry *base = fmi_base_entry(net, parent, own);
+    unwrap(peft, sizeof(peft), e->name + strlen(FMT_PEFT_PREFIX));
+    fmt_own_name(net, peft, own, sizeof(own));
+    const fm_entry *base = fmt_base_entry(net, parent, own);
     if (base && fm_digest_eq(&base->id, &e->id))
         return FM_OK;
     return fm_fail(FM_EBASE, "%s: its values are not the parent's %s", e->name, own);
 }
 
-static fm_status from_entry(fmi_net *net, fmi_params *ps, const fm_json *config,
+static fm_status from_entry(fmt_net *net, fmt_params *ps, const fm_json *config,
                             const fm_tree *parent, const fm_entry *e)
 {
     static const char *const follow[] = {".lora_B.weight", ".lora_embedding_B",
@@ -210,14 +210,14 @@ static fm_status from_entry(fmi_net *net, fmi_params *ps, const fm_json *config,
     static const char *const lead[] = {".lora_A.weight", ".lora_embedding_A", ".ia3_l"};
     const char *name = e->name;
     const char *tail = NULL;
-    size_t skip = strlen(FMI_PEFT_PREFIX);
-    char peft[FMI_MODULE_BYTES + 16];
-    char own[FMI_MODULE_BYTES + 16];
+    size_t skip = strlen(FMT_PEFT_PREFIX);
+    char peft[FMT_MODULE_BYTES + 16];
+    char own[FMT_MODULE_BYTES + 16];
 
     if (strcmp(name, "prompt_embeddings") == 0)
         return from_virtual(net, ps, config, e);
-    if (strncmp(name, FMI_PEFT_PREFIX, skip) != 0)
-        return fm_fail(FM_EUNSUPPORTED, "adapter tensor %s does not begin with " FMI_PEFT_PREFIX,
+    if (strncmp(name, FMT_PEFT_PREFIX, skip) != 0)
+        return fm_fail(FM_EUNSUPPORTED, "adapter tensor %s does not begin with " FMT_PEFT_PREFIX,
                        name);
     for (size_t i = 0; i < FM_ARRAY_LEN(follow); i++)
         if (ends_with(name, follow[i]))
@@ -229,8 +229,8 @@ static fm_status from_entry(fmi_net *net, fmi_params *ps, const fm_json *config,
     if (!tail)
         return from_saved(net, ps, e);
     (void)snprintf(peft, sizeof(peft), "%.*s", (int)((size_t)(tail - name) - skip), name + skip);
-    fmi_own_name(net, peft, own, sizeof(own));
-    fmi_linear *l = module_of(net, own);
+    fmt_own_name(net, peft, own, sizeof(own));
+    fmt_linear *l = module_of(net, own);
     if (!l)
         return fm_fail(FM_EBASE, "%s: the parent has no such module", name);
     if (strcmp(tail, ".ia3_l") == 0)
@@ -257,17 +257,17 @@ static fm_status read_config(fm_json **out, const fm_tree *tree, const fm_provid
     return rc;
 }
 
-static void set_dropout(fmi_net *net, float dropout)
+static void set_dropout(fmt_net *net, float dropout)
 {
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++)
         for (size_t t = 0; t < l->terms; t++)
-            if (l->term[t].a_param >= 0 && l != &net->outer[FMI_EMBED])
+            if (l->term[t].a_param >= 0 && l != &net->outer[FMT_EMBED])
                 l->term[t].dropout = dropout;
 }
 
-fm_status fmi_method_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *parent,
+fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *parent,
                                   const fm_tree *tree, const fm_provider *p, const char *prefix,
                                   fm_json **config)
 {
@@ -287,7 +287,7 @@ fm_status fmi_method_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *p
 }
 
 /* An init with an adapter_config.json says itself which modules and ranks train. */
-static fm_status from_init(fmi_net *net, fmi_params *ps, const fmi_method *m, fm_json **config,
+static fm_status from_init(fmt_net *net, fmt_params *ps, const fmt_method *m, fm_json **config,
                            bool *done)
 {
     fm_buf prefix;
@@ -295,31 +295,31 @@ static fm_status from_init(fmi_net *net, fmi_params *ps, const fmi_method *m, fm
 
     *done = false;
     fm_buf_init(&prefix, FM_MAX_PATH_BYTES);
-    rc = fmi_top_adapter(&prefix, m->init);
+    rc = fmt_top_adapter(&prefix, m->init);
     if (rc == FM_OK && prefix.len > 0)
         rc = read_config(config, m->init, m->init_p, fm_buf_cstr(&prefix), done);
     fm_json_free(*config);
     *config = NULL;
     if (rc == FM_OK && *done)
-        rc = fmi_method_declare_from(net, ps, m->parent, m->init, m->init_p, fm_buf_cstr(&prefix),
+        rc = fmt_method_declare_from(net, ps, m->parent, m->init, m->init_p, fm_buf_cstr(&prefix),
                                      config);
     if (rc == FM_OK && *done) {
         set_dropout(net, (float)fm_json_real(fm_json_get(*config, "lora_dropout"), 0.0));
-        fmi_loraplus(ps, m->c->loraplus);
+        fmt_loraplus(ps, m->c->loraplus);
     }
     fm_buf_release(&prefix);
     return rc;
 }
 
 /* A weight that its scale would be left beside; before anything takes memory for it. */
-static fm_status check_scaled(const fmi_params *ps, const fmi_method *m)
+static fm_status check_scaled(const fmt_params *ps, const fmt_method *m)
 {
     fm_plain *plain = NULL;
     fm_status rc = fm_plain_open(&plain, m->parent, m->p, "the parent");
 
     for (size_t i = 0; rc == FM_OK && fm_plain_scales(plain) && i < ps->count; i++) {
-        const fm_entry *was = fmi_find_tensor(m->parent, ps->item[i].name);
-        const fm_entry *is = fmi_find_tensor(fm_plain_tree(plain), ps->item[i].name);
+        const fm_entry *was = fmt_find_tensor(m->parent, ps->item[i].name);
+        const fm_entry *is = fmt_find_tensor(fm_plain_tree(plain), ps->item[i].name);
         if (was && is && was->dtype != is->dtype)
             rc = fm_fail(FM_EUNSUPPORTED,
                          "%s is %s with a scale and cannot be trained itself: train an adapter, "
@@ -330,34 +330,34 @@ static fm_status check_scaled(const fmi_params *ps, const fmi_method *m)
     return rc;
 }
 
-fm_status fmi_method_declare(fmi_net *net, fmi_params *ps, const fmi_method *m, fm_json **config)
+fm_status fmt_method_declare(fmt_net *net, fmt_params *ps, const fmt_method *m, fm_json **config)
 {
     const fm_train_config *c = m->c;
     bool done = false;
     fm_status rc = FM_OK;
 
     *config = NULL;
-    if (!fmi_method_is_adapter(c->method)) {
-        rc = c->method == FM_METHOD_BITFIT ? fmi_bitfit_declare(net, ps, c)
-                                           : fmi_full_declare(net, ps, c);
+    if (!fmt_method_is_adapter(c->method)) {
+        rc = c->method == FM_METHOD_BITFIT ? fmt_bitfit_declare(net, ps, c)
+                                           : fmt_full_declare(net, ps, c);
         return rc == FM_OK ? check_scaled(ps, m) : rc;
     }
     if (m->init)
         rc = from_init(net, ps, m, config, &done);
     if (rc < 0 || done)
         return rc;
-    rc = fmi_check_layers(c->layers, net->arch.layers);
+    rc = fmt_check_layers(c->layers, net->arch.layers);
     if (rc == FM_OK)
-        rc = fmi_method_config(config, net, c, NULL);
+        rc = fmt_method_config(config, net, c, NULL);
     return rc == FM_OK ? declare_adapter(net, ps, c, *config) : rc;
 }
 
 /* ---- values ---- */
-void fmi_method_bind(fmi_net *net, fmi_params *ps)
+void fmt_method_bind(fmt_net *net, fmt_params *ps)
 {
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++) {
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++) {
         if (l->in_scale.param >= 0)
             l->in_scale.s = ps->p + ps->item[l->in_scale.param].at;
         if (l->out_scale.param >= 0)
@@ -372,10 +372,10 @@ void fmi_method_bind(fmi_net *net, fmi_params *ps)
         net->virt_rows = ps->p + ps->item[net->virt_param].at;
 }
 
-fm_status fmi_method_fill(fmi_net *net, fmi_params *ps, const fmi_method *m)
+fm_status fmt_method_fill(fmt_net *net, fmt_params *ps, const fmt_method *m)
 {
     fm_plain *plain = NULL;
-    fmi_method seen = *m;
+    fmt_method seen = *m;
     fm_status rc = fm_plain_open(&plain, m->parent, m->p, "the parent");
 
     if (rc == FM_OK) {
@@ -383,11 +383,11 @@ fm_status fmi_method_fill(fmi_net *net, fmi_params *ps, const fmi_method *m)
         seen.p = fm_plain_provider(plain);
     }
     if (rc == FM_OK)
-        rc = fmi_dora_prepare(net, seen.parent, seen.p);
+        rc = fmt_dora_prepare(net, seen.parent, seen.p);
     if (rc == FM_OK)
-        rc = fmi_method_begin(net, ps, &seen);
+        rc = fmt_method_begin(net, ps, &seen);
     if (rc == FM_OK && m->init)
-        rc = fmi_params_load(ps, m->init, m->init_p, "", false);
+        rc = fmt_params_load(ps, m->init, m->init_p, "", false);
     fm_plain_close(plain);
     return rc;
 }

@@ -146,9 +146,9 @@ static fm_status set_pattern(fm_json *o, const char *setting, const char *list)
     fm_status rc = map ? FM_OK : FM_ENOMEM;
     size_t len = 0;
 
-    for (const char *item; rc == FM_OK && (item = fmi_next_name(&list, &len));) {
+    for (const char *item; rc == FM_OK && (item = fmt_next_name(&list, &len));) {
         const char *eq = memchr(item, '=', len);
-        char key[FMI_MODULE_BYTES];
+        char key[FMT_MODULE_BYTES];
         char *end = NULL;
         double v = eq ? strtod(eq + 1, &end) : 0.0;
         if (!eq || eq == item || end != item + len || !(v > 0.0 && v <= 1e9) ||
@@ -172,7 +172,7 @@ static fm_json *layer_list(const char *list, uint32_t layers)
     fm_status rc = a ? FM_OK : FM_ENOMEM;
 
     for (uint32_t l = 0; l < layers && rc == FM_OK; l++)
-        if (fmi_layer_listed(list, (int32_t)l))
+        if (fmt_layer_listed(list, (int32_t)l))
             rc = fm_json_push(a, fm_json_new_int((int64_t)l));
     if (rc == FM_OK)
         return a;
@@ -189,7 +189,7 @@ static fm_json *saved_names(const fm_train_config *c)
     (void)snprintf(all, sizeof(all), "%s%s%s", c->modules_to_save,
                    classify && c->modules_to_save[0] ? "," : "",
                    classify ? "classifier,score" : "");
-    return all[0] ? fmi_names_json(all) : fm_json_new_null();
+    return all[0] ? fmt_names_json(all) : fm_json_new_null();
 }
 
 static fm_status common(fm_json *o, const fm_train_config *c, const char *base_name)
@@ -205,22 +205,22 @@ static fm_status common(fm_json *o, const fm_train_config *c, const char *base_n
 }
 
 /* A list of targets as PEFT writes it; a regular expression is a text. */
-static fm_json *target_names(fmi_net *net, const char *targets)
+static fm_json *target_names(fmt_net *net, const char *targets)
 {
     if (fm_pattern_is_regex(targets))
         return fm_json_new_str(targets);
-    return strcmp(targets, "all-linear") == 0 ? fmi_all_linear_json(net) : fmi_names_json(targets);
+    return strcmp(targets, "all-linear") == 0 ? fmt_all_linear_json(net) : fmt_names_json(targets);
 }
 
 static fm_status exclude(fm_json *o, const fm_train_config *c)
 {
-    return c->exclude[0] ? fm_json_set(o, "exclude_modules", fmi_names_json(c->exclude)) : FM_OK;
+    return c->exclude[0] ? fm_json_set(o, "exclude_modules", fmt_names_json(c->exclude)) : FM_OK;
 }
 
 /* "model.layers." -> "layers": the name before a layer's number, where experts are numbered too. */
-static fm_status layers_of(fm_json *o, fmi_net *net, const fm_train_config *c)
+static fm_status layers_of(fm_json *o, fmt_net *net, const fm_train_config *c)
 {
-    const char *module = fmi_net_at(net, 0, FMI_Q)->module;
+    const char *module = fmt_net_at(net, 0, FMT_Q)->module;
     const char *number_at = strstr(module, ".0.");
     fm_status rc = fm_json_set(o, "layers_to_transform", layer_list(c->layers, net->arch.layers));
 
@@ -232,12 +232,12 @@ static fm_status layers_of(fm_json *o, fmi_net *net, const fm_train_config *c)
     return fm_json_set(o, "layers_pattern", fm_json_new_strn(name, (size_t)(number_at - name)));
 }
 
-static bool stored_turned(const fmi_net *net)
+static bool stored_turned(const fmt_net *net)
 {
-    return fmi_net_at(net, 0, FMI_O)->transposed;
+    return fmt_net_at(net, 0, FMT_O)->transposed;
 }
 
-static fm_status lora(fm_json *o, fmi_net *net, const fm_train_config *c)
+static fm_status lora(fm_json *o, fmt_net *net, const fm_train_config *c)
 {
     const struct {
         const char *key;
@@ -265,11 +265,11 @@ static fm_status lora(fm_json *o, fmi_net *net, const fm_train_config *c)
     return rc == FM_OK && c->layers[0] ? layers_of(o, net, c) : rc;
 }
 
-static fm_status ia3(fm_json *o, fmi_net *net, const fm_train_config *c)
+static fm_status ia3(fm_json *o, fmt_net *net, const fm_train_config *c)
 {
     const char *targets = NULL;
     const char *feedforward = NULL;
-    fm_status rc = fmi_ia3_defaults(&net->arch, c, &targets, &feedforward);
+    fm_status rc = fmt_ia3_defaults(&net->arch, c, &targets, &feedforward);
 
     if (rc == FM_OK)
         rc = exclude(o, c);
@@ -277,10 +277,10 @@ static fm_status ia3(fm_json *o, fmi_net *net, const fm_train_config *c)
         rc = fm_json_set(o, "target_modules", target_names(net, targets));
     if (rc == FM_OK)
         rc = fm_json_set(o, "fan_in_fan_out", fm_json_new_bool(stored_turned(net)));
-    return rc == FM_OK ? fm_json_set(o, "feedforward_modules", fmi_names_json(feedforward)) : rc;
+    return rc == FM_OK ? fm_json_set(o, "feedforward_modules", fmt_names_json(feedforward)) : rc;
 }
 
-static fm_status virtuals(fm_json *o, const fmi_net *net, const fm_train_config *c)
+static fm_status virtuals(fm_json *o, const fmt_net *net, const fm_train_config *c)
 {
     const fm_arch *a = &net->arch;
     bool prefix = c->method == FM_METHOD_PREFIX;
@@ -334,7 +334,7 @@ static fm_json *fields_of(fm_method m)
     return NULL;
 }
 
-fm_status fmi_method_config(fm_json **out, fmi_net *net, const fm_train_config *c,
+fm_status fmt_method_config(fm_json **out, fmt_net *net, const fm_train_config *c,
                             const char *base_name)
 {
     fm_json *o = fields_of(c->method);

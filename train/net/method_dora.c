@@ -7,31 +7,31 @@
 #include <stdio.h>
 #include <string.h>
 
-fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module)
+fm_status fmt_dora_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *module)
 {
     uint32_t r = l->term[l->terms - 1].r;
     fm_shape shape = {.rank = 1, .dim = {l->out}};
-    char name[FMI_MODULE_BYTES + 96];
+    char name[FMT_MODULE_BYTES + 96];
 
     if (l->terms != 1)
         return fm_fail(FM_EUNSUPPORTED,
                        "dora on '%s': the parent has a low-rank term there, and DoRA needs nothing "
                        "below",
                        l->module);
-    fmi_dora *d = fm_calloc(1, sizeof(*d));
+    fmt_dora *d = fm_calloc(1, sizeof(*d));
     if (!d)
         return FM_ENOMEM;
     l->dora = d;
     net->doras++;
     d->magnitude = -1;
-    (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.lora_magnitude_vector", module);
-    fm_status rc = fmi_params_add(ps, &d->magnitude, name, &shape);
+    (void)snprintf(name, sizeof(name), FMT_PEFT_PREFIX "%s.lora_magnitude_vector", module);
+    fm_status rc = fmt_params_add(ps, &d->magnitude, name, &shape);
     d->norm2 = fm_calloc(l->out, sizeof(double));
     d->gram = fm_calloc((size_t)r * r, sizeof(float));
     return rc == FM_OK && !(d->norm2 && d->gram) ? FM_ENOMEM : rc;
 }
 
-void fmi_dora_free(fmi_dora *d)
+void fmt_dora_free(fmt_dora *d)
 {
     if (!d)
         return;
@@ -43,30 +43,30 @@ void fmi_dora_free(fmi_dora *d)
 /* ---- memory of all of them together: one look at it, one answer ---- */
 
 /* Parameters that the norms are made of: floats lo .. hi - 1 of the flat ones. */
-static void used_params(const fmi_params *ps, const fmi_linear *l, uint64_t *lo, uint64_t *hi)
+static void used_params(const fmt_params *ps, const fmt_linear *l, uint64_t *lo, uint64_t *hi)
 {
-    const fmi_term *t = &l->term[l->dora->term];
+    const fmt_term *t = &l->term[l->dora->term];
     const int32_t param[] = {t->a_param, t->b_param, l->dora->magnitude};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(param); i++) {
         fm_assert(param[i] >= 0);
-        const fmi_param *p = &ps->item[param[i]];
+        const fmt_param *p = &ps->item[param[i]];
         *lo = FM_MIN(*lo, p->at);
         *hi = FM_MAX(*hi, p->at + p->n);
     }
 }
 
-fm_status fmi_dora_room(fmi_net *net, const fmi_params *ps)
+fm_status fmt_dora_room(fmt_net *net, const fmt_params *ps)
 {
-    fmi_dora_set *set = &net->dora;
+    fmt_dora_set *set = &net->dora;
     uint64_t at = 0;
-    fmi_linear *l;
+    fmt_linear *l;
     void *mem = NULL;
 
     if (net->doras == 0 || set->mem)
         return FM_OK;
     set->lo = UINT64_MAX;
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++) {
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++) {
         if (!l->dora)
             continue;
         set->products += (uint64_t)l->term[l->dora->term].r * l->out;
@@ -80,8 +80,8 @@ fm_status fmi_dora_room(fmi_net *net, const fmi_params *ps)
     if (rc < 0 || !set->host)
         return rc < 0 ? rc : FM_ENOMEM;
     float *vector = set->mem + set->products;
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++) {
-        fmi_dora *d = l->dora;
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++) {
+        fmt_dora *d = l->dora;
         if (!d)
             continue;
         d->aw = set->mem + at;
@@ -93,7 +93,7 @@ fm_status fmi_dora_room(fmi_net *net, const fmi_params *ps)
     return FM_OK;
 }
 
-void fmi_dora_release(fmi_net *net)
+void fmt_dora_release(fmt_net *net)
 {
     if (net->dora.mem)
         net->be->free(net->be, net->dora.mem);
@@ -101,17 +101,17 @@ void fmi_dora_release(fmi_net *net)
     memset(&net->dora, 0, sizeof(net->dora));
 }
 
-static fm_status row_norms(const fmi_net *net, const fmi_linear *l, const fm_tree *parent,
+static fm_status row_norms(const fmt_net *net, const fmt_linear *l, const fm_tree *parent,
                            const fm_provider *p)
 {
-    char name[FMI_MODULE_BYTES + 16];
+    char name[FMT_MODULE_BYTES + 16];
     float *w = NULL;
 
     (void)snprintf(name, sizeof(name), "%s.weight", l->module);
-    const fm_entry *e = fmi_base_entry(net, parent, name);
+    const fm_entry *e = fmt_base_entry(net, parent, name);
     if (!e)
         return fm_fail(FM_EBASE, "dora: the parent has no %s", name);
-    fm_status rc = fmi_read_f32(&w, p, e);
+    fm_status rc = fmt_read_f32(&w, p, e);
     for (uint32_t i = 0; i < l->out && rc == FM_OK; i++) {
         double sum = 0.0;
         for (uint32_t k = 0; k < l->in; k++) {
@@ -124,12 +124,12 @@ static fm_status row_norms(const fmi_net *net, const fmi_linear *l, const fm_tre
     return rc;
 }
 
-fm_status fmi_dora_prepare(fmi_net *net, const fm_tree *parent, const fm_provider *p)
+fm_status fmt_dora_prepare(fmt_net *net, const fm_tree *parent, const fm_provider *p)
 {
-    fmi_linear *l;
+    fmt_linear *l;
     fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++)
         if (l->dora)
             rc = row_norms(net, l, parent, p);
     return rc;
@@ -149,10 +149,10 @@ static void gram(float *g, const float *a, uint32_t r, uint32_t in)
 }
 
 /* ||w + s b A||^2 of output i. aw [r, out], g = A A^T. */
-static double norm2_of(const fmi_linear *l, uint32_t i, const float *b, const float *aw,
+static double norm2_of(const fmt_linear *l, uint32_t i, const float *b, const float *aw,
                        const float *g)
 {
-    const fmi_term *t = &l->term[l->dora->term];
+    const fmt_term *t = &l->term[l->dora->term];
     double s = (double)t->scale;
     double cross = 0.0;
     double own = 0.0;
@@ -169,10 +169,10 @@ static double norm2_of(const fmi_linear *l, uint32_t i, const float *b, const fl
 }
 
 /* From what is on the host: its scale and the inverse of its norms, there. */
-static void refresh_one(const fmi_dora_set *set, const fmi_params *ps, const fmi_linear *l)
+static void refresh_one(const fmt_dora_set *set, const fmt_params *ps, const fmt_linear *l)
 {
-    fmi_dora *d = l->dora;
-    const fmi_term *t = &l->term[d->term];
+    fmt_dora *d = l->dora;
+    const fmt_term *t = &l->term[d->term];
     const float *params = set->host + set->products + set->vectors;
     const float *a = params + (ps->item[t->a_param].at - set->lo);
     const float *b = params + (ps->item[t->b_param].at - set->lo);
@@ -189,24 +189,24 @@ static void refresh_one(const fmi_dora_set *set, const fmi_params *ps, const fmi
     }
 }
 
-fm_status fmi_dora_refresh(fmi_net *net, fmi_params *ps)
+fm_status fmt_dora_refresh(fmt_net *net, fmt_params *ps)
 {
-    const fmi_dora_set *set = &net->dora;
+    const fmt_dora_set *set = &net->dora;
     fm_backend *be = net->be;
-    fmi_linear *l;
+    fmt_linear *l;
 
     if (net->doras == 0)
         return FM_OK;
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++)
         if (l->dora) {
-            const fmi_term *t = &l->term[l->dora->term];
+            const fmt_term *t = &l->term[l->dora->term];
             be->linear(be, l->dora->aw, l->out, t->a, l->in, l->w, NULL, NULL, t->r);
         }
     fm_status rc = be->download(be, set->host, set->mem, (size_t)set->products * sizeof(float));
     if (rc == FM_OK)
         rc = be->download(be, set->host + set->products + set->vectors, ps->p + set->lo,
                           (size_t)(set->hi - set->lo) * sizeof(float));
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++)
         if (l->dora)
             refresh_one(set, ps, l);
     return rc == FM_OK ? be->upload(be, set->mem + set->products, set->host + set->products,

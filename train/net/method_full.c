@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool params_has(const fmi_params *ps, const char *name)
+static bool params_has(const fmt_params *ps, const char *name)
 {
     for (size_t i = 0; i < ps->count; i++)
         if (strcmp(ps->item[i].name, name) == 0)
@@ -32,13 +32,13 @@ static fm_status check_modules(const fm_arch *a, const char *list, const char *s
 {
     size_t len = 0;
 
-    for (const char *name; (name = fmi_next_name(&list, &len));) {
-        char one[FMI_MODULE_BYTES];
+    for (const char *name; (name = fmt_next_name(&list, &len));) {
+        char one[FMT_MODULE_BYTES];
         bool found = false;
         fm_param p;
         (void)snprintf(one, sizeof(one), "%.*s", (int)len, name);
         for (uint32_t i = 0; !found && fm_arch_param(a, i, &p); i++) {
-            char module[FMI_MODULE_BYTES];
+            char module[FMT_MODULE_BYTES];
             module_part(&p, module, sizeof(module));
             found = names(module, one);
         }
@@ -49,35 +49,35 @@ static fm_status check_modules(const fm_arch *a, const char *list, const char *s
     return FM_OK;
 }
 
-fm_status fmi_full_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+fm_status fmt_full_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
 {
     fm_param p;
-    fm_status rc = check_modules(&net->arch, c->freeze, "freeze", fmi_lies_in);
+    fm_status rc = check_modules(&net->arch, c->freeze, "freeze", fmt_lies_in);
 
     if (rc == FM_OK)
-        rc = fmi_check_layers(c->layers, net->arch.layers);
+        rc = fmt_check_layers(c->layers, net->arch.layers);
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++) {
-        char module[FMI_MODULE_BYTES];
+        char module[FMT_MODULE_BYTES];
         module_part(&p, module, sizeof(module));
-        if (fmi_lies_in(module, c->freeze) ||
-            (p.layer >= 0 && !fmi_layer_listed(c->layers, p.layer)))
+        if (fmt_lies_in(module, c->freeze) ||
+            (p.layer >= 0 && !fmt_layer_listed(c->layers, p.layer)))
             continue;
-        rc = fmi_net_train(net, ps, p.name, &p.shape, p.name);
+        rc = fmt_net_train(net, ps, p.name, &p.shape, p.name);
     }
     if (rc == FM_OK && ps->count == 0)
         rc = fm_fail(FM_EINVAL, "freeze and layers leave nothing to train");
     return rc;
 }
 
-fm_status fmi_bitfit_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+fm_status fmt_bitfit_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
 {
     fm_param p;
-    fm_status rc = fmi_check_layers(c->layers, net->arch.layers);
+    fm_status rc = fmt_check_layers(c->layers, net->arch.layers);
 
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++)
         if (is_bias(p.name) &&
-            (!c->layers[0] || (p.layer >= 0 && fmi_layer_listed(c->layers, p.layer))))
-            rc = fmi_net_train(net, ps, p.name, &p.shape, p.name);
+            (!c->layers[0] || (p.layer >= 0 && fmt_layer_listed(c->layers, p.layer))))
+            rc = fmt_net_train(net, ps, p.name, &p.shape, p.name);
     if (rc == FM_OK && ps->count == 0)
         rc =
             fm_fail(FM_EBASE, "bitfit trains biases, and this %s has none%s; use lora, ia3 or full",
@@ -85,35 +85,35 @@ fm_status fmi_bitfit_declare(fmi_net *net, fmi_params *ps, const fm_train_config
     return rc;
 }
 
-static fm_status save_param(fmi_net *net, fmi_params *ps, const char *name, const fm_shape *shape)
+static fm_status save_param(fmt_net *net, fmt_params *ps, const char *name, const fm_shape *shape)
 {
-    char peft[FMI_MODULE_BYTES + 16];
-    char as[FMI_MODULE_BYTES + 64];
+    char peft[FMT_MODULE_BYTES + 16];
+    char as[FMT_MODULE_BYTES + 64];
 
-    fmi_peft_name(net, name, peft, sizeof(peft));
-    (void)snprintf(as, sizeof(as), FMI_PEFT_PREFIX "%s", peft);
-    return params_has(ps, as) ? FM_OK : fmi_net_train(net, ps, name, shape, as);
+    fmt_peft_name(net, name, peft, sizeof(peft));
+    (void)snprintf(as, sizeof(as), FMT_PEFT_PREFIX "%s", peft);
+    return params_has(ps, as) ? FM_OK : fmt_net_train(net, ps, name, shape, as);
 }
 
-fm_status fmi_saved_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+fm_status fmt_saved_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
 {
     const fm_arch *a = &net->arch;
-    fmi_linear *head = &net->outer[FMI_HEAD];
+    fmt_linear *head = &net->outer[FMT_HEAD];
     fm_param p;
     fm_status rc = c->objective == FM_OBJECTIVE_CLASSIFY
                        ? FM_OK /* the head is the objective's */
-                       : check_modules(a, c->modules_to_save, "modules_to_save", fmi_is_saved);
+                       : check_modules(a, c->modules_to_save, "modules_to_save", fmt_is_saved);
 
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(a, i, &p); i++) {
-        char module[FMI_MODULE_BYTES];
+        char module[FMT_MODULE_BYTES];
         module_part(&p, module, sizeof(module));
-        if (fmi_is_saved(module, c->modules_to_save))
+        if (fmt_is_saved(module, c->modules_to_save))
             rc = save_param(net, ps, p.name, &p.shape);
     }
     /* a tied head is no parameter of its own until it is saved */
     if (rc == FM_OK && a->tied && head->module[0] &&
-        fmi_is_saved(head->module, c->modules_to_save)) {
-        char name[FMI_MODULE_BYTES + 16];
+        fmt_is_saved(head->module, c->modules_to_save)) {
+        char name[FMT_MODULE_BYTES + 16];
         fm_shape shape = {.rank = 2, .dim = {head->out, head->in}};
         (void)snprintf(name, sizeof(name), "%s.weight", head->module);
         rc = save_param(net, ps, name, &shape);
@@ -122,19 +122,19 @@ fm_status fmi_saved_declare(fmi_net *net, fmi_params *ps, const fm_train_config 
 }
 
 /* The linear module whose bias `name` is; NULL: a norm's. */
-static const fmi_linear *linear_of_bias(fmi_net *net, const char *name)
+static const fmt_linear *linear_of_bias(fmt_net *net, const char *name)
 {
     size_t n = strlen(name) - strlen(".bias");
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++)
         if (strncmp(l->module, name, n) == 0 && l->module[n] == '\0')
             return l;
     return NULL;
 }
 
 /* PEFT wraps a module that it adapts: its bias is then base_layer's. */
-fm_status fmi_biases_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+fm_status fmt_biases_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
 {
     bool all = strcmp(c->bias, "all") == 0;
     size_t before = ps->count;
@@ -144,20 +144,20 @@ fm_status fmi_biases_declare(fmi_net *net, fmi_params *ps, const fm_train_config
     if (strcmp(c->bias, "none") == 0 || !c->bias[0])
         return FM_OK;
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++) {
-        char as[FMI_MODULE_BYTES + 64];
-        char peft[FMI_MODULE_BYTES + 16];
+        char as[FMT_MODULE_BYTES + 64];
+        char peft[FMT_MODULE_BYTES + 16];
         if (!is_bias(p.name))
             continue;
-        const fmi_linear *l = linear_of_bias(net, p.name);
-        bool wrapped = l && fmi_is_target(net, l, c, c->targets);
+        const fmt_linear *l = linear_of_bias(net, p.name);
+        bool wrapped = l && fmt_is_target(net, l, c, c->targets);
         if (!all && !wrapped)
             continue;
-        fmi_peft_name(net, p.name, peft, sizeof(peft));
+        fmt_peft_name(net, p.name, peft, sizeof(peft));
         int stem = (int)(strlen(peft) - strlen(".bias"));
-        (void)snprintf(as, sizeof(as), FMI_PEFT_PREFIX "%.*s%s.bias", stem, peft,
+        (void)snprintf(as, sizeof(as), FMT_PEFT_PREFIX "%.*s%s.bias", stem, peft,
                        wrapped ? ".base_layer" : "");
-        if (!fmi_is_saved(peft, c->modules_to_save))
-            rc = fmi_net_train(net, ps, p.name, &p.shape, as);
+        if (!fmt_is_saved(peft, c->modules_to_save))
+            rc = fmt_net_train(net, ps, p.name, &p.shape, as);
     }
     if (rc == FM_OK && ps->count == before)
         rc = fm_fail(FM_EBASE, "bias=%s: the %s of this %s has no bias", c->bias,

@@ -21,7 +21,7 @@ static const struct usual {
     {"xlm-roberta", "key,value,output.dense", "output.dense"},
 };
 
-fm_status fmi_ia3_defaults(const fm_arch *a, const fm_train_config *c, const char **targets,
+fm_status fmt_ia3_defaults(const fm_arch *a, const fm_train_config *c, const char **targets,
                            const char **feedforward)
 {
     const struct usual *u = &usual[0];
@@ -34,22 +34,22 @@ fm_status fmi_ia3_defaults(const fm_arch *a, const fm_train_config *c, const cha
     return FM_OK;
 }
 
-fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module,
+fm_status fmt_ia3_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *module,
                       bool feedforward)
 {
-    char name[FMI_MODULE_BYTES + 96];
-    fmi_scale *scale = feedforward ? &l->in_scale : &l->out_scale;
+    char name[FMT_MODULE_BYTES + 96];
+    fmt_scale *scale = feedforward ? &l->in_scale : &l->out_scale;
     fm_shape shape = {.rank = 2, .dim = {l->out, 1}};
-    fm_status rc = fmi_check_free(l);
+    fm_status rc = fmt_check_free(l);
 
-    if (rc == FM_OK && fmi_net_layer_of(net, l) == FMI_OUTSIDE && l != &net->outer[FMI_HEAD])
+    if (rc == FM_OK && fmt_net_layer_of(net, l) == FMT_OUTSIDE && l != &net->outer[FMT_HEAD])
         rc = fm_fail(FM_EUNSUPPORTED, "ia3 on '%s': it is no linear layer", l->module);
     if (rc < 0)
         return rc;
     if (feedforward)
         shape = (fm_shape){.rank = 2, .dim = {1, l->in}};
-    (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.ia3_l", module);
-    return fmi_params_add(ps, &scale->param, name, &shape);
+    (void)snprintf(name, sizeof(name), FMT_PEFT_PREFIX "%s.ia3_l", module);
+    return fmt_params_add(ps, &scale->param, name, &shape);
 }
 
 /* Whether a name of the list is the end of this module's. */
@@ -57,8 +57,8 @@ static bool ends_in(const char *module, const char *list)
 {
     size_t len = 0;
 
-    for (const char *name; (name = fmi_next_name(&list, &len));)
-        if (fmi_names_module(module, name, len))
+    for (const char *name; (name = fmt_next_name(&list, &len));)
+        if (fmt_names_module(module, name, len))
             return true;
     return false;
 }
@@ -70,11 +70,11 @@ static fm_status check_subset(const char *targets, const char *feedforward)
 
     if (strcmp(targets, "all-linear") == 0)
         return FM_OK;
-    for (const char *name; (name = fmi_next_name(&feedforward, &len));) {
+    for (const char *name; (name = fmt_next_name(&feedforward, &len));) {
         const char *at = targets;
         size_t n = 0;
         bool found = false;
-        for (const char *t; !found && (t = fmi_next_name(&at, &n));)
+        for (const char *t; !found && (t = fmt_next_name(&at, &n));)
             found = n == len && memcmp(t, name, n) == 0;
         if (!found)
             return fm_fail(FM_EINVAL, "feedforward: '%.*s' must be one of targets too", (int)len,
@@ -83,25 +83,25 @@ static fm_status check_subset(const char *targets, const char *feedforward)
     return FM_OK;
 }
 
-fm_status fmi_ia3_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+fm_status fmt_ia3_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
 {
     const char *targets = NULL;
     const char *feedforward = NULL;
-    fmi_linear *l;
-    fm_status rc = fmi_ia3_defaults(&net->arch, c, &targets, &feedforward);
+    fmt_linear *l;
+    fm_status rc = fmt_ia3_defaults(&net->arch, c, &targets, &feedforward);
 
     if (rc == FM_OK)
-        rc = fmi_check_targets(net, targets, "targets");
+        rc = fmt_check_targets(net, targets, "targets");
     if (rc == FM_OK)
-        rc = fmi_check_targets(net, feedforward, "feedforward");
+        rc = fmt_check_targets(net, feedforward, "feedforward");
     if (rc == FM_OK)
         rc = check_subset(targets, feedforward);
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
-        char module[FMI_MODULE_BYTES + 16];
-        if (!fmi_is_target(net, l, c, targets))
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
+        char module[FMT_MODULE_BYTES + 16];
+        if (!fmt_is_target(net, l, c, targets))
             continue;
-        fmi_peft_name(net, l->module, module, sizeof(module));
-        rc = fmi_ia3_add(net, ps, l, module, ends_in(module, feedforward));
+        fmt_peft_name(net, l->module, module, sizeof(module));
+        rc = fmt_ia3_add(net, ps, l, module, ends_in(module, feedforward));
     }
-    return rc == FM_OK ? fmi_saved_declare(net, ps, c) : rc;
+    return rc == FM_OK ? fmt_saved_declare(net, ps, c) : rc;
 }

@@ -39,25 +39,25 @@ static bool ends_with(const char *s, const char *tail)
     return n >= t && strcmp(s + n - t, tail) == 0;
 }
 
-static fm_status begin_random(fmi_params *ps, int32_t index, uint64_t seed, size_t rule)
+static fm_status begin_random(fmt_params *ps, int32_t index, uint64_t seed, size_t rule)
 {
-    const fmi_param *p = &ps->item[index];
+    const fmt_param *p = &ps->item[index];
     double bound = 1.0 / sqrt((double)p->shape.dim[1]);
     uint64_t stream = 0;
     float *host = fm_malloc((size_t)p->n * sizeof(float));
-    fm_status rc = host ? fmi_stream(&stream, laws[rule].purpose, p->name) : FM_ENOMEM;
+    fm_status rc = host ? fmt_stream(&stream, laws[rule].purpose, p->name) : FM_ENOMEM;
 
     for (uint64_t i = 0; i < p->n && rc == FM_OK; i++)
         host[i] = laws[rule].law == LAW_UNIFORM
                       ? (float)((2.0 * fm_rng_uniform(seed, stream, i) - 1.0) * bound)
                       : (float)fm_rng_normal(seed, stream, i);
     if (rc == FM_OK)
-        rc = fmi_params_put(ps, index, host);
+        rc = fmt_params_put(ps, index, host);
     fm_free(host);
     return rc;
 }
 
-static fm_status begin_constant(fmi_params *ps, int32_t index, float value)
+static fm_status begin_constant(fmt_params *ps, int32_t index, float value)
 {
     uint64_t n = ps->item[index].n;
     float *host = fm_malloc((size_t)n * sizeof(float));
@@ -66,59 +66,59 @@ static fm_status begin_constant(fmi_params *ps, int32_t index, float value)
         return FM_ENOMEM;
     for (uint64_t i = 0; i < n; i++)
         host[i] = value;
-    fm_status rc = fmi_params_put(ps, index, host);
+    fm_status rc = fmt_params_put(ps, index, host);
     fm_free(host);
     return rc;
 }
 
-static fm_status begin_norms(fmi_net *net, fmi_params *ps, int32_t index)
+static fm_status begin_norms(fmt_net *net, fmt_params *ps, int32_t index)
 {
-    fmi_linear *l;
+    fmt_linear *l;
     float *host = fm_malloc((size_t)ps->item[index].n * sizeof(float));
     fm_status rc = host ? FM_OK : FM_ENOMEM;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
         if (!l->dora || l->dora->magnitude != index)
             continue;
         for (uint32_t k = 0; k < l->out; k++)
             host[k] = (float)sqrt(l->dora->norm2[k]);
-        rc = fmi_params_put(ps, index, host);
+        rc = fmt_params_put(ps, index, host);
     }
     fm_free(host);
     return rc;
 }
 
-static fm_status begin_parent(const fmi_net *net, fmi_params *ps, int32_t index,
-                              const fmi_method *m)
+static fm_status begin_parent(const fmt_net *net, fmt_params *ps, int32_t index,
+                              const fmt_method *m)
 {
     static const char wrap[] = ".base_layer.";
-    const fmi_param *p = &ps->item[index];
-    size_t skip = strlen(FMI_PEFT_PREFIX);
-    char peft[FMI_MODULE_BYTES + 64];
-    char name[FMI_MODULE_BYTES + 64];
+    const fmt_param *p = &ps->item[index];
+    size_t skip = strlen(FMT_PEFT_PREFIX);
+    char peft[FMT_MODULE_BYTES + 64];
+    char name[FMT_MODULE_BYTES + 64];
     float *host = NULL;
 
     (void)snprintf(peft, sizeof(peft), "%s", p->name);
-    if (strncmp(p->name, FMI_PEFT_PREFIX, skip) == 0) {
+    if (strncmp(p->name, FMT_PEFT_PREFIX, skip) == 0) {
         (void)snprintf(name, sizeof(name), "%s", p->name + skip);
         char *w = strstr(name, wrap);
         if (w)
             memmove(w, w + sizeof(wrap) - 2, strlen(w + sizeof(wrap) - 2) + 1);
-        fmi_own_name(net, name, peft, sizeof(peft));
+        fmt_own_name(net, name, peft, sizeof(peft));
     }
-    const fm_entry *e = fmi_base_entry(net, m->parent, peft);
+    const fm_entry *e = fmt_base_entry(net, m->parent, peft);
     if (!e)
         return fm_fail(FM_EBASE, "the parent has no %s", peft);
     if (!fm_shape_eq(&e->shape, &p->shape))
         return fm_fail(FM_EBASE, "the parent's %s has another shape than its config says", peft);
-    fm_status rc = fmi_read_f32(&host, m->p, e);
+    fm_status rc = fmt_read_f32(&host, m->p, e);
     if (rc == FM_OK)
-        rc = fmi_params_put(ps, index, host);
+        rc = fmt_params_put(ps, index, host);
     fm_free(host);
     return rc;
 }
 
-static fm_status begin(fmi_net *net, fmi_params *ps, int32_t index, const fmi_method *m)
+static fm_status begin(fmt_net *net, fmt_params *ps, int32_t index, const fmt_method *m)
 {
     const char *name = ps->item[index].name;
 
@@ -149,26 +149,26 @@ static double initializer_range(const fm_tree *tree)
 }
 
 /* Matrices N(0, initializer_range), gains 1 (Gemma's, which are added to 1: 0), biases 0. */
-static fm_status begin_new(const fmi_net *net, fmi_params *ps, int32_t index, uint64_t seed,
+static fm_status begin_new(const fmt_net *net, fmt_params *ps, int32_t index, uint64_t seed,
                            double range)
 {
-    const fmi_param *p = &ps->item[index];
+    const fmt_param *p = &ps->item[index];
     bool zero = ends_with(p->name, ".bias") || net->arch.sw.norm == FM_NORM_RMS_PLUS1;
     uint64_t stream = 0;
 
     if (p->shape.rank != 2)
         return begin_constant(ps, index, zero ? 0.0f : 1.0f);
     float *host = fm_malloc((size_t)p->n * sizeof(float));
-    fm_status rc = host ? fmi_stream(&stream, "init", p->name) : FM_ENOMEM;
+    fm_status rc = host ? fmt_stream(&stream, "init", p->name) : FM_ENOMEM;
     for (uint64_t i = 0; i < p->n && rc == FM_OK; i++)
         host[i] = (float)(range * fm_rng_normal(seed, stream, i));
     if (rc == FM_OK)
-        rc = fmi_params_put(ps, index, host);
+        rc = fmt_params_put(ps, index, host);
     fm_free(host);
     return rc;
 }
 
-fm_status fmi_method_begin(fmi_net *net, fmi_params *ps, const fmi_method *m)
+fm_status fmt_method_begin(fmt_net *net, fmt_params *ps, const fmt_method *m)
 {
     bool fresh = m->c->method == FM_METHOD_PRETRAIN;
     double range = fresh ? initializer_range(m->parent) : 0.0;

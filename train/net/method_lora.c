@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-fm_status fmi_check_free(const fmi_linear *l)
+fm_status fmt_check_free(const fmt_linear *l)
 {
     if (l->in_scale.s || l->out_scale.s)
         return fm_fail(FM_EUNSUPPORTED,
@@ -17,25 +17,25 @@ fm_status fmi_check_free(const fmi_linear *l)
     return FM_OK;
 }
 
-static fm_status add_factor(fmi_params *ps, int32_t *index, const char *module, const char *what,
+static fm_status add_factor(fmt_params *ps, int32_t *index, const char *module, const char *what,
                             uint64_t rows, uint64_t cols)
 {
-    char name[FMI_MODULE_BYTES + 96];
+    char name[FMT_MODULE_BYTES + 96];
     fm_shape shape = {.rank = 2, .dim = {rows, cols}};
 
-    (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.%s", module, what);
-    return fmi_params_add(ps, index, name, &shape);
+    (void)snprintf(name, sizeof(name), FMT_PEFT_PREFIX "%s.%s", module, what);
+    return fmt_params_add(ps, index, name, &shape);
 }
 
-fm_status fmi_lora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module,
+fm_status fmt_lora_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *module,
                        const fm_lora_spec *spec, const fm_json *config)
 {
-    bool embed = l == &net->outer[FMI_EMBED];
+    bool embed = l == &net->outer[FMT_EMBED];
     bool dora = fm_json_bool(fm_json_get(config, "use_dora"), false);
-    fmi_term t = {.r = spec->r, .scale = spec->scale, .a_param = -1, .b_param = -1};
-    fm_status rc = fmi_check_free(l);
+    fmt_term t = {.r = spec->r, .scale = spec->scale, .a_param = -1, .b_param = -1};
+    fm_status rc = fmt_check_free(l);
 
-    if (rc == FM_OK && (l == &net->outer[FMI_POSITIONS] || l == &net->outer[FMI_TYPES]))
+    if (rc == FM_OK && (l == &net->outer[FMT_POSITIONS] || l == &net->outer[FMT_TYPES]))
         rc = fm_fail(FM_EUNSUPPORTED, "a low-rank term on '%s' is not supported", l->module);
     if (rc == FM_OK && dora && embed)
         rc = fm_fail(FM_EUNSUPPORTED,
@@ -52,20 +52,20 @@ fm_status fmi_lora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *
         if (rc == FM_OK)
             rc = add_factor(ps, &t.b_param, module, "lora_B.weight", l->out, spec->r);
         if (rc == FM_OK)
-            rc = fmi_stream(&t.stream, "dropout", l->module);
+            rc = fmt_stream(&t.stream, "dropout", l->module);
     }
     if (rc == FM_OK)
         rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
     if (rc < 0)
         return rc;
     l->term[l->terms++] = t;
-    return dora ? fmi_dora_add(net, ps, l, module) : FM_OK;
+    return dora ? fmt_dora_add(net, ps, l, module) : FM_OK;
 }
 
 /* A row of a matrix is what the embedding of its number gives. */
-fm_status fmi_embed_terms_take(fmi_net *net, const fm_model *model)
+fm_status fmt_embed_terms_take(fmt_net *net, const fm_model *model)
 {
-    fmi_linear *l = &net->outer[FMI_EMBED];
+    fmt_linear *l = &net->outer[FMT_EMBED];
     uint32_t most = FM_MAX(l->in, l->out);
     fm_backend *be = net->be;
     uint64_t floats = 0;
@@ -88,7 +88,7 @@ fm_status fmi_embed_terms_take(fmi_net *net, const fm_model *model)
     float *at = net->embed_own;
     for (uint32_t i = 0; rc == FM_OK && i < model->embed.lora_count; i++) {
         const fm_lora_term *from = &model->embed.lora[i];
-        fmi_term t = {.r = from->r, .scale = from->scale, .a_param = -1, .b_param = -1};
+        fmt_term t = {.r = from->r, .scale = from->scale, .a_param = -1, .b_param = -1};
         be->embed(be, at, t.r, from->a, ids, NULL, l->out);
         t.a = at;
         at += (size_t)t.r * l->out;
@@ -108,7 +108,7 @@ fm_status fmi_embed_terms_take(fmi_net *net, const fm_model *model)
 }
 
 /* Every name of a pattern means a module that was chosen; a typing error would pass unseen. */
-static fm_status check_patterns(fmi_net *net, const fm_train_config *c, const fm_json *config,
+static fm_status check_patterns(fmt_net *net, const fm_train_config *c, const fm_json *config,
                                 const char *field)
 {
     const fm_json *map = fm_json_get(config, field);
@@ -116,10 +116,10 @@ static fm_status check_patterns(fmi_net *net, const fm_train_config *c, const fm
     for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
         const char *key = fm_json_iter_key(it);
         bool found = false;
-        fmi_linear *l;
-        for (size_t i = 0; !found && (l = fmi_net_linear(net, i)); i++)
-            found = fmi_is_target(net, l, c, c->targets) &&
-                    (fm_pattern_is_regex(key) || fmi_names_module(l->module, key, strlen(key)));
+        fmt_linear *l;
+        for (size_t i = 0; !found && (l = fmt_net_linear(net, i)); i++)
+            found = fmt_is_target(net, l, c, c->targets) &&
+                    (fm_pattern_is_regex(key) || fmt_names_module(l->module, key, strlen(key)));
         if (!found)
             return fm_fail(FM_EBASE, "%s: none of the modules chosen by targets is named '%s'",
                            field, key);
@@ -127,40 +127,40 @@ static fm_status check_patterns(fmi_net *net, const fm_train_config *c, const fm
     return FM_OK;
 }
 
-void fmi_loraplus(fmi_params *ps, double ratio)
+void fmt_loraplus(fmt_params *ps, double ratio)
 {
     for (size_t i = 0; i < ps->count; i++) {
-        fmi_param *p = &ps->item[i];
+        fmt_param *p = &ps->item[i];
         if (p->shape.rank == 1 || strstr(p->name, ".lora_B.weight"))
             p->lr_scale = (float)ratio;
     }
 }
 
-fm_status fmi_lora_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c,
+fm_status fmt_lora_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c,
                            const fm_json *config)
 {
-    fmi_linear *l;
-    fm_status rc = fmi_check_targets(net, c->targets, "targets");
+    fmt_linear *l;
+    fm_status rc = fmt_check_targets(net, c->targets, "targets");
 
     if (rc == FM_OK)
         rc = check_patterns(net, c, config, "rank_pattern");
     if (rc == FM_OK)
         rc = check_patterns(net, c, config, "alpha_pattern");
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
         fm_lora_spec spec;
-        char module[FMI_MODULE_BYTES + 16];
-        if (!fmi_is_target(net, l, c, c->targets))
+        char module[FMT_MODULE_BYTES + 16];
+        if (!fmt_is_target(net, l, c, c->targets))
             continue;
-        fmi_peft_name(net, l->module, module, sizeof(module));
+        fmt_peft_name(net, l->module, module, sizeof(module));
         rc = fm_lora_spec_of(&spec, config, module);
         if (rc == FM_OK)
-            rc = fmi_lora_add(net, ps, l, module, &spec, config);
+            rc = fmt_lora_add(net, ps, l, module, &spec, config);
     }
     if (rc == FM_OK)
-        rc = fmi_saved_declare(net, ps, c);
+        rc = fmt_saved_declare(net, ps, c);
     if (rc == FM_OK)
-        rc = fmi_biases_declare(net, ps, c);
+        rc = fmt_biases_declare(net, ps, c);
     if (rc == FM_OK)
-        fmi_loraplus(ps, c->loraplus);
+        fmt_loraplus(ps, c->loraplus);
     return rc;
 }

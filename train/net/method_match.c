@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *fmi_next_name(const char **at, size_t *len)
+const char *fmt_next_name(const char **at, size_t *len)
 {
     while (**at == ',' || **at == ' ')
         (*at)++;
@@ -21,7 +21,7 @@ const char *fmi_next_name(const char **at, size_t *len)
     return *len > 0 ? name : NULL;
 }
 
-bool fmi_names_module(const char *module, const char *target, size_t len)
+bool fmt_names_module(const char *module, const char *target, size_t len)
 {
     size_t n = strlen(module);
 
@@ -40,21 +40,21 @@ static bool is_part(const char *path, const char *name, size_t len)
     return false;
 }
 
-bool fmi_lies_in(const char *path, const char *list)
+bool fmt_lies_in(const char *path, const char *list)
 {
     size_t len = 0;
 
-    for (const char *name; (name = fmi_next_name(&list, &len));)
+    for (const char *name; (name = fmt_next_name(&list, &len));)
         if (is_part(path, name, len))
             return true;
     return false;
 }
 
-bool fmi_is_saved(const char *path, const char *list)
+bool fmt_is_saved(const char *path, const char *list)
 {
     size_t len = 0;
 
-    for (const char *name; (name = fmi_next_name(&list, &len));)
+    for (const char *name; (name = fmt_next_name(&list, &len));)
         for (const char *at = path; *at; at++)
             if (strncmp(at, name, len) == 0 && (at[len] == '\0' || at[len] == '.'))
                 return true;
@@ -82,7 +82,7 @@ static bool parse_range(const char *text, size_t len, uint32_t *low, uint32_t *h
     return true;
 }
 
-bool fmi_layer_listed(const char *list, int32_t layer)
+bool fmt_layer_listed(const char *list, int32_t layer)
 {
     uint32_t low = 0;
     uint32_t high = 0;
@@ -90,19 +90,19 @@ bool fmi_layer_listed(const char *list, int32_t layer)
 
     if (!list[0])
         return true;
-    for (const char *name; (name = fmi_next_name(&list, &len));)
+    for (const char *name; (name = fmt_next_name(&list, &len));)
         if (parse_range(name, len, &low, &high) && layer >= (int32_t)low && layer <= (int32_t)high)
             return true;
     return false;
 }
 
-fm_status fmi_check_layers(const char *list, uint32_t layers)
+fm_status fmt_check_layers(const char *list, uint32_t layers)
 {
     uint32_t low = 0;
     uint32_t high = 0;
     size_t len = 0;
 
-    for (const char *name; (name = fmi_next_name(&list, &len));) {
+    for (const char *name; (name = fmt_next_name(&list, &len));) {
         if (!parse_range(name, len, &low, &high))
             return fm_fail(FM_EINVAL,
                            "training option layers: '%.*s' is no layer and no range; "
@@ -123,13 +123,13 @@ static bool begins_module(const char *name, const char *module)
 }
 
 /* Heads stand outside of what the family's prefix names. */
-static bool of_head(const fmi_net *net, const char *name)
+static bool of_head(const fmt_net *net, const char *name)
 {
     return begins_module(name, net->arch.head_name) ||
-           begins_module(name, net->outer[FMI_SCORE].module);
+           begins_module(name, net->outer[FMT_SCORE].module);
 }
 
-void fmi_peft_name(const fmi_net *net, const char *name, char *out, size_t room)
+void fmt_peft_name(const fmt_net *net, const char *name, char *out, size_t room)
 {
     const fm_arch *a = &net->arch;
     const char *usual = fmi_family_of(a)->prefix[0];
@@ -141,7 +141,7 @@ void fmi_peft_name(const fmi_net *net, const char *name, char *out, size_t room)
         (void)snprintf(out, room, "%s%s", usual, name + own);
 }
 
-void fmi_own_name(const fmi_net *net, const char *peft, char *out, size_t room)
+void fmt_own_name(const fmt_net *net, const char *peft, char *out, size_t room)
 {
     const fm_arch *a = &net->arch;
     const char *const *prefix = fmi_family_of(a)->prefix;
@@ -163,25 +163,25 @@ static bool listed(const char *module, const char *list)
 {
     size_t len = 0;
 
-    for (const char *name; (name = fmi_next_name(&list, &len));)
-        if (fmi_names_module(module, name, len))
+    for (const char *name; (name = fmt_next_name(&list, &len));)
+        if (fmt_names_module(module, name, len))
             return true;
     return false;
 }
 
-bool fmi_is_target(fmi_net *net, const fmi_linear *l, const fm_train_config *c, const char *targets)
+bool fmt_is_target(fmt_net *net, const fmt_linear *l, const fm_train_config *c, const char *targets)
 {
-    int32_t layer = fmi_net_layer_of(net, l);
-    char name[FMI_MODULE_BYTES + 16];
+    int32_t layer = fmt_net_layer_of(net, l);
+    char name[FMT_MODULE_BYTES + 16];
 
-    fmi_peft_name(net, l->module, name, sizeof(name));
-    if (listed(name, c->exclude) || fmi_is_saved(name, c->modules_to_save))
+    fmt_peft_name(net, l->module, name, sizeof(name));
+    if (listed(name, c->exclude) || fmt_is_saved(name, c->modules_to_save))
         return false;
-    if (c->layers[0] && (layer == FMI_OUTSIDE || !fmi_layer_listed(c->layers, layer)))
+    if (c->layers[0] && (layer == FMT_OUTSIDE || !fmt_layer_listed(c->layers, layer)))
         return false;
     if (strcmp(targets, "all-linear") == 0)
-        return layer != FMI_OUTSIDE;
-    if (fm_pattern_is_regex(targets)) { /* fmi_check_targets has looked at it */
+        return layer != FMT_OUTSIDE;
+    if (fm_pattern_is_regex(targets)) { /* fmt_check_targets has looked at it */
         bool found = false;
         return fm_pattern_matches(&found, targets, name, "targets") == FM_OK && found;
     }
@@ -210,15 +210,15 @@ static bool has_text(const fm_json *a, const char *text)
     return false;
 }
 
-fm_json *fmi_all_linear_json(fmi_net *net)
+fm_json *fmt_all_linear_json(fmt_net *net)
 {
     fm_json *a = fm_json_new_array();
     fm_status rc = a ? FM_OK : FM_ENOMEM;
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
         const char *kind = kind_of(l->module);
-        if (fmi_net_layer_of(net, l) != FMI_OUTSIDE && !has_text(a, kind))
+        if (fmt_net_layer_of(net, l) != FMT_OUTSIDE && !has_text(a, kind))
             rc = fm_json_push(a, fm_json_new_str(kind));
     }
     if (rc == FM_OK)
@@ -227,13 +227,13 @@ fm_json *fmi_all_linear_json(fmi_net *net)
     return NULL;
 }
 
-fm_json *fmi_names_json(const char *list)
+fm_json *fmt_names_json(const char *list)
 {
     fm_json *a = fm_json_new_array();
     fm_status rc = a ? FM_OK : FM_ENOMEM;
     size_t len = 0;
 
-    for (const char *name; rc == FM_OK && (name = fmi_next_name(&list, &len));)
+    for (const char *name; rc == FM_OK && (name = fmt_next_name(&list, &len));)
         rc = fm_json_push(a, fm_json_new_strn(name, len));
     if (rc == FM_OK)
         return a;
@@ -241,10 +241,10 @@ fm_json *fmi_names_json(const char *list)
     return NULL;
 }
 
-static fm_status no_such_module(fmi_net *net, const char *setting, const char *name, size_t len)
+static fm_status no_such_module(fmt_net *net, const char *setting, const char *name, size_t len)
 {
     fm_buf have;
-    fm_json *all = fmi_all_linear_json(net);
+    fm_json *all = fmt_all_linear_json(net);
 
     fm_buf_init(&have, 4096);
     for (size_t i = 0; i < fm_json_count(all); i++)
@@ -256,21 +256,21 @@ static fm_status no_such_module(fmi_net *net, const char *setting, const char *n
     return rc;
 }
 
-static fm_status check_pattern(fmi_net *net, const char *pattern, const char *setting)
+static fm_status check_pattern(fmt_net *net, const char *pattern, const char *setting)
 {
     bool found = false;
-    fmi_linear *l;
+    fmt_linear *l;
     fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && !found && (l = fmi_net_linear(net, i)); i++) {
-        char own[FMI_MODULE_BYTES + 16];
-        fmi_peft_name(net, l->module, own, sizeof(own));
+    for (size_t i = 0; rc == FM_OK && !found && (l = fmt_net_linear(net, i)); i++) {
+        char own[FMT_MODULE_BYTES + 16];
+        fmt_peft_name(net, l->module, own, sizeof(own));
         rc = fm_pattern_matches(&found, pattern, own, setting);
     }
     return rc == FM_OK && !found ? no_such_module(net, setting, pattern, strlen(pattern)) : rc;
 }
 
-fm_status fmi_check_targets(fmi_net *net, const char *list, const char *setting)
+fm_status fmt_check_targets(fmt_net *net, const char *list, const char *setting)
 {
     size_t len = 0;
 
@@ -278,13 +278,13 @@ fm_status fmi_check_targets(fmi_net *net, const char *list, const char *setting)
         return FM_OK;
     if (fm_pattern_is_regex(list))
         return check_pattern(net, list, setting);
-    for (const char *name; (name = fmi_next_name(&list, &len));) {
+    for (const char *name; (name = fmt_next_name(&list, &len));) {
         bool found = false;
-        fmi_linear *l;
-        for (size_t i = 0; !found && (l = fmi_net_linear(net, i)); i++) {
-            char own[FMI_MODULE_BYTES + 16];
-            fmi_peft_name(net, l->module, own, sizeof(own));
-            found = fmi_names_module(own, name, len);
+        fmt_linear *l;
+        for (size_t i = 0; !found && (l = fmt_net_linear(net, i)); i++) {
+            char own[FMT_MODULE_BYTES + 16];
+            fmt_peft_name(net, l->module, own, sizeof(own));
+            found = fmt_names_module(own, name, len);
         }
         if (!found)
             return no_such_module(net, setting, name, len);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-fm_status fmi_top_adapter(fm_buf *prefix, const fm_tree *tree)
+fm_status fmt_top_adapter(fm_buf *prefix, const fm_tree *tree)
 {
     size_t begin = 0;
     size_t end = 0;
@@ -30,7 +30,7 @@ fm_status fmi_top_adapter(fm_buf *prefix, const fm_tree *tree)
     return fm_buf_ok(prefix);
 }
 
-fm_status fmi_tree_without(fm_tree **out, const fm_tree *tree, const char *prefix)
+fm_status fmt_tree_without(fm_tree **out, const fm_tree *tree, const char *prefix)
 {
     const char *const drop[] = {prefix, "tokenizer/"};
     fm_status rc = fm_tree_copy(out, tree);
@@ -70,7 +70,7 @@ static const fm_entry *entry_named(const fm_tree *tree, const char *prefix, cons
 static const fm_entry *entry_called(const fm_tree *tree, const char *prefix, const char *name)
 {
     const fm_entry *e = entry_named(tree, prefix, name);
-    char old[FMI_MODULE_BYTES + 128];
+    char old[FMT_MODULE_BYTES + 128];
 
     if (e || !strstr(name, ".lora_magnitude_vector"))
         return e;
@@ -78,7 +78,7 @@ static const fm_entry *entry_called(const fm_tree *tree, const char *prefix, con
     return entry_named(tree, prefix, old);
 }
 
-fm_status fmi_params_load(fmi_params *ps, const fm_tree *tree, const fm_provider *p,
+fm_status fmt_params_load(fmt_params *ps, const fm_tree *tree, const fm_provider *p,
                           const char *prefix, bool need_all)
 {
     fm_status rc = FM_OK;
@@ -92,9 +92,9 @@ fm_status fmi_params_load(fmi_params *ps, const fm_tree *tree, const fm_provider
             return fm_fail(FM_EBASE, "%s is missing", ps->item[i].name);
         if (!fm_shape_eq(&e->shape, &ps->item[i].shape))
             return fm_fail(FM_EBASE, "%s has another shape than its module needs", e->name);
-        rc = fmi_read_f32(&host, p, e);
+        rc = fmt_read_f32(&host, p, e);
         if (rc == FM_OK)
-            rc = fmi_params_put(ps, (int32_t)i, host);
+            rc = fmt_params_put(ps, (int32_t)i, host);
         fm_free(host);
     }
     return rc;
@@ -122,27 +122,27 @@ static bool same_unwrapped(const char *a, const char *b)
 
 static const fm_entry *entry_like(const fm_tree *tree, const char *prefix, const char *peft)
 {
-    size_t skip = strlen(FMI_PEFT_PREFIX);
+    size_t skip = strlen(FMT_PEFT_PREFIX);
     size_t begin = 0;
     size_t end = 0;
 
     fm_tree_range(tree, prefix, &begin, &end);
     for (size_t i = begin; i < end; i++) {
         const fm_entry *e = fm_tree_at(tree, i);
-        if (e->kind == FM_ENTRY_TENSOR && strncmp(e->name, FMI_PEFT_PREFIX, skip) == 0 &&
+        if (e->kind == FM_ENTRY_TENSOR && strncmp(e->name, FMT_PEFT_PREFIX, skip) == 0 &&
             same_unwrapped(e->name + skip, peft))
             return e;
     }
     return NULL;
 }
 
-const fm_entry *fmi_base_entry(const fmi_net *net, const fm_tree *parent, const char *name)
+const fm_entry *fmt_base_entry(const fmt_net *net, const fm_tree *parent, const char *name)
 {
     const fm_entry *best = NULL;
-    char peft[FMI_MODULE_BYTES + 16];
+    char peft[FMT_MODULE_BYTES + 16];
     char head[64];
 
-    fmi_peft_name(net, name, peft, sizeof(peft));
+    fmt_peft_name(net, name, peft, sizeof(peft));
     for (uint32_t n = 0;; n++) {
         char prefix[32];
         size_t begin = 0;
@@ -155,12 +155,12 @@ const fm_entry *fmi_base_entry(const fmi_net *net, const fm_tree *parent, const 
         best = e ? e : best;
     }
     if (!best)
-        best = fmi_find_tensor(parent, name);
+        best = fmt_find_tensor(parent, name);
     (void)snprintf(head, sizeof(head), "%s.weight", net->arch.head_name);
     if (!best && net->arch.tied && strcmp(name, head) == 0) {
         fm_param embed; /* its first; a last stage's net has no module of it */
         if (fm_arch_param(&net->arch, 0, &embed))
-            best = fmi_find_tensor(parent, embed.name);
+            best = fmt_find_tensor(parent, embed.name);
     }
     return best;
 }

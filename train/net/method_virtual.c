@@ -15,7 +15,7 @@ static void turn(float *out, const float *rows, uint32_t virt, size_t parts, siz
             memcpy(out + (i * virt + v) * kv, rows + (v * parts + i) * kv, kv * sizeof(float));
 }
 
-fm_status fmi_virtual_take(fmi_net *net, const fm_model *model)
+fm_status fmt_virtual_take(fmt_net *net, const fm_model *model)
 {
     const fm_arch *a = &net->arch;
     size_t kv = (size_t)a->kv_heads * a->head_dim;
@@ -35,22 +35,22 @@ fm_status fmi_virtual_take(fmi_net *net, const fm_model *model)
     fm_free(host);
     net->virt_rows = net->virt_own;
     net->virt = model->virtual_len;
-    net->virt_kind = model->virtual_is_kv ? FMI_VIRTUAL_KV : FMI_VIRTUAL_ROWS;
+    net->virt_kind = model->virtual_is_kv ? FMT_VIRTUAL_KV : FMT_VIRTUAL_ROWS;
     return rc;
 }
 
-void fmi_virtual_how(const fmi_net *net, fmi_batch_how *how)
+void fmt_virtual_how(const fmt_net *net, fmt_batch_how *how)
 {
     how->vocab = net->arch.vocab;
-    how->virt = net->virt_kind == FMI_VIRTUAL_ROWS ? net->virt : 0;
-    how->offset = net->virt_kind == FMI_VIRTUAL_KV ? net->virt : 0;
+    how->virt = net->virt_kind == FMT_VIRTUAL_ROWS ? net->virt : 0;
+    how->offset = net->virt_kind == FMT_VIRTUAL_KV ? net->virt : 0;
 }
 
-fm_status fmi_virtual_declare(fmi_net *net, fmi_params *ps, fmi_virtual kind, uint32_t tokens)
+fm_status fmt_virtual_declare(fmt_net *net, fmt_params *ps, fmt_virtual kind, uint32_t tokens)
 {
     const fm_arch *a = &net->arch;
     uint64_t kv = (uint64_t)a->kv_heads * a->head_dim;
-    uint64_t width = kind == FMI_VIRTUAL_KV ? 2 * kv * a->layers : a->hidden;
+    uint64_t width = kind == FMT_VIRTUAL_KV ? 2 * kv * a->layers : a->hidden;
     fm_shape shape = {.rank = 2, .dim = {tokens, width}};
 
     if (net->virt > 0)
@@ -64,9 +64,9 @@ fm_status fmi_virtual_declare(fmi_net *net, fmi_params *ps, fmi_virtual kind, ui
     if (tokens < 1 || tokens >= a->max_positions)
         return fm_fail(FM_EINVAL, "virtual_tokens: %u leave no room in the model's %u positions",
                        tokens, a->max_positions);
-    fm_status rc = fmi_params_add(ps, &net->virt_param, "prompt_embeddings", &shape);
+    fm_status rc = fmt_params_add(ps, &net->virt_param, "prompt_embeddings", &shape);
     if (rc == FM_OK) {
-        ps->item[net->virt_param].turned = kind == FMI_VIRTUAL_KV ? (uint32_t)kv : 0;
+        ps->item[net->virt_param].turned = kind == FMT_VIRTUAL_KV ? (uint32_t)kv : 0;
         net->virt_kind = kind;
         net->virt = tokens;
     }

@@ -17,50 +17,50 @@ typedef enum part_kind { PART_WEIGHT, PART_BIAS, PART_GAIN, PART_NORM_BIAS } par
 typedef struct part {
     fm_place place;
     part_kind kind;
-    uint32_t which; /* FMI_Q.., FMI_ATTN_NORM.., FMI_EMBED.., FMI_EMBED_NORM.. */
+    uint32_t which; /* FMT_Q.., FMT_ATTN_NORM.., FMT_EMBED.., FMT_EMBED_NORM.. */
 } part;
 
 static const part parts[] = {
-    {FM_P_EMBED, PART_WEIGHT, FMI_EMBED},
-    {FM_P_POSITIONS, PART_WEIGHT, FMI_POSITIONS},
-    {FM_P_TYPES, PART_WEIGHT, FMI_TYPES},
-    {FM_P_EMBED_NORM, PART_GAIN, FMI_EMBED_NORM},
-    {FM_P_EMBED_NORM_B, PART_NORM_BIAS, FMI_EMBED_NORM},
-    {FM_P_NORM, PART_GAIN, FMI_NORM},
-    {FM_P_NORM_B, PART_NORM_BIAS, FMI_NORM},
-    {FM_P_HEAD, PART_WEIGHT, FMI_HEAD},
-    {FM_P_ATTN_NORM, PART_GAIN, FMI_ATTN_NORM},
-    {FM_P_ATTN_NORM_B, PART_NORM_BIAS, FMI_ATTN_NORM},
-    {FM_P_ATTN_POST, PART_GAIN, FMI_ATTN_POST},
-    {FM_P_ATTN_POST_B, PART_NORM_BIAS, FMI_ATTN_POST},
-    {FM_P_MLP_NORM, PART_GAIN, FMI_MLP_NORM},
-    {FM_P_MLP_NORM_B, PART_NORM_BIAS, FMI_MLP_NORM},
-    {FM_P_MLP_POST, PART_GAIN, FMI_MLP_POST},
-    {FM_P_MLP_POST_B, PART_NORM_BIAS, FMI_MLP_POST},
-    {FM_P_Q_NORM, PART_GAIN, FMI_Q_NORM},
-    {FM_P_K_NORM, PART_GAIN, FMI_K_NORM},
-    {FM_P_Q, PART_WEIGHT, FMI_Q},
-    {FM_P_Q_B, PART_BIAS, FMI_Q},
-    {FM_P_K, PART_WEIGHT, FMI_K},
-    {FM_P_K_B, PART_BIAS, FMI_K},
-    {FM_P_V, PART_WEIGHT, FMI_V},
-    {FM_P_V_B, PART_BIAS, FMI_V},
-    {FM_P_O, PART_WEIGHT, FMI_O},
-    {FM_P_O_B, PART_BIAS, FMI_O},
-    {FM_P_GATE, PART_WEIGHT, FMI_GATE},
-    {FM_P_GATE_B, PART_BIAS, FMI_GATE},
-    {FM_P_UP, PART_WEIGHT, FMI_UP},
-    {FM_P_UP_B, PART_BIAS, FMI_UP},
-    {FM_P_DOWN, PART_WEIGHT, FMI_DOWN},
-    {FM_P_DOWN_B, PART_BIAS, FMI_DOWN},
-    {FM_P_ROUTER, PART_WEIGHT, FMI_ROUTER},
-    {FM_P_X_GATE, PART_WEIGHT, FMI_EXPERTS},
-    {FM_P_X_UP, PART_WEIGHT, FMI_EXPERTS + 1},
-    {FM_P_X_DOWN, PART_WEIGHT, FMI_EXPERTS + 2},
-    {FM_P_S_GATE, PART_WEIGHT, FMI_S_GATE},
-    {FM_P_S_UP, PART_WEIGHT, FMI_S_UP},
-    {FM_P_S_DOWN, PART_WEIGHT, FMI_S_DOWN},
-    {FM_P_S_SWITCH, PART_WEIGHT, FMI_S_SWITCH},
+    {FM_P_EMBED, PART_WEIGHT, FMT_EMBED},
+    {FM_P_POSITIONS, PART_WEIGHT, FMT_POSITIONS},
+    {FM_P_TYPES, PART_WEIGHT, FMT_TYPES},
+    {FM_P_EMBED_NORM, PART_GAIN, FMT_EMBED_NORM},
+    {FM_P_EMBED_NORM_B, PART_NORM_BIAS, FMT_EMBED_NORM},
+    {FM_P_NORM, PART_GAIN, FMT_NORM},
+    {FM_P_NORM_B, PART_NORM_BIAS, FMT_NORM},
+    {FM_P_HEAD, PART_WEIGHT, FMT_HEAD},
+    {FM_P_ATTN_NORM, PART_GAIN, FMT_ATTN_NORM},
+    {FM_P_ATTN_NORM_B, PART_NORM_BIAS, FMT_ATTN_NORM},
+    {FM_P_ATTN_POST, PART_GAIN, FMT_ATTN_POST},
+    {FM_P_ATTN_POST_B, PART_NORM_BIAS, FMT_ATTN_POST},
+    {FM_P_MLP_NORM, PART_GAIN, FMT_MLP_NORM},
+    {FM_P_MLP_NORM_B, PART_NORM_BIAS, FMT_MLP_NORM},
+    {FM_P_MLP_POST, PART_GAIN, FMT_MLP_POST},
+    {FM_P_MLP_POST_B, PART_NORM_BIAS, FMT_MLP_POST},
+    {FM_P_Q_NORM, PART_GAIN, FMT_Q_NORM},
+    {FM_P_K_NORM, PART_GAIN, FMT_K_NORM},
+    {FM_P_Q, PART_WEIGHT, FMT_Q},
+    {FM_P_Q_B, PART_BIAS, FMT_Q},
+    {FM_P_K, PART_WEIGHT, FMT_K},
+    {FM_P_K_B, PART_BIAS, FMT_K},
+    {FM_P_V, PART_WEIGHT, FMT_V},
+    {FM_P_V_B, PART_BIAS, FMT_V},
+    {FM_P_O, PART_WEIGHT, FMT_O},
+    {FM_P_O_B, PART_BIAS, FMT_O},
+    {FM_P_GATE, PART_WEIGHT, FMT_GATE},
+    {FM_P_GATE_B, PART_BIAS, FMT_GATE},
+    {FM_P_UP, PART_WEIGHT, FMT_UP},
+    {FM_P_UP_B, PART_BIAS, FMT_UP},
+    {FM_P_DOWN, PART_WEIGHT, FMT_DOWN},
+    {FM_P_DOWN_B, PART_BIAS, FMT_DOWN},
+    {FM_P_ROUTER, PART_WEIGHT, FMT_ROUTER},
+    {FM_P_X_GATE, PART_WEIGHT, FMT_EXPERTS},
+    {FM_P_X_UP, PART_WEIGHT, FMT_EXPERTS + 1},
+    {FM_P_X_DOWN, PART_WEIGHT, FMT_EXPERTS + 2},
+    {FM_P_S_GATE, PART_WEIGHT, FMT_S_GATE},
+    {FM_P_S_UP, PART_WEIGHT, FMT_S_UP},
+    {FM_P_S_DOWN, PART_WEIGHT, FMT_S_DOWN},
+    {FM_P_S_SWITCH, PART_WEIGHT, FMT_S_SWITCH},
 };
 
 static const part *part_of(fm_place place)
@@ -72,24 +72,24 @@ static const part *part_of(fm_place place)
     return NULL;
 }
 
-fmi_linear *fmi_net_at(const fmi_net *net, int32_t layer, uint32_t which)
+fmt_linear *fmt_net_at(const fmt_net *net, int32_t layer, uint32_t which)
 {
-    if (layer == FMI_OUTSIDE)
-        return (fmi_linear *)(uintptr_t)&net->outer[which];
+    if (layer == FMT_OUTSIDE)
+        return (fmt_linear *)(uintptr_t)&net->outer[which];
     fm_assert(which < net->lins);
     return &net->block[layer].lin[which];
 }
 
-fmi_norm *fmi_net_norm_at(const fmi_net *net, int32_t layer, uint32_t which)
+fmt_norm *fmt_net_norm_at(const fmt_net *net, int32_t layer, uint32_t which)
 {
-    if (layer == FMI_OUTSIDE)
-        return (fmi_norm *)(uintptr_t)&net->outer_norm[which];
+    if (layer == FMT_OUTSIDE)
+        return (fmt_norm *)(uintptr_t)&net->outer_norm[which];
     return &net->block[layer].norm[which];
 }
 
 static uint32_t which_linear(const part *at, const fm_param *p)
 {
-    return at->which >= FMI_EXPERTS && p->layer >= 0 ? at->which + 3 * p->expert : at->which;
+    return at->which >= FMT_EXPERTS && p->layer >= 0 ? at->which + 3 * p->expert : at->which;
 }
 
 /* ---- modules ---- */
@@ -98,15 +98,15 @@ static void module_name(char *out, const char *param)
 {
     const char *dot = strrchr(param, '.');
     size_t n = dot ? (size_t)(dot - param) : strlen(param);
-    (void)snprintf(out, FMI_MODULE_BYTES, "%.*s", (int)n, param);
+    (void)snprintf(out, FMT_MODULE_BYTES, "%.*s", (int)n, param);
 }
 
-static void declare_part(fmi_net *net, const fm_param *p)
+static void declare_part(fmt_net *net, const fm_param *p)
 {
     const part *at = part_of(p->place);
 
     if (at->kind == PART_WEIGHT || at->kind == PART_BIAS) {
-        fmi_linear *l = fmi_net_at(net, p->layer, which_linear(at, p));
+        fmt_linear *l = fmt_net_at(net, p->layer, which_linear(at, p));
         module_name(l->module, p->name);
         l->has_bias = l->has_bias || at->kind == PART_BIAS;
         if (at->kind == PART_BIAS)
@@ -116,13 +116,13 @@ static void declare_part(fmi_net *net, const fm_param *p)
         l->in = (uint32_t)p->shape.dim[p->transposed ? 0 : 1];
         return;
     }
-    fmi_norm *n = fmi_net_norm_at(net, p->layer, at->which);
+    fmt_norm *n = fmt_net_norm_at(net, p->layer, at->which);
     module_name(n->module, p->name);
     n->n = (uint32_t)p->shape.dim[0];
     n->has_bias = n->has_bias || at->kind == PART_NORM_BIAS;
 }
 
-static void no_params(fmi_linear *l, size_t n)
+static void no_params(fmt_linear *l, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         l[i].w_param = -1;
@@ -132,7 +132,7 @@ static void no_params(fmi_linear *l, size_t n)
     }
 }
 
-static void no_norm_params(fmi_norm *n, size_t count)
+static void no_norm_params(fmt_norm *n, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         n[i].param = -1;
@@ -140,31 +140,31 @@ static void no_norm_params(fmi_norm *n, size_t count)
     }
 }
 
-static fm_status declare_all(fmi_net *net)
+static fm_status declare_all(fmt_net *net)
 {
     const fm_arch *a = &net->arch;
     fm_param p;
 
-    net->lins = FMI_EXPERTS + 3 * a->sw.experts;
+    net->lins = FMT_EXPERTS + 3 * a->sw.experts;
     net->virt_param = -1;
     net->block = fm_calloc(a->layers, sizeof(*net->block));
     if (!net->block)
         return FM_ENOMEM;
-    no_params(net->outer, FMI_OUTER);
-    no_norm_params(net->outer_norm, FMI_OUTER_NORMS);
+    no_params(net->outer, FMT_OUTER);
+    no_norm_params(net->outer_norm, FMT_OUTER_NORMS);
     for (uint32_t l = 0; l < a->layers; l++) {
-        net->block[l].lin = fm_calloc(net->lins, sizeof(fmi_linear));
+        net->block[l].lin = fm_calloc(net->lins, sizeof(fmt_linear));
         if (!net->block[l].lin)
             return FM_ENOMEM;
         no_params(net->block[l].lin, net->lins);
-        no_norm_params(net->block[l].norm, FMI_NORMS);
+        no_norm_params(net->block[l].norm, FMT_NORMS);
     }
     for (uint32_t i = 0; fm_arch_param(a, i, &p); i++)
         declare_part(net, &p);
     for (uint32_t l = 0; l < a->layers; l++)
         for (uint32_t k = 0; k < net->lins; k++)
             net->block[l].present += net->block[l].lin[k].module[0] != '\0';
-    fmi_linear *head = &net->outer[FMI_HEAD];
+    fmt_linear *head = &net->outer[FMT_HEAD];
     if (!head->module[0] && !a->sw.encoder) { /* tied: a module without a parameter of its own */
         (void)snprintf(head->module, sizeof(head->module), "%s", a->head_name);
         head->in = a->hidden;
@@ -174,7 +174,7 @@ static fm_status declare_all(fmi_net *net)
 }
 
 /* ---- the parent's weights ---- */
-static fm_status add_term(fmi_linear *l, const fmi_term *t)
+static fm_status add_term(fmt_linear *l, const fmt_term *t)
 {
     fm_status rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
 
@@ -183,7 +183,7 @@ static fm_status add_term(fmi_linear *l, const fmi_term *t)
     return rc;
 }
 
-static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linear *from)
+static fm_status take_linear(const fm_backend *be, fmt_linear *l, const fm_linear *from)
 {
     fm_status rc = FM_OK;
 
@@ -196,7 +196,7 @@ static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linea
     l->bias_after = from->bias_after;
     for (uint32_t i = 0; i < from->lora_count && rc == FM_OK; i++) {
         const fm_lora_term *t = &from->lora[i];
-        rc = add_term(l, &(fmi_term){.a = be->weight_floats(t->a),
+        rc = add_term(l, &(fmt_term){.a = be->weight_floats(t->a),
                                      .b = be->weight_floats(t->b),
                                      .r = t->r,
                                      .scale = t->scale,
@@ -206,15 +206,15 @@ static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linea
     return rc;
 }
 
-static fm_status take_experts(const fmi_net *net, fmi_block *b, const fm_experts *x)
+static fm_status take_experts(const fmt_net *net, fmt_block *b, const fm_experts *x)
 {
-    fm_status rc = take_linear(net->be, &b->lin[FMI_ROUTER], &x->router);
+    fm_status rc = take_linear(net->be, &b->lin[FMT_ROUTER], &x->router);
     const fm_linear *const shared[] = {&x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
 
     for (uint32_t i = 0; i < FM_ARRAY_LEN(shared) && rc == FM_OK; i++)
-        rc = take_linear(net->be, &b->lin[FMI_S_GATE + i], shared[i]);
+        rc = take_linear(net->be, &b->lin[FMT_S_GATE + i], shared[i]);
     for (uint32_t e = 0; e < net->arch.sw.experts && rc == FM_OK; e++) {
-        fmi_linear *l = &b->lin[FMI_EXPERTS + 3 * e];
+        fmt_linear *l = &b->lin[FMT_EXPERTS + 3 * e];
         rc = take_linear(net->be, &l[0], &x->gate[e]);
         if (rc == FM_OK)
             rc = take_linear(net->be, &l[1], &x->up[e]);
@@ -224,7 +224,7 @@ static fm_status take_experts(const fmi_net *net, fmi_block *b, const fm_experts
     return rc;
 }
 
-static fm_status take_block(const fmi_net *net, fmi_block *b, const fm_layer *from)
+static fm_status take_block(const fmt_net *net, fmt_block *b, const fm_layer *from)
 {
     const fm_linear *const lin[] = {&from->q,    &from->k,  &from->v,   &from->o,
                                     &from->gate, &from->up, &from->down};
@@ -234,50 +234,50 @@ static fm_status take_block(const fmi_net *net, fmi_block *b, const fm_layer *fr
         rc = take_linear(net->be, &b->lin[i], lin[i]);
     if (rc == FM_OK && from->experts)
         rc = take_experts(net, b, from->experts);
-    b->norm[FMI_ATTN_NORM].gain = from->attn_norm;
-    b->norm[FMI_ATTN_NORM].bias = from->attn_norm_b;
-    b->norm[FMI_ATTN_POST].gain = from->attn_post;
-    b->norm[FMI_ATTN_POST].bias = from->attn_post_b;
-    b->norm[FMI_MLP_NORM].gain = from->mlp_norm;
-    b->norm[FMI_MLP_NORM].bias = from->mlp_norm_b;
-    b->norm[FMI_MLP_POST].gain = from->mlp_post;
-    b->norm[FMI_MLP_POST].bias = from->mlp_post_b;
-    b->norm[FMI_Q_NORM].gain = from->q_norm;
-    b->norm[FMI_K_NORM].gain = from->k_norm;
+    b->norm[FMT_ATTN_NORM].gain = from->attn_norm;
+    b->norm[FMT_ATTN_NORM].bias = from->attn_norm_b;
+    b->norm[FMT_ATTN_POST].gain = from->attn_post;
+    b->norm[FMT_ATTN_POST].bias = from->attn_post_b;
+    b->norm[FMT_MLP_NORM].gain = from->mlp_norm;
+    b->norm[FMT_MLP_NORM].bias = from->mlp_norm_b;
+    b->norm[FMT_MLP_POST].gain = from->mlp_post;
+    b->norm[FMT_MLP_POST].bias = from->mlp_post_b;
+    b->norm[FMT_Q_NORM].gain = from->q_norm;
+    b->norm[FMT_K_NORM].gain = from->k_norm;
     return rc;
 }
 
-static fm_status take_before(fmi_net *net, const fm_model *model)
+static fm_status take_before(fmt_net *net, const fm_model *model)
 {
     fm_linear embed = model->embed; /* its terms lie otherwise */
 
-    net->outer_norm[FMI_EMBED_NORM].gain = model->embed_norm;
-    net->outer_norm[FMI_EMBED_NORM].bias = model->embed_norm_b;
+    net->outer_norm[FMT_EMBED_NORM].gain = model->embed_norm;
+    net->outer_norm[FMT_EMBED_NORM].bias = model->embed_norm_b;
     embed.lora_count = 0;
-    fm_status rc = take_linear(net->be, &net->outer[FMI_EMBED], &embed);
+    fm_status rc = take_linear(net->be, &net->outer[FMT_EMBED], &embed);
     if (rc == FM_OK)
-        rc = fmi_embed_terms_take(net, model);
+        rc = fmt_embed_terms_take(net, model);
     if (rc == FM_OK)
-        rc = take_linear(net->be, &net->outer[FMI_POSITIONS], &model->positions);
-    net->outer[FMI_TYPES].bias = model->types; /* row 0, added to every row */
+        rc = take_linear(net->be, &net->outer[FMT_POSITIONS], &model->positions);
+    net->outer[FMT_TYPES].bias = model->types; /* row 0, added to every row */
     return rc;
 }
 
-static fm_status take_model(fmi_net *net, const fm_model *model)
+static fm_status take_model(fmt_net *net, const fm_model *model)
 {
     fm_status rc = net->begin == 0 ? take_before(net, model) : FM_OK;
 
     if (rc == FM_OK && net->end == net->arch.layers) {
-        net->outer_norm[FMI_NORM].gain = model->norm;
-        net->outer_norm[FMI_NORM].bias = model->norm_b;
-        rc = take_linear(net->be, &net->outer[FMI_HEAD], &model->head);
+        net->outer_norm[FMT_NORM].gain = model->norm;
+        net->outer_norm[FMT_NORM].bias = model->norm_b;
+        rc = take_linear(net->be, &net->outer[FMT_HEAD], &model->head);
     }
     for (uint32_t l = net->begin; l < net->end && rc == FM_OK; l++)
         rc = take_block(net, &net->block[l], &model->layers[l]);
-    return rc == FM_OK ? fmi_virtual_take(net, model) : rc;
+    return rc == FM_OK ? fmt_virtual_take(net, model) : rc;
 }
 
-fm_status fmi_net_init_layers(fmi_net *net, fm_backend *be, const fm_arch *arch,
+fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                               const fm_model *model, uint32_t begin, uint32_t end)
 {
     memset(net, 0, sizeof(*net));
@@ -290,23 +290,23 @@ fm_status fmi_net_init_layers(fmi_net *net, fm_backend *be, const fm_arch *arch,
     return rc == FM_OK && model ? take_model(net, model) : rc;
 }
 
-fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const fm_model *model)
+fm_status fmt_net_init(fmt_net *net, fm_backend *be, const fm_arch *arch, const fm_model *model)
 {
     if (model && fm_engine_batch_stages(model->engine) > 1) {
         memset(net, 0, sizeof(*net));
         return fm_fail(FM_EUNSUPPORTED, "this needs whole models, and the engine has the layers of "
                                         "a stage alone");
     }
-    return fmi_net_init_layers(net, be, arch, model, 0, arch->layers);
+    return fmt_net_init_layers(net, be, arch, model, 0, arch->layers);
 }
 
 /* ---- matrices stored [in, out] ---- */
-typedef struct fmi_turn { /* of one shape: float i of the turned matrix is float index[i] */
+typedef struct fmt_turn { /* of one shape: float i of the turned matrix is float index[i] */
     uint32_t in, out;
     int32_t *index; /* device */
-} fmi_turn;
+} fmt_turn;
 
-static fmi_turn *turn_of(const fmi_net *net, const fmi_linear *l)
+static fmt_turn *turn_of(const fmt_net *net, const fmt_linear *l)
 {
     for (size_t i = 0; i < net->turn_count; i++)
         if (net->turns[i].in == l->in && net->turns[i].out == l->out)
@@ -315,7 +315,7 @@ static fmi_turn *turn_of(const fmi_net *net, const fmi_linear *l)
 }
 
 /* A host that does not see the device's memory must not carry every matrix to and fro. */
-static fm_status put_turn(fmi_net *net, const fmi_linear *l)
+static fm_status put_turn(fmt_net *net, const fmt_linear *l)
 {
     size_t n = (size_t)l->in * l->out;
     void *mem = NULL;
@@ -329,7 +329,7 @@ static fm_status put_turn(fmi_net *net, const fmi_linear *l)
     if (rc == FM_OK)
         rc = host ? net->be->alloc(net->be, &mem, n * sizeof(*host)) : FM_ENOMEM;
     if (rc == FM_OK)
-        net->turns[net->turn_count++] = (fmi_turn){.in = l->in, .out = l->out, .index = mem};
+        net->turns[net->turn_count++] = (fmt_turn){.in = l->in, .out = l->out, .index = mem};
     for (size_t o = 0; rc == FM_OK && o < l->out; o++)
         for (size_t i = 0; i < l->in; i++)
             host[o * l->in + i] = (int32_t)(i * l->out + o);
@@ -339,22 +339,22 @@ static fm_status put_turn(fmi_net *net, const fmi_linear *l)
     return rc;
 }
 
-static void free_turns(fmi_net *net)
+static void free_turns(fmt_net *net)
 {
     for (size_t i = 0; i < net->turn_count; i++)
         net->be->free(net->be, net->turns[i].index);
     fm_free(net->turns);
 }
 
-void fmi_net_release(fmi_net *net)
+void fmt_net_release(fmt_net *net)
 {
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; net->block && (l = fmi_net_linear(net, i)); i++) {
+    for (size_t i = 0; net->block && (l = fmt_net_linear(net, i)); i++) {
         fm_free(l->term);
-        fmi_dora_free(l->dora);
+        fmt_dora_free(l->dora);
     }
-    fmi_dora_release(net);
+    fmt_dora_release(net);
     for (uint32_t k = 0; net->block && k < net->arch.layers; k++)
         fm_free(net->block[k].lin);
     fm_free(net->block);
@@ -370,7 +370,7 @@ void fmi_net_release(fmi_net *net)
 }
 
 /* ---- classes ---- */
-static void class_module(fmi_linear *l, const char *name, uint32_t out, uint32_t in, bool bias)
+static void class_module(fmt_linear *l, const char *name, uint32_t out, uint32_t in, bool bias)
 {
     if (!name[0])
         return;
@@ -380,7 +380,7 @@ static void class_module(fmi_linear *l, const char *name, uint32_t out, uint32_t
     l->has_bias = bias;
 }
 
-fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *model)
+fm_status fmt_net_add_classes(fmt_net *net, uint32_t classes, const fm_model *model)
 {
     fmi_class_names names;
     const fmi_class_head *head = model ? fmi_model_class_head(model) : NULL;
@@ -388,21 +388,21 @@ fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *mo
     fm_status rc = FM_OK;
 
     fmi_class_names_of(&names, &net->arch);
-    class_module(&net->outer[FMI_DENSE], names.dense, h, h, names.bias);
-    class_module(&net->outer[FMI_SCORE], names.out, classes, h, names.bias);
+    class_module(&net->outer[FMT_DENSE], names.dense, h, h, names.bias);
+    class_module(&net->outer[FMT_SCORE], names.out, classes, h, names.bias);
     if (head && head->classes != classes)
         return fm_fail(FM_EBASE, "the parent's classification head has %u classes, not %u",
                        head->classes, classes);
     if (head)
-        rc = take_linear(net->be, &net->outer[FMI_DENSE], &head->dense);
-    return rc == FM_OK && head ? take_linear(net->be, &net->outer[FMI_SCORE], &head->out) : rc;
+        rc = take_linear(net->be, &net->outer[FMT_DENSE], &head->dense);
+    return rc == FM_OK && head ? take_linear(net->be, &net->outer[FMT_SCORE], &head->out) : rc;
 }
 
 /* ---- walking ---- */
-fmi_linear *fmi_net_linear(fmi_net *net, size_t i)
+fmt_linear *fmt_net_linear(fmt_net *net, size_t i)
 {
     for (uint32_t l = 0; l < net->arch.layers; l++) {
-        const fmi_block *b = &net->block[l];
+        const fmt_block *b = &net->block[l];
         if (i >= b->present) {
             i -= b->present;
             continue;
@@ -411,33 +411,33 @@ fmi_linear *fmi_net_linear(fmi_net *net, size_t i)
             if (b->lin[k].module[0] && i-- == 0)
                 return &b->lin[k];
     }
-    for (uint32_t k = 0; k < FMI_OUTER; k++)
+    for (uint32_t k = 0; k < FMT_OUTER; k++)
         if (net->outer[k].module[0] && i-- == 0)
             return &net->outer[k];
     return NULL;
 }
 
-fmi_norm *fmi_net_norm(fmi_net *net, size_t i)
+fmt_norm *fmt_net_norm(fmt_net *net, size_t i)
 {
     for (uint32_t l = 0; l < net->arch.layers; l++)
-        for (uint32_t k = 0; k < FMI_NORMS; k++)
+        for (uint32_t k = 0; k < FMT_NORMS; k++)
             if (net->block[l].norm[k].n > 0 && i-- == 0)
                 return &net->block[l].norm[k];
-    for (uint32_t k = 0; k < FMI_OUTER_NORMS; k++)
+    for (uint32_t k = 0; k < FMT_OUTER_NORMS; k++)
         if (net->outer_norm[k].n > 0 && i-- == 0)
             return &net->outer_norm[k];
     return NULL;
 }
 
-int32_t fmi_net_layer_of(const fmi_net *net, const fmi_linear *l)
+int32_t fmt_net_layer_of(const fmt_net *net, const fmt_linear *l)
 {
     for (uint32_t i = 0; i < net->arch.layers; i++)
         if (l >= net->block[i].lin && l < net->block[i].lin + net->lins)
             return (int32_t)i;
-    return FMI_OUTSIDE;
+    return FMT_OUTSIDE;
 }
 
-bool fmi_linear_trains(const fmi_linear *l)
+bool fmt_linear_trains(const fmt_linear *l)
 {
     bool any =
         l->w_param >= 0 || l->bias_param >= 0 || l->in_scale.param >= 0 || l->out_scale.param >= 0;
@@ -447,58 +447,58 @@ bool fmi_linear_trains(const fmi_linear *l)
     return any;
 }
 
-bool fmi_net_layer_trains(const fmi_net *net, uint32_t layer)
+bool fmt_net_layer_trains(const fmt_net *net, uint32_t layer)
 {
-    const fmi_block *b = &net->block[layer];
-    bool any = net->virt_kind == FMI_VIRTUAL_KV && net->virt_param >= 0;
+    const fmt_block *b = &net->block[layer];
+    bool any = net->virt_kind == FMT_VIRTUAL_KV && net->virt_param >= 0;
 
     for (uint32_t i = 0; i < net->lins; i++)
-        any = any || fmi_linear_trains(&b->lin[i]);
-    for (uint32_t i = 0; i < FMI_NORMS; i++)
+        any = any || fmt_linear_trains(&b->lin[i]);
+    for (uint32_t i = 0; i < FMT_NORMS; i++)
         any = any || b->norm[i].param >= 0 || b->norm[i].bias_param >= 0;
     return any;
 }
 
-fmi_depth fmi_net_depth(const fmi_net *net)
+fmt_depth fmt_net_depth(const fmt_net *net)
 {
-    const fmi_norm *norm = &net->outer_norm[FMI_NORM];
-    const fmi_norm *embed_norm = &net->outer_norm[FMI_EMBED_NORM];
-    fmi_depth d = {.norm = norm->param >= 0 || norm->bias_param >= 0};
+    const fmt_norm *norm = &net->outer_norm[FMT_NORM];
+    const fmt_norm *embed_norm = &net->outer_norm[FMT_EMBED_NORM];
+    fmt_depth d = {.norm = norm->param >= 0 || norm->bias_param >= 0};
 
     if (net->staged)
         return net->depth;
-    d.embed = fmi_linear_trains(&net->outer[FMI_EMBED]) ||
-              fmi_linear_trains(&net->outer[FMI_POSITIONS]) ||
-              fmi_linear_trains(&net->outer[FMI_TYPES]) || embed_norm->param >= 0 ||
+    d.embed = fmt_linear_trains(&net->outer[FMT_EMBED]) ||
+              fmt_linear_trains(&net->outer[FMT_POSITIONS]) ||
+              fmt_linear_trains(&net->outer[FMT_TYPES]) || embed_norm->param >= 0 ||
               embed_norm->bias_param >= 0 ||
-              (net->virt_kind == FMI_VIRTUAL_ROWS && net->virt_param >= 0);
-    while (!d.embed && d.first < net->arch.layers && !fmi_net_layer_trains(net, d.first))
+              (net->virt_kind == FMT_VIRTUAL_ROWS && net->virt_param >= 0);
+    while (!d.embed && d.first < net->arch.layers && !fmt_net_layer_trains(net, d.first))
         d.first++;
     return d;
 }
 
 /* ---- what trains ---- */
-static int32_t *place_of(fmi_net *net, const fm_param *p)
+static int32_t *place_of(fmt_net *net, const fm_param *p)
 {
     const part *at = part_of(p->place);
 
     switch (at->kind) {
     case PART_WEIGHT:
-        return &fmi_net_at(net, p->layer, which_linear(at, p))->w_param;
+        return &fmt_net_at(net, p->layer, which_linear(at, p))->w_param;
     case PART_BIAS:
-        return &fmi_net_at(net, p->layer, which_linear(at, p))->bias_param;
+        return &fmt_net_at(net, p->layer, which_linear(at, p))->bias_param;
     case PART_GAIN:
-        return &fmi_net_norm_at(net, p->layer, at->which)->param;
+        return &fmt_net_norm_at(net, p->layer, at->which)->param;
     case PART_NORM_BIAS:
-        return &fmi_net_norm_at(net, p->layer, at->which)->bias_param;
+        return &fmt_net_norm_at(net, p->layer, at->which)->bias_param;
     }
     return NULL;
 }
 
 /* A tied head has no parameter of its own, but may train beside a frozen embedding. */
-static int32_t *tied_head(fmi_net *net, const char *name, fm_shape *want)
+static int32_t *tied_head(fmt_net *net, const char *name, fm_shape *want)
 {
-    fmi_linear *head = &net->outer[FMI_HEAD];
+    fmt_linear *head = &net->outer[FMT_HEAD];
     size_t n = strlen(head->module);
 
     if (n == 0 || strncmp(name, head->module, n) != 0 || strcmp(name + n, ".weight") != 0)
@@ -508,10 +508,10 @@ static int32_t *tied_head(fmi_net *net, const char *name, fm_shape *want)
 }
 
 /* "<module>.weight" or ".bias" of the classification head. */
-static int32_t *class_head(fmi_net *net, const char *name, fm_shape *want)
+static int32_t *class_head(fmt_net *net, const char *name, fm_shape *want)
 {
-    for (uint32_t k = FMI_DENSE; k <= FMI_SCORE; k++) {
-        fmi_linear *l = &net->outer[k];
+    for (uint32_t k = FMT_DENSE; k <= FMT_SCORE; k++) {
+        fmt_linear *l = &net->outer[k];
         size_t n = strlen(l->module);
         if (n == 0 || strncmp(name, l->module, n) != 0)
             continue;
@@ -525,7 +525,7 @@ static int32_t *class_head(fmi_net *net, const char *name, fm_shape *want)
     return NULL;
 }
 
-fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name, const fm_shape *shape,
+fm_status fmt_net_train(fmt_net *net, fmt_params *ps, const char *name, const fm_shape *shape,
                         const char *as)
 {
     fm_shape want = {0};
@@ -549,12 +549,12 @@ fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name, const fm
         fm_shape_text(&want, want_text, sizeof(want_text));
         return fm_fail(FM_EBASE, "%s: shape %s, the parent needs %s", name, have_text, want_text);
     }
-    return fmi_params_add(ps, place, as, shape);
+    return fmt_params_add(ps, place, as, shape);
 }
 
 /* ---- binding ---- */
-/* Weights are made from zeros here and filled by fmi_net_refresh once values are in place. */
-static fm_status own_weight(fmi_params *ps, fmi_param *p, const fmi_linear *l)
+/* Weights are made from zeros here and filled by fmt_net_refresh once values are in place. */
+static fm_status own_weight(fmt_params *ps, fmt_param *p, const fmt_linear *l)
 {
     void *zero = fm_calloc((size_t)p->n, sizeof(float));
     fm_status rc = FM_ENOMEM;
@@ -565,12 +565,12 @@ static fm_status own_weight(fmi_params *ps, fmi_param *p, const fmi_linear *l)
     return rc;
 }
 
-static fm_status bind_linear(fmi_linear *l, fmi_params *ps, bool own, bool types)
+static fm_status bind_linear(fmt_linear *l, fmt_params *ps, bool own, bool types)
 {
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < l->terms; i++) {
-        fmi_term *t = &l->term[i];
+        fmt_term *t = &l->term[i];
         if (t->a_param >= 0)
             t->a = ps->p + ps->item[t->a_param].at;
         if (t->b_param >= 0)
@@ -589,21 +589,21 @@ static fm_status bind_linear(fmi_linear *l, fmi_params *ps, bool own, bool types
 
 /* Room for what is made of parameters: gains 1 + w behind as many ones as the widest has, and a
  * matrix that is stored [in, out], turned. Gains point to theirs. */
-static fm_status make_room(fmi_net *net, const fmi_params *ps)
+static fm_status make_room(fmt_net *net, const fmt_params *ps)
 {
     bool plus1 = net->arch.sw.norm == FM_NORM_RMS_PLUS1;
     uint64_t ones = 0, gains = 0, turned = 0, at;
     void *mem = NULL;
-    fmi_linear *l;
-    fmi_norm *n;
+    fmt_linear *l;
+    fmt_norm *n;
 
-    for (size_t i = 0; plus1 && (n = fmi_net_norm(net, i)); i++)
+    for (size_t i = 0; plus1 && (n = fmt_net_norm(net, i)); i++)
         if (n->param >= 0) {
             ones = FM_MAX(ones, ((uint64_t)n->n + 15) / 16 * 16);
             gains += ((uint64_t)n->n + 15) / 16 * 16;
         }
     fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++)
         if (l->transposed && l->w_param >= 0) {
             turned = FM_MAX(turned, ps->item[l->w_param].n);
             rc = put_turn(net, l);
@@ -623,7 +623,7 @@ static fm_status make_room(fmi_net *net, const fmi_params *ps)
     if (ones > 0)
         rc = net->be->upload(net->be, net->made, net->turn, ones * sizeof(float));
     at = ones;
-    for (size_t i = 0; plus1 && (n = fmi_net_norm(net, i)); i++)
+    for (size_t i = 0; plus1 && (n = fmt_net_norm(net, i)); i++)
         if (n->param >= 0) {
             n->gain = net->made + at;
             at += ((uint64_t)n->n + 15) / 16 * 16;
@@ -633,19 +633,19 @@ static fm_status make_room(fmi_net *net, const fmi_params *ps)
     return rc;
 }
 
-fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
+fm_status fmt_net_bind(fmt_net *net, fmt_params *ps, bool own_weights)
 {
     fm_status rc = FM_OK;
-    fmi_linear *l;
-    fmi_linear *embed = &net->outer[FMI_EMBED];
-    fmi_linear *head = &net->outer[FMI_HEAD];
-    fmi_norm *n;
+    fmt_linear *l;
+    fmt_linear *embed = &net->outer[FMT_EMBED];
+    fmt_linear *head = &net->outer[FMT_HEAD];
+    fmt_norm *n;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
-        rc = bind_linear(l, ps, own_weights, l == &net->outer[FMI_TYPES]);
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++)
+        rc = bind_linear(l, ps, own_weights, l == &net->outer[FMT_TYPES]);
     if (rc == FM_OK && own_weights)
         rc = make_room(net, ps);
-    for (size_t i = 0; rc == FM_OK && own_weights && (n = fmi_net_norm(net, i)); i++) {
+    for (size_t i = 0; rc == FM_OK && own_weights && (n = fmt_net_norm(net, i)); i++) {
         if (n->param >= 0 && net->arch.sw.norm != FM_NORM_RMS_PLUS1)
             n->gain = ps->p + ps->item[n->param].at;
         if (n->bias_param >= 0)
@@ -658,18 +658,18 @@ fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
         head->w_param = embed->w_param;
     }
     if (rc == FM_OK)
-        rc = fmi_dora_room(net, ps);
+        rc = fmt_dora_room(net, ps);
     if (rc == FM_OK)
-        fmi_method_bind(net, ps);
+        fmt_method_bind(net, ps);
     return rc;
 }
 
 /* A matrix of [in, out] as the product layout wants it. */
-static fm_status refresh_turned(fmi_net *net, fmi_params *ps, const fmi_linear *l)
+static fm_status refresh_turned(fmt_net *net, fmt_params *ps, const fmt_linear *l)
 {
-    const fmi_param *p = &ps->item[l->w_param];
+    const fmt_param *p = &ps->item[l->w_param];
     fm_backend *be = ps->be;
-    const fmi_turn *turn = turn_of(net, l);
+    const fmt_turn *turn = turn_of(net, l);
     float *from = net->turn, *to = net->turn + net->turn_floats;
 
     if (turn) {
@@ -689,19 +689,19 @@ static fm_status refresh_turned(fmi_net *net, fmi_params *ps, const fmi_linear *
     return rc;
 }
 
-static float *made_gain(const fmi_net *net, const fmi_norm *n)
+static float *made_gain(const fmt_net *net, const fmt_norm *n)
 {
     return net->made + (n->gain - net->made);
 }
 
-fm_status fmi_net_refresh(fmi_net *net, fmi_params *ps)
+fm_status fmt_net_refresh(fmt_net *net, fmt_params *ps)
 {
     fm_status rc = FM_OK;
-    fmi_linear *l;
-    fmi_norm *n;
+    fmt_linear *l;
+    fmt_norm *n;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
-        bool tied = l == &net->outer[FMI_HEAD] && l->w_param == net->outer[FMI_EMBED].w_param;
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
+        bool tied = l == &net->outer[FMT_HEAD] && l->w_param == net->outer[FMT_EMBED].w_param;
         if (l->w_param < 0 || !ps->item[l->w_param].weight || tied)
             continue;
         if (l->transposed)
@@ -710,12 +710,12 @@ fm_status fmi_net_refresh(fmi_net *net, fmi_params *ps)
             ps->be->weight_update(ps->be, ps->item[l->w_param].weight,
                                   ps->p + ps->item[l->w_param].at);
     }
-    for (size_t i = 0; net->made && rc == FM_OK && (n = fmi_net_norm(net, i)); i++) {
+    for (size_t i = 0; net->made && rc == FM_OK && (n = fmt_net_norm(net, i)); i++) {
         if (n->param < 0 || net->arch.sw.norm != FM_NORM_RMS_PLUS1)
             continue;
         float *gain = made_gain(net, n);
         ps->be->copy_rows(ps->be, gain, n->n, ps->p + ps->item[n->param].at, n->n, NULL, 1, n->n);
         ps->be->add(ps->be, gain, net->made, n->n); /* the ones */
     }
-    return rc == FM_OK ? fmi_dora_refresh(net, ps) : rc;
+    return rc == FM_OK ? fmt_dora_refresh(net, ps) : rc;
 }

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-uint32_t fmi_schedule_steps(const fm_train_config *c, uint64_t examples)
+uint32_t fmt_schedule_steps(const fm_train_config *c, uint64_t examples)
 {
     uint64_t per_step = (uint64_t)c->batch * c->accumulate;
     double wanted = ceil(c->epochs * (double)examples);
@@ -18,7 +18,7 @@ uint32_t fmi_schedule_steps(const fm_train_config *c, uint64_t examples)
 
 /* Warm-up step i has (i + 1) / warmup of lr; what follows runs over the remaining steps and would
  * reach 0 just after the last one, as the schedules of the usual trainers do. */
-double fmi_schedule_lr(const fm_train_config *c, uint32_t step, uint32_t steps)
+double fmt_schedule_lr(const fm_train_config *c, uint32_t step, uint32_t steps)
 {
     const double pi = 3.14159265358979323846;
 
@@ -37,7 +37,7 @@ double fmi_schedule_lr(const fm_train_config *c, uint32_t step, uint32_t steps)
     return c->lr * 0.5 * (1.0 + cosine);
 }
 
-float fmi_clip_scale(double norm, double max_norm)
+float fmt_clip_scale(double norm, double max_norm)
 {
     if (max_norm <= 0.0)
         return 1.0f;

@@ -7,13 +7,13 @@
 #include <string.h>
 
 /* ---- which stage a parameter belongs to ---- */
-static void note(fmi_params *ps, int32_t param, uint32_t stage)
+static void note(fmt_params *ps, int32_t param, uint32_t stage)
 {
     if (param >= 0)
         ps->item[param].stage = stage;
 }
 
-static void note_linear(fmi_params *ps, const fmi_linear *l, uint32_t stage)
+static void note_linear(fmt_params *ps, const fmt_linear *l, uint32_t stage)
 {
     note(ps, l->w_param, stage);
     note(ps, l->bias_param, stage);
@@ -27,7 +27,7 @@ static void note_linear(fmi_params *ps, const fmi_linear *l, uint32_t stage)
         note(ps, l->dora->magnitude, stage);
 }
 
-static void note_norm(fmi_params *ps, const fmi_norm *n, uint32_t stage)
+static void note_norm(fmt_params *ps, const fmt_norm *n, uint32_t stage)
 {
     note(ps, n->param, stage);
     note(ps, n->bias_param, stage);
@@ -35,10 +35,10 @@ static void note_norm(fmi_params *ps, const fmi_norm *n, uint32_t stage)
 
 static bool is_behind(uint32_t which)
 {
-    return which == FMI_HEAD || which == FMI_DENSE || which == FMI_SCORE;
+    return which == FMT_HEAD || which == FMT_DENSE || which == FMT_SCORE;
 }
 
-void fmi_stage_note(const fmi_stage *s, const fmi_net *net, fmi_params *ps)
+void fmt_stage_note(const fmt_stage *s, const fmt_net *net, fmt_params *ps)
 {
     uint32_t last = s->stages - 1;
 
@@ -46,35 +46,35 @@ void fmi_stage_note(const fmi_stage *s, const fmi_net *net, fmi_params *ps)
         uint32_t stage = fmi_deal_stage(&s->deal, l);
         for (uint32_t k = 0; k < net->lins; k++)
             note_linear(ps, &net->block[l].lin[k], stage);
-        for (uint32_t k = 0; k < FMI_NORMS; k++)
+        for (uint32_t k = 0; k < FMT_NORMS; k++)
             note_norm(ps, &net->block[l].norm[k], stage);
     }
-    for (uint32_t k = 0; k < FMI_OUTER; k++)
+    for (uint32_t k = 0; k < FMT_OUTER; k++)
         note_linear(ps, &net->outer[k], is_behind(k) ? last : 0);
-    note_norm(ps, &net->outer_norm[FMI_EMBED_NORM], 0);
-    note_norm(ps, &net->outer_norm[FMI_NORM], last);
+    note_norm(ps, &net->outer_norm[FMT_EMBED_NORM], 0);
+    note_norm(ps, &net->outer_norm[FMT_NORM], last);
     note(ps, net->virt_param, 0);
-    if (net->virt_param >= 0 && net->virt_kind == FMI_VIRTUAL_KV)
+    if (net->virt_param >= 0 && net->virt_kind == FMT_VIRTUAL_KV)
         ps->item[net->virt_param].per_layer = ps->item[net->virt_param].n / net->arch.layers;
 }
 
 /* ---- modules of other stages ---- */
-static void leave_linear(fmi_net *net, fmi_linear *l)
+static void leave_linear(fmt_net *net, fmt_linear *l)
 {
     net->doras -= l->dora != NULL;
-    fmi_dora_free(l->dora);
+    fmt_dora_free(l->dora);
     fm_free(l->term);
     memset(l, 0, sizeof(*l));
     l->w_param = l->bias_param = l->in_scale.param = l->out_scale.param = -1;
 }
 
-static void leave_norm(fmi_norm *n)
+static void leave_norm(fmt_norm *n)
 {
     memset(n, 0, sizeof(*n));
     n->param = n->bias_param = -1;
 }
 
-void fmi_stage_leave(fmi_net *net)
+void fmt_stage_leave(fmt_net *net)
 {
     net->staged = true;
     for (uint32_t l = 0; l < net->arch.layers; l++) {
@@ -82,43 +82,43 @@ void fmi_stage_leave(fmi_net *net)
             continue;
         for (uint32_t k = 0; k < net->lins; k++)
             leave_linear(net, &net->block[l].lin[k]);
-        for (uint32_t k = 0; k < FMI_NORMS; k++)
+        for (uint32_t k = 0; k < FMT_NORMS; k++)
             leave_norm(&net->block[l].norm[k]);
         net->block[l].present = 0;
     }
-    for (uint32_t k = 0; k < FMI_OUTER; k++)
+    for (uint32_t k = 0; k < FMT_OUTER; k++)
         if (is_behind(k) ? net->end < net->arch.layers : net->begin > 0)
             leave_linear(net, &net->outer[k]);
     if (net->begin > 0)
-        leave_norm(&net->outer_norm[FMI_EMBED_NORM]);
+        leave_norm(&net->outer_norm[FMT_EMBED_NORM]);
     if (net->end < net->arch.layers)
-        leave_norm(&net->outer_norm[FMI_NORM]);
+        leave_norm(&net->outer_norm[FMT_NORM]);
 }
 
-bool fmi_stage_ties(const fmi_net *net)
+bool fmt_stage_ties(const fmt_net *net)
 {
-    const fmi_linear *head = &net->outer[FMI_HEAD], *embed = &net->outer[FMI_EMBED];
+    const fmt_linear *head = &net->outer[FMT_HEAD], *embed = &net->outer[FMT_EMBED];
 
     return net->arch.tied && embed->w_param >= 0 && !net->frozen &&
            (head->w_param < 0 || head->w_param == embed->w_param);
 }
 
-fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps)
+fm_status fmt_stage_keep(fmt_stage *s, fmt_net *net, fmt_params *ps)
 {
-    fmi_linear *embed = &net->outer[FMI_EMBED], *head = &net->outer[FMI_HEAD];
+    fmt_linear *embed = &net->outer[FMT_EMBED], *head = &net->outer[FMT_HEAD];
 
     ps->stage = s;
-    fmi_stage_note(s, net, ps);
-    net->depth = fmi_net_depth(net);
-    /* As fmi_net_bind ties them: where nothing is frozen the head has no weight yet. Of a frozen
+    fmt_stage_note(s, net, ps);
+    net->depth = fmt_net_depth(net);
+    /* As fmt_net_bind ties them: where nothing is frozen the head has no weight yet. Of a frozen
      * stem the last stage alone sees the head, so who trains decides, not what is bound. */
-    bool tied = fmi_stage_ties(net);
+    bool tied = fmt_stage_ties(net);
     ps->tied = tied ? embed->w_param : -1;
     if (tied)
         head->w_param = embed->w_param;
     if (net->virt_param >= 0)
-        net->virt_from = net->virt_kind == FMI_VIRTUAL_KV ? net->begin : 0;
-    fm_status rc = fmi_stage_place(ps);
-    fmi_stage_leave(net);
+        net->virt_from = net->virt_kind == FMT_VIRTUAL_KV ? net->begin : 0;
+    fm_status rc = fmt_stage_place(ps);
+    fmt_stage_leave(net);
     return rc;
 }

@@ -11,7 +11,7 @@
 
 /* ==== the loss ==== */
 
-static void count_hits(fmi_goal *g, uint32_t rows, uint32_t classes)
+static void count_hits(fmt_goal *g, uint32_t rows, uint32_t classes)
 {
     for (uint32_t i = 0; i < rows; i++) {
         const float *z = g->host + (size_t)i * classes;
@@ -23,27 +23,27 @@ static void count_hits(fmi_goal *g, uint32_t rows, uint32_t classes)
     g->tried += rows;
 }
 
-static fm_status classify_states(fmi_pass *p, fmi_lane *lane, const float *x, float *dx,
+static fm_status classify_states(fmt_pass *p, fmt_lane *lane, const float *x, float *dx,
                                  double *loss)
 {
-    fmi_goal *g = lane->objective_ctx;
+    fmt_goal *g = lane->objective_ctx;
     fm_backend *be = p->be;
-    bool dense = lane->net->outer[FMI_DENSE].module[0];
-    uint32_t n = lane->labels, classes = lane->net->outer[FMI_SCORE].out;
+    bool dense = lane->net->outer[FMT_DENSE].module[0];
+    uint32_t n = lane->labels, classes = lane->net->outer[FMT_SCORE].out;
     size_t h = lane->net->arch.hidden;
     float *y = g->room, *dy = y + n * h, *z = dy + n * h;
-    fmi_part part = {.lane = lane, .count = n, .deeper = lane->ps && (dense || lane->deep)};
-    fmi_parts ps = {&part, 1, n};
-    const fmi_out middle = {FMI_DENSE, y, h}, back = {FMI_DENSE, dy, h};
-    const fmi_out out = {FMI_SCORE, z, classes};
+    fmt_part part = {.lane = lane, .count = n, .deeper = lane->ps && (dense || lane->deep)};
+    fmt_parts ps = {&part, 1, n};
+    const fmt_out middle = {FMT_DENSE, y, h}, back = {FMT_DENSE, dy, h};
+    const fmt_out out = {FMT_SCORE, z, classes};
     fm_status rc = FM_OK;
 
     if (dense) {
-        rc = fmi_linears_forward(p, ps, FMI_OUTSIDE, x, h, &middle, 1);
+        rc = fmt_linears_forward(p, ps, FMT_OUTSIDE, x, h, &middle, 1);
         be->softcap(be, y, h, n, (uint32_t)h, 1.0f); /* tanh */
     }
     if (rc == FM_OK)
-        rc = fmi_linears_forward(p, ps, FMI_OUTSIDE, dense ? y : x, h, &out, 1);
+        rc = fmt_linears_forward(p, ps, FMT_OUTSIDE, dense ? y : x, h, &out, 1);
     if (rc == FM_OK && !lane->ps) {
         rc = be->download(be, g->host, z, (size_t)n * classes * sizeof(float));
         count_hits(g, n, classes);
@@ -52,30 +52,30 @@ static fm_status classify_states(fmi_pass *p, fmi_lane *lane, const float *x, fl
         return rc;
     be->cross_entropy(be, p->loss + lane->label0, z, classes, p->label + lane->label0, n, classes,
                       lane->dloss);
-    bool later = fmi_puts_off(p, lane);
-    rc = later ? fmi_put_off(p, lane)
+    bool later = fmt_puts_off(p, lane);
+    rc = later ? fmt_put_off(p, lane)
                : be->download(be, p->host_loss + lane->label0, p->loss + lane->label0,
                               n * sizeof(float));
     for (uint32_t i = 0; !later && i < n; i++)
         *loss += (double)p->host_loss[lane->label0 + i];
     if (rc < 0 || !lane->ps)
         return rc;
-    rc = fmi_linears_grad(p, ps, FMI_OUTSIDE, dense ? dy : dx, h, false, dense ? y : x, h, &out, 1);
+    rc = fmt_linears_grad(p, ps, FMT_OUTSIDE, dense ? dy : dx, h, false, dense ? y : x, h, &out, 1);
     if (rc == FM_OK && dense) {
         be->softcap_grad(be, dy, h, y, h, n, (uint32_t)h, 1.0f);
         part.deeper = lane->deep;
-        rc = fmi_linears_grad(p, ps, FMI_OUTSIDE, dx, h, false, x, h, &back, 1);
+        rc = fmt_linears_grad(p, ps, FMT_OUTSIDE, dx, h, false, x, h, &back, 1);
     }
     return rc;
 }
 
-const fmi_objective fmi_classify = {.name = "classify", .states = classify_states};
+const fmt_objective fmt_classify = {.name = "classify", .states = classify_states};
 
 /* ==== the parent with a head ==== */
 
 static fm_status fresh_read(void *ctx, const fm_entry *e, void *dst)
 {
-    const fmi_fresh *f = ctx;
+    const fmt_fresh *f = ctx;
 
     for (size_t i = 0; i < f->parts; i++)
         if (fm_digest_eq(&f->part[i].id, &e->id)) {
@@ -85,7 +85,7 @@ static fm_status fresh_read(void *ctx, const fm_entry *e, void *dst)
     return f->behind->read(f->behind->ctx, e, dst);
 }
 
-static fm_status put(fmi_fresh *f, const char *name, const fm_shape *shape, float *data)
+static fm_status put(fmt_fresh *f, const char *name, const fm_shape *shape, float *data)
 {
     fm_buf path;
     uint64_t n = shape->dim[0] * (shape->rank == 2 ? shape->dim[1] : 1);
@@ -106,7 +106,7 @@ static fm_status put(fmi_fresh *f, const char *name, const fm_shape *shape, floa
 }
 
 /* As transformers begins a linear layer: N(0, initializer_range), biases 0. */
-static fm_status put_linear(fmi_fresh *f, const char *module, uint32_t out, uint32_t in, bool bias,
+static fm_status put_linear(fmt_fresh *f, const char *module, uint32_t out, uint32_t in, bool bias,
                             uint64_t seed, double range)
 {
     char name[96];
@@ -117,7 +117,7 @@ static fm_status put_linear(fmi_fresh *f, const char *module, uint32_t out, uint
     if (!data)
         return FM_ENOMEM;
     (void)snprintf(name, sizeof(name), "%s.weight", module);
-    fm_status rc = fmi_stream(&stream, "init", name);
+    fm_status rc = fmt_stream(&stream, "init", name);
     for (size_t i = 0; i < (size_t)out * in; i++)
         data[i] = (float)(range * fm_rng_normal(seed, stream, i));
     if (rc < 0) {
@@ -140,13 +140,13 @@ static const fm_entry *parents(const fm_tree *tree, const char *module)
     const fm_entry *found = NULL;
 
     (void)snprintf(name, sizeof(name), "%s.weight", module);
-    (void)snprintf(saved, sizeof(saved), FMI_PEFT_PREFIX "%s", name);
+    (void)snprintf(saved, sizeof(saved), FMT_PEFT_PREFIX "%s", name);
     fm_tree_range(tree, "adapters/", &begin, &end);
     for (size_t i = begin; i < end; i++)
         if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR &&
             strcmp(fm_tree_at(tree, i)->name, saved) == 0)
             found = fm_tree_at(tree, i);
-    return found ? found : fmi_find_tensor(tree, name);
+    return found ? found : fmt_find_tensor(tree, name);
 }
 
 /* ---- settings ---- */
@@ -195,7 +195,7 @@ static fm_status class_architecture(fm_json *config)
     return fm_json_set(config, "architectures", list);
 }
 
-static fm_status settle_config(fmi_fresh *f, const fm_train_job *job, double *range)
+static fm_status settle_config(fmt_fresh *f, const fm_train_job *job, double *range)
 {
     const fm_entry *e = fm_tree_find(f->tree, "model.json");
     fm_json *v = NULL;
@@ -261,7 +261,7 @@ static fm_status classes_of(uint32_t *out, const fm_train_job *job)
 }
 
 /* ---- the whole ---- */
-fm_status fmi_fresh_head(fmi_fresh *f, fm_train_job *job, fm_provider *p, const fm_provider *behind)
+fm_status fmt_fresh_head(fmt_fresh *f, fm_train_job *job, fm_provider *p, const fm_provider *behind)
 {
     fm_arch a;
     fmi_class_names names;
@@ -293,7 +293,7 @@ fm_status fmi_fresh_head(fmi_fresh *f, fm_train_job *job, fm_provider *p, const 
     return rc;
 }
 
-void fmi_fresh_release(fmi_fresh *f)
+void fmt_fresh_release(fmt_fresh *f)
 {
     for (size_t i = 0; i < f->parts; i++)
         fm_free(f->part[i].data);
@@ -302,34 +302,34 @@ void fmi_fresh_release(fmi_fresh *f)
     memset(f, 0, sizeof(*f));
 }
 
-static fm_status declare_one(fmi_net *net, fmi_params *ps, uint32_t which, const char *as)
+static fm_status declare_one(fmt_net *net, fmt_params *ps, uint32_t which, const char *as)
 {
-    const fmi_linear *l = &net->outer[which];
+    const fmt_linear *l = &net->outer[which];
     const fm_shape w = {.rank = 2, .dim = {l->out, l->in}}, b = {.rank = 1, .dim = {l->out}};
-    char name[FMI_MODULE_BYTES + 16], called[FMI_MODULE_BYTES + 64];
+    char name[FMT_MODULE_BYTES + 16], called[FMT_MODULE_BYTES + 64];
 
     (void)snprintf(name, sizeof(name), "%s.weight", l->module);
     (void)snprintf(called, sizeof(called), "%s%s", as, name);
-    fm_status rc = fmi_net_train(net, ps, name, &w, called);
+    fm_status rc = fmt_net_train(net, ps, name, &w, called);
     if (rc < 0 || !l->has_bias)
         return rc;
     (void)snprintf(name, sizeof(name), "%s.bias", l->module);
     (void)snprintf(called, sizeof(called), "%s%s", as, name);
-    return fmi_net_train(net, ps, name, &b, called);
+    return fmt_net_train(net, ps, name, &b, called);
 }
 
-fm_status fmi_fresh_declare(fmi_fresh *f, fmi_net *net, fmi_params *ps, const fm_train_config *c,
+fm_status fmt_fresh_declare(fmt_fresh *f, fmt_net *net, fmt_params *ps, const fm_train_config *c,
                             const fm_model *stem)
 {
     bool full = c->method == FM_METHOD_FULL || c->method == FM_METHOD_PRETRAIN;
-    const char *as = full || c->method == FM_METHOD_BITFIT ? "" : FMI_PEFT_PREFIX;
-    fm_status rc = fmi_net_add_classes(net, f->classes, stem);
+    const char *as = full || c->method == FM_METHOD_BITFIT ? "" : FMT_PEFT_PREFIX;
+    fm_status rc = fmt_net_add_classes(net, f->classes, stem);
 
-    (void)snprintf(f->score, sizeof(f->score), "%s", net->outer[FMI_SCORE].module);
-    (void)snprintf(f->dense, sizeof(f->dense), "%s", net->outer[FMI_DENSE].module);
-    if (rc == FM_OK && net->outer[FMI_DENSE].module[0] && (full || f->new_dense))
-        rc = declare_one(net, ps, FMI_DENSE, as);
-    return rc == FM_OK ? declare_one(net, ps, FMI_SCORE, as) : rc;
+    (void)snprintf(f->score, sizeof(f->score), "%s", net->outer[FMT_SCORE].module);
+    (void)snprintf(f->dense, sizeof(f->dense), "%s", net->outer[FMT_DENSE].module);
+    if (rc == FM_OK && net->outer[FMT_DENSE].module[0] && (full || f->new_dense))
+        rc = declare_one(net, ps, FMT_DENSE, as);
+    return rc == FM_OK ? declare_one(net, ps, FMT_SCORE, as) : rc;
 }
 
 /* ==== the result ==== */
@@ -337,14 +337,14 @@ fm_status fmi_fresh_declare(fmi_fresh *f, fmi_net *net, fmi_params *ps, const fm
 /* PEFT names modules as the class with the head has them: inside of "bert". */
 static fm_status inside_bert(fm_train_result *out)
 {
-    size_t skip = strlen(FMI_PEFT_PREFIX);
+    size_t skip = strlen(FMT_PEFT_PREFIX);
 
     for (size_t i = 0; i < out->count; i++) {
         char *name = out->tensors[i].name;
-        if (strncmp(name, FMI_PEFT_PREFIX, skip) != 0 || strncmp(name + skip, "bert.", 5) == 0 ||
+        if (strncmp(name, FMT_PEFT_PREFIX, skip) != 0 || strncmp(name + skip, "bert.", 5) == 0 ||
             strncmp(name + skip, "classifier.", 11) == 0)
             continue;
-        char *inside = fm_asprintf(FMI_PEFT_PREFIX "bert.%s", name + skip);
+        char *inside = fm_asprintf(FMT_PEFT_PREFIX "bert.%s", name + skip);
         if (!inside)
             return FM_ENOMEM;
         fm_free(name);
@@ -353,7 +353,7 @@ static fm_status inside_bert(fm_train_result *out)
     return FM_OK;
 }
 
-static fm_status saved_modules(const fmi_fresh *f, fm_json *config)
+static fm_status saved_modules(const fmt_fresh *f, fm_json *config)
 {
     const fm_json *old = fm_json_get(config, "modules_to_save");
     fm_json *list = fm_json_new_array();
@@ -371,7 +371,7 @@ static fm_status saved_modules(const fmi_fresh *f, fm_json *config)
     return fm_json_set(config, "modules_to_save", list);
 }
 
-fm_status fmi_fresh_result(const fmi_fresh *f, const fmi_net *net, fm_train_result *out)
+fm_status fmt_fresh_result(const fmt_fresh *f, const fmt_net *net, fm_train_result *out)
 {
     fm_status rc = FM_OK;
 

@@ -12,12 +12,12 @@ typedef struct layout {
     uint32_t seen[3]; /* of each part, while walking */
 } layout;
 
-static layout layout_of(const fmi_lane *lane)
+static layout layout_of(const fmt_lane *lane)
 {
     layout l = {0};
 
     for (uint32_t k = 0; k < lane->batch.seqs; k++) {
-        const fmi_seq_of *s = &lane->of[lane->batch.which[k]];
+        const fmt_seq_of *s = &lane->of[lane->batch.which[k]];
         l.anchors += s->part == 0;
         l.negatives += s->part == 2;
     }
@@ -25,7 +25,7 @@ static layout layout_of(const fmi_lane *lane)
 }
 
 /* Place of the next sequence's vector among all. */
-static size_t place(layout *l, const fmi_seq_of *s)
+static size_t place(layout *l, const fmt_seq_of *s)
 {
     size_t base = s->part == 0 ? 0 : s->part == 1 ? l->anchors : 2 * (size_t)l->anchors;
 
@@ -34,69 +34,69 @@ static size_t place(layout *l, const fmi_seq_of *s)
 }
 
 /* Picked rows of sequence k: all tokens of the text, or one. */
-static uint32_t rows_of(const fmi_goal *g, uint32_t k)
+static uint32_t rows_of(const fmt_goal *g, uint32_t k)
 {
-    const fmi_lane *lane = g->lane;
+    const fmt_lane *lane = g->lane;
     return g->mode == FMI_POOL_MEAN ? lane->in[lane->batch.which[k]].len : 1;
 }
 
-static void pool(const fmi_goal *g, double *out, const float *x)
+static void pool(const fmt_goal *g, double *out, const float *x)
 {
-    const fmi_lane *lane = g->lane;
+    const fmt_lane *lane = g->lane;
     layout l = layout_of(lane);
     size_t h = lane->net->arch.hidden, at = 0;
 
     for (uint32_t k = 0; k < lane->batch.seqs; k++) {
         uint32_t rows = rows_of(g, k);
         size_t to = place(&l, &lane->of[lane->batch.which[k]]);
-        fmi_pool_rows(out + to * h, x + at * h, rows, (uint32_t)h, g->mode);
+        fmt_pool_rows(out + to * h, x + at * h, rows, (uint32_t)h, g->mode);
         at += rows;
     }
 }
 
-static void hand_back(const fmi_goal *g, float *dx, const double *dout)
+static void hand_back(const fmt_goal *g, float *dx, const double *dout)
 {
-    const fmi_lane *lane = g->lane;
+    const fmt_lane *lane = g->lane;
     layout l = layout_of(lane);
     size_t h = lane->net->arch.hidden, at = 0;
 
     for (uint32_t k = 0; k < lane->batch.seqs; k++) {
         uint32_t rows = rows_of(g, k);
         size_t from = place(&l, &lane->of[lane->batch.which[k]]);
-        fmi_pool_rows_grad(dx + at * h, dout + from * h, rows, (uint32_t)h, g->mode);
+        fmt_pool_rows_grad(dx + at * h, dout + from * h, rows, (uint32_t)h, g->mode);
         at += rows;
     }
 }
 
 /* States of the lane's picked rows, where the host reads them. */
-static fm_status read_states(fmi_pass *p, const fmi_lane *lane, const float *x, const float **out)
+static fm_status read_states(fmt_pass *p, const fmt_lane *lane, const float *x, const float **out)
 {
-    fmi_goal *g = lane->objective_ctx;
+    fmt_goal *g = lane->objective_ctx;
     size_t bytes = lane->labels * (size_t)lane->net->arch.hidden * sizeof(float);
 
     *out = p->be->host_visible ? x : g->x;
     return p->be->host_visible ? p->be->sync(p->be) : p->be->download(p->be, g->x, x, bytes);
 }
 
-fmi_infonce fmi_contrastive_loss(const fm_train_config *c, uint32_t n, uint32_t cands, uint32_t h)
+fmt_infonce fmt_contrastive_loss(const fm_train_config *c, uint32_t n, uint32_t cands, uint32_t h)
 {
-    return (fmi_infonce){.n = n,
+    return (fmt_infonce){.n = n,
                          .cands = cands,
                          .h = h,
                          .temperature = c->temperature > 0.0 ? c->temperature : TEMPERATURE,
                          .symmetric = c->symmetric};
 }
 
-fm_status fmi_contrastive_vectors(fmi_pass *p, fmi_lane *lane)
+fm_status fmt_contrastive_vectors(fmt_pass *p, fmt_lane *lane)
 {
-    fmi_goal *g = lane->objective_ctx;
+    fmt_goal *g = lane->objective_ctx;
     size_t h = lane->net->arch.hidden;
     const float *x = NULL;
     fm_status rc = read_states(p, lane, p->hl + lane->label0 * h, &x);
 
     for (uint32_t k = 0; rc == FM_OK && k < lane->batch.seqs; k++) {
         uint32_t rows = rows_of(g, k);
-        fmi_pool_rows(g->all.vec + (g->all.first + lane->batch.which[k]) * h, x, rows, (uint32_t)h,
+        fmt_pool_rows(g->all.vec + (g->all.first + lane->batch.which[k]) * h, x, rows, (uint32_t)h,
                       g->mode);
         x += rows * h;
     }
@@ -104,9 +104,9 @@ fm_status fmi_contrastive_vectors(fmi_pass *p, fmi_lane *lane)
 }
 
 /* The gradients are there already. */
-static fm_status given(fmi_pass *p, const fmi_lane *lane, float *dx)
+static fm_status given(fmt_pass *p, const fmt_lane *lane, float *dx)
 {
-    fmi_goal *g = lane->objective_ctx;
+    fmt_goal *g = lane->objective_ctx;
     size_t h = lane->net->arch.hidden, at = 0;
     bool here = p->be->host_visible;
     fm_status rc = here ? p->be->sync(p->be) : FM_OK;
@@ -115,16 +115,16 @@ static fm_status given(fmi_pass *p, const fmi_lane *lane, float *dx)
     for (uint32_t k = 0; rc == FM_OK && k < lane->batch.seqs; k++) {
         uint32_t rows = rows_of(g, k);
         const double *dv = g->all.dvec + (g->all.first + lane->batch.which[k]) * h;
-        fmi_pool_rows_grad(to + at * h, dv, rows, (uint32_t)h, g->mode);
+        fmt_pool_rows_grad(to + at * h, dv, rows, (uint32_t)h, g->mode);
         at += rows;
     }
     return rc == FM_OK && !here ? p->be->upload(p->be, dx, to, at * h * sizeof(float)) : rc;
 }
 
-static fm_status contrastive_states(fmi_pass *p, fmi_lane *lane, const float *x, float *dx,
+static fm_status contrastive_states(fmt_pass *p, fmt_lane *lane, const float *x, float *dx,
                                     double *loss)
 {
-    fmi_goal *g = lane->objective_ctx;
+    fmt_goal *g = lane->objective_ctx;
     size_t h = lane->net->arch.hidden, bytes = lane->labels * h * sizeof(float);
     bool here = p->be->host_visible;
     const float *states = NULL;
@@ -138,14 +138,14 @@ static fm_status contrastive_states(fmi_pass *p, fmi_lane *lane, const float *x,
     size_t all = (size_t)lane->batch.seqs * h, anchors = (size_t)l.anchors * h;
     double *v = g->sums, *dv = v + all;
     pool(g, v, states);
-    fmi_infonce c = fmi_contrastive_loss(g->c, l.anchors, l.anchors + l.negatives, (uint32_t)h);
+    fmt_infonce c = fmt_contrastive_loss(g->c, l.anchors, l.anchors + l.negatives, (uint32_t)h);
     c.anchor = v;
     c.cand = v + anchors;
     c.dloss = (double)lane->dloss;
     c.danchor = lane->ps ? dv : NULL;
     c.dcand = lane->ps ? dv + anchors : NULL;
     c.work = dv + all;
-    fmi_infonce_run(&c);
+    fmt_infonce_run(&c);
     *loss += c.loss;
     g->hits += c.hits;
     g->tried += c.n;
@@ -155,4 +155,4 @@ static fm_status contrastive_states(fmi_pass *p, fmi_lane *lane, const float *x,
     return here ? FM_OK : p->be->upload(p->be, dx, g->dx, bytes);
 }
 
-const fmi_objective fmi_contrastive = {.name = "contrastive", .states = contrastive_states};
+const fmt_objective fmt_contrastive = {.name = "contrastive", .states = contrastive_states};

@@ -3,22 +3,22 @@
  * the same labelled rows, from which logits are made for the chunk in hand. */
 #include "train/objective/objective.h"
 
-const fmi_objective fmi_teacher = {.name = "teacher", .head = true, .silent = true};
+const fmt_objective fmt_teacher = {.name = "teacher", .head = true, .silent = true};
 
-static fm_status distill_rows(fmi_pass *p, fmi_lane *lane, uint32_t at, uint32_t n, float *logits,
+static fm_status distill_rows(fmt_pass *p, fmt_lane *lane, uint32_t at, uint32_t n, float *logits,
                               float *loss)
 {
-    fmi_goal *g = lane->objective_ctx;
+    fmt_goal *g = lane->objective_ctx;
     const fm_train_config *c = g->c;
     uint32_t v = p->arch.vocab;
     double t = c->temperature > 0.0 ? c->temperature : 1.0;
 
     fm_assert(g->aux.labels == lane->labels);
-    fm_status rc = fmi_head_logits(g->own ? g->own : p, &g->aux, at, n, p->taught);
+    fm_status rc = fmt_head_logits(g->own ? g->own : p, &g->aux, at, n, p->taught);
     if (rc == FM_OK)
         p->be->distill(p->be, loss, logits, v, p->taught, v, p->label + lane->label0 + at, n, v,
                        (float)t, (float)c->distill_weight, lane->dloss);
     return rc;
 }
 
-const fmi_objective fmi_distill = {.name = "distill", .head = true, .rows = distill_rows};
+const fmt_objective fmt_distill = {.name = "distill", .head = true, .rows = distill_rows};

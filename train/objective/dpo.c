@@ -4,7 +4,7 @@
 
 #include "store/base/mem.h"
 
-const fmi_objective fmi_reference = {.name = "reference", .head = true};
+const fmt_objective fmt_reference = {.name = "reference", .head = true};
 
 /* Sums, in ascending rows, of log p under the policy less that under the reference. */
 static double gained(const float *row, const float *ref, uint32_t from, uint32_t to)
@@ -17,27 +17,27 @@ static double gained(const float *row, const float *ref, uint32_t from, uint32_t
 }
 
 /* Labelled rows of sequence k end before this one. */
-static uint32_t labels_end(const fmi_batch *b, uint32_t at, uint32_t row_end)
+static uint32_t labels_end(const fmt_batch *b, uint32_t at, uint32_t row_end)
 {
     while (at < b->labels && (uint32_t)b->label_row[at] < row_end)
         at++;
     return at;
 }
 
-static fm_status dpo_weigh(fmi_pass *p, fmi_lane *lane, const float *row_loss, float *weigh,
+static fm_status dpo_weigh(fmt_pass *p, fmt_lane *lane, const float *row_loss, float *weigh,
                            double *loss)
 {
-    fmi_goal *g = lane->objective_ctx;
-    const fmi_batch *b = &lane->batch;
+    fmt_goal *g = lane->objective_ctx;
+    const fmt_batch *b = &lane->batch;
     const float *ref = p->host_loss + g->aux.label0;
     uint32_t row = 0, at = 0, first = 0; /* first: label of the chosen text of the pair in hand */
-    const fmi_seq_of *chosen = NULL;
+    const fmt_seq_of *chosen = NULL;
 
     fm_assert(g->aux.labels == b->labels);
     for (uint32_t i = 0; i < b->labels; i++)
         weigh[i] = 0.0f;
     for (uint32_t k = 0; k < b->seqs; k++) {
-        const fmi_seq_of *s = &lane->of[b->which[k]];
+        const fmt_seq_of *s = &lane->of[b->which[k]];
         uint32_t begin = at;
         double slope;
         row += b->len[k];
@@ -50,7 +50,7 @@ static fm_status dpo_weigh(fmi_pass *p, fmi_lane *lane, const float *row_loss, f
         if (!chosen || chosen->unit != s->unit || s->part != 1)
             continue; /* a text without a target has no rows: nothing to prefer */
         double margin = gained(row_loss, ref, first, begin) - gained(row_loss, ref, begin, at);
-        *loss += fmi_dpo_loss(margin, g->c->dpo_beta, &slope);
+        *loss += fmt_dpo_loss(margin, g->c->dpo_beta, &slope);
         g->hits += margin > 0.0;
         g->tried++;
         for (uint32_t i = first; i < at; i++) /* d margin / d row_loss is -1, of the rejected 1 */
@@ -59,4 +59,4 @@ static fm_status dpo_weigh(fmi_pass *p, fmi_lane *lane, const float *row_loss, f
     return FM_OK;
 }
 
-const fmi_objective fmi_dpo = {.name = "dpo", .head = true, .weigh = dpo_weigh};
+const fmt_objective fmt_dpo = {.name = "dpo", .head = true, .weigh = dpo_weigh};

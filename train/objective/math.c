@@ -15,7 +15,7 @@ static uint32_t picked(uint32_t len, fmi_pool_mode mode)
     return mode == FMI_POOL_LAST ? len - 1 : 0;
 }
 
-void fmi_pool_rows(double *out, const float *x, uint32_t len, uint32_t h, fmi_pool_mode mode)
+void fmt_pool_rows(double *out, const float *x, uint32_t len, uint32_t h, fmi_pool_mode mode)
 {
     uint32_t from = mode == FMI_POOL_MEAN ? 0 : picked(len, mode);
     uint32_t to = mode == FMI_POOL_MEAN ? len : from + 1;
@@ -30,7 +30,7 @@ void fmi_pool_rows(double *out, const float *x, uint32_t len, uint32_t h, fmi_po
         out[j] /= (double)len;
 }
 
-void fmi_pool_rows_grad(float *dx, const double *dout, uint32_t len, uint32_t h, fmi_pool_mode mode)
+void fmt_pool_rows_grad(float *dx, const double *dout, uint32_t len, uint32_t h, fmi_pool_mode mode)
 {
     double by = mode == FMI_POOL_MEAN ? 1.0 / (double)len : 1.0;
 
@@ -108,12 +108,12 @@ static void unit_grads(double *dx, const double *unit, const double *norm, uint3
     }
 }
 
-size_t fmi_infonce_work(uint32_t n, uint32_t cands, uint32_t h)
+size_t fmt_infonce_work(uint32_t n, uint32_t cands, uint32_t h)
 {
     return ((size_t)n + cands) * ((size_t)h + 1) + 2 * (size_t)n * cands;
 }
 
-void fmi_infonce_run(fmi_infonce *c)
+void fmt_infonce_run(fmt_infonce *c)
 {
     uint32_t n = c->n, m = c->cands, h = c->h;
     double *ua = c->work, *uc = ua + (size_t)n * h, *na = uc + (size_t)m * h, *nc = na + n;
@@ -153,7 +153,7 @@ static double log1p_small(double x)
     return u == 1.0 ? x : fm_log(u) * (x / (u - 1.0)); /* Kahan */
 }
 
-double fmi_dpo_loss(double margin, double beta, double *slope)
+double fmt_dpo_loss(double margin, double beta, double *slope)
 {
     double z = beta * margin, e = fm_exp(-fabs(z)); /* <= 1 */
 

@@ -7,22 +7,22 @@
 #include <string.h>
 
 /* ---- examples ---- */
-size_t fmi_goal_seqs(fmi_seq_in *out, fmi_seq_of *of, const fm_example *e, uint32_t unit)
+size_t fmt_goal_seqs(fmt_seq_in *out, fmt_seq_of *of, const fm_example *e, uint32_t unit)
 {
     uint32_t parts = e->parts > 1 ? e->parts : 1;
     uint32_t at = 0;
 
     for (uint32_t k = 0; k < parts; k++) {
         uint32_t len = parts > 1 ? e->part_len[k] : e->len;
-        out[k] = (fmi_seq_in){
+        out[k] = (fmt_seq_in){
             .ids = e->ids + at, .labels = e->labels ? e->labels + at : NULL, .len = len};
-        of[k] = (fmi_seq_of){.unit = unit, .part = k, .klass = e->klass};
+        of[k] = (fmt_seq_of){.unit = unit, .part = k, .klass = e->klass};
         at += len;
     }
     return parts;
 }
 
-uint32_t fmi_goal_parts(const fm_train_job *job)
+uint32_t fmt_goal_parts(const fm_train_job *job)
 {
     fm_objective o = job->config.objective;
     bool pairs = o == FM_OBJECTIVE_DPO || o == FM_OBJECTIVE_CONTRASTIVE;
@@ -30,19 +30,19 @@ uint32_t fmi_goal_parts(const fm_train_job *job)
     return job->batch_parts > 0 ? job->batch_parts : pairs ? 2 : 1;
 }
 
-uint64_t fmi_goal_units(const fm_train_config *c, const fmi_seq_in *s, const fmi_seq_of *of,
+uint64_t fmt_goal_units(const fm_train_config *c, const fmt_seq_in *s, const fmt_seq_of *of,
                         size_t n)
 {
     bool tokens = c->objective == FM_OBJECTIVE_NEXT_TOKEN || c->objective == FM_OBJECTIVE_DISTILL;
     uint64_t units = 0;
 
     for (size_t i = 0; i < n; i++)
-        units += tokens ? fmi_seq_labels(&s[i]) : of[i].part == 0;
+        units += tokens ? fmt_seq_labels(&s[i]) : of[i].part == 0;
     return units;
 }
 
 /* ---- how data become rows ---- */
-static fm_status how_contrastive(fmi_goal *g, fmi_batch_how *how, const fm_provider *p,
+static fm_status how_contrastive(fmt_goal *g, fmt_batch_how *how, const fm_provider *p,
                                  const fm_arch *arch)
 {
     static const struct {
@@ -67,13 +67,13 @@ static fm_status how_contrastive(fmi_goal *g, fmi_batch_how *how, const fm_provi
     if (!found)
         return fm_fail(FM_EINVAL, "%s: pooling '%s' is none of auto, mean, cls, last", g->job->name,
                        g->c->pooling);
-    how->pick = g->mode == FMI_POOL_MEAN    ? FMI_PICK_ALL
-                : g->mode == FMI_POOL_FIRST ? FMI_PICK_FIRST
-                                            : FMI_PICK_LAST;
+    how->pick = g->mode == FMI_POOL_MEAN    ? FMT_PICK_ALL
+                : g->mode == FMI_POOL_FIRST ? FMT_PICK_FIRST
+                                            : FMT_PICK_LAST;
     return FM_OK;
 }
 
-fm_status fmi_goal_how(fmi_goal *g, fmi_batch_how *how, const fm_train_job *job,
+fm_status fmt_goal_how(fmt_goal *g, fmt_batch_how *how, const fm_train_job *job,
                        const fm_provider *p, const fm_arch *arch)
 {
     fm_objective o = job->config.objective;
@@ -90,7 +90,7 @@ fm_status fmi_goal_how(fmi_goal *g, fmi_batch_how *how, const fm_train_job *job,
                        job->name, arch->family,
                        arch->sw.encoder ? "contrastive or classify" : "classify");
     if (o == FM_OBJECTIVE_CLASSIFY)
-        how->pick = FMI_PICK_CLASS;
+        how->pick = FMT_PICK_CLASS;
     if (o == FM_OBJECTIVE_CONTRASTIVE)
         rc = how_contrastive(g, how, p, arch);
     if (rc == FM_OK && (o == FM_OBJECTIVE_DISTILL) != (job->teacher != NULL))
@@ -102,29 +102,29 @@ fm_status fmi_goal_how(fmi_goal *g, fmi_batch_how *how, const fm_train_job *job,
 }
 
 /* ---- frozen lanes ---- */
-static fm_status open_aux(fmi_goal *g, const fm_model *model, const fmi_objective *objective)
+static fm_status open_aux(fmt_goal *g, const fm_model *model, const fmt_objective *objective)
 {
     const fm_arch *a = fm_model_arch(model), *mine = &g->lane->net->arch;
-    fmi_lane *lane = &g->aux;
+    fmt_lane *lane = &g->aux;
 
     if (a->vocab != mine->vocab)
         return fm_fail(FM_EINVAL,
                        "%s: the teacher has %u tokens, the parent %u; they must speak "
                        "the same vocabulary",
                        g->job->name, a->vocab, mine->vocab);
-    const fmi_net *net = g->lane->net;
-    if (net->staged && !fmi_same_shape(a, mine))
+    const fmt_net *net = g->lane->net;
+    if (net->staged && !fmt_same_shape(a, mine))
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: over stages a teacher has the parent's architecture; leave --stages "
                        "out",
                        g->job->name);
-    fm_status rc = fmi_net_init_layers(&g->aux_net, g->be, a, model, net->staged ? net->begin : 0,
+    fm_status rc = fmt_net_init_layers(&g->aux_net, g->be, a, model, net->staged ? net->begin : 0,
                                        net->staged ? net->end : a->layers);
     if (rc < 0)
         return rc;
     if (net->staged)
-        fmi_stage_leave(&g->aux_net);
-    *lane = (fmi_lane){.net = &g->aux_net,
+        fmt_stage_leave(&g->aux_net);
+    *lane = (fmt_lane){.net = &g->aux_net,
                        .c = g->c,
                        .objective = objective,
                        .objective_ctx = g,
@@ -132,11 +132,11 @@ static fm_status open_aux(fmi_goal *g, const fm_model *model, const fmi_objectiv
     if (a->max_positions < lane->most.longest)
         return fm_fail(FM_ELIMIT, "%s: examples of %u tokens, the teacher has %u positions",
                        g->job->name, lane->most.longest + 1, a->max_positions);
-    return fmi_same_shape(a, mine) ? FM_OK
-                                   : fmi_pass_new(&g->own, g->be, &lane, 1, &lane->most, false);
+    return fmt_same_shape(a, mine) ? FM_OK
+                                   : fmt_pass_new(&g->own, g->be, &lane, 1, &lane->most, false);
 }
 
-static fm_status open_dpo(fmi_goal *g, const fm_provider *p, fm_model *stem)
+static fm_status open_dpo(fmt_goal *g, const fm_provider *p, fm_model *stem)
 {
     fm_status rc = FM_OK;
 
@@ -144,27 +144,27 @@ static fm_status open_dpo(fmi_goal *g, const fm_provider *p, fm_model *stem)
         rc = fm_model_load(&g->aux_model, g->e, g->job->parent, p, g->job->name);
         stem = g->aux_model;
     }
-    return rc == FM_OK ? open_aux(g, stem, &fmi_reference) : rc;
+    return rc == FM_OK ? open_aux(g, stem, &fmt_reference) : rc;
 }
 
-static fm_status open_distill(fmi_goal *g)
+static fm_status open_distill(fmt_goal *g)
 {
     const fm_provider *p = g->job->teacher_provider;
 
     if (!p)
         return fm_fail(FM_EINVAL, "%s: the teacher has no provider", g->job->name);
     fm_status rc = fm_model_load(&g->aux_model, g->e, g->job->teacher, p, "teacher");
-    return rc == FM_OK ? open_aux(g, g->aux_model, &fmi_teacher) : rc;
+    return rc == FM_OK ? open_aux(g, g->aux_model, &fmt_teacher) : rc;
 }
 
 /* ---- memory of objectives over states ---- */
-static fm_status open_contrastive(fmi_goal *g)
+static fm_status open_contrastive(fmt_goal *g)
 {
     size_t rows = g->lane->most.labels, h = g->lane->net->arch.hidden;
     size_t seqs = g->lane->most.seqs;
 
     g->sums =
-        fm_calloc(2 * seqs * h + fmi_infonce_work((uint32_t)seqs, (uint32_t)seqs, (uint32_t)h),
+        fm_calloc(2 * seqs * h + fmt_infonce_work((uint32_t)seqs, (uint32_t)seqs, (uint32_t)h),
                   sizeof(double));
     if (!g->be->host_visible) {
         g->x = fm_calloc(rows * h, sizeof(float));
@@ -173,10 +173,10 @@ static fm_status open_contrastive(fmi_goal *g)
     return g->sums && (g->be->host_visible || (g->x && g->dx)) ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status open_classify(fmi_goal *g)
+static fm_status open_classify(fmt_goal *g)
 {
     size_t rows = g->lane->most.labels, h = g->lane->net->arch.hidden;
-    size_t classes = g->lane->net->outer[FMI_SCORE].out;
+    size_t classes = g->lane->net->outer[FMT_SCORE].out;
     void *room = NULL;
     fm_status rc = g->be->alloc(g->be, &room, rows * (2 * h + classes) * sizeof(float));
 
@@ -185,11 +185,11 @@ static fm_status open_classify(fmi_goal *g)
     return rc == FM_OK && !g->host ? FM_ENOMEM : rc;
 }
 
-fm_status fmi_goal_open(fmi_goal *g, fm_engine *e, const fm_provider *p, fmi_lane *lane,
+fm_status fmt_goal_open(fmt_goal *g, fm_engine *e, const fm_provider *p, fmt_lane *lane,
                         fm_model *stem)
 {
-    static const fmi_objective *const objective[] = {&fmi_next_token, &fmi_classify,
-                                                     &fmi_contrastive, &fmi_dpo, &fmi_distill};
+    static const fmt_objective *const objective[] = {&fmt_next_token, &fmt_classify,
+                                                     &fmt_contrastive, &fmt_dpo, &fmt_distill};
 
     g->e = e;
     g->be = fm_engine_backend(e);
@@ -206,7 +206,7 @@ fm_status fmi_goal_open(fmi_goal *g, fm_engine *e, const fm_provider *p, fmi_lan
     case FM_OBJECTIVE_DISTILL:
         if (lane->ps)
             return open_distill(g);
-        lane->objective = &fmi_next_token; /* an evaluation: of the text, not of the teacher */
+        lane->objective = &fmt_next_token; /* an evaluation: of the text, not of the teacher */
         return FM_OK;
     case FM_OBJECTIVE_NEXT_TOKEN:
         break;
@@ -214,11 +214,11 @@ fm_status fmi_goal_open(fmi_goal *g, fm_engine *e, const fm_provider *p, fmi_lan
     return FM_OK;
 }
 
-void fmi_goal_release(fmi_goal *g)
+void fmt_goal_release(fmt_goal *g)
 {
-    fmi_pass_free(g->own);
-    fmi_batch_release(&g->aux.batch);
-    fmi_net_release(&g->aux_net);
+    fmt_pass_free(g->own);
+    fmt_batch_release(&g->aux.batch);
+    fmt_net_release(&g->aux_net);
     fm_model_close(g->aux_model);
     if (g->room)
         g->be->free(g->be, g->room);
@@ -232,7 +232,7 @@ void fmi_goal_release(fmi_goal *g)
 }
 
 /* ---- steps ---- */
-size_t fmi_goal_lanes(fmi_goal *g, fmi_lane *lanes[2])
+size_t fmt_goal_lanes(fmt_goal *g, fmt_lane *lanes[2])
 {
     bool two = g->aux_net.block && !g->own;
 
@@ -241,26 +241,26 @@ size_t fmi_goal_lanes(fmi_goal *g, fmi_lane *lanes[2])
     return two ? 2 : 1;
 }
 
-fmi_batch_how fmi_goal_aux_how(const fmi_goal *g)
+fmt_batch_how fmt_goal_aux_how(const fmt_goal *g)
 {
-    fmi_batch_how how = g->how;
+    fmt_batch_how how = g->how;
 
-    how.virt = g->aux_net.virt_kind == FMI_VIRTUAL_ROWS ? g->aux_net.virt : 0;
-    how.offset = g->aux_net.virt_kind == FMI_VIRTUAL_KV ? g->aux_net.virt : 0;
+    how.virt = g->aux_net.virt_kind == FMT_VIRTUAL_ROWS ? g->aux_net.virt : 0;
+    how.offset = g->aux_net.virt_kind == FMT_VIRTUAL_KV ? g->aux_net.virt : 0;
     return how;
 }
 
-fm_status fmi_goal_load(fmi_goal *g)
+fm_status fmt_goal_load(fmt_goal *g)
 {
-    fmi_lane *aux = &g->aux;
-    fmi_batch_how how = g->how;
+    fmt_lane *aux = &g->aux;
+    fmt_batch_how how = g->how;
 
-    fmi_batch_clear(&aux->batch);
-    for (uint32_t k = 0; how.pick == FMI_PICK_CLASS && k < g->lane->batch.labels; k++)
+    fmt_batch_clear(&aux->batch);
+    for (uint32_t k = 0; how.pick == FMT_PICK_CLASS && k < g->lane->batch.labels; k++)
         g->lane->batch.label[k] = g->lane->of[g->lane->batch.which[k]].klass;
     if (!g->aux_net.block || g->lane->batch.rows == 0)
         return FM_OK;
-    how = fmi_goal_aux_how(g);
-    fm_status rc = fmi_batch_build(&aux->batch, g->lane->in, g->lane->ins, &how);
-    return rc == FM_OK && g->own ? fmi_pass_states(g->own, &aux, 1) : rc;
+    how = fmt_goal_aux_how(g);
+    fm_status rc = fmt_batch_build(&aux->batch, g->lane->in, g->lane->ins, &how);
+    return rc == FM_OK && g->own ? fmt_pass_states(g->own, &aux, 1) : rc;
 }

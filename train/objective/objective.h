@@ -11,94 +11,94 @@ FM_BEGIN_DECLS
 
 /* ---- pooling: one vector of a sequence's states; what infer's embed does, before its norm ---- */
 /* out [h] of x [len, h], len >= 1. Means are sums over ascending rows, divided once. */
-void fmi_pool_rows(double *out, const float *x, uint32_t len, uint32_t h, fmi_pool_mode mode);
+void fmt_pool_rows(double *out, const float *x, uint32_t len, uint32_t h, fmi_pool_mode mode);
 /* dx [len, h] is set from dout [h]. */
-void fmi_pool_rows_grad(float *dx, const double *dout, uint32_t len, uint32_t h,
+void fmt_pool_rows_grad(float *dx, const double *dout, uint32_t len, uint32_t h,
                         fmi_pool_mode mode);
 
 /* ---- contrastive: InfoNCE (Oord et al. 2018), as sentence-transformers' ranking losses ----
  * Scores are the cosine of every anchor with every candidate over the temperature; an anchor's loss
  * is the cross entropy of its own candidate. symmetric: the mean of that and of each positive's
  * choice among the anchors. */
-typedef struct fmi_infonce {
+typedef struct fmt_infonce {
     uint32_t n, cands, h;        /* cands >= n >= 1; candidate i < n is anchor i's positive */
     const double *anchor, *cand; /* [n, h], [cands, h] */
     double temperature, dloss;   /* dloss: what one anchor's loss counts for */
     bool symmetric;
     double *danchor, *dcand; /* set; NULL: only the loss is wanted */
-    double *work;            /* [fmi_infonce_work] */
+    double *work;            /* [fmt_infonce_work] */
     double loss;             /* out: sum over the anchors */
     uint32_t hits;           /* out: anchors whose positive scores best (ties count) */
-} fmi_infonce;
-size_t fmi_infonce_work(uint32_t n, uint32_t cands, uint32_t h);
-void fmi_infonce_run(fmi_infonce *c);
+} fmt_infonce;
+size_t fmt_infonce_work(uint32_t n, uint32_t cands, uint32_t h);
+void fmt_infonce_run(fmt_infonce *c);
 
 /* ---- preferences: DPO (Rafailov et al. 2023) of one pair ----
  * margin: log-probability of the chosen answer over the rejected one under the policy, less the
  * same under the reference. Returns -log sigmoid(beta margin); *slope: its derivative by margin. */
-double fmi_dpo_loss(double margin, double beta, double *slope);
+double fmt_dpo_loss(double margin, double beta, double *slope);
 
 /* ---- at work: what a lane's objective needs beside the lane ---- */
-extern const fmi_objective fmi_classify, fmi_contrastive, fmi_dpo, fmi_reference, fmi_distill,
-    fmi_teacher;
+extern const fmt_objective fmt_classify, fmt_contrastive, fmt_dpo, fmt_reference, fmt_distill,
+    fmt_teacher;
 
 /* Contrastive over several shards (run/child_gather.c): host, [sequences of the step, H]. */
-typedef struct fmi_gathered {
+typedef struct fmt_gathered {
     bool given; /* dvec is that of the step in hand, and *loss of a lane stays 0 */
     double *vec, *dvec;
     size_t vec_cap, dvec_cap;
     size_t first; /* number of the lane's first sequence */
     double loss;  /* of the whole step */
-} fmi_gathered;
+} fmt_gathered;
 
-typedef struct fmi_goal { /* the lane's objective_ctx */
+typedef struct fmt_goal { /* the lane's objective_ctx */
     fm_engine *e;
     fm_backend *be;
     const fm_train_job *job;
     const fm_train_config *c;
-    fmi_lane *lane;     /* the child's, or that of its evaluation */
-    fmi_batch_how how;  /* of the lane */
+    fmt_lane *lane;     /* the child's, or that of its evaluation */
+    fmt_batch_how how;  /* of the lane */
     fmi_pool_mode mode; /* contrastive */
     /* Frozen rows beside the lane's: DPO's reference, a teacher. net.block NULL: there are none. */
-    fmi_lane aux;
-    fmi_net aux_net;
+    fmt_lane aux;
+    fmt_net aux_net;
     fm_model *aux_model; /* NULL: the child's stem, borrowed */
-    fmi_pass *own;       /* where aux goes alone: a teacher of another shape; NULL: with the lane */
+    fmt_pass *own;       /* where aux goes alone: a teacher of another shape; NULL: with the lane */
     float *room;         /* device: classify */
     double *sums;        /* host: contrastive */
     float *x, *dx;       /* host, where the device is not: contrastive */
     float *host;         /* host: classify's logits */
-    fmi_gathered all;
+    fmt_gathered all;
     uint64_t hits, tried; /* of an evaluation: what came out right, of so many */
-} fmi_goal;
+} fmt_goal;
 /* Settings of the loss; vectors, gradients and work are the caller's to set. */
-fmi_infonce fmi_contrastive_loss(const fm_train_config *c, uint32_t n, uint32_t cands, uint32_t h);
-/* Behind fmi_pass_states: vectors of the lane's sequences, to g->all.vec. */
-FM_CHECKED fm_status fmi_contrastive_vectors(fmi_pass *p, fmi_lane *lane);
+fmt_infonce fmt_contrastive_loss(const fm_train_config *c, uint32_t n, uint32_t cands, uint32_t h);
+/* Behind fmt_pass_states: vectors of the lane's sequences, to g->all.vec. */
+FM_CHECKED fm_status fmt_contrastive_vectors(fmt_pass *p, fmt_lane *lane);
 /* How the data become rows; refuses what does not fit the parent. */
-FM_CHECKED fm_status fmi_goal_how(fmi_goal *g, fmi_batch_how *how, const fm_train_job *job,
+FM_CHECKED fm_status fmt_goal_how(fmt_goal *g, fmt_batch_how *how, const fm_train_job *job,
                                   const fm_provider *p, const fm_arch *arch);
 /* Memory, reference, teacher; once lane->most and its net are known. stem: the parent with its
  * adapters, loaded; NULL: it is loaded here where it is needed. */
-FM_CHECKED fm_status fmi_goal_open(fmi_goal *g, fm_engine *e, const fm_provider *p, fmi_lane *lane,
+FM_CHECKED fm_status fmt_goal_open(fmt_goal *g, fm_engine *e, const fm_provider *p, fmt_lane *lane,
                                    fm_model *stem);
-void fmi_goal_release(fmi_goal *g);
+void fmt_goal_release(fmt_goal *g);
 /* The lanes that go through a pass together: 1 or 2. */
-size_t fmi_goal_lanes(fmi_goal *g, fmi_lane *lanes[2]);
+size_t fmt_goal_lanes(fmt_goal *g, fmt_lane *lanes[2]);
 /* How its data become rows of the frozen lane. */
-fmi_batch_how fmi_goal_aux_how(const fmi_goal *g);
+fmt_batch_how fmt_goal_aux_how(const fmt_goal *g);
 /* The lane's batch is in hand: so is what stands beside it. */
-FM_CHECKED fm_status fmi_goal_load(fmi_goal *g);
+FM_CHECKED fm_status fmt_goal_load(fmt_goal *g);
 /* What the mean loss is the mean over: targets, pairs, anchors, texts. */
-uint64_t fmi_goal_units(const fm_train_config *c, const fmi_seq_in *s, const fmi_seq_of *of,
+uint64_t fmt_goal_units(const fm_train_config *c, const fmt_seq_in *s, const fmt_seq_of *of,
                         size_t n);
 /* An example as sequences; their number, at most FM_EXAMPLE_PARTS. */
-size_t fmi_goal_seqs(fmi_seq_in *out, fmi_seq_of *of, const fm_example *e, uint32_t unit);
+size_t fmt_goal_seqs(fmt_seq_in *out, fmt_seq_of *of, const fm_example *e, uint32_t unit);
 /* Rows of exact batches that make one example. */
-uint32_t fmi_goal_parts(const fm_train_job *job);
+uint32_t fmt_goal_parts(const fm_train_job *job);
 
 /* ---- classify: the parent with a head for the classes of the data ---- */
-typedef struct fmi_fresh {
+typedef struct fmt_fresh {
     fm_tree *tree;
     const fm_provider *behind;
     struct {
@@ -110,17 +110,17 @@ typedef struct fmi_fresh {
     uint32_t classes;
     bool new_dense; /* the parent has no layer before the scores, though its family has one */
     char *model_json;
-    char score[FMI_MODULE_BYTES], dense[FMI_MODULE_BYTES]; /* modules of the head */
-} fmi_fresh;
+    char score[FMT_MODULE_BYTES], dense[FMT_MODULE_BYTES]; /* modules of the head */
+} fmt_fresh;
 /* job: what job becomes; p: where its parent's bytes are. *out is the caller's, zeroed. */
-FM_CHECKED fm_status fmi_fresh_head(fmi_fresh *out, fm_train_job *job, fm_provider *p,
+FM_CHECKED fm_status fmt_fresh_head(fmt_fresh *out, fm_train_job *job, fm_provider *p,
                                     const fm_provider *behind);
-void fmi_fresh_release(fmi_fresh *f);
+void fmt_fresh_release(fmt_fresh *f);
 /* Modules and parameters of the head, once those of the method are declared. */
-FM_CHECKED fm_status fmi_fresh_declare(fmi_fresh *f, fmi_net *net, fmi_params *ps,
+FM_CHECKED fm_status fmt_fresh_declare(fmt_fresh *f, fmt_net *net, fmt_params *ps,
                                        const fm_train_config *c, const fm_model *stem);
 /* What transformers and PEFT want to see of a classifier. */
-FM_CHECKED fm_status fmi_fresh_result(const fmi_fresh *f, const fmi_net *net, fm_train_result *out);
+FM_CHECKED fm_status fmt_fresh_result(const fmt_fresh *f, const fmt_net *net, fm_train_result *out);
 
 FM_END_DECLS
 #endif

@@ -13,7 +13,7 @@
 #define ALIGN_FLOATS 16u
 #define ZERO_FLOATS ((uint64_t)1 << 13)
 
-fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name, const fm_shape *shape)
+fm_status fmt_params_add(fmt_params *ps, int32_t *index, const char *name, const fm_shape *shape)
 {
     uint64_t n = 0;
     uint64_t padded = 0;
@@ -24,7 +24,7 @@ fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name, const
         rc = fm_grow(&ps->item, &ps->cap, ps->count + 1, sizeof(*ps->item));
     if (rc < 0)
         return rc;
-    fmi_param *p = &ps->item[ps->count];
+    fmt_param *p = &ps->item[ps->count];
     memset(p, 0, sizeof(*p));
     if (fm_align_overflow(&padded, n, ALIGN_FLOATS) ||
         fm_add_overflow(&padded, padded, ps->total) || padded > FM_MAX_TENSOR_BYTES)
@@ -50,7 +50,7 @@ static fm_status new_floats(fm_backend *be, float **out, uint64_t n)
     return rc;
 }
 
-fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments)
+fm_status fmt_params_alloc(fmt_params *ps, fm_backend *be, bool moments)
 {
     void *sum = NULL;
 
@@ -71,15 +71,15 @@ fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments)
     if (rc == FM_OK)
         rc = new_floats(be, &ps->zero, ZERO_FLOATS);
     if (rc == FM_OK && ps->stage)
-        rc = fmi_stage_edges(ps);
+        rc = fmt_stage_edges(ps);
     if (rc == FM_OK)
-        rc = be->alloc(be, &sum, fmi_params_sums(ps) * sizeof(double));
+        rc = be->alloc(be, &sum, fmt_params_sums(ps) * sizeof(double));
     ps->sum = sum;
     return rc;
 }
 
 /* Between a tensor as it is stored and as it lies in the buffers. */
-static void turn(const fmi_param *p, float *buffers, float *stored, bool store)
+static void turn(const fmt_param *p, float *buffers, float *stored, bool store)
 {
     uint64_t rows = p->shape.dim[0];
     uint64_t block = p->turned;
@@ -93,9 +93,9 @@ static void turn(const fmi_param *p, float *buffers, float *stored, bool store)
         }
 }
 
-fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *host)
+fm_status fmt_params_put(fmt_params *ps, int32_t index, const float *host)
 {
-    const fmi_param *p = &ps->item[index];
+    const fmt_param *p = &ps->item[index];
     size_t bytes = (size_t)p->n * sizeof(float), here = (size_t)p->here * sizeof(float);
 
     if (here == 0)
@@ -116,7 +116,7 @@ fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *host)
 
 /* A parameter's part of which, as it is stored. whole: of all ranks, on the host; NULL: which is
  * that. */
-static fm_status get_one(const fmi_params *ps, const fmi_param *p, const float *which,
+static fm_status get_one(const fmt_params *ps, const fmt_param *p, const float *which,
                          const float *whole, float *host)
 {
     size_t bytes = (size_t)p->n * sizeof(float);
@@ -136,18 +136,18 @@ static fm_status get_one(const fmi_params *ps, const fmi_param *p, const float *
     return FM_OK;
 }
 
-fm_status fmi_params_get_all(const fmi_params *ps, const float *which, float *host)
+fm_status fmt_params_get_all(const fmt_params *ps, const float *which, float *host)
 {
     return ps->be->download(ps->be, host, which, (size_t)ps->total * sizeof(float));
 }
 
-fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host)
+fm_status fmt_params_put_all(const fmt_params *ps, float *which, const float *host)
 {
     return ps->be->upload(ps->be, which, host, (size_t)ps->total * sizeof(float));
 }
 
 /* By copying a row of zeros to all: a product with 0 would keep NaN and make -0. */
-void fmi_params_put_zeros(const fmi_params *ps, float *x, uint64_t floats)
+void fmt_params_put_zeros(const fmt_params *ps, float *x, uint64_t floats)
 {
     uint32_t rows = (uint32_t)(floats / ZERO_FLOATS);
     uint32_t rest = (uint32_t)(floats % ZERO_FLOATS);
@@ -159,45 +159,45 @@ void fmi_params_put_zeros(const fmi_params *ps, float *x, uint64_t floats)
         ps->be->copy_rows(ps->be, x + (uint64_t)rows * n, rest, ps->zero, 0, NULL, 1, rest);
 }
 
-void fmi_params_zero_grad(fmi_params *ps)
+void fmt_params_zero_grad(fmt_params *ps)
 {
-    fmi_params_put_zeros(ps, ps->g, ps->total + ps->guest);
+    fmt_params_put_zeros(ps, ps->g, ps->total + ps->guest);
 }
 
-fm_status fmi_params_norm(const fmi_params *ps, const double *sums, double *norm)
+fm_status fmt_params_norm(const fmt_params *ps, const double *sums, double *norm)
 {
     double sum = sums[0];
-    fm_status rc = ps->stage  ? fmi_stage_add(ps, sums, &sum)
-                   : ps->comm ? fmi_ranks_add(ps, sums, &sum)
+    fm_status rc = ps->stage  ? fmt_stage_add(ps, sums, &sum)
+                   : ps->comm ? fmt_ranks_add(ps, sums, &sum)
                               : FM_OK;
 
     *norm = rc == FM_OK ? sqrt(sum) : 0.0;
     return rc;
 }
 
-fm_status fmi_params_grad_norm(fmi_params *ps, double *norm)
+fm_status fmt_params_grad_norm(fmt_params *ps, double *norm)
 {
-    size_t bytes = fmi_params_sums(ps) * sizeof(double);
+    size_t bytes = fmt_params_sums(ps) * sizeof(double);
     double *host = fm_calloc(1, bytes);
     fm_status rc = host ? ps->be->upload(ps->be, ps->sum, host, bytes) : FM_ENOMEM;
 
     *norm = 0.0;
     if (rc == FM_OK && ps->stage)
-        rc = fmi_stage_meet_edges(ps);
+        rc = fmt_stage_meet_edges(ps);
     if (rc == FM_OK) {
-        fmi_params_squares(ps, ps->sum);
+        fmt_params_squares(ps, ps->sum);
         rc = ps->be->download(ps->be, host, ps->sum, bytes);
     }
     if (rc == FM_OK)
-        rc = fmi_params_norm(ps, host, norm);
+        rc = fmt_params_norm(ps, host, norm);
     fm_free(host);
     return rc;
 }
 
 /* Widens at .. end by the floats of a parameter that this rank's stage updates, and its padding. */
-static void widen(const fmi_params *ps, size_t i, uint64_t *at, uint64_t *end)
+static void widen(const fmt_params *ps, size_t i, uint64_t *at, uint64_t *end)
 {
-    const fmi_param *p = &ps->item[i];
+    const fmt_param *p = &ps->item[i];
 
     if (p->here == 0 || p->at >= ps->total)
         return;
@@ -206,12 +206,12 @@ static void widen(const fmi_params *ps, size_t i, uint64_t *at, uint64_t *end)
 }
 
 /* Parameters begin .. end - 1 of the flat ones, which have one learning rate. */
-static void step_range(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
+static void step_range(fmt_params *ps, const fm_train_config *c, double lr, uint64_t step,
                        float g_scale, uint64_t begin, uint64_t end)
 {
-    fmi_stripe s;
+    fmt_stripe s;
 
-    for (uint64_t i = fmi_params_round(ps, begin); fmi_params_stripe(ps, i, &s) && s.at < end;
+    for (uint64_t i = fmt_params_round(ps, begin); fmt_params_stripe(ps, i, &s) && s.at < end;
          i++) {
         uint64_t at = FM_MAX(s.at, begin), stop = FM_MIN(s.at + s.n, end);
         uint64_t moment = s.own + (at - s.at);
@@ -223,7 +223,7 @@ static void step_range(fmi_params *ps, const fm_train_config *c, double lr, uint
 }
 
 /* Neighbours with one learning rate are one call a stripe; padding is 0 and stays it. */
-fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
+fm_status fmt_params_step(fmt_params *ps, const fm_train_config *c, double lr, uint64_t step,
                           float g_scale)
 {
     for (size_t i = 0, j; i < ps->count; i = j) {
@@ -236,11 +236,11 @@ fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, u
         if (at < end)
             step_range(ps, c, lr * (double)scale, step, g_scale, at, end);
     }
-    fm_status rc = ps->comm ? fmi_ranks_gather(ps, ps->p) : FM_OK;
-    return rc == FM_OK && ps->stage ? fmi_stage_tell_tied(ps) : rc;
+    fm_status rc = ps->comm ? fmt_ranks_gather(ps, ps->p) : FM_OK;
+    return rc == FM_OK && ps->stage ? fmt_stage_tell_tied(ps) : rc;
 }
 
-static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_param *p,
+static fm_status one_result(fm_trained *out, const fmt_params *ps, const fmt_param *p,
                             const float *which, const float *whole, fm_dtype dtype)
 {
     float *host = NULL;
@@ -266,12 +266,12 @@ static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_par
 /* A child in its parent's types can be stored as a delta to it; in others it cannot. */
 static fm_dtype dtype_as_parent(const fm_tree *parent, const char *name)
 {
-    const fm_entry *e = fmi_find_tensor(parent, name);
+    const fm_entry *e = fmt_find_tensor(parent, name);
     bool plain = e && (e->dtype == FM_F32 || e->dtype == FM_BF16 || e->dtype == FM_F16);
     return plain ? e->dtype : FM_F32;
 }
 
-fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,
+fm_status fmt_params_result(const fmt_params *ps, const float *which, fm_dtype dtype,
                             const fm_tree *parent, fm_train_result *out)
 {
     bool reads = !ps->stage || ps->stage->rank == 0;
@@ -283,13 +283,13 @@ fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype d
     if (ps->stage && reads && !whole)
         return FM_ENOMEM;
     if (ps->stage)
-        rc = fmi_stage_collect(ps, which, false, whole);
+        rc = fmt_stage_collect(ps, which, false, whole);
     out->tensors = rc == FM_OK && reads ? fm_calloc(ps->count, sizeof(*out->tensors)) : NULL;
     if (rc == FM_OK && reads && !out->tensors)
         rc = FM_ENOMEM;
     for (size_t i = 0; reads && i < ps->count && rc == FM_OK; i++) {
         out->count = i + 1;
-        const fmi_param *p = &ps->item[i];
+        const fmt_param *p = &ps->item[i];
         fm_dtype own = dtype == FM_DTYPE_NONE ? dtype_as_parent(parent, p->name) : dtype;
         rc = one_result(&out->tensors[i], ps, p, which, whole, own);
     }
@@ -297,11 +297,11 @@ fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype d
     return rc;
 }
 
-void fmi_params_release(fmi_params *ps)
+void fmt_params_release(fmt_params *ps)
 {
     fm_backend *be = ps->be;
 
-    fmi_stage_edges_free(ps);
+    fmt_stage_edges_free(ps);
     for (size_t i = 0; i < ps->count; i++) {
         if (be && ps->item[i].weight)
             be->weight_free(be, ps->item[i].weight);

@@ -6,14 +6,14 @@
 #include <string.h>
 
 /* ---- life ---- */
-fm_status fmi_stage_open(fmi_stage **out, fm_engine *e)
+fm_status fmt_stage_open(fmt_stage **out, fm_engine *e)
 {
     uint32_t stages = fm_engine_batch_stages(e), member[FM_COMM_MAX_RANKS];
 
     *out = NULL;
     if (stages == 1)
         return FM_OK;
-    fmi_stage *s = fm_calloc(1, sizeof(*s));
+    fmt_stage *s = fm_calloc(1, sizeof(*s));
     if (!s)
         return FM_ENOMEM;
     s->all = fm_engine_batch_ranks(e);
@@ -34,7 +34,7 @@ fm_status fmi_stage_open(fmi_stage **out, fm_engine *e)
     return FM_OK;
 }
 
-void fmi_stage_free(fmi_stage *s)
+void fmt_stage_free(fmt_stage *s)
 {
     if (!s)
         return;
@@ -64,17 +64,17 @@ fm_status fm_train_check_stages(const fm_train_config *c, const char *name)
     return FM_OK;
 }
 
-fm_status fmi_stage_deal(fmi_stage *s, const fm_arch *a, const char *name)
+fm_status fmt_stage_deal(fmt_stage *s, const fm_arch *a, const char *name)
 {
     return fmi_deal_of(&s->deal, a, s->stages, name);
 }
 
-bool fmi_stage_is_last(const fmi_stage *s)
+bool fmt_stage_is_last(const fmt_stage *s)
 {
     return s->mine + 1 == s->stages;
 }
 
-uint32_t fmi_stage_end_rank(const fmi_stage *s)
+uint32_t fmt_stage_end_rank(const fmt_stage *s)
 {
     return (s->stages - 1) * s->wide;
 }
@@ -82,7 +82,7 @@ uint32_t fmi_stage_end_rank(const fmi_stage *s)
 /* ---- places ---- */
 /* Floats begin .. begin + n - 1 of a parameter that a stage updates, padding behind its last
  * included. */
-static uint64_t part_of(const fmi_stage *s, const fmi_param *p, uint32_t stage, uint64_t *begin)
+static uint64_t part_of(const fmt_stage *s, const fmt_param *p, uint32_t stage, uint64_t *begin)
 {
     uint64_t padded = (p->n + 15u) & ~(uint64_t)15u;
 
@@ -94,10 +94,10 @@ static uint64_t part_of(const fmi_stage *s, const fmi_param *p, uint32_t stage, 
     return (end == p->n ? padded : end) - *begin;
 }
 
-fm_status fmi_stage_extents(fmi_extent **out, size_t *count, uint64_t *total, const fmi_params *ps,
+fm_status fmt_stage_extents(fmt_extent **out, size_t *count, uint64_t *total, const fmt_params *ps,
                             uint32_t stage)
 {
-    fmi_extent *e = fm_calloc(ps->count, sizeof(*e));
+    fmt_extent *e = fm_calloc(ps->count, sizeof(*e));
     uint64_t local = 0, begin;
     size_t n = 0;
 
@@ -106,14 +106,14 @@ fm_status fmi_stage_extents(fmi_extent **out, size_t *count, uint64_t *total, co
     if (!e)
         return FM_ENOMEM;
     for (size_t i = 0; i < ps->count; i++) {
-        const fmi_param *p = &ps->item[i];
+        const fmt_param *p = &ps->item[i];
         uint64_t floats = part_of(ps->stage, p, stage, &begin), at = p->whole_at + begin;
         if (floats == 0)
             continue;
         if (n > 0 && e[n - 1].at + e[n - 1].n == at)
             e[n - 1].n += floats;
         else
-            e[n++] = (fmi_extent){.at = at, .n = floats, .local = local};
+            e[n++] = (fmt_extent){.at = at, .n = floats, .local = local};
         local += (floats + 15u) & ~(uint64_t)15u;
     }
     *count = n;
@@ -121,13 +121,13 @@ fm_status fmi_stage_extents(fmi_extent **out, size_t *count, uint64_t *total, co
     return FM_OK;
 }
 
-fm_status fmi_stage_place(fmi_params *ps)
+fm_status fmt_stage_place(fmt_params *ps)
 {
-    const fmi_stage *s = ps->stage;
+    const fmt_stage *s = ps->stage;
     uint64_t local = 0;
 
     for (size_t i = 0; i < ps->count; i++) {
-        fmi_param *p = &ps->item[i];
+        fmt_param *p = &ps->item[i];
         if (p->per_layer % 16 != 0)
             return fm_fail(FM_EUNSUPPORTED,
                            "%s: %llu floats a layer, which stages cannot cut; virtual_tokens times "
@@ -140,8 +140,8 @@ fm_status fmi_stage_place(fmi_params *ps)
     }
     ps->whole = ps->total;
     ps->total = local;
-    if (ps->tied >= 0 && fmi_stage_is_last(s)) {
-        fmi_param *p = &ps->item[ps->tied];
+    if (ps->tied >= 0 && fmt_stage_is_last(s)) {
+        fmt_param *p = &ps->item[ps->tied];
         p->at = ps->total;
         p->here = p->n;
         ps->guest = (p->n + 15u) & ~(uint64_t)15u;

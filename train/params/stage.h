@@ -34,48 +34,48 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_stage {
+typedef struct fmt_stage {
     fm_comm *all;
     fm_comm *group; /* the ranks of this stage; NULL: this one alone */
     uint32_t rank, stages, wide, mine;
     fmi_deal deal; /* of the run's architecture; stages 0: not known yet */
-} fmi_stage;
+} fmt_stage;
 
 /* Of an engine over ranks; *out NULL: it has no stages. Every rank calls it. */
-FM_CHECKED fm_status fmi_stage_open(fmi_stage **out, fm_engine *e);
-void fmi_stage_free(fmi_stage *s); /* NULL is fine */
+FM_CHECKED fm_status fmt_stage_open(fmt_stage **out, fm_engine *e);
+void fmt_stage_free(fmt_stage *s); /* NULL is fine */
 /* Deals the layers. */
-FM_CHECKED fm_status fmi_stage_deal(fmi_stage *s, const fm_arch *a, const char *name);
-bool fmi_stage_is_last(const fmi_stage *s);
-uint32_t fmi_stage_end_rank(const fmi_stage *s); /* first rank of the last stage */
+FM_CHECKED fm_status fmt_stage_deal(fmt_stage *s, const fm_arch *a, const char *name);
+bool fmt_stage_is_last(const fmt_stage *s);
+uint32_t fmt_stage_end_rank(const fmt_stage *s); /* first rank of the last stage */
 
 /* ---- places (stage.c) ---- */
 /* Once each parameter's stage is known: where its floats lie here. */
-FM_CHECKED fm_status fmi_stage_place(fmi_params *ps);
+FM_CHECKED fm_status fmt_stage_place(fmt_params *ps);
 /* Of one process's buffers: floats at .. at + n - 1 lie here from `local` on. */
-typedef struct fmi_extent {
+typedef struct fmt_extent {
     uint64_t at, n, local;
-} fmi_extent;
+} fmt_extent;
 /* Those of a stage, ascending, neighbours joined; fm_free. *total: all floats. */
-FM_CHECKED fm_status fmi_stage_extents(fmi_extent **out, size_t *count, uint64_t *total,
-                                       const fmi_params *ps, uint32_t stage);
+FM_CHECKED fm_status fmt_stage_extents(fmt_extent **out, size_t *count, uint64_t *total,
+                                       const fmt_params *ps, uint32_t stage);
 
 /* ---- over all ranks (stage_share.c) ---- */
 /* Blocks of the norm, once ps has its memory. */
-FM_CHECKED fm_status fmi_stage_edges(fmi_params *ps);
-void fmi_stage_edges_free(fmi_params *ps);
-size_t fmi_stage_sums(const fmi_params *ps);
+FM_CHECKED fm_status fmt_stage_edges(fmt_params *ps);
+void fmt_stage_edges_free(fmt_params *ps);
+size_t fmt_stage_sums(const fmt_params *ps);
 /* ps->g is a step's gradient: puts blocks that several ranks have together. Queued. */
-FM_CHECKED fm_status fmi_stage_meet_edges(fmi_params *ps);
-void fmi_stage_squares(const fmi_params *ps, double *sums);
-FM_CHECKED fm_status fmi_stage_add(const fmi_params *ps, const double *sums, double *sum);
+FM_CHECKED fm_status fmt_stage_meet_edges(fmt_params *ps);
+void fmt_stage_squares(const fmt_params *ps, double *sums);
+FM_CHECKED fm_status fmt_stage_add(const fmt_params *ps, const double *sums, double *sum);
 /* host [whole] on rank 0, NULL elsewhere: x of all ranks (p or g, or a moment). */
-FM_CHECKED fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool moment,
+FM_CHECKED fm_status fmt_stage_collect(const fmt_params *ps, const float *x, bool moment,
                                        float *host);
 /* The tied embedding's values, from the first stage to the last. */
-FM_CHECKED fm_status fmi_stage_tell_tied(fmi_params *ps);
+FM_CHECKED fm_status fmt_stage_tell_tied(fmt_params *ps);
 /* What the last stage said of the last ones: of all ranks. */
-FM_CHECKED fm_status fmi_stage_tell(const fmi_stage *s, void *x, size_t bytes);
+FM_CHECKED fm_status fmt_stage_tell(const fmt_stage *s, void *x, size_t bytes);
 
 FM_END_DECLS
 #endif

@@ -6,57 +6,57 @@
 
 #include <string.h>
 
-#define BLOCK FMI_BLOCK_FLOATS
+#define BLOCK FMT_BLOCK_FLOATS
 #define PIECE_FLOATS ((uint64_t)1 << 20)
 #define TOGETHER UINT32_MAX
 
 /* Blocks that lie on one rank are summed there, those of several are put together on all. */
-typedef struct fmi_edges {
+typedef struct fmt_edges {
     uint64_t blocks;
     uint32_t *who;   /* [blocks] the rank, or TOGETHER */
     uint32_t *place; /* [blocks] which of its blocks, or of those together */
     uint32_t most;   /* blocks of the rank that has most */
     uint32_t together;
-    fmi_extent *mine; /* [count] of this rank's stripe */
+    fmt_extent *mine; /* [count] of this rank's stripe */
     size_t count;
     float *floats; /* device [together, BLOCK], the last as long as it is */
     uint64_t used; /* of them */
-} fmi_edges;
+} fmt_edges;
 
-static uint64_t len_of(const fmi_params *ps, uint64_t block)
+static uint64_t len_of(const fmt_params *ps, uint64_t block)
 {
     return FM_MIN(BLOCK, ps->whole - block * BLOCK);
 }
 
 /* ---- which rank has what ---- */
-/* Of a stage's extents those that rank d of its ranks updates, as fmi_params_share cuts them. */
-static size_t cut_stripe(fmi_extent *e, size_t n, uint64_t total, uint32_t wide, uint32_t d)
+/* Of a stage's extents those that rank d of its ranks updates, as fmt_params_share cuts them. */
+static size_t cut_stripe(fmt_extent *e, size_t n, uint64_t total, uint32_t wide, uint32_t d)
 {
-    uint64_t per = fmi_stage_stripe(total, wide);
+    uint64_t per = fmt_stage_stripe(total, wide);
     uint64_t from = per * d, to = from + per;
     size_t kept = 0;
 
     for (size_t i = 0; i < n; i++) {
         uint64_t a = FM_MAX(e[i].local, from), b = FM_MIN(e[i].local + e[i].n, to);
         if (a < b)
-            e[kept++] = (fmi_extent){.at = e[i].at + (a - e[i].local), .n = b - a, .local = a};
+            e[kept++] = (fmt_extent){.at = e[i].at + (a - e[i].local), .n = b - a, .local = a};
     }
     return kept;
 }
 
-static fm_status extents_of_rank(fmi_extent **out, size_t *count, const fmi_params *ps,
+static fm_status extents_of_rank(fmt_extent **out, size_t *count, const fmt_params *ps,
                                  uint32_t rank)
 {
     uint32_t wide = ps->stage->wide;
     uint64_t total;
-    fm_status rc = fmi_stage_extents(out, count, &total, ps, rank / wide);
+    fm_status rc = fmt_stage_extents(out, count, &total, ps, rank / wide);
 
     if (rc == FM_OK && wide > 1)
         *count = cut_stripe(*out, *count, total, wide, rank % wide);
     return rc;
 }
 
-static void note_rank(fmi_edges *x, const fmi_params *ps, const fmi_extent *e, size_t n,
+static void note_rank(fmt_edges *x, const fmt_params *ps, const fmt_extent *e, size_t n,
                       uint32_t rank)
 {
     uint32_t own = 0;
@@ -70,7 +70,7 @@ static void note_rank(fmi_edges *x, const fmi_params *ps, const fmi_extent *e, s
     x->most = FM_MAX(x->most, own);
 }
 
-static fm_status list_blocks(fmi_edges *x, const fmi_params *ps)
+static fm_status list_blocks(fmt_edges *x, const fmt_params *ps)
 {
     uint32_t ranks = ps->stage->stages * ps->stage->wide;
     fm_status rc = FM_OK;
@@ -83,7 +83,7 @@ static fm_status list_blocks(fmi_edges *x, const fmi_params *ps)
     for (uint64_t b = 0; b < x->blocks; b++)
         x->who[b] = TOGETHER;
     for (uint32_t r = 0; rc == FM_OK && r < ranks; r++) {
-        fmi_extent *e = NULL;
+        fmt_extent *e = NULL;
         size_t n = 0;
         rc = extents_of_rank(&e, &n, ps, r);
         if (rc == FM_OK)
@@ -98,10 +98,10 @@ static fm_status list_blocks(fmi_edges *x, const fmi_params *ps)
     return rc == FM_OK ? extents_of_rank(&x->mine, &x->count, ps, ps->stage->rank) : rc;
 }
 
-fm_status fmi_stage_edges(fmi_params *ps)
+fm_status fmt_stage_edges(fmt_params *ps)
 {
     void *mem = NULL;
-    fmi_edges *x = fm_calloc(1, sizeof(*x));
+    fmt_edges *x = fm_calloc(1, sizeof(*x));
 
     ps->edges = x;
     fm_status rc = x ? list_blocks(x, ps) : FM_ENOMEM;
@@ -112,9 +112,9 @@ fm_status fmi_stage_edges(fmi_params *ps)
     return rc;
 }
 
-void fmi_stage_edges_free(fmi_params *ps)
+void fmt_stage_edges_free(fmt_params *ps)
 {
-    fmi_edges *x = ps->edges;
+    fmt_edges *x = ps->edges;
 
     if (!x)
         return;
@@ -127,44 +127,44 @@ void fmi_stage_edges_free(fmi_params *ps)
     ps->edges = NULL;
 }
 
-size_t fmi_stage_sums(const fmi_params *ps)
+size_t fmt_stage_sums(const fmt_params *ps)
 {
     return (size_t)ps->edges->most + ps->edges->together;
 }
 
 /* ---- the norm ---- */
-static void put_own(const fmi_params *ps, const fmi_extent *e)
+static void put_own(const fmt_params *ps, const fmt_extent *e)
 {
-    const fmi_edges *x = ps->edges;
+    const fmt_edges *x = ps->edges;
 
     for (uint64_t b = e->at / BLOCK; b * BLOCK < e->at + e->n; b++) {
         uint64_t from = FM_MAX(b * BLOCK, e->at);
         uint64_t to = FM_MIN(b * BLOCK + len_of(ps, b), e->at + e->n);
         if (x->who[b] == TOGETHER)
-            fmi_copy_floats(ps->be, x->floats + (uint64_t)x->place[b] * BLOCK + (from - b * BLOCK),
+            fmt_copy_floats(ps->be, x->floats + (uint64_t)x->place[b] * BLOCK + (from - b * BLOCK),
                             ps->g + e->local + (from - e->at), to - from);
     }
 }
 
-fm_status fmi_stage_meet_edges(fmi_params *ps)
+fm_status fmt_stage_meet_edges(fmt_params *ps)
 {
-    const fmi_edges *x = ps->edges;
+    const fmt_edges *x = ps->edges;
 
     if (x->used == 0)
         return FM_OK;
-    fmi_params_put_zeros(ps, x->floats, x->used);
+    fmt_params_put_zeros(ps, x->floats, x->used);
     for (size_t i = 0; i < x->count; i++)
         put_own(ps, &x->mine[i]);
     return fm_comm_all_reduce(ps->stage->all, x->floats, x->used);
 }
 
-void fmi_stage_squares(const fmi_params *ps, double *sums)
+void fmt_stage_squares(const fmt_params *ps, double *sums)
 {
-    const fmi_edges *x = ps->edges;
+    const fmt_edges *x = ps->edges;
     fm_backend *be = ps->be;
 
     for (size_t i = 0; i < x->count; i++) {
-        const fmi_extent *e = &x->mine[i];
+        const fmt_extent *e = &x->mine[i];
         for (uint64_t b = e->at / BLOCK; b * BLOCK < e->at + e->n; b++)
             if (x->who[b] == ps->stage->rank && b * BLOCK >= e->at)
                 be->block_squares(be, sums + x->place[b], ps->g + e->local + (b * BLOCK - e->at),
@@ -176,9 +176,9 @@ void fmi_stage_squares(const fmi_params *ps, double *sums)
                               x->floats + (uint64_t)x->place[b] * BLOCK, len_of(ps, b));
 }
 
-fm_status fmi_stage_add(const fmi_params *ps, const double *sums, double *sum)
+fm_status fmt_stage_add(const fmt_params *ps, const double *sums, double *sum)
 {
-    const fmi_edges *x = ps->edges;
+    const fmt_edges *x = ps->edges;
     uint32_t ranks = ps->stage->stages * ps->stage->wide;
     double *all = fm_calloc((size_t)FM_MAX(x->most, 1u) * ranks, sizeof(double));
     fm_status rc = all ? FM_OK : FM_ENOMEM;
@@ -195,18 +195,18 @@ fm_status fmi_stage_add(const fmi_params *ps, const double *sums, double *sum)
 
 /* ---- the whole on rank 0 ---- */
 /* A moment, of which each rank of the stage has its stripe: all of it, in *room (the caller's). */
-static fm_status whole_moment(const fmi_params *ps, const float *own, float **room)
+static fm_status whole_moment(const fmt_params *ps, const float *own, float **room)
 {
     fm_backend *be = ps->be;
     void *mem = NULL;
     fm_status rc = be->alloc(be, &mem, (size_t)FM_MAX(ps->total, 1u) * sizeof(float));
 
     *room = mem;
-    return rc == FM_OK ? fmi_ranks_moment(ps, own, *room) : rc;
+    return rc == FM_OK ? fmt_ranks_moment(ps, own, *room) : rc;
 }
 
 /* Floats from .. from + n - 1 of a stage, to where one process has them. */
-static void lay_out(float *host, const fmi_extent *e, size_t count, const float *got, uint64_t from,
+static void lay_out(float *host, const fmt_extent *e, size_t count, const float *got, uint64_t from,
                     uint64_t n)
 {
     for (size_t i = 0; i < count; i++) {
@@ -218,14 +218,14 @@ static void lay_out(float *host, const fmi_extent *e, size_t count, const float 
 }
 
 /* Rank 0: those of stage t, which are x where t is its own. */
-static fm_status fetch(const fmi_params *ps, uint32_t t, const float *x, float *room, float *got,
+static fm_status fetch(const fmt_params *ps, uint32_t t, const float *x, float *room, float *got,
                        float *host)
 {
-    const fmi_stage *s = ps->stage;
-    fmi_extent *e = NULL;
+    const fmt_stage *s = ps->stage;
+    fmt_extent *e = NULL;
     size_t count = 0;
     uint64_t total = 0;
-    fm_status rc = fmi_stage_extents(&e, &count, &total, ps, t);
+    fm_status rc = fmt_stage_extents(&e, &count, &total, ps, t);
 
     for (uint64_t at = 0; rc == FM_OK && at < total; at += PIECE_FLOATS) {
         uint64_t n = FM_MIN(PIECE_FLOATS, total - at);
@@ -243,7 +243,7 @@ static fm_status fetch(const fmi_params *ps, uint32_t t, const float *x, float *
     return rc;
 }
 
-static fm_status fetch_all(const fmi_params *ps, const float *x, float *host)
+static fm_status fetch_all(const fmt_params *ps, const float *x, float *host)
 {
     void *room = NULL;
     float *got = fm_malloc((size_t)PIECE_FLOATS * sizeof(float));
@@ -260,7 +260,7 @@ static fm_status fetch_all(const fmi_params *ps, const float *x, float *host)
     return rc;
 }
 
-static fm_status send_all(const fmi_params *ps, const float *x)
+static fm_status send_all(const fmt_params *ps, const float *x)
 {
     fm_status rc = FM_OK;
 
@@ -270,9 +270,9 @@ static fm_status send_all(const fmi_params *ps, const float *x)
     return rc == FM_OK ? fm_comm_settle(ps->stage->all) : rc;
 }
 
-fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool moment, float *host)
+fm_status fmt_stage_collect(const fmt_params *ps, const float *x, bool moment, float *host)
 {
-    const fmi_stage *s = ps->stage;
+    const fmt_stage *s = ps->stage;
     float *room = NULL;
     fm_status rc = FM_OK;
 
@@ -290,22 +290,22 @@ fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool moment, f
 }
 
 /* ---- words ---- */
-fm_status fmi_stage_tell_tied(fmi_params *ps)
+fm_status fmt_stage_tell_tied(fmt_params *ps)
 {
-    const fmi_stage *s = ps->stage;
+    const fmt_stage *s = ps->stage;
 
     if (ps->tied < 0)
         return FM_OK;
-    const fmi_param *p = &ps->item[ps->tied];
+    const fmt_param *p = &ps->item[ps->tied];
     size_t bytes = (size_t)p->n * sizeof(float);
     if (s->mine == 0)
-        return fm_comm_send(s->all, ps->p + p->at, bytes, fmi_stage_end_rank(s) + s->rank);
-    return fmi_stage_is_last(s)
-               ? fm_comm_recv(s->all, ps->p + p->at, bytes, s->rank - fmi_stage_end_rank(s))
+        return fm_comm_send(s->all, ps->p + p->at, bytes, fmt_stage_end_rank(s) + s->rank);
+    return fmt_stage_is_last(s)
+               ? fm_comm_recv(s->all, ps->p + p->at, bytes, s->rank - fmt_stage_end_rank(s))
                : FM_OK;
 }
 
-fm_status fmi_stage_tell(const fmi_stage *s, void *x, size_t bytes)
+fm_status fmt_stage_tell(const fmt_stage *s, void *x, size_t bytes)
 {
-    return fm_comm_tell(s->all, x, bytes, fmi_stage_end_rank(s));
+    return fm_comm_tell(s->all, x, bytes, fmt_stage_end_rank(s));
 }

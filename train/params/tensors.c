@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-const fm_entry *fmi_find_tensor(const fm_tree *tree, const char *name)
+const fm_entry *fmt_find_tensor(const fm_tree *tree, const char *name)
 {
     fm_buf path;
     const fm_entry *e = NULL;
@@ -17,7 +17,7 @@ const fm_entry *fmi_find_tensor(const fm_tree *tree, const char *name)
     return e && e->kind == FM_ENTRY_TENSOR ? e : NULL;
 }
 
-fm_status fmi_read_f32(float **out, const fm_provider *p, const fm_entry *e)
+fm_status fmt_read_f32(float **out, const fm_provider *p, const fm_entry *e)
 {
     uint64_t n = 0;
     void *raw = NULL;
@@ -40,7 +40,7 @@ fm_status fmi_read_f32(float **out, const fm_provider *p, const fm_entry *e)
     return FM_OK;
 }
 
-fm_status fmi_stream(uint64_t *out, const char *purpose, const char *name)
+fm_status fmt_stream(uint64_t *out, const char *purpose, const char *name)
 {
     fm_digest d;
     char *text = fm_asprintf("%s\n%s", purpose, name);

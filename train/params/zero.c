@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-fm_status fmi_shards_check(const fm_train_config *c, const fm_comm *comm, const char *name)
+fm_status fmt_shards_check(const fm_train_config *c, const fm_comm *comm, const char *name)
 {
     uint32_t ranks = fm_comm_size(comm);
 
@@ -19,29 +19,29 @@ fm_status fmi_shards_check(const fm_train_config *c, const fm_comm *comm, const 
 }
 
 /* ---- stripes ---- */
-static uint64_t round_floats(const fmi_params *ps)
+static uint64_t round_floats(const fmt_params *ps)
 {
     return ps->stripe * fm_comm_size(ps->comm);
 }
 
-uint64_t fmi_params_rounds(const fmi_params *ps)
+uint64_t fmt_params_rounds(const fmt_params *ps)
 {
     return (ps->total + round_floats(ps) - 1) / round_floats(ps);
 }
 
 /* Rank's stripe of a round; n 0: there is none. */
-static fmi_stripe stripe_of(const fmi_params *ps, uint64_t round, uint32_t rank)
+static fmt_stripe stripe_of(const fmt_params *ps, uint64_t round, uint32_t rank)
 {
     uint64_t at = FM_MIN(ps->total, round * round_floats(ps) + rank * ps->stripe);
-    return (fmi_stripe){at, FM_MIN(ps->stripe, ps->total - at), round * ps->stripe};
+    return (fmt_stripe){at, FM_MIN(ps->stripe, ps->total - at), round * ps->stripe};
 }
 
-uint64_t fmi_params_round(const fmi_params *ps, uint64_t at)
+uint64_t fmt_params_round(const fmt_params *ps, uint64_t at)
 {
     return at / round_floats(ps);
 }
 
-bool fmi_params_stripe(const fmi_params *ps, uint64_t i, fmi_stripe *out)
+bool fmt_params_stripe(const fmt_params *ps, uint64_t i, fmt_stripe *out)
 {
     *out = stripe_of(ps, i, fm_comm_rank(ps->comm));
     return out->n > 0;
@@ -58,25 +58,25 @@ static fm_status least(fm_comm *comm, uint64_t *piece)
     return rc;
 }
 
-uint64_t fmi_stage_stripe(uint64_t total, uint32_t ranks)
+uint64_t fmt_stage_stripe(uint64_t total, uint32_t ranks)
 {
-    uint64_t blocks = (total + FMI_BLOCK_FLOATS - 1) / FMI_BLOCK_FLOATS;
-    return FM_MAX((blocks + ranks - 1) / ranks, (uint64_t)1) * FMI_BLOCK_FLOATS;
+    uint64_t blocks = (total + FMT_BLOCK_FLOATS - 1) / FMT_BLOCK_FLOATS;
+    return FM_MAX((blocks + ranks - 1) / ranks, (uint64_t)1) * FMT_BLOCK_FLOATS;
 }
 
-fm_status fmi_params_share(fmi_params *ps, const fm_train_config *c, fm_comm *comm,
+fm_status fmt_params_share(fmt_params *ps, const fm_train_config *c, fm_comm *comm,
                            const fm_backend *be)
 {
     uint32_t ranks = fm_comm_size(comm);
-    fmi_stripe s;
+    fmt_stripe s;
 
     if (ranks <= 1)
         return FM_OK;
     ps->comm = comm;
     ps->piece = fm_train_stripe(ps->total, ranks, c->shards, be->host_visible);
     fm_status rc = least(comm, &ps->piece);
-    ps->stripe = ps->stage ? fmi_stage_stripe(ps->total, ranks) : ps->piece;
-    for (uint64_t i = 0; rc == FM_OK && fmi_params_stripe(ps, i, &s); i++)
+    ps->stripe = ps->stage ? fmt_stage_stripe(ps->total, ranks) : ps->piece;
+    for (uint64_t i = 0; rc == FM_OK && fmt_params_stripe(ps, i, &s); i++)
         ps->own += s.n;
     return rc;
 }
@@ -91,15 +91,15 @@ static fm_status floats(fm_backend *be, float **out, uint64_t n)
     return rc;
 }
 
-fm_status fmi_shards_open(fmi_shards *s, const fm_train_config *c, fm_comm *comm,
-                          const fmi_params *ps)
+fm_status fmt_shards_open(fmt_shards *s, const fm_train_config *c, fm_comm *comm,
+                          const fmt_params *ps)
 {
     fm_backend *be = ps->be;
     uint32_t ranks = fm_comm_size(comm);
     bool several = ranks > 1;
     fm_status rc = FM_OK;
 
-    *s = (fmi_shards){.comm = several ? comm : NULL, .count = c->shards};
+    *s = (fmt_shards){.comm = several ? comm : NULL, .count = c->shards};
     s->own = s->count / ranks;
     s->first = s->own * fm_comm_rank(comm);
     s->sum = fm_calloc(s->count, sizeof(*s->sum));
@@ -112,7 +112,7 @@ fm_status fmi_shards_open(fmi_shards *s, const fm_train_config *c, fm_comm *comm
     return rc;
 }
 
-void fmi_shards_release(fmi_shards *s, fm_backend *be)
+void fmt_shards_release(fmt_shards *s, fm_backend *be)
 {
     if (s->kept)
         be->free(be, s->kept);
@@ -123,7 +123,7 @@ void fmi_shards_release(fmi_shards *s, fm_backend *be)
 }
 
 /* Rows of 1 Mi floats, since a row's length is 32 bits. */
-void fmi_copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
+void fmt_copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     const uint64_t most = (uint64_t)1 << 20;
 
@@ -133,7 +133,7 @@ void fmi_copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
     }
 }
 
-void fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum)
+void fmt_shards_keep(fmt_shards *s, fmt_params *ps, uint32_t i, fmt_shard_sum sum)
 {
     fm_backend *be = ps->be;
 
@@ -141,34 +141,34 @@ void fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum su
     if (!s->kept)
         return;
     if (s->comm && i + 1 < s->own)
-        fmi_copy_floats(be, s->kept + i * ps->total, ps->g, ps->total);
+        fmt_copy_floats(be, s->kept + i * ps->total, ps->g, ps->total);
     else if (s->comm) /* the last one goes from where it is */
         return;
     else if (i == 0)
-        fmi_copy_floats(be, s->kept, ps->g, ps->total);
+        fmt_copy_floats(be, s->kept, ps->g, ps->total);
     else
         be->add(be, s->kept, ps->g, ps->total);
     if (i + 1 < s->own)
-        fmi_params_zero_grad(ps);
+        fmt_params_zero_grad(ps);
 }
 
 /* ---- rounds ---- */
 /* The i-th shard of this rank, flat. */
-static float *own_shard(const fmi_shards *s, const fmi_params *ps, uint32_t i)
+static float *own_shard(const fmt_shards *s, const fmt_params *ps, uint32_t i)
 {
     return i + 1 < s->own ? s->kept + i * ps->total : ps->g;
 }
 
 /* Of a rank's stripe of a round what travels at once, from `from` on; n 0: no more. */
-static fmi_stripe piece_of(const fmi_params *ps, uint64_t round, uint32_t rank, uint64_t from)
+static fmt_stripe piece_of(const fmt_params *ps, uint64_t round, uint32_t rank, uint64_t from)
 {
-    fmi_stripe s = stripe_of(ps, round, rank);
+    fmt_stripe s = stripe_of(ps, round, rank);
     uint64_t skip = FM_MIN(from, s.n);
-    return (fmi_stripe){s.at + skip, FM_MIN(ps->piece, s.n - skip), s.own + skip};
+    return (fmt_stripe){s.at + skip, FM_MIN(ps->piece, s.n - skip), s.own + skip};
 }
 
 /* Shard k of a piece of this rank. */
-static float *part_of(const fmi_shards *s, const fmi_params *ps, const fmi_stripe *mine, uint32_t k)
+static float *part_of(const fmt_shards *s, const fmt_params *ps, const fmt_stripe *mine, uint32_t k)
 {
     if (k >= s->first && k < s->first + s->own)
         return own_shard(s, ps, k - s->first) + mine->at;
@@ -176,7 +176,7 @@ static float *part_of(const fmi_shards *s, const fmi_params *ps, const fmi_strip
 }
 
 /* The i-th shard of every rank: of a piece of each, this rank's into its place in room. */
-static fm_status exchange_one(fmi_shards *s, fmi_params *ps, uint64_t round, uint64_t from,
+static fm_status exchange_one(fmt_shards *s, fmt_params *ps, uint64_t round, uint64_t from,
                               uint32_t i, bool host)
 {
     const void *part[FM_COMM_MAX_RANKS] = {NULL};
@@ -185,10 +185,10 @@ static fm_status exchange_one(fmi_shards *s, fmi_params *ps, uint64_t round, uin
     size_t in[FM_COMM_MAX_RANKS] = {0};
     const float *g = own_shard(s, ps, i);
     uint32_t rank = fm_comm_rank(s->comm);
-    const fmi_stripe mine = piece_of(ps, round, rank, from);
+    const fmt_stripe mine = piece_of(ps, round, rank, from);
 
     for (uint32_t r = 0; r < fm_comm_size(s->comm); r++) {
-        const fmi_stripe theirs = piece_of(ps, round, r, from);
+        const fmt_stripe theirs = piece_of(ps, round, r, from);
         if (r == rank)
             continue;
         part[r] = g + theirs.at;
@@ -207,11 +207,11 @@ static void add_here(float *restrict y, const float *restrict x, uint64_t n)
         y[i] += x[i];
 }
 
-static fm_status reduce_piece(fmi_shards *s, fmi_params *ps, uint64_t round, uint64_t from,
+static fm_status reduce_piece(fmt_shards *s, fmt_params *ps, uint64_t round, uint64_t from,
                               bool host)
 {
     fm_backend *be = ps->be;
-    const fmi_stripe mine = piece_of(ps, round, fm_comm_rank(s->comm), from);
+    const fmt_stripe mine = piece_of(ps, round, fm_comm_rank(s->comm), from);
     float *sum = part_of(s, ps, &mine, 0), *to = ps->g + mine.at;
     fm_status rc = FM_OK;
 
@@ -229,11 +229,11 @@ static fm_status reduce_piece(fmi_shards *s, fmi_params *ps, uint64_t round, uin
     if (sum != to && host)
         memcpy(to, sum, (size_t)mine.n * sizeof(float));
     else if (sum != to)
-        fmi_copy_floats(be, to, sum, mine.n);
+        fmt_copy_floats(be, to, sum, mine.n);
     return FM_OK;
 }
 
-fm_status fmi_shards_round(fmi_shards *s, fmi_params *ps, uint64_t round, bool host)
+fm_status fmt_shards_round(fmt_shards *s, fmt_params *ps, uint64_t round, bool host)
 {
     uint64_t longest = stripe_of(ps, round, 0).n;
     fm_status rc = FM_OK;
@@ -243,18 +243,18 @@ fm_status fmi_shards_round(fmi_shards *s, fmi_params *ps, uint64_t round, bool h
     return rc;
 }
 
-fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps)
+fm_status fmt_shards_reduce(fmt_shards *s, fmt_params *ps)
 {
     fm_status rc = FM_OK;
 
-    for (uint64_t round = s->comm ? fmi_params_rounds(ps) : 0; rc == FM_OK && round-- > 0;)
-        rc = fmi_shards_round(s, ps, round, false);
+    for (uint64_t round = s->comm ? fmt_params_rounds(ps) : 0; rc == FM_OK && round-- > 0;)
+        rc = fmt_shards_round(s, ps, round, false);
     if (!s->comm && s->kept)
-        fmi_copy_floats(ps->be, ps->g, s->kept, ps->total);
+        fmt_copy_floats(ps->be, ps->g, s->kept, ps->total);
     return rc;
 }
 
-fm_status fmi_shards_total(fmi_shards *s, fmi_shard_sum *all)
+fm_status fmt_shards_total(fmt_shards *s, fmt_shard_sum *all)
 {
     fm_status rc = FM_OK;
 
@@ -270,35 +270,35 @@ fm_status fmi_shards_total(fmi_shards *s, fmi_shard_sum *all)
 
 /* ---- over the ranks ---- */
 /* Of several ranks a sum for each block of the stripes of the rank with the most. */
-size_t fmi_params_sums(const fmi_params *ps)
+size_t fmt_params_sums(const fmt_params *ps)
 {
     if (ps->stage)
-        return fmi_stage_sums(ps);
-    return ps->comm ? (size_t)(fmi_params_rounds(ps) * (ps->stripe / FMI_BLOCK_FLOATS)) : 1;
+        return fmt_stage_sums(ps);
+    return ps->comm ? (size_t)(fmt_params_rounds(ps) * (ps->stripe / FMT_BLOCK_FLOATS)) : 1;
 }
 
-void fmi_params_squares(const fmi_params *ps, double *sums)
+void fmt_params_squares(const fmt_params *ps, double *sums)
 {
     fm_backend *be = ps->be;
-    fmi_stripe s;
+    fmt_stripe s;
 
     if (ps->stage) {
-        fmi_stage_squares(ps, sums);
+        fmt_stage_squares(ps, sums);
         return;
     }
     if (!ps->comm)
         be->sum_squares(be, sums, ps->g, ps->total);
     else
-        for (uint64_t i = 0; fmi_params_stripe(ps, i, &s); i++)
-            be->block_squares(be, sums + s.own / FMI_BLOCK_FLOATS, ps->g + s.at, s.n);
+        for (uint64_t i = 0; fmt_params_stripe(ps, i, &s); i++)
+            be->block_squares(be, sums + s.own / FMT_BLOCK_FLOATS, ps->g + s.at, s.n);
 }
 
 /* Block by block, gathered and added from +0 in ascending order: as sum_squares adds them. */
-fm_status fmi_ranks_add(const fmi_params *ps, const double *sums, double *sum)
+fm_status fmt_ranks_add(const fmt_params *ps, const double *sums, double *sum)
 {
-    size_t most = fmi_params_sums(ps), ranks = fm_comm_size(ps->comm);
-    size_t blocks = (size_t)((ps->total + FMI_BLOCK_FLOATS - 1) / FMI_BLOCK_FLOATS);
-    size_t stripe = (size_t)(ps->stripe / FMI_BLOCK_FLOATS);
+    size_t most = fmt_params_sums(ps), ranks = fm_comm_size(ps->comm);
+    size_t blocks = (size_t)((ps->total + FMT_BLOCK_FLOATS - 1) / FMT_BLOCK_FLOATS);
+    size_t stripe = (size_t)(ps->stripe / FMT_BLOCK_FLOATS);
     double *all = fm_calloc(most * ranks, sizeof(double));
     fm_status rc = all ? fm_comm_collect(ps->comm, all, sums, most * sizeof(double)) : FM_ENOMEM;
 
@@ -311,16 +311,16 @@ fm_status fmi_ranks_add(const fmi_params *ps, const double *sums, double *sum)
     return rc;
 }
 
-fm_status fmi_ranks_moment(const fmi_params *ps, const float *own, float *all)
+fm_status fmt_ranks_moment(const fmt_params *ps, const float *own, float *all)
 {
-    fmi_stripe s;
+    fmt_stripe s;
 
-    for (uint64_t i = 0; fmi_params_stripe(ps, i, &s); i++)
-        fmi_copy_floats(ps->be, all + s.at, own + s.own, s.n);
-    return fmi_ranks_gather(ps, all);
+    for (uint64_t i = 0; fmt_params_stripe(ps, i, &s); i++)
+        fmt_copy_floats(ps->be, all + s.at, own + s.own, s.n);
+    return fmt_ranks_gather(ps, all);
 }
 
-fm_status fmi_ranks_gather(const fmi_params *ps, float *x)
+fm_status fmt_ranks_gather(const fmt_params *ps, float *x)
 {
     fm_status rc = FM_OK;
 

@@ -28,14 +28,14 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_BLOCK_FLOATS FM_TRAIN_BLOCK_FLOATS /* a block of sum_squares */
+#define FMT_BLOCK_FLOATS FM_TRAIN_BLOCK_FLOATS /* a block of sum_squares */
 
-typedef struct fmi_shard_sum { /* over the targets of a shard's parts */
+typedef struct fmt_shard_sum { /* over the targets of a shard's parts */
     double loss;
     uint64_t tokens;
-} fmi_shard_sum;
+} fmt_shard_sum;
 
-typedef struct fmi_shards {
+typedef struct fmt_shards {
     fm_comm *comm;       /* NULL: one rank */
     uint32_t count;      /* of the whole step */
     uint32_t own, first; /* of this rank */
@@ -43,51 +43,51 @@ typedef struct fmi_shards {
      * [1, total] the sum. */
     float *kept;
     float *room;        /* device: [count - own, piece] of other ranks' shards */
-    fmi_shard_sum *sum; /* [count]; of this rank's in begin .., then of all */
-} fmi_shards;
+    fmt_shard_sum *sum; /* [count]; of this rank's in begin .., then of all */
+} fmt_shards;
 
 /* Whether the ranks divide the shards. */
-FM_CHECKED fm_status fmi_shards_check(const fm_train_config *c, const fm_comm *comm,
+FM_CHECKED fm_status fmt_shards_check(const fm_train_config *c, const fm_comm *comm,
                                       const char *name);
-typedef struct fmi_stripe {
+typedef struct fmt_stripe {
     uint64_t at, n; /* of the flat floats */
     uint64_t own;   /* where it begins among this rank's: m, v */
-} fmi_stripe;
-/* Which of the flat floats this rank updates; after the last add (over stages fmi_stage_keep), before
- * fmi_params_alloc. Every rank of comm calls it. */
-FM_CHECKED fm_status fmi_params_share(fmi_params *ps, const fm_train_config *c, fm_comm *comm,
+} fmt_stripe;
+/* Which of the flat floats this rank updates; after the last add (over stages fmt_stage_keep), before
+ * fmt_params_alloc. Every rank of comm calls it. */
+FM_CHECKED fm_status fmt_params_share(fmt_params *ps, const fm_train_config *c, fm_comm *comm,
                                       const fm_backend *be);
-uint64_t fmi_params_rounds(const fmi_params *ps);
-uint64_t fmi_params_round(const fmi_params *ps, uint64_t at); /* that covers float `at` */
+uint64_t fmt_params_rounds(const fmt_params *ps);
+uint64_t fmt_params_round(const fmt_params *ps, uint64_t at); /* that covers float `at` */
 /* Of a stage with so many floats and ranks: the stripe, a multiple of the block. */
-uint64_t fmi_stage_stripe(uint64_t total, uint32_t ranks);
+uint64_t fmt_stage_stripe(uint64_t total, uint32_t ranks);
 /* This rank's i-th stripe, which is of round i; false: it has none there, nor later. */
-bool fmi_params_stripe(const fmi_params *ps, uint64_t i, fmi_stripe *out);
+bool fmt_params_stripe(const fmt_params *ps, uint64_t i, fmt_stripe *out);
 /* Once ps has its memory. */
-FM_CHECKED fm_status fmi_shards_open(fmi_shards *s, const fm_train_config *c, fm_comm *comm,
-                                     const fmi_params *ps);
-void fmi_shards_release(fmi_shards *s, fm_backend *be);
+FM_CHECKED fm_status fmt_shards_open(fmt_shards *s, const fm_train_config *c, fm_comm *comm,
+                                     const fmt_params *ps);
+void fmt_shards_release(fmt_shards *s, fm_backend *be);
 
 /* The i-th of this rank's shards is done: its gradient is ps->g, which is zeroed where more
  * follow. */
-void fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum);
+void fmt_shards_keep(fmt_shards *s, fmt_params *ps, uint32_t i, fmt_shard_sum sum);
 /* All shards of every rank are done in what a round covers: there ps->g is the sum of all, in this
  * rank's stripe. Queued, where the wire queues. host: the caller is not the backend's thread; its
  * memory is the host's, and nothing that is queued there touches these floats. */
-FM_CHECKED fm_status fmi_shards_round(fmi_shards *s, fmi_params *ps, uint64_t round, bool host);
+FM_CHECKED fm_status fmt_shards_round(fmt_shards *s, fmt_params *ps, uint64_t round, bool host);
 /* All rounds, the last one first: one rank's sum too. */
-FM_CHECKED fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps);
+FM_CHECKED fm_status fmt_shards_reduce(fmt_shards *s, fmt_params *ps);
 /* Once this rank's s->sum are known: of all ranks. */
-FM_CHECKED fm_status fmi_shards_total(fmi_shards *s, fmi_shard_sum *all);
+FM_CHECKED fm_status fmt_shards_total(fmt_shards *s, fmt_shard_sum *all);
 
 /* ---- of params.c, over the ranks ---- */
 /* Of this rank's sums of squares: the sum over all ranks. */
-FM_CHECKED fm_status fmi_ranks_add(const fmi_params *ps, const double *sums, double *sum);
-void fmi_copy_floats(fm_backend *be, float *y, const float *x, uint64_t n);
+FM_CHECKED fm_status fmt_ranks_add(const fmt_params *ps, const double *sums, double *sum);
+void fmt_copy_floats(fm_backend *be, float *y, const float *x, uint64_t n);
 /* x [total] of which this rank has its stripes: of all, everywhere. */
-FM_CHECKED fm_status fmi_ranks_gather(const fmi_params *ps, float *x);
+FM_CHECKED fm_status fmt_ranks_gather(const fmt_params *ps, float *x);
 /* own: a moment of this rank's stripes; all [total]: of all, everywhere. */
-FM_CHECKED fm_status fmi_ranks_moment(const fmi_params *ps, const float *own, float *all);
+FM_CHECKED fm_status fmt_ranks_moment(const fmt_params *ps, const float *own, float *all);
 
 FM_END_DECLS
 #endif

@@ -21,7 +21,7 @@ static size_t fused_width(const fm_arch *a)
     return q_width(a) + 2 * kv_width(a);
 }
 
-static qkv saved(const fm_arch *a, const fmi_slot *s)
+static qkv saved(const fm_arch *a, const fmt_slot *s)
 {
     size_t q = q_width(a), kv = kv_width(a), ld = fused_width(a);
 
@@ -30,7 +30,7 @@ static qkv saved(const fm_arch *a, const fmi_slot *s)
     return (qkv){s->q, s->k, s->v, q, kv};
 }
 
-static qkv gradients(const fmi_pass *p)
+static qkv gradients(const fmt_pass *p)
 {
     const fm_arch *a = &p->arch;
     bool fused = a->sw.fused == FM_FUSED_QKV;
@@ -39,7 +39,7 @@ static qkv gradients(const fmi_pass *p)
     return (qkv){p->dq, p->dk, p->dv, fused ? ld : q_width(a), fused ? ld : kv_width(a)};
 }
 
-static fm_attn_train attention_of(const fmi_pass *p, const fmi_slot *s, uint32_t layer)
+static fm_attn_train attention_of(const fmt_pass *p, const fmt_slot *s, uint32_t layer)
 {
     const fm_arch *a = &p->arch;
     qkv t = saved(a, s);
@@ -62,14 +62,14 @@ static fm_attn_train attention_of(const fmi_pass *p, const fmi_slot *s, uint32_t
                            .lse = s->lse};
 }
 
-static uint32_t seqs_of(fmi_parts ps)
+static uint32_t seqs_of(fmt_parts ps)
 {
-    const fmi_lane *last = ps.p[ps.n - 1].lane;
+    const fmt_lane *last = ps.p[ps.n - 1].lane;
     return last->seq0 + last->batch.seqs;
 }
 
 /* Where only the first elements of a head turn, head by head. */
-static void rotate(fmi_pass *p, uint32_t layer, float *x, size_t ld, uint32_t rows, uint32_t heads,
+static void rotate(fmt_pass *p, uint32_t layer, float *x, size_t ld, uint32_t rows, uint32_t heads,
                    bool inverse)
 {
     const fm_switches *sw = &p->arch.sw;
@@ -86,7 +86,7 @@ static void rotate(fmi_pass *p, uint32_t layer, float *x, size_t ld, uint32_t ro
 }
 
 /* GPT-NeoX's product gives (q, k, v) of one head after another; back: the same of gradients. */
-static void deal_heads(fmi_pass *p, const qkv *t, float *fused, uint32_t rows, bool back)
+static void deal_heads(fmt_pass *p, const qkv *t, float *fused, uint32_t rows, bool back)
 {
     uint32_t hd = p->arch.head_dim;
     size_t ld = 3 * t->ldq;
@@ -102,26 +102,26 @@ static void deal_heads(fmi_pass *p, const qkv *t, float *fused, uint32_t rows, b
         }
 }
 
-static fm_status project(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x)
+static fm_status project(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x)
 {
     const fm_arch *a = &p->arch;
-    fmi_slot *s = fmi_slot_of(p, layer);
+    fmt_slot *s = fmt_slot_of(p, layer);
     bool normed = a->sw.qk != FM_QK_NONE, heads = a->sw.fused == FM_FUSED_QKV_HEADS;
-    const fmi_out apart[] = {{FMI_Q, normed ? s->qraw : s->q, q_width(a)},
-                             {FMI_K, normed ? s->kraw : s->k, kv_width(a)},
-                             {FMI_V, s->v, kv_width(a)}};
-    const fmi_out fused = {FMI_Q, heads ? p->fused : s->fused, fused_width(a)};
+    const fmt_out apart[] = {{FMT_Q, normed ? s->qraw : s->q, q_width(a)},
+                             {FMT_K, normed ? s->kraw : s->k, kv_width(a)},
+                             {FMT_V, s->v, kv_width(a)}};
+    const fmt_out fused = {FMT_Q, heads ? p->fused : s->fused, fused_width(a)};
     qkv t = saved(a, s);
 
     if (a->sw.fused == FM_FUSED_NONE)
-        return fmi_linears_forward(p, ps, (int32_t)layer, x, a->hidden, apart, 3);
-    fm_status rc = fmi_linears_forward(p, ps, (int32_t)layer, x, a->hidden, &fused, 1);
+        return fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, apart, 3);
+    fm_status rc = fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, &fused, 1);
     if (rc == FM_OK && heads)
         deal_heads(p, &t, p->fused, ps.rows, false);
     return rc;
 }
 
-static void norm_heads(fmi_pass *p, fmi_parts ps, int32_t l, fmi_slot *s)
+static void norm_heads(fmt_pass *p, fmt_parts ps, int32_t l, fmt_slot *s)
 {
     const fm_arch *a = &p->arch;
     bool whole = a->sw.qk == FM_QK_ALL;
@@ -129,11 +129,11 @@ static void norm_heads(fmi_pass *p, fmi_parts ps, int32_t l, fmi_slot *s)
 
     if (a->sw.qk == FM_QK_NONE)
         return;
-    fmi_norms(p, ps, l, FMI_Q_NORM, s->q, s->qraw, s->qrstd, q, whole ? a->heads * hd : hd);
-    fmi_norms(p, ps, l, FMI_K_NORM, s->k, s->kraw, s->krstd, k, whole ? a->kv_heads * hd : hd);
+    fmt_norms(p, ps, l, FMT_Q_NORM, s->q, s->qraw, s->qrstd, q, whole ? a->heads * hd : hd);
+    fmt_norms(p, ps, l, FMT_K_NORM, s->k, s->kraw, s->krstd, k, whole ? a->kv_heads * hd : hd);
 }
 
-static void norm_heads_grad(fmi_pass *p, fmi_parts ps, int32_t l, fmi_slot *s)
+static void norm_heads_grad(fmt_pass *p, fmt_parts ps, int32_t l, fmt_slot *s)
 {
     const fm_arch *a = &p->arch;
     bool whole = a->sw.qk == FM_QK_ALL;
@@ -141,18 +141,18 @@ static void norm_heads_grad(fmi_pass *p, fmi_parts ps, int32_t l, fmi_slot *s)
 
     if (a->sw.qk == FM_QK_NONE)
         return;
-    fmi_norms_grad(p, ps, l, FMI_Q_NORM, p->dqraw, false, p->dq, s->qraw, s->qrstd, q,
+    fmt_norms_grad(p, ps, l, FMT_Q_NORM, p->dqraw, false, p->dq, s->qraw, s->qrstd, q,
                    whole ? a->heads * hd : hd);
-    fmi_norms_grad(p, ps, l, FMI_K_NORM, p->dkraw, false, p->dk, s->kraw, s->krstd, k,
+    fmt_norms_grad(p, ps, l, FMT_K_NORM, p->dkraw, false, p->dk, s->kraw, s->krstd, k,
                    whole ? a->kv_heads * hd : hd);
 }
 
-fm_status fmi_attention_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x, float *y)
+fm_status fmt_attention_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x, float *y)
 {
     const fm_arch *a = &p->arch;
-    fmi_slot *s = fmi_slot_of(p, layer);
+    fmt_slot *s = fmt_slot_of(p, layer);
     qkv at = saved(a, s);
-    const fmi_out out = {FMI_O, y, a->hidden};
+    const fmt_out out = {FMT_O, y, a->hidden};
     fm_status rc = project(p, ps, layer, x);
 
     if (rc < 0)
@@ -163,19 +163,19 @@ fm_status fmi_attention_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const
     fm_attn_train t = attention_of(p, s, layer);
     t.rows = ps.rows;
     t.seqs = seqs_of(ps);
-    fmi_virtual_layer(p, ps, layer, false);
+    fmt_virtual_layer(p, ps, layer, false);
     p->be->self_attention(p->be, &t);
-    return fmi_linears_forward(p, ps, (int32_t)layer, s->attn, q_width(a), &out, 1);
+    return fmt_linears_forward(p, ps, (int32_t)layer, s->attn, q_width(a), &out, 1);
 }
 
-fm_status fmi_attention_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *dy)
+fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
 {
     const fm_arch *a = &p->arch;
-    fmi_slot *s = fmi_slot_of(p, layer);
+    fmt_slot *s = fmt_slot_of(p, layer);
     qkv d = gradients(p);
     size_t q = q_width(a);
-    const fmi_out out = {FMI_O, (float *)(uintptr_t)dy, a->hidden};
-    fm_status rc = fmi_linears_grad(p, ps, (int32_t)layer, p->dattn, q, false, s->attn, q, &out, 1);
+    const fmt_out out = {FMT_O, (float *)(uintptr_t)dy, a->hidden};
+    fm_status rc = fmt_linears_grad(p, ps, (int32_t)layer, p->dattn, q, false, s->attn, q, &out, 1);
 
     if (rc < 0)
         return rc;
@@ -186,7 +186,7 @@ fm_status fmi_attention_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, cons
     t.dq = d.q;
     t.dk = d.k;
     t.dv = d.v;
-    fmi_virtual_layer(p, ps, layer, true);
+    fmt_virtual_layer(p, ps, layer, true);
     p->be->self_attention_grad(p->be, &t);
     rotate(p, layer, d.q, d.ldq, ps.rows, a->heads, true);
     rotate(p, layer, d.k, d.ldk, ps.rows, a->kv_heads, true);
@@ -197,22 +197,22 @@ fm_status fmi_attention_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, cons
 }
 
 /* Gradients of q, k and v to their input: dh set, and what trains. */
-fm_status fmi_attention_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, float *dh,
+fm_status fmt_attention_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh,
                                    const float *x)
 {
     const fm_arch *a = &p->arch;
-    const fmi_out apart[] = {
-        {FMI_Q, p->dqraw, q_width(a)}, {FMI_K, p->dkraw, kv_width(a)}, {FMI_V, p->dv, kv_width(a)}};
-    const fmi_out fused = {FMI_Q, p->dfused, fused_width(a)};
+    const fmt_out apart[] = {
+        {FMT_Q, p->dqraw, q_width(a)}, {FMT_K, p->dkraw, kv_width(a)}, {FMT_V, p->dv, kv_width(a)}};
+    const fmt_out fused = {FMT_Q, p->dfused, fused_width(a)};
     bool one = a->sw.fused != FM_FUSED_NONE;
 
-    return fmi_linears_grad(p, ps, (int32_t)layer, dh, a->hidden, false, x, a->hidden,
+    return fmt_linears_grad(p, ps, (int32_t)layer, dh, a->hidden, false, x, a->hidden,
                             one ? &fused : apart, one ? 1 : 3);
 }
 
 /* A linear that is not there trains nothing. */
-bool fmi_attention_input_trains(fmi_parts ps, uint32_t layer)
+bool fmt_attention_input_trains(fmt_parts ps, uint32_t layer)
 {
-    const fmi_out in[] = {{FMI_Q, NULL, 0}, {FMI_K, NULL, 0}, {FMI_V, NULL, 0}};
-    return fmi_linears_train(ps, (int32_t)layer, in, 3);
+    const fmt_out in[] = {{FMT_Q, NULL, 0}, {FMT_K, NULL, 0}, {FMT_V, NULL, 0}};
+    return fmt_linears_train(ps, (int32_t)layer, in, 3);
 }

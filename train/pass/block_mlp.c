@@ -8,12 +8,12 @@ static bool is_swiglu(const fm_switches *sw)
     return !sw->plain_mlp && !sw->fused_mlp && sw->act == FM_ACT_SILU;
 }
 
-static fm_swiglu swiglu_of(const fmi_pass *p, const fmi_slot *s, uint32_t rows)
+static fm_swiglu swiglu_of(const fmt_pass *p, const fmt_slot *s, uint32_t rows)
 {
     return (fm_swiglu){p->act, s->gate, s->up, (uint64_t)rows * p->arch.inter};
 }
 
-static void activate(fmi_pass *p, const fmi_slot *s, uint32_t rows)
+static void activate(fmt_pass *p, const fmt_slot *s, uint32_t rows)
 {
     const fm_switches *sw = &p->arch.sw;
     fm_backend *be = p->be;
@@ -29,7 +29,7 @@ static void activate(fmi_pass *p, const fmi_slot *s, uint32_t rows)
         be->act(be, sw->act, p->act, n, s->gate, n, s->up, n, rows, n);
 }
 
-static void activate_grad(fmi_pass *p, const fmi_slot *s, uint32_t rows)
+static void activate_grad(fmt_pass *p, const fmt_slot *s, uint32_t rows)
 {
     const fm_switches *sw = &p->arch.sw;
     fm_backend *be = p->be;
@@ -49,51 +49,51 @@ static void activate_grad(fmi_pass *p, const fmi_slot *s, uint32_t rows)
 }
 
 /* The products that read the branch's input, with y of the forward or of the gradient. */
-static uint32_t inputs(const fm_arch *a, fmi_out out[2], float *gate, float *up)
+static uint32_t inputs(const fm_arch *a, fmt_out out[2], float *gate, float *up)
 {
     if (a->sw.plain_mlp) {
-        out[0] = (fmi_out){FMI_UP, up, a->inter};
+        out[0] = (fmt_out){FMT_UP, up, a->inter};
         return 1;
     }
-    out[0] = (fmi_out){FMI_GATE, gate, a->sw.fused_mlp ? 2 * (size_t)a->inter : a->inter};
-    out[1] = (fmi_out){FMI_UP, up, a->inter};
+    out[0] = (fmt_out){FMT_GATE, gate, a->sw.fused_mlp ? 2 * (size_t)a->inter : a->inter};
+    out[1] = (fmt_out){FMT_UP, up, a->inter};
     return a->sw.fused_mlp ? 1 : 2;
 }
 
-fm_status fmi_mlp_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x, float *y)
+fm_status fmt_mlp_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x, float *y)
 {
     const fm_arch *a = &p->arch;
-    fmi_slot *s = fmi_slot_of(p, layer);
-    const fmi_out out = {FMI_DOWN, y, a->hidden};
-    fmi_out in[2];
+    fmt_slot *s = fmt_slot_of(p, layer);
+    const fmt_out out = {FMT_DOWN, y, a->hidden};
+    fmt_out in[2];
     uint32_t n = inputs(a, in, s->gate, s->up);
-    fm_status rc = fmi_linears_forward(p, ps, (int32_t)layer, x, a->hidden, in, n);
+    fm_status rc = fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, in, n);
 
     if (rc < 0)
         return rc;
     const fm_swiglu made = swiglu_of(p, s, ps.rows);
     if (is_swiglu(&a->sw))
-        return fmi_linears_made(p, ps, (int32_t)layer, &made, a->inter, &out);
+        return fmt_linears_made(p, ps, (int32_t)layer, &made, a->inter, &out);
     activate(p, s, ps.rows);
-    return fmi_linears_forward(p, ps, (int32_t)layer, p->act, a->inter, &out, 1);
+    return fmt_linears_forward(p, ps, (int32_t)layer, p->act, a->inter, &out, 1);
 }
 
 /* dy -> gradients of gate and up. */
-fm_status fmi_mlp_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *dy)
+fm_status fmt_mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
 {
     const fm_arch *a = &p->arch;
-    fmi_slot *s = fmi_slot_of(p, layer);
-    const fmi_out out = {FMI_DOWN, (float *)(uintptr_t)dy, a->hidden};
+    fmt_slot *s = fmt_slot_of(p, layer);
+    const fmt_out out = {FMT_DOWN, (float *)(uintptr_t)dy, a->hidden};
 
-    bool trains = fmi_linears_train(ps, (int32_t)layer, &out, 1);
+    bool trains = fmt_linears_train(ps, (int32_t)layer, &out, 1);
     const fm_swiglu made = swiglu_of(p, s, ps.rows);
     fm_status rc;
     if (trains && is_swiglu(&a->sw)) { /* cheap to make, large to keep */
-        rc = fmi_linears_made_grad(p, ps, (int32_t)layer, p->dact, a->inter, &made, a->inter, &out);
+        rc = fmt_linears_made_grad(p, ps, (int32_t)layer, p->dact, a->inter, &made, a->inter, &out);
     } else {
         if (trains)
             activate(p, s, ps.rows);
-        rc = fmi_linears_grad(p, ps, (int32_t)layer, p->dact, a->inter, false, p->act, a->inter,
+        rc = fmt_linears_grad(p, ps, (int32_t)layer, p->dact, a->inter, false, p->act, a->inter,
                               &out, 1);
     }
     if (rc == FM_OK)
@@ -101,17 +101,17 @@ fm_status fmi_mlp_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const floa
     return rc;
 }
 
-fm_status fmi_mlp_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, float *dh, const float *x)
+fm_status fmt_mlp_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh, const float *x)
 {
     const fm_arch *a = &p->arch;
-    fmi_out in[2];
+    fmt_out in[2];
     uint32_t n = inputs(a, in, p->dgate, p->dup);
 
-    return fmi_linears_grad(p, ps, (int32_t)layer, dh, a->hidden, false, x, a->hidden, in, n);
+    return fmt_linears_grad(p, ps, (int32_t)layer, dh, a->hidden, false, x, a->hidden, in, n);
 }
 
-bool fmi_mlp_input_trains(fmi_parts ps, uint32_t layer)
+bool fmt_mlp_input_trains(fmt_parts ps, uint32_t layer)
 {
-    const fmi_out in[] = {{FMI_GATE, NULL, 0}, {FMI_UP, NULL, 0}};
-    return fmi_linears_train(ps, (int32_t)layer, in, 2);
+    const fmt_out in[] = {{FMT_GATE, NULL, 0}, {FMT_UP, NULL, 0}};
+    return fmt_linears_train(ps, (int32_t)layer, in, 2);
 }

@@ -15,7 +15,7 @@
 
 /* Of one slot; the device's, but for begin. A row's choices are numbers i * chosen + j; slots are
  * the numbers sorted by expert. */
-struct fmi_choices {
+struct fmt_choices {
     int32_t *begin; /* host [experts * parts + 1] slots of expert e and part p, as in fm_route */
     uint32_t parts, slots;
     float *score;                   /* [rows, experts] */
@@ -24,13 +24,13 @@ struct fmi_choices {
     float *gate;                    /* [rows] of the shared expert */
 };
 
-struct fmi_moe {
-    struct fmi_choices *deal; /* [deals] */
+struct fmt_moe {
+    struct fmt_choices *deal; /* [deals] */
     uint32_t deals;
     void *ints;                          /* device */
     int32_t *bound, *begin, *list, *row; /* device: as in fm_route; number -> row */
     int32_t *host;                       /* [max(rows * chosen, room + 1)]: what is uploaded */
-    fmi_part *part;
+    fmt_part *part;
     float *drouter;          /* device [rows, experts] */
     float *xr, *dyr, *dxr;   /* device [rows * chosen, hidden] */
     float *dweight, *ones;   /* device [rows * chosen] */
@@ -38,18 +38,18 @@ struct fmi_moe {
     const float *dy;         /* of the layer in hand, from backward to input_grad */
 };
 
-static uint64_t entries(const fmi_pass *p)
+static uint64_t entries(const fmt_pass *p)
 {
     return (uint64_t)p->cap.rows * p->arch.sw.chosen;
 }
 
 /* ---- memory ---- */
-static size_t begins(const fmi_pass *p)
+static size_t begins(const fmt_pass *p)
 {
     return p->arch.sw.experts * p->room + 1;
 }
 
-static fm_status device_ints(fmi_pass *p, struct fmi_moe *x)
+static fm_status device_ints(fmt_pass *p, struct fmt_moe *x)
 {
     size_t n = (size_t)entries(p), shared = 2 * n + p->room + 1 + begins(p);
     fm_status rc = p->be->alloc(p->be, &x->ints, (3 * n * x->deals + shared) * sizeof(int32_t));
@@ -67,9 +67,9 @@ static fm_status device_ints(fmi_pass *p, struct fmi_moe *x)
     return rc;
 }
 
-fm_status fmi_moe_new(fmi_pass *p, uint32_t slots)
+fm_status fmt_moe_new(fmt_pass *p, uint32_t slots)
 {
-    struct fmi_moe *x = fm_calloc(1, sizeof(*x));
+    struct fmt_moe *x = fm_calloc(1, sizeof(*x));
     bool all;
 
     if (!x)
@@ -89,9 +89,9 @@ fm_status fmi_moe_new(fmi_pass *p, uint32_t slots)
     return all ? device_ints(p, x) : FM_ENOMEM;
 }
 
-void fmi_moe_free(fmi_pass *p)
+void fmt_moe_free(fmt_pass *p)
 {
-    struct fmi_moe *x = p->moe;
+    struct fmt_moe *x = p->moe;
 
     if (!x)
         return;
@@ -106,35 +106,35 @@ void fmi_moe_free(fmi_pass *p)
     p->moe = NULL;
 }
 
-uint64_t fmi_moe_plan(fmi_pass *p, float *base, uint64_t at)
+uint64_t fmt_moe_plan(fmt_pass *p, float *base, uint64_t at)
 {
-    struct fmi_moe *x = p->moe;
+    struct fmt_moe *x = p->moe;
     uint64_t n = entries(p), rows = p->cap.rows, h = p->arch.hidden;
 
     if (!x)
         return at;
     for (uint32_t i = 0; i < x->deals; i++) {
-        x->deal[i].score = fmi_plan_take(base, &at, rows * p->arch.sw.experts);
-        x->deal[i].weight = fmi_plan_take(base, &at, n);
-        x->deal[i].slot_weight = fmi_plan_take(base, &at, n);
-        x->deal[i].gate = fmi_plan_take(base, &at, rows);
+        x->deal[i].score = fmt_plan_take(base, &at, rows * p->arch.sw.experts);
+        x->deal[i].weight = fmt_plan_take(base, &at, n);
+        x->deal[i].slot_weight = fmt_plan_take(base, &at, n);
+        x->deal[i].gate = fmt_plan_take(base, &at, rows);
     }
-    x->drouter = fmi_plan_take(base, &at, rows * p->arch.sw.experts);
-    x->xr = fmi_plan_take(base, &at, n * h);
-    x->dyr = fmi_plan_take(base, &at, n * h);
-    x->dxr = fmi_plan_take(base, &at, n * h);
-    x->dweight = fmi_plan_take(base, &at, n);
-    x->ones = fmi_plan_take(base, &at, n);
+    x->drouter = fmt_plan_take(base, &at, rows * p->arch.sw.experts);
+    x->xr = fmt_plan_take(base, &at, n * h);
+    x->dyr = fmt_plan_take(base, &at, n * h);
+    x->dxr = fmt_plan_take(base, &at, n * h);
+    x->dweight = fmt_plan_take(base, &at, n);
+    x->ones = fmt_plan_take(base, &at, n);
     if (p->arch.sw.shared_expert) {
-        x->shared = fmi_plan_take(base, &at, rows * h);
-        x->dswitch = fmi_plan_take(base, &at, rows);
+        x->shared = fmt_plan_take(base, &at, rows * h);
+        x->dswitch = fmt_plan_take(base, &at, rows);
     }
     return at;
 }
 
-fm_status fmi_moe_ready(fmi_pass *p)
+fm_status fmt_moe_ready(fmt_pass *p)
 {
-    struct fmi_moe *x = p->moe;
+    struct fmt_moe *x = p->moe;
     size_t n = (size_t)entries(p);
     const float one = 1.0f;
 
@@ -149,10 +149,10 @@ fm_status fmi_moe_ready(fmi_pass *p)
 }
 
 /* ---- choosing ---- */
-static fm_route route_of(const fmi_pass *p, const struct fmi_choices *d, uint32_t rows)
+static fm_route route_of(const fmt_pass *p, const struct fmt_choices *d, uint32_t rows)
 {
     const fm_switches *sw = &p->arch.sw;
-    const struct fmi_moe *x = p->moe;
+    const struct fmt_moe *x = p->moe;
 
     return (fm_route){.score = d->score,
                       .ld = sw->experts,
@@ -170,15 +170,15 @@ static fm_route route_of(const fmi_pass *p, const struct fmi_choices *d, uint32_
 }
 
 /* By slot what is by number. An int goes as the 32 bits that it is. */
-static void by_slot(fmi_pass *p, const struct fmi_choices *d, void *out, const void *in)
+static void by_slot(fmt_pass *p, const struct fmt_choices *d, void *out, const void *in)
 {
     p->be->copy_rows(p->be, out, 1, in, 1, p->moe->list, d->slots, 1);
 }
 
-static fm_status choose(fmi_pass *p, fmi_parts ps, struct fmi_choices *d)
+static fm_status choose(fmt_pass *p, fmt_parts ps, struct fmt_choices *d)
 {
     const fm_switches *sw = &p->arch.sw;
-    struct fmi_moe *x = p->moe;
+    struct fmt_moe *x = p->moe;
 
     d->parts = ps.n;
     d->slots = ps.rows * sw->chosen;
@@ -197,15 +197,15 @@ static fm_status choose(fmi_pass *p, fmi_parts ps, struct fmi_choices *d)
 }
 
 /* ---- experts ---- */
-static uint32_t first_slot(const struct fmi_choices *d, uint32_t e)
+static uint32_t first_slot(const struct fmt_choices *d, uint32_t e)
 {
     return (uint32_t)d->begin[(size_t)e * d->parts];
 }
 
 /* The slots of expert e that are of rows of ps, the first parts of the choice. */
-static fmi_parts parts_of(fmi_pass *p, fmi_parts ps, const struct fmi_choices *d, uint32_t e)
+static fmt_parts parts_of(fmt_pass *p, fmt_parts ps, const struct fmt_choices *d, uint32_t e)
 {
-    fmi_parts out = {p->moe->part, 0, 0};
+    fmt_parts out = {p->moe->part, 0, 0};
     const int32_t *begin = d->begin + (size_t)e * d->parts;
 
     for (uint32_t i = 0; i < ps.n; i++) {
@@ -223,43 +223,43 @@ static fmi_parts parts_of(fmi_pass *p, fmi_parts ps, const struct fmi_choices *d
 
 static uint32_t of_expert(uint32_t e, uint32_t which)
 {
-    return FMI_EXPERTS + 3 * e + which;
+    return FMT_EXPERTS + 3 * e + which;
 }
 
-static fm_status expert_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_slot *s, uint32_t e)
+static fm_status expert_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_slot *s, uint32_t e)
 {
     const fm_switches *sw = &p->arch.sw;
     uint32_t n = sw->expert_inter, h = p->arch.hidden;
-    fmi_parts mine = parts_of(p, ps, s->deal, e);
-    const fmi_out in[] = {{of_expert(e, 0), s->xgate, n}, {of_expert(e, 1), s->xup, n}};
-    const fmi_out out = {of_expert(e, 2), s->xout, h};
+    fmt_parts mine = parts_of(p, ps, s->deal, e);
+    const fmt_out in[] = {{of_expert(e, 0), s->xgate, n}, {of_expert(e, 1), s->xup, n}};
+    const fmt_out out = {of_expert(e, 2), s->xout, h};
 
     if (mine.n == 0)
         return FM_OK;
-    fm_status rc = fmi_linears_forward(p, mine, (int32_t)layer, p->moe->xr, h, in, 2);
+    fm_status rc = fmt_linears_forward(p, mine, (int32_t)layer, p->moe->xr, h, in, 2);
     if (rc < 0)
         return rc;
     size_t at = (size_t)first_slot(s->deal, e) * n;
     p->be->act(p->be, sw->act, p->act + at, n, s->xgate + at, n, s->xup + at, n, mine.rows, n);
-    return fmi_linears_forward(p, mine, (int32_t)layer, p->act, n, &out, 1);
+    return fmt_linears_forward(p, mine, (int32_t)layer, p->act, n, &out, 1);
 }
 
 /* y += sigmoid(switch x) * down(f(gate x) * up x) */
-static fm_status shared_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_slot *s,
+static fm_status shared_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_slot *s,
                                 const float *x, float *y)
 {
     const fm_switches *sw = &p->arch.sw;
-    struct fmi_choices *d = s->deal;
+    struct fmt_choices *d = s->deal;
     uint32_t n = sw->shared_inter, h = p->arch.hidden;
-    const fmi_out in[] = {
-        {FMI_S_GATE, s->sgate, n}, {FMI_S_UP, s->sup, n}, {FMI_S_SWITCH, s->sswitch, 1}};
-    const fmi_out out = {FMI_S_DOWN, s->sout, h};
-    fm_status rc = fmi_linears_forward(p, ps, (int32_t)layer, x, h, in, 3);
+    const fmt_out in[] = {
+        {FMT_S_GATE, s->sgate, n}, {FMT_S_UP, s->sup, n}, {FMT_S_SWITCH, s->sswitch, 1}};
+    const fmt_out out = {FMT_S_DOWN, s->sout, h};
+    fm_status rc = fmt_linears_forward(p, ps, (int32_t)layer, x, h, in, 3);
 
     if (rc < 0)
         return rc;
     p->be->act(p->be, sw->act, p->act, n, s->sgate, n, s->sup, n, ps.rows, n);
-    rc = fmi_linears_forward(p, ps, (int32_t)layer, p->act, n, &out, 1);
+    rc = fmt_linears_forward(p, ps, (int32_t)layer, p->act, n, &out, 1);
     if (rc < 0)
         return rc;
     p->be->sigmoid(p->be, d->gate, s->sswitch, ps.rows);
@@ -268,14 +268,14 @@ static fm_status shared_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_s
     return FM_OK;
 }
 
-fm_status fmi_moe_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x, float *y)
+fm_status fmt_moe_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x, float *y)
 {
     const fm_switches *sw = &p->arch.sw;
-    fmi_slot *s = fmi_slot_of(p, layer);
-    struct fmi_moe *moe = p->moe;
+    fmt_slot *s = fmt_slot_of(p, layer);
+    struct fmt_moe *moe = p->moe;
     uint32_t h = p->arch.hidden;
-    const fmi_out router = {FMI_ROUTER, s->deal->score, sw->experts};
-    fm_status rc = fmi_linears_forward(p, ps, (int32_t)layer, x, h, &router, 1);
+    const fmt_out router = {FMT_ROUTER, s->deal->score, sw->experts};
+    fm_status rc = fmt_linears_forward(p, ps, (int32_t)layer, x, h, &router, 1);
 
     if (rc == FM_OK)
         rc = choose(p, ps, s->deal);
@@ -293,10 +293,10 @@ fm_status fmi_moe_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float
 
 /* ---- backward ---- */
 /* Gradients of the weights, of what the experts gave, of the router's scores. */
-static void weights_grad(fmi_pass *p, fmi_slot *s, uint32_t rows, const float *dy)
+static void weights_grad(fmt_pass *p, fmt_slot *s, uint32_t rows, const float *dy)
 {
-    struct fmi_moe *x = p->moe;
-    struct fmi_choices *d = s->deal;
+    struct fmt_moe *x = p->moe;
+    struct fmt_choices *d = s->deal;
     uint32_t h = p->arch.hidden;
     const fm_route r = route_of(p, d, rows);
 
@@ -306,66 +306,66 @@ static void weights_grad(fmi_pass *p, fmi_slot *s, uint32_t rows, const float *d
     p->be->route_grad(p->be, &r, x->drouter, x->dweight);
 }
 
-static fm_status expert_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_slot *s, uint32_t e)
+static fm_status expert_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_slot *s, uint32_t e)
 {
     const fm_switches *sw = &p->arch.sw;
     uint32_t n = sw->expert_inter, h = p->arch.hidden;
-    fmi_parts mine = parts_of(p, ps, s->deal, e);
-    const fmi_out out = {of_expert(e, 2), p->moe->dyr, h};
+    fmt_parts mine = parts_of(p, ps, s->deal, e);
+    const fmt_out out = {of_expert(e, 2), p->moe->dyr, h};
     size_t at = (size_t)first_slot(s->deal, e) * n;
 
     if (mine.n == 0)
         return FM_OK;
-    if (fmi_linears_train(mine, (int32_t)layer, &out, 1))
+    if (fmt_linears_train(mine, (int32_t)layer, &out, 1))
         p->be->act(p->be, sw->act, p->act + at, n, s->xgate + at, n, s->xup + at, n, mine.rows, n);
-    fm_status rc = fmi_linears_grad(p, mine, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1);
+    fm_status rc = fmt_linears_grad(p, mine, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1);
     if (rc == FM_OK)
         p->be->act_grad(p->be, sw->act, p->dgate + at, n, p->dup + at, n, p->dact + at, n,
                         s->xgate + at, n, s->xup + at, n, mine.rows, n);
     return rc;
 }
 
-static fm_status expert_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_slot *s,
+static fm_status expert_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_slot *s,
                                    uint32_t e)
 {
     uint32_t n = p->arch.sw.expert_inter, h = p->arch.hidden;
-    fmi_parts mine = parts_of(p, ps, s->deal, e);
-    const fmi_out in[] = {{of_expert(e, 0), p->dgate, n}, {of_expert(e, 1), p->dup, n}};
+    fmt_parts mine = parts_of(p, ps, s->deal, e);
+    const fmt_out in[] = {{of_expert(e, 0), p->dgate, n}, {of_expert(e, 1), p->dup, n}};
 
     if (mine.n == 0)
         return FM_OK;
-    return fmi_linears_grad(p, mine, (int32_t)layer, p->moe->dxr, h, false, p->moe->xr, h, in, 2);
+    return fmt_linears_grad(p, mine, (int32_t)layer, p->moe->dxr, h, false, p->moe->xr, h, in, 2);
 }
 
 /* The shared expert, whole: it adds to dh. Its buffers are those of the others, which are done. */
-static fm_status shared_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_slot *s,
+static fm_status shared_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_slot *s,
                                  const float *dy, float *dh, const float *x)
 {
     const fm_switches *sw = &p->arch.sw;
-    struct fmi_moe *moe = p->moe;
-    struct fmi_choices *d = s->deal;
+    struct fmt_moe *moe = p->moe;
+    struct fmt_choices *d = s->deal;
     uint32_t n = sw->shared_inter, h = p->arch.hidden;
-    const fmi_out out = {FMI_S_DOWN, moe->shared, h};
-    const fmi_out in[] = {
-        {FMI_S_GATE, p->dgate, n}, {FMI_S_UP, p->dup, n}, {FMI_S_SWITCH, moe->dswitch, 1}};
+    const fmt_out out = {FMT_S_DOWN, moe->shared, h};
+    const fmt_out in[] = {
+        {FMT_S_GATE, p->dgate, n}, {FMT_S_UP, p->dup, n}, {FMT_S_SWITCH, moe->dswitch, 1}};
 
     p->be->row_dots(p->be, moe->dswitch, s->sout, h, dy, h, NULL, ps.rows, h);
     p->be->scale_rows(p->be, moe->shared, h, dy, h, d->gate, ps.rows, h);
     p->be->sigmoid_grad(p->be, moe->dswitch, moe->dswitch, d->gate, ps.rows);
-    if (fmi_linears_train(ps, (int32_t)layer, &out, 1))
+    if (fmt_linears_train(ps, (int32_t)layer, &out, 1))
         p->be->act(p->be, sw->act, p->act, n, s->sgate, n, s->sup, n, ps.rows, n);
-    fm_status rc = fmi_linears_grad(p, ps, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1);
+    fm_status rc = fmt_linears_grad(p, ps, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1);
     if (rc < 0)
         return rc;
     p->be->act_grad(p->be, sw->act, p->dgate, n, p->dup, n, p->dact, n, s->sgate, n, s->sup, n,
                     ps.rows, n);
-    return fmi_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, in, 3);
+    return fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, in, 3);
 }
 
 /* dy -> gradients of the experts' first products and of the scores; dy itself stays in hand. */
-fm_status fmi_moe_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *dy)
+fm_status fmt_moe_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
 {
-    fmi_slot *s = fmi_slot_of(p, layer);
+    fmt_slot *s = fmt_slot_of(p, layer);
     fm_status rc = FM_OK;
 
     weights_grad(p, s, ps.rows, dy);
@@ -375,35 +375,35 @@ fm_status fmi_moe_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const floa
     return rc;
 }
 
-fm_status fmi_moe_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, float *dh, const float *x)
+fm_status fmt_moe_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh, const float *x)
 {
     const fm_switches *sw = &p->arch.sw;
-    struct fmi_moe *moe = p->moe;
-    fmi_slot *s = fmi_slot_of(p, layer);
+    struct fmt_moe *moe = p->moe;
+    fmt_slot *s = fmt_slot_of(p, layer);
     uint32_t h = p->arch.hidden;
-    const fmi_out router = {FMI_ROUTER, moe->drouter, sw->experts};
+    const fmt_out router = {FMT_ROUTER, moe->drouter, sw->experts};
     fm_status rc = FM_OK;
 
-    if (fmi_moe_input_trains(p, ps, layer))
+    if (fmt_moe_input_trains(p, ps, layer))
         p->be->copy_rows(p->be, moe->xr, h, x, h, s->deal->order, s->deal->slots, h);
     for (uint32_t e = 0; e < sw->experts && rc == FM_OK; e++)
         rc = expert_input_grad(p, ps, layer, s, e);
     if (rc < 0)
         return rc;
     p->be->mix_rows(p->be, dh, h, moe->dxr, h, s->deal->slot, moe->ones, sw->chosen, ps.rows, h);
-    rc = fmi_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, &router, 1);
+    rc = fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, &router, 1);
     return rc == FM_OK && sw->shared_expert ? shared_backward(p, ps, layer, s, moe->dy, dh, x) : rc;
 }
 
-bool fmi_moe_input_trains(const fmi_pass *p, fmi_parts ps, uint32_t layer)
+bool fmt_moe_input_trains(const fmt_pass *p, fmt_parts ps, uint32_t layer)
 {
-    const fmi_out rest[] = {
-        {FMI_ROUTER, NULL, 0}, {FMI_S_GATE, NULL, 0}, {FMI_S_UP, NULL, 0}, {FMI_S_SWITCH, NULL, 0}};
-    bool any = fmi_linears_train(ps, (int32_t)layer, rest, 4);
+    const fmt_out rest[] = {
+        {FMT_ROUTER, NULL, 0}, {FMT_S_GATE, NULL, 0}, {FMT_S_UP, NULL, 0}, {FMT_S_SWITCH, NULL, 0}};
+    bool any = fmt_linears_train(ps, (int32_t)layer, rest, 4);
 
     for (uint32_t e = 0; e < p->arch.sw.experts && !any; e++) {
-        const fmi_out in[] = {{of_expert(e, 0), NULL, 0}, {of_expert(e, 1), NULL, 0}};
-        any = fmi_linears_train(ps, (int32_t)layer, in, 2);
+        const fmt_out in[] = {{of_expert(e, 0), NULL, 0}, {of_expert(e, 1), NULL, 0}};
+        any = fmt_linears_train(ps, (int32_t)layer, in, 2);
     }
     return any;
 }

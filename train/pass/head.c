@@ -9,22 +9,22 @@
 
 #include "store/base/mem.h"
 
-const fmi_objective fmi_next_token = {.name = "next_token", .head = true};
+const fmt_objective fmt_next_token = {.name = "next_token", .head = true};
 
-static bool head_trains(const fmi_lane *l)
+static bool head_trains(const fmt_lane *l)
 {
-    return l->ps && fmi_linear_trains(&l->net->outer[FMI_HEAD]);
+    return l->ps && fmt_linear_trains(&l->net->outer[FMT_HEAD]);
 }
 
 /* Its head waits for the weights. */
-static bool waits(const fmi_lane *l)
+static bool waits(const fmt_lane *l)
 {
     return l->objective->weigh && head_trains(l);
 }
 
-static fmi_part part_of(fmi_lane *l, uint32_t at, uint32_t begin, uint32_t end)
+static fmt_part part_of(fmt_lane *l, uint32_t at, uint32_t begin, uint32_t end)
 {
-    return (fmi_part){.lane = l,
+    return (fmt_part){.lane = l,
                       .begin = begin - at,
                       .count = end - begin,
                       .u0 = begin - l->label0,
@@ -32,12 +32,12 @@ static fmi_part part_of(fmi_lane *l, uint32_t at, uint32_t begin, uint32_t end)
 }
 
 /* Lanes' picked rows as parts of rows at .. at + n - 1 of the picked. */
-static fmi_parts label_parts(fmi_pass *p, uint32_t at, uint32_t n)
+static fmt_parts label_parts(fmt_pass *p, uint32_t at, uint32_t n)
 {
-    fmi_parts ps = {p->head_part, 0, 0};
+    fmt_parts ps = {p->head_part, 0, 0};
 
     for (size_t i = 0; i < p->lanes; i++) {
-        fmi_lane *l = p->lane[i];
+        fmt_lane *l = p->lane[i];
         uint32_t begin = FM_MAX(l->label0, at);
         uint32_t end = FM_MIN(l->label0 + l->labels, at + n);
         if (!l->labels || begin >= end)
@@ -50,7 +50,7 @@ static fmi_parts label_parts(fmi_pass *p, uint32_t at, uint32_t n)
 
 /* ---- logits ---- */
 /* As infer's: divided, then capped. */
-static void finish_logits(fmi_pass *p, float *logits, uint32_t n)
+static void finish_logits(fmt_pass *p, float *logits, uint32_t n)
 {
     const fm_arch *a = &p->arch;
 
@@ -60,25 +60,25 @@ static void finish_logits(fmi_pass *p, float *logits, uint32_t n)
         p->be->softcap(p->be, logits, a->vocab, n, a->vocab, a->sw.logit_softcap);
 }
 
-static fm_status logits_of(fmi_pass *p, fmi_parts ps, const float *h, float *logits, uint32_t n)
+static fm_status logits_of(fmt_pass *p, fmt_parts ps, const float *h, float *logits, uint32_t n)
 {
-    const fmi_out out = {FMI_HEAD, logits, p->arch.vocab};
-    fm_status rc = fmi_linears_forward(p, ps, FMI_OUTSIDE, h, p->arch.hidden, &out, 1);
+    const fmt_out out = {FMT_HEAD, logits, p->arch.vocab};
+    fm_status rc = fmt_linears_forward(p, ps, FMT_OUTSIDE, h, p->arch.hidden, &out, 1);
 
     if (rc == FM_OK)
         finish_logits(p, logits, n);
     return rc;
 }
 
-fm_status fmi_head_logits(fmi_pass *p, fmi_lane *lane, uint32_t at, uint32_t n, float *logits)
+fm_status fmt_head_logits(fmt_pass *p, fmt_lane *lane, uint32_t at, uint32_t n, float *logits)
 {
-    fmi_part part = part_of(lane, lane->label0 + at, lane->label0 + at, lane->label0 + at + n);
-    fmi_parts ps = {&part, 1, n};
+    fmt_part part = part_of(lane, lane->label0 + at, lane->label0 + at, lane->label0 + at + n);
+    fmt_parts ps = {&part, 1, n};
     return logits_of(p, ps, p->hl + (size_t)(lane->label0 + at) * p->arch.hidden, logits, n);
 }
 
 /* Before the losses, and after them: what finish_logits did, backwards. */
-static void keep_logits(fmi_pass *p, uint32_t n)
+static void keep_logits(fmt_pass *p, uint32_t n)
 {
     uint32_t v = p->arch.vocab;
 
@@ -86,7 +86,7 @@ static void keep_logits(fmi_pass *p, uint32_t n)
         p->be->copy_rows(p->be, p->capped, v, p->logits, v, NULL, n, v);
 }
 
-static void unfinish_logits(fmi_pass *p, uint32_t n)
+static void unfinish_logits(fmt_pass *p, uint32_t n)
 {
     const fm_arch *a = &p->arch;
 
@@ -98,19 +98,19 @@ static void unfinish_logits(fmi_pass *p, uint32_t n)
 }
 
 /* The gradient of logits of a chunk at `at`, to dl and the gradients of the head. */
-static fm_status logits_grad(fmi_pass *p, fmi_parts ps, uint32_t at)
+static fm_status logits_grad(fmt_pass *p, fmt_parts ps, uint32_t at)
 {
     size_t h = p->arch.hidden;
-    const fmi_out out = {FMI_HEAD, p->logits, p->arch.vocab};
+    const fmt_out out = {FMT_HEAD, p->logits, p->arch.vocab};
 
-    return fmi_linears_grad(p, ps, FMI_OUTSIDE, p->dl + at * h, h, false, p->hl + at * h, h, &out,
+    return fmt_linears_grad(p, ps, FMT_OUTSIDE, p->dl + at * h, h, false, p->hl + at * h, h, &out,
                             1);
 }
 
 /* Losses of one part; its logits become the gradient. */
-static fm_status part_loss(fmi_pass *p, const fmi_part *part, uint32_t at)
+static fm_status part_loss(fmt_pass *p, const fmt_part *part, uint32_t at)
 {
-    fmi_lane *l = part->lane;
+    fmt_lane *l = part->lane;
     uint32_t v = p->arch.vocab;
     float *logits = p->logits + (size_t)part->begin * v;
     float *loss = p->loss + at + part->begin;
@@ -123,9 +123,9 @@ static fm_status part_loss(fmi_pass *p, const fmi_part *part, uint32_t at)
 }
 
 /* One chunk of rows that go through the head: logits, losses, the gradient of hl in dl. */
-static fm_status chunk_pass(fmi_pass *p, uint32_t at, uint32_t n)
+static fm_status chunk_pass(fmt_pass *p, uint32_t at, uint32_t n)
 {
-    fmi_parts ps = label_parts(p, at, n), grads;
+    fmt_parts ps = label_parts(p, at, n), grads;
     fm_status rc = logits_of(p, ps, p->hl + (size_t)at * p->arch.hidden, p->logits, n);
 
     if (rc < 0)
@@ -135,7 +135,7 @@ static fm_status chunk_pass(fmi_pass *p, uint32_t at, uint32_t n)
         rc = part_loss(p, &ps.p[i], at);
     unfinish_logits(p, n);
     for (uint32_t i = 0, j; i < ps.n && rc == FM_OK; i = j) { /* stretches that wait for nothing */
-        grads = (fmi_parts){ps.p + i, 0, 0};
+        grads = (fmt_parts){ps.p + i, 0, 0};
         for (j = i; j < ps.n && !waits(ps.p[j].lane); j++, grads.n++)
             grads.rows += ps.p[j].count;
         if (grads.n == 0)
@@ -149,7 +149,7 @@ static fm_status chunk_pass(fmi_pass *p, uint32_t at, uint32_t n)
 /* ---- weights that follow from the losses ---- */
 /* Rows i .. i + n - 1 of x, of the picked, times their weights: those take their losses' place on
  * the device. */
-static fm_status scale_by_weight(fmi_pass *p, float *x, uint32_t n, uint32_t i, uint32_t width)
+static fm_status scale_by_weight(fmt_pass *p, float *x, uint32_t n, uint32_t i, uint32_t width)
 {
     fm_status rc = p->be->upload(p->be, p->loss + i, p->host_weigh + i, n * sizeof(float));
 
@@ -158,12 +158,12 @@ static fm_status scale_by_weight(fmi_pass *p, float *x, uint32_t n, uint32_t i, 
 }
 
 /* The head again, for a lane whose head trains: rows weigh what p->host_weigh says. */
-static fm_status chunk_again(fmi_pass *p, fmi_lane *l, uint32_t at, uint32_t n)
+static fm_status chunk_again(fmt_pass *p, fmt_lane *l, uint32_t at, uint32_t n)
 {
     uint32_t v = p->arch.vocab, row = l->label0 + at;
-    fmi_part part = part_of(l, row, row, row + n);
-    fmi_parts ps = {&part, 1, n};
-    fm_status rc = fmi_head_logits(p, l, at, n, p->logits);
+    fmt_part part = part_of(l, row, row, row + n);
+    fmt_parts ps = {&part, 1, n};
+    fm_status rc = fmt_head_logits(p, l, at, n, p->logits);
 
     if (rc < 0)
         return rc;
@@ -174,7 +174,7 @@ static fm_status chunk_again(fmi_pass *p, fmi_lane *l, uint32_t at, uint32_t n)
     return rc == FM_OK ? logits_grad(p, ps, row) : rc;
 }
 
-static fm_status weigh(fmi_pass *p, fmi_lane *l)
+static fm_status weigh(fmt_pass *p, fmt_lane *l)
 {
     size_t h = p->arch.hidden;
     fm_status rc =
@@ -188,14 +188,14 @@ static fm_status weigh(fmi_pass *p, fmi_lane *l)
 }
 
 /* ---- losses that wait ---- */
-bool fmi_puts_off(const fmi_pass *p, const fmi_lane *lane)
+bool fmt_puts_off(const fmt_pass *p, const fmt_lane *lane)
 {
     return p->tally && lane->later && !lane->objective->weigh;
 }
 
-fm_status fmi_put_off(fmi_pass *p, const fmi_lane *lane)
+fm_status fmt_put_off(fmt_pass *p, const fmt_lane *lane)
 {
-    fmi_tally *t = p->tally;
+    fmt_tally *t = p->tally;
     uint32_t n = lane->labels;
     fm_status rc = fm_grow(&t->entry, &t->cap, t->count + 1, sizeof(*t->entry));
 
@@ -203,13 +203,13 @@ fm_status fmi_put_off(fmi_pass *p, const fmi_lane *lane)
         return rc;
     fm_assert(t->used + n <= t->room);
     p->be->copy_rows(p->be, t->rows + t->used, n, p->loss + lane->label0, n, NULL, 1, n);
-    t->entry[t->count++] = (struct fmi_put_off){.into = lane->later, .at = t->used, .n = n};
+    t->entry[t->count++] = (struct fmt_put_off){.into = lane->later, .at = t->used, .n = n};
     t->used += n;
     return FM_OK;
 }
 
 /* As they are summed where nothing waits: row by row, then the sum to the others. */
-void fmi_tally_settle(fmi_tally *t, const float *rows)
+void fmt_tally_settle(fmt_tally *t, const float *rows)
 {
     for (size_t i = 0; i < t->count; i++) {
         double sum = 0.0;
@@ -221,29 +221,29 @@ void fmi_tally_settle(fmi_tally *t, const float *rows)
     t->used = 0;
 }
 
-static bool over_logits(const fmi_lane *l)
+static bool over_logits(const fmt_lane *l)
 {
     return l->objective->head && !l->objective->silent && l->labels > 0;
 }
 
-static fm_status sum_losses(fmi_pass *p, uint32_t rows)
+static fm_status sum_losses(fmt_pass *p, uint32_t rows)
 {
     fm_backend *be = p->be;
     fm_status rc = FM_OK;
     bool needed = false;
 
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
-        const fmi_lane *l = p->lane[i];
-        if (over_logits(l) && fmi_puts_off(p, l))
-            rc = fmi_put_off(p, l);
+        const fmt_lane *l = p->lane[i];
+        if (over_logits(l) && fmt_puts_off(p, l))
+            rc = fmt_put_off(p, l);
         else
             needed = needed || over_logits(l);
     }
     if (rc == FM_OK && needed)
         rc = be->download(be, p->host_loss, p->loss, rows * sizeof(float));
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
-        fmi_lane *l = p->lane[i];
-        bool known = over_logits(l) && !l->objective->weigh && !fmi_puts_off(p, l);
+        fmt_lane *l = p->lane[i];
+        bool known = over_logits(l) && !l->objective->weigh && !fmt_puts_off(p, l);
         for (uint32_t k = 0; known && k < l->labels; k++)
             l->loss += (double)p->host_loss[l->label0 + k];
     }
@@ -254,7 +254,7 @@ static fm_status sum_losses(fmi_pass *p, uint32_t rows)
 }
 
 /* ---- the whole ---- */
-void fmi_head_states(fmi_pass *p)
+void fmt_head_states(fmt_pass *p)
 {
     size_t h = p->arch.hidden;
     uint32_t r = p->labels;
@@ -263,12 +263,12 @@ void fmi_head_states(fmi_pass *p)
     if (p->arch.sw.encoder) /* its last layer ends with a norm */
         p->be->copy_rows(p->be, p->hl, h, p->xl, h, NULL, r, (uint32_t)h);
     else
-        fmi_norms(p, label_parts(p, 0, r), FMI_OUTSIDE, FMI_NORM, p->hl, p->xl, p->rstdl, 1,
+        fmt_norms(p, label_parts(p, 0, r), FMT_OUTSIDE, FMT_NORM, p->hl, p->xl, p->rstdl, 1,
                   (uint32_t)h);
 }
 
 /* Rows of lanes of which something in the layers or below them trains: the first ones. */
-static uint32_t rows_below(const fmi_pass *p)
+static uint32_t rows_below(const fmt_pass *p)
 {
     uint32_t rows = 0;
 
@@ -279,7 +279,7 @@ static uint32_t rows_below(const fmi_pass *p)
 
 /* dl -> gradient of xl, in hl (no longer needed), then back to all rows: those that are not picked
  * take the row of zeros that follows. */
-static void spread(fmi_pass *p)
+static void spread(fmt_pass *p)
 {
     size_t h = p->arch.hidden;
     uint32_t r = p->labels;
@@ -287,7 +287,7 @@ static void spread(fmi_pass *p)
     if (r > 0 && p->arch.sw.encoder)
         p->be->copy_rows(p->be, p->hl, h, p->dl, h, NULL, r, (uint32_t)h);
     else if (r > 0)
-        fmi_norms_grad(p, label_parts(p, 0, r), FMI_OUTSIDE, FMI_NORM, p->hl, false, p->dl, p->xl,
+        fmt_norms_grad(p, label_parts(p, 0, r), FMT_OUTSIDE, FMT_NORM, p->hl, false, p->dl, p->xl,
                        p->rstdl, 1, (uint32_t)h);
     p->be->copy_rows(p->be, p->hl + (size_t)r * h, h, p->zero, h, NULL, 1, (uint32_t)h);
     uint32_t rows = rows_below(p);
@@ -295,13 +295,13 @@ static void spread(fmi_pass *p)
         p->be->copy_rows(p->be, p->dx, h, p->hl, h, p->back, rows, (uint32_t)h);
 }
 
-static fm_status over_states(fmi_pass *p)
+static fm_status over_states(fmt_pass *p)
 {
     size_t h = p->arch.hidden;
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
-        fmi_lane *l = p->lane[i];
+        fmt_lane *l = p->lane[i];
         if (l->objective->states && l->labels)
             rc = l->objective->states(p, l, p->hl + l->label0 * h, p->dl + l->label0 * h, &l->loss);
     }
@@ -309,7 +309,7 @@ static fm_status over_states(fmi_pass *p)
 }
 
 /* Stretches of lanes whose rows go through the language head, chunk by chunk. */
-static fm_status over_tokens(fmi_pass *p)
+static fm_status over_tokens(fmt_pass *p)
 {
     fm_status rc = FM_OK;
     uint32_t last = 0;
@@ -317,7 +317,7 @@ static fm_status over_tokens(fmi_pass *p)
     for (size_t i = 0, j; i < p->lanes && rc == FM_OK; i = j) {
         uint32_t begin = p->lane[i]->label0, end = begin;
         for (j = i; j < p->lanes; j++) {
-            const fmi_objective *o = p->lane[j]->objective;
+            const fmt_objective *o = p->lane[j]->objective;
             if (!o->head || o->silent)
                 break;
             end = p->lane[j]->label0 + p->lane[j]->labels;
@@ -330,10 +330,10 @@ static fm_status over_tokens(fmi_pass *p)
     return rc == FM_OK && last > 0 ? sum_losses(p, last) : rc;
 }
 
-fm_status fmi_head(fmi_pass *p)
+fm_status fmt_head(fmt_pass *p)
 {
     if (p->labels > 0)
-        fmi_head_states(p);
+        fmt_head_states(p);
     fm_status rc = over_tokens(p);
     if (rc == FM_OK)
         rc = over_states(p);

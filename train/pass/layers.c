@@ -7,9 +7,9 @@
 
 /* ---- embedding ---- */
 /* Rows of a table by number: ids into the embedding, places into the positions. */
-static void look_up(fmi_pass *p, uint32_t which, const int32_t *ids, float *x)
+static void look_up(fmt_pass *p, uint32_t which, const int32_t *ids, float *x)
 {
-    fmi_parts ps = fmi_parts_all(p);
+    fmt_parts ps = fmt_parts_all(p);
     size_t h = p->arch.hidden;
 
     for (uint32_t i = 0, j; i < ps.n; i = j) {
@@ -21,63 +21,63 @@ static void look_up(fmi_pass *p, uint32_t which, const int32_t *ids, float *x)
     }
 }
 
-static void embed(fmi_pass *p, float *out)
+static void embed(fmt_pass *p, float *out)
 {
     const fm_switches *sw = &p->arch.sw;
-    fmi_parts ps = fmi_parts_all(p);
+    fmt_parts ps = fmt_parts_all(p);
     uint32_t h = p->arch.hidden;
     uint64_t n = (uint64_t)ps.rows * h;
     float *x = sw->embed_norm ? p->xembed : out;
 
-    look_up(p, FMI_EMBED, p->ids, x);
+    look_up(p, FMT_EMBED, p->ids, x);
     for (size_t i = 0; i < p->lanes; i++)
-        fmi_embed_terms(p, p->lane[i], x);
+        fmt_embed_terms(p, p->lane[i], x);
     if (sw->embed_scale != 1.0f)
         p->be->scale(p->be, x, sw->embed_scale, n);
     for (size_t i = 0; i < p->lanes; i++)
-        fmi_virtual_rows(p, p->lane[i], x);
+        fmt_virtual_rows(p, p->lane[i], x);
     for (uint32_t i = 0; sw->types && i < ps.n; i++)
-        p->be->affine(p->be, x, h, h, NULL, ps.p[i].lane->net->outer[FMI_TYPES].bias, ps.p[i].begin,
+        p->be->affine(p->be, x, h, h, NULL, ps.p[i].lane->net->outer[FMT_TYPES].bias, ps.p[i].begin,
                       ps.p[i].count, NULL);
     if (sw->positions) {
-        look_up(p, FMI_POSITIONS, p->place, p->h);
+        look_up(p, FMT_POSITIONS, p->place, p->h);
         p->be->add(p->be, x, p->h, n);
     }
     if (sw->embed_norm)
-        fmi_norms(p, ps, FMI_OUTSIDE, FMI_EMBED_NORM, out, x, p->embed_rstd, 1, h);
+        fmt_norms(p, ps, FMT_OUTSIDE, FMT_EMBED_NORM, out, x, p->embed_rstd, 1, h);
 }
 
-static float *grad_at(const fmi_lane *l, int32_t param)
+static float *grad_at(const fmt_lane *l, int32_t param)
 {
     return l->ps->g + l->ps->item[param].at;
 }
 
 /* What a lane's embeddings get of dx, the gradient before their norm. */
-static void embed_params(fmi_pass *p, fmi_lane *l)
+static void embed_params(fmt_pass *p, fmt_lane *l)
 {
-    const fmi_linear *outer = l->net->outer;
+    const fmt_linear *outer = l->net->outer;
     uint32_t h = p->arch.hidden, rows = l->batch.rows;
     float *dx = p->dx + (size_t)l->row0 * h;
     fm_backend *be = p->be;
 
-    fmi_virtual_rows_grad(p, l, p->dx);
-    if (outer[FMI_POSITIONS].w_param >= 0)
-        be->embed_grad(be, grad_at(l, outer[FMI_POSITIONS].w_param), dx, h, p->place + l->row0,
+    fmt_virtual_rows_grad(p, l, p->dx);
+    if (outer[FMT_POSITIONS].w_param >= 0)
+        be->embed_grad(be, grad_at(l, outer[FMT_POSITIONS].w_param), dx, h, p->place + l->row0,
                        rows, h);
-    if (outer[FMI_TYPES].w_param >= 0) /* its first row */
-        be->bias_grad(be, grad_at(l, outer[FMI_TYPES].w_param), dx, h, rows, h);
+    if (outer[FMT_TYPES].w_param >= 0) /* its first row */
+        be->bias_grad(be, grad_at(l, outer[FMT_TYPES].w_param), dx, h, rows, h);
     if (p->arch.sw.embed_scale != 1.0f)
         be->scale(be, dx, p->arch.sw.embed_scale, (uint64_t)rows * h);
-    fmi_embed_tokens_grad(p, l, p->dx);
+    fmt_embed_tokens_grad(p, l, p->dx);
 }
 
-void fmi_embed_backward(fmi_pass *p)
+void fmt_embed_backward(fmt_pass *p)
 {
     if (p->arch.sw.embed_norm) {
-        fmi_parts ps = fmi_parts_from(p, 0);
+        fmt_parts ps = fmt_parts_from(p, 0);
         for (uint32_t i = 0; i < ps.n; i++)
             p->part[i].deeper = ps.p[i].lane->embed_trains;
-        fmi_norms_grad(p, ps, FMI_OUTSIDE, FMI_EMBED_NORM, p->dx, false, p->dx, p->xembed,
+        fmt_norms_grad(p, ps, FMT_OUTSIDE, FMT_EMBED_NORM, p->dx, false, p->dx, p->xembed,
                        p->embed_rstd, 1, p->arch.hidden);
     }
     for (size_t i = 0; i < p->lanes; i++)
@@ -87,31 +87,31 @@ void fmi_embed_backward(fmi_pass *p)
 
 /* ---- a branch and its place in the layer ---- */
 /* A norm behind the branch, or behind the sum. */
-static bool has_post(const fmi_pass *p)
+static bool has_post(const fmt_pass *p)
 {
     fm_block_order o = p->arch.sw.order;
     return o == FM_BLOCK_SANDWICH || o == FM_BLOCK_AFTER || o == FM_BLOCK_POST;
 }
 
-static bool has_input_norm(const fmi_pass *p)
+static bool has_input_norm(const fmt_pass *p)
 {
     fm_block_order o = p->arch.sw.order;
     return o != FM_BLOCK_AFTER && o != FM_BLOCK_POST;
 }
 
 /* What a branch reads: x, or its norm in p->h. */
-static const float *input_of(fmi_pass *p, fmi_parts ps, uint32_t layer, uint32_t which,
+static const float *input_of(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t which,
                              const float *x, float *rstd)
 {
     if (!has_input_norm(p))
         return x;
-    fmi_norms(p, ps, (int32_t)layer, which, p->h, x, rstd, 1, p->arch.hidden);
+    fmt_norms(p, ps, (int32_t)layer, which, p->h, x, rstd, 1, p->arch.hidden);
     return p->h;
 }
 
 /* out = x + branch, with what the family does to the branch first or to the sum afterwards. The
  * branch is in raw where a norm follows (which then stays for the gradient), else in out. */
-static void join(fmi_pass *p, fmi_parts ps, uint32_t layer, uint32_t post, float *out,
+static void join(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t post, float *out,
                  const float *x, float *raw, float *rstd)
 {
     const fm_switches *sw = &p->arch.sw;
@@ -120,16 +120,16 @@ static void join(fmi_pass *p, fmi_parts ps, uint32_t layer, uint32_t post, float
     float *sum = sw->order == FM_BLOCK_POST ? raw : out;
 
     if (sw->order == FM_BLOCK_SANDWICH || sw->order == FM_BLOCK_AFTER)
-        fmi_norms(p, ps, (int32_t)layer, post, out, raw, rstd, 1, h);
+        fmt_norms(p, ps, (int32_t)layer, post, out, raw, rstd, 1, h);
     if (sw->residual_scale != 1.0f)
         p->be->scale(p->be, sum, sw->residual_scale, n);
     p->be->add(p->be, sum, x, n);
     if (sw->order == FM_BLOCK_POST)
-        fmi_norms(p, ps, (int32_t)layer, post, out, raw, rstd, 1, h);
+        fmt_norms(p, ps, (int32_t)layer, post, out, raw, rstd, 1, h);
 }
 
 /* dx, the gradient of the sum, becomes that of x; returned: that of the branch. */
-static const float *split(fmi_pass *p, fmi_parts ps, uint32_t layer, uint32_t post,
+static const float *split(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t post,
                           const float *raw, const float *rstd)
 {
     const fm_switches *sw = &p->arch.sw;
@@ -138,175 +138,175 @@ static const float *split(fmi_pass *p, fmi_parts ps, uint32_t layer, uint32_t po
     const float *d = p->dx;
 
     if (sw->order == FM_BLOCK_POST)
-        fmi_norms_grad(p, ps, (int32_t)layer, post, p->dx, false, p->dx, raw, rstd, 1, h);
+        fmt_norms_grad(p, ps, (int32_t)layer, post, p->dx, false, p->dx, raw, rstd, 1, h);
     if (sw->residual_scale != 1.0f) {
         p->be->copy_rows(p->be, p->branch, h, p->dx, h, NULL, ps.rows, h);
         p->be->scale(p->be, p->branch, sw->residual_scale, n);
         d = p->branch;
     }
     if (sw->order == FM_BLOCK_SANDWICH || sw->order == FM_BLOCK_AFTER) {
-        fmi_norms_grad(p, ps, (int32_t)layer, post, p->branch, false, d, raw, rstd, 1, h);
+        fmt_norms_grad(p, ps, (int32_t)layer, post, p->branch, false, d, raw, rstd, 1, h);
         d = p->branch;
     }
     return d;
 }
 
 /* dx += what the branch's input got in dh. */
-static void input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, uint32_t which, const float *x,
+static void input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t which, const float *x,
                        const float *rstd)
 {
     uint32_t h = p->arch.hidden;
 
     if (has_input_norm(p))
-        fmi_norms_grad(p, ps, (int32_t)layer, which, p->dx, true, p->dh, x, rstd, 1, h);
+        fmt_norms_grad(p, ps, (int32_t)layer, which, p->dx, true, p->dh, x, rstd, 1, h);
     else
         p->be->add(p->be, p->dx, p->dh, (uint64_t)ps.rows * h);
 }
 
 /* ---- the feed-forward branch: dense, or of experts ---- */
-static bool is_sparse(const fmi_pass *p, uint32_t layer)
+static bool is_sparse(const fmt_pass *p, uint32_t layer)
 {
     return p->arch.sw.layer[layer] & FM_LAYER_SPARSE;
 }
 
-static fm_status mlp_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x, float *y)
+static fm_status mlp_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x, float *y)
 {
-    return is_sparse(p, layer) ? fmi_moe_forward(p, ps, layer, x, y)
-                               : fmi_mlp_forward(p, ps, layer, x, y);
+    return is_sparse(p, layer) ? fmt_moe_forward(p, ps, layer, x, y)
+                               : fmt_mlp_forward(p, ps, layer, x, y);
 }
 
-static fm_status mlp_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *dy)
+static fm_status mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
 {
-    return is_sparse(p, layer) ? fmi_moe_backward(p, ps, layer, dy)
-                               : fmi_mlp_backward(p, ps, layer, dy);
+    return is_sparse(p, layer) ? fmt_moe_backward(p, ps, layer, dy)
+                               : fmt_mlp_backward(p, ps, layer, dy);
 }
 
 /* From the gradients of its first products to dx; x is what the branch's norm (or it) read. */
-static fm_status mlp_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x,
+static fm_status mlp_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x,
                                 const float *rstd)
 {
     bool sparse = is_sparse(p, layer);
-    bool trains = sparse ? fmi_moe_input_trains(p, ps, layer) : fmi_mlp_input_trains(ps, layer);
-    const float *in = trains ? input_of(p, ps, layer, FMI_MLP_NORM, x, NULL) : p->h;
-    fm_status rc = sparse ? fmi_moe_input_grad(p, ps, layer, p->dh, in)
-                          : fmi_mlp_input_grad(p, ps, layer, p->dh, in);
+    bool trains = sparse ? fmt_moe_input_trains(p, ps, layer) : fmt_mlp_input_trains(ps, layer);
+    const float *in = trains ? input_of(p, ps, layer, FMT_MLP_NORM, x, NULL) : p->h;
+    fm_status rc = sparse ? fmt_moe_input_grad(p, ps, layer, p->dh, in)
+                          : fmt_mlp_input_grad(p, ps, layer, p->dh, in);
 
     if (rc == FM_OK)
-        input_grad(p, ps, layer, FMI_MLP_NORM, x, rstd);
+        input_grad(p, ps, layer, FMT_MLP_NORM, x, rstd);
     return rc;
 }
 
-static fm_status attention_input_grad(fmi_pass *p, uint32_t layer)
+static fm_status attention_input_grad(fmt_pass *p, uint32_t layer)
 {
-    fmi_slot *s = fmi_slot_of(p, layer);
-    fmi_parts ps = fmi_parts_from(p, layer);
-    const float *in = fmi_attention_input_trains(ps, layer)
-                          ? input_of(p, ps, layer, FMI_ATTN_NORM, s->xin, NULL)
+    fmt_slot *s = fmt_slot_of(p, layer);
+    fmt_parts ps = fmt_parts_from(p, layer);
+    const float *in = fmt_attention_input_trains(ps, layer)
+                          ? input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, NULL)
                           : p->h;
 
-    ps = fmi_parts_below(p, layer);
-    fm_status rc = fmi_attention_input_grad(p, ps, layer, p->dh, in);
+    ps = fmt_parts_below(p, layer);
+    fm_status rc = fmt_attention_input_grad(p, ps, layer, p->dh, in);
     if (rc == FM_OK)
-        input_grad(p, ps, layer, FMI_ATTN_NORM, s->xin, s->rstd1);
+        input_grad(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
     return rc;
 }
 
 /* ---- layers ---- */
 /* x + attention(norm(x)) + mlp(norm'(x)) */
-static fm_status parallel_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, float *out)
+static fm_status parallel_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, float *out)
 {
-    fmi_slot *s = fmi_slot_of(p, layer);
+    fmt_slot *s = fmt_slot_of(p, layer);
     uint32_t h = p->arch.hidden;
-    const float *x = input_of(p, ps, layer, FMI_ATTN_NORM, s->xin, s->rstd1);
-    fm_status rc = fmi_attention_forward(p, ps, layer, x, s->xmid);
+    const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
+    fm_status rc = fmt_attention_forward(p, ps, layer, x, s->xmid);
 
     if (rc == FM_OK)
-        rc = mlp_forward(p, ps, layer, input_of(p, ps, layer, FMI_MLP_NORM, s->xin, s->rstd2),
+        rc = mlp_forward(p, ps, layer, input_of(p, ps, layer, FMT_MLP_NORM, s->xin, s->rstd2),
                          p->branch);
     if (rc < 0)
         return rc;
     p->be->add(p->be, s->xmid, p->branch, (uint64_t)ps.rows * h);
-    join(p, ps, layer, FMI_MLP_POST, s->xmid, s->xin, NULL, NULL);
+    join(p, ps, layer, FMT_MLP_POST, s->xmid, s->xin, NULL, NULL);
     p->be->copy_rows(p->be, out, h, s->xmid, h, NULL, ps.rows, h);
     return FM_OK;
 }
 
-static fm_status layer_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, float *out)
+static fm_status layer_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, float *out)
 {
-    fmi_slot *s = fmi_slot_of(p, layer);
+    fmt_slot *s = fmt_slot_of(p, layer);
     bool post = has_post(p);
 
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_forward(p, ps, layer, out);
-    const float *x = input_of(p, ps, layer, FMI_ATTN_NORM, s->xin, s->rstd1);
-    fm_status rc = fmi_attention_forward(p, ps, layer, x, post ? s->araw : s->xmid);
+    const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
+    fm_status rc = fmt_attention_forward(p, ps, layer, x, post ? s->araw : s->xmid);
     if (rc < 0)
         return rc;
-    join(p, ps, layer, FMI_ATTN_POST, s->xmid, s->xin, s->araw, s->arstd);
-    x = input_of(p, ps, layer, FMI_MLP_NORM, s->xmid, s->rstd2);
+    join(p, ps, layer, FMT_ATTN_POST, s->xmid, s->xin, s->araw, s->arstd);
+    x = input_of(p, ps, layer, FMT_MLP_NORM, s->xmid, s->rstd2);
     rc = mlp_forward(p, ps, layer, x, post ? s->mraw : out);
     if (rc == FM_OK)
-        join(p, ps, layer, FMI_MLP_POST, out, s->xmid, s->mraw, s->mrstd);
+        join(p, ps, layer, FMT_MLP_POST, out, s->xmid, s->mraw, s->mrstd);
     return rc;
 }
 
-fm_status fmi_layers_forward(fmi_pass *p)
+fm_status fmt_layers_forward(fmt_pass *p)
 {
     fm_status rc = FM_OK;
 
     if (p->begin == 0)
-        embed(p, fmi_slot_of(p, 0)->xin);
+        embed(p, fmt_slot_of(p, 0)->xin);
     for (uint32_t l = p->begin; l < p->end && rc == FM_OK; l++) {
-        float *out = l + 1 < p->end ? fmi_slot_of(p, l + 1)->xin : p->xout;
-        rc = layer_forward(p, fmi_parts_all(p), l, out);
+        float *out = l + 1 < p->end ? fmt_slot_of(p, l + 1)->xin : p->xout;
+        rc = layer_forward(p, fmt_parts_all(p), l, out);
     }
     return rc;
 }
 
-static fm_status parallel_backward(fmi_pass *p, uint32_t layer)
+static fm_status parallel_backward(fmt_pass *p, uint32_t layer)
 {
-    fmi_slot *s = fmi_slot_of(p, layer);
-    fmi_parts ps = fmi_parts_from(p, layer);
-    const float *d = split(p, ps, layer, FMI_MLP_POST, NULL, NULL);
+    fmt_slot *s = fmt_slot_of(p, layer);
+    fmt_parts ps = fmt_parts_from(p, layer);
+    const float *d = split(p, ps, layer, FMT_MLP_POST, NULL, NULL);
     fm_status rc = mlp_backward(p, ps, layer, d);
 
     if (rc == FM_OK)
-        rc = fmi_attention_backward(p, ps, layer, d);
+        rc = fmt_attention_backward(p, ps, layer, d);
     if (rc == FM_OK) /* dx changes only now: d may be dx */
         rc = mlp_input_grad(p, ps, layer, s->xin, s->rstd2);
     return rc == FM_OK ? attention_input_grad(p, layer) : rc;
 }
 
 /* dx, the gradient behind the layer, becomes the one before it. */
-static fm_status layer_backward(fmi_pass *p, uint32_t layer)
+static fm_status layer_backward(fmt_pass *p, uint32_t layer)
 {
-    fmi_slot *s = fmi_slot_of(p, layer);
-    fmi_parts ps = fmi_parts_from(p, layer);
+    fmt_slot *s = fmt_slot_of(p, layer);
+    fmt_parts ps = fmt_parts_from(p, layer);
 
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_backward(p, layer);
-    const float *d = split(p, ps, layer, FMI_MLP_POST, s->mraw, s->mrstd);
+    const float *d = split(p, ps, layer, FMT_MLP_POST, s->mraw, s->mrstd);
     fm_status rc = mlp_backward(p, ps, layer, d);
     if (rc == FM_OK)
         rc = mlp_input_grad(p, ps, layer, s->xmid, s->rstd2);
     if (rc < 0)
         return rc;
-    d = split(p, ps, layer, FMI_ATTN_POST, s->araw, s->arstd);
-    rc = fmi_attention_backward(p, ps, layer, d);
+    d = split(p, ps, layer, FMT_ATTN_POST, s->araw, s->arstd);
+    rc = fmt_attention_backward(p, ps, layer, d);
     return rc == FM_OK ? attention_input_grad(p, layer) : rc;
 }
 
-static fm_status leave(fmi_pass *p, uint32_t layer)
+static fm_status leave(fmt_pass *p, uint32_t layer)
 {
     return p->left ? p->left(p->left_ctx, p, layer) : FM_OK;
 }
 
-fm_status fmi_layers_backward(fmi_pass *p)
+fm_status fmt_layers_backward(fmt_pass *p)
 {
     fm_status rc = leave(p, p->arch.layers);
 
     for (uint32_t l = p->end; l-- > FM_MAX(p->lowest, p->begin) && rc == FM_OK;) {
-        fmi_parts ps = fmi_parts_from(p, l);
+        fmt_parts ps = fmt_parts_from(p, l);
         if (ps.n == 0)
             continue;
         if (p->recompute && l + 1 < p->end)

@@ -9,32 +9,32 @@
 
 #define BACKS_MAX 64u
 
-static fmi_linear *lin_of(const fmi_part *part, int32_t layer, uint32_t which)
+static fmt_linear *lin_of(const fmt_part *part, int32_t layer, uint32_t which)
 {
-    return fmi_net_at(part->lane->net, layer, which);
+    return fmt_net_at(part->lane->net, layer, which);
 }
 
-bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs)
+bool fmt_linears_train(fmt_parts ps, int32_t layer, const fmt_out *out, uint32_t outs)
 {
     for (uint32_t i = 0; i < ps.n; i++)
         for (uint32_t o = 0; o < outs; o++)
-            if (fmi_linear_trains(lin_of(&ps.p[i], layer, out[o].which)))
+            if (fmt_linear_trains(lin_of(&ps.p[i], layer, out[o].which)))
                 return true;
     return false;
 }
 
 /* Parts from i on that hold the same weight (and, forward, the same bias): one stretch of rows.
  * Parts that go alone are left out, ending it. */
-static uint32_t same_weight(fmi_parts ps, uint32_t i, int32_t layer, uint32_t which, bool forward,
+static uint32_t same_weight(fmt_parts ps, uint32_t i, int32_t layer, uint32_t which, bool forward,
                             uint32_t *rows)
 {
-    const fmi_linear *first = lin_of(&ps.p[i], layer, which);
+    const fmt_linear *first = lin_of(&ps.p[i], layer, which);
     uint32_t j = i;
 
     *rows = 0;
     for (; j < ps.n; j++) {
-        const fmi_linear *l = lin_of(&ps.p[j], layer, which);
-        bool alone = forward ? fmi_scales_input(l) : fmi_goes_alone(l);
+        const fmt_linear *l = lin_of(&ps.p[j], layer, which);
+        bool alone = forward ? fmt_scales_input(l) : fmt_goes_alone(l);
         if (alone || l->w != first->w || (forward && l->bias != first->bias))
             break;
         *rows += ps.p[j].count;
@@ -43,12 +43,12 @@ static uint32_t same_weight(fmi_parts ps, uint32_t i, int32_t layer, uint32_t wh
 }
 
 /* ---- low-rank terms ---- */
-static fm_status term_room(fmi_pass *p, size_t n)
+static fm_status term_room(fmt_pass *p, size_t n)
 {
     return fm_grow(&p->term, &p->term_cap, n, sizeof(*p->term));
 }
 
-static size_t most_terms(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs)
+static size_t most_terms(fmt_parts ps, int32_t layer, const fmt_out *out, uint32_t outs)
 {
     size_t most = 0;
 
@@ -59,7 +59,7 @@ static size_t most_terms(fmi_parts ps, int32_t layer, const fmi_out *out, uint32
 }
 
 /* Kept where the gradient needs it; else in the room of du, one piece for each term of the call. */
-float *fmi_place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_t *at)
+float *fmt_place_u(fmt_pass *p, const fmt_term *t, const fmt_part *part, uint64_t *at)
 {
     if (t->u && part->lane->ps)
         return t->u + (size_t)part->u0 * t->r;
@@ -69,7 +69,7 @@ float *fmi_place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_
     return u;
 }
 
-fm_term fmi_term_on(const fmi_part *part, const fmi_linear *l, const fmi_term *t, const float *x,
+fm_term fmt_term_on(const fmt_part *part, const fmt_linear *l, const fmt_term *t, const float *x,
                     size_t ldx)
 {
     return (fm_term){.a = t->a,
@@ -84,24 +84,24 @@ fm_term fmi_term_on(const fmi_part *part, const fmi_linear *l, const fmi_term *t
 }
 
 /* The k-th terms of all linears into p->term; their number. */
-static uint32_t list_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
-                           const fmi_out *out, uint32_t outs, size_t k)
+static uint32_t list_terms(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x, size_t ldx,
+                           const fmt_out *out, uint32_t outs, size_t k)
 {
     uint32_t n = 0;
     uint64_t at = 0;
 
     for (uint32_t o = 0; o < outs; o++) {
         for (uint32_t i = 0; i < ps.n; i++) {
-            const fmi_part *part = &ps.p[i];
-            const fmi_linear *l = lin_of(part, layer, out[o].which);
-            if (l->terms <= k || fmi_scales_input(l) || l->term[k].dropout > 0.0f)
+            const fmt_part *part = &ps.p[i];
+            const fmt_linear *l = lin_of(part, layer, out[o].which);
+            if (l->terms <= k || fmt_scales_input(l) || l->term[k].dropout > 0.0f)
                 continue;
-            const fmi_term *t = &l->term[k];
+            const fmt_term *t = &l->term[k];
             fm_term *one = &p->term[n++];
-            *one = fmi_term_on(part, l, t, x + part->begin * ldx, ldx);
+            *one = fmt_term_on(part, l, t, x + part->begin * ldx, ldx);
             one->y = out[o].y + part->begin * out[o].ldy;
             one->ldy = out[o].ldy;
-            one->u = fmi_place_u(p, t, part, &at);
+            one->u = fmt_place_u(p, t, part, &at);
         }
     }
     return n;
@@ -109,8 +109,8 @@ static uint32_t list_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float
 
 /* The products and the first terms of all linears, which a device may take at once, then what other
  * terms there are. */
-static fm_status products_and_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x,
-                                    size_t ldx, uint32_t in, const fmi_out *out, uint32_t outs,
+static fm_status products_and_terms(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x,
+                                    size_t ldx, uint32_t in, const fmt_out *out, uint32_t outs,
                                     uint32_t products, const fm_swiglu *made)
 {
     fm_backend *be = p->be;
@@ -135,16 +135,16 @@ static fm_status products_and_terms(fmi_pass *p, fmi_parts ps, int32_t layer, co
     return FM_OK;
 }
 
-static float *grad_of(const fmi_part *part, int32_t param)
+static float *grad_of(const fmt_part *part, int32_t param)
 {
-    return fmi_lane_grad(part->lane, param);
+    return fmt_lane_grad(part->lane, param);
 }
 
 /* A term's gradients over a part's rows; du is the caller's to add. */
-static fm_term back_term(const fmi_part *part, const fmi_linear *l, const fmi_term *t, float *dx,
-                         size_t lddx, const float *x, size_t ldx, const fmi_out *out)
+static fm_term back_term(const fmt_part *part, const fmt_linear *l, const fmt_term *t, float *dx,
+                         size_t lddx, const float *x, size_t ldx, const fmt_out *out)
 {
-    fm_term one = fmi_term_on(part, l, t, x ? x + part->begin * ldx : NULL, ldx);
+    fm_term one = fmt_term_on(part, l, t, x ? x + part->begin * ldx : NULL, ldx);
 
     one.u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
     one.dy = out->y + part->begin * out->ldy;
@@ -156,8 +156,8 @@ static fm_term back_term(const fmi_part *part, const fmi_linear *l, const fmi_te
     return one;
 }
 
-static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
-                                const float *x, size_t ldx, const fmi_out *out)
+static fm_status terms_backward(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, size_t lddx,
+                                const float *x, size_t ldx, const fmt_out *out)
 {
     size_t most = most_terms(ps, layer, out, 1);
     fm_status rc = most > 0 ? term_room(p, ps.n) : FM_OK;
@@ -166,11 +166,11 @@ static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float 
         uint32_t n = 0;
         uint64_t at = 0;
         for (uint32_t i = 0; i < ps.n; i++) {
-            const fmi_part *part = &ps.p[i];
-            const fmi_linear *l = lin_of(part, layer, out->which);
-            if (l->terms <= k || fmi_goes_alone(l))
+            const fmt_part *part = &ps.p[i];
+            const fmt_linear *l = lin_of(part, layer, out->which);
+            if (l->terms <= k || fmt_goes_alone(l))
                 continue;
-            const fmi_term *t = &l->term[k];
+            const fmt_term *t = &l->term[k];
             fm_term *one = &p->term[n++];
             *one = back_term(part, l, t, dx, lddx, x, ldx, out);
             one->du = p->du + at;
@@ -182,24 +182,24 @@ static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float 
     return rc;
 }
 
-static fm_status watch_out(fmi_pass *p, fmi_parts ps, int32_t layer, const char *what,
-                           const fmi_out *out)
+static fm_status watch_out(fmt_pass *p, fmt_parts ps, int32_t layer, const char *what,
+                           const fmt_out *out)
 {
-    const fmi_linear *l = lin_of(&ps.p[0], layer, out->which);
-    return fmi_watch_rows(p, what, l->module, out->y + ps.p[0].begin * out->ldy, out->ldy, ps.rows,
+    const fmt_linear *l = lin_of(&ps.p[0], layer, out->which);
+    return fmt_watch_rows(p, what, l->module, out->y + ps.p[0].begin * out->ldy, out->ldy, ps.rows,
                           l->out);
 }
 
 /* ---- forward ---- */
-static fm_status forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
-                         const fmi_out *out, uint32_t outs, const fm_swiglu *made)
+static fm_status forward(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x, size_t ldx,
+                         const fmt_out *out, uint32_t outs, const fm_swiglu *made)
 {
     uint32_t n = 0;
     uint32_t in = 0;
 
     for (uint32_t o = 0; o < outs; o++) {
         for (uint32_t i = 0, j; i < ps.n; i = j) {
-            const fmi_linear *l = lin_of(&ps.p[i], layer, out[o].which);
+            const fmt_linear *l = lin_of(&ps.p[i], layer, out[o].which);
             uint32_t rows;
             in = l->in;
             j = same_weight(ps, i, layer, out[o].which, true, &rows);
@@ -217,25 +217,25 @@ static fm_status forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *
     }
     fm_status rc = products_and_terms(p, ps, layer, x, ldx, in, out, outs, n, made);
     for (uint32_t o = 0; o < outs && rc == FM_OK; o++)
-        rc = fmi_alone_forward(p, ps, layer, x, ldx, &out[o]);
+        rc = fmt_alone_forward(p, ps, layer, x, ldx, &out[o]);
     for (uint32_t o = 0; p->watch && o < outs && rc == FM_OK; o++)
         rc = watch_out(p, ps, layer, "the output", &out[o]);
     return rc;
 }
 
 /* Linears of which nothing but their product and first term reads x. */
-static bool reads_once(fmi_parts ps, int32_t layer, const fmi_out *out)
+static bool reads_once(fmt_parts ps, int32_t layer, const fmt_out *out)
 {
     for (uint32_t i = 0; i < ps.n; i++) {
-        const fmi_linear *l = lin_of(&ps.p[i], layer, out->which);
-        if (l->terms > 1 || fmi_scales_input(l) || (l->terms > 0 && l->term[0].dropout > 0.0f))
+        const fmt_linear *l = lin_of(&ps.p[i], layer, out->which);
+        if (l->terms > 1 || fmt_scales_input(l) || (l->terms > 0 && l->term[0].dropout > 0.0f))
             return false;
     }
     return true;
 }
 
-fm_status fmi_linears_made(fmi_pass *p, fmi_parts ps, int32_t layer, const fm_swiglu *x, size_t ldx,
-                           const fmi_out *out)
+fm_status fmt_linears_made(fmt_pass *p, fmt_parts ps, int32_t layer, const fm_swiglu *x, size_t ldx,
+                           const fmt_out *out)
 {
     if (reads_once(ps, layer, out))
         return forward(p, ps, layer, x->x, ldx, out, 1, x);
@@ -243,23 +243,23 @@ fm_status fmi_linears_made(fmi_pass *p, fmi_parts ps, int32_t layer, const fm_sw
     return forward(p, ps, layer, x->x, ldx, out, 1, NULL);
 }
 
-fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
-                              const fmi_out *out, uint32_t outs)
+fm_status fmt_linears_forward(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x, size_t ldx,
+                              const fmt_out *out, uint32_t outs)
 {
     return forward(p, ps, layer, x, ldx, out, outs, NULL);
 }
 
 /* ---- backward ---- */
 /* Neighbours that want the gradient of x and hold the same weight. */
-static void dx_of(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
-                  const fmi_out *out)
+static void dx_of(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
+                  const fmt_out *out)
 {
     for (uint32_t i = 0; i < ps.n;) {
         uint32_t end = i;
         while (end < ps.n && ps.p[end].deeper &&
-               !fmi_goes_alone(lin_of(&ps.p[end], layer, out->which)))
+               !fmt_goes_alone(lin_of(&ps.p[end], layer, out->which)))
             end++;
-        fmi_parts want = {ps.p, end, 0};
+        fmt_parts want = {ps.p, end, 0};
         uint32_t rows;
         if (end == i) {
             i++;
@@ -273,14 +273,14 @@ static void dx_of(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t ld
     }
 }
 
-static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
-                         const fmi_out *out)
+static void weight_grads(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x, size_t ldx,
+                         const fmt_out *out)
 {
     for (uint32_t i = 0; i < ps.n; i++) {
-        const fmi_part *part = &ps.p[i];
-        const fmi_linear *l = lin_of(part, layer, out->which);
+        const fmt_part *part = &ps.p[i];
+        const fmt_linear *l = lin_of(part, layer, out->which);
         const float *dy = out->y + part->begin * out->ldy;
-        if (!part->lane->ps || fmi_goes_alone(l))
+        if (!part->lane->ps || fmt_goes_alone(l))
             continue;
         if (l->w_param >= 0)
             p->be->linear_dw(p->be, grad_of(part, l->w_param), dy, out->ldy, x + part->begin * ldx,
@@ -293,7 +293,7 @@ static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *
 
 /* Products and terms of all outs at once, where the device has that: linears are plain and have a
  * term or none. A linear without a term is none of a device's gain, unless another has one. */
-static bool goes_at_once(const fmi_pass *p, fmi_parts ps, int32_t layer, const fmi_out *out,
+static bool goes_at_once(const fmt_pass *p, fmt_parts ps, int32_t layer, const fmt_out *out,
                          uint32_t outs)
 {
     bool any = false;
@@ -302,16 +302,16 @@ static bool goes_at_once(const fmi_pass *p, fmi_parts ps, int32_t layer, const f
         return false;
     for (uint32_t i = 0; i < ps.n; i++)
         for (uint32_t o = 0; o < outs; o++) {
-            const fmi_linear *l = lin_of(&ps.p[i], layer, out[o].which);
-            if (!ps.p[i].deeper || fmi_goes_alone(l) || l->terms > 1)
+            const fmt_linear *l = lin_of(&ps.p[i], layer, out[o].which);
+            if (!ps.p[i].deeper || fmt_goes_alone(l) || l->terms > 1)
                 return false;
             any = any || l->terms > 0;
         }
     return any;
 }
 
-static void grad_at_once(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
-                         const float *x, size_t ldx, const fmi_out *out, uint32_t outs,
+static void grad_at_once(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
+                         const float *x, size_t ldx, const fmt_out *out, uint32_t outs,
                          const fm_swiglu *made)
 {
     fm_back list[BACKS_MAX] = {0};
@@ -320,8 +320,8 @@ static void grad_at_once(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, si
 
     for (uint32_t o = 0; o < outs; o++)
         for (uint32_t i = 0; i < ps.n; i++) {
-            const fmi_part *part = &ps.p[i];
-            const fmi_linear *l = lin_of(part, layer, out[o].which);
+            const fmt_part *part = &ps.p[i];
+            const fmt_linear *l = lin_of(part, layer, out[o].which);
             fm_back *b = &list[n++];
             *b = (fm_back){.dy = out[o].y + part->begin * out[o].ldy,
                            .lddy = out[o].ldy,
@@ -341,8 +341,8 @@ static void grad_at_once(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, si
         weight_grads(p, ps, layer, x, ldx, &out[o]);
 }
 
-fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
-                           bool add, const float *x, size_t ldx, const fmi_out *out, uint32_t outs)
+fm_status fmt_linears_grad(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, size_t lddx,
+                           bool add, const float *x, size_t ldx, const fmt_out *out, uint32_t outs)
 {
     fm_status rc = FM_OK;
 
@@ -359,13 +359,13 @@ fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, 
         if (rc == FM_OK)
             rc = terms_backward(p, ps, layer, dx, lddx, x, ldx, &out[o]);
         if (rc == FM_OK)
-            rc = fmi_alone_backward(p, ps, layer, dx, lddx, add || o > 0, x, ldx, &out[o]);
+            rc = fmt_alone_backward(p, ps, layer, dx, lddx, add || o > 0, x, ldx, &out[o]);
     }
     return rc;
 }
 
-fm_status fmi_linears_made_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
-                                const fm_swiglu *x, size_t ldx, const fmi_out *out)
+fm_status fmt_linears_made_grad(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, size_t lddx,
+                                const fm_swiglu *x, size_t ldx, const fmt_out *out)
 {
     bool trains = false;
 
@@ -376,32 +376,32 @@ fm_status fmi_linears_made_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float 
         return FM_OK;
     }
     p->be->swiglu(p->be, x->x, x->gate, x->up, x->n);
-    return fmi_linears_grad(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1);
+    return fmt_linears_grad(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1);
 }
 
 /* ---- norms ---- */
-static fmi_norm *norm_of(const fmi_part *part, int32_t layer, uint32_t which)
+static fmt_norm *norm_of(const fmt_part *part, int32_t layer, uint32_t which)
 {
-    return fmi_net_norm_at(part->lane->net, layer, which);
+    return fmt_net_norm_at(part->lane->net, layer, which);
 }
 
 /* Head norms are RMS in every family. */
-static bool is_layernorm(const fmi_pass *p, uint32_t which, int32_t layer)
+static bool is_layernorm(const fmt_pass *p, uint32_t which, int32_t layer)
 {
-    bool head = layer != FMI_OUTSIDE && (which == FMI_Q_NORM || which == FMI_K_NORM);
+    bool head = layer != FMT_OUTSIDE && (which == FMT_Q_NORM || which == FMT_K_NORM);
     return p->arch.sw.norm == FM_NORM_LAYER && !head;
 }
 
-static bool same_norm(const fmi_norm *a, const fmi_norm *b)
+static bool same_norm(const fmt_norm *a, const fmt_norm *b)
 {
     return a->gain == b->gain && a->bias == b->bias;
 }
 
-void fmi_norms(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *y, const float *x,
+void fmt_norms(fmt_pass *p, fmt_parts ps, int32_t layer, uint32_t which, float *y, const float *x,
                float *rstd, uint32_t per_row, uint32_t h)
 {
     for (uint32_t i = 0, j; i < ps.n; i = j) {
-        const fmi_norm *n = norm_of(&ps.p[i], layer, which);
+        const fmt_norm *n = norm_of(&ps.p[i], layer, which);
         uint32_t m = 0;
         for (j = i; j < ps.n && same_norm(norm_of(&ps.p[j], layer, which), n); j++)
             m += ps.p[j].count;
@@ -415,19 +415,19 @@ void fmi_norms(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *
     }
 }
 
-void fmi_norms_grad(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *dx, bool add,
+void fmt_norms_grad(fmt_pass *p, fmt_parts ps, int32_t layer, uint32_t which, float *dx, bool add,
                     const float *dy, const float *x, const float *rstd, uint32_t per_row,
                     uint32_t h)
 {
     for (uint32_t i = 0, j; i < ps.n; i = j) {
-        const fmi_norm *n = norm_of(&ps.p[i], layer, which);
+        const fmt_norm *n = norm_of(&ps.p[i], layer, which);
         uint32_t m = 0;
         if (!ps.p[i].deeper) {
             j = i + 1;
             continue;
         }
         for (j = i; j < ps.n; j++) { /* what trains is summed over its lane alone */
-            const fmi_norm *other = norm_of(&ps.p[j], layer, which);
+            const fmt_norm *other = norm_of(&ps.p[j], layer, which);
             bool alone =
                 n->param >= 0 || other->param >= 0 || n->bias_param >= 0 || other->bias_param >= 0;
             if (!same_norm(other, n) || !ps.p[j].deeper || (j > i && alone))

@@ -11,7 +11,7 @@
 #include "store/base/math/rng.h"
 #include "train/net/method.h"
 
-static bool drops_out(const fmi_linear *l)
+static bool drops_out(const fmt_linear *l)
 {
     for (size_t t = 0; t < l->terms; t++)
         if (l->term[t].dropout > 0.0f)
@@ -19,40 +19,40 @@ static bool drops_out(const fmi_linear *l)
     return false;
 }
 
-static bool dora_drops(const fmi_linear *l)
+static bool dora_drops(const fmt_linear *l)
 {
     return l->dora && drops_out(l);
 }
 
-bool fmi_scales_input(const fmi_linear *l)
+bool fmt_scales_input(const fmt_linear *l)
 {
     return l->in_scale.s || dora_drops(l);
 }
 
-bool fmi_goes_alone(const fmi_linear *l)
+bool fmt_goes_alone(const fmt_linear *l)
 {
     return l->in_scale.s || l->out_scale.s || l->bias_after || drops_out(l);
 }
 
-uint64_t fmi_alone_floats(const fmi_lane *lane)
+uint64_t fmt_alone_floats(const fmt_lane *lane)
 {
-    const fmi_linear *head = &lane->net->outer[FMI_HEAD];
+    const fmt_linear *head = &lane->net->outer[FMT_HEAD];
     uint64_t most = 0;
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; (l = fmi_net_linear(lane->net, i)); i++) {
+    for (size_t i = 0; (l = fmt_net_linear(lane->net, i)); i++) {
         uint64_t rows = l == head ? lane->most.labels : lane->most.rows;
-        if (fmi_goes_alone(l))
+        if (fmt_goes_alone(l))
             most = FM_MAX(most, rows * FM_MAX(l->in, l->out));
     }
     return most;
 }
 
 /* The mask is a function of the child's seed, the module, the step, the row in it, the column. */
-static void drop(fmi_pass *p, const fmi_part *part, const fmi_term *t, float *y, size_t ldy,
+static void drop(fmt_pass *p, const fmt_part *part, const fmt_term *t, float *y, size_t ldy,
                  const float *x, size_t ldx, uint32_t n, bool accumulate)
 {
-    const fmi_lane *lane = part->lane;
+    const fmt_lane *lane = part->lane;
     uint64_t stream = fm_rng_u64(t->stream, lane->step, 0);
 
     p->be->dropout(p->be, y, ldy, x, ldx, part->count, n, t->dropout, lane->c->seed, stream,
@@ -60,7 +60,7 @@ static void drop(fmi_pass *p, const fmi_part *part, const fmi_term *t, float *y,
 }
 
 /* ---- forward ---- */
-static void term_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const fmi_term *t,
+static void term_forward(fmt_pass *p, const fmt_part *part, const fmt_linear *l, const fmt_term *t,
                          const float *x, size_t ldx, float *y, size_t ldy)
 {
     uint64_t at = 0;
@@ -70,15 +70,15 @@ static void term_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l,
         x = p->alone[1];
         ldx = l->in;
     }
-    fm_term one = fmi_term_on(part, l, t, x, ldx);
+    fm_term one = fmt_term_on(part, l, t, x, ldx);
     one.y = y;
     one.ldy = ldy;
-    one.u = fmi_place_u(p, t, part, &at);
+    one.u = fmt_place_u(p, t, part, &at);
     p->be->terms(p->be, &one, 1);
 }
 
 /* The output's scale, and before it a copy of what is scaled, for the scale's gradient. */
-static void scale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *l, float *y,
+static void scale_output(fmt_pass *p, const fmt_part *part, const fmt_linear *l, float *y,
                          size_t ldy, const float *bias)
 {
     fm_backend *be = p->be;
@@ -103,17 +103,17 @@ static void add_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_
         be->add(be, y + i * ldy, x + i * ldx, n);
 }
 
-static void dora_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const float *x,
+static void dora_forward(fmt_pass *p, const fmt_part *part, const fmt_linear *l, const float *x,
                          size_t ldx, float *y, size_t ldy)
 {
     fm_backend *be = p->be;
-    const fmi_term *t = &l->term[l->dora->term];
+    const fmt_term *t = &l->term[l->dora->term];
     float *xd = p->alone[1];
     float *rest = p->alone[2];
     const fm_product dropped = {.y = y, .ldy = ldy, .w = l->w, .m = part->count};
     const fm_product other = {
         .y = p->alone[0], .ldy = l->out, .w = l->w, .bias = l->bias_after, .m = part->count};
-    fmi_term plain = *t;
+    fmt_term plain = *t;
 
     drop(p, part, t, xd, l->in, x, ldx, l->in, false);
     be->copy_rows(be, rest, l->in, xd, l->in, NULL, part->count, l->in);
@@ -127,18 +127,18 @@ static void dora_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l,
     add_rows(be, y, ldy, p->alone[0], l->out, part->count, l->out);
 }
 
-fm_status fmi_alone_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
-                            const fmi_out *out)
+fm_status fmt_alone_forward(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x, size_t ldx,
+                            const fmt_out *out)
 {
     fm_backend *be = p->be;
 
     for (uint32_t i = 0; i < ps.n; i++) {
-        const fmi_part *part = &ps.p[i];
-        const fmi_linear *l = fmi_net_at(part->lane->net, layer, out->which);
+        const fmt_part *part = &ps.p[i];
+        const fmt_linear *l = fmt_net_at(part->lane->net, layer, out->which);
         const float *in = x + part->begin * ldx;
         float *y = out->y + part->begin * out->ldy;
         size_t ldin = ldx;
-        if (!fmi_goes_alone(l))
+        if (!fmt_goes_alone(l))
             continue;
         if (dora_drops(l)) {
             dora_forward(p, part, l, in, ldx, y, out->ldy);
@@ -179,24 +179,24 @@ static void give_dx(fm_backend *be, const grads *g, const float *dense, uint32_t
         be->copy_rows(be, g->dx, g->lddx, dense, n, NULL, m, n);
 }
 
-static void term_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const fmi_term *t,
+static void term_backward(fmt_pass *p, const fmt_part *part, const fmt_linear *l, const fmt_term *t,
                           const grads *g, const float *x, size_t ldx)
 {
     bool dropped = t->dropout > 0.0f;
-    float *da = fmi_lane_grad(part->lane, t->a_param);
+    float *da = fmt_lane_grad(part->lane, t->a_param);
 
     if (dropped && da) {
         drop(p, part, t, p->alone[2], l->in, x, ldx, l->in, false);
         x = p->alone[2];
         ldx = l->in;
     }
-    fm_term one = fmi_term_on(part, l, t, x, ldx);
+    fm_term one = fmt_term_on(part, l, t, x, ldx);
     one.u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
     one.dy = g->dy;
     one.lddy = g->lddy;
     one.du = p->du;
     one.da = da;
-    one.db = fmi_lane_grad(part->lane, t->b_param);
+    one.db = fmt_lane_grad(part->lane, t->b_param);
     one.dx = dropped ? NULL : g->dx;
     one.lddx = g->lddx;
     p->be->terms_grad(p->be, &one, 1);
@@ -211,13 +211,13 @@ static void term_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
 }
 
 /* dy behind the scale of the output, and that scale's gradient. */
-static void unscale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *l, grads *g)
+static void unscale_output(fmt_pass *p, const fmt_part *part, const fmt_linear *l, grads *g)
 {
     int32_t param = l->dora ? l->dora->magnitude : l->out_scale.param;
 
     if (!l->out_scale.s)
         return;
-    p->be->scale_grad(p->be, p->alone[0], l->out, fmi_lane_grad(part->lane, param), g->dy, g->lddy,
+    p->be->scale_grad(p->be, p->alone[0], l->out, fmt_lane_grad(part->lane, param), g->dy, g->lddy,
                       l->kept ? l->kept + (size_t)part->u0 * l->out : NULL, l->out, l->out_scale.s,
                       part->count, l->out);
     g->dy = p->alone[0];
@@ -225,15 +225,15 @@ static void unscale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *
 }
 
 /* dx = dy W + drop(dy' (W + terms) - dy W), dy' behind the scale. */
-static void dora_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const grads *g,
+static void dora_backward(fmt_pass *p, const fmt_part *part, const fmt_linear *l, const grads *g,
                           const float *x, size_t ldx)
 {
     fm_backend *be = p->be;
-    const fmi_term *t = &l->term[l->dora->term];
+    const fmt_term *t = &l->term[l->dora->term];
     float *xd = p->alone[2];
     float *d = p->alone[1];
     uint64_t n = (uint64_t)part->count * l->in;
-    fmi_term plain = *t;
+    fmt_term plain = *t;
     grads own = *g;
 
     plain.dropout = 0.0f;
@@ -254,13 +254,13 @@ static void dora_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
     drop(p, part, t, g->dx, g->lddx, d, l->in, l->in, true);
 }
 
-static void part_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, grads *g,
+static void part_backward(fmt_pass *p, const fmt_part *part, const fmt_linear *l, grads *g,
                           const float *x, size_t ldx)
 {
     fm_backend *be = p->be;
     grads own = *g;
-    float *dbias = fmi_lane_grad(part->lane, l->bias_param);
-    float *dscale = fmi_lane_grad(part->lane, l->in_scale.param);
+    float *dbias = fmt_lane_grad(part->lane, l->bias_param);
+    float *dscale = fmt_lane_grad(part->lane, l->in_scale.param);
 
     if (dbias && l->bias_after)
         be->bias_grad(be, dbias, own.dy, own.lddy, part->count, l->out);
@@ -272,7 +272,7 @@ static void part_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
     if (dbias && !l->bias_after)
         be->bias_grad(be, dbias, own.dy, own.lddy, part->count, l->out);
     if (l->w_param >= 0)
-        be->linear_dw(be, fmi_lane_grad(part->lane, l->w_param), own.dy, own.lddy, x, ldx,
+        be->linear_dw(be, fmt_lane_grad(part->lane, l->w_param), own.dy, own.lddy, x, ldx,
                       part->count, l->out, l->in, l->transposed);
     if (l->in_scale.s) {
         own.dx = g->dx || dscale ? p->alone[1] : NULL;
@@ -291,13 +291,13 @@ static void part_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
         give_dx(be, g, own.dx, part->count, l->in);
 }
 
-fm_status fmi_alone_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
-                             bool add, const float *x, size_t ldx, const fmi_out *out)
+fm_status fmt_alone_backward(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, size_t lddx,
+                             bool add, const float *x, size_t ldx, const fmt_out *out)
 {
     for (uint32_t i = 0; i < ps.n; i++) {
-        const fmi_part *part = &ps.p[i];
-        const fmi_linear *l = fmi_net_at(part->lane->net, layer, out->which);
-        if (!fmi_goes_alone(l))
+        const fmt_part *part = &ps.p[i];
+        const fmt_linear *l = fmt_net_at(part->lane->net, layer, out->which);
+        if (!fmt_goes_alone(l))
             continue;
         grads g = {.dy = out->y + part->begin * out->ldy,
                    .lddy = out->ldy,

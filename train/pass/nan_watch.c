@@ -14,13 +14,13 @@ static bool all_finite(const float *x, uint64_t n)
     return true;
 }
 
-fm_status fmi_watch_params(fmi_watch *w, const fmi_params *ps)
+fm_status fmt_watch_params(fmt_watch *w, const fmt_params *ps)
 {
     float *host = fm_malloc((size_t)FM_MAX(ps->total, (uint64_t)1) * sizeof(float));
-    fm_status rc = host ? fmi_params_get_all(ps, ps->p, host) : FM_ENOMEM;
+    fm_status rc = host ? fmt_params_get_all(ps, ps->p, host) : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && !w->found && i < ps->count; i++) {
-        const fmi_param *p = &ps->item[i];
+        const fmt_param *p = &ps->item[i];
         if (p->here == 0 || p->at >= ps->total || all_finite(host + p->at, p->here))
             continue;
         w->found = true;
@@ -30,10 +30,10 @@ fm_status fmi_watch_params(fmi_watch *w, const fmi_params *ps)
     return rc;
 }
 
-fm_status fmi_watch_rows(fmi_pass *p, const char *what, const char *module, const float *x,
+fm_status fmt_watch_rows(fmt_pass *p, const char *what, const char *module, const float *x,
                          size_t ld, uint32_t rows, uint32_t n)
 {
-    fmi_watch *w = p->watch;
+    fmt_watch *w = p->watch;
     fm_status rc = FM_OK;
 
     if (!w || w->found)
@@ -51,7 +51,7 @@ fm_status fmi_watch_rows(fmi_pass *p, const char *what, const char *module, cons
     return rc;
 }
 
-void fmi_pass_watch(fmi_pass *p, fmi_watch *w)
+void fmt_pass_watch(fmt_pass *p, fmt_watch *w)
 {
     p->watch = w;
 }

@@ -7,14 +7,14 @@
 
 #define LOGIT_CHUNK_FLOATS ((uint64_t)1 << 23) /* 32 MiB of logits at a time */
 
-void fmi_size_grow(fmi_pass_size *size, const fmi_seq_in *s, size_t n, const fmi_batch_how *how)
+void fmt_size_grow(fmt_pass_size *size, const fmt_seq_in *s, size_t n, const fmt_batch_how *how)
 {
-    fmi_pass_size one = {0};
+    fmt_pass_size one = {0};
 
     for (size_t i = 0; i < n; i++) {
-        uint32_t rows = fmi_seq_rows(&s[i], how);
+        uint32_t rows = fmt_seq_rows(&s[i], how);
         one.rows += rows;
-        one.labels += fmi_seq_picked(&s[i], how);
+        one.labels += fmt_seq_picked(&s[i], how);
         one.longest = FM_MAX(one.longest, rows > 0 ? rows + how->offset : 0);
     }
     size->rows = FM_MAX(size->rows, one.rows);
@@ -23,7 +23,7 @@ void fmi_size_grow(fmi_pass_size *size, const fmi_seq_in *s, size_t n, const fmi
     size->seqs = FM_MAX(size->seqs, (uint32_t)n);
 }
 
-bool fmi_same_shape(const fm_arch *a, const fm_arch *b)
+bool fmt_same_shape(const fm_arch *a, const fm_arch *b)
 {
     return strcmp(a->family, b->family) == 0 && a->row == b->row && a->vocab == b->vocab &&
            a->hidden == b->hidden && a->layers == b->layers && a->inter == b->inter &&
@@ -34,10 +34,10 @@ bool fmi_same_shape(const fm_arch *a, const fm_arch *b)
 }
 
 /* ---- lanes ---- */
-static void find_first(fmi_lane *lane)
+static void find_first(fmt_lane *lane)
 {
-    const fmi_net *net = lane->net;
-    const fmi_depth d = fmi_net_depth(net);
+    const fmt_net *net = lane->net;
+    const fmt_depth d = fmt_net_depth(net);
 
     lane->embed_trains = lane->ps && d.embed;
     lane->first = lane->ps ? d.first : net->arch.layers;
@@ -45,15 +45,15 @@ static void find_first(fmi_lane *lane)
 }
 
 /* Ranks of all terms of the widest block. */
-static uint64_t widest_block(fmi_lane *lane)
+static uint64_t widest_block(fmt_lane *lane)
 {
-    const fmi_net *net = lane->net;
+    const fmt_net *net = lane->net;
     uint64_t widest = 0;
 
-    for (int32_t l = FMI_OUTSIDE; l < (int32_t)net->arch.layers; l++) {
+    for (int32_t l = FMT_OUTSIDE; l < (int32_t)net->arch.layers; l++) {
         uint64_t sum = 0;
-        for (uint32_t k = 0; k < (l == FMI_OUTSIDE ? (uint32_t)FMI_OUTER : net->lins); k++) {
-            const fmi_linear *lin = fmi_net_at(net, l, k);
+        for (uint32_t k = 0; k < (l == FMT_OUTSIDE ? (uint32_t)FMT_OUTER : net->lins); k++) {
+            const fmt_linear *lin = fmt_net_at(net, l, k);
             uint32_t most = 0;
             for (size_t t = 0; t < lin->terms; t++)
                 most = FM_MAX(most, lin->term[t].r);
@@ -65,24 +65,24 @@ static uint64_t widest_block(fmi_lane *lane)
 }
 
 /* Weights through which gradients go back get the layout for that. */
-static fm_status prepare_weights(fm_backend *be, const fmi_lane *lane)
+static fm_status prepare_weights(fm_backend *be, const fmt_lane *lane)
 {
-    fmi_linear *l;
+    fmt_linear *l;
     fm_status rc = FM_OK;
 
-    for (size_t i = 0; be->weight_for_dx && rc == FM_OK && (l = fmi_net_linear(lane->net, i));
+    for (size_t i = 0; be->weight_for_dx && rc == FM_OK && (l = fmt_net_linear(lane->net, i));
          i++) {
-        int32_t layer = fmi_net_layer_of(lane->net, l);
-        bool head = l == &lane->net->outer[FMI_HEAD];
+        int32_t layer = fmt_net_layer_of(lane->net, l);
+        bool head = l == &lane->net->outer[FMT_HEAD];
         if (l->w && (head ? lane->deep : layer >= (int32_t)lane->first))
             rc = be->weight_for_dx(be, (fm_weight *)(uintptr_t)l->w);
     }
     return rc;
 }
 
-static fm_status lane_memory(fm_backend *be, fmi_lane *lane)
+static fm_status lane_memory(fm_backend *be, fmt_lane *lane)
 {
-    uint64_t floats = fmi_lane_plan(lane, NULL);
+    uint64_t floats = fmt_lane_plan(lane, NULL);
     void *mem = NULL;
     fm_status rc = FM_OK;
 
@@ -90,12 +90,12 @@ static fm_status lane_memory(fm_backend *be, fmi_lane *lane)
         rc = be->alloc(be, &mem, (size_t)floats * sizeof(float));
     lane->mem = mem;
     if (rc == FM_OK && floats > 0)
-        (void)fmi_lane_plan(lane, lane->mem);
+        (void)fmt_lane_plan(lane, lane->mem);
     return rc;
 }
 
 /* ---- life ---- */
-static fm_status put_table(fmi_pass *p, uint32_t which, float *cos, float *sin)
+static fm_status put_table(fmt_pass *p, uint32_t which, float *cos, float *sin)
 {
     size_t n = (size_t)p->cap.longest * (p->arch.sw.rotary_dim / 2);
     float *host = fm_calloc(2 * n, sizeof(float));
@@ -111,13 +111,13 @@ static fm_status put_table(fmi_pass *p, uint32_t which, float *cos, float *sin)
     return rc;
 }
 
-static fm_status put_rope(fmi_pass *p)
+static fm_status put_rope(fmt_pass *p)
 {
     fm_status rc = p->cos ? put_table(p, 0, p->cos, p->sin) : FM_OK;
     return rc == FM_OK && p->cos_slide ? put_table(p, 1, p->cos_slide, p->sin_slide) : rc;
 }
 
-static fm_status plan_indexes(fmi_pass *p)
+static fm_status plan_indexes(fmt_pass *p)
 {
     size_t m = p->cap.rows;
     size_t r = p->cap.labels;
@@ -136,9 +136,9 @@ static fm_status plan_indexes(fmi_pass *p)
     return FM_OK;
 }
 
-static fm_status host_memory(fmi_pass *p)
+static fm_status host_memory(fmt_pass *p)
 {
-    size_t slots = fmi_pass_slots(p);
+    size_t slots = fmt_pass_slots(p);
 
     p->lane = fm_calloc(p->room, sizeof(*p->lane));
     p->part = fm_calloc(p->room, sizeof(*p->part));
@@ -156,9 +156,9 @@ static fm_status host_memory(fmi_pass *p)
 }
 
 /* Rows of all lanes that train in a slot's layer or below it, as far as they fit in a pass. */
-static void count_saved(fmi_pass *p, fmi_lane *const *lane, size_t n)
+static void count_saved(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
-    uint32_t slots = fmi_pass_slots(p);
+    uint32_t slots = fmt_pass_slots(p);
 
     for (uint32_t i = 0; i < slots; i++) {
         uint64_t rows = 0;
@@ -169,38 +169,38 @@ static void count_saved(fmi_pass *p, fmi_lane *const *lane, size_t n)
     }
 }
 
-static fm_status device_memory(fmi_pass *p)
+static fm_status device_memory(fmt_pass *p)
 {
     void *mem = NULL;
 
     fm_status rc = FM_OK;
     if (p->arch.sw.experts > 0)
-        rc = fmi_moe_new(p, fmi_pass_slots(p));
+        rc = fmt_moe_new(p, fmt_pass_slots(p));
     if (rc == FM_OK)
-        rc = fmi_pass_plan(p, NULL, &p->floats);
+        rc = fmt_pass_plan(p, NULL, &p->floats);
     if (rc == FM_OK)
         rc = p->be->alloc(p->be, &mem, (size_t)p->floats * sizeof(float));
     if (rc < 0)
         return rc;
     p->mem = mem;
-    rc = fmi_pass_plan(p, p->mem, &p->floats);
+    rc = fmt_pass_plan(p, p->mem, &p->floats);
     if (rc == FM_OK)
         rc = plan_indexes(p);
     if (rc == FM_OK)
-        rc = fmi_moe_ready(p);
+        rc = fmt_moe_ready(p);
     return rc == FM_OK ? put_rope(p) : rc;
 }
 
-fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, size_t n,
-                       const fmi_pass_size *cap, bool recompute)
+fm_status fmt_pass_new(fmt_pass **out, fm_backend *be, fmt_lane *const *lane, size_t n,
+                       const fmt_pass_size *cap, bool recompute)
 {
-    return fmi_pass_new_beside(out, be, lane, n, cap, recompute, NULL);
+    return fmt_pass_new_beside(out, be, lane, n, cap, recompute, NULL);
 }
 
-fm_status fmi_pass_new_beside(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, size_t n,
-                              const fmi_pass_size *cap, bool recompute, fmi_pass *kin)
+fm_status fmt_pass_new_beside(fmt_pass **out, fm_backend *be, fmt_lane *const *lane, size_t n,
+                              const fmt_pass_size *cap, bool recompute, fmt_pass *kin)
 {
-    fmi_pass *p = fm_calloc(1, sizeof(*p));
+    fmt_pass *p = fm_calloc(1, sizeof(*p));
     fm_status rc = p ? FM_OK : FM_ENOMEM;
 
     *out = NULL;
@@ -222,7 +222,7 @@ fm_status fmi_pass_new_beside(fmi_pass **out, fm_backend *be, fmi_lane *const *l
         p->frozen = p->frozen && !lane[i]->ps;
         p->taught_rows = p->taught_rows || lane[i]->objective->rows;
         p->du_floats += (uint64_t)lane[i]->most.rows * widest_block(lane[i]);
-        p->alone_floats = FM_MAX(p->alone_floats, fmi_alone_floats(lane[i]));
+        p->alone_floats = FM_MAX(p->alone_floats, fmt_alone_floats(lane[i]));
         rc = lane_memory(be, lane[i]);
         if (rc == FM_OK)
             rc = prepare_weights(be, lane[i]);
@@ -237,14 +237,14 @@ fm_status fmi_pass_new_beside(fmi_pass **out, fm_backend *be, fmi_lane *const *l
         rc = device_memory(p);
     }
     if (rc < 0) {
-        fmi_pass_free(p);
+        fmt_pass_free(p);
         return rc;
     }
     *out = p;
     return FM_OK;
 }
 
-void fmi_pass_free(fmi_pass *p)
+void fmt_pass_free(fmt_pass *p)
 {
     if (!p)
         return;
@@ -252,7 +252,7 @@ void fmi_pass_free(fmi_pass *p)
         p->be->free(p->be, p->mem);
     if (p->imem)
         p->be->free(p->be, p->imem);
-    fmi_moe_free(p);
+    fmt_moe_free(p);
     fm_free(p->lane);
     fm_free(p->part);
     fm_free(p->head_part);
@@ -267,20 +267,20 @@ void fmi_pass_free(fmi_pass *p)
     fm_free(p);
 }
 
-uint64_t fmi_pass_bytes(const fmi_pass *p)
+uint64_t fmt_pass_bytes(const fmt_pass *p)
 {
     return p->floats * sizeof(float);
 }
 
 /* ---- the run ---- */
 /* The rows that are needed longest come first; those of silent lanes go through no head. */
-static uint32_t rank_of(const fmi_lane *l)
+static uint32_t rank_of(const fmt_lane *l)
 {
     return 2 * l->first + l->objective->silent;
 }
 
 /* Lanes with rows by their rank, else in the order given; places of their rows. */
-static void line_up(fmi_pass *p, fmi_lane *const *lane, size_t n)
+static void line_up(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
     p->lanes = 0;
     p->rows = p->labels = p->seqs = 0;
@@ -296,7 +296,7 @@ static void line_up(fmi_pass *p, fmi_lane *const *lane, size_t n)
         p->lanes++;
     }
     for (size_t i = 0; i < p->lanes; i++) {
-        fmi_lane *l = p->lane[i];
+        fmt_lane *l = p->lane[i];
         l->row0 = p->rows;
         l->seq0 = p->seqs;
         l->label0 = p->labels;
@@ -307,13 +307,13 @@ static void line_up(fmi_pass *p, fmi_lane *const *lane, size_t n)
     }
 }
 
-static void list_sequences(fmi_pass *p)
+static void list_sequences(fmt_pass *p)
 {
     uint32_t row = 0;
     uint32_t n = 0;
 
     for (size_t i = 0; i < p->lanes; i++) {
-        const fmi_batch *b = &p->lane[i]->batch;
+        const fmt_batch *b = &p->lane[i]->batch;
         for (uint32_t k = 0; k < b->seqs; k++) {
             p->seq[n++] = (fm_train_seq){.begin = row, .len = b->len[k]};
             row += b->len[k];
@@ -322,13 +322,13 @@ static void list_sequences(fmi_pass *p)
 }
 
 /* Row numbers of the labelled, and each row's place among them (`labels`: none). */
-static fm_status put_places(fmi_pass *p)
+static fm_status put_places(fmt_pass *p)
 {
     fm_backend *be = p->be;
     fm_status rc;
 
     for (size_t i = 0; i < p->lanes; i++) {
-        const fmi_lane *l = p->lane[i];
+        const fmt_lane *l = p->lane[i];
         for (uint32_t k = 0; k < l->labels; k++)
             p->host[l->label0 + k] = (int32_t)l->row0 + l->batch.label_row[k];
     }
@@ -336,20 +336,20 @@ static fm_status put_places(fmi_pass *p)
     for (uint32_t r = 0; r < p->rows; r++)
         p->host[r] = (int32_t)p->labels;
     for (size_t i = 0; i < p->lanes; i++) {
-        const fmi_lane *l = p->lane[i];
+        const fmt_lane *l = p->lane[i];
         for (uint32_t k = 0; k < l->labels; k++)
             p->host[l->row0 + (uint32_t)l->batch.label_row[k]] = (int32_t)(l->label0 + k);
     }
     return rc == FM_OK ? be->upload(be, p->back, p->host, p->rows * sizeof(int32_t)) : rc;
 }
 
-static fm_status put_batches(fmi_pass *p)
+static fm_status put_batches(fmt_pass *p)
 {
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
-        const fmi_lane *l = p->lane[i];
-        const fmi_batch *b = &l->batch;
+        const fmt_lane *l = p->lane[i];
+        const fmt_batch *b = &l->batch;
         size_t bytes = b->rows * sizeof(int32_t);
         rc = p->be->upload(p->be, p->ids + l->row0, b->ids, bytes);
         if (rc == FM_OK)
@@ -364,7 +364,7 @@ static fm_status put_batches(fmi_pass *p)
     return rc == FM_OK ? put_places(p) : rc;
 }
 
-fm_status fmi_pass_begin(fmi_pass *p, fmi_lane *const *lane, size_t n)
+fm_status fmt_pass_begin(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
     fm_assert(n <= p->room);
     line_up(p, lane, n);
@@ -375,43 +375,43 @@ fm_status fmi_pass_begin(fmi_pass *p, fmi_lane *const *lane, size_t n)
     return put_batches(p);
 }
 
-static fm_status forward(fmi_pass *p, fmi_lane *const *lane, size_t n)
+static fm_status forward(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
-    fm_status rc = fmi_pass_begin(p, lane, n);
+    fm_status rc = fmt_pass_begin(p, lane, n);
 
     if (rc < 0 || p->lanes == 0)
         return rc;
-    return p->stage ? fmi_stage_forward(p) : fmi_layers_forward(p);
+    return p->stage ? fmt_stage_forward(p) : fmt_layers_forward(p);
 }
 
-fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n)
+fm_status fmt_pass_states(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
     fm_status rc = forward(p, lane, n);
 
     if (rc == FM_OK && p->labels > 0)
-        fmi_head_states(p);
+        fmt_head_states(p);
     return rc;
 }
 
-fm_status fmi_pass_finish(fmi_pass *p)
+fm_status fmt_pass_finish(fmt_pass *p)
 {
     fm_status rc = FM_OK;
 
     if (p->stage) {
-        rc = fmi_stage_backward(p);
+        rc = fmt_stage_backward(p);
     } else {
-        rc = fmi_head(p);
+        rc = fmt_head(p);
         if (rc == FM_OK)
-            rc = fmi_layers_backward(p);
+            rc = fmt_layers_backward(p);
         if (rc == FM_OK)
-            fmi_embed_backward(p);
+            fmt_embed_backward(p);
     }
     return rc == FM_OK && !p->tally ? p->be->sync(p->be) : rc;
 }
 
-fm_status fmi_pass_run(fmi_pass *p, fmi_lane *const *lane, size_t n)
+fm_status fmt_pass_run(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
     fm_status rc = forward(p, lane, n);
 
-    return rc == FM_OK && p->lanes > 0 ? fmi_pass_finish(p) : rc;
+    return rc == FM_OK && p->lanes > 0 ? fmt_pass_finish(p) : rc;
 }

@@ -1,7 +1,7 @@
 /* pass_plan.c - what a pass holds: one table of sizes, walked twice (to measure, then to carve). */
 #include "train/pass/pass.h"
 
-float *fmi_plan_take(float *base, uint64_t *at, uint64_t n)
+float *fmt_plan_take(float *base, uint64_t *at, uint64_t n)
 {
     float *p = base ? base + *at : NULL;
     *at += (n + 15u) & ~(uint64_t)15u;
@@ -18,7 +18,7 @@ typedef struct kinds {
     bool dense, sparse;
 } kinds;
 
-static kinds kinds_of(const fmi_pass *p, uint32_t slot)
+static kinds kinds_of(const fmt_pass *p, uint32_t slot)
 {
     const fm_arch *a = &p->arch;
     uint32_t from = slot == 0 ? p->begin : p->low + slot;
@@ -33,89 +33,89 @@ static kinds kinds_of(const fmi_pass *p, uint32_t slot)
     return k;
 }
 
-static void plan_attention(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
+static void plan_attention(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
 {
     uint64_t q = (uint64_t)a->heads * a->head_dim;
     uint64_t kv = (uint64_t)a->kv_heads * a->head_dim;
 
     if (a->sw.fused == FM_FUSED_QKV) {
-        s->fused = fmi_plan_take(base, at, m * (q + 2 * kv));
+        s->fused = fmt_plan_take(base, at, m * (q + 2 * kv));
     } else {
-        s->q = fmi_plan_take(base, at, m * q);
-        s->k = fmi_plan_take(base, at, m * kv);
-        s->v = fmi_plan_take(base, at, m * kv);
+        s->q = fmt_plan_take(base, at, m * q);
+        s->k = fmt_plan_take(base, at, m * kv);
+        s->v = fmt_plan_take(base, at, m * kv);
     }
     if (a->sw.qk != FM_QK_NONE) {
-        s->qraw = fmi_plan_take(base, at, m * q);
-        s->kraw = fmi_plan_take(base, at, m * kv);
-        s->qrstd = fmi_plan_take(base, at, m * a->heads);
-        s->krstd = fmi_plan_take(base, at, m * a->kv_heads);
+        s->qraw = fmt_plan_take(base, at, m * q);
+        s->kraw = fmt_plan_take(base, at, m * kv);
+        s->qrstd = fmt_plan_take(base, at, m * a->heads);
+        s->krstd = fmt_plan_take(base, at, m * a->kv_heads);
     }
-    s->attn = fmi_plan_take(base, at, m * q);
-    s->lse = fmi_plan_take(base, at, m * a->heads);
+    s->attn = fmt_plan_take(base, at, m * q);
+    s->lse = fmt_plan_take(base, at, m * a->heads);
 }
 
-static void plan_experts(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
+static void plan_experts(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
 {
     const fm_switches *sw = &a->sw;
     uint64_t n = m * sw->chosen;
 
-    s->xgate = fmi_plan_take(base, at, n * sw->expert_inter);
-    s->xup = fmi_plan_take(base, at, n * sw->expert_inter);
-    s->xout = fmi_plan_take(base, at, n * a->hidden);
+    s->xgate = fmt_plan_take(base, at, n * sw->expert_inter);
+    s->xup = fmt_plan_take(base, at, n * sw->expert_inter);
+    s->xout = fmt_plan_take(base, at, n * a->hidden);
     if (!sw->shared_expert)
         return;
-    s->sgate = fmi_plan_take(base, at, m * sw->shared_inter);
-    s->sup = fmi_plan_take(base, at, m * sw->shared_inter);
-    s->sout = fmi_plan_take(base, at, m * a->hidden);
-    s->sswitch = fmi_plan_take(base, at, m);
+    s->sgate = fmt_plan_take(base, at, m * sw->shared_inter);
+    s->sup = fmt_plan_take(base, at, m * sw->shared_inter);
+    s->sout = fmt_plan_take(base, at, m * a->hidden);
+    s->sswitch = fmt_plan_take(base, at, m);
 }
 
 /* Everything of a layer but its input. */
-static void plan_slot(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m, kinds k)
+static void plan_slot(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m, kinds k)
 {
     const fm_switches *sw = &a->sw;
 
-    s->rstd1 = fmi_plan_take(base, at, m);
+    s->rstd1 = fmt_plan_take(base, at, m);
     plan_attention(s, base, at, a, m);
-    s->xmid = fmi_plan_take(base, at, m * a->hidden);
-    s->rstd2 = fmi_plan_take(base, at, m);
+    s->xmid = fmt_plan_take(base, at, m * a->hidden);
+    s->rstd2 = fmt_plan_take(base, at, m);
     if (k.dense) {
         s->gate =
-            fmi_plan_take(base, at, sw->plain_mlp ? 0 : m * a->inter * (sw->fused_mlp ? 2 : 1));
-        s->up = sw->fused_mlp ? behind(s->gate, a->inter) : fmi_plan_take(base, at, m * a->inter);
+            fmt_plan_take(base, at, sw->plain_mlp ? 0 : m * a->inter * (sw->fused_mlp ? 2 : 1));
+        s->up = sw->fused_mlp ? behind(s->gate, a->inter) : fmt_plan_take(base, at, m * a->inter);
     }
     if (k.sparse)
         plan_experts(s, base, at, a, m);
     if (sw->order == FM_BLOCK_PRE || sw->order == FM_BLOCK_PARALLEL)
         return;
-    s->araw = fmi_plan_take(base, at, m * a->hidden);
-    s->arstd = fmi_plan_take(base, at, m);
-    s->mraw = fmi_plan_take(base, at, m * a->hidden);
-    s->mrstd = fmi_plan_take(base, at, m);
+    s->araw = fmt_plan_take(base, at, m * a->hidden);
+    s->arstd = fmt_plan_take(base, at, m);
+    s->mraw = fmt_plan_take(base, at, m * a->hidden);
+    s->mrstd = fmt_plan_take(base, at, m);
 }
 
-static void one_slot(const void *ctx, fmi_slot *s, float *base, uint64_t *at, uint64_t m)
+static void one_slot(const void *ctx, fmt_slot *s, float *base, uint64_t *at, uint64_t m)
 {
     plan_slot(s, base, at, ctx, m, (kinds){.dense = true, .sparse = false});
 }
 
 /* Some rows are saved by fewer layers than others. Experts' rows stand in another order. */
-static bool shares(const fmi_pass *p, uint32_t slots)
+static bool shares(const fmt_pass *p, uint32_t slots)
 {
     return !p->recompute && slots > 1 && p->arch.sw.experts == 0 && p->saved[0] < p->cap.rows;
 }
 
-static fm_status plan_slots(fmi_pass *p, float *base, uint64_t *at)
+static fm_status plan_slots(fmt_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
-    uint32_t slots = fmi_pass_slots(p);
+    uint32_t slots = fmt_pass_slots(p);
     uint64_t m = p->cap.rows;
 
     if (shares(p, slots)) {
-        fm_status rc = fmi_plan_shared(p, slots, base, at, one_slot, a);
+        fm_status rc = fmt_plan_shared(p, slots, base, at, one_slot, a);
         for (uint32_t i = 0; i < slots; i++)
-            p->slot[i].xin = fmi_plan_take(base, at, m * a->hidden);
+            p->slot[i].xin = fmt_plan_take(base, at, m * a->hidden);
         return rc;
     }
     for (uint32_t i = 0; i < slots; i++) {
@@ -123,20 +123,20 @@ static fm_status plan_slots(fmi_pass *p, float *base, uint64_t *at)
             p->slot[i] = p->slot[0];
         else
             plan_slot(&p->slot[i], base, at, a, m, kinds_of(p, i));
-        p->slot[i].xin = fmi_plan_take(base, at, m * a->hidden);
+        p->slot[i].xin = fmt_plan_take(base, at, m * a->hidden);
     }
     return FM_OK;
 }
 
 /* Of a row: the dense layers', all chosen experts', the shared expert's. */
-static uint64_t widest_inter(const fmi_pass *p)
+static uint64_t widest_inter(const fmt_pass *p)
 {
     const fm_switches *sw = &p->arch.sw;
     uint64_t experts = (uint64_t)sw->chosen * sw->expert_inter;
     return FM_MAX(FM_MAX((uint64_t)p->arch.inter, experts), (uint64_t)sw->shared_inter);
 }
 
-static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
+static void plan_gradients(fmt_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
     uint64_t m = p->cap.rows;
@@ -146,24 +146,24 @@ static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
     uint64_t inter = widest_inter(p) * m;
     bool fused = a->sw.fused == FM_FUSED_QKV;
 
-    p->du = fmi_plan_take(base, at, p->du_floats);
+    p->du = fmt_plan_take(base, at, p->du_floats);
     for (size_t i = 0; i < FM_ARRAY_LEN(p->alone); i++)
-        p->alone[i] = fmi_plan_take(base, at, p->alone_floats);
+        p->alone[i] = fmt_plan_take(base, at, p->alone_floats);
     if (p->frozen)
         return;
-    p->dx = fmi_plan_take(base, at, m * a->hidden);
-    p->dh = fmi_plan_take(base, at, m * a->hidden);
-    p->dact = fmi_plan_take(base, at, inter);
-    p->dgate = fmi_plan_take(base, at, a->sw.fused_mlp ? 2 * inter : inter);
-    p->dup = fmi_plan_take(base, at, inter);
-    p->dattn = fmi_plan_take(base, at, m * q);
+    p->dx = fmt_plan_take(base, at, m * a->hidden);
+    p->dh = fmt_plan_take(base, at, m * a->hidden);
+    p->dact = fmt_plan_take(base, at, inter);
+    p->dgate = fmt_plan_take(base, at, a->sw.fused_mlp ? 2 * inter : inter);
+    p->dup = fmt_plan_take(base, at, inter);
+    p->dattn = fmt_plan_take(base, at, m * q);
     if (a->sw.fused != FM_FUSED_NONE)
-        p->dfused = fmi_plan_take(base, at, m * (q + 2 * kv));
-    p->dq = fused ? p->dfused : fmi_plan_take(base, at, m * q);
-    p->dk = fused ? behind(p->dfused, q) : fmi_plan_take(base, at, m * kv);
-    p->dv = fused ? behind(p->dfused, q + kv) : fmi_plan_take(base, at, m * kv);
-    p->dqraw = a->sw.qk != FM_QK_NONE ? fmi_plan_take(base, at, m * q) : p->dq;
-    p->dkraw = a->sw.qk != FM_QK_NONE ? fmi_plan_take(base, at, m * kv) : p->dk;
+        p->dfused = fmt_plan_take(base, at, m * (q + 2 * kv));
+    p->dq = fused ? p->dfused : fmt_plan_take(base, at, m * q);
+    p->dk = fused ? behind(p->dfused, q) : fmt_plan_take(base, at, m * kv);
+    p->dv = fused ? behind(p->dfused, q + kv) : fmt_plan_take(base, at, m * kv);
+    p->dqraw = a->sw.qk != FM_QK_NONE ? fmt_plan_take(base, at, m * q) : p->dq;
+    p->dkraw = a->sw.qk != FM_QK_NONE ? fmt_plan_take(base, at, m * kv) : p->dk;
 }
 
 static bool any_slides(const fm_arch *a)
@@ -175,7 +175,7 @@ static bool any_slides(const fm_arch *a)
 }
 
 /* What only some families have. */
-static void plan_extras(fmi_pass *p, float *base, uint64_t *at)
+static void plan_extras(fmt_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
     const fm_switches *sw = &a->sw;
@@ -183,53 +183,53 @@ static void plan_extras(fmi_pass *p, float *base, uint64_t *at)
     uint64_t qkv = ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head_dim;
 
     if (!sw->no_rope) {
-        p->cos = fmi_plan_take(base, at, p->cap.longest * half);
-        p->sin = fmi_plan_take(base, at, p->cap.longest * half);
+        p->cos = fmt_plan_take(base, at, p->cap.longest * half);
+        p->sin = fmt_plan_take(base, at, p->cap.longest * half);
     }
     if (!sw->no_rope && any_slides(a)) {
-        p->cos_slide = fmi_plan_take(base, at, p->cap.longest * half);
-        p->sin_slide = fmi_plan_take(base, at, p->cap.longest * half);
+        p->cos_slide = fmt_plan_take(base, at, p->cap.longest * half);
+        p->sin_slide = fmt_plan_take(base, at, p->cap.longest * half);
     }
     if (sw->fused == FM_FUSED_QKV_HEADS)
-        p->fused = fmi_plan_take(base, at, m * qkv);
+        p->fused = fmt_plan_take(base, at, m * qkv);
     if (sw->order != FM_BLOCK_PRE || sw->residual_scale != 1.0f)
-        p->branch = fmi_plan_take(base, at, m * a->hidden);
+        p->branch = fmt_plan_take(base, at, m * a->hidden);
 }
 
 /* What the head needs, where it is. */
-static void plan_head(fmi_pass *p, float *base, uint64_t *at)
+static void plan_head(fmt_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
     uint64_t r = p->cap.labels;
 
     if (p->end < a->layers)
         return;
-    p->xl = fmi_plan_take(base, at, r * a->hidden);
-    p->hl = fmi_plan_take(base, at, (r + 1) * a->hidden);
-    p->rstdl = fmi_plan_take(base, at, r);
-    p->dl = fmi_plan_take(base, at, r * a->hidden);
-    p->zero = fmi_plan_take(base, at, a->hidden);
-    p->logits = fmi_plan_take(base, at, (uint64_t)p->chunk * a->vocab);
-    p->taught = p->taught_rows ? fmi_plan_take(base, at, (uint64_t)p->chunk * a->vocab) : NULL;
-    p->loss = fmi_plan_take(base, at, r);
+    p->xl = fmt_plan_take(base, at, r * a->hidden);
+    p->hl = fmt_plan_take(base, at, (r + 1) * a->hidden);
+    p->rstdl = fmt_plan_take(base, at, r);
+    p->dl = fmt_plan_take(base, at, r * a->hidden);
+    p->zero = fmt_plan_take(base, at, a->hidden);
+    p->logits = fmt_plan_take(base, at, (uint64_t)p->chunk * a->vocab);
+    p->taught = p->taught_rows ? fmt_plan_take(base, at, (uint64_t)p->chunk * a->vocab) : NULL;
+    p->loss = fmt_plan_take(base, at, r);
     if (a->sw.logit_softcap > 0.0f)
-        p->capped = fmi_plan_take(base, at, (uint64_t)p->chunk * a->vocab);
+        p->capped = fmt_plan_take(base, at, (uint64_t)p->chunk * a->vocab);
 }
 
 /* What is read by the backward, besides slots. */
-static void plan_embed(fmi_pass *p, float *base, uint64_t *at)
+static void plan_embed(fmt_pass *p, float *base, uint64_t *at)
 {
     uint64_t m = p->cap.rows;
 
     if (!p->arch.sw.embed_norm || p->begin > 0)
         return;
-    p->xembed = fmi_plan_take(base, at, m * p->arch.hidden);
-    p->embed_rstd = fmi_plan_take(base, at, m);
+    p->xembed = fmt_plan_take(base, at, m * p->arch.hidden);
+    p->embed_rstd = fmt_plan_take(base, at, m);
 }
 
-static void borrow(fmi_pass *p)
+static void borrow(fmt_pass *p)
 {
-    const fmi_pass *k = p->kin;
+    const fmt_pass *k = p->kin;
 
     p->xout = k->xout, p->h = k->h, p->act = k->act;
     p->du = k->du;
@@ -245,7 +245,7 @@ static void borrow(fmi_pass *p)
     p->fused = k->fused, p->dfused = k->dfused, p->branch = k->branch;
 }
 
-fm_status fmi_pass_plan(fmi_pass *p, float *base, uint64_t *floats)
+fm_status fmt_pass_plan(fmt_pass *p, float *base, uint64_t *floats)
 {
     const fm_arch *a = &p->arch;
     uint64_t m = p->cap.rows;
@@ -255,31 +255,31 @@ fm_status fmi_pass_plan(fmi_pass *p, float *base, uint64_t *floats)
     if (p->kin) {
         borrow(p);
     } else {
-        p->xout = fmi_plan_take(base, &at, m * a->hidden);
-        p->h = fmi_plan_take(base, &at, m * a->hidden);
-        p->act = fmi_plan_take(base, &at, m * widest_inter(p));
+        p->xout = fmt_plan_take(base, &at, m * a->hidden);
+        p->h = fmt_plan_take(base, &at, m * a->hidden);
+        p->act = fmt_plan_take(base, &at, m * widest_inter(p));
         plan_gradients(p, base, &at);
         plan_head(p, base, &at);
         plan_extras(p, base, &at);
     }
     plan_embed(p, base, &at);
-    at = fmi_moe_plan(p, base, at);
+    at = fmt_moe_plan(p, base, at);
     *floats = at;
     return rc;
 }
 
-uint64_t fmi_lane_plan(fmi_lane *lane, float *base)
+uint64_t fmt_lane_plan(fmt_lane *lane, float *base)
 {
     uint64_t at = 0;
-    fmi_linear *l;
+    fmt_linear *l;
 
-    for (size_t i = 0; lane->ps && (l = fmi_net_linear(lane->net, i)); i++) {
-        uint64_t rows = l == &lane->net->outer[FMI_HEAD] ? lane->most.labels : lane->most.rows;
+    for (size_t i = 0; lane->ps && (l = fmt_net_linear(lane->net, i)); i++) {
+        uint64_t rows = l == &lane->net->outer[FMT_HEAD] ? lane->most.labels : lane->most.rows;
         for (size_t t = 0; t < l->terms; t++)
             if (l->term[t].b_param >= 0)
-                l->term[t].u = fmi_plan_take(base, &at, rows * l->term[t].r);
+                l->term[t].u = fmt_plan_take(base, &at, rows * l->term[t].r);
         if (l->out_scale.param >= 0 || l->dora)
-            l->kept = fmi_plan_take(base, &at, rows * l->out);
+            l->kept = fmt_plan_take(base, &at, rows * l->out);
     }
     return at;
 }

@@ -14,15 +14,15 @@ typedef struct column {
     bool there;
 } column;
 
-static float **fields(fmi_slot *s)
+static float **fields(fmt_slot *s)
 {
     return (float **)(void *)s;
 }
 
 /* Measured on a slot of 16 and one of 32 rows. */
-static fm_status columns(column *c, uint64_t *total, fmi_plan_slot_fn plan, const void *ctx)
+static fm_status columns(column *c, uint64_t *total, fmt_plan_slot_fn plan, const void *ctx)
 {
-    fmi_slot a = {0}, b = {0};
+    fmt_slot a = {0}, b = {0};
     uint64_t at16 = 0, at32 = 0;
 
     plan(ctx, &a, NULL, &at32, 32);
@@ -33,7 +33,7 @@ static fm_status columns(column *c, uint64_t *total, fmi_plan_slot_fn plan, cons
     plan(ctx, &a, room, &at16, 16);
     plan(ctx, &b, room, &at32, 32);
     *total = (at32 - at16) / 16;
-    for (size_t k = 0; k < FMI_SLOT_FIELDS; k++) {
+    for (size_t k = 0; k < FMT_SLOT_FIELDS; k++) {
         c[k] = (column){.there = fields(&a)[k] != NULL};
         if (!c[k].there)
             continue;
@@ -42,9 +42,9 @@ static fm_status columns(column *c, uint64_t *total, fmi_plan_slot_fn plan, cons
         c[k].fixed = of16 - 16 * c[k].per_row;
     }
     fm_free(room);
-    for (size_t k = 0; k < FMI_SLOT_FIELDS; k++) {
+    for (size_t k = 0; k < FMT_SLOT_FIELDS; k++) {
         uint64_t next = *total;
-        for (size_t j = 0; j < FMI_SLOT_FIELDS; j++)
+        for (size_t j = 0; j < FMT_SLOT_FIELDS; j++)
             if (c[j].there && c[j].per_row > c[k].per_row && c[j].per_row < next)
                 next = c[j].per_row;
         c[k].wide = next - c[k].per_row;
@@ -52,10 +52,10 @@ static fm_status columns(column *c, uint64_t *total, fmi_plan_slot_fn plan, cons
     return FM_OK;
 }
 
-fm_status fmi_plan_shared(fmi_pass *p, uint32_t slots, float *base, uint64_t *at,
-                          fmi_plan_slot_fn plan, const void *ctx)
+fm_status fmt_plan_shared(fmt_pass *p, uint32_t slots, float *base, uint64_t *at,
+                          fmt_plan_slot_fn plan, const void *ctx)
 {
-    column c[FMI_SLOT_FIELDS];
+    column c[FMT_SLOT_FIELDS];
     uint64_t total = 0, rows = 0, start = 0, m = ((uint64_t)p->cap.rows + 15) / 16 * 16;
     fm_status rc = columns(c, &total, plan, ctx);
 
@@ -63,7 +63,7 @@ fm_status fmi_plan_shared(fmi_pass *p, uint32_t slots, float *base, uint64_t *at
         rows = FM_MAX(rows, start + m);
     start = 0;
     for (uint32_t i = 0; rc == FM_OK && base && i < slots; i++) {
-        for (size_t k = 0; k < FMI_SLOT_FIELDS; k++)
+        for (size_t k = 0; k < FMT_SLOT_FIELDS; k++)
             fields(&p->slot[i])[k] =
                 c[k].there ? base + *at + c[k].per_row * rows + c[k].fixed + start * c[k].wide
                            : NULL;

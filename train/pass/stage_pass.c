@@ -1,7 +1,7 @@
 /* stage_pass.c - a pass over a stage's layers: what comes from its neighbours and goes to them. */
 #include "train/pass/stage_pass.h"
 
-static uint64_t rows_of(const fmi_pass *p, const fmi_lane *const *lane, size_t n, uint32_t below)
+static uint64_t rows_of(const fmt_pass *p, const fmt_lane *const *lane, size_t n, uint32_t below)
 {
     uint64_t rows = 0;
 
@@ -10,15 +10,15 @@ static uint64_t rows_of(const fmi_pass *p, const fmi_lane *const *lane, size_t n
     return rows * p->arch.hidden;
 }
 
-fmi_rows_to fmi_stage_rows(const fmi_pass *p, const fmi_lane *const *lane, size_t n, uint32_t layer)
+fmt_rows_to fmt_stage_rows(const fmt_pass *p, const fmt_lane *const *lane, size_t n, uint32_t layer)
 {
-    return (fmi_rows_to){
+    return (fmt_rows_to){
         .on = (size_t)rows_of(p, lane, n, UINT32_MAX) * sizeof(float),
         .back = (size_t)rows_of(p, lane, n, layer) * sizeof(float),
     };
 }
 
-fm_status fmi_stage_swap(const fmi_stage *s, bool next, const float *send, size_t to, float *recv,
+fm_status fmt_stage_swap(const fmt_stage *s, bool next, const float *send, size_t to, float *recv,
                          size_t from)
 {
     uint32_t peer = next ? s->rank + s->wide : s->rank - s->wide;
@@ -35,18 +35,18 @@ fm_status fmi_stage_swap(const fmi_stage *s, bool next, const float *send, size_
 
 /* ---- a tied embedding that trains ---- */
 /* Its gradient, between the first stage and the last, for each lane that has one. */
-static fm_status pass_tied(fmi_pass *p, bool send, bool others_follow)
+static fm_status pass_tied(fmt_pass *p, bool send, bool others_follow)
 {
-    const fmi_stage *s = p->stage;
+    const fmt_stage *s = p->stage;
     uint32_t peer =
-        s->mine == 0 ? fmi_stage_end_rank(s) + s->rank : s->rank - fmi_stage_end_rank(s);
+        s->mine == 0 ? fmt_stage_end_rank(s) + s->rank : s->rank - fmt_stage_end_rank(s);
     fm_status rc = FM_OK;
 
     for (size_t i = 0; rc == FM_OK && i < p->lanes; i++) {
-        fmi_lane *l = p->lane[i];
+        fmt_lane *l = p->lane[i];
         if (!l->ps || l->ps->tied < 0 || (others_follow && !l->goes_on))
             continue;
-        const fmi_param *tied = &l->ps->item[l->ps->tied];
+        const fmt_param *tied = &l->ps->item[l->ps->tied];
         float *g = l->ps->g + tied->at;
         size_t bytes = (size_t)tied->n * sizeof(float);
         rc = send ? fm_comm_send(s->all, g, bytes, peer) : fm_comm_recv(s->all, g, bytes, peer);
@@ -55,77 +55,77 @@ static fm_status pass_tied(fmi_pass *p, bool send, bool others_follow)
 }
 
 /* Before the head: what the passes before gave, the rows' part with it. */
-static fm_status take_tied(fmi_pass *p)
+static fm_status take_tied(fmt_pass *p)
 {
-    const fmi_stage *s = p->stage;
+    const fmt_stage *s = p->stage;
     fm_status rc = FM_OK;
 
     for (size_t i = 0; rc == FM_OK && i < p->lanes; i++) {
-        fmi_lane *l = p->lane[i];
+        fmt_lane *l = p->lane[i];
         if (!l->ps || l->ps->tied < 0 || !l->went_before)
             continue;
-        const fmi_param *tied = &l->ps->item[l->ps->tied];
+        const fmt_param *tied = &l->ps->item[l->ps->tied];
         rc = fm_comm_recv(s->all, l->ps->g + tied->at, (size_t)tied->n * sizeof(float),
-                          s->rank - fmi_stage_end_rank(s));
+                          s->rank - fmt_stage_end_rank(s));
     }
     return rc;
 }
 
-fm_status fmi_stage_head_and_layers(fmi_pass *p)
+fm_status fmt_stage_head_and_layers(fmt_pass *p)
 {
-    bool last = fmi_stage_is_last(p->stage);
+    bool last = fmt_stage_is_last(p->stage);
     fm_status rc = last ? take_tied(p) : FM_OK;
 
     if (rc == FM_OK && last)
-        rc = fmi_head(p);
-    return rc == FM_OK ? fmi_layers_backward(p) : rc;
+        rc = fmt_head(p);
+    return rc == FM_OK ? fmt_layers_backward(p) : rc;
 }
 
 /* The last stage's part follows when its gradient has gone on: the first waits for that first. */
-fm_status fmi_stage_embed(fmi_pass *p)
+fm_status fmt_stage_embed(fmt_pass *p)
 {
     fm_status rc = FM_OK;
 
-    if (fmi_stage_is_last(p->stage))
+    if (fmt_stage_is_last(p->stage))
         return pass_tied(p, true, false);
     if (p->begin > 0)
         return FM_OK;
     rc = pass_tied(p, false, false);
     if (rc < 0)
         return rc;
-    fmi_embed_backward(p);
+    fmt_embed_backward(p);
     return pass_tied(p, true, true);
 }
 
 /* ---- one pass after the other ---- */
-static fmi_rows_to rows_at(const fmi_pass *p, uint32_t layer)
+static fmt_rows_to rows_at(const fmt_pass *p, uint32_t layer)
 {
-    return fmi_stage_rows(p, (const fmi_lane *const *)p->lane, p->lanes, layer);
+    return fmt_stage_rows(p, (const fmt_lane *const *)p->lane, p->lanes, layer);
 }
 
-fm_status fmi_stage_forward(fmi_pass *p)
+fm_status fmt_stage_forward(fmt_pass *p)
 {
     fm_status rc = FM_OK;
 
     if (p->begin > 0)
-        rc = fmi_stage_swap(p->stage, false, NULL, 0, fmi_slot_of(p, p->begin)->xin,
+        rc = fmt_stage_swap(p->stage, false, NULL, 0, fmt_slot_of(p, p->begin)->xin,
                             rows_at(p, p->begin).on);
     if (rc == FM_OK)
-        rc = fmi_layers_forward(p);
+        rc = fmt_layers_forward(p);
     if (rc == FM_OK && p->end < p->arch.layers)
-        rc = fmi_stage_swap(p->stage, true, p->xout, rows_at(p, p->end).on, NULL, 0);
+        rc = fmt_stage_swap(p->stage, true, p->xout, rows_at(p, p->end).on, NULL, 0);
     return rc;
 }
 
-fm_status fmi_stage_backward(fmi_pass *p)
+fm_status fmt_stage_backward(fmt_pass *p)
 {
     fm_status rc = FM_OK;
 
     if (p->end < p->arch.layers)
-        rc = fmi_stage_swap(p->stage, true, NULL, 0, p->dx, rows_at(p, p->end).back);
+        rc = fmt_stage_swap(p->stage, true, NULL, 0, p->dx, rows_at(p, p->end).back);
     if (rc == FM_OK)
-        rc = fmi_stage_head_and_layers(p);
+        rc = fmt_stage_head_and_layers(p);
     if (rc == FM_OK && p->begin > 0)
-        rc = fmi_stage_swap(p->stage, false, p->dx, rows_at(p, p->begin).back, NULL, 0);
-    return rc == FM_OK ? fmi_stage_embed(p) : rc;
+        rc = fmt_stage_swap(p->stage, false, p->dx, rows_at(p, p->begin).back, NULL, 0);
+    return rc == FM_OK ? fmt_stage_embed(p) : rc;
 }

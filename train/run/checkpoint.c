@@ -18,7 +18,7 @@ typedef struct rooms {
     void *gather; /* device [total] */
 } rooms;
 
-static void rooms_release(rooms *r, const fmi_params *ps)
+static void rooms_release(rooms *r, const fmt_params *ps)
 {
     if (r->gather)
         ps->be->free(ps->be, r->gather);
@@ -26,17 +26,17 @@ static void rooms_release(rooms *r, const fmi_params *ps)
 }
 
 /* All ranks that the parameters are dealt to. */
-static fm_comm *ranks_of(const fmi_params *ps)
+static fm_comm *ranks_of(const fmt_params *ps)
 {
     return ps->stage ? ps->stage->all : ps->comm;
 }
 
-static uint64_t floats_of(const fmi_params *ps)
+static uint64_t floats_of(const fmt_params *ps)
 {
     return ps->stage ? ps->whole : ps->total;
 }
 
-static fm_status rooms_take(rooms *r, const fmi_params *ps)
+static fm_status rooms_take(rooms *r, const fmt_params *ps)
 {
     fm_status rc = FM_OK;
 
@@ -56,13 +56,13 @@ static fm_status rooms_take(rooms *r, const fmi_params *ps)
 }
 
 /* A moment, of which each rank has its stripes. */
-static fm_status gathered(const fmi_params *ps, const rooms *r, const float *own, float *host)
+static fm_status gathered(const fmt_params *ps, const rooms *r, const float *own, float *host)
 {
-    fm_status rc = fmi_ranks_moment(ps, own, r->gather);
-    return rc == FM_OK ? fmi_params_get_all(ps, r->gather, host) : rc;
+    fm_status rc = fmt_ranks_moment(ps, own, r->gather);
+    return rc == FM_OK ? fmt_params_get_all(ps, r->gather, host) : rc;
 }
 
-static fm_status host_parts(const fmi_params *ps, const rooms *r, const float *host[PARTS])
+static fm_status host_parts(const fmt_params *ps, const rooms *r, const float *host[PARTS])
 {
     const float *const part[PARTS] = {ps->p, ps->m, ps->v};
     fm_status rc = FM_OK;
@@ -70,7 +70,7 @@ static fm_status host_parts(const fmi_params *ps, const rooms *r, const float *h
     memcpy(host, part, sizeof(part));
     for (size_t k = 0; rc == FM_OK && ps->stage && k < PARTS; k++) {
         float *to = r->copy ? r->copy + k * (size_t)ps->whole : NULL;
-        rc = fmi_stage_collect(ps, part[k], k > 0, to);
+        rc = fmt_stage_collect(ps, part[k], k > 0, to);
         host[k] = to;
     }
     if (ps->stage)
@@ -79,16 +79,16 @@ static fm_status host_parts(const fmi_params *ps, const rooms *r, const float *h
         return ps->be->sync(ps->be);
     for (size_t k = 0; rc == FM_OK && k < PARTS; k++) {
         float *to = r->copy + k * (size_t)ps->total;
-        rc = ps->comm && k > 0 ? gathered(ps, r, part[k], to) : fmi_params_get_all(ps, part[k], to);
+        rc = ps->comm && k > 0 ? gathered(ps, r, part[k], to) : fmt_params_get_all(ps, part[k], to);
         host[k] = to;
     }
     return rc;
 }
 
-static fm_status name_tensors(fm_trained *t, const fmi_params *ps, const float *const host[PARTS])
+static fm_status name_tensors(fm_trained *t, const fmt_params *ps, const float *const host[PARTS])
 {
     for (size_t i = 0; i < PARTS * ps->count; i++) {
-        const fmi_param *p = &ps->item[i % ps->count];
+        const fmt_param *p = &ps->item[i % ps->count];
         size_t k = i / ps->count;
         t[i] = (fm_trained){.name = fm_asprintf("%c/%s", part_word[k], p->name),
                             .dtype = FM_F32,
@@ -101,8 +101,8 @@ static fm_status name_tensors(fm_trained *t, const fmi_params *ps, const float *
     return FM_OK;
 }
 
-fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi_checkpoint *c,
-                              const fmi_params *ps)
+fm_status fmt_checkpoint_save(const fm_train_job *job, uint32_t child, const fmt_checkpoint *c,
+                              const fmt_params *ps)
 {
     const fm_train_keeper *k = job->keeper;
     const float *host[PARTS];
@@ -136,7 +136,7 @@ fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi
     return rc;
 }
 
-static const fm_trained *find_state(const fm_train_state *s, char part, const fmi_param *p)
+static const fm_trained *find_state(const fm_train_state *s, char part, const fmt_param *p)
 {
     for (size_t i = 0; i < s->count; i++) {
         const fm_trained *t = &s->tensors[i];
@@ -146,14 +146,14 @@ static const fm_trained *find_state(const fm_train_state *s, char part, const fm
     return NULL;
 }
 
-static fm_status put_part(fmi_params *ps, size_t k, const fm_train_state *s, float *host,
+static fm_status put_part(fmt_params *ps, size_t k, const fm_train_state *s, float *host,
                           const char *name)
 {
     float *const part[PARTS] = {ps->p, ps->m, ps->v};
 
     memset(host, 0, (size_t)(ps->total + ps->guest) * sizeof(float));
     for (size_t i = 0; i < ps->count; i++) {
-        const fmi_param *p = &ps->item[i];
+        const fmt_param *p = &ps->item[i];
         const fm_trained *t = find_state(s, part_word[k], p);
         if (!t || t->dtype != FM_F32 || !fm_shape_eq(&t->shape, &p->shape) ||
             t->bytes != p->n * sizeof(float))
@@ -165,14 +165,14 @@ static fm_status put_part(fmi_params *ps, size_t k, const fm_train_state *s, flo
         return ps->be->upload(ps->be, part[k], host,
                               (size_t)(ps->total + ps->guest) * sizeof(float));
     fm_status rc = FM_OK;
-    fmi_stripe own;
-    for (uint64_t i = 0; rc == FM_OK && fmi_params_stripe(ps, i, &own); i++)
+    fmt_stripe own;
+    for (uint64_t i = 0; rc == FM_OK && fmt_params_stripe(ps, i, &own); i++)
         rc =
             ps->be->upload(ps->be, part[k] + own.own, host + own.at, (size_t)own.n * sizeof(float));
     return rc;
 }
 
-static fm_status put_state(fmi_params *ps, const fm_train_state *s, const char *name)
+static fm_status put_state(fmt_params *ps, const fm_train_state *s, const char *name)
 {
     float *host = fm_malloc((size_t)FM_MAX(ps->total + ps->guest, (uint64_t)1) * sizeof(float));
     fm_status rc = host ? FM_OK : FM_ENOMEM;
@@ -200,8 +200,8 @@ static fm_status same_step(fm_comm *comm, fm_status rc, uint32_t step, const cha
     return rc;
 }
 
-fm_status fmi_checkpoint_load(const fm_train_job *job, uint32_t child, fmi_checkpoint *c,
-                              fmi_params *ps, bool *found)
+fm_status fmt_checkpoint_load(const fm_train_job *job, uint32_t child, fmt_checkpoint *c,
+                              fmt_params *ps, bool *found)
 {
     const fm_train_keeper *k = job->keeper;
     fm_train_state s = {0};

@@ -14,12 +14,12 @@
 #define DIVERGED 3.0
 
 /* ---- data ---- */
-static fm_status exact_seqs(fmi_child *ch, uint32_t step)
+static fm_status exact_seqs(fmt_child *ch, uint32_t step)
 {
     const fm_train_job *j = ch->job;
     uint32_t t = ch->c->max_tokens;
 
-    uint32_t parts = fmi_goal_parts(j);
+    uint32_t parts = fmt_goal_parts(j);
 
     ch->seqs = (size_t)ch->c->batch * ch->c->accumulate;
     ch->micros = ch->c->accumulate;
@@ -33,17 +33,17 @@ static fm_status exact_seqs(fmi_child *ch, uint32_t step)
                 return fm_fail(FM_EUNSUPPORTED,
                                "%s: a batch is padded on the left or inside; pad on the right",
                                j->name);
-        ch->seq[i] = (fmi_seq_in){j->batch_ids + at, j->batch_labels + at, len};
-        ch->of[i] = (fmi_seq_of){
+        ch->seq[i] = (fmt_seq_in){j->batch_ids + at, j->batch_labels + at, len};
+        ch->of[i] = (fmt_seq_of){
             .unit = (uint32_t)i / parts, .part = (uint32_t)i % parts, .klass = j->batch_labels[at]};
     }
     return FM_OK;
 }
 
-static fm_status data_seqs(fmi_child *ch, uint32_t step)
+static fm_status data_seqs(fmt_child *ch, uint32_t step)
 {
     const uint32_t *ends = NULL;
-    fm_status rc = fmi_order_step(ch->order, step, &ch->picks, &ch->pick_count, &ends, &ch->micros);
+    fm_status rc = fmt_order_step(ch->order, step, &ch->picks, &ch->pick_count, &ends, &ch->micros);
     uint32_t i = 0;
 
     if (rc == FM_OK)
@@ -55,14 +55,14 @@ static fm_status data_seqs(fmi_child *ch, uint32_t step)
     ch->seqs = 0;
     for (size_t k = 0; rc == FM_OK && k < ch->micros; k++) {
         for (; i < ends[k]; i++)
-            ch->seqs += fmi_goal_seqs(ch->seq + ch->seqs, ch->of + ch->seqs,
+            ch->seqs += fmt_goal_seqs(ch->seq + ch->seqs, ch->of + ch->seqs,
                                       fm_dataset_at(ch->job->data, ch->picks[i]), i);
         ch->ends[k] = (uint32_t)ch->seqs;
     }
     return rc;
 }
 
-fm_status fmi_child_load_step(fmi_child *ch, uint32_t step)
+fm_status fmt_child_load_step(fmt_child *ch, uint32_t step)
 {
     if (ch->loaded == (uint64_t)step + 1)
         return FM_OK;
@@ -73,14 +73,14 @@ fm_status fmi_child_load_step(fmi_child *ch, uint32_t step)
     return rc;
 }
 
-fm_status fmi_child_look_ahead(fmi_child *ch)
+fm_status fmt_child_look_ahead(fmt_child *ch)
 {
     uint32_t next = ch->state.step + 1;
 
-    return next < ch->steps ? fmi_child_load_step(ch, next) : FM_OK;
+    return next < ch->steps ? fmt_child_load_step(ch, next) : FM_OK;
 }
 
-void fmi_child_part(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end)
+void fmt_child_part(const fmt_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end)
 {
     size_t at = k > 0 ? ch->ends[k - 1] : 0;
     size_t last = ch->ends[k];
@@ -101,36 +101,36 @@ void fmi_child_part(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, si
 }
 
 /* Rows before a shard's first, shard by shard: what dropout counts by. */
-static uint64_t rows_before(const fmi_child *ch, uint32_t shard)
+static uint64_t rows_before(const fmt_child *ch, uint32_t shard)
 {
     uint64_t rows = 0;
 
     for (uint32_t s = 0; s < shard; s++)
         for (size_t k = 0; k < ch->micros; k++) {
             size_t begin, end;
-            fmi_child_part(ch, k, s, &begin, &end);
+            fmt_child_part(ch, k, s, &begin, &end);
             for (size_t i = begin; i < end; i++)
-                rows += fmi_seq_rows(&ch->seq[i], &ch->how) + (uint64_t)ch->how.virt;
+                rows += fmt_seq_rows(&ch->seq[i], &ch->how) + (uint64_t)ch->how.virt;
         }
     return rows;
 }
 
 /* The largest micro-batch of the whole run, so that memory is taken once. */
-static fm_status measure(fmi_child *ch)
+static fm_status measure(fmt_child *ch)
 {
     fm_status rc = FM_OK;
 
     for (uint32_t s = 0; s < ch->steps && rc == FM_OK; s++) {
-        rc = fmi_child_load_step(ch, s);
+        rc = fmt_child_load_step(ch, s);
         uint64_t labels = 0;
         for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
-            labels += fmi_seq_picked(&ch->seq[i], &ch->how);
+            labels += fmt_seq_picked(&ch->seq[i], &ch->how);
         ch->step_labels = FM_MAX(ch->step_labels, labels);
         ch->most_micros = FM_MAX(ch->most_micros, ch->micros);
         for (size_t i = 0; rc == FM_OK && i < ch->micros * ch->c->shards; i++) {
             size_t begin, end;
-            fmi_child_part(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
-            fmi_size_grow(&ch->lane.most, ch->seq + begin, end - begin, &ch->how);
+            fmt_child_part(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
+            fmt_size_grow(&ch->lane.most, ch->seq + begin, end - begin, &ch->how);
         }
     }
     if (rc == FM_OK && ch->lane.most.labels == 0)
@@ -139,20 +139,20 @@ static fm_status measure(fmi_child *ch)
     return rc;
 }
 
-static fm_status open_data(fmi_child *ch)
+static fm_status open_data(fmt_child *ch)
 {
     const fm_train_config *c = ch->c;
     size_t per_step = (size_t)c->batch * c->accumulate;
 
     if (ch->job->data) {
-        fm_status rc = fmi_order_new(&ch->order, c, ch->job->data);
-        ch->steps = rc == FM_OK ? fmi_order_steps(ch->order) : 0;
+        fm_status rc = fmt_order_new(&ch->order, c, ch->job->data);
+        ch->steps = rc == FM_OK ? fmt_order_steps(ch->order) : 0;
         return rc;
     }
-    ch->steps = fmi_schedule_steps(c, 0);
-    if (c->batch % fmi_goal_parts(ch->job) != 0)
+    ch->steps = fmt_schedule_steps(c, 0);
+    if (c->batch % fmt_goal_parts(ch->job) != 0)
         return fm_fail(FM_EINVAL, "%s: %u rows of a batch are no whole examples of %u texts",
-                       ch->job->name, c->batch, fmi_goal_parts(ch->job));
+                       ch->job->name, c->batch, fmt_goal_parts(ch->job));
     fm_status rc = fm_grow(&ch->seq, &ch->seq_cap, per_step, sizeof(*ch->seq));
     if (rc == FM_OK)
         rc = fm_grow(&ch->of, &ch->of_cap, per_step, sizeof(*ch->of));
@@ -166,14 +166,14 @@ static fm_status open_data(fmi_child *ch)
 }
 
 /* ---- what trains ---- */
-static fm_status declare(fmi_child *ch, const fmi_method *m)
+static fm_status declare(fmt_child *ch, const fmt_method *m)
 {
-    fm_status rc = fmi_method_declare(&ch->net, &ch->ps, m, &ch->adapter_config);
+    fm_status rc = fmt_method_declare(&ch->net, &ch->ps, m, &ch->adapter_config);
 
     if (rc == FM_OK && ch->fresh.tree)
-        rc = fmi_fresh_declare(&ch->fresh, &ch->net, &ch->ps, ch->c, ch->stem);
+        rc = fmt_fresh_declare(&ch->fresh, &ch->net, &ch->ps, ch->c, ch->stem);
     if (rc == FM_OK)
-        fmi_virtual_how(&ch->net, &ch->how);
+        fmt_virtual_how(&ch->net, &ch->how);
     if (rc == FM_OK)
         rc = measure(ch);
     if (rc == FM_OK && ch->lane.most.longest > ch->net.arch.max_positions)
@@ -184,56 +184,56 @@ static fm_status declare(fmi_child *ch, const fmi_method *m)
     return rc;
 }
 
-static fm_status build(fmi_child *ch)
+static fm_status build(fmt_child *ch)
 {
     fm_backend *be = fm_engine_backend(ch->e);
     const fm_train_job *j = ch->job;
-    const fmi_method m = {ch->c, j->parent, ch->p, j->init, j->init_provider};
+    const fmt_method m = {ch->c, j->parent, ch->p, j->init, j->init_provider};
     fm_comm *comm = ch->stage ? ch->stage->group : fm_engine_batch_ranks(ch->e);
     fm_arch arch;
     fm_status rc = fm_arch_of_tree(&arch, j->parent, j->name);
 
     if (rc == FM_OK && ch->stage)
-        rc = fmi_stage_deal(ch->stage, &arch, j->name);
+        rc = fmt_stage_deal(ch->stage, &arch, j->name);
     ch->how.vocab = arch.vocab;
     if (rc == FM_OK)
-        rc = fmi_goal_how(&ch->goal, &ch->how, j, ch->p, &arch);
-    if (rc == FM_OK && ch->how.pick != FMI_PICK_TARGETS && !arch.tied)
+        rc = fmt_goal_how(&ch->goal, &ch->how, j, ch->p, &arch);
+    if (rc == FM_OK && ch->how.pick != FMT_PICK_TARGETS && !arch.tied)
         arch.headless = true; /* nothing is said, so the head neither trains nor decays */
-    if (rc == FM_OK && fmi_method_needs_stem(ch->c))
+    if (rc == FM_OK && fmt_method_needs_stem(ch->c))
         rc = fm_model_load(&ch->stem, ch->e, j->parent, ch->p, j->name);
     const uint32_t all[] = {0, arch.layers};
     const uint32_t *layers = ch->stage ? ch->stage->deal.begin + ch->stage->mine : all;
     if (rc == FM_OK)
-        rc = fmi_net_init_layers(&ch->net, be, &arch, ch->stem, layers[0], layers[1]);
+        rc = fmt_net_init_layers(&ch->net, be, &arch, ch->stem, layers[0], layers[1]);
     if (rc == FM_OK)
         rc = declare(ch, &m);
     if (rc == FM_OK && ch->stage)
-        rc = fmi_stage_keep(ch->stage, &ch->net, &ch->ps);
+        rc = fmt_stage_keep(ch->stage, &ch->net, &ch->ps);
     if (rc == FM_OK)
-        rc = fmi_params_share(&ch->ps, ch->c, comm, be);
+        rc = fmt_params_share(&ch->ps, ch->c, comm, be);
     if (rc == FM_OK)
-        rc = fmi_params_alloc(&ch->ps, be, true);
+        rc = fmt_params_alloc(&ch->ps, be, true);
     if (rc == FM_OK)
-        rc = fmi_shards_open(&ch->shards, ch->c, comm, &ch->ps);
+        rc = fmt_shards_open(&ch->shards, ch->c, comm, &ch->ps);
     if (rc == FM_OK)
-        rc = fmi_net_bind(&ch->net, &ch->ps, true);
+        rc = fmt_net_bind(&ch->net, &ch->ps, true);
     if (rc == FM_OK)
-        rc = fmi_method_fill(&ch->net, &ch->ps, &m);
+        rc = fmt_method_fill(&ch->net, &ch->ps, &m);
     if (rc == FM_OK)
-        rc = fmi_goal_open(&ch->goal, ch->e, ch->p, &ch->lane, ch->stem);
-    return rc == FM_OK && ch->job->held_outs ? fmi_eval_open(&ch->eval, ch) : rc;
+        rc = fmt_goal_open(&ch->goal, ch->e, ch->p, &ch->lane, ch->stem);
+    return rc == FM_OK && ch->job->held_outs ? fmt_eval_open(&ch->eval, ch) : rc;
 }
 
-fm_status fmi_child_open(fmi_child *ch, fm_engine *e, const fm_provider *p, const fm_train_job *job,
+fm_status fmt_child_open(fmt_child *ch, fm_engine *e, const fm_provider *p, const fm_train_job *job,
                          uint32_t number, fm_train_result *result)
 {
-    return fmi_child_open_on(ch, e, p, job, number, result, NULL);
+    return fmt_child_open_on(ch, e, p, job, number, result, NULL);
 }
 
-fm_status fmi_child_open_on(fmi_child *ch, fm_engine *e, const fm_provider *p,
+fm_status fmt_child_open_on(fmt_child *ch, fm_engine *e, const fm_provider *p,
                             const fm_train_job *job, uint32_t number, fm_train_result *result,
-                            fmi_stage *stage)
+                            fmt_stage *stage)
 {
     memset(ch, 0, sizeof(*ch));
     ch->e = e;
@@ -249,7 +249,7 @@ fm_status fmi_child_open_on(fmi_child *ch, fm_engine *e, const fm_provider *p,
     fm_status rc = FM_OK;
     if (ch->c->objective == FM_OBJECTIVE_CLASSIFY) {
         ch->own_job = *job;
-        rc = fmi_fresh_head(&ch->fresh, &ch->own_job, &ch->own_p, p);
+        rc = fmt_fresh_head(&ch->fresh, &ch->own_job, &ch->own_p, p);
         ch->job = &ch->own_job;
         ch->p = &ch->own_p;
     }
@@ -260,30 +260,30 @@ fm_status fmi_child_open_on(fmi_child *ch, fm_engine *e, const fm_provider *p,
     return rc == FM_OK ? build(ch) : rc;
 }
 
-void fmi_child_release(fmi_child *ch)
+void fmt_child_release(fmt_child *ch)
 {
     fm_backend *be = fm_engine_backend(ch->e);
 
-    fmi_eval_free(ch->eval);
-    fmi_goal_release(&ch->goal);
-    fmi_batch_release(&ch->lane.batch);
+    fmt_eval_free(ch->eval);
+    fmt_goal_release(&ch->goal);
+    fmt_batch_release(&ch->lane.batch);
     if (ch->lane.mem)
         be->free(be, ch->lane.mem);
-    fmi_shards_release(&ch->shards, be);
-    fmi_params_release(&ch->ps);
-    fmi_net_release(&ch->net);
-    fmi_order_free(ch->order);
+    fmt_shards_release(&ch->shards, be);
+    fmt_params_release(&ch->ps);
+    fmt_net_release(&ch->net);
+    fmt_order_free(ch->order);
     fm_json_free(ch->state.log);
     fm_json_free(ch->adapter_config);
     fm_free(ch->seq);
     fm_free(ch->of);
     fm_free(ch->ends);
     fm_model_close(ch->stem);
-    fmi_fresh_release(&ch->fresh);
+    fmt_fresh_release(&ch->fresh);
 }
 
 /* ---- the digest that names a checkpoint ---- */
-static fm_status hash_data(const fmi_child *ch, fm_hasher *h)
+static fm_status hash_data(const fmt_child *ch, fm_hasher *h)
 {
     const fm_train_job *j = ch->job;
     size_t n = (size_t)ch->c->batch * ch->c->accumulate * ch->c->max_tokens * ch->steps;
@@ -299,7 +299,7 @@ static fm_status hash_data(const fmi_child *ch, fm_hasher *h)
             rc = fm_hasher_update(h, j->batch_mask, n * sizeof(int32_t));
         return rc;
     }
-    return fmi_dataset_hash(j->data, h);
+    return fmt_dataset_hash(j->data, h);
 }
 
 static fm_status hash_tree(fm_hasher *h, const fm_tree *tree)
@@ -310,7 +310,7 @@ static fm_status hash_tree(fm_hasher *h, const fm_tree *tree)
     return rc == FM_OK ? fm_hasher_update(h, d.b, FM_DIGEST_BYTES) : rc;
 }
 
-static fm_status run_digest(fmi_child *ch)
+static fm_status run_digest(fmt_child *ch)
 {
     fm_hasher *h = NULL;
     fm_buf text;
@@ -341,30 +341,30 @@ static fm_status run_digest(fmi_child *ch)
     return rc;
 }
 
-fm_status fmi_child_save(fmi_child *ch)
+fm_status fmt_child_save(fmt_child *ch)
 {
-    return fmi_checkpoint_save(ch->job, ch->number, &ch->state, &ch->ps);
+    return fmt_checkpoint_save(ch->job, ch->number, &ch->state, &ch->ps);
 }
 
-fm_status fmi_child_resume(fmi_child *ch)
+fm_status fmt_child_resume(fmt_child *ch)
 {
     bool found = false;
     fm_status rc = ch->job->keeper ? run_digest(ch) : FM_OK;
 
     if (rc == FM_OK)
-        rc = fmi_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found);
+        rc = fmt_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found);
     if (rc == FM_OK && !ch->state.log) {
         ch->state.log = fm_json_new_array();
         rc = ch->state.log ? FM_OK : FM_ENOMEM;
     }
     ch->at_work = ch->state.step < ch->steps;
-    return rc == FM_OK ? fmi_net_refresh(&ch->net, &ch->ps) : rc;
+    return rc == FM_OK ? fmt_net_refresh(&ch->net, &ch->ps) : rc;
 }
 
 /* ---- steps ---- */
-fm_status fmi_child_begin_step(fmi_child *ch)
+fm_status fmt_child_begin_step(fmt_child *ch)
 {
-    fm_status rc = fmi_child_load_step(ch, ch->state.step);
+    fm_status rc = fmt_child_load_step(ch, ch->state.step);
 
     ch->targets = 0;
     ch->shard = 0;
@@ -374,14 +374,14 @@ fm_status fmi_child_begin_step(fmi_child *ch)
     ch->lane.step = ch->state.step;
     ch->goal.all.given = false;
     for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
-        ch->targets += fmi_goal_units(ch->c, &ch->seq[i], &ch->of[i], 1);
+        ch->targets += fmt_goal_units(ch->c, &ch->seq[i], &ch->of[i], 1);
     ch->lane.dloss = ch->targets > 0 ? (float)(1.0 / (double)ch->targets) : 0.0f;
     if (rc == FM_OK)
-        fmi_params_zero_grad(&ch->ps);
+        fmt_params_zero_grad(&ch->ps);
     return rc;
 }
 
-void fmi_child_begin_shard(fmi_child *ch, uint32_t s)
+void fmt_child_begin_shard(fmt_child *ch, uint32_t s)
 {
     ch->shard = s;
     ch->loss = ch->goal.all.given && s == 0 ? ch->goal.all.loss : 0.0; /* it is of all shards */
@@ -390,45 +390,45 @@ void fmi_child_begin_shard(fmi_child *ch, uint32_t s)
     ch->lane.row_base = rows_before(ch, s);
 }
 
-void fmi_child_end_shard(fmi_child *ch, uint32_t i)
+void fmt_child_end_shard(fmt_child *ch, uint32_t i)
 {
-    const fmi_shard_sum sum = {.loss = ch->loss, .tokens = ch->tokens};
+    const fmt_shard_sum sum = {.loss = ch->loss, .tokens = ch->tokens};
 
-    fmi_shards_keep(&ch->shards, &ch->ps, i, sum);
+    fmt_shards_keep(&ch->shards, &ch->ps, i, sum);
 }
 
-fm_status fmi_child_total(fmi_child *ch)
+fm_status fmt_child_total(fmt_child *ch)
 {
-    fmi_shard_sum all;
-    fm_status rc = fmi_shards_total(&ch->shards, &all);
+    fmt_shard_sum all;
+    fm_status rc = fmt_shards_total(&ch->shards, &all);
 
     if (rc == FM_OK && ch->stage)
-        rc = fmi_stage_tell(ch->stage, &all, sizeof(all));
+        rc = fmt_stage_tell(ch->stage, &all, sizeof(all));
     ch->loss = all.loss;
     ch->state.tokens += all.tokens;
     ch->fresh_tokens += all.tokens;
     return rc;
 }
 
-fm_status fmi_child_load_micro(fmi_child *ch, size_t k)
+fm_status fmt_child_load_micro(fmt_child *ch, size_t k)
 {
     size_t begin, end;
 
-    fmi_batch_clear(&ch->lane.batch);
+    fmt_batch_clear(&ch->lane.batch);
     if (k >= ch->micros || ch->targets == 0)
         return FM_OK;
-    fmi_child_part(ch, k, ch->shard, &begin, &end);
+    fmt_child_part(ch, k, ch->shard, &begin, &end);
     ch->lane.in = ch->seq + begin;
     ch->lane.of = ch->of + begin;
     ch->lane.ins = end - begin;
     ch->goal.all.first = begin;
     if (begin == end)
         return FM_OK;
-    fm_status rc = fmi_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how);
-    return rc == FM_OK ? fmi_goal_load(&ch->goal) : rc;
+    fm_status rc = fmt_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how);
+    return rc == FM_OK ? fmt_goal_load(&ch->goal) : rc;
 }
 
-void fmi_child_end_micro(fmi_child *ch)
+void fmt_child_end_micro(fmt_child *ch)
 {
     ch->loss += ch->lane.loss;
     ch->lane.loss = 0.0;
@@ -447,7 +447,7 @@ static fm_status log_evaluation(fm_json *o, const fm_evaluation *ev)
     return rc;
 }
 
-static fm_status log_step(fmi_child *ch, const fm_train_progress *p)
+static fm_status log_step(fmt_child *ch, const fm_train_progress *p)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? fm_json_set(o, "step", fm_json_new_int((int64_t)p->step)) : FM_ENOMEM;
@@ -469,7 +469,7 @@ static fm_status log_step(fmi_child *ch, const fm_train_progress *p)
 
 /* The run has diverged: the mean loss of the last steps is beyond DIVERGED times what it was before
  * the first update, and 1 nat more. From the log, so that a resumed run ends alike. */
-static bool diverged(const fmi_child *ch, double *first, double *last)
+static bool diverged(const fmt_child *ch, double *first, double *last)
 {
     size_t n = fm_json_count(ch->state.log);
 
@@ -484,13 +484,13 @@ static bool diverged(const fmi_child *ch, double *first, double *last)
 }
 
 /* The parameter with the largest gradient, of those here; most: its squares' sum. */
-static size_t largest_here(const fmi_child *ch, const float *host, double *most)
+static size_t largest_here(const fmt_child *ch, const float *host, double *most)
 {
     size_t at = 0;
 
     *most = -1.0;
     for (size_t i = 0; i < ch->ps.count; i++) {
-        const fmi_param *p = &ch->ps.item[i];
+        const fmt_param *p = &ch->ps.item[i];
         double sum = 0.0;
         if (p->here == 0 || p->at >= ch->ps.total)
             continue;
@@ -503,7 +503,7 @@ static size_t largest_here(const fmi_child *ch, const float *host, double *most)
 }
 
 /* Of all ranks' the largest, the first of equals. */
-static fm_status largest_of_ranks(const fmi_child *ch, size_t *at, double most)
+static fm_status largest_of_ranks(const fmt_child *ch, size_t *at, double most)
 {
     const struct said {
         double most;
@@ -520,14 +520,14 @@ static fm_status largest_of_ranks(const fmi_child *ch, size_t *at, double most)
     return rc;
 }
 
-static fm_status fail_diverged(fmi_child *ch, uint32_t step, double first, double last)
+static fm_status fail_diverged(fmt_child *ch, uint32_t step, double first, double last)
 {
     float *host = fm_malloc((size_t)FM_MAX(ch->ps.total, (uint64_t)1) * sizeof(float));
     fm_status rc = host ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && ch->ps.comm)
-        rc = fmi_ranks_gather(&ch->ps, ch->ps.g);
+        rc = fmt_ranks_gather(&ch->ps, ch->ps.g);
     if (rc == FM_OK)
-        rc = fmi_params_get_all(&ch->ps, ch->ps.g, host);
+        rc = fmt_params_get_all(&ch->ps, ch->ps.g, host);
     double most = -1.0;
     size_t at = rc == FM_OK ? largest_here(ch, host, &most) : 0;
     fm_free(host);
@@ -540,11 +540,11 @@ static fm_status fail_diverged(fmi_child *ch, uint32_t step, double first, doubl
                             ch->job->name, step, DIVERGE_STEPS, last, first, ch->ps.item[at].name);
     if (!why)
         return FM_ENOMEM;
-    fmi_child_fail(ch, why);
+    fmt_child_fail(ch, why);
     return FM_OK;
 }
 
-fm_status fmi_child_end_step(fmi_child *ch, double norm, fm_train_progress *p, bool *broken)
+fm_status fmt_child_end_step(fmt_child *ch, double norm, fm_train_progress *p, bool *broken)
 {
     uint32_t step = ch->state.step;
     fm_status rc = FM_OK;
@@ -555,21 +555,21 @@ fm_status fmi_child_end_step(fmi_child *ch, double norm, fm_train_progress *p, b
     p->child = ch->number;
     p->step = step;
     p->steps = ch->steps;
-    p->lr = fmi_schedule_lr(ch->c, step, ch->steps);
+    p->lr = fmt_schedule_lr(ch->c, step, ch->steps);
     if (!isfinite(p->loss) || !isfinite(p->grad_norm)) {
         *broken = true;
         return FM_OK;
     }
-    rc = fmi_params_step(&ch->ps, ch->c, p->lr, (uint64_t)step + 1,
-                         fmi_clip_scale(p->grad_norm, ch->c->clip));
+    rc = fmt_params_step(&ch->ps, ch->c, p->lr, (uint64_t)step + 1,
+                         fmt_clip_scale(p->grad_norm, ch->c->clip));
     if (rc == FM_OK)
-        rc = fmi_net_refresh(&ch->net, &ch->ps);
+        rc = fmt_net_refresh(&ch->net, &ch->ps);
     ch->state.step++;
     uint32_t every = ch->job->eval_every;
     p->evaluated =
         ch->eval && (ch->state.step == ch->steps || (every > 0 && ch->state.step % every == 0));
     if (rc == FM_OK && p->evaluated)
-        rc = fmi_eval_run(ch->eval, &p->held_out);
+        rc = fmt_eval_run(ch->eval, &p->held_out);
     if (rc == FM_OK)
         rc = log_step(ch, p);
     ch->at_work = ch->state.step < ch->steps;
@@ -579,19 +579,19 @@ fm_status fmi_child_end_step(fmi_child *ch, double norm, fm_train_progress *p, b
     return *broken ? fail_diverged(ch, step, first, last) : rc;
 }
 
-fm_status fmi_child_take_result(fmi_child *ch)
+fm_status fmt_child_take_result(fmt_child *ch)
 {
     bool adapter = ch->adapter_config != NULL;
     fm_train_result *out = ch->result;
     fm_status rc =
-        fmi_params_result(&ch->ps, ch->ps.p, adapter ? FM_F32 : ch->c->dtype, ch->job->parent, out);
+        fmt_params_result(&ch->ps, ch->ps.p, adapter ? FM_F32 : ch->c->dtype, ch->job->parent, out);
 
     if (rc == FM_OK && adapter && out->tensors)
         out->adapter_config = fm_json_ref(ch->adapter_config);
-    return rc == FM_OK && ch->fresh.tree ? fmi_fresh_result(&ch->fresh, &ch->net, out) : rc;
+    return rc == FM_OK && ch->fresh.tree ? fmt_fresh_result(&ch->fresh, &ch->net, out) : rc;
 }
 
-void fmi_child_fail(fmi_child *ch, char *why)
+void fmt_child_fail(fmt_child *ch, char *why)
 {
     ch->at_work = false;
     ch->result->failed = FM_EINVAL;

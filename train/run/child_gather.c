@@ -13,20 +13,20 @@
 
 #include <string.h>
 
-static bool has_rows(const fmi_child *ch, size_t i)
+static bool has_rows(const fmt_child *ch, size_t i)
 {
-    return fmi_seq_rows(&ch->seq[i], &ch->how) > 0;
+    return fmt_seq_rows(&ch->seq[i], &ch->how) > 0;
 }
 
 /* Vectors of a rank's shards, packed one after another, and back. Returns how many. */
-static size_t pack(const fmi_child *ch, uint32_t rank, double *packed, bool out)
+static size_t pack(const fmt_child *ch, uint32_t rank, double *packed, bool out)
 {
     size_t h = ch->net.arch.hidden, count = 0;
 
     for (uint32_t s = rank * ch->shards.own; s < (rank + 1) * ch->shards.own; s++)
         for (size_t k = 0; k < ch->micros; k++) {
             size_t begin, end;
-            fmi_child_part(ch, k, s, &begin, &end);
+            fmt_child_part(ch, k, s, &begin, &end);
             size_t floats = (end - begin) * h;
             if (packed && out)
                 memcpy(packed + count * h, ch->goal.all.vec + begin * h, floats * sizeof(double));
@@ -37,7 +37,7 @@ static size_t pack(const fmi_child *ch, uint32_t rank, double *packed, bool out)
     return count;
 }
 
-static fm_status exchange(fmi_child *ch)
+static fm_status exchange(fmt_child *ch)
 {
     fm_comm *comm = ch->shards.comm;
     uint32_t ranks = fm_comm_size(comm);
@@ -61,7 +61,7 @@ static fm_status exchange(fmi_child *ch)
 }
 
 /* Between the order of sequences and that of anchors, positives, negatives. */
-static void lay_out(const fmi_child *ch, size_t begin, size_t end, size_t anchors, double *laid,
+static void lay_out(const fmt_child *ch, size_t begin, size_t end, size_t anchors, double *laid,
                     double *vec, bool out)
 {
     size_t h = ch->net.arch.hidden, seen[3] = {0};
@@ -75,10 +75,10 @@ static void lay_out(const fmi_child *ch, size_t begin, size_t end, size_t anchor
     }
 }
 
-static fm_status micro_loss(fmi_child *ch, size_t begin, size_t end)
+static fm_status micro_loss(fmt_child *ch, size_t begin, size_t end)
 {
     size_t h = ch->net.arch.hidden, n = 0, anchors = 0, negatives = 0;
-    fmi_gathered *a = &ch->goal.all;
+    fmt_gathered *a = &ch->goal.all;
 
     for (size_t i = begin; i < end; i++) {
         uint32_t part = ch->of[i].part;
@@ -90,19 +90,19 @@ static fm_status micro_loss(fmi_child *ch, size_t begin, size_t end)
     if (anchors == 0)
         return FM_OK;
     size_t cands = anchors + negatives, floats = n * h;
-    size_t work = fmi_infonce_work((uint32_t)anchors, (uint32_t)cands, (uint32_t)h);
+    size_t work = fmt_infonce_work((uint32_t)anchors, (uint32_t)cands, (uint32_t)h);
     double *v = fm_calloc(2 * floats + work, sizeof(double)), *dv = v + floats;
     if (!v)
         return FM_ENOMEM;
     lay_out(ch, begin, end, anchors, v, a->vec, true);
-    fmi_infonce c = fmi_contrastive_loss(ch->c, (uint32_t)anchors, (uint32_t)cands, (uint32_t)h);
+    fmt_infonce c = fmt_contrastive_loss(ch->c, (uint32_t)anchors, (uint32_t)cands, (uint32_t)h);
     c.anchor = v;
     c.cand = v + anchors * h;
     c.dloss = (double)ch->lane.dloss;
     c.danchor = dv;
     c.dcand = dv + anchors * h;
     c.work = dv + floats;
-    fmi_infonce_run(&c);
+    fmt_infonce_run(&c);
     a->loss += c.loss;
     lay_out(ch, begin, end, anchors, dv, a->dvec, false);
     fm_free(v);
@@ -110,31 +110,31 @@ static fm_status micro_loss(fmi_child *ch, size_t begin, size_t end)
 }
 
 /* Vectors of this rank's shards. *stands: the pass still has the rows of the last of them. */
-static fm_status embed(fmi_child *ch, fmi_pass *p, bool *stands)
+static fm_status embed(fmt_child *ch, fmt_pass *p, bool *stands)
 {
     fm_status rc = FM_OK;
 
     *stands = false;
     for (uint32_t s = 0; rc == FM_OK && s < ch->shards.own; s++) {
-        fmi_child_begin_shard(ch, ch->shards.first + s);
+        fmt_child_begin_shard(ch, ch->shards.first + s);
         for (size_t k = 0; rc == FM_OK && k < ch->micros; k++) {
-            fmi_lane *lane = &ch->lane;
-            rc = fmi_child_load_micro(ch, k);
+            fmt_lane *lane = &ch->lane;
+            rc = fmt_child_load_micro(ch, k);
             *stands = rc == FM_OK && lane->batch.rows > 0;
             if (!*stands)
                 continue;
-            rc = fmi_pass_states(p, &lane, 1);
+            rc = fmt_pass_states(p, &lane, 1);
             if (rc == FM_OK)
-                rc = fmi_contrastive_vectors(p, lane);
+                rc = fmt_contrastive_vectors(p, lane);
             lane->row_base += lane->batch.rows;
         }
     }
     return rc;
 }
 
-fm_status fmi_child_gather(fmi_child *ch, fmi_pass *p, bool *stands)
+fm_status fmt_child_gather(fmt_child *ch, fmt_pass *p, bool *stands)
 {
-    fmi_gathered *a = &ch->goal.all;
+    fmt_gathered *a = &ch->goal.all;
     size_t floats = ch->seqs * ch->net.arch.hidden;
     fm_status rc = fm_grow(&a->vec, &a->vec_cap, floats, sizeof(double));
 

@@ -15,13 +15,13 @@ typedef struct said { /* of one piece */
     uint64_t hits, tried;
 } said;
 
-struct fmi_eval {
-    fmi_child *ch;
-    fmi_goal goal;
-    fmi_lane lane;
-    fmi_pass *pass;
-    fmi_seq_in *seq;
-    fmi_seq_of *of;
+struct fmt_eval {
+    fmt_child *ch;
+    fmt_goal goal;
+    fmt_lane lane;
+    fmt_pass *pass;
+    fmt_seq_in *seq;
+    fmt_seq_of *of;
     uint32_t *ends; /* [pieces] */
     size_t pieces;
     said *own; /* [per] of this rank's pieces */
@@ -31,7 +31,7 @@ struct fmi_eval {
 };
 
 /* Pieces of whole examples, in the order given; some may be empty. */
-static fm_status list(fmi_eval *ev)
+static fm_status list(fmt_eval *ev)
 {
     const fm_train_job *j = ev->ch->job;
     uint32_t ranks = fm_comm_size(ev->ch->ps.comm);
@@ -39,7 +39,7 @@ static fm_status list(fmi_eval *ev)
     size_t batch = j->config.batch, seqs = 0, i = 0;
 
     if (!j->data) /* exact batches count rows */
-        batch = FM_MAX(batch / fmi_goal_parts(j), (size_t)1);
+        batch = FM_MAX(batch / fmt_goal_parts(j), (size_t)1);
     ev->pieces = (j->held_outs + batch - 1) / batch * cuts;
     ev->per = (ev->pieces + ranks - 1) / ranks;
     ev->seq = fm_calloc(j->held_outs * FM_EXAMPLE_PARTS, sizeof(*ev->seq));
@@ -52,54 +52,54 @@ static fm_status list(fmi_eval *ev)
     for (size_t k = 0; k < ev->pieces; k++) {
         size_t first = k / cuts * batch, units = FM_MIN(batch, j->held_outs - first);
         for (; i < first + units * (k % cuts + 1) / cuts; i++)
-            seqs += fmi_goal_seqs(ev->seq + seqs, ev->of + seqs, j->held_out[i], (uint32_t)i);
+            seqs += fmt_goal_seqs(ev->seq + seqs, ev->of + seqs, j->held_out[i], (uint32_t)i);
         ev->ends[k] = (uint32_t)seqs;
     }
-    ev->units = fmi_goal_units(&j->config, ev->seq, ev->of, seqs);
+    ev->units = fmt_goal_units(&j->config, ev->seq, ev->of, seqs);
     return ev->units ? FM_OK
                      : fm_fail(FM_EINVAL, "%s: nothing of what is held out counts", j->name);
 }
 
-fm_status fmi_eval_open(fmi_eval **out, fmi_child *ch)
+fm_status fmt_eval_open(fmt_eval **out, fmt_child *ch)
 {
-    fmi_eval *ev = fm_calloc(1, sizeof(*ev));
-    fmi_lane *lanes[2];
+    fmt_eval *ev = fm_calloc(1, sizeof(*ev));
+    fmt_lane *lanes[2];
     size_t at = 0;
 
     *out = ev;
     if (!ev)
         return FM_ENOMEM;
     ev->ch = ch;
-    ev->goal = (fmi_goal){.job = ch->job, .c = ch->c, .how = ch->how, .mode = ch->goal.mode};
-    ev->lane = (fmi_lane){.net = &ch->net, .c = ch->c};
+    ev->goal = (fmt_goal){.job = ch->job, .c = ch->c, .how = ch->how, .mode = ch->goal.mode};
+    ev->lane = (fmt_lane){.net = &ch->net, .c = ch->c};
     fm_status rc = list(ev);
     for (size_t k = 0; rc == FM_OK && k < ev->pieces; at = ev->ends[k++])
-        fmi_size_grow(&ev->lane.most, ev->seq + at, ev->ends[k] - at, &ch->how);
-    fmi_pass_size cap = ev->lane.most;
+        fmt_size_grow(&ev->lane.most, ev->seq + at, ev->ends[k] - at, &ch->how);
+    fmt_pass_size cap = ev->lane.most;
     if (rc == FM_OK && cap.longest > ch->net.arch.max_positions)
         rc = fm_fail(FM_ELIMIT, "%s: held out examples of %u tokens, the model has %u positions",
                      ch->job->name, cap.longest + 1, ch->net.arch.max_positions);
     if (rc == FM_OK)
-        rc = fmi_goal_open(&ev->goal, ch->e, ch->p, &ev->lane, ch->stem);
+        rc = fmt_goal_open(&ev->goal, ch->e, ch->p, &ev->lane, ch->stem);
     if (rc < 0)
         return rc;
-    uint32_t n = (uint32_t)fmi_goal_lanes(&ev->goal, lanes);
+    uint32_t n = (uint32_t)fmt_goal_lanes(&ev->goal, lanes);
     cap.rows *= n;
     cap.labels *= n;
     cap.seqs *= n;
-    rc = fmi_pass_new(&ev->pass, ch->net.be, lanes, n, &cap, false);
+    rc = fmt_pass_new(&ev->pass, ch->net.be, lanes, n, &cap, false);
     if (rc == FM_OK)
         ev->pass->stage = ch->stage;
     return rc;
 }
 
-void fmi_eval_free(fmi_eval *ev)
+void fmt_eval_free(fmt_eval *ev)
 {
     if (!ev)
         return;
-    fmi_pass_free(ev->pass);
-    fmi_goal_release(&ev->goal);
-    fmi_batch_release(&ev->lane.batch);
+    fmt_pass_free(ev->pass);
+    fmt_goal_release(&ev->goal);
+    fmt_batch_release(&ev->lane.batch);
     fm_free(ev->seq);
     fm_free(ev->of);
     fm_free(ev->ends);
@@ -108,9 +108,9 @@ void fmi_eval_free(fmi_eval *ev)
     fm_free(ev);
 }
 
-static fm_status run_piece(fmi_eval *ev, size_t k, said *out)
+static fm_status run_piece(fmt_eval *ev, size_t k, said *out)
 {
-    fmi_lane *lane = &ev->lane, *lanes[2];
+    fmt_lane *lane = &ev->lane, *lanes[2];
     size_t at = k > 0 ? ev->ends[k - 1] : 0;
 
     *out = (said){0};
@@ -121,16 +121,16 @@ static fm_status run_piece(fmi_eval *ev, size_t k, said *out)
     lane->ins = ev->ends[k] - at;
     ev->goal.hits = 0;
     ev->goal.tried = 0;
-    fm_status rc = fmi_batch_build(&lane->batch, lane->in, lane->ins, &ev->ch->how);
+    fm_status rc = fmt_batch_build(&lane->batch, lane->in, lane->ins, &ev->ch->how);
     if (rc == FM_OK)
-        rc = fmi_goal_load(&ev->goal);
+        rc = fmt_goal_load(&ev->goal);
     if (rc == FM_OK)
-        rc = fmi_pass_run(ev->pass, lanes, fmi_goal_lanes(&ev->goal, lanes));
+        rc = fmt_pass_run(ev->pass, lanes, fmt_goal_lanes(&ev->goal, lanes));
     *out = (said){lane->loss, ev->goal.hits, ev->goal.tried};
     return rc;
 }
 
-fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out)
+fm_status fmt_eval_run(fmt_eval *ev, fm_evaluation *out)
 {
     fm_comm *comm = ev->ch->ps.comm;
     uint32_t ranks = fm_comm_size(comm);
@@ -151,7 +151,7 @@ fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out)
         sum.tried += one->tried;
     }
     if (rc == FM_OK && ev->ch->stage)
-        rc = fmi_stage_tell(ev->ch->stage, &sum, sizeof(sum));
+        rc = fmt_stage_tell(ev->ch->stage, &sum, sizeof(sum));
     *out = (fm_evaluation){.loss = sum.loss / (double)ev->units,
                            .accuracy = sum.tried ? (double)sum.hits / (double)sum.tried : -1.0,
                            .units = ev->units};

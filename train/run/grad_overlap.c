@@ -19,9 +19,9 @@ typedef struct round_of {
 
 typedef enum how { AT_THE_END, BY_A_THREAD, IN_A_LINE } how;
 
-struct fmi_beside {
+struct fmt_beside {
     fm_backend *be;
-    fmi_child *child;
+    fmt_child *child;
     size_t n;
     round_of *list; /* [count] in the order of all ranks */
     size_t count;
@@ -45,7 +45,7 @@ static void note(int32_t *layer, int32_t param, int32_t at)
         layer[param] = FM_MIN(layer[param], at);
 }
 
-static void note_linear(int32_t *layer, const fmi_linear *l, int32_t at)
+static void note_linear(int32_t *layer, const fmt_linear *l, int32_t at)
 {
     note(layer, l->w_param, at);
     note(layer, l->bias_param, at);
@@ -60,29 +60,29 @@ static void note_linear(int32_t *layer, const fmi_linear *l, int32_t at)
 
 /* Of each parameter the lowest layer that adds to its gradient; BEHIND_ALL: the embeddings do, or
  * nothing here knows. */
-static void note_net(int32_t *layer, const fmi_net *net)
+static void note_net(int32_t *layer, const fmt_net *net)
 {
     int32_t head = (int32_t)net->arch.layers;
 
     for (uint32_t b = 0; b < net->arch.layers; b++) {
         for (uint32_t k = 0; k < net->lins; k++)
             note_linear(layer, &net->block[b].lin[k], (int32_t)b);
-        for (uint32_t k = 0; k < FMI_NORMS; k++) {
+        for (uint32_t k = 0; k < FMT_NORMS; k++) {
             note(layer, net->block[b].norm[k].param, (int32_t)b);
             note(layer, net->block[b].norm[k].bias_param, (int32_t)b);
         }
     }
-    note(layer, net->outer_norm[FMI_NORM].param, head);
-    note(layer, net->outer_norm[FMI_NORM].bias_param, head);
-    for (uint32_t k = 0; k < FMI_OUTER; k++)
+    note(layer, net->outer_norm[FMT_NORM].param, head);
+    note(layer, net->outer_norm[FMT_NORM].bias_param, head);
+    for (uint32_t k = 0; k < FMT_OUTER; k++)
         note_linear(layer, &net->outer[k],
-                    k == FMI_HEAD || k == FMI_DENSE || k == FMI_SCORE ? head : BEHIND_ALL);
+                    k == FMT_HEAD || k == FMT_DENSE || k == FMT_SCORE ? head : BEHIND_ALL);
 }
 
-static fm_status list_child(fmi_beside *b, uint32_t i)
+static fm_status list_child(fmt_beside *b, uint32_t i)
 {
-    const fmi_params *ps = &b->child[i].ps;
-    const uint64_t per = ps->stripe * fm_comm_size(ps->comm), rounds = fmi_params_rounds(ps);
+    const fmt_params *ps = &b->child[i].ps;
+    const uint64_t per = ps->stripe * fm_comm_size(ps->comm), rounds = fmt_params_rounds(ps);
     int32_t *layer = fm_calloc(ps->count, sizeof(*layer));
 
     if (!layer)
@@ -93,7 +93,7 @@ static fm_status list_child(fmi_beside *b, uint32_t i)
     for (uint64_t q = 0; q < rounds; q++)
         b->list[b->count + q] = (round_of){NOTHING, i, q};
     for (size_t k = 0; k < ps->count; k++) {
-        const fmi_param *p = &ps->item[k];
+        const fmt_param *p = &ps->item[k];
         int32_t waits = layer[k] == NOTHING ? BEHIND_ALL : layer[k];
         for (uint64_t q = p->at / per; p->n > 0 && q <= (p->at + p->n - 1) / per; q++) {
             round_of *r = &b->list[b->count + q];
@@ -116,13 +116,13 @@ static int by_turn(const void *x, const void *y)
     return a->round > b->round ? -1 : a->round < b->round;
 }
 
-static fm_status make_list(fmi_beside *b)
+static fm_status make_list(fmt_beside *b)
 {
     uint64_t most = 0;
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < b->n; i++)
-        most += fmi_params_rounds(&b->child[i].ps);
+        most += fmt_params_rounds(&b->child[i].ps);
     b->list = fm_calloc(most, sizeof(*b->list));
     b->on = fm_calloc(b->n, sizeof(*b->on));
     b->reached = fm_calloc(b->n, sizeof(*b->reached));
@@ -137,7 +137,7 @@ static fm_status make_list(fmi_beside *b)
 
 /* ---- taking rounds ---- */
 /* The next one of a child that is at work, if its turn has come; NULL: not yet, or none is left. */
-static const round_of *next(fmi_beside *b)
+static const round_of *next(fmt_beside *b)
 {
     while (b->at < b->count && !b->on[b->list[b->at].child])
         b->at++;
@@ -145,15 +145,15 @@ static const round_of *next(fmi_beside *b)
     return r && b->reached[r->child] <= r->layer ? r : NULL;
 }
 
-static fm_status take(fmi_beside *b, const round_of *r)
+static fm_status take(fmt_beside *b, const round_of *r)
 {
-    fmi_child *ch = &b->child[r->child];
-    return fmi_shards_round(&ch->shards, &ch->ps, r->round, b->how == BY_A_THREAD);
+    fmt_child *ch = &b->child[r->child];
+    return fmt_shards_round(&ch->shards, &ch->ps, r->round, b->how == BY_A_THREAD);
 }
 
 static void *carry(void *arg)
 {
-    fmi_beside *b = arg;
+    fmt_beside *b = arg;
     const round_of *r;
 
     (void)pthread_mutex_lock(&b->lock);
@@ -178,7 +178,7 @@ static void *carry(void *arg)
 }
 
 /* Whatever is ready, by the caller. */
-static fm_status take_ready(fmi_beside *b)
+static fm_status take_ready(fmt_beside *b)
 {
     const round_of *r;
     fm_status rc = FM_OK;
@@ -196,16 +196,16 @@ static how how_to(const fm_comm *comm, const fm_backend *be)
     return be->host_visible ? BY_A_THREAD : AT_THE_END;
 }
 
-fm_status fmi_beside_open(fmi_beside **out, fm_comm *comm, fm_backend *be, fmi_child *child,
+fm_status fmt_beside_open(fmt_beside **out, fm_comm *comm, fm_backend *be, fmt_child *child,
                           size_t n)
 {
     *out = NULL;
     if (fm_comm_size(comm) <= 1)
         return FM_OK;
-    fmi_beside *b = fm_calloc(1, sizeof(*b));
+    fmt_beside *b = fm_calloc(1, sizeof(*b));
     if (!b)
         return FM_ENOMEM;
-    *b = (fmi_beside){.be = be, .child = child, .n = n, .how = how_to(comm, be)};
+    *b = (fmt_beside){.be = be, .child = child, .n = n, .how = how_to(comm, be)};
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_cond_init(&b->wake, NULL);
     (void)pthread_cond_init(&b->done, NULL);
@@ -216,13 +216,13 @@ fm_status fmi_beside_open(fmi_beside **out, fm_comm *comm, fm_backend *be, fmi_c
         rc = b->working ? FM_OK : fm_fail(FM_ELIMIT, "no thread to exchange gradients in");
     }
     if (rc < 0)
-        fmi_beside_close(b);
+        fmt_beside_close(b);
     else
         *out = b;
     return rc;
 }
 
-void fmi_beside_close(fmi_beside *b)
+void fmt_beside_close(fmt_beside *b)
 {
     if (!b)
         return;
@@ -242,7 +242,7 @@ void fmi_beside_close(fmi_beside *b)
 }
 
 /* ---- a step ---- */
-void fmi_beside_begin(fmi_beside *b)
+void fmt_beside_begin(fmt_beside *b)
 {
     if (!b)
         return;
@@ -255,14 +255,14 @@ void fmi_beside_begin(fmi_beside *b)
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-static fm_status failure(fmi_beside *b)
+static fm_status failure(fmt_beside *b)
 {
     if (b->rc < 0)
         fm_error_restore(&b->why);
     return b->rc;
 }
 
-static fm_status reach(fmi_beside *b, size_t i, int32_t layer)
+static fm_status reach(fmt_beside *b, size_t i, int32_t layer)
 {
     (void)pthread_mutex_lock(&b->lock);
     b->reached[i] = FM_MIN(b->reached[i], layer);
@@ -273,7 +273,7 @@ static fm_status reach(fmi_beside *b, size_t i, int32_t layer)
     return rc;
 }
 
-fm_status fmi_beside_left(fmi_beside *b, size_t i, uint32_t layer)
+fm_status fmt_beside_left(fmt_beside *b, size_t i, uint32_t layer)
 {
     if (!b)
         return FM_OK;
@@ -286,7 +286,7 @@ fm_status fmi_beside_left(fmi_beside *b, size_t i, uint32_t layer)
     return rc;
 }
 
-static fm_status await(fmi_beside *b)
+static fm_status await(fmt_beside *b)
 {
     (void)pthread_mutex_lock(&b->lock);
     while (b->rc == FM_OK && b->at < b->count)
@@ -296,7 +296,7 @@ static fm_status await(fmi_beside *b)
     return rc;
 }
 
-fm_status fmi_beside_end(fmi_beside *b)
+fm_status fmt_beside_end(fmt_beside *b)
 {
     fm_status rc = FM_OK;
 

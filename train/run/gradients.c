@@ -13,22 +13,22 @@
 typedef struct probe { /* a net whose gradients are wanted, values as they are */
     fm_tree *stem;     /* without the adapter that trains */
     fm_model *model;
-    fmi_net net;
-    fmi_params ps;
-    fmi_lane lane;
-    fmi_batch_how how;
-    fmi_pass *pass;
+    fmt_net net;
+    fmt_params ps;
+    fmt_lane lane;
+    fmt_batch_how how;
+    fmt_pass *pass;
     fm_json *config; /* of the adapter that trains */
 } probe;
 
 static void probe_release(probe *b)
 {
-    fmi_pass_free(b->pass);
-    fmi_batch_release(&b->lane.batch);
+    fmt_pass_free(b->pass);
+    fmt_batch_release(&b->lane.batch);
     if (b->lane.mem)
         b->net.be->free(b->net.be, b->lane.mem);
-    fmi_params_release(&b->ps);
-    fmi_net_release(&b->net);
+    fmt_params_release(&b->ps);
+    fmt_net_release(&b->net);
     fm_model_close(b->model);
     fm_json_free(b->config);
     fm_tree_free(b->stem);
@@ -44,12 +44,12 @@ static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const f
     if (lacks)
         return fm_fail(FM_EUNSUPPORTED, "the %s backend cannot train: it lacks %s", be->name,
                        lacks);
-    rc = fmi_tree_without(&b->stem, tree, without);
+    rc = fmt_tree_without(&b->stem, tree, without);
     if (rc == FM_OK)
         rc = fm_model_load(&b->model, e, b->stem, p, "gradients");
     if (rc == FM_OK)
-        rc = fmi_net_init(&b->net, be, fm_model_arch(b->model), b->model);
-    if (rc == FM_OK && !b->net.outer[FMI_HEAD].w)
+        rc = fmt_net_init(&b->net, be, fm_model_arch(b->model), b->model);
+    if (rc == FM_OK && !b->net.outer[FMT_HEAD].w)
         rc = fm_fail(FM_EUNSUPPORTED, "%s has no language head: no gradient of its next token",
                      b->net.arch.family);
     return rc;
@@ -62,16 +62,16 @@ static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, cons
     fm_status rc = probe_load(b, e, tree, p, prefix);
 
     if (rc == FM_OK)
-        rc = fmi_method_declare_from(&b->net, &b->ps, b->stem, tree, p, prefix, &b->config);
+        rc = fmt_method_declare_from(&b->net, &b->ps, b->stem, tree, p, prefix, &b->config);
     if (rc == FM_OK)
-        rc = fmi_params_alloc(&b->ps, b->net.be, false);
+        rc = fmt_params_alloc(&b->ps, b->net.be, false);
     if (rc == FM_OK)
-        rc = fmi_net_bind(&b->net, &b->ps, true);
+        rc = fmt_net_bind(&b->net, &b->ps, true);
     if (rc == FM_OK)
-        rc = fmi_dora_prepare(&b->net, tree, p);
+        rc = fmt_dora_prepare(&b->net, tree, p);
     if (rc == FM_OK)
-        rc = fmi_params_load(&b->ps, tree, p, prefix, true);
-    return rc == FM_OK ? fmi_net_refresh(&b->net, &b->ps) : rc;
+        rc = fmt_params_load(&b->ps, tree, p, prefix, true);
+    return rc == FM_OK ? fmt_net_refresh(&b->net, &b->ps) : rc;
 }
 
 static fm_status probe_full(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p)
@@ -80,53 +80,53 @@ static fm_status probe_full(probe *b, fm_engine *e, const fm_tree *tree, const f
     fm_status rc = probe_load(b, e, tree, p, "tokenizer/");
 
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->net.arch, i, &param); i++)
-        rc = fmi_net_train(&b->net, &b->ps, param.name, &param.shape, param.name);
+        rc = fmt_net_train(&b->net, &b->ps, param.name, &param.shape, param.name);
     if (rc == FM_OK)
-        rc = fmi_params_alloc(&b->ps, b->net.be, false);
-    return rc == FM_OK ? fmi_net_bind(&b->net, &b->ps, false) : rc;
+        rc = fmt_params_alloc(&b->ps, b->net.be, false);
+    return rc == FM_OK ? fmt_net_bind(&b->net, &b->ps, false) : rc;
 }
 
 /* Sum of gradients of the sequences, each scaled so that the mean loss is differentiated. */
-static fm_status probe_run(probe *b, const fmi_seq_in *s, size_t n, double *loss)
+static fm_status probe_run(probe *b, const fmt_seq_in *s, size_t n, double *loss)
 {
-    fmi_lane *lane = &b->lane;
-    fm_status rc = fmi_batch_build(&lane->batch, s, n, &b->how);
+    fmt_lane *lane = &b->lane;
+    fm_status rc = fmt_batch_build(&lane->batch, s, n, &b->how);
 
     if (rc < 0)
         return rc;
     uint32_t labels = lane->batch.labels;
     lane->dloss = labels > 0 ? (float)(1.0 / (double)labels) : 0.0f;
     lane->loss = 0.0;
-    fmi_params_zero_grad(&b->ps);
+    fmt_params_zero_grad(&b->ps);
     if (rc == FM_OK && labels > 0)
-        rc = fmi_pass_run(b->pass, &lane, 1);
+        rc = fmt_pass_run(b->pass, &lane, 1);
     *loss = labels > 0 ? lane->loss / (double)labels : 0.0;
     return rc;
 }
 
 static fm_status probe_pass(probe *b)
 {
-    fmi_lane *lane = &b->lane;
+    fmt_lane *lane = &b->lane;
 
     lane->net = &b->net;
     lane->ps = &b->ps;
-    lane->objective = &fmi_next_token;
-    return fmi_pass_new(&b->pass, b->net.be, &lane, 1, &lane->most, false);
+    lane->objective = &fmt_next_token;
+    return fmt_pass_new(&b->pass, b->net.be, &lane, 1, &lane->most, false);
 }
 
 static fm_status probe_batch(probe *b, const int32_t *ids, const int32_t *labels, uint32_t batch,
                              uint32_t tokens, double *loss)
 {
-    fmi_seq_in *s = fm_calloc(batch, sizeof(*s));
+    fmt_seq_in *s = fm_calloc(batch, sizeof(*s));
     fm_status rc = s ? FM_OK : FM_ENOMEM;
 
-    fmi_virtual_how(&b->net, &b->how);
+    fmt_virtual_how(&b->net, &b->how);
     for (uint32_t i = 0; rc == FM_OK && i < batch; i++) {
         size_t at = (size_t)i * tokens;
-        s[i] = (fmi_seq_in){ids + at, labels + at, tokens};
+        s[i] = (fmt_seq_in){ids + at, labels + at, tokens};
     }
     if (rc == FM_OK)
-        fmi_size_grow(&b->lane.most, s, batch, &b->how);
+        fmt_size_grow(&b->lane.most, s, batch, &b->how);
     if (rc == FM_OK && b->lane.most.labels == 0)
         rc = fm_fail(FM_EINVAL, "no token of the batch counts as a target");
     if (rc == FM_OK)
@@ -153,7 +153,7 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
     if (rc == FM_OK) {
         tree = fm_plain_tree(plain);
         p = fm_plain_provider(plain);
-        rc = fmi_top_adapter(&top, tree);
+        rc = fmt_top_adapter(&top, tree);
     }
     if (rc == FM_OK && top.len > 0)
         rc = probe_adapter(&b, e, tree, p, fm_buf_cstr(&top));
@@ -162,7 +162,7 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
     if (rc == FM_OK)
         rc = probe_batch(&b, ids, labels, batch, tokens, loss);
     if (rc == FM_OK)
-        rc = fmi_params_result(&b.ps, b.ps.g, FM_F32, NULL, grads);
+        rc = fmt_params_result(&b.ps, b.ps.g, FM_F32, NULL, grads);
     if (rc < 0)
         fm_train_result_release(grads);
     fm_buf_release(&top);

@@ -17,35 +17,35 @@ typedef struct item {    /* a pass of the step */
     uint32_t shard;      /* of each child's own */
     size_t k;            /* micro-batch */
     size_t first, count; /* its bits */
-    fmi_rows_to before, behind;
+    fmt_rows_to before, behind;
 } item;
 
 typedef struct flight {
-    fmi_pass *pass;
-    fmi_lane *lane; /* [n] with a batch and kept x A^T of its own */
-    fmi_goal
+    fmt_pass *pass;
+    fmt_lane *lane; /* [n] with a batch and kept x A^T of its own */
+    fmt_goal
         *goal; /* [n] copies of the children's, whose lanes are these; frozen ones are in them */
-    fmi_lane **in; /* [2 n] those of the pass in hand */
+    fmt_lane **in; /* [2 n] those of the pass in hand */
     size_t count;
 } flight;
 
-struct fmi_flights {
-    fmi_stage *s;
+struct fmt_flights {
+    fmt_stage *s;
     fm_backend *be;
-    fmi_child *child;
+    fmt_child *child;
     size_t n;
-    fmi_pass_size cap;
+    fmt_pass_size cap;
     flight *flight; /* [most] */
     uint32_t most;
     item *item;
     bit *bit;
     size_t items, bits, item_cap, bit_cap;
     uint32_t begun, kept; /* shards: forwards have begun, backwards are done */
-    fmi_tally *tally;
+    fmt_tally *tally;
 };
 
 /* ---- life ---- */
-static void copy_lane(fmi_lane *to, const fmi_lane *from, fmi_goal *goal)
+static void copy_lane(fmt_lane *to, const fmt_lane *from, fmt_goal *goal)
 {
     *to = *from;
     memset(&to->batch, 0, sizeof(to->batch));
@@ -56,45 +56,45 @@ static void copy_lane(fmi_lane *to, const fmi_lane *from, fmi_goal *goal)
 /* The lanes of a child: its own, and a frozen one beside it. */
 static void put_lanes(flight *l, size_t child)
 {
-    l->count += fmi_goal_lanes(&l->goal[child], l->in + l->count);
+    l->count += fmt_goal_lanes(&l->goal[child], l->in + l->count);
 }
 
-static fm_status new_flight(fmi_flights *f, flight *out, bool recompute)
+static fm_status new_flight(fmt_flights *f, flight *out, bool recompute)
 {
     out->lane = fm_calloc(f->n, sizeof(*out->lane));
     out->goal = fm_calloc(f->n, sizeof(*out->goal));
-    out->in = fm_calloc(2 * f->n, sizeof(fmi_lane *));
+    out->in = fm_calloc(2 * f->n, sizeof(fmt_lane *));
     if (!out->lane || !out->goal || !out->in)
         return FM_ENOMEM;
     for (size_t i = 0; i < f->n; i++) {
-        const fmi_child *ch = &f->child[i];
-        fmi_goal *g = &out->goal[i];
+        const fmt_child *ch = &f->child[i];
+        fmt_goal *g = &out->goal[i];
         *g = ch->goal;
         g->lane = &out->lane[i];
         copy_lane(g->lane, &ch->lane, g);
         copy_lane(&g->aux, &ch->goal.aux, g);
         put_lanes(out, i);
     }
-    fmi_pass *kin = out == f->flight ? NULL : f->flight[0].pass;
+    fmt_pass *kin = out == f->flight ? NULL : f->flight[0].pass;
     fm_status rc =
-        fmi_pass_new_beside(&out->pass, f->be, out->in, out->count, &f->cap, recompute, kin);
+        fmt_pass_new_beside(&out->pass, f->be, out->in, out->count, &f->cap, recompute, kin);
     if (rc == FM_OK)
         out->pass->stage = f->s;
     return rc;
 }
 
-fm_status fmi_flights_new(fmi_flights **out, fmi_stage *s, fm_backend *be, fmi_child *child,
-                          size_t n, fmi_lane **lane)
+fm_status fmt_flights_new(fmt_flights **out, fmt_stage *s, fm_backend *be, fmt_child *child,
+                          size_t n, fmt_lane **lane)
 {
-    fmi_flights *f = fm_calloc(1, sizeof(*f));
+    fmt_flights *f = fm_calloc(1, sizeof(*f));
     bool recompute = false;
     size_t lanes = 0;
 
     *out = f;
     if (!f)
         return FM_ENOMEM;
-    *f = (fmi_flights){.s = s, .be = be, .child = child, .n = n};
-    f->cap = fmi_run_size(child, n, lane, &lanes, &recompute);
+    *f = (fmt_flights){.s = s, .be = be, .child = child, .n = n};
+    f->cap = fmt_run_size(child, n, lane, &lanes, &recompute);
     uint64_t passes = 0;
     for (size_t i = 0; i < n; i++)
         passes += (uint64_t)child[i].shards.own * child[i].most_micros;
@@ -106,16 +106,16 @@ fm_status fmi_flights_new(fmi_flights **out, fmi_stage *s, fm_backend *be, fmi_c
     return rc;
 }
 
-void fmi_flights_free(fmi_flights *f)
+void fmt_flights_free(fmt_flights *f)
 {
     if (!f)
         return;
     for (uint32_t i = f->flight ? f->most : 0; i-- > 0;) {
         flight *l = &f->flight[i];
-        fmi_pass_free(l->pass);
+        fmt_pass_free(l->pass);
         for (size_t k = 0; l->lane && l->goal && k < f->n; k++) {
-            fmi_batch_release(&l->lane[k].batch);
-            fmi_batch_release(&l->goal[k].aux.batch);
+            fmt_batch_release(&l->lane[k].batch);
+            fmt_batch_release(&l->goal[k].aux.batch);
             if (l->lane[k].mem)
                 f->be->free(f->be, l->lane[k].mem);
         }
@@ -129,45 +129,45 @@ void fmi_flights_free(fmi_flights *f)
     fm_free(f);
 }
 
-uint64_t fmi_flights_bytes(const fmi_flights *f, uint32_t *passes)
+uint64_t fmt_flights_bytes(const fmt_flights *f, uint32_t *passes)
 {
     uint64_t bytes = 0;
 
     *passes = f->most;
     for (uint32_t i = 0; i < f->most; i++)
-        bytes += fmi_pass_bytes(f->flight[i].pass);
+        bytes += fmt_pass_bytes(f->flight[i].pass);
     return bytes;
 }
 
 /* ---- which passes a step has ---- */
 /* A child's rows in a pass, and those of its own lane. */
 typedef struct size {
-    fmi_pass_size all;
+    fmt_pass_size all;
     uint32_t own;
     uint64_t tokens;
 } size;
 
-static void grow(size *s, const fmi_seq_in *seq, const fmi_batch_how *how)
+static void grow(size *s, const fmt_seq_in *seq, const fmt_batch_how *how)
 {
-    uint32_t rows = fmi_seq_rows(seq, how);
+    uint32_t rows = fmt_seq_rows(seq, how);
 
     s->all.rows += rows;
-    s->all.labels += fmi_seq_picked(seq, how);
+    s->all.labels += fmt_seq_picked(seq, how);
     s->all.seqs += rows > 0;
 }
 
 /* Of a child's micro-batch k in its i-th own shard; all 0: it has none. */
-static size size_of(fmi_child *ch, uint32_t i, size_t k)
+static size size_of(fmt_child *ch, uint32_t i, size_t k)
 {
-    const fmi_batch_how aux = fmi_goal_aux_how(&ch->goal);
-    fmi_lane *lanes[2];
-    bool two = fmi_goal_lanes(&ch->goal, lanes) > 1;
+    const fmt_batch_how aux = fmt_goal_aux_how(&ch->goal);
+    fmt_lane *lanes[2];
+    bool two = fmt_goal_lanes(&ch->goal, lanes) > 1;
     size s = {0};
     size_t begin, end;
 
     if (!ch->at_work || i >= ch->shards.own || k >= ch->micros || ch->targets == 0)
         return s;
-    fmi_child_part(ch, k, ch->shards.first + i, &begin, &end);
+    fmt_child_part(ch, k, ch->shards.first + i, &begin, &end);
     for (size_t j = begin; j < end; j++) {
         grow(&s, &ch->seq[j], &ch->how);
         s.tokens += ch->seq[j].len;
@@ -178,7 +178,7 @@ static size size_of(fmi_child *ch, uint32_t i, size_t k)
     return s;
 }
 
-static fm_status new_item(fmi_flights *f, uint32_t shard, size_t k)
+static fm_status new_item(fmt_flights *f, uint32_t shard, size_t k)
 {
     fm_status rc = fm_grow(&f->item, &f->item_cap, f->items + 1, sizeof(*f->item));
 
@@ -188,7 +188,7 @@ static fm_status new_item(fmi_flights *f, uint32_t shard, size_t k)
 }
 
 /* The child's bit before this one, of the same shard, is told that another follows. */
-static bool follows(fmi_flights *f, uint32_t shard, size_t child)
+static bool follows(fmt_flights *f, uint32_t shard, size_t child)
 {
     for (size_t i = f->items; i-- > 0 && f->item[i].shard == shard;)
         for (size_t b = f->item[i].first; b < f->item[i].first + f->item[i].count; b++)
@@ -199,10 +199,10 @@ static bool follows(fmi_flights *f, uint32_t shard, size_t child)
     return false;
 }
 
-static fm_status add_bit(fmi_flights *f, uint32_t shard, size_t child, const size *own)
+static fm_status add_bit(fmt_flights *f, uint32_t shard, size_t child, const size *own)
 {
-    const fmi_stage *s = f->s;
-    const fmi_lane *lane = &f->flight[0].lane[child];
+    const fmt_stage *s = f->s;
+    const fmt_lane *lane = &f->flight[0].lane[child];
     size_t row = f->child[child].net.arch.hidden * sizeof(float);
     fm_status rc = fm_grow(&f->bit, &f->bit_cap, f->bits + 1, sizeof(*f->bit));
 
@@ -220,14 +220,14 @@ static fm_status add_bit(fmi_flights *f, uint32_t shard, size_t child, const siz
 }
 
 /* The children's k-th micro-batches of a shard, in as few passes as they fit in. */
-static fm_status plan_micro(fmi_flights *f, uint32_t shard, size_t k)
+static fm_status plan_micro(fmt_flights *f, uint32_t shard, size_t k)
 {
-    fmi_pass_size in = {0};
+    fmt_pass_size in = {0};
     bool open = false;
     fm_status rc = FM_OK;
 
     for (size_t c = 0; rc == FM_OK && c < f->n; c++) {
-        fmi_child *ch = &f->child[c];
+        fmt_child *ch = &f->child[c];
         const size own = size_of(ch, shard, k);
         if (ch->at_work && shard < ch->shards.own)
             ch->shards.sum[ch->shards.first + shard].tokens += own.tokens;
@@ -236,7 +236,7 @@ static fm_status plan_micro(fmi_flights *f, uint32_t shard, size_t k)
         if (!open || in.rows + own.all.rows > f->cap.rows ||
             in.labels + own.all.labels > f->cap.labels || in.seqs + own.all.seqs > f->cap.seqs) {
             rc = new_item(f, shard, k);
-            in = (fmi_pass_size){0};
+            in = (fmt_pass_size){0};
             open = true;
         }
         in.rows += own.all.rows;
@@ -248,7 +248,7 @@ static fm_status plan_micro(fmi_flights *f, uint32_t shard, size_t k)
     return rc;
 }
 
-static fm_status plan_step(fmi_flights *f, uint32_t *shards)
+static fm_status plan_step(fmt_flights *f, uint32_t *shards)
 {
     size_t micros = 0;
     fm_status rc = FM_OK;
@@ -257,10 +257,10 @@ static fm_status plan_step(fmi_flights *f, uint32_t *shards)
     f->begun = f->kept = 0;
     *shards = 0;
     for (size_t c = 0; c < f->n; c++) {
-        fmi_child *ch = &f->child[c];
+        fmt_child *ch = &f->child[c];
         if (!ch->at_work)
             continue;
-        memset(ch->shards.sum + ch->shards.first, 0, ch->shards.own * sizeof(fmi_shard_sum));
+        memset(ch->shards.sum + ch->shards.first, 0, ch->shards.own * sizeof(fmt_shard_sum));
         *shards = FM_MAX(*shards, ch->shards.own);
         micros = FM_MAX(micros, ch->micros);
     }
@@ -271,26 +271,26 @@ static fm_status plan_step(fmi_flights *f, uint32_t *shards)
 }
 
 /* ---- shards ---- */
-static void begin_shards(fmi_flights *f, uint32_t upto)
+static void begin_shards(fmt_flights *f, uint32_t upto)
 {
     for (; f->begun < upto; f->begun++)
         for (size_t c = 0; c < f->n; c++)
             if (f->child[c].at_work && f->begun < f->child[c].shards.own)
-                fmi_child_begin_shard(&f->child[c], f->child[c].shards.first + f->begun);
+                fmt_child_begin_shard(&f->child[c], f->child[c].shards.first + f->begun);
 }
 
-static void keep_shards(fmi_flights *f, uint32_t upto)
+static void keep_shards(fmt_flights *f, uint32_t upto)
 {
     for (; f->kept < upto; f->kept++)
         for (size_t c = 0; c < f->n; c++) {
-            fmi_shards *s = &f->child[c].shards;
+            fmt_shards *s = &f->child[c].shards;
             if (f->child[c].at_work && f->kept < s->own)
-                fmi_shards_keep(s, &f->child[c].ps, f->kept, s->sum[s->first + f->kept]);
+                fmt_shards_keep(s, &f->child[c].ps, f->kept, s->sum[s->first + f->kept]);
         }
 }
 
 /* ---- a pass ---- */
-static flight *flight_of(fmi_flights *f, size_t i)
+static flight *flight_of(fmt_flights *f, size_t i)
 {
     return &f->flight[i % f->most];
 }
@@ -299,21 +299,21 @@ static flight *flight_of(fmi_flights *f, size_t i)
 static void point_at(flight *l)
 {
     for (size_t i = 0; i < l->count; i++)
-        (void)fmi_lane_plan(l->in[i], l->in[i]->mem);
+        (void)fmt_lane_plan(l->in[i], l->in[i]->mem);
 }
 
-static void swap_batches(fmi_lane *a, fmi_lane *b)
+static void swap_batches(fmt_lane *a, fmt_lane *b)
 {
-    fmi_batch batch = a->batch;
+    fmt_batch batch = a->batch;
 
     a->batch = b->batch;
     b->batch = batch;
 }
 
 /* Lanes take over what the child has in hand. */
-static void hand_over(fmi_goal *goal, fmi_child *ch, const bit *b)
+static void hand_over(fmt_goal *goal, fmt_child *ch, const bit *b)
 {
-    fmi_lane *to = goal->lane, *from = &ch->lane;
+    fmt_lane *to = goal->lane, *from = &ch->lane;
 
     swap_batches(to, from);
     swap_batches(&goal->aux, &ch->goal.aux);
@@ -329,7 +329,7 @@ static void hand_over(fmi_goal *goal, fmi_child *ch, const bit *b)
     from->row_base += to->batch.rows;
 }
 
-static fm_status load(fmi_flights *f, size_t i)
+static fm_status load(fmt_flights *f, size_t i)
 {
     const item *it = &f->item[i];
     flight *l = flight_of(f, i);
@@ -339,41 +339,41 @@ static fm_status load(fmi_flights *f, size_t i)
     l->count = 0;
     for (size_t b = it->first; rc == FM_OK && b < it->first + it->count; b++) {
         size_t c = f->bit[b].child;
-        rc = fmi_child_load_micro(&f->child[c], it->k);
+        rc = fmt_child_load_micro(&f->child[c], it->k);
         if (rc == FM_OK)
             hand_over(&l->goal[c], &f->child[c], &f->bit[b]);
         put_lanes(l, c);
     }
     l->pass->tally = f->tally;
-    return rc == FM_OK ? fmi_pass_begin(l->pass, l->in, l->count) : rc;
+    return rc == FM_OK ? fmt_pass_begin(l->pass, l->in, l->count) : rc;
 }
 
-static float *input_of(fmi_flights *f, size_t i)
+static float *input_of(fmt_flights *f, size_t i)
 {
-    fmi_pass *p = flight_of(f, i)->pass;
-    return fmi_slot_of(p, p->begin)->xin;
+    fmt_pass *p = flight_of(f, i)->pass;
+    return fmt_slot_of(p, p->begin)->xin;
 }
 
-static fm_status forward(fmi_flights *f, size_t i)
+static fm_status forward(fmt_flights *f, size_t i)
 {
     fm_status rc = load(f, i);
 
     if (rc == FM_OK)
         point_at(flight_of(f, i));
-    return rc == FM_OK ? fmi_layers_forward(flight_of(f, i)->pass) : rc;
+    return rc == FM_OK ? fmt_layers_forward(flight_of(f, i)->pass) : rc;
 }
 
-static fm_status backward(fmi_flights *f, size_t i)
+static fm_status backward(fmt_flights *f, size_t i)
 {
     const item *it = &f->item[i];
     flight *l = flight_of(f, i);
 
     keep_shards(f, it->shard);
     point_at(l);
-    fm_status rc = fmi_stage_head_and_layers(l->pass);
+    fm_status rc = fmt_stage_head_and_layers(l->pass);
     for (size_t b = it->first; b < it->first + it->count; b++) { /* what was not put off */
         size_t c = f->bit[b].child;
-        fmi_shards *s = &f->child[c].shards;
+        fmt_shards *s = &f->child[c].shards;
         s->sum[s->first + it->shard].loss += l->lane[c].loss;
     }
     return rc;
@@ -381,30 +381,30 @@ static fm_status backward(fmi_flights *f, size_t i)
 
 /* ---- neighbours ---- */
 /* With the stage behind: rows of pass i go on, gradients of pass j come back; f->items: none. */
-static fm_status meet_next(fmi_flights *f, size_t i, size_t j)
+static fm_status meet_next(fmt_flights *f, size_t i, size_t j)
 {
     bool on = i < f->items, back = j < f->items;
 
-    if (fmi_stage_is_last(f->s))
+    if (fmt_stage_is_last(f->s))
         return FM_OK;
-    const fmi_pass *to = flight_of(f, on ? i : 0)->pass, *from = flight_of(f, back ? j : 0)->pass;
-    return fmi_stage_swap(f->s, true, to->xout, on ? f->item[i].behind.on : 0, from->dx,
+    const fmt_pass *to = flight_of(f, on ? i : 0)->pass, *from = flight_of(f, back ? j : 0)->pass;
+    return fmt_stage_swap(f->s, true, to->xout, on ? f->item[i].behind.on : 0, from->dx,
                           back ? f->item[j].behind.back : 0);
 }
 
 /* With the stage before: gradients of pass j go back, rows of pass i come. */
-static fm_status meet_before(fmi_flights *f, size_t j, size_t i)
+static fm_status meet_before(fmt_flights *f, size_t j, size_t i)
 {
     bool on = i < f->items, back = j < f->items;
 
     if (f->s->mine == 0)
         return FM_OK;
-    const fmi_pass *from = flight_of(f, back ? j : 0)->pass;
-    return fmi_stage_swap(f->s, false, from->dx, back ? f->item[j].before.back : 0,
+    const fmt_pass *from = flight_of(f, back ? j : 0)->pass;
+    return fmt_stage_swap(f->s, false, from->dx, back ? f->item[j].before.back : 0,
                           on ? input_of(f, i) : NULL, on ? f->item[i].before.on : 0);
 }
 
-static fm_status run_items(fmi_flights *f)
+static fm_status run_items(fmt_flights *f)
 {
     size_t m = f->items, none = m, ahead = FM_MIN((size_t)(f->s->stages - 1 - f->s->mine), m);
     fm_status rc = m > 0 ? meet_before(f, none, 0) : FM_OK;
@@ -427,12 +427,12 @@ static fm_status run_items(fmi_flights *f)
         if (rc == FM_OK)
             rc = meet_before(f, j, i + 1 < m ? i + 1 : none);
         if (rc == FM_OK)
-            rc = fmi_stage_embed(flight_of(f, j)->pass);
+            rc = fmt_stage_embed(flight_of(f, j)->pass);
     }
     return rc;
 }
 
-fm_status fmi_flights_step(fmi_flights *f, fmi_tally *tally)
+fm_status fmt_flights_step(fmt_flights *f, fmt_tally *tally)
 {
     uint32_t shards = 0;
     fm_status rc = plan_step(f, &shards);
@@ -452,11 +452,11 @@ fm_status fmi_flights_step(fmi_flights *f, fmi_tally *tally)
 /* ---- what broke ---- */
 typedef struct said {
     uint64_t at; /* of what all stages look at; lower comes first; UINT64_MAX: found nothing */
-    char name[sizeof(((fmi_watch *)0)->name)];
+    char name[sizeof(((fmt_watch *)0)->name)];
 } said;
 
 /* The finding with the lowest number, the lowest rank's of equals. */
-static fm_status first_found(const fmi_flights *f, uint64_t at, fmi_watch *w)
+static fm_status first_found(const fmt_flights *f, uint64_t at, fmt_watch *w)
 {
     uint32_t ranks = fm_comm_size(f->s->all), best = 0;
     said mine = {.at = w->found ? at : UINT64_MAX}, *all = fm_calloc(ranks, sizeof(*all));
@@ -476,10 +476,10 @@ static fm_status first_found(const fmi_flights *f, uint64_t at, fmi_watch *w)
 }
 
 /* Of the parameters that this rank has, the number of the first that is no finite number. */
-static fm_status look_at_params(const fmi_flights *f, const fmi_child *ch, fmi_watch *w)
+static fm_status look_at_params(const fmt_flights *f, const fmt_child *ch, fmt_watch *w)
 {
     uint64_t at = 0;
-    fm_status rc = fmi_watch_params(w, &ch->ps);
+    fm_status rc = fmt_watch_params(w, &ch->ps);
 
     for (; w->found && at < ch->ps.count; at++)
         if (strcmp(w->name + strlen("parameter "), ch->ps.item[at].name) == 0)
@@ -488,38 +488,38 @@ static fm_status look_at_params(const fmi_flights *f, const fmi_child *ch, fmi_w
 }
 
 /* One micro-batch of one shard: every rank does the same, whatever it has found. */
-static fm_status look_at(fmi_flights *f, fmi_child *ch, uint32_t shard, size_t k, fmi_watch *w)
+static fm_status look_at(fmt_flights *f, fmt_child *ch, uint32_t shard, size_t k, fmt_watch *w)
 {
-    const fmi_stage *s = f->s;
+    const fmt_stage *s = f->s;
     flight *l = &f->flight[0];
     const bit alone = {.child = ch->number};
     fm_status rc;
 
-    fmi_child_begin_shard(ch, shard);
-    rc = fmi_child_load_micro(ch, k);
+    fmt_child_begin_shard(ch, shard);
+    rc = fmt_child_load_micro(ch, k);
     if (rc < 0 || ch->lane.batch.rows == 0)
         return rc;
     l->count = 0;
     put_lanes(l, ch->number);
     hand_over(&l->goal[ch->number], ch, &alone);
     l->in[0]->later = NULL;
-    fmi_pass_watch(l->pass, w);
-    rc = fmi_pass_begin(l->pass, l->in, l->count);
+    fmt_pass_watch(l->pass, w);
+    rc = fmt_pass_begin(l->pass, l->in, l->count);
     point_at(l);
     if (rc == FM_OK)
-        rc = fmi_stage_forward(l->pass);
+        rc = fmt_stage_forward(l->pass);
     if (rc == FM_OK)
         rc = first_found(f, s->mine, w);
     bool clean = !w->found; /* on all ranks */
     if (rc == FM_OK && clean)
-        rc = fmi_stage_backward(l->pass);
+        rc = fmt_stage_backward(l->pass);
     if (rc == FM_OK && clean) /* gradients go down */
         rc = first_found(f, s->stages - 1 - s->mine, w);
-    fmi_pass_watch(l->pass, NULL);
+    fmt_pass_watch(l->pass, NULL);
     return rc;
 }
 
-fm_status fmi_flights_explain(fmi_flights *f, fmi_child *ch, fmi_watch *watch)
+fm_status fmt_flights_explain(fmt_flights *f, fmt_child *ch, fmt_watch *watch)
 {
     fm_status rc = look_at_params(f, ch, watch);
 

@@ -129,7 +129,7 @@ static void timed_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x
         enter(p, BACKWARD);
 }
 
-static void probe_begin(probe *p, const fmi_pass *pass, fm_backend *real)
+static void probe_begin(probe *p, const fmt_pass *pass, fm_backend *real)
 {
     memset(p, 0, sizeof(*p));
     p->be = *real;
@@ -157,32 +157,32 @@ static uint64_t resident_bytes(void)
 }
 
 /* ---- how much there is to do ---- */
-static void add_work(work *w, const fmi_child *ch, const fmi_seq_in *s)
+static void add_work(work *w, const fmt_child *ch, const fmt_seq_in *s)
 {
-    double rows = fmi_seq_rows(s, &ch->how);
+    double rows = fmt_seq_rows(s, &ch->how);
     w->rows += rows;
-    w->labels += fmi_seq_labels(s);
+    w->labels += fmt_seq_labels(s);
     w->pairs += rows * rows;
     w->tokens += s->len;
 }
 
-static fm_status work_of_step(work *w, fmi_child *ch, uint32_t step)
+static fm_status work_of_step(work *w, fmt_child *ch, uint32_t step)
 {
     const uint32_t *pick = NULL;
     const uint32_t *ends = NULL;
     size_t n = 0;
     size_t micros = 0;
-    fm_status rc = fmi_order_step(ch->order, step, &pick, &n, &ends, &micros);
+    fm_status rc = fmt_order_step(ch->order, step, &pick, &n, &ends, &micros);
 
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fm_example *e = fm_dataset_at(ch->job->data, pick[i]);
-        const fmi_seq_in s = {e->ids, e->labels, e->len};
+        const fmt_seq_in s = {e->ids, e->labels, e->len};
         add_work(w, ch, &s);
     }
     return rc;
 }
 
-static fm_status work_of_all(work *w, fmi_child *ch)
+static fm_status work_of_all(work *w, fmt_child *ch)
 {
     fm_status rc = FM_OK;
 
@@ -192,12 +192,12 @@ static fm_status work_of_all(work *w, fmi_child *ch)
 }
 
 /* Of the batches in hand. */
-static work work_in_hand(const fmi_pass *p)
+static work work_in_hand(const fmt_pass *p)
 {
     work w = {0};
 
     for (size_t i = 0; i < p->lanes; i++) {
-        const fmi_batch *b = &p->lane[i]->batch;
+        const fmt_batch *b = &p->lane[i]->batch;
         w.rows += b->rows;
         w.labels += p->lane[i]->labels;
         for (uint32_t k = 0; k < b->seqs; k++)
@@ -207,21 +207,21 @@ static work work_in_hand(const fmi_pass *p)
 }
 
 /* ---- the look ---- */
-static fm_status first_batches(fmi_child *child, size_t n, const fmi_pass_size *cap,
-                               fmi_lane **lane, size_t *lanes)
+static fm_status first_batches(fmt_child *child, size_t n, const fmt_pass_size *cap,
+                               fmt_lane **lane, size_t *lanes)
 {
-    fmi_pass_size in = {0};
+    fmt_pass_size in = {0};
     fm_status rc = FM_OK;
 
     *lanes = 0;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        const fmi_batch *b = &child[i].lane.batch;
-        rc = fmi_child_begin_step(&child[i]);
+        const fmt_batch *b = &child[i].lane.batch;
+        rc = fmt_child_begin_step(&child[i]);
         for (uint32_t s = 0; rc == FM_OK && b->rows == 0 && s < child[i].c->shards; s++) {
-            fmi_child_begin_shard(&child[i], s); /* the first may be empty */
-            rc = fmi_child_load_micro(&child[i], 0);
+            fmt_child_begin_shard(&child[i], s); /* the first may be empty */
+            rc = fmt_child_load_micro(&child[i], 0);
         }
-        size_t own = fmi_goal_lanes(&child[i].goal, lane + *lanes);
+        size_t own = fmt_goal_lanes(&child[i].goal, lane + *lanes);
         in.rows += b->rows * (uint32_t)own;
         in.labels += b->labels * (uint32_t)own;
         in.seqs += b->seqs * (uint32_t)own;
@@ -233,7 +233,7 @@ static fm_status first_batches(fmi_child *child, size_t n, const fmi_pass_size *
 }
 
 /* Layers up to the lowest that trains, which passes its gradient down as those above it do. */
-static fm_status look(probe *best, fmi_pass *pass, fmi_lane *const *lane, size_t lanes)
+static fm_status look(probe *best, fmt_pass *pass, fmt_lane *const *lane, size_t lanes)
 {
     fm_backend *real = pass->be;
     uint32_t layers = pass->arch.layers;
@@ -249,7 +249,7 @@ static fm_status look(probe *best, fmi_pass *pass, fmi_lane *const *lane, size_t
         probe_begin(&one, pass, real);
         pass->be = &one.be;
         double began = now_s();
-        rc = fmi_pass_run(pass, lane, lanes);
+        rc = fmt_pass_run(pass, lane, lanes);
         enter(&one, one.phase);
         pass->be = real;
         double took = now_s() - began;
@@ -264,21 +264,21 @@ static fm_status look(probe *best, fmi_pass *pass, fmi_lane *const *lane, size_t
     return rc;
 }
 
-static double time_update(fmi_child *ch)
+static double time_update(fmt_child *ch)
 {
     double norm = 0.0;
     double began = now_s();
 
-    fm_ignore(fmi_params_grad_norm(&ch->ps, &norm), "only the time counts");
-    fm_ignore(fmi_params_step(&ch->ps, ch->c, 0.0, 1, 1.0f), "only the time counts");
-    fm_ignore(fmi_net_refresh(&ch->net, &ch->ps), "only the time counts");
-    fmi_params_zero_grad(&ch->ps);
+    fm_ignore(fmt_params_grad_norm(&ch->ps, &norm), "only the time counts");
+    fm_ignore(fmt_params_step(&ch->ps, ch->c, 0.0, 1, 1.0f), "only the time counts");
+    fm_ignore(fmt_net_refresh(&ch->net, &ch->ps), "only the time counts");
+    fmt_params_zero_grad(&ch->ps);
     fm_ignore(ch->ps.be->sync(ch->ps.be), "only the time counts");
     return now_s() - began;
 }
 
 /* ---- from the look to the whole ---- */
-static void extrapolate(fm_plan *out, const fmi_pass *pass, const probe *p, const work *all,
+static void extrapolate(fm_plan *out, const fmt_pass *pass, const probe *p, const work *all,
                         const work *seen)
 {
     double layers = pass->arch.layers;
@@ -301,7 +301,7 @@ static void extrapolate(fm_plan *out, const fmi_pass *pass, const probe *p, cons
 }
 
 /* resident: when weights and parameters were there, and nothing else of ours had been touched. */
-static void count_memory(fm_plan *out, fm_engine *e, const fmi_pass *pass, const fmi_child *child,
+static void count_memory(fm_plan *out, fm_engine *e, const fmt_pass *pass, const fmt_child *child,
                          size_t n, uint64_t resident)
 {
     const fm_arch *a = &pass->arch;
@@ -310,9 +310,9 @@ static void count_memory(fm_plan *out, fm_engine *e, const fmi_pass *pass, const
 
     out->stem_bytes = fm_engine_stats_of(e).weight_bytes;
     out->logit_bytes = logits * sizeof(float);
-    out->activation_bytes = fmi_pass_bytes(pass) - FM_MIN(fmi_pass_bytes(pass), out->logit_bytes);
+    out->activation_bytes = fmt_pass_bytes(pass) - FM_MIN(fmt_pass_bytes(pass), out->logit_bytes);
     for (size_t i = 0; i < n; i++) {
-        const fmi_params *ps = &child[i].ps;
+        const fmt_params *ps = &child[i].ps;
         uint64_t bytes = ps->total * sizeof(float);
         out->parameter_bytes += bytes;
         out->gradient_bytes += bytes;
@@ -321,7 +321,7 @@ static void count_memory(fm_plan *out, fm_engine *e, const fmi_pass *pass, const
             if (ps->item[k].weight)
                 out->layout_bytes += ps->item[k].n * sizeof(float);
         out->activation_bytes +=
-            fmi_lane_plan((fmi_lane *)(uintptr_t)&child[i].lane, child[i].lane.mem) * sizeof(float);
+            fmt_lane_plan((fmt_lane *)(uintptr_t)&child[i].lane, child[i].lane.mem) * sizeof(float);
     }
     uint64_t known = out->stem_bytes + out->layout_bytes + out->parameter_bytes;
     out->other_bytes = resident > known ? resident - known : 0;
@@ -329,8 +329,8 @@ static void count_memory(fm_plan *out, fm_engine *e, const fmi_pass *pass, const
                  out->gradient_bytes + out->moment_bytes + out->activation_bytes + out->logit_bytes;
 }
 
-static fm_status measure_all(fm_plan *out, fm_engine *e, fmi_child *child, size_t n, fmi_pass *pass,
-                             fmi_lane **lane)
+static fm_status measure_all(fm_plan *out, fm_engine *e, fmt_child *child, size_t n, fmt_pass *pass,
+                             fmt_lane **lane)
 {
     probe p = {0};
     work all = {0};
@@ -342,7 +342,7 @@ static fm_status measure_all(fm_plan *out, fm_engine *e, fmi_child *child, size_
         out->steps = FM_MAX(out->steps, child[i].steps);
         rc = work_of_all(&all, &child[i]);
         if (rc == FM_OK)
-            rc = fmi_net_refresh(&child[i].net, &child[i].ps);
+            rc = fmt_net_refresh(&child[i].net, &child[i].ps);
     }
     if (rc == FM_OK)
         rc = first_batches(child, n, &pass->cap, lane, &lanes);
@@ -373,9 +373,9 @@ fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p, const fm_trai
                                size_t n, const fm_topology *t, uint32_t stages, fm_plan *out,
                                fm_stages_plan *of)
 {
-    fmi_pass *pass = NULL;
-    fmi_child *child = fm_calloc(n, sizeof(*child));
-    fmi_lane **lane = fm_calloc(2 * n, sizeof(fmi_lane *));
+    fmt_pass *pass = NULL;
+    fmt_child *child = fm_calloc(n, sizeof(*child));
+    fmt_lane **lane = fm_calloc(2 * n, sizeof(fmt_lane *));
     fm_train_result *result = fm_calloc(n, sizeof(*result));
     double began = now_s();
     fm_status rc = child && lane && result ? FM_OK : FM_ENOMEM;
@@ -385,21 +385,21 @@ fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p, const fm_trai
         if (!jobs[i].data)
             rc = fm_fail(FM_EINVAL, "%s: a plan needs a data set", jobs[i].name);
         else
-            rc = fmi_child_open(&child[i], e, p, &jobs[i], (uint32_t)i, &result[i]);
+            rc = fmt_child_open(&child[i], e, p, &jobs[i], (uint32_t)i, &result[i]);
     }
     if (rc == FM_OK)
-        rc = fmi_run_pass(&pass, fm_engine_backend(e), child, n, lane);
+        rc = fmt_run_pass(&pass, fm_engine_backend(e), child, n, lane);
     if (rc == FM_OK)
         rc = measure_all(out, e, child, n, pass, lane);
     if (rc == FM_OK && of)
-        rc = fmi_stages_plan(of, out, child, n, pass, t, stages);
+        rc = fmt_stages_plan(of, out, child, n, pass, t, stages);
     out->probe_s = now_s() - began;
     for (size_t i = 0; child && i < n; i++)
         if (child[i].e)
-            fmi_child_release(&child[i]);
+            fmt_child_release(&child[i]);
     for (size_t i = 0; result && i < n; i++)
         fm_train_result_release(&result[i]);
-    fmi_pass_free(pass);
+    fmt_pass_free(pass);
     fm_free(child);
     fm_free(lane);
     fm_free(result);

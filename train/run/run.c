@@ -16,12 +16,12 @@
 #define PASS_ROWS 1024u /* more rows in a pass gain nothing; a child's micro-batch is never cut */
 
 typedef struct run {
-    fmi_child *child; /* [n] */
+    fmt_child *child; /* [n] */
     size_t n;
     fm_backend *be;
-    fmi_pass *pass;
-    fmi_pass_size cap;
-    fmi_lane **lane;             /* [2 n] of the pass in hand */
+    fmt_pass *pass;
+    fmt_pass_size cap;
+    fmt_lane **lane;             /* [2 n] of the pass in hand */
     fm_train_progress *progress; /* [n] of the step in hand */
     bool *drop;                  /* [n] */
     double *norm;                /* [n] of the step's gradients */
@@ -29,18 +29,18 @@ typedef struct run {
     uint32_t shard;     /* of each child's own, in hand */
     size_t micro;       /* of each child's, in hand */
     bool stands;        /* the next pass has gone through its layers */
-    fmi_beside *beside; /* NULL: one rank, or stages */
+    fmt_beside *beside; /* NULL: one rank, or stages */
     /* What the host wants to know of a step, looked at once: sums of squares of all children, then
      * the losses of rows that were put off. */
     double *report, *host_report; /* device and host, [report_bytes] */
     size_t sums, report_bytes;
-    fmi_tally tally;
+    fmt_tally tally;
     fm_comm *comm;    /* NULL: one rank */
-    fmi_stage *stage; /* NULL: every rank has all layers */
-    fmi_flights *flights;
+    fmt_stage *stage; /* NULL: every rank has all layers */
+    fmt_flights *flights;
 } run;
 
-static bool has_micro(const run *r, const fmi_child *ch, size_t k)
+static bool has_micro(const run *r, const fmt_child *ch, size_t k)
 {
     return ch->at_work && r->shard < ch->shards.own && k < ch->micros;
 }
@@ -58,19 +58,19 @@ static uint32_t cap_of(uint64_t sum, uint32_t largest)
     return (uint32_t)FM_MIN(sum, (uint64_t)FM_MAX(largest, PASS_ROWS));
 }
 
-fmi_pass_size fmi_run_size(fmi_child *child, size_t n, fmi_lane **lane, size_t *lanes,
+fmt_pass_size fmt_run_size(fmt_child *child, size_t n, fmt_lane **lane, size_t *lanes,
                            bool *recompute)
 {
     uint64_t rows = 0;
     uint64_t labels = 0;
     uint64_t seqs = 0;
-    fmi_pass_size most = {0};
+    fmt_pass_size most = {0};
 
     *lanes = 0;
     *recompute = false;
     for (size_t i = 0; i < n; i++) {
-        const fmi_pass_size *s = &child[i].lane.most;
-        size_t own = fmi_goal_lanes(&child[i].goal, lane + *lanes);
+        const fmt_pass_size *s = &child[i].lane.most;
+        size_t own = fmt_goal_lanes(&child[i].goal, lane + *lanes);
         uint32_t times = (uint32_t)own; /* a frozen lane has the rows of the child's */
         *lanes += own;
         rows += (uint64_t)s->rows * times;
@@ -82,26 +82,26 @@ fmi_pass_size fmi_run_size(fmi_child *child, size_t n, fmi_lane **lane, size_t *
         most.longest = FM_MAX(most.longest, s->longest);
         *recompute = *recompute || child[i].job->recompute;
     }
-    return (fmi_pass_size){.rows = cap_of(rows, most.rows),
+    return (fmt_pass_size){.rows = cap_of(rows, most.rows),
                            .labels = cap_of(labels, most.labels),
                            .seqs = cap_of(seqs, most.seqs),
                            .longest = most.longest};
 }
 
-fm_status fmi_run_pass(fmi_pass **out, fm_backend *be, fmi_child *child, size_t n, fmi_lane **lane)
+fm_status fmt_run_pass(fmt_pass **out, fm_backend *be, fmt_child *child, size_t n, fmt_lane **lane)
 {
     bool recompute = false;
     size_t lanes = 0;
-    fmi_pass_size cap = fmi_run_size(child, n, lane, &lanes, &recompute);
+    fmt_pass_size cap = fmt_run_size(child, n, lane, &lanes, &recompute);
 
-    return fmi_pass_new(out, be, lane, lanes, &cap, recompute);
+    return fmt_pass_new(out, be, lane, lanes, &cap, recompute);
 }
 
 static fm_status make_pass(run *r)
 {
     if (r->stage)
-        return fmi_flights_new(&r->flights, r->stage, r->be, r->child, r->n, r->lane);
-    fm_status rc = fmi_run_pass(&r->pass, r->be, r->child, r->n, r->lane);
+        return fmt_flights_new(&r->flights, r->stage, r->be, r->child, r->n, r->lane);
+    fm_status rc = fmt_run_pass(&r->pass, r->be, r->child, r->n, r->lane);
 
     if (rc == FM_OK)
         r->cap = r->pass->cap;
@@ -114,16 +114,16 @@ static fm_status run_pass(run *r, size_t lanes)
 
     r->stands = false;
     if (stands)
-        return fmi_pass_finish(r->pass);
-    return lanes > 0 ? fmi_pass_run(r->pass, r->lane, lanes) : FM_OK;
+        return fmt_pass_finish(r->pass);
+    return lanes > 0 ? fmt_pass_run(r->pass, r->lane, lanes) : FM_OK;
 }
 
 /* Of the micro-batch in hand. */
-static fmi_pass_size size_of(fmi_child *ch)
+static fmt_pass_size size_of(fmt_child *ch)
 {
-    fmi_lane *lane[2];
-    size_t n = fmi_goal_lanes(&ch->goal, lane);
-    fmi_pass_size s = {0};
+    fmt_lane *lane[2];
+    size_t n = fmt_goal_lanes(&ch->goal, lane);
+    fmt_pass_size s = {0};
 
     for (size_t i = 0; i < n; i++) {
         s.rows += lane[i]->batch.rows;
@@ -136,28 +136,28 @@ static fmi_pass_size size_of(fmi_child *ch)
 /* The k-th micro-batches of all, in as few passes as they fit in. *any: some child had one. */
 static fm_status micro_passes(run *r, size_t k, bool *any)
 {
-    fmi_pass_size in = {0};
+    fmt_pass_size in = {0};
     size_t lanes = 0;
     fm_status rc = FM_OK;
 
     *any = false;
     r->micro = k;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
-        fmi_child *ch = &r->child[i];
+        fmt_child *ch = &r->child[i];
         if (!has_micro(r, ch, k))
             continue;
         *any = true;
-        rc = fmi_child_load_micro(ch, k);
+        rc = fmt_child_load_micro(ch, k);
         if (rc < 0 || ch->lane.batch.rows == 0)
             continue;
-        fmi_pass_size own = size_of(ch);
+        fmt_pass_size own = size_of(ch);
         if (in.rows + own.rows > r->cap.rows || in.labels + own.labels > r->cap.labels ||
             in.seqs + own.seqs > r->cap.seqs) {
             rc = run_pass(r, lanes);
             lanes = 0;
-            in = (fmi_pass_size){0};
+            in = (fmt_pass_size){0};
         }
-        lanes += fmi_goal_lanes(&ch->goal, r->lane + lanes);
+        lanes += fmt_goal_lanes(&ch->goal, r->lane + lanes);
         in.rows += own.rows;
         in.labels += own.labels;
         in.seqs += own.seqs;
@@ -166,7 +166,7 @@ static fm_status micro_passes(run *r, size_t k, bool *any)
         rc = run_pass(r, lanes);
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (has_micro(r, &r->child[i], k))
-            fmi_child_end_micro(&r->child[i]);
+            fmt_child_end_micro(&r->child[i]);
     return rc;
 }
 
@@ -188,17 +188,17 @@ static fm_status gather(run *r)
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
-        fmi_child *ch = &r->child[i];
+        fmt_child *ch = &r->child[i];
         bool stands = false;
         if (!ch->at_work || ch->c->objective != FM_OBJECTIVE_CONTRASTIVE || ch->c->shards == 1)
             continue;
-        rc = fmi_child_gather(ch, r->pass, &stands);
+        rc = fmt_child_gather(ch, r->pass, &stands);
         r->stands = stands && r->n == 1 && ch->shards.own == 1 && ch->micros == 1;
     }
     return rc;
 }
 
-static bool has_lane(const fmi_pass *p, const fmi_child *ch)
+static bool has_lane(const fmt_pass *p, const fmt_child *ch)
 {
     for (size_t i = 0; i < p->lanes; i++)
         if (p->lane[i]->ps == &ch->ps)
@@ -207,16 +207,16 @@ static bool has_lane(const fmi_pass *p, const fmi_child *ch)
 }
 
 /* In its last micro-batch of its last shard here, what a child's layer has got is all. */
-static fm_status left(void *ctx, const fmi_pass *p, uint32_t layer)
+static fm_status left(void *ctx, const fmt_pass *p, uint32_t layer)
 {
     run *r = ctx;
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
-        const fmi_child *ch = &r->child[i];
+        const fmt_child *ch = &r->child[i];
         if (ch->at_work && r->shard + 1 == ch->shards.own && r->micro + 1 == ch->micros &&
             has_lane(p, ch))
-            rc = fmi_beside_left(r->beside, i, layer);
+            rc = fmt_beside_left(r->beside, i, layer);
     }
     return rc;
 }
@@ -228,24 +228,24 @@ static fm_status gradients(run *r)
 
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (r->child[i].at_work)
-            rc = fmi_child_begin_step(&r->child[i]);
+            rc = fmt_child_begin_step(&r->child[i]);
     if (r->stage)
-        return rc == FM_OK ? fmi_flights_step(r->flights, &r->tally) : rc;
+        return rc == FM_OK ? fmt_flights_step(r->flights, &r->tally) : rc;
     if (rc == FM_OK)
         rc = gather(r);
-    fmi_beside_begin(r->beside);
+    fmt_beside_begin(r->beside);
     r->pass->tally = &r->tally;
     for (uint32_t s = 0; rc == FM_OK && s < most_shards(r); s++) {
         any = true;
         for (size_t i = 0; i < r->n; i++)
             if (r->child[i].at_work && s < r->child[i].shards.own)
-                fmi_child_begin_shard(&r->child[i], r->child[i].shards.first + s);
+                fmt_child_begin_shard(&r->child[i], r->child[i].shards.first + s);
         r->shard = s;
         for (size_t k = 0; rc == FM_OK && any; k++)
             rc = micro_passes(r, k, &any);
         for (size_t i = 0; i < r->n && rc == FM_OK; i++)
             if (r->child[i].at_work && s < r->child[i].shards.own)
-                fmi_child_end_shard(&r->child[i], s);
+                fmt_child_end_shard(&r->child[i], s);
     }
     r->pass->tally = NULL;
     return rc;
@@ -257,7 +257,7 @@ static fm_status open_report(run *r)
     void *mem = NULL;
 
     for (size_t i = 0; i < r->n; i++) {
-        r->sums += fmi_params_sums(&r->child[i].ps);
+        r->sums += fmt_params_sums(&r->child[i].ps);
         r->tally.room += r->child[i].step_labels;
     }
     r->report_bytes = r->sums * sizeof(double) + r->tally.room * sizeof(float);
@@ -279,20 +279,20 @@ static fm_status look(run *r)
     memset(r->host_report, 0, r->sums * sizeof(double));
     fm_status rc = r->be->upload(r->be, r->report, r->host_report, r->sums * sizeof(double));
     if (rc == FM_OK)
-        rc = fmi_beside_end(r->beside);
+        rc = fmt_beside_end(r->beside);
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
-        fmi_child *ch = &r->child[i];
+        fmt_child *ch = &r->child[i];
         if (ch->at_work && !r->beside)
-            rc = fmi_shards_reduce(&ch->shards, &ch->ps);
+            rc = fmt_shards_reduce(&ch->shards, &ch->ps);
         if (ch->at_work && rc == FM_OK && r->stage)
-            rc = fmi_stage_meet_edges(&ch->ps);
+            rc = fmt_stage_meet_edges(&ch->ps);
         if (ch->at_work && rc == FM_OK)
-            fmi_params_squares(&ch->ps, r->report + at);
-        at += fmi_params_sums(&ch->ps);
+            fmt_params_squares(&ch->ps, r->report + at);
+        at += fmt_params_sums(&ch->ps);
     }
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (r->child[i].at_work)
-            rc = fmi_child_look_ahead(&r->child[i]);
+            rc = fmt_child_look_ahead(&r->child[i]);
     if (rc == FM_OK && r->comm)
         rc = fm_comm_settle(r->comm);
     if (rc == FM_OK)
@@ -300,20 +300,20 @@ static fm_status look(run *r)
                              r->sums * sizeof(double) + r->tally.used * sizeof(float));
     if (rc < 0)
         return rc;
-    fmi_tally_settle(&r->tally, (const float *)(r->host_report + r->sums));
+    fmt_tally_settle(&r->tally, (const float *)(r->host_report + r->sums));
     at = 0;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
-        fmi_child *ch = &r->child[i];
+        fmt_child *ch = &r->child[i];
         if (ch->at_work)
-            rc = fmi_child_total(ch);
+            rc = fmt_child_total(ch);
         if (ch->at_work && rc == FM_OK)
-            rc = fmi_params_norm(&ch->ps, r->host_report + at, &r->norm[i]);
-        at += fmi_params_sums(&ch->ps);
+            rc = fmt_params_norm(&ch->ps, r->host_report + at, &r->norm[i]);
+        at += fmt_params_sums(&ch->ps);
     }
     return rc;
 }
 
-static char *examples_text(const fmi_child *ch)
+static char *examples_text(const fmt_child *ch)
 {
     fm_buf text;
     char *out = NULL;
@@ -332,28 +332,28 @@ static char *examples_text(const fmi_child *ch)
 
 /* Why the step's loss or gradient is no number: its examples, and the first tensor that is none,
  * found by computing the step's first bad micro-batch again, alone and watched. */
-static fm_status explain(run *r, fmi_child *ch, const fm_train_progress *p)
+static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
 {
-    fmi_watch watch = {0};
-    fm_status rc = fmi_child_load_step(ch, p->step);
+    fmt_watch watch = {0};
+    fm_status rc = fmt_child_load_step(ch, p->step);
     char *examples = rc == FM_OK ? examples_text(ch) : NULL;
 
     if (rc == FM_OK)
         rc = examples ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && r->stage)
-        rc = fmi_flights_explain(r->flights, ch, &watch);
+        rc = fmt_flights_explain(r->flights, ch, &watch);
     else if (rc == FM_OK)
-        rc = fmi_watch_params(&watch, &ch->ps);
+        rc = fmt_watch_params(&watch, &ch->ps);
 
     for (size_t i = 0; !r->stage && rc == FM_OK && !watch.found && i < ch->micros * ch->c->shards;
          i++) {
-        fmi_lane *lane[2];
-        fmi_child_begin_shard(ch, (uint32_t)(i / ch->micros));
-        rc = fmi_child_load_micro(ch, i % ch->micros);
+        fmt_lane *lane[2];
+        fmt_child_begin_shard(ch, (uint32_t)(i / ch->micros));
+        rc = fmt_child_load_micro(ch, i % ch->micros);
         if (rc == FM_OK && ch->lane.batch.rows > 0) {
-            fmi_pass_watch(r->pass, &watch);
-            rc = fmi_pass_run(r->pass, lane, fmi_goal_lanes(&ch->goal, lane));
-            fmi_pass_watch(r->pass, NULL);
+            fmt_pass_watch(r->pass, &watch);
+            rc = fmt_pass_run(r->pass, lane, fmt_goal_lanes(&ch->goal, lane));
+            fmt_pass_watch(r->pass, NULL);
         }
     }
     char *why = NULL;
@@ -366,7 +366,7 @@ static fm_status explain(run *r, fmi_child *ch, const fm_train_progress *p)
     }
     fm_free(examples);
     if (rc == FM_OK)
-        fmi_child_fail(ch, why);
+        fmt_child_fail(ch, why);
     return rc;
 }
 
@@ -378,12 +378,12 @@ static fm_status updates(run *r, size_t *reports)
 
     *reports = 0;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
-        fmi_child *ch = &r->child[i];
+        fmt_child *ch = &r->child[i];
         fm_train_progress *p = &r->progress[*reports];
         bool broken = false;
         if (!ch->at_work)
             continue;
-        rc = fmi_child_end_step(ch, r->norm[i], p, &broken);
+        rc = fmt_child_end_step(ch, r->norm[i], p, &broken);
         p->tokens_per_s = seconds > 0.0 ? (double)ch->fresh_tokens / seconds : 0.0;
         if (rc == FM_OK && broken && !ch->result->why)
             rc = explain(r, ch, p);
@@ -397,13 +397,13 @@ static fm_status keep(run *r, bool all)
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
-        fmi_child *ch = &r->child[i];
+        fmt_child *ch = &r->child[i];
         uint32_t every = ch->job->checkpoint_every;
         bool due = every > 0 && ch->state.step % every == 0;
         bool ended = ch->state.step == ch->steps;
         if (ch->result->failed == FM_OK && !ch->result->dropped &&
             ((ch->at_work && (all || due)) || (ended && !ch->saved)))
-            rc = fmi_child_save(ch);
+            rc = fmt_child_save(ch);
         ch->saved = ended;
     }
     return rc;
@@ -450,7 +450,7 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
         if (rc < 0)
             break;
         for (size_t i = 0; i < reports; i++) {
-            fmi_child *ch = &r->child[r->progress[i].child];
+            fmt_child *ch = &r->child[r->progress[i].child];
             if (r->drop[i] && ch->at_work) {
                 ch->at_work = false;
                 ch->result->dropped = true;
@@ -467,14 +467,14 @@ static fm_status take_results(run *r, bool stopped)
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
-        fmi_child *ch = &r->child[i];
+        fmt_child *ch = &r->child[i];
         fm_train_result *out = ch->result;
         out->seconds = seconds;
         out->tokens = ch->state.tokens;
         out->log = fm_json_ref(ch->state.log);
         out->stopped = stopped && ch->at_work;
         if (!out->stopped && out->failed == FM_OK)
-            rc = fmi_child_take_result(ch);
+            rc = fmt_child_take_result(ch);
     }
     return rc;
 }
@@ -500,18 +500,18 @@ static fm_status check_job(const fm_train_job *j, size_t n)
     if (c->batch == 0 || c->accumulate == 0 || c->max_tokens < 2)
         return fm_fail(FM_EINVAL, "%s: batch and accumulate must be at least 1, max_tokens 2",
                        j->name);
-    if (j->init && (!fmi_method_is_adapter(c->method) || !j->init_provider))
+    if (j->init && (!fmt_method_is_adapter(c->method) || !j->init_provider))
         return fm_fail(FM_EINVAL,
                        "%s: init is an adapter and goes with methods lora, ia3, prefix and prompt",
                        j->name);
     if (c->method == FM_METHOD_PRETRAIN && n != 1)
         return fm_fail(FM_EINVAL, "%s: pretraining is one job at a time", j->name);
-    if (!fmi_method_is_adapter(c->method) && has_adapters(j->parent))
+    if (!fmt_method_is_adapter(c->method) && has_adapters(j->parent))
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: the parent has adapters; export it merged and import that, or train "
                        "with method lora",
                        j->name);
-    return fmi_method_check(c, j->name);
+    return fmt_method_check(c, j->name);
 }
 
 static fm_status check_jobs(const fm_train_job *jobs, size_t n)
@@ -529,7 +529,7 @@ static fm_status check_jobs(const fm_train_job *jobs, size_t n)
 static fm_status check_stem(const run *r)
 {
     for (size_t i = 1; i < r->n; i++)
-        if (!fmi_same_shape(&r->child[0].net.arch, &r->child[i].net.arch))
+        if (!fmt_same_shape(&r->child[0].net.arch, &r->child[i].net.arch))
             return fm_fail(FM_EINVAL,
                            "%s: its parent has another architecture than that of %s; train them in "
                            "two runs",
@@ -546,22 +546,22 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
     if (lacks)
         return fm_fail(FM_EUNSUPPORTED, "the %s backend cannot train in mode %s: it lacks %s",
                        r->be->name, r->be->mode, lacks);
-    r->lane = fm_calloc(2 * r->n, sizeof(fmi_lane *));
+    r->lane = fm_calloc(2 * r->n, sizeof(fmt_lane *));
     r->progress = fm_calloc(r->n, sizeof(*r->progress));
     r->drop = fm_calloc(r->n, sizeof(*r->drop));
     r->norm = fm_calloc(r->n, sizeof(*r->norm));
     if (!r->lane || !r->progress || !r->drop || !r->norm)
         return FM_ENOMEM;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
-        rc = fmi_child_open_on(&r->child[i], e, p, &jobs[i], (uint32_t)i, &results[i], r->stage);
+        rc = fmt_child_open_on(&r->child[i], e, p, &jobs[i], (uint32_t)i, &results[i], r->stage);
     if (rc == FM_OK)
         rc = check_stem(r);
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
-        rc = fmi_child_resume(&r->child[i]);
+        rc = fmt_child_resume(&r->child[i]);
     if (rc == FM_OK)
         rc = make_pass(r);
     if (rc == FM_OK && !r->stage) /* over stages the passes themselves use the comm */
-        rc = fmi_beside_open(&r->beside, r->comm, r->be, r->child, r->n);
+        rc = fmt_beside_open(&r->beside, r->comm, r->be, r->child, r->n);
     if (rc == FM_OK && r->beside) {
         r->pass->left = left;
         r->pass->left_ctx = r;
@@ -582,9 +582,9 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
                                                   "the ranks share the examples of derive instead")
                        : check_jobs(jobs, n);
     if (rc == FM_OK)
-        rc = fmi_stage_open(&r.stage, e);
+        rc = fmt_stage_open(&r.stage, e);
     for (size_t i = 0; i < n && rc == FM_OK; i++)
-        rc = fmi_shards_check(&jobs[i].config, r.stage ? r.stage->group : r.comm, jobs[i].name);
+        rc = fmt_shards_check(&jobs[i].config, r.stage ? r.stage->group : r.comm, jobs[i].name);
     for (size_t i = 0; i < n && rc == FM_OK && r.stage; i++)
         rc = fm_train_check_stages(&jobs[i].config, jobs[i].name);
     if (rc == FM_OK)
@@ -595,17 +595,17 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
         rc = all_steps(&r, progress, ctx, &stopped);
     if (rc == FM_OK)
         rc = take_results(&r, stopped);
-    fmi_beside_close(r.beside);
+    fmt_beside_close(r.beside);
     rc = fm_comm_meet(r.comm, rc, 0); /* a rank that failed above has failed all */
     for (size_t i = 0; r.child && i < n; i++) {
         if (r.child[i].e)
-            fmi_child_release(&r.child[i]);
+            fmt_child_release(&r.child[i]);
         if (rc < 0)
             fm_train_result_release(&results[i]);
     }
-    fmi_flights_free(r.flights);
-    fmi_stage_free(r.stage);
-    fmi_pass_free(r.pass);
+    fmt_flights_free(r.flights);
+    fmt_stage_free(r.stage);
+    fmt_pass_free(r.pass);
     if (r.report)
         r.be->free(r.be, r.report);
     fm_free(r.host_report);

@@ -7,16 +7,16 @@
 #include <string.h>
 
 typedef struct asked {
-    fmi_stage s;
+    fmt_stage s;
     const fm_plan *whole;
-    fmi_child *child;
+    fmt_child *child;
     size_t n;
-    const fmi_pass *pass;
+    const fmt_pass *pass;
     const fm_topology *t;
 } asked;
 
 /* ---- what is frozen ---- */
-static bool has(const fmi_stage *s, const fm_arch *a, const fm_param *p, uint32_t stage)
+static bool has(const fmt_stage *s, const fm_arch *a, const fm_param *p, uint32_t stage)
 {
     bool last = stage + 1 == s->stages;
 
@@ -45,19 +45,19 @@ static uint64_t stem_of(const asked *q, uint32_t stage)
 }
 
 /* ---- what trains ---- */
-static fm_status floats_of(const asked *q, fmi_child *ch, uint32_t stage, uint64_t *out)
+static fm_status floats_of(const asked *q, fmt_child *ch, uint32_t stage, uint64_t *out)
 {
-    fmi_extent *e = NULL;
+    fmt_extent *e = NULL;
     size_t count;
 
-    ch->ps.stage = (fmi_stage *)(uintptr_t)&q->s;
-    fm_status rc = fmi_stage_extents(&e, &count, out, &ch->ps, stage);
+    ch->ps.stage = (fmt_stage *)(uintptr_t)&q->s;
+    fm_status rc = fmt_stage_extents(&e, &count, out, &ch->ps, stage);
     ch->ps.stage = NULL;
     fm_free(e);
     return rc;
 }
 
-static uint64_t layouts_of(const fmi_child *ch, uint32_t stage)
+static uint64_t layouts_of(const fmt_child *ch, uint32_t stage)
 {
     uint64_t floats = 0;
 
@@ -68,7 +68,7 @@ static uint64_t layouts_of(const fmi_child *ch, uint32_t stage)
 }
 
 /* Floats of other ranks' shards, of each, that come at once. */
-static uint64_t piece_of(const asked *q, const fmi_child *ch, uint64_t floats)
+static uint64_t piece_of(const asked *q, const fmt_child *ch, uint64_t floats)
 {
     bool host = q->t->inside == FM_LINK_HOST;
     return q->s.wide > 1 ? fm_train_stripe(floats, q->s.wide, ch->c->shards, host) : 0;
@@ -79,15 +79,15 @@ static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, ui
     fm_status rc = FM_OK;
 
     for (size_t i = 0; rc == FM_OK && i < q->n; i++) {
-        fmi_child *ch = &q->child[i];
+        fmt_child *ch = &q->child[i];
         uint64_t floats = 0, own = ch->c->shards / q->s.wide;
         rc = floats_of(q, ch, stage, &floats);
         uint64_t waits = q->s.wide > 1 ? own - 1 : ch->c->shards > 1;
         uint64_t held = 2 * floats + 2 * floats / q->s.wide + waits * floats;
         held += (ch->c->shards - own) * piece_of(q, ch, floats);
         held += layouts_of(ch, stage);
-        if (fmi_stage_ties(&ch->net) && stage + 1 == q->s.stages) /* values, gradient, layout */
-            held += 3 * ch->ps.item[ch->net.outer[FMI_EMBED].w_param].n;
+        if (fmt_stage_ties(&ch->net) && stage + 1 == q->s.stages) /* values, gradient, layout */
+            held += 3 * ch->ps.item[ch->net.outer[FMT_EMBED].w_param].n;
         out->trains += floats;
         out->state_bytes += held * sizeof(float);
         fm_traffic one = {{0}, {0}}; /* gradients of each shard, then values */
@@ -100,23 +100,23 @@ static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, ui
 
 /* ---- activations ---- */
 /* Floats of a pass over a stage; kin: of another one beside it. */
-static fm_status pass_floats(fmi_pass *p, bool kin, uint64_t *floats)
+static fm_status pass_floats(fmt_pass *p, bool kin, uint64_t *floats)
 {
-    fmi_pass first = *p;
+    fmt_pass first = *p;
 
     p->kin = kin ? &first : NULL;
-    return fmi_pass_plan(p, NULL, floats);
+    return fmt_pass_plan(p, NULL, floats);
 }
 
 static fm_status activations_of(const asked *q, fm_stage_plan *out)
 {
-    fmi_pass p = *q->pass;
+    fmt_pass p = *q->pass;
     uint64_t one = 0, more = 0;
 
     p.begin = out->begin;
     p.end = out->end;
     p.low = FM_MIN(FM_MAX(p.lowest, p.begin), p.end);
-    uint32_t slots = fmi_pass_slots(&p);
+    uint32_t slots = fmt_pass_slots(&p);
     p.slot = fm_calloc(slots, sizeof(*p.slot));
     p.saved = fm_calloc(slots, sizeof(*p.saved));
     fm_status rc = p.slot && p.saved ? FM_OK : FM_ENOMEM;
@@ -141,12 +141,12 @@ static fm_status rows_of(const asked *q, fm_stage_plan *out, uint32_t stage)
     if (stage + 1 == q->s.stages)
         return FM_OK;
     for (size_t i = 0; i < q->n; i++) {
-        fmi_child *ch = &q->child[i];
+        fmt_child *ch = &q->child[i];
         uint64_t rows = 0;
         for (uint32_t k = 0; k < ch->steps; k++) {
-            fm_status rc = fmi_child_load_step(ch, k);
+            fm_status rc = fmt_child_load_step(ch, k);
             for (size_t j = 0; rc == FM_OK && j < ch->seqs; j++)
-                rows += fmi_seq_rows(&ch->seq[j], &ch->how);
+                rows += fmt_seq_rows(&ch->seq[j], &ch->how);
             if (rc < 0)
                 return rc;
         }
@@ -185,13 +185,13 @@ static void count_passes(const asked *q, fm_stages_plan *out)
     uint64_t passes = 1, vocab = 0;
 
     for (size_t i = 0; i < q->n; i++) {
-        const fmi_child *ch = &q->child[i];
+        const fmt_child *ch = &q->child[i];
         uint64_t shards = ch->c->shards / q->s.wide, micros = ch->most_micros;
         passes = FM_MAX(passes, shards * micros);
-        if (fmi_stage_ties(
+        if (fmt_stage_ties(
                 &ch->net)) /* a shard's micro-batches: there, and back but for the last */
             vocab +=
-                ch->ps.item[ch->net.outer[FMI_EMBED].w_param].n * (shards * (2 * micros - 1) + 1);
+                ch->ps.item[ch->net.outer[FMT_EMBED].w_param].n * (shards * (2 * micros - 1) + 1);
     }
     out->passes = (uint32_t)FM_MIN(passes, (uint64_t)UINT32_MAX);
     out->tied_bytes = vocab * sizeof(float);
@@ -219,8 +219,8 @@ static void count_time(const asked *q, fm_stages_plan *out)
     out->step_s = out->passes * most + out->wait_s + w->update_s / steps / here;
 }
 
-fm_status fmi_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmi_child *child, size_t n,
-                          const fmi_pass *pass, const fm_topology *t, uint32_t stages)
+fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *child, size_t n,
+                          const fmt_pass *pass, const fm_topology *t, uint32_t stages)
 {
     asked q = {.whole = whole, .child = child, .n = n, .pass = pass, .t = t};
 
@@ -229,14 +229,14 @@ fm_status fmi_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmi_child *
         return fm_fail(FM_EINVAL, "%u ranks are not %u equal stages", t->ranks, stages);
     q.s.stages = out->stages = stages;
     q.s.wide = out->wide = t->ranks / stages;
-    fm_status rc = fmi_stage_deal(&q.s, &pass->arch, "the parent");
+    fm_status rc = fmt_stage_deal(&q.s, &pass->arch, "the parent");
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         rc = fm_train_check_stages(child[i].c, child[i].job->name);
         if (rc == FM_OK && child[i].c->shards % q.s.wide != 0)
             rc = fm_fail(FM_EINVAL, "%s: %u shards cannot be dealt to %u ranks evenly",
                          child[i].job->name, child[i].c->shards, q.s.wide);
         if (rc == FM_OK)
-            fmi_stage_note(&q.s, &child[i].net, &child[i].ps);
+            fmt_stage_note(&q.s, &child[i].net, &child[i].ps);
     }
     if (rc < 0)
         return rc;

@@ -7,8 +7,8 @@
 FM_BEGIN_DECLS
 
 /* The children are open, whole; pass: laid out for all of them; whole: what it takes. */
-FM_CHECKED fm_status fmi_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmi_child *child,
-                                     size_t n, const fmi_pass *pass, const fm_topology *t,
+FM_CHECKED fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *child,
+                                     size_t n, const fmt_pass *pass, const fm_topology *t,
                                      uint32_t stages);
 
 FM_END_DECLS

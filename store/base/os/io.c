@@ -1,4 +1,4 @@
-/* io.c - the door to the file system. Every call that changes it passes fmi_io_gate(), which counts it
+/* io.c - the door to the file system. Every call that changes it passes fms_io_gate(), which counts it
  * and lets tests fail it or kill the process just before it.
  *
  * A writer puts its bytes into a temporary file through a small buffer and publishes it by fsync,
@@ -55,7 +55,7 @@ uint64_t fm_io_call_count(void)
     return atomic_load(&call_count);
 }
 
-bool fmi_io_gate(void)
+bool fms_io_gate(void)
 {
     pthread_once(&env_once, read_env);
     atomic_fetch_add(&call_count, 1);
@@ -71,11 +71,11 @@ bool fmi_io_gate(void)
     return true;
 }
 
-int fmi_io_fsync(int fd)
+int fms_io_fsync(int fd)
 {
     int rc;
 
-    if (fmi_io_gate())
+    if (fms_io_gate())
         return -1;
     do
         rc = fsync(fd);
@@ -87,7 +87,7 @@ static int gate_open(const char *path, int flags)
 {
     int fd;
 
-    if (fmi_io_gate())
+    if (fms_io_gate())
         return -1;
     do
         fd = open(path, flags | O_CLOEXEC, 0666);
@@ -97,7 +97,7 @@ static int gate_open(const char *path, int flags)
 
 /* ==== errors ==== */
 
-fm_status fmi_io_fail(const char *verb, const char *path)
+fm_status fms_io_fail(const char *verb, const char *path)
 {
     char text[128];
     const int err = errno;
@@ -109,7 +109,7 @@ fm_status fmi_io_fail(const char *verb, const char *path)
                    verb, path, why);
 }
 
-int fmi_io_open_read(const char *path, int flags)
+int fms_io_open_read(const char *path, int flags)
 {
     int fd;
 
@@ -129,17 +129,17 @@ fm_status fm_map_file(fm_file_map *out, const char *path)
     fm_status rc = FM_OK;
 
     *out = (fm_file_map){no_bytes, 0};
-    int fd = fmi_io_open_read(path, 0);
+    int fd = fms_io_open_read(path, 0);
     if (fd < 0)
-        return fmi_io_fail("open", path);
+        return fms_io_fail("open", path);
     if (fstat(fd, &st) < 0) {
-        rc = fmi_io_fail("stat", path);
+        rc = fms_io_fail("stat", path);
     } else if (!S_ISREG(st.st_mode)) {
         rc = fm_fail(FM_EIO, "cannot map %s: not a regular file", path);
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED)
-            rc = fmi_io_fail("map", path);
+            rc = fms_io_fail("map", path);
         else
             *out = (fm_file_map){p, (size_t)st.st_size};
     }
@@ -188,7 +188,7 @@ static fm_status read_all(fm_buf *out, int fd, const char *path, size_t max_byte
         out->len -= READ_CHUNK_BYTES - (size_t)FM_MAX(n, 0);
         out->data[out->len] = '\0';
         if (n < 0)
-            return fmi_io_fail("read", path);
+            return fms_io_fail("read", path);
         if (out->len - start > max_bytes)
             return fm_fail(FM_ELIMIT, "%s: larger than %zu bytes", path, max_bytes);
         if (n == 0)
@@ -204,9 +204,9 @@ fm_status fm_read_file(fm_buf *out, const char *path, size_t max_bytes)
 
     if (rc < 0)
         return rc;
-    int fd = fmi_io_open_read(path, 0);
+    int fd = fms_io_open_read(path, 0);
     if (fd < 0)
-        return fmi_io_fail("open", path);
+        return fms_io_fail("open", path);
     /* Chunks are reserved before they are read, so the limit is lifted by one and checked here. */
     max_bytes = FM_MIN(max_bytes ? max_bytes : max, max - start);
     out->max = max < SIZE_MAX / 2 ? max + READ_CHUNK_BYTES : max;
@@ -229,15 +229,15 @@ fm_status fm_pread_file(const char *path, uint64_t offset, void *dst, size_t len
     if (offset > INT64_MAX || len > INT64_MAX - offset)
         return fm_fail(FM_EINVAL, "%s: byte %llu is beyond any file", path,
                        (unsigned long long)offset);
-    int fd = fmi_io_open_read(path, 0);
+    int fd = fms_io_open_read(path, 0);
     if (fd < 0)
-        return fmi_io_fail("open", path);
+        return fms_io_fail("open", path);
     while (done < len && rc >= 0) {
         ssize_t n = pread(fd, at + done, len - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            rc = fmi_io_fail("read", path);
+            rc = fms_io_fail("read", path);
         else if (n == 0)
             rc = fm_fail(FM_ECORRUPT, "%s: ends at byte %llu, wanted %zu bytes from %llu", path,
                          (unsigned long long)(offset + done), len, (unsigned long long)offset);
@@ -307,7 +307,7 @@ static fm_status open_temp(fm_writer *w, const char *folder)
         }
         fm_status rc = w->fd >= 0 || errno == EEXIST
                            ? FM_OK
-                           : fmi_io_fail("create", w->path ? w->path : temp);
+                           : fms_io_fail("create", w->path ? w->path : temp);
         if (w->fd >= 0)
             close(w->fd);
         w->fd = -1;
@@ -331,7 +331,7 @@ fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir)
     w->fd = -1;
     w->buffer = fm_malloc(WRITER_BUFFER_BYTES);
     w->path = path ? fm_strdup(path) : NULL;
-    folder = tmp_dir ? fm_strdup(tmp_dir) : fmi_io_folder(path);
+    folder = tmp_dir ? fm_strdup(tmp_dir) : fms_io_folder(path);
     fm_status rc = FM_ENOMEM;
     if (w->buffer && folder && (w->path || !path))
         rc = open_temp(w, folder);
@@ -347,11 +347,11 @@ fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir)
 static fm_status write_at(fm_writer *w, uint64_t offset, const uint8_t *p, size_t len)
 {
     while (len > 0) {
-        ssize_t n = fmi_io_gate() ? -1 : pwrite(w->fd, p, len, (off_t)offset);
+        ssize_t n = fms_io_gate() ? -1 : pwrite(w->fd, p, len, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return writer_fail(w, fmi_io_fail("write", w->temp));
+            return writer_fail(w, fms_io_fail("write", w->temp));
         p += n;
         len -= (size_t)n;
         offset += (uint64_t)n;
@@ -418,11 +418,11 @@ fm_status fm_writer_reserve(fm_writer *w, uint64_t bytes)
 
     if (rc < 0 || bytes == 0 || bytes > INT64_MAX)
         return rc;
-    if (!fmi_io_gate() && fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0)
+    if (!fms_io_gate() && fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0)
         return FM_OK;
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR || errno == EINVAL)
         return FM_OK; /* a hint */
-    return writer_fail(w, fmi_io_fail("make room for", w->temp));
+    return writer_fail(w, fms_io_fail("make room for", w->temp));
 }
 
 static atomic_bool copy_plainly;
@@ -438,11 +438,11 @@ static fm_status copy_by_kernel(fm_writer *w, int from, uint64_t *offset, uint64
     while (*len > 0 && !atomic_load(&copy_plainly)) {
         loff_t in = (loff_t)*offset, out = (loff_t)w->flushed_bytes;
         const size_t most = (size_t)FM_MIN(*len, (uint64_t)1 << 30);
-        ssize_t n = fmi_io_gate() ? -1 : copy_file_range(from, &in, w->fd, &out, most, 0);
+        ssize_t n = fms_io_gate() ? -1 : copy_file_range(from, &in, w->fd, &out, most, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == ENOSPC || errno == EIO || errno == EDQUOT || errno == EFBIG))
-            return writer_fail(w, fmi_io_fail("write", w->temp));
+            return writer_fail(w, fms_io_fail("write", w->temp));
         if (n <= 0)
             return FM_OK; /* two file systems, say, or one that has no such call */
         *offset += (uint64_t)n;
@@ -462,9 +462,9 @@ fm_status fm_writer_copy(fm_writer *w, const char *path, uint64_t offset, uint64
         rc = flush(w);
     if (rc < 0)
         return rc;
-    from = fmi_io_open_read(path, 0);
+    from = fms_io_open_read(path, 0);
     if (from < 0)
-        return fmi_io_fail("open", path);
+        return fms_io_fail("open", path);
     rc = copy_by_kernel(w, from, &offset, &len);
     close(from);
     if (rc < 0 || len == 0)
@@ -502,7 +502,7 @@ fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return fmi_io_fail("read back", w->temp);
+            return fms_io_fail("read back", w->temp);
         if (n == 0)
             return fm_fail(FM_EIO, "%s: was cut while it was written", w->temp);
         p += n;
@@ -515,22 +515,22 @@ fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len)
 static fm_status put_in_place(fm_writer *w, const char *path)
 {
     /* Renamed while open: the lock that says that this file has an owner must not end before. */
-    if (fmi_io_gate() || rename(w->temp, path) < 0)
-        return fmi_io_fail("rename into place", path);
+    if (fms_io_gate() || rename(w->temp, path) < 0)
+        return fms_io_fail("rename into place", path);
     fm_free(w->temp);
     w->temp = NULL;
     int fd = w->fd;
     w->fd = -1;
     /* EINTR: the descriptor is gone, and what was written stays written. */
-    return close(fd) < 0 && errno != EINTR ? fmi_io_fail("close", path) : FM_OK;
+    return close(fd) < 0 && errno != EINTR ? fms_io_fail("close", path) : FM_OK;
 }
 
 static fm_status publish(fm_writer *w, const char *path)
 {
-    if (fmi_io_fsync(w->fd) < 0)
-        return fmi_io_fail("fsync", w->temp);
+    if (fms_io_fsync(w->fd) < 0)
+        return fms_io_fail("fsync", w->temp);
     fm_status rc = put_in_place(w, path);
-    return rc < 0 ? rc : fmi_io_fsync_folder(path);
+    return rc < 0 ? rc : fms_io_fsync_folder(path);
 }
 
 static fm_status finish(fm_writer *w, const char *path,
@@ -578,7 +578,7 @@ void fm_writer_close(fm_writer *w)
 
 static void remove_if_dead(const char *path)
 {
-    int fd = fmi_io_open_read(path, O_NOFOLLOW | O_NONBLOCK);
+    int fd = fms_io_open_read(path, O_NOFOLLOW | O_NONBLOCK);
 
     if (fd < 0)
         return;
@@ -635,7 +635,7 @@ static fm_status lock_open(fm_lock **out, const char *path, int flags, int how)
         bool taken = errno == EEXIST;
         fm_free(lock);
         return taken ? fm_fail(FM_EEXISTS, "%s is there already", path)
-                     : fmi_io_fail("open lock", path);
+                     : fms_io_fail("open lock", path);
     }
     do
         got = flock(lock->fd, how);
@@ -643,7 +643,7 @@ static fm_status lock_open(fm_lock **out, const char *path, int flags, int how)
     if (got < 0) {
         fm_status rc = errno == EWOULDBLOCK
                            ? fm_fail(FM_ECONFLICT, "%s is held by another process", path)
-                           : fmi_io_fail("lock", path);
+                           : fms_io_fail("lock", path);
         fm_lock_drop(lock);
         return rc;
     }
@@ -672,11 +672,11 @@ fm_status fm_lock_append(fm_lock *lock, const void *data, size_t len)
     off_t before = lseek(lock->fd, 0, SEEK_END);
 
     while (len > 0) {
-        ssize_t n = fmi_io_gate() ? -1 : write(lock->fd, p, len);
+        ssize_t n = fms_io_gate() ? -1 : write(lock->fd, p, len);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
-            fm_status rc = fmi_io_fail("write", "the file of a lock");
+            fm_status rc = fms_io_fail("write", "the file of a lock");
             bool cut = before >= 0 && ftruncate(lock->fd, before) == 0;
             return cut ? rc : fm_error_prefix(rc, "half a line is left");
         }
@@ -725,7 +725,7 @@ void fm_lock_end(fm_lock *lock, const char *path)
 
 bool fm_lock_is_free(const char *path)
 {
-    int fd = fmi_io_open_read(path, O_NOFOLLOW | O_NONBLOCK);
+    int fd = fms_io_open_read(path, O_NOFOLLOW | O_NONBLOCK);
 
     if (fd < 0)
         return false;
@@ -740,7 +740,7 @@ fm_status fm_file_identity(uint64_t out[2], const char *path)
 
     out[0] = out[1] = 0;
     if (stat(path, &st) < 0)
-        return fmi_io_fail("stat", path);
+        return fms_io_fail("stat", path);
     out[0] = (uint64_t)st.st_dev;
     out[1] = (uint64_t)st.st_ino;
     return FM_OK;

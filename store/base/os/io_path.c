@@ -31,7 +31,7 @@ char *fm_path_join(const char *a, const char *b)
 }
 
 /* The folder that holds path: "a/b" -> "a", "b" -> ".", "/b" -> "/". */
-char *fmi_io_folder(const char *path)
+char *fms_io_folder(const char *path)
 {
     const char *base = fm_path_base(path);
 
@@ -49,7 +49,7 @@ fm_status fm_path_real(char **out, const char *path)
 
     *out = NULL;
     if (!realpath(path, real))
-        return fmi_io_fail("follow the links of", path);
+        return fms_io_fail("follow the links of", path);
     *out = fm_strdup(real);
     return *out ? FM_OK : FM_ENOMEM;
 }
@@ -79,7 +79,7 @@ fm_status fm_file_bytes(uint64_t *out, const char *path)
 
     *out = 0;
     if (stat(path, &st) < 0)
-        return fmi_io_fail("stat", path);
+        return fms_io_fail("stat", path);
     if (!S_ISREG(st.st_mode))
         return fm_fail(FM_EIO, "%s: not a regular file", path);
     *out = (uint64_t)st.st_size;
@@ -92,15 +92,15 @@ fm_status fm_file_time(int64_t *out, const char *path)
 
     *out = 0;
     if (stat(path, &st) < 0)
-        return fmi_io_fail("stat", path);
+        return fms_io_fail("stat", path);
     *out = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     return FM_OK;
 }
 
 fm_status fm_touch_file(const char *path)
 {
-    if (fmi_io_gate() || utimensat(AT_FDCWD, path, NULL, 0) < 0)
-        return fmi_io_fail("set the time of", path);
+    if (fms_io_gate() || utimensat(AT_FDCWD, path, NULL, 0) < 0)
+        return fms_io_fail("set the time of", path);
     return FM_OK;
 }
 
@@ -111,10 +111,10 @@ fm_status fm_mark_time(int64_t *out, const char *path)
 
     *out = 0;
     if (clock_gettime(CLOCK_REALTIME, &t[1]) < 0)
-        return fmi_io_fail("read the clock for", path);
+        return fms_io_fail("read the clock for", path);
     t[1].tv_nsec |= 1; /* a tick's end is even */
-    if (fmi_io_gate() || utimensat(AT_FDCWD, path, t, 0) < 0)
-        return fmi_io_fail("set the time of", path);
+    if (fms_io_gate() || utimensat(AT_FDCWD, path, t, 0) < 0)
+        return fms_io_fail("set the time of", path);
     rc = fm_file_time(out, path);
     if (rc == FM_OK && *out != (int64_t)t[1].tv_sec * 1000000000 + t[1].tv_nsec) {
         *out = 0;
@@ -126,13 +126,13 @@ fm_status fm_mark_time(int64_t *out, const char *path)
 static fm_status fsync_path(const char *path, int flags)
 {
     fm_status rc = FM_OK;
-    int fd = fmi_io_open_read(path, flags);
+    int fd = fms_io_open_read(path, flags);
 
     if (fd < 0)
-        return fmi_io_fail("open", path);
+        return fms_io_fail("open", path);
     /* EINVAL: a file system that has nothing to sync for a folder. */
-    if (fmi_io_fsync(fd) < 0 && errno != EINVAL)
-        rc = fmi_io_fail("fsync", path);
+    if (fms_io_fsync(fd) < 0 && errno != EINVAL)
+        rc = fms_io_fail("fsync", path);
     close(fd);
     return rc;
 }
@@ -142,9 +142,9 @@ fm_status fm_fsync_dir(const char *path)
     return fsync_path(path, O_DIRECTORY);
 }
 
-fm_status fmi_io_fsync_folder(const char *path)
+fm_status fms_io_fsync_folder(const char *path)
 {
-    char *folder = fmi_io_folder(path);
+    char *folder = fms_io_folder(path);
     fm_status rc = folder ? fm_fsync_dir(folder) : FM_ENOMEM;
 
     fm_free(folder);
@@ -153,11 +153,11 @@ fm_status fmi_io_fsync_folder(const char *path)
 
 static fm_status make_dir(const char *path)
 {
-    if (!fmi_io_gate() && mkdir(path, 0777) == 0)
-        return fmi_io_fsync_folder(path);
+    if (!fms_io_gate() && mkdir(path, 0777) == 0)
+        return fms_io_fsync_folder(path);
     if (errno == EEXIST && fm_path_is_dir(path))
         return FM_OK;
-    return fmi_io_fail("create folder", path);
+    return fms_io_fail("create folder", path);
 }
 
 fm_status fm_make_dirs(const char *path)
@@ -183,17 +183,17 @@ fm_status fm_make_dirs(const char *path)
 
 fm_status fm_remove_file(const char *path)
 {
-    if (!fmi_io_gate() && unlink(path) == 0)
+    if (!fms_io_gate() && unlink(path) == 0)
         return FM_OK;
-    return errno == ENOENT ? FM_OK : fmi_io_fail("remove", path);
+    return errno == ENOENT ? FM_OK : fms_io_fail("remove", path);
 }
 
 fm_status fm_move_file(const char *from, const char *to)
 {
-    if (fmi_io_gate() || rename(from, to) < 0)
-        return fmi_io_fail("move", from);
-    fm_status rc = fmi_io_fsync_folder(to);
-    return rc < 0 ? rc : fmi_io_fsync_folder(from);
+    if (fms_io_gate() || rename(from, to) < 0)
+        return fms_io_fail("move", from);
+    fm_status rc = fms_io_fsync_folder(to);
+    return rc < 0 ? rc : fms_io_fsync_folder(from);
 }
 
 static fm_status remove_children(const char *path, int depth);
@@ -203,7 +203,7 @@ static fm_status remove_at(const char *path, int depth)
     struct stat st;
 
     if (lstat(path, &st) < 0)
-        return errno == ENOENT ? FM_OK : fmi_io_fail("stat", path);
+        return errno == ENOENT ? FM_OK : fms_io_fail("stat", path);
     if (!S_ISDIR(st.st_mode))
         return fm_remove_file(path);
     if (depth >= TREE_MAX_DEPTH)
@@ -211,9 +211,9 @@ static fm_status remove_at(const char *path, int depth)
     fm_status rc = remove_children(path, depth);
     if (rc < 0)
         return rc;
-    if (!fmi_io_gate() && rmdir(path) == 0)
+    if (!fms_io_gate() && rmdir(path) == 0)
         return FM_OK;
-    return errno == ENOENT ? FM_OK : fmi_io_fail("remove", path);
+    return errno == ENOENT ? FM_OK : fms_io_fail("remove", path);
 }
 
 static fm_status remove_children(const char *path, int depth)
@@ -287,12 +287,12 @@ fm_status fm_list_dir(fm_names *out, const char *path)
     *out = (fm_names){NULL, 0};
     DIR *dir = opendir(path);
     if (!dir)
-        return fmi_io_fail("open folder", path);
+        return fms_io_fail("open folder", path);
     while (rc >= 0) {
         errno = 0;
         const struct dirent *e = readdir(dir);
         if (!e) {
-            rc = errno ? fmi_io_fail("read folder", path) : FM_OK;
+            rc = errno ? fms_io_fail("read folder", path) : FM_OK;
             break;
         }
         rc = add_name(out, &cap, e->d_name);

@@ -250,7 +250,7 @@ fm_json *fm_json_new_array(void)
 static void mend_utf8(fm_buf *out, const uint8_t *p, size_t len)
 {
     for (size_t i = 0, n; i < len; i += FM_MAX(n, 1)) {
-        n = fmi_json_utf8_len(p + i, len - i);
+        n = fms_json_utf8_len(p + i, len - i);
         if (n)
             fm_buf_append(out, p + i, n);
         else
@@ -267,7 +267,7 @@ fm_json *fm_json_new_strn(const char *s, size_t len)
 
     ready();
     for (size_t n = 1; valid < len && n; valid += n)
-        n = fmi_json_utf8_len(p + valid, len - valid);
+        n = fms_json_utf8_len(p + valid, len - valid);
     if (valid == len)
         return ours(json_stringn_nocheck(len ? s : "", len));
     fm_buf_init(&clean, SIZE_MAX / 2);

@@ -88,8 +88,8 @@ FM_CHECKED fm_status fm_json_write(fm_buf *out, const fm_json *v, fm_json_style 
 
 /* Internal to json*.c and yaml.c. A finite real whatever the locale; the length of the UTF-8
  * sequence at p (1..4), 0 when it is none (overlong, a surrogate, beyond U+10FFFF, cut). */
-bool fmi_json_real_of(double *out, const char *text);
-size_t fmi_json_utf8_len(const uint8_t *p, size_t left);
+bool fms_json_real_of(double *out, const char *text);
+size_t fms_json_utf8_len(const uint8_t *p, size_t left);
 
 FM_END_DECLS
 #endif

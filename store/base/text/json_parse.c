@@ -39,7 +39,7 @@ static void make_locale(void)
     c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-bool fmi_json_real_of(double *out, const char *text)
+bool fms_json_real_of(double *out, const char *text)
 {
     char *end;
 
@@ -48,7 +48,7 @@ bool fmi_json_real_of(double *out, const char *text)
     return end != text && *end == '\0' && isfinite(*out);
 }
 
-size_t fmi_json_utf8_len(const uint8_t *p, size_t left)
+size_t fms_json_utf8_len(const uint8_t *p, size_t left)
 {
     static const uint32_t lowest[] = {0, 0, 0x80, 0x800, 0x10000};
     const uint8_t c = p[0];
@@ -167,7 +167,7 @@ static fm_status string(struct parser *s)
     for (;;) {
         const uint8_t *from = s->p;
         while (s->p < s->end && *s->p != '"' && *s->p != '\\') {
-            size_t len = *s->p < 0x20 ? 0 : fmi_json_utf8_len(s->p, (size_t)(s->end - s->p));
+            size_t len = *s->p < 0x20 ? 0 : fms_json_utf8_len(s->p, (size_t)(s->end - s->p));
             if (len == 0)
                 return fail_at(s, *s->p < 0x20 ? "raw control character in a string"
                                                : "a string is not UTF-8");
@@ -251,7 +251,7 @@ static fm_status number(fm_json **out, struct parser *s)
     const char *text = fm_buf_cstr(&s->scratch);
     if (is_integer && integer_of(&i, text))
         *out = fm_json_new_int(i);
-    else if (fmi_json_real_of(&r, text))
+    else if (fms_json_real_of(&r, text))
         *out = fm_json_new_real(r);
     else
         return fail_at(s, "number is out of range");

@@ -125,7 +125,7 @@ static fm_status number(fm_json **out, const struct reader *r, yaml_mark_t at, c
             return fail_at(FM_ECORRUPT, r, at, "integer is beyond 64 bits");
     }
     double v;
-    if (!fmi_json_real_of(&v, s))
+    if (!fms_json_real_of(&v, s))
         return fail_at(FM_ECORRUPT, r, at, "number is out of range");
     *out = fm_json_new_real(v);
     return *out ? FM_OK : FM_ENOMEM;
