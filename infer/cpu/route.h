@@ -7,14 +7,14 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_choice { /* one row's */
+typedef struct fmi_route_choice { /* one row's */
     uint32_t expert;
     float weight;
-} fmi_choice;
+} fmi_route_choice;
 
 /* The chosen experts of one row in ascending order, with their weights, from its scores [experts]:
  * softmax over all, in double; of equal scores the lower expert. share: room for [experts]. */
-void fmi_route(const fm_switches *sw, const float *score, double *share, fmi_choice *pick);
+void fmi_route(const fm_switches *sw, const float *score, double *share, fmi_route_choice *pick);
 
 FM_END_DECLS
 #endif

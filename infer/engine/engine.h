@@ -63,12 +63,12 @@ bool fmi_picks(const fm_engine *e);
 bool fmi_queues(const fm_engine *e);
 
 /* How the token of a row with logits is picked; how NULL: its logits go to the host. */
-typedef struct fmi_ask {
+typedef struct fmi_row_pick {
     const fm_sample_params *how;
     uint64_t index;
     uint64_t *seen; /* device, as in fm_pick */
     int32_t pick;   /* set: the number of its token */
-} fmi_ask;
+} fmi_row_pick;
 
 /* A queued step. */
 typedef struct fmi_queued {
@@ -85,7 +85,7 @@ void fmi_queued_release(fmi_queued *q, fm_engine *e);
  * queued step picks with number j. Where rows want their logits on the host it waits for those:
  * fm_engine_logits. The step before must be collected before the next one is queued. */
 FM_CHECKED fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
-                                    fmi_ask *ask);
+                                    fmi_row_pick *ask);
 /* Its tokens are in q->picked. A failure of it or of anything that it stands on: what its rows left
  * in their sequences is void. */
 FM_CHECKED fm_status fmi_step_wait(fm_engine *e, fmi_queued *q);
@@ -93,7 +93,7 @@ FM_CHECKED fm_status fmi_step_wait(fm_engine *e, fmi_queued *q);
  * them then, and logits of the others alone are the host's. On ranks, where rank 0 has all
  * logits. */
 FM_CHECKED fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
-                                     fmi_ask *ask);
+                                     fmi_row_pick *ask);
 /* FM_ECORRUPT with the host sampler's words where bad says that there was nothing to pick. */
 FM_CHECKED fm_status fmi_pick_status(int32_t bad);
 

@@ -44,27 +44,27 @@ static fm_status fill_seen(fmi_request *r, fm_engine *e)
 }
 
 /* Grammars and log-probabilities need the logits on the host. */
-static fm_status ask_of(fmi_request *r, fm_engine *e, fmi_ask *ask)
+static fm_status ask_of(fmi_request *r, fm_engine *e, fmi_row_pick *ask)
 {
     const fm_sample_params *p = &r->ask.sampling;
     bool penal = p->repetition_penalty < 1.0f || p->repetition_penalty > 1.0f;
     fm_status rc = FM_OK;
-    *ask = (fmi_ask){0};
+    *ask = (fmi_row_pick){0};
     if (r->form || r->ask.want_logprobs) {
         r->seen_whole = false;
         return FM_OK;
     }
     if (penal && !r->seen_whole)
         rc = fill_seen(r, e);
-    *ask = (fmi_ask){.how = p,
-                     .index = r->count - r->prompt_len + (r->pick >= 0),
-                     .seen = penal ? r->seen : NULL};
+    *ask = (fmi_row_pick){.how = p,
+                          .index = r->count - r->prompt_len + (r->pick >= 0),
+                          .seen = penal ? r->seen : NULL};
     return rc;
 }
 
 /* Who is aboard, and what the device is asked for them. */
 static fm_status board(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
-                       uint32_t n, fmi_ask *ask)
+                       uint32_t n, fmi_row_pick *ask)
 {
     fm_status rc = FM_OK;
     f->count = f->hosts = 0;
@@ -92,7 +92,7 @@ static void leave(fmi_flight *f)
 }
 
 /* Numbers go by row, and rows by the order aboard. */
-static void number_picks(fmi_flight *f, const fmi_ask *ask)
+static void number_picks(fmi_flight *f, const fmi_row_pick *ask)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         fmi_aboard *a = &f->of[i];
@@ -102,7 +102,7 @@ static void number_picks(fmi_flight *f, const fmi_ask *ask)
 }
 
 fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
-                            const fm_row *row, uint32_t n, fmi_ask *ask)
+                            const fm_row *row, uint32_t n, fmi_row_pick *ask)
 {
     fm_status rc = board(f, e, run, running, n, ask);
     if (rc == FM_OK)
@@ -158,7 +158,7 @@ fm_status fmi_flight_land(fmi_flight *f, fm_engine *e)
 }
 
 fm_status fmi_flight_step(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
-                          const fm_row *row, uint32_t n, fmi_ask *ask)
+                          const fm_row *row, uint32_t n, fmi_row_pick *ask)
 {
     fm_status rc = board(f, e, run, running, n, ask);
     if (rc == FM_OK)

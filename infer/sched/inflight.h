@@ -30,7 +30,7 @@ void fmi_flight_release(fmi_flight *f, fm_engine *e); /* lands for nobody, if it
 /* Queues the rows of those of run that have some (fmi_request.row0, rows). ask: room for n. */
 FM_CHECKED fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request *const *run,
                                        uint32_t running, const fm_row *row, uint32_t n,
-                                       fmi_ask *ask);
+                                       fmi_row_pick *ask);
 /* Waits; every token that was picked goes to its request, which may end by it. Rows of requests
  * that ended meanwhile were for nothing. On failure nobody hears anything: fmi_flight_undo. */
 FM_CHECKED fm_status fmi_flight_land(fmi_flight *f, fm_engine *e);
@@ -39,7 +39,8 @@ void fmi_flight_undo(fmi_flight *f, fm_engine *e);
 /* As launch, but the step is over when it returns, with every token that was picked at its
  * request. On failure nothing has changed. */
 FM_CHECKED fm_status fmi_flight_step(fmi_flight *f, fm_engine *e, fmi_request *const *run,
-                                     uint32_t running, const fm_row *row, uint32_t n, fmi_ask *ask);
+                                     uint32_t running, const fm_row *row, uint32_t n,
+                                     fmi_row_pick *ask);
 void fmi_flight_forget(fmi_flight *f, const fmi_request *r);
 
 FM_END_DECLS

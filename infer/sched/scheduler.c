@@ -42,7 +42,7 @@ struct fm_scheduler {
     void *now_ctx;
     /* Where steps are queued: the one that is up, if any, is flight[up]. */
     fmi_flight flight[2];
-    fmi_ask *ask; /* [max_rows] */
+    fmi_row_pick *ask; /* [max_rows] */
     uint32_t up;
     bool picks, queues; /* fmi_picks, fmi_queues */
     bool stuck;         /* no page is free before that step lands */
@@ -91,7 +91,7 @@ fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_runnin
     s->picks = fmi_picks(e);
     s->queues = fmi_queues(e);
     if (s->picks) {
-        s->ask = fm_calloc(e->opts.max_rows, sizeof(fmi_ask));
+        s->ask = fm_calloc(e->opts.max_rows, sizeof(fmi_row_pick));
         if (!s->ask)
             rc = FM_ENOMEM;
         for (size_t i = 0; i < (s->queues ? 2 : 1) && rc == FM_OK; i++)

@@ -118,7 +118,7 @@ static fm_status trie_new(fmi_trie **out)
     return *out ? new_node(*out, 0, &root) : FM_ENOMEM;
 }
 
-fm_status fmi_added_build(fmi_added *a, const fmi_norms *ns, fmi_scratch *s)
+fm_status fmi_added_build(fmi_added *a, const fmi_norms *ns, fmi_tok_scratch *s)
 {
     fm_status rc = trie_new(&a->raw);
 

@@ -240,7 +240,8 @@ void fmi_bpe_free(fmi_bpe *m)
 
 /* ---- encoding ---- */
 
-static bool put_fallback(const fmi_bpe *m, fmi_scratch *s, size_t *n, const uint8_t *c, size_t len)
+static bool put_fallback(const fmi_bpe *m, fmi_tok_scratch *s, size_t *n, const uint8_t *c,
+                         size_t len)
 {
     if (!m->byte_fallback)
         return false;
@@ -284,7 +285,7 @@ static uint32_t symbol_at(const fmi_bpe *m, fm_span word, size_t i, uint8_t *tex
 
 /* Characters to ids. What the vocabulary lacks becomes bytes, else unk, else nothing. An unk is
  * written when the next known character comes, so behind bytes that follow it: as in `tokenizers`. */
-static fm_status first_symbols(const fmi_bpe *m, fmi_scratch *s, fm_span word, size_t *count)
+static fm_status first_symbols(const fmi_bpe *m, fmi_tok_scratch *s, fm_span word, size_t *count)
 {
     size_t n = 0, room = word.len + m->last.len;
     bool unk_open = false;
@@ -376,7 +377,8 @@ static void heap_up(fmi_heap_item *h, size_t i)
     h[i] = item;
 }
 
-static void heap_push(const fmi_bpe *m, fmi_scratch *s, size_t *n, uint32_t left, uint32_t right)
+static void heap_push(const fmi_bpe *m, fmi_tok_scratch *s, size_t *n, uint32_t left,
+                      uint32_t right)
 {
     const merge_slot *f = merge_find(m, s->sym[left].id, s->sym[right].id);
 
@@ -389,7 +391,7 @@ static void heap_push(const fmi_bpe *m, fmi_scratch *s, size_t *n, uint32_t left
 }
 
 /* Each merge adds at most two pairs and ends one symbol: 3 n items are enough. */
-static fm_status merge_heap(const fmi_bpe *m, fmi_scratch *s, size_t *count)
+static fm_status merge_heap(const fmi_bpe *m, fmi_tok_scratch *s, size_t *count)
 {
     size_t n = *count, items = 0;
     struct fmi_symbol *sym = s->sym;
@@ -430,7 +432,7 @@ static fm_status merge_heap(const fmi_bpe *m, fmi_scratch *s, size_t *count)
     return FM_OK;
 }
 
-fm_status fmi_bpe_encode(const fmi_bpe *m, fmi_scratch *s, fm_span word, fm_ids *out)
+fm_status fmi_bpe_encode(const fmi_bpe *m, fmi_tok_scratch *s, fm_span word, fm_ids *out)
 {
     size_t n = 0;
     fm_status rc;

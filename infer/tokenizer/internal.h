@@ -86,7 +86,7 @@ typedef struct fmi_pieces {
 fm_status fmi_pieces_add(fmi_pieces *ps, size_t off, size_t len); /* drops empty ones */
 
 /* One caller's working memory. */
-typedef struct fmi_scratch {
+typedef struct fmi_tok_scratch {
     fmi_pieces a, b;
     fm_buf norm[2];
     bool first_segment; /* what is normalised begins the text */
@@ -103,7 +103,7 @@ typedef struct fmi_scratch {
     size_t spm_sym_cap;
     struct fmi_spm_pair *spm_pair;
     size_t spm_pair_cap;
-} fmi_scratch;
+} fmi_tok_scratch;
 
 /* What a step may write that reads so many bytes. */
 static inline size_t fmi_room(size_t in, size_t grow_left)
@@ -171,7 +171,7 @@ void fmi_norms_release(fmi_norms *ns);
 /* One segment by a SentencePiece model's rules (sentencepiece.c); first: it begins the text. */
 fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *out);
 /* Normalise in; the result lies in one of s->norm or is `in` itself. */
-fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span *out);
+fm_status fmi_norms_run(const fmi_norms *ns, fmi_tok_scratch *s, fm_span in, fm_span *out);
 
 /* ---- pre-tokenizers (pre_tokenize.c) ---- */
 typedef enum fmi_pre_kind {
@@ -218,7 +218,7 @@ typedef struct fmi_pres {
 fm_status fmi_pres_parse(fmi_pres *out, const fm_json *v);
 void fmi_pres_release(fmi_pres *ps);
 /* s->a holds one piece; on return it holds the words. first: the segment starts the text. */
-fm_status fmi_pres_run(const fmi_pres *ps, fmi_scratch *s, bool first);
+fm_status fmi_pres_run(const fmi_pres *ps, fmi_tok_scratch *s, bool first);
 uint32_t fmi_byte_to_char(uint8_t b); /* GPT-2's printable character for a byte */
 int fmi_char_to_byte(uint32_t cp);    /* -1: not one of them */
 
@@ -257,7 +257,7 @@ size_t fmi_ptree_longest(const fmi_ptree *t, fm_span text, int32_t *token);
 typedef struct fmi_bpe fmi_bpe;
 fm_status fmi_bpe_new(fmi_bpe **out, const fm_json *model);
 void fmi_bpe_free(fmi_bpe *m);
-fm_status fmi_bpe_encode(const fmi_bpe *m, fmi_scratch *s, fm_span word, fm_ids *out);
+fm_status fmi_bpe_encode(const fmi_bpe *m, fmi_tok_scratch *s, fm_span word, fm_ids *out);
 
 const fmi_vocab *fmi_bpe_vocab(const fmi_bpe *m);
 
@@ -294,13 +294,13 @@ typedef struct fmi_unigram fmi_unigram; /* unigram.c */
 fm_status fmi_unigram_new(fmi_unigram **out, const fm_json *model);
 fm_status fmi_unigram_of_pieces(fmi_unigram **out, const fmi_pieces_model *p);
 void fmi_unigram_free(fmi_unigram *m);
-fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_scratch *s, fm_span word, fm_ids *out);
+fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_tok_scratch *s, fm_span word, fm_ids *out);
 const fmi_vocab *fmi_unigram_vocab(const fmi_unigram *m);
 
 typedef struct fmi_spm_bpe fmi_spm_bpe; /* sentencepiece_bpe.c */
 fm_status fmi_spm_bpe_new(fmi_spm_bpe **out, const fmi_pieces_model *p);
 void fmi_spm_bpe_free(fmi_spm_bpe *m);
-fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_scratch *s, fm_span text, fm_ids *out);
+fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, fm_ids *out);
 const fmi_vocab *fmi_spm_bpe_vocab(const fmi_spm_bpe *m);
 
 /* One of them (vocab_model.c). */
@@ -313,7 +313,7 @@ typedef struct fmi_model {
 fm_status fmi_model_parse(fmi_model *out, const fm_json *model);
 void fmi_model_release(fmi_model *m);
 const fmi_vocab *fmi_model_vocab(const fmi_model *m);
-fm_status fmi_model_encode(const fmi_model *m, fmi_scratch *s, fm_span word, fm_ids *out);
+fm_status fmi_model_encode(const fmi_model *m, fmi_tok_scratch *s, fm_span word, fm_ids *out);
 
 /* ---- added tokens (added.c) ---- */
 typedef struct fmi_added_token {
@@ -333,7 +333,7 @@ typedef struct fmi_added {
     fmi_trie *normalized; /* matched in normalised text */
 } fmi_added;
 fm_status fmi_added_parse(fmi_added *out, const fm_json *list);
-fm_status fmi_added_build(fmi_added *a, const fmi_norms *ns, fmi_scratch *s);
+fm_status fmi_added_build(fmi_added *a, const fmi_norms *ns, fmi_tok_scratch *s);
 void fmi_added_release(fmi_added *a);
 typedef struct fmi_segment {
     size_t begin, end;

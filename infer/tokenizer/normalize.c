@@ -372,7 +372,7 @@ static verdict judge(fmi_norm_kind kind, uint32_t cp)
 }
 
 /* Normalizers that decide code point by code point. */
-static fm_status filter(fmi_norm_kind kind, fmi_scratch *s, fm_span in, fm_buf *out)
+static fm_status filter(fmi_norm_kind kind, fmi_tok_scratch *s, fm_span in, fm_buf *out)
 {
     size_t n;
 
@@ -415,7 +415,7 @@ static fm_status lowercase(fm_span in, fm_buf *out)
     return fm_buf_ok(out);
 }
 
-static fm_status replace(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *out)
+static fm_status replace(const fmi_norm *n, fmi_tok_scratch *s, fm_span in, fm_buf *out)
 {
     size_t done = 0, from = 0;
 
@@ -439,7 +439,7 @@ static fm_status replace(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *
     return fm_buf_ok(out);
 }
 
-static fm_status strip(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *out)
+static fm_status strip(const fmi_norm *n, fmi_tok_scratch *s, fm_span in, fm_buf *out)
 {
     size_t b = 0, e = in.len;
     uint32_t cp;
@@ -464,7 +464,7 @@ static fm_status strip(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *ou
     return fm_buf_ok(out);
 }
 
-static fm_status run_one(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *out)
+static fm_status run_one(const fmi_norm *n, fmi_tok_scratch *s, fm_span in, fm_buf *out)
 {
     switch (n->kind) {
     case FMI_NORM_NFC:
@@ -522,7 +522,7 @@ static fm_status too_long(fmi_norm_kind kind, size_t step, size_t steps)
                    which ? which : "?", step, steps, FMI_TOK_GROW_TIMES);
 }
 
-fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span *out)
+fm_status fmi_norms_run(const fmi_norms *ns, fmi_tok_scratch *s, fm_span in, fm_span *out)
 {
     *out = in;
     s->head_lost = false;

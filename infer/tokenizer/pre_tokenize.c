@@ -280,7 +280,7 @@ static fm_status part(joiner *j, size_t off, size_t len, bool is_match)
     return rc;
 }
 
-static fm_status split_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi_pieces *out)
+static fm_status split_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
 {
     fm_span text = fm_span_of(s->a.text.data + in.off, in.len);
     joiner j = {out, p->behavior, 0, 0, false, false};
@@ -323,7 +323,7 @@ static char_class classify(const fmi_pre *p, uint32_t cp)
 }
 
 /* Runs of one class become pieces; CLASS_NONE is dropped. */
-static fm_status class_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi_pieces *out)
+static fm_status class_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
 {
     const uint8_t *text = s->a.text.data + in.off;
     size_t begin = 0;
@@ -349,7 +349,8 @@ static fm_status class_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi
 }
 
 /* Every punctuation character is a match of its own. */
-static fm_status punctuation_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi_pieces *out)
+static fm_status punctuation_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in,
+                                   fmi_pieces *out)
 {
     const uint8_t *text = s->a.text.data + in.off;
     joiner j = {out, p->behavior, 0, 0, false, false};
@@ -373,7 +374,7 @@ static fm_status punctuation_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece i
 }
 
 /* A piece begins where the script changes; what belongs to any script and leads is dropped. */
-static fm_status script_piece(fmi_scratch *s, fmi_piece in, fmi_pieces *out)
+static fm_status script_piece(fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
 {
     const uint8_t *text = s->a.text.data + in.off;
     size_t begin = in.len, n;
@@ -394,7 +395,7 @@ static fm_status script_piece(fmi_scratch *s, fmi_piece in, fmi_pieces *out)
     return rc < 0 ? rc : fmi_pieces_add(out, in.off + begin, in.len - begin);
 }
 
-static fm_status fixed_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi_pieces *out)
+static fm_status fixed_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
 {
     const uint8_t *text = s->a.text.data + in.off;
     size_t begin = 0, chars = 0;
@@ -442,7 +443,7 @@ static fm_status grown(const fm_buf *b)
 }
 
 /* Takes s->a to s->b with the text rewritten. */
-static fm_status byte_level(const fmi_pre *p, fmi_scratch *s)
+static fm_status byte_level(const fmi_pre *p, fmi_tok_scratch *s)
 {
     fm_status rc = FM_OK;
     fmi_pieces cut = {.p = NULL};
@@ -493,7 +494,7 @@ static void put_metaspace(const fmi_pre *p, fm_buf *out, fm_span text, bool prep
 }
 
 /* Spaces become the replacement character, and words begin with it. */
-static fm_status metaspace(const fmi_pre *p, fmi_scratch *s, bool first)
+static fm_status metaspace(const fmi_pre *p, fmi_tok_scratch *s, bool first)
 {
     fmi_pieces tmp = {.p = NULL};
     fmi_pre split = *p;
@@ -527,7 +528,7 @@ static fm_status metaspace(const fmi_pre *p, fmi_scratch *s, bool first)
     return FM_OK;
 }
 
-static fm_status cut_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in)
+static fm_status cut_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in)
 {
     switch ((int)p->kind) {
     case FMI_PRE_SPLIT:
@@ -543,7 +544,7 @@ static fm_status cut_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in)
     }
 }
 
-static fm_status border_step(const fmi_pre *p, fmi_scratch *s)
+static fm_status border_step(const fmi_pre *p, fmi_tok_scratch *s)
 {
     for (size_t i = 0; i < s->a.count; i++) {
         fm_status rc = cut_piece(p, s, s->a.p[i]);
@@ -556,7 +557,7 @@ static fm_status border_step(const fmi_pre *p, fmi_scratch *s)
     return FM_OK;
 }
 
-fm_status fmi_pres_run(const fmi_pres *ps, fmi_scratch *s, bool first)
+fm_status fmi_pres_run(const fmi_pres *ps, fmi_tok_scratch *s, bool first)
 {
     for (size_t i = 0; i < ps->count; i++) {
         const fmi_pre *p = &ps->step[i];

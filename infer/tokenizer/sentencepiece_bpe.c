@@ -136,7 +136,7 @@ static void sift_up(struct fmi_spm_pair *h, size_t i)
     h[i] = item;
 }
 
-static void offer(const fmi_spm_bpe *m, fmi_scratch *s, size_t *n, fm_span text, uint32_t left,
+static void offer(const fmi_spm_bpe *m, fmi_tok_scratch *s, size_t *n, fm_span text, uint32_t left,
                   uint32_t right)
 {
     const struct fmi_spm_symbol *a = &s->spm_sym[left], *b = &s->spm_sym[right];
@@ -151,7 +151,7 @@ static void offer(const fmi_spm_bpe *m, fmi_scratch *s, size_t *n, fm_span text,
     sift_up(s->spm_pair, (*n)++);
 }
 
-static fm_status cut(const fmi_spm_bpe *m, fmi_scratch *s, fm_span text, size_t *count)
+static fm_status cut(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, size_t *count)
 {
     size_t n = 0;
     fm_status rc = fm_grow(&s->spm_sym, &s->spm_sym_cap, text.len, sizeof *s->spm_sym);
@@ -177,7 +177,7 @@ static fm_status cut(const fmi_spm_bpe *m, fmi_scratch *s, fm_span text, size_t 
     return rc;
 }
 
-static void join_all(const fmi_spm_bpe *m, fmi_scratch *s, fm_span text, size_t count)
+static void join_all(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, size_t count)
 {
     struct fmi_spm_symbol *sym = s->spm_sym;
     size_t n = 0;
@@ -204,7 +204,7 @@ static void join_all(const fmi_spm_bpe *m, fmi_scratch *s, fm_span text, size_t 
     }
 }
 
-fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_scratch *s, fm_span text, fm_ids *out)
+fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, fm_ids *out)
 {
     size_t count;
     bool unknown = false;

@@ -23,7 +23,7 @@ void fm_ids_release(fm_ids *ids)
     memset(ids, 0, sizeof *ids);
 }
 
-static fm_status scratch_init(fmi_scratch *s, size_t text_bytes)
+static fm_status scratch_init(fmi_tok_scratch *s, size_t text_bytes)
 {
     memset(s, 0, sizeof *s);
     fm_buf_init(&s->a.text, FM_TOK_TEXT_MAX * 4);
@@ -34,7 +34,7 @@ static fm_status scratch_init(fmi_scratch *s, size_t text_bytes)
     return fmi_regex_run_new(&s->run, text_bytes);
 }
 
-static void scratch_release(fmi_scratch *s)
+static void scratch_release(fmi_tok_scratch *s)
 {
     fm_buf_release(&s->a.text);
     fm_buf_release(&s->b.text);
@@ -289,7 +289,7 @@ static size_t added_bytes(const fmi_added *a)
 /* root: tokenizer.json; NULL: the parts are there already. */
 static fm_status finish(fm_tokenizer *t, const fm_json *root, const fm_json *config)
 {
-    fmi_scratch scratch;
+    fmi_tok_scratch scratch;
     fm_status rc = scratch_init(&scratch, added_bytes(&t->added));
 
     if (rc < 0)
@@ -370,7 +370,7 @@ void fm_tokenizer_close(fm_tokenizer *t)
 /* ---- encoding ---- */
 
 /* A normalised segment without added tokens. */
-static fm_status encode_words(const fm_tokenizer *t, fmi_scratch *s, fm_span text, bool first,
+static fm_status encode_words(const fm_tokenizer *t, fmi_tok_scratch *s, fm_span text, bool first,
                               fm_ids *out)
 {
     s->a.count = 0;
@@ -388,7 +388,7 @@ static fm_status encode_words(const fm_tokenizer *t, fmi_scratch *s, fm_span tex
     return rc;
 }
 
-static fm_status encode_segment(const fm_tokenizer *t, fmi_scratch *s, fm_span text, bool first,
+static fm_status encode_segment(const fm_tokenizer *t, fmi_tok_scratch *s, fm_span text, bool first,
                                 bool plain, fm_ids *out)
 {
     fmi_added_scan scan = {.added = &t->added, .trie = t->added.normalized, .plain = plain};
@@ -414,7 +414,7 @@ static fm_status encode_at(const fm_tokenizer *t, fmi_added_scan scan, bool add_
                            fm_ids *out)
 {
     fm_span text = scan.text;
-    fmi_scratch s;
+    fmi_tok_scratch s;
     fmi_segment seg;
     size_t valid = text.len > 0 ? fmi_utf8_valid(text.data, text.len) : 0;
     fm_status rc;

@@ -279,7 +279,7 @@ static void turn_links(struct fmi_best *best, size_t len)
     }
 }
 
-fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_scratch *s, fm_span word, fm_ids *out)
+fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_tok_scratch *s, fm_span word, fm_ids *out)
 {
     struct fmi_best *best;
     fm_status rc = FM_OK;

@@ -50,7 +50,7 @@ const fmi_vocab *fmi_model_vocab(const fmi_model *m)
     return m->bpe ? fmi_bpe_vocab(m->bpe) : fmi_wordpiece_vocab(m->wordpiece);
 }
 
-fm_status fmi_model_encode(const fmi_model *m, fmi_scratch *s, fm_span word, fm_ids *out)
+fm_status fmi_model_encode(const fmi_model *m, fmi_tok_scratch *s, fm_span word, fm_ids *out)
 {
     if (m->unigram)
         return fmi_unigram_encode(m->unigram, s, word, out);

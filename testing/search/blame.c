@@ -147,7 +147,7 @@ static fm_status open_worlds(fmv_search *s)
 /* Without noise, and with every version asked, nothing is left to infer; worlds may even be too
  * few, where history broke more than three times. A version that could not be asked is taken to
  * be as its first parent, and the doubt is said. */
-static fm_status read_outcomes(fmv_search *s, fmv_answer *top)
+static fm_status read_outcomes(fmv_search *s, fmv_observation *top)
 {
     uint64_t *row = fm_calloc(s->w.words, sizeof *row);
     bool *reached = fm_calloc(s->count, sizeof *reached), doubt = false;
@@ -200,7 +200,7 @@ static bool none_unasked(const fmv_search *s)
     return true;
 }
 
-static fm_status conclude(fmv_search *s, fmv_answer *top)
+static fm_status conclude(fmv_search *s, fmv_observation *top)
 {
     fm_status rc = FM_OK;
     bool still = s->opts.flip_rate == 0;
@@ -256,7 +256,7 @@ static fm_status run_rounds(fmv_search *s)
     size_t pick[FMV_BATCH_MAX], n = 1;
     fm_status rc = FM_OK;
     while (rc == FM_OK && n && s->w.alive && s->out->runs < s->opts.max_runs) {
-        fmv_answer top = fmv_worlds_top(&s->w);
+        fmv_observation top = fmv_worlds_top(&s->w);
         if (top.posterior >= enough) {
             if (top.kind != FMV_ANSWER_INHERITED)
                 break;
@@ -324,7 +324,7 @@ fm_status fm_blame_search(fm_blame_history *out, const fm_blame_node *nodes, siz
                           const fm_blame_oracle *oracle, const fm_blame_opts *opts)
 {
     fmv_search s = {.node = nodes, .count = count, .oracle = oracle, .opts = *opts, .out = out};
-    fmv_answer top = {FMV_ANSWER_PASSES, 0, 0};
+    fmv_observation top = {FMV_ANSWER_PASSES, 0, 0};
     memset(out, 0, sizeof *out);
     fm_assert(count > 0);
     fm_status rc = settle_opts(&s.opts);

@@ -39,7 +39,7 @@ static fm_status hear_answer(fmv_search *s, size_t node, uint64_t *out)
 
 /* ---- something older fails ---- */
 
-static fm_status decide_older(fmv_search *s, const fmv_answer *top)
+static fm_status decide_older(fmv_search *s, const fmv_observation *top)
 {
     fm_blame_history *out = s->out;
     const uint64_t *anc = s->w.ancestors + top->culprit * s->w.words;
@@ -304,7 +304,7 @@ static fm_status decide_steps(fmv_search *s, const size_t *line, size_t n, doubl
     return rc;
 }
 
-static fm_status decide_step(fmv_search *s, const fmv_answer *top, double *posterior)
+static fm_status decide_step(fmv_search *s, const fmv_observation *top, double *posterior)
 {
     fm_blame_history *out = s->out;
     size_t *line = fm_calloc(s->count, sizeof *line), n = 0;
@@ -331,7 +331,7 @@ static fm_status decide_step(fmv_search *s, const fmv_answer *top, double *poste
     return rc;
 }
 
-fm_status fmv_blame_decide(fmv_search *s, const fmv_answer *top)
+fm_status fmv_blame_decide(fmv_search *s, const fmv_observation *top)
 {
     static const fm_blame_class class[] = {
         [FMV_ANSWER_PASSES] = FM_BLAME_PASSES,      [FMV_ANSWER_INHERITED] = FM_BLAME_INHERITED,

@@ -41,7 +41,7 @@ typedef struct maker {
     bool full;
 } maker;
 
-static fm_status add_world(fmv_worlds *w, const uint64_t *row, double logw, fmv_answer a,
+static fm_status add_world(fmv_worlds *w, const uint64_t *row, double logw, fmv_observation a,
                            uint8_t channel)
 {
     if (w->n == w->cap) {
@@ -68,7 +68,7 @@ static fm_status add_world(fmv_worlds *w, const uint64_t *row, double logw, fmv_
 static fm_status emit(maker *m, unsigned events, double logp)
 {
     fmv_worlds *w = m->w;
-    fmv_answer a = fmv_worlds_classify(w, m->row, m->reached);
+    fmv_observation a = fmv_worlds_classify(w, m->row, m->reached);
     size_t flaky =
         w->flip > 0 && events == 1 && a.kind != FMV_ANSWER_PASSES ? FM_ARRAY_LEN(flaky_rate) : 0;
     if (w->n + 1 + flaky > WORLDS_MAX) {
@@ -231,11 +231,11 @@ static bool older_fails(const fmv_worlds *w, const uint64_t *row, size_t i)
  * fails broke it. A merge of a failing and a passing line has the failure from the failing line,
  * unless that line failed from its root on and the other one had mended it: then the merge lost
  * the repair. */
-fmv_answer fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bool *reached)
+fmv_observation fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bool *reached)
 {
     size_t merge = SIZE_MAX, oldest = 0;
     if (!fmv_bit(row, 0))
-        return (fmv_answer){FMV_ANSWER_PASSES, 0, 1};
+        return (fmv_observation){FMV_ANSWER_PASSES, 0, 1};
     memset(reached, 0, w->count * sizeof *reached);
     reached[0] = true;
     for (size_t i = 0; i < w->count; i++) {
@@ -252,16 +252,16 @@ fmv_answer fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bool *r
             mended = mended || (!fails && older_fails(w, row, n->parent[p]));
         }
         if (n->parent_count && !failing)
-            return (fmv_answer){older_fails(w, row, i) ? FMV_ANSWER_OLDER
-                                : n->parent_count > 1  ? FMV_ANSWER_MERGE
-                                                       : FMV_ANSWER_BREAK,
-                                i, 1};
+            return (fmv_observation){older_fails(w, row, i) ? FMV_ANSWER_OLDER
+                                     : n->parent_count > 1  ? FMV_ANSWER_MERGE
+                                                            : FMV_ANSWER_BREAK,
+                                     i, 1};
         if (mended && merge == SIZE_MAX)
             merge = i;
     }
     if (merge != SIZE_MAX)
-        return (fmv_answer){FMV_ANSWER_OLDER, merge, 1};
-    return (fmv_answer){FMV_ANSWER_INHERITED, oldest, 1};
+        return (fmv_observation){FMV_ANSWER_OLDER, merge, 1};
+    return (fmv_observation){FMV_ANSWER_INHERITED, oldest, 1};
 }
 
 /* ---- learning ---- */
@@ -307,7 +307,7 @@ static size_t answer_row(const fmv_worlds *w, size_t k)
     return kind == FMV_ANSWER_FLAKY ? kind * w->count : w->answer[k];
 }
 
-fmv_answer fmv_worlds_top(const fmv_worlds *w)
+fmv_observation fmv_worlds_top(const fmv_worlds *w)
 {
     double best = 0, flaky_best = -1;
     size_t top = 0, rows = FMV_ANSWER_KINDS * w->count, begins = 0;
@@ -321,16 +321,16 @@ fmv_answer fmv_worlds_top(const fmv_worlds *w)
             top = r;
         }
     if (top / w->count != FMV_ANSWER_FLAKY)
-        return (fmv_answer){(fmv_answer_kind)(top / w->count), top % w->count, best};
+        return (fmv_observation){(fmv_answer_kind)(top / w->count), top % w->count, best};
     for (size_t k = 0; k < w->n; k++)
         if (w->answer[k] / w->count == FMV_ANSWER_FLAKY && w->mass[k] > flaky_best) {
             flaky_best = w->mass[k];
             begins = w->answer[k] % w->count;
         }
-    return (fmv_answer){FMV_ANSWER_FLAKY, begins, best};
+    return (fmv_observation){FMV_ANSWER_FLAKY, begins, best};
 }
 
-void fmv_worlds_marginals(const fmv_worlds *w, const fmv_answer *given, double *fails,
+void fmv_worlds_marginals(const fmv_worlds *w, const fmv_observation *given, double *fails,
                           double *share)
 {
     double sum = 0;

@@ -15,11 +15,11 @@ typedef enum fmv_answer_kind {
     FMV_ANSWER_FLAKY,
     FMV_ANSWER_KINDS
 } fmv_answer_kind;
-typedef struct fmv_answer {
+typedef struct fmv_observation {
     fmv_answer_kind kind;
     size_t culprit;
     double posterior;
-} fmv_answer;
+} fmv_observation;
 
 /* Worlds: for each version, would the case truly fail there? bit i of a row = node i fails. */
 typedef struct fmv_worlds {
@@ -49,15 +49,15 @@ void fmv_worlds_release(fmv_worlds *w);
 void fmv_worlds_learn(fmv_worlds *w, size_t node, bool fails);
 /* mass from logw; sets alive. */
 void fmv_worlds_normalize(fmv_worlds *w);
-fmv_answer fmv_worlds_top(const fmv_worlds *w);
+fmv_observation fmv_worlds_top(const fmv_worlds *w);
 /* Up to `want` nodes (repeats of one too, where repeats tell anything) that tell most about the
  * answer; only those with can[i]. *n = 0: nothing is left to learn. */
 fm_status fmv_worlds_pick(fmv_worlds *w, const bool *can, size_t want, size_t *pick, size_t *n);
 /* fails[i] and share[i], [count] each; given: only worlds of this answer (NULL: all). */
-void fmv_worlds_marginals(const fmv_worlds *w, const fmv_answer *given, double *fails,
+void fmv_worlds_marginals(const fmv_worlds *w, const fmv_observation *given, double *fails,
                           double *share);
 /* The answer of one row of states. */
-fmv_answer fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bool *reached);
+fmv_observation fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bool *reached);
 
 #define FMV_BATCH_MAX 6
 
@@ -81,6 +81,6 @@ fm_status fmv_keep_evidence(fmv_search *s, const fm_blame_evidence *e);
 /* The answer that most failing asks of a node got; 0 = none. */
 uint64_t fmv_wrong_answer(const fmv_search *s, size_t node);
 /* blame_kind.c: verdict, source, partner, posterior and note from the likeliest answer. */
-fm_status fmv_blame_decide(fmv_search *s, const fmv_answer *top);
+fm_status fmv_blame_decide(fmv_search *s, const fmv_observation *top);
 
 #endif

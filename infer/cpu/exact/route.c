@@ -7,7 +7,7 @@
 
 #include "store/base/math/detmath.h"
 
-void fmi_route(const fm_switches *sw, const float *score, double *share, fmi_choice *pick)
+void fmi_route(const fm_switches *sw, const float *score, double *share, fmi_route_choice *pick)
 {
     double max = (double)score[0], sum = 0, kept = 0;
     for (uint32_t i = 1; i < sw->experts; i++)
@@ -48,12 +48,13 @@ static fm_status route_part(void *ctx, size_t begin, size_t end, unsigned worker
     const fm_route *r = j->r;
     const fm_switches sw = {
         .experts = r->experts, .chosen = r->chosen, .renormalise = r->renormalise};
-    double *share = fmi_scratch_get(&j->cpu->worker[worker],
-                                    r->experts * sizeof(double) + r->chosen * sizeof(fmi_choice));
+    double *share =
+        fmi_scratch_get(&j->cpu->worker[worker],
+                        r->experts * sizeof(double) + r->chosen * sizeof(fmi_route_choice));
 
     if (!share)
         return FM_ENOMEM;
-    fmi_choice *pick = (fmi_choice *)(void *)(share + r->experts);
+    fmi_route_choice *pick = (fmi_route_choice *)(void *)(share + r->experts);
     for (size_t i = begin; i < end; i++) {
         fmi_route(&sw, r->score + i * r->ld, share, pick);
         for (uint32_t k = 0; k < r->chosen; k++) {

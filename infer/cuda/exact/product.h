@@ -7,15 +7,15 @@
 
 #include "infer/cuda/exact/weight.h"
 
-typedef enum fmc_kind {
+typedef enum fmc_product_kind {
     FMC_ROWS,     /* element (i, k) at p[row(i) * ld + k] */
     FMC_COLUMNS,  /* at p[k * ld + i] */
     FMC_WEIGHT,   /* W[i][k] */
     FMC_WEIGHT_T, /* W[k][i] */
-} fmc_kind;
+} fmc_product_kind;
 
 typedef struct fmc_operand {
-    fmc_kind kind;
+    fmc_product_kind kind;
     bool aligned; /* set by fmc_products_run */
     const float *p;
     size_t ld;

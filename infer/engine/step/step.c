@@ -567,7 +567,7 @@ static bool add_stage(fmi_step *s, uint32_t row0, uint32_t layer)
             return true;
     if (s->stages == FMI_STAGES)
         return false;
-    s->stage_of[s->stages++] = (fmi_stage){row0, layer};
+    s->stage_of[s->stages++] = (fmi_saved_stream){row0, layer};
     return true;
 }
 

@@ -58,16 +58,16 @@ typedef struct fmi_routes fmi_routes;
 /* Residual streams that rows of the pass at row0 leave before a layer, on their way to pages: a step
  * that comes again puts them at an address that stays. */
 #define FMI_STAGES 8u
-typedef struct fmi_stage {
+typedef struct fmi_saved_stream {
     uint32_t row0, layer;
-} fmi_stage;
+} fmi_saved_stream;
 
 /* What a step that is collected by its picks is asked for: fmi_step_picked. */
 typedef struct fmi_picking {
     fmi_queued *q;
     const fm_row *rows;
     uint32_t n;
-    fmi_ask *ask;
+    fmi_row_pick *ask;
 } fmi_picking;
 
 struct fmi_step {
@@ -124,7 +124,7 @@ struct fmi_step {
     struct fmi_replays *replays; /* engine/step_graph.c; NULL where the device keeps no steps */
     /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
      * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */
-    fmi_stage stage_of[FMI_STAGES];
+    fmi_saved_stream stage_of[FMI_STAGES];
     uint32_t stages; /* of this step; 0: streams go to their pages at once */
     float *stage;    /* [stages, max_rows, hidden_ld] device */
     size_t stage_floats;

@@ -85,7 +85,7 @@ static fm_status gather_ids(fmi_step *s, const fm_row *rows, uint32_t n)
     return rc;
 }
 
-static fm_status pick(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_ask *ask)
+static fm_status pick(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_row_pick *ask)
 {
     fm_backend *be = s->e->be;
     uint32_t count = 0, widest = 0;
@@ -117,7 +117,7 @@ static fm_status pick(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n
 }
 
 /* The logits of rows that have no pick: stretches of them, waiting. */
-static fm_status fetch_logits(fmi_step *s, const fm_row *rows, uint32_t n, const fmi_ask *ask)
+static fm_status fetch_logits(fmi_step *s, const fm_row *rows, uint32_t n, const fmi_row_pick *ask)
 {
     fm_backend *be = s->e->be;
     fm_status rc = FM_OK;
@@ -151,7 +151,8 @@ fm_status fmi_collect_picks(fmi_step *s)
     return rc == FM_OK ? fetch_logits(s, p->rows, p->n, p->ask) : rc;
 }
 
-fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_ask *ask)
+fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
+                          fmi_row_pick *ask)
 {
     const fmi_picking p = {q, rows, n, ask};
     fm_assert(q->ticket == 0);
@@ -173,7 +174,7 @@ fm_status fmi_pick_status(int32_t bad)
 
 /* ==== the step ==== */
 
-static fm_status run(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_ask *ask)
+static fm_status run(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_row_pick *ask)
 {
     fm_backend *be = s->e->be;
     fm_status rc = pick_room(s);
@@ -191,7 +192,8 @@ static fm_status run(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n,
     return rc == FM_OK ? fetch_logits(s, rows, n, ask) : rc;
 }
 
-fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_ask *ask)
+fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
+                         fmi_row_pick *ask)
 {
     fmi_step *s = e->step;
     fm_assert(q->ticket == 0);
