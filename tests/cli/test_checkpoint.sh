@@ -108,7 +108,7 @@ say "killed at each call that changes the file system while a state is written: 
 killed=0
 for ((n = 3; n < 400; n += 19)); do
     code=0
-    { FM_IO_KILL_AT=$n timeout 600 "$fm" derive atlas --as "at" "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null; } 2>/dev/null || code=$?
+    { FM_KILL_AT=$n timeout 600 "${FM_KILLED:?}" derive atlas --as "at" "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null; } 2>/dev/null || code=$?
     [ $code = 0 ] && break
     [ $code = 137 ] || die "exit code $code at call $n: $(cat "$tmp/err")"
     killed=$((killed + 1))

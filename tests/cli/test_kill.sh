@@ -3,9 +3,10 @@
 # version that it held before.
 #   FM_KILLS=n: so many kills at random times (12); FM_KILL_SEED=n: of those times.
 # Before them, a kill at each FM_KILL_EACH-th (3) of the calls by which fmstore changes the file system
-# (FM_IO_KILL_AT). test_kill_slow.sh takes all of them.
+# (FM_KILLED, the program with a switch for that). test_kill_slow.sh takes all of them.
 . "$(dirname "$0")/lib.sh"
 need_python
+killed=${FM_KILLED:?FM_KILLED must name the program that can be killed}
 kills=${FM_KILLS:-12}
 each=${FM_KILL_EACH:-3}
 RANDOM=${FM_KILL_SEED:-20}
@@ -42,7 +43,7 @@ last=0
 for ((n = 1; ; n += each)); do
     rm -rf "$tmp/repo" && cp -r "$tmp/sound" "$tmp/repo" && cd "$tmp/repo"
     code=0
-    { FM_IO_KILL_AT=$n timeout 300 "$fm" import "$tmp/f32" --as wide --no-gate >"$tmp/out" 2>"$tmp/err"; } 2>/dev/null || code=$?
+    { FM_KILL_AT=$n timeout 300 "$killed" import "$tmp/f32" --as wide --no-gate >"$tmp/out" 2>"$tmp/err"; } 2>/dev/null || code=$?
     ended "import" $code
     check "call $n of import"
     if [ $code = 0 ]; then
@@ -63,7 +64,7 @@ say "killed at each $each. such call of derive"
 for ((n = each > 1 ? 2 : 1; ; n += each)); do
     rm -rf "$tmp/repo" && cp -r "$tmp/sound" "$tmp/repo" && cd "$tmp/repo"
     code=0
-    { FM_IO_KILL_AT=$n timeout 300 "$fm" derive atlas --as wide --data "$atlas/pirate.jsonl" --set r=1 \
+    { FM_KILL_AT=$n timeout 300 "$killed" derive atlas --as wide --data "$atlas/pirate.jsonl" --set r=1 \
         --set steps=1 --set batch=1 --no-gate >"$tmp/out" 2>"$tmp/err"; } 2>/dev/null || code=$?
     ended "derive" $code
     check "call $n of derive"

@@ -125,8 +125,7 @@ static int killed_write(const char *program, const char *path, int nth)
     assert_true(pid >= 0);
     if (pid == 0) {
         snprintf(text, sizeof(text), "%d", nth);
-        setenv("FM_IO_KILL_AT", text, 1);
-        execl(program, program, "write", path, (char *)NULL);
+        execl(program, program, "write", path, text, (char *)NULL);
         _exit(127);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -162,7 +161,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_kill_at_any_call_leaves_a_whole_file),
     };
 
-    if (argc == 3 && strcmp(argv[1], "write") == 0)
+    if (argc == 4 && strcmp(argv[1], "write") == 0) {
+        fm_io_fail_at(strtoull(argv[3], NULL, 10), 0);
         return fm_write_file(argv[2], new_text, strlen(new_text)) == FM_OK ? 0 : 1;
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

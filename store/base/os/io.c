@@ -29,23 +29,12 @@
 
 /* ==== faults ==== */
 
-static pthread_once_t env_once = PTHREAD_ONCE_INIT;
 static atomic_uint_fast64_t call_count;
 static atomic_uint_fast64_t fail_countdown; /* 0 = off */
 static atomic_int fail_errno;               /* 0 = kill */
 
-static void read_env(void)
-{
-    const char *text = getenv("FM_IO_KILL_AT");
-    unsigned long long n = text ? strtoull(text, NULL, 10) : 0;
-
-    if (n > 0)
-        atomic_store(&fail_countdown, n);
-}
-
 void fm_io_fail_at(uint64_t nth, int err)
 {
-    pthread_once(&env_once, read_env);
     atomic_store(&fail_errno, err);
     atomic_store(&fail_countdown, nth);
 }
@@ -57,7 +46,6 @@ uint64_t fm_io_call_count(void)
 
 bool fms_io_gate(void)
 {
-    pthread_once(&env_once, read_env);
     atomic_fetch_add(&call_count, 1);
     uint_fast64_t left = atomic_load(&fail_countdown);
     while (left != 0)

@@ -107,7 +107,7 @@ FM_CHECKED fm_status fm_file_identity(uint64_t out[2], const char *path);
 
 /* Tests: the nth next write-side call (open for write, write, fsync, rename, unlink) of the process
  * fails with errno `err`, or with err == 0 the process kills itself (SIGKILL) right there.
- * The environment variable FM_IO_KILL_AT=n does the latter for a program under test. */
+ * A program's own process is reached through tests/cli/kill_main.c. */
 void fm_io_fail_at(uint64_t nth, int err);
 uint64_t fm_io_call_count(void);
 
