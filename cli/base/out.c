@@ -231,22 +231,6 @@ fm_status out_json(fm_json *v)
     return rc;
 }
 
-void out_set(fm_status *rc, fm_json *obj, const char *key, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = obj ? fm_json_set(obj, key, value) : FM_ENOMEM;
-    else
-        fm_json_free(value);
-}
-
-void out_push(fm_status *rc, fm_json *array, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = array ? fm_json_push(array, value) : FM_ENOMEM;
-    else
-        fm_json_free(value);
-}
-
 const char *out_text(const char *s, size_t max)
 {
     char *out = ring();

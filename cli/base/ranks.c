@@ -113,16 +113,16 @@ fm_status ranks_tell_engine(cli *c)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
     fm_buf_init(&text, 0);
-    out_set(&rc, o, "repo", fm_json_new_str(c->repo ? fm_repo_path(c->repo) : c->dir));
-    out_set(&rc, o, "mode", fm_json_new_str(c->mode ? c->mode : "exact"));
+    fm_json_put(&rc, o, "repo", fm_json_new_str(c->repo ? fm_repo_path(c->repo) : c->dir));
+    fm_json_put(&rc, o, "mode", fm_json_new_str(c->mode ? c->mode : "exact"));
     if (c->device)
-        out_set(&rc, o, "device", fm_json_new_str(c->device));
-    out_set(&rc, o, "threads", fm_json_new_int(c->threads));
-    out_set(&rc, o, "stages", fm_json_new_int(c->stages));
-    out_set(&rc, o, "weights", fm_json_new_int((int64_t)c->weight_bytes_max));
-    out_set(&rc, o, "patience", fm_json_new_int(c->patience_s));
-    out_set(&rc, o, "stored", fm_json_new_bool(c->keep_stored));
-    out_set(&rc, o, "packed", fm_json_new_bool(c->keep_packed));
+        fm_json_put(&rc, o, "device", fm_json_new_str(c->device));
+    fm_json_put(&rc, o, "threads", fm_json_new_int(c->threads));
+    fm_json_put(&rc, o, "stages", fm_json_new_int(c->stages));
+    fm_json_put(&rc, o, "weights", fm_json_new_int((int64_t)c->weight_bytes_max));
+    fm_json_put(&rc, o, "patience", fm_json_new_int(c->patience_s));
+    fm_json_put(&rc, o, "stored", fm_json_new_bool(c->keep_stored));
+    fm_json_put(&rc, o, "packed", fm_json_new_bool(c->keep_packed));
     if (rc == FM_OK)
         rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
     if (rc == FM_OK)

@@ -75,7 +75,7 @@ static fm_status keep_lp(const blame *b, const char *key, double lp)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
     fm_buf_init(&text, 0);
-    out_set(&rc, o, "logprob", fm_json_new_real(lp));
+    fm_json_put(&rc, o, "logprob", fm_json_new_real(lp));
     if (rc == FM_OK)
         rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
     if (rc == FM_OK)

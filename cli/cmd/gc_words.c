@@ -92,7 +92,7 @@ fm_status repack_print(const fm_gc_report *r, bool dry_run)
 
 static void set_int(fm_status *rc, fm_json *o, const char *key, uint64_t v)
 {
-    out_set(rc, o, key, fm_json_new_int((int64_t)v));
+    fm_json_put(rc, o, key, fm_json_new_int((int64_t)v));
 }
 
 static void set_pair(fm_status *rc, fm_json *o, const char *key, uint64_t objects, uint64_t bytes)
@@ -100,14 +100,14 @@ static void set_pair(fm_status *rc, fm_json *o, const char *key, uint64_t object
     fm_json *p = fm_json_new_object();
     set_int(rc, p, "objects", objects);
     set_int(rc, p, "bytes", bytes);
-    out_set(rc, o, key, p);
+    fm_json_put(rc, o, key, p);
 }
 
 fm_status gc_json(const fm_gc_report *r, bool dry_run)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *keepers = fm_json_new_array();
-    out_set(&rc, o, "dry_run", fm_json_new_bool(dry_run));
+    fm_json_put(&rc, o, "dry_run", fm_json_new_bool(dry_run));
     set_int(&rc, o, "versions", r->versions);
     set_pair(&rc, o, "all", r->objects, r->bytes);
     set_pair(&rc, o, "reached", r->live_objects, r->live_bytes);
@@ -129,13 +129,13 @@ fm_status gc_json(const fm_gc_report *r, bool dry_run)
     set_int(&rc, o, "writers", r->writers);
     for (size_t i = 0; i < r->keepers; i++) {
         fm_json *k = fm_json_new_object();
-        out_set(&rc, k, "name", fm_json_new_str(r->keeper[i].name));
+        fm_json_put(&rc, k, "name", fm_json_new_str(r->keeper[i].name));
         set_int(&rc, k, "objects", r->keeper[i].objects);
         set_int(&rc, k, "bytes", r->keeper[i].bytes);
-        out_push(&rc, keepers, k);
+        fm_json_push_to(&rc, keepers, k);
     }
     set_pair(&rc, o, "shared", r->shared_objects, r->shared_bytes);
-    out_set(&rc, o, "only_reached_by", keepers);
+    fm_json_put(&rc, o, "only_reached_by", keepers);
     if (rc == FM_OK)
         return out_json(o);
     fm_json_free(o);

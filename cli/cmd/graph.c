@@ -108,8 +108,8 @@ static fm_status graph_json(const family *f)
     fm_json *array = fm_json_new_array();
     for (size_t i = f->count; i-- > 0;) {
         fm_json *o = version_json(&f->node[i]->v);
-        out_set(&rc, o, "names", fm_json_new_str(f->node[i]->names));
-        out_push(&rc, array, o);
+        fm_json_put(&rc, o, "names", fm_json_new_str(f->node[i]->names));
+        fm_json_push_to(&rc, array, o);
     }
     if (rc == FM_OK)
         return out_json(array);

@@ -36,19 +36,19 @@ static fm_status entry_json(fm_json *array, const fm_entry *e)
     static const char *const kinds[] = {"tensor", "blob", "file"};
     fm_json *o = fm_json_new_object();
     fm_digest_hex(&e->id, hex);
-    out_set(&rc, o, "path", fm_json_new_str(e->path));
-    out_set(&rc, o, "kind", fm_json_new_str(kinds[e->kind]));
-    out_set(&rc, o, "id", fm_json_new_str(hex));
-    out_set(&rc, o, "bytes", fm_json_new_int((int64_t)e->bytes));
+    fm_json_put(&rc, o, "path", fm_json_new_str(e->path));
+    fm_json_put(&rc, o, "kind", fm_json_new_str(kinds[e->kind]));
+    fm_json_put(&rc, o, "id", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "bytes", fm_json_new_int((int64_t)e->bytes));
     if (e->kind == FM_ENTRY_TENSOR) {
         fm_json *dims = fm_json_new_array();
         for (uint32_t i = 0; i < e->shape.rank; i++)
-            out_push(&rc, dims, fm_json_new_int((int64_t)e->shape.dim[i]));
-        out_set(&rc, o, "name", fm_json_new_str(e->name));
-        out_set(&rc, o, "dtype", fm_json_new_str(fm_dtype_get(e->dtype)->name));
-        out_set(&rc, o, "shape", dims);
+            fm_json_push_to(&rc, dims, fm_json_new_int((int64_t)e->shape.dim[i]));
+        fm_json_put(&rc, o, "name", fm_json_new_str(e->name));
+        fm_json_put(&rc, o, "dtype", fm_json_new_str(fm_dtype_get(e->dtype)->name));
+        fm_json_put(&rc, o, "shape", dims);
     }
-    out_push(&rc, array, o);
+    fm_json_push_to(&rc, array, o);
     return rc;
 }
 
@@ -99,9 +99,9 @@ static fm_status ref_line(void *ctx, const char *name, const fm_oid *oid)
     fm_status rc = FM_OK;
     fm_oid_hex(oid, hex);
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "name", fm_json_new_str(strchr(name + 5, '/') + 1));
-    out_set(&rc, o, "id", fm_json_new_str(hex));
-    out_push(&rc, array, o);
+    fm_json_put(&rc, o, "name", fm_json_new_str(strchr(name + 5, '/') + 1));
+    fm_json_put(&rc, o, "id", fm_json_new_str(hex));
+    fm_json_push_to(&rc, array, o);
     return rc;
 }
 

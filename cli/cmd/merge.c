@@ -267,30 +267,30 @@ static void add_part(fm_status *rc, fm_json *o, const fm_tree *tree)
     if (*rc != FM_OK)
         return;
     fm_digest_hex(&id, hex);
-    out_set(rc, o, "model", fm_json_new_str(hex));
+    fm_json_put(rc, o, "model", fm_json_new_str(hex));
 }
 
 static fm_json *recipe_json(const merging *g)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *parts = fm_json_new_array();
-    out_set(&rc, o, "format", fm_json_new_int(1));
-    out_set(&rc, o, "operation", fm_json_new_str("merge"));
-    out_set(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
-    out_set(&rc, o, "method", fm_json_new_str(g->method_word));
-    out_set(&rc, o, "arithmetic", fm_json_new_str("float32, parents in order, rounded once"));
+    fm_json_put(&rc, o, "format", fm_json_new_int(1));
+    fm_json_put(&rc, o, "operation", fm_json_new_str("merge"));
+    fm_json_put(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
+    fm_json_put(&rc, o, "method", fm_json_new_str(g->method_word));
+    fm_json_put(&rc, o, "arithmetic", fm_json_new_str("float32, parents in order, rounded once"));
     for (size_t k = 0; k < g->count; k++) {
         fm_json *p = fm_json_new_object();
         add_part(&rc, p, g->parent[k]);
-        out_set(&rc, p, "weight", fm_json_new_real(g->weight[k]));
-        out_push(&rc, parts, p);
+        fm_json_put(&rc, p, "weight", fm_json_new_real(g->weight[k]));
+        fm_json_push_to(&rc, parts, p);
     }
-    out_set(&rc, o, "parents", parts);
+    fm_json_put(&rc, o, "parents", parts);
     if (g->method == FM_MERGE_TASK) {
         fm_json *base = fm_json_new_object();
         add_part(&rc, base, g->base);
-        out_set(&rc, o, "base", base);
-        out_set(&rc, o, "lambda", fm_json_new_real(g->lambda));
+        fm_json_put(&rc, o, "base", base);
+        fm_json_put(&rc, o, "lambda", fm_json_new_real(g->lambda));
     }
     if (rc == FM_OK)
         return o;

@@ -75,7 +75,7 @@ static fm_json *ids_json(const fm_ids *ids)
     fm_status rc = FM_OK;
     fm_json *array = fm_json_new_array();
     for (size_t i = 0; i < ids->count; i++)
-        out_push(&rc, array, fm_json_new_int(ids->id[i]));
+        fm_json_push_to(&rc, array, fm_json_new_int(ids->id[i]));
     return array;
 }
 
@@ -89,9 +89,9 @@ static fm_status tokenize_line(void *ctx, const fm_json *in, fm_json **out)
     *out = fm_json_new_object();
     if (rc == FM_OK && p->decode) {
         rc = fm_tokenizer_decode(p->tok, ids.id, ids.count, false, &text);
-        out_set(&rc, *out, "text", fm_json_new_strn(fm_buf_cstr(&text), text.len));
+        fm_json_put(&rc, *out, "text", fm_json_new_strn(fm_buf_cstr(&text), text.len));
     } else {
-        out_set(&rc, *out, "ids", ids_json(&ids));
+        fm_json_put(&rc, *out, "ids", ids_json(&ids));
     }
     fm_buf_release(&text);
     fm_ids_release(&ids);
@@ -106,11 +106,11 @@ static fm_json *top_json(const fm_logprob *top, uint64_t k, size_t n)
         fm_json *row = fm_json_new_array();
         for (uint64_t j = 0; j < k; j++) {
             fm_json *pair = fm_json_new_array();
-            out_push(&rc, pair, fm_json_new_int(top[i * k + j].token));
-            out_push(&rc, pair, fm_json_new_real((double)top[i * k + j].logprob));
-            out_push(&rc, row, pair);
+            fm_json_push_to(&rc, pair, fm_json_new_int(top[i * k + j].token));
+            fm_json_push_to(&rc, pair, fm_json_new_real((double)top[i * k + j].logprob));
+            fm_json_push_to(&rc, row, pair);
         }
-        out_push(&rc, all, row);
+        fm_json_push_to(&rc, all, row);
     }
     return all;
 }
@@ -134,11 +134,11 @@ static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
     }
     fm_json *logprobs = fm_json_new_array();
     for (size_t i = 0; rc == FM_OK && i < ids.count; i++)
-        out_push(&rc, logprobs, i ? fm_json_new_real((double)lp[i]) : fm_json_new_null());
-    out_set(&rc, *out, "ids", ids_json(&ids));
-    out_set(&rc, *out, "logprobs", logprobs);
+        fm_json_push_to(&rc, logprobs, i ? fm_json_new_real((double)lp[i]) : fm_json_new_null());
+    fm_json_put(&rc, *out, "ids", ids_json(&ids));
+    fm_json_put(&rc, *out, "logprobs", logprobs);
     if (rc == FM_OK && p->top)
-        out_set(&rc, *out, "top", top_json(top, p->top, ids.count));
+        fm_json_put(&rc, *out, "top", top_json(top, p->top, ids.count));
     fm_free(lp);
     fm_free(top);
     fm_ids_release(&ids);
@@ -167,8 +167,8 @@ static fm_status embed_line(void *ctx, const fm_json *in, fm_json **out)
     if (rc == FM_OK)
         rc = fm_embed_many(fm_model_engine(p->m), &q, 1);
     for (uint32_t i = 0; rc == FM_OK && i < h; i++)
-        out_push(&rc, list, fm_json_new_real((double)x[i]));
-    out_set(&rc, *out, "embedding", list);
+        fm_json_push_to(&rc, list, fm_json_new_real((double)x[i]));
+    fm_json_put(&rc, *out, "embedding", list);
     fm_free(x);
     fm_ids_release(&ids);
     return rc;
@@ -191,13 +191,13 @@ static fm_status classify_line(void *ctx, const fm_json *in, fm_json **out)
     for (uint32_t i = 0; rc == FM_OK && i < classes; i++) {
         fm_json *one = fm_json_new_object();
         best = lp[i] > lp[best] ? i : best;
-        out_set(&rc, one, "label", fm_json_new_str(fm_model_label(p->m, i)));
-        out_set(&rc, one, "logprob", fm_json_new_real((double)lp[i]));
-        out_push(&rc, list, one);
+        fm_json_put(&rc, one, "label", fm_json_new_str(fm_model_label(p->m, i)));
+        fm_json_put(&rc, one, "logprob", fm_json_new_real((double)lp[i]));
+        fm_json_push_to(&rc, list, one);
     }
     if (rc == FM_OK)
-        out_set(&rc, *out, "label", fm_json_new_str(fm_model_label(p->m, best)));
-    out_set(&rc, *out, "scores", list);
+        fm_json_put(&rc, *out, "label", fm_json_new_str(fm_model_label(p->m, best)));
+    fm_json_put(&rc, *out, "scores", list);
     fm_free(lp);
     fm_ids_release(&ids);
     return rc;

@@ -33,10 +33,10 @@ static fm_status merge(cli *c, const char *from, bool json)
         return rc;
     if (json) {
         fm_json *o = fm_json_new_object();
-        out_set(&rc, o, "theirs", fm_json_new_int((int64_t)m.theirs));
-        out_set(&rc, o, "added", fm_json_new_int((int64_t)m.added));
-        out_set(&rc, o, "differing", fm_json_new_int((int64_t)m.differing));
-        out_set(&rc, o, "refused", fm_json_new_int((int64_t)m.refused));
+        fm_json_put(&rc, o, "theirs", fm_json_new_int((int64_t)m.theirs));
+        fm_json_put(&rc, o, "added", fm_json_new_int((int64_t)m.added));
+        fm_json_put(&rc, o, "differing", fm_json_new_int((int64_t)m.differing));
+        fm_json_put(&rc, o, "refused", fm_json_new_int((int64_t)m.refused));
         if (rc == FM_OK)
             return out_json(o);
         fm_json_free(o);
@@ -109,14 +109,14 @@ static fm_status list_case(listing *l, const fm_suite *s, size_t i)
         return FM_OK;
     }
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "suite", fm_json_new_str(fm_suite_name(s)));
-    out_set(&rc, o, "case", fm_json_new_str(fm_suite_case_name(s, i)));
-    out_set(&rc, o, "key", fm_json_new_str(key));
-    out_set(&rc, o, "verdict",
-            strcmp(verdict, "-") ? fm_json_new_str(verdict) : fm_json_new_null());
+    fm_json_put(&rc, o, "suite", fm_json_new_str(fm_suite_name(s)));
+    fm_json_put(&rc, o, "case", fm_json_new_str(fm_suite_case_name(s, i)));
+    fm_json_put(&rc, o, "key", fm_json_new_str(key));
+    fm_json_put(&rc, o, "verdict",
+                strcmp(verdict, "-") ? fm_json_new_str(verdict) : fm_json_new_null());
     if (quarantined)
-        out_set(&rc, o, "quarantined", fm_json_new_bool(true));
-    out_push(&rc, l->array, o);
+        fm_json_put(&rc, o, "quarantined", fm_json_new_bool(true));
+    fm_json_push_to(&rc, l->array, o);
     return rc;
 }
 

@@ -61,9 +61,9 @@ static fm_status push_message(fm_json *messages, const char *role, fm_span text)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "role", fm_json_new_str(role));
-    out_set(&rc, o, "content", fm_json_new_strn((const char *)text.data, text.len));
-    out_push(&rc, messages, o);
+    fm_json_put(&rc, o, "role", fm_json_new_str(role));
+    fm_json_put(&rc, o, "content", fm_json_new_strn((const char *)text.data, text.len));
+    fm_json_push_to(&rc, messages, o);
     return rc;
 }
 

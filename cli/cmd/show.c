@@ -119,17 +119,17 @@ static fm_status show_json(const fm_version *v, const fm_tree *tree, const summa
 {
     fm_status rc = FM_OK;
     fm_json *o = version_json(v), *files = fm_json_new_array();
-    out_set(&rc, o, "tensors", fm_json_new_int((int64_t)s->tensors));
-    out_set(&rc, o, "values", fm_json_new_int((int64_t)s->elems));
-    out_set(&rc, o, "bytes", fm_json_new_int((int64_t)s->tensor_bytes));
+    fm_json_put(&rc, o, "tensors", fm_json_new_int((int64_t)s->tensors));
+    fm_json_put(&rc, o, "values", fm_json_new_int((int64_t)s->elems));
+    fm_json_put(&rc, o, "bytes", fm_json_new_int((int64_t)s->tensor_bytes));
     if (s->has_parent)
-        out_set(&rc, o, "tensors_changed", fm_json_new_int((int64_t)s->changed));
+        fm_json_put(&rc, o, "tensors_changed", fm_json_new_int((int64_t)s->changed));
     for (size_t i = 0; i < fm_tree_count(tree); i++)
         if (fm_tree_at(tree, i)->kind != FM_ENTRY_TENSOR)
-            out_push(&rc, files, fm_json_new_str(fm_tree_at(tree, i)->path));
-    out_set(&rc, o, "files", files);
+            fm_json_push_to(&rc, files, fm_json_new_str(fm_tree_at(tree, i)->path));
+    fm_json_put(&rc, o, "files", files);
     if (recipe)
-        out_set(&rc, o, "recipe_json", fm_json_copy(recipe));
+        fm_json_put(&rc, o, "recipe_json", fm_json_copy(recipe));
     if (rc < 0) {
         fm_json_free(o);
         return rc;

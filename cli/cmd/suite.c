@@ -38,13 +38,13 @@ static fm_status list_json(const suite_set *set)
     for (size_t i = 0; i < set->count; i++) {
         fm_json *o = fm_json_new_object(), *cases = fm_json_new_array();
         for (size_t k = 0; k < fm_suite_count(set->suite[i]); k++)
-            out_push(&rc, cases, fm_json_new_str(fm_suite_case_name(set->suite[i], k)));
-        out_set(&rc, o, "name", fm_json_new_str(fm_suite_name(set->suite[i])));
-        out_set(&rc, o, "gate", fm_json_new_bool(fm_suite_is_gate(set->suite[i])));
-        out_set(&rc, o, "waived", fm_json_new_int((int64_t)waived_cases(set->suite[i])));
-        out_set(&rc, o, "description", fm_json_new_str(fm_suite_description(set->suite[i])));
-        out_set(&rc, o, "cases", cases);
-        out_push(&rc, array, o);
+            fm_json_push_to(&rc, cases, fm_json_new_str(fm_suite_case_name(set->suite[i], k)));
+        fm_json_put(&rc, o, "name", fm_json_new_str(fm_suite_name(set->suite[i])));
+        fm_json_put(&rc, o, "gate", fm_json_new_bool(fm_suite_is_gate(set->suite[i])));
+        fm_json_put(&rc, o, "waived", fm_json_new_int((int64_t)waived_cases(set->suite[i])));
+        fm_json_put(&rc, o, "description", fm_json_new_str(fm_suite_description(set->suite[i])));
+        fm_json_put(&rc, o, "cases", cases);
+        fm_json_push_to(&rc, array, o);
     }
     if (rc == FM_OK)
         return out_json(array);

@@ -200,11 +200,11 @@ static fm_status put_about(fm_txn *txn, fm_tree *tree, const kept *s, const fm_t
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
     fm_digest_hex(&state->run, hex);
-    out_set(&rc, o, "format", fm_json_new_int(1));
-    out_set(&rc, o, "run", fm_json_new_str(hex));
-    out_set(&rc, o, "child", fm_json_new_str(s->name));
-    out_set(&rc, o, "step", fm_json_new_int((int64_t)state->step));
-    out_set(&rc, o, "tokens", fm_json_new_int((int64_t)state->tokens));
+    fm_json_put(&rc, o, "format", fm_json_new_int(1));
+    fm_json_put(&rc, o, "run", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "child", fm_json_new_str(s->name));
+    fm_json_put(&rc, o, "step", fm_json_new_int((int64_t)state->step));
+    fm_json_put(&rc, o, "tokens", fm_json_new_int((int64_t)state->tokens));
     if (rc == FM_OK)
         rc = tree_put_json(txn, tree, "checkpoint.json", o);
     fm_json_free(o);

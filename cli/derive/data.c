@@ -296,7 +296,7 @@ fm_json *data_manifests(const fm_dataset *d)
     fm_json *a = fm_json_new_array();
     fm_status rc = a ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; i < fm_dataset_files(d); i++)
-        out_push(&rc, a, fm_dataset_file_manifest(d, i));
+        fm_json_push_to(&rc, a, fm_dataset_file_manifest(d, i));
     if (rc == FM_OK)
         return a;
     fm_json_free(a);
@@ -332,10 +332,10 @@ fm_json *data_summary(const fm_data_report *r)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; i < FM_ARRAY_LEN(keys); i++)
-        out_set(&rc, o, keys[i], fm_json_ref(fm_json_get(r->json, keys[i])));
+        fm_json_put(&rc, o, keys[i], fm_json_ref(fm_json_get(r->json, keys[i])));
     for (size_t i = 0; i < FM_ARRAY_LEN(lists); i++)
-        out_set(&rc, o, lists[i],
-                fm_json_ref(fm_json_get(fm_json_get(r->json, lists[i]), "count")));
+        fm_json_put(&rc, o, lists[i],
+                    fm_json_ref(fm_json_get(fm_json_get(r->json, lists[i]), "count")));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

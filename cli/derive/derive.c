@@ -52,10 +52,10 @@ static fm_status put_model_json(const derivation *d, fm_tree *tree)
     fm_status rc = model && path ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
         rc = fm_json_parse(&config, fm_buf_span(&d->config[0]), path);
-    out_set(&rc, model, "format", fm_json_new_int(1));
-    out_set(&rc, model, "architecture",
-            fm_json_new_str(fm_json_cstr(fm_json_get(config, "model_type"), "")));
-    out_set(&rc, model, "config", fm_json_ref(config));
+    fm_json_put(&rc, model, "format", fm_json_new_int(1));
+    fm_json_put(&rc, model, "architecture",
+                fm_json_new_str(fm_json_cstr(fm_json_get(config, "model_type"), "")));
+    fm_json_put(&rc, model, "config", fm_json_ref(config));
     if (rc == FM_OK)
         rc = fm_json_write(&text, model, FM_JSON_PRETTY);
     if (rc == FM_OK)
@@ -338,7 +338,7 @@ static fm_status write_log(const derivation *d, const char *path)
     fm_buf_init(&text, 0);
     for (size_t i = 0; i < d->f->count; i++)
         if (d->result[i].log)
-            out_set(&rc, all, d->f->child[i].name, fm_json_ref(d->result[i].log));
+            fm_json_put(&rc, all, d->f->child[i].name, fm_json_ref(d->result[i].log));
     if (rc == FM_OK)
         rc = fm_json_write(&text, all, FM_JSON_PRETTY);
     fm_buf_char(&text, '\n');

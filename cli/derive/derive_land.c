@@ -53,20 +53,20 @@ static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifests)
     const child *ch = &d->f->child[i];
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "format", fm_json_new_int(1));
-    out_set(&rc, o, "operation", fm_json_new_str(method_name(ch->config.method)));
-    out_set(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
-    out_set(&rc, o, "device", fm_json_new_str("cpu"));
-    out_set(&rc, o, "mode", fm_json_new_str(fm_engine_mode(d->c->engine)));
-    out_set(&rc, o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(d->c->engine)));
+    fm_json_put(&rc, o, "format", fm_json_new_int(1));
+    fm_json_put(&rc, o, "operation", fm_json_new_str(method_name(ch->config.method)));
+    fm_json_put(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
+    fm_json_put(&rc, o, "device", fm_json_new_str("cpu"));
+    fm_json_put(&rc, o, "mode", fm_json_new_str(fm_engine_mode(d->c->engine)));
+    fm_json_put(&rc, o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(d->c->engine)));
     if (!d->pretrain) {
         fm_digest weights = fm_model_digest(base_model(d, i));
         fm_digest_hex(&weights, hex);
-        out_set(&rc, o, "parent_model", fm_json_new_str(hex));
+        fm_json_put(&rc, o, "parent_model", fm_json_new_str(hex));
     }
-    out_set(&rc, o, "config", fm_train_config_json(&ch->config));
+    fm_json_put(&rc, o, "config", fm_train_config_json(&ch->config));
     goal_recipe(&d->goal[i], o, &rc);
-    out_set(&rc, o, "data", manifests);
+    fm_json_put(&rc, o, "data", manifests);
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
@@ -176,7 +176,7 @@ static fm_status put_pages(const derivation *d, size_t i, fm_txn *txn, fm_tree *
              data_title(&d->f->child[i].data));
     fm_json *reports = fm_json_new_array();
     fm_status rc = reports ? FM_OK : FM_ENOMEM;
-    out_push(&rc, reports, data_summary(&d->report[data_owner(d, i)]));
+    fm_json_push_to(&rc, reports, data_summary(&d->report[data_owner(d, i)]));
     curve_page page = {.title = title,
                        .log = d->result[i].log,
                        .recipe = recipe,

@@ -69,10 +69,10 @@ void goal_recipe(const goal *g, fm_json *recipe, fm_status *rc)
     char hex[41];
     if (g->teacher) {
         fm_oid_hex(&g->teacher_oid, hex);
-        out_set(rc, recipe, "teacher", fm_json_new_str(hex));
+        fm_json_put(rc, recipe, "teacher", fm_json_new_str(hex));
     }
     if (g->eval_every > 0)
-        out_set(rc, recipe, "eval_every", fm_json_new_int((int64_t)g->eval_every));
+        fm_json_put(rc, recipe, "eval_every", fm_json_new_int((int64_t)g->eval_every));
 }
 
 fm_status goal_of_recipe(goal *g, cli *c, const fm_dataset *data, const fm_train_config *config,

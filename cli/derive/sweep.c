@@ -117,7 +117,7 @@ static fm_json *grid_point(const fm_json *spec, uint64_t n, uint64_t total)
         if (is_reserved(fm_json_iter_key(it), v))
             continue;
         total /= fm_json_count(v);
-        out_set(&rc, set, fm_json_iter_key(it), fm_json_copy(fm_json_at(v, n / total)));
+        fm_json_put(&rc, set, fm_json_iter_key(it), fm_json_copy(fm_json_at(v, n / total)));
         n %= total;
     }
     if (rc == FM_OK)
@@ -187,7 +187,7 @@ static fm_status random_point(const sweep *s, const fm_json *spec, uint64_t n, c
             rc = draw_range(&value, v, fm_rng_uniform(s->seed, stream, n), fm_json_iter_key(it),
                             where);
         if (rc == FM_OK)
-            out_set(&rc, *out, fm_json_iter_key(it), value);
+            fm_json_put(&rc, *out, fm_json_iter_key(it), value);
     }
     return rc;
 }
@@ -482,12 +482,12 @@ static fm_json *trial_json(const sweep *s, size_t i)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
     outcome(s, i, text, sizeof text);
-    out_set(&rc, o, "trial", fm_json_new_int((int64_t)i + 1));
-    out_set(&rc, o, "set", fm_json_copy(t->set));
-    out_set(&rc, o, "steps", fm_json_new_int((int64_t)steps_of(s, t)));
+    fm_json_put(&rc, o, "trial", fm_json_new_int((int64_t)i + 1));
+    fm_json_put(&rc, o, "set", fm_json_copy(t->set));
+    fm_json_put(&rc, o, "steps", fm_json_new_int((int64_t)steps_of(s, t)));
     if (!t->failed)
-        out_set(&rc, o, "loss", fm_json_new_real(t->metric));
-    out_set(&rc, o, "outcome", fm_json_new_str(text));
+        fm_json_put(&rc, o, "loss", fm_json_new_real(t->metric));
+    fm_json_put(&rc, o, "outcome", fm_json_new_str(text));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
@@ -498,22 +498,23 @@ fm_json *sweep_json(const sweep *s)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *trials = fm_json_new_array();
-    out_set(&rc, o, "format", fm_json_new_int(1));
-    out_set(&rc, o, "search", fm_json_new_str(s->random ? "random" : "grid"));
+    fm_json_put(&rc, o, "format", fm_json_new_int(1));
+    fm_json_put(&rc, o, "search", fm_json_new_str(s->random ? "random" : "grid"));
     if (s->random)
-        out_set(&rc, o, "seed", fm_json_new_int((int64_t)s->seed));
-    out_set(&rc, o, "metric", fm_json_new_str("loss"));
+        fm_json_put(&rc, o, "seed", fm_json_new_int((int64_t)s->seed));
+    fm_json_put(&rc, o, "metric", fm_json_new_str("loss"));
     if (s->rungs) {
         fm_json *rungs = fm_json_new_array();
         for (size_t i = 0; i < s->rungs; i++)
-            out_push(&rc, rungs, fm_json_new_int((int64_t)s->rung[i]));
-        out_set(&rc, o, "rungs", rungs);
-        out_set(&rc, o, "keep", fm_json_new_real(s->keep));
+            fm_json_push_to(&rc, rungs, fm_json_new_int((int64_t)s->rung[i]));
+        fm_json_put(&rc, o, "rungs", rungs);
+        fm_json_put(&rc, o, "keep", fm_json_new_real(s->keep));
     }
-    out_set(&rc, o, "winner", fm_json_new_int(s->winner == SIZE_MAX ? 0 : (int64_t)s->winner + 1));
+    fm_json_put(&rc, o, "winner",
+                fm_json_new_int(s->winner == SIZE_MAX ? 0 : (int64_t)s->winner + 1));
     for (size_t i = 0; i < s->count; i++)
-        out_push(&rc, trials, trial_json(s, i));
-    out_set(&rc, o, "trials", trials);
+        fm_json_push_to(&rc, trials, trial_json(s, i));
+    fm_json_put(&rc, o, "trials", trials);
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

@@ -211,10 +211,10 @@ static fm_status changes_of(changes *ch, const tested *was, const tested *is, bo
 static fm_json *interval_json(fm_status *rc, double value, double low, double high)
 {
     fm_json *o = fm_json_new_object();
-    out_set(rc, o, "value", fm_json_new_real(value));
-    out_set(rc, o, "low", fm_json_new_real(low));
-    out_set(rc, o, "high", fm_json_new_real(high));
-    out_set(rc, o, "confidence", fm_json_new_real(CONFIDENCE));
+    fm_json_put(rc, o, "value", fm_json_new_real(value));
+    fm_json_put(rc, o, "low", fm_json_new_real(low));
+    fm_json_put(rc, o, "high", fm_json_new_real(high));
+    fm_json_put(rc, o, "confidence", fm_json_new_real(CONFIDENCE));
     return o;
 }
 
@@ -228,13 +228,13 @@ static fm_json *stop_json(fm_status *rc, const test_part *p, const fm_suite_run 
     }
     fm_interval i = fm_confidence_sequence(&p->rule, k, n);
     fm_json *o = fm_json_new_object();
-    out_set(rc, o, "decision", fm_json_new_str(words[p->decision]));
-    out_set(rc, o, "threshold", fm_json_new_real(p->rule.threshold));
-    out_set(rc, o, "alpha", fm_json_new_real(p->rule.alpha));
-    out_set(rc, o, "asked", fm_json_new_int((int64_t)p->asked));
-    out_set(rc, o, "of", fm_json_new_int((int64_t)p->count));
-    out_set(rc, o, "low", fm_json_new_real(i.low));
-    out_set(rc, o, "high", fm_json_new_real(i.high));
+    fm_json_put(rc, o, "decision", fm_json_new_str(words[p->decision]));
+    fm_json_put(rc, o, "threshold", fm_json_new_real(p->rule.threshold));
+    fm_json_put(rc, o, "alpha", fm_json_new_real(p->rule.alpha));
+    fm_json_put(rc, o, "asked", fm_json_new_int((int64_t)p->asked));
+    fm_json_put(rc, o, "of", fm_json_new_int((int64_t)p->count));
+    fm_json_put(rc, o, "low", fm_json_new_real(i.low));
+    fm_json_put(rc, o, "high", fm_json_new_real(i.high));
     return o;
 }
 
@@ -245,12 +245,13 @@ static fm_json *run_json(fm_status *rc, const tested *v, size_t k)
     size_t n = run->count - run->flaky - run->waived;
     if (n) {
         fm_interval i = fm_wilson(run->passed, n, CONFIDENCE);
-        out_set(rc, o, "rate", interval_json(rc, (double)run->passed / (double)n, i.low, i.high));
-        out_set(rc, o, "detectable_change",
-                fm_json_new_real(fm_detectable_flips(n, 0, ALPHA, POWER)));
+        fm_json_put(rc, o, "rate",
+                    interval_json(rc, (double)run->passed / (double)n, i.low, i.high));
+        fm_json_put(rc, o, "detectable_change",
+                    fm_json_new_real(fm_detectable_flips(n, 0, ALPHA, POWER)));
     }
     if (v->part[k].stops)
-        out_set(rc, o, "sequential", stop_json(rc, &v->part[k], run));
+        fm_json_put(rc, o, "sequential", stop_json(rc, &v->part[k], run));
     return o;
 }
 
@@ -260,45 +261,45 @@ static fm_json *version_json_of(fm_status *rc, const tested *v)
     fm_json *o = fm_json_new_object(), *runs = fm_json_new_array();
     fm_oid_hex(&v->oid, hex);
     for (size_t i = 0; i < v->set.count; i++)
-        out_push(rc, runs, run_json(rc, v, i));
-    out_set(rc, o, "rev", fm_json_new_str(v->rev));
-    out_set(rc, o, "id", fm_json_new_str(hex));
-    out_set(rc, o, "suites", runs);
+        fm_json_push_to(rc, runs, run_json(rc, v, i));
+    fm_json_put(rc, o, "rev", fm_json_new_str(v->rev));
+    fm_json_put(rc, o, "id", fm_json_new_str(hex));
+    fm_json_put(rc, o, "suites", runs);
     return o;
 }
 
 static fm_json *change_json(fm_status *rc, const fm_suite_change *c, bool bh)
 {
     fm_json *f = fm_json_new_object(), *cases = fm_json_new_array();
-    out_set(rc, f, "suite", fm_json_new_str(fm_suite_name(c->now->suite)));
-    out_set(rc, f, "pairs", fm_json_new_int((int64_t)c->pairs));
-    out_set(rc, f, "flaky_left_out", fm_json_new_int((int64_t)c->left_out));
-    out_set(rc, f, "fixed", fm_json_new_int((int64_t)c->fixed));
-    out_set(rc, f, "broken", fm_json_new_int((int64_t)c->broken));
-    out_set(rc, f, "p_value", fm_json_new_real(c->p_value));
-    out_set(rc, f, "p_adjusted", fm_json_new_real(c->p_adjusted));
-    out_set(rc, f, "adjusted_by", fm_json_new_str(bh ? "benjamini-hochberg" : "holm"));
+    fm_json_put(rc, f, "suite", fm_json_new_str(fm_suite_name(c->now->suite)));
+    fm_json_put(rc, f, "pairs", fm_json_new_int((int64_t)c->pairs));
+    fm_json_put(rc, f, "flaky_left_out", fm_json_new_int((int64_t)c->left_out));
+    fm_json_put(rc, f, "fixed", fm_json_new_int((int64_t)c->fixed));
+    fm_json_put(rc, f, "broken", fm_json_new_int((int64_t)c->broken));
+    fm_json_put(rc, f, "p_value", fm_json_new_real(c->p_value));
+    fm_json_put(rc, f, "p_adjusted", fm_json_new_real(c->p_adjusted));
+    fm_json_put(rc, f, "adjusted_by", fm_json_new_str(bh ? "benjamini-hochberg" : "holm"));
     if (c->pairs) {
         const fm_estimate d = fm_suite_change_interval(c, CONFIDENCE);
-        out_set(rc, f, "difference", interval_json(rc, d.value, d.low, d.high));
+        fm_json_put(rc, f, "difference", interval_json(rc, d.value, d.low, d.high));
     }
     if (c->graded) {
         fm_json *g = fm_json_new_object();
-        out_set(rc, g, "pairs", fm_json_new_int((int64_t)c->graded));
-        out_set(rc, g, "change", fm_json_new_real(c->grade_change));
-        out_set(rc, g, "p_value", fm_json_new_real(c->grade_p));
-        out_set(rc, f, "grades", g);
+        fm_json_put(rc, g, "pairs", fm_json_new_int((int64_t)c->graded));
+        fm_json_put(rc, g, "change", fm_json_new_real(c->grade_change));
+        fm_json_put(rc, g, "p_value", fm_json_new_real(c->grade_p));
+        fm_json_put(rc, f, "grades", g);
     }
     for (size_t k = 0; k < c->flips; k++) {
         fm_json *one = fm_json_new_object();
         bool fixed = c->flip[k].now->verdict == FM_PASS;
-        out_set(rc, one, "name", fm_json_new_str(c->flip[k].now->name));
-        out_set(rc, one, "flip", fm_json_new_str(fixed ? "fixed" : "broken"));
-        out_set(rc, one, "before", fm_json_new_str(c->flip[k].before->output));
-        out_set(rc, one, "now", fm_json_new_str(c->flip[k].now->output));
-        out_push(rc, cases, one);
+        fm_json_put(rc, one, "name", fm_json_new_str(c->flip[k].now->name));
+        fm_json_put(rc, one, "flip", fm_json_new_str(fixed ? "fixed" : "broken"));
+        fm_json_put(rc, one, "before", fm_json_new_str(c->flip[k].before->output));
+        fm_json_put(rc, one, "now", fm_json_new_str(c->flip[k].now->output));
+        fm_json_push_to(rc, cases, one);
     }
-    out_set(rc, f, "cases", cases);
+    fm_json_put(rc, f, "cases", cases);
     return f;
 }
 
@@ -309,16 +310,16 @@ static fm_status print_json(const test_many *t, const test_output *o, const chan
     if (o->several) {
         top = fm_json_new_array();
         for (size_t i = 0; i < t->count; i++)
-            out_push(&rc, top, version_json_of(&rc, &t->version[i]));
+            fm_json_push_to(&rc, top, version_json_of(&rc, &t->version[i]));
     } else {
         top = version_json_of(&rc, &t->version[0]);
     }
     if (o->against != SIZE_MAX) {
         fm_json *flips = fm_json_new_array();
         for (size_t i = 0; i < ch->count; i++)
-            out_push(&rc, flips, change_json(&rc, &ch->at[i], o->adjust_bh));
-        out_set(&rc, top, "against", version_json_of(&rc, &t->version[o->against]));
-        out_set(&rc, top, "flips", flips);
+            fm_json_push_to(&rc, flips, change_json(&rc, &ch->at[i], o->adjust_bh));
+        fm_json_put(&rc, top, "against", version_json_of(&rc, &t->version[o->against]));
+        fm_json_put(&rc, top, "flips", flips);
     }
     if (rc == FM_OK)
         return out_json(top);

@@ -146,27 +146,27 @@ static fm_status changed_doc(fm_json **out, const fm_json *doc, const char *suit
     const fm_json *old = fm_json_get(doc, "waive");
     *found = false;
     *left = 0;
-    out_set(&rc, o, "changes", fm_json_new_str(suite));
-    out_set(&rc, o, "topic", fm_json_new_str("waivers"));
+    fm_json_put(&rc, o, "changes", fm_json_new_str(suite));
+    fm_json_put(&rc, o, "topic", fm_json_new_str("waivers"));
     for (void *it = fm_json_iter(doc); rc == FM_OK && it; it = fm_json_next(doc, it)) {
         const fm_json *v = fm_json_iter_value(it);
         if (strcmp(fm_json_iter_key(it), "waive") == 0)
             continue;
         *left += fm_json_is(v, FM_JSON_ARRAY) ? fm_json_count(v) : 0;
-        out_set(&rc, o, fm_json_iter_key(it), fm_json_ref(v));
+        fm_json_put(&rc, o, fm_json_iter_key(it), fm_json_ref(v));
     }
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(old); i++) {
         const fm_json *w = fm_json_at(old, i);
         if (strcmp(fm_json_cstr(fm_json_get(w, "case"), ""), name) == 0)
             *found = true;
         else
-            out_push(&rc, list, fm_json_ref(w));
+            fm_json_push_to(&rc, list, fm_json_ref(w));
     }
     if (more)
-        out_push(&rc, list, more);
+        fm_json_push_to(&rc, list, more);
     *left += fm_json_count(list);
     if (fm_json_count(list))
-        out_set(&rc, o, "waive", list);
+        fm_json_put(&rc, o, "waive", list);
     else
         fm_json_free(list);
     *out = o;
@@ -177,12 +177,12 @@ static fm_json *waiver_json(const waive_words *w, const char *name)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "case", fm_json_new_str(name));
-    out_set(&rc, o, "reason", fm_json_new_str(w->reason));
+    fm_json_put(&rc, o, "case", fm_json_new_str(name));
+    fm_json_put(&rc, o, "reason", fm_json_new_str(w->reason));
     if (w->until)
-        out_set(&rc, o, "until", fm_json_new_str(w->until));
+        fm_json_put(&rc, o, "until", fm_json_new_str(w->until));
     if (w->owner)
-        out_set(&rc, o, "owner", fm_json_new_str(w->owner));
+        fm_json_put(&rc, o, "owner", fm_json_new_str(w->owner));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

@@ -243,8 +243,8 @@ static fm_json *stage_json(const stage *s)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
     fm_oid_hex(&s->version.oid, hex);
-    out_set(&rc, o, "id", fm_json_new_str(hex));
-    out_set(&rc, o, "subject", fm_json_new_str(s->version.subject));
+    fm_json_put(&rc, o, "id", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "subject", fm_json_new_str(s->version.subject));
     return o;
 }
 
@@ -252,17 +252,17 @@ static fm_json *origin_json(const origin *g)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "name", fm_json_new_str(g->name));
-    out_set(&rc, o, "added", stage_json(g->added));
+    fm_json_put(&rc, o, "name", fm_json_new_str(g->name));
+    fm_json_put(&rc, o, "added", stage_json(g->added));
     if (g->changed)
-        out_set(&rc, o, "changed", stage_json(g->changed));
+        fm_json_put(&rc, o, "changed", stage_json(g->changed));
     if (g->waiver) {
         fm_json *w = stage_json(g->waived);
-        out_set(&rc, w, "reason", fm_json_new_str(g->waiver->reason));
-        out_set(&rc, w, "until", fm_json_new_str(g->waiver->until));
-        out_set(&rc, w, "owner", fm_json_new_str(g->waiver->owner));
-        out_set(&rc, w, "over", fm_json_new_bool(g->waiver->over));
-        out_set(&rc, o, "waived", w);
+        fm_json_put(&rc, w, "reason", fm_json_new_str(g->waiver->reason));
+        fm_json_put(&rc, w, "until", fm_json_new_str(g->waiver->until));
+        fm_json_put(&rc, w, "owner", fm_json_new_str(g->waiver->owner));
+        fm_json_put(&rc, w, "over", fm_json_new_bool(g->waiver->over));
+        fm_json_put(&rc, o, "waived", w);
     }
     return o;
 }
@@ -274,7 +274,7 @@ static fm_status show_cases(history *h, const stage *top, fm_json *cases)
         origin o;
         rc = origin_of(h, top, i, &o);
         if (rc == FM_OK && cases)
-            out_push(&rc, cases, origin_json(&o));
+            fm_json_push_to(&rc, cases, origin_json(&o));
         else if (rc == FM_OK)
             print_origin(&o);
     }
@@ -288,9 +288,9 @@ static fm_status show(history *h, const stage *top, bool json)
     fm_status rc = fm_policy_words(&words, fm_suite_policy(top->suite));
     fm_json *o = json ? fm_json_new_object() : NULL, *cases = json ? fm_json_new_array() : NULL;
     if (json) {
-        out_set(&rc, o, "suite", fm_json_new_str(h->name));
-        out_set(&rc, o, "gate", fm_json_new_bool(fm_suite_is_gate(top->suite)));
-        out_set(&rc, o, "gate_asks", fm_json_new_str(fm_buf_cstr(&words)));
+        fm_json_put(&rc, o, "suite", fm_json_new_str(h->name));
+        fm_json_put(&rc, o, "gate", fm_json_new_bool(fm_suite_is_gate(top->suite)));
+        fm_json_put(&rc, o, "gate_asks", fm_json_new_str(fm_buf_cstr(&words)));
     } else if (rc == FM_OK) {
         printf("%s%s%s  %zu cases%s%s\n", out_c(OUT_BOLD), h->name, out_c(OUT_PLAIN),
                fm_suite_count(top->suite), fm_suite_is_gate(top->suite) ? ", a gate: " : "",
@@ -300,7 +300,7 @@ static fm_status show(history *h, const stage *top, bool json)
     if (rc == FM_OK)
         rc = show_cases(h, top, cases);
     if (json)
-        out_set(&rc, o, "cases", cases);
+        fm_json_put(&rc, o, "cases", cases);
     if (json && rc == FM_OK)
         return out_json(o);
     fm_json_free(o);

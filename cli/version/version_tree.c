@@ -97,17 +97,17 @@ fm_json *version_json(const fm_version *v)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *parents = fm_json_new_array();
-    out_set(&rc, o, "id", oid_json(&v->oid));
-    out_set(&rc, o, "tree", oid_json(&v->tree));
-    out_set(&rc, o, "kind", fm_json_new_str(v->kind));
+    fm_json_put(&rc, o, "id", oid_json(&v->oid));
+    fm_json_put(&rc, o, "tree", oid_json(&v->tree));
+    fm_json_put(&rc, o, "kind", fm_json_new_str(v->kind));
     for (uint32_t i = 0; i < v->parent_count; i++)
-        out_push(&rc, parents, oid_json(&v->parent[i]));
-    out_set(&rc, o, "parents", parents);
-    out_set(&rc, o, "author", fm_json_new_str(v->author));
-    out_set(&rc, o, "time", fm_json_new_int(v->time));
-    out_set(&rc, o, "message", fm_json_new_str(v->message));
-    out_set(&rc, o, "recipe", fm_json_new_str(v->recipe));
-    out_set(&rc, o, "data", fm_json_new_str(v->data));
+        fm_json_push_to(&rc, parents, oid_json(&v->parent[i]));
+    fm_json_put(&rc, o, "parents", parents);
+    fm_json_put(&rc, o, "author", fm_json_new_str(v->author));
+    fm_json_put(&rc, o, "time", fm_json_new_int(v->time));
+    fm_json_put(&rc, o, "message", fm_json_new_str(v->message));
+    fm_json_put(&rc, o, "recipe", fm_json_new_str(v->recipe));
+    fm_json_put(&rc, o, "data", fm_json_new_str(v->data));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

@@ -244,10 +244,10 @@ static fm_json *trained_recipe(const blame_more *m, const blame_variant *v)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_copy(v->recipe), *repairs = fm_json_new_object();
     fm_oid_hex(&m->b->version[0].oid, hex);
-    out_set(&rc, repairs, "version", fm_json_new_str(hex));
-    out_set(&rc, repairs, "case", fm_json_new_str(m->case_spec));
-    out_set(&rc, o, "data", data_manifests(v->data));
-    out_set(&rc, o, "repairs", repairs);
+    fm_json_put(&rc, repairs, "version", fm_json_new_str(hex));
+    fm_json_put(&rc, repairs, "case", fm_json_new_str(m->case_spec));
+    fm_json_put(&rc, o, "data", data_manifests(v->data));
+    fm_json_put(&rc, o, "repairs", repairs);
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

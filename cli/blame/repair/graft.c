@@ -147,20 +147,20 @@ fm_json *blame_graft_recipe(const blame_more *m, const blame_candidate *k)
             const fm_entry *e = ch->b ? ch->b : ch->a;
             if (k->alpha > 0 && !ch->a && is_factor(e, 'A'))
                 continue;
-            out_push(&rc, list, fm_json_new_str(e->path));
+            fm_json_push_to(&rc, list, fm_json_new_str(e->path));
         }
-    out_set(&rc, o, "format", fm_json_new_int(1));
-    out_set(&rc, o, "operation", fm_json_new_str("graft"));
-    out_set(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
+    fm_json_put(&rc, o, "format", fm_json_new_int(1));
+    fm_json_put(&rc, o, "operation", fm_json_new_str("graft"));
+    fm_json_put(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
     fm_oid_hex(&b->version[0].oid, hex);
-    out_set(&rc, o, "version", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "version", fm_json_new_str(hex));
     fm_oid_hex(&culprit->parent[0], hex);
-    out_set(&rc, o, "from", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "from", fm_json_new_str(hex));
     fm_oid_hex(&culprit->oid, hex);
-    out_set(&rc, o, "step", fm_json_new_str(hex));
-    out_set(&rc, o, "alpha", fm_json_new_real(k->alpha));
-    out_set(&rc, o, "tensors", list);
-    out_set(&rc, o, "repairs", fm_json_new_str(m->case_spec));
+    fm_json_put(&rc, o, "step", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "alpha", fm_json_new_real(k->alpha));
+    fm_json_put(&rc, o, "tensors", list);
+    fm_json_put(&rc, o, "repairs", fm_json_new_str(m->case_spec));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

@@ -68,9 +68,9 @@ static fm_json *skip_list(const fm_json *old, const uint32_t *record, size_t rec
     fm_json *list = fm_json_new_array();
     for (size_t i = 0; i < fm_json_count(old); i++)
         if (!among(record, records, fm_json_int(fm_json_at(old, i), -1)))
-            out_push(&rc, list, fm_json_copy(fm_json_at(old, i)));
+            fm_json_push_to(&rc, list, fm_json_copy(fm_json_at(old, i)));
     for (size_t i = 0; i < records; i++)
-        out_push(&rc, list, fm_json_new_int(record[i]));
+        fm_json_push_to(&rc, list, fm_json_new_int(record[i]));
     if (rc == FM_OK)
         return list;
     fm_json_free(list);
@@ -91,10 +91,11 @@ fm_json *blame_recipe_without(const fm_json *recipe, const char *file, const uin
             continue;
         fm_json *copy = fm_json_copy(one);
         if (this && record)
-            out_set(&rc, copy, "skipped", skip_list(fm_json_get(one, "skipped"), record, records));
-        out_push(&rc, list, copy);
+            fm_json_put(&rc, copy, "skipped",
+                        skip_list(fm_json_get(one, "skipped"), record, records));
+        fm_json_push_to(&rc, list, copy);
     }
-    out_set(&rc, out, "data", list);
+    fm_json_put(&rc, out, "data", list);
     if (rc == FM_OK)
         return out;
     fm_json_free(out);

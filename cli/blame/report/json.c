@@ -8,17 +8,17 @@ static fm_json *history_json(const blame_more *m)
     fm_json *array = fm_json_new_array();
     for (size_t i = 0; i < b->count; i++) {
         fm_json *o = version_json(&b->version[i]);
-        out_set(&rc, o, "names", fm_json_new_str(b->names[i]));
-        out_set(&rc, o, "outcome", fm_json_new_str(blame_verdict_word[b->history.at[i]]));
-        out_set(&rc, o, "output", fm_json_new_str(b->output[i]));
-        out_set(&rc, o, "asks", fm_json_new_int(b->history.asks[i]));
-        out_set(&rc, o, "fails", fm_json_new_real(b->history.fails[i]));
-        out_set(&rc, o, "share", fm_json_new_real(b->history.share[i]));
+        fm_json_put(&rc, o, "names", fm_json_new_str(b->names[i]));
+        fm_json_put(&rc, o, "outcome", fm_json_new_str(blame_verdict_word[b->history.at[i]]));
+        fm_json_put(&rc, o, "output", fm_json_new_str(b->output[i]));
+        fm_json_put(&rc, o, "asks", fm_json_new_int(b->history.asks[i]));
+        fm_json_put(&rc, o, "fails", fm_json_new_real(b->history.fails[i]));
+        fm_json_put(&rc, o, "share", fm_json_new_real(b->history.share[i]));
         if (m->answers.wrong_lp) {
-            out_set(&rc, o, "wrong_logprob", fm_json_new_real(m->answers.wrong_lp[i]));
-            out_set(&rc, o, "right_logprob", fm_json_new_real(m->answers.right_lp[i]));
+            fm_json_put(&rc, o, "wrong_logprob", fm_json_new_real(m->answers.wrong_lp[i]));
+            fm_json_put(&rc, o, "right_logprob", fm_json_new_real(m->answers.right_lp[i]));
         }
-        out_push(&rc, array, o);
+        fm_json_push_to(&rc, array, o);
     }
     return array;
 }
@@ -29,14 +29,14 @@ static fm_json *set_json(const blame *b, const fm_minimal_set *set)
     fm_json *o = fm_json_new_object(), *units = fm_json_new_array();
     for (size_t u = 0; u < b->unit_count; u++)
         if (set->take[u])
-            out_push(&rc, units, fm_json_new_str(b->unit[u].name));
-    out_set(&rc, o, "units", units);
-    out_set(&rc, o, "sufficient", fm_json_new_bool(set->sufficient));
-    out_set(&rc, o, "minimal", fm_json_new_bool(set->minimal));
-    out_set(&rc, o, "necessary", fm_json_new_bool(set->necessary));
-    out_set(&rc, o, "posterior", fm_json_new_real(set->posterior));
-    out_set(&rc, o, "runs", fm_json_new_int(set->runs));
-    out_set(&rc, o, "rounds", fm_json_new_int(set->rounds));
+            fm_json_push_to(&rc, units, fm_json_new_str(b->unit[u].name));
+    fm_json_put(&rc, o, "units", units);
+    fm_json_put(&rc, o, "sufficient", fm_json_new_bool(set->sufficient));
+    fm_json_put(&rc, o, "minimal", fm_json_new_bool(set->minimal));
+    fm_json_put(&rc, o, "necessary", fm_json_new_bool(set->necessary));
+    fm_json_put(&rc, o, "posterior", fm_json_new_real(set->posterior));
+    fm_json_put(&rc, o, "runs", fm_json_new_int(set->runs));
+    fm_json_put(&rc, o, "rounds", fm_json_new_int(set->rounds));
     return o;
 }
 
@@ -48,15 +48,15 @@ static fm_json *ranks_json(const blame *b)
         if (!b->rank_set.take[k])
             continue;
         fm_json *r = fm_json_new_object();
-        out_set(&rc, r, "unit", fm_json_new_str(b->unit[b->rank[k].unit].name));
-        out_set(&rc, r, "rank", fm_json_new_int(b->rank[k].rank));
-        out_push(&rc, list, r);
+        fm_json_put(&rc, r, "unit", fm_json_new_str(b->unit[b->rank[k].unit].name));
+        fm_json_put(&rc, r, "rank", fm_json_new_int(b->rank[k].rank));
+        fm_json_push_to(&rc, list, r);
     }
-    out_set(&rc, o, "of", fm_json_new_int((int64_t)b->rank_count));
-    out_set(&rc, o, "ranks", list);
-    out_set(&rc, o, "sufficient", fm_json_new_bool(b->rank_set.sufficient));
-    out_set(&rc, o, "minimal", fm_json_new_bool(b->rank_set.minimal));
-    out_set(&rc, o, "runs", fm_json_new_int(b->rank_set.runs));
+    fm_json_put(&rc, o, "of", fm_json_new_int((int64_t)b->rank_count));
+    fm_json_put(&rc, o, "ranks", list);
+    fm_json_put(&rc, o, "sufficient", fm_json_new_bool(b->rank_set.sufficient));
+    fm_json_put(&rc, o, "minimal", fm_json_new_bool(b->rank_set.minimal));
+    fm_json_put(&rc, o, "runs", fm_json_new_int(b->rank_set.runs));
     return o;
 }
 
@@ -68,18 +68,18 @@ static fm_json *shapley_json(const blame *b)
         if (!b->minimal.take[u])
             continue;
         fm_json *v = fm_json_new_object();
-        out_set(&rc, v, "unit", fm_json_new_str(b->unit[u].name));
-        out_set(&rc, v, "value", fm_json_new_real(b->shapley.value[k]));
-        out_set(&rc, v, "low", fm_json_new_real(b->shapley.low[k]));
-        out_set(&rc, v, "high", fm_json_new_real(b->shapley.high[k++]));
-        out_push(&rc, list, v);
+        fm_json_put(&rc, v, "unit", fm_json_new_str(b->unit[u].name));
+        fm_json_put(&rc, v, "value", fm_json_new_real(b->shapley.value[k]));
+        fm_json_put(&rc, v, "low", fm_json_new_real(b->shapley.low[k]));
+        fm_json_put(&rc, v, "high", fm_json_new_real(b->shapley.high[k++]));
+        fm_json_push_to(&rc, list, v);
     }
-    out_set(&rc, o, "of", fm_json_new_str(b->shapley_margin ? "margin" : "failing"));
-    out_set(&rc, o, "nothing", fm_json_new_real(b->shapley.nothing));
-    out_set(&rc, o, "whole", fm_json_new_real(b->shapley.whole));
-    out_set(&rc, o, "exact", fm_json_new_bool(b->shapley.exact));
-    out_set(&rc, o, "runs", fm_json_new_int(b->shapley.runs));
-    out_set(&rc, o, "units", list);
+    fm_json_put(&rc, o, "of", fm_json_new_str(b->shapley_margin ? "margin" : "failing"));
+    fm_json_put(&rc, o, "nothing", fm_json_new_real(b->shapley.nothing));
+    fm_json_put(&rc, o, "whole", fm_json_new_real(b->shapley.whole));
+    fm_json_put(&rc, o, "exact", fm_json_new_bool(b->shapley.exact));
+    fm_json_put(&rc, o, "runs", fm_json_new_int(b->shapley.runs));
+    fm_json_put(&rc, o, "units", list);
     return o;
 }
 
@@ -93,19 +93,19 @@ static fm_json *worth_json(const blame_more *m)
         char hex[41];
         fm_json *v = fm_json_new_object();
         fm_oid_hex(&m->b->version[w->node[i]].oid, hex);
-        out_set(&rc, v, "id", fm_json_new_str(hex));
-        out_set(&rc, v, "value", fm_json_new_real(s->value[i]));
-        out_set(&rc, v, "low", fm_json_new_real(s->low[i]));
-        out_set(&rc, v, "high", fm_json_new_real(s->high[i]));
-        out_push(&rc, list, v);
+        fm_json_put(&rc, v, "id", fm_json_new_str(hex));
+        fm_json_put(&rc, v, "value", fm_json_new_real(s->value[i]));
+        fm_json_put(&rc, v, "low", fm_json_new_real(s->low[i]));
+        fm_json_put(&rc, v, "high", fm_json_new_real(s->high[i]));
+        fm_json_push_to(&rc, list, v);
     }
-    out_set(&rc, o, "why_not", fm_json_new_str(w->why_not));
-    out_set(&rc, o, "of", fm_json_new_str(w->margin ? "margin" : "failing"));
-    out_set(&rc, o, "nothing", fm_json_new_real(s->nothing));
-    out_set(&rc, o, "whole", fm_json_new_real(s->whole));
-    out_set(&rc, o, "exact", fm_json_new_bool(s->exact));
-    out_set(&rc, o, "runs", fm_json_new_int(s->runs));
-    out_set(&rc, o, "steps", list);
+    fm_json_put(&rc, o, "why_not", fm_json_new_str(w->why_not));
+    fm_json_put(&rc, o, "of", fm_json_new_str(w->margin ? "margin" : "failing"));
+    fm_json_put(&rc, o, "nothing", fm_json_new_real(s->nothing));
+    fm_json_put(&rc, o, "whole", fm_json_new_real(s->whole));
+    fm_json_put(&rc, o, "exact", fm_json_new_bool(s->exact));
+    fm_json_put(&rc, o, "runs", fm_json_new_int(s->runs));
+    fm_json_put(&rc, o, "steps", list);
     return o;
 }
 
@@ -113,17 +113,17 @@ static fm_json *tensors_json(const blame *b)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "changed", fm_json_new_int((int64_t)b->unit_count));
+    fm_json_put(&rc, o, "changed", fm_json_new_int((int64_t)b->unit_count));
     if (b->unit_count) {
-        out_set(&rc, o, "breaks_parent", set_json(b, &b->minimal));
-        out_set(&rc, o, "repairs_child", set_json(b, &b->repair));
+        fm_json_put(&rc, o, "breaks_parent", set_json(b, &b->minimal));
+        fm_json_put(&rc, o, "repairs_child", set_json(b, &b->repair));
     }
     if (b->rank_count)
-        out_set(&rc, o, "ranks", ranks_json(b));
+        fm_json_put(&rc, o, "ranks", ranks_json(b));
     if (b->shapley.units)
-        out_set(&rc, o, "shapley", shapley_json(b));
+        fm_json_put(&rc, o, "shapley", shapley_json(b));
     if (b->shapley_why_not)
-        out_set(&rc, o, "shapley_why_not", fm_json_new_str(b->shapley_why_not));
+        fm_json_put(&rc, o, "shapley_why_not", fm_json_new_str(b->shapley_why_not));
     return o;
 }
 
@@ -139,22 +139,22 @@ static fm_json *evidence_json(const blame *b)
         fm_json *o = fm_json_new_object(), *steps = fm_json_new_array();
         char hex[41];
         fm_oid_hex(&b->version[e->node].oid, hex);
-        out_set(&rc, o, "kind", fm_json_new_str(kind[e->kind]));
-        out_set(&rc, o, "version", fm_json_new_str(hex));
-        out_set(&rc, o, "round", fm_json_new_int(e->round));
+        fm_json_put(&rc, o, "kind", fm_json_new_str(kind[e->kind]));
+        fm_json_put(&rc, o, "version", fm_json_new_str(hex));
+        fm_json_put(&rc, o, "round", fm_json_new_int(e->round));
         if (e->kind == FM_BLAME_FORM) {
-            out_set(&rc, o, "forms", fm_json_new_int(e->forms.asked));
-            out_set(&rc, o, "same", fm_json_new_int(e->forms.same));
+            fm_json_put(&rc, o, "forms", fm_json_new_int(e->forms.asked));
+            fm_json_put(&rc, o, "same", fm_json_new_int(e->forms.same));
         } else {
-            out_set(&rc, o, "outcome", fm_json_new_str(blame_verdict_word[e->said.verdict]));
-            out_set(&rc, o, "repeat", fm_json_new_int(e->repeat));
+            fm_json_put(&rc, o, "outcome", fm_json_new_str(blame_verdict_word[e->said.verdict]));
+            fm_json_put(&rc, o, "repeat", fm_json_new_int(e->repeat));
         }
         for (size_t k = 0; k < e->step_count && e->kind == FM_BLAME_MIX; k++) {
             fm_oid_hex(&b->version[h->steps[e->step_begin + k]].oid, hex);
-            out_push(&rc, steps, fm_json_new_str(hex));
+            fm_json_push_to(&rc, steps, fm_json_new_str(hex));
         }
-        out_set(&rc, o, "steps", steps);
-        out_push(&rc, list, o);
+        fm_json_put(&rc, o, "steps", steps);
+        fm_json_push_to(&rc, list, o);
     }
     return list;
 }
@@ -163,9 +163,9 @@ static fm_json *answers_json(const blame_answers *a)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "wrong", fm_json_new_str(a->wrong));
-    out_set(&rc, o, "right", fm_json_new_str(a->right));
-    out_set(&rc, o, "right_from", fm_json_new_str(a->right_from));
+    fm_json_put(&rc, o, "wrong", fm_json_new_str(a->wrong));
+    fm_json_put(&rc, o, "right", fm_json_new_str(a->right));
+    fm_json_put(&rc, o, "right_from", fm_json_new_str(a->right_from));
     return o;
 }
 
@@ -178,12 +178,12 @@ static fm_json *site_json(const fm_trace *t, unsigned s)
     for (uint32_t i = 0; i < t->rows[s]; i++) {
         fm_json *row = fm_json_new_array();
         for (uint32_t c = 0; c < t->columns; c++)
-            out_push(&rc, row, fm_json_new_real(t->effect[s][(size_t)i * t->columns + c]));
-        out_push(&rc, rows, row);
-        out_push(&rc, layers, fm_json_new_int(t->layer[s][i]));
+            fm_json_push_to(&rc, row, fm_json_new_real(t->effect[s][(size_t)i * t->columns + c]));
+        fm_json_push_to(&rc, rows, row);
+        fm_json_push_to(&rc, layers, fm_json_new_int(t->layer[s][i]));
     }
-    out_set(&rc, o, "layers", layers);
-    out_set(&rc, o, "margins", rows);
+    fm_json_put(&rc, o, "layers", layers);
+    fm_json_put(&rc, o, "margins", rows);
     return o;
 }
 
@@ -191,10 +191,10 @@ static fm_json *grid_json(const fm_trace *t)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "margin", fm_json_new_real(t->margin));
-    out_set(&rc, o, "other_margin", fm_json_new_real(t->from_margin));
+    fm_json_put(&rc, o, "margin", fm_json_new_real(t->margin));
+    fm_json_put(&rc, o, "other_margin", fm_json_new_real(t->from_margin));
     for (unsigned s = 0; s < FM_SITES; s++)
-        out_set(&rc, o, blame_site_word[s], site_json(t, s));
+        fm_json_put(&rc, o, blame_site_word[s], site_json(t, s));
     return o;
 }
 
@@ -203,18 +203,18 @@ static fm_json *trace_json(const blame_grids *g)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *tokens = fm_json_new_array(), *begin = fm_json_new_array();
     for (uint32_t i = 0; g->token && i < g->grid[0].common; i++)
-        out_push(&rc, tokens, fm_json_new_str(g->token[i]));
+        fm_json_push_to(&rc, tokens, fm_json_new_str(g->token[i]));
     for (uint32_t c = 0; g->done && c <= g->grid[0].columns; c++)
-        out_push(&rc, begin, fm_json_new_int(g->grid[0].begin[c]));
-    out_set(&rc, o, "done", fm_json_new_bool(g->done));
-    out_set(&rc, o, "why_not", fm_json_new_str(g->why_not));
-    out_set(&rc, o, "tokens", tokens);
-    out_set(&rc, o, "columns", begin);
+        fm_json_push_to(&rc, begin, fm_json_new_int(g->grid[0].begin[c]));
+    fm_json_put(&rc, o, "done", fm_json_new_bool(g->done));
+    fm_json_put(&rc, o, "why_not", fm_json_new_str(g->why_not));
+    fm_json_put(&rc, o, "tokens", tokens);
+    fm_json_put(&rc, o, "columns", begin);
     if (g->done) {
-        out_set(&rc, o, "child_with_parent", grid_json(&g->grid[0]));
-        out_set(&rc, o, "parent_with_child", grid_json(&g->grid[1]));
+        fm_json_put(&rc, o, "child_with_parent", grid_json(&g->grid[0]));
+        fm_json_put(&rc, o, "parent_with_child", grid_json(&g->grid[1]));
     }
-    out_set(&rc, o, "seconds", fm_json_new_real(g->seconds));
+    fm_json_put(&rc, o, "seconds", fm_json_new_real(g->seconds));
     return o;
 }
 
@@ -226,11 +226,11 @@ static fm_json *points_json(const blame_steps *s)
     fm_json *list = fm_json_new_array();
     for (size_t i = 0; i < s->points; i++) {
         fm_json *p = fm_json_new_object();
-        out_set(&rc, p, "step", fm_json_new_int(s->point[i].step));
-        out_set(&rc, p, "outcome", fm_json_new_str(blame_verdict_word[s->point[i].verdict]));
-        out_set(&rc, p, "margin", fm_json_new_real(s->point[i].margin));
-        out_set(&rc, p, "kept", fm_json_new_bool(s->point[i].kept));
-        out_push(&rc, list, p);
+        fm_json_put(&rc, p, "step", fm_json_new_int(s->point[i].step));
+        fm_json_put(&rc, p, "outcome", fm_json_new_str(blame_verdict_word[s->point[i].verdict]));
+        fm_json_put(&rc, p, "margin", fm_json_new_real(s->point[i].margin));
+        fm_json_put(&rc, p, "kept", fm_json_new_bool(s->point[i].kept));
+        fm_json_push_to(&rc, list, p);
     }
     return list;
 }
@@ -242,14 +242,15 @@ static fm_json *ablations_json(const blame_steps *s)
     for (size_t i = 0; i < s->ablations; i++) {
         const blame_ablation *a = &s->ablation[i];
         fm_json *o = fm_json_new_object();
-        out_set(&rc, o, "what", fm_json_new_str(a->what));
-        out_set(&rc, o, "run", fm_json_new_bool(a->run));
-        out_set(&rc, o, "why", fm_json_new_str(a->why));
-        out_set(&rc, o, "outcome", fm_json_new_str(a->run ? blame_verdict_word[a->verdict] : NULL));
-        out_set(&rc, o, "margin", fm_json_new_real(a->margin));
-        out_set(&rc, o, "estimate_s", fm_json_new_real(a->estimate_s));
-        out_set(&rc, o, "seconds", fm_json_new_real(a->seconds));
-        out_push(&rc, list, o);
+        fm_json_put(&rc, o, "what", fm_json_new_str(a->what));
+        fm_json_put(&rc, o, "run", fm_json_new_bool(a->run));
+        fm_json_put(&rc, o, "why", fm_json_new_str(a->why));
+        fm_json_put(&rc, o, "outcome",
+                    fm_json_new_str(a->run ? blame_verdict_word[a->verdict] : NULL));
+        fm_json_put(&rc, o, "margin", fm_json_new_real(a->margin));
+        fm_json_put(&rc, o, "estimate_s", fm_json_new_real(a->estimate_s));
+        fm_json_put(&rc, o, "seconds", fm_json_new_real(a->seconds));
+        fm_json_push_to(&rc, list, o);
     }
     return list;
 }
@@ -259,19 +260,19 @@ static fm_json *steps_json(const blame_steps *s)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *records = fm_json_new_array();
     for (size_t i = 0; i < s->records; i++)
-        out_push(&rc, records, fm_json_new_int(s->index[i]));
-    out_set(&rc, o, "done", fm_json_new_bool(s->done));
-    out_set(&rc, o, "why_not", fm_json_new_str(s->why_not));
-    out_set(&rc, o, "steps", fm_json_new_int(s->steps));
-    out_set(&rc, o, "checkpoints", fm_json_new_int((int64_t)s->states_kept));
-    out_set(&rc, o, "passes_after", fm_json_new_int(s->passes_at));
-    out_set(&rc, o, "fails_after", fm_json_new_int(s->fails_at));
-    out_set(&rc, o, "exact", fm_json_new_bool(s->exact));
-    out_set(&rc, o, "points", points_json(s));
-    out_set(&rc, o, "records", records);
-    out_set(&rc, o, "ablations", ablations_json(s));
-    out_set(&rc, o, "training_s", fm_json_new_real(s->plan_s));
-    out_set(&rc, o, "seconds", fm_json_new_real(s->seconds));
+        fm_json_push_to(&rc, records, fm_json_new_int(s->index[i]));
+    fm_json_put(&rc, o, "done", fm_json_new_bool(s->done));
+    fm_json_put(&rc, o, "why_not", fm_json_new_str(s->why_not));
+    fm_json_put(&rc, o, "steps", fm_json_new_int(s->steps));
+    fm_json_put(&rc, o, "checkpoints", fm_json_new_int((int64_t)s->states_kept));
+    fm_json_put(&rc, o, "passes_after", fm_json_new_int(s->passes_at));
+    fm_json_put(&rc, o, "fails_after", fm_json_new_int(s->fails_at));
+    fm_json_put(&rc, o, "exact", fm_json_new_bool(s->exact));
+    fm_json_put(&rc, o, "points", points_json(s));
+    fm_json_put(&rc, o, "records", records);
+    fm_json_put(&rc, o, "ablations", ablations_json(s));
+    fm_json_put(&rc, o, "training_s", fm_json_new_real(s->plan_s));
+    fm_json_put(&rc, o, "seconds", fm_json_new_real(s->seconds));
     return o;
 }
 
@@ -282,7 +283,7 @@ static fm_json *texts_json(char **text, size_t n)
     fm_status rc = FM_OK;
     fm_json *list = fm_json_new_array();
     for (size_t i = 0; i < n; i++)
-        out_push(&rc, list, fm_json_new_str(text[i]));
+        fm_json_push_to(&rc, list, fm_json_new_str(text[i]));
     return list;
 }
 
@@ -290,23 +291,23 @@ static fm_json *candidate_json(const blame_candidate *k)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "kind", fm_json_new_str(blame_repair_word[k->kind]));
-    out_set(&rc, o, "what", fm_json_new_str(k->what));
-    out_set(&rc, o, "run", fm_json_new_bool(k->run));
-    out_set(&rc, o, "why", fm_json_new_str(k->why));
-    out_set(&rc, o, "offered", fm_json_new_bool(k->offered));
-    out_set(&rc, o, "passes", fm_json_new_bool(k->passes));
-    out_set(&rc, o, "firm", fm_json_new_bool(k->firm));
-    out_set(&rc, o, "margin", fm_json_new_real(k->margin));
+    fm_json_put(&rc, o, "kind", fm_json_new_str(blame_repair_word[k->kind]));
+    fm_json_put(&rc, o, "what", fm_json_new_str(k->what));
+    fm_json_put(&rc, o, "run", fm_json_new_bool(k->run));
+    fm_json_put(&rc, o, "why", fm_json_new_str(k->why));
+    fm_json_put(&rc, o, "offered", fm_json_new_bool(k->offered));
+    fm_json_put(&rc, o, "passes", fm_json_new_bool(k->passes));
+    fm_json_put(&rc, o, "firm", fm_json_new_bool(k->firm));
+    fm_json_put(&rc, o, "margin", fm_json_new_real(k->margin));
     if (k->kind == BLAME_REPAIR_REWEIGHT)
-        out_set(&rc, o, "alpha", fm_json_new_real(k->alpha));
-    out_set(&rc, o, "moved", fm_json_new_real(k->moved));
-    out_set(&rc, o, "cases", fm_json_new_int((int64_t)k->total));
-    out_set(&rc, o, "passed", fm_json_new_int((int64_t)k->passed));
-    out_set(&rc, o, "passed_before", fm_json_new_int((int64_t)k->passed_before));
-    out_set(&rc, o, "repairs", texts_json(k->fixes, k->fix_count));
-    out_set(&rc, o, "breaks", texts_json(k->breaks, k->break_count));
-    out_set(&rc, o, "seconds", fm_json_new_real(k->seconds));
+        fm_json_put(&rc, o, "alpha", fm_json_new_real(k->alpha));
+    fm_json_put(&rc, o, "moved", fm_json_new_real(k->moved));
+    fm_json_put(&rc, o, "cases", fm_json_new_int((int64_t)k->total));
+    fm_json_put(&rc, o, "passed", fm_json_new_int((int64_t)k->passed));
+    fm_json_put(&rc, o, "passed_before", fm_json_new_int((int64_t)k->passed_before));
+    fm_json_put(&rc, o, "repairs", texts_json(k->fixes, k->fix_count));
+    fm_json_put(&rc, o, "breaks", texts_json(k->breaks, k->break_count));
+    fm_json_put(&rc, o, "seconds", fm_json_new_real(k->seconds));
     return o;
 }
 
@@ -315,12 +316,12 @@ static fm_json *repairs_json(const blame_repairs *r)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
     for (size_t i = 0; i < r->count; i++)
-        out_push(&rc, list, candidate_json(&r->item[i]));
-    out_set(&rc, o, "done", fm_json_new_bool(r->done));
-    out_set(&rc, o, "why_not", fm_json_new_str(r->why_not));
-    out_set(&rc, o, "candidates", list);
-    out_set(&rc, o, "committed", fm_json_new_str(r->committed));
-    out_set(&rc, o, "seconds", fm_json_new_real(r->seconds));
+        fm_json_push_to(&rc, list, candidate_json(&r->item[i]));
+    fm_json_put(&rc, o, "done", fm_json_new_bool(r->done));
+    fm_json_put(&rc, o, "why_not", fm_json_new_str(r->why_not));
+    fm_json_put(&rc, o, "candidates", list);
+    fm_json_put(&rc, o, "committed", fm_json_new_str(r->committed));
+    fm_json_put(&rc, o, "seconds", fm_json_new_real(r->seconds));
     return o;
 }
 
@@ -330,9 +331,9 @@ static fm_json *ran_json(const blame_more *m, bool tensors, bool data)
     blame_lines l = {0};
     fm_json *o = fm_json_new_object();
     blame_ran_lines(m, tensors, data, &l);
-    out_set(&rc, o, "evaluations", fm_json_new_int((int64_t)blame_evaluations(m)));
-    out_set(&rc, o, "seconds", fm_json_new_real(m->seconds));
-    out_set(&rc, o, "commands", texts_json(l.line, l.count));
+    fm_json_put(&rc, o, "evaluations", fm_json_new_int((int64_t)blame_evaluations(m)));
+    fm_json_put(&rc, o, "seconds", fm_json_new_real(m->seconds));
+    fm_json_put(&rc, o, "commands", texts_json(l.line, l.count));
     blame_lines_release(&l);
     return o;
 }
@@ -353,34 +354,34 @@ fm_json *blame_json(const blame_more *m, bool tensors, bool data)
     char hex[41];
     fm_json *o = fm_json_new_object();
     fm_oid_hex(&b->version[b->history.culprit].oid, hex);
-    out_set(&rc, o, "suite", fm_json_new_str(fm_suite_name(b->suite)));
-    out_set(&rc, o, "case", fm_json_new_str(fm_suite_case_name(b->suite, b->case_index)));
-    out_set(&rc, o, "verdict", fm_json_new_str(fm_blame_class_word(b->history.verdict)));
-    out_set(&rc, o, "culprit", fm_json_new_str(hex));
-    out_set(&rc, o, "uncertain", fm_json_new_bool(b->history.uncertain));
-    out_set(&rc, o, "likely", fm_json_new_str(fm_blame_class_word(b->history.likely)));
-    out_set(&rc, o, "posterior", fm_json_new_real(b->history.posterior));
-    out_set(&rc, o, "flip_rate", fm_json_new_real(b->history.flip_rate));
-    out_set(&rc, o, "runs", fm_json_new_int(b->history.runs));
-    out_set(&rc, o, "rounds", fm_json_new_int(b->history.rounds));
-    out_set(&rc, o, "note", fm_json_new_str(b->history.note));
-    out_set(&rc, o, "history", history_json(m));
-    out_set(&rc, o, "evidence", evidence_json(b));
-    out_set(&rc, o, "answers", answers_json(&m->answers));
+    fm_json_put(&rc, o, "suite", fm_json_new_str(fm_suite_name(b->suite)));
+    fm_json_put(&rc, o, "case", fm_json_new_str(fm_suite_case_name(b->suite, b->case_index)));
+    fm_json_put(&rc, o, "verdict", fm_json_new_str(fm_blame_class_word(b->history.verdict)));
+    fm_json_put(&rc, o, "culprit", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "uncertain", fm_json_new_bool(b->history.uncertain));
+    fm_json_put(&rc, o, "likely", fm_json_new_str(fm_blame_class_word(b->history.likely)));
+    fm_json_put(&rc, o, "posterior", fm_json_new_real(b->history.posterior));
+    fm_json_put(&rc, o, "flip_rate", fm_json_new_real(b->history.flip_rate));
+    fm_json_put(&rc, o, "runs", fm_json_new_int(b->history.runs));
+    fm_json_put(&rc, o, "rounds", fm_json_new_int(b->history.rounds));
+    fm_json_put(&rc, o, "note", fm_json_new_str(b->history.note));
+    fm_json_put(&rc, o, "history", history_json(m));
+    fm_json_put(&rc, o, "evidence", evidence_json(b));
+    fm_json_put(&rc, o, "answers", answers_json(&m->answers));
     if (m->worth.value.units || m->worth.why_not)
-        out_set(&rc, o, "worth", worth_json(m));
+        fm_json_put(&rc, o, "worth", worth_json(m));
     if (tensors)
-        out_set(&rc, o, "tensors", tensors_json(b));
+        fm_json_put(&rc, o, "tensors", tensors_json(b));
     if (data)
-        out_set(&rc, o, "data", blame_data_json(b));
+        fm_json_put(&rc, o, "data", blame_data_json(b));
     if (m->grids.done || m->grids.why_not)
-        out_set(&rc, o, "trace", trace_json(&m->grids));
+        fm_json_put(&rc, o, "trace", trace_json(&m->grids));
     if (m->steps.done || m->steps.why_not)
-        out_set(&rc, o, "steps", steps_json(&m->steps));
+        fm_json_put(&rc, o, "steps", steps_json(&m->steps));
     if (m->repairs.done || m->repairs.why_not)
-        out_set(&rc, o, "repairs", repairs_json(&m->repairs));
-    out_set(&rc, o, "ran", ran_json(m, tensors, data));
-    out_set(&rc, o, "unsure", doubts_json(m, tensors, data));
+        fm_json_put(&rc, o, "repairs", repairs_json(&m->repairs));
+    fm_json_put(&rc, o, "ran", ran_json(m, tensors, data));
+    fm_json_put(&rc, o, "unsure", doubts_json(m, tensors, data));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
