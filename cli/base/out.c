@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/ops/base/say.h"
 #include "store/base/mem.h"
 
 static char *ring(void)
@@ -233,28 +234,5 @@ fm_status out_json(fm_json *v)
 
 const char *out_text(const char *s, size_t max)
 {
-    char *out = ring();
-    size_t n = 0, i = 0;
-    max = FM_MIN(max, (size_t)500);
-    for (; s && s[i] && n + 6 < max; i++) {
-        unsigned char c = (unsigned char)s[i];
-        if (c == '\n' || c == '\t') {
-            out[n++] = '\\';
-            out[n++] = c == '\n' ? 'n' : 't';
-        } else if (c < 0x20 || c == 0x7f) {
-            n += (size_t)snprintf(out + n, 5, "\\x%02x", c);
-        } else {
-            out[n++] = (char)c;
-        }
-    }
-    if (s && s[i]) {
-        while (n && ((unsigned char)out[n - 1] & 0xC0) == 0x80)
-            n--; /* no half of a character before the ellipsis */
-        if (n && ((unsigned char)out[n - 1] & 0xC0) == 0xC0)
-            n--;
-        memcpy(out + n, "\xE2\x80\xA6", 3);
-        n += 3;
-    }
-    out[n] = 0;
-    return out;
+    return ui_shown(s, max);
 }

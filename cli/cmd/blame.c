@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/blame/report/text.h"
 #include "cli/commands.h"
-#include "cli/base/ranks.h"
-#include "cli/version/suite_edit.h"
+#include "cli/report/report.h"
+#include "cli/ops/base/ranks.h"
+#include "cli/ops/version/suite_edit.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
@@ -191,12 +191,12 @@ static int run_blame(cli *c, blame *b, const blame_opts *o)
 {
     fm_oid oid;
     fm_tree *tree = NULL;
-    suite_set set = {0};
+    fm_suite_set set = {0};
     fm_suite *made = NULL;
     size_t at = 0;
-    fm_status rc = cli_lease(c, o->fix, "blame");
+    fm_status rc = fm_ops_lease(c, o->fix, "blame");
     if (rc == FM_OK)
-        rc = cli_resolve(c, o->rev, &oid, &tree);
+        rc = fm_ops_resolve(c, o->rev, &oid, &tree);
     if (rc == FM_OK && o->prompt) {
         rc = fm_suite_from_prompt(&made, o->prompt, o->expect, !o->raw);
         b->suite = made;

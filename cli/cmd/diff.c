@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/mem.h"
 
 typedef struct diff_state {
@@ -173,9 +173,9 @@ int cmd_diff(cli *c, int argc, char **argv)
     int code = cli_parse(c, argc, argv, table, s.rev, 2, 2, &n);
     if (code != CLI_GO_ON)
         return code;
-    fm_status rc = cli_resolve(c, s.rev[0], &s.oid[0], &tree[0]);
+    fm_status rc = fm_ops_resolve(c, s.rev[0], &s.oid[0], &tree[0]);
     if (rc == FM_OK)
-        rc = cli_resolve(c, s.rev[1], &s.oid[1], &tree[1]);
+        rc = fm_ops_resolve(c, s.rev[1], &s.oid[1], &tree[1]);
     if (rc == FM_OK) {
         s.p = fm_store_provider(fm_repo_store(c->repo));
         s.table = out_table_new();

@@ -122,7 +122,7 @@ static fm_status repair(cli *c, fsck_run *s)
 
 static fm_status check(cli *c, fsck_run *s, fm_fsck_report *report)
 {
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK && s->json &&
         (!(s->faults = fm_json_new_array()) || !(s->places = fm_json_new_array())))
         rc = FM_ENOMEM;

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/os/io.h"
 #include "store/source.h"
 
@@ -151,11 +151,11 @@ import im = {0 };
     if (!im.name)
         return cli_usage_error(c, "--as NAME is missing: what should the branch be called?");
     cli_catch_interrupts();
-    fm_status rc = cli_lease(c, true, "import");
+    fm_status rc = fm_ops_lease(c, true, "import");
     if (rc == FM_OK)
         rc = check_words(c, &im);
     if (rc == FM_OK && im.parent_rev)
-        rc = cli_resolve(c, im.parent_rev, &im.parent_oid, &im.parent);
+        rc = fm_ops_resolve(c, im.parent_rev, &im.parent_oid, &im.parent);
     if (rc == FM_OK)
         out_progress("hashing %s", im.src);
     if (rc == FM_OK)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/mem.h"
 #include "store/merge.h"
 
@@ -93,7 +93,7 @@ static fm_status find_base(merging *g)
 {
     fm_status rc = FM_OK;
     if (g->base_rev)
-        return cli_resolve(g->c, g->base_rev, &g->base_oid, &g->base);
+        return fm_ops_resolve(g->c, g->base_rev, &g->base_oid, &g->base);
     g->base_oid = g->oid[0];
     for (size_t k = 1; rc == FM_OK && k < g->count; k++) {
         const fm_oid so_far = g->base_oid;
@@ -111,7 +111,7 @@ static fm_status open_parents(merging *g)
 {
     fm_status rc = FM_OK;
     for (size_t k = 0; rc == FM_OK && k < g->count; k++) {
-        rc = cli_resolve(g->c, g->rev[k], &g->oid[k], &g->parent[k]);
+        rc = fm_ops_resolve(g->c, g->rev[k], &g->oid[k], &g->parent[k]);
         for (size_t j = 0; rc == FM_OK && j < k; j++)
             if (fm_oid_eq(&g->oid[j], &g->oid[k]))
                 rc = fm_fail(FM_EINVAL, "'%s' and '%s' are the same version", g->rev[j], g->rev[k]);
@@ -181,7 +181,7 @@ static fm_status model_json(cli *c, const fm_tree *tree, const char *rev, fm_jso
                        "model; import its whole folder",
                        rev);
     fm_buf_init(&text, 0);
-    fm_status rc = cli_entry_bytes(c, e, &text);
+    fm_status rc = fm_ops_entry_bytes(c, e, &text);
     if (rc == FM_OK)
         rc = fm_json_parse(out, fm_buf_span(&text), "model.json");
     fm_buf_release(&text);
@@ -233,7 +233,7 @@ static fm_status merge_weights(merging *g)
         sum += g->weight[k];
     for (size_t k = 0; k < g->count; k++)
         part[k] = (fm_merge_part){g->parent[k], g->rev[k], coefficient(g, k, sum)};
-    snprintf(base_name, sizeof base_name, "the base %s", cli_short_oid(&g->base_oid));
+    snprintf(base_name, sizeof base_name, "the base %s", fm_ops_short_oid(&g->base_oid));
     const fm_merge m = {.method = g->method,
                         .base = {g->base, g->base_rev ? g->base_rev : base_name, 1},
                         .part = part,
@@ -366,7 +366,7 @@ static fm_status merge(merging *g)
     if (rc == FM_OK)
         rc = read_weights(g);
     if (rc == FM_OK)
-        rc = cli_lease(g->c, true, "merge");
+        rc = fm_ops_lease(g->c, true, "merge");
     if (rc == FM_OK)
         rc = branch_must_be_new(g->c, g->name);
     if (rc == FM_OK)

@@ -208,9 +208,9 @@ static fm_status tokenize(cli *c, const char *rev, bool decode)
     fm_oid oid;
     fm_tree *tree = NULL;
     fm_tokenizer *tok = NULL;
-    fm_status rc = cli_resolve(c, rev, &oid, &tree);
+    fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
-        rc = cli_open_tokenizer(c, tree, rev, &tok);
+        rc = fm_ops_open_tokenizer(c, tree, rev, &tok);
     if (rc == FM_OK) {
         plumb p = {.tok = tok, .vocab = fm_tokenizer_vocab_size(tok), .decode = decode};
         rc = each_line(tokenize_line, &p);
@@ -225,7 +225,7 @@ static fm_status score(cli *c, const char *rev, uint64_t top)
     fm_oid oid;
     plumb p = {.top = top};
     c->keep_packed = true;
-    fm_status rc = cli_load_rev(c, rev, &oid, &p.m);
+    fm_status rc = fm_ops_load_rev(c, rev, &oid, &p.m);
     if (rc == FM_OK) {
         p.tok = fm_model_tokenizer(p.m);
         p.vocab = fm_model_arch(p.m)->vocab;
@@ -240,7 +240,7 @@ static fm_status of_texts(cli *c, const char *rev, line_fn fn)
 {
     fm_oid oid;
     plumb p = {0};
-    fm_status rc = cli_load_rev(c, rev, &oid, &p.m);
+    fm_status rc = fm_ops_load_rev(c, rev, &oid, &p.m);
     if (rc == FM_OK) {
         p.tok = fm_model_tokenizer(p.m);
         p.vocab = fm_model_arch(p.m)->vocab;
@@ -293,10 +293,11 @@ int cmd_embed(cli *c, int argc, char **argv)
         CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
-    c->summary = "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"embedding\": [X, ...]}\n"
-                 "Pooled, normalised and cut as the imported folder says (modules.json,\n"
-                 "sentence_bert_config.json); where it says nothing, an encoder gives the\n"
-                 "normalised mean over its tokens, a decoder the last token's final state.";
+    cli_running.summary =
+        "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"embedding\": [X, ...]}\n"
+        "Pooled, normalised and cut as the imported folder says (modules.json,\n"
+        "sentence_bert_config.json); where it says nothing, an encoder gives the\n"
+        "normalised mean over its tokens, a decoder the last token's final state.";
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
     return code != CLI_GO_ON ? code : cli_exit(of_texts(c, rev, embed_line));
 }
@@ -310,9 +311,10 @@ int cmd_classify(cli *c, int argc, char **argv)
         CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
-    c->summary = "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"label\": L, \"scores\":\n"
-                 "[{\"label\": L, \"logprob\": X}, ...]} of a version with a classification head\n"
-                 "(objective=classify, or imported from a ...ForSequenceClassification).";
+    cli_running.summary =
+        "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"label\": L, \"scores\":\n"
+        "[{\"label\": L, \"logprob\": X}, ...]} of a version with a classification head\n"
+        "(objective=classify, or imported from a ...ForSequenceClassification).";
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
     return code != CLI_GO_ON ? code : cli_exit(of_texts(c, rev, classify_line));
 }

@@ -1,9 +1,9 @@
 /* replay.c - fmstore replay: trained again, is it the same? */
 #include <string.h>
 
-#include "cli/blame/repair/fix.h"
+#include "cli/ops/blame/repair/fix.h"
 #include "cli/commands.h"
-#include "cli/derive/replay.h"
+#include "cli/ops/derive/replay.h"
 #include "store/base/mem.h"
 
 #define NAMED 20u /* paths that differ, for people */
@@ -138,9 +138,9 @@ int cmd_replay(cli *c, int argc, char **argv)
     fm_status rc = json && !list ? FM_ENOMEM : FM_OK;
     cli_catch_interrupts();
     if (rc == FM_OK)
-        rc = cli_lease(c, false, "replay");
+        rc = fm_ops_lease(c, false, "replay");
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, NULL);
+        rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK)
         rc = add_oid(&a, &oid);
     if (rc == FM_OK && chain)

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/suite_edit.h"
-#include "cli/version/suite_files.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/suite_edit.h"
+#include "cli/ops/version/suite_files.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/mem.h"
 
 /* ---- merge ---- */
@@ -26,7 +26,7 @@ static fm_status tell_differing(void *ctx, const char *key, fm_span ours, fm_spa
 static fm_status merge(cli *c, const char *from, bool json)
 {
     fm_results_merge_report m;
-    fm_status rc = cli_lease(c, true, "results merge");
+    fm_status rc = fm_ops_lease(c, true, "results merge");
     if (rc == FM_OK)
         rc = fm_results_merge(c->repo, from, tell_differing, NULL, &m);
     if (rc < 0)
@@ -124,8 +124,8 @@ static fm_status list(cli *c, const char *rev, bool json)
 {
     fm_oid oid;
     fm_model *model = NULL;
-    suite_set set = {0};
-    fm_status rc = cli_load_rev(c, rev, &oid, &model);
+    fm_suite_set set = {0};
+    fm_status rc = fm_ops_load_rev(c, rev, &oid, &model);
     if (rc == FM_OK)
         rc = suites_at(c, &oid, NULL, &set);
     listing l = {.c = c, .model = model, .array = json ? fm_json_new_array() : NULL};
@@ -151,12 +151,12 @@ static fm_status lift(cli *c, const char *rev, const char *which)
 {
     const fm_result_cache cache = suite_cache(c);
     fm_oid oid;
-    suite_set set = {0};
+    fm_suite_set set = {0};
     size_t s = 0, i = 0;
     bool was = false;
-    fm_status rc = cli_lease(c, true, "results lift");
+    fm_status rc = fm_ops_lease(c, true, "results lift");
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, NULL);
+        rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK)
         rc = suites_at(c, &oid, NULL, &set);
     if (rc == FM_OK)

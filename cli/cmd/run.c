@@ -141,7 +141,7 @@ int cmd_run(cli *c, int argc, char **argv)
     fm_model *m = NULL;
     fm_json *messages = NULL;
     cli_catch_interrupts();
-    fm_status rc = cli_load_rev(c, o.rev, &oid, &m);
+    fm_status rc = fm_ops_load_rev(c, o.rev, &oid, &m);
     if (rc == FM_OK && !o.raw && fm_model_chat_template(m) && !(messages = fm_json_new_array()))
         rc = FM_ENOMEM;
     if (rc == FM_OK && o.prompt)

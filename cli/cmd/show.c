@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "infer/arch.h"
 #include "store/base/mem.h"
 
@@ -145,7 +145,7 @@ static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const su
     printf("%sversion %s%s\n", out_c(OUT_YELLOW), hex, out_c(OUT_PLAIN));
     printf("Kind:    %s\n", v->kind);
     for (uint32_t i = 0; i < v->parent_count; i++)
-        printf("Parent:  %s\n", cli_short_oid(&v->parent[i]));
+        printf("Parent:  %s\n", fm_ops_short_oid(&v->parent[i]));
     printf("Author:  %s\nDate:    %s\n\n    %s\n\n", v->author, out_date(v->time), v->subject);
     print_arch(tree);
     print_summary(s);
@@ -176,7 +176,7 @@ int cmd_show(cli *c, int argc, char **argv)
     fm_json *recipe = NULL;
     fm_version v = {0};
     summary s = {0};
-    fm_status rc = cli_resolve(c, rev, &oid, &tree);
+    fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
         rc = fm_version_read(c->repo, &v, &oid);
     if (rc == FM_OK)

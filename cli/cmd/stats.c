@@ -84,7 +84,7 @@ int cmd_stats(cli *c, int argc, char **argv)
         return code;
     if (rev && !codecs)
         return cli_usage_error(c, "a version is only looked at with --codecs");
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK && codecs)
         return cli_exit(rev ? stats_of_version(c, rev, json) : stats_of_codecs(c, json));
     if (rc == FM_OK)

@@ -298,7 +298,7 @@ fm_status stats_of_version(cli *c, const char *rev, bool json)
     names n = {.c = c};
     fm_tree *tree = NULL;
     fm_oid oid;
-    fm_status rc = cli_resolve(c, rev, &oid, &tree);
+    fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
         rc = fm_map_new(&n.of);
     if (rc == FM_OK)

@@ -2,8 +2,9 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/suite_convert.h"
-#include "cli/version/suite_edit.h"
+#include "cli/cmd/suite_convert.h"
+#include "cli/ops/version/suite_edit.h"
+#include "cli/report/report.h"
 #include "store/base/mem.h"
 
 static fm_status add(cli *c, const char *branch, const char *const *files, size_t n)
@@ -31,7 +32,7 @@ static size_t waived_cases(const fm_suite *s)
     return n;
 }
 
-static fm_status list_json(const suite_set *set)
+static fm_status list_json(const fm_suite_set *set)
 {
     fm_status rc = FM_OK;
     fm_json *array = fm_json_new_array();
@@ -55,8 +56,8 @@ static fm_status list_json(const suite_set *set)
 static fm_status list(cli *c, const char *rev, bool json)
 {
     fm_oid oid;
-    suite_set set = {0};
-    fm_status rc = cli_resolve(c, rev, &oid, NULL);
+    fm_suite_set set = {0};
+    fm_status rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK)
         rc = suites_at(c, &oid, NULL, &set);
     if (rc == FM_OK && json)
@@ -100,7 +101,7 @@ int cmd_suite(cli *c, int argc, char **argv)
     if (strcmp(args[0], "ls") == 0 && n == 2)
         return cli_exit(list(c, args[1], json));
     if (strcmp(args[0], "show") == 0 && n == 3)
-        return cli_exit(suite_show(c, args[1], args[2], json));
+        return cli_exit(print_suite(c, args[1], args[2], json));
     if (waive && n == 3) {
         w.branch = args[1];
         w.which = args[2];

@@ -1,0 +1,102 @@
+/* say.c - messages, progress and results, made up and handed on. */
+#include "cli/ops/base/say.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+static void pass_on(const fm_ops *c, fm_ui_level level, char *text)
+{
+    size_t n = strlen(text);
+    if (n && text[n - 1] == '\n')
+        text[n - 1] = 0;
+    c->ui.message(c->ui.ctx, level, text);
+}
+
+void ui_say(const fm_ops *c, fm_ui_level level, const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+    if (!c->ui.message)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pass_on(c, level, text);
+}
+
+void ui_say_buf(const fm_ops *c, fm_ui_level level, fm_buf *text)
+{
+    if (c->ui.message && text->failed == FM_OK && text->len)
+        pass_on(c, level, (char *)text->data);
+    fm_buf_release(text);
+}
+
+bool ui_progress(fm_ops *c, uint64_t done, uint64_t total, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    if (!c->ui.progress)
+        return false;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    bool stop = c->ui.progress(c->ui.ctx, text, done, total);
+    c->stopped = c->stopped || stop;
+    return stop;
+}
+
+void ui_progress_end(const fm_ops *c)
+{
+    if (c->ui.progress)
+        (void)c->ui.progress(c->ui.ctx, NULL, 0, 0);
+}
+
+fm_status ui_go_on(const fm_ops *c)
+{
+    return c->stopped ? fm_fail(FM_ECANCELLED, "stopped") : FM_OK;
+}
+
+void ui_result(const fm_ops *c, const char *kind, fm_json *value, fm_status rc)
+{
+    if (rc == FM_OK && value && c->ui.result)
+        c->ui.result(c->ui.ctx, kind, value);
+    fm_json_free(value);
+}
+
+static char *ring(void)
+{
+    static char slot[8][512];
+    static unsigned next;
+    return slot[next++ % 8];
+}
+
+const char *ui_shown(const char *s, size_t max)
+{
+    char *out = ring();
+    size_t n = 0, i = 0;
+    max = FM_MIN(max, (size_t)500);
+    for (; s && s[i] && n + 6 < max; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == '\n' || c == '\t') {
+            out[n++] = '\\';
+            out[n++] = c == '\n' ? 'n' : 't';
+        } else if (c < 0x20 || c == 0x7f) {
+            n += (size_t)snprintf(out + n, 5, "\\x%02x", c);
+        } else {
+            out[n++] = (char)c;
+        }
+    }
+    if (s && s[i]) {
+        while (n && ((unsigned char)out[n - 1] & 0xC0) == 0x80)
+            n--; /* no half of a character before the ellipsis */
+        if (n && ((unsigned char)out[n - 1] & 0xC0) == 0xC0)
+            n--;
+        memcpy(out + n, "\xE2\x80\xA6", 3);
+        n += 3;
+    }
+    out[n] = 0;
+    return out;
+}
