@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "cli/ops/blame.h"
 #include "cli/ops/derive.h"
 #include "cli/ops/test.h"
 #include "cli/ops/version/version_tree.h"
@@ -222,6 +223,43 @@ static void suites_are_asked(fm_ops *c)
     fm_test_result_release(&r);
 }
 
+static void a_failure_is_blamed(fm_ops *c, heard *h)
+{
+    fm_blame_request ask = {
+        .rev = "sick", .case_spec = "facts/capital-lorendor", .tensors = true, .data = true};
+    fm_blame_report r;
+    fm_oid sick;
+    char hex[41];
+
+    tk_ok(fm_ops_resolve(c, "sick", &sick, NULL));
+    h->steps = 0;
+    tk_ok(fm_ops_blame(c, &ask, &r));
+    assert_true(h->steps > 0);
+    assert_int_equal(r.verdict, FM_BLAME_INTRODUCED);
+    assert_true(r.has_step && fm_oid_eq(&r.culprit, &sick));
+    assert_non_null(strstr(r.sentence, "sick"));
+    fm_oid_hex(&sick, hex);
+    assert_string_equal(fm_json_cstr(fm_json_get(r.json, "culprit"), ""), hex);
+    assert_true(fm_json_count(fm_json_path(r.json, "data.examples")) == 70);
+    fm_blame_report_release(&r);
+
+    ask.rev = "atlas";
+    tk_ok(fm_ops_blame(c, &ask, &r));
+    assert_int_equal(r.verdict, FM_BLAME_PASSES);
+    assert_false(r.has_step);
+    fm_blame_report_release(&r);
+
+    ask = (fm_blame_request){.rev = "sick", .case_spec = "facts/nowhere"};
+    tk_fails(fm_ops_blame(c, &ask, &r), FM_ENOTFOUND, "nowhere");
+    fm_blame_report_release(&r);
+
+    ask = (fm_blame_request){.rev = "sick", .case_spec = "facts/capital-lorendor"};
+    h->stop_at = h->steps + 1;
+    tk_fails(fm_ops_blame(c, &ask, &r), FM_ECANCELLED, "stopped");
+    fm_blame_report_release(&r);
+    h->stop_at = 0;
+}
+
 static void a_child_is_derived_tested_and_blamed(void **state)
 {
     fm_ops c;
@@ -234,6 +272,7 @@ static void a_child_is_derived_tested_and_blamed(void **state)
     assert_true(says(&h.notes, "atlas  suite facts (gate): "));
     a_child_is_stopped_goes_on_is_refused_and_lands(&c, &h, data);
     suites_are_asked(&c);
+    a_failure_is_blamed(&c, &h);
     assert_int_equal(h.results.len, 0); /* nobody asked for text */
     fm_ops_close(&c);
     heard_close(&h);

@@ -1,6 +1,6 @@
 /* blame.h - one failing case traced through history, tensors and examples. */
-#ifndef FM_OPS_BLAME_H
-#define FM_OPS_BLAME_H
+#ifndef FM_OPS_BLAME_CASE_H
+#define FM_OPS_BLAME_CASE_H
 
 #include "cli/ops/blame/data.h"
 #include "cli/ops/version/version_tree.h"
