@@ -41,10 +41,10 @@ void blame_print_history(const blame_more *m)
         fm_verdict v = b->history.at[i];
         out_cell(t, "%s%s%s%s", out_c(v == FM_PASS ? OUT_GREEN : OUT_RED), blame_verdict_word[v],
                  out_c(OUT_PLAIN), b->history.asks[i] ? "" : "?");
-        out_cell(t, "%s", b->names[i][0] ? b->names[i] : "-");
-        out_cell(t, "%s", fm_ops_short_oid(&b->version[i].oid));
-        out_cell(t, "%s", b->version[i].kind);
-        out_cell(t, "%s", out_text(b->output[i], 70));
+        out_cell(t, "%s", b->version[i].names[0] ? b->version[i].names : "-");
+        out_cell(t, "%s", fm_ops_short_oid(&b->version[i].commit.oid));
+        out_cell(t, "%s", b->version[i].commit.kind);
+        out_cell(t, "%s", out_text(b->version[i].output, 70));
         if (odds) {
             out_cell_right(t, "%s", percent(m->answers.wrong_lp[i]));
             out_cell_right(t, "%s", percent(m->answers.right_lp[i]));
@@ -57,7 +57,7 @@ void blame_print_history(const blame_more *m)
     printf("\nverdict  %s%s%s\n", out_c(OUT_BOLD), text, out_c(OUT_PLAIN));
     if (b->history.verdict == FM_BLAME_PASSES)
         return;
-    printf("         %s\n", b->version[b->history.culprit].subject);
+    printf("         %s\n", b->version[b->history.culprit].commit.subject);
     if (b->history.uncertain)
         printf("         a version in between cannot be run here; it may have begun there\n");
     if (b->history.note[0])

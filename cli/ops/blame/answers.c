@@ -69,7 +69,7 @@ static fm_status passing_answer(blame_more *m, size_t node, char **out)
     blame_heard heard = {0};
     fm_status rc = blame_node_tree(b, node, &tree);
     const blame_question q = {
-        .tree = tree, .what = fm_ops_short_oid(&b->version[node].oid), .id = node};
+        .tree = tree, .what = fm_ops_short_oid(&b->version[node].commit.oid), .id = node};
     if (rc == FM_OK)
         rc = blame_ask(b, &q, 1, &heard);
     if (rc == FM_OK) {
@@ -84,7 +84,7 @@ static fm_status passing_answer(blame_more *m, size_t node, char **out)
 static fm_status find_right(blame_more *m)
 {
     blame *b = m->b;
-    const fm_blame_node *n = &b->node[b->history.culprit];
+    const fm_blame_node *n = &b->version[b->history.culprit].node;
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && !m->answers.right && i < n->parent_count + b->count; i++) {
         size_t node = i < n->parent_count ? n->parent[i] : i - n->parent_count;
@@ -92,8 +92,9 @@ static fm_status find_right(blame_more *m)
             continue;
         rc = passing_answer(m, node, &m->answers.right);
         if (rc == FM_OK && m->answers.right)
-            m->answers.right_from = fm_strdup(
-                b->names[node][0] ? b->names[node] : fm_ops_short_oid(&b->version[node].oid));
+            m->answers.right_from = fm_strdup(b->version[node].names[0]
+                                                  ? b->version[node].names
+                                                  : fm_ops_short_oid(&b->version[node].commit.oid));
     }
     return rc;
 }
@@ -105,7 +106,7 @@ static fm_status likelihoods(blame_more *m, size_t node)
     fm_model *model = NULL;
     fm_status rc = blame_node_tree(b, node, &tree);
     if (rc == FM_OK)
-        rc = fm_ops_load_model(b->c, tree, fm_ops_short_oid(&b->version[node].oid), &model);
+        rc = fm_ops_load_model(b->c, tree, fm_ops_short_oid(&b->version[node].commit.oid), &model);
     if (rc == FM_OK)
         rc = blame_answer_lps(m, model, &m->answers.wrong_lp[node], &m->answers.right_lp[node]);
     if (rc == FM_EUNSUPPORTED) {
@@ -133,7 +134,8 @@ fm_status blame_find_answers(blame_more *m)
     if (rc == FM_OK)
         rc = find_right(m);
     for (size_t i = 0; rc == FM_OK && m->answers.wrong && i < b->count; i++) {
-        (void)ui_progress(b->c, i, b->count, "answers: %s", fm_ops_short_oid(&b->version[i].oid));
+        (void)ui_progress(b->c, i, b->count, "answers: %s",
+                          fm_ops_short_oid(&b->version[i].commit.oid));
         rc = ui_go_on(b->c);
         if (rc == FM_OK && b->history.asks[i] && b->history.at[i] != FM_ERROR_CASE)
             rc = likelihoods(m, i);

@@ -235,9 +235,9 @@ double blame_flip_rate(const blame *b)
 fm_status blame_node_tree(blame *b, size_t node, const fm_tree **out)
 {
     fm_status rc = FM_OK;
-    if (!b->tree[node])
-        rc = fm_version_tree(b->c->repo, &b->tree[node], &b->version[node].oid);
-    *out = b->tree[node];
+    if (!b->version[node].tree)
+        rc = fm_version_tree(b->c->repo, &b->version[node].tree, &b->version[node].commit.oid);
+    *out = b->version[node].tree;
     return rc;
 }
 
@@ -250,7 +250,7 @@ bool blame_has_step(const blame *b)
 
 fm_status blame_open_culprit(blame *b)
 {
-    const fm_version *v = &b->version[b->history.culprit];
+    const fm_version *v = &b->version[b->history.culprit].commit;
     fm_suite_run run = {0};
     fm_model *m = NULL;
     if (b->child)
@@ -277,15 +277,12 @@ fm_status blame_open_culprit(blame *b)
 void blame_release(blame *b)
 {
     for (size_t i = 0; i < b->count; i++) {
-        fm_version_release(&b->version[i]);
-        if (b->node)
-            fm_free((void *)(uintptr_t)b->node[i].parent);
-        if (b->output)
-            fm_free(b->output[i]);
-        if (b->text)
-            fm_free(b->text[i]);
-        if (b->tree)
-            fm_tree_free(b->tree[i]);
+        blamed_version *v = &b->version[i];
+        fm_version_release(&v->commit);
+        fm_free((void *)(uintptr_t)v->node.parent);
+        fm_free(v->output);
+        fm_free(v->text);
+        fm_tree_free(v->tree);
     }
     for (size_t u = 0; u < b->unit_count; u++)
         fm_free(b->unit[u].change);
@@ -295,14 +292,6 @@ void blame_release(blame *b)
     }
     blame_data_release(&b->data);
     fm_free(b->version);
-    fm_free(b->names);
-    fm_free(b->node);
-    fm_free(b->changed_bytes);
-    fm_free(b->output);
-    fm_free(b->text);
-    fm_free(b->heard);
-    fm_free(b->passed);
-    fm_free(b->tree);
     fm_suite_free(b->forms);
     fm_blame_history_release(&b->history);
     fm_tree_free(b->parent);

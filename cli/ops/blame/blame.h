@@ -62,6 +62,19 @@ typedef struct blame_rank {
     uint32_t rank;
 } blame_rank;
 
+/* A version of the history: node i of the search. */
+typedef struct blamed_version {
+    fm_version commit;
+    char names[64]; /* branches and tags here, "" if none */
+    fm_blame_node node;
+    double changed_bytes; /* of tensors that it has other than its first parent */
+    char *output;         /* what it answered; NULL where not asked; owned, as all of these */
+    char *text;           /* the answer alone; NULL where not asked or none */
+    uint64_t heard;       /* its digest; 0 where not asked */
+    bool passed;          /* it was judged a pass */
+    fm_tree *tree;        /* opened as it is needed */
+} blamed_version;
+
 typedef struct blame {
     fm_ops *c;
     const fm_suite *suite;
@@ -71,18 +84,10 @@ typedef struct blame {
     void (*noise)(void *ctx, const blame_question *q, blame_heard *heard);
     void *noise_ctx;
     /* history */
-    fm_version *version; /* node i; 0 = the version asked about */
-    char (*names)[64];   /* branches and tags at node i, "" if none */
-    fm_blame_node *node;
-    double *changed_bytes; /* [count] tensors that node i has other than its first parent */
+    blamed_version *version; /* node i; 0 = the version asked about */
     size_t count, cap;
     fm_blame_history
         history;     /* see testing/blame.h: verdict, posterior, per node, evidence, note */
-    char **output;   /* [count] what node i answered; NULL where not asked */
-    char **text;     /* [count] the answer alone; NULL where not asked or none */
-    uint64_t *heard; /* [count] its digest; 0 where not asked */
-    bool *passed;    /* [count] it was judged a pass */
-    fm_tree **tree;  /* [count] opened as they are needed */
     fm_suite *forms; /* other forms of the case; made when they are asked first */
     /* culprit */
     fm_tree *parent, *child;

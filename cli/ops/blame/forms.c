@@ -62,10 +62,10 @@ static void texts_of(const blame *b, uint64_t digest, const char **wrong, const 
 {
     *wrong = *right = NULL;
     for (size_t i = 0; i < b->count; i++) {
-        if (b->text[i] && b->heard[i] == digest && !*wrong)
-            *wrong = b->text[i];
-        else if (b->text[i] && b->passed[i] && !*right)
-            *right = b->text[i];
+        if (b->version[i].text && b->version[i].heard == digest && !*wrong)
+            *wrong = b->version[i].text;
+        else if (b->version[i].text && b->version[i].passed && !*right)
+            *right = b->version[i].text;
     }
 }
 

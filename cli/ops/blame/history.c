@@ -20,23 +20,15 @@ static fm_status collect_version(void *ctx, const fm_version *v)
 {
     collect *k = ctx;
     blame *b = k->b;
-    size_t cap = b->cap;
     fm_status rc = fm_grow(&b->version, &b->cap, b->count + 1, sizeof *b->version);
-    if (rc == FM_OK && b->cap != cap) {
-        void *names = fm_realloc(b->names, b->cap * sizeof *b->names);
-        if (!names)
-            return FM_ENOMEM;
-        b->names = names;
-    }
-    if (rc == FM_OK)
-        rc = fm_version_read(b->c->repo, &b->version[b->count], &v->oid);
-    if (rc == FM_OK) {
-        b->names[b->count][0] = 0;
-        rc = fm_map_put(k->index, v->oid.b, sizeof v->oid.b, (void *)(uintptr_t)(b->count + 1),
-                        NULL);
-        b->count++;
-    }
-    return rc;
+    if (rc < 0)
+        return rc;
+    b->version[b->count] = (blamed_version){0};
+    rc = fm_version_read(b->c->repo, &b->version[b->count].commit, &v->oid);
+    if (rc < 0)
+        return rc;
+    b->count++;
+    return fm_map_put(k->index, v->oid.b, sizeof v->oid.b, (void *)(uintptr_t)b->count, NULL);
 }
 
 static fm_status name_node(void *ctx, const char *ref, const fm_oid *oid)
@@ -44,9 +36,9 @@ static fm_status name_node(void *ctx, const char *ref, const fm_oid *oid)
     collect *k = ctx;
     uintptr_t at = (uintptr_t)fm_map_get(k->index, oid->b, sizeof oid->b);
     if (at) {
-        char *names = k->b->names[at - 1];
+        char *names = k->b->version[at - 1].names;
         size_t len = strlen(names);
-        snprintf(names + len, sizeof *k->b->names - len, "%s%s", len ? ", " : "",
+        snprintf(names + len, sizeof k->b->version[at - 1].names - len, "%s%s", len ? ", " : "",
                  strchr(ref + 5, '/') + 1);
     }
     return FM_OK;
@@ -69,45 +61,34 @@ static fm_status count_bytes(void *ctx, const fm_change *ch)
 static fm_status weigh_nodes(blame *b)
 {
     fm_status rc = FM_OK;
-    b->changed_bytes = fm_calloc(b->count, sizeof *b->changed_bytes);
-    b->tree = fm_calloc(b->count, sizeof *b->tree);
-    if (!b->changed_bytes || !b->tree)
-        return FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < b->count; i++) {
         const fm_tree *own = NULL, *before = NULL;
-        b->node[i].weight = 1;
-        if (!b->node[i].parent_count)
+        b->version[i].node.weight = 1;
+        if (!b->version[i].node.parent_count)
             continue;
         rc = blame_node_tree(b, i, &own);
         if (rc == FM_OK)
-            rc = blame_node_tree(b, b->node[i].parent[0], &before);
+            rc = blame_node_tree(b, b->version[i].node.parent[0], &before);
         if (rc == FM_OK)
-            rc = fm_diff_trees(before, own, count_bytes, &b->changed_bytes[i]);
-        if (rc == FM_OK && b->changed_bytes[i] == 0 && b->node[i].parent_count == 1)
-            b->node[i].weight = WEIGHT_OF_NOTHING;
+            rc = fm_diff_trees(before, own, count_bytes, &b->version[i].changed_bytes);
+        if (rc == FM_OK && b->version[i].changed_bytes == 0 && b->version[i].node.parent_count == 1)
+            b->version[i].node.weight = WEIGHT_OF_NOTHING;
     }
     return rc;
 }
 
 static fm_status link_nodes(blame *b, const fm_map *index)
 {
-    b->node = fm_calloc(b->count, sizeof *b->node);
-    b->output = fm_calloc(b->count, sizeof *b->output);
-    b->text = fm_calloc(b->count, sizeof *b->text);
-    b->heard = fm_calloc(b->count, sizeof *b->heard);
-    b->passed = fm_calloc(b->count, sizeof *b->passed);
-    if (!b->node || !b->output || !b->text || !b->heard || !b->passed)
-        return FM_ENOMEM;
     for (size_t i = 0; i < b->count; i++) {
-        const fm_version *v = &b->version[i];
+        const fm_version *v = &b->version[i].commit;
         size_t *parent = fm_calloc(v->parent_count, sizeof *parent);
         if (!parent)
             return FM_ENOMEM;
-        b->node[i].parent = parent;
+        b->version[i].node.parent = parent;
         for (uint32_t p = 0; p < v->parent_count; p++) {
             uintptr_t at = (uintptr_t)fm_map_get(index, v->parent[p].b, sizeof v->parent[p].b);
             if (at)
-                parent[b->node[i].parent_count++] = at - 1;
+                parent[b->version[i].node.parent_count++] = at - 1;
         }
     }
     return FM_OK;
@@ -121,10 +102,10 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
     blame_heard *heard = fm_calloc(n, sizeof *heard);
     fm_status rc = q && heard ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        q[i] =
-            (blame_question){.what = b->names[ask[i].node][0] ? b->names[ask[i].node] : "history",
-                             .id = ask[i].node,
-                             .repeat = ask[i].repeat};
+        q[i] = (blame_question){
+            .what = b->version[ask[i].node].names[0] ? b->version[ask[i].node].names : "history",
+            .id = ask[i].node,
+            .repeat = ask[i].repeat};
         rc = blame_node_tree(b, ask[i].node, &q[i].tree);
     }
     if (rc == FM_OK)
@@ -132,13 +113,13 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         size_t node = ask[i].node;
         out[i] = (fm_blame_reply){heard[i].verdict, heard[i].answer, heard[i].score};
-        if (!b->output[node] || heard[i].verdict == FM_FAIL) {
-            fm_free(b->output[node]);
-            fm_free(b->text[node]);
-            b->output[node] = heard[i].output;
-            b->text[node] = heard[i].text;
-            b->heard[node] = heard[i].answer;
-            b->passed[node] = heard[i].verdict == FM_PASS;
+        if (!b->version[node].output || heard[i].verdict == FM_FAIL) {
+            fm_free(b->version[node].output);
+            fm_free(b->version[node].text);
+            b->version[node].output = heard[i].output;
+            b->version[node].text = heard[i].text;
+            b->version[node].heard = heard[i].answer;
+            b->version[node].passed = heard[i].verdict == FM_PASS;
             heard[i].output = heard[i].text = NULL;
         }
     }
@@ -192,6 +173,19 @@ fm_status blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t n, 
     return rc;
 }
 
+/* The search wants its nodes in one row; their parents stay the versions'. */
+static fm_status search(blame *b, const fm_blame_oracle *oracle, const fm_blame_opts *opts)
+{
+    fm_blame_node *node = fm_calloc(b->count, sizeof *node);
+    if (!node)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < b->count; i++)
+        node[i] = b->version[i].node;
+    fm_status rc = fm_blame_search(&b->history, node, b->count, oracle, opts);
+    fm_free(node);
+    return rc;
+}
+
 fm_status blame_history(blame *b, const fm_oid *start)
 {
     collect k = {b, NULL};
@@ -213,7 +207,7 @@ fm_status blame_history(blame *b, const fm_oid *start)
     if (rc == FM_OK)
         rc = weigh_nodes(b);
     if (rc == FM_OK)
-        rc = fm_blame_search(&b->history, b->node, b->count, &oracle, &opts);
+        rc = search(b, &oracle, &opts);
     fm_map_free(k.index);
     return rc;
 }

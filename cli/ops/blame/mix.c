@@ -236,7 +236,7 @@ static fm_status take_step(mixing *m, size_t node)
     size_t first = m->changes;
     fm_status rc = blame_node_tree(m->b, node, &m->own);
     if (rc == FM_OK)
-        rc = blame_node_tree(m->b, m->b->node[node].parent[0], &m->before);
+        rc = blame_node_tree(m->b, m->b->version[node].node.parent[0], &m->before);
     if (rc == FM_OK)
         rc = fm_diff_trees(m->before, m->own, keep_step_change, m);
     for (size_t i = first; rc == FM_OK && i < m->changes; i++) {
@@ -341,8 +341,8 @@ fm_status blame_mix_steps(blame *b, const size_t *step, size_t n, blame_overlay 
     mixing m = {.b = b, .overlay = overlay};
     const fm_tree *tree = NULL;
     size_t base = step[0];
-    while (b->node[base].parent_count)
-        base = b->node[base].parent[0];
+    while (b->version[base].node.parent_count)
+        base = b->version[base].node.parent[0];
     *out = NULL;
     fm_status rc = blame_node_tree(b, base, &tree);
     if (rc == FM_OK)

@@ -13,8 +13,9 @@
 
 void blame_contrast(blame *b)
 {
-    const fm_blame_node *n = &b->node[b->history.culprit];
-    const char *right = n->parent_count && b->passed[n->parent[0]] ? b->text[n->parent[0]] : NULL;
+    const fm_blame_node *n = &b->version[b->history.culprit].node;
+    const char *right =
+        n->parent_count && b->version[n->parent[0]].passed ? b->version[n->parent[0]].text : NULL;
     if (right && *right && b->answer && *b->answer && strcmp(right, b->answer) != 0) {
         b->right = right;
         b->wrong = b->answer;

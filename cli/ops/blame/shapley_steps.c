@@ -12,7 +12,7 @@
 /* Does the step touch what answers are made of? */
 static bool counts(const blame *b, size_t node)
 {
-    return b->node[node].parent_count && b->changed_bytes[node] > 0;
+    return b->version[node].node.parent_count && b->version[node].changed_bytes > 0;
 }
 
 static fm_status mix_some(const blame_step_worth *w, blame *b, const bool *take, size_t n,
@@ -78,7 +78,7 @@ fm_status blame_shapley_steps(blame_more *m)
         .max_runs = m->max_runs, .confidence = b->how.confidence, .seed = b->how.seed};
     double began = blame_now_s();
     size_t node = 0;
-    for (; b->node[node].parent_count; node = b->node[node].parent[0]) {
+    for (; b->version[node].node.parent_count; node = b->version[node].node.parent[0]) {
         if (!counts(b, node))
             continue;
         if (w->count == BLAME_WORTH_MOST) {

@@ -132,17 +132,18 @@ static fm_status prepare_child(derivation *d, size_t i)
     size_t owner = data_owner(d, i);
     fm_status rc = FM_OK;
     if (owner != i)
-        d->dataset[i] = d->dataset[owner];
+        d->training[i].dataset = d->training[owner].dataset;
     else
-        rc = data_open(&ch->data, &d->dataset[i], d->tok, d->chat, &ch->config, ch->skip,
+        rc = data_open(&ch->data, &d->training[i].dataset, d->tok, d->chat, &ch->config, ch->skip,
                        ch->skip_count);
     if (rc == FM_OK)
-        rc = goal_open(&d->goal[i], d->c, d->dataset[i], &ch->config, ch->teacher, d->eval_every);
+        rc = goal_open(&d->training[i].goal, d->c, d->training[i].dataset, &ch->config, ch->teacher,
+                       d->eval_every);
     if (rc < 0)
         return fm_error_prefix(rc, "child '%s'", ch->name);
     if (owner == i)
-        rc = data_report(d->c, d->dataset[i], d->tok, d->model, &ch->config, d->parent, &ch->suites,
-                         &d->report[i]);
+        rc = data_report(d->c, d->training[i].dataset, d->tok, d->model, &ch->config, d->parent,
+                         &ch->suites, &d->training[i].report);
     return rc;
 }
 
@@ -152,12 +153,13 @@ static fm_status show_reports(const derivation *d)
     const fm_ui_level level = d->check_data ? FM_UI_RESULT : FM_UI_NOTE;
     size_t errors = 0;
     for (size_t i = 0; i < d->f->count; i++) {
-        const fm_data_report *r = &d->report[i];
+        const fm_data_report *r = &d->training[i].report;
         size_t same = 0;
         if (!r->text)
             continue;
         errors += r->errors;
-        while (same < i && !(d->report[same].text && strcmp(d->report[same].text, r->text) == 0))
+        while (same < i && !(d->training[same].report.text &&
+                             strcmp(d->training[same].report.text, r->text) == 0))
             same++;
         fm_buf said;
         fm_buf_init(&said, 0);
@@ -181,11 +183,11 @@ static fm_train_job job_of(const derivation *d, size_t i)
     fm_train_job job = {.name = ch->name,
                         .config = ch->config,
                         .parent = base_tree(d, i),
-                        .data = d->dataset[i],
+                        .data = d->training[i].dataset,
                         .keeper = keeper_train(d->keeper),
                         .checkpoint_every = 1, /* the keeper says when */
                         .recompute = d->recompute};
-    goal_job(&d->goal[i], &job);
+    goal_job(&d->training[i].goal, &job);
     return job;
 }
 
@@ -232,7 +234,8 @@ static void note_absent(derivation *d, const fm_train_progress *p, size_t n)
         bool here = false;
         for (size_t k = 0; k < n; k++)
             here = here || p[k].child == j;
-        if (u->sweep && !here && d->came[i] > 0 && d->came[i] < d->steps[i])
+        if (u->sweep && !here && d->training[i].came > 0 &&
+            d->training[i].came < d->training[i].steps)
             sweep_failed(u->sweep, i - u->first, "it broke down");
     }
 }
@@ -244,8 +247,8 @@ static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
     for (size_t k = 0; k < n; k++) {
         size_t i = d->job_child[p[k].child];
         keeper_step(d->keeper, i, p[k].step + 1, p[k].steps);
-        d->came[i] = p[k].step + 1;
-        d->steps[i] = p[k].steps;
+        d->training[i].came = p[k].step + 1;
+        d->training[i].steps = p[k].steps;
         asked = show_one(d, &p[k], i) || asked;
         d->last = p[k];
         d->last_child = i;
@@ -270,19 +273,11 @@ static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 static fm_status derivation_new(derivation *d)
 {
     size_t n = d->f->count;
-    d->report = fm_calloc(n, sizeof *d->report);
-    d->dataset = fm_calloc(n, sizeof *d->dataset);
-    d->result = fm_calloc(n, sizeof *d->result);
-    d->goal = fm_calloc(d->f->count, sizeof *d->goal);
+    d->training = fm_calloc(n, sizeof *d->training);
     d->job = fm_calloc(n, sizeof *d->job);
     d->job_child = fm_calloc(n, sizeof *d->job_child);
-    d->came = fm_calloc(n, sizeof *d->came);
-    d->steps = fm_calloc(n, sizeof *d->steps);
     d->cand = fm_calloc(d->f->units, sizeof *d->cand);
-    if (!d->report || !d->dataset || !d->result || !d->goal || !d->job || !d->job_child ||
-        !d->came || !d->steps || !d->cand)
-        return FM_ENOMEM;
-    return FM_OK;
+    return d->training && d->job && d->job_child && d->cand ? FM_OK : FM_ENOMEM;
 }
 
 static void candidates_release(derivation *d)
@@ -297,25 +292,18 @@ static void candidates_release(derivation *d)
 
 static void derivation_release(derivation *d)
 {
-    for (size_t i = 0; i < d->f->count; i++) {
-        if (d->report)
-            fm_data_report_release(&d->report[i]);
-        if (d->dataset && data_owner(d, i) == i)
-            fm_dataset_close(d->dataset[i]);
-        if (d->goal)
-            goal_release(&d->goal[i]);
-        if (d->result)
-            fm_train_result_release(&d->result[i]);
+    for (size_t i = 0; d->training && i < d->f->count; i++) {
+        training *own = &d->training[i];
+        fm_data_report_release(&own->report);
+        if (data_owner(d, i) == i)
+            fm_dataset_close(own->dataset);
+        goal_release(&own->goal);
+        fm_train_result_release(&own->result);
     }
     candidates_release(d);
-    fm_free(d->report);
-    fm_free(d->dataset);
-    fm_free(d->goal);
-    fm_free(d->result);
+    fm_free(d->training);
     fm_free(d->job);
     fm_free(d->job_child);
-    fm_free(d->came);
-    fm_free(d->steps);
     keeper_free(d->keeper);
     fm_model_close(d->model);
     fm_engine_free(d->judge);
@@ -341,8 +329,8 @@ static fm_status write_log(const derivation *d, const char *path)
     fm_status rc = all ? FM_OK : FM_ENOMEM;
     fm_buf_init(&text, 0);
     for (size_t i = 0; i < d->f->count; i++)
-        if (d->result[i].log)
-            fm_json_put(&rc, all, d->f->child[i].name, fm_json_ref(d->result[i].log));
+        if (d->training[i].result.log)
+            fm_json_put(&rc, all, d->f->child[i].name, fm_json_ref(d->training[i].result.log));
     if (rc == FM_OK)
         rc = fm_json_write(&text, all, FM_JSON_PRETTY);
     fm_buf_char(&text, '\n');
@@ -400,7 +388,7 @@ static fm_status train_wave(derivation *d, unsigned wave, bool *stopped)
         rc = fm_train_run(d->c->engine, &p, d->job, d->jobs, result, on_step, d);
     ui_progress_end(d->c);
     for (size_t j = 0; rc == FM_OK && j < d->jobs; j++) {
-        d->result[d->job_child[j]] = result[j];
+        d->training[d->job_child[j]].result = result[j];
         *stopped = *stopped || result[j].stopped;
     }
     fm_free(result);
@@ -410,7 +398,7 @@ static fm_status train_wave(derivation *d, unsigned wave, bool *stopped)
 /* Why a child failed, without its name before it. */
 static const char *why_failed(const derivation *d, size_t i)
 {
-    const char *why = d->result[i].why, *name = d->f->child[i].name;
+    const char *why = d->training[i].result.why, *name = d->f->child[i].name;
     size_t len = strlen(name);
     if (!why)
         return "training failed";
@@ -430,7 +418,7 @@ static fm_status choose_child(derivation *d, const unit *u, size_t *out)
 {
     size_t winner = 0;
     for (size_t i = 0; u->sweep && i < u->count; i++) {
-        const fm_train_result *r = &d->result[u->first + i];
+        const fm_train_result *r = &d->training[u->first + i].result;
         if (sweep_seen(u->sweep, i) == 0) { /* it came from a state at its end */
             fm_status rc = sweep_log(u->sweep, i, r->log);
             if (rc < 0)
@@ -451,7 +439,7 @@ static void make_candidate(derivation *d, size_t at)
     const unit *u = &d->f->unit[at];
     candidate *cand = &d->cand[at];
     fm_status rc = choose_child(d, u, &cand->child);
-    const fm_train_result *r = &d->result[cand->child];
+    const fm_train_result *r = &d->training[cand->child].result;
     if (rc == FM_OK && r->failed)
         rc = fm_fail(r->failed, "'%s': %s", unit_name(d->f, u), why_failed(d, cand->child));
     if (rc == FM_OK)

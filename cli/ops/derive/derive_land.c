@@ -67,7 +67,7 @@ static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifests)
         fm_json_put(&rc, o, "parent_model", fm_json_new_str(hex));
     }
     fm_json_put(&rc, o, "config", fm_train_config_json(&ch->config));
-    goal_recipe(&d->goal[i], o, &rc);
+    goal_recipe(&d->training[i].goal, o, &rc);
     fm_json_put(&rc, o, "data", manifests);
     if (rc == FM_OK)
         return o;
@@ -178,9 +178,9 @@ static fm_status put_pages(const derivation *d, size_t i, fm_txn *txn, fm_tree *
              data_title(&d->f->child[i].data));
     fm_json *reports = fm_json_new_array();
     fm_status rc = reports ? FM_OK : FM_ENOMEM;
-    fm_json_push_to(&rc, reports, data_summary(&d->report[data_owner(d, i)]));
+    fm_json_push_to(&rc, reports, data_summary(&d->training[data_owner(d, i)].report));
     curve_page page = {.title = title,
-                       .log = d->result[i].log,
+                       .log = d->training[i].result.log,
                        .recipe = recipe,
                        .report = reports,
                        .sweep = trials,
@@ -203,7 +203,7 @@ static fm_status put_record(const derivation *d, size_t i, fm_txn *txn, fm_tree 
     if (rc == FM_OK)
         rc = tree_put_json(txn, tree, "recipe.json", doc);
     if (rc == FM_OK)
-        rc = tree_put_json(txn, tree, "train_log.json", d->result[i].log);
+        rc = tree_put_json(txn, tree, "train_log.json", d->training[i].result.log);
     if (rc == FM_OK && u->sweep) {
         trials = sweep_json(u->sweep);
         rc = trials ? tree_put_json(txn, tree, "sweep.json", trials) : FM_ENOMEM;
@@ -221,16 +221,16 @@ static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *
     child *ch = &d->f->child[i];
     fm_txn *txn = NULL;
     size_t owner = data_owner(d, i);
-    fm_json *manifests = data_manifests(d->dataset[i]);
+    fm_json *manifests = data_manifests(d->training[i].dataset);
     fm_status rc = manifests ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
         rc = tree_drop_history(tree);
     if (rc == FM_OK)
         rc = fm_txn_begin(&txn, fm_repo_store(d->c->repo));
     if (rc == FM_OK)
-        rc = put_weights(txn, tree, &d->result[i]);
+        rc = put_weights(txn, tree, &d->training[i].result);
     if (rc == FM_OK)
-        rc = data_put(txn, tree, &d->f->child[owner].data, d->report[owner].json);
+        rc = data_put(txn, tree, &d->f->child[owner].data, d->training[owner].report.json);
     for (size_t k = 0; rc == FM_OK && k < ch->suites.count; k++)
         rc = tree_add_suite(txn, tree, ch->suites.item[k]);
     if (rc == FM_OK)

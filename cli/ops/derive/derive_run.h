@@ -19,6 +19,14 @@ typedef struct candidate { /* of a unit: its version, from the commit to the bra
     char *message;
 } candidate;
 
+typedef struct training {  /* of a child */
+    fm_dataset *dataset;   /* a trial's may be the first trial's */
+    fm_data_report report; /* of one that owns its data */
+    goal goal;
+    fm_train_result result;
+    uint32_t came, steps; /* done and to do, as far as is known */
+} training;
+
 typedef struct derivation {
     fm_ops *c;
     family *f;
@@ -29,19 +37,15 @@ typedef struct derivation {
     fm_tokenizer *own_tokenizer; /* PRETRAIN */
     const fm_tokenizer *tok;
     const fm_chat_template *chat;
-    fm_dataset **dataset;    /* [count] a trial's may be the first trial's */
-    fm_data_report *report;  /* [count] of those that own their data */
-    goal *goal;              /* [count] */
-    fm_train_result *result; /* [count] */
-    candidate *cand;         /* [units] */
+    training *training; /* [count] */
+    candidate *cand;    /* [units] */
     fm_keep_policy policy;
     keeper *keeper;
     bool pretrain, gate, plan, recompute, check_data;
     fm_engine *judge; /* of the gates, where training is not in mode exact; NULL until needed */
-    /* of the wave in hand */
+    /* of the wave in hand: its jobs, and whose they are */
     fm_train_job *job;
     size_t *job_child, jobs;
-    uint32_t *came, *steps; /* [count] steps done and to do, as far as is known */
     fm_train_progress last; /* the newest step */
     size_t last_child;
     uint64_t steps_done; /* of this call */

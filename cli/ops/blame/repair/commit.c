@@ -88,7 +88,7 @@ static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tr
                       const char *branch)
 {
     const blame *b = m->b;
-    const fm_version *v = &b->version[0], *culprit = &b->version[b->history.culprit];
+    const fm_version *v = &b->version[0].commit, *culprit = &b->version[b->history.culprit].commit;
     const fm_oid parent[2] = {v->oid, culprit->parent[0]};
     const fm_json *data = fm_json_get(k->recipe, "data");
     char recipe_hex[FM_HEX_CHARS + 1], data_hex[FM_HEX_CHARS + 1];
@@ -130,7 +130,7 @@ fm_status blame_fix(blame_more *m, const char *branch)
         return fm_fail(FM_EREFUSED,
                        "no candidate repairs the case without breaking another: nothing was "
                        "committed");
-    fm_status rc = fm_version_tree(m->b->c->repo, &version, &m->b->version[0].oid);
+    fm_status rc = fm_version_tree(m->b->c->repo, &version, &m->b->version[0].commit.oid);
     if (rc == FM_OK)
         rc = make_tree(m->b->c, k, version, &tree);
     if (rc == FM_OK)

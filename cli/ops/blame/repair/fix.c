@@ -135,7 +135,7 @@ static fm_status distance(const fm_provider *p, const fm_tree *a, const fm_tree 
 static double halfway(const blame_more *m)
 {
     const blame *b = m->b;
-    const fm_blame_node *n = &b->node[b->history.culprit];
+    const fm_blame_node *n = &b->version[b->history.culprit].node;
     size_t parent = n->parent_count ? n->parent[0] : 0;
     const blame_answers *a = &m->answers;
     return (a->wrong_lp[0] - a->right_lp[0] + a->wrong_lp[parent] - a->right_lp[parent]) / 2;
@@ -245,7 +245,7 @@ static fm_json *trained_recipe(const blame_more *m, const blame_variant *v)
     char hex[41];
     fm_status rc = FM_OK;
     fm_json *o = fm_json_copy(v->recipe), *repairs = fm_json_new_object();
-    fm_oid_hex(&m->b->version[0].oid, hex);
+    fm_oid_hex(&m->b->version[0].commit.oid, hex);
     fm_json_put(&rc, repairs, "version", fm_json_new_str(hex));
     fm_json_put(&rc, repairs, "case", fm_json_new_str(m->case_spec));
     fm_json_put(&rc, o, "data", data_manifests(v->data));
@@ -426,7 +426,7 @@ fm_status blame_find_repairs(blame_more *m)
         return s->why_not ? FM_OK : FM_ENOMEM;
     }
     if (rc == FM_OK)
-        rc = fm_version_tree(b->c->repo, &version, &b->version[0].oid);
+        rc = fm_version_tree(b->c->repo, &version, &b->version[0].commit.oid);
     if (rc == FM_OK)
         rc = run_suites(m, version, &p, m->rev, &before);
     if (rc == FM_OK)

@@ -91,7 +91,7 @@ fm_status blame_graft(blame_more *m, blame_candidate *k, double alpha)
     k->tree = NULL;
     fm_status rc = blame_candidate_clear(m, k);
     if (rc == FM_OK)
-        rc = fm_version_tree(b->c->repo, &k->tree, &b->version[0].oid);
+        rc = fm_version_tree(b->c->repo, &k->tree, &b->version[0].commit.oid);
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++)
         for (size_t i = 0; rc == FM_OK && (k->whole || b->repair.take[u]) && i < b->unit[u].count;
              i++)
@@ -140,7 +140,7 @@ fm_status blame_reweight(blame_more *m, blame_candidate *k)
 fm_json *blame_graft_recipe(const blame_more *m, const blame_candidate *k)
 {
     const blame *b = m->b;
-    const fm_version *culprit = &b->version[b->history.culprit];
+    const fm_version *culprit = &b->version[b->history.culprit].commit;
     char hex[41];
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
@@ -155,7 +155,7 @@ fm_json *blame_graft_recipe(const blame_more *m, const blame_candidate *k)
     fm_json_put(&rc, o, "format", fm_json_new_int(1));
     fm_json_put(&rc, o, "operation", fm_json_new_str("graft"));
     fm_json_put(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
-    fm_oid_hex(&b->version[0].oid, hex);
+    fm_oid_hex(&b->version[0].commit.oid, hex);
     fm_json_put(&rc, o, "version", fm_json_new_str(hex));
     fm_oid_hex(&culprit->parent[0], hex);
     fm_json_put(&rc, o, "from", fm_json_new_str(hex));

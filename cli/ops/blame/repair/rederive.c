@@ -22,7 +22,7 @@ void blame_swap_engines(blame_more *m)
 fm_status blame_replay_open(blame_more *m, replay *r)
 {
     fm_ops *c = m->b->c;
-    const fm_version *v = &m->b->version[m->b->history.culprit];
+    const fm_version *v = &m->b->version[m->b->history.culprit].commit;
     fm_json *recipe = NULL;
     bool can = false;
     memset(r, 0, sizeof *r);

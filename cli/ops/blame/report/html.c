@@ -140,8 +140,8 @@ static size_t give_lanes(const blame *b, unsigned *lane)
         lane[i] = UINT32_MAX;
     lane[0] = 0;
     for (size_t i = 0; i < b->count; i++)
-        for (size_t p = 0; p < b->node[i].parent_count; p++) {
-            size_t at = b->node[i].parent[p];
+        for (size_t p = 0; p < b->version[i].node.parent_count; p++) {
+            size_t at = b->version[i].node.parent[p];
             if (lane[at] != UINT32_MAX)
                 continue;
             lane[at] = p == 0 ? lane[i] : (unsigned)used++;
@@ -169,8 +169,8 @@ static void draw_graph(fm_buf *o, const blame *b)
         o, "<figure><svg role=\"img\" width=\"%zu\" height=\"%zu\">\n<title>lineage</title>\n",
         lanes * LANE + 560, b->count * ROW);
     for (size_t i = 0; i < b->count; i++)
-        for (size_t p = 0; p < b->node[i].parent_count; p++) {
-            size_t at = b->node[i].parent[p];
+        for (size_t p = 0; p < b->version[i].node.parent_count; p++) {
+            size_t at = b->version[i].node.parent[p];
             bool guilty = blamed && i == b->history.culprit && b->history.at[at] == FM_PASS;
             fm_buf_printf(o, "<path class=\"%s\" d=\"M%g %g L%g %g\"/>\n",
                           guilty ? "guilty" : "edge", lane[i] * (double)LANE + 12, row_y(b, i),
@@ -211,9 +211,9 @@ static void draw_history(fm_buf *o, const blame_more *m)
         verdict_cell(o, b->history.at[i]);
         number(o, SHARE, b->history.share[i]);
         fm_buf_printf(o, "<td class=\"n\">%u</td>", b->history.asks[i]);
-        cell(o, b->names[i][0] ? b->names[i] : "-");
-        cell(o, fm_ops_short_oid(&b->version[i].oid));
-        cell(o, b->output[i]);
+        cell(o, b->version[i].names[0] ? b->version[i].names : "-");
+        cell(o, fm_ops_short_oid(&b->version[i].commit.oid));
+        cell(o, b->version[i].output);
         if (odds) {
             number(o, CHANCE, exp(m->answers.wrong_lp[i]));
             number(o, CHANCE, exp(m->answers.right_lp[i]));

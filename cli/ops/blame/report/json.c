@@ -7,10 +7,10 @@ static fm_json *history_json(const blame_more *m)
     fm_status rc = FM_OK;
     fm_json *array = fm_json_new_array();
     for (size_t i = 0; i < b->count; i++) {
-        fm_json *o = version_json(&b->version[i]);
-        fm_json_put(&rc, o, "names", fm_json_new_str(b->names[i]));
+        fm_json *o = version_json(&b->version[i].commit);
+        fm_json_put(&rc, o, "names", fm_json_new_str(b->version[i].names));
         fm_json_put(&rc, o, "outcome", fm_json_new_str(blame_verdict_word[b->history.at[i]]));
-        fm_json_put(&rc, o, "output", fm_json_new_str(b->output[i]));
+        fm_json_put(&rc, o, "output", fm_json_new_str(b->version[i].output));
         fm_json_put(&rc, o, "asks", fm_json_new_int(b->history.asks[i]));
         fm_json_put(&rc, o, "fails", fm_json_new_real(b->history.fails[i]));
         fm_json_put(&rc, o, "share", fm_json_new_real(b->history.share[i]));
@@ -92,7 +92,7 @@ static fm_json *worth_json(const blame_more *m)
     for (size_t i = s->units; i-- > 0;) {
         char hex[41];
         fm_json *v = fm_json_new_object();
-        fm_oid_hex(&m->b->version[w->node[i]].oid, hex);
+        fm_oid_hex(&m->b->version[w->node[i]].commit.oid, hex);
         fm_json_put(&rc, v, "id", fm_json_new_str(hex));
         fm_json_put(&rc, v, "value", fm_json_new_real(s->value[i]));
         fm_json_put(&rc, v, "low", fm_json_new_real(s->low[i]));
@@ -138,7 +138,7 @@ static fm_json *evidence_json(const blame *b)
         const fm_blame_evidence *e = &h->evidence[i];
         fm_json *o = fm_json_new_object(), *steps = fm_json_new_array();
         char hex[41];
-        fm_oid_hex(&b->version[e->node].oid, hex);
+        fm_oid_hex(&b->version[e->node].commit.oid, hex);
         fm_json_put(&rc, o, "kind", fm_json_new_str(kind[e->kind]));
         fm_json_put(&rc, o, "version", fm_json_new_str(hex));
         fm_json_put(&rc, o, "round", fm_json_new_int(e->round));
@@ -150,7 +150,7 @@ static fm_json *evidence_json(const blame *b)
             fm_json_put(&rc, o, "repeat", fm_json_new_int(e->repeat));
         }
         for (size_t k = 0; k < e->step_count && e->kind == FM_BLAME_MIX; k++) {
-            fm_oid_hex(&b->version[h->steps[e->step_begin + k]].oid, hex);
+            fm_oid_hex(&b->version[h->steps[e->step_begin + k]].commit.oid, hex);
             fm_json_push_to(&rc, steps, fm_json_new_str(hex));
         }
         fm_json_put(&rc, o, "steps", steps);
@@ -353,7 +353,7 @@ fm_json *blame_json(const blame_more *m, bool tensors, bool data)
     fm_status rc = FM_OK;
     char hex[41];
     fm_json *o = fm_json_new_object();
-    fm_oid_hex(&b->version[b->history.culprit].oid, hex);
+    fm_oid_hex(&b->version[b->history.culprit].commit.oid, hex);
     fm_json_put(&rc, o, "suite", fm_json_new_str(fm_suite_name(b->suite)));
     fm_json_put(&rc, o, "case", fm_json_new_str(fm_suite_case_name(b->suite, b->case_index)));
     fm_json_put(&rc, o, "verdict", fm_json_new_str(fm_blame_class_word(b->history.verdict)));

@@ -187,7 +187,7 @@ static fm_status report(const blame_run *r, fm_blame_report *out)
     out->verdict = r->b.history.verdict;
     out->has_step = blame_has_step(&r->b);
     if (out->has_step)
-        out->culprit = r->b.version[r->b.history.culprit].oid;
+        out->culprit = r->b.version[r->b.history.culprit].commit.oid;
     out->sentence = fm_strdup(text);
     out->json = blame_json(&r->m, r->parts.tensors, r->parts.data);
     return out->sentence && out->json ? FM_OK : FM_ENOMEM;

@@ -46,10 +46,10 @@ const char *blame_who(const blame *b, size_t node)
     static char ring[4][200];
     static unsigned at;
     char *out = ring[at++ % 4];
-    const fm_version *v = &b->version[node];
-    if (b->names[node][0])
-        snprintf(out, sizeof *ring, "%s (%s, %s)", b->names[node], fm_ops_short_oid(&v->oid),
-                 v->kind);
+    const fm_version *v = &b->version[node].commit;
+    if (b->version[node].names[0])
+        snprintf(out, sizeof *ring, "%s (%s, %s)", b->version[node].names,
+                 fm_ops_short_oid(&v->oid), v->kind);
     else
         snprintf(out, sizeof *ring, "%s (%s)", fm_ops_short_oid(&v->oid), v->kind);
     return out;
@@ -119,9 +119,9 @@ void blame_ran_lines(const blame_more *m, bool tensors, bool data, blame_lines *
     const blame *b = m->b;
     for (size_t i = 0; i < b->count; i++)
         if (b->history.asks[i] && b->history.at[i] != FM_ERROR_CASE && m->case_spec)
-            blame_line(out, "fmstore test %s --suite %s", fm_ops_short_oid(&b->version[i].oid),
-                       fm_suite_name(b->suite));
-    const char *oid = fm_ops_short_oid(&b->version[0].oid);
+            blame_line(out, "fmstore test %s --suite %s",
+                       fm_ops_short_oid(&b->version[i].commit.oid), fm_suite_name(b->suite));
+    const char *oid = fm_ops_short_oid(&b->version[0].commit.oid);
     char words[600];
     if (m->case_spec)
         snprintf(words, sizeof words, "fmstore blame %s --case %s", oid, m->case_spec);
@@ -142,8 +142,9 @@ void blame_ran_lines(const blame_more *m, bool tensors, bool data, blame_lines *
         blame_line(out, "%s --repairs%s --budget %llu", words, m->rederive ? " --rederive" : "",
                    (unsigned long long)m->budget_s);
     bool trained = false;
-    if (replay_can(b->c, &b->version[b->history.culprit].oid, &trained) == FM_OK && trained)
-        blame_line(out, "fmstore replay %s", fm_ops_short_oid(&b->version[b->history.culprit].oid));
+    if (replay_can(b->c, &b->version[b->history.culprit].commit.oid, &trained) == FM_OK && trained)
+        blame_line(out, "fmstore replay %s",
+                   fm_ops_short_oid(&b->version[b->history.culprit].commit.oid));
     fm_error_clear();
 }
 
