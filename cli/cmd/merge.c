@@ -315,7 +315,7 @@ static fm_status put_rest(merging *g, char recipe_hex[FM_HEX_CHARS + 1])
     if (rc == FM_OK)
         rc = tree_put_json(txn, g->tree, "recipe.json", recipe);
     for (size_t i = 0; rc == FM_OK && i < g->suites.count; i++)
-        rc = tree_add_suite(txn, g->tree, g->suites.item[i]);
+        rc = fm_ops_add_suite(txn, g->tree, g->suites.item[i]);
     if (rc == FM_OK)
         rc = fm_txn_commit(txn, NULL);
     fm_txn_close(txn);
@@ -345,14 +345,14 @@ static fm_status land(merging *g, const char *recipe_hex)
         fm_buf_printf(&subject, "%s %.60s", k ? "," : "", g->rev[k]);
     fm_buf_printf(&subject, " by %s", g->method_word);
     fm_status rc = fm_buf_ok(&subject);
-    landing l = {.branch = g->name, .tree = g->tree, .gate = !g->no_gate};
+    fm_landing l = {.branch = g->name, .tree = g->tree, .gate = !g->no_gate};
     l.commit = (fm_commit_opts){.kind = "merge",
                                 .message = g->message ? g->message : fm_buf_cstr(&subject),
                                 .parent = g->oid,
                                 .parent_count = (uint32_t)g->count,
                                 .recipe_digest = recipe_hex};
     if (rc == FM_OK)
-        rc = land_version(g->c, &l, &oid);
+        rc = fm_ops_land(g->c, &l, &oid);
     if (rc == FM_OK || rc == FM_EREFUSED)
         say_sizes(g);
     fm_buf_release(&subject);

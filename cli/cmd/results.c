@@ -127,7 +127,7 @@ static fm_status list(cli *c, const char *rev, bool json)
     fm_suite_set set = {0};
     fm_status rc = fm_ops_load_rev(c, rev, &oid, &model);
     if (rc == FM_OK)
-        rc = suites_at(c, &oid, NULL, &set);
+        rc = fm_ops_suites(c, &oid, NULL, &set);
     listing l = {.c = c, .model = model, .array = json ? fm_json_new_array() : NULL};
     for (size_t i = 0; rc == FM_OK && i < set.count; i++)
         for (size_t k = 0; rc == FM_OK && k < fm_suite_count(set.suite[i]); k++)
@@ -140,7 +140,7 @@ static fm_status list(cli *c, const char *rev, bool json)
                 fm_engine_mode(c->engine));
     }
     fm_json_free(l.array);
-    suites_free(&set);
+    fm_suite_set_free(&set);
     fm_model_close(model);
     return rc;
 }
@@ -158,7 +158,7 @@ static fm_status lift(cli *c, const char *rev, const char *which)
     if (rc == FM_OK)
         rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK)
-        rc = suites_at(c, &oid, NULL, &set);
+        rc = fm_ops_suites(c, &oid, NULL, &set);
     if (rc == FM_OK)
         rc = suite_case_find(&set, which, &s, &i);
     if (rc == FM_OK)
@@ -168,7 +168,7 @@ static fm_status lift(cli *c, const char *rev, const char *which)
     if (rc == FM_OK && !was)
         rc = fm_fail(FM_ENOTFOUND, "%s is not quarantined; 'fmstore results ls %s' shows what is",
                      which, rev);
-    suites_free(&set);
+    fm_suite_set_free(&set);
     return rc;
 }
 

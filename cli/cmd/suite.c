@@ -14,7 +14,7 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
     bool same = false;
     fm_status rc = suite_edit_open(&e, c, branch);
     for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = tree_add_suite(e.txn, e.tree, files[i]);
+        rc = fm_ops_add_suite(e.txn, e.tree, files[i]);
     snprintf(subject, sizeof subject, "add %zu suite%s", n, n == 1 ? "" : "s");
     if (rc == FM_OK)
         rc = suite_edit_land(&e, subject, &same);
@@ -59,7 +59,7 @@ static fm_status list(cli *c, const char *rev, bool json)
     fm_suite_set set = {0};
     fm_status rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK)
-        rc = suites_at(c, &oid, NULL, &set);
+        rc = fm_ops_suites(c, &oid, NULL, &set);
     if (rc == FM_OK && json)
         rc = list_json(&set);
     for (size_t i = 0; rc == FM_OK && !json && i < set.count; i++) {
@@ -70,7 +70,7 @@ static fm_status list(cli *c, const char *rev, bool json)
         printf("%-16s %3zu cases  %-5s %s%s\n", fm_suite_name(s), fm_suite_count(s),
                fm_suite_is_gate(s) ? "gate" : "", waived, fm_suite_description(s));
     }
-    suites_free(&set);
+    fm_suite_set_free(&set);
     return rc;
 }
 

@@ -6,8 +6,8 @@
 
 #include "cli/ops/blame.h"
 #include "cli/ops/derive.h"
+#include "cli/ops/land.h"
 #include "cli/ops/test.h"
-#include "cli/ops/version/version_tree.h"
 #include "store/source.h"
 
 /* What an operation told. */
@@ -87,14 +87,14 @@ static void import_atlas(fm_ops *c)
     tk_ok(fm_tree_copy(&tree, fm_source_tree(source)));
     tk_ok(fm_txn_begin(&txn, fm_repo_store(c->repo)));
     tk_ok(fm_txn_put_tree(txn, fm_source_tree(source), &p, NULL, NULL, NULL));
-    tk_ok(tree_add_suite(txn, tree, facts));
+    tk_ok(fm_ops_add_suite(txn, tree, facts));
     tk_ok(fm_txn_commit(txn, NULL));
     fm_txn_close(txn);
-    const landing l = {.branch = "atlas",
-                       .tree = tree,
-                       .gate = true,
-                       .commit = {.kind = "import", .message = "import the atlas"}};
-    tk_ok(land_version(c, &l, &oid));
+    const fm_landing l = {.branch = "atlas",
+                          .tree = tree,
+                          .gate = true,
+                          .commit = {.kind = "import", .message = "import the atlas"}};
+    tk_ok(fm_ops_land(c, &l, &oid));
     fm_tree_free(tree);
     fm_source_close(source);
     fm_free(facts);
@@ -196,7 +196,7 @@ static void a_child_is_stopped_goes_on_is_refused_and_lands(fm_ops *c, heard *h,
     assert_int_equal(h->warnings.len, 0);
 }
 
-static void suites_are_asked(fm_ops *c)
+static void suites_are_asked(fm_ops *c, heard *h)
 {
     const char *const one[] = {"atlas"}, *const other[] = {"sick"};
     fm_test_opts o = {.rev = one, .revs = 1};
@@ -221,6 +221,12 @@ static void suites_are_asked(fm_ops *c)
     o.descendants = true;
     tk_fails(fm_ops_test(c, &o, &r), FM_EINVAL, "one against another");
     fm_test_result_release(&r);
+
+    o = (fm_test_opts){.rev = one, .revs = 1};
+    h->stop_at = h->steps + 1;
+    tk_fails(fm_ops_test(c, &o, &r), FM_ECANCELLED, "stopped");
+    fm_test_result_release(&r);
+    h->stop_at = 0;
 }
 
 static void a_failure_is_blamed(fm_ops *c, heard *h)
@@ -271,7 +277,7 @@ static void a_child_is_derived_tested_and_blamed(void **state)
     import_atlas(&c);
     assert_true(says(&h.notes, "atlas  suite facts (gate): "));
     a_child_is_stopped_goes_on_is_refused_and_lands(&c, &h, data);
-    suites_are_asked(&c);
+    suites_are_asked(&c, &h);
     a_failure_is_blamed(&c, &h);
     assert_int_equal(h.results.len, 0); /* nobody asked for text */
     fm_ops_close(&c);

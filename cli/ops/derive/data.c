@@ -463,7 +463,7 @@ fm_status data_report(fm_ops *c, const fm_dataset *d, const fm_tokenizer *tok,
         fm_free(p.name[i]);
     fm_free(p.name);
     fm_free(p.item);
-    suites_free(&set);
+    fm_suite_set_free(&set);
     suite_files_release(&files);
     return rc;
 }

@@ -232,7 +232,7 @@ static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *
     if (rc == FM_OK)
         rc = data_put(txn, tree, &d->f->child[owner].data, d->training[owner].report.json);
     for (size_t k = 0; rc == FM_OK && k < ch->suites.count; k++)
-        rc = tree_add_suite(txn, tree, ch->suites.item[k]);
+        rc = fm_ops_add_suite(txn, tree, ch->suites.item[k]);
     if (rc == FM_OK)
         rc = put_record(d, i, txn, tree, manifests, recipe);
     bool one = fm_json_count(manifests) == 1; /* as before there could be several */
@@ -253,16 +253,16 @@ static const char *edge_kind(const fm_train_config *c)
     return c->objective == FM_OBJECTIVE_DISTILL ? "distill" : kinds[c->method];
 }
 
-static landing landing_of(const derivation *d, const unit *u)
+static fm_landing landing_of(const derivation *d, const unit *u)
 {
     const candidate *cand = &d->cand[u - d->f->unit];
-    return (landing){.branch = unit_name(d->f, u),
-                     .tree = cand->tree,
-                     .gate = d->gate,
-                     .commit = {.kind = edge_kind(&d->f->child[cand->child].config),
-                                .message = cand->message,
-                                .parent = base_oid(d, cand->child),
-                                .parent_count = d->pretrain ? 0 : 1}};
+    return (fm_landing){.branch = unit_name(d->f, u),
+                        .tree = cand->tree,
+                        .gate = d->gate,
+                        .commit = {.kind = edge_kind(&d->f->child[cand->child].config),
+                                   .message = cand->message,
+                                   .parent = base_oid(d, cand->child),
+                                   .parent_count = d->pretrain ? 0 : 1}};
 }
 
 /* Suites are answered in mode exact, whatever mode trained: their results can then be compared; and
@@ -275,7 +275,7 @@ static void swap_engines(derivation *d, const char *mode)
     d->c->mode = mode;
 }
 
-static fm_status commit_and_judge(derivation *d, const landing *l, candidate *cand)
+static fm_status commit_and_judge(derivation *d, const fm_landing *l, candidate *cand)
 {
     const char *mode = d->c->mode;
     bool inexact = mode && strcmp(mode, "exact") != 0;
@@ -303,7 +303,7 @@ fm_status commit_candidate(derivation *d, const unit *u, candidate *cand)
         return rc;
     fm_digest_hex(&recipe, recipe_hex);
     fm_digest_hex(&data, data_hex);
-    landing l = landing_of(d, u);
+    fm_landing l = landing_of(d, u);
     l.commit.recipe_digest = recipe_hex;
     l.commit.data_digest = data_hex;
     rc = commit_and_judge(d, &l, cand);
@@ -342,7 +342,7 @@ void land_unit(derivation *d, size_t at)
     candidate *cand = &d->cand[at];
     if (!cand->made || cand->rc != FM_OK || cand->landed)
         return;
-    landing l = landing_of(d, u);
+    fm_landing l = landing_of(d, u);
     fm_status rc = u->branch ? version_land(d->c, &l, &cand->oid, &cand->tally) : FM_OK;
     cand->landed = true;
     cand->rc = rc;

@@ -1,5 +1,6 @@
 /* test_many.c - the suites of several versions as one batch. */
 #include "cli/ops/test/test_many.h"
+#include "cli/ops/base/say.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -200,7 +201,7 @@ static fm_status read_suites(fm_ops *c, fm_test_result *t, const fm_test_choice 
     for (size_t i = 0; i < t->count; i++) {
         fm_tested *v = &t->version[i];
         const fm_oid *from = choice->suites_of ? choice->suites_of : &v->oid;
-        fm_status rc = suites_at(c, from, NULL, &v->set);
+        fm_status rc = fm_ops_suites(c, from, NULL, &v->set);
         if (rc < 0)
             return rc;
         v->run = fm_calloc(v->set.count, sizeof *v->run);
@@ -234,7 +235,10 @@ static bool memory_is_full(const fm_ops *c)
 static fm_status load_version(fm_ops *c, fm_tested *v)
 {
     fm_tree *tree = NULL;
-    fm_status rc = fm_version_tree(c->repo, &tree, &v->oid);
+    (void)ui_progress(c, 0, 0, "asking %s", v->rev);
+    fm_status rc = ui_go_on(c);
+    if (rc == FM_OK)
+        rc = fm_version_tree(c->repo, &tree, &v->oid);
     if (rc == FM_OK)
         rc = fm_ops_load_model(c, tree, v->rev, &v->model);
     fm_tree_free(tree);
@@ -408,6 +412,7 @@ fm_status test_many_run(fm_ops *c, fm_test_result *t, const fm_test_choice *choi
         close_batch(t, first, end, &stem);
         t->batches++;
     }
+    ui_progress_end(c);
     fm_model_close(stem);
     return rc;
 }
@@ -425,7 +430,7 @@ void fm_test_result_release(fm_test_result *t)
         fm_free(v->run);
         fm_free(v->parent);
         fm_free(v->rev);
-        suites_free(&v->set);
+        fm_suite_set_free(&v->set);
     }
     fm_free(t->version);
     *t = (fm_test_result){0};

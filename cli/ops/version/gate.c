@@ -313,15 +313,15 @@ static void gates_release(gates *g)
     fm_free(g->before);
     fm_free(g->of);
     fm_version_release(&g->version);
-    suites_free(&g->set);
+    fm_suite_set_free(&g->set);
 }
 
-fm_status run_gates(fm_ops *c, const fm_oid *oid, const fm_tree *tree, const char *label,
-                    fm_tally *out)
+fm_status fm_ops_gate(fm_ops *c, const fm_oid *oid, const fm_tree *tree, const char *label,
+                      fm_tally *out)
 {
     gates g = {.c = c, .label = label};
     *out = (fm_tally){0};
-    fm_status rc = suites_at(c, oid, tree, &g.set);
+    fm_status rc = fm_ops_suites(c, oid, tree, &g.set);
     if (rc == FM_OK)
         rc = fm_version_read(c->repo, &g.version, oid);
     if (rc == FM_OK && g.set.count) {

@@ -48,11 +48,11 @@ fm_status suite_edit_land(suite_edit *e, const char *message, bool *same)
     if (rc < 0 || *same)
         return rc;
     rc = suites_of(e->c, e->tree, &set);
-    suites_free(&set);
-    landing l = {.branch = e->branch, .expect_old = &e->old, .tree = e->tree, .gate = false};
+    fm_suite_set_free(&set);
+    fm_landing l = {.branch = e->branch, .expect_old = &e->old, .tree = e->tree, .gate = false};
     l.commit =
         (fm_commit_opts){.kind = "edit", .message = message, .parent = &e->old, .parent_count = 1};
-    return rc == FM_OK ? land_version(e->c, &l, &oid) : rc;
+    return rc == FM_OK ? fm_ops_land(e->c, &l, &oid) : rc;
 }
 
 void suite_edit_close(suite_edit *e)
@@ -236,7 +236,7 @@ fm_status suite_waive(fm_ops *c, const waive_words *w)
     if (rc == FM_OK && same)
         ui_say(c, FM_UI_RESULT, "%s is waived on %s already, in these words", w->which, w->branch);
     suite_edit_close(&e);
-    suites_free(&set);
+    fm_suite_set_free(&set);
     fm_free(message);
     return rc;
 }

@@ -118,12 +118,12 @@ fm_status suite_files_check_with(fm_ops *c, const fm_tree *tree, const fm_words 
         rc = suite_files_put(&f, files->item[i]);
     if (rc == FM_OK)
         rc = suite_files_parse(&f, &set);
-    suites_free(&set);
+    fm_suite_set_free(&set);
     suite_files_release(&f);
     return rc;
 }
 
-fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path)
+fm_status fm_ops_add_suite(fm_txn *txn, fm_tree *tree, const char *path)
 {
     fm_buf text;
     char *where;
@@ -137,7 +137,7 @@ fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path)
 
 /* ---- suites ---- */
 
-void suites_free(fm_suite_set *s)
+void fm_suite_set_free(fm_suite_set *s)
 {
     for (size_t i = 0; i < s->count; i++)
         fm_suite_free(s->suite[i]);
@@ -210,7 +210,7 @@ fm_status suite_files_parse(const suite_files *f, fm_suite_set *out)
     }
     fm_free(sorted);
     if (rc < 0)
-        suites_free(out);
+        fm_suite_set_free(out);
     return rc;
 }
 
@@ -298,7 +298,7 @@ fm_status suites_of(fm_ops *c, const fm_tree *tree, fm_suite_set *out)
         rc = end_waivers(c, out, NULL);
     suite_files_release(&f);
     if (rc < 0)
-        suites_free(out);
+        fm_suite_set_free(out);
     return rc;
 }
 
@@ -307,7 +307,7 @@ fm_status suites_end_waivers(fm_ops *c, const fm_suite_set *s, const fm_oid *at)
     return end_waivers(c, s, at);
 }
 
-fm_status suites_at(fm_ops *c, const fm_oid *at, const fm_tree *tree, fm_suite_set *out)
+fm_status fm_ops_suites(fm_ops *c, const fm_oid *at, const fm_tree *tree, fm_suite_set *out)
 {
     fm_tree *own = NULL;
     *out = (fm_suite_set){0};
@@ -317,7 +317,7 @@ fm_status suites_at(fm_ops *c, const fm_oid *at, const fm_tree *tree, fm_suite_s
     if (rc == FM_OK)
         rc = suites_end_waivers(c, out, at);
     if (rc < 0)
-        suites_free(out);
+        fm_suite_set_free(out);
     fm_tree_free(own);
     return rc;
 }
@@ -397,6 +397,6 @@ fm_status tree_merge_suites(fm_ops *c, fm_tree *dst, const fm_oid *parent, size_
     fm_suite_set check = {0};
     if (rc == FM_OK)
         rc = suites_of(c, dst, &check); /* a waiver of a case that the other side took away */
-    suites_free(&check);
+    fm_suite_set_free(&check);
     return rc;
 }

@@ -3,16 +3,14 @@
 #ifndef FM_OPS_SUITE_FILES_H
 #define FM_OPS_SUITE_FILES_H
 
-#include "cli/ops/test.h"
+#include "cli/ops/land.h"
 
-/* Suites of a tree, parsed with their changes; for suites_free. Waivers whose day has passed are over; those until a revision are for suites_end_waivers. */
+/* Suites of a tree, parsed with their changes; for fm_suite_set_free. Waivers whose day has passed are
+ * over; those until a revision are for suites_end_waivers. */
 fm_status suites_of(fm_ops *c, const fm_tree *tree, fm_suite_set *out);
-void suites_free(fm_suite_set *s);
 /* Waivers until a revision that version `at` has among its ancestors, or is, are over. at NULL:
  * those whose day has passed. */
 fm_status suites_end_waivers(fm_ops *c, const fm_suite_set *s, const fm_oid *at);
-/* suites_of a version, and suites_end_waivers; tree may be NULL. */
-fm_status suites_at(fm_ops *c, const fm_oid *at, const fm_tree *tree, fm_suite_set *out);
 /* As it stands in a waiver: FM_EINVAL when it is over already, or is no date and no revision's
  * name. A name that is not there yet is fine. */
 fm_status waiver_until_check(fm_ops *c, const char *until, const fm_oid *at);
@@ -37,8 +35,6 @@ void suite_files_release(suite_files *f);
 fm_status suite_files_check(const fm_words *files);
 /* The same together with what the tree carries; tree may be NULL. */
 fm_status suite_files_check_with(fm_ops *c, const fm_tree *tree, const fm_words *files);
-/* Read a suite file, check it, put it at suites/<its name>.yaml or suites/<name>.<topic>.yaml. */
-fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path);
 
 /* What a merge carries: the union of its parents' files under suites/. dst holds the first
  * parent's (or nothing) and gets the others'. A file that one side has left as it was at the

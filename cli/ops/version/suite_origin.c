@@ -116,7 +116,7 @@ static fm_status fill_stage(suite_origins *h, stage *s, const suite_files *files
         s->suite = set.suite[0];
         set.count = 0;
     }
-    suites_free(&set);
+    fm_suite_set_free(&set);
     return rc == FM_OK ? index_cases(s) : rc;
 }
 

@@ -116,7 +116,7 @@ fm_json *version_json(const fm_version *v)
     return NULL;
 }
 
-static fm_status keep_rejected(fm_ops *c, const landing *l, const fm_oid *oid,
+static fm_status keep_rejected(fm_ops *c, const fm_landing *l, const fm_oid *oid,
                                const fm_tally *tally)
 {
     char hex[41];
@@ -155,18 +155,18 @@ static void hint_repack(fm_ops *c)
     fm_error_clear();
 }
 
-fm_status version_candidate(fm_ops *c, const landing *l, fm_oid *out, fm_tally *tally)
+fm_status version_candidate(fm_ops *c, const fm_landing *l, fm_oid *out, fm_tally *tally)
 {
     *tally = (fm_tally){0};
     fm_status rc = fm_version_commit(c->repo, out, l->tree, &l->commit);
     if (rc == FM_OK && l->gate)
-        rc = run_gates(c, out, l->tree, l->branch, tally);
+        rc = fm_ops_gate(c, out, l->tree, l->branch, tally);
     if (rc == FM_OK && tally->gates_failed)
         rc = keep_rejected(c, l, out, tally);
     return rc;
 }
 
-static void tell_landed(const fm_ops *c, const landing *l, const fm_oid *oid)
+static void tell_landed(const fm_ops *c, const fm_landing *l, const fm_oid *oid)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
@@ -176,7 +176,7 @@ static void tell_landed(const fm_ops *c, const landing *l, const fm_oid *oid)
     ui_result(c, "landed", o, rc);
 }
 
-fm_status version_land(fm_ops *c, const landing *l, const fm_oid *oid, const fm_tally *tally)
+fm_status version_land(fm_ops *c, const fm_landing *l, const fm_oid *oid, const fm_tally *tally)
 {
     char ref[300];
     int n = snprintf(ref, sizeof ref, "refs/heads/%s", l->branch);
@@ -193,7 +193,7 @@ fm_status version_land(fm_ops *c, const landing *l, const fm_oid *oid, const fm_
     return FM_OK;
 }
 
-fm_status land_version(fm_ops *c, const landing *l, fm_oid *out)
+fm_status fm_ops_land(fm_ops *c, const fm_landing *l, fm_oid *out)
 {
     fm_tally tally;
     fm_status rc = version_candidate(c, l, out, &tally);

@@ -24,28 +24,10 @@ fm_status tree_recipe(fm_ops *c, const fm_tree *tree, fm_json **out);
  * ENOMEM. */
 fm_json *version_json(const fm_version *v);
 
-/* What is to become a version. The store's transaction must be committed already. */
-typedef struct landing {
-    const char *branch;       /* the name to move */
-    const fm_oid *expect_old; /* NULL: the branch must be new */
-    const fm_tree *tree;
-    fm_commit_opts commit;
-    bool gate;  /* run the suites that the tree carries first */
-    bool quiet; /* what landed is not told */
-} landing;
-/* Runs all suites that version oid carries in tree on its model, and the suites whose gate has a
- * baseline on that version too; notes a line per suite, failing case, waiver and broken rule.
- * label: "child-a". */
-fm_status run_gates(fm_ops *c, const fm_oid *oid, const fm_tree *tree, const char *label,
-                    fm_tally *out);
-/* Commits, runs the gates, moves the branch by compare-and-swap. A failing gate: the candidate is
- * kept under refs/fmstore/rejected/<branch>/<id>, FM_EREFUSED. Result "landed". */
-fm_status land_version(fm_ops *c, const landing *l, fm_oid *out);
-
-/* The two halves of it, for who moves the branch later: until then only the lease of this process
+/* The two halves of fm_ops_land, for who moves the branch later: until then only the lease of this process
  * keeps the version. */
-fm_status version_candidate(fm_ops *c, const landing *l, fm_oid *out, fm_tally *tally);
-fm_status version_land(fm_ops *c, const landing *l, const fm_oid *oid, const fm_tally *tally);
+fm_status version_candidate(fm_ops *c, const fm_landing *l, fm_oid *out, fm_tally *tally);
+fm_status version_land(fm_ops *c, const fm_landing *l, const fm_oid *oid, const fm_tally *tally);
 
 /* One line on the commit, for people who look with plain git; nothing where no case was run or the
  * last line says the same. */

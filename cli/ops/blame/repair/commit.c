@@ -98,17 +98,17 @@ static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tr
     fm_status rc = message ? digest_hex(k->recipe, recipe_hex) : FM_ENOMEM;
     if (rc == FM_OK && trained(k))
         rc = digest_hex(fm_json_count(data) == 1 ? fm_json_at(data, 0) : data, data_hex);
-    const landing l = {.branch = branch,
-                       .expect_old = &v->oid,
-                       .tree = tree,
-                       .gate = true,
-                       .quiet = true,
-                       .commit = {.kind = trained(k) ? culprit->kind : "edit",
-                                  .message = message,
-                                  .parent = parent,
-                                  .parent_count = trained(k) ? 2 : 1,
-                                  .recipe_digest = recipe_hex,
-                                  .data_digest = trained(k) ? data_hex : NULL}};
+    const fm_landing l = {.branch = branch,
+                          .expect_old = &v->oid,
+                          .tree = tree,
+                          .gate = true,
+                          .quiet = true,
+                          .commit = {.kind = trained(k) ? culprit->kind : "edit",
+                                     .message = message,
+                                     .parent = parent,
+                                     .parent_count = trained(k) ? 2 : 1,
+                                     .recipe_digest = recipe_hex,
+                                     .data_digest = trained(k) ? data_hex : NULL}};
     if (rc == FM_OK)
         rc = version_candidate(b->c, &l, &oid, &tally);
     if (rc == FM_OK)

@@ -176,7 +176,7 @@ void blame_run_close(blame_run *r)
     blame_more_release(&r->m);
     blame_release(&r->b);
     fm_suite_free(r->made);
-    suites_free(&r->set);
+    fm_suite_set_free(&r->set);
     fm_tree_free(r->tree);
 }
 
