@@ -274,6 +274,15 @@ fm_status blame_open_culprit(blame *b)
     return rc;
 }
 
+static void data_release(blame_data_section *s)
+{
+    for (size_t i = 0; i < s->rankings; i++) {
+        fm_free(s->ranking[i].score);
+        fm_free(s->ranking[i].rank);
+    }
+    s->rankings = 0;
+}
+
 void blame_release(blame *b)
 {
     for (size_t i = 0; i < b->count; i++) {
@@ -290,7 +299,7 @@ void blame_release(blame *b)
         fm_free(b->example[i].preview);
         fm_free(b->example[i].file);
     }
-    blame_data_release(&b->data);
+    data_release(&b->data);
     fm_free(b->version);
     fm_suite_free(b->forms);
     fm_blame_history_release(&b->history);

@@ -361,12 +361,3 @@ fm_status blame_data(blame *b)
     step_release(&s);
     return rc;
 }
-
-void blame_data_release(blame_data_section *s)
-{
-    for (size_t i = 0; i < s->rankings; i++) {
-        fm_free(s->ranking[i].score);
-        fm_free(s->ranking[i].rank);
-    }
-    s->rankings = 0;
-}

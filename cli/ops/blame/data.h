@@ -50,6 +50,5 @@ extern const fm_attribution_kind blame_data_order[FM_ATTRIBUTIONS];
 /* Fills section->ranking's fidelity and sorts them; says the cost first. */
 fm_status blame_data_fidelity(struct blame *b, const fm_attribution_in *in);
 fm_json *blame_data_json(const struct blame *b);
-void blame_data_release(blame_data_section *s);
 
 #endif
