@@ -35,7 +35,7 @@ typedef struct fm_ui {
     void (*message)(void *ctx, fm_ui_level level, const char *text);
     /* What is being done now, `done` of `total` (0: not known); `what` NULL: that work has ended, a
      * line that shows it can go. Returns true to stop: the operation ends with FM_ECANCELLED as soon
-     * as it can, and leaves the repository as if it had not begun (derive: and its checkpoints). */
+     * as it can and moves no branch; results and checkpoints that it has so far are kept. */
     bool (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
     /* What came of a part of the work, as it comes:
      *   "landed"  {"branch","id","message"}: a branch was made or moved
