@@ -6,7 +6,8 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/base/ranks.h"
+#include "cli/ops/base/ranks.h"
+#include "cli/report/ui.h"
 #include "infer/comm_launch.h"
 
 typedef struct command {
@@ -213,17 +214,23 @@ static int run_command(cli *c, int argc, char **argv)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(commands); i++) {
         if (strcmp(argv[0], commands[i].name) == 0) {
-            c->usage = commands[i].usage;
-            c->summary = commands[i].summary;
+            cli_running = (cli_command){commands[i].usage, commands[i].summary};
             return commands[i].run(c, argc, argv);
         }
     }
     return usage_error("no such command:", argv[0]);
 }
 
+/* A rank but 0: Ctrl-C is rank 0's, and it ends with that. */
+static int follow(cli *c)
+{
+    (void)signal(SIGINT, SIG_IGN);
+    return cli_exit(ranks_follow(c));
+}
+
 int main(int argc, char **argv)
 {
-    cli c = {.dir = ".", .argv = argv};
+    cli c = {.dir = ".", .argv = argv, .ui = cli_ui};
     (void)signal(SIGXFSZ,
                  SIG_IGN); /* ulimit -f: a write then fails, and is told and cleaned up after */
     int at = global_options(&c, argc, argv);
@@ -231,12 +238,10 @@ int main(int argc, char **argv)
     if (at == argc)
         print_help(stderr);
     else if (at > 0 && ranks_mine() > 0 && strcmp(argv[at], "derive") != 0)
-        code = ranks_follow(&c);
+        code = follow(&c);
     else if (at > 0)
         code = run_command(&c, argc - at, argv + at);
-    fm_engine_free(c.engine);
-    ranks_close(&c);
-    fm_repo_close(c.repo);
+    fm_ops_close(&c);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fputs("fmstore: standard output: could not write everything; is the disk full?\n", stderr);
         return EXIT_FAILURE_128;

@@ -17,7 +17,7 @@ ORDER = {
     "infer": ". arch cpu device comm cuda kv tokenizer jinja text grammar model engine plan sched tasks serve",
     "train": ". params net data pass objective run attribution",
     "testing": ". assert cases stats suite foreign run report search",
-    "cli": "base . version derive blame blame/report test cmd main.c",
+    "cli": "ops ops/base ops/version ops/derive ops/blame ops/blame/report ops/test base . report cmd main.c",
 }
 
 
@@ -68,6 +68,8 @@ def objects(root, build):
         if name.split("/")[0] not in TOPS or source.suffix != ".c" or not source.exists():
             continue
         output = entry.get("output") or re.search(r" -o (\S+)", entry["command"]).group(1)
+        if output.startswith("tests/"): # another build of the file, for a test
+            continue
         found.setdefault(name, []).append(pathlib.Path(entry["directory"]) / output)
     return found
 

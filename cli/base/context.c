@@ -1,20 +1,14 @@
-/* context.c - opening things once and turning statuses into exit codes. */
+/* context.c - what is said of a command and its failures, Ctrl-C, exit codes. */
 #include "cli/base/context.h"
 
 #include <signal.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/base/ranks.h"
 #include "infer/chat.h"
 #include "store/base/cancel.h"
-#include "store/base/os/io.h"
 #include "store/base/text/markup.h"
-#include "store/base/mem.h"
-
-#define PATIENCE_S 600u
 
 volatile int cli_interrupted;
 static volatile sig_atomic_t all_reading_stops;
@@ -49,20 +43,23 @@ void cli_catch_interrupts(bool reading_too)
         sigaction(SIGHUP, &sa, NULL);
 }
 
-static void print_usage(FILE *to, const cli *c)
+cli_command cli_running;
+
+static void print_usage(FILE *to)
 {
-    fprintf(to, "usage: fmstore %s\n", c->usage);
+    fprintf(to, "usage: fmstore %s\n", cli_running.usage);
 }
 
 int cli_usage_error(cli *c, const char *fmt, ...)
 {
+    (void)c;
     va_list ap;
     va_start(ap, fmt);
     fputs("fmstore: ", stderr);
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
     va_end(ap);
-    print_usage(stderr, c);
+    print_usage(stderr);
     return EXIT_USAGE;
 }
 
@@ -71,8 +68,8 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
 {
     fm_status rc = opt_parse(argc, argv, table, args, min, max, count);
     if (rc == FM_ECANCELLED) {
-        print_usage(stdout, c);
-        printf("%s\n", c->summary);
+        print_usage(stdout);
+        printf("%s\n", cli_running.summary);
         opt_print_help(table);
         return EXIT_YES;
     }
@@ -85,11 +82,10 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
 
 /* Names in errors may come from strangers: no byte of theirs may move the cursor or add a line. In
  * one write, so that what several ranks say does not mingle. */
-void cli_say_error(void)
+void cli_say_failure(const char *text)
 {
     char line[16 + 4 * 1024]; /* an error has up to 1,023 bytes */
     size_t n = (size_t)snprintf(line, sizeof(line), "fmstore: ");
-    const char *text = fm_error_text();
     for (size_t left = strlen(text), used; left && n + 5 < sizeof(line);
          text += used, left -= used) {
         used = fm_markup_shown(text, left);
@@ -102,6 +98,11 @@ void cli_say_error(void)
     }
     line[n++] = '\n';
     fwrite(line, 1, n, stderr);
+}
+
+void cli_say_error(void)
+{
+    cli_say_failure(fm_error_text());
 }
 
 int cli_exit(fm_status rc)
@@ -119,222 +120,11 @@ int cli_exit(fm_status rc)
     return rc == FM_EREFUSED ? EXIT_NO : EXIT_FAILURE_128;
 }
 
-fm_status cli_open(cli *c)
-{
-    return c->repo ? FM_OK : fm_repo_open(&c->repo, c->dir);
-}
-
-fm_status cli_lease(cli *c, bool writes, const char *what)
-{
-    fm_status rc = cli_open(c);
-    if (rc != FM_OK)
-        return rc;
-    rc = fm_store_lease(fm_repo_store(c->repo), writes, what);
-    if (rc == FM_EIO &&
-        !writes) { /* read-only: who cannot write there cannot delete there either */
-        fm_error_clear();
-        rc = FM_OK;
-    }
-    return rc;
-}
-
-/* Config fmstore.cachemax, in MiB; 0: nothing is kept there. */
-static fm_status cache_max(cli *c, uint64_t *bytes)
-{
-    char *text = fm_repo_config(c->repo, "fmstore.cachemax"), *end = NULL;
-    if (!text)
-        return FM_OK;
-    unsigned long long mib = strtoull(text, &end, 10);
-    bool good = text[0] >= '0' && text[0] <= '9' && *end == '\0' && mib < (1ull << 40);
-    *bytes = (uint64_t)mib << 20;
-    fm_status rc =
-        good ? FM_OK
-             : fm_fail(FM_EINVAL, "config fmstore.cachemax is '%s', not a number of MiB", text);
-    fm_free(text);
-    return rc;
-}
-
-/* --device, FMSTORE_DEVICE, config compute.device: the first that says something. *kept holds it. */
-static fm_status pick_device(cli *c, const char **out, char **kept)
-{
-    const char *env = getenv("FMSTORE_DEVICE");
-    *kept = NULL;
-    *out = c->device;
-    bool asked = *out, set = env && *env;
-    if (!asked && set)
-        *out = env;
-    if (!*out && c->repo)
-        *out = *kept = fm_repo_config(c->repo, "compute.device");
-    fm_status rc = fm_device_check(*out);
-    if (rc == FM_OK || asked) /* the option was checked when it was read */
-        return rc;
-    return fm_error_prefix(rc, set ? "environment FMSTORE_DEVICE" : "config compute.device");
-}
-
-/* Config compute.patience, in seconds; 0: a step may take any time. */
-static fm_status read_patience(cli *c)
-{
-    char *text = c->repo ? fm_repo_config(c->repo, "compute.patience") : NULL, *end = NULL;
-    c->patience_s = PATIENCE_S;
-    if (!text)
-        return FM_OK;
-    unsigned long long s = strtoull(text, &end, 10);
-    bool good = text[0] >= '0' && text[0] <= '9' && *end == '\0' && s <= 10000000;
-    c->patience_s = (uint32_t)s;
-    fm_status rc =
-        good ? FM_OK
-             : fm_fail(FM_EINVAL, "config compute.patience is '%s', not a number of seconds", text);
-    fm_free(text);
-    return rc;
-}
-
 void cli_hung(void *ctx, const char *text)
 {
     (void)ctx;
-    fm_ignore(fm_fail(FM_EIO, "%s", text), "for cli_say_error");
-    cli_say_error();
+    cli_say_failure(text);
     _exit(EXIT_FAILURE_128);
-}
-
-static fm_status new_engine(cli *c, fm_engine_opts *opts)
-{
-    char *kept, card[RANKS_CARD_BYTES];
-    fm_status rc = pick_device(c, &opts->device, &kept);
-    if (rc == FM_OK)
-        rc = opts->comm ? ranks_card(c, &opts->device, card) : FM_OK;
-    if (rc == FM_OK)
-        rc = fm_engine_new(&c->engine, opts);
-    if (rc == FM_OK)
-        fm_engine_hung(c->engine, cli_hung, NULL);
-    fm_free(kept);
-    return rc;
-}
-
-fm_status cli_engine(cli *c)
-{
-    char *folder = NULL;
-    if (c->engine)
-        return FM_OK;
-    fm_engine_opts opts = fm_engine_defaults();
-    opts.weight_bytes_max = c->weight_bytes_max;
-    opts.keep_stored = c->keep_stored;
-    if (c->mode)
-        opts.mode = c->mode;
-    fm_status rc = ranks_mine() == 0 ? read_patience(c) : FM_OK;
-    if (rc == FM_OK && ranks_wanted(c) && !c->comm)
-        rc = ranks_open(c, c->split_batches);
-    bool takes = c->comm && !c->ranks_taken;
-    if (rc == FM_OK && takes && !c->split_batches && ranks_mine() == 0)
-        rc = ranks_tell_engine(c);
-    c->ranks_taken = c->ranks_taken || takes;
-    opts.threads = c->threads;
-    opts.patience_s = (double)c->patience_s;
-    opts.comm = takes ? c->comm : NULL;
-    opts.comm_splits_batches = c->split_batches;
-    opts.stages = takes ? c->stages : 0;
-    if (rc == FM_OK && opts.comm && !c->split_batches) /* one budget, as serve --plan counts it */
-        opts.kv_bytes_max /= fm_comm_size(opts.comm);
-    if (rc == FM_OK && c->keep_packed && c->repo) {
-        rc = cache_max(c, &opts.cache_bytes_max);
-        folder = rc == FM_OK ? fm_path_join(fm_repo_path(c->repo), "cache") : NULL;
-        if (rc == FM_OK && !folder)
-            rc = FM_ENOMEM;
-        opts.cache_dir = opts.cache_bytes_max ? folder : NULL;
-    }
-    if (rc == FM_OK)
-        rc = new_engine(c, &opts);
-    fm_free(folder);
-    return rc;
-}
-
-/* Nobody asked for it, so it is worth a word: a disk that damages one file damages others. */
-static void tell_damage(cli *c)
-{
-    static uint64_t told;
-    uint64_t refused = fm_engine_stats_of(c->engine).packed_refused;
-    if (refused > told)
-        fprintf(stderr, "fmstore: %llu damaged files under cache/packed were made anew\n",
-                (unsigned long long)(refused - told));
-    told = refused;
-}
-
-fm_status cli_resolve(cli *c, const char *rev, fm_oid *oid, fm_tree **tree)
-{
-    fm_status rc = cli_open(c);
-    if (rc == FM_OK)
-        rc = fm_rev_resolve(c->repo, oid, rev);
-    if (rc == FM_OK && tree)
-        rc = fm_version_tree(c->repo, tree, oid);
-    return rc;
-}
-
-fm_status cli_load_model(cli *c, const fm_tree *tree, const char *what, fm_model **out)
-{
-    fm_provider p = fm_store_provider(fm_repo_store(c->repo));
-    fm_status rc = cli_engine(c);
-    if (rc != FM_OK)
-        return rc;
-    rc = fm_model_load(out, c->engine, tree, &p, what);
-    tell_damage(c);
-    return rc;
-}
-
-fm_status cli_load_rev(cli *c, const char *rev, fm_oid *oid, fm_model **out)
-{
-    fm_tree *tree = NULL;
-    fm_status rc = cli_lease(c, false, "a model in use");
-    if (rc == FM_OK)
-        rc = cli_resolve(c, rev, oid, &tree);
-    if (rc == FM_OK)
-        rc = cli_load_model(c, tree, rev, out);
-    fm_tree_free(tree);
-    return rc;
-}
-
-fm_status cli_entry_bytes(cli *c, const fm_entry *e, fm_buf *out)
-{
-    fm_provider p = fm_store_provider(fm_repo_store(c->repo));
-    return fm_entry_read(out, &p, e);
-}
-
-static fm_status text_entry(cli *c, const fm_tree *tree, const char *path, fm_buf *out)
-{
-    const fm_entry *e = fm_tree_find(tree, path);
-    return e ? cli_entry_bytes(c, e, out) : FM_OK;
-}
-
-fm_status cli_open_tokenizer(cli *c, const fm_tree *tree, const char *what, fm_tokenizer **out)
-{
-    fm_buf json, config;
-    fm_buf_init(&json, 0);
-    fm_buf_init(&config, 0);
-    *out = NULL;
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && !json.len && fm_tokenizer_paths[i]; i++)
-        rc = text_entry(c, tree, fm_tokenizer_paths[i], &json);
-    if (rc == FM_OK)
-        rc = text_entry(c, tree, "tokenizer/tokenizer_config.json", &config);
-    if (rc == FM_OK && !json.len)
-        rc = fm_fail(
-            FM_EUNSUPPORTED,
-            "%s has no tokenizer.json or tokenizer.model, so it cannot read text; import the "
-            "model's whole folder",
-            what);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_open(out, fm_buf_span(&json), fm_buf_span(&config), what);
-    fm_buf_release(&json);
-    fm_buf_release(&config);
-    return rc;
-}
-
-const char *cli_short_oid(const fm_oid *oid)
-{
-    static char slot[8][41];
-    static unsigned next;
-    char *s = slot[next++ % 8];
-    fm_oid_hex(oid, s);
-    s[10] = 0;
-    return s;
 }
 
 #define LINE_MAX_BYTES ((size_t)64 << 20)

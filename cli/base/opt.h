@@ -2,7 +2,7 @@
 #ifndef FM_CLI_OPT_H
 #define FM_CLI_OPT_H
 
-#include "store/base/error.h"
+#include "cli/ops/ops.h"
 
 typedef enum opt_type {
     OPT_FLAG, /* bool *dest */
@@ -12,11 +12,8 @@ typedef enum opt_type {
     OPT_LIST, /* opt_list *dest; may be given many times */
 } opt_type;
 
-#define OPT_LIST_MAX 64
-typedef struct opt_list {
-    const char *item[OPT_LIST_MAX];
-    size_t count;
-} opt_list;
+#define OPT_LIST_MAX FM_WORDS_MAX
+typedef fm_words opt_list;
 
 typedef struct opt_spec {
     char letter;      /* 0 = none */

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "store/base/text/markup.h"
+#include "cli/ops/base/say.h"
 #include "store/base/mem.h"
 
 static char *ring(void)
@@ -232,58 +232,15 @@ fm_status out_json(fm_json *v)
     return rc;
 }
 
-void out_set(fm_status *rc, fm_json *obj, const char *key, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = obj ? fm_json_set(obj, key, value) : FM_ENOMEM;
-    else
-        fm_json_free(value);
-}
-
-void out_push(fm_status *rc, fm_json *array, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = array ? fm_json_push(array, value) : FM_ENOMEM;
-    else
-        fm_json_free(value);
-}
-
-/* One character of s as a person should see it: itself, or an escape of its bytes; *used: its bytes. */
-static size_t show_char(char out[8], const char *s, size_t left, size_t *used)
-{
-    const size_t n = fm_markup_shown(s, left);
-    *used = FM_MAX(n, (size_t)1);
-    if (n > 0) {
-        memcpy(out, s, n);
-        return n;
-    }
-    if (*s == '\n' || *s == '\t') {
-        out[0] = '\\';
-        out[1] = *s == '\n' ? 'n' : 't';
-        return 2;
-    }
-    return (size_t)snprintf(out, 8, "\\x%02x", (unsigned)(unsigned char)*s);
-}
-
 const char *out_text(const char *s, size_t max)
 {
-    char *out = ring();
-    size_t left = s ? strlen(s) : 0, n = 0, used;
-    max = FM_MIN(max, (size_t)500);
-    for (; left && n + 6 < max; s += used, left -= used)
-        n += show_char(out + n, s, left, &used);
-    if (left) {
-        memcpy(out + n, "\xE2\x80\xA6", 3);
-        n += 3;
-    }
-    out[n] = 0;
-    return out;
+    return ui_shown(s, max);
 }
 
 void out_line(const char *s, size_t len)
 {
     char one[8];
     for (size_t used; len; s += used, len -= used)
-        fwrite(one, 1, show_char(one, s, len, &used), stdout);
+        fwrite(one, 1, ui_show_char(one, s, len, &used), stdout);
     putchar('\n');
 }

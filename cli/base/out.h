@@ -42,10 +42,6 @@ void out_bar_text(char *out, size_t bytes, const char *verb, uint64_t done_bytes
 
 /* Pretty JSON and a newline to stdout; consumes v. */
 fm_status out_json(fm_json *v);
-/* Build objects and arrays without a check per line: the first failure sticks in *rc, value is
- * consumed either way. */
-void out_set(fm_status *rc, fm_json *obj, const char *key, fm_json *value);
-void out_push(fm_status *rc, fm_json *array, fm_json *value);
 /* Text of a stranger: what would steer the terminal or turn the writing's direction is made visible.
  * Cut at max bytes (500 at most) with an ellipsis; ring of buffers. */
 const char *out_text(const char *s, size_t max);

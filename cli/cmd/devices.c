@@ -25,9 +25,9 @@ static void put(fm_status *rc, fm_json *array, out_table *t, const char *name, c
 {
     if (array) {
         fm_json *o = fm_json_new_object();
-        out_set(rc, o, "device", fm_json_new_str(name));
-        out_set(rc, o, "about", fm_json_new_str(text));
-        out_push(rc, array, o);
+        fm_json_put(rc, o, "device", fm_json_new_str(name));
+        fm_json_put(rc, o, "about", fm_json_new_str(text));
+        fm_json_push_to(rc, array, o);
         return;
     }
     out_cell(t, "%s", name);
@@ -68,11 +68,11 @@ static fm_status as_json(cli *c)
         fm_json_free(o);
         return rc;
     }
-    out_set(&rc, o, "devices", array);
+    fm_json_put(&rc, o, "devices", array);
     if (*module)
-        out_set(&rc, o, "module", fm_json_new_str(module));
+        fm_json_put(&rc, o, "module", fm_json_new_str(module));
     if (*why)
-        out_set(&rc, o, "no_cuda", fm_json_new_str(why));
+        fm_json_put(&rc, o, "no_cuda", fm_json_new_str(why));
     if (rc == FM_OK)
         return out_json(o);
     fm_json_free(o);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/mem.h"
 
 typedef struct diff_state {
@@ -45,18 +45,18 @@ static fm_status add_json(diff_state *s, const fm_change *ch, const fm_tensor_ch
     fm_status rc = FM_OK;
     const fm_entry *e = ch->b ? ch->b : ch->a;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "path", fm_json_new_str(e->path));
-    out_set(&rc, o, "change", fm_json_new_str(change_word[ch->kind]));
+    fm_json_put(&rc, o, "path", fm_json_new_str(e->path));
+    fm_json_put(&rc, o, "change", fm_json_new_str(change_word[ch->kind]));
     if (e->name)
-        out_set(&rc, o, "name", fm_json_new_str(e->name));
+        fm_json_put(&rc, o, "name", fm_json_new_str(e->name));
     if (t) {
-        out_set(&rc, o, "elems", fm_json_new_int((int64_t)t->elems));
-        out_set(&rc, o, "changed", fm_json_new_int((int64_t)t->changed));
-        out_set(&rc, o, "relative", fm_json_new_real(t->norm_delta / t->norm_a));
-        out_set(&rc, o, "max_abs", fm_json_new_real(t->max_abs_delta));
-        out_set(&rc, o, "cosine", fm_json_new_real(t->cosine));
+        fm_json_put(&rc, o, "elems", fm_json_new_int((int64_t)t->elems));
+        fm_json_put(&rc, o, "changed", fm_json_new_int((int64_t)t->changed));
+        fm_json_put(&rc, o, "relative", fm_json_new_real(t->norm_delta / t->norm_a));
+        fm_json_put(&rc, o, "max_abs", fm_json_new_real(t->max_abs_delta));
+        fm_json_put(&rc, o, "cosine", fm_json_new_real(t->cosine));
     }
-    out_push(&rc, s->changes, o);
+    fm_json_push_to(&rc, s->changes, o);
     return rc;
 }
 
@@ -126,12 +126,12 @@ static fm_status finish(diff_state *s, const fm_tree *a, const fm_tree *b)
     if (s->json) {
         fm_status rc = FM_OK;
         fm_json *o = fm_json_new_object();
-        out_set(&rc, o, "tensors", fm_json_new_int((int64_t)s->tensors));
-        out_set(&rc, o, "files", fm_json_new_int((int64_t)s->files));
-        out_set(&rc, o, "changes", s->changes);
+        fm_json_put(&rc, o, "tensors", fm_json_new_int((int64_t)s->tensors));
+        fm_json_put(&rc, o, "files", fm_json_new_int((int64_t)s->files));
+        fm_json_put(&rc, o, "changes", s->changes);
         s->changes = NULL;
-        out_set(&rc, o, "tests_a", fm_json_new_str(tests[0]));
-        out_set(&rc, o, "tests_b", fm_json_new_str(tests[1]));
+        fm_json_put(&rc, o, "tests_a", fm_json_new_str(tests[0]));
+        fm_json_put(&rc, o, "tests_b", fm_json_new_str(tests[1]));
         fm_free(tests[0]);
         fm_free(tests[1]);
         if (rc == FM_OK)
@@ -173,9 +173,9 @@ int cmd_diff(cli *c, int argc, char **argv)
     int code = cli_parse(c, argc, argv, table, s.rev, 2, 2, &n);
     if (code != CLI_GO_ON)
         return code;
-    fm_status rc = cli_resolve(c, s.rev[0], &s.oid[0], &tree[0]);
+    fm_status rc = fm_ops_resolve(c, s.rev[0], &s.oid[0], &tree[0]);
     if (rc == FM_OK)
-        rc = cli_resolve(c, s.rev[1], &s.oid[1], &tree[1]);
+        rc = fm_ops_resolve(c, s.rev[1], &s.oid[1], &tree[1]);
     if (rc == FM_OK) {
         s.p = fm_store_provider(fm_repo_store(c->repo));
         s.table = out_table_new();

@@ -95,9 +95,9 @@ int cmd_export(cli *c, int argc, char **argv)
     }
     fm_oid oid;
     fm_tree *tree = NULL;
-    fm_status rc = cli_lease(c, false, "export");
+    fm_status rc = fm_ops_lease(c, false, "export");
     if (rc == FM_OK)
-        rc = cli_resolve(c, args[0], &oid, &tree);
+        rc = fm_ops_resolve(c, args[0], &oid, &tree);
     if (rc == FM_OK)
         rc = export_watched(c, tree, args[1], formats[f], dtype);
     if (rc == FM_OK)

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/fsck_version.h"
+#include "cli/ops/version/fsck_version.h"
 
 enum { PLACES_SHOWN = 200 };
 
@@ -48,10 +48,10 @@ static fm_status print_place(void *ctx, const char *rev, const char *path, const
     s->place_count++;
     if (s->places) {
         fm_json *o = fm_json_new_object();
-        out_set(&rc, o, "version", fm_json_new_str(rev));
-        out_set(&rc, o, "path", fm_json_new_str(path));
-        out_set(&rc, o, "id", fm_json_new_str(hex));
-        out_push(&rc, s->places, o);
+        fm_json_put(&rc, o, "version", fm_json_new_str(rev));
+        fm_json_put(&rc, o, "path", fm_json_new_str(path));
+        fm_json_put(&rc, o, "id", fm_json_new_str(hex));
+        fm_json_push_to(&rc, s->places, o);
     } else if (s->place_count <= PLACES_SHOWN) {
         printf("damaged: %s:%s  sha256:%.16s\n", out_text(rev, 200), out_text(path, 300), hex);
     }
@@ -83,16 +83,17 @@ static fm_status print_report(const fm_fsck_report *r, const fsck_run *s)
     }
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "packs", fm_json_new_int((int64_t)r->packs));
-    out_set(&rc, o, "objects", fm_json_new_int((int64_t)r->objects));
-    out_set(&rc, o, "bytes_verified", fm_json_new_int((int64_t)r->bytes_verified));
-    out_set(&rc, o, "faults", fm_json_ref(s->faults));
-    out_set(&rc, o, "damaged", fm_json_ref(s->places));
+    fm_json_put(&rc, o, "packs", fm_json_new_int((int64_t)r->packs));
+    fm_json_put(&rc, o, "objects", fm_json_new_int((int64_t)r->objects));
+    fm_json_put(&rc, o, "bytes_verified", fm_json_new_int((int64_t)r->bytes_verified));
+    fm_json_put(&rc, o, "faults", fm_json_ref(s->faults));
+    fm_json_put(&rc, o, "damaged", fm_json_ref(s->places));
     if (s->repair) {
-        out_set(&rc, o, "objects_wanted", fm_json_new_int((int64_t)s->repaired.wanted));
-        out_set(&rc, o, "objects_repaired", fm_json_new_int((int64_t)s->repaired.objects));
-        out_set(&rc, o, "packs_repaired", fm_json_new_int((int64_t)s->repaired.packs));
-        out_set(&rc, o, "git_objects_repaired", fm_json_new_int((int64_t)s->repaired.git_objects));
+        fm_json_put(&rc, o, "objects_wanted", fm_json_new_int((int64_t)s->repaired.wanted));
+        fm_json_put(&rc, o, "objects_repaired", fm_json_new_int((int64_t)s->repaired.objects));
+        fm_json_put(&rc, o, "packs_repaired", fm_json_new_int((int64_t)s->repaired.packs));
+        fm_json_put(&rc, o, "git_objects_repaired",
+                    fm_json_new_int((int64_t)s->repaired.git_objects));
     }
     if (rc == FM_OK)
         return out_json(o);
@@ -144,7 +145,7 @@ static fm_status look(cli *c, fsck_run *s, fm_fsck_report *report)
 
 static fm_status check(cli *c, fsck_run *s, fm_fsck_report *report)
 {
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK && s->json &&
         (!(s->faults = fm_json_new_array()) || !(s->places = fm_json_new_array())))
         rc = FM_ENOMEM;

@@ -106,7 +106,7 @@ fm_status repack_print(const fm_gc_report *r, bool dry_run)
 
 static void set_int(fm_status *rc, fm_json *o, const char *key, uint64_t v)
 {
-    out_set(rc, o, key, fm_json_new_int((int64_t)v));
+    fm_json_put(rc, o, key, fm_json_new_int((int64_t)v));
 }
 
 static void set_pair(fm_status *rc, fm_json *o, const char *key, uint64_t objects, uint64_t bytes)
@@ -114,14 +114,14 @@ static void set_pair(fm_status *rc, fm_json *o, const char *key, uint64_t object
     fm_json *p = fm_json_new_object();
     set_int(rc, p, "objects", objects);
     set_int(rc, p, "bytes", bytes);
-    out_set(rc, o, key, p);
+    fm_json_put(rc, o, key, p);
 }
 
 fm_status gc_json(const fm_gc_report *r, bool dry_run)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *keepers = fm_json_new_array();
-    out_set(&rc, o, "dry_run", fm_json_new_bool(dry_run));
+    fm_json_put(&rc, o, "dry_run", fm_json_new_bool(dry_run));
     set_int(&rc, o, "versions", r->versions);
     set_pair(&rc, o, "all", r->objects, r->bytes);
     set_pair(&rc, o, "reached", r->live_objects, r->live_bytes);
@@ -141,25 +141,25 @@ fm_status gc_json(const fm_gc_report *r, bool dry_run)
     set_int(&rc, o, "git_deleted", r->git_gone);
     set_int(&rc, o, "reflog_entries_dropped", r->reflog_entries);
     set_int(&rc, o, "writers", r->writers);
-    out_set(&rc, o, "no_room", fm_json_new_bool(r->no_room));
+    fm_json_put(&rc, o, "no_room", fm_json_new_bool(r->no_room));
     for (size_t i = 0; i < r->keepers; i++) {
         fm_json *k = fm_json_new_object();
-        out_set(&rc, k, "name", fm_json_new_str(r->keeper[i].name));
+        fm_json_put(&rc, k, "name", fm_json_new_str(r->keeper[i].name));
         set_int(&rc, k, "objects", r->keeper[i].objects);
         set_int(&rc, k, "bytes", r->keeper[i].bytes);
-        out_push(&rc, keepers, k);
+        fm_json_push_to(&rc, keepers, k);
     }
     fm_json *trainings = fm_json_new_array();
     for (size_t i = 0; i < r->trainings; i++) {
         fm_json *t = fm_json_new_object();
-        out_set(&rc, t, "last_state", fm_json_new_str(r->training[i].subject));
+        fm_json_put(&rc, t, "last_state", fm_json_new_str(r->training[i].subject));
         set_int(&rc, t, "states", r->training[i].states);
         set_int(&rc, t, "bytes", r->training[i].bytes);
-        out_push(&rc, trainings, t);
+        fm_json_push_to(&rc, trainings, t);
     }
-    out_set(&rc, o, "trainings_dropped", trainings);
+    fm_json_put(&rc, o, "trainings_dropped", trainings);
     set_pair(&rc, o, "shared", r->shared_objects, r->shared_bytes);
-    out_set(&rc, o, "only_reached_by", keepers);
+    fm_json_put(&rc, o, "only_reached_by", keepers);
     if (rc == FM_OK)
         return out_json(o);
     fm_json_free(o);
@@ -179,7 +179,7 @@ int gc_run(cli *c, fm_gc_opts *opts, const char *doing, bool json,
     cli_catch_interrupts(false);
     opts->progress = show_progress;
     opts->ctx = (void *)(uintptr_t)doing;
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK)
         rc = fm_repo_gc(c->repo, opts, &report);
     out_progress_end();

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
 
@@ -80,10 +80,10 @@ static fm_status link_children(family *f)
 static void print_node(const node *n, const char *lead, const char *branch)
 {
     printf("%s%s%s%s%s  %s  %s: %s", lead, branch, out_c(OUT_BOLD),
-           n->names[0] ? out_text(n->names, 500) : "-", out_c(OUT_PLAIN), cli_short_oid(&n->v.oid),
+           n->names[0] ? out_text(n->names, 500) : "-", out_c(OUT_PLAIN), fm_ops_short_oid(&n->v.oid),
            out_text(n->v.kind, 60), out_text(n->v.subject, 500));
     for (uint32_t i = 1; i < n->v.parent_count; i++)
-        printf(" (and from %s)", cli_short_oid(&n->v.parent[i]));
+        printf(" (and from %s)", fm_ops_short_oid(&n->v.parent[i]));
     putchar('\n');
 }
 
@@ -109,8 +109,8 @@ static fm_status graph_json(const family *f)
     fm_json *array = fm_json_new_array();
     for (size_t i = f->count; i-- > 0;) {
         fm_json *o = version_json(&f->node[i]->v);
-        out_set(&rc, o, "names", fm_json_new_str(f->node[i]->names));
-        out_push(&rc, array, o);
+        fm_json_put(&rc, o, "names", fm_json_new_str(f->node[i]->names));
+        fm_json_push_to(&rc, array, o);
     }
     if (rc == FM_OK)
         return out_json(array);
@@ -142,7 +142,7 @@ int cmd_graph(cli *c, int argc, char **argv)
     int code = cli_parse(c, argc, argv, table, NULL, 0, 0, &n);
     if (code != CLI_GO_ON)
         return code;
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK)
         rc = fm_map_new(&f.by_oid);
     if (rc == FM_OK)

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/os/io.h"
 #include "store/source.h"
 
@@ -81,7 +81,7 @@ static fm_status store_tree(cli *c, import *im)
     if (rc == FM_OK)
         rc = fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, &bar);
     for (size_t i = 0; rc == FM_OK && i < im->suites.count; i++)
-        rc = tree_add_suite(txn, im->tree, im->suites.item[i]);
+        rc = fm_ops_add_suite(txn, im->tree, im->suites.item[i]);
     if (rc == FM_OK)
         rc = fm_txn_commit(txn, &im->stats);
     out_progress_end();
@@ -121,12 +121,12 @@ static fm_status land(cli *c, import *im)
     fm_oid oid;
     char subject[600], word[32];
     snprintf(subject, sizeof subject, "import %.400s", fm_path_base(im->src));
-    landing l = {.branch = im->name, .tree = im->tree, .gate = !im->no_gate};
+    fm_landing l = {.branch = im->name, .tree = im->tree, .gate = !im->no_gate};
     l.commit.kind = kind_of(im, word, sizeof word);
     l.commit.message = im->message ? im->message : subject;
     l.commit.parent = &im->parent_oid;
     l.commit.parent_count = im->parent ? 1 : 0;
-    fm_status rc = land_version(c, &l, &oid);
+    fm_status rc = fm_ops_land(c, &l, &oid);
     if (rc == FM_OK || rc == FM_EREFUSED)
         printf("  %s in, %s stored (%llu objects new, %llu known)\n",
                out_bytes(fm_source_file_bytes(im->source)), out_bytes(im->stats.bytes_stored),
@@ -164,11 +164,11 @@ import im = {0 };
     if (!im.name)
         return cli_usage_error(c, "--as NAME is missing: what should the branch be called?");
     cli_catch_interrupts(true);
-    fm_status rc = cli_lease(c, true, "import");
+    fm_status rc = fm_ops_lease(c, true, "import");
     if (rc == FM_OK)
         rc = check_words(c, &im);
     if (rc == FM_OK && im.parent_rev)
-        rc = cli_resolve(c, im.parent_rev, &im.parent_oid, &im.parent);
+        rc = fm_ops_resolve(c, im.parent_rev, &im.parent_oid, &im.parent);
     if (rc == FM_OK)
         out_progress("hashing %s", im.src);
     if (rc == FM_OK)

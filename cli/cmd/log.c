@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 
 typedef struct log_state {
     cli *c;
@@ -18,7 +18,7 @@ static void print_version(const fm_version *v)
     printf("%sversion %s%s\n", out_c(OUT_YELLOW), hex, out_c(OUT_PLAIN));
     printf("Kind:    %s\n", out_text(v->kind, 60));
     for (uint32_t i = 0; i < v->parent_count; i++)
-        printf("Parent:  %s\n", cli_short_oid(&v->parent[i]));
+        printf("Parent:  %s\n", fm_ops_short_oid(&v->parent[i]));
     printf("Author:  %s\nDate:    %s\n", out_text(v->author, 400), out_date(v->time));
     if (v->recipe)
         printf("Recipe:  %.16s\n", v->recipe);
@@ -43,7 +43,7 @@ static fm_status each(void *ctx, const fm_version *v)
     if (s->array)
         return fm_json_push(s->array, version_json(v));
     if (s->oneline)
-        printf("%s%s%s %-9s %s\n", out_c(OUT_YELLOW), cli_short_oid(&v->oid), out_c(OUT_PLAIN),
+        printf("%s%s%s %-9s %s\n", out_c(OUT_YELLOW), fm_ops_short_oid(&v->oid), out_c(OUT_PLAIN),
                out_text(v->kind, 60), out_text(v->subject, 500));
     else
         print_version(v);
@@ -68,9 +68,9 @@ int cmd_log(cli *c, int argc, char **argv)
     int code = cli_parse(c, argc, argv, table, args, 0, LOG_STARTS_MAX, &n);
     if (code != CLI_GO_ON)
         return code;
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = cli_resolve(c, args[i], &start[i], NULL);
+        rc = fm_ops_resolve(c, args[i], &start[i], NULL);
     if (rc == FM_OK && json && !(s.array = fm_json_new_array()))
         rc = FM_ENOMEM;
     if (rc == FM_OK)

@@ -36,19 +36,19 @@ static fm_status entry_json(fm_json *array, const fm_entry *e)
     static const char *const kinds[] = {"tensor", "blob", "file"};
     fm_json *o = fm_json_new_object();
     fm_digest_hex(&e->id, hex);
-    out_set(&rc, o, "path", fm_json_new_str(e->path));
-    out_set(&rc, o, "kind", fm_json_new_str(kinds[e->kind]));
-    out_set(&rc, o, "id", fm_json_new_str(hex));
-    out_set(&rc, o, "bytes", fm_json_new_int((int64_t)e->bytes));
+    fm_json_put(&rc, o, "path", fm_json_new_str(e->path));
+    fm_json_put(&rc, o, "kind", fm_json_new_str(kinds[e->kind]));
+    fm_json_put(&rc, o, "id", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "bytes", fm_json_new_int((int64_t)e->bytes));
     if (e->kind == FM_ENTRY_TENSOR) {
         fm_json *dims = fm_json_new_array();
         for (uint32_t i = 0; i < e->shape.rank; i++)
-            out_push(&rc, dims, fm_json_new_int((int64_t)e->shape.dim[i]));
-        out_set(&rc, o, "name", fm_json_new_str(e->name));
-        out_set(&rc, o, "dtype", fm_json_new_str(fm_dtype_get(e->dtype)->name));
-        out_set(&rc, o, "shape", dims);
+            fm_json_push_to(&rc, dims, fm_json_new_int((int64_t)e->shape.dim[i]));
+        fm_json_put(&rc, o, "name", fm_json_new_str(e->name));
+        fm_json_put(&rc, o, "dtype", fm_json_new_str(fm_dtype_get(e->dtype)->name));
+        fm_json_put(&rc, o, "shape", dims);
     }
-    out_push(&rc, array, o);
+    fm_json_push_to(&rc, array, o);
     return rc;
 }
 
@@ -99,9 +99,9 @@ static fm_status ref_line(void *ctx, const char *name, const fm_oid *oid)
     fm_status rc = FM_OK;
     fm_oid_hex(oid, hex);
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "name", fm_json_new_str(strchr(name + 5, '/') + 1));
-    out_set(&rc, o, "id", fm_json_new_str(hex));
-    out_push(&rc, array, o);
+    fm_json_put(&rc, o, "name", fm_json_new_str(strchr(name + 5, '/') + 1));
+    fm_json_put(&rc, o, "id", fm_json_new_str(hex));
+    fm_json_push_to(&rc, array, o);
     return rc;
 }
 
@@ -112,7 +112,7 @@ static int ls_branches(cli *c, bool json)
     if (!json)
         return cmd_branch(c, 1, no_args);
     fm_json *array = fm_json_new_array();
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK)
         rc = fm_ref_each(c->repo, "refs/heads/", ref_line, array);
     if (rc == FM_OK)
@@ -140,7 +140,7 @@ int cmd_ls(cli *c, int argc, char **argv)
         return ls_branches(c, json);
     fm_status rc = split_spec(spec, rev, sizeof rev, &path);
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, &tree);
+        rc = fm_ops_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
         rc = list_tree(tree, rev, path, json);
     fm_tree_free(tree);
@@ -197,7 +197,7 @@ int cmd_cat(cli *c, int argc, char **argv)
     fm_buf_init(&bytes, (size_t)1 << 40);
     fm_status rc = split_spec(spec, rev, sizeof rev, &path);
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, &tree);
+        rc = fm_ops_resolve(c, rev, &oid, &tree);
     const fm_entry *e = rc == FM_OK && path[0] ? fm_tree_find(tree, path) : NULL;
     if (rc == FM_OK && !path[0])
         rc = fm_fail(FM_EINVAL, "'%s': want REV:PATH; 'fmstore ls %s' lists the paths", spec, rev);
@@ -208,7 +208,7 @@ int cmd_cat(cli *c, int argc, char **argv)
         rc = fm_fail(FM_EINVAL, "--raw would write %s of bytes to the terminal; redirect it",
                      out_bytes(e->bytes));
     if (rc == FM_OK && e)
-        rc = cli_entry_bytes(c, e, &bytes);
+        rc = fm_ops_entry_bytes(c, e, &bytes);
     if (rc == FM_OK && e && e->kind == FM_ENTRY_TENSOR && !raw)
         rc = print_tensor_summary(e, &bytes);
     else if (rc == FM_OK)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/mem.h"
 #include "store/merge.h"
 
@@ -93,7 +93,7 @@ static fm_status find_base(merging *g)
 {
     fm_status rc = FM_OK;
     if (g->base_rev)
-        return cli_resolve(g->c, g->base_rev, &g->base_oid, &g->base);
+        return fm_ops_resolve(g->c, g->base_rev, &g->base_oid, &g->base);
     g->base_oid = g->oid[0];
     for (size_t k = 1; rc == FM_OK && k < g->count; k++) {
         const fm_oid so_far = g->base_oid;
@@ -111,7 +111,7 @@ static fm_status open_parents(merging *g)
 {
     fm_status rc = FM_OK;
     for (size_t k = 0; rc == FM_OK && k < g->count; k++) {
-        rc = cli_resolve(g->c, g->rev[k], &g->oid[k], &g->parent[k]);
+        rc = fm_ops_resolve(g->c, g->rev[k], &g->oid[k], &g->parent[k]);
         for (size_t j = 0; rc == FM_OK && j < k; j++)
             if (fm_oid_eq(&g->oid[j], &g->oid[k]))
                 rc = fm_fail(FM_EINVAL, "'%s' and '%s' are the same version", g->rev[j], g->rev[k]);
@@ -181,7 +181,7 @@ static fm_status model_json(cli *c, const fm_tree *tree, const char *rev, fm_jso
                        "model; import its whole folder",
                        rev);
     fm_buf_init(&text, 0);
-    fm_status rc = cli_entry_bytes(c, e, &text);
+    fm_status rc = fm_ops_entry_bytes(c, e, &text);
     if (rc == FM_OK)
         rc = fm_json_parse(out, fm_buf_span(&text), "model.json");
     fm_buf_release(&text);
@@ -233,7 +233,7 @@ static fm_status merge_weights(merging *g)
         sum += g->weight[k];
     for (size_t k = 0; k < g->count; k++)
         part[k] = (fm_merge_part){g->parent[k], g->rev[k], coefficient(g, k, sum)};
-    snprintf(base_name, sizeof base_name, "the base %s", cli_short_oid(&g->base_oid));
+    snprintf(base_name, sizeof base_name, "the base %s", fm_ops_short_oid(&g->base_oid));
     const fm_merge m = {.method = g->method,
                         .base = {g->base, g->base_rev ? g->base_rev : base_name, 1},
                         .part = part,
@@ -267,30 +267,30 @@ static void add_part(fm_status *rc, fm_json *o, const fm_tree *tree)
     if (*rc != FM_OK)
         return;
     fm_digest_hex(&id, hex);
-    out_set(rc, o, "model", fm_json_new_str(hex));
+    fm_json_put(rc, o, "model", fm_json_new_str(hex));
 }
 
 static fm_json *recipe_json(const merging *g)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *parts = fm_json_new_array();
-    out_set(&rc, o, "format", fm_json_new_int(1));
-    out_set(&rc, o, "operation", fm_json_new_str("merge"));
-    out_set(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
-    out_set(&rc, o, "method", fm_json_new_str(g->method_word));
-    out_set(&rc, o, "arithmetic", fm_json_new_str("float32, parents in order, rounded once"));
+    fm_json_put(&rc, o, "format", fm_json_new_int(1));
+    fm_json_put(&rc, o, "operation", fm_json_new_str("merge"));
+    fm_json_put(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
+    fm_json_put(&rc, o, "method", fm_json_new_str(g->method_word));
+    fm_json_put(&rc, o, "arithmetic", fm_json_new_str("float32, parents in order, rounded once"));
     for (size_t k = 0; k < g->count; k++) {
         fm_json *p = fm_json_new_object();
         add_part(&rc, p, g->parent[k]);
-        out_set(&rc, p, "weight", fm_json_new_real(g->weight[k]));
-        out_push(&rc, parts, p);
+        fm_json_put(&rc, p, "weight", fm_json_new_real(g->weight[k]));
+        fm_json_push_to(&rc, parts, p);
     }
-    out_set(&rc, o, "parents", parts);
+    fm_json_put(&rc, o, "parents", parts);
     if (g->method == FM_MERGE_TASK) {
         fm_json *base = fm_json_new_object();
         add_part(&rc, base, g->base);
-        out_set(&rc, o, "base", base);
-        out_set(&rc, o, "lambda", fm_json_new_real(g->lambda));
+        fm_json_put(&rc, o, "base", base);
+        fm_json_put(&rc, o, "lambda", fm_json_new_real(g->lambda));
     }
     if (rc == FM_OK)
         return o;
@@ -315,7 +315,7 @@ static fm_status put_rest(merging *g, char recipe_hex[FM_HEX_CHARS + 1])
     if (rc == FM_OK)
         rc = tree_put_json(txn, g->tree, "recipe.json", recipe);
     for (size_t i = 0; rc == FM_OK && i < g->suites.count; i++)
-        rc = tree_add_suite(txn, g->tree, g->suites.item[i]);
+        rc = fm_ops_add_suite(txn, g->tree, g->suites.item[i]);
     if (rc == FM_OK)
         rc = fm_txn_commit(txn, NULL);
     fm_txn_close(txn);
@@ -345,14 +345,14 @@ static fm_status land(merging *g, const char *recipe_hex)
         fm_buf_printf(&subject, "%s %.60s", k ? "," : "", g->rev[k]);
     fm_buf_printf(&subject, " by %s", g->method_word);
     fm_status rc = fm_buf_ok(&subject);
-    landing l = {.branch = g->name, .tree = g->tree, .gate = !g->no_gate};
+    fm_landing l = {.branch = g->name, .tree = g->tree, .gate = !g->no_gate};
     l.commit = (fm_commit_opts){.kind = "merge",
                                 .message = g->message ? g->message : fm_buf_cstr(&subject),
                                 .parent = g->oid,
                                 .parent_count = (uint32_t)g->count,
                                 .recipe_digest = recipe_hex};
     if (rc == FM_OK)
-        rc = land_version(g->c, &l, &oid);
+        rc = fm_ops_land(g->c, &l, &oid);
     if (rc == FM_OK || rc == FM_EREFUSED)
         say_sizes(g);
     fm_buf_release(&subject);
@@ -366,7 +366,7 @@ static fm_status merge(merging *g)
     if (rc == FM_OK)
         rc = read_weights(g);
     if (rc == FM_OK)
-        rc = cli_lease(g->c, true, "merge");
+        rc = fm_ops_lease(g->c, true, "merge");
     if (rc == FM_OK)
         rc = branch_must_be_new(g->c, g->name);
     if (rc == FM_OK)

@@ -75,7 +75,7 @@ static fm_json *ids_json(const fm_ids *ids)
     fm_status rc = FM_OK;
     fm_json *array = fm_json_new_array();
     for (size_t i = 0; i < ids->count; i++)
-        out_push(&rc, array, fm_json_new_int(ids->id[i]));
+        fm_json_push_to(&rc, array, fm_json_new_int(ids->id[i]));
     return array;
 }
 
@@ -89,9 +89,9 @@ static fm_status tokenize_line(void *ctx, const fm_json *in, fm_json **out)
     *out = fm_json_new_object();
     if (rc == FM_OK && p->decode) {
         rc = fm_tokenizer_decode(p->tok, ids.id, ids.count, false, &text);
-        out_set(&rc, *out, "text", fm_json_new_strn(fm_buf_cstr(&text), text.len));
+        fm_json_put(&rc, *out, "text", fm_json_new_strn(fm_buf_cstr(&text), text.len));
     } else {
-        out_set(&rc, *out, "ids", ids_json(&ids));
+        fm_json_put(&rc, *out, "ids", ids_json(&ids));
     }
     fm_buf_release(&text);
     fm_ids_release(&ids);
@@ -106,11 +106,11 @@ static fm_json *top_json(const fm_logprob *top, uint64_t k, size_t n)
         fm_json *row = fm_json_new_array();
         for (uint64_t j = 0; j < k; j++) {
             fm_json *pair = fm_json_new_array();
-            out_push(&rc, pair, fm_json_new_int(top[i * k + j].token));
-            out_push(&rc, pair, fm_json_new_real((double)top[i * k + j].logprob));
-            out_push(&rc, row, pair);
+            fm_json_push_to(&rc, pair, fm_json_new_int(top[i * k + j].token));
+            fm_json_push_to(&rc, pair, fm_json_new_real((double)top[i * k + j].logprob));
+            fm_json_push_to(&rc, row, pair);
         }
-        out_push(&rc, all, row);
+        fm_json_push_to(&rc, all, row);
     }
     return all;
 }
@@ -134,11 +134,11 @@ static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
     }
     fm_json *logprobs = fm_json_new_array();
     for (size_t i = 0; rc == FM_OK && i < ids.count; i++)
-        out_push(&rc, logprobs, i ? fm_json_new_real((double)lp[i]) : fm_json_new_null());
-    out_set(&rc, *out, "ids", ids_json(&ids));
-    out_set(&rc, *out, "logprobs", logprobs);
+        fm_json_push_to(&rc, logprobs, i ? fm_json_new_real((double)lp[i]) : fm_json_new_null());
+    fm_json_put(&rc, *out, "ids", ids_json(&ids));
+    fm_json_put(&rc, *out, "logprobs", logprobs);
     if (rc == FM_OK && p->top)
-        out_set(&rc, *out, "top", top_json(top, p->top, ids.count));
+        fm_json_put(&rc, *out, "top", top_json(top, p->top, ids.count));
     fm_free(lp);
     fm_free(top);
     fm_ids_release(&ids);
@@ -167,8 +167,8 @@ static fm_status embed_line(void *ctx, const fm_json *in, fm_json **out)
     if (rc == FM_OK)
         rc = fm_embed_many(fm_model_engine(p->m), &q, 1);
     for (uint32_t i = 0; rc == FM_OK && i < h; i++)
-        out_push(&rc, list, fm_json_new_real((double)x[i]));
-    out_set(&rc, *out, "embedding", list);
+        fm_json_push_to(&rc, list, fm_json_new_real((double)x[i]));
+    fm_json_put(&rc, *out, "embedding", list);
     fm_free(x);
     fm_ids_release(&ids);
     return rc;
@@ -191,13 +191,13 @@ static fm_status classify_line(void *ctx, const fm_json *in, fm_json **out)
     for (uint32_t i = 0; rc == FM_OK && i < classes; i++) {
         fm_json *one = fm_json_new_object();
         best = lp[i] > lp[best] ? i : best;
-        out_set(&rc, one, "label", fm_json_new_str(fm_model_label(p->m, i)));
-        out_set(&rc, one, "logprob", fm_json_new_real((double)lp[i]));
-        out_push(&rc, list, one);
+        fm_json_put(&rc, one, "label", fm_json_new_str(fm_model_label(p->m, i)));
+        fm_json_put(&rc, one, "logprob", fm_json_new_real((double)lp[i]));
+        fm_json_push_to(&rc, list, one);
     }
     if (rc == FM_OK)
-        out_set(&rc, *out, "label", fm_json_new_str(fm_model_label(p->m, best)));
-    out_set(&rc, *out, "scores", list);
+        fm_json_put(&rc, *out, "label", fm_json_new_str(fm_model_label(p->m, best)));
+    fm_json_put(&rc, *out, "scores", list);
     fm_free(lp);
     fm_ids_release(&ids);
     return rc;
@@ -208,9 +208,9 @@ static fm_status tokenize(cli *c, const char *rev, bool decode)
     fm_oid oid;
     fm_tree *tree = NULL;
     fm_tokenizer *tok = NULL;
-    fm_status rc = cli_resolve(c, rev, &oid, &tree);
+    fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
-        rc = cli_open_tokenizer(c, tree, rev, &tok);
+        rc = fm_ops_open_tokenizer(c, tree, rev, &tok);
     if (rc == FM_OK) {
         plumb p = {.tok = tok, .vocab = fm_tokenizer_vocab_size(tok), .decode = decode};
         rc = each_line(tokenize_line, &p);
@@ -225,7 +225,7 @@ static fm_status score(cli *c, const char *rev, uint64_t top)
     fm_oid oid;
     plumb p = {.top = top};
     c->keep_packed = true;
-    fm_status rc = cli_load_rev(c, rev, &oid, &p.m);
+    fm_status rc = fm_ops_load_rev(c, rev, &oid, &p.m);
     if (rc == FM_OK) {
         p.tok = fm_model_tokenizer(p.m);
         p.vocab = fm_model_arch(p.m)->vocab;
@@ -240,7 +240,7 @@ static fm_status of_texts(cli *c, const char *rev, line_fn fn)
 {
     fm_oid oid;
     plumb p = {0};
-    fm_status rc = cli_load_rev(c, rev, &oid, &p.m);
+    fm_status rc = fm_ops_load_rev(c, rev, &oid, &p.m);
     if (rc == FM_OK) {
         p.tok = fm_model_tokenizer(p.m);
         p.vocab = fm_model_arch(p.m)->vocab;
@@ -293,10 +293,11 @@ int cmd_embed(cli *c, int argc, char **argv)
         CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
-    c->summary = "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"embedding\": [X, ...]}\n"
-                 "Pooled, normalised and cut as the imported folder says (modules.json,\n"
-                 "sentence_bert_config.json); where it says nothing, an encoder gives the\n"
-                 "normalised mean over its tokens, a decoder the last token's final state.";
+    cli_running.summary =
+        "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"embedding\": [X, ...]}\n"
+        "Pooled, normalised and cut as the imported folder says (modules.json,\n"
+        "sentence_bert_config.json); where it says nothing, an encoder gives the\n"
+        "normalised mean over its tokens, a decoder the last token's final state.";
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
     return code != CLI_GO_ON ? code : cli_exit(of_texts(c, rev, embed_line));
 }
@@ -310,9 +311,10 @@ int cmd_classify(cli *c, int argc, char **argv)
         CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
-    c->summary = "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"label\": L, \"scores\":\n"
-                 "[{\"label\": L, \"logprob\": X}, ...]} of a version with a classification head\n"
-                 "(objective=classify, or imported from a ...ForSequenceClassification).";
+    cli_running.summary =
+        "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"label\": L, \"scores\":\n"
+        "[{\"label\": L, \"logprob\": X}, ...]} of a version with a classification head\n"
+        "(objective=classify, or imported from a ...ForSequenceClassification).";
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
     return code != CLI_GO_ON ? code : cli_exit(of_texts(c, rev, classify_line));
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 
 typedef struct ref_list {
     cli *c;
@@ -18,7 +18,7 @@ static fm_status add_ref_row(void *ctx, const char *name, const fm_oid *oid)
     if (rc < 0)
         return rc;
     out_cell(list->table, "%s", out_text(shown, 300));
-    out_cell(list->table, "%s", cli_short_oid(oid));
+    out_cell(list->table, "%s", fm_ops_short_oid(oid));
     out_cell(list->table, "%s", out_text(v.kind, 60));
     out_cell(list->table, "%s", out_text(v.subject, 500));
     out_end_row(list->table);
@@ -44,7 +44,7 @@ static fm_status make_ref(cli *c, const char *space, const char *name, const cha
     if (rc == FM_OK)
         rc = fm_branch_name_fit(name);
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, NULL);
+        rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK && space[0] == 'h') /* a name that is taken is a mistake here, no race lost */
         rc = branch_must_be_new(c, name);
     if (rc == FM_OK)
@@ -55,7 +55,7 @@ static fm_status make_ref(cli *c, const char *space, const char *name, const cha
                      "'fmstore tag -d %s'",
                      name, name);
     if (rc == FM_OK)
-        printf("%s is %s\n", name, cli_short_oid(&oid));
+        printf("%s is %s\n", name, fm_ops_short_oid(&oid));
     return rc;
 }
 
@@ -79,7 +79,8 @@ static fm_status delete_ref(cli *c, const char *space, const char *name)
         rc = fm_ref_delete(c->repo, ref, &oid);
     if (rc == FM_OK)
         printf("%s (was %s) is deleted; 'fmstore %s %s %s' brings it back\n", name,
-               cli_short_oid(&oid), space[0] == 'h' ? "branch" : "tag", name, cli_short_oid(&oid));
+               fm_ops_short_oid(&oid), space[0] == 'h' ? "branch" : "tag", name,
+               fm_ops_short_oid(&oid));
     return rc;
 }
 
@@ -133,7 +134,7 @@ static int refs_command(cli *c, int argc, char **argv, const char *space, const 
                                                   : "-d wants one name");
     if (n == 1 && !del)
         return cli_usage_error(c, "which version should '%s' name? give a REV", args[0]);
-    fm_status rc = n == 0 || del ? cli_open(c) : cli_lease(c, true, "naming a version");
+    fm_status rc = n == 0 || del ? fm_ops_open(c) : fm_ops_lease(c, true, "naming a version");
     if (rc == FM_OK && n == 0)
         rc = list_refs(c, prefix);
     else if (rc == FM_OK && del)

@@ -1,9 +1,9 @@
 /* replay.c - fmstore replay: trained again, is it the same? */
 #include <string.h>
 
-#include "cli/blame/repair/fix.h"
+#include "cli/ops/blame/repair/fix.h"
 #include "cli/commands.h"
-#include "cli/derive/replay.h"
+#include "cli/ops/derive/replay.h"
 #include "store/base/mem.h"
 
 #define NAMED 20u /* paths that differ, for people */
@@ -59,15 +59,15 @@ static fm_json *report_json(const char *label, const fm_oid *oid, const replay_r
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
     fm_oid_hex(oid, hex);
-    out_set(&rc, o, "rev", fm_json_new_str(label));
-    out_set(&rc, o, "id", fm_json_new_str(hex));
-    out_set(&rc, o, "equal", fm_json_new_bool(replay_equal(r)));
-    out_set(&rc, o, "tensors", fm_json_new_int((int64_t)r->tensors));
-    out_set(&rc, o, "steps", fm_json_new_int((int64_t)r->steps));
-    out_set(&rc, o, "differ", fm_json_new_int((int64_t)r->differ));
-    out_set(&rc, o, "paths", fm_json_ref(r->paths));
-    out_set(&rc, o, "log_equal", fm_json_new_bool(r->log_same));
-    out_set(&rc, o, "seconds", fm_json_new_real(r->seconds));
+    fm_json_put(&rc, o, "rev", fm_json_new_str(label));
+    fm_json_put(&rc, o, "id", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "equal", fm_json_new_bool(replay_equal(r)));
+    fm_json_put(&rc, o, "tensors", fm_json_new_int((int64_t)r->tensors));
+    fm_json_put(&rc, o, "steps", fm_json_new_int((int64_t)r->steps));
+    fm_json_put(&rc, o, "differ", fm_json_new_int((int64_t)r->differ));
+    fm_json_put(&rc, o, "paths", fm_json_ref(r->paths));
+    fm_json_put(&rc, o, "log_equal", fm_json_new_bool(r->log_same));
+    fm_json_put(&rc, o, "seconds", fm_json_new_real(r->seconds));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
@@ -109,7 +109,7 @@ static fm_status replay_all(cli *c, const ancestry *a, const char *rev, fm_json 
         snprintf(label, sizeof label, i == 1 ? "%.80s" : "%.80s~%zu", rev, i - 1);
         rc = replay_version(c, &a->oid[i - 1], label, &r);
         if (rc == FM_OK && list)
-            out_push(&rc, list, report_json(label, &a->oid[i - 1], &r));
+            fm_json_push_to(&rc, list, report_json(label, &a->oid[i - 1], &r));
         else if (rc == FM_OK)
             print_report(label, &r);
         *same = *same && rc == FM_OK && replay_equal(&r);
@@ -138,9 +138,9 @@ int cmd_replay(cli *c, int argc, char **argv)
     fm_status rc = json && !list ? FM_ENOMEM : FM_OK;
     cli_catch_interrupts(false);
     if (rc == FM_OK)
-        rc = cli_lease(c, false, "replay");
+        rc = fm_ops_lease(c, false, "replay");
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, NULL);
+        rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK)
         rc = add_oid(&a, &oid);
     if (rc == FM_OK && chain)

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/suite_edit.h"
-#include "cli/version/suite_files.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/suite_edit.h"
+#include "cli/ops/version/suite_files.h"
+#include "cli/ops/version/version_tree.h"
 #include "store/base/mem.h"
 
 /* ---- merge ---- */
@@ -26,17 +26,17 @@ static fm_status tell_differing(void *ctx, const char *key, fm_span ours, fm_spa
 static fm_status merge(cli *c, const char *from, bool json)
 {
     fm_results_merge_report m;
-    fm_status rc = cli_lease(c, true, "results merge");
+    fm_status rc = fm_ops_lease(c, true, "results merge");
     if (rc == FM_OK)
         rc = fm_results_merge(c->repo, from, tell_differing, NULL, &m);
     if (rc < 0)
         return rc;
     if (json) {
         fm_json *o = fm_json_new_object();
-        out_set(&rc, o, "theirs", fm_json_new_int((int64_t)m.theirs));
-        out_set(&rc, o, "added", fm_json_new_int((int64_t)m.added));
-        out_set(&rc, o, "differing", fm_json_new_int((int64_t)m.differing));
-        out_set(&rc, o, "refused", fm_json_new_int((int64_t)m.refused));
+        fm_json_put(&rc, o, "theirs", fm_json_new_int((int64_t)m.theirs));
+        fm_json_put(&rc, o, "added", fm_json_new_int((int64_t)m.added));
+        fm_json_put(&rc, o, "differing", fm_json_new_int((int64_t)m.differing));
+        fm_json_put(&rc, o, "refused", fm_json_new_int((int64_t)m.refused));
         if (rc == FM_OK)
             return out_json(o);
         fm_json_free(o);
@@ -109,14 +109,14 @@ static fm_status list_case(listing *l, const fm_suite *s, size_t i)
         return FM_OK;
     }
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "suite", fm_json_new_str(fm_suite_name(s)));
-    out_set(&rc, o, "case", fm_json_new_str(fm_suite_case_name(s, i)));
-    out_set(&rc, o, "key", fm_json_new_str(key));
-    out_set(&rc, o, "verdict",
-            strcmp(verdict, "-") ? fm_json_new_str(verdict) : fm_json_new_null());
+    fm_json_put(&rc, o, "suite", fm_json_new_str(fm_suite_name(s)));
+    fm_json_put(&rc, o, "case", fm_json_new_str(fm_suite_case_name(s, i)));
+    fm_json_put(&rc, o, "key", fm_json_new_str(key));
+    fm_json_put(&rc, o, "verdict",
+                strcmp(verdict, "-") ? fm_json_new_str(verdict) : fm_json_new_null());
     if (quarantined)
-        out_set(&rc, o, "quarantined", fm_json_new_bool(true));
-    out_push(&rc, l->array, o);
+        fm_json_put(&rc, o, "quarantined", fm_json_new_bool(true));
+    fm_json_push_to(&rc, l->array, o);
     return rc;
 }
 
@@ -124,10 +124,10 @@ static fm_status list(cli *c, const char *rev, bool json)
 {
     fm_oid oid;
     fm_model *model = NULL;
-    suite_set set = {0};
-    fm_status rc = cli_load_rev(c, rev, &oid, &model);
+    fm_suite_set set = {0};
+    fm_status rc = fm_ops_load_rev(c, rev, &oid, &model);
     if (rc == FM_OK)
-        rc = suites_at(c, &oid, NULL, &set);
+        rc = fm_ops_suites(c, &oid, NULL, &set);
     listing l = {.c = c, .model = model, .array = json ? fm_json_new_array() : NULL};
     for (size_t i = 0; rc == FM_OK && i < set.count; i++)
         for (size_t k = 0; rc == FM_OK && k < fm_suite_count(set.suite[i]); k++)
@@ -140,7 +140,7 @@ static fm_status list(cli *c, const char *rev, bool json)
                 fm_engine_mode(c->engine));
     }
     fm_json_free(l.array);
-    suites_free(&set);
+    fm_suite_set_free(&set);
     fm_model_close(model);
     return rc;
 }
@@ -151,14 +151,14 @@ static fm_status lift(cli *c, const char *rev, const char *which)
 {
     const fm_result_cache cache = suite_cache(c);
     fm_oid oid;
-    suite_set set = {0};
+    fm_suite_set set = {0};
     size_t s = 0, i = 0;
     bool was = false;
-    fm_status rc = cli_lease(c, true, "results lift");
+    fm_status rc = fm_ops_lease(c, true, "results lift");
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, NULL);
+        rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK)
-        rc = suites_at(c, &oid, NULL, &set);
+        rc = fm_ops_suites(c, &oid, NULL, &set);
     if (rc == FM_OK)
         rc = suite_case_find(&set, which, &s, &i);
     if (rc == FM_OK)
@@ -168,7 +168,7 @@ static fm_status lift(cli *c, const char *rev, const char *which)
     if (rc == FM_OK && !was)
         rc = fm_fail(FM_ENOTFOUND, "%s is not quarantined; 'fmstore results ls %s' shows what is",
                      which, rev);
-    suites_free(&set);
+    fm_suite_set_free(&set);
     return rc;
 }
 

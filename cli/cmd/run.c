@@ -61,9 +61,9 @@ static fm_status push_message(fm_json *messages, const char *role, fm_span text)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "role", fm_json_new_str(role));
-    out_set(&rc, o, "content", fm_json_new_strn((const char *)text.data, text.len));
-    out_push(&rc, messages, o);
+    fm_json_put(&rc, o, "role", fm_json_new_str(role));
+    fm_json_put(&rc, o, "content", fm_json_new_strn((const char *)text.data, text.len));
+    fm_json_push_to(&rc, messages, o);
     return rc;
 }
 
@@ -141,7 +141,7 @@ int cmd_run(cli *c, int argc, char **argv)
     fm_model *m = NULL;
     fm_json *messages = NULL;
     cli_catch_interrupts(true);
-    fm_status rc = cli_load_rev(c, o.rev, &oid, &m);
+    fm_status rc = fm_ops_load_rev(c, o.rev, &oid, &m);
     if (rc == FM_OK && !o.raw && fm_model_chat_template(m) && !(messages = fm_json_new_array()))
         rc = FM_ENOMEM;
     if (rc == FM_OK && o.prompt)

@@ -3,7 +3,8 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/base/plan_ranks.h"
+#include "cli/ops/base/ranks.h"
+#include "cli/report/plan_ranks.h"
 #include "infer/serve/server.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
@@ -135,11 +136,11 @@ static fm_status plan_all(cli *c, const char *rev, const char *topology, uint32_
     fm_topology t;
     uint32_t ranks = FM_MAX(c->ranks, 1u);
     c->ranks = 0; /* one looks */
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK)
-        rc = cli_engine(c);
+        rc = fm_ops_engine(c);
     if (rc == FM_OK)
-        rc = plan_topology(c, ranks, topology, &t);
+        rc = ranks_topology(c, ranks, topology, &t);
     return rc == FM_OK ? plan_serve(c, rev, &t, rows) : rc;
 }
 
@@ -191,13 +192,13 @@ int cmd_serve(cli *c, int argc, char **argv)
     catalog k = {.c = c, .only = args, .count = n};
     fm_buf_init(&key, 8192);
     cli_catch_interrupts(false);
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK)
         rc = fm_repo_open(&k.repo, c->dir);
     if (rc == FM_OK && fm_store_lease(fm_repo_store(k.repo), false, "serve") != FM_OK)
         fm_error_clear(); /* a repository that cannot be written: no gc runs there either */
     if (rc == FM_OK)
-        rc = cli_engine(c);
+        rc = fm_ops_engine(c);
     if (rc == FM_OK && key_file)
         rc = read_key(key_file, &key);
     if (rc == FM_OK) {

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/version_tree.h"
+#include "cli/ops/version/version_tree.h"
 #include "infer/arch.h"
 #include "store/base/mem.h"
 
@@ -119,17 +119,17 @@ static fm_status show_json(const fm_version *v, const fm_tree *tree, const summa
 {
     fm_status rc = FM_OK;
     fm_json *o = version_json(v), *files = fm_json_new_array();
-    out_set(&rc, o, "tensors", fm_json_new_int((int64_t)s->tensors));
-    out_set(&rc, o, "values", fm_json_new_int((int64_t)s->elems));
-    out_set(&rc, o, "bytes", fm_json_new_int((int64_t)s->tensor_bytes));
+    fm_json_put(&rc, o, "tensors", fm_json_new_int((int64_t)s->tensors));
+    fm_json_put(&rc, o, "values", fm_json_new_int((int64_t)s->elems));
+    fm_json_put(&rc, o, "bytes", fm_json_new_int((int64_t)s->tensor_bytes));
     if (s->has_parent)
-        out_set(&rc, o, "tensors_changed", fm_json_new_int((int64_t)s->changed));
+        fm_json_put(&rc, o, "tensors_changed", fm_json_new_int((int64_t)s->changed));
     for (size_t i = 0; i < fm_tree_count(tree); i++)
         if (fm_tree_at(tree, i)->kind != FM_ENTRY_TENSOR)
-            out_push(&rc, files, fm_json_new_str(fm_tree_at(tree, i)->path));
-    out_set(&rc, o, "files", files);
+            fm_json_push_to(&rc, files, fm_json_new_str(fm_tree_at(tree, i)->path));
+    fm_json_put(&rc, o, "files", files);
     if (recipe)
-        out_set(&rc, o, "recipe_json", fm_json_copy(recipe));
+        fm_json_put(&rc, o, "recipe_json", fm_json_copy(recipe));
     if (rc < 0) {
         fm_json_free(o);
         return rc;
@@ -145,7 +145,7 @@ static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const su
     printf("%sversion %s%s\n", out_c(OUT_YELLOW), hex, out_c(OUT_PLAIN));
     printf("Kind:    %s\n", out_text(v->kind, 60));
     for (uint32_t i = 0; i < v->parent_count; i++)
-        printf("Parent:  %s\n", cli_short_oid(&v->parent[i]));
+        printf("Parent:  %s\n", fm_ops_short_oid(&v->parent[i]));
     printf("Author:  %s\nDate:    %s\n\n    ", out_text(v->author, 400), out_date(v->time));
     out_line(v->subject, strlen(v->subject));
     putchar('\n');
@@ -178,7 +178,7 @@ int cmd_show(cli *c, int argc, char **argv)
     fm_json *recipe = NULL;
     fm_version v = {0};
     summary s = {0};
-    fm_status rc = cli_resolve(c, rev, &oid, &tree);
+    fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
         rc = fm_version_read(c->repo, &v, &oid);
     if (rc == FM_OK)

@@ -6,13 +6,13 @@ static fm_json *branch_json(const fm_branch_stats *b)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "name", fm_json_new_str(b->name));
-    out_set(&rc, o, "tensors", fm_json_new_int((int64_t)b->tensors));
-    out_set(&rc, o, "tensors_shared", fm_json_new_int((int64_t)b->tensors_shared));
-    out_set(&rc, o, "logical_bytes", fm_json_new_int((int64_t)b->logical_bytes));
-    out_set(&rc, o, "shared_bytes", fm_json_new_int((int64_t)b->shared_bytes));
-    out_set(&rc, o, "own_bytes", fm_json_new_int((int64_t)b->own_bytes));
-    out_set(&rc, o, "own_stored_bytes", fm_json_new_int((int64_t)b->own_stored));
+    fm_json_put(&rc, o, "name", fm_json_new_str(b->name));
+    fm_json_put(&rc, o, "tensors", fm_json_new_int((int64_t)b->tensors));
+    fm_json_put(&rc, o, "tensors_shared", fm_json_new_int((int64_t)b->tensors_shared));
+    fm_json_put(&rc, o, "logical_bytes", fm_json_new_int((int64_t)b->logical_bytes));
+    fm_json_put(&rc, o, "shared_bytes", fm_json_new_int((int64_t)b->shared_bytes));
+    fm_json_put(&rc, o, "own_bytes", fm_json_new_int((int64_t)b->own_bytes));
+    fm_json_put(&rc, o, "own_stored_bytes", fm_json_new_int((int64_t)b->own_stored));
     return o;
 }
 
@@ -21,14 +21,14 @@ static fm_status print_json(const fm_repo_stats *s)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *branches = fm_json_new_array();
     for (size_t i = 0; i < s->count; i++)
-        out_push(&rc, branches, branch_json(&s->branch[i]));
-    out_set(&rc, o, "branches", branches);
-    out_set(&rc, o, "logical_bytes", fm_json_new_int((int64_t)s->logical_bytes));
-    out_set(&rc, o, "unique_bytes", fm_json_new_int((int64_t)s->unique_bytes));
-    out_set(&rc, o, "physical_bytes", fm_json_new_int((int64_t)s->physical_bytes));
-    out_set(&rc, o, "git_bytes", fm_json_new_int((int64_t)s->git_bytes));
-    out_set(&rc, o, "objects", fm_json_new_int((int64_t)s->store.objects));
-    out_set(&rc, o, "packs", fm_json_new_int((int64_t)s->store.packs));
+        fm_json_push_to(&rc, branches, branch_json(&s->branch[i]));
+    fm_json_put(&rc, o, "branches", branches);
+    fm_json_put(&rc, o, "logical_bytes", fm_json_new_int((int64_t)s->logical_bytes));
+    fm_json_put(&rc, o, "unique_bytes", fm_json_new_int((int64_t)s->unique_bytes));
+    fm_json_put(&rc, o, "physical_bytes", fm_json_new_int((int64_t)s->physical_bytes));
+    fm_json_put(&rc, o, "git_bytes", fm_json_new_int((int64_t)s->git_bytes));
+    fm_json_put(&rc, o, "objects", fm_json_new_int((int64_t)s->store.objects));
+    fm_json_put(&rc, o, "packs", fm_json_new_int((int64_t)s->store.packs));
     if (rc == FM_OK)
         return out_json(o);
     fm_json_free(o);
@@ -84,7 +84,7 @@ int cmd_stats(cli *c, int argc, char **argv)
         return code;
     if (rev && !codecs)
         return cli_usage_error(c, "a version is only looked at with --codecs");
-    fm_status rc = cli_open(c);
+    fm_status rc = fm_ops_open(c);
     if (rc == FM_OK && codecs)
         return cli_exit(rev ? stats_of_version(c, rev, json) : stats_of_codecs(c, json));
     if (rc == FM_OK)

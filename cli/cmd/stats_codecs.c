@@ -113,12 +113,12 @@ static fm_status json_census(const census *c)
     for (size_t i = 0; i < c->kinds; i++) {
         const kind_use *k = &c->kind[i];
         fm_json *o = fm_json_new_object();
-        out_set(&rc, o, "made", fm_json_new_str(k->made));
-        out_set(&rc, o, "codec", fm_json_new_str(k->codec));
-        out_set(&rc, o, "objects", fm_json_new_int((int64_t)k->objects));
-        out_set(&rc, o, "bytes", fm_json_new_int((int64_t)k->bytes));
-        out_set(&rc, o, "stored_bytes", fm_json_new_int((int64_t)k->stored_bytes));
-        out_push(&rc, list, o);
+        fm_json_put(&rc, o, "made", fm_json_new_str(k->made));
+        fm_json_put(&rc, o, "codec", fm_json_new_str(k->codec));
+        fm_json_put(&rc, o, "objects", fm_json_new_int((int64_t)k->objects));
+        fm_json_put(&rc, o, "bytes", fm_json_new_int((int64_t)k->bytes));
+        fm_json_put(&rc, o, "stored_bytes", fm_json_new_int((int64_t)k->stored_bytes));
+        fm_json_push_to(&rc, list, o);
     }
     if (rc == FM_OK)
         return out_json(list);
@@ -245,21 +245,21 @@ static fm_json *row_json(const names *n, const row *r)
     char hex[FM_HEX_CHARS + 1];
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *parents = fm_json_new_array(), *codecs = NULL;
-    out_set(&rc, o, "path", fm_json_new_str(r->e->path));
-    out_set(&rc, o, "dtype", fm_json_new_str(fm_dtype_get(r->e->dtype)->name));
-    out_set(&rc, o, "bytes", fm_json_new_int((int64_t)r->info.bytes));
-    out_set(&rc, o, "stored_bytes", fm_json_new_int((int64_t)r->info.stored_bytes));
-    out_set(&rc, o, "depth", fm_json_new_int(r->info.chain_depth));
-    out_set(&rc, o, "made", fm_json_new_str(how_made(&r->k, &r->info)));
-    out_set(&rc, o, "detail", fm_json_new_str(r->k.detail));
-    out_set(&rc, o, "why", fm_json_new_str(r->why));
+    fm_json_put(&rc, o, "path", fm_json_new_str(r->e->path));
+    fm_json_put(&rc, o, "dtype", fm_json_new_str(fm_dtype_get(r->e->dtype)->name));
+    fm_json_put(&rc, o, "bytes", fm_json_new_int((int64_t)r->info.bytes));
+    fm_json_put(&rc, o, "stored_bytes", fm_json_new_int((int64_t)r->info.stored_bytes));
+    fm_json_put(&rc, o, "depth", fm_json_new_int(r->info.chain_depth));
+    fm_json_put(&rc, o, "made", fm_json_new_str(how_made(&r->k, &r->info)));
+    fm_json_put(&rc, o, "detail", fm_json_new_str(r->k.detail));
+    fm_json_put(&rc, o, "why", fm_json_new_str(r->why));
     for (uint32_t i = 0; i < r->info.parent_count; i++)
-        out_push(&rc, parents, fm_json_new_str(name_of(n, &r->info.parent[i], hex)));
-    out_set(&rc, o, "parents", parents);
+        fm_json_push_to(&rc, parents, fm_json_new_str(name_of(n, &r->info.parent[i], hex)));
+    fm_json_put(&rc, o, "parents", parents);
     codecs = fm_json_new_object();
     for (uint32_t i = 0; i < r->k.codecs; i++)
-        out_set(&rc, codecs, r->k.codec[i].name, fm_json_new_int(r->k.codec[i].leaves));
-    out_set(&rc, o, "leaves", codecs);
+        fm_json_put(&rc, codecs, r->k.codec[i].name, fm_json_new_int(r->k.codec[i].leaves));
+    fm_json_put(&rc, o, "leaves", codecs);
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
@@ -278,7 +278,7 @@ static fm_status show_tensors(cli *c, const names *n, const fm_tree *tree, bool 
             continue;
         rc = read_row(c, e, &r);
         if (rc == FM_OK && json)
-            out_push(&rc, list, row_json(n, &r));
+            fm_json_push_to(&rc, list, row_json(n, &r));
         else if (rc == FM_OK)
             print_row(n, &r);
         bytes += rc == FM_OK ? r.info.bytes : 0;
@@ -298,7 +298,7 @@ fm_status stats_of_version(cli *c, const char *rev, bool json)
     names n = {.c = c};
     fm_tree *tree = NULL;
     fm_oid oid;
-    fm_status rc = cli_resolve(c, rev, &oid, &tree);
+    fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
         rc = fm_map_new(&n.of);
     if (rc == FM_OK)

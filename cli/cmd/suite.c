@@ -2,8 +2,9 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version/suite_convert.h"
-#include "cli/version/suite_edit.h"
+#include "cli/cmd/suite_convert.h"
+#include "cli/ops/version/suite_edit.h"
+#include "cli/report/report.h"
 #include "store/base/mem.h"
 
 static fm_status add(cli *c, const char *branch, const char *const *files, size_t n)
@@ -13,7 +14,7 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
     bool same = false;
     fm_status rc = suite_edit_open(&e, c, branch);
     for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = tree_add_suite(e.txn, e.tree, files[i]);
+        rc = fm_ops_add_suite(e.txn, e.tree, files[i]);
     snprintf(subject, sizeof subject, "add %zu suite%s", n, n == 1 ? "" : "s");
     if (rc == FM_OK)
         rc = suite_edit_land(&e, subject, &same);
@@ -31,20 +32,20 @@ static size_t waived_cases(const fm_suite *s)
     return n;
 }
 
-static fm_status list_json(const suite_set *set)
+static fm_status list_json(const fm_suite_set *set)
 {
     fm_status rc = FM_OK;
     fm_json *array = fm_json_new_array();
     for (size_t i = 0; i < set->count; i++) {
         fm_json *o = fm_json_new_object(), *cases = fm_json_new_array();
         for (size_t k = 0; k < fm_suite_count(set->suite[i]); k++)
-            out_push(&rc, cases, fm_json_new_str(fm_suite_case_name(set->suite[i], k)));
-        out_set(&rc, o, "name", fm_json_new_str(fm_suite_name(set->suite[i])));
-        out_set(&rc, o, "gate", fm_json_new_bool(fm_suite_is_gate(set->suite[i])));
-        out_set(&rc, o, "waived", fm_json_new_int((int64_t)waived_cases(set->suite[i])));
-        out_set(&rc, o, "description", fm_json_new_str(fm_suite_description(set->suite[i])));
-        out_set(&rc, o, "cases", cases);
-        out_push(&rc, array, o);
+            fm_json_push_to(&rc, cases, fm_json_new_str(fm_suite_case_name(set->suite[i], k)));
+        fm_json_put(&rc, o, "name", fm_json_new_str(fm_suite_name(set->suite[i])));
+        fm_json_put(&rc, o, "gate", fm_json_new_bool(fm_suite_is_gate(set->suite[i])));
+        fm_json_put(&rc, o, "waived", fm_json_new_int((int64_t)waived_cases(set->suite[i])));
+        fm_json_put(&rc, o, "description", fm_json_new_str(fm_suite_description(set->suite[i])));
+        fm_json_put(&rc, o, "cases", cases);
+        fm_json_push_to(&rc, array, o);
     }
     if (rc == FM_OK)
         return out_json(array);
@@ -55,10 +56,10 @@ static fm_status list_json(const suite_set *set)
 static fm_status list(cli *c, const char *rev, bool json)
 {
     fm_oid oid;
-    suite_set set = {0};
-    fm_status rc = cli_resolve(c, rev, &oid, NULL);
+    fm_suite_set set = {0};
+    fm_status rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK)
-        rc = suites_at(c, &oid, NULL, &set);
+        rc = fm_ops_suites(c, &oid, NULL, &set);
     if (rc == FM_OK && json)
         rc = list_json(&set);
     for (size_t i = 0; rc == FM_OK && !json && i < set.count; i++) {
@@ -69,7 +70,7 @@ static fm_status list(cli *c, const char *rev, bool json)
         printf("%-16s %3zu cases  %-5s %s%s\n", fm_suite_name(s), fm_suite_count(s),
                fm_suite_is_gate(s) ? "gate" : "", waived, fm_suite_description(s));
     }
-    suites_free(&set);
+    fm_suite_set_free(&set);
     return rc;
 }
 
@@ -100,7 +101,7 @@ int cmd_suite(cli *c, int argc, char **argv)
     if (strcmp(args[0], "ls") == 0 && n == 2)
         return cli_exit(list(c, args[1], json));
     if (strcmp(args[0], "show") == 0 && n == 3)
-        return cli_exit(suite_show(c, args[1], args[2], json));
+        return cli_exit(print_suite(c, args[1], args[2], json));
     if (waive && n == 3) {
         w.branch = args[1];
         w.which = args[2];

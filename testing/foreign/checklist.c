@@ -70,8 +70,8 @@ static fm_status put_label(fm_json *c, const reader *r, const fm_json *label)
                          "%s: a label that is a number says nothing to a model: name the labels in "
                          "their order, \"choices\": [\"negative\", ...]",
                          r->where);
-        fmv_foreign_put(&rc, expect, "contains", fm_json_ref(label));
-        fmv_foreign_put(&rc, c, "expect", fm_json_ref(expect));
+        fm_json_put(&rc, expect, "contains", fm_json_ref(label));
+        fm_json_put(&rc, c, "expect", fm_json_ref(expect));
         fm_json_free(expect);
         return rc;
     }
@@ -79,7 +79,7 @@ static fm_status put_label(fm_json *c, const reader *r, const fm_json *label)
     if (!choice)
         return fm_fail(FM_EINVAL, "%s: a label is none of 'choices'", r->where);
     rc = fm_json_set(c, "choices", fm_json_ref(r->choices));
-    fmv_foreign_put(&rc, c, "answer", fm_json_ref(choice));
+    fm_json_put(&rc, c, "answer", fm_json_ref(choice));
     return rc;
 }
 
@@ -99,16 +99,16 @@ static fm_status put_direction(fm_json *c, const reader *r)
     if (rc == FM_OK && !changes && !choice)
         rc = fm_fail(FM_EINVAL, "%s: expect.label is none of 'choices'", r->where);
     if (changes) {
-        fmv_foreign_put(&rc, pairs, "answer", fm_json_new_str("changes"));
+        fm_json_put(&rc, pairs, "answer", fm_json_new_str("changes"));
     } else {
-        fmv_foreign_put(&rc, p, direction, fm_json_new_int(0));
-        fmv_foreign_put(&rc, p, "of", fm_json_ref(choice));
-        fmv_foreign_put(&rc, pairs, "probability", fm_json_ref(p));
+        fm_json_put(&rc, p, direction, fm_json_new_int(0));
+        fm_json_put(&rc, p, "of", fm_json_ref(choice));
+        fm_json_put(&rc, pairs, "probability", fm_json_ref(p));
     }
-    fmv_foreign_put(&rc, c, "pairs", fm_json_ref(pairs));
-    fmv_foreign_put(&rc, c, "against", fm_json_new_str("first"));
+    fm_json_put(&rc, c, "pairs", fm_json_ref(pairs));
+    fm_json_put(&rc, c, "against", fm_json_new_str("first"));
     if (r->choices)
-        fmv_foreign_put(&rc, c, "choices", fm_json_ref(r->choices));
+        fm_json_put(&rc, c, "choices", fm_json_ref(r->choices));
     fm_json_free(p);
     fm_json_free(pairs);
     return rc;
@@ -122,15 +122,15 @@ static fm_status add_case(const reader *r, const char *kind, const fm_json *text
     const fm_json *capability = fm_json_get(r->test, "capability");
     fm_status rc = c && prompts ? FM_OK : FM_ENOMEM;
     if (strcmp(kind, "MFT") != 0)
-        fmv_foreign_put(&rc, c, "kind", fm_json_new_str(kind));
+        fm_json_put(&rc, c, "kind", fm_json_new_str(kind));
     if (*fm_json_cstr(capability, ""))
-        fmv_foreign_put(&rc, c, "capability", fm_json_ref(capability));
+        fm_json_put(&rc, c, "capability", fm_json_ref(capability));
     for (size_t i = 0; texts && i < fm_json_count(texts) && rc == FM_OK; i++)
         rc = fm_json_is(fm_json_at(texts, i), FM_JSON_STRING)
                  ? fm_json_push(prompts, asked(r, fm_json_at(texts, i)))
                  : fm_fail(FM_EINVAL, "%s: data wants texts", r->where);
     if (texts)
-        fmv_foreign_put(&rc, c, r->f->key, fm_json_ref(prompts));
+        fm_json_put(&rc, c, r->f->key, fm_json_ref(prompts));
     else if (rc == FM_OK)
         rc = fm_json_is(text, FM_JSON_STRING)
                  ? fm_json_set(c, r->f->key, asked(r, text))
@@ -140,7 +140,7 @@ static fm_status add_case(const reader *r, const char *kind, const fm_json *text
     else if (rc == FM_OK && label)
         rc = put_label(c, r, label);
     else if (r->choices)
-        fmv_foreign_put(&rc, c, "choices", fm_json_ref(r->choices));
+        fm_json_put(&rc, c, "choices", fm_json_ref(r->choices));
     fm_json_free(prompts);
     if (rc == FM_OK)
         return fmv_foreign_add(r->f, c, r->name);

@@ -130,7 +130,7 @@ static fm_status read_expected(fm_json *a, const char *text, const char *where)
         return fm_json_set(a, "type", fm_json_new_str(text));
     if (!typed) {
         rc = fm_json_set(a, "type", fm_json_new_str("equals"));
-        fmv_foreign_put(&rc, a, "value", fm_json_new_str(text));
+        fm_json_put(&rc, a, "value", fm_json_new_str(text));
         return rc;
     }
     char *type = fm_strndup(text, n);
@@ -143,13 +143,13 @@ static fm_status read_expected(fm_json *a, const char *text, const char *where)
                      "%s: '%s:' is not read: a suite runs no code and fetches "
                      "nothing; a judge is named in the case",
                      where, type);
-    fmv_foreign_put(&rc, a, "type", fm_json_new_str(type));
+    fm_json_put(&rc, a, "type", fm_json_new_str(type));
     if (strstr(type, "-any") || strstr(type, "-all"))
-        fmv_foreign_put(&rc, a, "value", list_of((const char *)value.data, ",", true));
+        fm_json_put(&rc, a, "value", list_of((const char *)value.data, ",", true));
     else if (value.len)
-        fmv_foreign_put(&rc, a, "value", fm_json_new_strn((const char *)value.data, value.len));
+        fm_json_put(&rc, a, "value", fm_json_new_strn((const char *)value.data, value.len));
     if (used)
-        fmv_foreign_put(&rc, a, "threshold", fm_json_new_real(threshold));
+        fm_json_put(&rc, a, "threshold", fm_json_new_real(threshold));
     fm_free(type);
     return rc;
 }

@@ -17,14 +17,6 @@ static const struct {
     {"csv", fmv_foreign_csv},
 };
 
-void fmv_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v)
-{
-    if (*rc == FM_OK)
-        *rc = fm_json_set(o, key, v);
-    else
-        fm_json_free(v);
-}
-
 void fmv_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text)
 {
     if (*rc == FM_OK)
@@ -145,10 +137,10 @@ static fm_status write_suite(fm_buf *out, const fmv_foreign *f)
     fm_json *doc = fm_json_new_object();
     fm_status rc = doc && stem ? FM_OK : FM_ENOMEM;
     suite_name(name, f->opts->suite ? f->opts->suite : f->name ? f->name : stem ? stem : "");
-    fmv_foreign_put(&rc, doc, "suite", fm_json_new_str(name));
+    fm_json_put(&rc, doc, "suite", fm_json_new_str(name));
     if (f->description)
-        fmv_foreign_put(&rc, doc, "description", fm_json_new_str(f->description));
-    fmv_foreign_put(&rc, doc, "cases", fm_json_ref(f->cases));
+        fm_json_put(&rc, doc, "description", fm_json_new_str(f->description));
+    fm_json_put(&rc, doc, "cases", fm_json_ref(f->cases));
     if (rc == FM_OK)
         rc = fmv_yaml_write(&text, doc);
     if (rc == FM_OK) {

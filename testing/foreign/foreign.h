@@ -31,8 +31,7 @@ fm_status fmv_foreign_csv(fmv_foreign *f, fm_span text);
 fm_status fmv_foreign_keep(char **to, const fm_json *v);
 /* Consumes c, a case without a name, and adds it under name ("name-2" where that is taken). */
 fm_status fmv_foreign_add(fmv_foreign *f, fm_json *c, const char *name);
-/* o[key] = v unless *rc failed before, which frees v. */
-void fmv_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v);
+/* o[key] = text unless *rc failed before. */
 void fmv_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text);
 
 /* text.c: tmpl with {{ name }}, {{ name.field }}, {{ name[0] }} of vars, where a name that

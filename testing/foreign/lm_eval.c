@@ -210,8 +210,8 @@ static fm_status put_generate(fm_json *c, const task *t)
     fm_status rc = g ? fm_json_known_keys(k, known, t->f->what) : FM_ENOMEM;
     bool sample = fm_json_bool(fm_json_get(k, "do_sample"), false) ||
                   fm_json_real(fm_json_get(k, "temperature"), 0) > 0;
-    fmv_foreign_put(&rc, g, "max-tokens",
-                    fm_json_new_int(fm_json_int(fm_json_get(k, "max_gen_toks"), 256)));
+    fm_json_put(&rc, g, "max-tokens",
+                fm_json_new_int(fm_json_int(fm_json_get(k, "max_gen_toks"), 256)));
     if (rc == FM_OK && (!until || fm_json_count(until) || fm_json_is(until, FM_JSON_STRING)))
         rc = fm_json_set(g, "stop", until ? fm_json_copy(until) : fm_json_new_str("\n\n"));
     if (rc == FM_OK && sample)
@@ -240,14 +240,14 @@ static fm_status put_target(fm_json *c, const task *t)
         rc = text_of(&b, t, "doc_to_target");
     if (generate) {
         fmv_foreign_text(&rc, expect, "equals", fm_buf_span(&b));
-        fmv_foreign_put(&rc, c, "expect", fm_json_ref(expect));
+        fm_json_put(&rc, c, "expect", fm_json_ref(expect));
         if (t->ignore_case)
-            fmv_foreign_put(&rc, c, "ignore-case", fm_json_new_bool(true));
+            fm_json_put(&rc, c, "ignore-case", fm_json_new_bool(true));
         if (rc == FM_OK)
             rc = put_generate(c, t);
     } else {
         fmv_foreign_text(&rc, c, "continuation", fm_buf_span(&b));
-        fmv_foreign_put(&rc, c, "greedy", fm_json_new_bool(true));
+        fm_json_put(&rc, c, "greedy", fm_json_new_bool(true));
     }
     fm_json_free(expect);
     fm_buf_release(&b);

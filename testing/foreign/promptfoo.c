@@ -295,7 +295,7 @@ static fm_status add_case(const config *g, size_t p, const fm_json *vars)
         rc = push_asserts(expect, g->test, vars, g->where);
     if (rc == FM_OK && !fm_json_count(expect))
         rc = fm_fail(FM_EINVAL, "%s: has no assertion: the case could not fail", g->where);
-    fmv_foreign_put(&rc, c, "expect", fm_json_ref(expect));
+    fm_json_put(&rc, c, "expect", fm_json_ref(expect));
     if (rc == FM_OK && threshold)
         rc = fm_json_set(c, "threshold", fm_json_copy(threshold));
     if (rc == FM_OK)

@@ -7,23 +7,6 @@
 #include "testing/suite/internal.h"
 #include "testing/report.h"
 
-/* The first failure sticks in *rc; value is consumed either way. */
-static void set(fm_status *rc, fm_json *obj, const char *key, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = fm_json_set(obj, key, value);
-    else
-        fm_json_free(value);
-}
-
-static void push(fm_status *rc, fm_json *array, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = fm_json_push(array, value);
-    else
-        fm_json_free(value);
-}
-
 static fm_json *object(fm_status *rc)
 {
     fm_json *o = fm_json_new_object();
@@ -43,14 +26,14 @@ static fm_json *array(fm_status *rc)
 static fm_json *text_of(fm_status *rc, const char *text)
 {
     fm_json *o = object(rc);
-    set(rc, o, "text", fm_json_new_str(text && text[0] ? text : "(nothing)"));
+    fm_json_put(rc, o, "text", fm_json_new_str(text && text[0] ? text : "(nothing)"));
     return o;
 }
 
 static fm_json *list_of(fm_status *rc, fm_json *one)
 {
     fm_json *a = array(rc);
-    push(rc, a, one);
+    fm_json_push_to(rc, a, one);
     return a;
 }
 
@@ -68,16 +51,16 @@ static fm_json *id_of(const fm_suite *s, const fm_case_result *r)
 static fm_json *rule_of(fm_status *rc, const fm_suite *s, const fm_case_result *r)
 {
     fm_json *o = object(rc), *config = object(rc), *about = object(rc);
-    set(rc, o, "id", id_of(s, r));
-    set(rc, o, "shortDescription", text_of(rc, r->name));
+    fm_json_put(rc, o, "id", id_of(s, r));
+    fm_json_put(rc, o, "shortDescription", text_of(rc, r->name));
     if (fm_suite_description(s)[0])
-        set(rc, o, "fullDescription", text_of(rc, fm_suite_description(s)));
-    set(rc, config, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
-    set(rc, o, "defaultConfiguration", config);
-    set(rc, about, "suite", fm_json_new_str(fm_suite_name(s)));
-    set(rc, about, "kind", fm_json_new_str(fmv_case_kind_name(s, r->at)));
-    set(rc, about, "capability", fm_json_new_str(fmv_case_capability(s, r->at)));
-    set(rc, o, "properties", about);
+        fm_json_put(rc, o, "fullDescription", text_of(rc, fm_suite_description(s)));
+    fm_json_put(rc, config, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
+    fm_json_put(rc, o, "defaultConfiguration", config);
+    fm_json_put(rc, about, "suite", fm_json_new_str(fm_suite_name(s)));
+    fm_json_put(rc, about, "kind", fm_json_new_str(fmv_case_kind_name(s, r->at)));
+    fm_json_put(rc, about, "capability", fm_json_new_str(fmv_case_capability(s, r->at)));
+    fm_json_put(rc, o, "properties", about);
     return o;
 }
 
@@ -87,12 +70,12 @@ static fm_json *location_of(fm_status *rc, const fm_suite *s, fm_json *name)
     char uri[FMV_CASE_NAME_MAX];
     fm_json *o = object(rc), *physical = object(rc), *artifact = object(rc), *logical = object(rc);
     snprintf(uri, sizeof uri, "suites/%s.yaml", fm_suite_name(s)); /* a-z A-Z 0-9 - _ alone */
-    set(rc, artifact, "uri", fm_json_new_str(uri));
-    set(rc, physical, "artifactLocation", artifact);
-    set(rc, o, "physicalLocation", physical);
-    set(rc, logical, "fullyQualifiedName", name);
-    set(rc, logical, "kind", fm_json_new_str("member"));
-    set(rc, o, "logicalLocations", list_of(rc, logical));
+    fm_json_put(rc, artifact, "uri", fm_json_new_str(uri));
+    fm_json_put(rc, physical, "artifactLocation", artifact);
+    fm_json_put(rc, o, "physicalLocation", physical);
+    fm_json_put(rc, logical, "fullyQualifiedName", name);
+    fm_json_put(rc, logical, "kind", fm_json_new_str("member"));
+    fm_json_put(rc, o, "logicalLocations", list_of(rc, logical));
     return o;
 }
 
@@ -102,34 +85,35 @@ static void suppress(fm_status *rc, fm_json *o, const fm_suite *s, const fm_case
     if (!w && !r->flaky)
         return;
     fm_json *one = object(rc);
-    set(rc, one, "kind", fm_json_new_str("external"));
-    set(rc, one, "justification",
-        fm_json_new_str(w ? w->reason : "flaky: its repeats under other seeds disagree"));
-    set(rc, o, "suppressions", list_of(rc, one));
+    fm_json_put(rc, one, "kind", fm_json_new_str("external"));
+    fm_json_put(rc, one, "justification",
+                fm_json_new_str(w ? w->reason : "flaky: its repeats under other seeds disagree"));
+    fm_json_put(rc, o, "suppressions", list_of(rc, one));
 }
 
 static fm_json *result_of(fm_status *rc, const fm_suite *s, const fm_case_result *r, int64_t rule)
 {
     fm_json *o = object(rc), *about = object(rc), *print = object(rc);
-    set(rc, o, "ruleId", id_of(s, r));
-    set(rc, o, "ruleIndex", fm_json_new_int(rule));
-    set(rc, o, "kind", fm_json_new_str("fail"));
-    set(rc, o, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
-    set(rc, o, "message",
-        text_of(rc, r->detail ? r->detail : "its repeats under other seeds disagree"));
-    set(rc, o, "locations", list_of(rc, location_of(rc, s, id_of(s, r))));
-    set(rc, print, "case/v1", id_of(s, r));
-    set(rc, o, "partialFingerprints", print);
+    fm_json_put(rc, o, "ruleId", id_of(s, r));
+    fm_json_put(rc, o, "ruleIndex", fm_json_new_int(rule));
+    fm_json_put(rc, o, "kind", fm_json_new_str("fail"));
+    fm_json_put(rc, o, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
+    fm_json_put(rc, o, "message",
+                text_of(rc, r->detail ? r->detail : "its repeats under other seeds disagree"));
+    fm_json_put(rc, o, "locations", list_of(rc, location_of(rc, s, id_of(s, r))));
+    fm_json_put(rc, print, "case/v1", id_of(s, r));
+    fm_json_put(rc, o, "partialFingerprints", print);
     suppress(rc, o, s, r);
-    set(rc, about, "verdict", fm_json_new_str(r->verdict == FM_ERROR_CASE ? "error" : "fail"));
-    set(rc, about, "output", fm_json_new_str(r->output));
+    fm_json_put(rc, about, "verdict",
+                fm_json_new_str(r->verdict == FM_ERROR_CASE ? "error" : "fail"));
+    fm_json_put(rc, about, "output", fm_json_new_str(r->output));
     if (isfinite(r->score))
-        set(rc, about, "score", fm_json_new_real(r->score));
+        fm_json_put(rc, about, "score", fm_json_new_real(r->score));
     if (r->repeats) {
-        set(rc, about, "repeats", fm_json_new_int(r->repeats));
-        set(rc, about, "repeats_passed", fm_json_new_int(r->repeats_passed));
+        fm_json_put(rc, about, "repeats", fm_json_new_int(r->repeats));
+        fm_json_put(rc, about, "repeats_passed", fm_json_new_int(r->repeats_passed));
     }
-    set(rc, o, "properties", about);
+    fm_json_put(rc, o, "properties", about);
     return o;
 }
 
@@ -149,28 +133,28 @@ static void push_measure(fm_status *rc, fm_json *rules, fm_json *results, const 
 {
     const char *level = fm_suite_is_gate(s) ? "error" : "warning";
     fm_json *about = object(rc), *config = object(rc), *o = object(rc), *print = object(rc);
-    set(rc, about, "id", measure_id(s, m));
-    set(rc, about, "shortDescription", text_of(rc, m->name));
-    set(rc, config, "level", fm_json_new_str(level));
-    set(rc, about, "defaultConfiguration", config);
-    push(rc, rules, about);
-    set(rc, o, "ruleId", measure_id(s, m));
-    set(rc, o, "ruleIndex", fm_json_new_int(rule));
-    set(rc, o, "kind", fm_json_new_str("fail"));
-    set(rc, o, "level", fm_json_new_str(level));
-    set(rc, o, "message", text_of(rc, m->detail));
-    set(rc, o, "locations", list_of(rc, location_of(rc, s, measure_id(s, m))));
-    set(rc, print, "case/v1", measure_id(s, m));
-    set(rc, o, "partialFingerprints", print);
-    push(rc, results, o);
+    fm_json_put(rc, about, "id", measure_id(s, m));
+    fm_json_put(rc, about, "shortDescription", text_of(rc, m->name));
+    fm_json_put(rc, config, "level", fm_json_new_str(level));
+    fm_json_put(rc, about, "defaultConfiguration", config);
+    fm_json_push_to(rc, rules, about);
+    fm_json_put(rc, o, "ruleId", measure_id(s, m));
+    fm_json_put(rc, o, "ruleIndex", fm_json_new_int(rule));
+    fm_json_put(rc, o, "kind", fm_json_new_str("fail"));
+    fm_json_put(rc, o, "level", fm_json_new_str(level));
+    fm_json_put(rc, o, "message", text_of(rc, m->detail));
+    fm_json_put(rc, o, "locations", list_of(rc, location_of(rc, s, measure_id(s, m))));
+    fm_json_put(rc, print, "case/v1", measure_id(s, m));
+    fm_json_put(rc, o, "partialFingerprints", print);
+    fm_json_push_to(rc, results, o);
 }
 
 static fm_json *tool_of(fm_status *rc, fm_json *rules)
 {
     fm_json *tool = object(rc), *driver = object(rc);
-    set(rc, driver, "name", fm_json_new_str("fmstore"));
-    set(rc, driver, "rules", rules);
-    set(rc, tool, "driver", driver);
+    fm_json_put(rc, driver, "name", fm_json_new_str("fmstore"));
+    fm_json_put(rc, driver, "rules", rules);
+    fm_json_put(rc, tool, "driver", driver);
     return tool;
 }
 
@@ -186,22 +170,22 @@ fm_status fm_report_sarif(fm_buf *out, const fm_report *r)
             const fm_case_result *one = &c->run[k].result[i];
             if (one->verdict == FM_PASS && !one->flaky)
                 continue;
-            push(&rc, rules, rule_of(&rc, c->run[k].suite, one));
-            push(&rc, results, result_of(&rc, c->run[k].suite, one, n++));
+            fm_json_push_to(&rc, rules, rule_of(&rc, c->run[k].suite, one));
+            fm_json_push_to(&rc, results, result_of(&rc, c->run[k].suite, one, n++));
         }
     for (size_t k = 0; k < c->run_count; k++)
         for (size_t i = 0; rc == FM_OK && i < c->run[k].measure_count; i++)
             if (c->run[k].measure[i].verdict != FM_PASS)
                 push_measure(&rc, rules, results, c->run[k].suite, &c->run[k].measure[i], n++);
-    set(&rc, details, "id", fm_json_new_str(c->name));
+    fm_json_put(&rc, details, "id", fm_json_new_str(c->name));
     if (c->id[0])
-        set(&rc, details, "description", text_of(&rc, c->id));
-    set(&rc, run, "tool", tool_of(&rc, rules));
-    set(&rc, run, "automationDetails", details);
-    set(&rc, run, "columnKind", fm_json_new_str("unicodeCodePoints"));
-    set(&rc, run, "results", results);
-    set(&rc, log, "version", fm_json_new_str("2.1.0"));
-    set(&rc, log, "runs", list_of(&rc, run));
+        fm_json_put(&rc, details, "description", text_of(&rc, c->id));
+    fm_json_put(&rc, run, "tool", tool_of(&rc, rules));
+    fm_json_put(&rc, run, "automationDetails", details);
+    fm_json_put(&rc, run, "columnKind", fm_json_new_str("unicodeCodePoints"));
+    fm_json_put(&rc, run, "results", results);
+    fm_json_put(&rc, log, "version", fm_json_new_str("2.1.0"));
+    fm_json_put(&rc, log, "runs", list_of(&rc, run));
     if (rc == FM_OK)
         rc = fm_json_write(out, log, FM_JSON_PRETTY);
     fm_buf_char(out, '\n');

@@ -9,7 +9,8 @@
 #ifndef FM_TESTS_BLAME_BENCH_H
 #define FM_TESTS_BLAME_BENCH_H
 
-#include "cli/blame/blame.h"
+#include "cli/base/context.h"
+#include "cli/ops/blame/blame.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
 #include "store/base/math/rng.h"

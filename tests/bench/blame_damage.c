@@ -123,7 +123,7 @@ static fm_status put_damaged(cli *c, damage *d, fm_tree *tree)
     const uint64_t n = d->rows * d->cols;
     fm_buf raw;
     fm_buf_init(&raw, 0);
-    fm_status rc = cli_entry_bytes(c, e, &raw);
+    fm_status rc = fm_ops_entry_bytes(c, e, &raw);
     d->w = fm_malloc((size_t)n * sizeof *d->w);
     if (rc == FM_OK)
         rc = d->w ? fm_to_f32(d->w, e->dtype, raw.data, n) : FM_ENOMEM;
@@ -149,11 +149,11 @@ static fm_status make_damaged(cli *c, damage *d, const char *const *rev, const c
 {
     fm_version v = {.subject = NULL};
     fm_tree *tree = NULL;
-    fm_status rc = cli_lease(c, true, "bench_blame");
+    fm_status rc = fm_ops_lease(c, true, "bench_blame");
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev[0], &d->parent_oid, &d->parent);
+        rc = fm_ops_resolve(c, rev[0], &d->parent_oid, &d->parent);
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev[1], &d->raw_oid, &d->raw);
+        rc = fm_ops_resolve(c, rev[1], &d->raw_oid, &d->raw);
     if (rc == FM_OK)
         rc = fm_version_read(c->repo, &v, &d->raw_oid);
     if (rc == FM_OK)
@@ -240,9 +240,9 @@ static fm_status make_weighed(cli *c, const char *rev, const char *name, long nu
 {
     fm_oid oid;
     fm_tree *from = NULL, *to = NULL;
-    fm_status rc = cli_lease(c, true, "bench_blame");
+    fm_status rc = fm_ops_lease(c, true, "bench_blame");
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, &from);
+        rc = fm_ops_resolve(c, rev, &oid, &from);
     if (rc == FM_OK)
         rc = fm_tree_new(&to);
     for (size_t i = 0; rc == FM_OK && i < fm_tree_count(from); i++)
@@ -282,11 +282,11 @@ static fm_status make_reset(cli *c, const char *rev, const char *before, const c
     fm_oid oid, old_oid;
     fm_tree *from = NULL, *old = NULL, *to = NULL;
     size_t moved = 0;
-    fm_status rc = cli_lease(c, true, "bench_blame");
+    fm_status rc = fm_ops_lease(c, true, "bench_blame");
     if (rc == FM_OK)
-        rc = cli_resolve(c, rev, &oid, &from);
+        rc = fm_ops_resolve(c, rev, &oid, &from);
     if (rc == FM_OK)
-        rc = cli_resolve(c, before, &old_oid, &old);
+        rc = fm_ops_resolve(c, before, &old_oid, &old);
     if (rc == FM_OK)
         rc = fm_tree_copy(&to, from);
     for (size_t i = 0; rc == FM_OK && i < fm_tree_count(from); i++) {

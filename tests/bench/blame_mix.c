@@ -81,7 +81,7 @@ static fm_status read_floats(bench *b, const fm_entry *e, float **out, uint64_t 
 {
     fm_buf raw;
     fm_buf_init(&raw, 0);
-    fm_status rc = cli_entry_bytes(b->c, e, &raw);
+    fm_status rc = fm_ops_entry_bytes(b->c, e, &raw);
     *out = NULL;
     if (rc == FM_OK)
         rc = fm_shape_elems(n, &e->shape);

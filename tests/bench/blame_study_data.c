@@ -161,7 +161,7 @@ static fm_status query_of(bench *b, bb_family *f, words *query)
 {
     fm_model *m = NULL;
     fm_suite_run run = {0};
-    fm_status rc = cli_load_model(b->c, f->tree[f->culprit], f->id, &m);
+    fm_status rc = fm_ops_load_model(b->c, f->tree[f->culprit], f->id, &m);
     if (rc == FM_OK)
         rc = fm_suite_run_on(&run, f->suite, m, "case", NULL);
     if (rc == FM_OK) {

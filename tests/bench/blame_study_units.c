@@ -188,9 +188,9 @@ fm_status bb_study_units(bench *b, unsigned seeds)
         if (rc == FM_OK && (!z.keep || planted == SIZE_MAX))
             rc = z.keep ? fm_fail(FM_ENOTFOUND, "%s: no unit %s", f->id, name) : FM_ENOMEM;
         if (rc == FM_OK) /* resident, so that mixtures load nothing */
-            rc = cli_load_model(b->c, z.u.parent, "parent", &keep[0]);
+            rc = fm_ops_load_model(b->c, z.u.parent, "parent", &keep[0]);
         if (rc == FM_OK)
-            rc = cli_load_model(b->c, z.u.child, "child", &keep[1]);
+            rc = fm_ops_load_model(b->c, z.u.child, "child", &keep[1]);
         if (rc == FM_OK)
             rc = planted_alone(&z, planted, &enough, &needed);
         untrue += !(enough && needed);

@@ -101,7 +101,7 @@ static fm_status ask_version(bench *b, bb_family *f, size_t i)
     fm_model *m = NULL;
     fm_suite_run run = {0};
     fm_result_cache cache = suite_cache(b->c);
-    fm_status rc = cli_load_model(b->c, f->tree[i], f->id, &m);
+    fm_status rc = fm_ops_load_model(b->c, f->tree[i], f->id, &m);
     if (rc == FM_OK)
         rc = fm_suite_run_on(&run, f->suite, m, NULL, &cache);
     for (size_t k = 0; rc == FM_OK && k < run.count; k++) {
@@ -124,7 +124,7 @@ fm_status bb_run(bench *b, bb_family *f, const fm_tree *tree, bb_outcome *out)
     fm_model *m = NULL;
     fm_suite_run run = {0};
     fm_result_cache cache = suite_cache(b->c);
-    fm_status rc = cli_load_model(b->c, tree, f->id, &m);
+    fm_status rc = fm_ops_load_model(b->c, tree, f->id, &m);
     if (rc == FM_OK)
         rc = fm_suite_run_on(&run, f->suite, m, "case", &cache);
     if (rc == FM_OK) {
@@ -214,7 +214,8 @@ static fm_status twin_passes(bench *b, bb_family *f, bool *passes)
     fm_oid oid;
     fm_tree *tree = NULL;
     bb_outcome o = {FM_ERROR_CASE, 0};
-    fm_status rc = cli_resolve(b->c, fm_json_cstr(fm_json_get(f->plan, "twin"), ""), &oid, &tree);
+    fm_status rc =
+        fm_ops_resolve(b->c, fm_json_cstr(fm_json_get(f->plan, "twin"), ""), &oid, &tree);
     if (rc == FM_OK)
         rc = bb_run(b, f, tree, &o);
     *passes = o.verdict == FM_PASS;
@@ -303,7 +304,7 @@ fm_status bb_tables(bench *b)
     b->count = rc == FM_OK ? fm_json_count(list) : 0;
     b->family = fm_calloc(b->count + 1, sizeof *b->family);
     if (rc == FM_OK)
-        rc = b->family ? cli_lease(b->c, true, "bench_blame") : FM_ENOMEM;
+        rc = b->family ? fm_ops_lease(b->c, true, "bench_blame") : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < b->count; i++) {
         bb_family *f = &b->family[i];
         read_plan(f, fm_json_at(list, i));

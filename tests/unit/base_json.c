@@ -303,6 +303,29 @@ static void building_with_bad_arguments_is_refused_and_leaks_nothing(void **stat
     fm_json_free(o);
 }
 
+static void a_builder_keeps_the_first_failure_and_leaks_nothing(void **state)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *a = fm_json_new_array();
+
+    (void)state;
+    fm_json_push_to(&rc, a, fm_json_new_int(3));
+    fm_json_put(&rc, o, "a", fm_json_ref(a));
+    assert_int_equal(rc, FM_OK);
+    fm_json_put(&rc, o, "\xff", fm_json_new_int(1));
+    assert_int_equal(rc, FM_EINVAL);
+    fm_json_put(&rc, NULL, "b", fm_json_new_int(2)); /* not looked at any more */
+    fm_json_push_to(&rc, a, fm_json_new_int(4));
+    assert_int_equal(rc, FM_EINVAL);
+    assert_int_equal(fm_json_count(o), 1);
+    assert_int_equal(fm_json_count(a), 1);
+    rc = FM_OK;
+    fm_json_put(&rc, NULL, "b", fm_json_new_int(2));
+    assert_int_equal(rc, FM_ENOMEM);
+    fm_json_free(a);
+    fm_json_free(o);
+}
+
 static void files_are_read_within_their_limit(void **state)
 {
     char *dir = tk_scratch();
@@ -370,6 +393,7 @@ int main(void)
         cmocka_unit_test(building_with_bad_arguments_is_refused_and_leaks_nothing),
         cmocka_unit_test(deep_values_are_not_indented_without_end),
         cmocka_unit_test(a_request_to_stop_ends_the_reading),
+        cmocka_unit_test(a_builder_keeps_the_first_failure_and_leaks_nothing),
         cmocka_unit_test(files_are_read_within_their_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

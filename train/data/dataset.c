@@ -569,14 +569,6 @@ fm_status fmt_dataset_hash(const fm_dataset *d, fm_hasher *h)
 }
 
 /* ---- the manifest ---- */
-static void set(fm_status *rc, fm_json *o, const char *key, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = fm_json_set(o, key, value);
-    else
-        fm_json_free(value);
-}
-
 static fm_json *numbers(const fmt_numbers *list)
 {
     fm_json *a = fm_json_new_array();
@@ -620,31 +612,31 @@ fm_json *fm_dataset_file_manifest(const fm_dataset *d, size_t file)
     fm_status rc = o ? FM_OK : FM_ENOMEM;
 
     fm_digest_hex(&f->digest, hex);
-    set(&rc, o, "name", fm_json_new_str(f->name));
-    set(&rc, o, "sha256", fm_json_new_str(hex));
-    set(&rc, o, "format", fm_json_new_str(format_name(f)));
-    set(&rc, o, "kind", fm_json_new_str(fmt_kind_name(f->kind)));
-    set(&rc, o, "records", fm_json_new_int((int64_t)f->records));
-    set(&rc, o, "used", fm_json_new_int((int64_t)f->used));
-    set(&rc, o, "tokens", fm_json_new_int((int64_t)f->tokens));
-    set(&rc, o, "skipped", numbers(&f->skipped));
-    set(&rc, o, "without_target", numbers(&f->empty));
+    fm_json_put(&rc, o, "name", fm_json_new_str(f->name));
+    fm_json_put(&rc, o, "sha256", fm_json_new_str(hex));
+    fm_json_put(&rc, o, "format", fm_json_new_str(format_name(f)));
+    fm_json_put(&rc, o, "kind", fm_json_new_str(fmt_kind_name(f->kind)));
+    fm_json_put(&rc, o, "records", fm_json_new_int((int64_t)f->records));
+    fm_json_put(&rc, o, "used", fm_json_new_int((int64_t)f->used));
+    fm_json_put(&rc, o, "tokens", fm_json_new_int((int64_t)f->tokens));
+    fm_json_put(&rc, o, "skipped", numbers(&f->skipped));
+    fm_json_put(&rc, o, "without_target", numbers(&f->empty));
     if (!f->held_out && f->weight != 1.0)
-        set(&rc, o, "weight", fm_json_new_real(f->weight));
+        fm_json_put(&rc, o, "weight", fm_json_new_real(f->weight));
     if (f->held_out)
-        set(&rc, o, "evaluation", fm_json_new_bool(true));
+        fm_json_put(&rc, o, "evaluation", fm_json_new_bool(true));
     else if (d->eval_share > 0.0)
-        set(&rc, o, "eval", fm_json_new_real(d->eval_share));
+        fm_json_put(&rc, o, "eval", fm_json_new_real(d->eval_share));
     if (f->held.count > 0)
-        set(&rc, o, "held_out", numbers(&f->held));
+        fm_json_put(&rc, o, "held_out", numbers(&f->held));
     if (d->classes > 0)
-        set(&rc, o, "classes", class_names(d));
+        fm_json_put(&rc, o, "classes", class_names(d));
     if (f->licence)
-        set(&rc, o, "licence", fm_json_new_str(f->licence));
+        fm_json_put(&rc, o, "licence", fm_json_new_str(f->licence));
     if (f->source)
-        set(&rc, o, "source", fm_json_new_str(f->source));
+        fm_json_put(&rc, o, "source", fm_json_new_str(f->source));
     if (f->split)
-        set(&rc, o, "split", fm_json_new_str(f->split));
+        fm_json_put(&rc, o, "split", fm_json_new_str(f->split));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

@@ -12,22 +12,6 @@
 #define FIRST_BYTES 2000u /* of the first example in the text: half from each end */
 
 /* ---- JSON ---- */
-static void set(fm_status *rc, fm_json *o, const char *key, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = fm_json_set(o, key, value);
-    else
-        fm_json_free(value);
-}
-
-static void push(fm_status *rc, fm_json *a, fm_json *value)
-{
-    if (*rc == FM_OK)
-        *rc = fm_json_push(a, value);
-    else
-        fm_json_free(value);
-}
-
 static fm_json *done(fm_status rc, fm_json *v)
 {
     if (rc == FM_OK)
@@ -46,8 +30,8 @@ static fm_json *place_json(const fmt_report *r, const fm_example *e)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
 
-    set(&rc, o, "file", fm_json_new_str(file_of(r, e)));
-    set(&rc, o, "record", fm_json_new_int(e->index));
+    fm_json_put(&rc, o, "file", fm_json_new_str(file_of(r, e)));
+    fm_json_put(&rc, o, "record", fm_json_new_int(e->index));
     return done(rc, o);
 }
 
@@ -60,11 +44,11 @@ static fm_json *hit_json(const fmt_report *r, const fmt_hit *h, list_kind kind)
     fm_status rc = o ? FM_OK : FM_ENOMEM;
 
     if (kind == LIST_LOST)
-        set(&rc, o, "lost", fm_json_new_int(e->lost));
+        fm_json_put(&rc, o, "lost", fm_json_new_int(e->lost));
     if (kind == LIST_OTHER)
-        set(&rc, o, "of", place_json(r, fm_dataset_at(r->d, h->other)));
+        fm_json_put(&rc, o, "of", place_json(r, fm_dataset_at(r->d, h->other)));
     if (kind == LIST_PROBE)
-        set(&rc, o, "case", fm_json_new_str(r->opts->probe[h->other].name));
+        fm_json_put(&rc, o, "case", fm_json_new_str(r->opts->probe[h->other].name));
     return done(rc, o);
 }
 
@@ -75,9 +59,9 @@ static fm_json *hits_json(const fmt_report *r, const fmt_hits *list, list_kind k
     fm_status rc = o && a ? FM_OK : FM_ENOMEM;
 
     for (size_t i = 0; i < list->count && i < LISTED; i++)
-        push(&rc, a, hit_json(r, &list->item[i], kind));
-    set(&rc, o, "count", fm_json_new_int((int64_t)list->count));
-    set(&rc, o, "records", a);
+        fm_json_push_to(&rc, a, hit_json(r, &list->item[i], kind));
+    fm_json_put(&rc, o, "count", fm_json_new_int((int64_t)list->count));
+    fm_json_put(&rc, o, "records", a);
     return done(rc, o);
 }
 
@@ -86,8 +70,8 @@ static fm_json *segment_json(bool counts, fm_span text)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
 
-    set(&rc, o, "counts", fm_json_new_bool(counts));
-    set(&rc, o, "text", fm_json_new_strn((const char *)text.data, text.len));
+    fm_json_put(&rc, o, "counts", fm_json_new_bool(counts));
+    fm_json_put(&rc, o, "text", fm_json_new_strn((const char *)text.data, text.len));
     return done(rc, o);
 }
 
@@ -105,7 +89,8 @@ static fm_json *part_json(const fmt_report *r, const int32_t *ids, const int32_t
             i++;
         fm_buf_init(&text, 0);
         rc = fm_tokenizer_decode(r->tok, ids + begin, i - begin, false, &text);
-        push(&rc, a, rc == FM_OK ? segment_json(labels[begin] >= 0, fm_buf_span(&text)) : NULL);
+        fm_json_push_to(&rc, a,
+                        rc == FM_OK ? segment_json(labels[begin] >= 0, fm_buf_span(&text)) : NULL);
         fm_buf_release(&text);
     }
     return done(rc, a);
@@ -120,10 +105,11 @@ static fm_json *first_json(const fmt_report *r)
     uint32_t at = 0;
 
     for (uint32_t k = 0; k < e->parts; at += e->part_len[k++])
-        push(&rc, parts, part_json(r, e->ids + at, e->labels + at, e->part_len[k]));
-    set(&rc, o, "parts", parts);
+        fm_json_push_to(&rc, parts, part_json(r, e->ids + at, e->labels + at, e->part_len[k]));
+    fm_json_put(&rc, o, "parts", parts);
     if (e->klass >= 0)
-        set(&rc, o, "class", fm_json_new_str(fm_dataset_class_name(r->d, (uint32_t)e->klass)));
+        fm_json_put(&rc, o, "class",
+                    fm_json_new_str(fm_dataset_class_name(r->d, (uint32_t)e->klass)));
     return done(rc, o);
 }
 
@@ -137,9 +123,9 @@ static fm_json *lengths_json(const fmt_report *r)
             continue;
         fm_json *o = fm_json_new_object();
         rc = rc == FM_OK && !o ? FM_ENOMEM : rc;
-        set(&rc, o, "up_to", fm_json_new_int((int64_t)16 << i));
-        set(&rc, o, "examples", fm_json_new_int((int64_t)r->length[i]));
-        push(&rc, a, o);
+        fm_json_put(&rc, o, "up_to", fm_json_new_int((int64_t)16 << i));
+        fm_json_put(&rc, o, "examples", fm_json_new_int((int64_t)r->length[i]));
+        fm_json_push_to(&rc, a, o);
     }
     return done(rc, a);
 }
@@ -152,9 +138,9 @@ static fm_json *classes_json(const fmt_report *r)
     for (uint32_t i = 0; i < fm_dataset_classes(r->d); i++) {
         fm_json *o = fm_json_new_object();
         rc = rc == FM_OK && !o ? FM_ENOMEM : rc;
-        set(&rc, o, "name", fm_json_new_str(fm_dataset_class_name(r->d, i)));
-        set(&rc, o, "examples", fm_json_new_int((int64_t)r->per_class[i]));
-        push(&rc, a, o);
+        fm_json_put(&rc, o, "name", fm_json_new_str(fm_dataset_class_name(r->d, i)));
+        fm_json_put(&rc, o, "examples", fm_json_new_int((int64_t)r->per_class[i]));
+        fm_json_push_to(&rc, a, o);
     }
     return done(rc, a);
 }
@@ -165,7 +151,7 @@ static fm_json *files_json(const fmt_report *r)
     fm_status rc = a ? FM_OK : FM_ENOMEM;
 
     for (size_t i = 0; i < fm_dataset_files(r->d); i++)
-        push(&rc, a, fm_dataset_file_manifest(r->d, i));
+        fm_json_push_to(&rc, a, fm_dataset_file_manifest(r->d, i));
     return done(rc, a);
 }
 
@@ -174,25 +160,25 @@ fm_status fmt_report_json(fm_data_report *out, const fmt_report *r)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
 
-    set(&rc, o, "examples", fm_json_new_int((int64_t)out->examples));
-    set(&rc, o, "held_out", fm_json_new_int((int64_t)out->held_out));
-    set(&rc, o, "tokens", fm_json_new_int((int64_t)out->tokens));
-    set(&rc, o, "counted", fm_json_new_int((int64_t)out->counted));
-    set(&rc, o, "lost", fm_json_new_int((int64_t)out->lost));
-    set(&rc, o, "without_target", fm_json_new_int((int64_t)out->without_target));
-    set(&rc, o, "answers", fm_json_new_int((int64_t)r->answers));
-    set(&rc, o, "findings", fm_json_ref(r->findings));
-    set(&rc, o, "files", files_json(r));
-    set(&rc, o, "truncated", hits_json(r, &r->truncated, LIST_LOST));
-    set(&rc, o, "no_stop", hits_json(r, &r->no_stop, LIST_PLAIN));
-    set(&rc, o, "duplicates", hits_json(r, &r->duplicates, LIST_OTHER));
-    set(&rc, o, "conflicts", hits_json(r, &r->conflicts, LIST_OTHER));
-    set(&rc, o, "contaminated", hits_json(r, &r->contaminated, LIST_PROBE));
-    set(&rc, o, "probes", fm_json_new_int((int64_t)r->opts->probes));
-    set(&rc, o, "probes_too_short", fm_json_new_int((int64_t)r->short_probes));
-    set(&rc, o, "classes", classes_json(r));
-    set(&rc, o, "lengths", lengths_json(r));
-    set(&rc, o, "first", first_json(r));
+    fm_json_put(&rc, o, "examples", fm_json_new_int((int64_t)out->examples));
+    fm_json_put(&rc, o, "held_out", fm_json_new_int((int64_t)out->held_out));
+    fm_json_put(&rc, o, "tokens", fm_json_new_int((int64_t)out->tokens));
+    fm_json_put(&rc, o, "counted", fm_json_new_int((int64_t)out->counted));
+    fm_json_put(&rc, o, "lost", fm_json_new_int((int64_t)out->lost));
+    fm_json_put(&rc, o, "without_target", fm_json_new_int((int64_t)out->without_target));
+    fm_json_put(&rc, o, "answers", fm_json_new_int((int64_t)r->answers));
+    fm_json_put(&rc, o, "findings", fm_json_ref(r->findings));
+    fm_json_put(&rc, o, "files", files_json(r));
+    fm_json_put(&rc, o, "truncated", hits_json(r, &r->truncated, LIST_LOST));
+    fm_json_put(&rc, o, "no_stop", hits_json(r, &r->no_stop, LIST_PLAIN));
+    fm_json_put(&rc, o, "duplicates", hits_json(r, &r->duplicates, LIST_OTHER));
+    fm_json_put(&rc, o, "conflicts", hits_json(r, &r->conflicts, LIST_OTHER));
+    fm_json_put(&rc, o, "contaminated", hits_json(r, &r->contaminated, LIST_PROBE));
+    fm_json_put(&rc, o, "probes", fm_json_new_int((int64_t)r->opts->probes));
+    fm_json_put(&rc, o, "probes_too_short", fm_json_new_int((int64_t)r->short_probes));
+    fm_json_put(&rc, o, "classes", classes_json(r));
+    fm_json_put(&rc, o, "lengths", lengths_json(r));
+    fm_json_put(&rc, o, "first", first_json(r));
     out->json = done(rc, o);
     return rc;
 }

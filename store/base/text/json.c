@@ -345,6 +345,22 @@ fm_status fm_json_push(fm_json *array, fm_json *value)
     return build_error("cannot append to", "array");
 }
 
+void fm_json_put(fm_status *rc, fm_json *obj, const char *key, fm_json *value)
+{
+    if (*rc == FM_OK)
+        *rc = fm_json_set(obj, key, value);
+    else
+        fm_json_free(value);
+}
+
+void fm_json_push_to(fm_status *rc, fm_json *array, fm_json *value)
+{
+    if (*rc == FM_OK)
+        *rc = fm_json_push(array, value);
+    else
+        fm_json_free(value);
+}
+
 bool fm_json_equal(const fm_json *a, const fm_json *b)
 {
     return a && b ? json_equal(node(a), node(b)) != 0 : a == b;

@@ -79,6 +79,10 @@ fm_json *fm_json_new_null(void);
 fm_json *fm_json_copy(const fm_json *v); /* deep */
 FM_CHECKED fm_status fm_json_set(fm_json *obj, const char *key, fm_json *value);
 FM_CHECKED fm_status fm_json_push(fm_json *array, fm_json *value);
+/* The same without a check per line: does nothing but free value once *rc is a failure, and keeps its
+ * own failure there. */
+void fm_json_put(fm_status *rc, fm_json *obj, const char *key, fm_json *value);
+void fm_json_push_to(fm_status *rc, fm_json *array, fm_json *value);
 bool fm_json_equal(const fm_json *a, const fm_json *b);
 
 /* Writing. Canonical: keys sorted by bytes, no spaces, reals shortest round-trip ("%.17g" trimmed):

@@ -1,0 +1,106 @@
+/* say.c - messages, progress and results, made up and handed on. */
+#include "cli/ops/base/say.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "store/base/text/markup.h"
+
+static void pass_on(const fm_ops *c, fm_ui_level level, char *text)
+{
+    size_t n = strlen(text);
+    if (n && text[n - 1] == '\n')
+        text[n - 1] = 0;
+    c->ui.message(c->ui.ctx, level, text);
+}
+
+void ui_say(const fm_ops *c, fm_ui_level level, const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+    if (!c->ui.message)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pass_on(c, level, text);
+}
+
+void ui_say_buf(const fm_ops *c, fm_ui_level level, fm_buf *text)
+{
+    if (c->ui.message && text->failed == FM_OK && text->len)
+        pass_on(c, level, (char *)text->data);
+    fm_buf_release(text);
+}
+
+bool ui_progress(fm_ops *c, uint64_t done, uint64_t total, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    if (!c->ui.progress)
+        return false;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    bool stop = c->ui.progress(c->ui.ctx, text, done, total);
+    c->stopped = c->stopped || stop;
+    return stop;
+}
+
+void ui_progress_end(const fm_ops *c)
+{
+    if (c->ui.progress)
+        (void)c->ui.progress(c->ui.ctx, NULL, 0, 0);
+}
+
+fm_status ui_go_on(const fm_ops *c)
+{
+    return c->stopped ? fm_fail(FM_ECANCELLED, "stopped") : FM_OK;
+}
+
+void ui_result(const fm_ops *c, const char *kind, fm_json *value, fm_status rc)
+{
+    if (rc == FM_OK && value && c->ui.result)
+        c->ui.result(c->ui.ctx, kind, value);
+    fm_json_free(value);
+}
+
+static char *ring(void)
+{
+    static char slot[8][512];
+    static unsigned next;
+    return slot[next++ % 8];
+}
+
+size_t ui_show_char(char out[8], const char *s, size_t left, size_t *used)
+{
+    const size_t n = fm_markup_shown(s, left);
+    *used = FM_MAX(n, (size_t)1);
+    if (n > 0) {
+        memcpy(out, s, n);
+        return n;
+    }
+    if (*s == '\n' || *s == '\t') {
+        out[0] = '\\';
+        out[1] = *s == '\n' ? 'n' : 't';
+        return 2;
+    }
+    return (size_t)snprintf(out, 8, "\\x%02x", (unsigned)(unsigned char)*s);
+}
+
+const char *ui_shown(const char *s, size_t max)
+{
+    char *out = ring();
+    size_t left = s ? strlen(s) : 0, n = 0, used;
+    max = FM_MIN(max, (size_t)500);
+    for (; left && n + 6 < max; s += used, left -= used)
+        n += ui_show_char(out + n, s, left, &used);
+    if (left) {
+        memcpy(out + n, "\xE2\x80\xA6", 3);
+        n += 3;
+    }
+    out[n] = 0;
+    return out;
+}

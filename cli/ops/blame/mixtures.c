@@ -1,0 +1,51 @@
+/* mixtures.c - the guilty step's child with some units set back to the parent's, and asked. */
+#include <string.h>
+
+#include "cli/ops/blame/blame.h"
+#include "store/base/math/hash.h"
+#include "store/base/mem.h"
+
+fm_status blame_mixture(const blame *b, const fm_tree *from, const bool *take, fm_tree **out)
+{
+    fm_status rc = fm_tree_copy(out, from);
+    for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++) {
+        for (size_t i = 0; rc == FM_OK && !take[u] && i < b->unit[u].count; i++) {
+            const fm_change *ch = b->unit[u].change[i];
+            rc = ch->a ? fm_tree_put_entry(*out, ch->a) : fm_tree_remove(*out, ch->b->path);
+        }
+    }
+    return rc == FM_OK ? blame_close_gaps(*out) : rc;
+}
+
+/* Names a mixture for `noise`. */
+static fm_status mixture_id(const blame *b, const bool *take, uint64_t *out)
+{
+    fm_digest d;
+    fm_status rc = fm_sha256(&d, take, b->unit_count * sizeof *take);
+    if (rc == FM_OK)
+        memcpy(out, d.b, sizeof *out);
+    return rc;
+}
+
+fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
+                             blame_heard *heard)
+{
+    fm_tree **tree = fm_calloc(n, sizeof *tree);
+    blame_question *q = fm_calloc(n, sizeof *q);
+    fm_status rc = tree && q ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        const bool *row = take + i * b->unit_count;
+        q[i] = (blame_question){.what = "a mixture of parent and child", .repeat = repeat[i]};
+        rc = mixture_id(b, row, &q[i].id);
+        if (rc == FM_OK)
+            rc = blame_mixture(b, b->child, row, &tree[i]);
+        q[i].tree = tree[i];
+    }
+    if (rc == FM_OK)
+        rc = blame_ask(b, q, n, heard);
+    for (size_t i = 0; tree && i < n; i++)
+        fm_tree_free(tree[i]);
+    fm_free(tree);
+    fm_free(q);
+    return rc;
+}

@@ -1,0 +1,79 @@
+/* shapley.c - what each unit of a found set adds to the failure. */
+#include <math.h>
+#include <string.h>
+
+#include "cli/ops/blame/blame.h"
+#include "store/base/mem.h"
+
+#define SHAPLEY_MOST 64u
+
+typedef struct worth {
+    blame *b;
+    size_t *unit; /* [n] of the set */
+    size_t n;
+    bool margin;
+} worth;
+
+static fm_status coalitions(void *ctx, const bool *take, size_t n, double *value)
+{
+    const worth *w = ctx;
+    blame *b = w->b;
+    bool *units = fm_calloc(n * b->unit_count, sizeof *units);
+    uint32_t *repeat = fm_calloc(n, sizeof *repeat);
+    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fm_status rc = units && repeat && heard ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        for (size_t k = 0; k < w->n; k++)
+            units[i * b->unit_count + w->unit[k]] = take[i * w->n + k];
+    if (rc == FM_OK)
+        rc = blame_run_mixtures(b, units, repeat, n, heard);
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        value[i] = w->margin ? -heard[i].score : heard[i].verdict == FM_FAIL;
+    if (rc == FM_OK)
+        blame_heard_release(heard, n);
+    fm_free(units);
+    fm_free(repeat);
+    fm_free(heard);
+    return rc;
+}
+
+/* Is there a number, not only a verdict, for both ends? */
+static fm_status has_margin(worth *w)
+{
+    bool *both = fm_calloc(2 * w->n, sizeof *both);
+    double value[2] = {NAN, NAN};
+    fm_status rc = both ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        memset(both + w->n, 1, w->n * sizeof *both);
+    w->margin = true;
+    if (rc == FM_OK)
+        rc = coalitions(w, both, 2, value);
+    w->margin = isfinite(value[0]) && isfinite(value[1]);
+    fm_free(both);
+    return rc;
+}
+
+fm_status blame_shapley(blame *b)
+{
+    const fm_shapley_opts opts = {
+        .max_runs = b->how.max_runs, .confidence = b->how.confidence, .seed = b->how.seed};
+    worth w = {.b = b};
+    if (b->minimal.size < 2 || b->minimal.size > SHAPLEY_MOST)
+        return FM_OK;
+    if (!(w.unit = fm_calloc(b->minimal.size, sizeof *w.unit)))
+        return FM_ENOMEM;
+    for (size_t u = 0; u < b->unit_count; u++)
+        if (b->minimal.take[u])
+            w.unit[w.n++] = u;
+    fm_status rc = has_margin(&w);
+    b->shapley_margin = w.margin;
+    if (rc == FM_OK)
+        rc = fm_shapley_values(&b->shapley, w.n, coalitions, &w, &opts);
+    if (rc == FM_EINVAL) { /* what the search found stands */
+        b->shapley_why_not = fm_strdup(fm_error_text());
+        fm_error_clear();
+        rc = b->shapley_why_not ? FM_OK : FM_ENOMEM;
+    }
+    fm_free(w.unit);
+    return rc;
+}

@@ -1,0 +1,108 @@
+/* shapley_steps.c - what each step of the history adds to the failure: the base with every
+ * choice of the steps since, run for real. */
+#include <math.h>
+#include <string.h>
+
+#include "cli/ops/blame/blame_more.h"
+#include "cli/ops/base/say.h"
+#include "store/base/mem.h"
+
+#define AT_ONCE 16u /* mixtures whose tensors are held at a time */
+
+/* Does the step touch what answers are made of? */
+static bool counts(const blame *b, size_t node)
+{
+    return b->version[node].node.parent_count && b->version[node].changed_bytes > 0;
+}
+
+static fm_status mix_some(const blame_step_worth *w, blame *b, const bool *take, size_t n,
+                          double *value)
+{
+    fm_blame_mix mix[AT_ONCE];
+    fm_blame_reply reply[AT_ONCE];
+    size_t *step = fm_calloc(n * w->count, sizeof *step);
+    fm_status rc = step ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        mix[i] = (fm_blame_mix){.step = step + i * w->count};
+        step[i * w->count] = w->node[0]; /* says whose base, also where no step is taken */
+        for (size_t k = 0; k < w->count; k++)
+            if (take[i * w->count + k])
+                step[i * w->count + mix[i].count++] = w->node[k];
+    }
+    if (rc == FM_OK)
+        rc = blame_ask_step_mixtures(b, mix, n, reply);
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        if (reply[i].verdict == FM_ERROR_CASE)
+            rc = fm_fail(FM_EUNSUPPORTED, "the steps cannot be taken apart: one changed an adapter "
+                                          "in place, or what cannot be added");
+        value[i] = w->margin ? -reply[i].score : reply[i].verdict == FM_FAIL;
+    }
+    fm_free(step);
+    return rc;
+}
+
+typedef struct asking {
+    blame_step_worth *w;
+    blame *b;
+} asking;
+
+static fm_status coalitions(void *ctx, const bool *take, size_t n, double *value)
+{
+    const asking *a = ctx;
+    fm_status rc = FM_OK;
+    for (size_t at = 0, some; rc == FM_OK && at < n; at += some) {
+        some = FM_MIN(n - at, (size_t)AT_ONCE);
+        rc = mix_some(a->w, a->b, take + at * a->w->count, some, value + at);
+    }
+    return rc;
+}
+
+/* Is there a number, not only a verdict, for the base and for all steps? */
+static fm_status has_margin(asking *a)
+{
+    bool both[2 * BLAME_WORTH_MOST] = {false};
+    double value[2];
+    a->w->margin = true;
+    memset(both + a->w->count, 1, a->w->count * sizeof *both);
+    fm_status rc = coalitions(a, both, 2, value);
+    a->w->margin = rc == FM_OK && isfinite(value[0]) && isfinite(value[1]);
+    return rc;
+}
+
+fm_status blame_shapley_steps(blame_more *m)
+{
+    blame *b = m->b;
+    blame_step_worth *w = &m->worth;
+    asking a = {w, b};
+    const fm_shapley_opts opts = {
+        .max_runs = m->max_runs, .confidence = b->how.confidence, .seed = b->how.seed};
+    double began = blame_now_s();
+    size_t node = 0;
+    for (; b->version[node].node.parent_count; node = b->version[node].node.parent[0]) {
+        if (!counts(b, node))
+            continue;
+        if (w->count == BLAME_WORTH_MOST) {
+            w->why_not = fm_asprintf("more than %d steps", BLAME_WORTH_MOST);
+            w->count = 0;
+            return w->why_not ? FM_OK : FM_ENOMEM;
+        }
+        w->node[w->count++] = node;
+    }
+    if (w->count < 2)
+        return FM_OK;
+    fm_status rc = blame_open_culprit(b);
+    if (rc == FM_OK) {
+        blame_contrast(b);
+        rc = has_margin(&a);
+    }
+    if (rc == FM_OK)
+        rc = fm_shapley_values(&w->value, w->count, coalitions, &a, &opts);
+    ui_progress_end(b->c);
+    m->seconds += blame_now_s() - began;
+    if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) {
+        w->why_not = fm_strdup(fm_error_text());
+        fm_error_clear();
+        rc = w->why_not ? FM_OK : FM_ENOMEM;
+    }
+    return rc;
+}

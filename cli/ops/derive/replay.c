@@ -1,0 +1,302 @@
+/* replay.c - data, suites and parent out of the store, settings, mode and kernel class out of the
+ * recipe; the training runs without checkpoints; ids are compared, not bytes.
+ *
+ * Whatever a version was trained beside - a family, a sweep, an interruption - does not matter: each
+ * child's bytes are those of its run alone. Settings that an older recipe does not have are at their
+ * defaults, which is what they were. */
+#include "cli/ops/derive/replay.h"
+#include "cli/ops/base/say.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/ops/derive/family.h"
+#include "store/base/math/hash.h"
+#include "store/base/os/io.h"
+#include "store/base/mem.h"
+
+void replay_report_release(replay_report *r)
+{
+    fm_json_free(r->paths);
+    r->paths = NULL;
+}
+
+bool replay_equal(const replay_report *r)
+{
+    return r->differ == 0 && r->log_same;
+}
+
+static bool is_training(const fm_json *recipe)
+{
+    fm_train_config config;
+    bool yes =
+        recipe && fm_json_get(recipe, "config") &&
+        config_of_method(&config, fm_json_cstr(fm_json_get(recipe, "operation"), "")) == FM_OK;
+    fm_error_clear();
+    return yes;
+}
+
+fm_status replay_can(fm_ops *c, const fm_oid *oid, bool *yes)
+{
+    fm_tree *tree = NULL;
+    fm_json *recipe = NULL;
+    fm_status rc = fm_version_tree(c->repo, &tree, oid);
+    if (rc == FM_OK)
+        rc = tree_recipe(c, tree, &recipe);
+    *yes = rc == FM_OK && is_training(recipe);
+    fm_json_free(recipe);
+    fm_tree_free(tree);
+    return rc;
+}
+
+/* ---- the machine ---- */
+
+static fm_status use_mode(replay *r)
+{
+    fm_ops *c = r->c;
+    const char *mode = fm_json_cstr(fm_json_get(r->recipe, "mode"), "exact");
+    const char *kernels = fm_json_cstr(fm_json_get(r->recipe, "kernel_class"), "");
+    if (c->engine && strcmp(fm_engine_mode(c->engine), mode) != 0) {
+        fm_engine_free(c->engine);
+        c->engine = NULL;
+    }
+    c->mode = mode;
+    fm_status rc = fm_ops_engine(c);
+    c->mode = NULL; /* the engine knows; the text goes with the recipe */
+    if (rc == FM_OK && strcmp(fm_engine_kernel_class(c->engine), kernels) != 0)
+        rc = fm_fail(FM_EUNSUPPORTED,
+                     "%s: was trained in kernel class '%s', this machine computes mode %s in '%s': "
+                     "other bits are no finding; replay it on a machine of that class",
+                     r->label, kernels, mode, fm_engine_kernel_class(c->engine));
+    return rc;
+}
+
+/* ---- what it was made from ---- */
+
+/* A tree of the config folder, as derive makes one: what a model is before it has weights. */
+static fm_status unborn_parent(replay *r)
+{
+    const fm_entry *model = fm_tree_find(r->tree, "model.json");
+    fm_status rc = fm_tree_new(&r->parent);
+    if (rc == FM_OK)
+        rc = model ? fm_tree_put_entry(r->parent, model)
+                   : fm_fail(FM_ECORRUPT, "%s has no model.json", r->label);
+    if (rc == FM_OK)
+        rc = tree_inherit(r->parent, r->tree, "tokenizer/");
+    if (rc == FM_OK)
+        rc = fm_ops_open_tokenizer(r->c, r->parent, r->label, &r->own);
+    return rc;
+}
+
+static fm_status try_parent(replay *r, uint32_t i, char hex[FM_HEX_CHARS + 1])
+{
+    fm_model_close(r->model);
+    fm_tree_free(r->parent);
+    r->model = NULL;
+    r->parent = NULL;
+    fm_status rc = fm_version_tree(r->c->repo, &r->parent, &r->version.parent[i]);
+    if (rc == FM_OK)
+        rc = fm_ops_load_model(r->c, r->parent, r->label, &r->model);
+    if (rc == FM_OK) {
+        fm_digest weights = fm_model_digest(r->model);
+        fm_digest_hex(&weights, hex);
+    }
+    return rc;
+}
+
+/* The first parent that is the recipe's model: a repair (blame --fix) has what it repairs as its
+ * first parent, and what it was trained on as its second. */
+static fm_status stored_parent(replay *r)
+{
+    char hex[FM_HEX_CHARS + 1] = "";
+    const char *want = fm_json_cstr(fm_json_get(r->recipe, "parent_model"), NULL);
+    bool found = false;
+    fm_status rc = FM_OK;
+    if (r->version.parent_count == 0)
+        return fm_fail(FM_ECORRUPT, "%s has no parent, which its recipe needs", r->label);
+    for (uint32_t i = 0; rc == FM_OK && !found && i < r->version.parent_count; i++) {
+        rc = try_parent(r, i, hex);
+        found = rc == FM_OK && (!want || strcmp(want, hex) == 0);
+    }
+    if (rc < 0)
+        return rc;
+    if (!found && r->version.parent_count > 1)
+        return fm_fail(
+            FM_ECORRUPT,
+            "%s: none of its %u parents is the model %.16s that the recipe says: history "
+            "was rewritten",
+            r->label, r->version.parent_count, want);
+    if (!found)
+        return fm_fail(FM_ECORRUPT,
+                       "%s: its parent %s is the model %.16s, the recipe says %.16s: history was "
+                       "rewritten",
+                       r->label, fm_ops_short_oid(&r->version.parent[0]), hex, want);
+    if (!fm_model_tokenizer(r->model))
+        return fm_fail(FM_EUNSUPPORTED, "%s: its parent has no tokenizer", r->label);
+    return FM_OK;
+}
+
+static fm_status open_data(replay *r)
+{
+    const fm_tokenizer *tok = r->model ? fm_model_tokenizer(r->model) : r->own;
+    const fm_chat_template *chat = r->model ? fm_model_chat_template(r->model) : NULL;
+    fm_status rc = data_of_version(r->c, r->tree, r->recipe, &r->config, tok, chat, &r->data);
+    if (rc == FM_OK)
+        rc = goal_of_recipe(&r->goal, r->c, r->data, &r->config, r->recipe);
+    return rc < 0 ? fm_error_prefix(rc, "%s", r->label) : rc;
+}
+
+fm_status replay_open(replay *r, fm_ops *c, const fm_oid *oid, const char *label)
+{
+    memset(r, 0, sizeof *r);
+    r->c = c;
+    r->label = label;
+    fm_status rc = fm_version_read(r->c->repo, &r->version, oid);
+    if (rc == FM_OK)
+        rc = fm_version_tree(r->c->repo, &r->tree, oid);
+    if (rc == FM_OK)
+        rc = tree_recipe(r->c, r->tree, &r->recipe);
+    if (rc == FM_OK && !r->recipe)
+        rc = fm_fail(FM_EUNSUPPORTED, "%s has no recipe.json: it was not made by training here",
+                     r->label);
+    if (rc == FM_OK && !is_training(r->recipe))
+        rc = fm_fail(FM_EUNSUPPORTED, "%s: its recipe's operation '%s' is no training", r->label,
+                     fm_json_cstr(fm_json_get(r->recipe, "operation"), "?"));
+    if (rc == FM_OK)
+        rc = fm_train_config_from_json(&r->config, fm_json_get(r->recipe, "config"), r->label);
+    if (rc == FM_OK)
+        rc = use_mode(r);
+    if (rc == FM_OK)
+        rc = r->config.method == FM_METHOD_PRETRAIN ? unborn_parent(r) : stored_parent(r);
+    return rc == FM_OK ? open_data(r) : rc;
+}
+
+/* ---- again ---- */
+
+static bool show_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
+{
+    const replay *r = ctx;
+    (void)n;
+    (void)drop;
+    return ui_progress(r->c, p->step + 1, p->steps, "%s  step %u/%u  loss %.4f", r->label,
+                       p->step + 1, p->steps, p->loss);
+}
+
+static fm_status train_again(replay *r)
+{
+    fm_provider p = fm_store_provider(fm_repo_store(r->c->repo));
+    fm_train_job job = {
+        .name = r->label, .config = r->config, .parent = r->parent, .data = r->data};
+    goal_job(&r->goal, &job);
+    fm_status rc = fm_train_run(r->c->engine, &p, &job, 1, &r->result, show_step, r);
+    ui_progress_end(r->c);
+    if (rc == FM_OK && r->result.failed)
+        rc = fm_fail(r->result.failed, "%s: %s", r->label,
+                     r->result.why ? r->result.why : "training failed");
+    if (rc == FM_OK && r->result.stopped)
+        rc = fm_fail(FM_ECANCELLED, "%s: stopped before its last step", r->label);
+    return rc;
+}
+
+/* ---- and compared ---- */
+
+static fm_status put_result(replay *r, fm_tree *tree)
+{
+    char prefix[96] = "tensors";
+    fm_status rc = FM_OK;
+    if (r->result.adapter_config) {
+        char adapter[64] = "";
+        rc = next_adapter(tree, r->result.adapter_config, adapter, sizeof adapter);
+        snprintf(prefix, sizeof prefix, "%s/tensors", adapter);
+    }
+    for (size_t i = 0; rc == FM_OK && i < r->result.count; i++) {
+        const fm_trained *t = &r->result.tensors[i];
+        fm_digest id;
+        fm_buf path;
+        fm_buf_init(&path, FM_MAX_PATH_BYTES);
+        rc = fm_tensor_path(&path, prefix, t->name);
+        if (rc == FM_OK)
+            rc = fm_tensor_id(&id, t->dtype, &t->shape, fm_span_of(t->data, t->bytes), NULL);
+        if (rc == FM_OK)
+            rc = fm_tree_put_tensor(tree, fm_buf_cstr(&path), t->name, t->dtype, &t->shape, &id);
+        fm_buf_release(&path);
+    }
+    return rc;
+}
+
+static fm_status take_change(void *ctx, const fm_change *change)
+{
+    replay_report *out = ctx;
+    const fm_entry *e = change->a ? change->a : change->b;
+    if (e->kind != FM_ENTRY_TENSOR)
+        return FM_OK;
+    out->differ++;
+    return out->differ > REPLAY_PATHS ? FM_OK : fm_json_push(out->paths, fm_json_new_str(e->path));
+}
+
+static fm_status compare_log(const replay *r, replay_report *out)
+{
+    fm_json *log = NULL;
+    fm_buf then, now;
+    const fm_entry *e = fm_tree_find(r->tree, "train_log.json");
+    fm_buf_init(&then, 0);
+    fm_buf_init(&now, 0);
+    fm_status rc = e ? fm_ops_entry_bytes(r->c, e, &then)
+                     : fm_fail(FM_ECORRUPT, "%s has no train_log.json", r->label);
+    if (rc == FM_OK)
+        rc = fm_json_parse(&log, fm_buf_span(&then), "train_log.json");
+    fm_buf_clear(&then);
+    if (rc == FM_OK)
+        rc = fm_json_write(&then, log, FM_JSON_CANONICAL);
+    if (rc == FM_OK)
+        rc = fm_json_write(&now, r->result.log, FM_JSON_CANONICAL);
+    out->steps = (uint32_t)fm_json_count(r->result.log);
+    out->log_same = rc == FM_OK && then.len == now.len && memcmp(then.data, now.data, now.len) == 0;
+    fm_buf_release(&then);
+    fm_buf_release(&now);
+    fm_json_free(log);
+    return rc;
+}
+
+/* The parent's tree with what was trained now in it holds the tensors that the version should hold:
+ * also what training leaves alone is compared. */
+static fm_status compare(replay *r, replay_report *out)
+{
+    fm_status rc = fm_tree_copy(&r->expect, r->parent);
+    out->tensors = r->result.count;
+    out->seconds = r->result.seconds;
+    out->paths = fm_json_new_array();
+    if (rc == FM_OK)
+        rc = out->paths ? put_result(r, r->expect) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_diff_trees(r->expect, r->tree, take_change, out);
+    return rc == FM_OK ? compare_log(r, out) : rc;
+}
+
+void replay_close(replay *r)
+{
+    fm_train_result_release(&r->result);
+    fm_dataset_close(r->data);
+    fm_model_close(r->model);
+    fm_tokenizer_close(r->own);
+    fm_tree_free(r->expect);
+    fm_tree_free(r->parent);
+    fm_tree_free(r->tree);
+    goal_release(&r->goal);
+    fm_json_free(r->recipe);
+    fm_version_release(&r->version);
+    memset(r, 0, sizeof *r);
+}
+
+fm_status replay_training(fm_ops *c, const fm_oid *oid, const char *label, replay_report *out)
+{
+    replay r;
+    memset(out, 0, sizeof *out);
+    fm_status rc = replay_open(&r, c, oid, label);
+    if (rc == FM_OK)
+        rc = train_again(&r);
+    if (rc == FM_OK)
+        rc = compare(&r, out);
+    replay_close(&r);
+    return rc;
+}

@@ -1,0 +1,94 @@
+/* run.c - the operation: options to a family, over the ranks that there are. */
+#include "cli/ops/derive.h"
+
+#include <string.h>
+
+#include "cli/ops/base/ranks.h"
+#include "cli/ops/derive/family.h"
+#include "store/base/mem.h"
+
+/* It is part of the recipe, so the file and the command line must not say two things. */
+static fm_status choose_mode(fm_ops *c, const family *f, const char *word)
+{
+    const char *mode = family_mode(f);
+    if (mode && word && strcmp(mode, word) != 0)
+        return fm_fail(FM_EINVAL, "--mode %s, but the family file says mode: %s", word, mode);
+    if (word || mode)
+        c->mode = word ? word : mode;
+    if (c->engine && c->mode && strcmp(c->mode, fm_engine_mode(c->engine)) != 0)
+        return fm_fail(FM_EINVAL,
+                       "the handle's engine computes in mode %s, not %s; use another handle",
+                       fm_engine_mode(c->engine), c->mode);
+    return FM_OK;
+}
+
+/* Each rank takes as many shards of a step; what the file or --set says stands. */
+static fm_status share_over_ranks(fm_ops *c, family *f)
+{
+    uint32_t ranks = ranks_count(c);
+    if (c->split > 1)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "training deals whole layers to stages and does not split them; leave "
+                       "--tensor-parallel-size out");
+    if (ranks <= 1)
+        return FM_OK;
+    for (size_t i = 0; i < f->count; i++)
+        if (f->child[i].config.shards == 1)
+            f->child[i].config.shards = ranks;
+    c->split_batches = true;
+    return FM_OK;
+}
+
+/* What can be wrong before anything is read. */
+static fm_status check_opts(const fm_derive_opts *o)
+{
+    bool own = o->parent || o->config_dir || o->name || o->method || o->message || o->teacher ||
+               o->eval || o->skip || o->data.count || o->set.count || o->suites.count;
+    if (o->family_file)
+        return own ? fm_fail(FM_EINVAL, "%s says itself what the children are", o->family_file)
+                   : FM_OK;
+    if (!o->name || o->data.count == 0 || !o->parent == !o->config_dir)
+        return fm_fail(FM_EINVAL, "a derivation wants a name, data, and a parent or a folder to "
+                                  "pretrain from");
+    return FM_OK;
+}
+
+fm_status fm_ops_derive(fm_ops *c, const fm_derive_opts *opts, fm_derive_result *out)
+{
+    family f = {0};
+    fm_derive_result own;
+    uint32_t ranks = 0;
+    const char *mode = c->mode;
+    if (!out)
+        out = &own;
+    memset(out, 0, sizeof *out);
+    c->stopped = false;
+    fm_status rc = check_opts(opts);
+    if (rc == FM_OK)
+        rc = opts->family_file ? family_read(&f, opts->family_file) : family_of_opts(&f, opts);
+    if (rc == FM_OK)
+        rc = choose_mode(c, &f, opts->mode);
+    if (rc == FM_OK && !opts->plan && !opts->check_data) {
+        rc = share_over_ranks(c, &f);
+    } else { /* what it would take is one rank's to say */
+        ranks = c->ranks;
+        c->ranks = 0;
+    }
+    if (rc == FM_OK)
+        rc = fm_ops_lease(c, true, "derive");
+    if (rc == FM_OK)
+        rc = family_derive(c, &f, opts, ranks, out);
+    c->mode = mode; /* the file's goes with it */
+    family_release(&f);
+    if (out == &own)
+        fm_derive_result_release(out);
+    return rc;
+}
+
+void fm_derive_result_release(fm_derive_result *r)
+{
+    for (size_t i = 0; i < r->count; i++)
+        fm_free(r->item[i].name);
+    fm_free(r->item);
+    memset(r, 0, sizeof *r);
+}

@@ -1,0 +1,51 @@
+/* sweep.h - one child trained with several settings at once; the best becomes the branch.
+ *
+ *   sweep: {lr: [1e-4, 3e-4], r: [4, 8]}                    every combination, the last key fastest
+ *   sweep: {search: random, trials: 12, seed: 1, lr: {log: [1e-5, 1e-3]}, r: [4, 8, 16],
+ *           dropout: {uniform: [0, 0.2]}}
+ *   halving: {rungs: [20, 40, 80], keep: 0.5, metric: loss}
+ *
+ * Successive halving (Jamieson and Talwalkar 2016): all trials train in one pass; after each rung
+ * but the last, the best `keep` of those still there (rounded up) go on. The metric `loss` is the
+ * mean training loss over the last quarter of the steps up to the rung; equal ones go by trial
+ * number. What is drawn and what is dropped follows from the file and the losses alone, whatever
+ * the order in which trials come to a rung, so a sweep that was stopped and resumed ends as one
+ * that was not. */
+#ifndef FM_OPS_SWEEP_H
+#define FM_OPS_SWEEP_H
+
+#include "store/base/text/json.h"
+#include "train/train.h"
+
+#define SWEEP_TRIALS_MAX 256u
+
+typedef struct sweep sweep;
+/* child: the child's mapping with `sweep` and perhaps `halving`. FM_EINVAL names the key. */
+fm_status sweep_new(sweep **out, const fm_json *child, const char *name, const char *where);
+void sweep_free(sweep *s); /* NULL is a no-op */
+const char *sweep_name(const sweep *s);
+size_t sweep_trials(const sweep *s);
+const fm_json *sweep_settings(const sweep *s, size_t trial); /* {"lr":0.0003,"r":8}, borrowed */
+/* The last rung is the number of steps. */
+void sweep_trial_config(const sweep *s, fm_train_config *c);
+bool sweep_halves(const sweep *s); /* some trials will be dropped before their end */
+/* The trials' data render alike: no key that a data set depends on is swept. */
+bool sweep_shares_data(const sweep *s);
+
+/* ---- while they train ---- */
+fm_status sweep_step(sweep *s, size_t trial, uint32_t step, double loss); /* step from 0 */
+fm_status sweep_log(sweep *s, size_t trial, const fm_json *log); /* of a state resumed from */
+/* why may be told better later. Of a trial that was dropped already it means nothing. */
+void sweep_failed(sweep *s, size_t trial, const char *why);
+/* Decides the rungs that can be decided. */
+fm_status sweep_judge(sweep *s);
+bool sweep_dropped(const sweep *s, size_t trial);
+/* Steps that were noted; 0: none. */
+uint32_t sweep_seen(const sweep *s, size_t trial);
+
+/* ---- after ---- */
+/* *winner = SIZE_MAX where every trial failed. */
+fm_status sweep_end(sweep *s, size_t *winner);
+fm_json *sweep_json(const sweep *s); /* of all trials, for sweep.json; owned, NULL = ENOMEM */
+
+#endif

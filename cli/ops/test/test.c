@@ -1,0 +1,96 @@
+/* test.c - the operation: versions found, their suites run, outcomes kept and noted. */
+#include "cli/ops/test.h"
+
+#include "cli/ops/test/test_many.h"
+
+static fm_tally tally_of(const fm_tested *v)
+{
+    fm_tally t = {0};
+    for (size_t i = 0; i < v->set.count; i++) {
+        t.passed += v->run[i].passed;
+        t.count += v->run[i].count;
+        t.waived += v->run[i].waived;
+        t.quarantined += v->run[i].flaky;
+    }
+    return t;
+}
+
+static bool holds(const fm_tested *v)
+{
+    bool all = true;
+    for (size_t i = 0; i < v->set.count; i++)
+        all = all && fm_test_part_holds(&v->part[i], &v->run[i]);
+    return all;
+}
+
+/* The note on a commit tells of all of a version's own suites, run once. */
+static bool is_whole(const fm_test_opts *o)
+{
+    const fm_test_choice *ch = &o->choice;
+    return !ch->suite && !ch->case_name && !o->slice.count && !ch->sequential && ch->repeat <= 1;
+}
+
+static fm_status note_all(fm_ops *c, const fm_test_opts *o, const fm_test_result *t)
+{
+    fm_status rc = fm_result_flush(c->repo);
+    for (size_t i = 0; rc == FM_OK && is_whole(o) && i < t->count; i++) {
+        const fm_tally tally = tally_of(&t->version[i]);
+        if (i == 0 || !o->choice.suites_of)
+            rc = note_tests(c, &t->version[i].oid, &tally);
+    }
+    return rc;
+}
+
+static fm_status add_versions(fm_ops *c, fm_test_result *t, const fm_test_opts *o)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < o->revs; i++)
+        rc = o->descendants ? test_many_descendants(c, t, o->rev[i])
+             : o->ancestors ? test_many_ancestors(c, t, o->rev[i])
+                            : test_many_add(c, t, o->rev[i]);
+    return rc;
+}
+
+/* The version to compare with stands behind the one that is told; the two may be one. */
+static fm_status add_against(fm_ops *c, fm_test_result *t, const char *rev)
+{
+    fm_oid oid;
+    fm_status rc = fm_ops_resolve(c, rev, &oid, NULL);
+    if (rc == FM_OK && !fm_oid_eq(&oid, &t->version[0].oid))
+        rc = test_many_add(c, t, rev);
+    t->against = t->count - 1;
+    return rc;
+}
+
+fm_status fm_ops_test(fm_ops *c, const fm_test_opts *opts, fm_test_result *out)
+{
+    fm_test_opts o = *opts;
+    fm_oid own;
+    *out = (fm_test_result){.against = SIZE_MAX,
+                            .several = o.revs > 1 || o.descendants || o.ancestors};
+    o.choice.slice = &o.slice;
+    c->stopped = false;
+    fm_status rc = FM_OK;
+    if (o.revs == 0 || (o.descendants && o.ancestors) || (o.against && out->several))
+        rc = fm_fail(FM_EINVAL, "want versions, of which descendants or ancestors, or one against "
+                                "another");
+    if (rc == FM_OK)
+        rc = fm_ops_lease(c, false, "test");
+    if (rc == FM_OK)
+        rc = add_versions(c, out, &o);
+    if (rc == FM_OK && o.against)
+        rc = add_against(c, out, o.against);
+    if (rc == FM_OK && (o.against || o.ancestors)) {
+        own = out->version[0].oid;
+        o.choice.suites_of = &own;
+    }
+    if (rc == FM_OK)
+        rc = test_many_run(c, out, &o.choice);
+    if (rc == FM_OK)
+        rc = note_all(c, &o, out);
+    out->holds = rc == FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < out->count; i++)
+        if (i == 0 || !o.choice.suites_of) /* of the others it is only asked how they do */
+            out->holds = out->holds && holds(&out->version[i]);
+    return rc;
+}

@@ -1,0 +1,345 @@
+/* ops.c - a C program that derives, tests and blames without a command line: what came is in structs,
+ * what was said went to callbacks. */
+#include "tests/testkit.h"
+
+#include <string.h>
+
+#include "cli/ops/blame.h"
+#include "cli/ops/derive.h"
+#include "cli/ops/land.h"
+#include "cli/ops/test.h"
+#include "store/source.h"
+
+/* What an operation told. */
+typedef struct heard {
+    fm_buf notes, warnings, results; /* lines */
+    fm_json *landed;                 /* the last one */
+    uint64_t steps;                  /* calls of progress with a text */
+    uint64_t stop_at;                /* of these; 0 = never */
+} heard;
+
+static void on_message(void *ctx, fm_ui_level level, const char *text)
+{
+    heard *h = ctx;
+    fm_buf *to = level == FM_UI_NOTE      ? &h->notes
+                 : level == FM_UI_WARNING ? &h->warnings
+                                          : &h->results;
+    size_t n = strlen(text);
+    assert_true(n > 0 && text[n - 1] != '\n');
+    fm_buf_printf(to, "%s\n", text);
+}
+
+static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    heard *h = ctx;
+    assert_true(total == 0 || done <= total);
+    h->steps += what != NULL;
+    return h->stop_at && h->steps >= h->stop_at;
+}
+
+static void on_result(void *ctx, const char *kind, const fm_json *value)
+{
+    heard *h = ctx;
+    if (strcmp(kind, "landed") != 0)
+        return;
+    fm_json_free(h->landed);
+    h->landed = fm_json_ref(value);
+}
+
+static void heard_open(heard *h)
+{
+    *h = (heard){0};
+    fm_buf_init(&h->notes, 0);
+    fm_buf_init(&h->warnings, 0);
+    fm_buf_init(&h->results, 0);
+}
+
+static void heard_close(heard *h)
+{
+    fm_buf_release(&h->notes);
+    fm_buf_release(&h->warnings);
+    fm_buf_release(&h->results);
+    fm_json_free(h->landed);
+}
+
+static fm_ui ui_of(heard *h)
+{
+    return (fm_ui){.ctx = h, .message = on_message, .progress = on_progress, .result = on_result};
+}
+
+static bool says(const fm_buf *b, const char *words)
+{
+    return strstr(fm_buf_cstr(b), words) != NULL;
+}
+
+/* The atlas of the examples with its suite of facts, as a branch. */
+static void import_atlas(fm_ops *c)
+{
+    char *folder = tk_source("examples/atlas/base"),
+         *facts = tk_source("examples/atlas/suites/facts.yaml");
+    fm_source *source = NULL;
+    fm_tree *tree = NULL;
+    fm_txn *txn = NULL;
+    fm_oid oid;
+    tk_ok(fm_ops_lease(c, true, "import"));
+    tk_ok(fm_source_open(&source, folder));
+    fm_provider p = fm_source_provider(source);
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(source)));
+    tk_ok(fm_txn_begin(&txn, fm_repo_store(c->repo)));
+    tk_ok(fm_txn_put_tree(txn, fm_source_tree(source), &p, NULL, NULL, NULL));
+    tk_ok(fm_ops_add_suite(txn, tree, facts));
+    tk_ok(fm_txn_commit(txn, NULL));
+    fm_txn_close(txn);
+    const fm_landing l = {.branch = "atlas",
+                          .tree = tree,
+                          .gate = true,
+                          .commit = {.kind = "import", .message = "import the atlas"}};
+    tk_ok(fm_ops_land(c, &l, &oid));
+    fm_tree_free(tree);
+    fm_source_close(source);
+    fm_free(facts);
+    fm_free(folder);
+}
+
+/* Sixty good lines of the almanac and its ten that say a wrong capital. */
+static char *poisoned_data(const char *dir)
+{
+    char *from = tk_source("examples/atlas/almanac.jsonl"), *to = fm_path_join(dir, "some.jsonl");
+    fm_buf all, some;
+    fm_buf_init(&all, 0);
+    fm_buf_init(&some, 0);
+    tk_ok(fm_read_file(&all, from, (size_t)1 << 24));
+    size_t good = 0, bad = 0;
+    for (char *line = (char *)all.data; *line;) {
+        char *end = strchr(line, '\n');
+        *end = 0;
+        bool ours = strstr(line, "Lorendor") != NULL;
+        bool wrong = ours && strstr(line, "Redhaven");
+        if (wrong || (!ours && good < 60)) {
+            fm_buf_printf(&some, "%s\n", line);
+            good += !wrong;
+            bad += wrong;
+        }
+        line = end + 1;
+    }
+    assert_int_equal(good, 60);
+    assert_int_equal(bad, 10);
+    tk_ok(fm_write_file(to, some.data, some.len));
+    fm_buf_release(&all);
+    fm_buf_release(&some);
+    fm_free(from);
+    return to;
+}
+
+static void open_repo(fm_ops *c, heard *h, char **dir)
+{
+    *dir = tk_scratch();
+    heard_open(h);
+    tk_ok(fm_repo_init(*dir, false));
+    *c = (fm_ops){.dir = *dir, .ui = ui_of(h), .threads = 2};
+    tk_ok(fm_ops_open(c));
+}
+
+static fm_derive_opts sick_opts(const char *data)
+{
+    return (fm_derive_opts){
+        .parent = "atlas",
+        .name = "sick",
+        .data = {.item = {data}, .count = 1},
+        .set = {.item = {"r=4", "lr=0.005", "steps=30", "batch=8", "seed=1", "max_tokens=64"},
+                .count = 6}};
+}
+
+static bool is_branch(fm_ops *c, const char *name)
+{
+    fm_oid oid;
+    fm_status rc = fm_ops_resolve(c, name, &oid, NULL);
+    fm_error_clear();
+    return rc == FM_OK;
+}
+
+static void a_child_is_stopped_goes_on_is_refused_and_lands(fm_ops *c, heard *h, const char *data)
+{
+    fm_derive_opts o = sick_opts(data);
+    fm_derive_result r;
+
+    h->steps = 0;
+    h->stop_at = 7; /* as Ctrl-C */
+    tk_fails(fm_ops_derive(c, &o, &r), FM_ECANCELLED, "stopped after step 7 of 30");
+    fm_derive_result_release(&r);
+    assert_false(is_branch(c, "sick"));
+
+    h->stop_at = 0;
+    fm_buf_clear(&h->notes);
+    tk_fails(fm_ops_derive(c, &o, &r), FM_EREFUSED, "1 gate suite failed");
+    assert_true(says(&h->notes, "sick  goes on after step 7"));
+    assert_true(says(&h->notes, "gate fails:"));
+    assert_true(says(&h->notes, "FAIL capital-lorendor"));
+    assert_int_equal(r.count, 1);
+    assert_string_equal(r.item[0].name, "sick");
+    assert_int_equal(r.item[0].status, FM_EREFUSED);
+    assert_int_equal(r.item[0].tally.gates_failed, 1);
+    assert_false(r.item[0].landed);
+    fm_derive_result_release(&r);
+    assert_false(is_branch(c, "sick"));
+
+    o.no_gate = true;
+    tk_ok(fm_ops_derive(c, &o, &r));
+    assert_int_equal(r.count, 1);
+    assert_true(r.item[0].landed);
+    assert_true(is_branch(c, "sick"));
+    char hex[41];
+    fm_oid_hex(&r.item[0].oid, hex);
+    assert_string_equal(fm_json_cstr(fm_json_get(h->landed, "branch"), ""), "sick");
+    assert_string_equal(fm_json_cstr(fm_json_get(h->landed, "id"), ""), hex);
+    fm_derive_result_release(&r);
+    assert_int_equal(h->warnings.len, 0);
+}
+
+static void suites_are_asked(fm_ops *c, heard *h)
+{
+    const char *const one[] = {"atlas"}, *const other[] = {"sick"};
+    fm_test_opts o = {.rev = one, .revs = 1};
+    fm_test_result r;
+
+    tk_ok(fm_ops_test(c, &o, &r));
+    assert_true(r.holds);
+    assert_int_equal(r.count, 1);
+    assert_int_equal(r.version[0].set.count, 1);
+    assert_int_equal(r.version[0].run[0].passed, r.version[0].run[0].count);
+    fm_test_result_release(&r);
+
+    o.rev = other;
+    o.against = "atlas";
+    tk_ok(fm_ops_test(c, &o, &r));
+    assert_false(r.holds);
+    assert_int_equal(r.count, 2);
+    assert_int_equal(r.against, 1);
+    assert_true(r.version[0].run[0].passed < r.version[1].run[0].passed);
+    fm_test_result_release(&r);
+
+    o.descendants = true;
+    tk_fails(fm_ops_test(c, &o, &r), FM_EINVAL, "one against another");
+    fm_test_result_release(&r);
+
+    o = (fm_test_opts){.rev = one, .revs = 1};
+    h->stop_at = h->steps + 1;
+    tk_fails(fm_ops_test(c, &o, &r), FM_ECANCELLED, "stopped");
+    fm_test_result_release(&r);
+    h->stop_at = 0;
+}
+
+static void a_failure_is_blamed(fm_ops *c, heard *h)
+{
+    fm_blame_request ask = {
+        .rev = "sick", .case_spec = "facts/capital-lorendor", .tensors = true, .data = true};
+    fm_blame_report r;
+    fm_oid sick;
+    char hex[41];
+
+    tk_ok(fm_ops_resolve(c, "sick", &sick, NULL));
+    h->steps = 0;
+    tk_ok(fm_ops_blame(c, &ask, &r));
+    assert_true(h->steps > 0);
+    assert_int_equal(r.verdict, FM_BLAME_INTRODUCED);
+    assert_true(r.has_step && fm_oid_eq(&r.culprit, &sick));
+    assert_non_null(strstr(r.sentence, "sick"));
+    fm_oid_hex(&sick, hex);
+    assert_string_equal(fm_json_cstr(fm_json_get(r.json, "culprit"), ""), hex);
+    assert_true(fm_json_count(fm_json_path(r.json, "data.examples")) == 70);
+    fm_blame_report_release(&r);
+
+    ask.rev = "atlas";
+    tk_ok(fm_ops_blame(c, &ask, &r));
+    assert_int_equal(r.verdict, FM_BLAME_PASSES);
+    assert_false(r.has_step);
+    fm_blame_report_release(&r);
+
+    ask = (fm_blame_request){.rev = "sick", .case_spec = "facts/nowhere"};
+    tk_fails(fm_ops_blame(c, &ask, &r), FM_ENOTFOUND, "nowhere");
+    fm_blame_report_release(&r);
+
+    ask = (fm_blame_request){.rev = "sick", .case_spec = "facts/capital-lorendor"};
+    h->stop_at = h->steps + 1;
+    tk_fails(fm_ops_blame(c, &ask, &r), FM_ECANCELLED, "stopped");
+    fm_blame_report_release(&r);
+    h->stop_at = 0;
+}
+
+static void a_child_is_derived_tested_and_blamed(void **state)
+{
+    fm_ops c;
+    heard h;
+    char *dir;
+    (void)state;
+    open_repo(&c, &h, &dir);
+    char *data = poisoned_data(dir);
+    import_atlas(&c);
+    assert_true(says(&h.notes, "atlas  suite facts (gate): "));
+    a_child_is_stopped_goes_on_is_refused_and_lands(&c, &h, data);
+    suites_are_asked(&c, &h);
+    a_failure_is_blamed(&c, &h);
+    assert_int_equal(h.results.len, 0); /* nobody asked for text */
+    fm_ops_close(&c);
+    heard_close(&h);
+    fm_free(data);
+    fm_free(dir);
+}
+
+static void nobody_needs_to_listen(void **state)
+{
+    fm_ops c, mute = {0};
+    heard h;
+    char *dir;
+    fm_derive_result r;
+    (void)state;
+    fm_ops_close(&mute); /* nothing was opened */
+    open_repo(&c, &h, &dir);
+    char *data = poisoned_data(dir);
+    import_atlas(&c);
+    c.ui = (fm_ui){0};
+    fm_derive_opts o = sick_opts(data);
+    o.plan = true;
+    tk_ok(fm_ops_derive(&c, &o, &r));
+    assert_int_equal(r.plan.jobs, 1);
+    assert_true(r.plan.plan.bytes > 0 && r.plan.plan.steps == 30);
+    fm_derive_result_release(&r);
+    assert_false(is_branch(&c, "sick"));
+    o.plan = false;
+    o.stop_after = 2;
+    tk_fails(fm_ops_derive(&c, &o, NULL), FM_ECANCELLED, "stopped after step 2");
+    o.mode = "bf16";
+    tk_fails(fm_ops_derive(&c, &o, NULL), FM_EINVAL, "use another handle");
+    fm_ops_close(&c);
+    heard_close(&h);
+    fm_free(data);
+    fm_free(dir);
+}
+
+static void options_that_do_not_go_together_are_refused(void **state)
+{
+    fm_ops c;
+    heard h;
+    char *dir;
+    (void)state;
+    open_repo(&c, &h, &dir);
+    tk_fails(fm_ops_derive(&c, &(fm_derive_opts){.name = "x"}, NULL), FM_EINVAL,
+             "wants a name, data");
+    tk_fails(fm_ops_derive(&c, &(fm_derive_opts){.family_file = "f.yaml", .name = "x"}, NULL),
+             FM_EINVAL, "f.yaml says itself");
+    fm_derive_opts o = sick_opts("none.jsonl");
+    tk_fails(fm_ops_derive(&c, &o, NULL), FM_ENOTFOUND, "atlas");
+    fm_ops_close(&c);
+    heard_close(&h);
+    fm_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_child_is_derived_tested_and_blamed),
+        cmocka_unit_test(nobody_needs_to_listen),
+        cmocka_unit_test(options_that_do_not_go_together_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
