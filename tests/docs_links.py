@@ -12,7 +12,7 @@ import sys
 
 COLUMNS = 100
 README_BYTES = 8192
-UNWRAPPED = {"store/README.md", "lineage/README.md", "infer/README.md", "infer/serve/README.md"}
+UNWRAPPED = {"store/README.md", "lineage/README.md"}
 LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(<?([^)\s>]+)>?\)")
 
 

@@ -91,7 +91,7 @@ void fmi_family_names(char *out, size_t cap);
 /* Tensors that the family's files may hold and that change nothing. */
 bool fmi_family_ignores(const fm_arch *a, const char *tensor);
 
-/* ---- what arch.c and rope.c share: settings of a config by name ---- */
+/* ---- settings of a config by name (take.c) ---- */
 bool fmi_absent(const fm_json *v);
 /* An integer in [low, high]; dflt where absent or null; dflt < 0: required. */
 FM_CHECKED fm_status fmi_take_u32(uint32_t *out, const fm_json *c, const char *key, int64_t dflt,
@@ -101,6 +101,7 @@ FM_CHECKED fm_status fmi_take_positive(double *out, const fm_json *c, const char
                                        const char *what);
 FM_CHECKED fm_status fmi_take_bool(bool *out, const fm_json *c, const char *key, bool dflt,
                                    const char *what);
+/* The rotary settings of c (rope.c). */
 FM_CHECKED fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c,
                                    const char *what);
 

@@ -120,6 +120,7 @@ fm_status gr_number(gr_builder *b, uint32_t in, uint32_t out, const fm_json *sch
 /* ---- parts of values (value.c) ---- */
 fm_status gr_new_rule(gr_builder *b, gr_rule r, const char *where, uint32_t *out);
 fm_status gr_built_in(gr_builder *b, gr_rule_kind kind, int depth, uint32_t *out);
+fm_status gr_own(gr_builder *b, fm_json *v); /* consumed; NULL = ENOMEM */
 fm_status gr_str(gr_builder *b, uint32_t in, uint32_t out, const char *s);
 /* A newline with its indentation, or one space. */
 fm_status gr_some_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space);
@@ -141,6 +142,5 @@ bool gr_is_annotation(const char *key);
 /* *out is owned by b: what satisfies both. */
 fm_status gr_merge(gr_builder *b, const fm_json **out, const fm_json *x, const fm_json *y);
 fm_status gr_resolve(gr_builder *b, const fm_json **out, const fm_json *schema); /* its $ref */
-fm_status gr_own(gr_builder *b, fm_json *v); /* consumed; NULL = ENOMEM */
 
 #endif

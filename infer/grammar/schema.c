@@ -10,18 +10,6 @@ fm_status gr_refuse(const gr_builder *b, const char *key)
     return fm_fail(FM_EUNSUPPORTED, "%s: keyword '%.64s' is not supported here", b->where, key);
 }
 
-fm_status gr_own(gr_builder *b, fm_json *v)
-{
-    fm_status rc =
-        v ? fm_grow(&b->owned, &b->owned_cap, b->owned_count + 1, sizeof *b->owned) : FM_ENOMEM;
-
-    if (rc == FM_OK)
-        b->owned[b->owned_count++] = v;
-    else
-        fm_json_free(v);
-    return rc;
-}
-
 /* ---- rules ---- */
 
 static bool is_any(const fm_json *schema)

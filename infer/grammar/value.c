@@ -35,6 +35,18 @@ fm_status gr_built_in(gr_builder *b, gr_rule_kind kind, int depth, uint32_t *out
     return gr_new_rule(b, (gr_rule){.kind = kind, .depth = depth}, "schema", out);
 }
 
+fm_status gr_own(gr_builder *b, fm_json *v)
+{
+    fm_status rc =
+        v ? fm_grow(&b->owned, &b->owned_cap, b->owned_count + 1, sizeof *b->owned) : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        b->owned[b->owned_count++] = v;
+    else
+        fm_json_free(v);
+    return rc;
+}
+
 /* ---- blanks and texts ---- */
 
 fm_status gr_str(gr_builder *b, uint32_t in, uint32_t out, const char *s)

@@ -179,11 +179,6 @@ static fm_status float_op(jj_ctx *c, jj_val *out, jj_op op, double a, double b)
     return FM_OK;
 }
 
-int64_t jj_whole(jj_val v)
-{
-    return v.type == JJ_BOOL ? v.u.b : v.u.i;
-}
-
 fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b)
 {
     bool lists = (a.type == JJ_LIST || a.type == JJ_TUPLE) && a.type == b.type;

@@ -2,21 +2,6 @@
  * nothing) and iterated (as empty); anything else with them is an error. */
 #include "infer/jinja/jinja.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-fm_status jj_error(const jj_ctx *c, fm_status rc, const char *fmt, ...)
-{
-    char text[900];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    return fm_fail(rc, "line %u: %s", c->line, text);
-}
-
 /* ---- comparisons ---- */
 
 static fm_status compare_chain(jj_ctx *c, jj_val *out, const jj_node *n)

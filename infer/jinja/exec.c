@@ -1,72 +1,7 @@
-/* exec.c - statements: they write text, set names, and repeat.
- *
- * Scopes are jinja2's: bodies of loops, macros, with, and blocks whose text is caught have their
- * own, `if` has not; what a loop sets is gone after each pass, which is why templates use
- * namespace(). */
+/* exec.c - statements: they write text, set names, and repeat. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>
-
-/* ---- scopes ---- */
-
-fm_status jj_lookup(jj_ctx *c, const char *name, jj_val *out)
-{
-    fm_status rc;
-
-    for (const jj_scope *s = c->scope; s; s = s->parent) {
-        rc = jj_work_by(c, s->count + 1, JJ_ITEM);
-        if (rc < 0)
-            return rc;
-        for (size_t i = s->count; i-- > 0;) {
-            if (strcmp(s->var[i].name, name) != 0)
-                continue;
-            *out = s->var[i].value;
-            return FM_OK;
-        }
-    }
-    if (!jj_builtin_find(c, name, out))
-        *out = jj_undefined(name);
-    return FM_OK;
-}
-
-fm_status jj_assign(jj_ctx *c, const char *name, jj_val v)
-{
-    jj_scope *s = c->scope;
-    fm_status rc = jj_work_by(c, s->count + 1, JJ_ITEM);
-
-    for (size_t i = 0; rc == FM_OK && i < s->count; i++) {
-        if (strcmp(s->var[i].name, name) != 0)
-            continue;
-        s->var[i].value = v;
-        return FM_OK;
-    }
-    if (rc < 0)
-        return rc;
-    if (s->count == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 4;
-        jj_var *bigger = jj_alloc(c, cap * sizeof *bigger);
-        if (!bigger)
-            return jj_alloc_status(c);
-        if (s->count)
-            memcpy(bigger, s->var, s->count * sizeof *bigger);
-        s->var = bigger;
-        s->cap = cap;
-    }
-    s->var[s->count].name = name;
-    s->var[s->count++].value = v;
-    return FM_OK;
-}
-
-fm_status jj_scope_enter(jj_ctx *c, jj_scope *parent)
-{
-    jj_scope *s = jj_alloc(c, sizeof *s);
-
-    if (!s)
-        return jj_alloc_status(c);
-    s->parent = parent;
-    c->scope = s;
-    return FM_OK;
-}
 
 /* To a NAME, the field of a namespace, or a TUPLE of such. */
 static fm_status assign_to(jj_ctx *c, const jj_node *to, jj_val v)

@@ -149,6 +149,7 @@ typedef struct jj_ctx {
     int64_t now;
 } jj_ctx;
 
+/* ---- errors, work and memory of a rendering (util.c) ---- */
 fm_status jj_error(const jj_ctx *c, fm_status rc, const char *fmt, ...) FM_PRINTF(3, 4);
 /* What things cost, in units of FM_CHAT_WORK_MAX. A byte that is copied, compared or searched: 1. */
 enum {
@@ -172,6 +173,7 @@ fm_status jj_work_by(jj_ctx *c, uint64_t times, uint64_t each);
 void *jj_alloc(jj_ctx *c, size_t bytes);
 fm_status jj_alloc_status(const jj_ctx *c);
 
+/* ---- making and reading values (value.c) ---- */
 jj_val jj_none(void);
 jj_val jj_undefined(const char *name);
 jj_val jj_bool(bool b);
@@ -192,6 +194,7 @@ const char *jj_type_name(jj_val v);
 bool jj_truth(jj_val v);
 bool jj_is_number(jj_val v); /* BOOL, INT, FLOAT */
 double jj_number(jj_val v);
+int64_t jj_whole(jj_val v); /* BOOL or INT */
 fm_status jj_equal(jj_ctx *c, bool *out, jj_val a, jj_val b);
 /* <0, 0, >0 into *order; error unless both are numbers or both strings (lists: elementwise). */
 fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b);
@@ -313,8 +316,8 @@ fm_status jj_p_postfix(jj_parser *p, jj_node **out);           /* a primary with
 /* On failure the text has "line N: ...". */
 fm_status jj_parse(jj_node **out, fm_arena *arena, fm_span source);
 
-/* ---- filters and tests (filter.c), methods (method.c), evaluation (eval.c) ----
- */
+/* ---- arguments (args.c), attributes and items (attr.c), methods (method.c), filters and tests
+ * (filter.c) ---- */
 typedef struct jj_args {
     jj_val *pos;
     size_t count;
@@ -334,7 +337,12 @@ int jj_test_find(const char *name);
 fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a);
 /* Attribute path "a.b" or index of v; undefined where absent. */
 fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path);
+/* An attribute of v, undefined where absent. jj_get_attr refuses also the name of a string's method,
+ * which wants a call. */
+fm_status jj_own_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name);
 fm_status jj_get_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name);
+bool jj_is_method(jj_type type, const char *name);           /* of a mapping */
+fm_status jj_no_attr(jj_ctx *c, jj_val v, const char *name); /* v is undefined: an error */
 fm_status jj_get_item(jj_ctx *c, jj_val *out, jj_val v, jj_val key);
 fm_status jj_method(jj_ctx *c, jj_val *out, jj_val self, const char *name, const jj_args *a);
 fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, bool right);
@@ -342,20 +350,22 @@ fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, j
 fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole);
 
 /* Operators (arith.c). */
-int64_t jj_whole(jj_val v); /* BOOL or INT */
 fm_status jj_bad_operands(const jj_ctx *c, const char *what, jj_val a, jj_val b);
 fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b);
 fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b);
 
-/* ---- evaluation (eval.c), calls (call.c), statements (exec.c) ---- */
-typedef enum jj_flow { JJ_NEXT, JJ_BREAK, JJ_CONTINUE } jj_flow;
+/* ---- names (scope.c) ---- */
 fm_status jj_lookup(jj_ctx *c, const char *name, jj_val *out); /* undefined: not found */
 fm_status jj_assign(jj_ctx *c, const char *name, jj_val v);
+/* A scope below the present one becomes the present one; the caller takes the outer one
+ * back. */
+fm_status jj_scope_enter(jj_ctx *c, jj_scope *parent);
+
+/* ---- evaluation (eval.c), calls (call.c), statements (exec.c) ---- */
+typedef enum jj_flow { JJ_NEXT, JJ_BREAK, JJ_CONTINUE } jj_flow;
 fm_status jj_enter(jj_ctx *c, const jj_node *n); /* depth + 1; the caller takes it back */
 fm_status jj_eval(jj_ctx *c, jj_val *out, const jj_node *n);
 fm_status jj_run(jj_ctx *c, const jj_node *n, jj_flow *f);
-/* A scope below the present one becomes the present one; jj_leave takes the outer one back. */
-fm_status jj_scope_enter(jj_ctx *c, jj_scope *parent);
 /* A body with its text caught, in a scope of its own. */
 fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body);
 fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n);

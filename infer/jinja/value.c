@@ -8,46 +8,6 @@
 
 #include "infer/tokenizer/internal.h"
 
-#define LOOK_EVERY 2000000u /* units between two looks at the watch: one or two milliseconds */
-
-fm_status jj_work(jj_ctx *c, uint64_t n)
-{
-    uint64_t left = c->work < c->work_max ? c->work_max - c->work : 0;
-
-    if (n > left)
-        return jj_error(c, FM_ELIMIT,
-                        "the template does too much: more than %llu million units of work",
-                        (unsigned long long)(c->work_max / 1000000));
-    c->work += n;
-    if (c->work < c->look_at)
-        return FM_OK;
-    c->look_at = c->work + LOOK_EVERY;
-    if (c->watch && c->watch->stop && c->watch->stop(c->watch->ctx))
-        return fm_fail(FM_ECANCELLED, "stopped while it was rendered");
-    return FM_OK;
-}
-
-fm_status jj_work_by(jj_ctx *c, uint64_t times, uint64_t each)
-{
-    uint64_t n;
-
-    return jj_work(c, __builtin_mul_overflow(times, each, &n) ? UINT64_MAX : n);
-}
-
-void *jj_alloc(jj_ctx *c, size_t bytes)
-{
-    c->bytes += bytes;
-    c->work += bytes;
-    return c->bytes > JJ_MEMORY_MAX ? NULL : fm_arena_alloc(c->arena, bytes);
-}
-
-fm_status jj_alloc_status(const jj_ctx *c)
-{
-    if (c->bytes > JJ_MEMORY_MAX)
-        return jj_error(c, FM_ELIMIT, "template needs more than %zu bytes", JJ_MEMORY_MAX);
-    return FM_ENOMEM;
-}
-
 jj_val jj_none(void)
 {
     jj_val v = {.type = JJ_NONE};
@@ -315,7 +275,7 @@ bool jj_truth(jj_val v)
     return true;
 }
 
-static int64_t as_int(jj_val v)
+int64_t jj_whole(jj_val v)
 {
     return v.type == JJ_BOOL ? v.u.b : v.u.i;
 }
@@ -395,7 +355,7 @@ static fm_status equal_at(jj_ctx *c, bool *out, jj_val a, jj_val b, int depth)
     if (rc < 0)
         return rc;
     if (jj_is_number(a) && jj_is_number(b))
-        *out = a.type != JJ_FLOAT && b.type != JJ_FLOAT ? as_int(a) == as_int(b)
+        *out = a.type != JJ_FLOAT && b.type != JJ_FLOAT ? jj_whole(a) == jj_whole(b)
                                                         : jj_number(a) == jj_number(b);
     else if (a.type != b.type)
         return FM_OK;
@@ -438,7 +398,7 @@ static fm_status compare_at(jj_ctx *c, int *order, jj_val a, jj_val b, int depth
         return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
     if (jj_is_number(a) && jj_is_number(b)) {
         if (a.type != JJ_FLOAT && b.type != JJ_FLOAT)
-            *order = (as_int(a) > as_int(b)) - (as_int(a) < as_int(b));
+            *order = (jj_whole(a) > jj_whole(b)) - (jj_whole(a) < jj_whole(b));
         else
             *order = sign(jj_number(a) - jj_number(b));
         return FM_OK;

@@ -11,28 +11,6 @@ enum { IN_CHAT = 1, IN_TEXT = 2, IN_BOTH = 3, IN_EMBED = 4 };
 
 typedef fmi_ask_reader reader;
 
-/* Remembers the field; the text is set by fm_fail beside it. */
-fm_status fmi_ask_at(fmi_ask *a, const char *param, fm_status rc)
-{
-    (void)snprintf(a->param, sizeof(a->param), "%s", param);
-    return rc;
-}
-
-static const char *type_name(const fm_json *v)
-{
-    static const char *const name[] = {
-        [FM_JSON_NULL] = "null",       [FM_JSON_BOOL] = "a boolean",  [FM_JSON_INT] = "a number",
-        [FM_JSON_REAL] = "a number",   [FM_JSON_STRING] = "a string", [FM_JSON_ARRAY] = "an array",
-        [FM_JSON_OBJECT] = "an object"};
-    return name[fm_json_typeof(v)];
-}
-
-fm_status fmi_ask_wants(const reader *r, const char *what)
-{
-    return fmi_ask_at(r->a, r->name,
-                      fm_fail(FM_EINVAL, "'%s' must be %s, is %s", r->name, what, type_name(r->v)));
-}
-
 /* ==== scalars ==== */
 
 static fm_status read_uint(const reader *r, uint32_t lo, uint32_t hi, uint32_t *out)
@@ -661,7 +639,7 @@ fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, fmi_ask_kind kind,
     fm_sample_defaults(&out->sampling);
     out->sampling.temperature = 1.0f; /* the API's default */
     if (!fm_json_is(body, FM_JSON_OBJECT))
-        return fm_fail(FM_EINVAL, "the body must be a JSON object, is %s", type_name(body));
+        return fm_fail(FM_EINVAL, "the body must be a JSON object, is %s", fmi_ask_type(body));
     out->body = fm_json_ref(body);
     fm_status rc = take_all(out, body, max_tokens_cap);
     return rc == FM_OK ? check_whole(out) : rc;

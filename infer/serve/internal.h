@@ -52,7 +52,7 @@ void fmi_metrics_code(fmi_metrics *m, unsigned code);
 void fmi_metrics_add(fmi_metrics *m, fmi_histogram *h, double value);
 void fmi_metrics_write(fmi_metrics *m, fm_buf *out); /* Prometheus text */
 
-/* ---- models.c: versions in memory and on their way; engine thread only, but for unpin ---- */
+/* ---- models.c: versions in memory and on their way; engine thread only ---- */
 
 typedef struct fmi_resident {
     char version[65];
@@ -93,7 +93,6 @@ void fmi_models_settle(fm_server *s);
 void fmi_models_drop_waiting(fm_server *s, bool all);
 /* Loads on this thread, with nobody beside it; keep: fm_server_pin. */
 FM_CHECKED fm_status fmi_models_load_now(fm_server *s, const char *name, bool keep);
-void fmi_models_unpin(fmi_resident *r); /* any thread; NULL is a no-op */
 void fmi_models_close_all(fm_server *s);
 /* name NULL: the list object; else the one, FM_ENOTFOUND. */
 FM_CHECKED fm_status fmi_models_describe(fm_server *s, const char *name, fm_json **out);
@@ -301,12 +300,21 @@ struct fm_server {
     fmi_job *active; /* engine thread */
 };
 
+/* ---- queue.c ---- */
+
 /* Hands j (a reference of its own) to the engine thread; false: nobody is there. */
 bool fmi_server_post(fm_server *s, fmi_job *j);
+/* Engine thread: the whole queue, oldest first; waits up to `seconds` while it is empty. close: it
+ * takes no more. */
+fmi_job *fmi_server_take(fm_server *s, double seconds, bool close);
+
+/* ---- util.c ---- */
+
 /* Room for n more sequences? Counted until fmi_server_leave. */
 bool fmi_server_admit(fm_server *s, uint32_t n);
 void fmi_server_leave(fm_server *s, uint32_t n);
-double fmi_server_now(void); /* monotonic seconds */
+double fmi_server_now(void);            /* monotonic seconds */
+void fmi_models_unpin(fmi_resident *r); /* any thread; NULL is a no-op */
 
 FM_END_DECLS
 #endif

@@ -117,12 +117,6 @@ static void pin(fm_server *s, fmi_resident *r)
     r->used = ++s->use_clock;
 }
 
-void fmi_models_unpin(fmi_resident *r)
-{
-    if (r)
-        atomic_fetch_sub(&r->pins, 1);
-}
-
 /* A kept name keeps what it means now. */
 static void follow(fm_server *s, const char *name, fmi_resident *r)
 {

@@ -15,6 +15,8 @@ typedef struct fmi_ask_reader {
 
 /* Remembers the field; the text is set by fm_fail beside it. */
 fm_status fmi_ask_at(fmi_ask *a, const char *param, fm_status rc);
+/* "null", "a number", ... */
+const char *fmi_ask_type(const fm_json *v);
 /* "'name' must be ..., is ..." */
 fm_status fmi_ask_wants(const fmi_ask_reader *r, const char *what);
 

@@ -1,4 +1,4 @@
-/* server.c - the server's life, its queue, and the loop of the engine thread.
+/* server.c - the server's life, and the loop of the engine thread.
  *
  * One thread owns engine, catalog and scheduler, so none of them needs a lock; all that crosses is
  * a job, or a version on its way to the loader and back. The queue is bounded at admission:
@@ -6,7 +6,6 @@
 #include "infer/serve/batch.h"
 #include "infer/serve/prepare.h"
 
-#include <errno.h>
 #include <string.h>
 #include <time.h>
 
@@ -25,13 +24,6 @@ fm_server_opts fm_server_defaults(void)
                             .max_models = 64,
                             .max_tokens = 4096,
                             .max_body_bytes = (size_t)4 << 20};
-}
-
-double fmi_server_now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* ==== begin and end ==== */
@@ -147,63 +139,10 @@ void fm_server_stop(fm_server *s)
 
 /* ==== the queue ==== */
 
-bool fmi_server_post(fm_server *s, fmi_job *j)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    bool open = !s->closed;
-    if (open) {
-        fmi_job_ref(j);
-        j->next_queued = NULL;
-        *s->queue_end = j;
-        s->queue_end = &j->next_queued;
-        (void)pthread_cond_signal(&s->wake);
-    }
-    (void)pthread_mutex_unlock(&s->lock);
-    return open;
-}
-
-bool fmi_server_admit(fm_server *s, uint32_t n)
-{
-    uint64_t most = (uint64_t)s->opts.max_running + s->opts.max_queue;
-    (void)pthread_mutex_lock(&s->lock);
-    bool room = (uint64_t)s->admitted + n <= most;
-    if (room)
-        s->admitted += n;
-    (void)pthread_mutex_unlock(&s->lock);
-    return room;
-}
-
-void fmi_server_leave(fm_server *s, uint32_t n)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    s->admitted -= n;
-    (void)pthread_mutex_unlock(&s->lock);
-}
-
-/* The whole queue, oldest first; waits up to `seconds` while it is empty. */
-static fmi_job *take_queue(fm_server *s, double seconds, bool close)
-{
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    long ns = until.tv_nsec + (long)(seconds * 1e9);
-    until.tv_sec += ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
-    (void)pthread_mutex_lock(&s->lock);
-    int timed = seconds > 0 ? 0 : ETIMEDOUT;
-    while (!s->queue && !s->loaded && timed == 0 && !atomic_load(&s->stop))
-        timed = pthread_cond_timedwait(&s->wake, &s->lock, &until);
-    fmi_job *all = s->queue;
-    s->queue = NULL;
-    s->queue_end = &s->queue;
-    s->closed = s->closed || close;
-    (void)pthread_mutex_unlock(&s->lock);
-    return all;
-}
-
 static void serve_queue(fm_server *s, double wait)
 {
     fmi_job *next;
-    for (fmi_job *j = take_queue(s, wait, false); j; j = next) {
+    for (fmi_job *j = fmi_server_take(s, wait, false); j; j = next) {
         next = j->next_queued;
         fmi_batch_serve(s, j);
         fmi_job_unref(j);
@@ -213,7 +152,7 @@ static void serve_queue(fm_server *s, double wait)
 static void refuse_queue(fm_server *s)
 {
     fmi_job *next;
-    for (fmi_job *j = take_queue(s, 0, true); j; j = next) {
+    for (fmi_job *j = fmi_server_take(s, 0, true); j; j = next) {
         next = j->next_queued;
         fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
         fmi_job_give_back(j, FMI_FAILED);

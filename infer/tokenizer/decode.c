@@ -475,6 +475,13 @@ fm_span fmi_decoder_bytes(const fmi_decoder *d, int32_t id, bool first, bool las
     return fm_span_of(d->form[f].bytes.data + off[id], off[id + 1] - off[id]);
 }
 
+fm_span fm_tokenizer_token_bytes(const fm_tokenizer *t, int32_t id)
+{
+    if (id < 0 || (size_t)id >= t->all.size)
+        return fm_span_of("", 0);
+    return fmi_decoder_bytes(&t->decoder, id, false, false);
+}
+
 /* ---- decoding and streaming ---- */
 
 void fm_tok_stream_init(fm_tok_stream *s, const fm_tokenizer *t, bool skip_special)

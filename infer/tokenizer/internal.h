@@ -18,6 +18,7 @@
  * by this much in all, or a few steps in a row make a gigabyte of a line. Real ones triple it. */
 #define FMI_TOK_GROW_TIMES 8
 #define FMI_TOK_GROW_MORE ((size_t)1 << 20)
+#define FMI_SPM_SPACE "\xe2\x96\x81" /* U+2581, a space in a SentencePiece model */
 
 /* ---- regular expressions (regex.c) ---- */
 typedef struct fmi_regex fmi_regex;         /* compiled; immutable */
@@ -168,7 +169,8 @@ typedef struct fmi_norms {
 } fmi_norms;
 fm_status fmi_norms_parse(fmi_norms *out, const fm_json *v);
 void fmi_norms_release(fmi_norms *ns);
-/* One segment by a SentencePiece model's rules (sentencepiece.c); first: it begins the text. */
+/* One segment by a SentencePiece model's rules (sentencepiece_normalize.c);
+ * first: it begins the text. */
 fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *out);
 /* Normalise in; the result lies in one of s->norm or is `in` itself. */
 fm_status fmi_norms_run(const fmi_norms *ns, fmi_tok_scratch *s, fm_span in, fm_span *out);
@@ -401,7 +403,7 @@ fm_status fmi_decoder_prepare(fmi_decoder *d, const fm_span *text, size_t count)
 void fmi_decoder_release(fmi_decoder *d);
 fm_span fmi_decoder_bytes(const fmi_decoder *d, int32_t id, bool first, bool last);
 
-/* ---- helpers for the parsers ---- */
+/* ---- helpers for the parsers (util.c) ---- */
 fm_status fmi_need_bool(bool *out, const fm_json *obj, const char *key, bool dflt,
                         const char *field);
 /* {"String": s} or {"Regex": s}. */

@@ -16,8 +16,6 @@
 #include <math.h>
 #include <string.h>
 
-#define SPACE_SYMBOL "\xe2\x96\x81"
-
 static const char file_name[] = "tokenizer.model";
 
 /* ---- protobuf ---- */
@@ -280,7 +278,7 @@ static fm_status build_decoder(fm_tokenizer *t, const spec *s)
     fm_buf_init(&text, 0);
     fm_buf_str(&text, "{\"type\":\"Sequence\",\"decoders\":[");
     if (s->escape)
-        fm_buf_str(&text, "{\"type\":\"Replace\",\"pattern\":{\"String\":\"" SPACE_SYMBOL
+        fm_buf_str(&text, "{\"type\":\"Replace\",\"pattern\":{\"String\":\"" FMI_SPM_SPACE
                           "\"},\"content\":\" \"},");
     if (s->m.byte_fallback)
         fm_buf_str(&text, "{\"type\":\"ByteFallback\"},");
@@ -458,77 +456,4 @@ fm_status fmi_spm_open(fm_tokenizer *t, fm_span file, const fm_json *config)
         rc = build(t, &s, config);
     fm_free(s.m.piece);
     return rc;
-}
-
-/* ---- normalising ---- */
-
-/* What the text begins with becomes *to; its length. */
-static size_t rewrite(const fmi_norm *n, fm_span text, fm_span *to)
-{
-    int32_t symbol;
-    uint32_t cp;
-    size_t len = fmi_ptree_longest(&n->symbols, text, &symbol);
-
-    if (len > 0) {
-        *to = fm_span_of(text.data, len);
-        return len;
-    }
-    if (n->map && (len = fmi_charsmap_longest(n->map, text, to)) > 0)
-        return len;
-    len = fmi_utf8_next(text.data, &cp);
-    *to = fm_span_of(text.data, len);
-    return len;
-}
-
-static void put_space(const fmi_norm *n, fm_buf *out)
-{
-    fm_buf_str(out, n->escape ? SPACE_SYMBOL : " ");
-}
-
-static void drop_trailing(const fmi_norm *n, fm_buf *out, size_t begin)
-{
-    fm_span space = fm_span_str(n->escape ? SPACE_SYMBOL : " ");
-
-    while (out->len - begin >= space.len &&
-           memcmp(out->data + out->len - space.len, space.data, space.len) == 0)
-        out->len -= space.len;
-}
-
-fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *out)
-{
-    bool prefix = n->prefix && (first || n->every_segment), after_space = n->left;
-    size_t begin = out->len;
-    fm_span to;
-
-    while (n->left && in.len > 0) { /* spaces at the beginning */
-        size_t len = rewrite(n, in, &to);
-        if (!fm_span_eq(to, fm_span_str(" ")))
-            break;
-        in.data += len;
-        in.len -= len;
-    }
-    if (in.len == 0)
-        return FM_OK;
-    if (prefix)
-        put_space(n, out);
-    while (in.len > 0 && out->failed == FM_OK) {
-        size_t len = rewrite(n, in, &to);
-        in.data += len;
-        in.len -= len;
-        for (; after_space && to.len > 0 && *to.data == ' '; to.len--)
-            to.data++;
-        for (size_t i = 0; i < to.len; i++) {
-            if (to.data[i] == ' ')
-                put_space(n, out);
-            else
-                fm_buf_u8(out, to.data[i]);
-        }
-        if (to.len > 0)
-            after_space = n->left && to.data[to.len - 1] == ' ';
-    }
-    if (fm_buf_ok(out) == FM_OK && n->right)
-        drop_trailing(n, out, begin);
-    if (n->suffix)
-        put_space(n, out);
-    return fm_buf_ok(out);
 }

@@ -6,23 +6,6 @@
 
 #include "store/base/cancel.h"
 
-fm_status fm_ids_push(fm_ids *ids, int32_t id)
-{
-    if (ids->count == ids->cap) {
-        fm_status rc = fm_grow(&ids->id, &ids->cap, ids->count + 1, sizeof *ids->id);
-        if (rc < 0)
-            return rc;
-    }
-    ids->id[ids->count++] = id;
-    return FM_OK;
-}
-
-void fm_ids_release(fm_ids *ids)
-{
-    fm_free(ids->id);
-    memset(ids, 0, sizeof *ids);
-}
-
 static fm_status scratch_init(fmi_tok_scratch *s, size_t text_bytes)
 {
     memset(s, 0, sizeof *s);
@@ -467,58 +450,4 @@ fm_status fm_tokenizer_encode_plain(const fm_tokenizer *t, fm_span text, bool ad
                                     fm_ids *out)
 {
     return encode(t, text, add_special, true, out);
-}
-
-/* ---- facts ---- */
-
-size_t fm_tokenizer_vocab_size(const fm_tokenizer *t)
-{
-    return t->all.size;
-}
-
-fm_span fm_tokenizer_token_text(const fm_tokenizer *t, int32_t id)
-{
-    return fmi_vocab_text(&t->all, id);
-}
-
-fm_span fm_tokenizer_token_bytes(const fm_tokenizer *t, int32_t id)
-{
-    if (id < 0 || (size_t)id >= t->all.size)
-        return fm_span_of("", 0);
-    return fmi_decoder_bytes(&t->decoder, id, false, false);
-}
-
-int32_t fm_tokenizer_id(const fm_tokenizer *t, fm_span token_text)
-{
-    return fmi_vocab_find(&t->all, token_text);
-}
-
-bool fm_tokenizer_is_special(const fm_tokenizer *t, int32_t id)
-{
-    return id >= 0 && (size_t)id < t->all.size && t->special[id] != 0;
-}
-
-int32_t fm_tokenizer_bos(const fm_tokenizer *t)
-{
-    return t->bos;
-}
-
-int32_t fm_tokenizer_eos(const fm_tokenizer *t)
-{
-    return t->eos;
-}
-
-int32_t fm_tokenizer_pad(const fm_tokenizer *t)
-{
-    return t->pad;
-}
-
-int32_t fm_tokenizer_unk(const fm_tokenizer *t)
-{
-    return t->unk;
-}
-
-fm_span fm_tokenizer_chat_template(const fm_tokenizer *t)
-{
-    return fm_span_of(t->chat_template, t->chat_template_len);
 }

@@ -1,0 +1,36 @@
+/* util.c - what all of the server calls: the clock, the count of sequences that are admitted, and the
+ * release of a model. */
+#include "infer/serve/internal.h"
+
+#include <time.h>
+
+double fmi_server_now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+bool fmi_server_admit(fm_server *s, uint32_t n)
+{
+    uint64_t most = (uint64_t)s->opts.max_running + s->opts.max_queue;
+    (void)pthread_mutex_lock(&s->lock);
+    bool room = (uint64_t)s->admitted + n <= most;
+    if (room)
+        s->admitted += n;
+    (void)pthread_mutex_unlock(&s->lock);
+    return room;
+}
+
+void fmi_server_leave(fm_server *s, uint32_t n)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->admitted -= n;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+void fmi_models_unpin(fmi_resident *r)
+{
+    if (r)
+        atomic_fetch_sub(&r->pins, 1);
+}
