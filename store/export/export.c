@@ -1,44 +1,10 @@
 /* export.c - one door for all formats: the target must be new, and a failure leaves none behind. */
 #include "store/export/export_impl.h"
 
-#include <string.h>
 
 #include "store/scaled.h"
 #include "store/import/source_impl.h"
 #include "store/base/mem.h"
-
-fm_status exp_put_file(const char *dst, const char *name, fm_span bytes)
-{
-    char *path = fm_path_join(dst, name);
-    fm_status rc = path ? fm_write_file(path, bytes.data, bytes.len) : FM_ENOMEM;
-
-    fm_free(path);
-    return rc;
-}
-
-fm_status exp_put_entry(const char *dst, const char *name, const fm_provider *p, const fm_entry *e)
-{
-    fm_buf bytes;
-    fm_status rc;
-
-    fm_buf_init(&bytes, 0);
-    rc = fm_entry_read(&bytes, p, e);
-    if (rc == FM_OK)
-        rc = exp_put_file(dst, name, fm_buf_span(&bytes));
-    fm_buf_release(&bytes);
-    return rc;
-}
-
-fm_dtype exp_dtype(fm_dtype stored, fm_dtype wanted)
-{
-    const fm_dtype_info *info = fm_dtype_get(stored);
-
-    if (!info->is_float)
-        return stored;
-    if (wanted != FM_DTYPE_NONE)
-        return wanted;
-    return info->is_block ? FM_F32 : stored;
-}
 
 static fm_status write_as(const fm_tree *tree, const fm_provider *p, const char *dst,
                           fm_export_format format, fm_dtype dtype)

@@ -224,3 +224,14 @@ fm_status exp_plan_make(exp_plan *out, const fm_tree *tree, const fm_provider *p
         exp_plan_free(out);
     return rc;
 }
+
+fm_dtype exp_dtype(fm_dtype stored, fm_dtype wanted)
+{
+    const fm_dtype_info *info = fm_dtype_get(stored);
+
+    if (!info->is_float)
+        return stored;
+    if (wanted != FM_DTYPE_NONE)
+        return wanted;
+    return info->is_block ? FM_F32 : stored;
+}

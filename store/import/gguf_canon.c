@@ -6,7 +6,6 @@
 #include "store/import/gguf_canon.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 static const gguf_arch ARCHES[] = {
@@ -14,12 +13,6 @@ static const gguf_arch ARCHES[] = {
     {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
     {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
 };
-
-const char *gguf_key(const gguf_dims *d, const char *key, char out[128])
-{
-    snprintf(out, 128, "%s.%s", d->arch->prefix, key);
-    return out;
-}
 
 static fm_status find_arch(const gguf_arch **out, const fm_gguf *g)
 {

@@ -341,3 +341,9 @@ fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *
     return fm_fail(FM_EUNSUPPORTED, "%s: field '%s': '%.*s' is not supported", fm_gguf_what(g), key,
                    (int)FM_MIN(type.len, 40u), (const char *)type.data);
 }
+
+const char *gguf_key(const gguf_dims *d, const char *key, char out[128])
+{
+    snprintf(out, 128, "%s.%s", d->arch->prefix, key);
+    return out;
+}

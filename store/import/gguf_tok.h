@@ -31,6 +31,8 @@ typedef struct gguf_tok_parts { /* of a tokenizer.json; normalizer, pre, post ma
     fm_json *added, *normalizer, *pre, *post, *decoder, *model;
 } gguf_tok_parts;
 
+/* FM_ECORRUPT: the field, and why. */
+fm_status gguf_bad(const fm_gguf *g, const char *field, const char *why);
 int64_t gguf_token_type(const gguf_vocab *v, uint64_t id);
 fm_json *gguf_token_str(const gguf_vocab *v, uint64_t id);
 /* The id under key, checked. */

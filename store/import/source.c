@@ -47,49 +47,6 @@ uint64_t fm_source_file_bytes(const fm_source *src)
     return sum;
 }
 
-/* Row (h, j, i) of HF's order, j choosing the half, is row (h, i, j) of GGUF's: the original Llama
- * code rotates neighbours, HF rotates element i with element i + half. */
-void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
-                      uint32_t heads)
-{
-    const uint64_t dim = rows / heads, half = dim / 2;
-
-    for (uint64_t r = 0; r < rows; r++) {
-        const uint64_t h = r / dim, j = r % dim / half, i = r % dim % half;
-        memcpy(dst + (h * dim + 2 * i + j) * row_bytes, from + r * row_bytes, (size_t)row_bytes);
-    }
-}
-
-/* Row r of Hugging Face's order as it lies in the piece; see src_rows_to_gguf. */
-static const uint8_t *row_at(const src_piece *p, uint64_t r)
-{
-    const uint64_t dim = p->rows / p->heads, half = dim / 2;
-    const uint64_t h = r / dim, j = r % dim / half, i = r % dim % half;
-
-    return p->data + (h * dim + 2 * i + j) * (p->bytes / p->rows);
-}
-
-void src_piece_copy(uint8_t *dst, const src_piece *p, uint64_t offset, uint64_t bytes)
-{
-    const uint64_t row_bytes = p->heads > 0 ? p->bytes / p->rows : 0;
-
-    if (p->view) {
-        fm_torch_gather(p->view, p->data, offset, dst, bytes);
-        return;
-    }
-    if (p->heads == 0) {
-        memcpy(dst, p->data + offset, (size_t)bytes);
-        return;
-    }
-    while (bytes > 0) {
-        const uint64_t skip = offset % row_bytes, n = FM_MIN(bytes, row_bytes - skip);
-        memcpy(dst, row_at(p, offset / row_bytes) + skip, (size_t)n);
-        dst += n;
-        offset += n;
-        bytes -= n;
-    }
-}
-
 /* The files may have changed since they were hashed, so the bytes are hashed again, and in the
  * copy: the mapping may change between two looks. */
 static fm_status read_leaf(const fm_source *src, const fm_entry *e, const src_piece *p, uint64_t i,
@@ -214,45 +171,6 @@ static fm_status open_file(fm_source *src)
     return src_open_single(src);
 }
 
-/* The folder's own place. In Hugging Face's cache, models--<org>--<name>/snapshots/<revision>/ holds
- * links to models--<org>--<name>/blobs/<digest>. */
-static fm_status find_bounds(fm_source *src)
-{
-    fm_status rc = fm_path_real(&src->real, src->path);
-    const char *at = rc == FM_OK ? src->real : "";
-
-    while ((at = strstr(at, "/models--"))) {
-        const char *model = ++at, *end = strchr(model, '/');
-        if (!end || strncmp(end, "/snapshots/", 11) != 0)
-            continue;
-        src->blobs = fm_asprintf("%.*s/blobs", (int)(end - src->real), src->real);
-        return src->blobs ? FM_OK : FM_ENOMEM;
-    }
-    return rc;
-}
-
-static bool lies_in(const char *path, const char *dir)
-{
-    const size_t n = dir ? strlen(dir) : 0;
-
-    return dir && strncmp(path, dir, n) == 0 && (path[n] == '/' || (n == 1 && path[n] != 0));
-}
-
-fm_status src_check_link(const fm_source *src, const char *dir, const char *name)
-{
-    char *path = fm_path_join(dir, name), *real = NULL;
-    fm_status rc = path ? fm_path_real(&real, path) : FM_ENOMEM;
-
-    if (rc == FM_OK && !lies_in(real, src->real) && !lies_in(real, src->blobs))
-        rc = fm_fail(FM_EINVAL,
-                     "%s: is a link to '%s', outside of the folder, and could be any file; if it "
-                     "belongs to the model, put a copy in its place",
-                     path, real);
-    fm_free(path);
-    fm_free(real);
-    return rc;
-}
-
 static bool holds(const fm_source *src, const char *name)
 {
     return fm_path_holds(src->path, name);
@@ -264,7 +182,7 @@ static fm_status open_any(fm_source *src)
         return fm_fail(FM_ENOTFOUND, "%s: no such file or folder", src->path);
     if (!fm_path_is_dir(src->path))
         return open_file(src);
-    fm_status rc = find_bounds(src);
+    fm_status rc = src_find_bounds(src);
     if (rc < 0)
         return rc;
     if (holds(src, "adapter_config.json") && !holds(src, "model.safetensors") &&

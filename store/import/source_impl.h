@@ -107,6 +107,8 @@ fm_status src_name_get(char **out, const fm_json *file);
 /* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */
 const char *src_extra_path(fm_source *src, const char *name);
 const char *src_strdup(fm_source *src, const char *s);
+/* Of a folder: its own place, and where its links may lead. */
+fm_status src_find_bounds(fm_source *src);
 /* A file of the folder: no link that leads out of it. FM_EINVAL names link and target. */
 fm_status src_check_link(const fm_source *src, const char *dir, const char *name);
 /* A safetensors file: header as literal, tensors under prefix. */

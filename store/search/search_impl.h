@@ -60,6 +60,7 @@ struct fms_search {
     src_trial best, second;
 };
 
+/* ---- trial.c ---- */
 const fm_entry *
 src_own_entry(const fms_search *s); /* the subject in the tree that is put, or NULL */
 
@@ -71,6 +72,11 @@ FM_CHECKED fm_status src_try(fms_search *s, const fms_recipe *r, const uint32_t 
                              uint32_t count, double *bits);
 FM_CHECKED fm_status src_read(fms_search *s, uint32_t source, uint64_t offset, void *dst,
                               size_t bytes);
+/* Bytes [offset, offset + bytes) that the recipe makes of its sources. */
+FM_CHECKED fm_status src_predict(fms_search *s, const fms_recipe *r, const uint32_t *source,
+                                 uint32_t count, uint64_t offset, size_t bytes, uint8_t *dst);
+bool src_passes_over(fm_status rc);
+void src_drop_trial(src_trial *t);
 
 /* ---- adamw.c ---- */
 FM_CHECKED fm_status src_adamw(fms_search *s);

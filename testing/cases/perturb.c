@@ -5,21 +5,10 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "store/base/math/rng.h"
 
 const char *const fmv_perturb_words[FMV_PERTURBATIONS] = {
     "typos",  "contractions", "names",  "locations", "numbers", "negation",
     "casing", "punctuation",  "prefix", "suffix",    "neutral", "whitespace"};
-
-uint64_t fmv_draw_below(fmv_draw *d, uint64_t n)
-{
-    return fm_rng_below(d->seed, d->stream, d->at++, n);
-}
-
-bool fmv_letter(uint8_t c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80;
-}
 
 static bool digit(uint8_t c)
 {

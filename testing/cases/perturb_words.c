@@ -7,6 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/base/math/rng.h"
+
+uint64_t fmv_draw_below(fmv_draw *d, uint64_t n)
+{
+    return fm_rng_below(d->seed, d->stream, d->at++, n);
+}
+
+bool fmv_letter(uint8_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80;
+}
+
 static uint8_t lower(uint8_t c)
 {
     return c >= 'A' && c <= 'Z' ? (uint8_t)(c + 0x20) : c;

@@ -5,19 +5,11 @@
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
-static double logprob_of(const fmv_work *w)
-{
-    double sum = 0;
-    for (size_t i = w->prompt_len; i < w->ids.count; i++)
-        sum += (double)w->logprobs[i];
-    return sum;
-}
-
 /* A model whose weights are broken gives scores that compare as nothing at all. */
 static fm_status need_finite(const fmv_job *j)
 {
     for (size_t k = 0; k < j->count; k++)
-        if (!isfinite(logprob_of(&j->work[k])))
+        if (!isfinite(fmv_logprob_of(&j->work[k])))
             return fm_fail(FM_EUNSUPPORTED, "the model's log-probabilities are not finite");
     return FM_OK;
 }
@@ -79,40 +71,6 @@ static fm_status judge_text(fmv_job *j, fm_buf *output, fm_buf *detail)
     return rc;
 }
 
-/* The blank between prompt and choice is none of the choice's. */
-static size_t characters(const char *choice)
-{
-    size_t n = fmv_count_points(fm_span_str(choice));
-    return *choice == ' ' && n > 1 ? n - 1 : n;
-}
-
-/* Of the work that scores a choice after a prompt. */
-static double choice_score(const fmv_job *j, size_t work)
-{
-    const fmv_case *c = j->c;
-    const fmv_work *w = &j->work[work];
-    size_t k = work % c->choice_count;
-    double sum = logprob_of(w);
-    switch (c->normalize) {
-    case FMV_PER_TOKEN:
-        return sum / (double)(w->ids.count - w->prompt_len);
-    case FMV_PER_BYTE:
-        return sum / (double)strlen(c->choice[k]);
-    case FMV_PER_CHARACTER:
-        return sum / (double)characters(c->choice[k]);
-    case FMV_LESS_ALONE:
-        return sum - logprob_of(&j->work[c->prompt_count * c->choice_count + k]);
-    case FMV_PER_NOTHING:
-        break;
-    }
-    return sum;
-}
-
-double fmv_score_of(const fmv_job *j, size_t work)
-{
-    return j->c->scoring == FMV_SCORE_CHOICE ? choice_score(j, work) : logprob_of(&j->work[work]);
-}
-
 /* The likeliest choice must be the answer, alone: a tie says that the model cannot tell. Score: its
  * lead over the best other (negative when it lost). */
 static fm_status judge_choice(fmv_job *j, fm_buf *output, fm_buf *detail)
@@ -122,7 +80,7 @@ static fm_status judge_choice(fmv_job *j, fm_buf *output, fm_buf *detail)
     size_t rival = 0;
     fm_status rc = need_finite(j);
     for (size_t k = 0; rc == FM_OK && k < c->choice_count; k++) {
-        double lp = choice_score(j, k);
+        double lp = fmv_score_of(j, k);
         fm_buf_printf(output, "%s\"%s\" %.3f", k ? ", " : "", c->choice[k], lp);
         if (k == c->answer) {
             own = lp;
@@ -163,14 +121,15 @@ static fm_status judge_logprob(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
     const fmv_case *c = j->c;
     const fmv_work *w = j->work;
-    double first = logprob_of(w), last = first;
+    double first = fmv_logprob_of(w), last = first;
     bool ok = true;
     fm_status rc = need_finite(j);
     if (rc < 0)
         return rc;
     fm_buf_printf(output, "\"%s\" %.3f", c->continuation, first);
     for (size_t k = 1; k < j->count; k++) {
-        double lp = logprob_of(&w[k]), from = c->kind == FMV_INV || c->against_first ? first : last;
+        double lp = fmv_logprob_of(&w[k]),
+               from = c->kind == FMV_INV || c->against_first ? first : last;
         fm_buf_printf(output, ", %.3f", lp);
         if (!moves_as_wanted(c, from, lp) && ok) {
             ok = false;

@@ -86,3 +86,16 @@ fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again)
     fmv_run_count(run);
     return rc == FM_OK ? fmv_measures_take(run) : rc;
 }
+
+void fm_suite_run_release(fm_suite_run *run)
+{
+    for (size_t i = 0; run->result && i < run->count; i++) {
+        fm_free(run->result[i].output);
+        fm_free(run->result[i].answer);
+        fm_free(run->result[i].detail);
+        fm_json_free(run->result[i].metrics);
+    }
+    fm_free(run->result);
+    fmv_measures_drop(run);
+    memset(run, 0, sizeof *run);
+}

@@ -73,6 +73,8 @@ void fmv_helps_release(fmv_job *j);
 /* judge.c, judge_scores.c: fills verdict, output, answer, detail, score, metrics. An error is the
  * case's, unless FM_ENOMEM. */
 fm_status fmv_judge(fmv_job *j);
+/* work_score.c: the sum over the tokens of a continuation. */
+double fmv_logprob_of(const fmv_work *w);
 /* What a scoring's work is worth: a choice's log-probability as normalized, a continuation's. */
 double fmv_score_of(const fmv_job *j, size_t work);
 /* pairs.c: the pairs of the case; fills score, of scorings verdict and answer too. *ok false: some

@@ -20,20 +20,6 @@ typedef struct runner {
     fmv_helpers *helpers;
 } runner;
 
-fm_status fmv_case_error(fmv_job *j, fm_status rc)
-{
-    if (rc == FM_ENOMEM || rc == FM_ECANCELLED)
-        return rc;
-    fm_free(j->result->detail);
-    fm_json_free(j->result->metrics);
-    j->result->metrics = NULL;
-    j->broken = true;
-    j->result->verdict = FM_ERROR_CASE;
-    j->result->detail = fm_strdup(fm_error_text());
-    fm_error_clear();
-    return j->result->detail ? FM_OK : FM_ENOMEM;
-}
-
 static fm_status prepare(runner *r)
 {
     fm_status rc = FM_OK;
@@ -53,25 +39,6 @@ static fm_status prepare(runner *r)
         if (rc < 0)
             rc = fmv_case_error(j, rc);
     }
-    return rc;
-}
-
-#define GENERATIONS_AT_ONCE 4096 /* what the scheduler may hold waiting is bounded */
-
-fm_status fmv_generate_all(fm_engine *e, const fm_gen_request *req, fm_gen_result *const *to,
-                           size_t n)
-{
-    fm_gen_result *out = fm_calloc(FM_MIN(n, (size_t)GENERATIONS_AT_ONCE), sizeof *out);
-    fm_status rc = out ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < n; i += GENERATIONS_AT_ONCE) {
-        size_t some = FM_MIN(n - i, (size_t)GENERATIONS_AT_ONCE);
-        rc = fm_generate(e, req + i, some, out);
-        for (size_t k = 0; rc == FM_OK && k < some; k++) {
-            fm_gen_result_release(to[i + k]);
-            *to[i + k] = out[k];
-        }
-    }
-    fm_free(out);
     return rc;
 }
 
@@ -296,17 +263,4 @@ fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m, con
 {
     const fm_suite_ask ask = {.suite = s, .model = m, .case_name = case_name};
     return fm_suites_run(out, &ask, 1, cache);
-}
-
-void fm_suite_run_release(fm_suite_run *run)
-{
-    for (size_t i = 0; run->result && i < run->count; i++) {
-        fm_free(run->result[i].output);
-        fm_free(run->result[i].answer);
-        fm_free(run->result[i].detail);
-        fm_json_free(run->result[i].metrics);
-    }
-    fm_free(run->result);
-    fmv_measures_drop(run);
-    memset(run, 0, sizeof *run);
 }

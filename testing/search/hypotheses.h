@@ -1,5 +1,5 @@
 /* hypotheses.h - between the files of the search through history: worlds (hypotheses.c), the
- * search (blame.c), what kind of failure it is (blame_kind.c). */
+ * search (blame.c), its asks (blame_ask.c), what kind of failure it is (blame_kind.c). */
 #ifndef FM_TESTING_BLAME_WORLD_H
 #define FM_TESTING_BLAME_WORLD_H
 

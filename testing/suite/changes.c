@@ -17,16 +17,6 @@
 #define REASON_MAX 2000u
 #define WORD_MAX 200u
 
-fm_json *fmv_overridden(fm_json *doc, const fm_json *override)
-{
-    const char *name = fm_json_cstr(fm_json_get(doc, "name"), NULL);
-    const fm_json *other = name ? fm_json_get(override, name) : NULL;
-    if (!other)
-        return doc;
-    fm_json_free(doc);
-    return fm_json_copy(other);
-}
-
 /* ---- one document ---- */
 
 static fm_status check_text(const fm_json *v, const char *key, size_t max, bool needed,

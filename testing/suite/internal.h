@@ -21,12 +21,8 @@ fm_status fmv_pairs_read(fmv_case *c, const char *where);
 /* The suite's `generate`, which no case may look at. */
 fm_status fmv_check_generate(const fm_json *g, const char *where);
 
-/* An optional number: *out stays where there is none. */
+/* scoring.c: an optional number: *out stays where there is none. */
 fm_status fmv_read_number(double *out, const fm_json *obj, const char *key, const char *where);
-
-/* changes.c: what stands for the case of that name, owned (doc is consumed), or doc itself; NULL =
- * ENOMEM. override may be NULL. */
-fm_json *fmv_overridden(fm_json *doc, const fm_json *override);
 
 /* measure_read.c: `measures` of the suite, once its cases are there. */
 fm_status fmv_measures_read(fm_suite *s, const char *what);

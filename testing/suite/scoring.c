@@ -14,6 +14,17 @@ static const struct {
 } kinds[] = {
     {"perplexity", FMV_SCORE_ROLLING}, {"class", FMV_SCORE_CLASS}, {"embedding", FMV_SCORE_EMBED}};
 
+fm_status fmv_read_number(double *out, const fm_json *obj, const char *key, const char *where)
+{
+    const fm_json *v = fm_json_get(obj, key);
+    if (!v)
+        return FM_OK;
+    if (!fm_json_is(v, FM_JSON_INT) && !fm_json_is(v, FM_JSON_REAL))
+        return fm_fail(FM_EINVAL, "%s: '%s' must be a number", where, key);
+    *out = fm_json_real(v, 0);
+    return FM_OK;
+}
+
 int fmv_scorings_of(const fmv_case *c, fmv_scoring *out)
 {
     int n = 0;

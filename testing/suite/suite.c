@@ -16,13 +16,25 @@ typedef struct builder {
     bool filled; /* the case comes from a template */
 } builder;
 
+/* What stands for the case of that name, owned (doc is consumed), or doc itself; NULL = ENOMEM.
+ * override may be NULL. */
+static fm_json *overridden(fm_json *doc, const fm_json *override)
+{
+    const char *name = fm_json_cstr(fm_json_get(doc, "name"), NULL);
+    const fm_json *other = name ? fm_json_get(override, name) : NULL;
+    if (!other)
+        return doc;
+    fm_json_free(doc);
+    return fm_json_copy(other);
+}
+
 /* Consumes doc. */
 static fm_status add_case(void *ctx, fm_json *doc)
 {
     builder *b = ctx;
     fm_suite *s = b->suite;
     fmv_case *c;
-    doc = fmv_overridden(doc, b->override);
+    doc = overridden(doc, b->override);
     if (!doc)
         return FM_ENOMEM;
     fm_status rc = fmv_perturb_case(&doc, &b->room, !b->filled, b->what);

@@ -91,17 +91,6 @@ static fm_status need_prompts(fmv_case *c, const char *where)
     return FM_OK;
 }
 
-fm_status fmv_read_number(double *out, const fm_json *obj, const char *key, const char *where)
-{
-    const fm_json *v = fm_json_get(obj, key);
-    if (!v)
-        return FM_OK;
-    if (!fm_json_is(v, FM_JSON_INT) && !fm_json_is(v, FM_JSON_REAL))
-        return fm_fail(FM_EINVAL, "%s: '%s' must be a number", where, key);
-    *out = fm_json_real(v, 0);
-    return FM_OK;
-}
-
 static fm_status read_whole(double *out, const fm_json *obj, const char *key, double low,
                             double high, const char *where)
 {

@@ -36,6 +36,15 @@ typedef struct search {
     fm_buf text;
 } search;
 
+fm_status fmt_hit_add(fmt_hits *list, size_t example, size_t other)
+{
+    fm_status rc = fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item));
+
+    if (rc == FM_OK)
+        list->item[list->count++] = (fmt_hit){(uint32_t)example, (uint32_t)other};
+    return rc;
+}
+
 /* Bytes of a word character at s: ASCII letters and digits, and what is beyond ASCII but general
  * punctuation (U+2000 .. U+206F) and the no-break space. 0: a separator. */
 static size_t word_char(const uint8_t *s, size_t left)

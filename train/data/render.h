@@ -52,7 +52,7 @@ FM_CHECKED fm_status fmt_render_block(fm_example *out, fmt_render_info *info, co
                                       const int32_t *ids, size_t n, size_t number);
 void fmt_example_release(fm_example *e);
 
-/* ---- what render.c and render_kinds.c share: an example under construction ---- */
+/* ---- render_pieces.c: an example under construction ---- */
 typedef struct fmt_pieces {
     const fmt_renderer *r;
     fm_ids ids;
@@ -70,6 +70,7 @@ typedef struct fmt_pieces {
 FM_CHECKED fm_status fmt_bad_field(const fmt_pieces *p, const char *field, const char *must);
 /* What follows is the next part. */
 void fmt_begin_part(fmt_pieces *p);
+void fmt_end_part(fmt_pieces *p); /* cuts what is beyond max_tokens; once more at the end */
 FM_CHECKED fm_status fmt_add_text(fmt_pieces *p, fm_span text, bool counts);
 FM_CHECKED fm_status fmt_add_id(fmt_pieces *p, int32_t id, bool counts);
 FM_CHECKED fm_status fmt_add_bos(fmt_pieces *p);

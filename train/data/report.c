@@ -11,15 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-fm_status fmt_hit_add(fmt_hits *list, size_t example, size_t other)
-{
-    fm_status rc = fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item));
-
-    if (rc == FM_OK)
-        list->item[list->count++] = (fmt_hit){(uint32_t)example, (uint32_t)other};
-    return rc;
-}
-
 /* ---- one example ---- */
 static bool is_end(const fmt_report *r, int32_t id)
 {

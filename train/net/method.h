@@ -88,8 +88,6 @@ FM_CHECKED fm_status fmt_lora_add(fmt_net *net, fmt_params *ps, fmt_linear *l, c
                                   const fm_lora_spec *spec, const fm_json *config);
 /* LoRA+, as PEFT's create_loraplus_optimizer: B and vectors learn at ratio times the rate. */
 void fmt_loraplus(fmt_params *ps, double ratio);
-/* The parent's terms on the embedding, frozen. */
-FM_CHECKED fm_status fmt_embed_terms_take(fmt_net *net, const fm_model *model);
 FM_CHECKED fm_status fmt_dora_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *module);
 /* Norms of W's rows, from the tensor that the parent computes with. */
 FM_CHECKED fm_status fmt_dora_prepare(fmt_net *net, const fm_tree *parent, const fm_provider *p);

@@ -62,51 +62,6 @@ fm_status fmt_lora_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *
     return dora ? fmt_dora_add(net, ps, l, module) : FM_OK;
 }
 
-/* A row of a matrix is what the embedding of its number gives. */
-fm_status fmt_embed_terms_take(fmt_net *net, const fm_model *model)
-{
-    fmt_linear *l = &net->outer[FMT_EMBED];
-    uint32_t most = FM_MAX(l->in, l->out);
-    fm_backend *be = net->be;
-    uint64_t floats = 0;
-    void *mem = NULL;
-    void *ids = NULL;
-
-    for (uint32_t i = 0; i < model->embed.lora_count; i++)
-        floats += (uint64_t)model->embed.lora[i].r * (l->in + l->out);
-    if (floats == 0)
-        return FM_OK;
-    int32_t *host = fm_malloc(most * sizeof(*host));
-    fm_status rc = host ? be->alloc(be, &mem, (size_t)floats * sizeof(float)) : FM_ENOMEM;
-    net->embed_own = mem;
-    for (uint32_t i = 0; host && i < most; i++)
-        host[i] = (int32_t)i;
-    if (rc == FM_OK)
-        rc = be->alloc(be, &ids, most * sizeof(*host));
-    if (rc == FM_OK)
-        rc = be->upload(be, ids, host, most * sizeof(*host));
-    float *at = net->embed_own;
-    for (uint32_t i = 0; rc == FM_OK && i < model->embed.lora_count; i++) {
-        const fm_lora_term *from = &model->embed.lora[i];
-        fmt_term t = {.r = from->r, .scale = from->scale, .a_param = -1, .b_param = -1};
-        be->embed(be, at, t.r, from->a, ids, NULL, l->out);
-        t.a = at;
-        at += (size_t)t.r * l->out;
-        be->embed(be, at, t.r, from->b, ids, NULL, l->in);
-        t.b = at;
-        at += (size_t)t.r * l->in;
-        rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
-        if (rc == FM_OK)
-            l->term[l->terms++] = t;
-    }
-    if (rc == FM_OK)
-        rc = be->sync(be); /* ids are read until then */
-    if (ids)
-        be->free(be, ids);
-    fm_free(host);
-    return rc;
-}
-
 /* Every name of a pattern means a module that was chosen; a typing error would pass unseen. */
 static fm_status check_patterns(fmt_net *net, const fm_train_config *c, const fm_json *config,
                                 const char *field)

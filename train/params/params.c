@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define ALIGN_FLOATS 16u
-#define ZERO_FLOATS ((uint64_t)1 << 13)
 
 fm_status fmt_params_add(fmt_params *ps, int32_t *index, const char *name, const fm_shape *shape)
 {
@@ -69,7 +68,7 @@ fm_status fmt_params_alloc(fmt_params *ps, fm_backend *be, bool moments)
     if (rc == FM_OK && moments)
         rc = new_floats(be, &ps->v, own);
     if (rc == FM_OK)
-        rc = new_floats(be, &ps->zero, ZERO_FLOATS);
+        rc = new_floats(be, &ps->zero, FMT_ZERO_FLOATS);
     if (rc == FM_OK && ps->stage)
         rc = fmt_stage_edges(ps);
     if (rc == FM_OK)
@@ -146,22 +145,27 @@ fm_status fmt_params_put_all(const fmt_params *ps, float *which, const float *ho
     return ps->be->upload(ps->be, which, host, (size_t)ps->total * sizeof(float));
 }
 
-/* By copying a row of zeros to all: a product with 0 would keep NaN and make -0. */
-void fmt_params_put_zeros(const fmt_params *ps, float *x, uint64_t floats)
+size_t fmt_params_sums(const fmt_params *ps)
 {
-    uint32_t rows = (uint32_t)(floats / ZERO_FLOATS);
-    uint32_t rest = (uint32_t)(floats % ZERO_FLOATS);
-    uint32_t n = (uint32_t)ZERO_FLOATS;
-
-    if (rows > 0)
-        ps->be->copy_rows(ps->be, x, n, ps->zero, 0, NULL, rows, n);
-    if (rest > 0)
-        ps->be->copy_rows(ps->be, x + (uint64_t)rows * n, rest, ps->zero, 0, NULL, 1, rest);
+    if (ps->stage)
+        return fmt_stage_sums(ps);
+    return ps->comm ? fmt_ranks_sums(ps) : 1;
 }
 
-void fmt_params_zero_grad(fmt_params *ps)
+void fmt_params_squares(const fmt_params *ps, double *sums)
 {
-    fmt_params_put_zeros(ps, ps->g, ps->total + ps->guest);
+    fm_backend *be = ps->be;
+    fmt_stripe s;
+
+    if (ps->stage) {
+        fmt_stage_squares(ps, sums);
+        return;
+    }
+    if (!ps->comm)
+        be->sum_squares(be, sums, ps->g, ps->total);
+    else
+        for (uint64_t i = 0; fmt_params_stripe(ps, i, &s); i++)
+            be->block_squares(be, sums + s.own / FMT_BLOCK_FLOATS, ps->g + s.at, s.n);
 }
 
 fm_status fmt_params_norm(const fmt_params *ps, const double *sums, double *norm)

@@ -25,13 +25,15 @@ typedef struct fmt_param {
     uint64_t per_layer; /* not 0: it is cut by layers, so many floats of each */
 } fmt_param;
 
+#define FMT_ZERO_FLOATS ((uint64_t)1 << 13)
+
 typedef struct fmt_params {
     fm_backend *be;
     fmt_param *item;
     size_t count, cap;
     uint64_t total; /* floats of each buffer, padding included (which stays 0) */
     float *p, *g, *m, *v;
-    float *zero; /* zeros to copy from */
+    float *zero; /* [FMT_ZERO_FLOATS] zeros to copy from */
     double *sum; /* device: fmt_params_sums */
     /* Of several ranks (params/zero.h) this one updates its stripes and has their moments alone,
      * one stripe behind the other: m, v [own]. comm NULL: one stripe, which is all that is here. */

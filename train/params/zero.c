@@ -122,17 +122,6 @@ void fmt_shards_release(fmt_shards *s, fm_backend *be)
     memset(s, 0, sizeof(*s));
 }
 
-/* Rows of 1 Mi floats, since a row's length is 32 bits. */
-void fmt_copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
-{
-    const uint64_t most = (uint64_t)1 << 20;
-
-    for (uint64_t at = 0; at < n; at += most) {
-        uint32_t m = (uint32_t)FM_MIN(most, n - at);
-        be->copy_rows(be, y + at, m, x + at, m, NULL, 1, m);
-    }
-}
-
 void fmt_shards_keep(fmt_shards *s, fmt_params *ps, uint32_t i, fmt_shard_sum sum)
 {
     fm_backend *be = ps->be;
@@ -269,34 +258,15 @@ fm_status fmt_shards_total(fmt_shards *s, fmt_shard_sum *all)
 }
 
 /* ---- over the ranks ---- */
-/* Of several ranks a sum for each block of the stripes of the rank with the most. */
-size_t fmt_params_sums(const fmt_params *ps)
+size_t fmt_ranks_sums(const fmt_params *ps)
 {
-    if (ps->stage)
-        return fmt_stage_sums(ps);
-    return ps->comm ? (size_t)(fmt_params_rounds(ps) * (ps->stripe / FMT_BLOCK_FLOATS)) : 1;
-}
-
-void fmt_params_squares(const fmt_params *ps, double *sums)
-{
-    fm_backend *be = ps->be;
-    fmt_stripe s;
-
-    if (ps->stage) {
-        fmt_stage_squares(ps, sums);
-        return;
-    }
-    if (!ps->comm)
-        be->sum_squares(be, sums, ps->g, ps->total);
-    else
-        for (uint64_t i = 0; fmt_params_stripe(ps, i, &s); i++)
-            be->block_squares(be, sums + s.own / FMT_BLOCK_FLOATS, ps->g + s.at, s.n);
+    return (size_t)(fmt_params_rounds(ps) * (ps->stripe / FMT_BLOCK_FLOATS));
 }
 
 /* Block by block, gathered and added from +0 in ascending order: as sum_squares adds them. */
 fm_status fmt_ranks_add(const fmt_params *ps, const double *sums, double *sum)
 {
-    size_t most = fmt_params_sums(ps), ranks = fm_comm_size(ps->comm);
+    size_t most = fmt_ranks_sums(ps), ranks = fm_comm_size(ps->comm);
     size_t blocks = (size_t)((ps->total + FMT_BLOCK_FLOATS - 1) / FMT_BLOCK_FLOATS);
     size_t stripe = (size_t)(ps->stripe / FMT_BLOCK_FLOATS);
     double *all = fm_calloc(most * ranks, sizeof(double));

@@ -80,7 +80,9 @@ FM_CHECKED fm_status fmt_shards_reduce(fmt_shards *s, fmt_params *ps);
 /* Once this rank's s->sum are known: of all ranks. */
 FM_CHECKED fm_status fmt_shards_total(fmt_shards *s, fmt_shard_sum *all);
 
-/* ---- of params.c, over the ranks ---- */
+/* ---- over the ranks ---- */
+/* Sums of squares of a rank: one for each block of the stripes of the rank with the most. */
+size_t fmt_ranks_sums(const fmt_params *ps);
 /* Of this rank's sums of squares: the sum over all ranks. */
 FM_CHECKED fm_status fmt_ranks_add(const fmt_params *ps, const double *sums, double *sum);
 void fmt_copy_floats(fm_backend *be, float *y, const float *x, uint64_t n);

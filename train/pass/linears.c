@@ -58,31 +58,6 @@ static size_t most_terms(fmt_parts ps, int32_t layer, const fmt_out *out, uint32
     return most;
 }
 
-/* Kept where the gradient needs it; else in the room of du, one piece for each term of the call. */
-float *fmt_place_u(fmt_pass *p, const fmt_term *t, const fmt_part *part, uint64_t *at)
-{
-    if (t->u && part->lane->ps)
-        return t->u + (size_t)part->u0 * t->r;
-    float *u = p->du + *at;
-    *at += (uint64_t)part->count * t->r;
-    fm_assert(*at <= p->du_floats);
-    return u;
-}
-
-fm_term fmt_term_on(const fmt_part *part, const fmt_linear *l, const fmt_term *t, const float *x,
-                    size_t ldx)
-{
-    return (fm_term){.a = t->a,
-                     .b = t->b,
-                     .in = l->in,
-                     .out = l->out,
-                     .r = t->r,
-                     .m = part->count,
-                     .scale = t->scale,
-                     .x = x,
-                     .ldx = ldx};
-}
-
 /* The k-th terms of all linears into p->term; their number. */
 static uint32_t list_terms(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x, size_t ldx,
                            const fmt_out *out, uint32_t outs, size_t k)

@@ -275,6 +275,8 @@ void fmt_norms_grad(fmt_pass *p, fmt_parts ps, int32_t layer, uint32_t which, fl
                     const float *dy, const float *x, const float *rstd, uint32_t per_row,
                     uint32_t h);
 
+/* pass_util.c */
+float *fmt_plan_take(float *base, uint64_t *at, uint64_t n); /* NULL base: measures */
 fmt_slot *fmt_slot_of(fmt_pass *p, uint32_t layer);
 static inline uint32_t fmt_pass_slots(const fmt_pass *p)
 {
@@ -320,7 +322,6 @@ FM_CHECKED fm_status fmt_head_logits(fmt_pass *p, fmt_lane *lane, uint32_t at, u
                                      float *logits);
 
 /* pass_plan.c: sizes, once to measure and once to carve. */
-float *fmt_plan_take(float *base, uint64_t *at, uint64_t n); /* NULL base: measures */
 FM_CHECKED fm_status fmt_pass_plan(fmt_pass *p, float *base, uint64_t *floats);
 uint64_t fmt_lane_plan(fmt_lane *lane, float *base);
 /* pass_share.c: slots of which the rows that a layer does not save lie where the next layer's will

@@ -1,13 +1,6 @@
 /* pass_plan.c - what a pass holds: one table of sizes, walked twice (to measure, then to carve). */
 #include "train/pass/pass.h"
 
-float *fmt_plan_take(float *base, uint64_t *at, uint64_t n)
-{
-    float *p = base ? base + *at : NULL;
-    *at += (n + 15u) & ~(uint64_t)15u;
-    return p;
-}
-
 static float *behind(float *p, uint64_t n)
 {
     return p ? p + n : NULL;

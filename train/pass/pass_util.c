@@ -50,3 +50,35 @@ fmt_parts fmt_parts_below(fmt_pass *p, uint32_t layer)
     }
     return ps;
 }
+
+float *fmt_plan_take(float *base, uint64_t *at, uint64_t n)
+{
+    float *p = base ? base + *at : NULL;
+    *at += (n + 15u) & ~(uint64_t)15u;
+    return p;
+}
+
+/* Kept where the gradient needs it; else in the room of du, one piece for each term of the call. */
+float *fmt_place_u(fmt_pass *p, const fmt_term *t, const fmt_part *part, uint64_t *at)
+{
+    if (t->u && part->lane->ps)
+        return t->u + (size_t)part->u0 * t->r;
+    float *u = p->du + *at;
+    *at += (uint64_t)part->count * t->r;
+    fm_assert(*at <= p->du_floats);
+    return u;
+}
+
+fm_term fmt_term_on(const fmt_part *part, const fmt_linear *l, const fmt_term *t, const float *x,
+                    size_t ldx)
+{
+    return (fm_term){.a = t->a,
+                     .b = t->b,
+                     .in = l->in,
+                     .out = l->out,
+                     .r = t->r,
+                     .m = part->count,
+                     .scale = t->scale,
+                     .x = x,
+                     .ldx = ldx};
+}

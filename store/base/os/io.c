@@ -1,5 +1,4 @@
-/* io.c - the door to the file system. Every call that changes it passes fms_io_gate(), which counts it
- * and lets tests fail it or kill the process just before it.
+/* io.c - files: reading, writing, locks. Every call that changes one passes the gate of io_path.c.
  *
  * A writer puts its bytes into a temporary file through a small buffer and publishes it by fsync,
  * rename and fsync of the folder; until then nobody sees it, and a crash leaves only the temporary.
@@ -11,11 +10,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -26,86 +22,6 @@
 #define READ_CHUNK_BYTES ((size_t)1 << 16)
 #define WRITER_BUFFER_BYTES ((size_t)1 << 17)
 #define TEMP_TRIES 100
-
-/* ==== faults ==== */
-
-static atomic_uint_fast64_t call_count;
-static atomic_uint_fast64_t fail_countdown; /* 0 = off */
-static atomic_int fail_errno;               /* 0 = kill */
-
-void fm_io_fail_at(uint64_t nth, int err)
-{
-    atomic_store(&fail_errno, err);
-    atomic_store(&fail_countdown, nth);
-}
-
-uint64_t fm_io_call_count(void)
-{
-    return atomic_load(&call_count);
-}
-
-bool fms_io_gate(void)
-{
-    atomic_fetch_add(&call_count, 1);
-    uint_fast64_t left = atomic_load(&fail_countdown);
-    while (left != 0)
-        if (atomic_compare_exchange_weak(&fail_countdown, &left, left - 1))
-            break;
-    if (left != 1)
-        return false;
-    if (atomic_load(&fail_errno) == 0)
-        kill(getpid(), SIGKILL);
-    errno = atomic_load(&fail_errno);
-    return true;
-}
-
-int fms_io_fsync(int fd)
-{
-    int rc;
-
-    if (fms_io_gate())
-        return -1;
-    do
-        rc = fsync(fd);
-    while (rc < 0 && errno == EINTR);
-    return rc;
-}
-
-static int gate_open(const char *path, int flags)
-{
-    int fd;
-
-    if (fms_io_gate())
-        return -1;
-    do
-        fd = open(path, flags | O_CLOEXEC, 0666);
-    while (fd < 0 && errno == EINTR);
-    return fd;
-}
-
-/* ==== errors ==== */
-
-fm_status fms_io_fail(const char *verb, const char *path)
-{
-    char text[128];
-    const int err = errno;
-    const char *why = strerror_r(err, text, sizeof(text));
-
-    if (err == ENOMEM)
-        return fm_fail(FM_ENOMEM, "out of memory: cannot %s %s", verb, path);
-    return fm_fail(err == ENOENT || err == ENOTDIR ? FM_ENOTFOUND : FM_EIO, "cannot %s %s: %s",
-                   verb, path, why);
-}
-
-int fms_io_open_read(const char *path, int flags)
-{
-    int fd;
-
-    do
-        fd = open(path, O_RDONLY | O_CLOEXEC | flags);
-    while (fd < 0 && errno == EINTR);
-    return fd;
-}
 
 /* ==== reading ==== */
 
@@ -288,7 +204,7 @@ static fm_status open_temp(fm_writer *w, const char *folder)
             fm_asprintf("%s/tmp-%ld-%016llx", folder, (long)getpid(), (unsigned long long)r);
         if (!temp)
             return FM_ENOMEM;
-        w->fd = gate_open(temp, O_RDWR | O_CREAT | O_EXCL);
+        w->fd = fms_io_gate_open(temp, O_RDWR | O_CREAT | O_EXCL);
         if (w->fd >= 0 && own_temp(w->fd)) {
             w->temp = temp;
             return FM_OK;
@@ -618,7 +534,7 @@ static fm_status lock_open(fm_lock **out, const char *path, int flags, int how)
     fm_lock *lock = fm_malloc(sizeof(*lock));
     if (!lock)
         return FM_ENOMEM;
-    lock->fd = gate_open(path, O_RDWR | O_CREAT | flags);
+    lock->fd = fms_io_gate_open(path, O_RDWR | O_CREAT | flags);
     if (lock->fd < 0) {
         bool taken = errno == EEXIST;
         fm_free(lock);

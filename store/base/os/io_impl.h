@@ -9,6 +9,7 @@ FM_BEGIN_DECLS
 /* Before every call that changes the file system. True: it must not be made, errno says why. */
 bool fms_io_gate(void);
 int fms_io_fsync(int fd); /* behind the gate; not ended by a signal */
+int fms_io_gate_open(const char *path, int flags); /* likewise; of a file that may be new */
 int fms_io_open_read(const char *path, int flags);
 /* FM_ENOTFOUND, FM_ENOMEM or FM_EIO by errno: "cannot VERB PATH: why". */
 fm_status fms_io_fail(const char *verb, const char *path);

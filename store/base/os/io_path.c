@@ -1,4 +1,8 @@
-/* io_path.c - paths and folders: names, times, making, removing, listing. */
+/* io_path.c - the gate to the file system, then paths and folders: names, times, making, removing,
+ * listing. io.c stands on this file.
+ *
+ * Every call that changes the file system passes fms_io_gate(), which counts it and lets tests fail
+ * it or kill the process just before it. */
 #include "store/base/os/io_impl.h"
 
 #include "store/base/mem.h"
@@ -6,6 +10,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +21,88 @@
 #include <unistd.h>
 
 #define TREE_MAX_DEPTH 256
+
+/* ==== faults ==== */
+
+static atomic_uint_fast64_t call_count;
+static atomic_uint_fast64_t fail_countdown; /* 0 = off */
+static atomic_int fail_errno;               /* 0 = kill */
+
+void fm_io_fail_at(uint64_t nth, int err)
+{
+    atomic_store(&fail_errno, err);
+    atomic_store(&fail_countdown, nth);
+}
+
+uint64_t fm_io_call_count(void)
+{
+    return atomic_load(&call_count);
+}
+
+bool fms_io_gate(void)
+{
+    atomic_fetch_add(&call_count, 1);
+    uint_fast64_t left = atomic_load(&fail_countdown);
+    while (left != 0)
+        if (atomic_compare_exchange_weak(&fail_countdown, &left, left - 1))
+            break;
+    if (left != 1)
+        return false;
+    if (atomic_load(&fail_errno) == 0)
+        kill(getpid(), SIGKILL);
+    errno = atomic_load(&fail_errno);
+    return true;
+}
+
+int fms_io_fsync(int fd)
+{
+    int rc;
+
+    if (fms_io_gate())
+        return -1;
+    do
+        rc = fsync(fd);
+    while (rc < 0 && errno == EINTR);
+    return rc;
+}
+
+int fms_io_gate_open(const char *path, int flags)
+{
+    int fd;
+
+    if (fms_io_gate())
+        return -1;
+    do
+        fd = open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+/* ==== errors ==== */
+
+fm_status fms_io_fail(const char *verb, const char *path)
+{
+    char text[128];
+    const int err = errno;
+    const char *why = strerror_r(err, text, sizeof(text));
+
+    if (err == ENOMEM)
+        return fm_fail(FM_ENOMEM, "out of memory: cannot %s %s", verb, path);
+    return fm_fail(err == ENOENT || err == ENOTDIR ? FM_ENOTFOUND : FM_EIO, "cannot %s %s: %s",
+                   verb, path, why);
+}
+
+int fms_io_open_read(const char *path, int flags)
+{
+    int fd;
+
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+/* ==== paths and folders ==== */
 
 const char *fm_path_base(const char *path)
 {

@@ -246,6 +246,27 @@ fm_json *fm_json_new_array(void)
     return ours(json_array());
 }
 
+size_t fms_json_utf8_len(const uint8_t *p, size_t left)
+{
+    static const uint32_t lowest[] = {0, 0, 0x80, 0x800, 0x10000};
+    const uint8_t c = p[0];
+    size_t len = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
+
+    if (len <= 1)
+        return len;
+    if (len > left)
+        return 0;
+    uint32_t code = c & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (p[i] & 0x3fu);
+    }
+    if (code < lowest[len] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
+        return 0;
+    return len;
+}
+
 /* s with each byte that is not UTF-8 as U+FFFD. */
 static void mend_utf8(fm_buf *out, const uint8_t *p, size_t len)
 {

@@ -48,27 +48,6 @@ bool fms_json_real_of(double *out, const char *text)
     return end != text && *end == '\0' && isfinite(*out);
 }
 
-size_t fms_json_utf8_len(const uint8_t *p, size_t left)
-{
-    static const uint32_t lowest[] = {0, 0, 0x80, 0x800, 0x10000};
-    const uint8_t c = p[0];
-    size_t len = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
-
-    if (len <= 1)
-        return len;
-    if (len > left)
-        return 0;
-    uint32_t code = c & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (p[i] & 0x3fu);
-    }
-    if (code < lowest[len] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
-        return 0;
-    return len;
-}
-
 /* ==== tokens ==== */
 
 /* The next byte that is no white space, or 0 at the end. */
