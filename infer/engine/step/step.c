@@ -699,7 +699,7 @@ fm_status fmi_step_passes(fmi_step *s, uint32_t n)
 static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
-    fm_status rc = s->e->mirror ? fm_comm_settle(s->e->comm) : FM_OK;
+    fm_status rc = s->e->log ? fm_comm_settle(s->e->comm) : FM_OK;
     if (rc == FM_OK && s->picking)
         return fmi_collect_picks(s);
     if (rc != FM_OK || be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) != 0)
@@ -710,21 +710,63 @@ static fm_status collect(fmi_step *s)
     return be->download(be, s->logits_host, s->logits, s->wanted * s->ld * sizeof(float));
 }
 
+/* What the passes of the step compute on every rank alike. */
+static uint64_t plan_of(const fmi_step *s, uint32_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < n; i++)
+        h = (h ^ s->pos[i]) * 0x100000001b3u;
+    for (uint32_t i = 0; i < s->runs; i++) {
+        h = (h ^ s->run[i].count) * 0x100000001b3u;
+        h = (h ^ s->run[i].first) * 0x100000001b3u;
+        h = (h ^ s->run[i].wanted) * 0x100000001b3u;
+    }
+    return h;
+}
+
+/* What ranks tell of a step that they have planned: what it is, and whether it may be replayed. */
+typedef struct planned {
+    uint64_t plan;
+    fmi_way way;
+} planned;
+
+static fm_status agree(fmi_step *s, uint32_t n)
+{
+    fm_comm *c = s->e->comm;
+    planned mine = {0}, all[FM_COMM_MAX_RANKS];
+    fmi_way way[FM_COMM_MAX_RANKS];
+    mine.plan = plan_of(s, n);
+    s->e->log->planned(s->e, mine.plan);
+    if (!fm_comm_compares(c))
+        return FM_OK;
+    fm_status rc = fmi_replay_look(s, n, &mine.way);
+    if (rc == FM_OK)
+        rc = fm_comm_collect(c, all, &mine, sizeof(mine));
+    for (uint32_t i = 0; rc == FM_OK && i < fm_comm_size(c); i++) {
+        way[i] = all[i].way;
+        if (all[i].plan != all[0].plan)
+            rc = fm_fail(FM_ECORRUPT, "rank %u planned another step than rank 0", i);
+    }
+    if (rc == FM_OK)
+        fmi_replay_agree(s, way, fm_comm_size(c));
+    return rc;
+}
+
 fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
 {
     fm_engine *e = s->e;
     s->last_n = 0;
     s->seqs = 0;
     fm_status rc = check_rows(e, rows, n);
-    if (rc == FM_OK)
-        rc = fmi_mirror_step(e, rows, n);
+    if (rc == FM_OK && e->log)
+        rc = e->log->step(e, rows, n);
     if (rc != FM_OK)
         return rc;
     /* A failed step's stamps must not be taken for this one's. */
     count_rows(s, rows, n, ++e->stamp);
     rc = reserve(s, rows, n);
     if (rc != FM_OK)
-        return fmi_mirror_planned(s, n, rc);
+        return rc;
     place_rows(s, rows, n);
     fmi_pipe_cut(s, rows, n);
     find_spans(s, rows, n);
@@ -737,7 +779,9 @@ fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
         rc = upload_tables(s);
     if (rc == FM_OK)
         rc = fmi_upload_places(s, n, rows);
-    return fmi_mirror_planned(s, n, rc == FM_OK ? workspace(s) : rc);
+    if (rc == FM_OK)
+        rc = workspace(s);
+    return rc == FM_OK && e->log ? agree(s, n) : rc;
 }
 
 void fmi_step_undo(fmi_step *s)
@@ -748,7 +792,8 @@ void fmi_step_undo(fmi_step *s)
     fm_error_save(&error);
     for (uint32_t i = 0; i < s->seqs; i++)
         fmi_seq_trim(s->seq[i]);
-    fmi_mirror_undone(s->e);
+    if (s->e->log) /* a rank may have found, or kept, less than another */
+        fmi_kv_drop_idle(s->e->kv);
     s->e->failures++;
     fm_ignore(s->e->be->sync(s->e->be), "it is known");
     fm_error_restore(&error);
@@ -759,11 +804,11 @@ static fm_status run_step(fm_engine *e, const fm_row *rows, uint32_t n)
     fmi_step *s = e->step;
     fm_status rc = fmi_step_plan(s, rows, n);
     if (rc == FM_OK)
-        rc = e->mirror ? fmi_replay_together(s, n) : fmi_step_passes(s, n);
+        rc = e->log ? fmi_replay_together(s, n) : fmi_step_passes(s, n);
     if (rc == FM_OK)
         rc = collect(s);
-    if (s->seqs > 0) /* the other ranks were told of it */
-        rc = fmi_mirror_end(e, rc);
+    if (e->log && s->seqs > 0) /* the other ranks were told of it */
+        rc = e->log->end(e, rc);
     if (rc != FM_OK) {
         fmi_step_undo(s);
         return rc;

@@ -3,7 +3,6 @@
 #define FM_INFER_STEP_H
 
 #include "infer/engine/engine.h"
-#include "store/base/cursor.h"
 
 FM_BEGIN_DECLS
 
@@ -247,12 +246,6 @@ FM_CHECKED fm_status fmi_replay_together(fmi_step *s, uint32_t n);
 FM_CHECKED fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n);
 /* Behind all passes: what the stages read comes to rank 0. */
 FM_CHECKED fm_status fmi_hooks_deliver(fmi_step *s);
-/* What of s's hooks concerns its `rows` next tokens, for the other ranks: bytes of it; into a log;
- * out of one, as hooks of s (NULL: skipped) that lie in *memory, fm_free'd by the caller.
- * FM_ECORRUPT: no such hooks. */
-uint64_t fmi_hooks_size(const fm_seq *s, uint32_t rows);
-void fmi_hooks_say(fm_buf *log, const fm_seq *s, uint32_t rows);
-FM_CHECKED fm_status fmi_hooks_hear(fm_cursor *c, fm_seq *s, void **memory);
 /* Reads and replaces rows of x [m, hidden], which is what the site of the layer has computed. */
 FM_CHECKED fm_status fmi_run_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x);
 static inline fm_status fmi_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x)
