@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "infer/device/room.h"
 #include "store/base/mem.h"
 
 fm_status fm_seq_hooks(fm_seq *s, const fm_hook *hook, size_t n)
@@ -100,7 +101,7 @@ fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n)
             s->taken_ld = FM_MAX(s->taken_ld, (size_t)q->model->arch.hidden);
     }
     if (rc == FM_OK && s->e->stage > 0 && speaks(s->e))
-        rc = fmi_float_room(s->e, &s->taken, &s->taken_floats, taken * s->taken_ld);
+        rc = fmi_float_room(s->e->be, &s->taken, &s->taken_floats, taken * s->taken_ld);
     return rc;
 }
 
@@ -173,7 +174,7 @@ static fm_status take_from(fmi_step *s, uint32_t stage, size_t floats)
 {
     fm_engine *e = s->e;
     size_t bytes = floats * sizeof(float);
-    fm_status rc = fmi_float_room(e, &s->taken, &s->taken_floats, floats);
+    fm_status rc = fmi_float_room(e->be, &s->taken, &s->taken_floats, floats);
     if (rc == FM_OK)
         rc = fm_grow(&s->taken_host, &s->taken_host_floats, floats, sizeof(float));
     if (rc == FM_OK)
