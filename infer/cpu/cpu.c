@@ -7,7 +7,6 @@
 
 #include <string.h>
 
-#include "infer/cpu/fast/fast.h"
 #include "store/base/mem.h"
 
 static fm_status cpu_alloc(fm_backend *be, void **out, size_t bytes)
@@ -127,17 +126,4 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
     fmi_loss_install(&cpu->be);
     *out = &cpu->be;
     return FM_OK;
-}
-
-fm_status fm_backend_open(fm_backend **out, const char *mode, fm_pool *pool)
-{
-    *out = NULL;
-    if (strcmp(mode, "fast") == 0)
-        return fmi_cpu_open_fast(out, pool, NULL);
-    if (strcmp(mode, "bf16") == 0)
-        return fmi_cpu_open_bf16(out, pool, NULL);
-    if (strcmp(mode, "exact") != 0)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "compute mode '%s' is not supported; exact, fast and bf16 are", mode);
-    return fmi_cpu_open_isa(out, pool, NULL);
 }

@@ -85,8 +85,10 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
         rc = fmi_pipe_new(e);
     if (rc == FM_OK) {
         (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
-        rc = fmi_mirror_new(e);
+        rc = fmi_log_new(e);
     }
+    if (rc == FM_OK && e->log)
+        rc = fmi_pipe_group(e);
     if (rc == FM_OK && o.patience_s > 0.0)
         rc = watch_steps(e, o.device);
     if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
@@ -116,7 +118,8 @@ void fm_engine_free(fm_engine *e)
     if (!e)
         return;
     fm_assert(e->models == 0 && e->seqs == 0);
-    fmi_mirror_free(e);
+    if (e->log)
+        e->log->free(e);
     fmi_pipe_free(e);
     if (e->batch_comm)
         fm_comm_detach(e->batch_comm);

@@ -3,6 +3,7 @@
 #define FM_INFER_ENGINE_H
 
 #include "infer/model/state.h"
+#include "store/base/cursor.h"
 
 FM_BEGIN_DECLS
 
@@ -20,8 +21,64 @@ void fmi_step_free(fmi_step *s);
 FM_CHECKED fm_status fmi_engine_lse(fm_engine *e);
 float fmi_engine_lse_of(const fm_engine *e, uint32_t row);
 
+/* ---- ranks_leader.c: what an engine of several ranks is asked, in one order for all ---- */
+
+/* What happens to a sequence between steps. */
+typedef enum fmi_seq_op {
+    FMI_OP_EXPECT,
+    FMI_OP_TELL,
+    FMI_OP_WANT,
+    FMI_OP_ADOPT,
+    FMI_OP_RESERVE,
+    FMI_OP_REWIND,
+    FMI_OP_CLOSE,
+    FMI_OP_UNCACHE
+} fmi_seq_op;
+
+/* Who observes the engine: fm_engine.log, NULL with one rank. Rank 0 encodes and sends; a follower,
+ * which does what rank 0 sent, takes part in the meetings alone. */
+typedef struct fmi_engine_log {
+    /* Encodes what the others need to make this model. */
+    fm_status (*prepare)(fm_model *m, const fm_tree *tree, const char *what);
+    fm_status (*adopt)(fm_model *m); /* all make it; the status is the worst of all */
+    void (*close)(fm_model *m);
+    /* Before a step; when it is planned, with what all ranks have to have planned; and, where the
+     * first was FM_OK, behind it with what became of it here: returns what became of it on all. */
+    fm_status (*step)(fm_engine *e, const fm_row *rows, uint32_t n);
+    void (*planned)(fm_engine *e, uint64_t plan);
+    fm_status (*end)(fm_engine *e, fm_status rc);
+    /* Before a sequence opens and, where that was FM_OK, behind it: returns what became of it on
+     * all; the caller closes s (NULL: it did not open here) where that failed. *met: the opening
+     * computed something on all ranks. */
+    fm_status (*open)(fm_model *m);
+    fm_status (*opened)(fm_model *m, fm_seq *s, fm_status rc, bool *met);
+    void (*op)(fm_seq *s, fmi_seq_op op, uint32_t a, int32_t b);
+    void (*free)(fm_engine *e); /* the leader's: the others end */
+} fmi_engine_log;
+
+/* After be, opts and comm are set: checks that the ranks were made alike, sets e->log. */
+FM_CHECKED fm_status fmi_log_new(fm_engine *e);
+
+static inline void fmi_log_op(fm_seq *s, fmi_seq_op op, uint32_t a, int32_t b)
+{
+    const fmi_engine_log *log = s->model->engine->log;
+    if (log)
+        log->op(s, op, a, b);
+}
+
+/* ---- hooks.c ---- */
+
+/* What of s's hooks concerns its `rows` next tokens, for the other ranks: bytes of it; into a log;
+ * out of one, as hooks of s (NULL: skipped) that lie in *memory, fm_free'd by the caller.
+ * FM_ECORRUPT: no such hooks. */
+uint64_t fmi_hooks_size(const fm_seq *s, uint32_t rows);
+void fmi_hooks_encode(fm_buf *log, const fm_seq *s, uint32_t rows);
+FM_CHECKED fm_status fmi_hooks_decode(fm_cursor *c, fm_seq *s, void **memory);
+
 /* ---- sequence.c ---- */
 
+/* A sequence without tokens; the model's virtual positions are computed. */
+FM_CHECKED fm_status fmi_seq_new(fm_seq **out, fm_model *m);
 /* Positions that a sequence of m can have for tokens. */
 uint32_t fmi_positions(const fm_model *m);
 /* Room in the tables for len tokens, so that steps up to there allocate nothing. */

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "infer/device/room.h"
 #include "store/base/mem.h"
 
 fm_status fm_seq_hooks(fm_seq *s, const fm_hook *hook, size_t n)
@@ -27,7 +28,7 @@ fm_status fm_seq_hooks(fm_seq *s, const fm_hook *hook, size_t n)
                            i, (int)k->site, k->layer, a->layers);
     }
     if (n && !s->uncached)
-        fmi_mirror_deed(s, FMI_DEED_UNCACHE, 0, 0);
+        fmi_log_op(s, FMI_OP_UNCACHE, 0, 0);
     if (n)
         s->uncached = true;
     s->hook = n ? hook : NULL;
@@ -100,7 +101,7 @@ fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n)
             s->taken_ld = FM_MAX(s->taken_ld, (size_t)q->model->arch.hidden);
     }
     if (rc == FM_OK && s->e->stage > 0 && speaks(s->e))
-        rc = fmi_float_room(s->e, &s->taken, &s->taken_floats, taken * s->taken_ld);
+        rc = fmi_float_room(s->e->be, &s->taken, &s->taken_floats, taken * s->taken_ld);
     return rc;
 }
 
@@ -173,7 +174,7 @@ static fm_status take_from(fmi_step *s, uint32_t stage, size_t floats)
 {
     fm_engine *e = s->e;
     size_t bytes = floats * sizeof(float);
-    fm_status rc = fmi_float_room(e, &s->taken, &s->taken_floats, floats);
+    fm_status rc = fmi_float_room(e->be, &s->taken, &s->taken_floats, floats);
     if (rc == FM_OK)
         rc = fm_grow(&s->taken_host, &s->taken_host_floats, floats, sizeof(float));
     if (rc == FM_OK)
@@ -230,14 +231,7 @@ uint64_t fmi_hooks_size(const fm_seq *s, uint32_t rows)
     return bytes;
 }
 
-static void say_u32(fm_buf *b, uint32_t x)
-{
-    uint8_t le[4];
-    fm_put_u32(le, x);
-    fm_buf_append(b, le, sizeof(le));
-}
-
-void fmi_hooks_say(fm_buf *log, const fm_seq *s, uint32_t rows)
+void fmi_hooks_encode(fm_buf *log, const fm_seq *s, uint32_t rows)
 {
     size_t h = s->model->arch.hidden;
     uint32_t count = 0, token, floats = 0;
@@ -246,25 +240,25 @@ void fmi_hooks_say(fm_buf *log, const fm_seq *s, uint32_t rows)
         count += n > 0;
         floats += s->hook[j].write ? n * (uint32_t)h : 0;
     }
-    say_u32(log, count);
-    say_u32(log, floats);
+    fm_buf_u32(log, count);
+    fm_buf_u32(log, floats);
     for (size_t j = 0; j < s->hooks; j++) {
         const fm_hook *k = &s->hook[j];
         uint32_t n = part_of(k, s->len, rows, &token);
         if (n == 0)
             continue;
-        say_u32(log, (uint32_t)k->site);
-        say_u32(log, k->layer);
-        say_u32(log, token);
-        say_u32(log, n);
-        say_u32(log, (k->read ? READS : 0) | (k->write ? WRITES : 0));
+        fm_buf_u32(log, (uint32_t)k->site);
+        fm_buf_u32(log, k->layer);
+        fm_buf_u32(log, token);
+        fm_buf_u32(log, n);
+        fm_buf_u32(log, (k->read ? READS : 0) | (k->write ? WRITES : 0));
         if (k->write)
             fm_buf_append(log, k->write + (size_t)(token - k->token) * h, n * h * sizeof(float));
     }
 }
 
 /* One hook; its rows go to *rows, of which left floats are left. */
-static bool hear_one(fm_cursor *c, fm_hook *k, size_t h, float **rows, uint64_t *left)
+static bool decode_one(fm_cursor *c, fm_hook *k, size_t h, float **rows, uint64_t *left)
 {
     static float elsewhere; /* what is read goes to rank 0 */
     uint32_t site = fm_cursor_u32(c), layer = fm_cursor_u32(c);
@@ -286,7 +280,7 @@ static bool hear_one(fm_cursor *c, fm_hook *k, size_t h, float **rows, uint64_t 
     return true;
 }
 
-fm_status fmi_hooks_hear(fm_cursor *c, fm_seq *s, void **memory)
+fm_status fmi_hooks_decode(fm_cursor *c, fm_seq *s, void **memory)
 {
     uint64_t count = fm_cursor_u32(c), left = fm_cursor_u32(c);
     uint64_t bytes = count * HOOK_WORDS * 4 + left * sizeof(float);
@@ -303,7 +297,7 @@ fm_status fmi_hooks_hear(fm_cursor *c, fm_seq *s, void **memory)
     float *rows = (float *)(void *)(room + count * sizeof(fm_hook));
     bool good = true;
     for (uint64_t i = 0; i < count && good; i++)
-        good = hear_one(c, &hook[i], s->model->arch.hidden, &rows, &left);
+        good = decode_one(c, &hook[i], s->model->arch.hidden, &rows, &left);
     good = good && before - fm_cursor_left(c) == bytes;
     fm_status rc = good ? fm_seq_hooks(s, hook, count)
                         : fm_fail(FM_ECORRUPT, "rank 0 tells of hidden states that cannot be read");

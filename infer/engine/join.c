@@ -38,6 +38,18 @@ void fmi_place_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count,
         be->copy_rows(be, s->logits + at * s->ld + begin, s->ld, from, ld, NULL, count, n);
 }
 
+void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count)
+{
+    fm_backend *be = s->e->be;
+    const fm_switches *sw = &m->arch.sw;
+    float *rows = s->logits + at * s->ld;
+    if (sw->logit_divisor != 1.0f)
+        for (uint32_t r = 0; r < count; r++)
+            be->scale(be, rows + r * s->ld, 1.0f / sw->logit_divisor, m->arch.vocab);
+    if (sw->logit_softcap > 0.0f)
+        be->softcap(be, rows, s->ld, count, m->arch.vocab, sw->logit_softcap);
+}
+
 /* Columns of rank r for all rows, part by part. */
 static void place_logits(fmi_pass *p, const float *from, size_t ld, uint32_t r)
 {

@@ -1,6 +1,8 @@
 /* models.c - a tree becomes a model of an engine: architecture, tensors (model/bind.c), adapters,
  * tokenizer; and its end. */
-#include "infer/engine/pipeline.h"
+#include "infer/comm.h"
+#include "infer/engine/engine.h"
+#include "infer/model/shard.h"
 
 #include "store/base/mem.h"
 #include "store/scaled.h"
@@ -75,8 +77,8 @@ static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, cons
         rc = bind(&b);
     }
     fm_plain_close(plain);
-    if (rc == FM_OK)
-        rc = fmi_mirror_prepare(m, tree, what);
+    if (rc == FM_OK && e->log)
+        rc = e->log->prepare(m, tree, what);
     if (rc != FM_OK) {
         fm_model_close(m);
         return rc;
@@ -104,8 +106,8 @@ fm_status fm_model_adopt(fm_model *m)
     fm_status rc = fmi_geom_of(m->engine, &p->geom, &p->local, &p->deal);
     if (rc == FM_OK && m->engine->prefix)
         rc = fmi_layer_keys(m);
-    if (rc == FM_OK)
-        rc = fmi_mirror_adopt(m);
+    if (rc == FM_OK && m->engine->log)
+        rc = m->engine->log->adopt(m);
     if (rc != FM_OK)
         return rc;
     m->engine->models++;
@@ -135,7 +137,8 @@ void fm_model_close(fm_model *m)
     fm_engine *e = m->engine;
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(p->seqs == 0); /* sequences are closed first */
-    fmi_mirror_close(m);
+    if (e->log)
+        e->log->close(m);
     fm_free(m->head.lora);
     fm_free(m->embed.lora);
     for (size_t i = 0; i < p->held_count; i++)

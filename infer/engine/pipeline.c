@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "infer/device/room.h"
 #include "store/base/mem.h"
 
 #define SLICE_FLOATS 16u       /* parts of a residual stream begin on cache lines */
@@ -219,7 +220,7 @@ static fm_status deliver_logits(fmi_step *s)
     size_t out[FM_COMM_MAX_RANKS] = {0}, in[FM_COMM_MAX_RANKS] = {0};
     fm_status rc = FM_OK;
     if (cut && rank == 0)
-        rc = fmi_float_room(e, &s->shard, &s->shard_floats, split * floats);
+        rc = fmi_float_room(e->be, &s->shard, &s->shard_floats, split * floats);
     for (uint32_t r = 0; rc == FM_OK && rank == 0 && r < split; r++) {
         got[last + r] = cut ? s->shard + r * floats : s->logits;
         in[last + r] = bytes;

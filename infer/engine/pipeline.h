@@ -19,7 +19,6 @@
 #define FM_INFER_PIPELINE_H
 
 #include "infer/engine/join.h"
-#include "infer/engine/ranks_leader.h"
 #include "infer/model/shard.h"
 
 FM_BEGIN_DECLS

@@ -12,8 +12,7 @@
  * all. A block whose last row is done is put into the cache. Within a step a block never begins
  * higher than the one before it, so that rows can be sorted by their first layer and those of one
  * sequence still stand by position. */
-#include "infer/engine/ranks_leader.h"
-#include "infer/model/shard.h"
+#include "infer/engine/engine.h"
 
 #include <string.h>
 
@@ -107,7 +106,7 @@ static fm_status table_room(fm_seq *s, uint32_t pages)
 
 fm_status fmi_seq_expect(fm_seq *s, uint32_t len)
 {
-    fmi_mirror_deed(s, FMI_DEED_EXPECT, len, 0);
+    fmi_log_op(s, FMI_OP_EXPECT, len, 0);
     return table_room(s, pages_of(s, len));
 }
 
@@ -268,7 +267,7 @@ static fm_status take_saves(fm_seq *s, uint32_t b, fmi_block *k)
         fm_status rc = fmi_kv_take(rows_of(s, k->save[i].layer), &k->save[i].page);
         if (rc != FM_OK)
             k->save[i].page = -1;
-        if (rc != FM_OK && rc != FM_ELIMIT && s->model->engine->mirror)
+        if (rc != FM_OK && rc != FM_ELIMIT && s->model->engine->log)
             return rc;
     }
     return FM_OK;
@@ -416,15 +415,16 @@ static fm_status begin(fm_seq *s)
     return FM_OK;
 }
 
-static fm_status open_seq(fm_seq **out, fm_model *m)
+fm_status fmi_seq_new(fm_seq **out, fm_model *m)
 {
-    fm_status rc = m->virtual_len ? fmi_virtual_ready(m) : FM_OK;
-    fm_seq *s = rc == FM_OK ? fm_calloc(1, sizeof(*s)) : NULL;
+    *out = NULL;
+    fm_seq *s = fm_calloc(1, sizeof(*s));
     if (!s)
-        return rc == FM_OK ? FM_ENOMEM : rc;
+        return FM_ENOMEM;
     s->model = m;
     changed(s);
-    if (m->virtual_len && (rc = begin(s)) != FM_OK) {
+    fm_status rc = m->virtual_len ? begin(s) : FM_OK;
+    if (rc != FM_OK) {
         fm_free(s->page);
         fm_free(s->block);
         fm_free(s->token);
@@ -437,24 +437,11 @@ static fm_status open_seq(fm_seq **out, fm_model *m)
     return FM_OK;
 }
 
-fm_status fm_seq_open(fm_seq **out, fm_model *m)
-{
-    *out = NULL;
-    if (fm_engine_batch_stages(m->engine) > 1)
-        return fm_fail(FM_EUNSUPPORTED, "an engine that trains over stages has some layers alone "
-                                        "and cannot answer");
-    fm_status rc = fmi_mirror_open(m);
-    if (rc != FM_OK)
-        return rc;
-    rc = open_seq(out, m);
-    return fmi_mirror_opened(m, out, rc);
-}
-
 void fm_seq_close(fm_seq *s)
 {
     if (!s)
         return;
-    fmi_mirror_deed(s, FMI_DEED_CLOSE, 0, 0);
+    fmi_log_op(s, FMI_OP_CLOSE, 0, 0);
     while (s->page_count)
         drop_last(s);
     if (s->node)
@@ -485,7 +472,7 @@ fm_status fm_seq_rewind(fm_seq *s, uint32_t len)
 {
     if (len > s->len)
         return fm_fail(FM_EINVAL, "rewind to %u, the sequence has %u tokens", len, s->len);
-    fmi_mirror_deed(s, FMI_DEED_REWIND, len, 0);
+    fmi_log_op(s, FMI_OP_REWIND, len, 0);
     s->len = len;
     while (s->whole > len) {
         fmi_node *n = s->node;
@@ -515,7 +502,7 @@ void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token)
     fm_assert(at >= s->len && at <= s->known && at < s->page_cap * FM_KV_PAGE);
     if (at < s->known && s->token[at] == token)
         return;
-    fmi_mirror_deed(s, FMI_DEED_TELL, at, token);
+    fmi_log_op(s, FMI_OP_TELL, at, token);
     if (at < s->known)
         forget_from(s, at);
     s->token[at] = token;
@@ -526,7 +513,7 @@ void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end)
 {
     if (s->want_begin == begin && s->want_end == end)
         return;
-    fmi_mirror_deed(s, FMI_DEED_WANT, begin, (int32_t)end);
+    fmi_log_op(s, FMI_OP_WANT, begin, (int32_t)end);
     s->want_begin = begin;
     s->want_end = end;
 }
@@ -534,7 +521,7 @@ void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end)
 void fmi_seq_adopt(fm_seq *s)
 {
     uint32_t layers = s->model->arch.layers;
-    fmi_mirror_deed(s, FMI_DEED_ADOPT, 0, 0);
+    fmi_log_op(s, FMI_OP_ADOPT, 0, 0);
     for (;;) {
         uint32_t b = s->page_count, end = block_end(s, b), depth = 0;
         if (s->len != s->whole || (s->base + s->len) / FM_KV_PAGE != b || end >= s->known ||
@@ -559,7 +546,7 @@ void fmi_seq_adopt(fm_seq *s)
 fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
 {
     uint32_t positions = fmi_priv(s->model)->rope->positions;
-    fmi_mirror_deed(s, FMI_DEED_RESERVE, len, 0);
+    fmi_log_op(s, FMI_OP_RESERVE, len, 0);
     if (len > positions - s->base)
         return fm_fail(FM_ELIMIT, "sequence of %u tokens: %s at most %u", len,
                        positions < s->model->arch.max_positions

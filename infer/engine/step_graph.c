@@ -103,8 +103,8 @@ static fm_status sign(fmi_replays *all, const fmi_step *s, uint32_t n, fm_digest
                                    s->place,
                                    s->stage,
                                    s->shard,
-                                   e->mirror ? fm_comm_room(e->comm) : NULL,
-                                   e->mirror ? fm_comm_room(e->group) : NULL};
+                                   e->log ? fm_comm_room(e->comm) : NULL,
+                                   e->log ? fm_comm_room(e->group) : NULL};
     all->words = 0;
     add(all, n);
     add(all, s->wanted);

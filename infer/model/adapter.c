@@ -14,8 +14,6 @@
 #include "store/base/mem.h"
 #include "store/source.h"
 
-#define PEFT_PREFIX "base_model.model."
-
 /* Understood below or in adapter_kinds.c, or without effect on a forward pass. */
 static const char *const common_keys[] = {
     "peft_type",      "target_modules",  "modules_to_save", "base_model_name_or_path",
@@ -162,12 +160,6 @@ static fm_status find_one(fmi_binder *b, uint32_t n, bool *there, size_t *seen)
         rc = fm_json_parse(&a->config, fm_buf_span(&text), a->what);
     fm_buf_release(&text);
     return rc == FM_OK ? check_config(b, a) : rc;
-}
-
-const char *fmi_module_of(const char *key)
-{
-    size_t n = sizeof(PEFT_PREFIX) - 1;
-    return strncmp(key, PEFT_PREFIX, n) == 0 ? key + n : NULL;
 }
 
 typedef enum key_kind {

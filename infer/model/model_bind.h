@@ -46,6 +46,11 @@ typedef struct fmi_binder {
 /* Every tensor of the tree in its place in the model; what was read is told to digest, whose end is
  * the model's. */
 FM_CHECKED fm_status fmi_bind_weights(fmi_binder *b, fm_hasher *digest);
+/* What the sizes and settings of an architecture say. */
+FM_CHECKED fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a);
+
+/* ---- take.c ---- */
+
 /* e's tensor, held until the model closes. */
 FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form);
 /* Of a slice of e's tensor (shard.h). */
@@ -60,17 +65,16 @@ FM_CHECKED fm_status fmi_find_entry(fmi_binder *b, const fm_entry **out, const c
 FM_CHECKED fm_status fmi_read_floats(fmi_binder *b, float **out, const fm_entry *e);
 /* A device vector that the model owns: what is computed from tensors, not held as one. */
 FM_CHECKED fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n);
+/* The form in which the cache holds a parameter's tensor. */
+fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
+
 /* prefetch.c: reads the parameters' tensors on the pool's threads and holds them. What it cannot
  * read is left to binding, which reports it. */
 void fmi_read_ahead(fmi_binder *b);
-/* The form in which the cache holds a parameter's tensor. */
-fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
 
 /* pooling.c: reads how states are pooled; what is not understood is refused when one asks. */
 FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
 
-/* what the sizes and settings of an architecture say. */
-FM_CHECKED fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a);
 /* ask_digest.c: the digests of embeddings and classes, when all else is bound. */
 FM_CHECKED fm_status fmi_ask_digests(fmi_binder *b);
 
@@ -85,6 +89,8 @@ bool fmi_class_tensor(const fm_arch *a, const char *tensor);
 fm_linear *fmi_linear_at(fm_model *m, const fm_param *p);
 /* Where a vector of a norm or of the embedding is kept. */
 const float **fmi_vector_at(fm_model *m, const fm_param *p);
+/* PEFT's "base_model.model.X": X, else NULL. */
+const char *fmi_module_of(const char *key);
 /* The linear layer that PEFT's module name means ("model.layers.1.self_attn.q_proj", "lm_head");
  * NULL: there is none that takes a LoRA. */
 fm_linear *fmi_linear_of_module(fm_model *m, const char *module);
@@ -116,8 +122,6 @@ FM_CHECKED fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entr
 FM_CHECKED fm_status fmi_bind_ia3(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);
 FM_CHECKED fm_status fmi_bind_virtual(fmi_binder *b, uint32_t n, const fm_entry *e,
                                       fm_hasher *digest);
-/* PEFT's "base_model.model.X": X, else NULL. */
-const char *fmi_module_of(const char *key);
 
 FM_END_DECLS
 #endif

@@ -7,6 +7,8 @@
 #include "infer/arch/table.h"
 #include "store/base/mem.h"
 
+#define PEFT_PREFIX "base_model.model."
+
 fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
 {
     if (p->layer < 0)
@@ -45,6 +47,12 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
                              &l->mlp_norm,  &l->mlp_norm_b,  &l->mlp_post,  &l->mlp_post_b,
                              &l->q_norm,    &l->k_norm};
     return place[p->place - FM_P_ATTN_NORM];
+}
+
+const char *fmi_module_of(const char *key)
+{
+    size_t n = sizeof(PEFT_PREFIX) - 1;
+    return strncmp(key, PEFT_PREFIX, n) == 0 ? key + n : NULL;
 }
 
 fm_linear *fmi_linear_of_module(fm_model *m, const char *module)

@@ -53,15 +53,15 @@ static inline fmi_kv_pool *fmi_rows_at(const fmi_geom *g, uint32_t l)
 
 #define FMI_SAVES 4u /* residual streams kept of a block */
 
-typedef struct fmi_mirror fmi_mirror; /* engine/ranks_leader.c */
-typedef struct fmi_text fmi_text;     /* a tokenizer and its template: text_cache.c */
+typedef struct fmi_ranks fmi_ranks; /* engine/ranks_log.h */
+typedef struct fmi_text fmi_text;   /* a tokenizer and its template: text_cache.c */
 
 /* fm_model.priv */
 typedef struct fmi_model_priv {
-    fm_arch local;   /* of the shard that this rank holds; with one rank the model's */
-    fmi_deal deal;   /* of its layers to the stages */
-    uint32_t mirror; /* its number among the ranks */
-    fm_buf told;     /* what they need to make it */
+    fm_arch local;       /* of the shard that this rank holds; with one rank the model's */
+    fmi_deal deal;       /* of its layers to the stages */
+    uint32_t log_number; /* its number in the log of the ranks */
+    fm_buf encoded;      /* what they need to make it */
     fmi_geom *geom;
     fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
     fmi_text *text;
@@ -122,7 +122,7 @@ struct fm_seq {
     uint64_t stamp;                /* the step that the two below belong to */
     uint32_t pending;              /* rows of it */
     uint32_t number;               /* among its sequences of one shape class */
-    uint32_t mirror;               /* its number among the ranks */
+    uint32_t log_number;           /* its number in the log of the ranks */
 };
 
 typedef struct fmi_step fmi_step; /* workspace of steps: engine/step/step.c */
@@ -131,10 +131,11 @@ struct fm_engine {
     fm_engine_opts opts;
     fm_pool *pool;
     fm_backend *be;
-    struct fmi_patience *patience; /* engine/watchdog.h; NULL: with any step */
-    struct fm_comm *comm;       /* borrowed, NULL: models are not split */
-    struct fm_comm *batch_comm; /* likewise: batches are not split */
-    fmi_mirror *mirror;         /* NULL: one rank */
+    struct fmi_patience *patience;    /* engine/watchdog.h; NULL: with any step */
+    struct fm_comm *comm;             /* borrowed, NULL: models are not split */
+    struct fm_comm *batch_comm;       /* likewise: batches are not split */
+    const struct fmi_engine_log *log; /* engine/engine.h; NULL: one rank */
+    fmi_ranks *ranks;                 /* what that needs */
     /* engine/pipeline.h: stages (1: none) and which of them this rank is in; its ranks, which split
      * the stage's layers: comm itself where there is one stage. */
     uint32_t stages, stage;

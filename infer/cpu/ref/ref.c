@@ -10,18 +10,6 @@
 
 #include "store/base/mem.h"
 
-struct fm_weight {
-    uint32_t n, k;
-    float *w; /* [n, k] */
-};
-
-float *fmi_ref_weight(const fm_weight *w, uint32_t *n, uint32_t *k)
-{
-    *n = w->n;
-    *k = w->k;
-    return w->w;
-}
-
 static fm_status ref_alloc(fm_backend *be, void **out, size_t bytes)
 {
     (void)be;

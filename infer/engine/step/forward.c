@@ -1,4 +1,4 @@
-/* forward.c - one pass: rows of one shape class through a model's layers.
+/* forward.c - the passes of a step; one pass: rows of one shape class through a model's layers.
  *
  * Families differ by switches (arch/table.c), not by code paths of their own: where norms stand,
  * how positions enter, what a branch computes. Linear layers go through linears.c, which groups
@@ -8,28 +8,8 @@
 
 #include <string.h>
 
+#include "infer/device/room.h"
 #include "store/base/mem.h"
-
-void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, uint32_t layer,
-              float *y, const float *x, uint32_t per_row, uint32_t h)
-{
-    fm_backend *be = p->e->be;
-    for (uint32_t i = 0, j; i < ps.n; i = j) {
-        fmi_gain g = gain(ps.p[i].model, layer);
-        uint32_t m = 0;
-        for (j = i; j < ps.n; j++) {
-            fmi_gain other = gain(ps.p[j].model, layer);
-            if (other.gain != g.gain || other.bias != g.bias)
-                break;
-            m += ps.p[j].count;
-        }
-        size_t at = (size_t)ps.p[i].begin * per_row * h;
-        if (kind == FM_NORM_LAYER)
-            be->layernorm(be, y + at, x + at, g.gain, g.bias, m * per_row, h, h, p->g->eps);
-        else
-            be->rmsnorm(be, y + at, x + at, g.gain, NULL, m * per_row, h, h, p->g->eps);
-    }
-}
 
 static const fm_linear *pick_head(const fm_model *m, uint32_t l)
 {
@@ -282,24 +262,12 @@ static fm_status head_of_ranks(fmi_pass *p, float *states)
     size_t rooms = fm_comm_rank(p->e->group) ? 1 : fm_comm_size(p->e->group);
     if (ld == 0)
         return FM_OK;
-    fm_status rc =
-        fmi_float_room(p->e, &s->shard, &s->shard_floats, (later ? s->wanted : rooms * p->w) * ld);
+    fm_status rc = fmi_float_room(p->e->be, &s->shard, &s->shard_floats,
+                                  (later ? s->wanted : rooms * p->w) * ld);
     const fmi_out head = {pick_head, {s->shard + (later ? p->want0 * ld : 0), ld}};
     if (rc == FM_OK)
         rc = fmi_linears(p, p->want, (fmi_matrix){states, p->g->hidden}, 0, &head, 1);
     return rc == FM_OK && !later ? fmi_gather_logits(p, s->shard, ld) : rc;
-}
-
-void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count)
-{
-    fm_backend *be = s->e->be;
-    const fm_switches *sw = &m->arch.sw;
-    float *rows = s->logits + at * s->ld;
-    if (sw->logit_divisor != 1.0f)
-        for (uint32_t r = 0; r < count; r++)
-            be->scale(be, rows + r * s->ld, 1.0f / sw->logit_divisor, m->arch.vocab);
-    if (sw->logit_softcap > 0.0f)
-        be->softcap(be, rows, s->ld, count, m->arch.vocab, sw->logit_softcap);
 }
 
 /* Final states of the rows that want them into the step's hidden, then their logits. */
@@ -348,7 +316,7 @@ static fm_status beginning(fmi_pass *p, uint32_t begin)
     return rc == FM_OK ? fmi_hooks(p, FM_SITE_RESIDUAL, 0, p->x) : rc;
 }
 
-fm_status fmi_forward(fmi_pass *p)
+static fm_status forward(fmi_pass *p)
 {
     const uint32_t *deal = p->g->deal.begin + p->e->stage;
     uint32_t layers = p->g->layers, end = deal[1];
@@ -373,4 +341,60 @@ fm_status fmi_forward(fmi_pass *p)
     if (rc == FM_OK && p->e->tap)
         rc = tap(p, layers, p->g->sw.encoder ? p->x : p->xn);
     return rc == FM_OK ? logits(p) : rc;
+}
+
+/* ==== the passes of a step ==== */
+
+/* Where the parts of one pass begin in what was uploaded. */
+typedef struct cursor {
+    uint32_t want0;
+    size_t slot, table;
+} cursor;
+
+/* One pass over runs [i, j) of m rows. */
+static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint32_t m, cursor *at)
+{
+    const fmi_geom *g = fmi_geom_of_run(s, i);
+    uint32_t wants = 0, w = 0, row0 = s->run[i].row0;
+    for (uint32_t r = i; r < j; r++)
+        if (s->run[r].wanted) {
+            s->want[wants++] =
+                (fmi_part){.model = s->run[r].model, .begin = w, .count = s->run[r].wanted};
+            w += s->run[r].wanted;
+        }
+    fmi_pass p = {.s = s,
+                  .e = s->e,
+                  .g = g,
+                  .parts = s->run + i,
+                  .part_count = j - i,
+                  .want = {s->want, wants},
+                  .row0 = row0,
+                  .rows = m,
+                  .want0 = at->want0,
+                  .w = w,
+                  .table_stride = s->table_stride,
+                  .ints = s->dev,
+                  .step_rows = n,
+                  .gather = s->dev + 2 * (size_t)n + at->want0,
+                  .slots = s->dev + 4 * (size_t)n + at->slot,
+                  .tables = s->table + at->table,
+                  .seqs = g->seqs};
+    fmi_carve(&p);
+    p.x0 = p.x;
+    at->want0 += w;
+    at->slot += (size_t)g->here * m;
+    at->table += j == fmi_class_end(s, i) ? fmi_table_ints(s, g) : 0;
+    return forward(&p);
+}
+
+fm_status fmi_step_passes(fmi_step *s, uint32_t n)
+{
+    cursor at = {0};
+    for (uint32_t i = 0, j, m; i < s->runs; i = j) {
+        j = fmi_pass_end(s, i, &m);
+        fm_status rc = run_pass(s, n, i, j, m, &at);
+        if (rc != FM_OK)
+            return rc;
+    }
+    return FM_OK;
 }

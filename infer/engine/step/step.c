@@ -1,13 +1,9 @@
-/* step.c - plans one step of the engine: a flat list of rows of any models.
- *
- * Rows are reordered so that those of one model stand together (a run); the runs of one shape class
- * form a pass (forward.c). Positions and pages are settled before anything runs, so that a step
- * that does not fit changes nothing. Workspace is sized by max_rows at first use. */
+/* step.c - one step of the engine: planned (step_plan.c), run pass by pass (forward.c), collected.
+ * Workspace is sized by max_rows at first use. */
+#include "infer/engine/step/step.h"
+
+#include "infer/comm.h"
 #include "infer/engine/watchdog.h"
-#include "infer/engine/pipeline.h"
-
-#include <string.h>
-
 #include "store/base/mem.h"
 
 /* ==== life ==== */
@@ -101,605 +97,13 @@ void fmi_step_free(fmi_step *s)
     fm_free(s);
 }
 
-/* A device buffer of at least `bytes`; what was in it is lost. */
-static fm_status device_room(fm_engine *e, void **buf, size_t have, size_t bytes)
-{
-    if (have >= bytes)
-        return FM_OK;
-    void *fresh = NULL;
-    fm_status rc = e->be->alloc(e->be, &fresh, bytes);
-    if (rc != FM_OK)
-        return rc;
-    device_free(e, *buf);
-    *buf = fresh;
-    return FM_OK;
-}
-
-fm_status fmi_float_room(fm_engine *e, float **buf, size_t *have, size_t floats)
-{
-    void *p = *buf;
-    fm_status rc = device_room(e, &p, *have * sizeof(float), floats * sizeof(float));
-    *buf = p;
-    if (rc == FM_OK && floats > *have)
-        *have = floats;
-    return rc;
-}
-
-/* ==== planning ==== */
-
-/* A token of a queued step may be one that the last step picks: -1 - its number there. */
-static fm_status check_token(const fmi_step *s, const fm_row *r, uint32_t i)
-{
-    uint32_t vocab = r->seq->model->arch.vocab;
-    if (r->token < 0 && s->queued && (uint32_t) - (r->token + 1) < s->picks)
-        return FM_OK;
-    return r->token >= 0 && (uint32_t)r->token < vocab
-               ? FM_OK
-               : fm_fail(FM_EINVAL, "row %u: token %d is outside of the vocabulary (%u)", i,
-                         r->token, vocab);
-}
-
-static fm_status check_rows(fm_engine *e, const fm_row *rows, uint32_t n)
-{
-    if (n < 1 || n > e->opts.max_rows)
-        return fm_fail(FM_EINVAL, "a step of %u rows, allowed are 1 to %u", n, e->opts.max_rows);
-    for (uint32_t i = 0; i < n; i++) {
-        const fm_seq *q = rows[i].seq;
-        if (!q || q->model->engine != e)
-            return fm_fail(FM_EINVAL, "row %u: no sequence of this engine", i);
-        fm_status rc = check_token(e->step, &rows[i], i);
-        if (rc != FM_OK)
-            return rc;
-        if (q->model->arch.sw.encoder && q->len > 0)
-            return fm_fail(FM_EINVAL, "row %u: an encoder takes a text in one step", i);
-    }
-    return FM_OK;
-}
-
-/* Positions of the rows, sequences in order of first appearance. */
-static void count_rows(fmi_step *s, const fm_row *rows, uint32_t n, uint64_t stamp)
-{
-    s->seqs = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        fm_seq *q = rows[i].seq;
-        if (q->stamp != stamp) {
-            q->stamp = stamp;
-            q->pending = 0;
-            q->want_begin = q->want_end = 0;
-            fmi_geom *g = fmi_priv(q->model)->geom;
-            if (g->stamp != stamp) {
-                g->stamp = stamp;
-                g->seqs = 0;
-            }
-            q->number = g->seqs++;
-            s->seq[s->seqs++] = q;
-        }
-        uint32_t at = q->len + q->pending++;
-        s->pos[i] = q->base + at;
-        if (!rows[i].want_logits)
-            continue;
-        if (q->want_end == 0)
-            q->want_begin = at;
-        q->want_end = at + 1;
-    }
-}
-
-/* Room, tokens, pages. */
-static fm_status reserve(const fmi_step *s, const fm_row *rows, uint32_t n)
-{
-    for (uint32_t i = 0; i < s->seqs; i++) {
-        fm_seq *q = s->seq[i];
-        fm_status rc = fmi_seq_expect(q, q->len + q->pending);
-        if (rc != FM_OK)
-            return rc;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        if (rows[i].token >= 0)
-            fmi_seq_tell(rows[i].seq, s->pos[i] - rows[i].seq->base, rows[i].token);
-    for (uint32_t i = 0; i < s->seqs; i++) {
-        fm_status rc = fmi_seq_reserve(s->seq[i], s->seq[i]->len + s->seq[i]->pending);
-        if (rc != FM_OK)
-            return rc;
-    }
-    return FM_OK;
-}
-
-/* The run of this model and first layer, made if need be. A model's runs are mostly one. */
-static uint32_t run_for(fmi_step *s, fm_model *m, uint32_t first)
-{
-    fmi_model_priv *p = fmi_priv(m);
-    if (p->stamp == s->e->stamp && s->run[p->run].first == first)
-        return p->run;
-    uint32_t i = p->stamp == s->e->stamp ? 0 : s->runs;
-    while (i < s->runs && (s->run[i].model != m || s->run[i].first != first))
-        i++;
-    if (i == s->runs)
-        s->run[s->runs++] = (fmi_part){.model = m, .first = first};
-    p->stamp = s->e->stamp;
-    p->run = i;
-    return i;
-}
-
-/* Runs of one shape class together, classes in order of first appearance, and in them those that
- * begin at upper layers first. s->member: where each run went. */
-static void sort_runs(fmi_step *s)
-{
-    uint32_t *was = s->order; /* not filled yet */
-    for (uint32_t i = 0; i < s->runs; i++)
-        was[i] = i;
-    for (uint32_t i = 1; i < s->runs; i++) {
-        fmi_part t = s->run[i];
-        const fmi_geom *g = fmi_priv(t.model)->geom;
-        uint32_t to = i, number = was[i], last = i;
-        while (last > 0 && fmi_priv(s->run[last - 1].model)->geom != g)
-            last--;
-        if (last > 0) /* behind those of its class that begin no lower */
-            for (to = last; to > 0 && fmi_priv(s->run[to - 1].model)->geom == g &&
-                            s->run[to - 1].first < t.first;)
-                to--;
-        memmove(&s->run[to + 1], &s->run[to], (i - to) * sizeof(fmi_part));
-        memmove(&was[to + 1], &was[to], (i - to) * sizeof(uint32_t));
-        s->run[to] = t;
-        was[to] = number;
-    }
-    for (uint32_t i = 0; i < s->runs; i++)
-        s->member[was[i]] = i;
-}
-
-/* Runs, their counts, then beginnings of each inside of its pass, then the order of rows. */
-static void place_rows(fmi_step *s, const fm_row *rows, uint32_t n)
-{
-    s->runs = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const fm_seq *q = rows[i].seq;
-        uint32_t first = s->given ? 0 : fmi_seq_block(q, s->pos[i] - q->base)->first;
-        s->run_of[i] = run_for(s, q->model, first);
-        s->run[s->run_of[i]].count++;
-        s->run[s->run_of[i]].wanted += rows[i].want_logits;
-    }
-    sort_runs(s);
-    for (uint32_t i = 0; i < n; i++)
-        s->run_of[i] = s->member[s->run_of[i]];
-    uint32_t row0 = 0, at = 0;
-    for (uint32_t i = 0; i < s->runs; i++) {
-        fmi_part *run = &s->run[i];
-        if (i > 0 && fmi_priv(run->model)->geom != fmi_priv(run[-1].model)->geom)
-            row0 = at;
-        run->row0 = row0;
-        run->begin = run->at = at - row0;
-        s->member[i] = at; /* where its next row goes */
-        at += run->count;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        s->order[s->member[s->run_of[i]]++] = i;
-}
-
-static bool same_pass(const fmi_step *s, uint32_t a, uint32_t b)
-{
-    return s->run[s->run_of[a]].row0 == s->run[s->run_of[b]].row0;
-}
-
-/* Rows that take a residual stream from the cache or leave one there, block by block. */
-static void find_spans(fmi_step *s, const fm_row *rows, uint32_t n)
-{
-    s->spans = 0;
-    for (uint32_t i = 0, count; i < n; i += count) {
-        const fm_seq *q = rows[s->order[i]].seq;
-        uint32_t pos = s->pos[s->order[i]], off = pos % FM_KV_PAGE;
-        const fmi_block *k = fmi_seq_block(q, pos - q->base);
-        bool saves = k->from >= 0;
-        for (size_t j = 0; j < FMI_SAVES; j++)
-            saves = saves || k->save[j].page >= 0;
-        for (count = 1; i + count < n && off + count < FM_KV_PAGE; count++) {
-            uint32_t next = s->order[i + count];
-            if (rows[next].seq != q || s->pos[next] != pos + count ||
-                !same_pass(s, next, s->order[i]))
-                break;
-        }
-        if (saves)
-            s->span[s->spans++] = (fmi_span){.row = i, .count = count, .off = off, .block = k};
-    }
-}
-
-/* Runs [i, the return value) are one pass; *m: its rows. */
-static uint32_t pass_end(const fmi_step *s, uint32_t i, uint32_t *m)
-{
-    uint32_t j = i;
-    for (*m = 0; j < s->runs && s->run[j].row0 == s->run[i].row0; j++)
-        *m += s->run[j].count;
-    return j;
-}
-
-static fmi_geom *geom_of_run(const fmi_step *s, uint32_t i)
-{
-    return fmi_priv(s->run[i].model)->geom;
-}
-
-/* Passes of one shape class, which follow one another, share their page tables. */
-static uint32_t class_end(const fmi_step *s, uint32_t i)
-{
-    const fmi_geom *g = geom_of_run(s, i);
-    while (i < s->runs && geom_of_run(s, i) == g)
-        i++;
-    return i;
-}
-
-/* Host and device room for `ints`, with more where a growing need would soon come back. */
-static fm_status int_room(fm_engine *e, int32_t **host, int32_t **dev, size_t *have, size_t ints)
-{
-    if (ints <= *have)
-        return FM_OK;
-    size_t room = ints + ints / 2;
-    int32_t *fresh = fm_realloc(*host, room * sizeof(int32_t));
-    if (!fresh)
-        return FM_ENOMEM;
-    *host = fresh;
-    void *p = *dev;
-    fm_status rc = device_room(e, &p, *have * sizeof(int32_t), room * sizeof(int32_t));
-    *dev = p;
-    if (rc == FM_OK)
-        *have = room;
-    return rc;
-}
-
-/* Where each row's keys and values go in each layer, for one pass. */
-static void fill_slots(const fmi_step *s, const fm_row *rows, uint32_t row0, uint32_t m,
-                       const fmi_geom *g, int32_t *slot)
-{
-    for (uint32_t l = g->begin; l < g->begin + g->here; l++)
-        for (uint32_t i = 0; i < m; i++) {
-            uint32_t from = s->order[row0 + i], at = s->pos[from];
-            const fm_seq *q = rows[from].seq;
-            int32_t page = q->page[(size_t)l * q->page_cap + at / FM_KV_PAGE];
-            *slot++ = page * (int32_t)FM_KV_PAGE + (int32_t)(at % FM_KV_PAGE);
-        }
-}
-
-/* ids, pos, gather, seq of all rows in step order, then slots, in one upload. */
-static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
-{
-    size_t ints = (size_t)n * 4, most = 0;
-    for (uint32_t i = 0, m; i < s->runs;) {
-        uint32_t layers = geom_of_run(s, i)->here;
-        most = FM_MAX(most, layers);
-        i = pass_end(s, i, &m);
-        ints += (size_t)layers * m;
-    }
-    fm_status rc = FM_OK;
-    if (ints > s->ints)
-        rc = int_room(s->e, &s->host, &s->dev, &s->ints, (size_t)s->max_rows * (4 + most));
-    if (rc != FM_OK)
-        return rc;
-    int32_t *ids = s->host, *pos = ids + n, *gather = pos + n, *seq = gather + n, *slot = seq + n;
-    s->wanted = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t from = s->order[i];
-        const fm_row *r = &rows[from];
-        ids[i] = fmi_token_here(r->seq->model, FM_MAX(r->token, 0));
-        pos[i] = (int32_t)s->pos[from];
-        s->headless[from] = !r->seq->model->head.w;
-        s->logit_row[from] = r->want_logits ? (int32_t)s->wanted : -1;
-        if (r->want_logits)
-            gather[s->wanted++] = (int32_t)(i - s->run[s->run_of[from]].row0);
-        seq[i] = (int32_t)r->seq->number;
-    }
-    for (uint32_t i = s->wanted; i < n; i++)
-        gather[i] = 0;
-    for (uint32_t i = 0, m; i < s->runs;) {
-        const fmi_geom *g = geom_of_run(s, i);
-        uint32_t row0 = s->run[i].row0;
-        i = pass_end(s, i, &m);
-        fill_slots(s, rows, row0, m, g, slot);
-        slot += (size_t)g->here * m;
-    }
-    return s->e->be->upload(s->e->be, s->dev, s->host, ints * sizeof(int32_t));
-}
-
-/* ==== page tables ==== */
-
-/* True where the device already has the tables of these sequences in this order. */
-static bool same_tables(fmi_step *s)
-{
-    uint32_t stride = 1, cap = 1;
-    bool same = s->versions == s->seqs;
-    for (uint32_t i = 0; i < s->seqs; i++) {
-        same = same && s->version[i] == s->seq[i]->version;
-        s->version[i] = s->seq[i]->version;
-        stride = FM_MAX(stride, s->seq[i]->page_count);
-        cap = FM_MAX(cap, s->seq[i]->page_cap);
-    }
-    s->versions = s->seqs;
-    while (s->e->be->replay && stride < cap && stride & (stride - 1)) /* steps look alike longer */
-        stride++;
-    same = same && s->table_stride == stride;
-    s->table_stride = stride;
-    s->table_cap = cap;
-    return same;
-}
-
-static void fill_table(const fmi_step *s, const fmi_geom *g, int32_t *table)
-{
-    size_t stride = s->table_stride;
-    for (uint32_t i = 0; i < s->seqs; i++) {
-        const fm_seq *q = s->seq[i];
-        if (fmi_priv(q->model)->geom != g)
-            continue;
-        for (uint32_t l = g->begin; l < g->begin + g->here; l++) {
-            int32_t *row = table + ((size_t)(l - g->begin) * g->seqs + q->number) * stride;
-            memcpy(row, q->page + (size_t)l * q->page_cap, q->page_count * sizeof(int32_t));
-            memset(row + q->page_count, 0, (stride - q->page_count) * sizeof(int32_t));
-        }
-    }
-}
-
-static size_t table_ints(const fmi_step *s, const fmi_geom *g)
-{
-    return (size_t)g->here * g->seqs * s->table_stride;
-}
-
-/* As large as the tables of these sequences may become, so that growing texts do not come back. */
-static fm_status table_room(fmi_step *s)
-{
-    size_t ints = 0;
-    for (uint32_t i = 0; i < s->runs; i = class_end(s, i))
-        ints += (size_t)geom_of_run(s, i)->here * geom_of_run(s, i)->seqs * s->table_cap;
-    return int_room(s->e, &s->table_host, &s->table, &s->table_ints, ints);
-}
-
-static fm_status upload_tables(fmi_step *s)
-{
-    fm_engine *e = s->e;
-    size_t ints = 0, at = 0;
-    if (same_tables(s))
-        return FM_OK;
-    s->versions = 0; /* until they are there */
-    for (uint32_t i = 0; i < s->runs; i = class_end(s, i))
-        ints += table_ints(s, geom_of_run(s, i));
-    fm_status rc = table_room(s);
-    if (rc != FM_OK)
-        return rc;
-    for (uint32_t i = 0; i < s->runs; i = class_end(s, i)) {
-        fill_table(s, geom_of_run(s, i), s->table_host + at);
-        at += table_ints(s, geom_of_run(s, i));
-    }
-    rc = e->be->upload(e->be, s->table, s->table_host, ints * sizeof(int32_t));
-    if (rc == FM_OK)
-        s->versions = s->seqs;
-    return rc;
-}
-
-/* Room for activations of every pass at max_rows, and for the logits of this step. */
-static fm_status workspace(fmi_step *s)
-{
-    fm_engine *e = s->e;
-    size_t floats = 0;
-    s->ld = s->hidden_ld = 0;
-    for (uint32_t i = 0; i < s->runs; i++) {
-        floats = FM_MAX(floats, fmi_act_floats(fmi_priv(s->run[i].model)->geom, s->max_rows));
-        if (s->run[i].model->head.w)
-            s->ld = FM_MAX(s->ld, (size_t)s->run[i].model->arch.vocab);
-        s->hidden_ld = FM_MAX(s->hidden_ld, (size_t)s->run[i].model->arch.hidden);
-    }
-    fm_status rc = fmi_float_room(e, &s->act, &s->act_floats, floats);
-    if (rc != FM_OK)
-        return rc;
-    size_t need = fmi_pipe_has_logits(e) ? (size_t)s->wanted * s->ld : 0,
-           states = (size_t)s->wanted * s->hidden_ld;
-    rc = fmi_float_room(e, &s->logits, &s->logits_floats, need);
-    if (rc == FM_OK)
-        rc = fmi_float_room(e, &s->hidden, &s->hidden_floats, states);
-    if (e->be->host_visible) { /* also where one of them has moved, and the other found no room */
-        s->logits_host = s->logits;
-        s->hidden_host = s->hidden;
-    }
-    if (rc != FM_OK || e->be->host_visible)
-        return rc;
-    rc = fm_grow(&s->logits_host, &s->logits_host_floats, need, sizeof(float));
-    return rc == FM_OK ? fm_grow(&s->hidden_host, &s->hidden_host_floats, states, sizeof(float))
-                       : rc;
-}
-
 /* ==== the step ==== */
-
-/* Where the parts of one pass begin in what was uploaded. */
-typedef struct cursor {
-    uint32_t want0;
-    size_t slot, table;
-} cursor;
-
-/* One pass over runs [i, j) of m rows. */
-static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint32_t m, cursor *at)
-{
-    const fmi_geom *g = geom_of_run(s, i);
-    uint32_t wants = 0, w = 0, row0 = s->run[i].row0;
-    for (uint32_t r = i; r < j; r++)
-        if (s->run[r].wanted) {
-            s->want[wants++] =
-                (fmi_part){.model = s->run[r].model, .begin = w, .count = s->run[r].wanted};
-            w += s->run[r].wanted;
-        }
-    fmi_pass p = {.s = s,
-                  .e = s->e,
-                  .g = g,
-                  .parts = s->run + i,
-                  .part_count = j - i,
-                  .want = {s->want, wants},
-                  .row0 = row0,
-                  .rows = m,
-                  .want0 = at->want0,
-                  .w = w,
-                  .table_stride = s->table_stride,
-                  .ints = s->dev,
-                  .step_rows = n,
-                  .gather = s->dev + 2 * (size_t)n + at->want0,
-                  .slots = s->dev + 4 * (size_t)n + at->slot,
-                  .tables = s->table + at->table,
-                  .seqs = g->seqs};
-    fmi_carve(&p);
-    p.x0 = p.x;
-    at->want0 += w;
-    at->slot += (size_t)g->here * m;
-    at->table += j == class_end(s, i) ? table_ints(s, g) : 0;
-    return fmi_forward(&p);
-}
-
-/* The run that row `row` of the step is in. */
-static const fmi_part *run_of_row(const fmi_step *s, uint32_t row)
-{
-    const fmi_part *run = s->run;
-    while (row < run->row0 + run->at || row >= run->row0 + run->at + run->count)
-        run++;
-    return run;
-}
-
-static float *stage_at(const fmi_step *s, uint32_t row0, uint32_t layer)
-{
-    uint32_t i = 0;
-    while (s->stage_of[i].row0 != row0 || s->stage_of[i].layer != layer)
-        i++;
-    return s->stage + (size_t)i * s->max_rows * s->hidden_ld;
-}
-
-static bool add_stage(fmi_step *s, uint32_t row0, uint32_t layer)
-{
-    for (uint32_t i = 0; i < s->stages; i++)
-        if (s->stage_of[i].row0 == row0 && s->stage_of[i].layer == layer)
-            return true;
-    if (s->stages == FMI_STAGES)
-        return false;
-    s->stage_of[s->stages++] = (fmi_saved_stream){row0, layer};
-    return true;
-}
-
-/* Whether rows of a model of g go through layer l (layers: the end) on this rank, so that its page
- * has memory here. */
-static bool passes_here(const fmi_step *s, const fmi_geom *g, uint32_t l)
-{
-    const uint32_t *deal = g->deal.begin + s->e->stage;
-    return l >= deal[0] && (l < deal[1] || deal[1] == g->layers);
-}
-
-fm_status fmi_stage_plan(fmi_step *s, bool *fits)
-{
-    *fits = true;
-    s->stages = 0;
-    for (uint32_t i = 0; i < s->spans && *fits; i++) {
-        const fmi_block *k = s->span[i].block;
-        const fmi_part *run = run_of_row(s, s->span[i].row);
-        const fmi_geom *g = fmi_priv(run->model)->geom;
-        *fits = k->from < 0;
-        for (size_t j = 0; j < FMI_SAVES && *fits; j++)
-            *fits = k->save[j].page < 0 || !passes_here(s, g, k->save[j].layer) ||
-                    add_stage(s, run->row0, k->save[j].layer);
-    }
-    fm_status rc = FM_OK;
-    if (*fits)
-        rc = fmi_float_room(s->e, &s->stage, &s->stage_floats,
-                            (size_t)s->stages * s->max_rows * s->hidden_ld);
-    if (rc != FM_OK || !*fits)
-        s->stages = 0;
-    return rc;
-}
-
-void fmi_stage_empty(fmi_step *s)
-{
-    fm_backend *be = s->e->be;
-    for (uint32_t i = 0; i < s->spans && s->stages; i++) {
-        const fmi_span *w = &s->span[i];
-        const fmi_part *run = run_of_row(s, w->row);
-        const fmi_geom *g = fmi_priv(run->model)->geom;
-        float *kept = fmi_kv_view(g->rows).k;
-        size_t h = g->hidden, row = w->row - run->row0;
-        for (size_t j = 0; j < FMI_SAVES; j++)
-            if (w->block->save[j].page >= 0 && passes_here(s, g, w->block->save[j].layer))
-                be->copy_rows(be, kept + ((size_t)w->block->save[j].page * FM_KV_PAGE + w->off) * h,
-                              h, stage_at(s, run->row0, w->block->save[j].layer) + row * h, h, NULL,
-                              w->count, g->hidden);
-    }
-    s->stages = 0;
-}
-
-/* Before layer l all rows of the pass leave their streams where the stages say. */
-static void put_on_stage(const fmi_pass *p, uint32_t l)
-{
-    const fmi_step *s = p->s;
-    uint32_t h = p->g->hidden;
-    for (uint32_t i = 0; i < s->stages; i++)
-        if (s->stage_of[i].row0 == p->row0 && s->stage_of[i].layer == l)
-            p->e->be->copy_rows(p->e->be, s->stage + (size_t)i * s->max_rows * s->hidden_ld, h,
-                                p->x0, h, NULL, p->rows, h);
-}
-
-/* The residual streams that rows of the pass take and leave before layer l. */
-static void exchange(fmi_pass *p, uint32_t l)
-{
-    fm_backend *be = p->e->be;
-    const fmi_step *s = p->s;
-    uint32_t h = p->g->hidden;
-    if (s->stages) {
-        put_on_stage(p, l);
-        return;
-    }
-    float *kept = fmi_kv_view(p->g->rows).k;
-    for (uint32_t i = 0; i < s->spans; i++) {
-        const fmi_span *w = &s->span[i];
-        const fmi_block *k = w->block;
-        if (w->row < p->row0 || w->row >= p->row0 + p->rows)
-            continue;
-        float *x = p->x0 + (size_t)(w->row - p->row0) * h;
-        if (k->from >= 0 && k->first == l)
-            be->copy_rows(be, x, h, kept + ((size_t)k->from * FM_KV_PAGE + w->off) * h, h, NULL,
-                          w->count, h);
-        for (size_t j = 0; j < FMI_SAVES; j++)
-            if (k->save[j].page >= 0 && k->save[j].layer == l)
-                be->copy_rows(be, kept + ((size_t)k->save[j].page * FM_KV_PAGE + w->off) * h, h, x,
-                              h, NULL, w->count, h);
-    }
-}
-
-void fmi_pass_enter(fmi_pass *p, uint32_t l)
-{
-    uint32_t skip = 0, r0 = 0;
-    while (skip < p->part_count && p->parts[skip].first > l)
-        r0 += p->parts[skip++].count;
-    for (uint32_t i = skip; i < p->part_count; i++)
-        p->parts[i].begin = p->parts[i].at - r0;
-    p->all = (fmi_parts){p->parts + skip, p->part_count - skip};
-    p->m = p->rows - r0;
-    p->x = p->x0 + (size_t)r0 * p->g->hidden;
-    p->ids = p->ints + p->row0 + r0;
-    p->pos = p->ids + p->step_rows;
-    p->seq = p->pos + 2 * (size_t)p->step_rows;
-    if (p->s->place) {
-        p->place = p->s->place + p->row0 + r0;
-        p->seen = p->place + p->s->max_rows;
-    }
-    if (l < p->g->layers) {
-        p->e->layer_rows += p->m;
-        p->slot = p->slots + (size_t)(l - p->g->begin) * p->rows + r0;
-        p->table = p->tables + (size_t)(l - p->g->begin) * p->seqs * p->table_stride;
-    }
-    if (p->s->spans)
-        exchange(p, l);
-}
-
-fm_status fmi_step_passes(fmi_step *s, uint32_t n)
-{
-    cursor at = {0};
-    for (uint32_t i = 0, j, m; i < s->runs; i = j) {
-        j = pass_end(s, i, &m);
-        fm_status rc = run_pass(s, n, i, j, m, &at);
-        if (rc != FM_OK)
-            return rc;
-    }
-    return FM_OK;
-}
 
 /* What the rows wanted, on the host. */
 static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
-    fm_status rc = s->e->mirror ? fm_comm_settle(s->e->comm) : FM_OK;
+    fm_status rc = s->e->log ? fm_comm_settle(s->e->comm) : FM_OK;
     if (rc == FM_OK && s->picking)
         return fmi_collect_picks(s);
     if (rc != FM_OK || be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) != 0)
@@ -710,36 +114,6 @@ static fm_status collect(fmi_step *s)
     return be->download(be, s->logits_host, s->logits, s->wanted * s->ld * sizeof(float));
 }
 
-fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
-{
-    fm_engine *e = s->e;
-    s->last_n = 0;
-    s->seqs = 0;
-    fm_status rc = check_rows(e, rows, n);
-    if (rc == FM_OK)
-        rc = fmi_mirror_step(e, rows, n);
-    if (rc != FM_OK)
-        return rc;
-    /* A failed step's stamps must not be taken for this one's. */
-    count_rows(s, rows, n, ++e->stamp);
-    rc = reserve(s, rows, n);
-    if (rc != FM_OK)
-        return fmi_mirror_planned(s, n, rc);
-    place_rows(s, rows, n);
-    fmi_pipe_cut(s, rows, n);
-    find_spans(s, rows, n);
-    rc = fmi_find_hooked(s, rows, n);
-    s->lists = &s->own;
-    fmi_lists_clear(s->lists);
-    if (rc == FM_OK)
-        rc = upload_plan(s, rows, n);
-    if (rc == FM_OK)
-        rc = upload_tables(s);
-    if (rc == FM_OK)
-        rc = fmi_upload_places(s, n, rows);
-    return fmi_mirror_planned(s, n, rc == FM_OK ? workspace(s) : rc);
-}
-
 void fmi_step_undo(fmi_step *s)
 {
     fm_error_state error;
@@ -748,7 +122,8 @@ void fmi_step_undo(fmi_step *s)
     fm_error_save(&error);
     for (uint32_t i = 0; i < s->seqs; i++)
         fmi_seq_trim(s->seq[i]);
-    fmi_mirror_undone(s->e);
+    if (s->e->log) /* a rank may have found, or kept, less than another */
+        fmi_kv_drop_idle(s->e->kv);
     s->e->failures++;
     fm_ignore(s->e->be->sync(s->e->be), "it is known");
     fm_error_restore(&error);
@@ -759,11 +134,11 @@ static fm_status run_step(fm_engine *e, const fm_row *rows, uint32_t n)
     fmi_step *s = e->step;
     fm_status rc = fmi_step_plan(s, rows, n);
     if (rc == FM_OK)
-        rc = e->mirror ? fmi_replay_together(s, n) : fmi_step_passes(s, n);
+        rc = e->log ? fmi_replay_together(s, n) : fmi_step_passes(s, n);
     if (rc == FM_OK)
         rc = collect(s);
-    if (s->seqs > 0) /* the other ranks were told of it */
-        rc = fmi_mirror_end(e, rc);
+    if (e->log && s->seqs > 0) /* the other ranks were told of it */
+        rc = e->log->end(e, rc);
     if (rc != FM_OK) {
         fmi_step_undo(s);
         return rc;
@@ -797,4 +172,44 @@ fm_status fmi_step_given(fm_seq *s, const float *rows, uint32_t n)
     e->step->given = NULL;
     fm_free(row);
     return rc;
+}
+
+/* ==== what the rows of the last step wanted, on the host ==== */
+
+const float *fm_engine_logits(const fm_engine *e, uint32_t i)
+{
+    const fmi_step *s = e->step;
+    if (i >= s->last_n || s->logit_row[i] < 0 || s->headless[i])
+        return NULL;
+    return s->logits_host + (size_t)s->logit_row[i] * s->ld;
+}
+
+const float *fm_engine_hidden(const fm_engine *e, uint32_t i)
+{
+    const fmi_step *s = e->step;
+    if (i >= s->last_n || s->logit_row[i] < 0)
+        return NULL;
+    return s->hidden_host + (size_t)s->logit_row[i] * s->hidden_ld;
+}
+
+fm_status fmi_engine_lse(fm_engine *e)
+{
+    fmi_step *s = e->step;
+    fm_backend *be = e->be;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < s->runs && s->last_n; i++) {
+        uint32_t w = s->run[i].wanted;
+        if (w)
+            be->logsumexp(be, s->lse + at, s->logits + at * s->ld, s->ld, w,
+                          s->run[i].model->arch.vocab);
+        at += w;
+    }
+    fm_status rc = be->download(be, s->lse_host, s->lse, at * sizeof(float));
+    e->failures += rc != FM_OK;
+    return rc;
+}
+
+float fmi_engine_lse_of(const fm_engine *e, uint32_t row)
+{
+    return e->step->lse_host[e->step->logit_row[row]];
 }

@@ -1,9 +1,8 @@
-/* step.h - what the planning of a step (step.c) and its passes (forward.c) share. */
+/* step.h - what the planning of a step (step_plan.c) and its passes (forward.c) share. */
 #ifndef FM_INFER_STEP_H
 #define FM_INFER_STEP_H
 
 #include "infer/engine/engine.h"
-#include "store/base/cursor.h"
 
 FM_BEGIN_DECLS
 
@@ -193,38 +192,52 @@ typedef struct fmi_out {
 FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32_t layer,
                                  const fmi_out *out, uint32_t outs);
 
-/* The rows that run in layer l, their slots and page tables become the pass's; rows that begin here
- * get their residual stream, rows that others may begin from leave theirs. forward.c calls it
- * before each layer, with l = layers before the final norm. A layer may have no rows. */
-void fmi_pass_enter(fmi_pass *p, uint32_t l);
-
-/* A device buffer of at least so many floats; what was in it is lost. */
-FM_CHECKED fm_status fmi_float_room(fm_engine *e, float **buf, size_t *have, size_t floats);
-
 /* ---- step_layout.c ---- */
 
+/* Runs [i, the return value) are one pass; *m: its rows. */
+uint32_t fmi_pass_end(const fmi_step *s, uint32_t i, uint32_t *m);
+fmi_geom *fmi_geom_of_run(const fmi_step *s, uint32_t i);
+/* Passes of one shape class, which follow one another, share their page tables: of so many ints. */
+uint32_t fmi_class_end(const fmi_step *s, uint32_t i);
+size_t fmi_table_ints(const fmi_step *s, const fmi_geom *g);
 /* Floats of a pass's activations; then where each of them begins in s->act. */
 size_t fmi_act_floats(const fmi_geom *g, uint32_t rows);
 void fmi_carve(fmi_pass *p);
 /* Where learned positions are looked up, and what each row of an encoder sees: its whole text. */
 FM_CHECKED fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows);
 
-/* ---- step.c ---- */
+/* ---- step_plan.c ---- */
 
 /* Everything that comes before the passes: positions, pages, what is uploaded, workspace. */
 FM_CHECKED fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n);
-FM_CHECKED fm_status fmi_step_passes(fmi_step *s, uint32_t n);
+
+/* ---- step.c ---- */
+
 /* After a failure: sequences as before, and nothing of it left in the device's queue. */
 void fmi_step_undo(fmi_step *s);
+
+/* ---- step_streams.c ---- */
+
+/* The rows that run in layer l, their slots and page tables become the pass's; rows that begin here
+ * get their residual stream, rows that others may begin from leave theirs. forward.c calls it
+ * before each layer, with l = layers before the final norm. A layer may have no rows. */
+void fmi_pass_enter(fmi_pass *p, uint32_t l);
 
 /* Streams that the step's rows leave get a place by pass and layer. False: rows take some too, or
  * the places do not suffice. Behind the passes: on to their pages. */
 FM_CHECKED fm_status fmi_stage_plan(fmi_step *s, bool *fits);
 void fmi_stage_empty(fmi_step *s);
 
-/* ---- step_queue.c ---- */
+/* ---- step_picks.c ---- */
 
-/* The rows' tokens, picked and here, and logits of those that have no pick. */
+FM_CHECKED fm_status fmi_pick_room(fmi_step *s);
+/* Tokens of the rows that ask, into s->picked; queued. */
+FM_CHECKED fm_status fmi_pick_tokens(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n,
+                                     fmi_row_pick *ask);
+/* The logits of rows that have no pick: stretches of them, waiting. */
+FM_CHECKED fm_status fmi_fetch_logits(fmi_step *s, const fm_row *rows, uint32_t n,
+                                      const fmi_row_pick *ask);
+/* Both, with the tokens here. */
 FM_CHECKED fm_status fmi_collect_picks(fmi_step *s);
 
 /* ---- engine/step_graph.c ---- */
@@ -247,12 +260,6 @@ FM_CHECKED fm_status fmi_replay_together(fmi_step *s, uint32_t n);
 FM_CHECKED fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n);
 /* Behind all passes: what the stages read comes to rank 0. */
 FM_CHECKED fm_status fmi_hooks_deliver(fmi_step *s);
-/* What of s's hooks concerns its `rows` next tokens, for the other ranks: bytes of it; into a log;
- * out of one, as hooks of s (NULL: skipped) that lie in *memory, fm_free'd by the caller.
- * FM_ECORRUPT: no such hooks. */
-uint64_t fmi_hooks_size(const fm_seq *s, uint32_t rows);
-void fmi_hooks_say(fm_buf *log, const fm_seq *s, uint32_t rows);
-FM_CHECKED fm_status fmi_hooks_hear(fm_cursor *c, fm_seq *s, void **memory);
 /* Reads and replaces rows of x [m, hidden], which is what the site of the layer has computed. */
 FM_CHECKED fm_status fmi_run_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x);
 static inline fm_status fmi_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x)
@@ -261,6 +268,11 @@ static inline fm_status fmi_hooks(fmi_pass *p, fm_site site, uint32_t layer, flo
 }
 
 /* ---- forward.c ---- */
+
+/* Runs the passes of a planned step of n rows, one after another. */
+FM_CHECKED fm_status fmi_step_passes(fmi_step *s, uint32_t n);
+
+/* ---- norm.c ---- */
 
 /* A norm's gain and bias in a model; gain NULL: this model has none there. */
 typedef struct fmi_gain {
@@ -278,9 +290,6 @@ FM_CHECKED fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y);
 void fmi_routes_free(fmi_step *s);
-
-/* Runs a planned pass; what it computed last is s->logits rows [want0, want0 + w). */
-FM_CHECKED fm_status fmi_forward(fmi_pass *p);
 
 FM_END_DECLS
 #endif

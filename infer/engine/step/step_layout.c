@@ -1,9 +1,36 @@
-/* step_layout.c - the activations of a pass and where they lie; places of rows beside positions. */
+/* step_layout.c - which runs of a step are a pass; the activations of a pass and where they lie;
+ * places of rows beside positions. */
 #include "infer/engine/step/step.h"
 
 #include <string.h>
 
 #include "store/base/mem.h"
+
+uint32_t fmi_pass_end(const fmi_step *s, uint32_t i, uint32_t *m)
+{
+    uint32_t j = i;
+    for (*m = 0; j < s->runs && s->run[j].row0 == s->run[i].row0; j++)
+        *m += s->run[j].count;
+    return j;
+}
+
+fmi_geom *fmi_geom_of_run(const fmi_step *s, uint32_t i)
+{
+    return fmi_priv(s->run[i].model)->geom;
+}
+
+uint32_t fmi_class_end(const fmi_step *s, uint32_t i)
+{
+    const fmi_geom *g = fmi_geom_of_run(s, i);
+    while (i < s->runs && fmi_geom_of_run(s, i) == g)
+        i++;
+    return i;
+}
+
+size_t fmi_table_ints(const fmi_step *s, const fmi_geom *g)
+{
+    return (size_t)g->here * g->seqs * s->table_stride;
+}
 
 fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
 {

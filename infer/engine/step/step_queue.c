@@ -43,29 +43,7 @@ void fmi_queued_release(fmi_queued *q, fm_engine *e)
     memset(q, 0, sizeof(*q));
 }
 
-/* ==== picking ==== */
-
-static fm_status pick_room(fmi_step *s)
-{
-    fm_backend *be = s->e->be;
-    size_t ints = 4 * (size_t)s->max_rows;
-    void *dev = NULL;
-    if (s->pick)
-        return FM_OK;
-    s->picked_host = s->picked_host ? s->picked_host : fm_calloc(ints, sizeof(int32_t));
-    s->pick_host = s->pick_host ? s->pick_host : fm_calloc(s->max_rows, sizeof(fm_pick));
-    if (!s->picked_host || !s->pick_host)
-        return FM_ENOMEM;
-    fm_status rc = s->picked ? FM_OK : be->alloc(be, &dev, ints * sizeof(int32_t));
-    if (rc != FM_OK)
-        return rc;
-    if (dev)
-        s->picked = dev;
-    rc = be->alloc(be, &dev, s->max_rows * sizeof(fm_pick));
-    if (rc == FM_OK)
-        s->pick = dev;
-    return rc;
-}
+/* ==== the step ==== */
 
 /* The ids of the step where only the device knows them. */
 static fm_status gather_ids(fmi_step *s, const fm_row *rows, uint32_t n)
@@ -85,99 +63,10 @@ static fm_status gather_ids(fmi_step *s, const fm_row *rows, uint32_t n)
     return rc;
 }
 
-static fm_status pick(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_row_pick *ask)
-{
-    fm_backend *be = s->e->be;
-    uint32_t count = 0, widest = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const fm_sample_params *how = ask[i].how;
-        if (!rows[i].want_logits || !how)
-            continue;
-        uint32_t vocab = rows[i].seq->model->arch.vocab;
-        widest = FM_MAX(widest, vocab);
-        ask[i].pick = (int32_t)count;
-        s->pick_host[count++] = (fm_pick){.seed = how->seed,
-                                          .index = ask[i].index,
-                                          .seen = ask[i].seen,
-                                          .row = (uint32_t)s->logit_row[i],
-                                          .vocab = vocab,
-                                          .top_k = how->top_k,
-                                          .temperature = how->temperature,
-                                          .top_p = how->top_p,
-                                          .min_p = how->min_p,
-                                          .repetition_penalty = how->repetition_penalty};
-    }
-    s->picks = q->picks = count;
-    if (count == 0)
-        return FM_OK;
-    fm_status rc = be->upload(be, s->pick, s->pick_host, count * sizeof(fm_pick));
-    if (rc == FM_OK)
-        be->sample(be, s->picked, s->picked + count, s->logits, s->ld, s->pick, count, widest);
-    return rc;
-}
-
-/* The logits of rows that have no pick: stretches of them, waiting. */
-static fm_status fetch_logits(fmi_step *s, const fm_row *rows, uint32_t n, const fmi_row_pick *ask)
-{
-    fm_backend *be = s->e->be;
-    fm_status rc = FM_OK;
-    bool any = false;
-    for (uint32_t i = 0; rc == FM_OK && i < n; i++) {
-        if (!rows[i].want_logits || ask[i].how || s->headless[i])
-            continue;
-        size_t at = (size_t)s->logit_row[i] * s->ld;
-        any = true;
-        rc = be->download(be, s->logits_host + at, s->logits + at,
-                          rows[i].seq->model->arch.vocab * sizeof(float));
-    }
-    if (any && rc == FM_OK)
-        s->last_n = n;
-    return rc;
-}
-
-fm_status fmi_collect_picks(fmi_step *s)
-{
-    const fmi_picking *p = s->picking;
-    fm_backend *be = s->e->be;
-    fm_status rc = pick_room(s);
-    if (rc == FM_OK)
-        rc = pick(s, p->q, p->rows, p->n, p->ask);
-    if (rc == FM_OK)
-        rc = be->fetch(be, p->q->picked, s->picked, 2 * (size_t)p->q->picks * sizeof(int32_t),
-                       &p->q->ticket);
-    if (rc == FM_OK)
-        rc = be->wait(be, p->q->ticket);
-    p->q->ticket = 0;
-    return rc == FM_OK ? fetch_logits(s, p->rows, p->n, p->ask) : rc;
-}
-
-fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
-                          fmi_row_pick *ask)
-{
-    const fmi_picking p = {q, rows, n, ask};
-    fm_assert(q->ticket == 0);
-    e->step->picking = &p;
-    fm_status rc = fm_engine_step(e, rows, n);
-    e->step->picking = NULL;
-    return rc;
-}
-
-fm_status fmi_pick_status(int32_t bad)
-{
-    if (bad == 0)
-        return FM_OK;
-    if (bad == -1)
-        return fm_fail(FM_ECORRUPT, "no logit is finite");
-    return fm_fail(FM_ECORRUPT, "logit %d is %s: the model's weights are broken",
-                   bad > 0 ? bad - 1 : -bad - 2, bad > 0 ? "NaN" : "infinite");
-}
-
-/* ==== the step ==== */
-
 static fm_status run(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_row_pick *ask)
 {
     fm_backend *be = s->e->be;
-    fm_status rc = pick_room(s);
+    fm_status rc = fmi_pick_room(s);
     if (rc == FM_OK)
         rc = fmi_step_plan(s, rows, n);
     if (rc == FM_OK)
@@ -185,11 +74,11 @@ static fm_status run(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n,
     if (rc == FM_OK)
         rc = fmi_replay_passes(s, n);
     if (rc == FM_OK)
-        rc = pick(s, q, rows, n, ask);
+        rc = fmi_pick_tokens(s, q, rows, n, ask);
     if (rc == FM_OK)
         rc =
             be->fetch(be, q->picked, s->picked, 2 * (size_t)q->picks * sizeof(int32_t), &q->ticket);
-    return rc == FM_OK ? fetch_logits(s, rows, n, ask) : rc;
+    return rc == FM_OK ? fmi_fetch_logits(s, rows, n, ask) : rc;
 }
 
 fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
@@ -227,5 +116,16 @@ fm_status fmi_step_wait(fm_engine *e, fmi_queued *q)
         e->failures++;
     else if (q->failures != e->failures)
         rc = fm_fail(FM_EIO, "device %s: an operation before this step failed", e->be->name);
+    return rc;
+}
+
+fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
+                          fmi_row_pick *ask)
+{
+    const fmi_picking p = {q, rows, n, ask};
+    fm_assert(q->ticket == 0);
+    e->step->picking = &p;
+    fm_status rc = fm_engine_step(e, rows, n);
+    e->step->picking = NULL;
     return rc;
 }

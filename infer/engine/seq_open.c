@@ -1,0 +1,36 @@
+/* seq_open.c - a sequence opens: the first one of a model computes its virtual positions, and over
+ * ranks all open it or none. */
+#include "infer/engine/engine.h"
+
+static fm_status open_seq(fm_seq **out, fm_model *m)
+{
+    fm_status rc = m->virtual_len ? fmi_virtual_ready(m) : FM_OK;
+    return rc == FM_OK ? fmi_seq_new(out, m) : rc;
+}
+
+static fm_status open_logged(fm_seq **out, fm_model *m, const fmi_engine_log *log)
+{
+    bool met = false;
+    fm_status rc = log->open(m);
+    if (rc != FM_OK)
+        return rc;
+    rc = open_seq(out, m);
+    rc = log->opened(m, *out, rc, &met);
+    if (rc == FM_OK)
+        return rc;
+    fm_seq_close(*out);
+    *out = NULL;
+    if (met) /* another rank may not have them: all compute them again */
+        fmi_virtual_drop(m);
+    return rc;
+}
+
+fm_status fm_seq_open(fm_seq **out, fm_model *m)
+{
+    *out = NULL;
+    if (fm_engine_batch_stages(m->engine) > 1)
+        return fm_fail(FM_EUNSUPPORTED, "an engine that trains over stages has some layers alone "
+                                        "and cannot answer");
+    const fmi_engine_log *log = m->engine->log;
+    return log ? open_logged(out, m, log) : open_seq(out, m);
+}
