@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=10
 # --ranks N: a model split over processes answers as one rank does; what cannot be split is refused by
 # name; a killed rank ends the command with an error that names it. Under mpirun where it is there.
 . "$(dirname "$0")/lib.sh"

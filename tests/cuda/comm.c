@@ -1,3 +1,4 @@
+/* ctest: ranks cuda_cost=10 */
 /* comm.c - collectives over NCCL's stand-in (nccl.cpp) between emulated cards: the sums of
  * unit/comm.c between threads and processes; ranks that leave, groups that fail, kernels that
  * never end, hosts that wait for their card: every rank fails with the same text, and the next

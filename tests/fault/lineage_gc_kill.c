@@ -1,3 +1,4 @@
+/* ctest: plain */
 /* gc and repack killed, or (at each third) refused by the system, at every write-side call: the
  * repository opens, fsck is clean, every ref holds what it held, and the same command run again
  * finishes. */

@@ -1,3 +1,4 @@
+/* ctest: cost=15 */
 /* Each allocation of each public call of store.h, tree.h, source.h and lineage.h fails in turn,
  * once and then for ever: the call says FM_ENOMEM or does its work, leaks nothing (under
  * LeakSanitizer), and the handles go on working. */

@@ -1,3 +1,4 @@
+/* ctest: cost=8 */
 /* Damage beside the packs' own bytes (unit/pack.c flips each of those): an index that lies, packs
  * that do not belong, damaged parents. Whatever happens, a read gives the right bytes or an error.
  */

@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* train_arch.c - gradients of the tiny architectures against Hugging Face; threads, resumes and
  * accumulation do not change what is learnt. Adapters against PEFT: train_peft.c. */
 #include "tests/model/keeper_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* train_peft.c - every adaptation method against PEFT: gradients, AdamW steps, configs, keys. */
 #include "tests/model/train_kit.h"
 #include "tests/unit/train_kit.h"

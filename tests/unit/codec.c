@@ -1,3 +1,4 @@
+/* ctest: cost=20 */
 /* Codecs: every leaf comes back bit for bit, whatever codec won, and malformed bytes are refused.
  */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* ctest: plain cost=15 */
 /* Long histories: git's packs stay few and sound, whatever the commits are made of. */
 #include "tests/unit/lineage_kit.h"
 

@@ -1,3 +1,4 @@
+/* ctest: cost=8 */
 /* Damage to packs: every byte of a pack matters, is found, and costs no more than its record. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* ctest: plain cost=10 */
 /* Recipes: each operation against a plain reference, any range like the whole, hostile input. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* ctest: plain cost=10 */
 /* The store in parts: ranges of objects, puts from a provider, and that nothing of it depends on
  * the number of threads. */
 #include <sched.h>
