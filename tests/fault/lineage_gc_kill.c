@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "tests/fault/kit/fault_kit.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 enum { MAX_CALLS = 600, BRANCHES = 4 };
 

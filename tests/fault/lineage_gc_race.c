@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "store/base/math/rng.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 enum { NAMES = 6, TENSORS = 4, ELEMS = 3000, BUILDERS = 3, PROCESSES = 8 };
 

@@ -7,7 +7,7 @@
 #include "lineage/lineage.h"
 #include "tests/fault/kit/fault_kit.h"
 #include "tests/format/fixtures.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 enum { MAX_ALLOCATIONS = 5000, BYTES = 5000 };
 

@@ -1,7 +1,7 @@
 /* lineage_diff.c - which entries differ, and by how much. */
 #include <math.h>
 
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 static fm_status take(void *ctx, const fm_change *c)
 {

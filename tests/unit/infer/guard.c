@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "tests/unit/grammar_kit.h"
+#include "tests/kit/grammar_kit.h"
 
 /* Special ids in texts that a template would put one behind another; "</s>" is the only special
  * token, id 0. A piece that begins with '!' is the template's own. */

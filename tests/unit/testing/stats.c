@@ -186,7 +186,7 @@ static size_t compare_case(const fm_json *c)
 
 static void agrees_with_scipy_and_statsmodels(void **state)
 {
-    char *path = tk_source("tests/unit/stats_cases.json");
+    char *path = tk_source("tests/unit/testing/stats_cases.json");
     fm_json *doc = NULL;
     size_t bad = 0;
     (void)state;

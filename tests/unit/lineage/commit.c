@@ -2,7 +2,7 @@
 #include <git2.h>
 #include <time.h>
 
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 static void bad_arguments_are_refused(void **state)
 {

@@ -10,7 +10,7 @@
 static void read_fixture(fm_buf *out, const char *name)
 {
     char relative[200];
-    snprintf(relative, sizeof relative, "tests/unit/foreign/%s", name);
+    snprintf(relative, sizeof relative, "tests/unit/testing/foreign/%s", name);
     char *path = tk_source(relative);
     fm_buf_init(out, 0);
     tk_ok(fm_read_file(out, path, 1 << 20));

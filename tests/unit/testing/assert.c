@@ -144,7 +144,7 @@ static void each_assertion_can_be_written_as_promptfoo_does(void **state)
 
 static fm_json *reference(void)
 {
-    char *path = tk_source("tests/unit/assert_cases.json");
+    char *path = tk_source("tests/unit/testing/assert_cases.json");
     fm_json *all = NULL;
     tk_ok(fm_json_parse_file(&all, path, 1 << 20));
     fm_free(path);

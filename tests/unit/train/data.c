@@ -1,5 +1,5 @@
 /* train_data.c - files of training data: kinds, labels, cuts, manifests, refusals. */
-#include "tests/unit/train_kit.h"
+#include "tests/kit/train_kit.h"
 
 #include <string.h>
 

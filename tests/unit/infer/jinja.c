@@ -179,7 +179,7 @@ static fm_status render_case(fm_buf *out, const fm_json *file, const fm_json *c)
 /* Drawn by tests/peer/jinja_diff.py. */
 static void random_templates_equal_jinja2(void **state)
 {
-    char *path = tk_source("tests/unit/jinja_cases.json");
+    char *path = tk_source("tests/unit/infer/jinja_cases.json");
     fm_json *file, *none = fm_json_new_array();
     size_t bad = 0;
     (void)state;
@@ -212,7 +212,7 @@ static void random_templates_equal_jinja2(void **state)
 
 static void cases_equal_jinja2(void **state)
 {
-    char *path = tk_source("tests/unit/jinja_cases.json");
+    char *path = tk_source("tests/unit/infer/jinja_cases.json");
     fm_json *file;
     size_t bad = 0;
     (void)state;

@@ -1,7 +1,7 @@
 /* lineage_walk.c - history newest first, children before parents, whatever the clocks say. */
 #include <time.h>
 
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 typedef struct seen {
     char text[4096];

@@ -2,7 +2,7 @@
  * the limit. What is bounded is the work that the interpreter counts; that it counts all it does is
  * what
  *
- *     unit_jinja_work --drive SEED COUNT
+ *     unit_infer_jinja_work --drive SEED COUNT
  *
  * looks for: it draws COUNT templates (and first those that apply every filter, method, test and
  * operator once to large values), renders them under the full limit, and reports the CPU time of
@@ -210,7 +210,7 @@ static fm_json *long_talk(size_t turns, size_t bytes_each)
 /* The families' templates of jinja_cases.json over 2,000 messages of 1 MB together. */
 static void long_conversations_take_little_of_it(void **state)
 {
-    char *path = tk_source("tests/unit/jinja_cases.json");
+    char *path = tk_source("tests/unit/infer/jinja_cases.json");
     fm_json *file, *m = long_talk(2000, 525), *extra = NULL;
     size_t rendered = 0;
     (void)state;

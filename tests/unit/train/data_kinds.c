@@ -1,7 +1,7 @@
 /* train_data_kinds.c - every kind of record and every format of file: what counts, what is
  * refused. Expected texts follow the template of the kit by hand:
  * "<|start|>role:content<|end|>" a message, "<|start|>assistant:" to prompt for an answer. */
-#include "tests/unit/train_kit.h"
+#include "tests/kit/train_kit.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* grammar_kit.h - a tokenizer for tests of grammars: every byte, and tokens that cross the parts of
  * a value. */
-#ifndef FM_TESTS_UNIT_GRAMMAR_KIT_H
-#define FM_TESTS_UNIT_GRAMMAR_KIT_H
+#ifndef FM_TESTS_KIT_GRAMMAR_H
+#define FM_TESTS_KIT_GRAMMAR_H
 
 #include "infer/tokenizer.h"
 #include "tests/testkit.h"

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "infer/comm_launch.h"
-#include "tests/unit/comm_kit.h"
+#include "tests/kit/comm_kit.h"
 
 static void test_all(void **state)
 {
@@ -575,7 +575,7 @@ static int as_rank(const char *what)
 
 static void with_processes(const char *what, fm_status want, uint32_t want_bad)
 {
-    char name[] = "unit_comm", word[16];
+    char name[] = "unit_infer_comm", word[16];
     (void)snprintf(word, sizeof(word), "%s", what);
     char *argv[] = {name, word, NULL};
     fm_ranks *ranks = NULL;

@@ -1,6 +1,6 @@
 /* ctest: plain cost=15 */
 /* Long histories: git's packs stay few and sound, whatever the commits are made of. */
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 #include <errno.h>
 

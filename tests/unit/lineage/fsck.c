@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include <utime.h>
 
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 typedef struct faults {
     char text[8192];

@@ -1,6 +1,6 @@
 /* train_data_order.c - which examples a step takes: every one exactly once an epoch, weights as
  * expected, packing within its room, neighbours of like length, any step found from anywhere. */
-#include "tests/unit/train_kit.h"
+#include "tests/kit/train_kit.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -231,7 +231,7 @@ static void check_kind(const fm_json *one, size_t *bad)
 
 static void pre_tokenizers_of_known_models_equal_hugging_face(void **state)
 {
-    char *path = tk_source("tests/unit/tokenizer_cases.json");
+    char *path = tk_source("tests/unit/infer/tokenizer_cases.json");
     fm_json *list;
     size_t bad = 0;
     (void)state;
@@ -247,7 +247,7 @@ static void pre_tokenizers_of_known_models_equal_hugging_face(void **state)
 
 static void all_kinds_equal_their_packages(void **state)
 {
-    char *folder = tk_source("tests/unit/tokenizer_cases");
+    char *folder = tk_source("tests/unit/infer/tokenizer_cases");
     fm_names names;
     size_t bad = 0;
     (void)state;
@@ -269,7 +269,7 @@ static void all_kinds_equal_their_packages(void **state)
 
 static void golden_bytes(fm_buf *out, const char *kind)
 {
-    char *path = tk_source("tests/unit/tokenizer_cases");
+    char *path = tk_source("tests/unit/infer/tokenizer_cases");
     char *file = fm_asprintf("%s/%s.json", path, kind);
     fm_json *one;
 

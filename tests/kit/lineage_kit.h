@@ -1,6 +1,6 @@
 /* lineage_kit.h - small repositories for the tests of lineage. */
-#ifndef FM_TESTS_LINEAGE_KIT_H
-#define FM_TESTS_LINEAGE_KIT_H
+#ifndef FM_TESTS_KIT_LINEAGE_H
+#define FM_TESTS_KIT_LINEAGE_H
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* train_kit.h - a byte-level tokenizer of 260 tokens made in memory, and a chat template. */
-#ifndef FM_TESTS_UNIT_TRAIN_KIT_H
-#define FM_TESTS_UNIT_TRAIN_KIT_H
+#ifndef FM_TESTS_KIT_TRAIN_H
+#define FM_TESTS_KIT_TRAIN_H
 
 #include "infer/chat.h"
 #include "infer/tokenizer.h"

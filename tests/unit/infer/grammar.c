@@ -8,7 +8,7 @@
 
 #include "store/base/math/rng.h"
 #include "tests/testkit.h"
-#include "tests/unit/grammar_kit.h"
+#include "tests/kit/grammar_kit.h"
 
 /* ==== a validator, written from the specification of JSON schema for what the cases use ==== */
 
@@ -151,7 +151,7 @@ static bool valid(const fm_json *root, const fm_json *s, const fm_json *v)
 
 static fm_json *load_cases(void)
 {
-    char *path = tk_source("tests/unit/grammar_cases.json");
+    char *path = tk_source("tests/unit/infer/grammar_cases.json");
     fm_json *list;
 
     tk_ok(fm_json_parse_file(&list, path, (size_t)1 << 22));

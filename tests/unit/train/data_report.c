@@ -1,5 +1,5 @@
 /* train_data_report.c - what the report finds in data made to hold exactly that. */
-#include "tests/unit/train_kit.h"
+#include "tests/kit/train_kit.h"
 
 #include <stdio.h>
 #include <string.h>

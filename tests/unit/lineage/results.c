@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "store/base/mem.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 static void key_of(char key[65], unsigned i)
 {

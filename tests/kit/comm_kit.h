@@ -1,8 +1,8 @@
 /* comm_kit.h - ranks that are threads of a test, each with a backend (on a card of its own where
  * CK_ON_CARDS is defined), what they do together and where they leave. The reference adds in
  * ascending ranks by itself. */
-#ifndef FM_TESTS_UNIT_COMM_KIT_H
-#define FM_TESTS_UNIT_COMM_KIT_H
+#ifndef FM_TESTS_KIT_COMM_H
+#define FM_TESTS_KIT_COMM_H
 
 #include <pthread.h>
 #include <stdio.h>
