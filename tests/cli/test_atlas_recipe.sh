@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=8
 # The shipped atlas family is what its generator and its recipe give: the world byte for byte, the first
 # steps of its training bit for bit, on any CPU. (All of the training: test_atlas_recipe_slow.sh.)
 #   FM_STEPS=n: replay so many steps (20)

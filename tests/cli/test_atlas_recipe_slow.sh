@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: long
 # The whole recipe of the atlas base, replayed: its weights and its log come out byte for byte.
 . "$(dirname "$0")/lib.sh"
 need_python

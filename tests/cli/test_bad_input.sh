@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=15
 # Bad input of every kind: one line that says what and what to do, the right exit code, and a repository
 # in which nothing moved.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=15
 # Blame past the guilty step: where the answer turns, at which step of the run, what repairs it; the
 # reports say the same, and what they claim can be run again.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=8
 # A step trained on several files: the records that stand out are left out of the files that they are
 # from, and what is committed says so and can be replayed.
 . "$(dirname "$0")/lib.sh"

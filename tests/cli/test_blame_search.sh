@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: cost=15
 # blame on a line of three steps whose middle one learns a falsehood: the step, its tensors and ranks, what they are
 # worth; what is inherited; steps that are added up; options that are refused.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=10
 # Blame against planted truth, in small: bench_blame's planter makes one poisoned chain and one merge of two
 # innocent parents, and the command must name what was planted.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=30
 # States of training in the repository: killed anywhere, training goes on and ends with the same ids; the
 # policy keeps what it says; gc takes the rest; a full disk loses nothing; two do not disturb each other.
 #   FM_KILLS=n: so many kills at random times (4); FM_KILL_SEED=n: of those times.

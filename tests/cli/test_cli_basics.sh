@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=10
 # What every command owes to people and scripts: exit codes, help, JSON, honest output.
 . "$(dirname "$0")/lib.sh"
 need_python

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=10
 # Training from the command line: deterministic, stoppable at any step, honest about its recipe.
 . "$(dirname "$0")/lib.sh"
 need_python

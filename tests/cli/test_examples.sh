@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=10
 # Which examples: every method, kept checkpoints, fidelity, records of several files left out.
 . "$(dirname "$0")/lib.sh"
 need_python

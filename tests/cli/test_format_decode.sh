@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=15
 # The second reader decodes the golden packs, and finds a flipped byte.
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)

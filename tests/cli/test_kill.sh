@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=15
 # Killed at any moment, import and derive leave a repository that opens, passes fsck, and holds every
 # version that it held before.
 #   FM_KILLS=n: so many kills at random times (12); FM_KILL_SEED=n: of those times.

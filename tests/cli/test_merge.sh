@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=10
 # Merges: average and task arithmetic, of full children and of adapters; values against sums in double
 # precision, sizes, what is refused, and what the version says of itself.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=10
 # --ranks N: a model split over processes answers as one rank does; what cannot be split is refused by
 # name; a killed rank ends the command with an error that names it. Under mpirun where it is there.
 . "$(dirname "$0")/lib.sh"
@@ -150,11 +151,11 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
             >/dev/null 2>err || die "a CPU and a card: $(tail -3 err)"
         want 0 diff one-cpu mixed --stat
     fi
-    test=$(dirname "$fm")/../tests/unit_comm
+    test=$(dirname "$fm")/../tests/unit_infer_comm
     if [ -x "$test" ]; then
         for what in go leave; do
             FM_MPI_MODULE=$(dirname "$fm")/fmstore_mpi.so timeout 600 mpirun --oversubscribe -n 3 \
-                "$test" $what 2>err || die "unit_comm $what over MPI: $(tail -3 err)"
+                "$test" $what 2>err || die "unit_infer_comm $what over MPI: $(tail -3 err)"
         done
     fi
 fi

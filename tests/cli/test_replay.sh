@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=8
 # What a recipe says is enough: trained again alone, every tensor and every logged number is the same,
 # however the version was made. What is not as the recipe says is told apart from what cannot be told.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=8
 # The HTML report as a browser draws it: marks with boxes, nothing sticking out, colours in both schemes.
 # Skipped where there is no chromium.
 . "$(dirname "$0")/lib.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # suite convert: what it prints hangs on a branch as it is, and is run; what has no meaning is refused.
 . "$(dirname "$0")/lib.sh"
-f=$src/tests/unit/foreign
+f=$src/tests/unit/testing/foreign
 cd "$tmp"
 
 say "each format, told by the file or by --from"

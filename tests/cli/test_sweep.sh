@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=20
 # Families with modules, children on children, and sweeps: each child is what it would be alone, and what
 # was tried is on record.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=40
 # docs/tour.md is what the tour prints: every word and number of it but times, sizes, ids and ports.
 . "$(dirname "$0")/lib.sh"
 need_python

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: cost=10
 # Two processes at one repository: a branch is moved by compare-and-swap, so of two writers one wins and
 # the other says so and keeps its commit; writers of different names do not meet at all.
 . "$(dirname "$0")/lib.sh"

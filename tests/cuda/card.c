@@ -1,3 +1,4 @@
+/* ctest: card */
 /* The CUDA backend's own matters, on the emulated card or a real one (KK_DEVICE=cuda): what opens
  * and what refuses, memory, the order of copies and operations, a failure that sticks. */
 #include "tests/kernel/kernel_kit.h"

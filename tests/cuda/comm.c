@@ -1,12 +1,13 @@
+/* ctest: ranks cuda_cost=10 */
 /* comm.c - collectives over NCCL's stand-in (nccl.cpp) between emulated cards: the sums of
- * unit/comm.c between threads and processes; ranks that leave, groups that fail, kernels that
+ * unit/infer/comm.c between threads and processes; ranks that leave, groups that fail, kernels that
  * never end, hosts that wait for their card: every rank fails with the same text, and the next
  * exchange is whole; what is recorded, and comes again. */
 #define CK_ON_CARDS
 #include <signal.h>
 
 #include "infer/comm_launch.h"
-#include "tests/unit/comm_kit.h"
+#include "tests/kit/comm_kit.h"
 
 static void check_all(node *n, uint32_t size)
 {

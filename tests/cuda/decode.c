@@ -1,3 +1,4 @@
+/* ctest: card */
 /* decode.c - what a step of few rows is made of on a card (KK_DEVICE=cuda; emulated or real):
  * operations in one launch, kernels that begin before their turn, and how many launches. */
 #include "tests/kernel/kernel_kit.h"

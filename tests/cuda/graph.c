@@ -1,3 +1,4 @@
+/* ctest: card */
 /* graph.c - steps that a card keeps and runs again, copies to the host that are waited for by
  * ticket: on the emulated card or a real one (KK_DEVICE=cuda). */
 #include "tests/kernel/kernel_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: card */
 /* lora_step.c - a LoRA step in mode bf16 on a card, emulated or real: products and terms at once
  * (Hopper's kernels) train the bits of one call after another. */
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* ctest: ranks */
 /* ranks_again.c - steps over ranks that are recorded and replayed, on emulated cards with NCCL's
  * stand-in between them: the answers and log-probabilities that ranks on CPUs with sockets give,
  * where every step is run as it comes; all ranks replay alike; what one rank cannot keep is run as

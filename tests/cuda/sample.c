@@ -1,3 +1,4 @@
+/* ctest: card */
 /* sample.c - tokens that a card picks, held against the host's sampler: the same token for every way
  * to choose, rows with ties, with masked and broken logits, any vocabulary. */
 #include "tests/kernel/kernel_kit.h"

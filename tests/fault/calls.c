@@ -1,3 +1,4 @@
+/* ctest: plain again=FM_FAULT_EACH=2 cost=40 */
 /* Every call by which a command changes files fails in turn, libgit2's and SQLite's too. Whatever
  * the failure: the repository opens, fsck is clean, every version reads with the bytes it had,
  * exit code 0 means that the work is there, and the command done again succeeds. A short or

@@ -1,3 +1,4 @@
+/* ctest: plain again=FM_KILLS=2000 cost=30 */
 /* Killed at any call, in the middle of a write, or at any time: nothing is lost. bench_crash has
  * the 10,000 points.
  *   FM_KILLS=n points (120), FM_FAULT_SEED=n of which (1). */

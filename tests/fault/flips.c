@@ -1,3 +1,4 @@
+/* ctest: plain again=FM_FLIPS=4000 cost=20 */
 /* A flipped bit in a pack, a git object or a ref is told by name; a flip anywhere else never gives
  * a wrong weight. bench_crash flips has the 10,000.
  *   FM_FLIPS=n flips (400), FM_FAULT_SEED=n of which (1). */

@@ -10,7 +10,7 @@
 #include "store/base/math/rng.h"
 #include "store/gc/gc.h"
 #include "store/pack/pack.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 enum { ELEMS = 3000, BYTES = 2 * ELEMS };
 

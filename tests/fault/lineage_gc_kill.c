@@ -1,3 +1,4 @@
+/* ctest: plain */
 /* gc and repack killed, or (at each third) refused by the system, at every write-side call: the
  * repository opens, fsck is clean, every ref holds what it held, and the same command run again
  * finishes. */
@@ -6,7 +7,7 @@
 #include <unistd.h>
 
 #include "tests/fault/kit/fault_kit.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 enum { MAX_CALLS = 600, BRANCHES = 4 };
 

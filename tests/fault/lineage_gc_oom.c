@@ -1,5 +1,5 @@
 /* Allocations of gc, repack and repair fail in turn: an error and nothing more. */
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 typedef fm_status (*job_fn)(fm_repo *r, const char *other);
 

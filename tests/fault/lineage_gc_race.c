@@ -1,3 +1,4 @@
+/* ctest: cost=10 */
 /* Eight processes at one repository for some seconds: importing, building on each other's versions,
  * deleting and moving branches, gc with no grace, repack; one is killed again and again. Two
  * readers all along. Nothing that a ref holds is lost, and readers are not kept waiting.
@@ -8,7 +9,7 @@
 #include <unistd.h>
 
 #include "store/base/math/rng.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 enum { NAMES = 6, TENSORS = 4, ELEMS = 3000, BUILDERS = 3, PROCESSES = 8 };
 

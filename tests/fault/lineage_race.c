@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "store/base/math/rng.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 #define WRITERS 4
 #define ROUNDS 5

@@ -1,3 +1,4 @@
+/* ctest: plain again=FM_LOSSES=300 cost=20 */
 /* The machine stops at any point and what was not fsynced is lost, torn or out of order: what was
  * there before is whole, and a command that ended has its work there. bench_crash lost has more.
  *   FM_LOSSES=n disks for each command (40), FM_FAULT_SEED=n of which (1). */

@@ -1,3 +1,4 @@
+/* ctest: cost=15 */
 /* Each allocation of each public call of store.h, tree.h, source.h and lineage.h fails in turn,
  * once and then for ever: the call says FM_ENOMEM or does its work, leaks nothing (under
  * LeakSanitizer), and the handles go on working. */
@@ -6,7 +7,7 @@
 #include "lineage/lineage.h"
 #include "tests/fault/kit/fault_kit.h"
 #include "tests/format/fixtures.h"
-#include "tests/unit/lineage_kit.h"
+#include "tests/kit/lineage_kit.h"
 
 enum { MAX_ALLOCATIONS = 5000, BYTES = 5000 };
 

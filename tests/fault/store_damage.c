@@ -1,6 +1,7 @@
-/* Damage beside the packs' own bytes (unit/pack.c flips each of those): an index that lies, packs
- * that do not belong, damaged parents. Whatever happens, a read gives the right bytes or an error.
- */
+/* ctest: cost=8 */
+/* Damage beside the packs' own bytes (unit/store/pack.c flips each of those): an index that lies,
+ * packs that do not belong, damaged parents. Whatever happens, a read gives the right bytes or an
+ * error. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* ctest: cost=15 */
 /* The nth allocation fails, for every n: the operation says so or succeeds, leaks nothing (under
  * LeakSanitizer), and the store is whole afterwards. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* ctest: cost=10 */
 /* What is made from stored models is stored as all but nothing, with nothing told but the trees
  * that are there: real weights (all-MiniLM-L6-v2, float32), each case against its limit of raw. */
 #include <math.h>

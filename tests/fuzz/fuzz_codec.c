@@ -1,3 +1,4 @@
+/* ctest: store */
 /* Byte 0 picks the codec, byte 1 the dtype, bytes 2-3 the decoded size; the rest is the coded leaf
  * (its parent being a fixed pattern), and then, as a leaf, must round-trip. */
 #include <string.h>

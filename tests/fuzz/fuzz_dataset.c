@@ -3,7 +3,7 @@
  *
  * The first byte chooses the objective (bits 0-2), the name that the file has (bits 3-5: none,
  * .csv, .tsv, .txt, .jsonl), and in bit 6 whether a share is held out; the rest is the file. */
-#include "tests/unit/train_kit.h"
+#include "tests/kit/train_kit.h"
 
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* ctest: store */
 /* Any bytes as a git blob of a model tree: refused, or an entry whose encoding is the same bytes;
  * and any text as a tensor's name: its path is one that a tree takes. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* ctest: store */
 /* Any bytes as a GGUF: the reader, and all that gives its metadata a meaning. */
 #include "store/import/gguf_canon.h"
 

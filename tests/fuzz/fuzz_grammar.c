@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "tests/unit/grammar_kit.h"
+#include "tests/kit/grammar_kit.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,3 +1,4 @@
+/* ctest: store */
 /* Any bytes as index.sqlite of a sound store: it opens, and what it reads is right or an error.
  * The index is a cache that a stranger or a rotten disk may have written. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* ctest: store */
 /* JSON: no input crashes; what parses is written, parsed again and is the same value and bytes. */
 #include "store/base/text/json.h"
 

@@ -1,3 +1,4 @@
+/* ctest: store */
 /* Any bytes as a pack: the walk ends, every record that it accepts can be asked for any leaf, and a
  * recipe whose forms fit those of the records before it can be evaluated. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* ctest: store */
 /* Any bytes as one record of a pack. Its checksum and its id are made right first, which no fuzzer
  * would guess: so what lies behind them (shapes, leaf tables, recipes, codecs) meets the input. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* ctest: store */
 /* Any bytes as a safetensors file: refused, or read within bounds and written back to the same. */
 #include "store/formats/safetensors.h"
 

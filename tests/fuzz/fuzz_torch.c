@@ -1,3 +1,4 @@
+/* ctest: store */
 /* Any bytes as a PyTorch checkpoint, or (where they do not begin as one) as the pickle in one:
  * refused with a text, or read within bounds. */
 #include "store/formats/torch.h"

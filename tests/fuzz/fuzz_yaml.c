@@ -1,3 +1,4 @@
+/* ctest: store */
 /* YAML: no input crashes or expands without bound; what parses can be written as JSON and read. */
 #include "store/base/text/yaml.h"
 

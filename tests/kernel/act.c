@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Layer norm, activations, softcaps, mixtures of rows: the oracle, accuracy of tanh and gelu,
  * limits (infinities, NaN). */
 #include "tests/kernel/kernel_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: card cost=8 */
 /* Attention, paged and whole: the oracle, the stated order in scalar, equality of both forms, rows
  * that do not know their neighbours, windows, padding, and gradients. */
 #include "tests/kernel/kernel_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: card cuda_cost=15 */
 /* Self-attention of mode bf16 on a card (KK_DEVICE=cuda; emulated or real) and its gradient: the
  * oracle over the same rounded operands, finite differences, sequences alone and in company. */
 #include "tests/kernel/kernel_kit.h"

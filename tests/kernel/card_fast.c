@@ -1,3 +1,4 @@
+/* ctest: card cuda_cost=20 */
 /* Mode fast's weights and products on a card (KK_DEVICE=cuda; emulated or real): every stored type
  * against sums in double, and a row's bits in whatever company it is.
  *

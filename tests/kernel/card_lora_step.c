@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Large products and their low-rank terms in one call, mode bf16 on a card (KK_DEVICE=cuda;
  * emulated, or a real one of Hopper's kind): products_terms and linears_dx have the bits of the
  * calls that they stand for on a card that has no such kernels. */

@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Attention of mode fast over many rows on a card (KK_DEVICE=cuda; emulated or real): Hopper's
  * kernels against those for all cards, bit for bit, and the check that chooses between them. What
  * is right in both is fast_attention.c's. */

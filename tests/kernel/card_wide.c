@@ -1,3 +1,4 @@
+/* ctest: card cuda_cost=20 */
 /* Hopper's kernels for products of many rows on a card (KK_DEVICE=cuda; emulated, or a real one of
  * that kind): the bits of the kernels that every card has, for every stored type and shape of
  * block; taken only where a check of bits says so. */

@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Products of whole numbers by Hopper's kernel on a card (KK_DEVICE=cuda; emulated, or a real one
  * of that kind): the bits of the CPU's mode fast and of the kernels that every card has; taken only
  * where a check of bits says so. */

@@ -1,3 +1,4 @@
+/* ctest: card */
 /* The distillation loss: kernels against the oracle, the oracle and the kernels against a loss
  * written down once more in double and its finite differences. */
 #include "tests/kernel/kernel_kit.h"

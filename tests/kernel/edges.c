@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Operations on rows at the edges of float: signed zeros, subnormal numbers, overflow, infinities,
  * NaN. Every instruction set and number of threads (or the card) gives one result; that it is the
  * right one where that is known is said here too. */

@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Norms, rope, activations, losses, optimizer: the oracle, the lane order, exp's accuracy, limits
  * (infinities, NaN, masked labels). */
 #include "tests/kernel/kernel_kit.h"

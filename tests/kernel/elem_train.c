@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Gradients of layer norm, activations, caps and scales, dot products of rows, dropout: the oracle,
  * odd sizes and strides, limits. */
 #include "tests/kernel/kernel_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: card */
 /* experts.c - the choice of experts and what goes over stretches of lists that only the device
  * knows the length of: products, low-rank terms, scales. */
 #include "tests/kernel/kernel_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Attention of mode fast: double precision over the same stored keys and values and over unrounded
  * ones, rows that know nothing of tiles, chunks, neighbours, pages and threads, and every
  * instruction set with the same bits. On a card (KK_DEVICE=cuda) likewise, with the card's pages

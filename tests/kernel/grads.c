@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Every gradient of the seam against finite differences of the oracle's forward.
  *
  * The loss is a fixed random combination of an operation's outputs, summed in double; its slope

@@ -1,3 +1,4 @@
+/* ctest: card */
 /* Matrix products: bad weights, the oracle, the stated order bit for bit, rows that do not know
  * their neighbours, and a failed allocation that sync reports. */
 #include "tests/kernel/kernel_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: card cost=8 */
 /* Products of training: low-rank terms, gradients by a weight and of a weight, against double
  * precision, on every instruction set and on 1 to 3 threads, and against the stated order. */
 #include "infer/cpu/fast/fast.h"

@@ -1,3 +1,4 @@
+/* ctest: cost=25 */
 /* Mode fast against mode exact on 160 tokens of real text (FM_ROWS=n: that many, 512 in ./check
  * --long): SmolLM2 as its Q4_1 file holds it, and with its matrices as Q4_0, Q8_0 and bf16.
  * `bench_infer --error` prints the same over 4,096 tokens beside llama.cpp's own error; the bounds

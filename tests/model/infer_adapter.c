@@ -1,3 +1,4 @@
+/* ctest: card apart stages=2:5 */
 /* Adapters as PEFT saved them, against PEFT's logits; what is not computed is refused by name. */
 #include "tests/model/infer_kit.h"
 

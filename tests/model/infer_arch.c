@@ -1,3 +1,4 @@
+/* ctest: apart stages=2:2 */
 /* Tiny models of each architecture, against Hugging Face's float32 logits. */
 #include "tests/model/infer_kit.h"
 #include "train/train.h"

@@ -1,3 +1,4 @@
+/* ctest: card apart cuda_cost=10 */
 /* Rows of a family in one step: the same bits as each model alone, whatever the order, the threads,
  * and the cut of the prompt; shared tensors held and multiplied once. */
 #include "tests/model/infer_kit.h"

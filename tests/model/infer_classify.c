@@ -1,3 +1,4 @@
+/* ctest: apart stages=2:4 */
 /* Classification heads: four of transformers' and an adapter of PEFT's against their logits. */
 #include "tests/model/infer_kit.h"
 

@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* Embeddings: the tiny BERT's pooled states, settings of a folder, decoders, batches and cuts. */
 #include "tests/model/infer_kit.h"
 

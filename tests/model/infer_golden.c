@@ -1,3 +1,4 @@
+/* ctest: card apart */
 /* Families and rotary kinds beside those of the shared references: tiny models with Hugging Face's
  * float32 logits, checked in (golden/make_arch.py and, with scales, make_scaled.py made them). */
 #include "tests/model/infer_kit.h"

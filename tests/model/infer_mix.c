@@ -1,3 +1,4 @@
+/* ctest: card=long apart stages=4:3,2:7 */
 /* Random mixes of variants in one engine: every row that is asked for has the bits of its model
  * alone, whatever the neighbours, order, cut, threads, rewinds and state of the prefix cache. */
 #include "tests/model/variant_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* Every allocation of opening an engine, loading a model with an adapter, generating and scoring
  * fails in turn: the failure is reported, nothing leaks, and the same call works afterwards. */
 #include "tests/model/infer_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: card=long apart stages=2:2 */
 /* The prefix cache: two models share the K and V of a layer exactly where they are computed from
  * the same, and nothing anybody finds in the cache changes a bit of an answer. */
 #include "tests/model/variant_kit.h"

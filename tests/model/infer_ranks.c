@@ -1,3 +1,4 @@
+/* ctest: ranks apart */
 /* infer_ranks.c - models split over 2 and 4 ranks (threads over the stand-in): Hugging Face's and
  * PEFT's logits within the tolerance of one rank's class (k is summed in other pieces, nothing else
  * differs), the same bits run over run and in any batch, and the atlas's answers. */

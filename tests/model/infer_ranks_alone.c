@@ -1,3 +1,4 @@
+/* ctest: ranks cuda_cost=8 */
 /* infer_ranks_alone.c - one rank fails alone in the middle of a step, at many places of it: the
  * step fails on all ranks with that rank's text, nobody hangs, and the same engine then gives
  * the bits that it gave before. On the CPU an allocation of any rank fails; with RK_CARDS=1 an

@@ -1,3 +1,4 @@
+/* ctest: ranks */
 /* infer_ranks_trace.c - hidden states read and replaced where a model is split over ranks, dealt to
  * stages, and both: the grids of PyTorch's hooks, and of one rank's states and logits. */
 #include "tests/model/ranks_kit.h"

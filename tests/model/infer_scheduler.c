@@ -1,3 +1,4 @@
+/* ctest: apart stages=2:2 */
 /* Continuous batching, generation and scoring on the tiny Llama with a byte-level tokenizer. */
 #include "tests/model/infer_kit.h"
 

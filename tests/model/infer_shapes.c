@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* infer_shapes.c - sizes that no reference model has: odd head counts and vocabularies, heads of
  * one group, windows and positions that end inside of a text. Two independent paths must agree:
  * inference over pages, and training over whole sequences. */

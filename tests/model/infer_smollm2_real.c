@@ -1,3 +1,4 @@
+/* ctest: cost=20 */
 /* SmolLM2-135M-Instruct, as its GGUF holds it, against Hugging Face's float32: hidden states,
  * logits, log-probabilities, greedy answers, and the same with a LoRA that PEFT trained. */
 #include "tests/model/infer_kit.h"

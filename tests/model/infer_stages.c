@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* infer_stages.c - models whose layers are dealt to stages, on threads over the stand-in: the bits
  * of one rank where a stage is one rank, those of a split model where it is several; whatever the
  * pieces in which rows travel, children in one batch, what the prefix cache has, and how many

@@ -1,3 +1,4 @@
+/* ctest: ranks */
 /* infer_stages_alone.c - a rank of a pipeline that lacks memory fails the step on all ranks, with
  * its text; what follows has the bits of one rank. Allocations of all ranks, which are threads
  * here, fail one after another. */

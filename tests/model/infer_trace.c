@@ -1,3 +1,4 @@
+/* ctest: apart stages=2:3 */
 /* Activation patching against PyTorch hooks (golden/trace: tests/peer/trace_golden.py), and what it
  * must leave alone. */
 #include "tests/model/trace_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* Virtual positions (prefix and prompt tuning): PEFT's logits, whatever the cut and the neighbours;
  * their pages are held once and copied before they are written to. */
 #include "tests/model/infer_kit.h"

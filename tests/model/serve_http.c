@@ -1,3 +1,4 @@
+/* ctest: apart stages=2:3 */
 /* The server over real sockets: refusals, answers equal to lone ones, streams, clients that leave,
  * limits, and the end. */
 #include "tests/model/serve_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* Models that come and go while the server answers: loads beside decoding, failures that end their
  * own requests alone, a budget for memory, pins. */
 #include "tests/model/serve_kit.h"

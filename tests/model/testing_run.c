@@ -1,3 +1,4 @@
+/* ctest: apart stages=2:3 */
 /* Suites on the family's base model: every kind runs, scores are those of fm_score, results are
  * kept by what they depend on. What the model knows is asked of it first, so that no weight is
  * assumed. */

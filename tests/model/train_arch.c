@@ -1,8 +1,9 @@
+/* ctest: apart */
 /* train_arch.c - gradients of the tiny architectures against Hugging Face; threads, resumes and
  * accumulation do not change what is learnt. Adapters against PEFT: train_peft.c. */
 #include "tests/model/keeper_kit.h"
 #include "tests/model/train_kit.h"
-#include "tests/unit/train_kit.h"
+#include "tests/kit/train_kit.h"
 
 static fm_train_config steps_of_reference(void)
 {

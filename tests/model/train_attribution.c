@@ -1,8 +1,9 @@
+/* ctest: apart */
 /* train_attribution.c - which examples: products against explicit gradients, the damped matrix
  * against a dense solve, BM25 and eigenvalues against recorded numbers, training again against a
  * run of its own, and the same bits with any number of threads. */
 #include "tests/model/train_kit.h"
-#include "tests/unit/train_kit.h"
+#include "tests/kit/train_kit.h"
 
 #include <math.h>
 #include <string.h>

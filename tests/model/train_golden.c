@@ -1,3 +1,4 @@
+/* ctest: card apart cuda_cost=40 */
 /* Gradients of the families that the shared references lack, against sketches of Hugging Face's
  * (golden/make_grads.py); and that threads, recomputation and other children change no bit. */
 #include "tests/model/infer_kit.h"

@@ -1,3 +1,4 @@
+/* ctest: card=long apart */
 /* train_methods.c - what has no reference outside: gradients by differences of losses, methods of
  * any mix in one pass, resumes, frozen parts, parents that carry adapters, quantized stems. */
 #include "tests/model/keeper_kit.h"

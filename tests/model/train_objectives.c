@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* train_objectives.c - every objective: gradients against torch in float64, steps of AdamW against
  * torch, children of mixed objectives in one pass, evaluation, results. */
 #include "tests/model/train_kit.h"

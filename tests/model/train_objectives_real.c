@@ -1,3 +1,4 @@
+/* ctest: long */
 /* train_objectives_real.c - MiniLM learns to find answers, SmolLM2 to tell kinds of texts apart. */
 #include "tests/model/train_kit.h"
 

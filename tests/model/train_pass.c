@@ -1,3 +1,4 @@
+/* ctest: apart */
 /* train_pass.c - several children in one pass: each has the bits of its run alone, whoever is beside
  * it, whoever leaves, and however many passes their rows take. */
 #include "tests/model/train_kit.h"

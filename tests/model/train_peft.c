@@ -1,6 +1,7 @@
+/* ctest: apart */
 /* train_peft.c - every adaptation method against PEFT: gradients, AdamW steps, configs, keys. */
 #include "tests/model/train_kit.h"
-#include "tests/unit/train_kit.h"
+#include "tests/kit/train_kit.h"
 
 /* ---- cases: an adapter as PEFT wrote it, and the settings that give its like ---- */
 typedef struct kind {

@@ -1,3 +1,4 @@
+/* ctest: ranks apart */
 /* train_ranks.c - shards of a step over ranks (threads over the stand-in): the bytes are a
  * function of the recipe, not of who computes; a run goes on with another number of ranks; a
  * lost rank ends it. */

@@ -1,3 +1,4 @@
+/* ctest: cost=20 */
 /* train_smollm2_real.c - SmolLM2: the first four steps of a LoRA follow PEFT's, and alpaca records
  * become the very ids that PEFT trained on. */
 #include "tests/model/train_smollm2.h"

@@ -1,3 +1,4 @@
+/* ctest: long */
 /* train_smollm2_slow.c - SmolLM2: forty steps of a LoRA follow PEFT's and end at its adapter. */
 #include "tests/model/train_smollm2.h"
 

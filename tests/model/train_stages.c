@@ -1,3 +1,4 @@
+/* ctest: ranks apart */
 /* train_stages.c - training over stages of a pipeline (threads over sockets): a child has the bytes
  * that one process makes, whatever the method, the stages and the ranks of a stage; logs, what is
  * held out and states likewise; a rank that fails alone ends all with its text; what cannot be done

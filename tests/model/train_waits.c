@@ -1,3 +1,4 @@
+/* ctest: card=long apart */
 /* train_waits.c - how often a step of training waits for the device: each wait drains what is
  * queued, and the device stands still until the host has said what comes next.
  *

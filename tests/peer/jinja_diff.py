@@ -1,6 +1,6 @@
 """Random templates rendered by jinja2 (PyPI) and by fmstore: every difference is printed.
 
-    python3 tests/peer/jinja_diff.py BUILD/tests/unit_jinja [--count 20000] [--seed 1] [--show 20] [--save FILE]
+    python3 tests/peer/jinja_diff.py BUILD/tests/unit_infer_jinja [--count 20000] [--seed 1] [--show 20] [--save FILE]
 
 The environment is the one transformers sets up: ImmutableSandboxedEnvironment, trim_blocks,
 lstrip_blocks, loop controls, its tojson, raise_exception. Kinds of difference:

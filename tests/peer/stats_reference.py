@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/unit/stats_cases.json: what SciPy, statsmodels and NumPy say of the statistics that
+"""Writes tests/unit/testing/stats_cases.json: what SciPy, statsmodels and NumPy say of the statistics that
 testing/stats.h offers, for the unit test that compares without Python.
 
     VENV/bin/pip install scipy statsmodels && VENV/bin/python tests/peer/stats_reference.py
@@ -229,7 +229,7 @@ def sequential():
 
 for part in (special_functions, rates, paired, many, resampling, power, sequential):
     part()
-out = pathlib.Path(__file__).resolve().parents[1] / "unit" / "stats_cases.json"
+out = pathlib.Path(__file__).resolve().parents[1] / "unit" / "testing" / "stats_cases.json"
 head = {"made_by": "tests/peer/stats_reference.py",
         "with": f"scipy {scipy.__version__}, statsmodels {statsmodels.__version__}, numpy {np.__version__}"}
 with open(out, "w") as f:

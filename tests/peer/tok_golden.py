@@ -1,7 +1,7 @@
-"""Write tests/unit/tokenizer_cases/<kind>.json: small vocabularies and what PyPI tokenizers (and sentencepiece) make of
-texts with them, so that the C tests hold without Python.
+"""Write tests/unit/infer/tokenizer_cases/<kind>.json: small vocabularies and what PyPI tokenizers
+(and sentencepiece) make of texts with them, so that the C tests hold without Python.
 
-    VENV/bin/python tests/peer/tok_golden.py tests/unit/tokenizer_cases"""
+    VENV/bin/python tests/peer/tok_golden.py tests/unit/infer/tokenizer_cases"""
 import json
 import os
 import sys

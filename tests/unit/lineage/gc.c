@@ -1,0 +1,418 @@
+/* gc over refs, reflogs, leases and time: what goes, what stays, what comes back. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "store/lease/doomed.h"
+#include "store/lease/lease.h"
+#include "tests/kit/lineage_kit.h"
+
+static fm_gc_report collect(fm_repo *r, const char *prune, bool dry)
+{
+    fm_gc_opts o = fm_gc_defaults();
+    fm_gc_report report;
+    o.prune = prune;
+    o.dry_run = dry;
+    tk_ok(fm_repo_gc(r, &o, &report));
+    return report;
+}
+
+/* gc by a handle of its own: a handle that has written holds a lease. */
+static fm_gc_report collect_at(const char *dir, const char *prune)
+{
+    fm_repo *r;
+    tk_ok(fm_repo_open(&r, dir));
+    fm_gc_report report = collect(r, prune, false), figures = report;
+    fm_gc_report_release(&report);
+    fm_repo_close(r);
+    return figures; /* its list is gone */
+}
+
+static bool has_version(const char *dir, const fm_oid *oid)
+{
+    fm_repo *r;
+    fm_tree *tree = NULL;
+    tk_ok(fm_repo_open(&r, dir));
+    bool yes = fm_version_tree(r, &tree, oid) == FM_OK;
+    for (size_t i = 0; yes && i < fm_tree_count(tree); i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        yes = e->kind == FM_ENTRY_FILE || fm_store_has(fm_repo_store(r), &e->id);
+    }
+    fm_tree_free(tree);
+    fm_repo_close(r);
+    return yes;
+}
+
+/* main and side, side deleted: its first tensor, commit and trees are garbage. */
+static char *with_garbage(fm_oid *main_oid, fm_oid *side)
+{
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    *main_oid = kit_branch(r, "main", NULL, 0);
+    *side = kit_branch(r, "side", main_oid, 1);
+    tk_ok(fm_ref_delete(r, "refs/heads/side", side));
+    fm_repo_close(r);
+    return dir;
+}
+
+static void what_is_reached_stays(void **state)
+{
+    fm_oid a, b;
+    char *dir;
+    (void)state;
+    fm_repo *r = kit_repo(&dir);
+    a = kit_branch(r, "main", NULL, 0);
+    b = kit_branch(r, "side", &a, 1);
+    tk_ok(fm_result_put(r, "0000000000000000000000000000000000000000000000000000000000000001",
+                        fm_span_str("{}")));
+    tk_ok(fm_result_flush(r));
+    tk_ok(fm_note_add(r, &b, "a note"));
+    fm_repo_close(r);
+    fm_gc_report report = collect_at(dir, "now");
+    assert_int_equal(report.new_objects, 0);
+    assert_int_equal(report.gone_objects, 0);
+    assert_int_equal(report.git_new, 0);
+    assert_int_equal(report.versions, 4); /* two of models, one of results, one of notes */
+    assert_true(has_version(dir, &a) && has_version(dir, &b));
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+static void the_unreached_waits_and_then_goes(void **state)
+{
+    fm_oid a, b;
+    char *dir = with_garbage(&a, &b);
+    (void)state;
+    fm_gc_report report = collect_at(dir, NULL);
+    assert_int_equal(report.new_objects, 1);
+    assert_true(report.git_new > 0);
+    assert_int_equal(report.gone_objects, 0);
+    assert_true(has_version(dir, &b)); /* to a reader it is there as before */
+    report = collect_at(dir, NULL);
+    assert_int_equal(report.new_objects, 0);
+    assert_int_equal(report.waiting_objects, 1);
+    report = collect_at(dir, "never");
+    assert_int_equal(report.waiting_objects, 1);
+    report = collect_at(dir, "now");
+    assert_int_equal(report.gone_objects, 1);
+    assert_true(report.git_gone > 0);
+    assert_false(has_version(dir, &b));
+    assert_true(has_version(dir, &a));
+    assert_int_equal(kit_faults(dir), 0);
+    report = collect_at(dir, "now");
+    assert_int_equal(report.new_objects + report.waiting_objects + report.gone_objects, 0);
+    fm_free(dir);
+}
+
+static void a_dry_run_changes_nothing(void **state)
+{
+    fm_oid a, b;
+    char *dir = with_garbage(&a, &b), *condemned = fm_path_join(dir, "condemned");
+    fm_repo *r;
+    (void)state;
+    tk_ok(fm_repo_open(&r, dir));
+    fm_gc_report report = collect(r, "now", true);
+    assert_int_equal(report.new_objects, 1);
+    assert_int_equal(report.gone_objects, 1);
+    assert_int_equal(report.keepers, 1);
+    assert_string_equal(report.keeper[0].name, "refs/heads/main");
+    assert_int_equal(report.keeper[0].objects, report.live_objects);
+    fm_gc_report_release(&report);
+    fm_repo_close(r);
+    assert_false(fm_path_exists(condemned));
+    assert_true(has_version(dir, &b));
+    fm_free(condemned);
+    fm_free(dir);
+}
+
+static void a_condemned_version_can_be_named_again(void **state)
+{
+    fm_oid a, b;
+    char *dir = with_garbage(&a, &b);
+    fm_repo *r;
+    (void)state;
+    collect_at(dir, NULL);
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_ref_update(r, "refs/heads/back", &b, NULL, "it was a mistake"));
+    fm_repo_close(r);
+    fm_gc_report report = collect_at(dir, "now");
+    assert_int_equal(report.gone_objects + report.git_gone, 0);
+    assert_true(has_version(dir, &b));
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+static void a_deleted_version_cannot_be_named(void **state)
+{
+    fm_oid a, b, at;
+    char *dir = with_garbage(&a, &b);
+    fm_repo *r;
+    fm_version v;
+    (void)state;
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_version_read(r, &v, &b)); /* libgit2 keeps it in memory now */
+    fm_version_release(&v);
+    collect_at(dir, "now");
+    tk_fails(fm_ref_update(r, "refs/heads/back", &b, NULL, "too late"), FM_ENOTFOUND, "no version");
+    tk_fails(fm_ref_read(r, &at, "refs/heads/back"), FM_ENOTFOUND, NULL);
+    fm_repo_close(r);
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+/* The loss of others: an importer finds an object stored, gc deletes it, the importer's ref moves.
+ */
+static void what_an_importer_found_stored_is_not_deleted(void **state)
+{
+    fm_oid a, b, c;
+    char *dir = with_garbage(&a, &b);
+    fm_repo *r;
+    (void)state;
+    tk_ok(fm_repo_open(&r, dir));
+    fm_tree *tree = kit_model(r, 3, 1, 1); /* side's: all found stored, nothing written */
+    fm_gc_report report = collect_at(dir, "now");
+    assert_int_equal(report.writers, 1);
+    assert_int_equal(report.gone_objects, 0);
+    assert_int_equal(report.held_objects, 1);
+    c = kit_commit(r, tree, "again", &a, 1, KIT_TIME + 50);
+    report = collect_at(dir, "now");
+    assert_int_equal(report.gone_objects, 0);
+    tk_ok(fm_ref_update(r, "refs/heads/again", &c, NULL, "made"));
+    fm_tree_free(tree);
+    report = collect_at(dir, "now");
+    fm_repo_close(r);
+    report = collect_at(dir, "now");
+    assert_true(has_version(dir, &c));
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+/* Begun after gc condemned: it must not lean on what is about to go, nor on git's side of it. */
+static void who_comes_after_condemning_stores_again(void **state)
+{
+    fm_oid a, b, c;
+    char *dir = with_garbage(&a, &b);
+    fm_repo *r;
+    (void)state;
+    collect_at(dir, NULL);
+    tk_ok(fm_repo_open(&r, dir));
+    fm_tree *tree = kit_model(r, 3, 1, 1);
+    collect_at(dir, "now"); /* its pack is byte for byte the one that goes */
+    c = kit_commit(r, tree, "side", &a, 1, KIT_TIME + 1); /* the very commit of side */
+    assert_true(fm_oid_eq(&b, &c));
+    collect_at(dir, "now"); /* between the commit and its ref */
+    tk_ok(fm_ref_update(r, "refs/heads/side", &c, NULL, "made"));
+    fm_repo_close(r);
+    fm_tree_free(tree);
+    collect_at(dir, "now");
+    assert_true(has_version(dir, &c));
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+/* A tree taken over from a condemned version, no byte of it stored anew. */
+static void a_condemned_tree_taken_over_is_rescued(void **state)
+{
+    fm_oid a, b, c;
+    char *dir = with_garbage(&a, &b);
+    fm_repo *r;
+    fm_tree *tree;
+    (void)state;
+    collect_at(dir, NULL);
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_store_lease(fm_repo_store(r), true, "test"));
+    tk_ok(fm_version_tree(r, &tree, &b));
+    tk_ok(fm_tree_put_file(tree, "README.md", fm_span_str("another")));
+    c = kit_commit(r, tree, "taken over", &a, 1, KIT_TIME + 9);
+    collect_at(dir, "now");
+    tk_ok(fm_ref_update(r, "refs/heads/taken", &c, NULL, "made"));
+    fm_repo_close(r);
+    fm_tree_free(tree);
+    collect_at(dir, "now");
+    assert_true(has_version(dir, &c));
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+static void a_dead_owners_lease_holds_nothing(void **state)
+{
+    fm_oid a, b;
+    char *dir = with_garbage(&a, &b);
+    char *lease = fm_asprintf("%s/leases/0123456789abcdef0123456789abcdef", dir);
+    (void)state;
+    tk_ok(fm_write_file(lease, "fmstore lease 1\nbegun 1\nwrite the dead\n", 39));
+    fm_gc_report report = collect_at(dir, "now");
+    assert_int_equal(report.writers, 0);
+    assert_int_equal(report.gone_objects, 1);
+    assert_false(fm_path_exists(lease));
+    fm_free(lease);
+    fm_free(dir);
+}
+
+static void a_lease_that_cannot_be_read_stops_gc(void **state)
+{
+    fm_oid a, b;
+    char *dir = with_garbage(&a, &b);
+    char *path = fm_asprintf("%s/leases/0123456789abcdef0123456789abcdef", dir);
+    fm_gc_opts o = fm_gc_defaults();
+    fm_gc_report report;
+    fm_lock *lease;
+    fm_repo *r;
+    (void)state;
+    o.prune = "now";
+    tk_ok(fm_lock_make(&lease, path));
+    tk_ok(fm_lock_append(lease, "fmstore lease 2\n", 16));
+    tk_ok(fm_repo_open(&r, dir));
+    tk_fails(fm_repo_gc(r, &o, &report), FM_ECORRUPT, "nothing is deleted");
+    fm_lock_drop(lease);
+    fm_repo_close(r);
+    assert_true(has_version(dir, &b));
+    fm_free(path);
+    fm_free(dir);
+}
+
+static void reflogs_keep_until_they_expire(void **state)
+{
+    fm_oid a, b;
+    char *dir;
+    fm_gc_opts o = fm_gc_defaults();
+    fm_gc_report report;
+    (void)state;
+    fm_repo *r = kit_repo(&dir);
+    a = kit_branch(r, "main", NULL, 0);
+    b = kit_branch(r, "side", &a, 1);
+    tk_ok(fm_ref_update(r, "refs/heads/side", &a, &b, "moved back"));
+    fm_repo_close(r);
+    report = collect_at(dir, "now");
+    assert_int_equal(report.new_objects, 0);
+    assert_true(has_version(dir, &b));
+    tk_ok(fm_repo_open(&r, dir));
+    o.prune = o.reflog = "now";
+    tk_ok(fm_repo_gc(r, &o, &report));
+    assert_true(report.reflog_entries > 0);
+    assert_int_equal(report.gone_objects, 1);
+    fm_gc_report_release(&report);
+    fm_repo_close(r);
+    assert_false(has_version(dir, &b));
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+static void what_cannot_be_read_stops_gc(void **state)
+{
+    fm_oid a, b;
+    char *dir = with_garbage(&a, &b);
+    char *path = fm_asprintf("%s/lineage.git/refs/heads/broken", dir);
+    fm_gc_opts o = fm_gc_defaults();
+    fm_gc_report report;
+    fm_repo *r;
+    (void)state;
+    o.prune = "now";
+    tk_ok(fm_write_file(path, "1111111111111111111111111111111111111111\n", 41));
+    tk_ok(fm_repo_open(&r, dir));
+    tk_fails(fm_repo_gc(r, &o, &report), FM_ECORRUPT, "nothing was deleted");
+    fm_repo_close(r);
+    assert_true(has_version(dir, &b));
+    fm_free(path);
+    fm_free(dir);
+}
+
+static void a_lost_or_damaged_list_costs_time_only(void **state)
+{
+    fm_oid a, b;
+    char *dir = with_garbage(&a, &b), *path = fm_path_join(dir, "condemned");
+    (void)state;
+    collect_at(dir, NULL);
+    assert_true(fm_path_exists(path));
+    tk_ok(fm_write_file(path, "fmstore condemned 1\nobject x\n", 29));
+    fm_gc_report report = collect_at(dir, NULL);
+    assert_int_equal(report.new_objects, 1);
+    tk_ok(fm_remove_file(path));
+    report = collect_at(dir, "2.weeks.ago");
+    assert_int_equal(report.new_objects, 1);
+    assert_int_equal(report.gone_objects, 0);
+    fm_free(path);
+    fm_free(dir);
+}
+
+static void times_read_as_git_writes_them(void **state)
+{
+    int64_t t;
+    (void)state;
+    tk_ok(fm_time_parse(&t, "2.weeks.ago", 2000000000));
+    assert_int_equal(t, 2000000000 - 14 * 86400);
+    tk_ok(fm_time_parse(&t, "90 days", 2000000000));
+    assert_int_equal(t, 2000000000 - 90 * 86400);
+    tk_ok(fm_time_parse(&t, "2026-11-21", 0));
+    assert_int_equal(t, 1795219200);
+    tk_ok(fm_time_parse(&t, "2026-11-21 00:01:00", 0));
+    assert_int_equal(t, 1795219260);
+    tk_ok(fm_time_parse(&t, "1795219200", 0));
+    assert_int_equal(t, 1795219200);
+    tk_ok(fm_time_parse(&t, "now", 0));
+    assert_true(t == INT64_MAX);
+    tk_ok(fm_time_parse(&t, "never", 0));
+    assert_true(t == INT64_MIN);
+    tk_fails(fm_time_parse(&t, "soon", 0), FM_EINVAL, "2.weeks.ago");
+    tk_fails(fm_time_parse(&t, "", 0), FM_EINVAL, NULL);
+    tk_fails(fm_time_parse(&t, "3.fortnights", 0), FM_EINVAL, NULL);
+    tk_fails(fm_time_parse(&t, "2026-13-01", 0), FM_EINVAL, NULL);
+}
+
+/* As the command line keeps states of training: commits without parents, one ref each. */
+static void a_checkpoint_lives_as_long_as_its_ref(void **state)
+{
+    fm_oid oid[2];
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    static const char *const names[] = {"refs/fmstore/checkpoints/0123456789abcdef0123/0000000007",
+                                        "refs/fmstore/checkpoints/0123456789abcdef0123/0000000014"};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        fm_tree *tree = kit_model(r, 3, 3, 40 + i);
+        fm_commit_opts opts = {.kind = "checkpoint", .message = "after a step", .time = KIT_TIME};
+        tk_ok(fm_version_commit(r, &oid[i], tree, &opts));
+        tk_ok(fm_ref_update(r, names[i], &oid[i], NULL, "checkpoint"));
+        fm_tree_free(tree);
+    }
+    tk_ok(fm_ref_delete(r, names[0], &oid[0]));
+    fm_repo_close(r);
+    fm_gc_report report = collect_at(dir, "now");
+    assert_true(report.gone_objects > 0);
+    assert_false(has_version(dir, &oid[0]));
+    assert_true(has_version(dir, &oid[1]));
+    tk_ok(fm_repo_open(&r, dir));
+    fm_version v;
+    tk_ok(fm_version_read(r, &v, &oid[1]));
+    assert_string_equal(v.kind, "checkpoint");
+    assert_int_equal(v.parent_count, 0);
+    fm_version_release(&v);
+    tk_ok(fm_ref_delete(r, names[1], NULL));
+    fm_repo_close(r);
+    (void)collect_at(dir, "now");
+    assert_false(has_version(dir, &oid[1]));
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_checkpoint_lives_as_long_as_its_ref),
+        cmocka_unit_test(what_is_reached_stays),
+        cmocka_unit_test(the_unreached_waits_and_then_goes),
+        cmocka_unit_test(a_dry_run_changes_nothing),
+        cmocka_unit_test(a_condemned_version_can_be_named_again),
+        cmocka_unit_test(a_deleted_version_cannot_be_named),
+        cmocka_unit_test(what_an_importer_found_stored_is_not_deleted),
+        cmocka_unit_test(who_comes_after_condemning_stores_again),
+        cmocka_unit_test(a_condemned_tree_taken_over_is_rescued),
+        cmocka_unit_test(a_dead_owners_lease_holds_nothing),
+        cmocka_unit_test(a_lease_that_cannot_be_read_stops_gc),
+        cmocka_unit_test(reflogs_keep_until_they_expire),
+        cmocka_unit_test(what_cannot_be_read_stops_gc),
+        cmocka_unit_test(a_lost_or_damaged_list_costs_time_only),
+        cmocka_unit_test(times_read_as_git_writes_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
