@@ -6,9 +6,9 @@
  * asked (no chat template, a token beyond the model) is an error of that case on that model. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 #include "testing/run/run.h"
 
 typedef struct runner {
@@ -223,12 +223,11 @@ static fm_status open_run(fm_suite_run *run, const fm_suite_ask *a, size_t *firs
 fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
                         const fm_result_cache *cache)
 {
-    struct timespec t0, t1;
+    const double began = fm_now_s();
     runner r = {.engine = n ? fm_model_engine(ask[0].model) : NULL};
     size_t cases = 0, first = 0;
     fm_status rc = FM_OK;
     memset(out, 0, n * sizeof *out);
-    clock_gettime(CLOCK_MONOTONIC, &t0);
     for (size_t k = 0; k < n; k++)
         cases += cases_of(&ask[k]);
     r.job = fm_calloc(cases, sizeof *r.job);
@@ -247,9 +246,9 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
     for (size_t k = 0; rc == FM_OK && k < n; k++)
         rc = fmv_measures_take(&out[k]);
     runner_release(&r);
-    clock_gettime(CLOCK_MONOTONIC, &t1);
+    const double seconds = fm_now_s() - began;
     for (size_t k = 0; k < n; k++) {
-        out[k].seconds = (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
+        out[k].seconds = seconds;
         if (rc == FM_OK)
             fmv_run_count(&out[k]);
         else

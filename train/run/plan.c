@@ -8,10 +8,10 @@
 #include "train/run/stage_plan.h"
 
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 enum { PRODUCTS, ATTENTION, THIN, KINDS };
 enum { FORWARD, HEAD, BACKWARD, PHASES };
@@ -31,13 +31,6 @@ typedef struct work { /* rows, labelled rows, sum of squared lengths */
     double rows, labels, pairs, tokens;
 } work;
 
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- the clocks ---- */
 static probe *probe_of(fm_backend *be)
 {
@@ -47,12 +40,12 @@ static probe *probe_of(fm_backend *be)
 static void note(probe *p, int kind, double began)
 {
     fm_ignore(p->real->sync(p->real), "the run itself syncs at its end, and tells");
-    p->spent[p->phase][kind] += now_s() - began;
+    p->spent[p->phase][kind] += fm_now_s() - began;
 }
 
 static void enter(probe *p, int phase)
 {
-    double now = now_s();
+    double now = fm_now_s();
     p->phase_s[p->phase] += now - p->since;
     p->phase = phase;
     p->since = now;
@@ -62,7 +55,7 @@ static void timed_products(fm_backend *be, const float *x, size_t ldx, uint32_t 
                            const fm_product *list, uint32_t count)
 {
     probe *p = probe_of(be);
-    double began = now_s();
+    double began = fm_now_s();
     p->real->products(p->real, x, ldx, k, list, count);
     note(p, PRODUCTS, began);
 }
@@ -71,7 +64,7 @@ static void timed_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, si
                      const fm_weight *w, uint32_t m, bool accumulate)
 {
     probe *p = probe_of(be);
-    double began = now_s();
+    double began = fm_now_s();
     p->real->linear_dx(p->real, dx, lddx, dy, lddy, w, m, accumulate);
     note(p, PRODUCTS, began);
 }
@@ -80,7 +73,7 @@ static void timed_dw(fm_backend *be, float *dw, const float *dy, size_t lddy, co
                      size_t ldx, uint32_t m, uint32_t n, uint32_t k, bool stored_kn)
 {
     probe *p = probe_of(be);
-    double began = now_s();
+    double began = fm_now_s();
     p->real->linear_dw(p->real, dw, dy, lddy, x, ldx, m, n, k, stored_kn);
     note(p, PRODUCTS, began);
 }
@@ -88,7 +81,7 @@ static void timed_dw(fm_backend *be, float *dw, const float *dy, size_t lddy, co
 static void timed_attention(fm_backend *be, const fm_attn_train *a)
 {
     probe *p = probe_of(be);
-    double began = now_s();
+    double began = fm_now_s();
     p->real->self_attention(p->real, a);
     note(p, ATTENTION, began);
 }
@@ -96,7 +89,7 @@ static void timed_attention(fm_backend *be, const fm_attn_train *a)
 static void timed_attention_grad(fm_backend *be, const fm_attn_train *a)
 {
     probe *p = probe_of(be);
-    double began = now_s();
+    double began = fm_now_s();
     p->real->self_attention_grad(p->real, a);
     note(p, ATTENTION, began);
 }
@@ -104,7 +97,7 @@ static void timed_attention_grad(fm_backend *be, const fm_attn_train *a)
 static void timed_terms(fm_backend *be, const fm_term *list, uint32_t count)
 {
     probe *p = probe_of(be);
-    double began = now_s();
+    double began = fm_now_s();
     p->real->terms(p->real, list, count);
     note(p, THIN, began);
 }
@@ -112,7 +105,7 @@ static void timed_terms(fm_backend *be, const fm_term *list, uint32_t count)
 static void timed_terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
 {
     probe *p = probe_of(be);
-    double began = now_s();
+    double began = fm_now_s();
     p->real->terms_grad(p->real, list, count);
     note(p, THIN, began);
 }
@@ -146,7 +139,7 @@ static void probe_begin(probe *p, const fmt_pass *pass, fm_backend *real)
     p->be.copy_rows = timed_copy_rows;
     p->be.products_terms = NULL; /* both kinds are counted apart */
     p->be.linears_dx = NULL;
-    p->since = now_s();
+    p->since = fm_now_s();
 }
 
 /* ---- memory ---- */
@@ -237,7 +230,7 @@ static fm_status look(probe *best, fmt_pass *pass, fmt_lane *const *lane, size_t
 {
     fm_backend *real = pass->be;
     uint32_t layers = pass->arch.layers;
-    double begun = now_s();
+    double begun = fm_now_s();
     double least = 0.0;
     fm_status rc = FM_OK;
 
@@ -248,16 +241,16 @@ static fm_status look(probe *best, fmt_pass *pass, fmt_lane *const *lane, size_t
         probe one;
         probe_begin(&one, pass, real);
         pass->be = &one.be;
-        double began = now_s();
+        double began = fm_now_s();
         rc = fmt_pass_run(pass, lane, lanes);
         enter(&one, one.phase);
         pass->be = real;
-        double took = now_s() - began;
+        double took = fm_now_s() - began;
         if (k <= 1 || took < least) { /* the first touches memory for the first time */
             *best = one;
             least = took;
         }
-        if (k > 0 && now_s() - begun > PROBE_ENOUGH_S)
+        if (k > 0 && fm_now_s() - begun > PROBE_ENOUGH_S)
             break;
     }
     pass->arch.layers = pass->end = layers;
@@ -267,14 +260,14 @@ static fm_status look(probe *best, fmt_pass *pass, fmt_lane *const *lane, size_t
 static double time_update(fmt_child *ch)
 {
     double norm = 0.0;
-    double began = now_s();
+    double began = fm_now_s();
 
     fm_ignore(fmt_params_grad_norm(&ch->ps, &norm), "only the time counts");
     fm_ignore(fmt_params_step(&ch->ps, ch->c, 0.0, 1, 1.0f), "only the time counts");
     fm_ignore(fmt_net_refresh(&ch->net, &ch->ps), "only the time counts");
     fmt_params_zero_grad(&ch->ps);
     fm_ignore(ch->ps.be->sync(ch->ps.be), "only the time counts");
-    return now_s() - began;
+    return fm_now_s() - began;
 }
 
 /* ---- from the look to the whole ---- */
@@ -377,7 +370,7 @@ fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p, const fm_trai
     fmt_child *child = fm_calloc(n, sizeof(*child));
     fmt_lane **lane = fm_calloc(2 * n, sizeof(fmt_lane *));
     fm_train_result *result = fm_calloc(n, sizeof(*result));
-    double began = now_s();
+    double began = fm_now_s();
     fm_status rc = child && lane && result ? FM_OK : FM_ENOMEM;
 
     memset(out, 0, sizeof(*out));
@@ -393,7 +386,7 @@ fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p, const fm_trai
         rc = measure_all(out, e, child, n, pass, lane);
     if (rc == FM_OK && of)
         rc = fmt_stages_plan(of, out, child, n, pass, t, stages);
-    out->probe_s = now_s() - began;
+    out->probe_s = fm_now_s() - began;
     for (size_t i = 0; child && i < n; i++)
         if (child[i].e)
             fmt_child_release(&child[i]);

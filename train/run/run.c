@@ -8,10 +8,10 @@
 #include "train/run/pipeline_1f1b.h"
 
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct run {
     fmt_child *child; /* [n] */
@@ -41,13 +41,6 @@ typedef struct run {
 static bool has_micro(const run *r, const fmt_child *ch, size_t k)
 {
     return ch->at_work && r->shard < ch->shards.own && k < ch->micros;
-}
-
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- passes ---- */
@@ -328,7 +321,7 @@ static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
 /* Updates of all; progress of those that have one. */
 static fm_status updates(run *r, size_t *reports)
 {
-    double seconds = now_s() - r->started;
+    double seconds = fm_now_s() - r->started;
     fm_status rc = FM_OK;
 
     *reports = 0;
@@ -388,7 +381,7 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
 {
     fm_status rc = FM_OK;
 
-    r->started = now_s();
+    r->started = fm_now_s();
     while (rc == FM_OK && some_at_work(r) && !*stopped) {
         size_t reports = 0;
         rc = gradients(r);
@@ -418,7 +411,7 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
 
 static fm_status take_results(run *r, bool stopped)
 {
-    double seconds = now_s() - r->started;
+    double seconds = fm_now_s() - r->started;
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {

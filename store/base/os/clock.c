@@ -1,0 +1,11 @@
+/* clock.c - see clock.h. */
+#include "store/base/os/clock.h"
+
+#include <time.h>
+
+double fm_now_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
