@@ -17,7 +17,7 @@
  * together: every rank's operation in hand, or its next one, fails with that rank's text, what was
  * under way is thrown away, and every call returns the same until the ranks have met
  * (fm_comm_meet), which makes the comm whole again. A lost peer and one that says nothing for
- * patience_s seconds are for good: the failure names this rank, the operation and the peer, and
+ * step_timeout_s seconds are for good: the failure names this rank, the operation and the peer, and
  * every later call returns it. A peer that dies is told by its
  * connection, at once. Not thread-safe: one thread uses a comm at a time. */
 #ifndef FM_INFER_COMM_H
@@ -103,8 +103,8 @@ FM_CHECKED fm_status fm_comm_exchange_host(fm_comm *c, const void *const *part, 
 FM_CHECKED fm_status fm_comm_check(fm_comm *c);
 /* How long a peer may say nothing, and an exchange of the device's wire may take, from now on; 0:
  * as long as the peer lives. */
-void fm_comm_patience(fm_comm *c, double seconds);
-double fm_comm_patience_of(const fm_comm *c);
+void fm_comm_step_timeout(fm_comm *c, double seconds);
+double fm_comm_step_timeout_of(const fm_comm *c);
 
 /* ---- exchanges that come again, of a comm with a device's wire (comm/record.c) ----
  *

@@ -20,9 +20,9 @@ void fm_ranks_place(uint32_t *rank, uint32_t *size, bool *launched);
  * connects all by sockets. Call it before this process has threads of its own. FM_EIO: one could
  * not begin. */
 FM_CHECKED fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size,
-                                     char *const *argv, double patience_s);
+                                     char *const *argv, double step_timeout_s);
 /* Ranks that were launched, and all ranks under mpirun. */
-FM_CHECKED fm_status fm_ranks_join(fm_comm **comm, double patience_s);
+FM_CHECKED fm_status fm_ranks_join(fm_comm **comm, double step_timeout_s);
 
 /* Waits for them, once the comm is freed; *bad: how many ended badly. One that does not end in a
  * minute (its card hangs) is killed. NULL is fine. */

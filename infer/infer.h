@@ -62,7 +62,7 @@ typedef struct fm_engine_opts {
      * fails as for a lost rank, and an exchange between cards that takes longer is given up; a
      * device that hangs while its process lives is told of a little later: fm_engine_hung. Not for
      * training. */
-    double patience_s;
+    double step_timeout_s;
 } fm_engine_opts;
 /* A step does not end. Called once for that step, on a thread of its own, while the engine's thread
  * is in it and cannot leave it; it may wait for others and end the process. text names device and

@@ -70,7 +70,7 @@ typedef struct fm_ops {
     /* ---- made by the functions below; to be read ---- */
     fm_repo *repo;           /* by fm_ops_open */
     fm_engine *engine;       /* by fm_ops_engine */
-    uint32_t patience_s;     /* of its steps: config compute.patience, or what rank 0 says */
+    uint32_t step_timeout_s; /* of its steps: config compute.stepTimeout, or what rank 0 says */
     bool ranks_taken;        /* by the first engine; others are of one rank */
     struct fm_comm *comm;    /* by ranks_open */
     struct fm_ranks *others; /* likewise */

@@ -254,20 +254,20 @@ static fm_status state_of(const fm_comm *c)
     return c->failed != FM_OK ? stuck(c) : FM_OK;
 }
 
-void fm_comm_patience(fm_comm *c, double seconds)
+void fm_comm_step_timeout(fm_comm *c, double seconds)
 {
     if (c->of)
         c = c->of;
     (void)pthread_mutex_lock(&c->host); /* the watch reads it */
     if (c->wire)
-        c->wire->patience_s = seconds;
+        c->wire->step_timeout_s = seconds;
     (void)pthread_mutex_unlock(&c->host);
 }
 
-double fm_comm_patience_of(const fm_comm *c)
+double fm_comm_step_timeout_of(const fm_comm *c)
 {
     c = whole(c);
-    return c->wire ? c->wire->patience_s : 0.0;
+    return c->wire ? c->wire->step_timeout_s : 0.0;
 }
 
 fm_status fm_comm_state(const fm_comm *c)
@@ -598,9 +598,10 @@ fm_status fm_comm_settle(fm_comm *c)
             return fmi_comm_device_fails(c, rc, "waiting for the device");
         if (!done && looks % 1024 == 0 && fm_comm_called(c))
             return break_off(c, FM_OK);
-        c->hangs = !done && c->wire->patience_s > 0.0 && now_s() - began > c->wire->patience_s;
+        c->hangs =
+            !done && c->wire->step_timeout_s > 0.0 && now_s() - began > c->wire->step_timeout_s;
         if (c->hangs) {
-            rc = fm_fail(FM_EIO, "an exchange does not end in %.0f s", c->wire->patience_s);
+            rc = fm_fail(FM_EIO, "an exchange does not end in %.0f s", c->wire->step_timeout_s);
             return fmi_comm_leave(c, rc, "waiting for the device");
         }
         if (!done && looks > 100)

@@ -94,7 +94,7 @@ static fm_status begin(pid_t *pid, char *const *argv, const int *fd, uint32_t ra
 }
 
 fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size, char *const *argv,
-                          double patience_s)
+                          double step_timeout_s)
 {
     fm_wire *wire = NULL;
     *out = NULL;
@@ -121,7 +121,7 @@ fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size, char *c
             if (j != i && fd[i * size + j] >= 0)
                 (void)close(fd[i * size + j]);
     if (rc == FM_OK)
-        rc = fm_wire_sockets(&wire, 0, size, fd, patience_s);
+        rc = fm_wire_sockets(&wire, 0, size, fd, step_timeout_s);
     else
         for (uint32_t j = 1; meshed && j < size; j++)
             (void)close(fd[j]);
@@ -185,7 +185,7 @@ void fm_ranks_wait(fm_ranks *r, uint32_t *bad)
 
 /* ==== joining ==== */
 
-static fm_status join_sockets(fm_wire **wire, double patience_s)
+static fm_status join_sockets(fm_wire **wire, double step_timeout_s)
 {
     const char *word = getenv(RANK_WORD);
     uint32_t rank = 0, size = 0;
@@ -208,16 +208,17 @@ static fm_status join_sockets(fm_wire **wire, double patience_s)
         fd[i] = (int)n;
         at = end + 1;
     }
-    return fm_wire_sockets(wire, rank, size, fd, patience_s);
+    return fm_wire_sockets(wire, rank, size, fd, step_timeout_s);
 }
 
-fm_status fm_ranks_join(fm_comm **comm, double patience_s)
+fm_status fm_ranks_join(fm_comm **comm, double step_timeout_s)
 {
     uint32_t rank, size;
     bool launched;
     fm_wire *wire = NULL;
     *comm = NULL;
     fm_ranks_place(&rank, &size, &launched);
-    fm_status rc = launched ? join_sockets(&wire, patience_s) : fm_wire_mpi(&wire, patience_s);
+    fm_status rc =
+        launched ? join_sockets(&wire, step_timeout_s) : fm_wire_mpi(&wire, step_timeout_s);
     return rc == FM_OK ? fm_comm_new(comm, wire, NULL) : rc;
 }

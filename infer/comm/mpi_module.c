@@ -3,7 +3,7 @@
  * MPI gives the ranks of mpirun (rendezvous) and carries host memory between nodes. Only
  * point-to-point calls are used, since the order of MPI's own reductions is the library's
  * affair. A message is cut into parts of 1 GiB, because counts are ints. What dies with an error
- * MPI tells by its return value; a peer that is silent for patience_s is an error of ours.
+ * MPI tells by its return value; a peer that is silent for step_timeout_s is an error of ours.
  *
  * A rank that breaks off sends a word with a tag of its own: what it says and how many messages
  * it has sent since the last time. So each side knows which of its receives will be met (they
@@ -22,7 +22,7 @@
 #define TAG_WORD 19
 #define PROBE_LOOKS 64u
 
-fm_status fm_mpi_wire_3(fm_wire **out, double patience_s, const fm_mpi_host *host);
+fm_status fm_mpi_wire_3(fm_wire **out, double step_timeout_s, const fm_mpi_host *host);
 
 static const fm_mpi_host *lent;
 
@@ -72,8 +72,8 @@ static void nap(uint32_t looks)
 /* A failure of a rank that may wait for ever; the peer is named. */
 static fm_status silent(const mpi_wire *w, uint32_t peer, double began)
 {
-    return w->wire.patience_s > 0.0 && MPI_Wtime() - began > w->wire.patience_s
-               ? lent->fail(FM_EIO, "rank %u says nothing for %.0f s", peer, w->wire.patience_s)
+    return w->wire.step_timeout_s > 0.0 && MPI_Wtime() - began > w->wire.step_timeout_s
+               ? lent->fail(FM_EIO, "rank %u says nothing for %.0f s", peer, w->wire.step_timeout_s)
                : FM_OK;
 }
 
@@ -387,7 +387,7 @@ static fm_status make_rooms(mpi_wire *w, uint32_t size)
 
 /* A failure here leaves MPI begun: to end it waits for the ranks that did begin, and mpirun ends
  * those when this process does. */
-fm_status fm_mpi_wire_3(fm_wire **out, double patience_s, const fm_mpi_host *host)
+fm_status fm_mpi_wire_3(fm_wire **out, double step_timeout_s, const fm_mpi_host *host)
 {
     lent = host;
     int begun = 0, level = 0, rank = 0, size = 0;
@@ -426,7 +426,7 @@ fm_status fm_mpi_wire_3(fm_wire **out, double patience_s, const fm_mpi_host *hos
     w->wire = (fm_wire){.name = "mpi",
                         .rank = (uint32_t)rank,
                         .size = (uint32_t)size,
-                        .patience_s = patience_s,
+                        .step_timeout_s = step_timeout_s,
                         .exchange = exchange,
                         .alive = alive,
                         .called = called,

@@ -52,8 +52,8 @@ static bool decides(fm_watch *w)
     bool called = w->host->called(w->host);
     (void)clock_gettime(CLOCK_MONOTONIC, &now); /* one that is set back or forth is no delay */
     (void)pthread_mutex_lock(&w->lock);
-    bool late = w->host->patience_s > 0.0 &&
-                (double)(now.tv_sec - w->since.tv_sec) > w->host->patience_s + 1.0;
+    bool late = w->host->step_timeout_s > 0.0 &&
+                (double)(now.tv_sec - w->since.tv_sec) > w->host->step_timeout_s + 1.0;
     bool now_ends = w->under_way && (called || late);
     w->gave_up = w->gave_up || now_ends;
     w->under_way = w->under_way && !now_ends;

@@ -22,8 +22,8 @@ typedef struct fm_move {
 struct fm_wire {
     const char *name; /* "sockets", "mpi", "nccl" */
     uint32_t rank, size;
-    bool device;       /* ptr is device memory, moved in the order of the backend's operations */
-    double patience_s; /* host wires; 0: as long as the peer lives */
+    bool device; /* ptr is device memory, moved in the order of the backend's operations */
+    double step_timeout_s; /* host wires; 0: as long as the peer lives */
     /* Host wires: exchange failed because a peer has broken off and waits in break_off. */
     bool broken;
     /* Host wires: exchange sees that a peer's message is of another size, says so in differs, and
@@ -57,17 +57,17 @@ struct fm_wire {
 };
 
 /* Sockets (AF_UNIX, SOCK_STREAM), fd[i] to rank i, fd[rank] unused; taken over, also on failure.
- * patience_s 0: as long as the peer lives. */
+ * step_timeout_s 0: as long as the peer lives. */
 FM_CHECKED fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int *fd,
-                                     double patience_s);
+                                     double step_timeout_s);
 /* Connected sockets, closed on exec, of every pair of ranks: fd[size * size], fd[i * size + j] is
  * rank i's to rank j. */
 FM_CHECKED fm_status fm_wire_mesh(int *fd, uint32_t size);
 /* Wires of `size` ranks that live in this process, connected to each other: wire[size]. */
-FM_CHECKED fm_status fm_wire_threads(fm_wire **wire, uint32_t size, double patience_s);
+FM_CHECKED fm_status fm_wire_threads(fm_wire **wire, uint32_t size, double step_timeout_s);
 /* The module fmstore_mpi.so beside the program (FM_MPI_MODULE names another place): MPI is
  * opened at run time, so a program without it runs. FM_EUNSUPPORTED: no module, or no MPI. */
-FM_CHECKED fm_status fm_wire_mpi(fm_wire **out, double patience_s);
+FM_CHECKED fm_status fm_wire_mpi(fm_wire **out, double step_timeout_s);
 
 /* What the program lends the module, which shares no code with it; and the module's one symbol. */
 typedef struct fm_mpi_host {
@@ -76,7 +76,7 @@ typedef struct fm_mpi_host {
     void (*free)(void *ptr);
 } fm_mpi_host;
 #define FM_MPI_SYMBOL "fm_mpi_wire_3"
-typedef fm_status (*fm_mpi_open)(fm_wire **out, double patience_s, const fm_mpi_host *host);
+typedef fm_status (*fm_mpi_open)(fm_wire **out, double step_timeout_s, const fm_mpi_host *host);
 
 /* ---- NCCL: the part that is no CUDA, over a table that the CUDA module fills ---- */
 #define FMC_NCCL_ID_BYTES 128u

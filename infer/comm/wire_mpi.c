@@ -29,7 +29,7 @@ static void *open_near(const char *relative, char *path, size_t cap)
 }
 
 /* RTLD_GLOBAL: Open MPI opens components that look for its symbols. */
-fm_status fm_wire_mpi(fm_wire **out, double patience_s)
+fm_status fm_wire_mpi(fm_wire **out, double step_timeout_s)
 {
     static const fm_mpi_host host = {.fail = fm_fail, .calloc = fm_calloc, .free = fm_free};
     char path[4608] = MODULE;
@@ -55,5 +55,5 @@ fm_status fm_wire_mpi(fm_wire **out, double patience_s)
         (void)dlclose(module);
         return fm_fail(FM_EVERSION, "%s is of another version of fmstore", path);
     }
-    return open.function(out, patience_s, &host); /* the module stays: MPI cannot be unloaded */
+    return open.function(out, step_timeout_s, &host); /* the module stays: MPI cannot be unloaded */
 }

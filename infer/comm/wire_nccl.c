@@ -247,14 +247,14 @@ static fm_status wait_for(making *m, fm_comm *c, void **comm)
     const fmc_nccl *t = m->t;
     bool called = false, late = false, done = false;
     int result = FMC_NCCL_SUCCESS;
-    double patience_s = fm_comm_patience_of(c);
+    double step_timeout_s = fm_comm_step_timeout_of(c);
     struct timespec began, now;
     (void)clock_gettime(CLOCK_MONOTONIC, &began);
     for (uint32_t looks = 0; !done && !called && !late; looks++) {
         (void)nanosleep(&nap, NULL);
         called = looks % 16 == 0 && fm_comm_called(c);
         (void)clock_gettime(CLOCK_MONOTONIC, &now);
-        late = patience_s > 0.0 && (double)(now.tv_sec - began.tv_sec) > patience_s + 1.0;
+        late = step_timeout_s > 0.0 && (double)(now.tv_sec - began.tv_sec) > step_timeout_s + 1.0;
         (void)pthread_mutex_lock(&m->lock);
         done = m->done;
         m->left = (called || late) && !done;
@@ -263,7 +263,7 @@ static fm_status wait_for(making *m, fm_comm *c, void **comm)
         (void)pthread_mutex_unlock(&m->lock);
     }
     if (!done && !called)
-        return fm_fail(FM_EIO, "NCCL: no communicator within %.0f s", patience_s);
+        return fm_fail(FM_EIO, "NCCL: no communicator within %.0f s", step_timeout_s);
     if (!done) {
         fm_status rc = fm_comm_barrier(c); /* hears why */
         return rc != FM_OK ? rc : fm_fail(FM_EIO, "NCCL: no communicator: another rank failed");

@@ -77,7 +77,7 @@ static fm_status gone(uint32_t peer)
 
 static fm_status silent(const sockets *s)
 {
-    return fm_fail(FM_EIO, "rank %u says nothing for %.0f s", s->polled[0], s->wire.patience_s);
+    return fm_fail(FM_EIO, "rank %u says nothing for %.0f s", s->polled[0], s->wire.step_timeout_s);
 }
 
 /* So that the others hear of a failure that is for good. */
@@ -231,7 +231,8 @@ static fm_status exchange(fm_wire *w, const fm_move *list, uint32_t n)
         double now = now_s();
         if (moved)
             since = now;
-        else if (rc == FM_OK && s->wire.patience_s > 0.0 && now - since > s->wire.patience_s)
+        else if (rc == FM_OK && s->wire.step_timeout_s > 0.0 &&
+                 now - since > s->wire.step_timeout_s)
             rc = silent(s);
     }
     if (rc != FM_OK && !w->broken && !w->differs)
@@ -355,7 +356,8 @@ static fm_status break_off(fm_wire *w, const void *word, void *all, size_t bytes
             rc = words(s, word, all, bytes, &moved);
         if (moved)
             since = now_s();
-        else if (rc == FM_OK && s->wire.patience_s > 0.0 && now_s() - since > s->wire.patience_s)
+        else if (rc == FM_OK && s->wire.step_timeout_s > 0.0 &&
+                 now_s() - since > s->wire.step_timeout_s)
             rc = silent(s);
     }
     if (rc != FM_OK)
@@ -408,7 +410,7 @@ static void close_all(const int *fd, uint32_t rank, uint32_t size)
 }
 
 fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int *fd,
-                          double patience_s)
+                          double step_timeout_s)
 {
     *out = NULL;
     sockets *s = fm_calloc(1, sizeof(*s));
@@ -417,7 +419,7 @@ fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int
                             .rank = rank,
                             .size = size,
                             .sized = true,
-                            .patience_s = patience_s,
+                            .step_timeout_s = step_timeout_s,
                             .exchange = exchange,
                             .alive = alive,
                             .called = called,
@@ -459,7 +461,7 @@ fm_status fm_wire_mesh(int *fd, uint32_t size)
     return FM_OK;
 }
 
-fm_status fm_wire_threads(fm_wire **wire, uint32_t size, double patience_s)
+fm_status fm_wire_threads(fm_wire **wire, uint32_t size, double step_timeout_s)
 {
     int *fd = fm_calloc((size_t)size * size, sizeof(int));
     fm_status rc = fd ? fm_wire_mesh(fd, size) : FM_ENOMEM;
@@ -470,7 +472,7 @@ fm_status fm_wire_threads(fm_wire **wire, uint32_t size, double patience_s)
     }
     for (uint32_t i = 0; i < size; i++) {
         if (rc == FM_OK)
-            rc = fm_wire_sockets(&wire[i], i, size, fd + (size_t)i * size, patience_s);
+            rc = fm_wire_sockets(&wire[i], i, size, fd + (size_t)i * size, step_timeout_s);
         else
             close_all(fd + (size_t)i * size, i, size);
     }

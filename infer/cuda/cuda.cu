@@ -10,7 +10,7 @@
 
 #define RING_BYTES (16u << 20)
 #define ALIGN 256u
-#define SOON_CAPABILITY 90 /* griddepcontrol */
+#define PDL_CAPABILITY 90 /* griddepcontrol */
 
 static const fm_module_host *host_side;
 
@@ -110,7 +110,7 @@ bool fmc_may_begin_soon(fmc_device *d, const void *kernel)
             cudaFuncAttributes a = {};
             d->known->kernel[at] = kernel;
             d->known->soon[at] =
-                cudaFuncGetAttributes(&a, kernel) == cudaSuccess && a.ptxVersion >= SOON_CAPABILITY;
+                cudaFuncGetAttributes(&a, kernel) == cudaSuccess && a.ptxVersion >= PDL_CAPABILITY;
             (void)cudaGetLastError();
             return d->known->soon[at];
         }
@@ -319,7 +319,7 @@ static void cuda_close(fm_backend *be)
     (void)cudaStreamSynchronize(d->copy);
     fmc_fast_close(d);
     fmc_graph_close(d);
-    fmc_aside_close(d);
+    fmc_side_stream_close(d);
     for (unsigned i = 0; i < FMC_SCRATCHES; i++)
         (void)cudaFree(d->scratch[i].bytes);
     for (fmc_outgrown *o = d->outgrown, *next; o; o = next) {
@@ -375,8 +375,8 @@ static cudaError_t ask_device(fmc_device *d)
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
     d->capability = 10 * major + minor;
-    const char *soon = getenv("FMSTORE_CUDA_SOON");
-    d->never_soon = d->capability < SOON_CAPABILITY || (soon && strcmp(soon, "0") == 0);
+    const char *soon = getenv("FMSTORE_CUDA_PDL");
+    d->never_soon = d->capability < PDL_CAPABILITY || (soon && strcmp(soon, "0") == 0);
     (void)snprintf(d->isa, sizeof d->isa, "sm_%d", d->capability);
     return e;
 }
@@ -414,7 +414,7 @@ static void install(fmc_device *d)
     fmc_route_install(be);
     fmc_sample_install(be);
     fmc_graph_install(be);
-    fmc_aside_install(be);
+    fmc_side_stream_install(be);
 }
 
 #define OLDEST_CAPABILITY 80

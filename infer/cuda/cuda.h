@@ -60,10 +60,10 @@ typedef struct fmc_device {
     fmc_ring ring;
     fmc_scratch scratch[FMC_SCRATCHES]; /* of the thread of operations */
     fmc_outgrown *outgrown;
-    struct fmc_room *rooms;    /* vmm.cu; under the lock */
-    fmc_arena *arena;          /* not NULL: a step is being recorded */
-    struct fmc_graphs *graphs; /* graph.cu; NULL until a step is recorded */
-    struct fmc_aside *second;  /* side_stream.cu; NULL until something stands there */
+    struct fmc_room *rooms;         /* vmm.cu; under the lock */
+    fmc_arena *arena;               /* not NULL: a step is being recorded */
+    struct fmc_graphs *graphs;      /* graph.cu; NULL until a step is recorded */
+    struct fmc_side_stream *second; /* side_stream.cu; NULL until something stands there */
     cudaEvent_t ticket[FMC_TICKETS];
     uint64_t tickets; /* ever given */
     void *fast;       /* cuda/mma/fast.cu's state in mode fast */
@@ -114,7 +114,7 @@ static inline void fmc_enter(const fmc_device *d)
 }
 
 /* Whether what runs of this kernel on the card is sm_90's code, which waits for its turn: machine
- * code that was made of older PTX does not. FMSTORE_CUDA_SOON=0: never. */
+ * code that was made of older PTX does not. FMSTORE_CUDA_PDL=0: never. */
 bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
 
 /* Launches a kernel of this backend unless something failed before. A template in parentheses. */
@@ -129,12 +129,12 @@ bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
 
 /* Likewise, a kernel that calls fmc_wait_for_turn: it begins before its turn where card and code
  * can do that. */
-#define FMC_RUN_SOON(d, kernel, grid, block, shared_bytes, ...)                                    \
+#define FMC_RUN_PDL(d, kernel, grid, block, shared_bytes, ...)                                     \
     do {                                                                                           \
         if ((d)->failed == FM_OK) {                                                                \
             fmc_enter(d);                                                                          \
             if (fmc_may_begin_soon((d), (const void *)(kernel)))                                   \
-                FMC_LAUNCH_SOON(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);      \
+                FMC_LAUNCH_PDL(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);       \
             else                                                                                   \
                 FMC_LAUNCH(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);           \
             fmc_launched((d), #kernel);                                                            \
@@ -172,13 +172,13 @@ void fmc_attention_train_install(fm_backend *be);
 void fmc_route_install(fm_backend *be);
 void fmc_sample_install(fm_backend *be);
 void fmc_graph_install(fm_backend *be);
-void fmc_aside_install(fm_backend *be);
+void fmc_side_stream_install(fm_backend *be);
 /* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the card lacks it. */
 fm_status fmc_fast_open(fmc_device *d);
 void fmc_fast_close(fmc_device *d);
 fm_status fmc_bf16_open(fmc_device *d);
 void fmc_graph_close(fmc_device *d);
-void fmc_aside_close(fmc_device *d);
+void fmc_side_stream_close(fmc_device *d);
 /* nccl.cu: fm_module.nccl. */
 fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out);
 /* vmm.cu: fm_backend.reserve and commit; whether ptr was such a room, which is gone then. */

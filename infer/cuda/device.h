@@ -18,7 +18,7 @@
 #define FMC_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
 /* May begin before the kernel before it has ended (ptx.h: fmc_let_next, fmc_wait_for_turn). */
-#define FMC_LAUNCH_SOON(kernel, grid, block, shared_bytes, stream, ...)                            \
+#define FMC_LAUNCH_PDL(kernel, grid, block, shared_bytes, stream, ...)                             \
     fmc_launch_soon((stream), (grid), (block), (shared_bytes), (kernel), __VA_ARGS__)
 template <class... P, class... A>
 static inline void fmc_launch_soon(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes,
@@ -45,7 +45,7 @@ static inline void fmc_launch_soon(cudaStream_t stream, dim3 grid, dim3 block, s
 #define FMC_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     simt_launch_kernel((stream), #kernel, (grid), (block), (shared_bytes), false, (kernel),        \
                        __VA_ARGS__)
-#define FMC_LAUNCH_SOON(kernel, grid, block, shared_bytes, stream, ...)                            \
+#define FMC_LAUNCH_PDL(kernel, grid, block, shared_bytes, stream, ...)                             \
     simt_launch_kernel((stream), #kernel, (grid), (block), (shared_bytes), true, (kernel),         \
                        __VA_ARGS__)
 #endif

@@ -39,12 +39,12 @@ template <int W> FMC_DEVICE void fmc_put(float *p, const float (&v)[W])
 }
 
 /* Host: may rows at a (b, ..) with these strides be read 16 bytes at a time? NULL counts as yes. */
-static inline bool fmc_wide(const void *a, const void *b = NULL, const void *c = NULL,
+static inline bool fmc_sm90(const void *a, const void *b = NULL, const void *c = NULL,
                             const void *d = NULL, const void *e = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15u) == 0;
 }
-static inline bool fmc_wide_ld(size_t a, size_t b = 0, size_t c = 0, size_t d = 0, size_t e = 0)
+static inline bool fmc_sm90_ld(size_t a, size_t b = 0, size_t c = 0, size_t d = 0, size_t e = 0)
 {
     return ((a | b | c | d | e) & 3u) == 0;
 }
@@ -85,7 +85,7 @@ static inline unsigned fmc_cell_blocks(uint32_t m, uint32_t n, bool wide)
     return fmc_blocks((uint64_t)m * (wide ? n / 4 + (n % 4 != 0) : n), FMC_THREADS);
 }
 /* Launches a kernel whose last parameters are m, n, wide and which runs over cells. By RUN: FMC_RUN,
- * or FMC_RUN_SOON for a kernel that waits for its turn. */
+ * or FMC_RUN_PDL for a kernel that waits for its turn. */
 #define FMC_CELLS(...) FMC_CELLS_BY(FMC_RUN, __VA_ARGS__)
 #define FMC_CELLS_BY(RUN, d, kernel, m, n, wide, ...)                                              \
     do {                                                                                           \

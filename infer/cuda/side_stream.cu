@@ -6,15 +6,15 @@
  * operations without lists and scratch may stand in the second. */
 #include "infer/cuda/cuda.h"
 
-struct fmc_aside {
+struct fmc_side_stream {
     cudaStream_t stream;
     cudaEvent_t turn, back; /* of the first line, of the second */
     bool used;              /* since the last join */
 };
 
-static fmc_aside *open_aside(fmc_device *d)
+static fmc_side_stream *open_aside(fmc_device *d)
 {
-    fmc_aside *a = d->second ? d->second : (fmc_aside *)fmc_take(sizeof *a);
+    fmc_side_stream *a = d->second ? d->second : (fmc_side_stream *)fmc_take(sizeof *a);
     cudaError_t e = cudaSuccess;
     if (!a) {
         fmc_stick(d, FM_ENOMEM, "out of memory");
@@ -51,7 +51,7 @@ static void aside(fm_backend *be, bool on)
         fmc_stick(d, FM_EUNSUPPORTED, "a second line of operations stands in it");
         return;
     }
-    fmc_aside *a = on && d->failed == FM_OK ? open_aside(d) : NULL;
+    fmc_side_stream *a = on && d->failed == FM_OK ? open_aside(d) : NULL;
     d->stream = d->line;
     if (!a)
         return;
@@ -70,7 +70,7 @@ static void join(fm_backend *be)
         d->second->used = false;
 }
 
-void fmc_aside_close(fmc_device *d)
+void fmc_side_stream_close(fmc_device *d)
 {
     if (!d->second)
         return;
@@ -86,7 +86,7 @@ void fmc_aside_close(fmc_device *d)
     d->second = NULL;
 }
 
-void fmc_aside_install(fm_backend *be)
+void fmc_side_stream_install(fm_backend *be)
 {
     be->aside = aside;
     be->join = join;

@@ -25,35 +25,35 @@ static fm_status open_weights(fm_engine *e)
     fm_engine_opts *o = &e->opts;
     fm_status rc = FM_OK;
     if (o->cache_dir && e->be->weight_image) /* a device's own layout is made by the device */
-        rc = fmi_artefacts_new(&e->artefacts, o->cache_dir, e->be->layout, o->cache_bytes_max);
+        rc = fmi_packed_files_new(&e->artefacts, o->cache_dir, e->be->layout, o->cache_bytes_max);
     o->cache_dir = NULL; /* the caller's */
     fmi_weights_opts w = {o->weight_bytes_max, e->artefacts, o->cache_min_bytes};
     return rc == FM_OK ? fmi_weights_new(&e->weights, e->be, &w) : rc;
 }
 
-/* Other ranks wait for patience_s; so what they can end themselves is over before the device's own
+/* Other ranks wait for step_timeout_s; so what they can end themselves is over before the device's own
  * limit. */
 static fm_status watch_steps(fm_engine *e, const char *device)
 {
     char name[64];
     uint32_t ranks = fm_comm_size(e->comm);
-    double limit = e->opts.patience_s;
+    double limit = e->opts.step_timeout_s;
     device = device ? device : e->be->name;
     if (ranks > 1) {
         (void)snprintf(name, sizeof(name), "rank %u of %u, %s", fm_comm_rank(e->comm), ranks,
                        device);
         limit += FM_MAX(limit / 10.0, 1.0);
-        fm_comm_patience(e->comm, e->opts.patience_s);
+        fm_comm_step_timeout(e->comm, e->opts.step_timeout_s);
     } else {
         (void)snprintf(name, sizeof(name), "device %s", device);
     }
     /* What runs on the host cannot hang, and takes what it takes. */
-    return e->be->host_visible ? FM_OK : fmi_patience_new(&e->patience, limit, name);
+    return e->be->host_visible ? FM_OK : fmi_watchdog_new(&e->watchdog, limit, name);
 }
 
 void fm_engine_hung(fm_engine *e, fm_hung_fn hung, void *ctx)
 {
-    fmi_patience_hung(e->patience, hung, ctx);
+    fmi_watchdog_hung(e->watchdog, hung, ctx);
 }
 
 fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
@@ -89,7 +89,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     }
     if (rc == FM_OK && e->log)
         rc = fmi_pipe_group(e);
-    if (rc == FM_OK && o.patience_s > 0.0)
+    if (rc == FM_OK && o.step_timeout_s > 0.0)
         rc = watch_steps(e, o.device);
     if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
         rc = e->be->keep_stored(e->be);
@@ -128,13 +128,13 @@ void fm_engine_free(fm_engine *e)
     fmi_prefix_free(e->prefix);
     fmi_kv_free(e->kv);
     fmi_weights_free(e->weights);
-    fmi_artefacts_free(e->artefacts);
+    fmi_packed_files_free(e->artefacts);
     fmi_geom *next;
     for (fmi_geom *g = e->geoms; g; g = next) {
         next = g->next;
         fm_free(g);
     }
-    fmi_patience_free(e->patience);
+    fmi_watchdog_free(e->watchdog);
     fm_backend_close(e->be);
     fm_pool_free(e->pool);
     (void)pthread_mutex_destroy(&e->share);
@@ -200,9 +200,9 @@ void fm_engine_tap(fm_engine *e, fm_tap_fn tap, void *ctx)
 fm_engine_stats fm_engine_stats_of(const fm_engine *e)
 {
     fmi_weights_stats w = fmi_weights_stats_of(e->weights);
-    fmi_artefact_stats f = {0, 0, 0};
+    fmi_packed_file_stats f = {0, 0, 0};
     if (e->artefacts)
-        f = fmi_artefact_stats_of(e->artefacts);
+        f = fmi_packed_file_stats_of(e->artefacts);
     return (fm_engine_stats){
         .weights = w.count - w.elsewhere,
         .weight_bytes = w.bytes,
@@ -251,7 +251,7 @@ static fm_status open_lanes(fm_engine *e, fmi_geom *g)
     return rc;
 }
 
-fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_deal *d)
+fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_stage_split *d)
 {
     *out = NULL;
     for (fmi_geom *g = e->geoms; g; g = g->next)

@@ -7,7 +7,8 @@
 
 FM_BEGIN_DECLS
 
-FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_deal *d);
+FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a,
+                                 const fmi_stage_split *d);
 /* Any thread, as fmi_text_bind. which: 0 of full layers, 1 of sliding ones; layers: the most of a
  * stage. */
 FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which,

@@ -47,7 +47,7 @@ static bool covers(const fm_hook *k, uint32_t token)
 static uint32_t stage_of(const fm_seq *s, const fm_hook *k)
 {
     uint32_t layer = k->site == FM_SITE_RESIDUAL && k->layer > 0 ? k->layer - 1 : k->layer;
-    return fmi_deal_stage(&fmi_priv(s->model)->deal, layer);
+    return fmi_stage_split_stage(&fmi_priv(s->model)->deal, layer);
 }
 
 /* Whether hook k reads the row on that stage. */

@@ -15,8 +15,8 @@ static fm_status bind_shape(fmi_binder *b)
     if (rc == FM_OK)
         rc = fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what);
     if (rc == FM_OK)
-        rc = fmi_deal_of(&p->deal, &m->arch, m->engine->stages, b->what);
-    uint32_t most = fmi_deal_most(&p->deal);
+        rc = fmi_stage_split_of(&p->deal, &m->arch, m->engine->stages, b->what);
+    uint32_t most = fmi_stage_split_most(&p->deal);
     if (rc == FM_OK)
         rc = fmi_rope_of(m->engine, &p->rope, &p->local, 0, most);
     if (rc == FM_OK)

@@ -135,10 +135,10 @@ static float *rows_below(const fmi_pass *p, uint32_t l, uint64_t *floats)
 
 uint64_t fmi_pipe_rows_elsewhere(const fmi_pass *p)
 {
-    const fmi_deal *d = &p->g->deal;
+    const fmi_stage_split *d = &p->g->deal;
     uint64_t rows = 0, floats;
     for (uint32_t l = 0; l < p->g->layers && d->stages > 1; l++)
-        if (fmi_deal_stage(d, l) != p->e->stage) {
+        if (fmi_stage_split_stage(d, l) != p->e->stage) {
             (void)rows_below(p, l + 1, &floats);
             rows += floats / p->g->hidden;
         }

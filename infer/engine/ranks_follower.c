@@ -210,9 +210,9 @@ static fm_status follow_model(fm_engine *e, fm_cursor *c, const fm_provider *p)
         rc = fm_fail(FM_ECORRUPT, "rank 0 speaks of two models by one number");
     if (rc == FM_OK)
         rc = load_encoded(&m, e, told, p);
-    double patience_s = fmi_ranks_wait(e);
+    double step_timeout_s = fmi_ranks_wait(e);
     rc = fm_comm_meet(e->comm, rc, 0);
-    fm_comm_patience(e->comm, patience_s);
+    fm_comm_step_timeout(e->comm, step_timeout_s);
     if (rc != FM_OK) {
         fm_model_close(m);
         return fm_comm_state(e->comm);
@@ -281,9 +281,9 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
     fm_status rc = fm_buf_extend(&message, FMI_LOG_ROOM) ? FM_OK : FM_ENOMEM;
     while (rc == FM_OK && !ended) {
         fm_cursor c;
-        double patience_s = fmi_ranks_wait(e);
+        double step_timeout_s = fmi_ranks_wait(e);
         rc = fm_comm_tell_buf(e->comm, &message, 0);
-        fm_comm_patience(e->comm, patience_s);
+        fm_comm_step_timeout(e->comm, step_timeout_s);
         fm_cursor_init(&c, fm_buf_span(&message));
         if (rc == FM_OK)
             rc = follow_message(e, p, &c, &ended);

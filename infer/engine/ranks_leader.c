@@ -46,13 +46,13 @@ void fmi_ranks_put(void **at, size_t *count, void *thing, uint32_t number)
     at[number] = thing;
 }
 
-/* ==== patience ==== */
+/* ==== time limits ==== */
 
 double fmi_ranks_wait(const fm_engine *e)
 {
-    double was = fm_comm_patience_of(e->comm);
-    if (e->opts.patience_s > 0.0)
-        fm_comm_patience(e->comm, 0.0);
+    double was = fm_comm_step_timeout_of(e->comm);
+    if (e->opts.step_timeout_s > 0.0)
+        fm_comm_step_timeout(e->comm, 0.0);
     return was;
 }
 
@@ -270,10 +270,10 @@ static fm_status log_adopt(fm_model *m)
     fm_buf_u32(&r->log, p->log_number);
     encode_bytes(&r->log, p->encoded.data, p->encoded.len);
     rc = send_log(e);
-    double patience_s = fmi_ranks_wait(e);
+    double step_timeout_s = fmi_ranks_wait(e);
     if (rc == FM_OK)
         rc = fm_comm_meet(e->comm, FM_OK, 0);
-    fm_comm_patience(e->comm, patience_s);
+    fm_comm_step_timeout(e->comm, step_timeout_s);
     if (rc != FM_OK)
         r->model[p->log_number] = NULL;
     return rc;

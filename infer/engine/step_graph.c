@@ -22,7 +22,7 @@
 
 #define REPLAYS 48u /* signatures that are remembered */
 
-typedef struct fmi_replay {
+typedef struct fmi_step_graph {
     fm_digest sign;
     uint64_t used; /* by the clock below; 0: free */
     uint64_t key;  /* on the device, 0: not kept */
@@ -30,25 +30,25 @@ typedef struct fmi_replay {
     uint64_t gemm_groups, layer_rows; /* what the engine counts in one run */
     bool refused;                     /* the device cannot keep it */
     fm_script script;                 /* its exchanges with other ranks */
-} fmi_replay;
+} fmi_step_graph;
 
 /* What becomes of a step over ranks; of one rank: what it could do. */
 enum { AS_IT_COMES, SEEN_FIRST, REFUSED, KEEP, AGAIN };
 
-typedef struct fmi_replays {
-    fmi_replay of[REPLAYS];
+typedef struct fmi_step_graphs {
+    fmi_step_graph of[REPLAYS];
     uint64_t clock, keys, age; /* age: of the comm, when the last was kept */
     /* Of the step in hand, over ranks. */
     fm_digest sign;
-    fmi_replay *now; /* NULL: not seen before, or not looked for */
+    fmi_step_graph *now; /* NULL: not seen before, or not looked for */
     uint32_t does;
     uint64_t *word; /* [WORDS(max_rows)] what is signed */
     size_t words;
-} fmi_replays;
+} fmi_step_graphs;
 
 #define WORDS(runs) (16u + FMI_STAGES + 9u * (size_t)(runs))
 
-static void release(fmi_step *s, fmi_replay *r)
+static void release(fmi_step *s, fmi_step_graph *r)
 {
     fm_backend *be = s->e->be;
     if (r->key)
@@ -58,9 +58,9 @@ static void release(fmi_step *s, fmi_replay *r)
     memset(r, 0, sizeof(*r));
 }
 
-void fmi_replays_free(fmi_step *s)
+void fmi_step_graphs_free(fmi_step *s)
 {
-    fmi_replays *all = s->replays;
+    fmi_step_graphs *all = s->replays;
     if (!all)
         return;
     for (size_t i = 0; i < REPLAYS; i++)
@@ -82,17 +82,17 @@ static bool can_come_again(const fmi_step *s)
     return true;
 }
 
-static void add(fmi_replays *all, uint64_t word)
+static void add(fmi_step_graphs *all, uint64_t word)
 {
     all->word[all->words++] = word;
 }
 
-static void add_address(fmi_replays *all, const void *p)
+static void add_address(fmi_step_graphs *all, const void *p)
 {
     add(all, (uint64_t)(uintptr_t)p);
 }
 
-static fm_status sign(fmi_replays *all, const fmi_step *s, uint32_t n, fm_digest *out)
+static fm_status sign(fmi_step_graphs *all, const fmi_step *s, uint32_t n, fm_digest *out)
 {
     const fm_engine *e = s->e;
     const void *const address[] = {s->dev,
@@ -134,7 +134,7 @@ static fm_status sign(fmi_replays *all, const fmi_step *s, uint32_t n, fm_digest
 
 /* ==== entries ==== */
 
-static fmi_replay *find(fmi_replays *all, const fm_digest *sign)
+static fmi_step_graph *find(fmi_step_graphs *all, const fm_digest *sign)
 {
     for (size_t i = 0; i < REPLAYS; i++)
         if (all->of[i].used && fm_digest_eq(&all->of[i].sign, sign))
@@ -143,9 +143,9 @@ static fmi_replay *find(fmi_replays *all, const fm_digest *sign)
 }
 
 /* The longest unused entry, empty. */
-static fmi_replay *fresh(fmi_step *s, fmi_replays *all)
+static fmi_step_graph *fresh(fmi_step *s, fmi_step_graphs *all)
 {
-    fmi_replay *r = &all->of[0];
+    fmi_step_graph *r = &all->of[0];
     for (size_t i = 1; i < REPLAYS; i++)
         if (all->of[i].used < r->used)
             r = &all->of[i];
@@ -153,11 +153,11 @@ static fmi_replay *fresh(fmi_step *s, fmi_replays *all)
     return r;
 }
 
-static fmi_replays *replays_of(fmi_step *s)
+static fmi_step_graphs *replays_of(fmi_step *s)
 {
     if (!s->replays)
-        s->replays = fm_calloc(1, sizeof(fmi_replays));
-    fmi_replays *all = s->replays;
+        s->replays = fm_calloc(1, sizeof(fmi_step_graphs));
+    fmi_step_graphs *all = s->replays;
     if (all && !all->word)
         all->word = fm_calloc(WORDS(s->max_rows), sizeof(uint64_t));
     return all && all->word ? all : NULL;
@@ -179,9 +179,9 @@ static fm_status operate(fmi_step *s, fmi_lists *lists, uint32_t n)
 }
 
 /* Lists are made; what of the signature was settled by running it is known now. */
-static fm_status first_run(fmi_step *s, fmi_replays *all, uint32_t n)
+static fm_status first_run(fmi_step *s, fmi_step_graphs *all, uint32_t n)
 {
-    fmi_replay *r = fresh(s, all);
+    fmi_step_graph *r = fresh(s, all);
     fm_status rc = operate(s, &r->lists, n);
     if (rc == FM_OK)
         rc = sign(all, s, n, &r->sign);
@@ -193,7 +193,7 @@ static fm_status first_run(fmi_step *s, fmi_replays *all, uint32_t n)
 }
 
 /* Kept under key and not run, or FM_EUNSUPPORTED; another failure is the step's. */
-static fm_status capture(fmi_step *s, fmi_replay *r, uint64_t key, uint32_t n)
+static fm_status capture(fmi_step *s, fmi_step_graph *r, uint64_t key, uint32_t n)
 {
     fm_engine *e = s->e;
     fm_backend *be = e->be;
@@ -215,14 +215,14 @@ static fm_status capture(fmi_step *s, fmi_replay *r, uint64_t key, uint32_t n)
     return rc;
 }
 
-static void count_replay(fm_engine *e, const fmi_replay *r, bool again)
+static void count_replay(fm_engine *e, const fmi_step_graph *r, bool again)
 {
     e->gemm_groups += r->gemm_groups;
     e->layer_rows += r->layer_rows;
     e->replayed += again;
 }
 
-static fm_status run_entry(fmi_step *s, fmi_replays *all, fmi_replay *r, uint32_t n)
+static fm_status run_entry(fmi_step *s, fmi_step_graphs *all, fmi_step_graph *r, uint32_t n)
 {
     bool again = r->key != 0;
     fm_status rc = again ? FM_OK : r->refused ? FM_EUNSUPPORTED : capture(s, r, ++all->keys, n);
@@ -240,14 +240,14 @@ static fm_status run_entry(fmi_step *s, fmi_replays *all, fmi_replay *r, uint32_
 
 static fm_status run_signed(fmi_step *s, uint32_t n)
 {
-    fmi_replays *all = replays_of(s);
+    fmi_step_graphs *all = replays_of(s);
     if (!all)
         return FM_ENOMEM;
     fm_digest d;
     fm_status rc = sign(all, s, n, &d);
     if (rc != FM_OK)
         return rc;
-    fmi_replay *r = find(all, &d);
+    fmi_step_graph *r = find(all, &d);
     if (!r)
         return first_run(s, all, n);
     r->used = ++all->clock;
@@ -260,7 +260,7 @@ static bool keeps(const fmi_step *s)
     return be->record && be->recorded && be->replay && be->forget && can_come_again(s);
 }
 
-fm_status fmi_replay_passes(fmi_step *s, uint32_t n)
+fm_status fmi_step_graph_passes(fmi_step *s, uint32_t n)
 {
     bool fits = keeps(s);
     fm_status rc = fits ? fmi_stage_plan(s, &fits) : FM_OK;
@@ -275,12 +275,12 @@ fm_status fmi_replay_passes(fmi_step *s, uint32_t n)
 /* ==== over ranks ==== */
 
 /* Where the wire was made anew nothing is kept any more. */
-static void grow_older(fmi_step *s, fmi_replays *all)
+static void grow_older(fmi_step *s, fmi_step_graphs *all)
 {
     fm_backend *be = s->e->be;
     uint64_t age = fm_comm_age(s->e->comm);
     for (size_t i = 0; all->age != age && i < REPLAYS; i++) {
-        fmi_replay *r = &all->of[i];
+        fmi_step_graph *r = &all->of[i];
         if (r->key)
             be->forget(be, r->key);
         fm_script_release(&r->script);
@@ -289,12 +289,12 @@ static void grow_older(fmi_step *s, fmi_replays *all)
     all->age = age;
 }
 
-fm_status fmi_replay_look(fmi_step *s, uint32_t n, fmi_way *out)
+fm_status fmi_step_graph_look(fmi_step *s, uint32_t n, fmi_way *out)
 {
     bool fits = fm_comm_device_wire(s->e->comm) && keeps(s);
     *out = (fmi_way){AS_IT_COMES, 0};
     s->stages = 0;
-    fmi_replays *all = fits || s->replays ? replays_of(s) : NULL;
+    fmi_step_graphs *all = fits || s->replays ? replays_of(s) : NULL;
     if (!all)
         return fits ? FM_ENOMEM : FM_OK;
     all->now = NULL;
@@ -306,15 +306,15 @@ fm_status fmi_replay_look(fmi_step *s, uint32_t n, fmi_way *out)
         rc = sign(all, s, n, &all->sign);
     if (rc != FM_OK || !fits)
         return rc;
-    fmi_replay *r = find(all, &all->sign);
+    fmi_step_graph *r = find(all, &all->sign);
     all->now = r;
     out->can = !r ? SEEN_FIRST : r->refused ? REFUSED : r->key ? AGAIN + r->key : KEEP;
     return FM_OK;
 }
 
-void fmi_replay_agree(fmi_step *s, const fmi_way *way, uint32_t ranks)
+void fmi_step_graph_agree(fmi_step *s, const fmi_way *way, uint32_t ranks)
 {
-    fmi_replays *all = s->replays;
+    fmi_step_graphs *all = s->replays;
     uint64_t least = way[0].can, keys = way[0].keys;
     bool same = true;
     for (uint32_t i = 1; i < ranks; i++) {
@@ -329,10 +329,10 @@ void fmi_replay_agree(fmi_step *s, const fmi_way *way, uint32_t ranks)
 }
 
 /* Captured here as on all others, with addresses that stay. */
-static fm_status capture_alike(fmi_step *s, fmi_replays *all, uint32_t n)
+static fm_status capture_alike(fmi_step *s, fmi_step_graphs *all, uint32_t n)
 {
     fm_engine *e = s->e;
-    fmi_replay *r = all->now;
+    fmi_step_graph *r = all->now;
     fm_digest after;
     if (r->key) /* others have it no more */
         e->be->forget(e->be, r->key);
@@ -349,10 +349,10 @@ static fm_status capture_alike(fmi_step *s, fmi_replays *all, uint32_t n)
 }
 
 /* Kept, if all ranks could. */
-static fm_status keep_together(fmi_step *s, fmi_replays *all, uint32_t n, bool *kept)
+static fm_status keep_together(fmi_step *s, fmi_step_graphs *all, uint32_t n, bool *kept)
 {
     fm_engine *e = s->e;
-    fmi_replay *r = all->now;
+    fmi_step_graph *r = all->now;
     uint8_t said[FM_COMM_MAX_RANKS], mine;
     *kept = capture_alike(s, all, n) == FM_OK;
     mine = *kept;
@@ -370,10 +370,10 @@ static fm_status keep_together(fmi_step *s, fmi_replays *all, uint32_t n, bool *
     return rc;
 }
 
-static fm_status run_together(fmi_step *s, fmi_replays *all, uint32_t n)
+static fm_status run_together(fmi_step *s, fmi_step_graphs *all, uint32_t n)
 {
     fm_engine *e = s->e;
-    fmi_replay *r = all->now;
+    fmi_step_graph *r = all->now;
     bool kept = all->does == AGAIN;
     fm_status rc = FM_OK;
     if (r)
@@ -389,9 +389,9 @@ static fm_status run_together(fmi_step *s, fmi_replays *all, uint32_t n)
     return rc == FM_OK ? operate(s, &s->own, n) : rc;
 }
 
-fm_status fmi_replay_together(fmi_step *s, uint32_t n)
+fm_status fmi_step_graph_together(fmi_step *s, uint32_t n)
 {
-    fmi_replays *all = fm_comm_device_wire(s->e->comm) ? s->replays : NULL;
+    fmi_step_graphs *all = fm_comm_device_wire(s->e->comm) ? s->replays : NULL;
     fm_status rc = all ? run_together(s, all, n) : operate(s, &s->own, n);
     if (rc == FM_OK)
         fmi_stage_empty(s);

@@ -9,7 +9,7 @@
 
 #define LOOKS 8.0 /* in the time of the limit */
 
-struct fmi_patience {
+struct fmi_watchdog {
     double limit_s;
     char name[64];
     pthread_mutex_t lock; /* of what follows; held while hung is called */
@@ -29,7 +29,7 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void wait_a_while(fmi_patience *p)
+static void wait_a_while(fmi_watchdog *p)
 {
     double s = p->limit_s / LOOKS;
     struct timespec t;
@@ -42,7 +42,7 @@ static void wait_a_while(fmi_patience *p)
 
 static void *look(void *arg)
 {
-    fmi_patience *p = arg;
+    fmi_watchdog *p = arg;
     (void)pthread_mutex_lock(&p->lock);
     while (!p->ends) {
         wait_a_while(p);
@@ -50,8 +50,8 @@ static void *look(void *arg)
             continue;
         char text[160];
         (void)snprintf(text, sizeof(text),
-                       "%s: a step does not end within %.3g s (config compute.patience)", p->name,
-                       p->limit_s);
+                       "%s: a step does not end within %.3g s (config compute.stepTimeout)",
+                       p->name, p->limit_s);
         p->told = true;
         p->hung(p->ctx, text);
     }
@@ -59,7 +59,7 @@ static void *look(void *arg)
     return NULL;
 }
 
-static bool make_locks(fmi_patience *p)
+static bool make_locks(fmi_watchdog *p)
 {
     pthread_condattr_t attr;
     if (pthread_mutex_init(&p->lock, NULL) != 0)
@@ -75,10 +75,10 @@ static bool make_locks(fmi_patience *p)
     return good;
 }
 
-fm_status fmi_patience_new(fmi_patience **out, double limit_s, const char *name)
+fm_status fmi_watchdog_new(fmi_watchdog **out, double limit_s, const char *name)
 {
     *out = NULL;
-    fmi_patience *p = fm_calloc(1, sizeof(*p));
+    fmi_watchdog *p = fm_calloc(1, sizeof(*p));
     if (!p)
         return FM_ENOMEM;
     p->limit_s = limit_s;
@@ -96,7 +96,7 @@ fm_status fmi_patience_new(fmi_patience **out, double limit_s, const char *name)
     return FM_OK;
 }
 
-void fmi_patience_free(fmi_patience *p)
+void fmi_watchdog_free(fmi_watchdog *p)
 {
     if (!p)
         return;
@@ -110,7 +110,7 @@ void fmi_patience_free(fmi_patience *p)
     fm_free(p);
 }
 
-void fmi_patience_hung(fmi_patience *p, fm_hung_fn hung, void *ctx)
+void fmi_watchdog_hung(fmi_watchdog *p, fm_hung_fn hung, void *ctx)
 {
     if (!p)
         return;
@@ -120,7 +120,7 @@ void fmi_patience_hung(fmi_patience *p, fm_hung_fn hung, void *ctx)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-void fmi_patience_begin(fmi_patience *p)
+void fmi_watchdog_begin(fmi_watchdog *p)
 {
     if (!p)
         return;
@@ -130,7 +130,7 @@ void fmi_patience_begin(fmi_patience *p)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-void fmi_patience_end(fmi_patience *p)
+void fmi_watchdog_end(fmi_watchdog *p)
 {
     if (!p)
         return;

@@ -10,15 +10,15 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_patience fmi_patience;
+typedef struct fmi_watchdog fmi_watchdog;
 
 /* name: of the device and its rank, for the text. hung as fm_engine_hung sets it. */
-FM_CHECKED fm_status fmi_patience_new(fmi_patience **out, double limit_s, const char *name);
-void fmi_patience_free(fmi_patience *p); /* outside of steps; NULL is fine */
-void fmi_patience_hung(fmi_patience *p, fm_hung_fn hung, void *ctx);
+FM_CHECKED fm_status fmi_watchdog_new(fmi_watchdog **out, double limit_s, const char *name);
+void fmi_watchdog_free(fmi_watchdog *p); /* outside of steps; NULL is fine */
+void fmi_watchdog_hung(fmi_watchdog *p, fm_hung_fn hung, void *ctx);
 /* The engine's thread; they nest. NULL: nothing. */
-void fmi_patience_begin(fmi_patience *p);
-void fmi_patience_end(fmi_patience *p);
+void fmi_watchdog_begin(fmi_watchdog *p);
+void fmi_watchdog_end(fmi_watchdog *p);
 
 FM_END_DECLS
 #endif

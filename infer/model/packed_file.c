@@ -18,7 +18,7 @@
 #define FIELDS_BYTES 168u /* what the header's own digest covers */
 #define KEEP_AFTER_PRUNE(max) ((max) / 10 * 9)
 
-struct fmi_artefacts {
+struct fmi_packed_files {
     char *packed; /* <cache_dir>/packed */
     char layout[LAYOUT_BYTES];
     uint64_t bytes_max;
@@ -30,13 +30,13 @@ struct fmi_artefacts {
     uint64_t own;   /* written by us */
 };
 
-fm_status fmi_artefacts_new(fmi_artefacts **out, const char *cache_dir, const char *layout,
-                            uint64_t bytes_max)
+fm_status fmi_packed_files_new(fmi_packed_files **out, const char *cache_dir, const char *layout,
+                               uint64_t bytes_max)
 {
     *out = NULL;
     if (strlen(layout) >= LAYOUT_BYTES)
         return fm_fail(FM_EINVAL, "layout '%s' has too long a name", layout);
-    fmi_artefacts *a = fm_calloc(1, sizeof(*a));
+    fmi_packed_files *a = fm_calloc(1, sizeof(*a));
     if (!a)
         return FM_ENOMEM;
     a->packed = fm_path_join(cache_dir, "packed");
@@ -51,7 +51,7 @@ fm_status fmi_artefacts_new(fmi_artefacts **out, const char *cache_dir, const ch
     return FM_OK;
 }
 
-void fmi_artefacts_free(fmi_artefacts *a)
+void fmi_packed_files_free(fmi_packed_files *a)
 {
     if (!a)
         return;
@@ -60,12 +60,12 @@ void fmi_artefacts_free(fmi_artefacts *a)
     fm_free(a);
 }
 
-static char *folder_of(const fmi_artefacts *a, const char hex[FM_HEX_CHARS + 1])
+static char *folder_of(const fmi_packed_files *a, const char hex[FM_HEX_CHARS + 1])
 {
     return fm_asprintf("%s/%s/%.2s", a->packed, a->layout, hex);
 }
 
-static char *path_of(const fmi_artefacts *a, const fmi_artefact_key *key)
+static char *path_of(const fmi_packed_files *a, const fmi_packed_file_key *key)
 {
     static const char *const role[] = {
         [FM_ROLE_LINEAR] = "linear", [FM_ROLE_LORA_A] = "lora_a", [FM_ROLE_LORA_B] = "lora_b"};
@@ -75,7 +75,7 @@ static char *path_of(const fmi_artefacts *a, const fmi_artefact_key *key)
 }
 
 /* Everything but the sums; head is zero. */
-static void put_fields(uint8_t *head, const fmi_artefacts *a, const fmi_artefact_key *key)
+static void put_fields(uint8_t *head, const fmi_packed_files *a, const fmi_packed_file_key *key)
 {
     const char *dtype = fm_dtype_get(key->dtype)->name;
     memcpy(head, MAGIC, 8);
@@ -107,7 +107,7 @@ static fm_status sum_of(fm_digest *out, const void *image, uint64_t bytes)
     return fm_sha256(out, lane, sizeof(lane));
 }
 
-static fm_status put_head(uint8_t *head, const fmi_artefacts *a, const fmi_artefact_key *key,
+static fm_status put_head(uint8_t *head, const fmi_packed_files *a, const fmi_packed_file_key *key,
                           const void *image)
 {
     fm_digest d;
@@ -125,7 +125,7 @@ static fm_status put_head(uint8_t *head, const fmi_artefacts *a, const fmi_artef
 /* ==== reading ==== */
 
 /* The whole header is what we would write for this image: no field goes unlooked at. */
-static bool fits(const fmi_artefacts *a, const fm_file_map *map, const fmi_artefact_key *key)
+static bool fits(const fmi_packed_files *a, const fm_file_map *map, const fmi_packed_file_key *key)
 {
     uint8_t want[FMI_ARTEFACT_HEADER_BYTES] = {0};
     if (map->len < FMI_ARTEFACT_HEADER_BYTES || map->len - FMI_ARTEFACT_HEADER_BYTES != key->bytes)
@@ -137,7 +137,7 @@ static bool fits(const fmi_artefacts *a, const fm_file_map *map, const fmi_artef
            memcmp(map->data, want, sizeof(want)) == 0;
 }
 
-bool fmi_artefact_map(fmi_artefacts *a, fm_file_map *map, const fmi_artefact_key *key)
+bool fmi_packed_file_map(fmi_packed_files *a, fm_file_map *map, const fmi_packed_file_key *key)
 {
     fm_error_state kept;
     *map = (fm_file_map){NULL, 0};
@@ -201,7 +201,7 @@ static void look(survey *s, const char *dir, unsigned depth)
 }
 
 /* Counts the folder anew and deletes the oldest beyond the bound. The lock is held. */
-static void prune(fmi_artefacts *a, uint64_t coming)
+static void prune(fmi_packed_files *a, uint64_t coming)
 {
     survey s = {NULL, 0, 0, 0};
     look(&s, a->packed, 2);
@@ -219,7 +219,7 @@ static void prune(fmi_artefacts *a, uint64_t coming)
     a->bytes = s.bytes;
 }
 
-static bool make_room(fmi_artefacts *a, uint64_t coming)
+static bool make_room(fmi_packed_files *a, uint64_t coming)
 {
     if (a->bytes_max == 0)
         return true;
@@ -243,7 +243,7 @@ static bool make_room(fmi_artefacts *a, uint64_t coming)
 
 /* ==== writing ==== */
 
-static fm_status write_file(fmi_artefacts *a, const fmi_artefact_key *key, const void *image,
+static fm_status write_file(fmi_packed_files *a, const fmi_packed_file_key *key, const void *image,
                             const char *path)
 {
     uint8_t head[FMI_ARTEFACT_HEADER_BYTES];
@@ -261,7 +261,7 @@ static fm_status write_file(fmi_artefacts *a, const fmi_artefact_key *key, const
     return rc;
 }
 
-bool fmi_artefact_write(fmi_artefacts *a, const fmi_artefact_key *key, const void *image)
+bool fmi_packed_file_write(fmi_packed_files *a, const fmi_packed_file_key *key, const void *image)
 {
     char hex[FM_HEX_CHARS + 1];
     fm_error_state kept;
@@ -289,9 +289,9 @@ bool fmi_artefact_write(fmi_artefacts *a, const fmi_artefact_key *key, const voi
     return done;
 }
 
-fmi_artefact_stats fmi_artefact_stats_of(fmi_artefacts *a)
+fmi_packed_file_stats fmi_packed_file_stats_of(fmi_packed_files *a)
 {
-    return (fmi_artefact_stats){.mapped = atomic_load(&a->mapped),
-                                .written = atomic_load(&a->written),
-                                .refused = atomic_load(&a->refused)};
+    return (fmi_packed_file_stats){.mapped = atomic_load(&a->mapped),
+                                   .written = atomic_load(&a->written),
+                                   .refused = atomic_load(&a->refused)};
 }

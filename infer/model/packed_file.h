@@ -40,29 +40,29 @@ FM_BEGIN_DECLS
 
 #define FMI_ARTEFACT_HEADER_BYTES 4096u
 
-typedef struct fmi_artefact_key {
+typedef struct fmi_packed_file_key {
     fm_digest id;
     fm_role role;
     fm_dtype dtype;
     uint32_t n, k;
     uint64_t bytes; /* of the image */
-} fmi_artefact_key;
+} fmi_packed_file_key;
 
-typedef struct fmi_artefacts fmi_artefacts;
+typedef struct fmi_packed_files fmi_packed_files;
 /* bytes_max: of all files of all layouts; what was used longest ago goes first. 0: no bound. */
-FM_CHECKED fm_status fmi_artefacts_new(fmi_artefacts **out, const char *cache_dir,
-                                       const char *layout, uint64_t bytes_max);
-void fmi_artefacts_free(fmi_artefacts *a); /* NULL is fine; mappings stay valid */
+FM_CHECKED fm_status fmi_packed_files_new(fmi_packed_files **out, const char *cache_dir,
+                                          const char *layout, uint64_t bytes_max);
+void fmi_packed_files_free(fmi_packed_files *a); /* NULL is fine; mappings stay valid */
 
 /* true: *map is the file (fm_unmap_file), its image at FMI_ARTEFACT_HEADER_BYTES. */
-bool fmi_artefact_map(fmi_artefacts *a, fm_file_map *map, const fmi_artefact_key *key);
+bool fmi_packed_file_map(fmi_packed_files *a, fm_file_map *map, const fmi_packed_file_key *key);
 /* true: it is there now. */
-bool fmi_artefact_write(fmi_artefacts *a, const fmi_artefact_key *key, const void *image);
+bool fmi_packed_file_write(fmi_packed_files *a, const fmi_packed_file_key *key, const void *image);
 
-typedef struct fmi_artefact_stats {
+typedef struct fmi_packed_file_stats {
     uint64_t mapped, written, refused; /* files; refused: there, but not what they should be */
-} fmi_artefact_stats;
-fmi_artefact_stats fmi_artefact_stats_of(fmi_artefacts *a);
+} fmi_packed_file_stats;
+fmi_packed_file_stats fmi_packed_file_stats_of(fmi_packed_files *a);
 
 FM_END_DECLS
 #endif

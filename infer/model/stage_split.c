@@ -66,7 +66,8 @@ static uint32_t last_begins(const work *w, uint32_t layers, uint32_t stages, uin
     return last;
 }
 
-fm_status fmi_deal_of(fmi_deal *out, const fm_arch *a, uint32_t stages, const char *what)
+fm_status fmi_stage_split_of(fmi_stage_split *out, const fm_arch *a, uint32_t stages,
+                             const char *what)
 {
     memset(out, 0, sizeof(*out));
     out->stages = FM_MAX(stages, 1u);
@@ -90,7 +91,7 @@ fm_status fmi_deal_of(fmi_deal *out, const fm_arch *a, uint32_t stages, const ch
     return FM_OK;
 }
 
-uint32_t fmi_deal_stage(const fmi_deal *d, uint32_t l)
+uint32_t fmi_stage_split_stage(const fmi_stage_split *d, uint32_t l)
 {
     uint32_t s = 0;
     while (s + 1 < d->stages && l >= d->begin[s + 1])
@@ -98,7 +99,7 @@ uint32_t fmi_deal_stage(const fmi_deal *d, uint32_t l)
     return s;
 }
 
-uint32_t fmi_deal_most(const fmi_deal *d)
+uint32_t fmi_stage_split_most(const fmi_stage_split *d)
 {
     uint32_t most = 0;
     for (uint32_t s = 0; s < d->stages; s++)
@@ -106,7 +107,7 @@ uint32_t fmi_deal_most(const fmi_deal *d)
     return most;
 }
 
-fm_status fmi_deal_cost(double *cost, const fmi_deal *d, const fm_arch *a)
+fm_status fmi_stage_split_cost(double *cost, const fmi_stage_split *d, const fm_arch *a)
 {
     work *w = fm_malloc(sizeof(*w));
     if (!w)

@@ -16,21 +16,21 @@ FM_BEGIN_DECLS
 
 #define FMI_STAGES_MOST 64u
 
-typedef struct fmi_deal {
+typedef struct fmi_stage_split {
     uint32_t stages;
     uint32_t begin[FMI_STAGES_MOST + 1]; /* stage s has layers begin[s] .. begin[s + 1] - 1 */
-} fmi_deal;
+} fmi_stage_split;
 
 /* FM_EUNSUPPORTED, naming `what`: fewer layers than stages, or more stages than are possible. */
-FM_CHECKED fm_status fmi_deal_of(fmi_deal *out, const fm_arch *a, uint32_t stages,
-                                 const char *what);
+FM_CHECKED fm_status fmi_stage_split_of(fmi_stage_split *out, const fm_arch *a, uint32_t stages,
+                                        const char *what);
 /* The stage that computes layer l; of l = layers, what is behind the last one: the last stage. */
-uint32_t fmi_deal_stage(const fmi_deal *d, uint32_t l);
+uint32_t fmi_stage_split_stage(const fmi_stage_split *d, uint32_t l);
 /* Most layers of a stage. */
-uint32_t fmi_deal_most(const fmi_deal *d);
+uint32_t fmi_stage_split_most(const fmi_stage_split *d);
 /* cost[stages]: products of one row in each stage, in parameters met; the head counts for the
  * last. */
-FM_CHECKED fm_status fmi_deal_cost(double *cost, const fmi_deal *d, const fm_arch *a);
+FM_CHECKED fm_status fmi_stage_split_cost(double *cost, const fmi_stage_split *d, const fm_arch *a);
 
 FM_END_DECLS
 #endif

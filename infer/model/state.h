@@ -23,7 +23,7 @@ typedef struct fmi_geom {
     float eps;
     bool qk_norm;
     fm_switches sw;
-    fmi_deal deal;
+    fmi_stage_split deal;
     uint32_t begin, here;     /* this rank's layers: begin .. begin + here - 1 */
     fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
     fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST]; /* [stages], likewise */
@@ -44,11 +44,11 @@ typedef struct fmi_rope {
 /* Of layer l; rows: those that stand before it. */
 static inline fmi_kv_pool *fmi_pool_at(const fmi_geom *g, uint32_t l)
 {
-    return g->lane[fmi_deal_stage(&g->deal, l)];
+    return g->lane[fmi_stage_split_stage(&g->deal, l)];
 }
 static inline fmi_kv_pool *fmi_rows_at(const fmi_geom *g, uint32_t l)
 {
-    return g->row_lane[fmi_deal_stage(&g->deal, l)];
+    return g->row_lane[fmi_stage_split_stage(&g->deal, l)];
 }
 
 #define FMI_SAVES 4u /* residual streams kept of a block */
@@ -58,10 +58,10 @@ typedef struct fmi_text fmi_text;   /* a tokenizer and its template: text_cache.
 
 /* fm_model.priv */
 typedef struct fmi_model_priv {
-    fm_arch local;       /* of the shard that this rank holds; with one rank the model's */
-    fmi_deal deal;       /* of its layers to the stages */
-    uint32_t log_number; /* its number in the log of the ranks */
-    fm_buf encoded;      /* what they need to make it */
+    fm_arch local;        /* of the shard that this rank holds; with one rank the model's */
+    fmi_stage_split deal; /* of its layers to the stages */
+    uint32_t log_number;  /* its number in the log of the ranks */
+    fm_buf encoded;       /* what they need to make it */
     fmi_geom *geom;
     fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
     fmi_text *text;
@@ -131,7 +131,7 @@ struct fm_engine {
     fm_engine_opts opts;
     fm_pool *pool;
     fm_backend *be;
-    struct fmi_patience *patience;    /* engine/watchdog.h; NULL: with any step */
+    struct fmi_watchdog *watchdog;    /* engine/watchdog.h; NULL: with any step */
     struct fm_comm *comm;             /* borrowed, NULL: models are not split */
     struct fm_comm *batch_comm;       /* likewise: batches are not split */
     const struct fmi_engine_log *log; /* engine/engine.h; NULL: one rank */
@@ -142,7 +142,7 @@ struct fm_engine {
     struct fm_comm *group;
     char kernel_class[64];
     fmi_weights *weights;
-    fmi_artefacts *artefacts; /* NULL without cache_dir */
+    fmi_packed_files *artefacts; /* NULL without cache_dir */
     fmi_kv *kv;
     fmi_prefix *prefix; /* NULL: switched off */
     fmi_geom *geoms;

@@ -247,15 +247,15 @@ static fm_status need_of(fmi_weights *c, uint64_t *out, const fm_entry *e, fmi_f
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", e->name);
 }
 
-static fmi_artefact_key key_of(const fmi_cached *w, const fm_entry *e)
+static fmi_packed_file_key key_of(const fmi_cached *w, const fm_entry *e)
 {
     bool turn = w->form == FMI_MATRIX_T;
-    return (fmi_artefact_key){.id = e->id,
-                              .role = turn ? FM_ROLE_LINEAR : (fm_role)w->form,
-                              .dtype = e->dtype,
-                              .n = (uint32_t)e->shape.dim[turn],
-                              .k = (uint32_t)e->shape.dim[!turn],
-                              .bytes = w->bytes};
+    return (fmi_packed_file_key){.id = e->id,
+                                 .role = turn ? FM_ROLE_LINEAR : (fm_role)w->form,
+                                 .dtype = e->dtype,
+                                 .n = (uint32_t)e->shape.dim[turn],
+                                 .k = (uint32_t)e->shape.dim[!turn],
+                                 .bytes = w->bytes};
 }
 
 /* A turned matrix has no name of its own beside the plain one's. */
@@ -268,8 +268,8 @@ static bool keeps_file(const fmi_weights *c, const fmi_cached *w, uint64_t store
 /* w from its artefact; false: there is none. */
 static bool load_file(fmi_weights *c, fmi_cached *w, const fm_entry *e)
 {
-    fmi_artefact_key key = key_of(w, e);
-    if (!fmi_artefact_map(c->opts.artefacts, &w->map, &key))
+    fmi_packed_file_key key = key_of(w, e);
+    if (!fmi_packed_file_map(c->opts.artefacts, &w->map, &key))
         return false;
     if (c->be->weight_map(c->be, &w->w, key.role, key.dtype, key.n, key.k,
                           w->map.data + FMI_ARTEFACT_HEADER_BYTES) == FM_OK)
@@ -302,14 +302,14 @@ static fm_status transposed(void **out, fm_dtype dtype, uint32_t rows, uint32_t 
 static fm_status load_image(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
                             bool file)
 {
-    fmi_artefact_key key = key_of(w, e);
+    fmi_packed_file_key key = key_of(w, e);
     void *image = fmi_slab_take(c->slabs, &w->slab, (size_t)w->bytes);
     if (!image)
         return FM_ENOMEM;
     fm_status rc = c->be->weight_image(c->be, image, key.role, key.dtype, key.n, key.k, bytes);
     if (rc != FM_OK)
         return rc;
-    if (file && fmi_artefact_write(c->opts.artefacts, &key, image) && load_file(c, w, e)) {
+    if (file && fmi_packed_file_write(c->opts.artefacts, &key, image) && load_file(c, w, e)) {
         fmi_slab_give(c->slabs, w->slab);
         w->slab = NULL;
         return FM_OK;
@@ -320,7 +320,7 @@ static fm_status load_image(fmi_weights *c, fmi_cached *w, const fm_entry *e, co
 static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
                              bool file)
 {
-    fmi_artefact_key key = key_of(w, e);
+    fmi_packed_file_key key = key_of(w, e);
     void *turned = NULL;
     fm_status rc = FM_OK;
     if (w->form == FMI_MATRIX_T)
@@ -377,7 +377,7 @@ static bool used_as_stored(const fmi_weights *c, const fmi_cached *w, const fm_e
 /* w over bytes that stay where they are. */
 static fm_status lend(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes)
 {
-    fmi_artefact_key key = key_of(w, e);
+    fmi_packed_file_key key = key_of(w, e);
     w->lent = true;
     if (w->form != FMI_VECTOR)
         return c->be->weight_map(c->be, &w->w, key.role, key.dtype, key.n, key.k, bytes);

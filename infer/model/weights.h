@@ -57,9 +57,9 @@ typedef struct fmi_cached {
 
 typedef struct fmi_weights fmi_weights;
 typedef struct fmi_weights_opts {
-    uint64_t bytes_max;       /* 0: no budget */
-    fmi_artefacts *artefacts; /* borrowed; NULL: images are made anew each time */
-    uint64_t artefact_min;    /* images of fewer bytes are not kept in files */
+    uint64_t bytes_max;          /* 0: no budget */
+    fmi_packed_files *artefacts; /* borrowed; NULL: images are made anew each time */
+    uint64_t artefact_min;       /* images of fewer bytes are not kept in files */
 } fmi_weights_opts;
 FM_CHECKED fm_status fmi_weights_new(fmi_weights **out, fm_backend *be,
                                      const fmi_weights_opts *opts);

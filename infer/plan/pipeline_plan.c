@@ -21,7 +21,7 @@
 /* Of the model's parameters, what a rank of stage s holds; since all are laid out at about the same
  * size, the same share of its bytes. Norms, routers and tables of positions are whole on every rank
  * of a stage. */
-static double held_share(const fm_arch *a, const fmi_deal *d, uint32_t s, uint32_t split)
+static double held_share(const fm_arch *a, const fmi_stage_split *d, uint32_t s, uint32_t split)
 {
     double all = 0.0, mine = 0.0;
     fm_param p;
@@ -31,7 +31,7 @@ static double held_share(const fm_arch *a, const fmi_deal *d, uint32_t s, uint32
         if (fm_shape_elems(&n, &p.shape) != FM_OK)
             continue;
         fmi_cut c = fmi_cut_of(a, p.place, 0, split);
-        uint32_t at = place >= 0                   ? fmi_deal_stage(d, (uint32_t)place)
+        uint32_t at = place >= 0                   ? fmi_stage_split_stage(d, (uint32_t)place)
                       : place == FMI_BEHIND_LAYERS ? d->stages - 1
                                                    : 0;
         bool tied = p.place == FM_P_EMBED && a->tied && s + 1 == d->stages;
@@ -42,13 +42,13 @@ static double held_share(const fm_arch *a, const fmi_deal *d, uint32_t s, uint32
     return all > 0.0 ? mine / all : 1.0;
 }
 
-static uint32_t layers_of(const fmi_deal *d, uint32_t s)
+static uint32_t layers_of(const fmi_stage_split *d, uint32_t s)
 {
     return d->begin[s + 1] - d->begin[s];
 }
 
 /* The rank with the most. */
-static void count_memory(fm_serve_plan *out, const fm_serve_ask *ask, const fmi_deal *d)
+static void count_memory(fm_serve_plan *out, const fm_serve_ask *ask, const fmi_stage_split *d)
 {
     const fm_arch *a = ask->arch;
     uint64_t vocab = out->vocab + 1ull;
@@ -88,7 +88,8 @@ static bool crosses(const fm_topology *t, uint32_t split, uint32_t s)
 }
 
 static void cost_stage(stage *x, const fm_serve_plan *p, const fm_serve_ask *ask,
-                       const fm_topology *t, const fmi_deal *d, const double *met, uint32_t s)
+                       const fm_topology *t, const fmi_stage_split *d, const double *met,
+                       uint32_t s)
 {
     uint32_t rows = (ask->rows + p->pieces - 1) / p->pieces;
     uint64_t stream = (uint64_t)rows * ask->arch->hidden, per = stream;
@@ -174,16 +175,16 @@ static void count_time(fm_serve_plan *out, const stage *all, const fm_traffic *e
 /* ==== the whole ==== */
 
 static fm_status shape(fm_serve_plan *out, const fm_serve_ask *ask, const fm_topology *t,
-                       fmi_deal *d)
+                       fmi_stage_split *d)
 {
     fm_arch local;
     const fm_arch *a = ask->arch;
     fm_status rc = fmi_shard_arch(&local, a, out->split, "it");
     if (rc == FM_OK)
-        rc = fmi_deal_of(d, a, out->stages, "it");
+        rc = fmi_stage_split_of(d, a, out->stages, "it");
     if (rc != FM_OK)
         return rc;
-    out->layers = fmi_deal_most(d);
+    out->layers = fmi_stage_split_most(d);
     out->heads = local.heads;
     out->kv_heads = local.kv_heads;
     out->inter = local.inter;
@@ -201,7 +202,7 @@ static fm_status shape(fm_serve_plan *out, const fm_serve_ask *ask, const fm_top
 void fm_serve_plan_of(fm_serve_plan *out, const fm_serve_ask *ask, const fm_topology *t,
                       uint32_t stages, uint32_t split)
 {
-    fmi_deal d;
+    fmi_stage_split d;
     stage cost[FMI_STAGES_MOST];
     double met[FMI_STAGES_MOST];
     fm_traffic end = {{0}, {0}};
@@ -213,7 +214,7 @@ void fm_serve_plan_of(fm_serve_plan *out, const fm_serve_ask *ask, const fm_topo
     fm_error_save(&before);
     fm_status rc = shape(out, ask, t, &d);
     if (rc == FM_OK)
-        rc = fmi_deal_cost(met, &d, ask->arch);
+        rc = fmi_stage_split_cost(met, &d, ask->arch);
     if (rc != FM_OK) {
         const char *text = fm_error_text(); /* "it: why; what to do" */
         size_t n = strcspn(text, ";");

@@ -4,7 +4,7 @@
 
 #include "store/base/mem.h"
 
-void fmi_fair_release(fmi_fair *f)
+void fmi_fair_queue_release(fmi_fair_queue *f)
 {
     fmi_flow *next;
     for (fmi_flow *w = f->flows; w; w = next) {
@@ -15,7 +15,7 @@ void fmi_fair_release(fmi_fair *f)
     f->flows = NULL;
 }
 
-fmi_flow *fmi_fair_flow(fmi_fair *f, const fm_model *m)
+fmi_flow *fmi_fair_queue_flow(fmi_fair_queue *f, const fm_model *m)
 {
     fm_digest id = fm_model_digest(m);
     for (fmi_flow *w = f->flows; w; w = w->next)
@@ -32,7 +32,7 @@ fmi_flow *fmi_fair_flow(fmi_fair *f, const fm_model *m)
 }
 
 /* A flow that had nothing to do begins where the least served of the busy ones is. */
-static void lift(const fmi_fair *f, fmi_flow *w)
+static void lift(const fmi_fair_queue *f, fmi_flow *w)
 {
     uint64_t least = UINT64_MAX;
     for (const fmi_flow *o = f->flows; o; o = o->next)
@@ -42,7 +42,7 @@ static void lift(const fmi_fair *f, fmi_flow *w)
         w->served = FM_MAX(w->served, least);
 }
 
-void fmi_fair_wait(fmi_fair *f, fmi_request *r, bool front)
+void fmi_fair_queue_wait(fmi_fair_queue *f, fmi_request *r, bool front)
 {
     fmi_flow *w = r->flow;
     if (!w->waiting && !w->running)
@@ -61,7 +61,7 @@ void fmi_fair_wait(fmi_fair *f, fmi_request *r, bool front)
     f->waiting++;
 }
 
-fmi_flow *fmi_fair_next(const fmi_fair *f)
+fmi_flow *fmi_fair_queue_next(const fmi_fair_queue *f)
 {
     fmi_flow *best = NULL;
     for (fmi_flow *w = f->flows; w; w = w->next)
@@ -71,7 +71,7 @@ fmi_flow *fmi_fair_next(const fmi_fair *f)
     return best;
 }
 
-static fmi_request *take(fmi_fair *f, fmi_flow *w, fmi_request **at)
+static fmi_request *take(fmi_fair_queue *f, fmi_flow *w, fmi_request **at)
 {
     fmi_request *r = *at;
     *at = r->next;
@@ -83,12 +83,12 @@ static fmi_request *take(fmi_fair *f, fmi_flow *w, fmi_request **at)
     return r;
 }
 
-fmi_request *fmi_fair_first(fmi_fair *f, fmi_flow *w)
+fmi_request *fmi_fair_queue_first(fmi_fair_queue *f, fmi_flow *w)
 {
     return take(f, w, &w->wait);
 }
 
-fmi_request *fmi_fair_cancelled(fmi_fair *f)
+fmi_request *fmi_fair_queue_cancelled(fmi_fair_queue *f)
 {
     for (fmi_flow *w = f->flows; w; w = w->next)
         for (fmi_request **at = &w->wait; *at; at = &(*at)->next)

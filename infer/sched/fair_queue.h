@@ -23,21 +23,21 @@ typedef struct fmi_flow {
     struct fmi_flow *next;
 } fmi_flow;
 
-typedef struct fmi_fair {
+typedef struct fmi_fair_queue {
     fmi_flow *flows;
     uint32_t waiting; /* in all of them */
-} fmi_fair;
+} fmi_fair_queue;
 
-void fmi_fair_release(fmi_fair *f); /* nothing waits any more */
+void fmi_fair_queue_release(fmi_fair_queue *f); /* nothing waits any more */
 /* The flow of this model, made if need be; NULL: no memory. */
-fmi_flow *fmi_fair_flow(fmi_fair *f, const fm_model *m);
+fmi_flow *fmi_fair_queue_flow(fmi_fair_queue *f, const fm_model *m);
 /* r->flow is set. front: it had started and lost its pages. */
-void fmi_fair_wait(fmi_fair *f, fmi_request *r, bool front);
+void fmi_fair_queue_wait(fmi_fair_queue *f, fmi_request *r, bool front);
 /* The flow whose first request is next, NULL: nothing waits. */
-fmi_flow *fmi_fair_next(const fmi_fair *f);
-fmi_request *fmi_fair_first(fmi_fair *f, fmi_flow *w); /* taken out */
+fmi_flow *fmi_fair_queue_next(const fmi_fair_queue *f);
+fmi_request *fmi_fair_queue_first(fmi_fair_queue *f, fmi_flow *w); /* taken out */
 /* Takes out the first waiting request that is cancelled, NULL: none. */
-fmi_request *fmi_fair_cancelled(fmi_fair *f);
+fmi_request *fmi_fair_queue_cancelled(fmi_fair_queue *f);
 
 FM_END_DECLS
 #endif

@@ -6,14 +6,14 @@
 #include "infer/sched/fair_queue.h"
 #include "store/base/mem.h"
 
-fm_status fmi_flight_init(fmi_flight *f, fm_engine *e, uint32_t max_running)
+fm_status fmi_inflight_init(fmi_inflight *f, fm_engine *e, uint32_t max_running)
 {
     memset(f, 0, sizeof(*f));
     f->of = fm_calloc(max_running, sizeof(fmi_aboard));
     return f->of ? fmi_queued_init(&f->q, e) : FM_ENOMEM;
 }
 
-void fmi_flight_release(fmi_flight *f, fm_engine *e)
+void fmi_inflight_release(fmi_inflight *f, fm_engine *e)
 {
     fmi_queued_release(&f->q, e);
     fm_free(f->of);
@@ -63,7 +63,7 @@ static fm_status ask_of(fmi_request *r, fm_engine *e, fmi_row_pick *ask)
 }
 
 /* Who is aboard, and what the device is asked for them. */
-static fm_status board(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
+static fm_status board(fmi_inflight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
                        uint32_t n, fmi_row_pick *ask)
 {
     fm_status rc = FM_OK;
@@ -84,7 +84,7 @@ static fm_status board(fmi_flight *f, fm_engine *e, fmi_request *const *run, uin
     return rc;
 }
 
-static void leave(fmi_flight *f)
+static void leave(fmi_inflight *f)
 {
     for (uint32_t i = 0; i < f->count; i++) /* a token may have joined them already */
         f->of[i].r->seen_whole = false;
@@ -92,7 +92,7 @@ static void leave(fmi_flight *f)
 }
 
 /* Numbers go by row, and rows by the order aboard. */
-static void number_picks(fmi_flight *f, const fmi_row_pick *ask)
+static void number_picks(fmi_inflight *f, const fmi_row_pick *ask)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         fmi_aboard *a = &f->of[i];
@@ -101,8 +101,8 @@ static void number_picks(fmi_flight *f, const fmi_row_pick *ask)
     }
 }
 
-fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
-                            const fm_row *row, uint32_t n, fmi_row_pick *ask)
+fm_status fmi_inflight_launch(fmi_inflight *f, fm_engine *e, fmi_request *const *run,
+                              uint32_t running, const fm_row *row, uint32_t n, fmi_row_pick *ask)
 {
     fm_status rc = board(f, e, run, running, n, ask);
     if (rc == FM_OK)
@@ -123,7 +123,7 @@ fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request *const *run
 /* ==== landing ==== */
 
 /* ahead: what is computed is not confirmed yet. */
-static void hand_over(fmi_flight *f, const fmi_aboard *a, bool ahead)
+static void hand_over(fmi_inflight *f, const fmi_aboard *a, bool ahead)
 {
     fmi_request *r = a->r;
     int32_t token = f->q.picked[a->pick];
@@ -139,7 +139,7 @@ static void hand_over(fmi_flight *f, const fmi_aboard *a, bool ahead)
     fmi_request_token(r, token, 0, 0);
 }
 
-fm_status fmi_flight_land(fmi_flight *f, fm_engine *e)
+fm_status fmi_inflight_land(fmi_inflight *f, fm_engine *e)
 {
     fm_status rc = fmi_step_wait(e, &f->q);
     if (rc != FM_OK)
@@ -157,8 +157,8 @@ fm_status fmi_flight_land(fmi_flight *f, fm_engine *e)
     return FM_OK;
 }
 
-fm_status fmi_flight_step(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
-                          const fm_row *row, uint32_t n, fmi_row_pick *ask)
+fm_status fmi_inflight_step(fmi_inflight *f, fm_engine *e, fmi_request *const *run,
+                            uint32_t running, const fm_row *row, uint32_t n, fmi_row_pick *ask)
 {
     fm_status rc = board(f, e, run, running, n, ask);
     if (rc == FM_OK)
@@ -174,7 +174,7 @@ fm_status fmi_flight_step(fmi_flight *f, fm_engine *e, fmi_request *const *run, 
     return FM_OK;
 }
 
-void fmi_flight_undo(fmi_flight *f, fm_engine *e)
+void fmi_inflight_undo(fmi_inflight *f, fm_engine *e)
 {
     if (f->up && f->q.ticket)
         fm_ignore(fmi_step_wait(e, &f->q), "its rows are computed again");
@@ -190,7 +190,7 @@ void fmi_flight_undo(fmi_flight *f, fm_engine *e)
     f->count = f->hosts = 0;
 }
 
-void fmi_flight_forget(fmi_flight *f, const fmi_request *r)
+void fmi_inflight_forget(fmi_inflight *f, const fmi_request *r)
 {
     for (uint32_t i = 0; i < f->count; i++)
         if (f->of[i].r == r)

@@ -10,9 +10,9 @@
 #define MEASURE_EVERY 16u /* mixed steps in a row */
 #define MEASURE_AGAIN 4u  /* the same where the number of streams changed */
 
-void fmi_pace_init(fmi_pace *p)
+void fmi_prefill_budget_init(fmi_prefill_budget *p)
 {
-    *p = (fmi_pace){.rows = FIRST_ROWS};
+    *p = (fmi_prefill_budget){.rows = FIRST_ROWS};
 }
 
 static void sample(fmi_samples *s, double v)
@@ -34,7 +34,7 @@ static double median(const fmi_samples *s)
     return n ? v[(n - 1) / 2] : 0.0;
 }
 
-uint32_t fmi_pace_rows(const fmi_pace *p, uint32_t decoding, uint32_t most)
+uint32_t fmi_prefill_budget_rows(const fmi_prefill_budget *p, uint32_t decoding, uint32_t most)
 {
     if (decoding == 0)
         return most;
@@ -45,7 +45,8 @@ uint32_t fmi_pace_rows(const fmi_pace *p, uint32_t decoding, uint32_t most)
     return FM_MIN((uint32_t)p->rows, most);
 }
 
-void fmi_pace_note(fmi_pace *p, uint32_t decoding, uint32_t prompt_rows, double seconds)
+void fmi_prefill_budget_note(fmi_prefill_budget *p, uint32_t decoding, uint32_t prompt_rows,
+                             double seconds)
 {
     if (decoding == 0 || !(seconds > 0.0))
         return;

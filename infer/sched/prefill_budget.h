@@ -19,20 +19,21 @@ typedef struct fmi_samples {
     uint32_t n; /* ever taken */
 } fmi_samples;
 
-typedef struct fmi_pace {
+typedef struct fmi_prefill_budget {
     fmi_samples alone; /* seconds of a step without prompts */
     fmi_samples row;   /* seconds that a row of a prompt adds */
     uint32_t decoding; /* streams that alone was measured with */
     uint32_t since;    /* steps since then */
     double rows;       /* of prompts, for the next mixed step */
-} fmi_pace;
+} fmi_prefill_budget;
 
-void fmi_pace_init(fmi_pace *p);
+void fmi_prefill_budget_init(fmi_prefill_budget *p);
 /* Rows of prompts for a step with so many decoding streams; 0: the next step is to be measured
  * without. most where nothing decodes. */
-uint32_t fmi_pace_rows(const fmi_pace *p, uint32_t decoding, uint32_t most);
+uint32_t fmi_prefill_budget_rows(const fmi_prefill_budget *p, uint32_t decoding, uint32_t most);
 /* A step took so long. */
-void fmi_pace_note(fmi_pace *p, uint32_t decoding, uint32_t prompt_rows, double seconds);
+void fmi_prefill_budget_note(fmi_prefill_budget *p, uint32_t decoding, uint32_t prompt_rows,
+                             double seconds);
 
 FM_END_DECLS
 #endif

@@ -33,15 +33,15 @@ struct fm_scheduler {
     uint32_t sampler_vocab;
     fmi_request **run; /* [max_running] in order of their start */
     uint32_t running, max_running;
-    fmi_fair fair;           /* those that wait */
+    fmi_fair_queue fair;     /* those that wait */
     fm_row *row;             /* [max_rows] */
     uint32_t rows, decoding; /* of this step; decoding: the first of them */
     uint64_t next_id;
-    fmi_pace pace;
+    fmi_prefill_budget pace;
     fmi_clock now;
     void *now_ctx;
-    /* Where steps are queued: the one that is up, if any, is flight[up]. */
-    fmi_flight flight[2];
+    /* Where steps are queued: the one that is up, if any, is inflight[up]. */
+    fmi_inflight inflight[2];
     fmi_row_pick *ask; /* [max_rows] */
     uint32_t up;
     bool picks, queues; /* fmi_picks, fmi_queues */
@@ -84,7 +84,7 @@ fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_runnin
     s->max_running = FM_MIN(max_running, e->opts.max_rows);
     s->next_id = 1;
     s->now = system_clock;
-    fmi_pace_init(&s->pace);
+    fmi_prefill_budget_init(&s->pace);
     s->run = fm_calloc(s->max_running, sizeof(fmi_request *));
     s->row = fm_calloc(e->opts.max_rows, sizeof(fm_row));
     fm_status rc = s->run && s->row ? FM_OK : FM_ENOMEM;
@@ -95,7 +95,7 @@ fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_runnin
         if (!s->ask)
             rc = FM_ENOMEM;
         for (size_t i = 0; i < (s->queues ? 2 : 1) && rc == FM_OK; i++)
-            rc = fmi_flight_init(&s->flight[i], e, s->max_running);
+            rc = fmi_inflight_init(&s->inflight[i], e, s->max_running);
     }
     if (rc != FM_OK) {
         fm_scheduler_free(s);
@@ -110,17 +110,17 @@ void fm_scheduler_free(fm_scheduler *s)
     if (!s)
         return;
     for (size_t i = 0; i < 2; i++)
-        fmi_flight_release(&s->flight[i], s->e);
+        fmi_inflight_release(&s->inflight[i], s->e);
     for (uint32_t i = 0; i < s->running; i++) {
         fmi_request_finish(s->run[i], "cancelled", NULL);
         fmi_request_free(s->run[i]);
     }
-    for (fmi_flow *w; (w = fmi_fair_next(&s->fair)) != NULL;) {
-        fmi_request *r = fmi_fair_first(&s->fair, w);
+    for (fmi_flow *w; (w = fmi_fair_queue_next(&s->fair)) != NULL;) {
+        fmi_request *r = fmi_fair_queue_first(&s->fair, w);
         fmi_request_finish(r, "cancelled", NULL);
         fmi_request_free(r);
     }
-    fmi_fair_release(&s->fair);
+    fmi_fair_queue_release(&s->fair);
     fm_sampler_free(s->sampler);
     fm_free(s->run);
     fm_free(s->row);
@@ -157,7 +157,7 @@ fm_status fm_scheduler_add(fm_scheduler *s, const fm_gen_request *req, uint64_t 
     if (rc == FM_OK)
         rc = sampler_for(s, fm_model_arch(req->model)->vocab);
     if (rc == FM_OK) {
-        r->flow = fmi_fair_flow(&s->fair, req->model);
+        r->flow = fmi_fair_queue_flow(&s->fair, req->model);
         rc = r->flow ? FM_OK : FM_ENOMEM;
     }
     if (rc != FM_OK) {
@@ -165,7 +165,7 @@ fm_status fm_scheduler_add(fm_scheduler *s, const fm_gen_request *req, uint64_t 
         return rc;
     }
     s->next_id++;
-    fmi_fair_wait(&s->fair, r, false);
+    fmi_fair_queue_wait(&s->fair, r, false);
     if (id_out)
         *id_out = r->id;
     return FM_OK;
@@ -202,7 +202,7 @@ uint32_t fm_scheduler_waiting(const fm_scheduler *s)
 
 static void sweep_waiting(fm_scheduler *s)
 {
-    for (fmi_request *r; (r = fmi_fair_cancelled(&s->fair)) != NULL;) {
+    for (fmi_request *r; (r = fmi_fair_queue_cancelled(&s->fair)) != NULL;) {
         fmi_request_finish(r, "cancelled", NULL);
         fmi_request_free(r);
     }
@@ -217,8 +217,8 @@ static void sweep_running(fm_scheduler *s)
             fmi_request_finish(r, "cancelled", NULL);
         if (r->done) {
             r->flow->running--;
-            fmi_flight_forget(&s->flight[0], r);
-            fmi_flight_forget(&s->flight[1], r);
+            fmi_inflight_forget(&s->inflight[0], r);
+            fmi_inflight_forget(&s->inflight[1], r);
             fmi_request_free(r);
         } else {
             s->run[keep++] = r;
@@ -273,10 +273,10 @@ static fm_status begin_anew(const fm_scheduler *s, fmi_request *r, fm_status rc)
 
 static void start_waiting(fm_scheduler *s)
 {
-    for (fmi_flow *w; s->running < s->max_running && (w = fmi_fair_next(&s->fair)) != NULL;) {
+    for (fmi_flow *w; s->running < s->max_running && (w = fmi_fair_queue_next(&s->fair)) != NULL;) {
         if (!has_room(s, w->wait))
             return;
-        fmi_request *r = fmi_fair_first(&s->fair, w);
+        fmi_request *r = fmi_fair_queue_first(&s->fair, w);
         if (begin_anew(s, r, begin(r)) != FM_OK) {
             fmi_request_finish(r, "error", fm_error_text());
             fmi_request_free(r);
@@ -298,7 +298,7 @@ static void preempt_last(fm_scheduler *s)
     r->rows = 0;
     fm_seq_close(r->seq);
     r->seq = NULL;
-    fmi_fair_wait(&s->fair, r, true);
+    fmi_fair_queue_wait(&s->fair, r, true);
     r->flow->running--;
 }
 
@@ -338,7 +338,7 @@ static bool offer(fm_scheduler *s, uint32_t i, uint32_t n, bool may_preempt)
             put_rows(s, r, n);
             return true;
         }
-        s->stuck = s->flight[s->up].up;
+        s->stuck = s->inflight[s->up].up;
         if (s->stuck)
             return false;
         if (rc != FM_ELIMIT || s->running == 1) {
@@ -372,7 +372,7 @@ static bool is_underway(const fm_scheduler *s, uint32_t i)
 
 static void gather_prompts(fm_scheduler *s, uint32_t most)
 {
-    uint32_t left = fmi_pace_rows(&s->pace, s->rows, most - s->rows);
+    uint32_t left = fmi_prefill_budget_rows(&s->pace, s->rows, most - s->rows);
     s->decoding = s->rows;
     for (uint32_t i = 0; i < s->running && left > 0 && !s->stuck; i++) {
         fmi_request *r = s->run[i];
@@ -442,14 +442,15 @@ static void step_alone(fm_scheduler *s)
 static void step_together(fm_scheduler *s)
 {
     double begun = s->now(s->now_ctx);
-    fm_status rc =
-        s->picks ? fmi_flight_step(&s->flight[0], s->e, s->run, s->running, s->row, s->rows, s->ask)
-                 : fm_engine_step(s->e, s->row, s->rows);
+    fm_status rc = s->picks ? fmi_inflight_step(&s->inflight[0], s->e, s->run, s->running, s->row,
+                                                s->rows, s->ask)
+                            : fm_engine_step(s->e, s->row, s->rows);
     if (rc != FM_OK) {
         step_alone(s);
         return;
     }
-    fmi_pace_note(&s->pace, s->decoding, s->rows - s->decoding, s->now(s->now_ctx) - begun);
+    fmi_prefill_budget_note(&s->pace, s->decoding, s->rows - s->decoding,
+                            s->now(s->now_ctx) - begun);
     for (uint32_t i = 0; i < s->running; i++) {
         fmi_request *r = s->run[i];
         if (r->rows && r->wants && !r->done && (!s->picks || !s->ask[r->row0 + r->rows - 1].how))
@@ -462,37 +463,37 @@ static void step_together(fm_scheduler *s)
 /* Something of the steps that are up failed: all of it is computed again, each request alone. */
 static void recover(fm_scheduler *s)
 {
-    fmi_flight_undo(&s->flight[1 - s->up], s->e); /* of two the later one */
-    fmi_flight_undo(&s->flight[s->up], s->e);
+    fmi_inflight_undo(&s->inflight[1 - s->up], s->e); /* of two the later one */
+    fmi_inflight_undo(&s->inflight[s->up], s->e);
     fm_error_clear();
     sweep_running(s);
     gather(s);
     step_alone(s);
 }
 
-static fm_status land(fm_scheduler *s, fmi_flight *f)
+static fm_status land(fm_scheduler *s, fmi_inflight *f)
 {
-    fm_status rc = fmi_flight_land(f, s->e);
+    fm_status rc = fmi_inflight_land(f, s->e);
     double now = s->now(s->now_ctx), since = FM_MAX(f->begun, s->landed);
-    bool last = !s->flight[0].up && !s->flight[1].up;
+    bool last = !s->inflight[0].up && !s->inflight[1].up;
     for (uint32_t i = 0; last && i < s->running; i++)
         s->run[i]->pick = -1;
     s->landed = now;
     if (rc == FM_OK)
-        fmi_pace_note(&s->pace, f->decoding, f->prompts, now - since);
+        fmi_prefill_budget_note(&s->pace, f->decoding, f->prompts, now - since);
     return rc;
 }
 
 /* The rows that were gathered go up; then what was up before lands. */
 static fm_status launch_and_land(fm_scheduler *s)
 {
-    fmi_flight *before = &s->flight[s->up], *f = &s->flight[1 - s->up];
+    fmi_inflight *before = &s->inflight[s->up], *f = &s->inflight[1 - s->up];
     fm_status rc = FM_OK;
     if (s->rows > 0) {
         f->begun = s->now(s->now_ctx);
         f->decoding = s->decoding;
         f->prompts = s->rows - s->decoding;
-        rc = fmi_flight_launch(f, s->e, s->run, s->running, s->row, s->rows, s->ask);
+        rc = fmi_inflight_launch(f, s->e, s->run, s->running, s->row, s->rows, s->ask);
     }
     if (rc == FM_OK && before->up)
         rc = land(s, before);
@@ -512,7 +513,7 @@ static fm_status launch_and_land(fm_scheduler *s)
 static void step_ahead(fm_scheduler *s)
 {
     gather(s);
-    if (s->stuck && land(s, &s->flight[s->up]) != FM_OK) {
+    if (s->stuck && land(s, &s->inflight[s->up]) != FM_OK) {
         recover(s);
         return;
     }

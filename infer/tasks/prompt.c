@@ -30,7 +30,7 @@ fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages
 
 /* What people wrote, with marks where it holds special tokens; extra's documents too. */
 typedef struct guarded {
-    fmi_guard guard;
+    fmi_special_escape guard;
     fm_json *messages, *tools;
 } guarded;
 
@@ -40,13 +40,14 @@ static fm_status guard(guarded *g, const fm_model *m, const fm_json *messages, c
     const fm_json *documents = fm_json_get(extra, "documents");
     const fm_json *const all[] = {messages, tools, documents};
     fm_json *marked = NULL;
-    fm_status rc = fmi_guard_init(&g->guard, fm_model_tokenizer(m), all, FM_ARRAY_LEN(all));
+    fm_status rc =
+        fmi_special_escape_init(&g->guard, fm_model_tokenizer(m), all, FM_ARRAY_LEN(all));
     if (rc == FM_OK)
-        rc = fmi_guard_value(&g->guard, &g->messages, messages);
+        rc = fmi_special_escape_value(&g->guard, &g->messages, messages);
     if (rc == FM_OK)
-        rc = fmi_guard_value(&g->guard, &g->tools, tools);
+        rc = fmi_special_escape_value(&g->guard, &g->tools, tools);
     if (rc == FM_OK && documents)
-        rc = fmi_guard_value(&g->guard, &marked, documents);
+        rc = fmi_special_escape_value(&g->guard, &marked, documents);
     return rc == FM_OK && documents ? fm_json_set(extra, "documents", marked) : rc;
 }
 
@@ -57,7 +58,7 @@ static fm_status render(fm_ids *out, const fm_model *m, guarded *g, const fm_jso
     fm_status rc =
         fm_chat_render(&text, fm_model_chat_template(m), g->messages, g->tools, true, extra);
     if (rc == FM_OK)
-        rc = fmi_guard_strip(&g->guard, &text);
+        rc = fmi_special_escape_strip(&g->guard, &text);
     if (rc == FM_OK)
         rc = fm_tokenizer_encode_marked(fm_model_tokenizer(m), fm_buf_span(&text), g->guard.at,
                                         g->guard.count, out);
@@ -84,7 +85,7 @@ fm_status fm_prompt_messages(fm_ids *out, const fm_model *m, const fm_json *mess
         rc = render(out, m, &g, extra);
     fm_json_free(g.messages);
     fm_json_free(g.tools);
-    fmi_guard_release(&g.guard);
+    fmi_special_escape_release(&g.guard);
     fm_json_free(extra);
     return rc;
 }

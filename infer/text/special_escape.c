@@ -23,7 +23,7 @@ static bool holds(const fm_buf *text, uint32_t mark)
            (memmem(text->data, text->len, raw, n) || memmem(text->data, text->len, escaped, 6));
 }
 
-static fm_status choose_mark(fmi_guard *g, const fm_json *const *values, size_t n)
+static fm_status choose_mark(fmi_special_escape *g, const fm_json *const *values, size_t n)
 {
     fm_buf all;
     fm_status rc = FM_OK;
@@ -40,8 +40,8 @@ static fm_status choose_mark(fmi_guard *g, const fm_json *const *values, size_t 
     return rc;
 }
 
-fm_status fmi_guard_init(fmi_guard *g, const fm_tokenizer *t, const fm_json *const *values,
-                         size_t n)
+fm_status fmi_special_escape_init(fmi_special_escape *g, const fm_tokenizer *t,
+                                  const fm_json *const *values, size_t n)
 {
     size_t cap = 0;
     fm_status rc = FM_OK;
@@ -58,7 +58,7 @@ fm_status fmi_guard_init(fmi_guard *g, const fm_tokenizer *t, const fm_json *con
     return rc == FM_OK && g->specials ? choose_mark(g, values, n) : rc;
 }
 
-void fmi_guard_release(fmi_guard *g)
+void fmi_special_escape_release(fmi_special_escape *g)
 {
     fm_free(g->special);
     fm_free(g->at);
@@ -74,7 +74,7 @@ static bool is_boundary(fm_span s, size_t at)
 
 /* Does a mark belong before byte i of s? Inside a whole token; before what may be the end of one;
  * behind what may be the beginning of one. */
-static bool marked_at(const fmi_guard *g, fm_span s, size_t i)
+static bool marked_at(const fmi_special_escape *g, fm_span s, size_t i)
 {
     for (size_t k = 0; k < g->specials; k++) {
         fm_span t = g->special[k];
@@ -92,7 +92,7 @@ static bool marked_at(const fmi_guard *g, fm_span s, size_t i)
     return false;
 }
 
-static fm_status mark_text(fmi_guard *g, fm_buf *out, fm_span s)
+static fm_status mark_text(fmi_special_escape *g, fm_buf *out, fm_span s)
 {
     bool starts[256] = {false};
     uint8_t mark[4];
@@ -115,7 +115,7 @@ static fm_status mark_text(fmi_guard *g, fm_buf *out, fm_span s)
     return fm_buf_ok(out);
 }
 
-static fm_status marked_string(fmi_guard *g, fm_json **out, fm_span s)
+static fm_status marked_string(fmi_special_escape *g, fm_json **out, fm_span s)
 {
     fm_buf b;
 
@@ -126,7 +126,7 @@ static fm_status marked_string(fmi_guard *g, fm_json **out, fm_span s)
     return rc < 0 ? rc : *out ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status marked_object(fmi_guard *g, fm_json *out, const fm_json *value)
+static fm_status marked_object(fmi_special_escape *g, fm_json *out, const fm_json *value)
 {
     fm_status rc = FM_OK;
 
@@ -136,7 +136,7 @@ static fm_status marked_object(fmi_guard *g, fm_json *out, const fm_json *value)
         fm_buf_init(&key, 0);
         rc = mark_text(g, &key, fm_span_str(fm_json_iter_key(it)));
         if (rc == FM_OK)
-            rc = fmi_guard_value(g, &v, fm_json_iter_value(it));
+            rc = fmi_special_escape_value(g, &v, fm_json_iter_value(it));
         if (rc == FM_OK)
             rc = fm_json_set(out, fm_buf_cstr(&key), v);
         fm_buf_release(&key);
@@ -144,7 +144,7 @@ static fm_status marked_object(fmi_guard *g, fm_json *out, const fm_json *value)
     return rc;
 }
 
-fm_status fmi_guard_value(fmi_guard *g, fm_json **out, const fm_json *value)
+fm_status fmi_special_escape_value(fmi_special_escape *g, fm_json **out, const fm_json *value)
 {
     fm_status rc = FM_OK;
 
@@ -162,7 +162,7 @@ fm_status fmi_guard_value(fmi_guard *g, fm_json **out, const fm_json *value)
     rc = !o ? FM_ENOMEM : array ? FM_OK : marked_object(g, o, value);
     for (size_t i = 0; rc == FM_OK && array && i < fm_json_count(value); i++) {
         fm_json *v = NULL;
-        rc = fmi_guard_value(g, &v, fm_json_at(value, i));
+        rc = fmi_special_escape_value(g, &v, fm_json_at(value, i));
         if (rc == FM_OK)
             rc = fm_json_push(o, v);
     }
@@ -175,7 +175,7 @@ fm_status fmi_guard_value(fmi_guard *g, fm_json **out, const fm_json *value)
 
 /* ---- taking the marks out ---- */
 
-fm_status fmi_guard_strip(fmi_guard *g, fm_buf *text)
+fm_status fmi_special_escape_strip(fmi_special_escape *g, fm_buf *text)
 {
     uint8_t raw[4];
     char escaped[8]; /* as tojson(ensure_ascii=true) writes it */

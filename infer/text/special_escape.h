@@ -12,24 +12,25 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_guard {
+typedef struct fmi_special_escape {
     fm_span *special; /* texts of t's special tokens; [specials] */
     size_t specials;
     uint32_t mark; /* a noncharacter, U+FDD0 .. U+FDEF */
     bool marked;   /* some string holds one */
     size_t *at;    /* places of the marks in the text, ascending; [count] */
     size_t count, cap;
-} fmi_guard;
+} fmi_special_escape;
 
 /* Chooses a mark that is in none of values[0..n) (NULL entries are skipped). Release after either
  * outcome. FM_EINVAL: they hold every mark there is. */
-FM_CHECKED fm_status fmi_guard_init(fmi_guard *g, const fm_tokenizer *t,
-                                    const fm_json *const *values, size_t n);
+FM_CHECKED fm_status fmi_special_escape_init(fmi_special_escape *g, const fm_tokenizer *t,
+                                             const fm_json *const *values, size_t n);
 /* value with its strings marked; the caller frees. NULL gives NULL. */
-FM_CHECKED fm_status fmi_guard_value(fmi_guard *g, fm_json **out, const fm_json *value);
+FM_CHECKED fm_status fmi_special_escape_value(fmi_special_escape *g, fm_json **out,
+                                              const fm_json *value);
 /* Take the marks out of a rendered text, filling g->at. */
-FM_CHECKED fm_status fmi_guard_strip(fmi_guard *g, fm_buf *text);
-void fmi_guard_release(fmi_guard *g);
+FM_CHECKED fm_status fmi_special_escape_strip(fmi_special_escape *g, fm_buf *text);
+void fmi_special_escape_release(fmi_special_escape *g);
 
 FM_END_DECLS
 #endif

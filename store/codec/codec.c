@@ -29,7 +29,7 @@ struct fms_coder {
     uint8_t *mixed;      /* FM_LEAF_BYTES: child XOR parent */
     uint8_t *scratch[2]; /* FM_LEAF_BYTES each, the caller's */
     fms_cdelta *cdelta;
-    fms_exps *exps;
+    fms_exponents *exps;
     fms_mixed *mixed_bits; /* made when first needed: the slow level */
     fms_palette *palette;
     uint8_t *narrow[2]; /* FM_LEAF_BYTES / 2 each: a leaf and its parent in a narrower type */
@@ -71,7 +71,7 @@ fm_status fms_coder_new(fms_coder **out)
     }
     fm_status rc = fms_cdelta_new(&c->cdelta);
     if (rc == FM_OK)
-        rc = fms_exps_new(&c->exps);
+        rc = fms_exponents_new(&c->exps);
     if (rc == FM_OK)
         rc = fms_streams_new(&c->streams);
     if (rc == FM_OK)
@@ -96,7 +96,7 @@ void fms_coder_free(fms_coder *c)
     fm_free(c->scratch[1]);
     fm_free(c->narrow[0]);
     fms_cdelta_free(c->cdelta);
-    fms_exps_free(c->exps);
+    fms_exponents_free(c->exps);
     fms_mixed_free(c->mixed_bits);
     fm_buf_release(&c->trial);
     fm_buf_release(&c->blocks);
@@ -405,7 +405,7 @@ static void try_parent(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span l
 static void try_alone(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span leaf)
 {
     size_t unit = unit_of(at->dtype);
-    if (fms_exps_encode(c->exps, next_room(c, b), at, leaf)) {
+    if (fms_exponents_encode(c->exps, next_room(c, b), at, leaf)) {
         judge(c, b, FMS_CODEC_EXPS);
         if (leaf.len >= SMALL_LEAF) /* in few elements the classes cost more than they tell */
             return;
@@ -672,7 +672,7 @@ fm_status fms_leaf_decode(fms_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t 
     case FMS_CODEC_PALETTE:
         return decode_palette(c, dst, dst_bytes, dtype, coded);
     case FMS_CODEC_EXPS:
-        return fms_exps_decode(c->exps, dst, dst_bytes, coded);
+        return fms_exponents_decode(c->exps, dst, dst_bytes, coded);
     case FMS_CODEC_CDELTA:
         return fms_cdelta_decode(c->cdelta, dst, dst_bytes, dtype, coded, parent);
     case FMS_CODEC_XOR:

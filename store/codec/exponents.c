@@ -12,7 +12,7 @@
 enum { ELEMS_MIN = 4096, CONTEXTS = 128, MIDDLE = 64, SAMPLE = 2048, SPARE = 176 };
 enum { COLUMN_ROWS = 64 }; /* fewer rows say nothing about a column */
 
-struct fms_exps {
+struct fms_exponents {
     fms_crans model;
     /* Four, for neighbours are often equal; the spare keeps the same counter of each off the same
      * line of a page, which a CPU would take for the same address. */
@@ -25,13 +25,13 @@ struct fms_exps {
     uint8_t column[FMS_ROW_MAX];
 };
 
-fm_status fms_exps_new(fms_exps **out)
+fm_status fms_exponents_new(fms_exponents **out)
 {
     *out = fm_calloc(1, sizeof **out);
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-void fms_exps_free(fms_exps *w)
+void fms_exponents_free(fms_exponents *w)
 {
     fm_free(w);
 }
@@ -41,21 +41,21 @@ void fms_exps_free(fms_exps *w)
 static void split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n)
 {
     if (fms_simd_level() >= FMS_SIMD_AVX512)
-        fms_exps_split_wide(top, rest, src, width, n);
+        fms_exponents_split_wide(top, rest, src, width, n);
     else
-        fms_exps_split(top, rest, src, width, n);
+        fms_exponents_split(top, rest, src, width, n);
 }
 
 static void join(uint8_t *dst, const uint8_t *top, const uint8_t *rest, size_t width, size_t n,
                  uint8_t lowest)
 {
     if (fms_simd_level() >= FMS_SIMD_AVX512)
-        fms_exps_join_wide(dst, top, rest, width, n, lowest);
+        fms_exponents_join_wide(dst, top, rest, width, n, lowest);
     else
-        fms_exps_join(dst, top, rest, width, n, lowest);
+        fms_exponents_join(dst, top, rest, width, n, lowest);
 }
 
-static void fill_contexts(fms_exps *w, const fms_rows *g, size_t n, const uint8_t *map)
+static void fill_contexts(fms_exponents *w, const fms_rows *g, size_t n, const uint8_t *map)
 {
     uint8_t of[256];
     for (int k = 0; k < 256; k++) {
@@ -69,9 +69,9 @@ static void fill_contexts(fms_exps *w, const fms_rows *g, size_t n, const uint8_
         if (at == 0 && like[row]) /* at least as long: only the first and the last are shorter */
             memcpy(table, w->table + like[row] - 1, to - from);
         else if (fms_simd_level() >= FMS_SIMD_AVX512)
-            fms_exps_contexts_wide(table, w->column + at, row, of, to - from);
+            fms_exponents_contexts_wide(table, w->column + at, row, of, to - from);
         else
-            fms_exps_contexts(table, w->column + at, row, of, to - from);
+            fms_exponents_contexts(table, w->column + at, row, of, to - from);
         if (at == 0 && k > 0 && !like[row])
             like[row] = from + 1;
         from = to;
@@ -109,14 +109,14 @@ static void classes_of(uint8_t *class, const uint32_t *sum, size_t count, const 
         memset(class, MIDDLE, count);
 }
 
-static void classify(fms_exps *w, const fms_rows *g, size_t n, unsigned per_octave)
+static void classify(fms_exponents *w, const fms_rows *g, size_t n, unsigned per_octave)
 {
     mean_of m = {0, n, per_octave};
     bool wide = fms_simd_level() >= FMS_SIMD_AVX512;
     for (size_t k = 0, from = 0; k < g->count; k++) {
         size_t to = fms_rows_end(g, k, n);
-        w->sum[k] = wide ? fms_exps_sum_wide(w->symbol + from, to - from)
-                         : fms_exps_sum(w->symbol + from, to - from);
+        w->sum[k] = wide ? fms_exponents_sum_wide(w->symbol + from, to - from)
+                         : fms_exponents_sum(w->symbol + from, to - from);
         m.total += w->sum[k];
         from = to;
     }
@@ -128,9 +128,9 @@ static void classify(fms_exps *w, const fms_rows *g, size_t n, unsigned per_octa
     for (size_t k = 0, from = 0; k < g->count; k++) {
         size_t to = fms_rows_end(g, k, n), at = k == 0 ? g->phase : 0;
         if (wide)
-            fms_exps_add_wide(w->sum + at, w->symbol + from, to - from);
+            fms_exponents_add_wide(w->sum + at, w->symbol + from, to - from);
         else
-            fms_exps_add(w->sum + at, w->symbol + from, to - from);
+            fms_exponents_add(w->sum + at, w->symbol + from, to - from);
         from = to;
     }
     /* the first and the last row may be short: an error that costs a bit at most */
@@ -162,7 +162,7 @@ static bool is_noise(fm_span leaf, size_t width, size_t b)
 }
 
 /* Symbols: 0 for a top byte of 0, else top - lowest + 1. */
-static bool map_symbols(fms_exps *w, size_t n, uint8_t *lowest)
+static bool map_symbols(fms_exponents *w, size_t n, uint8_t *lowest)
 {
     uint8_t low = 255, high = 0;
     for (size_t i = 0; i < n; i++) {
@@ -178,12 +178,12 @@ static bool map_symbols(fms_exps *w, size_t n, uint8_t *lowest)
     return true;
 }
 
-static void count_symbols(fms_exps *w, size_t n)
+static void count_symbols(fms_exponents *w, size_t n)
 {
     memset(w->histogram, 0, sizeof w->histogram);
     size_t i = fms_simd_level() >= FMS_SIMD_AVX512
-                   ? fms_exps_count_wide(w->histogram[0], CONTEXTS * FMS_CRANS_SYMBOLS + SPARE,
-                                         w->table, w->symbol, n)
+                   ? fms_exponents_count_wide(w->histogram[0], CONTEXTS * FMS_CRANS_SYMBOLS + SPARE,
+                                              w->table, w->symbol, n)
                    : 0;
     for (; i + 4 <= n; i += 4)
         for (size_t k = 0; k < 4; k++)
@@ -194,7 +194,7 @@ static void count_symbols(fms_exps *w, size_t n)
         w->histogram[0][k] += w->histogram[1][k] + w->histogram[2][k] + w->histogram[3][k];
 }
 
-bool fms_exps_encode(fms_exps *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf)
+bool fms_exponents_encode(fms_exponents *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf)
 {
     size_t width = width_of(at->dtype);
     if (!width || leaf.len % width || leaf.len / width < ELEMS_MIN)
@@ -232,7 +232,7 @@ bool fms_exps_encode(fms_exps *w, fm_buf *out, const fms_leaf_at *at, fm_span le
     return true;
 }
 
-fm_status fms_exps_decode(fms_exps *w, uint8_t *dst, size_t bytes, fm_span coded)
+fm_status fms_exponents_decode(fms_exponents *w, uint8_t *dst, size_t bytes, fm_span coded)
 {
     fm_cursor cur;
     fm_cursor_init(&cur, coded);

@@ -11,15 +11,16 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fms_exps fms_exps; /* work memory of one thread, about 2 MiB */
-FM_CHECKED fm_status fms_exps_new(fms_exps **out);
-void fms_exps_free(fms_exps *w);
+typedef struct fms_exponents fms_exponents; /* work memory of one thread, about 2 MiB */
+FM_CHECKED fm_status fms_exponents_new(fms_exponents **out);
+void fms_exponents_free(fms_exponents *w);
 
 /* Appends the coded leaf. False, and nothing appended: not F32, BF16 or F16, too short, a mantissa
  * that is no noise (by a sample), or exponents of more than 127 values. */
-bool fms_exps_encode(fms_exps *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf);
+bool fms_exponents_encode(fms_exponents *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf);
 /* FM_ECORRUPT: malformed. */
-FM_CHECKED fm_status fms_exps_decode(fms_exps *w, uint8_t *dst, size_t bytes, fm_span coded);
+FM_CHECKED fm_status fms_exponents_decode(fms_exponents *w, uint8_t *dst, size_t bytes,
+                                          fm_span coded);
 
 FM_END_DECLS
 #endif

@@ -8,7 +8,7 @@
 
 /* Rotated left by one bit, the top byte of each element apart, the others as planes. */
 static inline __attribute__((always_inline)) void
-fms_exps_split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n)
+fms_exponents_split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n)
 {
     if (width == 2) {
         for (size_t i = 0; i < n; i++) {
@@ -27,9 +27,9 @@ fms_exps_split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, si
     }
 }
 
-static inline __attribute__((always_inline)) void fms_exps_join(uint8_t *dst, const uint8_t *symbol,
-                                                                const uint8_t *rest, size_t width,
-                                                                size_t n, uint8_t lowest)
+static inline __attribute__((always_inline)) void
+fms_exponents_join(uint8_t *dst, const uint8_t *symbol, const uint8_t *rest, size_t width, size_t n,
+                   uint8_t lowest)
 {
     const uint8_t add = (uint8_t)(lowest - 1);
     if (width == 2) {
@@ -48,7 +48,7 @@ static inline __attribute__((always_inline)) void fms_exps_join(uint8_t *dst, co
     }
 }
 
-static inline __attribute__((always_inline)) uint32_t fms_exps_sum(const uint8_t *s, size_t n)
+static inline __attribute__((always_inline)) uint32_t fms_exponents_sum(const uint8_t *s, size_t n)
 {
     uint32_t sum = 0;
     for (size_t i = 0; i < n; i++)
@@ -56,30 +56,31 @@ static inline __attribute__((always_inline)) uint32_t fms_exps_sum(const uint8_t
     return sum;
 }
 
-static inline __attribute__((always_inline)) void fms_exps_add(uint32_t *sum, const uint8_t *s,
-                                                               size_t n)
+static inline __attribute__((always_inline)) void fms_exponents_add(uint32_t *sum, const uint8_t *s,
+                                                                    size_t n)
 {
     for (size_t i = 0; i < n; i++)
         sum[i] += s[i];
 }
 
 /* Elements of one row: of[row class + column class]. */
-static inline void fms_exps_contexts(uint8_t *table, const uint8_t *column, uint8_t row,
-                                     const uint8_t of[256], size_t n)
+static inline void fms_exponents_contexts(uint8_t *table, const uint8_t *column, uint8_t row,
+                                          const uint8_t of[256], size_t n)
 {
     for (size_t i = 0; i < n; i++)
         table[i] = of[(uint8_t)(column[i] + row)];
 }
 
-void fms_exps_split_wide(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n);
-void fms_exps_join_wide(uint8_t *dst, const uint8_t *symbol, const uint8_t *rest, size_t width,
-                        size_t n, uint8_t lowest);
-uint32_t fms_exps_sum_wide(const uint8_t *s, size_t n);
-void fms_exps_add_wide(uint32_t *sum, const uint8_t *s, size_t n);
-void fms_exps_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t row,
-                            const uint8_t of[256], size_t n);
+void fms_exponents_split_wide(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width,
+                              size_t n);
+void fms_exponents_join_wide(uint8_t *dst, const uint8_t *symbol, const uint8_t *rest, size_t width,
+                             size_t n, uint8_t lowest);
+uint32_t fms_exponents_sum_wide(const uint8_t *s, size_t n);
+void fms_exponents_add_wide(uint32_t *sum, const uint8_t *s, size_t n);
+void fms_exponents_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t row,
+                                 const uint8_t of[256], size_t n);
 /* Counts (table, symbol) into four histograms, `each` counters apart; returns how many elements. */
-size_t fms_exps_count_wide(uint32_t *counts, size_t each, const uint8_t *table,
-                           const uint8_t *symbol, size_t n);
+size_t fms_exponents_count_wide(uint32_t *counts, size_t each, const uint8_t *table,
+                                const uint8_t *symbol, size_t n);
 
 #endif

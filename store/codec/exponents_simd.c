@@ -5,8 +5,8 @@
 #include <immintrin.h>
 #define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2")))
 
-WIDE void fms_exps_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t row,
-                                 const uint8_t of[256], size_t n)
+WIDE void fms_exponents_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t row,
+                                      const uint8_t of[256], size_t n)
 {
     __m512i a = _mm512_loadu_si512(of), b = _mm512_loadu_si512(of + 64);
     __m512i c = _mm512_loadu_si512(of + 128), d = _mm512_loadu_si512(of + 192);
@@ -21,8 +21,8 @@ WIDE void fms_exps_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t 
     }
 }
 
-WIDE size_t fms_exps_count_wide(uint32_t *counts, size_t each, const uint8_t *table,
-                                const uint8_t *symbol, size_t n)
+WIDE size_t fms_exponents_count_wide(uint32_t *counts, size_t each, const uint8_t *table,
+                                     const uint8_t *symbol, size_t n)
 {
     uint16_t where[32];
     size_t i = 0;
@@ -43,44 +43,44 @@ WIDE size_t fms_exps_count_wide(uint32_t *counts, size_t each, const uint8_t *ta
 }
 #else
 #define WIDE
-size_t fms_exps_count_wide(uint32_t *counts, size_t each, const uint8_t *table,
-                           const uint8_t *symbol, size_t n)
+size_t fms_exponents_count_wide(uint32_t *counts, size_t each, const uint8_t *table,
+                                const uint8_t *symbol, size_t n)
 {
     (void)counts, (void)each, (void)table, (void)symbol, (void)n;
     return 0;
 }
 
-void fms_exps_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t row,
-                            const uint8_t of[256], size_t n)
+void fms_exponents_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t row,
+                                 const uint8_t of[256], size_t n)
 {
-    fms_exps_contexts(table, column, row, of, n);
+    fms_exponents_contexts(table, column, row, of, n);
 }
 #endif
 
-WIDE void fms_exps_split_wide(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width,
-                              size_t n)
+WIDE void fms_exponents_split_wide(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width,
+                                   size_t n)
 {
     if (width == 2) /* apart, so that the width is a constant */
-        fms_exps_split(top, rest, src, 2, n);
+        fms_exponents_split(top, rest, src, 2, n);
     else
-        fms_exps_split(top, rest, src, 4, n);
+        fms_exponents_split(top, rest, src, 4, n);
 }
 
-WIDE void fms_exps_join_wide(uint8_t *dst, const uint8_t *symbol, const uint8_t *rest, size_t width,
-                             size_t n, uint8_t lowest)
+WIDE void fms_exponents_join_wide(uint8_t *dst, const uint8_t *symbol, const uint8_t *rest,
+                                  size_t width, size_t n, uint8_t lowest)
 {
     if (width == 2)
-        fms_exps_join(dst, symbol, rest, 2, n, lowest);
+        fms_exponents_join(dst, symbol, rest, 2, n, lowest);
     else
-        fms_exps_join(dst, symbol, rest, 4, n, lowest);
+        fms_exponents_join(dst, symbol, rest, 4, n, lowest);
 }
 
-WIDE uint32_t fms_exps_sum_wide(const uint8_t *s, size_t n)
+WIDE uint32_t fms_exponents_sum_wide(const uint8_t *s, size_t n)
 {
-    return fms_exps_sum(s, n);
+    return fms_exponents_sum(s, n);
 }
 
-WIDE void fms_exps_add_wide(uint32_t *sum, const uint8_t *s, size_t n)
+WIDE void fms_exponents_add_wide(uint32_t *sum, const uint8_t *s, size_t n)
 {
-    fms_exps_add(sum, s, n);
+    fms_exponents_add(sum, s, n);
 }

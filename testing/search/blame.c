@@ -46,14 +46,14 @@ static fm_status ask_first(fmv_search *s)
 
 static fm_status open_worlds(fmv_search *s)
 {
-    fm_status rc = fmv_worlds_init(&s->w, s->node, s->count, s->opts.flip_rate);
+    fm_status rc = fmv_hypotheses_init(&s->w, s->node, s->count, s->opts.flip_rate);
     for (size_t i = 0; rc == FM_OK && i < s->out->evidence_count; i++) {
         const fm_blame_evidence *e = &s->out->evidence[i];
         if (e->said.verdict != FM_ERROR_CASE)
-            fmv_worlds_learn(&s->w, e->node, e->said.verdict == FM_FAIL);
+            fmv_hypotheses_learn(&s->w, e->node, e->said.verdict == FM_FAIL);
     }
     if (rc == FM_OK)
-        fmv_worlds_normalize(&s->w);
+        fmv_hypotheses_normalize(&s->w);
     return rc;
 }
 
@@ -74,7 +74,7 @@ static fm_status read_outcomes(fmv_search *s, fmv_observation *top)
             doubt = doubt || s->unasked[i];
             row[i / 64] |= (uint64_t)fails << (i % 64);
         }
-        *top = fmv_worlds_classify(&s->w, row, reached);
+        *top = fmv_hypotheses_classify(&s->w, row, reached);
         top->posterior = doubt ? 0.5 : 1;
         s->out->share[top->culprit] = top->posterior;
     }
@@ -124,8 +124,8 @@ static fm_status conclude(fmv_search *s, fmv_observation *top)
     if (rc == FM_OK && (!s->w.alive || (still && all_asked(s) && none_unasked(s))))
         return read_outcomes(s, top);
     if (rc == FM_OK) {
-        *top = fmv_worlds_top(&s->w);
-        fmv_worlds_marginals(&s->w, NULL, s->out->fails, s->out->share);
+        *top = fmv_hypotheses_top(&s->w);
+        fmv_hypotheses_marginals(&s->w, NULL, s->out->fails, s->out->share);
     }
     return rc;
 }
@@ -171,13 +171,13 @@ static fm_status run_rounds(fmv_search *s)
     size_t pick[FMV_BATCH_MAX], n = 1;
     fm_status rc = FM_OK;
     while (rc == FM_OK && n && s->w.alive && s->out->runs < s->opts.max_runs) {
-        fmv_observation top = fmv_worlds_top(&s->w);
+        fmv_observation top = fmv_hypotheses_top(&s->w);
         if (top.posterior >= enough) {
             if (top.kind != FMV_ANSWER_INHERITED)
                 break;
             rc = look_between(s, &n);
         } else {
-            rc = fmv_worlds_pick(&s->w, s->can, s->opts.round, pick, &n);
+            rc = fmv_hypotheses_pick(&s->w, s->can, s->opts.round, pick, &n);
             if (rc == FM_OK && n)
                 rc = fmv_ask_nodes(s, pick, n);
         }
@@ -257,7 +257,7 @@ fm_status fm_blame_search(fm_blame_history *out, const fm_blame_node *nodes, siz
         rc = fmv_blame_decide(&s, &top);
     if (rc == FM_OK)
         fill_outcomes(&s);
-    fmv_worlds_release(&s.w);
+    fmv_hypotheses_release(&s.w);
     fm_free(s.failed);
     fm_free(s.passed);
     fm_free(s.can);

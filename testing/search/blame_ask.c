@@ -58,7 +58,7 @@ static fm_status take_reply(fmv_search *s, const fm_blame_ask *ask, const fm_bla
     s->failed[ask->node] += said->verdict == FM_FAIL;
     s->passed[ask->node] += said->verdict == FM_PASS;
     if (s->w.n)
-        fmv_worlds_learn(&s->w, ask->node, said->verdict == FM_FAIL);
+        fmv_hypotheses_learn(&s->w, ask->node, said->verdict == FM_FAIL);
     return FM_OK;
 }
 
@@ -82,7 +82,7 @@ fm_status fmv_ask_nodes(fmv_search *s, const size_t *node, size_t n)
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         rc = take_reply(s, &ask[i], &said[i]);
     if (rc == FM_OK && s->w.n)
-        fmv_worlds_normalize(&s->w);
+        fmv_hypotheses_normalize(&s->w);
     fm_free(ask);
     fm_free(said);
     return rc;

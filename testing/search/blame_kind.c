@@ -48,7 +48,7 @@ static fm_status decide_older(fmv_search *s, const fmv_observation *top)
     bool told = true, follows = false;
     fm_status rc = fails && share ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && s->w.alive)
-        fmv_worlds_marginals(&s->w, top, fails, share);
+        fmv_hypotheses_marginals(&s->w, top, fails, share);
     else if (rc == FM_OK)
         memcpy(fails, out->fails, s->count * sizeof *fails);
     if (rc == FM_OK)

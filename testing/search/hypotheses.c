@@ -24,7 +24,7 @@
 
 static const double flaky_rate[] = {0.3, 0.5, 0.7};
 
-static double fail_rate(const fmv_worlds *w, uint8_t channel, bool fails)
+static double fail_rate(const fmv_hypotheses *w, uint8_t channel, bool fails)
 {
     if (!fails)
         return w->flip;
@@ -34,14 +34,14 @@ static double fail_rate(const fmv_worlds *w, uint8_t channel, bool fails)
 /* ---- making them ---- */
 
 typedef struct maker {
-    fmv_worlds *w;
+    fmv_hypotheses *w;
     unsigned events_max, mixed_max;
     uint64_t *row; /* [words] being filled, roots first */
     bool *reached; /* [count] */
     bool full;
 } maker;
 
-static fm_status add_world(fmv_worlds *w, const uint64_t *row, double logw, fmv_observation a,
+static fm_status add_world(fmv_hypotheses *w, const uint64_t *row, double logw, fmv_observation a,
                            uint8_t channel)
 {
     if (w->n == w->cap) {
@@ -67,8 +67,8 @@ static fm_status add_world(fmv_worlds *w, const uint64_t *row, double logw, fmv_
 
 static fm_status emit(maker *m, unsigned events, double logp)
 {
-    fmv_worlds *w = m->w;
-    fmv_observation a = fmv_worlds_classify(w, m->row, m->reached);
+    fmv_hypotheses *w = m->w;
+    fmv_observation a = fmv_hypotheses_classify(w, m->row, m->reached);
     size_t flaky =
         w->flip > 0 && events == 1 && a.kind != FMV_ANSWER_PASSES ? FM_ARRAY_LEN(flaky_rate) : 0;
     if (w->n + 1 + flaky > WORLDS_MAX) {
@@ -98,7 +98,7 @@ static fm_status fill_with(maker *m, size_t i, bool fails, unsigned events, unsi
 /* Nodes [left, count) are filled. */
 static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, double logp)
 {
-    const fmv_worlds *w = m->w;
+    const fmv_hypotheses *w = m->w;
     if (m->full)
         return FM_OK;
     if (left == 0)
@@ -121,7 +121,7 @@ static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, do
 }
 
 /* What histories are worth before anything is asked: node 0 fails or not, flaky or not. */
-static void balance(fmv_worlds *w)
+static void balance(fmv_hypotheses *w)
 {
     double sum[3] = {0, 0, 0};
     const double flaky = w->flip > 0 ? PRIOR_FLAKY : 0;
@@ -137,7 +137,7 @@ static void balance(fmv_worlds *w)
         }
 }
 
-static fm_status make_worlds(fmv_worlds *w)
+static fm_status make_worlds(fmv_hypotheses *w)
 {
     static const unsigned most[][2] = {{3, 3}, {2, 2}, {1, 1}, {1, 0}}; /* events, mixed merges */
     maker m = {.w = w};
@@ -159,7 +159,7 @@ static fm_status make_worlds(fmv_worlds *w)
     return rc;
 }
 
-static void set_priors(fmv_worlds *w)
+static void set_priors(fmv_hypotheses *w)
 {
     double sum = 0;
     for (size_t i = 0; i < w->count; i++)
@@ -172,9 +172,10 @@ static void set_priors(fmv_worlds *w)
     }
 }
 
-fm_status fmv_worlds_init(fmv_worlds *w, const fm_blame_node *nodes, size_t count, double flip)
+fm_status fmv_hypotheses_init(fmv_hypotheses *w, const fm_blame_node *nodes, size_t count,
+                              double flip)
 {
-    *w = (fmv_worlds){.node = nodes, .count = count, .words = (count + 63) / 64, .flip = flip};
+    *w = (fmv_hypotheses){.node = nodes, .count = count, .words = (count + 63) / 64, .flip = flip};
     if (count > NODES_MAX)
         return fm_fail(FM_ELIMIT, "blame: %zu versions in this history, at most %u are searched",
                        count, NODES_MAX);
@@ -199,11 +200,11 @@ fm_status fmv_worlds_init(fmv_worlds *w, const fm_blame_node *nodes, size_t coun
     w->mass = fm_calloc(w->n, sizeof *w->mass);
     if (!w->mass)
         return FM_ENOMEM;
-    fmv_worlds_normalize(w);
+    fmv_hypotheses_normalize(w);
     return FM_OK;
 }
 
-void fmv_worlds_release(fmv_worlds *w)
+void fmv_hypotheses_release(fmv_hypotheses *w)
 {
     fm_free(w->ancestors);
     fm_free(w->state);
@@ -219,7 +220,7 @@ void fmv_worlds_release(fmv_worlds *w)
 
 /* ---- their verdicts ---- */
 
-static bool older_fails(const fmv_worlds *w, const uint64_t *row, size_t i)
+static bool older_fails(const fmv_hypotheses *w, const uint64_t *row, size_t i)
 {
     for (size_t k = 0; k < w->words; k++)
         if (w->ancestors[i * w->words + k] & row[k])
@@ -231,7 +232,7 @@ static bool older_fails(const fmv_worlds *w, const uint64_t *row, size_t i)
  * fails broke it. A merge of a failing and a passing line has the failure from the failing line,
  * unless that line failed from its root on and the other one had mended it: then the merge lost
  * the repair. */
-fmv_observation fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bool *reached)
+fmv_observation fmv_hypotheses_classify(const fmv_hypotheses *w, const uint64_t *row, bool *reached)
 {
     size_t merge = SIZE_MAX, oldest = 0;
     if (!fmv_bit(row, 0))
@@ -266,7 +267,7 @@ fmv_observation fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bo
 
 /* ---- learning ---- */
 
-void fmv_worlds_learn(fmv_worlds *w, size_t node, bool fails)
+void fmv_hypotheses_learn(fmv_hypotheses *w, size_t node, bool fails)
 {
     for (size_t k = 0; k < w->n; k++) {
         double p = fail_rate(w, w->channel[k], fmv_bit(w->state + k * w->words, node));
@@ -276,7 +277,7 @@ void fmv_worlds_learn(fmv_worlds *w, size_t node, bool fails)
 }
 
 /* Refuted worlds, and those 1e13 times less likely than the best, are thrown away. */
-void fmv_worlds_normalize(fmv_worlds *w)
+void fmv_hypotheses_normalize(fmv_hypotheses *w)
 {
     double top = -(double)INFINITY, sum = 0;
     size_t kept = 0;
@@ -301,13 +302,13 @@ void fmv_worlds_normalize(fmv_worlds *w)
 }
 
 /* FLAKY is one answer wherever it begins; otherwise kind and version. */
-static size_t answer_row(const fmv_worlds *w, size_t k)
+static size_t answer_row(const fmv_hypotheses *w, size_t k)
 {
     size_t kind = w->answer[k] / w->count;
     return kind == FMV_ANSWER_FLAKY ? kind * w->count : w->answer[k];
 }
 
-fmv_observation fmv_worlds_top(const fmv_worlds *w)
+fmv_observation fmv_hypotheses_top(const fmv_hypotheses *w)
 {
     double best = 0, flaky_best = -1;
     size_t top = 0, rows = FMV_ANSWER_KINDS * w->count, begins = 0;
@@ -330,8 +331,8 @@ fmv_observation fmv_worlds_top(const fmv_worlds *w)
     return (fmv_observation){FMV_ANSWER_FLAKY, begins, best};
 }
 
-void fmv_worlds_marginals(const fmv_worlds *w, const fmv_observation *given, double *fails,
-                          double *share)
+void fmv_hypotheses_marginals(const fmv_hypotheses *w, const fmv_observation *given, double *fails,
+                              double *share)
 {
     double sum = 0;
     memset(fails, 0, w->count * sizeof *fails);
@@ -356,7 +357,7 @@ void fmv_worlds_marginals(const fmv_worlds *w, const fmv_observation *given, dou
 
 /* Live pairs of answer and channel: the rows of the tables below. */
 typedef struct chooser {
-    fmv_worlds *w;
+    fmv_hypotheses *w;
     size_t rows;
     uint32_t *row_of;    /* [n] */
     size_t *answer_of;   /* [rows] */
@@ -372,7 +373,7 @@ static double plogp(double p)
 }
 
 /* What is heard, from what is true: each of the `bits` outcomes goes through the row's channel. */
-static void through_channel(const fmv_worlds *w, double *cell, size_t bits, uint8_t channel)
+static void through_channel(const fmv_hypotheses *w, double *cell, size_t bits, uint8_t channel)
 {
     double fp = fail_rate(w, channel, false), ff = fail_rate(w, channel, true);
     for (size_t b = 0; b < bits; b++)
@@ -390,7 +391,7 @@ static void through_channel(const fmv_worlds *w, double *cell, size_t bits, uint
  * answer are neighbours. */
 static double expected_entropy(const chooser *c, size_t node, size_t picks)
 {
-    const fmv_worlds *w = c->w;
+    const fmv_hypotheses *w = c->w;
     size_t bits = picks + 1, cells = (size_t)1 << bits;
     double heard[1 << FMV_BATCH_MAX] = {0}, sum = 0;
     memset(c->table, 0, c->rows * cells * sizeof *c->table);
@@ -419,7 +420,7 @@ static double expected_entropy(const chooser *c, size_t node, size_t picks)
 
 static void index_rows(chooser *c, uint32_t *number)
 {
-    const fmv_worlds *w = c->w;
+    const fmv_hypotheses *w = c->w;
     size_t channels = FM_ARRAY_LEN(flaky_rate) + 1;
     size_t all = FMV_ANSWER_KINDS * w->count * channels;
     memset(number, 0, all * sizeof *number);
@@ -437,7 +438,7 @@ static void index_rows(chooser *c, uint32_t *number)
 
 static void choose(chooser *c, const bool *can, size_t want, size_t *pick, size_t *n)
 {
-    fmv_worlds *w = c->w;
+    fmv_hypotheses *w = c->w;
     double before = 0;
     memset(w->scratch, 0, FMV_ANSWER_KINDS * w->count * sizeof *w->scratch);
     for (size_t k = 0; k < w->n; k++)
@@ -463,7 +464,8 @@ static void choose(chooser *c, const bool *can, size_t want, size_t *pick, size_
     }
 }
 
-fm_status fmv_worlds_pick(fmv_worlds *w, const bool *can, size_t want, size_t *pick, size_t *n)
+fm_status fmv_hypotheses_pick(fmv_hypotheses *w, const bool *can, size_t want, size_t *pick,
+                              size_t *n)
 {
     size_t most = FMV_ANSWER_KINDS * w->count * (FM_ARRAY_LEN(flaky_rate) + 1);
     size_t rows = FM_MIN(most, w->n);

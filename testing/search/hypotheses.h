@@ -22,7 +22,7 @@ typedef struct fmv_observation {
 } fmv_observation;
 
 /* Worlds: for each version, would the case truly fail there? bit i of a row = node i fails. */
-typedef struct fmv_worlds {
+typedef struct fmv_hypotheses {
     const fm_blame_node *node;
     size_t count, words; /* nodes; 64-bit words of a row */
     double flip;
@@ -36,28 +36,31 @@ typedef struct fmv_worlds {
     double *breaks, *mends; /* [count] prior of an event at a node */
     bool alive;             /* some world is left */
     double *scratch;        /* [FMV_ANSWER_KINDS * count] */
-} fmv_worlds;
+} fmv_hypotheses;
 
 static inline bool fmv_bit(const uint64_t *row, size_t i)
 {
     return row[i / 64] >> (i % 64) & 1;
 }
 
-fm_status fmv_worlds_init(fmv_worlds *w, const fm_blame_node *nodes, size_t count, double flip);
-void fmv_worlds_release(fmv_worlds *w);
+fm_status fmv_hypotheses_init(fmv_hypotheses *w, const fm_blame_node *nodes, size_t count,
+                              double flip);
+void fmv_hypotheses_release(fmv_hypotheses *w);
 /* One ask's outcome. */
-void fmv_worlds_learn(fmv_worlds *w, size_t node, bool fails);
+void fmv_hypotheses_learn(fmv_hypotheses *w, size_t node, bool fails);
 /* mass from logw; sets alive. */
-void fmv_worlds_normalize(fmv_worlds *w);
-fmv_observation fmv_worlds_top(const fmv_worlds *w);
+void fmv_hypotheses_normalize(fmv_hypotheses *w);
+fmv_observation fmv_hypotheses_top(const fmv_hypotheses *w);
 /* Up to `want` nodes (repeats of one too, where repeats tell anything) that tell most about the
  * answer; only those with can[i]. *n = 0: nothing is left to learn. */
-fm_status fmv_worlds_pick(fmv_worlds *w, const bool *can, size_t want, size_t *pick, size_t *n);
+fm_status fmv_hypotheses_pick(fmv_hypotheses *w, const bool *can, size_t want, size_t *pick,
+                              size_t *n);
 /* fails[i] and share[i], [count] each; given: only worlds of this answer (NULL: all). */
-void fmv_worlds_marginals(const fmv_worlds *w, const fmv_observation *given, double *fails,
-                          double *share);
+void fmv_hypotheses_marginals(const fmv_hypotheses *w, const fmv_observation *given, double *fails,
+                              double *share);
 /* The answer of one row of states. */
-fmv_observation fmv_worlds_classify(const fmv_worlds *w, const uint64_t *row, bool *reached);
+fmv_observation fmv_hypotheses_classify(const fmv_hypotheses *w, const uint64_t *row,
+                                        bool *reached);
 
 #define FMV_BATCH_MAX 6
 
@@ -67,7 +70,7 @@ typedef struct fmv_search {
     size_t count;
     const fm_blame_oracle *oracle;
     fm_blame_opts opts; /* no zeros left */
-    fmv_worlds w;
+    fmv_hypotheses w;
     fm_blame_history *out;
     uint32_t *failed, *passed; /* [count] asks that said so */
     bool *can;                 /* [count] asking it (again) can tell something */

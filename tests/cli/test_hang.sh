@@ -1,6 +1,6 @@
 #!/bin/bash
 # A card that hangs while its process lives (SIMT_FAULT=hang, an emulated card's launch that never ends),
-# and an exchange between cards that never moves: config compute.patience ends the wait. Requests are told
+# and an exchange between cards that never moves: config compute.stepTimeout ends the wait. Requests are told
 # which rank and card it was, servers end, and what can go on does.
 . "$(dirname "$0")/lib.sh"
 [ -e "${FM_CUDA_EMULATED:-}" ] && [ -e "${FM_NCCL_EMULATED:-}" ] || { echo "skip: no emulated card"; exit 77; }
@@ -15,9 +15,9 @@ cp out one
 export FMSTORE_DEVICE=cuda
 
 say "the config"
-printf '[compute]\n\tpatience = long\n' >>.fmstore/config
-refused 128 "config compute.patience is 'long', not a number of seconds" "${ask[@]}"
-sed -i 's/patience = long/patience = 2/' .fmstore/config
+printf '[compute]\n\tstepTimeout = long\n' >>.fmstore/config
+refused 128 "config compute.stepTimeout is 'long', not a number of seconds" "${ask[@]}"
+sed -i 's/stepTimeout = long/stepTimeout = 2/' .fmstore/config
 
 # who hangs, what stderr says: within seconds, and not by this test's own limit
 hangs() {
@@ -28,7 +28,7 @@ hangs() {
     grep -q "$text" err || die "$fault: not '$text' but $(cat err)"
 }
 say "a command"
-hangs hang:0:100 "device cuda: a step does not end within 2 s (config compute.patience)"
+hangs hang:0:100 "device cuda: a step does not end within 2 s (config compute.stepTimeout)"
 # with ranks, the one whose card hangs or the one that waits for it: whoever lost patience first
 hangs hang:1:100 "rank \([01]\) of 2, cuda:\1: a step does not end within 3 s" --ranks 2
 hangs starve:1:100 "^fmstore: rank 1: cuda:1: .*: out of memory$" --ranks 2

@@ -72,7 +72,7 @@ static void ranks_that_leave(void **state)
 /* ==== faults ==== */
 
 static const char *expected;
-static double patience;
+static double time_limit;
 
 static fm_status some_exchanges(node *n, float *x)
 {
@@ -90,10 +90,10 @@ static void do_fault(node *n)
     make_comm(n);
     fm_status rc = n->rc;
     float *x = buffer(n->be, 40000);
-    w->patience_s = patience; /* only now: a thread that is late is no fault */
+    w->step_timeout_s = time_limit; /* only now: a thread that is late is no fault */
     if (rc == FM_OK)
         rc = some_exchanges(n, x);
-    w->patience_s = 30.0;
+    w->step_timeout_s = 30.0;
     bool good = rc == FM_EIO && strstr(fm_error_text(), expected);
     if (!good)
         keep_text(n, fm_fail(FM_ECORRUPT, "not '%s' but %d, %s", expected, rc, fm_error_text()));
@@ -127,7 +127,7 @@ static void faults_of_one_rank_fail_all(void **state)
     static const char *const place[] = {"0:1", "1:1", "2:4", "0:7", "1:7"};
     char what[32];
     (void)state;
-    patience = 30.0;
+    time_limit = 30.0;
     (void)setenv("SIMT_NCCL_TOGETHER", "1", 1);
     for (size_t i = 0; i < FM_ARRAY_LEN(place); i++) {
         (void)snprintf(what, sizeof(what), "group:%s", place[i]);
@@ -137,7 +137,7 @@ static void faults_of_one_rank_fail_all(void **state)
     }
     fault("init:0:1", "no communicator: unhandled system error");
     fault("init:2:1", "no communicator: unhandled system error");
-    patience = 3.0; /* by so much ranks may differ in when they begin to wait */
+    time_limit = 3.0; /* by so much ranks may differ in when they begin to wait */
     fault("mute:1:3", "an exchange does not end");
 }
 

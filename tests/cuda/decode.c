@@ -218,9 +218,9 @@ static void open_stream(stream *s, kk *k, fm_dtype type, uint32_t m)
 static float *run_stream(fm_dtype type, uint32_t m, const char *soon)
 {
     if (soon)
-        setenv("FMSTORE_CUDA_SOON", soon, 1);
+        setenv("FMSTORE_CUDA_PDL", soon, 1);
     kk k = {.be = card_of("fast")};
-    unsetenv("FMSTORE_CUDA_SOON");
+    unsetenv("FMSTORE_CUDA_PDL");
     fm_backend *be = k.be;
     stream s;
     open_stream(&s, &k, type, m);

@@ -343,11 +343,11 @@ void simt_wide_s8(int32_t *d, int n, const uint32_t *a, uint64_t b_matrix)
     }
 }
 
-void fmc_wide_fence(void)
+void fmc_sm90_fence(void)
 {
     now().fenced = true;
 }
-void fmc_wide_commit(void)
+void fmc_sm90_commit(void)
 {
     now().group++;
     now().fenced = false;

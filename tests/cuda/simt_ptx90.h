@@ -1,7 +1,7 @@
 /* simt_ptx90.h - the emulated twins of infer/cuda/sm90/ptx90.h. A bulk copy arrives when its
  * barrier is waited for (SIMT_BULK=soon: at once). A product's sums are kept aside until the wait
  * for its group, d is NaN in between. What then stands in d, or a second operand that has changed,
- * stops the program, and so do a group of products without fmc_wide_fence and a block that leaves
+ * stops the program, and so do a group of products without fmc_sm90_fence and a block that leaves
  * before its copies have come: on a card all are races. */
 #ifndef FM_TESTS_SIMT_PTX90_H
 #define FM_TESTS_SIMT_PTX90_H
@@ -43,33 +43,33 @@ uint64_t fmc_matrix(const void *shared, unsigned along_k, unsigned along_n);
 
 void simt_wide(float *d, int n, bool f16, bool turned, const uint32_t *a, uint64_t a_matrix,
                uint64_t b_matrix);
-void fmc_wide_fence(void);
-void fmc_wide_commit(void);
+void fmc_sm90_fence(void);
+void fmc_sm90_commit(void);
 void simt_wide_wait(int left);
-template <int left> static inline void fmc_wide_wait(void)
+template <int left> static inline void fmc_sm90_wait(void)
 {
     simt_wide_wait(left);
 }
-template <int count> static inline void fmc_wide_there(float (&d)[count])
+template <int count> static inline void fmc_sm90_there(float (&d)[count])
 {
     (void)d;
 }
-template <int count> static inline void fmc_wide_there(int32_t (&d)[count])
+template <int count> static inline void fmc_sm90_there(int32_t (&d)[count])
 {
     (void)d;
 }
 template <int n, bool f16, bool turned>
-static inline void fmc_wide(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)
+static inline void fmc_sm90(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)
 {
     simt_wide(d, n, f16, turned, a, 0, b_matrix);
 }
 template <int n, bool f16, bool turned>
-static inline void fmc_wide_shared(float (&d)[n / 2], uint64_t a_matrix, uint64_t b_matrix)
+static inline void fmc_sm90_shared(float (&d)[n / 2], uint64_t a_matrix, uint64_t b_matrix)
 {
     simt_wide(d, n, f16, turned, NULL, a_matrix, b_matrix);
 }
 void simt_wide_s8(int32_t *d, int n, const uint32_t *a, uint64_t b_matrix);
-static inline void fmc_wide_s8(int32_t (&d)[48], const uint32_t (&a)[4], uint64_t b_matrix)
+static inline void fmc_sm90_s8(int32_t (&d)[48], const uint32_t (&a)[4], uint64_t b_matrix)
 {
     simt_wide_s8(d, 96, a, b_matrix);
 }

@@ -105,7 +105,7 @@ static void close(room *r)
     (void)cudaStreamDestroy(r->s);
 }
 
-#define SOON(r, kernel, ...) FMC_LAUNCH_SOON(kernel, N / BLOCK, BLOCK, 0, (r).s, __VA_ARGS__)
+#define SOON(r, kernel, ...) FMC_LAUNCH_PDL(kernel, N / BLOCK, BLOCK, 0, (r).s, __VA_ARGS__)
 #define PLAIN(r, kernel, ...) FMC_LAUNCH(kernel, N / BLOCK, BLOCK, 0, (r).s, __VA_ARGS__)
 
 static void those_that_wait_are_right(void **)

@@ -13,30 +13,30 @@
 enum { N = 40, K = 24, IMAGE = 64 * 24 * 4 + 12, HEAD = FMI_ARTEFACT_HEADER_BYTES };
 
 static uint8_t image[IMAGE];
-static fmi_artefact_key key;
+static fmi_packed_file_key key;
 
 static int setup(void **state)
 {
     (void)state;
     for (size_t i = 0; i < IMAGE; i++)
         image[i] = (uint8_t)fm_rng_u64(1, 2, i);
-    key = (fmi_artefact_key){
+    key = (fmi_packed_file_key){
         .role = FM_ROLE_LINEAR, .dtype = FM_BF16, .n = N, .k = K, .bytes = IMAGE};
     memset(key.id.b, 0xab, sizeof(key.id.b));
     return 0;
 }
 
-static fmi_artefacts *open_in(const char *dir, const char *layout, uint64_t bytes_max)
+static fmi_packed_files *open_in(const char *dir, const char *layout, uint64_t bytes_max)
 {
-    fmi_artefacts *a = NULL;
-    tk_ok(fmi_artefacts_new(&a, dir, layout, bytes_max));
+    fmi_packed_files *a = NULL;
+    tk_ok(fmi_packed_files_new(&a, dir, layout, bytes_max));
     return a;
 }
 
-static bool there(fmi_artefacts *a, const fmi_artefact_key *k)
+static bool there(fmi_packed_files *a, const fmi_packed_file_key *k)
 {
     fm_file_map map;
-    bool found = fmi_artefact_map(a, &map, k);
+    bool found = fmi_packed_file_map(a, &map, k);
     if (found) {
         assert_int_equal((uintptr_t)(map.data + HEAD) % 64, 0);
         assert_memory_equal(map.data + HEAD, image, IMAGE);
@@ -57,26 +57,26 @@ static char *path_in(const char *dir)
 static void what_was_written_is_mapped(void **state)
 {
     char *dir = tk_scratch();
-    fmi_artefacts *a = open_in(dir, "test-1", 0);
+    fmi_packed_files *a = open_in(dir, "test-1", 0);
     (void)state;
     assert_false(there(a, &key));
-    assert_int_equal(fmi_artefact_stats_of(a).refused, 0); /* missing is not damaged */
-    assert_true(fmi_artefact_write(a, &key, image));
+    assert_int_equal(fmi_packed_file_stats_of(a).refused, 0); /* missing is not damaged */
+    assert_true(fmi_packed_file_write(a, &key, image));
     assert_true(there(a, &key));
-    fmi_artefacts_free(a);
+    fmi_packed_files_free(a);
     a = open_in(dir, "test-1", 0);
     assert_true(there(a, &key));
-    fmi_artefacts_free(a);
+    fmi_packed_files_free(a);
     fm_free(dir);
 }
 
 static void other_keys_are_not_served(void **state)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
-    fmi_artefacts *a = open_in(dir, "test-1", 0), *b = open_in(dir, "test-2", 0);
-    fmi_artefact_key k;
+    fmi_packed_files *a = open_in(dir, "test-1", 0), *b = open_in(dir, "test-2", 0);
+    fmi_packed_file_key k;
     (void)state;
-    assert_true(fmi_artefact_write(a, &key, image));
+    assert_true(fmi_packed_file_write(a, &key, image));
     assert_false(there(b, &key)); /* another layout has another folder */
     for (int what = 0; what < 5; what++) {
         k = key;
@@ -87,13 +87,13 @@ static void other_keys_are_not_served(void **state)
         k.role = what == 4 ? FM_ROLE_LORA_A : key.role; /* another name, so not there at all */
         assert_false(there(a, &k));
     }
-    assert_int_equal(fmi_artefact_stats_of(a).refused, 4);
+    assert_int_equal(fmi_packed_file_stats_of(a).refused, 4);
     /* a sound file of another tensor under this name */
     fm_buf whole;
     fm_buf_init(&whole, 0);
     k = key;
     k.id.b[31] ^= 1; /* the same folder */
-    assert_true(fmi_artefact_write(a, &k, image));
+    assert_true(fmi_packed_file_write(a, &k, image));
     char hex[FM_HEX_CHARS + 1];
     fm_digest_hex(&k.id, hex);
     char *other = fm_asprintf("%s/packed/test-1/%.2s/%s.linear", dir, hex, hex);
@@ -103,8 +103,8 @@ static void other_keys_are_not_served(void **state)
     assert_true(there(a, &k));
     fm_buf_release(&whole);
     fm_free(other);
-    fmi_artefacts_free(a);
-    fmi_artefacts_free(b);
+    fmi_packed_files_free(a);
+    fmi_packed_files_free(b);
     fm_free(path);
     fm_free(dir);
 }
@@ -112,23 +112,23 @@ static void other_keys_are_not_served(void **state)
 static void check_refused(const char *dir, const char *path, const void *bytes, size_t len)
 {
     tk_ok(fm_write_file(path, bytes, len));
-    fmi_artefacts *a = open_in(dir, "test-1", 0);
+    fmi_packed_files *a = open_in(dir, "test-1", 0);
     if (there(a, &key))
         fail_msg("a file of %zu bytes was taken for good", len);
-    assert_int_equal(fmi_artefact_stats_of(a).refused, 1);
-    assert_true(fmi_artefact_write(a, &key, image)); /* made anew in its place */
+    assert_int_equal(fmi_packed_file_stats_of(a).refused, 1);
+    assert_true(fmi_packed_file_write(a, &key, image)); /* made anew in its place */
     assert_true(there(a, &key));
-    fmi_artefacts_free(a);
+    fmi_packed_files_free(a);
 }
 
 static void damage_anywhere_is_refused(void **state)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
-    fmi_artefacts *a = open_in(dir, "test-1", 0);
+    fmi_packed_files *a = open_in(dir, "test-1", 0);
     fm_buf file;
     (void)state;
-    assert_true(fmi_artefact_write(a, &key, image));
-    fmi_artefacts_free(a);
+    assert_true(fmi_packed_file_write(a, &key, image));
+    fmi_packed_files_free(a);
     fm_buf_init(&file, 0);
     tk_ok(fm_read_file(&file, path, 0));
     assert_int_equal(file.len, HEAD + IMAGE);
@@ -154,11 +154,11 @@ static void damage_anywhere_is_refused(void **state)
 static void words_that_change_places_are_seen(void **state)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
-    fmi_artefacts *a = open_in(dir, "test-1", 0);
+    fmi_packed_files *a = open_in(dir, "test-1", 0);
     fm_buf file;
     (void)state;
-    assert_true(fmi_artefact_write(a, &key, image));
-    fmi_artefacts_free(a);
+    assert_true(fmi_packed_file_write(a, &key, image));
+    fmi_packed_files_free(a);
     fm_buf_init(&file, 0);
     tk_ok(fm_read_file(&file, path, 0));
     static const size_t apart[] = {8, 64, 128, 4096}; /* neighbours, the same lane, a page */
@@ -179,19 +179,19 @@ static void words_that_change_places_are_seen(void **state)
 static void a_mapped_file_may_be_deleted_or_replaced(void **state)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
-    fmi_artefacts *a = open_in(dir, "test-1", 0);
+    fmi_packed_files *a = open_in(dir, "test-1", 0);
     fm_file_map map;
     (void)state;
-    assert_true(fmi_artefact_write(a, &key, image));
-    assert_true(fmi_artefact_map(a, &map, &key));
-    assert_true(fmi_artefact_write(a, &key, image));
+    assert_true(fmi_packed_file_write(a, &key, image));
+    assert_true(fmi_packed_file_map(a, &map, &key));
+    assert_true(fmi_packed_file_write(a, &key, image));
     tk_ok(fm_remove_tree(dir));
     assert_memory_equal(map.data + HEAD, image, IMAGE);
     fm_unmap_file(&map);
     assert_false(there(a, &key));
-    assert_true(fmi_artefact_write(a, &key, image)); /* the folders come back too */
+    assert_true(fmi_packed_file_write(a, &key, image)); /* the folders come back too */
     assert_true(there(a, &key));
-    fmi_artefacts_free(a);
+    fmi_packed_files_free(a);
     fm_free(path);
     fm_free(dir);
 }
@@ -203,11 +203,11 @@ static int write_in_child(const char *dir, uint64_t nth, int err)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        fmi_artefacts *a = NULL;
-        if (fmi_artefacts_new(&a, dir, "test-1", 0) != FM_OK)
+        fmi_packed_files *a = NULL;
+        if (fmi_packed_files_new(&a, dir, "test-1", 0) != FM_OK)
             _exit(2);
         fm_io_fail_at(nth, err);
-        bool ok = fmi_artefact_write(a, &key, image);
+        bool ok = fmi_packed_file_write(a, &key, image);
         _exit(ok ? 0 : 1);
     }
     int status;
@@ -236,14 +236,14 @@ static void at_every_call(int err)
         char *dir = tk_scratch(), *path = path_in(dir);
         rc = write_in_child(dir, nth, err);
         assert_true(nth < 60);
-        fmi_artefacts *a = open_in(dir, "test-1", 0);
+        fmi_packed_files *a = open_in(dir, "test-1", 0);
         bool sound = there(a, &key);
-        assert_int_equal(fmi_artefact_stats_of(a).refused, 0); /* whole or not at all */
+        assert_int_equal(fmi_packed_file_stats_of(a).refused, 0); /* whole or not at all */
         assert_true(sound || rc != 0);
-        assert_true(fmi_artefact_write(a, &key, image));
+        assert_true(fmi_packed_file_write(a, &key, image));
         assert_true(there(a, &key));
         assert_int_equal(files_in(path), 1); /* no temporary of a dead writer is left */
-        fmi_artefacts_free(a);
+        fmi_packed_files_free(a);
         fm_free(path);
         fm_free(dir);
     }
@@ -264,17 +264,17 @@ static void a_full_disk_is_not_an_error(void **state)
 static void after_one_failure_no_more_is_tried(void **state)
 {
     char *dir = tk_scratch();
-    fmi_artefacts *a = open_in(dir, "test-1", 0);
+    fmi_packed_files *a = open_in(dir, "test-1", 0);
     (void)state;
     (void)fm_fail(FM_EINVAL, "the caller's own");
     fm_io_fail_at(3, EROFS);
-    assert_false(fmi_artefact_write(a, &key, image));
+    assert_false(fmi_packed_file_write(a, &key, image));
     fm_io_fail_at(0, 0);
     uint64_t calls = fm_io_call_count();
-    assert_false(fmi_artefact_write(a, &key, image));
+    assert_false(fmi_packed_file_write(a, &key, image));
     assert_int_equal(fm_io_call_count(), calls);
     assert_string_equal(fm_error_text(), "the caller's own");
-    fmi_artefacts_free(a);
+    fmi_packed_files_free(a);
     fm_free(dir);
 }
 
@@ -286,11 +286,11 @@ static void writers_at_once_do_no_harm(void **state)
     for (size_t i = 0; i < FM_ARRAY_LEN(pid); i++) {
         pid[i] = fork();
         if (pid[i] == 0) {
-            fmi_artefacts *a = NULL;
-            bool ok = fmi_artefacts_new(&a, dir, "test-1", 0) == FM_OK;
+            fmi_packed_files *a = NULL;
+            bool ok = fmi_packed_files_new(&a, dir, "test-1", 0) == FM_OK;
             for (int r = 0; ok && r < 40; r++) {
                 fm_file_map map;
-                ok = fmi_artefact_write(a, &key, image) && fmi_artefact_map(a, &map, &key);
+                ok = fmi_packed_file_write(a, &key, image) && fmi_packed_file_map(a, &map, &key);
                 if (ok)
                     fm_unmap_file(&map);
             }
@@ -315,14 +315,14 @@ static void the_folder_stays_below_its_bound(void **state)
     struct timespec tick; /* of the clock that files are stamped by */
     assert_int_equal(clock_getres(CLOCK_REALTIME_COARSE, &tick), 0);
     useconds_t nap_us = (useconds_t)(tick.tv_nsec / 1000 + 1000);
-    fmi_artefacts *a = open_in(dir, "test-1", 5 * each);
-    fmi_artefact_key k = key;
+    fmi_packed_files *a = open_in(dir, "test-1", 5 * each);
+    fmi_packed_file_key k = key;
     (void)state;
     for (uint8_t i = 0; i < 20; i++) {
-        fmi_artefacts_free(a); /* each process writes only so much */
+        fmi_packed_files_free(a); /* each process writes only so much */
         a = open_in(dir, "test-1", 5 * each);
         k.id.b[0] = i;
-        assert_true(fmi_artefact_write(a, &k, image));
+        assert_true(fmi_packed_file_write(a, &k, image));
         k.id.b[0] = 0;
         assert_true(there(a, &k)); /* in use all the time, so never the oldest */
         usleep(nap_us);            /* the next stamp is a later one */
@@ -333,18 +333,18 @@ static void the_folder_stays_below_its_bound(void **state)
         left += there(a, &k);
     }
     assert_true(left >= 3 && left <= 5);
-    fmi_artefacts_free(a);
+    fmi_packed_files_free(a);
     a = open_in(dir, "test-1", 5 * each);
     size_t written = 0;
     for (uint8_t i = 0; i < 20; i++) {
         k.id.b[0] = i;
-        written += fmi_artefact_write(a, &k, image);
+        written += fmi_packed_file_write(a, &k, image);
     }
     assert_int_equal(written, 2); /* half, so that a large model does not push itself out */
-    fmi_artefacts_free(a);
+    fmi_packed_files_free(a);
     a = open_in(dir, "test-1", each / 2); /* too small for one: nothing is written */
-    assert_false(fmi_artefact_write(a, &key, image));
-    fmi_artefacts_free(a);
+    assert_false(fmi_packed_file_write(a, &key, image));
+    fmi_packed_files_free(a);
     fm_free(dir);
 }
 

@@ -44,10 +44,10 @@ static void *start(void *arg)
     return NULL;
 }
 
-static void open_nodes(node *all, uint32_t size, double patience_s)
+static void open_nodes(node *all, uint32_t size, double step_timeout_s)
 {
     fm_wire *wire[MOST];
-    tk_ok(fm_wire_threads(wire, size, patience_s));
+    tk_ok(fm_wire_threads(wire, size, step_timeout_s));
     for (uint32_t i = 0; i < size; i++) {
         all[i] = (node){.rank = i, .size = size};
 #if defined(CK_ON_CARDS)

@@ -20,17 +20,17 @@ static void check_guarded(const fm_chat_template *t, const fm_tokenizer *tok, co
                           const fm_json *extra, const fm_ids *want)
 {
     const fm_json *messages = fm_json_get(c, "messages");
-    fmi_guard g;
+    fmi_special_escape g;
     fm_json *marked;
     fm_ids ids = {0};
     fm_buf text;
 
     fm_buf_init(&text, 0);
-    tk_ok(fmi_guard_init(&g, tok, &messages, 1));
-    tk_ok(fmi_guard_value(&g, &marked, messages));
+    tk_ok(fmi_special_escape_init(&g, tok, &messages, 1));
+    tk_ok(fmi_special_escape_value(&g, &marked, messages));
     tk_ok(fm_chat_render(&text, t, marked, NULL,
                          fm_json_bool(fm_json_get(c, "add_generation_prompt"), false), extra));
-    tk_ok(fmi_guard_strip(&g, &text));
+    tk_ok(fmi_special_escape_strip(&g, &text));
     assert_string_equal(fm_buf_cstr(&text), fm_json_cstr(fm_json_get(c, "text"), ""));
     tk_ok(fm_tokenizer_encode_marked(tok, fm_buf_span(&text), g.at, g.count, &ids));
     if (!g.marked) {
@@ -40,7 +40,7 @@ static void check_guarded(const fm_chat_template *t, const fm_tokenizer *tok, co
     guarded_same += !g.marked;
     fm_ids_release(&ids);
     fm_json_free(marked);
-    fmi_guard_release(&g);
+    fmi_special_escape_release(&g);
     fm_buf_release(&text);
 }
 

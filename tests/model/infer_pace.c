@@ -46,17 +46,17 @@ static int by_value(const void *a, const void *b)
 /* A machine: a step takes base + row * rows seconds, give or take; the cost of a row drifts. */
 static void check_machine(double base, double row, double noise, double slow, uint64_t seed)
 {
-    fmi_pace p;
+    fmi_prefill_budget p;
     double t[2000], done = 0, spent = 0;
     uint32_t n = 0;
-    fmi_pace_init(&p);
+    fmi_prefill_budget_init(&p);
     for (uint32_t i = 0; i < 2100; i++) {
-        uint32_t rows = fmi_pace_rows(&p, 7, 512);
+        uint32_t rows = fmi_prefill_budget_rows(&p, 7, 512);
         double drift = row * (1.0 + 0.5 * i / 2000.0);
         double seconds = (base + drift * rows) * exp(noise * fm_rng_normal(seed, 1, i));
         if (fm_rng_uniform(seed, 2, i) < slow) /* others had the processor */
             seconds *= 1.5 + fm_rng_uniform(seed, 3, i);
-        fmi_pace_note(&p, 7, rows, seconds);
+        fmi_prefill_budget_note(&p, 7, rows, seconds);
         if (i < 100)
             continue;
         t[n++] = seconds;
@@ -95,15 +95,15 @@ static void a_busy_machine_does_not_stop_prompts(void **state)
 static void nothing_decodes_nothing_is_held_back(void **state)
 {
     (void)state;
-    fmi_pace p;
-    fmi_pace_init(&p);
-    assert_int_equal(fmi_pace_rows(&p, 0, 512), 512);
-    assert_int_equal(fmi_pace_rows(&p, 3, 512), 0); /* to be measured first */
-    fmi_pace_note(&p, 3, 0, 1.0);
-    assert_true(fmi_pace_rows(&p, 3, 512) > 0);
+    fmi_prefill_budget p;
+    fmi_prefill_budget_init(&p);
+    assert_int_equal(fmi_prefill_budget_rows(&p, 0, 512), 512);
+    assert_int_equal(fmi_prefill_budget_rows(&p, 3, 512), 0); /* to be measured first */
+    fmi_prefill_budget_note(&p, 3, 0, 1.0);
+    assert_true(fmi_prefill_budget_rows(&p, 3, 512) > 0);
     for (uint32_t i = 0; i < 6; i++)
-        fmi_pace_note(&p, 3, 8 >> FM_MIN(i, 3u), 100.0);
-    assert_int_equal(fmi_pace_rows(&p, 3, 512), 1); /* however dear a row is */
+        fmi_prefill_budget_note(&p, 3, 8 >> FM_MIN(i, 3u), 100.0);
+    assert_int_equal(fmi_prefill_budget_rows(&p, 3, 512), 1); /* however dear a row is */
 }
 
 /* ==== the scheduler by a made-up clock ==== */

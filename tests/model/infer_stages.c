@@ -426,15 +426,15 @@ static fm_arch llama(uint32_t layers, uint32_t vocab, bool tied)
 
 static void expect_deal(const fm_arch *a, uint32_t stages, const uint32_t *layers)
 {
-    fmi_deal d;
-    tk_ok(fmi_deal_of(&d, a, stages, "it"));
+    fmi_stage_split d;
+    tk_ok(fmi_stage_split_of(&d, a, stages, "it"));
     for (uint32_t s = 0, l = 0; s < stages; s++) {
         assert_int_equal(d.begin[s], l);
         for (uint32_t i = 0; i < layers[s]; i++)
-            assert_int_equal(fmi_deal_stage(&d, l++), s);
+            assert_int_equal(fmi_stage_split_stage(&d, l++), s);
     }
     assert_int_equal(d.begin[stages], a->layers);
-    assert_int_equal(fmi_deal_stage(&d, a->layers), stages - 1);
+    assert_int_equal(fmi_stage_split_stage(&d, a->layers), stages - 1);
 }
 
 /* A layer multiplies 4 + 3 matrices of 64 x 64; a head of 64 n tokens is n of them. */
@@ -442,7 +442,7 @@ static void layers_are_dealt_evenly(void **state)
 {
     const fm_arch thin = llama(12, 64, false), heavy = llama(12, 64 * 28, true);
     const fm_arch heaviest = llama(4, 64 * 700, true);
-    fmi_deal d;
+    fmi_stage_split d;
     (void)state;
     expect_deal(&thin, 1, (const uint32_t[]){12});
     expect_deal(&thin, 4, (const uint32_t[]){3, 3, 3, 3});    /* 3 layers and 1/7 at most */
@@ -451,9 +451,9 @@ static void layers_are_dealt_evenly(void **state)
     expect_deal(&heavy, 4, (const uint32_t[]){3, 4, 4, 1});   /* 5, and the others 4 at most */
     expect_deal(&heaviest, 3, (const uint32_t[]){1, 2, 1});   /* one layer beside the head */
     expect_deal(&heaviest, 4, (const uint32_t[]){1, 1, 1, 1});
-    tk_fails(fmi_deal_of(&d, &heaviest, 5, "it"), FM_EUNSUPPORTED,
+    tk_fails(fmi_stage_split_of(&d, &heaviest, 5, "it"), FM_EUNSUPPORTED,
              "it: 4 layers cannot be dealt to 5 stages; use at most 4");
-    tk_fails(fmi_deal_of(&d, &thin, 65, "it"), FM_EUNSUPPORTED, "at most 64");
+    tk_fails(fmi_stage_split_of(&d, &thin, 65, "it"), FM_EUNSUPPORTED, "at most 64");
     assert_int_equal(fmi_pipe_pieces(40, 2, 5), 8);
     assert_int_equal(fmi_pipe_pieces(40, 2, 16), 2);
     assert_int_equal(fmi_pipe_pieces(400, 2, 16), 8); /* four for each stage */

@@ -109,7 +109,7 @@ static unsigned wait_for(unsigned want)
     return atomic_load(&exchanges);
 }
 
-static fm_status first_step(rank *r, fmt_beside *b, fmt_child *ch)
+static fm_status first_step(rank *r, fmt_grad_overlap *b, fmt_child *ch)
 {
     const uint32_t layers = ch[0].net.arch.layers, half = layers / 2;
     fm_status rc = FM_OK;
@@ -122,18 +122,18 @@ static fm_status first_step(rank *r, fmt_beside *b, fmt_child *ch)
     if (r->number == 0)
         atomic_store(&exchanges, 0);
     (void)pthread_barrier_wait(r->all);
-    fmt_beside_begin(b);
+    fmt_grad_overlap_begin(b);
     /* One rank's children share a pass, the other one's go one after another, the second first. */
     for (uint32_t l = layers + 1; r->number == 0 && l-- > half;)
         for (size_t i = 0; i < CHILDREN && rc == FM_OK; i++)
-            rc = fmt_beside_left(b, i, l);
+            rc = fmt_grad_overlap_left(b, i, l);
     for (size_t i = CHILDREN; r->number == 1 && i-- > 0;)
         for (uint32_t l = layers + 1; l-- > half && rc == FM_OK;)
-            rc = fmt_beside_left(b, i, l);
+            rc = fmt_grad_overlap_left(b, i, l);
     r->early = wait_for(r->want_early);
     (void)pthread_barrier_wait(r->all);
     if (rc == FM_OK)
-        rc = fmt_beside_end(b);
+        rc = fmt_grad_overlap_end(b);
     (void)pthread_barrier_wait(r->all);
     r->late = atomic_load(&exchanges);
     for (size_t i = 0; i < CHILDREN; i++)
@@ -142,15 +142,15 @@ static fm_status first_step(rank *r, fmt_beside *b, fmt_child *ch)
 }
 
 /* One child is not at work any more: nothing of it goes. */
-static fm_status second_step(rank *r, fmt_beside *b, fmt_child *ch)
+static fm_status second_step(rank *r, fmt_grad_overlap *b, fmt_child *ch)
 {
     fill(r, &ch[0], 0);
     ch[0].at_work = true;
     ch[1].at_work = false;
     r->want_second = r->late + RANKS * (unsigned)fmt_params_rounds(&ch[0].ps);
     (void)pthread_barrier_wait(r->all);
-    fmt_beside_begin(b);
-    fm_status rc = fmt_beside_end(b);
+    fmt_grad_overlap_begin(b);
+    fm_status rc = fmt_grad_overlap_end(b);
     (void)pthread_barrier_wait(r->all);
     r->second = atomic_load(&exchanges);
     r->wrong += wrong_sums(&ch[0], 0) + wrong_sums(&ch[1], 1);
@@ -160,18 +160,18 @@ static fm_status second_step(rank *r, fmt_beside *b, fmt_child *ch)
 static fm_status steps(rank *r, fm_engine *e, const fm_model *m, fm_comm *comm)
 {
     fmt_child ch[CHILDREN] = {{0}};
-    fmt_beside *b = NULL;
+    fmt_grad_overlap *b = NULL;
     fm_backend *be = fm_engine_backend(e);
     fm_status rc = FM_OK;
     for (size_t i = 0; i < CHILDREN && rc == FM_OK; i++)
         rc = build(&ch[i], e, m, comm);
     if (rc == FM_OK)
-        rc = fmt_beside_open(&b, comm, be, ch, CHILDREN);
+        rc = fmt_grad_overlap_open(&b, comm, be, ch, CHILDREN);
     if (rc == FM_OK)
         rc = first_step(r, b, ch);
     if (rc == FM_OK)
         rc = second_step(r, b, ch);
-    fmt_beside_close(b);
+    fmt_grad_overlap_close(b);
     for (size_t i = 0; i < CHILDREN; i++) {
         fmt_shards_release(&ch[i].shards, be);
         fmt_params_release(&ch[i].ps);

@@ -151,7 +151,7 @@ static void one_run(one *o, fm_engine *e, const fm_provider *p, const fm_train_j
     memset(o, 0, sizeof(*o));
     tk_ok(fmt_child_open(ch, e, p, job, 0, &o->result));
     tk_ok(fmt_child_resume(ch));
-    o->lanes = fmt_goal_lanes(&ch->goal, o->lane);
+    o->lanes = fmt_objective_setup_lanes(&ch->goal, o->lane);
     cap = ch->lane.most;
     cap.rows *= (uint32_t)o->lanes;
     cap.labels *= (uint32_t)o->lanes;
@@ -536,7 +536,7 @@ static void held_out_examples_are_measured_and_change_nothing(void **state)
         int32_t *joined = NULL;
         fm_engine *e = ik_engine(2, 64);
         golden_open(&g, c);
-        uint32_t parts = fmt_goal_parts(&g.job), rows = g.job.config.batch;
+        uint32_t parts = fmt_objective_setup_parts(&g.job), rows = g.job.config.batch;
         bool tokens = c->objective == FM_OBJECTIVE_DISTILL;
         if (tokens) {
             g.job.config.objective = FM_OBJECTIVE_NEXT_TOKEN;

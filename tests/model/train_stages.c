@@ -420,7 +420,7 @@ static fm_status hold(holder *h, fm_engine *e, const fm_source *src)
     fm_provider p = fm_source_provider(src);
     fmt_stage *s = NULL;
     fmt_child ch;
-    fmt_flights *f = NULL;
+    fmt_pipeline *f = NULL;
     fmt_pass *alone = NULL;
     fm_train_result result = {0};
     int32_t ids[128], labels[128];
@@ -441,15 +441,15 @@ static fm_status hold(holder *h, fm_engine *e, const fm_source *src)
     if (rc == FM_OK)
         rc = fmt_child_open_on(&ch, e, &p, &job, 0, &result, s);
     if (rc == FM_OK && s)
-        rc = fmt_flights_new(&f, s, fm_engine_backend(e), &ch, 1, lane);
+        rc = fmt_pipeline_new(&f, s, fm_engine_backend(e), &ch, 1, lane);
     else if (rc == FM_OK)
         rc = fmt_run_pass(&alone, fm_engine_backend(e), &ch, 1, lane);
     if (rc == FM_OK) {
         h->stem = fm_engine_stats_of(e).weight_bytes;
         h->trained = ch.ps.total;
-        h->kept = s ? fmt_flights_bytes(f, &passes) : fmt_pass_bytes(alone);
+        h->kept = s ? fmt_pipeline_bytes(f, &passes) : fmt_pass_bytes(alone);
     }
-    fmt_flights_free(f);
+    fmt_pipeline_free(f);
     fmt_pass_free(alone);
     if (rc == FM_OK)
         fmt_child_release(&ch);

@@ -102,7 +102,7 @@ static void cover(fmt_pass_size *most, const fm_example *e, const fmt_batch_how 
 {
     fmt_seq_in s[FM_EXAMPLE_PARTS];
     fmt_seq_of of[FM_EXAMPLE_PARTS];
-    size_t n = fmt_goal_seqs(s, of, e, 0);
+    size_t n = fmt_objective_setup_seqs(s, of, e, 0);
 
     fmt_size_grow(most, s, n, how);
 }
@@ -162,7 +162,7 @@ static fm_status make_pass(fmt_walk *w)
     size_t n = 0;
 
     for (size_t i = 0; i < w->workers; i++) {
-        size_t own = fmt_goal_lanes(&w->worker[i].goal, w->lane + n);
+        size_t own = fmt_objective_setup_lanes(&w->worker[i].goal, w->lane + n);
         for (size_t k = 0; k < own; k++) {
             const fmt_pass_size *m = &w->lane[n + k]->most;
             cap.rows += m->rows;
@@ -384,7 +384,7 @@ static fm_status load_example(fmt_child *ch, const fm_example *e, const fmt_batc
         rc = fm_grow(&ch->of, &ch->of_cap, FM_EXAMPLE_PARTS, sizeof(*ch->of));
     if (rc < 0)
         return rc;
-    lane->ins = fmt_goal_seqs(ch->seq, ch->of, e, 0);
+    lane->ins = fmt_objective_setup_seqs(ch->seq, ch->of, e, 0);
     lane->in = ch->seq;
     lane->of = ch->of;
     lane->dloss = 1.0f;
@@ -393,7 +393,7 @@ static fm_status load_example(fmt_child *ch, const fm_example *e, const fmt_batc
     lane->row_base = 0;
     rc = fmt_batch_build(&lane->batch, lane->in, lane->ins, how);
     if (rc == FM_OK)
-        rc = fmt_goal_load(&ch->goal);
+        rc = fmt_objective_setup_load(&ch->goal);
     if (rc == FM_OK)
         fmt_params_zero_grad(&ch->ps);
     return rc;
@@ -411,7 +411,7 @@ fm_status fmt_walk_each(fmt_walk *w, const size_t *which, size_t n, fmt_gradient
             size_t i = which ? which[at + k] : at + k;
             rc = load_example(ch, fm_dataset_at(w->job.data, i), &w->how);
             if (rc == FM_OK && ch->lane.batch.rows > 0)
-                lanes += fmt_goal_lanes(&ch->goal, w->lane + lanes);
+                lanes += fmt_objective_setup_lanes(&ch->goal, w->lane + lanes);
         }
         if (rc == FM_OK && lanes > 0)
             rc = fmt_pass_run(w->pass, w->lane, lanes);

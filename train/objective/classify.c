@@ -11,7 +11,7 @@
 
 /* ==== the loss ==== */
 
-static void count_hits(fmt_goal *g, uint32_t rows, uint32_t classes)
+static void count_hits(fmt_objective_setup *g, uint32_t rows, uint32_t classes)
 {
     for (uint32_t i = 0; i < rows; i++) {
         const float *z = g->host + (size_t)i * classes;
@@ -26,7 +26,7 @@ static void count_hits(fmt_goal *g, uint32_t rows, uint32_t classes)
 static fm_status classify_states(fmt_pass *p, fmt_lane *lane, const float *x, float *dx,
                                  double *loss)
 {
-    fmt_goal *g = lane->objective_ctx;
+    fmt_objective_setup *g = lane->objective_ctx;
     fm_backend *be = p->be;
     bool dense = lane->net->outer[FMT_DENSE].module[0];
     uint32_t n = lane->labels, classes = lane->net->outer[FMT_SCORE].out;

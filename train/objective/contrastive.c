@@ -34,13 +34,13 @@ static size_t place(layout *l, const fmt_seq_of *s)
 }
 
 /* Picked rows of sequence k: all tokens of the text, or one. */
-static uint32_t rows_of(const fmt_goal *g, uint32_t k)
+static uint32_t rows_of(const fmt_objective_setup *g, uint32_t k)
 {
     const fmt_lane *lane = g->lane;
     return g->mode == FMI_POOL_MEAN ? lane->in[lane->batch.which[k]].len : 1;
 }
 
-static void pool(const fmt_goal *g, double *out, const float *x)
+static void pool(const fmt_objective_setup *g, double *out, const float *x)
 {
     const fmt_lane *lane = g->lane;
     layout l = layout_of(lane);
@@ -54,7 +54,7 @@ static void pool(const fmt_goal *g, double *out, const float *x)
     }
 }
 
-static void hand_back(const fmt_goal *g, float *dx, const double *dout)
+static void hand_back(const fmt_objective_setup *g, float *dx, const double *dout)
 {
     const fmt_lane *lane = g->lane;
     layout l = layout_of(lane);
@@ -71,7 +71,7 @@ static void hand_back(const fmt_goal *g, float *dx, const double *dout)
 /* States of the lane's picked rows, where the host reads them. */
 static fm_status read_states(fmt_pass *p, const fmt_lane *lane, const float *x, const float **out)
 {
-    fmt_goal *g = lane->objective_ctx;
+    fmt_objective_setup *g = lane->objective_ctx;
     size_t bytes = lane->labels * (size_t)lane->net->arch.hidden * sizeof(float);
 
     *out = p->be->host_visible ? x : g->x;
@@ -89,7 +89,7 @@ fmt_infonce fmt_contrastive_loss(const fm_train_config *c, uint32_t n, uint32_t 
 
 fm_status fmt_contrastive_vectors(fmt_pass *p, fmt_lane *lane)
 {
-    fmt_goal *g = lane->objective_ctx;
+    fmt_objective_setup *g = lane->objective_ctx;
     size_t h = lane->net->arch.hidden;
     const float *x = NULL;
     fm_status rc = read_states(p, lane, p->hl + lane->label0 * h, &x);
@@ -106,7 +106,7 @@ fm_status fmt_contrastive_vectors(fmt_pass *p, fmt_lane *lane)
 /* The gradients are there already. */
 static fm_status given(fmt_pass *p, const fmt_lane *lane, float *dx)
 {
-    fmt_goal *g = lane->objective_ctx;
+    fmt_objective_setup *g = lane->objective_ctx;
     size_t h = lane->net->arch.hidden, at = 0;
     bool here = p->be->host_visible;
     fm_status rc = here ? p->be->sync(p->be) : FM_OK;
@@ -124,7 +124,7 @@ static fm_status given(fmt_pass *p, const fmt_lane *lane, float *dx)
 static fm_status contrastive_states(fmt_pass *p, fmt_lane *lane, const float *x, float *dx,
                                     double *loss)
 {
-    fmt_goal *g = lane->objective_ctx;
+    fmt_objective_setup *g = lane->objective_ctx;
     size_t h = lane->net->arch.hidden, bytes = lane->labels * h * sizeof(float);
     bool here = p->be->host_visible;
     const float *states = NULL;

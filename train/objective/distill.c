@@ -8,7 +8,7 @@ const fmt_objective fmt_teacher = {.name = "teacher", .head = true, .silent = tr
 static fm_status distill_rows(fmt_pass *p, fmt_lane *lane, uint32_t at, uint32_t n, float *logits,
                               float *loss)
 {
-    fmt_goal *g = lane->objective_ctx;
+    fmt_objective_setup *g = lane->objective_ctx;
     const fm_train_config *c = g->c;
     uint32_t v = p->arch.vocab;
     double t = c->temperature > 0.0 ? c->temperature : 1.0;

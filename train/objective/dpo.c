@@ -27,7 +27,7 @@ static uint32_t labels_end(const fmt_batch *b, uint32_t at, uint32_t row_end)
 static fm_status dpo_weigh(fmt_pass *p, fmt_lane *lane, const float *row_loss, float *weigh,
                            double *loss)
 {
-    fmt_goal *g = lane->objective_ctx;
+    fmt_objective_setup *g = lane->objective_ctx;
     const fmt_batch *b = &lane->batch;
     const float *ref = p->host_loss + g->aux.label0;
     uint32_t row = 0, at = 0, first = 0; /* first: label of the chosen text of the pair in hand */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* ---- examples ---- */
-size_t fmt_goal_seqs(fmt_seq_in *out, fmt_seq_of *of, const fm_example *e, uint32_t unit)
+size_t fmt_objective_setup_seqs(fmt_seq_in *out, fmt_seq_of *of, const fm_example *e, uint32_t unit)
 {
     uint32_t parts = e->parts > 1 ? e->parts : 1;
     uint32_t at = 0;
@@ -22,7 +22,7 @@ size_t fmt_goal_seqs(fmt_seq_in *out, fmt_seq_of *of, const fm_example *e, uint3
     return parts;
 }
 
-uint32_t fmt_goal_parts(const fm_train_job *job)
+uint32_t fmt_objective_setup_parts(const fm_train_job *job)
 {
     fm_objective o = job->config.objective;
     bool pairs = o == FM_OBJECTIVE_DPO || o == FM_OBJECTIVE_CONTRASTIVE;
@@ -30,8 +30,8 @@ uint32_t fmt_goal_parts(const fm_train_job *job)
     return job->batch_parts > 0 ? job->batch_parts : pairs ? 2 : 1;
 }
 
-uint64_t fmt_goal_units(const fm_train_config *c, const fmt_seq_in *s, const fmt_seq_of *of,
-                        size_t n)
+uint64_t fmt_objective_setup_units(const fm_train_config *c, const fmt_seq_in *s,
+                                   const fmt_seq_of *of, size_t n)
 {
     bool tokens = c->objective == FM_OBJECTIVE_NEXT_TOKEN || c->objective == FM_OBJECTIVE_DISTILL;
     uint64_t units = 0;
@@ -42,7 +42,7 @@ uint64_t fmt_goal_units(const fm_train_config *c, const fmt_seq_in *s, const fmt
 }
 
 /* ---- how data become rows ---- */
-static fm_status how_contrastive(fmt_goal *g, fmt_batch_how *how, const fm_provider *p,
+static fm_status how_contrastive(fmt_objective_setup *g, fmt_batch_how *how, const fm_provider *p,
                                  const fm_arch *arch)
 {
     static const struct {
@@ -73,8 +73,9 @@ static fm_status how_contrastive(fmt_goal *g, fmt_batch_how *how, const fm_provi
     return FM_OK;
 }
 
-fm_status fmt_goal_how(fmt_goal *g, fmt_batch_how *how, const fm_train_job *job,
-                       const fm_provider *p, const fm_arch *arch)
+fm_status fmt_objective_setup_how(fmt_objective_setup *g, fmt_batch_how *how,
+                                  const fm_train_job *job, const fm_provider *p,
+                                  const fm_arch *arch)
 {
     fm_objective o = job->config.objective;
     bool texts = o == FM_OBJECTIVE_CLASSIFY || o == FM_OBJECTIVE_CONTRASTIVE;
@@ -102,7 +103,8 @@ fm_status fmt_goal_how(fmt_goal *g, fmt_batch_how *how, const fm_train_job *job,
 }
 
 /* ---- frozen lanes ---- */
-static fm_status open_aux(fmt_goal *g, const fm_model *model, const fmt_objective *objective)
+static fm_status open_aux(fmt_objective_setup *g, const fm_model *model,
+                          const fmt_objective *objective)
 {
     const fm_arch *a = fm_model_arch(model), *mine = &g->lane->net->arch;
     fmt_lane *lane = &g->aux;
@@ -136,7 +138,7 @@ static fm_status open_aux(fmt_goal *g, const fm_model *model, const fmt_objectiv
                                    : fmt_pass_new(&g->own, g->be, &lane, 1, &lane->most, false);
 }
 
-static fm_status open_dpo(fmt_goal *g, const fm_provider *p, fm_model *stem)
+static fm_status open_dpo(fmt_objective_setup *g, const fm_provider *p, fm_model *stem)
 {
     fm_status rc = FM_OK;
 
@@ -147,7 +149,7 @@ static fm_status open_dpo(fmt_goal *g, const fm_provider *p, fm_model *stem)
     return rc == FM_OK ? open_aux(g, stem, &fmt_reference) : rc;
 }
 
-static fm_status open_distill(fmt_goal *g)
+static fm_status open_distill(fmt_objective_setup *g)
 {
     const fm_provider *p = g->job->teacher_provider;
 
@@ -158,7 +160,7 @@ static fm_status open_distill(fmt_goal *g)
 }
 
 /* ---- memory of objectives over states ---- */
-static fm_status open_contrastive(fmt_goal *g)
+static fm_status open_contrastive(fmt_objective_setup *g)
 {
     size_t rows = g->lane->most.labels, h = g->lane->net->arch.hidden;
     size_t seqs = g->lane->most.seqs;
@@ -173,7 +175,7 @@ static fm_status open_contrastive(fmt_goal *g)
     return g->sums && (g->be->host_visible || (g->x && g->dx)) ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status open_classify(fmt_goal *g)
+static fm_status open_classify(fmt_objective_setup *g)
 {
     size_t rows = g->lane->most.labels, h = g->lane->net->arch.hidden;
     size_t classes = g->lane->net->outer[FMT_SCORE].out;
@@ -185,8 +187,8 @@ static fm_status open_classify(fmt_goal *g)
     return rc == FM_OK && !g->host ? FM_ENOMEM : rc;
 }
 
-fm_status fmt_goal_open(fmt_goal *g, fm_engine *e, const fm_provider *p, fmt_lane *lane,
-                        fm_model *stem)
+fm_status fmt_objective_setup_open(fmt_objective_setup *g, fm_engine *e, const fm_provider *p,
+                                   fmt_lane *lane, fm_model *stem)
 {
     static const fmt_objective *const objective[] = {&fmt_next_token, &fmt_classify,
                                                      &fmt_contrastive, &fmt_dpo, &fmt_distill};
@@ -214,7 +216,7 @@ fm_status fmt_goal_open(fmt_goal *g, fm_engine *e, const fm_provider *p, fmt_lan
     return FM_OK;
 }
 
-void fmt_goal_release(fmt_goal *g)
+void fmt_objective_setup_release(fmt_objective_setup *g)
 {
     fmt_pass_free(g->own);
     fmt_batch_release(&g->aux.batch);
@@ -232,7 +234,7 @@ void fmt_goal_release(fmt_goal *g)
 }
 
 /* ---- steps ---- */
-size_t fmt_goal_lanes(fmt_goal *g, fmt_lane *lanes[2])
+size_t fmt_objective_setup_lanes(fmt_objective_setup *g, fmt_lane *lanes[2])
 {
     bool two = g->aux_net.block && !g->own;
 
@@ -241,7 +243,7 @@ size_t fmt_goal_lanes(fmt_goal *g, fmt_lane *lanes[2])
     return two ? 2 : 1;
 }
 
-fmt_batch_how fmt_goal_aux_how(const fmt_goal *g)
+fmt_batch_how fmt_objective_setup_aux_how(const fmt_objective_setup *g)
 {
     fmt_batch_how how = g->how;
 
@@ -250,7 +252,7 @@ fmt_batch_how fmt_goal_aux_how(const fmt_goal *g)
     return how;
 }
 
-fm_status fmt_goal_load(fmt_goal *g)
+fm_status fmt_objective_setup_load(fmt_objective_setup *g)
 {
     fmt_lane *aux = &g->aux;
     fmt_batch_how how = g->how;
@@ -260,7 +262,7 @@ fm_status fmt_goal_load(fmt_goal *g)
         g->lane->batch.label[k] = g->lane->of[g->lane->batch.which[k]].klass;
     if (!g->aux_net.block || g->lane->batch.rows == 0)
         return FM_OK;
-    how = fmt_goal_aux_how(g);
+    how = fmt_objective_setup_aux_how(g);
     fm_status rc = fmt_batch_build(&aux->batch, g->lane->in, g->lane->ins, &how);
     return rc == FM_OK && g->own ? fmt_pass_states(g->own, &aux, 1) : rc;
 }

@@ -51,7 +51,7 @@ typedef struct fmt_gathered {
     double loss;  /* of the whole step */
 } fmt_gathered;
 
-typedef struct fmt_goal { /* the lane's objective_ctx */
+typedef struct fmt_objective_setup { /* the lane's objective_ctx */
     fm_engine *e;
     fm_backend *be;
     const fm_train_job *job;
@@ -70,32 +70,34 @@ typedef struct fmt_goal { /* the lane's objective_ctx */
     float *host;         /* host: classify's logits */
     fmt_gathered all;
     uint64_t hits, tried; /* of an evaluation: what came out right, of so many */
-} fmt_goal;
+} fmt_objective_setup;
 /* Settings of the loss; vectors, gradients and work are the caller's to set. */
 fmt_infonce fmt_contrastive_loss(const fm_train_config *c, uint32_t n, uint32_t cands, uint32_t h);
 /* Behind fmt_pass_states: vectors of the lane's sequences, to g->all.vec. */
 FM_CHECKED fm_status fmt_contrastive_vectors(fmt_pass *p, fmt_lane *lane);
 /* How the data become rows; refuses what does not fit the parent. */
-FM_CHECKED fm_status fmt_goal_how(fmt_goal *g, fmt_batch_how *how, const fm_train_job *job,
-                                  const fm_provider *p, const fm_arch *arch);
+FM_CHECKED fm_status fmt_objective_setup_how(fmt_objective_setup *g, fmt_batch_how *how,
+                                             const fm_train_job *job, const fm_provider *p,
+                                             const fm_arch *arch);
 /* Memory, reference, teacher; once lane->most and its net are known. stem: the parent with its
  * adapters, loaded; NULL: it is loaded here where it is needed. */
-FM_CHECKED fm_status fmt_goal_open(fmt_goal *g, fm_engine *e, const fm_provider *p, fmt_lane *lane,
-                                   fm_model *stem);
-void fmt_goal_release(fmt_goal *g);
+FM_CHECKED fm_status fmt_objective_setup_open(fmt_objective_setup *g, fm_engine *e,
+                                              const fm_provider *p, fmt_lane *lane, fm_model *stem);
+void fmt_objective_setup_release(fmt_objective_setup *g);
 /* The lanes that go through a pass together: 1 or 2. */
-size_t fmt_goal_lanes(fmt_goal *g, fmt_lane *lanes[2]);
+size_t fmt_objective_setup_lanes(fmt_objective_setup *g, fmt_lane *lanes[2]);
 /* How its data become rows of the frozen lane. */
-fmt_batch_how fmt_goal_aux_how(const fmt_goal *g);
+fmt_batch_how fmt_objective_setup_aux_how(const fmt_objective_setup *g);
 /* The lane's batch is in hand: so is what stands beside it. */
-FM_CHECKED fm_status fmt_goal_load(fmt_goal *g);
+FM_CHECKED fm_status fmt_objective_setup_load(fmt_objective_setup *g);
 /* What the mean loss is the mean over: targets, pairs, anchors, texts. */
-uint64_t fmt_goal_units(const fm_train_config *c, const fmt_seq_in *s, const fmt_seq_of *of,
-                        size_t n);
+uint64_t fmt_objective_setup_units(const fm_train_config *c, const fmt_seq_in *s,
+                                   const fmt_seq_of *of, size_t n);
 /* An example as sequences; their number, at most FM_EXAMPLE_PARTS. */
-size_t fmt_goal_seqs(fmt_seq_in *out, fmt_seq_of *of, const fm_example *e, uint32_t unit);
+size_t fmt_objective_setup_seqs(fmt_seq_in *out, fmt_seq_of *of, const fm_example *e,
+                                uint32_t unit);
 /* Rows of exact batches that make one example. */
-uint32_t fmt_goal_parts(const fm_train_job *job);
+uint32_t fmt_objective_setup_parts(const fm_train_job *job);
 
 /* ---- classify: the parent with a head for the classes of the data ---- */
 typedef struct fmt_fresh {

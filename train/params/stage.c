@@ -64,9 +64,9 @@ fm_status fm_train_check_stages(const fm_train_config *c, const char *name)
     return FM_OK;
 }
 
-fm_status fmt_stage_deal(fmt_stage *s, const fm_arch *a, const char *name)
+fm_status fmt_stage_split(fmt_stage *s, const fm_arch *a, const char *name)
 {
-    return fmi_deal_of(&s->deal, a, s->stages, name);
+    return fmi_stage_split_of(&s->deal, a, s->stages, name);
 }
 
 bool fmt_stage_is_last(const fmt_stage *s)

@@ -38,14 +38,14 @@ typedef struct fmt_stage {
     fm_comm *all;
     fm_comm *group; /* the ranks of this stage; NULL: this one alone */
     uint32_t rank, stages, wide, mine;
-    fmi_deal deal; /* of the run's architecture; stages 0: not known yet */
+    fmi_stage_split deal; /* of the run's architecture; stages 0: not known yet */
 } fmt_stage;
 
 /* Of an engine over ranks; *out NULL: it has no stages. Every rank calls it. */
 FM_CHECKED fm_status fmt_stage_open(fmt_stage **out, fm_engine *e);
 void fmt_stage_free(fmt_stage *s); /* NULL is fine */
 /* Deals the layers. */
-FM_CHECKED fm_status fmt_stage_deal(fmt_stage *s, const fm_arch *a, const char *name);
+FM_CHECKED fm_status fmt_stage_split(fmt_stage *s, const fm_arch *a, const char *name);
 bool fmt_stage_is_last(const fmt_stage *s);
 uint32_t fmt_stage_end_rank(const fmt_stage *s); /* first rank of the last stage */
 

@@ -19,7 +19,7 @@ static fm_status exact_seqs(fmt_child *ch, uint32_t step)
     const fm_train_job *j = ch->job;
     uint32_t t = ch->c->max_tokens;
 
-    uint32_t parts = fmt_goal_parts(j);
+    uint32_t parts = fmt_objective_setup_parts(j);
 
     ch->seqs = (size_t)ch->c->batch * ch->c->accumulate;
     ch->micros = ch->c->accumulate;
@@ -55,8 +55,8 @@ static fm_status data_seqs(fmt_child *ch, uint32_t step)
     ch->seqs = 0;
     for (size_t k = 0; rc == FM_OK && k < ch->micros; k++) {
         for (; i < ends[k]; i++)
-            ch->seqs += fmt_goal_seqs(ch->seq + ch->seqs, ch->of + ch->seqs,
-                                      fm_dataset_at(ch->job->data, ch->picks[i]), i);
+            ch->seqs += fmt_objective_setup_seqs(ch->seq + ch->seqs, ch->of + ch->seqs,
+                                                 fm_dataset_at(ch->job->data, ch->picks[i]), i);
         ch->ends[k] = (uint32_t)ch->seqs;
     }
     return rc;
@@ -150,9 +150,9 @@ static fm_status open_data(fmt_child *ch)
         return rc;
     }
     ch->steps = fmt_schedule_steps(c, 0);
-    if (c->batch % fmt_goal_parts(ch->job) != 0)
+    if (c->batch % fmt_objective_setup_parts(ch->job) != 0)
         return fm_fail(FM_EINVAL, "%s: %u rows of a batch are no whole examples of %u texts",
-                       ch->job->name, c->batch, fmt_goal_parts(ch->job));
+                       ch->job->name, c->batch, fmt_objective_setup_parts(ch->job));
     fm_status rc = fm_grow(&ch->seq, &ch->seq_cap, per_step, sizeof(*ch->seq));
     if (rc == FM_OK)
         rc = fm_grow(&ch->of, &ch->of_cap, per_step, sizeof(*ch->of));
@@ -194,10 +194,10 @@ static fm_status build(fmt_child *ch)
     fm_status rc = fm_arch_of_tree(&arch, j->parent, j->name);
 
     if (rc == FM_OK && ch->stage)
-        rc = fmt_stage_deal(ch->stage, &arch, j->name);
+        rc = fmt_stage_split(ch->stage, &arch, j->name);
     ch->how.vocab = arch.vocab;
     if (rc == FM_OK)
-        rc = fmt_goal_how(&ch->goal, &ch->how, j, ch->p, &arch);
+        rc = fmt_objective_setup_how(&ch->goal, &ch->how, j, ch->p, &arch);
     if (rc == FM_OK && ch->how.pick != FMT_PICK_TARGETS && !arch.tied)
         arch.headless = true; /* nothing is said, so the head neither trains nor decays */
     if (rc == FM_OK && fmt_method_needs_stem(ch->c))
@@ -221,7 +221,7 @@ static fm_status build(fmt_child *ch)
     if (rc == FM_OK)
         rc = fmt_method_fill(&ch->net, &ch->ps, &m);
     if (rc == FM_OK)
-        rc = fmt_goal_open(&ch->goal, ch->e, ch->p, &ch->lane, ch->stem);
+        rc = fmt_objective_setup_open(&ch->goal, ch->e, ch->p, &ch->lane, ch->stem);
     return rc == FM_OK && ch->job->held_outs ? fmt_eval_open(&ch->eval, ch) : rc;
 }
 
@@ -265,7 +265,7 @@ void fmt_child_release(fmt_child *ch)
     fm_backend *be = fm_engine_backend(ch->e);
 
     fmt_eval_free(ch->eval);
-    fmt_goal_release(&ch->goal);
+    fmt_objective_setup_release(&ch->goal);
     fmt_batch_release(&ch->lane.batch);
     if (ch->lane.mem)
         be->free(be, ch->lane.mem);
@@ -374,7 +374,7 @@ fm_status fmt_child_begin_step(fmt_child *ch)
     ch->lane.step = ch->state.step;
     ch->goal.all.given = false;
     for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
-        ch->targets += fmt_goal_units(ch->c, &ch->seq[i], &ch->of[i], 1);
+        ch->targets += fmt_objective_setup_units(ch->c, &ch->seq[i], &ch->of[i], 1);
     ch->lane.dloss = ch->targets > 0 ? (float)(1.0 / (double)ch->targets) : 0.0f;
     if (rc == FM_OK)
         fmt_params_zero_grad(&ch->ps);
@@ -425,7 +425,7 @@ fm_status fmt_child_load_micro(fmt_child *ch, size_t k)
     if (begin == end)
         return FM_OK;
     fm_status rc = fmt_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how);
-    return rc == FM_OK ? fmt_goal_load(&ch->goal) : rc;
+    return rc == FM_OK ? fmt_objective_setup_load(&ch->goal) : rc;
 }
 
 void fmt_child_end_micro(fmt_child *ch)

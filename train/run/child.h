@@ -38,7 +38,7 @@ typedef struct fmt_child {
     fmt_shards shards;
     uint32_t shard;  /* the one in hand, of shards.count */
     uint64_t tokens; /* of its micro-batches so far */
-    fmt_goal goal;
+    fmt_objective_setup goal;
     fm_train_job own_job; /* classify: with a parent that has a head */
     fm_provider own_p;
     fmt_fresh fresh;

@@ -17,7 +17,7 @@ typedef struct said { /* of one piece */
 
 struct fmt_eval {
     fmt_child *ch;
-    fmt_goal goal;
+    fmt_objective_setup goal;
     fmt_lane lane;
     fmt_pass *pass;
     fmt_seq_in *seq;
@@ -39,7 +39,7 @@ static fm_status list(fmt_eval *ev)
     size_t batch = j->config.batch, seqs = 0, i = 0;
 
     if (!j->data) /* exact batches count rows */
-        batch = FM_MAX(batch / fmt_goal_parts(j), (size_t)1);
+        batch = FM_MAX(batch / fmt_objective_setup_parts(j), (size_t)1);
     ev->pieces = (j->held_outs + batch - 1) / batch * cuts;
     ev->per = (ev->pieces + ranks - 1) / ranks;
     ev->seq = fm_calloc(j->held_outs * FM_EXAMPLE_PARTS, sizeof(*ev->seq));
@@ -52,10 +52,11 @@ static fm_status list(fmt_eval *ev)
     for (size_t k = 0; k < ev->pieces; k++) {
         size_t first = k / cuts * batch, units = FM_MIN(batch, j->held_outs - first);
         for (; i < first + units * (k % cuts + 1) / cuts; i++)
-            seqs += fmt_goal_seqs(ev->seq + seqs, ev->of + seqs, j->held_out[i], (uint32_t)i);
+            seqs += fmt_objective_setup_seqs(ev->seq + seqs, ev->of + seqs, j->held_out[i],
+                                             (uint32_t)i);
         ev->ends[k] = (uint32_t)seqs;
     }
-    ev->units = fmt_goal_units(&j->config, ev->seq, ev->of, seqs);
+    ev->units = fmt_objective_setup_units(&j->config, ev->seq, ev->of, seqs);
     return ev->units ? FM_OK
                      : fm_fail(FM_EINVAL, "%s: nothing of what is held out counts", j->name);
 }
@@ -70,7 +71,8 @@ fm_status fmt_eval_open(fmt_eval **out, fmt_child *ch)
     if (!ev)
         return FM_ENOMEM;
     ev->ch = ch;
-    ev->goal = (fmt_goal){.job = ch->job, .c = ch->c, .how = ch->how, .mode = ch->goal.mode};
+    ev->goal =
+        (fmt_objective_setup){.job = ch->job, .c = ch->c, .how = ch->how, .mode = ch->goal.mode};
     ev->lane = (fmt_lane){.net = &ch->net, .c = ch->c};
     fm_status rc = list(ev);
     for (size_t k = 0; rc == FM_OK && k < ev->pieces; at = ev->ends[k++])
@@ -80,10 +82,10 @@ fm_status fmt_eval_open(fmt_eval **out, fmt_child *ch)
         rc = fm_fail(FM_ELIMIT, "%s: held out examples of %u tokens, the model has %u positions",
                      ch->job->name, cap.longest + 1, ch->net.arch.max_positions);
     if (rc == FM_OK)
-        rc = fmt_goal_open(&ev->goal, ch->e, ch->p, &ev->lane, ch->stem);
+        rc = fmt_objective_setup_open(&ev->goal, ch->e, ch->p, &ev->lane, ch->stem);
     if (rc < 0)
         return rc;
-    uint32_t n = (uint32_t)fmt_goal_lanes(&ev->goal, lanes);
+    uint32_t n = (uint32_t)fmt_objective_setup_lanes(&ev->goal, lanes);
     cap.rows *= n;
     cap.labels *= n;
     cap.seqs *= n;
@@ -98,7 +100,7 @@ void fmt_eval_free(fmt_eval *ev)
     if (!ev)
         return;
     fmt_pass_free(ev->pass);
-    fmt_goal_release(&ev->goal);
+    fmt_objective_setup_release(&ev->goal);
     fmt_batch_release(&ev->lane.batch);
     fm_free(ev->seq);
     fm_free(ev->of);
@@ -123,9 +125,9 @@ static fm_status run_piece(fmt_eval *ev, size_t k, said *out)
     ev->goal.tried = 0;
     fm_status rc = fmt_batch_build(&lane->batch, lane->in, lane->ins, &ev->ch->how);
     if (rc == FM_OK)
-        rc = fmt_goal_load(&ev->goal);
+        rc = fmt_objective_setup_load(&ev->goal);
     if (rc == FM_OK)
-        rc = fmt_pass_run(ev->pass, lanes, fmt_goal_lanes(&ev->goal, lanes));
+        rc = fmt_pass_run(ev->pass, lanes, fmt_objective_setup_lanes(&ev->goal, lanes));
     *out = (said){lane->loss, ev->goal.hits, ev->goal.tried};
     return rc;
 }

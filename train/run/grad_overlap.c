@@ -19,7 +19,7 @@ typedef struct round_of {
 
 typedef enum how { AT_THE_END, BY_A_THREAD, IN_A_LINE } how;
 
-struct fmt_beside {
+struct fmt_grad_overlap {
     fm_backend *be;
     fmt_child *child;
     size_t n;
@@ -79,7 +79,7 @@ static void note_net(int32_t *layer, const fmt_net *net)
                     k == FMT_HEAD || k == FMT_DENSE || k == FMT_SCORE ? head : BEHIND_ALL);
 }
 
-static fm_status list_child(fmt_beside *b, uint32_t i)
+static fm_status list_child(fmt_grad_overlap *b, uint32_t i)
 {
     const fmt_params *ps = &b->child[i].ps;
     const uint64_t per = ps->stripe * fm_comm_size(ps->comm), rounds = fmt_params_rounds(ps);
@@ -116,7 +116,7 @@ static int by_turn(const void *x, const void *y)
     return a->round > b->round ? -1 : a->round < b->round;
 }
 
-static fm_status make_list(fmt_beside *b)
+static fm_status make_list(fmt_grad_overlap *b)
 {
     uint64_t most = 0;
     fm_status rc = FM_OK;
@@ -137,7 +137,7 @@ static fm_status make_list(fmt_beside *b)
 
 /* ---- taking rounds ---- */
 /* The next one of a child that is at work, if its turn has come; NULL: not yet, or none is left. */
-static const round_of *next(fmt_beside *b)
+static const round_of *next(fmt_grad_overlap *b)
 {
     while (b->at < b->count && !b->on[b->list[b->at].child])
         b->at++;
@@ -145,7 +145,7 @@ static const round_of *next(fmt_beside *b)
     return r && b->reached[r->child] <= r->layer ? r : NULL;
 }
 
-static fm_status take(fmt_beside *b, const round_of *r)
+static fm_status take(fmt_grad_overlap *b, const round_of *r)
 {
     fmt_child *ch = &b->child[r->child];
     return fmt_shards_round(&ch->shards, &ch->ps, r->round, b->how == BY_A_THREAD);
@@ -153,7 +153,7 @@ static fm_status take(fmt_beside *b, const round_of *r)
 
 static void *carry(void *arg)
 {
-    fmt_beside *b = arg;
+    fmt_grad_overlap *b = arg;
     const round_of *r;
 
     (void)pthread_mutex_lock(&b->lock);
@@ -178,7 +178,7 @@ static void *carry(void *arg)
 }
 
 /* Whatever is ready, by the caller. */
-static fm_status take_ready(fmt_beside *b)
+static fm_status take_ready(fmt_grad_overlap *b)
 {
     const round_of *r;
     fm_status rc = FM_OK;
@@ -196,16 +196,16 @@ static how how_to(const fm_comm *comm, const fm_backend *be)
     return be->host_visible ? BY_A_THREAD : AT_THE_END;
 }
 
-fm_status fmt_beside_open(fmt_beside **out, fm_comm *comm, fm_backend *be, fmt_child *child,
-                          size_t n)
+fm_status fmt_grad_overlap_open(fmt_grad_overlap **out, fm_comm *comm, fm_backend *be,
+                                fmt_child *child, size_t n)
 {
     *out = NULL;
     if (fm_comm_size(comm) <= 1)
         return FM_OK;
-    fmt_beside *b = fm_calloc(1, sizeof(*b));
+    fmt_grad_overlap *b = fm_calloc(1, sizeof(*b));
     if (!b)
         return FM_ENOMEM;
-    *b = (fmt_beside){.be = be, .child = child, .n = n, .how = how_to(comm, be)};
+    *b = (fmt_grad_overlap){.be = be, .child = child, .n = n, .how = how_to(comm, be)};
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_cond_init(&b->wake, NULL);
     (void)pthread_cond_init(&b->done, NULL);
@@ -216,13 +216,13 @@ fm_status fmt_beside_open(fmt_beside **out, fm_comm *comm, fm_backend *be, fmt_c
         rc = b->working ? FM_OK : fm_fail(FM_ELIMIT, "no thread to exchange gradients in");
     }
     if (rc < 0)
-        fmt_beside_close(b);
+        fmt_grad_overlap_close(b);
     else
         *out = b;
     return rc;
 }
 
-void fmt_beside_close(fmt_beside *b)
+void fmt_grad_overlap_close(fmt_grad_overlap *b)
 {
     if (!b)
         return;
@@ -242,7 +242,7 @@ void fmt_beside_close(fmt_beside *b)
 }
 
 /* ---- a step ---- */
-void fmt_beside_begin(fmt_beside *b)
+void fmt_grad_overlap_begin(fmt_grad_overlap *b)
 {
     if (!b)
         return;
@@ -255,14 +255,14 @@ void fmt_beside_begin(fmt_beside *b)
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-static fm_status failure(fmt_beside *b)
+static fm_status failure(fmt_grad_overlap *b)
 {
     if (b->rc < 0)
         fm_error_restore(&b->why);
     return b->rc;
 }
 
-static fm_status reach(fmt_beside *b, size_t i, int32_t layer)
+static fm_status reach(fmt_grad_overlap *b, size_t i, int32_t layer)
 {
     (void)pthread_mutex_lock(&b->lock);
     b->reached[i] = FM_MIN(b->reached[i], layer);
@@ -273,7 +273,7 @@ static fm_status reach(fmt_beside *b, size_t i, int32_t layer)
     return rc;
 }
 
-fm_status fmt_beside_left(fmt_beside *b, size_t i, uint32_t layer)
+fm_status fmt_grad_overlap_left(fmt_grad_overlap *b, size_t i, uint32_t layer)
 {
     if (!b)
         return FM_OK;
@@ -286,7 +286,7 @@ fm_status fmt_beside_left(fmt_beside *b, size_t i, uint32_t layer)
     return rc;
 }
 
-static fm_status await(fmt_beside *b)
+static fm_status await(fmt_grad_overlap *b)
 {
     (void)pthread_mutex_lock(&b->lock);
     while (b->rc == FM_OK && b->at < b->count)
@@ -296,7 +296,7 @@ static fm_status await(fmt_beside *b)
     return rc;
 }
 
-fm_status fmt_beside_end(fmt_beside *b)
+fm_status fmt_grad_overlap_end(fmt_grad_overlap *b)
 {
     fm_status rc = FM_OK;
 

@@ -20,7 +20,7 @@ fmt_pass_size fmt_run_size(fmt_child *child, size_t n, fmt_lane **lane, size_t *
     *recompute = false;
     for (size_t i = 0; i < n; i++) {
         const fmt_pass_size *s = &child[i].lane.most;
-        size_t own = fmt_goal_lanes(&child[i].goal, lane + *lanes);
+        size_t own = fmt_objective_setup_lanes(&child[i].goal, lane + *lanes);
         uint32_t times = (uint32_t)own; /* a frozen lane has the rows of the child's */
         *lanes += own;
         rows += (uint64_t)s->rows * times;

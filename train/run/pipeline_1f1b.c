@@ -23,13 +23,13 @@ typedef struct item {    /* a pass of the step */
 typedef struct flight {
     fmt_pass *pass;
     fmt_lane *lane; /* [n] with a batch and kept x A^T of its own */
-    fmt_goal
+    fmt_objective_setup
         *goal; /* [n] copies of the children's, whose lanes are these; frozen ones are in them */
     fmt_lane **in; /* [2 n] those of the pass in hand */
     size_t count;
 } flight;
 
-struct fmt_flights {
+struct fmt_pipeline {
     fmt_stage *s;
     fm_backend *be;
     fmt_child *child;
@@ -45,7 +45,7 @@ struct fmt_flights {
 };
 
 /* ---- life ---- */
-static void copy_lane(fmt_lane *to, const fmt_lane *from, fmt_goal *goal)
+static void copy_lane(fmt_lane *to, const fmt_lane *from, fmt_objective_setup *goal)
 {
     *to = *from;
     memset(&to->batch, 0, sizeof(to->batch));
@@ -56,10 +56,10 @@ static void copy_lane(fmt_lane *to, const fmt_lane *from, fmt_goal *goal)
 /* The lanes of a child: its own, and a frozen one beside it. */
 static void put_lanes(flight *l, size_t child)
 {
-    l->count += fmt_goal_lanes(&l->goal[child], l->in + l->count);
+    l->count += fmt_objective_setup_lanes(&l->goal[child], l->in + l->count);
 }
 
-static fm_status new_flight(fmt_flights *f, flight *out, bool recompute)
+static fm_status new_flight(fmt_pipeline *f, flight *out, bool recompute)
 {
     out->lane = fm_calloc(f->n, sizeof(*out->lane));
     out->goal = fm_calloc(f->n, sizeof(*out->goal));
@@ -68,7 +68,7 @@ static fm_status new_flight(fmt_flights *f, flight *out, bool recompute)
         return FM_ENOMEM;
     for (size_t i = 0; i < f->n; i++) {
         const fmt_child *ch = &f->child[i];
-        fmt_goal *g = &out->goal[i];
+        fmt_objective_setup *g = &out->goal[i];
         *g = ch->goal;
         g->lane = &out->lane[i];
         copy_lane(g->lane, &ch->lane, g);
@@ -83,17 +83,17 @@ static fm_status new_flight(fmt_flights *f, flight *out, bool recompute)
     return rc;
 }
 
-fm_status fmt_flights_new(fmt_flights **out, fmt_stage *s, fm_backend *be, fmt_child *child,
-                          size_t n, fmt_lane **lane)
+fm_status fmt_pipeline_new(fmt_pipeline **out, fmt_stage *s, fm_backend *be, fmt_child *child,
+                           size_t n, fmt_lane **lane)
 {
-    fmt_flights *f = fm_calloc(1, sizeof(*f));
+    fmt_pipeline *f = fm_calloc(1, sizeof(*f));
     bool recompute = false;
     size_t lanes = 0;
 
     *out = f;
     if (!f)
         return FM_ENOMEM;
-    *f = (fmt_flights){.s = s, .be = be, .child = child, .n = n};
+    *f = (fmt_pipeline){.s = s, .be = be, .child = child, .n = n};
     f->cap = fmt_run_size(child, n, lane, &lanes, &recompute);
     uint64_t passes = 0;
     for (size_t i = 0; i < n; i++)
@@ -106,7 +106,7 @@ fm_status fmt_flights_new(fmt_flights **out, fmt_stage *s, fm_backend *be, fmt_c
     return rc;
 }
 
-void fmt_flights_free(fmt_flights *f)
+void fmt_pipeline_free(fmt_pipeline *f)
 {
     if (!f)
         return;
@@ -129,7 +129,7 @@ void fmt_flights_free(fmt_flights *f)
     fm_free(f);
 }
 
-uint64_t fmt_flights_bytes(const fmt_flights *f, uint32_t *passes)
+uint64_t fmt_pipeline_bytes(const fmt_pipeline *f, uint32_t *passes)
 {
     uint64_t bytes = 0;
 
@@ -159,9 +159,9 @@ static void grow(size *s, const fmt_seq_in *seq, const fmt_batch_how *how)
 /* Of a child's micro-batch k in its i-th own shard; all 0: it has none. */
 static size size_of(fmt_child *ch, uint32_t i, size_t k)
 {
-    const fmt_batch_how aux = fmt_goal_aux_how(&ch->goal);
+    const fmt_batch_how aux = fmt_objective_setup_aux_how(&ch->goal);
     fmt_lane *lanes[2];
-    bool two = fmt_goal_lanes(&ch->goal, lanes) > 1;
+    bool two = fmt_objective_setup_lanes(&ch->goal, lanes) > 1;
     size s = {0};
     size_t begin, end;
 
@@ -178,7 +178,7 @@ static size size_of(fmt_child *ch, uint32_t i, size_t k)
     return s;
 }
 
-static fm_status new_item(fmt_flights *f, uint32_t shard, size_t k)
+static fm_status new_item(fmt_pipeline *f, uint32_t shard, size_t k)
 {
     fm_status rc = fm_grow(&f->item, &f->item_cap, f->items + 1, sizeof(*f->item));
 
@@ -188,7 +188,7 @@ static fm_status new_item(fmt_flights *f, uint32_t shard, size_t k)
 }
 
 /* The child's bit before this one, of the same shard, is told that another follows. */
-static bool follows(fmt_flights *f, uint32_t shard, size_t child)
+static bool follows(fmt_pipeline *f, uint32_t shard, size_t child)
 {
     for (size_t i = f->items; i-- > 0 && f->item[i].shard == shard;)
         for (size_t b = f->item[i].first; b < f->item[i].first + f->item[i].count; b++)
@@ -199,7 +199,7 @@ static bool follows(fmt_flights *f, uint32_t shard, size_t child)
     return false;
 }
 
-static fm_status add_bit(fmt_flights *f, uint32_t shard, size_t child, const size *own)
+static fm_status add_bit(fmt_pipeline *f, uint32_t shard, size_t child, const size *own)
 {
     const fmt_stage *s = f->s;
     const fmt_lane *lane = &f->flight[0].lane[child];
@@ -220,7 +220,7 @@ static fm_status add_bit(fmt_flights *f, uint32_t shard, size_t child, const siz
 }
 
 /* The children's k-th micro-batches of a shard, in as few passes as they fit in. */
-static fm_status plan_micro(fmt_flights *f, uint32_t shard, size_t k)
+static fm_status plan_micro(fmt_pipeline *f, uint32_t shard, size_t k)
 {
     fmt_pass_size in = {0};
     bool open = false;
@@ -248,7 +248,7 @@ static fm_status plan_micro(fmt_flights *f, uint32_t shard, size_t k)
     return rc;
 }
 
-static fm_status plan_step(fmt_flights *f, uint32_t *shards)
+static fm_status plan_step(fmt_pipeline *f, uint32_t *shards)
 {
     size_t micros = 0;
     fm_status rc = FM_OK;
@@ -271,7 +271,7 @@ static fm_status plan_step(fmt_flights *f, uint32_t *shards)
 }
 
 /* ---- shards ---- */
-static void begin_shards(fmt_flights *f, uint32_t upto)
+static void begin_shards(fmt_pipeline *f, uint32_t upto)
 {
     for (; f->begun < upto; f->begun++)
         for (size_t c = 0; c < f->n; c++)
@@ -279,7 +279,7 @@ static void begin_shards(fmt_flights *f, uint32_t upto)
                 fmt_child_begin_shard(&f->child[c], f->child[c].shards.first + f->begun);
 }
 
-static void keep_shards(fmt_flights *f, uint32_t upto)
+static void keep_shards(fmt_pipeline *f, uint32_t upto)
 {
     for (; f->kept < upto; f->kept++)
         for (size_t c = 0; c < f->n; c++) {
@@ -290,7 +290,7 @@ static void keep_shards(fmt_flights *f, uint32_t upto)
 }
 
 /* ---- a pass ---- */
-static flight *flight_of(fmt_flights *f, size_t i)
+static flight *flight_of(fmt_pipeline *f, size_t i)
 {
     return &f->flight[i % f->most];
 }
@@ -311,7 +311,7 @@ static void swap_batches(fmt_lane *a, fmt_lane *b)
 }
 
 /* Lanes take over what the child has in hand. */
-static void hand_over(fmt_goal *goal, fmt_child *ch, const bit *b)
+static void hand_over(fmt_objective_setup *goal, fmt_child *ch, const bit *b)
 {
     fmt_lane *to = goal->lane, *from = &ch->lane;
 
@@ -329,7 +329,7 @@ static void hand_over(fmt_goal *goal, fmt_child *ch, const bit *b)
     from->row_base += to->batch.rows;
 }
 
-static fm_status load(fmt_flights *f, size_t i)
+static fm_status load(fmt_pipeline *f, size_t i)
 {
     const item *it = &f->item[i];
     flight *l = flight_of(f, i);
@@ -348,13 +348,13 @@ static fm_status load(fmt_flights *f, size_t i)
     return rc == FM_OK ? fmt_pass_begin(l->pass, l->in, l->count) : rc;
 }
 
-static float *input_of(fmt_flights *f, size_t i)
+static float *input_of(fmt_pipeline *f, size_t i)
 {
     fmt_pass *p = flight_of(f, i)->pass;
     return fmt_slot_of(p, p->begin)->xin;
 }
 
-static fm_status forward(fmt_flights *f, size_t i)
+static fm_status forward(fmt_pipeline *f, size_t i)
 {
     fm_status rc = load(f, i);
 
@@ -363,7 +363,7 @@ static fm_status forward(fmt_flights *f, size_t i)
     return rc == FM_OK ? fmt_layers_forward(flight_of(f, i)->pass) : rc;
 }
 
-static fm_status backward(fmt_flights *f, size_t i)
+static fm_status backward(fmt_pipeline *f, size_t i)
 {
     const item *it = &f->item[i];
     flight *l = flight_of(f, i);
@@ -381,7 +381,7 @@ static fm_status backward(fmt_flights *f, size_t i)
 
 /* ---- neighbours ---- */
 /* With the stage behind: rows of pass i go on, gradients of pass j come back; f->items: none. */
-static fm_status meet_next(fmt_flights *f, size_t i, size_t j)
+static fm_status meet_next(fmt_pipeline *f, size_t i, size_t j)
 {
     bool on = i < f->items, back = j < f->items;
 
@@ -393,7 +393,7 @@ static fm_status meet_next(fmt_flights *f, size_t i, size_t j)
 }
 
 /* With the stage before: gradients of pass j go back, rows of pass i come. */
-static fm_status meet_before(fmt_flights *f, size_t j, size_t i)
+static fm_status meet_before(fmt_pipeline *f, size_t j, size_t i)
 {
     bool on = i < f->items, back = j < f->items;
 
@@ -404,7 +404,7 @@ static fm_status meet_before(fmt_flights *f, size_t j, size_t i)
                           on ? input_of(f, i) : NULL, on ? f->item[i].before.on : 0);
 }
 
-static fm_status run_items(fmt_flights *f)
+static fm_status run_items(fmt_pipeline *f)
 {
     size_t m = f->items, none = m, ahead = FM_MIN((size_t)(f->s->stages - 1 - f->s->mine), m);
     fm_status rc = m > 0 ? meet_before(f, none, 0) : FM_OK;
@@ -432,7 +432,7 @@ static fm_status run_items(fmt_flights *f)
     return rc;
 }
 
-fm_status fmt_flights_step(fmt_flights *f, fmt_tally *tally)
+fm_status fmt_pipeline_step(fmt_pipeline *f, fmt_tally *tally)
 {
     uint32_t shards = 0;
     fm_status rc = plan_step(f, &shards);
@@ -456,7 +456,7 @@ typedef struct said {
 } said;
 
 /* The finding with the lowest number, the lowest rank's of equals. */
-static fm_status first_found(const fmt_flights *f, uint64_t at, fmt_watch *w)
+static fm_status first_found(const fmt_pipeline *f, uint64_t at, fmt_watch *w)
 {
     uint32_t ranks = fm_comm_size(f->s->all), best = 0;
     said mine = {.at = w->found ? at : UINT64_MAX}, *all = fm_calloc(ranks, sizeof(*all));
@@ -476,7 +476,7 @@ static fm_status first_found(const fmt_flights *f, uint64_t at, fmt_watch *w)
 }
 
 /* Of the parameters that this rank has, the number of the first that is no finite number. */
-static fm_status look_at_params(const fmt_flights *f, const fmt_child *ch, fmt_watch *w)
+static fm_status look_at_params(const fmt_pipeline *f, const fmt_child *ch, fmt_watch *w)
 {
     uint64_t at = 0;
     fm_status rc = fmt_watch_params(w, &ch->ps);
@@ -488,7 +488,7 @@ static fm_status look_at_params(const fmt_flights *f, const fmt_child *ch, fmt_w
 }
 
 /* One micro-batch of one shard: every rank does the same, whatever it has found. */
-static fm_status look_at(fmt_flights *f, fmt_child *ch, uint32_t shard, size_t k, fmt_watch *w)
+static fm_status look_at(fmt_pipeline *f, fmt_child *ch, uint32_t shard, size_t k, fmt_watch *w)
 {
     const fmt_stage *s = f->s;
     flight *l = &f->flight[0];
@@ -519,7 +519,7 @@ static fm_status look_at(fmt_flights *f, fmt_child *ch, uint32_t shard, size_t k
     return rc;
 }
 
-fm_status fmt_flights_explain(fmt_flights *f, fmt_child *ch, fmt_watch *watch)
+fm_status fmt_pipeline_explain(fmt_pipeline *f, fmt_child *ch, fmt_watch *watch)
 {
     fm_status rc = look_at_params(f, ch, watch);
 

@@ -8,20 +8,20 @@
 FM_BEGIN_DECLS
 
 /* A pass for each forward whose backward is to come, with a lane of every child in each. */
-typedef struct fmt_flights fmt_flights;
+typedef struct fmt_pipeline fmt_pipeline;
 
 /* Once the children are open; lane: room for 2 n. */
-FM_CHECKED fm_status fmt_flights_new(fmt_flights **out, fmt_stage *s, fm_backend *be,
-                                     fmt_child *child, size_t n, fmt_lane **lane);
-void fmt_flights_free(fmt_flights *f); /* NULL is fine */
+FM_CHECKED fm_status fmt_pipeline_new(fmt_pipeline **out, fmt_stage *s, fm_backend *be,
+                                      fmt_child *child, size_t n, fmt_lane **lane);
+void fmt_pipeline_free(fmt_pipeline *f); /* NULL is fine */
 /* Gradients of all shards of this rank, of the children that are at work and have begun a step;
  * shards are kept. Losses wait in tally. */
-FM_CHECKED fm_status fmt_flights_step(fmt_flights *f, fmt_tally *tally);
+FM_CHECKED fm_status fmt_pipeline_step(fmt_pipeline *f, fmt_tally *tally);
 /* The child's step in hand again, alone, pass by pass, until a rank finds a tensor that is no
  * finite number: the first in the order of one process, the same on every rank. */
-FM_CHECKED fm_status fmt_flights_explain(fmt_flights *f, fmt_child *ch, fmt_watch *watch);
+FM_CHECKED fm_status fmt_pipeline_explain(fmt_pipeline *f, fmt_child *ch, fmt_watch *watch);
 /* Bytes of activations of the passes under way, and their number. */
-uint64_t fmt_flights_bytes(const fmt_flights *f, uint32_t *passes);
+uint64_t fmt_pipeline_bytes(const fmt_pipeline *f, uint32_t *passes);
 
 FM_END_DECLS
 #endif

@@ -214,7 +214,7 @@ static fm_status first_batches(fmt_child *child, size_t n, const fmt_pass_size *
             fmt_child_begin_shard(&child[i], s); /* the first may be empty */
             rc = fmt_child_load_micro(&child[i], 0);
         }
-        size_t own = fmt_goal_lanes(&child[i].goal, lane + *lanes);
+        size_t own = fmt_objective_setup_lanes(&child[i].goal, lane + *lanes);
         in.rows += b->rows * (uint32_t)own;
         in.labels += b->labels * (uint32_t)own;
         in.seqs += b->seqs * (uint32_t)own;

@@ -24,10 +24,10 @@ typedef struct run {
     bool *drop;                  /* [n] */
     double *norm;                /* [n] of the step's gradients */
     double started;
-    uint32_t shard;     /* of each child's own, in hand */
-    size_t micro;       /* of each child's, in hand */
-    bool stands;        /* the next pass has gone through its layers */
-    fmt_beside *beside; /* NULL: one rank, or stages */
+    uint32_t shard;           /* of each child's own, in hand */
+    size_t micro;             /* of each child's, in hand */
+    bool stands;              /* the next pass has gone through its layers */
+    fmt_grad_overlap *beside; /* NULL: one rank, or stages */
     /* What the host wants to know of a step, looked at once: sums of squares of all children, then
      * the losses of rows that were put off. */
     double *report, *host_report; /* device and host, [report_bytes] */
@@ -35,7 +35,7 @@ typedef struct run {
     fmt_tally tally;
     fm_comm *comm;    /* NULL: one rank */
     fmt_stage *stage; /* NULL: every rank has all layers */
-    fmt_flights *flights;
+    fmt_pipeline *flights;
 } run;
 
 static bool has_micro(const run *r, const fmt_child *ch, size_t k)
@@ -48,7 +48,7 @@ static bool has_micro(const run *r, const fmt_child *ch, size_t k)
 static fm_status make_pass(run *r)
 {
     if (r->stage)
-        return fmt_flights_new(&r->flights, r->stage, r->be, r->child, r->n, r->lane);
+        return fmt_pipeline_new(&r->flights, r->stage, r->be, r->child, r->n, r->lane);
     fm_status rc = fmt_run_pass(&r->pass, r->be, r->child, r->n, r->lane);
 
     if (rc == FM_OK)
@@ -70,7 +70,7 @@ static fm_status run_pass(run *r, size_t lanes)
 static fmt_pass_size size_of(fmt_child *ch)
 {
     fmt_lane *lane[2];
-    size_t n = fmt_goal_lanes(&ch->goal, lane);
+    size_t n = fmt_objective_setup_lanes(&ch->goal, lane);
     fmt_pass_size s = {0};
 
     for (size_t i = 0; i < n; i++) {
@@ -105,7 +105,7 @@ static fm_status micro_passes(run *r, size_t k, bool *any)
             lanes = 0;
             in = (fmt_pass_size){0};
         }
-        lanes += fmt_goal_lanes(&ch->goal, r->lane + lanes);
+        lanes += fmt_objective_setup_lanes(&ch->goal, r->lane + lanes);
         in.rows += own.rows;
         in.labels += own.labels;
         in.seqs += own.seqs;
@@ -164,7 +164,7 @@ static fm_status left(void *ctx, const fmt_pass *p, uint32_t layer)
         const fmt_child *ch = &r->child[i];
         if (ch->at_work && r->shard + 1 == ch->shards.own && r->micro + 1 == ch->micros &&
             has_lane(p, ch))
-            rc = fmt_beside_left(r->beside, i, layer);
+            rc = fmt_grad_overlap_left(r->beside, i, layer);
     }
     return rc;
 }
@@ -178,10 +178,10 @@ static fm_status gradients(run *r)
         if (r->child[i].at_work)
             rc = fmt_child_begin_step(&r->child[i]);
     if (r->stage)
-        return rc == FM_OK ? fmt_flights_step(r->flights, &r->tally) : rc;
+        return rc == FM_OK ? fmt_pipeline_step(r->flights, &r->tally) : rc;
     if (rc == FM_OK)
         rc = gather(r);
-    fmt_beside_begin(r->beside);
+    fmt_grad_overlap_begin(r->beside);
     r->pass->tally = &r->tally;
     for (uint32_t s = 0; rc == FM_OK && s < most_shards(r); s++) {
         any = true;
@@ -227,7 +227,7 @@ static fm_status look(run *r)
     memset(r->host_report, 0, r->sums * sizeof(double));
     fm_status rc = r->be->upload(r->be, r->report, r->host_report, r->sums * sizeof(double));
     if (rc == FM_OK)
-        rc = fmt_beside_end(r->beside);
+        rc = fmt_grad_overlap_end(r->beside);
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
         fmt_child *ch = &r->child[i];
         if (ch->at_work && !r->beside)
@@ -289,7 +289,7 @@ static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
     if (rc == FM_OK)
         rc = examples ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && r->stage)
-        rc = fmt_flights_explain(r->flights, ch, &watch);
+        rc = fmt_pipeline_explain(r->flights, ch, &watch);
     else if (rc == FM_OK)
         rc = fmt_watch_params(&watch, &ch->ps);
 
@@ -300,7 +300,7 @@ static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
         rc = fmt_child_load_micro(ch, i % ch->micros);
         if (rc == FM_OK && ch->lane.batch.rows > 0) {
             fmt_pass_watch(r->pass, &watch);
-            rc = fmt_pass_run(r->pass, lane, fmt_goal_lanes(&ch->goal, lane));
+            rc = fmt_pass_run(r->pass, lane, fmt_objective_setup_lanes(&ch->goal, lane));
             fmt_pass_watch(r->pass, NULL);
         }
     }
@@ -509,7 +509,7 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
     if (rc == FM_OK)
         rc = make_pass(r);
     if (rc == FM_OK && !r->stage) /* over stages the passes themselves use the comm */
-        rc = fmt_beside_open(&r->beside, r->comm, r->be, r->child, r->n);
+        rc = fmt_grad_overlap_open(&r->beside, r->comm, r->be, r->child, r->n);
     if (rc == FM_OK && r->beside) {
         r->pass->left = left;
         r->pass->left_ctx = r;
@@ -543,7 +543,7 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
         rc = all_steps(&r, progress, ctx, &stopped);
     if (rc == FM_OK)
         rc = take_results(&r, stopped);
-    fmt_beside_close(r.beside);
+    fmt_grad_overlap_close(r.beside);
     rc = fm_comm_meet(r.comm, rc, 0); /* a rank that failed above has failed all */
     for (size_t i = 0; r.child && i < n; i++) {
         if (r.child[i].e)
@@ -551,7 +551,7 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
         if (rc < 0)
             fm_train_result_release(&results[i]);
     }
-    fmt_flights_free(r.flights);
+    fmt_pipeline_free(r.flights);
     fmt_stage_free(r.stage);
     fmt_pass_free(r.pass);
     if (r.report)

@@ -21,7 +21,7 @@ static bool has(const fmt_stage *s, const fm_arch *a, const fm_param *p, uint32_
     bool last = stage + 1 == s->stages;
 
     if (p->layer >= 0)
-        return fmi_deal_stage(&s->deal, (uint32_t)p->layer) == stage;
+        return fmi_stage_split_stage(&s->deal, (uint32_t)p->layer) == stage;
     if (p->place == FM_P_EMBED && a->tied && last)
         return true;
     bool behind = p->place == FM_P_NORM || p->place == FM_P_NORM_B || p->place == FM_P_HEAD;
@@ -229,7 +229,7 @@ fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *
         return fm_fail(FM_EINVAL, "%u ranks are not %u equal stages", t->ranks, stages);
     q.s.stages = out->stages = stages;
     q.s.wide = out->wide = t->ranks / stages;
-    fm_status rc = fmt_stage_deal(&q.s, &pass->arch, "the parent");
+    fm_status rc = fmt_stage_split(&q.s, &pass->arch, "the parent");
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         rc = fm_train_check_stages(child[i].c, child[i].job->name);
         if (rc == FM_OK && child[i].c->shards % q.s.wide != 0)

@@ -72,19 +72,20 @@ static fm_status pick_device(fm_ops *c, const char **out, char **kept)
     return fm_error_prefix(rc, set ? "environment FMSTORE_DEVICE" : "config compute.device");
 }
 
-/* Config compute.patience, in seconds; 0: a step may take any time. */
-static fm_status read_patience(fm_ops *c)
+/* Config compute.stepTimeout, in seconds; 0: a step may take any time. */
+static fm_status read_step_timeout(fm_ops *c)
 {
-    char *text = c->repo ? fm_repo_config(c->repo, "compute.patience") : NULL, *end = NULL;
-    c->patience_s = PATIENCE_S;
+    char *text = c->repo ? fm_repo_config(c->repo, "compute.stepTimeout") : NULL, *end = NULL;
+    c->step_timeout_s = PATIENCE_S;
     if (!text)
         return FM_OK;
     unsigned long long s = strtoull(text, &end, 10);
     bool good = text[0] >= '0' && text[0] <= '9' && *end == '\0' && s <= 10000000;
-    c->patience_s = (uint32_t)s;
+    c->step_timeout_s = (uint32_t)s;
     fm_status rc =
         good ? FM_OK
-             : fm_fail(FM_EINVAL, "config compute.patience is '%s', not a number of seconds", text);
+             : fm_fail(FM_EINVAL, "config compute.stepTimeout is '%s', not a number of seconds",
+                       text);
     fm_free(text);
     return rc;
 }
@@ -113,7 +114,7 @@ fm_status fm_ops_engine(fm_ops *c)
     opts.keep_stored = c->keep_stored;
     if (c->mode)
         opts.mode = c->mode;
-    fm_status rc = ranks_mine() == 0 ? read_patience(c) : FM_OK;
+    fm_status rc = ranks_mine() == 0 ? read_step_timeout(c) : FM_OK;
     if (rc == FM_OK && ranks_wanted(c) && !c->comm)
         rc = ranks_open(c, c->split_batches);
     bool takes = c->comm && !c->ranks_taken;
@@ -121,7 +122,7 @@ fm_status fm_ops_engine(fm_ops *c)
         rc = ranks_tell_engine(c);
     c->ranks_taken = c->ranks_taken || takes;
     opts.threads = c->threads;
-    opts.patience_s = (double)c->patience_s;
+    opts.step_timeout_s = (double)c->step_timeout_s;
     opts.comm = takes ? c->comm : NULL;
     opts.comm_splits_batches = c->split_batches;
     opts.stages = takes ? c->stages : 0;

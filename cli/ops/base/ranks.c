@@ -89,12 +89,13 @@ fm_status ranks_open(fm_ops *c, bool all_run_it)
 {
     static char self[] = "fmstore", follow[] = "follow";
     char *const follower[] = {self, follow, NULL};
-    const double patience_s = all_run_it ? PATIENCE_S : 0.0; /* who follows waits for requests */
+    const double step_timeout_s =
+        all_run_it ? PATIENCE_S : 0.0; /* who follows waits for requests */
     uint32_t rank;
     if (c->comm)
         return FM_OK;
     if (begun(&rank)) {
-        fm_status rc = fm_ranks_join(&c->comm, patience_s);
+        fm_status rc = fm_ranks_join(&c->comm, step_timeout_s);
         if (rc != FM_OK)
             return rc;
         c->ranks = fm_comm_size(c->comm);
@@ -103,7 +104,7 @@ fm_status ranks_open(fm_ops *c, bool all_run_it)
     }
     share_processors(c, c->ranks);
     return fm_ranks_launch(&c->others, &c->comm, c->ranks, all_run_it ? c->argv : follower,
-                           patience_s);
+                           step_timeout_s);
 }
 
 fm_status ranks_tell_engine(fm_ops *c)
@@ -119,7 +120,7 @@ fm_status ranks_tell_engine(fm_ops *c)
     fm_json_put(&rc, o, "threads", fm_json_new_int(c->threads));
     fm_json_put(&rc, o, "stages", fm_json_new_int(c->stages));
     fm_json_put(&rc, o, "weights", fm_json_new_int((int64_t)c->weight_bytes_max));
-    fm_json_put(&rc, o, "patience", fm_json_new_int(c->patience_s));
+    fm_json_put(&rc, o, "step_timeout", fm_json_new_int(c->step_timeout_s));
     fm_json_put(&rc, o, "stored", fm_json_new_bool(c->keep_stored));
     fm_json_put(&rc, o, "packed", fm_json_new_bool(c->keep_packed));
     if (rc == FM_OK)

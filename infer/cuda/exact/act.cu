@@ -37,8 +37,8 @@ __global__ void k_layernorm(fmc_rows r, float *y, const float *x, const float *g
 static void layernorm(fm_backend *be, float *y, const float *x, const float *gain,
                       const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
 {
-    FMC_ROWS_BY(FMC_RUN_SOON, fmc_of(be), k_layernorm,
-                fmc_rows_of(m, h, 1, fmc_wide(y, x, gain, bias) && fmc_wide_ld(ldx)), y, x, gain,
+    FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_layernorm,
+                fmc_rows_of(m, h, 1, fmc_sm90(y, x, gain, bias) && fmc_sm90_ld(ldx)), y, x, gain,
                 bias, ldx, eps);
 }
 
@@ -65,8 +65,8 @@ static void act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gat
 {
     if (!up)
         ldu = 0;
-    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_act, m, n,
-                 fmc_wide(y, gate, up) && fmc_wide_ld(ldy, ldg, ldu), f, y, ldy, gate, ldg, up,
+    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_act, m, n,
+                 fmc_sm90(y, gate, up) && fmc_sm90_ld(ldy, ldg, ldu), f, y, ldy, gate, ldg, up,
                  ldu);
 }
 
@@ -84,7 +84,7 @@ __global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t 
 
 static void softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
 {
-    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_softcap, m, n, fmc_wide(y) && fmc_wide_ld(ldy), y, ldy,
+    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_softcap, m, n, fmc_sm90(y) && fmc_sm90_ld(ldy), y, ldy,
                  cap);
 }
 
@@ -110,8 +110,8 @@ __global__ void k_mix_rows(float *y, size_t ldy, const float *x, size_t ldx, con
 static void mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                      const int32_t *row, const float *weight, uint32_t per, uint32_t m, uint32_t n)
 {
-    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_mix_rows, m, n,
-                 fmc_wide(y, x) && fmc_wide_ld(ldy, ldx), y, ldy, x, ldx, row, weight, per);
+    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_mix_rows, m, n,
+                 fmc_sm90(y, x) && fmc_sm90_ld(ldy, ldx), y, ldy, x, ldx, row, weight, per);
 }
 
 void fmc_act_install(fm_backend *be)

@@ -44,17 +44,17 @@ __global__ void k_swiglu(float *y, const float *gate, const float *up, uint64_t 
 
 static void add(fm_backend *be, float *y, const float *x, uint64_t n)
 {
-    FMC_SPAN_BY(FMC_RUN_SOON, fmc_of(be), k_add, n, fmc_wide(y, x), y, x);
+    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_add, n, fmc_sm90(y, x), y, x);
 }
 
 static void scale(fm_backend *be, float *y, float s, uint64_t n)
 {
-    FMC_SPAN_BY(FMC_RUN_SOON, fmc_of(be), k_scale, n, fmc_wide(y), y, s);
+    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_scale, n, fmc_sm90(y), y, s);
 }
 
 static void swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
 {
-    FMC_SPAN_BY(FMC_RUN_SOON, fmc_of(be), k_swiglu, n, fmc_wide(y, gate, up), y, gate, up);
+    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_swiglu, n, fmc_sm90(y, gate, up), y, gate, up);
 }
 
 /* ---- rows ---- */
@@ -84,8 +84,8 @@ __global__ void k_affine(float *y, size_t ldy, const float *scale, const float *
 static void affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
 {
-    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_affine, m, n,
-                 fmc_wide(y, scale, bias) && fmc_wide_ld(ldy), y, ldy, scale, bias, first, rows);
+    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_affine, m, n,
+                 fmc_sm90(y, scale, bias) && fmc_sm90_ld(ldy), y, ldy, scale, bias, first, rows);
 }
 
 __global__ void k_copy_rows(float *y, size_t ldy, const float *x, size_t ldx, const int32_t *rows,
@@ -102,8 +102,8 @@ __global__ void k_copy_rows(float *y, size_t ldy, const float *x, size_t ldx, co
 static void copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                       const int32_t *rows_of_x, uint32_t m, uint32_t n)
 {
-    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_copy_rows, m, n,
-                 fmc_wide(y, x) && fmc_wide_ld(ldy, ldx), y, ldy, x, ldx, rows_of_x);
+    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_copy_rows, m, n,
+                 fmc_sm90(y, x) && fmc_sm90_ld(ldy, ldx), y, ldy, x, ldx, rows_of_x);
 }
 
 /* A cell is a pair (i, i + half) of a head. */
@@ -135,8 +135,8 @@ static void rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const
                  const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool inverse)
 {
     uint32_t half = hd / 2;
-    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_rope, m, heads * half,
-                 fmc_wide(x, cos_table, sin_table) && fmc_wide_ld(ldx, half), x, ldx, pos,
+    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_rope, m, heads * half,
+                 fmc_sm90(x, cos_table, sin_table) && fmc_sm90_ld(ldx, half), x, ldx, pos,
                  cos_table, sin_table, half, inverse ? -1.0f : 1.0f);
 }
 
@@ -183,8 +183,8 @@ __global__ void k_rmsnorm(fmc_rows r, float *y, const float *x, const float *gai
 static void rmsnorm(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
                     uint32_t m, uint32_t h, size_t ldx, float eps)
 {
-    FMC_ROWS_BY(FMC_RUN_SOON, fmc_of(be), k_rmsnorm,
-                fmc_rows_of(m, h, 1, fmc_wide(y, x, gain) && fmc_wide_ld(ldx)), y, x, gain,
+    FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_rmsnorm,
+                fmc_rows_of(m, h, 1, fmc_sm90(y, x, gain) && fmc_sm90_ld(ldx)), y, x, gain,
                 rstd_out, ldx, eps);
 }
 
@@ -220,8 +220,8 @@ __global__ void k_add_rmsnorm(fmc_rows r, float *y, float *x, const float *branc
 static void add_rmsnorm(fm_backend *be, float *y, float *x, const float *branch, const float *gain,
                         uint32_t m, uint32_t h, float eps)
 {
-    FMC_ROWS_BY(FMC_RUN_SOON, fmc_of(be), k_add_rmsnorm,
-                fmc_rows_of(m, h, 1, fmc_wide(y, x, branch, gain) && fmc_wide_ld(h)), y, x, branch,
+    FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_add_rmsnorm,
+                fmc_rows_of(m, h, 1, fmc_sm90(y, x, branch, gain) && fmc_sm90_ld(h)), y, x, branch,
                 gain, eps);
 }
 
@@ -249,7 +249,7 @@ static void kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uin
                     uint32_t hd)
 {
     uint64_t n = be->kv_page_bytes(be, nkv, hd) / sizeof(float);
-    FMC_SPAN(fmc_of(be), k_kv_copy, n, fmc_wide(kv.k, kv.v) && n % 4 == 0, (float *)kv.k,
+    FMC_SPAN(fmc_of(be), k_kv_copy, n, fmc_sm90(kv.k, kv.v) && n % 4 == 0, (float *)kv.k,
              (float *)kv.v, (size_t)dst * n, (size_t)src * n);
 }
 
@@ -295,7 +295,7 @@ static void kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, 
     fmc_device *d = fmc_of(be);
     dim3 grid(fmc_blocks(m, KV_TILE), fmc_blocks((uint64_t)nkv * hd, KV_TILE));
     if (m > 0 && nkv > 0 && hd > 0)
-        FMC_RUN_SOON(d, k_kv_write, grid, FMC_THREADS, 0, (float *)kv.k, (float *)kv.v, k, ldk, v,
+        FMC_RUN_PDL(d, k_kv_write, grid, FMC_THREADS, 0, (float *)kv.k, (float *)kv.v, k, ldk, v,
                      ldv, slot, m, nkv, hd);
 }
 
@@ -357,7 +357,7 @@ static void keep_rows(fm_backend *be, const fm_new_rows *r)
     unsigned kv_blocks = fmc_blocks((uint64_t)r->nkv * r->hd, KV_TILE);
     unsigned q_blocks = fmc_blocks((uint64_t)r->nh * (r->turns / 2), FMC_THREADS);
     if (r->m > 0 && !fmc_keep_apart(be, r))
-        FMC_RUN_SOON(fmc_of(be), k_keep_rows, dim3(fmc_blocks(r->m, KV_TILE), kv_blocks + q_blocks),
+        FMC_RUN_PDL(fmc_of(be), k_keep_rows, dim3(fmc_blocks(r->m, KV_TILE), kv_blocks + q_blocks),
                      FMC_THREADS, 0, *r, kv_blocks);
 }
 

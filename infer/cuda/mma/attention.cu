@@ -401,7 +401,7 @@ template <int HD> static void run(fmc_device *d, const fast_job *j, unsigned war
         (void)cudaGetLastError(); /* told here, not again at the next launch */
         fmc_stick(d, FM_EUNSUPPORTED, "attention: the device has too little shared memory");
     }
-    FMC_RUN_SOON(d, (k_fast_attention<HD>), grid, warps * 32, bytes, *j);
+    FMC_RUN_PDL(d, (k_fast_attention<HD>), grid, warps * 32, bytes, *j);
 }
 
 static void run_width(fmc_device *d, const fast_job *j, unsigned warps)
@@ -446,7 +446,7 @@ static void decode_part(fmc_device *d, fast_job *j)
     j->at_least = 0;
     j->below = 0xffffffffu;
     if (j->parts && !j->arrived)
-        FMC_RUN_SOON(d, k_fast_attention_merge, j->rows * j->a.nh, j->a.hd <= 64 ? 64 : 128, 0, *j);
+        FMC_RUN_PDL(d, k_fast_attention_merge, j->rows * j->a.nh, j->a.hd <= 64 ? 64 : 128, 0, *j);
 }
 
 fast_job fmc_attention_job(const fm_attn *a)
@@ -493,7 +493,7 @@ static void attention(fm_backend *be, const fm_attn *a)
     }
     fast_job j = fmc_attention_job(a);
     if (a->m > DECODE_ROWS) {
-        if (fmc_wide_attention(d, &j)) {
+        if (fmc_sm90_attention(d, &j)) {
             j.at_least = 0;
             j.below = FMC_WARP_ROWS + 1;
             run_listed(d, &j, 1);
@@ -525,7 +525,7 @@ static void launch_keep_rows(fmc_device *d, const fm_new_rows *r)
 {
     uint64_t units = (uint64_t)r->m * (r->nkv + (r->turns ? r->nh : 0));
     if (units > 0)
-        FMC_RUN_SOON(d, k_fast_keep_rows, fmc_blocks(units, FMC_THREADS / 32), FMC_THREADS, 0, *r);
+        FMC_RUN_PDL(d, k_fast_keep_rows, fmc_blocks(units, FMC_THREADS / 32), FMC_THREADS, 0, *r);
 }
 
 static void kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,

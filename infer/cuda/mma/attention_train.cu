@@ -405,12 +405,12 @@ static void run_wide(fmc_device *d, soft_job *j, const lists *l, bool grad)
 {
     const unsigned rows = (unsigned)(l->rows * j->a.nh);
     if (!grad) {
-        fmc_wide_whole_forward(d, j, rows);
+        fmc_sm90_whole_forward(d, j, rows);
         return;
     }
-    fmc_wide_whole_dq(d, j, rows);
+    fmc_sm90_whole_dq(d, j, rows);
     j->tile += l->rows;
-    fmc_wide_whole_dkv(d, j, (unsigned)(l->positions * j->a.nkv));
+    fmc_sm90_whole_dkv(d, j, (unsigned)(l->positions * j->a.nkv));
 }
 
 static void run_kernels(fmc_device *d, soft_job *j, const lists *l, bool grad, bool wide)
@@ -517,7 +517,7 @@ static void whole(fm_backend *be, const fm_attn_train *a, bool grad)
     if (a->nkv == 0 || a->nh % a->nkv != 0 || a->hd == 0 || a->hd > 256)
         (grad ? exact->self_attention_grad : exact->self_attention)(be, a);
     else
-        fmc_whole_attention(d, a, grad, fmc_wide_whole_may(d, a->hd));
+        fmc_whole_attention(d, a, grad, fmc_sm90_whole_may(d, a->hd));
 }
 
 static void self_attention(fm_backend *be, const fm_attn_train *a)

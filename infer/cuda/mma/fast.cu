@@ -43,9 +43,9 @@ static fm_status begin(fmc_device *d)
         return fmc_status(e, "opening the device");
     fm_status rc = fmc_fast_product_open(d);
     if (rc == FM_OK)
-        rc = fmc_wide_begin(d);
+        rc = fmc_sm90_begin(d);
     if (rc == FM_OK)
-        rc = fmc_wide8_begin(d);
+        rc = fmc_sm908_begin(d);
     return rc == FM_OK ? fmc_library_begin(d) : rc;
 }
 
@@ -75,8 +75,8 @@ void fmc_fast_close(fmc_device *d)
     fmc_fast *f = (fmc_fast *)d->fast;
     if (!f)
         return;
-    fmc_wide8_end(d);
-    fmc_wide_end(d);
+    fmc_sm908_end(d);
+    fmc_sm90_end(d);
     fmc_library_end(d);
     if (f->stream)
         (void)cudaStreamDestroy(f->stream);

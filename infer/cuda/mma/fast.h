@@ -192,10 +192,10 @@ typedef struct fmc_sum {
     bool turned; /* x is stored [k, m] */
     bool add;    /* y += */
     bool dense;  /* first and rows are x's alone; y has rows 0, 1, .. */
-    bool across; /* y is [n, m]: only where fmc_is_thin; bias NULL, first 0 */
+    bool across; /* y is [n, m]: only where fmc_is_skinny; bias NULL, first 0 */
     float alpha;
     /* Where x lies as cuda/sm90/kernels.h wants it, in fmc_cores_bytes: written by a thin product
-     * of the same x, read by one for which fmc_wide_takes. Or NULL. */
+     * of the same x, read by one for which fmc_sm90_takes. Or NULL. */
     unsigned char *cores;
     fmc_tail tail; /* likewise */
     /* Not NULL: x is silu of what stands there, times what stands here. skinny.cu alone. */
@@ -232,8 +232,8 @@ static inline fmc_pack fmc_pack_of(const fmc_sum *s, uint32_t begin)
 }
 
 typedef struct fmc_library_state fmc_library_state;
-typedef struct fmc_wide_state fmc_wide_state;
-typedef struct fmc_wide8_state fmc_wide8_state;
+typedef struct fmc_sm90_state fmc_sm90_state;
+typedef struct fmc_sm908_state fmc_sm908_state;
 
 /* Of a kernel's bits beside those of the kernel for all cards. */
 typedef enum fmc_verdict { FMC_UNKNOWN, FMC_EQUAL, FMC_OTHER } fmc_verdict;
@@ -249,8 +249,8 @@ typedef struct fmc_fast {
     void *staging;
     unsigned *special;          /* device: set by stored F8 that are no finite numbers */
     fmc_library_state *library; /* NULL: not on this machine */
-    fmc_wide_state *wide;       /* NULL: not on this card */
-    fmc_wide8_state *wide8;
+    fmc_sm90_state *wide;       /* NULL: not on this card */
+    fmc_sm908_state *wide8;
     uint32_t *arrived; /* device [FMC_ARRIVED], zeros between kernels: blocks of a unit of attention
                         * that are done; NULL in mode bf16 */
     fmc_verdict wide_attention[2], wide_whole[2]; /* heads of up to 64 elements, of up to 128 */
@@ -270,21 +270,21 @@ void fmc_library_end(fmc_device *d);
 bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
 
 /* cuda/sm90/product.cu: Hopper's kernels, for cards of that kind; none is FM_OK too. */
-fm_status fmc_wide_begin(fmc_device *d);
-void fmc_wide_end(fmc_device *d);
+fm_status fmc_sm90_begin(fmc_device *d);
+void fmc_sm90_end(fmc_device *d);
 /* Queues those products of the list that such a kernel takes and that are not marked in taken
  * [count] yet, and marks them. */
-void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
+void fmc_sm90_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 /* Whether such kernels take all of a list, whose x may then come in cores and which may have tails,
  * and have enough to do with it: parts of k in blocks of their own have no tail. */
-bool fmc_wide_takes(fmc_device *d, const fmc_sum *list, uint32_t count);
+bool fmc_sm90_takes(fmc_device *d, const fmc_sum *list, uint32_t count);
 /* cuda/sm90/int8.cu: the same for products of whole numbers. */
-fm_status fmc_wide8_begin(fmc_device *d);
-void fmc_wide8_end(fmc_device *d);
-void fmc_wide8_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
+fm_status fmc_sm908_begin(fmc_device *d);
+void fmc_sm908_end(fmc_device *d);
+void fmc_sm908_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 /* skinny.cu: likewise few outputs of pairs; before the others. Neighbours of the list that read
  * the same x read it once. */
-bool fmc_is_thin(const fmc_sum *s);
+bool fmc_is_skinny(const fmc_sum *s);
 void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 
 /* Bytes of the tiles of [n, k]. */

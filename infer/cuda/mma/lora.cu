@@ -237,7 +237,7 @@ static void run_expand(fmc_device *d, expand_job *list, uint32_t count)
     }
     const expand_job *on_card = (const expand_job *)fmc_args(d, list, count * sizeof *list);
     if (on_card)
-        FMC_RUN_SOON(d, k_fast_expand, dim3(blocks, fmc_ceil(rows, ROWS_BLOCK)), FMC_THREADS, 0,
+        FMC_RUN_PDL(d, k_fast_expand, dim3(blocks, fmc_ceil(rows, ROWS_BLOCK)), FMC_THREADS, 0,
                      on_card, count);
 }
 

@@ -169,6 +169,6 @@ fast_job fmc_attention_job(const fm_attn *a);
 void fmc_plain_attention(fmc_device *d, const fm_attn *a);
 /* cuda/sm90/attention.cu: queues the runs of more than FMC_WARP_ROWS query rows, and sets j->most
  * for a launch of the others; false: not on this card, or not this job, and nothing is queued. */
-bool fmc_wide_attention(fmc_device *d, fast_job *j);
+bool fmc_sm90_attention(fmc_device *d, fast_job *j);
 
 #endif

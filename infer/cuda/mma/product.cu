@@ -290,9 +290,9 @@ static void run_packs(plan *pl, void *scratch)
     const fmc_pack *list =
         (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
     if (list && scaled)
-        FMC_RUN_SOON(pl->d, k_fast_powers, pl->pack_blocks, FMC_THREADS, 0, list, pl->packs);
+        FMC_RUN_PDL(pl->d, k_fast_powers, pl->pack_blocks, FMC_THREADS, 0, list, pl->packs);
     if (list)
-        FMC_RUN_SOON(pl->d, k_fast_pack,
+        FMC_RUN_PDL(pl->d, k_fast_pack,
                      dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, PACK_TILES)), FMC_THREADS, 0,
                      list, pl->packs);
 }
@@ -341,7 +341,7 @@ static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
         }
     const fmc_job *list = n ? (const fmc_job *)fmc_args(d, jobs, n * sizeof *jobs) : NULL;
     if (list)
-        FMC_RUN_SOON(d, k_fast_add_parts, blocks, FMC_THREADS, 0, list, n);
+        FMC_RUN_PDL(d, k_fast_add_parts, blocks, FMC_THREADS, 0, list, n);
 }
 
 /* All of one kind and way in a launch. */
@@ -379,7 +379,7 @@ static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
         FMC_RUN(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages),
                 (const fmc_job *)settled, n, stages);
     } else {
-        FMC_RUN_SOON(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n,
+        FMC_RUN_PDL(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n,
                      stages);
     }
     add_parts(pl->d, jobs, n);
@@ -427,8 +427,8 @@ static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
     bool taken[JOBS_MAX] = {}; /* asking may come back here: own is filled afterwards */
     uint32_t n = 0;
     fmc_thin_sums(d, list, count, taken);
-    fmc_wide_sums(d, list, count, taken);
-    fmc_wide8_sums(d, list, count, taken);
+    fmc_sm90_sums(d, list, count, taken);
+    fmc_sm908_sums(d, list, count, taken);
     for (uint32_t i = 0; i < count; i++)
         taken[i] = taken[i] || (!list[i].p.from && fmc_library_sum(d, &list[i]));
     for (uint32_t i = 0; i < count; i++)

@@ -164,7 +164,7 @@ FMC_DEVICE void thin_half(float acc[panels][THIN_TILES][4], const float v[THIN_T
 
 /* A block: a part of k of THIN_ROWS rows and all outputs, into the panels' parts. */
 template <int panels, bool turned, bool made>
-__global__ void __launch_bounds__(FMC_THREADS, 1) k_fast_thin(const thin_job *list, uint32_t count)
+__global__ void __launch_bounds__(FMC_THREADS, 1) k_fast_skinny(const thin_job *list, uint32_t count)
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const thin_job *job = list + fmc_find_begin(list, count);
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(FMC_THREADS, 1) k_fast_thin(const thin_job *li
 
 /* ---- the host's side ---- */
 
-bool fmc_is_thin(const fmc_sum *s)
+bool fmc_is_skinny(const fmc_sum *s)
 {
     return s->kind == FMC_PAIR && s->p.split && s->n <= THIN_OUTPUTS && s->p.m >= THIN_LEAST_ROWS &&
            !s->p.rows &&
@@ -281,12 +281,12 @@ static unsigned way_of(uint32_t panels, const fmc_sum *s)
 static void run_way(fmc_device *d, const thin_list *l, unsigned way)
 {
     static void (*const kernels[THIN_WAYS])(const thin_job *, uint32_t) = {
-        k_fast_thin<1, false, false>, k_fast_thin<2, false, false>, k_fast_thin<3, false, false>,
-        k_fast_thin<4, false, false>, k_fast_thin<1, true, false>,  k_fast_thin<2, true, false>,
-        k_fast_thin<3, true, false>,  k_fast_thin<4, true, false>,  k_fast_thin<1, false, true>,
-        k_fast_thin<2, false, true>,  k_fast_thin<3, false, true>,  k_fast_thin<4, false, true>,
-        k_fast_thin<1, true, true>,   k_fast_thin<2, true, true>,   k_fast_thin<3, true, true>,
-        k_fast_thin<4, true, true>};
+        k_fast_skinny<1, false, false>, k_fast_skinny<2, false, false>, k_fast_skinny<3, false, false>,
+        k_fast_skinny<4, false, false>, k_fast_skinny<1, true, false>,  k_fast_skinny<2, true, false>,
+        k_fast_skinny<3, true, false>,  k_fast_skinny<4, true, false>,  k_fast_skinny<1, false, true>,
+        k_fast_skinny<2, false, true>,  k_fast_skinny<3, false, true>,  k_fast_skinny<4, false, true>,
+        k_fast_skinny<1, true, true>,   k_fast_skinny<2, true, true>,   k_fast_skinny<3, true, true>,
+        k_fast_skinny<4, true, true>};
     static thread_local thin_job jobs[THIN_JOBS];
     uint32_t n = 0, blocks = 0;
     for (uint32_t i = 0; i < l->jobs; i++) {
@@ -350,7 +350,7 @@ void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *tak
 {
     static thread_local thin_list l;
     for (uint32_t i = 0; i < count; i++)
-        taken[i] = fmc_is_thin(&list[i]);
+        taken[i] = fmc_is_skinny(&list[i]);
     for (uint32_t at = 0, n; at < count; at += n) {
         uint64_t bytes;
         n = fitting(list + at, count - at, taken + at, &bytes);

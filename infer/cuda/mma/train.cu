@@ -174,7 +174,7 @@ static fmc_sum grad_of_a(const fm_term *t, operand *o)
     fmc_sum s = sum_with(&du, NULL, t->da, t->in, t->x, t->ldx, true, t->in, 1.0f);
     s.across = true;
     *o = du;
-    if (fmc_is_thin(&s))
+    if (fmc_is_skinny(&s))
         return s;
     *o = x;
     return sum_with(&x, NULL, t->da, t->in, t->du, t->r, true, t->r, 1.0f);
@@ -316,7 +316,7 @@ static bool add_together(together *g, const fm_product *p, const float *x, size_
     g->o[2 * n + 1] = {t->b, t->r, t->out, t->r, FMC_PAIR, false};
     g->sum[n].tail = {t->u, NULL, t->r, t->scale};
     fmc_sum down = down_of(t, &g->o[2 * n], NULL);
-    return fmc_is_thin(&down);
+    return fmc_is_skinny(&down);
 }
 
 /* A product in pieces of rows of one term each. */
@@ -359,7 +359,7 @@ static bool forward_together(fmc_device *d, together *g, const float *x, size_t 
             (g->count == AT_ONCE || !add_together(g, &list[i], x, ldx, NULL)))
             return false;
     share_cores(g);
-    return fmc_wide_takes(d, g->sum, g->count);
+    return fmc_sm90_takes(d, g->sum, g->count);
 }
 
 /* What has no cores of a term's is packed from x, which has to be there then. */
@@ -431,7 +431,7 @@ static bool back_is_thin(const fm_term *t, operand o[BACK_OPERANDS])
     o[BACK_U] = {t->u, t->r, t->r, t->m, FMC_PAIR, true};
     o[BACK_A] = {t->a, t->in, t->in, t->r, FMC_PAIR, true};
     fmc_sum du = du_of(t, &o[BACK_B], NULL), da = grad_of_a(t, &o[BACK_DU]);
-    return fmc_is_thin(&du) && (!t->da || da.across);
+    return fmc_is_skinny(&du) && (!t->da || da.across);
 }
 
 /* Of those from i on, how many have rows of their own, and so go side by side: the others add to
@@ -494,7 +494,7 @@ static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, co
     }
     for (uint32_t i = 0, n; i < count; i += n) {
         n = side_by_side(list, i, count);
-        if (!fmc_wide_takes(d, &g->sum[i], n))
+        if (!fmc_sm90_takes(d, &g->sum[i], n))
             return false;
     }
     g->count = count;

@@ -342,10 +342,10 @@ FMC_DEVICE uint32_t row_tile(place *w, const soft_job *j, const row_walk *k, uin
 void fmc_whole_attention(fmc_device *d, const fm_attn_train *a, bool grad, bool wide);
 /* cuda/sm90/attention_train.cu: whether heads of this length may be Hopper's; positions of a tile
  * of the list of positions are then FMC_WIDE_KEYS. */
-bool fmc_wide_whole_may(fmc_device *d, uint32_t hd);
+bool fmc_sm90_whole_may(fmc_device *d, uint32_t hd);
 #define FMC_WIDE_KEYS 128u
-void fmc_wide_whole_forward(fmc_device *d, const soft_job *j, unsigned blocks);
-void fmc_wide_whole_dq(fmc_device *d, const soft_job *j, unsigned blocks);
-void fmc_wide_whole_dkv(fmc_device *d, const soft_job *j, unsigned blocks);
+void fmc_sm90_whole_forward(fmc_device *d, const soft_job *j, unsigned blocks);
+void fmc_sm90_whole_dq(fmc_device *d, const soft_job *j, unsigned blocks);
+void fmc_sm90_whole_dkv(fmc_device *d, const soft_job *j, unsigned blocks);
 
 #endif

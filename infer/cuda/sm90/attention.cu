@@ -170,11 +170,11 @@ template <int HD> FMC_DEVICE void begin_scores(walker<HD> *w, fmc_turn at)
 #pragma unroll
     for (uint32_t i = 0; i < T::positions / 2; i++)
         w->s[i] = 0.0f;
-    fmc_wide_fence();
+    fmc_sm90_fence();
 #pragma unroll
     for (uint32_t k = 0; k < HD / 16; k++)
-        fmc_wide<T::positions, true, false>(w->s, w->lines.f[k], keys + 16 * k);
-    fmc_wide_commit();
+        fmc_sm90<T::positions, true, false>(w->s, w->lines.f[k], keys + 16 * k);
+    fmc_sm90_commit();
 }
 
 /* o, l += weights p times the stage's values, and times ones. */
@@ -184,11 +184,11 @@ FMC_DEVICE void begin_values(walker<HD> *w, const uint32_t (&p)[4][4], fmc_turn 
     typedef wide_tiles<HD> T;
     const uint32_t ones[2] = {0x3f803f80u, 0x3f803f80u};
     uint64_t values = fmc_matrix(w->shared + at.stage * T::stage + T::matrix, HD * 16, 128);
-    fmc_wide_fence();
+    fmc_sm90_fence();
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++)
-        fmc_wide<HD, false, true>(w->sum.o, p[k], values + 2 * HD * k);
-    fmc_wide_commit();
+        fmc_sm90<HD, false, true>(w->sum.o, p[k], values + 2 * HD * k);
+    fmc_sm90_commit();
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++)
         fmc_mma_bf16(w->sum.l, p[k], ones);
@@ -238,8 +238,8 @@ FMC_DEVICE void keep_part(walker<HD> *w, const fast_job *j, uint32_t split, cons
 /* Values that are on their way are there, and their stage may be filled again. */
 template <int HD> FMC_DEVICE void settle(walker<HD> *w)
 {
-    fmc_wide_wait<0>();
-    fmc_wide_there(w->sum.o);
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(w->sum.o);
 }
 
 /* The tile's scores, which are there, turned to weights p; the values of the tile before are added
@@ -263,7 +263,7 @@ FMC_DEVICE void weigh_tile(uint32_t (&p)[4][4], walker<HD> *w, const fast_job *j
     if (new_split)
         w->sum.m[0] = w->sum.m[1] = -INFINITY;
     weigh_scores<HD>(&w->sum, w->s, f);
-    fmc_wide_there(w->s); /* weights are made before the wait */
+    fmc_sm90_there(w->s); /* weights are made before the wait */
     settle(w);
     if (w->busy)
         fmc_ring_release(w->ring, w->before);
@@ -288,8 +288,8 @@ FMC_DEVICE void walk_tiles(walker<HD> *w, const fast_job *j, uint32_t begin, uin
     w->split = begin / T::of_split;
     w->busy = false;
     begin_scores(w, w->turn);
-    fmc_wide_wait<0>();
-    fmc_wide_there(w->s);
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(w->s);
     clear_part(&w->sum);
     for (uint32_t tile = begin; tile < end; tile++) {
         fmc_turn now = w->turn;
@@ -297,8 +297,8 @@ FMC_DEVICE void walk_tiles(walker<HD> *w, const fast_job *j, uint32_t begin, uin
         fmc_turn_next(&w->turn, T::stages);
         begin_scores(w, w->turn);
         begin_values(w, p, now);
-        fmc_wide_wait<1>();
-        fmc_wide_there(w->s);
+        fmc_sm90_wait<1>();
+        fmc_sm90_there(w->s);
         w->before = now.stage;
         w->busy = true;
     }
@@ -535,7 +535,7 @@ static bool may_run(fmc_device *d, bool longer)
     return *v == FMC_EQUAL;
 }
 
-bool fmc_wide_attention(fmc_device *d, fast_job *j)
+bool fmc_sm90_attention(fmc_device *d, fast_job *j)
 {
     if (j->parts || j->a.hd <= 32 || j->a.hd > 128 || d->failed != FM_OK ||
         !may_run(d, j->a.hd > 64))

@@ -113,7 +113,7 @@ FMC_DEVICE void multiply_rows(float (&s)[LINES / 2], const row_lines<HD> *l,
     uint64_t b = fmc_matrix(tile, 128, HD * 16);
 #pragma unroll
     for (uint32_t k = 0; k < HD / 16; k++)
-        fmc_wide<LINES, false, false>(s, l->f[k], b + 16 * k);
+        fmc_sm90<LINES, false, false>(s, l->f[k], b + 16 * k);
 }
 /* Likewise of 64 lines of a pack in shared memory. */
 template <int HD>
@@ -123,7 +123,7 @@ FMC_DEVICE void multiply_lines(float (&s)[LINES / 2], const unsigned char *lines
     uint64_t a = fmc_matrix(lines, 128, HD * 16), b = fmc_matrix(tile, 128, HD * 16);
 #pragma unroll
     for (uint32_t k = 0; k < HD / 16; k++)
-        fmc_wide_shared<LINES, false, false>(s, a + 16 * k, b + 16 * k);
+        fmc_sm90_shared<LINES, false, false>(s, a + 16 * k, b + 16 * k);
 }
 /* o += weights times a tile's lines. */
 template <int HD>
@@ -133,7 +133,7 @@ FMC_DEVICE void multiply_weights(float (&o)[HD / 2], const uint32_t (&p)[4][4],
     uint64_t b = fmc_matrix(tile, HD * 16, 128);
 #pragma unroll
     for (uint32_t k = 0; k < LINES / 16; k++)
-        fmc_wide<HD, false, true>(o, p[k], b + 2 * HD * k);
+        fmc_sm90<HD, false, true>(o, p[k], b + 2 * HD * k);
 }
 
 FMC_DEVICE void clear_scores(float (&s)[LINES / 2])
@@ -180,9 +180,9 @@ template <int HD> FMC_DEVICE void begin_scores(forward<HD> *w, const block_share
 {
     fmc_ring_wait_full(s->ring, w->turn);
     clear_scores(w->s);
-    fmc_wide_fence();
+    fmc_sm90_fence();
     multiply_rows<HD>(w->s, &w->q, stage_at<HD>(s, w->turn));
-    fmc_wide_commit();
+    fmc_sm90_commit();
 }
 
 template <int HD>
@@ -190,9 +190,9 @@ FMC_DEVICE void begin_values(forward<HD> *w, const block_shared *s, const uint32
                              fmc_turn at)
 {
     const uint32_t ones[2] = {0x3f803f80u, 0x3f803f80u};
-    fmc_wide_fence();
+    fmc_sm90_fence();
     multiply_weights<HD>(w->sum.o, p, stage_at<HD>(s, at) + whole_tiles<HD>::matrix);
-    fmc_wide_commit();
+    fmc_sm90_commit();
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++)
         fmc_mma_bf16(w->sum.l, p[k], ones);
@@ -207,9 +207,9 @@ FMC_DEVICE void weigh_tile(uint32_t (&p)[4][4], forward<HD> *w, const block_shar
     score_tile<LINES / 2>(w->s, &j->a);
     hide_unseen<LINES / 2>(w->s, w->see, at, -INFINITY);
     weigh_scores<HD>(&w->sum, w->s, f);
-    fmc_wide_there(w->s); /* weights are made before the wait */
-    fmc_wide_wait<0>();
-    fmc_wide_there(w->sum.o);
+    fmc_sm90_there(w->s); /* weights are made before the wait */
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(w->sum.o);
     if (w->busy)
         fmc_ring_release(s->ring, w->before);
     if (__any_sync(0xffffffffu, f[0] != 1.0f || f[1] != 1.0f))
@@ -230,23 +230,23 @@ FMC_DEVICE void walk_forward(const block_shared *s, const soft_job *j, const pla
     load_rows(&x.q, w->q, r);
     clear_part(&x.sum);
     begin_scores(&x, s);
-    fmc_wide_wait<0>();
-    fmc_wide_there(x.s);
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(x.s);
     for (uint32_t next; (next = tile_after(k, tile)) < k->end; tile = next) {
         fmc_turn now = x.turn;
         weigh_tile(p, &x, s, j, tile * LINES);
         fmc_turn_next(&x.turn, STAGES);
         begin_scores(&x, s);
         begin_values(&x, s, p, now);
-        fmc_wide_wait<1>();
-        fmc_wide_there(x.s);
+        fmc_sm90_wait<1>();
+        fmc_sm90_there(x.s);
         x.before = now.stage;
         x.busy = true;
     }
     weigh_tile(p, &x, s, j, tile * LINES);
     begin_values(&x, s, p, x.turn);
-    fmc_wide_wait<0>();
-    fmc_wide_there(x.sum.o);
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(x.sum.o);
     put_rows<HD>(j, w, r, &x.sum);
 }
 
@@ -283,21 +283,21 @@ FMC_DEVICE void add_dq(float (&dq)[HD / 2], const row_lines<HD> *q, const row_li
     uint32_t p[4][4];
     clear_scores(s);
     clear_scores(ds);
-    fmc_wide_fence();
+    fmc_sm90_fence();
     multiply_rows<HD>(s, q, keys);
     multiply_rows<HD>(ds, dout, keys + whole_tiles<HD>::matrix);
-    fmc_wide_commit();
-    fmc_wide_wait<0>();
-    fmc_wide_there(s);
-    fmc_wide_there(ds);
+    fmc_sm90_commit();
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(s);
+    fmc_sm90_there(ds);
     weigh_rows<LINES / 2>(s, ds, &j->a, lse, own);
     hide_unseen<LINES / 2>(ds, see, at, 0.0f);
     pack_weights(p, ds);
-    fmc_wide_fence();
+    fmc_sm90_fence();
     multiply_weights<HD>(dq, p, keys);
-    fmc_wide_commit();
-    fmc_wide_wait<0>();
-    fmc_wide_there(dq);
+    fmc_sm90_commit();
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(dq);
 }
 
 template <int HD>
@@ -385,24 +385,24 @@ FMC_DEVICE void add_dkv(float (&dk)[HD / 2], float (&dv)[HD / 2], const unsigned
     uint32_t pv[4][4], pk[4][4];
     clear_scores(p);
     clear_scores(ds);
-    fmc_wide_fence();
+    fmc_sm90_fence();
     multiply_lines<HD>(p, keys, rows);
     multiply_lines<HD>(ds, keys + GROUPS * T::matrix, rows + T::matrix);
-    fmc_wide_commit();
-    fmc_wide_wait<0>();
-    fmc_wide_there(p);
-    fmc_wide_there(ds);
+    fmc_sm90_commit();
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(p);
+    fmc_sm90_there(ds);
     weigh_columns<LINES / 2>(p, ds, &j->a, lse, own);
     hide_rows<LINES / 2>(p, ds, by, first);
     pack_weights(pv, p);
     pack_weights(pk, ds);
-    fmc_wide_fence();
+    fmc_sm90_fence();
     multiply_weights<HD>(dv, pv, rows + T::matrix);
     multiply_weights<HD>(dk, pk, rows);
-    fmc_wide_commit();
-    fmc_wide_wait<0>();
-    fmc_wide_there(dv);
-    fmc_wide_there(dk);
+    fmc_sm90_commit();
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(dv);
+    fmc_sm90_there(dk);
 }
 
 template <int HD>
@@ -464,7 +464,7 @@ static void launch(fmc_device *d, K kernel, uint32_t bytes, const soft_job *j, u
     FMC_RUN(d, kernel, blocks, THREADS, bytes, *j);
 }
 
-void fmc_wide_whole_forward(fmc_device *d, const soft_job *j, unsigned blocks)
+void fmc_sm90_whole_forward(fmc_device *d, const soft_job *j, unsigned blocks)
 {
     if (j->a.hd > 64)
         launch(d, k_wide_whole<128>, whole_tiles<128>::bytes, j, blocks);
@@ -472,7 +472,7 @@ void fmc_wide_whole_forward(fmc_device *d, const soft_job *j, unsigned blocks)
         launch(d, k_wide_whole<64>, whole_tiles<64>::bytes, j, blocks);
 }
 
-void fmc_wide_whole_dq(fmc_device *d, const soft_job *j, unsigned blocks)
+void fmc_sm90_whole_dq(fmc_device *d, const soft_job *j, unsigned blocks)
 {
     if (j->a.hd > 64)
         launch(d, k_wide_whole_dq<128>, whole_tiles<128>::bytes, j, blocks);
@@ -480,7 +480,7 @@ void fmc_wide_whole_dq(fmc_device *d, const soft_job *j, unsigned blocks)
         launch(d, k_wide_whole_dq<64>, whole_tiles<64>::bytes, j, blocks);
 }
 
-void fmc_wide_whole_dkv(fmc_device *d, const soft_job *j, unsigned blocks)
+void fmc_sm90_whole_dkv(fmc_device *d, const soft_job *j, unsigned blocks)
 {
     if (j->a.hd > 64)
         launch(d, k_wide_whole_dkv<128>, whole_tiles<128>::bytes, j, blocks);
@@ -572,7 +572,7 @@ static fmc_verdict check(fmc_device *d, uint32_t hd)
     return found;
 }
 
-bool fmc_wide_whole_may(fmc_device *d, uint32_t hd)
+bool fmc_sm90_whole_may(fmc_device *d, uint32_t hd)
 {
     fmc_fast *f = (fmc_fast *)d->fast;
     if (!f->wide || hd > 128 || d->failed != FM_OK)

@@ -26,12 +26,12 @@ static const wide8_way ways[WAYS] = {
     {k_wide8<FMC_Q4_0>, wide8_size<FMC_Q4_0>::bytes, FMC_Q4_0},
 };
 
-struct fmc_wide8_state {
+struct fmc_sm908_state {
     fmc_verdict of[WAYS];
     bool always, checking;
 };
 
-fm_status fmc_wide8_begin(fmc_device *d)
+fm_status fmc_sm908_begin(fmc_device *d)
 {
     const char *asked = getenv("FMSTORE_CUDA_WIDE");
     uint32_t rows = asked ? (uint32_t)strtoul(asked, NULL, 10) : 1;
@@ -47,14 +47,14 @@ fm_status fmc_wide8_begin(fmc_device *d)
         }
     }
     fmc_fast *f = (fmc_fast *)d->fast;
-    f->wide8 = new (std::nothrow) fmc_wide8_state();
+    f->wide8 = new (std::nothrow) fmc_sm908_state();
     if (!f->wide8)
         return fmc_fail(FM_ENOMEM, "out of memory");
     f->wide8->always = rows == WIDE8_ROWS;
     return FM_OK;
 }
 
-void fmc_wide8_end(fmc_device *d)
+void fmc_sm908_end(fmc_device *d)
 {
     fmc_fast *f = (fmc_fast *)d->fast;
     delete f->wide8;
@@ -236,7 +236,7 @@ static bool compare(fmc_device *d, const fmc_sum *like, unsigned char *room, uin
            cudaStreamSynchronize(d->stream) == cudaSuccess && host == 0;
 }
 
-static bool is_equal(fmc_device *d, fmc_wide8_state *st, const fmc_sum *s, unsigned way)
+static bool is_equal(fmc_device *d, fmc_sm908_state *st, const fmc_sum *s, unsigned way)
 {
     uint32_t n = s->n < CHECK_N ? s->n : CHECK_N;
     uint64_t bytes = 256 + (uint64_t)CHECK_M * (2ull * n + s->k) * sizeof(float);
@@ -274,9 +274,9 @@ static bool pays(const fmc_device *d, const fmc_sum *s)
     return here < (s->p.m > 64 && large >= sms ? there : less);
 }
 
-void fmc_wide8_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken)
+void fmc_sm908_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken)
 {
-    fmc_wide8_state *st = ((fmc_fast *)d->fast)->wide8;
+    fmc_sm908_state *st = ((fmc_fast *)d->fast)->wide8;
     static thread_local plan pl;
     uint32_t n = 0;
     if (!st || st->checking)

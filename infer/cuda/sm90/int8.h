@@ -225,21 +225,21 @@ template <int kind>
 FMC_DEVICE void wide8_step(wide8_half *low, wide8_half *high, const wide8_block *old,
                            const wide8_block *next)
 {
-    fmc_wide_fence();
-    fmc_wide_s8(low->dot, old->a, wide8_matrix(old->x, WIDE8_MINUS));
-    fmc_wide_s8(low->dot, next->a, wide8_matrix(next->x, 0));
-    fmc_wide_commit();
+    fmc_sm90_fence();
+    fmc_sm90_s8(low->dot, old->a, wide8_matrix(old->x, WIDE8_MINUS));
+    fmc_sm90_s8(low->dot, next->a, wide8_matrix(next->x, 0));
+    fmc_sm90_commit();
     __syncwarp(); /* or ptxas puts the chain before the products that it is to run beside */
     wide8_chain<kind>(high, old->scales + WIDE8_ON, old->w);
-    fmc_wide_fence();
-    fmc_wide_s8(high->dot, old->a, wide8_matrix(old->x, WIDE8_MINUS + WIDE8_ON));
-    fmc_wide_s8(high->dot, next->a, wide8_matrix(next->x, WIDE8_ON));
-    fmc_wide_commit();
-    fmc_wide_wait<1>();
-    fmc_wide_there(low->dot);
+    fmc_sm90_fence();
+    fmc_sm90_s8(high->dot, old->a, wide8_matrix(old->x, WIDE8_MINUS + WIDE8_ON));
+    fmc_sm90_s8(high->dot, next->a, wide8_matrix(next->x, WIDE8_ON));
+    fmc_sm90_commit();
+    fmc_sm90_wait<1>();
+    fmc_sm90_there(low->dot);
     wide8_chain<kind>(low, next->scales, next->w);
-    fmc_wide_wait<0>();
-    fmc_wide_there(high->dot);
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(high->dot);
 }
 
 template <int kind> FMC_DEVICE void wide8_first(wide8_half *low, wide8_half *high, wide8_block *b)
@@ -249,17 +249,17 @@ template <int kind> FMC_DEVICE void wide8_first(wide8_half *low, wide8_half *hig
         low->dot[i] = high->dot[i] = fmc_dot_of<kind>::start;
         low->sum[i] = high->sum[i] = 0.0f;
     }
-    fmc_wide_fence();
-    fmc_wide_s8(low->dot, b->a, wide8_matrix(b->x, 0));
-    fmc_wide_commit();
-    fmc_wide_wait<0>();
-    fmc_wide_there(low->dot);
-    fmc_wide_fence(); /* with one fence for both ptxas lets no two products run at a time */
-    fmc_wide_s8(high->dot, b->a, wide8_matrix(b->x, WIDE8_ON));
-    fmc_wide_commit();
+    fmc_sm90_fence();
+    fmc_sm90_s8(low->dot, b->a, wide8_matrix(b->x, 0));
+    fmc_sm90_commit();
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(low->dot);
+    fmc_sm90_fence(); /* with one fence for both ptxas lets no two products run at a time */
+    fmc_sm90_s8(high->dot, b->a, wide8_matrix(b->x, WIDE8_ON));
+    fmc_sm90_commit();
     wide8_chain<kind>(low, b->scales, b->w);
-    fmc_wide_wait<0>();
-    fmc_wide_there(high->dot);
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(high->dot);
 }
 
 /* Both halves of a tile of y over all k. */

@@ -424,17 +424,17 @@ FMC_DEVICE void wide_half(float (&acc)[rows / 2], const fmc_lane *l, const unsig
         if (kind == FMC_PAIR)
             fmc_operand<kind>(a2[s], l, body, lane, 2 * half + s, true);
     }
-    fmc_wide_fence();
+    fmc_sm90_fence();
 #pragma unroll
     for (uint32_t s = 0; s < 2; s++) {
         uint64_t step = 16 * (2 * half + s); /* two cores, in lines of 16 bytes */
-        fmc_wide<rows, kind == FMC_F16, false>(acc, a[s], x + step);
+        fmc_sm90<rows, kind == FMC_F16, false>(acc, a[s], x + step);
         if (kind == FMC_PAIR)
-            fmc_wide<rows, kind == FMC_F16, false>(acc, a2[s], x + step);
+            fmc_sm90<rows, kind == FMC_F16, false>(acc, a2[s], x + step);
         if (split)
-            fmc_wide<rows, kind == FMC_F16, false>(acc, a[s], rest + step);
+            fmc_sm90<rows, kind == FMC_F16, false>(acc, a[s], rest + step);
     }
-    fmc_wide_commit();
+    fmc_sm90_commit();
 }
 
 /* Tiles from .. to of k, of one part: acc is their sum. */
@@ -456,16 +456,16 @@ FMC_DEVICE void wide_part(float (&acc)[rows / 2], fmc_ring_bars *bars, const uns
         fmc_ring_wait_full(bars, *t);
         fmc_lane_load<kind>(&l, w, w + fmc_tile<kind>::head, threadIdx.x % 32);
         wide_half<kind, rows, split>(acc, &l, w + fmc_tile<kind>::head, 0, x, rest);
-        fmc_wide_wait<1>(); /* the tile before is done */
+        fmc_sm90_wait<1>(); /* the tile before is done */
         if (tile > 0)
             fmc_ring_release_both(bars, last);
         wide_half<kind, rows, split>(acc, &l, w + fmc_tile<kind>::head, 1, x, rest);
-        fmc_wide_wait<1>();
+        fmc_sm90_wait<1>();
         last = t->stage;
         fmc_turn_next(t, size::stages);
     }
-    fmc_wide_wait<0>();
-    fmc_wide_there(acc);
+    fmc_sm90_wait<0>();
+    fmc_sm90_there(acc);
     fmc_ring_release_both(bars, last);
 }
 
@@ -490,18 +490,18 @@ FMC_DEVICE void wide_tail(float (&acc)[rows / 2], const wide_item *it, fmc_ring_
             fmc_ring_wait_full(bars, *t);
         fmc_put_words(a, fmc_words(w));
         fmc_put_words(a2, fmc_words(w + 1024));
-        fmc_wide_fence();
-        fmc_wide<rows, false, false>(acc, a, x);
-        fmc_wide<rows, false, false>(acc, a2, x);
-        fmc_wide<rows, false, false>(acc, a, x + rows * 32 / 16);
-        fmc_wide_commit();
-        fmc_wide_wait<0>();
+        fmc_sm90_fence();
+        fmc_sm90<rows, false, false>(acc, a, x);
+        fmc_sm90<rows, false, false>(acc, a2, x);
+        fmc_sm90<rows, false, false>(acc, a, x + rows * 32 / 16);
+        fmc_sm90_commit();
+        fmc_sm90_wait<0>();
         if (in + 1 == WIDE_TAIL_STEPS || step + 1 == steps) {
             fmc_ring_release_both(bars, t->stage);
             fmc_turn_next(t, size::stages);
         }
     }
-    fmc_wide_there(acc);
+    fmc_sm90_there(acc);
 }
 
 /* Stages of an item's tail. */

@@ -79,13 +79,13 @@ static const way_table *ways(void)
     return &t;
 }
 
-struct fmc_wide_state {
+struct fmc_sm90_state {
     fmc_verdict of[FMC_KINDS][2][SIZES], tailed[SIZES];
     uint32_t only; /* rows of a block; 0: any */
     bool checking;
 };
 
-fm_status fmc_wide_begin(fmc_device *d)
+fm_status fmc_sm90_begin(fmc_device *d)
 {
     const char *asked = getenv("FMSTORE_CUDA_WIDE");
     const way_table *t = ways();
@@ -103,14 +103,14 @@ fm_status fmc_wide_begin(fmc_device *d)
             return FM_OK;
         }
     }
-    f->wide = new (std::nothrow) fmc_wide_state();
+    f->wide = new (std::nothrow) fmc_sm90_state();
     if (!f->wide)
         return fmc_fail(FM_ENOMEM, "out of memory");
     f->wide->only = asked ? (uint32_t)strtoul(asked, NULL, 10) : 0;
     return FM_OK;
 }
 
-void fmc_wide_end(fmc_device *d)
+void fmc_sm90_end(fmc_device *d)
 {
     fmc_fast *f = (fmc_fast *)d->fast;
     delete f->wide;
@@ -301,9 +301,9 @@ static void run_packs(plan *pl, unsigned char *scratch)
     const fmc_pack *list =
         (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
     if (list && scaled)
-        FMC_RUN_SOON(pl->d, k_wide_powers, pl->pack_blocks, FMC_THREADS, 0, list, pl->packs);
+        FMC_RUN_PDL(pl->d, k_wide_powers, pl->pack_blocks, FMC_THREADS, 0, list, pl->packs);
     if (list)
-        FMC_RUN_SOON(pl->d, k_wide_pack,
+        FMC_RUN_PDL(pl->d, k_wide_pack,
                      dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, WIDE_PACK_TILES)), FMC_THREADS,
                      0, list, pl->packs);
 }
@@ -373,7 +373,7 @@ static void run_way(const plan *pl, unsigned kernel, unsigned char *scratch)
     const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
-    FMC_RUN_SOON(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
+    FMC_RUN_PDL(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
                  w->shared_bytes, list, n, (uint32_t)items);
     fmc_add_parts(pl->d, jobs, n);
 }
@@ -556,7 +556,7 @@ static bool compare(fmc_device *d, const fmc_sum *like, const check_room *r, uns
     return is_same(d, &s, r, size, PARTS_NEVER) && is_same(d, &s, r, size, PARTS_ALWAYS);
 }
 
-static fmc_verdict check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsigned size)
+static fmc_verdict check(fmc_device *d, fmc_sm90_state *st, const fmc_sum *like, unsigned size)
 {
     bool tailed = like->tail.r > 0;
     bool plain = like->kind == FMC_BF16 || like->kind == FMC_F16 || like->kind == FMC_PAIR;
@@ -587,7 +587,7 @@ static fmc_verdict check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like,
     return found;
 }
 
-static bool is_equal(fmc_device *d, fmc_wide_state *st, const fmc_sum *s, unsigned size)
+static bool is_equal(fmc_device *d, fmc_sm90_state *st, const fmc_sum *s, unsigned size)
 {
     fmc_verdict *v = s->tail.r > 0 ? &st->tailed[size] : &st->of[s->kind][is_split(s)][size];
     if (*v == FMC_UNKNOWN) {
@@ -598,9 +598,9 @@ static bool is_equal(fmc_device *d, fmc_wide_state *st, const fmc_sum *s, unsign
     return *v == FMC_EQUAL;
 }
 
-void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken)
+void fmc_sm90_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken)
 {
-    fmc_wide_state *st = ((fmc_fast *)d->fast)->wide;
+    fmc_sm90_state *st = ((fmc_fast *)d->fast)->wide;
     static thread_local plan pl;
     uint32_t n = 0;
     if (!st || st->checking)
@@ -621,9 +621,9 @@ void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *tak
         run_plan(&pl);
 }
 
-bool fmc_wide_takes(fmc_device *d, const fmc_sum *list, uint32_t count)
+bool fmc_sm90_takes(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
-    fmc_wide_state *st = ((fmc_fast *)d->fast)->wide;
+    fmc_sm90_state *st = ((fmc_fast *)d->fast)->wide;
     uint64_t items = 0;
     if (!st || st->checking)
         return false;

@@ -65,7 +65,7 @@ FMC_DEVICE void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, 
                  "l"(global), "r"(bytes), "r"(fmc_shared_address(bar))
                  : "memory");
 }
-/* What this thread has stored to shared memory may be read by fmc_wide and written by bulk copies,
+/* What this thread has stored to shared memory may be read by fmc_sm90 and written by bulk copies,
  * after a barrier that tells of it. */
 FMC_DEVICE void fmc_async_fence(void)
 {
@@ -135,30 +135,30 @@ FMC_DEVICE uint64_t fmc_matrix(const void *shared, unsigned along_k, unsigned al
 }
 
 /* Before a product whose registers (d, a) something else has written. */
-FMC_DEVICE void fmc_wide_fence(void)
+FMC_DEVICE void fmc_sm90_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 /* The products since the last one are a group. */
-FMC_DEVICE void fmc_wide_commit(void)
+FMC_DEVICE void fmc_sm90_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 /* All groups but the `left` newest are done: d may be used, a and b may change. */
-template <int left> FMC_DEVICE void fmc_wide_wait(void)
+template <int left> FMC_DEVICE void fmc_sm90_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
 /* After the wait, before d is used: keeps what uses it behind the wait. */
-template <int count> FMC_DEVICE void fmc_wide_there(float (&d)[count])
+template <int count> FMC_DEVICE void fmc_sm90_there(float (&d)[count])
 {
 #pragma unroll
     for (int i = 0; i < count; i++)
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-template <int count> FMC_DEVICE void fmc_wide_there(int32_t (&d)[count])
+template <int count> FMC_DEVICE void fmc_sm90_there(int32_t (&d)[count])
 {
 #pragma unroll
     for (int i = 0; i < count; i++)
@@ -203,7 +203,7 @@ template <int count> FMC_DEVICE void fmc_wide_there(int32_t (&d)[count])
  * 8 i .., a is mma's a. n: 32, 64, 128, 192. b: fmc_matrix; turned: its lines are 8 n of one k. d
  * is there after a wait, and until then a and b stay as they are. */
 template <int n, bool f16, bool turned>
-FMC_DEVICE void fmc_wide(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)
+FMC_DEVICE void fmc_sm90(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)
 {
     static_assert(n == 32 || n == 64 || n == 128 || n == 192, "no such instruction here");
     if constexpr (n == 32 && f16)
@@ -225,7 +225,7 @@ FMC_DEVICE void fmc_wide(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_m
 }
 /* The same with a in shared memory too (never turned). */
 template <int n, bool f16, bool turned>
-FMC_DEVICE void fmc_wide_shared(float (&d)[n / 2], uint64_t a_matrix, uint64_t b_matrix)
+FMC_DEVICE void fmc_sm90_shared(float (&d)[n / 2], uint64_t a_matrix, uint64_t b_matrix)
 {
     static_assert(n == 32 || n == 64 || n == 128 || n == 192, "no such instruction here");
     if constexpr (n == 32 && f16)
@@ -254,9 +254,9 @@ FMC_DEVICE void fmc_wide_shared(float (&d)[n / 2], uint64_t a_matrix, uint64_t b
     FMC_P32 ", "                                                                                   \
             "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 
-/* Whole numbers, as fmc_wide: d [64, 96] += a [64, 32] b [32, 96], int8 into int32. b: cores of 8
+/* Whole numbers, as fmc_sm90: d [64, 96] += a [64, 32] b [32, 96], int8 into int32. b: cores of 8
  * rows by 16 k, a line of 16 bytes each row. */
-FMC_DEVICE void fmc_wide_s8(int32_t (&d)[48], const uint32_t (&a)[4], uint64_t b_matrix)
+FMC_DEVICE void fmc_sm90_s8(int32_t (&d)[48], const uint32_t (&a)[4], uint64_t b_matrix)
 {
     asm volatile(FMC_WIDE_HEAD "m64n96k32.s32.s8.s8 {" FMC_P48 "}, {%48, %49, %50, %51}, %52, p;\n}"
                  : FMC_I16(d, 0), FMC_I16(d, 16), FMC_I16(d, 32)

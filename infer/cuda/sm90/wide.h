@@ -54,7 +54,7 @@ FMC_DEVICE void fmc_ring_wait_full(fmc_ring_bars *r, fmc_turn t)
 {
     fmc_barrier_wait(&r->full[t.stage], t.parity);
 }
-/* A reader's warp, once its own reads and products (fmc_wide_wait) of the stage are done. */
+/* A reader's warp, once its own reads and products (fmc_sm90_wait) of the stage are done. */
 FMC_DEVICE void fmc_ring_release(fmc_ring_bars *r, uint32_t stage)
 {
     __syncwarp();

@@ -60,7 +60,7 @@ void fmi_step_free(fmi_step *s)
         return;
     fm_engine *e = s->e;
     fmi_lists_release(e, &s->own);
-    fmi_replays_free(s);
+    fmi_step_graphs_free(s);
     device_free(e, s->stage);
     device_free(e, s->taken);
     fm_free(s->taken_host);
@@ -134,7 +134,7 @@ static fm_status run_step(fm_engine *e, const fm_row *rows, uint32_t n)
     fmi_step *s = e->step;
     fm_status rc = fmi_step_plan(s, rows, n);
     if (rc == FM_OK)
-        rc = e->log ? fmi_replay_together(s, n) : fmi_step_passes(s, n);
+        rc = e->log ? fmi_step_graph_together(s, n) : fmi_step_passes(s, n);
     if (rc == FM_OK)
         rc = collect(s);
     if (e->log && s->seqs > 0) /* the other ranks were told of it */
@@ -153,9 +153,9 @@ static fm_status run_step(fm_engine *e, const fm_row *rows, uint32_t n)
 
 fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
 {
-    fmi_patience_begin(e->patience);
+    fmi_watchdog_begin(e->watchdog);
     fm_status rc = run_step(e, rows, n);
-    fmi_patience_end(e->patience);
+    fmi_watchdog_end(e->watchdog);
     return rc;
 }
 

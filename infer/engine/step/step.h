@@ -120,7 +120,7 @@ struct fmi_step {
     int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
     fmi_routes *routes;    /* block_moe.c; NULL until a layer has experts; stays where it is */
     fmi_lists own, *lists; /* lists: own, begun anew by each step, or those of a replay */
-    struct fmi_replays *replays; /* engine/step_graph.c; NULL where the device keeps no steps */
+    struct fmi_step_graphs *replays; /* engine/step_graph.c; NULL where the device keeps no steps */
     /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
      * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */
     fmi_saved_stream stage_of[FMI_STAGES];
@@ -243,16 +243,16 @@ FM_CHECKED fm_status fmi_collect_picks(fmi_step *s);
 /* ---- engine/step_graph.c ---- */
 
 /* The passes of a step that is queued: run, or kept and run, or run again from what was kept. */
-FM_CHECKED fm_status fmi_replay_passes(fmi_step *s, uint32_t n);
-void fmi_replays_free(fmi_step *s);
+FM_CHECKED fm_status fmi_step_graph_passes(fmi_step *s, uint32_t n);
+void fmi_step_graphs_free(fmi_step *s);
 /* Over ranks with a device's wire: what this rank could do with the step that is planned; what all
  * do, from what each could; then, with any wire, the operations of the step. */
 typedef struct fmi_way {
     uint64_t can, keys;
 } fmi_way;
-FM_CHECKED fm_status fmi_replay_look(fmi_step *s, uint32_t n, fmi_way *out);
-void fmi_replay_agree(fmi_step *s, const fmi_way *way /* [ranks] */, uint32_t ranks);
-FM_CHECKED fm_status fmi_replay_together(fmi_step *s, uint32_t n);
+FM_CHECKED fm_status fmi_step_graph_look(fmi_step *s, uint32_t n, fmi_way *out);
+void fmi_step_graph_agree(fmi_step *s, const fmi_way *way /* [ranks] */, uint32_t ranks);
+FM_CHECKED fm_status fmi_step_graph_together(fmi_step *s, uint32_t n);
 
 /* ---- engine/hooks.c ---- */
 

@@ -386,7 +386,7 @@ static fm_status agree(fmi_step *s, uint32_t n)
     s->e->log->planned(s->e, mine.plan);
     if (!fm_comm_compares(c))
         return FM_OK;
-    fm_status rc = fmi_replay_look(s, n, &mine.way);
+    fm_status rc = fmi_step_graph_look(s, n, &mine.way);
     if (rc == FM_OK)
         rc = fm_comm_collect(c, all, &mine, sizeof(mine));
     for (uint32_t i = 0; rc == FM_OK && i < fm_comm_size(c); i++) {
@@ -395,7 +395,7 @@ static fm_status agree(fmi_step *s, uint32_t n)
             rc = fm_fail(FM_ECORRUPT, "rank %u planned another step than rank 0", i);
     }
     if (rc == FM_OK)
-        fmi_replay_agree(s, way, fm_comm_size(c));
+        fmi_step_graph_agree(s, way, fm_comm_size(c));
     return rc;
 }
 

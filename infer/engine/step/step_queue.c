@@ -72,7 +72,7 @@ static fm_status run(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n,
     if (rc == FM_OK)
         rc = gather_ids(s, rows, n);
     if (rc == FM_OK)
-        rc = fmi_replay_passes(s, n);
+        rc = fmi_step_graph_passes(s, n);
     if (rc == FM_OK)
         rc = fmi_pick_tokens(s, q, rows, n, ask);
     if (rc == FM_OK)
@@ -89,12 +89,12 @@ fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32
     q->failures = e->failures;
     s->seqs = 0;
     s->queued = true;
-    fmi_patience_begin(e->patience);
+    fmi_watchdog_begin(e->watchdog);
     fm_status rc = run(s, q, rows, n, ask);
     s->queued = false;
     if (rc != FM_OK)
         fmi_step_undo(s);
-    fmi_patience_end(e->patience);
+    fmi_watchdog_end(e->watchdog);
     if (rc != FM_OK) {
         q->ticket = 0;
         return rc;
@@ -108,9 +108,9 @@ fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32
 
 fm_status fmi_step_wait(fm_engine *e, fmi_queued *q)
 {
-    fmi_patience_begin(e->patience);
+    fmi_watchdog_begin(e->watchdog);
     fm_status rc = e->be->wait(e->be, q->ticket);
-    fmi_patience_end(e->patience);
+    fmi_watchdog_end(e->watchdog);
     q->ticket = 0;
     if (rc != FM_OK)
         e->failures++;

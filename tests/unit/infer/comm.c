@@ -108,7 +108,7 @@ static void test_death(void **state)
 {
     (void)state;
     node n[3];
-    open_nodes(n, 3, 0.0); /* no patience: the connection tells */
+    open_nodes(n, 3, 0.0); /* no time limit: the connection tells */
     run_nodes(n, 3, do_leave);
     for (uint32_t i = 0; i < 3; i += 2) {
         assert_int_equal(n[i].rc, FM_EIO);
@@ -185,7 +185,7 @@ static void do_silent(node *n)
 {
     fm_wire *w = n->fake;
     make_comm(n);
-    w->patience_s = 0.2;
+    w->step_timeout_s = 0.2;
     if (n->rank == 0)
         keep_text(n, fm_comm_barrier(n->c));
     (void)pthread_barrier_wait(&patience_over);
@@ -227,7 +227,7 @@ static void do_same(node *n)
                 strstr(fm_error_text(), "rank 1 did something else") &&
                 fm_comm_meet(n->c, FM_OK, 3) == FM_OK;
     if (n->rank == 0) {
-        w->patience_s = 0.2;
+        w->step_timeout_s = 0.2;
         fm_status rc = fm_comm_meet(n->c, fm_fail(FM_ENOMEM, "none"), 0);
         good = good && rc == FM_EIO && strstr(fm_error_text(), "breaking off");
         good = good && fm_comm_meet(n->c, FM_OK, 0) == FM_EIO && fm_comm_state(n->c) == FM_EIO;

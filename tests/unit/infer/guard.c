@@ -13,7 +13,7 @@ static size_t special_ids(const char *const *piece, size_t n, size_t *marks, con
     fm_json *all = fm_json_new_array(), *marked;
     fm_ids ids = {0};
     fm_buf text, back;
-    fmi_guard g;
+    fmi_special_escape g;
     size_t hits = 0;
 
     fm_buf_init(&text, 0);
@@ -21,12 +21,12 @@ static size_t special_ids(const char *const *piece, size_t n, size_t *marks, con
     for (size_t i = 0; i < n; i++)
         tk_ok(fm_json_push(all, fm_json_new_str(piece[i])));
     const fm_json *value = all;
-    tk_ok(fmi_guard_init(&g, t, &value, 1));
-    tk_ok(fmi_guard_value(&g, &marked, all));
+    tk_ok(fmi_special_escape_init(&g, t, &value, 1));
+    tk_ok(fmi_special_escape_value(&g, &marked, all));
     for (size_t i = 0; i < n; i++)
         fm_buf_str(&text,
                    piece[i][0] == '!' ? piece[i] + 1 : fm_json_cstr(fm_json_at(marked, i), ""));
-    tk_ok(fmi_guard_strip(&g, &text));
+    tk_ok(fmi_special_escape_strip(&g, &text));
     assert_string_equal(fm_buf_cstr(&text), whole);
     *marks = g.count;
     tk_ok(fm_tokenizer_encode_marked(t, fm_buf_span(&text), g.at, g.count, &ids));
@@ -37,7 +37,7 @@ static size_t special_ids(const char *const *piece, size_t n, size_t *marks, con
     fm_ids_release(&ids);
     fm_json_free(all);
     fm_json_free(marked);
-    fmi_guard_release(&g);
+    fmi_special_escape_release(&g);
     fm_buf_release(&text);
     fm_buf_release(&back);
     fm_tokenizer_close(t);
@@ -64,20 +64,20 @@ static void marks_avoid_what_the_messages_hold(void **state)
 {
     fm_tokenizer *t = gk_tokenizer();
     fm_json *v = NULL, *all = fm_json_new_array();
-    fmi_guard g;
+    fmi_special_escape g;
     (void)state;
 
     tk_ok(fm_json_parse(&v, fm_span_str("{\"a\":\"\\ufdd0\",\"b\":[\"\\\\ufdd1\"]}"), "v"));
     const fm_json *value = v;
-    tk_ok(fmi_guard_init(&g, t, &value, 1));
+    tk_ok(fmi_special_escape_init(&g, t, &value, 1));
     assert_int_equal(g.mark, 0xfdd2);
-    fmi_guard_release(&g);
+    fmi_special_escape_release(&g);
     for (unsigned cp = 0xfdd0; cp <= 0xfdef; cp++)
         tk_ok(fm_json_push(all, fm_json_new_str((char[]){(char)0xef, (char)(0x80 | (cp >> 6 & 63)),
                                                          (char)(0x80 | (cp & 63)), 0})));
     value = all;
-    tk_fails(fmi_guard_init(&g, t, &value, 1), FM_EINVAL, "noncharacter");
-    fmi_guard_release(&g);
+    tk_fails(fmi_special_escape_init(&g, t, &value, 1), FM_EINVAL, "noncharacter");
+    fmi_special_escape_release(&g);
     fm_json_free(all);
     fm_json_free(v);
     fm_tokenizer_close(t);

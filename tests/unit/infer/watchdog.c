@@ -1,4 +1,4 @@
-/* patience.c - a step that does not end is told of once, from another thread, and cannot end
+/* watchdog.c - a step that does not end is told of once, from another thread, and cannot end
  * meanwhile; one that ends in time is not. */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -36,42 +36,42 @@ static void hung(void *ctx, const char *text)
 
 static void a_step_that_does_not_end(void **state)
 {
-    fmi_patience *p = NULL;
+    fmi_watchdog *p = NULL;
     (void)state;
-    tk_ok(fmi_patience_new(&p, 0.3, "rank 1 of 2, cuda:1"));
-    fmi_patience_begin(p); /* nobody hears yet */
+    tk_ok(fmi_watchdog_new(&p, 0.3, "rank 1 of 2, cuda:1"));
+    fmi_watchdog_begin(p); /* nobody hears yet */
     nap_ms(400);
-    fmi_patience_end(p);
-    fmi_patience_hung(p, hung, &told);
+    fmi_watchdog_end(p);
+    fmi_watchdog_hung(p, hung, &told);
     double longest = 0;
     for (int i = 0; i < 12; i++) { /* many short ones are not a long one */
         double began = now_s();
-        fmi_patience_begin(p);
+        fmi_watchdog_begin(p);
         nap_ms(30);
-        fmi_patience_end(p);
+        fmi_watchdog_end(p);
         longest = FM_MAX(longest, now_s() - began);
     }
     assert_true(atomic_load(&told) == 0 || longest > 0.3); /* on a busy machine one may be long */
     int before = atomic_load(&told);
-    fmi_patience_begin(p);
-    fmi_patience_begin(p);
+    fmi_watchdog_begin(p);
+    fmi_watchdog_begin(p);
     nap_ms(80);
-    fmi_patience_end(p);
+    fmi_watchdog_end(p);
     while (!atomic_load(&inside))
         nap_ms(1);
-    fmi_patience_end(p); /* waits for who is told */
+    fmi_watchdog_end(p); /* waits for who is told */
     assert_int_equal(atomic_load(&inside), 0);
     assert_int_equal(atomic_load(&told), before + 1);
     assert_string_equal(heard, "rank 1 of 2, cuda:1: a step does not end within 0.3 s (config "
-                               "compute.patience)");
-    fmi_patience_begin(p); /* the next one is another one */
+                               "compute.stepTimeout)");
+    fmi_watchdog_begin(p); /* the next one is another one */
     while (atomic_load(&told) == before + 1)
         nap_ms(5);
-    fmi_patience_end(p);
-    fmi_patience_free(p);
-    fmi_patience_begin(NULL);
-    fmi_patience_end(NULL);
-    fmi_patience_free(NULL);
+    fmi_watchdog_end(p);
+    fmi_watchdog_free(p);
+    fmi_watchdog_begin(NULL);
+    fmi_watchdog_end(NULL);
+    fmi_watchdog_free(NULL);
 }
 
 int main(void)
