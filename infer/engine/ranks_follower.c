@@ -174,12 +174,12 @@ static fm_status read_tree(fm_tree **out, fm_cursor *c)
     return rc;
 }
 
-static fm_status load_encoded(fm_model **out, fm_engine *e, fm_span told, const fm_provider *p)
+static fm_status load_encoded(fm_model **out, fm_engine *e, fm_span encoded, const fm_provider *p)
 {
     fm_cursor c;
     fm_tree *tree = NULL;
     *out = NULL;
-    fm_cursor_init(&c, told);
+    fm_cursor_init(&c, encoded);
     fm_span what = fm_cursor_bytes(&c, fm_cursor_u32(&c));
     fm_span digest = fm_cursor_bytes(&c, fm_cursor_u32(&c));
     fm_status rc = read_tree(&tree, &c);
@@ -202,14 +202,14 @@ static fm_status follow_model(fm_engine *e, fm_cursor *c, const fm_provider *p)
     fmi_ranks *r = e->ranks;
     fm_model *m = NULL;
     uint32_t number = fm_cursor_u32(c);
-    fm_span told = fm_cursor_bytes(c, fm_cursor_u32(c));
+    fm_span encoded = fm_cursor_bytes(c, fm_cursor_u32(c));
     if (c->failed)
         return fm_fail(FM_ECORRUPT, "rank 0 tells of a model that cannot be read");
     fm_status rc = room_for(&r->model, &r->model_cap, number);
     if (rc == FM_OK && known(r->model, r->models, number))
         rc = fm_fail(FM_ECORRUPT, "rank 0 speaks of two models by one number");
     if (rc == FM_OK)
-        rc = load_encoded(&m, e, told, p);
+        rc = load_encoded(&m, e, encoded, p);
     double step_timeout_s = fmi_ranks_wait(e);
     rc = fm_comm_meet(e->comm, rc, 0);
     fm_comm_step_timeout(e->comm, step_timeout_s);
@@ -287,7 +287,7 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
         fm_cursor_init(&c, fm_buf_span(&message));
         if (rc == FM_OK)
             rc = follow_message(e, p, &c, &ended);
-        else if (fm_comm_meet(e->comm, rc, 0) != FM_OK) /* lost: it cannot be told again */
+        else if (fm_comm_meet(e->comm, rc, 0) != FM_OK) /* lost: it cannot be sent again */
             rc = fm_error_prefix(rc, "what rank 0 said");
     }
     fm_error_state why;

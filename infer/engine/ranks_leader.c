@@ -46,7 +46,7 @@ void fmi_ranks_put(void **at, size_t *count, void *thing, uint32_t number)
     at[number] = thing;
 }
 
-/* ==== time limits ==== */
+/* ==== waiting ==== */
 
 double fmi_ranks_wait(const fm_engine *e)
 {

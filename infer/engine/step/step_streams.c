@@ -1,5 +1,5 @@
-/* step_streams.c - residual streams that rows of a pass take from the cache and leave there, layer by
- * layer; those of a step that comes again go to a place of the step first. */
+/* step_streams.c - residual streams that rows of a pass take from the cache and leave there, layer
+ * by layer; those of a step that comes again go to a place of the step first. */
 #include "infer/device/room.h"
 #include "infer/engine/step/step.h"
 
