@@ -155,6 +155,11 @@ static fm_status add_adapter_tensor(exp_plan *plan, const fm_tree *tree, const f
     rc = keep_head(plan, tree, &key, e);
     if (rc == FM_OK)
         rc = find_weight(&w, plan, tree, key.module, e);
+    if (rc == FM_EBASE) /* a classifier's score: the merged model would be of another class */
+        return fm_fail(FM_EUNSUPPORTED,
+                       "adapter tensor '%s': is a head that the model has not; such an adapter "
+                       "cannot be merged, export it with --format peft",
+                       e->name);
     if (rc < 0)
         return rc;
     if (!fm_shape_eq(&w->base->shape, &e->shape))
