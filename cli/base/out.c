@@ -9,6 +9,7 @@
 
 #include "cli/ops/base/say.h"
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 static char *ring(void)
 {
@@ -174,16 +175,9 @@ void out_progress_end(void)
     progress_shown = false;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void out_bar_begin(out_bar *b, const char *verb)
 {
-    *b = (out_bar){verb, now_s(), 0};
+    *b = (out_bar){verb, fm_now_s(), 0};
 }
 
 void out_bar_text(char *out, size_t bytes, const char *verb, uint64_t done_bytes,
@@ -212,7 +206,7 @@ void out_bar_text(char *out, size_t bytes, const char *verb, uint64_t done_bytes
 void out_bar_at(out_bar *b, uint64_t done_bytes, uint64_t total_bytes)
 {
     char text[256];
-    const double now = now_s();
+    const double now = fm_now_s();
     if (now - b->drawn_s < 0.1)
         return;
     b->drawn_s = now;

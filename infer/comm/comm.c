@@ -9,6 +9,7 @@
 
 #include "infer/backend.h"
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #define NODE_BYTES 64u
 #define TELL_MAX (1ull << 30)
@@ -219,13 +220,6 @@ fm_comm_stats fm_comm_stats_of(const fm_comm *c)
     return whole(c)->stats;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* For good. */
 static fm_status stick(fm_comm *c, fm_status rc, const char *what)
 {
@@ -365,14 +359,14 @@ fm_status fmi_comm_device_fails(fm_comm *c, fm_status mine, const char *what)
 
 static fm_status host_exchange(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
 {
-    double began = now_s();
+    double began = fm_now_s();
     c->stats.calls++;
     for (uint32_t i = 0; i < n; i++)
         *(list[i].send ? &c->stats.bytes_sent : &c->stats.bytes_received) += list[i].bytes;
     (void)pthread_mutex_lock(&c->host);
     fm_status rc = c->wire->exchange(c->wire, list, n);
     (void)pthread_mutex_unlock(&c->host);
-    c->stats.waited_s += now_s() - began;
+    c->stats.waited_s += fm_now_s() - began;
     if (rc == FM_OK)
         return FM_OK;
     if (c->wire->broken)
@@ -588,7 +582,7 @@ fm_status fm_comm_settle(fm_comm *c)
         c = c->of;
     const struct timespec nap = {.tv_nsec = 20000};
     bool done = !c->device || c->queued == c->arrived;
-    double began = done ? 0.0 : now_s();
+    double began = done ? 0.0 : fm_now_s();
     fm_status state = state_of(c);
     if (state != FM_OK)
         return state;
@@ -599,7 +593,7 @@ fm_status fm_comm_settle(fm_comm *c)
         if (!done && looks % 1024 == 0 && fm_comm_called(c))
             return break_off(c, FM_OK);
         c->hangs =
-            !done && c->wire->step_timeout_s > 0.0 && now_s() - began > c->wire->step_timeout_s;
+            !done && c->wire->step_timeout_s > 0.0 && fm_now_s() - began > c->wire->step_timeout_s;
         if (c->hangs) {
             rc = fm_fail(FM_EIO, "an exchange does not end in %.0f s", c->wire->step_timeout_s);
             return fmi_comm_leave(c, rc, "waiting for the device");

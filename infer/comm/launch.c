@@ -14,6 +14,7 @@
 
 #include "infer/comm/wire.h"
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #define RANK_WORD "FMSTORE_RANK" /* "<rank>/<size>:<fd>,<fd>,.." with one fd for each other rank */
 #define WORD_BYTES 4096u
@@ -139,13 +140,6 @@ fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size, char *c
     return FM_OK;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Its status; killed where it lives on after `until`, and left to init where even that does not end
  * it (a driver keeps it). */
 static int end_of(pid_t pid, double until)
@@ -157,7 +151,7 @@ static int end_of(pid_t pid, double until)
         pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid || (got < 0 && errno != EINTR))
             return got == pid ? status : -1;
-        if (now_s() > until + (killed ? KILLED_WITHIN_S : 0.0)) {
+        if (fm_now_s() > until + (killed ? KILLED_WITHIN_S : 0.0)) {
             if (killed)
                 return -1;
             (void)kill(pid, SIGKILL);
@@ -173,7 +167,7 @@ void fm_ranks_wait(fm_ranks *r, uint32_t *bad)
         *bad = 0;
     if (!r)
         return;
-    double until = now_s() + END_WITHIN_S;
+    double until = fm_now_s() + END_WITHIN_S;
     for (uint32_t i = 0; i < r->count; i++) {
         int status = end_of(r->pid[i], until);
         if (bad && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))

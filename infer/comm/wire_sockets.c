@@ -13,10 +13,10 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #define TICK_MS 1000
 #define WORD UINT64_MAX /* header.bytes of the word of a rank that breaks off */
@@ -53,13 +53,6 @@ static void close_sockets(fm_wire *w)
     fm_free(s->poll);
     fm_free(s->polled);
     fm_free(s);
-}
-
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* The next move of a direction to or from peer, from place `at` of the list on. */
@@ -212,7 +205,7 @@ static fm_status go_on(sockets *s, const fm_move *list, uint32_t n, uint32_t cou
 static fm_status exchange(fm_wire *w, const fm_move *list, uint32_t n)
 {
     sockets *s = (sockets *)(void *)w;
-    double since = now_s();
+    double since = fm_now_s();
     fm_status rc = FM_OK;
     for (uint32_t i = 0; i < w->size; i++) {
         s->in[i].at = next_move(list, n, 0, i, false);
@@ -228,7 +221,7 @@ static fm_status exchange(fm_wire *w, const fm_move *list, uint32_t n)
             rc = fm_fail(FM_EIO, "poll: %s", strerror(errno));
         else if (ready > 0)
             rc = go_on(s, list, n, count, &moved);
-        double now = now_s();
+        double now = fm_now_s();
         if (moved)
             since = now;
         else if (rc == FM_OK && s->wire.step_timeout_s > 0.0 &&
@@ -343,7 +336,7 @@ static fm_status words(sockets *s, const void *word, uint8_t *all, size_t bytes,
 static fm_status break_off(fm_wire *w, const void *word, void *all, size_t bytes)
 {
     sockets *s = (sockets *)(void *)w;
-    double since = now_s();
+    double since = fm_now_s();
     bool moved = false;
     memcpy((uint8_t *)all + w->rank * bytes, word, bytes);
     fm_status rc = words(s, word, all, bytes, &moved);
@@ -355,9 +348,9 @@ static fm_status break_off(fm_wire *w, const void *word, void *all, size_t bytes
         if (rc == FM_OK && ready > 0)
             rc = words(s, word, all, bytes, &moved);
         if (moved)
-            since = now_s();
+            since = fm_now_s();
         else if (rc == FM_OK && s->wire.step_timeout_s > 0.0 &&
-                 now_s() - since > s->wire.step_timeout_s)
+                 fm_now_s() - since > s->wire.step_timeout_s)
             rc = silent(s);
     }
     if (rc != FM_OK)

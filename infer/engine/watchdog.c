@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #define LOOKS 8.0 /* in the time of the limit */
 
@@ -21,13 +22,6 @@ struct fmi_watchdog {
     fm_hung_fn hung;
     void *ctx;
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void wait_a_while(fmi_watchdog *p)
 {
@@ -46,7 +40,7 @@ static void *look(void *arg)
     (void)pthread_mutex_lock(&p->lock);
     while (!p->ends) {
         wait_a_while(p);
-        if (p->depth == 0 || p->told || !p->hung || now_s() - p->begun < p->limit_s)
+        if (p->depth == 0 || p->told || !p->hung || fm_now_s() - p->begun < p->limit_s)
             continue;
         char text[160];
         (void)snprintf(text, sizeof(text),
@@ -126,7 +120,7 @@ void fmi_watchdog_begin(fmi_watchdog *p)
         return;
     (void)pthread_mutex_lock(&p->lock);
     if (p->depth++ == 0)
-        p->begun = now_s();
+        p->begun = fm_now_s();
     (void)pthread_mutex_unlock(&p->lock);
 }
 

@@ -7,10 +7,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "infer/model/shard.h"
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #define SMALL_BYTES (64u << 10) /* comm/comm.c: an all_reduce below this is one exchange */
 #define SLICE_FLOATS 16u
@@ -217,23 +217,16 @@ void fm_train_ranks_plan_of(fm_train_ranks_plan *out, uint64_t parameters, uint3
 
 /* ==== this machine ==== */
 
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Seconds of one product of m rows with a [side, side] matrix: the best of a few. */
 static double time_product(fm_backend *be, const fm_weight *w, float *y, const float *x, uint32_t m,
                            uint32_t side)
 {
     double best = 0.0;
     for (int i = 0; i < 6; i++) {
-        double began = now_s();
+        double began = fm_now_s();
         be->linear(be, y, side, x, side, w, NULL, NULL, m);
         fm_ignore(be->sync(be), "only the time counts");
-        double took = now_s() - began;
+        double took = fm_now_s() - began;
         best = i < 2 || took < best ? took : best; /* the first touches memory for the first time */
     }
     return best;

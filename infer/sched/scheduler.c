@@ -20,9 +20,9 @@
 #include "infer/sched/prefill_budget.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #define MAX_WAITING 65536u
 #define ANEW_MOST 3u
@@ -51,10 +51,8 @@ struct fm_scheduler {
 
 static double system_clock(void *ctx)
 {
-    struct timespec t;
     (void)ctx;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return fm_now_s();
 }
 
 void fmi_scheduler_clock(fm_scheduler *s, fmi_clock now, void *ctx)

@@ -78,7 +78,7 @@ static bool on_event(void *ctx, const fm_gen_event *ev)
     bool go_on = !j->gone && !j->fault.http;
     (void)pthread_mutex_unlock(&j->lock);
     if (first)
-        fmi_metrics_add(m, &m->first_token, fmi_server_now() - j->begun);
+        fmi_metrics_add(m, &m->first_token, fm_now_s() - j->begun);
     return go_on;
 }
 
@@ -263,7 +263,7 @@ static void retire(fm_server *s, fmi_job *j)
     s->metrics.cancelled += gone;
     (void)pthread_mutex_unlock(&s->metrics.lock);
     if (!gone)
-        fmi_metrics_add(&s->metrics, &s->metrics.whole, fmi_server_now() - j->begun);
+        fmi_metrics_add(&s->metrics, &s->metrics.whole, fm_now_s() - j->begun);
     fmi_job_unref(j);
 }
 

@@ -76,7 +76,7 @@ static fmi_conn *opened(fmi_conns *cs, int fd, const struct sockaddr *from)
     if (!*k && (*k = fm_calloc(1, sizeof(**k))))
         memcpy((*k)->address, address, sizeof(address));
     if (*k) {
-        double now = fmi_server_now();
+        double now = fm_now_s();
         *c = (fmi_conn){
             .fd = fd, .client = *k, .since = now, .until = now + cs->head_s, .next = cs->first};
         (*k)->open++;
@@ -145,7 +145,7 @@ bool fmi_conns_head(fmi_conns *cs, struct MHD_Connection *conn)
     if (!c)
         return true;
     (void)pthread_mutex_lock(&cs->lock);
-    c->since = fmi_server_now();
+    c->since = fm_now_s();
     c->until = c->since + cs->body_s;
     c->client->busy += !c->busy;
     c->busy = true;
@@ -162,7 +162,7 @@ void fmi_conns_body(fmi_conns *cs, struct MHD_Connection *conn, size_t bytes)
     (void)pthread_mutex_lock(&cs->lock);
     c->until += (double)bytes / FMI_CONN_BYTES_A_SECOND;
     if (bytes >= PROGRESS)
-        c->since = fmi_server_now();
+        c->since = fm_now_s();
     (void)pthread_mutex_unlock(&cs->lock);
 }
 
@@ -182,7 +182,7 @@ void fmi_conns_answered(fmi_conns *cs, struct MHD_Connection *conn)
     if (!c)
         return;
     (void)pthread_mutex_lock(&cs->lock);
-    c->since = fmi_server_now();
+    c->since = fm_now_s();
     c->until = c->since + FMI_CONN_IDLE_SECONDS + cs->head_s;
     c->client->busy -= c->busy;
     c->busy = false;
@@ -230,7 +230,7 @@ static fmi_conn *next_to_go(const fmi_conns *cs, double now)
 
 void fmi_conns_sweep(fmi_conns *cs)
 {
-    double now = fmi_server_now();
+    double now = fm_now_s();
     uint32_t full = cs->places - cs->places / 8;
     (void)pthread_mutex_lock(&cs->lock);
     if (now - cs->swept >= SWEEP_S) {

@@ -212,7 +212,7 @@ static void parse(fmi_job *j)
     }
     if (!j->ask.seeded &&
         getrandom(&j->ask.sampling.seed, sizeof(j->ask.sampling.seed), GRND_NONBLOCK) < 0)
-        j->ask.sampling.seed = (uint64_t)(fmi_server_now() * 1e9);
+        j->ask.sampling.seed = (uint64_t)(fm_now_s() * 1e9);
     uint32_t n = (j->ask.kind == FMI_ASK_TEXT ? (uint32_t)j->ask.prompts : 1) * j->ask.n;
     if (fmi_server_admit(j->server, n))
         j->admitted = n;
@@ -421,7 +421,7 @@ static void make_id(fmi_job *j)
                        : j->route == FMI_ROUTE_EMBEDDINGS  ? "embd"
                                                            : "req";
     if (getrandom(r, sizeof(r), GRND_NONBLOCK) < 0)
-        r[0] = (uint64_t)(fmi_server_now() * 1e9);
+        r[0] = (uint64_t)(fm_now_s() * 1e9);
     (void)snprintf(j->id, sizeof(j->id), "%s-%016llx%08llx", kind, (unsigned long long)r[0],
                    (unsigned long long)(r[1] & 0xffffffffu));
 }
@@ -441,7 +441,7 @@ static fmi_job *job_new(fm_server *s, struct MHD_Connection *conn, const char *u
     j->server = s;
     j->conn = conn;
     j->fd = fd ? fd->connect_fd : -1;
-    j->begun = fmi_server_now();
+    j->begun = fm_now_s();
     j->created = (int64_t)time(NULL);
     j->route = route_of(url);
     fm_buf_init(&j->body, s->opts.max_body_bytes);

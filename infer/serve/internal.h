@@ -15,6 +15,7 @@
 #include "infer/serve/conns.h"
 #include "infer/serve/openai.h"
 #include "infer/serve/server.h"
+#include "store/base/os/clock.h"
 
 FM_BEGIN_DECLS
 
@@ -313,7 +314,6 @@ fmi_job *fmi_server_take(fm_server *s, double seconds, bool close);
 /* Room for n more sequences? Counted until fmi_server_leave. */
 bool fmi_server_admit(fm_server *s, uint32_t n);
 void fmi_server_leave(fm_server *s, uint32_t n);
-double fmi_server_now(void);            /* monotonic seconds */
 void fmi_models_unpin(fmi_resident *r); /* any thread; NULL is a no-op */
 
 FM_END_DECLS

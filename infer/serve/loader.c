@@ -33,7 +33,7 @@ void fmi_load(fm_server *s, fmi_resident *r, unsigned threads)
     if (k->provider.view)
         p.view = view_through;
     fm_tree *tree = NULL;
-    double begun = fmi_server_now();
+    double begun = fm_now_s();
     r->model = NULL;
     r->rc = k->tree(k->ctx, r->version, &tree);
     if (r->rc == FM_OK)
@@ -41,7 +41,7 @@ void fmi_load(fm_server *s, fmi_resident *r, unsigned threads)
     if (r->rc < 0)
         fm_error_save(&r->error);
     fm_tree_free(tree);
-    r->seconds = fmi_server_now() - begun;
+    r->seconds = fm_now_s() - begun;
 }
 
 static void *loader_main(void *arg)

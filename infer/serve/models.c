@@ -260,7 +260,7 @@ static bool look_at_one(fm_server *s, fmi_resident *r)
         begin_load(s, r);
         return true;
     }
-    if (!never && (loads || !busy || fmi_server_now() - r->parked < PARK_SECONDS))
+    if (!never && (loads || !busy || fm_now_s() - r->parked < PARK_SECONDS))
         return false;
     fm_status rc = FM_ELIMIT;
     if (r->for_memory)
@@ -293,7 +293,7 @@ void fmi_models_settle(fm_server *s)
             continue;
         }
         if (rc == FM_ELIMIT) {
-            r->parked = fmi_server_now();
+            r->parked = fm_now_s();
             r->for_memory = true;
             continue;
         }
@@ -334,7 +334,7 @@ void fmi_models_want(fm_server *s, fmi_job *j)
         if (rc == FM_OK && place)
             begin_load(s, r);
         else if (rc == FM_OK)
-            r->parked = fmi_server_now();
+            r->parked = fm_now_s();
     }
     if (rc < 0 || !r) {
         fmi_job_fail_model(j, rc);

@@ -50,7 +50,7 @@ static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
 static bool given_up(void *ctx)
 {
     worker *w = ctx;
-    return atomic_load(&w->of->over) || fmi_server_now() > w->until || fmi_job_client_left(w->job);
+    return atomic_load(&w->of->over) || fm_now_s() > w->until || fmi_job_client_left(w->job);
 }
 
 static fm_status encode(worker *w, fmi_job *j)
@@ -181,7 +181,7 @@ void fmi_prepare_put(fm_server *s, fmi_job *j)
     (void)pthread_mutex_lock(&j->lock); /* the HTTP side has suspended itself when we get it */
     j->stage = FMI_FOUND;
     (void)pthread_mutex_unlock(&j->lock);
-    j->found = fmi_server_now();
+    j->found = fm_now_s();
     (void)pthread_mutex_lock(&p->lock);
     bool over = atomic_load(&p->over);
     if (!over) {

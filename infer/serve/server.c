@@ -175,7 +175,7 @@ static fm_status turn(fm_server *s, double idle, double *looked)
     atomic_store(&s->working, working(s));
     serve_queue(s, working(s) ? 0 : idle);
     fmi_models_settle(s);
-    double now = fmi_server_now();
+    double now = fm_now_s();
     if (now - *looked >= LOOK_FOR_DEPARTED) {
         *looked = now;
         fmi_batch_drop_departed(s);
@@ -195,8 +195,8 @@ static void nap(void)
 
 static void let_answers_leave(const fm_server *s)
 {
-    double until = fmi_server_now() + SEND_WITHIN;
-    while (atomic_load(&s->open_jobs) && fmi_server_now() < until)
+    double until = fm_now_s() + SEND_WITHIN;
+    while (atomic_load(&s->open_jobs) && fm_now_s() < until)
         nap();
 }
 
@@ -220,8 +220,8 @@ static void give_up(fm_server *s)
 static fm_status wind_up(fm_server *s)
 {
     fm_status rc = FM_OK;
-    double looked = 0, until = fmi_server_now() + FINISH_WITHIN;
-    while (rc == FM_OK && fmi_server_now() < until && (working(s) || atomic_load(&s->open_jobs))) {
+    double looked = 0, until = fm_now_s() + FINISH_WITHIN;
+    while (rc == FM_OK && fm_now_s() < until && (working(s) || atomic_load(&s->open_jobs))) {
         if (!working(s))
             nap();
         rc = turn(s, 0, &looked);

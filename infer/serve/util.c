@@ -2,14 +2,6 @@
  * release of a model. */
 #include "infer/serve/internal.h"
 
-#include <time.h>
-
-double fmi_server_now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 bool fmi_server_admit(fm_server *s, uint32_t n)
 {

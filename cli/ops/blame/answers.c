@@ -4,16 +4,8 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "store/base/mem.h"
-
-double blame_now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- log P ---- */
 
@@ -120,7 +112,7 @@ static fm_status likelihoods(blame_more *m, size_t node)
 fm_status blame_find_answers(blame_more *m)
 {
     blame *b = m->b;
-    double began = blame_now_s();
+    double began = fm_now_s();
     m->answers.wrong_lp = fm_calloc(2 * b->count, sizeof(double));
     if (!m->answers.wrong_lp)
         return FM_ENOMEM;
@@ -141,6 +133,6 @@ fm_status blame_find_answers(blame_more *m)
             rc = likelihoods(m, i);
     }
     ui_progress_end(b->c);
-    m->seconds += blame_now_s() - began;
+    m->seconds += fm_now_s() - began;
     return rc;
 }

@@ -9,6 +9,7 @@
 #include "cli/ops/blame/blame.h"
 #include "cli/ops/derive/replay.h"
 #include "infer/trace.h"
+#include "store/base/os/clock.h"
 
 /* ---- the two answers ---- */
 typedef struct blame_answers {
@@ -138,7 +139,6 @@ fm_status blame_answer_lps(const blame_more *m, fm_model *model, double *wrong, 
  * cannot be asked is FM_ERROR_CASE. */
 fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *made, const char *what,
                     fm_verdict *verdict, double *margin);
-double blame_now_s(void);
 
 /* Over the first parents from the version asked about back to their root: the root with every
  * choice of the steps that changed a tensor (or a tokenizer, an adapter) since. */

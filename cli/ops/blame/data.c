@@ -331,12 +331,12 @@ static fm_status rank(blame *b, step *s)
     d->right_known = s->right_known;
     if (rc == FM_OK)
         rc = open_states(b, s, &in);
-    double begun = blame_now_s();
+    double begun = fm_now_s();
     if (rc == FM_OK) {
         d->evaluations = fm_attribution_cost(&in, score);
         rc = fm_attribution_scores(&in, score);
     }
-    d->seconds = blame_now_s() - begun;
+    d->seconds = fm_now_s() - begun;
     if (rc == FM_OK)
         rc = make_ranks(d);
     if (rc == FM_OK && d->opts.fidelity)

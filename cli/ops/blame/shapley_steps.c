@@ -76,7 +76,7 @@ fm_status blame_shapley_steps(blame_more *m)
     asking a = {w, b};
     const fm_shapley_opts opts = {
         .max_runs = m->max_runs, .confidence = b->how.confidence, .seed = b->how.seed};
-    double began = blame_now_s();
+    double began = fm_now_s();
     size_t node = 0;
     for (; b->version[node].node.parent_count; node = b->version[node].node.parent[0]) {
         if (!counts(b, node))
@@ -98,7 +98,7 @@ fm_status blame_shapley_steps(blame_more *m)
     if (rc == FM_OK)
         rc = fm_shapley_values(&w->value, w->count, coalitions, &a, &opts);
     ui_progress_end(b->c);
-    m->seconds += blame_now_s() - began;
+    m->seconds += fm_now_s() - began;
     if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) {
         w->why_not = fm_strdup(fm_error_text());
         fm_error_clear();

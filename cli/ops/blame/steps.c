@@ -415,7 +415,7 @@ fm_status blame_find_step(blame_more *m)
 {
     replay r;
     blame_steps *s = &m->steps;
-    double began = blame_now_s();
+    double began = fm_now_s();
     hunt h = {.m = m, .r = &r};
     fm_status rc = blame_replay_open(m, &r);
     if (rc == FM_OK) {
@@ -430,7 +430,7 @@ fm_status blame_find_step(blame_more *m)
     }
     states_release(h.kept, h.count);
     s->done = rc == FM_OK;
-    s->seconds = blame_now_s() - began;
+    s->seconds = fm_now_s() - began;
     if (rc == FM_OK)
         rc = blame_ablate(m, &r);
     blame_replay_close(m, &r);
@@ -440,6 +440,6 @@ fm_status blame_find_step(blame_more *m)
         fm_error_clear();
         rc = s->why_not ? FM_OK : FM_ENOMEM;
     }
-    m->seconds += blame_now_s() - began;
+    m->seconds += fm_now_s() - began;
     return rc;
 }

@@ -108,7 +108,7 @@ static fm_status trace_models(blame_more *m, fm_model *child, fm_model *parent)
 fm_status blame_trace(blame_more *m)
 {
     blame *b = m->b;
-    double began = blame_now_s();
+    double began = fm_now_s();
     fm_model *child = NULL, *parent = NULL;
     fm_status rc = blame_open_culprit(b);
     if (rc < 0)
@@ -126,7 +126,7 @@ fm_status blame_trace(blame_more *m)
     ui_progress_end(b->c);
     fm_model_close(child);
     fm_model_close(parent);
-    m->grids.seconds = blame_now_s() - began;
+    m->grids.seconds = fm_now_s() - began;
     m->seconds += m->grids.seconds;
     return rc;
 }

@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/ops/version/version_tree.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
 #define PREFIX FM_CHECKPOINTS
 #define RUN_HEX FM_RUN_CHARS
@@ -39,13 +39,6 @@ struct keeper {
     double begun_s, spent_s, cost_s; /* of all states, of the last one */
     fm_train_keeper train;
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- policy ---- */
 
@@ -110,7 +103,7 @@ static bool due(void *ctx, uint32_t job, uint32_t step)
     keeper *k = ctx;
     const kept *s = &k->child[k->job[job]];
     bool at_end = step == s->steps;
-    double now = now_s(), since = now - s->saved_s;
+    double now = fm_now_s(), since = now - s->saved_s;
     if (k->stopping || (at_end && k->at_ends))
         return true;
     if (k->policy.every)
@@ -317,7 +310,7 @@ static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
     keeper *k = ctx;
     kept *s = &k->child[k->job[job]];
     fm_tree *tree = NULL;
-    double began = now_s();
+    double began = fm_now_s();
     fm_status rc = fm_repo_open(&k->repo, fm_repo_path(k->c->repo));
     if (rc == FM_OK)
         rc = fm_tree_new(&tree);
@@ -334,7 +327,7 @@ static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
     }
     fm_tree_free(s->newest);
     s->newest = tree;
-    s->saved_s = now_s();
+    s->saved_s = fm_now_s();
     k->cost_s = s->saved_s - began;
     k->spent_s += k->cost_s;
     return FM_OK;
@@ -505,8 +498,8 @@ static fm_status load(void *ctx, uint32_t job, const fm_digest *run, fm_train_st
     fm_digest_hex(run, hex);
     snprintf(s->run, sizeof s->run, "%.*s", (int)RUN_HEX, hex);
     if (k->begun_s <= 0.0)
-        k->begun_s = now_s();
-    s->saved_s = now_s();
+        k->begun_s = fm_now_s();
+    s->saved_s = fm_now_s();
     fm_status rc = lock_run(k, s);
     if (rc == FM_OK)
         rc = load_newest(k, s, run, out, found);

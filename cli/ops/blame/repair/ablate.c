@@ -185,7 +185,7 @@ static fm_status run_some(const plan *p, const size_t *pick, size_t n)
 {
     blame_variant v[IN_A_PASS];
     size_t which[IN_A_PASS], open = 0;
-    double began = blame_now_s();
+    double began = fm_now_s();
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         bool fit = false;
@@ -195,7 +195,7 @@ static fm_status run_some(const plan *p, const size_t *pick, size_t n)
     }
     if (rc == FM_OK && open)
         rc = blame_variants_train(p->m, p->r, v, open, "ablation");
-    double each = (blame_now_s() - began) / (double)FM_MAX(open, (size_t)1);
+    double each = (fm_now_s() - began) / (double)FM_MAX(open, (size_t)1);
     for (size_t i = 0; rc == FM_OK && i < open; i++)
         rc = judge(p, &v[i], &p->m->steps.ablation[which[i]], each);
     for (size_t i = 0; i < open; i++)
@@ -233,7 +233,7 @@ static fm_status run_all(const plan *p)
 fm_status blame_ablate(blame_more *m, const replay *r)
 {
     plan p = {.m = m, .r = r, .whole_s = m->steps.plan_s, .steps = m->steps.steps};
-    double began = blame_now_s();
+    double began = fm_now_s();
     fm_status rc = add_files(&p);
     if (rc == FM_OK)
         rc = add_others(&p);
@@ -244,6 +244,6 @@ fm_status blame_ablate(blame_more *m, const replay *r)
     for (size_t i = 0; i < p.count; i++)
         fm_json_free(p.item[i].recipe);
     fm_free(p.item);
-    m->steps.seconds += blame_now_s() - began;
+    m->steps.seconds += fm_now_s() - began;
     return rc;
 }

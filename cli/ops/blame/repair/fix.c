@@ -207,7 +207,7 @@ static fm_status graft_one(blame_more *m, bool reweight, bool whole, const fm_tr
                            const outcomes *before)
 {
     blame_candidate *k = NULL;
-    double began = blame_now_s();
+    double began = fm_now_s();
     fm_status rc = add(m, reweight ? BLAME_REPAIR_REWEIGHT : BLAME_REPAIR_REVERT,
                        graft_text(m->b, reweight, whole), &k);
     if (rc < 0)
@@ -218,7 +218,7 @@ static fm_status graft_one(blame_more *m, bool reweight, bool whole, const fm_tr
         rc = judge(m, k, version, before);
     if (rc == FM_OK && !(k->recipe = blame_graft_recipe(m, k)))
         rc = FM_ENOMEM;
-    k->seconds = blame_now_s() - began;
+    k->seconds = fm_now_s() - began;
     return set_aside(k, rc);
 }
 
@@ -355,7 +355,7 @@ static fm_status rederive_all(blame_more *m, const replay *r, const fm_tree *ver
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < s->count; i++) {
         blame_candidate *k = &s->item[i];
-        double began = blame_now_s();
+        double began = fm_now_s();
         char text[200];
         if (!waits(k))
             continue;
@@ -368,7 +368,7 @@ static fm_status rederive_all(blame_more *m, const replay *r, const fm_tree *ver
             rc = refuse(k, "the budget is used up");
         else
             rc = set_aside(k, rederive_one(m, r, k, version, before));
-        k->seconds = blame_now_s() - began;
+        k->seconds = fm_now_s() - began;
         left -= k->seconds;
     }
     return rc;
@@ -418,7 +418,7 @@ fm_status blame_find_repairs(blame_more *m)
     blame_repairs *s = &m->repairs;
     outcomes before = {0};
     fm_tree *version = NULL;
-    double began = blame_now_s();
+    double began = fm_now_s();
     fm_provider p = fm_store_provider(fm_repo_store(b->c->repo));
     fm_status rc = blame_open_culprit(b);
     if (rc == FM_OK && !b->parent) {
@@ -439,7 +439,7 @@ fm_status blame_find_repairs(blame_more *m)
     outcomes_release(&before);
     fm_tree_free(version);
     s->done = rc == FM_OK;
-    s->seconds = blame_now_s() - began;
+    s->seconds = fm_now_s() - began;
     m->seconds += s->seconds;
     return rc;
 }

@@ -57,7 +57,7 @@ fm_status replay_graft(fm_ops *c, const fm_tree *stored, const fm_json *recipe, 
     blame b = {.c = c};
     blame_overlay made;
     grafted g = {.label = label, .recipe = fm_json_ref(recipe)};
-    double began = blame_now_s();
+    double began = fm_now_s();
     blame_overlay_open(&made, &b);
     out->paths = fm_json_new_array();
     out->log_same = true; /* there is none */
@@ -69,7 +69,7 @@ fm_status replay_graft(fm_ops *c, const fm_tree *stored, const fm_json *recipe, 
         rc = put_all(&g, &made);
     if (rc == FM_OK)
         rc = fm_diff_trees(g.tree, stored, take_change, out);
-    out->seconds = blame_now_s() - began;
+    out->seconds = fm_now_s() - began;
     fm_tree_free(g.tree);
     fm_tree_free(g.from);
     fm_json_free(g.recipe);

@@ -122,12 +122,12 @@ fm_status blame_run_history(blame_run *r, fm_ops *c, const fm_blame_request *ask
         rc = find_case(r);
     if (rc == FM_OK)
         rc = check(c, ask);
-    double began = blame_now_s();
+    double began = fm_now_s();
     if (rc == FM_OK && ask->fix)
         rc = check_branch(r);
     if (rc == FM_OK)
         rc = blame_history(&r->b, &oid);
-    r->m.seconds += blame_now_s() - began;
+    r->m.seconds += fm_now_s() - began;
     if (rc == FM_OK && r->b.history.verdict != FM_BLAME_PASSES)
         rc = blame_find_answers(&r->m);
     if (rc == FM_OK)
@@ -137,13 +137,13 @@ fm_status blame_run_history(blame_run *r, fm_ops *c, const fm_blame_request *ask
 
 fm_status blame_run_search(blame_run *r)
 {
-    double began = blame_now_s();
+    double began = fm_now_s();
     fm_status rc = r->parts.worth ? blame_shapley_steps(&r->m) : FM_OK;
     if (rc == FM_OK && r->parts.tensors)
         rc = blame_tensors(&r->b);
     if (rc == FM_OK && r->parts.data)
         rc = blame_data(&r->b);
-    r->m.seconds += blame_now_s() - began;
+    r->m.seconds += fm_now_s() - began;
     return rc;
 }
 
