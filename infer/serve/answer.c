@@ -11,20 +11,6 @@
 
 #define LOWEST_LOGPROB (-9999.0) /* JSON has no infinity; what clients of this API expect */
 
-void fmi_put(fm_status *rc, fm_json *obj, const char *key, fm_json *value)
-{
-    fm_status one = fm_json_set(obj, key, value);
-    if (*rc == FM_OK)
-        *rc = one;
-}
-
-void fmi_add(fm_status *rc, fm_json *array, fm_json *value)
-{
-    fm_status one = fm_json_push(array, value);
-    if (*rc == FM_OK)
-        *rc = one;
-}
-
 /* ==== errors ==== */
 
 static const char *error_type(unsigned http)
@@ -47,11 +33,11 @@ fm_status fmi_fault_write(fm_buf *out, const fmi_fault *f)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *e = fm_json_new_object();
-    fmi_put(&rc, e, "message", fm_json_new_str(f->text));
-    fmi_put(&rc, e, "type", fm_json_new_str(error_type(f->http)));
-    fmi_put(&rc, e, "param", f->param[0] ? fm_json_new_str(f->param) : fm_json_new_null());
-    fmi_put(&rc, e, "code", f->code ? fm_json_new_str(f->code) : fm_json_new_null());
-    fmi_put(&rc, o, "error", e);
+    fm_json_put(&rc, e, "message", fm_json_new_str(f->text));
+    fm_json_put(&rc, e, "type", fm_json_new_str(error_type(f->http)));
+    fm_json_put(&rc, e, "param", f->param[0] ? fm_json_new_str(f->param) : fm_json_new_null());
+    fm_json_put(&rc, e, "code", f->code ? fm_json_new_str(f->code) : fm_json_new_null());
+    fm_json_put(&rc, o, "error", e);
     if (rc == FM_OK)
         rc = fm_json_write(out, o, FM_JSON_COMPACT);
     fm_json_free(o);
@@ -66,11 +52,11 @@ fm_json *fmi_answer_base(const fmi_job *j, bool chunk, fm_status *rc)
     const char *object = !j->ask.chat ? "text_completion"
                          : chunk      ? "chat.completion.chunk"
                                       : "chat.completion";
-    fmi_put(rc, o, "id", fm_json_new_str(j->id));
-    fmi_put(rc, o, "object", fm_json_new_str(object));
-    fmi_put(rc, o, "created", fm_json_new_int(j->created));
-    fmi_put(rc, o, "model", fm_json_new_str(j->ask.model));
-    fmi_put(rc, o, "system_fingerprint", fm_json_new_str(j->res->version));
+    fm_json_put(rc, o, "id", fm_json_new_str(j->id));
+    fm_json_put(rc, o, "object", fm_json_new_str(object));
+    fm_json_put(rc, o, "created", fm_json_new_int(j->created));
+    fm_json_put(rc, o, "model", fm_json_new_str(j->ask.model));
+    fm_json_put(rc, o, "system_fingerprint", fm_json_new_str(j->res->version));
     return o;
 }
 
@@ -85,12 +71,12 @@ fm_json *fmi_answer_usage(const fmi_job *j, fm_status *rc)
         out += j->choice[i].count;
     }
     fm_json *o = fm_json_new_object();
-    fmi_put(rc, o, "prompt_tokens", fm_json_new_int((int64_t)in));
-    fmi_put(rc, o, "completion_tokens", fm_json_new_int((int64_t)out));
-    fmi_put(rc, o, "total_tokens", fm_json_new_int((int64_t)(in + out)));
+    fm_json_put(rc, o, "prompt_tokens", fm_json_new_int((int64_t)in));
+    fm_json_put(rc, o, "completion_tokens", fm_json_new_int((int64_t)out));
+    fm_json_put(rc, o, "total_tokens", fm_json_new_int((int64_t)(in + out)));
     fm_json *details = fm_json_new_object();
-    fmi_put(rc, details, "cached_tokens", fm_json_new_int((int64_t)cached));
-    fmi_put(rc, o, "prompt_tokens_details", details);
+    fm_json_put(rc, details, "cached_tokens", fm_json_new_int((int64_t)cached));
+    fm_json_put(rc, o, "prompt_tokens_details", details);
     return o;
 }
 
@@ -118,10 +104,10 @@ static fm_json *chat_token(const fmi_job *j, int32_t id, float logprob, fm_statu
     fm_span s = token_bytes(j, id);
     fm_json *o = fm_json_new_object(), *bytes = fm_json_new_array();
     for (size_t i = 0; i < s.len; i++)
-        fmi_add(rc, bytes, fm_json_new_int(s.data[i]));
-    fmi_put(rc, o, "token", token_text(j, id));
-    fmi_put(rc, o, "logprob", fm_json_new_real(shown(logprob)));
-    fmi_put(rc, o, "bytes", bytes);
+        fm_json_push_to(rc, bytes, fm_json_new_int(s.data[i]));
+    fm_json_put(rc, o, "token", token_text(j, id));
+    fm_json_put(rc, o, "logprob", fm_json_new_real(shown(logprob)));
+    fm_json_put(rc, o, "bytes", bytes);
     return o;
 }
 
@@ -130,9 +116,9 @@ static fm_json *chat_entry(const fmi_job *j, const fmi_choice *c, const fmi_toke
     fm_json *one = chat_token(j, t->id, t->logprob, rc), *tops = fm_json_new_array();
     for (uint32_t k = 0; k < t->top_count; k++) {
         const fm_logprob *l = &c->top[t->top0 + k];
-        fmi_add(rc, tops, chat_token(j, l->token, l->logprob, rc));
+        fm_json_push_to(rc, tops, chat_token(j, l->token, l->logprob, rc));
     }
-    fmi_put(rc, one, "top_logprobs", tops);
+    fm_json_put(rc, one, "top_logprobs", tops);
     return one;
 }
 
@@ -160,7 +146,7 @@ static fm_json *text_tops(const fmi_job *j, const fmi_choice *c, const fmi_token
         fm_json *key = token_text(j, l->token);
         const char *text = fm_json_cstr(key, "");
         if (!fm_json_get(o, text))
-            fmi_put(rc, o, text, fm_json_new_real(shown(l->logprob)));
+            fm_json_put(rc, o, text, fm_json_new_real(shown(l->logprob)));
         fm_json_free(key);
     }
     return o;
@@ -202,11 +188,11 @@ fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from,
     for (const list *l = lists_of(j); l->name; l++) {
         fm_json *entries = fm_json_new_array();
         for (size_t i = from; i < to; i++)
-            fmi_add(rc, entries, l->entry(j, c, &c->token[i], rc));
-        fmi_put(rc, o, l->name, entries);
+            fm_json_push_to(rc, entries, l->entry(j, c, &c->token[i], rc));
+        fm_json_put(rc, o, l->name, entries);
     }
     if (j->ask.chat)
-        fmi_put(rc, o, "refusal", fm_json_new_null());
+        fm_json_put(rc, o, "refusal", fm_json_new_null());
     return o;
 }
 
@@ -247,14 +233,14 @@ static fm_status begin_choice(fm_buf *out, const fmi_job *j, size_t i)
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
     fm_json *text = fm_json_new_strn(fm_buf_cstr(&c->text), c->text.len);
-    fmi_put(&rc, o, "index", fm_json_new_int((int64_t)i));
+    fm_json_put(&rc, o, "index", fm_json_new_int((int64_t)i));
     if (j->ask.chat) {
         fm_json *m = fm_json_new_object();
-        fmi_put(&rc, m, "role", fm_json_new_str("assistant"));
-        fmi_put(&rc, m, "content", text);
-        fmi_put(&rc, o, "message", m);
+        fm_json_put(&rc, m, "role", fm_json_new_str("assistant"));
+        fm_json_put(&rc, m, "content", text);
+        fm_json_put(&rc, o, "message", m);
     } else {
-        fmi_put(&rc, o, "text", text);
+        fm_json_put(&rc, o, "text", text);
     }
     if (i)
         fm_buf_char(out, ',');

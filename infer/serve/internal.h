@@ -251,9 +251,6 @@ fm_json *fmi_answer_base(const fmi_job *j, bool chunk, fm_status *rc);
 fm_json *fmi_answer_usage(const fmi_job *j, fm_status *rc);
 fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from, size_t to,
                              fm_status *rc);
-/* Keeps the first failure; value is consumed. */
-void fmi_put(fm_status *rc, fm_json *obj, const char *key, fm_json *value);
-void fmi_add(fm_status *rc, fm_json *array, fm_json *value);
 
 /* ---- http.c ---- */
 

@@ -425,11 +425,11 @@ typedef struct lister {
 static fm_json *describe(const char *name, const char *version, int64_t created, fm_status *rc)
 {
     fm_json *o = fm_json_new_object();
-    fmi_put(rc, o, "id", fm_json_new_str(name));
-    fmi_put(rc, o, "object", fm_json_new_str("model"));
-    fmi_put(rc, o, "created", fm_json_new_int(created));
-    fmi_put(rc, o, "owned_by", fm_json_new_str("fmstore"));
-    fmi_put(rc, o, "version", fm_json_new_str(version));
+    fm_json_put(rc, o, "id", fm_json_new_str(name));
+    fm_json_put(rc, o, "object", fm_json_new_str("model"));
+    fm_json_put(rc, o, "created", fm_json_new_int(created));
+    fm_json_put(rc, o, "owned_by", fm_json_new_str("fmstore"));
+    fm_json_put(rc, o, "version", fm_json_new_str(version));
     return o;
 }
 
@@ -438,7 +438,7 @@ static fm_status each(void *ctx, const char *name, const char *version, int64_t 
     lister *l = ctx;
     fm_status rc = FM_OK;
     if (l->list) {
-        fmi_add(&rc, l->list, describe(name, version, created, &rc));
+        fm_json_push_to(&rc, l->list, describe(name, version, created, &rc));
         return rc;
     }
     if (!l->found && strcmp(name, l->only) == 0)
@@ -473,8 +473,8 @@ fm_status fmi_models_describe(fm_server *s, const char *name, fm_json **out)
     fm_json *o = fm_json_new_object(), *data = fm_json_new_array();
     lister l = {.list = data};
     fm_status rc = data ? s->opts.catalog.list(s->opts.catalog.ctx, each, &l) : FM_ENOMEM;
-    fmi_put(&rc, o, "object", fm_json_new_str("list"));
-    fmi_put(&rc, o, "data", data);
+    fm_json_put(&rc, o, "object", fm_json_new_str("list"));
+    fm_json_put(&rc, o, "data", data);
     if (rc < 0) {
         fm_json_free(o);
         return rc;

@@ -28,24 +28,24 @@ static void put_text(fm_json *o, const fmi_job *j, fmi_choice *c, size_t end, fm
     size_t n = end - c->sent_text;
     fm_json *text = fm_json_new_strn(fm_buf_cstr(&c->text) + c->sent_text, n);
     if (!j->ask.chat) {
-        fmi_put(rc, o, "text", text);
+        fm_json_put(rc, o, "text", text);
         return;
     }
     fm_json *delta = fm_json_new_object();
     if (!c->began)
-        fmi_put(rc, delta, "role", fm_json_new_str("assistant"));
+        fm_json_put(rc, delta, "role", fm_json_new_str("assistant"));
     if (!c->began || n > 0)
-        fmi_put(rc, delta, "content", text);
+        fm_json_put(rc, delta, "content", text);
     else
         fm_json_free(text);
-    fmi_put(rc, o, "delta", delta);
+    fm_json_put(rc, o, "delta", delta);
 }
 
 static fm_json *token_ids(const fmi_choice *c, size_t from, size_t to, fm_status *rc)
 {
     fm_json *list = fm_json_new_array();
     for (size_t i = from; i < to; i++)
-        fmi_add(rc, list, fm_json_new_int(c->token[i].id));
+        fm_json_push_to(rc, list, fm_json_new_int(c->token[i].id));
     return list;
 }
 
@@ -58,16 +58,16 @@ static fm_status choice_chunk(fmi_job *j, size_t i, bool last)
     bool wordy = j->ask.logprobs || j->ask.token_ids;
     size_t from = c->sent_token, to = wordy ? FM_MIN(c->count, from + TOKENS_PER_CHUNK) : c->count;
     size_t text_end = to < c->count ? c->token[to - 1].text_end : c->text.len;
-    fmi_put(&rc, o, "index", fm_json_new_int((int64_t)i));
+    fm_json_put(&rc, o, "index", fm_json_new_int((int64_t)i));
     put_text(o, j, c, text_end, &rc);
-    fmi_put(&rc, o, "logprobs", fmi_answer_logprobs(j, c, from, to, &rc));
-    fmi_put(&rc, o, "finish_reason", last ? fm_json_new_str(c->finish) : fm_json_new_null());
+    fm_json_put(&rc, o, "logprobs", fmi_answer_logprobs(j, c, from, to, &rc));
+    fm_json_put(&rc, o, "finish_reason", last ? fm_json_new_str(c->finish) : fm_json_new_null());
     if (j->ask.token_ids)
-        fmi_put(&rc, o, "token_ids", token_ids(c, from, to, &rc));
-    fmi_add(&rc, choices, o);
-    fmi_put(&rc, base, "choices", choices);
+        fm_json_put(&rc, o, "token_ids", token_ids(c, from, to, &rc));
+    fm_json_push_to(&rc, choices, o);
+    fm_json_put(&rc, base, "choices", choices);
     if (j->ask.include_usage)
-        fmi_put(&rc, base, "usage", fm_json_new_null());
+        fm_json_put(&rc, base, "usage", fm_json_new_null());
     c->began = true;
     c->ended = last;
     c->sent_text = text_end;
@@ -79,8 +79,8 @@ static fm_status usage_chunk(fmi_job *j)
 {
     fm_status rc = FM_OK;
     fm_json *base = fmi_answer_base(j, true, &rc);
-    fmi_put(&rc, base, "choices", fm_json_new_array());
-    fmi_put(&rc, base, "usage", fmi_answer_usage(j, &rc));
+    fm_json_put(&rc, base, "choices", fm_json_new_array());
+    fm_json_put(&rc, base, "usage", fmi_answer_usage(j, &rc));
     return emit(j, base, rc);
 }
 

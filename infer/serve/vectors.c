@@ -102,7 +102,7 @@ static fm_json *as_numbers(const float *v, size_t n, fm_status *rc)
 {
     fm_json *list = fm_json_new_array();
     for (size_t i = 0; i < n; i++)
-        fmi_add(rc, list, fm_json_new_real((double)v[i]));
+        fm_json_push_to(rc, list, fm_json_new_real((double)v[i]));
     return list;
 }
 
@@ -112,10 +112,10 @@ static fm_status write_vector(fm_buf *out, const fmi_job *j, size_t i)
     size_t hidden = fm_model_arch(j->res->model)->hidden;
     const float *v = j->choice[i].vector;
     fm_json *one = fm_json_new_object();
-    fmi_put(&rc, one, "object", fm_json_new_str("embedding"));
-    fmi_put(&rc, one, "index", fm_json_new_int((int64_t)i));
-    fmi_put(&rc, one, "embedding",
-            j->ask.base64 ? as_base64(v, hidden) : as_numbers(v, hidden, &rc));
+    fm_json_put(&rc, one, "object", fm_json_new_str("embedding"));
+    fm_json_put(&rc, one, "index", fm_json_new_int((int64_t)i));
+    fm_json_put(&rc, one, "embedding",
+                j->ask.base64 ? as_base64(v, hidden) : as_numbers(v, hidden, &rc));
     fm_buf_str(out, i ? "," : "{\"object\":\"list\",\"data\":[");
     if (rc == FM_OK)
         rc = fm_json_write(out, one, FM_JSON_COMPACT);
@@ -130,11 +130,11 @@ static fm_status write_end(fm_buf *out, const fmi_job *j)
     fm_json *o = fm_json_new_object(), *usage = fm_json_new_object();
     for (size_t i = 0; i < j->choices; i++)
         tokens += j->choice[i].prompt_len;
-    fmi_put(&rc, o, "model", fm_json_new_str(j->ask.model));
-    fmi_put(&rc, o, "system_fingerprint", fm_json_new_str(j->res->version));
-    fmi_put(&rc, usage, "prompt_tokens", fm_json_new_int((int64_t)tokens));
-    fmi_put(&rc, usage, "total_tokens", fm_json_new_int((int64_t)tokens));
-    fmi_put(&rc, o, "usage", usage);
+    fm_json_put(&rc, o, "model", fm_json_new_str(j->ask.model));
+    fm_json_put(&rc, o, "system_fingerprint", fm_json_new_str(j->res->version));
+    fm_json_put(&rc, usage, "prompt_tokens", fm_json_new_int((int64_t)tokens));
+    fm_json_put(&rc, usage, "total_tokens", fm_json_new_int((int64_t)tokens));
+    fm_json_put(&rc, o, "usage", usage);
     size_t at = out->len;
     if (rc == FM_OK)
         rc = fm_json_write(out, o, FM_JSON_COMPACT);
