@@ -81,23 +81,11 @@ static fm_status on_fault(void *ctx, const char *text)
     return FM_OK;
 }
 
-/* The name is the SHA-256 of the bytes: where they agree, nothing is damaged, and a newer fmstore
- * wrote what this one cannot read. */
-static fm_status is_intact(const fms_gc_pack *p, bool *yes)
-{
-    fm_digest sum;
-    char hex[FM_HEX_CHARS + 1];
-    fm_status rc = fm_sha256(&sum, p->map.data, p->map.len);
-    fm_digest_hex(&sum, hex);
-    *yes = rc == FM_OK && strcmp(hex, p->name) == 0;
-    return rc;
-}
-
 /* g->fault says what is wrong with it. */
 static fm_status note_unreadable(fms_gc *g, const fms_gc_pack *p)
 {
-    bool newer = false;
-    fm_status rc = is_intact(p, &newer);
+    bool newer = false; /* nothing is damaged */
+    fm_status rc = fms_pack_is_intact(fm_span_of(p->map.data, p->map.len), p->name, &newer);
     if (g->unreadable++ == 0)
         snprintf(g->trouble, sizeof g->trouble,
                  newer ? "pack %s. Upgrade this fmstore"

@@ -124,11 +124,6 @@ static void plan(fms_gc *g)
 
 /* ==== verifying ============================================================================ */
 
-static bool is_damage(fm_status rc)
-{
-    return rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_EVERSION || rc == FM_ENOTFOUND;
-}
-
 static fm_status advance(rewrite *w, uint64_t bytes)
 {
     const fms_gc_opts *o = &w->g->opts;
@@ -138,26 +133,13 @@ static fm_status advance(rewrite *w, uint64_t bytes)
     return FM_OK;
 }
 
-/* Every leaf against its digest. */
-static fm_status verify(rewrite *w, const fms_record *r)
-{
-    fms_chain ch;
-    fm_status rc = fms_chain_from(&ch, w->g->s, r, NULL);
-    if (rc != FM_OK)
-        return rc;
-    for (uint32_t i = 0; rc == FM_OK && i < r->leaf_count; i++)
-        rc = fms_chain_leaf(&ch, w->coder, i, w->leaf);
-    fms_chain_release(&ch);
-    return rc;
-}
-
 /* FM_OK with rec->bad set: it does not decode, and is not to be counted on. */
 static fm_status verify_record(rewrite *w, fms_gc_record *rec, fms_record *r)
 {
     fm_status rc = fms_gc_parse(w->g, rec, r);
     if (rc == FM_OK)
-        rc = verify(w, r);
-    rec->bad = is_damage(rc);
+        rc = fms_record_verify(w->g->s, w->coder, r, w->leaf);
+    rec->bad = fms_is_damage(rc);
     if (rec->bad) {
         w->g->report.bad_objects++;
         fm_error_clear();
@@ -178,7 +160,7 @@ static fm_status check_fresh(rewrite *w, size_t i, const uint8_t *bytes, const f
         return fm_fail(FM_ECORRUPT, "gc: the new pack has its records in another order");
     fm_status rc = FM_OK;
     if (w->recoded[i]) {
-        rc = verify(w, r);
+        rc = fms_record_verify(w->g->s, w->coder, r, w->leaf);
     } else {
         bool same = false;
         for (uint32_t k = o->first; !same && k != FMS_GC_NONE; k = g->record[k].next) {
@@ -367,7 +349,7 @@ static fm_status recode(rewrite *w, const fms_record *from, uint32_t parent, boo
             fms_chain_release(&up);
             with = false;
         }
-        rc = is_damage(rc) ? FM_OK : rc;
+        rc = fms_is_damage(rc) ? FM_OK : rc;
     }
     if (rc == FM_OK)
         rc = encode_leaves(w, from, &own, with ? &up : NULL, &needs);

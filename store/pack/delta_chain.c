@@ -442,3 +442,20 @@ fm_status fms_chain_range(const fms_chain *ch, fms_coder *c, uint64_t offset, vo
     fm_assert(ch->cache); /* fms_chain_keep */
     return link_range(ch, c, 0, offset, dst, bytes);
 }
+
+fm_status fms_record_verify(fm_store *s, fms_coder *c, const fms_record *r, uint8_t *leaf)
+{
+    fms_chain ch;
+    fm_status rc = fms_chain_from(&ch, s, r, NULL);
+    if (rc != FM_OK)
+        return rc;
+    for (uint32_t i = 0; rc == FM_OK && i < r->leaf_count; i++)
+        rc = fms_chain_leaf(&ch, c, i, leaf);
+    fms_chain_release(&ch);
+    return rc;
+}
+
+bool fms_is_damage(fm_status rc)
+{
+    return rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_EVERSION || rc == FM_ENOTFOUND;
+}

@@ -54,12 +54,6 @@ static fm_status on_fault(void *ctx, const char *text)
     return FM_OK;
 }
 
-/* A fault of the world is told; trouble of our own (memory, I/O) ends the walk. */
-static bool is_fault(fm_status rc)
-{
-    return rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_EVERSION || rc == FM_ENOTFOUND;
-}
-
 static fm_status compare_row(void *ctx, uint64_t offset, const fms_record *r)
 {
     fsck_state *f = ctx;
@@ -153,7 +147,7 @@ static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
     fsck_state *f = ctx;
     f->report->objects++;
     fm_status rc = verify_object(f, r);
-    bool bad = is_fault(rc);
+    bool bad = fms_is_damage(rc);
     if (bad) {
         char line[1280];
         snprintf(line, sizeof line, "pack %s: at byte %llu: %s", f->name,

@@ -459,3 +459,16 @@ fm_status fms_pack_salvage(fm_span pack, const char *what, const fms_pack_visito
     fm_hasher_free(st.heads);
     return rc;
 }
+
+fm_status fms_pack_is_intact(fm_span pack, const char *name, bool *yes)
+{
+    fm_digest sum;
+    char hex[FM_HEX_CHARS + 1];
+    *yes = false;
+    fm_status rc = fm_sha256(&sum, pack.data, pack.len);
+    if (rc != FM_OK)
+        return rc;
+    fm_digest_hex(&sum, hex);
+    *yes = strcmp(hex, name) == 0;
+    return FM_OK;
+}

@@ -81,6 +81,8 @@ FM_CHECKED fm_status fms_pack_walk(fm_span pack, const char *what, const fms_pac
 /* The same walk over the records of a pack whose header or footer is damaged or cut off: neither is
  * looked at, and each sound record that lies where records begin is found. */
 FM_CHECKED fm_status fms_pack_salvage(fm_span pack, const char *what, const fms_pack_visitor *v);
+/* The name is the SHA-256 of the bytes: what cannot be read and has it is not damaged, but newer. */
+FM_CHECKED fm_status fms_pack_is_intact(fm_span pack, const char *name, bool *yes);
 
 FM_END_DECLS
 #endif

@@ -40,18 +40,17 @@ static fm_status note_fault(void *ctx, const char *text)
 /* Damage: it cannot be read as it is, and the bytes are not what the name says. */
 static fm_status is_damaged(salvage *v, bool *yes)
 {
-    fm_digest sum;
-    char hex[FM_HEX_CHARS + 1];
+    bool intact;
+    const fm_span pack = fm_span_of(v->map->data, v->map->len);
     fms_pack_visitor look = {v, pass_over, note_fault};
-    fm_status rc = fms_pack_walk(fm_span_of(v->map->data, v->map->len), v->name, &look);
+    fm_status rc = fms_pack_walk(pack, v->name, &look);
     v->frame = rc == FM_ECORRUPT || rc == FM_EVERSION;
     *yes = v->frame || v->fault;
     if (!*yes)
         return rc;
     fm_error_clear();
-    rc = fm_sha256(&sum, v->map->data, v->map->len);
-    fm_digest_hex(&sum, hex);
-    *yes = strcmp(hex, v->name) != 0;
+    rc = fms_pack_is_intact(pack, v->name, &intact);
+    *yes = !intact;
     return rc;
 }
 
@@ -98,14 +97,8 @@ static fm_status hide(salvage *v)
 static fm_status copy_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     salvage *v = ctx;
-    fms_chain ch;
-    fm_status rc = fms_chain_from(&ch, v->s, r, NULL);
-    if (rc == FM_OK) {
-        for (uint32_t i = 0; rc == FM_OK && i < r->leaf_count; i++)
-            rc = fms_chain_leaf(&ch, v->coder, i, v->leaf);
-        fms_chain_release(&ch);
-    }
-    if (rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_EVERSION || rc == FM_ENOTFOUND) {
+    fm_status rc = fms_record_verify(v->s, v->coder, r, v->leaf);
+    if (fms_is_damage(rc)) {
         fm_error_clear();
         return FM_OK;
     }

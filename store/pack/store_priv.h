@@ -119,6 +119,11 @@ FM_CHECKED fm_status fms_chain_draft(fms_chain *out, fm_store *s, fms_record *dr
 void fms_chain_release(fms_chain *ch);
 /* Decodes leaf i of the object and checks every digest on the way. */
 FM_CHECKED fm_status fms_chain_leaf(const fms_chain *ch, fms_coder *c, uint32_t i, uint8_t *dst);
+/* Every leaf of a record against its digest; leaf: room for FM_LEAF_BYTES. */
+FM_CHECKED fm_status fms_record_verify(fm_store *s, fms_coder *c, const fms_record *r,
+                                       uint8_t *leaf);
+/* What reading gave says that the repository is damaged, or newer; not that we lack memory, say. */
+bool fms_is_damage(fm_status rc);
 
 /* What leaf i of the object is coded against: its parent's, or what its recipe gives. */
 FM_CHECKED fm_status fms_chain_predict(const fms_chain *ch, fms_coder *c, uint32_t i, uint8_t *dst);
