@@ -517,7 +517,7 @@ static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool 
 static bool rescan_once(fm_store *s)
 {
     pthread_mutex_lock(&s->mutex);
-    bool done = !s->rescanned && fms_store_rescan(s, false) == FM_OK;
+    bool done = s->rescanned || fms_store_rescan(s, false) == FM_OK; /* perhaps beside us */
     s->rescanned = true;
     pthread_mutex_unlock(&s->mutex);
     return done;

@@ -3,6 +3,7 @@
  * missing packs, one that may not be opened, one of a newer fmstore; with lists of condemned objects
  * that were written before, and beside a writer.
  *   FM_GC_STRIDE=n (7): every n-th bit of the records; of the frame each bit is tried always. */
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -636,6 +637,53 @@ static void only_what_decodes_is_saved(void **state)
     end(&b);
 }
 
+typedef struct reader {
+    fm_store *s;
+    const fm_digest *id;
+    pthread_barrier_t *begin;
+    fm_status rc;
+} reader;
+
+static void *read_child(void *arg)
+{
+    reader *r = arg;
+    uint8_t got[BYTES];
+    (void)pthread_barrier_wait(r->begin);
+    r->rc = fm_store_read(r->s, r->id, got, BYTES);
+    return NULL;
+}
+
+/* The index judged the pack while it was damaged. The first thread that misses scans all packs anew;
+ * one that missed beside it looks again too. */
+static void readers_find_a_pack_that_was_put_right(void **state)
+{
+    enum { TRIES = 200, READERS = 16 };
+    bench b = make();
+    (void)state;
+    for (unsigned n = 0; n < TRIES; n++) {
+        fm_store *s;
+        pthread_t thread[READERS];
+        pthread_barrier_t begin;
+        reader r[READERS];
+        flip(&b, 0);
+        tk_ok(fm_repo_rebuild_index(b.r));
+        restore(&b);
+        tk_ok(fm_store_open(&s, b.dir));
+        assert_int_equal(pthread_barrier_init(&begin, NULL, READERS), 0);
+        for (unsigned i = 0; i < READERS; i++) {
+            r[i] = (reader){s, &b.child, &begin, FM_OK};
+            assert_int_equal(pthread_create(&thread[i], NULL, read_child, &r[i]), 0);
+        }
+        for (unsigned i = 0; i < READERS; i++)
+            assert_int_equal(pthread_join(thread[i], NULL), 0);
+        (void)pthread_barrier_destroy(&begin);
+        for (unsigned i = 0; i < READERS; i++)
+            assert_int_equal(r[i].rc, FM_OK);
+        fm_store_close(s);
+    }
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -651,6 +699,7 @@ int main(void)
         cmocka_unit_test(beside_a_writer),
         cmocka_unit_test(a_damaged_frame_is_mended_from_its_records),
         cmocka_unit_test(only_what_decodes_is_saved),
+        cmocka_unit_test(readers_find_a_pack_that_was_put_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
