@@ -45,6 +45,16 @@ typedef struct fm_error_state {
 void fm_error_save(fm_error_state *out);
 void fm_error_restore(const fm_error_state *state);
 
+/* Return the failure of `call` from the calling function. It is for a function that holds nothing
+ * which it must release; one that does keeps its status in `rc` and has one way out. */
+#define FM_TRY(call)                                                                               \
+    do {                                                                                           \
+        const int fm_try_rc = (call);                                                              \
+                                                                                                   \
+        if (fm_try_rc != FM_OK)                                                                    \
+            return fm_try_rc;                                                                      \
+    } while (0)
+
 const char *fm_status_name(fm_status status); /* "corrupt", "not found", ... for --json */
 
 FM_END_DECLS
