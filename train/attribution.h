@@ -21,20 +21,14 @@ typedef enum fm_attribution_kind {
     FM_ATTR_DOT,    /* dot product at the child alone */
     FM_ATTR_INFLUENCE, /* the same through the inverse of a damped Gauss-Newton matrix */
     FM_ATTR_RELATIF,   /* influence over the example's own size (Barshan et al. 2020) */
-    FM_ATTR_STATES,    /* cosine of hidden states of the answers, several layers */
     FM_ATTR_BM25,      /* words in common with prompt and wrong answer (Robertson et al. 1994) */
     FM_ATTRIBUTIONS
 } fm_attribution_kind;
 
-enum {
-    FM_ATTR_NEEDS_GRADIENTS = 1, /* forward and backward of every example, at some points */
-    FM_ATTR_NEEDS_STATES = 2,    /* forward of every example */
-};
-
 typedef struct fm_attribution_method {
     const char *name; /* for --data-method, JSON */
     const char *says; /* "cosine of gradients over the run": for people */
-    unsigned needs;
+    bool gradients;   /* forward and backward of every example, at some points */
 } fm_attribution_method;
 extern const fm_attribution_method fm_attribution_methods[FM_ATTRIBUTIONS];
 /* FM_EINVAL names the methods that there are. */

@@ -22,7 +22,7 @@ import json, sys
 d = json.load(open(sys.argv[1]))["data"]
 false = {("b.jsonl", r) for r in [0, 1, 2, *range(13, 20)]}
 assert d["checkpoints"] is True and d["target"] == "margin", d["target"]
-assert {r["method"] for r in d["rankings"]} == {"path", "cosine", "tracin", "dot", "influence", "relatif", "states", "bm25"}
+assert {r["method"] for r in d["rankings"]} == {"path", "cosine", "tracin", "dot", "influence", "relatif", "bm25"}
 assert d["method"] == d["rankings"][0]["method"] and len(d["examples"]) == 40
 assert [e["rank"] for e in d["examples"]] == list(range(40))
 assert len({(e["file"], e["record"]) for e in d["examples"][:10]} & false) >= 9, d["examples"][:10]

@@ -623,38 +623,6 @@ static void tracin_at_the_last_state_is_the_product_at_the_child(void **state)
     stage_close(&s);
 }
 
-/* ---- an encoder reads a text at once ---- */
-static void of_a_text_too_long_for_an_encoder_the_beginning_counts(void **state)
-{
-    fm_source *base = ik_source("arch/bert");
-    fm_provider p = fm_source_provider(base);
-    fm_train_job job = {
-        .name = "step", .config = config_of(FM_METHOD_LORA), .parent = fm_source_tree(base)};
-    const uint32_t positions = 256; /* of this one */
-    int32_t ids[300];
-    double whole[N], cut[N];
-    fm_example wrong = {.ids = ids, .len = FM_ARRAY_LEN(ids)};
-    fm_attribution_in in = {.p = &p, .job = &job, .child = fm_source_tree(base), .wrong = &wrong};
-
-    (void)state;
-    for (size_t i = 0; i < FM_ARRAY_LEN(ids); i++)
-        ids[i] = (int32_t)(i * i % 150);
-    fm_dataset *data = six_blocks(&job.config, NULL, 0);
-    job.data = data;
-    in.e = ik_engine(2, 512);
-    tk_ok(fmt_attribution_states(&in, whole));
-    wrong.len = positions;
-    tk_ok(fmt_attribution_states(&in, cut));
-    for (size_t i = 0; i < N; i++)
-        assert_true(whole[i] == cut[i] && whole[i] != 0.0);
-    wrong.len = positions / 2;
-    tk_ok(fmt_attribution_states(&in, cut));
-    assert_true(whole[0] != cut[0]);
-    fm_dataset_close(data);
-    fm_engine_free(in.e);
-    fm_source_close(base);
-}
-
 /* ---- training again ---- */
 static void training_again_is_a_run_without_the_records(void **state)
 {
@@ -706,6 +674,7 @@ static void what_cannot_be_ranked_is_refused(void **state)
 
     (void)state;
     tk_fails(fm_attribution_find(&kind, "guess"), FM_EINVAL, "path, tracin, cosine");
+    tk_fails(fm_attribution_find(&kind, "states"), FM_EINVAL, "there are path"); /* was one */
     tk_ok(fm_attribution_find(&kind, "bm25"));
     assert_int_equal(kind, FM_ATTR_BM25);
     stage_open(&s, FM_METHOD_FULL);
@@ -739,7 +708,6 @@ int main(void)
         cmocka_unit_test(classes_are_ranked_through_their_head),
         cmocka_unit_test(preferences_are_ranked_by_their_pairs),
         cmocka_unit_test(tracin_at_the_last_state_is_the_product_at_the_child),
-        cmocka_unit_test(of_a_text_too_long_for_an_encoder_the_beginning_counts),
         cmocka_unit_test(training_again_is_a_run_without_the_records),
         cmocka_unit_test(what_cannot_be_ranked_is_refused),
     };

@@ -11,18 +11,14 @@
 enum { TOGETHER = 4 }; /* children of one run */
 
 const fm_attribution_method fm_attribution_methods[FM_ATTRIBUTIONS] = {
-    [FM_ATTR_PATH] = {"path", "dot product of gradients on the step's way",
-                      FM_ATTR_NEEDS_GRADIENTS},
-    [FM_ATTR_TRACIN] = {"tracin", "TracIn: dot product of gradients at kept states",
-                        FM_ATTR_NEEDS_GRADIENTS},
-    [FM_ATTR_COSINE] = {"cosine", "cosine of gradients on the step's way", FM_ATTR_NEEDS_GRADIENTS},
-    [FM_ATTR_DOT] = {"dot", "dot product of gradients at the end", FM_ATTR_NEEDS_GRADIENTS},
+    [FM_ATTR_PATH] = {"path", "dot product of gradients on the step's way", true},
+    [FM_ATTR_TRACIN] = {"tracin", "TracIn: dot product of gradients at kept states", true},
+    [FM_ATTR_COSINE] = {"cosine", "cosine of gradients on the step's way", true},
+    [FM_ATTR_DOT] = {"dot", "dot product of gradients at the end", true},
     [FM_ATTR_INFLUENCE] = {"influence", "influence through a damped Gauss-Newton matrix (EK-FAC)",
-                           FM_ATTR_NEEDS_GRADIENTS},
-    [FM_ATTR_RELATIF] = {"relatif", "influence over the example's own size",
-                         FM_ATTR_NEEDS_GRADIENTS},
-    [FM_ATTR_STATES] = {"states", "cosine of hidden states", FM_ATTR_NEEDS_STATES},
-    [FM_ATTR_BM25] = {"bm25", "BM25 over tokens", 0},
+                           true},
+    [FM_ATTR_RELATIF] = {"relatif", "influence over the example's own size", true},
+    [FM_ATTR_BM25] = {"bm25", "BM25 over tokens", false},
 };
 
 fm_status fm_attribution_find(fm_attribution_kind *out, const char *name)
@@ -50,12 +46,10 @@ fm_status fm_attribution_scores(const fm_attribution_in *in, double *const score
         if (!score[i])
             continue;
         memset(score[i], 0, n * sizeof(**score));
-        gradients = gradients || (fm_attribution_methods[i].needs & FM_ATTR_NEEDS_GRADIENTS) != 0;
+        gradients = gradients || fm_attribution_methods[i].gradients;
     }
     if (score[FM_ATTR_BM25])
         rc = fmt_attribution_bm25(in, score[FM_ATTR_BM25]);
-    if (rc == FM_OK && score[FM_ATTR_STATES])
-        rc = fmt_attribution_states(in, score[FM_ATTR_STATES]);
     return rc == FM_OK && gradients ? fmt_attribution_gradients(in, score) : rc;
 }
 

@@ -116,7 +116,7 @@ uint64_t fm_attribution_cost(const fm_attribution_in *in, double *const score[FM
 
     for (size_t i = 0; i < FMT_WALK_LINE + states; i++)
         sum += wants_point(score, i, states) ? n : 0;
-    return sum + (score[FM_ATTR_DOT] ? n : 0) + (score[FM_ATTR_STATES] ? n : 0);
+    return sum + (score[FM_ATTR_DOT] ? n : 0);
 }
 
 fm_status fmt_attribution_gradients(const fm_attribution_in *in,

@@ -70,8 +70,6 @@ FM_CHECKED fm_status fmt_eigen(double *a, double *qt, double *d, double *work, s
 FM_CHECKED fm_status fmt_bm25(double *score, const int32_t *query, size_t query_len,
                               const int32_t *const *doc, const uint32_t *len, size_t n);
 FM_CHECKED fm_status fmt_attribution_bm25(const fm_attribution_in *in, double *score);
-/* states.c */
-FM_CHECKED fm_status fmt_attribution_states(const fm_attribution_in *in, double *score);
 /* gradients.c: what of score is a gradient method. */
 FM_CHECKED fm_status fmt_attribution_gradients(const fm_attribution_in *in,
                                                double *const score[FM_ATTRIBUTIONS]);

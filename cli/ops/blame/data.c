@@ -65,7 +65,7 @@ static fm_status standing_out(size_t *out, const placed *p, size_t count)
 
 const fm_attribution_kind blame_data_order[FM_ATTRIBUTIONS] = {
     FM_ATTR_PATH,      FM_ATTR_COSINE, FM_ATTR_RELATIF, FM_ATTR_TRACIN,
-    FM_ATTR_INFLUENCE, FM_ATTR_STATES, FM_ATTR_BM25,    FM_ATTR_DOT};
+    FM_ATTR_INFLUENCE, FM_ATTR_BM25,   FM_ATTR_DOT};
 
 /* ---- the step as it was run ---- */
 typedef struct step {
