@@ -41,9 +41,7 @@ typedef enum fm_link {
     FM_LINK_BUS,    /* devices of one node, over the bus (PCIe) */
     FM_LINK_HOST,   /* processes of one node, through its memory */
     FM_LINK_NET,    /* nodes */
-    FM_LINKS
 } fm_link;
-const char *fm_link_name(fm_link link); /* "self", "NVLink", "PCIe", "host", "network" */
 
 /* Takes the wire over, also when it fails. node: a name that ranks of one machine share (NULL: the
  * host's); tells it to all. size 1 needs no wire (NULL). */

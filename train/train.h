@@ -7,6 +7,7 @@
 #ifndef FM_TRAIN_TRAIN_H
 #define FM_TRAIN_TRAIN_H
 
+#include "infer/infer.h"
 #include "infer/parallel_plan.h"
 
 FM_BEGIN_DECLS
@@ -314,30 +315,21 @@ typedef struct fm_plan {
 FM_CHECKED fm_status fm_train_plan(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
                                    size_t n, fm_plan *out);
 
-/* The same training over stages of a pipeline (params/stage.h): what a rank of each holds and
- * sends. */
+/* The same training over stages of a pipeline (params/stage.h): what a rank of each holds. */
 typedef struct fm_stage_plan {
     uint32_t begin, end;              /* layers begin .. end - 1 */
     uint64_t stem_bytes, state_bytes; /* state: values, gradients, moments, layouts, shards */
     uint64_t trains;                  /* floats that it updates */
     uint64_t activation_bytes;        /* logits too */
     uint32_t kept;                    /* passes whose activations it keeps at most */
-    uint64_t on_bytes, back_bytes;    /* of a step, with the stage behind it */
-    fm_link link;                     /* to that */
-    double pass_s;                    /* forward and backward of one pass */
 } fm_stage_plan;
-#define FM_STAGE_PLANS 64u
 typedef struct fm_stages_plan {
     uint32_t stages, wide, passes; /* ranks of a stage; passes of a step, of a pipeline */
     fm_stage_plan stage[FM_STAGE_PLANS];
-    uint64_t tied_bytes;   /* of a step, between first and last: a tied embedding that trains */
-    uint64_t shard_bytes;  /* of a step, of a rank: gradients and values among a stage's ranks */
-    double bubble;         /* (stages - 1) / (passes + stages - 1) */
-    double wait_s, step_s; /* wait: of the stage with most to do */
 } fm_stages_plan;
-/* Beside out, what so many stages of t->ranks ranks take; whole: 0. Opens whole models. */
+/* Beside out, what so many stages of all ranks together take; of NULL: none. Opens whole models. */
 FM_CHECKED fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p,
-                                          const fm_train_job *jobs, size_t n, const fm_topology *t,
+                                          const fm_train_job *jobs, size_t n, uint32_t ranks,
                                           uint32_t stages, fm_plan *out, fm_stages_plan *of);
 
 /* Loss and every gradient of one batch for all parameters (or the adapters' where the tree has

@@ -53,13 +53,9 @@ int cmd_derive(cli *c, int argc, char **argv)
         {0, "log", OPT_STR, "FILE", "write each step's loss, gradient norm and rate as JSON",
          &o.log_path},
         {0, "plan", OPT_FLAG, NULL,
-         "say what memory and time it would take, over --ranks and --stages too, and train "
-         "nothing",
+         "say what memory and time it would take, of --ranks and --stages what each would hold, "
+         "and train nothing",
          &o.plan},
-        {0, "topology", OPT_STR, "KEY=VALUE,...",
-         "of --plan: ranks, nodes, link (nvlink, pcie, host), link-gb, net-gb, memory-gib, "
-         "memory-gb, tflops",
-         &o.topology},
         {0, "recompute", OPT_FLAG, NULL, "less memory for more time; the same result",
          &o.recompute},
         {0, "stored", OPT_FLAG, NULL,

@@ -103,11 +103,11 @@ static fm_status read_key(const char *path, fm_buf *key)
     return FM_OK;
 }
 
-/* Half of this machine's memory: the rest is for pages of keys and values, and for others. */
-static uint64_t default_weights_mib(void)
+/* 0: not known. */
+static uint64_t machine_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes / 2 / MIB : 0;
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : 0;
 }
 
 static void hung(void *server, const char *text)
@@ -131,29 +131,26 @@ static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *
     return rc;
 }
 
-static fm_status plan_all(cli *c, const char *rev, const char *topology, uint32_t rows)
+static fm_status plan_all(cli *c, const char *rev, uint32_t rows)
 {
-    fm_topology t;
     uint32_t ranks = FM_MAX(c->ranks, 1u);
     c->ranks = 0; /* one looks */
-    fm_status rc = fm_ops_open(c);
-    if (rc == FM_OK)
-        rc = fm_ops_engine(c);
-    if (rc == FM_OK)
-        rc = ranks_topology(c, ranks, topology, &t);
-    return rc == FM_OK ? plan_serve(c, rev, &t, rows) : rc;
+    FM_TRY(fm_ops_open(c));
+    FM_TRY(fm_ops_engine(c));
+    return plan_serve(c, rev, ranks, c->stages, rows, machine_bytes());
 }
 
 int cmd_serve(cli *c, int argc, char **argv)
 {
     fm_server_opts opts = fm_server_defaults();
     const char *args[OPT_LIST_MAX], *key_file = NULL;
-    uint64_t port = 8080, max_running = opts.max_running, weights = default_weights_mib();
+    uint64_t port = 8080, max_running = opts.max_running;
+    /* The other half is for pages of keys and values, and for other programs. */
+    uint64_t weights = machine_bytes() / 2 / MIB;
     opt_list pins = {.count = 0};
     size_t n;
     fm_buf key;
     bool plan = false;
-    const char *topology = NULL;
     fm_server *server = NULL;
     const opt_spec table[] = {
         {0, "port", OPT_UINT, "N", "0 = any free one (8080)", &port},
@@ -165,12 +162,9 @@ int cmd_serve(cli *c, int argc, char **argv)
          "most memory for weights, 0 = no bound (half of the machine's)", &weights},
         {0, "pin", OPT_LIST, "REV", "keep this version in memory; may be given again", &pins},
         {0, "plan", OPT_FLAG, NULL,
-         "say how the model would be split over --ranks, what that takes, and serve nothing",
+         "say what each of --ranks would hold of the model, in how many --stages, and serve "
+         "nothing",
          &plan},
-        {0, "topology", OPT_STR, "KEY=VALUE,...",
-         "of --plan: ranks, nodes, link (nvlink, pcie, host), link-gb, net-gb, memory-gib, "
-         "memory-gb, tflops",
-         &topology},
         CLI_MODE_OPTION(c),
         CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
@@ -188,7 +182,7 @@ int cmd_serve(cli *c, int argc, char **argv)
     if (plan && n != 1)
         return cli_usage_error(c, "--plan wants one REV");
     if (plan)
-        return cli_exit(plan_all(c, args[0], topology, (uint32_t)max_running));
+        return cli_exit(plan_all(c, args[0], (uint32_t)max_running));
     catalog k = {.c = c, .only = args, .count = n};
     fm_buf_init(&key, 8192);
     cli_catch_interrupts(false);

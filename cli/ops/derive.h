@@ -4,7 +4,6 @@
 #define FM_OPS_DERIVE_H
 
 #include "cli/ops/test.h"
-#include "infer/parallel_plan.h"
 #include "train/train.h"
 
 FM_BEGIN_DECLS
@@ -38,7 +37,6 @@ typedef struct fm_derive_opts {
     bool no_gate;         /* land without running the suites */
     bool check_data;      /* tell the report on the data, as a result, and end */
     bool plan;            /* say in out->plan what it would take, and train nothing */
-    const char *topology; /* of the plan, with the handle's ranks and stages; NULL: this host's */
     bool recompute;       /* less memory, more time, same bits */
     fm_keep_policy keep;
     uint64_t eval_every;  /* steps between looks at what is held out; 0: at the end alone */
@@ -61,9 +59,9 @@ typedef struct fm_derive_plan { /* of the first wave */
     uint64_t every;             /* steps between kept states; 0: about a minute */
     fm_plan plan;
     bool over_stages, over_ranks; /* of these the following are: */
-    fm_topology topology;
-    fm_stages_plan stages; /* over_stages */
-    uint32_t shards;       /* over_ranks */
+    fm_stages_plan stages;        /* over_stages */
+    fm_train_ranks_plan of_rank;  /* over_ranks */
+    uint32_t shards, rank_shards; /* over_ranks: of each micro-batch, of a rank */
 } fm_derive_plan;
 
 typedef struct fm_derive_result {

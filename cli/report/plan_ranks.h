@@ -1,16 +1,16 @@
-/* plan_ranks.h - what a model or a training over several ranks would take, for people. */
+/* plan_ranks.h - what each of several ranks of a model or a training would hold, for people. */
 #ifndef FM_CLI_PLAN_RANKS_H
 #define FM_CLI_PLAN_RANKS_H
 
 #include "cli/base/context.h"
-#include "infer/parallel_plan.h"
-#include "train/train.h"
+#include "cli/ops/derive.h"
 
-/* serve --plan: every way to split the model, and the best. */
-fm_status plan_serve(cli *c, const char *rev, const fm_topology *t, uint32_t rows);
-/* derive --plan, behind what one rank takes. */
-void plan_train(const fm_plan *p, uint32_t shards, const fm_topology *t);
-/* The same over stages, as t->ranks are so many times a stage's ranks. */
-void plan_train_stages(const fm_stages_plan *p, const fm_topology *t);
+/* serve --plan: every way to deal the model to the ranks, or the one of these stages (0: not said).
+ * machine_bytes: what the ranks share on a host; 0: not known. */
+fm_status plan_serve(cli *c, const char *rev, uint32_t ranks, uint32_t stages, uint32_t rows,
+                     uint64_t machine_bytes);
+/* derive --plan, behind what one process takes. */
+void plan_train(const fm_derive_plan *d);
+void plan_train_stages(const fm_stages_plan *p);
 
 #endif

@@ -78,7 +78,7 @@ void print_derive_plan(const cli *c, const fm_derive_plan *d)
     print_time(&d->plan);
     print_choices(c, d);
     if (d->over_stages)
-        plan_train_stages(&d->stages, &d->topology);
+        plan_train_stages(&d->stages);
     if (d->over_ranks)
-        plan_train(&d->plan, d->shards, &d->topology);
+        plan_train(d);
 }

@@ -8,12 +8,6 @@
 #include "store/base/mem.h"
 #include "store/base/math/rng.h"
 
-const char *fm_link_name(fm_link link)
-{
-    static const char *const name[FM_LINKS] = {"self", "NVLink", "PCIe", "host", "network"};
-    return (unsigned)link < FM_LINKS ? name[link] : "unknown";
-}
-
 /* What a rank can do; all must be able to. */
 typedef struct can {
     uint32_t nccl, direct, card;

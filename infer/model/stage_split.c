@@ -106,18 +106,3 @@ uint32_t fmi_stage_split_most(const fmi_stage_split *d)
         most = FM_MAX(most, d->begin[s + 1] - d->begin[s]);
     return most;
 }
-
-fm_status fmi_stage_split_cost(double *cost, const fmi_stage_split *d, const fm_arch *a)
-{
-    work *w = fm_malloc(sizeof(*w));
-    if (!w)
-        return FM_ENOMEM;
-    count(w, a);
-    for (uint32_t s = 0; s < d->stages; s++) {
-        cost[s] = s + 1 == d->stages ? (double)w->head : 0.0;
-        for (uint32_t l = d->begin[s]; l < d->begin[s + 1]; l++)
-            cost[s] += (double)w->layer[l];
-    }
-    fm_free(w);
-    return FM_OK;
-}

@@ -28,9 +28,6 @@ FM_CHECKED fm_status fmi_stage_split_of(fmi_stage_split *out, const fm_arch *a, 
 uint32_t fmi_stage_split_stage(const fmi_stage_split *d, uint32_t l);
 /* Most layers of a stage. */
 uint32_t fmi_stage_split_most(const fmi_stage_split *d);
-/* cost[stages]: products of one row in each stage, in parameters met; the head counts for the
- * last. */
-FM_CHECKED fm_status fmi_stage_split_cost(double *cost, const fmi_stage_split *d, const fm_arch *a);
 
 FM_END_DECLS
 #endif

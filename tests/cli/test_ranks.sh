@@ -178,11 +178,14 @@ fi
 
 say "plans"
 want 0 --ranks 4 serve atlas --plan --mode exact
-grep -q "^ranks   4 on 1 node; host" out || die "$(cat out)"
-grep -Eq "^ +1 +4 +1 .* 14 " out || die "no line for a split over 4: $(cat out)"
-want 0 serve atlas --plan --topology ranks=8,nodes=2,link=nvlink,memory-gb=3350,tflops=400
-grep -q "^not 1 x 8   4 query heads do not go into 8 equal parts" out || die "$(cat out)"
-refused 128 "topology: wire=thin is not understood" serve atlas --plan --topology wire=thin
+grep -q "^plan    atlas, mode exact, 4 ranks, a step of 32 rows" out || die "$(cat out)"
+grep -Eq "^ +1 +4 .*  0-5$" out || die "no line for a split over 4: $(cat out)"
+grep -q "^machine .* for all ranks" out || die "$(cat out)"
+want 0 --ranks 8 serve atlas --plan
+grep -Eq "^ +1 +8 .* atlas: 4 query heads do not go into 8 equal parts" out || die "$(cat out)"
+refused 129 "topology" serve atlas --plan --topology ranks=8
+refused 129 "topology" derive atlas --as p --plan "${how[@]}" --topology ranks=8
 want 0 --ranks 2 derive atlas --as p --plan "${how[@]}"
 grep -q "^split   2 shards of each micro-batch, 1 a rank" out || die "$(cat out)"
+grep -q "^memory  a rank: .* of what trains (moments .*, shards that wait .*)" out || die "$(cat out)"
 want 128 show p

@@ -7,6 +7,7 @@
 
 #include "infer/engine/engine.h"
 #include "infer/engine/pipeline.h"
+#include "infer/parallel_plan.h"
 
 #define TOKENS_MAX 64u
 
@@ -341,6 +342,13 @@ static void a_rank_holds_its_layers_alone(void **state)
         assert_int_equal(s.weights, 9 * layers + 1 + (stages == 1));
         rank0[stages] = s.weight_bytes;
         one = stages == 1 ? s.weight_bytes : one;
+        const fm_serve_ask ask = {.arch = a, .weight_bytes = one, .kv_bytes = 1, .rows = 1};
+        fm_serve_plan plan; /* of the fullest rank, which this one need not be */
+        tk_ok(fm_serve_plan_of(&plan, &ask, stages, 1, "atlas"));
+        assert_memory_equal(plan.begin, fmi_priv(m)->deal.begin, sizeof(plan.begin));
+        assert_true(plan.weight_bytes + 1 >= s.weight_bytes);
+        assert_true(plan.weight_bytes <=
+                    (layer * fmi_stage_split_most(&fmi_priv(m)->deal) + (a->vocab + 1) * h) * 4);
         int32_t ids[40];
         float *out = fm_malloc(sizeof(ids) * a->vocab);
         for (int32_t i = 0; i < 40; i++)

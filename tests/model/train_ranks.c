@@ -455,7 +455,6 @@ static void gradients_come_in_pieces(void **state)
         pthread_t thread[3];
         piece_rank p[3];
         fm_train_ranks_plan plan;
-        const fm_topology here = fm_topology_here(3);
         tk_ok(fm_wire_threads(wire, 3, 60.0));
         for (uint32_t i = 0; i < 3; i++) {
             p[i] = (piece_rank){.wire = wire[i], .shards = 3 * own};
@@ -463,7 +462,7 @@ static void gradients_come_in_pieces(void **state)
         }
         for (uint32_t i = 0; i < 3; i++)
             assert_int_equal(pthread_join(thread[i], NULL), 0);
-        fm_train_ranks_plan_of(&plan, PIECES_FLOATS, 3 * own, 1.0, 0.1, &here);
+        fm_train_ranks_plan_of(&plan, PIECES_FLOATS, 3, 3 * own, true);
         for (uint32_t i = 0; i < 3; i++) {
             assert_int_equal(p[i].rc, FM_OK);
             assert_int_equal(p[i].wrong, 0);

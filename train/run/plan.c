@@ -359,11 +359,11 @@ static fm_status measure_all(fm_plan *out, fm_engine *e, fmt_child *child, size_
 fm_status fm_train_plan(fm_engine *e, const fm_provider *p, const fm_train_job *jobs, size_t n,
                         fm_plan *out)
 {
-    return fm_train_plan_stages(e, p, jobs, n, NULL, 0, out, NULL);
+    return fm_train_plan_stages(e, p, jobs, n, 1, 1, out, NULL);
 }
 
 fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
-                               size_t n, const fm_topology *t, uint32_t stages, fm_plan *out,
+                               size_t n, uint32_t ranks, uint32_t stages, fm_plan *out,
                                fm_stages_plan *of)
 {
     fmt_pass *pass = NULL;
@@ -385,7 +385,7 @@ fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p, const fm_trai
     if (rc == FM_OK)
         rc = measure_all(out, e, child, n, pass, lane);
     if (rc == FM_OK && of)
-        rc = fmt_stages_plan(of, out, child, n, pass, t, stages);
+        rc = fmt_stages_plan(of, out, child, n, pass, ranks, stages);
     out->probe_s = fm_now_s() - began;
     for (size_t i = 0; child && i < n; i++)
         if (child[i].e)

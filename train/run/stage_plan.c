@@ -1,5 +1,4 @@
-/* stage_plan.c - see stage_plan.h. Memory is counted as it would be laid out; a layer's time is the
- * measured one's, so stages differ by their layers and the last one's head. */
+/* stage_plan.c - see stage_plan.h. Memory is counted as it would be laid out. */
 #include "train/run/stage_plan.h"
 
 #include "store/base/mem.h"
@@ -12,7 +11,6 @@ typedef struct asked {
     fmt_child *child;
     size_t n;
     const fmt_pass *pass;
-    const fm_topology *t;
 } asked;
 
 /* ---- what is frozen ---- */
@@ -70,11 +68,11 @@ static uint64_t layouts_of(const fmt_child *ch, uint32_t stage)
 /* Floats of other ranks' shards, of each, that come at once. */
 static uint64_t piece_of(const asked *q, const fmt_child *ch, uint64_t floats)
 {
-    bool host = q->t->inside == FM_LINK_HOST;
+    bool host = q->pass->be->host_visible;
     return q->s.wide > 1 ? fm_train_stripe(floats, q->s.wide, ch->c->shards, host) : 0;
 }
 
-static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, uint64_t *shards)
+static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage)
 {
     fm_status rc = FM_OK;
 
@@ -90,10 +88,6 @@ static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, ui
             held += 3 * ch->ps.item[ch->net.outer[FMT_EMBED].w_param].n;
         out->trains += floats;
         out->state_bytes += held * sizeof(float);
-        fm_traffic one = {{0}, {0}}; /* gradients of each shard, then values */
-        fm_traffic_exchange(&one, q->t, q->s.wide, floats / q->s.wide * sizeof(float));
-        for (size_t l = 0; q->s.wide > 1 && l < FM_LINKS; l++)
-            shards[l] += one.bytes[l] * (own + 1);
     }
     return rc;
 }
@@ -132,103 +126,28 @@ static fm_status activations_of(const asked *q, fm_stage_plan *out)
     return rc;
 }
 
-/* ---- what moves ---- */
-static fm_status rows_of(const asked *q, fm_stage_plan *out, uint32_t stage)
-{
-    uint64_t steps = FM_MAX(q->whole->steps, 1u);
-    uint64_t on = 0, back = 0;
-
-    if (stage + 1 == q->s.stages)
-        return FM_OK;
-    for (size_t i = 0; i < q->n; i++) {
-        fmt_child *ch = &q->child[i];
-        uint64_t rows = 0;
-        for (uint32_t k = 0; k < ch->steps; k++) {
-            fm_status rc = fmt_child_load_step(ch, k);
-            for (size_t j = 0; rc == FM_OK && j < ch->seqs; j++)
-                rows += fmt_seq_rows(&ch->seq[j], &ch->how);
-            if (rc < 0)
-                return rc;
-        }
-        on += rows;
-        back += ch->lane.first < out->end ? rows : 0;
-    }
-    uint64_t row = (uint64_t)q->pass->arch.hidden * sizeof(float);
-    out->on_bytes = on * row / steps / q->s.wide;
-    out->back_bytes = back * row / steps / q->s.wide;
-    return FM_OK;
-}
-
-static fm_link link_of(const asked *q, uint32_t stage)
-{
-    uint32_t node = FM_MAX(q->t->ranks / FM_MAX(q->t->nodes, 1u), 1u);
-
-    for (uint32_t d = 0; d < q->s.wide; d++) {
-        uint32_t r = stage * q->s.wide + d;
-        if (r / node != (r + q->s.wide) / node)
-            return FM_LINK_NET;
-    }
-    return q->t->inside;
-}
-
-static double seconds_of(const asked *q, const fm_stage_plan *s)
-{
-    bool net = s->link == FM_LINK_NET;
-    double rate = net ? q->t->net_bytes_s : q->t->inside_bytes_s;
-    double wait = net ? q->t->net_latency_s : q->t->inside_latency_s;
-    return rate > 0.0 ? (double)FM_MAX(s->on_bytes, s->back_bytes) / rate + wait : 0.0;
-}
-
 /* ---- the whole ---- */
-static void count_passes(const asked *q, fm_stages_plan *out)
+static uint32_t passes_of(const asked *q)
 {
-    uint64_t passes = 1, vocab = 0;
+    uint64_t passes = 1;
 
     for (size_t i = 0; i < q->n; i++) {
         const fmt_child *ch = &q->child[i];
-        uint64_t shards = ch->c->shards / q->s.wide, micros = ch->most_micros;
-        passes = FM_MAX(passes, shards * micros);
-        if (fmt_stage_ties(
-                &ch->net)) /* a shard's micro-batches: there, and back but for the last */
-            vocab +=
-                ch->ps.item[ch->net.outer[FMT_EMBED].w_param].n * (shards * (2 * micros - 1) + 1);
+        passes = FM_MAX(passes, (uint64_t)ch->c->shards / q->s.wide * ch->most_micros);
     }
-    out->passes = (uint32_t)FM_MIN(passes, (uint64_t)UINT32_MAX);
-    out->tied_bytes = vocab * sizeof(float);
-    out->bubble = (double)(q->s.stages - 1) / ((double)out->passes + q->s.stages - 1);
-}
-
-static void count_time(const asked *q, fm_stages_plan *out)
-{
-    const fm_plan *w = q->whole;
-    double steps = FM_MAX(w->steps, 1u), most = 0.0, sum = 0.0, hops = 0.0, layers = 0.0;
-    double here = (double)(q->t->shared ? q->t->nodes : q->t->ranks); /* processors that work */
-
-    for (uint32_t s = 0; s < out->stages; s++)
-        layers += out->stage[s].end - out->stage[s].begin;
-    double per = (w->seconds - w->head_s - w->update_s) / steps / layers;
-    for (uint32_t s = 0; s < out->stages; s++) {
-        fm_stage_plan *p = &out->stage[s];
-        double own = per * (p->end - p->begin) + (s + 1 == out->stages ? w->head_s / steps : 0.0);
-        p->pass_s = own / q->s.wide / out->passes * (out->stages * q->s.wide) / here;
-        most = FM_MAX(most, p->pass_s);
-        sum += p->pass_s;
-        hops += s + 1 < out->stages ? seconds_of(q, p) / out->passes : 0.0;
-    }
-    out->wait_s = sum - most + 2 * hops;
-    out->step_s = out->passes * most + out->wait_s + w->update_s / steps / here;
+    return (uint32_t)FM_MIN(passes, (uint64_t)UINT32_MAX);
 }
 
 fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *child, size_t n,
-                          const fmt_pass *pass, const fm_topology *t, uint32_t stages)
+                          const fmt_pass *pass, uint32_t ranks, uint32_t stages)
 {
-    asked q = {.whole = whole, .child = child, .n = n, .pass = pass, .t = t};
+    asked q = {.whole = whole, .child = child, .n = n, .pass = pass};
 
     memset(out, 0, sizeof(*out));
-    if (stages == 0 || stages > FM_STAGE_PLANS || t->ranks % stages != 0)
-        return fm_fail(FM_EINVAL, "%u ranks are not %u equal stages", t->ranks, stages);
+    if (stages == 0 || stages > FM_STAGE_PLANS || ranks % stages != 0)
+        return fm_fail(FM_EINVAL, "%u ranks are not %u equal stages", ranks, stages);
     q.s.stages = out->stages = stages;
-    q.s.wide = out->wide = t->ranks / stages;
+    q.s.wide = out->wide = ranks / stages;
     fm_status rc = fmt_stage_split(&q.s, &pass->arch, "the parent");
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         rc = fm_train_check_stages(child[i].c, child[i].job->name);
@@ -240,26 +159,16 @@ fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *
     }
     if (rc < 0)
         return rc;
-    count_passes(&q, out);
+    out->passes = passes_of(&q);
     for (uint32_t s = 0; rc == FM_OK && s < stages; s++) {
         fm_stage_plan *p = &out->stage[s];
-        uint64_t shards[FM_LINKS] = {0};
         p->begin = q.s.deal.begin[s];
         p->end = q.s.deal.begin[s + 1];
         p->kept = FM_MIN(stages - s, out->passes);
         p->stem_bytes = stem_of(&q, s);
-        p->link = s + 1 < stages ? link_of(&q, s) : FM_LINK_SELF;
-        rc = state_of(&q, p, s, shards);
+        rc = state_of(&q, p, s);
         if (rc == FM_OK)
             rc = activations_of(&q, p);
-        if (rc == FM_OK)
-            rc = rows_of(&q, p, s);
-        uint64_t bytes = 0;
-        for (size_t l = 0; l < FM_LINKS; l++)
-            bytes += shards[l];
-        out->shard_bytes = FM_MAX(out->shard_bytes, bytes);
     }
-    if (rc == FM_OK)
-        count_time(&q, out);
     return rc;
 }

@@ -149,14 +149,6 @@ fm_status ranks_card(const fm_ops *c, const char **device, char text[RANKS_CARD_
     return FM_OK;
 }
 
-fm_status ranks_topology(fm_ops *c, uint32_t ranks, const char *topology, fm_topology *out)
-{
-    *out = fm_topology_here(ranks);
-    bool measured = !topology || !strstr(topology, "memory-gb") || !strstr(topology, "tflops");
-    fm_status rc = measured ? fm_topology_measure(out, c->engine) : FM_OK;
-    return rc == FM_OK && topology ? fm_topology_parse(out, topology) : rc;
-}
-
 void ranks_close(fm_ops *c)
 {
     fm_comm_free(c->comm);

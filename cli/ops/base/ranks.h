@@ -9,7 +9,6 @@
 #define FM_OPS_RANKS_H
 
 #include "cli/ops/ops.h"
-#include "infer/parallel_plan.h"
 
 /* Once the options are read: what was left out of ranks = stages * split follows from the rest, and
  * from the number that mpirun began. FM_EINVAL: they do not agree. */
@@ -29,9 +28,6 @@ fm_status ranks_tell_engine(fm_ops *c);
 fm_status ranks_card(const fm_ops *c, const char **device, char text[RANKS_CARD_BYTES]);
 /* Ranks but 0 of such an engine: the program's whole work. */
 fm_status ranks_follow(fm_ops *c);
-/* For plans: the ranks of --ranks, as topology (NULL: this host's) says; rates are measured on the
- * engine where it does not. */
-fm_status ranks_topology(fm_ops *c, uint32_t ranks, const char *topology, fm_topology *out);
 /* At the end of the program, behind the engine. */
 void ranks_close(fm_ops *c);
 

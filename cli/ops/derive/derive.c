@@ -556,8 +556,7 @@ fm_status family_derive(fm_ops *c, family *f, const fm_derive_opts *how, uint32_
                     .check_data = how->check_data,
                     .policy = how->keep,
                     .eval_every = how->eval_every,
-                    .plan_ranks = ranks,
-                    .topology = how->topology,
+                    .plan_ranks = FM_MAX(ranks, 1u),
                     .stop_after = how->stop_after};
     bool stopped = false, lands = ranks_mine() == 0;
     fm_status rc = prepare(&d);

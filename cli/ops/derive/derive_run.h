@@ -52,7 +52,6 @@ typedef struct derivation {
     uint64_t stop_after; /* 0 = never */
     uint64_t eval_every;
     uint32_t plan_ranks;
-    const char *topology;
     fm_status sweep_rc; /* of what the callback could not say */
     fm_status worst;    /* of children that came to nothing; its text is kept for the end */
     fm_error_state worst_text;
