@@ -34,15 +34,6 @@ typedef struct fm_comm fm_comm;
 typedef struct fm_backend fm_backend;
 typedef struct fm_wire fm_wire;
 
-/* How two ranks reach each other, best first. */
-typedef enum fm_link {
-    FM_LINK_SELF,
-    FM_LINK_DEVICE, /* devices of one node, directly (NVLink) */
-    FM_LINK_BUS,    /* devices of one node, over the bus (PCIe) */
-    FM_LINK_HOST,   /* processes of one node, through its memory */
-    FM_LINK_NET,    /* nodes */
-} fm_link;
-
 /* Takes the wire over, also when it fails. node: a name that ranks of one machine share (NULL: the
  * host's); tells it to all. size 1 needs no wire (NULL). */
 FM_CHECKED fm_status fm_comm_new(fm_comm **out, fm_wire *wire, const char *node);
@@ -57,11 +48,10 @@ bool fm_comm_device_wire(const fm_comm *c); /* buffers go by a wire of the devic
 bool fm_comm_compares(const fm_comm *c);
 uint32_t fm_comm_nodes(const fm_comm *c);
 uint32_t fm_comm_node(const fm_comm *c, uint32_t rank); /* from 0, in the order of their ranks */
-fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b);
 
 /* The device whose buffers follow. device: a wire that moves its memory itself, or NULL (then it
- * cannot fail); taken over. direct: such devices of one node reach each other without the bus. */
-fm_status fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct);
+ * cannot fail); taken over. */
+fm_status fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device);
 /* The same with the wire that be's module has between cards, where every rank has one to itself and
  * finds the library; else buffers pass through the host's. Every rank calls it. */
 FM_CHECKED fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be);

@@ -152,11 +152,10 @@ void fm_comm_detach(fm_comm *c)
     c->be = NULL;
 }
 
-fm_status fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct)
+fm_status fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device)
 {
     fm_comm_detach(c);
     c->be = be;
-    c->direct = direct;
     c->device = device;
     fm_status rc = device ? fm_watch_new(&c->watch, c->wire, device, &c->host) : FM_OK;
     if (rc != FM_OK)
@@ -203,16 +202,6 @@ uint32_t fm_comm_nodes(const fm_comm *c)
 uint32_t fm_comm_node(const fm_comm *c, uint32_t rank)
 {
     return rank < c->size ? c->node[rank] : 0;
-}
-
-fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b)
-{
-    if (a == b)
-        return FM_LINK_SELF;
-    if (fm_comm_node(c, a) != fm_comm_node(c, b))
-        return FM_LINK_NET;
-    c = whole(c);
-    return !c->device ? FM_LINK_HOST : c->direct ? FM_LINK_DEVICE : FM_LINK_BUS;
 }
 
 fm_comm_stats fm_comm_stats_of(const fm_comm *c)

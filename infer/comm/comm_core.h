@@ -20,7 +20,6 @@ struct fm_comm {
     fm_comm *of; /* a group: the comm whose wires carry what it moves, and which fails with it */
     uint32_t rank, size, nodes;
     fm_wire *wire, *device; /* device NULL: the wire carries buffers too */
-    bool direct;
     pthread_mutex_t host; /* who uses the host's wire: this comm or its watch */
     fm_watch *watch;
     uint64_t queued, arrived; /* exchanges of the device's wire */

@@ -117,7 +117,6 @@ typedef struct fmc_nccl_card { /* of a backend */
     const fmc_nccl *table;
     void *const *stream; /* where its operations are queued at the time of an exchange */
     uint32_t card;       /* its number on this machine */
-    bool direct;         /* it reaches every other card of the machine without the bus */
     fm_backend *be;      /* for records and let_go; NULL: it records nothing */
 } fmc_nccl_card;
 

@@ -10,7 +10,7 @@
 
 /* What a rank can do; all must be able to. */
 typedef struct can {
-    uint32_t nccl, direct, card;
+    uint32_t nccl, card;
 } can;
 
 /* Two ranks of one node on one card cannot be in one communicator. */
@@ -28,22 +28,20 @@ fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be)
     const fm_module *m = NULL;
     fmc_nccl_card own = {.table = NULL};
     can mine = {.nccl = 0}, all[FM_COMM_MAX_RANKS];
-    fm_ignore(fm_comm_attach(c, be, NULL, false), "without a wire of its own it cannot fail");
+    fm_ignore(fm_comm_attach(c, be, NULL), "without a wire of its own it cannot fail");
     if (strcmp(be->name, "cuda") == 0 && fm_module_cuda(&m) == FM_OK && m->nccl &&
         m->nccl(be, &own) == FM_OK)
-        mine = (can){.nccl = 1, .direct = own.direct, .card = own.card};
+        mine = (can){.nccl = 1, .card = own.card};
     fm_error_clear(); /* what is missing is no failure: the host's wire is there */
     fm_status rc = fm_comm_collect(c, all, &mine, sizeof(mine));
-    bool every = rc == FM_OK && cards_apart(c, all), near = true;
-    for (uint32_t i = 0; rc == FM_OK && i < fm_comm_size(c); i++) {
+    bool every = rc == FM_OK && cards_apart(c, all);
+    for (uint32_t i = 0; rc == FM_OK && i < fm_comm_size(c); i++)
         every = every && all[i].nccl;
-        near = near && all[i].direct;
-    }
     if (!every)
         return rc;
     fm_wire *wire = NULL;
     rc = fm_wire_nccl(&wire, c, &own);
-    return rc == FM_OK ? fm_comm_meet(c, fm_comm_attach(c, be, wire, near), 0) : rc;
+    return rc == FM_OK ? fm_comm_meet(c, fm_comm_attach(c, be, wire), 0) : rc;
 }
 
 void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t n)

@@ -97,30 +97,6 @@ static bool records(fm_backend *be)
 
 /* ---- cards ---- */
 
-/* NVLink has atomics between cards, the bus does not. */
-static bool reaches_all(int card)
-{
-#if defined(__CUDACC__)
-    int n = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess)
-        return false;
-    for (int other = 0; other < n; other++) {
-        int native = 0;
-        if (other != card &&
-            (cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported, card, other) !=
-                 cudaSuccess ||
-             !native)) {
-            (void)cudaGetLastError();
-            return false;
-        }
-    }
-    return true;
-#else
-    (void)card;
-    return false;
-#endif
-}
-
 fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
 {
     fmc_device *d = fmc_of(be);
@@ -147,6 +123,5 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     out->stream = (void *const *)&d->stream;
     out->card = d->ordinal;
     out->be = be;
-    out->direct = reaches_all((int)d->ordinal);
     return FM_OK;
 }

@@ -15,7 +15,7 @@ FM_BEGIN_DECLS
 struct fmc_nccl_card;
 
 /* Raised with each change of what follows, of struct fm_backend or of fmc_nccl (comm/wire.h). */
-#define FM_MODULE_ABI 4
+#define FM_MODULE_ABI 5
 
 typedef struct fm_module_host {
     uint32_t abi; /* FM_MODULE_ABI of the host */

@@ -159,8 +159,8 @@ static bool differ(node *n)
 static void do_differ(node *n)
 {
     make_comm(n);
-    bool good = n->rc == FM_OK && differ(n) &&
-                fm_comm_attach(n->c, &n->hidden, NULL, false) == FM_OK && differ(n);
+    bool good =
+        n->rc == FM_OK && differ(n) && fm_comm_attach(n->c, &n->hidden, NULL) == FM_OK && differ(n);
     keep_text(n, good ? FM_OK : FM_ECORRUPT);
 }
 
@@ -367,7 +367,7 @@ static const fmc_nccl table = {fake_id,    fake_init,     fake_send,  fake_recv,
                                NULL,       NULL};
 static int fake_stream;
 static void *const fake_line = &fake_stream;
-static const fmc_nccl_card fake_card = {&table, &fake_line, 3, true, NULL};
+static const fmc_nccl_card fake_card = {&table, &fake_line, 3, NULL};
 
 static bool with_nccl(node *n)
 {
@@ -376,8 +376,8 @@ static bool with_nccl(node *n)
     if (n->rc != FM_OK || fm_wire_nccl(&device, n->c, &fake_card) != FM_OK)
         return false;
     fake = fake_of[n->rank];
-    return fm_comm_attach(n->c, &n->hidden, device, true) == FM_OK &&
-           fm_comm_link(n->c, 0, 1) == FM_LINK_DEVICE && strcmp(fm_comm_wire(n->c), "nccl") == 0;
+    return fm_comm_attach(n->c, &n->hidden, device) == FM_OK && fm_comm_device_wire(n->c) &&
+           strcmp(fm_comm_wire(n->c), "nccl") == 0;
 }
 
 static void end_fake(node *n, int want, bool good)
@@ -517,7 +517,7 @@ static void do_given_up(node *n)
                                .give_up = slow_give_up,
                                .close = slow_close}};
     make_comm(n);
-    bool good = n->rc == FM_OK && fm_comm_attach(n->c, &n->hidden, &slow.wire, true) == FM_OK;
+    bool good = n->rc == FM_OK && fm_comm_attach(n->c, &n->hidden, &slow.wire) == FM_OK;
     float *x = buffer(n->be, 9);
     good = good && fm_comm_all_reduce(n->c, x, 9) == FM_OK;
     if (n->rank == 0)
@@ -558,7 +558,7 @@ static int as_rank(const char *what)
     }
     n.rank = fm_comm_rank(n.c);
     n.size = fm_comm_size(n.c);
-    if (fm_comm_attach(n.c, n.be, NULL, false) != FM_OK)
+    if (fm_comm_attach(n.c, n.be, NULL) != FM_OK)
         return 3;
     if (strcmp(what, "die") == 0 && n.rank == 1)
         (void)raise(SIGKILL);
@@ -583,7 +583,7 @@ static void with_processes(const char *what, fm_status want, uint32_t want_bad)
     uint32_t bad = 0;
     tk_ok(fm_ranks_launch(&ranks, &n.c, 3, argv, 30.0));
     tk_ok(fm_backend_open(&n.be, "exact", NULL));
-    tk_ok(fm_comm_attach(n.c, n.be, NULL, false));
+    tk_ok(fm_comm_attach(n.c, n.be, NULL));
     bool good =
         all_reduced(&n, n.be, 100) && all_reduced(&n, n.be, 70000) && fm_comm_barrier(n.c) == FM_OK;
     assert_true(good == (want == FM_OK));

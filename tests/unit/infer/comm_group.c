@@ -74,7 +74,7 @@ static void *run_groups(void *arg)
     fm_comm *c = NULL, *g = NULL, *alone = NULL;
     fm_backend *be = n->rank < 3 ? &n->hidden : n->be;
     n->good = fm_comm_new(&c, n->wire, n->rank < 2 ? "a" : "b") == FM_OK;
-    n->good = n->good && fm_comm_attach(c, be, NULL, false) == FM_OK &&
+    n->good = n->good && fm_comm_attach(c, be, NULL) == FM_OK &&
               fm_comm_group(&g, c, be, wrong, 2) == FM_EINVAL &&
               fm_comm_group(&g, c, be, others, 1) == FM_EINVAL &&
               fm_comm_group(&g, c, be, member, size) == FM_OK &&
@@ -102,7 +102,7 @@ static void *run_loss(void *arg)
     node *n = arg;
     fm_comm *c = NULL, *g = NULL;
     n->good = fm_comm_new(&c, n->wire, NULL) == FM_OK;
-    n->good = n->good && fm_comm_attach(c, n->be, NULL, false) == FM_OK;
+    n->good = n->good && fm_comm_attach(c, n->be, NULL) == FM_OK;
     if (n->good && n->rank != 1)
         n->good = fm_comm_group(&g, c, n->be, pair, 2) == FM_OK;
     if (n->good && n->rank == 0) {
