@@ -6,8 +6,6 @@
  * inputs as they came. */
 #include "tests/kernel/product_kit.h"
 
-#include <unistd.h>
-
 /* Rounded inputs: a card's mma cuts what it aligns to 2^-24 or so of the largest product of 16, and
  * sums of it are float32. With minima the values themselves are rounded twice. */
 #define TOL_SUM 1e-5
@@ -412,68 +410,6 @@ static void lora_terms_equal_the_reference(void **state)
     be->close(be);
 }
 
-/* ---- a library's products ---- */
-
-static size_t lines_of(const char *path)
-{
-    FILE *f = fopen(path, "r");
-    size_t n = 0;
-
-    for (int c; f && (c = fgetc(f)) != EOF;)
-        n += c == '\n';
-    if (f)
-        fclose(f);
-    return n;
-}
-
-/* With the emulator's library (tests/cuda/library.cpp): one whose sums are ours is used, one whose
- * sums are others' is not, and the bits are the same with either and without. */
-static void a_library_is_used_where_its_bits_are_ours(void **state)
-{
-    enum { M = 520, N = 24, KL = 264 }; /* three parts of k */
-    static const char *const how[] = {"none", "same", "other"};
-    char log[] = "/tmp/fm_library_XXXXXX";
-    int fd = mkstemp(log);
-    float *first = NULL;
-
-    (void)state;
-    assert_true(fd >= 0);
-    close(fd);
-    matrix m = random_matrix(FM_BF16, N, KL);
-    for (size_t i = 0; i < FM_ARRAY_LEN(how); i++) {
-        setenv("SIMT_LIBRARY", how[i], 1);
-        setenv("SIMT_LIBRARY_LOG", log, 1);
-        setenv("FMSTORE_CUDA_WIDE", "0", 1); /* which would be asked first */
-        stream_now = 1000;
-        fm_backend *be = card();
-        float *x = shared_floats(be, (M + 1) * KL, 1.0), *bias = shared_floats(be, N, 1.0);
-        float *y = shared_floats(be, (M + 1) * N, 1.0);
-        fm_weight *w = weight(be, FM_ROLE_LINEAR, &m);
-        const fm_product p = {.y = y, .ldy = N, .w = w, .bias = bias, .first = 1, .m = M};
-        for (int time = 0; time < 2; time++) {
-            be->products(be, x, KL, KL, &p, 1);
-            tk_ok(be->sync(be));
-        }
-        if (!first)
-            first = fm_memdup(y, (M + 1) * N * sizeof *y);
-        same_floats(y, first, (M + 1) * N, "a library", how[i]);
-        be->weight_free(be, w);
-        be->host_free(be, x);
-        be->host_free(be, y);
-        be->host_free(be, bias);
-        be->close(be);
-        /* the emulator's alone has a log: two tries and two products, then one try */
-        const char *module = getenv("FMSTORE_CUDA_MODULE");
-        if (module && strstr(module, "emulated"))
-            assert_int_equal(lines_of(log), i == 0 ? 0 : i == 1 ? 12 : 15);
-    }
-    unsetenv("SIMT_LIBRARY");
-    unsetenv("FMSTORE_CUDA_WIDE");
-    (void)remove(log);
-    fm_free(first);
-    matrix_free(&m);
-}
-
 /* ---- what is no number; rows read back; what is refused ---- */
 
 static void not_a_number_stays_in_its_row(void **state)
@@ -598,7 +534,6 @@ int main(void)
         cmocka_unit_test(a_row_has_its_bits_in_any_company),
         cmocka_unit_test(a_list_gives_each_row_its_own_result),
         cmocka_unit_test(lora_terms_equal_the_reference),
-        cmocka_unit_test(a_library_is_used_where_its_bits_are_ours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,9 +44,7 @@ static fm_status begin(fmc_device *d)
     fm_status rc = fmc_fast_product_open(d);
     if (rc == FM_OK)
         rc = fmc_sm90_begin(d);
-    if (rc == FM_OK)
-        rc = fmc_sm908_begin(d);
-    return rc == FM_OK ? fmc_library_begin(d) : rc;
+    return rc == FM_OK ? fmc_sm908_begin(d) : rc;
 }
 
 fm_status fmc_fast_open(fmc_device *d)
@@ -77,7 +75,6 @@ void fmc_fast_close(fmc_device *d)
         return;
     fmc_sm908_end(d);
     fmc_sm90_end(d);
-    fmc_library_end(d);
     if (f->stream)
         (void)cudaStreamDestroy(f->stream);
     (void)cudaFree(f->staging);

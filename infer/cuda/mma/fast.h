@@ -231,7 +231,6 @@ static inline fmc_pack fmc_pack_of(const fmc_sum *s, uint32_t begin)
     return p;
 }
 
-typedef struct fmc_library_state fmc_library_state;
 typedef struct fmc_sm90_state fmc_sm90_state;
 typedef struct fmc_sm908_state fmc_sm908_state;
 
@@ -247,9 +246,8 @@ typedef struct fmc_fast {
     pthread_mutex_t lock; /* staging, stream */
     cudaStream_t stream;  /* weights on their way */
     void *staging;
-    unsigned *special;          /* device: set by stored F8 that are no finite numbers */
-    fmc_library_state *library; /* NULL: not on this machine */
-    fmc_sm90_state *wide;       /* NULL: not on this card */
+    unsigned *special;    /* device: set by stored F8 that are no finite numbers */
+    fmc_sm90_state *wide; /* NULL: not on this card */
     fmc_sm908_state *wide8;
     uint32_t *arrived; /* device [FMC_ARRIVED], zeros between kernels: blocks of a unit of attention
                         * that are done; NULL in mode bf16 */
@@ -262,12 +260,6 @@ static inline fmc_fast *fmc_fast_of(fm_backend *be)
 {
     return (fmc_fast *)fmc_of(be)->fast;
 }
-
-/* cublaslt.cu: opens what is there; nothing is FM_OK too. */
-fm_status fmc_library_begin(fmc_device *d);
-void fmc_library_end(fmc_device *d);
-/* true: the product is queued with a library, in our bits. */
-bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
 
 /* cuda/sm90/product.cu: Hopper's kernels, for cards of that kind; none is FM_OK too. */
 fm_status fmc_sm90_begin(fmc_device *d);

@@ -420,7 +420,7 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
                 run_way(&pl, (fmc_kind)kind, i, scratch);
 }
 
-/* Those that no other kernels and no library take, side by side. */
+/* Those that no other kernels take, side by side. */
 static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local fmc_sum own[JOBS_MAX];
@@ -429,8 +429,6 @@ static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
     fmc_thin_sums(d, list, count, taken);
     fmc_sm90_sums(d, list, count, taken);
     fmc_sm908_sums(d, list, count, taken);
-    for (uint32_t i = 0; i < count; i++)
-        taken[i] = taken[i] || (!list[i].p.from && fmc_library_sum(d, &list[i]));
     for (uint32_t i = 0; i < count; i++)
         if (!taken[i])
             own[n++] = list[i];
