@@ -1,244 +1,276 @@
-/* html.c - the report as one HTML file: pictures, and a table with the same figures beside
- * each. No script, no link, no font from elsewhere; the reader's colour scheme decides. */
+/* html.c - the report as one HTML file. Every figure that a picture shows stands beside it as text;
+ * colour alone says nothing. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "store/base/text/markup.h"
 #include "store/base/mem.h"
-#include "testing/report/page.h"
+#include "store/base/text/chart.h"
+#include "store/base/text/page.h"
+#include "testing/report.h"
+#include "testing/suite/internal.h"
 
 #define WORST_MAX 12u
 #define FLIPS_MAX 200u  /* rows of the table of flips */
 #define CASES_MAX 2000u /* rows of the table of all cases */
 #define DRAWS_MAX                                                                                  \
     ((size_t)200000000) /* of the bootstraps of a page: a long lineage has fewer each */
+enum { BINS = 24 };     /* of a histogram */
 
-static const char style[] =
-    "<style>\n"
-    ":root{color-scheme:light dark;--paper:#fff;--ink:#1d1f23;--soft:#5c6370;--rule:#d5d8de;"
-    "--code:#f3f4f6;--good:#2f9e5b;--bad:#d64545;--dot:#2a6fc4}\n"
-    "@media (prefers-color-scheme:dark){:root{--paper:#16181b;--ink:#e3e5e8;--soft:#9aa1ac;"
-    "--rule:#3a3f47;--code:#22252a;--good:#43b872;--bad:#e86a6a;--dot:#6cb0ff}}\n"
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:1040px;margin:2em auto;padding:0 1em;"
-    "background:var(--paper);color:var(--ink);overflow-wrap:break-word}\n"
-    "h1{font-size:1.5em}h2{font-size:1.15em;margin:1.8em 0 .4em}p.soft,.soft{color:var(--soft)}\n"
-    "table{border-collapse:collapse;margin:.5em 0}th,td{padding:.2em .9em .2em 0;text-align:left;"
-    "vertical-align:top;border-bottom:1px solid var(--rule)}td.n,th.n{text-align:right}\n"
-    "th,td.n{white-space:nowrap}.t{overflow-wrap:anywhere;min-width:5em}"
-    "code{white-space:pre-wrap}\n"
-    ".wide{overflow-x:auto}details{margin:.4em 0}summary{cursor:pointer;color:var(--soft)}\n"
-    "pre{white-space:pre-wrap;background:var(--code);padding:.5em .7em;margin:.3em 0}\n"
-    "svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .in{fill:#111;font-weight:600}\n"
-    "svg .grid{stroke:var(--rule)}svg .axis{stroke:var(--soft)}\n"
-    "svg .whisker{stroke:var(--dot);stroke-width:2}svg .dot{fill:var(--dot)}\n"
-    "svg .fixed{fill:var(--good)}svg .broken{fill:var(--bad)}svg .none{fill:var(--rule)}\n"
-    "svg .s0{fill:#e5484d}svg .s1{fill:#e8644f}svg .s2{fill:#eb7d51}svg .s3{fill:#ee9554}"
-    "svg .s4{fill:#f1ad57}svg .s5{fill:#f2c25c}svg .s6{fill:#dcc35f}svg .s7{fill:#c0c164}"
-    "svg .s8{fill:#a3be69}svg .s9{fill:#83ba6f}svg .s10{fill:#57b374}\n"
-    ".tok{border-bottom:3px solid var(--good);white-space:pre-wrap}.tok.p0{border-color:var(--bad)}"
-    ".tok.p1{border-color:#e0913a}.tok.p2{border-color:#c9b23c}.v-pass{color:var(--good)}"
-    ".v-fail,.v-error{color:var(--bad)}.v-flaky,.v-waived{color:var(--soft)}\n"
-    "</style>\n";
+typedef struct page {
+    const fm_report *report;
+    fm_matrix matrix;
+    fm_matrix_cell *total;   /* [columns] of all cases */
+    fm_suite_change *change; /* per column and suite that has a parent column; by column */
+    size_t *change_column;   /* [changes] */
+    size_t changes;
+} page;
 
-/* What a case is told as: its verdict, unless it is set apart. */
-static const char *told(const fm_case_result *r)
+/* What a case is told as: its verdict, unless it is set apart; and its colour. */
+static const char *told(const fm_case_result *r, const char **colour)
 {
     static const char *const verdicts[] = {"pass", "fail", "error"};
-    if (r->flaky)
-        return "flaky";
-    return r->waived && r->verdict != FM_PASS ? "waived" : verdicts[r->verdict];
+    const bool apart = r->flaky || (r->waived && r->verdict != FM_PASS);
+    *colour = apart ? "soft" : r->verdict == FM_PASS ? "good" : "bad";
+    return r->flaky ? "flaky" : apart ? "waived" : verdicts[r->verdict];
 }
 
-static void cell(fm_buf *out, const char *text)
-{
-    fm_buf_str(out, "<td class=\"t\">");
-    fm_markup_text(out, text);
-    fm_buf_str(out, "</td>");
-}
-
-static void verdict_cell(fm_buf *out, const fm_case_result *r)
-{
-    fm_buf_printf(out, "<td class=\"v-%s\">%s", told(r), told(r));
-    if (r->repeats)
-        fm_buf_printf(out, " (%u of %u passed)", r->repeats_passed, r->repeats);
-    fm_buf_str(out, "</td>");
-}
-
-static void versions_table(fm_buf *out, const fmv_page *p)
+static void versions_part(fm_buf *out, const page *p)
 {
     const fm_report *r = p->report;
-    fm_buf_printf(
-        out,
-        "<div class=\"wide\"><table "
-        "id=\"versions\"><tr><th>Version</th><th>Commit</th><th>From</th>"
-        "<th class=\"n\">Passed</th><th class=\"n\">Failed</th><th class=\"n\">Errors</th>"
-        "<th class=\"n\">Flaky</th><th class=\"n\">Waived</th><th>Pass rate "
-        "(%g %% interval)</th></tr>\n",
-        100 * r->confidence);
+    fm_markup(out, "<p class=\"soft\" id=\"versions\">%zu version%s, compute mode %s.</p>\n",
+              r->count, r->count == 1 ? "" : "s", r->mode);
+    fm_table_open(out,
+                  "Version|#Commit|From|#Passed|#Failed|#Errors|#Flaky|#Waived|"
+                  "#Pass rate, %% (%g %% interval)|0 to 100 %%",
+                  100 * r->confidence);
     for (size_t c = 0; c < r->count; c++) {
         const fm_matrix_cell *t = &p->total[c];
-        fm_interval i = fmv_cell_interval(t, r->confidence);
-        fm_buf_str(out, "<tr>");
-        cell(out, r->column[c].name);
-        fm_buf_printf(out, "<td><code>%.10s</code></td>", r->column[c].id);
-        cell(out, r->column[c].note);
-        fm_buf_printf(out,
-                      "<td class=\"n\">%zu</td><td class=\"n\">%zu</td><td class=\"n\">%zu</td>"
-                      "<td class=\"n\">%zu</td><td class=\"n\">%zu</td>",
-                      t->passed, t->failed, t->errors, t->flaky, t->waived);
-        if (isnan(fm_matrix_share(t)))
-            fm_buf_str(out, "<td>none counts</td></tr>\n");
-        else
-            fm_buf_printf(out, "<td>%.1f %% (%.1f to %.1f)</td></tr>\n", 100 * fm_matrix_share(t),
-                          100 * i.low, 100 * i.high);
+        const double share = fm_matrix_share(t);
+        const fm_interval i = fm_wilson(t->passed, t->count - t->flaky - t->waived, r->confidence);
+        fm_row_open(out, "%s|#%.10s|%s|#%zu|#%zu|#%zu|#%zu|#%zu|#%.1f (%.1f to %.1f)",
+                    r->column[c].name, r->column[c].id, r->column[c].note, t->passed, t->failed,
+                    t->errors, t->flaky, t->waived, 100 * share, 100 * i.low, 100 * i.high);
+        fm_chart_interval(out, share, i.low, i.high);
+        fm_row_close(out);
     }
-    fm_buf_str(out, "</table></div>\n");
+    fm_table_close(out);
 }
 
-static void matrix_table(fm_buf *out, const fmv_page *p)
+/* From red over yellow to green. */
+static void matrix_cell(fm_buf *out, const fm_matrix_cell *m)
+{
+    const double share = fm_matrix_share(m);
+    if (m->count == 0) {
+        fm_markup(out, "<td class=\"n\">not asked</td>");
+        return;
+    }
+    if (isnan(share))
+        fm_markup(out, "<td class=\"n\">");
+    else
+        fm_markup(out, "<td class=\"cell n\" style=\"background:hsl(%.0f 60%% 60%%)\">",
+                  140 * share * share);
+    fm_markup(out, "%zu of %zu", m->passed, m->count - m->flaky - m->waived);
+    if (m->flaky)
+        fm_markup(out, ", %zu flaky", m->flaky);
+    if (m->waived)
+        fm_markup(out, ", %zu waived", m->waived);
+    fm_markup(out, "</td>");
+}
+
+static void matrix_part(fm_buf *out, const page *p)
 {
     const fm_report *r = p->report;
-    fm_buf_str(out, "<details><summary>The same as a table</summary><div class=\"wide\"><table "
-                    "id=\"matrix-table\"><tr><th>Capability</th><th>Kind</th>");
-    for (size_t c = 0; c < r->count; c++) {
-        fm_buf_str(out, "<th class=\"n\">");
-        fm_markup_text(out, r->column[c].name);
-        fm_buf_str(out, "</th>");
-    }
-    fm_buf_str(out, "</tr>\n");
+    fm_markup(out, "<h2 id=\"matrix\">Capabilities</h2>\n<div class=\"wide\"><table>\n"
+                   "<tr><th>Capability</th><th>Kind</th>");
+    for (size_t c = 0; c < r->count; c++)
+        fm_markup(out, "<th class=\"n head\">%s</th>", r->column[c].name);
+    fm_markup(out, "</tr>\n");
     for (size_t i = 0; i < p->matrix.count; i++) {
         const fm_matrix_row *row = &p->matrix.row[i];
-        fm_buf_str(out, "<tr>");
-        cell(out, row->capability);
-        cell(out, row->kind);
-        for (size_t c = 0; c < r->count; c++) {
-            const fm_matrix_cell *m = &row->cell[c];
-            if (m->count == 0) {
-                fm_buf_str(out, "<td class=\"n\">not asked</td>");
-                continue;
-            }
-            fm_buf_printf(out, "<td class=\"n\">%zu of %zu", m->passed,
-                          m->count - m->flaky - m->waived);
-            if (m->flaky)
-                fm_buf_printf(out, ", %zu flaky", m->flaky);
-            if (m->waived)
-                fm_buf_printf(out, ", %zu waived", m->waived);
-            fm_buf_str(out, "</td>");
-        }
-        fm_buf_str(out, "</tr>\n");
+        fm_markup(out, "<tr><td>%s</td><td>%s</td>", row->capability, row->kind);
+        for (size_t c = 0; c < r->count; c++)
+            matrix_cell(out, &row->cell[c]);
+        fm_markup(out, "</tr>\n");
     }
-    fm_buf_str(out, "</table></div></details>\n");
+    fm_table_close(out);
 }
 
-static void change_row(fm_buf *out, const fmv_page *p, size_t k)
+/* ---- flips ---- */
+
+static void flips_of(const page *p, size_t column, double *up, double *down)
+{
+    *up = *down = 0;
+    for (size_t k = 0; k < p->changes; k++)
+        if (p->change_column[k] == column) {
+            *up += (double)p->change[k].fixed;
+            *down += (double)p->change[k].broken;
+        }
+}
+
+static void flips_table(fm_buf *out, const page *p)
 {
     const fm_report *r = p->report;
-    const fm_suite_change *c = &p->change[k];
-    size_t column = p->change_column[k];
-    const fm_estimate d = fm_suite_change_interval(c, r->confidence);
-    fm_buf_str(out, "<tr>");
-    cell(out, r->column[r->column[column].parent].name);
-    cell(out, r->column[column].name);
-    cell(out, fm_suite_name(c->now->suite));
-    fm_buf_printf(out,
-                  "<td class=\"n\">%zu</td><td class=\"n\">%zu</td><td class=\"n\">%zu</td>"
-                  "<td class=\"n\">%+.1f (%+.1f to %+.1f)</td><td class=\"n\">%.3g</td>"
-                  "<td class=\"n\">%.3g</td></tr>\n",
-                  c->pairs, c->fixed, c->broken, 100 * d.value, 100 * d.low, 100 * d.high,
-                  c->p_value, c->p_adjusted);
-}
-
-static void flip_rows(fm_buf *out, const fmv_page *p)
-{
-    size_t shown = 0, all = 0;
-    fm_buf_str(out, "<details><summary>Which cases</summary><table id=\"flipped\"><tr><th>Version"
-                    "</th><th>Case</th><th></th><th>Before</th><th>Now</th></tr>\n");
-    for (size_t k = 0; k < p->changes; k++)
-        for (size_t i = 0; i < p->change[k].flips; i++, all++) {
-            const fm_flip *f = &p->change[k].flip[i];
-            bool is = f->now->verdict == FM_PASS;
-            if (shown == FLIPS_MAX)
-                continue;
-            shown++;
-            fm_buf_str(out, "<tr>");
-            cell(out, p->report->column[p->change_column[k]].name);
-            fm_buf_printf(out, "<td>%s/", fm_suite_name(p->change[k].now->suite));
-            fm_markup_text(out, f->now->name);
-            fm_buf_printf(out, "</td><td class=\"v-%s\">%s</td>", is ? "pass" : "fail",
-                          is ? "fixed" : "broken");
-            cell(out, f->before->output);
-            cell(out, f->now->output);
-            fm_buf_str(out, "</tr>\n");
+    double most = 1, up, down;
+    for (size_t c = 0; c < r->count; c++) {
+        flips_of(p, c, &up, &down);
+        most = fmax(most, fmax(up, down));
+    }
+    fm_table_open(out, "From|To|#Broken|#Fixed|Broken and fixed");
+    for (size_t c = 0; c < r->count; c++)
+        if (r->column[c].parent != SIZE_MAX) {
+            flips_of(p, c, &up, &down);
+            fm_row_open(out, "%s|%s|#%.0f|#%.0f", r->column[r->column[c].parent].name,
+                        r->column[c].name, down, up);
+            fm_chart_balance(out, up, down, most);
+            fm_row_close(out);
         }
-    fm_buf_str(out, "</table>");
-    if (shown < all)
-        fm_buf_printf(out, "<p class=\"soft\">%zu more are in the JSON report.</p>", all - shown);
-    fm_buf_str(out, "</details>\n");
+    fm_table_close(out);
 }
 
-static void flips_part(fm_buf *out, const fmv_page *p)
+static void changes_table(fm_buf *out, const page *p)
 {
+    const fm_report *r = p->report;
+    fm_table_open(out,
+                  "From|To|Suite|#Pairs|#Fixed|#Broken|#Difference in points (%g %%)|#McNemar p|"
+                  "#adjusted",
+                  100 * r->confidence);
+    for (size_t k = 0; k < p->changes; k++) {
+        const fm_suite_change *c = &p->change[k];
+        const fm_report_column *to = &r->column[p->change_column[k]];
+        const fm_estimate d = fm_suite_change_interval(c, r->confidence);
+        fm_table_row(out, "%s|%s|%s|#%zu|#%zu|#%zu|#%+.1f (%+.1f to %+.1f)|#%.3g|#%.3g",
+                     r->column[to->parent].name, to->name, fm_suite_name(c->now->suite), c->pairs,
+                     c->fixed, c->broken, 100 * d.value, 100 * d.low, 100 * d.high, c->p_value,
+                     c->p_adjusted);
+    }
+    fm_table_close(out);
+}
+
+/* The end of a table in <details> that shows `most` rows. */
+static void close_details(fm_buf *out, size_t most, size_t all)
+{
+    fm_table_close(out);
+    if (most < all)
+        fm_markup(out, "<p class=\"soft\">%zu more are in the JSON report.</p>\n", all - most);
+    fm_markup(out, "</details>\n");
+}
+
+static void flips_part(fm_buf *out, const page *p)
+{
+    size_t all = 0;
     if (!p->changes)
         return;
-    fm_buf_str(out, "<h2>Flips between versions</h2>\n");
-    fmv_chart_flips(out, p);
-    fm_buf_printf(out,
-                  "<div class=\"wide\"><table id=\"changes\"><tr><th>From</th><th>To</th><th>Suite"
-                  "</th><th class=\"n\">Pairs</th><th class=\"n\">Fixed</th><th class=\"n\">Broken"
-                  "</th><th class=\"n\">Difference in points (%g %%)</th><th class=\"n\">McNemar p"
-                  "</th><th class=\"n\">adjusted</th></tr>\n",
-                  100 * p->report->confidence);
+    fm_markup(out, "<h2 id=\"flips\">Flips between versions</h2>\n");
+    flips_table(out, p);
+    changes_table(out, p);
+    fm_markup(out, "<details id=\"flipped\"><summary>Which cases</summary>\n");
+    fm_table_open(out, "Version|Case||Before|Now");
     for (size_t k = 0; k < p->changes; k++)
-        change_row(out, p, k);
-    fm_buf_str(out, "</table></div>\n");
-    flip_rows(out, p);
+        for (size_t i = 0; i < p->change[k].flips; i++) {
+            const fm_flip *f = &p->change[k].flip[i];
+            const bool is = f->now->verdict == FM_PASS;
+            if (all++ < FLIPS_MAX)
+                fm_table_row(out, "%s|%s/%s|<span class=\"%s\">%s</span>|%s|%s",
+                             p->report->column[p->change_column[k]].name,
+                             fm_suite_name(p->change[k].now->suite), f->now->name,
+                             is ? "good" : "bad", is ? "fixed" : "broken", f->before->output,
+                             f->now->output);
+        }
+    close_details(out, FLIPS_MAX, all);
 }
 
-/* The common range of all finite scores; false: there are none. */
-static bool score_range(const fm_report *r, double *low, double *high)
+/* ---- scores ---- */
+
+typedef struct score {
+    size_t column;
+    double score;
+    bool pass;
+} score;
+
+static int by_column_and_score(const void *a, const void *b)
 {
-    *low = (double)INFINITY;
-    *high = -(double)INFINITY;
+    const score *x = a, *y = b;
+    if (x->column != y->column)
+        return x->column < y->column ? -1 : 1;
+    return (x->score > y->score) - (x->score < y->score);
+}
+
+/* The finite scores of all columns, sorted; owned. */
+static fm_status scores_of(score **out, size_t *n, const page *p)
+{
+    const fm_report *r = p->report;
+    size_t all = 0;
+    for (size_t c = 0; c < r->count; c++)
+        all += p->total[c].count;
+    *n = 0;
+    if (!(*out = fm_calloc(all, sizeof **out)))
+        return FM_ENOMEM;
     for (size_t c = 0; c < r->count; c++)
         for (size_t k = 0; k < r->column[c].run_count; k++)
             for (size_t i = 0; i < r->column[c].run[k].count; i++) {
-                double s = r->column[c].run[k].result[i].score;
-                if (isfinite(s)) {
-                    *low = fmin(*low, s);
-                    *high = fmax(*high, s);
-                }
+                const fm_case_result *one = &r->column[c].run[k].result[i];
+                if (isfinite(one->score))
+                    (*out)[(*n)++] = (score){c, one->score, one->verdict == FM_PASS};
             }
-    return *low <= *high;
+    if (*n)
+        qsort(*out, *n, sizeof **out, by_column_and_score);
+    return FM_OK;
 }
 
-static fm_status scores_part(fm_buf *out, const fmv_page *p)
+/* Over the common range of all columns. */
+static void histogram(fm_buf *out, const score *s, size_t n, double low, double high)
 {
-    const fm_report *r = p->report;
-    double low, high;
-    fm_status rc = FM_OK;
-    if (!score_range(r, &low, &high))
-        return FM_OK;
-    fm_buf_str(out, "<h2>Scores</h2>\n<p class=\"soft\">Log-probabilities and leads of the cases "
-                    "that have one; green passed.</p>\n");
-    for (size_t c = 0; rc == FM_OK && c < r->count; c++) {
-        fmv_score *s;
-        size_t n;
-        rc = fmv_scores_of(&s, &n, &r->column[c]);
-        if (rc == FM_OK && n) {
-            fm_buf_str(out, "<h3>");
-            fm_markup_text(out, r->column[c].name);
-            fm_buf_str(out, "</h3>\n");
-            fmv_chart_scores(out, p, c, low, high);
-            fm_buf_printf(out,
-                          "<table><tr><th>Cases</th><th>Least</th><th>Quartiles</th><th>Most</th>"
-                          "</tr><tr><td>%zu</td><td>%.3f</td><td>%.3f, %.3f, %.3f</td><td>%.3f</td>"
-                          "</tr></table>\n",
-                          n, s[0].score, s[(n - 1) / 4].score, s[(n - 1) / 2].score,
-                          s[3 * (n - 1) / 4].score, s[n - 1].score);
-        }
-        fm_free(s);
+    const fm_plot plot = {60, 720, 14, 104, low, high > low ? high : low + 1, 0, 1};
+    const double w = (plot.right - plot.left) / BINS;
+    size_t count[BINS][2] = {{0}}, most = 1;
+    for (size_t i = 0; i < n; i++) {
+        const double place = (s[i].score - low) / (plot.x_high - low) * BINS;
+        size_t *in = count[FM_MIN((size_t)place, (size_t)BINS - 1)];
+        in[s[i].pass]++;
+        most = FM_MAX(most, in[0] + in[1]);
     }
-    return rc;
+    fm_svg_open(out, false, 740, 132, "Distribution of scores; its quartiles are in the table");
+    fm_plot_grid_x(out, &plot, fm_svg_tick(plot.x_high - low, 8));
+    for (size_t b = 0; b < BINS; b++) {
+        const double x = plot.left + (double)b * w + 1;
+        const double bad = 90.0 * (double)count[b][0] / (double)most;
+        const double good = 90.0 * (double)count[b][1] / (double)most;
+        if (count[b][0])
+            fm_svg_rect(out, "bad", x, plot.bottom - bad, w - 2, bad);
+        if (count[b][1])
+            fm_svg_rect(out, "good", x, plot.bottom - bad - good, w - 2, good);
+    }
+    fm_svg_text(out, "side", "end", 54, 20, "%zu", most);
+    fm_svg_close(out, NULL);
+}
+
+static fm_status scores_part(fm_buf *out, const page *p)
+{
+    score *all;
+    size_t count;
+    double low = (double)INFINITY, high = -(double)INFINITY;
+    FM_TRY(scores_of(&all, &count, p));
+    for (size_t i = 0; i < count; i++) {
+        low = fmin(low, all[i].score);
+        high = fmax(high, all[i].score);
+    }
+    if (count)
+        fm_markup(out, "<h2 id=\"scores\">Scores</h2>\n<p class=\"soft\">Log-probabilities and "
+                       "leads of the cases that have one; green passed.</p>\n");
+    for (size_t from = 0, n; from < count; from += n) {
+        const score *s = all + from;
+        for (n = 1; from + n < count && s[n].column == s->column;)
+            n++;
+        fm_markup(out, "<h3>%s</h3>\n", p->report->column[s->column].name);
+        histogram(out, s, n, low, high);
+        fm_table_open(out, "#Cases|#Least|#Quartiles|#Most");
+        fm_table_row(out, "#%zu|#%.3f|#%.3f, %.3f, %.3f|#%.3f", n, s[0].score, s[(n - 1) / 4].score,
+                     s[(n - 1) / 2].score, s[3 * (n - 1) / 4].score, s[n - 1].score);
+        fm_table_close(out);
+    }
+    fm_free(all);
+    return FM_OK;
 }
 
 static void measures_part(fm_buf *out, const fm_report *r)
@@ -249,26 +281,21 @@ static void measures_part(fm_buf *out, const fm_report *r)
         for (size_t k = 0; k < r->column[c].run_count; k++)
             for (size_t i = 0; i < r->column[c].run[k].measure_count; i++) {
                 const fm_measure_result *m = &r->column[c].run[k].measure[i];
-                if (rows++ == 0)
-                    fm_buf_str(out,
-                               "<h2>Measures</h2>\n<div class=\"wide\"><table id=\"measures\">"
-                               "<tr><th>Version</th><th>Suite</th><th>Measure</th><th></th>"
-                               "<th class=\"n\">Value (interval)</th><th class=\"n\">Cases</th>"
-                               "<th></th></tr>\n");
-                fm_buf_str(out, "<tr>");
-                cell(out, r->column[c].name);
-                cell(out, fm_suite_name(r->column[c].run[k].suite));
-                cell(out, m->name);
-                fm_buf_printf(out, "<td class=\"v-%s\">%s</td><td class=\"n\">", words[m->verdict],
-                              words[m->verdict]);
-                if (isfinite(m->value))
-                    fm_buf_printf(out, "%.4g (%.4g to %.4g)", m->value, m->low, m->high);
-                fm_buf_printf(out, "</td><td class=\"n\">%zu</td>", m->count);
-                cell(out, m->detail);
-                fm_buf_str(out, "</tr>\n");
+                if (rows++ == 0) {
+                    fm_markup(out, "<h2 id=\"measures\">Measures</h2>\n");
+                    fm_table_open(out, "Version|Suite|Measure||#Value (interval)|#Cases|");
+                }
+                fm_table_row(out,
+                             "%s|%s|%s|<span class=\"%s\">%s</span>|#%.4g (%.4g to %.4g)|#%zu|%s",
+                             r->column[c].name, fm_suite_name(r->column[c].run[k].suite), m->name,
+                             m->verdict == FM_PASS ? "good" : "bad", words[m->verdict], m->value,
+                             m->low, m->high, m->count, m->detail);
             }
-    fm_buf_str(out, rows ? "</table></div>\n" : "");
+    if (rows)
+        fm_table_close(out);
 }
+
+/* ---- cases ---- */
 
 static const fm_answer_tokens *tokens_of(const fm_report *r, const fm_case_result *result)
 {
@@ -280,90 +307,71 @@ static const fm_answer_tokens *tokens_of(const fm_report *r, const fm_case_resul
 
 static void token_part(fm_buf *out, const fm_answer_tokens *t)
 {
-    fm_buf_str(out, "<p class=\"tokens\">");
+    fm_markup(out, "<p class=\"tokens\">");
     for (size_t i = 0; i < t->count; i++) {
-        double p = exp(t->token[i].logprob);
-        fm_buf_printf(out, "<span class=\"tok p%d\" title=\"%.4f\">",
-                      p < 0.1   ? 0
-                      : p < 0.5 ? 1
-                      : p < 0.9 ? 2
-                                : 3,
-                      p);
-        fm_markup_text(out, t->token[i].text);
-        fm_buf_str(out, "</span>");
+        const double p = exp(t->token[i].logprob);
+        fm_markup(out, "<span class=\"tok p%d\" title=\"%.4f\">%s</span>",
+                  (p >= 0.1) + (p >= 0.5) + (p >= 0.9), p, t->token[i].text);
     }
-    fm_buf_str(out,
-               "</p>\n<details><summary>Probability of each token</summary><table><tr><th>Token"
-               "</th><th class=\"n\">Probability</th></tr>\n");
-    for (size_t i = 0; i < t->count; i++) {
-        fm_buf_str(out, "<tr><td><code>");
-        fm_markup_text(out, t->token[i].text);
-        fm_buf_printf(out, "</code></td><td class=\"n\">%.4f</td></tr>\n",
-                      exp(t->token[i].logprob));
-    }
-    fm_buf_str(out, "</table></details>\n");
+    fm_markup(out, "</p>\n<details><summary>Probability of each token</summary>\n");
+    fm_table_open(out, "Token|#Probability");
+    for (size_t i = 0; i < t->count; i++)
+        fm_table_row(out, "<code>%s</code>|#%.4f", t->token[i].text, exp(t->token[i].logprob));
+    close_details(out, t->count, t->count);
 }
 
-static fm_status worst_part(fm_buf *out, const fmv_page *p)
+static fm_status worst_part(fm_buf *out, const fm_report *r)
 {
-    const fm_report *r = p->report;
     const fm_case_result *worst[WORST_MAX];
+    const char *colour;
     size_t n;
-    fm_status rc = fm_report_worst(worst, &n, WORST_MAX, r);
-    if (rc < 0)
-        return rc;
-    fm_buf_str(out, "<h2>Worst cases of ");
-    fm_markup_text(out, r->column[r->shown].name);
-    fm_buf_str(out, n ? "</h2>\n" : "</h2>\n<p>Every case passed.</p>\n");
+    FM_TRY(fm_report_worst(worst, &n, WORST_MAX, r));
+    fm_markup(out, "<h2 id=\"worst\">Worst cases of %s</h2>\n", r->column[r->shown].name);
+    if (n == 0)
+        fm_markup(out, "<p>Every case passed.</p>\n");
     for (size_t i = 0; i < n; i++) {
-        const fm_suite *s = fm_report_suite_of(r, worst[i]);
         const fm_answer_tokens *t = tokens_of(r, worst[i]);
-        fm_buf_printf(out, "<section class=\"case\"><h3><span class=\"v-%s\">%s</span> %s/",
-                      told(worst[i]), told(worst[i]), fm_suite_name(s));
-        fm_markup_text(out, worst[i]->name);
-        fm_buf_str(out, "</h3>\n<p>");
-        fm_markup_text(out, worst[i]->detail);
-        fm_buf_str(out, "</p>\n<pre>");
-        fm_markup_text(out, worst[i]->output);
-        fm_buf_str(out, "</pre>\n");
+        const char *word = told(worst[i], &colour);
+        fm_markup(out,
+                  "<section class=\"case\"><h3><span class=\"%s\">%s</span> %s/%s</h3>\n"
+                  "<p>%s</p>\n<pre>%s</pre>\n",
+                  colour, word, fm_suite_name(fm_report_suite_of(r, worst[i])), worst[i]->name,
+                  worst[i]->detail, worst[i]->output);
         if (t)
             token_part(out, t);
-        fm_buf_str(out, "</section>\n");
+        fm_markup(out, "</section>\n");
     }
     return FM_OK;
 }
 
-static void cases_part(fm_buf *out, const fmv_page *p)
+static void case_row(fm_buf *out, const fm_suite *s, const fm_case_result *r)
 {
-    const fm_report_column *c = &p->report->column[p->report->shown];
-    size_t rows = 0, all = 0;
-    fm_buf_str(out, "<h2>All cases of ");
-    fm_markup_text(out, c->name);
-    fm_buf_str(out, "</h2>\n<details><summary>As a table</summary><table id=\"cases\"><tr><th>Case"
-                    "</th><th>Verdict</th><th class=\"n\">Score</th><th>Answer</th></tr>\n");
-    for (size_t k = 0; k < c->run_count; k++)
-        for (size_t i = 0; i < c->run[k].count; i++, all++) {
-            const fm_case_result *r = &c->run[k].result[i];
-            if (rows == CASES_MAX)
-                continue;
-            rows++;
-            fm_buf_printf(out, "<tr><td>%s/", fm_suite_name(c->run[k].suite));
-            fm_markup_text(out, r->name);
-            fm_buf_str(out, "</td>");
-            verdict_cell(out, r);
-            if (isfinite(r->score))
-                fm_buf_printf(out, "<td class=\"n\">%.3f</td>", r->score);
-            else
-                fm_buf_str(out, "<td></td>");
-            cell(out, r->output);
-            fm_buf_str(out, "</tr>\n");
-        }
-    fm_buf_str(out, "</table></details>\n");
-    if (rows < all)
-        fm_buf_printf(out, "<p class=\"soft\">%zu more are in the JSON report.</p>\n", all - rows);
+    const char *colour, *word = told(r, &colour);
+    fm_markup(out, "<tr><td>%s/%s</td><td><span class=\"%s\">%s</span>", fm_suite_name(s), r->name,
+              colour, word);
+    if (r->repeats)
+        fm_markup(out, " (%u of %u passed)", r->repeats_passed, r->repeats);
+    fm_markup(out, "</td><td class=\"n\">%.3f</td><td>%s</td></tr>\n",
+              isfinite(r->score) ? r->score : (double)NAN, r->output);
 }
 
-static void page_release(fmv_page *p)
+static void cases_part(fm_buf *out, const fm_report_column *c)
+{
+    size_t all = 0;
+    fm_markup(out,
+              "<h2 id=\"cases\">All cases of %s</h2>\n<details><summary>As a table</summary>\n",
+              c->name);
+    fm_table_open(out, "Case|Verdict|#Score|Answer");
+    for (size_t k = 0; k < c->run_count; k++)
+        for (size_t i = 0; i < c->run[k].count; i++)
+            if (all++ < CASES_MAX)
+                case_row(out, c->run[k].suite, &c->run[k].result[i]);
+    close_details(out, CASES_MAX, all);
+}
+
+/* ---- the page ---- */
+
+static void release(page *p)
 {
     for (size_t k = 0; k < p->changes; k++)
         fm_suite_change_release(&p->change[k]);
@@ -374,7 +382,7 @@ static void page_release(fmv_page *p)
 }
 
 /* Each column's suites against the same ones of its parent column; p-values adjusted over all. */
-static fm_status take_changes(fmv_page *p)
+static fm_status take_changes(page *p)
 {
     const fm_report *r = p->report;
     size_t cap = 0, cases = 0;
@@ -408,9 +416,9 @@ static fm_status take_changes(fmv_page *p)
     return rc == FM_OK ? fm_suite_changes_adjust(p->change, p->changes, r->adjust_bh) : rc;
 }
 
-static fm_status open_page(fmv_page *p, const fm_report *r)
+static fm_status open_page(page *p, const fm_report *r)
 {
-    *p = (fmv_page){.report = r};
+    *p = (page){.report = r};
     fm_status rc = fm_report_matrix(&p->matrix, r);
     if (rc == FM_OK && !(p->total = fm_calloc(r->count, sizeof *p->total)))
         rc = FM_ENOMEM;
@@ -429,32 +437,23 @@ static fm_status open_page(fmv_page *p, const fm_report *r)
 
 fm_status fm_report_html(fm_buf *out, const fm_report *r)
 {
-    fmv_page p;
+    page p;
     fm_status rc = open_page(&p, r);
     if (rc == FM_OK) {
-        fm_buf_str(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-                        "<meta name=\"viewport\" content=\"width=device-width\">\n<title>");
-        fm_markup_text(out, r->title);
-        fm_buf_printf(out, "</title>\n%s</head>\n<body>\n<h1>", style);
-        fm_markup_text(out, r->title);
-        fm_buf_printf(out, "</h1>\n<p class=\"soft\">%zu version%s, compute mode %s.</p>\n",
-                      r->count, r->count == 1 ? "" : "s", r->mode);
-        versions_table(out, &p);
-        fmv_chart_rates(out, &p);
-        fm_buf_str(out, "<h2>Capabilities</h2>\n");
-        fmv_chart_matrix(out, &p);
-        matrix_table(out, &p);
+        fm_page_open(out, "%s", r->title);
+        versions_part(out, &p);
+        matrix_part(out, &p);
         measures_part(out, r);
         flips_part(out, &p);
         rc = scores_part(out, &p);
     }
     if (rc == FM_OK)
-        rc = worst_part(out, &p);
+        rc = worst_part(out, r);
     if (rc == FM_OK) {
-        cases_part(out, &p);
-        fm_buf_str(out, "</body>\n</html>\n");
+        cases_part(out, &r->column[r->shown]);
+        fm_page_close(out);
         rc = fm_buf_ok(out);
     }
-    page_release(&p);
+    release(&p);
     return rc;
 }

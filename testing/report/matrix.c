@@ -33,87 +33,44 @@ double fm_matrix_share(const fm_matrix_cell *c)
     return n ? (double)c->passed / (double)n : (double)NAN;
 }
 
-/* The row of a case, made at its first appearance; rows[] holds its number plus one. */
-static fm_status row_of(size_t *row, fm_matrix *m, size_t *cap, fm_map *rows, const fm_suite *s,
+/* The number of a case's row, which is made at its first appearance; rows holds it plus one. */
+static fm_status row_of(size_t *row, fm_matrix *m, size_t cap[2], fm_map *rows, const fm_suite *s,
                         size_t i)
 {
     const char *capability = fmv_case_capability(s, i), *kind = fmv_case_kind_name(s, i);
     char key[512];
-    int len = snprintf(key, sizeof key, "%s %.400s", kind, capability);
-    const char *known = fm_map_get(rows, key, (size_t)len);
-    if (known) {
-        *row = (size_t)strtoul(known, NULL, 10);
+    const int len = snprintf(key, sizeof key, "%s %.400s", kind, capability);
+    const uintptr_t known = (uintptr_t)fm_map_get(rows, key, (size_t)len);
+    *row = known ? known - 1 : m->count;
+    if (known)
         return FM_OK;
-    }
-    fm_status rc = fm_grow(&m->row, cap, m->count + 1, sizeof *m->row);
-    char *number = rc == FM_OK ? fm_asprintf("%zu", m->count) : NULL;
-    if (rc == FM_OK && !number)
-        rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_map_put(rows, key, (size_t)len, number, NULL);
-    if (rc < 0) {
-        fm_free(number);
-        return rc;
-    }
-    m->row[m->count] = (fm_matrix_row){capability, kind, NULL};
-    *row = m->count++;
+    const size_t cells = (m->count + 1) * m->columns;
+    FM_TRY(fm_grow(&m->row, &cap[0], m->count + 1, sizeof *m->row));
+    FM_TRY(fm_grow(&m->cells, &cap[1], cells, sizeof *m->cells));
+    FM_TRY(fm_map_put(rows, key, (size_t)len, (void *)(uintptr_t)(m->count + 1), NULL));
+    memset(m->cells + m->count * m->columns, 0, m->columns * sizeof *m->cells);
+    m->row[m->count++] = (fm_matrix_row){capability, kind, NULL};
     return FM_OK;
-}
-
-typedef fm_status (*case_fn)(void *ctx, size_t column, const fm_suite *s, const fm_case_result *r);
-
-static fm_status each_case(const fm_report *r, case_fn fn, void *ctx)
-{
-    fm_status rc = FM_OK;
-    for (size_t c = 0; c < r->count; c++)
-        for (size_t k = 0; k < r->column[c].run_count; k++) {
-            const fm_suite_run *run = &r->column[c].run[k];
-            for (size_t i = 0; rc == FM_OK && i < run->count; i++)
-                rc = fn(ctx, c, run->suite, &run->result[i]);
-        }
-    return rc;
-}
-
-typedef struct filling {
-    fm_matrix *m;
-    size_t cap;
-    fm_map *rows;
-} filling;
-
-static fm_status note_row(void *ctx, size_t column, const fm_suite *s, const fm_case_result *r)
-{
-    filling *f = ctx;
-    size_t row;
-    (void)column;
-    return row_of(&row, f->m, &f->cap, f->rows, s, r->at);
-}
-
-static fm_status fill_cell(void *ctx, size_t column, const fm_suite *s, const fm_case_result *r)
-{
-    filling *f = ctx;
-    size_t row = 0;
-    fm_status rc = row_of(&row, f->m, &f->cap, f->rows, s, r->at);
-    if (rc == FM_OK)
-        count_case(&f->m->row[row].cell[column], r);
-    return rc;
 }
 
 fm_status fm_report_matrix(fm_matrix *out, const fm_report *r)
 {
-    filling f = {.m = out};
+    fm_map *rows = NULL;
+    size_t cap[2] = {0}, row = 0;
     *out = (fm_matrix){.columns = r->count};
-    fm_status rc = fm_map_new(&f.rows);
-    if (rc == FM_OK)
-        rc = each_case(r, note_row, &f);
-    if (rc == FM_OK && !(out->cells = fm_calloc(out->count * r->count, sizeof *out->cells)))
-        rc = FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < out->count; i++)
+    fm_status rc = fm_map_new(&rows);
+    for (size_t c = 0; c < r->count; c++)
+        for (size_t k = 0; k < r->column[c].run_count; k++) {
+            const fm_suite_run *run = &r->column[c].run[k];
+            for (size_t i = 0; rc == FM_OK && i < run->count; i++) {
+                rc = row_of(&row, out, cap, rows, run->suite, run->result[i].at);
+                if (rc == FM_OK)
+                    count_case(&out->cells[row * r->count + c], &run->result[i]);
+            }
+        }
+    for (size_t i = 0; i < out->count; i++)
         out->row[i].cell = out->cells + i * r->count;
-    if (rc == FM_OK)
-        rc = each_case(r, fill_cell, &f);
-    for (size_t i = 0; f.rows && i < fm_map_count(f.rows); i++)
-        fm_free(fm_map_value_at(f.rows, i));
-    fm_map_free(f.rows);
+    fm_map_free(rows);
     if (rc < 0)
         fm_matrix_release(out);
     return rc;

@@ -92,61 +92,42 @@ static bool junit_skipped(fm_buf *out, const fm_suite *s, const fm_case_result *
 {
     const fm_waiver *w = r->waived && r->verdict != FM_PASS ? fm_suite_waiver(s, r->at) : NULL;
     if (r->flaky)
-        fm_buf_printf(out, "<skipped message=\"flaky: %u of %u repeats passed\"/>",
-                      r->repeats_passed, r->repeats);
-    if (!r->flaky && w) {
-        fm_buf_str(out, "<skipped message=\"waived: ");
-        fm_markup_attr(out, w->reason);
-        fm_buf_str(out, "\"/>");
-    }
+        fm_markup(out, "<skipped message=\"flaky: %u of %u repeats passed\"/>", r->repeats_passed,
+                  r->repeats);
+    else if (w)
+        fm_markup(out, "<skipped message=\"waived: %s\"/>", w->reason);
     return r->flaky || w;
 }
 
 static void junit_properties(fm_buf *out, const fm_case_result *r)
 {
     if (r->repeats)
-        fm_buf_printf(out,
-                      "<properties><property name=\"flaky\" value=\"%s\"/><property "
-                      "name=\"repeats\" value=\"%u\"/><property name=\"repeats_passed\" "
-                      "value=\"%u\"/></properties>",
-                      r->flaky ? "true" : "false", r->repeats, r->repeats_passed);
+        fm_markup(out,
+                  "<properties><property name=\"flaky\" value=\"%s\"/><property "
+                  "name=\"repeats\" value=\"%u\"/><property name=\"repeats_passed\" "
+                  "value=\"%u\"/></properties>",
+                  r->flaky ? "true" : "false", r->repeats, r->repeats_passed);
 }
 
 static void junit_case(fm_buf *out, const fm_suite *s, const fm_case_result *r,
                        const char *model_name)
 {
     const char *kind = r->verdict == FM_FAIL ? "failure" : "error";
-    fm_buf_str(out, "    <testcase classname=\"");
-    fm_markup_attr(out, model_name);
-    fm_buf_str(out, "\" name=\"");
-    fm_markup_attr(out, r->name);
-    fm_buf_str(out, "\">");
+    fm_markup(out, "    <testcase classname=\"%s\" name=\"%s\">", model_name, r->name);
     junit_properties(out, r);
-    if (!junit_skipped(out, s, r) && r->verdict != FM_PASS) {
-        fm_buf_printf(out, "<%s message=\"", kind);
-        fm_markup_attr(out, r->detail);
-        fm_buf_str(out, "\">");
-        fm_markup_attr(out, r->output);
-        fm_buf_printf(out, "</%s>", kind);
-    }
-    fm_buf_str(out, "</testcase>\n");
+    if (!junit_skipped(out, s, r) && r->verdict != FM_PASS)
+        fm_markup(out, "<%s message=\"%s\">%s</%s>", kind, r->detail, r->output, kind);
+    fm_markup(out, "</testcase>\n");
 }
 
 /* A measure is a case of its own: one that breaks its bound must not be lost. */
 static void junit_measure(fm_buf *out, const fm_measure_result *m, const char *model_name)
 {
     const char *kind = m->verdict == FM_FAIL ? "failure" : "error";
-    fm_buf_str(out, "    <testcase classname=\"");
-    fm_markup_attr(out, model_name);
-    fm_buf_str(out, "\" name=\"measure: ");
-    fm_markup_attr(out, m->name);
-    fm_buf_str(out, "\">");
-    if (m->verdict != FM_PASS) {
-        fm_buf_printf(out, "<%s message=\"", kind);
-        fm_markup_attr(out, m->detail);
-        fm_buf_str(out, "\"/>");
-    }
-    fm_buf_str(out, "</testcase>\n");
+    fm_markup(out, "    <testcase classname=\"%s\" name=\"measure: %s\">", model_name, m->name);
+    if (m->verdict != FM_PASS)
+        fm_markup(out, "<%s message=\"%s\"/>", kind, m->detail);
+    fm_markup(out, "</testcase>\n");
 }
 
 static void junit_suite(fm_buf *out, const fm_suite_run *run, const char *model_name)
@@ -163,25 +144,23 @@ static void junit_suite(fm_buf *out, const fm_suite_run *run, const char *model_
         failed += run->measure[i].verdict == FM_FAIL;
         errors += run->measure[i].verdict == FM_ERROR_CASE;
     }
-    fm_buf_str(out, "  <testsuite name=\"");
-    fm_markup_attr(out, run->suite->name);
-    fm_buf_printf(out, "\" tests=\"%zu\" failures=\"%zu\" errors=\"%zu\"",
-                  run->count + run->measure_count, failed, errors);
+    fm_markup(out, "  <testsuite name=\"%s\" tests=\"%zu\" failures=\"%zu\" errors=\"%zu\"",
+              run->suite->name, run->count + run->measure_count, failed, errors);
     if (skipped)
-        fm_buf_printf(out, " skipped=\"%zu\"", skipped);
-    fm_buf_printf(out, " time=\"%.3f\">\n", run->seconds);
+        fm_markup(out, " skipped=\"%zu\"", skipped);
+    fm_markup(out, " time=\"%.3f\">\n", run->seconds);
     for (size_t i = 0; i < run->count; i++)
         junit_case(out, run->suite, &run->result[i], model_name);
     for (size_t i = 0; i < run->measure_count; i++)
         junit_measure(out, &run->measure[i], model_name);
-    fm_buf_str(out, "  </testsuite>\n");
+    fm_markup(out, "  </testsuite>\n");
 }
 
 fm_status fm_report_junit(fm_buf *out, const fm_suite_run *runs, size_t n, const char *model_name)
 {
-    fm_buf_str(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
+    fm_markup(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
     for (size_t i = 0; i < n; i++)
         junit_suite(out, &runs[i], model_name);
-    fm_buf_str(out, "</testsuites>\n");
+    fm_markup(out, "</testsuites>\n");
     return fm_buf_ok(out);
 }

@@ -100,20 +100,39 @@ assert len(same) >= 2 and all(p["margin"] == both[p["step"]] and p["kept"] for p
 assert all(not x["run"] and x["estimate_s"] > 0 for x in b["ablations"])
 PY
 
-say "the page stands alone, its pictures are well formed, and each has its table"
-python3 - ../page.html <<'PY'
-import re, sys
+say "the page stands alone and is well formed; a picture has its table, a grid is one"
+python3 - ../page.html ../blame.json <<'PY'
+import json, re, sys
 import xml.etree.ElementTree as tree
-page = open(sys.argv[1]).read()
+page, d = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
 assert not re.search(r"<script|<link|<img|@import|https?://|url\(", page)
 assert "prefers-color-scheme:dark" in page
+root = tree.fromstring(page)
 svg = re.findall(r"<svg.*?</svg>", page, re.S)
-assert len(svg) == 1 + 1 + 6 + 1, len(svg)  # lineage, layer map, two grids of three sites, steps
+assert len(svg) == 1 + 1 + 1, len(svg)  # lineage, layer map, steps
 for one in svg:
-    tree.fromstring(one)
+    assert tree.fromstring(one).find("title").text
     after = page[page.index(one) + len(one):]
     assert "<table" in after.split("<svg")[0], "a picture without its table"
-assert "Which city is the capital of Lorendor?" in page and page.count("<h2>") >= 8
+grids = root.findall(".//table[@class='heat']")
+assert len(grids) == 6, len(grids)  # two grids of three sites: tokens down, layers across
+for n, grid in enumerate(grids):
+    side = d["trace"][("child_with_parent", "parent_with_child")[n // 3]]
+    site = side[("residual", "attention", "mlp")[n % 3]]
+    rows = [[c for c in r.findall("td")] for r in grid.findall("tr")[1:]]
+    assert len(rows) == len(d["trace"]["tokens"]) and all(len(r) == 1 + len(site["layers"]) for r in rows)
+    for t, row in enumerate(rows):
+        for l, cell in enumerate(row[1:]):
+            margin = site["margins"][l][t]
+            assert abs(float(cell.text) - margin) < 0.0051 and "%" in cell.get("title"), (cell.text, margin)
+            assert ("turn" in cell.get("class").split()) == ((margin > 0) != (side["margin"] > 0))
+            assert re.fullmatch(r"background:rgb\([\d ]+ / 0\.\d\d\)", cell.get("style")), cell.get("style")
+text = "".join(root.itertext())
+assert "Which city is the capital of Lorendor?" in text and len(root.findall(".//h2")) >= 8
+for k in d["repairs"]["candidates"]:
+    assert k["what"] in text
+for p in d["steps"]["points"]:
+    assert f"step {p['step']}: {p['outcome']}, {p['margin']:+.2f}" in text, p
 PY
 
 say "texts of strangers are escaped"

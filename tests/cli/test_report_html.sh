@@ -32,7 +32,9 @@ print(drawn)
 assert drawn["cells"] == 6 and drawn["dots"] == 2, drawn       # manners MFT, INV and odd, on two versions
 assert drawn["heads"] == ["atlas", "pirate"], drawn            # parents first
 assert drawn["broken"] == 1 and drawn["tokens"] >= 6, drawn
-assert drawn["svg"][:3] == ["rates", "matrix", "flips"], drawn
-assert "<img" not in page and "http:" not in page.replace("http://www.w3.org/2000/svg", "")
+assert drawn["svg"][:3] == ["0 to 100 %", "0 to 100 %", "broken to the left, fixed to the right"], drawn
+assert "<img" not in page and "http:" not in page
+for anchor in ("versions", "matrix", "flips", "flipped", "worst", "cases"):
+    assert page.count(f'id="{anchor}"') == 1, anchor
 PY
 say "two versions: every mark has a box, nothing sticks out, both schemes have their colours"

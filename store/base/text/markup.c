@@ -1,6 +1,7 @@
-/* markup.c - escaping, and marks of SVG. */
+/* markup.c - escaping. */
 #include "store/base/text/markup.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "store/base/text/json.h"
@@ -51,11 +52,11 @@ static const char *reference_of(uint8_t c)
     }
 }
 
-static void escaped(fm_buf *out, const char *text, bool keep_space)
+static void escaped(fm_buf *out, const char *text, size_t most, bool in_tag)
 {
     const uint8_t *p = (const uint8_t *)text;
     size_t left = text ? strlen(text) : 0, n;
-    for (; left; p += n, left -= n) {
+    for (; left && most; p += n, left -= n, most--) {
         const char *ref = reference_of(*p);
         n = xml_char(p, left);
         if (n == 0) {
@@ -63,56 +64,81 @@ static void escaped(fm_buf *out, const char *text, bool keep_space)
             n = 1;
         } else if (ref) {
             fm_buf_str(out, ref);
-        } else if (*p < 0x20 && (!keep_space || *p == '\r')) {
+        } else if (*p < 0x20 && (in_tag || *p == '\r')) {
             fm_buf_printf(out, "&#%u;", (unsigned)*p);
         } else {
             fm_buf_append(out, p, n);
         }
     }
+    if (left)
+        fm_buf_str(out, "\xE2\x80\xA6");
 }
 
-void fm_markup_text(fm_buf *out, const char *text)
+static void real(fm_buf *out, char conversion, bool plus, int precision, double v)
 {
-    escaped(out, text, true);
+    if (isnan(v))
+        fm_buf_char(out, '-');
+    else if (conversion == 'f')
+        fm_buf_printf(out, plus ? "%+.*f" : "%.*f", precision, v);
+    else
+        fm_buf_printf(out, plus ? "%+.*g" : "%.*g", precision, v);
 }
 
-void fm_markup_attr(fm_buf *out, const char *text)
+/* What the conversion asks for that p stands in, behind its '%'; returns where it ends. */
+static const char *argument(fm_buf *out, const char *p, bool in_tag, va_list *args)
 {
-    escaped(out, text, false);
-}
-
-void fm_svg_line(fm_buf *out, const char *css_class, double x1, double y1, double x2, double y2)
-{
-    fm_buf_printf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n",
-                  css_class, x1, y1, x2, y2);
-}
-
-void fm_svg_rect(fm_buf *out, const char *css_class, double x, double y, double width,
-                 double height)
-{
-    fm_buf_printf(out,
-                  "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n",
-                  css_class, x, y, width, height);
-}
-
-void fm_svg_text(fm_buf *out, const char *css_class, const char *anchor, double x, double y,
-                 const char *text)
-{
-    fm_buf_printf(out, "<text class=\"%s\" text-anchor=\"%s\" x=\"%.1f\" y=\"%.1f\">", css_class,
-                  anchor, x, y);
-    fm_markup_text(out, text);
-    fm_buf_str(out, "</text>\n");
-}
-
-double fm_svg_tick(double span, double most)
-{
-    double tick = 1e-12;
-    while (span / tick > most) {
-        if (span / (tick * 2) <= most)
-            return tick * 2;
-        if (span / (tick * 5) <= most)
-            return tick * 5;
-        tick *= 10;
+    const bool plus = *p == '+';
+    int precision = -1;
+    p += plus;
+    if (*p == '.')
+        for (precision = 0, p++; *p >= '0' && *p <= '9'; p++)
+            precision = precision * 10 + (*p - '0');
+    switch (*p++) {
+    case '%':
+        fm_buf_char(out, '%');
+        break;
+    case 's':
+        escaped(out, va_arg(*args, const char *), precision < 0 ? SIZE_MAX : (size_t)precision,
+                in_tag);
+        break;
+    case 'd':
+        fm_buf_printf(out, "%d", va_arg(*args, int));
+        break;
+    case 'u':
+        fm_buf_printf(out, "%u", va_arg(*args, unsigned));
+        break;
+    case 'z':
+        fm_assert(*p++ == 'u');
+        fm_buf_printf(out, "%zu", va_arg(*args, size_t));
+        break;
+    case 'f':
+    case 'g':
+        real(out, p[-1], plus, precision, va_arg(*args, double));
+        break;
+    default:
+        fm_assert(!"a conversion that markup.h does not name");
     }
-    return tick;
+    return p;
+}
+
+void fm_markup_part(fm_buf *out, const char *fmt, size_t len, va_list *args)
+{
+    const char *end = fmt + len;
+    bool in_tag = false;
+    while (fmt < end) {
+        if (*fmt == '%') {
+            fmt = argument(out, fmt + 1, in_tag, args);
+            continue;
+        }
+        in_tag = *fmt == '<' || (in_tag && *fmt != '>');
+        fm_buf_char(out, *fmt++);
+    }
+}
+
+void fm_markup(fm_buf *out, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    fm_markup_part(out, fmt, strlen(fmt), &args);
+    va_end(args);
 }

@@ -94,6 +94,7 @@ static fm_json *worth_json(const blame_more *m)
         fm_json *v = fm_json_new_object();
         fm_oid_hex(&m->b->version[w->node[i]].commit.oid, hex);
         fm_json_put(&rc, v, "id", fm_json_new_str(hex));
+        fm_json_put(&rc, v, "name", fm_json_new_str(blame_who(m->b, w->node[i])));
         fm_json_put(&rc, v, "value", fm_json_new_real(s->value[i]));
         fm_json_put(&rc, v, "low", fm_json_new_real(s->low[i]));
         fm_json_put(&rc, v, "high", fm_json_new_real(s->high[i]));
