@@ -7,23 +7,15 @@
 
 static const char *const verdicts[] = {"pass", "fail", "error"};
 
-static fm_status set_or_free(fm_status rc, fm_json *obj, const char *key, fm_json *value)
-{
-    if (rc == FM_OK)
-        return fm_json_set(obj, key, value);
-    fm_json_free(value);
-    return rc;
-}
-
 static fm_json *waiver_json(const fm_waiver *w)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
-    rc = set_or_free(rc, o, "reason", fm_json_new_str(w ? w->reason : ""));
+    fm_json_put(&rc, o, "reason", fm_json_new_str(w ? w->reason : ""));
     if (w && w->until)
-        rc = set_or_free(rc, o, "until", fm_json_new_str(w->until));
+        fm_json_put(&rc, o, "until", fm_json_new_str(w->until));
     if (w && w->owner)
-        rc = set_or_free(rc, o, "owner", fm_json_new_str(w->owner));
+        fm_json_put(&rc, o, "owner", fm_json_new_str(w->owner));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
@@ -34,29 +26,29 @@ static fm_json *case_json(const fm_suite *s, const fm_case_result *r)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
-    rc = set_or_free(rc, o, "name", fm_json_new_str(r->name));
-    rc = set_or_free(rc, o, "kind", fm_json_new_str(fmv_case_kind_name(s, r->at)));
-    rc = set_or_free(rc, o, "capability", fm_json_new_str(fmv_case_capability(s, r->at)));
-    rc = set_or_free(rc, o, "verdict", fm_json_new_str(verdicts[r->verdict]));
-    rc = set_or_free(rc, o, "output", fm_json_new_str(r->output));
+    fm_json_put(&rc, o, "name", fm_json_new_str(r->name));
+    fm_json_put(&rc, o, "kind", fm_json_new_str(fmv_case_kind_name(s, r->at)));
+    fm_json_put(&rc, o, "capability", fm_json_new_str(fmv_case_capability(s, r->at)));
+    fm_json_put(&rc, o, "verdict", fm_json_new_str(verdicts[r->verdict]));
+    fm_json_put(&rc, o, "output", fm_json_new_str(r->output));
     if (r->answer)
-        rc = set_or_free(rc, o, "answer", fm_json_new_str(r->answer));
+        fm_json_put(&rc, o, "answer", fm_json_new_str(r->answer));
     if (r->detail)
-        rc = set_or_free(rc, o, "detail", fm_json_new_str(r->detail));
+        fm_json_put(&rc, o, "detail", fm_json_new_str(r->detail));
     if (!isnan(r->score))
-        rc = set_or_free(rc, o, "score", fm_json_new_real(r->score));
+        fm_json_put(&rc, o, "score", fm_json_new_real(r->score));
     if (r->metrics)
-        rc = set_or_free(rc, o, "metrics", fm_json_ref(r->metrics));
-    rc = set_or_free(rc, o, "cached", fm_json_new_bool(r->cached));
+        fm_json_put(&rc, o, "metrics", fm_json_ref(r->metrics));
+    fm_json_put(&rc, o, "cached", fm_json_new_bool(r->cached));
     if (r->waived)
-        rc = set_or_free(rc, o, "waived", waiver_json(fm_suite_waiver(s, r->at)));
+        fm_json_put(&rc, o, "waived", waiver_json(fm_suite_waiver(s, r->at)));
     if (r->repeats) {
-        rc = set_or_free(rc, o, "flaky", fm_json_new_bool(r->flaky));
-        rc = set_or_free(rc, o, "repeats", fm_json_new_int(r->repeats));
-        rc = set_or_free(rc, o, "repeats_passed", fm_json_new_int(r->repeats_passed));
+        fm_json_put(&rc, o, "flaky", fm_json_new_bool(r->flaky));
+        fm_json_put(&rc, o, "repeats", fm_json_new_int(r->repeats));
+        fm_json_put(&rc, o, "repeats_passed", fm_json_new_int(r->repeats_passed));
     }
     if (r->quarantined)
-        rc = set_or_free(rc, o, "quarantined", fm_json_new_bool(true));
+        fm_json_put(&rc, o, "quarantined", fm_json_new_bool(true));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
@@ -69,17 +61,17 @@ fm_json *fm_suite_run_json(const fm_suite_run *run)
     fm_status rc = o && cases ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < run->count; i++)
         rc = fm_json_push(cases, case_json(run->suite, &run->result[i]));
-    rc = set_or_free(rc, o, "suite", fm_json_new_str(run->suite->name));
-    rc = set_or_free(rc, o, "gate", fm_json_new_bool(run->suite->policy.gate));
-    rc = set_or_free(rc, o, "passed", fm_json_new_int((int64_t)run->passed));
-    rc = set_or_free(rc, o, "failed", fm_json_new_int((int64_t)run->failed));
-    rc = set_or_free(rc, o, "errors", fm_json_new_int((int64_t)run->errors));
-    rc = set_or_free(rc, o, "flaky", fm_json_new_int((int64_t)run->flaky));
-    rc = set_or_free(rc, o, "waived", fm_json_new_int((int64_t)run->waived));
-    rc = set_or_free(rc, o, "seconds", fm_json_new_real(run->seconds));
+    fm_json_put(&rc, o, "suite", fm_json_new_str(run->suite->name));
+    fm_json_put(&rc, o, "gate", fm_json_new_bool(run->suite->policy.gate));
+    fm_json_put(&rc, o, "passed", fm_json_new_int((int64_t)run->passed));
+    fm_json_put(&rc, o, "failed", fm_json_new_int((int64_t)run->failed));
+    fm_json_put(&rc, o, "errors", fm_json_new_int((int64_t)run->errors));
+    fm_json_put(&rc, o, "flaky", fm_json_new_int((int64_t)run->flaky));
+    fm_json_put(&rc, o, "waived", fm_json_new_int((int64_t)run->waived));
+    fm_json_put(&rc, o, "seconds", fm_json_new_real(run->seconds));
     if (run->measure_count)
-        rc = set_or_free(rc, o, "measures", fm_suite_measures_json(run));
-    rc = set_or_free(rc, o, "cases", cases);
+        fm_json_put(&rc, o, "measures", fm_suite_measures_json(run));
+    fm_json_put(&rc, o, "cases", cases);
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
