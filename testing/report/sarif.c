@@ -4,54 +4,38 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/base/mem.h"
 #include "testing/suite/internal.h"
 #include "testing/report.h"
 
-static fm_json *object(fm_status *rc)
-{
-    fm_json *o = fm_json_new_object();
-    if (!o && *rc == FM_OK)
-        *rc = FM_ENOMEM;
-    return o;
-}
-
-static fm_json *array(fm_status *rc)
-{
-    fm_json *a = fm_json_new_array();
-    if (!a && *rc == FM_OK)
-        *rc = FM_ENOMEM;
-    return a;
-}
-
 static fm_json *text_of(fm_status *rc, const char *text)
 {
-    fm_json *o = object(rc);
+    fm_json *o = fm_json_new_object();
     fm_json_put(rc, o, "text", fm_json_new_str(text && text[0] ? text : "(nothing)"));
     return o;
 }
 
 static fm_json *list_of(fm_status *rc, fm_json *one)
 {
-    fm_json *a = array(rc);
+    fm_json *a = fm_json_new_array();
     fm_json_push_to(rc, a, one);
     return a;
 }
 
-/* "suite/case": stable over runs and versions. */
-static fm_json *id_of(const fm_suite *s, const fm_case_result *r)
+/* "suite/case", or of a measure "suite/measure: name": stable over runs and versions. */
+static fm_json *id_of(const fm_suite *s, const char *of, const char *name)
 {
-    fm_buf id;
-    fm_buf_init(&id, 0);
-    fm_buf_printf(&id, "%s/%s", fm_suite_name(s), r->name);
-    fm_json *v = fm_buf_ok(&id) == FM_OK ? fm_json_new_str(fm_buf_cstr(&id)) : NULL;
-    fm_buf_release(&id);
+    char *id = fm_asprintf("%s/%s%s", fm_suite_name(s), of, name);
+    fm_json *v = id ? fm_json_new_str(id) : NULL;
+    fm_free(id);
     return v;
 }
 
 static fm_json *rule_of(fm_status *rc, const fm_suite *s, const fm_case_result *r)
 {
-    fm_json *o = object(rc), *config = object(rc), *about = object(rc);
-    fm_json_put(rc, o, "id", id_of(s, r));
+    fm_json *o = fm_json_new_object(), *config = fm_json_new_object(),
+            *about = fm_json_new_object();
+    fm_json_put(rc, o, "id", id_of(s, "", r->name));
     fm_json_put(rc, o, "shortDescription", text_of(rc, r->name));
     if (fm_suite_description(s)[0])
         fm_json_put(rc, o, "fullDescription", text_of(rc, fm_suite_description(s)));
@@ -68,7 +52,8 @@ static fm_json *rule_of(fm_status *rc, const fm_suite *s, const fm_case_result *
 static fm_json *location_of(fm_status *rc, const fm_suite *s, fm_json *name)
 {
     char uri[FMV_CASE_NAME_MAX];
-    fm_json *o = object(rc), *physical = object(rc), *artifact = object(rc), *logical = object(rc);
+    fm_json *o = fm_json_new_object(), *physical = fm_json_new_object(),
+            *artifact = fm_json_new_object(), *logical = fm_json_new_object();
     snprintf(uri, sizeof uri, "suites/%s.yaml", fm_suite_name(s)); /* a-z A-Z 0-9 - _ alone */
     fm_json_put(rc, artifact, "uri", fm_json_new_str(uri));
     fm_json_put(rc, physical, "artifactLocation", artifact);
@@ -84,7 +69,7 @@ static void suppress(fm_status *rc, fm_json *o, const fm_suite *s, const fm_case
     const fm_waiver *w = r->waived ? fm_suite_waiver(s, r->at) : NULL;
     if (!w && !r->flaky)
         return;
-    fm_json *one = object(rc);
+    fm_json *one = fm_json_new_object();
     fm_json_put(rc, one, "kind", fm_json_new_str("external"));
     fm_json_put(rc, one, "justification",
                 fm_json_new_str(w ? w->reason : "flaky: its repeats under other seeds disagree"));
@@ -93,15 +78,15 @@ static void suppress(fm_status *rc, fm_json *o, const fm_suite *s, const fm_case
 
 static fm_json *result_of(fm_status *rc, const fm_suite *s, const fm_case_result *r, int64_t rule)
 {
-    fm_json *o = object(rc), *about = object(rc), *print = object(rc);
-    fm_json_put(rc, o, "ruleId", id_of(s, r));
+    fm_json *o = fm_json_new_object(), *about = fm_json_new_object(), *print = fm_json_new_object();
+    fm_json_put(rc, o, "ruleId", id_of(s, "", r->name));
     fm_json_put(rc, o, "ruleIndex", fm_json_new_int(rule));
     fm_json_put(rc, o, "kind", fm_json_new_str("fail"));
     fm_json_put(rc, o, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
     fm_json_put(rc, o, "message",
                 text_of(rc, r->detail ? r->detail : "its repeats under other seeds disagree"));
-    fm_json_put(rc, o, "locations", list_of(rc, location_of(rc, s, id_of(s, r))));
-    fm_json_put(rc, print, "case/v1", id_of(s, r));
+    fm_json_put(rc, o, "locations", list_of(rc, location_of(rc, s, id_of(s, "", r->name))));
+    fm_json_put(rc, print, "case/v1", id_of(s, "", r->name));
     fm_json_put(rc, o, "partialFingerprints", print);
     suppress(rc, o, s, r);
     fm_json_put(rc, about, "verdict",
@@ -118,40 +103,32 @@ static fm_json *result_of(fm_status *rc, const fm_suite *s, const fm_case_result
 }
 
 /* A measure that breaks its bound: a rule and a result of its own. */
-static fm_json *measure_id(const fm_suite *s, const fm_measure_result *m)
-{
-    fm_buf id;
-    fm_buf_init(&id, 0);
-    fm_buf_printf(&id, "%s/measure: %s", fm_suite_name(s), m->name);
-    fm_json *v = fm_buf_ok(&id) == FM_OK ? fm_json_new_str(fm_buf_cstr(&id)) : NULL;
-    fm_buf_release(&id);
-    return v;
-}
-
 static void push_measure(fm_status *rc, fm_json *rules, fm_json *results, const fm_suite *s,
                          const fm_measure_result *m, int64_t rule)
 {
     const char *level = fm_suite_is_gate(s) ? "error" : "warning";
-    fm_json *about = object(rc), *config = object(rc), *o = object(rc), *print = object(rc);
-    fm_json_put(rc, about, "id", measure_id(s, m));
+    fm_json *about = fm_json_new_object(), *config = fm_json_new_object(),
+            *o = fm_json_new_object(), *print = fm_json_new_object();
+    fm_json_put(rc, about, "id", id_of(s, "measure: ", m->name));
     fm_json_put(rc, about, "shortDescription", text_of(rc, m->name));
     fm_json_put(rc, config, "level", fm_json_new_str(level));
     fm_json_put(rc, about, "defaultConfiguration", config);
     fm_json_push_to(rc, rules, about);
-    fm_json_put(rc, o, "ruleId", measure_id(s, m));
+    fm_json_put(rc, o, "ruleId", id_of(s, "measure: ", m->name));
     fm_json_put(rc, o, "ruleIndex", fm_json_new_int(rule));
     fm_json_put(rc, o, "kind", fm_json_new_str("fail"));
     fm_json_put(rc, o, "level", fm_json_new_str(level));
     fm_json_put(rc, o, "message", text_of(rc, m->detail));
-    fm_json_put(rc, o, "locations", list_of(rc, location_of(rc, s, measure_id(s, m))));
-    fm_json_put(rc, print, "case/v1", measure_id(s, m));
+    fm_json_put(rc, o, "locations",
+                list_of(rc, location_of(rc, s, id_of(s, "measure: ", m->name))));
+    fm_json_put(rc, print, "case/v1", id_of(s, "measure: ", m->name));
     fm_json_put(rc, o, "partialFingerprints", print);
     fm_json_push_to(rc, results, o);
 }
 
 static fm_json *tool_of(fm_status *rc, fm_json *rules)
 {
-    fm_json *tool = object(rc), *driver = object(rc);
+    fm_json *tool = fm_json_new_object(), *driver = fm_json_new_object();
     fm_json_put(rc, driver, "name", fm_json_new_str("fmstore"));
     fm_json_put(rc, driver, "rules", rules);
     fm_json_put(rc, tool, "driver", driver);
@@ -162,8 +139,9 @@ fm_status fm_report_sarif(fm_buf *out, const fm_report *r)
 {
     const fm_report_column *c = &r->column[r->shown];
     fm_status rc = FM_OK;
-    fm_json *log = object(&rc), *run = object(&rc), *rules = array(&rc), *results = array(&rc);
-    fm_json *details = object(&rc);
+    fm_json *log = fm_json_new_object(), *run = fm_json_new_object(), *rules = fm_json_new_array(),
+            *results = fm_json_new_array();
+    fm_json *details = fm_json_new_object();
     int64_t n = 0;
     for (size_t k = 0; k < c->run_count; k++)
         for (size_t i = 0; rc == FM_OK && i < c->run[k].count; i++) {

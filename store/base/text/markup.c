@@ -52,7 +52,7 @@ static const char *reference_of(uint8_t c)
     }
 }
 
-static void escaped(fm_buf *out, const char *text, size_t most, bool in_tag)
+static void as_xml(fm_buf *out, const char *text, size_t most, bool in_tag)
 {
     const uint8_t *p = (const uint8_t *)text;
     size_t left = text ? strlen(text) : 0, n;
@@ -85,7 +85,8 @@ static void real(fm_buf *out, char conversion, bool plus, int precision, double 
 }
 
 /* What the conversion asks for that p stands in, behind its '%'; returns where it ends. */
-static const char *argument(fm_buf *out, const char *p, bool in_tag, va_list *args)
+static const char *argument(fm_buf *out, fm_escape *escape, const char *p, bool in_tag,
+                            va_list *args)
 {
     const bool plus = *p == '+';
     int precision = -1;
@@ -98,8 +99,8 @@ static const char *argument(fm_buf *out, const char *p, bool in_tag, va_list *ar
         fm_buf_char(out, '%');
         break;
     case 's':
-        escaped(out, va_arg(*args, const char *), precision < 0 ? SIZE_MAX : (size_t)precision,
-                in_tag);
+        escape(out, va_arg(*args, const char *), precision < 0 ? SIZE_MAX : (size_t)precision,
+               in_tag);
         break;
     case 'd':
         fm_buf_printf(out, "%d", va_arg(*args, int));
@@ -121,13 +122,13 @@ static const char *argument(fm_buf *out, const char *p, bool in_tag, va_list *ar
     return p;
 }
 
-void fm_markup_part(fm_buf *out, const char *fmt, size_t len, va_list *args)
+static void part(fm_buf *out, fm_escape *escape, const char *fmt, size_t len, va_list *args)
 {
     const char *end = fmt + len;
     bool in_tag = false;
     while (fmt < end) {
         if (*fmt == '%') {
-            fmt = argument(out, fmt + 1, in_tag, args);
+            fmt = argument(out, escape, fmt + 1, in_tag, args);
             continue;
         }
         in_tag = *fmt == '<' || (in_tag && *fmt != '>');
@@ -135,10 +136,23 @@ void fm_markup_part(fm_buf *out, const char *fmt, size_t len, va_list *args)
     }
 }
 
+void fm_markup_part(fm_buf *out, const char *fmt, size_t len, va_list *args)
+{
+    part(out, as_xml, fmt, len, args);
+}
+
 void fm_markup(fm_buf *out, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    fm_markup_part(out, fmt, strlen(fmt), &args);
+    part(out, as_xml, fmt, strlen(fmt), &args);
+    va_end(args);
+}
+
+void fm_escaped(fm_buf *out, fm_escape *escape, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    part(out, escape, fmt, strlen(fmt), &args);
     va_end(args);
 }
