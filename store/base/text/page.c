@@ -11,12 +11,12 @@ static const char page_style[] =
     "@media (prefers-color-scheme:dark){body{background:#16181b}}\n"
     "h1{font-size:1.5em}h2{font-size:1.15em;margin:1.8em 0 .4em}\n"
     "table{border-collapse:collapse;margin:.5em 0}th,td{padding:.2em .9em .2em 0;text-align:left;"
-    "vertical-align:top;border-bottom:1px solid #8884}th{white-space:nowrap}\n"
-    "td{overflow-wrap:anywhere;min-width:5em}.n{text-align:right;white-space:nowrap;min-width:0}"
-    "td svg{max-width:none}\n"
+    "vertical-align:top;border-bottom:1px solid #8884}th{vertical-align:bottom}\n"
+    "td{overflow-wrap:anywhere;min-width:5em}td svg{max-width:none}"
+    ".n{text-align:right;min-width:0}td.n{white-space:nowrap}\n"
     ".wide{overflow-x:auto}.cell{color:#111;font-weight:600;padding:.2em .5em;"
-    "border:1px solid #8884}svg+p{margin-top:.2em}.turn{outline:2px solid "
-    "#e0913a;outline-offset:-2px}"
+    "border:1px solid #8884}svg+p{margin-top:.2em}"
+    ".turn{outline:2px solid #e0913a;outline-offset:-2px}\n"
     ".heat{font-size:12px}.heat td,.heat th{padding:0 .3em}\n"
     "details{margin:.4em 0}summary{cursor:pointer}code{white-space:pre-wrap}\n"
     "pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#8881;padding:.5em .7em}\n"
@@ -108,7 +108,7 @@ static void value(fm_buf *out, const fm_json *v, bool exact)
         value(out, fm_json_at(v, i), exact);
     }
     if (fm_json_is(v, FM_JSON_REAL)) {
-        fm_markup(out, exact ? "%.9g" : "%.4g", fm_json_real(v, 0));
+        fm_markup(out, exact ? "%.9g" : "%.6g", fm_json_real(v, 0));
     } else if (fm_json_is(v, FM_JSON_STRING)) {
         fm_markup(out, "%s", fm_json_cstr(v, ""));
     } else if (v && !fm_json_is(v, FM_JSON_ARRAY) && !fm_json_is(v, FM_JSON_NULL)) {
