@@ -38,7 +38,7 @@ my @foreign = (
     [qr{^(?:dnnl|oneapi/dnnl|cuda|cublas|nccl|nvrtc|mpi)}, qr{^infer/}],
     [qr{^microhttpd\.h$}, qr{^infer/serve/}],
     [qr{^curl/}, qr{^store/}],
-    [qr{^pcre2\.h$}, qr{^(?:infer|testing)/}],
+    [qr{^pcre2\.h$}, qr{^store/base/text/regex\.c$}],
     [qr{^utf8proc\.h$}, qr{^infer/}],
     [qr{^cmocka\.h$}, qr{^$}],
 );

@@ -7,6 +7,7 @@
 
 #include "infer/tokenizer.h"
 #include "store/base/mem.h"
+#include "store/base/text/regex.h"
 
 #define FMI_TOK_STEPS_MAX 32      /* normalizers, or pre-tokenizers, in one sequence */
 #define FMI_TOK_PATTERN_MAX 16384 /* bytes of one regular expression */
@@ -21,16 +22,12 @@
 #define FMI_SPM_SPACE "\xe2\x96\x81" /* U+2581, a space in a SentencePiece model */
 
 /* ---- regular expressions (regex.c) ---- */
-typedef struct fmi_regex fmi_regex;         /* compiled; immutable */
-typedef struct fmi_regex_run fmi_regex_run; /* one caller's match state */
+typedef struct fmi_regex fmi_regex; /* compiled; immutable */
 /* literal: the pattern is plain text. `field` names it in errors. */
 fm_status fmi_regex_new(fmi_regex **out, fm_span pattern, bool literal, const char *field);
 void fmi_regex_free(fmi_regex *re);
-/* For texts of so many bytes: all their matches together have a limit of steps. */
-fm_status fmi_regex_run_new(fmi_regex_run **out, size_t text_bytes);
-void fmi_regex_run_free(fmi_regex_run *run);
 /* First match in subject at or after `from`. *found false: none. subject is valid UTF-8. */
-fm_status fmi_regex_next(const fmi_regex *re, fmi_regex_run *run, fm_span subject, size_t from,
+fm_status fmi_regex_next(const fmi_regex *re, fm_regex_run *run, fm_span subject, size_t from,
                          bool *found, size_t *begin, size_t *end);
 /* Rewrite an Oniguruma class shorthand pattern so that PCRE2 gives the same classes. */
 fm_status fmi_regex_rewrite(fm_buf *out, fm_span pattern, const char *field);
@@ -93,7 +90,7 @@ typedef struct fmi_tok_scratch {
     bool first_segment; /* what is normalised begins the text */
     bool head_lost;     /* the last normalising dropped the beginning of the text */
     size_t grow_left;   /* bytes by which steps may still make the text longer */
-    fmi_regex_run *run;
+    fm_regex_run *run;
     struct fmi_symbol *sym;
     size_t sym_cap;
     struct fmi_heap_item *heap;

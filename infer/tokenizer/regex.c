@@ -3,47 +3,16 @@
  * The files are written for Oniguruma. Most of its syntax means the same in PCRE2; what does not is
  * rewritten here (\s \d \w \p{..} \v \u: newer Unicode, other sets) or refused by name (anchors,
  * \b, nested classes, back references), since a pattern that matches slightly differently gives
- * wrong ids without any sign. Matching is JIT compiled and bounded. */
+ * wrong ids without any sign. */
 #include "infer/tokenizer/internal.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 #include <string.h>
 
-/* PCRE2 does not tell how many steps a match took, so a match begins with few and is made again with
- * ten times as many. What was in vain is counted, for all matches of a text together. */
-#define MATCH_STEPS 1000u
-#define MATCH_STEPS_MAX 10000000u
-#define TEXT_STEPS ((size_t)100000000) /* ... and as many for each byte of the text: */
-#define BYTE_STEPS 16u
-#define JIT_STACK_MAX ((size_t)8 << 20)
-
 struct fmi_regex {
-    pcre2_code *code; /* NULL: literal */
-    bool jit;
+    fm_regex *code; /* NULL: literal */
     uint8_t *literal;
     size_t literal_len;
 };
-
-struct fmi_regex_run {
-    pcre2_general_context *gctx;
-    pcre2_match_context *mctx;
-    size_t steps_left;
-    pcre2_match_data *md;
-    pcre2_jit_stack *stack;
-};
-
-static void *door_malloc(size_t bytes, void *data)
-{
-    (void)data;
-    return fm_malloc(bytes);
-}
-
-static void door_free(void *p, void *data)
-{
-    (void)data;
-    fm_free(p);
-}
 
 /* ---- rewriting ---- */
 
@@ -321,34 +290,11 @@ fm_status fmi_regex_rewrite(fm_buf *out, fm_span pattern, const char *field)
 static fm_status compile(fmi_regex *re, fm_span pattern, const char *field)
 {
     fm_buf text;
-    pcre2_general_context *gctx = pcre2_general_context_create(door_malloc, door_free, NULL);
-    pcre2_compile_context *cctx = gctx ? pcre2_compile_context_create(gctx) : NULL;
-    int error = 0;
-    PCRE2_SIZE at = 0;
-    fm_status rc = cctx ? FM_OK : FM_ENOMEM;
 
-    fm_buf_init(&text, (size_t)1 << 20);
+    fm_buf_init(&text, FM_REGEX_MAX_BYTES);
+    fm_status rc = fmi_regex_rewrite(&text, pattern, field);
     if (rc == FM_OK)
-        rc = fmi_regex_rewrite(&text, pattern, field);
-    if (rc < 0)
-        goto out;
-    pcre2_set_newline(cctx, PCRE2_NEWLINE_LF);
-    re->code = pcre2_compile((PCRE2_SPTR)fm_buf_cstr(&text), text.len, PCRE2_UTF | PCRE2_UCP,
-                             &error, &at, cctx);
-    if (!re->code && error == PCRE2_ERROR_HEAP_FAILED) {
-        rc = FM_ENOMEM;
-        goto out;
-    }
-    if (!re->code) {
-        PCRE2_UCHAR why[128] = "";
-        pcre2_get_error_message(error, why, sizeof why);
-        rc = fm_fail(FM_EINVAL, "%s: regular expression: %s", field, (const char *)why);
-        goto out;
-    }
-    re->jit = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
-out:
-    pcre2_compile_context_free(cctx);
-    pcre2_general_context_free(gctx);
+        rc = fm_regex_new(&re->code, fm_buf_span(&text), FM_REGEX_OFTEN, field);
     fm_buf_release(&text);
     return rc;
 }
@@ -385,68 +331,12 @@ void fmi_regex_free(fmi_regex *re)
 {
     if (!re)
         return;
-    pcre2_code_free(re->code);
+    fm_regex_free(re->code);
     fm_free(re->literal);
     fm_free(re);
 }
 
-fm_status fmi_regex_run_new(fmi_regex_run **out, size_t text_bytes)
-{
-    fmi_regex_run *run = fm_calloc(1, sizeof *run);
-
-    *out = NULL;
-    if (!run)
-        return FM_ENOMEM;
-    run->gctx = pcre2_general_context_create(door_malloc, door_free, NULL);
-    run->mctx = run->gctx ? pcre2_match_context_create(run->gctx) : NULL;
-    run->md = run->gctx ? pcre2_match_data_create(2, run->gctx) : NULL;
-    if (!run->mctx || !run->md) {
-        fmi_regex_run_free(run);
-        return fm_fail(FM_ENOMEM, "out of memory");
-    }
-    run->steps_left = TEXT_STEPS + BYTE_STEPS * text_bytes;
-    *out = run;
-    return FM_OK;
-}
-
-void fmi_regex_run_free(fmi_regex_run *run)
-{
-    if (!run)
-        return;
-    pcre2_jit_stack_free(run->stack);
-    pcre2_match_data_free(run->md);
-    pcre2_match_context_free(run->mctx);
-    pcre2_general_context_free(run->gctx);
-    fm_free(run);
-}
-
-static int match(const fmi_regex *re, fmi_regex_run *run, fm_span s, size_t from)
-{
-    if (!re->jit)
-        return pcre2_match(re->code, s.data, s.len, from, PCRE2_NO_UTF_CHECK, run->md, run->mctx);
-    int n = pcre2_jit_match(re->code, s.data, s.len, from, 0, run->md, run->mctx);
-    if (n != PCRE2_ERROR_JIT_STACKLIMIT || run->stack)
-        return n;
-    /* 32 KiB of machine stack were not enough: take a real one and try once more. */
-    run->stack = pcre2_jit_stack_create((size_t)64 << 10, JIT_STACK_MAX, run->gctx);
-    if (!run->stack)
-        return PCRE2_ERROR_NOMEMORY;
-    pcre2_jit_stack_assign(run->mctx, NULL, run->stack);
-    return pcre2_jit_match(re->code, s.data, s.len, from, 0, run->md, run->mctx);
-}
-
-static int match_within(const fmi_regex *re, fmi_regex_run *run, fm_span s, size_t from)
-{
-    for (uint32_t steps = MATCH_STEPS;; steps *= 10) {
-        pcre2_set_match_limit(run->mctx, steps);
-        int n = match(re, run, s, from);
-        if (n != PCRE2_ERROR_MATCHLIMIT || steps >= MATCH_STEPS_MAX || steps > run->steps_left)
-            return n;
-        run->steps_left -= steps;
-    }
-}
-
-fm_status fmi_regex_next(const fmi_regex *re, fmi_regex_run *run, fm_span subject, size_t from,
+fm_status fmi_regex_next(const fmi_regex *re, fm_regex_run *run, fm_span subject, size_t from,
                          bool *found, size_t *begin, size_t *end)
 {
     *found = false;
@@ -462,17 +352,5 @@ fm_status fmi_regex_next(const fmi_regex *re, fmi_regex_run *run, fm_span subjec
         *found = true;
         return FM_OK;
     }
-    int n = match_within(re, run, subject, from);
-    if (n == PCRE2_ERROR_NOMATCH)
-        return FM_OK;
-    if (n == PCRE2_ERROR_NOMEMORY)
-        return fm_fail(FM_ENOMEM, "out of memory");
-    if (n < 0)
-        return fm_fail(FM_ELIMIT, "tokenizer: regular expression gave up on this text (PCRE2 %d)",
-                       n);
-    const PCRE2_SIZE *v = pcre2_get_ovector_pointer(run->md);
-    *begin = v[0];
-    *end = v[1];
-    *found = true;
-    return FM_OK;
+    return fm_regex_next(re->code, run, subject, from, found, begin, end);
 }

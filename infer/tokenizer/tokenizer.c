@@ -6,6 +6,11 @@
 
 #include "store/base/cancel.h"
 
+/* Of the regular expressions: for one match, and in vain for all of a text. */
+#define MATCH_STEPS 10000000u
+#define TEXT_STEPS ((size_t)100000000) /* ... and as many for each byte of the text: */
+#define BYTE_STEPS 16u
+
 static fm_status scratch_init(fmi_tok_scratch *s, size_t text_bytes)
 {
     memset(s, 0, sizeof *s);
@@ -14,7 +19,7 @@ static fm_status scratch_init(fmi_tok_scratch *s, size_t text_bytes)
     fm_buf_init(&s->norm[0], FM_TOK_TEXT_MAX * 4);
     fm_buf_init(&s->norm[1], FM_TOK_TEXT_MAX * 4);
     s->grow_left = FMI_TOK_GROW_TIMES * text_bytes + FMI_TOK_GROW_MORE;
-    return fmi_regex_run_new(&s->run, text_bytes);
+    return fm_regex_run_new(&s->run, MATCH_STEPS, TEXT_STEPS + BYTE_STEPS * text_bytes);
 }
 
 static void scratch_release(fmi_tok_scratch *s)
@@ -30,7 +35,7 @@ static void scratch_release(fmi_tok_scratch *s)
     fm_free(s->best);
     fm_free(s->spm_sym);
     fm_free(s->spm_pair);
-    fmi_regex_run_free(s->run);
+    fm_regex_run_free(s->run);
 }
 
 /* ---- opening: post-processor ---- */

@@ -12,7 +12,7 @@
 
 #include "store/base/cancel.h"
 #include "store/base/mem.h"
-#include "store/tensor/pattern.h"
+#include "store/base/text/regex.h"
 
 #define KEY_PREFIX "base_model.model."
 /* Each pattern of a config is tried on each tensor: what both files may ask for together. */
@@ -171,18 +171,17 @@ fm_status adp_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
 
 /* ---- rank and scale ---- */
 
+/* A pattern means the end of a module's name, at a dot. */
 static fm_status match_end(bool *found, const char *key, const char *field, const char *module)
 {
     char what[96];
-    fm_status rc = FM_OK;
+    fm_buf whole;
 
-    *found = false;
+    fm_buf_init(&whole, 0);
     snprintf(what, sizeof what, "adapter_config.json: field '%s'", field);
-    for (const char *tail = module; rc == FM_OK && tail && !*found;) {
-        const char *dot = strchr(tail, '.');
-        rc = fm_pattern_matches(found, key, tail, what);
-        tail = dot && key[0] != '^' ? dot + 1 : NULL;
-    }
+    fm_buf_printf(&whole, "(.*\\.)?(%s)", key);
+    fm_status rc = fm_pattern_matches(found, fm_buf_cstr(&whole), module, what);
+    fm_buf_release(&whole);
     return rc;
 }
 

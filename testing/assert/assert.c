@@ -302,7 +302,7 @@ fm_status fmv_expect_read(fmv_case *c, const char *where)
 static void release_list(fmv_assertion *a, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        fmv_pattern_free(a[i].regex);
+        fm_regex_free(a[i].regex);
         fmv_schema_free(a[i].schema);
         release_list(a[i].part, a[i].part_count);
     }

@@ -52,7 +52,7 @@ struct fmv_assertion {
     fmv_assert_kind kind;
     bool negated;
     const fm_json *value; /* borrowed from the case, as all texts here */
-    void *regex;          /* compiled, FMV_REGEX */
+    struct fm_regex *regex;          /* compiled, FMV_REGEX */
     const struct fmv_assert_type *type;
     bool ignore_case;
     double weight;      /* 0: measured, decides nothing */
@@ -76,7 +76,7 @@ typedef enum fmv_filter_kind {
 } fmv_filter_kind;
 typedef struct fmv_filter {
     fmv_filter_kind kind;
-    void *regex;
+    struct fm_regex *regex;
     const char *pattern, *fallback;
     long match; /* which of them, from 0; negative: from the end */
 } fmv_filter;

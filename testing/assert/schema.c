@@ -21,8 +21,7 @@ struct fmv_schema {
     const fm_json *doc;
     struct pattern {
         const fm_json *at; /* the string, or the schema behind a key of patternProperties */
-        const char *text;
-        void *regex;
+        fm_regex *regex;
     } * pattern;
     size_t patterns, cap, nodes;
 };
@@ -116,15 +115,15 @@ static fm_status wants(const reader *r, const char *word, const char *what)
 static fm_status add_pattern(reader *r, const fm_json *at, const char *text)
 {
     fmv_schema *s = r->s;
-    void *regex = NULL;
+    fm_regex *regex = NULL;
     fm_status rc = fmv_pattern_compile(&regex, text, false, r->where);
     if (rc == FM_OK)
         rc = fm_grow(&s->pattern, &s->cap, s->patterns + 1, sizeof *s->pattern);
     if (rc < 0) {
-        fmv_pattern_free(regex);
+        fm_regex_free(regex);
         return rc;
     }
-    s->pattern[s->patterns++] = (struct pattern){at, text, regex};
+    s->pattern[s->patterns++] = (struct pattern){at, regex};
     return FM_OK;
 }
 
@@ -299,7 +298,7 @@ void fmv_schema_free(fmv_schema *s)
     if (!s)
         return;
     for (size_t i = 0; i < s->patterns; i++)
-        fmv_pattern_free(s->pattern[i].regex);
+        fm_regex_free(s->pattern[i].regex);
     fm_free(s->pattern);
     fm_free(s);
 }
@@ -415,7 +414,7 @@ static bool matches(check *c, const fm_json *at, fm_span text)
     for (size_t i = 0; i < c->s->patterns && c->rc == FM_OK; i++)
         if (c->s->pattern[i].at == at) {
             c->steps += PATTERN_STEPS + (uint32_t)i / 16;
-            c->rc = fmv_pattern_found(c->s->pattern[i].regex, c->s->pattern[i].text, text, &found);
+            c->rc = fmv_pattern_found(c->s->pattern[i].regex, text, &found);
             break;
         }
     return found;

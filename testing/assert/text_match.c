@@ -1,15 +1,11 @@
-/* text_match.c - texts, and regular expressions by PCRE2 with match limits: a suite is a file from a
- * stranger too. */
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
+/* text_match.c - texts, and regular expressions with match limits: a suite is a file from a stranger
+ * too. */
 #include <ctype.h>
 #include <string.h>
 
 #include "testing/assert/text_match.h"
 
 #define MATCH_LIMIT 1000000u
-#define HEAP_LIMIT_KIB 65536u
 #define PATTERN_MAX_BYTES 8192u
 
 fm_span fmv_trim(fm_span s)
@@ -31,84 +27,49 @@ fm_span fmv_clip(fm_span s, size_t max)
     return (fm_span){s.data ? s.data : (const uint8_t *)"", n};
 }
 
-fm_status fmv_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where)
+fm_status fmv_pattern_compile(fm_regex **out, const char *pattern, bool ignore_case,
+                              const char *where)
 {
-    int code = 0;
-    PCRE2_SIZE at = 0;
     *out = NULL;
     if (strlen(pattern) > PATTERN_MAX_BYTES)
         return fm_fail(FM_ELIMIT, "%s: a regex is longer than %u bytes", where, PATTERN_MAX_BYTES);
-    *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C |
-                             (ignore_case ? PCRE2_CASELESS : 0u),
-                         &code, &at, NULL);
-    if (*out)
-        return FM_OK;
-    PCRE2_UCHAR text[256];
-    pcre2_get_error_message(code, text, sizeof text);
-    return fm_fail(FM_EINVAL, "%s: regex '%.100s': %s at offset %zu", where, pattern,
-                   (const char *)text, (size_t)at);
+    return fm_regex_new(out, fm_span_str(pattern), ignore_case ? FM_REGEX_CASELESS : 0u, where);
 }
 
-void fmv_pattern_free(void *regex)
+fm_status fmv_pattern_found(const fm_regex *regex, fm_span text, bool *found)
 {
-    pcre2_code_free(regex);
-}
-
-/* got: the groups' beginnings and ends, where wanted. */
-static fm_status match_at(const void *regex, const char *pattern, fm_span text, size_t from,
-                          uint32_t limit, pcre2_match_data *data, int *n)
-{
-    pcre2_match_context *ctx = pcre2_match_context_create(NULL);
-    *n = PCRE2_ERROR_NOMEMORY;
-    if (ctx && data) {
-        pcre2_set_match_limit(ctx, limit);
-        pcre2_set_heap_limit(ctx, HEAP_LIMIT_KIB);
-        *n = pcre2_match(regex, text.data ? text.data : (PCRE2_SPTR) "", text.len, from, 0, data,
-                         ctx);
-    }
-    pcre2_match_context_free(ctx);
-    if (*n >= 0 || *n == PCRE2_ERROR_NOMATCH)
-        return FM_OK;
-    return *n == PCRE2_ERROR_NOMEMORY
-               ? FM_ENOMEM
-               : fm_fail(FM_ELIMIT, "regex '%.100s' gave up on the answer (PCRE2 error %d)",
-                         pattern, *n);
-}
-
-fm_status fmv_pattern_found(const void *regex, const char *pattern, fm_span text, bool *found)
-{
-    pcre2_match_data *data = pcre2_match_data_create_from_pattern(regex, NULL);
-    int n;
-    fm_status rc = match_at(regex, pattern, text, 0, MATCH_LIMIT, data, &n);
-    pcre2_match_data_free(data);
-    *found = n >= 0;
+    fm_regex_run *run = NULL;
+    size_t begin, end;
+    *found = false;
+    fm_status rc = fm_regex_run_new(&run, MATCH_LIMIT, MATCH_LIMIT);
+    if (rc == FM_OK)
+        rc = fm_regex_next(regex, run, text, 0, found, &begin, &end);
+    fm_regex_run_free(run);
     return rc;
 }
 
-fm_status fmv_pattern_next(const void *regex, const char *pattern, fm_span text, size_t *at,
-                           fm_span *got, bool *found)
+fm_status fmv_pattern_next(const fm_regex *regex, fm_span text, size_t *at, fm_span *got,
+                           bool *found)
 {
-    pcre2_match_data *data = pcre2_match_data_create_from_pattern(regex, NULL);
-    int n = -1;
+    fm_regex_run *run = NULL;
+    size_t begin, end, groups;
     *found = false;
-    fm_status rc =
-        *at > text.len ? FM_OK : match_at(regex, pattern, text, *at, MATCH_LIMIT / 10, data, &n);
-    if (rc == FM_OK && n > 0) {
-        const PCRE2_SIZE *span = pcre2_get_ovector_pointer(data);
-        size_t groups = pcre2_get_ovector_count(data), g = groups > 1 ? 1 : 0;
-        while (g && g + 1 < (size_t)n &&
-               (span[2 * g] == PCRE2_UNSET || span[2 * g] == span[2 * g + 1]))
+    fm_status rc = fm_regex_run_new(&run, MATCH_LIMIT / 10, MATCH_LIMIT / 10);
+    if (rc == FM_OK && *at <= text.len)
+        rc = fm_regex_next(regex, run, text, *at, found, &begin, &end);
+    if (*found) {
+        const size_t *span = fm_regex_groups(run, &groups);
+        size_t g = groups > 1 ? 1 : 0;
+        while (g && g + 1 < groups && span[2 * g] == span[2 * g + 1])
             g++;
-        bool has = g < (size_t)n && span[2 * g] != PCRE2_UNSET;
-        *got = has ? fm_span_of(text.data + span[2 * g], span[2 * g + 1] - span[2 * g])
-                   : (fm_span){(const uint8_t *)"", 0};
-        *at = span[1];
-        if (span[1] == span[0])
+        *got = span[2 * g] == SIZE_MAX
+                   ? (fm_span){(const uint8_t *)"", 0}
+                   : fm_span_of(text.data + span[2 * g], span[2 * g + 1] - span[2 * g]);
+        *at = end;
+        if (end == begin)
             fmv_next_point(text, at);
-        *found = true;
     }
-    pcre2_match_data_free(data);
+    fm_regex_run_free(run);
     return rc;
 }
 

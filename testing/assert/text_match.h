@@ -2,16 +2,17 @@
 #ifndef FM_TESTING_TEXT_MATCH_H
 #define FM_TESTING_TEXT_MATCH_H
 
+#include "store/base/text/regex.h"
 #include "testing/testing.h"
 
-fm_status fmv_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where);
-void fmv_pattern_free(void *regex);
-/* pattern is for the error. FM_ELIMIT: it gave up. */
-fm_status fmv_pattern_found(const void *regex, const char *pattern, fm_span text, bool *found);
+fm_status fmv_pattern_compile(fm_regex **out, const char *pattern, bool ignore_case,
+                              const char *where);
+/* FM_ELIMIT: it gave up. */
+fm_status fmv_pattern_found(const fm_regex *regex, fm_span text, bool *found);
 /* The next match at or after *at, which is moved behind it; got: its first group that is not empty,
  * or the whole where there are no groups. *found false: none. */
-fm_status fmv_pattern_next(const void *regex, const char *pattern, fm_span text, size_t *at,
-                           fm_span *got, bool *found);
+fm_status fmv_pattern_next(const fm_regex *regex, fm_span text, size_t *at, fm_span *got,
+                           bool *found);
 fm_span fmv_trim(fm_span s);
 bool fmv_text_equal(fm_span a, fm_span b, bool ignore_case);
 bool fmv_text_contains(fm_span text, fm_span part, bool ignore_case);

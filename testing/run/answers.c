@@ -28,7 +28,7 @@ static fm_status by_regex(const fmv_filter *f, fm_buf *b)
     bool found = true;
     fm_status rc = FM_OK;
     while (rc == FM_OK && found && n < MATCHES_MAX && (f->match < 0 || n <= (size_t)f->match)) {
-        rc = fmv_pattern_next(f->regex, f->pattern, fm_buf_span(b), &at, &got, &found);
+        rc = fmv_pattern_next(f->regex, fm_buf_span(b), &at, &got, &found);
         if (rc == FM_OK && found)
             kept[n++ % FM_ARRAY_LEN(kept)] = got;
     }

@@ -72,7 +72,7 @@ fm_status fmv_filters_read(fmv_case *c, const char *where)
 void fmv_filters_release(fmv_case *c)
 {
     for (size_t i = 0; i < c->filter_count; i++)
-        fmv_pattern_free(c->filter[i].regex);
+        fm_regex_free(c->filter[i].regex);
     fm_free(c->filter);
     c->filter = NULL;
     c->filter_count = 0;

@@ -3,7 +3,7 @@
 
 #include "store/base/mem.h"
 #include "store/scaled.h"
-#include "store/tensor/pattern.h"
+#include "store/base/text/regex.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* method_config.c - adapter_config.json as PEFT 0.21 writes it: every field, keys sorted. */
 #include "train/net/method.h"
 
-#include "store/tensor/pattern.h"
+#include "store/base/text/regex.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "train/net/method.h"
 
 #include "store/base/mem.h"
-#include "store/tensor/pattern.h"
+#include "store/base/text/regex.h"
 
 #include <stdio.h>
 #include <string.h>

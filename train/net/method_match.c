@@ -3,7 +3,7 @@
 
 #include "infer/arch/table.h"
 #include "store/base/mem.h"
-#include "store/tensor/pattern.h"
+#include "store/base/text/regex.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,14 +258,15 @@ static fm_status no_such_module(fmt_net *net, const char *setting, const char *n
 
 static fm_status check_pattern(fmt_net *net, const char *pattern, const char *setting)
 {
-    bool found = false;
+    bool found = false, one;
     fmt_linear *l;
     fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && !found && (l = fmt_net_linear(net, i)); i++) {
+    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
         char own[FMT_MODULE_BYTES + 16];
         fmt_peft_name(net, l->module, own, sizeof(own));
-        rc = fm_pattern_matches(&found, pattern, own, setting);
+        rc = fm_pattern_matches(&one, pattern, own, setting);
+        found = found || one;
     }
     return rc == FM_OK && !found ? no_such_module(net, setting, pattern, strlen(pattern)) : rc;
 }

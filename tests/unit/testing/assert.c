@@ -581,7 +581,7 @@ static void schemas_are_refused_by_keyword(void **state)
     refused(S("required: a"), "'required' wants a list of names");
     refused(S("anyOf: []"), "'anyOf' wants a list of schemas");
     refused(S("items: [{type: integer}]"), "a schema is a mapping");
-    refused(S("pattern: '('"), "regex '('");
+    refused(S("pattern: '('"), "regular expression '('");
     refused(S("$ref: '#/$defs/x'"), "'$ref' wants a schema of the same document");
     refused(S("$ref: 'http://x/y'"), "'$ref' wants a schema of the same document");
     /* What is no schema was not read as one: a multiple of 0 would be divided by. */

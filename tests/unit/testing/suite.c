@@ -103,7 +103,7 @@ static void expectations_that_cannot_fail_are_refused(void **state)
     refused_case("prompt: a, expect: {contains: 42}", "quote numbers");
     refused_case("prompt: a, expect: {contains: ''}", "every answer would do");
     refused_case("prompt: a, expect: {not-regex: ''}", "expect.not-regex is empty");
-    refused_case("prompt: a, expect: {regex: '('}", "regex '('");
+    refused_case("prompt: a, expect: {regex: '('}", "regular expression '('");
     refused_case("prompt: a, expect: {one-of: []}", "list of strings");
     refused_case("prompt: a, expect: {one-of: [a, 3]}", "list of strings");
     refused_case("prompt: a, expect: {json: false}", "true or a mapping");

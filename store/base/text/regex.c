@@ -1,0 +1,258 @@
+/* regex.c - regular expressions through PCRE2. */
+#include "store/base/text/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/buf.h"
+#include "store/base/mem.h"
+
+/* PCRE2 does not tell how many steps a match took, so a match begins with few and is made again with
+ * ten times as many. What was in vain is counted, for all matches of a run together. */
+#define FIRST_STEPS 1000u
+#define HEAP_MAX_KIB 65536u /* of one match; bounds its depth too, since each level lies there */
+#define JIT_STACK_MAX ((size_t)8 << 20)
+#define PATTERN_MAX_BYTES 1024u /* of a config */
+#define PATTERN_STEPS 20000u
+
+struct fm_regex {
+    pcre2_code *code;
+    uint32_t groups; /* the whole counts as one */
+    bool jit;        /* matched by machine code */
+    bool valid;      /* its texts are known to be UTF-8 */
+    char said[104];  /* the beginning of the pattern, for errors */
+};
+
+struct fm_regex_run {
+    pcre2_general_context *gctx;
+    pcre2_match_context *mctx;
+    pcre2_match_data *md;
+    pcre2_jit_stack *stack;
+    uint32_t groups, match_steps;
+    size_t vain_steps, matched;
+};
+
+static void *door_malloc(size_t bytes, void *data)
+{
+    (void)data;
+    return fm_malloc(bytes);
+}
+
+static void door_free(void *p, void *data)
+{
+    (void)data;
+    fm_free(p);
+}
+
+static fm_status compile(fm_regex *re, fm_span pattern, uint32_t options, const char *where)
+{
+    pcre2_general_context *gctx = pcre2_general_context_create(door_malloc, door_free, NULL);
+    pcre2_compile_context *cctx = gctx ? pcre2_compile_context_create(gctx) : NULL;
+    int error = PCRE2_ERROR_HEAP_FAILED;
+    PCRE2_SIZE at = 0;
+
+    if (cctx) {
+        pcre2_set_newline(cctx, PCRE2_NEWLINE_LF);
+        re->code = pcre2_compile(pattern.data, pattern.len, options, &error, &at, cctx);
+    }
+    pcre2_compile_context_free(cctx);
+    pcre2_general_context_free(gctx);
+    if (re->code)
+        return FM_OK;
+    if (error == PCRE2_ERROR_HEAP_FAILED)
+        return fm_fail(FM_ENOMEM, "out of memory");
+    PCRE2_UCHAR why[256] = "";
+    pcre2_get_error_message(error, why, sizeof why);
+    return fm_fail(FM_EINVAL, "%s: the regular expression '%s': %s at offset %zu", where, re->said,
+                   (const char *)why, (size_t)at);
+}
+
+fm_status fm_regex_new(fm_regex **out, fm_span pattern, unsigned flags, const char *where)
+{
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+
+    *out = NULL;
+    if (pattern.len > FM_REGEX_MAX_BYTES)
+        return fm_fail(FM_ELIMIT, "%s: a regular expression of %zu bytes (at most %zu)", where,
+                       pattern.len, FM_REGEX_MAX_BYTES);
+    fm_regex *re = fm_calloc(1, sizeof *re);
+    if (!re)
+        return FM_ENOMEM;
+    snprintf(re->said, sizeof re->said, "%.*s", (int)FM_MIN(pattern.len, (size_t)100),
+             (const char *)pattern.data);
+    options |= flags & FM_REGEX_CASELESS ? PCRE2_CASELESS : 0u;
+    options |= flags & FM_REGEX_WHOLE ? PCRE2_ANCHORED | PCRE2_ENDANCHORED : 0u;
+    fm_status rc = compile(re, pattern, options, where);
+    if (rc < 0) {
+        fm_regex_free(re);
+        return rc;
+    }
+    pcre2_pattern_info(re->code, PCRE2_INFO_CAPTURECOUNT, &re->groups);
+    re->groups++;
+    re->valid = flags & FM_REGEX_OFTEN;
+    re->jit = re->valid && pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
+    *out = re;
+    return FM_OK;
+}
+
+void fm_regex_free(fm_regex *re)
+{
+    if (!re)
+        return;
+    pcre2_code_free(re->code);
+    fm_free(re);
+}
+
+fm_status fm_regex_run_new(fm_regex_run **out, uint32_t match_steps, size_t vain_steps)
+{
+    *out = NULL;
+    fm_regex_run *run = fm_calloc(1, sizeof *run);
+    if (!run)
+        return FM_ENOMEM;
+    run->match_steps = match_steps;
+    run->vain_steps = vain_steps;
+    run->gctx = pcre2_general_context_create(door_malloc, door_free, NULL);
+    run->mctx = run->gctx ? pcre2_match_context_create(run->gctx) : NULL;
+    if (!run->mctx) {
+        fm_regex_run_free(run);
+        return fm_fail(FM_ENOMEM, "out of memory");
+    }
+    pcre2_set_heap_limit(run->mctx, HEAP_MAX_KIB);
+    *out = run;
+    return FM_OK;
+}
+
+void fm_regex_run_free(fm_regex_run *run)
+{
+    if (!run)
+        return;
+    pcre2_jit_stack_free(run->stack);
+    pcre2_match_data_free(run->md);
+    pcre2_match_context_free(run->mctx);
+    pcre2_general_context_free(run->gctx);
+    fm_free(run);
+}
+
+static bool make_room(const fm_regex *re, fm_regex_run *run)
+{
+    if (re->groups <= run->groups)
+        return true;
+    pcre2_match_data_free(run->md);
+    run->md = pcre2_match_data_create(re->groups, run->gctx);
+    run->groups = run->md ? re->groups : 0;
+    return run->md != NULL;
+}
+
+static int match(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from)
+{
+    if (!re->jit)
+        return pcre2_match(re->code, s.data, s.len, from, re->valid ? PCRE2_NO_UTF_CHECK : 0u,
+                           run->md, run->mctx);
+    int n = pcre2_jit_match(re->code, s.data, s.len, from, 0, run->md, run->mctx);
+    if (n != PCRE2_ERROR_JIT_STACKLIMIT || run->stack)
+        return n;
+    /* 32 KiB of machine stack were not enough: take a real one and try once more. */
+    run->stack = pcre2_jit_stack_create((size_t)64 << 10, JIT_STACK_MAX, run->gctx);
+    if (!run->stack)
+        return PCRE2_ERROR_NOMEMORY;
+    pcre2_jit_stack_assign(run->mctx, NULL, run->stack);
+    return pcre2_jit_match(re->code, s.data, s.len, from, 0, run->md, run->mctx);
+}
+
+static int match_within(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from)
+{
+    for (uint32_t steps = FIRST_STEPS;; steps *= 10) {
+        pcre2_set_match_limit(run->mctx, FM_MIN(steps, run->match_steps));
+        int n = match(re, run, s, from);
+        if (n != PCRE2_ERROR_MATCHLIMIT || steps >= run->match_steps || steps > run->vain_steps)
+            return n;
+        run->vain_steps -= steps;
+    }
+}
+
+fm_status fm_regex_next(const fm_regex *re, fm_regex_run *run, fm_span text, size_t from,
+                        bool *found, size_t *begin, size_t *end)
+{
+    int n = PCRE2_ERROR_NOMEMORY;
+
+    *found = false;
+    if (!text.data)
+        text.data = (const uint8_t *)"";
+    if (make_room(re, run))
+        n = match_within(re, run, text, from);
+    if (n == PCRE2_ERROR_NOMATCH)
+        return FM_OK;
+    if (n == PCRE2_ERROR_NOMEMORY)
+        return fm_fail(FM_ENOMEM, "out of memory");
+    if (n < 0)
+        return fm_fail(FM_ELIMIT,
+                       "the regular expression '%s' gave up on this text (PCRE2 error %d)",
+                       re->said, n);
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(run->md);
+    *begin = span[0];
+    *end = span[1];
+    *found = true;
+    run->matched = (size_t)n;
+    return FM_OK;
+}
+
+const size_t *fm_regex_groups(const fm_regex_run *run, size_t *count)
+{
+    *count = run->matched;
+    return pcre2_get_ovector_pointer(run->md);
+}
+
+/* ---- patterns of PEFT's configs ---- */
+
+bool fm_pattern_is_regex(const char *pattern)
+{
+    return strpbrk(pattern, "\\^$*+?()[]{}|") != NULL;
+}
+
+/* What PCRE2 takes and Python does not, or takes for something else; NULL: nothing. */
+static const char *not_python(const char *p)
+{
+    for (; *p; p++) {
+        if (p[0] == '\\') {
+            p++;
+            if (((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')) &&
+                !strchr("AbBdDsSwWafnrtx", *p))
+                return "an escape";
+            if (*p == '\0')
+                return "a trailing backslash";
+        } else if (p[0] == '(' &&
+                   (p[1] == '*' || (p[1] == '?' && !strchr(":=!<P(>#imsx-", p[2])))) {
+            return "a group";
+        } else if (p[0] == '[' && p[1] == ':') {
+            return "a named class";
+        } else if (p[0] == '{' && p[1] == ',') {
+            return "a repeat without a lower bound";
+        }
+    }
+    return NULL;
+}
+
+fm_status fm_pattern_matches(bool *out, const char *pattern, const char *text, const char *where)
+{
+    const char *why = not_python(pattern);
+    fm_regex *re = NULL;
+    fm_regex_run *run = NULL;
+    size_t begin, end;
+
+    *out = false;
+    if (strlen(pattern) > PATTERN_MAX_BYTES)
+        return fm_fail(FM_ELIMIT, "%s: a pattern of more than %u bytes", where, PATTERN_MAX_BYTES);
+    if (why)
+        return fm_fail(FM_EUNSUPPORTED, "%s: the pattern '%s' is not supported: %s", where, pattern,
+                       why);
+    fm_status rc = fm_regex_new(&re, fm_span_str(pattern), FM_REGEX_WHOLE, where);
+    if (rc == FM_OK)
+        rc = fm_regex_run_new(&run, PATTERN_STEPS, PATTERN_STEPS);
+    if (rc == FM_OK)
+        rc = fm_regex_next(re, run, fm_span_str(text), 0, out, &begin, &end);
+    fm_regex_run_free(run);
+    fm_regex_free(re);
+    return rc;
+}
