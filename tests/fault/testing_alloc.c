@@ -70,9 +70,9 @@ static fm_status grade_answer(void)
     static const char expect[] =
         "suite: s\ncases:\n  - {name: c, prompt: p, expect: [{regex: 'a+'}, {json: {a: 1}},\n"
         "     {is-json: {propertyNames: {pattern: a}, properties: {a: {enum: [1]}}}},\n"
-        "     {contains-json: true}, {levenshtein: x}, {rouge-n: a b}, {rouge-l: a b},\n"
+        "     {contains-json: true}, {contains-xml: [c]}, {levenshtein: x}, {rouge-n: a b}, {rouge-l: a b},\n"
         "     {bleu: [a b, c], metric: m}, {gleu: a b}, {assert-set: [{contains: zz}]}]}\n";
-    const fmv_answer said = {.text = fm_span_str("{\"a\": 1}"), .finish = "stop"};
+    const fmv_answer said = {.text = fm_span_str("{\"a\": 1, \"ab\": \"<c d='e'/>\"}"), .finish = "stop"};
     fm_suite *s = NULL;
     fmv_metrics m = {.count = 0};
     fmv_grade g = {0};
