@@ -9,86 +9,8 @@
 #include <string.h>
 
 #include "store/base/mem.h"
+#include "store/base/text/csv.h"
 #include "testing/foreign/foreign.h"
-
-#define COLUMNS_MAX 256
-
-/* ==== the table ==== */
-
-typedef struct table {
-    fm_span text;
-    size_t at, line;
-    char comma;
-    const char *what;
-} table;
-
-/* The next field, appended. *last: it ends its row. */
-static fm_status next_field(fm_buf *out, table *t, bool *last)
-{
-    bool quoted = t->at < t->text.len && t->text.data[t->at] == '"';
-    size_t begun = t->line;
-    t->at += quoted;
-    for (;;) {
-        if (t->at >= t->text.len) {
-            *last = true;
-            return quoted ? fm_fail(FM_ECORRUPT, "%s: line %zu: a quoted field has no end", t->what,
-                                    begun)
-                          : fm_buf_ok(out);
-        }
-        char c = (char)t->text.data[t->at++];
-        t->line += c == '\n';
-        if (quoted && c == '"') {
-            if (t->at < t->text.len && t->text.data[t->at] == '"')
-                fm_buf_char(out, (char)t->text.data[t->at++]);
-            else
-                quoted = false;
-            continue;
-        }
-        if (!quoted && (c == t->comma || c == '\n')) {
-            *last = c == '\n';
-            if (*last && out->len && out->data[out->len - 1] == '\r')
-                out->data[--out->len] = 0;
-            return fm_buf_ok(out);
-        }
-        fm_buf_char(out, c);
-    }
-}
-
-static void skip_empty_lines(table *t)
-{
-    while (t->at < t->text.len && (t->text.data[t->at] == '\n' || t->text.data[t->at] == '\r'))
-        t->line += t->text.data[t->at++] == '\n';
-}
-
-/* A row as a list of texts; *row NULL at the end. Empty lines are passed over. */
-static fm_status next_row(fm_json **row, table *t)
-{
-    fm_buf b;
-    bool last = false;
-    fm_status rc = FM_OK;
-    *row = NULL;
-    skip_empty_lines(t);
-    if (t->at >= t->text.len)
-        return FM_OK;
-    *row = fm_json_new_array();
-    fm_buf_init(&b, FMV_SUITE_BYTES_MAX);
-    rc = *row ? FM_OK : FM_ENOMEM;
-    while (rc == FM_OK && !last) {
-        fm_buf_clear(&b);
-        rc = next_field(&b, t, &last);
-        if (rc == FM_OK)
-            rc = fm_json_push(*row, fm_json_new_strn(fm_buf_cstr(&b), b.len));
-        if (rc == FM_OK && fm_json_count(*row) > COLUMNS_MAX)
-            rc = fm_fail(FM_ELIMIT, "%s: line %zu: more than %d columns", t->what, t->line,
-                         COLUMNS_MAX);
-    }
-    fm_buf_release(&b);
-    if (rc < 0) {
-        fm_json_free(*row);
-        *row = NULL;
-    }
-    return rc;
-}
 
 /* ==== what is expected ==== */
 
@@ -206,20 +128,19 @@ static fm_status read_cell(row_parts *r, const char *column, const char *text, c
     return rc;
 }
 
-static fm_status add_row(fmv_foreign *f, const fm_json *head, const fm_json *row, size_t line,
-                         size_t number)
+static fm_status add_row(fmv_foreign *f, const fm_json *head, const fm_csv *row, size_t number)
 {
     char where[300], name[40];
     row_parts r = {fm_json_new_object(), fm_json_new_array(), fm_json_new_object(),
                    fm_json_new_object(), NULL};
     fm_status rc = r.c && r.expect && r.tags && r.generate ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK && fm_json_count(row) > fm_json_count(head))
-        rc = fm_fail(FM_EINVAL, "%s: line %zu: %zu fields, the head has %zu", f->what, line,
-                     fm_json_count(row), fm_json_count(head));
-    for (size_t i = 0; i < fm_json_count(row) && rc == FM_OK; i++) {
+    if (rc == FM_OK && row->count > fm_json_count(head))
+        rc = fm_fail(FM_EINVAL, "%s: line %zu: %zu fields, the head has %zu", f->what,
+                     row->row_line, row->count, fm_json_count(head));
+    for (size_t i = 0; i < row->count && rc == FM_OK; i++) {
         const char *column = fm_json_cstr(fm_json_at(head, i), "");
-        snprintf(where, sizeof where, "%.180s: line %zu: %.60s", f->what, line, column);
-        rc = read_cell(&r, column, fm_json_cstr(fm_json_at(row, i), ""), where);
+        snprintf(where, sizeof where, "%.180s: line %zu: %.60s", f->what, row->row_line, column);
+        rc = read_cell(&r, column, (const char *)fm_csv_cell(row, i).data, where);
     }
     if (rc == FM_OK && fm_json_count(r.expect))
         rc = fm_json_set(r.c, "expect", fm_json_ref(r.expect));
@@ -254,25 +175,31 @@ static fm_status check_head(const fm_json *head, const char *what)
                           what);
 }
 
+static fm_status read_head(fm_json *head, const fm_csv *row)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; i < row->count && rc == FM_OK; i++)
+        rc = fm_json_push(head, fm_json_new_str((const char *)fm_csv_cell(row, i).data));
+    return rc == FM_OK ? check_head(head, row->what) : rc;
+}
+
 fm_status fmv_foreign_csv(fmv_foreign *f, fm_span text)
 {
     const char *dot = strrchr(f->what, '.');
-    table t = {text, 0, 1, dot && strcmp(dot, ".tsv") == 0 ? '\t' : ',', f->what};
-    fm_json *head = NULL, *row = NULL;
-    if (text.len >= 3 && memcmp(text.data, "\xEF\xBB\xBF", 3) == 0)
-        t.at = 3;
-    fm_status rc = next_row(&head, &t);
+    fm_json *head = fm_json_new_array();
+    bool found = true;
+    fm_csv t;
+    fm_csv_init(&t, text, dot && strcmp(dot, ".tsv") == 0 ? '\t' : ',', f->what);
+    fm_status rc = head ? fm_csv_next(&t, &found) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = check_head(head, f->what);
+        rc = read_head(head, &t);
     for (size_t number = 1; rc == FM_OK; number++) {
-        skip_empty_lines(&t);
-        size_t line = t.line;
-        rc = next_row(&row, &t);
-        if (rc < 0 || !row)
+        rc = fm_csv_next(&t, &found);
+        if (rc < 0 || !found)
             break;
-        rc = add_row(f, head, row, line, number);
-        fm_json_free(row);
+        rc = add_row(f, head, &t, number);
     }
     fm_json_free(head);
+    fm_csv_release(&t);
     return rc;
 }

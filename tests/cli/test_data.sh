@@ -35,7 +35,7 @@ want 0 derive atlas --data ../a.jsonl --suite ../asks.yaml --check-data
 grep -q 'record 0 (asks/river)' "$tmp/out" || die "not found: $(cat "$tmp/out")"
 
 say "bad data: file, record or line, field, remedy"
-refused 128 "broken.csv, line 3" derive atlas --as x --data ../broken.csv
+refused 128 "broken.csv: line 3" derive atlas --as x --data ../broken.csv
 refused 128 "objective=dpo" derive atlas --as x --data ../p.jsonl
 refused 128 "chosen and rejected" derive atlas --as x --data ../a.jsonl --set objective=dpo
 refused 128 "t.csv.meta.yaml: 'licence' must be text" derive atlas --as x --data ../t.csv
