@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "store/base/math/hash.h"
 #include "store/base/mem.h"
 
 #define PIECE_MAX 64u   /* texts of one piece, */
@@ -73,28 +74,18 @@ void fmi_vectors_cancel(fmi_job *j)
 
 static fm_json *as_base64(const float *v, size_t n)
 {
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t bytes = n * 4, at = 0;
-    uint8_t *raw = fm_malloc(bytes + 2); /* two zeros to read beyond the end */
-    char *text = fm_malloc(bytes / 3 * 4 + 5);
-    fm_json *out = NULL;
-    for (size_t i = 0; raw && i < n; i++) {
+    fm_buf raw, text;
+    fm_buf_init(&raw, 0);
+    fm_buf_init(&text, 0);
+    for (size_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &v[i], sizeof(bits));
-        fm_put_u32(raw + 4 * i, bits);
+        fm_buf_u32(&raw, bits);
     }
-    if (raw && text) {
-        raw[bytes] = raw[bytes + 1] = 0;
-        for (size_t i = 0; i < bytes; i += 3, at += 4) {
-            uint32_t three = (uint32_t)raw[i] << 16 | (uint32_t)raw[i + 1] << 8 | raw[i + 2];
-            for (unsigned k = 0; k < 4; k++)
-                text[at + k] = digit[three >> (18 - 6 * k) & 63];
-        }
-        memset(text + at - (3 - bytes % 3) % 3, '=', (3 - bytes % 3) % 3);
-        out = fm_json_new_strn(text, at);
-    }
-    fm_free(raw);
-    fm_free(text);
+    bool ok = fm_buf_ok(&raw) == FM_OK && fm_base64_encode(&text, fm_buf_span(&raw)) == FM_OK;
+    fm_json *out = ok ? fm_json_new_strn(fm_buf_cstr(&text), text.len) : NULL;
+    fm_buf_release(&raw);
+    fm_buf_release(&text);
     return out;
 }
 

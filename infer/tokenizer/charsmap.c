@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#include "store/base/math/hash.h"
+
 #define MAP_MAX ((size_t)1 << 26)
 #define CLUSTER_MAX 6
 
@@ -69,41 +71,15 @@ void fmi_charsmap_free(fmi_charsmap *m)
     fm_free(m);
 }
 
-static int base64_digit(uint8_t c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 fm_status fmi_charsmap_new_base64(fmi_charsmap **out, fm_span text, const char *field)
 {
     fm_buf bytes;
-    uint32_t bits = 0;
-    unsigned have = 0;
-    fm_status rc = FM_OK;
 
     *out = NULL;
-    while (text.len > 0 && text.data[text.len - 1] == '=')
-        text.len--;
     fm_buf_init(&bytes, MAP_MAX);
-    for (size_t i = 0; i < text.len && rc == FM_OK; i++) {
-        int d = base64_digit(text.data[i]);
-        if (d < 0)
-            rc = fm_fail(FM_ECORRUPT, "%s: field 'precompiled_charsmap' is not base64", field);
-        bits = bits << 6 | ((uint32_t)d & 63);
-        have += 6;
-        if (have >= 8) {
-            have -= 8;
-            fm_buf_u8(&bytes, (uint8_t)(bits >> have));
-        }
-    }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&bytes);
+    fm_status rc = fm_base64_decode(&bytes, text);
+    if (rc == FM_ECORRUPT)
+        rc = fm_fail(FM_ECORRUPT, "%s: field 'precompiled_charsmap' is not base64", field);
     if (rc == FM_OK)
         rc = fmi_charsmap_new(out, fm_buf_span(&bytes), field);
     fm_buf_release(&bytes);

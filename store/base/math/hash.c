@@ -6,6 +6,7 @@
 #include "store/base/mem.h"
 #include "store/base/math/sha256_ni.h"
 
+#include <limits.h>
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <string.h>
@@ -167,6 +168,41 @@ void fm_hasher_free(fm_hasher *h)
         return;
     EVP_MD_CTX_free(h->ctx);
     fm_free(h);
+}
+
+fm_status fm_base64_encode(fm_buf *out, fm_span bytes)
+{
+    if (bytes.len > INT_MAX / 4 * 3)
+        return fm_fail(FM_ELIMIT, "base64 of %zu bytes (at most %d)", bytes.len, INT_MAX / 4 * 3);
+    size_t len = (bytes.len + 2) / 3 * 4;
+    uint8_t *to = fm_buf_extend(out, len + 1); /* a NUL is written behind */
+    if (!to)
+        return fm_buf_ok(out);
+    EVP_EncodeBlock(to, bytes.data, (int)bytes.len);
+    out->len--;
+    return FM_OK;
+}
+
+/* OpenSSL takes '=' for a digit of zeros anywhere, and passes over white space around the text. */
+fm_status fm_base64_decode(fm_buf *out, fm_span text)
+{
+    size_t pad = 0, len = text.len / 4 * 3;
+
+    while (pad < FM_MIN(text.len, (size_t)2) && text.data[text.len - 1 - pad] == '=')
+        pad++;
+    if (text.len > INT_MAX)
+        return fm_fail(FM_ELIMIT, "base64 of %zu bytes (at most %d)", text.len, INT_MAX);
+    if (text.len == 0)
+        return FM_OK;
+    if (text.len % 4 || memchr(text.data, '=', text.len - pad))
+        return fm_fail(FM_ECORRUPT, "the text is not base64");
+    uint8_t *to = fm_buf_extend(out, len);
+    if (!to)
+        return fm_buf_ok(out);
+    bool ok = EVP_DecodeBlock(to, text.data, (int)text.len) == (int)len;
+    out->len -= ok ? pad : len;
+    out->data[out->len] = 0;
+    return ok ? FM_OK : fm_fail(FM_ECORRUPT, "the text is not base64");
 }
 
 int fm_digest_cmp(const fm_digest *a, const fm_digest *b)

@@ -1,7 +1,9 @@
-/* hash.h - SHA-256 (by SHA-NI where the CPU has it, OpenSSL libcrypto else) and digests as values. */
+/* hash.h - SHA-256 (by SHA-NI where the CPU has it, OpenSSL libcrypto else) and digests as values;
+ * base64. */
 #ifndef FM_BASE_HASH_H
 #define FM_BASE_HASH_H
 
+#include "store/base/buf.h"
 #include "store/base/cursor.h"
 
 FM_BEGIN_DECLS
@@ -31,6 +33,10 @@ FM_CHECKED fm_status fm_hasher_final(fm_hasher *h, fm_digest *out); /* and start
 /* The digest of what came so far; more may come. */
 FM_CHECKED fm_status fm_hasher_peek(const fm_hasher *h, fm_digest *out);
 void fm_hasher_free(fm_hasher *h);
+
+/* Base64 (RFC 4648, padded), appended to out. FM_ECORRUPT: text is none. */
+FM_CHECKED fm_status fm_base64_encode(fm_buf *out, fm_span bytes);
+FM_CHECKED fm_status fm_base64_decode(fm_buf *out, fm_span text);
 
 int fm_digest_cmp(const fm_digest *a, const fm_digest *b);
 static inline bool fm_digest_eq(const fm_digest *a, const fm_digest *b)

@@ -132,6 +132,38 @@ static void a_look_in_between_changes_nothing(void **state)
     fm_hash_plainly(false);
 }
 
+static void base64_is_that_of_rfc_4648(void **state)
+{
+    static const char *const pair[][2] = {{"", ""},
+                                          {"f", "Zg=="},
+                                          {"fo", "Zm8="},
+                                          {"foo", "Zm9v"},
+                                          {"foob", "Zm9vYg=="},
+                                          {"fooba", "Zm9vYmE="},
+                                          {"\xff\xfe\xfd", "//79"}};
+    static const char *const bad[] = {
+        "Zg",       "Zg=",          "Zg==Zg==", "Z===", "====",     "Zm9v\n",
+        "    Zm9v", "Zm9v\n\n\n\n", "Zm 9",     "Zm-_", "Zm9v----", "Zm=v"};
+    fm_buf b;
+    (void)state;
+    fm_buf_init(&b, 0);
+    for (size_t i = 0; i < FM_ARRAY_LEN(pair); i++) {
+        fm_buf_clear(&b);
+        tk_ok(fm_base64_encode(&b, fm_span_str(pair[i][0])));
+        assert_string_equal(fm_buf_cstr(&b), pair[i][1]);
+        fm_buf_clear(&b);
+        tk_ok(fm_base64_decode(&b, fm_span_str(pair[i][1])));
+        assert_string_equal(fm_buf_cstr(&b), pair[i][0]);
+    }
+    fm_buf_clear(&b);
+    fm_buf_str(&b, "kept");
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        tk_fails(fm_base64_decode(&b, fm_span_str(bad[i])), FM_ECORRUPT, "not base64");
+        assert_string_equal(fm_buf_cstr(&b), "kept");
+    }
+    fm_buf_release(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +171,7 @@ int main(void)
         cmocka_unit_test(known_vectors_hold),
         cmocka_unit_test(pieces_hash_like_the_whole_and_the_hasher_starts_afresh),
         cmocka_unit_test(a_look_in_between_changes_nothing),
+        cmocka_unit_test(base64_is_that_of_rfc_4648),
         cmocka_unit_test(all_ways_give_the_same_digest),
         cmocka_unit_test(hex_reads_back_in_either_case),
     };
