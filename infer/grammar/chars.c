@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "store/base/text/utf8.h"
+
 #define LAST_CODE_POINT 0x10ffffu
 
 /* ---- sets ---- */
@@ -64,29 +66,14 @@ void gr_set_release(gr_set *s)
 
 /* ---- UTF-8 ---- */
 
-static size_t put_utf8(uint8_t *dst, uint32_t cp)
-{
-    static const uint8_t lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
-
-    if (cp < 0x80) {
-        dst[0] = (uint8_t)cp;
-        return 1;
-    }
-    size_t n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
-    for (size_t i = n; i-- > 1; cp >>= 6)
-        dst[i] = (uint8_t)(0x80 | (cp & 0x3f));
-    dst[0] = (uint8_t)(lead[n] | cp);
-    return n;
-}
-
 /* Code points that differ by whole ranges of their last bytes only: a product of byte ranges. */
 static fm_status product(gr_builder *b, uint32_t in, uint32_t out, uint32_t lo, uint32_t hi)
 {
     uint8_t x[4], y[4];
-    size_t n = put_utf8(x, lo);
+    size_t n = fm_utf8_put(x, lo);
     fm_status rc = FM_OK;
 
-    (void)put_utf8(y, hi);
+    (void)fm_utf8_put(y, hi);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         uint32_t next = out;
         if (i + 1 < n)
@@ -269,18 +256,6 @@ fm_status gr_any_char(gr_builder *b, uint32_t in, uint32_t out)
 
 /* ---- names of undeclared properties ---- */
 
-static uint32_t decode(fm_span s, size_t at, size_t *len)
-{
-    uint8_t c = s.data[at];
-    size_t n = c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-    uint32_t cp = c < 0x80 ? c : c & (0x7fu >> n);
-
-    for (size_t i = 1; i < n && at + i < s.len; i++)
-        cp = cp << 6 | (s.data[at + i] & 0x3f);
-    *len = n;
-    return cp;
-}
-
 static bool has_prefix(fm_span s, fm_span prefix)
 {
     return s.len >= prefix.len && memcmp(s.data, prefix.data, prefix.len) == 0;
@@ -295,12 +270,12 @@ static fm_status continuations(gr_builder *b, gr_set *set, bool *whole, const fm
     *whole = false;
     for (void *it = fm_json_iter(names); it && rc == FM_OK; it = fm_json_next(names, it)) {
         fm_span name = fm_span_str(fm_json_iter_key(it));
-        size_t n;
+        uint32_t cp;
         if (!has_prefix(name, prefix))
             continue;
         *whole = *whole || name.len == prefix.len;
         if (name.len > prefix.len) {
-            uint32_t cp = decode(name, prefix.len, &n);
+            fm_utf8_next(name.data + prefix.len, &cp);
             rc = gr_set_add(set, cp, cp);
         }
     }
@@ -320,10 +295,11 @@ static fm_status name_child(name_trie *t, uint32_t node, fm_span prefix, uint32_
 {
     for (void *it = fm_json_iter(t->names); it; it = fm_json_next(t->names, it)) {
         fm_span name = fm_span_str(fm_json_iter_key(it));
-        size_t n;
-        uint32_t next;
-        if (!has_prefix(name, prefix) || name.len == prefix.len ||
-            decode(name, prefix.len, &n) != cp)
+        uint32_t next, own;
+        if (!has_prefix(name, prefix) || name.len == prefix.len)
+            continue;
+        size_t n = fm_utf8_next(name.data + prefix.len, &own);
+        if (own != cp)
             continue;
         fm_status rc = gr_node(t->b, &next);
         if (rc == FM_OK)

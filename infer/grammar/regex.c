@@ -117,7 +117,7 @@ static fm_status literal(rx *x, uint32_t *cp)
         return bad(x, "an unexpected end");
     if (take(x, '\\'))
         return escape(x, cp);
-    x->at += fmi_utf8_next(x->s.data + x->at, cp);
+    x->at += fm_utf8_next(x->s.data + x->at, cp);
     return FM_OK;
 }
 

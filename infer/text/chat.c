@@ -28,7 +28,7 @@ fm_status fm_chat_template_open(fm_chat_template **out, fm_span source, const ch
     if (source.len > FM_CHAT_SOURCE_MAX)
         rc = fm_fail(FM_ELIMIT, "%s: %zu bytes (at most %zu)", t->what, source.len,
                      FM_CHAT_SOURCE_MAX);
-    else if (source.len > 0 && fmi_utf8_valid(source.data, source.len) != source.len)
+    else if (source.len > 0 && fm_utf8_valid(source.data, source.len) != source.len)
         rc = fm_fail(FM_EINVAL, "%s: not UTF-8", t->what);
     else
         rc = fm_arena_new(&t->arena);

@@ -16,7 +16,7 @@ static bool holds(const fm_buf *text, uint32_t mark)
 {
     uint8_t raw[4];
     char escaped[8];
-    size_t n = fmi_utf8_put(raw, mark);
+    size_t n = fm_utf8_put(raw, mark);
 
     (void)snprintf(escaped, sizeof escaped, "\\u%04x", mark);
     return text->len > 0 &&
@@ -96,7 +96,7 @@ static fm_status mark_text(fmi_special_escape *g, fm_buf *out, fm_span s)
 {
     bool starts[256] = {false};
     uint8_t mark[4];
-    size_t n = fmi_utf8_put(mark, g->mark);
+    size_t n = fm_utf8_put(mark, g->mark);
 
     for (size_t k = 0; k < g->specials; k++)
         starts[g->special[k].data[0]] = true;
@@ -179,7 +179,7 @@ fm_status fmi_special_escape_strip(fmi_special_escape *g, fm_buf *text)
 {
     uint8_t raw[4];
     char escaped[8]; /* as tojson(ensure_ascii=true) writes it */
-    size_t n = fmi_utf8_put(raw, g->mark), to = 0;
+    size_t n = fm_utf8_put(raw, g->mark), to = 0;
 
     if (!g->marked)
         return FM_OK;

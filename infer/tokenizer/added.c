@@ -185,7 +185,7 @@ static bool word_before(fm_span text, size_t at)
     do
         at--;
     while (at > 0 && (text.data[at] & 0xc0) == 0x80);
-    fmi_utf8_next(text.data + at, &cp);
+    fm_utf8_next(text.data + at, &cp);
     return fmi_is_word(cp);
 }
 
@@ -195,7 +195,7 @@ static bool word_after(fm_span text, size_t at)
 
     if (at == text.len)
         return false;
-    fmi_utf8_next(text.data + at, &cp);
+    fm_utf8_next(text.data + at, &cp);
     return fmi_is_word(cp);
 }
 
@@ -206,7 +206,7 @@ static size_t strip_back(fm_span text, size_t at)
         uint32_t cp;
         while (p > 0 && (text.data[p] & 0xc0) == 0x80)
             p--;
-        fmi_utf8_next(text.data + p, &cp);
+        fm_utf8_next(text.data + p, &cp);
         if (!fmi_is_space(cp))
             break;
         at = p;
@@ -218,7 +218,7 @@ static size_t strip_forward(fm_span text, size_t at)
 {
     while (at < text.len) {
         uint32_t cp;
-        size_t n = fmi_utf8_next(text.data + at, &cp);
+        size_t n = fm_utf8_next(text.data + at, &cp);
         if (!fmi_is_space(cp))
             break;
         at += n;

@@ -190,7 +190,7 @@ static void fill_quick(fmi_bpe *m)
 {
     for (uint32_t c = 0; c < FM_ARRAY_LEN(m->quick); c++) {
         uint8_t b[4];
-        m->quick[c] = (uint32_t)fmi_vocab_find(&m->vocab, fm_span_of(b, fmi_utf8_put(b, c)));
+        m->quick[c] = (uint32_t)fmi_vocab_find(&m->vocab, fm_span_of(b, fm_utf8_put(b, c)));
     }
     fmi_byte_ids(m->byte_id, &m->vocab);
 }
@@ -258,7 +258,7 @@ static bool put_fallback(const fmi_bpe *m, fmi_tok_scratch *s, size_t *n, const 
 static uint32_t symbol_at(const fmi_bpe *m, fm_span word, size_t i, uint8_t *text, size_t *len)
 {
     uint32_t cp;
-    size_t n = fmi_utf8_next(word.data + i, &cp);
+    size_t n = fm_utf8_next(word.data + i, &cp);
     bool first = i == 0, last = i + n == word.len;
     size_t at = 0;
 
@@ -302,7 +302,7 @@ static fm_status first_symbols(const fmi_bpe *m, fmi_tok_scratch *s, fm_span wor
         uint32_t cp;
         size_t len;
         uint32_t id = symbol_at(m, word, i, text, &len);
-        i += fmi_utf8_next(word.data + i, &cp);
+        i += fm_utf8_next(word.data + i, &cp);
         if (id == NO_ID && put_fallback(m, s, &n, text, len))
             continue;
         if (unk_open && (id != NO_ID || !m->fuse_unk))

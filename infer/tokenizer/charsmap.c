@@ -54,7 +54,7 @@ fm_status fmi_charsmap_new(fmi_charsmap **out, fm_span bytes, const char *field)
     }
     memcpy(m->text, bytes.data + 4 + array_bytes, m->text_len);
     m->text[m->text_len] = 0;
-    if (m->text_len > 0 && fmi_utf8_valid(m->text, m->text_len) != m->text_len) {
+    if (m->text_len > 0 && fm_utf8_valid(m->text, m->text_len) != m->text_len) {
         fmi_charsmap_free(m);
         return fm_fail(FM_ECORRUPT, "%s: field 'precompiled_charsmap': texts are not UTF-8", field);
     }
@@ -139,7 +139,7 @@ fm_status fmi_charsmap_normalize(const fmi_charsmap *m, fm_span in, fm_buf *out)
         }
         for (size_t k = 0; k < cluster.len;) {
             uint32_t cp;
-            fm_span one = fm_span_of(cluster.data + k, fmi_utf8_next(cluster.data + k, &cp));
+            fm_span one = fm_span_of(cluster.data + k, fm_utf8_next(cluster.data + k, &cp));
             if (find(m, one, false, &to) == 0)
                 to = one;
             fm_buf_append(out, to.data, to.len);

@@ -64,7 +64,7 @@ static fm_status parse_strip(fmi_decode_step *p, const fm_json *v)
 
     if (rc < 0)
         return rc;
-    if (p->a.len == 0 || fmi_utf8_next((const uint8_t *)p->a.data, &cp) != p->a.len || start < 0 ||
+    if (p->a.len == 0 || fm_utf8_next((const uint8_t *)p->a.data, &cp) != p->a.len || start < 0 ||
         stop < 0 || start > STRIP_MAX || stop > STRIP_MAX)
         return fm_fail(FM_EINVAL, "%s: Strip needs a character 'content', 'start' and 'stop'",
                        field);
@@ -228,7 +228,7 @@ static void byte_level(fm_span text, fm_buf *out)
 
     for (size_t i = 0; i < text.len;) {
         uint32_t cp;
-        i += fmi_utf8_next(text.data + i, &cp);
+        i += fm_utf8_next(text.data + i, &cp);
         int b = fmi_char_to_byte(cp);
         if (b < 0) {
             out->len = begin;
@@ -533,17 +533,17 @@ static void whole_points(fm_tok_stream *s, fm_span b, fm_buf *out)
     while (s->held_len > 0 && b.len > 0) {
         s->held[s->held_len++] = *b.data++;
         b.len--;
-        size_t left = fmi_utf8_cut(s->held, s->held_len);
+        size_t left = fm_utf8_cut(s->held, s->held_len);
         if (left == s->held_len)
             continue;
-        fmi_utf8_lossy(out, s->held, s->held_len - left);
+        fm_utf8_lossy(out, s->held, s->held_len - left);
         memmove(s->held, s->held + s->held_len - left, left);
         s->held_len = (uint8_t)left;
     }
     if (b.len == 0)
         return;
-    size_t cut = fmi_utf8_cut(b.data, b.len);
-    fmi_utf8_lossy(out, b.data, b.len - cut);
+    size_t cut = fm_utf8_cut(b.data, b.len);
+    fm_utf8_lossy(out, b.data, b.len - cut);
     memcpy(s->held, b.data + b.len - cut, cut);
     s->held_len = (uint8_t)cut;
 }

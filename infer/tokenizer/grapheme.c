@@ -149,14 +149,14 @@ size_t fmi_grapheme_next(fm_span text)
 {
     state s = {UTF8PROC_BOUNDCLASS_START, false, false, false, false, false};
     uint32_t cp;
-    size_t n = fmi_utf8_next(text.data, &cp);
+    size_t n = fm_utf8_next(text.data, &cp);
 
     step(&s, class_of(cp), cp);
     while (n < text.len) {
         size_t k;
         if (text.data[n] < 0x80 && text.data[n] >= 0x20 && s.last != UTF8PROC_BOUNDCLASS_PREPEND)
             break;
-        k = fmi_utf8_next(text.data + n, &cp);
+        k = fm_utf8_next(text.data + n, &cp);
         int c = class_of(cp);
         if (!joins(&s, c, cp))
             break;

@@ -8,6 +8,7 @@
 #include "infer/tokenizer.h"
 #include "store/base/mem.h"
 #include "store/base/text/regex.h"
+#include "store/base/text/utf8.h"
 
 #define FMI_TOK_STEPS_MAX 32      /* normalizers, or pre-tokenizers, in one sequence */
 #define FMI_TOK_PATTERN_MAX 16384 /* bytes of one regular expression */
@@ -50,15 +51,16 @@ bool fmi_is_other(uint32_t cp);       /* Cc, Cf, Co */
 bool fmi_is_inert(uint32_t cp);       /* its normal forms leave this one as it is, where it is */
 uint32_t fmi_lower(uint32_t cp);      /* but U+0130, which becomes two code points */
 int fmi_script(uint32_t cp);          /* script.c; -1: of any script */
-/* Decode one code point of valid UTF-8; returns its length. */
-size_t fmi_utf8_next(const uint8_t *s, uint32_t *cp);
-size_t fmi_utf8_put(uint8_t out[4], uint32_t cp);
-/* Length of the longest valid prefix. */
-size_t fmi_utf8_valid(const uint8_t *s, size_t len);
-/* Append s with ill-formed parts replaced, one U+FFFD per maximal subpart. */
-void fmi_utf8_lossy(fm_buf *out, const uint8_t *s, size_t len);
-/* Bytes at s (len > 0) that begin a code point and are cut off by the end of s; 0 if none. */
-size_t fmi_utf8_cut(const uint8_t *s, size_t len);
+
+/* As infer/jinja calls them. */
+static inline size_t fmi_utf8_next(const uint8_t *s, uint32_t *cp)
+{
+    return fm_utf8_next(s, cp);
+}
+static inline size_t fmi_utf8_put(uint8_t out[4], uint32_t cp)
+{
+    return fm_utf8_put(out, cp);
+}
 
 typedef struct fmi_ptree_key {
     fm_span text;

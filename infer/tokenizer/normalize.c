@@ -170,7 +170,7 @@ static bool has_long_run(fm_span in)
 
     for (size_t i = 0; i < in.len; i += n) {
         uint32_t cp;
-        n = fmi_utf8_next(in.data + i, &cp);
+        n = fm_utf8_next(in.data + i, &cp);
         run = mark_class(cp) != 0 ? run + 1 : 0;
         if (run > LONG_RUN)
             return true;
@@ -188,7 +188,7 @@ static fm_status put_run(fm_span run, fm_buf *out)
 
     for (size_t i = 0; cps && sorted && i < run.len; i += n) {
         uint32_t cp;
-        n = fmi_utf8_next(run.data + i, &cp);
+        n = fm_utf8_next(run.data + i, &cp);
         bool two = cp == 0xf73 || cp == 0xf75 || cp == 0xf81;
         if (two)
             cps[count++] = 0xf71;
@@ -202,7 +202,7 @@ static fm_status put_run(fm_span run, fm_buf *out)
         sorted[at[mark_class(cps[i])]++] = cps[i];
     for (size_t i = 0; i < count; i++) {
         uint8_t b[4];
-        fm_buf_append(out, b, fmi_utf8_put(b, sorted[i]));
+        fm_buf_append(out, b, fm_utf8_put(b, sorted[i]));
     }
     bool ok = cps && sorted;
     fm_free(cps);
@@ -218,7 +218,7 @@ static fm_status order_runs(fm_span in, fm_buf *out)
 
     for (size_t i = 0; i <= in.len && rc == FM_OK; i += n) {
         uint32_t cp = 0;
-        n = i < in.len ? fmi_utf8_next(in.data + i, &cp) : 1;
+        n = i < in.len ? fm_utf8_next(in.data + i, &cp) : 1;
         bool mark = i < in.len && mark_class(cp) != 0;
         if (mark == marks && i < in.len)
             continue;
@@ -289,7 +289,7 @@ static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
         opt |= UTF8PROC_COMPAT;
     for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
         uint32_t cp;
-        n = fmi_utf8_next(in.data + i, &cp);
+        n = fm_utf8_next(in.data + i, &cp);
         if (!fmi_is_inert(cp))
             continue;
         rc = form_part(opt, fm_span_of(in.data + done, i - done), out);
@@ -351,7 +351,7 @@ static fm_status filter(fmi_norm_kind kind, fmi_tok_scratch *s, fm_span in, fm_b
 
     for (size_t i = 0; i < in.len; i += n) {
         uint32_t cp;
-        n = fmi_utf8_next(in.data + i, &cp);
+        n = fm_utf8_next(in.data + i, &cp);
         verdict v = judge(kind, cp);
         s->head_lost = s->head_lost || (i == 0 && v == DROP);
         if (v == SPACE || v == SURROUND)
@@ -368,7 +368,7 @@ static fm_status byte_level(fm_span in, fm_buf *out)
 {
     for (size_t i = 0; i < in.len; i++) {
         uint8_t b[4];
-        fm_buf_append(out, b, fmi_utf8_put(b, fmi_byte_to_char(in.data[i])));
+        fm_buf_append(out, b, fm_utf8_put(b, fmi_byte_to_char(in.data[i])));
     }
     return fm_buf_ok(out);
 }
@@ -378,12 +378,12 @@ static fm_status lowercase(fm_span in, fm_buf *out)
     for (size_t i = 0; i < in.len;) {
         uint32_t cp;
         uint8_t b[4];
-        i += fmi_utf8_next(in.data + i, &cp);
+        i += fm_utf8_next(in.data + i, &cp);
         if (cp == 0x130) { /* the only letter whose lower case is two code points */
             fm_buf_append(out, "i\xcc\x87", 3);
             continue;
         }
-        fm_buf_append(out, b, fmi_utf8_put(b, fmi_lower(cp)));
+        fm_buf_append(out, b, fm_utf8_put(b, fmi_lower(cp)));
     }
     return fm_buf_ok(out);
 }
@@ -418,7 +418,7 @@ static fm_status strip(const fmi_norm *n, fmi_tok_scratch *s, fm_span in, fm_buf
     uint32_t cp;
 
     while (n->left && b < e) {
-        size_t len = fmi_utf8_next(in.data + b, &cp);
+        size_t len = fm_utf8_next(in.data + b, &cp);
         if (!fmi_is_space(cp))
             break;
         b += len;
@@ -427,7 +427,7 @@ static fm_status strip(const fmi_norm *n, fmi_tok_scratch *s, fm_span in, fm_buf
         size_t p = e - 1;
         while (p > b && (in.data[p] & 0xc0) == 0x80)
             p--;
-        fmi_utf8_next(in.data + p, &cp);
+        fm_utf8_next(in.data + p, &cp);
         if (!fmi_is_space(cp))
             break;
         e = p;

@@ -143,7 +143,7 @@ static fm_status parse_delimiter(fmi_pre *p, const fm_json *v)
 
     p->kind = FMI_PRE_SPLIT;
     p->behavior = FMI_REMOVED;
-    if (!c.data || c.len == 0 || fmi_utf8_next(c.data, &cp) != c.len)
+    if (!c.data || c.len == 0 || fm_utf8_next(c.data, &cp) != c.len)
         return fm_fail(FM_EINVAL, "%s: field 'delimiter' must be one character", field);
     return fmi_regex_new(&p->re, c, true, field);
 }
@@ -295,7 +295,7 @@ static fm_status split_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in,
             break;
         if (b == e) { /* empty match: no part of its own, look on behind the next character */
             uint32_t cp;
-            from = e < in.len ? e + fmi_utf8_next(text.data + e, &cp) : in.len + 1;
+            from = e < in.len ? e + fm_utf8_next(text.data + e, &cp) : in.len + 1;
             continue;
         }
         if (b > done)
@@ -333,7 +333,7 @@ static fm_status class_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in,
 
     for (size_t i = 0; i < in.len && rc == FM_OK;) {
         uint32_t cp;
-        size_t n = fmi_utf8_next(text + i, &cp);
+        size_t n = fm_utf8_next(text + i, &cp);
         char_class c = classify(p, cp);
         if (c != open || (c == CLASS_B && alone)) {
             if (open != CLASS_NONE)
@@ -359,7 +359,7 @@ static fm_status punctuation_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_pie
 
     for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
         uint32_t cp;
-        n = fmi_utf8_next(text + i, &cp);
+        n = fm_utf8_next(text + i, &cp);
         if (!fmi_is_punctuation(cp))
             continue;
         if (i > done)
@@ -383,7 +383,7 @@ static fm_status script_piece(fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
 
     for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
         uint32_t cp;
-        n = fmi_utf8_next(text + i, &cp);
+        n = fm_utf8_next(text + i, &cp);
         int script = fmi_script(cp);
         if (script < 0 || script == last)
             continue;

@@ -268,7 +268,7 @@ fm_status fmi_regex_rewrite(fm_buf *out, fm_span pattern, const char *field)
     rewrite r = {out, pattern.data, pattern.len, 0, field};
     fm_status rc = FM_OK;
 
-    if (fmi_utf8_valid(pattern.data, pattern.len) != pattern.len)
+    if (fm_utf8_valid(pattern.data, pattern.len) != pattern.len)
         return fm_fail(FM_EINVAL, "%s: regular expression is not UTF-8", field);
     while (rc == FM_OK && r.pos < r.len) {
         uint8_t c = r.s[r.pos];

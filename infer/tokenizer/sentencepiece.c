@@ -98,7 +98,7 @@ static fm_status check_piece(const fmi_piece_def *d, size_t index)
 {
     if (d->text.len == 0 || d->text.len > FMI_TOK_PIECE_MAX ||
         memchr(d->text.data, 0, d->text.len) ||
-        fmi_utf8_valid(d->text.data, d->text.len) != d->text.len)
+        fm_utf8_valid(d->text.data, d->text.len) != d->text.len)
         return fm_fail(FM_ECORRUPT,
                        "%s: pieces[%zu].piece must be UTF-8 text of 1 to %d bytes without NUL",
                        file_name, index, FMI_TOK_PIECE_MAX);

@@ -162,7 +162,7 @@ static fm_status cut(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, siz
         size_t len = fmi_ptree_longest(&m->symbols, fm_span_of(text.data + i, text.len - i), &user);
         bool frozen = len > 0;
         if (!frozen)
-            len = fmi_utf8_next(text.data + i, &cp);
+            len = fm_utf8_next(text.data + i, &cp);
         s->spm_sym[n] =
             (struct fmi_spm_symbol){i, (uint32_t)len, (uint32_t)n - 1, (uint32_t)n + 1, frozen};
         i += len;

@@ -16,7 +16,7 @@ static size_t rewrite(const fmi_norm *n, fm_span text, fm_span *to)
     }
     if (n->map && (len = fmi_charsmap_longest(n->map, text, to)) > 0)
         return len;
-    len = fmi_utf8_next(text.data, &cp);
+    len = fm_utf8_next(text.data, &cp);
     *to = fm_span_of(text.data, len);
     return len;
 }

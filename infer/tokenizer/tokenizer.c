@@ -404,7 +404,7 @@ static fm_status encode_at(const fm_tokenizer *t, fmi_added_scan scan, bool add_
     fm_span text = scan.text;
     fmi_tok_scratch s;
     fmi_segment seg;
-    size_t valid = text.len > 0 ? fmi_utf8_valid(text.data, text.len) : 0;
+    size_t valid = text.len > 0 ? fm_utf8_valid(text.data, text.len) : 0;
     fm_status rc;
 
     if (text.len > FM_TOK_TEXT_MAX)

@@ -294,7 +294,7 @@ fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_tok_scratch *s, fm_span w
         best[i] = (struct fmi_best){0, NONE, -1};
     for (size_t i = 0; i < word.len && rc == FM_OK;) {
         uint32_t cp;
-        size_t n = fmi_utf8_next(word.data + i, &cp);
+        size_t n = fm_utf8_next(word.data + i, &cp);
         rc = extend(m, best, word, i, n);
         i += n;
     }

@@ -7,6 +7,7 @@
 
 #include "store/base/cancel.h"
 #include "store/base/text/json.h"
+#include "store/base/text/utf8.h"
 
 /* ---- the names that a pickle may speak ---- */
 
@@ -158,13 +159,7 @@ static fm_status push_int(machine *m, int64_t i)
 
 static bool is_utf8(fm_span s)
 {
-    for (size_t i = 0; i < s.len;) {
-        size_t n = s.data[i] ? fms_json_utf8_len(s.data + i, s.len - i) : 0;
-        if (n == 0)
-            return false;
-        i += n;
-    }
-    return true;
+    return s.len == 0 || (!memchr(s.data, 0, s.len) && fm_utf8_valid(s.data, s.len) == s.len);
 }
 
 static fm_status push_text(machine *m, tp_kind kind, uint64_t len)

@@ -7,6 +7,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "store/base/text/utf8.h"
+
 #define MAX_VOCAB 4000000u
 
 static const struct {
@@ -24,29 +26,7 @@ static const struct {
 /* Valid UTF-8 without NUL; the JSON door would put U+FFFD where it is not, a silent change. */
 static bool is_text(fm_span s)
 {
-    size_t i = 0;
-
-    while (i < s.len) {
-        uint8_t c = s.data[i];
-        size_t n = c < 0x80                ? 1
-                   : c >= 0xc2 && c < 0xe0 ? 2
-                   : (c & 0xf0) == 0xe0    ? 3
-                   : c >= 0xf0 && c < 0xf5 ? 4
-                                           : 0;
-        uint32_t v = n == 1 ? c : c & (0xffu >> (n + 1));
-        if (n == 0 || c == 0 || n > s.len - i)
-            return false;
-        for (size_t k = 1; k < n; k++) {
-            if ((s.data[i + k] & 0xc0) != 0x80)
-                return false;
-            v = v << 6 | (s.data[i + k] & 0x3fu);
-        }
-        if ((n == 3 && (v < 0x800 || (v >= 0xd800 && v < 0xe000))) ||
-            (n == 4 && (v < 0x10000 || v > 0x10ffff)))
-            return false;
-        i += n;
-    }
-    return true;
+    return s.len == 0 || (!memchr(s.data, 0, s.len) && fm_utf8_valid(s.data, s.len) == s.len);
 }
 
 static fm_status need_strings(const fm_gguf *g, const char *key, const fm_gguf_kv **out)

@@ -7,6 +7,7 @@
 
 #include "store/base/cancel.h"
 #include "store/base/checked.h"
+#include "store/base/text/utf8.h"
 
 const char *src_strdup(fm_source *src, const char *s)
 {
@@ -323,11 +324,8 @@ fm_status src_name_put(fm_json *file, const char *name)
     const size_t len = strlen(name);
     fm_buf b;
     fm_status rc;
-    size_t n = 1;
 
-    for (size_t i = 0; i < len && n; i += n)
-        n = fms_json_utf8_len((const uint8_t *)name + i, len - i);
-    if (n)
+    if (fm_utf8_valid((const uint8_t *)name, len) == len)
         return fm_json_set(file, "name", fm_json_new_str(name));
     fm_buf_init(&b, 0);
     for (size_t i = 0; i < len; i++) {

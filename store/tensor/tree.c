@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "store/base/text/json.h"
+#include "store/base/text/utf8.h"
 #include "store/base/mem.h"
 
 struct fm_tree {
@@ -353,7 +354,7 @@ void fm_path_part(fm_buf *out, const char *part, size_t len)
         unsigned char c = (unsigned char)part[i];
         bool dot_first = i == 0 && c == '.';
         bool ends = i == len - 1 && (c == '.' || c == ' ');
-        n = fms_json_utf8_len((const uint8_t *)part + i, len - i);
+        n = fm_utf8_len((const uint8_t *)part + i, len - i);
         if (n == 0 || must_escape(c) || dot_first || ends)
             fm_buf_printf(out, "%%%02X", c);
         else

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "store/base/text/utf8.h"
 #include "testing/assert/text_match.h"
 
 #define MATCH_LIMIT 1000000u
@@ -21,9 +22,7 @@ fm_span fmv_trim(fm_span s)
 
 fm_span fmv_clip(fm_span s, size_t max)
 {
-    size_t n = FM_MIN(s.len, max);
-    while (n && n < s.len && (s.data[n] & 0xC0) == 0x80)
-        n--;
+    size_t n = fm_utf8_clip(s.data, s.len, max);
     return (fm_span){s.data ? s.data : (const uint8_t *)"", n};
 }
 
@@ -109,17 +108,11 @@ uint32_t fmv_next_point(fm_span s, size_t *at)
         ++*at;
         return 0;
     }
-    const uint8_t *p = s.data + *at;
-    size_t more = *p >= 0xF0 ? 3 : *p >= 0xE0 ? 2 : *p >= 0xC0 ? 1 : 0, left = s.len - *at;
-    uint32_t point = *p & (more == 3 ? 0x07u : more == 2 ? 0x0Fu : more == 1 ? 0x1Fu : 0xFFu);
-    for (size_t i = 1; i <= more; i++) {
-        if (i >= left || (p[i] & 0xC0) != 0x80) {
-            ++*at;
-            return *p;
-        }
-        point = point << 6 | (p[i] & 0x3Fu);
-    }
-    *at += more + 1;
+    uint32_t point = 0xFFFD;
+    size_t n = fm_utf8_len(s.data + *at, s.len - *at);
+    if (n)
+        fm_utf8_next(s.data + *at, &point);
+    *at += n ? n : 1;
     return point;
 }
 

@@ -18,7 +18,7 @@ bool fmv_text_equal(fm_span a, fm_span b, bool ignore_case);
 bool fmv_text_contains(fm_span text, fm_span part, bool ignore_case);
 /* The beginning of a text for people: at most max bytes, no code point cut. */
 fm_span fmv_clip(fm_span s, size_t max);
-/* The code point at *at, which is moved behind it; a byte that begins none stands for itself. */
+/* The code point at *at, which is moved behind it; U+FFFD for a byte that begins none. */
 uint32_t fmv_next_point(fm_span s, size_t *at);
 bool fmv_is_blank(uint32_t point); /* Unicode's white space, as Python's split() */
 size_t fmv_count_points(fm_span s);

@@ -7,6 +7,7 @@
 #include "train/data/report.h"
 
 #include "store/base/mem.h"
+#include "store/base/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,13 +56,13 @@ static size_t word_char(const uint8_t *s, size_t left)
         return 0;
     if (left >= 2 && s[0] == 0xC2 && s[1] == 0xA0)
         return 0;
-    size_t n = fms_json_utf8_len(s, left);
+    size_t n = fm_utf8_len(s, left);
     return n > 0 ? n : 1;
 }
 
 static size_t separator(const uint8_t *s, size_t left)
 {
-    size_t n = fms_json_utf8_len(s, left);
+    size_t n = fm_utf8_len(s, left);
     return n > 0 ? n : 1;
 }
 

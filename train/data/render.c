@@ -2,18 +2,9 @@
 #include "train/data/render.h"
 
 #include "store/base/mem.h"
+#include "store/base/text/utf8.h"
 
 #include <string.h>
-
-/* Never cut inside a code point. */
-static size_t whole_chars(const uint8_t *s, size_t len, size_t max)
-{
-    size_t n = FM_MIN(len, max);
-
-    while (n > 0 && n < len && (s[n] & 0xC0) == 0x80)
-        n--;
-    return n;
-}
 
 static fm_status take_preview(fm_example *out, const fmt_pieces *p)
 {
@@ -30,11 +21,11 @@ static fm_status take_preview(fm_example *out, const fmt_pieces *p)
     }
     fm_buf_init(&text, 0);
     if (prompt > 0) {
-        fm_buf_append(&text, p->prompt.data, whole_chars(p->prompt.data, p->prompt.len, prompt));
+        fm_buf_append(&text, p->prompt.data, fm_utf8_clip(p->prompt.data, p->prompt.len, prompt));
         fm_buf_str(&text, " -> ");
     }
     if (answer > 0)
-        fm_buf_append(&text, p->answer.data, whole_chars(p->answer.data, p->answer.len, answer));
+        fm_buf_append(&text, p->answer.data, fm_utf8_clip(p->answer.data, p->answer.len, answer));
     fm_status rc = fm_buf_ok(&text);
     if (rc == FM_OK) {
         out->preview = fm_strndup(fm_buf_cstr(&text), text.len);

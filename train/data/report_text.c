@@ -3,6 +3,7 @@
 #include "train/data/report.h"
 
 #include "store/base/mem.h"
+#include "store/base/text/utf8.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -317,10 +318,8 @@ static void say_indented(fm_buf *b, fm_span text)
     size_t tail = text.len;
 
     if (text.len > FIRST_BYTES) {
-        head = FIRST_BYTES / 2;
+        head = fm_utf8_clip(text.data, text.len, FIRST_BYTES / 2);
         tail = text.len - FIRST_BYTES / 2;
-        while (head > 0 && (text.data[head] & 0xC0) == 0x80)
-            head--;
         while (tail < text.len && (text.data[tail] & 0xC0) == 0x80)
             tail++;
     }

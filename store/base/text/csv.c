@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "store/base/text/json.h"
+#include "store/base/text/utf8.h"
 
 static fm_status broken(const fm_csv *t, const char *why)
 {
@@ -64,13 +64,9 @@ static fm_status read_plain(fm_csv *t)
 
 static fm_status check_utf8(const fm_csv *t, fm_span cell)
 {
-    for (size_t i = 0, n; i < cell.len; i += n) {
-        n = fms_json_utf8_len(cell.data + i, cell.len - i);
-        if (n == 0)
-            return fm_fail(FM_ECORRUPT, "%s: row at line %zu: text is not UTF-8", t->what,
-                           t->row_line);
-    }
-    return FM_OK;
+    if (fm_utf8_valid(cell.data, cell.len) == cell.len)
+        return FM_OK;
+    return fm_fail(FM_ECORRUPT, "%s: row at line %zu: text is not UTF-8", t->what, t->row_line);
 }
 
 static fm_status read_cell(fm_csv *t)

@@ -6,6 +6,7 @@
 #include "store/base/text/json.h"
 
 #include "store/base/mem.h"
+#include "store/base/text/utf8.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -246,53 +247,16 @@ fm_json *fm_json_new_array(void)
     return ours(json_array());
 }
 
-size_t fms_json_utf8_len(const uint8_t *p, size_t left)
-{
-    static const uint32_t lowest[] = {0, 0, 0x80, 0x800, 0x10000};
-    const uint8_t c = p[0];
-    size_t len = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
-
-    if (len <= 1)
-        return len;
-    if (len > left)
-        return 0;
-    uint32_t code = c & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (p[i] & 0x3fu);
-    }
-    if (code < lowest[len] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
-        return 0;
-    return len;
-}
-
-/* s with each byte that is not UTF-8 as U+FFFD. */
-static void mend_utf8(fm_buf *out, const uint8_t *p, size_t len)
-{
-    for (size_t i = 0, n; i < len; i += FM_MAX(n, 1)) {
-        n = fms_json_utf8_len(p + i, len - i);
-        if (n)
-            fm_buf_append(out, p + i, n);
-        else
-            fm_buf_str(out, "\xef\xbf\xbd");
-    }
-}
-
 fm_json *fm_json_new_strn(const char *s, size_t len)
 {
-    const uint8_t *p = (const uint8_t *)s;
-    size_t valid = 0;
     fm_buf clean;
     json_t *v = NULL;
 
     ready();
-    for (size_t n = 1; valid < len && n; valid += n)
-        n = fms_json_utf8_len(p + valid, len - valid);
-    if (valid == len)
+    if (len == 0 || fm_utf8_valid((const uint8_t *)s, len) == len)
         return ours(json_stringn_nocheck(len ? s : "", len));
     fm_buf_init(&clean, SIZE_MAX / 2);
-    mend_utf8(&clean, p, len);
+    fm_utf8_lossy(&clean, (const uint8_t *)s, len);
     if (clean.failed >= 0)
         v = json_stringn_nocheck(fm_buf_cstr(&clean), clean.len);
     fm_buf_release(&clean);

@@ -90,10 +90,8 @@ bool fm_json_equal(const fm_json *a, const fm_json *b);
 typedef enum fm_json_style { FM_JSON_CANONICAL, FM_JSON_PRETTY, FM_JSON_COMPACT } fm_json_style;
 FM_CHECKED fm_status fm_json_write(fm_buf *out, const fm_json *v, fm_json_style style);
 
-/* Internal to json*.c and yaml.c. A finite real whatever the locale; the length of the UTF-8
- * sequence at p (1..4), 0 when it is none (overlong, a surrogate, beyond U+10FFFF, cut). */
+/* Internal to json*.c and yaml.c. A finite real whatever the locale. */
 bool fms_json_real_of(double *out, const char *text);
-size_t fms_json_utf8_len(const uint8_t *p, size_t left);
 
 FM_END_DECLS
 #endif

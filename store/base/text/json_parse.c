@@ -9,6 +9,7 @@
 #include "store/base/cancel.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
+#include "store/base/text/utf8.h"
 
 #include <locale.h>
 #include <math.h>
@@ -92,19 +93,10 @@ static bool hex4(uint32_t *out, struct parser *s)
     return true;
 }
 
-static void append_utf8(fm_buf *b, uint32_t code)
-{
-    static const uint8_t lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    const int len = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-
-    fm_buf_u8(b, (uint8_t)(lead[len] | code >> (6 * (len - 1))));
-    for (int i = len - 2; i >= 0; i--)
-        fm_buf_u8(b, (uint8_t)(0x80 | (code >> (6 * i) & 0x3f)));
-}
-
 static fm_status unicode_escape(struct parser *s)
 {
     uint32_t code, low;
+    uint8_t bytes[4];
 
     if (!hex4(&code, s))
         return fail_at(s, "\\u needs four hexadecimal digits");
@@ -118,7 +110,7 @@ static fm_status unicode_escape(struct parser *s)
     } else if (code >= 0xdc00 && code <= 0xdfff) {
         return fail_at(s, "lone surrogate in a string");
     }
-    append_utf8(&s->scratch, code);
+    fm_buf_append(&s->scratch, bytes, fm_utf8_put(bytes, code));
     return FM_OK;
 }
 
@@ -146,7 +138,7 @@ static fm_status string(struct parser *s)
     for (;;) {
         const uint8_t *from = s->p;
         while (s->p < s->end && *s->p != '"' && *s->p != '\\') {
-            size_t len = *s->p < 0x20 ? 0 : fms_json_utf8_len(s->p, (size_t)(s->end - s->p));
+            size_t len = *s->p < 0x20 ? 0 : fm_utf8_len(s->p, (size_t)(s->end - s->p));
             if (len == 0)
                 return fail_at(s, *s->p < 0x20 ? "raw control character in a string"
                                                : "a string is not UTF-8");

@@ -4,12 +4,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "store/base/text/json.h"
+#include "store/base/text/utf8.h"
 
 /* Bytes of the code point at p that XML 1.0 can hold, 0: it cannot, or it is no UTF-8. */
 static size_t xml_char(const uint8_t *p, size_t left)
 {
-    size_t n = fms_json_utf8_len(p, left);
+    size_t n = fm_utf8_len(p, left);
     if (n == 1 && p[0] < 0x20 && p[0] != '\n' && p[0] != '\t' && p[0] != '\r')
         return 0;
     if (n == 3 && p[0] == 0xEF && p[1] == 0xBF && p[2] >= 0xBE) /* U+FFFE, U+FFFF */
@@ -22,7 +22,7 @@ static size_t xml_char(const uint8_t *p, size_t left)
 size_t fm_markup_shown(const char *text, size_t left)
 {
     const uint8_t *p = (const uint8_t *)text;
-    const size_t n = left > 0 ? fms_json_utf8_len(p, left) : 0;
+    const size_t n = left > 0 ? fm_utf8_len(p, left) : 0;
 
     if (n == 1 && (p[0] < 0x20 || p[0] == 0x7f))
         return 0;

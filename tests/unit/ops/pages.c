@@ -9,6 +9,7 @@
 #include "cli/ops/derive/curve.h"
 #include "lineage/lineage.h"
 #include "store/base/mem.h"
+#include "store/base/text/utf8.h"
 #include "testing/report.h"
 #include "testing/suite/internal.h"
 #include "tests/testkit.h"
@@ -71,7 +72,7 @@ static size_t text_at(const char *p, size_t left)
     }
     assert_null(strchr("&<>\"", *p)); /* NUL too */
     assert_true((unsigned char)*p >= 0x20 || *p == '\n' || *p == '\t');
-    size_t n = fms_json_utf8_len((const uint8_t *)p, left);
+    size_t n = fm_utf8_len((const uint8_t *)p, left);
     assert_true(n > 0);
     return n;
 }

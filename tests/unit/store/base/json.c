@@ -206,7 +206,7 @@ static void strings_may_hold_nul_and_bad_utf8_is_mended(void **state)
                    "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
                    "\xef\xbf\xbd\xef\xbf\xbd"
                    "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
-                   "\xef\xbf\xbd\xef\xbf\xbd\"");
+                   "\xef\xbf\xbd\"");
     fm_json_free(v);
 }
 
