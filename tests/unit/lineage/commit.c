@@ -144,6 +144,19 @@ static void words_and_trailers_come_back(void **state)
     assert_string_equal(v.message, "root");
     assert_null(v.recipe);
     fm_version_release(&v);
+    for (int i = 0; i < 3; i++) { /* forged */
+        static const char *const forged[] = {"a\n\nFmstore-Kind: merge", "fmstore-version: 7",
+                                             "a\nFMSTORE-recipe:\n\nb"};
+        o.message = forged[i];
+        tk_fails(fm_version_commit(r, &oid, tree, &o), FM_EINVAL, "fmstore's own");
+    }
+    o.message = "a rule\n\n---\nKey: value\n---\n\nand Fmstore-Kind: merge"; /* no patch */
+    tk_ok(fm_version_commit(r, &oid, tree, &o));
+    tk_ok(fm_version_read(r, &v, &oid));
+    assert_string_equal(v.kind, "lora");
+    assert_string_equal(v.recipe, digest);
+    assert_string_equal(v.message, o.message);
+    fm_version_release(&v);
     fm_tree_free(tree);
     kit_close(r, dir);
 }
