@@ -40,6 +40,7 @@ my @foreign = (
     [qr{^curl/}, qr{^store/}],
     [qr{^pcre2\.h$}, qr{^store/base/text/regex\.c$}],
     [qr{^utf8proc\.h$}, qr{^infer/}],
+    [qr{^xxhash\.h$}, qr{^infer/model/packed_file\.c$}],
     [qr{^expat\.h$}, qr{^testing/assert/xml\.c$}],
     [qr{^cmocka\.h$}, qr{^$}],
 );

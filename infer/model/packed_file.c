@@ -8,14 +8,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "store/base/cursor.h"
 #include "store/base/mem.h"
 
 #define MAGIC "FMPACKED"
-#define VERSION 1u
+#define VERSION 2u
 #define LAYOUT_BYTES 64u
-#define FIELDS_BYTES 168u /* what the header's own digest covers */
+#define FIELDS_BYTES 152u /* what the header's own digest covers */
 #define KEEP_AFTER_PRUNE(max) ((max) / 10 * 9)
 
 struct fmi_packed_files {
@@ -89,36 +90,17 @@ static void put_fields(uint8_t *head, const fmi_packed_files *a, const fmi_packe
     fm_put_u64(head + 128, key->bytes);
 }
 
-static fm_status sum_of(fm_digest *out, const void *image, uint64_t bytes)
-{
-    uint64_t lane[8], word[8];
-    const uint8_t *p = image;
-    for (unsigned i = 0; i < 8; i++)
-        lane[i] = i + 1;
-    for (uint64_t at = 0; at < bytes; at += sizeof(word)) {
-        if (bytes - at < sizeof(word))
-            memset(word, 0, sizeof(word));
-        memcpy(word, p + at, (size_t)FM_MIN(bytes - at, (uint64_t)sizeof(word)));
-        for (unsigned i = 0; i < 8; i++) {
-            uint64_t x = (lane[i] ^ word[i]) * 0x9E3779B97F4A7C15u;
-            lane[i] = x << 29 | x >> 35;
-        }
-    }
-    return fm_sha256(out, lane, sizeof(lane));
-}
-
 static fm_status put_head(uint8_t *head, const fmi_packed_files *a, const fmi_packed_file_key *key,
                           const void *image)
 {
     fm_digest d;
     memset(head, 0, FMI_ARTEFACT_HEADER_BYTES);
     put_fields(head, a, key);
-    fm_status rc = sum_of(&d, image, key->bytes);
-    if (rc != FM_OK)
-        return rc;
-    memcpy(head + 136, d.b, sizeof(d.b));
-    rc = fm_sha256(&d, head, FIELDS_BYTES);
-    memcpy(head + 168, d.b, sizeof(d.b));
+    const XXH128_hash_t sum = XXH3_128bits(image, (size_t)key->bytes);
+    fm_put_u64(head + 136, sum.low64);
+    fm_put_u64(head + 144, sum.high64);
+    fm_status rc = fm_sha256(&d, head, FIELDS_BYTES);
+    memcpy(head + 152, d.b, sizeof(d.b));
     return rc;
 }
 

@@ -6,18 +6,16 @@
  *
  *   OFFSET SIZE  FIELD (little-endian)
  *   0      8     "FMPACKED"
- *   8      4     version, 1
+ *   8      4     version, 2
  *   12     4     role: 0 linear, 1 lora_a, 2 lora_b
  *   16     8     dtype, NUL-padded name
  *   24     4+4   n, k
  *   32     32    tensor id
  *   64     64    layout, NUL-padded
  *   128    8     bytes of the image
- *   136    32    sum of the image: SHA-256 of eight 64-bit lanes. Word i (zeros fill the last 64
- *                bytes) goes to lane i % 8: lane = rotate_left((lane ^ word) * 0x9E3779B97F4A7C15, 29),
- *                from i + 1
- *   168    32    SHA-256 of bytes 0..167
- *   200    3896  zero
+ *   136    16    XXH3-128 of the image: its low half, then its high
+ *   152    32    SHA-256 of bytes 0..151
+ *   184    3912  zero
  *   4096   ...   the image, to the end of the file
  *
  * A file is written beside its place and renamed, never changed: processes map and share it, and it
@@ -26,9 +24,8 @@
  * there, counted, and written anew. Where nothing can be written (read-only, full), nothing is, and
  * loading goes on without. Any thread may call.
  *
- * The sum finds accidents, at the speed of memory: each step is a bijection of lane and of word, so
- * no change of one word goes unseen. SHA-256 over all would cost as much as packing anew, and would
- * not stop who can write here: he can write its digest too. */
+ * The sum finds accidents, at the speed of memory. SHA-256 over all would cost as much as packing
+ * anew, and would not stop who can write here: he can write its digest too. */
 #ifndef FM_INFER_ARTEFACT_H
 #define FM_INFER_ARTEFACT_H
 
