@@ -10,6 +10,7 @@
 
 #include "store/base/mem.h"
 #include "testing/search/hypotheses.h"
+#include "testing/stats.h"
 
 #define PRIOR_EXPOSED 0.1 /* of what looks introduced, before other forms are asked */
 #define CHANCE_LEAST 0.02 /* that a sound version gives the very same wrong answer to a form */
@@ -82,24 +83,14 @@ static fm_status decide_older(fmv_search *s, const fmv_observation *top)
 
 /* ---- nothing older fails: other forms of the case ---- */
 
-static double binomial(uint32_t k, uint32_t n, double p)
-{
-    return exp(lgamma(n + 1.0) - lgamma(k + 1.0) - lgamma(n - k + 1.0) + k * log(p) +
-               (n - k) * log1p(-p));
-}
-
 /* Odds of "this version has the fault" against "it answers so by chance", from `same` of
- * `asked`: with the fault any rate from FAULT_LEAST on is as likely as another. Simpson over the
- * rate. */
+ * `asked`: with the fault any rate from FAULT_LEAST on is as likely as another. The mean of the
+ * binomial's mass over these rates is a tail of the beta distribution. */
 static double fault_odds(const fm_blame_forms *f, double chance)
 {
-    enum { CELLS = 200 };
-    double least = FM_MAX(chance, FAULT_LEAST), sum = 0, h = (1 - least) / CELLS;
-    for (int i = 0; i <= CELLS; i++) {
-        double p = FM_MIN(least + i * h, 1 - 1e-12);
-        sum += (i == 0 || i == CELLS ? 1 : i % 2 ? 4 : 2) * binomial(f->same, f->asked, p);
-    }
-    return sum / (3 * CELLS) / binomial(f->same, f->asked, chance);
+    double least = FM_MAX(chance, FAULT_LEAST), k = f->same, n = f->asked;
+    double mean = fm_beta_cdf(1 - least, n - k + 1, k + 1) / ((n + 1) * (1 - least));
+    return mean / fm_binom_pmf(f->same, f->asked, chance);
 }
 
 static fm_status ask_forms(fmv_search *s, const size_t *node, size_t n, uint64_t wrong,

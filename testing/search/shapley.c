@@ -94,7 +94,7 @@ static fm_status exact(game *g, fm_shapley *out)
         set[s] = s;
     fm_status rc = learn(g, set, all);
     for (size_t s = 0; s < n; s++)
-        weight[s] = exp(lgamma((double)s + 1) + lgamma((double)(n - s)) - lgamma((double)n + 1));
+        weight[s] = s ? weight[s - 1] * (double)s / (double)(n - s) : 1 / (double)n;
     for (size_t u = 0; rc == FM_OK && u < n; u++) {
         for (uint64_t s = 0; s < all; s++)
             if (!(s >> u & 1))
@@ -109,32 +109,13 @@ static fm_status exact(game *g, fm_shapley *out)
 
 /* ---- sampled ---- */
 
-/* P(T <= t) for t >= 0 by Simpson over the density. */
-static double student_cdf(double t, double df)
-{
-    enum { CELLS = 2000 };
-    double c = exp(lgamma((df + 1) / 2) - lgamma(df / 2)) / sqrt(df * 3.14159265358979323846);
-    double h = t / CELLS, sum = 0;
-    for (int i = 0; i <= CELLS; i++) {
-        double x = i * h;
-        sum += (i == 0 || i == CELLS ? 1 : i % 2 ? 4 : 2) * pow(1 + x * x / df, -(df + 1) / 2);
-    }
-    return 0.5 + c * sum * h / 3;
-}
-
+/* Of Student's t, p >= 0.5; the tails of t are one of a beta distribution. */
 static double student_quantile(double p, double df)
 {
-    double lo = 0, hi = 1000;
     if (df > 1000)
         return fm_normal_quantile(p);
-    for (int i = 0; i < 60; i++) {
-        double mid = 0.5 * (lo + hi);
-        if (student_cdf(mid, df) < p)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return 0.5 * (lo + hi);
+    double x = fm_beta_quantile(2 * (1 - p), df / 2, 0.5);
+    return sqrt(df * (1 - x) / x);
 }
 
 /* Adds the marginal contributions of one order to add[]; set: scratch [units + 1]. */

@@ -152,6 +152,23 @@ static void sampled_intervals_hold(void **state)
     assert_true(inside * 100 >= of * 92 && narrow < wide * 0.7);
 }
 
+/* Two pairs of orders: Student's t of one degree of freedom is tan(pi (p - 1/2)). */
+static void intervals_of_two_pairs_are_as_wide_as_student_says(void **state)
+{
+    (void)state;
+    double half[2];
+    for (int i = 0; i < 2; i++) {
+        game g = {.kind = RANDOM, .units = 12, .round = 7};
+        fm_shapley s = valued(
+            &g, (fm_shapley_opts){.max_runs = 47, .seed = 3, .confidence = i ? 0.999 : 0.95});
+        assert_int_equal(s.permutations, 4);
+        half[i] = s.high[0] - s.value[0];
+        fm_shapley_release(&s);
+    }
+    double want = tan(M_PI * 0.4995) / tan(M_PI * 0.475);
+    tk_assert_le(fabs(half[1] / half[0] / want - 1), 1e-9, "ratio of the widths");
+}
+
 static void additive_games_have_no_spread(void **state)
 {
     (void)state;
@@ -186,6 +203,7 @@ int main(void)
         cmocka_unit_test(closed_forms_are_met),
         cmocka_unit_test(random_games_agree_with_all_orders),
         cmocka_unit_test(sampled_intervals_hold),
+        cmocka_unit_test(intervals_of_two_pairs_are_as_wide_as_student_says),
         cmocka_unit_test(additive_games_have_no_spread),
         cmocka_unit_test(bounds_are_kept),
     };
