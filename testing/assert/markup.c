@@ -39,9 +39,9 @@ static bool wrong(reader *r, const char *why)
     return false;
 }
 
-static int peek(const reader *r, size_t ahead)
+static int peek(const reader *r)
 {
-    return r->at + ahead < r->s.len ? r->s.data[r->at + ahead] : -1;
+    return r->at < r->s.len ? r->s.data[r->at] : -1;
 }
 
 static bool starts(const reader *r, const char *text)
@@ -52,12 +52,9 @@ static bool starts(const reader *r, const char *text)
 
 static bool skip_to(reader *r, const char *end, const char *why)
 {
-    for (size_t n = strlen(end); r->at + n <= r->s.len; r->at++)
-        if (starts(r, end)) {
-            r->at += n;
-            return true;
-        }
-    return wrong(r, why);
+    const uint8_t *at = memmem(r->s.data + r->at, r->s.len - r->at, end, strlen(end));
+    r->at = at ? (size_t)(at - r->s.data) + strlen(end) : r->s.len;
+    return at || wrong(r, why);
 }
 
 static bool is_space(int c)
@@ -67,24 +64,21 @@ static bool is_space(int c)
 
 static void skip_space(reader *r)
 {
-    while (is_space(peek(r, 0)))
+    while (is_space(peek(r)))
         r->at++;
 }
 
-static bool name_char(uint32_t c, bool first)
+static bool name_char(int c, bool first)
 {
-    return c >= 0x80 || c == '_' || c == ':' || isalpha((int)c) ||
-           (!first && (c == '-' || c == '.' || isdigit((int)c)));
+    return c >= 0x80 || c == '_' || c == ':' || isalpha(c) ||
+           (!first && (c == '-' || c == '.' || isdigit(c)));
 }
 
 static bool take_name(reader *r, name *out)
 {
-    size_t from = r->at, next = r->at;
-    for (; r->at < r->s.len; r->at = next) {
-        next = r->at;
-        if (!name_char(fmv_next_point(r->s, &next), r->at == from))
-            break;
-    }
+    size_t from = r->at;
+    while (name_char(peek(r), r->at == from))
+        r->at++;
     *out = (name){r->s.data + from, r->at - from};
     return out->len || wrong(r, "a name is missing");
 }
@@ -101,18 +95,18 @@ static bool take_attribute(reader *r, name *out)
     if (!take_name(r, out))
         return false;
     skip_space(r);
-    if (peek(r, 0) != '=')
+    if (peek(r) != '=')
         return true;
     r->at++;
     skip_space(r);
-    int quote = peek(r, 0);
+    int quote = peek(r);
     if (quote != '"' && quote != '\'') {
-        while (peek(r, 0) >= 0 && !is_space(peek(r, 0)) && peek(r, 0) != '>')
+        while (peek(r) >= 0 && !is_space(peek(r)) && peek(r) != '>')
             r->at++;
         return true;
     }
     r->at++;
-    while (peek(r, 0) >= 0 && peek(r, 0) != quote)
+    while (peek(r) >= 0 && peek(r) != quote)
         r->at++;
     r->at++;
     return r->at <= r->s.len || wrong(r, "an attribute has no end");
@@ -123,9 +117,9 @@ static bool take_attributes(reader *r)
     name seen[ATTRIBUTES_MAX];
     size_t n = 0;
     for (;;) {
-        bool apart = is_space(peek(r, 0));
+        bool apart = is_space(peek(r));
         skip_space(r);
-        int c = peek(r, 0);
+        int c = peek(r);
         if (c == '>' || c == '/' || c == -1)
             return c != -1 || wrong(r, "a tag has no end");
         if (n == ATTRIBUTES_MAX || !apart)
@@ -197,8 +191,8 @@ static bool open_tag(reader *r)
         return wrong(r, "elements are nested too deep");
     if (!take_attributes(r))
         return false;
-    r->at += peek(r, 0) == '/';
-    if (peek(r, 0) != '>')
+    r->at += peek(r) == '/';
+    if (peek(r) != '>')
         return wrong(r, "a tag has no end");
     r->at++;
     r->open[r->depth++] = n;
@@ -217,7 +211,7 @@ static bool close_tag(reader *r)
     if (!take_name(r, &n))
         return false;
     skip_space(r);
-    if (peek(r, 0) != '>')
+    if (peek(r) != '>')
         return wrong(r, "an end tag has no end");
     while (r->depth && !same_name(r->open[r->depth - 1], n) &&
            listed(html_open, r->open[r->depth - 1]))
@@ -242,7 +236,7 @@ static bool take_part(reader *r)
         return wrong(r, "document types are not read");
     if (starts(r, "</"))
         return close_tag(r);
-    if (peek(r, 0) == '<')
+    if (peek(r) == '<')
         return open_tag(r);
     r->at++;
     return true;
@@ -251,7 +245,7 @@ static bool take_part(reader *r)
 /* The whole is a document, of one element or more. */
 static bool is_document(reader *r)
 {
-    if (peek(r, 0) != '<')
+    if (peek(r) != '<')
         return wrong(r, "it does not begin with a tag");
     while (r->at < r->s.len)
         if (!take_part(r))
