@@ -222,8 +222,10 @@ static const char *not_python(const char *p)
                 return "an escape";
             if (*p == '\0')
                 return "a trailing backslash";
-        } else if (p[0] == '(' &&
-                   (p[1] == '*' || (p[1] == '?' && !strchr(":=!<P(>#imsx-", p[2])))) {
+        } else if (p[0] == '(' && p[1] == '*') {
+            return "a verb";
+        } else if (p[0] == '(' && p[1] == '?' &&
+                   (!strchr(":=!<P(#imsx-", p[2]) || strncmp(p + 2, "P>", 2) == 0)) {
             return "a group";
         } else if (p[0] == '[' && p[1] == ':') {
             return "a named class";
