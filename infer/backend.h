@@ -462,41 +462,36 @@ struct fm_backend {
     void (*forget)(fm_backend *be, uint64_t key);
 };
 
+/* Every slot that somebody needs, once: what must be there to run a model, what to train one too,
+ * and what only training uses where it is there. A backend makes its table of these lists, so a
+ * new slot that one of them lacks is an error of the linker. */
+/* clang-format off */
+#define FM_BACKEND_FORWARD(X)                                                                      \
+    X(alloc) X(free) X(upload) X(download) X(sync) X(weight_new) X(weight_free) X(weight_bytes)    \
+    X(weight_image_bytes) X(linear) X(lora) X(products) X(affine) X(kv_page_bytes) X(kv_copy)      \
+    X(embed) X(rmsnorm) X(rope) X(swiglu) X(add) X(scale) X(layernorm) X(act) X(softcap)           \
+    X(mix_rows) X(route) X(scalings) X(sigmoid) X(copy_rows) X(kv_write) X(attention)              \
+    X(logsumexp)
+#define FM_BACKEND_TRAINING(X)                                                                     \
+    X(weight_update) X(gemm) X(linear_dx) X(bias_grad) X(embed_grad) X(rmsnorm_grad)               \
+    X(swiglu_grad) X(cross_entropy) X(sum_squares) X(block_squares) X(adamw) X(self_attention)     \
+    X(self_attention_grad) X(terms) X(terms_grad) X(linear_dw) X(layernorm_grad) X(act_grad)       \
+    X(softcap_grad) X(scale_grad) X(dropout) X(row_dots) X(scale_rows) X(route_grad)               \
+    X(sigmoid_grad) X(distill)
+#define FM_BACKEND_TRAINING_MAY(X)                                                                 \
+    X(weight_floats) X(weight_for_dx) X(keep_stored) X(products_terms) X(linears_dx)
+/* clang-format on */
+/* Declares a function that fits the slot. */
+#define FM_BACKEND_FN(slot, name) __typeof__(*((fm_backend *)0)->slot) name
+
 /* For mode fast, in which nothing is trained: rounded activations have no gradient that fits them.
  * Here, because a device module shares no code with its host. */
 static inline void fm_backend_drop_training(fm_backend *be)
 {
-    be->weight_update = NULL;
-    be->weight_floats = NULL;
-    be->weight_for_dx = NULL;
-    be->keep_stored = NULL;
-    be->gemm = NULL;
-    be->linear_dx = NULL;
-    be->bias_grad = NULL;
-    be->embed_grad = NULL;
-    be->rmsnorm_grad = NULL;
-    be->swiglu_grad = NULL;
-    be->cross_entropy = NULL;
-    be->sum_squares = NULL;
-    be->block_squares = NULL;
-    be->adamw = NULL;
-    be->self_attention = NULL;
-    be->self_attention_grad = NULL;
-    be->terms = NULL;
-    be->terms_grad = NULL;
-    be->products_terms = NULL;
-    be->linears_dx = NULL;
-    be->linear_dw = NULL;
-    be->distill = NULL;
-    be->layernorm_grad = NULL;
-    be->act_grad = NULL;
-    be->softcap_grad = NULL;
-    be->scale_grad = NULL;
-    be->dropout = NULL;
-    be->row_dots = NULL;
-    be->scale_rows = NULL;
-    be->route_grad = NULL;
-    be->sigmoid_grad = NULL;
+#define FM_DROP(slot) be->slot = NULL;
+    FM_BACKEND_TRAINING(FM_DROP)
+    FM_BACKEND_TRAINING_MAY(FM_DROP)
+#undef FM_DROP
 }
 
 /* The backend of a device by name: "cpu" (NULL too), "cuda" (its first card), "cuda:N", or "auto":

@@ -9,20 +9,20 @@
 
 #include "store/base/mem.h"
 
-static fm_status cpu_alloc(fm_backend *be, void **out, size_t bytes)
+fm_status fmi_exact_alloc(fm_backend *be, void **out, size_t bytes)
 {
     (void)be;
     *out = fm_zeroed_alloc(bytes);
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-static void cpu_free(fm_backend *be, void *ptr)
+void fmi_exact_free(fm_backend *be, void *ptr)
 {
     (void)be;
     fm_zeroed_free(ptr);
 }
 
-static fm_status cpu_copy(fm_backend *be, void *dst, const void *src, size_t bytes)
+fm_status fmi_exact_upload(fm_backend *be, void *dst, const void *src, size_t bytes)
 {
     (void)be;
     if (bytes > 0)
@@ -30,7 +30,7 @@ static fm_status cpu_copy(fm_backend *be, void *dst, const void *src, size_t byt
     return FM_OK;
 }
 
-static fm_status cpu_sync(fm_backend *be)
+fm_status fmi_exact_sync(fm_backend *be)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     fm_status rc = cpu->failed;
@@ -41,10 +41,10 @@ static fm_status cpu_sync(fm_backend *be)
     return rc;
 }
 
-static fm_status cpu_download(fm_backend *be, void *dst, const void *src, size_t bytes)
+fm_status fmi_exact_download(fm_backend *be, void *dst, const void *src, size_t bytes)
 {
-    fm_status rc = cpu_sync(be);
-    return rc < 0 ? rc : cpu_copy(be, dst, src, bytes);
+    fm_status rc = fmi_exact_sync(be);
+    return rc < 0 ? rc : fmi_exact_upload(be, dst, src, bytes);
 }
 
 static void cpu_close(fm_backend *be)
@@ -105,25 +105,16 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
                            .host_visible = true,
                            .ctx = cpu,
                            .close = cpu_close,
-                           .alloc = cpu_alloc,
-                           .free = cpu_free,
-                           .upload = cpu_copy,
-                           .download = cpu_download,
-                           .sync = cpu_sync};
+#define SLOT(op) .op = fmi_exact_##op,
+                           FMI_EXACT_OPS(SLOT)
+#undef SLOT
+    };
     cpu->worker = fm_calloc(cpu->threads, sizeof *cpu->worker);
     if (!cpu->worker) {
         cpu_close(&cpu->be);
         return FM_ENOMEM;
     }
-    fmi_product_install(&cpu->be);
-    fmi_attention_install(&cpu->be);
-    fmi_attention_train_install(&cpu->be);
-    fmi_elem_install(&cpu->be);
-    fmi_elem_train_install(&cpu->be);
-    fmi_act_install(&cpu->be);
-    fmi_train_install(&cpu->be);
-    fmi_terms_install(&cpu->be);
-    fmi_loss_install(&cpu->be);
+    cpu->train = fmi_train_kern_of(kern->isa);
     *out = &cpu->be;
     return FM_OK;
 }

@@ -124,18 +124,15 @@ typedef void (*fmi_terms_fn)(fm_backend *be, const float *x, size_t ldx, uint32_
 void fmi_settle_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
                       uint32_t terms, fmi_terms_fn run);
 
-/* Each file fills its slots. */
-void fmi_product_install(fm_backend *be);
-void fmi_weight_install(fm_backend *be); /* by the former */
-void fmi_attention_install(fm_backend *be);
-void fmi_attention_train_install(fm_backend *be);
-void fmi_elem_install(fm_backend *be);
-void fmi_elem_train_install(fm_backend *be);
-void fmi_act_install(fm_backend *be);
-void fmi_route_install(fm_backend *be);
-void fmi_train_install(fm_backend *be);
-void fmi_terms_install(fm_backend *be);
-void fmi_loss_install(fm_backend *be);
+/* What mode exact has: fmi_exact_<op>, each in the file of its family. */
+#define FMI_EXACT_OPS(X)                                                                           \
+    FM_BACKEND_FORWARD(X)                                                                          \
+    FM_BACKEND_TRAINING(X)                                                                         \
+    X(weight_image) X(weight_map) X(weight_floats) X(weight_for_dx) X(keep_stored)
+#define FMI_DECLARE(op) FM_BACKEND_FN(op, fmi_exact_##op);
+FMI_EXACT_OPS(FMI_DECLARE)
+#undef FMI_DECLARE
+const struct fmi_train_kern *fmi_train_kern_of(const char *isa); /* exact/terms.c */
 
 /* Tests: the backend on a given instruction set ("generic", "avx2", "avx512", "neon"); NULL picks the
  * best. FM_EUNSUPPORTED where this CPU or build lacks it. */

@@ -120,7 +120,7 @@ bool fmc_may_begin_soon(fmc_device *d, const void *kernel)
 
 /* ---- memory ---- */
 
-static fm_status cuda_alloc(fm_backend *be, void **out, size_t bytes)
+fm_status fmc_op_alloc(fm_backend *be, void **out, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
@@ -145,14 +145,14 @@ static fm_status cuda_alloc(fm_backend *be, void **out, size_t bytes)
     return fmc_status(e, "allocation on the device");
 }
 
-static void cuda_free(fm_backend *be, void *ptr)
+void fmc_op_free(fm_backend *be, void *ptr)
 {
     fmc_enter(fmc_of(be));
     if (!fmc_room_free(fmc_of(be), ptr))
         (void)cudaFree(ptr); /* waits for what still uses it */
 }
 
-static fm_status cuda_host_alloc(fm_backend *be, void **out, size_t bytes)
+fm_status fmc_op_host_alloc(fm_backend *be, void **out, size_t bytes)
 {
     fmc_enter(fmc_of(be));
     *out = NULL;
@@ -160,7 +160,7 @@ static fm_status cuda_host_alloc(fm_backend *be, void **out, size_t bytes)
                       "pinned memory of the host");
 }
 
-static void cuda_host_free(fm_backend *be, void *ptr)
+void fmc_op_host_free(fm_backend *be, void *ptr)
 {
     fmc_enter(fmc_of(be));
     (void)cudaFreeHost(ptr);
@@ -221,7 +221,7 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes)
 
 /* Small ones pass through the ring in the order of operations. Large ones go beside them, after
  * what is queued already, and are waited for: what is queued next finds them there. */
-static fm_status cuda_upload(fm_backend *be, void *dst, const void *src, size_t bytes)
+fm_status fmc_op_upload(fm_backend *be, void *dst, const void *src, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
     cudaError_t e = cudaSuccess;
@@ -248,7 +248,7 @@ static fm_status cuda_upload(fm_backend *be, void *dst, const void *src, size_t 
     return fmc_status(e, "upload to the device");
 }
 
-static fm_status cuda_sync(fm_backend *be)
+fm_status fmc_op_sync(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter_anew(d);
@@ -258,14 +258,14 @@ static fm_status cuda_sync(fm_backend *be)
     return rc < 0 ? fmc_fail(rc, "cuda:%u: %s", d->ordinal, d->why) : FM_OK;
 }
 
-static fm_status cuda_download(fm_backend *be, void *dst, const void *src, size_t bytes)
+fm_status fmc_op_download(fm_backend *be, void *dst, const void *src, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
     if (bytes > 0)
         stick_cuda(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->line),
                    "download from the device");
-    return cuda_sync(be);
+    return fmc_op_sync(be);
 }
 
 /* Lets go of a slot's memory, which recorded steps may still write to. */
@@ -392,29 +392,9 @@ static void install(fmc_device *d)
     be->host_visible = false;
     be->ctx = d;
     be->close = cuda_close;
-    be->alloc = cuda_alloc;
-    be->free = cuda_free;
-    be->reserve = fmc_reserve;
-    be->commit = fmc_commit;
-    be->host_alloc = cuda_host_alloc;
-    be->host_free = cuda_host_free;
-    be->upload = cuda_upload;
-    be->download = cuda_download;
-    be->sync = cuda_sync;
-    fmc_weight_install(be);
-    fmc_product_install(be);
-    fmc_train_product_install(be);
-    fmc_terms_install(be);
-    fmc_elem_install(be);
-    fmc_elem_train_install(be);
-    fmc_act_install(be);
-    fmc_loss_install(be);
-    fmc_attention_install(be);
-    fmc_attention_train_install(be);
-    fmc_route_install(be);
-    fmc_sample_install(be);
-    fmc_graph_install(be);
-    fmc_side_stream_install(be);
+#define SLOT(op) be->op = fmc_op_##op;
+    FMC_OPS(SLOT)
+#undef SLOT
 }
 
 #define OLDEST_CAPABILITY 80

@@ -157,22 +157,19 @@ template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
  * not so many. */
 bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r);
 
-/* ---- what each file puts into the table ---- */
+/* ---- what mode exact has: fmc_op_<op>, each in the file of its family ---- */
 
-void fmc_weight_install(fm_backend *be);
-void fmc_product_install(fm_backend *be);
-void fmc_train_product_install(fm_backend *be);
-void fmc_terms_install(fm_backend *be);
-void fmc_elem_install(fm_backend *be);
-void fmc_elem_train_install(fm_backend *be);
-void fmc_act_install(fm_backend *be);
-void fmc_loss_install(fm_backend *be);
-void fmc_attention_install(fm_backend *be);
-void fmc_attention_train_install(fm_backend *be);
-void fmc_route_install(fm_backend *be);
-void fmc_sample_install(fm_backend *be);
-void fmc_graph_install(fm_backend *be);
-void fmc_side_stream_install(fm_backend *be);
+/* clang-format off */
+#define FMC_OPS(X)                                                                                 \
+    FM_BACKEND_FORWARD(X)                                                                          \
+    FM_BACKEND_TRAINING(X)                                                                         \
+    X(weight_image) X(weight_map) X(weight_floats) X(keep_stored) X(add_rmsnorm) X(keep_rows)      \
+    X(host_alloc) X(host_free) X(reserve) X(commit) X(fetch) X(wait) X(sample) X(aside) X(join)    \
+    X(record) X(recorded) X(replay) X(forget)
+/* clang-format on */
+#define FMC_DECLARE(op) FM_BACKEND_FN(op, fmc_op_##op);
+FMC_OPS(FMC_DECLARE)
+#undef FMC_DECLARE
 /* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the card lacks it. */
 fm_status fmc_fast_open(fmc_device *d);
 void fmc_fast_close(fmc_device *d);
@@ -181,9 +178,7 @@ void fmc_graph_close(fmc_device *d);
 void fmc_side_stream_close(fmc_device *d);
 /* nccl.cu: fm_module.nccl. */
 fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out);
-/* vmm.cu: fm_backend.reserve and commit; whether ptr was such a room, which is gone then. */
-fm_status fmc_reserve(fm_backend *be, void **out, size_t bytes);
-fm_status fmc_commit(fm_backend *be, void *ptr, size_t at, size_t bytes);
+/* vmm.cu: whether ptr was a room of reserve, which is gone then. */
 bool fmc_room_free(fmc_device *d, void *ptr);
 /* graph.cu: room in the arena of the recording that is going on; host and device sides. */
 fm_status fmc_arena_take(fmc_device *d, size_t bytes, void **host, void **dev);

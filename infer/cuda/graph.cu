@@ -105,7 +105,7 @@ static fm_status graphs_of(fmc_device *d)
                       "a stream to record on");
 }
 
-static void forget(fm_backend *be, uint64_t key)
+void fmc_op_forget(fm_backend *be, uint64_t key)
 {
     fmc_device *d = fmc_of(be);
     recording **at = d->graphs ? &d->graphs->first : NULL;
@@ -121,7 +121,7 @@ static void forget(fm_backend *be, uint64_t key)
 }
 
 /* Relaxed: memory may be asked for meanwhile, by this thread and by others. */
-static fm_status record(fm_backend *be, uint64_t key)
+fm_status fmc_op_record(fm_backend *be, uint64_t key)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter_anew(d);
@@ -130,7 +130,7 @@ static fm_status record(fm_backend *be, uint64_t key)
     fm_status rc = graphs_of(d);
     if (rc != FM_OK)
         return rc;
-    forget(be, key);
+    fmc_op_forget(be, key);
     recording *r = new (std::nothrow) recording();
     if (!r)
         return fmc_fail(FM_ENOMEM, "out of memory");
@@ -172,7 +172,7 @@ static cudaError_t arena_send(const fmc_arena *a, cudaStream_t line)
     return e;
 }
 
-static fm_status recorded(fm_backend *be)
+fm_status fmc_op_recorded(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
     recording *r = d->graphs->now;
@@ -200,7 +200,7 @@ static fm_status recorded(fm_backend *be)
     return FM_OK;
 }
 
-static fm_status replay(fm_backend *be, uint64_t key)
+fm_status fmc_op_replay(fm_backend *be, uint64_t key)
 {
     fmc_device *d = fmc_of(be);
     const recording *r = d->graphs ? d->graphs->first : NULL;
@@ -232,7 +232,7 @@ void fmc_graphs_let_go(fm_backend *be)
 
 /* ---- copies to the host ---- */
 
-static fm_status fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
+fm_status fmc_op_fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
                        uint64_t *ticket_out)
 {
     fmc_device *d = fmc_of(be);
@@ -250,7 +250,7 @@ static fm_status fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
 }
 
 /* The event of a ticket long past is a later one's by now: that waits longer, never too short. */
-static fm_status wait(fm_backend *be, uint64_t ticket)
+fm_status fmc_op_wait(fm_backend *be, uint64_t ticket)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter_anew(d);
@@ -265,16 +265,6 @@ static fm_status wait(fm_backend *be, uint64_t ticket)
 }
 
 /* ---- life ---- */
-
-void fmc_graph_install(fm_backend *be)
-{
-    be->record = record;
-    be->recorded = recorded;
-    be->replay = replay;
-    be->forget = forget;
-    be->fetch = fetch;
-    be->wait = wait;
-}
 
 void fmc_graph_close(fmc_device *d)
 {

@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(DEAL_THREADS) k_deal(fm_route r)
         r.begin[(size_t)r.experts * r.parts] = (int32_t)end;
 }
 
-static void route(fm_backend *be, const fm_route *r)
+void fmc_op_route(fm_backend *be, const fm_route *r)
 {
     fmc_device *d = fmc_of(be);
     if (r->m == 0)
@@ -217,7 +217,7 @@ __global__ void k_route_grad(fm_route r, float *dscore, const float *dweight)
         to[expert[k]] = (float)(share[expert[k]] / whole * ((double)dweight[slot[k]] - mean));
 }
 
-static void route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
+void fmc_op_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
 {
     if (r->m > 0 && r->experts <= ROUTE_EXPERTS)
         FMC_RUN(fmc_of(be), k_route_grad, fmc_blocks(r->m, ROUTE_WARPS), 32 * ROUTE_WARPS,
@@ -247,7 +247,7 @@ __global__ void k_scalings(const fm_scaling *list)
     }
 }
 
-static void scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
+void fmc_op_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
 {
     fmc_device *d = fmc_of(be);
     const uint32_t most = FMC_ARGS_MAX / sizeof *list;
@@ -269,7 +269,7 @@ __global__ void k_sigmoid(float *y, const float *x, uint64_t n)
         y[i] = (float)(1.0 / (1.0 + fmc_exp_dd(-(double)x[i], 0.0)));
 }
 
-static void sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
+void fmc_op_sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     if (n > 0)
         FMC_RUN(fmc_of(be), k_sigmoid, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, y, x, n);
@@ -281,18 +281,9 @@ __global__ void k_sigmoid_grad(float *dx, const float *dy, const float *y, uint6
         dx[i] = (float)((double)dy[i] * (double)y[i] * (1.0 - (double)y[i]));
 }
 
-static void sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
+void fmc_op_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
 {
     if (n > 0)
         FMC_RUN(fmc_of(be), k_sigmoid_grad, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, dx, dy, y,
                 n);
-}
-
-void fmc_route_install(fm_backend *be)
-{
-    be->route = route;
-    be->scalings = scalings;
-    be->sigmoid = sigmoid;
-    be->route_grad = route_grad;
-    be->sigmoid_grad = sigmoid_grad;
 }

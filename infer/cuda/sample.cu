@@ -479,16 +479,11 @@ __global__ void k_sample(int32_t *token, int32_t *bad, const float *logits, size
         k->seen[chosen / 64] |= (uint64_t)1 << (chosen % 64);
 }
 
-static void sample(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
+void fmc_op_sample(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick, uint32_t count, uint32_t vocab_max)
 {
     fmc_device *d = fmc_of(be);
     (void)vocab_max;
     if (count > 0)
         FMC_RUN(d, k_sample, count, THREADS, 0, token, bad, logits, ld, pick);
-}
-
-void fmc_sample_install(fm_backend *be)
-{
-    be->sample = sample;
 }

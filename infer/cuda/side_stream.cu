@@ -43,7 +43,7 @@ static void behind(fmc_device *d, cudaStream_t to, cudaStream_t from, cudaEvent_
         fmc_stick(d, FM_EIO, "the turn of a line of operations");
 }
 
-static void aside(fm_backend *be, bool on)
+void fmc_op_aside(fm_backend *be, bool on)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
@@ -60,7 +60,7 @@ static void aside(fm_backend *be, bool on)
     d->stream = a->stream;
 }
 
-static void join(fm_backend *be)
+void fmc_op_join(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
@@ -84,10 +84,4 @@ void fmc_side_stream_close(fmc_device *d)
         (void)cudaEventDestroy(d->second->back);
     fmc_release(d->second);
     d->second = NULL;
-}
-
-void fmc_side_stream_install(fm_backend *be)
-{
-    be->aside = aside;
-    be->join = join;
 }

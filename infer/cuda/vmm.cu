@@ -184,7 +184,7 @@ static CUresult map_piece(fmc_device *d, fmc_room *r, size_t i)
 
 /* ---- operations ---- */
 
-fm_status fmc_reserve(fm_backend *be, void **out, size_t bytes)
+fm_status fmc_op_reserve(fm_backend *be, void **out, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
@@ -201,7 +201,7 @@ fm_status fmc_reserve(fm_backend *be, void **out, size_t bytes)
     return FM_OK;
 }
 
-fm_status fmc_commit(fm_backend *be, void *ptr, size_t at, size_t bytes)
+fm_status fmc_op_commit(fm_backend *be, void *ptr, size_t at, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
     CUresult e = CUDA_SUCCESS;

@@ -359,6 +359,12 @@ ATTENTION(self_attention_grad)
 TERMS(terms)
 TERMS(terms_grad)
 
+/* clang-format off */
+#define LISTED(X)                                                                                  \
+    X(products, ) X(lora, ) X(scalings, ) X(route, ) X(route_grad, ) X(attention, ) X(kv_copy, )   \
+    X(kv_write, ) X(self_attention, ) X(self_attention_grad, ) X(terms, ) X(terms_grad, )
+/* clang-format on */
+
 /* ==== sampling, by the host's sampler ==== */
 
 typedef struct sample_args {
@@ -432,17 +438,6 @@ void apart_install_ops(apart *a)
     const fm_backend *in = a->in;
 #define INSTALL(name, ...) be->name = in->name ? op_##name : NULL;
     OPS(INSTALL)
-    INSTALL(products, by hand)
-    INSTALL(lora, by hand)
-    INSTALL(scalings, by hand)
-    INSTALL(route, by hand)
-    INSTALL(route_grad, by hand)
-    INSTALL(attention, by hand)
-    INSTALL(kv_copy, by hand)
-    INSTALL(kv_write, by hand)
-    INSTALL(self_attention, by hand)
-    INSTALL(self_attention_grad, by hand)
-    INSTALL(terms, by hand)
-    INSTALL(terms_grad, by hand)
+    LISTED(INSTALL)
     be->sample = op_sample;
 }

@@ -29,7 +29,7 @@ static fm_status layernorm_part(void *ctx, size_t begin, size_t end, unsigned wo
     return FM_OK;
 }
 
-static void op_layernorm(fm_backend *be, float *y, const float *x, const float *gain,
+void fmi_exact_layernorm(fm_backend *be, float *y, const float *x, const float *gain,
                          const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -49,7 +49,7 @@ static fm_status act_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void op_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
+void fmi_exact_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
                    const float *up, size_t ldu, uint32_t m, uint32_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -75,7 +75,7 @@ static fm_status softcap_part(void *ctx, size_t begin, size_t end, unsigned work
     return FM_OK;
 }
 
-static void op_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
+void fmi_exact_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     act_job j = {.kern = cpu->kern, .y = y, .ldy = ldy, .n = n, .s = cap};
@@ -93,7 +93,7 @@ static fm_status mix_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void op_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+void fmi_exact_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                         const int32_t *row, const float *weight, uint32_t per, uint32_t m,
                         uint32_t n)
 {
@@ -108,13 +108,4 @@ static void op_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, si
                  .per = per,
                  .n = n};
     fmi_run(cpu, m, rows_per_part((size_t)n * per), mix_part, &j);
-}
-
-void fmi_act_install(fm_backend *be)
-{
-    be->layernorm = op_layernorm;
-    be->act = op_act;
-    be->softcap = op_softcap;
-    be->mix_rows = op_mix_rows;
-    fmi_route_install(be);
 }

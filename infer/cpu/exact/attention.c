@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static void op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
+void fmi_exact_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
                         size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
 {
     (void)be;
@@ -25,14 +25,14 @@ static void op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ld
     }
 }
 
-static size_t op_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
+size_t fmi_exact_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
 {
     (void)be;
     return (size_t)nkv * hd * FM_KV_PAGE * sizeof(float);
 }
 
 /* Whatever a page holds: mode fast uses it too. */
-static void op_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
+void fmi_exact_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
                        uint32_t hd)
 {
     size_t bytes = be->kv_page_bytes(be, nkv, hd);
@@ -102,7 +102,7 @@ static fm_status paged_worker(void *ctx, size_t begin, size_t end, unsigned work
     return rc;
 }
 
-static void op_attention(fm_backend *be, const fm_attn *a)
+void fmi_exact_attention(fm_backend *be, const fm_attn *a)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     uint64_t work = 0;
@@ -112,12 +112,4 @@ static void op_attention(fm_backend *be, const fm_attn *a)
         work += ((uint64_t)a->pos[i] + 1) * a->nh * a->hd;
     paged_job j = {.op = a};
     fmi_run_queue(&j.q, cpu, (size_t)a->m * a->nkv, work > 20000, paged_worker, &j);
-}
-
-void fmi_attention_install(fm_backend *be)
-{
-    be->kv_page_bytes = op_kv_page_bytes;
-    be->kv_copy = op_kv_copy;
-    be->kv_write = op_kv_write;
-    be->attention = op_attention;
 }

@@ -338,18 +338,12 @@ static void self_attention(fm_backend *be, const fm_attn_train *a, bool grad)
         add_virtual(&j, cpu);
 }
 
-static void op_self_attention(fm_backend *be, const fm_attn_train *a)
+void fmi_exact_self_attention(fm_backend *be, const fm_attn_train *a)
 {
     self_attention(be, a, false);
 }
 
-static void op_self_attention_grad(fm_backend *be, const fm_attn_train *a)
+void fmi_exact_self_attention_grad(fm_backend *be, const fm_attn_train *a)
 {
     self_attention(be, a, true);
-}
-
-void fmi_attention_train_install(fm_backend *be)
-{
-    be->self_attention = op_self_attention;
-    be->self_attention_grad = op_self_attention_grad;
 }

@@ -43,7 +43,7 @@ static fm_status rmsnorm_part(void *ctx, size_t begin, size_t end, unsigned work
     return FM_OK;
 }
 
-static void op_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
+void fmi_exact_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
                        uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -62,7 +62,7 @@ static fm_status rope_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void op_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
+void fmi_exact_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
                     const float *cos_table, const float *sin_table, uint32_t m, uint32_t heads,
                     uint32_t hd, bool inverse)
 {
@@ -88,7 +88,7 @@ static fm_status lse_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void op_logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
+void fmi_exact_logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
                          uint32_t v)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -108,7 +108,7 @@ static fm_status xent_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void op_cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
+void fmi_exact_cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
                              const int32_t *label, uint32_t m, uint32_t v, float dloss)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -131,7 +131,7 @@ static fm_status swiglu_part(void *ctx, size_t begin, size_t end, unsigned worke
     return FM_OK;
 }
 
-static void op_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
+void fmi_exact_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     elem_job j = {.kern = cpu->kern, .y = y, .a = gate, .b = up};
@@ -148,7 +148,7 @@ static fm_status swiglu_grad_part(void *ctx, size_t begin, size_t end, unsigned 
     return FM_OK;
 }
 
-static void op_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
+void fmi_exact_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
                            const float *gate, const float *up, uint64_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -165,7 +165,7 @@ static fm_status add_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void op_add(fm_backend *be, float *y, const float *x, uint64_t n)
+void fmi_exact_add(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     elem_job j = {.kern = cpu->kern, .y = y, .a = x};
@@ -181,7 +181,7 @@ static fm_status scale_part(void *ctx, size_t begin, size_t end, unsigned worker
     return FM_OK;
 }
 
-static void op_scale(fm_backend *be, float *y, float s, uint64_t n)
+void fmi_exact_scale(fm_backend *be, float *y, float s, uint64_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     elem_job j = {.kern = cpu->kern, .y = y, .s = s};
@@ -199,7 +199,7 @@ static fm_status adamw_part(void *ctx, size_t begin, size_t end, unsigned worker
 }
 
 /* The scalars are made in double and rounded once, as PyTorch does. */
-static void op_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
+void fmi_exact_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
                      float lr, float beta1, float beta2, float eps, float weight_decay,
                      uint64_t step, float g_scale)
 {
@@ -235,7 +235,7 @@ static fm_status sum_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void op_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+void fmi_exact_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     elem_job j = {.kern = cpu->kern, .a = x, .n = n, .partial = out};
@@ -243,7 +243,7 @@ static void op_block_squares(fm_backend *be, double *out, const float *x, uint64
     fmi_run(cpu, (n + SUM_BLOCK - 1) / SUM_BLOCK, 1, sum_part, &j);
 }
 
-static void op_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+void fmi_exact_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     size_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
@@ -253,7 +253,7 @@ static void op_sum_squares(fm_backend *be, double *out, const float *x, uint64_t
         fmi_stick(cpu, FM_ENOMEM);
         return;
     }
-    op_block_squares(be, partial, x, n);
+    fmi_exact_block_squares(be, partial, x, n);
     if (cpu->failed < 0)
         return;
     for (size_t i = 0; i < blocks; i++)
@@ -263,7 +263,7 @@ static void op_sum_squares(fm_backend *be, double *out, const float *x, uint64_t
 
 /* ---- rows by number ---- */
 
-static void op_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+void fmi_exact_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                          const int32_t *rows_of_x, uint32_t m, uint32_t n)
 {
     (void)be;
@@ -292,7 +292,7 @@ static void run_columns(fmi_cpu *cpu, elem_job *j, fm_pool_fn fn)
     fmi_run(cpu, units, rows_per_part((size_t)j->m * COLUMN_UNIT), fn, j);
 }
 
-static void op_bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,
+void fmi_exact_bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,
                          uint32_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -312,7 +312,7 @@ static fm_status rmsnorm_dx_part(void *ctx, size_t begin, size_t end, unsigned w
 }
 
 /* The gain's sums come first: dx may be dy. */
-static void op_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy,
+void fmi_exact_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy,
                             const float *x, const float *gain, const float *rstd, uint32_t m,
                             uint32_t h, size_t ldx, bool accumulate_dx)
 {
@@ -346,29 +346,10 @@ static fm_status embed_grad_part(void *ctx, size_t begin, size_t end, unsigned w
     return FM_OK;
 }
 
-static void op_embed_grad(fm_backend *be, float *dw, const float *dy, size_t lddy,
+void fmi_exact_embed_grad(fm_backend *be, float *dw, const float *dy, size_t lddy,
                           const int32_t *ids, uint32_t m, uint32_t h)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     elem_job j = {.kern = cpu->kern, .y = dw, .a = dy, .ids = ids, .m = m, .h = h, .ld = lddy};
     run_columns(cpu, &j, embed_grad_part);
-}
-
-void fmi_elem_install(fm_backend *be)
-{
-    be->rmsnorm = op_rmsnorm;
-    be->rope = op_rope;
-    be->swiglu = op_swiglu;
-    be->add = op_add;
-    be->scale = op_scale;
-    be->copy_rows = op_copy_rows;
-    be->logsumexp = op_logsumexp;
-    be->bias_grad = op_bias_grad;
-    be->embed_grad = op_embed_grad;
-    be->rmsnorm_grad = op_rmsnorm_grad;
-    be->swiglu_grad = op_swiglu_grad;
-    be->cross_entropy = op_cross_entropy;
-    be->sum_squares = op_sum_squares;
-    be->block_squares = op_block_squares;
-    be->adamw = op_adamw;
 }

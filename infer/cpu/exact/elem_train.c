@@ -66,7 +66,7 @@ static fm_status norm_dx_part(void *ctx, size_t begin, size_t end, unsigned work
     return FM_OK;
 }
 
-static void op_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbias,
+void fmi_exact_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbias,
                               const float *dy, const float *x, const float *gain, uint32_t m,
                               uint32_t h, size_t ldx, float eps, bool accumulate_dx)
 {
@@ -112,7 +112,7 @@ static fm_status act_grad_part(void *ctx, size_t begin, size_t end, unsigned wor
     return FM_OK;
 }
 
-static void op_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup,
+void fmi_exact_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup,
                         size_t lddu, const float *dy, size_t lddy, const float *gate, size_t ldg,
                         const float *up, size_t ldu, uint32_t m, uint32_t n)
 {
@@ -143,7 +143,7 @@ static fm_status softcap_grad_part(void *ctx, size_t begin, size_t end, unsigned
     return FM_OK;
 }
 
-static void op_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
+void fmi_exact_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
                             uint32_t m, uint32_t n, float cap)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -174,7 +174,7 @@ static fm_status multiply_part(void *ctx, size_t begin, size_t end, unsigned wor
     return FM_OK;
 }
 
-static void op_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
+void fmi_exact_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
                           size_t lddy, const float *x, size_t ldx, const float *scale, uint32_t m,
                           uint32_t n)
 {
@@ -209,7 +209,7 @@ static fm_status row_dots_part(void *ctx, size_t begin, size_t end, unsigned wor
     return FM_OK;
 }
 
-static void op_row_dots(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
+void fmi_exact_row_dots(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
                         size_t ldb, const int32_t *rows_of_b, uint32_t m, uint32_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -234,7 +234,7 @@ static fm_status scale_rows_part(void *ctx, size_t begin, size_t end, unsigned w
     return FM_OK;
 }
 
-static void op_scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+void fmi_exact_scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                           const float *w, uint32_t m, uint32_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -254,7 +254,7 @@ static fm_status dropout_part(void *ctx, size_t begin, size_t end, unsigned work
     return FM_OK;
 }
 
-static void op_dropout(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
+void fmi_exact_dropout(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
                        uint32_t n, float p, uint64_t seed, uint64_t stream, uint64_t row0,
                        bool accumulate)
 {
@@ -274,15 +274,4 @@ static void op_dropout(fm_backend *be, float *y, size_t ldy, const float *x, siz
 
     fm_assert(p >= 0.0f && p < 1.0f && row0 + m <= (uint64_t)1 << 40 && n < 1u << 27);
     fmi_run(cpu, m, rows_per_part(n), dropout_part, &j);
-}
-
-void fmi_elem_train_install(fm_backend *be)
-{
-    be->layernorm_grad = op_layernorm_grad;
-    be->act_grad = op_act_grad;
-    be->softcap_grad = op_softcap_grad;
-    be->scale_grad = op_scale_grad;
-    be->row_dots = op_row_dots;
-    be->scale_rows = op_scale_rows;
-    be->dropout = op_dropout;
 }

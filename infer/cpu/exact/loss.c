@@ -24,7 +24,7 @@ static fm_status distill_part(void *ctx, size_t begin, size_t end, unsigned work
 }
 
 /* The scalars are made in double and rounded once. */
-static void op_distill(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
+void fmi_exact_distill(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
                        size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
                        float weight, float dloss)
 {
@@ -47,9 +47,4 @@ static void op_distill(fm_backend *be, float *loss, float *logits, size_t ld, co
     for (uint32_t i = 0; i < m; i++)
         fm_assert(label[i] < 0 || (uint32_t)label[i] < v);
     fmi_run(cpu, m, FM_MAX(MIN_ELEMS / FM_MAX(v, 1u), 1u), distill_part, &j);
-}
-
-void fmi_loss_install(fm_backend *be)
-{
-    be->distill = op_distill;
 }

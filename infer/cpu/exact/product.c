@@ -240,7 +240,7 @@ static void mm_run(mm *j)
 
 /* ---- operations ---- */
 
-static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+void fmi_exact_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                       const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
 {
     mm j = {.cpu = fmi_cpu_of(be),
@@ -261,7 +261,7 @@ static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size
     mm_run(&j);
 }
 
-static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+void fmi_exact_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                         const fm_product *list, uint32_t count)
 {
     (void)k;
@@ -269,11 +269,12 @@ static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
         fm_product p = list[i];
         FMI_SETTLE(&p);
         size_t first = p.rows ? 0 : p.first;
-        op_linear(be, p.y + first * p.ldy, p.ldy, x + first * ldx, ldx, p.w, p.bias, p.rows, p.m);
+        fmi_exact_linear(be, p.y + first * p.ldy, p.ldy, x + first * ldx, ldx, p.w, p.bias, p.rows,
+                         p.m);
     }
 }
 
-static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+void fmi_exact_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
                          const fm_weight *w, uint32_t m, bool accumulate)
 {
     const float *turned = fmi_dx_panels(fmi_cpu_of(be), w);
@@ -296,7 +297,7 @@ static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy
     mm_run(&j);
 }
 
-static void op_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
+void fmi_exact_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
                     const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
                     float alpha, bool accumulate)
 {
@@ -486,7 +487,7 @@ void fmi_settle_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, co
         run(be, x, ldx, k, term, terms);
 }
 
-static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+void fmi_exact_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
                     uint32_t terms)
 {
     fmi_settle_terms(be, x, ldx, k, term, terms, run_terms);
@@ -515,7 +516,7 @@ static fm_status affine_worker(void *ctx, size_t begin, size_t end, unsigned wor
     return FM_OK;
 }
 
-static void op_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+void fmi_exact_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
                       const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
 {
     affine_job j = {y, ldy, n, first, scale, bias, rows};
@@ -523,13 +524,11 @@ static void op_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const fl
     fmi_run(fmi_cpu_of(be), m, n > 0 ? 65536 / n + 1 : m, affine_worker, &j);
 }
 
-void fmi_product_install(fm_backend *be)
+void fmi_exact_linear_dw(fm_backend *be, float *dw, const float *dy, size_t lddy, const float *x,
+                         size_t ldx, uint32_t m, uint32_t n, uint32_t k, bool stored_kn)
 {
-    fmi_weight_install(be);
-    be->linear = op_linear;
-    be->linear_dx = op_linear_dx;
-    be->gemm = op_gemm;
-    be->products = op_products;
-    be->lora = op_lora;
-    be->affine = op_affine;
+    if (stored_kn)
+        be->gemm(be, dw, n, x, ldx, true, dy, lddy, false, k, n, m, 1.0f, true);
+    else
+        be->gemm(be, dw, k, dy, lddy, true, x, ldx, false, n, k, m, 1.0f, true);
 }

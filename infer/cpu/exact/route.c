@@ -98,7 +98,7 @@ static void deal(const fm_route *r)
     r->begin[0] = 0;
 }
 
-static void op_route(fm_backend *be, const fm_route *r)
+void fmi_exact_route(fm_backend *be, const fm_route *r)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     route_job j = {cpu, r};
@@ -154,7 +154,7 @@ static fm_status route_grad_part(void *ctx, size_t begin, size_t end, unsigned w
     return FM_OK;
 }
 
-static void op_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
+void fmi_exact_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     route_grad_job j = {cpu, r, dscore, dweight};
@@ -162,14 +162,14 @@ static void op_route_grad(fm_backend *be, const fm_route *r, float *dscore, cons
     fmi_run(cpu, r->m, 1024 / r->experts + 1, route_grad_part, &j);
 }
 
-static void op_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
+void fmi_exact_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++)
         dx[i] = (float)((double)dy[i] * (double)y[i] * (1.0 - (double)y[i]));
 }
 
-static void op_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
+void fmi_exact_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         fm_scaling s = list[i];
@@ -178,18 +178,9 @@ static void op_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
     }
 }
 
-static void op_sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
+void fmi_exact_sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++)
         y[i] = (float)(1.0 / (1.0 + fm_exp(-(double)x[i])));
-}
-
-void fmi_route_install(fm_backend *be)
-{
-    be->route = op_route;
-    be->scalings = op_scalings;
-    be->sigmoid = op_sigmoid;
-    be->route_grad = op_route_grad;
-    be->sigmoid_grad = op_sigmoid_grad;
 }

@@ -353,7 +353,7 @@ static bool begin_job(job *j, fm_backend *be, const fm_term *term, uint32_t coun
     return count > 0;
 }
 
-static void op_terms(fm_backend *be, const fm_term *list, uint32_t count)
+void fmi_exact_terms(fm_backend *be, const fm_term *list, uint32_t count)
 {
     uint64_t work;
     job j;
@@ -375,7 +375,7 @@ static uint32_t batch_at(const fm_term *list, uint32_t count, uint32_t i)
     return n;
 }
 
-static void op_terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
+void fmi_exact_terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
 {
     uint64_t work;
     uint32_t n;
@@ -392,7 +392,7 @@ static void op_terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
     }
 }
 
-static const fmi_train_kern *choose_kern(const char *isa)
+const fmi_train_kern *fmi_train_kern_of(const char *isa)
 {
 #if defined(__x86_64__)
     const fmi_train_kern *choice[] = {&fmi_train_kern_avx512, &fmi_train_kern_avx2};
@@ -405,11 +405,4 @@ static const fmi_train_kern *choose_kern(const char *isa)
         if (strcmp(choice[i]->isa, isa) == 0)
             return choice[i];
     return &fmi_train_kern_generic;
-}
-
-void fmi_terms_install(fm_backend *be)
-{
-    fmi_cpu_of(be)->train = choose_kern(fmi_cpu_of(be)->kern->isa);
-    be->terms = op_terms;
-    be->terms_grad = op_terms_grad;
 }

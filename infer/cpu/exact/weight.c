@@ -67,7 +67,7 @@ static bool stays_stored(fm_backend *be, fm_role role, fm_dtype dtype)
     return fmi_cpu_of(be)->keep_stored && role == FM_ROLE_LINEAR && dtype != FM_F32;
 }
 
-static fm_status op_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
+fm_status fmi_exact_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
                                        uint32_t n, uint32_t k)
 {
     uint64_t row_bytes, rows = role == FM_ROLE_LINEAR ? (uint64_t)fmi_panels_of(n) * FMI_PANEL : n;
@@ -86,7 +86,7 @@ static fm_status op_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role ro
 }
 
 /* On the caller's thread with memory of its own: a loading thread may run beside a step. */
-static fm_status op_weight_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype,
+fm_status fmi_exact_weight_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype,
                                  uint32_t n, uint32_t k, const void *host_bytes)
 {
     uint64_t row_bytes;
@@ -115,7 +115,7 @@ static fm_status op_weight_image(fm_backend *be, void *image, fm_role role, fm_d
     return rc;
 }
 
-static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+fm_status fmi_exact_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                                uint32_t n, uint32_t k, const void *image)
 {
     fm_weight *w;
@@ -144,7 +144,7 @@ static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm
     return FM_OK;
 }
 
-static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+fm_status fmi_exact_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                                uint32_t n, uint32_t k, const void *host_bytes)
 {
     uint64_t total;
@@ -167,7 +167,7 @@ static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm
     return FM_OK;
 }
 
-static void op_weight_free(fm_backend *be, fm_weight *w)
+void fmi_exact_weight_free(fm_backend *be, fm_weight *w)
 {
     (void)be;
     if (w && w->own)
@@ -177,7 +177,7 @@ static void op_weight_free(fm_backend *be, fm_weight *w)
     fm_free(w);
 }
 
-static uint64_t op_weight_bytes(const fm_weight *w)
+uint64_t fmi_exact_weight_bytes(const fm_weight *w)
 {
     if (w->stored)
         return sizeof *w + (uint64_t)w->n * w->row_bytes;
@@ -256,7 +256,7 @@ const float *fmi_dx_panels(fmi_cpu *cpu, const fm_weight *w)
 }
 
 /* What stays as it is stored does so to save memory: no second layout. */
-static fm_status op_weight_for_dx(fm_backend *be, fm_weight *w)
+fm_status fmi_exact_weight_for_dx(fm_backend *be, fm_weight *w)
 {
     (void)be;
     return w->stored ? FM_OK
@@ -264,7 +264,7 @@ static fm_status op_weight_for_dx(fm_backend *be, fm_weight *w)
                                              sizeof(float));
 }
 
-static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
+void fmi_exact_weight_update(fm_backend *be, fm_weight *w, const float *src)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     pack_job job = {.kern = cpu->kern,
@@ -278,7 +278,7 @@ static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
     fmi_run(cpu, w->panels, 1, pack_panels, &job);
 }
 
-static const float *op_weight_floats(const fm_weight *w)
+const float *fmi_exact_weight_floats(const fm_weight *w)
 {
     return w->role == FM_ROLE_LINEAR ? NULL : w->panel;
 }
@@ -319,7 +319,7 @@ void fmi_stored_turned(const fm_weight *w, float *dst, float *row, uint32_t k0, 
     }
 }
 
-static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+void fmi_exact_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
                      const int32_t *rows, uint32_t m)
 {
     (void)be;
@@ -338,24 +338,9 @@ static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, c
 }
 
 /* The bits of every result are those of the wide form. */
-static fm_status op_keep_stored(fm_backend *be)
+fm_status fmi_exact_keep_stored(fm_backend *be)
 {
     fmi_cpu_of(be)->keep_stored = true;
     be->layout = "stored-1";
     return FM_OK;
-}
-
-void fmi_weight_install(fm_backend *be)
-{
-    be->weight_new = op_weight_new;
-    be->weight_image_bytes = op_weight_image_bytes;
-    be->weight_image = op_weight_image;
-    be->weight_map = op_weight_map;
-    be->weight_floats = op_weight_floats;
-    be->weight_free = op_weight_free;
-    be->weight_bytes = op_weight_bytes;
-    be->weight_update = op_weight_update;
-    be->weight_for_dx = op_weight_for_dx;
-    be->keep_stored = op_keep_stored;
-    be->embed = op_embed;
 }

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-static void ref_layernorm(fm_backend *be, float *y, const float *x, const float *gain,
-                          const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
+void fmi_ref_layernorm(fm_backend *be, float *y, const float *x, const float *gain,
+                       const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
@@ -37,8 +37,8 @@ static double ref_f(fm_act f, double x)
     return x / (1.0 + exp(-x));
 }
 
-static void ref_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
-                    const float *up, size_t ldu, uint32_t m, uint32_t n)
+void fmi_ref_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
+                 const float *up, size_t ldu, uint32_t m, uint32_t n)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -47,7 +47,7 @@ static void ref_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float 
                 (float)(ref_f(f, (double)gate[i * ldg + j]) * (up ? (double)up[i * ldu + j] : 1.0));
 }
 
-static void ref_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
+void fmi_ref_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -55,9 +55,8 @@ static void ref_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32
             y[i * ldy + j] = (float)((double)cap * tanh((double)y[i * ldy + j] / (double)cap));
 }
 
-static void ref_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                         const int32_t *row, const float *weight, uint32_t per, uint32_t m,
-                         uint32_t n)
+void fmi_ref_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                      const int32_t *row, const float *weight, uint32_t per, uint32_t m, uint32_t n)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -98,7 +97,7 @@ static void ref_choose(const fm_route *r, uint32_t i)
         r->weight[(size_t)i * r->chosen + j] = (float)(exp((double)score[expert[j]]) / sum);
 }
 
-static void ref_route(fm_backend *be, const fm_route *r)
+void fmi_ref_route(fm_backend *be, const fm_route *r)
 {
     int32_t at = 0;
     (void)be;
@@ -120,7 +119,7 @@ static void ref_route(fm_backend *be, const fm_route *r)
 
 /* w_j = s_j / S, so dw_j / dz_i = w_j ([i == j] - p_i) with p_i = s_i / S where z_i is in S, else
  * 0. */
-static void ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
+void fmi_ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
 {
     (void)be;
     for (uint32_t i = 0; i < r->m; i++) {
@@ -142,28 +141,16 @@ static void ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, con
     }
 }
 
-static void ref_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
+void fmi_ref_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++)
         dx[i] = (float)((double)dy[i] * ((double)y[i] - (double)y[i] * (double)y[i]));
 }
 
-static void ref_sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
+void fmi_ref_sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++)
         y[i] = (float)(1.0 / (1.0 + exp(-(double)x[i])));
-}
-
-void fmi_ref_act_install(fm_backend *be)
-{
-    be->layernorm = ref_layernorm;
-    be->act = ref_act;
-    be->softcap = ref_softcap;
-    be->mix_rows = ref_mix_rows;
-    be->route = ref_route;
-    be->sigmoid = ref_sigmoid;
-    be->route_grad = ref_route_grad;
-    be->sigmoid_grad = ref_sigmoid_grad;
 }

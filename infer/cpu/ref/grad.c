@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-static void ref_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
-                     const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
-                     float alpha, bool accumulate)
+void fmi_ref_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
+                  const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
+                  float alpha, bool accumulate)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -19,17 +19,17 @@ static void ref_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_
         }
 }
 
-static void ref_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
-                          const fm_weight *w, uint32_t m, bool accumulate)
+void fmi_ref_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+                       const fm_weight *w, uint32_t m, bool accumulate)
 {
     uint32_t n, k;
     const float *rows = fmi_ref_weight(w, &n, &k);
 
-    ref_gemm(be, dx, lddx, dy, lddy, false, rows, k, false, m, k, n, 1.0f, accumulate);
+    fmi_ref_gemm(be, dx, lddx, dy, lddy, false, rows, k, false, m, k, n, 1.0f, accumulate);
 }
 
-static void ref_bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,
-                          uint32_t n)
+void fmi_ref_bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,
+                       uint32_t n)
 {
     (void)be;
     for (uint32_t j = 0; j < n; j++) {
@@ -40,8 +40,8 @@ static void ref_bias_grad(fm_backend *be, float *db, const float *dy, size_t ldd
     }
 }
 
-static void ref_embed_grad(fm_backend *be, float *dw, const float *dy, size_t lddy,
-                           const int32_t *ids, uint32_t m, uint32_t h)
+void fmi_ref_embed_grad(fm_backend *be, float *dw, const float *dy, size_t lddy, const int32_t *ids,
+                        uint32_t m, uint32_t h)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -49,9 +49,9 @@ static void ref_embed_grad(fm_backend *be, float *dw, const float *dy, size_t ld
             dw[(size_t)ids[i] * h + j] += dy[i * lddy + j];
 }
 
-static void ref_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy,
-                             const float *x, const float *gain, const float *rstd, uint32_t m,
-                             uint32_t h, size_t ldx, bool accumulate_dx)
+void fmi_ref_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy, const float *x,
+                          const float *gain, const float *rstd, uint32_t m, uint32_t h, size_t ldx,
+                          bool accumulate_dx)
 {
     (void)be;
     for (uint32_t j = 0; dgain && j < h; j++) {
@@ -72,8 +72,8 @@ static void ref_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const floa
     }
 }
 
-static void ref_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
-                            const float *gate, const float *up, uint64_t n)
+void fmi_ref_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
+                         const float *gate, const float *up, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++) {
@@ -84,8 +84,8 @@ static void ref_swiglu_grad(fm_backend *be, float *dgate, float *dup, const floa
     }
 }
 
-static void ref_cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
-                              const int32_t *label, uint32_t m, uint32_t v, float dloss)
+void fmi_ref_cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
+                           const int32_t *label, uint32_t m, uint32_t v, float dloss)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
@@ -103,26 +103,26 @@ static void ref_cross_entropy(fm_backend *be, float *loss, float *logits, size_t
     }
 }
 
-static void ref_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+void fmi_ref_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++)
         *out += (double)x[i] * (double)x[i];
 }
 
-static void ref_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+void fmi_ref_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     const uint64_t block = 65536;
 
     for (uint64_t at = 0; at < n; at += block, out++) {
         *out = 0.0;
-        ref_sum_squares(be, out, x + at, n - at < block ? n - at : block);
+        fmi_ref_sum_squares(be, out, x + at, n - at < block ? n - at : block);
     }
 }
 
-static void ref_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
-                      float lr, float beta1, float beta2, float eps, float weight_decay,
-                      uint64_t step, float g_scale)
+void fmi_ref_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
+                   float lr, float beta1, float beta2, float eps, float weight_decay, uint64_t step,
+                   float g_scale)
 {
     double bias1 = 1.0 - pow((double)beta1, (double)step);
     double bias2 = 1.0 - pow((double)beta2, (double)step);
@@ -140,16 +140,43 @@ static void ref_adamw(fm_backend *be, float *p, float *m, float *v, const float 
     }
 }
 
-void fmi_ref_train_install(fm_backend *be)
+/* Low-rank terms as the products they are, which terms.c must equal. */
+void fmi_ref_terms(fm_backend *be, const fm_term *t, uint32_t count)
 {
-    be->gemm = ref_gemm;
-    be->linear_dx = ref_linear_dx;
-    be->bias_grad = ref_bias_grad;
-    be->embed_grad = ref_embed_grad;
-    be->rmsnorm_grad = ref_rmsnorm_grad;
-    be->swiglu_grad = ref_swiglu_grad;
-    be->cross_entropy = ref_cross_entropy;
-    be->sum_squares = ref_sum_squares;
-    be->block_squares = ref_block_squares;
-    be->adamw = ref_adamw;
+    for (uint32_t i = 0; i < count; i++, t++) {
+        be->gemm(be, t->u, t->r, t->x, t->ldx, false, t->a, t->in, true, t->m, t->r, t->in, 1.0f,
+                 false);
+        be->gemm(be, t->y, t->ldy, t->u, t->r, false, t->b, t->r, true, t->m, t->out, t->r,
+                 t->scale, true);
+    }
+}
+
+void fmi_ref_terms_grad(fm_backend *be, const fm_term *t, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++, t++) {
+        if (t->m == 0)
+            continue;
+        if (t->db)
+            be->gemm(be, t->db, t->r, t->dy, t->lddy, true, t->u, t->r, false, t->out, t->r, t->m,
+                     t->scale, true);
+        if (!t->da && !t->dx)
+            continue;
+        be->gemm(be, t->du, t->r, t->dy, t->lddy, false, t->b, t->r, false, t->m, t->r, t->out,
+                 t->scale, false);
+        if (t->da)
+            be->gemm(be, t->da, t->in, t->du, t->r, true, t->x, t->ldx, false, t->r, t->in, t->m,
+                     1.0f, true);
+        if (t->dx)
+            be->gemm(be, t->dx, t->lddx, t->du, t->r, false, t->a, t->in, false, t->m, t->in, t->r,
+                     1.0f, true);
+    }
+}
+
+void fmi_ref_linear_dw(fm_backend *be, float *dw, const float *dy, size_t lddy, const float *x,
+                       size_t ldx, uint32_t m, uint32_t n, uint32_t k, bool stored_kn)
+{
+    if (stored_kn)
+        be->gemm(be, dw, n, x, ldx, true, dy, lddy, false, k, n, m, 1.0f, true);
+    else
+        be->gemm(be, dw, k, dy, lddy, true, x, ldx, false, n, k, m, 1.0f, true);
 }

@@ -15,9 +15,9 @@ static double lse_of(const float *x, uint32_t v, double t)
     return max + log(sum);
 }
 
-static void ref_distill(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
-                        size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
-                        float weight, float dloss)
+void fmi_ref_distill(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
+                     size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
+                     float weight, float dloss)
 {
     double t = (double)temperature, w = (double)weight;
 
@@ -36,9 +36,4 @@ static void ref_distill(fm_backend *be, float *loss, float *logits, size_t ld, c
         }
         loss[i] = label[i] < 0 ? 0.0f : (float)((1.0 - w) * own + w * t * t * kl);
     }
-}
-
-void fmi_ref_loss_install(fm_backend *be)
-{
-    be->distill = ref_distill;
 }

@@ -10,7 +10,7 @@
 
 #include "store/base/mem.h"
 
-static fm_status ref_alloc(fm_backend *be, void **out, size_t bytes)
+fm_status fmi_ref_alloc(fm_backend *be, void **out, size_t bytes)
 {
     (void)be;
     *out = fm_aligned_alloc(64, bytes);
@@ -20,20 +20,25 @@ static fm_status ref_alloc(fm_backend *be, void **out, size_t bytes)
     return FM_OK;
 }
 
-static void ref_free(fm_backend *be, void *ptr)
+void fmi_ref_free(fm_backend *be, void *ptr)
 {
     (void)be;
     fm_free(ptr);
 }
 
-static fm_status ref_copy(fm_backend *be, void *dst, const void *src, size_t bytes)
+fm_status fmi_ref_upload(fm_backend *be, void *dst, const void *src, size_t bytes)
 {
     (void)be;
     memcpy(dst, src, bytes);
     return FM_OK;
 }
 
-static fm_status ref_sync(fm_backend *be)
+fm_status fmi_ref_download(fm_backend *be, void *dst, const void *src, size_t bytes)
+{
+    return fmi_ref_upload(be, dst, src, bytes);
+}
+
+fm_status fmi_ref_sync(fm_backend *be)
 {
     (void)be;
     return FM_OK;
@@ -44,8 +49,8 @@ static void ref_close(fm_backend *be)
     fm_free(be);
 }
 
-static fm_status ref_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
-                                uint32_t n, uint32_t k, const void *host_bytes)
+fm_status fmi_ref_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                             uint32_t n, uint32_t k, const void *host_bytes)
 {
     fm_weight *w = fm_calloc(1, sizeof *w);
     fm_status rc = FM_ENOMEM;
@@ -67,7 +72,17 @@ static fm_status ref_weight_new(fm_backend *be, fm_weight **out, fm_role role, f
     return FM_OK;
 }
 
-static void ref_weight_free(fm_backend *be, fm_weight *w)
+fm_status fmi_ref_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
+                                     uint32_t n, uint32_t k)
+{
+    (void)be;
+    (void)role;
+    (void)dtype;
+    *out = (uint64_t)n * k * sizeof(float);
+    return FM_OK;
+}
+
+void fmi_ref_weight_free(fm_backend *be, fm_weight *w)
 {
     (void)be;
     if (w)
@@ -75,12 +90,12 @@ static void ref_weight_free(fm_backend *be, fm_weight *w)
     fm_free(w);
 }
 
-static uint64_t ref_weight_bytes(const fm_weight *w)
+uint64_t fmi_ref_weight_bytes(const fm_weight *w)
 {
     return (uint64_t)w->n * w->k * sizeof(float);
 }
 
-static void ref_weight_update(fm_backend *be, fm_weight *w, const float *src)
+void fmi_ref_weight_update(fm_backend *be, fm_weight *w, const float *src)
 {
     (void)be;
     memcpy(w->w, src, (size_t)w->n * w->k * sizeof *src);
@@ -109,8 +124,8 @@ static double dot(const float *a, const float *b, uint32_t n)
     return sum;
 }
 
-static void ref_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                       const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
+void fmi_ref_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                    const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -121,20 +136,21 @@ static void ref_linear(fm_backend *be, float *y, size_t ldy, const float *x, siz
         }
 }
 
-static void ref_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
-                         const fm_product *list, uint32_t count)
+void fmi_ref_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                      const fm_product *list, uint32_t count)
 {
     (void)k;
     for (uint32_t i = 0; i < count; i++) {
         fm_product p = list[i];
         p.rows = stretch(p.rows, p.from, p.to, &p.m);
         size_t first = p.rows ? 0 : p.first;
-        ref_linear(be, p.y + first * p.ldy, p.ldy, x + first * ldx, ldx, p.w, p.bias, p.rows, p.m);
+        fmi_ref_linear(be, p.y + first * p.ldy, p.ldy, x + first * ldx, ldx, p.w, p.bias, p.rows,
+                       p.m);
     }
 }
 
-static void ref_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
-                     uint32_t terms)
+void fmi_ref_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                  uint32_t terms)
 {
     (void)be;
     for (uint32_t at = 0; at < terms; at++) {
@@ -154,8 +170,8 @@ static void ref_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, con
     }
 }
 
-static void ref_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
-                       const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
+void fmi_ref_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -166,17 +182,17 @@ static void ref_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const f
         }
 }
 
-static void ref_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
+void fmi_ref_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         fm_scaling s = list[i];
         s.rows = stretch(s.rows, s.from, s.to, &s.m);
-        ref_affine(be, s.y, s.ldy, s.n, s.scale, s.bias, 0, s.m, s.rows);
+        fmi_ref_affine(be, s.y, s.ldy, s.n, s.scale, s.bias, 0, s.m, s.rows);
     }
 }
 
-static void ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
-                      const int32_t *rows, uint32_t m)
+void fmi_ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+                   const int32_t *rows, uint32_t m)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
@@ -185,8 +201,8 @@ static void ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, 
     }
 }
 
-static void ref_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain,
-                        float *rstd_out, uint32_t m, uint32_t h, size_t ldx, float eps)
+void fmi_ref_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
+                     uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
@@ -199,9 +215,8 @@ static void ref_rmsnorm(fm_backend *be, float *y, const float *x, const float *g
     }
 }
 
-static void ref_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
-                     const float *cos_table, const float *sin_table, uint32_t m, uint32_t heads,
-                     uint32_t hd, bool inverse)
+void fmi_ref_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos_table,
+                  const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool inverse)
 {
     uint32_t half = hd / 2;
 
@@ -218,7 +233,7 @@ static void ref_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
         }
 }
 
-static void ref_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
+void fmi_ref_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++) {
@@ -227,22 +242,22 @@ static void ref_swiglu(fm_backend *be, float *y, const float *gate, const float 
     }
 }
 
-static void ref_add(fm_backend *be, float *y, const float *x, uint64_t n)
+void fmi_ref_add(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++)
         y[i] += x[i];
 }
 
-static void ref_scale(fm_backend *be, float *y, float s, uint64_t n)
+void fmi_ref_scale(fm_backend *be, float *y, float s, uint64_t n)
 {
     (void)be;
     for (uint64_t i = 0; i < n; i++)
         y[i] *= s;
 }
 
-static void ref_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                          const int32_t *rows_of_x, uint32_t m, uint32_t n)
+void fmi_ref_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                       const int32_t *rows_of_x, uint32_t m, uint32_t n)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -255,8 +270,8 @@ static size_t kv_base(uint32_t page, uint32_t head, uint32_t nkv, uint32_t hd)
     return ((size_t)page * nkv + head) * hd * FM_KV_PAGE;
 }
 
-static void ref_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
-                         size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
+void fmi_ref_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
+                      size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -268,14 +283,14 @@ static void ref_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t l
         }
 }
 
-static size_t ref_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
+size_t fmi_ref_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
 {
     (void)be;
     return (size_t)nkv * hd * FM_KV_PAGE * sizeof(float);
 }
 
-static void ref_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
-                        uint32_t hd)
+void fmi_ref_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
+                     uint32_t hd)
 {
     size_t n = (size_t)nkv * hd * FM_KV_PAGE;
     float *all[] = {kv.k, kv.v};
@@ -313,7 +328,7 @@ static double ref_score(const fm_attn *a, const int32_t *table, const float *q, 
     return cap > 0.0 ? cap * tanh(s / cap) : s;
 }
 
-static void ref_attention(fm_backend *be, const fm_attn *a)
+void fmi_ref_attention(fm_backend *be, const fm_attn *a)
 {
     (void)be;
     for (uint32_t u = 0; u < a->m * a->nh; u++) {
@@ -338,8 +353,8 @@ static void ref_attention(fm_backend *be, const fm_attn *a)
     }
 }
 
-static void ref_logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
-                          uint32_t v)
+void fmi_ref_logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
+                       uint32_t v)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
@@ -365,36 +380,9 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
                        .isa = "plain",
                        .host_visible = true,
                        .close = ref_close,
-                       .alloc = ref_alloc,
-                       .free = ref_free,
-                       .upload = ref_copy,
-                       .download = ref_copy,
-                       .sync = ref_sync,
-                       .weight_new = ref_weight_new,
-                       .weight_free = ref_weight_free,
-                       .weight_bytes = ref_weight_bytes,
-                       .weight_update = ref_weight_update,
-                       .linear = ref_linear,
-                       .products = ref_products,
-                       .affine = ref_affine,
-                       .scalings = ref_scalings,
-                       .kv_page_bytes = ref_kv_page_bytes,
-                       .kv_copy = ref_kv_copy,
-                       .lora = ref_lora,
-                       .embed = ref_embed,
-                       .rmsnorm = ref_rmsnorm,
-                       .rope = ref_rope,
-                       .swiglu = ref_swiglu,
-                       .add = ref_add,
-                       .scale = ref_scale,
-                       .copy_rows = ref_copy_rows,
-                       .kv_write = ref_kv_write,
-                       .attention = ref_attention,
-                       .logsumexp = ref_logsumexp};
-    fmi_ref_train_install(be);
-    fmi_train_install(be);
-    fmi_ref_loss_install(be);
-    fmi_ref_act_install(be);
-    fmi_ref_backward_install(be);
+#define SLOT(op) .op = fmi_ref_##op,
+                       FMI_REF_OPS(SLOT)
+#undef SLOT
+    };
     return FM_OK;
 }

@@ -17,10 +17,10 @@ static inline float *fmi_ref_weight(const fm_weight *w, uint32_t *n, uint32_t *k
     return w->w;
 }
 
-void fmi_ref_train_install(fm_backend *be);
-void fmi_ref_act_install(fm_backend *be);
-void fmi_ref_loss_install(fm_backend *be);
-void fmi_ref_backward_install(fm_backend *be);
-void fmi_train_install(fm_backend *be); /* train.c: made of other operations */
+/* What the oracle has: fmi_ref_<op>. */
+#define FMI_REF_OPS(X) FM_BACKEND_FORWARD(X) FM_BACKEND_TRAINING(X)
+#define FMI_DECLARE(op) FM_BACKEND_FN(op, fmi_ref_##op);
+FMI_REF_OPS(FMI_DECLARE)
+#undef FMI_DECLARE
 
 #endif

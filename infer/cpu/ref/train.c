@@ -139,7 +139,7 @@ static void put_columns(const head *x, const double *from, float *own, float *vi
         }
 }
 
-static void ref_self_attention(fm_backend *be, const fm_attn_train *a)
+void fmi_ref_self_attention(fm_backend *be, const fm_attn_train *a)
 {
     (void)be;
     for (uint32_t i = 0; i < a->seqs; i++)
@@ -147,7 +147,7 @@ static void ref_self_attention(fm_backend *be, const fm_attn_train *a)
             head_forward(&(head){a, &a->seq[i], h, h / (a->nh / a->nkv)});
 }
 
-static void ref_self_attention_grad(fm_backend *be, const fm_attn_train *a)
+void fmi_ref_self_attention_grad(fm_backend *be, const fm_attn_train *a)
 {
     uint32_t group = a->nh / a->nkv;
 
@@ -168,9 +168,9 @@ static void ref_self_attention_grad(fm_backend *be, const fm_attn_train *a)
 
 /* ---- layer norm ---- */
 
-static void ref_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbias,
-                               const float *dy, const float *x, const float *gain, uint32_t m,
-                               uint32_t h, size_t ldx, float eps, bool accumulate_dx)
+void fmi_ref_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbias, const float *dy,
+                            const float *x, const float *gain, uint32_t m, uint32_t h, size_t ldx,
+                            float eps, bool accumulate_dx)
 {
     double *sum = fm_calloc(2 * (size_t)h, sizeof *sum);
 
@@ -246,9 +246,9 @@ static double slope_of(fm_act f, double x)
     return s + x * s * (1.0 - s);
 }
 
-static void ref_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup,
-                         size_t lddu, const float *dy, size_t lddy, const float *gate, size_t ldg,
-                         const float *up, size_t ldu, uint32_t m, uint32_t n)
+void fmi_ref_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup, size_t lddu,
+                      const float *dy, size_t lddy, const float *gate, size_t ldg, const float *up,
+                      size_t ldu, uint32_t m, uint32_t n)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -261,8 +261,8 @@ static void ref_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, fl
         }
 }
 
-static void ref_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
-                             uint32_t m, uint32_t n, float cap)
+void fmi_ref_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
+                          uint32_t m, uint32_t n, float cap)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
@@ -272,9 +272,9 @@ static void ref_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float
         }
 }
 
-static void ref_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
-                           size_t lddy, const float *x, size_t ldx, const float *scale, uint32_t m,
-                           uint32_t n)
+void fmi_ref_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
+                        size_t lddy, const float *x, size_t ldx, const float *scale, uint32_t m,
+                        uint32_t n)
 {
     (void)be;
     for (uint32_t j = 0; j < n; j++) {
@@ -289,9 +289,9 @@ static void ref_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale
 }
 
 /* Column j: 16-bit number (j / 16) % 8 of the Philox block (j / 128) * 16 + j % 16 of its row. */
-static void ref_dropout(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                        uint32_t m, uint32_t n, float p, uint64_t seed, uint64_t stream,
-                        uint64_t row0, bool accumulate)
+void fmi_ref_dropout(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
+                     uint32_t n, float p, uint64_t seed, uint64_t stream, uint64_t row0,
+                     bool accumulate)
 {
     double limit = floor((double)p * 65536.0 + 0.5);
 
@@ -307,32 +307,19 @@ static void ref_dropout(fm_backend *be, float *y, size_t ldy, const float *x, si
         }
 }
 
-static void ref_row_dots(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
-                         size_t ldb, const int32_t *rows_of_b, uint32_t m, uint32_t n)
+void fmi_ref_row_dots(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
+                      size_t ldb, const int32_t *rows_of_b, uint32_t m, uint32_t n)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
         out[i] = (float)dot(a + i * lda, b + (rows_of_b ? (size_t)rows_of_b[i] : i) * ldb, n);
 }
 
-static void ref_scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                           const float *w, uint32_t m, uint32_t n)
+void fmi_ref_scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                        const float *w, uint32_t m, uint32_t n)
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++)
         for (uint32_t j = 0; j < n; j++)
             y[i * ldy + j] = (float)((double)x[i * ldx + j] * (double)w[i]);
-}
-
-void fmi_ref_backward_install(fm_backend *be)
-{
-    be->self_attention = ref_self_attention;
-    be->self_attention_grad = ref_self_attention_grad;
-    be->layernorm_grad = ref_layernorm_grad;
-    be->act_grad = ref_act_grad;
-    be->softcap_grad = ref_softcap_grad;
-    be->scale_grad = ref_scale_grad;
-    be->dropout = ref_dropout;
-    be->row_dots = ref_row_dots;
-    be->scale_rows = ref_scale_rows;
 }

@@ -34,7 +34,7 @@ __global__ void k_layernorm(fmc_rows r, float *y, const float *x, const float *g
     }
 }
 
-static void layernorm(fm_backend *be, float *y, const float *x, const float *gain,
+void fmc_op_layernorm(fm_backend *be, float *y, const float *x, const float *gain,
                       const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_layernorm,
@@ -60,7 +60,7 @@ __global__ void k_act(fm_act f, float *y, size_t ldy, const float *gate, size_t 
     });
 }
 
-static void act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
+void fmc_op_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
                 const float *up, size_t ldu, uint32_t m, uint32_t n)
 {
     if (!up)
@@ -82,7 +82,7 @@ __global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t 
     });
 }
 
-static void softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
+void fmc_op_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
 {
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_softcap, m, n, fmc_sm90(y) && fmc_sm90_ld(ldy), y, ldy,
                  cap);
@@ -107,17 +107,9 @@ __global__ void k_mix_rows(float *y, size_t ldy, const float *x, size_t ldx, con
     });
 }
 
-static void mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+void fmc_op_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                      const int32_t *row, const float *weight, uint32_t per, uint32_t m, uint32_t n)
 {
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_mix_rows, m, n,
                  fmc_sm90(y, x) && fmc_sm90_ld(ldy, ldx), y, ldy, x, ldx, row, weight, per);
-}
-
-void fmc_act_install(fm_backend *be)
-{
-    be->layernorm = layernorm;
-    be->act = act;
-    be->softcap = softcap;
-    be->mix_rows = mix_rows;
 }

@@ -335,7 +335,7 @@ static void attention_part(fmc_device *d, paged_job *j)
     FMC_RUN(d, k_attention_mix, units * j->splits, (slices / j->splits + 1) * 32, 0, *j);
 }
 
-static void attention(fm_backend *be, const fm_attn *a)
+void fmc_op_attention(fm_backend *be, const fm_attn *a)
 {
     fmc_device *d = fmc_of(be);
     paged_job j = {};
@@ -363,9 +363,4 @@ static void attention(fm_backend *be, const fm_attn *a)
         j.rows = each < a->m - j.row0 ? each : a->m - j.row0;
         attention_part(d, &j);
     }
-}
-
-void fmc_attention_install(fm_backend *be)
-{
-    be->attention = attention;
 }

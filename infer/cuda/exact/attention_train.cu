@@ -690,18 +690,12 @@ static void whole(fm_backend *be, const fm_attn_train *a, bool grad)
     }
 }
 
-static void self_attention(fm_backend *be, const fm_attn_train *a)
+void fmc_op_self_attention(fm_backend *be, const fm_attn_train *a)
 {
     whole(be, a, false);
 }
 
-static void self_attention_grad(fm_backend *be, const fm_attn_train *a)
+void fmc_op_self_attention_grad(fm_backend *be, const fm_attn_train *a)
 {
     whole(be, a, true);
-}
-
-void fmc_attention_train_install(fm_backend *be)
-{
-    be->self_attention = self_attention;
-    be->self_attention_grad = self_attention_grad;
 }

@@ -42,17 +42,17 @@ __global__ void k_swiglu(float *y, const float *gate, const float *up, uint64_t 
     });
 }
 
-static void add(fm_backend *be, float *y, const float *x, uint64_t n)
+void fmc_op_add(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_add, n, fmc_sm90(y, x), y, x);
 }
 
-static void scale(fm_backend *be, float *y, float s, uint64_t n)
+void fmc_op_scale(fm_backend *be, float *y, float s, uint64_t n)
 {
     FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_scale, n, fmc_sm90(y), y, s);
 }
 
-static void swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
+void fmc_op_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
 {
     FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_swiglu, n, fmc_sm90(y, gate, up), y, gate, up);
 }
@@ -81,7 +81,7 @@ __global__ void k_affine(float *y, size_t ldy, const float *scale, const float *
     });
 }
 
-static void affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+void fmc_op_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
 {
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_affine, m, n,
@@ -99,7 +99,7 @@ __global__ void k_copy_rows(float *y, size_t ldy, const float *x, size_t ldx, co
     });
 }
 
-static void copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+void fmc_op_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                       const int32_t *rows_of_x, uint32_t m, uint32_t n)
 {
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_copy_rows, m, n,
@@ -131,7 +131,7 @@ __global__ void k_rope(float *x, size_t ldx, const int32_t *pos, const float *co
     });
 }
 
-static void rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos_table,
+void fmc_op_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos_table,
                  const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool inverse)
 {
     uint32_t half = hd / 2;
@@ -180,7 +180,7 @@ __global__ void k_rmsnorm(fmc_rows r, float *y, const float *x, const float *gai
     }
 }
 
-static void rmsnorm(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
+void fmc_op_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
                     uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_rmsnorm,
@@ -217,7 +217,7 @@ __global__ void k_add_rmsnorm(fmc_rows r, float *y, float *x, const float *branc
     }
 }
 
-static void add_rmsnorm(fm_backend *be, float *y, float *x, const float *branch, const float *gain,
+void fmc_op_add_rmsnorm(fm_backend *be, float *y, float *x, const float *branch, const float *gain,
                         uint32_t m, uint32_t h, float eps)
 {
     FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_add_rmsnorm,
@@ -227,7 +227,7 @@ static void add_rmsnorm(fm_backend *be, float *y, float *x, const float *branch,
 
 /* ---- pages of keys and values ---- */
 
-static size_t kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
+size_t fmc_op_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
 {
     (void)be;
     return (size_t)nkv * hd * FM_KV_PAGE * sizeof(float);
@@ -245,7 +245,7 @@ __global__ void k_kv_copy(float *k, float *v, size_t dst, size_t src, uint64_t n
 }
 
 /* Whatever a page holds: a mode with pages of its own uses it too. */
-static void kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
+void fmc_op_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
                     uint32_t hd)
 {
     uint64_t n = be->kv_page_bytes(be, nkv, hd) / sizeof(float);
@@ -289,7 +289,7 @@ __global__ void k_kv_write(float *k_pages, float *v_pages, const float *k, size_
             k_pages[base[a] + (size_t)(col0 + i) * FM_KV_PAGE + offset[a]] = tile[i][a];
 }
 
-static void kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
+void fmc_op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
                      size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
 {
     fmc_device *d = fmc_of(be);
@@ -352,27 +352,11 @@ bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r)
     return true;
 }
 
-static void keep_rows(fm_backend *be, const fm_new_rows *r)
+void fmc_op_keep_rows(fm_backend *be, const fm_new_rows *r)
 {
     unsigned kv_blocks = fmc_blocks((uint64_t)r->nkv * r->hd, KV_TILE);
     unsigned q_blocks = fmc_blocks((uint64_t)r->nh * (r->turns / 2), FMC_THREADS);
     if (r->m > 0 && !fmc_keep_apart(be, r))
         FMC_RUN_PDL(fmc_of(be), k_keep_rows, dim3(fmc_blocks(r->m, KV_TILE), kv_blocks + q_blocks),
                      FMC_THREADS, 0, *r, kv_blocks);
-}
-
-void fmc_elem_install(fm_backend *be)
-{
-    be->add_rmsnorm = add_rmsnorm;
-    be->keep_rows = keep_rows;
-    be->affine = affine;
-    be->rope = rope;
-    be->swiglu = swiglu;
-    be->add = add;
-    be->scale = scale;
-    be->rmsnorm = rmsnorm;
-    be->copy_rows = copy_rows;
-    be->kv_page_bytes = kv_page_bytes;
-    be->kv_copy = kv_copy;
-    be->kv_write = kv_write;
 }

@@ -26,7 +26,7 @@ __global__ void k_swiglu_grad(float *dgate, float *dup, const float *dy, const f
     });
 }
 
-static void swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
+void fmc_op_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
                         const float *gate, const float *up, uint64_t n)
 {
     FMC_SPAN(fmc_of(be), k_swiglu_grad, n, fmc_sm90(dgate, dup, dy, gate, up), dgate, dup, dy, gate,
@@ -56,7 +56,7 @@ __global__ void k_act_grad(fm_act f, float *dgate, size_t lddg, float *dup, size
     });
 }
 
-static void act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup, size_t lddu,
+void fmc_op_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup, size_t lddu,
                      const float *dy, size_t lddy, const float *gate, size_t ldg, const float *up,
                      size_t ldu, uint32_t m, uint32_t n)
 {
@@ -82,7 +82,7 @@ __global__ void k_softcap_grad(float *dy, size_t lddy, const float *y, size_t ld
     });
 }
 
-static void softcap_grad(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
+void fmc_op_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
                          uint32_t m, uint32_t n, float cap)
 {
     FMC_CELLS(fmc_of(be), k_softcap_grad, m, n, fmc_sm90(dy, y) && fmc_sm90_ld(lddy, ldy), dy, lddy,
@@ -101,7 +101,7 @@ __global__ void k_scale_rows(float *y, size_t ldy, const float *x, size_t ldx, c
     });
 }
 
-static void scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+void fmc_op_scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n)
 {
     FMC_CELLS(fmc_of(be), k_scale_rows, m, n, fmc_sm90(y, x) && fmc_sm90_ld(ldy, ldx), y, ldy, x,
@@ -134,7 +134,7 @@ __global__ void k_adamw(float *p, float *m, float *v, const float *g, adamw_scal
 }
 
 /* The scalars are made in double and rounded once, as PyTorch does. */
-static void adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
+void fmc_op_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
                   float lr, float beta1, float beta2, float eps, float weight_decay, uint64_t step,
                   float g_scale)
 {
@@ -201,7 +201,7 @@ __global__ void k_dropout(float *y, size_t ldy, const float *x, size_t ldx, uint
     });
 }
 
-static void dropout(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
+void fmc_op_dropout(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
                     uint32_t n, float p, uint64_t seed, uint64_t stream, uint64_t row0,
                     bool accumulate)
 {
@@ -224,7 +224,7 @@ __global__ void k_bias_grad(float *db, const float *dy, size_t lddy, uint32_t m,
         db[col] = db[col] + sum;
 }
 
-static void bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,
+void fmc_op_bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,
                       uint32_t n)
 {
     fmc_device *d = fmc_of(be);
@@ -272,7 +272,7 @@ __global__ void k_multiply(float *y, size_t ldy, const float *x, size_t ldx, con
     });
 }
 
-static void scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
+void fmc_op_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
                        size_t lddy, const float *x, size_t ldx, const float *scale, uint32_t m,
                        uint32_t n)
 {
@@ -363,7 +363,7 @@ __global__ void k_embed_grad(float *dw, const float *dy, size_t lddy, const int3
         fmc_put(out, sum);
 }
 
-static void embed_grad(fm_backend *be, float *dw, const float *dy, size_t lddy, const int32_t *ids,
+void fmc_op_embed_grad(fm_backend *be, float *dw, const float *dy, size_t lddy, const int32_t *ids,
                        uint32_t m, uint32_t h)
 {
     fmc_device *d = fmc_of(be);
@@ -422,7 +422,7 @@ __global__ void k_rmsnorm_dx(fmc_rows r, float *dx, const float *dy, const float
 }
 
 /* The gain's sums come first: dx may be dy. */
-static void rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy, const float *x,
+void fmc_op_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy, const float *x,
                          const float *gain, const float *rstd, uint32_t m, uint32_t h, size_t ldx,
                          bool accumulate_dx)
 {
@@ -517,7 +517,7 @@ __global__ void k_layernorm_dx(fmc_rows r, float *dx, const float *dy, const flo
     }
 }
 
-static void layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbias, const float *dy,
+void fmc_op_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbias, const float *dy,
                            const float *x, const float *gain, uint32_t m, uint32_t h, size_t ldx,
                            float eps, bool accumulate_dx)
 {
@@ -564,7 +564,7 @@ __global__ void k_row_dots(fmc_rows r, float *out, const float *a, size_t lda, c
     }
 }
 
-static void row_dots(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
+void fmc_op_row_dots(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
                      size_t ldb, const int32_t *rows_of_b, uint32_t m, uint32_t n)
 {
     FMC_ROWS(fmc_of(be), k_row_dots, fmc_rows_of(m, n, 2, fmc_sm90(a, b) && fmc_sm90_ld(lda, ldb)),
@@ -619,7 +619,7 @@ __global__ void k_square_sum(double *out, const double *partial, uint64_t blocks
         *out = *out + sum;
 }
 
-static void block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+void fmc_op_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     fmc_device *d = fmc_of(be);
     uint64_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
@@ -628,31 +628,13 @@ static void block_squares(fm_backend *be, double *out, const float *x, uint64_t 
                 blocks, fmc_sm90(x));
 }
 
-static void sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+void fmc_op_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     fmc_device *d = fmc_of(be);
     uint64_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
     double *partial = (double *)fmc_scratch_get(d, FMC_SCRATCH_OTHER, blocks * sizeof *partial);
     if (!partial)
         return;
-    block_squares(be, partial, x, n);
+    fmc_op_block_squares(be, partial, x, n);
     FMC_RUN(d, k_square_sum, 1, FMC_THREADS, 0, out, partial, blocks);
-}
-
-void fmc_elem_train_install(fm_backend *be)
-{
-    be->bias_grad = bias_grad;
-    be->embed_grad = embed_grad;
-    be->rmsnorm_grad = rmsnorm_grad;
-    be->swiglu_grad = swiglu_grad;
-    be->layernorm_grad = layernorm_grad;
-    be->act_grad = act_grad;
-    be->softcap_grad = softcap_grad;
-    be->scale_grad = scale_grad;
-    be->dropout = dropout;
-    be->row_dots = row_dots;
-    be->scale_rows = scale_rows;
-    be->sum_squares = sum_squares;
-    be->block_squares = block_squares;
-    be->adamw = adamw;
 }

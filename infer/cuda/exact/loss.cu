@@ -42,7 +42,7 @@ __global__ void k_logsumexp(float *lse, const float *logits, size_t ld, uint32_t
     }
 }
 
-static void logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
+void fmc_op_logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
                       uint32_t v)
 {
     fmc_device *d = fmc_of(be);
@@ -92,7 +92,7 @@ __global__ void k_cross_entropy(float *loss, float *logits, size_t ld, const int
     }
 }
 
-static void cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
+void fmc_op_cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
                           const int32_t *label, uint32_t m, uint32_t v, float dloss)
 {
     fmc_device *d = fmc_of(be);
@@ -207,7 +207,7 @@ __global__ void k_distill(float *loss, float *logits, size_t ld, const float *te
 }
 
 /* The scalars are made in double and rounded once. */
-static void distill(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
+void fmc_op_distill(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
                     size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
                     float weight, float dloss)
 {
@@ -218,11 +218,4 @@ static void distill(fm_backend *be, float *loss, float *logits, size_t ld, const
     if (m > 0 && v > 0)
         FMC_RUN(dev, k_distill, fmc_blocks(m, 1), fmc_long<3>::threads, 0, loss, logits, ld,
                 teacher, ldt, label, m, v, d, fmc_sm90(logits, teacher) && fmc_sm90_ld(ld, ldt));
-}
-
-void fmc_loss_install(fm_backend *be)
-{
-    be->logsumexp = logsumexp;
-    be->cross_entropy = cross_entropy;
-    be->distill = distill;
 }

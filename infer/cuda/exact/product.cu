@@ -562,7 +562,7 @@ static void terms_of(fmc_device *d, const float *x, size_t ldx, uint32_t k, cons
 
 /* ---- operations ---- */
 
-static void products(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_product *list,
+void fmc_op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_product *list,
                      uint32_t count)
 {
     (void)k;
@@ -573,7 +573,7 @@ static void products(fm_backend *be, const float *x, size_t ldx, uint32_t k, con
     }
 }
 
-static void linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+void fmc_op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                    const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
 {
     fm_product p = fm_product();
@@ -586,7 +586,7 @@ static void linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t 
     be->products(be, x, ldx, 0, &p, 1); /* of this mode, which knows its weights */
 }
 
-static void lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+void fmc_op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
                  uint32_t terms)
 {
     try {
@@ -594,11 +594,4 @@ static void lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const f
     } catch (const std::bad_alloc &) {
         fmc_stick(fmc_of(be), FM_ENOMEM, "out of memory for a list of low-rank terms");
     }
-}
-
-void fmc_product_install(fm_backend *be)
-{
-    be->linear = linear;
-    be->products = products;
-    be->lora = lora;
 }

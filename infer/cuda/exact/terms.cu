@@ -100,7 +100,7 @@ static void backward(fmc_device *d, const fm_term *list, uint32_t count)
         run(d, s);
 }
 
-static void terms(fm_backend *be, const fm_term *list, uint32_t count)
+void fmc_op_terms(fm_backend *be, const fm_term *list, uint32_t count)
 {
     try {
         forward(fmc_of(be), list, count);
@@ -109,17 +109,11 @@ static void terms(fm_backend *be, const fm_term *list, uint32_t count)
     }
 }
 
-static void terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
+void fmc_op_terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
 {
     try {
         backward(fmc_of(be), list, count);
     } catch (const std::bad_alloc &) {
         fmc_stick(fmc_of(be), FM_ENOMEM, "out of memory for the gradient of low-rank terms");
     }
-}
-
-void fmc_terms_install(fm_backend *be)
-{
-    be->terms = terms;
-    be->terms_grad = terms_grad;
 }

@@ -404,7 +404,7 @@ void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count)
 
 /* ---- operations ---- */
 
-static void gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
+void fmc_op_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
                  const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
                  float alpha, bool accumulate)
 {
@@ -416,7 +416,7 @@ static void gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t ld
     fmc_products_run(fmc_of(be), &t, 1);
 }
 
-static void linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+void fmc_op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
                       const fm_weight *w, uint32_t m, bool accumulate)
 {
     fmc_task t =
@@ -425,18 +425,11 @@ static void linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, s
     fmc_products_run(fmc_of(be), &t, 1);
 }
 
-static void linear_dw(fm_backend *be, float *dw, const float *dy, size_t lddy, const float *x,
+void fmc_op_linear_dw(fm_backend *be, float *dw, const float *dy, size_t lddy, const float *x,
                       size_t ldx, uint32_t m, uint32_t n, uint32_t k, bool stored_kn)
 {
     if (stored_kn)
-        gemm(be, dw, n, x, ldx, true, dy, lddy, false, k, n, m, 1.0f, true);
+        fmc_op_gemm(be, dw, n, x, ldx, true, dy, lddy, false, k, n, m, 1.0f, true);
     else
-        gemm(be, dw, k, dy, lddy, true, x, ldx, false, n, k, m, 1.0f, true);
-}
-
-void fmc_train_product_install(fm_backend *be)
-{
-    be->gemm = gemm;
-    be->linear_dx = linear_dx;
-    be->linear_dw = linear_dw;
+        fmc_op_gemm(be, dw, k, dy, lddy, true, x, ldx, false, n, k, m, 1.0f, true);
 }

@@ -86,8 +86,8 @@ static fm_status plan(fmc_matrix *m, uint64_t *bytes, fm_role role, fm_dtype dty
                : fmc_fail(FM_ELIMIT, "a weight of %u x %u is too large", n, k);
 }
 
-static fm_status op_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
-                                       uint32_t n, uint32_t k)
+fm_status fmc_op_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
+                                    uint32_t n, uint32_t k)
 {
     fmc_matrix m;
     (void)be;
@@ -171,8 +171,8 @@ static fm_status widen_rows(float *dst, const fmc_matrix *m, const type_info *t,
 }
 
 /* On the caller's thread with memory of its own: a loading thread may run beside a step. */
-static fm_status op_weight_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype,
-                                 uint32_t n, uint32_t k, const void *host_bytes)
+fm_status fmc_op_weight_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype, uint32_t n,
+                              uint32_t k, const void *host_bytes)
 {
     const type_info *t = type_of(dtype);
     const unsigned char *src = (const unsigned char *)host_bytes;
@@ -198,7 +198,7 @@ static fm_status op_weight_image(fm_backend *be, void *image, fm_role role, fm_d
 
 /* ---- on the card ---- */
 
-static void op_weight_free(fm_backend *be, fm_weight *w)
+void fmc_op_weight_free(fm_backend *be, fm_weight *w)
 {
     if (w && w->bytes)
         be->free(be, w->bytes);
@@ -206,8 +206,8 @@ static void op_weight_free(fm_backend *be, fm_weight *w)
 }
 
 /* The image is copied to the card: the host's may go away. */
-static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
-                               uint32_t n, uint32_t k, const void *image)
+fm_status fmc_op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                            uint32_t n, uint32_t k, const void *image)
 {
     uint64_t bytes;
     fmc_matrix m;
@@ -222,7 +222,7 @@ static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm
     if (rc == FM_OK)
         rc = be->upload(be, w->bytes, image, bytes);
     if (rc != FM_OK) {
-        op_weight_free(be, w);
+        fmc_op_weight_free(be, w);
         return rc;
     }
     w->role = role;
@@ -234,32 +234,32 @@ static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm
     return FM_OK;
 }
 
-static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
-                               uint32_t n, uint32_t k, const void *host_bytes)
+fm_status fmc_op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                            uint32_t n, uint32_t k, const void *host_bytes)
 {
     uint64_t bytes;
-    fm_status rc = op_weight_image_bytes(be, &bytes, role, dtype, n, k);
+    fm_status rc = fmc_op_weight_image_bytes(be, &bytes, role, dtype, n, k);
     *out = NULL;
     if (rc != FM_OK)
         return rc;
     if (role != FM_ROLE_LINEAR && dtype == FM_F32)
-        return op_weight_map(be, out, role, dtype, n, k, host_bytes);
+        return fmc_op_weight_map(be, out, role, dtype, n, k, host_bytes);
     void *image = fmc_take(bytes);
     if (!image)
         return fmc_fail(FM_ENOMEM, "out of memory: %llu bytes", (unsigned long long)bytes);
-    rc = op_weight_image(be, image, role, dtype, n, k, host_bytes);
+    rc = fmc_op_weight_image(be, image, role, dtype, n, k, host_bytes);
     if (rc == FM_OK)
-        rc = op_weight_map(be, out, role, dtype, n, k, image);
+        rc = fmc_op_weight_map(be, out, role, dtype, n, k, image);
     fmc_release(image);
     return rc;
 }
 
-static uint64_t op_weight_bytes(const fm_weight *w)
+uint64_t fmc_op_weight_bytes(const fm_weight *w)
 {
     return sizeof *w + w->n_bytes;
 }
 
-static const float *op_weight_floats(const fm_weight *w)
+const float *fmc_op_weight_floats(const fm_weight *w)
 {
     return w->floats;
 }
@@ -280,7 +280,7 @@ __global__ void k_pack_f32(unsigned char *image, const float *src, uint32_t n, u
 }
 
 /* New values are float32, whatever the type was. */
-static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
+void fmc_op_weight_update(fm_backend *be, fm_weight *w, const float *src)
 {
     fmc_device *d = fmc_of(be);
     uint64_t bytes = 0;
@@ -323,8 +323,8 @@ __global__ void k_weight_rows(float *y, size_t ldy, fmc_matrix w, const int32_t 
     }
 }
 
-static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
-                     const int32_t *rows, uint32_t m)
+void fmc_op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+                  const int32_t *rows, uint32_t m)
 {
     const uint64_t all = ((uint64_t)w->m.k + 7) / 8 * m;
     if (m > 0)
@@ -333,22 +333,8 @@ static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, c
 }
 
 /* Weights are always left as they are stored. */
-static fm_status op_keep_stored(fm_backend *be)
+fm_status fmc_op_keep_stored(fm_backend *be)
 {
     (void)be;
     return FM_OK;
-}
-
-void fmc_weight_install(fm_backend *be)
-{
-    be->weight_new = op_weight_new;
-    be->weight_image_bytes = op_weight_image_bytes;
-    be->weight_image = op_weight_image;
-    be->weight_map = op_weight_map;
-    be->weight_free = op_weight_free;
-    be->weight_bytes = op_weight_bytes;
-    be->weight_update = op_weight_update;
-    be->weight_floats = op_weight_floats;
-    be->keep_stored = op_keep_stored;
-    be->embed = op_embed;
 }
