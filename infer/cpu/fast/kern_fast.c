@@ -3,6 +3,7 @@
  * table has external linkage. */
 #include "infer/cpu/fast/kern_fast.h"
 #include "infer/cpu/fast/kern_fast_line.h"
+#include "infer/cpu/kern/tiles.h"
 
 #define FMI_MIN2(a, b) ((a) < (b) ? (a) : (b))
 

@@ -5,13 +5,13 @@
  * several rows and several ranks reuses its lines; each sum is its own chain, so a row's bits do not
  * depend on the tile. */
 #if defined(FMI_ISA_AVX512)
-#define DOWN_ROWS 3u
-#define DOWN_RANKS 8u
-#define UP_ROWS 8u
+#define DOWN_ROWS 3
+#define DOWN_RANKS 8
+#define UP_ROWS 8
 #else
-#define DOWN_ROWS 1u
-#define DOWN_RANKS 4u
-#define UP_ROWS 4u
+#define DOWN_ROWS 1
+#define DOWN_RANKS 4
+#define UP_ROWS 4
 #endif
 
 /* Lanes folded by halves: l += l + 8, then 4, 2, 1. */
@@ -165,28 +165,10 @@ FMI_INLINE void tile_up(const uint32_t m, const uint32_t *x, const uint32_t *b, 
     }
 }
 
-typedef void (*up_fn)(const uint32_t *x, const uint32_t *b, uint32_t pairs, const fmi_fast_out *o,
-                      const uint8_t *next, uint32_t lines);
-#define TILE(m)                                                                                    \
-    static void up_##m(const uint32_t *x, const uint32_t *b, uint32_t pairs,                       \
-                       const fmi_fast_out *o, const uint8_t *next, uint32_t lines)                 \
-    {                                                                                              \
-        tile_up(m, x, b, pairs, o, next, lines);                                                   \
-    }
-/* clang-format off */
-TILE(1) TILE(2) TILE(3) TILE(4)
-#if UP_ROWS == 8u
-TILE(5) TILE(6) TILE(7) TILE(8)
-#endif
-
-static const up_fn up_tile[UP_ROWS + 1] = {
-    NULL, up_1, up_2, up_3, up_4,
-#if UP_ROWS == 8u
-    up_5, up_6, up_7, up_8,
-#endif
-};
-/* clang-format on */
-#undef TILE
+FMI_TILE_TABLE(UP_ROWS, up_tile,
+               (const uint32_t *x, const uint32_t *b, uint32_t pairs, const fmi_fast_out *o,
+                const uint8_t *next, uint32_t lines),
+               tile_up, x, b, pairs, o, next, lines);
 
 static void k_lora_up(const fmi_fast_out *out, const float *t, float scale, uint32_t m,
                       const void *b, uint32_t r, uint32_t *wide, const void *next,

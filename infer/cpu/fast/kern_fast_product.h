@@ -3,29 +3,20 @@
  * A tile walks all k of a panel once: a row's sum is one chain over blocks (or pairs), whatever
  * else is in the tile, so its bits depend on its row and its output alone. */
 #if defined(FMI_ISA_AVX512)
-#define TILE_INT8 12u /* 12 int32 sums and 12 float sums in 32 registers */
-#define TILE_BF16 12u /* 12 x 32: 24 sums */
-#define TILE_BF16_VF 2u
+#define TILE_INT8 12 /* 12 int32 sums and 12 float sums in 32 registers */
+#define TILE_BF16 12 /* 12 x 32: 24 sums */
+#define TILE_BF16_VF 2
 #elif defined(FMI_ISA_AVX2)
-#define TILE_INT8 3u /* 3 x 16 of both in 16 registers */
-#define TILE_BF16 4u
-#define TILE_BF16_VF 1u
+#define TILE_INT8 3 /* 3 x 16 of both in 16 registers */
+#define TILE_BF16 4
+#define TILE_BF16_VF 1
 #else
-#define TILE_INT8 2u
-#define TILE_BF16 4u
-#define TILE_BF16_VF 1u
+#define TILE_INT8 2
+#define TILE_BF16 4
+#define TILE_BF16_VF 1
 #endif
 #define PREFETCH_BYTES 2048
 
-FMI_INLINE uint32_t tile_count(uint32_t m, uint32_t rows)
-{
-    return (m + rows - 1) / rows;
-}
-/* 13 rows are tiles of 7 and 6. */
-FMI_INLINE uint32_t tile_rows_at(uint32_t m, uint32_t tile, uint32_t tiles)
-{
-    return m / tiles + (tile < m % tiles ? 1u : 0u);
-}
 FMI_INLINE size_t row_number(const int32_t *rows, uint32_t first, uint32_t i)
 {
     return rows ? (size_t)rows[i] : (size_t)first + i;
@@ -51,6 +42,16 @@ FMI_INLINE fmi_fast_out out_from(const fmi_fast_out *o, uint32_t row)
 
     t.first += o->rows ? 0 : row;
     t.rows = o->rows ? o->rows + row : NULL;
+    return t;
+}
+
+FMI_INLINE fmi_fast_out out_columns(const fmi_fast_out *o, uint32_t j)
+{
+    fmi_fast_out t = *o;
+
+    t.y += j;
+    t.n -= j;
+    t.bias = o->bias ? o->bias + j : NULL;
     return t;
 }
 
@@ -455,30 +456,29 @@ FMI_INLINE void unpack_k(uint8_t *q_out, float *scale_out, const fmi_fast_block 
     }
 }
 
-#define UNPACK(how, kind)                                                                          \
-    static void unpack_##kind(uint8_t *q_out, float *scale_out, const uint8_t *q,                  \
-                              const uint8_t *s, uint32_t blocks)                                   \
-    {                                                                                              \
-        how(q_out, scale_out, FMI_##kind, q, s, blocks);                                           \
-    }
-/* clang-format off */
-UNPACK(unpack, Q4_0) UNPACK(unpack, Q4_1) UNPACK(unpack, Q5_0) UNPACK(unpack, Q5_1)
-UNPACK(unpack, IQ4_NL) UNPACK(unpack_k, Q4_K) UNPACK(unpack_k, Q5_K) UNPACK(unpack_k, Q6_K)
-/* clang-format on */
-#undef UNPACK
-
-        typedef void (*unpack_fn)(uint8_t *q_out, float *scale_out, const uint8_t *q,
-                                  const uint8_t *s, uint32_t blocks);
-static const unpack_fn unpack_of[] = {
-    [FMI_Q4_0] = unpack_Q4_0, [FMI_Q4_1] = unpack_Q4_1,     [FMI_Q5_0] = unpack_Q5_0,
-    [FMI_Q5_1] = unpack_Q5_1, [FMI_IQ4_NL] = unpack_IQ4_NL, [FMI_Q4_K] = unpack_Q4_K,
-    [FMI_Q5_K] = unpack_Q5_K, [FMI_Q6_K] = unpack_Q6_K,
-};
-
 static void k_unpack(void *q_out, float *scale_out, fmi_fast_block kind, const void *q,
                      const void *scale, uint32_t blocks)
 {
-    unpack_of[kind](q_out, scale_out, q, scale, blocks);
+#define UNPACK(kind, how)                                                                          \
+    case FMI_##kind:                                                                               \
+        how(q_out, scale_out, FMI_##kind, q, scale, blocks);                                       \
+        break;
+    switch (kind) {
+        UNPACK(Q4_0, unpack)
+        UNPACK(Q4_1, unpack)
+        UNPACK(Q5_0, unpack)
+        UNPACK(Q5_1, unpack)
+        UNPACK(IQ4_NL, unpack)
+        UNPACK(Q4_K, unpack_k)
+        UNPACK(Q5_K, unpack_k)
+        UNPACK(Q6_K, unpack_k)
+    case FMI_UNPACKED:
+    case FMI_UNPACKED_MIN:
+    case FMI_UNPACKED_16:
+    case FMI_Q8_0:
+        break; /* as they are multiplied */
+    }
+#undef UNPACK
 }
 
 /* ---- the int8 tile ---- */
@@ -568,47 +568,18 @@ FMI_INLINE void tile_int8(const uint32_t m, const fmi_fast_block kind, const uin
 
 typedef void (*int8_fn)(const uint8_t *x, const uint8_t *q, const uint8_t *s, uint32_t blocks,
                         const fmi_fast_out *o);
-#define TILE(m, kind)                                                                              \
-    static void int8_##kind##_##m(const uint8_t *x, const uint8_t *q, const uint8_t *s,            \
-                                  uint32_t blocks, const fmi_fast_out *o)                          \
-    {                                                                                              \
-        tile_int8(m, FMI_##kind, x, q, s, blocks, o);                                              \
-    }
-/* The formatter takes the instances for one endless statement. */
+#define INT8(kind)                                                                                 \
+    FMI_TILE_TABLE(TILE_INT8, int8_##kind,                                                         \
+                   (const uint8_t *x, const uint8_t *q, const uint8_t *s, uint32_t blocks,         \
+                    const fmi_fast_out *o),                                                        \
+                   tile_int8, FMI_##kind, x, q, s, blocks, o);
 /* clang-format off */
-#if defined(FMI_ISA_AVX512)
-#define TILES(kind)                                                                                \
-    TILE(1, kind) TILE(2, kind) TILE(3, kind) TILE(4, kind) TILE(5, kind) TILE(6, kind)            \
-    TILE(7, kind) TILE(8, kind) TILE(9, kind) TILE(10, kind) TILE(11, kind) TILE(12, kind)
-#define TILE_NAMES(kind)                                                                           \
-    {NULL, int8_##kind##_1, int8_##kind##_2, int8_##kind##_3, int8_##kind##_4, int8_##kind##_5,    \
-     int8_##kind##_6, int8_##kind##_7, int8_##kind##_8, int8_##kind##_9, int8_##kind##_10,         \
-     int8_##kind##_11, int8_##kind##_12}
-#elif defined(FMI_ISA_AVX2)
-#define TILES(kind) TILE(1, kind) TILE(2, kind) TILE(3, kind)
-#define TILE_NAMES(kind) {NULL, int8_##kind##_1, int8_##kind##_2, int8_##kind##_3}
-#else
-#define TILES(kind) TILE(1, kind) TILE(2, kind)
-#define TILE_NAMES(kind) {NULL, int8_##kind##_1, int8_##kind##_2}
-#endif
-TILES(UNPACKED) TILES(UNPACKED_MIN) TILES(UNPACKED_16) TILES(Q8_0) TILES(Q4_0)
-TILES(Q4_1) TILES(Q5_0) TILES(Q5_1) TILES(IQ4_NL)
-
-static const int8_fn int8_tile[][TILE_INT8 + 1] = {
-    [FMI_UNPACKED] = TILE_NAMES(UNPACKED),
-    [FMI_UNPACKED_MIN] = TILE_NAMES(UNPACKED_MIN),
-    [FMI_UNPACKED_16] = TILE_NAMES(UNPACKED_16),
-    [FMI_Q8_0] = TILE_NAMES(Q8_0),
-    [FMI_Q4_0] = TILE_NAMES(Q4_0),
-    [FMI_Q4_1] = TILE_NAMES(Q4_1),
-    [FMI_Q5_0] = TILE_NAMES(Q5_0),
-    [FMI_Q5_1] = TILE_NAMES(Q5_1),
-    [FMI_IQ4_NL] = TILE_NAMES(IQ4_NL),
-};
+#define INT8_KINDS(X)                                                                              \
+    X(UNPACKED) X(UNPACKED_MIN) X(UNPACKED_16) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL)
 /* clang-format on */
-#undef TILE
-#undef TILES
-#undef TILE_NAMES
+INT8_KINDS(INT8)
+#define INT8_NAME(kind) [FMI_##kind] = int8_##kind,
+static const int8_fn *const int8_tile[] = {INT8_KINDS(INT8_NAME)};
 
 static void k_product_int8(const fmi_fast_out *out, const void *packed, uint32_t m,
                            fmi_fast_block kind, const void *q, const void *scale, uint32_t blocks)
@@ -742,36 +713,13 @@ FMI_INLINE void tile_bf16(const uint32_t m, const uint32_t nvf, const uint32_t *
             tile_finish(o, r, j * VF_LANES, sum[r][j]);
 }
 
-typedef void (*bf16_fn)(const uint32_t *x, const uint32_t *w, uint32_t width, uint32_t pairs,
-                        const fmi_fast_out *o);
-#define TILE(m, nvf)                                                                               \
-    static void bf16_##m##_##nvf(const uint32_t *x, const uint32_t *w, uint32_t width,             \
-                                 uint32_t pairs, const fmi_fast_out *o)                            \
-    {                                                                                              \
-        tile_bf16(m, nvf, x, w, width, pairs, o);                                                  \
-    }
-/* clang-format off */
-TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1)
+#define BF16_PARAMS                                                                                \
+    (const uint32_t *x, const uint32_t *w, uint32_t width, uint32_t pairs, const fmi_fast_out *o)
+FMI_TILE_TABLE(TILE_BF16, bf16_half, BF16_PARAMS, tile_bf16, 1, x, w, width, pairs, o);
 #if TILE_BF16_VF == 2
-TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1)
-TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2)
-TILE(7, 2) TILE(8, 2) TILE(9, 2) TILE(10, 2) TILE(11, 2) TILE(12, 2)
-#endif
-/* clang-format on */
-#undef TILE
-
-                static const bf16_fn bf16_half[TILE_BF16 + 1] = {
-                    NULL,      bf16_1_1,  bf16_2_1,  bf16_3_1, bf16_4_1,
-#if TILE_BF16_VF == 2
-                    bf16_5_1,  bf16_6_1,  bf16_7_1,  bf16_8_1, bf16_9_1,
-                    bf16_10_1, bf16_11_1, bf16_12_1,
-#endif
-};
-#if TILE_BF16_VF == 2
-static const bf16_fn bf16_full[TILE_BF16 + 1] = {
-    NULL,     bf16_1_2, bf16_2_2, bf16_3_2,  bf16_4_2,  bf16_5_2,  bf16_6_2,
-    bf16_7_2, bf16_8_2, bf16_9_2, bf16_10_2, bf16_11_2, bf16_12_2,
-};
+FMI_TILE_TABLE(TILE_BF16, bf16_wide, BF16_PARAMS, tile_bf16, 2, x, w, width, pairs, o);
+#else
+#define bf16_wide bf16_half
 #endif
 
 static void k_product_bf16(const fmi_fast_out *out, const void *packed, uint32_t m,
@@ -783,20 +731,10 @@ static void k_product_bf16(const fmi_fast_out *out, const void *packed, uint32_t
     for (uint32_t t = 0; t < tiles; t++) {
         uint32_t n = tile_rows_at(m, t, tiles);
         fmi_fast_out o = out_from(out, at);
-#if TILE_BF16_VF == 2
-        if (out->n > VF_LANES)
-            bf16_full[n](x, w, width, pairs, &o);
-        else
-            bf16_half[n](x, w, width, pairs, &o);
-#else
-        for (uint32_t j = 0; j < out->n; j += VF_LANES) {
-            fmi_fast_out half = o;
-            half.y += j;
-            half.n -= j;
-            half.bias = o.bias ? o.bias + j : NULL;
-            bf16_half[n](x, w + j, width, pairs, &half);
+        for (uint32_t j = 0; j < out->n; j += TILE_BF16_VF * VF_LANES) {
+            fmi_fast_out part = out_columns(&o, j);
+            (part.n > VF_LANES ? bf16_wide : bf16_half)[n](x, w + j, width, pairs, &part);
         }
-#endif
         x += (size_t)n * pairs;
         at += n;
     }

@@ -4,6 +4,7 @@
  * construction, and the tests only have to show that vec.h keeps its word. The parts are headers
  * of static functions because the register tiles must be inlined into code of their own ISA. */
 #include "infer/cpu/kern/kern.h"
+#include "infer/cpu/kern/tiles.h"
 #include "infer/cpu/kern/vec.h"
 #include "store/base/math/detmath.h"
 

@@ -7,13 +7,13 @@
  * With few rows the panel itself comes from memory, which takes about as long as the sums: each
  * step of k asks for a share of the next panel, so that both go on at the same time. */
 #if defined(FMI_ISA_AVX512)
-#define FMI_TILE_ROWS 12u /* 24 sums + 2 outputs + broadcasts in 32 registers */
+#define FMI_TILE_ROWS 12 /* 24 sums + 2 outputs + broadcasts in 32 registers */
 #define FMI_TILE_VF 2
 #elif defined(FMI_ISA_AVX2)
-#define FMI_TILE_ROWS 6u /* 6 x 16: 12 sums in 16 registers */
+#define FMI_TILE_ROWS 6 /* 6 x 16: 12 sums in 16 registers */
 #define FMI_TILE_VF 1
 #else
-#define FMI_TILE_ROWS 6u
+#define FMI_TILE_ROWS 6
 #define FMI_TILE_VF 1
 #endif
 
@@ -117,16 +117,10 @@ static void pack_tile(float *dst, const float *a, size_t lda, const int32_t *row
     }
 }
 
-/* m rows are cut into the fewest tiles, of sizes that differ by at most one: 13 = 7 + 6. */
-FMI_INLINE uint32_t tile_rows_at(uint32_t m, uint32_t tile, uint32_t tiles)
-{
-    return m / tiles + (tile < m % tiles ? 1u : 0u);
-}
-
 static void k_pack_a(float *dst, const float *a, size_t lda, const int32_t *rows, bool ta,
                      uint32_t m, uint32_t kc)
 {
-    uint32_t tiles = (m + FMI_TILE_ROWS - 1) / FMI_TILE_ROWS, i = 0;
+    uint32_t tiles = tile_count(m, FMI_TILE_ROWS), i = 0;
 
     for (uint32_t t = 0; t < tiles; t++) {
         uint32_t n = tile_rows_at(m, t, tiles);
@@ -207,66 +201,35 @@ FMI_INLINE void tile(const uint32_t m, const uint32_t nvf, const float *a, const
             tile_finish(o, r, j * VF_LANES, sum[r][j]);
 }
 
-typedef void (*tile_fn)(const float *a, const float *b, uint32_t kc, const tile_out *o);
-#define TILE(m, nvf)                                                                               \
-    static void tile_##m##_##nvf(const float *a, const float *b, uint32_t kc, const tile_out *o)   \
-    {                                                                                              \
-        tile(m, nvf, a, b, kc, o);                                                                 \
-    }
-/* clang-format off: it takes the instances for one endless statement */
-TILE(1, 1)
-TILE(2, 1)
-TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
+#define TILE_PARAMS (const float *a, const float *b, uint32_t kc, const tile_out *o)
+FMI_TILE_TABLE(FMI_TILE_ROWS, tile_half, TILE_PARAMS, tile, 1, a, b, kc, o);
 #if FMI_TILE_VF == 2
-    TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1) TILE(1, 2) TILE(2, 2)
-        TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2) TILE(9, 2) TILE(10, 2)
-            TILE(11, 2) TILE(12, 2)
-#endif
-#undef TILE
-
-                static const tile_fn tile_half[FMI_TILE_ROWS + 1] = {
-                    NULL,     tile_1_1, tile_2_1, tile_3_1,  tile_4_1,  tile_5_1,  tile_6_1,
-#if FMI_TILE_VF == 2
-                    tile_7_1, tile_8_1, tile_9_1, tile_10_1, tile_11_1, tile_12_1,
-#endif
-};
-/* clang-format on */
-#if FMI_TILE_VF == 2
-static const tile_fn tile_full[FMI_TILE_ROWS + 1] = {
-    NULL,     tile_1_2, tile_2_2, tile_3_2,  tile_4_2,  tile_5_2,  tile_6_2,
-    tile_7_2, tile_8_2, tile_9_2, tile_10_2, tile_11_2, tile_12_2,
-};
+FMI_TILE_TABLE(FMI_TILE_ROWS, tile_wide, TILE_PARAMS, tile, 2, a, b, kc, o);
+#else
+#define tile_wide tile_half
 #endif
 
 #define PANEL_BYTES (FMI_PANEL * 4u) /* of one k */
 static void k_product(float *c, size_t ldc, const int32_t *rows, const float *apack, uint32_t m,
                       const float *panel, uint32_t n, uint32_t kc, const fmi_epilogue *epi)
 {
-    uint32_t tiles = (m + FMI_TILE_ROWS - 1) / FMI_TILE_ROWS;
+    uint32_t tiles = tile_count(m, FMI_TILE_ROWS);
     tile_out o = {.c = c, .ldc = ldc, .n = n, .epi = epi, .bias = epi->bias};
-    const uint32_t passes = tiles * (n > VF_LANES ? 2u / FMI_TILE_VF : 1u);
+    const uint32_t passes = tiles * tile_count(n, FMI_TILE_VF * VF_LANES);
 
     o.next = (uintptr_t)(epi->next ? epi->next : panel);
     o.ahead = epi->next ? (PANEL_BYTES + passes - 1) / passes : 0;
     for (uint32_t t = 0; t < tiles; t++) {
         uint32_t r = tile_rows_at(m, t, tiles);
         o.rows = rows ? rows + o.first : NULL;
-#if FMI_TILE_VF == 2
-        if (n > VF_LANES)
-            tile_full[r](apack, panel, kc, &o);
-        else
-            tile_half[r](apack, panel, kc, &o);
-        o.next += (size_t)o.ahead * kc;
-#else
-        for (uint32_t j = 0; j < n; j += VF_LANES) {
-            tile_out half = o;
-            half.c = c + j;
-            half.n = n - j;
-            half.bias = epi->bias ? epi->bias + j : NULL;
-            tile_half[r](apack, panel + j, kc, &half);
+        for (uint32_t j = 0; j < n; j += FMI_TILE_VF * VF_LANES) {
+            tile_out part = o;
+            part.c = c + j;
+            part.n = n - j;
+            part.bias = epi->bias ? epi->bias + j : NULL;
+            (part.n > VF_LANES ? tile_wide : tile_half)[r](apack, panel + j, kc, &part);
             o.next += (size_t)o.ahead * kc;
         }
-#endif
         apack += (size_t)r * kc;
         o.first += r;
     }

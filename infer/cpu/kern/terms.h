@@ -5,17 +5,17 @@
  * vectors from where they lie, one fmaf per sum and k. Widths are 32, 16 and 8 columns: a rank of 8
  * fills a vector of 8. */
 #if defined(FMI_ISA_AVX512)
-#define THIN_ROWS_32 12u
-#define THIN_ROWS_16 12u
-#define THIN_ROWS_8 12u
+#define THIN_ROWS_32 12
+#define THIN_ROWS_16 12
+#define THIN_ROWS_8 12
 #elif defined(FMI_ISA_AVX2)
-#define THIN_ROWS_16 6u
-#define THIN_ROWS_8 12u
+#define THIN_ROWS_16 6
+#define THIN_ROWS_8 12
 #else
-#define THIN_ROWS_16 6u
-#define THIN_ROWS_8 6u
+#define THIN_ROWS_16 6
+#define THIN_ROWS_8 6
 #endif
-#define THIN_ROWS_MAX 12u
+#define THIN_ROWS_MAX 12
 
 /* ---- eight floats ---- */
 
@@ -196,67 +196,19 @@ FMI_INLINE void thin_tile8(const uint32_t m, const bool ta, const float *a, size
 
 typedef void (*thin_fn)(const float *a, size_t lda, const float *b, size_t ldb, uint32_t kc,
                         const thin_out *o);
-#define THIN(m, nvf)                                                                               \
-    static void thin_##m##_##nvf(const float *a, size_t lda, const float *b, size_t ldb,           \
-                                 uint32_t kc, const thin_out *o)                                   \
-    {                                                                                              \
-        thin_tile(m, nvf, false, a, lda, b, ldb, kc, o);                                           \
-    }                                                                                              \
-    static void thin_t_##m##_##nvf(const float *a, size_t lda, const float *b, size_t ldb,         \
-                                   uint32_t kc, const thin_out *o)                                 \
-    {                                                                                              \
-        thin_tile(m, nvf, true, a, lda, b, ldb, kc, o);                                            \
-    }
-#define THIN8(m)                                                                                   \
-    static void thin8_##m(const float *a, size_t lda, const float *b, size_t ldb, uint32_t kc,     \
-                          const thin_out *o)                                                       \
-    {                                                                                              \
-        thin_tile8(m, false, a, lda, b, ldb, kc, o);                                               \
-    }                                                                                              \
-    static void thin8_t_##m(const float *a, size_t lda, const float *b, size_t ldb, uint32_t kc,   \
-                            const thin_out *o)                                                     \
-    {                                                                                              \
-        thin_tile8(m, true, a, lda, b, ldb, kc, o);                                                \
-    }
-/* The formatter takes the instances for one endless statement. */
-/* clang-format off */
-THIN(1, 1) THIN(2, 1) THIN(3, 1) THIN(4, 1) THIN(5, 1) THIN(6, 1)
-THIN8(1) THIN8(2) THIN8(3) THIN8(4) THIN8(5) THIN8(6)
+#define THIN(rows, name, tile, ...)                                                                \
+    FMI_TILE_TABLE(                                                                                \
+        rows, name,                                                                                \
+        (const float *a, size_t lda, const float *b, size_t ldb, uint32_t kc, const thin_out *o),  \
+        tile, __VA_ARGS__, a, lda, b, ldb, kc, o)
+THIN(THIN_ROWS_16, thin16, thin_tile, 1, false);
+THIN(THIN_ROWS_16, thin16_t, thin_tile, 1, true);
+THIN(THIN_ROWS_8, thin8, thin_tile8, false);
+THIN(THIN_ROWS_8, thin8_t, thin_tile8, true);
 #if defined(THIN_ROWS_32)
-THIN(7, 1) THIN(8, 1) THIN(9, 1) THIN(10, 1) THIN(11, 1) THIN(12, 1)
-THIN(1, 2) THIN(2, 2) THIN(3, 2) THIN(4, 2) THIN(5, 2) THIN(6, 2)
-THIN(7, 2) THIN(8, 2) THIN(9, 2) THIN(10, 2) THIN(11, 2) THIN(12, 2)
+THIN(THIN_ROWS_32, thin32, thin_tile, 2, false);
+THIN(THIN_ROWS_32, thin32_t, thin_tile, 2, true);
 #endif
-#if THIN_ROWS_8 == 12
-THIN8(7) THIN8(8) THIN8(9) THIN8(10) THIN8(11) THIN8(12)
-#endif
-#undef THIN
-#undef THIN8
-#define SIX(name, w) name##_1##w, name##_2##w, name##_3##w, name##_4##w, name##_5##w, name##_6##w
-#define MORE(name, w)                                                                              \
-    name##_7##w, name##_8##w, name##_9##w, name##_10##w, name##_11##w, name##_12##w
-
-static const thin_fn thin16[2][THIN_ROWS_16 + 1] = {
-#if THIN_ROWS_16 == 12
-    {NULL, SIX(thin, _1), MORE(thin, _1)}, {NULL, SIX(thin_t, _1), MORE(thin_t, _1)}
-#else
-    {NULL, SIX(thin, _1)}, {NULL, SIX(thin_t, _1)}
-#endif
-};
-static const thin_fn thin8[2][THIN_ROWS_8 + 1] = {
-#if THIN_ROWS_8 == 12
-    {NULL, SIX(thin8, ), MORE(thin8, )}, {NULL, SIX(thin8_t, ), MORE(thin8_t, )}
-#else
-    {NULL, SIX(thin8, )}, {NULL, SIX(thin8_t, )}
-#endif
-};
-#if defined(THIN_ROWS_32)
-static const thin_fn thin32[2][THIN_ROWS_32 + 1] = {
-    {NULL, SIX(thin, _2), MORE(thin, _2)}, {NULL, SIX(thin_t, _2), MORE(thin_t, _2)}};
-#endif
-#undef SIX
-#undef MORE
-/* clang-format on */
 
 typedef struct thin_width {
     uint32_t columns, rows;
@@ -267,10 +219,10 @@ static thin_width thin_width_of(const fmi_thin *t, uint32_t columns)
 {
 #if defined(THIN_ROWS_32)
     if (columns >= 32)
-        return (thin_width){32, THIN_ROWS_32, thin32[t->ta]};
+        return (thin_width){32, THIN_ROWS_32, t->ta ? thin32_t : thin32};
 #endif
-    return columns >= 16 ? (thin_width){16, THIN_ROWS_16, thin16[t->ta]}
-                         : (thin_width){8, THIN_ROWS_8, thin8[t->ta]};
+    return columns >= 16 ? (thin_width){16, THIN_ROWS_16, t->ta ? thin16_t : thin16}
+                         : (thin_width){8, THIN_ROWS_8, t->ta ? thin8_t : thin8};
 }
 
 /* Rows i .. i + m by columns j .. of one width. */
@@ -287,9 +239,9 @@ static void thin_by_columns(const fmi_thin *t)
 {
     for (uint32_t j = 0; j < t->n;) {
         thin_width w = thin_width_of(t, t->n - j);
-        uint32_t tiles = (t->m + w.rows - 1) / w.rows, i = 0;
+        uint32_t tiles = tile_count(t->m, w.rows), i = 0;
         for (uint32_t tile = 0; tile < tiles; tile++) {
-            uint32_t m = t->m / tiles + (tile < t->m % tiles ? 1 : 0);
+            uint32_t m = tile_rows_at(t->m, tile, tiles);
             thin_rows(t, &w, i, m, j);
             i += m;
         }
@@ -300,11 +252,11 @@ static void thin_by_columns(const fmi_thin *t)
 /* Columns inside: c is then written along its rows. */
 static void thin_by_rows(const fmi_thin *t)
 {
-    const uint32_t most = thin_width_of(t, t->n).rows, tiles = (t->m + most - 1) / most;
+    const uint32_t most = thin_width_of(t, t->n).rows, tiles = tile_count(t->m, most);
     uint32_t i = 0;
 
     for (uint32_t tile = 0; tile < tiles; tile++) {
-        uint32_t m = t->m / tiles + (tile < t->m % tiles ? 1 : 0);
+        uint32_t m = tile_rows_at(t->m, tile, tiles);
         for (uint32_t j = 0; j < t->n;) {
             thin_width w = thin_width_of(t, t->n - j);
             thin_rows(t, &w, i, m, j);

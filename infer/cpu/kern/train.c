@@ -1,6 +1,7 @@
 /* train.c - the kernels of training's products, compiled once per instruction set (FMI_ISA_*);
  * see kern.c for why. */
 #include "infer/cpu/kern/train.h"
+#include "infer/cpu/kern/tiles.h"
 #include "infer/cpu/kern/vec.h"
 
 #include "infer/cpu/kern/terms.h"
