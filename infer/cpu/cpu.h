@@ -30,7 +30,7 @@ typedef struct fmi_cpu {
 /* Mode exact, role LINEAR: [n, k] as panels of 32 outputs x k, k-major inside a panel; a partial
  * last panel is padded with zeros. A panel's block of 512 k is one contiguous 64 KiB. Or stored: n
  * rows in their own type. Roles LORA_*: f32 [n, k] row-major, panels 0. */
-struct fm_weight {
+typedef struct fmi_cpu_weight {
     fm_role role;
     uint32_t n, k, panels;
     fm_dtype dtype; /* of the bytes that it was made of */
@@ -39,7 +39,12 @@ struct fm_weight {
     float *panel;             /* the image */
     bool own;                 /* the image is freed with the weight */
     struct fmi_dx_layout *dx; /* once weight_for_dx was called; freed with the weight */
-};
+} fmi_cpu_weight;
+/* What stands behind the seam's handle; a slot that takes it const reads alone. */
+static inline fmi_cpu_weight *fmi_cpu_weight_of(const fm_weight *w)
+{
+    return (fmi_cpu_weight *)(uintptr_t)w;
+}
 
 /* The same panels of W^T [k, n]. Reserved when asked for, made by the second product that wants
  * them: who trains one step, or waits for the first, does not wait for the layout. */
@@ -51,15 +56,15 @@ typedef struct fmi_dx_layout {
 } fmi_dx_layout;
 typedef struct fmi_turn { /* the context of who makes them, units being panels of W^T */
     fmi_cpu *cpu;
-    const fm_weight *w;
+    const fmi_cpu_weight *w;
 } fmi_turn;
-fm_status fmi_dx_reserve(fm_weight *w, uint64_t bytes);
-void fmi_dx_free(fm_weight *w);
+fm_status fmi_dx_reserve(fmi_cpu_weight *w, uint64_t bytes);
+void fmi_dx_free(fmi_cpu_weight *w);
 /* What a product works with; NULL: the first layout. */
-const void *fmi_dx_use(fmi_cpu *cpu, const fm_weight *w, size_t units, fm_pool_fn turn);
-const float *fmi_dx_panels(fmi_cpu *cpu, const fm_weight *w); /* of mode exact */
+const void *fmi_dx_use(fmi_cpu *cpu, const fmi_cpu_weight *w, size_t units, fm_pool_fn turn);
+const float *fmi_dx_panels(fmi_cpu *cpu, const fmi_cpu_weight *w); /* of mode exact */
 /* What new values must be put into as well, NULL: nothing yet. */
-static inline void *fmi_dx_made(const fm_weight *w)
+static inline void *fmi_dx_made(const fmi_cpu_weight *w)
 {
     return w->dx && w->dx->made ? w->dx->panels : NULL;
 }
@@ -74,10 +79,10 @@ void fmi_turn_panel(const struct fmi_kern *kern, float *dst, const float *panels
                     uint32_t k0, uint32_t kc, uint32_t n0, uint32_t n);
 /* The same of a stored weight; row: scratch, 32 * kc + FMI_STORED_BLOCK floats. */
 #define FMI_STORED_BLOCK 256u /* elements of the longest block of any type */
-void fmi_stored_turned(const fm_weight *w, float *dst, float *row, uint32_t k0, uint32_t kc,
+void fmi_stored_turned(const fmi_cpu_weight *w, float *dst, float *row, uint32_t k0, uint32_t kc,
                        uint32_t n0, uint32_t n);
 /* Its outputs n0..n0+n as a panel [kc, 32] for k0..k0+kc. rows: scratch, 32 * kc floats. */
-void fmi_stored_panel(const struct fmi_kern *kern, const fm_weight *w, float *dst, float *rows,
+void fmi_stored_panel(const struct fmi_kern *kern, const fmi_cpu_weight *w, float *dst, float *rows,
                       uint32_t k0, uint32_t kc, uint32_t n0, uint32_t n);
 
 static inline fmi_cpu *fmi_cpu_of(fm_backend *be)

@@ -256,7 +256,7 @@ static void images_are_what_is_resident(void **state)
         memcpy(moved, image, bytes);
         memset(image, 0xee, bytes);
         tk_ok(r.be->weight_map(r.be, &mapped, FM_ROLE_LINEAR, m.dtype, 37, 256, moved));
-        assert_memory_equal(own->panel, moved, bytes);
+        assert_memory_equal(fmi_cpu_weight_of(own)->panel, moved, bytes);
         assert_in_range(r.be->weight_bytes(mapped), bytes, bytes + 256);
         r.be->embed(r.be, y, 256, mapped, ids, NULL, 5);
         for (int i = 0; i < 5; i++)

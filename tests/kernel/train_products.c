@@ -2,15 +2,13 @@
 /* Products of training: low-rank terms, gradients by a weight and of a weight, against double
  * precision, on every instruction set and on 1 to 3 threads, and against the stated order. */
 #include "infer/cpu/fast/fast.h"
+#include "infer/cpu/ref/ref.h"
 #include "tests/kernel/kernel_kit.h"
 
 #include "store/base/mem.h"
 
 /* As kernel_product's: five times the error that roundings of random signs give a long chain. */
 #define TOL_SUM 5e-6
-
-FM_BACKEND_FN(terms, fmi_ref_terms);
-FM_BACKEND_FN(terms_grad, fmi_ref_terms_grad);
 
 /* ---- lists of low-rank terms ---- */
 

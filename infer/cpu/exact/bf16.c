@@ -40,8 +40,8 @@ typedef struct product {
     size_t lda;
     bool ta;
     const uint32_t *panel; /* b as panels of 32 columns, [pairs of k, 32]; or NULL: from */
-    const fm_weight *w;    /* a weight [k, n], or */
-    const float *b;        /* floats [k, n] */
+    const fmi_cpu_weight *w; /* a weight [k, n], or */
+    const float *b;          /* floats [k, n] */
     size_t ldb;
     uint32_t m, n, k;
     bool accumulate;
@@ -49,7 +49,7 @@ typedef struct product {
 } product;
 
 /* Columns at .. at + width of w [n, k] for rows n0 .. n0 + n (n0 even) as pairs along n. */
-static void turn(uint32_t *dst, const fm_weight *w, uint32_t n0, uint32_t n, uint32_t at,
+static void turn(uint32_t *dst, const fmi_cpu_weight *w, uint32_t n0, uint32_t n, uint32_t at,
                  uint32_t width)
 {
     const uint32_t depth = pairs_of(w->k);
@@ -217,7 +217,7 @@ static void run_product(product *j)
 /* Panels of W^T from those of W. */
 static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
 {
-    const fm_weight *w = ((const fmi_turn *)ctx)->w;
+    const fmi_cpu_weight *w = ((const fmi_turn *)ctx)->w;
     uint32_t *turned = w->dx->panels;
 
     (void)worker;
@@ -229,8 +229,9 @@ static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worke
 }
 
 static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
-                         const fm_weight *w, uint32_t m, bool accumulate)
+                         const fm_weight *weight, uint32_t m, bool accumulate)
 {
+    const fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     product j = {.cpu = fmi_cpu_of(be),
                  .kern = fmi_fast_of(be)->kern,
                  .c = dx,
@@ -393,8 +394,9 @@ static fm_status op_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype 
     return fast->fast.weight_map(be, out, role, FM_BF16, n, k, image);
 }
 
-static uint64_t op_bytes(const fm_weight *w)
+static uint64_t op_bytes(const fm_weight *weight)
 {
+    const fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     uint64_t outputs = ((uint64_t)w->n + FMI_OUTPUTS - 1) / FMI_OUTPUTS * FMI_OUTPUTS;
 
     if (w->role != FM_ROLE_LINEAR)
@@ -402,14 +404,16 @@ static uint64_t op_bytes(const fm_weight *w)
     return sizeof(fmi_fast_weight) + outputs * pairs_of(w->k) * 4 + (w->dx ? w->dx->bytes : 0);
 }
 
-static fm_status op_for_dx(fm_backend *be, fm_weight *w)
+static fm_status op_for_dx(fm_backend *be, fm_weight *weight)
 {
+    fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     (void)be;
     return fmi_dx_reserve(w, (uint64_t)panels_of(w->k) * FMI_WIDE * pairs_of(w->n) * 4);
 }
 
-static void op_update(fm_backend *be, fm_weight *w, const float *src)
+static void op_update(fm_backend *be, fm_weight *weight, const float *src)
 {
+    fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     fmi_cpu *cpu = fmi_cpu_of(be);
     pack_job job = {.cpu = cpu,
                     .kern = fmi_fast_of(be)->kern,

@@ -39,7 +39,7 @@ typedef struct mm {
     mm_b kind;
     const float *b;
     size_t ldb;         /* MM_PANELS_T: k of the weight */
-    const fm_weight *w; /* MM_STORED, MM_STORED_T */
+    const fmi_cpu_weight *w; /* MM_STORED, MM_STORED_T */
     uint32_t m, n, k;
     float alpha;
     bool accumulate;
@@ -241,8 +241,9 @@ static void mm_run(mm *j)
 /* ---- operations ---- */
 
 void fmi_exact_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                      const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
+                      const fm_weight *weight, const float *bias, const int32_t *rows, uint32_t m)
 {
+    const fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     mm j = {.cpu = fmi_cpu_of(be),
             .c = y,
             .ldc = ldy,
@@ -275,8 +276,9 @@ void fmi_exact_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
 }
 
 void fmi_exact_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
-                         const fm_weight *w, uint32_t m, bool accumulate)
+                         const fm_weight *weight, uint32_t m, bool accumulate)
 {
+    const fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     const float *turned = fmi_dx_panels(fmi_cpu_of(be), w);
     mm j = {.cpu = fmi_cpu_of(be),
             .c = dx,
@@ -344,18 +346,19 @@ typedef struct lora_unit {
 static void lora_few(const lora_job *j, const lora_unit *u)
 {
     const fm_lora *l = u->term;
-    const uint32_t r = l->a->n;
+    const fmi_cpu_weight *a = fmi_cpu_weight_of(l->a), *b = fmi_cpu_weight_of(l->b);
+    const uint32_t r = a->n;
 
     for (uint32_t i = u->at; i < u->at + u->m; i++) {
         size_t row = l->rows ? (size_t)l->rows[i] : l->first + i;
         const float *x = j->x + row * j->ldx;
         float *y = l->y + row * l->ldy + u->n0;
         for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
-            j->cpu->kern->row_product(u->t, x + k0, l->a->panel + k0, j->k, r,
+            j->cpu->kern->row_product(u->t, x + k0, a->panel + k0, j->k, r,
                                       FM_MIN(j->k - k0, FM_K_BLOCK),
                                       &(fmi_epilogue){.alpha = 1.0f, .add = k0 > 0});
         for (uint32_t r0 = 0; r0 < r; r0 += FM_K_BLOCK)
-            j->cpu->kern->row_product(y, u->t + r0, l->b->panel + (size_t)u->n0 * r + r0, r,
+            j->cpu->kern->row_product(y, u->t + r0, b->panel + (size_t)u->n0 * r + r0, r,
                                       u->n1 - u->n0, FM_MIN(r - r0, FM_K_BLOCK),
                                       &(fmi_epilogue){.alpha = l->scale, .add = true});
     }
@@ -364,7 +367,8 @@ static void lora_few(const lora_job *j, const lora_unit *u)
 static void lora_many(const lora_job *j, const lora_unit *u)
 {
     const fm_lora *l = u->term;
-    const uint32_t r = l->a->n;
+    const fmi_cpu_weight *a = fmi_cpu_weight_of(l->a), *b = fmi_cpu_weight_of(l->b);
+    const uint32_t r = a->n;
     size_t first = l->rows ? 0 : l->first + u->at;
     const int32_t *rows = l->rows ? l->rows + u->at : NULL;
     mm down = {.cpu = j->cpu,
@@ -374,7 +378,7 @@ static void lora_many(const lora_job *j, const lora_unit *u)
                .a = j->x + first * j->ldx,
                .lda = j->ldx,
                .kind = MM_ROWS,
-               .b = l->a->panel,
+               .b = a->panel,
                .ldb = j->k,
                .m = u->m,
                .n = r,
@@ -387,10 +391,10 @@ static void lora_many(const lora_job *j, const lora_unit *u)
              .a = u->t,
              .lda = r,
              .kind = MM_ROWS,
-             .b = l->b->panel,
+             .b = b->panel,
              .ldb = r,
              .m = u->m,
-             .n = l->b->n,
+             .n = b->n,
              .k = r,
              .alpha = l->scale,
              .accumulate = true};
@@ -406,7 +410,8 @@ static uint32_t lora_units(const lora_job *j, const fm_lora *l)
 
 static void lora_do(const lora_job *j, lora_unit *u, uint32_t unit)
 {
-    uint32_t n = u->term->b->n, panels = fmi_panels_of(n), part = unit % j->panel_parts;
+    uint32_t n = fmi_cpu_weight_of(u->term->b)->n, panels = fmi_panels_of(n),
+             part = unit % j->panel_parts;
 
     u->at = unit / j->panel_parts * j->rows;
     u->m = FM_MIN(u->term->m - u->at, j->rows);
@@ -449,7 +454,7 @@ static void run_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, co
     uint32_t narrowest = UINT32_MAX;
 
     for (uint32_t i = 0; i < terms; i++) {
-        uint32_t n = term[i].b->n, r = term[i].a->n;
+        uint32_t n = fmi_cpu_weight_of(term[i].b)->n, r = fmi_cpu_weight_of(term[i].a)->n;
         work += ((uint64_t)n + k) * term[i].m * r;
         rows += term[i].m;
         j.widest = FM_MAX(j.widest, r);

@@ -118,7 +118,6 @@ fm_status fmi_exact_weight_image(fm_backend *be, void *image, fm_role role, fm_d
 fm_status fmi_exact_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                                uint32_t n, uint32_t k, const void *image)
 {
-    fm_weight *w;
     union { /* only weight_update writes, and it refuses what is not its own */
         const void *in;
         float *out;
@@ -130,17 +129,18 @@ fm_status fmi_exact_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm
     *out = NULL;
     if (rc < 0)
         return rc;
-    *out = w = fm_calloc(1, sizeof *w);
+    fmi_cpu_weight *w = fm_calloc(1, sizeof *w);
     if (!w)
         return FM_ENOMEM;
-    *w = (fm_weight){.role = role,
-                     .stored = stays_stored(be, role, dtype),
-                     .dtype = dtype,
-                     .row_bytes = (size_t)row_bytes,
-                     .n = n,
-                     .k = k,
-                     .panels = role == FM_ROLE_LINEAR ? fmi_panels_of(n) : 0,
-                     .panel = panel.out};
+    *w = (fmi_cpu_weight){.role = role,
+                          .stored = stays_stored(be, role, dtype),
+                          .dtype = dtype,
+                          .row_bytes = (size_t)row_bytes,
+                          .n = n,
+                          .k = k,
+                          .panels = role == FM_ROLE_LINEAR ? fmi_panels_of(n) : 0,
+                          .panel = panel.out};
+    *out = (fm_weight *)(void *)w;
     return FM_OK;
 }
 
@@ -163,12 +163,13 @@ fm_status fmi_exact_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm
         fm_free(image);
         return rc;
     }
-    (*out)->own = true;
+    fmi_cpu_weight_of(*out)->own = true;
     return FM_OK;
 }
 
-void fmi_exact_weight_free(fm_backend *be, fm_weight *w)
+void fmi_exact_weight_free(fm_backend *be, fm_weight *weight)
 {
+    fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     (void)be;
     if (w && w->own)
         fm_free(w->panel);
@@ -177,8 +178,9 @@ void fmi_exact_weight_free(fm_backend *be, fm_weight *w)
     fm_free(w);
 }
 
-uint64_t fmi_exact_weight_bytes(const fm_weight *w)
+uint64_t fmi_exact_weight_bytes(const fm_weight *weight)
 {
+    const fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     if (w->stored)
         return sizeof *w + (uint64_t)w->n * w->row_bytes;
     uint64_t rows = w->role == FM_ROLE_LINEAR ? (uint64_t)w->panels * FMI_PANEL : w->n;
@@ -187,7 +189,7 @@ uint64_t fmi_exact_weight_bytes(const fm_weight *w)
 
 /* ---- the layout for products with W itself ---- */
 
-fm_status fmi_dx_reserve(fm_weight *w, uint64_t bytes)
+fm_status fmi_dx_reserve(fmi_cpu_weight *w, uint64_t bytes)
 {
     fm_assert(w->role == FM_ROLE_LINEAR);
     if (w->dx)
@@ -205,14 +207,14 @@ fm_status fmi_dx_reserve(fm_weight *w, uint64_t bytes)
     return FM_OK;
 }
 
-void fmi_dx_free(fm_weight *w)
+void fmi_dx_free(fmi_cpu_weight *w)
 {
     if (w->dx)
         fm_free(w->dx->panels);
     fm_free(w->dx);
 }
 
-const void *fmi_dx_use(fmi_cpu *cpu, const fm_weight *w, size_t units, fm_pool_fn turn)
+const void *fmi_dx_use(fmi_cpu *cpu, const fmi_cpu_weight *w, size_t units, fm_pool_fn turn)
 {
     fmi_dx_layout *dx = w->dx;
     fmi_turn t = {cpu, w};
@@ -238,7 +240,7 @@ void fmi_turn_panel(const fmi_kern *kern, float *dst, const float *panels, uint3
 static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const fmi_turn *t = ctx;
-    const fm_weight *w = t->w;
+    const fmi_cpu_weight *w = t->w;
     float *turned = w->dx->panels;
 
     (void)worker;
@@ -250,22 +252,24 @@ static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worke
     return FM_OK;
 }
 
-const float *fmi_dx_panels(fmi_cpu *cpu, const fm_weight *w)
+const float *fmi_dx_panels(fmi_cpu *cpu, const fmi_cpu_weight *w)
 {
     return fmi_dx_use(cpu, w, fmi_panels_of(w->k), turn_panels);
 }
 
 /* What stays as it is stored does so to save memory: no second layout. */
-fm_status fmi_exact_weight_for_dx(fm_backend *be, fm_weight *w)
+fm_status fmi_exact_weight_for_dx(fm_backend *be, fm_weight *weight)
 {
+    fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     (void)be;
     return w->stored ? FM_OK
                      : fmi_dx_reserve(w, (uint64_t)fmi_panels_of(w->k) * FMI_PANEL * w->n *
                                              sizeof(float));
 }
 
-void fmi_exact_weight_update(fm_backend *be, fm_weight *w, const float *src)
+void fmi_exact_weight_update(fm_backend *be, fm_weight *weight, const float *src)
 {
+    fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     fmi_cpu *cpu = fmi_cpu_of(be);
     pack_job job = {.kern = cpu->kern,
                     .panel = w->panel,
@@ -278,15 +282,16 @@ void fmi_exact_weight_update(fm_backend *be, fm_weight *w, const float *src)
     fmi_run(cpu, w->panels, 1, pack_panels, &job);
 }
 
-const float *fmi_exact_weight_floats(const fm_weight *w)
+const float *fmi_exact_weight_floats(const fm_weight *weight)
 {
+    const fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     return w->role == FM_ROLE_LINEAR ? NULL : w->panel;
 }
 
 /* ---- weights that stay as they are stored: widened where a product wants them ---- */
 
 /* Elements k0..k0+kc of a row: whole blocks of its type. */
-static void widen(const fm_weight *w, float *dst, uint32_t row, uint32_t k0, uint32_t kc)
+static void widen(const fmi_cpu_weight *w, float *dst, uint32_t row, uint32_t k0, uint32_t kc)
 {
     const fm_dtype_info *type = fm_dtype_get(w->dtype);
     const unsigned char *src = (const unsigned char *)w->panel + row * w->row_bytes +
@@ -296,7 +301,7 @@ static void widen(const fm_weight *w, float *dst, uint32_t row, uint32_t k0, uin
     fm_assert(rc == FM_OK); /* the type was asked for when the weight was made */
 }
 
-void fmi_stored_panel(const fmi_kern *kern, const fm_weight *w, float *dst, float *rows,
+void fmi_stored_panel(const fmi_kern *kern, const fmi_cpu_weight *w, float *dst, float *rows,
                       uint32_t k0, uint32_t kc, uint32_t n0, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -304,7 +309,7 @@ void fmi_stored_panel(const fmi_kern *kern, const fm_weight *w, float *dst, floa
     kern->transpose(dst, FMI_PANEL, rows, kc, n, kc);
 }
 
-void fmi_stored_turned(const fm_weight *w, float *dst, float *row, uint32_t k0, uint32_t kc,
+void fmi_stored_turned(const fmi_cpu_weight *w, float *dst, float *row, uint32_t k0, uint32_t kc,
                        uint32_t n0, uint32_t n)
 {
     const uint32_t block = fm_dtype_get(w->dtype)->block_elems;
@@ -319,9 +324,10 @@ void fmi_stored_turned(const fm_weight *w, float *dst, float *row, uint32_t k0, 
     }
 }
 
-void fmi_exact_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
-                     const int32_t *rows, uint32_t m)
+void fmi_exact_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weight,
+                     const int32_t *ids, const int32_t *rows, uint32_t m)
 {
+    const fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
         uint32_t row = rows ? (uint32_t)rows[i] : i, id = (uint32_t)ids[row];

@@ -23,7 +23,7 @@ typedef enum fmi_fast_layout {
 } fmi_fast_layout;
 
 typedef struct fmi_fast_weight {
-    fm_weight base; /* first; panel is the image, panels counts those of the layout */
+    fmi_cpu_weight base; /* first; panel is the image, panels counts those of the layout */
     fm_dtype dtype;
     fmi_fast_layout layout;
     fmi_fast_block block;

@@ -35,7 +35,8 @@ typedef struct lora_unit {
 /* About the cycles of m rows of a term: reading both factors, and two dot products of B. */
 static uint64_t unit_cost(const lora_job *j, const fm_lora *l, uint32_t m)
 {
-    uint64_t a = (uint64_t)j->kp * l->a->n, b = (uint64_t)l->b->n * l->a->n / j->shares;
+    const uint32_t r = fmi_cpu_weight_of(l->a)->n, n = fmi_cpu_weight_of(l->b)->n;
+    uint64_t a = (uint64_t)j->kp * r, b = (uint64_t)n * r / j->shares;
 
     return (a + b) * 2 / 6 + m * ((uint64_t)j->kp / 8 + (a + 2 * b) / 32) + 50;
 }
@@ -57,7 +58,7 @@ static void do_unit(const lora_job *j, const lora_unit *u)
     out.n = FM_MIN(p1 * FMI_OUTPUTS, b->base.n) - p0 * FMI_OUTPUTS;
     for (uint32_t i = 0; i < u->m; i++) {
         size_t row = out.rows ? (size_t)out.rows[i] : out.first + i;
-        j->kern->round_row(u->x + (size_t)i * j->kp, j->x + row * j->ldx, l->a->k, j->kp);
+        j->kern->round_row(u->x + (size_t)i * j->kp, j->x + row * j->ldx, a->base.k, j->kp);
     }
     j->kern->lora_down(u->t, u->x, u->m, (const uint16_t *)(const void *)a->q, r, j->kp,
                        b->q + p0 * b->panel_q, (p1 - p0) * b->panel_q);
@@ -128,9 +129,10 @@ static void run_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, co
     uint64_t rows = 0;
 
     for (uint32_t i = 0; i < terms; i++) {
-        fm_assert(term[i].a->k == k && term[i].a->n == term[i].b->k);
+        const fmi_cpu_weight *a = fmi_cpu_weight_of(term[i].a);
+        fm_assert(a->k == k && a->n == fmi_cpu_weight_of(term[i].b)->k);
         rows += term[i].m;
-        j.widest = FM_MAX(j.widest, term[i].a->n);
+        j.widest = FM_MAX(j.widest, a->n);
     }
     if (rows == 0)
         return;

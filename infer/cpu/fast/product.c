@@ -247,7 +247,7 @@ static void my_panels(const product_job *j, const fm_product *p, unsigned part, 
 {
     const uint64_t cost = panel_cost(fmi_fast_weight_of(p->w), p->m);
     const uint64_t from = j->cost * part / j->parts, to = j->cost * (part + 1) / j->parts;
-    const uint32_t panels = p->w->panels;
+    const uint32_t panels = fmi_cpu_weight_of(p->w)->panels;
     uint64_t begin = from > *at ? (from - *at + cost - 1) / cost : 0;
     uint64_t end = to > *at ? (to - *at + cost - 1) / cost : 0;
 
@@ -275,7 +275,7 @@ static void do_group(packed_rows *r, const fm_product *group, uint32_t count, un
         r->like = NULL;
         *at = begin;
         for (uint32_t i = 0; i < count; i++) {
-            uint32_t p0 = 0, p1 = group[i].w->panels;
+            uint32_t p0 = 0, p1 = fmi_cpu_weight_of(group[i].w)->panels;
             if (!by_rows)
                 my_panels(j, group + i, part, at, &p0, &p1);
             do_panels(r, group + i, p0, p1);
@@ -335,14 +335,16 @@ static void run_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
     uint64_t total = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        fm_assert(list[i].w->k == k);
-        total += panel_cost(fmi_fast_weight_of(list[i].w), list[i].m) * list[i].w->panels;
+        fm_assert(fmi_cpu_weight_of(list[i].w)->k == k);
+        total += panel_cost(fmi_fast_weight_of(list[i].w), list[i].m) *
+                 fmi_cpu_weight_of(list[i].w)->panels;
     }
     if (total < SMALL_COST)
         j.parts = 1;
     for (uint32_t i = 0; i < count; i++)
         if (list[i].m > 0 && !deals_rows(&j, &list[i]))
-            j.cost += panel_cost(fmi_fast_weight_of(list[i].w), list[i].m) * list[i].w->panels;
+            j.cost += panel_cost(fmi_fast_weight_of(list[i].w), list[i].m) *
+                      fmi_cpu_weight_of(list[i].w)->panels;
     if (count > 0)
         fmi_run(cpu, j.parts, 1, product_worker, &j);
 }
@@ -413,7 +415,7 @@ static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size
 {
     const fm_product p = {.y = y, .ldy = ldy, .w = w, .bias = bias, .m = m, .rows = rows};
 
-    op_products(be, x, ldx, w->k, &p, 1);
+    op_products(be, x, ldx, fmi_cpu_weight_of(w)->k, &p, 1);
 }
 
 void fmi_fast_product_install(fm_backend *be)

@@ -331,15 +331,17 @@ static fm_status op_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype 
     w->base.panel = panel.out;
     w->q = image;
     w->scale = w->q + w->base.panels * w->panel_q;
-    *out = &w->base;
+    *out = (fm_weight *)(void *)w;
     return FM_OK;
 }
 
-static uint64_t op_bytes(const fm_weight *base)
+static uint64_t op_bytes(const fm_weight *weight)
 {
+    const fmi_cpu_weight *base = fmi_cpu_weight_of(weight);
     fmi_fast_weight w = {0};
     uint64_t bytes = 0;
-    fm_status rc = plan(&w, &bytes, base->role, fmi_fast_weight_of(base)->dtype, base->n, base->k);
+    fm_status rc =
+        plan(&w, &bytes, base->role, fmi_fast_weight_of(weight)->dtype, base->n, base->k);
 
     fm_assert(rc == FM_OK);
     if (w.layout == FMI_LAYOUT_F32)
@@ -443,23 +445,24 @@ static void row_halves(float *y, const fmi_fast_weight *w, uint32_t n)
         y[k] = fm_bf16_to_f32(fm_get_u16(w->q + 4 * pair_at(w, n, k / 2) + 2 * (k % 2)));
 }
 
-static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *base,
+static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weight,
                      const int32_t *ids, const int32_t *rows, uint32_t m)
 {
-    const fmi_fast_weight *w = fmi_fast_weight_of(base);
+    const fmi_fast_weight *w = fmi_fast_weight_of(weight);
 
     if (w->layout == FMI_LAYOUT_F32) {
-        fmi_fast_of(be)->exact.embed(be, y, ldy, base, ids, rows, m);
+        fmi_fast_of(be)->exact.embed(be, y, ldy, weight, ids, rows, m);
         return;
     }
     for (uint32_t i = 0; i < m; i++) {
         uint32_t row = rows ? (uint32_t)rows[i] : i, id = (uint32_t)ids[row];
         float *out = y + row * ldy;
-        fm_assert(id < base->n);
+        fm_assert(id < w->base.n);
         if (w->layout == FMI_LAYOUT_INT8)
             fmi_stick(fmi_cpu_of(be), row_int8(out, w, id));
         else if (w->layout == FMI_LAYOUT_FILE)
-            fmi_stick(fmi_cpu_of(be), fm_to_f32(out, w->dtype, w->q + id * w->row_bytes, base->k));
+            fmi_stick(fmi_cpu_of(be),
+                      fm_to_f32(out, w->dtype, w->q + id * w->row_bytes, w->base.k));
         else
             row_halves(out, w, id);
     }

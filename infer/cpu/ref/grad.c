@@ -20,12 +20,11 @@ void fmi_ref_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t l
 }
 
 void fmi_ref_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
-                       const fm_weight *w, uint32_t m, bool accumulate)
+                       const fm_weight *weight, uint32_t m, bool accumulate)
 {
-    uint32_t n, k;
-    const float *rows = fmi_ref_weight(w, &n, &k);
+    const fmi_ref_matrix *w = fmi_ref_matrix_of(weight);
 
-    fmi_ref_gemm(be, dx, lddx, dy, lddy, false, rows, k, false, m, k, n, 1.0f, accumulate);
+    fmi_ref_gemm(be, dx, lddx, dy, lddy, false, w->w, w->k, false, m, w->k, w->n, 1.0f, accumulate);
 }
 
 void fmi_ref_bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,

@@ -52,7 +52,7 @@ static void ref_close(fm_backend *be)
 fm_status fmi_ref_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                              uint32_t n, uint32_t k, const void *host_bytes)
 {
-    fm_weight *w = fm_calloc(1, sizeof *w);
+    fmi_ref_matrix *w = fm_calloc(1, sizeof *w);
     fm_status rc = FM_ENOMEM;
 
     (void)be;
@@ -60,7 +60,7 @@ fm_status fmi_ref_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_d
     *out = NULL;
     if (!w)
         return FM_ENOMEM;
-    *w = (fm_weight){n, k, fm_calloc((size_t)n * k, sizeof(float))};
+    *w = (fmi_ref_matrix){n, k, fm_calloc((size_t)n * k, sizeof(float))};
     if (w->w)
         rc = fm_to_f32(w->w, dtype, host_bytes, (uint64_t)n * k);
     if (rc < 0) {
@@ -68,7 +68,7 @@ fm_status fmi_ref_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_d
         fm_free(w);
         return rc;
     }
-    *out = w;
+    *out = (fm_weight *)(void *)w;
     return FM_OK;
 }
 
@@ -82,21 +82,24 @@ fm_status fmi_ref_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role
     return FM_OK;
 }
 
-void fmi_ref_weight_free(fm_backend *be, fm_weight *w)
+void fmi_ref_weight_free(fm_backend *be, fm_weight *weight)
 {
+    fmi_ref_matrix *w = fmi_ref_matrix_of(weight);
     (void)be;
     if (w)
         fm_free(w->w);
     fm_free(w);
 }
 
-uint64_t fmi_ref_weight_bytes(const fm_weight *w)
+uint64_t fmi_ref_weight_bytes(const fm_weight *weight)
 {
+    const fmi_ref_matrix *w = fmi_ref_matrix_of(weight);
     return (uint64_t)w->n * w->k * sizeof(float);
 }
 
-void fmi_ref_weight_update(fm_backend *be, fm_weight *w, const float *src)
+void fmi_ref_weight_update(fm_backend *be, fm_weight *weight, const float *src)
 {
+    fmi_ref_matrix *w = fmi_ref_matrix_of(weight);
     (void)be;
     memcpy(w->w, src, (size_t)w->n * w->k * sizeof *src);
 }
@@ -125,8 +128,9 @@ static double dot(const float *a, const float *b, uint32_t n)
 }
 
 void fmi_ref_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                    const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
+                    const fm_weight *weight, const float *bias, const int32_t *rows, uint32_t m)
 {
+    const fmi_ref_matrix *w = fmi_ref_matrix_of(weight);
     (void)be;
     for (uint32_t i = 0; i < m; i++)
         for (uint32_t n = 0; n < w->n; n++) {
@@ -155,14 +159,15 @@ void fmi_ref_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const 
     (void)be;
     for (uint32_t at = 0; at < terms; at++) {
         fm_lora t = term[at];
+        const fmi_ref_matrix *a = fmi_ref_matrix_of(t.a), *b = fmi_ref_matrix_of(t.b);
         t.rows = stretch(t.rows, t.from, t.to, &t.m);
         for (uint32_t i = 0; i < t.m; i++) {
             size_t row = t.rows ? (size_t)t.rows[i] : t.first + i;
-            for (uint32_t j = 0; j < t.b->n; j++) {
+            for (uint32_t j = 0; j < b->n; j++) {
                 double sum = 0.0;
-                for (uint32_t l = 0; l < t.a->n; l++)
-                    sum += dot(x + row * ldx, t.a->w + (size_t)l * k, k) *
-                           (double)t.b->w[(size_t)j * t.a->n + l];
+                for (uint32_t l = 0; l < a->n; l++)
+                    sum += dot(x + row * ldx, a->w + (size_t)l * k, k) *
+                           (double)b->w[(size_t)j * a->n + l];
                 float *y = t.y + row * t.ldy + j;
                 *y = (float)((double)*y + (double)t.scale * sum);
             }
@@ -191,9 +196,10 @@ void fmi_ref_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
     }
 }
 
-void fmi_ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
-                   const int32_t *rows, uint32_t m)
+void fmi_ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weight,
+                   const int32_t *ids, const int32_t *rows, uint32_t m)
 {
+    const fmi_ref_matrix *w = fmi_ref_matrix_of(weight);
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
         size_t row = row_of(rows, i);

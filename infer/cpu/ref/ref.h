@@ -4,17 +4,14 @@
 
 #include "infer/backend.h"
 
-struct fm_weight {
+typedef struct fmi_ref_matrix {
     uint32_t n, k;
     float *w; /* [n, k] */
-};
-
-/* [n, k], borrowed */
-static inline float *fmi_ref_weight(const fm_weight *w, uint32_t *n, uint32_t *k)
+} fmi_ref_matrix;
+/* What stands behind the seam's handle. */
+static inline fmi_ref_matrix *fmi_ref_matrix_of(const fm_weight *w)
 {
-    *n = w->n;
-    *k = w->k;
-    return w->w;
+    return (fmi_ref_matrix *)(uintptr_t)w;
 }
 
 /* What the oracle has: fmi_ref_<op>. */

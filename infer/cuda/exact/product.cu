@@ -386,7 +386,7 @@ static few_task few_of(const fm_product *p, const float *x, size_t ldx)
 {
     few_task o = few_task();
     size_t first = p->rows ? 0 : p->first;
-    o.w = p->w->m;
+    o.w = fmc_exact_weight_of(p->w)->m;
     o.x = x + first * ldx;
     o.y = p->y + first * p->ldy;
     o.ldx = ldx;
@@ -440,10 +440,11 @@ static void products_of(fmc_device *d, const float *x, size_t ldx, const fm_prod
     std::vector<fmc_task> many;
     for (const fm_product *p = list; p < list + count; p++) {
         size_t first = p->rows ? 0 : p->first;
+        const fmc_exact_weight *w = fmc_exact_weight_of(p->w);
         if (p->m > (p->from ? FEW_LISTED : FEW_ROWS)) {
             fmc_task t =
                 fmc_task_of(p->y + first * p->ldy, p->ldy, fmc_rows(x + first * ldx, ldx, p->rows),
-                            fmc_weight(p->w, false), p->m, p->w->m.n, p->w->m.k);
+                            fmc_weight(w, false), p->m, w->m.n, w->m.k);
             t.rows = p->rows;
             t.from = p->from;
             t.to = p->to;
@@ -497,20 +498,20 @@ static void lora_many(fmc_device *d, const float *x, size_t ldx, uint32_t k,
     std::vector<fmc_task> down, up;
     size_t floats = 0;
     for (const fm_lora *l : list)
-        floats += ((size_t)l->m * l->a->m.n + 3) / 4 * 4;
+        floats += ((size_t)l->m * fmc_exact_weight_of(l->a)->m.n + 3) / 4 * 4;
     float *t = list.empty() ? NULL : (float *)fmc_scratch_get(d, FMC_SCRATCH_OTHER, floats * 4);
     if (!t)
         return;
     for (const fm_lora *l : list) {
-        const uint32_t r = l->a->m.n, n = l->b->m.n;
+        const uint32_t r = fmc_exact_weight_of(l->a)->m.n, n = fmc_exact_weight_of(l->b)->m.n;
         size_t first = l->rows ? 0 : l->first;
         fmc_task o = fmc_task_of(t, r, fmc_rows(x + first * ldx, ldx, l->rows),
-                                 fmc_rows(l->a->floats, k, NULL), l->m, r, k);
+                                 fmc_rows(fmc_exact_weight_of(l->a)->floats, k, NULL), l->m, r, k);
         o.from = l->from;
         o.to = l->to;
         down.push_back(o);
         o = fmc_task_of(l->y + first * l->ldy, l->ldy, fmc_rows(t, r, NULL),
-                        fmc_rows(l->b->floats, r, NULL), l->m, n, r);
+                        fmc_rows(fmc_exact_weight_of(l->b)->floats, r, NULL), l->m, n, r);
         o.rows = l->rows;
         o.from = l->from;
         o.to = l->to;
@@ -527,8 +528,8 @@ static lora_task lora_of(const fm_lora *l, const float *x, size_t ldx, uint32_t 
 {
     lora_task o = lora_task();
     o.x = x;
-    o.a = l->a->floats;
-    o.b = l->b->floats;
+    o.a = fmc_exact_weight_of(l->a)->floats;
+    o.b = fmc_exact_weight_of(l->b)->floats;
     o.y = l->y;
     o.ldx = ldx;
     o.ldy = l->ldy;
@@ -538,8 +539,8 @@ static lora_task lora_of(const fm_lora *l, const float *x, size_t ldx, uint32_t 
     o.first = l->first;
     o.m = l->m;
     o.k = k;
-    o.r = l->a->m.n;
-    o.n = l->b->m.n;
+    o.r = fmc_exact_weight_of(l->a)->m.n;
+    o.n = fmc_exact_weight_of(l->b)->m.n;
     o.scale = l->scale;
     o.aligned_x = (uintptr_t)x % 16 == 0 && ldx % 4 == 0;
     o.aligned_a = (uintptr_t)o.a % 16 == 0 && k % 4 == 0;

@@ -57,7 +57,7 @@ static inline fmc_operand fmc_columns(const float *p, size_t ld)
     o.kind = FMC_COLUMNS;
     return o;
 }
-static inline fmc_operand fmc_weight(const fm_weight *w, bool turned)
+static inline fmc_operand fmc_weight(const fmc_exact_weight *w, bool turned)
 {
     fmc_operand o = fmc_operand();
     o.kind = turned ? FMC_WEIGHT_T : FMC_WEIGHT;

@@ -417,8 +417,9 @@ void fmc_op_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t ld
 }
 
 void fmc_op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
-                      const fm_weight *w, uint32_t m, bool accumulate)
+                      const fm_weight *weight, uint32_t m, bool accumulate)
 {
+    const fmc_exact_weight *w = fmc_exact_weight_of(weight);
     fmc_task t =
         fmc_task_of(dx, lddx, fmc_rows(dy, lddy, NULL), fmc_weight(w, true), m, w->m.k, w->m.n);
     t.add = accumulate;

@@ -198,8 +198,9 @@ fm_status fmc_op_weight_image(fm_backend *be, void *image, fm_role role, fm_dtyp
 
 /* ---- on the card ---- */
 
-void fmc_op_weight_free(fm_backend *be, fm_weight *w)
+void fmc_op_weight_free(fm_backend *be, fm_weight *weight)
 {
+    fmc_exact_weight *w = fmc_exact_weight_of(weight);
     if (w && w->bytes)
         be->free(be, w->bytes);
     fmc_release(w);
@@ -215,14 +216,14 @@ fm_status fmc_op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dt
     *out = NULL;
     if (rc != FM_OK)
         return rc;
-    fm_weight *w = (fm_weight *)fmc_take(sizeof *w);
+    fmc_exact_weight *w = (fmc_exact_weight *)fmc_take(sizeof *w);
     if (!w)
         return fmc_fail(FM_ENOMEM, "out of memory");
     rc = be->alloc(be, &w->bytes, bytes);
     if (rc == FM_OK)
         rc = be->upload(be, w->bytes, image, bytes);
     if (rc != FM_OK) {
-        fmc_op_weight_free(be, w);
+        fmc_op_weight_free(be, (fm_weight *)(void *)w);
         return rc;
     }
     w->role = role;
@@ -230,7 +231,7 @@ fm_status fmc_op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dt
     w->m.image = (unsigned char *)w->bytes;
     w->floats = role == FM_ROLE_LINEAR ? NULL : (float *)w->bytes;
     w->n_bytes = bytes;
-    *out = w;
+    *out = (fm_weight *)(void *)w;
     return FM_OK;
 }
 
@@ -254,13 +255,15 @@ fm_status fmc_op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dt
     return rc;
 }
 
-uint64_t fmc_op_weight_bytes(const fm_weight *w)
+uint64_t fmc_op_weight_bytes(const fm_weight *weight)
 {
+    const fmc_exact_weight *w = fmc_exact_weight_of(weight);
     return sizeof *w + w->n_bytes;
 }
 
-const float *fmc_op_weight_floats(const fm_weight *w)
+const float *fmc_op_weight_floats(const fm_weight *weight)
 {
+    const fmc_exact_weight *w = fmc_exact_weight_of(weight);
     return w->floats;
 }
 
@@ -280,8 +283,9 @@ __global__ void k_pack_f32(unsigned char *image, const float *src, uint32_t n, u
 }
 
 /* New values are float32, whatever the type was. */
-void fmc_op_weight_update(fm_backend *be, fm_weight *w, const float *src)
+void fmc_op_weight_update(fm_backend *be, fm_weight *weight, const float *src)
 {
+    fmc_exact_weight *w = fmc_exact_weight_of(weight);
     fmc_device *d = fmc_of(be);
     uint64_t bytes = 0;
     fmc_matrix m;
@@ -323,9 +327,10 @@ __global__ void k_weight_rows(float *y, size_t ldy, fmc_matrix w, const int32_t 
     }
 }
 
-void fmc_op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+void fmc_op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weight, const int32_t *ids,
                   const int32_t *rows, uint32_t m)
 {
+    const fmc_exact_weight *w = fmc_exact_weight_of(weight);
     const uint64_t all = ((uint64_t)w->m.k + 7) / 8 * m;
     if (m > 0)
         FMC_RUN(fmc_of(be), k_weight_rows, fmc_blocks(all, FMC_THREADS), FMC_THREADS, 0, y, ldy,

@@ -35,13 +35,18 @@ typedef struct fmc_matrix {
     uint32_t record_bytes, elems_log2; /* of a record: FMC_PANEL rows of 2^elems_log2 elements */
 } fmc_matrix;
 
-struct fm_weight {
+typedef struct fmc_exact_weight {
     fm_role role;
     fmc_matrix m;     /* role LINEAR */
     float *floats;    /* roles LORA_*: [n, k] */
     void *bytes;      /* either, on the card */
     uint64_t n_bytes; /* of it */
-};
+} fmc_exact_weight;
+/* What stands behind the seam's handle. */
+static inline fmc_exact_weight *fmc_exact_weight_of(const fm_weight *w)
+{
+    return (fmc_exact_weight *)(void *)w;
+}
 
 /* Blocks of a type: elements, bytes. */
 template <int T> struct fmc_block {
