@@ -1,26 +1,12 @@
 /* loss.c - losses over rows of logits, dealt to threads by rows. */
-#include "infer/cpu/cpu.h"
+#include "infer/cpu/exact/elem_job.h"
 
 #define MIN_ELEMS 16384u /* fewer are not worth waking a thread */
 
-typedef struct distill_job {
-    const fmi_kern *kern;
-    float *loss, *logits;
-    const float *teacher;
-    size_t ld, ldt;
-    const int32_t *label;
-    uint32_t v;
-    fmi_distill scalars;
-} distill_job;
-
-static fm_status distill_part(void *ctx, size_t begin, size_t end, unsigned worker)
+static void distill_part(const fmi_elem_job *j, size_t begin, size_t end)
 {
-    const distill_job *j = ctx;
-
-    (void)worker;
-    j->kern->distill(j->loss + begin, j->logits + begin * j->ld, j->ld, j->teacher + begin * j->ldt,
-                     j->ldt, j->label + begin, (uint32_t)(end - begin), j->v, &j->scalars);
-    return FM_OK;
+    j->kern->distill(j->y + begin, j->y2 + begin * j->ldy2, j->ldy2, j->a + begin * j->lda, j->lda,
+                     j->ids + begin, (uint32_t)(end - begin), j->n, j->scalars);
 }
 
 /* The scalars are made in double and rounded once. */
@@ -28,23 +14,22 @@ void fmi_exact_distill(fm_backend *be, float *loss, float *logits, size_t ld, co
                        size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
                        float weight, float dloss)
 {
-    fmi_cpu *cpu = fmi_cpu_of(be);
     double t = (double)temperature, w = (double)weight;
-    distill_job j = {.kern = cpu->kern,
-                     .loss = loss,
-                     .logits = logits,
-                     .teacher = teacher,
-                     .ld = ld,
-                     .ldt = ldt,
-                     .label = label,
-                     .v = v,
-                     .scalars = {.inv_t = (float)(1.0 / t),
+    const fmi_distill scalars = {.inv_t = (float)(1.0 / t),
                                  .own = (float)((double)dloss * (1.0 - w)),
                                  .taught = (float)((double)dloss * w * t),
                                  .own_loss = 1.0 - w,
-                                 .taught_loss = w * t * t}};
+                                 .taught_loss = w * t * t};
+    fmi_elem_job j = {.y = loss,
+                      .y2 = logits,
+                      .ldy2 = ld,
+                      .a = teacher,
+                      .lda = ldt,
+                      .ids = label,
+                      .n = v,
+                      .scalars = &scalars};
 
     for (uint32_t i = 0; i < m; i++)
         fm_assert(label[i] < 0 || (uint32_t)label[i] < v);
-    fmi_run(cpu, m, FM_MAX(MIN_ELEMS / FM_MAX(v, 1u), 1u), distill_part, &j);
+    fmi_elem_run(be, &j, distill_part, m, v, MIN_ELEMS);
 }

@@ -1,0 +1,35 @@
+/* elem_job.h - operations on rows, elements or columns, dealt to threads; see elem.c. */
+#ifndef FM_INFER_CPU_ELEM_JOB_H
+#define FM_INFER_CPU_ELEM_JOB_H
+
+#include "infer/cpu/cpu.h"
+
+/* What such an operation is given; each uses what it needs. */
+typedef struct fmi_elem_job {
+    const fmi_kern *kern; /* set when it is run, as are the next three */
+    void (*part)(const struct fmi_elem_job *j, size_t begin, size_t end);
+    size_t count, unit;
+    float *y, *y2, *y3;
+    const float *a, *b, *c, *d;
+    const int32_t *ids;
+    double *partial;
+    size_t ldy, ldy2, lda, ldb, ldc;
+    size_t elems;
+    uint32_t m, n, per;
+    fm_act f;
+    float s;
+    bool flag;
+    const void *scalars; /* a structure of the kernel's */
+    uint64_t row0;
+} fmi_elem_job;
+
+typedef void (*fmi_elem_fn)(const fmi_elem_job *j, size_t begin, size_t end);
+
+/* part on rows (or elements) 0 .. count; one costs as much as row_elems elements, of which fewer
+ * than least are not worth waking a thread. */
+void fmi_elem_run(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t count, size_t row_elems,
+                  size_t least);
+/* part on columns 0 .. n, each of m rows. */
+void fmi_elem_run_columns(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t least);
+
+#endif
