@@ -157,6 +157,7 @@ fm_status fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device)
     fm_comm_detach(c);
     c->be = be;
     c->device = device;
+    c->attach_anew = NULL;
     fm_status rc = device ? fm_watch_new(&c->watch, c->wire, device, &c->host) : FM_OK;
     if (rc != FM_OK)
         drop_device(c);
@@ -396,7 +397,9 @@ fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
         rc = c->failed;
         c->broken = c->anew = false;
         c->failed = FM_OK;
-        fm_status made = anew ? fm_comm_attach_device(c, be) : FM_OK;
+        fm_status made = FM_OK;
+        if (anew)
+            made = c->attach_anew ? c->attach_anew(c, be) : fm_comm_attach(c, be, NULL);
         if (made != FM_OK)
             return c->failed != FM_OK ? stuck(c) : stick(c, made, "the devices' wire, made anew");
         fm_error_restore(&why);

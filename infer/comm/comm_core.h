@@ -38,6 +38,8 @@ struct fm_comm {
     fm_status failed; /* for good, or, where broken says so, until the ranks have met */
     bool broken;
     bool anew; /* the device's wire was given up, and is to be made again */
+    /* How; NULL: the host's wire carries buffers then. */
+    fm_status (*attach_anew)(fm_comm *c, fm_backend *be);
     fm_error_state why;
     fm_comm_stats stats;
 };

@@ -135,7 +135,7 @@ typedef struct fm_ledger {
 } fm_ledger;
 void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t n);
 
-/* wire_device.c: one more exchange of a script. */
+/* One more exchange of a script. */
 FM_CHECKED fm_status fm_script_note(fm_script *s, const fm_move *list, uint32_t n);
 
 /* Watches a host wire beside a device's: where exchanges were queued and the host does not come
