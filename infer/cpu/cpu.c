@@ -114,7 +114,6 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
         cpu_close(&cpu->be);
         return FM_ENOMEM;
     }
-    cpu->train = fmi_train_kern_of(kern->isa);
     *out = &cpu->be;
     return FM_OK;
 }

@@ -17,7 +17,6 @@ typedef struct fmi_cpu {
     fm_backend be; /* first: the backend is this object */
     fm_pool *pool; /* borrowed */
     const fmi_kern *kern;
-    const struct fmi_train_kern *train; /* of the same instruction set */
     unsigned threads;
     fmi_scratch *worker; /* [threads] */
     fmi_scratch shared;  /* of the calling thread, between parallel parts */
@@ -137,7 +136,6 @@ void fmi_settle_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, co
 #define FMI_DECLARE(op) FM_BACKEND_FN(op, fmi_exact_##op);
 FMI_EXACT_OPS(FMI_DECLARE)
 #undef FMI_DECLARE
-const struct fmi_train_kern *fmi_train_kern_of(const char *isa); /* exact/terms.c */
 
 /* Tests: the backend on a given instruction set ("generic", "avx2", "avx512", "neon"); NULL picks the
  * best. FM_EUNSUPPORTED where this CPU or build lacks it. */

@@ -12,7 +12,7 @@ flags=(-std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -ffp-contract=off -fno-math-
 "$cc" -O1 "${flags[@]}" -DFMI_ISA_GENERIC -c "$src/infer/cpu/kern/kern.c" -o "$tmp/GENERIC.o"
 # The rest of the backend at least compiles.
 "$cc" "${flags[@]}" -DFMI_ISA_GENERIC -c "$src/infer/cpu/fast/kern_fast.c" -o "$tmp/kern_fast.o"
-for file in cpu cpu_util exact/{product,attention,attention_train,elem,elem_train,act,train} fast/{fast,weight,product,lora,attention,elem}; do
+for file in cpu cpu_util exact/{product,attention,attention_train,elem,elem_train,act,loss,terms,route,weight} fast/{fast,weight,product,lora,attention,elem}; do
   "$cc" "${flags[@]}" -c "$src/infer/cpu/$file.c" -o "$tmp/${file//\//_}.o"
 done
 "$cc" -O2 "${flags[@]}" -static "$src/tests/cross/kern_bits.c" "$src/store/base/math/detmath.c" \

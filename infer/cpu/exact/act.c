@@ -13,7 +13,7 @@ void fmi_exact_layernorm(fm_backend *be, float *y, const float *x, const float *
                          const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     fmi_elem_job j = {.y = y, .a = x, .b = gain, .c = bias, .n = h, .lda = ldx, .s = eps};
-    fmi_elem_run(be, &j, layernorm_part, m, h, MIN_ELEMS);
+    fmi_elem_run(be, &j, layernorm_part, m, fmi_rows_of(MIN_ELEMS, h));
 }
 
 static void act_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -28,7 +28,7 @@ void fmi_exact_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *
 {
     fmi_elem_job j = {
         .f = f, .y = y, .ldy = ldy, .a = gate, .lda = ldg, .b = up, .ldb = ldu, .n = n};
-    fmi_elem_run(be, &j, act_part, m, n, MIN_ELEMS);
+    fmi_elem_run(be, &j, act_part, m, fmi_rows_of(MIN_ELEMS, n));
 }
 
 static void softcap_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -40,7 +40,7 @@ static void softcap_part(const fmi_elem_job *j, size_t begin, size_t end)
 void fmi_exact_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
 {
     fmi_elem_job j = {.y = y, .ldy = ldy, .n = n, .s = cap};
-    fmi_elem_run(be, &j, softcap_part, m, n, MIN_ELEMS);
+    fmi_elem_run(be, &j, softcap_part, m, fmi_rows_of(MIN_ELEMS, n));
 }
 
 static void mix_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -56,5 +56,5 @@ void fmi_exact_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, si
 {
     fmi_elem_job j = {
         .y = y, .ldy = ldy, .a = x, .lda = ldx, .ids = row, .b = weight, .per = per, .n = n};
-    fmi_elem_run(be, &j, mix_part, m, (size_t)n * per, MIN_ELEMS);
+    fmi_elem_run(be, &j, mix_part, m, fmi_rows_of(MIN_ELEMS, (size_t)n * per));
 }

@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-#include "infer/cpu/kern/train.h"
 #include "store/base/mem.h"
 
 #define BLOCK 1024u /* of the dimension that is summed: a panel's is 64 KiB */
@@ -82,7 +81,7 @@ static const uint32_t *panel_at(const product *j, uint32_t *dst, uint32_t k0, ui
     }
     for (uint32_t i = 0; n < FMI_WIDE && i < pairs_of(kc); i++)
         memset(dst + (size_t)i * FMI_WIDE + n, 0, (FMI_WIDE - n) * sizeof *dst);
-    j->cpu->train->pairs(dst, FMI_WIDE, j->b + k0 * j->ldb + n0, j->ldb, n, kc);
+    j->cpu->kern->pairs(dst, FMI_WIDE, j->b + k0 * j->ldb + n0, j->ldb, n, kc);
     return dst;
 }
 
@@ -97,7 +96,7 @@ static void pack_rows(const product *j, uint32_t *dst, uint32_t at, uint32_t m, 
     }
     for (uint32_t t = 0; t < tiles; t++) { /* cut as pack_bf16 cuts */
         uint32_t n = m / tiles + (t < m % tiles ? 1 : 0);
-        j->cpu->train->pairs(dst, n, j->a + k0 * j->lda + at, j->lda, n, kc);
+        j->cpu->kern->pairs(dst, n, j->a + k0 * j->lda + at, j->lda, n, kc);
         dst += (size_t)n * pairs_of(kc);
         at += n;
     }
@@ -304,7 +303,7 @@ static fm_status round_rows(const pack_job *j, uint32_t first, uint32_t n, float
             rc = fm_to_f32(row, j->dtype, src, j->k);
         if (rc < 0)
             return rc;
-        j->cpu->train->round(dst, j->floats ? j->floats + (size_t)(first + i) * j->k : row, j->k);
+        j->cpu->kern->round(dst, j->floats ? j->floats + (size_t)(first + i) * j->k : row, j->k);
         if (kp > j->k)
             dst[j->k] = 0;
     }
@@ -336,7 +335,7 @@ static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worke
             j->cpu->kern->transpose((float *)(void *)(dst + (size_t)k0 * wide), wide, pairs + k0,
                                     depth, n, FM_MIN(TURN_PAIRS, depth - k0));
         for (uint32_t c = 0; j->turned && c < j->k; c += FMI_WIDE)
-            j->cpu->train->pairs(
+            j->cpu->kern->pairs(
                 j->turned + (size_t)c * pairs_of(j->n) + (size_t)first / 2 * FMI_WIDE, FMI_WIDE,
                 j->floats + (size_t)first * j->k + c, j->k, FM_MIN(FMI_WIDE, j->k - c), n);
     }

@@ -22,30 +22,27 @@ static fm_status run_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void run(fm_backend *be, fmi_elem_job *j, size_t unit_elems, size_t least)
+void fmi_elem_run(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t count, size_t least)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
 
     j->kern = cpu->kern;
-    fmi_run(cpu, (j->count + j->unit - 1) / j->unit,
-            (least + unit_elems - 1) / FM_MAX(unit_elems, (size_t)1), run_part, j);
-}
-
-void fmi_elem_run(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t count, size_t row_elems,
-                  size_t least)
-{
     j->part = part;
     j->count = count;
     j->unit = 1;
-    run(be, j, row_elems, least);
+    fmi_run(cpu, count, least, run_part, j);
 }
 
 void fmi_elem_run_columns(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t least)
 {
+    fmi_cpu *cpu = fmi_cpu_of(be);
+
+    j->kern = cpu->kern;
     j->part = part;
     j->count = j->n;
     j->unit = COLUMN_UNIT;
-    run(be, j, (size_t)j->m * COLUMN_UNIT, least);
+    fmi_run(cpu, (j->count + COLUMN_UNIT - 1) / COLUMN_UNIT,
+            fmi_rows_of(least, (size_t)j->m * COLUMN_UNIT), run_part, j);
 }
 
 /* ---- per row ---- */
@@ -60,7 +57,7 @@ void fmi_exact_rmsnorm(fm_backend *be, float *y, const float *x, const float *ga
                        uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     fmi_elem_job j = {.y = y, .y2 = rstd_out, .a = x, .b = gain, .n = h, .lda = ldx, .s = eps};
-    fmi_elem_run(be, &j, rmsnorm_part, m, h, MIN_ELEMS);
+    fmi_elem_run(be, &j, rmsnorm_part, m, fmi_rows_of(MIN_ELEMS, h));
 }
 
 static void rope_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -81,7 +78,7 @@ void fmi_exact_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
                       .per = heads,
                       .lda = ldx,
                       .flag = inverse};
-    fmi_elem_run(be, &j, rope_part, m, (size_t)heads * hd, MIN_ELEMS);
+    fmi_elem_run(be, &j, rope_part, m, fmi_rows_of(MIN_ELEMS, (size_t)heads * hd));
 }
 
 static void lse_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -95,7 +92,7 @@ void fmi_exact_logsumexp(fm_backend *be, float *lse, const float *logits, size_t
     fmi_elem_job j = {.y = lse, .a = logits, .lda = ld, .n = v};
 
     fm_assert(v > 0);
-    fmi_elem_run(be, &j, lse_part, m, v, MIN_ELEMS);
+    fmi_elem_run(be, &j, lse_part, m, fmi_rows_of(MIN_ELEMS, v));
 }
 
 static void xent_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -111,7 +108,7 @@ void fmi_exact_cross_entropy(fm_backend *be, float *loss, float *logits, size_t 
 
     for (uint32_t i = 0; i < m; i++)
         fm_assert(label[i] < 0 || (uint32_t)label[i] < v);
-    fmi_elem_run(be, &j, xent_part, m, v, MIN_ELEMS);
+    fmi_elem_run(be, &j, xent_part, m, fmi_rows_of(MIN_ELEMS, v));
 }
 
 /* ---- per element ---- */
@@ -124,7 +121,7 @@ static void swiglu_part(const fmi_elem_job *j, size_t begin, size_t end)
 void fmi_exact_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
 {
     fmi_elem_job j = {.y = y, .a = gate, .b = up};
-    fmi_elem_run(be, &j, swiglu_part, n, 1, MIN_ELEMS);
+    fmi_elem_run(be, &j, swiglu_part, n, MIN_ELEMS);
 }
 
 static void swiglu_grad_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -137,7 +134,7 @@ void fmi_exact_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float
                            const float *gate, const float *up, uint64_t n)
 {
     fmi_elem_job j = {.y = dgate, .y2 = dup, .a = dy, .b = gate, .c = up};
-    fmi_elem_run(be, &j, swiglu_grad_part, n, 1, MIN_ELEMS);
+    fmi_elem_run(be, &j, swiglu_grad_part, n, MIN_ELEMS);
 }
 
 static void add_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -148,7 +145,7 @@ static void add_part(const fmi_elem_job *j, size_t begin, size_t end)
 void fmi_exact_add(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     fmi_elem_job j = {.y = y, .a = x};
-    fmi_elem_run(be, &j, add_part, n, 1, 4 * MIN_ELEMS);
+    fmi_elem_run(be, &j, add_part, n, 4 * MIN_ELEMS);
 }
 
 static void scale_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -159,7 +156,7 @@ static void scale_part(const fmi_elem_job *j, size_t begin, size_t end)
 void fmi_exact_scale(fm_backend *be, float *y, float s, uint64_t n)
 {
     fmi_elem_job j = {.y = y, .s = s};
-    fmi_elem_run(be, &j, scale_part, n, 1, 4 * MIN_ELEMS);
+    fmi_elem_run(be, &j, scale_part, n, 4 * MIN_ELEMS);
 }
 
 static void adamw_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -186,7 +183,7 @@ void fmi_exact_adamw(fm_backend *be, float *p, float *m, float *v, const float *
     fmi_elem_job j = {.y = p, .y2 = m, .y3 = v, .a = g, .scalars = &scalars};
 
     fm_assert(step > 0);
-    fmi_elem_run(be, &j, adamw_part, n, 1, MIN_ELEMS);
+    fmi_elem_run(be, &j, adamw_part, n, MIN_ELEMS);
 }
 
 static void sum_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -199,7 +196,7 @@ static void sum_part(const fmi_elem_job *j, size_t begin, size_t end)
 void fmi_exact_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     fmi_elem_job j = {.a = x, .elems = n, .partial = out};
-    fmi_elem_run(be, &j, sum_part, (n + SUM_BLOCK - 1) / SUM_BLOCK, SUM_BLOCK, MIN_ELEMS);
+    fmi_elem_run(be, &j, sum_part, (n + SUM_BLOCK - 1) / SUM_BLOCK, 1);
 }
 
 void fmi_exact_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
@@ -274,7 +271,7 @@ void fmi_exact_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float
         fmi_elem_run_columns(be, &j, column_part, MIN_ELEMS);
     j.y = dx;
     if (dx)
-        fmi_elem_run(be, &j, rmsnorm_dx_part, m, h, MIN_ELEMS);
+        fmi_elem_run(be, &j, rmsnorm_dx_part, m, fmi_rows_of(MIN_ELEMS, h));
 }
 
 static void embed_grad_part(const fmi_elem_job *j, size_t at, size_t to)

@@ -25,11 +25,14 @@ typedef struct fmi_elem_job {
 
 typedef void (*fmi_elem_fn)(const fmi_elem_job *j, size_t begin, size_t end);
 
-/* part on rows (or elements) 0 .. count; one costs as much as row_elems elements, of which fewer
- * than least are not worth waking a thread. */
-void fmi_elem_run(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t count, size_t row_elems,
-                  size_t least);
-/* part on columns 0 .. n, each of m rows. */
+/* Rows of so many elements that hold `least` of them: fewer are not worth waking a thread. */
+static inline size_t fmi_rows_of(size_t least, size_t elems)
+{
+    return (least + elems - 1) / FM_MAX(elems, (size_t)1);
+}
+/* part on rows (or elements) 0 .. count, at least so many of them a thread. */
+void fmi_elem_run(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t count, size_t least);
+/* part on columns 0 .. n of m rows; least: elements. */
 void fmi_elem_run_columns(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t least);
 
 #endif

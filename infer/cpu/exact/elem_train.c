@@ -49,14 +49,14 @@ void fmi_exact_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *db
         fmi_stick(cpu, FM_ENOMEM);
         return;
     }
-    fmi_elem_run(be, &j, stats_part, m, h, MIN_ELEMS);
+    fmi_elem_run(be, &j, stats_part, m, fmi_rows_of(MIN_ELEMS, h));
     j.y = dgain;
     j.y2 = dbias;
     if (dgain || dbias)
         fmi_elem_run_columns(be, &j, norm_columns_part, MIN_ELEMS);
     j.y = dx;
     if (dx)
-        fmi_elem_run(be, &j, norm_dx_part, m, h, MIN_ELEMS);
+        fmi_elem_run(be, &j, norm_dx_part, m, fmi_rows_of(MIN_ELEMS, h));
 }
 
 /* ---- activations and caps ---- */
@@ -85,7 +85,7 @@ void fmi_exact_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, flo
                       .c = up,
                       .ldc = ldu,
                       .n = n};
-    fmi_elem_run(be, &j, act_grad_part, m, n, MIN_ELEMS);
+    fmi_elem_run(be, &j, act_grad_part, m, fmi_rows_of(MIN_ELEMS, n));
 }
 
 static void softcap_grad_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -98,7 +98,7 @@ void fmi_exact_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float 
                             uint32_t m, uint32_t n, float cap)
 {
     fmi_elem_job j = {.y = dy, .ldy = lddy, .a = y, .lda = ldy, .n = n, .s = cap};
-    fmi_elem_run(be, &j, softcap_grad_part, m, n, MIN_ELEMS);
+    fmi_elem_run(be, &j, softcap_grad_part, m, fmi_rows_of(MIN_ELEMS, n));
 }
 
 /* ---- scales by column and by row, products of rows ---- */
@@ -127,7 +127,7 @@ void fmi_exact_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale,
     j.y = dx;
     j.ldy = lddx;
     if (dx)
-        fmi_elem_run(be, &j, multiply_part, m, n, MIN_ELEMS);
+        fmi_elem_run(be, &j, multiply_part, m, fmi_rows_of(MIN_ELEMS, n));
 }
 
 static void row_dots_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -142,7 +142,7 @@ void fmi_exact_row_dots(fm_backend *be, float *out, const float *a, size_t lda, 
                         size_t ldb, const int32_t *rows_of_b, uint32_t m, uint32_t n)
 {
     fmi_elem_job j = {.y = out, .a = a, .lda = lda, .b = b, .ldb = ldb, .ids = rows_of_b, .n = n};
-    fmi_elem_run(be, &j, row_dots_part, m, n, MIN_ELEMS);
+    fmi_elem_run(be, &j, row_dots_part, m, fmi_rows_of(MIN_ELEMS, n));
 }
 
 static void scale_rows_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -155,7 +155,7 @@ void fmi_exact_scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, 
                           const float *w, uint32_t m, uint32_t n)
 {
     fmi_elem_job j = {.y = y, .ldy = ldy, .a = x, .lda = ldx, .b = w, .n = n};
-    fmi_elem_run(be, &j, scale_rows_part, m, n, MIN_ELEMS);
+    fmi_elem_run(be, &j, scale_rows_part, m, fmi_rows_of(MIN_ELEMS, n));
 }
 
 /* ---- dropout ---- */
@@ -179,5 +179,5 @@ void fmi_exact_dropout(fm_backend *be, float *y, size_t ldy, const float *x, siz
         .y = y, .ldy = ldy, .a = x, .lda = ldx, .n = n, .row0 = row0, .scalars = &drop};
 
     fm_assert(p >= 0.0f && p < 1.0f && row0 + m <= (uint64_t)1 << 40 && n < 1u << 27);
-    fmi_elem_run(be, &j, dropout_part, m, n, MIN_ELEMS);
+    fmi_elem_run(be, &j, dropout_part, m, fmi_rows_of(MIN_ELEMS, n));
 }

@@ -31,5 +31,5 @@ void fmi_exact_distill(fm_backend *be, float *loss, float *logits, size_t ld, co
 
     for (uint32_t i = 0; i < m; i++)
         fm_assert(label[i] < 0 || (uint32_t)label[i] < v);
-    fmi_elem_run(be, &j, distill_part, m, v, MIN_ELEMS);
+    fmi_elem_run(be, &j, distill_part, m, fmi_rows_of(MIN_ELEMS, v));
 }

@@ -9,7 +9,6 @@
 
 #include <string.h>
 
-#include "infer/cpu/kern/train.h"
 
 #define UNIT_ROWS 128u          /* rows of a unit at most: x of 576 columns is 288 KiB */
 #define UNIT_FEW 32u            /* and at least: turned factors are shared by the rows of a unit */
@@ -66,7 +65,7 @@ static void thin(const job *j, fmi_thin t, float *pad)
         b.add = add || k0 > 0;
         b.n = whole;
         if (whole > 0)
-            j->cpu->train->thin(&b);
+            j->cpu->kern->thin(&b);
         if (whole == t.n)
             continue;
         b.n = t.n - whole;
@@ -74,7 +73,7 @@ static void thin(const job *j, fmi_thin t, float *pad)
         b.b = pad;
         b.ldb = FMI_THIN_COLUMNS;
         b.c += whole;
-        j->cpu->train->thin(&b);
+        j->cpu->kern->thin(&b);
     }
 }
 
@@ -91,17 +90,17 @@ static void up(const job *j, const fm_term *t, uint32_t at, uint32_t m, float *s
             for (uint32_t k = 0; k < kc && n < width; k++)
                 memset(scratch + (size_t)k * width + n, 0, (width - n) * sizeof *scratch);
             j->cpu->kern->transpose(scratch, width, t->b + (size_t)c * t->r + k0, t->r, n, kc);
-            j->cpu->train->thin(&(fmi_thin){.c = t->y + at * t->ldy + c,
-                                            .a = t->u + (size_t)at * t->r + k0,
-                                            .b = scratch,
-                                            .ldc = t->ldy,
-                                            .lda = t->r,
-                                            .ldb = width,
-                                            .m = m,
-                                            .n = n,
-                                            .k = kc,
-                                            .alpha = t->scale,
-                                            .add = true});
+            j->cpu->kern->thin(&(fmi_thin){.c = t->y + at * t->ldy + c,
+                                           .a = t->u + (size_t)at * t->r + k0,
+                                           .b = scratch,
+                                           .ldc = t->ldy,
+                                           .lda = t->r,
+                                           .ldb = width,
+                                           .m = m,
+                                           .n = n,
+                                           .k = kc,
+                                           .alpha = t->scale,
+                                           .add = true});
         }
 }
 
@@ -137,7 +136,7 @@ static void down(const job *j, const unit *w, float *sum, float *scratch)
         }
         p.a = t->x + w->at * t->ldx + k0;
         p.add = k0 > 0;
-        j->cpu->train->thin(&p);
+        j->cpu->kern->thin(&p);
     }
 }
 
@@ -390,19 +389,4 @@ void fmi_exact_terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
         plan_columns(&j);
         meet(&j, columns_unit, work);
     }
-}
-
-const fmi_train_kern *fmi_train_kern_of(const char *isa)
-{
-#if defined(__x86_64__)
-    const fmi_train_kern *choice[] = {&fmi_train_kern_avx512, &fmi_train_kern_avx2};
-#elif defined(__aarch64__)
-    const fmi_train_kern *choice[] = {&fmi_train_kern_neon};
-#else
-    const fmi_train_kern *choice[] = {&fmi_train_kern_generic};
-#endif
-    for (size_t i = 0; i < FM_ARRAY_LEN(choice); i++)
-        if (strcmp(choice[i]->isa, isa) == 0)
-            return choice[i];
-    return &fmi_train_kern_generic;
 }

@@ -43,24 +43,6 @@ typedef struct work {
     uint16_t *p;
 } work;
 
-const fmi_fast_attn_kern *fmi_fast_attn_kern_of(const fm_backend *be)
-{
-    const fmi_fast_attn_kern *all[] = {
-#if defined(__x86_64__)
-        &fmi_fast_attn_avx512bf16,
-        &fmi_fast_attn_avx512vnni,
-        &fmi_fast_attn_avx512,
-        &fmi_fast_attn_avx2,
-#endif
-        &fmi_fast_attn_generic
-    };
-
-    for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
-        if (strcmp(be->isa, all[i]->isa) == 0)
-            return all[i];
-    return &fmi_fast_attn_generic;
-}
-
 /* ==== cache ==== */
 
 static size_t op_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
@@ -108,7 +90,7 @@ static fm_status write_part(void *ctx, size_t begin, size_t end, unsigned worker
 static void op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
                         size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
 {
-    write_job j = {.kern = fmi_fast_attn_kern_of(be),
+    write_job j = {.kern = fmi_fast_of(be)->kern->attention,
                    .kv = kv,
                    .k = k,
                    .v = v,
@@ -360,7 +342,7 @@ static void op_attention(fm_backend *be, const fm_attn *a)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     job j = {.cpu = cpu,
-             .kern = fmi_fast_attn_kern_of(be),
+             .kern = fmi_fast_of(be)->kern->attention,
              .op = a,
              .hdv = FMI_FA_HDV(a->hd),
              .chunks = 1};

@@ -21,7 +21,7 @@ static fm_status swiglu_part(void *ctx, size_t begin, size_t end, unsigned worke
 
 static void op_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
 {
-    elem_job j = {.kern = fmi_fast_attn_kern_of(be), .y = y, .gate = gate, .up = up};
+    elem_job j = {.kern = fmi_fast_of(be)->kern->attention, .y = y, .gate = gate, .up = up};
     fmi_run(fmi_cpu_of(be), n, MIN_ELEMS, swiglu_part, &j);
 }
 

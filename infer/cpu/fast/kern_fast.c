@@ -2,6 +2,7 @@
  * FMI_FAST_VNNI, FMI_FAST_BF16 where the set has those). As in cpu/kern/kern.c nothing but the
  * table has external linkage. */
 #include "infer/cpu/fast/kern_fast.h"
+#include "infer/cpu/fast/kern_fast_attention.h"
 #include "infer/cpu/fast/kern_fast_line.h"
 #include "infer/cpu/kern/tiles.h"
 
@@ -12,28 +13,12 @@
 #include "infer/cpu/fast/kern_fast_lora.h"
 
 #if defined(FMI_FAST_BF16)
-#define FMI_TABLE fmi_fast_kern_avx512bf16
-#define FMI_ISA "avx512bf16"
-#elif defined(FMI_FAST_VNNI)
-#define FMI_TABLE fmi_fast_kern_avx512vnni
-#define FMI_ISA "avx512vnni"
-#elif defined(FMI_ISA_AVX512)
-#define FMI_TABLE fmi_fast_kern_avx512
-#define FMI_ISA "avx512"
-#elif defined(FMI_ISA_AVX2)
-#define FMI_TABLE fmi_fast_kern_avx2
-#define FMI_ISA "avx2"
-#else
-#define FMI_TABLE fmi_fast_kern_generic
-#define FMI_ISA "generic"
-#endif
-#if defined(FMI_FAST_BF16)
 #define FMI_CLASS "fast-bf16dp-2"
 #else
 #define FMI_CLASS "fast-fma-2"
 #endif
 
-const fmi_fast_kern FMI_TABLE = {
+const fmi_fast_kern FMI_TABLE(fmi_fast_kern_) = {
     .isa = FMI_ISA,
     .kernel_class = FMI_CLASS,
     .tile_int8 = TILE_INT8,
@@ -48,4 +33,5 @@ const fmi_fast_kern FMI_TABLE = {
     .round_row = k_round_row,
     .lora_down = k_lora_down,
     .lora_up = k_lora_up,
+    .attention = &FMI_TABLE(fmi_fast_attn_),
 };

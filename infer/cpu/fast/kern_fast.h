@@ -95,6 +95,8 @@ typedef struct fmi_fast_kern {
      * bf16. wide: scratch of 8 * (r + 1) * 4 bytes. */
     void (*lora_up)(const fmi_fast_out *out, const float *t, float scale, uint32_t m, const void *b,
                     uint32_t r, uint32_t *wide, const void *next, size_t next_bytes);
+
+    const struct fmi_fast_attn_kern *attention; /* kern_fast_attention.h */
 } fmi_fast_kern;
 
 extern const fmi_fast_kern fmi_fast_kern_generic;

@@ -6,6 +6,7 @@
  * stay in registers for the whole chunk. */
 #include "infer/cpu/fast/kern_fast_attention.h"
 #include "infer/cpu/fast/kern_fast_line.h"
+#include "infer/cpu/kern/tiles.h"
 
 #define FA_LOG2E 1.44269504088896341f
 
@@ -13,12 +14,12 @@
 
 #if defined(FMI_ISA_AVX512)
 #define FA_WIDE_ROWS 6u /* rows of tiles four vectors wide; above, two */
-#define FA_MOST_ROWS FMI_FA_ROWS
+#define FA_MOST_ROWS 12 /* FMI_FA_ROWS */
 #define FA_WIDE 4u
 #define FA_NARROW 2u
 #else
 #define FA_WIDE_ROWS 2u
-#define FA_MOST_ROWS 4u
+#define FA_MOST_ROWS 4
 #define FA_WIDE 2u
 #define FA_NARROW 1u
 #endif
@@ -359,28 +360,15 @@ FMI_INLINE void mix_rows(const uint32_t rows, const mix_job *j)
 
 /* ==== a chunk ==== */
 
-#define FA_CASES(call)                                                                             \
-    FA_CASE(1, call)                                                                               \
-    FA_CASE(2, call) FA_CASE(3, call) FA_CASE(4, call) FA_MORE_CASES(call)
-#if defined(FMI_ISA_AVX512)
-#define FA_MORE_CASES(call)                                                                        \
-    FA_CASE(5, call)                                                                               \
-    FA_CASE(6, call)                                                                               \
-    FA_CASE(7, call)                                                                               \
-    FA_CASE(8, call) FA_CASE(9, call) FA_CASE(10, call) FA_CASE(11, call) FA_CASE(12, call)
-#else
-#define FA_MORE_CASES(call)
-#endif
+#define FA_CASE(m, tile, j)                                                                        \
+    case m:                                                                                        \
+        tile(m, j);                                                                                \
+        break;
 
 static void score_some(uint32_t rows, const score_job *j)
 {
     switch (rows) {
-#define FA_CASE(n, call)                                                                           \
-    case n:                                                                                        \
-        score_rows(n, j);                                                                          \
-        break;
-        FA_CASES(score_rows)
-#undef FA_CASE
+        FMI_TILES(FA_MOST_ROWS, FA_CASE, score_rows, j)
     default:
         break;
     }
@@ -389,12 +377,7 @@ static void score_some(uint32_t rows, const score_job *j)
 static void mix_some(uint32_t rows, const mix_job *j)
 {
     switch (rows) {
-#define FA_CASE(n, call)                                                                           \
-    case n:                                                                                        \
-        mix_rows(n, j);                                                                            \
-        break;
-        FA_CASES(mix_rows)
-#undef FA_CASE
+        FMI_TILES(FA_MOST_ROWS, FA_CASE, mix_rows, j)
     default:
         break;
     }
@@ -607,25 +590,7 @@ static void k_swiglu(float *y, const float *gate, const float *up, size_t n)
     }
 }
 
-#if defined(FMI_ISA_AVX512) && defined(FMI_FAST_BF16)
-#define FA_TABLE fmi_fast_attn_avx512bf16
-#define FA_ISA "avx512bf16"
-#elif defined(FMI_ISA_AVX512) && defined(FMI_FAST_VNNI)
-#define FA_TABLE fmi_fast_attn_avx512vnni
-#define FA_ISA "avx512vnni"
-#elif defined(FMI_ISA_AVX512)
-#define FA_TABLE fmi_fast_attn_avx512
-#define FA_ISA "avx512"
-#elif defined(FMI_ISA_AVX2)
-#define FA_TABLE fmi_fast_attn_avx2
-#define FA_ISA "avx2"
-#else
-#define FA_TABLE fmi_fast_attn_generic
-#define FA_ISA "generic"
-#endif
-
-const fmi_fast_attn_kern FA_TABLE = {
-    .isa = FA_ISA,
+const fmi_fast_attn_kern FMI_TABLE(fmi_fast_attn_) = {
     .quantise = k_quantise,
     .put = k_put,
     .chunk = k_chunk,

@@ -50,7 +50,6 @@ typedef struct fmi_fast_attn {
 } fmi_fast_attn;
 
 typedef struct fmi_fast_attn_kern {
-    const char *isa;
     /* x [hd] as int16 with one scale; a vector with an element that is not finite gets NaN. */
     float (*quantise)(int16_t *dst, const float *x, uint32_t hd);
     /* One position of one head into its page. */
@@ -72,9 +71,5 @@ extern const fmi_fast_attn_kern fmi_fast_attn_avx512;
 extern const fmi_fast_attn_kern fmi_fast_attn_avx512vnni;
 extern const fmi_fast_attn_kern fmi_fast_attn_avx512bf16;
 #endif
-
-struct fm_backend;
-/* The table of the backend's instruction set. */
-const fmi_fast_attn_kern *fmi_fast_attn_kern_of(const struct fm_backend *be);
 
 #endif

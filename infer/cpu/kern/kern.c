@@ -14,22 +14,10 @@
 #include "infer/cpu/kern/loss.h"
 #include "infer/cpu/kern/grads.h"
 #include "infer/cpu/kern/attention.h"
+#include "infer/cpu/kern/terms.h"
+#include "infer/cpu/kern/bf16.h"
 
-#if defined(FMI_ISA_AVX512)
-#define FMI_TABLE fmi_kern_avx512
-#define FMI_ISA "avx512"
-#elif defined(FMI_ISA_AVX2)
-#define FMI_TABLE fmi_kern_avx2
-#define FMI_ISA "avx2"
-#elif defined(FMI_ISA_NEON)
-#define FMI_TABLE fmi_kern_neon
-#define FMI_ISA "neon"
-#else
-#define FMI_TABLE fmi_kern_generic
-#define FMI_ISA "generic"
-#endif
-
-const fmi_kern FMI_TABLE = {
+const fmi_kern FMI_TABLE(fmi_kern_) = {
     .isa = FMI_ISA,
     .tile_rows = FMI_TILE_ROWS,
     .pack_a = k_pack_a,
@@ -69,4 +57,7 @@ const fmi_kern FMI_TABLE = {
     .attn_grad_rows = k_attn_grad_rows,
     .attn_spread = k_attn_spread,
     .attn_pages = k_attn_pages,
+    .thin = k_thin,
+    .round = k_round,
+    .pairs = k_pairs,
 };

@@ -1,8 +1,8 @@
 /* kern.h - what one instruction set offers: kernels on plain ranges, without threads or checks.
  *
- * kern.c and train.c are compiled once per instruction set and fill one fmi_kern each; cpu.c
- * chooses among them, in one place. Shapes as in infer/backend.h; "panel" is 32 outputs x k:
- * element (k, j) at [k * FMI_PANEL + j]. */
+ * kern.c is compiled once per instruction set and fills one fmi_kern; cpu.c chooses among them, in
+ * one place. Shapes as in infer/backend.h; "panel" is 32 outputs x k: element (k, j) at
+ * [k * FMI_PANEL + j]. */
 #ifndef FM_INFER_CPU_KERN_H
 #define FM_INFER_CPU_KERN_H
 
@@ -72,6 +72,19 @@ typedef struct fmi_dropout {
     float scale;
     bool accumulate;
 } fmi_dropout;
+
+#define FMI_THIN_COLUMNS 8u /* columns of b are readable up to the next multiple of this */
+
+/* c[m, n] = (c +) alpha * a b over one block of k; neither matrix is packed. Element (i, k) of a
+ * lies at a[i * lda + k], or if ta at a[k * lda + i]; (k, j) of b at b[k * ldb + j]. */
+typedef struct fmi_thin {
+    float *c;
+    const float *a, *b;
+    size_t ldc, lda, ldb;
+    uint32_t m, n, k;
+    float alpha;
+    bool ta, add;
+} fmi_thin;
 
 typedef struct fmi_kern {
     const char *isa;
@@ -156,6 +169,15 @@ typedef struct fmi_kern {
     void (*attn_spread)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
                         const float *p, const float *ds, uint32_t from, uint32_t to);
     void (*attn_pages)(float *dst, const float *src, size_t ld, uint32_t n, uint32_t hd);
+
+    /* ---- training's products ---- */
+    /* Per element a chain of fmaf over ascending k from +0, times alpha, then added to c. */
+    void (*thin)(const fmi_thin *t);
+    void (*round)(uint16_t *dst, const float *src, size_t n); /* to bf16, to nearest even */
+    /* dst[i * ld_dst + j] = bf16 of rows 2 i (low half) and 2 i + 1 of src [k, n], to nearest even;
+     * an odd k is padded with 0. */
+    void (*pairs)(uint32_t *dst, size_t ld_dst, const float *src, size_t ld_src, uint32_t n,
+                  uint32_t k);
 } fmi_kern;
 
 extern const fmi_kern fmi_kern_generic;

@@ -1,5 +1,5 @@
 /* terms.h - products with one dimension so small that packing an operand would cost more than
- * it saves; part of train.c.
+ * it saves; part of kern.c.
  *
  * A tile of sums lives in registers: rows of a as broadcasts from where they lie, columns of b as
  * vectors from where they lie, one fmaf per sum and k. Widths are 32, 16 and 8 columns: a rank of 8

@@ -22,6 +22,27 @@
 #endif
 #define VF_LANES 16u
 
+/* The variant that is being compiled, and the name of its table that begins with stem. */
+#if defined(FMI_FAST_BF16)
+#define FMI_VARIANT avx512bf16
+#elif defined(FMI_FAST_VNNI)
+#define FMI_VARIANT avx512vnni
+#elif defined(FMI_ISA_AVX512)
+#define FMI_VARIANT avx512
+#elif defined(FMI_ISA_AVX2)
+#define FMI_VARIANT avx2
+#elif defined(FMI_ISA_NEON)
+#define FMI_VARIANT neon
+#else
+#define FMI_VARIANT generic
+#endif
+#define FMI_JOIN_(a, b) a##b
+#define FMI_JOIN(a, b) FMI_JOIN_(a, b)
+#define FMI_TABLE(stem) FMI_JOIN(stem, FMI_VARIANT)
+#define FMI_TEXT_(x) #x
+#define FMI_TEXT(x) FMI_TEXT_(x)
+#define FMI_ISA FMI_TEXT(FMI_VARIANT)
+
 #if defined(FMI_ISA_AVX512)
 #include <immintrin.h>
 
@@ -113,20 +134,6 @@ FMI_INLINE void vf_store(float *p, vf v)
     _mm256_storeu_ps(p, v.lo);
     _mm256_storeu_ps(p + 8, v.hi);
 }
-FMI_INLINE vf vf_load_n(const float *p, uint32_t n)
-{
-    float tmp[VF_LANES] = {0};
-
-    memcpy(tmp, p, n * sizeof *p);
-    return vf_load(tmp);
-}
-FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
-{
-    float tmp[VF_LANES];
-
-    vf_store(tmp, v);
-    memcpy(p, tmp, n * sizeof *p);
-}
 #define FMI_VF2(name, op)                                                                          \
     FMI_INLINE vf name(vf a, vf b)                                                                 \
     {                                                                                              \
@@ -182,20 +189,6 @@ FMI_INLINE void vf_store(float *p, vf v)
 {
     for (uint32_t i = 0; i < 4; i++)
         vst1q_f32(p + 4 * i, v.q[i]);
-}
-FMI_INLINE vf vf_load_n(const float *p, uint32_t n)
-{
-    float tmp[VF_LANES] = {0};
-
-    memcpy(tmp, p, n * sizeof *p);
-    return vf_load(tmp);
-}
-FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
-{
-    float tmp[VF_LANES];
-
-    vf_store(tmp, v);
-    memcpy(p, tmp, n * sizeof *p);
 }
 #define FMI_VF2(name, expr)                                                                        \
     FMI_INLINE vf name(vf a, vf b)                                                                 \
@@ -323,6 +316,23 @@ FMI_LANES vf vf_pow2_biased(vf t)
         memcpy(&r.f[i], &bits, sizeof bits);
     }
     return r;
+}
+#endif
+
+#if defined(FMI_ISA_AVX2) || defined(FMI_ISA_NEON)
+FMI_INLINE vf vf_load_n(const float *p, uint32_t n)
+{
+    float tmp[VF_LANES] = {0};
+
+    memcpy(tmp, p, n * sizeof *p);
+    return vf_load(tmp);
+}
+FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
+{
+    float tmp[VF_LANES];
+
+    vf_store(tmp, v);
+    memcpy(p, tmp, n * sizeof *p);
 }
 #endif
 

@@ -22,7 +22,7 @@ void fmi_ref_layernorm(fm_backend *be, float *y, const float *x, const float *ga
     }
 }
 
-static double ref_f(fm_act f, double x)
+double fmi_ref_f(fm_act f, double x)
 {
     switch (f) {
     case FM_ACT_GELU_TANH:
@@ -43,8 +43,8 @@ void fmi_ref_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *ga
     (void)be;
     for (uint32_t i = 0; i < m; i++)
         for (uint32_t j = 0; j < n; j++)
-            y[i * ldy + j] =
-                (float)(ref_f(f, (double)gate[i * ldg + j]) * (up ? (double)up[i * ldu + j] : 1.0));
+            y[i * ldy + j] = (float)(fmi_ref_f(f, (double)gate[i * ldg + j]) *
+                                     (up ? (double)up[i * ldu + j] : 1.0));
 }
 
 void fmi_ref_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)

@@ -14,6 +14,8 @@ static inline fmi_ref_matrix *fmi_ref_matrix_of(const fm_weight *w)
     return (fmi_ref_matrix *)(uintptr_t)w;
 }
 
+double fmi_ref_f(fm_act f, double x); /* an activation */
+
 /* What the oracle has: fmi_ref_<op>. */
 #define FMI_REF_OPS(X) FM_BACKEND_FORWARD(X) FM_BACKEND_TRAINING(X)
 #define FMI_DECLARE(op) FM_BACKEND_FN(op, fmi_ref_##op);

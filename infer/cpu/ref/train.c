@@ -210,21 +210,6 @@ void fmi_ref_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbia
 
 /* ---- elements ---- */
 
-static double f_of(fm_act f, double x)
-{
-    switch (f) {
-    case FM_ACT_GELU_TANH:
-        return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case FM_ACT_GELU:
-        return 0.5 * x * erfc(-x / 1.4142135623730950488);
-    case FM_ACT_RELU:
-        return x > 0.0 ? x : 0.0;
-    case FM_ACT_SILU:
-        break;
-    }
-    return x / (1.0 + exp(-x));
-}
-
 static double slope_of(fm_act f, double x)
 {
     double s, t;
@@ -256,7 +241,7 @@ void fmi_ref_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float
             double d = (double)dy[i * lddy + j], g = (double)gate[i * ldg + j];
             double u = up ? (double)up[i * ldu + j] : 1.0;
             if (dup)
-                dup[i * lddu + j] = (float)(d * f_of(f, g));
+                dup[i * lddu + j] = (float)(d * fmi_ref_f(f, g));
             dgate[i * lddg + j] = (float)(d * u * slope_of(f, g));
         }
 }
