@@ -2,8 +2,6 @@
 #ifndef FM_INFER_CPU_CPU_H
 #define FM_INFER_CPU_CPU_H
 
-#include <stdatomic.h>
-
 #include "infer/backend.h"
 #include "infer/cpu/kern/kern.h"
 
@@ -94,20 +92,10 @@ void *fmi_scratch_get(fmi_scratch *s, size_t bytes);
 void fmi_run(fmi_cpu *cpu, size_t count, size_t min_chunk, fm_pool_fn fn, void *ctx);
 void fmi_stick(fmi_cpu *cpu, fm_status rc);
 
-/* Units that threads take from a counter. */
-typedef struct fmi_queue {
-    fmi_cpu *cpu;
-    atomic_size_t next;
-    size_t count;
-} fmi_queue;
-static inline bool fmi_take(fmi_queue *q, size_t *unit)
-{
-    *unit = atomic_fetch_add_explicit(&q->next, 1, memory_order_relaxed);
-    return *unit < q->count;
-}
-/* As many parts as threads (parallel: or one); fn takes units of q until none is left. */
-void fmi_run_queue(fmi_queue *q, fmi_cpu *cpu, size_t count, bool parallel, fm_pool_fn fn,
-                   void *ctx);
+/* Units 0 .. count - 1, which threads (parallel: or the caller alone) take from a counter, for
+ * those that differ in length. scratch: the thread's. A failure ends its thread's part. */
+typedef fm_status (*fmi_unit_fn)(void *ctx, size_t unit, fmi_scratch *scratch);
+void fmi_run_units(fmi_cpu *cpu, size_t count, bool parallel, fmi_unit_fn fn, void *ctx);
 
 /* Rows of a stretch of a list of which the memory says how many; the m that stands there
  * otherwise. */

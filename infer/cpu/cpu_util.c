@@ -1,6 +1,9 @@
 /* cpu_util.c - what every operation of the CPU's backends leans on: scratch memory, the pool, the
  * failure that sticks until sync. */
 #include "infer/cpu/cpu.h"
+
+#include <stdatomic.h>
+
 #include "store/base/mem.h"
 
 void *fmi_scratch_get(fmi_scratch *s, size_t bytes)
@@ -29,11 +32,33 @@ void fmi_run(fmi_cpu *cpu, size_t count, size_t min_chunk, fm_pool_fn fn, void *
         fmi_stick(cpu, fm_pool_run(cpu->pool, count, min_chunk, fn, ctx));
 }
 
-void fmi_run_queue(fmi_queue *q, fmi_cpu *cpu, size_t count, bool parallel, fm_pool_fn fn,
-                   void *ctx)
+typedef struct unit_queue {
+    fmi_cpu *cpu;
+    atomic_size_t next;
+    size_t count;
+    fmi_unit_fn fn;
+    void *ctx;
+} unit_queue;
+
+static fm_status unit_worker(void *ctx, size_t begin, size_t end, unsigned worker)
 {
-    q->cpu = cpu;
-    q->count = count;
-    atomic_init(&q->next, 0);
-    fmi_run(cpu, parallel ? FM_MIN(count, (size_t)cpu->threads) : 1, 1, fn, ctx);
+    unit_queue *q = ctx;
+    fm_status rc = FM_OK;
+
+    (void)begin;
+    (void)end;
+    while (rc == FM_OK) {
+        size_t unit = atomic_fetch_add_explicit(&q->next, 1, memory_order_relaxed);
+        if (unit >= q->count)
+            break;
+        rc = q->fn(q->ctx, unit, &q->cpu->worker[worker]);
+    }
+    return rc;
+}
+
+void fmi_run_units(fmi_cpu *cpu, size_t count, bool parallel, fmi_unit_fn fn, void *ctx)
+{
+    unit_queue q = {.cpu = cpu, .count = count, .fn = fn, .ctx = ctx};
+
+    fmi_run(cpu, parallel ? FM_MIN(count, (size_t)cpu->threads) : 1, 1, unit_worker, &q);
 }

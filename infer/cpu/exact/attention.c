@@ -47,12 +47,16 @@ static uint32_t first_position(uint32_t pos, uint32_t window)
 }
 
 typedef struct paged_job {
-    fmi_queue q;
+    const fmi_kern *kern;
     const fm_attn *op;
+    size_t units;
 } paged_job;
 
-static fm_status paged_unit(const fmi_cpu *cpu, const fm_attn *j, size_t unit, fmi_scratch *scratch)
+static fm_status paged_unit(void *ctx, size_t number, fmi_scratch *scratch)
 {
+    const paged_job *job = ctx;
+    const fm_attn *j = job->op;
+    size_t unit = job->units - 1 - number; /* the longest rows come last: begin with them */
     uint32_t row = (uint32_t)(unit / j->nkv), head = (uint32_t)(unit % j->nkv);
     uint32_t group = j->nh / j->nkv, last = (uint32_t)j->pos[row];
     uint32_t first = first_position(last, j->window), pages = last / FM_KV_PAGE + 1;
@@ -85,21 +89,8 @@ static fm_status paged_unit(const fmi_cpu *cpu, const fm_attn *j, size_t unit, f
                   .hd = j->hd,
                   .scale = j->scale,
                   .softcap = j->softcap};
-    cpu->kern->attention(&a);
+    job->kern->attention(&a);
     return FM_OK;
-}
-
-static fm_status paged_worker(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    paged_job *j = ctx;
-    fm_status rc = FM_OK;
-    size_t unit;
-
-    (void)begin;
-    (void)end;
-    while (rc == FM_OK && fmi_take(&j->q, &unit)) /* the longest rows come last: begin with them */
-        rc = paged_unit(j->q.cpu, j->op, j->q.count - 1 - unit, &j->q.cpu->worker[worker]);
-    return rc;
 }
 
 void fmi_exact_attention(fm_backend *be, const fm_attn *a)
@@ -110,6 +101,6 @@ void fmi_exact_attention(fm_backend *be, const fm_attn *a)
     fm_assert(a->nkv > 0 && a->nh % a->nkv == 0 && a->hd <= FM_K_BLOCK);
     for (uint32_t i = 0; i < a->m; i++)
         work += ((uint64_t)a->pos[i] + 1) * a->nh * a->hd;
-    paged_job j = {.op = a};
-    fmi_run_queue(&j.q, cpu, (size_t)a->m * a->nkv, work > 20000, paged_worker, &j);
+    paged_job j = {cpu->kern, a, (size_t)a->m * a->nkv};
+    fmi_run_units(cpu, j.units, work > 20000, paged_unit, &j);
 }

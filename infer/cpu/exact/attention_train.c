@@ -19,7 +19,7 @@ typedef struct seq_plan {
 } seq_plan;
 
 typedef struct train_job {
-    fmi_queue q;
+    const fmi_kern *kern;
     const fm_attn_train *a;
     bool grad;
     seq_plan *order; /* [seqs], longest first */
@@ -91,11 +91,11 @@ static void open_unit(const train_job *j, fmi_attn_seq *u, const seq_plan *plan,
     size_t turned = (size_t)pages * FMI_PANEL * a->hd;
     const float **page = (const float **)(void *)(buf + (j->grad ? 2 : 1) * turned);
     u->kpage = page;
-    turn(j->q.cpu->kern, page, buf, u, u->vk, u->k);
+    turn(j->kern, page, buf, u, u->vk, u->k);
     if (!j->grad)
         return;
     u->vpage = page + pages;
-    turn(j->q.cpu->kern, page + pages, buf + turned, u, u->vv, u->v);
+    turn(j->kern, page + pages, buf + turned, u, u->vv, u->v);
     u->dout = a->dout + o;
     u->dq = a->dq + q;
     u->dk = a->dk + k;
@@ -119,10 +119,12 @@ static size_t row_floats(const fm_train_seq *s)
 
 /* ---- whole units ---- */
 
-static fm_status whole_unit(const train_job *j, const seq_plan *plan, uint32_t head,
-                            fmi_scratch *scratch)
+static fm_status whole_unit(void *ctx, size_t unit, fmi_scratch *scratch)
 {
-    const fmi_kern *kern = j->q.cpu->kern;
+    const train_job *j = ctx;
+    const seq_plan *plan = &j->order[unit / j->a->nkv];
+    const uint32_t head = (uint32_t)(unit % j->a->nkv);
+    const fmi_kern *kern = j->kern;
     const fm_train_seq *s = &j->a->seq[plan->seq];
     size_t ld = row_floats(s), rows = j->grad ? 2 * FMI_GRAD_ROWS : FORWARD_ROWS;
     float *p = fmi_scratch_get(scratch, rows * ld * sizeof *p + page_bytes(j, s));
@@ -144,70 +146,45 @@ static fm_status whole_unit(const train_job *j, const seq_plan *plan, uint32_t h
     return FM_OK;
 }
 
-static fm_status whole_worker(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    train_job *j = ctx;
-    fm_status rc = FM_OK;
-    size_t unit;
-
-    (void)begin;
-    (void)end;
-    while (rc == FM_OK && fmi_take(&j->q, &unit))
-        rc = whole_unit(j, &j->order[unit / j->a->nkv], (uint32_t)(unit % j->a->nkv),
-                        &j->q.cpu->worker[worker]);
-    return rc;
-}
-
 /* ---- split units ---- */
 
-static fm_status rows_worker(void *ctx, size_t begin, size_t end, unsigned worker)
+static fm_status rows_unit(void *ctx, size_t unit, fmi_scratch *scratch)
 {
-    train_job *j = ctx;
+    const train_job *j = ctx;
     const fmi_attn_seq *u = &j->unit;
     uint32_t blocks = (u->len + FORWARD_ROWS - 1) / FORWARD_ROWS;
-    size_t ld = fmi_attn_padded(u->virt) + fmi_attn_padded(u->len), unit;
-    float *score = fmi_scratch_get(&j->q.cpu->worker[worker], FORWARD_ROWS * ld * sizeof *score);
+    uint32_t i = (blocks - 1 - (uint32_t)unit % blocks) * FORWARD_ROWS;
+    size_t ld = fmi_attn_padded(u->virt) + fmi_attn_padded(u->len);
+    float *score = fmi_scratch_get(scratch, FORWARD_ROWS * ld * sizeof *score);
 
-    (void)begin;
-    (void)end;
-    while (score && fmi_take(&j->q, &unit)) {
-        uint32_t i = (blocks - 1 - (uint32_t)unit % blocks) * FORWARD_ROWS;
-        j->q.cpu->kern->attn_rows(u, (uint32_t)unit / blocks, i, FM_MIN(FORWARD_ROWS, u->len - i),
-                                  score);
-    }
-    return score ? FM_OK : FM_ENOMEM;
-}
-
-static fm_status weights_worker(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    train_job *j = ctx;
-    size_t ld = fmi_attn_padded(j->unit.virt) + fmi_attn_padded(j->unit.len), unit;
-
-    (void)begin;
-    (void)end;
-    (void)worker;
-    while (fmi_take(&j->q, &unit)) {
-        uint32_t at = (uint32_t)unit * FMI_GRAD_ROWS;
-        j->q.cpu->kern->attn_grad_rows(&j->unit, j->head, j->row + at,
-                                       FM_MIN(FMI_GRAD_ROWS, j->rows - at), j->p + at * ld,
-                                       j->ds + at * ld);
-    }
+    if (!score)
+        return FM_ENOMEM;
+    j->kern->attn_rows(u, (uint32_t)unit / blocks, i, FM_MIN(FORWARD_ROWS, u->len - i), score);
     return FM_OK;
 }
 
-static fm_status spread_worker(void *ctx, size_t begin, size_t end, unsigned worker)
+static fm_status weights_unit(void *ctx, size_t unit, fmi_scratch *scratch)
 {
-    train_job *j = ctx;
-    size_t ld = fmi_attn_padded(j->unit.virt) + fmi_attn_padded(j->unit.len), unit;
+    const train_job *j = ctx;
+    size_t ld = fmi_attn_padded(j->unit.virt) + fmi_attn_padded(j->unit.len);
+    uint32_t at = (uint32_t)unit * FMI_GRAD_ROWS;
 
-    (void)begin;
-    (void)end;
-    (void)worker;
-    while (fmi_take(&j->q, &unit))
-        for (uint32_t at = 0; at < j->rows; at += FMI_GRAD_ROWS)
-            j->q.cpu->kern->attn_spread(
-                &j->unit, j->head, j->row + at, FM_MIN(FMI_GRAD_ROWS, j->rows - at), j->p + at * ld,
-                j->ds + at * ld, (uint32_t)unit * FMI_PANEL, ((uint32_t)unit + 1) * FMI_PANEL);
+    (void)scratch;
+    j->kern->attn_grad_rows(&j->unit, j->head, j->row + at, FM_MIN(FMI_GRAD_ROWS, j->rows - at),
+                            j->p + at * ld, j->ds + at * ld);
+    return FM_OK;
+}
+
+static fm_status spread_unit(void *ctx, size_t unit, fmi_scratch *scratch)
+{
+    const train_job *j = ctx;
+    size_t ld = fmi_attn_padded(j->unit.virt) + fmi_attn_padded(j->unit.len);
+
+    (void)scratch;
+    for (uint32_t at = 0; at < j->rows; at += FMI_GRAD_ROWS)
+        j->kern->attn_spread(&j->unit, j->head, j->row + at, FM_MIN(FMI_GRAD_ROWS, j->rows - at),
+                             j->p + at * ld, j->ds + at * ld, (uint32_t)unit * FMI_PANEL,
+                             ((uint32_t)unit + 1) * FMI_PANEL);
     return FM_OK;
 }
 
@@ -229,19 +206,18 @@ static void split_unit(train_job *j, fmi_cpu *cpu, const seq_plan *plan, uint32_
 
     j->p = buf;
     j->ds = buf + rows * ld;
-    j->q.cpu = cpu;
     open_unit(j, u, plan, head, j->grad ? buf + 2 * rows * ld : buf);
     if (!j->grad) {
         size_t blocks = (u->len + FORWARD_ROWS - 1) / FORWARD_ROWS;
-        fmi_run_queue(&j->q, cpu, blocks * u->g, true, rows_worker, j);
+        fmi_run_units(cpu, blocks * u->g, true, rows_unit, j);
         return;
     }
     for (j->head = 0; j->head < u->g; j->head++)
         for (j->row = 0; j->row < u->len; j->row += (uint32_t)rows) {
             j->rows = FM_MIN((uint32_t)rows, u->len - j->row);
-            fmi_run_queue(&j->q, cpu, (j->rows + FMI_GRAD_ROWS - 1) / FMI_GRAD_ROWS, true,
-                          weights_worker, j);
-            fmi_run_queue(&j->q, cpu, ld / FMI_PANEL, true, spread_worker, j);
+            fmi_run_units(cpu, (j->rows + FMI_GRAD_ROWS - 1) / FMI_GRAD_ROWS, true, weights_unit,
+                          j);
+            fmi_run_units(cpu, ld / FMI_PANEL, true, spread_unit, j);
         }
 }
 
@@ -293,7 +269,7 @@ static void add_virtual(const train_job *j, const fmi_cpu *cpu)
 static void self_attention(fm_backend *be, const fm_attn_train *a, bool grad)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    train_job j = {.a = a, .grad = grad, .q = {.cpu = cpu}};
+    train_job j = {.kern = cpu->kern, .a = a, .grad = grad};
     size_t virtual_floats = 0, split = 0;
     uint64_t work = 0, longest = 0;
     uint32_t first = 0;
@@ -333,7 +309,7 @@ static void self_attention(fm_backend *be, const fm_attn_train *a, bool grad)
             split_unit(&j, cpu, &j.order[first], h,
                        (float *)(void *)(mem + order_bytes + virtual_bytes));
     j.order += first;
-    fmi_run_queue(&j.q, cpu, (size_t)(a->seqs - first) * a->nkv, work > 2000, whole_worker, &j);
+    fmi_run_units(cpu, (size_t)(a->seqs - first) * a->nkv, work > 2000, whole_unit, &j);
     if (virtual_floats && cpu->failed == FM_OK)
         add_virtual(&j, cpu);
 }

@@ -7,9 +7,6 @@
 #include "infer/cpu/fast/fast.h"
 #include "infer/cpu/fast/kern_fast_attention.h"
 
-#include <stdatomic.h>
-#include <string.h>
-
 #define TILE_ROWS 48u         /* query rows times heads of a group that a tile aims at */
 #define MIN_WORK 60000u       /* positions x query heads x hd: less is not worth a second thread */
 #define AHEAD 8u              /* rows whose lines are fetched in advance */
@@ -29,7 +26,6 @@ typedef struct job {
     size_t hdv;
     float *parts; /* [unit][chunk] of part_floats, or NULL: not split */
     uint32_t chunks;
-    atomic_size_t next;
     size_t units;
 } job;
 
@@ -49,15 +45,6 @@ static size_t op_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
 {
     (void)be;
     return nkv * FMI_FA_HEAD_BYTES(hd);
-}
-
-static void op_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
-                       uint32_t hd)
-{
-    size_t bytes = op_kv_page_bytes(be, nkv, hd);
-
-    memcpy((char *)kv.k + (size_t)dst * bytes, (char *)kv.k + (size_t)src * bytes, bytes);
-    memcpy((char *)kv.v + (size_t)dst * bytes, (char *)kv.v + (size_t)src * bytes, bytes);
 }
 
 typedef struct write_job {
@@ -286,22 +273,12 @@ static fm_status chunk_unit(const job *j, size_t unit, fmi_scratch *scratch)
     return rc;
 }
 
-static fm_status worker_fn(void *ctx, size_t begin, size_t end, unsigned worker)
+static fm_status attention_unit(void *ctx, size_t number, fmi_scratch *scratch)
 {
-    job *j = ctx;
-    fm_status rc = FM_OK;
+    const job *j = ctx;
+    size_t unit = j->units - 1 - number; /* the longest rows come last: begin with them */
 
-    (void)begin;
-    (void)end;
-    while (rc == FM_OK) {
-        size_t unit = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-        if (unit >= j->units)
-            break;
-        unit = j->units - 1 - unit; /* the longest rows come last: begin with them */
-        rc = j->parts ? chunk_unit(j, unit, &j->cpu->worker[worker])
-                      : whole_unit(j, unit, &j->cpu->worker[worker]);
-    }
-    return rc;
+    return j->parts ? chunk_unit(j, unit, scratch) : whole_unit(j, unit, scratch);
 }
 
 static fm_status merge_fn(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -382,8 +359,7 @@ static void op_attention(fm_backend *be, const fm_attn *a)
         j.parts = (float *)(void *)(both + tile_bytes);
     }
     j.tiles = tiles;
-    atomic_init(&j.next, 0);
-    fmi_run(cpu, parallel ? FM_MIN(j.units, (size_t)cpu->threads) : 1, 1, worker_fn, &j);
+    fmi_run_units(cpu, j.units, parallel, attention_unit, &j);
     if (split)
         fmi_run(cpu, pairs, 16, merge_fn, &j);
 }
@@ -391,7 +367,6 @@ static void op_attention(fm_backend *be, const fm_attn *a)
 void fmi_fast_attention_install(fm_backend *be)
 {
     be->kv_page_bytes = op_kv_page_bytes;
-    be->kv_copy = op_kv_copy;
     be->kv_write = op_kv_write;
     be->attention = op_attention;
 }
