@@ -219,6 +219,25 @@ void fmi_exact_sum_squares(fm_backend *be, double *out, const float *x, uint64_t
 
 /* ---- rows by number ---- */
 
+static void affine_part(const fmi_elem_job *j, size_t begin, size_t end)
+{
+    for (size_t i = begin; i < end; i++) {
+        float *y = j->y + (j->ids ? (size_t)j->ids[i] : i) * j->ldy;
+        for (uint32_t c = 0; j->a && c < j->n; c++)
+            y[c] = y[c] * j->a[c];
+        for (uint32_t c = 0; j->b && c < j->n; c++)
+            y[c] = y[c] + j->b[c];
+    }
+}
+
+void fmi_exact_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+                      const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
+{
+    fmi_elem_job j = {
+        .y = y + (rows ? 0 : first * ldy), .ldy = ldy, .a = scale, .b = bias, .ids = rows, .n = n};
+    fmi_elem_run(be, &j, affine_part, m, fmi_rows_of(4 * MIN_ELEMS, n));
+}
+
 void fmi_exact_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                          const int32_t *rows_of_x, uint32_t m, uint32_t n)
 {

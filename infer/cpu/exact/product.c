@@ -498,37 +498,6 @@ void fmi_exact_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, cons
     fmi_settle_terms(be, x, ldx, k, term, terms, run_terms);
 }
 
-typedef struct affine_job {
-    float *y;
-    size_t ldy;
-    uint32_t n, first;
-    const float *scale, *bias;
-    const int32_t *rows;
-} affine_job;
-
-static fm_status affine_worker(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    const affine_job *j = ctx;
-
-    (void)worker;
-    for (size_t i = begin; i < end; i++) {
-        float *y = j->y + (j->rows ? (size_t)j->rows[i] : j->first + i) * j->ldy;
-        for (uint32_t c = 0; j->scale && c < j->n; c++)
-            y[c] = y[c] * j->scale[c];
-        for (uint32_t c = 0; j->bias && c < j->n; c++)
-            y[c] = y[c] + j->bias[c];
-    }
-    return FM_OK;
-}
-
-void fmi_exact_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
-                      const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
-{
-    affine_job j = {y, ldy, n, first, scale, bias, rows};
-
-    fmi_run(fmi_cpu_of(be), m, n > 0 ? 65536 / n + 1 : m, affine_worker, &j);
-}
-
 void fmi_exact_linear_dw(fm_backend *be, float *dw, const float *dy, size_t lddy, const float *x,
                          size_t ldx, uint32_t m, uint32_t n, uint32_t k, bool stored_kn)
 {
