@@ -1,8 +1,6 @@
-/* arith.c - operators on two values, as Python has them: / is always a float, // and % round
- * toward minus infinity, and an integer that leaves 64 bits is an error. */
+/* arith.c - operators on two values, as Python has them: / is always a float, // and % of whole
+ * numbers round toward minus infinity, and an integer that leaves 64 bits is an error. */
 #include "infer/jinja/jinja.h"
-
-#include <math.h>
 
 fm_status jj_bad_operands(const jj_ctx *c, const char *what, jj_val a, jj_val b)
 {
@@ -55,45 +53,11 @@ static fm_status repeat(jj_ctx *c, jj_val *out, jj_val s, int64_t times)
     return jj_buf_str(c, out, &b);
 }
 
-static fm_status repeat_list(jj_ctx *c, jj_val *out, jj_val list, int64_t times)
-{
-    fm_status rc = jj_list_new(c, out);
-
-    out->type = list.type;
-    for (int64_t k = 0; rc == FM_OK && k < times && list.u.list->count > 0; k++)
-        for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++)
-            rc = jj_list_push(c, out->u.list, list.u.list->v[i]);
-    return rc;
-}
-
-static fm_status int_power(jj_ctx *c, jj_val *out, int64_t a, int64_t e)
-{
-    int64_t r = 1;
-
-    if (e < 0 && a == 0)
-        return jj_error(c, FM_EINVAL, "zero to a negative power");
-    if (e < 0) {
-        *out = jj_float(pow((double)a, (double)e));
-        return FM_OK;
-    }
-    if (e > 64 && a != 0 && a != 1 && a != -1)
-        return jj_error(c, FM_ELIMIT, "integer overflow");
-    if (e > 64)
-        e = 64 + (e & 1);
-    for (; e > 0; e--)
-        if (__builtin_mul_overflow(r, a, &r))
-            return jj_error(c, FM_ELIMIT, "integer overflow");
-    *out = jj_int(r);
-    return FM_OK;
-}
-
 static fm_status int_op(jj_ctx *c, jj_val *out, jj_op op, int64_t a, int64_t b)
 {
     int64_t r = 0;
     bool overflow = false;
 
-    if (op == JJ_POW)
-        return int_power(c, out, a, b);
     if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0)
         return jj_error(c, FM_EINVAL, "division by zero");
     if (op == JJ_DIV) {
@@ -118,94 +82,40 @@ static fm_status int_op(jj_ctx *c, jj_val *out, jj_op op, int64_t a, int64_t b)
     return FM_OK;
 }
 
-/* Floor division and modulo, rounded as CPython does. */
-static void float_divmod(double a, double b, double *quotient, double *rest)
-{
-    double mod = fmod(a, b), div = (a - mod) / b;
-
-    if (mod != 0.0 && (b < 0) != (mod < 0)) {
-        mod += b;
-        div -= 1.0;
-    } else if (mod == 0.0) {
-        mod = copysign(0.0, b);
-    }
-    *rest = mod;
-    *quotient = floor(div);
-    if (div - *quotient > 0.5)
-        *quotient += 1.0;
-    if (div == 0.0)
-        *quotient = copysign(0.0, a / b);
-}
-
-static fm_status float_power(jj_ctx *c, jj_val *out, double a, double b)
-{
-    double r = pow(a, b);
-
-    if (a == 0.0 && b < 0)
-        return jj_error(c, FM_EINVAL, "zero to a negative power");
-    if (isnan(r) && !isnan(a) && !isnan(b))
-        return jj_error(c, FM_EUNSUPPORTED, "complex numbers are not implemented");
-    if (isinf(r) && !isinf(a) && !isinf(b))
-        return jj_error(c, FM_EINVAL, "result of ** is too large");
-    *out = jj_float(r);
-    return FM_OK;
-}
-
 static fm_status float_op(jj_ctx *c, jj_val *out, jj_op op, double a, double b)
 {
-    double r = a, rest = 0;
-    bool divides = op == JJ_FLOORDIV || op == JJ_MOD; /* fmod goes bit by bit */
-    fm_status rc = jj_work(c, divides ? 10 * JJ_CALL : 0);
-
-    if (rc < 0)
-        return rc;
-    if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0.0)
+    if (op == JJ_FLOORDIV || op == JJ_MOD)
+        return jj_error(c, FM_EUNSUPPORTED, "'//' and '%%' of floats are not implemented");
+    if (op == JJ_DIV && b == 0.0)
         return jj_error(c, FM_EINVAL, "division by zero");
-    if (op == JJ_ADD)
-        r = a + b;
-    else if (op == JJ_SUB)
-        r = a - b;
-    else if (op == JJ_MUL)
-        r = a * b;
-    else if (op == JJ_DIV)
-        r = a / b;
-    else if (op == JJ_FLOORDIV)
-        float_divmod(a, b, &r, &rest);
-    else if (op == JJ_MOD)
-        float_divmod(a, b, &rest, &r);
-    else
-        return float_power(c, out, a, b);
-    *out = jj_float(r);
+    *out = jj_float(op == JJ_ADD ? a + b : op == JJ_SUB ? a - b : op == JJ_MUL ? a * b : a / b);
     return FM_OK;
 }
 
 fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b)
 {
     bool lists = (a.type == JJ_LIST || a.type == JJ_TUPLE) && a.type == b.type;
+    bool a_whole = a.type == JJ_INT || a.type == JJ_BOOL;
+    bool b_whole = b.type == JJ_INT || b.type == JJ_BOOL;
 
     if (op == JJ_CONCAT)
         return concat_text(c, out, a, b);
-    if (jj_is_number(a) && jj_is_number(b)) {
-        if (a.type == JJ_FLOAT || b.type == JJ_FLOAT)
-            return float_op(c, out, op, jj_number(a), jj_number(b));
+    if (a_whole && b_whole)
         return int_op(c, out, op, jj_whole(a), jj_whole(b));
-    }
+    if (jj_is_number(a) && jj_is_number(b))
+        return float_op(c, out, op, jj_number(a), jj_number(b));
     if (op == JJ_ADD && a.type == JJ_STRING && b.type == JJ_STRING)
         return concat_text(c, out, a, b);
     if (op == JJ_ADD && lists)
         return concat_lists(c, out, a, b);
-    bool a_whole = a.type == JJ_INT || a.type == JJ_BOOL;
-    bool b_whole = b.type == JJ_INT || b.type == JJ_BOOL;
     if (op == JJ_MUL && a.type == JJ_STRING && b_whole)
         return repeat(c, out, a, jj_whole(b));
     if (op == JJ_MUL && a_whole && b.type == JJ_STRING)
         return repeat(c, out, b, jj_whole(a));
-    if (op == JJ_MUL && (a.type == JJ_LIST || a.type == JJ_TUPLE) && b_whole)
-        return repeat_list(c, out, a, jj_whole(b));
-    if (op == JJ_MUL && a_whole && (b.type == JJ_LIST || b.type == JJ_TUPLE))
-        return repeat_list(c, out, b, jj_whole(a));
+    if (op == JJ_MUL && ((jj_is_seq(a) && b_whole) || (a_whole && jj_is_seq(b))))
+        return jj_error(c, FM_EUNSUPPORTED, "'*' of a list is not implemented");
     if (op == JJ_MOD && a.type == JJ_STRING)
-        return jj_percent(c, out, a, b);
+        return jj_error(c, FM_EUNSUPPORTED, "'%%' of a string is not implemented");
     return jj_bad_operands(c, op == JJ_ADD ? "add" : "combine", a, b);
 }
 

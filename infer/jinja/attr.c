@@ -21,37 +21,14 @@ static fm_status loop_attr(jj_ctx *c, jj_val *out, const jj_loop *l, const char 
         *out = jj_bool(i + 1 == n);
     else if (strcmp(name, "length") == 0)
         *out = jj_int((int64_t)n);
-    else if (strcmp(name, "depth") == 0 || strcmp(name, "depth0") == 0)
-        *out = jj_int(l->depth + (name[5] ? 0 : 1)); /* counts recursive loops only */
     else if (strcmp(name, "previtem") == 0)
         *out = i > 0 ? l->items->v[i - 1] : jj_undefined("loop.previtem");
     else if (strcmp(name, "nextitem") == 0)
         *out = i + 1 < n ? l->items->v[i + 1] : jj_undefined("loop.nextitem");
-    else if (strcmp(name, "cycle") == 0 || strcmp(name, "changed") == 0)
-        return jj_error(c, FM_EUNSUPPORTED, "loop.%s is used without a call", name);
+    else if (strcmp(name, "depth") == 0 || strcmp(name, "depth0") == 0 ||
+             strcmp(name, "cycle") == 0 || strcmp(name, "changed") == 0)
+        return jj_error(c, FM_EUNSUPPORTED, "loop.%s is not implemented", name);
     return FM_OK;
-}
-
-static fm_status macro_attr(jj_ctx *c, jj_val *out, const jj_macro *m, const char *name)
-{
-    fm_status rc = FM_OK;
-
-    if (strcmp(name, "name") == 0) {
-        *out = jj_str(m->node->name, strlen(m->node->name));
-    } else if (strcmp(name, "arguments") == 0) {
-        rc = jj_list_new(c, out);
-        out->type = JJ_TUPLE;
-        for (size_t i = 0; rc == FM_OK && i < m->node->kid_count; i++)
-            rc = jj_list_push(c, out->u.list,
-                              jj_str(m->node->kid[i]->name, strlen(m->node->kid[i]->name)));
-    } else if (strcmp(name, "caller") == 0) {
-        *out = jj_bool(m->node->fn & JJ_USES_CALLER);
-    } else if (strcmp(name, "catch_varargs") == 0) {
-        *out = jj_bool(m->node->fn & JJ_USES_VARARGS);
-    } else if (strcmp(name, "catch_kwargs") == 0) {
-        *out = jj_bool(m->node->fn & JJ_USES_KWARGS);
-    }
-    return rc;
 }
 
 bool jj_is_method(jj_type type, const char *name)
@@ -80,13 +57,7 @@ fm_status jj_own_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name)
     if (v.type == JJ_LOOP)
         return loop_attr(c, out, v.u.loop, name);
     if (v.type == JJ_MACRO)
-        return macro_attr(c, out, v.u.macro, name);
-    if (v.type == JJ_CYCLER && strcmp(name, "current") == 0)
-        *out = v.u.list->v[v.u.list->at % v.u.list->count];
-    if (v.type == JJ_TUPLE && v.u.list->label) /* of groupby */
-        *out = strcmp(name, "grouper") == 0 ? v.u.list->v[0]
-               : strcmp(name, "list") == 0  ? v.u.list->v[1]
-                                            : *out;
+        return jj_error(c, FM_EUNSUPPORTED, "a macro's '%s' is not implemented", name);
     if (v.type != JJ_DICT && v.type != JJ_NAMESPACE)
         return FM_OK;
     if (jj_is_method(v.type, name))

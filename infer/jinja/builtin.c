@@ -3,15 +3,16 @@
 
 #include <string.h>
 
-enum { RANGE, DICT, NAMESPACE, RAISE, CYCLER, JOINER, STRFTIME };
+enum { RANGE, DICT, NAMESPACE, RAISE, STRFTIME, CYCLER, JOINER, LIPSUM };
+
+/* The last three are jinja2's; to call them is refused. */
+static const char *const functions[] = {"range",        "dict",   "namespace", "raise_exception",
+                                        "strftime_now", "cycler", "joiner",    "lipsum"};
 
 bool jj_builtin_find(const jj_ctx *c, const char *name, jj_val *out)
 {
-    static const char *const all[] = {"range",  "dict",   "namespace",   "raise_exception",
-                                      "cycler", "joiner", "strftime_now"};
-
-    for (int i = 0; i < (int)FM_ARRAY_LEN(all); i++) {
-        if (strcmp(all[i], name) != 0 || (i == STRFTIME && !c->have_now))
+    for (int i = 0; i < (int)FM_ARRAY_LEN(functions); i++) {
+        if (strcmp(functions[i], name) != 0 || (i == STRFTIME && !c->have_now))
             continue;
         memset(out, 0, sizeof *out);
         out->type = JJ_BUILTIN;
@@ -45,32 +46,19 @@ static fm_status range(jj_ctx *c, jj_val *out, const jj_args *a)
     fm_status rc = jj_list_new(c, out);
     for (uint64_t i = 0; i < n && rc == FM_OK; i++)
         rc = jj_list_push(c, out->u.list, jj_int((int64_t)((uint64_t)v[0] + i * (uint64_t)v[2])));
-    if (rc == FM_OK) {
-        out->type = JJ_RANGE;
-        memcpy(out->u.list->range, v, sizeof v);
-    }
+    out->type = JJ_RANGE;
     return rc;
 }
 
-/* A mapping's pairs, or a list of pairs. */
 static fm_status put_all(jj_ctx *c, jj_dict *d, jj_val from)
 {
-    jj_val list, pair;
     fm_status rc = FM_OK;
 
-    if (from.type == JJ_DICT) {
-        for (size_t i = 0; i < from.u.dict->count && rc == FM_OK; i++)
-            rc = jj_dict_put(c, d, from.u.dict->p[i].key, from.u.dict->p[i].value);
-        return rc;
-    }
-    rc = jj_as_list(c, &list, from);
-    for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
-        rc = jj_as_list(c, &pair, list.u.list->v[i]);
-        if (rc == FM_OK && pair.u.list->count != 2)
-            return jj_error(c, FM_EINVAL, "a mapping is made of pairs");
-        if (rc == FM_OK)
-            rc = jj_dict_put(c, d, pair.u.list->v[0], pair.u.list->v[1]);
-    }
+    if (from.type != JJ_DICT)
+        return jj_error(c, FM_EUNSUPPORTED, "a mapping of %s is not implemented",
+                        jj_type_name(from));
+    for (size_t i = 0; i < from.u.dict->count && rc == FM_OK; i++)
+        rc = jj_dict_put(c, d, from.u.dict->p[i].key, from.u.dict->p[i].value);
     return rc;
 }
 
@@ -89,31 +77,6 @@ static fm_status new_mapping(jj_ctx *c, jj_val *out, const jj_args *a, bool ns)
     return rc;
 }
 
-static fm_status cycler(jj_ctx *c, jj_val *out, const jj_args *a)
-{
-    if (a->count == 0 || a->kw_count > 0)
-        return jj_error(c, FM_EINVAL, "cycler needs at least one item");
-    fm_status rc = jj_list_new(c, out);
-    for (size_t i = 0; rc == FM_OK && i < a->count; i++)
-        rc = jj_list_push(c, out->u.list, a->pos[i]);
-    out->type = JJ_CYCLER;
-    return rc;
-}
-
-static fm_status joiner(jj_ctx *c, jj_val *out, const jj_args *a)
-{
-    static const char *const names[] = {"sep"};
-    jj_val sep = jj_arg(a, 0, "sep");
-    fm_status rc = jj_args_check(c, a, "joiner", names, 1);
-
-    if (rc == FM_OK)
-        rc = jj_list_new(c, out);
-    if (rc == FM_OK)
-        rc = jj_list_push(c, out->u.list, a->count + a->kw_count ? sep : jj_str(", ", 2));
-    out->type = JJ_JOINER;
-    return rc;
-}
-
 /* Civil date of a day number since 1970-01-01 (proleptic Gregorian). */
 static void civil(int64_t days, int64_t *year, int *month, int *day)
 {
@@ -125,14 +88,6 @@ static void civil(int64_t days, int64_t *year, int *month, int *day)
     *day = (int)(doy - (153 * mp + 2) / 5 + 1);
     *month = (int)(mp < 10 ? mp + 3 : mp - 9);
     *year = yoe + era * 400 + (*month <= 2);
-}
-
-static int day_of_year(int64_t year, int month, int day)
-{
-    static const int before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
-    bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-
-    return before[month - 1] + day + (leap && month > 2);
 }
 
 static bool clock_field(fm_buf *b, char f, int second)
@@ -152,9 +107,6 @@ static bool clock_field(fm_buf *b, char f, int second)
         break;
     case 'p':
         fm_buf_str(b, second < 43200 ? "AM" : "PM");
-        break;
-    case 'T':
-        fm_buf_printf(b, "%02d:%02d:%02d", second / 3600, second / 60 % 60, second % 60);
         break;
     default:
         return false;
@@ -187,9 +139,6 @@ static bool time_field(fm_buf *b, char f, int64_t now)
     case 'd':
         fm_buf_printf(b, "%02d", day);
         break;
-    case 'e':
-        fm_buf_printf(b, "%2d", day);
-        break;
     case 'B':
         fm_buf_str(b, months[month - 1]);
         break;
@@ -201,12 +150,6 @@ static bool time_field(fm_buf *b, char f, int64_t now)
         break;
     case 'a':
         fm_buf_append(b, weekday, 3);
-        break;
-    case 'F':
-        fm_buf_printf(b, "%lld-%02d-%02d", (long long)year, month, day);
-        break;
-    case 'j':
-        fm_buf_printf(b, "%03d", day_of_year(year, month, day));
         break;
     case '%':
         fm_buf_char(b, '%');
@@ -251,10 +194,6 @@ fm_status jj_builtin_call(jj_ctx *c, jj_val *out, int fn, const jj_args *a)
     case DICT:
     case NAMESPACE:
         return new_mapping(c, out, a, fn == NAMESPACE);
-    case CYCLER:
-        return cycler(c, out, a);
-    case JOINER:
-        return joiner(c, out, a);
     case STRFTIME:
         return strftime_now(c, out, a);
     case RAISE:
@@ -263,6 +202,6 @@ fm_status jj_builtin_call(jj_ctx *c, jj_val *out, int fn, const jj_args *a)
                         text.type == JJ_STRING ? (int)FM_MIN(text.u.s.n, (size_t)800) : 0,
                         text.type == JJ_STRING ? text.u.s.p : "");
     default:
-        return jj_error(c, FM_EUNSUPPORTED, "unknown function");
+        return jj_error(c, FM_EUNSUPPORTED, "function '%s' is not implemented", functions[fn]);
     }
 }

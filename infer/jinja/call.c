@@ -21,63 +21,47 @@ static fm_status add_keyword(jj_ctx *c, jj_args *a, const char **kw, const char 
     return FM_OK;
 }
 
-static fm_status add_mapping(jj_ctx *c, jj_args *a, const char **kw, jj_val more)
+static fm_status add_list(jj_ctx *c, jj_args *a, jj_val more)
 {
-    fm_status rc = FM_OK;
+    fm_status rc = jj_as_list(c, &more, more);
 
-    if (more.type != JJ_DICT)
-        return jj_error(c, FM_EINVAL, "the argument behind ** must be a mapping, is %s",
-                        jj_type_name(more));
-    if (a->kw_count + more.u.dict->count > ARGS_MAX)
+    if (rc == FM_OK && more.u.list->count > ARGS_MAX)
         return jj_error(c, FM_ELIMIT, "more than %d arguments", ARGS_MAX);
-    for (size_t i = 0; rc == FM_OK && i < more.u.dict->count; i++) {
-        jj_val name = more.u.dict->p[i].key;
-        rc = jj_need_str(c, name, "a keyword");
-        if (rc == FM_OK)
-            rc = jj_str_copy(c, &name, name.u.s.p, name.u.s.n);
-        if (rc == FM_OK)
-            rc = add_keyword(c, a, kw, name.u.s.p, more.u.dict->p[i].value);
-    }
+    for (size_t i = 0; rc == FM_OK && i < more.u.list->count; i++)
+        a->pos[a->count++] = more.u.list->v[i];
     return rc;
 }
 
 fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n)
 {
-    jj_val more;
+    size_t room = n->kid_count + (n->star ? ARGS_MAX : 0);
+    jj_val v;
     fm_status rc = FM_OK;
 
     memset(a, 0, sizeof *a);
     if (n->kid_count > ARGS_MAX || n->kw_count > ARGS_MAX)
         return jj_error(c, FM_ELIMIT, "more than %d arguments", ARGS_MAX);
-    if (n->kid_count + n->kw_count == 0 && !n->star && !n->star2)
+    if (room + n->kw_count == 0)
         return FM_OK;
-    size_t pos_room = n->star ? 2 * ARGS_MAX : n->kid_count;
-    size_t kw_room = n->star2 ? 2 * ARGS_MAX : n->kw_count;
-    a->pos = jj_alloc(c, (pos_room + kw_room) * sizeof *a->pos + 1);
-    const char **kw = jj_alloc(c, kw_room * sizeof *kw + 1);
+    a->pos = jj_alloc(c, (room + n->kw_count) * sizeof *a->pos);
+    const char **kw = jj_alloc(c, n->kw_count * sizeof *kw + 1);
     if (!a->pos || !kw)
         return jj_alloc_status(c);
-    a->kw_value = a->pos + pos_room;
+    a->kw_value = a->pos + room;
     a->kw = kw;
     for (; rc == FM_OK && a->count < n->kid_count; a->count++)
         rc = jj_eval(c, &a->pos[a->count], n->kid[a->count]);
     if (rc == FM_OK && n->star) {
-        rc = jj_eval(c, &more, n->star);
+        rc = jj_eval(c, &v, n->star);
         if (rc == FM_OK)
-            rc = jj_as_list(c, &more, more);
-        if (rc == FM_OK && more.u.list->count > ARGS_MAX)
-            return jj_error(c, FM_ELIMIT, "more than %d arguments", ARGS_MAX);
-        for (size_t i = 0; rc == FM_OK && i < more.u.list->count; i++)
-            a->pos[a->count++] = more.u.list->v[i];
+            rc = add_list(c, a, v);
     }
     for (size_t i = 0; rc == FM_OK && i < n->kw_count; i++) {
-        rc = jj_eval(c, &more, n->kw_value[i]);
+        rc = jj_eval(c, &v, n->kw_value[i]);
         if (rc == FM_OK)
-            rc = add_keyword(c, a, kw, n->kw[i], more);
+            rc = add_keyword(c, a, kw, n->kw[i], v);
     }
-    if (rc == FM_OK && n->star2)
-        rc = jj_eval(c, &more, n->star2);
-    return rc < 0 || !n->star2 ? rc : add_mapping(c, a, kw, more);
+    return rc;
 }
 
 /* ---- macros ---- */
@@ -96,39 +80,9 @@ fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n)
     return FM_OK;
 }
 
-/* What is left over of the arguments, for a body that speaks of varargs or kwargs. */
-static fm_status bind_rest(jj_ctx *c, const jj_node *def, const jj_args *a, const bool *used)
-{
-    jj_val rest;
-    fm_status rc = FM_OK;
-
-    if (a->count > def->kid_count && !(def->fn & JJ_USES_VARARGS))
-        return jj_error(c, FM_EINVAL, "macro '%s' takes at most %zu arguments", def->name,
-                        def->kid_count);
-    for (size_t k = 0; k < a->kw_count; k++)
-        if (!used[k] && !(def->fn & JJ_USES_KWARGS))
-            return jj_error(c, FM_EINVAL, "macro '%s' has no keyword argument '%s'", def->name,
-                            a->kw[k]);
-    if (def->fn & JJ_USES_VARARGS) {
-        rc = jj_list_new(c, &rest);
-        rest.type = JJ_TUPLE;
-        for (size_t i = def->kid_count; rc == FM_OK && i < a->count; i++)
-            rc = jj_list_push(c, rest.u.list, a->pos[i]);
-        if (rc == FM_OK)
-            rc = jj_assign(c, "varargs", rest);
-    }
-    if (rc < 0 || !(def->fn & JJ_USES_KWARGS))
-        return rc;
-    rc = jj_dict_new(c, &rest);
-    for (size_t k = 0; rc == FM_OK && k < a->kw_count; k++)
-        if (!used[k])
-            rc = jj_dict_put(c, rest.u.dict, jj_str(a->kw[k], strlen(a->kw[k])), a->kw_value[k]);
-    return rc < 0 ? rc : jj_assign(c, "kwargs", rest);
-}
-
 static fm_status bind_parameters(jj_ctx *c, const jj_node *def, const jj_args *a)
 {
-    bool used[2 * ARGS_MAX] = {false};
+    bool used[ARGS_MAX + 1] = {false}; /* the caller is one more */
     bool caller = false;
     fm_status rc = FM_OK;
 
@@ -152,7 +106,7 @@ static fm_status bind_parameters(jj_ctx *c, const jj_node *def, const jj_args *a
         if (rc == FM_OK)
             rc = jj_assign(c, param->name, v);
     }
-    if (rc == FM_OK && (def->fn & JJ_USES_CALLER) && !caller) {
+    if (rc == FM_OK && def->fn && !caller) {
         jj_val v = jj_undefined("caller");
         for (size_t k = 0; k < a->kw_count; k++)
             if (strcmp(a->kw[k], "caller") == 0) {
@@ -161,7 +115,14 @@ static fm_status bind_parameters(jj_ctx *c, const jj_node *def, const jj_args *a
             }
         rc = jj_assign(c, "caller", v);
     }
-    return rc < 0 ? rc : bind_rest(c, def, a, used);
+    if (rc == FM_OK && a->count > def->kid_count)
+        return jj_error(c, FM_EINVAL, "macro '%s' takes at most %zu arguments", def->name,
+                        def->kid_count);
+    for (size_t k = 0; rc == FM_OK && k < a->kw_count; k++)
+        if (!used[k])
+            return jj_error(c, FM_EINVAL, "macro '%s' has no keyword argument '%s'", def->name,
+                            a->kw[k]);
+    return rc;
 }
 
 static fm_status call_macro(jj_ctx *c, jj_val *out, const jj_macro *m, const jj_args *a)
@@ -182,37 +143,6 @@ static fm_status call_macro(jj_ctx *c, jj_val *out, const jj_macro *m, const jj_
 
 /* ---- calls ---- */
 
-/* loop(items) inside a recursive loop: its text for the items below. */
-static fm_status call_loop(jj_ctx *c, jj_val *out, const jj_loop *l, const jj_args *a)
-{
-    fm_buf text, *outer = c->out;
-    jj_scope *scope = c->scope;
-    jj_flow f = JJ_NEXT;
-
-    if (!l->node)
-        return jj_error(c, FM_EINVAL, "the loop must have the 'recursive' marker to be called");
-    if (a->count != 1 || a->kw_count > 0)
-        return jj_error(c, FM_EINVAL, "loop takes one argument");
-    fm_buf_init(&text, FM_CHAT_OUTPUT_MAX);
-    c->out = &text;
-    c->scope = l->scope;
-    fm_status rc = jj_run_loop(c, l->node, a->pos[0], l->depth + 1, &f);
-    c->scope = scope;
-    c->out = outer;
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &text);
-    fm_buf_release(&text);
-    return rc;
-}
-
-static fm_status call_joiner(jj_ctx *c, jj_val *out, jj_list *j, const jj_args *a)
-{
-    if (a->count + a->kw_count > 0)
-        return jj_error(c, FM_EINVAL, "a joiner takes no arguments");
-    *out = j->at++ ? j->v[0] : jj_str("", 0);
-    return FM_OK;
-}
-
 fm_status jj_call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a)
 {
     fm_status rc = jj_enter(c, &(jj_node){.line = c->line}); /* calls nest as expressions do */
@@ -224,9 +154,7 @@ fm_status jj_call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a)
     else if (f.type == JJ_BUILTIN)
         rc = jj_builtin_call(c, out, f.u.builtin, a);
     else if (f.type == JJ_LOOP)
-        rc = call_loop(c, out, f.u.loop, a);
-    else if (f.type == JJ_JOINER)
-        rc = call_joiner(c, out, f.u.list, a);
+        rc = jj_error(c, FM_EUNSUPPORTED, "a call of the loop is not implemented");
     else if (f.type == JJ_UNDEFINED)
         rc = jj_error(c, FM_EINVAL, "'%s' is undefined, so it cannot be called",
                       f.u.s.p ? f.u.s.p : "a value");
@@ -280,7 +208,7 @@ fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *c
         rc = jj_dict_get(c, &held, self.u.dict, n->a->name, strlen(n->a->name));
     if (rc < 0)
         return rc;
-    if (held && (held->type == JJ_MACRO || held->type == JJ_BUILTIN || held->type == JJ_JOINER))
+    if (held && (held->type == JJ_MACRO || held->type == JJ_BUILTIN))
         return jj_call_value(c, out, *held, &a);
     return jj_method(c, out, self, n->a->name, &a);
 }

@@ -1,316 +1,131 @@
-/* case.c - upper, lower, title and folded characters as Python maps them: utf8proc has the
- * mappings to one character, the table those to several (SpecialCasing.txt, CaseFolding.txt of
- * Unicode). */
+/* case.c - upper, lower and title case as Python maps them. utf8proc has the mappings to one
+ * character; those to several ("ß" to "SS") follow from its full case folding. */
 #include <utf8proc.h>
 
 #include "infer/jinja/jinja.h"
+#include "infer/tokenizer/internal.h"
 
-static const struct {
-    uint32_t cp;
-    jj_case to;
-    uint16_t map[3]; /* 0: ends */
-} special[] = {
-    {0xdf, JJ_UPPER, {0x53, 0x53}},
-    {0xdf, JJ_TITLE, {0x53, 0x73}},
-    {0xdf, JJ_FOLD, {0x73, 0x73}},
-    {0x130, JJ_LOWER, {0x69, 0x307}},
-    {0x130, JJ_FOLD, {0x69, 0x307}},
-    {0x149, JJ_UPPER, {0x2bc, 0x4e}},
-    {0x149, JJ_TITLE, {0x2bc, 0x4e}},
-    {0x149, JJ_FOLD, {0x2bc, 0x6e}},
-    {0x1f0, JJ_UPPER, {0x4a, 0x30c}},
-    {0x1f0, JJ_TITLE, {0x4a, 0x30c}},
-    {0x1f0, JJ_FOLD, {0x6a, 0x30c}},
-    {0x390, JJ_UPPER, {0x399, 0x308, 0x301}},
-    {0x390, JJ_TITLE, {0x399, 0x308, 0x301}},
-    {0x390, JJ_FOLD, {0x3b9, 0x308, 0x301}},
-    {0x3b0, JJ_UPPER, {0x3a5, 0x308, 0x301}},
-    {0x3b0, JJ_TITLE, {0x3a5, 0x308, 0x301}},
-    {0x3b0, JJ_FOLD, {0x3c5, 0x308, 0x301}},
-    {0x587, JJ_UPPER, {0x535, 0x552}},
-    {0x587, JJ_TITLE, {0x535, 0x582}},
-    {0x587, JJ_FOLD, {0x565, 0x582}},
-    {0x1e96, JJ_UPPER, {0x48, 0x331}},
-    {0x1e96, JJ_TITLE, {0x48, 0x331}},
-    {0x1e96, JJ_FOLD, {0x68, 0x331}},
-    {0x1e97, JJ_UPPER, {0x54, 0x308}},
-    {0x1e97, JJ_TITLE, {0x54, 0x308}},
-    {0x1e97, JJ_FOLD, {0x74, 0x308}},
-    {0x1e98, JJ_UPPER, {0x57, 0x30a}},
-    {0x1e98, JJ_TITLE, {0x57, 0x30a}},
-    {0x1e98, JJ_FOLD, {0x77, 0x30a}},
-    {0x1e99, JJ_UPPER, {0x59, 0x30a}},
-    {0x1e99, JJ_TITLE, {0x59, 0x30a}},
-    {0x1e99, JJ_FOLD, {0x79, 0x30a}},
-    {0x1e9a, JJ_UPPER, {0x41, 0x2be}},
-    {0x1e9a, JJ_TITLE, {0x41, 0x2be}},
-    {0x1e9a, JJ_FOLD, {0x61, 0x2be}},
-    {0x1e9e, JJ_FOLD, {0x73, 0x73}},
-    {0x1f50, JJ_UPPER, {0x3a5, 0x313}},
-    {0x1f50, JJ_TITLE, {0x3a5, 0x313}},
-    {0x1f50, JJ_FOLD, {0x3c5, 0x313}},
-    {0x1f52, JJ_UPPER, {0x3a5, 0x313, 0x300}},
-    {0x1f52, JJ_TITLE, {0x3a5, 0x313, 0x300}},
-    {0x1f52, JJ_FOLD, {0x3c5, 0x313, 0x300}},
-    {0x1f54, JJ_UPPER, {0x3a5, 0x313, 0x301}},
-    {0x1f54, JJ_TITLE, {0x3a5, 0x313, 0x301}},
-    {0x1f54, JJ_FOLD, {0x3c5, 0x313, 0x301}},
-    {0x1f56, JJ_UPPER, {0x3a5, 0x313, 0x342}},
-    {0x1f56, JJ_TITLE, {0x3a5, 0x313, 0x342}},
-    {0x1f56, JJ_FOLD, {0x3c5, 0x313, 0x342}},
-    {0x1f80, JJ_UPPER, {0x1f08, 0x399}},
-    {0x1f80, JJ_FOLD, {0x1f00, 0x3b9}},
-    {0x1f81, JJ_UPPER, {0x1f09, 0x399}},
-    {0x1f81, JJ_FOLD, {0x1f01, 0x3b9}},
-    {0x1f82, JJ_UPPER, {0x1f0a, 0x399}},
-    {0x1f82, JJ_FOLD, {0x1f02, 0x3b9}},
-    {0x1f83, JJ_UPPER, {0x1f0b, 0x399}},
-    {0x1f83, JJ_FOLD, {0x1f03, 0x3b9}},
-    {0x1f84, JJ_UPPER, {0x1f0c, 0x399}},
-    {0x1f84, JJ_FOLD, {0x1f04, 0x3b9}},
-    {0x1f85, JJ_UPPER, {0x1f0d, 0x399}},
-    {0x1f85, JJ_FOLD, {0x1f05, 0x3b9}},
-    {0x1f86, JJ_UPPER, {0x1f0e, 0x399}},
-    {0x1f86, JJ_FOLD, {0x1f06, 0x3b9}},
-    {0x1f87, JJ_UPPER, {0x1f0f, 0x399}},
-    {0x1f87, JJ_FOLD, {0x1f07, 0x3b9}},
-    {0x1f88, JJ_UPPER, {0x1f08, 0x399}},
-    {0x1f88, JJ_FOLD, {0x1f00, 0x3b9}},
-    {0x1f89, JJ_UPPER, {0x1f09, 0x399}},
-    {0x1f89, JJ_FOLD, {0x1f01, 0x3b9}},
-    {0x1f8a, JJ_UPPER, {0x1f0a, 0x399}},
-    {0x1f8a, JJ_FOLD, {0x1f02, 0x3b9}},
-    {0x1f8b, JJ_UPPER, {0x1f0b, 0x399}},
-    {0x1f8b, JJ_FOLD, {0x1f03, 0x3b9}},
-    {0x1f8c, JJ_UPPER, {0x1f0c, 0x399}},
-    {0x1f8c, JJ_FOLD, {0x1f04, 0x3b9}},
-    {0x1f8d, JJ_UPPER, {0x1f0d, 0x399}},
-    {0x1f8d, JJ_FOLD, {0x1f05, 0x3b9}},
-    {0x1f8e, JJ_UPPER, {0x1f0e, 0x399}},
-    {0x1f8e, JJ_FOLD, {0x1f06, 0x3b9}},
-    {0x1f8f, JJ_UPPER, {0x1f0f, 0x399}},
-    {0x1f8f, JJ_FOLD, {0x1f07, 0x3b9}},
-    {0x1f90, JJ_UPPER, {0x1f28, 0x399}},
-    {0x1f90, JJ_FOLD, {0x1f20, 0x3b9}},
-    {0x1f91, JJ_UPPER, {0x1f29, 0x399}},
-    {0x1f91, JJ_FOLD, {0x1f21, 0x3b9}},
-    {0x1f92, JJ_UPPER, {0x1f2a, 0x399}},
-    {0x1f92, JJ_FOLD, {0x1f22, 0x3b9}},
-    {0x1f93, JJ_UPPER, {0x1f2b, 0x399}},
-    {0x1f93, JJ_FOLD, {0x1f23, 0x3b9}},
-    {0x1f94, JJ_UPPER, {0x1f2c, 0x399}},
-    {0x1f94, JJ_FOLD, {0x1f24, 0x3b9}},
-    {0x1f95, JJ_UPPER, {0x1f2d, 0x399}},
-    {0x1f95, JJ_FOLD, {0x1f25, 0x3b9}},
-    {0x1f96, JJ_UPPER, {0x1f2e, 0x399}},
-    {0x1f96, JJ_FOLD, {0x1f26, 0x3b9}},
-    {0x1f97, JJ_UPPER, {0x1f2f, 0x399}},
-    {0x1f97, JJ_FOLD, {0x1f27, 0x3b9}},
-    {0x1f98, JJ_UPPER, {0x1f28, 0x399}},
-    {0x1f98, JJ_FOLD, {0x1f20, 0x3b9}},
-    {0x1f99, JJ_UPPER, {0x1f29, 0x399}},
-    {0x1f99, JJ_FOLD, {0x1f21, 0x3b9}},
-    {0x1f9a, JJ_UPPER, {0x1f2a, 0x399}},
-    {0x1f9a, JJ_FOLD, {0x1f22, 0x3b9}},
-    {0x1f9b, JJ_UPPER, {0x1f2b, 0x399}},
-    {0x1f9b, JJ_FOLD, {0x1f23, 0x3b9}},
-    {0x1f9c, JJ_UPPER, {0x1f2c, 0x399}},
-    {0x1f9c, JJ_FOLD, {0x1f24, 0x3b9}},
-    {0x1f9d, JJ_UPPER, {0x1f2d, 0x399}},
-    {0x1f9d, JJ_FOLD, {0x1f25, 0x3b9}},
-    {0x1f9e, JJ_UPPER, {0x1f2e, 0x399}},
-    {0x1f9e, JJ_FOLD, {0x1f26, 0x3b9}},
-    {0x1f9f, JJ_UPPER, {0x1f2f, 0x399}},
-    {0x1f9f, JJ_FOLD, {0x1f27, 0x3b9}},
-    {0x1fa0, JJ_UPPER, {0x1f68, 0x399}},
-    {0x1fa0, JJ_FOLD, {0x1f60, 0x3b9}},
-    {0x1fa1, JJ_UPPER, {0x1f69, 0x399}},
-    {0x1fa1, JJ_FOLD, {0x1f61, 0x3b9}},
-    {0x1fa2, JJ_UPPER, {0x1f6a, 0x399}},
-    {0x1fa2, JJ_FOLD, {0x1f62, 0x3b9}},
-    {0x1fa3, JJ_UPPER, {0x1f6b, 0x399}},
-    {0x1fa3, JJ_FOLD, {0x1f63, 0x3b9}},
-    {0x1fa4, JJ_UPPER, {0x1f6c, 0x399}},
-    {0x1fa4, JJ_FOLD, {0x1f64, 0x3b9}},
-    {0x1fa5, JJ_UPPER, {0x1f6d, 0x399}},
-    {0x1fa5, JJ_FOLD, {0x1f65, 0x3b9}},
-    {0x1fa6, JJ_UPPER, {0x1f6e, 0x399}},
-    {0x1fa6, JJ_FOLD, {0x1f66, 0x3b9}},
-    {0x1fa7, JJ_UPPER, {0x1f6f, 0x399}},
-    {0x1fa7, JJ_FOLD, {0x1f67, 0x3b9}},
-    {0x1fa8, JJ_UPPER, {0x1f68, 0x399}},
-    {0x1fa8, JJ_FOLD, {0x1f60, 0x3b9}},
-    {0x1fa9, JJ_UPPER, {0x1f69, 0x399}},
-    {0x1fa9, JJ_FOLD, {0x1f61, 0x3b9}},
-    {0x1faa, JJ_UPPER, {0x1f6a, 0x399}},
-    {0x1faa, JJ_FOLD, {0x1f62, 0x3b9}},
-    {0x1fab, JJ_UPPER, {0x1f6b, 0x399}},
-    {0x1fab, JJ_FOLD, {0x1f63, 0x3b9}},
-    {0x1fac, JJ_UPPER, {0x1f6c, 0x399}},
-    {0x1fac, JJ_FOLD, {0x1f64, 0x3b9}},
-    {0x1fad, JJ_UPPER, {0x1f6d, 0x399}},
-    {0x1fad, JJ_FOLD, {0x1f65, 0x3b9}},
-    {0x1fae, JJ_UPPER, {0x1f6e, 0x399}},
-    {0x1fae, JJ_FOLD, {0x1f66, 0x3b9}},
-    {0x1faf, JJ_UPPER, {0x1f6f, 0x399}},
-    {0x1faf, JJ_FOLD, {0x1f67, 0x3b9}},
-    {0x1fb2, JJ_UPPER, {0x1fba, 0x399}},
-    {0x1fb2, JJ_TITLE, {0x1fba, 0x345}},
-    {0x1fb2, JJ_FOLD, {0x1f70, 0x3b9}},
-    {0x1fb3, JJ_UPPER, {0x391, 0x399}},
-    {0x1fb3, JJ_FOLD, {0x3b1, 0x3b9}},
-    {0x1fb4, JJ_UPPER, {0x386, 0x399}},
-    {0x1fb4, JJ_TITLE, {0x386, 0x345}},
-    {0x1fb4, JJ_FOLD, {0x3ac, 0x3b9}},
-    {0x1fb6, JJ_UPPER, {0x391, 0x342}},
-    {0x1fb6, JJ_TITLE, {0x391, 0x342}},
-    {0x1fb6, JJ_FOLD, {0x3b1, 0x342}},
-    {0x1fb7, JJ_UPPER, {0x391, 0x342, 0x399}},
-    {0x1fb7, JJ_TITLE, {0x391, 0x342, 0x345}},
-    {0x1fb7, JJ_FOLD, {0x3b1, 0x342, 0x3b9}},
-    {0x1fbc, JJ_UPPER, {0x391, 0x399}},
-    {0x1fbc, JJ_FOLD, {0x3b1, 0x3b9}},
-    {0x1fc2, JJ_UPPER, {0x1fca, 0x399}},
-    {0x1fc2, JJ_TITLE, {0x1fca, 0x345}},
-    {0x1fc2, JJ_FOLD, {0x1f74, 0x3b9}},
-    {0x1fc3, JJ_UPPER, {0x397, 0x399}},
-    {0x1fc3, JJ_FOLD, {0x3b7, 0x3b9}},
-    {0x1fc4, JJ_UPPER, {0x389, 0x399}},
-    {0x1fc4, JJ_TITLE, {0x389, 0x345}},
-    {0x1fc4, JJ_FOLD, {0x3ae, 0x3b9}},
-    {0x1fc6, JJ_UPPER, {0x397, 0x342}},
-    {0x1fc6, JJ_TITLE, {0x397, 0x342}},
-    {0x1fc6, JJ_FOLD, {0x3b7, 0x342}},
-    {0x1fc7, JJ_UPPER, {0x397, 0x342, 0x399}},
-    {0x1fc7, JJ_TITLE, {0x397, 0x342, 0x345}},
-    {0x1fc7, JJ_FOLD, {0x3b7, 0x342, 0x3b9}},
-    {0x1fcc, JJ_UPPER, {0x397, 0x399}},
-    {0x1fcc, JJ_FOLD, {0x3b7, 0x3b9}},
-    {0x1fd2, JJ_UPPER, {0x399, 0x308, 0x300}},
-    {0x1fd2, JJ_TITLE, {0x399, 0x308, 0x300}},
-    {0x1fd2, JJ_FOLD, {0x3b9, 0x308, 0x300}},
-    {0x1fd3, JJ_UPPER, {0x399, 0x308, 0x301}},
-    {0x1fd3, JJ_TITLE, {0x399, 0x308, 0x301}},
-    {0x1fd3, JJ_FOLD, {0x3b9, 0x308, 0x301}},
-    {0x1fd6, JJ_UPPER, {0x399, 0x342}},
-    {0x1fd6, JJ_TITLE, {0x399, 0x342}},
-    {0x1fd6, JJ_FOLD, {0x3b9, 0x342}},
-    {0x1fd7, JJ_UPPER, {0x399, 0x308, 0x342}},
-    {0x1fd7, JJ_TITLE, {0x399, 0x308, 0x342}},
-    {0x1fd7, JJ_FOLD, {0x3b9, 0x308, 0x342}},
-    {0x1fe2, JJ_UPPER, {0x3a5, 0x308, 0x300}},
-    {0x1fe2, JJ_TITLE, {0x3a5, 0x308, 0x300}},
-    {0x1fe2, JJ_FOLD, {0x3c5, 0x308, 0x300}},
-    {0x1fe3, JJ_UPPER, {0x3a5, 0x308, 0x301}},
-    {0x1fe3, JJ_TITLE, {0x3a5, 0x308, 0x301}},
-    {0x1fe3, JJ_FOLD, {0x3c5, 0x308, 0x301}},
-    {0x1fe4, JJ_UPPER, {0x3a1, 0x313}},
-    {0x1fe4, JJ_TITLE, {0x3a1, 0x313}},
-    {0x1fe4, JJ_FOLD, {0x3c1, 0x313}},
-    {0x1fe6, JJ_UPPER, {0x3a5, 0x342}},
-    {0x1fe6, JJ_TITLE, {0x3a5, 0x342}},
-    {0x1fe6, JJ_FOLD, {0x3c5, 0x342}},
-    {0x1fe7, JJ_UPPER, {0x3a5, 0x308, 0x342}},
-    {0x1fe7, JJ_TITLE, {0x3a5, 0x308, 0x342}},
-    {0x1fe7, JJ_FOLD, {0x3c5, 0x308, 0x342}},
-    {0x1ff2, JJ_UPPER, {0x1ffa, 0x399}},
-    {0x1ff2, JJ_TITLE, {0x1ffa, 0x345}},
-    {0x1ff2, JJ_FOLD, {0x1f7c, 0x3b9}},
-    {0x1ff3, JJ_UPPER, {0x3a9, 0x399}},
-    {0x1ff3, JJ_FOLD, {0x3c9, 0x3b9}},
-    {0x1ff4, JJ_UPPER, {0x38f, 0x399}},
-    {0x1ff4, JJ_TITLE, {0x38f, 0x345}},
-    {0x1ff4, JJ_FOLD, {0x3ce, 0x3b9}},
-    {0x1ff6, JJ_UPPER, {0x3a9, 0x342}},
-    {0x1ff6, JJ_TITLE, {0x3a9, 0x342}},
-    {0x1ff6, JJ_FOLD, {0x3c9, 0x342}},
-    {0x1ff7, JJ_UPPER, {0x3a9, 0x342, 0x399}},
-    {0x1ff7, JJ_TITLE, {0x3a9, 0x342, 0x345}},
-    {0x1ff7, JJ_FOLD, {0x3c9, 0x342, 0x3b9}},
-    {0x1ffc, JJ_UPPER, {0x3a9, 0x399}},
-    {0x1ffc, JJ_FOLD, {0x3c9, 0x3b9}},
-    {0xfb00, JJ_UPPER, {0x46, 0x46}},
-    {0xfb00, JJ_TITLE, {0x46, 0x66}},
-    {0xfb00, JJ_FOLD, {0x66, 0x66}},
-    {0xfb01, JJ_UPPER, {0x46, 0x49}},
-    {0xfb01, JJ_TITLE, {0x46, 0x69}},
-    {0xfb01, JJ_FOLD, {0x66, 0x69}},
-    {0xfb02, JJ_UPPER, {0x46, 0x4c}},
-    {0xfb02, JJ_TITLE, {0x46, 0x6c}},
-    {0xfb02, JJ_FOLD, {0x66, 0x6c}},
-    {0xfb03, JJ_UPPER, {0x46, 0x46, 0x49}},
-    {0xfb03, JJ_TITLE, {0x46, 0x66, 0x69}},
-    {0xfb03, JJ_FOLD, {0x66, 0x66, 0x69}},
-    {0xfb04, JJ_UPPER, {0x46, 0x46, 0x4c}},
-    {0xfb04, JJ_TITLE, {0x46, 0x66, 0x6c}},
-    {0xfb04, JJ_FOLD, {0x66, 0x66, 0x6c}},
-    {0xfb05, JJ_UPPER, {0x53, 0x54}},
-    {0xfb05, JJ_TITLE, {0x53, 0x74}},
-    {0xfb05, JJ_FOLD, {0x73, 0x74}},
-    {0xfb06, JJ_UPPER, {0x53, 0x54}},
-    {0xfb06, JJ_TITLE, {0x53, 0x74}},
-    {0xfb06, JJ_FOLD, {0x73, 0x74}},
-    {0xfb13, JJ_UPPER, {0x544, 0x546}},
-    {0xfb13, JJ_TITLE, {0x544, 0x576}},
-    {0xfb13, JJ_FOLD, {0x574, 0x576}},
-    {0xfb14, JJ_UPPER, {0x544, 0x535}},
-    {0xfb14, JJ_TITLE, {0x544, 0x565}},
-    {0xfb14, JJ_FOLD, {0x574, 0x565}},
-    {0xfb15, JJ_UPPER, {0x544, 0x53b}},
-    {0xfb15, JJ_TITLE, {0x544, 0x56b}},
-    {0xfb15, JJ_FOLD, {0x574, 0x56b}},
-    {0xfb16, JJ_UPPER, {0x54e, 0x546}},
-    {0xfb16, JJ_TITLE, {0x54e, 0x576}},
-    {0xfb16, JJ_FOLD, {0x57e, 0x576}},
-    {0xfb17, JJ_UPPER, {0x544, 0x53d}},
-    {0xfb17, JJ_TITLE, {0x544, 0x56d}},
-    {0xfb17, JJ_FOLD, {0x574, 0x56d}},
-};
-
-size_t jj_map_case(uint32_t out[3], uint32_t cp, jj_case to)
+static utf8proc_category_t category(uint32_t cp)
 {
-    size_t lo = 0, hi = FM_ARRAY_LEN(special), n = 0;
+    return utf8proc_category((utf8proc_int32_t)cp);
+}
 
-    while (cp >= 0x80 && lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (special[mid].cp < cp || (special[mid].cp == cp && special[mid].to < to))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    if (cp >= 0x80 && lo < FM_ARRAY_LEN(special) && special[lo].cp == cp && special[lo].to == to) {
-        for (; n < 3 && special[lo].map[n]; n++)
-            out[n] = special[lo].map[n];
-        return n;
-    }
-    utf8proc_int32_t c = (utf8proc_int32_t)cp;
-    if (to == JJ_FOLD) { /* simple folding: where it differs from lower-casing */
-        utf8proc_int32_t folded[4];
-        utf8proc_ssize_t got = utf8proc_decompose_char(c, folded, 4, UTF8PROC_CASEFOLD, NULL);
-        out[0] = got == 1 ? (uint32_t)folded[0] : cp;
-        return 1;
-    }
-    out[0] = (uint32_t)(to == JJ_LOWER   ? utf8proc_tolower(c)
-                        : to == JJ_UPPER ? utf8proc_toupper(c)
-                                         : utf8proc_totitle(c));
-    return 1;
+bool jj_is_cased(uint32_t cp)
+{
+    utf8proc_category_t k = category(cp);
+
+    return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT;
 }
 
 bool jj_is_printable(uint32_t cp)
 {
-    if (cp < 0x7f)
-        return cp >= 0x20;
-    switch ((int)utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS:
-        return false;
-    default:
-        return true;
+    utf8proc_category_t k = category(cp);
+    bool separator = k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP;
+
+    return cp == ' ' || !(separator || k >= UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CN);
+}
+
+static uint32_t simple(uint32_t cp, jj_case to)
+{
+    utf8proc_int32_t c = (utf8proc_int32_t)cp;
+
+    return (uint32_t)(to == JJ_LOWER   ? utf8proc_tolower(c)
+                      : to == JJ_UPPER ? utf8proc_toupper(c)
+                                       : utf8proc_totitle(c));
+}
+
+/* One code point as Python maps it: up to three. A small or title letter that folds to several
+ * characters has these as its capital form; its title form is one character where Unicode has it. */
+static size_t map_one(uint32_t out[3], uint32_t cp, jj_case to)
+{
+    utf8proc_int32_t fold[4];
+    utf8proc_ssize_t n = 1;
+
+    out[0] = simple(cp, to);
+    if (to == JJ_LOWER && cp == 0x130) {
+        out[0] = 'i';
+        out[1] = 0x307;
+        return 2;
     }
+    if (to != JJ_LOWER && cp >= 0x80 && jj_is_cased(cp) && category(cp) != UTF8PROC_CATEGORY_LU)
+        n = utf8proc_decompose_char((utf8proc_int32_t)cp, fold, 4, UTF8PROC_CASEFOLD, NULL);
+    if (n < 2 || n > 3 || (to == JJ_TITLE && out[0] != cp && cp != 0xdf) ||
+        category(cp) == (to == JJ_TITLE ? UTF8PROC_CATEGORY_LT : UTF8PROC_CATEGORY_LU))
+        return 1;
+    for (utf8proc_ssize_t i = 0; i < n; i++) {
+        uint32_t part = (uint32_t)fold[i];
+        bool whole = to == JJ_UPPER || i == 0 || cp == 0x149; /* 0x149: an apostrophe before n */
+        out[i] = whole ? simple(part, JJ_UPPER) : part == 0x3b9 ? 0x345 : part; /* iota below */
+    }
+    return (size_t)n;
+}
+
+static bool is_ignorable(uint32_t cp)
+{
+    utf8proc_category_t k = category(cp);
+
+    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xb7 || cp == 0x2019 ||
+           k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
+           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
+}
+
+/* A capital sigma at the end of a word has a small form of its own. */
+static bool final_sigma(const uint8_t *p, size_t at, size_t len)
+{
+    uint32_t cp = 0;
+    bool before = false;
+
+    for (size_t i = at; i > 0;) {
+        i--;
+        while (i > 0 && (p[i] & 0xc0) == 0x80)
+            i--;
+        fmi_utf8_next(p + i, &cp);
+        if (is_ignorable(cp))
+            continue;
+        before = jj_is_cased(cp);
+        break;
+    }
+    for (size_t i = at + 2; before && i < len;) {
+        i += fmi_utf8_next(p + i, &cp);
+        if (!is_ignorable(cp))
+            return !jj_is_cased(cp);
+    }
+    return before;
+}
+
+size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to)
+{
+    const uint8_t *p = (const uint8_t *)str.u.s.p;
+    uint32_t cp, mapped[3];
+    uint8_t bytes[4];
+    size_t n = fmi_utf8_next(p + at, &cp), count = 1;
+
+    if (to == JJ_LOWER && cp == 0x3a3)
+        mapped[0] = final_sigma(p, at, str.u.s.n) ? 0x3c2 : 0x3c3;
+    else
+        count = map_one(mapped, cp, to);
+    for (size_t i = 0; i < count; i++)
+        fm_buf_append(out, bytes, fmi_utf8_put(bytes, mapped[i]));
+    return n;
+}
+
+fm_status jj_put_cased(jj_ctx *c, fm_buf *out, jj_val str, jj_case to)
+{
+    fm_status rc = jj_work_by(c, str.u.s.n, JJ_MAP);
+
+    for (size_t i = 0; rc == FM_OK && i < str.u.s.n;)
+        i += jj_put_case(out, str, i, to);
+    return rc;
+}
+
+fm_status jj_cased(jj_ctx *c, jj_val *out, jj_val str, jj_case to)
+{
+    fm_buf b;
+
+    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
+    fm_status rc = jj_put_cased(c, &b, str, to);
+    if (rc == FM_OK)
+        return jj_buf_str(c, out, &b);
+    fm_buf_release(&b);
+    return rc;
 }

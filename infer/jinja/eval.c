@@ -69,16 +69,12 @@ static fm_status slice(jj_ctx *c, jj_val *out, const jj_node *n)
     bool up = step > 0;
     step = FM_MAX(FM_MIN(step, count + 1), -count - 1);
     int64_t lo = up ? 0 : -1, hi = up ? count : count - 1;
-    int64_t first = bound(part[0], up ? lo : hi, lo, hi, count), i = first;
+    int64_t i = bound(part[0], up ? lo : hi, lo, hi, count);
     int64_t end = bound(part[1], up ? hi : lo, lo, hi, count);
     for (; rc == FM_OK && (up ? i < end : i > end); i += step)
         rc = jj_list_push(c, out->u.list, list.u.list->v[i]);
     if (v.type != JJ_STRING || rc < 0) {
         out->type = v.type;
-        for (int k = 0; k < 3 && v.type == JJ_RANGE; k++)
-            out->u.list->range[k] =
-                k == 2 ? step * v.u.list->range[2]
-                       : v.u.list->range[0] + (k == 0 ? first : end) * v.u.list->range[2];
         return rc;
     }
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* its characters were counted as they were listed */
@@ -176,7 +172,7 @@ static fm_status eval_filter_or_test(jj_ctx *c, jj_val *out, const jj_node *n)
     if (n->kind == JJ_N_FILTER)
         return jj_filter_run(c, out, n->fn, in, &a);
     rc = jj_test_run(c, &hit, n->fn, in, &a);
-    *out = jj_bool(hit != n->scoped);
+    *out = jj_bool(hit != n->negated);
     return rc;
 }
 
@@ -240,7 +236,6 @@ static fm_status eval_kind(jj_ctx *c, jj_val *out, const jj_node *n)
     case JJ_N_MACRO:
     case JJ_N_CALL_BLOCK:
     case JJ_N_FILTER_BLOCK:
-    case JJ_N_WITH:
     case JJ_N_BREAK:
     case JJ_N_CONTINUE:
         break;

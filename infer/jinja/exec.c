@@ -86,21 +86,22 @@ static fm_status loop_items(jj_ctx *c, jj_val *out, const jj_node *n, jj_val ite
     return rc;
 }
 
-fm_status jj_run_loop(jj_ctx *c, const jj_node *n, jj_val iterable, int depth, jj_flow *f)
+static fm_status exec_for(jj_ctx *c, const jj_node *n, jj_flow *f)
 {
-    jj_val items, loop = {.type = JJ_LOOP};
+    jj_val iterable, items, loop = {.type = JJ_LOOP};
     jj_scope *outer = c->scope, *own = NULL;
     jj_flow inner = JJ_NEXT;
     bool whole = false;
-    fm_status rc = loop_items(c, &items, n, iterable);
+    fm_status rc = jj_eval(c, &iterable, n->a);
 
+    if (rc == FM_OK)
+        rc = loop_items(c, &items, n, iterable);
     if (rc < 0)
         return rc;
     loop.u.loop = jj_alloc(c, sizeof *loop.u.loop);
     if (!loop.u.loop)
         return jj_alloc_status(c);
-    *loop.u.loop = (jj_loop){
-        .items = items.u.list, .depth = depth, .node = n->scoped ? n : NULL, .scope = outer};
+    loop.u.loop->items = items.u.list;
     for (size_t i = 0; rc == FM_OK && i < items.u.list->count && inner != JJ_BREAK; i++) {
         inner = JJ_NEXT;
         loop.u.loop->index = i;
@@ -119,14 +120,6 @@ fm_status jj_run_loop(jj_ctx *c, const jj_node *n, jj_val iterable, int depth, j
 }
 
 /* ---- statements ---- */
-
-static fm_status exec_for(jj_ctx *c, const jj_node *n, jj_flow *f)
-{
-    jj_val v;
-    fm_status rc = jj_eval(c, &v, n->a);
-
-    return rc < 0 ? rc : jj_run_loop(c, n, v, 0, f);
-}
 
 static fm_status exec_set(jj_ctx *c, const jj_node *n)
 {
@@ -162,27 +155,6 @@ static fm_status exec_block(jj_ctx *c, const jj_node *n)
     if (rc < 0)
         return rc;
     return n->kind == JJ_N_SET_BLOCK ? assign_to(c, n->kid[0], v) : jj_to_text(c, c->out, v);
-}
-
-/* Values are all seen from outside. */
-static fm_status exec_with(jj_ctx *c, const jj_node *n, jj_flow *f)
-{
-    jj_scope *outer = c->scope, *inner;
-    fm_status rc = jj_scope_enter(c, outer);
-
-    inner = c->scope;
-    for (size_t i = 0; rc == FM_OK && i < n->kid_count; i++) {
-        jj_val v;
-        c->scope = outer;
-        rc = jj_eval(c, &v, n->kid[i]->a);
-        c->scope = inner;
-        if (rc == FM_OK)
-            rc = assign_to(c, n->kid[i]->kid[0], v);
-    }
-    if (rc == FM_OK)
-        rc = jj_run(c, n->b, f);
-    c->scope = outer;
-    return rc;
 }
 
 static fm_status exec_macro(jj_ctx *c, const jj_node *n)
@@ -271,8 +243,6 @@ static fm_status exec_kind(jj_ctx *c, const jj_node *n, jj_flow *f)
     case JJ_N_SET_BLOCK:
     case JJ_N_FILTER_BLOCK:
         return exec_block(c, n);
-    case JJ_N_WITH:
-        return exec_with(c, n, f);
     case JJ_N_MACRO:
         return exec_macro(c, n);
     case JJ_N_CALL_BLOCK:

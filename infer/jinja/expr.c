@@ -12,6 +12,12 @@ fm_status jj_p_fail(const jj_parser *p, const char *why)
                    p->t->kind == JJ_T_TEXT || !p->t->s ? "" : p->t->s);
 }
 
+fm_status jj_p_refuse(const jj_parser *p, const char *what)
+{
+    return fm_fail(FM_EUNSUPPORTED, "line %u: %s '%s' is not implemented", p->t->line, what,
+                   p->t->s);
+}
+
 jj_node *jj_p_new_node(jj_parser *p, jj_kind kind)
 {
     jj_node *n = fm_arena_alloc(p->arena, sizeof *n);
@@ -116,29 +122,25 @@ static fm_status keyword(jj_parser *p, jj_node *call)
     return FM_OK;
 }
 
-/* Behind '(': positional, then *args, keywords, **kwargs. */
+/* Behind '(': positional arguments, *more of them, keywords. */
 static fm_status arguments(jj_parser *p, jj_node *call)
 {
     fm_status rc = FM_OK;
 
     while (rc == FM_OK && !jj_p_take_op(p, ")")) {
         jj_node *v;
-        if (jj_p_take_op(p, "**")) {
-            if (call->star2)
-                return jj_p_fail(p, "two '**'");
-            rc = jj_p_expression(p, &call->star2);
-        } else if (jj_p_is_op(p, "*")) {
-            if (call->star || call->star2)
+        if (jj_p_is_op(p, "**"))
+            return jj_p_refuse(p, "an argument behind");
+        if (jj_p_is_op(p, "*")) {
+            if (call->star)
                 return jj_p_fail(p, "a second '*'");
             p->t++;
             rc = jj_p_expression(p, &call->star);
         } else if (p->t->kind == JJ_T_NAME && p->t[1].kind == JJ_T_OP &&
                    strcmp(p->t[1].s, "=") == 0) {
-            if (call->star2)
-                return jj_p_fail(p, "a keyword behind '**'");
             rc = keyword(p, call);
         } else {
-            if (call->kw_count > 0 || call->star || call->star2)
+            if (call->kw_count > 0 || call->star)
                 return jj_p_fail(p, "a positional argument behind keywords");
             rc = jj_p_expression(p, &v);
             if (rc == FM_OK)
@@ -244,10 +246,10 @@ static fm_status primary(jj_parser *p, jj_node **out)
         if (!word_const(p->t->s, &n->value)) {
             n->kind = JJ_N_NAME;
             n->name = p->t->s;
-            p->uses |= strcmp(n->name, "caller") == 0    ? JJ_USES_CALLER
-                       : strcmp(n->name, "varargs") == 0 ? JJ_USES_VARARGS
-                       : strcmp(n->name, "kwargs") == 0  ? JJ_USES_KWARGS
-                                                         : 0;
+            p->caller = p->caller || strcmp(n->name, "caller") == 0;
+            if (p->macros > 0 &&
+                (strcmp(n->name, "varargs") == 0 || strcmp(n->name, "kwargs") == 0))
+                return jj_p_refuse(p, "a macro's");
         }
         p->t++;
         return FM_OK;
@@ -260,19 +262,6 @@ static fm_status primary(jj_parser *p, jj_node **out)
     if (jj_p_take_op(p, "{"))
         return items(p, n, "}", true);
     return jj_p_fail(p, "unexpected token");
-}
-
-/* a[b, c]: the key is a tuple; at the first comma. */
-static fm_status key_tuple(jj_parser *p, jj_node *n)
-{
-    jj_node *tuple = jj_p_new_node(p, JJ_N_TUPLE);
-
-    if (!tuple)
-        return FM_ENOMEM;
-    fm_status rc = jj_p_add_kid(p, tuple, n->b);
-    n->b = tuple;
-    p->t++;
-    return rc < 0 ? rc : items(p, tuple, "]", false);
 }
 
 /* Behind '[': an index or a slice. */
@@ -288,8 +277,8 @@ static fm_status subscript(jj_parser *p, jj_node *n)
             if (rc < 0)
                 return rc;
         }
-        if (n->kind == JJ_N_ITEM && n->b && jj_p_is_op(p, ","))
-            return key_tuple(p, n);
+        if (jj_p_is_op(p, ","))
+            return jj_p_refuse(p, "a key with");
         if (!jj_p_take_op(p, ":"))
             break;
         n->kind = JJ_N_SLICE;
@@ -365,7 +354,7 @@ static fm_status test(jj_parser *p, jj_node **io)
         return FM_ENOMEM;
     n->a = *io;
     *io = n;
-    n->scoped = jj_p_take_word(p, "not");
+    n->negated = jj_p_take_word(p, "not");
     rc = jj_p_need_name(p, &name);
     if (rc < 0)
         return rc;
@@ -447,14 +436,13 @@ static fm_status unary(jj_parser *p, jj_node **out, bool with_filter)
     return rc;
 }
 
-/* Left-associative levels of arithmetic, loosest first; ** is below them. */
+/* Left-associative levels of arithmetic, loosest first. */
 static const struct level {
     const char *op[5];
     jj_op node[4];
 } levels[] = {{{"+", "-", NULL}, {JJ_ADD, JJ_SUB}},
               {{"~", NULL}, {JJ_CONCAT}},
-              {{"*", "/", "//", "%", NULL}, {JJ_MUL, JJ_DIV, JJ_FLOORDIV, JJ_MOD}},
-              {{"**", NULL}, {JJ_POW}}};
+              {{"*", "/", "//", "%", NULL}, {JJ_MUL, JJ_DIV, JJ_FLOORDIV, JJ_MOD}}};
 
 static fm_status arithmetic(jj_parser *p, jj_node **out, size_t level)
 {
@@ -466,6 +454,8 @@ static fm_status arithmetic(jj_parser *p, jj_node **out, size_t level)
         size_t i = 0;
         while (l->op[i] && !jj_p_is_op(p, l->op[i]))
             i++;
+        if (!l->op[i] && jj_p_is_op(p, "**"))
+            return jj_p_refuse(p, "operator");
         if (!l->op[i])
             return FM_OK;
         jj_node *n = jj_p_new_node(p, JJ_N_BINARY);

@@ -58,16 +58,14 @@ typedef enum jj_type {
     JJ_STRING,
     JJ_LIST,
     JJ_TUPLE,
-    JJ_RANGE, /* a list that remembers its range */
-    JJ_VIEW,  /* what a mapping's keys, values, items give */
-    JJ_GEN,   /* a generator, as map and select give: true, without length, used up once */
+    JJ_RANGE,
+    JJ_VIEW, /* what a mapping's keys, values, items give */
+    JJ_GEN,  /* a generator, as map and select give: true, without length, used up once */
     JJ_DICT,
     JJ_NAMESPACE,
     JJ_LOOP,
     JJ_MACRO,
-    JJ_BUILTIN,
-    JJ_CYCLER,
-    JJ_JOINER
+    JJ_BUILTIN
 } jj_type;
 
 typedef struct jj_list jj_list;
@@ -86,9 +84,8 @@ typedef struct jj_val {
         struct {
             const char *p;
             size_t n;
-        } s; /* JJ_STRING; JJ_UNDEFINED: p names what was not found (or NULL) */
-        jj_list
-            *list; /* LIST, TUPLE, RANGE, VIEW, GEN, CYCLER (at: next), JOINER (one separator) */
+        } s;           /* JJ_STRING; JJ_UNDEFINED: p names what was not found (or NULL) */
+        jj_list *list; /* LIST, TUPLE, RANGE, VIEW, GEN */
         jj_dict *dict; /* DICT, NAMESPACE */
         jj_loop *loop;
         jj_macro *macro;
@@ -99,9 +96,7 @@ typedef struct jj_val {
 struct jj_list {
     jj_val *v;
     size_t count, cap;
-    size_t at;         /* GEN: items used up; CYCLER, JOINER: calls */
-    const char *label; /* VIEW: "dict_keys"; TUPLE: "group" of groupby, else NULL */
-    int64_t range[3];  /* RANGE: start, stop, step */
+    size_t at; /* GEN: items used up */
 };
 typedef struct jj_pair {
     jj_val key, value;
@@ -112,12 +107,7 @@ struct jj_dict {
 };
 struct jj_loop {
     const jj_list *items;
-    size_t index;           /* from 0 */
-    int depth;              /* from 0, of recursive loops */
-    const jj_node *node;    /* of a recursive loop, else NULL */
-    struct jj_scope *scope; /* around it */
-    jj_val changed;         /* what loop.changed saw last; UNDEFINED with u.s.p NULL: nothing */
-    bool any_changed;
+    size_t index; /* from 0 */
 };
 
 /* One rendering. */
@@ -135,13 +125,12 @@ struct jj_macro {
     const jj_node *node;
     jj_scope *scope; /* where it was defined */
 };
-enum { JJ_USES_CALLER = 1, JJ_USES_VARARGS = 2, JJ_USES_KWARGS = 4 };
 typedef struct jj_ctx {
     fm_arena *arena;
     size_t bytes;                     /* taken from arena */
     uint64_t work, work_max, look_at; /* done; the most; when the watch is asked next */
     const fm_chat_watch *watch;       /* or NULL */
-    int depth, loop_depth;
+    int depth;
     uint32_t line; /* of the node being evaluated */
     fm_buf *out;
     jj_scope *scope;
@@ -206,10 +195,8 @@ fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v); /* iterate: characters, 
 /* Both look at every byte; who calls them counts that. */
 size_t jj_chars(jj_val str);                     /* code points */
 size_t jj_char_offset(jj_val str, size_t index); /* byte offset of code point index */
-fm_status jj_lower(jj_ctx *c, fm_buf *out, jj_val str);
-fm_status jj_upper(jj_ctx *c, fm_buf *out, jj_val str);
-void jj_float_text(fm_buf *out, double f); /* Python's repr */
-void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits, bool upper);
+void jj_float_text(fm_buf *out, double f);       /* Python's repr */
+void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits);
 /* Counts all searches for part in s, each from behind the last hit (and JJ_HIT and part for that).
  */
 fm_status jj_count_search(jj_ctx *c, jj_val s, jj_val part);
@@ -220,16 +207,15 @@ fm_status jj_find(jj_ctx *c, const char **out, jj_val s, jj_val part);
 typedef enum jj_kind {
     /* statements */
     JJ_N_TEXT,
-    JJ_N_OUTPUT,     /* a */
-    JJ_N_BODY,       /* kid[] */
-    JJ_N_IF,         /* a ? b : c */
-    JJ_N_FOR,        /* kid[0] target; a iterable, b body, c else, d condition, scoped: recursive */
-    JJ_N_SET,        /* kid[0] target (NAME, TUPLE of targets, ATTR of a namespace), a value */
-    JJ_N_SET_BLOCK,  /* kid[0] target, b body, a filter chain over JJ_N_CAPTURED or NULL */
-    JJ_N_MACRO,      /* name, parameters kid[] (name, a default), b body, fn: what it uses */
-    JJ_N_CALL_BLOCK, /* a call, c the MACRO of its body */
+    JJ_N_OUTPUT,       /* a */
+    JJ_N_BODY,         /* kid[] */
+    JJ_N_IF,           /* a ? b : c */
+    JJ_N_FOR,          /* kid[0] target; a iterable, b body, c else, d condition */
+    JJ_N_SET,          /* kid[0] target (NAME, TUPLE of targets, ATTR of a namespace), a value */
+    JJ_N_SET_BLOCK,    /* kid[0] target, b body, a filter chain over JJ_N_CAPTURED or NULL */
+    JJ_N_MACRO,        /* name, parameters kid[] (name, a default), b body, fn: it names `caller` */
+    JJ_N_CALL_BLOCK,   /* a call, c the MACRO of its body */
     JJ_N_FILTER_BLOCK, /* a filter chain over JJ_N_CAPTURED, b body */
-    JJ_N_WITH,         /* kid[] targets (NAME or TUPLE) with a value, b body */
     JJ_N_BREAK,
     JJ_N_CONTINUE,
     /* expressions */
@@ -262,7 +248,6 @@ typedef enum jj_op {
     JJ_DIV,
     JJ_FLOORDIV,
     JJ_MOD,
-    JJ_POW,
     JJ_CONCAT,
     JJ_EQ,
     JJ_NE,
@@ -278,7 +263,7 @@ struct jj_node {
     jj_kind kind;
     jj_op op;
     uint32_t line;
-    bool scoped;      /* TEST: negated; FOR: recursive */
+    bool negated;     /* TEST */
     const char *name; /* NAME, ATTR, MACRO, SET_BLOCK; TEXT: bytes */
     size_t len;       /* TEXT */
     jj_node *a, *b, *c, *d;
@@ -287,19 +272,21 @@ struct jj_node {
     const char **kw; /* names of keyword arguments */
     jj_node **kw_value;
     size_t kw_count;
-    jj_node *star, *star2; /* CALL, FILTER, TEST: *args, **kwargs */
-    int fn;                /* FILTER, TEST: index into their table */
+    jj_node *star; /* CALL, FILTER, TEST: *args */
+    int fn;        /* FILTER, TEST: index into their table */
     jj_val value;
 };
 typedef struct jj_parser {
     fm_arena *arena;
     const jj_tok *t; /* the next token; the last one is JJ_T_EOF */
     int depth;
-    int loops; /* for bodies around this place, for break and continue */
-    int uses;  /* JJ_USES_*: names seen in the macro around this place */
+    int loops;   /* for bodies around this place, for break and continue */
+    int macros;  /* macros around it */
+    bool caller; /* the macro around it names `caller` */
 } jj_parser;
 fm_status jj_p_fail(const jj_parser *p, const char *why);
-jj_node *jj_p_new_node(jj_parser *p, jj_kind kind); /* NULL = ENOMEM */
+fm_status jj_p_refuse(const jj_parser *p, const char *what); /* "what 'the token'": unsupported */
+jj_node *jj_p_new_node(jj_parser *p, jj_kind kind);          /* NULL = ENOMEM */
 bool jj_p_is_op(const jj_parser *p, const char *op);
 bool jj_p_is_word(const jj_parser *p, const char *w);
 bool jj_p_take_op(jj_parser *p, const char *op);
@@ -316,8 +303,8 @@ fm_status jj_p_postfix(jj_parser *p, jj_node **out);           /* a primary with
 /* On failure the text has "line N: ...". */
 fm_status jj_parse(jj_node **out, fm_arena *arena, fm_span source);
 
-/* ---- arguments (args.c), attributes and items (attr.c), methods (method.c), filters and tests
- * (filter.c) ---- */
+/* ---- arguments (args.c), attributes and items (attr.c), methods (method.c), filters (filter.c),
+ * tests (test.c) ---- */
 typedef struct jj_args {
     jj_val *pos;
     size_t count;
@@ -371,31 +358,22 @@ fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body);
 fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n);
 fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *caller);
 fm_status jj_call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a);
-/* A loop's body over items, from `scope`; depth of a recursive one. */
-fm_status jj_run_loop(jj_ctx *c, const jj_node *n, jj_val iterable, int depth, jj_flow *f);
 fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n);
 
-/* ---- formatting (format.c) ---- */
-fm_status jj_percent(jj_ctx *c, jj_val *out, jj_val format, jj_val args);
-fm_status jj_format(jj_ctx *c, jj_val *out, jj_val format, const jj_args *a); /* str.format */
-
 /* ---- case (case.c) ---- */
-typedef enum jj_case { JJ_LOWER, JJ_UPPER, JJ_TITLE, JJ_FOLD } jj_case;
-/* One code point as Python maps it: up to three. */
-size_t jj_map_case(uint32_t out[3], uint32_t cp, jj_case to);
-/* The code point at byte `at` of str in its place (a small sigma depends on its neighbours); its
- * bytes. */
+typedef enum jj_case { JJ_LOWER, JJ_UPPER, JJ_TITLE } jj_case;
+/* The code point at byte `at` of str, mapped in its place (a small sigma depends on its neighbours);
+ * its bytes in str. */
 size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to);
+fm_status jj_put_cased(jj_ctx *c, fm_buf *out, jj_val str, jj_case to); /* all of str */
+fm_status jj_cased(jj_ctx *c, jj_val *out, jj_val str, jj_case to);
 bool jj_is_printable(uint32_t cp);
 bool jj_is_cased(uint32_t cp);
 
 /* ---- methods of strings (str.c) ---- */
 fm_status jj_str_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, const jj_args *a);
-bool jj_is_str_method(const char *name);
-fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s, bool keep_ends);
-fm_status jj_center(jj_ctx *c, jj_val *out, jj_val s, jj_val width);
-fm_status jj_all_case(jj_ctx *c, bool *out, jj_val s, bool upper);
-bool jj_is_word(uint32_t cp); /* \w of Python's re */
+bool jj_is_str_method(const char *name); /* of Python's, implemented or not */
+fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s);
 
 /* ---- filters of text (filter_text.c) ---- */
 typedef fm_status (*jj_filter_fn)(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a);

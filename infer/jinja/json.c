@@ -25,8 +25,8 @@ static void put_span(fm_buf *out, fm_span s)
 static void escape_unicode(fm_buf *out, uint32_t cp)
 {
     if (cp >= 0x10000)
-        jj_put_hex(out, "\\u", 0xd800 + ((cp - 0x10000) >> 10), 4, false);
-    jj_put_hex(out, "\\u", cp < 0x10000 ? cp : 0xdc00 + ((cp - 0x10000) & 0x3ff), 4, false);
+        jj_put_hex(out, "\\u", 0xd800 + ((cp - 0x10000) >> 10), 4);
+    jj_put_hex(out, "\\u", cp < 0x10000 ? cp : 0xdc00 + ((cp - 0x10000) & 0x3ff), 4);
 }
 
 static fm_status put_string(const dump *d, jj_val v)

@@ -200,15 +200,9 @@ static fm_status unescape(lexer *x, const char *p, size_t n, char *dst, size_t *
                 return fail(x, "malformed escape in a string");
             k += put;
             i += took - 1;
-        } else if (e >= '0' && e <= '7') {
-            uint32_t cp = 0;
-            size_t d = 0;
-            for (; d < 3 && i + d < n && p[i + d] >= '0' && p[i + d] <= '7'; d++)
-                cp = cp * 8 + (uint32_t)(p[i + d] - '0');
-            k += put_cp(dst + k, cp);
-            i += d - 1;
-        } else if (e == 'N') {
-            return fail(x, "named escapes are not implemented");
+        } else if (e == 'N' || (e >= '0' && e <= '7')) {
+            return fm_fail(FM_EUNSUPPORTED, "line %u: the escape '\\%c' is not implemented",
+                           x->line, e);
         } else if (e == '\n') {
             continue;
         } else if (e && hit) {
@@ -243,61 +237,39 @@ static fm_status string(lexer *x)
     return rc;
 }
 
-static size_t digits_at(const lexer *x, size_t from, int base)
+static size_t digits_at(const lexer *x, size_t from)
 {
     size_t n = 0;
 
-    for (;;) { /* single underscores between digits */
-        size_t u = n > 0 && at(x, from + n) == '_';
-        int d = hex(at(x, from + n + u));
-        if (d < 0 || d >= base)
-            return n;
-        n += u + 1;
-    }
-}
-
-/* The text of a number at the present place: its length, its base, whether it is a float. */
-static size_t number_text(const lexer *x, int *base, bool *real)
-{
-    char kind = at(x, 0) == '0' ? (char)(at(x, 1) | 32) : 0;
-    size_t n, more;
-
-    *base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
-    if (*base != 10)
-        return digits_at(x, 2, *base) ? 2 + digits_at(x, 2, *base) : 0;
-    n = digits_at(x, 0, 10);
-    bool indexed = x->pos > 0 && x->s[x->pos - 1] == '.'; /* a.0.1: no float */
-    if (!indexed && at(x, n) == '.' && (more = digits_at(x, n + 1, 10)) > 0) {
-        *real = true;
-        n += 1 + more;
-    }
-    if (!indexed && (at(x, n) | 32) == 'e') {
-        size_t sign = at(x, n + 1) == '-' || at(x, n + 1) == '+';
-        more = digits_at(x, n + 1 + sign, 10);
-        *real = *real || more > 0;
-        n += more ? 1 + sign + more : 0;
-    }
+    while (is_digit(at(x, from + n)))
+        n++;
     return n;
 }
 
+/* Decimal, with a point or an exponent a float; no other bases, no underscores. */
 static fm_status number(lexer *x)
 {
+    bool indexed = x->pos > 0 && x->s[x->pos - 1] == '.'; /* a.0.1: no float */
+    size_t n = digits_at(x, 0), more = !indexed && at(x, n) == '.' ? digits_at(x, n + 1) : 0;
+    bool real = more > 0;
     char tmp[64];
-    int base;
-    bool real = false;
     jj_tok *t = NULL;
-    size_t n = number_text(x, &base, &real), k = 0;
 
-    if (n == 0 || n >= sizeof tmp || is_name(at(x, n)))
-        return fail(x, "number is not understood");
-    for (size_t i = base == 10 ? 0 : 2; i < n; i++)
-        if (at(x, i) != '_')
-            tmp[k++] = at(x, i);
-    tmp[k] = 0;
+    n += more ? 1 + more : 0;
+    if (!indexed && (at(x, n) | 32) == 'e') {
+        size_t sign = at(x, n + 1) == '-' || at(x, n + 1) == '+';
+        more = digits_at(x, n + 1 + sign);
+        real = real || more > 0;
+        n += more ? 1 + sign + more : 0;
+    }
+    if (n >= sizeof tmp || is_name(at(x, n)))
+        return fail(x, "number is not understood: only decimal ones of 64 bits are");
+    memcpy(tmp, x->s + x->pos, n);
+    tmp[n] = 0;
     errno = 0;
-    int64_t whole = real ? 0 : strtoll(tmp, NULL, base);
-    if (errno || (!real && base == 10 && tmp[0] == '0' && strspn(tmp, "0") != k))
-        return fail(x, "number is not understood");
+    int64_t whole = real ? 0 : strtoll(tmp, NULL, 10);
+    if (errno || (!real && tmp[0] == '0' && strspn(tmp, "0") != n))
+        return fail(x, "number is not understood: only decimal ones of 64 bits are");
     fm_status rc = push(x, real ? JJ_T_FLOAT : JJ_T_INT, "", 0, &t);
     if (rc < 0 || !t)
         return rc;
@@ -307,12 +279,15 @@ static fm_status number(lexer *x)
     return FM_OK;
 }
 
-static fm_status name(lexer *x)
+/* What follows {% raw %} is no template: it is refused before it is read as one. */
+static fm_status name(lexer *x, bool statement)
 {
     size_t n = 0;
 
     while (is_name(at(x, n)))
         n++;
+    if (statement && n == 3 && memcmp(x->s + x->pos, "raw", 3) == 0)
+        return fm_fail(FM_EUNSUPPORTED, "line %u: statement 'raw' is not implemented", x->line);
     if (n > JJ_NAME_MAX)
         return fm_fail(FM_ELIMIT, "line %u: a name of more than %d bytes", x->line, JJ_NAME_MAX);
     char *s = fm_arena_strndup(x->arena, x->s + x->pos, n);
@@ -364,57 +339,10 @@ static fm_status tag(lexer *x, bool block)
         else if (is_digit(c))
             rc = number(x);
         else if (is_name(c))
-            rc = name(x);
+            rc = name(x, block && x->out->tok[x->out->count - 1].kind == JJ_T_BLOCK_BEGIN);
         else
             rc = operator_token(x);
     }
-    return rc;
-}
-
-/* A tag of that one word at p: bytes up to its last sign or '%', 0: it is another. */
-static size_t word_tag(const char *p, size_t left, const char *word)
-{
-    size_t n = 2, len = strlen(word);
-
-    if (left < 2 || p[0] != '{' || p[1] != '%')
-        return 0;
-    n += n < left && (p[n] == '-' || p[n] == '+');
-    while (n < left && is_space(p[n]))
-        n++;
-    if (left - n < len || memcmp(p + n, word, len) != 0)
-        return 0;
-    n += len;
-    while (n < left && is_space(p[n]))
-        n++;
-    size_t end = n + (n < left && (p[n] == '-' || p[n] == '+'));
-    return end + 1 < left && p[end] == '%' && p[end + 1] == '}' ? n : 0;
-}
-
-/* {% raw %} ... {% endraw %}: text as it stands. */
-static fm_status raw(lexer *x, size_t head)
-{
-    size_t n = 0, tail = 0;
-
-    advance(x, head);
-    bool strip = at(x, 0) == '-';
-    if (at(x, 0) == '+')
-        return fail(x, "'+' at the end of raw");
-    advance(x, strip ? 3 : 2);
-    x->line_start = false;
-    if (strip) {
-        skip_spaces(x);
-        x->line_start = x->s[x->pos - 1] == '\n';
-    }
-    while (x->pos + n < x->len &&
-           (tail = word_tag(x->s + x->pos + n, x->len - x->pos - n, "endraw")) == 0)
-        n++;
-    if (tail == 0)
-        return fail(x, "raw is not closed");
-    fm_status rc = push_text(x, n, at(x, n + 2), false);
-    advance(x, tail);
-    char sign = at(x, 0);
-    advance(x, sign == '-' || sign == '+');
-    close_tag(x, sign == '-' || sign == '+' ? sign : 0, true);
     return rc;
 }
 
@@ -448,10 +376,7 @@ fm_status jj_lex(jj_lexed *out, fm_arena *arena, fm_span source)
         rc = text(&x);
         if (rc < 0 || x.pos >= x.len)
             break;
-        size_t head = word_tag(x.s + x.pos, x.len - x.pos, "raw");
-        if (head)
-            rc = raw(&x, head);
-        else if (at(&x, 1) == '#')
+        if (at(&x, 1) == '#')
             rc = comment(&x);
         else
             rc = tag(&x, at(&x, 1) == '%');

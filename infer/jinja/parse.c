@@ -109,7 +109,7 @@ static fm_status iterable(jj_parser *p, jj_node **out)
     rc = jj_p_add_kid(p, tuple, *out);
     *out = tuple;
     while (rc == FM_OK && jj_p_take_op(p, ",") && p->t->kind != JJ_T_BLOCK_END &&
-           !jj_p_is_word(p, "if") && !jj_p_is_word(p, "recursive")) {
+           !jj_p_is_word(p, "if")) {
         rc = jj_p_logic(p, &item, true);
         if (rc == FM_OK)
             rc = jj_p_add_kid(p, tuple, item);
@@ -132,8 +132,8 @@ static fm_status for_statement(jj_parser *p, jj_node *n)
         rc = iterable(p, &n->a);
     if (rc == FM_OK && jj_p_take_word(p, "if"))
         rc = jj_p_expression(p, &n->d);
-    if (rc == FM_OK)
-        n->scoped = jj_p_take_word(p, "recursive");
+    if (rc == FM_OK && jj_p_is_word(p, "recursive"))
+        return jj_p_refuse(p, "a loop with");
     if (rc == FM_OK)
         rc = end_block(p);
     p->loops++;
@@ -206,36 +206,6 @@ static fm_status filter_statement(jj_parser *p, jj_node *n)
     return rc < 0 ? rc : own_body(p, &n->b, "endfilter");
 }
 
-static fm_status with_statement(jj_parser *p, jj_node *n)
-{
-    static const char *const ends[] = {"endwith"};
-    fm_status rc = FM_OK;
-
-    n->kind = JJ_N_WITH;
-    while (rc == FM_OK && p->t->kind != JJ_T_BLOCK_END) {
-        jj_node *set = jj_p_new_node(p, JJ_N_SET), *to;
-        if (!set)
-            return FM_ENOMEM;
-        if (n->kid_count > 0)
-            rc = jj_p_need_op(p, ",");
-        if (rc == FM_OK)
-            rc = target(p, &to, false);
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, set, to);
-        if (rc == FM_OK)
-            rc = jj_p_need_op(p, "=");
-        if (rc == FM_OK)
-            rc = jj_p_expression(p, &set->a);
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, n, set);
-    }
-    if (rc == FM_OK)
-        rc = end_block(p);
-    if (rc == FM_OK)
-        rc = body(p, &n->b, ends, 1);
-    return rc < 0 ? rc : end_word(p, "endwith");
-}
-
 /* Behind '(': names with defaults, as kids. */
 static fm_status parameters(jj_parser *p, jj_node *n)
 {
@@ -263,14 +233,16 @@ static fm_status parameters(jj_parser *p, jj_node *n)
 
 static fm_status macro_body(jj_parser *p, jj_node *n, const char *end)
 {
-    int uses = p->uses;
+    bool outer = p->caller;
 
-    p->uses = 0;
+    p->caller = false;
+    p->macros++;
     fm_status rc = end_block(p);
     if (rc == FM_OK)
         rc = own_body(p, &n->b, end);
-    n->fn = p->uses;
-    p->uses |= uses;
+    p->macros--;
+    n->fn = p->caller;
+    p->caller = p->caller || outer;
     return rc;
 }
 
@@ -322,8 +294,6 @@ static fm_status statement(jj_parser *p, jj_node **out)
         return set_statement(p, n);
     if (strcmp(word, "macro") == 0)
         return macro_statement(p, n);
-    if (strcmp(word, "with") == 0)
-        return with_statement(p, n);
     if (strcmp(word, "filter") == 0)
         return filter_statement(p, n);
     if (strcmp(word, "call") == 0)

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 #include "infer/tokenizer/internal.h"
 
@@ -226,7 +225,7 @@ const char *jj_type_name(jj_val v)
     static const char *const name[] = {
         "undefined", "none",     "a boolean", "an integer",       "a float",     "a string",
         "a list",    "a tuple",  "a range",   "a mapping's view", "a generator", "a mapping",
-        "namespace", "the loop", "a macro",   "a function",       "a cycler",    "a joiner"};
+        "namespace", "the loop", "a macro",   "a function"};
     return name[v.type];
 }
 
@@ -268,8 +267,6 @@ bool jj_truth(jj_val v)
     case JJ_NAMESPACE:
     case JJ_MACRO:
     case JJ_BUILTIN:
-    case JJ_CYCLER:
-    case JJ_JOINER:
         break;
     }
     return true;
@@ -324,8 +321,6 @@ static bool plain_equal(jj_val a, jj_val b)
     case JJ_BUILTIN:
         return a.u.builtin == b.u.builtin;
     case JJ_GEN:
-    case JJ_CYCLER:
-    case JJ_JOINER:
         return a.u.list == b.u.list;
     case JJ_LIST:
     case JJ_TUPLE:
@@ -535,12 +530,6 @@ static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
     case JJ_STRING:
         fm_buf_append(out, v.u.s.p, v.u.s.n);
         break;
-    case JJ_LOOP:
-        fm_buf_printf(out, "<LoopContext %zu/%zu>", v.u.loop->index + 1, v.u.loop->items->count);
-        break;
-    case JJ_MACRO:
-        fm_buf_printf(out, "<Macro '%s'>", v.u.macro->node->name);
-        break;
     case JJ_LIST:
     case JJ_TUPLE:
     case JJ_RANGE:
@@ -548,9 +537,9 @@ static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
     case JJ_GEN:
     case JJ_DICT:
     case JJ_NAMESPACE:
+    case JJ_LOOP:
+    case JJ_MACRO:
     case JJ_BUILTIN:
-    case JJ_CYCLER:
-    case JJ_JOINER:
         return jj_error(c, FM_EUNSUPPORTED, "%s cannot be printed", jj_type_name(v));
     }
     return fm_buf_ok(out);
@@ -558,16 +547,16 @@ static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
 
 fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v)
 {
-    if (jj_is_seq(v) || v.type == JJ_VIEW || v.type == JJ_DICT || v.type == JJ_NAMESPACE)
+    if (v.type == JJ_LIST || v.type == JJ_TUPLE || v.type == JJ_DICT)
         return jj_repr(c, out, v, 0);
     return scalar_text(c, out, v);
 }
 
-void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits, bool upper)
+void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits)
 {
     fm_buf_str(out, head);
     while (digits-- > 0)
-        fm_buf_char(out, (upper ? "0123456789ABCDEF" : "0123456789abcdef")[v >> 4 * digits & 15]);
+        fm_buf_char(out, "0123456789abcdef"[v >> 4 * digits & 15]);
 }
 
 static void repr_string(fm_buf *out, jj_val v)
@@ -592,19 +581,10 @@ static void repr_string(fm_buf *out, jj_val v)
                        cp,
                        cp < 0x100     ? 2
                        : cp < 0x10000 ? 4
-                                      : 8,
-                       false);
+                                      : 8);
         i += n;
     }
     fm_buf_char(out, (char)quote);
-}
-
-static void repr_range(fm_buf *out, const int64_t r[3])
-{
-    fm_buf_printf(out, "range(%lld, %lld", (long long)r[0], (long long)r[1]);
-    if (r[2] != 1)
-        fm_buf_printf(out, ", %lld", (long long)r[2]);
-    fm_buf_char(out, ')');
 }
 
 static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
@@ -630,32 +610,20 @@ static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 
 fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 {
-    fm_status rc = v.type == JJ_RANGE
-                       ? jj_work(c, JJ_CALL)
-                       : jj_work_by(c, v.type == JJ_STRING ? v.u.s.n + 1 : 1, 2 * JJ_CHAR);
+    fm_status rc = jj_work_by(c, v.type == JJ_STRING ? v.u.s.n + 1 : 1, 2 * JJ_CHAR);
 
     if (rc == FM_OK && depth > JJ_VALUE_DEPTH)
         return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
     if (rc < 0)
         return rc;
-    if (v.type == JJ_STRING) {
+    if (v.type == JJ_STRING)
         repr_string(out, v);
-    } else if (v.type == JJ_UNDEFINED) {
+    else if (v.type == JJ_UNDEFINED)
         fm_buf_str(out, "Undefined");
-    } else if (v.type == JJ_RANGE) {
-        repr_range(out, v.u.list->range);
-    } else if (v.type == JJ_VIEW || v.type == JJ_NAMESPACE) {
-        fm_buf_str(out, v.type == JJ_VIEW ? v.u.list->label : "<Namespace ");
-        fm_buf_str(out, v.type == JJ_VIEW ? "(" : "");
-        if (v.type == JJ_NAMESPACE)
-            v.type = JJ_DICT;
+    else if (v.type == JJ_DICT || v.type == JJ_LIST || v.type == JJ_TUPLE)
         rc = repr_items(c, out, v, depth);
-        fm_buf_char(out, v.type == JJ_VIEW ? ')' : '>');
-    } else if (v.type == JJ_DICT || v.type == JJ_LIST || v.type == JJ_TUPLE) {
-        rc = repr_items(c, out, v, depth);
-    } else {
+    else
         rc = scalar_text(c, out, v);
-    }
     return rc < 0 ? rc : fm_buf_ok(out);
 }
 
@@ -678,87 +646,6 @@ size_t jj_char_offset(jj_val str, size_t index)
         if ((str.u.s.p[i] & 0xc0) != 0x80 && index-- == 0)
             break;
     return i;
-}
-
-static void put(fm_buf *out, const uint32_t *cp, size_t n)
-{
-    uint8_t b[4];
-
-    for (size_t i = 0; i < n; i++)
-        fm_buf_append(out, b, fmi_utf8_put(b, cp[i]));
-}
-
-bool jj_is_cased(uint32_t cp)
-{
-    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
-
-    return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT;
-}
-
-static bool is_ignorable(uint32_t cp)
-{
-    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
-
-    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xb7 || cp == 0x2019 ||
-           k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
-           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
-}
-
-/* A capital sigma at the end of a word has a small form of its own. */
-static bool final_sigma(const uint8_t *p, size_t at, size_t len)
-{
-    uint32_t cp = 0;
-    bool before = false;
-
-    for (size_t i = at; i > 0;) {
-        i--;
-        while (i > 0 && (p[i] & 0xc0) == 0x80)
-            i--;
-        fmi_utf8_next(p + i, &cp);
-        if (is_ignorable(cp))
-            continue;
-        before = jj_is_cased(cp);
-        break;
-    }
-    for (size_t i = at + 2; before && i < len;) {
-        i += fmi_utf8_next(p + i, &cp);
-        if (!is_ignorable(cp))
-            return !jj_is_cased(cp);
-    }
-    return before;
-}
-
-size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to)
-{
-    const uint8_t *p = (const uint8_t *)str.u.s.p;
-    uint32_t cp, mapped[3];
-    size_t n = fmi_utf8_next(p + at, &cp), count = 1;
-
-    if (to == JJ_LOWER && cp == 0x3a3)
-        mapped[0] = final_sigma(p, at, str.u.s.n) ? 0x3c2 : 0x3c3;
-    else
-        count = jj_map_case(mapped, cp, to);
-    put(out, mapped, count);
-    return n;
-}
-
-static fm_status map_case(jj_ctx *c, fm_buf *out, jj_val str, jj_case to)
-{
-    fm_status rc = jj_work_by(c, str.u.s.n, JJ_MAP);
-
-    for (size_t i = 0; rc == FM_OK && i < str.u.s.n;)
-        i += jj_put_case(out, str, i, to);
-    return rc;
-}
-
-fm_status jj_lower(jj_ctx *c, fm_buf *out, jj_val str)
-{
-    return map_case(c, out, str, JJ_LOWER);
-}
-
-fm_status jj_upper(jj_ctx *c, fm_buf *out, jj_val str)
-{
-    return map_case(c, out, str, JJ_UPPER);
 }
 
 bool jj_is_seq(jj_val v)

@@ -47,14 +47,55 @@ static void unknown_constructs_are_named_with_their_line(void **state)
     fails("{{ messages[0].content.upper }}", FM_EUNSUPPORTED, "'upper' is used without a call");
     fails("{{ messages.append(1) }}", FM_EUNSUPPORTED, "append");
     fails("{{ 'a'.encode() }}", FM_EUNSUPPORTED, "encode");
-    fails("{{ '%y' % 1 }}", FM_EINVAL, "line 1");
-    fails("{% for m in messages %}{{ loop(m) }}{% endfor %}", FM_EINVAL, "recursive");
-    fails("{% for m in messages %}{{ loop.changed }}{% endfor %}", FM_EUNSUPPORTED, "loop.changed");
     fails("{{ messages | tojson(skipkeys=true) }}", FM_EUNSUPPORTED, "skipkeys");
     fails("{{ messages | pprint }}", FM_EUNSUPPORTED, "pprint");
     fails("{{ messages | map(attribute='role') }}", FM_EUNSUPPORTED,
           "a generator cannot be printed");
     fails("{{ strftime_now('%Y') }}", FM_EINVAL, "'strftime_now' is undefined");
+}
+
+/* What jinja2 has and no real template was seen to use (tests/peer/jinja_census.py). */
+static void what_templates_do_not_use_is_named(void **state)
+{
+    static const char *const refused[][2] = {
+        {"{{ 'a' | wordcount }}", "filter 'wordcount' is not implemented"},
+        {"{{ messages | groupby('role') }}", "filter 'groupby' is not implemented"},
+        {"{{ messages | map('round') }}", "filter 'round' is not implemented"},
+        {"{{ messages | dictsort(by='value') }}", "dictsort: argument 'by' is not implemented"},
+        {"{{ messages | sort(attribute='a,b') }}", "several attributes at once"},
+        {"{{ messages | map(attribute='a', default=1) }}", "beside attribute= are not implemented"},
+        {"{{ messages is sameas 1 }}", "test 'sameas' is not implemented"},
+        {"{{ messages | select('callable') }}", "test 'callable' is not implemented"},
+        {"{{ 'a'.zfill(3) }}", "string method 'zfill' is not implemented"},
+        {"{{ 'a'.zfill }}", "'zfill' is used without a call"},
+        {"{{ 'a'.find('a', 1) }}", "string.find with 2 arguments is not implemented"},
+        {"{{ '%s' % 1 }}", "'%' of a string is not implemented"},
+        {"{{ '{:>8}'.format(1) }}", "the field '{:>8}' is not implemented"},
+        {"{{ '{a.b}'.format(a=1) }}", "the field '{a.b}' is not implemented"},
+        {"{{ [1] * 3 }}", "'*' of a list is not implemented"},
+        {"{{ 7.5 // 2 }}", "of floats are not implemented"},
+        {"{{ 2 ** 3 }}", "operator '**' is not implemented"},
+        {"{{ cycler(1, 2) }}", "function 'cycler' is not implemented"},
+        {"{{ range(3) }}", "a range cannot be printed"},
+        {"{{ messages[0].items() }}", "a mapping's view cannot be printed"},
+        {"{{ messages[0].copy() }}", "mapping method 'copy' is not implemented"},
+        {"{{ messages.count(1) }}", "list method 'count' is not allowed in templates"},
+        {"{% for m in messages %}{{ loop.cycle(1, 2) }}{% endfor %}", "'cycle' in templates"},
+        {"{% for m in messages %}{{ loop.depth }}{% endfor %}", "loop.depth is not implemented"},
+        {"{% for m in messages recursive %}{% endfor %}", "'recursive' is not implemented"},
+        {"{% for m in messages %}{{ loop(m) }}{% endfor %}", "a call of the loop"},
+        {"{% with a = 1 %}{% endwith %}", "statement 'with' is not implemented"},
+        {"{%- raw -%}{{ \" }}{% endraw %}", "line 1: statement 'raw' is not implemented"},
+        {"{% macro m() %}{{ varargs }}{% endmacro %}", "'varargs' is not implemented"},
+        {"{% macro m() %}{% endmacro %}{{ m.name }}", "a macro's 'name' is not implemented"},
+        {"{{ namespace(**messages[0]) }}", "'**' is not implemented"},
+        {"{{ messages[1, 2] }}", "a key with ',' is not implemented"},
+        {"{{ '\\101' }}", "the escape '\\1' is not implemented"},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(refused); i++)
+        fails(refused[i][0], FM_EUNSUPPORTED, refused[i][1]);
 }
 
 static void syntax_errors_are_refused_at_open(void **state)
@@ -78,6 +119,7 @@ static void syntax_errors_are_refused_at_open(void **state)
                                       "{{ a[] }}",
                                       "{% else %}",
                                       "{% if 1 %}{% endfor %}",
+                                      "{{ 0x1f }}",
                                       "{{ 99999999999999999999 }}"};
     fm_chat_template *t;
     (void)state;
@@ -103,10 +145,10 @@ static void rendering_errors_name_what_and_where(void **state)
     fails("{{ 1 // 0 }}", FM_EINVAL, "division by zero");
     fails("{{ 9223372036854775807 + 1 }}", FM_ELIMIT, "overflow");
     fails("{{ 9223372036854775808 }}", FM_EINVAL, "number");
-    fails("{{ '%s %s' % ('a',) }}", FM_EINVAL, "not enough arguments");
     fails("{{ '{} {}'.format(1) }}", FM_EINVAL, "no argument 1");
-    fails("{{ '{:d}'.format('x') }}", FM_EINVAL, "does not fit");
-    fails("{{ '%1000000d' % 1 }}", FM_ELIMIT, "field");
+    fails("{{ '{} {0}'.format(1) }}", FM_EINVAL, "with a number and without one");
+    fails("{{ '{a}'.format(b=1) }}", FM_EINVAL, "no argument 'a'");
+    fails("{{ 'a}'.format(1) }}", FM_EINVAL, "without its '{'");
     fails("{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", FM_EINVAL, "at most 1");
     fails("{% macro m(a) %}{% endmacro %}{% call m(1) %}{% endcall %}", FM_EINVAL, "caller");
     fails("{{ (messages | map(attribute='role')) | length }}", FM_EINVAL, "length of a generator");
@@ -131,9 +173,6 @@ static void hostile_templates_end(void **state)
           "endcall %}"
           "{% endmacro %}{{ g() }}",
           FM_ELIMIT, "deeper");
-    fails("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", FM_ELIMIT, "deeper");
-    fails("{{ [1] * 1000000000 }}", FM_ELIMIT, NULL);
-    fails("{{ 'a'.rjust(1000000000) }}", FM_ELIMIT, NULL);
     fails("{% set n = namespace(l=[1, 2, 3]) %}{% for i in range(60) %}{% set n.l = n.l + n.l %}"
           "{% endfor %}",
           FM_ELIMIT, NULL);
@@ -250,8 +289,8 @@ static void strftime_now_needs_a_given_time(void **state)
     tk_ok(render(&out, "{{ strftime_now('%Y-%m-%d %H:%M') }}", "[]", "{\"strftime_now\": -1}"));
     assert_string_equal(fm_buf_cstr(&out), "1969-12-31 23:59");
     fm_buf_clear(&out);
-    tk_ok(render(&out, "{{ strftime_now('%I %p %F %T %j') }}", "[]", "{\"strftime_now\": -1}"));
-    assert_string_equal(fm_buf_cstr(&out), "11 PM 1969-12-31 23:59:59 365");
+    tk_ok(render(&out, "{{ strftime_now('%I %p %A %b %S%%') }}", "[]", "{\"strftime_now\": -1}"));
+    assert_string_equal(fm_buf_cstr(&out), "11 PM Wednesday Dec 59%");
     fm_buf_release(&out);
 }
 
@@ -323,6 +362,7 @@ int main(int argc, char **argv)
         return render_lines(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unknown_constructs_are_named_with_their_line),
+        cmocka_unit_test(what_templates_do_not_use_is_named),
         cmocka_unit_test(syntax_errors_are_refused_at_open),
         cmocka_unit_test(rendering_errors_name_what_and_where),
         cmocka_unit_test(cases_equal_jinja2),
