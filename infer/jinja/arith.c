@@ -20,10 +20,7 @@ static fm_status concat_text(jj_ctx *c, jj_val *out, jj_val a, jj_val b)
     rc = jj_to_text(c, &t, a);
     if (rc == FM_OK)
         rc = jj_to_text(c, &t, b);
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &t);
-    fm_buf_release(&t);
-    return rc;
+    return jj_buf_str(c, out, &t, rc);
 }
 
 static fm_status concat_lists(jj_ctx *c, jj_val *out, jj_val a, jj_val b)
@@ -50,7 +47,7 @@ static fm_status repeat(jj_ctx *c, jj_val *out, jj_val s, int64_t times)
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     for (int64_t i = 0; i < times && s.u.s.n > 0 && b.failed == FM_OK; i++)
         fm_buf_append(&b, s.u.s.p, s.u.s.n);
-    return jj_buf_str(c, out, &b);
+    return jj_buf_str(c, out, &b, FM_OK);
 }
 
 static fm_status int_op(jj_ctx *c, jj_val *out, jj_op op, int64_t a, int64_t b)

@@ -49,11 +49,13 @@ fm_status jj_no_attr(jj_ctx *c, jj_val v, const char *name)
                     v.u.s.p ? v.u.s.p : "a value", name);
 }
 
-fm_status jj_own_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name)
+fm_status jj_get_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name)
 {
     *out = jj_undefined(name);
     if (v.type == JJ_UNDEFINED)
         return jj_no_attr(c, v, name);
+    if (v.type == JJ_STRING && jj_is_str_method(name))
+        return jj_error(c, FM_EUNSUPPORTED, "method '%s' is used without a call", name);
     if (v.type == JJ_LOOP)
         return loop_attr(c, out, v.u.loop, name);
     if (v.type == JJ_MACRO)
@@ -108,7 +110,7 @@ fm_status jj_get_item(jj_ctx *c, jj_val *out, jj_val v, jj_val key)
     } else if (key.type == JJ_STRING) {
         jj_val name = key; /* a slice of a string does not end in NUL */
         rc = jj_str_copy(c, &name, key.u.s.p, key.u.s.n);
-        return rc < 0 ? rc : jj_own_attr(c, out, v, name.u.s.p);
+        return rc < 0 ? rc : jj_get_attr(c, out, v, name.u.s.p);
     }
     return rc;
 }

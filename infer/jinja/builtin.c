@@ -2,6 +2,7 @@
 #include "infer/jinja/jinja.h"
 
 #include <string.h>
+#include <time.h>
 
 enum { RANGE, DICT, NAMESPACE, RAISE, STRFTIME, CYCLER, JOINER, LIPSUM };
 
@@ -77,92 +78,45 @@ static fm_status new_mapping(jj_ctx *c, jj_val *out, const jj_args *a, bool ns)
     return rc;
 }
 
-/* Civil date of a day number since 1970-01-01 (proleptic Gregorian). */
-static void civil(int64_t days, int64_t *year, int *month, int *day)
-{
-    int64_t z = days + 719468, era = (z >= 0 ? z : z - 146096) / 146097;
-    int64_t doe = z - era * 146097;
-    int64_t yoe = (doe - doe / 1460 + doe / 36524 - doe / 146096) / 365;
-    int64_t doy = doe - (365 * yoe + yoe / 4 - yoe / 100), mp = (5 * doy + 2) / 153;
-
-    *day = (int)(doy - (153 * mp + 2) / 5 + 1);
-    *month = (int)(mp < 10 ? mp + 3 : mp - 9);
-    *year = yoe + era * 400 + (*month <= 2);
-}
-
-static bool clock_field(fm_buf *b, char f, int second)
-{
-    switch (f) {
-    case 'H':
-        fm_buf_printf(b, "%02d", second / 3600);
-        break;
-    case 'M':
-        fm_buf_printf(b, "%02d", second / 60 % 60);
-        break;
-    case 'S':
-        fm_buf_printf(b, "%02d", second % 60);
-        break;
-    case 'I':
-        fm_buf_printf(b, "%02d", (second / 3600 + 11) % 12 + 1);
-        break;
-    case 'p':
-        fm_buf_str(b, second < 43200 ? "AM" : "PM");
-        break;
-    default:
-        return false;
-    }
-    return true;
-}
-
-static bool time_field(fm_buf *b, char f, int64_t now)
+static bool time_field(fm_buf *b, char f, const struct tm *t)
 {
     static const char *const months[] = {"January",   "February", "March",    "April",
                                          "May",       "June",     "July",     "August",
                                          "September", "October",  "November", "December"};
-    static const char *const days[] = {"Thursday", "Friday",  "Saturday", "Sunday",
-                                       "Monday",   "Tuesday", "Wednesday"};
-    int64_t day_number = now >= 0 ? now / 86400 : -((86399 - now) / 86400), year;
-    int second = (int)(now - day_number * 86400), month, day;
-    const char *weekday = days[(size_t)((day_number % 7 + 7) % 7)];
+    static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
+                                       "Thursday", "Friday", "Saturday"};
+    static const char digits[] = "mdHMSIy";
+    const int value[] = {t->tm_mon + 1,
+                         t->tm_mday,
+                         t->tm_hour,
+                         t->tm_min,
+                         t->tm_sec,
+                         (t->tm_hour + 11) % 12 + 1,
+                         (t->tm_year + 1900) % 100};
+    const char *hit = strchr(digits, f);
 
-    civil(day_number, &year, &month, &day);
-    switch (f) {
-    case 'Y':
-        fm_buf_printf(b, "%lld", (long long)year);
-        break;
-    case 'y':
-        fm_buf_printf(b, "%02lld", (long long)(year % 100));
-        break;
-    case 'm':
-        fm_buf_printf(b, "%02d", month);
-        break;
-    case 'd':
-        fm_buf_printf(b, "%02d", day);
-        break;
-    case 'B':
-        fm_buf_str(b, months[month - 1]);
-        break;
-    case 'b':
-        fm_buf_append(b, months[month - 1], 3);
-        break;
-    case 'A':
-        fm_buf_str(b, weekday);
-        break;
-    case 'a':
-        fm_buf_append(b, weekday, 3);
-        break;
-    case '%':
+    if (f && hit)
+        fm_buf_printf(b, "%02d", value[hit - digits]);
+    else if (f == 'Y')
+        fm_buf_printf(b, "%d", t->tm_year + 1900);
+    else if (f == 'B' || f == 'A')
+        fm_buf_str(b, f == 'B' ? months[t->tm_mon] : days[t->tm_wday]);
+    else if (f == 'b' || f == 'a')
+        fm_buf_append(b, f == 'b' ? months[t->tm_mon] : days[t->tm_wday], 3);
+    else if (f == 'p')
+        fm_buf_str(b, t->tm_hour < 12 ? "AM" : "PM");
+    else if (f == '%')
         fm_buf_char(b, '%');
-        break;
-    default:
-        return clock_field(b, f, second);
-    }
+    else
+        return false;
     return true;
 }
 
 static fm_status strftime_now(jj_ctx *c, jj_val *out, const jj_args *a)
 {
     jj_val f = jj_arg(a, 0, NULL);
+    time_t now = (time_t)c->now;
+    struct tm t;
     fm_buf b;
     fm_status rc = jj_need_str(c, f, "strftime_now");
 
@@ -170,17 +124,19 @@ static fm_status strftime_now(jj_ctx *c, jj_val *out, const jj_args *a)
         rc = jj_work_by(c, f.u.s.n, JJ_CALL);
     if (rc < 0)
         return rc;
+    if (!gmtime_r(&now, &t))
+        return jj_error(c, FM_EINVAL, "strftime_now: no such time");
     fm_buf_init(&b, 4096);
     for (size_t i = 0; i < f.u.s.n; i++) {
         if (f.u.s.p[i] != '%') {
             fm_buf_char(&b, f.u.s.p[i]);
-        } else if (++i >= f.u.s.n || !time_field(&b, f.u.s.p[i], c->now)) {
+        } else if (++i >= f.u.s.n || !time_field(&b, f.u.s.p[i], &t)) {
             fm_buf_release(&b);
             return jj_error(c, FM_EUNSUPPORTED, "strftime_now: a field of '%s' is not implemented",
                             f.u.s.p);
         }
     }
-    return jj_buf_str(c, out, &b);
+    return jj_buf_str(c, out, &b, FM_OK);
 }
 
 fm_status jj_builtin_call(jj_ctx *c, jj_val *out, int fn, const jj_args *a)

@@ -143,7 +143,7 @@ static fm_status call_macro(jj_ctx *c, jj_val *out, const jj_macro *m, const jj_
 
 /* ---- calls ---- */
 
-fm_status jj_call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a)
+static fm_status call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a)
 {
     fm_status rc = jj_enter(c, &(jj_node){.line = c->line}); /* calls nest as expressions do */
 
@@ -201,7 +201,7 @@ fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *c
         return rc;
     c->line = n->line;
     if (!method)
-        return jj_call_value(c, out, f, &a);
+        return call_value(c, out, f, &a);
     /* a method, unless a mapping holds something callable there */
     const jj_val *held = NULL;
     if (self.type == JJ_NAMESPACE || self.type == JJ_DICT)
@@ -209,6 +209,6 @@ fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *c
     if (rc < 0)
         return rc;
     if (held && (held->type == JJ_MACRO || held->type == JJ_BUILTIN))
-        return jj_call_value(c, out, *held, &a);
+        return call_value(c, out, *held, &a);
     return jj_method(c, out, self, n->a->name, &a);
 }

@@ -124,8 +124,5 @@ fm_status jj_cased(jj_ctx *c, jj_val *out, jj_val str, jj_case to)
 
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     fm_status rc = jj_put_cased(c, &b, str, to);
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }

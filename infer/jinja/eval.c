@@ -80,7 +80,7 @@ static fm_status slice(jj_ctx *c, jj_val *out, const jj_node *n)
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* its characters were counted as they were listed */
     for (size_t k = 0; k < out->u.list->count; k++)
         fm_buf_append(&b, out->u.list->v[k].u.s.p, out->u.list->v[k].u.s.n);
-    return jj_buf_str(c, out, &b);
+    return jj_buf_str(c, out, &b, FM_OK);
 }
 
 /* ---- expressions ---- */

@@ -41,10 +41,7 @@ fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body)
         rc = jj_run(c, body, &f);
     c->out = outer;
     c->scope = scope;
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &text);
-    fm_buf_release(&text);
-    return rc;
+    return jj_buf_str(c, out, &text, rc);
 }
 
 /* ---- loops ---- */
@@ -266,11 +263,6 @@ fm_status jj_run(jj_ctx *c, const jj_node *n, jj_flow *f)
         rc = exec_kind(c, n, f);
     c->depth--;
     return rc;
-}
-
-fm_status jj_set_global(jj_ctx *c, const char *name, jj_val v)
-{
-    return jj_assign(c, name, v);
 }
 
 fm_status jj_exec(jj_ctx *c, const jj_node *n)

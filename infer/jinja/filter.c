@@ -129,7 +129,7 @@ static fm_status f_reverse(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* counted as they were listed */
     for (size_t i = 0; i < out->u.list->count; i++)
         fm_buf_append(&b, out->u.list->v[i].u.s.p, out->u.list->v[i].u.s.n);
-    return jj_buf_str(c, out, &b);
+    return jj_buf_str(c, out, &b, FM_OK);
 }
 
 static fm_status f_join(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -147,10 +147,7 @@ static fm_status f_join(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         if (rc == FM_OK)
             rc = jj_to_text(c, &b, list.u.list->v[i]);
     }
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }
 
 static jj_args tail(const jj_args *a, size_t n)

@@ -11,7 +11,7 @@
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__})
 
-fm_status jj_as_text(jj_ctx *c, jj_val *out, jj_val in)
+static fm_status as_text(jj_ctx *c, jj_val *out, jj_val in)
 {
     fm_buf b;
 
@@ -21,10 +21,7 @@ fm_status jj_as_text(jj_ctx *c, jj_val *out, jj_val in)
     }
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     fm_status rc = jj_to_text(c, &b, in);
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }
 
 /* The arguments are among names, and in as text. */
@@ -33,7 +30,7 @@ static fm_status begin(jj_ctx *c, jj_val *s, jj_val in, const jj_args *a, const 
 {
     fm_status rc = jj_args_check(c, a, what, names, n);
 
-    return rc < 0 ? rc : jj_as_text(c, s, in);
+    return rc < 0 ? rc : as_text(c, s, in);
 }
 
 static fm_status f_trim(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -102,10 +99,7 @@ static fm_status f_title(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         rc = jj_put_cased(c, &b, jj_str(s.u.s.p + i, e - i), JJ_LOWER);
         i = e;
     }
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }
 
 static fm_status f_replace(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -114,9 +108,9 @@ static fm_status f_replace(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_status rc = begin(c, &s, in, a, "replace", NAMES("old", "new", "count"), 3);
 
     if (rc == FM_OK)
-        rc = jj_as_text(c, &old, old);
+        rc = as_text(c, &old, old);
     if (rc == FM_OK)
-        rc = jj_as_text(c, &new, new);
+        rc = as_text(c, &new, new);
     return rc < 0 ? rc : jj_replace(c, out, s, old, new, jj_arg(a, 2, "count"));
 }
 
@@ -184,10 +178,7 @@ static fm_status f_indent(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     if (jj_truth(jj_arg(a, 1, "first")))
         fm_buf_append(&b, pad.u.s.p, pad.u.s.n);
     rc = join_lines(c, &b, lines.u.list, pad, jj_truth(jj_arg(a, 2, "blank")));
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }
 
 /* ---- numbers ---- */

@@ -170,7 +170,8 @@ jj_val jj_int(int64_t i);
 jj_val jj_float(double f);
 jj_val jj_str(const char *p, size_t n); /* borrows */
 fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n);
-fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b); /* copies and releases b */
+/* Copies b where rc is FM_OK, and releases it. */
+fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b, fm_status rc);
 fm_status jj_list_new(jj_ctx *c, jj_val *out);
 fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v);
 fm_status jj_dict_new(jj_ctx *c, jj_val *out);
@@ -188,14 +189,12 @@ fm_status jj_equal(jj_ctx *c, bool *out, jj_val a, jj_val b);
 /* <0, 0, >0 into *order; error unless both are numbers or both strings (lists: elementwise). */
 fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b);
 fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay);
-fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v);         /* str() */
-fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth); /* repr() */
+fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v); /* str() */
 fm_status jj_tojson(jj_ctx *c, jj_val *out, jj_val in, const struct jj_args *a);
 fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v); /* iterate: characters, keys, items */
 /* Both look at every byte; who calls them counts that. */
 size_t jj_chars(jj_val str);                     /* code points */
 size_t jj_char_offset(jj_val str, size_t index); /* byte offset of code point index */
-void jj_float_text(fm_buf *out, double f);       /* Python's repr */
 void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits);
 /* Counts all searches for part in s, each from behind the last hit (and JJ_HIT and part for that).
  */
@@ -324,9 +323,7 @@ int jj_test_find(const char *name);
 fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a);
 /* Attribute path "a.b" or index of v; undefined where absent. */
 fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path);
-/* An attribute of v, undefined where absent. jj_get_attr refuses also the name of a string's method,
- * which wants a call. */
-fm_status jj_own_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name);
+/* An attribute of v, undefined where absent; a method, which wants a call, is refused. */
 fm_status jj_get_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name);
 bool jj_is_method(jj_type type, const char *name);           /* of a mapping */
 fm_status jj_no_attr(jj_ctx *c, jj_val v, const char *name); /* v is undefined: an error */
@@ -357,7 +354,6 @@ fm_status jj_run(jj_ctx *c, const jj_node *n, jj_flow *f);
 fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body);
 fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n);
 fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *caller);
-fm_status jj_call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a);
 fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n);
 
 /* ---- case (case.c) ---- */
@@ -383,13 +379,11 @@ typedef struct jj_filter {
 } jj_filter;
 extern const jj_filter jj_text_filters[];
 extern const size_t jj_text_filter_count;
-fm_status jj_as_text(jj_ctx *c, jj_val *out, jj_val in); /* str() */
 
 fm_status jj_gen_new(jj_ctx *c, jj_val *out); /* a generator to push to */
 bool jj_is_seq(jj_val v);                     /* LIST, TUPLE, RANGE */
 bool jj_builtin_find(const jj_ctx *c, const char *name, jj_val *out);
 fm_status jj_builtin_call(jj_ctx *c, jj_val *out, int fn, const jj_args *a);
-fm_status jj_set_global(jj_ctx *c, const char *name, jj_val v);
 fm_status jj_exec(jj_ctx *c, const jj_node *n);
 
 #endif

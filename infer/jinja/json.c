@@ -213,8 +213,5 @@ fm_status jj_tojson(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     rc = put_value(&d, in, 0);
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }

@@ -4,18 +4,6 @@
 
 #include <string.h>
 
-/* ---- names of methods ---- */
-
-fm_status jj_get_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name)
-{
-    if (v.type != JJ_STRING || !jj_is_str_method(name))
-        return jj_own_attr(c, out, v, name);
-    *out = jj_undefined(name);
-    return jj_error(c, FM_EUNSUPPORTED, "method '%s' is used without a call", name);
-}
-
-/* ---- mappings ---- */
-
 static fm_status dict_items(jj_ctx *c, jj_val *out, const jj_dict *d, const char *name)
 {
     fm_status rc = jj_list_new(c, out);

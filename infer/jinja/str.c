@@ -92,10 +92,7 @@ fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, j
         i += n;
     }
     fm_buf_append(&b, s.u.s.p + i, s.u.s.n - i);
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }
 
 /* whole: str.title (a capital after whatever is not cased); else only the first character. */
@@ -114,7 +111,7 @@ fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole)
         i += jj_put_case(&b, s, i, start ? JJ_TITLE : JJ_LOWER);
         start = whole && !jj_is_cased(cp);
     }
-    return jj_buf_str(c, out, &b);
+    return jj_buf_str(c, out, &b, FM_OK);
 }
 
 /* ---- splitting ---- */
@@ -284,10 +281,7 @@ static fm_status m_join(jj_ctx *c, jj_val *out, jj_val sep, const jj_args *a)
             fm_buf_append(&b, sep.u.s.p, sep.u.s.n);
         fm_buf_append(&b, v.u.s.p, v.u.s.n);
     }
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }
 
 /* ---- format ---- */
@@ -366,10 +360,7 @@ static fm_status m_format(jj_ctx *c, jj_val *out, jj_val s, const jj_args *a)
             rc = put_field(c, &b, s, &i, &f);
         }
     }
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
+    return jj_buf_str(c, out, &b, rc);
 }
 
 /* ---- the table ---- */

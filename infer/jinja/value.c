@@ -61,10 +61,10 @@ fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n)
     return FM_OK;
 }
 
-fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b)
+fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b, fm_status rc)
 {
-    fm_status rc = fm_buf_ok(b);
-
+    if (rc == FM_OK)
+        rc = fm_buf_ok(b);
     if (rc == FM_OK)
         rc = jj_str_copy(c, out, b->data, b->len);
     fm_buf_release(b);
@@ -477,7 +477,7 @@ fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay)
 /* ---- text ---- */
 
 /* Shortest digits that read back as the same double, laid out as Python's repr does. */
-void jj_float_text(fm_buf *out, double f)
+static void float_text(fm_buf *out, double f)
 {
     fm_buf d;
     int precision = 0;
@@ -525,7 +525,7 @@ static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
         fm_buf_printf(out, "%lld", (long long)v.u.i);
         break;
     case JJ_FLOAT:
-        jj_float_text(out, v.u.f);
+        float_text(out, v.u.f);
         break;
     case JJ_STRING:
         fm_buf_append(out, v.u.s.p, v.u.s.n);
@@ -543,13 +543,6 @@ static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
         return jj_error(c, FM_EUNSUPPORTED, "%s cannot be printed", jj_type_name(v));
     }
     return fm_buf_ok(out);
-}
-
-fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v)
-{
-    if (v.type == JJ_LIST || v.type == JJ_TUPLE || v.type == JJ_DICT)
-        return jj_repr(c, out, v, 0);
-    return scalar_text(c, out, v);
 }
 
 void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits)
@@ -587,6 +580,8 @@ static void repr_string(fm_buf *out, jj_val v)
     fm_buf_char(out, (char)quote);
 }
 
+static fm_status repr(jj_ctx *c, fm_buf *out, jj_val v, int depth);
+
 static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 {
     bool dict = v.type == JJ_DICT;
@@ -598,17 +593,17 @@ static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
         if (i > 0)
             fm_buf_str(out, ", ");
         if (dict) {
-            rc = jj_repr(c, out, v.u.dict->p[i].key, depth + 1);
+            rc = repr(c, out, v.u.dict->p[i].key, depth + 1);
             fm_buf_str(out, ": ");
         }
         if (rc == FM_OK)
-            rc = jj_repr(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], depth + 1);
+            rc = repr(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], depth + 1);
     }
     fm_buf_str(out, dict ? "}" : v.type != JJ_TUPLE ? "]" : n == 1 ? ",)" : ")");
     return rc;
 }
 
-fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
+static fm_status repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 {
     fm_status rc = jj_work_by(c, v.type == JJ_STRING ? v.u.s.n + 1 : 1, 2 * JJ_CHAR);
 
@@ -625,6 +620,13 @@ fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
     else
         rc = scalar_text(c, out, v);
     return rc < 0 ? rc : fm_buf_ok(out);
+}
+
+fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v)
+{
+    if (v.type == JJ_LIST || v.type == JJ_TUPLE || v.type == JJ_DICT)
+        return repr(c, out, v, 0);
+    return scalar_text(c, out, v);
 }
 
 /* ---- strings and iteration ---- */

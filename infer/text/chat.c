@@ -60,7 +60,7 @@ static fm_status set_json(jj_ctx *c, const char *name, const fm_json *v)
     jj_val value = jj_none();
     fm_status rc = v ? jj_from_json(c, &value, v) : FM_OK;
 
-    return rc < 0 ? rc : jj_set_global(c, name, value);
+    return rc < 0 ? rc : jj_assign(c, name, value);
 }
 
 /* The variables that transformers gives every template, then the caller's. */
@@ -75,7 +75,7 @@ static fm_status globals(jj_ctx *c, const fm_json *messages, const fm_json *tool
     if (rc == FM_OK)
         rc = set_json(c, "documents", NULL);
     if (rc == FM_OK)
-        rc = jj_set_global(c, "add_generation_prompt", jj_bool(add_prompt));
+        rc = jj_assign(c, "add_generation_prompt", jj_bool(add_prompt));
     c->have_now = fm_json_is(now, FM_JSON_INT);
     c->now = fm_json_int(now, 0);
     if (rc == FM_OK && c->have_now && (c->now < -62135596800 || c->now > 253402300799))
