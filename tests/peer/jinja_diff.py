@@ -126,7 +126,7 @@ class Gen:
 
     def filter_str(self, d):
         return self.one(
-            "upper", "lower", "title", "capitalize", "trim", "string", "reverse", "safe | string", "indent", "indent(2, true)", "indent('> ', blank=true)", "indent(1, first=true)",
+            "upper", "lower", "title", "capitalize", "trim", "string", "reverse", "indent", "indent(2, true)", "indent('> ', blank=true)", "indent(1, first=true)",
             f"replace({self.lit_str()}, {self.lit_str()})", f"replace('a', 'bb', 1)", f"trim({self.lit_str()})", f"default({self.lit_str()})", f"default({self.lit_str()}, true)",
             "first | string", "last | string",
         )
@@ -180,7 +180,7 @@ class Gen:
 
     def out(self, d):
         l, r = self.one("{{", "{{", "{{-"), self.one("}}", "}}", "-}}", "}}\n")
-        return f"{l} {self.cond(d)} {r}"
+        return f"{l} {self.cond(d)} {r}" if self.r.random() < 0.95 else f"{l} {self.str_(d)} | safe {r}"
 
     def text(self):
         return self.one("", " ", "\n", "  x\n", "A", "\t\n\n", "{ } %", "{# note #}", "{#- note -#}\n", "é\n")
