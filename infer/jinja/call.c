@@ -32,19 +32,19 @@ static fm_status add_list(jj_ctx *c, jj_args *a, jj_val more)
     return rc;
 }
 
-fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n)
+fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n, const jj_val *caller)
 {
-    size_t room = n->kid_count + (n->star ? ARGS_MAX : 0);
+    size_t room = n->kid_count + (n->star ? ARGS_MAX : 0), named = n->kw_count + (caller ? 1 : 0);
     jj_val v;
     fm_status rc = FM_OK;
 
     memset(a, 0, sizeof *a);
     if (n->kid_count > ARGS_MAX || n->kw_count > ARGS_MAX)
         return jj_error(c, FM_ELIMIT, "more than %d arguments", ARGS_MAX);
-    if (room + n->kw_count == 0)
+    if (room + named == 0)
         return FM_OK;
-    a->pos = jj_alloc(c, (room + n->kw_count) * sizeof *a->pos);
-    const char **kw = jj_alloc(c, n->kw_count * sizeof *kw + 1);
+    a->pos = jj_alloc(c, (room + named) * sizeof *a->pos);
+    const char **kw = jj_alloc(c, named * sizeof *kw + 1);
     if (!a->pos || !kw)
         return jj_alloc_status(c);
     a->kw_value = a->pos + room;
@@ -61,7 +61,7 @@ fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n)
         if (rc == FM_OK)
             rc = add_keyword(c, a, kw, n->kw[i], v);
     }
-    return rc;
+    return rc < 0 || !caller ? rc : add_keyword(c, a, kw, "caller", *caller);
 }
 
 /* ---- macros ---- */
@@ -165,29 +165,6 @@ out:
     return rc;
 }
 
-/* The arguments of n, and the caller of a call block among them. */
-static fm_status args_and_caller(jj_ctx *c, jj_args *a, const jj_node *n, const jj_val *caller)
-{
-    jj_args all;
-    fm_status rc = jj_eval_args(c, a, n);
-
-    if (rc < 0 || !caller)
-        return rc;
-    all = *a;
-    const char **kw = jj_alloc(c, (a->kw_count + 1) * sizeof *kw);
-    all.kw_value = jj_alloc(c, (a->kw_count + 1) * sizeof *all.kw_value);
-    if (!kw || !all.kw_value)
-        return jj_alloc_status(c);
-    for (size_t i = 0; i < a->kw_count; i++) {
-        kw[i] = a->kw[i];
-        all.kw_value[i] = a->kw_value[i];
-    }
-    all.kw = kw;
-    rc = add_keyword(c, &all, kw, "caller", *caller);
-    *a = all;
-    return rc;
-}
-
 fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *caller)
 {
     jj_args a;
@@ -196,7 +173,7 @@ fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *c
     fm_status rc = jj_eval(c, method ? &self : &f, method ? n->a->a : n->a);
 
     if (rc == FM_OK)
-        rc = args_and_caller(c, &a, n, caller);
+        rc = jj_eval_args(c, &a, n, caller);
     if (rc < 0)
         return rc;
     c->line = n->line;

@@ -165,7 +165,7 @@ static fm_status eval_filter_or_test(jj_ctx *c, jj_val *out, const jj_node *n)
     fm_status rc = jj_eval(c, &in, n->a);
 
     if (rc == FM_OK)
-        rc = jj_eval_args(c, &a, n);
+        rc = jj_eval_args(c, &a, n, NULL);
     if (rc < 0)
         return rc;
     c->line = n->line;

@@ -47,7 +47,6 @@ static fm_status f_length(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 
 static fm_status f_items(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
-    jj_args none = {.count = 0};
     fm_status rc = no_args(c, a, "items");
 
     if (rc < 0)
@@ -56,7 +55,7 @@ static fm_status f_items(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         return jj_gen_new(c, out);
     if (in.type != JJ_DICT)
         return jj_error(c, FM_EINVAL, "items of %s", jj_type_name(in));
-    rc = jj_method(c, out, in, "items", &none);
+    rc = jj_method(c, out, in, "items", a);
     out->type = JJ_GEN;
     return rc;
 }

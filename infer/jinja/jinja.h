@@ -352,7 +352,8 @@ fm_status jj_eval(jj_ctx *c, jj_val *out, const jj_node *n);
 fm_status jj_run(jj_ctx *c, const jj_node *n, jj_flow *f);
 /* A body with its text caught, in a scope of its own. */
 fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body);
-fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n);
+/* The arguments of n; and of a call block, its body as the keyword `caller`, else NULL. */
+fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n, const jj_val *caller);
 fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *caller);
 fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n);
 
