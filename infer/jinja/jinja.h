@@ -172,6 +172,9 @@ jj_val jj_str(const char *p, size_t n); /* borrows */
 fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n);
 /* Copies b where rc is FM_OK, and releases it. */
 fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b, fm_status rc);
+/* Room for one more of `elem` bytes: arrays double inside the arena; what they leave behind is less
+ * than what they hold. */
+fm_status jj_grow(jj_ctx *c, void *array_ptr, size_t *cap, size_t count, size_t elem);
 fm_status jj_list_new(jj_ctx *c, jj_val *out);
 fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v);
 fm_status jj_dict_new(jj_ctx *c, jj_val *out);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "infer/tokenizer/internal.h"
+
 typedef struct lexer {
     jj_lexed *out;
     fm_arena *arena;
@@ -148,20 +150,6 @@ static int hex(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-static size_t put_cp(char *dst, uint32_t cp)
-{
-    if (cp < 0x80) {
-        dst[0] = (char)cp;
-        return 1;
-    }
-    size_t n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
-    static const uint32_t lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
-    for (size_t i = n; i-- > 1; cp >>= 6)
-        dst[i] = (char)(0x80 | (cp & 0x3f));
-    dst[0] = (char)(lead[n] | cp);
-    return n;
-}
-
 /* \xHH \uHHHH \UHHHHHHHH; p at the letter. Returns characters taken, 0 = malformed. */
 static size_t code_escape(const char *p, size_t left, char *dst, size_t *put)
 {
@@ -177,7 +165,7 @@ static size_t code_escape(const char *p, size_t left, char *dst, size_t *put)
     }
     if (cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000))
         return 0;
-    *put = put_cp(dst, cp);
+    *put = fmi_utf8_put((uint8_t *)dst, cp);
     return digits + 1;
 }
 

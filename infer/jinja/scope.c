@@ -38,18 +38,10 @@ fm_status jj_assign(jj_ctx *c, const char *name, jj_val v)
         s->var[i].value = v;
         return FM_OK;
     }
+    if (rc == FM_OK)
+        rc = jj_grow(c, &s->var, &s->cap, s->count, sizeof *s->var);
     if (rc < 0)
         return rc;
-    if (s->count == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 4;
-        jj_var *bigger = jj_alloc(c, cap * sizeof *bigger);
-        if (!bigger)
-            return jj_alloc_status(c);
-        if (s->count)
-            memcpy(bigger, s->var, s->count * sizeof *bigger);
-        s->var = bigger;
-        s->cap = cap;
-    }
     s->var[s->count].name = name;
     s->var[s->count++].value = v;
     return FM_OK;

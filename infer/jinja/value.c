@@ -71,8 +71,7 @@ fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b, fm_status rc)
     return rc;
 }
 
-/* Arrays double inside the arena; what they leave behind is less than what they hold. */
-static fm_status grow(jj_ctx *c, void *array_ptr, size_t *cap, size_t count, size_t elem)
+fm_status jj_grow(jj_ctx *c, void *array_ptr, size_t *cap, size_t count, size_t elem)
 {
     void **array = array_ptr;
 
@@ -102,7 +101,7 @@ fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v)
     fm_status rc = jj_work(c, JJ_ITEM);
 
     if (rc == FM_OK)
-        rc = grow(c, &l->v, &l->cap, l->count, sizeof *l->v);
+        rc = jj_grow(c, &l->v, &l->cap, l->count, sizeof *l->v);
     if (rc == FM_OK)
         l->v[l->count++] = v;
     return rc;
@@ -130,7 +129,7 @@ fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v)
         d->p[i].value = v;
         return FM_OK;
     }
-    fm_status rc = grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
+    fm_status rc = jj_grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
     if (rc < 0)
         return rc;
     d->p[d->count].key = key;
@@ -183,7 +182,7 @@ static fm_status from_object(jj_ctx *c, jj_val *out, const fm_json *v)
         if (rc == FM_OK)
             rc = jj_work(c, JJ_ITEM);
         if (rc == FM_OK)
-            rc = grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
+            rc = jj_grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
         if (rc < 0)
             return rc;
         d->p[d->count].key = k;
