@@ -79,14 +79,14 @@ static bool final_sigma(const uint8_t *p, size_t at, size_t len)
         i--;
         while (i > 0 && (p[i] & 0xc0) == 0x80)
             i--;
-        fmi_utf8_next(p + i, &cp);
+        fm_utf8_next(p + i, &cp);
         if (is_ignorable(cp))
             continue;
         before = jj_is_cased(cp);
         break;
     }
     for (size_t i = at + 2; before && i < len;) {
-        i += fmi_utf8_next(p + i, &cp);
+        i += fm_utf8_next(p + i, &cp);
         if (!is_ignorable(cp))
             return !jj_is_cased(cp);
     }
@@ -98,14 +98,14 @@ size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to)
     const uint8_t *p = (const uint8_t *)str.u.s.p;
     uint32_t cp, mapped[3];
     uint8_t bytes[4];
-    size_t n = fmi_utf8_next(p + at, &cp), count = 1;
+    size_t n = fm_utf8_next(p + at, &cp), count = 1;
 
     if (to == JJ_LOWER && cp == 0x3a3)
         mapped[0] = final_sigma(p, at, str.u.s.n) ? 0x3c2 : 0x3c3;
     else
         count = map_one(mapped, cp, to);
     for (size_t i = 0; i < count; i++)
-        fm_buf_append(out, bytes, fmi_utf8_put(bytes, mapped[i]));
+        fm_buf_append(out, bytes, fm_utf8_put(bytes, mapped[i]));
     return n;
 }
 

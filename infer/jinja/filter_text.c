@@ -87,12 +87,12 @@ static fm_status f_title(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     for (size_t i = 0; rc == FM_OK && i < s.u.s.n;) {
         uint32_t cp;
         size_t n = jj_put_case(&b, s, i, JJ_UPPER), e;
-        (void)fmi_utf8_next((const uint8_t *)s.u.s.p + i, &cp);
+        (void)fm_utf8_next((const uint8_t *)s.u.s.p + i, &cp);
         i += n;
         if (starts_words(cp))
             continue;
         for (e = i; e < s.u.s.n; e += n) {
-            n = fmi_utf8_next((const uint8_t *)s.u.s.p + e, &cp);
+            n = fm_utf8_next((const uint8_t *)s.u.s.p + e, &cp);
             if (starts_words(cp))
                 break;
         }

@@ -39,7 +39,7 @@ static fm_status put_string(const dump *d, jj_val v)
     fm_buf_char(d->out, '"');
     for (size_t i = 0; i < v.u.s.n;) {
         uint32_t cp;
-        size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
+        size_t n = fm_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
         const char *hit = cp && cp < 0x80 ? strchr(from, (int)cp) : NULL;
         if (hit)
             fm_buf_append(d->out, (char[]){'\\', to[hit - from]}, 2);

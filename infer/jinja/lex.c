@@ -165,7 +165,7 @@ static size_t code_escape(const char *p, size_t left, char *dst, size_t *put)
     }
     if (cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000))
         return 0;
-    *put = fmi_utf8_put((uint8_t *)dst, cp);
+    *put = fm_utf8_put((uint8_t *)dst, cp);
     return digits + 1;
 }
 

@@ -7,7 +7,7 @@
 
 static size_t next_cp(jj_val s, size_t at, uint32_t *cp)
 {
-    return fmi_utf8_next((const uint8_t *)s.u.s.p + at, cp);
+    return fm_utf8_next((const uint8_t *)s.u.s.p + at, cp);
 }
 
 static bool is_space(uint32_t cp) /* Python also counts the separators U+001C to U+001F */
@@ -40,7 +40,7 @@ fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, boo
     if (chars.type != JJ_STRING && chars.type != JJ_UNDEFINED && chars.type != JJ_NONE)
         return jj_error(c, FM_EINVAL, "strip needs a string, not %s", jj_type_name(chars));
     while (rc == FM_OK && left && in && b < e) {
-        size_t n = fmi_utf8_next(p + b, &cp);
+        size_t n = fm_utf8_next(p + b, &cp);
         rc = in_set(c, &in, chars, cp);
         b += in ? n : 0;
     }
@@ -49,7 +49,7 @@ fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, boo
         size_t k = e - 1;
         while (k > b && (p[k] & 0xc0) == 0x80)
             k--;
-        fmi_utf8_next(p + k, &cp);
+        fm_utf8_next(p + k, &cp);
         rc = in_set(c, &in, chars, cp);
         e = in ? k : e;
     }

@@ -558,7 +558,7 @@ static void repr_string(fm_buf *out, jj_val v)
 
     fm_buf_char(out, (char)quote);
     for (size_t i = 0; i < v.u.s.n;) {
-        size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
+        size_t n = fm_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
         if (cp == '\\' || cp == quote)
             fm_buf_append(out, (char[]){'\\', (char)cp}, 2);
         else if (cp == '\n' || cp == '\t' || cp == '\r')
@@ -686,7 +686,7 @@ fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v)
     rc = jj_work_by(c, v.u.s.n, JJ_CHAR);
     for (size_t i = 0; i < v.u.s.n && rc == FM_OK;) {
         uint32_t cp;
-        size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
+        size_t n = fm_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
         rc = jj_list_push(c, out->u.list, jj_str(v.u.s.p + i, n));
         i += n;
     }

@@ -52,16 +52,6 @@ bool fmi_is_inert(uint32_t cp);       /* its normal forms leave this one as it i
 uint32_t fmi_lower(uint32_t cp);      /* but U+0130, which becomes two code points */
 int fmi_script(uint32_t cp);          /* script.c; -1: of any script */
 
-/* As infer/jinja calls them. */
-static inline size_t fmi_utf8_next(const uint8_t *s, uint32_t *cp)
-{
-    return fm_utf8_next(s, cp);
-}
-static inline size_t fmi_utf8_put(uint8_t out[4], uint32_t cp)
-{
-    return fm_utf8_put(out, cp);
-}
-
 typedef struct fmi_ptree_key {
     fm_span text;
     int32_t token;
