@@ -98,8 +98,7 @@ static fm_status weigh(const expiry *x, uint64_t *bytes)
             if (e->kind == FM_ENTRY_FILE || fm_map_has(seen, e->id.b, sizeof e->id.b))
                 continue;
             rc = fm_store_info(x->r->store, &info, &e->id);
-            if (rc == FM_OK)
-                rc = fm_map_put(seen, e->id.b, sizeof e->id.b, seen, NULL);
+            FM_THEN(rc, fm_map_put(seen, e->id.b, sizeof e->id.b, seen, NULL));
             *bytes += rc == FM_OK ? info.stored_bytes : 0;
         }
         fm_tree_free(tree);
@@ -121,8 +120,7 @@ static fm_status report_run(expiry *x)
         fm_version_release(&v);
         rc = weigh(x, &t.bytes);
     }
-    if (rc == FM_OK)
-        rc = fm_grow(&o->training, &o->training_cap, o->trainings + 1, sizeof *o->training);
+    FM_THEN(rc, fm_grow(&o->training, &o->training_cap, o->trainings + 1, sizeof *o->training));
     if (rc == FM_OK)
         o->training[o->trainings++] = t;
     else
@@ -241,8 +239,7 @@ fm_status fml_checkpoints_expire(fm_repo *r, int64_t expire, bool kept_too, bool
     if (expire == INT64_MIN)
         return FM_OK;
     fm_status rc = fm_map_new(&runs);
-    if (rc == FM_OK)
-        rc = fm_ref_each(r, FM_CHECKPOINTS, add_run, runs);
+    FM_THEN(rc, fm_ref_each(r, FM_CHECKPOINTS, add_run, runs));
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(runs); i++) {
         char run[FM_RUN_CHARS + 1] = "";
         memcpy(run, fm_map_key_at(runs, i).data, FM_RUN_CHARS);

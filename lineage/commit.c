@@ -22,10 +22,8 @@ static fm_status put_blob(fm_repo *r, const fm_entry *e, git_oid *out)
 
     fm_buf_init(&b, 0);
     rc = fm_entry_encode(&b, e);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&b);
-    if (rc == FM_OK)
-        rc = fml_object_put(r, out, GIT_OBJECT_BLOB, fm_buf_span(&b));
+    FM_THEN(rc, fm_buf_ok(&b));
+    FM_THEN(rc, fml_object_put(r, out, GIT_OBJECT_BLOB, fm_buf_span(&b)));
     fm_buf_release(&b);
     return rc;
 }
@@ -62,10 +60,8 @@ static fm_status put_folder(fm_repo *r, const fm_tree *tree, size_t begin, size_
         fm_buf_append(&b, id.id, sizeof id.id);
         i = next;
     }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&b);
-    if (rc == FM_OK)
-        rc = fml_object_put(r, out, GIT_OBJECT_TREE, fm_buf_span(&b));
+    FM_THEN(rc, fm_buf_ok(&b));
+    FM_THEN(rc, fml_object_put(r, out, GIT_OBJECT_TREE, fm_buf_span(&b)));
     fm_buf_release(&b);
     return rc;
 }
@@ -77,11 +73,9 @@ fm_status fml_check_stored(fm_repo *r, const fm_tree *tree)
     /* Taken over from another version, not stored under this lease: gc must hear of it first. */
     for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
-        fm_status rc = FM_OK;
+
         if (e->kind != FM_ENTRY_FILE && fms_store_condemned(r->store, &e->id))
-            rc = fms_store_hold(r->store, FMS_HOLD_OBJECT, e->id.b, 1);
-        if (rc < 0)
-            return rc;
+            FM_TRY(fms_store_hold(r->store, FMS_HOLD_OBJECT, e->id.b, 1));
     }
     for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
@@ -123,10 +117,7 @@ fm_status fml_commit_put(fm_repo *r, git_oid *out, const fml_commit *c)
 {
     char hex[41] = "", *author = NULL;
     fm_buf b;
-    fm_status rc = fml_author(&author, r, c->author);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fml_author(&author, r, c->author));
     fm_buf_init(&b, 0);
     git_oid_fmt(hex, &c->tree);
     fm_buf_printf(&b, "tree %s\n", hex);
@@ -137,9 +128,8 @@ fm_status fml_commit_put(fm_repo *r, git_oid *out, const fml_commit *c)
     fm_buf_printf(&b, "author %s %" PRId64 " +0000\n", author, c->author_time);
     fm_buf_printf(&b, "committer %s %" PRId64 " +0000\n\n", author, c->commit_time);
     fm_buf_str(&b, c->message);
-    rc = fm_buf_ok(&b);
-    if (rc == FM_OK)
-        rc = fml_object_put(r, out, GIT_OBJECT_COMMIT, fm_buf_span(&b));
+    fm_status rc = fm_buf_ok(&b);
+    FM_THEN(rc, fml_object_put(r, out, GIT_OBJECT_COMMIT, fm_buf_span(&b)));
     fm_buf_release(&b);
     fm_free(author);
     return rc;
@@ -165,9 +155,7 @@ static fm_status read_parents(fm_repo *r, const fm_commit_opts *opts, git_oid *p
         for (uint32_t k = 0; k < i; k++)
             if (git_oid_equal(&parent[i], &parent[k]))
                 return fm_fail(FM_EINVAL, "commit: parent %s is given twice", hex);
-        fm_status held = fml_hold_commit(r, &parent[i]);
-        if (held < 0)
-            return held;
+        FM_TRY(fml_hold_commit(r, &parent[i]));
         code = git_commit_lookup(&c, r->git, &parent[i]);
         if (code < 0)
             return fml_git_fail(code, "commit: parent %s is no version here", hex);
@@ -186,22 +174,16 @@ static fm_status commit_tree(fm_repo *r, git_oid *out, const fm_tree *tree,
                     .author = opts->author,
                     .author_time = opts->time,
                     .message = message};
-    fm_status rc = opts->time ? FM_OK : fml_commit_clock(&c.author_time);
+    FM_TRY(opts->time ? FM_OK : fml_commit_clock(&c.author_time));
 
     c.commit_time = c.author_time;
-    if (rc == FM_OK)
-        rc = read_parents(r, opts, parent, &c.commit_time);
-    if (rc == FM_OK)
-        rc = fml_check_stored(r, tree);
-    if (rc == FM_OK)
-        rc = put_folder(r, tree, 0, fm_tree_count(tree), 0, &c.tree);
-    if (rc == FM_OK)
-        rc = fml_commit_put(r, out, &c);
-    if (rc == FM_OK)
-        rc = fml_objects_hold(r);
-    if (rc == FM_OK)
-        rc = fml_objects_write(r);
-    return rc;
+    FM_TRY(read_parents(r, opts, parent, &c.commit_time));
+    FM_TRY(fml_check_stored(r, tree));
+    FM_TRY(put_folder(r, tree, 0, fm_tree_count(tree), 0, &c.tree));
+    FM_TRY(fml_commit_put(r, out, &c));
+    FM_TRY(fml_objects_hold(r));
+
+    return fml_objects_write(r);
 }
 
 fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
@@ -218,10 +200,8 @@ fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
         return fm_fail(FM_EINVAL, "commit: a time before 1970");
     fm_buf_init(&message, 0);
     rc = fml_message_make(&message, opts);
-    if (rc == FM_OK)
-        rc = fm_store_lease(r->store, true, "a commit");
-    if (rc == FM_OK)
-        rc = commit_tree(r, &id, tree, opts, fm_buf_cstr(&message));
+    FM_THEN(rc, fm_store_lease(r->store, true, "a commit"));
+    FM_THEN(rc, commit_tree(r, &id, tree, opts, fm_buf_cstr(&message)));
     fm_buf_release(&message);
     if (rc < 0) {
         fml_objects_abort(r);
@@ -298,8 +278,7 @@ static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
         size_t at = len;
 
         rc = fm_go_on();
-        if (rc == FM_OK)
-            rc = push_name(w, &at, e);
+        FM_THEN(rc, push_name(w, &at, e));
         if (rc == FM_OK && ++w->nodes > FML_MAX_WALK_NODES)
             rc = fm_fail(FM_ECORRUPT, "tree path '%s': more than %u objects in one tree", w->path,
                          FML_MAX_WALK_NODES);
@@ -389,8 +368,7 @@ fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid)
     if (!r || !oid)
         return fm_fail(FM_EINVAL, "version: a repository and an id are needed");
     rc = lookup_commit(r, &commit, oid);
-    if (rc == FM_OK)
-        rc = fml_tree_read(r, out, commit);
+    FM_THEN(rc, fml_tree_read(r, out, commit));
     git_commit_free(commit);
     if (rc < 0) {
         char hex[41];
@@ -436,8 +414,7 @@ fm_status fm_version_read(fm_repo *r, fm_version *out, const fm_oid *oid)
     if (!r || !oid)
         return fm_fail(FM_EINVAL, "version: a repository and an id are needed");
     rc = lookup_commit(r, &commit, oid);
-    if (rc == FM_OK)
-        rc = fml_version_of(out, commit);
+    FM_THEN(rc, fml_version_of(out, commit));
     git_commit_free(commit);
     return rc;
 }

@@ -35,9 +35,8 @@ static fm_status look_at_file(search *s, const git_oid *id, bool *dirty)
     if (git_odb_read(&obj, s->r->odb, id) < 0)
         return FM_OK;
     rc = fm_tree_new(&one);
-    if (rc == FM_OK)
-        rc = fm_tree_put_encoded(one, "x",
-                                 fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj)));
+    FM_THEN(rc, fm_tree_put_encoded(
+                    one, "x", fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj))));
     const fm_entry *e = rc == FM_OK ? fm_tree_at(one, 0) : NULL;
     if (rc != FM_ENOMEM) /* no pointer of ours: fsck's to tell */
         rc = FM_OK;
@@ -100,19 +99,16 @@ static fm_status look_at_version(search *s, git_commit *commit)
     if (fm_map_get(s->state, tree->id, sizeof tree->id) == CLEAN)
         return FM_OK;
     s->path[0] = '\0';
-    fm_status rc = look_at_folder(s, tree, 0, &dirty);
-    return rc == FM_OK
-               ? fm_map_put(s->state, tree->id, sizeof tree->id, dirty ? DIRTY : CLEAN, NULL)
-               : rc;
+    FM_TRY(look_at_folder(s, tree, 0, &dirty));
+    return fm_map_put(s->state, tree->id, sizeof tree->id, dirty ? DIRTY : CLEAN, NULL);
 }
 
 static fm_status add_todo(search *s, const git_oid *id)
 {
-    fm_status rc = fm_grow(&s->todo, &s->todo_cap, s->todo_count + 1, sizeof *s->todo);
+    FM_TRY(fm_grow(&s->todo, &s->todo_cap, s->todo_count + 1, sizeof *s->todo));
 
-    if (rc == FM_OK)
-        s->todo[s->todo_count++] = *id;
-    return rc;
+    s->todo[s->todo_count++] = *id;
+    return FM_OK;
 }
 
 /* name: of the commit, or NULL: its id. */
@@ -135,8 +131,7 @@ static fm_status walk_line(search *s, const char *name, const git_oid *tip)
         else
             snprintf(s->rev, sizeof s->rev, "%.*s~%u", (int)FML_MAX_REF_BYTES, name, n);
         rc = fm_map_put(s->seen, at.id, sizeof at.id, s, NULL);
-        if (rc == FM_OK)
-            rc = look_at_version(s, commit);
+        FM_THEN(rc, look_at_version(s, commit));
         unsigned parents = git_commit_parentcount(commit);
         for (unsigned i = 1; rc == FM_OK && i < parents; i++)
             rc = add_todo(s, git_commit_parent_id(commit, i));
@@ -173,8 +168,7 @@ fm_status fm_repo_damage(fm_repo *r, fm_damage_fn fn, void *ctx)
     s->fn = fn;
     s->ctx = ctx;
     rc = fm_map_new(&s->state);
-    if (rc == FM_OK)
-        rc = fm_map_new(&s->seen);
+    FM_THEN(rc, fm_map_new(&s->seen));
     static const char *const order[] = {"refs/heads/", "refs/tags/", "refs/"};
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(order); i++) {
         rc = fm_ref_each(r, order[i], walk_ref, s);

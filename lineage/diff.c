@@ -70,7 +70,6 @@ static fm_status widen(double *dst, fm_dtype dtype, const uint8_t *src, uint64_t
     const fm_dtype_info *info = fm_dtype_get(dtype);
     const uint8_t *p = src + at / info->block_elems * info->block_bytes;
     float tmp[STEP_ELEMS];
-    fm_status rc;
 
     if (dtype == FM_F64) {
         memcpy(dst, p, n * sizeof *dst);
@@ -81,10 +80,10 @@ static fm_status widen(double *dst, fm_dtype dtype, const uint8_t *src, uint64_t
             dst[i] = int_at(dtype, p, i);
         return FM_OK;
     }
-    rc = fm_to_f32(tmp, dtype, p, n);
-    for (uint64_t i = 0; rc == FM_OK && i < n; i++)
+    FM_TRY(fm_to_f32(tmp, dtype, p, n));
+    for (uint64_t i = 0; i < n; i++)
         dst[i] = (double)tmp[i];
-    return rc;
+    return FM_OK;
 }
 
 typedef struct sums {
@@ -139,8 +138,7 @@ static fm_status compare_bytes(const fm_entry *e, const fm_buf *a, const fm_buf 
     for (uint64_t at = 0; rc == FM_OK && at < out->elems; at += STEP_ELEMS) {
         uint64_t n = FM_MIN(out->elems - at, (uint64_t)STEP_ELEMS);
         rc = widen(x, e->dtype, a->data, at, n);
-        if (rc == FM_OK)
-            rc = widen(x + STEP_ELEMS, e->dtype, b->data, at, n);
+        FM_THEN(rc, widen(x + STEP_ELEMS, e->dtype, b->data, at, n));
         if (rc == FM_OK)
             add(&s, x, x + STEP_ELEMS, n);
     }
@@ -160,11 +158,8 @@ fm_status fm_tensor_compare(const fm_provider *p, const fm_entry *a, const fm_en
     memset(out, 0, sizeof *out);
     if (!p || !a || !b)
         return fm_fail(FM_EINVAL, "compare: a provider and two tensors are needed");
-    rc = check_pair(a, b);
-    if (rc == FM_OK)
-        rc = fm_shape_elems(&out->elems, &a->shape);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_pair(a, b));
+    FM_TRY(fm_shape_elems(&out->elems, &a->shape));
     same = fm_digest_eq(&a->id, &b->id);
     fm_buf_init(&x, SIZE_MAX / 2);
     fm_buf_init(&y, SIZE_MAX / 2);
@@ -174,8 +169,7 @@ fm_status fm_tensor_compare(const fm_provider *p, const fm_entry *a, const fm_en
     if (rc == FM_OK && (x.len != a->bytes || (!same && y.len != b->bytes)))
         rc = fm_fail(FM_ECORRUPT, "compare: '%s' has %zu bytes, not %" PRIu64, a->path, x.len,
                      a->bytes);
-    if (rc == FM_OK)
-        rc = compare_bytes(a, &x, same ? &x : &y, out);
+    FM_THEN(rc, compare_bytes(a, &x, same ? &x : &y, out));
     fm_buf_release(&x);
     fm_buf_release(&y);
     if (rc < 0)

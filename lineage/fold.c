@@ -41,13 +41,11 @@ static char *sibling(const char *idx, const char *ext)
 
 static fm_status grow(fold *f)
 {
-    fm_status rc = fm_grow(&f->idx, &f->cap_idx, f->count + 1, sizeof(char *));
+    FM_TRY(fm_grow(&f->idx, &f->cap_idx, f->count + 1, sizeof(char *)));
 
-    if (rc == FM_OK)
-        rc = fm_grow(&f->bytes, &f->cap_bytes, f->count + 1, sizeof(uint64_t));
-    if (rc == FM_OK)
-        rc = fm_grow(&f->objects, &f->cap_objects, f->count + 1, sizeof(uint64_t));
-    return rc;
+    FM_TRY(fm_grow(&f->bytes, &f->cap_bytes, f->count + 1, sizeof(uint64_t)));
+
+    return fm_grow(&f->objects, &f->cap_objects, f->count + 1, sizeof(uint64_t));
 }
 
 /* One more candidate, kept sorted by size; takes idx. */
@@ -83,8 +81,7 @@ static fm_status add_pack(fold *f, const char *dir, const char *name)
 
     if (rc == FM_OK && fm_path_exists(pack) && !fm_path_exists(keep)) {
         rc = fm_file_bytes(&bytes, pack);
-        if (rc == FM_OK)
-            rc = fm_file_bytes(&idx_bytes, idx);
+        FM_THEN(rc, fm_file_bytes(&idx_bytes, idx));
         if (rc == FM_OK) {
             rc = insert(f, idx, bytes, idx_bytes);
             idx = NULL;
@@ -174,11 +171,9 @@ static size_t choose_join(const fold *f)
 
 static fm_status code_anew(fold *f, size_t n, char **name)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = gather_pack(f, f->idx[i]);
-    return rc == FM_OK ? fml_pack_write(f->r, f->id, f->id_count, name) : rc;
+    for (size_t i = 0; i < n; i++)
+        FM_TRY(gather_pack(f, f->idx[i]));
+    return fml_pack_write(f->r, f->id, f->id_count, name);
 }
 
 static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool force)
@@ -201,8 +196,7 @@ static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool 
             return FM_OK;
         rc = fml_packs_join(f->r, f->idx, n, &new_name[0], &new_name[1]);
     }
-    if (rc == FM_OK)
-        rc = drop_packs(f, n, new_name);
+    FM_THEN(rc, drop_packs(f, n, new_name));
     fm_free(new_name[0]);
     fm_free(new_name[1]);
     if (rc == FM_OK && git_odb_refresh(f->r->odb) < 0)
@@ -237,8 +231,7 @@ fm_status fml_packs_fold(fm_repo *r, bool force)
         fm_names_release(&names);
         rc = fm_list_dir(&names, dir);
     }
-    if (rc == FM_OK)
-        rc = fold_now(&f, dir, &names, force);
+    FM_THEN(rc, fold_now(&f, dir, &names, force));
 fail:
     fm_lock_drop(lock);
     fm_names_release(&names);
@@ -277,8 +270,7 @@ fm_status fml_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id),
     if (rc == FM_OK && f.dropped > 0) {
         if (f.id_count > 0)
             rc = fml_pack_write(r, f.id, f.id_count, &new_name[0]);
-        if (rc == FM_OK)
-            rc = drop_packs(&f, f.count, new_name);
+        FM_THEN(rc, drop_packs(&f, f.count, new_name));
         if (rc == FM_OK && git_odb_refresh(r->odb) < 0)
             rc = fml_git_fail(-1, "cannot reload '%s'", r->git_path);
     }

@@ -99,10 +99,8 @@ static fm_status model_blob(check *c, const char *path, fm_span bytes)
     fm_tree *one = NULL;
     fm_status rc = fm_tree_new(&one);
 
-    if (rc == FM_OK)
-        rc = fm_tree_put_encoded(one, path, bytes);
-    if (rc == FM_OK)
-        rc = check_pointer(c, fm_tree_at(one, 0));
+    FM_THEN(rc, fm_tree_put_encoded(one, path, bytes));
+    FM_THEN(rc, check_pointer(c, fm_tree_at(one, 0)));
     fm_tree_free(one);
     return rc;
 }
@@ -184,8 +182,7 @@ static fm_status open_version(check *c, const git_commit *commit, const fm_versi
     fm_provider p = fm_store_provider(c->r->store);
     fm_status rc = fml_tree_read(c->r, &tree, commit);
 
-    if (rc == FM_OK)
-        rc = fm_export_check(tree, &p);
+    FM_THEN(rc, fm_export_check(tree, &p));
     if (rc == FM_OK && c->opts->version)
         rc = c->opts->version(c->opts->ctx, v, tree);
     fm_tree_free(tree);
@@ -321,8 +318,7 @@ static fm_status check_refs(check *c)
     fm_map *names = NULL;
     fm_status rc = fm_map_new(&names);
 
-    if (rc == FM_OK)
-        rc = all_names(c, names);
+    FM_THEN(rc, all_names(c, names));
     for (size_t i = 0; rc == FM_OK && c->stop == FM_OK && i < fm_map_count(names); i++)
         check_ref(c, (const char *)fm_map_key_at(names, i).data);
     fm_map_free(names);
@@ -364,10 +360,8 @@ static fm_status check_results(check *c)
     uint64_t before = c->faults;
     fm_status rc = fml_results_sync(c->r);
 
-    if (rc == FM_OK)
-        rc = fml_rows_check(c->r->rows);
-    if (rc == FM_OK)
-        rc = fml_rows_flushed(c->r->rows, compare_row, c);
+    FM_THEN(rc, fml_rows_check(c->r->rows));
+    FM_THEN(rc, fml_rows_flushed(c->r->rows, compare_row, c));
     if (rc == FM_ECORRUPT) {
         say(c, fm_error_text());
         rc = FM_OK;
@@ -454,16 +448,12 @@ static fm_status look(check *c, fm_repo *r, const fm_fsck_opts *opts)
 {
     *c = (check){.r = r, .opts = opts, .ref = "", .is_model = true};
     fm_buf_init(&c->lines, 0);
-    fm_status rc = fm_map_new(&c->seen);
-    if (rc == FM_OK)
-        rc = fm_map_new(&c->commits);
-    if (rc == FM_OK)
-        rc = fm_map_new(&c->opened);
-    if (rc == FM_OK)
-        rc = check_packs(c);
-    if (rc == FM_OK)
-        rc = check_refs(c);
-    return rc == FM_OK ? check_results(c) : rc;
+    FM_TRY(fm_map_new(&c->seen));
+    FM_TRY(fm_map_new(&c->commits));
+    FM_TRY(fm_map_new(&c->opened));
+    FM_TRY(check_packs(c));
+    FM_TRY(check_refs(c));
+    return check_results(c);
 }
 
 /* Where nothing can be written, nobody else who goes by these locks writes either. */
@@ -472,8 +462,7 @@ static fm_status hold_still(fm_repo *r, fm_lock **gc, fm_lock **refs)
     char *path = fm_path_join(r->path, "gc.lock");
     fm_status rc = path ? fm_lock_take(gc, path) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fml_ref_lock(r, refs);
+    FM_THEN(rc, fml_ref_lock(r, refs));
     if (rc == FM_EIO) {
         fm_error_clear();
         rc = FM_OK;
@@ -492,8 +481,7 @@ static fm_status look_again(check *c, fm_repo *r, const fm_fsck_opts *opts)
     fm_buf_init(&c->lines, 0);
     if (rc == FM_OK && git_odb_refresh(r->odb) < 0)
         rc = fml_damage(-1, "the objects of '%s' cannot be listed", r->git_path);
-    if (rc == FM_OK)
-        rc = look(c, r, opts);
+    FM_THEN(rc, look(c, r, opts));
     fm_lock_drop(refs);
     fm_lock_drop(gc);
     return rc;
@@ -519,12 +507,10 @@ static fm_status check_git(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report 
         rc = look_again(&c, r, opts);
     if (rc == FM_OK)
         tell_all(&c, out);
-    if (rc == FM_OK)
-        rc = fml_head_mend(r, &mended);
+    FM_THEN(rc, fml_head_mend(r, &mended));
     if (mended)
         out->repaired++;
-    if (rc == FM_OK)
-        rc = sweep_packs(r, out);
+    FM_THEN(rc, sweep_packs(r, out));
     if (rc == FM_OK && c.rows_differ) {
         rc = fml_results_renew(r);
         out->repaired += rc == FM_OK;
@@ -536,21 +522,18 @@ static fm_status check_git(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report 
 
 fm_status fm_repo_fsck_as(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report *out)
 {
-    fm_status rc;
-
     if (!out || !opts)
         return fm_fail(FM_EINVAL, "fsck: a report and options are needed");
     memset(out, 0, sizeof *out);
     if (!r)
         return fm_fail(FM_EINVAL, "fsck: no repository");
-    rc = !opts->full && opts->share
-             ? fm_store_fsck_oldest(r->store, opts->share, out, opts->fault, opts->ctx)
-             : fm_store_fsck(r->store, opts->full, out, opts->fault, opts->ctx);
-    if (rc == FM_OK)
-        rc = check_git(r, opts, out);
-    if (rc == FM_OK && opts->full && out->faults == 0)
-        rc = fm_store_forget_missing(r->store);
-    return rc;
+    FM_TRY(!opts->full && opts->share
+               ? fm_store_fsck_oldest(r->store, opts->share, out, opts->fault, opts->ctx)
+               : fm_store_fsck(r->store, opts->full, out, opts->fault, opts->ctx));
+    FM_TRY(check_git(r, opts, out));
+    if (opts->full && out->faults == 0)
+        FM_TRY(fm_store_forget_missing(r->store));
+    return FM_OK;
 }
 
 fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)
@@ -562,7 +545,7 @@ fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn f
 
 fm_status fm_repo_rebuild_index(fm_repo *r)
 {
-    fm_status rc = r ? fm_store_rebuild_index(r->store) : fm_fail(FM_EINVAL, "no repository");
+    FM_TRY(r ? fm_store_rebuild_index(r->store) : fm_fail(FM_EINVAL, "no repository"));
 
-    return rc == FM_OK ? fml_results_renew(r) : rc;
+    return fml_results_renew(r);
 }

@@ -58,12 +58,10 @@ static fm_status open_store(gc_run *g)
 /* What stays of the garbage (its grace is not over, or a writer holds it) must stay whole. */
 static fm_status reach_grace(gc_run *g)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; rc == FM_OK && i < g->garbage_count; i++)
+    for (size_t i = 0; i < g->garbage_count; i++)
         if (!fms_gc_git_goes(g->gc, g->garbage[i].id))
-            rc = fml_reach_grace(&g->reach, &g->garbage[i]);
-    return rc;
+            FM_TRY(fml_reach_grace(&g->reach, &g->garbage[i]));
+    return FM_OK;
 }
 
 static fm_status mark(gc_run *g)
@@ -71,8 +69,7 @@ static fm_status mark(gc_run *g)
     size_t n = 0;
     fm_status rc = fml_reach_all(&g->reach);
 
-    if (rc == FM_OK)
-        rc = fml_packed_ids(g->r, &g->packed, &g->packed_count);
+    FM_THEN(rc, fml_packed_ids(g->r, &g->packed, &g->packed_count));
     for (size_t i = 0; rc == FM_OK && i < g->packed_count; i++)
         if (!fml_reach_has(&g->reach, &g->packed[i]))
             g->packed[n++] = g->packed[i];
@@ -115,19 +112,14 @@ static fm_status delete_inside(gc_run *g)
     fm_lock *lock = NULL;
     fm_status rc = fms_gc_enter(g->gc);
 
-    if (rc == FM_OK)
-        rc = fml_ref_lock(g->r, &lock);
-    if (rc == FM_OK)
-        rc = fml_reach_all(&g->reach);
-    if (rc == FM_OK)
-        rc = reach_grace(g);
-    if (rc == FM_OK)
-        rc = drop_git(g);
+    FM_THEN(rc, fml_ref_lock(g->r, &lock));
+    FM_THEN(rc, fml_reach_all(&g->reach));
+    FM_THEN(rc, reach_grace(g));
+    FM_THEN(rc, drop_git(g));
     bool late = for_want_of_room(rc); /* git's objects are written anew: the packs' room serves */
     if (late)
         rc = fms_gc_git_stays(g->gc);
-    if (rc == FM_OK)
-        rc = fms_gc_remove(g->gc);
+    FM_THEN(rc, fms_gc_remove(g->gc));
     if (rc == FM_OK && late)
         rc = drop_git(g);
     if (late && for_want_of_room(rc)) {
@@ -145,8 +137,7 @@ static fm_status expire_reflogs(gc_run *g, uint64_t *dropped)
     if (g->opts->dry_run || g->reflog == INT64_MIN)
         return FM_OK;
     fm_status rc = fml_ref_lock(g->r, &lock);
-    if (rc == FM_OK)
-        rc = fml_reflogs_expire(g->r, g->reflog, dropped);
+    FM_THEN(rc, fml_reflogs_expire(g->r, g->reflog, dropped));
     fm_lock_drop(lock);
     return for_want_of_room(rc) ? FM_OK : rc; /* expired entries keep nothing, written or not */
 }
@@ -224,26 +215,19 @@ static fm_status run(gc_run *g, fm_gc_report *out)
 {
     fm_status rc = g->opts->quarantine ? fm_repo_damage(g->r, refuse_damage, NULL) : FM_OK;
 
-    if (rc == FM_OK)
-        rc = open_store(g);
+    FM_THEN(rc, open_store(g));
     if (rc == FM_OK && !g->opts->dry_run)
         rc = fml_results_sweep(g->r);
-    if (rc == FM_OK)
-        rc = expire_checkpoints(g, out);
-    if (rc == FM_OK)
-        rc = fml_reach_init(&g->reach, g->r, g->gc, g->reflog);
-    if (rc == FM_OK)
-        rc = mark(g);
-    if (rc == FM_OK)
-        rc = fms_gc_condemn(g->gc, g->garbage_count ? g->garbage[0].id : NULL, g->garbage_count);
+    FM_THEN(rc, expire_checkpoints(g, out));
+    FM_THEN(rc, fml_reach_init(&g->reach, g->r, g->gc, g->reflog));
+    FM_THEN(rc, mark(g));
+    FM_THEN(rc,
+            fms_gc_condemn(g->gc, g->garbage_count ? g->garbage[0].id : NULL, g->garbage_count));
     if (rc == FM_OK) /* not before all that is reached was found */
         rc = expire_reflogs(g, &out->reflog_entries);
-    if (rc == FM_OK)
-        rc = reach_grace(g);
-    if (rc == FM_OK)
-        rc = fms_gc_rewrite(g->gc);
-    if (rc == FM_OK)
-        rc = delete_inside(g);
+    FM_THEN(rc, reach_grace(g));
+    FM_THEN(rc, fms_gc_rewrite(g->gc));
+    FM_THEN(rc, delete_inside(g));
     if (rc == FM_OK && !g->opts->dry_run) { /* what commits only joined is coded now */
         rc = fml_packs_fold(g->r, true);
         rc = for_want_of_room(rc) ? FM_OK : rc;
@@ -262,14 +246,12 @@ fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out)
     if (!r || !opts)
         return fm_fail(FM_EINVAL, "gc: a repository and options are needed");
     rc = time_of(&g, &g.prune, opts->prune, "gc.pruneExpire", "2.weeks.ago");
-    if (rc == FM_OK)
-        rc = time_of(&g, &g.reflog, opts->reflog, "gc.reflogExpire", "90.days.ago");
-    if (rc == FM_OK)
-        rc = time_of(&g, &g.checkpoints, opts->checkpoints, "gc.checkpointExpire", "2.weeks.ago");
+    FM_THEN(rc, time_of(&g, &g.reflog, opts->reflog, "gc.reflogExpire", "90.days.ago"));
+    FM_THEN(rc,
+            time_of(&g, &g.checkpoints, opts->checkpoints, "gc.checkpointExpire", "2.weeks.ago"));
     if (rc == FM_OK && !opts->dry_run)
         fms_room_let_go(r->path);
-    if (rc == FM_OK)
-        rc = run(&g, out);
+    FM_THEN(rc, run(&g, out));
     fml_reach_release(&g.reach);
     fms_gc_close(g.gc);
     fm_free(g.packed);

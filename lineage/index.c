@@ -84,10 +84,8 @@ static fm_status check_schema(fml_rows *ix)
     if (version != 0)
         return fm_fail(FM_ECORRUPT, "lineage.sqlite: schema %d, wanted %d", version, SCHEMA);
     rc = exec(ix->db, "BEGIN IMMEDIATE");
-    if (rc == FM_OK)
-        rc = exec(ix->db, schema_sql);
-    if (rc == FM_OK)
-        rc = exec(ix->db, "PRAGMA user_version = 2");
+    FM_THEN(rc, exec(ix->db, schema_sql));
+    FM_THEN(rc, exec(ix->db, "PRAGMA user_version = 2"));
     return rc == FM_OK ? exec(ix->db, "COMMIT") : rc;
 }
 
@@ -109,19 +107,16 @@ static fm_status open_at(fml_rows **out, const char *path)
         if (rc == FM_OK && sqlite3_db_readonly(ix->db, "main") == 1)
             rc = fm_fail(FM_EIO, "lineage.sqlite: cannot be written");
     }
-    if (rc == FM_OK)
-        rc = check_schema(ix);
-    if (rc == FM_OK)
-        rc = prepare(ix, &ix->get, "SELECT key, value, sum FROM result WHERE key = ?1");
-    if (rc == FM_OK)
-        rc = prepare(ix, &ix->put,
-                     "INSERT INTO result(key, value, flushed, sum) VALUES(?1, ?2, ?3, ?4) ON "
-                     "CONFLICT(key) DO UPDATE SET value = ?2, flushed = ?3, sum = ?4 WHERE value "
-                     "<> ?2");
-    if (rc == FM_OK)
-        rc = prepare(ix, &ix->keep,
-                     "INSERT OR IGNORE INTO result(key, value, flushed, sum) VALUES(?1, ?2, ?3, "
-                     "?4)");
+    FM_THEN(rc, check_schema(ix));
+    FM_THEN(rc, prepare(ix, &ix->get, "SELECT key, value, sum FROM result WHERE key = ?1"));
+    FM_THEN(rc,
+            prepare(ix, &ix->put,
+                    "INSERT INTO result(key, value, flushed, sum) VALUES(?1, ?2, ?3, ?4) ON "
+                    "CONFLICT(key) DO UPDATE SET value = ?2, flushed = ?3, sum = ?4 WHERE value "
+                    "<> ?2"));
+    FM_THEN(rc, prepare(ix, &ix->keep,
+                        "INSERT OR IGNORE INTO result(key, value, flushed, sum) VALUES(?1, ?2, ?3, "
+                        "?4)"));
     if (rc < 0) {
         fml_rows_close(ix);
         return rc;
@@ -156,8 +151,7 @@ fm_status fml_rows_need(fm_repo *r)
     rc = open_at(&r->rows, path);
     if (rc == FM_ECORRUPT) {
         rc = remove_files(r);
-        if (rc == FM_OK)
-            rc = open_at(&r->rows, path);
+        FM_THEN(rc, open_at(&r->rows, path));
     }
     if (rc == FM_EIO) /* a repository that may only be read, a full disk */
         rc = open_at(&r->rows, ":memory:");
@@ -177,12 +171,10 @@ static fm_status sum_of(fm_digest *out, const char *key, fm_span value)
     fm_hasher *h = NULL;
     fm_status rc = fm_hasher_new(&h);
 
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, key, strlen(key) + 1);
+    FM_THEN(rc, fm_hasher_update(h, key, strlen(key) + 1));
     if (rc == FM_OK && value.len > 0)
         rc = fm_hasher_update(h, value.data, value.len);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, out);
+    FM_THEN(rc, fm_hasher_final(h, out));
     fm_hasher_free(h);
     return rc;
 }
@@ -191,21 +183,20 @@ static fm_status sum_of(fm_digest *out, const char *key, fm_span value)
 static fm_status row_at(sqlite3_stmt *q, const char **key, fm_span *value)
 {
     fm_digest want;
-    fm_status rc;
 
     *key = (const char *)sqlite3_column_text(q, 0);
     const void *data = sqlite3_column_blob(q, 1), *sum = sqlite3_column_blob(q, 2);
     *value = fm_span_of(data, (size_t)sqlite3_column_bytes(q, 1));
     if (!*key)
         *key = "";
-    rc = sum_of(&want, *key, *value);
-    if (rc == FM_OK && (!sum || sqlite3_column_bytes(q, 2) != FM_DIGEST_BYTES ||
-                        memcmp(sum, want.b, FM_DIGEST_BYTES) != 0))
-        rc = fm_fail(FM_ECORRUPT,
-                     "lineage.sqlite: result %.16s... is damaged; 'fmstore fsck --rebuild-index' "
-                     "makes the file again",
-                     *key);
-    return rc;
+    FM_TRY(sum_of(&want, *key, *value));
+    if (!sum || sqlite3_column_bytes(q, 2) != FM_DIGEST_BYTES ||
+        memcmp(sum, want.b, FM_DIGEST_BYTES) != 0)
+        return fm_fail(FM_ECORRUPT,
+                       "lineage.sqlite: result %.16s... is damaged; 'fmstore fsck --rebuild-index' "
+                       "makes the file again",
+                       *key);
+    return FM_OK;
 }
 
 fm_status fml_rows_get(fml_rows *ix, fm_buf *out, const char *key)
@@ -224,8 +215,7 @@ fm_status fml_rows_get(fml_rows *ix, fm_buf *out, const char *key)
             rc = fm_fail(FM_ECORRUPT, "lineage.sqlite: result %.16s... has another's row", key);
         if (rc == FM_OK && value.len > 0)
             fm_buf_append(out, value.data, value.len);
-        if (rc == FM_OK)
-            rc = fm_buf_ok(out);
+        FM_THEN(rc, fm_buf_ok(out));
     } else if (code == SQLITE_DONE) {
         rc = fm_fail(FM_ENOTFOUND, "no result %.16s...", key);
     } else {
@@ -241,11 +231,9 @@ fm_status fml_rows_put(fml_rows *ix, const char *key, fm_span value, bool flushe
     sqlite3_stmt *q = keep ? ix->keep : ix->put;
     const void *data = value.data ? (const void *)value.data : "";
     fm_digest sum;
-    fm_status rc = sum_of(&sum, key, value);
+    FM_TRY(sum_of(&sum, key, value));
     int code;
 
-    if (rc < 0)
-        return rc;
     sqlite3_reset(q);
     sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
     sqlite3_bind_blob64(q, 2, data, value.len, SQLITE_STATIC);
@@ -267,8 +255,7 @@ static fm_status each(fml_rows *ix, const char *sql, fml_row_fn fn, void *ctx)
         const char *key;
         fm_span value;
         rc = row_at(q, &key, &value);
-        if (rc == FM_OK)
-            rc = fn(ctx, key, value);
+        FM_THEN(rc, fn(ctx, key, value));
     }
     if (rc == FM_OK && code != SQLITE_DONE)
         rc = sql_fail(ix->db, code, "list results");
@@ -349,11 +336,10 @@ fm_status fml_rows_begin(fml_rows *ix)
 
 fm_status fml_rows_commit(fml_rows *ix)
 {
-    fm_status rc = exec(ix->db, "COMMIT");
+    FM_TRY(exec(ix->db, "COMMIT"));
 
-    if (rc == FM_OK)
-        ix->in_txn = false;
-    return rc;
+    ix->in_txn = false;
+    return FM_OK;
 }
 
 void fml_rows_rollback(fml_rows *ix)

@@ -63,14 +63,13 @@ static fm_status bad(const char *path, const char *why)
 static fm_status check_sum(const fm_file_map *map, const char *path)
 {
     uint8_t sum[SHA1_BYTES];
-    fm_status rc;
 
     if (map->len < PACK_HEAD_BYTES + SHA1_BYTES)
         return bad(path, "is too short");
-    rc = fm_sha1(sum, map->data, map->len - SHA1_BYTES);
-    if (rc == FM_OK && memcmp(sum, map->data + map->len - SHA1_BYTES, SHA1_BYTES) != 0)
-        rc = bad(path, "its checksum is wrong");
-    return rc;
+    FM_TRY(fm_sha1(sum, map->data, map->len - SHA1_BYTES));
+    if (memcmp(sum, map->data + map->len - SHA1_BYTES, SHA1_BYTES) != 0)
+        FM_TRY(bad(path, "its checksum is wrong"));
+    return FM_OK;
 }
 
 static fm_status check_index(const part *p, const char *path, uint64_t *count)
@@ -95,11 +94,10 @@ static fm_status add_entries(join *j, size_t k, const char *path)
 {
     const uint8_t *p = j->part[k].idx.data + IDX_HEAD_BYTES;
     uint64_t n = 0;
-    fm_status rc = check_index(&j->part[k], path, &n);
+    FM_TRY(check_index(&j->part[k], path, &n));
 
-    if (rc == FM_OK)
-        rc = fm_grow(&j->entry, &j->cap, j->count + (size_t)n, sizeof(entry));
-    for (uint64_t i = 0; rc == FM_OK && i < n; i++) {
+    FM_TRY(fm_grow(&j->entry, &j->cap, j->count + (size_t)n, sizeof(entry)));
+    for (uint64_t i = 0; i < n; i++) {
         entry *e = &j->entry[j->count++];
         e->pack = (uint32_t)k;
         e->at = get_be32(p + n * (SHA1_BYTES + 4u) + i * 4);
@@ -109,7 +107,7 @@ static fm_status add_entries(join *j, size_t k, const char *path)
             e->at >= j->part[k].pack.len - SHA1_BYTES)
             return bad(path, "a place lies outside of its pack");
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status open_part(join *j, size_t k, const char *idx_path)
@@ -118,14 +116,10 @@ static fm_status open_part(join *j, size_t k, const char *idx_path)
     part *p = &j->part[k];
     fm_status rc = path ? fm_map_file(&p->idx, idx_path) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_map_file(&p->pack, path);
-    if (rc == FM_OK)
-        rc = check_sum(&p->idx, idx_path);
-    if (rc == FM_OK)
-        rc = check_sum(&p->pack, path);
-    if (rc == FM_OK)
-        rc = add_entries(j, k, idx_path);
+    FM_THEN(rc, fm_map_file(&p->pack, path));
+    FM_THEN(rc, check_sum(&p->idx, idx_path));
+    FM_THEN(rc, check_sum(&p->pack, path));
+    FM_THEN(rc, add_entries(j, k, idx_path));
     fm_free(path);
     return rc;
 }
@@ -153,11 +147,10 @@ static void leave_out(join *j)
 
 static fm_status add_rest(join *j, const entry *e)
 {
-    fm_status rc = fm_grow(&j->rest, &j->rest_cap, j->rest_count + 1, sizeof *j->rest);
+    FM_TRY(fm_grow(&j->rest, &j->rest_cap, j->rest_count + 1, sizeof *j->rest));
 
-    if (rc == FM_OK)
-        (void)git_oid_fromraw(&j->rest[j->rest_count++], e->id);
-    return rc;
+    (void)git_oid_fromraw(&j->rest[j->rest_count++], e->id);
+    return FM_OK;
 }
 
 /* Keeps the entries of the packs that are joined. */
@@ -183,13 +176,11 @@ static fm_status keep_entries(join *j)
 static fm_status close_with_sum(fm_buf *b)
 {
     uint8_t sum[SHA1_BYTES];
-    fm_status rc = fm_buf_ok(b);
+    FM_TRY(fm_buf_ok(b));
 
-    if (rc == FM_OK)
-        rc = fm_sha1(sum, b->data, b->len);
-    if (rc == FM_OK)
-        fm_buf_append(b, sum, sizeof sum);
-    return rc == FM_OK ? fm_buf_ok(b) : rc;
+    FM_TRY(fm_sha1(sum, b->data, b->len));
+    fm_buf_append(b, sum, sizeof sum);
+    return fm_buf_ok(b);
 }
 
 static fm_status make_pack(join *j)
@@ -238,10 +229,8 @@ static fm_status write_file(fm_repo *r, const char *name, const char *ext, const
     fm_writer *w = NULL;
     fm_status rc = path && tmp ? fm_writer_open(&w, path, tmp) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_writer_write(w, bytes->data, bytes->len);
-    if (rc == FM_OK)
-        rc = fm_writer_commit(w, NULL);
+    FM_THEN(rc, fm_writer_write(w, bytes->data, bytes->len));
+    FM_THEN(rc, fm_writer_commit(w, NULL));
     fm_writer_close(w);
     fm_free(path);
     fm_free(tmp);
@@ -250,40 +239,31 @@ static fm_status write_file(fm_repo *r, const char *name, const char *ext, const
 
 static fm_status join_all(join *j, char *const *idx)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t k = 0; rc == FM_OK && k < j->parts; k++)
-        rc = open_part(j, k, idx[k]);
-    if (rc < 0)
-        return rc;
+    for (size_t k = 0; k < j->parts; k++)
+        FM_TRY(open_part(j, k, idx[k]));
     if (j->count > 0)
         qsort(j->entry, j->count, sizeof *j->entry, by_id);
     leave_out(j);
-    rc = keep_entries(j);
-    if (rc == FM_OK)
-        rc = make_pack(j);
-    return rc == FM_OK ? make_index(j) : rc;
+    FM_TRY(keep_entries(j));
+    FM_TRY(make_pack(j));
+    return make_index(j);
 }
 
 /* The pack before its index: that makes it seen. */
 static fm_status write_all(fm_repo *r, const join *j, char **name, char **rest_name)
 {
     char hex[2 * SHA1_BYTES + 1];
-    fm_status rc;
 
     for (size_t i = 0; i < SHA1_BYTES; i++)
         (void)snprintf(hex + 2 * i, 3, "%02x",
                        (unsigned)j->pack.data[j->pack.len - SHA1_BYTES + i]);
-    rc = write_file(r, hex, ".pack", &j->pack);
-    if (rc == FM_OK)
-        rc = write_file(r, hex, ".idx", &j->idx);
-    if (rc == FM_OK && j->rest_count > 0)
-        rc = fml_pack_write(r, j->rest, j->rest_count, rest_name);
-    if (rc == FM_OK) {
-        *name = fm_strdup(hex);
-        rc = *name ? FM_OK : FM_ENOMEM;
-    }
-    return rc;
+    FM_TRY(write_file(r, hex, ".pack", &j->pack));
+    FM_TRY(write_file(r, hex, ".idx", &j->idx));
+    if (j->rest_count > 0)
+        FM_TRY(fml_pack_write(r, j->rest, j->rest_count, rest_name));
+    *name = fm_strdup(hex);
+
+    return *name ? FM_OK : FM_ENOMEM;
 }
 
 fm_status fml_packs_join(fm_repo *r, char *const *idx, size_t count, char **name, char **rest_name)
@@ -297,8 +277,7 @@ fm_status fml_packs_join(fm_repo *r, char *const *idx, size_t count, char **name
     fm_buf_init(&j.idx, 0);
     j.part = fm_calloc(count, sizeof *j.part);
     rc = j.part ? join_all(&j, idx) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = write_all(r, &j, name, rest_name);
+    FM_THEN(rc, write_all(r, &j, name, rest_name));
     for (size_t k = 0; j.part && k < count; k++) {
         fm_unmap_file(&j.part[k].idx);
         fm_unmap_file(&j.part[k].pack);

@@ -95,18 +95,14 @@ static fm_status check_digest(const char *what, const char *hex)
 fm_status fml_message_make(fm_buf *out, const fm_commit_opts *opts)
 {
     git_buf clean = GIT_BUF_INIT;
-    fm_status rc;
+
     int code;
 
     if (!opts->kind || !fml_kind_known(opts->kind))
         return fail_kind(opts->kind);
-    rc = check_text(opts->message);
-    if (rc == FM_OK)
-        rc = check_digest("recipe", opts->recipe_digest);
-    if (rc == FM_OK)
-        rc = check_digest("data", opts->data_digest);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_text(opts->message));
+    FM_TRY(check_digest("recipe", opts->recipe_digest));
+    FM_TRY(check_digest("data", opts->data_digest));
     code = git_message_prettify(&clean, opts->message, 0, '#');
     if (code < 0)
         return fml_git_fail(code, "cannot clean the commit message");
@@ -186,8 +182,7 @@ fm_status fml_message_read(fm_version *out, const char *message)
     }
     while (text.len > 0 && text.data[text.len - 1] == '\n')
         text.data[--text.len] = '\0';
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
+    FM_THEN(rc, fm_buf_ok(&text));
     if (rc == FM_OK) {
         out->message = fm_strdup(fm_buf_cstr(&text));
         rc = out->message ? FM_OK : FM_ENOMEM;

@@ -86,22 +86,16 @@ static fm_status write_note(fm_repo *r, const git_oid *commit, fm_span text)
     git_oid_fmt(name, commit);
     if (rc == FM_OK && exists)
         rc = base_tree(r, &at, &base);
-    if (rc == FM_OK)
-        rc = fml_object_put(r, &blob, GIT_OBJECT_BLOB, text);
-    if (rc == FM_OK)
-        rc = put_in(r, base, name, &blob, &c.tree);
+    FM_THEN(rc, fml_object_put(r, &blob, GIT_OBJECT_BLOB, text));
+    FM_THEN(rc, put_in(r, base, name, &blob, &c.tree));
     git_tree_free(base);
-    if (rc == FM_OK)
-        rc = fml_commit_clock(&c.author_time);
+    FM_THEN(rc, fml_commit_clock(&c.author_time));
     c.commit_time = c.author_time;
     c.parent = &at;
     c.parent_count = exists ? 1 : 0;
-    if (rc == FM_OK)
-        rc = fml_commit_put(r, &to, &c);
-    if (rc == FM_OK)
-        rc = fml_objects_write(r);
-    if (rc == FM_OK)
-        rc = fml_ref_move(r, FML_NOTES_REF, &to, exists ? &at : NULL, "note");
+    FM_THEN(rc, fml_commit_put(r, &to, &c));
+    FM_THEN(rc, fml_objects_write(r));
+    FM_THEN(rc, fml_ref_move(r, FML_NOTES_REF, &to, exists ? &at : NULL, "note"));
     return rc;
 }
 
@@ -132,8 +126,7 @@ static fm_status add_locked(fm_repo *r, const git_oid *commit, const char *line)
             fm_buf_char(&text, '\n');
         fm_buf_printf(&text, "%s\n", line);
         rc = fm_buf_ok(&text);
-        if (rc == FM_OK)
-            rc = write_note(r, commit, fm_buf_span(&text));
+        FM_THEN(rc, write_note(r, commit, fm_buf_span(&text)));
     }
     fm_buf_release(&text);
     return rc;
@@ -156,8 +149,7 @@ fm_status fm_note_add(fm_repo *r, const fm_oid *commit, const char *line)
         return fm_fail(FM_ENOTFOUND, "note: no version %s", hex);
     }
     rc = fml_ref_lock(r, &lock);
-    if (rc == FM_OK)
-        rc = add_locked(r, &id, line);
+    FM_THEN(rc, add_locked(r, &id, line));
     fml_objects_abort(r);
     fm_lock_drop(lock);
     return rc;

@@ -75,11 +75,10 @@ fm_status fml_odb_setup(fm_repo *r)
 
 fm_status fml_object_note(fm_repo *r, const git_oid *id)
 {
-    fm_status rc = fm_grow(&r->pending, &r->pending_cap, r->pending_count + 1, sizeof(git_oid));
+    FM_TRY(fm_grow(&r->pending, &r->pending_cap, r->pending_count + 1, sizeof(git_oid)));
 
-    if (rc == FM_OK)
-        r->pending[r->pending_count++] = *id;
-    return rc;
+    r->pending[r->pending_count++] = *id;
+    return FM_OK;
 }
 
 fm_status fml_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes)
@@ -136,14 +135,11 @@ fm_status fml_objects_hold(fm_repo *r)
 
 fm_status fml_objects_write(fm_repo *r)
 {
-    fm_status rc;
     int code;
 
     if (r->pending_count == 0)
         return FM_OK;
-    rc = fml_pack_write(r, r->pending, r->pending_count, NULL);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fml_pack_write(r, r->pending, r->pending_count, NULL));
     r->pending_count = 0;
     code = git_odb_refresh(r->odb);
     if (code == 0)

@@ -168,8 +168,7 @@ static fm_status take_commit(fml_reach *x, const git_oid *id, uint32_t keeper)
         rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
     for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
         rc = add_todo(x, git_commit_parent_id(commit, i), keeper);
-    if (rc == FM_OK)
-        rc = first_sight(x, git_commit_tree_id(commit), keeper, &walk);
+    FM_THEN(rc, first_sight(x, git_commit_tree_id(commit), keeper, &walk));
     if (rc == FM_OK && walk)
         rc = take_tree(x, git_commit_tree_id(commit), keeper);
     git_commit_free(commit);
@@ -220,8 +219,7 @@ static fm_status take_named(fml_reach *x, const char *name, const git_oid *id)
 {
     uint32_t keeper = 0;
     fm_status rc = keeper_of(x, name, &keeper);
-    if (rc == FM_OK)
-        rc = take_any(x, id, keeper);
+    FM_THEN(rc, take_any(x, id, keeper));
     return rc == FM_OK ? rc
                        : fm_error_prefix(rc, "gc: nothing was deleted, run fsck first: %s", name);
 }
@@ -319,10 +317,8 @@ static fm_status take_reflog(fml_reach *x, const char *name)
     fm_status rc = path ? log_keeper(x, name, &keeper) : FM_ENOMEM;
 
     fm_buf_init(&text, REFLOG_MAX_BYTES);
-    if (rc == FM_OK)
-        rc = fm_read_file(&text, path, REFLOG_MAX_BYTES);
-    if (rc == FM_OK)
-        rc = take_entries(x, keeper, fm_buf_span(&text));
+    FM_THEN(rc, fm_read_file(&text, path, REFLOG_MAX_BYTES));
+    FM_THEN(rc, take_entries(x, keeper, fm_buf_span(&text)));
     fm_buf_release(&text);
     fm_free(keeper);
     fm_free(path);
@@ -374,14 +370,14 @@ static fm_status ref_names(fm_repo *r, fm_map *names)
 static fm_status take_held(fml_reach *x, fms_hold kind)
 {
     const fm_buf *held = &fms_gc_leases(x->gc)->held[kind];
-    fm_status rc = FM_OK;
-    for (size_t at = 0; rc == FM_OK && at < held->len; at += FMS_GIT_ID_BYTES) {
+
+    for (size_t at = 0; at < held->len; at += FMS_GIT_ID_BYTES) {
         git_oid id;
         git_oid_fromraw(&id, held->data + at);
         if (git_odb_exists(x->r->odb, &id)) /* else its owner has not written it yet */
-            rc = take_named(x, "running processes", &id);
+            FM_TRY(take_named(x, "running processes", &id));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fml_reach_all(fml_reach *x)
@@ -389,20 +385,15 @@ fm_status fml_reach_all(fml_reach *x)
     fm_map *refs = NULL, *logs = NULL;
     fm_status rc = fm_map_new(&refs);
 
-    if (rc == FM_OK)
-        rc = fm_map_new(&logs);
-    if (rc == FM_OK)
-        rc = ref_names(x->r, refs);
+    FM_THEN(rc, fm_map_new(&logs));
+    FM_THEN(rc, ref_names(x->r, refs));
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(refs); i++)
         rc = take_ref(x, (const char *)fm_map_key_at(refs, i).data);
-    if (rc == FM_OK)
-        rc = file_names(x->r, logs, "logs", strlen("logs/"), 0);
+    FM_THEN(rc, file_names(x->r, logs, "logs", strlen("logs/"), 0));
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(logs); i++)
         rc = take_reflog(x, (const char *)fm_map_key_at(logs, i).data);
-    if (rc == FM_OK)
-        rc = take_held(x, FMS_HOLD_COMMIT);
-    if (rc == FM_OK)
-        rc = take_held(x, FMS_HOLD_GIT);
+    FM_THEN(rc, take_held(x, FMS_HOLD_COMMIT));
+    FM_THEN(rc, take_held(x, FMS_HOLD_GIT));
     fm_map_free(refs);
     fm_map_free(logs);
     return rc;
@@ -451,10 +442,8 @@ static fm_status write_log(fm_repo *r, const char *path, const fm_buf *text)
     fm_writer *w = NULL;
     fm_status rc = tmp ? fm_writer_open(&w, path, tmp) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_writer_write(w, text->data, text->len);
-    if (rc == FM_OK)
-        rc = fm_writer_commit(w, NULL);
+    FM_THEN(rc, fm_writer_write(w, text->data, text->len));
+    FM_THEN(rc, fm_writer_commit(w, NULL));
     fm_writer_close(w);
     fm_free(tmp);
     return rc;
@@ -487,8 +476,7 @@ fm_status fml_reflogs_expire(fm_repo *r, int64_t expire, uint64_t *dropped)
     fm_map *logs = NULL;
     fm_status rc = fm_map_new(&logs);
 
-    if (rc == FM_OK)
-        rc = file_names(r, logs, "logs", strlen("logs/"), 0);
+    FM_THEN(rc, file_names(r, logs, "logs", strlen("logs/"), 0));
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(logs); i++)
         rc = expire_one(r, (const char *)fm_map_key_at(logs, i).data, expire, dropped);
     fm_map_free(logs);

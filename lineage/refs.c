@@ -83,10 +83,7 @@ fm_status fm_branch_name_check(const char *name)
 
 fm_status fm_branch_name_fit(const char *name)
 {
-    fm_status rc = fm_branch_name_check(name);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_branch_name_check(name));
     for (size_t left = strlen(name), n; left > 0; left -= n) {
         n = fm_markup_shown(name + strlen(name) - left, left);
         if (n == 0)
@@ -410,8 +407,7 @@ static fm_status hold_target(fm_repo *r, const fm_oid *oid, const git_oid *id)
     char hex[41];
     fm_status rc = fm_store_lease(r->store, true, "a move of a ref");
 
-    if (rc == FM_OK)
-        rc = fml_hold_commit(r, id);
+    FM_THEN(rc, fml_hold_commit(r, id));
     if (rc < 0 || (leased && !fms_store_git_condemned(r->store, id->id)))
         return rc;
     if (!fml_still_there(r, id)) {
@@ -419,8 +415,7 @@ static fm_status hold_target(fm_repo *r, const fm_oid *oid, const git_oid *id)
         return fm_fail(FM_ENOTFOUND, "no version %s", hex);
     }
     rc = fm_version_tree(r, &tree, oid);
-    if (rc == FM_OK)
-        rc = fml_check_stored(r, tree);
+    FM_THEN(rc, fml_check_stored(r, tree));
     fm_tree_free(tree);
     return rc;
 }
@@ -435,9 +430,7 @@ fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid, con
 
     if (!r || !new_oid)
         return fm_fail(FM_EINVAL, "ref: a repository and an id are needed");
-    rc = check_ref_name(name);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_ref_name(name));
     to = fml_git_oid(new_oid);
     if (!fml_is_commit(r, &to)) {
         fm_oid_hex(new_oid, hex);
@@ -445,12 +438,9 @@ fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid, con
     }
     if (old)
         from = fml_git_oid(old);
-    rc = hold_target(r, new_oid, &to);
-    if (rc < 0)
-        return rc;
+    FM_TRY(hold_target(r, new_oid, &to));
     rc = fml_ref_lock(r, &lock);
-    if (rc == FM_OK)
-        rc = update_locked(r, name, &to, old ? &from : NULL, reflog ? reflog : "update");
+    FM_THEN(rc, update_locked(r, name, &to, old ? &from : NULL, reflog ? reflog : "update"));
     fm_lock_drop(lock);
     return rc;
 }
@@ -486,8 +476,7 @@ static fm_status delete_locked(fm_repo *r, const char *name, const fm_oid *old)
         if (code != GIT_ELOCKED || !wait_lock(r, name, step))
             break;
     }
-    if (rc == FM_OK)
-        rc = fsync_folder(r, name);
+    FM_THEN(rc, fsync_folder(r, name));
     if (rc == FM_OK)
         fm_ignore(fml_head_mend(r, &changed), "only plain git's default; fsck mends it");
     return rc;
@@ -498,10 +487,8 @@ fm_status fm_ref_delete(fm_repo *r, const char *name, const fm_oid *old)
     fm_lock *lock = NULL;
     fm_status rc = r ? check_ref_name(name) : fm_fail(FM_EINVAL, "ref: no repository");
 
-    if (rc == FM_OK)
-        rc = fml_ref_lock(r, &lock);
-    if (rc == FM_OK)
-        rc = delete_locked(r, name, old);
+    FM_THEN(rc, fml_ref_lock(r, &lock));
+    FM_THEN(rc, delete_locked(r, name, old));
     fm_lock_drop(lock);
     return rc;
 }

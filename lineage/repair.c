@@ -49,8 +49,7 @@ static fm_status mend_git(repair *p, const git_oid *id)
     if (p->r->fresh->write(p->r->fresh, id, git_odb_object_data(obj), git_odb_object_size(obj),
                            git_odb_object_type(obj)) < 0)
         rc = fml_git_fail(-1, "cannot hold a git object");
-    if (rc == FM_OK)
-        rc = fml_object_note(p->r, id);
+    FM_THEN(rc, fml_object_note(p->r, id));
     p->out->git_objects += rc == FM_OK;
     git_odb_object_free(obj);
     return rc;
@@ -60,34 +59,30 @@ static fm_status visit(repair *p, const git_oid *id)
 {
     if (fm_map_has(p->seen, id->id, sizeof id->id))
         return FM_OK;
-    fm_status rc = fm_map_put(p->seen, id->id, sizeof id->id, p, NULL);
-    if (rc == FM_OK)
-        rc = fm_grow(&p->todo, &p->todo_cap, p->todo_count + 1, sizeof *p->todo);
-    if (rc == FM_OK)
-        p->todo[p->todo_count++] = *id;
-    return rc;
+    FM_TRY(fm_map_put(p->seen, id->id, sizeof id->id, p, NULL));
+    FM_TRY(fm_grow(&p->todo, &p->todo_cap, p->todo_count + 1, sizeof *p->todo));
+    p->todo[p->todo_count++] = *id;
+    return FM_OK;
 }
 
 static fm_status visit_children(repair *p, const git_object *obj)
 {
-    fm_status rc = FM_OK;
-
     if (git_object_type(obj) == GIT_OBJECT_COMMIT) {
         const git_commit *c = (const git_commit *)obj;
-        rc = visit(p, git_commit_tree_id(c));
-        for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(c); i++)
-            rc = visit(p, git_commit_parent_id(c, i));
+        FM_TRY(visit(p, git_commit_tree_id(c)));
+        for (unsigned i = 0; i < git_commit_parentcount(c); i++)
+            FM_TRY(visit(p, git_commit_parent_id(c, i)));
     } else if (git_object_type(obj) == GIT_OBJECT_TREE) {
         const git_tree *t = (const git_tree *)obj;
-        for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(t); i++) {
+        for (size_t i = 0; i < git_tree_entrycount(t); i++) {
             const git_tree_entry *e = git_tree_entry_byindex(t, i);
             if (git_tree_entry_filemode(e) != GIT_FILEMODE_COMMIT)
-                rc = visit(p, git_tree_entry_id(e));
+                FM_TRY(visit(p, git_tree_entry_id(e)));
         }
     } else if (git_object_type(obj) == GIT_OBJECT_TAG) {
-        rc = visit(p, git_tag_target_id((const git_tag *)obj));
+        FM_TRY(visit(p, git_tag_target_id((const git_tag *)obj)));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status mend_reached(repair *p)
@@ -134,16 +129,12 @@ static fm_status repair_git(repair *p)
     fm_lock *lock = NULL;
     fm_status rc = fm_map_new(&p->seen);
 
-    if (rc == FM_OK)
-        rc = fml_ref_lock(p->r, &lock);
-    if (rc == FM_OK)
-        rc = fml_packed_ids(p->r, &id, &count);
+    FM_THEN(rc, fml_ref_lock(p->r, &lock));
+    FM_THEN(rc, fml_packed_ids(p->r, &id, &count));
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         rc = mend_git(p, &id[i]);
-    if (rc == FM_OK)
-        rc = visit_refs(p);
-    if (rc == FM_OK)
-        rc = mend_reached(p);
+    FM_THEN(rc, visit_refs(p));
+    FM_THEN(rc, mend_reached(p));
     if (rc == FM_OK && p->out->git_objects)
         rc = fml_packs_renew(p->r, still_bad, p);
     fml_objects_abort(p->r);
@@ -198,10 +189,9 @@ static fm_status put_one(repair *p, fm_txn *t, const fm_entry *e)
         fm_buf_release(&bytes);
         return FM_OK;
     }
-    if (rc == FM_OK)
-        rc = e->kind == FM_ENTRY_TENSOR
-                 ? fm_txn_put_tensor(t, &id, e->dtype, &e->shape, fm_buf_span(&bytes), NULL, &e->id)
-                 : fm_txn_put_blob(t, &id, fm_buf_span(&bytes), &e->id);
+    FM_THEN(rc, e->kind == FM_ENTRY_TENSOR ? fm_txn_put_tensor(t, &id, e->dtype, &e->shape,
+                                                               fm_buf_span(&bytes), NULL, &e->id)
+                                           : fm_txn_put_blob(t, &id, fm_buf_span(&bytes), &e->id));
     p->out->objects += rc == FM_OK;
     fm_buf_release(&bytes);
     return rc;
@@ -212,16 +202,12 @@ static fm_status repair_store(repair *p)
     fm_txn *t = NULL;
     fm_status rc = fm_map_new(&p->known);
 
-    if (rc == FM_OK)
-        rc = fm_tree_new(&p->wanted);
-    if (rc == FM_OK)
-        rc = fm_repo_damage(p->r, want, p);
-    if (rc == FM_OK)
-        rc = fm_txn_begin(&t, p->r->store);
+    FM_THEN(rc, fm_tree_new(&p->wanted));
+    FM_THEN(rc, fm_repo_damage(p->r, want, p));
+    FM_THEN(rc, fm_txn_begin(&t, p->r->store));
     for (size_t i = 0; rc == FM_OK && i < fm_tree_count(p->wanted); i++)
         rc = put_one(p, t, fm_tree_at(p->wanted, i));
-    if (rc == FM_OK)
-        rc = fm_txn_commit(t, NULL);
+    FM_THEN(rc, fm_txn_commit(t, NULL));
     fm_txn_close(t);
     return rc;
 }
@@ -242,19 +228,17 @@ static fm_status is_repo(const char *from, bool *yes)
 static fm_status open_from(repair *p, const char *from)
 {
     bool repo;
-    fm_status rc = is_repo(from, &repo);
-    if (rc == FM_OK && repo)
+    FM_TRY(is_repo(from, &repo));
+    if (repo)
         return fm_repo_open(&p->other, from);
-    if (rc == FM_OK)
-        rc = fm_source_open(&p->source, from);
-    if (rc == FM_OK)
-        rc = fm_map_new(&p->by_id);
-    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(fm_source_tree(p->source)); i++) {
+    FM_TRY(fm_source_open(&p->source, from));
+    FM_TRY(fm_map_new(&p->by_id));
+    for (size_t i = 0; i < fm_tree_count(fm_source_tree(p->source)); i++) {
         const fm_entry *e = fm_tree_at(fm_source_tree(p->source), i);
         if (e->kind != FM_ENTRY_FILE)
-            rc = fm_map_put(p->by_id, e->id.b, FM_DIGEST_BYTES, (void *)(uintptr_t)e, NULL);
+            FM_TRY(fm_map_put(p->by_id, e->id.b, FM_DIGEST_BYTES, (void *)(uintptr_t)e, NULL));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fm_repo_repair(fm_repo *r, const char *from, fm_repair_report *out)
@@ -267,10 +251,8 @@ fm_status fm_repo_repair(fm_repo *r, const char *from, fm_repair_report *out)
     memset(out, 0, sizeof *out);
     rc = open_from(&p, from);
     const bool self = rc == FM_OK && p.other && strcmp(p.other->path, r->path) == 0;
-    if (rc == FM_OK)
-        rc = fm_store_lease(r->store, true, "repair");
-    if (rc == FM_OK)
-        rc = fm_store_salvage(r->store, &out->packs);
+    FM_THEN(rc, fm_store_lease(r->store, true, "repair"));
+    FM_THEN(rc, fm_store_salvage(r->store, &out->packs));
     if (rc == FM_OK && p.other && !self)
         rc = repair_git(&p);
     if (rc == FM_OK && !self)

@@ -97,8 +97,7 @@ static fm_status init_at(const char *root)
     if (rc == FM_OK && fm_path_exists(config))
         rc =
             fm_fail(FM_EEXISTS, "'%s' already holds a repository (or another 'config' file)", root);
-    if (rc == FM_OK)
-        rc = fm_make_dirs(root);
+    FM_THEN(rc, fm_make_dirs(root));
     if (rc == FM_OK) {
         rc = fm_store_init(root);
         if (rc == FM_EEXISTS) /* an earlier init was killed before its config */
@@ -106,12 +105,9 @@ static fm_status init_at(const char *root)
     }
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(sub); i++)
         rc = make_sub(root, sub[i]);
-    if (rc == FM_OK)
-        rc = init_git(git_path);
-    if (rc == FM_OK)
-        rc = fm_fsync_dir(root);
-    if (rc == FM_OK)
-        rc = write_config(root);
+    FM_THEN(rc, init_git(git_path));
+    FM_THEN(rc, fm_fsync_dir(root));
+    FM_THEN(rc, write_config(root));
     if (rc == FM_OK)
         fms_room_reserve(root, FMS_ROOM_BYTES);
     fm_free(config);
@@ -122,14 +118,11 @@ static fm_status init_at(const char *root)
 fm_status fm_repo_init(const char *dir, bool bare)
 {
     char *root = NULL;
-    fm_status rc = start();
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(start());
     if (!dir || !*dir)
         return fm_fail(FM_EINVAL, "init: no folder was named");
     root = bare ? fm_strdup(dir) : fm_path_join(dir, DOT_DIR);
-    rc = root ? init_at(root) : FM_ENOMEM;
+    fm_status rc = root ? init_at(root) : FM_ENOMEM;
     fm_free(root);
     return rc;
 }
@@ -223,11 +216,9 @@ static fm_status check_format(const char *root)
 static fm_status set_ident(fm_repo *r)
 {
     char *author = NULL, *mail, *end;
-    fm_status rc = fml_author(&author, r, NULL);
+    FM_TRY(fml_author(&author, r, NULL));
     int code;
 
-    if (rc < 0)
-        return rc;
     mail = strchr(author, '<');
     end = mail ? strchr(mail, '>') : NULL;
     fm_assert(mail && end && mail > author); /* fml_author checked it */
@@ -241,14 +232,12 @@ static fm_status set_ident(fm_repo *r)
 static fm_status open_git(fm_repo *r)
 {
     int code = git_repository_open_bare(&r->git, r->git_path);
-    fm_status rc;
 
     if (code < 0)
         return fml_damage(code, "cannot open '%s'", r->git_path);
-    rc = fml_pack_indexes_check(r);
-    if (rc == FM_OK)
-        rc = fml_odb_setup(r);
-    return rc == FM_OK ? set_ident(r) : rc;
+    FM_TRY(fml_pack_indexes_check(r));
+    FM_TRY(fml_odb_setup(r));
+    return set_ident(r);
 }
 
 fm_status fm_repo_open(fm_repo **out, const char *dir)
@@ -265,15 +254,13 @@ fm_status fm_repo_open(fm_repo **out, const char *dir)
     if (!r)
         return FM_ENOMEM;
     rc = find_root(&r->path, dir);
-    if (rc == FM_OK)
-        rc = check_format(r->path);
+    FM_THEN(rc, check_format(r->path));
     if (rc < 0)
         goto fail;
     r->git_path = fm_path_join(r->path, "lineage.git");
     r->lock_path = fm_path_join(r->path, "lineage.lock");
     rc = r->git_path && r->lock_path ? fm_store_open(&r->store, r->path) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = open_git(r);
+    FM_THEN(rc, open_git(r));
     if (rc < 0)
         goto fail;
     *out = r;

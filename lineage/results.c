@@ -77,12 +77,9 @@ static fm_status sync_rows(fm_repo *r, const char *have, const char *want)
         return fm_fail(FM_ECORRUPT, FML_RESULTS_REF ": commit %s cannot be read", want);
     }
     rc = fml_rows_begin(r->rows);
-    if (rc == FM_OK)
-        rc = fml_tree_walk(r, git_tree_id(now), &v);
-    if (rc == FM_OK)
-        rc = fml_rows_set_head(r->rows, want);
-    if (rc == FM_OK)
-        rc = fml_rows_commit(r->rows);
+    FM_THEN(rc, fml_tree_walk(r, git_tree_id(now), &v));
+    FM_THEN(rc, fml_rows_set_head(r->rows, want));
+    FM_THEN(rc, fml_rows_commit(r->rows));
     fml_rows_rollback(r->rows);
     git_tree_free(now);
     git_tree_free(s.old);
@@ -96,10 +93,8 @@ fm_status fml_results_sync(fm_repo *r)
     char have[41], want[41] = "";
     fm_status rc = fml_rows_need(r);
 
-    if (rc == FM_OK)
-        rc = fml_rows_head(r->rows, have);
-    if (rc == FM_OK)
-        rc = fml_ref_peek(r, &at, &exists, FML_RESULTS_REF);
+    FM_THEN(rc, fml_rows_head(r->rows, have));
+    FM_THEN(rc, fml_ref_peek(r, &at, &exists, FML_RESULTS_REF));
     if (rc < 0 || !exists)
         return rc;
     git_oid_fmt(want, &at);
@@ -108,9 +103,9 @@ fm_status fml_results_sync(fm_repo *r)
 
 fm_status fml_results_renew(fm_repo *r)
 {
-    fm_status rc = fml_rows_drop(r);
+    FM_TRY(fml_rows_drop(r));
 
-    return rc == FM_OK ? fml_results_sync(r) : rc;
+    return fml_results_sync(r);
 }
 
 /* ---- get, put ---- */
@@ -119,19 +114,15 @@ fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65])
 {
     fm_status rc = check_key(r, key);
 
-    if (rc == FM_OK)
-        rc = fml_rows_need(r);
-    if (rc == FM_OK)
-        rc = fml_rows_get(r->rows, out, key);
+    FM_THEN(rc, fml_rows_need(r));
+    FM_THEN(rc, fml_rows_get(r->rows, out, key));
     if (rc == FM_ENOTFOUND) {
         rc = fml_results_sync(r);
-        if (rc == FM_OK)
-            rc = fml_rows_get(r->rows, out, key);
+        FM_THEN(rc, fml_rows_get(r->rows, out, key));
     }
     if (rc == FM_ECORRUPT) {
         rc = fml_results_renew(r);
-        if (rc == FM_OK)
-            rc = fml_rows_get(r->rows, out, key);
+        FM_THEN(rc, fml_rows_get(r->rows, out, key));
     }
     return rc;
 }
@@ -139,14 +130,11 @@ fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65])
 fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value)
 {
     fm_json *json = NULL;
-    fm_status rc = check_key(r, key);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_key(r, key));
     if (value.len > FML_MAX_RESULT_BYTES)
         return fm_fail(FM_ELIMIT, "result %.16s...: %zu bytes, at most %u", key, value.len,
                        FML_MAX_RESULT_BYTES);
-    rc = fm_json_parse(&json, value, "result");
+    fm_status rc = fm_json_parse(&json, value, "result");
     fm_json_free(json);
     if (rc < 0)
         return rc == FM_ECORRUPT ? FM_EINVAL : rc;
@@ -187,8 +175,7 @@ static fm_status close_folder(flush *f)
     if (!f->sub)
         return FM_OK;
     rc = write_tree(f->r, f->sub, &id);
-    if (rc == FM_OK)
-        rc = insert(f->top, f->folder, &id, GIT_FILEMODE_TREE);
+    FM_THEN(rc, insert(f->top, f->folder, &id, GIT_FILEMODE_TREE));
     git_treebuilder_free(f->sub);
     f->sub = NULL;
     return rc;
@@ -199,10 +186,7 @@ static fm_status open_folder(flush *f, const char *key)
     const git_tree_entry *e;
     git_tree *old = NULL;
     int code = 0;
-    fm_status rc = close_folder(f);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(close_folder(f));
     memcpy(f->folder, key, 2);
     f->folder[2] = '\0';
     e = f->base ? git_tree_entry_byname(f->base, f->folder) : NULL;
@@ -222,10 +206,8 @@ static fm_status flush_row(void *ctx, const char *key, fm_span value)
 
     if (!f->sub || strncmp(f->folder, key, 2) != 0)
         rc = open_folder(f, key);
-    if (rc == FM_OK)
-        rc = fml_object_put(f->r, &id, GIT_OBJECT_BLOB, value);
-    if (rc == FM_OK)
-        rc = insert(f->sub, key, &id, GIT_FILEMODE_BLOB);
+    FM_THEN(rc, fml_object_put(f->r, &id, GIT_OBJECT_BLOB, value));
+    FM_THEN(rc, insert(f->sub, key, &id, GIT_FILEMODE_BLOB));
     f->count++;
     return rc;
 }
@@ -241,8 +223,7 @@ static fm_status flush_commit(flush *f, const git_oid *parent, git_oid *out)
     fm_buf_printf(&b, "results: %zu more\n", f->count);
     memcpy(message, fm_buf_cstr(&b), b.len + 1);
     fm_buf_release(&b);
-    if (rc == FM_OK)
-        rc = fml_commit_clock(&c.author_time);
+    FM_THEN(rc, fml_commit_clock(&c.author_time));
     c.commit_time = c.author_time;
     return rc == FM_OK ? fml_commit_put(f->r, out, &c) : rc;
 }
@@ -255,10 +236,7 @@ static fm_status flush_locked(flush *f)
     bool exists = false;
     char hex[41] = "";
     int code;
-    fm_status rc = fml_ref_peek(r, &at, &exists, FML_RESULTS_REF);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fml_ref_peek(r, &at, &exists, FML_RESULTS_REF));
     git_oid_fmt(hex, &at);
     f->base = exists ? tree_of(r, hex) : NULL;
     if (exists && !f->base)
@@ -266,18 +244,14 @@ static fm_status flush_locked(flush *f)
     code = git_treebuilder_new(&f->top, r->git, f->base);
     if (code < 0)
         return fml_git_fail(code, "cannot begin a tree");
-    rc = fml_rows_unflushed(r->rows, flush_row, f);
-    if (rc == FM_OK)
-        rc = close_folder(f);
+    fm_status rc = fml_rows_unflushed(r->rows, flush_row, f);
+    FM_THEN(rc, close_folder(f));
     if (rc < 0 || f->count == 0)
         return rc;
     rc = flush_commit(f, exists ? &at : NULL, &to);
-    if (rc == FM_OK)
-        rc = fml_objects_write(r);
-    if (rc == FM_OK)
-        rc = fml_ref_move(r, FML_RESULTS_REF, &to, exists ? &at : NULL, "results");
-    if (rc == FM_OK)
-        rc = fml_rows_mark_flushed(r->rows);
+    FM_THEN(rc, fml_objects_write(r));
+    FM_THEN(rc, fml_ref_move(r, FML_RESULTS_REF, &to, exists ? &at : NULL, "results"));
+    FM_THEN(rc, fml_rows_mark_flushed(r->rows));
     git_oid_fmt(hex, &to);
     return rc == FM_OK ? fml_rows_set_head(r->rows, hex) : rc;
 }
@@ -290,12 +264,9 @@ fm_status fm_result_flush(fm_repo *r)
 
     if (rc == FM_OK) /* rows of the ref first: the head that is set must cover them */
         rc = fml_results_sync(r);
-    if (rc == FM_OK)
-        rc = fml_rows_begin(r->rows);
-    if (rc == FM_OK)
-        rc = flush_locked(&f);
-    if (rc == FM_OK)
-        rc = fml_rows_commit(r->rows);
+    FM_THEN(rc, fml_rows_begin(r->rows));
+    FM_THEN(rc, flush_locked(&f));
+    FM_THEN(rc, fml_rows_commit(r->rows));
     if (r) {
         fml_rows_rollback(r->rows);
         fml_objects_abort(r);

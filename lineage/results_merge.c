@@ -57,7 +57,6 @@ static char *git_folder(const char *path)
     return NULL;
 }
 
-
 /* Brings the other repository's results here under a name of this process. */
 static fm_status fetch(fm_repo *r, const char *path, char *ref, size_t ref_bytes, git_oid *out)
 {
@@ -246,10 +245,8 @@ static fm_status join_folder(join *j, const char *name)
     git_tree *ours = NULL, *theirs = NULL, *base = NULL;
     git_oid id;
     fm_status rc = folder(j->r, j->ours, name, &ours);
-    if (rc == FM_OK)
-        rc = folder(j->r, j->theirs, name, &theirs);
-    if (rc == FM_OK)
-        rc = folder(j->r, j->base, name, &base);
+    FM_THEN(rc, folder(j->r, j->theirs, name, &theirs));
+    FM_THEN(rc, folder(j->r, j->base, name, &base));
     if (rc == FM_OK) {
         int code = git_treebuilder_new(&j->sub, j->r->git, ours);
         rc = code < 0 ? fml_git_fail(code, "cannot begin a tree") : FM_OK;
@@ -315,9 +312,9 @@ static fm_status commit(join *j, const git_oid *tree, const git_oid *parent, siz
     snprintf(message, sizeof message, "results: %llu more from another repository\n",
              (unsigned long long)j->out->added);
     fml_commit c = {.tree = *tree, .parent = parent, .parent_count = parents, .message = message};
-    fm_status rc = fml_commit_clock(&c.author_time);
+    FM_TRY(fml_commit_clock(&c.author_time));
     c.commit_time = c.author_time;
-    return rc == FM_OK ? fml_commit_put(j->r, out, &c) : rc;
+    return fml_commit_put(j->r, out, &c);
 }
 
 /* Under the lock of refs and SQLite's. */
@@ -331,8 +328,7 @@ static fm_status join_locked(join *j, const git_oid *theirs)
         rc = tree_of(j->r, &parent[0], &j->ours);
     if (rc == FM_OK && exists)
         rc = open_base(j, &parent[0], theirs);
-    if (rc == FM_OK)
-        rc = join_trees(j, &tree);
+    FM_THEN(rc, join_trees(j, &tree));
     if (rc < 0)
         return rc;
     if (exists && (git_oid_equal(&parent[0], theirs) ||
@@ -344,10 +340,9 @@ static fm_status join_locked(join *j, const git_oid *theirs)
         to = *theirs;
     else
         rc = commit(j, &tree, exists ? parent : &parent[1], exists ? 2 : 1, &to);
-    if (rc == FM_OK)
-        rc = fml_objects_write(j->r);
-    if (rc == FM_OK)
-        rc = fml_ref_move(j->r, FML_RESULTS_REF, &to, exists ? &parent[0] : NULL, "results merged");
+    FM_THEN(rc, fml_objects_write(j->r));
+    FM_THEN(rc,
+            fml_ref_move(j->r, FML_RESULTS_REF, &to, exists ? &parent[0] : NULL, "results merged"));
     git_oid_fmt(hex, &to);
     return rc == FM_OK ? fml_rows_set_head(j->r->rows, hex) : rc;
 }
@@ -356,20 +351,13 @@ static fm_status join_at(join *j, const git_oid *theirs, const char *from)
 {
     fm_lock *lock = NULL;
     fm_status rc = tree_of(j->r, theirs, &j->theirs);
-    if (rc == FM_OK)
-        rc = check_shape(j->theirs, from);
-    if (rc == FM_OK)
-        rc = fm_result_flush(j->r); /* what was put here is in the tree that is joined */
-    if (rc == FM_OK)
-        rc = fml_ref_lock(j->r, &lock);
-    if (rc == FM_OK)
-        rc = fml_results_sync(j->r);
-    if (rc == FM_OK)
-        rc = fml_rows_begin(j->r->rows);
-    if (rc == FM_OK)
-        rc = join_locked(j, theirs);
-    if (rc == FM_OK)
-        rc = fml_rows_commit(j->r->rows);
+    FM_THEN(rc, check_shape(j->theirs, from));
+    FM_THEN(rc, fm_result_flush(j->r)); /* what was put here is in the tree that is joined */
+    FM_THEN(rc, fml_ref_lock(j->r, &lock));
+    FM_THEN(rc, fml_results_sync(j->r));
+    FM_THEN(rc, fml_rows_begin(j->r->rows));
+    FM_THEN(rc, join_locked(j, theirs));
+    FM_THEN(rc, fml_rows_commit(j->r->rows));
     fml_rows_rollback(j->r->rows);
     fml_objects_abort(j->r);
     git_treebuilder_free(j->sub);
@@ -428,10 +416,8 @@ fm_status fm_results_merge(fm_repo *r, const char *from, fm_result_differ_fn dif
         return fm_fail(FM_EINVAL, "results: a repository and where to merge from are needed");
     join j = {.r = r, .out = out, .differ = differ, .ctx = ctx};
     fm_status rc = fml_results_sweep(r);
-    if (rc == FM_OK)
-        rc = find(r, from, incoming, sizeof incoming, &theirs);
-    if (rc == FM_OK)
-        rc = join_at(&j, &theirs, from);
+    FM_THEN(rc, find(r, from, incoming, sizeof incoming, &theirs));
+    FM_THEN(rc, join_at(&j, &theirs, from));
     if (incoming[0])
         drop(r, incoming);
     return rc;

@@ -50,20 +50,18 @@ static fm_status use_of(family *f, const fm_entry *e, usage **out)
 
 static fm_status count_uses(family *f, const fm_tree *tree)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         usage *u = NULL;
         if (e->kind == FM_ENTRY_FILE)
             continue;
-        rc = use_of(f, e, &u);
-        if (rc == FM_OK && u && u->last != f->out->count) {
+        FM_TRY(use_of(f, e, &u));
+        if (u && u->last != f->out->count) {
             u->last = f->out->count;
             u->branches++;
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status add_branch(void *ctx, const char *name, const fm_oid *oid)
@@ -72,8 +70,7 @@ static fm_status add_branch(void *ctx, const char *name, const fm_oid *oid)
     fm_repo_stats *s = f->out;
     fm_status rc = fm_grow(&s->branch, &f->cap, s->count + 1, sizeof *s->branch);
 
-    if (rc == FM_OK)
-        rc = fm_grow(&f->tree, &f->tree_cap, s->count + 1, sizeof *f->tree);
+    FM_THEN(rc, fm_grow(&f->tree, &f->tree_cap, s->count + 1, sizeof *f->tree));
     if (rc < 0 || !s->branch || !f->tree)
         return rc;
     f->tree[s->count] = NULL;
@@ -144,14 +141,11 @@ fm_status fm_repo_stats_of(fm_repo *r, fm_repo_stats *out)
     if (!r)
         return fm_fail(FM_EINVAL, "stats: no repository");
     rc = fm_map_new(&f.use);
-    if (rc == FM_OK)
-        rc = fm_ref_each(r, "refs/heads/", add_branch, &f);
+    FM_THEN(rc, fm_ref_each(r, "refs/heads/", add_branch, &f));
     for (size_t b = 0; rc == FM_OK && b < out->count; b++)
         sum_branch(&f, b);
-    if (rc == FM_OK)
-        rc = fm_store_totals_of(r->store, &out->store);
-    if (rc == FM_OK)
-        rc = folder_bytes(&out->git_bytes, r->git_path, 0);
+    FM_THEN(rc, fm_store_totals_of(r->store, &out->store));
+    FM_THEN(rc, folder_bytes(&out->git_bytes, r->git_path, 0));
     out->physical_bytes = out->store.bytes_packs;
     for (size_t i = 0; f.use && i < fm_map_count(f.use); i++)
         fm_free(fm_map_value_at(f.use, i));

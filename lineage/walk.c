@@ -31,11 +31,10 @@ typedef struct walk {
 
 static fm_status push(list *l, node *n)
 {
-    fm_status rc = fm_grow(&l->at, &l->cap, l->count + 1, sizeof(node *));
+    FM_TRY(fm_grow(&l->at, &l->cap, l->count + 1, sizeof(node *)));
 
-    if (rc == FM_OK)
-        l->at[l->count++] = n;
-    return rc;
+    l->at[l->count++] = n;
+    return FM_OK;
 }
 
 static bool before(const node *a, const node *b)
@@ -46,10 +45,7 @@ static bool before(const node *a, const node *b)
 static fm_status heap_push(list *h, node *n)
 {
     size_t i = h->count;
-    fm_status rc = push(h, n);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(push(h, n));
     for (; i > 0 && before(n, h->at[(i - 1) / 2]); i = (i - 1) / 2)
         h->at[i] = h->at[(i - 1) / 2];
     h->at[i] = n;
@@ -151,8 +147,7 @@ static fm_status show_next(walk *w, fm_version_fn fn, void *ctx)
         node *n = w->order.at[--w->order.count];
         fm_version v;
         rc = fml_version_of(&v, n->commit);
-        if (rc == FM_OK)
-            rc = fn(ctx, &v);
+        FM_THEN(rc, fn(ctx, &v));
         fm_version_release(&v);
         git_commit_free(n->commit);
         n->commit = NULL;

@@ -73,8 +73,7 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
         opt_print_help(table);
         return EXIT_YES;
     }
-    if (rc == FM_OK)
-        rc = fm_device_check(c->device);
+    FM_THEN(rc, fm_device_check(c->device));
     if (rc < 0)
         return cli_usage_error(c, "%s", fm_error_text());
     return CLI_GO_ON;

@@ -107,9 +107,7 @@ fm_status opt_parse(int argc, char **argv, const opt_spec *table, const char **a
         } else if (!only_words && (strcmp(w, "-h") == 0 || strcmp(w, "--help") == 0)) {
             return FM_ECANCELLED;
         } else if (!only_words && w[0] == '-' && w[1]) {
-            fm_status rc = take_option(argc, argv, &i, table);
-            if (rc < 0)
-                return rc;
+            FM_TRY(take_option(argc, argv, &i, table));
         } else {
             if (*count == max)
                 return fm_fail(FM_EINVAL, "unexpected argument '%s'", w);

@@ -27,8 +27,7 @@ static fm_status write_html(const blame_run *r, const blame_opts *o)
     fm_buf page;
     fm_buf_init(&page, 0);
     fm_status rc = blame_html(&page, &r->m, r->parts.tensors, r->parts.data, o->top);
-    if (rc == FM_OK)
-        rc = fm_write_file(o->html, page.data, page.len);
+    FM_THEN(rc, fm_write_file(o->html, page.data, page.len));
     fm_buf_release(&page);
     return rc;
 }
@@ -46,20 +45,17 @@ static fm_status run(cli *c, const blame_opts *o)
     fm_status rc = blame_run_history(&r, c, &o->ask);
     if (rc == FM_OK && !o->json)
         print_history(&r);
-    if (rc == FM_OK)
-        rc = blame_run_search(&r);
+    FM_THEN(rc, blame_run_search(&r));
     if (r.parts.trace || r.parts.steps || r.parts.repairs) /* these can be stopped */
         cli_catch_interrupts(false);
-    if (rc == FM_OK)
-        rc = blame_run_explain(&r);
+    FM_THEN(rc, blame_run_explain(&r));
     if (rc == FM_OK && !o->json)
         blame_print_findings(&r.m, r.parts.tensors, r.parts.data, o->top);
     if (rc == FM_OK && o->json)
         rc = write_json(&r);
     if (rc == FM_OK && o->html)
         rc = write_html(&r, o);
-    if (rc == FM_OK)
-        rc = blame_run_end(&r);
+    FM_THEN(rc, blame_run_end(&r));
     blame_run_close(&r);
     return rc;
 }

@@ -13,9 +13,7 @@ static fm_status cpu_line(cli *c, char text[LINE_BYTES])
     fm_engine *e = NULL;
     fm_engine_opts o = fm_engine_defaults();
     o.threads = c->threads;
-    fm_status rc = fm_engine_new(&e, &o);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_engine_new(&e, &o));
     snprintf(text, LINE_BYTES, "%u threads, %s", fm_engine_threads(e), fm_engine_isa(e));
     fm_engine_free(e);
     return FM_OK;

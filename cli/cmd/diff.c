@@ -77,9 +77,7 @@ static fm_status each_change(void *ctx, const fm_change *ch)
     fm_tensor_change t;
     const fm_entry *e = ch->b ? ch->b : ch->a;
     bool measured = !s->stat && comparable(ch);
-    fm_status rc = measured ? fm_tensor_compare(&s->p, ch->a, ch->b, &t) : FM_OK;
-    if (rc < 0)
-        return rc;
+    FM_TRY(measured ? fm_tensor_compare(&s->p, ch->a, ch->b, &t) : FM_OK);
     if (e->kind == FM_ENTRY_TENSOR)
         s->tensors++;
     else
@@ -143,8 +141,7 @@ static fm_status finish(diff_state *s, const fm_tree *a, const fm_tree *b)
     out_table_print(s->table, stdout, "");
     s->table = NULL;
     fm_status rc = tree_recipe(s->c, a, &ra);
-    if (rc == FM_OK)
-        rc = tree_recipe(s->c, b, &rb);
+    FM_THEN(rc, tree_recipe(s->c, b, &rb));
     if (rc == FM_OK && ra && rb)
         print_recipe_difference(ra, rb);
     for (size_t i = 0; i < 2; i++) {
@@ -174,16 +171,14 @@ int cmd_diff(cli *c, int argc, char **argv)
     if (code != CLI_GO_ON)
         return code;
     fm_status rc = fm_ops_resolve(c, s.rev[0], &s.oid[0], &tree[0]);
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, s.rev[1], &s.oid[1], &tree[1]);
+    FM_THEN(rc, fm_ops_resolve(c, s.rev[1], &s.oid[1], &tree[1]));
     if (rc == FM_OK) {
         s.p = fm_store_provider(fm_repo_store(c->repo));
         s.table = out_table_new();
         s.changes = fm_json_new_array();
         rc = s.table && s.changes ? fm_diff_trees(tree[0], tree[1], each_change, &s) : FM_ENOMEM;
     }
-    if (rc == FM_OK)
-        rc = finish(&s, tree[0], tree[1]);
+    FM_THEN(rc, finish(&s, tree[0], tree[1]));
     if (rc == FM_OK && s.tensors + s.files) {
         fm_error_clear();
         rc = FM_EREFUSED; /* the honest no: they differ */

@@ -96,10 +96,8 @@ int cmd_export(cli *c, int argc, char **argv)
     fm_oid oid;
     fm_tree *tree = NULL;
     fm_status rc = fm_ops_lease(c, false, "export");
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, args[0], &oid, &tree);
-    if (rc == FM_OK)
-        rc = export_watched(c, tree, args[1], formats[f], dtype);
+    FM_THEN(rc, fm_ops_resolve(c, args[0], &oid, &tree));
+    FM_THEN(rc, export_watched(c, tree, args[1], formats[f], dtype));
     if (rc == FM_OK)
         printf("%s written to %s (%s)\n", args[0], args[1], format);
     fm_tree_free(tree);

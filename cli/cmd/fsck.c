@@ -107,10 +107,8 @@ static fm_status repair(cli *c, fsck_run *s)
 {
     fm_fsck_report before, after;
     fm_status rc = fm_repo_fsck(c->repo, true, &before, ignore_fault, NULL);
-    if (rc == FM_OK)
-        rc = fm_repo_repair(c->repo, s->repair, &s->repaired);
-    if (rc == FM_OK)
-        rc = fm_repo_fsck(c->repo, true, &after, ignore_fault, NULL);
+    FM_THEN(rc, fm_repo_repair(c->repo, s->repair, &s->repaired));
+    FM_THEN(rc, fm_repo_fsck(c->repo, true, &after, ignore_fault, NULL));
     if (rc != FM_OK || after.faults == 0)
         return rc;
     fm_gc_opts opts = fm_gc_defaults();
@@ -137,29 +135,26 @@ static fm_status look(cli *c, fsck_run *s, fm_fsck_report *report)
                                .ctx = s};
     s->versions = (fsck_versions){.c = c};
     fm_status rc = fm_map_new(&s->versions.suites);
-    if (rc == FM_OK)
-        rc = fm_repo_fsck_as(c->repo, &opts, report);
+    FM_THEN(rc, fm_repo_fsck_as(c->repo, &opts, report));
     fm_map_free(s->versions.suites);
     return rc;
 }
 
 static fm_status check(cli *c, fsck_run *s, fm_fsck_report *report)
 {
-    fm_status rc = fm_ops_open(c);
-    if (rc == FM_OK && s->json &&
-        (!(s->faults = fm_json_new_array()) || !(s->places = fm_json_new_array())))
-        rc = FM_ENOMEM;
-    if (rc == FM_OK && s->rebuild)
-        rc = fm_repo_rebuild_index(c->repo);
-    if (rc == FM_OK && s->repair)
-        rc = repair(c, s);
-    if (rc == FM_OK && s->repair && !s->json)
-        rc = print_repair(s);
-    if (rc == FM_OK)
-        rc = look(c, s, report);
-    if (rc == FM_OK && report->faults)
-        rc = fm_repo_damage(c->repo, print_place, s);
-    return rc == FM_OK ? print_report(report, s) : rc;
+    FM_TRY(fm_ops_open(c));
+    if (s->json && (!(s->faults = fm_json_new_array()) || !(s->places = fm_json_new_array())))
+        FM_TRY(FM_ENOMEM);
+    if (s->rebuild)
+        FM_TRY(fm_repo_rebuild_index(c->repo));
+    if (s->repair)
+        FM_TRY(repair(c, s));
+    if (s->repair && !s->json)
+        FM_TRY(print_repair(s));
+    FM_TRY(look(c, s, report));
+    if (report->faults)
+        FM_TRY(fm_repo_damage(c->repo, print_place, s));
+    return print_report(report, s);
 }
 
 int cmd_fsck(cli *c, int argc, char **argv)

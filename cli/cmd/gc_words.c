@@ -180,8 +180,7 @@ int gc_run(cli *c, fm_gc_opts *opts, const char *doing, bool json,
     opts->progress = show_progress;
     opts->ctx = (void *)(uintptr_t)doing;
     fm_status rc = fm_ops_open(c);
-    if (rc == FM_OK)
-        rc = fm_repo_gc(c->repo, opts, &report);
+    FM_THEN(rc, fm_repo_gc(c->repo, opts, &report));
     out_progress_end();
     if (rc != FM_OK)
         return cli_exit(rc);

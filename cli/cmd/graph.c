@@ -28,8 +28,7 @@ static fm_status keep(void *ctx, const fm_version *v)
     if (!n)
         return FM_ENOMEM;
     fm_status rc = fm_grow(&f->node, &f->cap, f->count + 1, sizeof *f->node);
-    if (rc == FM_OK)
-        rc = fm_map_put(f->by_oid, v->oid.b, sizeof v->oid.b, n, NULL);
+    FM_THEN(rc, fm_map_put(f->by_oid, v->oid.b, sizeof v->oid.b, n, NULL));
     if (rc < 0) {
         fm_free(n);
         return rc;
@@ -68,10 +67,7 @@ static fm_status link_children(family *f)
         n->is_root = !parent;
         if (!parent)
             continue;
-        fm_status rc =
-            fm_grow(&parent->child, &parent->cap, parent->children + 1, sizeof *parent->child);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_grow(&parent->child, &parent->cap, parent->children + 1, sizeof *parent->child));
         parent->child[parent->children++] = i;
     }
     return FM_OK;
@@ -143,16 +139,11 @@ int cmd_graph(cli *c, int argc, char **argv)
     if (code != CLI_GO_ON)
         return code;
     fm_status rc = fm_ops_open(c);
-    if (rc == FM_OK)
-        rc = fm_map_new(&f.by_oid);
-    if (rc == FM_OK)
-        rc = fm_log_walk(c->repo, NULL, 0, keep, &f);
-    if (rc == FM_OK)
-        rc = fm_ref_each(c->repo, "refs/heads/", name_it, &f);
-    if (rc == FM_OK)
-        rc = fm_ref_each(c->repo, "refs/tags/", name_it, &f);
-    if (rc == FM_OK)
-        rc = link_children(&f);
+    FM_THEN(rc, fm_map_new(&f.by_oid));
+    FM_THEN(rc, fm_log_walk(c->repo, NULL, 0, keep, &f));
+    FM_THEN(rc, fm_ref_each(c->repo, "refs/heads/", name_it, &f));
+    FM_THEN(rc, fm_ref_each(c->repo, "refs/tags/", name_it, &f));
+    FM_THEN(rc, link_children(&f));
     if (rc == FM_OK && json)
         rc = graph_json(&f);
     for (size_t i = f.count; rc == FM_OK && !json && i-- > 0;) {

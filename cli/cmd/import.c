@@ -50,10 +50,8 @@ static fm_status compose(import *im)
         fm_buf_init(&warning, 0);
         fm_tree *base = NULL; /* what the parent was trained on is not what this one was */
         rc = fm_tree_copy(&base, im->parent);
-        if (rc == FM_OK)
-            rc = tree_drop_history(base);
-        if (rc == FM_OK)
-            rc = fm_adapter_apply(&im->tree, base, own, im->parent_rev, &warning);
+        FM_THEN(rc, tree_drop_history(base));
+        FM_THEN(rc, fm_adapter_apply(&im->tree, base, own, im->parent_rev, &warning));
         fm_tree_free(base);
         if (rc == FM_OK && warning.len)
             fprintf(stderr, "  note: %s\n", fm_buf_cstr(&warning));
@@ -76,14 +74,11 @@ static fm_status store_tree(cli *c, import *im)
     out_bar_begin(&bar, "storing");
     if (rc == FM_OK && im->parent)
         rc = fm_txn_offer(txn, im->parent);
-    if (rc == FM_OK)
-        rc = offer_branches(c, txn);
-    if (rc == FM_OK)
-        rc = fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, &bar);
+    FM_THEN(rc, offer_branches(c, txn));
+    FM_THEN(rc, fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, &bar));
     for (size_t i = 0; rc == FM_OK && i < im->suites.count; i++)
         rc = fm_ops_add_suite(txn, im->tree, im->suites.item[i]);
-    if (rc == FM_OK)
-        rc = fm_txn_commit(txn, &im->stats);
+    FM_THEN(rc, fm_txn_commit(txn, &im->stats));
     out_progress_end();
     fm_txn_close(txn);
     return rc;
@@ -138,10 +133,10 @@ static fm_status land(cli *c, import *im)
 /* Say so before hours of hashing, not after. */
 static fm_status check_words(cli *c, const import *im)
 {
-    fm_status rc = branch_must_be_new(c, im->name);
-    if (rc == FM_OK && im->kind)
-        rc = fm_kind_check(im->kind);
-    return rc == FM_OK ? suite_files_check(&im->suites) : rc;
+    FM_TRY(branch_must_be_new(c, im->name));
+    if (im->kind)
+        FM_TRY(fm_kind_check(im->kind));
+    return suite_files_check(&im->suites);
 }
 
 int cmd_import(cli *c, int argc, char **argv)
@@ -165,27 +160,21 @@ import im = {0 };
         return cli_usage_error(c, "--as NAME is missing: what should the branch be called?");
     cli_catch_interrupts(true);
     fm_status rc = fm_ops_lease(c, true, "import");
-    if (rc == FM_OK)
-        rc = check_words(c, &im);
+    FM_THEN(rc, check_words(c, &im));
     if (rc == FM_OK && im.parent_rev)
         rc = fm_ops_resolve(c, im.parent_rev, &im.parent_oid, &im.parent);
     if (rc == FM_OK)
         out_progress("hashing %s", im.src);
-    if (rc == FM_OK)
-        rc = fm_source_open(&im.source, im.src);
+    FM_THEN(rc, fm_source_open(&im.source, im.src));
     out_progress_end();
     if (rc == FM_ECORRUPT)
         rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
     if (rc == FM_OK)
         tell_left_out(im.source);
-    if (rc == FM_OK)
-        rc = compose(&im);
-    if (rc == FM_OK)
-        rc = suite_files_check_with(c, im.parent, &im.suites);
-    if (rc == FM_OK)
-        rc = store_tree(c, &im);
-    if (rc == FM_OK)
-        rc = land(c, &im);
+    FM_THEN(rc, compose(&im));
+    FM_THEN(rc, suite_files_check_with(c, im.parent, &im.suites));
+    FM_THEN(rc, store_tree(c, &im));
+    FM_THEN(rc, land(c, &im));
     fm_tree_free(im.tree);
     fm_tree_free(im.parent);
     fm_source_close(im.source);

@@ -73,8 +73,7 @@ int cmd_log(cli *c, int argc, char **argv)
         rc = fm_ops_resolve(c, args[i], &start[i], NULL);
     if (rc == FM_OK && json && !(s.array = fm_json_new_array()))
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_log_walk(c->repo, n ? start : NULL, n, each, &s);
+    FM_THEN(rc, fm_log_walk(c->repo, n ? start : NULL, n, each, &s));
     if (rc == FM_OK && s.array)
         rc = out_json(s.array);
     else

@@ -113,8 +113,7 @@ static int ls_branches(cli *c, bool json)
         return cmd_branch(c, 1, no_args);
     fm_json *array = fm_json_new_array();
     fm_status rc = fm_ops_open(c);
-    if (rc == FM_OK)
-        rc = fm_ref_each(c->repo, "refs/heads/", ref_line, array);
+    FM_THEN(rc, fm_ref_each(c->repo, "refs/heads/", ref_line, array));
     if (rc == FM_OK)
         return cli_exit(out_json(array));
     fm_json_free(array);
@@ -139,10 +138,8 @@ int cmd_ls(cli *c, int argc, char **argv)
     if (n == 0)
         return ls_branches(c, json);
     fm_status rc = split_spec(spec, rev, sizeof rev, &path);
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, rev, &oid, &tree);
-    if (rc == FM_OK)
-        rc = list_tree(tree, rev, path, json);
+    FM_THEN(rc, fm_ops_resolve(c, rev, &oid, &tree));
+    FM_THEN(rc, list_tree(tree, rev, path, json));
     fm_tree_free(tree);
     return cli_exit(rc);
 }
@@ -196,8 +193,7 @@ int cmd_cat(cli *c, int argc, char **argv)
         return code;
     fm_buf_init(&bytes, (size_t)1 << 40);
     fm_status rc = split_spec(spec, rev, sizeof rev, &path);
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, rev, &oid, &tree);
+    FM_THEN(rc, fm_ops_resolve(c, rev, &oid, &tree));
     const fm_entry *e = rc == FM_OK && path[0] ? fm_tree_find(tree, path) : NULL;
     if (rc == FM_OK && !path[0])
         rc = fm_fail(FM_EINVAL, "'%s': want REV:PATH; 'fmstore ls %s' lists the paths", spec, rev);

@@ -109,16 +109,16 @@ static fm_status find_base(merging *g)
 
 static fm_status open_parents(merging *g)
 {
-    fm_status rc = FM_OK;
-    for (size_t k = 0; rc == FM_OK && k < g->count; k++) {
-        rc = fm_ops_resolve(g->c, g->rev[k], &g->oid[k], &g->parent[k]);
-        for (size_t j = 0; rc == FM_OK && j < k; j++)
+    for (size_t k = 0; k < g->count; k++) {
+        FM_TRY(fm_ops_resolve(g->c, g->rev[k], &g->oid[k], &g->parent[k]));
+        for (size_t j = 0; j < k; j++)
             if (fm_oid_eq(&g->oid[j], &g->oid[k]))
-                rc = fm_fail(FM_EINVAL, "'%s' and '%s' are the same version", g->rev[j], g->rev[k]);
+                return fm_fail(FM_EINVAL, "'%s' and '%s' are the same version", g->rev[j],
+                               g->rev[k]);
     }
-    if (rc == FM_OK && g->method == FM_MERGE_TASK)
-        rc = find_base(g);
-    return rc;
+    if (g->method == FM_MERGE_TASK)
+        FM_TRY(find_base(g));
+    return FM_OK;
 }
 
 /* ==== what is no weight ==================================================================== */
@@ -182,8 +182,7 @@ static fm_status model_json(cli *c, const fm_tree *tree, const char *rev, fm_jso
                        rev);
     fm_buf_init(&text, 0);
     fm_status rc = fm_ops_entry_bytes(c, e, &text);
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), "model.json");
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), "model.json"));
     fm_buf_release(&text);
     return rc;
 }
@@ -193,8 +192,7 @@ static fm_status same_config(const merging *g, size_t k)
     fm_json *a = NULL, *b = NULL;
     char what[128];
     fm_status rc = model_json(g->c, g->parent[0], g->rev[0], &a);
-    if (rc == FM_OK)
-        rc = model_json(g->c, g->parent[k], g->rev[k], &b);
+    FM_THEN(rc, model_json(g->c, g->parent[k], g->rev[k], &b));
     const fm_json *ca = fm_json_get(a, "config"), *cb = fm_json_get(b, "config");
     const char *key = NULL;
     if (rc == FM_OK &&
@@ -213,13 +211,11 @@ static fm_status same_config(const merging *g, size_t k)
 
 static fm_status agree(const merging *g)
 {
-    fm_status rc = FM_OK;
-    for (size_t k = 1; rc == FM_OK && k < g->count; k++) {
-        rc = same_config(g, k);
-        if (rc == FM_OK)
-            rc = same_tokenizer(g, k);
+    for (size_t k = 1; k < g->count; k++) {
+        FM_TRY(same_config(g, k));
+        FM_TRY(same_tokenizer(g, k));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== the version ========================================================================== */
@@ -244,14 +240,11 @@ static fm_status merge_weights(merging *g)
 /* The first parent's tree without its weights and its history; the union of all parents' suites. */
 static fm_status start_tree(merging *g)
 {
-    fm_status rc = fm_tree_copy(&g->tree, g->parent[0]);
-    if (rc == FM_OK)
-        rc = tree_drop_history(g->tree);
-    if (rc == FM_OK)
-        rc = tree_drop(g->tree, "tensors/");
-    if (rc == FM_OK)
-        rc = tree_drop(g->tree, "adapters/");
-    return rc == FM_OK ? tree_merge_suites(g->c, g->tree, g->oid, g->count, true) : rc;
+    FM_TRY(fm_tree_copy(&g->tree, g->parent[0]));
+    FM_TRY(tree_drop_history(g->tree));
+    FM_TRY(tree_drop(g->tree, "tensors/"));
+    FM_TRY(tree_drop(g->tree, "adapters/"));
+    return tree_merge_suites(g->c, g->tree, g->oid, g->count, true);
 }
 
 static void add_part(fm_status *rc, fm_json *o, const fm_tree *tree)
@@ -262,8 +255,7 @@ static void add_part(fm_status *rc, fm_json *o, const fm_tree *tree)
                                          "README.md",      NULL};
     char hex[FM_HEX_CHARS + 1];
     fm_digest id;
-    if (*rc == FM_OK)
-        *rc = fm_tree_digest(&id, tree, beside);
+    FM_THEN(*rc, fm_tree_digest(&id, tree, beside));
     if (*rc != FM_OK)
         return;
     fm_digest_hex(&id, hex);
@@ -306,18 +298,15 @@ static fm_status put_rest(merging *g, char recipe_hex[FM_HEX_CHARS + 1])
     fm_json *recipe = recipe_json(g);
     fm_buf_init(&text, 0);
     fm_status rc = recipe ? fm_json_write(&text, recipe, FM_JSON_CANONICAL) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_sha256(&digest, text.data, text.len);
+    FM_THEN(rc, fm_sha256(&digest, text.data, text.len));
     if (rc == FM_OK) {
         fm_digest_hex(&digest, recipe_hex);
         rc = fm_txn_begin(&txn, fm_repo_store(g->c->repo));
     }
-    if (rc == FM_OK)
-        rc = tree_put_json(txn, g->tree, "recipe.json", recipe);
+    FM_THEN(rc, tree_put_json(txn, g->tree, "recipe.json", recipe));
     for (size_t i = 0; rc == FM_OK && i < g->suites.count; i++)
         rc = fm_ops_add_suite(txn, g->tree, g->suites.item[i]);
-    if (rc == FM_OK)
-        rc = fm_txn_commit(txn, NULL);
+    FM_THEN(rc, fm_txn_commit(txn, NULL));
     fm_txn_close(txn);
     fm_buf_release(&text);
     fm_json_free(recipe);
@@ -351,8 +340,7 @@ static fm_status land(merging *g, const char *recipe_hex)
                                 .parent = g->oid,
                                 .parent_count = (uint32_t)g->count,
                                 .recipe_digest = recipe_hex};
-    if (rc == FM_OK)
-        rc = fm_ops_land(g->c, &l, &oid);
+    FM_THEN(rc, fm_ops_land(g->c, &l, &oid));
     if (rc == FM_OK || rc == FM_EREFUSED)
         say_sizes(g);
     fm_buf_release(&subject);
@@ -363,26 +351,17 @@ static fm_status merge(merging *g)
 {
     char recipe_hex[FM_HEX_CHARS + 1];
     fm_status rc = read_method(g);
-    if (rc == FM_OK)
-        rc = read_weights(g);
-    if (rc == FM_OK)
-        rc = fm_ops_lease(g->c, true, "merge");
-    if (rc == FM_OK)
-        rc = branch_must_be_new(g->c, g->name);
-    if (rc == FM_OK)
-        rc = open_parents(g);
-    if (rc == FM_OK)
-        rc = agree(g);
-    if (rc == FM_OK)
-        rc = start_tree(g);
-    if (rc == FM_OK)
-        rc = suite_files_check_with(g->c, g->tree, &g->suites);
+    FM_THEN(rc, read_weights(g));
+    FM_THEN(rc, fm_ops_lease(g->c, true, "merge"));
+    FM_THEN(rc, branch_must_be_new(g->c, g->name));
+    FM_THEN(rc, open_parents(g));
+    FM_THEN(rc, agree(g));
+    FM_THEN(rc, start_tree(g));
+    FM_THEN(rc, suite_files_check_with(g->c, g->tree, &g->suites));
     out_progress("merging %zu versions", g->count);
-    if (rc == FM_OK)
-        rc = merge_weights(g);
+    FM_THEN(rc, merge_weights(g));
     out_progress_end();
-    if (rc == FM_OK)
-        rc = put_rest(g, recipe_hex);
+    FM_THEN(rc, put_rest(g, recipe_hex));
     return rc == FM_OK ? land(g, recipe_hex) : rc;
 }
 

@@ -29,8 +29,7 @@ static fm_status each_line(line_fn fn, void *ctx)
                 rc = fm_error_prefix(rc, "%s", what);
         }
         fm_buf_clear(&text);
-        if (rc == FM_OK)
-            rc = fm_json_write(&text, out, FM_JSON_COMPACT);
+        FM_THEN(rc, fm_json_write(&text, out, FM_JSON_COMPACT));
         if (rc == FM_OK && (puts(fm_buf_cstr(&text)) < 0 || fflush(stdout) != 0))
             rc = fm_fail(FM_EIO, "standard output: could not write");
         fm_json_free(in);
@@ -59,15 +58,15 @@ static fm_status ids_of(const fm_json *in, const plumb *p, fm_ids *ids)
         return fm_fail(FM_EUNSUPPORTED, "this version has no tokenizer; give {\"ids\": [...]}");
     if (!fm_json_is(list, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "want {\"text\": ...} or {\"ids\": [...]}");
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
+
+    for (size_t i = 0; i < fm_json_count(list); i++) {
         int64_t id = fm_json_int(fm_json_at(list, i), -1);
         if (id < 0 || (uint64_t)id >= p->vocab)
             return fm_fail(FM_EINVAL, "ids[%zu] is no token of this model (0 to %llu)", i,
                            (unsigned long long)p->vocab - 1);
-        rc = fm_ids_push(ids, (int32_t)id);
+        FM_TRY(fm_ids_push(ids, (int32_t)id));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_json *ids_json(const fm_ids *ids)
@@ -161,11 +160,9 @@ static fm_status embed_line(void *ctx, const fm_json *in, fm_json **out)
     fm_json *list = fm_json_new_array();
     fm_status rc = x ? FM_OK : FM_ENOMEM;
     *out = fm_json_new_object();
-    if (rc == FM_OK)
-        rc = whole_text(p, in, &ids);
+    FM_THEN(rc, whole_text(p, in, &ids));
     fm_embed_request q = {.model = p->m, .ids = ids.id, .n = ids.count, .out = x};
-    if (rc == FM_OK)
-        rc = fm_embed_many(fm_model_engine(p->m), &q, 1);
+    FM_THEN(rc, fm_embed_many(fm_model_engine(p->m), &q, 1));
     for (uint32_t i = 0; rc == FM_OK && i < h; i++)
         fm_json_push_to(&rc, list, fm_json_new_real((double)x[i]));
     fm_json_put(&rc, *out, "embedding", list);
@@ -183,11 +180,9 @@ static fm_status classify_line(void *ctx, const fm_json *in, fm_json **out)
     fm_json *list = fm_json_new_array();
     fm_status rc = lp ? FM_OK : FM_ENOMEM;
     *out = fm_json_new_object();
-    if (rc == FM_OK)
-        rc = whole_text(p, in, &ids);
+    FM_THEN(rc, whole_text(p, in, &ids));
     fm_classify_request q = {.model = p->m, .ids = ids.id, .n = ids.count, .logprobs = lp};
-    if (rc == FM_OK)
-        rc = fm_classify_many(fm_model_engine(p->m), &q, 1);
+    FM_THEN(rc, fm_classify_many(fm_model_engine(p->m), &q, 1));
     for (uint32_t i = 0; rc == FM_OK && i < classes; i++) {
         fm_json *one = fm_json_new_object();
         best = lp[i] > lp[best] ? i : best;
@@ -209,8 +204,7 @@ static fm_status tokenize(cli *c, const char *rev, bool decode)
     fm_tree *tree = NULL;
     fm_tokenizer *tok = NULL;
     fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
-    if (rc == FM_OK)
-        rc = fm_ops_open_tokenizer(c, tree, rev, &tok);
+    FM_THEN(rc, fm_ops_open_tokenizer(c, tree, rev, &tok));
     if (rc == FM_OK) {
         plumb p = {.tok = tok, .vocab = fm_tokenizer_vocab_size(tok), .decode = decode};
         rc = each_line(tokenize_line, &p);

@@ -14,9 +14,7 @@ static fm_status add_ref_row(void *ctx, const char *name, const fm_oid *oid)
     ref_list *list = ctx;
     fm_version v;
     const char *shown = strchr(name + 5, '/') + 1; /* after "refs/heads/" */
-    fm_status rc = fm_version_read(list->c->repo, &v, oid);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_version_read(list->c->repo, &v, oid));
     out_cell(list->table, "%s", out_text(shown, 300));
     out_cell(list->table, "%s", fm_ops_short_oid(oid));
     out_cell(list->table, "%s", out_text(v.kind, 60));
@@ -28,9 +26,7 @@ static fm_status add_ref_row(void *ctx, const char *name, const fm_oid *oid)
 
 static fm_status full_name(char *out, size_t bytes, const char *space, const char *name)
 {
-    fm_status rc = fm_branch_name_check(name);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_branch_name_check(name));
     int n = snprintf(out, bytes, "refs/%s/%s", space, name);
     return n > 0 && (size_t)n < bytes ? FM_OK
                                       : fm_fail(FM_EINVAL, "the name is longer than 250 bytes");
@@ -41,14 +37,11 @@ static fm_status make_ref(cli *c, const char *space, const char *name, const cha
     char ref[300];
     fm_oid oid;
     fm_status rc = full_name(ref, sizeof ref, space, name);
-    if (rc == FM_OK)
-        rc = fm_branch_name_fit(name);
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, rev, &oid, NULL);
+    FM_THEN(rc, fm_branch_name_fit(name));
+    FM_THEN(rc, fm_ops_resolve(c, rev, &oid, NULL));
     if (rc == FM_OK && space[0] == 'h') /* a name that is taken is a mistake here, no race lost */
         rc = branch_must_be_new(c, name);
-    if (rc == FM_OK)
-        rc = fm_ref_update(c->repo, ref, &oid, NULL, "created");
+    FM_THEN(rc, fm_ref_update(c->repo, ref, &oid, NULL, "created"));
     if (rc == FM_EEXISTS && space[0] == 't')
         rc = fm_fail(rc,
                      "tag '%s' is there already; choose another name or delete it with "
@@ -72,36 +65,27 @@ static fm_status delete_ref(cli *c, const char *space, const char *name)
 {
     char ref[300];
     fm_oid oid;
-    fm_status rc = full_name(ref, sizeof ref, space, name);
-    if (rc == FM_OK)
-        rc = read_ref(c, &oid, ref, space, name);
-    if (rc == FM_OK)
-        rc = fm_ref_delete(c->repo, ref, &oid);
-    if (rc == FM_OK)
-        printf("%s (was %s) is deleted; 'fmstore %s %s %s' brings it back\n", name,
-               fm_ops_short_oid(&oid), space[0] == 'h' ? "branch" : "tag", name,
-               fm_ops_short_oid(&oid));
-    return rc;
+    FM_TRY(full_name(ref, sizeof ref, space, name));
+    FM_TRY(read_ref(c, &oid, ref, space, name));
+    FM_TRY(fm_ref_delete(c->repo, ref, &oid));
+    printf("%s (was %s) is deleted; 'fmstore %s %s %s' brings it back\n", name,
+           fm_ops_short_oid(&oid), space[0] == 'h' ? "branch" : "tag", name,
+           fm_ops_short_oid(&oid));
+    return FM_OK;
 }
 
 static fm_status rename_branch(cli *c, const char *from, const char *to)
 {
     char old_ref[300], new_ref[300];
     fm_oid oid;
-    fm_status rc = full_name(old_ref, sizeof old_ref, "heads", from);
-    if (rc == FM_OK)
-        rc = full_name(new_ref, sizeof new_ref, "heads", to);
-    if (rc == FM_OK)
-        rc = read_ref(c, &oid, old_ref, "heads", from);
-    if (rc == FM_OK)
-        rc = branch_must_be_new(c, to);
-    if (rc == FM_OK)
-        rc = fm_ref_update(c->repo, new_ref, &oid, NULL, "renamed");
-    if (rc == FM_OK)
-        rc = fm_ref_delete(c->repo, old_ref, &oid);
-    if (rc == FM_OK)
-        printf("%s is now %s\n", from, to);
-    return rc;
+    FM_TRY(full_name(old_ref, sizeof old_ref, "heads", from));
+    FM_TRY(full_name(new_ref, sizeof new_ref, "heads", to));
+    FM_TRY(read_ref(c, &oid, old_ref, "heads", from));
+    FM_TRY(branch_must_be_new(c, to));
+    FM_TRY(fm_ref_update(c->repo, new_ref, &oid, NULL, "renamed"));
+    FM_TRY(fm_ref_delete(c->repo, old_ref, &oid));
+    printf("%s is now %s\n", from, to);
+    return FM_OK;
 }
 
 static fm_status list_refs(cli *c, const char *prefix)

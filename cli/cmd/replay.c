@@ -15,10 +15,9 @@ typedef struct ancestry { /* newest first */
 
 static fm_status add_oid(ancestry *a, const fm_oid *oid)
 {
-    fm_status rc = fm_grow(&a->oid, &a->cap, a->count + 1, sizeof *a->oid);
-    if (rc == FM_OK)
-        a->oid[a->count++] = *oid;
-    return rc;
+    FM_TRY(fm_grow(&a->oid, &a->cap, a->count + 1, sizeof *a->oid));
+    a->oid[a->count++] = *oid;
+    return FM_OK;
 }
 
 /* First parents, up to what no training made. */
@@ -81,8 +80,7 @@ static fm_status try_graft(cli *c, const fm_oid *oid, const char *label, replay_
     fm_tree *tree = NULL;
     fm_json *recipe = NULL;
     fm_status rc = fm_version_tree(c->repo, &tree, oid);
-    if (rc == FM_OK)
-        rc = tree_recipe(c, tree, &recipe);
+    FM_THEN(rc, tree_recipe(c, tree, &recipe));
     *yes = rc == FM_OK && strcmp(fm_json_cstr(fm_json_get(recipe, "operation"), ""), "graft") == 0;
     if (*yes)
         rc = replay_graft(c, tree, recipe, label, out);
@@ -137,16 +135,12 @@ int cmd_replay(cli *c, int argc, char **argv)
     fm_json *list = json ? fm_json_new_array() : NULL;
     fm_status rc = json && !list ? FM_ENOMEM : FM_OK;
     cli_catch_interrupts(false);
-    if (rc == FM_OK)
-        rc = fm_ops_lease(c, false, "replay");
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, rev, &oid, NULL);
-    if (rc == FM_OK)
-        rc = add_oid(&a, &oid);
+    FM_THEN(rc, fm_ops_lease(c, false, "replay"));
+    FM_THEN(rc, fm_ops_resolve(c, rev, &oid, NULL));
+    FM_THEN(rc, add_oid(&a, &oid));
     if (rc == FM_OK && chain)
         rc = find_chain(c, &a);
-    if (rc == FM_OK)
-        rc = replay_all(c, &a, rev, list, &same);
+    FM_THEN(rc, replay_all(c, &a, rev, list, &same));
     if (rc == FM_OK && json)
         rc = out_json(list);
     else

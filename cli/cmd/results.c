@@ -27,8 +27,7 @@ static fm_status merge(cli *c, const char *from, bool json)
 {
     fm_results_merge_report m;
     fm_status rc = fm_ops_lease(c, true, "results merge");
-    if (rc == FM_OK)
-        rc = fm_results_merge(c->repo, from, tell_differing, NULL, &m);
+    FM_THEN(rc, fm_results_merge(c->repo, from, tell_differing, NULL, &m));
     if (rc < 0)
         return rc;
     if (json) {
@@ -68,8 +67,7 @@ static fm_status verdict_of(listing *l, const char key[65], char *out, size_t by
     fm_buf_init(&text, 0);
     snprintf(out, bytes, "-");
     fm_status rc = fm_result_get(l->c->repo, &text, key);
-    if (rc == FM_OK)
-        rc = fm_json_parse(&v, fm_buf_span(&text), "kept result");
+    FM_THEN(rc, fm_json_parse(&v, fm_buf_span(&text), "kept result"));
     if (rc == FM_OK) {
         snprintf(out, bytes, "%s", fm_json_cstr(fm_json_get(v, "verdict"), "?"));
         l->kept++;
@@ -96,10 +94,8 @@ static fm_status list_case(listing *l, const fm_suite *s, size_t i)
     char key[65], verdict[16];
     bool quarantined = false;
     fm_status rc = fm_result_key(key, s, i, l->model);
-    if (rc == FM_OK)
-        rc = verdict_of(l, key, verdict, sizeof verdict);
-    if (rc == FM_OK)
-        rc = is_quarantined(l, s, i, &quarantined);
+    FM_THEN(rc, verdict_of(l, key, verdict, sizeof verdict));
+    FM_THEN(rc, is_quarantined(l, s, i, &quarantined));
     if (rc < 0)
         return rc;
     l->count++;
@@ -126,8 +122,7 @@ static fm_status list(cli *c, const char *rev, bool json)
     fm_model *model = NULL;
     fm_suite_set set = {0};
     fm_status rc = fm_ops_load_rev(c, rev, &oid, &model);
-    if (rc == FM_OK)
-        rc = fm_ops_suites(c, &oid, NULL, &set);
+    FM_THEN(rc, fm_ops_suites(c, &oid, NULL, &set));
     listing l = {.c = c, .model = model, .array = json ? fm_json_new_array() : NULL};
     for (size_t i = 0; rc == FM_OK && i < set.count; i++)
         for (size_t k = 0; rc == FM_OK && k < fm_suite_count(set.suite[i]); k++)
@@ -155,14 +150,10 @@ static fm_status lift(cli *c, const char *rev, const char *which)
     size_t s = 0, i = 0;
     bool was = false;
     fm_status rc = fm_ops_lease(c, true, "results lift");
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, rev, &oid, NULL);
-    if (rc == FM_OK)
-        rc = fm_ops_suites(c, &oid, NULL, &set);
-    if (rc == FM_OK)
-        rc = suite_case_find(&set, which, &s, &i);
-    if (rc == FM_OK)
-        rc = fm_quarantine_lift(set.suite[s], i, &cache, &was);
+    FM_THEN(rc, fm_ops_resolve(c, rev, &oid, NULL));
+    FM_THEN(rc, fm_ops_suites(c, &oid, NULL, &set));
+    FM_THEN(rc, suite_case_find(&set, which, &s, &i));
+    FM_THEN(rc, fm_quarantine_lift(set.suite[s], i, &cache, &was));
     if (rc == FM_OK && was)
         rc = fm_result_flush(c->repo);
     if (rc == FM_OK && !was)

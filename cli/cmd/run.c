@@ -47,8 +47,7 @@ static fm_status generate(cli *c, const run_opts *o, fm_model *m, const fm_ids *
     req.sampling.top_k = (uint32_t)o->top_k;
     req.sampling.seed = o->seed;
     fm_status rc = fm_scheduler_new(&s, c->engine, 1);
-    if (rc == FM_OK)
-        rc = fm_scheduler_add(s, &req, NULL);
+    FM_THEN(rc, fm_scheduler_add(s, &req, NULL));
     while (rc == FM_OK && busy)
         rc = fm_scheduler_step(s, &busy);
     fm_scheduler_free(s);
@@ -76,13 +75,11 @@ static fm_status answer_one(cli *c, const run_opts *o, fm_model *m, fm_json *mes
     fm_buf_init(&a.text, 0);
     if (messages) {
         rc = push_message(messages, "user", text);
-        if (rc == FM_OK)
-            rc = fm_prompt_chat(&ids, m, messages, NULL);
+        FM_THEN(rc, fm_prompt_chat(&ids, m, messages, NULL));
     } else {
         rc = fm_prompt_text(&ids, m, text);
     }
-    if (rc == FM_OK)
-        rc = generate(c, o, m, &ids, &a);
+    FM_THEN(rc, generate(c, o, m, &ids, &a));
     if (rc == FM_OK && messages)
         rc = push_message(messages, "assistant", fm_buf_span(&a.text));
     fm_buf_release(&a.text);

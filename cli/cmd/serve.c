@@ -47,8 +47,8 @@ static fm_status tree_of(void *ctx, const char *version, fm_tree **out)
 {
     catalog *k = ctx;
     fm_oid oid;
-    fm_status rc = fm_rev_resolve(k->repo, &oid, version);
-    return rc == FM_OK ? fm_version_tree(k->repo, out, &oid) : rc;
+    FM_TRY(fm_rev_resolve(k->repo, &oid, version));
+    return fm_version_tree(k->repo, out, &oid);
 }
 
 typedef struct list_state {
@@ -65,11 +65,9 @@ static fm_status list_one(void *ctx, const char *ref, const fm_oid *oid)
     const char *name = strchr(ref + 5, '/') + 1;
     if (!allowed(s->k, name))
         return FM_OK;
-    fm_status rc = fm_version_read(s->k->c->repo, &v, oid);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_version_read(s->k->c->repo, &v, oid));
     fm_oid_hex(oid, hex);
-    rc = s->each(s->ctx, name, hex, v.time);
+    fm_status rc = s->each(s->ctx, name, hex, v.time);
     fm_version_release(&v);
     return rc;
 }
@@ -81,16 +79,14 @@ static fm_status list_all(void *ctx,
 {
     catalog *k = ctx;
     list_state s = {k, each, each_ctx};
-    fm_status rc = fm_ref_each(k->c->repo, "refs/heads/", list_one, &s);
-    return rc == FM_OK ? fm_ref_each(k->c->repo, "refs/tags/", list_one, &s) : rc;
+    FM_TRY(fm_ref_each(k->c->repo, "refs/heads/", list_one, &s));
+    return fm_ref_each(k->c->repo, "refs/tags/", list_one, &s);
 }
 
 /* The key is the file's first line: command lines are seen by everybody on the machine. */
 static fm_status read_key(const char *path, fm_buf *key)
 {
-    fm_status rc = fm_read_file(key, path, 4096);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_read_file(key, path, 4096));
     const char *text = fm_buf_cstr(key);
     size_t end = strcspn(text, "\r\n"), from = strspn(text, " \t");
     while (end > from && (text[end - 1] == ' ' || text[end - 1] == '\t'))
@@ -187,12 +183,10 @@ int cmd_serve(cli *c, int argc, char **argv)
     fm_buf_init(&key, 8192);
     cli_catch_interrupts(false);
     fm_status rc = fm_ops_open(c);
-    if (rc == FM_OK)
-        rc = fm_repo_open(&k.repo, c->dir);
+    FM_THEN(rc, fm_repo_open(&k.repo, c->dir));
     if (rc == FM_OK && fm_store_lease(fm_repo_store(k.repo), false, "serve") != FM_OK)
         fm_error_clear(); /* a repository that cannot be written: no gc runs there either */
-    if (rc == FM_OK)
-        rc = fm_ops_engine(c);
+    FM_THEN(rc, fm_ops_engine(c));
     if (rc == FM_OK && key_file)
         rc = read_key(key_file, &key);
     if (rc == FM_OK) {

@@ -40,8 +40,7 @@ static fm_status summarize(cli *c, const fm_version *v, const fm_tree *tree, sum
         fm_tree *parent = NULL;
         s->has_parent = true;
         rc = fm_version_tree(c->repo, &parent, &v->parent[0]);
-        if (rc == FM_OK)
-            rc = fm_diff_trees(parent, tree, count_change, s);
+        FM_THEN(rc, fm_diff_trees(parent, tree, count_change, s));
         fm_tree_free(parent);
     }
     s->unchanged = s->tensors > s->changed ? s->tensors - s->changed : 0;
@@ -179,12 +178,9 @@ int cmd_show(cli *c, int argc, char **argv)
     fm_version v = {0};
     summary s = {0};
     fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
-    if (rc == FM_OK)
-        rc = fm_version_read(c->repo, &v, &oid);
-    if (rc == FM_OK)
-        rc = summarize(c, &v, tree, &s);
-    if (rc == FM_OK)
-        rc = tree_recipe(c, tree, &recipe);
+    FM_THEN(rc, fm_version_read(c->repo, &v, &oid));
+    FM_THEN(rc, summarize(c, &v, tree, &s));
+    FM_THEN(rc, tree_recipe(c, tree, &recipe));
     if (rc == FM_OK && json)
         rc = show_json(&v, tree, &s, recipe);
     else if (rc == FM_OK)

@@ -87,8 +87,7 @@ int cmd_stats(cli *c, int argc, char **argv)
     fm_status rc = fm_ops_open(c);
     if (rc == FM_OK && codecs)
         return cli_exit(rev ? stats_of_version(c, rev, json) : stats_of_codecs(c, json));
-    if (rc == FM_OK)
-        rc = fm_repo_stats_of(c->repo, &s);
+    FM_THEN(rc, fm_repo_stats_of(c->repo, &s));
     if (rc == FM_OK && json)
         rc = print_json(&s);
     else if (rc == FM_OK)

@@ -51,11 +51,8 @@ static fm_status count_object(void *ctx, const fm_digest *id)
     census *c = ctx;
     fm_object_info info;
     fm_coding k;
-    fm_status rc = fm_store_info(c->store, &info, id);
-    if (rc == FM_OK)
-        rc = fm_store_coding(c->store, &k, id);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_store_info(c->store, &info, id));
+    FM_TRY(fm_store_coding(c->store, &k, id));
     uint64_t head = info.stored_bytes;
     for (uint32_t i = 0; i < k.codecs; i++)
         head -= FM_MIN(head, k.codec[i].stored_bytes);
@@ -218,8 +215,7 @@ static fm_status read_row(cli *c, const fm_entry *e, row *out)
     fm_store *s = fm_repo_store(c->repo);
     out->e = e;
     fm_status rc = fm_store_info(s, &out->info, &e->id);
-    if (rc == FM_OK)
-        rc = fm_store_coding(s, &out->k, &e->id);
+    FM_THEN(rc, fm_store_coding(s, &out->k, &e->id));
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", e->path);
     why_of(out->why, sizeof out->why, &out->k, &out->info);
@@ -299,14 +295,10 @@ fm_status stats_of_version(cli *c, const char *rev, bool json)
     fm_tree *tree = NULL;
     fm_oid oid;
     fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
-    if (rc == FM_OK)
-        rc = fm_map_new(&n.of);
-    if (rc == FM_OK)
-        rc = fm_arena_new(&n.arena);
-    if (rc == FM_OK)
-        rc = fm_ref_each(c->repo, "refs/heads/", name_branch, &n);
-    if (rc == FM_OK)
-        rc = show_tensors(c, &n, tree, json);
+    FM_THEN(rc, fm_map_new(&n.of));
+    FM_THEN(rc, fm_arena_new(&n.arena));
+    FM_THEN(rc, fm_ref_each(c->repo, "refs/heads/", name_branch, &n));
+    FM_THEN(rc, show_tensors(c, &n, tree, json));
     fm_map_free(n.of);
     fm_arena_free(n.arena);
     fm_tree_free(tree);

@@ -16,8 +16,7 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         rc = fm_ops_add_suite(e.txn, e.tree, files[i]);
     snprintf(subject, sizeof subject, "add %zu suite%s", n, n == 1 ? "" : "s");
-    if (rc == FM_OK)
-        rc = suite_edit_land(&e, subject, &same);
+    FM_THEN(rc, suite_edit_land(&e, subject, &same));
     if (rc == FM_OK && same)
         printf("%s carries %s already\n", branch, n == 1 ? "this suite" : "these suites");
     suite_edit_close(&e);
@@ -58,8 +57,7 @@ static fm_status list(cli *c, const char *rev, bool json)
     fm_oid oid;
     fm_suite_set set = {0};
     fm_status rc = fm_ops_resolve(c, rev, &oid, NULL);
-    if (rc == FM_OK)
-        rc = fm_ops_suites(c, &oid, NULL, &set);
+    FM_THEN(rc, fm_ops_suites(c, &oid, NULL, &set));
     if (rc == FM_OK && json)
         rc = list_json(&set);
     for (size_t i = 0; rc == FM_OK && !json && i < set.count; i++) {

@@ -18,8 +18,7 @@ static fm_status convert(const char *path, fm_foreign_opts *o)
     if (rc == FM_OK && o->data_what)
         rc = fm_read_file(&data, o->data_what, FILE_MAX);
     o->data = fm_buf_span(&data);
-    if (rc == FM_OK)
-        rc = fm_suite_convert(&out, fm_buf_span(&text), path, o);
+    FM_THEN(rc, fm_suite_convert(&out, fm_buf_span(&text), path, o));
     if (rc == FM_OK)
         fwrite(fm_buf_cstr(&out), 1, out.len, stdout);
     fm_buf_release(&text);

@@ -15,8 +15,7 @@ static fm_status run(cli *c, const test_opts *o)
 {
     fm_test_result r;
     fm_status rc = fm_ops_test(c, &o->ask, &r);
-    if (rc == FM_OK)
-        rc = print_tests(c, &r, &o->output);
+    FM_THEN(rc, print_tests(c, &r, &o->output));
     bool good = r.holds;
     fm_test_result_release(&r);
     if (rc < 0 || good)

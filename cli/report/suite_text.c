@@ -87,8 +87,7 @@ static fm_status show(suite_origins *h, const char *name, bool json)
                fm_suite_count(suite), gate ? ", a gate: " : "", gate ? fm_buf_cstr(&words) : "");
     }
     fm_buf_release(&words);
-    if (rc == FM_OK)
-        rc = show_cases(h, cases);
+    FM_THEN(rc, show_cases(h, cases));
     if (json)
         fm_json_put(&rc, o, "cases", cases);
     if (json && rc == FM_OK)
@@ -101,8 +100,7 @@ fm_status print_suite(cli *c, const char *rev, const char *suite, bool json)
 {
     suite_origins *h = NULL;
     fm_status rc = suite_origins_open(&h, c, rev, suite);
-    if (rc == FM_OK)
-        rc = show(h, suite, json);
+    FM_THEN(rc, show(h, suite, json));
     suite_origins_close(h);
     return rc;
 }

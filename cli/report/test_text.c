@@ -166,9 +166,7 @@ static fm_status print_text(const fm_test_result *t, const test_output *o, const
 {
     fm_matrix m = {0};
     bool matrix = o->matrix || t->several;
-    fm_status rc = matrix ? fm_report_matrix(&m, r) : FM_OK;
-    if (rc < 0)
-        return rc;
+    FM_TRY(matrix ? fm_report_matrix(&m, r) : FM_OK);
     if (t->against != SIZE_MAX) {
         for (size_t i = 0; i < ch->count; i++)
             print_change(&ch->at[i], t->version[t->against].rev, t->version[0].rev, o->adjust_bh);
@@ -197,12 +195,10 @@ fm_status print_tests(cli *c, const fm_test_result *t, const test_output *o)
     test_pages p;
     test_changes ch = {0};
     fm_status rc = test_pages_open(c, &p, t, o);
-    if (rc == FM_OK)
-        rc = test_pages_write(c, &p, t, o);
+    FM_THEN(rc, test_pages_write(c, &p, t, o));
     if (rc == FM_OK && t->against != SIZE_MAX)
         rc = test_changes_of(&ch, &t->version[t->against], &t->version[0], o->adjust_bh);
-    if (rc == FM_OK)
-        rc = o->json ? print_json(t, o, &ch) : print_text(t, o, &p.report, &ch);
+    FM_THEN(rc, o->json ? print_json(t, o, &ch) : print_text(t, o, &p.report, &ch));
     test_changes_release(&ch);
     test_pages_release(&p);
     return rc;

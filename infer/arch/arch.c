@@ -309,19 +309,19 @@ static fm_status window_by_types(fm_arch *a, const fm_json *types, const char *w
 static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     uint32_t from = 0, pattern = f->slide_pattern;
-    fm_status rc = FM_OK;
+
     if (f->has & F_WINDOW_SWITCH) /* layers below it attend to everything */
-        rc = fmi_take_u32(&from, c, "max_window_layers", 28, 0, 1 << 20, what);
-    if (rc == FM_OK && (f->has & F_ROPE_BY_TYPE)) {
+        FM_TRY(fmi_take_u32(&from, c, "max_window_layers", 28, 0, 1 << 20, what));
+    if (f->has & F_ROPE_BY_TYPE) {
         const char *key = fmi_absent(fm_json_get(c, "sliding_window_pattern"))
                               ? "_sliding_window_pattern"
                               : "sliding_window_pattern";
-        rc = fmi_take_u32(&pattern, c, key, pattern, 1, FM_MAX_LAYERS + 1, what);
+        FM_TRY(fmi_take_u32(&pattern, c, key, pattern, 1, FM_MAX_LAYERS + 1, what));
     }
-    for (uint32_t i = from; rc == FM_OK && i < a->layers; i++)
+    for (uint32_t i = from; i < a->layers; i++)
         if (!pattern || (i + 1) % pattern != 0)
             a->sw.layer[i] |= FM_LAYER_SLIDES;
-    return rc;
+    return FM_OK;
 }
 
 static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
@@ -557,8 +557,7 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
     bool parallel = f->has & F_PARALLEL_KEY;
     a->sw.embed_scale = a->sw.residual_scale = a->sw.logit_divisor = 1.0f;
     a->sw.attn_scale = (float)(1.0 / sqrt((double)a->head_dim));
-    if (rc == FM_OK)
-        rc = fmi_take_bool(&parallel, c, "use_parallel_residual", parallel, what);
+    FM_THEN(rc, fmi_take_bool(&parallel, c, "use_parallel_residual", parallel, what));
     if (rc == FM_OK && parallel && !(f->has & F_PARALLEL_KEY))
         return fm_fail(FM_EUNSUPPORTED, "%s: use_parallel_residual is not supported for %s", what,
                        f->name);
@@ -643,10 +642,8 @@ fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char 
         return fm_fail(FM_EINVAL, "%s: model.json has no 'config' object", what);
     fm_scaling_config scales; /* fm_plain_open takes them away; here they are only understood */
     fm_status rc = fm_scaling_config_of(&scales, config, what);
-    if (rc == FM_OK)
-        rc = text_part(&config, what);
-    if (rc == FM_OK)
-        rc = read_config(out, config, fm_json_get(model_json, "generation_config"), what);
+    FM_THEN(rc, text_part(&config, what));
+    FM_THEN(rc, read_config(out, config, fm_json_get(model_json, "generation_config"), what));
     if (rc != FM_OK)
         memset(out, 0, sizeof(*out));
     return rc;
@@ -683,9 +680,7 @@ static fm_status choose_prefix(fm_arch *a, const fm_tree *tree)
         char name[128];
         bool there = false;
         (void)snprintf(name, sizeof(name), "%s%s", f->prefix[i], f->first[0].name);
-        fm_status rc = has_tensor(&there, tree, name);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(has_tensor(&there, tree, name));
         if (there) {
             memcpy(a->prefix, f->prefix[i], strlen(f->prefix[i]) + 1);
             return FM_OK;
@@ -709,8 +704,7 @@ fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what)
         return fm_error_prefix(rc, "%s", what);
     rc = fm_arch_from_json(out, v, what);
     fm_json_free(v);
-    if (rc == FM_OK)
-        rc = choose_prefix(out, tree);
+    FM_THEN(rc, choose_prefix(out, tree));
     return rc == FM_OK ? find_head(out, tree) : rc;
 }
 

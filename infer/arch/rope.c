@@ -194,11 +194,8 @@ static fm_status rope_dynamic(fm_arch *a, const fm_json *r, const char *what)
 static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const fm_json *c,
                              const fm_json *r, const char *what)
 {
-    fm_status rc = check_fields(r, what);
-    if (rc == FM_OK)
-        rc = fmi_take_positive(&o->theta, r, "rope_theta", o->theta, what);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(check_fields(r, what));
+    FM_TRY(fmi_take_positive(&o->theta, r, "rope_theta", o->theta, what));
     const char *type = fm_json_cstr(fm_json_get(r, "rope_type"), NULL);
     if (!type)
         type = fm_json_cstr(fm_json_get(r, "type"), "default");
@@ -228,13 +225,11 @@ static fm_status rotary_dim(fm_arch *a, const fmi_family *f, const fm_json *c, c
 {
     static const char *const keys[] = {"rotary_pct", "partial_rotary_factor"};
     double part = f->partial > 0 ? f->partial : 1.0;
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(keys); i++)
-        rc = fmi_take_positive(&part, c, keys[i], part, what);
-    if (rc == FM_OK && fm_json_is(r, FM_JSON_OBJECT))
-        rc = fmi_take_positive(&part, r, keys[1], part, what);
-    if (rc != FM_OK)
-        return rc;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(keys); i++)
+        FM_TRY(fmi_take_positive(&part, c, keys[i], part, what));
+    if (fm_json_is(r, FM_JSON_OBJECT))
+        FM_TRY(fmi_take_positive(&part, r, keys[1], part, what));
     if (part > 1.0)
         return fm_fail(FM_EINVAL, "%s: partial_rotary_factor is above 1", what);
     a->sw.rotary_dim = (uint32_t)((double)a->head_dim * part);
@@ -253,8 +248,8 @@ static fm_status by_type(fm_arch *a, const fmi_family *f, const fm_json *c, cons
     const fm_json *slide = fm_json_get(r, "sliding_attention");
     fm_status rc = FM_OK;
     a->rope[1] = (fm_rope){.theta = f->local_theta, .attention = 1.0};
-    if (rc == FM_OK)
-        rc = fmi_take_positive(&a->rope[1].theta, c, "rope_local_base_freq", f->local_theta, what);
+    FM_THEN(rc,
+            fmi_take_positive(&a->rope[1].theta, c, "rope_local_base_freq", f->local_theta, what));
     if (fmi_absent(r) || rc != FM_OK)
         return rc;
     if (fmi_absent(full) && fmi_absent(slide))
@@ -285,8 +280,7 @@ fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c, const
     const char *theta =
         fmi_absent(fm_json_get(c, "rotary_emb_base")) ? "rope_theta" : "rotary_emb_base";
     fm_status rc = fmi_take_positive(&a->rope[0].theta, c, theta, a->rope[0].theta, what);
-    if (rc == FM_OK)
-        rc = rotary_dim(a, f, c, r, what);
+    FM_THEN(rc, rotary_dim(a, f, c, r, what));
     if (rc == FM_OK && (f->has & F_ROPE_BY_TYPE))
         return by_type(a, f, c, r, what);
     if (rc == FM_OK && !fmi_absent(r))

@@ -426,8 +426,8 @@ static fm_status host_moves(fm_comm *c, const char *what, const fm_move *list, u
         return state;
     if (n == 0)
         return FM_OK;
-    fm_status rc = fm_comm_settle(c); /* watch.c counts on it */
-    return rc == FM_OK ? host_exchange(c, what, list, n) : rc;
+    FM_TRY(fm_comm_settle(c)); /* watch.c counts on it */
+    return host_exchange(c, what, list, n);
 }
 
 static fm_status stage_room(fm_comm *c, size_t bytes)
@@ -659,6 +659,6 @@ fm_status fm_comm_agree(fm_comm *c, fm_status mine)
 {
     fmi_word own;
     say(&own, mine);
-    fm_status rc = fm_comm_collect(c, c->said, &own, sizeof(own));
-    return rc == FM_OK ? hear(c, mine) : rc;
+    FM_TRY(fm_comm_collect(c, c->said, &own, sizeof(own)));
+    return hear(c, mine);
 }

@@ -126,8 +126,7 @@ fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size, char *c
     else
         for (uint32_t j = 1; meshed && j < size; j++)
             (void)close(fd[j]);
-    if (rc == FM_OK)
-        rc = fm_comm_new(comm, wire, NULL);
+    FM_THEN(rc, fm_comm_new(comm, wire, NULL));
     fm_free(fd);
     if (rc != FM_OK) {
         fm_error_state why;
@@ -212,7 +211,6 @@ fm_status fm_ranks_join(fm_comm **comm, double step_timeout_s)
     fm_wire *wire = NULL;
     *comm = NULL;
     fm_ranks_place(&rank, &size, &launched);
-    fm_status rc =
-        launched ? join_sockets(&wire, step_timeout_s) : fm_wire_mpi(&wire, step_timeout_s);
-    return rc == FM_OK ? fm_comm_new(comm, wire, NULL) : rc;
+    FM_TRY(launched ? join_sockets(&wire, step_timeout_s) : fm_wire_mpi(&wire, step_timeout_s));
+    return fm_comm_new(comm, wire, NULL);
 }

@@ -22,9 +22,8 @@ static fm_status note(fm_script *s, const fm_move *one)
     uint32_t i = 0;
     while (i < s->n && (s->list[i].peer != one->peer || s->list[i].send != one->send))
         i++;
-    fm_status rc = i < s->n ? FM_OK : fm_grow(&s->list, &s->cap, s->n + 1, sizeof(*s->list));
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(i < s->n ? FM_OK : fm_grow(&s->list, &s->cap, s->n + 1, sizeof(*s->list)));
+
     if (i == s->n)
         s->list[s->n++] = (fm_move){.peer = one->peer, .send = one->send};
     s->list[i].bytes = (size_t)fm_rng_u64(s->list[i].bytes, one->bytes, 0);
@@ -33,13 +32,12 @@ static fm_status note(fm_script *s, const fm_move *one)
 
 fm_status fm_script_note(fm_script *s, const fm_move *list, uint32_t n)
 {
-    fm_status rc = FM_OK;
     s->calls++;
-    for (uint32_t i = 0; i < n && rc == FM_OK; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         *(list[i].send ? &s->sent_bytes : &s->received_bytes) += list[i].bytes;
-        rc = note(s, &list[i]);
+        FM_TRY(note(s, &list[i]));
     }
-    return rc;
+    return FM_OK;
 }
 
 void fm_script_release(fm_script *s)

@@ -209,10 +209,8 @@ static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
         parts += (list[i].bytes + PART_BYTES - 1) / PART_BYTES;
     w->count = 0;
     fm_status rc = room(w, parts);
-    if (rc == FM_OK)
-        rc = start(w, list, n);
-    if (rc == FM_OK)
-        rc = finish(w, list, n);
+    FM_THEN(rc, start(w, list, n));
+    FM_THEN(rc, finish(w, list, n));
     if (rc != FM_OK && !wire->broken)
         give_up(w);
     return rc;
@@ -243,11 +241,9 @@ static fm_status hear_words(mpi_wire *w, char *all, size_t bytes)
         int there = 0;
         for (uint32_t looks = 0; i != w->wire.rank && !there; looks++) {
             int code = MPI_Iprobe((int)i, TAG_WORD, w->comm, &there, MPI_STATUS_IGNORE);
-            fm_status rc = code != MPI_SUCCESS ? failed("probe", code) : FM_OK;
-            if (rc == FM_OK && !there)
-                rc = silent(w, i, began);
-            if (rc != FM_OK)
-                return rc;
+            FM_TRY(code != MPI_SUCCESS ? failed("probe", code) : FM_OK);
+            if (!there)
+                FM_TRY(silent(w, i, began));
             nap(looks);
         }
         if (i == w->wire.rank)
@@ -309,9 +305,7 @@ static fm_status all_done(mpi_wire *w, int count, MPI_Request *request)
             return failed("breaking off", code);
         if (done)
             break;
-        fm_status rc = silent(w, w->wire.rank == 0 ? 1 : 0, began);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(silent(w, w->wire.rank == 0 ? 1 : 0, began));
         nap(looks);
     }
     return FM_OK;
@@ -325,16 +319,13 @@ static fm_status break_off(fm_wire *wire, const void *word, void *all, size_t by
     memcpy((char *)all + wire->rank * bytes, word, bytes);
     w->count = wire->broken ? w->count : 0; /* else the last exchange has ended */
     fm_status rc = send_words(w, word, bytes);
-    if (rc == FM_OK)
-        rc = hear_words(w, all, bytes);
+    FM_THEN(rc, hear_words(w, all, bytes));
     if (rc == FM_OK)
         cancel_rest(w);
     for (uint32_t i = 0; i < wire->size && rc == FM_OK; i++)
         rc = take_rest(w, i);
-    if (rc == FM_OK)
-        rc = all_done(w, w->count, w->request);
-    if (rc == FM_OK)
-        rc = all_done(w, (int)wire->size, w->word_sent);
+    FM_THEN(rc, all_done(w, w->count, w->request));
+    FM_THEN(rc, all_done(w, (int)wire->size, w->word_sent));
     if (rc != FM_OK)
         give_up(w);
     w->count = 0;

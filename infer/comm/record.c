@@ -18,17 +18,13 @@ fm_status fm_comm_replay(fm_comm *c, const fm_script *s, uint64_t key)
 {
     bool done;
     c = carrier(c);
-    fm_status rc = fm_comm_state(c);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_comm_state(c));
     fm_assert(c->device);
-    rc = c->device->settled(c->device, &done); /* whether it still stands */
+    fm_status rc = c->device->settled(c->device, &done); /* whether it still stands */
     if (rc != FM_OK)
         return fmi_comm_device_fails(c, rc, "a recorded step");
     fm_watch_queued(c->watch, true); /* the host may wait in what follows */
-    rc = c->be->replay(c->be, key);
-    if (rc != FM_OK) /* none of it was queued here; the others hear so where they meet */
-        return rc;
+    FM_TRY(c->be->replay(c->be, key));
     c->stats.calls += s->calls;
     c->stats.bytes_sent += s->sent_bytes;
     c->stats.bytes_received += s->received_bytes;

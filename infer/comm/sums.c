@@ -67,8 +67,7 @@ static fm_status reduce_small(fm_comm *c, float *x, uint64_t n)
         fmi_comm_put(c, &moves, i, true, x, n * sizeof(float));
         fmi_comm_put(c, &moves, i, false, c->room + i * stride, n * sizeof(float));
     }
-    if (rc == FM_OK)
-        rc = fmi_comm_moves(c, "all_reduce", moves);
+    FM_THEN(rc, fmi_comm_moves(c, "all_reduce", moves));
     if (rc == FM_OK)
         add_parts(c, x, x, stride, n);
     return rc;
@@ -95,8 +94,7 @@ static fm_status scatter_slices(fm_comm *c, float *out, const float *x, uint64_t
         fmi_comm_put(c, &moves, i, true, x + per * i, slice_len(n, per, i) * sizeof(float));
         fmi_comm_put(c, &moves, i, false, c->room + per * i, own * sizeof(float));
     }
-    if (rc == FM_OK)
-        rc = fmi_comm_moves(c, "reduce_scatter", moves);
+    FM_THEN(rc, fmi_comm_moves(c, "reduce_scatter", moves));
     if (rc != FM_OK)
         return rc;
     float *mine = c->room + per * c->size; /* x stays as it is unless it is out */
@@ -115,8 +113,8 @@ fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n)
     if (n * sizeof(float) <= SMALL_BYTES)
         return reduce_small(c, x, n);
     uint64_t per = slice_of(n, c->size);
-    fm_status rc = scatter_slices(c, x + FM_MIN(n, per * c->rank), x, n, per);
-    return rc == FM_OK ? gather_slices(c, x, n, per) : rc;
+    FM_TRY(scatter_slices(c, x + FM_MIN(n, per * c->rank), x, n, per));
+    return gather_slices(c, x, n, per);
 }
 
 fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per)

@@ -37,9 +37,8 @@ fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be)
     if (!every)
         return rc;
     fm_wire *wire = NULL;
-    rc = fm_wire_nccl(&wire, c, &own);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_wire_nccl(&wire, c, &own));
+
     rc = fm_comm_attach(c, be, wire);
     c->attach_anew = fm_comm_attach_device;
     return fm_comm_meet(c, rc, 0);

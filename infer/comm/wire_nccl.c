@@ -158,9 +158,7 @@ static fm_status launched(fm_wire *wire)
 static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
 {
     nccl *w = (nccl *)(void *)wire;
-    fm_status rc = look(w);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(look(w));
     (void)w->t->enter(w->card.card);
     void *comm = come_in(w);
     int result = comm ? group(w, comm, list, n) : FMC_NCCL_SUCCESS;
@@ -265,8 +263,8 @@ static fm_status wait_for(making *m, fm_comm *c, void **comm)
     if (!done && !called)
         return fm_fail(FM_EIO, "NCCL: no communicator within %.0f s", step_timeout_s);
     if (!done) {
-        fm_status rc = fm_comm_barrier(c); /* hears why */
-        return rc != FM_OK ? rc : fm_fail(FM_EIO, "NCCL: no communicator: another rank failed");
+        FM_TRY(fm_comm_barrier(c)); /* hears why */
+        return fm_fail(FM_EIO, "NCCL: no communicator: another rank failed");
     }
     free_making(m);
     return result == FMC_NCCL_SUCCESS
@@ -344,10 +342,8 @@ fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl_card *card)
     if (result != FMC_NCCL_SUCCESS)
         rc = fm_fail(FM_EIO, "NCCL: no id: %s", card->table->error_string(result));
     rc = fm_comm_agree(c, rc);
-    if (rc == FM_OK)
-        rc = fm_comm_tell(c, &id, sizeof(id), 0);
-    if (rc == FM_OK)
-        rc = make_comm(w, c, &id);
+    FM_THEN(rc, fm_comm_tell(c, &id, sizeof(id), 0));
+    FM_THEN(rc, make_comm(w, c, &id));
     rc = fm_comm_meet(c, rc, 0);
     if (rc != FM_OK && w)
         close_nccl(&w->wire);

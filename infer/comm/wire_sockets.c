@@ -188,18 +188,16 @@ static uint32_t fill_poll(sockets *s, uint32_t n)
 
 static fm_status go_on(sockets *s, const fm_move *list, uint32_t n, uint32_t count, bool *moved)
 {
-    fm_status rc = FM_OK;
-    for (uint32_t k = 0; k < count && rc == FM_OK; k++) {
+    for (uint32_t k = 0; k < count; k++) {
         uint32_t peer = s->polled[k];
         if (!s->poll[k].revents)
             continue;
-        rc = pull(s, peer, list, n, moved);
-        if (rc == FM_OK)
-            rc = push(s, peer, list, n, moved);
-        if (rc == FM_OK && (s->poll[k].revents & (POLLERR | POLLNVAL)) && s->out[peer].at < n)
-            rc = gone(peer);
+        FM_TRY(pull(s, peer, list, n, moved));
+        FM_TRY(push(s, peer, list, n, moved));
+        if ((s->poll[k].revents & (POLLERR | POLLNVAL)) && s->out[peer].at < n)
+            FM_TRY(gone(peer));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status exchange(fm_wire *w, const fm_move *list, uint32_t n)
@@ -322,15 +320,13 @@ static uint32_t fill_words(sockets *s)
 
 static fm_status words(sockets *s, const void *word, uint8_t *all, size_t bytes, bool *moved)
 {
-    fm_status rc = FM_OK;
-    for (uint32_t i = 0; i < s->wire.size && rc == FM_OK; i++) {
+    for (uint32_t i = 0; i < s->wire.size; i++) {
         if (i == s->wire.rank)
             continue;
-        rc = push_word(s, i, word, bytes, moved);
-        if (rc == FM_OK)
-            rc = pull_word(s, i, all + i * bytes, bytes, moved);
+        FM_TRY(push_word(s, i, word, bytes, moved));
+        FM_TRY(pull_word(s, i, all + i * bytes, bytes, moved));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status break_off(fm_wire *w, const void *word, void *all, size_t bytes)

@@ -43,8 +43,8 @@ fm_status fmi_exact_sync(fm_backend *be)
 
 fm_status fmi_exact_download(fm_backend *be, void *dst, const void *src, size_t bytes)
 {
-    fm_status rc = fmi_exact_sync(be);
-    return rc < 0 ? rc : fmi_exact_upload(be, dst, src, bytes);
+    FM_TRY(fmi_exact_sync(be));
+    return fmi_exact_upload(be, dst, src, bytes);
 }
 
 static void cpu_close(fm_backend *be)

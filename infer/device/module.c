@@ -99,8 +99,7 @@ fm_status fm_module_cuda(const fm_module **out)
     if (!cuda.module) {
         char path[PATH_MAX];
         rc = find_module(path);
-        if (rc == FM_OK)
-            rc = open_module(path, &cuda.module);
+        FM_THEN(rc, open_module(path, &cuda.module));
         if (rc == FM_OK)
             memcpy(cuda.path, path, strlen(path) + 1);
     }
@@ -120,33 +119,32 @@ fm_status fm_device_count(uint32_t *out)
 {
     const fm_module *m;
     *out = 0;
-    fm_status rc = fm_module_cuda(&m);
-    return rc == FM_OK ? m->count(out) : rc;
+    FM_TRY(fm_module_cuda(&m));
+    return m->count(out);
 }
 
 fm_status fm_device_describe(char *text, size_t cap, uint32_t device)
 {
     const fm_module *m;
     text[0] = '\0';
-    fm_status rc = fm_module_cuda(&m);
-    return rc == FM_OK ? m->describe(text, cap, device) : rc;
+    FM_TRY(fm_module_cuda(&m));
+    return m->describe(text, cap, device);
 }
 
 static fm_status open_cuda(fm_backend **out, uint32_t device, const char *mode, fm_pool *pool)
 {
     const fm_module *m;
     uint32_t count = 0;
-    fm_status rc = fm_module_cuda(&m);
-    if (rc == FM_OK)
-        rc = m->count(&count);
-    if (rc == FM_OK && count == 0)
-        rc = fm_fail(FM_EUNSUPPORTED, "CUDA: no card is there; use --device cpu");
-    if (rc == FM_OK && device >= count)
-        rc = fm_fail(FM_EINVAL,
-                     "device cuda:%u: this machine has %u (cuda:0 to cuda:%u); 'fmstore devices' "
-                     "lists them",
-                     device, count, count - 1);
-    return rc == FM_OK ? m->open(out, device, mode, pool) : rc;
+    FM_TRY(fm_module_cuda(&m));
+    FM_TRY(m->count(&count));
+    if (count == 0)
+        return fm_fail(FM_EUNSUPPORTED, "CUDA: no card is there; use --device cpu");
+    if (device >= count)
+        return fm_fail(FM_EINVAL,
+                       "device cuda:%u: this machine has %u (cuda:0 to cuda:%u); 'fmstore devices' "
+                       "lists them",
+                       device, count, count - 1);
+    return m->open(out, device, mode, pool);
 }
 
 /* "cuda" or "cuda:N", digits alone. */

@@ -6,9 +6,7 @@ fm_status fmi_device_room(fm_backend *be, void **buf, size_t have, size_t bytes)
     if (have >= bytes)
         return FM_OK;
     void *fresh = NULL;
-    fm_status rc = be->alloc(be, &fresh, bytes);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(be->alloc(be, &fresh, bytes));
     if (*buf)
         be->free(be, *buf);
     *buf = fresh;

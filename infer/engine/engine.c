@@ -72,8 +72,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     e->opts.device = NULL; /* the caller's */
     (void)pthread_mutex_init(&e->share, NULL);
     fm_status rc = fm_pool_new(&e->pool, o.threads);
-    if (rc == FM_OK)
-        rc = fm_backend_open_on(&e->be, o.device, o.mode, e->pool);
+    FM_THEN(rc, fm_backend_open_on(&e->be, o.device, o.mode, e->pool));
     if (rc == FM_OK && fm_backend_lacks(e->be, false))
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
@@ -81,8 +80,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     e->batch_comm = o.comm_splits_batches ? o.comm : NULL;
     if (rc == FM_OK && e->batch_comm)
         rc = fm_comm_attach_device(e->batch_comm, e->be);
-    if (rc == FM_OK)
-        rc = fmi_pipe_new(e);
+    FM_THEN(rc, fmi_pipe_new(e));
     if (rc == FM_OK) {
         (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
         rc = fmi_log_new(e);
@@ -93,18 +91,14 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
         rc = watch_steps(e, o.device);
     if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
         rc = e->be->keep_stored(e->be);
-    if (rc == FM_OK)
-        rc = open_weights(e);
-    if (rc == FM_OK)
-        rc = fmi_kv_new(&e->kv, e->be, o.kv_bytes_max);
-    if (rc == FM_OK)
-        rc = fmi_kv_lanes(e->kv, e->stages, e->stage);
+    FM_THEN(rc, open_weights(e));
+    FM_THEN(rc, fmi_kv_new(&e->kv, e->be, o.kv_bytes_max));
+    FM_THEN(rc, fmi_kv_lanes(e->kv, e->stages, e->stage));
     if (rc == FM_OK && fm_comm_size(e->comm) > 1)
         rc = fmi_kv_at_once(e->kv);
     if (rc == FM_OK && o.prefix_cache)
         rc = fmi_prefix_new(&e->prefix, e->kv);
-    if (rc == FM_OK)
-        rc = fmi_step_new(&e->step, e);
+    FM_THEN(rc, fmi_step_new(&e->step, e));
     if (rc != FM_OK) {
         fm_engine_free(e);
         return rc;
@@ -243,8 +237,7 @@ static fm_status open_lanes(fm_engine *e, fmi_geom *g)
     fm_status rc = FM_OK;
     for (uint32_t s = 0; rc == FM_OK && s < e->stages; s++) {
         rc = fmi_kv_pool_of(e->kv, &g->lane[s], s, g->kv_heads, g->head_dim);
-        if (rc == FM_OK)
-            rc = fmi_kv_rows_of(e->kv, &g->row_lane[s], s, g->hidden);
+        FM_THEN(rc, fmi_kv_rows_of(e->kv, &g->row_lane[s], s, g->hidden));
     }
     g->pool = g->lane[e->stage];
     g->rows = g->row_lane[e->stage];
@@ -308,16 +301,12 @@ static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a, uint32_t
     float *sin = host + bytes / sizeof(float);
     void *c = NULL, *s = NULL;
     fm_status rc = fm_arch_rope(a, which, r->positions, host, sin);
-    if (rc == FM_OK)
-        rc = e->be->alloc(e->be, &c, bytes);
+    FM_THEN(rc, e->be->alloc(e->be, &c, bytes));
     r->cos = c;
-    if (rc == FM_OK)
-        rc = e->be->alloc(e->be, &s, bytes);
+    FM_THEN(rc, e->be->alloc(e->be, &s, bytes));
     r->sin = s;
-    if (rc == FM_OK)
-        rc = e->be->upload(e->be, r->cos, host, bytes);
-    if (rc == FM_OK)
-        rc = e->be->upload(e->be, r->sin, sin, bytes);
+    FM_THEN(rc, e->be->upload(e->be, r->cos, host, bytes));
+    FM_THEN(rc, e->be->upload(e->be, r->sin, sin, bytes));
     fm_free(host);
     return rc;
 }

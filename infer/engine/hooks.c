@@ -142,13 +142,13 @@ static fm_status run_row(fmi_pass *p, const fmi_hooked *w, fm_site site, uint32_
 fm_status fmi_run_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x)
 {
     uint32_t first = p->row0 + p->rows - p->m;
-    fm_status rc = FM_OK;
-    for (uint32_t i = 0; i < p->s->hooked_count && rc == FM_OK; i++) {
+
+    for (uint32_t i = 0; i < p->s->hooked_count; i++) {
         const fmi_hooked *w = &p->s->hooked[i];
         if (w->row >= first && w->row < p->row0 + p->rows)
-            rc = run_row(p, w, site, layer, x + (size_t)(w->row - first) * p->g->hidden);
+            FM_TRY(run_row(p, w, site, layer, x + (size_t)(w->row - first) * p->g->hidden));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== what other stages read ==== */
@@ -174,36 +174,31 @@ static fm_status take_from(fmi_step *s, uint32_t stage, size_t floats)
 {
     fm_engine *e = s->e;
     size_t bytes = floats * sizeof(float);
-    fm_status rc = fmi_float_room(e->be, &s->taken, &s->taken_floats, floats);
-    if (rc == FM_OK)
-        rc = fm_grow(&s->taken_host, &s->taken_host_floats, floats, sizeof(float));
-    if (rc == FM_OK)
-        rc = fm_comm_recv(e->comm, s->taken, bytes, stage * fm_comm_size(e->group));
-    if (rc == FM_OK)
-        rc = fm_comm_settle(e->comm);
-    if (rc == FM_OK)
-        rc = e->be->download(e->be, s->taken_host, s->taken, bytes);
-    if (rc == FM_OK)
-        scatter(s, stage);
-    return rc;
+    FM_TRY(fmi_float_room(e->be, &s->taken, &s->taken_floats, floats));
+    FM_TRY(fm_grow(&s->taken_host, &s->taken_host_floats, floats, sizeof(float)));
+    FM_TRY(fm_comm_recv(e->comm, s->taken, bytes, stage * fm_comm_size(e->group)));
+    FM_TRY(fm_comm_settle(e->comm));
+    FM_TRY(e->be->download(e->be, s->taken_host, s->taken, bytes));
+    scatter(s, stage);
+    return FM_OK;
 }
 
 fm_status fmi_hooks_deliver(fmi_step *s)
 {
     fm_engine *e = s->e;
-    fm_status rc = FM_OK;
-    for (uint32_t stage = 1; stage < e->stages && rc == FM_OK; stage++) {
+
+    for (uint32_t stage = 1; stage < e->stages; stage++) {
         size_t floats = 0;
         for (uint32_t i = 0; i < s->hooked_count; i++)
             floats += count_reads(&s->hooked[i], stage) * s->taken_ld;
         if (floats == 0)
             continue;
         if (fm_comm_rank(e->comm) == 0)
-            rc = take_from(s, stage, floats);
+            FM_TRY(take_from(s, stage, floats));
         else if (e->stage == stage && speaks(e))
-            rc = fm_comm_send(e->comm, s->taken, floats * sizeof(float), 0);
+            FM_TRY(fm_comm_send(e->comm, s->taken, floats * sizeof(float), 0));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== to the other ranks ==== */

@@ -75,8 +75,8 @@ fm_status fmi_gather_logits(fmi_pass *p, const float *here, size_t ld)
         got[r] = rank ? NULL : room + r * floats;
         in[r] = rank ? 0 : bytes;
     }
-    fm_status rc = fm_comm_exchange(c, part, out, got, in);
-    for (uint32_t r = 0; rc == FM_OK && rank == 0 && r < ranks; r++)
+    FM_TRY(fm_comm_exchange(c, part, out, got, in));
+    for (uint32_t r = 0; rank == 0 && r < ranks; r++)
         place_logits(p, room + r * floats, ld, r);
-    return rc;
+    return FM_OK;
 }

@@ -12,15 +12,11 @@ static fm_status bind_shape(fmi_binder *b)
     fm_model *m = b->m;
     fmi_model_priv *p = fmi_priv(m);
     fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->what);
-    if (rc == FM_OK)
-        rc = fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what);
-    if (rc == FM_OK)
-        rc = fmi_stage_split_of(&p->deal, &m->arch, m->engine->stages, b->what);
+    FM_THEN(rc, fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what));
+    FM_THEN(rc, fmi_stage_split_of(&p->deal, &m->arch, m->engine->stages, b->what));
     uint32_t most = fmi_stage_split_most(&p->deal);
-    if (rc == FM_OK)
-        rc = fmi_rope_of(m->engine, &p->rope, &p->local, 0, most);
-    if (rc == FM_OK)
-        rc = fmi_rope_of(m->engine, &p->rope_slide, &p->local, 1, most);
+    FM_THEN(rc, fmi_rope_of(m->engine, &p->rope, &p->local, 0, most));
+    FM_THEN(rc, fmi_rope_of(m->engine, &p->rope_slide, &p->local, 1, most));
     if (rc != FM_OK)
         return rc;
     m->cos = p->rope->cos;
@@ -32,20 +28,13 @@ static fm_status bind(fmi_binder *b)
 {
     fm_hasher *digest = NULL;
     fm_status rc = bind_shape(b);
-    if (rc == FM_OK)
-        rc = fm_map_new(&b->replaced);
-    if (rc == FM_OK)
-        rc = fmi_adapters_find(b);
-    if (rc == FM_OK)
-        rc = fm_hasher_new(&digest);
-    if (rc == FM_OK)
-        rc = fmi_bind_weights(b, digest);
-    if (rc == FM_OK)
-        rc = fmi_text_bind(b);
-    if (rc == FM_OK)
-        rc = fmi_pooling_bind(b);
-    if (rc == FM_OK)
-        rc = fmi_ask_digests(b);
+    FM_THEN(rc, fm_map_new(&b->replaced));
+    FM_THEN(rc, fmi_adapters_find(b));
+    FM_THEN(rc, fm_hasher_new(&digest));
+    FM_THEN(rc, fmi_bind_weights(b, digest));
+    FM_THEN(rc, fmi_text_bind(b));
+    FM_THEN(rc, fmi_pooling_bind(b));
+    FM_THEN(rc, fmi_ask_digests(b));
     fm_hasher_free(digest);
     fmi_adapters_release(b);
     fm_map_free(b->replaced);
@@ -93,8 +82,7 @@ fm_status fm_model_prepare(fm_model **out, fm_engine *e, const fm_tree *tree, co
     fm_pool *pool = NULL;
     *out = NULL;
     fm_status rc = threads > 1 ? fm_pool_new(&pool, threads) : FM_OK;
-    if (rc == FM_OK)
-        rc = prepare(out, e, tree, p, what, pool);
+    FM_THEN(rc, prepare(out, e, tree, p, what, pool));
     fm_pool_free(pool);
     return rc;
 }
@@ -103,13 +91,11 @@ fm_status fm_model_adopt(fm_model *m)
 {
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(!p->adopted);
-    fm_status rc = fmi_geom_of(m->engine, &p->geom, &p->local, &p->deal);
-    if (rc == FM_OK && m->engine->prefix)
-        rc = fmi_layer_keys(m);
-    if (rc == FM_OK && m->engine->log)
-        rc = m->engine->log->adopt(m);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_geom_of(m->engine, &p->geom, &p->local, &p->deal));
+    if (m->engine->prefix)
+        FM_TRY(fmi_layer_keys(m));
+    if (m->engine->log)
+        FM_TRY(m->engine->log->adopt(m));
     m->engine->models++;
     p->serial = ++m->engine->model_clock;
     m->engine->bytes_unshared += p->bytes_alone;
@@ -121,8 +107,7 @@ fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree, const
                         const char *what)
 {
     fm_status rc = prepare(out, e, tree, p, what, e->pool);
-    if (rc == FM_OK)
-        rc = fm_model_adopt(*out);
+    FM_THEN(rc, fm_model_adopt(*out));
     if (rc != FM_OK) {
         fm_model_close(*out);
         *out = NULL;

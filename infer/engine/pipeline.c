@@ -239,20 +239,20 @@ static fm_status deliver_logits(fmi_step *s)
 fm_status fmi_pipe_deliver(fmi_step *s)
 {
     fm_engine *e = s->e;
-    fm_status rc = FM_OK;
+
     if (!e->comm)
         return FM_OK;
     if (e->stages > 1 && s->wanted > 0) {
         uint32_t last = fm_comm_size(e->comm) - fm_comm_size(e->group);
         size_t bytes = s->wanted * s->hidden_ld * sizeof(float);
         if (fm_comm_rank(e->comm) == 0)
-            rc = fm_comm_recv(e->comm, s->hidden, bytes, last);
+            FM_TRY(fm_comm_recv(e->comm, s->hidden, bytes, last));
         else if (fm_comm_rank(e->comm) == last)
-            rc = fm_comm_send(e->comm, s->hidden, bytes, 0);
-        if (rc == FM_OK && s->ld)
-            rc = deliver_logits(s);
+            FM_TRY(fm_comm_send(e->comm, s->hidden, bytes, 0));
+        if (s->ld)
+            FM_TRY(deliver_logits(s));
     }
-    if (rc == FM_OK && e->stages > 1 && s->hooked_count)
-        rc = fmi_hooks_deliver(s);
-    return rc;
+    if (e->stages > 1 && s->hooked_count)
+        FM_TRY(fmi_hooks_deliver(s));
+    return FM_OK;
 }

@@ -127,8 +127,7 @@ static fm_status follow_step(fm_engine *e, fm_cursor *c)
     r->meets = true;
     if (rc == FM_OK && r->lacks_hooks)
         rc = fm_fail(FM_ENOMEM, "out of memory for hidden states that are read or replaced");
-    if (rc == FM_OK)
-        rc = fm_engine_step(e, row, n);
+    FM_THEN(rc, fm_engine_step(e, row, n));
     fm_free(row);
     drop_hooks(r);
     if (rc != FM_OK && r->meets) /* before rank 0 was met */
@@ -163,15 +162,15 @@ static fm_status follow_open(fm_engine *e, fm_cursor *c)
 
 static fm_status read_tree(fm_tree **out, fm_cursor *c)
 {
-    fm_status rc = fm_tree_new(out);
-    while (rc == FM_OK && fm_cursor_left(c) > 0 && !c->failed) {
+    FM_TRY(fm_tree_new(out));
+    while (fm_cursor_left(c) > 0 && !c->failed) {
         fm_span path = fm_cursor_bytes(c, fm_cursor_u32(c));
         fm_span bytes = fm_cursor_bytes(c, fm_cursor_u32(c));
         if (c->failed || path.len == 0 || path.data[path.len - 1] != '\0')
             return fm_fail(FM_ECORRUPT, "rank 0 tells of a tree that cannot be read");
-        rc = fm_tree_put_encoded(*out, (const char *)path.data, bytes);
+        FM_TRY(fm_tree_put_encoded(*out, (const char *)path.data, bytes));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status load_encoded(fm_model **out, fm_engine *e, fm_span encoded, const fm_provider *p)
@@ -185,8 +184,7 @@ static fm_status load_encoded(fm_model **out, fm_engine *e, fm_span encoded, con
     fm_status rc = read_tree(&tree, &c);
     if (rc == FM_OK && (what.len == 0 || digest.len != FM_DIGEST_BYTES))
         rc = fm_fail(FM_ECORRUPT, "rank 0 tells of a model without a name");
-    if (rc == FM_OK)
-        rc = fm_model_load(out, e, tree, p, (const char *)what.data);
+    FM_THEN(rc, fm_model_load(out, e, tree, p, (const char *)what.data));
     if (rc == FM_OK && memcmp((*out)->digest.b, digest.data, digest.len) != 0) {
         fm_model_close(*out);
         *out = NULL;
@@ -208,8 +206,7 @@ static fm_status follow_model(fm_engine *e, fm_cursor *c, const fm_provider *p)
     fm_status rc = room_for(&r->model, &r->model_cap, number);
     if (rc == FM_OK && known(r->model, r->models, number))
         rc = fm_fail(FM_ECORRUPT, "rank 0 speaks of two models by one number");
-    if (rc == FM_OK)
-        rc = load_encoded(&m, e, encoded, p);
+    FM_THEN(rc, load_encoded(&m, e, encoded, p));
     double step_timeout_s = fmi_ranks_wait(e);
     rc = fm_comm_meet(e->comm, rc, 0);
     fm_comm_step_timeout(e->comm, step_timeout_s);
@@ -247,28 +244,28 @@ static void end_all(fm_engine *e)
 static fm_status follow_message(fm_engine *e, const fm_provider *p, fm_cursor *c, bool *ended)
 {
     fmi_ranks *r = e->ranks;
-    fm_status rc = FM_OK;
-    while (rc == FM_OK && !*ended && fm_cursor_left(c) > 0) {
+
+    while (!*ended && fm_cursor_left(c) > 0) {
         uint32_t what = fm_cursor_u32(c);
         if (what == FMI_LOG_OP)
-            rc = follow_op(e, c);
+            FM_TRY(follow_op(e, c));
         else if (what == FMI_LOG_STEP)
-            rc = follow_step(e, c);
+            FM_TRY(follow_step(e, c));
         else if (what == FMI_LOG_HOOKS)
-            rc = follow_hooks(e, c);
+            FM_TRY(follow_hooks(e, c));
         else if (what == FMI_LOG_OPEN)
-            rc = follow_open(e, c);
+            FM_TRY(follow_open(e, c));
         else if (what == FMI_LOG_MODEL)
-            rc = follow_model(e, c, p);
+            FM_TRY(follow_model(e, c, p));
         else if (what == FMI_LOG_MODEL_CLOSE)
-            rc = follow_close(r, fm_cursor_u32(c));
+            FM_TRY(follow_close(r, fm_cursor_u32(c)));
         else {
             *ended = true;
             if (what != FMI_LOG_END)
-                rc = fm_fail(FM_ECORRUPT, "rank 0 says something that is not known here");
+                return fm_fail(FM_ECORRUPT, "rank 0 says something that is not known here");
         }
     }
-    return rc == FM_OK ? fm_cursor_ok(c, "what rank 0 says", "a word") : rc;
+    return fm_cursor_ok(c, "what rank 0 says", "a word");
 }
 
 fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)

@@ -262,17 +262,14 @@ static fm_status log_adopt(fm_model *m)
     fmi_model_priv *p = fmi_priv(m);
     if (!leads(e))
         return FM_OK;
-    fm_status rc = free_number(&r->model, &r->models, &r->model_cap, &p->log_number);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(free_number(&r->model, &r->models, &r->model_cap, &p->log_number));
     fmi_ranks_put(r->model, &r->models, m, p->log_number);
     fm_buf_u32(&r->log, FMI_LOG_MODEL);
     fm_buf_u32(&r->log, p->log_number);
     encode_bytes(&r->log, p->encoded.data, p->encoded.len);
-    rc = send_log(e);
+    fm_status rc = send_log(e);
     double step_timeout_s = fmi_ranks_wait(e);
-    if (rc == FM_OK)
-        rc = fm_comm_meet(e->comm, FM_OK, 0);
+    FM_THEN(rc, fm_comm_meet(e->comm, FM_OK, 0));
     fm_comm_step_timeout(e->comm, step_timeout_s);
     if (rc != FM_OK)
         r->model[p->log_number] = NULL;
@@ -386,6 +383,6 @@ fm_status fmi_log_new(fm_engine *e)
     if (split > 1) /* stages cut no sum */
         (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s/%u ranks", e->be->kernel_class,
                        split);
-    fm_status rc = check_alike(e);
-    return rc == FM_OK ? fm_comm_attach_device(e->comm, e->be) : rc;
+    FM_TRY(check_alike(e));
+    return fm_comm_attach_device(e->comm, e->be);
 }

@@ -4,17 +4,16 @@
 
 static fm_status open_seq(fm_seq **out, fm_model *m)
 {
-    fm_status rc = m->virtual_len ? fmi_virtual_ready(m) : FM_OK;
-    return rc == FM_OK ? fmi_seq_new(out, m) : rc;
+    FM_TRY(m->virtual_len ? fmi_virtual_ready(m) : FM_OK);
+    return fmi_seq_new(out, m);
 }
 
 static fm_status open_logged(fm_seq **out, fm_model *m, const fmi_engine_log *log)
 {
     bool met = false;
-    fm_status rc = log->open(m);
-    if (rc != FM_OK)
-        return rc;
-    rc = open_seq(out, m);
+    FM_TRY(log->open(m));
+
+    fm_status rc = open_seq(out, m);
     rc = log->opened(m, *out, rc, &met);
     if (rc == FM_OK)
         return rc;

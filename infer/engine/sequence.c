@@ -88,8 +88,7 @@ static fm_status table_room(fm_seq *s, uint32_t pages)
     const fmi_geom *g = fmi_priv(s->model)->geom;
     for (uint32_t i = 0; rc == FM_OK && c && i < g->deal.stages; i++) {
         rc = fmi_prefix_expect_pages(c, g->lane[i]);
-        if (rc == FM_OK)
-            rc = fmi_prefix_expect_pages(c, g->row_lane[i]);
+        FM_THEN(rc, fmi_prefix_expect_pages(c, g->row_lane[i]));
     }
     if (rc != FM_OK) {
         fm_free(page);
@@ -316,9 +315,7 @@ static fm_status own_blocks(fm_seq *s, uint32_t len)
         limit = k->first;
         for (uint32_t l = k->first; l < layers; l++) {
             int32_t *page = page_at(s, l, b), was = *page;
-            fm_status rc = fmi_kv_writable(pool_of(s, l), page);
-            if (rc != FM_OK)
-                return rc;
+            FM_TRY(fmi_kv_writable(pool_of(s, l), page));
             if (*page != was)
                 changed(s);
         }
@@ -400,9 +397,7 @@ static fm_status begin(fm_seq *s)
     const fm_model *m = s->model;
     const fmi_model_priv *p = fmi_priv(m);
     uint32_t pages = (m->virtual_len + FM_KV_PAGE - 1) / FM_KV_PAGE;
-    fm_status rc = table_room(s, pages);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(table_room(s, pages));
     s->base = m->virtual_len;
     s->page_count = m->virtual_len / FM_KV_PAGE;
     for (uint32_t i = 0; i < s->page_count; i++)

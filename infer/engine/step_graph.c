@@ -170,8 +170,7 @@ static fm_status operate(fmi_step *s, fmi_lists *lists, uint32_t n)
 {
     s->lists = lists;
     fm_status rc = fmi_step_passes(s, n);
-    if (rc == FM_OK)
-        rc = fmi_pipe_deliver(s);
+    FM_THEN(rc, fmi_pipe_deliver(s));
     if (rc == FM_OK && lists != &s->own && lists->count > 0)
         rc = fmi_list_room(s, s->max_rows + 1); /* for those that the next run looks up */
     s->lists = &s->own;
@@ -183,8 +182,7 @@ static fm_status first_run(fmi_step *s, fmi_step_graphs *all, uint32_t n)
 {
     fmi_step_graph *r = fresh(s, all);
     fm_status rc = operate(s, &r->lists, n);
-    if (rc == FM_OK)
-        rc = sign(all, s, n, &r->sign);
+    FM_THEN(rc, sign(all, s, n, &r->sign));
     if (rc == FM_OK)
         r->used = ++all->clock;
     else
@@ -244,9 +242,7 @@ static fm_status run_signed(fmi_step *s, uint32_t n)
     if (!all)
         return FM_ENOMEM;
     fm_digest d;
-    fm_status rc = sign(all, s, n, &d);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(sign(all, s, n, &d));
     fmi_step_graph *r = find(all, &d);
     if (!r)
         return first_run(s, all, n);
@@ -264,8 +260,7 @@ fm_status fmi_step_graph_passes(fmi_step *s, uint32_t n)
 {
     bool fits = keeps(s);
     fm_status rc = fits ? fmi_stage_plan(s, &fits) : FM_OK;
-    if (rc == FM_OK)
-        rc = fits ? run_signed(s, n) : operate(s, &s->own, n);
+    FM_THEN(rc, fits ? run_signed(s, n) : operate(s, &s->own, n));
     if (rc == FM_OK)
         fmi_stage_empty(s);
     s->stages = 0;
@@ -341,8 +336,7 @@ static fm_status capture_alike(fmi_step *s, fmi_step_graphs *all, uint32_t n)
     fm_comm_record(e->comm, &r->script);
     fm_status rc = capture(s, r, all->keys, n);
     fm_comm_record(e->comm, NULL);
-    if (rc == FM_OK)
-        rc = sign(all, s, n, &after);
+    FM_THEN(rc, sign(all, s, n, &after));
     if (rc == FM_OK && !fm_digest_eq(&after, &r->sign))
         rc = fm_fail(FM_EUNSUPPORTED, "a step cannot be recorded: its memory was moved meanwhile");
     return rc;
@@ -375,18 +369,18 @@ static fm_status run_together(fmi_step *s, fmi_step_graphs *all, uint32_t n)
     fm_engine *e = s->e;
     fmi_step_graph *r = all->now;
     bool kept = all->does == AGAIN;
-    fm_status rc = FM_OK;
+
     if (r)
         r->used = ++all->clock;
     if (all->does == SEEN_FIRST && !r)
         return first_run(s, all, n);
     if (all->does == KEEP)
-        rc = keep_together(s, all, n, &kept);
-    if (rc == FM_OK && kept) {
+        FM_TRY(keep_together(s, all, n, &kept));
+    if (kept) {
         count_replay(e, r, all->does == AGAIN);
         return fm_comm_replay(e->comm, &r->script, r->key);
     }
-    return rc == FM_OK ? operate(s, &s->own, n) : rc;
+    return operate(s, &s->own, n);
 }
 
 fm_status fmi_step_graph_together(fmi_step *s, uint32_t n)

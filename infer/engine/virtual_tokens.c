@@ -19,10 +19,8 @@ static fm_status write_rows(fm_seq *s, const float *rows, uint32_t len)
     void *dev = NULL, *slots = NULL;
     int32_t *slot = fm_malloc(len * sizeof(int32_t));
     fm_status rc = slot ? be->alloc(be, &dev, len * row * sizeof(float)) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = be->alloc(be, &slots, len * sizeof(int32_t));
-    if (rc == FM_OK)
-        rc = be->upload(be, dev, rows, len * row * sizeof(float));
+    FM_THEN(rc, be->alloc(be, &slots, len * sizeof(int32_t)));
+    FM_THEN(rc, be->upload(be, dev, rows, len * row * sizeof(float)));
     for (uint32_t l = 0; l < a->layers && rc == FM_OK; l++) {
         const int32_t *page = s->page + (size_t)l * s->page_cap;
         if (!fmi_kv_here(fmi_pool_at(fmi_priv(s->model)->geom, l)))
@@ -47,15 +45,14 @@ static fm_status write_rows(fm_seq *s, const float *rows, uint32_t len)
 
 static fm_status compute(fm_seq *s, const fm_model *m)
 {
-    fm_status rc = fmi_seq_reserve(s, m->virtual_len);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_seq_reserve(s, m->virtual_len));
     if (m->virtual_is_kv)
         return write_rows(s, m->virtual_rows, m->virtual_len);
     uint32_t most = m->engine->opts.max_rows, h = m->arch.hidden;
-    for (uint32_t at = 0; at < m->virtual_len && rc == FM_OK; at += most)
-        rc = fmi_step_given(s, m->virtual_rows + (size_t)at * h, FM_MIN(most, m->virtual_len - at));
-    return rc;
+    for (uint32_t at = 0; at < m->virtual_len; at += most)
+        FM_TRY(
+            fmi_step_given(s, m->virtual_rows + (size_t)at * h, FM_MIN(most, m->virtual_len - at)));
+    return FM_OK;
 }
 
 fm_status fmi_virtual_ready(fm_model *m)

@@ -23,9 +23,7 @@ fm_status gr_set_add(gr_set *s, uint32_t lo, uint32_t hi)
         lo = FM_MIN(lo, s->r[k].lo);
         hi = FM_MAX(hi, s->r[k].hi);
     }
-    fm_status rc = fm_grow(&s->r, &s->cap, s->count + 1, sizeof *s->r);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&s->r, &s->cap, s->count + 1, sizeof *s->r));
     memmove(s->r + i + 1, s->r + k, (s->count - k) * sizeof *s->r);
     s->r[i] = (gr_range){lo, hi};
     s->count = s->count - (k - i) + 1;
@@ -78,8 +76,7 @@ static fm_status product(gr_builder *b, uint32_t in, uint32_t out, uint32_t lo, 
         uint32_t next = out;
         if (i + 1 < n)
             rc = gr_node(b, &next);
-        if (rc == FM_OK)
-            rc = gr_bytes(b, in, next, x[i], y[i]);
+        FM_THEN(rc, gr_bytes(b, in, next, x[i], y[i]));
         in = next;
     }
     return rc;
@@ -128,9 +125,8 @@ static fm_status hex_digits(gr_builder *b, uint32_t in, uint32_t out, unsigned v
         uint32_t next = out;
         if (i > 0)
             rc = gr_node(b, &next);
-        if (rc == FM_OK)
-            rc = gr_bytes(b, in, next, d < 10 ? '0' + d : 'a' + d - 10,
-                          d < 10 ? '0' + d : 'a' + d - 10);
+        FM_THEN(rc, gr_bytes(b, in, next, d < 10 ? '0' + d : 'a' + d - 10,
+                             d < 10 ? '0' + d : 'a' + d - 10));
         if (rc == FM_OK && d >= 10)
             rc = gr_bytes(b, in, next, 'A' + d - 10, 'A' + d - 10);
         in = next;
@@ -145,14 +141,12 @@ static fm_status escaped(gr_builder *b, uint32_t in, uint32_t out, uint32_t cp)
     uint32_t mid, u;
 
     fm_status rc = gr_node(b, &mid);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, in, mid, '\\', '\\');
+    FM_THEN(rc, gr_bytes(b, in, mid, '\\', '\\'));
     if (rc < 0 || hit)
         return rc < 0 ? rc
                       : gr_bytes(b, mid, out, (uint8_t)to[hit - from], (uint8_t)to[hit - from]);
     rc = gr_node(b, &u);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, mid, u, 'u', 'u');
+    FM_THEN(rc, gr_bytes(b, mid, u, 'u', 'u'));
     return rc < 0 ? rc : hex_digits(b, u, out, cp, 4);
 }
 
@@ -163,23 +157,21 @@ static bool needs_escape(uint32_t cp)
 
 fm_status gr_chars(gr_builder *b, uint32_t in, uint32_t out, const gr_set *set, bool plain)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; rc == FM_OK && i < set->count; i++) {
+    for (size_t i = 0; i < set->count; i++) {
         uint32_t lo = set->r[i].lo, hi = set->r[i].hi;
-        for (uint32_t cp = lo; rc == FM_OK && cp <= hi && cp <= '\\'; cp++) {
+        for (uint32_t cp = lo; cp <= hi && cp <= '\\'; cp++) {
             if (!needs_escape(cp))
                 continue;
             if (cp > lo) /* what lies before it stands for itself */
-                rc = utf8_range(b, in, out, lo, cp - 1);
-            if (rc == FM_OK && !plain && cp > 0)
-                rc = escaped(b, in, out, cp);
+                FM_TRY(utf8_range(b, in, out, lo, cp - 1));
+            if (!plain && cp > 0)
+                FM_TRY(escaped(b, in, out, cp));
             lo = cp + 1;
         }
-        if (rc == FM_OK && lo <= hi)
-            rc = utf8_range(b, in, out, lo, hi);
+        if (lo <= hi)
+            FM_TRY(utf8_range(b, in, out, lo, hi));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status hex_range(gr_builder *b, uint32_t in, uint32_t out, unsigned lo, unsigned hi)
@@ -200,8 +192,7 @@ static fm_status hex4(gr_builder *b, uint32_t in, uint32_t out, const uint8_t ra
         uint32_t next = out;
         if (i < 3)
             rc = gr_node(b, &next);
-        if (rc == FM_OK)
-            rc = hex_range(b, in, next, range[i][0], range[i][1]);
+        FM_THEN(rc, hex_range(b, in, next, range[i][0], range[i][1]));
         in = next;
     }
     return rc;
@@ -217,19 +208,14 @@ static fm_status any_unicode_escape(gr_builder *b, uint32_t in, uint32_t out)
     static const uint8_t high[4][2] = {{13, 13}, {8, 11}, {0, 15}, {0, 15}};
     static const uint8_t low[4][2] = {{13, 13}, {12, 15}, {0, 15}, {0, 15}};
     uint32_t half, u;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(all); i++)
-        rc = hex4(b, in, out, all[i]);
-    if (rc == FM_OK)
-        rc = gr_node(b, &half);
-    if (rc == FM_OK)
-        rc = gr_node(b, &u);
-    if (rc == FM_OK)
-        rc = hex4(b, in, half, high);
-    if (rc == FM_OK)
-        rc = gr_text(b, half, u, fm_span_str("\\u"));
-    return rc < 0 ? rc : hex4(b, u, out, low);
+    for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
+        FM_TRY(hex4(b, in, out, all[i]));
+    FM_TRY(gr_node(b, &half));
+    FM_TRY(gr_node(b, &u));
+    FM_TRY(hex4(b, in, half, high));
+    FM_TRY(gr_text(b, half, u, fm_span_str("\\u")));
+    return hex4(b, u, out, low);
 }
 
 fm_status gr_any_char(gr_builder *b, uint32_t in, uint32_t out)
@@ -238,19 +224,14 @@ fm_status gr_any_char(gr_builder *b, uint32_t in, uint32_t out)
     uint32_t mid, u;
     fm_status rc = gr_set_add(&all, 1, LAST_CODE_POINT);
 
-    if (rc == FM_OK)
-        rc = gr_chars(b, in, out, &all, true);
+    FM_THEN(rc, gr_chars(b, in, out, &all, true));
     gr_set_release(&all);
-    if (rc == FM_OK)
-        rc = gr_node(b, &mid);
-    if (rc == FM_OK)
-        rc = gr_node(b, &u);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, in, mid, '\\', '\\');
+    FM_THEN(rc, gr_node(b, &mid));
+    FM_THEN(rc, gr_node(b, &u));
+    FM_THEN(rc, gr_bytes(b, in, mid, '\\', '\\'));
     for (const char *p = "\"\\/bfnrt"; rc == FM_OK && *p; p++)
         rc = gr_bytes(b, mid, out, (uint8_t)*p, (uint8_t)*p);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, mid, u, 'u', 'u');
+    FM_THEN(rc, gr_bytes(b, mid, u, 'u', 'u'));
     return rc < 0 ? rc : any_unicode_escape(b, u, out);
 }
 
@@ -302,8 +283,7 @@ static fm_status name_child(name_trie *t, uint32_t node, fm_span prefix, uint32_
         if (own != cp)
             continue;
         fm_status rc = gr_node(t->b, &next);
-        if (rc == FM_OK)
-            rc = utf8_range(t->b, node, next, cp, cp);
+        FM_THEN(rc, utf8_range(t->b, node, next, cp, cp));
         return rc < 0 ? rc : name_node(t, next, fm_span_of(name.data, prefix.len + n));
     }
     return FM_OK;
@@ -319,10 +299,8 @@ static fm_status name_node(name_trie *t, uint32_t node, fm_span prefix)
         rc = gr_bytes(t->b, node, t->close, '"', '"');
     for (size_t i = 0; rc == FM_OK && i < taken.count; i++)
         rc = gr_set_add(&rest, taken.r[i].lo, taken.r[i].hi);
-    if (rc == FM_OK)
-        rc = gr_set_invert(&rest);
-    if (rc == FM_OK)
-        rc = gr_chars(t->b, node, t->other, &rest, true);
+    FM_THEN(rc, gr_set_invert(&rest));
+    FM_THEN(rc, gr_chars(t->b, node, t->other, &rest, true));
     for (size_t i = 0; rc == FM_OK && i < taken.count; i++)
         for (uint32_t cp = taken.r[i].lo; rc == FM_OK && cp <= taken.r[i].hi; cp++)
             if (!needs_escape(cp))
@@ -342,18 +320,12 @@ fm_status gr_other_name(gr_builder *b, uint32_t in, uint32_t out, const fm_json 
     for (void *it = fm_json_iter(names); it && rc == FM_OK; it = fm_json_next(names, it))
         if (strlen(fm_json_iter_key(it)) > 512) /* the depth of name_node */
             rc = fm_fail(FM_ELIMIT, "%s: a property's name has more than 512 bytes", b->where);
-    if (rc == FM_OK)
-        rc = gr_node(b, &first);
-    if (rc == FM_OK)
-        rc = gr_node(b, &t.other);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, in, first, '"', '"');
-    if (rc == FM_OK)
-        rc = gr_chars(b, t.other, t.other, &all, true);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, t.other, out, '"', '"');
-    if (rc == FM_OK)
-        rc = name_node(&t, first, fm_span_of("", 0));
+    FM_THEN(rc, gr_node(b, &first));
+    FM_THEN(rc, gr_node(b, &t.other));
+    FM_THEN(rc, gr_bytes(b, in, first, '"', '"'));
+    FM_THEN(rc, gr_chars(b, t.other, t.other, &all, true));
+    FM_THEN(rc, gr_bytes(b, t.other, out, '"', '"'));
+    FM_THEN(rc, name_node(&t, first, fm_span_of("", 0)));
     gr_set_release(&all);
     return rc;
 }

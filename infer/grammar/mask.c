@@ -106,11 +106,8 @@ static fm_status push(fm_grammar_state *st, uint32_t parent, uint32_t ret, uint3
     }
     if (st->stacks >= FM_GRAMMAR_STACKS_MAX)
         return fm_fail(FM_ELIMIT, "grammar: the value is nested too deep or too variously");
-    fm_status rc = fm_grow(&st->parent, &st->parent_cap, st->stacks + 1, sizeof *st->parent);
-    if (rc == FM_OK)
-        rc = fm_grow(&st->ret, &st->ret_cap, st->stacks + 1, sizeof *st->ret);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&st->parent, &st->parent_cap, st->stacks + 1, sizeof *st->parent));
+    FM_TRY(fm_grow(&st->ret, &st->ret_cap, st->stacks + 1, sizeof *st->ret));
     st->parent[st->stacks] = parent;
     st->ret[st->stacks] = ret;
     st->slot[at] = (uint32_t)st->stacks + 1;
@@ -143,11 +140,9 @@ static fm_status add_closed(fm_grammar_state *st, confs *s, conf c)
             const gr_call *call = &g->call[q->call + i];
             const gr_state *back = &g->state[call->to];
             uint32_t stack = c.stack;
-            fm_status rc = FM_OK;
+
             if (!back->final || back->edges > 0 || back->calls > 0) /* else: a tail call */
-                rc = push(st, c.stack, call->to, &stack);
-            if (rc < 0)
-                return rc;
+                FM_TRY(push(st, c.stack, call->to, &stack));
             add(s, (conf){g->start[call->rule], stack});
         }
         st->work += 1 + q->calls;
@@ -190,13 +185,12 @@ static fm_status close_set(fm_grammar_state *st, confs *s)
 {
     conf open[GR_SET_MAX];
     uint32_t n = s->n;
-    fm_status rc = FM_OK;
 
     memcpy(open, s->c, n * sizeof *open);
     s->n = 0;
-    for (uint32_t i = 0; rc == FM_OK && i < n; i++)
-        rc = add_closed(st, s, open[i]);
-    return rc;
+    for (uint32_t i = 0; i < n; i++)
+        FM_TRY(add_closed(st, s, open[i]));
+    return FM_OK;
 }
 
 /* ---- walks ---- */
@@ -224,14 +218,12 @@ static fm_status walk(fm_grammar_state *st, uint32_t at, uint32_t end, uint16_t 
             at++;
             continue;
         }
-        fm_status rc = close_set(st, s);
-        if (rc == FM_OK && s->outside) {
-            rc = fm_grow(&st->leave, &st->leave_cap, st->leaves + 1, sizeof *st->leave);
-            if (rc == FM_OK)
-                st->leave[st->leaves++] = at;
+        FM_TRY(close_set(st, s));
+        if (s->outside) {
+            FM_TRY(fm_grow(&st->leave, &st->leave_cap, st->leaves + 1, sizeof *st->leave));
+            st->leave[st->leaves++] = at;
         }
-        if (rc < 0)
-            return rc;
+
         if (st->work > GR_MASK_WORK_MAX)
             return fm_fail(FM_ELIMIT, "grammar: the schema is too ambiguous at this place");
         at = s->n > 0 ? at + 1 : n->end;
@@ -313,17 +305,14 @@ static fm_status add_mask(fm_grammar_state *st, conf c, uint64_t *mask)
 {
     size_t words = fm_token_trie_words(st->trie);
     const gr_cached *kept;
-    fm_status rc = cached(st, c.state, &kept);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(cached(st, c.state, &kept));
     for (size_t i = 0; kept->bits && i < words; i++)
         mask[i] |= kept->bits[i];
     for (size_t i = 0; i < kept->ids; i++)
         mask[kept->id[i] / 64] |= (uint64_t)1 << (kept->id[i] % 64);
     uint64_t *own = st->bits;
     st->bits = mask; /* walks add to it */
-    rc = beyond(st, c, kept);
+    fm_status rc = beyond(st, c, kept);
     st->bits = own;
     return rc;
 }
@@ -398,8 +387,7 @@ fm_status fm_grammar_state_new(fm_grammar_state **out, fm_grammar *g, const fm_t
     rc = more_slots(st);
     for (int i = 0; rc == FM_OK && i <= EMPTY; i++) {
         rc = fm_grow(&st->parent, &st->parent_cap, st->stacks + 1, sizeof *st->parent);
-        if (rc == FM_OK)
-            rc = fm_grow(&st->ret, &st->ret_cap, st->stacks + 1, sizeof *st->ret);
+        FM_THEN(rc, fm_grow(&st->ret, &st->ret_cap, st->stacks + 1, sizeof *st->ret));
         if (rc == FM_OK)
             st->parent[st->stacks] = st->ret[st->stacks] = GR_NONE;
         st->stacks++;
@@ -409,8 +397,7 @@ fm_status fm_grammar_state_new(fm_grammar_state **out, fm_grammar *g, const fm_t
         st->bits = fm_calloc(fm_token_trie_words(trie), sizeof *st->bits);
         rc = st->level && st->bits ? FM_OK : FM_ENOMEM;
     }
-    if (rc == FM_OK)
-        rc = add_closed(st, &st->now, (conf){g->start[0], EMPTY});
+    FM_THEN(rc, add_closed(st, &st->now, (conf){g->start[0], EMPTY}));
     if (rc < 0) {
         fm_grammar_state_free(st);
         return rc;

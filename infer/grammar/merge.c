@@ -44,9 +44,7 @@ static fm_status target(const gr_builder *b, const fm_json **out, const char *re
         return fm_fail(FM_EUNSUPPORTED, "%s: $ref '%.200s' leads out of the schema", b->where, ref);
     while (*at == '/' && v) {
         at++;
-        fm_status rc = pointer_step(b, &at, key, sizeof key);
-        if (rc < 0)
-            return rc;
+        FM_TRY(pointer_step(b, &at, key, sizeof key));
         if (fm_json_is(v, FM_JSON_ARRAY)) {
             size_t i = 0, n = 0;
             for (; key[n] >= '0' && key[n] <= '9' && n < 6; n++)
@@ -83,11 +81,8 @@ static fm_status resolve_ref(gr_builder *b, const fm_json **out, const fm_json *
 
     if (!ref)
         return fm_fail(FM_EINVAL, "%s: '$ref' must be a string", b->where);
-    fm_status rc = target(b, &to, ref);
-    if (rc == FM_OK)
-        rc = without(b, &rest, schema, "$ref", &some);
-    if (rc < 0)
-        return rc;
+    FM_TRY(target(b, &to, ref));
+    FM_TRY(without(b, &rest, schema, "$ref", &some));
     *out = to;
     return some ? gr_merge(b, out, rest, to) : FM_OK;
 }
@@ -99,10 +94,10 @@ static fm_status resolve_all(gr_builder *b, const fm_json **out, const fm_json *
 
     if (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) == 0)
         return fm_fail(FM_EINVAL, "%s: 'allOf' must be an array with something in it", b->where);
-    fm_status rc = without(b, out, schema, "allOf", &some);
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++)
-        rc = gr_merge(b, out, *out, fm_json_at(list, i));
-    return rc;
+    FM_TRY(without(b, out, schema, "allOf", &some));
+    for (size_t i = 0; i < fm_json_count(list); i++)
+        FM_TRY(gr_merge(b, out, *out, fm_json_at(list, i)));
+    return FM_OK;
 }
 
 fm_status gr_resolve(gr_builder *b, const fm_json **out, const fm_json *schema)
@@ -132,10 +127,8 @@ static fm_status both(gr_builder *b, fm_json **out, const fm_json *x, const fm_j
     fm_status rc = list && o ? FM_OK : FM_ENOMEM;
 
     (void)b;
-    if (rc == FM_OK)
-        rc = fm_json_push(list, fm_json_ref(x));
-    if (rc == FM_OK)
-        rc = fm_json_push(list, fm_json_ref(y));
+    FM_THEN(rc, fm_json_push(list, fm_json_ref(x)));
+    FM_THEN(rc, fm_json_push(list, fm_json_ref(y)));
     if (rc == FM_OK) {
         rc = fm_json_set(o, "allOf", list);
         list = NULL;
@@ -158,8 +151,7 @@ static fm_status merge_properties(gr_builder *b, fm_json **out, const fm_json *x
         const fm_json *v = fm_json_iter_value(it), *had = fm_json_get(x, key);
         if (had && !fm_json_equal(had, v)) {
             rc = both(b, &two, had, v);
-            if (rc == FM_OK)
-                rc = fm_json_set(o, key, two);
+            FM_THEN(rc, fm_json_set(o, key, two));
         } else if (!had) {
             rc = fm_json_set(o, key, fm_json_ref(v));
         }
@@ -278,8 +270,7 @@ static fm_status merge_objects(gr_builder *b, fm_json *o, const fm_json *x, cons
 {
     fm_status rc = check_closed(b, x, y);
 
-    if (rc == FM_OK)
-        rc = check_closed(b, y, x);
+    FM_THEN(rc, check_closed(b, y, x));
     for (void *it = fm_json_iter(x); it && rc == FM_OK; it = fm_json_next(x, it)) {
         const char *key = fm_json_iter_key(it);
         fm_json *v = fm_json_ref(fm_json_iter_value(it));
@@ -300,12 +291,9 @@ static fm_status merge_objects(gr_builder *b, fm_json *o, const fm_json *x, cons
 
 fm_status gr_merge(gr_builder *b, const fm_json **out, const fm_json *x, const fm_json *y)
 {
-    fm_status rc = gr_resolve(b, &x, x);
+    FM_TRY(gr_resolve(b, &x, x));
 
-    if (rc == FM_OK)
-        rc = gr_resolve(b, &y, y);
-    if (rc < 0)
-        return rc;
+    FM_TRY(gr_resolve(b, &y, y));
     bool x_bool = fm_json_is(x, FM_JSON_BOOL), y_bool = fm_json_is(y, FM_JSON_BOOL);
     if (x_bool || y_bool) { /* true: the other one; false: nothing */
         const fm_json *flag = x_bool ? x : y, *other = x_bool ? y : x;
@@ -315,11 +303,9 @@ fm_status gr_merge(gr_builder *b, const fm_json **out, const fm_json *x, const f
     if (!fm_json_is(x, FM_JSON_OBJECT) || !fm_json_is(y, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: a schema must be an object or a boolean", b->where);
     fm_json *o = fm_json_new_object();
-    rc = gr_own(b, o);
-    if (rc == FM_OK)
-        rc = gr_work(b, 1 + fm_json_count(x) + fm_json_count(y));
-    if (rc == FM_OK)
-        rc = merge_objects(b, o, x, y);
+    fm_status rc = gr_own(b, o);
+    FM_THEN(rc, gr_work(b, 1 + fm_json_count(x) + fm_json_count(y)));
+    FM_THEN(rc, merge_objects(b, o, x, y));
     *out = o;
     return rc;
 }

@@ -19,9 +19,7 @@ fm_status gr_node(gr_builder *b, uint32_t *out)
     *out = 0;
     if (b->nodes >= GR_NFA_MAX)
         return fm_fail(FM_ELIMIT, "%s: more than %u states", b->where, GR_NFA_MAX);
-    fm_status rc = fm_grow(&b->head, &b->nodes_cap, b->nodes + 1, sizeof *b->head);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&b->head, &b->nodes_cap, b->nodes + 1, sizeof *b->head));
     b->head[b->nodes] = GR_NONE;
     *out = (uint32_t)b->nodes++;
     return gr_work(b, 1);
@@ -29,10 +27,7 @@ fm_status gr_node(gr_builder *b, uint32_t *out)
 
 static fm_status add_edge(gr_builder *b, uint32_t in, gr_nfa_edge e)
 {
-    fm_status rc = fm_grow(&b->nfa, &b->nfa_cap, b->nfa_count + 1, sizeof *b->nfa);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&b->nfa, &b->nfa_cap, b->nfa_count + 1, sizeof *b->nfa));
     e.next = b->head[in];
     b->head[in] = (uint32_t)b->nfa_count;
     b->nfa[b->nfa_count++] = e;
@@ -65,8 +60,7 @@ fm_status gr_text(gr_builder *b, uint32_t in, uint32_t out, fm_span text)
         uint32_t next = out;
         if (i + 1 < text.len)
             rc = gr_node(b, &next);
-        if (rc == FM_OK)
-            rc = gr_bytes(b, in, next, text.data[i], text.data[i]);
+        FM_THEN(rc, gr_bytes(b, in, next, text.data[i], text.data[i]));
         in = next;
     }
     return rc;
@@ -164,13 +158,9 @@ static fm_status new_subset(subsets *s, size_t at, uint32_t *out)
     if (g->states >= FM_GRAMMAR_STATES_MAX)
         return fm_fail(FM_ELIMIT, "%s: the schema needs more than %zu states", s->b->where,
                        FM_GRAMMAR_STATES_MAX);
-    fm_status rc = fm_grow(&s->pool, &s->pool_cap, s->pool_len + s->set_len, sizeof *s->pool);
-    if (rc == FM_OK)
-        rc = fm_grow(&s->off, &s->off_cap, s->count + 2, sizeof *s->off);
-    if (rc == FM_OK)
-        rc = fm_grow(&g->state, &g->states_cap, g->states + 1, sizeof *g->state);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&s->pool, &s->pool_cap, s->pool_len + s->set_len, sizeof *s->pool));
+    FM_TRY(fm_grow(&s->off, &s->off_cap, s->count + 2, sizeof *s->off));
+    FM_TRY(fm_grow(&g->state, &g->states_cap, g->states + 1, sizeof *g->state));
     memcpy(s->pool + s->pool_len, s->set, s->set_len * sizeof *s->pool);
     for (size_t i = 0; i < s->set_len; i++)
         final = final || s->set[i] == s->out;
@@ -221,10 +211,9 @@ static fm_status push_edge(fm_grammar *g, gr_edge e, bool first)
         last->hi = e.hi;
         return FM_OK;
     }
-    fm_status rc = fm_grow(&g->edge, &g->edges_cap, g->edges + 1, sizeof *g->edge);
-    if (rc == FM_OK)
-        g->edge[g->edges++] = e;
-    return rc;
+    FM_TRY(fm_grow(&g->edge, &g->edges_cap, g->edges + 1, sizeof *g->edge));
+    g->edge[g->edges++] = e;
+    return FM_OK;
 }
 
 static fm_status expand_bytes(subsets *s, uint32_t i)
@@ -245,8 +234,7 @@ static fm_status expand_bytes(subsets *s, uint32_t i)
         while (hi < 255 && !cut[hi + 1])
             hi++;
         rc = gr_work(s->b, s->off[i + 1] - s->off[i]);
-        if (rc == FM_OK)
-            rc = step_on(s, i, lo, &to, &any);
+        FM_THEN(rc, step_on(s, i, lo, &to, &any));
         if (rc == FM_OK && any)
             rc = push_edge(g, (gr_edge){.to = s->base + to, .lo = (uint8_t)lo, .hi = (uint8_t)hi},
                            g->edges == first);
@@ -310,15 +298,12 @@ fm_status gr_determinize(gr_builder *b, uint32_t rule, uint32_t in, uint32_t out
         begin_set(&s);
         rc = add_closed(&s, in);
     }
-    if (rc == FM_OK)
-        rc = intern(&s, &first);
+    FM_THEN(rc, intern(&s, &first));
     for (uint32_t i = 0; rc == FM_OK && i < s.count; i++) {
         rc = expand_bytes(&s, i);
-        if (rc == FM_OK)
-            rc = expand_calls(&s, i);
+        FM_THEN(rc, expand_calls(&s, i));
     }
-    if (rc == FM_OK)
-        rc = fm_grow(&b->g->start, &b->g->rules_cap, rule + (size_t)1, sizeof *b->g->start);
+    FM_THEN(rc, fm_grow(&b->g->start, &b->g->rules_cap, rule + (size_t)1, sizeof *b->g->start));
     if (rc == FM_OK) {
         b->g->start[rule] = s.base;
         b->g->rules = rule + (size_t)1;
@@ -370,19 +355,18 @@ fm_status gr_trim(gr_builder *b)
 {
     fm_grammar *g = b->g;
     bool more = true;
-    fm_status rc = FM_OK;
 
     /* Backwards: chains end at their highest numbers, called rules come after their callers. */
-    while (more && rc == FM_OK) {
+    while (more) {
         more = false;
         for (size_t i = g->states; i-- > 0;)
             if (!g->state[i].live && can_end(g, &g->state[i]))
                 more = g->state[i].live = true;
-        rc = gr_work(b, g->states / 16);
+        FM_TRY(gr_work(b, g->states / 16));
     }
-    for (size_t i = 0; rc == FM_OK && i < g->states; i++)
+    for (size_t i = 0; i < g->states; i++)
         drop_dead(g, &g->state[i]);
-    if (rc == FM_OK && !g->state[g->start[0]].live)
+    if (!g->state[g->start[0]].live)
         return fm_fail(FM_EINVAL, "schema: no value satisfies it");
-    return rc;
+    return FM_OK;
 }

@@ -17,10 +17,8 @@ static fm_status digits(gr_builder *b, uint32_t in, uint32_t out, int at_most)
     for (int i = 0; rc == FM_OK && i < at_most; i++) { /* in is a state with no digit yet */
         uint32_t next;
         rc = gr_node(b, &next);
-        if (rc == FM_OK)
-            rc = gr_bytes(b, in, next, '0', '9');
-        if (rc == FM_OK)
-            rc = gr_empty(b, next, out);
+        FM_THEN(rc, gr_bytes(b, in, next, '0', '9'));
+        FM_THEN(rc, gr_empty(b, next, out));
         in = next;
     }
     return rc;
@@ -32,48 +30,30 @@ static fm_status plain(gr_builder *b, uint32_t in, uint32_t out, bool integer)
     uint32_t sign, first, whole, dot, fraction, e, e_sign;
     fm_status rc = gr_node(b, &sign);
 
-    if (rc == FM_OK)
-        rc = gr_node(b, &first);
-    if (rc == FM_OK)
-        rc = gr_node(b, &whole);
-    if (rc == FM_OK)
-        rc = gr_empty(b, in, sign);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, in, sign, '-', '-');
-    if (rc == FM_OK)
-        rc = gr_bytes(b, sign, whole, '0', '0');
-    if (rc == FM_OK)
-        rc = gr_bytes(b, sign, first, '1', '9');
-    if (rc == FM_OK)
-        rc = gr_empty(b, first, whole);
-    if (rc == FM_OK)
-        rc = digits(b, first, whole, GR_DIGITS - 1);
-    if (rc == FM_OK)
-        rc = gr_empty(b, whole, out);
+    FM_THEN(rc, gr_node(b, &first));
+    FM_THEN(rc, gr_node(b, &whole));
+    FM_THEN(rc, gr_empty(b, in, sign));
+    FM_THEN(rc, gr_bytes(b, in, sign, '-', '-'));
+    FM_THEN(rc, gr_bytes(b, sign, whole, '0', '0'));
+    FM_THEN(rc, gr_bytes(b, sign, first, '1', '9'));
+    FM_THEN(rc, gr_empty(b, first, whole));
+    FM_THEN(rc, digits(b, first, whole, GR_DIGITS - 1));
+    FM_THEN(rc, gr_empty(b, whole, out));
     if (rc < 0 || integer)
         return rc;
     rc = gr_node(b, &dot);
-    if (rc == FM_OK)
-        rc = gr_node(b, &fraction);
-    if (rc == FM_OK)
-        rc = gr_node(b, &e);
-    if (rc == FM_OK)
-        rc = gr_node(b, &e_sign);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, whole, dot, '.', '.');
-    if (rc == FM_OK)
-        rc = digits(b, dot, fraction, GR_DIGITS);
-    if (rc == FM_OK)
-        rc = gr_empty(b, fraction, out);
+    FM_THEN(rc, gr_node(b, &fraction));
+    FM_THEN(rc, gr_node(b, &e));
+    FM_THEN(rc, gr_node(b, &e_sign));
+    FM_THEN(rc, gr_bytes(b, whole, dot, '.', '.'));
+    FM_THEN(rc, digits(b, dot, fraction, GR_DIGITS));
+    FM_THEN(rc, gr_empty(b, fraction, out));
     for (int i = 0; rc == FM_OK && i < 2; i++) {
         rc = gr_bytes(b, i ? whole : fraction, e, 'e', 'e');
-        if (rc == FM_OK)
-            rc = gr_bytes(b, i ? whole : fraction, e, 'E', 'E');
-        if (rc == FM_OK)
-            rc = gr_bytes(b, e, e_sign, i ? '+' : '-', i ? '+' : '-');
+        FM_THEN(rc, gr_bytes(b, i ? whole : fraction, e, 'E', 'E'));
+        FM_THEN(rc, gr_bytes(b, e, e_sign, i ? '+' : '-', i ? '+' : '-'));
     }
-    if (rc == FM_OK)
-        rc = gr_empty(b, e, e_sign);
+    FM_THEN(rc, gr_empty(b, e, e_sign));
     return rc < 0 ? rc : digits(b, e_sign, out, 2);
 }
 
@@ -160,15 +140,13 @@ static fm_status one_digit(walk *w, uint32_t from, int at, bool on_lo, bool on_h
 {
     unsigned first = at == 0 && w->whole > 1 ? 1 : 0;
     unsigned lo = on_lo ? digit_at(w->lo, at) : first, hi = on_hi ? digit_at(w->hi, at) : 9;
-    fm_status rc = FM_OK;
 
-    for (unsigned d = FM_MAX(lo, first); rc == FM_OK && d <= hi; d++) {
+    for (unsigned d = FM_MAX(lo, first); d <= hi; d++) {
         uint32_t to;
-        rc = node_of(w, at + 1, on_lo && d == lo, on_hi && d == hi, &to);
-        if (rc == FM_OK)
-            rc = gr_bytes(w->b, from, to, '0' + d, '0' + d);
+        FM_TRY(node_of(w, at + 1, on_lo && d == lo, on_hi && d == hi, &to));
+        FM_TRY(gr_bytes(w->b, from, to, '0' + d, '0' + d));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* What follows the state with `at` digits. */
@@ -183,8 +161,7 @@ static fm_status go_on(walk *w, int at, bool on_lo, bool on_hi)
         return rc;
     if (at == w->whole) {
         rc = gr_node(w->b, &dot);
-        if (rc == FM_OK)
-            rc = gr_bytes(w->b, from, dot, '.', '.');
+        FM_THEN(rc, gr_bytes(w->b, from, dot, '.', '.'));
     }
     return rc < 0 ? rc : one_digit(w, dot, at, on_lo, on_hi);
 }
@@ -195,19 +172,18 @@ static fm_status between(gr_builder *b, uint32_t in, uint32_t out, const decimal
 {
     decimal zero = {.digit = {0}, .whole = 1, .count = 1, .given = true};
     int most = hi->given ? hi->whole : GR_DIGITS;
-    fm_status rc = FM_OK;
 
     if (!lo->given)
         lo = &zero;
-    for (int n = lo->whole; rc == FM_OK && n <= most; n++) {
+    for (int n = lo->whole; n <= most; n++) {
         walk w = {.b = b, .lo = lo, .hi = hi, .whole = n, .integer = integer, .out = out};
-        rc = one_digit(&w, in, 0, n == lo->whole, hi->given && n == hi->whole);
-        for (int at = 1; rc == FM_OK && at <= GR_DIGITS; at++)
-            for (int k = 0; rc == FM_OK && k < 4; k++)
+        FM_TRY(one_digit(&w, in, 0, n == lo->whole, hi->given && n == hi->whole));
+        for (int at = 1; at <= GR_DIGITS; at++)
+            for (int k = 0; k < 4; k++)
                 if (w.node[at][k >> 1][k & 1])
-                    rc = go_on(&w, at, k >> 1, k & 1);
+                    FM_TRY(go_on(&w, at, k >> 1, k & 1));
     }
-    return rc;
+    return FM_OK;
 }
 
 typedef struct bounds {
@@ -244,13 +220,12 @@ static fm_status read_bounds(const gr_builder *b, bounds *out, const fm_json *sc
 static fm_status side(gr_builder *b, uint32_t in, uint32_t out, bounds s, bool integer)
 {
     decimal lo = {.given = false}, hi = {.given = false};
-    fm_status rc = FM_OK;
 
     if (s.lo > 0 || s.lo_open)
-        rc = decimal_of(b, &lo, FM_MAX(s.lo, 0.0), s.lo_open);
-    if (rc == FM_OK && s.hi < TOO_LARGE)
-        rc = decimal_of(b, &hi, s.hi, s.hi_open);
-    return rc < 0 ? rc : between(b, in, out, &lo, &hi, integer);
+        FM_TRY(decimal_of(b, &lo, FM_MAX(s.lo, 0.0), s.lo_open));
+    if (s.hi < TOO_LARGE)
+        FM_TRY(decimal_of(b, &hi, s.hi, s.hi_open));
+    return between(b, in, out, &lo, &hi, integer);
 }
 
 fm_status gr_number(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema, bool integer)
@@ -278,7 +253,6 @@ fm_status gr_number(gr_builder *b, uint32_t in, uint32_t out, const fm_json *sch
                    .hi = -s.lo,
                    .hi_open = s.lo_open};
     rc = gr_node(b, &minus);
-    if (rc == FM_OK)
-        rc = gr_bytes(b, in, minus, '-', '-');
+    FM_THEN(rc, gr_bytes(b, in, minus, '-', '-'));
     return rc < 0 ? rc : side(b, minus, out, down, integer);
 }

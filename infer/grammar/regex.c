@@ -182,12 +182,9 @@ static fm_status any_text(rx *x, uint32_t in, uint32_t out)
     uint32_t loop;
     fm_status rc = gr_set_add(&all, 1, 0x10ffff);
 
-    if (rc == FM_OK)
-        rc = gr_node(x->b, &loop);
-    if (rc == FM_OK)
-        rc = gr_empty(x->b, in, loop);
-    if (rc == FM_OK)
-        rc = gr_chars(x->b, loop, loop, &all, false);
+    FM_THEN(rc, gr_node(x->b, &loop));
+    FM_THEN(rc, gr_empty(x->b, in, loop));
+    FM_THEN(rc, gr_chars(x->b, loop, loop, &all, false));
     gr_set_release(&all);
     return rc < 0 ? rc : gr_empty(x->b, loop, out);
 }
@@ -217,10 +214,8 @@ static fm_status one_char(rx *x, gr_set *set)
         return class_of(x, set);
     if (take(x, '.')) {
         rc = gr_set_add(set, 1, 9);
-        if (rc == FM_OK)
-            rc = gr_set_add(set, 11, 12);
-        if (rc == FM_OK)
-            rc = gr_set_add(set, 14, 0x2027);
+        FM_THEN(rc, gr_set_add(set, 11, 12));
+        FM_THEN(rc, gr_set_add(set, 14, 0x2027));
         return rc < 0 ? rc : gr_set_add(set, 0x202a, 0x10ffff);
     }
     if (peek(x, 0) == '\\' && shorthand(peek(x, 1), set, &rc)) {
@@ -240,8 +235,7 @@ static fm_status atom(rx *x, uint32_t in, uint32_t out)
     if (take(x, '('))
         return group(x, in, out);
     fm_status rc = one_char(x, &set);
-    if (rc == FM_OK)
-        rc = gr_chars(x->b, in, out, &set, false);
+    FM_THEN(rc, gr_chars(x->b, in, out, &set, false));
     gr_set_release(&set);
     return rc;
 }
@@ -298,20 +292,16 @@ static fm_status repeat(rx *x, size_t begin, uint32_t in, uint32_t out, uint32_t
     for (uint32_t i = 0; rc == FM_OK && i < copies; i++) {
         if (i >= least)
             rc = gr_empty(x->b, in, out);
-        if (rc == FM_OK)
-            rc = gr_node(x->b, &next);
+        FM_THEN(rc, gr_node(x->b, &next));
         x->at = begin;
-        if (rc == FM_OK)
-            rc = atom(x, in, next);
+        FM_THEN(rc, atom(x, in, next));
         in = next;
     }
     if (rc == FM_OK && most == GR_NONE) { /* a node of its own: `in` may have other ways out */
         rc = gr_node(x->b, &next);
-        if (rc == FM_OK)
-            rc = gr_empty(x->b, in, next);
+        FM_THEN(rc, gr_empty(x->b, in, next));
         x->at = begin;
-        if (rc == FM_OK)
-            rc = atom(x, next, next);
+        FM_THEN(rc, atom(x, next, next));
         in = next;
     }
     x->at = end;
@@ -348,8 +338,8 @@ static fm_status piece(rx *x, uint32_t in, uint32_t out)
     uint32_t least, most;
 
     skip_atom(x);
-    fm_status rc = quantifier(x, &least, &most);
-    return rc < 0 ? rc : repeat(x, begin, in, out, least, most);
+    FM_TRY(quantifier(x, &least, &most));
+    return repeat(x, begin, in, out, least, most);
 }
 
 static bool at_end(const rx *x)
@@ -365,20 +355,17 @@ static fm_status sequence(rx *x, uint32_t in, uint32_t out)
 
     if (top && !take(x, '^')) {
         rc = gr_node(x->b, &next);
-        if (rc == FM_OK)
-            rc = any_text(x, in, next);
+        FM_THEN(rc, any_text(x, in, next));
         in = next;
     }
     if (rc == FM_OK) { /* what repeats must not reach back into what stands before */
         rc = gr_node(x->b, &next);
-        if (rc == FM_OK)
-            rc = gr_empty(x->b, in, next);
+        FM_THEN(rc, gr_empty(x->b, in, next));
         in = next;
     }
     while (rc == FM_OK && !at_end(x) && !(top && peek(x, 0) == '$')) {
         rc = gr_node(x->b, &next);
-        if (rc == FM_OK)
-            rc = piece(x, in, next);
+        FM_THEN(rc, piece(x, in, next));
         in = next;
     }
     if (rc < 0)
@@ -390,11 +377,11 @@ static fm_status sequence(rx *x, uint32_t in, uint32_t out)
 
 static fm_status alternatives(rx *x, uint32_t in, uint32_t out)
 {
-    fm_status rc = sequence(x, in, out);
+    FM_TRY(sequence(x, in, out));
 
-    while (rc == FM_OK && take(x, '|'))
-        rc = sequence(x, in, out);
-    return rc;
+    while (take(x, '|'))
+        FM_TRY(sequence(x, in, out));
+    return FM_OK;
 }
 
 fm_status gr_pattern(gr_builder *b, uint32_t in, uint32_t out, fm_span pattern)

@@ -48,11 +48,8 @@ static fm_status rule_of(gr_builder *b, const fm_json *schema, const char *step,
     fm_buf text;
     fm_status rc = FM_OK;
 
-    rc = gr_resolve(b, &schema, schema);
-    if (rc == FM_OK)
-        rc = strip(b, &schema);
-    if (rc < 0)
-        return rc;
+    FM_TRY(gr_resolve(b, &schema, schema));
+    FM_TRY(strip(b, &schema));
     if (is_any(schema))
         return gr_built_in(b, GR_ANY, FM_GRAMMAR_ANY_DEPTH, out);
     if (fm_json_count(schema) == 1 &&
@@ -60,8 +57,7 @@ static fm_status rule_of(gr_builder *b, const fm_json *schema, const char *step,
         return gr_built_in(b, GR_STRING, 0, out);
     fm_buf_init(&text, 0);
     rc = fm_json_write(&text, schema, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = gr_work(b, text.len / 16);
+    FM_THEN(rc, gr_work(b, text.len / 16));
     for (size_t i = 0; rc == FM_OK && i < b->rules; i++)
         if (b->rule[i].kind == GR_SCHEMA && b->rule[i].text &&
             strcmp(b->rule[i].text, fm_buf_cstr(&text)) == 0) {
@@ -74,9 +70,8 @@ static fm_status rule_of(gr_builder *b, const fm_json *schema, const char *step,
     fm_buf_release(&text);
     if (!kept || !where)
         rc = rc < 0 ? rc : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = gr_new_rule(b, (gr_rule){.kind = GR_SCHEMA, .schema = schema, .text = kept}, where,
-                         out);
+    FM_THEN(rc, gr_new_rule(b, (gr_rule){.kind = GR_SCHEMA, .schema = schema, .text = kept}, where,
+                            out));
     if (rc < 0)
         fm_free(kept);
     fm_free(where);
@@ -101,8 +96,8 @@ static fm_status value(gr_builder *b, uint32_t in, uint32_t out, const fm_json *
         return emit(b, in, out, schema);
     if (fm_json_is(schema, FM_JSON_BOOL) && !fm_json_bool(schema, true))
         return FM_OK; /* no value at all */
-    fm_status rc = rule_of(b, schema, step, &rule);
-    return rc < 0 ? rc : gr_call_to(b, in, out, rule);
+    FM_TRY(rule_of(b, schema, step, &rule));
+    return gr_call_to(b, in, out, rule);
 }
 
 /* ---- objects ---- */
@@ -129,21 +124,16 @@ static fm_status key_value(gr_builder *b, const object *o, uint32_t named, uint3
 {
     uint32_t colon, begin, behind, comma;
     uint32_t *const node[] = {&colon, &begin, &behind, &comma};
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(node); i++)
-        rc = gr_node(b, node[i]);
-    if (rc == FM_OK)
-        rc = gr_str(b, named, colon, ":");
-    if (rc == FM_OK)
-        rc = gr_blanks(b, colon, begin, true, false);
-    if (rc == FM_OK)
-        rc = value(b, begin, behind, schema, name);
-    if (rc == FM_OK && o->missing == 0)
-        rc = gr_empty(b, behind, o->end);
-    if (rc == FM_OK)
-        rc = gr_str(b, behind, comma, ",");
-    return rc < 0 ? rc : gr_blanks(b, comma, next, true, true);
+    for (size_t i = 0; i < FM_ARRAY_LEN(node); i++)
+        FM_TRY(gr_node(b, node[i]));
+    FM_TRY(gr_str(b, named, colon, ":"));
+    FM_TRY(gr_blanks(b, colon, begin, true, false));
+    FM_TRY(value(b, begin, behind, schema, name));
+    if (o->missing == 0)
+        FM_TRY(gr_empty(b, behind, o->end));
+    FM_TRY(gr_str(b, behind, comma, ","));
+    return gr_blanks(b, comma, next, true, true);
 }
 
 /* One declared property at o->key, which moves on to the next one. */
@@ -154,14 +144,11 @@ static fm_status property(gr_builder *b, object *o, const char *name, const fm_j
     fm_json *text_of = fm_json_new_str(name);
     fm_status rc = text_of ? gr_node(b, &named) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = gr_node(b, &next);
-    if (rc == FM_OK)
-        rc = gr_json_text(b, o->key, named, text_of);
+    FM_THEN(rc, gr_node(b, &next));
+    FM_THEN(rc, gr_json_text(b, o->key, named, text_of));
     fm_json_free(text_of);
     o->missing -= needed && o->missing > 0;
-    if (rc == FM_OK)
-        rc = key_value(b, o, named, next, schema, name);
+    FM_THEN(rc, key_value(b, o, named, next, schema, name));
     if (rc == FM_OK && !needed)
         rc = gr_empty(b, o->key, next);
     o->key = next;
@@ -171,18 +158,16 @@ static fm_status property(gr_builder *b, object *o, const char *name, const fm_j
 /* Names in 'required' that no property declares. */
 static fm_status undeclared(gr_builder *b, object *o)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(o->required); i++) {
+    for (size_t i = 0; i < fm_json_count(o->required); i++) {
         const char *name = fm_json_cstr(fm_json_at(o->required, i), "");
         if (fm_json_get(o->properties, name))
             continue;
         if (!o->other)
             return fm_fail(FM_EINVAL, "%s: '%.64s' is required, but no property declares it",
                            b->where, name);
-        rc = property(b, o, name, o->other);
+        FM_TRY(property(b, o, name, o->other));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* What may not be the name of an undeclared property: all declared and all required ones. */
@@ -204,13 +189,11 @@ static fm_status others(gr_builder *b, object *o)
 {
     const fm_json *taken;
     uint32_t named;
-    fm_status rc = taken_names(b, o, &taken);
+    FM_TRY(taken_names(b, o, &taken));
 
-    if (rc == FM_OK)
-        rc = gr_node(b, &named);
-    if (rc == FM_OK)
-        rc = gr_other_name(b, o->key, named, taken);
-    return rc < 0 ? rc : key_value(b, o, named, o->key, o->other, "additionalProperties");
+    FM_TRY(gr_node(b, &named));
+    FM_TRY(gr_other_name(b, o->key, named, taken));
+    return key_value(b, o, named, o->key, o->other, "additionalProperties");
 }
 
 /* Each required name once, as a string. */
@@ -234,29 +217,20 @@ static fm_status members(gr_builder *b, uint32_t in, uint32_t out, object *o)
 
     o->missing = fm_json_count(o->required);
     bool may_be_empty = o->missing == 0;
-    if (rc == FM_OK)
-        rc = gr_node(b, &open);
-    if (rc == FM_OK)
-        rc = gr_node(b, &close);
-    if (rc == FM_OK)
-        rc = gr_node(b, &o->key);
-    if (rc == FM_OK)
-        rc = gr_node(b, &o->end);
-    if (rc == FM_OK)
-        rc = gr_str(b, in, open, "{");
+    FM_THEN(rc, gr_node(b, &open));
+    FM_THEN(rc, gr_node(b, &close));
+    FM_THEN(rc, gr_node(b, &o->key));
+    FM_THEN(rc, gr_node(b, &o->end));
+    FM_THEN(rc, gr_str(b, in, open, "{"));
     if (rc == FM_OK && may_be_empty)
         rc = gr_str(b, open, out, "}");
-    if (rc == FM_OK)
-        rc = gr_blanks(b, open, o->key, false, true);
-    if (rc == FM_OK)
-        rc = gr_blanks(b, o->end, close, false, true);
-    if (rc == FM_OK)
-        rc = gr_str(b, close, out, "}");
+    FM_THEN(rc, gr_blanks(b, open, o->key, false, true));
+    FM_THEN(rc, gr_blanks(b, o->end, close, false, true));
+    FM_THEN(rc, gr_str(b, close, out, "}"));
     for (void *it = fm_json_iter(o->properties); it && rc == FM_OK;
          it = fm_json_next(o->properties, it))
         rc = property(b, o, fm_json_iter_key(it), fm_json_iter_value(it));
-    if (rc == FM_OK)
-        rc = undeclared(b, o);
+    FM_THEN(rc, undeclared(b, o));
     return rc < 0 || !o->other ? rc : others(b, o);
 }
 
@@ -277,9 +251,7 @@ static fm_status emit_object(gr_builder *b, uint32_t in, uint32_t out, const fm_
         return members(b, in, out, &o);
     /* Absent means true: used where names must come from somewhere. */
     fm_json *any = fm_json_new_bool(true);
-    fm_status rc = gr_own(b, any);
-    if (rc < 0)
-        return rc;
+    FM_TRY(gr_own(b, any));
     bool lacks = fm_json_count(o.properties) == 0;
     for (size_t i = 0; i < fm_json_count(o.required) && !lacks; i++)
         lacks = !fm_json_get(o.properties, fm_json_cstr(fm_json_at(o.required, i), ""));
@@ -293,16 +265,14 @@ static fm_status emit_object(gr_builder *b, uint32_t in, uint32_t out, const fm_
 static fm_status item(gr_builder *b, uint32_t from, uint32_t to, uint32_t i, const fm_json *schema)
 {
     uint32_t begin, comma = from;
-    fm_status rc = gr_node(b, &begin);
+    FM_TRY(gr_node(b, &begin));
 
-    if (rc == FM_OK && i > 0) {
-        rc = gr_node(b, &comma);
-        if (rc == FM_OK)
-            rc = gr_str(b, from, comma, ",");
+    if (i > 0) {
+        FM_TRY(gr_node(b, &comma));
+        FM_TRY(gr_str(b, from, comma, ","));
     }
-    if (rc == FM_OK)
-        rc = gr_blanks(b, comma, begin, i > 0, true);
-    return rc < 0 ? rc : value(b, begin, to, schema, "items");
+    FM_TRY(gr_blanks(b, comma, begin, i > 0, true));
+    return value(b, begin, to, schema, "items");
 }
 
 typedef struct array {
@@ -318,8 +288,7 @@ static fm_status read_array(gr_builder *b, array *a, const fm_json *schema)
 
     a->first = fm_json_get(schema, "prefixItems");
     a->rest = rest;
-    if (rc == FM_OK)
-        rc = gr_count_of(b, schema, "maxItems", GR_NONE, &a->most);
+    FM_THEN(rc, gr_count_of(b, schema, "maxItems", GR_NONE, &a->most));
     if (rc == FM_OK && a->first && !fm_json_is(a->first, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "%s: 'prefixItems' must be an array", b->where);
     if (rc == FM_OK && fm_json_is(rest, FM_JSON_ARRAY))
@@ -341,14 +310,10 @@ static fm_status emit_array(gr_builder *b, uint32_t in, uint32_t out, const fm_j
     uint32_t at, next, close, firsts;
     fm_status rc = read_array(b, &a, schema);
 
-    if (rc == FM_OK)
-        rc = gr_node(b, &at);
-    if (rc == FM_OK)
-        rc = gr_node(b, &close);
-    if (rc == FM_OK)
-        rc = gr_str(b, in, at, "[");
-    if (rc == FM_OK)
-        rc = gr_empty(b, close, out);
+    FM_THEN(rc, gr_node(b, &at));
+    FM_THEN(rc, gr_node(b, &close));
+    FM_THEN(rc, gr_str(b, in, at, "["));
+    FM_THEN(rc, gr_empty(b, close, out));
     if (rc < 0)
         return rc;
     firsts = (uint32_t)fm_json_count(a.first);
@@ -358,16 +323,13 @@ static fm_status emit_array(gr_builder *b, uint32_t in, uint32_t out, const fm_j
         uint32_t end;
         if (i >= a.least) {
             rc = gr_node(b, &end);
-            if (rc == FM_OK)
-                rc = i > 0 ? gr_blanks(b, at, end, false, true) : gr_empty(b, at, end);
-            if (rc == FM_OK)
-                rc = gr_str(b, end, close, "]");
+            FM_THEN(rc, i > 0 ? gr_blanks(b, at, end, false, true) : gr_empty(b, at, end));
+            FM_THEN(rc, gr_str(b, end, close, "]"));
         }
         if (rc < 0 || i >= stop)
             break;
         rc = gr_node(b, &next);
-        if (rc == FM_OK)
-            rc = item(b, at, next, i, i < firsts ? fm_json_at(a.first, i) : a.rest);
+        FM_THEN(rc, item(b, at, next, i, i < firsts ? fm_json_at(a.first, i) : a.rest));
     }
     if (rc == FM_OK && a.most == GR_NONE)
         rc = item(b, at, at, apart, a.rest);
@@ -458,7 +420,6 @@ static fm_status emit_listed(gr_builder *b, uint32_t in, uint32_t out, const fm_
 {
     const fm_json *list = fm_json_get(schema, "enum"), *only = fm_json_get(schema, "const");
     const fm_json *type = fm_json_get(schema, "type");
-    fm_status rc = FM_OK;
 
     for (void *it = fm_json_iter(schema); it; it = fm_json_next(schema, it)) {
         const char *key = fm_json_iter_key(it);
@@ -471,12 +432,12 @@ static fm_status emit_listed(gr_builder *b, uint32_t in, uint32_t out, const fm_
         return fits(only, type) ? gr_json_text(b, in, out, only) : FM_OK;
     if (!fm_json_is(list, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "%s: 'enum' must be an array", b->where);
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
+    for (size_t i = 0; i < fm_json_count(list); i++) {
         const fm_json *v = fm_json_at(list, i);
         if (fits(v, type) && (!only || fm_json_equal(v, only)))
-            rc = gr_json_text(b, in, out, v);
+            FM_TRY(gr_json_text(b, in, out, v));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status emit_type(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema,
@@ -494,8 +455,8 @@ static fm_status emit_type(gr_builder *b, uint32_t in, uint32_t out, const fm_js
         return gr_str(b, in, out, "null");
     if (strcmp(type, "boolean") != 0)
         return fm_fail(FM_EINVAL, "%s: there is no type '%.64s'", b->where, type);
-    fm_status rc = gr_str(b, in, out, "true");
-    return rc < 0 ? rc : gr_str(b, in, out, "false");
+    FM_TRY(gr_str(b, in, out, "true"));
+    return gr_str(b, in, out, "false");
 }
 
 /* The type that the keywords speak of where none is named. */
@@ -527,7 +488,6 @@ static fm_status emit_typed(gr_builder *b, uint32_t in, uint32_t out, const fm_j
 {
     const fm_json *type = fm_json_get(schema, "type");
     const char *one = type ? fm_json_cstr(type, NULL) : implied_type(schema);
-    fm_status rc = FM_OK;
 
     if (one)
         return emit_type(b, in, out, schema, one);
@@ -535,9 +495,9 @@ static fm_status emit_typed(gr_builder *b, uint32_t in, uint32_t out, const fm_j
         return gr_any_value(b, in, out, FM_GRAMMAR_ANY_DEPTH);
     if (!fm_json_is(type, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "%s: 'type' must be a string or an array", b->where);
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(type); i++)
-        rc = emit_type(b, in, out, schema, fm_json_cstr(fm_json_at(type, i), ""));
-    return rc;
+    for (size_t i = 0; i < fm_json_count(type); i++)
+        FM_TRY(emit_type(b, in, out, schema, fm_json_cstr(fm_json_at(type, i), "")));
+    return FM_OK;
 }
 
 /* anyOf, oneOf: each branch together with what stands beside it. */
@@ -559,25 +519,19 @@ static fm_status emit_union(gr_builder *b, uint32_t in, uint32_t out, const fm_j
         branch = fm_json_at(list, i);
         if (fm_json_count(rest) > 0)
             rc = gr_merge(b, &branch, rest, branch);
-        if (rc == FM_OK)
-            rc = emit(b, in, out, branch);
+        FM_THEN(rc, emit(b, in, out, branch));
     }
     return rc;
 }
 
 static fm_status emit_object_schema(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema)
 {
-    fm_status rc = check_keys(b, schema);
+    FM_TRY(check_keys(b, schema));
 
-    if (rc == FM_OK)
-        rc = gr_resolve(b, &schema, schema);
-    if (rc < 0)
-        return rc;
+    FM_TRY(gr_resolve(b, &schema, schema));
     if (fm_json_is(schema, FM_JSON_BOOL))
         return emit(b, in, out, schema);
-    rc = check_keys(b, schema);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_keys(b, schema));
     if (fm_json_get(schema, "anyOf") || fm_json_get(schema, "oneOf"))
         return emit_union(b, in, out, schema, fm_json_get(schema, "anyOf") ? "anyOf" : "oneOf");
     if (fm_json_get(schema, "const") || fm_json_get(schema, "enum"))
@@ -589,12 +543,9 @@ static fm_status emit_object_schema(gr_builder *b, uint32_t in, uint32_t out, co
 static fm_status emit(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema)
 {
     uint32_t own;
-    fm_status rc = gr_node(b, &own);
+    FM_TRY(gr_node(b, &own));
 
-    if (rc == FM_OK)
-        rc = gr_empty(b, in, own);
-    if (rc < 0)
-        return rc;
+    FM_TRY(gr_empty(b, in, own));
     if (fm_json_is(schema, FM_JSON_BOOL))
         return fm_json_bool(schema, false) ? gr_any_value(b, own, out, FM_GRAMMAR_ANY_DEPTH)
                                            : FM_OK;
@@ -604,7 +555,7 @@ static fm_status emit(gr_builder *b, uint32_t in, uint32_t out, const fm_json *s
         return fm_fail(FM_ELIMIT, "%s: the schema refers to itself without a value in between",
                        b->where);
     b->depth++;
-    rc = emit_object_schema(b, own, out, schema);
+    fm_status rc = emit_object_schema(b, own, out, schema);
     b->depth--;
     return rc;
 }
@@ -618,42 +569,38 @@ static fm_status write_rule(gr_builder *b, uint32_t i)
 
     b->nodes = b->nfa_count = 0;
     b->where = r.where;
-    fm_status rc = gr_node(b, &in);
-    if (rc == FM_OK)
-        rc = gr_node(b, &out);
-    if (rc < 0)
-        return rc;
+    FM_TRY(gr_node(b, &in));
+    FM_TRY(gr_node(b, &out));
     if (r.kind == GR_STRING)
-        rc = gr_any_string(b, in, out);
+        FM_TRY(gr_any_string(b, in, out));
     else if (r.kind == GR_CHAR)
-        rc = gr_any_char(b, in, out);
+        FM_TRY(gr_any_char(b, in, out));
     else if (r.kind == GR_BLANK)
-        rc = gr_some_blanks(b, in, out, r.depth > 0);
+        FM_TRY(gr_some_blanks(b, in, out, r.depth > 0));
     else if (r.kind == GR_OBJECT)
-        rc = gr_any_container(b, in, out, true, r.depth);
+        FM_TRY(gr_any_container(b, in, out, true, r.depth));
     else if (r.kind == GR_ANY)
-        rc = gr_any_value(b, in, out, r.depth);
+        FM_TRY(gr_any_value(b, in, out, r.depth));
     else
-        rc = emit(b, in, out, r.schema);
-    return rc < 0 ? rc : gr_determinize(b, i, in, out);
+        FM_TRY(emit(b, in, out, r.schema));
+    return gr_determinize(b, i, in, out);
 }
 
 static fm_status compile(gr_builder *b, const fm_json *schema)
 {
     uint32_t root;
-    fm_status rc;
 
     b->root = schema;
     b->where = "schema";
     if (schema)
-        rc = gr_new_rule(b, (gr_rule){.kind = GR_SCHEMA, .schema = schema, .text = NULL}, "schema",
-                         &root);
+        FM_TRY(gr_new_rule(b, (gr_rule){.kind = GR_SCHEMA, .schema = schema, .text = NULL},
+                           "schema", &root));
     else
-        rc = gr_new_rule(b, (gr_rule){.kind = GR_OBJECT, .depth = FM_GRAMMAR_ANY_DEPTH}, "object",
-                         &root);
-    for (uint32_t i = 0; rc == FM_OK && i < b->rules; i++)
-        rc = write_rule(b, i);
-    return rc < 0 ? rc : gr_trim(b);
+        FM_TRY(gr_new_rule(b, (gr_rule){.kind = GR_OBJECT, .depth = FM_GRAMMAR_ANY_DEPTH}, "object",
+                           &root));
+    for (uint32_t i = 0; i < b->rules; i++)
+        FM_TRY(write_rule(b, i));
+    return gr_trim(b);
 }
 
 static fm_status build(fm_grammar **out, const fm_json *schema, bool compact)

@@ -49,13 +49,11 @@ static fm_status check_decoder(const fm_tokenizer *t, const entry *e, size_t cou
         fm_buf_clear(&one);
         fm_buf_clear(&two);
         rc = fm_tokenizer_decode(t, ids, 1, true, &one);
-        if (rc == FM_OK)
-            rc = fm_tokenizer_decode(t, ids, 2, true, &two);
+        FM_THEN(rc, fm_tokenizer_decode(t, ids, 2, true, &two));
         fm_buf_append(&one, e[i].bytes.data, e[i].bytes.len);
         same = fm_span_eq(fm_buf_span(&one), fm_buf_span(&two));
     }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&one);
+    FM_THEN(rc, fm_buf_ok(&one));
     fm_buf_release(&one);
     fm_buf_release(&two);
     if (rc == FM_OK && !same)
@@ -66,12 +64,11 @@ static fm_status check_decoder(const fm_tokenizer *t, const entry *e, size_t cou
 
 static fm_status add_node(fm_token_trie *t, uint8_t byte, uint16_t depth)
 {
-    fm_status rc = fm_grow(&t->node, &t->node_cap, t->nodes + 1, sizeof *t->node);
+    FM_TRY(fm_grow(&t->node, &t->node_cap, t->nodes + 1, sizeof *t->node));
 
-    if (rc == FM_OK)
-        t->node[t->nodes++] =
-            (gr_trie_node){.byte = byte, .depth = depth, .token = (uint32_t)t->order_count};
-    return rc;
+    t->node[t->nodes++] =
+        (gr_trie_node){.byte = byte, .depth = depth, .token = (uint32_t)t->order_count};
+    return FM_OK;
 }
 
 /* Entries in order: each adds the nodes below what it shares with the one before. */
@@ -85,9 +82,7 @@ static fm_status insert(fm_token_trie *t, uint32_t *open, size_t *depth, const e
     while (*depth > shared)
         t->node[open[--*depth]].end = (uint32_t)t->nodes;
     for (; *depth < e->bytes.len; ++*depth) {
-        fm_status rc = add_node(t, e->bytes.data[*depth], (uint16_t)(*depth + 1));
-        if (rc < 0)
-            return rc;
+        FM_TRY(add_node(t, e->bytes.data[*depth], (uint16_t)(*depth + 1)));
         open[*depth] = (uint32_t)t->nodes - 1;
     }
     gr_trie_node *last = &t->node[open[*depth - 1]];
@@ -102,7 +97,6 @@ static fm_status fill(fm_token_trie *t, const entry *e, size_t count)
 {
     uint32_t open[FM_GRAMMAR_TOKEN_BYTES_MAX];
     size_t depth = 0, bytes = 0;
-    fm_status rc = FM_OK;
 
     for (size_t i = 0; i < count; i++)
         bytes += e[i].bytes.len;
@@ -112,15 +106,15 @@ static fm_status fill(fm_token_trie *t, const entry *e, size_t count)
     if (!t->order || !t->bytes || !t->at)
         return FM_ENOMEM;
     bytes = 0;
-    for (size_t i = 0; rc == FM_OK && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         memcpy(t->bytes + bytes, e[i].bytes.data, e[i].bytes.len);
         t->at[e[i].id] = (gr_piece){(uint32_t)bytes, (uint32_t)e[i].bytes.len};
         bytes += e[i].bytes.len;
-        rc = insert(t, open, &depth, &e[i]);
+        FM_TRY(insert(t, open, &depth, &e[i]));
     }
-    while (rc == FM_OK && depth > 0)
+    while (depth > 0)
         t->node[open[--depth]].end = (uint32_t)t->nodes;
-    return rc;
+    return FM_OK;
 }
 
 fm_status fm_token_trie_new(fm_token_trie **out, const fm_tokenizer *tok)

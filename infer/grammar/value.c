@@ -14,9 +14,7 @@ fm_status gr_new_rule(gr_builder *b, gr_rule r, const char *where, uint32_t *out
 {
     if (b->rules >= FM_GRAMMAR_RULES_MAX)
         return fm_fail(FM_ELIMIT, "%s: more than %u subschemas", b->where, FM_GRAMMAR_RULES_MAX);
-    fm_status rc = fm_grow(&b->rule, &b->rules_cap, b->rules + 1, sizeof *b->rule);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&b->rule, &b->rules_cap, b->rules + 1, sizeof *b->rule));
     r.where = fm_strdup(where);
     if (!r.where)
         return FM_ENOMEM;
@@ -61,10 +59,8 @@ static fm_status run_of(gr_builder *b, uint32_t in, uint32_t out, char c, int mo
     for (int i = 0; rc == FM_OK && i < most; i++) {
         uint32_t next;
         rc = gr_node(b, &next);
-        if (rc == FM_OK)
-            rc = gr_bytes(b, in, next, (uint8_t)c, (uint8_t)c);
-        if (rc == FM_OK)
-            rc = gr_empty(b, next, out);
+        FM_THEN(rc, gr_bytes(b, in, next, (uint8_t)c, (uint8_t)c));
+        FM_THEN(rc, gr_empty(b, next, out));
         in = next;
     }
     return rc;
@@ -73,17 +69,14 @@ static fm_status run_of(gr_builder *b, uint32_t in, uint32_t out, char c, int mo
 fm_status gr_some_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space)
 {
     uint32_t line;
-    fm_status rc = gr_node(b, &line);
+    FM_TRY(gr_node(b, &line));
 
-    if (rc == FM_OK && space)
-        rc = gr_str(b, in, out, " ");
-    if (rc == FM_OK)
-        rc = gr_str(b, in, line, "\n");
-    if (rc == FM_OK)
-        rc = gr_empty(b, line, out);
-    if (rc == FM_OK)
-        rc = run_of(b, line, out, ' ', SPACES_MAX);
-    return rc < 0 ? rc : run_of(b, line, out, '\t', TABS_MAX);
+    if (space)
+        FM_TRY(gr_str(b, in, out, " "));
+    FM_TRY(gr_str(b, in, line, "\n"));
+    FM_TRY(gr_empty(b, line, out));
+    FM_TRY(run_of(b, line, out, ' ', SPACES_MAX));
+    return run_of(b, line, out, '\t', TABS_MAX);
 }
 
 fm_status gr_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space, bool lines)
@@ -105,8 +98,7 @@ fm_status gr_json_text(gr_builder *b, uint32_t in, uint32_t out, const fm_json *
 
     fm_buf_init(&t, 0);
     fm_status rc = fm_json_write(&t, v, FM_JSON_COMPACT);
-    if (rc == FM_OK)
-        rc = gr_text(b, in, out, fm_buf_span(&t));
+    FM_THEN(rc, gr_text(b, in, out, fm_buf_span(&t)));
     fm_buf_release(&t);
     return rc;
 }
@@ -177,8 +169,8 @@ static fm_status one_char(gr_builder *b, uint32_t in, uint32_t out, bool by_call
 
     if (!by_call)
         return gr_any_char(b, in, out);
-    fm_status rc = gr_built_in(b, GR_CHAR, 0, &rule);
-    return rc < 0 ? rc : gr_call_to(b, in, out, rule);
+    FM_TRY(gr_built_in(b, GR_CHAR, 0, &rule));
+    return gr_call_to(b, in, out, rule);
 }
 
 /* least to most characters (GR_NONE: any number). */
@@ -191,8 +183,7 @@ static fm_status counted(gr_builder *b, uint32_t in, uint32_t out, uint32_t leas
         rc = gr_node(b, &next);
         if (rc == FM_OK && i >= least)
             rc = gr_empty(b, in, out);
-        if (rc == FM_OK)
-            rc = one_char(b, in, next, copies >= LONG_STRING);
+        FM_THEN(rc, one_char(b, in, next, copies >= LONG_STRING));
         in = next;
     }
     if (rc == FM_OK && most == GR_NONE)
@@ -204,29 +195,21 @@ fm_status gr_string(gr_builder *b, uint32_t in, uint32_t out, const fm_json *sch
 {
     uint32_t least = 0, most = GR_NONE, open, close;
     fm_span pattern = {NULL, 0};
-    fm_status rc = gr_count_of(b, schema, "minLength", 0, &least);
+    FM_TRY(gr_count_of(b, schema, "minLength", 0, &least));
 
-    if (rc == FM_OK)
-        rc = gr_count_of(b, schema, "maxLength", GR_NONE, &most);
-    if (rc == FM_OK)
-        rc = pattern_of(b, schema, &pattern);
-    if (rc == FM_OK && pattern.data && (least > 0 || most != GR_NONE))
+    FM_TRY(gr_count_of(b, schema, "maxLength", GR_NONE, &most));
+    FM_TRY(pattern_of(b, schema, &pattern));
+    if (pattern.data && (least > 0 || most != GR_NONE))
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: minLength and maxLength beside 'pattern' or 'format' are not "
                        "supported; put the lengths into the pattern",
                        b->where);
-    if (rc == FM_OK && most < least)
+    if (most < least)
         return FM_OK; /* nothing is so short and so long */
-    if (rc == FM_OK)
-        rc = gr_node(b, &open);
-    if (rc == FM_OK)
-        rc = gr_node(b, &close);
-    if (rc == FM_OK)
-        rc = gr_str(b, in, open, "\"");
-    if (rc == FM_OK)
-        rc = gr_str(b, close, out, "\"");
-    if (rc < 0)
-        return rc;
+    FM_TRY(gr_node(b, &open));
+    FM_TRY(gr_node(b, &close));
+    FM_TRY(gr_str(b, in, open, "\""));
+    FM_TRY(gr_str(b, close, out, "\""));
     return pattern.data ? gr_pattern(b, open, close, pattern)
                         : counted(b, open, close, least, most);
 }
@@ -237,9 +220,9 @@ static fm_status call_built_in(gr_builder *b, uint32_t in, uint32_t out, gr_rule
                                int depth)
 {
     uint32_t rule;
-    fm_status rc = gr_built_in(b, kind, depth, &rule);
+    FM_TRY(gr_built_in(b, kind, depth, &rule));
 
-    return rc < 0 ? rc : gr_call_to(b, in, out, rule);
+    return gr_call_to(b, in, out, rule);
 }
 
 /* {...} or [...] of values of the depth below; depth 0: empty ones only. */
@@ -251,10 +234,8 @@ fm_status gr_any_container(gr_builder *b, uint32_t in, uint32_t out, bool braces
 
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(node); i++)
         rc = gr_node(b, node[i]);
-    if (rc == FM_OK)
-        rc = gr_str(b, in, empty, braces ? "{" : "[");
-    if (rc == FM_OK)
-        rc = gr_str(b, empty, out, braces ? "}" : "]");
+    FM_THEN(rc, gr_str(b, in, empty, braces ? "{" : "["));
+    FM_THEN(rc, gr_str(b, empty, out, braces ? "}" : "]"));
     if (rc < 0 || depth == 0)
         return rc;
     rc = gr_blanks(b, empty, begin, false, true);
@@ -262,41 +243,32 @@ fm_status gr_any_container(gr_builder *b, uint32_t in, uint32_t out, bool braces
         rc = call_built_in(b, begin, named, GR_STRING, 0);
     if (rc == FM_OK && braces)
         rc = gr_str(b, named, colon, ":");
-    if (rc == FM_OK)
-        rc = braces ? gr_blanks(b, colon, before, true, false) : gr_empty(b, begin, before);
-    if (rc == FM_OK)
-        rc = call_built_in(b, before, filled, GR_ANY, depth - 1);
-    if (rc == FM_OK)
-        rc = gr_str(b, filled, comma, ",");
-    if (rc == FM_OK)
-        rc = gr_blanks(b, comma, begin, true, true);
-    if (rc == FM_OK)
-        rc = gr_blanks(b, filled, end, false, true);
+    FM_THEN(rc, braces ? gr_blanks(b, colon, before, true, false) : gr_empty(b, begin, before));
+    FM_THEN(rc, call_built_in(b, before, filled, GR_ANY, depth - 1));
+    FM_THEN(rc, gr_str(b, filled, comma, ","));
+    FM_THEN(rc, gr_blanks(b, comma, begin, true, true));
+    FM_THEN(rc, gr_blanks(b, filled, end, false, true));
     return rc < 0 ? rc : gr_str(b, end, out, braces ? "}" : "]");
 }
 
 fm_status gr_any_string(gr_builder *b, uint32_t in, uint32_t out)
 {
     uint32_t open;
-    fm_status rc = gr_node(b, &open);
+    FM_TRY(gr_node(b, &open));
 
-    if (rc == FM_OK)
-        rc = gr_str(b, in, open, "\"");
-    if (rc == FM_OK)
-        rc = gr_any_char(b, open, open);
-    return rc < 0 ? rc : gr_str(b, open, out, "\"");
+    FM_TRY(gr_str(b, in, open, "\""));
+    FM_TRY(gr_any_char(b, open, open));
+    return gr_str(b, open, out, "\"");
 }
 
 fm_status gr_any_value(gr_builder *b, uint32_t in, uint32_t out, int depth)
 {
     static const char *const word[] = {"true", "false", "null"};
-    fm_status rc = gr_any_string(b, in, out);
+    FM_TRY(gr_any_string(b, in, out));
 
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(word); i++)
-        rc = gr_str(b, in, out, word[i]);
-    if (rc == FM_OK)
-        rc = gr_number(b, in, out, NULL, false);
-    if (rc == FM_OK)
-        rc = gr_any_container(b, in, out, false, depth);
-    return rc < 0 ? rc : gr_any_container(b, in, out, true, depth);
+    for (size_t i = 0; i < FM_ARRAY_LEN(word); i++)
+        FM_TRY(gr_str(b, in, out, word[i]));
+    FM_TRY(gr_number(b, in, out, NULL, false));
+    FM_TRY(gr_any_container(b, in, out, false, depth));
+    return gr_any_container(b, in, out, true, depth);
 }

@@ -18,8 +18,7 @@ static fm_status concat_text(jj_ctx *c, jj_val *out, jj_val a, jj_val b)
 
     fm_buf_init(&t, FM_CHAT_OUTPUT_MAX);
     rc = jj_to_text(c, &t, a);
-    if (rc == FM_OK)
-        rc = jj_to_text(c, &t, b);
+    FM_THEN(rc, jj_to_text(c, &t, b));
     return jj_buf_str(c, out, &t, rc);
 }
 
@@ -40,9 +39,7 @@ static fm_status repeat(jj_ctx *c, jj_val *out, jj_val s, int64_t times)
     fm_buf b;
 
     if (times > 0) {
-        fm_status rc = jj_work_by(c, (uint64_t)times, s.u.s.n ? s.u.s.n + JJ_CHAR : 0);
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_work_by(c, (uint64_t)times, s.u.s.n ? s.u.s.n + JJ_CHAR : 0));
     }
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     for (int64_t i = 0; i < times && s.u.s.n > 0 && b.failed == FM_OK; i++)

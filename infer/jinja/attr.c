@@ -65,10 +65,10 @@ fm_status jj_get_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name)
     if (jj_is_method(v.type, name))
         return jj_error(c, FM_EUNSUPPORTED, "method '%s' is used without a call", name);
     const jj_val *hit;
-    fm_status rc = jj_dict_get(c, &hit, v.u.dict, name, strlen(name));
-    if (rc == FM_OK && hit)
+    FM_TRY(jj_dict_get(c, &hit, v.u.dict, name, strlen(name)));
+    if (hit)
         *out = *hit;
-    return rc;
+    return FM_OK;
 }
 
 static bool index_of(jj_val key, size_t count, size_t *out)
@@ -84,10 +84,7 @@ static bool index_of(jj_val key, size_t count, size_t *out)
 fm_status jj_get_item(jj_ctx *c, jj_val *out, jj_val v, jj_val key)
 {
     size_t i;
-    fm_status rc = jj_work(c, JJ_ITEM + (v.type == JJ_STRING ? 3 * v.u.s.n : 0));
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_work(c, JJ_ITEM + (v.type == JJ_STRING ? 3 * v.u.s.n : 0)));
     *out = jj_undefined(key.type == JJ_STRING ? key.u.s.p : NULL);
     if (v.type == JJ_UNDEFINED)
         return jj_no_attr(c, v, key.type == JJ_STRING ? key.u.s.p : "item");
@@ -103,29 +100,26 @@ fm_status jj_get_item(jj_ctx *c, jj_val *out, jj_val v, jj_val key)
         }
     } else if (v.type == JJ_DICT) {
         bool hit = false;
-        for (i = 0; rc == FM_OK && !hit && i < v.u.dict->count; i++)
-            rc = jj_equal(c, &hit, v.u.dict->p[i].key, key);
-        if (rc == FM_OK && hit)
+        for (i = 0; !hit && i < v.u.dict->count; i++)
+            FM_TRY(jj_equal(c, &hit, v.u.dict->p[i].key, key));
+        if (hit)
             *out = v.u.dict->p[i - 1].value;
     } else if (key.type == JJ_STRING) {
         jj_val name = key; /* a slice of a string does not end in NUL */
-        rc = jj_str_copy(c, &name, key.u.s.p, key.u.s.n);
-        return rc < 0 ? rc : jj_get_attr(c, out, v, name.u.s.p);
+        FM_TRY(jj_str_copy(c, &name, key.u.s.p, key.u.s.n));
+        return jj_get_attr(c, out, v, name.u.s.p);
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path)
 {
-    fm_status rc = FM_OK;
-
     *out = v;
     if (path.type == JJ_INT)
         return jj_get_item(c, out, v, path);
-    rc = jj_need_str(c, path, "attribute");
-    if (rc == FM_OK)
-        rc = jj_work_by(c, path.u.s.n, 2);
-    for (size_t i = 0; rc == FM_OK && i <= path.u.s.n;) {
+    FM_TRY(jj_need_str(c, path, "attribute"));
+    FM_TRY(jj_work_by(c, path.u.s.n, 2));
+    for (size_t i = 0; i <= path.u.s.n;) {
         const char *dot = memchr(path.u.s.p + i, '.', path.u.s.n - i);
         size_t n = dot ? (size_t)(dot - path.u.s.p) - i : path.u.s.n - i;
         jj_val key = jj_str(path.u.s.p + i, n), in = *out;
@@ -135,10 +129,9 @@ fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path)
             digits = key.u.s.p[k] >= '0' && key.u.s.p[k] <= '9';
             number = number * 10 + (key.u.s.p[k] - '0');
         }
-        rc = jj_work(c, 2 * JJ_NODE);
-        if (rc == FM_OK)
-            rc = jj_get_item(c, out, in, digits ? jj_int(number) : key);
+        FM_TRY(jj_work(c, 2 * JJ_NODE));
+        FM_TRY(jj_get_item(c, out, in, digits ? jj_int(number) : key));
         i += n + 1;
     }
-    return rc;
+    return FM_OK;
 }

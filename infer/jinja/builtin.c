@@ -53,14 +53,12 @@ static fm_status range(jj_ctx *c, jj_val *out, const jj_args *a)
 
 static fm_status put_all(jj_ctx *c, jj_dict *d, jj_val from)
 {
-    fm_status rc = FM_OK;
-
     if (from.type != JJ_DICT)
         return jj_error(c, FM_EUNSUPPORTED, "a mapping of %s is not implemented",
                         jj_type_name(from));
-    for (size_t i = 0; i < from.u.dict->count && rc == FM_OK; i++)
-        rc = jj_dict_put(c, d, from.u.dict->p[i].key, from.u.dict->p[i].value);
-    return rc;
+    for (size_t i = 0; i < from.u.dict->count; i++)
+        FM_TRY(jj_dict_put(c, d, from.u.dict->p[i].key, from.u.dict->p[i].value));
+    return FM_OK;
 }
 
 static fm_status new_mapping(jj_ctx *c, jj_val *out, const jj_args *a, bool ns)
@@ -118,12 +116,10 @@ static fm_status strftime_now(jj_ctx *c, jj_val *out, const jj_args *a)
     time_t now = (time_t)c->now;
     struct tm t;
     fm_buf b;
-    fm_status rc = jj_need_str(c, f, "strftime_now");
+    FM_TRY(jj_need_str(c, f, "strftime_now"));
 
-    if (rc == FM_OK)
-        rc = jj_work_by(c, f.u.s.n, JJ_CALL);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_work_by(c, f.u.s.n, JJ_CALL));
+
     if (!gmtime_r(&now, &t))
         return jj_error(c, FM_EINVAL, "strftime_now: no such time");
     fm_buf_init(&b, 4096);

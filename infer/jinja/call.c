@@ -9,10 +9,7 @@
 
 static fm_status add_keyword(jj_ctx *c, jj_args *a, const char **kw, const char *name, jj_val v)
 {
-    fm_status rc = jj_work_by(c, a->kw_count + 1, strlen(name) + JJ_ITEM);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_work_by(c, a->kw_count + 1, strlen(name) + JJ_ITEM));
     for (size_t i = 0; i < a->kw_count; i++)
         if (strcmp(kw[i], name) == 0)
             return jj_error(c, FM_EINVAL, "argument '%s' is given twice", name);
@@ -23,13 +20,13 @@ static fm_status add_keyword(jj_ctx *c, jj_args *a, const char **kw, const char 
 
 static fm_status add_list(jj_ctx *c, jj_args *a, jj_val more)
 {
-    fm_status rc = jj_as_list(c, &more, more);
+    FM_TRY(jj_as_list(c, &more, more));
 
-    if (rc == FM_OK && more.u.list->count > ARGS_MAX)
+    if (more.u.list->count > ARGS_MAX)
         return jj_error(c, FM_ELIMIT, "more than %d arguments", ARGS_MAX);
-    for (size_t i = 0; rc == FM_OK && i < more.u.list->count; i++)
+    for (size_t i = 0; i < more.u.list->count; i++)
         a->pos[a->count++] = more.u.list->v[i];
-    return rc;
+    return FM_OK;
 }
 
 fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n, const jj_val *caller)
@@ -53,13 +50,11 @@ fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n, const jj_val *ca
         rc = jj_eval(c, &a->pos[a->count], n->kid[a->count]);
     if (rc == FM_OK && n->star) {
         rc = jj_eval(c, &v, n->star);
-        if (rc == FM_OK)
-            rc = add_list(c, a, v);
+        FM_THEN(rc, add_list(c, a, v));
     }
     for (size_t i = 0; rc == FM_OK && i < n->kw_count; i++) {
         rc = jj_eval(c, &v, n->kw_value[i]);
-        if (rc == FM_OK)
-            rc = add_keyword(c, a, kw, n->kw[i], v);
+        FM_THEN(rc, add_keyword(c, a, kw, n->kw[i], v));
     }
     return rc < 0 || !caller ? rc : add_keyword(c, a, kw, "caller", *caller);
 }
@@ -84,15 +79,14 @@ static fm_status bind_parameters(jj_ctx *c, const jj_node *def, const jj_args *a
 {
     bool used[ARGS_MAX + 1] = {false}; /* the caller is one more */
     bool caller = false;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < def->kid_count; i++) {
+    for (size_t i = 0; i < def->kid_count; i++) {
         const jj_node *param = def->kid[i];
         bool given = i < a->count;
         jj_val v = given ? a->pos[i] : jj_undefined(param->name);
         caller = caller || strcmp(param->name, "caller") == 0;
-        rc = jj_work_by(c, a->kw_count + 1, JJ_ITEM);
-        for (size_t k = 0; rc == FM_OK && k < a->kw_count; k++) {
+        FM_TRY(jj_work_by(c, a->kw_count + 1, JJ_ITEM));
+        for (size_t k = 0; k < a->kw_count; k++) {
             if (strcmp(a->kw[k], param->name) != 0)
                 continue;
             if (given)
@@ -101,28 +95,27 @@ static fm_status bind_parameters(jj_ctx *c, const jj_node *def, const jj_args *a
             v = a->kw_value[k];
             given = used[k] = true;
         }
-        if (rc == FM_OK && !given && param->a)
-            rc = jj_eval(c, &v, param->a);
-        if (rc == FM_OK)
-            rc = jj_assign(c, param->name, v);
+        if (!given && param->a)
+            FM_TRY(jj_eval(c, &v, param->a));
+        FM_TRY(jj_assign(c, param->name, v));
     }
-    if (rc == FM_OK && def->fn && !caller) {
+    if (def->fn && !caller) {
         jj_val v = jj_undefined("caller");
         for (size_t k = 0; k < a->kw_count; k++)
             if (strcmp(a->kw[k], "caller") == 0) {
                 v = a->kw_value[k];
                 used[k] = true;
             }
-        rc = jj_assign(c, "caller", v);
+        FM_TRY(jj_assign(c, "caller", v));
     }
-    if (rc == FM_OK && a->count > def->kid_count)
+    if (a->count > def->kid_count)
         return jj_error(c, FM_EINVAL, "macro '%s' takes at most %zu arguments", def->name,
                         def->kid_count);
-    for (size_t k = 0; rc == FM_OK && k < a->kw_count; k++)
+    for (size_t k = 0; k < a->kw_count; k++)
         if (!used[k])
             return jj_error(c, FM_EINVAL, "macro '%s' has no keyword argument '%s'", def->name,
                             a->kw[k]);
-    return rc;
+    return FM_OK;
 }
 
 static fm_status call_macro(jj_ctx *c, jj_val *out, const jj_macro *m, const jj_args *a)
@@ -131,10 +124,8 @@ static fm_status call_macro(jj_ctx *c, jj_val *out, const jj_macro *m, const jj_
     uint32_t line = c->line;
     fm_status rc = jj_scope_enter(c, m->scope);
 
-    if (rc == FM_OK)
-        rc = bind_parameters(c, m->node, a);
-    if (rc == FM_OK)
-        rc = jj_capture(c, out, m->node->b);
+    FM_THEN(rc, bind_parameters(c, m->node, a));
+    FM_THEN(rc, jj_capture(c, out, m->node->b));
     c->scope = outer;
     if (rc == FM_OK)
         c->line = line;
@@ -170,21 +161,17 @@ fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *c
     jj_args a;
     jj_val f = jj_none(), self = jj_none();
     bool method = n->a->kind == JJ_N_ATTR;
-    fm_status rc = jj_eval(c, method ? &self : &f, method ? n->a->a : n->a);
+    FM_TRY(jj_eval(c, method ? &self : &f, method ? n->a->a : n->a));
 
-    if (rc == FM_OK)
-        rc = jj_eval_args(c, &a, n, caller);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_eval_args(c, &a, n, caller));
     c->line = n->line;
     if (!method)
         return call_value(c, out, f, &a);
     /* a method, unless a mapping holds something callable there */
     const jj_val *held = NULL;
     if (self.type == JJ_NAMESPACE || self.type == JJ_DICT)
-        rc = jj_dict_get(c, &held, self.u.dict, n->a->name, strlen(n->a->name));
-    if (rc < 0)
-        return rc;
+        FM_TRY(jj_dict_get(c, &held, self.u.dict, n->a->name, strlen(n->a->name)));
+
     if (held && (held->type == JJ_MACRO || held->type == JJ_BUILTIN))
         return call_value(c, out, *held, &a);
     return jj_method(c, out, self, n->a->name, &a);

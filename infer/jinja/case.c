@@ -111,11 +111,11 @@ size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to)
 
 fm_status jj_put_cased(jj_ctx *c, fm_buf *out, jj_val str, jj_case to)
 {
-    fm_status rc = jj_work_by(c, str.u.s.n, JJ_MAP);
+    FM_TRY(jj_work_by(c, str.u.s.n, JJ_MAP));
 
-    for (size_t i = 0; rc == FM_OK && i < str.u.s.n;)
+    for (size_t i = 0; i < str.u.s.n;)
         i += jj_put_case(out, str, i, to);
-    return rc;
+    return FM_OK;
 }
 
 fm_status jj_cased(jj_ctx *c, jj_val *out, jj_val str, jj_case to)

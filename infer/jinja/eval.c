@@ -12,8 +12,7 @@ static fm_status compare_chain(jj_ctx *c, jj_val *out, const jj_node *n)
 
     for (size_t i = 0; rc == FM_OK && hit && i < n->kid_count; i++) {
         rc = jj_eval(c, &right, n->kid[i]->a);
-        if (rc == FM_OK)
-            rc = jj_compare_op(c, &hit, n->kid[i]->op, left, right);
+        FM_THEN(rc, jj_compare_op(c, &hit, n->kid[i]->op, left, right));
         left = right;
     }
     *out = jj_bool(hit);
@@ -43,23 +42,21 @@ static fm_status slice(jj_ctx *c, jj_val *out, const jj_node *n)
     jj_val v, part[3] = {jj_none(), jj_none(), jj_none()}, list;
     const jj_node *node[3] = {n->b, n->c, n->d};
     fm_buf b;
-    fm_status rc = jj_eval(c, &v, n->a);
+    FM_TRY(jj_eval(c, &v, n->a));
 
-    for (int i = 0; rc == FM_OK && i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         if (node[i])
-            rc = jj_eval(c, &part[i], node[i]);
-        if (rc == FM_OK && !index_like(part[i]))
+            FM_TRY(jj_eval(c, &part[i], node[i]));
+        if (!index_like(part[i]))
             return jj_error(c, FM_EINVAL, "slice bounds must be integers");
     }
-    if (rc < 0)
-        return rc;
+
     if (v.type == JJ_UNDEFINED)
         return jj_bad_operands(c, "slice", v, v);
     if (v.type != JJ_STRING && !jj_is_seq(v))
         return jj_error(c, FM_EINVAL, "%s cannot be sliced", jj_type_name(v));
-    rc = jj_as_list(c, &list, v);
-    if (rc == FM_OK)
-        rc = jj_list_new(c, out);
+    fm_status rc = jj_as_list(c, &list, v);
+    FM_THEN(rc, jj_list_new(c, out));
     if (rc < 0)
         return rc;
     int64_t count = (int64_t)list.u.list->count;
@@ -100,8 +97,7 @@ static fm_status literal(jj_ctx *c, jj_val *out, const jj_node *n)
         }
         k = v;
         rc = jj_eval(c, &v, n->kid[++i]);
-        if (rc == FM_OK)
-            rc = jj_dict_put(c, out->u.dict, k, v);
+        FM_THEN(rc, jj_dict_put(c, out->u.dict, k, v));
     }
     if (n->kind == JJ_N_TUPLE)
         out->type = JJ_TUPLE;
@@ -111,12 +107,9 @@ static fm_status literal(jj_ctx *c, jj_val *out, const jj_node *n)
 static fm_status eval_binary(jj_ctx *c, jj_val *out, const jj_node *n)
 {
     jj_val a, b;
-    fm_status rc = jj_eval(c, &a, n->a);
+    FM_TRY(jj_eval(c, &a, n->a));
 
-    if (rc == FM_OK)
-        rc = jj_eval(c, &b, n->b);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_eval(c, &b, n->b));
     c->line = n->line;
     return jj_binary(c, out, n->op, a, b);
 }
@@ -124,10 +117,7 @@ static fm_status eval_binary(jj_ctx *c, jj_val *out, const jj_node *n)
 static fm_status eval_sign(jj_ctx *c, jj_val *out, const jj_node *n)
 {
     jj_val v;
-    fm_status rc = jj_eval(c, &v, n->a);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_eval(c, &v, n->a));
     if (!jj_is_number(v))
         return jj_bad_operands(c, "negate", v, v);
     if (n->kind == JJ_N_POS)
@@ -141,10 +131,7 @@ static fm_status eval_sign(jj_ctx *c, jj_val *out, const jj_node *n)
 
 static fm_status eval_logic(jj_ctx *c, jj_val *out, const jj_node *n)
 {
-    fm_status rc = jj_eval(c, out, n->a);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_eval(c, out, n->a));
     if (n->kind == JJ_N_NOT)
         *out = jj_bool(!jj_truth(*out));
     else if (n->kind == JJ_N_COND) {
@@ -162,16 +149,13 @@ static fm_status eval_filter_or_test(jj_ctx *c, jj_val *out, const jj_node *n)
     jj_val in;
     jj_args a;
     bool hit;
-    fm_status rc = jj_eval(c, &in, n->a);
+    FM_TRY(jj_eval(c, &in, n->a));
 
-    if (rc == FM_OK)
-        rc = jj_eval_args(c, &a, n, NULL);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_eval_args(c, &a, n, NULL));
     c->line = n->line;
     if (n->kind == JJ_N_FILTER)
         return jj_filter_run(c, out, n->fn, in, &a);
-    rc = jj_test_run(c, &hit, n->fn, in, &a);
+    fm_status rc = jj_test_run(c, &hit, n->fn, in, &a);
     *out = jj_bool(hit != n->negated);
     return rc;
 }
@@ -179,12 +163,10 @@ static fm_status eval_filter_or_test(jj_ctx *c, jj_val *out, const jj_node *n)
 static fm_status eval_member(jj_ctx *c, jj_val *out, const jj_node *n)
 {
     jj_val base, key;
-    fm_status rc = jj_eval(c, &base, n->a);
+    FM_TRY(jj_eval(c, &base, n->a));
 
-    if (rc == FM_OK && n->kind == JJ_N_ITEM)
-        rc = jj_eval(c, &key, n->b);
-    if (rc < 0)
-        return rc;
+    if (n->kind == JJ_N_ITEM)
+        FM_TRY(jj_eval(c, &key, n->b));
     c->line = n->line;
     return n->kind == JJ_N_ATTR ? jj_get_attr(c, out, base, n->name)
                                 : jj_get_item(c, out, base, key);
@@ -257,8 +239,7 @@ fm_status jj_eval(jj_ctx *c, jj_val *out, const jj_node *n)
     fm_status rc = jj_enter(c, n);
 
     *out = jj_none();
-    if (rc == FM_OK)
-        rc = eval_kind(c, out, n);
+    FM_THEN(rc, eval_kind(c, out, n));
     c->depth--;
     return rc;
 }

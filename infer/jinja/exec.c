@@ -11,21 +11,19 @@ static fm_status assign_to(jj_ctx *c, const jj_node *to, jj_val v)
     if (to->kind == JJ_N_NAME)
         return jj_assign(c, to->name, v);
     if (to->kind == JJ_N_ATTR) {
-        fm_status rc = jj_lookup(c, to->a->name, &ns);
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_lookup(c, to->a->name, &ns));
         if (ns.type != JJ_NAMESPACE)
             return jj_error(c, FM_EINVAL, "'%s' is no namespace, so its '%s' cannot be set",
                             to->a->name, to->name);
         return jj_dict_put(c, ns.u.dict, jj_str(to->name, strlen(to->name)), v);
     }
-    fm_status rc = jj_as_list(c, &list, v);
-    if (rc == FM_OK && list.u.list->count != to->kid_count)
+    FM_TRY(jj_as_list(c, &list, v));
+    if (list.u.list->count != to->kid_count)
         return jj_error(c, FM_EINVAL, "%zu names for %zu values", to->kid_count,
                         list.u.list->count);
-    for (size_t i = 0; rc == FM_OK && i < to->kid_count; i++)
-        rc = assign_to(c, to->kid[i], list.u.list->v[i]);
-    return rc;
+    for (size_t i = 0; i < to->kid_count; i++)
+        FM_TRY(assign_to(c, to->kid[i], list.u.list->v[i]));
+    return FM_OK;
 }
 
 fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body)
@@ -37,8 +35,7 @@ fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body)
 
     fm_buf_init(&text, FM_CHAT_OUTPUT_MAX);
     c->out = &text;
-    if (rc == FM_OK)
-        rc = jj_run(c, body, &f);
+    FM_THEN(rc, jj_run(c, body, &f));
     c->out = outer;
     c->scope = scope;
     return jj_buf_str(c, out, &text, rc);
@@ -72,10 +69,8 @@ static fm_status loop_items(jj_ctx *c, jj_val *out, const jj_node *n, jj_val ite
     rc = jj_list_new(c, out);
     for (size_t i = 0; rc == FM_OK && i < all.u.list->count; i++) {
         rc = next_pass(c, &own, outer);
-        if (rc == FM_OK)
-            rc = assign_to(c, n->kid[0], all.u.list->v[i]);
-        if (rc == FM_OK)
-            rc = jj_eval(c, &keep, n->d);
+        FM_THEN(rc, assign_to(c, n->kid[0], all.u.list->v[i]));
+        FM_THEN(rc, jj_eval(c, &keep, n->d));
         c->scope = outer;
         if (rc == FM_OK && jj_truth(keep))
             rc = jj_list_push(c, out->u.list, all.u.list->v[i]);
@@ -91,8 +86,7 @@ static fm_status exec_for(jj_ctx *c, const jj_node *n, jj_flow *f)
     bool whole = false;
     fm_status rc = jj_eval(c, &iterable, n->a);
 
-    if (rc == FM_OK)
-        rc = loop_items(c, &items, n, iterable);
+    FM_THEN(rc, loop_items(c, &items, n, iterable));
     if (rc < 0)
         return rc;
     loop.u.loop = jj_alloc(c, sizeof *loop.u.loop);
@@ -103,12 +97,9 @@ static fm_status exec_for(jj_ctx *c, const jj_node *n, jj_flow *f)
         inner = JJ_NEXT;
         loop.u.loop->index = i;
         rc = next_pass(c, &own, outer);
-        if (rc == FM_OK)
-            rc = jj_assign(c, "loop", loop);
-        if (rc == FM_OK)
-            rc = assign_to(c, n->kid[0], items.u.list->v[i]);
-        if (rc == FM_OK)
-            rc = jj_run(c, n->b, &inner);
+        FM_THEN(rc, jj_assign(c, "loop", loop));
+        FM_THEN(rc, assign_to(c, n->kid[0], items.u.list->v[i]));
+        FM_THEN(rc, jj_run(c, n->b, &inner));
         whole = whole || inner == JJ_NEXT;
         c->scope = outer;
     }
@@ -136,10 +127,8 @@ static fm_status filtered_text(jj_ctx *c, jj_val *out, const jj_node *n)
     if (rc < 0 || !n->a)
         return rc;
     rc = jj_scope_enter(c, outer);
-    if (rc == FM_OK)
-        rc = jj_assign(c, "", *out); /* a name that no template can write */
-    if (rc == FM_OK)
-        rc = jj_eval(c, out, n->a);
+    FM_THEN(rc, jj_assign(c, "", *out)); /* a name that no template can write */
+    FM_THEN(rc, jj_eval(c, out, n->a));
     c->scope = outer;
     return rc;
 }
@@ -147,28 +136,22 @@ static fm_status filtered_text(jj_ctx *c, jj_val *out, const jj_node *n)
 static fm_status exec_block(jj_ctx *c, const jj_node *n)
 {
     jj_val v;
-    fm_status rc = filtered_text(c, &v, n);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(filtered_text(c, &v, n));
     return n->kind == JJ_N_SET_BLOCK ? assign_to(c, n->kid[0], v) : jj_to_text(c, c->out, v);
 }
 
 static fm_status exec_macro(jj_ctx *c, const jj_node *n)
 {
     jj_val v;
-    fm_status rc = jj_new_macro(c, &v, n);
+    FM_TRY(jj_new_macro(c, &v, n));
 
-    return rc < 0 ? rc : jj_assign(c, n->name, v);
+    return jj_assign(c, n->name, v);
 }
 
 static fm_status exec_output(jj_ctx *c, const jj_node *n)
 {
     jj_val v;
-    fm_status rc = jj_eval(c, &v, n->a);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_eval(c, &v, n->a));
     c->line = n->line;
     return jj_to_text(c, c->out, v);
 }
@@ -176,11 +159,10 @@ static fm_status exec_output(jj_ctx *c, const jj_node *n)
 static fm_status exec_call(jj_ctx *c, const jj_node *n)
 {
     jj_val caller, v;
-    fm_status rc = jj_new_macro(c, &caller, n->c);
+    FM_TRY(jj_new_macro(c, &caller, n->c));
 
-    if (rc == FM_OK)
-        rc = jj_call_node(c, &v, n->a, &caller);
-    return rc < 0 ? rc : jj_to_text(c, c->out, v);
+    FM_TRY(jj_call_node(c, &v, n->a, &caller));
+    return jj_to_text(c, c->out, v);
 }
 
 static fm_status exec_body(jj_ctx *c, const jj_node *n, jj_flow *f)
@@ -190,8 +172,7 @@ static fm_status exec_body(jj_ctx *c, const jj_node *n, jj_flow *f)
     if (n->b) { /* generation: what it sets stays inside */
         jj_scope *outer = c->scope;
         rc = jj_scope_enter(c, outer);
-        if (rc == FM_OK)
-            rc = jj_run(c, n->b, f);
+        FM_THEN(rc, jj_run(c, n->b, f));
         c->scope = outer;
         return rc;
     }
@@ -203,10 +184,7 @@ static fm_status exec_body(jj_ctx *c, const jj_node *n, jj_flow *f)
 static fm_status exec_if(jj_ctx *c, const jj_node *n, jj_flow *f)
 {
     jj_val v;
-    fm_status rc = jj_eval(c, &v, n->a);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_eval(c, &v, n->a));
     if (jj_truth(v))
         return jj_run(c, n->b, f);
     return n->c ? jj_run(c, n->c, f) : FM_OK;
@@ -214,10 +192,7 @@ static fm_status exec_if(jj_ctx *c, const jj_node *n, jj_flow *f)
 
 static fm_status put_text(jj_ctx *c, const jj_node *n)
 {
-    fm_status rc = jj_work(c, n->len);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_work(c, n->len));
     fm_buf_append(c->out, n->name, n->len);
     return fm_buf_ok(c->out);
 }
@@ -259,8 +234,7 @@ fm_status jj_run(jj_ctx *c, const jj_node *n, jj_flow *f)
 {
     fm_status rc = jj_enter(c, n);
 
-    if (rc == FM_OK)
-        rc = exec_kind(c, n, f);
+    FM_THEN(rc, exec_kind(c, n, f));
     c->depth--;
     return rc;
 }

@@ -90,11 +90,10 @@ static fm_status grow(jj_parser *p, void *array_ptr, size_t count, size_t elem)
 
 fm_status jj_p_add_kid(jj_parser *p, jj_node *n, jj_node *kid)
 {
-    fm_status rc = grow(p, &n->kid, n->kid_count, sizeof *n->kid);
+    FM_TRY(grow(p, &n->kid, n->kid_count, sizeof *n->kid));
 
-    if (rc == FM_OK)
-        n->kid[n->kid_count++] = kid;
-    return rc;
+    n->kid[n->kid_count++] = kid;
+    return FM_OK;
 }
 
 fm_status jj_p_enter(jj_parser *p)
@@ -110,13 +109,9 @@ static fm_status keyword(jj_parser *p, jj_node *call)
     jj_node *v;
 
     p->t += 2;
-    fm_status rc = jj_p_expression(p, &v);
-    if (rc == FM_OK)
-        rc = grow(p, &call->kw, call->kw_count, sizeof *call->kw);
-    if (rc == FM_OK)
-        rc = grow(p, &call->kw_value, call->kw_count, sizeof *call->kw_value);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_p_expression(p, &v));
+    FM_TRY(grow(p, &call->kw, call->kw_count, sizeof *call->kw));
+    FM_TRY(grow(p, &call->kw_value, call->kw_count, sizeof *call->kw_value));
     call->kw[call->kw_count] = name;
     call->kw_value[call->kw_count++] = v;
     return FM_OK;
@@ -125,9 +120,7 @@ static fm_status keyword(jj_parser *p, jj_node *call)
 /* Behind '(': positional arguments, *more of them, keywords. */
 static fm_status arguments(jj_parser *p, jj_node *call)
 {
-    fm_status rc = FM_OK;
-
-    while (rc == FM_OK && !jj_p_take_op(p, ")")) {
+    while (!jj_p_take_op(p, ")")) {
         jj_node *v;
         if (jj_p_is_op(p, "**"))
             return jj_p_refuse(p, "an argument behind");
@@ -135,44 +128,38 @@ static fm_status arguments(jj_parser *p, jj_node *call)
             if (call->star)
                 return jj_p_fail(p, "a second '*'");
             p->t++;
-            rc = jj_p_expression(p, &call->star);
+            FM_TRY(jj_p_expression(p, &call->star));
         } else if (p->t->kind == JJ_T_NAME && p->t[1].kind == JJ_T_OP &&
                    strcmp(p->t[1].s, "=") == 0) {
-            rc = keyword(p, call);
+            FM_TRY(keyword(p, call));
         } else {
             if (call->kw_count > 0 || call->star)
                 return jj_p_fail(p, "a positional argument behind keywords");
-            rc = jj_p_expression(p, &v);
-            if (rc == FM_OK)
-                rc = jj_p_add_kid(p, call, v);
+            FM_TRY(jj_p_expression(p, &v));
+            FM_TRY(jj_p_add_kid(p, call, v));
         }
-        if (rc == FM_OK && !jj_p_is_op(p, ")"))
-            rc = jj_p_need_op(p, ",");
+        if (!jj_p_is_op(p, ")"))
+            FM_TRY(jj_p_need_op(p, ","));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Items up to the closing operator, as kids; pairs: key ':' value. */
 static fm_status items(jj_parser *p, jj_node *n, const char *close, bool pairs)
 {
-    fm_status rc = FM_OK;
-
-    while (rc == FM_OK && !jj_p_take_op(p, close)) {
+    while (!jj_p_take_op(p, close)) {
         jj_node *v;
-        rc = jj_p_expression(p, &v);
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, n, v);
-        if (rc == FM_OK && pairs) {
-            rc = jj_p_need_op(p, ":");
-            if (rc == FM_OK)
-                rc = jj_p_expression(p, &v);
-            if (rc == FM_OK)
-                rc = jj_p_add_kid(p, n, v);
+        FM_TRY(jj_p_expression(p, &v));
+        FM_TRY(jj_p_add_kid(p, n, v));
+        if (pairs) {
+            FM_TRY(jj_p_need_op(p, ":"));
+            FM_TRY(jj_p_expression(p, &v));
+            FM_TRY(jj_p_add_kid(p, n, v));
         }
-        if (rc == FM_OK && !jj_p_is_op(p, close))
-            rc = jj_p_need_op(p, ",");
+        if (!jj_p_is_op(p, close))
+            FM_TRY(jj_p_need_op(p, ","));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Behind '(': a parenthesised expression or a tuple. */
@@ -186,11 +173,8 @@ static fm_status paren(jj_parser *p, jj_node **out)
         fm_status rc = jj_p_expression(p, out);
         if (rc < 0 || jj_p_take_op(p, ")"))
             return rc;
-        rc = jj_p_add_kid(p, tuple, *out);
-        if (rc == FM_OK)
-            rc = jj_p_need_op(p, ",");
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_p_add_kid(p, tuple, *out));
+        FM_TRY(jj_p_need_op(p, ","));
     }
     *out = tuple;
     return items(p, tuple, ")", false);
@@ -273,9 +257,7 @@ static fm_status subscript(jj_parser *p, jj_node *n)
     n->kind = JJ_N_ITEM;
     for (;;) {
         if (!jj_p_is_op(p, ":") && !jj_p_is_op(p, "]")) {
-            fm_status rc = jj_p_expression(p, part[i]);
-            if (rc < 0)
-                return rc;
+            FM_TRY(jj_p_expression(p, part[i]));
         }
         if (jj_p_is_op(p, ","))
             return jj_p_refuse(p, "a key with");
@@ -305,9 +287,7 @@ static fm_status field(jj_parser *p, jj_node *n)
 
 static fm_status postfix(jj_parser *p, jj_node **io)
 {
-    fm_status rc = FM_OK;
-
-    while (rc == FM_OK && (jj_p_is_op(p, ".") || jj_p_is_op(p, "[") || jj_p_is_op(p, "("))) {
+    while (jj_p_is_op(p, ".") || jj_p_is_op(p, "[") || jj_p_is_op(p, "(")) {
         jj_node *n = jj_p_new_node(p, JJ_N_ATTR);
         if (!n)
             return FM_ENOMEM;
@@ -315,22 +295,22 @@ static fm_status postfix(jj_parser *p, jj_node **io)
         *io = n;
         if (jj_p_take_op(p, "(")) {
             n->kind = JJ_N_CALL;
-            rc = arguments(p, n);
+            FM_TRY(arguments(p, n));
         } else if (jj_p_take_op(p, "[")) {
-            rc = subscript(p, n);
+            FM_TRY(subscript(p, n));
         } else {
             p->t++;
-            rc = field(p, n);
+            FM_TRY(field(p, n));
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status jj_p_postfix(jj_parser *p, jj_node **out)
 {
-    fm_status rc = primary(p, out);
+    FM_TRY(primary(p, out));
 
-    return rc < 0 ? rc : postfix(p, out);
+    return postfix(p, out);
 }
 
 static bool starts_bare_argument(const jj_parser *p)
@@ -348,16 +328,13 @@ static fm_status test(jj_parser *p, jj_node **io)
 {
     jj_node *n = jj_p_new_node(p, JJ_N_TEST), *arg;
     const char *name;
-    fm_status rc;
 
     if (!n)
         return FM_ENOMEM;
     n->a = *io;
     *io = n;
     n->negated = jj_p_take_word(p, "not");
-    rc = jj_p_need_name(p, &name);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_p_need_name(p, &name));
     n->fn = jj_test_find(name);
     if (n->fn < 0)
         return fm_fail(FM_EUNSUPPORTED, "line %u: test '%s' is not implemented", n->line, name);
@@ -365,10 +342,9 @@ static fm_status test(jj_parser *p, jj_node **io)
         return arguments(p, n);
     if (!starts_bare_argument(p))
         return FM_OK;
-    rc = primary(p, &arg);
-    if (rc == FM_OK)
-        rc = postfix(p, &arg);
-    return rc < 0 ? rc : jj_p_add_kid(p, n, arg);
+    FM_TRY(primary(p, &arg));
+    FM_TRY(postfix(p, &arg));
+    return jj_p_add_kid(p, n, arg);
 }
 
 /* Behind '|' (or at the name, in a filtered block). */
@@ -379,9 +355,7 @@ fm_status jj_p_filter(jj_parser *p, jj_node **io)
 
     if (!n)
         return FM_ENOMEM;
-    fm_status rc = jj_p_need_name(p, &name);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_p_need_name(p, &name));
     n->a = *io;
     *io = n;
     n->fn = jj_filter_find(name);
@@ -392,21 +366,17 @@ fm_status jj_p_filter(jj_parser *p, jj_node **io)
 
 static fm_status filters(jj_parser *p, jj_node **io)
 {
-    fm_status rc = FM_OK;
-
     for (;;) {
         if (jj_p_take_op(p, "|"))
-            rc = jj_p_filter(p, io);
+            FM_TRY(jj_p_filter(p, io));
         else if (jj_p_take_word(p, "is"))
-            rc = test(p, io);
+            FM_TRY(test(p, io));
         else if (jj_p_is_op(p, "(") ||
                  ((jj_p_is_op(p, ".") || jj_p_is_op(p, "[")) && (*io)->kind == JJ_N_FILTER))
-            rc = jj_p_is_op(p, "(") ? postfix(p, io)
-                                    : jj_p_fail(p, "put the filtered value in parentheses");
+            FM_TRY(jj_p_is_op(p, "(") ? postfix(p, io)
+                                      : jj_p_fail(p, "put the filtered value in parentheses"));
         else
             return FM_OK;
-        if (rc < 0)
-            return rc;
     }
 }
 
@@ -427,8 +397,7 @@ static fm_status unary(jj_parser *p, jj_node **out, bool with_filter)
         *out = n;
     } else {
         rc = primary(p, out);
-        if (rc == FM_OK)
-            rc = postfix(p, out);
+        FM_THEN(rc, postfix(p, out));
     }
     if (rc == FM_OK && with_filter)
         rc = filters(p, out);
@@ -498,9 +467,9 @@ static fm_status compare(jj_parser *p, jj_node **out)
 {
     jj_node *chain = NULL;
     jj_op op;
-    fm_status rc = arithmetic(p, out, 0);
+    FM_TRY(arithmetic(p, out, 0));
 
-    while (rc == FM_OK && comparison(p, &op)) {
+    while (comparison(p, &op)) {
         jj_node *operand = jj_p_new_node(p, JJ_N_POS); /* carries the operator; a is the value */
         if (!operand)
             return FM_ENOMEM;
@@ -512,11 +481,10 @@ static fm_status compare(jj_parser *p, jj_node **out)
             *out = chain;
         }
         operand->op = op;
-        rc = arithmetic(p, &operand->a, 0);
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, chain, operand);
+        FM_TRY(arithmetic(p, &operand->a, 0));
+        FM_TRY(jj_p_add_kid(p, chain, operand));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status not_expr(jj_parser *p, jj_node **out)
@@ -524,29 +492,27 @@ static fm_status not_expr(jj_parser *p, jj_node **out)
     if (!jj_p_is_word(p, "not"))
         return compare(p, out);
     jj_node *n = jj_p_new_node(p, JJ_N_NOT);
-    fm_status rc = n ? jj_p_enter(p) : FM_ENOMEM;
-    if (rc < 0)
-        return rc;
+    FM_TRY(n ? jj_p_enter(p) : FM_ENOMEM);
     p->t++;
     *out = n;
-    rc = not_expr(p, &n->a);
+    fm_status rc = not_expr(p, &n->a);
     p->depth--;
     return rc;
 }
 
 fm_status jj_p_logic(jj_parser *p, jj_node **out, bool is_or)
 {
-    fm_status rc = is_or ? jj_p_logic(p, out, false) : not_expr(p, out);
+    FM_TRY(is_or ? jj_p_logic(p, out, false) : not_expr(p, out));
 
-    while (rc == FM_OK && jj_p_take_word(p, is_or ? "or" : "and")) {
+    while (jj_p_take_word(p, is_or ? "or" : "and")) {
         jj_node *n = jj_p_new_node(p, is_or ? JJ_N_OR : JJ_N_AND);
         if (!n)
             return FM_ENOMEM;
         n->a = *out;
         *out = n;
-        rc = is_or ? jj_p_logic(p, &n->b, false) : not_expr(p, &n->b);
+        FM_TRY(is_or ? jj_p_logic(p, &n->b, false) : not_expr(p, &n->b));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status jj_p_expression(jj_parser *p, jj_node **out)
@@ -554,8 +520,7 @@ fm_status jj_p_expression(jj_parser *p, jj_node **out)
     fm_status rc = jj_p_enter(p);
 
     *out = NULL;
-    if (rc == FM_OK)
-        rc = jj_p_logic(p, out, true);
+    FM_THEN(rc, jj_p_logic(p, out, true));
     while (rc == FM_OK && jj_p_take_word(p, "if")) {
         jj_node *n = jj_p_new_node(p, JJ_N_COND);
         if (!n)
@@ -586,8 +551,7 @@ fm_status jj_p_tuple_expression(jj_parser *p, jj_node **out)
            p->t->kind != JJ_T_VAR_END) {
         jj_node *v;
         rc = jj_p_expression(p, &v);
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, n, v);
+        FM_THEN(rc, jj_p_add_kid(p, n, v));
     }
     return rc;
 }

@@ -47,15 +47,12 @@ static fm_status f_length(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 
 static fm_status f_items(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
-    fm_status rc = no_args(c, a, "items");
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(no_args(c, a, "items"));
     if (in.type == JJ_UNDEFINED)
         return jj_gen_new(c, out);
     if (in.type != JJ_DICT)
         return jj_error(c, FM_EINVAL, "items of %s", jj_type_name(in));
-    rc = jj_method(c, out, in, "items", a);
+    fm_status rc = jj_method(c, out, in, "items", a);
     out->type = JJ_GEN;
     return rc;
 }
@@ -65,35 +62,30 @@ static fm_status f_items(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 static fm_status f_list(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val v;
-    fm_status rc = no_args(c, a, "list");
+    FM_TRY(no_args(c, a, "list"));
 
-    if (rc == FM_OK)
-        rc = jj_as_list(c, &v, in);
-    if (rc == FM_OK)
-        rc = jj_list_new(c, out);
-    for (size_t i = 0; rc == FM_OK && i < v.u.list->count; i++)
-        rc = jj_list_push(c, out->u.list, v.u.list->v[i]);
-    return rc;
+    FM_TRY(jj_as_list(c, &v, in));
+    FM_TRY(jj_list_new(c, out));
+    for (size_t i = 0; i < v.u.list->count; i++)
+        FM_TRY(jj_list_push(c, out->u.list, v.u.list->v[i]));
+    return FM_OK;
 }
 
 static fm_status end_of(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a, bool last)
 {
     jj_val v;
-    fm_status rc = no_args(c, a, last ? "last" : "first");
+    FM_TRY(no_args(c, a, last ? "last" : "first"));
 
-    if (rc == FM_OK && in.type == JJ_GEN) {
+    if (in.type == JJ_GEN) {
         jj_list *l = in.u.list;
         if (last)
             return jj_error(c, FM_EINVAL, "a generator is not reversible");
         *out = l->at < l->count ? l->v[l->at++] : jj_undefined("an item of an empty list");
         return FM_OK;
     }
-    if (rc == FM_OK && last && in.type == JJ_UNDEFINED)
+    if (last && in.type == JJ_UNDEFINED)
         return jj_bad_operands(c, "reverse", in, in);
-    if (rc == FM_OK)
-        rc = jj_as_list(c, &v, in);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_as_list(c, &v, in));
     size_t n = v.u.list->count;
     *out = n == 0 ? jj_undefined("an item of an empty list") : v.u.list->v[last ? n - 1 : 0];
     return FM_OK;
@@ -115,10 +107,8 @@ static fm_status f_reverse(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_buf b;
     fm_status rc = no_args(c, a, "reverse");
 
-    if (rc == FM_OK)
-        rc = jj_as_list(c, &v, in);
-    if (rc == FM_OK)
-        rc = jj_list_new(c, out);
+    FM_THEN(rc, jj_as_list(c, &v, in));
+    FM_THEN(rc, jj_list_new(c, out));
     for (size_t i = 0; rc == FM_OK && i < v.u.list->count; i++)
         rc = jj_list_push(c, out->u.list, v.u.list->v[v.u.list->count - 1 - i]);
     if (in.type != JJ_GEN) /* that has no length: a list is made of it first */
@@ -137,14 +127,12 @@ static fm_status f_join(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_buf b;
     fm_status rc = jj_args_check(c, a, "join", NAMES("d"), 1);
 
-    if (rc == FM_OK)
-        rc = jj_as_list(c, &list, in);
+    FM_THEN(rc, jj_as_list(c, &list, in));
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
         if (i > 0 && sep.type != JJ_UNDEFINED)
             rc = jj_to_text(c, &b, sep);
-        if (rc == FM_OK)
-            rc = jj_to_text(c, &b, list.u.list->v[i]);
+        FM_THEN(rc, jj_to_text(c, &b, list.u.list->v[i]));
     }
     return jj_buf_str(c, out, &b, rc);
 }
@@ -181,8 +169,7 @@ static fm_status f_map(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
         rc = by_attr ? jj_attr_path(c, &v, list.u.list->v[i], attr)
                      : jj_filter_run(c, &v, fn, list.u.list->v[i], &rest);
-        if (rc == FM_OK)
-            rc = jj_list_push(c, out->u.list, v);
+        FM_THEN(rc, jj_list_push(c, out->u.list, v));
     }
     return rc;
 }
@@ -248,10 +235,8 @@ static fm_status merge_sort(jj_ctx *c, jj_pair *p, jj_pair *tmp, size_t n, bool 
     if (n < 2)
         return FM_OK;
     fm_status rc = merge_sort(c, p, tmp, half, reverse);
-    if (rc == FM_OK)
-        rc = merge_sort(c, p + half, tmp, n - half, reverse);
-    if (rc == FM_OK)
-        rc = jj_work_by(c, n, JJ_ITEM);
+    FM_THEN(rc, merge_sort(c, p + half, tmp, n - half, reverse));
+    FM_THEN(rc, jj_work_by(c, n, JJ_ITEM));
     while (rc == FM_OK && i < half && k < n) {
         int order;
         rc = jj_compare(c, &order, p[i].key, p[k].key);
@@ -296,8 +281,7 @@ static fm_status keys_of(jj_ctx *c, jj_val *out, jj_val list, jj_val attr, bool 
             rc = jj_attr_path(c, &v, list.u.list->v[i], attr);
         if (rc == FM_OK && fold && v.type == JJ_STRING)
             rc = jj_cased(c, &v, v, JJ_LOWER);
-        if (rc == FM_OK)
-            rc = jj_list_push(c, out->u.list, v);
+        FM_THEN(rc, jj_list_push(c, out->u.list, v));
     }
     return rc;
 }
@@ -306,14 +290,12 @@ static fm_status f_sort(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_args none = {.count = 0};
     jj_val keys;
-    fm_status rc = jj_args_check(c, a, "sort", NAMES("reverse", "case_sensitive", "attribute"), 3);
+    FM_TRY(jj_args_check(c, a, "sort", NAMES("reverse", "case_sensitive", "attribute"), 3));
 
-    if (rc == FM_OK)
-        rc = f_list(c, out, in, &none);
-    if (rc == FM_OK)
-        rc = keys_of(c, &keys, *out, jj_arg(a, 2, "attribute"),
-                     !jj_truth(jj_arg(a, 1, "case_sensitive")));
-    return rc < 0 ? rc : sort_by(c, out->u.list, keys.u.list, jj_truth(jj_arg(a, 0, "reverse")));
+    FM_TRY(f_list(c, out, in, &none));
+    FM_TRY(keys_of(c, &keys, *out, jj_arg(a, 2, "attribute"),
+                   !jj_truth(jj_arg(a, 1, "case_sensitive"))));
+    return sort_by(c, out->u.list, keys.u.list, jj_truth(jj_arg(a, 0, "reverse")));
 }
 
 static fm_status f_dictsort(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -323,54 +305,42 @@ static fm_status f_dictsort(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 
     if (rc == FM_OK && in.type != JJ_DICT)
         return jj_error(c, FM_EINVAL, "dictsort of %s", jj_type_name(in));
-    if (rc == FM_OK)
-        rc = f_items(c, out, in, a);
+    FM_THEN(rc, f_items(c, out, in, a));
     out->type = JJ_LIST;
-    if (rc == FM_OK)
-        rc = keys_of(c, &keys, *out, jj_int(0), true);
+    FM_THEN(rc, keys_of(c, &keys, *out, jj_int(0), true));
     return rc < 0 ? rc : sort_by(c, out->u.list, keys.u.list, false);
 }
 
 static fm_status f_unique(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val list, keys, seen;
-    fm_status rc = no_args(c, a, "unique");
+    FM_TRY(no_args(c, a, "unique"));
 
-    if (rc == FM_OK)
-        rc = jj_as_list(c, &list, in);
-    if (rc == FM_OK)
-        rc = keys_of(c, &keys, list, jj_none(), true);
-    if (rc == FM_OK)
-        rc = jj_dict_new(c, &seen);
-    if (rc == FM_OK)
-        rc = jj_gen_new(c, out);
-    for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
+    FM_TRY(jj_as_list(c, &list, in));
+    FM_TRY(keys_of(c, &keys, list, jj_none(), true));
+    FM_TRY(jj_dict_new(c, &seen));
+    FM_TRY(jj_gen_new(c, out));
+    for (size_t i = 0; i < list.u.list->count; i++) {
         size_t before = seen.u.dict->count;
-        rc = jj_dict_put(c, seen.u.dict, keys.u.list->v[i], jj_none());
-        if (rc == FM_OK && seen.u.dict->count > before)
-            rc = jj_list_push(c, out->u.list, list.u.list->v[i]);
+        FM_TRY(jj_dict_put(c, seen.u.dict, keys.u.list->v[i], jj_none()));
+        if (seen.u.dict->count > before)
+            FM_TRY(jj_list_push(c, out->u.list, list.u.list->v[i]));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status extreme(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a, int want)
 {
     jj_val list, keys;
     size_t best = 0;
-    fm_status rc = no_args(c, a, want < 0 ? "min" : "max");
+    FM_TRY(no_args(c, a, want < 0 ? "min" : "max"));
 
-    if (rc == FM_OK)
-        rc = jj_as_list(c, &list, in);
-    if (rc == FM_OK)
-        rc = keys_of(c, &keys, list, jj_none(), true);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_as_list(c, &list, in));
+    FM_TRY(keys_of(c, &keys, list, jj_none(), true));
     *out = jj_undefined("an item of an empty list");
     for (size_t i = 1; i < list.u.list->count; i++) {
         int order;
-        rc = jj_compare(c, &order, keys.u.list->v[i], keys.u.list->v[best]);
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_compare(c, &order, keys.u.list->v[i], keys.u.list->v[best]));
         if (order * want > 0)
             best = i;
     }

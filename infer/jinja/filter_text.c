@@ -28,41 +28,41 @@ static fm_status as_text(jj_ctx *c, jj_val *out, jj_val in)
 static fm_status begin(jj_ctx *c, jj_val *s, jj_val in, const jj_args *a, const char *what,
                        const char *const *names, size_t n)
 {
-    fm_status rc = jj_args_check(c, a, what, names, n);
+    FM_TRY(jj_args_check(c, a, what, names, n));
 
-    return rc < 0 ? rc : as_text(c, s, in);
+    return as_text(c, s, in);
 }
 
 static fm_status f_trim(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val s;
-    fm_status rc = begin(c, &s, in, a, "trim", NAMES("chars"), 1);
+    FM_TRY(begin(c, &s, in, a, "trim", NAMES("chars"), 1));
 
-    return rc < 0 ? rc : jj_trim(c, out, s, jj_arg(a, 0, "chars"), true, true);
+    return jj_trim(c, out, s, jj_arg(a, 0, "chars"), true, true);
 }
 
 static fm_status f_upper(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val s;
-    fm_status rc = begin(c, &s, in, a, "upper", NULL, 0);
+    FM_TRY(begin(c, &s, in, a, "upper", NULL, 0));
 
-    return rc < 0 ? rc : jj_cased(c, out, s, JJ_UPPER);
+    return jj_cased(c, out, s, JJ_UPPER);
 }
 
 static fm_status f_lower(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val s;
-    fm_status rc = begin(c, &s, in, a, "lower", NULL, 0);
+    FM_TRY(begin(c, &s, in, a, "lower", NULL, 0));
 
-    return rc < 0 ? rc : jj_cased(c, out, s, JJ_LOWER);
+    return jj_cased(c, out, s, JJ_LOWER);
 }
 
 static fm_status f_capitalize(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val s;
-    fm_status rc = begin(c, &s, in, a, "capitalize", NULL, 0);
+    FM_TRY(begin(c, &s, in, a, "capitalize", NULL, 0));
 
-    return rc < 0 ? rc : jj_title(c, out, s, false);
+    return jj_title(c, out, s, false);
 }
 
 static bool starts_words(uint32_t cp)
@@ -79,8 +79,7 @@ static fm_status f_title(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_buf b;
     fm_status rc = begin(c, &s, in, a, "title", NULL, 0);
 
-    if (rc == FM_OK)
-        rc = jj_work_by(c, s.u.s.n, JJ_MAP);
+    FM_THEN(rc, jj_work_by(c, s.u.s.n, JJ_MAP));
     if (rc < 0)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
@@ -105,13 +104,11 @@ static fm_status f_title(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 static fm_status f_replace(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val s, old = jj_arg(a, 0, "old"), new = jj_arg(a, 1, "new");
-    fm_status rc = begin(c, &s, in, a, "replace", NAMES("old", "new", "count"), 3);
+    FM_TRY(begin(c, &s, in, a, "replace", NAMES("old", "new", "count"), 3));
 
-    if (rc == FM_OK)
-        rc = as_text(c, &old, old);
-    if (rc == FM_OK)
-        rc = as_text(c, &new, new);
-    return rc < 0 ? rc : jj_replace(c, out, s, old, new, jj_arg(a, 2, "count"));
+    FM_TRY(as_text(c, &old, old));
+    FM_TRY(as_text(c, &new, new));
+    return jj_replace(c, out, s, old, new, jj_arg(a, 2, "count"));
 }
 
 static fm_status f_string(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -147,10 +144,8 @@ static fm_status f_indent(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_buf b;
     fm_status rc = jj_args_check(c, a, "indent", NAMES("width", "first", "blank"), 3);
 
-    if (rc == FM_OK)
-        rc = jj_need_str(c, in, "indent");
-    if (rc == FM_OK)
-        rc = jj_work(c, in.u.s.n);
+    FM_THEN(rc, jj_need_str(c, in, "indent"));
+    FM_THEN(rc, jj_work(c, in.u.s.n));
     if (rc < 0)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
@@ -160,16 +155,13 @@ static fm_status f_indent(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         rc = jj_work_by(c, (uint64_t)FM_MAX(FM_MIN(width.u.i, 100000), 0), JJ_CHAR);
         for (int64_t i = 0; i < width.u.i && i < 100000; i++)
             fm_buf_char(&b, ' ');
-        if (rc == FM_OK)
-            rc = jj_str_copy(c, &pad, b.data, b.len);
+        FM_THEN(rc, jj_str_copy(c, &pad, b.data, b.len));
         fm_buf_clear(&b);
     }
     fm_buf_append(&b, in.u.s.p, in.u.s.n);
     fm_buf_char(&b, '\n');
-    if (rc == FM_OK)
-        rc = jj_str_copy(c, &text, b.data, b.len);
-    if (rc == FM_OK)
-        rc = jj_lines(c, &lines, text);
+    FM_THEN(rc, jj_str_copy(c, &text, b.data, b.len));
+    FM_THEN(rc, jj_lines(c, &lines, text));
     fm_buf_clear(&b);
     if (rc < 0) {
         fm_buf_release(&b);
@@ -191,12 +183,9 @@ static fm_status plain_number(jj_ctx *c, jj_val in, char **out)
     fm_status rc = jj_trim(c, &t, in, jj_none(), true, true);
 
     *out = NULL;
-    if (rc == FM_OK)
-        rc = jj_work_by(c, t.u.s.n, 2 * JJ_CHAR);
-    if (rc == FM_OK)
-        rc = jj_work(c, JJ_CALL);
-    if (rc == FM_OK)
-        rc = jj_str_copy(c, &t, t.u.s.p, t.u.s.n);
+    FM_THEN(rc, jj_work_by(c, t.u.s.n, 2 * JJ_CHAR));
+    FM_THEN(rc, jj_work(c, JJ_CALL));
+    FM_THEN(rc, jj_str_copy(c, &t, t.u.s.p, t.u.s.n));
     if (rc < 0 || t.u.s.n == 0)
         return rc;
     char *p = jj_alloc(c, t.u.s.n + 1);

@@ -32,10 +32,7 @@ static void escape_unicode(fm_buf *out, uint32_t cp)
 static fm_status put_string(const dump *d, jj_val v)
 {
     static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
-    fm_status rc = jj_work_by(d->c, v.u.s.n, 3 * JJ_CHAR);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_work_by(d->c, v.u.s.n, 3 * JJ_CHAR));
     fm_buf_char(d->out, '"');
     for (size_t i = 0; i < v.u.s.n;) {
         uint32_t cp;
@@ -55,15 +52,13 @@ static fm_status put_string(const dump *d, jj_val v)
 
 static fm_status put_break(const dump *d, int level)
 {
-    fm_status rc = FM_OK;
-
     if (!d->pretty)
-        return rc;
+        return FM_OK;
     fm_buf_char(d->out, '\n');
-    rc = jj_work_by(d->c, (uint64_t)level, JJ_ITEM + d->indent.len);
-    for (int i = 0; rc == FM_OK && i < level; i++)
+    FM_TRY(jj_work_by(d->c, (uint64_t)level, JJ_ITEM + d->indent.len));
+    for (int i = 0; i < level; i++)
         put_span(d->out, d->indent);
-    return rc;
+    return FM_OK;
 }
 
 static fm_status put_scalar(const dump *d, jj_val v)
@@ -108,14 +103,12 @@ static fm_status put_container(const dump *d, jj_val v, int level)
         rc = jj_work(d->c, d->item.len + d->key.len);
         if (rc == FM_OK && i > 0)
             put_span(d->out, d->item);
-        if (rc == FM_OK)
-            rc = put_break(d, level + 1);
+        FM_THEN(rc, put_break(d, level + 1));
         if (rc == FM_OK && dict) {
             rc = put_key(d, v.u.dict->p[i].key);
             put_span(d->out, d->key);
         }
-        if (rc == FM_OK)
-            rc = put_value(d, dict ? v.u.dict->p[i].value : v.u.list->v[i], level + 1);
+        FM_THEN(rc, put_value(d, dict ? v.u.dict->p[i].value : v.u.list->v[i], level + 1));
     }
     if (rc == FM_OK && n > 0)
         rc = put_break(d, level);
@@ -184,9 +177,7 @@ static fm_status read_separators(dump *d, jj_val v)
     if ((v.type != JJ_TUPLE && v.type != JJ_LIST) || v.u.list->count != 2)
         return jj_error(d->c, FM_EINVAL, "tojson: separators must be two strings");
     for (int i = 0; i < 2; i++) {
-        fm_status rc = jj_need_str(d->c, v.u.list->v[i], "tojson");
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_need_str(d->c, v.u.list->v[i], "tojson"));
     }
     d->item = fm_span_of(v.u.list->v[0].u.s.p, v.u.list->v[0].u.s.n);
     d->key = fm_span_of(v.u.list->v[1].u.s.p, v.u.list->v[1].u.s.n);
@@ -203,15 +194,11 @@ fm_status jj_tojson(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
               .sort = jj_truth(jj_arg(a, 3, "sort_keys")),
               .item = fm_span_str(", "),
               .key = fm_span_str(": ")};
-    fm_status rc = jj_args_check(c, a, "tojson", names, 4);
+    FM_TRY(jj_args_check(c, a, "tojson", names, 4));
 
-    if (rc == FM_OK)
-        rc = read_indent(&d, jj_arg(a, 1, "indent"));
-    if (rc == FM_OK)
-        rc = read_separators(&d, jj_arg(a, 2, "separators"));
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_indent(&d, jj_arg(a, 1, "indent")));
+    FM_TRY(read_separators(&d, jj_arg(a, 2, "separators")));
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    rc = put_value(&d, in, 0);
+    fm_status rc = put_value(&d, in, 0);
     return jj_buf_str(c, out, &b, rc);
 }

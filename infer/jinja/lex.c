@@ -28,9 +28,7 @@ static fm_status push(lexer *x, jj_tok_kind kind, const char *s, size_t len, jj_
     if (x->out->count >= JJ_TOKENS_MAX)
         return fm_fail(FM_ELIMIT, "line %u: template has more than %d tokens", x->line,
                        JJ_TOKENS_MAX);
-    fm_status rc = fm_grow(&x->out->tok, &x->out->cap, x->out->count + 1, sizeof *x->out->tok);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&x->out->tok, &x->out->cap, x->out->count + 1, sizeof *x->out->tok));
     jj_tok *t = &x->out->tok[x->out->count++];
     memset(t, 0, sizeof *t);
     t->kind = kind;
@@ -219,8 +217,7 @@ static fm_status string(lexer *x)
     if (!dst)
         return FM_ENOMEM;
     fm_status rc = unescape(x, x->s + x->pos + 1, n - 1, dst, &len);
-    if (rc == FM_OK)
-        rc = push(x, JJ_T_STRING, dst, len, &t);
+    FM_THEN(rc, push(x, JJ_T_STRING, dst, len, &t));
     advance(x, n + 1);
     return rc;
 }

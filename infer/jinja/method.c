@@ -13,13 +13,10 @@ static fm_status dict_items(jj_ctx *c, jj_val *out, const jj_dict *d, const char
         if (name[0] == 'i') {
             rc = jj_list_new(c, &v);
             v.type = JJ_TUPLE;
-            if (rc == FM_OK)
-                rc = jj_list_push(c, v.u.list, d->p[i].key);
-            if (rc == FM_OK)
-                rc = jj_list_push(c, v.u.list, d->p[i].value);
+            FM_THEN(rc, jj_list_push(c, v.u.list, d->p[i].key));
+            FM_THEN(rc, jj_list_push(c, v.u.list, d->p[i].value));
         }
-        if (rc == FM_OK)
-            rc = jj_list_push(c, out->u.list, v);
+        FM_THEN(rc, jj_list_push(c, out->u.list, v));
     }
     out->type = JJ_VIEW;
     return rc;

@@ -27,10 +27,8 @@ static fm_status if_statement(jj_parser *p, jj_node *n)
 
     n->kind = JJ_N_IF;
     fm_status rc = jj_p_expression(p, &n->a);
-    if (rc == FM_OK)
-        rc = end_block(p);
-    if (rc == FM_OK)
-        rc = body(p, &n->b, ends, 3);
+    FM_THEN(rc, end_block(p));
+    FM_THEN(rc, body(p, &n->b, ends, 3));
     if (rc < 0)
         return rc;
     if (jj_p_take_word(p, "elif")) {
@@ -38,15 +36,13 @@ static fm_status if_statement(jj_parser *p, jj_node *n)
         if (!n->c)
             return FM_ENOMEM;
         rc = jj_p_enter(p);
-        if (rc == FM_OK)
-            rc = if_statement(p, n->c);
+        FM_THEN(rc, if_statement(p, n->c));
         p->depth--;
         return rc;
     }
     if (jj_p_take_word(p, "else")) {
         rc = end_block(p);
-        if (rc == FM_OK)
-            rc = body(p, &n->c, ends + 2, 1);
+        FM_THEN(rc, body(p, &n->c, ends + 2, 1));
     }
     return rc < 0 ? rc : end_word(p, "endif");
 }
@@ -61,13 +57,11 @@ static fm_status target(jj_parser *p, jj_node **out, bool attr)
 
     if (rc == FM_OK && jj_p_take_op(p, "(")) {
         rc = jj_p_enter(p);
-        if (rc == FM_OK)
-            rc = target_list(p, out, attr);
+        FM_THEN(rc, target_list(p, out, attr));
         p->depth--;
         return rc < 0 ? rc : jj_p_need_op(p, ")");
     }
-    if (rc == FM_OK)
-        rc = jj_p_need_name(p, &n->name);
+    FM_THEN(rc, jj_p_need_name(p, &n->name));
     if (rc < 0 || !attr || !jj_p_take_op(p, "."))
         return rc;
     jj_node *field = *out = jj_p_new_node(p, JJ_N_ATTR);
@@ -92,8 +86,7 @@ static fm_status target_list(jj_parser *p, jj_node **out, bool attr)
     while (rc == FM_OK && jj_p_take_op(p, ",") && !jj_p_is_word(p, "in") &&
            (p->t->kind == JJ_T_NAME || jj_p_is_op(p, "("))) {
         rc = target(p, &one, attr);
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, tuple, one);
+        FM_THEN(rc, jj_p_add_kid(p, tuple, one));
     }
     return rc;
 }
@@ -111,8 +104,7 @@ static fm_status iterable(jj_parser *p, jj_node **out)
     while (rc == FM_OK && jj_p_take_op(p, ",") && p->t->kind != JJ_T_BLOCK_END &&
            !jj_p_is_word(p, "if")) {
         rc = jj_p_logic(p, &item, true);
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, tuple, item);
+        FM_THEN(rc, jj_p_add_kid(p, tuple, item));
     }
     return rc;
 }
@@ -124,26 +116,21 @@ static fm_status for_statement(jj_parser *p, jj_node *n)
     fm_status rc = target_list(p, &to, false);
 
     n->kind = JJ_N_FOR;
-    if (rc == FM_OK)
-        rc = jj_p_add_kid(p, n, to);
+    FM_THEN(rc, jj_p_add_kid(p, n, to));
     if (rc == FM_OK && !jj_p_take_word(p, "in"))
         return jj_p_fail(p, "expected 'in'");
-    if (rc == FM_OK)
-        rc = iterable(p, &n->a);
+    FM_THEN(rc, iterable(p, &n->a));
     if (rc == FM_OK && jj_p_take_word(p, "if"))
         rc = jj_p_expression(p, &n->d);
     if (rc == FM_OK && jj_p_is_word(p, "recursive"))
         return jj_p_refuse(p, "a loop with");
-    if (rc == FM_OK)
-        rc = end_block(p);
+    FM_THEN(rc, end_block(p));
     p->loops++;
-    if (rc == FM_OK)
-        rc = body(p, &n->b, ends, 2);
+    FM_THEN(rc, body(p, &n->b, ends, 2));
     p->loops--;
     if (rc == FM_OK && jj_p_take_word(p, "else")) {
         rc = end_block(p);
-        if (rc == FM_OK)
-            rc = body(p, &n->c, ends + 1, 1);
+        FM_THEN(rc, body(p, &n->c, ends + 1, 1));
     }
     return rc < 0 ? rc : end_word(p, "endfor");
 }
@@ -151,16 +138,14 @@ static fm_status for_statement(jj_parser *p, jj_node *n)
 /* Filters over the text of a block: `|a|b` (bar) or `a|b`. */
 static fm_status block_filters(jj_parser *p, jj_node **out, bool bar)
 {
-    fm_status rc = FM_OK;
-
     *out = jj_p_new_node(p, JJ_N_CAPTURED);
     if (!*out)
         return FM_ENOMEM;
     if (!bar)
-        rc = jj_p_filter(p, out);
-    while (rc == FM_OK && jj_p_take_op(p, "|"))
-        rc = jj_p_filter(p, out);
-    return rc;
+        FM_TRY(jj_p_filter(p, out));
+    while (jj_p_take_op(p, "|"))
+        FM_TRY(jj_p_filter(p, out));
+    return FM_OK;
 }
 
 /* The body of a block whose text is caught: breaks out of it do not go. */
@@ -181,8 +166,7 @@ static fm_status set_statement(jj_parser *p, jj_node *n)
     fm_status rc = target_list(p, &to, true);
 
     n->kind = JJ_N_SET;
-    if (rc == FM_OK)
-        rc = jj_p_add_kid(p, n, to);
+    FM_THEN(rc, jj_p_add_kid(p, n, to));
     if (rc < 0)
         return rc;
     if (jj_p_take_op(p, "=")) {
@@ -192,43 +176,39 @@ static fm_status set_statement(jj_parser *p, jj_node *n)
     n->kind = JJ_N_SET_BLOCK;
     if (jj_p_is_op(p, "|"))
         rc = block_filters(p, &n->a, true);
-    if (rc == FM_OK)
-        rc = end_block(p);
+    FM_THEN(rc, end_block(p));
     return rc < 0 ? rc : own_body(p, &n->b, "endset");
 }
 
 static fm_status filter_statement(jj_parser *p, jj_node *n)
 {
     n->kind = JJ_N_FILTER_BLOCK;
-    fm_status rc = block_filters(p, &n->a, false);
-    if (rc == FM_OK)
-        rc = end_block(p);
-    return rc < 0 ? rc : own_body(p, &n->b, "endfilter");
+    FM_TRY(block_filters(p, &n->a, false));
+    FM_TRY(end_block(p));
+    return own_body(p, &n->b, "endfilter");
 }
 
 /* Behind '(': names with defaults, as kids. */
 static fm_status parameters(jj_parser *p, jj_node *n)
 {
     bool dflt = false;
-    fm_status rc = FM_OK;
 
-    while (rc == FM_OK && !jj_p_take_op(p, ")")) {
+    while (!jj_p_take_op(p, ")")) {
         jj_node *param = jj_p_new_node(p, JJ_N_NAME);
         if (!param)
             return FM_ENOMEM;
-        rc = jj_p_need_name(p, &param->name);
-        if (rc == FM_OK && jj_p_take_op(p, "=")) {
+        FM_TRY(jj_p_need_name(p, &param->name));
+        if (jj_p_take_op(p, "=")) {
             dflt = true;
-            rc = jj_p_expression(p, &param->a);
-        } else if (rc == FM_OK && dflt) {
+            FM_TRY(jj_p_expression(p, &param->a));
+        } else if (dflt) {
             return jj_p_fail(p, "a parameter without a default behind one with");
         }
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, n, param);
-        if (rc == FM_OK && !jj_p_is_op(p, ")"))
-            rc = jj_p_need_op(p, ",");
+        FM_TRY(jj_p_add_kid(p, n, param));
+        if (!jj_p_is_op(p, ")"))
+            FM_TRY(jj_p_need_op(p, ","));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status macro_body(jj_parser *p, jj_node *n, const char *end)
@@ -238,8 +218,7 @@ static fm_status macro_body(jj_parser *p, jj_node *n, const char *end)
     p->caller = false;
     p->macros++;
     fm_status rc = end_block(p);
-    if (rc == FM_OK)
-        rc = own_body(p, &n->b, end);
+    FM_THEN(rc, own_body(p, &n->b, end));
     p->macros--;
     n->fn = p->caller;
     p->caller = p->caller || outer;
@@ -251,29 +230,24 @@ static fm_status macro_statement(jj_parser *p, jj_node *n)
     fm_status rc = jj_p_need_name(p, &n->name);
 
     n->kind = JJ_N_MACRO;
-    if (rc == FM_OK)
-        rc = jj_p_need_op(p, "(");
-    if (rc == FM_OK)
-        rc = parameters(p, n);
+    FM_THEN(rc, jj_p_need_op(p, "("));
+    FM_THEN(rc, parameters(p, n));
     return rc < 0 ? rc : macro_body(p, n, "endmacro");
 }
 
 static fm_status call_statement(jj_parser *p, jj_node *n)
 {
-    fm_status rc = FM_OK;
-
     n->kind = JJ_N_CALL_BLOCK;
     n->c = jj_p_new_node(p, JJ_N_MACRO);
     if (!n->c)
         return FM_ENOMEM;
     n->c->name = "caller";
     if (jj_p_take_op(p, "("))
-        rc = parameters(p, n->c);
-    if (rc == FM_OK)
-        rc = jj_p_postfix(p, &n->a);
-    if (rc == FM_OK && n->a->kind != JJ_N_CALL)
+        FM_TRY(parameters(p, n->c));
+    FM_TRY(jj_p_postfix(p, &n->a));
+    if (n->a->kind != JJ_N_CALL)
         return jj_p_fail(p, "expected a call");
-    return rc < 0 ? rc : macro_body(p, n->c, "endcall");
+    return macro_body(p, n->c, "endcall");
 }
 
 static fm_status statement(jj_parser *p, jj_node **out)
@@ -304,8 +278,7 @@ static fm_status statement(jj_parser *p, jj_node **out)
     }
     if (strcmp(word, "generation") == 0) { /* transformers marks the answers so; prints its body */
         rc = end_block(p);
-        if (rc == FM_OK)
-            rc = body(p, &n->b, generation_end, 1);
+        FM_THEN(rc, body(p, &n->b, generation_end, 1));
         return rc < 0 ? rc : end_word(p, "endgeneration");
     }
     return fm_fail(FM_EUNSUPPORTED, "line %u: statement '%s' is not implemented", n->line, word);
@@ -358,8 +331,7 @@ static fm_status body(jj_parser *p, jj_node **out, const char *const *ends, size
             return fm_fail(FM_EINVAL, "line %u: template ends before '%s'", list->line,
                            ends[n - 1]);
         rc = one(p, &v);
-        if (rc == FM_OK)
-            rc = jj_p_add_kid(p, list, v);
+        FM_THEN(rc, jj_p_add_kid(p, list, v));
     }
     if (rc == FM_OK && n > 0)
         p->t++; /* the block's begin */
@@ -375,8 +347,7 @@ fm_status jj_parse(jj_node **out, fm_arena *arena, fm_span source)
 
     *out = NULL;
     p.t = lexed.tok;
-    if (rc == FM_OK)
-        rc = body(&p, out, NULL, 0);
+    FM_THEN(rc, body(&p, out, NULL, 0));
     fm_free(lexed.tok);
     return rc;
 }

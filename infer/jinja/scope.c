@@ -9,12 +9,8 @@
 
 fm_status jj_lookup(jj_ctx *c, const char *name, jj_val *out)
 {
-    fm_status rc;
-
     for (const jj_scope *s = c->scope; s; s = s->parent) {
-        rc = jj_work_by(c, s->count + 1, JJ_ITEM);
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_work_by(c, s->count + 1, JJ_ITEM));
         for (size_t i = s->count; i-- > 0;) {
             if (strcmp(s->var[i].name, name) != 0)
                 continue;
@@ -30,18 +26,16 @@ fm_status jj_lookup(jj_ctx *c, const char *name, jj_val *out)
 fm_status jj_assign(jj_ctx *c, const char *name, jj_val v)
 {
     jj_scope *s = c->scope;
-    fm_status rc = jj_work_by(c, s->count + 1, JJ_ITEM);
+    FM_TRY(jj_work_by(c, s->count + 1, JJ_ITEM));
 
-    for (size_t i = 0; rc == FM_OK && i < s->count; i++) {
+    for (size_t i = 0; i < s->count; i++) {
         if (strcmp(s->var[i].name, name) != 0)
             continue;
         s->var[i].value = v;
         return FM_OK;
     }
-    if (rc == FM_OK)
-        rc = jj_grow(c, &s->var, &s->cap, s->count, sizeof *s->var);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_grow(c, &s->var, &s->cap, s->count, sizeof *s->var));
+
     s->var[s->count].name = name;
     s->var[s->count++].value = v;
     return FM_OK;

@@ -64,10 +64,8 @@ fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, j
     fm_buf b;
 
     fm_status rc = jj_need_str(c, from, "replace");
-    if (rc == FM_OK)
-        rc = jj_need_str(c, to, "replace");
-    if (rc == FM_OK)
-        rc = jj_count_search(c, s, from);
+    FM_THEN(rc, jj_need_str(c, to, "replace"));
+    FM_THEN(rc, jj_count_search(c, s, from));
     if (rc < 0)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
@@ -100,10 +98,7 @@ fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole)
 {
     fm_buf b;
     bool start = true;
-    fm_status rc = jj_work_by(c, s.u.s.n, JJ_MAP);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_work_by(c, s.u.s.n, JJ_MAP));
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     for (size_t i = 0; i < s.u.s.n;) {
         uint32_t cp;
@@ -119,26 +114,25 @@ fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole)
 static fm_status split_on(jj_ctx *c, jj_list *list, jj_val s, jj_val sep, int64_t max)
 {
     size_t i = 0;
-    fm_status rc = jj_count_search(c, s, sep);
+    FM_TRY(jj_count_search(c, s, sep));
 
-    while (rc == FM_OK && max-- != 0) {
+    while (max-- != 0) {
         const char *hit = memmem(s.u.s.p + i, s.u.s.n - i, sep.u.s.p, sep.u.s.n);
         if (!hit)
             break;
-        rc = jj_work(c, JJ_HIT + sep.u.s.n);
-        if (rc == FM_OK)
-            rc = jj_list_push(c, list, jj_str(s.u.s.p + i, (size_t)(hit - s.u.s.p) - i));
+        FM_TRY(jj_work(c, JJ_HIT + sep.u.s.n));
+        FM_TRY(jj_list_push(c, list, jj_str(s.u.s.p + i, (size_t)(hit - s.u.s.p) - i)));
         i = (size_t)(hit - s.u.s.p) + sep.u.s.n;
     }
-    return rc < 0 ? rc : jj_list_push(c, list, jj_str(s.u.s.p + i, s.u.s.n - i));
+    return jj_list_push(c, list, jj_str(s.u.s.p + i, s.u.s.n - i));
 }
 
 static fm_status split_spaces(jj_ctx *c, jj_list *list, jj_val s, int64_t max)
 {
     jj_val rest = s, none = jj_none();
-    fm_status rc = jj_trim(c, &rest, rest, none, true, false);
+    FM_TRY(jj_trim(c, &rest, rest, none, true, false));
 
-    while (rc == FM_OK && rest.u.s.n > 0) {
+    while (rest.u.s.n > 0) {
         size_t e = 0;
         if (max-- == 0)
             return jj_list_push(c, list, rest);
@@ -149,11 +143,10 @@ static fm_status split_spaces(jj_ctx *c, jj_list *list, jj_val s, int64_t max)
                 break;
             e += n;
         }
-        rc = jj_list_push(c, list, jj_str(rest.u.s.p, e));
-        if (rc == FM_OK)
-            rc = jj_trim(c, &rest, jj_str(rest.u.s.p + e, rest.u.s.n - e), none, true, false);
+        FM_TRY(jj_list_push(c, list, jj_str(rest.u.s.p, e)));
+        FM_TRY(jj_trim(c, &rest, jj_str(rest.u.s.p + e, rest.u.s.n - e), none, true, false));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status m_split(jj_ctx *c, jj_val *out, jj_val s, const jj_args *a)
@@ -161,20 +154,17 @@ static fm_status m_split(jj_ctx *c, jj_val *out, jj_val s, const jj_args *a)
     static const char *const names[] = {"sep", "maxsplit"};
     jj_val sep = jj_arg(a, 0, "sep"), max = jj_arg(a, 1, "maxsplit");
     int64_t n = max.type == JJ_INT ? max.u.i : -1;
-    fm_status rc = jj_args_check(c, a, "split", names, 2);
+    FM_TRY(jj_args_check(c, a, "split", names, 2));
 
-    if (rc == FM_OK)
-        rc = jj_list_new(c, out);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_list_new(c, out));
     if (sep.type == JJ_STRING && sep.u.s.n == 0)
         return jj_error(c, FM_EINVAL, "split needs a separator that is not empty");
     if (sep.type == JJ_STRING)
         return split_on(c, out->u.list, s, sep, n);
     if (sep.type != JJ_NONE && sep.type != JJ_UNDEFINED)
         return jj_error(c, FM_EINVAL, "split needs a string, not %s", jj_type_name(sep));
-    rc = jj_work_by(c, s.u.s.n, JJ_CHAR);
-    return rc < 0 ? rc : split_spaces(c, out->u.list, s, n);
+    FM_TRY(jj_work_by(c, s.u.s.n, JJ_CHAR));
+    return split_spaces(c, out->u.list, s, n);
 }
 
 /* Bytes of the line break at p, 0: none. */
@@ -195,8 +185,7 @@ fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s)
     size_t begin = 0, i = 0;
     fm_status rc = jj_list_new(c, out);
 
-    if (rc == FM_OK)
-        rc = jj_work_by(c, s.u.s.n, 2 * JJ_CHAR);
+    FM_THEN(rc, jj_work_by(c, s.u.s.n, 2 * JJ_CHAR));
     while (rc == FM_OK && i < s.u.s.n) {
         size_t n = break_at(s, i);
         if (n > 0) {
@@ -231,11 +220,9 @@ static fm_status has_affix(jj_ctx *c, jj_val *out, jj_val s, jj_val part, bool f
         return jj_need_str(c, part, front ? "startswith" : "endswith");
     for (size_t i = 0; part.type == JJ_TUPLE && i < part.u.list->count && !hit; i++) {
         jj_val one = part.u.list->v[i];
-        fm_status rc = jj_work(c, JJ_ITEM + (one.type == JJ_STRING ? one.u.s.n : 0));
-        if (rc == FM_OK)
-            rc = jj_need_str(c, one, front ? "startswith" : "endswith");
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_work(c, JJ_ITEM + (one.type == JJ_STRING ? one.u.s.n : 0)));
+        FM_TRY(jj_need_str(c, one, front ? "startswith" : "endswith"));
+
         hit = affix(s, one, front);
     }
     *out = jj_bool(hit);
@@ -257,8 +244,7 @@ static fm_status m_find(jj_ctx *c, jj_val *out, jj_val s, const jj_args *a)
     const char *hit = NULL;
     fm_status rc = jj_need_str(c, a->pos[0], "find");
 
-    if (rc == FM_OK)
-        rc = jj_find(c, &hit, s, a->pos[0]);
+    FM_THEN(rc, jj_find(c, &hit, s, a->pos[0]));
     *out = jj_int(hit ? (int64_t)jj_chars(jj_str(s.u.s.p, (size_t)(hit - s.u.s.p))) : -1);
     return rc;
 }
@@ -273,8 +259,7 @@ static fm_status m_join(jj_ctx *c, jj_val *out, jj_val sep, const jj_args *a)
     for (size_t i = 0; rc == FM_OK && i < items.u.list->count; i++) {
         jj_val v = items.u.list->v[i];
         rc = jj_need_str(c, v, "join");
-        if (rc == FM_OK)
-            rc = jj_work(c, 2 * JJ_ITEM + sep.u.s.n + v.u.s.n);
+        FM_THEN(rc, jj_work(c, 2 * JJ_ITEM + sep.u.s.n + v.u.s.n));
         if (rc < 0)
             break;
         if (i > 0)
@@ -300,15 +285,15 @@ static fm_status field_value(jj_ctx *c, jj_val *out, fields *f, const char *name
 
     *out = jj_undefined(NULL);
     if (n > 0 && !digits) {
-        fm_status rc = jj_work_by(c, f->args->kw_count + 1, n);
-        for (size_t i = 0; rc == FM_OK && i < f->args->kw_count; i++) {
+        FM_TRY(jj_work_by(c, f->args->kw_count + 1, n));
+        for (size_t i = 0; i < f->args->kw_count; i++) {
             const char *kw = f->args->kw[i];
             if (strlen(kw) != n || memcmp(kw, name, n) != 0)
                 continue;
             *out = f->args->kw_value[i];
             return FM_OK;
         }
-        return rc < 0 ? rc : jj_error(c, FM_EINVAL, "format: no argument '%.*s'", (int)n, name);
+        return jj_error(c, FM_EINVAL, "format: no argument '%.*s'", (int)n, name);
     }
     for (size_t i = 0; i < n; i++)
         at = at * 10 + (size_t)(name[i] - '0');

@@ -87,11 +87,10 @@ static bool type_test(int t, jj_val v)
 static fm_status parity_test(jj_ctx *c, bool *out, jj_val v, bool odd)
 {
     jj_val rest;
-    fm_status rc = jj_is_number(v) ? FM_OK : jj_bad_operands(c, "divide", v, jj_int(2));
+    FM_TRY(jj_is_number(v) ? FM_OK : jj_bad_operands(c, "divide", v, jj_int(2)));
 
-    if (rc == FM_OK)
-        rc = jj_binary(c, &rest, JJ_MOD, v, jj_int(2));
-    return rc < 0 ? rc : jj_equal(c, out, rest, jj_int(odd));
+    FM_TRY(jj_binary(c, &rest, JJ_MOD, v, jj_int(2)));
+    return jj_equal(c, out, rest, jj_int(odd));
 }
 
 fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a)

@@ -63,10 +63,8 @@ fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n)
 
 fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b, fm_status rc)
 {
-    if (rc == FM_OK)
-        rc = fm_buf_ok(b);
-    if (rc == FM_OK)
-        rc = jj_str_copy(c, out, b->data, b->len);
+    FM_THEN(rc, fm_buf_ok(b));
+    FM_THEN(rc, jj_str_copy(c, out, b->data, b->len));
     fm_buf_release(b);
     return rc;
 }
@@ -98,13 +96,11 @@ fm_status jj_list_new(jj_ctx *c, jj_val *out)
 
 fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v)
 {
-    fm_status rc = jj_work(c, JJ_ITEM);
+    FM_TRY(jj_work(c, JJ_ITEM));
 
-    if (rc == FM_OK)
-        rc = jj_grow(c, &l->v, &l->cap, l->count, sizeof *l->v);
-    if (rc == FM_OK)
-        l->v[l->count++] = v;
-    return rc;
+    FM_TRY(jj_grow(c, &l->v, &l->cap, l->count, sizeof *l->v));
+    l->v[l->count++] = v;
+    return FM_OK;
 }
 
 fm_status jj_dict_new(jj_ctx *c, jj_val *out)
@@ -121,17 +117,13 @@ fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v)
         return jj_error(c, FM_EINVAL, "%s cannot be a key", jj_type_name(key));
     for (size_t i = 0; i < d->count; i++) {
         bool same;
-        fm_status rc = jj_equal(c, &same, d->p[i].key, key);
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_equal(c, &same, d->p[i].key, key));
         if (!same)
             continue;
         d->p[i].value = v;
         return FM_OK;
     }
-    fm_status rc = jj_grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_grow(c, &d->p, &d->cap, d->count, sizeof *d->p));
     d->p[d->count].key = key;
     d->p[d->count++].value = v;
     return jj_work(c, JJ_ITEM);
@@ -143,9 +135,7 @@ fm_status jj_dict_get(jj_ctx *c, const jj_val **out, const jj_dict *d, const cha
     for (size_t i = 0; i < d->count; i++) {
         const jj_val *k = &d->p[i].key;
         bool maybe = k->type == JJ_STRING && k->u.s.n == n;
-        fm_status rc = jj_work(c, JJ_ITEM + (maybe ? n : 0));
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_work(c, JJ_ITEM + (maybe ? n : 0)));
         if (maybe && memcmp(k->u.s.p, key, n) == 0) {
             *out = &d->p[i].value;
             return FM_OK;
@@ -156,39 +146,33 @@ fm_status jj_dict_get(jj_ctx *c, const jj_val **out, const jj_dict *d, const cha
 
 static fm_status from_array(jj_ctx *c, jj_val *out, const fm_json *v)
 {
-    fm_status rc = jj_list_new(c, out);
+    FM_TRY(jj_list_new(c, out));
 
-    for (size_t i = 0; i < fm_json_count(v) && rc == FM_OK; i++) {
+    for (size_t i = 0; i < fm_json_count(v); i++) {
         jj_val item = jj_none();
-        rc = jj_from_json(c, &item, fm_json_at(v, i));
-        if (rc == FM_OK)
-            rc = jj_list_push(c, out->u.list, item);
+        FM_TRY(jj_from_json(c, &item, fm_json_at(v, i)));
+        FM_TRY(jj_list_push(c, out->u.list, item));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Keys of parsed JSON are unique: they are appended without a search. */
 static fm_status from_object(jj_ctx *c, jj_val *out, const fm_json *v)
 {
-    fm_status rc = jj_dict_new(c, out);
+    FM_TRY(jj_dict_new(c, out));
 
-    for (void *it = fm_json_iter(v); it && rc == FM_OK; it = fm_json_next(v, it)) {
+    for (void *it = fm_json_iter(v); it; it = fm_json_next(v, it)) {
         const char *key = fm_json_iter_key(it);
         jj_dict *d = out->u.dict;
         jj_val k = jj_none(), item = jj_none();
-        rc = jj_str_copy(c, &k, key, strlen(key));
-        if (rc == FM_OK)
-            rc = jj_from_json(c, &item, fm_json_iter_value(it));
-        if (rc == FM_OK)
-            rc = jj_work(c, JJ_ITEM);
-        if (rc == FM_OK)
-            rc = jj_grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
-        if (rc < 0)
-            return rc;
+        FM_TRY(jj_str_copy(c, &k, key, strlen(key)));
+        FM_TRY(jj_from_json(c, &item, fm_json_iter_value(it)));
+        FM_TRY(jj_work(c, JJ_ITEM));
+        FM_TRY(jj_grow(c, &d->p, &d->cap, d->count, sizeof *d->p));
         d->p[d->count].key = k;
         d->p[d->count++].value = item;
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status jj_from_json(jj_ctx *c, jj_val *out, const fm_json *v)
@@ -297,12 +281,10 @@ static fm_status dicts_equal(jj_ctx *c, bool *out, const jj_dict *a, const jj_di
 
 static fm_status lists_equal(jj_ctx *c, bool *out, const jj_list *a, const jj_list *b, int depth)
 {
-    fm_status rc = FM_OK;
-
     *out = a->count == b->count;
-    for (size_t i = 0; rc == FM_OK && *out && i < a->count; i++)
-        rc = equal_at(c, out, a->v[i], b->v[i], depth + 1);
-    return rc;
+    for (size_t i = 0; *out && i < a->count; i++)
+        FM_TRY(equal_at(c, out, a->v[i], b->v[i], depth + 1));
+    return FM_OK;
 }
 
 /* Values that hold no others. */
@@ -406,9 +388,7 @@ static fm_status compare_at(jj_ctx *c, int *order, jj_val a, jj_val b, int depth
     size_t an = a.u.list->count, bn = b.u.list->count;
     for (size_t i = 0; i < an && i < bn; i++) { /* the first pair that differs decides */
         bool same;
-        rc = equal_at(c, &same, a.u.list->v[i], b.u.list->v[i], depth + 1);
-        if (rc < 0)
-            return rc;
+        FM_TRY(equal_at(c, &same, a.u.list->v[i], b.u.list->v[i], depth + 1));
         if (!same)
             return compare_at(c, order, a.u.list->v[i], b.u.list->v[i], depth + 1);
     }
@@ -425,9 +405,9 @@ fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b)
  * place where that fits; for longer ones in linear time. */
 fm_status jj_count_search(jj_ctx *c, jj_val s, jj_val part)
 {
-    fm_status rc = jj_work(c, part.u.s.n);
+    FM_TRY(jj_work(c, part.u.s.n));
 
-    return rc < 0 ? rc : jj_work_by(c, s.u.s.n, 1 + FM_MIN(part.u.s.n, (size_t)256) / 16);
+    return jj_work_by(c, s.u.s.n, 1 + FM_MIN(part.u.s.n, (size_t)256) / 16);
 }
 
 fm_status jj_find(jj_ctx *c, const char **out, jj_val s, jj_val part)
@@ -505,12 +485,7 @@ static void float_text(fm_buf *out, double f)
 
 static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
 {
-    fm_status rc = jj_work(c, v.type == JJ_STRING  ? v.u.s.n
-                              : v.type == JJ_FLOAT ? JJ_REAL
-                                                   : JJ_CALL);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(jj_work(c, v.type == JJ_STRING ? v.u.s.n : v.type == JJ_FLOAT ? JJ_REAL : JJ_CALL));
     switch (v.type) {
     case JJ_UNDEFINED:
         return FM_OK;
@@ -595,8 +570,7 @@ static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
             rc = repr(c, out, v.u.dict->p[i].key, depth + 1);
             fm_buf_str(out, ": ");
         }
-        if (rc == FM_OK)
-            rc = repr(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], depth + 1);
+        FM_THEN(rc, repr(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], depth + 1));
     }
     fm_buf_str(out, dict ? "}" : v.type != JJ_TUPLE ? "]" : n == 1 ? ",)" : ")");
     return rc;
@@ -604,21 +578,18 @@ static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 
 static fm_status repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 {
-    fm_status rc = jj_work_by(c, v.type == JJ_STRING ? v.u.s.n + 1 : 1, 2 * JJ_CHAR);
-
-    if (rc == FM_OK && depth > JJ_VALUE_DEPTH)
+    FM_TRY(jj_work_by(c, v.type == JJ_STRING ? v.u.s.n + 1 : 1, 2 * JJ_CHAR));
+    if (depth > JJ_VALUE_DEPTH)
         return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
-    if (rc < 0)
-        return rc;
     if (v.type == JJ_STRING)
         repr_string(out, v);
     else if (v.type == JJ_UNDEFINED)
         fm_buf_str(out, "Undefined");
     else if (v.type == JJ_DICT || v.type == JJ_LIST || v.type == JJ_TUPLE)
-        rc = repr_items(c, out, v, depth);
+        FM_TRY(repr_items(c, out, v, depth));
     else
-        rc = scalar_text(c, out, v);
-    return rc < 0 ? rc : fm_buf_ok(out);
+        FM_TRY(scalar_text(c, out, v));
+    return fm_buf_ok(out);
 }
 
 fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v)

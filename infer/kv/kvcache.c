@@ -294,10 +294,10 @@ static fm_status commit_page(const fmi_kv_pool *p, uint64_t page)
     fm_backend *be = p->kv->be;
     if (!by_page(p->kv) || !fmi_kv_here(p))
         return FM_OK;
-    fm_status rc = be->commit(be, p->view.k, (size_t)page * p->k_bytes, p->k_bytes);
-    if (rc == FM_OK && p->v_bytes)
-        rc = be->commit(be, p->view.v, (size_t)page * p->v_bytes, p->v_bytes);
-    return rc;
+    FM_TRY(be->commit(be, p->view.k, (size_t)page * p->k_bytes, p->k_bytes));
+    if (p->v_bytes)
+        FM_TRY(be->commit(be, p->view.v, (size_t)page * p->v_bytes, p->v_bytes));
+    return FM_OK;
 }
 
 /* Values lie one page's keys behind the keys. */
@@ -395,11 +395,8 @@ static fm_status use_new_page(fmi_kv_pool *p, int32_t *page)
                 ;
             drop_pool(o);
         }
-    fm_status rc = p->state ? FM_OK : reserve_arrays(p);
-    if (rc == FM_OK)
-        rc = commit_page(p, p->used);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(p->state ? FM_OK : reserve_arrays(p));
+    FM_TRY(commit_page(p, p->used));
     *page = next_number(p);
     p->used++;
     kv->bytes[p->lane] += fmi_kv_page_bytes(p);
@@ -465,9 +462,7 @@ fm_status fmi_kv_writable(fmi_kv_pool *p, int32_t *page)
     int32_t fresh = -1;
     if (!fmi_kv_shared(p, *page))
         return FM_OK;
-    fm_status rc = fmi_kv_take(p, &fresh);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_kv_take(p, &fresh));
     if (fmi_kv_here(p))
         be->kv_copy(be, p->view, fresh, *page, p->kv_heads, p->head_dim);
     fmi_kv_give(p, *page);

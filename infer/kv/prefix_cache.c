@@ -169,9 +169,7 @@ fm_status fmi_prefix_grow(fmi_prefix *c, fmi_node **out, fmi_node *parent, const
     fm_assert(count > 0 && count <= FM_KV_PAGE);
     *out = find_node(c, hash, parent, token, count);
     if (!*out) {
-        fm_status rc = fmi_prefix_expect(c, 1);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fmi_prefix_expect(c, 1));
         if (c->nodes >= c->buckets)
             grow_buckets(c);
         fmi_node *n = c->free_node;

@@ -143,9 +143,7 @@ static fm_status find_one(fmi_binder *b, uint32_t n, bool *there, size_t *seen)
     fmi_adapter *a = &b->adapter[n];
     b->adapters = n + 1;
     (void)snprintf(a->what, sizeof(a->what), "%.200s: adapter %u", b->what, n);
-    fm_status rc = find_kind(a, fm_tree_at(b->tree, begin)->path + strlen(prefix));
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(find_kind(a, fm_tree_at(b->tree, begin)->path + strlen(prefix)));
     const char *kind = kinds[a->kind].name;
     (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/tensors/", n, kind);
     fm_tree_range(b->tree, prefix, &a->begin, &a->end);
@@ -155,9 +153,8 @@ static fm_status find_one(fmi_binder *b, uint32_t n, bool *there, size_t *seen)
         return fm_fail(FM_ENOTFOUND, "%s: adapter_config.json is missing", a->what);
     fm_buf text;
     fm_buf_init(&text, 16u << 20);
-    rc = fm_entry_read(&text, b->p, e);
-    if (rc == FM_OK)
-        rc = fm_json_parse(&a->config, fm_buf_span(&text), a->what);
+    fm_status rc = fm_entry_read(&text, b->p, e);
+    FM_THEN(rc, fm_json_parse(&a->config, fm_buf_span(&text), a->what));
     fm_buf_release(&text);
     return rc == FM_OK ? check_config(b, a) : rc;
 }
@@ -230,9 +227,7 @@ static fm_status find_replaced(fmi_binder *b, const fmi_adapter *a)
             const fm_entry *in;
             void *out;
         } value = {.in = e};
-        fm_status rc = fm_map_put(b->replaced, name, strlen(name), value.out, NULL);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fm_map_put(b->replaced, name, strlen(name), value.out, NULL));
     }
     return FM_OK;
 }
@@ -243,11 +238,9 @@ fm_status fmi_adapters_find(fmi_binder *b)
     fm_tree_range(b->tree, "adapters/", &begin, &end);
     bool there = begin < end;
     for (uint32_t n = 0; there; n++) {
-        fm_status rc = find_one(b, n, &there, &seen);
-        if (rc == FM_OK && there)
-            rc = find_replaced(b, &b->adapter[n]);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(find_one(b, n, &there, &seen));
+        if (there)
+            FM_TRY(find_replaced(b, &b->adapter[n]));
     }
     if (seen != end - begin)
         return fm_fail(FM_ECORRUPT, "%s: adapters are not numbered 0, 1, ...", b->what);
@@ -284,9 +277,7 @@ fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest)
                 const fm_entry *e = fm_tree_at(b->tree, i);
                 if (kind_of(a, e->name) != order[k])
                     continue;
-                fm_status rc = bind[order[k]](b, n, e, digest);
-                if (rc != FM_OK)
-                    return rc;
+                FM_TRY(bind[order[k]](b, n, e, digest));
             }
         if (count[KEY_A] != count[KEY_B] || count[KEY_EMBED_A] != count[KEY_EMBED_B])
             return fm_fail(FM_ECORRUPT, "%s: a lora_B without its lora_A", a->what);

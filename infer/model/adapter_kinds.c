@@ -61,12 +61,10 @@ static fm_status digest_term(fm_hasher *h, const char *module, const fm_entry *a
     uint8_t le[4];
     memcpy(&bits, &scale, sizeof(bits));
     fm_put_u32(le, bits);
-    fm_status rc = fm_hasher_update(h, module, strlen(module) + 1);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, a->id.b, sizeof(a->id.b));
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, b->id.b, sizeof(b->id.b));
-    return rc == FM_OK ? fm_hasher_update(h, le, sizeof(le)) : rc;
+    FM_TRY(fm_hasher_update(h, module, strlen(module) + 1));
+    FM_TRY(fm_hasher_update(h, a->id.b, sizeof(a->id.b)));
+    FM_TRY(fm_hasher_update(h, b->id.b, sizeof(b->id.b)));
+    return fm_hasher_update(h, le, sizeof(le));
 }
 
 /* The linear layer that e's name without its suffix means; module [FM_MAX_NAME_BYTES + 1]. */
@@ -97,27 +95,19 @@ fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher
     fm_linear *lin = NULL;
     const fm_entry *eb = NULL;
     fm_lora_spec spec = {0};
-    fm_status rc = find_module(b, n, ea, ".lora_A.weight", module, &lin);
-    if (rc == FM_OK)
-        rc = part_of(&eb, b, n, module, "lora_B.weight");
-    if (rc == FM_OK && !eb)
-        rc = fm_fail(FM_ECORRUPT, "%s: '%s' has lora_A but no lora_B", a->what, module);
-    if (rc == FM_OK)
-        rc = fm_lora_spec_of(&spec, a->config, module);
-    if (rc == FM_OK)
-        rc = check_factors(a, module, fmi_whole_in(b->m, lin), fmi_whole_out(b->m, lin), ea, eb,
-                           spec.r);
+    FM_TRY(find_module(b, n, ea, ".lora_A.weight", module, &lin));
+    FM_TRY(part_of(&eb, b, n, module, "lora_B.weight"));
+    if (!eb)
+        return fm_fail(FM_ECORRUPT, "%s: '%s' has lora_A but no lora_B", a->what, module);
+    FM_TRY(fm_lora_spec_of(&spec, a->config, module));
+    FM_TRY(check_factors(a, module, fmi_whole_in(b->m, lin), fmi_whole_out(b->m, lin), ea, eb,
+                         spec.r));
     fmi_cached *ca = NULL, *cb = NULL;
     const fmi_cut cut = fmi_cut_of_linear(b->m, lin);
     const fmi_slice sa = fmi_slice_of(&cut, true, 1), sb = fmi_slice_of(&cut, false, 0);
-    if (rc == FM_OK)
-        rc = fmi_hold_slice(b, &ca, ea, FMI_LORA_A, &sa);
-    if (rc == FM_OK)
-        rc = fmi_hold_slice(b, &cb, eb, FMI_LORA_B, &sb);
-    if (rc == FM_OK)
-        rc = digest_term(digest, module, ea, eb, spec.scale);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_hold_slice(b, &ca, ea, FMI_LORA_A, &sa));
+    FM_TRY(fmi_hold_slice(b, &cb, eb, FMI_LORA_B, &sb));
+    FM_TRY(digest_term(digest, module, ea, eb, spec.scale));
     fm_lora_term term = {.a = ca->w, .b = cb->w, .r = spec.r, .scale = spec.scale, .adapter = n};
     return add_term(lin, &term);
 }
@@ -138,37 +128,29 @@ fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_h
     if (!fmi_is_embedding(b->m, module))
         return fm_fail(FM_EBASE, "%s: '%s' is not the embedding of this %s's tokens", a->what,
                        module, arch->family);
-    fm_status rc = part_of(&eb, b, n, module, "lora_embedding_B");
-    if (rc == FM_OK && !eb)
-        rc = fm_fail(FM_ECORRUPT, "%s: '%s' has lora_embedding_A but no lora_embedding_B", a->what,
-                     module);
-    if (rc == FM_OK)
-        rc = fm_lora_spec_of(&spec, a->config, module);
-    if (rc == FM_OK && spec.r > arch->hidden)
-        rc = fm_fail(FM_EUNSUPPORTED, "%s: '%s': rank %u is above the hidden size %u", a->what,
-                     module, spec.r, arch->hidden);
+    FM_TRY(part_of(&eb, b, n, module, "lora_embedding_B"));
+    if (!eb)
+        return fm_fail(FM_ECORRUPT, "%s: '%s' has lora_embedding_A but no lora_embedding_B",
+                       a->what, module);
+    FM_TRY(fm_lora_spec_of(&spec, a->config, module));
+    if (spec.r > arch->hidden)
+        return fm_fail(FM_EUNSUPPORTED, "%s: '%s': rank %u is above the hidden size %u", a->what,
+                       module, spec.r, arch->hidden);
     const fmi_cut cut = fmi_cut_of_linear(b->m, &b->m->embed);
     const fmi_slice rows = fmi_slice_of(&cut, false, 1);
-    if (rc == FM_OK)
-        rc = check_factors(a, module, arch->vocab, arch->hidden, ea, eb, spec.r);
-    if (rc == FM_OK)
-        rc = fmi_hold_slice(b, &ca, ea, FMI_MATRIX_T, &rows);
-    if (rc == FM_OK)
-        rc = fmi_hold_slice(b, &cb, eb, FMI_MATRIX, &(fmi_slice){.elsewhere = cut.elsewhere});
-    if (rc == FM_OK)
-        rc = digest_term(digest, module, ea, eb, spec.scale);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(check_factors(a, module, arch->vocab, arch->hidden, ea, eb, spec.r));
+    FM_TRY(fmi_hold_slice(b, &ca, ea, FMI_MATRIX_T, &rows));
+    FM_TRY(fmi_hold_slice(b, &cb, eb, FMI_MATRIX, &(fmi_slice){.elsewhere = cut.elsewhere}));
+    FM_TRY(digest_term(digest, module, ea, eb, spec.scale));
     fm_lora_term term = {.a = ca->w, .b = cb->w, .r = spec.r, .scale = spec.scale, .adapter = n};
     return add_term(&b->m->embed, &term);
 }
 
 static fm_status digest_entry(fm_hasher *h, const char *what, const char *module, const fm_entry *e)
 {
-    fm_status rc = fm_hasher_update(h, what, strlen(what) + 1);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, module, strlen(module) + 1);
-    return rc == FM_OK ? fm_hasher_update(h, e->id.b, sizeof(e->id.b)) : rc;
+    FM_TRY(fm_hasher_update(h, what, strlen(what) + 1));
+    FM_TRY(fm_hasher_update(h, module, strlen(module) + 1));
+    return fm_hasher_update(h, e->id.b, sizeof(e->id.b));
 }
 
 /* ==== DoRA ==== */
@@ -224,21 +206,16 @@ static fm_status read_dora(fmi_binder *b, uint32_t n, dora *d, const char *modul
     char name[FM_MAX_NAME_BYTES + 64];
     const fm_entry *ew = NULL, *ea = NULL, *eb = NULL;
     (void)snprintf(name, sizeof(name), "%s.weight", module);
-    fm_status rc = fmi_find_entry(b, &ew, name);
-    if (rc == FM_OK)
-        rc = part_of(&ea, b, n, module, "lora_A.weight");
-    if (rc == FM_OK)
-        rc = part_of(&eb, b, n, module, "lora_B.weight");
-    if (rc == FM_OK && (!ea || !eb))
-        rc = fm_fail(FM_ECORRUPT, "%s: '%s' has a magnitude but no factors", b->adapter[n].what,
-                     module);
-    if (rc == FM_OK)
-        rc = fmi_read_floats(b, &d->w, ew);
-    if (rc == FM_OK)
-        rc = fmi_read_floats(b, &d->a, ea);
-    if (rc == FM_OK)
-        rc = fmi_read_floats(b, &d->b, eb);
-    return rc == FM_OK ? fmi_read_floats(b, &d->m, e) : rc;
+    FM_TRY(fmi_find_entry(b, &ew, name));
+    FM_TRY(part_of(&ea, b, n, module, "lora_A.weight"));
+    FM_TRY(part_of(&eb, b, n, module, "lora_B.weight"));
+    if (!ea || !eb)
+        return fm_fail(FM_ECORRUPT, "%s: '%s' has a magnitude but no factors", b->adapter[n].what,
+                       module);
+    FM_TRY(fmi_read_floats(b, &d->w, ew));
+    FM_TRY(fmi_read_floats(b, &d->a, ea));
+    FM_TRY(fmi_read_floats(b, &d->b, eb));
+    return fmi_read_floats(b, &d->m, e);
 }
 
 /* PEFT's DoRA: y = (m / ||W + s B A||) * (W x + s B A x) + bias. */
@@ -247,9 +224,7 @@ fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e, fm_ha
     const fmi_adapter *a = &b->adapter[n];
     char module[FM_MAX_NAME_BYTES + 1];
     fm_linear *lin = NULL;
-    fm_status rc = find_module(b, n, e, ".lora_magnitude_vector", module, &lin);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(find_module(b, n, e, ".lora_magnitude_vector", module, &lin));
     uint32_t out = fmi_whole_out(b->m, lin), in = fmi_whole_in(b->m, lin);
     if (e->shape.rank != 1 || e->shape.dim[0] != out)
         return fm_fail(FM_EBASE, "%s: '%s': a magnitude vector of %u values is wanted", a->what,
@@ -258,19 +233,15 @@ fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e, fm_ha
         return fm_fail(FM_EUNSUPPORTED, "%s: '%s': DoRA needs factors of its own and nothing below",
                        a->what, module);
     dora d = {.out = out, .in = in, .r = lin->lora[0].r, .scale = lin->lora[0].scale};
-    rc = read_dora(b, n, &d, module, e);
+    fm_status rc = read_dora(b, n, &d, module, e);
     if (rc == FM_OK && lin->transposed)
         rc = turn(&d);
-    if (rc == FM_OK)
-        rc = dora_scales(&d);
+    FM_THEN(rc, dora_scales(&d));
     const fmi_cut cut = fmi_cut_of_linear(b->m, lin);
     float *here = NULL;
-    if (rc == FM_OK)
-        rc = fmi_cut_floats(&here, d.m, &cut, d.out);
-    if (rc == FM_OK)
-        rc = fmi_own(b->m, &lin->out_scale, here, lin->out);
-    if (rc == FM_OK)
-        rc = digest_entry(digest, "dora", module, e);
+    FM_THEN(rc, fmi_cut_floats(&here, d.m, &cut, d.out));
+    FM_THEN(rc, fmi_own(b->m, &lin->out_scale, here, lin->out));
+    FM_THEN(rc, digest_entry(digest, "dora", module, e));
     if (rc == FM_OK) {
         lin->bias_after = lin->bias;
         lin->bias = NULL;
@@ -291,9 +262,7 @@ fm_status fmi_bind_ia3(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *
     char module[FM_MAX_NAME_BYTES + 1];
     fm_linear *lin = NULL;
     fmi_cached *v = NULL;
-    fm_status rc = find_module(b, n, e, ".ia3_l", module, &lin);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(find_module(b, n, e, ".ia3_l", module, &lin));
     uint32_t in = fmi_whole_in(b->m, lin), out = fmi_whole_out(b->m, lin);
     bool input = s->rank == 2 && s->dim[0] == 1 && s->dim[1] == in;
     bool output = s->rank == 2 && s->dim[1] == 1 && s->dim[0] == out;
@@ -302,11 +271,8 @@ fm_status fmi_bind_ia3(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *
                        in, out);
     const fmi_cut cut = fmi_cut_of_linear(b->m, lin);
     const fmi_slice slice = fmi_slice_of(&cut, input, input ? 1 : 0);
-    rc = fmi_hold_slice(b, &v, e, FMI_VECTOR, &slice);
-    if (rc == FM_OK)
-        rc = digest_entry(digest, "ia3", module, e);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_hold_slice(b, &v, e, FMI_VECTOR, &slice));
+    FM_TRY(digest_entry(digest, "ia3", module, e));
     if (input)
         lin->in_scale = v->v;
     else
@@ -355,11 +321,8 @@ fm_status fmi_bind_virtual(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hash
                        "%s: 'prompt_embeddings' is wanted as [virtual tokens, %llu], fewer tokens "
                        "than the model's %u positions",
                        a->what, (unsigned long long)width, m->max_positions);
-    fm_status rc = check_fields(a, fields, FM_ARRAY_LEN(fields));
-    if (rc == FM_OK)
-        rc = fmi_read_floats(b, &p->virtual_rows, e);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(check_fields(a, fields, FM_ARRAY_LEN(fields)));
+    FM_TRY(fmi_read_floats(b, &p->virtual_rows, e));
     if (prefix)
         fmi_cut_virtual(p, p->virtual_rows, (uint32_t)len);
     p->virtual_len = (uint32_t)len;

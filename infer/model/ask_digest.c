@@ -14,43 +14,40 @@
 static fm_status add_params(fmi_binder *b, fm_hasher *h)
 {
     fm_param p;
-    fm_status rc = FM_OK;
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++) {
+
+    for (uint32_t i = 0; fm_arch_param(&b->m->arch, i, &p); i++) {
         const fm_entry *e = NULL;
         if (p.place == FM_P_HEAD)
             continue;
-        rc = fmi_find_entry(b, &e, p.name);
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->id.b, sizeof(e->id.b));
+        FM_TRY(fmi_find_entry(b, &e, p.name));
+        FM_TRY(fm_hasher_update(h, e->id.b, sizeof(e->id.b)));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status add_entry(fm_hasher *h, const fm_entry *e)
 {
-    fm_status rc = fm_hasher_update(h, e->path, strlen(e->path) + 1);
-    return rc == FM_OK ? fm_hasher_update(h, e->id.b, sizeof(e->id.b)) : rc;
+    FM_TRY(fm_hasher_update(h, e->path, strlen(e->path) + 1));
+    return fm_hasher_update(h, e->id.b, sizeof(e->id.b));
 }
 
 /* All that lies under adapters/: terms, replaced tensors, virtual tokens, and their settings. */
 static fm_status add_adapters(const fmi_binder *b, fm_hasher *h)
 {
     size_t begin, end;
-    fm_status rc = FM_OK;
+
     fm_tree_range(b->tree, "adapters/", &begin, &end);
-    for (size_t i = begin; rc == FM_OK && i < end; i++)
-        rc = add_entry(h, fm_tree_at(b->tree, i));
-    return rc;
+    for (size_t i = begin; i < end; i++)
+        FM_TRY(add_entry(h, fm_tree_at(b->tree, i)));
+    return FM_OK;
 }
 
 static fm_status add_states(fmi_binder *b, fm_hasher *h, const char *kind)
 {
-    fm_status rc = fm_hasher_update(h, kind, strlen(kind) + 1);
-    if (rc == FM_OK)
-        rc = fmi_digest_arch(h, &b->m->arch);
-    if (rc == FM_OK)
-        rc = add_params(b, h);
-    return rc == FM_OK ? add_adapters(b, h) : rc;
+    FM_TRY(fm_hasher_update(h, kind, strlen(kind) + 1));
+    FM_TRY(fmi_digest_arch(h, &b->m->arch));
+    FM_TRY(add_params(b, h));
+    return add_adapters(b, h);
 }
 
 static fm_status add_pooling(const fmi_binder *b, fm_hasher *h)
@@ -86,20 +83,13 @@ fm_status fmi_ask_digests(fmi_binder *b)
     fm_digest *asked = fmi_priv(b->m)->asked;
     fm_hasher *h = NULL;
     fm_status rc = fm_hasher_new(&h);
-    if (rc == FM_OK)
-        rc = add_states(b, h, "embed");
-    if (rc == FM_OK)
-        rc = add_pooling(b, h);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, &asked[FM_ASK_EMBED]);
-    if (rc == FM_OK)
-        rc = add_states(b, h, "class");
-    if (rc == FM_OK)
-        rc = add_pooling(b, h); /* where a text is cut */
-    if (rc == FM_OK)
-        rc = add_classes(b, h);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, &asked[FM_ASK_CLASS]);
+    FM_THEN(rc, add_states(b, h, "embed"));
+    FM_THEN(rc, add_pooling(b, h));
+    FM_THEN(rc, fm_hasher_final(h, &asked[FM_ASK_EMBED]));
+    FM_THEN(rc, add_states(b, h, "class"));
+    FM_THEN(rc, add_pooling(b, h)); /* where a text is cut */
+    FM_THEN(rc, add_classes(b, h));
+    FM_THEN(rc, fm_hasher_final(h, &asked[FM_ASK_CLASS]));
     fm_hasher_free(h);
     return rc;
 }

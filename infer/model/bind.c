@@ -56,14 +56,12 @@ static fm_status bind_param(fmi_binder *b, const fm_param *p, fm_hasher *digest)
     const fm_entry *e = NULL;
     fmi_cached *w = NULL;
     fm_status rc = fmi_find_entry(b, &e, p->name);
-    if (rc == FM_OK)
-        rc = check_shape(b, e, p);
+    FM_THEN(rc, check_shape(b, e, p));
     const fmi_slice slice = fmi_slice_of_param(b->m, p);
     bool here = fmi_param_is_here(b->m, p);
     if (rc == FM_OK && here)
         rc = fmi_hold_slice(b, &w, e, fmi_form_of(&b->m->arch, p), &slice);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
+    FM_THEN(rc, fm_hasher_update(digest, e->id.b, sizeof(e->id.b)));
     if (rc == FM_OK && here)
         set_param(b->m, p, w);
     return rc;
@@ -88,14 +86,11 @@ static fm_status bind_tied_head(fmi_binder *b, fm_hasher *digest)
     if (rc == FM_OK && !e)
         rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s' is missing", b->what, p.name);
     fmi_cached *w = NULL;
-    if (rc == FM_OK)
-        rc = check_shape(b, e, &p);
+    FM_THEN(rc, check_shape(b, e, &p));
     fmi_slice slice = fmi_slice_of_param(b->m, &p); /* the embedding's, but the last stage's */
     slice.elsewhere = !fmi_pipe_holds(b->m, FMI_BEHIND_LAYERS);
-    if (rc == FM_OK)
-        rc = fmi_hold_slice(b, &w, e, FMI_MATRIX, &slice);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
+    FM_THEN(rc, fmi_hold_slice(b, &w, e, FMI_MATRIX, &slice));
+    FM_THEN(rc, fm_hasher_update(digest, e->id.b, sizeof(e->id.b)));
     if (rc == FM_OK)
         set_linear(b->m, &b->m->head, w, &p);
     return rc;
@@ -171,13 +166,12 @@ static fm_status digest_rope(fm_hasher *h, const fm_rope *r)
     int n = snprintf(text, sizeof(text), "rope %d %u %a %a %a %a %a", (int)r->kind, r->original,
                      r->theta, r->factor, r->low, r->high, r->attention);
     fm_assert(n > 0 && (size_t)n < sizeof(text));
-    fm_status rc = fm_hasher_update(h, text, (size_t)n);
-    for (size_t i = 0; rc == FM_OK && r->kind == FM_ROPE_LONG && i < FM_ARRAY_LEN(r->divisor);
-         i++) {
+    FM_TRY(fm_hasher_update(h, text, (size_t)n));
+    for (size_t i = 0; r->kind == FM_ROPE_LONG && i < FM_ARRAY_LEN(r->divisor); i++) {
         n = snprintf(text, sizeof(text), " %a", (double)r->divisor[i]);
-        rc = fm_hasher_update(h, text, (size_t)n);
+        FM_TRY(fm_hasher_update(h, text, (size_t)n));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
@@ -193,12 +187,11 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
         s->shared_inter, (double)s->embed_scale, (double)s->residual_scale, (double)s->attn_scale,
         (double)s->attn_softcap, (double)s->logit_softcap, (double)s->logit_divisor);
     fm_assert(n > 0 && (size_t)n < sizeof(text));
-    fm_status rc = fm_hasher_update(h, text, (size_t)n);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, s->layer, a->layers);
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(a->rope); i++)
-        rc = digest_rope(h, &a->rope[i]);
-    return rc;
+    FM_TRY(fm_hasher_update(h, text, (size_t)n));
+    FM_TRY(fm_hasher_update(h, s->layer, a->layers));
+    for (size_t i = 0; i < FM_ARRAY_LEN(a->rope); i++)
+        FM_TRY(digest_rope(h, &a->rope[i]));
+    return FM_OK;
 }
 
 fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a)
@@ -228,30 +221,24 @@ fm_status fmi_bind_weights(fmi_binder *b, fm_hasher *digest)
     if (rc == FM_OK && b->m->arch.tied)
         rc = bind_tied_head(b, digest);
     b->m->head.split = true;
-    if (rc == FM_OK)
-        rc = check_leftovers(b);
-    if (rc == FM_OK)
-        rc = fmi_adapters_bind(b, digest);
-    if (rc == FM_OK)
-        rc = fm_hasher_peek(digest, &fmi_priv(b->m)->asked[FM_ASK_TEXT]);
-    if (rc == FM_OK)
-        rc = fmi_class_bind(b, digest);
+    FM_THEN(rc, check_leftovers(b));
+    FM_THEN(rc, fmi_adapters_bind(b, digest));
+    FM_THEN(rc, fm_hasher_peek(digest, &fmi_priv(b->m)->asked[FM_ASK_TEXT]));
+    FM_THEN(rc, fmi_class_bind(b, digest));
     return rc == FM_OK ? fm_hasher_final(digest, &b->m->digest) : rc;
 }
 
 static fm_status check_params(fmi_binder *b)
 {
     fm_param p;
-    fm_status rc = fm_arch_of_tree(&b->m->arch, b->tree, b->what);
-    if (rc == FM_OK)
-        rc = fmi_adapters_find(b);
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++) {
+    FM_TRY(fm_arch_of_tree(&b->m->arch, b->tree, b->what));
+    FM_TRY(fmi_adapters_find(b));
+    for (uint32_t i = 0; fm_arch_param(&b->m->arch, i, &p); i++) {
         const fm_entry *e = NULL;
-        rc = fmi_find_entry(b, &e, p.name);
-        if (rc == FM_OK)
-            rc = check_shape(b, e, &p);
+        FM_TRY(fmi_find_entry(b, &e, p.name));
+        FM_TRY(check_shape(b, e, &p));
     }
-    return rc == FM_OK ? check_leftovers(b) : rc;
+    return check_leftovers(b);
 }
 
 fm_status fm_model_check(const fm_tree *tree, const fm_provider *p, const char *what)
@@ -263,8 +250,7 @@ fm_status fm_model_check(const fm_tree *tree, const fm_provider *p, const char *
         fmi_binder b = {
             .m = m, .tree = fm_plain_tree(plain), .p = fm_plain_provider(plain), .what = what};
         rc = fm_map_new(&b.replaced);
-        if (rc == FM_OK)
-            rc = check_params(&b);
+        FM_THEN(rc, check_params(&b));
         fmi_adapters_release(&b);
         fm_map_free(b.replaced);
     }

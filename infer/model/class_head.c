@@ -82,8 +82,8 @@ static fm_status hold_into(fmi_binder *b, fmi_cached **w, const fm_entry *e, fmi
         (rank == 2 && e->shape.dim[1] != cols))
         return fm_fail(FM_EBASE, "%s: tensor '%s' of the classification head has the wrong shape",
                        b->what, e->name);
-    fm_status rc = fmi_hold(b, w, e, form);
-    return rc == FM_OK ? fm_hasher_update(digest, e->id.b, sizeof(e->id.b)) : rc;
+    FM_TRY(fmi_hold(b, w, e, form));
+    return fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
 }
 
 /* rows 0: as many as the tensor has. */
@@ -96,18 +96,16 @@ static fm_status bind_linear(fmi_binder *b, fm_linear *lin, const fm_entry *w, c
     if (w->kind == FM_ENTRY_TENSOR && rows == 0 && w->shape.rank == 2 &&
         w->shape.dim[0] <= MAX_CLASSES)
         rows = (uint32_t)w->shape.dim[0];
-    fm_status rc = hold_into(b, &c, w, FMI_MATRIX, 2, rows, h, digest);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(hold_into(b, &c, w, FMI_MATRIX, 2, rows, h, digest));
     *lin = (fm_linear){.w = c->w, .id = c->id, .in = h, .out = rows};
-    rc = bias ? entry_named(&e, b, module, "bias") : FM_OK;
-    if (rc == FM_OK && bias && !e)
-        rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s.bias' is missing", b->what, module);
-    if (rc == FM_OK && bias)
-        rc = hold_into(b, &c, e, FMI_VECTOR, 1, rows, 0, digest);
-    if (rc == FM_OK && bias)
+    FM_TRY(bias ? entry_named(&e, b, module, "bias") : FM_OK);
+    if (bias && !e)
+        return fm_fail(FM_ENOTFOUND, "%s: tensor '%s.bias' is missing", b->what, module);
+    if (bias)
+        FM_TRY(hold_into(b, &c, e, FMI_VECTOR, 1, rows, 0, digest));
+    if (bias)
         lin->bias = c->v;
-    return rc;
+    return FM_OK;
 }
 
 /* ==== labels ==== */
@@ -171,8 +169,7 @@ fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest)
             rc = entry_named(&dense, b, module, "weight");
         if (rc == FM_OK && !dense)
             rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s.weight' is missing", b->what, module);
-        if (rc == FM_OK)
-            rc = bind_linear(b, &h->dense, dense, module, a->hidden, names.bias, digest);
+        FM_THEN(rc, bind_linear(b, &h->dense, dense, module, a->hidden, names.bias, digest));
     }
     if (rc != FM_OK)
         return rc;

@@ -62,8 +62,7 @@ static const fmi_cached *held_at(const keyer *k, const void *p)
 
 static void put(keyer *k, const void *data, size_t n)
 {
-    if (k->rc == FM_OK)
-        k->rc = fm_hasher_update(k->h, data, n);
+    FM_THEN(k->rc, fm_hasher_update(k->h, data, n));
 }
 
 static void put_u32(keyer *k, uint32_t x)
@@ -95,8 +94,7 @@ static void put_vector(keyer *k, const float *v, uint32_t n)
     }
     fm_backend *be = k->m->engine->be;
     k->rc = fm_grow(&k->host, &k->host_floats, n, sizeof(float));
-    if (k->rc == FM_OK)
-        k->rc = be->download(be, k->host, v, n * sizeof(float));
+    FM_THEN(k->rc, be->download(be, k->host, v, n * sizeof(float)));
     put(k, k->host, n * sizeof(float));
 }
 
@@ -194,17 +192,14 @@ static void put_beginning(keyer *k)
 static void chain(keyer *k, fm_digest *kv, fm_digest *stream)
 {
     put_beginning(k);
-    if (k->rc == FM_OK)
-        k->rc = fm_hasher_final(k->h, &stream[0]);
+    FM_THEN(k->rc, fm_hasher_final(k->h, &stream[0]));
     for (uint32_t l = 0; l < k->m->arch.layers && k->rc == FM_OK; l++) {
         put(k, stream[l].b, sizeof(stream[l].b));
         put_kv(k, &k->m->layers[l]);
-        if (k->rc == FM_OK)
-            k->rc = fm_hasher_final(k->h, &kv[l]);
+        FM_THEN(k->rc, fm_hasher_final(k->h, &kv[l]));
         put(k, kv[l].b, sizeof(kv[l].b));
         put_rest(k, &k->m->layers[l]);
-        if (k->rc == FM_OK)
-            k->rc = fm_hasher_final(k->h, &stream[l + 1]);
+        FM_THEN(k->rc, fm_hasher_final(k->h, &stream[l + 1]));
     }
 }
 

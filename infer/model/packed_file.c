@@ -231,14 +231,10 @@ static fm_status write_file(fmi_packed_files *a, const fmi_packed_file_key *key,
     uint8_t head[FMI_ARTEFACT_HEADER_BYTES];
     fm_writer *w = NULL;
     fm_status rc = put_head(head, a, key, image);
-    if (rc == FM_OK)
-        rc = fm_writer_open(&w, path, NULL);
-    if (rc == FM_OK)
-        rc = fm_writer_write(w, head, sizeof(head));
-    if (rc == FM_OK)
-        rc = fm_writer_write(w, image, (size_t)key->bytes);
-    if (rc == FM_OK)
-        rc = fm_writer_place(w, path);
+    FM_THEN(rc, fm_writer_open(&w, path, NULL));
+    FM_THEN(rc, fm_writer_write(w, head, sizeof(head)));
+    FM_THEN(rc, fm_writer_write(w, image, (size_t)key->bytes));
+    FM_THEN(rc, fm_writer_place(w, path));
     fm_writer_close(w);
     return rc;
 }

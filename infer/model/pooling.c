@@ -32,8 +32,7 @@ static fm_status read_settings(fm_json **out, const from *b, const char *name)
     fm_buf text;
     fm_buf_init(&text, MAX_SETTINGS_BYTES);
     fm_status rc = fm_entry_read(&text, b->p, e);
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), name);
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), name));
     fm_buf_release(&text);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", b->what);
 }
@@ -134,8 +133,7 @@ fm_status fmi_pooling_read(fmi_pooling *out, const fm_tree *tree, const fm_provi
                          .normalise = encoder,
                          .tokens_max = a->max_positions};
     fm_status rc = read_modules(out, &b);
-    if (rc == FM_OK)
-        rc = read_settings(&c, &b, "sentence_bert_config.json");
+    FM_THEN(rc, read_settings(&c, &b, "sentence_bert_config.json"));
     int64_t most = fm_json_int(fm_json_get(c, "max_seq_length"), 0);
     if (most > 0 && most < out->tokens_max)
         out->tokens_max = (uint32_t)most;

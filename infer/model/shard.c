@@ -34,12 +34,9 @@ fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks, c
                      "%s: %u heads of keys and values and %u ranks: one must divide the other",
                      what, whole->kv_heads, ranks);
     local->kv_heads = FM_MAX(1u, whole->kv_heads / ranks);
-    if (rc == FM_OK)
-        rc = divide(&local->inter, ranks, "columns of the feed-forward branch", what);
-    if (rc == FM_OK)
-        rc = divide(&local->sw.expert_inter, ranks, "columns of an expert", what);
-    if (rc == FM_OK)
-        rc = divide(&local->sw.shared_inter, ranks, "columns of the shared expert", what);
+    FM_THEN(rc, divide(&local->inter, ranks, "columns of the feed-forward branch", what));
+    FM_THEN(rc, divide(&local->sw.expert_inter, ranks, "columns of an expert", what));
+    FM_THEN(rc, divide(&local->sw.shared_inter, ranks, "columns of the shared expert", what));
     return rc;
 }
 
@@ -314,11 +311,9 @@ static fm_status read_columns(const reader *r, uint8_t *dst)
     fm_status rc = row_bytes(&line, e, e->shape.dim[1]);
     for (uint32_t i = 0; rc == FM_OK && i < s->parts; i++) {
         rc = row_bytes(&from[i], e, s->begin[i]);
-        if (rc == FM_OK)
-            rc = row_bytes(&n[i], e, s->count[i]);
+        FM_THEN(rc, row_bytes(&n[i], e, s->count[i]));
     }
-    if (rc == FM_OK)
-        rc = row_bytes(&zeros, e, s->zeros);
+    FM_THEN(rc, row_bytes(&zeros, e, s->zeros));
     if (rc != FM_OK)
         return fm_error_prefix(rc, "a rank's columns (another number of ranks may cut between "
                                    "blocks)");
@@ -355,8 +350,7 @@ fm_status fmi_take_slice(fmi_weights *c, fmi_cached **out, const fm_entry *e, fm
         return fm_fail(FM_ECORRUPT, "%s: is no tensor", e->path);
     part.shape = fmi_slice_shape(&e->shape, slice);
     fm_status rc = fmi_slice_id(&part.id, e, slice);
-    if (rc == FM_OK)
-        rc = fm_tensor_bytes(&part.bytes, e->dtype, &part.shape, e->name);
+    FM_THEN(rc, fm_tensor_bytes(&part.bytes, e->dtype, &part.shape, e->name));
     if (rc != FM_OK)
         return fm_error_prefix(rc, "a rank's part");
     reader r = {p, e, slice};

@@ -26,8 +26,7 @@ fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi
             *out = p->held[i]; /* tied, or read ahead */
             return FM_OK;
         }
-    if (rc == FM_OK)
-        rc = fmi_take_slice(b->m->engine->weights, &w, e, form, b->p, slice);
+    FM_THEN(rc, fmi_take_slice(b->m->engine->weights, &w, e, form, b->p, slice));
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", b->what);
     rc = fmi_held(b->m, w);
@@ -74,15 +73,13 @@ fm_status fmi_read_floats(fmi_binder *b, float **out, const fm_entry *e)
     if (e->kind != FM_ENTRY_TENSOR)
         return fm_fail(FM_ECORRUPT, "%s: %s is no tensor", b->what, e->path);
     fm_status rc = fm_shape_elems(&n, &e->shape);
-    if (rc == FM_OK)
-        rc = fm_tensor_bytes(&bytes, e->dtype, &e->shape, e->name);
+    FM_THEN(rc, fm_tensor_bytes(&bytes, e->dtype, &e->shape, e->name));
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", b->what);
     void *raw = fm_aligned_alloc(64, (size_t)bytes);
     float *wide = fm_malloc((size_t)n * sizeof(float));
     rc = raw && wide ? b->p->read(b->p->ctx, e, raw) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_to_f32(wide, e->dtype, raw, n);
+    FM_THEN(rc, fm_to_f32(wide, e->dtype, raw, n));
     fm_free(raw);
     if (rc != FM_OK) {
         fm_free(wide);
@@ -98,11 +95,8 @@ fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n)
     fm_backend *be = m->engine->be;
     void *v = NULL;
     *out = NULL;
-    fm_status rc = fm_grow(&p->own, &p->own_cap, p->own_count + 1, sizeof(float *));
-    if (rc == FM_OK)
-        rc = be->alloc(be, &v, (size_t)n * sizeof(float));
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&p->own, &p->own_cap, p->own_count + 1, sizeof(float *)));
+    FM_TRY(be->alloc(be, &v, (size_t)n * sizeof(float)));
     p->own[p->own_count++] = v;
     p->bytes_alone += (uint64_t)n * sizeof(float);
     *out = v;

@@ -29,11 +29,9 @@ static fm_status digest_text(fm_digest *out, const fm_tree *tree)
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         rc = fm_hasher_update(h, e->path, strlen(e->path) + 1);
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->id.b, sizeof(e->id.b));
+        FM_THEN(rc, fm_hasher_update(h, e->id.b, sizeof(e->id.b)));
     }
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, out);
+    FM_THEN(rc, fm_hasher_final(h, out));
     fm_hasher_free(h);
     return rc;
 }
@@ -55,10 +53,8 @@ static fm_status open_text(fmi_text *t, const fmi_binder *b)
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && !has_tok && fm_tokenizer_paths[i]; i++)
         rc = read_file(&tok, b, fm_tokenizer_paths[i], &has_tok);
-    if (rc == FM_OK)
-        rc = read_file(&conf, b, "tokenizer/tokenizer_config.json", &has_conf);
-    if (rc == FM_OK)
-        rc = read_file(&chat, b, "tokenizer/chat_template.jinja", &has_chat);
+    FM_THEN(rc, read_file(&conf, b, "tokenizer/tokenizer_config.json", &has_conf));
+    FM_THEN(rc, read_file(&chat, b, "tokenizer/chat_template.jinja", &has_chat));
     if (rc == FM_OK && has_tok)
         rc = fm_tokenizer_open(&t->tokenizer, fm_buf_span(&tok), fm_buf_span(&conf), NULL);
     fm_span source = fm_buf_span(&chat);

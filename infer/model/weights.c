@@ -306,9 +306,7 @@ static fm_status load_image(fmi_weights *c, fmi_cached *w, const fm_entry *e, co
     void *image = fmi_slab_take(c->slabs, &w->slab, (size_t)w->bytes);
     if (!image)
         return FM_ENOMEM;
-    fm_status rc = c->be->weight_image(c->be, image, key.role, key.dtype, key.n, key.k, bytes);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(c->be->weight_image(c->be, image, key.role, key.dtype, key.n, key.k, bytes));
     if (file && fmi_packed_file_write(c->opts.artefacts, &key, image) && load_file(c, w, e)) {
         fmi_slab_give(c->slabs, w->slab);
         w->slab = NULL;
@@ -359,8 +357,7 @@ static fm_status load_vector(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
     rc = fm_to_f32(wide, e->dtype, bytes, w->bytes / sizeof(float));
     if (rc == FM_OK && w->form == FMI_VECTOR_PLUS1)
         add_one(wide, w->bytes / sizeof(float));
-    if (rc == FM_OK)
-        rc = c->be->upload(c->be, w->mem, wide, (size_t)w->bytes);
+    FM_THEN(rc, c->be->upload(c->be, w->mem, wide, (size_t)w->bytes));
     fm_free(wide);
     return rc;
 }
@@ -410,9 +407,7 @@ static fm_status load(fmi_weights *c, fmi_cached *w, const fm_entry *e, const fm
         name_elsewhere(w);
         return FM_OK;
     }
-    fm_status rc = fm_tensor_bytes(&bytes, e->dtype, &e->shape, e->name);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_tensor_bytes(&bytes, e->dtype, &e->shape, e->name));
     bool file = keeps_file(c, w, bytes);
     if (file && load_file(c, w, e))
         return FM_OK;
@@ -423,9 +418,8 @@ static fm_status load(fmi_weights *c, fmi_cached *w, const fm_entry *e, const fm
     void *raw = fmi_staging_take(&c->staging, (size_t)bytes);
     if (!raw)
         return FM_ENOMEM;
-    rc = p->read(p->ctx, e, raw);
-    if (rc == FM_OK)
-        rc = load_from(c, w, e, raw, file);
+    fm_status rc = p->read(p->ctx, e, raw);
+    FM_THEN(rc, load_from(c, w, e, raw, file));
     fmi_staging_give(&c->staging, raw);
     return rc;
 }

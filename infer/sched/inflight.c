@@ -105,8 +105,7 @@ fm_status fmi_inflight_launch(fmi_inflight *f, fm_engine *e, fmi_request *const 
                               uint32_t running, const fm_row *row, uint32_t n, fmi_row_pick *ask)
 {
     fm_status rc = board(f, e, run, running, n, ask);
-    if (rc == FM_OK)
-        rc = fmi_step_queue(e, &f->q, row, n, ask);
+    FM_THEN(rc, fmi_step_queue(e, &f->q, row, n, ask));
     if (rc != FM_OK) {
         leave(f);
         return rc;
@@ -141,9 +140,7 @@ static void hand_over(fmi_inflight *f, const fmi_aboard *a, bool ahead)
 
 fm_status fmi_inflight_land(fmi_inflight *f, fm_engine *e)
 {
-    fm_status rc = fmi_step_wait(e, &f->q);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_step_wait(e, &f->q));
     f->up = false;
     for (uint32_t i = 0; i < f->count; i++) {
         const fmi_aboard *a = &f->of[i];
@@ -161,8 +158,7 @@ fm_status fmi_inflight_step(fmi_inflight *f, fm_engine *e, fmi_request *const *r
                             uint32_t running, const fm_row *row, uint32_t n, fmi_row_pick *ask)
 {
     fm_status rc = board(f, e, run, running, n, ask);
-    if (rc == FM_OK)
-        rc = fmi_step_picked(e, &f->q, row, n, ask);
+    FM_THEN(rc, fmi_step_picked(e, &f->q, row, n, ask));
     if (rc != FM_OK) {
         leave(f);
         return rc;

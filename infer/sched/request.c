@@ -52,9 +52,7 @@ static fm_status check(const fm_gen_request *q)
 static fm_status fill_form(fmi_request *r, const fm_gen_request *ask)
 {
     const fm_token_trie *trie;
-    fm_status rc = fmi_text_trie(&trie, ask->model);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_text_trie(&trie, ask->model));
     size_t words = FM_MAX(fm_token_trie_words(trie), fm_model_arch(ask->model)->vocab / 64 + 1);
     r->allowed = fm_calloc(words, sizeof(uint64_t));
     if (!r->allowed)
@@ -91,9 +89,7 @@ static fm_status fill(fmi_request *r, const fm_gen_request *ask)
 fm_status fmi_request_new(fmi_request **out, const fm_gen_request *ask, uint64_t id)
 {
     *out = NULL;
-    fm_status rc = check(ask);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(check(ask));
     fmi_request *r = fm_calloc(1, sizeof(*r));
     if (!r)
         return FM_ENOMEM;
@@ -103,7 +99,7 @@ fm_status fmi_request_new(fmi_request **out, const fm_gen_request *ask, uint64_t
     r->ask.prompt = NULL;
     r->ask.stop = NULL;
     fm_buf_init(&r->text, 0);
-    rc = fill(r, ask);
+    fm_status rc = fill(r, ask);
     if (rc != FM_OK) {
         fmi_request_free(r);
         return rc;
@@ -202,11 +198,11 @@ fm_status fmi_request_allowed(fmi_request *r, const uint64_t **out)
     *out = r->allowed;
     if (!r->form)
         return FM_OK;
-    fm_status rc = fm_grammar_mask(r->form, r->allowed);
-    for (uint32_t i = 0; rc == FM_OK && fm_grammar_complete(r->form) && eos_at(r, i) >= 0; i++)
+    FM_TRY(fm_grammar_mask(r->form, r->allowed));
+    for (uint32_t i = 0; fm_grammar_complete(r->form) && eos_at(r, i) >= 0; i++)
         if ((uint32_t)eos_at(r, i) < vocab)
             r->allowed[eos_at(r, i) / 64] |= (uint64_t)1 << (eos_at(r, i) % 64);
-    return rc;
+    return FM_OK;
 }
 
 /* Nothing can follow, and no token says so: the model has none, or it is ignored. */

@@ -133,9 +133,7 @@ static fm_status sampler_for(fm_scheduler *s, uint32_t vocab)
     if (vocab <= s->sampler_vocab)
         return FM_OK;
     fm_sampler *fresh = NULL;
-    fm_status rc = fm_sampler_new(&fresh, vocab);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_sampler_new(&fresh, vocab));
     fm_sampler_free(s->sampler);
     s->sampler = fresh;
     s->sampler_vocab = vocab;
@@ -152,8 +150,7 @@ fm_status fm_scheduler_add(fm_scheduler *s, const fm_gen_request *req, uint64_t 
     if (s->fair.waiting >= MAX_WAITING)
         return fm_fail(FM_ELIMIT, "scheduler: %u requests are waiting already", s->fair.waiting);
     fm_status rc = fmi_request_new(&r, req, s->next_id);
-    if (rc == FM_OK)
-        rc = sampler_for(s, fm_model_arch(req->model)->vocab);
+    FM_THEN(rc, sampler_for(s, fm_model_arch(req->model)->vocab));
     if (rc == FM_OK) {
         r->flow = fmi_fair_queue_flow(&s->fair, req->model);
         rc = r->flow ? FM_OK : FM_ENOMEM;
@@ -240,12 +237,11 @@ static bool has_room(const fm_scheduler *s, const fmi_request *r)
 /* Its sequence, with room for the whole answer and what the cache has of the prompt. */
 static fm_status begin(fmi_request *r)
 {
-    fm_status rc = fm_seq_open(&r->seq, r->ask.model);
-    if (rc == FM_OK)
-        rc = fmi_seq_expect(r->seq, (uint32_t)r->room);
-    for (uint32_t i = 0; i < r->count && rc == FM_OK; i++)
+    FM_TRY(fm_seq_open(&r->seq, r->ask.model));
+    FM_TRY(fmi_seq_expect(r->seq, (uint32_t)r->room));
+    for (uint32_t i = 0; i < r->count; i++)
         fmi_seq_tell(r->seq, i, r->token[i]);
-    return rc;
+    return FM_OK;
 }
 
 /* With several ranks a failure may be another one's trouble, and over: a rank that lacked the
@@ -409,9 +405,8 @@ static void take_token(fm_scheduler *s, fmi_request *r, uint32_t row)
     const uint64_t *allowed;
     r->seen_whole = false; /* the device does not hear of this one */
     fm_status rc = fmi_request_allowed(r, &allowed);
-    if (rc == FM_OK)
-        rc = fm_sampler_pick_allowed(&token, s->sampler, logits, vocab, &r->ask.sampling, allowed,
-                                     r->token, r->count, r->count - r->prompt_len);
+    FM_THEN(rc, fm_sampler_pick_allowed(&token, s->sampler, logits, vocab, &r->ask.sampling,
+                                        allowed, r->token, r->count, r->count - r->prompt_len));
     if (rc == FM_OK && r->ask.want_logprobs)
         rc = fm_logprobs(&logprob, r->top, top, logits, vocab, token);
     if (rc != FM_OK)

@@ -38,8 +38,7 @@ fm_status fmi_fault_write(fm_buf *out, const fmi_fault *f)
     fm_json_put(&rc, e, "param", f->param[0] ? fm_json_new_str(f->param) : fm_json_new_null());
     fm_json_put(&rc, e, "code", f->code ? fm_json_new_str(f->code) : fm_json_new_null());
     fm_json_put(&rc, o, "error", e);
-    if (rc == FM_OK)
-        rc = fm_json_write(out, o, FM_JSON_COMPACT);
+    FM_THEN(rc, fm_json_write(out, o, FM_JSON_COMPACT));
     fm_json_free(o);
     return rc;
 }
@@ -201,8 +200,7 @@ fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from,
 /* Consumes v. */
 static fm_status write_value(fm_buf *out, fm_json *v, fm_status rc)
 {
-    if (rc == FM_OK)
-        rc = v ? fm_json_write(out, v, FM_JSON_COMPACT) : FM_ENOMEM;
+    FM_THEN(rc, v ? fm_json_write(out, v, FM_JSON_COMPACT) : FM_ENOMEM);
     fm_json_free(v);
     return rc;
 }

@@ -40,10 +40,7 @@ fm_status fmi_ask_take_format(fmi_ask_reader *r)
     static const char *const inner[] = {"name", "description", "schema", "strict", NULL};
     const char *type = fm_json_cstr(fm_json_get(r->v, "type"), "");
     const fm_json *js = fm_json_get(r->v, "json_schema");
-    fm_status rc = only_keys(r, r->v, outer);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(only_keys(r, r->v, outer));
     if (strcmp(type, "text") == 0)
         return FM_OK;
     if (strcmp(type, "json_object") == 0)
@@ -52,8 +49,8 @@ fm_status fmi_ask_take_format(fmi_ask_reader *r)
         return bad(r, "must have type \"text\", \"json_object\" or \"json_schema\"");
     if (!fm_json_is(js, FM_JSON_OBJECT) || !fm_json_get(js, "schema"))
         return bad(r, "needs {\"json_schema\": {\"name\": ..., \"schema\": {...}}}");
-    rc = only_keys(r, js, inner);
-    return rc < 0 ? rc : set_form(r, fm_json_get(js, "schema"));
+    FM_TRY(only_keys(r, js, inner));
+    return set_form(r, fm_json_get(js, "schema"));
 }
 
 fm_status fmi_ask_take_guided_json(fmi_ask_reader *r)
@@ -64,8 +61,7 @@ fm_status fmi_ask_take_guided_json(fmi_ask_reader *r)
     if (!text.data)
         return set_form(r, r->v);
     fm_status rc = blame(r, fm_json_parse(&schema, text, "schema"));
-    if (rc == FM_OK)
-        rc = set_form(r, schema);
+    FM_THEN(rc, set_form(r, schema));
     fm_json_free(schema);
     return rc;
 }
@@ -77,9 +73,7 @@ fm_status fmi_ask_take_structured(fmi_ask_reader *r)
 
     if (!fm_json_is(r->v, FM_JSON_OBJECT))
         return fmi_ask_wants(r, "an object");
-    fm_status rc = only_keys(r, r->v, known);
-    if (rc < 0)
-        return rc;
+    FM_TRY(only_keys(r, r->v, known));
     if (fm_json_bool(fm_json_get(r->v, "json_object"), false))
         return schema ? bad(r, "takes one of 'json' and 'json_object'") : set_form(r, NULL);
     if (!schema || fm_json_is(schema, FM_JSON_NULL))

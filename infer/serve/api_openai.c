@@ -72,10 +72,10 @@ static fm_status take_temperature(reader *r)
 
 static fm_status take_top_p(reader *r)
 {
-    fm_status rc = read_real(r, 0, 1, &r->a->sampling.top_p);
-    if (rc == FM_OK && !(r->a->sampling.top_p > 0.0f))
+    FM_TRY(read_real(r, 0, 1, &r->a->sampling.top_p));
+    if (!(r->a->sampling.top_p > 0.0f))
         return fmi_ask_at(r->a, r->name, fm_fail(FM_EINVAL, "'top_p' must be above 0"));
-    return rc;
+    return FM_OK;
 }
 
 /* -1 is how several servers spell "off". */
@@ -93,11 +93,11 @@ static fm_status take_min_p(reader *r)
 
 static fm_status take_repetition_penalty(reader *r)
 {
-    fm_status rc = read_real(r, 0, 100, &r->a->sampling.repetition_penalty);
-    if (rc == FM_OK && !(r->a->sampling.repetition_penalty > 0.0f))
+    FM_TRY(read_real(r, 0, 100, &r->a->sampling.repetition_penalty));
+    if (!(r->a->sampling.repetition_penalty > 0.0f))
         return fmi_ask_at(r->a, r->name,
                           fm_fail(FM_EINVAL, "'repetition_penalty' must be above 0"));
-    return rc;
+    return FM_OK;
 }
 
 static fm_status take_n(reader *r)
@@ -162,9 +162,7 @@ static fm_status take_stream_options(reader *r)
                 r->a, r->name,
                 fm_fail(FM_EINVAL, "'stream_options' has an unknown field '%.48s'", key));
         reader sub = {r->a, v, "stream_options.include_usage", 0};
-        fm_status rc = read_bool(&sub, &r->a->include_usage);
-        if (rc < 0)
-            return rc;
+        FM_TRY(read_bool(&sub, &r->a->include_usage));
     }
     return FM_OK;
 }
@@ -198,9 +196,7 @@ static fm_status take_stop(reader *r)
                           fm_fail(FM_EINVAL, "'stop' has %zu strings, at most %u are allowed",
                                   fm_json_count(r->v), FMI_ASK_MAX_STOPS));
     for (size_t i = 0; i < fm_json_count(r->v); i++) {
-        fm_status rc = add_stop(r, fm_json_at(r->v, i));
-        if (rc < 0)
-            return rc;
+        FM_TRY(add_stop(r, fm_json_at(r->v, i)));
     }
     return FM_OK;
 }
@@ -256,9 +252,7 @@ static fm_status take_prompt(reader *r)
         return FM_ENOMEM;
     r->a->prompts = n;
     for (size_t i = 0; i < n; i++) {
-        fm_status rc = prompt_one(r, one ? r->v : fm_json_at(r->v, i), &r->a->prompt[i]);
-        if (rc < 0)
-            return rc;
+        FM_TRY(prompt_one(r, one ? r->v : fm_json_at(r->v, i), &r->a->prompt[i]));
     }
     return FM_OK;
 }
@@ -447,10 +441,10 @@ static fm_status objects(const reader *r, size_t most)
 
 static fm_status take_tools(reader *r)
 {
-    fm_status rc = objects(r, FMI_ASK_MAX_TOOLS);
-    if (rc == FM_OK && fm_json_count(r->v) > 0)
+    FM_TRY(objects(r, FMI_ASK_MAX_TOOLS));
+    if (fm_json_count(r->v) > 0)
         r->a->tools = fm_json_ref(r->v);
-    return rc;
+    return FM_OK;
 }
 
 /* Calls are not forced: "required" and a named function would need their answers to be. */
@@ -471,25 +465,25 @@ static fm_status set_variable(fmi_ask *a, const char *name, const fm_json *v)
 
 static fm_status take_documents(reader *r)
 {
-    fm_status rc = objects(r, FMI_ASK_MAX_TOOLS);
-    return rc == FM_OK ? set_variable(r->a, "documents", r->v) : rc;
+    FM_TRY(objects(r, FMI_ASK_MAX_TOOLS));
+    return set_variable(r->a, "documents", r->v);
 }
 
 static fm_status take_template_kwargs(reader *r)
 {
     static const char *const own[] = {"messages", "tools", "add_generation_prompt"};
-    fm_status rc = FM_OK;
+
     if (!fm_json_is(r->v, FM_JSON_OBJECT))
         return fmi_ask_wants(r, "an object");
-    for (void *it = fm_json_iter(r->v); it && rc == FM_OK; it = fm_json_next(r->v, it)) {
+    for (void *it = fm_json_iter(r->v); it; it = fm_json_next(r->v, it)) {
         const char *key = fm_json_iter_key(it);
         for (size_t i = 0; i < FM_ARRAY_LEN(own); i++)
             if (strcmp(key, own[i]) == 0)
                 return fmi_ask_at(r->a, r->name,
                                   fm_fail(FM_EINVAL, "'%s' cannot set '%s'", r->name, key));
-        rc = set_variable(r->a, key, fm_json_iter_value(it));
+        FM_TRY(set_variable(r->a, key, fm_json_iter_value(it)));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status take_encoding(reader *r)
@@ -641,8 +635,8 @@ fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, fmi_ask_kind kind,
     if (!fm_json_is(body, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "the body must be a JSON object, is %s", fmi_ask_type(body));
     out->body = fm_json_ref(body);
-    fm_status rc = take_all(out, body, max_tokens_cap);
-    return rc == FM_OK ? check_whole(out) : rc;
+    FM_TRY(take_all(out, body, max_tokens_cap));
+    return check_whole(out);
 }
 
 void fmi_ask_drop_texts(fmi_ask *a)

@@ -19,11 +19,9 @@ static size_t code_points(fm_span s)
 static fm_status keep_token(fmi_choice *c, const fm_gen_event *ev)
 {
     const fm_tokenizer *tok = fm_model_tokenizer(c->job->res->model);
-    fm_status rc = fm_grow(&c->token, &c->cap, c->count + 1, sizeof(*c->token));
-    if (rc == FM_OK && ev->top_count)
-        rc = fm_grow(&c->top, &c->tops_cap, c->tops + ev->top_count, sizeof(*c->top));
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&c->token, &c->cap, c->count + 1, sizeof(*c->token)));
+    if (ev->top_count)
+        FM_TRY(fm_grow(&c->top, &c->tops_cap, c->tops + ev->top_count, sizeof(*c->top)));
     c->token[c->count++] = (fmi_token){.id = ev->token,
                                        .logprob = ev->logprob,
                                        .top0 = (uint32_t)c->tops,
@@ -67,8 +65,7 @@ static bool on_event(void *ctx, const fm_gen_event *ev)
         first = !j->first_token;
         j->first_token = true;
     }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&c->text);
+    FM_THEN(rc, fm_buf_ok(&c->text));
     if (rc < 0)
         fmi_job_fail(j, 500, "out_of_memory", NULL, NULL);
     if (ev->finish)

@@ -565,10 +565,8 @@ fm_status fmi_http_start(fm_server *s)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *ai = NULL;
     char port[8];
-    fm_status rc = fmi_conns_init(
-        &s->conns, FM_MIN(s->opts.max_running + s->opts.max_queue, 65536u) + SPARE_CONNECTIONS);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmi_conns_init(&s->conns, FM_MIN(s->opts.max_running + s->opts.max_queue, 65536u) +
+                                         SPARE_CONNECTIONS));
     (void)snprintf(port, sizeof(port), "%u", s->opts.port);
     int bad = getaddrinfo(s->host, port, &hints, &ai);
     if (bad)

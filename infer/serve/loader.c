@@ -36,8 +36,7 @@ void fmi_load(fm_server *s, fmi_resident *r, unsigned threads)
     double begun = fm_now_s();
     r->model = NULL;
     r->rc = k->tree(k->ctx, r->version, &tree);
-    if (r->rc == FM_OK)
-        r->rc = fm_model_prepare(&r->model, s->engine, tree, &p, r->name, threads);
+    FM_THEN(r->rc, fm_model_prepare(&r->model, s->engine, tree, &p, r->name, threads));
     if (r->rc < 0)
         fm_error_save(&r->error);
     fm_tree_free(tree);

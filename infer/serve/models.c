@@ -452,8 +452,7 @@ static fm_status describe_one(fm_server *s, const char *name, fm_json **out)
     lister l = {.only = name};
     fm_server_catalog *k = &s->opts.catalog;
     fm_status rc = k->resolve(k->ctx, name, version);
-    if (rc == FM_OK)
-        rc = k->list(k->ctx, each, &l);
+    FM_THEN(rc, k->list(k->ctx, each, &l));
     version[64] = '\0';
     if (rc == FM_OK && !l.found) /* a revision that is no branch or tag: its time is not listed */
         l.found = describe(name, version, 0, &rc);

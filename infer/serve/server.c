@@ -71,9 +71,7 @@ static fm_status fill(fm_server *s, const fm_server_opts *opts)
 fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opts)
 {
     *out = NULL;
-    fm_status rc = check(opts);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check(opts));
     fm_server *s = fm_calloc(1, sizeof(*s));
     if (!s)
         return FM_ENOMEM;
@@ -81,20 +79,16 @@ fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opt
     s->queue_end = &s->queue;
     s->to_load_end = &s->to_load;
     s->loaded_end = &s->loaded;
-    rc = make_locks(s);
+    fm_status rc = make_locks(s);
     if (rc < 0) {
         fm_free(s);
         return rc;
     }
     rc = fill(s, opts);
-    if (rc == FM_OK)
-        rc = fm_scheduler_new(&s->scheduler, e, opts->max_running);
-    if (rc == FM_OK)
-        rc = fmi_loader_start(s);
-    if (rc == FM_OK)
-        rc = fmi_prepare_start(s);
-    if (rc == FM_OK)
-        rc = fmi_http_start(s);
+    FM_THEN(rc, fm_scheduler_new(&s->scheduler, e, opts->max_running));
+    FM_THEN(rc, fmi_loader_start(s));
+    FM_THEN(rc, fmi_prepare_start(s));
+    FM_THEN(rc, fmi_http_start(s));
     if (rc < 0) {
         fm_server_free(s);
         return rc;
@@ -115,18 +109,16 @@ bool fm_server_local(const fm_server *s)
 
 fm_status fm_server_preload(fm_server *s, const char *name)
 {
-    fm_status rc = fmi_models_load_now(s, name, false);
-    if (rc == FM_OK)
-        fmi_batch_publish(s);
-    return rc;
+    FM_TRY(fmi_models_load_now(s, name, false));
+    fmi_batch_publish(s);
+    return FM_OK;
 }
 
 fm_status fm_server_pin(fm_server *s, const char *name)
 {
-    fm_status rc = fmi_models_load_now(s, name, true);
-    if (rc == FM_OK)
-        fmi_batch_publish(s);
-    return rc;
+    FM_TRY(fmi_models_load_now(s, name, true));
+    fmi_batch_publish(s);
+    return FM_OK;
 }
 
 void fm_server_stop(fm_server *s)

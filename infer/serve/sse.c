@@ -101,14 +101,14 @@ static bool has_more(const fmi_job *j, const fmi_choice *c)
 static fm_status fill_choice(fmi_job *j, size_t i, size_t most)
 {
     const fmi_choice *c = &j->choice[i];
-    fm_status rc = FM_OK;
-    while (rc == FM_OK && !c->ended && j->out.len < most) {
+
+    while (!c->ended && j->out.len < most) {
         bool more = has_more(j, c);
         if (!more && !c->done)
             break;
-        rc = choice_chunk(j, i, !more);
+        FM_TRY(choice_chunk(j, i, !more));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fmi_sse_fill(fmi_job *j, size_t most)

@@ -108,8 +108,7 @@ static fm_status write_vector(fm_buf *out, const fmi_job *j, size_t i)
     fm_json_put(&rc, one, "embedding",
                 j->ask.base64 ? as_base64(v, hidden) : as_numbers(v, hidden, &rc));
     fm_buf_str(out, i ? "," : "{\"object\":\"list\",\"data\":[");
-    if (rc == FM_OK)
-        rc = fm_json_write(out, one, FM_JSON_COMPACT);
+    FM_THEN(rc, fm_json_write(out, one, FM_JSON_COMPACT));
     fm_json_free(one);
     return rc;
 }
@@ -127,8 +126,7 @@ static fm_status write_end(fm_buf *out, const fmi_job *j)
     fm_json_put(&rc, usage, "total_tokens", fm_json_new_int((int64_t)tokens));
     fm_json_put(&rc, o, "usage", usage);
     size_t at = out->len;
-    if (rc == FM_OK)
-        rc = fm_json_write(out, o, FM_JSON_COMPACT);
+    FM_THEN(rc, fm_json_write(out, o, FM_JSON_COMPACT));
     if (rc == FM_OK)
         out->data[at] = ','; /* instead of its brace: it goes on with the object of the list */
     fm_json_free(o);

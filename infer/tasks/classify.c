@@ -22,9 +22,7 @@ static fm_status run_head(fm_engine *e, const fmi_class_head *h, const float *st
     fm_backend *be = e->be;
     uint32_t n = h->out.in;
     float *x = room, *y = room + n, *z = room + 2 * (size_t)n;
-    fm_status rc = be->upload(be, x, state, n * sizeof(float));
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(be->upload(be, x, state, n * sizeof(float)));
     if (h->dense.w) {
         be->linear(be, y, n, x, n, h->dense.w, h->dense.bias, NULL, 1);
         be->softcap(be, y, n, 1, n, 1.0f); /* tanh */
@@ -57,8 +55,7 @@ static fm_status heads(fm_engine *e, const fm_classify_request *req, size_t n, c
     fm_status rc = state ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; i < n; i++)
         classes = FM_MAX(classes, fmi_priv(req[i].model)->classifier.classes);
-    if (rc == FM_OK)
-        rc = be->alloc(be, &room, (2 * wide + classes) * sizeof(float));
+    FM_THEN(rc, be->alloc(be, &room, (2 * wide + classes) * sizeof(float)));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fmi_class_head *h = &fmi_priv(req[i].model)->classifier;
         for (uint32_t k = 0; k < h->out.in; k++)
@@ -96,10 +93,8 @@ fm_status fm_classify_many(fm_engine *e, const fm_classify_request *req, size_t 
                                     .sum = sum + i * wide,
                                     .what = "classify"};
     }
-    if (rc == FM_OK)
-        rc = fmi_states_many(e, q, n);
-    if (rc == FM_OK)
-        rc = heads(e, req, n, sum, wide);
+    FM_THEN(rc, fmi_states_many(e, q, n));
+    FM_THEN(rc, heads(e, req, n, sum, wide));
     fm_free(q);
     fm_free(sum);
     return rc;

@@ -33,8 +33,7 @@ fm_status fm_embed_encode(const fm_model *m, fm_span text, fm_ids *out)
     if (!tok)
         return fm_fail(FM_EUNSUPPORTED, "embed: this version has no tokenizer; give ids");
     fm_status rc = fm_tokenizer_encode(tok, text, true, out);
-    if (rc == FM_OK)
-        rc = tail_of(tok, out, &tail);
+    FM_THEN(rc, tail_of(tok, out, &tail));
     size_t n = out->count - first;
     if (rc != FM_OK || n <= most)
         return rc;
@@ -83,8 +82,8 @@ static fm_status step(fm_engine *e, job *j, size_t n, fm_row *row)
         for (size_t i = j[k].done; i < j[k].done + took; i++)
             row[rows++] = (fm_row){j[k].seq, q->ids[i], i >= q->first && i <= q->last};
     }
-    fm_status rc = fm_engine_step(e, row, rows);
-    for (size_t k = 0; rc == FM_OK && k < n; k++) {
+    FM_TRY(fm_engine_step(e, row, rows));
+    for (size_t k = 0; k < n; k++) {
         size_t took = FM_MIN(j[k].q->n - j[k].done, (size_t)(most - at));
         for (size_t i = 0; i < took; i++, at++) {
             const float *x = fm_engine_hidden(e, at);
@@ -93,7 +92,7 @@ static fm_status step(fm_engine *e, job *j, size_t n, fm_row *row)
         }
         j[k].done += took;
     }
-    return rc;
+    return FM_OK;
 }
 
 /* How many requests from req on go together: whole ones up to max_rows, or one alone. */
@@ -174,8 +173,7 @@ fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, size_t n)
         rc = FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         q[i] = pooled(&req[i], sum + i * wide);
-    if (rc == FM_OK)
-        rc = fmi_states_many(e, q, n);
+    FM_THEN(rc, fmi_states_many(e, q, n));
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         finish(&req[i], sum + i * wide);
     fm_free(q);

@@ -22,8 +22,7 @@ static bool collect(void *ctx, const fm_gen_event *ev)
     fm_buf_append(&r->text, ev->text, ev->text_len);
     r->cached = ev->cached;
     if (ev->token >= 0) {
-        if (c->failed == FM_OK)
-            c->failed = fm_grow(&r->tokens, &c->cap, r->count + 1, sizeof(int32_t));
+        FM_THEN(c->failed, fm_grow(&r->tokens, &c->cap, r->count + 1, sizeof(int32_t)));
         if (c->failed == FM_OK && c->logprobs)
             c->failed = fm_grow(&r->logprobs, &c->lp_cap, r->count + 1, sizeof(float));
         if (c->failed != FM_OK)
@@ -57,11 +56,8 @@ static fm_status run(fm_scheduler *s, const fm_gen_request *req, size_t n, colle
     }
     bool busy = n > 0;
     while (busy) {
-        fm_status rc = fm_go_on();
-        if (rc == FM_OK)
-            rc = fm_scheduler_step(s, &busy);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fm_go_on());
+        FM_TRY(fm_scheduler_step(s, &busy));
     }
     for (size_t i = 0; i < n; i++)
         if (c[i].failed != FM_OK)
@@ -82,8 +78,7 @@ fm_status fm_generate(fm_engine *e, const fm_gen_request *req, size_t n, fm_gen_
         c[i] = (collector){.r = &out[i], .logprobs = req[i].want_logprobs};
     fm_scheduler *s = NULL;
     fm_status rc = fm_scheduler_new(&s, e, RUN_TOGETHER);
-    if (rc == FM_OK)
-        rc = run(s, req, n, c);
+    FM_THEN(rc, run(s, req, n, c));
     fm_scheduler_free(s);
     fm_free(c);
     for (size_t i = 0; i < n && rc != FM_OK; i++)

@@ -16,10 +16,9 @@ static fm_status need_tokenizer(const fm_model *m)
 
 static fm_status add_variables(fm_json *extra, const fm_json *variables)
 {
-    fm_status rc = FM_OK;
-    for (void *it = fm_json_iter(variables); it && rc == FM_OK; it = fm_json_next(variables, it))
-        rc = fm_json_set(extra, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
-    return rc;
+    for (void *it = fm_json_iter(variables); it; it = fm_json_next(variables, it))
+        FM_TRY(fm_json_set(extra, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it))));
+    return FM_OK;
 }
 
 fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages,
@@ -42,10 +41,8 @@ static fm_status guard(guarded *g, const fm_model *m, const fm_json *messages, c
     fm_json *marked = NULL;
     fm_status rc =
         fmi_special_escape_init(&g->guard, fm_model_tokenizer(m), all, FM_ARRAY_LEN(all));
-    if (rc == FM_OK)
-        rc = fmi_special_escape_value(&g->guard, &g->messages, messages);
-    if (rc == FM_OK)
-        rc = fmi_special_escape_value(&g->guard, &g->tools, tools);
+    FM_THEN(rc, fmi_special_escape_value(&g->guard, &g->messages, messages));
+    FM_THEN(rc, fmi_special_escape_value(&g->guard, &g->tools, tools));
     if (rc == FM_OK && documents)
         rc = fmi_special_escape_value(&g->guard, &marked, documents);
     return rc == FM_OK && documents ? fm_json_set(extra, "documents", marked) : rc;
@@ -57,11 +54,9 @@ static fm_status render(fm_ids *out, const fm_model *m, guarded *g, const fm_jso
     fm_buf_init(&text, FM_CHAT_OUTPUT_MAX);
     fm_status rc =
         fm_chat_render(&text, fm_model_chat_template(m), g->messages, g->tools, true, extra);
-    if (rc == FM_OK)
-        rc = fmi_special_escape_strip(&g->guard, &text);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode_marked(fm_model_tokenizer(m), fm_buf_span(&text), g->guard.at,
-                                        g->guard.count, out);
+    FM_THEN(rc, fmi_special_escape_strip(&g->guard, &text));
+    FM_THEN(rc, fm_tokenizer_encode_marked(fm_model_tokenizer(m), fm_buf_span(&text), g->guard.at,
+                                           g->guard.count, out));
     fm_buf_release(&text);
     return rc;
 }
@@ -71,18 +66,13 @@ fm_status fm_prompt_messages(fm_ids *out, const fm_model *m, const fm_json *mess
 {
     guarded g = {.messages = NULL};
     fm_json *extra = NULL;
-    fm_status rc = need_tokenizer(m);
-    if (rc < 0)
-        return rc;
+    FM_TRY(need_tokenizer(m));
     if (!fm_model_chat_template(m))
         return fm_fail(FM_EUNSUPPORTED, "this version has no chat template; give a plain prompt");
-    rc = fm_chat_extra_new(&extra, fm_model_tokenizer(m));
-    if (rc == FM_OK)
-        rc = add_variables(extra, variables_or_null);
-    if (rc == FM_OK)
-        rc = guard(&g, m, messages, tools_or_null, extra);
-    if (rc == FM_OK)
-        rc = render(out, m, &g, extra);
+    fm_status rc = fm_chat_extra_new(&extra, fm_model_tokenizer(m));
+    FM_THEN(rc, add_variables(extra, variables_or_null));
+    FM_THEN(rc, guard(&g, m, messages, tools_or_null, extra));
+    FM_THEN(rc, render(out, m, &g, extra));
     fm_json_free(g.messages);
     fm_json_free(g.tools);
     fmi_special_escape_release(&g.guard);
@@ -94,16 +84,14 @@ fm_status fm_prompt_user(fm_ids *out, const fm_model *m, fm_span text)
 {
     fm_json *messages = fm_json_new_array(), *message = fm_json_new_object();
     fm_status rc = messages && message ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_set(message, "role", fm_json_new_str("user"));
-    if (rc == FM_OK)
-        rc = fm_json_set(message, "content", fm_json_new_strn((const char *)text.data, text.len));
+    FM_THEN(rc, fm_json_set(message, "role", fm_json_new_str("user")));
+    FM_THEN(rc,
+            fm_json_set(message, "content", fm_json_new_strn((const char *)text.data, text.len)));
     if (rc == FM_OK) {
         rc = fm_json_push(messages, message);
         message = NULL;
     }
-    if (rc == FM_OK)
-        rc = fm_prompt_chat(out, m, messages, NULL);
+    FM_THEN(rc, fm_prompt_chat(out, m, messages, NULL));
     fm_json_free(message);
     fm_json_free(messages);
     return rc;
@@ -111,6 +99,6 @@ fm_status fm_prompt_user(fm_ids *out, const fm_model *m, fm_span text)
 
 fm_status fm_prompt_text(fm_ids *out, const fm_model *m, fm_span text)
 {
-    fm_status rc = need_tokenizer(m);
-    return rc == FM_OK ? fm_tokenizer_encode(fm_model_tokenizer(m), text, true, out) : rc;
+    FM_TRY(need_tokenizer(m));
+    return fm_tokenizer_encode(fm_model_tokenizer(m), text, true, out);
 }

@@ -68,12 +68,11 @@ static bool is_underway(const job *j, size_t i)
 /* Its sequence, with what the cache has of it before the first row that has logits. */
 static fm_status begin(job *j)
 {
-    fm_status rc = fm_seq_open(&j->seq, j->q->model);
-    if (rc == FM_OK)
-        rc = fmi_seq_expect(j->seq, (uint32_t)j->feed);
-    for (uint32_t i = 0; i < j->feed && rc == FM_OK; i++)
+    FM_TRY(fm_seq_open(&j->seq, j->q->model));
+    FM_TRY(fmi_seq_expect(j->seq, (uint32_t)j->feed));
+    for (uint32_t i = 0; i < j->feed; i++)
         fmi_seq_tell(j->seq, i, j->q->ids[i]);
-    return rc;
+    return FM_OK;
 }
 
 static void adopt(job *j)
@@ -103,9 +102,7 @@ static fm_status gather(fm_row *row, room left, job *j, size_t n, size_t jobs, u
         j[i].rows = 0;
         if (j[i].done == j[i].feed || left.rows == 0 || jobs == 0 || is_underway(j, i))
             continue;
-        fm_status rc = j[i].seq ? FM_OK : begin(&j[i]);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(j[i].seq ? FM_OK : begin(&j[i]));
         adopt(&j[i]);
         if (is_underway(j, i))
             continue;
@@ -137,10 +134,7 @@ static fm_status take(fm_engine *e, job *j)
         if (at + 1 < q->n)
             q->logprobs[at + 1] = (float)((double)logits[q->ids[at + 1]] - (double)lse);
         if (j->top_k) {
-            fm_status rc =
-                fm_logprobs(NULL, j->top + at * j->top_k, j->top_k, logits, vocab, q->ids[at]);
-            if (rc != FM_OK)
-                return rc;
+            FM_TRY(fm_logprobs(NULL, j->top + at * j->top_k, j->top_k, logits, vocab, q->ids[at]));
         }
     }
     j->done += j->rows;
@@ -172,19 +166,16 @@ static fm_status run(fm_engine *e, fm_row *row, room all, job *j, size_t n)
     for (;;) {
         uint32_t rows = 0;
         fm_status rc = fm_go_on();
-        if (rc == FM_OK)
-            rc = gather(row, all, j, n, SIZE_MAX, &rows);
+        FM_THEN(rc, gather(row, all, j, n, SIZE_MAX, &rows));
         if (rc != FM_OK || rows == 0)
             return rc;
         rc = fm_engine_step(e, row, rows);
         if (rc == FM_ELIMIT) {
             first_only(j, n);
             rc = gather(row, all, j, n, 1, &rows);
-            if (rc == FM_OK)
-                rc = fm_engine_step(e, row, rows);
+            FM_THEN(rc, fm_engine_step(e, row, rows));
         }
-        if (rc == FM_OK)
-            rc = fmi_engine_lse(e);
+        FM_THEN(rc, fmi_engine_lse(e));
         for (size_t i = 0; i < n && rc == FM_OK; i++)
             if (j[i].rows)
                 rc = take(e, &j[i]);
@@ -240,8 +231,7 @@ fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n)
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         if (!req[i].model || req[i].model->engine != e)
             rc = fm_fail(FM_EINVAL, "request %zu: the model belongs to another engine", i);
-    if (rc == FM_OK)
-        rc = score(e, j, n);
+    FM_THEN(rc, score(e, j, n));
     fm_free(j);
     return rc;
 }

@@ -202,10 +202,8 @@ static fm_status alone(trace *t, fm_model *m, const fm_hook *hook, size_t hooks,
 {
     lane l = {0};
     fm_status rc = fm_seq_open(&l.seq, m);
-    if (rc == FM_OK)
-        rc = fm_seq_hooks(l.seq, hook, hooks);
-    if (rc == FM_OK)
-        rc = both_ends(t, &l, 1, 0);
+    FM_THEN(rc, fm_seq_hooks(l.seq, hook, hooks));
+    FM_THEN(rc, both_ends(t, &l, 1, 0));
     fm_seq_close(l.seq);
     *margin = l.margin;
     return rc;
@@ -235,8 +233,7 @@ static fm_status capture(trace *t)
                                 .effect = o->effect[s] + (size_t)i * o->columns};
             t->lane[n].hook.read = NULL;
         }
-    if (rc == FM_OK)
-        rc = alone(t, t->q->from, hook, t->lanes, &o->from_margin);
+    FM_THEN(rc, alone(t, t->q->from, hook, t->lanes, &o->from_margin));
     fm_free(hook);
     return rc;
 }
@@ -245,23 +242,20 @@ static fm_status column(trace *t, lane *l, uint32_t lanes, uint32_t c)
 {
     const fm_trace *o = t->out;
     size_t h = fm_model_arch(t->q->to)->hidden;
-    fm_status rc = FM_OK;
-    for (uint32_t i = 0; rc == FM_OK && i < lanes; i++) {
+
+    for (uint32_t i = 0; i < lanes; i++) {
         l[i].hook.token = o->begin[c];
         l[i].hook.tokens = o->begin[c + 1] - o->begin[c];
         l[i].hook.write = l[i].state + o->begin[c] * h;
-        rc = fm_seq_hooks(l[i].seq, &l[i].hook, 1);
-        if (rc == FM_OK)
-            rc = fm_seq_rewind(l[i].seq, o->begin[c]);
+        FM_TRY(fm_seq_hooks(l[i].seq, &l[i].hook, 1));
+        FM_TRY(fm_seq_rewind(l[i].seq, o->begin[c]));
     }
-    if (rc == FM_OK)
-        rc = both_ends(t, l, lanes, o->begin[c]);
-    for (uint32_t i = 0; rc == FM_OK && i < lanes; i++)
+    FM_TRY(both_ends(t, l, lanes, o->begin[c]));
+    for (uint32_t i = 0; i < lanes; i++)
         l[i].effect[c] = l[i].margin;
-    if (rc == FM_OK && t->q->progress &&
-        t->q->progress(t->q->ctx, FM_MIN(o->run_rows, t->total), t->total))
-        rc = fm_fail(FM_ECANCELLED, "trace: stopped");
-    return rc;
+    if (t->q->progress && t->q->progress(t->q->ctx, FM_MIN(o->run_rows, t->total), t->total))
+        return fm_fail(FM_ECANCELLED, "trace: stopped");
+    return FM_OK;
 }
 
 static fm_status run_lanes(trace *t, lane *l, uint32_t lanes)
@@ -271,8 +265,7 @@ static fm_status run_lanes(trace *t, lane *l, uint32_t lanes)
     const fm_hook none = {.site = FM_SITE_RESIDUAL}; /* no token: it marks the sequence only */
     for (uint32_t i = 0; rc == FM_OK && i < lanes; i++) {
         rc = fm_seq_open(&l[i].seq, t->q->to);
-        if (rc == FM_OK)
-            rc = fm_seq_hooks(l[i].seq, &none, 1);
+        FM_THEN(rc, fm_seq_hooks(l[i].seq, &none, 1));
     }
     if (rc == FM_OK && o->columns > 1)
         rc = feed(t, l, lanes, t->q->wrong, (size_t)o->begin[o->columns - 1] + 1, 0, 1);
@@ -308,18 +301,15 @@ fm_status fm_trace_grid(fm_trace *out, const fm_trace_ask *q)
     trace t = {.q = q, .out = out, .e = q->to->engine};
     memset(out, 0, sizeof *out);
     fm_status rc = check(&t);
-    if (rc == FM_OK)
-        rc = find_common(&t);
-    if (rc == FM_OK)
-        rc = shape(&t);
+    FM_THEN(rc, find_common(&t));
+    FM_THEN(rc, shape(&t));
     if (rc == FM_OK) {
         uint32_t vocab = fm_model_arch(q->to)->vocab;
         t.limit = FM_MIN(t.e->opts.max_rows, FM_MAX(LOGIT_FLOATS / vocab, 1u));
         t.row = fm_calloc(t.limit, sizeof *t.row);
         rc = t.row ? capture(&t) : FM_ENOMEM;
     }
-    if (rc == FM_OK)
-        rc = run(&t);
+    FM_THEN(rc, run(&t));
     fm_free(t.row);
     fm_free(t.states);
     fm_free(t.lane);

@@ -58,9 +58,9 @@ void fm_chat_template_close(fm_chat_template *t)
 static fm_status set_json(jj_ctx *c, const char *name, const fm_json *v)
 {
     jj_val value = jj_none();
-    fm_status rc = v ? jj_from_json(c, &value, v) : FM_OK;
+    FM_TRY(v ? jj_from_json(c, &value, v) : FM_OK);
 
-    return rc < 0 ? rc : jj_assign(c, name, value);
+    return jj_assign(c, name, value);
 }
 
 /* The variables that transformers gives every template, then the caller's. */
@@ -70,12 +70,9 @@ static fm_status globals(jj_ctx *c, const fm_json *messages, const fm_json *tool
     const fm_json *now = fm_json_get(extra, "strftime_now");
     fm_status rc = set_json(c, "messages", messages);
 
-    if (rc == FM_OK)
-        rc = set_json(c, "tools", tools);
-    if (rc == FM_OK)
-        rc = set_json(c, "documents", NULL);
-    if (rc == FM_OK)
-        rc = jj_assign(c, "add_generation_prompt", jj_bool(add_prompt));
+    FM_THEN(rc, set_json(c, "tools", tools));
+    FM_THEN(rc, set_json(c, "documents", NULL));
+    FM_THEN(rc, jj_assign(c, "add_generation_prompt", jj_bool(add_prompt)));
     c->have_now = fm_json_is(now, FM_JSON_INT);
     c->now = fm_json_int(now, 0);
     if (rc == FM_OK && c->have_now && (c->now < -62135596800 || c->now > 253402300799))
@@ -114,17 +111,13 @@ fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *
 
     if (!fm_json_is(messages, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "%s: messages must be a list", t->what);
-    rc = fm_arena_new(&c.arena);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_arena_new(&c.arena));
     rc = globals(&c, messages, tools_or_null, add_generation_prompt, extra_or_null);
     /* c.bytes: the values of what was given, at most JJ_MEMORY_MAX */
     fm_buf_init(
         &text, FM_MIN(FM_CHAT_OUTPUT_ALWAYS + c.bytes * FM_CHAT_OUTPUT_FACTOR, FM_CHAT_OUTPUT_MAX));
-    if (rc == FM_OK)
-        rc = jj_exec(&c, t->root);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
+    FM_THEN(rc, jj_exec(&c, t->root));
+    FM_THEN(rc, fm_buf_ok(&text));
     if (rc == FM_OK) {
         fm_buf_append(out, text.data, text.len);
         rc = fm_buf_ok(out);
@@ -151,14 +144,10 @@ fm_status fm_chat_extra_new(fm_json **out, const fm_tokenizer *t)
     fm_status rc = extra ? FM_OK : FM_ENOMEM;
 
     *out = NULL;
-    if (rc == FM_OK)
-        rc = add_special(extra, t, "bos_token", fm_tokenizer_bos(t));
-    if (rc == FM_OK)
-        rc = add_special(extra, t, "eos_token", fm_tokenizer_eos(t));
-    if (rc == FM_OK)
-        rc = add_special(extra, t, "pad_token", fm_tokenizer_pad(t));
-    if (rc == FM_OK)
-        rc = add_special(extra, t, "unk_token", fm_tokenizer_unk(t));
+    FM_THEN(rc, add_special(extra, t, "bos_token", fm_tokenizer_bos(t)));
+    FM_THEN(rc, add_special(extra, t, "eos_token", fm_tokenizer_eos(t)));
+    FM_THEN(rc, add_special(extra, t, "pad_token", fm_tokenizer_pad(t)));
+    FM_THEN(rc, add_special(extra, t, "unk_token", fm_tokenizer_unk(t)));
     if (rc < 0) {
         fm_json_free(extra);
         return rc;

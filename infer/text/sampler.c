@@ -262,11 +262,9 @@ fm_status fm_sampler_pick_allowed(int32_t *token_out, fm_sampler *s, const float
         return rc;
     if (vocab == 0 || vocab > s->vocab)
         return fm_fail(FM_EINVAL, "sampler: row of %u logits, room for %u", vocab, s->vocab);
-    rc = load(s, logits, vocab, p->repetition_penalty, history, history ? history_count : 0);
-    if (rc == FM_OK && allowed)
-        rc = restrict_to(s, vocab, allowed);
-    if (rc < 0)
-        return rc;
+    FM_TRY(load(s, logits, vocab, p->repetition_penalty, history, history ? history_count : 0));
+    if (allowed)
+        FM_TRY(restrict_to(s, vocab, allowed));
     if (!(p->temperature > 0.0f)) {
         *token_out = best_of(s, vocab);
         return FM_OK;

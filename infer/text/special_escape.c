@@ -135,10 +135,8 @@ static fm_status marked_object(fmi_special_escape *g, fm_json *out, const fm_jso
         fm_buf key;
         fm_buf_init(&key, 0);
         rc = mark_text(g, &key, fm_span_str(fm_json_iter_key(it)));
-        if (rc == FM_OK)
-            rc = fmi_special_escape_value(g, &v, fm_json_iter_value(it));
-        if (rc == FM_OK)
-            rc = fm_json_set(out, fm_buf_cstr(&key), v);
+        FM_THEN(rc, fmi_special_escape_value(g, &v, fm_json_iter_value(it)));
+        FM_THEN(rc, fm_json_set(out, fm_buf_cstr(&key), v));
         fm_buf_release(&key);
     }
     return rc;
@@ -163,8 +161,7 @@ fm_status fmi_special_escape_value(fmi_special_escape *g, fm_json **out, const f
     for (size_t i = 0; rc == FM_OK && array && i < fm_json_count(value); i++) {
         fm_json *v = NULL;
         rc = fmi_special_escape_value(g, &v, fm_json_at(value, i));
-        if (rc == FM_OK)
-            rc = fm_json_push(o, v);
+        FM_THEN(rc, fm_json_push(o, v));
     }
     if (rc == FM_OK)
         *out = o;
@@ -193,9 +190,7 @@ fm_status fmi_special_escape_strip(fmi_special_escape *g, fm_buf *text)
             text->data[to++] = text->data[i++];
             continue;
         }
-        fm_status rc = fm_grow(&g->at, &g->cap, g->count + 1, sizeof *g->at);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_grow(&g->at, &g->cap, g->count + 1, sizeof *g->at));
         g->at[g->count++] = to;
         i += skip;
     }

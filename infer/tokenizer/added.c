@@ -55,19 +55,14 @@ fm_status fmi_added_parse(fmi_added *out, const fm_json *list)
     if (!fm_json_is(list, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "%s: must be a list", field);
     for (size_t i = 0; i < fm_json_count(list); i++) {
-        fm_status rc = parse_one(out, fm_json_at(list, i));
-        if (rc < 0)
-            return rc;
+        FM_TRY(parse_one(out, fm_json_at(list, i)));
     }
     return FM_OK;
 }
 
 static fm_status new_node(fmi_trie *t, uint8_t byte, uint32_t *out)
 {
-    fm_status rc = fm_grow(&t->node, &t->cap, t->count + 1, sizeof *t->node);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&t->node, &t->cap, t->count + 1, sizeof *t->node));
     memset(&t->node[t->count], 0, sizeof *t->node);
     t->node[t->count].byte = byte;
     *out = (uint32_t)t->count++;
@@ -86,20 +81,15 @@ static uint32_t child_of(const fmi_trie *t, uint32_t node, uint8_t byte)
 static fm_status trie_put(fmi_trie *t, fm_span text, uint32_t token)
 {
     uint32_t at = t->root[text.data[0]];
-    fm_status rc = FM_OK;
 
     if (at == 0) {
-        rc = new_node(t, text.data[0], &at);
-        if (rc < 0)
-            return rc;
+        FM_TRY(new_node(t, text.data[0], &at));
         t->root[text.data[0]] = at;
     }
     for (size_t i = 1; i < text.len; i++) {
         uint32_t c = child_of(t, at, text.data[i]);
         if (c == 0) {
-            rc = new_node(t, text.data[i], &c);
-            if (rc < 0)
-                return rc;
+            FM_TRY(new_node(t, text.data[i], &c));
             t->node[c].sibling = t->node[at].child;
             t->node[at].child = c;
         }
@@ -120,26 +110,24 @@ static fm_status trie_new(fmi_trie **out)
 
 fm_status fmi_added_build(fmi_added *a, const fmi_norms *ns, fmi_tok_scratch *s)
 {
-    fm_status rc = trie_new(&a->raw);
+    FM_TRY(trie_new(&a->raw));
 
-    if (rc == FM_OK)
-        rc = trie_new(&a->normalized);
-    for (size_t i = 0; i < a->count && rc == FM_OK; i++) {
+    FM_TRY(trie_new(&a->normalized));
+    for (size_t i = 0; i < a->count; i++) {
         fm_span text = fm_span_of(a->tok[i].text, a->tok[i].len);
         if (a->tok[i].normalized)
-            rc = fmi_norms_run(ns, s, text, &text);
-        if (rc == FM_OK && text.len > FMI_TOK_PIECE_MAX)
-            rc = fm_fail(FM_ELIMIT, "%s[%zu]: 'content' of %zu bytes when normalized (at most %d)",
-                         field, i, text.len, FMI_TOK_PIECE_MAX);
-        if (rc == FM_OK) {
-            a->tok[i].shown = fm_strndup((const char *)text.data, text.len);
-            a->tok[i].shown_len = text.len;
-            rc = a->tok[i].shown ? FM_OK : FM_ENOMEM;
-        }
-        if (rc == FM_OK && text.len > 0)
-            rc = trie_put(a->tok[i].normalized ? a->normalized : a->raw, text, (uint32_t)i);
+            FM_TRY(fmi_norms_run(ns, s, text, &text));
+        if (text.len > FMI_TOK_PIECE_MAX)
+            return fm_fail(FM_ELIMIT,
+                           "%s[%zu]: 'content' of %zu bytes when normalized (at most %d)", field, i,
+                           text.len, FMI_TOK_PIECE_MAX);
+        a->tok[i].shown = fm_strndup((const char *)text.data, text.len);
+        a->tok[i].shown_len = text.len;
+        FM_TRY(a->tok[i].shown ? FM_OK : FM_ENOMEM);
+        if (text.len > 0)
+            FM_TRY(trie_put(a->tok[i].normalized ? a->normalized : a->raw, text, (uint32_t)i));
     }
-    return rc;
+    return FM_OK;
 }
 
 void fmi_added_release(fmi_added *a)

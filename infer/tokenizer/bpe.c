@@ -138,9 +138,7 @@ static fm_status parse_merges(fmi_bpe *m, const fm_json *list)
     memset(m->merge, 0xff, n * sizeof *m->merge);
     m->merge_mask = n - 1;
     for (size_t i = 0; i < count; i++) {
-        fm_status rc = parse_merge(m, i, fm_json_at(list, i));
-        if (rc < 0)
-            return rc;
+        FM_TRY(parse_merge(m, i, fm_json_at(list, i)));
     }
     return FM_OK;
 }
@@ -293,9 +291,7 @@ static fm_status first_symbols(const fmi_bpe *m, fmi_tok_scratch *s, fm_span wor
     if (m->inside.len > 0)
         room += m->inside.len * word.len; /* they too fall back to bytes */
     if (room > s->sym_cap) {
-        fm_status rc = fm_grow(&s->sym, &s->sym_cap, room, sizeof *s->sym);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_grow(&s->sym, &s->sym_cap, room, sizeof *s->sym));
     }
     for (size_t i = 0; i < word.len;) {
         uint8_t text[2 * sizeof m->last.text + 4];
@@ -396,9 +392,7 @@ static fm_status merge_heap(const fmi_bpe *m, fmi_tok_scratch *s, size_t *count)
     size_t n = *count, items = 0;
     struct fmi_symbol *sym = s->sym;
 
-    fm_status rc = fm_grow(&s->heap, &s->heap_cap, 3 * n, sizeof *s->heap);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&s->heap, &s->heap_cap, 3 * n, sizeof *s->heap));
     for (uint32_t i = 0; i < n; i++) {
         sym[i].prev = i == 0 ? NO_ID : i - 1;
         sym[i].next = i + 1 == n ? NO_ID : i + 1;
@@ -435,21 +429,18 @@ static fm_status merge_heap(const fmi_bpe *m, fmi_tok_scratch *s, size_t *count)
 fm_status fmi_bpe_encode(const fmi_bpe *m, fmi_tok_scratch *s, fm_span word, fm_ids *out)
 {
     size_t n = 0;
-    fm_status rc;
 
     if (m->ignore_merges) {
         int32_t id = fmi_vocab_find(&m->vocab, word);
         if (id >= 0)
             return fm_ids_push(out, id);
     }
-    rc = first_symbols(m, s, word, &n);
-    if (rc < 0)
-        return rc;
+    FM_TRY(first_symbols(m, s, word, &n));
     if (n > SCAN_MAX)
-        rc = merge_heap(m, s, &n);
+        FM_TRY(merge_heap(m, s, &n));
     else
         n = merge_scan(m, s->sym, n);
-    for (size_t i = 0; i < n && rc == FM_OK; i++)
-        rc = fm_ids_push(out, (int32_t)s->sym[i].id);
-    return rc;
+    for (size_t i = 0; i < n; i++)
+        FM_TRY(fm_ids_push(out, (int32_t)s->sym[i].id));
+    return FM_OK;
 }

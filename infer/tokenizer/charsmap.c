@@ -80,8 +80,7 @@ fm_status fmi_charsmap_new_base64(fmi_charsmap **out, fm_span text, const char *
     fm_status rc = fm_base64_decode(&bytes, text);
     if (rc == FM_ECORRUPT)
         rc = fm_fail(FM_ECORRUPT, "%s: field 'precompiled_charsmap' is not base64", field);
-    if (rc == FM_OK)
-        rc = fmi_charsmap_new(out, fm_buf_span(&bytes), field);
+    FM_THEN(rc, fmi_charsmap_new(out, fm_buf_span(&bytes), field));
     fm_buf_release(&bytes);
     return rc;
 }

@@ -49,21 +49,19 @@ static fm_status parse_replace(fmi_decode_step *p, const fm_json *v)
 
     if (!fm_json_get(pattern, "String"))
         return refuse("Replace", "with a pattern that is no String");
-    fm_status rc = take(&p->a, pattern, "String", NULL);
-    if (rc == FM_OK && p->a.len == 0)
-        rc = refuse("Replace", "of an empty text");
-    return rc < 0 ? rc : take(&p->b, v, "content", NULL);
+    FM_TRY(take(&p->a, pattern, "String", NULL));
+    if (p->a.len == 0)
+        FM_TRY(refuse("Replace", "of an empty text"));
+    return take(&p->b, v, "content", NULL);
 }
 
 static fm_status parse_strip(fmi_decode_step *p, const fm_json *v)
 {
     int64_t start = fm_json_int(fm_json_get(v, "start"), 0);
     int64_t stop = fm_json_int(fm_json_get(v, "stop"), 0);
-    fm_status rc = take(&p->a, v, "content", " ");
+    FM_TRY(take(&p->a, v, "content", " "));
     uint32_t cp;
 
-    if (rc < 0)
-        return rc;
     if (p->a.len == 0 || fm_utf8_next((const uint8_t *)p->a.data, &cp) != p->a.len || start < 0 ||
         stop < 0 || start > STRIP_MAX || stop > STRIP_MAX)
         return fm_fail(FM_EINVAL, "%s: Strip needs a character 'content', 'start' and 'stop'",
@@ -77,12 +75,9 @@ static fm_status parse_metaspace(fmi_decode_step *p, const fm_json *v)
 {
     const char *scheme = fm_json_cstr(fm_json_get(v, "prepend_scheme"), NULL);
     bool legacy = true;
-    fm_status rc = fmi_need_bool(&legacy, v, "add_prefix_space", true, field);
+    FM_TRY(fmi_need_bool(&legacy, v, "add_prefix_space", true, field));
 
-    if (rc == FM_OK)
-        rc = take(&p->a, v, "replacement", "\xe2\x96\x81");
-    if (rc < 0)
-        return rc;
+    FM_TRY(take(&p->a, v, "replacement", "\xe2\x96\x81"));
     if (p->a.len == 0 || p->a.len > 4)
         return fm_fail(FM_EINVAL, "%s: Metaspace: 'replacement' must be one character", field);
     p->drop_first = scheme ? strcmp(scheme, "never") != 0 : legacy;
@@ -91,20 +86,19 @@ static fm_status parse_metaspace(fmi_decode_step *p, const fm_json *v)
 
 static fm_status parse_ctc(fmi_decode_step *p, const fm_json *v)
 {
-    fm_status rc = take(&p->a, v, "pad_token", "<pad>");
+    FM_TRY(take(&p->a, v, "pad_token", "<pad>"));
 
-    if (rc == FM_OK)
-        rc = take(&p->b, v, "word_delimiter_token", "|");
-    if (rc == FM_OK && (p->a.len == 0 || p->b.len == 0))
-        rc = refuse("CTC", "with an empty token");
-    return rc < 0 ? rc : fmi_need_bool(&p->cleanup, v, "cleanup", true, field);
+    FM_TRY(take(&p->b, v, "word_delimiter_token", "|"));
+    if (p->a.len == 0 || p->b.len == 0)
+        FM_TRY(refuse("CTC", "with an empty token"));
+    return fmi_need_bool(&p->cleanup, v, "cleanup", true, field);
 }
 
 static fm_status parse_wordpiece(fmi_decode_step *p, const fm_json *v)
 {
-    fm_status rc = take(&p->a, v, "prefix", "##");
+    FM_TRY(take(&p->a, v, "prefix", "##"));
 
-    return rc < 0 ? rc : fmi_need_bool(&p->cleanup, v, "cleanup", true, field);
+    return fmi_need_bool(&p->cleanup, v, "cleanup", true, field);
 }
 
 static fm_status parse_bpe(fmi_decode_step *p, const fm_json *v)
@@ -182,7 +176,6 @@ static fm_status parse_any(parse_state *s, const fm_json *v, int depth)
 {
     const char *type = fm_json_cstr(fm_json_get(v, "type"), NULL);
     const fm_json *list = fm_json_get(v, "decoders");
-    fm_status rc = FM_OK;
 
     if (!type)
         return fm_fail(FM_EINVAL, "%s: field 'type' must be a string", field);
@@ -190,9 +183,9 @@ static fm_status parse_any(parse_state *s, const fm_json *v, int depth)
         return parse_one(s, v, type);
     if (!fm_json_is(list, FM_JSON_ARRAY) || depth > 4)
         return fm_fail(FM_EINVAL, "%s: bad Sequence", field);
-    for (size_t i = 0; i < fm_json_count(list) && rc == FM_OK; i++)
-        rc = parse_any(s, fm_json_at(list, i), depth + 1);
-    return rc;
+    for (size_t i = 0; i < fm_json_count(list); i++)
+        FM_TRY(parse_any(s, fm_json_at(list, i), depth + 1));
+    return FM_OK;
 }
 
 fm_status fmi_decoder_parse(fmi_decoder *out, const fm_json *v)
@@ -453,11 +446,9 @@ fm_status fmi_decoder_prepare(fmi_decoder *d, const fm_span *text, size_t count)
         if (!d->form[f].off)
             return FM_ENOMEM;
         for (size_t id = 0; id < count; id++) {
-            fm_status rc = fm_go_on();
-            if (rc == FM_OK && text[id].data)
-                rc = decode_token(d, text[id], f, &grow_left, &d->form[f].bytes);
-            if (rc < 0)
-                return rc;
+            FM_TRY(fm_go_on());
+            if (text[id].data)
+                FM_TRY(decode_token(d, text[id], f, &grow_left, &d->form[f].bytes));
             d->form[f].off[id + 1] = (uint32_t)d->form[f].bytes.len;
         }
     }
@@ -617,9 +608,7 @@ fm_status fm_tokenizer_decode(const fm_tokenizer *t, const int32_t *ids, size_t 
 
     fm_tok_stream_init(&s, t, skip_special);
     for (size_t i = 0; i < count; i++) {
-        fm_status rc = fm_tok_stream_push(&s, t, ids[i], out);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_tok_stream_push(&s, t, ids[i], out));
     }
     return fm_tok_stream_finish(&s, t, out);
 }

@@ -51,13 +51,13 @@ static fm_status parse_one(fmi_norm *n, const fm_json *v, const char *type)
     }
     if (strcmp(type, "Replace") == 0) {
         n->kind = FMI_NORM_REPLACE;
-        fm_status rc = fmi_pattern_parse(&n->re, fm_json_get(v, "pattern"), field);
-        return rc < 0 ? rc : take_text(n, v, "content");
+        FM_TRY(fmi_pattern_parse(&n->re, fm_json_get(v, "pattern"), field));
+        return take_text(n, v, "content");
     }
     if (strcmp(type, "Strip") == 0) {
         n->kind = FMI_NORM_STRIP;
-        fm_status rc = fmi_need_bool(&n->left, v, "strip_left", true, field);
-        return rc < 0 ? rc : fmi_need_bool(&n->right, v, "strip_right", true, field);
+        FM_TRY(fmi_need_bool(&n->left, v, "strip_left", true, field));
+        return fmi_need_bool(&n->right, v, "strip_right", true, field);
     }
     return fm_fail(FM_EUNSUPPORTED, "%s: type '%s' is not implemented", field, type);
 }
@@ -113,9 +113,7 @@ static fm_status parse_any(fmi_norms *out, const fm_json *v, int depth)
         if (!fm_json_is(list, FM_JSON_ARRAY) || depth > 4)
             return fm_fail(FM_EINVAL, "tokenizer.json: normalizer: bad Sequence");
         for (size_t i = 0; i < fm_json_count(list); i++) {
-            fm_status rc = parse_any(out, fm_json_at(list, i), depth + 1);
-            if (rc < 0)
-                return rc;
+            FM_TRY(parse_any(out, fm_json_at(list, i), depth + 1));
         }
         return FM_OK;
     }
@@ -214,9 +212,8 @@ static fm_status order_runs(fm_span in, fm_buf *out)
 {
     size_t begin = 0, n;
     bool marks = false;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i <= in.len && rc == FM_OK; i += n) {
+    for (size_t i = 0; i <= in.len; i += n) {
         uint32_t cp = 0;
         n = i < in.len ? fm_utf8_next(in.data + i, &cp) : 1;
         bool mark = i < in.len && mark_class(cp) != 0;
@@ -224,13 +221,13 @@ static fm_status order_runs(fm_span in, fm_buf *out)
             continue;
         fm_span part = fm_span_of(in.data + begin, i - begin);
         if (marks)
-            rc = put_run(part, out);
+            FM_TRY(put_run(part, out));
         else
             fm_buf_append(out, part.data, part.len);
         begin = i;
         marks = mark;
     }
-    return rc < 0 ? rc : fm_buf_ok(out);
+    return fm_buf_ok(out);
 }
 
 /* A normal form by utf8proc. */
@@ -268,8 +265,7 @@ static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
         fm_buf ordered;
         fm_buf_init(&ordered, FM_TOK_TEXT_MAX * 4);
         fm_status rc = order_runs(in, &ordered);
-        if (rc == FM_OK)
-            rc = form_ordered(opt, fm_buf_span(&ordered), out);
+        FM_THEN(rc, form_ordered(opt, fm_buf_span(&ordered), out));
         fm_buf_release(&ordered);
         return rc;
     }
@@ -395,9 +391,7 @@ static fm_status replace(const fmi_norm *n, fmi_tok_scratch *s, fm_span in, fm_b
     while (from <= in.len) {
         bool found;
         size_t b, e;
-        fm_status rc = fmi_regex_next(n->re, s->run, in, from, &found, &b, &e);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fmi_regex_next(n->re, s->run, in, from, &found, &b, &e));
         if (!found)
             break;
         if (b == e) /* an empty match replaces nothing here */
@@ -504,8 +498,7 @@ fm_status fmi_norms_run(const fmi_norms *ns, fmi_tok_scratch *s, fm_span in, fm_
         fm_buf_clear(b);
         b->max = fmi_room(out->len, s->grow_left);
         fm_status rc = fm_go_on();
-        if (rc == FM_OK)
-            rc = run_one(&ns->step[i], s, *out, b);
+        FM_THEN(rc, run_one(&ns->step[i], s, *out, b));
         if (b->failed == FM_ELIMIT)
             return too_long(ns->step[i].kind, i + 1, ns->count);
         if (rc < 0)

@@ -47,9 +47,7 @@ fm_status fmi_pieces_add(fmi_pieces *ps, size_t off, size_t len)
     if (len == 0)
         return FM_OK;
     if (ps->count == ps->cap) {
-        fm_status rc = fm_grow(&ps->p, &ps->cap, ps->count + 1, sizeof *ps->p);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_grow(&ps->p, &ps->cap, ps->count + 1, sizeof *ps->p));
     }
     ps->p[ps->count].off = off;
     ps->p[ps->count++].len = len;
@@ -85,8 +83,7 @@ static fm_status parse_byte_level(fmi_pre *p, const fm_json *v)
     fm_status rc = fmi_need_bool(&use_regex, v, "use_regex", true, field);
 
     p->kind = FMI_PRE_BYTE_LEVEL;
-    if (rc == FM_OK)
-        rc = fmi_need_bool(&p->prefix_space, v, "add_prefix_space", true, field);
+    FM_THEN(rc, fmi_need_bool(&p->prefix_space, v, "add_prefix_space", true, field));
     if (rc == FM_OK && use_regex)
         rc = fmi_regex_new(&p->re, fm_span_str(gpt2_pattern), false, field);
     return rc;
@@ -100,8 +97,7 @@ static fm_status parse_metaspace(fmi_pre *p, const fm_json *v)
     fm_status rc = fmi_need_bool(&p->split, v, "split", true, field);
 
     p->kind = FMI_PRE_METASPACE;
-    if (rc == FM_OK)
-        rc = fmi_need_bool(&legacy, v, "add_prefix_space", true, field);
+    FM_THEN(rc, fmi_need_bool(&legacy, v, "add_prefix_space", true, field));
     if (rc < 0)
         return rc;
     if (!c.data)
@@ -157,7 +153,6 @@ static fm_status parse_one(fmi_pre *p, const fm_json *v, const char *type)
                   {"WhitespaceSplit", FMI_PRE_WHITESPACE_SPLIT},
                   {"BertPreTokenizer", FMI_PRE_BERT},
                   {"UnicodeScripts", FMI_PRE_SCRIPTS}};
-    fm_status rc;
 
     for (size_t i = 0; i < FM_ARRAY_LEN(simple); i++) {
         if (strcmp(type, simple[i].name) != 0)
@@ -185,10 +180,9 @@ static fm_status parse_one(fmi_pre *p, const fm_json *v, const char *type)
     if (strcmp(type, "Split") != 0)
         return fm_fail(FM_EUNSUPPORTED, "%s: type '%s' is not implemented", field, type);
     p->kind = FMI_PRE_SPLIT;
-    rc = parse_behavior(&p->behavior, v);
-    if (rc == FM_OK)
-        rc = fmi_need_bool(&p->invert, v, "invert", false, field);
-    return rc < 0 ? rc : fmi_pattern_parse(&p->re, fm_json_get(v, "pattern"), field);
+    FM_TRY(parse_behavior(&p->behavior, v));
+    FM_TRY(fmi_need_bool(&p->invert, v, "invert", false, field));
+    return fmi_pattern_parse(&p->re, fm_json_get(v, "pattern"), field);
 }
 
 static fm_status parse_any(fmi_pres *out, const fm_json *v, int depth)
@@ -202,9 +196,7 @@ static fm_status parse_any(fmi_pres *out, const fm_json *v, int depth)
         if (!fm_json_is(list, FM_JSON_ARRAY) || depth > 4)
             return fm_fail(FM_EINVAL, "%s: bad Sequence", field);
         for (size_t i = 0; i < fm_json_count(list); i++) {
-            fm_status rc = parse_any(out, fm_json_at(list, i), depth + 1);
-            if (rc < 0)
-                return rc;
+            FM_TRY(parse_any(out, fm_json_at(list, i), depth + 1));
         }
         return FM_OK;
     }
@@ -300,8 +292,7 @@ static fm_status split_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in,
         }
         if (b > done)
             rc = part(&j, in.off + done, b - done, p->invert);
-        if (rc == FM_OK)
-            rc = part(&j, in.off + b, e - b, !p->invert);
+        FM_THEN(rc, part(&j, in.off + b, e - b, !p->invert));
         done = from = e;
     }
     if (rc == FM_OK && done < in.len)
@@ -329,23 +320,22 @@ static fm_status class_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in,
     size_t begin = 0;
     char_class open = CLASS_NONE;
     bool alone = p->individual || p->kind == FMI_PRE_BERT;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < in.len && rc == FM_OK;) {
+    for (size_t i = 0; i < in.len;) {
         uint32_t cp;
         size_t n = fm_utf8_next(text + i, &cp);
         char_class c = classify(p, cp);
         if (c != open || (c == CLASS_B && alone)) {
             if (open != CLASS_NONE)
-                rc = fmi_pieces_add(out, in.off + begin, i - begin);
+                FM_TRY(fmi_pieces_add(out, in.off + begin, i - begin));
             begin = i;
             open = c;
         }
         i += n;
     }
-    if (rc == FM_OK && open != CLASS_NONE)
-        rc = fmi_pieces_add(out, in.off + begin, in.len - begin);
-    return rc;
+    if (open != CLASS_NONE)
+        FM_TRY(fmi_pieces_add(out, in.off + begin, in.len - begin));
+    return FM_OK;
 }
 
 /* Every punctuation character is a match of its own. */
@@ -355,22 +345,20 @@ static fm_status punctuation_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_pie
     const uint8_t *text = s->a.text.data + in.off;
     joiner j = {out, p->behavior, 0, 0, false, false};
     size_t done = 0, n;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
+    for (size_t i = 0; i < in.len; i += n) {
         uint32_t cp;
         n = fm_utf8_next(text + i, &cp);
         if (!fmi_is_punctuation(cp))
             continue;
         if (i > done)
-            rc = part(&j, in.off + done, i - done, false);
-        if (rc == FM_OK)
-            rc = part(&j, in.off + i, n, true);
+            FM_TRY(part(&j, in.off + done, i - done, false));
+        FM_TRY(part(&j, in.off + i, n, true));
         done = i + n;
     }
-    if (rc == FM_OK && done < in.len)
-        rc = part(&j, in.off + done, in.len - done, false);
-    return rc < 0 ? rc : flush(&j);
+    if (done < in.len)
+        FM_TRY(part(&j, in.off + done, in.len - done, false));
+    return flush(&j);
 }
 
 /* A piece begins where the script changes; what belongs to any script and leads is dropped. */
@@ -379,36 +367,34 @@ static fm_status script_piece(fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
     const uint8_t *text = s->a.text.data + in.off;
     size_t begin = in.len, n;
     int last = -1;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
+    for (size_t i = 0; i < in.len; i += n) {
         uint32_t cp;
         n = fm_utf8_next(text + i, &cp);
         int script = fmi_script(cp);
         if (script < 0 || script == last)
             continue;
         if (last >= 0)
-            rc = fmi_pieces_add(out, in.off + begin, i - begin);
+            FM_TRY(fmi_pieces_add(out, in.off + begin, i - begin));
         begin = i;
         last = script;
     }
-    return rc < 0 ? rc : fmi_pieces_add(out, in.off + begin, in.len - begin);
+    return fmi_pieces_add(out, in.off + begin, in.len - begin);
 }
 
 static fm_status fixed_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
 {
     const uint8_t *text = s->a.text.data + in.off;
     size_t begin = 0, chars = 0;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < in.len && rc == FM_OK; i++) {
+    for (size_t i = 0; i < in.len; i++) {
         if ((text[i] & 0xc0) == 0x80 || chars++ < p->length)
             continue;
-        rc = fmi_pieces_add(out, in.off + begin, i - begin);
+        FM_TRY(fmi_pieces_add(out, in.off + begin, i - begin));
         begin = i;
         chars = 1;
     }
-    return rc < 0 ? rc : fmi_pieces_add(out, in.off + begin, in.len - begin);
+    return fmi_pieces_add(out, in.off + begin, in.len - begin);
 }
 
 /* Append s with every byte written as its printable character. */
@@ -509,8 +495,7 @@ static fm_status metaspace(const fmi_pre *p, fmi_tok_scratch *s, bool first)
         size_t off = tmp.text.len;
         put_metaspace(p, &tmp.text, text, prepend);
         rc = grown(&tmp.text);
-        if (rc == FM_OK)
-            rc = fmi_pieces_add(&tmp, off, tmp.text.len - off);
+        FM_THEN(rc, fmi_pieces_add(&tmp, off, tmp.text.len - off));
     }
     fm_buf old = s->a.text;
     s->a.text = tmp.text;
@@ -547,9 +532,7 @@ static fm_status cut_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in)
 static fm_status border_step(const fmi_pre *p, fmi_tok_scratch *s)
 {
     for (size_t i = 0; i < s->a.count; i++) {
-        fm_status rc = cut_piece(p, s, s->a.p[i]);
-        if (rc < 0)
-            return rc;
+        FM_TRY(cut_piece(p, s, s->a.p[i]));
     }
     fm_buf swap = s->a.text; /* borders only: the text stays */
     s->a.text = s->b.text;
@@ -562,20 +545,16 @@ fm_status fmi_pres_run(const fmi_pres *ps, fmi_tok_scratch *s, bool first)
     for (size_t i = 0; i < ps->count; i++) {
         const fmi_pre *p = &ps->step[i];
         size_t len = s->a.text.len;
-        fm_status rc = fm_go_on();
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_go_on());
         s->b.count = 0;
         fm_buf_clear(&s->b.text);
         s->b.text.max = fmi_room(len, s->grow_left);
         if (p->kind == FMI_PRE_BYTE_LEVEL)
-            rc = byte_level(p, s);
+            FM_TRY(byte_level(p, s));
         else if (p->kind == FMI_PRE_METASPACE)
-            rc = metaspace(p, s, first);
+            FM_TRY(metaspace(p, s, first));
         else
-            rc = border_step(p, s);
-        if (rc < 0)
-            return rc;
+            FM_TRY(border_step(p, s));
         fmi_grew(&s->grow_left, len, s->b.text.len);
         fmi_pieces swap = s->a;
         s->a = s->b;

@@ -206,7 +206,6 @@ static fm_status rewrite_escape(rewrite *r, bool in_class)
 
 static fm_status rewrite_class(rewrite *r)
 {
-    fm_status rc = FM_OK;
     size_t members = 0;
 
     fm_buf_char(r->out, '[');
@@ -220,9 +219,7 @@ static fm_status rewrite_class(rewrite *r)
         if (c == '[' || (c == '&' && r->pos + 1 < r->len && r->s[r->pos + 1] == '&'))
             return refuse(r, "a nested class or &&");
         if (c == '\\') {
-            rc = rewrite_escape(r, true);
-            if (rc < 0)
-                return rc;
+            FM_TRY(rewrite_escape(r, true));
             continue;
         }
         fm_buf_u8(r->out, c);
@@ -293,8 +290,7 @@ static fm_status compile(fmi_regex *re, fm_span pattern, const char *field)
 
     fm_buf_init(&text, FM_REGEX_MAX_BYTES);
     fm_status rc = fmi_regex_rewrite(&text, pattern, field);
-    if (rc == FM_OK)
-        rc = fm_regex_new(&re->code, fm_buf_span(&text), FM_REGEX_OFTEN, field);
+    FM_THEN(rc, fm_regex_new(&re->code, fm_buf_span(&text), FM_REGEX_OFTEN, field));
     fm_buf_release(&text);
     return rc;
 }

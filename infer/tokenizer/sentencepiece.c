@@ -130,11 +130,8 @@ static fm_status read_piece(spec *s, fm_span in)
         return rc;
     if (s->m.count == FM_TOK_VOCAB_MAX)
         return fm_fail(FM_ELIMIT, "%s: more than %zu pieces", file_name, FM_TOK_VOCAB_MAX);
-    rc = check_piece(&d, s->m.count);
-    if (rc == FM_OK)
-        rc = fm_grow(&s->m.piece, &s->m.cap, s->m.count + 1, sizeof *s->m.piece);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_piece(&d, s->m.count));
+    FM_TRY(fm_grow(&s->m.piece, &s->m.cap, s->m.count + 1, sizeof *s->m.piece));
     if (d.type == FMI_PIECE_UNKNOWN) {
         if (s->m.unk >= 0)
             return fm_fail(FM_ECORRUPT, "%s: pieces[%zu]: a second unknown piece", file_name,
@@ -261,8 +258,7 @@ static fm_status build_normalizer(fm_tokenizer *t, const spec *s, bool every_seg
     for (size_t i = 0; rc == FM_OK && i < s->m.count; i++)
         if (s->m.piece[i].type == FMI_PIECE_USER)
             key[users++] = (fmi_ptree_key){s->m.piece[i].text, (int32_t)i};
-    if (rc == FM_OK)
-        rc = fmi_ptree_build(&n->symbols, key, users);
+    FM_THEN(rc, fmi_ptree_build(&n->symbols, key, users));
     if (rc == FM_OK && s->charsmap.len > 0)
         rc = fmi_charsmap_new(&n->map, s->charsmap, file_name);
     fm_free(key);
@@ -287,10 +283,8 @@ static fm_status build_decoder(fm_tokenizer *t, const spec *s)
                   "\"stop\":0}]}",
                   s->escape ? strip : 0);
     fm_status rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_json_parse(&v, fm_buf_span(&text), file_name);
-    if (rc == FM_OK)
-        rc = fmi_decoder_parse(&t->decoder, v);
+    FM_THEN(rc, fm_json_parse(&v, fm_buf_span(&text), file_name));
+    FM_THEN(rc, fmi_decoder_parse(&t->decoder, v));
     fm_json_free(v);
     fm_buf_release(&text);
     return rc;
@@ -303,17 +297,13 @@ static fm_status push_added(fm_json *list, int64_t id, fm_span text, bool specia
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? fm_json_set(o, "id", fm_json_new_int(id)) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "content", fm_json_new_strn((const char *)text.data, text.len));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "special", fm_json_new_bool(special));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "normalized", fm_json_new_bool(false));
+    FM_THEN(rc, fm_json_set(o, "content", fm_json_new_strn((const char *)text.data, text.len)));
+    FM_THEN(rc, fm_json_set(o, "special", fm_json_new_bool(special)));
+    FM_THEN(rc, fm_json_set(o, "normalized", fm_json_new_bool(false)));
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(copied); i++)
         rc = fm_json_set(o, copied[i],
                          fm_json_new_bool(fm_json_bool(fm_json_get(flags, copied[i]), false)));
-    if (rc == FM_OK)
-        rc = fm_json_push(list, fm_json_ref(o));
+    FM_THEN(rc, fm_json_push(list, fm_json_ref(o)));
     fm_json_free(o);
     return rc;
 }
@@ -338,10 +328,7 @@ static fm_status push_config_tokens(fm_json *list, const fm_json *map)
                            "tokenizer_config.json: added_tokens_decoder: '%.40s' needs an id and "
                            "'content'",
                            fm_json_iter_key(it));
-        fm_status rc =
-            push_added(list, id, text, fm_json_bool(fm_json_get(one, "special"), false), one);
-        if (rc < 0)
-            return rc;
+        FM_TRY(push_added(list, id, text, fm_json_bool(fm_json_get(one, "special"), false), one));
     }
     return FM_OK;
 }
@@ -366,8 +353,7 @@ static fm_status build_added(fm_tokenizer *t, const spec *s, const fm_json *conf
     fm_status rc = list ? FM_OK : FM_ENOMEM;
 
     if (fm_json_is(map, FM_JSON_OBJECT)) {
-        if (rc == FM_OK)
-            rc = push_config_tokens(list, map);
+        FM_THEN(rc, push_config_tokens(list, map));
     } else {
         for (size_t i = 0; rc == FM_OK && i < s->m.count; i++)
             if (s->m.piece[i].type == FMI_PIECE_CONTROL || (int32_t)i == s->m.unk)
@@ -375,8 +361,7 @@ static fm_status build_added(fm_tokenizer *t, const spec *s, const fm_json *conf
         if (rc == FM_OK && t5)
             rc = push_extra_ids(list, s->m.count, fm_json_int(fm_json_get(config, "extra_ids"), 0));
     }
-    if (rc == FM_OK)
-        rc = fmi_added_parse(&t->added, list);
+    FM_THEN(rc, fmi_added_parse(&t->added, list));
     fm_json_free(list);
     return rc;
 }
@@ -452,8 +437,7 @@ fm_status fmi_spm_open(fm_tokenizer *t, fm_span file, const fm_json *config)
               .escape = true};
     fm_status rc = read_model(&s, file);
 
-    if (rc == FM_OK)
-        rc = build(t, &s, config);
+    FM_THEN(rc, build(t, &s, config));
     fm_free(s.m.piece);
     return rc;
 }

@@ -41,8 +41,7 @@ static fm_status take_piece(fmi_spm_bpe *m, const fmi_piece_def *d, size_t i, fm
     if (d->type == FMI_PIECE_UNUSED)
         return fm_fail(FM_EUNSUPPORTED,
                        "tokenizer.model: pieces[%zu]: type UNUSED is not implemented for BPE", i);
-    if (rc == FM_OK)
-        rc = fmi_vocab_put(normal ? &m->normal : &m->reserved, d->text, (uint32_t)i);
+    FM_THEN(rc, fmi_vocab_put(normal ? &m->normal : &m->reserved, d->text, (uint32_t)i));
     m->score[i] = d->score;
     if (normal)
         m->len_max = FM_MAX(m->len_max, d->text.len);
@@ -68,8 +67,7 @@ fm_status fmi_spm_bpe_new(fmi_spm_bpe **out, const fmi_pieces_model *p)
     }
     for (size_t i = 0; rc == FM_OK && i < p->count; i++)
         rc = take_piece(m, &p->piece[i], i, key, &users);
-    if (rc == FM_OK)
-        rc = fmi_ptree_build(&m->symbols, key, users);
+    FM_THEN(rc, fmi_ptree_build(&m->symbols, key, users));
     if (rc == FM_OK)
         fmi_byte_ids(m->byte_id, &m->all);
     for (size_t i = 0; rc == FM_OK && m->byte_fallback && i < 256; i++)
@@ -172,8 +170,7 @@ static fm_status cut(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, siz
         s->spm_sym[n - 1].next = NONE;
     }
     *count = n;
-    if (rc == FM_OK)
-        rc = fm_grow(&s->spm_pair, &s->spm_pair_cap, 3 * n, sizeof *s->spm_pair);
+    FM_THEN(rc, fm_grow(&s->spm_pair, &s->spm_pair_cap, 3 * n, sizeof *s->spm_pair));
     return rc;
 }
 

@@ -76,9 +76,7 @@ static fm_status template_item(around *w, const fm_tokenizer *t, const fm_json *
         return fm_fail(FM_EINVAL, "tokenizer.json: post_processor: special token '%s' has no ids",
                        name ? name : "?");
     for (size_t i = 0; i < fm_json_count(ids); i++) {
-        fm_status rc = add_template_id(w, *after, t, fm_json_int(fm_json_at(ids, i), -1));
-        if (rc < 0)
-            return rc;
+        FM_TRY(add_template_id(w, *after, t, fm_json_int(fm_json_at(ids, i), -1)));
     }
     return FM_OK;
 }
@@ -91,9 +89,7 @@ static fm_status parse_template(around *w, const fm_tokenizer *t, const fm_json 
     if (!fm_json_is(single, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "tokenizer.json: post_processor: 'single' must be a list");
     for (size_t i = 0; i < fm_json_count(single); i++) {
-        fm_status rc = template_item(w, t, v, fm_json_at(single, i), &after);
-        if (rc < 0)
-            return rc;
+        FM_TRY(template_item(w, t, v, fm_json_at(single, i), &after));
     }
     if (!after)
         return fm_fail(FM_EUNSUPPORTED, "tokenizer.json: post_processor.single lacks $A");
@@ -103,12 +99,9 @@ static fm_status parse_template(around *w, const fm_tokenizer *t, const fm_json 
 /* ["[SEP]", 102] and ["[CLS]", 101] */
 static fm_status parse_cls_sep(around *w, const fm_tokenizer *t, const fm_json *v)
 {
-    fm_status rc =
-        add_template_id(w, false, t, fm_json_int(fm_json_at(fm_json_get(v, "cls"), 1), -1));
+    FM_TRY(add_template_id(w, false, t, fm_json_int(fm_json_at(fm_json_get(v, "cls"), 1), -1)));
 
-    return rc < 0
-               ? rc
-               : add_template_id(w, true, t, fm_json_int(fm_json_at(fm_json_get(v, "sep"), 1), -1));
+    return add_template_id(w, true, t, fm_json_int(fm_json_at(fm_json_get(v, "sep"), 1), -1));
 }
 
 /* A later post-processor of a sequence goes around what the earlier ones put there. */
@@ -132,24 +125,23 @@ static fm_status parse_post(fm_tokenizer *t, const fm_json *v, int depth)
 {
     const char *type = fm_json_cstr(fm_json_get(v, "type"), "");
     around w = {.count = {0, 0}};
-    fm_status rc = FM_OK;
 
     if (fm_json_typeof(v) == FM_JSON_NULL || strcmp(type, "ByteLevel") == 0)
         return FM_OK; /* ByteLevel trims offsets, which are not kept */
     if (strcmp(type, "Sequence") == 0 && depth <= 4) {
         const fm_json *list = fm_json_get(v, "processors");
-        for (size_t i = 0; i < fm_json_count(list) && rc == FM_OK; i++)
-            rc = parse_post(t, fm_json_at(list, i), depth + 1);
-        return rc;
+        for (size_t i = 0; i < fm_json_count(list); i++)
+            FM_TRY(parse_post(t, fm_json_at(list, i), depth + 1));
+        return FM_OK;
     }
     if (strcmp(type, "TemplateProcessing") == 0)
-        rc = parse_template(&w, t, v);
+        FM_TRY(parse_template(&w, t, v));
     else if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0)
-        rc = parse_cls_sep(&w, t, v);
+        FM_TRY(parse_cls_sep(&w, t, v));
     else
-        rc = fm_fail(FM_EUNSUPPORTED,
-                     "tokenizer.json: post_processor: type '%s' is not implemented", type);
-    return rc < 0 ? rc : wrap(t, &w);
+        return fm_fail(FM_EUNSUPPORTED,
+                       "tokenizer.json: post_processor: type '%s' is not implemented", type);
+    return wrap(t, &w);
 }
 
 /* ---- opening: tables ---- */
@@ -161,9 +153,7 @@ static fm_status merge_added(fm_tokenizer *t)
     t->all.twice_ok = v->twice_ok;
     for (size_t id = 0; id < v->size; id++) {
         fm_span text = fmi_vocab_text(v, (int32_t)id);
-        fm_status rc = text.data ? fmi_vocab_put(&t->all, text, (uint32_t)id) : FM_OK;
-        if (rc < 0)
-            return rc;
+        FM_TRY(text.data ? fmi_vocab_put(&t->all, text, (uint32_t)id) : FM_OK);
     }
     for (size_t i = 0; i < t->added.count; i++) {
         const fmi_added_token *a = &t->added.tok[i];
@@ -175,9 +165,7 @@ static fm_status merge_added(fm_tokenizer *t)
             return fm_fail(FM_ECORRUPT,
                            "tokenizer.json: added token '%.60s' has id %d, the vocabulary says %d",
                            a->text, a->id, old);
-        fm_status rc = fmi_vocab_put(&t->all, text, (uint32_t)a->id);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fmi_vocab_put(&t->all, text, (uint32_t)a->id));
     }
     return FM_OK;
 }
@@ -325,8 +313,7 @@ fm_status fm_tokenizer_open(fm_tokenizer **out, fm_span file, fm_span tokenizer_
         goto fail;
     t->bos = t->eos = t->pad = t->unk = -1;
     rc = spm ? fmi_spm_open(t, file, config) : read_json(t, root);
-    if (rc == FM_OK)
-        rc = finish(t, root, config);
+    FM_THEN(rc, finish(t, root, config));
     if (rc < 0)
         goto fail;
     fm_json_free(root);
@@ -365,15 +352,13 @@ static fm_status encode_words(const fm_tokenizer *t, fmi_tok_scratch *s, fm_span
     fm_buf_clear(&s->a.text);
     s->a.text.max = fmi_room(text.len, s->grow_left);
     fm_buf_append(&s->a.text, text.data, text.len);
-    fm_status rc = fm_buf_ok(&s->a.text);
-    if (rc == FM_OK)
-        rc = fmi_pieces_add(&s->a, 0, text.len);
-    if (rc == FM_OK)
-        rc = fmi_pres_run(&t->pres, s, first);
-    for (size_t i = 0; i < s->a.count && rc == FM_OK; i++)
-        rc = fmi_model_encode(&t->model, s,
-                              fm_span_of(s->a.text.data + s->a.p[i].off, s->a.p[i].len), out);
-    return rc;
+    FM_TRY(fm_buf_ok(&s->a.text));
+    FM_TRY(fmi_pieces_add(&s->a, 0, text.len));
+    FM_TRY(fmi_pres_run(&t->pres, s, first));
+    for (size_t i = 0; i < s->a.count; i++)
+        FM_TRY(fmi_model_encode(&t->model, s,
+                                fm_span_of(s->a.text.data + s->a.p[i].off, s->a.p[i].len), out));
+    return FM_OK;
 }
 
 static fm_status encode_segment(const fm_tokenizer *t, fmi_tok_scratch *s, fm_span text, bool first,
@@ -383,19 +368,18 @@ static fm_status encode_segment(const fm_tokenizer *t, fmi_tok_scratch *s, fm_sp
     fmi_segment seg;
 
     s->first_segment = first;
-    fm_status rc = fmi_norms_run(&t->norms, s, text, &scan.text);
+    FM_TRY(fmi_norms_run(&t->norms, s, text, &scan.text));
 
-    while (rc == FM_OK && fmi_added_next(&scan, &seg)) {
-        rc = fm_go_on();
-        if (rc < 0)
-            break;
+    while (fmi_added_next(&scan, &seg)) {
+        FM_TRY(fm_go_on());
+
         if (seg.id >= 0)
-            rc = fm_ids_push(out, seg.id);
+            FM_TRY(fm_ids_push(out, seg.id));
         else
-            rc = encode_words(t, s, fm_span_of(scan.text.data + seg.begin, seg.end - seg.begin),
-                              first && !s->head_lost && seg.begin == 0, out);
+            FM_TRY(encode_words(t, s, fm_span_of(scan.text.data + seg.begin, seg.end - seg.begin),
+                                first && !s->head_lost && seg.begin == 0, out));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status encode_at(const fm_tokenizer *t, fmi_added_scan scan, bool add_special,

@@ -81,9 +81,7 @@ static fm_status parse_vocab(fmi_unigram *m, const fm_json *list, double *min)
             return fm_fail(FM_ECORRUPT, "tokenizer.json: model.vocab[%zu] is no [text, score]", i);
         m->score[i] = as_read_there(fm_json_real(score, 0));
         *min = i == 0 || m->score[i] < *min ? m->score[i] : *min;
-        fm_status rc = fmi_vocab_put(&m->vocab, text, (uint32_t)i);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fmi_vocab_put(&m->vocab, text, (uint32_t)i));
     }
     return FM_OK;
 }
@@ -109,13 +107,10 @@ static fm_status parse(fmi_unigram *m, const fm_json *model)
 {
     const fm_json *unk = fm_json_get(model, "unk_id");
     double min = 0;
-    fm_status rc = parse_vocab(m, fm_json_get(model, "vocab"), &min);
+    FM_TRY(parse_vocab(m, fm_json_get(model, "vocab"), &min));
 
-    if (rc == FM_OK)
-        rc = fmi_need_bool(&m->byte_fallback, model, "byte_fallback", false,
-                           "tokenizer.json: model");
-    if (rc < 0)
-        return rc;
+    FM_TRY(
+        fmi_need_bool(&m->byte_fallback, model, "byte_fallback", false, "tokenizer.json: model"));
     m->unk = -1;
     if (fm_json_typeof(unk) != FM_JSON_NULL) {
         int64_t id = fm_json_int(unk, -1);
@@ -248,7 +243,6 @@ static fm_status put_unknown(const fmi_unigram *m, fm_span run, fm_ids *out)
 {
     int32_t id = m->single ? -1 : fmi_vocab_find(&m->vocab, run);
     bool bytes = m->byte_fallback;
-    fm_status rc = FM_OK;
 
     if (id >= 0)
         return fm_ids_push(out, id);
@@ -256,9 +250,9 @@ static fm_status put_unknown(const fmi_unigram *m, fm_span run, fm_ids *out)
         bytes = m->byte_id[run.data[i]] >= 0;
     if (!bytes)
         return fm_ids_push(out, m->unk);
-    for (size_t i = 0; i < run.len && rc == FM_OK; i++)
-        rc = fm_ids_push(out, m->byte_id[run.data[i]]);
-    return rc;
+    for (size_t i = 0; i < run.len; i++)
+        FM_TRY(fm_ids_push(out, m->byte_id[run.data[i]]));
+    return FM_OK;
 }
 
 /* Turns the links of the best cut round, from ends to starts to the other way. */
@@ -282,36 +276,32 @@ static void turn_links(struct fmi_best *best, size_t len)
 fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_tok_scratch *s, fm_span word, fm_ids *out)
 {
     struct fmi_best *best;
-    fm_status rc = FM_OK;
 
     if (word.len >= s->best_cap) {
-        rc = fm_grow(&s->best, &s->best_cap, word.len + 1, sizeof *s->best);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_grow(&s->best, &s->best_cap, word.len + 1, sizeof *s->best));
     }
     best = s->best;
     for (size_t i = 0; i <= word.len; i++)
         best[i] = (struct fmi_best){0, NONE, -1};
-    for (size_t i = 0; i < word.len && rc == FM_OK;) {
+    for (size_t i = 0; i < word.len;) {
         uint32_t cp;
         size_t n = fm_utf8_next(word.data + i, &cp);
-        rc = extend(m, best, word, i, n);
+        FM_TRY(extend(m, best, word, i, n));
         i += n;
     }
-    if (rc < 0)
-        return rc;
+
     turn_links(best, word.len);
-    for (size_t i = 0; i < word.len && rc == FM_OK;) {
+    for (size_t i = 0; i < word.len;) {
         int32_t id = best[i].id;
         size_t end = best[i].start;
         if (id == m->unk && m->unk >= 0) { /* neighbours are one */
             while (end < word.len && best[end].id == m->unk)
                 end = best[end].start;
-            rc = put_unknown(m, fm_span_of(word.data + i, end - i), out);
+            FM_TRY(put_unknown(m, fm_span_of(word.data + i, end - i), out));
         } else {
-            rc = fm_ids_push(out, id);
+            FM_TRY(fm_ids_push(out, id));
         }
         i = end;
     }
-    return rc;
+    return FM_OK;
 }

@@ -7,9 +7,7 @@
 fm_status fm_ids_push(fm_ids *ids, int32_t id)
 {
     if (ids->count == ids->cap) {
-        fm_status rc = fm_grow(&ids->id, &ids->cap, ids->count + 1, sizeof *ids->id);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_grow(&ids->id, &ids->cap, ids->count + 1, sizeof *ids->id));
     }
     ids->id[ids->count++] = id;
     return FM_OK;

@@ -73,23 +73,19 @@ static fm_status vocab_rehash(fmi_vocab *v)
 static fm_status vocab_room(fmi_vocab *v, uint32_t id, size_t len)
 {
     size_t cap_off = v->id_cap, cap_len = v->id_cap;
-    fm_status rc = FM_OK;
 
     if (id >= v->id_cap) {
-        rc = fm_grow(&v->off, &cap_off, (size_t)id + 1, sizeof *v->off);
-        if (rc == FM_OK)
-            rc = fm_grow(&v->len, &cap_len, cap_off, sizeof *v->len);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_grow(&v->off, &cap_off, (size_t)id + 1, sizeof *v->off));
+        FM_TRY(fm_grow(&v->len, &cap_len, cap_off, sizeof *v->len));
         v->id_cap = FM_MIN(cap_off, cap_len);
     }
     for (; v->size <= id; v->size++)
         v->len[v->size] = UINT32_MAX;
     if ((v->used + 1) * 2 > (v->slot ? v->slot_mask + 1 : 0))
-        rc = vocab_rehash(v);
-    if (rc == FM_OK && v->bytes_len + len > v->bytes_cap)
-        rc = fm_grow(&v->bytes, &v->bytes_cap, v->bytes_len + len, 1);
-    return rc;
+        FM_TRY(vocab_rehash(v));
+    if (v->bytes_len + len > v->bytes_cap)
+        FM_TRY(fm_grow(&v->bytes, &v->bytes_cap, v->bytes_len + len, 1));
+    return FM_OK;
 }
 
 fm_status fmi_vocab_put(fmi_vocab *v, fm_span text, uint32_t id)
@@ -100,9 +96,7 @@ fm_status fmi_vocab_put(fmi_vocab *v, fm_span text, uint32_t id)
     if (text.len > FMI_TOK_TOKEN_MAX || v->bytes_len > UINT32_MAX - FMI_TOK_TOKEN_MAX)
         return fm_fail(FM_ELIMIT, "tokenizer.json: token %u is %zu bytes long (at most %d)", id,
                        text.len, FMI_TOK_TOKEN_MAX);
-    fm_status rc = vocab_room(v, id, text.len);
-    if (rc < 0)
-        return rc;
+    FM_TRY(vocab_room(v, id, text.len));
     if (v->len[id] != UINT32_MAX)
         return fm_fail(FM_ECORRUPT, "tokenizer.json: two tokens have id %u", id);
     size_t i = vocab_slot(v, text);
@@ -147,9 +141,7 @@ fm_status fmi_vocab_parse(fmi_vocab *out, const fm_json *v)
         if (id < 0 || id >= (int64_t)FM_TOK_VOCAB_MAX)
             return fm_fail(FM_EINVAL, "tokenizer.json: model.vocab: '%.40s' has no valid id",
                            fm_json_iter_key(it));
-        fm_status rc = fmi_vocab_put(out, fm_span_str(fm_json_iter_key(it)), (uint32_t)id);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fmi_vocab_put(out, fm_span_str(fm_json_iter_key(it)), (uint32_t)id));
     }
     return FM_OK;
 }
@@ -179,10 +171,7 @@ static int compare_keys(const void *a, const void *b)
 
 static fm_status add_node(fmi_ptree *t, uint8_t byte, uint32_t *out)
 {
-    fm_status rc = fm_grow(&t->node, &t->cap, t->count + 1, sizeof *t->node);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&t->node, &t->cap, t->count + 1, sizeof *t->node));
     t->node[t->count] = (fmi_ptree_node){0, 0, byte, -1};
     *out = (uint32_t)t->count++;
     return FM_OK;
@@ -212,8 +201,7 @@ static fm_status grow_node(fmi_ptree *t, const fmi_ptree_key *key, range r, queu
         while (kid.end < r.end && key[kid.end].text.data[r.depth] == byte)
             kid.end++;
         rc = add_node(t, byte, &kid.node);
-        if (rc == FM_OK)
-            rc = fm_grow(&q->r, &q->cap, q->count + 1, sizeof *q->r);
+        FM_THEN(rc, fm_grow(&q->r, &q->cap, q->count + 1, sizeof *q->r));
         if (rc == FM_OK) {
             t->node[r.node].count++;
             q->r[q->count++] = kid;
@@ -241,8 +229,7 @@ fm_status fmi_ptree_build(fmi_ptree *t, fmi_ptree_key *key, size_t count)
     if (count > 0)
         qsort(key, count, sizeof *key, compare_keys);
     fm_status rc = add_node(t, 0, &root);
-    if (rc == FM_OK)
-        rc = grow_node(t, key, (range){0, count, 0, 0}, &q);
+    FM_THEN(rc, grow_node(t, key, (range){0, count, 0, 0}, &q));
     for (size_t i = 0; i < q.count && rc == FM_OK; i++)
         rc = grow_node(t, key, q.r[i], &q);
     fm_free(q.r);

@@ -39,10 +39,7 @@ static fm_status parse(fmi_wordpiece *m, const fm_json *model)
     fm_span prefix = fm_json_str(fm_json_get(model, "continuing_subword_prefix"));
     const char *unk = fm_json_cstr(fm_json_get(model, "unk_token"), m->whole ? "<unk>" : "[UNK]");
     int64_t max = fm_json_int(fm_json_get(model, "max_input_chars_per_word"), 100);
-    fm_status rc = fmi_vocab_parse(&m->vocab, fm_json_get(model, "vocab"));
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmi_vocab_parse(&m->vocab, fm_json_get(model, "vocab")));
     if (max < 0)
         return fm_fail(FM_EINVAL, "tokenizer.json: model.max_input_chars_per_word is negative");
     m->chars_max = (size_t)max;
@@ -52,8 +49,8 @@ static fm_status parse(fmi_wordpiece *m, const fm_json *model)
         return FM_OK;
     if (!prefix.data)
         prefix = fm_span_str("##");
-    rc = build_tree(&m->begin, &m->vocab, fm_span_str(""));
-    return rc < 0 ? rc : build_tree(&m->inside, &m->vocab, prefix);
+    FM_TRY(build_tree(&m->begin, &m->vocab, fm_span_str("")));
+    return build_tree(&m->inside, &m->vocab, prefix);
 }
 
 fm_status fmi_wordpiece_new(fmi_wordpiece **out, const fm_json *model, bool whole)
@@ -110,7 +107,6 @@ static bool too_long(const fmi_wordpiece *m, fm_span word)
 fm_status fmi_wordpiece_encode(const fmi_wordpiece *m, fm_span word, fm_ids *out)
 {
     size_t before = out->count, at = 0;
-    fm_status rc = FM_OK;
 
     if (m->whole) {
         int32_t id = fmi_vocab_find(&m->vocab, word);
@@ -118,7 +114,7 @@ fm_status fmi_wordpiece_encode(const fmi_wordpiece *m, fm_span word, fm_ids *out
     }
     if (too_long(m, word))
         return unknown(m, out);
-    while (rc == FM_OK && at < word.len) {
+    while (at < word.len) {
         int32_t id = -1;
         size_t n = fmi_ptree_longest(at == 0 ? &m->begin : &m->inside,
                                      fm_span_of(word.data + at, word.len - at), &id);
@@ -126,8 +122,8 @@ fm_status fmi_wordpiece_encode(const fmi_wordpiece *m, fm_span word, fm_ids *out
             out->count = before;
             return unknown(m, out);
         }
-        rc = fm_ids_push(out, id);
+        FM_TRY(fm_ids_push(out, id));
         at += n;
     }
-    return rc;
+    return FM_OK;
 }

@@ -55,6 +55,14 @@ void fm_error_restore(const fm_error_state *state);
             return fm_try_rc;                                                                      \
     } while (0)
 
+/* Go on with `call` where all before it succeeded; `rc` keeps the first failure. It is for a
+ * function that has something to release behind the last call. */
+#define FM_THEN(rc, call)                                                                          \
+    do {                                                                                           \
+        if ((rc) == FM_OK)                                                                         \
+            (rc) = (call);                                                                         \
+    } while (0)
+
 const char *fm_status_name(fm_status status); /* "corrupt", "not found", ... for --json */
 
 FM_END_DECLS

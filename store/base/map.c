@@ -149,9 +149,7 @@ fm_status fm_map_put(fm_map *m, const void *key, size_t key_len, void *value, vo
 {
     if (old)
         *old = NULL;
-    fm_status rc = grow_slots(m);
-    if (rc < 0)
-        return rc;
+    FM_TRY(grow_slots(m));
     uint64_t hash = hash_of(m, key, key_len);
     size_t i = find_slot(m, key, key_len, hash);
     if (m->slot[i] != NO_ENTRY) {
@@ -161,9 +159,7 @@ fm_status fm_map_put(fm_map *m, const void *key, size_t key_len, void *value, vo
         e->value = value;
         return FM_OK;
     }
-    rc = fm_grow(&m->entry, &m->cap, m->count + 1, sizeof(*m->entry));
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&m->entry, &m->cap, m->count + 1, sizeof(*m->entry)));
     const char *copy = fm_arena_strndup(m->arena, key, key_len);
     if (!copy)
         return FM_ENOMEM;

@@ -135,8 +135,8 @@ fm_status fms_cdelta_open(fms_cdelta *w, fms_rows *g, int32_t *base, fm_cursor *
 {
     size_t each = fm_cursor_u16(cur), first = fm_cursor_u16(cur);
     *base = (int16_t)fm_cursor_u16(cur);
-    fm_status rc = fms_rows_from(g, first, each, n, cur);
-    return rc == FM_OK ? fms_classes_get(w->coded_scale, g->count, cur) : rc;
+    FM_TRY(fms_rows_from(g, first, each, n, cur));
+    return fms_classes_get(w->coded_scale, g->count, cur);
 }
 
 void fms_cdelta_contexts(fms_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
@@ -240,19 +240,14 @@ fm_status fms_cdelta_decode(fms_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype 
     unsigned tables = 0;
     uint32_t tail_bytes = fm_cursor_u32(&cur);
     fm_span tails = fm_cursor_bytes(&cur, tail_bytes);
-    if (rc == FM_OK)
-        rc = fm_cursor_ok(&cur, "coded leaf", "its tails");
-    if (rc == FM_OK)
-        rc = fms_crans_get_contexts(&w->model, w->table_of, CONTEXTS, &tables, &cur);
-    if (rc == FM_OK)
-        rc = check_symbols(w, tables, l);
+    FM_THEN(rc, fm_cursor_ok(&cur, "coded leaf", "its tails"));
+    FM_THEN(rc, fms_crans_get_contexts(&w->model, w->table_of, CONTEXTS, &tables, &cur));
+    FM_THEN(rc, check_symbols(w, tables, l));
     if (rc != FM_OK)
         return rc;
     contexts(w, base, l, parent, &g, n, w->table_of);
     fm_span rest = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
-    rc = fms_crans_decode(&w->model, tables, w->symbol, w->table, n, rest);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_crans_decode(&w->model, tables, w->symbol, w->table, n, rest));
     uint64_t used = apply(dst, l, w->symbol, tails, parent, n);
     if ((used + 7) / 8 != tails.len)
         return fm_fail(FM_ECORRUPT, "coded leaf: %zu bytes of tails, not %llu", tails.len,

@@ -70,12 +70,9 @@ fm_status fms_coder_new(fms_coder **out)
         return fm_fail(FM_ENOMEM, "out of memory");
     }
     fm_status rc = fms_cdelta_new(&c->cdelta);
-    if (rc == FM_OK)
-        rc = fms_exponents_new(&c->exps);
-    if (rc == FM_OK)
-        rc = fms_streams_new(&c->streams);
-    if (rc == FM_OK)
-        rc = fms_palette_new(&c->palette);
+    FM_THEN(rc, fms_exponents_new(&c->exps));
+    FM_THEN(rc, fms_streams_new(&c->streams));
+    FM_THEN(rc, fms_palette_new(&c->palette));
     if (rc != FM_OK) {
         fms_coder_free(c);
         return rc;
@@ -197,9 +194,7 @@ static fm_status decode_planes(fms_coder *c, uint8_t *dst, size_t bytes, fm_span
                        unit, transform);
     size_t n = bytes / unit;
     for (size_t b = 0; b < unit; b++) {
-        fm_status rc = fms_stream_decode(c->streams, c->plane + b * n, n, &cur);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fms_stream_decode(c->streams, c->plane + b * n, n, &cur));
     }
     join_planes(dst, c->plane, unit, n, transform);
     size_t tail = bytes - n * unit;
@@ -277,9 +272,7 @@ static fm_status decode_delta(fms_coder *c, uint8_t *dst, size_t bytes, fm_dtype
     fm_cursor_init(&cur, coded);
     unsigned groups = fm_cursor_u8(&cur) + 1u;
     fm_span last = fm_cursor_bytes(&cur, groups);
-    fm_status rc = fm_cursor_ok(&cur, "coded leaf", "the table of groups");
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_cursor_ok(&cur, "coded leaf", "the table of groups"));
     if (last.data[groups - 1] != 255)
         return fm_fail(FM_ECORRUPT, "coded leaf: the groups of a delta end at exponent %u",
                        last.data[groups - 1]);
@@ -289,9 +282,7 @@ static fm_status decode_delta(fms_coder *c, uint8_t *dst, size_t bytes, fm_dtype
             return fm_fail(FM_ECORRUPT, "coded leaf: the groups of a delta are out of order");
         size_t held = group_elems(count, first, last.data[g]);
         for (size_t b = 0; b < width; b++) {
-            rc = fms_stream_decode(c->streams, plane[b] + at, held, &cur);
-            if (rc != FM_OK)
-                return rc;
+            FM_TRY(fms_stream_decode(c->streams, plane[b] + at, held, &cur));
         }
         at += held;
     }
@@ -445,13 +436,13 @@ static fm_status decode_palette(fms_coder *c, uint8_t *dst, size_t bytes, fm_dty
         return fm_fail(FM_ECORRUPT, "coded leaf: a palette of this dtype or length is unknown");
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
-    fm_status rc = fms_palette_get(c->palette, &count, unit, &cur);
-    for (size_t k = 0; rc == FM_OK && k < (count > 256 ? 2u : 1u); k++)
-        rc = fms_stream_decode(c->streams, c->plane + k * n, n, &cur);
-    if (rc == FM_OK && fm_cursor_left(&cur))
+    FM_TRY(fms_palette_get(c->palette, &count, unit, &cur));
+    for (size_t k = 0; k < (count > 256 ? 2u : 1u); k++)
+        FM_TRY(fms_stream_decode(c->streams, c->plane + k * n, n, &cur));
+    if (fm_cursor_left(&cur))
         return fm_fail(FM_ECORRUPT, "coded leaf: %zu bytes after the palette's indices",
                        fm_cursor_left(&cur));
-    return rc == FM_OK ? fms_palette_apply(c->palette, dst, c->plane, unit, n) : rc;
+    return fms_palette_apply(c->palette, dst, c->plane, unit, n);
 }
 
 fms_leaf_at fms_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
@@ -476,10 +467,8 @@ static fm_status encode_narrow(fms_coder *c, fm_buf *out, uint8_t *codec, const 
     fms_narrow_to(c->narrow[0], type, leaf.data, leaf.len);
     if (parent)
         fms_narrow_to(c->narrow[1], type, parent, leaf.len);
-    fm_status rc = fms_leaf_encode(c, out, &how, &inner, fm_span_of(c->narrow[0], leaf.len / 2),
-                                   parent ? c->narrow[1] : NULL);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_leaf_encode(c, out, &how, &inner, fm_span_of(c->narrow[0], leaf.len / 2),
+                           parent ? c->narrow[1] : NULL));
     out->data[begin + 1] = how;
     *codec = fms_codec_needs_parent(how) ? FMS_CODEC_NARROW_DELTA : FMS_CODEC_NARROW;
     return FM_OK;
@@ -501,11 +490,10 @@ static fm_status decode_narrow(fms_coder *c, uint8_t *dst, size_t bytes, uint8_t
     if (inside)
         fms_narrow_to(c->narrow[1], type, parent, bytes);
     fm_span rest = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
-    fm_status rc = fms_leaf_decode(c, c->narrow[0], bytes / 2, how, &inner, rest,
-                                   inside ? c->narrow[1] : NULL);
-    if (rc == FM_OK)
-        fms_narrow_from(dst, type, c->narrow[0], bytes);
-    return rc;
+    FM_TRY(fms_leaf_decode(c, c->narrow[0], bytes / 2, how, &inner, rest,
+                           inside ? c->narrow[1] : NULL));
+    fms_narrow_from(dst, type, c->narrow[0], bytes);
+    return FM_OK;
 }
 
 /* ggml's numbers of the block types that an origin may have */
@@ -556,9 +544,7 @@ static fm_status decode_blocks(fms_coder *c, uint8_t *dst, size_t bytes, fm_dtyp
     uint8_t number = fm_cursor_u8(&cur), how = fm_cursor_u8(&cur);
     uint32_t rest_bytes = fm_cursor_u32(&cur);
     fm_span rest = fm_cursor_bytes(&cur, rest_bytes);
-    fm_status rc = fm_cursor_ok(&cur, "coded leaf", "the exceptions of its blocks");
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_cursor_ok(&cur, "coded leaf", "the exceptions of its blocks"));
     size_t k = 0;
     while (k < FM_ARRAY_LEN(block_types) && block_types[k].number != number)
         k++;
@@ -569,10 +555,9 @@ static fm_status decode_blocks(fms_coder *c, uint8_t *dst, size_t bytes, fm_dtyp
         return fm_fail(FM_ECORRUPT, "coded leaf: blocks of type %u in codec %u", number, how);
     const fms_leaf_at inner = {block_types[k].type, 0, 0, false};
     fm_span left = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
-    rc = fms_leaf_decode(c, c->narrow[0], need, how, &inner, left, NULL);
-    return rc == FM_OK ? fms_origin_decode(dst, bytes, dtype, block_types[k].type,
-                                           fm_span_of(c->narrow[0], need), rest)
-                       : rc;
+    FM_TRY(fms_leaf_decode(c, c->narrow[0], need, how, &inner, left, NULL));
+    return fms_origin_decode(dst, bytes, dtype, block_types[k].type, fm_span_of(c->narrow[0], need),
+                             rest);
 }
 
 fm_status fms_leaf_encode(fms_coder *c, fm_buf *out, uint8_t *codec, const fms_leaf_at *at,
@@ -626,10 +611,10 @@ static fm_status decode_bytes(fms_coder *c, uint8_t *dst, size_t bytes, fm_span 
 {
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
-    fm_status rc = fms_stream_decode(c->streams, dst, bytes, &cur);
-    if (rc == FM_OK && fm_cursor_left(&cur))
+    FM_TRY(fms_stream_decode(c->streams, dst, bytes, &cur));
+    if (fm_cursor_left(&cur))
         return fm_fail(FM_ECORRUPT, "coded leaf: %zu bytes after the stream", fm_cursor_left(&cur));
-    return rc;
+    return FM_OK;
 }
 
 fm_status fms_leaf_decode(fms_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t codec,

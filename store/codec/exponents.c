@@ -244,24 +244,16 @@ fm_status fms_exponents_decode(fms_exponents *w, uint8_t *dst, size_t bytes, fm_
                        width, lowest);
     size_t n = bytes / width;
     fms_rows g;
-    fm_status rc = fms_rows_from(&g, first, each, n, &cur);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_rows_from(&g, first, each, n, &cur));
     fm_span rest = fm_cursor_bytes(&cur, (width - 1) * n);
     unsigned tables = 0;
-    rc = fm_cursor_ok(&cur, "coded leaf", "the mantissas");
-    if (rc == FM_OK)
-        rc = fms_classes_get(w->row, g.count, &cur);
-    if (rc == FM_OK)
-        rc = fms_classes_get(w->column, g.each, &cur);
-    if (rc == FM_OK)
-        rc = fms_crans_get_contexts(&w->model, w->table_of, CONTEXTS, &tables, &cur);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_cursor_ok(&cur, "coded leaf", "the mantissas"));
+    FM_TRY(fms_classes_get(w->row, g.count, &cur));
+    FM_TRY(fms_classes_get(w->column, g.each, &cur));
+    FM_TRY(fms_crans_get_contexts(&w->model, w->table_of, CONTEXTS, &tables, &cur));
     fill_contexts(w, &g, n, w->table_of);
     fm_span words = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
-    rc = fms_crans_decode(&w->model, tables, w->symbol, w->table, n, words);
-    if (rc == FM_OK)
-        join(dst, w->symbol, rest.data, width, n, lowest);
-    return rc;
+    FM_TRY(fms_crans_decode(&w->model, tables, w->symbol, w->table, n, words));
+    join(dst, w->symbol, rest.data, width, n, lowest);
+    return FM_OK;
 }

@@ -271,9 +271,7 @@ fm_status fms_mixed_decode(fms_mixed *m, fms_cdelta *w, uint8_t *dst, size_t byt
     fms_rows g;
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
-    fm_status rc = fms_cdelta_open(w, &g, &base, &cur, n);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_cdelta_open(w, &g, &base, &cur, n));
     fms_cdelta_contexts(w, base, dtype, parent, &g, n);
     reset(m);
     m->out = NULL;

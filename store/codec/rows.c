@@ -65,9 +65,7 @@ fm_status fms_classes_get(uint8_t *classes, size_t count, fm_cursor *cur)
     uint8_t mode = fm_cursor_u8(cur);
     uint32_t len = fm_cursor_u32(cur);
     fm_span s = fm_cursor_bytes(cur, len);
-    fm_status rc = fm_cursor_ok(cur, "coded leaf", "the classes of its rows");
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_cursor_ok(cur, "coded leaf", "the classes of its rows"));
     if (mode == RANS)
         return fms_rans_decode(classes, count, s.data, s.len);
     if (mode == RAW && s.len == count)

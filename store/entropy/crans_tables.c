@@ -199,9 +199,7 @@ fm_status fms_crans_get_contexts(fms_crans *m, uint8_t *table_of, unsigned conte
 {
     *tables = fm_cursor_u8(cur) + 1u;
     fm_span last = fm_cursor_bytes(cur, *tables);
-    fm_status rc = fm_cursor_ok(cur, "coded leaf", "its tables' contexts");
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_cursor_ok(cur, "coded leaf", "its tables' contexts"));
     bool rising = *tables <= FMS_CRANS_TABLES && last.data[*tables - 1] == contexts - 1;
     for (unsigned t = 1; rising && t < *tables; t++)
         rising = last.data[t] > last.data[t - 1];

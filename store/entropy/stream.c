@@ -120,9 +120,7 @@ fm_status fms_stream_decode(fms_streams *c, uint8_t *dst, size_t n, fm_cursor *c
     uint8_t mode = fm_cursor_u8(cur);
     uint32_t len = fm_cursor_u32(cur);
     fm_span s = fm_cursor_bytes(cur, len);
-    fm_status rc = fm_cursor_ok(cur, "coded leaf", "an entropy stream");
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_cursor_ok(cur, "coded leaf", "an entropy stream"));
     if (mode == STREAM_RAW && s.len == n) {
         if (n)
             memcpy(dst, s.data, n);

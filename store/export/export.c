@@ -1,7 +1,6 @@
 /* export.c - one door for all formats: the target must be new, and a failure leaves none behind. */
 #include "store/export/export_impl.h"
 
-
 #include "store/scaled.h"
 #include "store/import/source_impl.h"
 #include "store/base/mem.h"
@@ -34,8 +33,7 @@ static fm_status write_format(const fm_tree *tree, const fm_provider *p, const c
     if (!changes || (format != FM_EXPORT_HF && format != FM_EXPORT_SAFETENSORS))
         return write_as(tree, p, dst, format, dtype);
     fm_status rc = fm_plain_open(&plain, tree, p, "export");
-    if (rc == FM_OK)
-        rc = write_as(fm_plain_tree(plain), fm_plain_provider(plain), dst, format, dtype);
+    FM_THEN(rc, write_as(fm_plain_tree(plain), fm_plain_provider(plain), dst, format, dtype));
     fm_plain_close(plain);
     return rc;
 }
@@ -100,9 +98,9 @@ static fm_status check_model(const fm_tree *tree, const fm_provider *p)
 fm_status fm_export_check(const fm_tree *tree, const fm_provider *p)
 {
     /* Whoever changes a model drops source/, so what it names must be there. */
-    fm_status rc = fm_tree_find(tree, FM_SOURCE_JSON) ? exp_source_check(tree, p) : FM_OK;
+    FM_TRY(fm_tree_find(tree, FM_SOURCE_JSON) ? exp_source_check(tree, p) : FM_OK);
 
-    if (rc == FM_OK && !fm_tree_find(tree, FM_SOURCE_JSON) && has_any(tree, "source/"))
-        rc = fm_fail(FM_ENOTFOUND, "tree path '" FM_SOURCE_JSON "': is missing from source/");
-    return rc == FM_OK ? check_model(tree, p) : rc;
+    if (!fm_tree_find(tree, FM_SOURCE_JSON) && has_any(tree, "source/"))
+        return fm_fail(FM_ENOTFOUND, "tree path '" FM_SOURCE_JSON "': is missing from source/");
+    return check_model(tree, p);
 }

@@ -16,10 +16,8 @@ static fm_status put_json(const char *dst, const char *name, const fm_json *v)
     fm_buf_init(&text, 0);
     rc = fm_json_write(&text, v, FM_JSON_PRETTY);
     fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = exp_put_file(dst, name, fm_buf_span(&text));
+    FM_THEN(rc, fm_buf_ok(&text));
+    FM_THEN(rc, exp_put_file(dst, name, fm_buf_span(&text)));
     fm_buf_release(&text);
     return rc;
 }
@@ -53,13 +51,12 @@ static fm_status adjust_config(fm_json *config, const exp_plan *plan, fm_dtype d
 {
     const char *key = fm_json_get(config, "torch_dtype") ? "torch_dtype" : "dtype";
     const char *name = dtype_word(common_dtype(plan));
-    fm_status rc = FM_OK;
 
     if (name && (dtype != FM_DTYPE_NONE || fm_json_get(config, key)))
-        rc = fm_json_set(config, key, fm_json_new_str(name));
-    if (rc == FM_OK && plan->unties)
-        rc = fm_json_set(config, "tie_word_embeddings", fm_json_new_bool(false));
-    return rc;
+        FM_TRY(fm_json_set(config, key, fm_json_new_str(name)));
+    if (plan->unties)
+        FM_TRY(fm_json_set(config, "tie_word_embeddings", fm_json_new_bool(false)));
+    return FM_OK;
 }
 
 fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p)
@@ -74,8 +71,7 @@ fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *
                                         "export it with --format safetensors");
     fm_buf_init(&text, 0);
     rc = fm_entry_read(&text, p, e);
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), "model.json");
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), "model.json"));
     if (rc == FM_OK && !fm_json_is(fm_json_get(*out, "config"), FM_JSON_OBJECT))
         rc = fm_fail(FM_ECORRUPT, "model.json: field 'config' must be an object");
     fm_buf_release(&text);
@@ -93,8 +89,7 @@ static fm_status put_config(const fm_tree *tree, const fm_provider *p, const cha
         config = fm_json_copy(fm_json_get(model, "config"));
         rc = config ? adjust_config(config, plan, dtype) : FM_ENOMEM;
     }
-    if (rc == FM_OK)
-        rc = put_json(dst, "config.json", config);
+    FM_THEN(rc, put_json(dst, "config.json", config));
     gen = fm_json_get(model, "generation_config");
     if (rc == FM_OK && fm_json_is(gen, FM_JSON_OBJECT))
         rc = put_json(dst, "generation_config.json", gen);
@@ -143,11 +138,9 @@ static void shard_name(char out[64], size_t i, size_t count)
 static fm_status map_shard(fm_json *map, const exp_plan *plan, size_t begin, size_t end,
                            const char *file)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = begin; rc == FM_OK && i < end; i++)
-        rc = fm_json_set(map, plan->weight[i].name, fm_json_new_str(file));
-    return rc;
+    for (size_t i = begin; i < end; i++)
+        FM_TRY(fm_json_set(map, plan->weight[i].name, fm_json_new_str(file)));
+    return FM_OK;
 }
 
 static fm_status put_index(const char *dst, const exp_plan *plan, const fm_json *map)
@@ -158,14 +151,10 @@ static fm_status put_index(const char *dst, const exp_plan *plan, const fm_json 
 
     for (size_t i = 0; i < plan->count; i++)
         total += plan->weight[i].bytes;
-    if (rc == FM_OK)
-        rc = fm_json_set(meta, "total_size", fm_json_new_int((int64_t)total));
-    if (rc == FM_OK)
-        rc = fm_json_set(index, "metadata", fm_json_ref(meta));
-    if (rc == FM_OK)
-        rc = fm_json_set(index, "weight_map", fm_json_ref(map));
-    if (rc == FM_OK)
-        rc = put_json(dst, "model.safetensors.index.json", index);
+    FM_THEN(rc, fm_json_set(meta, "total_size", fm_json_new_int((int64_t)total)));
+    FM_THEN(rc, fm_json_set(index, "metadata", fm_json_ref(meta)));
+    FM_THEN(rc, fm_json_set(index, "weight_map", fm_json_ref(map)));
+    FM_THEN(rc, put_json(dst, "model.safetensors.index.json", index));
     fm_json_free(meta);
     fm_json_free(index);
     return rc;
@@ -188,8 +177,7 @@ static fm_status put_shards(const exp_plan *plan, const fm_provider *p, const ch
         path = fm_path_join(dst, name);
         rc = path ? exp_write_weights(path, plan->weight + at, end - at, p) : FM_ENOMEM;
         fm_free(path);
-        if (rc == FM_OK)
-            rc = map_shard(map, plan, at, end, name);
+        FM_THEN(rc, map_shard(map, plan, at, end, name));
         at = end;
     }
     if (rc == FM_OK && shards > 1)
@@ -202,17 +190,12 @@ fm_status exp_hf(const fm_tree *tree, const fm_provider *p, const char *dst, fm_
                  uint64_t shard_bytes)
 {
     exp_plan plan;
-    fm_status rc = exp_plan_make(&plan, tree, p, dtype);
+    FM_TRY(exp_plan_make(&plan, tree, p, dtype));
 
-    if (rc < 0)
-        return rc;
-    rc = fm_make_dirs(dst);
-    if (rc == FM_OK)
-        rc = put_config(tree, p, dst, &plan, dtype);
-    if (rc == FM_OK)
-        rc = put_tokenizer(tree, p, dst);
-    if (rc == FM_OK)
-        rc = put_shards(&plan, p, dst, shard_bytes);
+    fm_status rc = fm_make_dirs(dst);
+    FM_THEN(rc, put_config(tree, p, dst, &plan, dtype));
+    FM_THEN(rc, put_tokenizer(tree, p, dst));
+    FM_THEN(rc, put_shards(&plan, p, dst, shard_bytes));
     exp_plan_free(&plan);
     return rc;
 }
@@ -221,11 +204,9 @@ fm_status exp_safetensors(const fm_tree *tree, const fm_provider *p, const char 
                           fm_dtype dtype)
 {
     exp_plan plan;
-    fm_status rc = exp_plan_make(&plan, tree, p, dtype);
+    FM_TRY(exp_plan_make(&plan, tree, p, dtype));
 
-    if (rc < 0)
-        return rc;
-    rc = exp_write_weights(dst, plan.weight, plan.count, p);
+    fm_status rc = exp_write_weights(dst, plan.weight, plan.count, p);
     exp_plan_free(&plan);
     return rc;
 }

@@ -49,10 +49,8 @@ static fm_status filled_config(fm_buf *out, const fm_json *config)
 
     for (void *it = fm_json_iter(config); rc == FM_OK && it; it = fm_json_next(config, it))
         rc = fm_json_set(all, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
-    if (rc == FM_OK)
-        rc = sorted(&ordered, all);
-    if (rc == FM_OK)
-        rc = fm_json_write(out, ordered, FM_JSON_PRETTY);
+    FM_THEN(rc, sorted(&ordered, all));
+    FM_THEN(rc, fm_json_write(out, ordered, FM_JSON_PRETTY));
     fm_json_free(ordered);
     fm_json_free(all);
     return rc;
@@ -72,8 +70,7 @@ static fm_status put_config(const fm_tree *tree, const fm_provider *p, const cha
         rc = filled_config(&text, config);
     else if (rc == FM_OK)
         rc = fm_entry_read(&text, p, fm_tree_find(tree, path));
-    if (rc == FM_OK)
-        rc = exp_put_file(dst, "adapter_config.json", fm_buf_span(&text));
+    FM_THEN(rc, exp_put_file(dst, "adapter_config.json", fm_buf_span(&text)));
     fm_buf_release(&text);
     fm_json_free(config);
     return rc;
@@ -103,8 +100,7 @@ static fm_status put_tensors(const fm_tree *tree, const fm_provider *p, const ch
     }
     if (rc == FM_OK && n == 0)
         rc = fm_fail(FM_ECORRUPT, "%s holds no tensors", place->dir);
-    if (rc == FM_OK)
-        rc = exp_write_weights(path, list, n, p);
+    FM_THEN(rc, exp_write_weights(path, list, n, p));
     fm_free(list);
     fm_free(path);
     return rc;
@@ -118,12 +114,9 @@ fm_status exp_peft(const fm_tree *tree, const fm_provider *p, const char *dst, f
 
     if (rc == FM_OK && count == 0)
         rc = fm_fail(FM_EUNSUPPORTED, "this version holds no adapter; export it with --format hf");
-    if (rc == FM_OK)
-        rc = fm_make_dirs(dst);
-    if (rc == FM_OK)
-        rc = put_config(tree, p, dst, &place[count - 1]);
-    if (rc == FM_OK)
-        rc = put_tensors(tree, p, dst, &place[count - 1], dtype);
+    FM_THEN(rc, fm_make_dirs(dst));
+    FM_THEN(rc, put_config(tree, p, dst, &place[count - 1]));
+    FM_THEN(rc, put_tensors(tree, p, dst, &place[count - 1], dtype));
     fm_free(place);
     return rc;
 }

@@ -21,10 +21,7 @@ void exp_plan_free(exp_plan *plan)
 static fm_status add_weight(exp_plan *plan, const char *name, const fm_entry *base)
 {
     exp_weight w = {NULL, base, NULL, 0, 0, FM_DTYPE_NONE, 0};
-    fm_status rc = fm_grow(&plan->weight, &plan->cap, plan->count + 1, sizeof w);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&plan->weight, &plan->cap, plan->count + 1, sizeof w));
     w.name = fm_strdup(name);
     if (!w.name)
         return FM_ENOMEM;
@@ -44,9 +41,7 @@ static fm_status find_weight(exp_weight **out, exp_plan *plan, const fm_tree *tr
             *out = &plan->weight[i];
             return FM_OK;
         }
-    rc = adp_base_tensor(&base, tree, name);
-    if (rc < 0)
-        return rc;
+    FM_TRY(adp_base_tensor(&base, tree, name));
     if (!base)
         return fm_fail(FM_EBASE, "adapter tensor '%s': the model has no '%s'", e->name, name);
     rc = add_weight(plan, name, base);
@@ -107,9 +102,7 @@ static fm_status add_term(exp_plan *plan, const fm_tree *tree, const fm_entry *e
         return fm_fail(FM_EBASE, "adapter tensor '%s' has no partner lora_B", e->name);
     term.scale = spec.scale;
     snprintf(weight, sizeof weight, "%s.weight", key->module);
-    rc = find_weight(&w, plan, tree, weight, e);
-    if (rc < 0)
-        return rc;
+    FM_TRY(find_weight(&w, plan, tree, weight, e));
     const fm_shape *s = &w->base->shape, *a = &e->shape, *b = &term.b->shape;
     if (s->rank != 2 || a->rank != 2 || b->rank != 2 || a->dim[0] != spec.r ||
         a->dim[1] != s->dim[1] || b->dim[0] != s->dim[0] || b->dim[1] != spec.r)
@@ -127,12 +120,9 @@ static fm_status keep_head(exp_plan *plan, const fm_tree *tree, const adp_key *k
 {
     const fm_entry *old = NULL;
     exp_weight *head;
-    fm_status rc = FM_OK;
 
     if (strcmp(key->module, "model.embed_tokens.weight") == 0)
-        rc = adp_base_tensor(&old, tree, key->module);
-    if (rc < 0)
-        return rc;
+        FM_TRY(adp_base_tensor(&old, tree, key->module));
     if (!old || fm_digest_eq(&old->id, &e->id))
         return FM_OK;
     return find_weight(&head, plan, tree, "lm_head.weight", e);
@@ -153,8 +143,7 @@ static fm_status add_adapter_tensor(exp_plan *plan, const fm_tree *tree, const f
     if (key.role != ADP_SAVED)
         return fm_fail(FM_EUNSUPPORTED, "adapter tensor '%s' cannot be merged", e->name);
     rc = keep_head(plan, tree, &key, e);
-    if (rc == FM_OK)
-        rc = find_weight(&w, plan, tree, key.module, e);
+    FM_THEN(rc, find_weight(&w, plan, tree, key.module, e));
     if (rc == FM_EBASE) /* a classifier's score: the merged model would be of another class */
         return fm_fail(FM_EUNSUPPORTED,
                        "adapter tensor '%s': is a head that the model has not; such an adapter "
@@ -177,8 +166,7 @@ static fm_status add_adapter(exp_plan *plan, const fm_tree *tree, const fm_provi
     size_t begin, end;
     fm_status rc = adp_config(&config, tree, p, place);
 
-    if (rc == FM_OK)
-        rc = check_plain(place, config);
+    FM_THEN(rc, check_plain(place, config));
     snprintf(prefix, sizeof prefix, "%s/tensors/", place->dir);
     fm_tree_range(tree, prefix, &begin, &end);
     for (int pass = 0; pass < 2; pass++) /* whole parameters first, terms go on top */
@@ -192,19 +180,18 @@ static fm_status add_adapter(exp_plan *plan, const fm_tree *tree, const fm_provi
 static fm_status add_base(exp_plan *plan, const fm_tree *tree)
 {
     size_t begin, end;
-    fm_status rc = FM_OK;
 
     fm_tree_range(tree, "tensors/", &begin, &end);
     if (begin == end)
         return fm_fail(FM_EUNSUPPORTED, "this version holds no model, only an adapter or data");
-    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+    for (size_t i = begin; i < end; i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         if (e->kind != FM_ENTRY_TENSOR)
-            rc = fm_fail(FM_ECORRUPT, "tree path '%s' is no tensor", e->path);
+            return fm_fail(FM_ECORRUPT, "tree path '%s' is no tensor", e->path);
         else
-            rc = add_weight(plan, e->name, e);
+            FM_TRY(add_weight(plan, e->name, e));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status exp_plan_make(exp_plan *out, const fm_tree *tree, const fm_provider *p, fm_dtype dtype)
@@ -215,8 +202,7 @@ fm_status exp_plan_make(exp_plan *out, const fm_tree *tree, const fm_provider *p
 
     memset(out, 0, sizeof *out);
     rc = add_base(out, tree);
-    if (rc == FM_OK)
-        rc = adp_list(&place, &count, tree);
+    FM_THEN(rc, adp_list(&place, &count, tree));
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         rc = add_adapter(out, tree, p, &place[i]);
     for (size_t i = 0; rc == FM_OK && i < out->count; i++) {

@@ -91,26 +91,24 @@ static fm_status need(uint8_t **data, uint64_t *cap, uint64_t bytes)
 
 static fm_status read_part(const exp_pump *m, part *p)
 {
-    fm_status rc = need(&p->data, &p->data_cap, p->bytes);
+    FM_TRY(need(&p->data, &p->data_cap, p->bytes));
 
-    if (rc == FM_OK && p->heads > 0)
-        rc = need(&p->turned, &p->turned_cap, p->bytes);
-    if (rc == FM_OK)
-        rc = fm_entry_read_range(m->p, p->e, p->offset, p->bytes, p->data, m->flags);
-    if (rc == FM_OK && p->heads > 0)
+    if (p->heads > 0)
+        FM_TRY(need(&p->turned, &p->turned_cap, p->bytes));
+    FM_TRY(fm_entry_read_range(m->p, p->e, p->offset, p->bytes, p->data, m->flags));
+    if (p->heads > 0)
         src_rows_to_gguf(p->turned, p->data, p->rows, p->row_bytes, (uint32_t)p->heads);
-    return rc;
+    return FM_OK;
 }
 
 static fm_status read_parts(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     exp_pump *m = ctx;
-    fm_status rc = FM_OK;
 
     (void)worker;
-    for (size_t i = begin; rc == FM_OK && i < end; i++)
-        rc = read_part(m, &m->part[i]);
-    return rc;
+    for (size_t i = begin; i < end; i++)
+        FM_TRY(read_part(m, &m->part[i]));
+    return FM_OK;
 }
 
 fm_status exp_pump_flush(exp_pump *m)
@@ -182,9 +180,8 @@ fm_status exp_pump_rotary(exp_pump *m, const fm_entry *e, uint64_t heads)
     const uint64_t rows = e->shape.dim[0], row_bytes = e->bytes / rows;
     const uint64_t head_bytes = e->bytes / heads;
     const uint64_t at_once = FM_MAX(PART_BYTES / FM_MAX(head_bytes, (uint64_t)1), (uint64_t)1);
-    fm_status rc = FM_OK;
 
-    for (uint64_t h = 0; rc == FM_OK && h < heads && e->bytes > 0; h += at_once) {
+    for (uint64_t h = 0; h < heads && e->bytes > 0; h += at_once) {
         const uint64_t n = FM_MIN(at_once, heads - h);
         const part p = {.e = e,
                         .offset = h * head_bytes,
@@ -192,7 +189,7 @@ fm_status exp_pump_rotary(exp_pump *m, const fm_entry *e, uint64_t heads)
                         .rows = rows / heads * n,
                         .row_bytes = row_bytes,
                         .heads = n};
-        rc = add(m, &p);
+        FM_TRY(add(m, &p));
     }
-    return rc;
+    return FM_OK;
 }

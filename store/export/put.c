@@ -19,8 +19,7 @@ fm_status exp_put_entry(const char *dst, const char *name, const fm_provider *p,
 
     fm_buf_init(&bytes, 0);
     rc = fm_entry_read(&bytes, p, e);
-    if (rc == FM_OK)
-        rc = exp_put_file(dst, name, fm_buf_span(&bytes));
+    FM_THEN(rc, exp_put_file(dst, name, fm_buf_span(&bytes)));
     fm_buf_release(&bytes);
     return rc;
 }

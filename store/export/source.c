@@ -29,9 +29,9 @@ static fm_status bad(const char *what, const char *why)
 static fm_status emit(void *ctx, const uint8_t *data, size_t len)
 {
     rebuild *r = ctx;
-    fm_status rc = fm_hasher_update(r->hash, data, len);
+    FM_TRY(fm_hasher_update(r->hash, data, len));
 
-    return rc == FM_OK ? fm_writer_write(r->file, data, len) : rc;
+    return fm_writer_write(r->file, data, len);
 }
 
 /* Hashed where they are mapped, copied by the kernel. */
@@ -137,10 +137,7 @@ static fm_status emit_pieces(rebuild *r, const fm_json *pieces)
 static fm_status check_file(rebuild *r, const char *name, const char *sha)
 {
     fm_digest got, want;
-    fm_status rc = fm_hasher_final(r->hash, &got);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_hasher_final(r->hash, &got));
     if (!fm_digest_parse(&want, sha, strlen(sha)))
         return bad("field 'sha256'", "is no digest");
     if (r->left != 0 || !fm_digest_eq(&got, &want))
@@ -166,16 +163,13 @@ static fm_status write_file(rebuild *r, const fm_json *file, const char *name, c
     exp_pump_flags(r->pump, flags);
     exp_pump_places(r->pump, flags & FM_RANGE_UNCHECKED ? emit_place : NULL);
     rc = fm_writer_open(&r->file, path, NULL);
-    if (rc == FM_OK)
-        rc = fm_writer_reserve(r->file, r->left);
-    if (rc == FM_OK)
-        rc = emit_pieces(r, pieces);
+    FM_THEN(rc, fm_writer_reserve(r->file, r->left));
+    FM_THEN(rc, emit_pieces(r, pieces));
     if (rc == FM_OK)
         rc = check_file(r, name, sha);
     else
         fm_ignore(fm_hasher_final(r->hash, &unfinished), "it starts afresh");
-    if (rc == FM_OK)
-        rc = fm_writer_commit(r->file, NULL);
+    FM_THEN(rc, fm_writer_commit(r->file, NULL));
     fm_writer_close(r->file);
     r->file = NULL;
     exp_pump_drop(r->pump);
@@ -222,19 +216,18 @@ static fm_status check_file_spec(rebuild *r, const fm_json *file, const char *na
     const fm_json *pieces = fm_json_get(file, "pieces");
     const char *sha = fm_json_cstr(fm_json_get(file, "sha256"), "");
     fm_digest want;
-    fm_status rc;
 
     if (!fm_json_is(pieces, FM_JSON_ARRAY) || !get_u64(fm_json_get(file, "bytes"), &r->left))
         return bad(name, "has no 'pieces' or no 'bytes'");
     if (!fm_digest_parse(&want, sha, strlen(sha)))
         return bad("field 'sha256'", "is no digest");
-    rc = emit_pieces(r, pieces);
-    if (rc == FM_OK && r->left != 0)
-        rc = fm_fail(FM_ECORRUPT,
-                     "source/source.json: '%.200s' is said to have %" PRIu64
-                     " bytes more than its pieces give",
-                     name, r->left);
-    return rc;
+    FM_TRY(emit_pieces(r, pieces));
+    if (r->left != 0)
+        return fm_fail(FM_ECORRUPT,
+                       "source/source.json: '%.200s' is said to have %" PRIu64
+                       " bytes more than its pieces give",
+                       name, r->left);
+    return FM_OK;
 }
 
 /* A name that is there twice, or as a folder too, would put one file over the other. */
@@ -242,16 +235,13 @@ static fm_status take_name(fm_map *names, const char *name)
 {
     static int as_file, as_folder;
     size_t len = strlen(name);
-    fm_status rc;
 
     for (size_t n = strcspn(name, "/"); n < len; n += 1 + strcspn(name + n + 1, "/")) {
         if (fm_map_get(names, name, n) == &as_file)
             return fm_fail(FM_ECORRUPT,
                            "source/source.json: field 'name': '%.200s' is a file and a folder",
                            name);
-        rc = fm_map_put(names, name, n, &as_folder, NULL);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_map_put(names, name, n, &as_folder, NULL));
     }
     if (fm_map_has(names, name, len))
         return fm_fail(FM_ECORRUPT, "source/source.json: field 'name': '%.200s' is there twice",
@@ -279,10 +269,8 @@ static fm_status check_all(const rebuild *from, const fm_json *spec)
         rc = src_name_get(&name, file);
         if (rc == FM_OK && !is_safe_name(name))
             rc = bad("field 'name'", "must be a path inside the folder");
-        if (rc == FM_OK)
-            rc = take_name(names, name);
-        if (rc == FM_OK)
-            rc = check_file_spec(&r, file, name);
+        FM_THEN(rc, take_name(names, name));
+        FM_THEN(rc, check_file_spec(&r, file, name));
         fm_free(name);
     }
     fm_map_free(names);
@@ -297,8 +285,7 @@ static fm_status rebuild_one(rebuild *r, const fm_json *file, const char *name, 
 
     if (rc == FM_OK && !single && strchr(name, '/'))
         rc = make_folder_of(path);
-    if (rc == FM_OK)
-        rc = rebuild_file(r, file, name, path);
+    FM_THEN(rc, rebuild_file(r, file, name, path));
     fm_free(path);
     return rc;
 }
@@ -313,8 +300,7 @@ static fm_status rebuild_all(rebuild *r, const fm_json *spec, const char *dst)
         const fm_json *file = fm_json_at(files, i);
         char *name = NULL;
         rc = src_name_get(&name, file);
-        if (rc == FM_OK)
-            rc = rebuild_one(r, file, name, single, dst);
+        FM_THEN(rc, rebuild_one(r, file, name, single, dst));
         fm_free(name);
     }
     return rc;
@@ -335,8 +321,7 @@ static fm_status read_spec(fm_json **out, rebuild *r)
         r->root = (const char *)root->data;
     fm_buf_init(&text, 0);
     rc = fm_entry_read(&text, r->p, e);
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), FM_SOURCE_JSON);
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), FM_SOURCE_JSON));
     if (rc == FM_OK && fm_json_int(fm_json_get(*out, "format"), 0) != 1)
         rc = fm_fail(FM_EVERSION, "source/source.json: an unknown format; use a newer fmstore");
     fm_buf_release(&text);
@@ -349,8 +334,7 @@ fm_status exp_source_check(const fm_tree *tree, const fm_provider *p)
     fm_json *spec = NULL;
     fm_status rc = read_spec(&spec, &r);
 
-    if (rc == FM_OK)
-        rc = check_all(&r, spec);
+    FM_THEN(rc, check_all(&r, spec));
     fm_json_free(spec);
     return rc;
 }
@@ -361,14 +345,10 @@ fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst)
     fm_json *spec = NULL;
     fm_status rc = read_spec(&spec, &r);
 
-    if (rc == FM_OK)
-        rc = check_all(&r, spec);
-    if (rc == FM_OK)
-        rc = fm_hasher_new(&r.hash);
-    if (rc == FM_OK)
-        rc = exp_pump_new(&r.pump, p, emit, &r);
-    if (rc == FM_OK)
-        rc = rebuild_all(&r, spec, dst);
+    FM_THEN(rc, check_all(&r, spec));
+    FM_THEN(rc, fm_hasher_new(&r.hash));
+    FM_THEN(rc, exp_pump_new(&r.pump, p, emit, &r));
+    FM_THEN(rc, rebuild_all(&r, spec, dst));
     fm_json_free(spec);
     fm_hasher_free(r.hash);
     exp_pump_free(r.pump);

@@ -15,8 +15,7 @@ static fm_status read_f32(float **out, const fm_entry *e, const fm_provider *p)
 
     *out = NULL;
     fm_buf_init(&raw, (size_t)FM_MAX_TENSOR_BYTES);
-    if (rc == FM_OK)
-        rc = fm_entry_read(&raw, p, e);
+    FM_THEN(rc, fm_entry_read(&raw, p, e));
     if (rc == FM_OK) {
         *out = fm_malloc((size_t)n * sizeof **out);
         rc = *out ? fm_to_f32(*out, e->dtype, raw.data, n) : FM_ENOMEM;
@@ -54,7 +53,6 @@ static fm_status made_open(made_weight *m, const exp_weight *w, const fm_provide
                            uint64_t elems_at_once)
 {
     const size_t n = w->term_count + 1;
-    fm_status rc = FM_OK;
 
     m->w = w;
     m->a = fm_calloc(n, sizeof *m->a);
@@ -63,12 +61,11 @@ static fm_status made_open(made_weight *m, const exp_weight *w, const fm_provide
     m->raw = fm_malloc((size_t)elems_at_once * sizeof(double));
     if (!m->a || !m->b || !m->wide || !m->raw)
         return FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < w->term_count; i++) {
-        rc = read_f32(&m->a[i], w->term[i].a, p);
-        if (rc == FM_OK)
-            rc = read_f32(&m->b[i], w->term[i].b, p);
+    for (size_t i = 0; i < w->term_count; i++) {
+        FM_TRY(read_f32(&m->a[i], w->term[i].a, p));
+        FM_TRY(read_f32(&m->b[i], w->term[i].b, p));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Elements [at, at + n), whole rows where there are terms. */
@@ -78,18 +75,16 @@ static fm_status made_stretch(made_weight *m, const fm_provider *p, uint64_t at,
     const exp_weight *w = m->w;
     const fm_dtype_info *from = fm_dtype_get(w->base->dtype), *to = fm_dtype_get(w->dtype);
     const uint64_t in = w->term_count > 0 ? w->base->shape.dim[1] : 1;
-    fm_status rc = fm_entry_read_range(p, w->base, at / from->block_elems * from->block_bytes,
-                                       n / from->block_elems * from->block_bytes, m->raw, 0);
+    FM_TRY(fm_entry_read_range(p, w->base, at / from->block_elems * from->block_bytes,
+                               n / from->block_elems * from->block_bytes, m->raw, 0));
 
-    if (rc == FM_OK)
-        rc = fm_to_f32(m->wide, w->base->dtype, m->raw, n);
-    for (size_t i = 0; rc == FM_OK && i < w->term_count; i++) {
+    FM_TRY(fm_to_f32(m->wide, w->base->dtype, m->raw, n));
+    for (size_t i = 0; i < w->term_count; i++) {
         const uint64_t r = w->term[i].a->shape.dim[0];
         fm_lora_merge(m->wide, m->a[i], m->b[i] + at / in * r, n / in, in, r, w->term[i].scale);
     }
-    if (rc == FM_OK)
-        rc = fm_from_f32(m->raw, w->dtype, m->wide, n);
-    return rc == FM_OK ? fm_writer_write(file, m->raw, (size_t)(n * to->block_bytes)) : rc;
+    FM_TRY(fm_from_f32(m->raw, w->dtype, m->wide, n));
+    return fm_writer_write(file, m->raw, (size_t)(n * to->block_bytes));
 }
 
 static fm_status write_made(const exp_weight *w, const fm_provider *p, fm_writer *file)
@@ -102,8 +97,7 @@ static fm_status write_made(const exp_weight *w, const fm_provider *p, fm_writer
     uint64_t n = 0;
     fm_status rc = fm_shape_elems(&n, s);
 
-    if (rc == FM_OK)
-        rc = made_open(&m, w, p, at_once);
+    FM_THEN(rc, made_open(&m, w, p, at_once));
     for (uint64_t at = 0; rc == FM_OK && at < n; at += at_once)
         rc = made_stretch(&m, p, at, FM_MIN(at_once, n - at), file);
     made_free(&m);
@@ -128,11 +122,9 @@ static fm_status write_body(fm_writer *file, const fm_st_item *items, size_t cou
             continue;
         }
         rc = exp_pump_flush(pump);
-        if (rc == FM_OK)
-            rc = write_made(w, p, file);
+        FM_THEN(rc, write_made(w, p, file));
     }
-    if (rc == FM_OK)
-        rc = exp_pump_flush(pump);
+    FM_THEN(rc, exp_pump_flush(pump));
     exp_pump_free(pump);
     return rc;
 }
@@ -150,20 +142,14 @@ fm_status exp_write_weights(const char *path, const exp_weight *weights, size_t 
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         items[i] =
             (fm_st_item){weights[i].name, weights[i].dtype, weights[i].base->shape, &weights[i]};
-    if (rc == FM_OK)
-        rc = fm_st_header(&head, items, count);
-    if (rc == FM_OK)
-        rc = fm_writer_open(&file, path, NULL);
+    FM_THEN(rc, fm_st_header(&head, items, count));
+    FM_THEN(rc, fm_writer_open(&file, path, NULL));
     for (size_t i = 0; i < count; i++)
         bytes += weights[i].bytes;
-    if (rc == FM_OK)
-        rc = fm_writer_reserve(file, head.len + bytes);
-    if (rc == FM_OK)
-        rc = fm_writer_write(file, head.data, head.len);
-    if (rc == FM_OK)
-        rc = write_body(file, items, count, p);
-    if (rc == FM_OK)
-        rc = fm_writer_commit(file, NULL);
+    FM_THEN(rc, fm_writer_reserve(file, head.len + bytes));
+    FM_THEN(rc, fm_writer_write(file, head.data, head.len));
+    FM_THEN(rc, write_body(file, items, count, p));
+    FM_THEN(rc, fm_writer_commit(file, NULL));
     fm_writer_close(file);
     fm_buf_release(&head);
     fm_free(items);

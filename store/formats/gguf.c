@@ -215,10 +215,7 @@ static fm_status read_name(const fm_gguf *g, fm_cursor *c, uint64_t limit, const
                            char **out)
 {
     fm_span s;
-    fm_status rc = read_string(g, c, limit, field, &s);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_string(g, c, limit, field, &s));
     if (s.len == 0 || memchr(s.data, 0, s.len))
         return fm_fail(FM_ECORRUPT, "%s: %s is empty or holds a NUL byte", g->what, field);
     *out = fm_strndup((const char *)s.data, s.len);
@@ -258,10 +255,7 @@ static fm_status skip_array(const fm_gguf *g, fm_cursor *c, const char *key, uns
                             fm_gguf_type *elem, uint64_t *count)
 {
     uint64_t bytes = 0;
-    fm_status rc = read_type(g, c, key, elem);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_type(g, c, key, elem));
     if (depth > FM_GGUF_MAX_ARRAY_DEPTH)
         return fm_fail(FM_ECORRUPT, "%s: field '%.200s' nests arrays too deeply", g->what, key);
     *count = fm_cursor_u64(c);
@@ -272,12 +266,11 @@ static fm_status skip_array(const fm_gguf *g, fm_cursor *c, const char *key, uns
         fm_cursor_skip(c, bytes);
         return fm_cursor_ok(c, g->what, key);
     }
-    for (uint64_t i = 0; rc == FM_OK && i < *count; i++) {
-        rc = fm_go_on();
-        if (rc == FM_OK)
-            rc = skip_value(g, c, key, *elem, depth);
+    for (uint64_t i = 0; i < *count; i++) {
+        FM_TRY(fm_go_on());
+        FM_TRY(skip_value(g, c, key, *elem, depth));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status read_kv(fm_gguf *g, fm_cursor *c)
@@ -285,29 +278,23 @@ static fm_status read_kv(fm_gguf *g, fm_cursor *c)
     fm_gguf_kv *kv = &g->kv[g->kv_count];
     size_t start;
     void *old = NULL;
-    fm_status rc = read_name(g, c, FM_GGUF_MAX_KEY_BYTES, "a metadata key", &kv->key);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_name(g, c, FM_GGUF_MAX_KEY_BYTES, "a metadata key", &kv->key));
     g->kv_count++;
-    rc = read_type(g, c, kv->key, &kv->type);
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_type(g, c, kv->key, &kv->type));
     start = c->pos;
     kv->count = 1;
     if (kv->type == FM_GGUF_ARRAY) {
-        rc = skip_array(g, c, kv->key, 1, &kv->elem, &kv->count);
+        FM_TRY(skip_array(g, c, kv->key, 1, &kv->elem, &kv->count));
         start += 12; /* u32 element type, u64 count */
     } else {
-        rc = skip_value(g, c, kv->key, kv->type, 0);
+        FM_TRY(skip_value(g, c, kv->key, kv->type, 0));
     }
-    if (rc < 0)
-        return rc;
+
     kv->data = fm_span_of(g->file.data + start, c->pos - start);
-    rc = fm_map_put(g->by_key, kv->key, strlen(kv->key), kv, &old);
-    if (rc == FM_OK && old)
-        rc = fm_fail(FM_ECORRUPT, "%s: field '%.200s' is there twice", g->what, kv->key);
-    return rc;
+    FM_TRY(fm_map_put(g->by_key, kv->key, strlen(kv->key), kv, &old));
+    if (old)
+        return fm_fail(FM_ECORRUPT, "%s: field '%.200s' is there twice", g->what, kv->key);
+    return FM_OK;
 }
 
 /* ---- tensors ---- */
@@ -346,29 +333,22 @@ static fm_status read_tensor(fm_gguf *g, fm_cursor *c)
     fm_gguf_tensor *t = &g->tensor[g->count];
     void *old = NULL;
     uint32_t type;
-    fm_status rc = read_name(g, c, FM_MAX_NAME_BYTES, "a tensor name", &t->name);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_name(g, c, FM_MAX_NAME_BYTES, "a tensor name", &t->name));
     g->count++;
-    rc = read_shape(g, c, t);
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_shape(g, c, t));
     type = fm_cursor_u32(c);
     t->at = fm_cursor_u64(c); /* from the data section, whose place is not known yet */
-    rc = fm_cursor_ok(c, g->what, t->name);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_cursor_ok(c, g->what, t->name));
     t->dtype = dtype_of_ggml(type);
     if (t->dtype == FM_DTYPE_NONE)
         return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s': ggml type %" PRIu32 " is not supported",
                        g->what, t->name, type);
     if (fm_tensor_bytes(&t->bytes, t->dtype, &t->shape, t->name) < 0)
         return fm_error_prefix(FM_ECORRUPT, "%s", g->what);
-    rc = fm_map_put(g->by_name, t->name, strlen(t->name), t, &old);
-    if (rc == FM_OK && old)
-        rc = fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", g->what, t->name);
-    return rc;
+    FM_TRY(fm_map_put(g->by_name, t->name, strlen(t->name), t, &old));
+    if (old)
+        return fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", g->what, t->name);
+    return FM_OK;
 }
 
 static int by_place(const void *a, const void *b)
@@ -385,7 +365,6 @@ static int by_place(const void *a, const void *b)
 static fm_status place_tensors(fm_gguf *g, uint64_t data)
 {
     uint64_t end = data;
-    fm_status rc = FM_OK;
 
     for (size_t i = 0; i < g->count; i++) {
         fm_gguf_tensor *t = &g->tensor[i];
@@ -409,21 +388,18 @@ static fm_status place_tensors(fm_gguf *g, uint64_t data)
             return fm_fail(FM_ECORRUPT, "%s: tensor '%s' overlaps another", g->what, t->name);
         end = t->at + t->bytes;
     }
-    for (size_t i = 0; rc == FM_OK && i < g->count; i++) /* the sort moved them */
-        rc = fm_map_put(g->by_name, g->tensor[i].name, strlen(g->tensor[i].name), &g->tensor[i],
-                        NULL);
-    return rc;
+    for (size_t i = 0; i < g->count; i++) /* the sort moved them */
+        FM_TRY(fm_map_put(g->by_name, g->tensor[i].name, strlen(g->tensor[i].name), &g->tensor[i],
+                          NULL));
+    return FM_OK;
 }
 
 static fm_status read_alignment(fm_gguf *g)
 {
     bool found = false;
-    fm_status rc;
 
     g->alignment = 32;
-    rc = fm_gguf_u64(g, "general.alignment", &g->alignment, &found);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_gguf_u64(g, "general.alignment", &g->alignment, &found));
     if (g->alignment == 0 || g->alignment > FM_GGUF_MAX_ALIGNMENT ||
         (g->alignment & (g->alignment - 1)) != 0)
         return fm_fail(FM_ECORRUPT,
@@ -461,35 +437,26 @@ static fm_status parse_all(fm_gguf *g)
     fm_span magic;
     uint32_t version;
     uint64_t tensors, kvs, data = 0;
-    fm_status rc;
 
     fm_cursor_init(&c, g->file);
     magic = fm_cursor_bytes(&c, 4);
     version = fm_cursor_u32(&c);
     if (c.failed || memcmp(magic.data, "GGUF", 4) != 0)
         return fm_fail(FM_ECORRUPT, "%s: does not begin with \"GGUF\" and a version", g->what);
-    rc = check_version(g, version);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_version(g, version));
     tensors = fm_cursor_u64(&c);
     kvs = fm_cursor_u64(&c);
-    rc = fm_cursor_ok(&c, g->what, "the header");
-    if (rc == FM_OK)
-        rc = check_counts(g, &c, tensors, kvs);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_cursor_ok(&c, g->what, "the header"));
+    FM_TRY(check_counts(g, &c, tensors, kvs));
     g->kv = fm_calloc((size_t)kvs + 1, sizeof *g->kv);
     g->tensor = fm_calloc((size_t)tensors + 1, sizeof *g->tensor);
     if (!g->kv || !g->tensor)
         return FM_ENOMEM;
-    for (uint64_t i = 0; rc == FM_OK && i < kvs; i++)
-        rc = read_kv(g, &c);
-    if (rc == FM_OK)
-        rc = read_alignment(g);
-    for (uint64_t i = 0; rc == FM_OK && i < tensors; i++)
-        rc = read_tensor(g, &c);
-    if (rc < 0)
-        return rc;
+    for (uint64_t i = 0; i < kvs; i++)
+        FM_TRY(read_kv(g, &c));
+    FM_TRY(read_alignment(g));
+    for (uint64_t i = 0; i < tensors; i++)
+        FM_TRY(read_tensor(g, &c));
     if (fm_align_overflow(&data, c.pos, g->alignment))
         return fm_fail(FM_ECORRUPT, "%s: the data section has no place", g->what);
     return place_tensors(g, data);
@@ -506,10 +473,8 @@ fm_status fm_gguf_parse(fm_gguf **out, fm_span file, const char *what)
     g->file = file;
     g->what = fm_strdup(what);
     rc = g->what ? fm_map_new(&g->by_key) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_map_new(&g->by_name);
-    if (rc == FM_OK)
-        rc = parse_all(g);
+    FM_THEN(rc, fm_map_new(&g->by_name));
+    FM_THEN(rc, parse_all(g));
     if (rc < 0) {
         fm_gguf_close(g);
         return rc;

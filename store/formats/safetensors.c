@@ -114,7 +114,6 @@ static fm_status parse_tensor(const fm_st *st, fm_st_tensor *t, const char *name
 {
     size_t len = strlen(name);
     fm_span dtype = fm_json_str(fm_json_get(v, "dtype"));
-    fm_status rc;
 
     if (len == 0 || len > FM_MAX_NAME_BYTES)
         return fm_fail(len ? FM_ELIMIT : FM_ECORRUPT,
@@ -131,10 +130,9 @@ static fm_status parse_tensor(const fm_st *st, fm_st_tensor *t, const char *name
     if (t->dtype == FM_DTYPE_NONE || fm_dtype_get(t->dtype)->is_block)
         return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%.200s': dtype '%.40s' is not supported",
                        st->what, name, (const char *)dtype.data);
-    rc = parse_shape(st, t, fm_json_get(v, "shape"));
-    if (rc == FM_OK)
-        rc = parse_offsets(st, t, fm_json_get(v, "data_offsets"));
-    return rc;
+    FM_TRY(parse_shape(st, t, fm_json_get(v, "shape")));
+
+    return parse_offsets(st, t, fm_json_get(v, "data_offsets"));
 }
 
 static int by_place(const void *a, const void *b)
@@ -204,8 +202,7 @@ static fm_status parse_all(fm_st *st, const fm_json *root)
         return rc;
     qsort(st->tensor, st->count, sizeof *st->tensor, by_place);
     rc = check_tiling(st);
-    if (rc == FM_OK)
-        rc = fm_map_new(&st->by_name);
+    FM_THEN(rc, fm_map_new(&st->by_name));
     for (size_t i = 0; i < st->count && rc == FM_OK; i++)
         rc = fm_map_put(st->by_name, st->tensor[i].name, strlen(st->tensor[i].name), &st->tensor[i],
                         NULL);
@@ -255,8 +252,7 @@ fm_status fm_st_parse(fm_st **out, fm_span file, const char *what)
                  : fm_error_prefix(FM_ECORRUPT, "safetensors header");
     if (rc == FM_OK && !fm_json_is(root, FM_JSON_OBJECT))
         rc = fm_fail(FM_ECORRUPT, "%s: the header is no JSON object", what);
-    if (rc == FM_OK)
-        rc = parse_all(st, root);
+    FM_THEN(rc, parse_all(st, root));
     if (rc < 0)
         goto fail;
     fm_json_free(root);
@@ -301,24 +297,17 @@ static fm_status add_item(fm_json *root, const fm_st_item *item, uint64_t *at)
     uint64_t bytes = 0;
     fm_status rc = o && shape && place ? FM_OK : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_tensor_bytes(&bytes, item->dtype, &item->shape, item->name);
+    FM_THEN(rc, fm_tensor_bytes(&bytes, item->dtype, &item->shape, item->name));
     for (uint32_t i = 0; rc == FM_OK && i < item->shape.rank; i++)
         rc = push_int(shape, item->shape.dim[i]);
-    if (rc == FM_OK)
-        rc = push_int(place, *at);
+    FM_THEN(rc, push_int(place, *at));
     if (rc == FM_OK && fm_add_overflow(at, *at, bytes))
         rc = fm_fail(FM_ELIMIT, "tensor '%s': the file would be too large", item->name);
-    if (rc == FM_OK)
-        rc = push_int(place, *at);
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "dtype", fm_json_new_str(fm_dtype_get(item->dtype)->name));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "shape", fm_json_ref(shape));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "data_offsets", fm_json_ref(place));
-    if (rc == FM_OK)
-        rc = fm_json_set(root, item->name, fm_json_ref(o));
+    FM_THEN(rc, push_int(place, *at));
+    FM_THEN(rc, fm_json_set(o, "dtype", fm_json_new_str(fm_dtype_get(item->dtype)->name)));
+    FM_THEN(rc, fm_json_set(o, "shape", fm_json_ref(shape)));
+    FM_THEN(rc, fm_json_set(o, "data_offsets", fm_json_ref(place)));
+    FM_THEN(rc, fm_json_set(root, item->name, fm_json_ref(o)));
     fm_json_free(o);
     fm_json_free(shape);
     fm_json_free(place);
@@ -332,10 +321,8 @@ static fm_status header_json(fm_json **out, const fm_st_item *items, size_t coun
     fm_status rc = root && meta ? FM_OK : FM_ENOMEM;
 
     *out = NULL;
-    if (rc == FM_OK)
-        rc = fm_json_set(meta, "format", fm_json_new_str("pt"));
-    if (rc == FM_OK)
-        rc = fm_json_set(root, "__metadata__", fm_json_ref(meta));
+    FM_THEN(rc, fm_json_set(meta, "format", fm_json_new_str("pt")));
+    FM_THEN(rc, fm_json_set(root, "__metadata__", fm_json_ref(meta)));
     for (size_t i = 0; rc == FM_OK && i < count; i++) {
         if (dtype_rank(items[i].dtype) == 0)
             rc = fm_fail(FM_EUNSUPPORTED, "tensor '%s': safetensors cannot hold %s", items[i].name,
@@ -362,9 +349,7 @@ fm_status fm_st_header(fm_buf *out, fm_st_item *items, size_t count)
 
     if (count > 0)
         qsort(items, count, sizeof *items, by_alignment);
-    rc = header_json(&root, items, count);
-    if (rc < 0)
-        return rc;
+    FM_TRY(header_json(&root, items, count));
     fm_buf_u64(out, 0);
     rc = fm_json_write(out, root, FM_JSON_COMPACT);
     fm_json_free(root);
@@ -372,9 +357,7 @@ fm_status fm_st_header(fm_buf *out, fm_st_item *items, size_t count)
         return rc;
     while ((out->len - start) % 8 != 0 && out->failed == FM_OK)
         fm_buf_char(out, ' ');
-    rc = fm_buf_ok(out);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_buf_ok(out));
     if (out->len - start - 8 > FM_ST_MAX_HEADER_BYTES)
         return fm_fail(FM_ELIMIT, "a safetensors header beyond %u bytes", FM_ST_MAX_HEADER_BYTES);
     fm_put_u64(out->data + start, out->len - start - 8);

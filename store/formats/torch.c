@@ -192,27 +192,20 @@ static fm_status add_tensor(walk *w, const tp_tensor *p)
     const uint64_t elem = fm_dtype_get(p->dtype)->block_bytes;
     fm_torch_place e = {0, 0};
     uint64_t span = 0, end = 0, elems = 0;
-    fm_status rc = FM_OK;
 
     if (t->count == FM_MAX_TENSORS)
         return fm_fail(FM_ELIMIT, "%s: more than %u tensors", t->what, FM_MAX_TENSORS);
     name_it(w);
-    rc = fm_buf_ok(&w->name);
-    if (rc == FM_OK && w->name.len == 0)
-        rc = fm_fail(FM_ELIMIT, "%s: a tensor has an empty name", t->what);
-    if (rc == FM_OK && w->name.len > FM_MAX_NAME_BYTES)
-        rc = fm_fail(FM_ELIMIT, "%s: tensor '%.200s...': a name of more than %u bytes", t->what,
-                     fm_buf_cstr(&w->name), FM_MAX_NAME_BYTES);
-    if (rc == FM_OK)
-        rc = spend(w, w->name.len);
-    if (rc == FM_OK)
-        rc = find_storage(w, p->storage, &e);
-    if (rc == FM_OK)
-        rc = fm_tensor_bytes(&out.bytes, p->dtype, &p->shape, fm_buf_cstr(&w->name));
-    if (rc == FM_OK)
-        rc = fm_shape_elems(&elems, &p->shape);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_buf_ok(&w->name));
+    if (w->name.len == 0)
+        return fm_fail(FM_ELIMIT, "%s: a tensor has an empty name", t->what);
+    if (w->name.len > FM_MAX_NAME_BYTES)
+        return fm_fail(FM_ELIMIT, "%s: tensor '%.200s...': a name of more than %u bytes", t->what,
+                       fm_buf_cstr(&w->name), FM_MAX_NAME_BYTES);
+    FM_TRY(spend(w, w->name.len));
+    FM_TRY(find_storage(w, p->storage, &e));
+    FM_TRY(fm_tensor_bytes(&out.bytes, p->dtype, &p->shape, fm_buf_cstr(&w->name)));
+    FM_TRY(fm_shape_elems(&elems, &p->shape));
     if (!reach(p, &span) || (span > 0 && fm_add_overflow(&end, p->offset, span)) ||
         fm_mul_overflow(&end, end, elem) || (elems > 0 && end > e.bytes))
         return bad(w, "its elements lie outside of its storage");
@@ -220,10 +213,9 @@ static fm_status add_tensor(walk *w, const tp_tensor *p)
     out.contiguous = is_row_major(&p->shape, p->stride);
     memcpy(out.stride, p->stride, sizeof out.stride);
     out.name = fm_arena_strndup(t->arena, fm_buf_cstr(&w->name), w->name.len);
-    rc = out.name ? fm_grow(&t->tensor, &t->cap, t->count + 1, sizeof out) : FM_ENOMEM;
-    if (rc == FM_OK)
-        t->tensor[t->count++] = out;
-    return rc;
+    FM_TRY(out.name ? fm_grow(&t->tensor, &t->cap, t->count + 1, sizeof out) : FM_ENOMEM);
+    t->tensor[t->count++] = out;
+    return FM_OK;
 }
 
 /* ---- the values that hold tensors ---- */
@@ -254,7 +246,6 @@ static fm_status walk_item(walk *w, const tp_value *key, size_t index, const tp_
 
 static fm_status walk_value(walk *w, const tp_value *v)
 {
-    fm_status rc = FM_OK;
     size_t index = 0;
 
     if (v->kind == TP_TENSOR)
@@ -262,21 +253,19 @@ static fm_status walk_value(walk *w, const tp_value *v)
     if (w->steps > MAX_DEPTH)
         return fm_fail(FM_ELIMIT, "%s: pickle: '%.200s...' is nested deeper than %u", w->t->what,
                        name_it(w), MAX_DEPTH);
-    for (const tp_item *it = v->u.list.first; rc == FM_OK && it; it = it->next)
-        rc = walk_item(w, it->key, index++, it->value);
-    return rc;
+    for (const tp_item *it = v->u.list.first; it; it = it->next)
+        FM_TRY(walk_item(w, it->key, index++, it->value));
+    return FM_OK;
 }
 
 static fm_status holds_tensor_itself(walk *w, const tp_value *dict, bool *out)
 {
-    fm_status rc = FM_OK;
-
     *out = false;
-    for (const tp_item *it = dict->u.list.first; rc == FM_OK && !*out && it; it = it->next) {
+    for (const tp_item *it = dict->u.list.first; !*out && it; it = it->next) {
         *out = it->value->kind == TP_TENSOR;
-        rc = visit(w);
+        FM_TRY(visit(w));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* The dictionary inside a training checkpoint that holds the model; NULL: there is none. */
@@ -327,16 +316,16 @@ static fm_status collect(fm_torch *t, const tp_value *root, size_t file_bytes)
 /* At the end: the list moves while it grows. */
 static fm_status index_names(fm_torch *t)
 {
-    fm_status rc = fm_map_new(&t->by_name);
+    FM_TRY(fm_map_new(&t->by_name));
 
-    for (size_t i = 0; rc == FM_OK && i < t->count; i++) {
+    for (size_t i = 0; i < t->count; i++) {
         fm_torch_tensor *p = &t->tensor[i];
         void *old = NULL;
-        rc = fm_map_put(t->by_name, p->name, strlen(p->name), p, &old);
-        if (rc == FM_OK && old)
-            rc = fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", t->what, p->name);
+        FM_TRY(fm_map_put(t->by_name, p->name, strlen(p->name), p, &old));
+        if (old)
+            return fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", t->what, p->name);
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ---- the archive ---- */
@@ -361,18 +350,17 @@ static fm_status check_archive(const fm_torch *t, fm_span *pkl)
 static fm_status read_zip(fm_torch *t, tp_value **root, fm_arena *values, fm_span file)
 {
     fm_span pkl = {NULL, 0};
-    fm_status rc = fm_zip_parse(&t->zip, file, t->what);
+    FM_TRY(fm_zip_parse(&t->zip, file, t->what));
 
-    if (rc == FM_OK)
-        rc = check_archive(t, &pkl);
-    return rc == FM_OK ? tp_load(root, values, pkl, t->what) : rc;
+    FM_TRY(check_archive(t, &pkl));
+    return tp_load(root, values, pkl, t->what);
 }
 
 static fm_status read_legacy(fm_torch *t, tp_value **root, fm_arena *values, fm_span file)
 {
-    fm_status rc = fm_map_new(&t->places);
+    FM_TRY(fm_map_new(&t->places));
 
-    return rc == FM_OK ? fm_torch_legacy(root, t->places, values, file, t->what) : rc;
+    return fm_torch_legacy(root, t->places, values, file, t->what);
 }
 
 fm_status fm_torch_parse(fm_torch **out, fm_span file, const char *what)
@@ -387,13 +375,10 @@ fm_status fm_torch_parse(fm_torch **out, fm_span file, const char *what)
         goto fail;
     t->what = fm_arena_strndup(t->arena, what, strlen(what));
     rc = t->what ? fm_arena_new(&values) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_torch_is_legacy(file) ? read_legacy(t, &root, values, file)
-                                      : read_zip(t, &root, values, file);
-    if (rc == FM_OK)
-        rc = collect(t, root, file.len);
-    if (rc == FM_OK)
-        rc = index_names(t);
+    FM_THEN(rc, fm_torch_is_legacy(file) ? read_legacy(t, &root, values, file)
+                                         : read_zip(t, &root, values, file));
+    FM_THEN(rc, collect(t, root, file.len));
+    FM_THEN(rc, index_names(t));
     if (rc < 0)
         goto fail;
     fm_map_free(t->places); /* its values lie in the arena that goes */

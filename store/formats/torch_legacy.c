@@ -18,13 +18,11 @@ static fm_status next_pickle(tp_value **out, fm_arena *arena, fm_span *left, con
                              const tp_storage **storages)
 {
     size_t used = 0;
-    fm_status rc = tp_load_next(out, arena, *left, what, &used, storages);
+    FM_TRY(tp_load_next(out, arena, *left, what, &used, storages));
 
-    if (rc == FM_OK) {
-        left->data += used;
-        left->len -= used;
-    }
-    return rc;
+    left->data += used;
+    left->len -= used;
+    return FM_OK;
 }
 
 static fm_status check_system(const tp_value *info, const char *what)
@@ -42,9 +40,7 @@ static fm_status check_system(const tp_value *info, const char *what)
 /* Bytes of an element by key; a key has one type. */
 static fm_status widths_of(fm_map *width, fm_arena *arena, const tp_storage *s, const char *what)
 {
-    fm_status rc = FM_OK;
-
-    for (; rc == FM_OK && s; s = s->next) {
+    for (; s; s = s->next) {
         const uint32_t bytes = s->dtype == FM_DTYPE_NONE ? 1 : fm_dtype_get(s->dtype)->block_bytes;
         const uint32_t *old = fm_map_get(width, s->key.data, s->key.len);
         uint32_t *v;
@@ -56,9 +52,9 @@ static fm_status widths_of(fm_map *width, fm_arena *arena, const tp_storage *s, 
         if (!v)
             return FM_ENOMEM;
         *v = bytes;
-        rc = fm_map_put(width, s->key.data, s->key.len, v, NULL);
+        FM_TRY(fm_map_put(width, s->key.data, s->key.len, v, NULL));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status add_place(fm_map *places, const fm_map *width, fm_arena *arena,
@@ -70,7 +66,6 @@ static fm_status add_place(fm_map *places, const fm_map *width, fm_arena *arena,
                                : NULL;
     fm_torch_place *p = fm_arena_alloc(arena, sizeof *p);
     void *old = NULL;
-    fm_status rc;
 
     if (!p)
         return FM_ENOMEM;
@@ -83,25 +78,23 @@ static fm_status add_place(fm_map *places, const fm_map *width, fm_arena *arena,
     p->at = (uint64_t)(left->data - file) + 8;
     left->data += 8 + p->bytes;
     left->len -= 8 + (size_t)p->bytes;
-    rc = fm_map_put(places, key->u.text.data, key->u.text.len, p, &old);
-    if (rc == FM_OK && old)
-        rc = fm_fail(FM_ECORRUPT, "%s: the list of storages names one twice", what);
-    return rc;
+    FM_TRY(fm_map_put(places, key->u.text.data, key->u.text.len, p, &old));
+    if (old)
+        return fm_fail(FM_ECORRUPT, "%s: the list of storages names one twice", what);
+    return FM_OK;
 }
 
 static fm_status add_places(fm_map *places, const fm_map *width, fm_arena *arena,
                             const tp_value *keys, fm_span left, const uint8_t *file,
                             const char *what)
 {
-    fm_status rc = FM_OK;
-
     if (keys->kind != TP_LIST)
         return fm_fail(FM_ECORRUPT, "%s: the keys of the storages are no list", what);
-    for (const tp_item *it = keys->u.list.first; rc == FM_OK && it; it = it->next)
-        rc = add_place(places, width, arena, it->value, &left, file, what);
-    if (rc == FM_OK && left.len > 0)
-        rc = fm_fail(FM_ECORRUPT, "%s: %zu bytes follow the last storage", what, left.len);
-    return rc;
+    for (const tp_item *it = keys->u.list.first; it; it = it->next)
+        FM_TRY(add_place(places, width, arena, it->value, &left, file, what));
+    if (left.len > 0)
+        return fm_fail(FM_ECORRUPT, "%s: %zu bytes follow the last storage", what, left.len);
+    return FM_OK;
 }
 
 fm_status fm_torch_legacy(tp_value **root, fm_map *places, fm_arena *arena, fm_span file,
@@ -114,18 +107,12 @@ fm_status fm_torch_legacy(tp_value **root, fm_map *places, fm_arena *arena, fm_s
     fm_status rc = next_pickle(&info, arena, &left, what, NULL);
 
     *root = NULL;
-    if (rc == FM_OK)
-        rc = check_system(info, what);
-    if (rc == FM_OK)
-        rc = next_pickle(root, arena, &left, what, &storages);
-    if (rc == FM_OK)
-        rc = next_pickle(&keys, arena, &left, what, NULL);
-    if (rc == FM_OK)
-        rc = fm_map_new(&width);
-    if (rc == FM_OK)
-        rc = widths_of(width, arena, storages, what);
-    if (rc == FM_OK)
-        rc = add_places(places, width, arena, keys, left, file.data, what);
+    FM_THEN(rc, check_system(info, what));
+    FM_THEN(rc, next_pickle(root, arena, &left, what, &storages));
+    FM_THEN(rc, next_pickle(&keys, arena, &left, what, NULL));
+    FM_THEN(rc, fm_map_new(&width));
+    FM_THEN(rc, widths_of(width, arena, storages, what));
+    FM_THEN(rc, add_places(places, width, arena, keys, left, file.data, what));
     fm_map_free(width);
     return rc;
 }

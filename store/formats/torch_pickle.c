@@ -135,17 +135,14 @@ static fm_status no_value(const machine *m)
 
 static fm_status push(machine *m, tp_value *v)
 {
-    fm_status rc;
-
     if (!v)
         return no_value(m);
     if (m->depth == TP_MAX_STACK)
         return fm_fail(FM_ELIMIT, "%s: pickle: more than %u values on the stack", m->what,
                        TP_MAX_STACK);
-    rc = fm_grow(&m->stack, &m->stack_cap, m->depth + 1, sizeof *m->stack);
-    if (rc == FM_OK)
-        m->stack[m->depth++] = v;
-    return rc;
+    FM_TRY(fm_grow(&m->stack, &m->stack_cap, m->depth + 1, sizeof *m->stack));
+    m->stack[m->depth++] = v;
+    return FM_OK;
 }
 
 static fm_status push_int(machine *m, int64_t i)
@@ -221,15 +218,12 @@ static fm_status make_tuple(machine *m, size_t n)
 {
     const size_t floor = m->marks > 0 ? m->mark[m->marks - 1] : 0;
     tp_value *t;
-    fm_status rc = FM_OK;
 
     if (m->depth - floor < n)
         return bad(m, "a tuple of values that are not there");
     t = new_value(m, TP_TUPLE);
-    for (size_t i = m->depth - n; t && rc == FM_OK && i < m->depth; i++)
-        rc = add_item(m, t, NULL, m->stack[i]);
-    if (rc < 0)
-        return rc;
+    for (size_t i = m->depth - n; t && i < m->depth; i++)
+        FM_TRY(add_item(m, t, NULL, m->stack[i]));
     m->depth -= n;
     return push(m, t);
 }
@@ -246,15 +240,12 @@ static fm_status pop_mark(machine *m, size_t *begin)
 static fm_status put_memo(machine *m, uint64_t at)
 {
     tp_value *v = top(m);
-    fm_status rc;
 
     if (!v)
         return bad(m, "nothing to remember");
     if (at >= m->in.len) /* each takes two bytes, so a larger number is made up */
         return fm_fail(FM_ELIMIT, "%s: pickle: memo number %" PRIu64, m->what, at);
-    rc = fm_grow(&m->memo, &m->memo_cap, (size_t)at + 1, sizeof *m->memo);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&m->memo, &m->memo_cap, (size_t)at + 1, sizeof *m->memo));
     for (; m->memo_count <= at; m->memo_count++)
         m->memo[m->memo_count] = NULL;
     m->memo[at] = v;
@@ -475,11 +466,10 @@ static fm_status op_frame(machine *m)
 
 static fm_status op_mark(machine *m)
 {
-    fm_status rc = fm_grow(&m->mark, &m->mark_cap, m->marks + 1, sizeof *m->mark);
+    FM_TRY(fm_grow(&m->mark, &m->mark_cap, m->marks + 1, sizeof *m->mark));
 
-    if (rc == FM_OK)
-        m->mark[m->marks++] = m->depth;
-    return rc;
+    m->mark[m->marks++] = m->depth;
+    return FM_OK;
 }
 
 static fm_status op_stop(machine *m)
@@ -525,9 +515,9 @@ static fm_status op_long(machine *m, uint64_t n)
 static fm_status op_tuple(machine *m)
 {
     size_t begin = 0;
-    fm_status rc = pop_mark(m, &begin);
+    FM_TRY(pop_mark(m, &begin));
 
-    return rc == FM_OK ? make_tuple(m, m->depth - begin) : rc;
+    return make_tuple(m, m->depth - begin);
 }
 
 static fm_status op_append(machine *m)
@@ -542,18 +532,16 @@ static fm_status op_append(machine *m)
 static fm_status op_appends(machine *m)
 {
     size_t begin = 0, end = m->depth;
-    fm_status rc = pop_mark(m, &begin);
+    FM_TRY(pop_mark(m, &begin));
     tp_value *to;
 
-    if (rc < 0)
-        return rc;
     m->depth = begin;
     to = top(m);
     if (!to || to->kind != TP_LIST)
         return bad(m, "appends to what is no list");
-    for (size_t i = begin; rc == FM_OK && i < end; i++)
-        rc = add_item(m, to, NULL, m->stack[i]);
-    return rc;
+    for (size_t i = begin; i < end; i++)
+        FM_TRY(add_item(m, to, NULL, m->stack[i]));
+    return FM_OK;
 }
 
 static fm_status op_setitem(machine *m)
@@ -568,18 +556,16 @@ static fm_status op_setitem(machine *m)
 static fm_status op_setitems(machine *m)
 {
     size_t begin = 0, end = m->depth;
-    fm_status rc = pop_mark(m, &begin);
+    FM_TRY(pop_mark(m, &begin));
     tp_value *to;
 
-    if (rc < 0)
-        return rc;
     m->depth = begin;
     to = top(m);
     if (!to || to->kind != TP_DICT || (end - begin) % 2 != 0)
         return bad(m, "sets items of what is no dictionary");
-    for (size_t i = begin; rc == FM_OK && i < end; i += 2)
-        rc = add_item(m, to, m->stack[i], m->stack[i + 1]);
-    return rc;
+    for (size_t i = begin; i < end; i += 2)
+        FM_TRY(add_item(m, to, m->stack[i], m->stack[i + 1]));
+    return FM_OK;
 }
 
 static fm_status refuse_opcode(const machine *m, uint8_t op)
@@ -717,20 +703,17 @@ static fm_status step(machine *m)
 
 static fm_status run(machine *m)
 {
-    fm_status rc = FM_OK;
-
     if (m->in.len < 2 || m->in.data[0] != 0x80)
         return bad(m, "is no pickle of protocol 2 or later");
-    while (rc == FM_OK && !m->stopped) {
+    while (!m->stopped) {
         if (fm_cursor_left(&m->in) == 0)
             return bad(m, "ends without its end mark");
-        rc = fm_go_on();
-        if (rc == FM_OK)
-            rc = step(m);
-        if (rc == FM_OK && m->in.failed)
-            rc = bad(m, "ends in the middle of an opcode");
+        FM_TRY(fm_go_on());
+        FM_TRY(step(m));
+        if (m->in.failed)
+            FM_TRY(bad(m, "ends in the middle of an opcode"));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status tp_load_next(tp_value **out, fm_arena *arena, fm_span bytes, const char *what,
@@ -757,14 +740,13 @@ fm_status tp_load_next(tp_value **out, fm_arena *arena, fm_span bytes, const cha
 fm_status tp_load(tp_value **out, fm_arena *arena, fm_span pkl, const char *what)
 {
     size_t used = 0;
-    fm_status rc;
 
     *out = NULL;
     if (pkl.len > TP_MAX_PICKLE_BYTES)
         return fm_fail(FM_ELIMIT, "%s: a pickle of %zu bytes; at most %zu", what, pkl.len,
                        TP_MAX_PICKLE_BYTES);
-    rc = tp_load_next(out, arena, pkl, what, &used, NULL);
-    if (rc == FM_OK && used != pkl.len)
-        rc = fm_fail(FM_ECORRUPT, "%s: pickle: goes on behind its end at byte %zu", what, used);
-    return rc;
+    FM_TRY(tp_load_next(out, arena, pkl, what, &used, NULL));
+    if (used != pkl.len)
+        return fm_fail(FM_ECORRUPT, "%s: pickle: goes on behind its end at byte %zu", what, used);
+    return FM_OK;
 }

@@ -324,12 +324,9 @@ static fm_status read_entry(fm_zip *zip, uint64_t *at, const place *dir)
 {
     fm_zip_entry *e = &zip->entry[zip->count];
     record r = {.head = 0};
-    fm_status rc = read_central(zip, &r, at, dir->at + dir->bytes);
+    FM_TRY(read_central(zip, &r, at, dir->at + dir->bytes));
 
-    if (rc == FM_OK)
-        rc = take_name(zip, e, r.name);
-    if (rc < 0)
-        return rc;
+    FM_TRY(take_name(zip, e, r.name));
     if (r.flags & FLAG_ENCRYPTED)
         return fm_fail(FM_EUNSUPPORTED, "%s: zip entry '%.200s' is encrypted", zip->what, e->name);
     if (r.method != 0 || r.packed != r.bytes)
@@ -340,7 +337,7 @@ static fm_status read_entry(fm_zip *zip, uint64_t *at, const place *dir)
     if (r.flags & ~(unsigned)(FLAG_DESCRIPTOR | FLAG_UTF8))
         return fm_fail(FM_EUNSUPPORTED, "%s: zip entry '%.200s': flags 0x%x are not understood",
                        zip->what, e->name, (unsigned)r.flags);
-    rc = check_local(zip, &r, dir->at, &e->at);
+    fm_status rc = check_local(zip, &r, dir->at, &e->at);
     if (rc < 0)
         return fm_error_prefix(rc, "entry '%.200s'", e->name);
     e->head = r.head;
@@ -353,13 +350,10 @@ static fm_status read_all(fm_zip *zip)
 {
     place dir = {0, 0, 0};
     uint64_t at;
-    fm_status rc;
 
     if (zip->file.len < END_BYTES)
         return bad(zip, "too few bytes");
-    rc = read_end(zip, &dir);
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_end(zip, &dir));
     if (dir.count > dir.bytes / CENTRAL_BYTES)
         return bad(zip, "claims more entries than the central directory can hold");
     if (dir.count > FM_ZIP_MAX_ENTRIES)
@@ -369,11 +363,11 @@ static fm_status read_all(fm_zip *zip)
     if (!zip->entry)
         return FM_ENOMEM;
     at = dir.at;
-    for (uint64_t i = 0; rc == FM_OK && i < dir.count; i++)
-        rc = read_entry(zip, &at, &dir);
-    if (rc == FM_OK && at != dir.at + dir.bytes)
-        rc = bad(zip, "bytes follow the last central record");
-    return rc == FM_OK ? check_order(zip) : rc;
+    for (uint64_t i = 0; i < dir.count; i++)
+        FM_TRY(read_entry(zip, &at, &dir));
+    if (at != dir.at + dir.bytes)
+        FM_TRY(bad(zip, "bytes follow the last central record"));
+    return check_order(zip);
 }
 
 fm_status fm_zip_parse(fm_zip **out, fm_span file, const char *what)

@@ -11,8 +11,7 @@ static fm_status read_leases(fms_gc *g);
 static fm_status first_leases(fms_gc *g)
 {
     fm_status rc = fms_gate_close(&g->gate, g->s->root);
-    if (rc == FM_OK)
-        rc = read_leases(g);
+    FM_THEN(rc, read_leases(g));
     fm_lock_drop(g->gate);
     g->gate = NULL;
     return rc;
@@ -29,18 +28,14 @@ fm_status fms_gc_open(fms_gc **out, fm_store *s, const fms_gc_opts *opts)
     char *path = fm_path_join(s->root, "gc.lock");
     fm_status rc = path ? fm_lock_take(&g->lock, path) : FM_ENOMEM;
     fm_free(path);
-    if (rc == FM_OK)
-        rc = fm_map_new(&g->git_gone);
+    FM_THEN(rc, fm_map_new(&g->git_gone));
     if (rc == FM_OK) {
         rc = fms_condemned_read(&g->condemned, s->root);
         rc = rc == FM_ECORRUPT ? FM_OK : rc; /* begin anew */
     }
-    if (rc == FM_OK)
-        rc = fm_map_new(&g->by_id);
-    if (rc == FM_OK)
-        rc = fms_gc_look(g);
-    if (rc == FM_OK)
-        rc = first_leases(g);
+    FM_THEN(rc, fm_map_new(&g->by_id));
+    FM_THEN(rc, fms_gc_look(g));
+    FM_THEN(rc, first_leases(g));
     if (rc != FM_OK) {
         fms_gc_close(g);
         return rc;
@@ -108,70 +103,68 @@ static fm_status reach_held(fms_gc *g)
 static fm_status read_leases(fms_gc *g)
 {
     fms_leases_release(&g->leases);
-    fm_status rc = fms_leases_read(&g->leases, g->s->root);
-    return rc == FM_OK ? reach_held(g) : rc;
+    FM_TRY(fms_leases_read(&g->leases, g->s->root));
+    return reach_held(g);
 }
 
 /* The old list's batches, without what is reached again or is gone. */
 static fm_status carry_over(fms_gc *g, fms_condemned *to, fm_map *git)
 {
     const fms_condemned *from = g->condemned;
-    fm_status rc = FM_OK;
-    for (size_t b = 0; rc == FM_OK && b < from->batch_count; b++) {
-        rc = fms_condemned_add_batch(to, from->batch[b].time);
-        for (size_t k = 0; rc == FM_OK && k < from->batch[b].lease_count; k++)
-            rc = fms_condemned_add_lease(to, from->batch[b].lease[k]);
+
+    for (size_t b = 0; b < from->batch_count; b++) {
+        FM_TRY(fms_condemned_add_batch(to, from->batch[b].time));
+        for (size_t k = 0; k < from->batch[b].lease_count; k++)
+            FM_TRY(fms_condemned_add_lease(to, from->batch[b].lease[k]));
     }
-    for (size_t i = 0; rc == FM_OK && i < fm_map_count(from->object); i++) {
+    for (size_t i = 0; i < fm_map_count(from->object); i++) {
         fm_digest id;
         memcpy(id.b, fm_map_key_at(from->object, i).data, FM_DIGEST_BYTES);
         uint32_t at = fms_gc_find(g, &id);
         uintptr_t batch = (uintptr_t)fm_map_value_at(from->object, i);
         if (at != FMS_GC_NONE && g->object[at].keeper == FMS_KEEPER_NONE)
-            rc = fms_condemned_add_object(to, (size_t)batch - 1, &id);
+            FM_TRY(fms_condemned_add_object(to, (size_t)batch - 1, &id));
     }
-    for (size_t i = 0; rc == FM_OK && i < fm_map_count(from->git); i++) {
+    for (size_t i = 0; i < fm_map_count(from->git); i++) {
         fm_span id = fm_map_key_at(from->git, i);
         uintptr_t batch = (uintptr_t)fm_map_value_at(from->git, i);
         if (fm_map_has(git, id.data, id.len))
-            rc = fms_condemned_add_git(to, (size_t)batch - 1, id.data);
+            FM_TRY(fms_condemned_add_git(to, (size_t)batch - 1, id.data));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status add_new(fms_gc *g, fms_condemned *to, const fm_map *git)
 {
-    fm_status rc = fms_condemned_add_batch(to, g->opts.now);
+    FM_TRY(fms_condemned_add_batch(to, g->opts.now));
     size_t batch = to->batch_count - 1;
-    for (size_t i = 0; rc == FM_OK && i < g->leases.count; i++)
+    for (size_t i = 0; i < g->leases.count; i++)
         if (g->leases.lease[i].writes)
-            rc = fms_condemned_add_lease(to, g->leases.lease[i].name);
-    for (size_t i = 0; rc == FM_OK && i < g->objects; i++) {
+            FM_TRY(fms_condemned_add_lease(to, g->leases.lease[i].name));
+    for (size_t i = 0; i < g->objects; i++) {
         const fms_gc_object *o = &g->object[i];
         if (o->keeper != FMS_KEEPER_NONE || fms_condemned_object(to, &o->id))
             continue;
         g->report.new_objects++;
         g->report.new_bytes += o->stored_bytes;
-        rc = fms_condemned_add_object(to, batch, &o->id);
+        FM_TRY(fms_condemned_add_object(to, batch, &o->id));
     }
-    for (size_t i = 0; rc == FM_OK && i < fm_map_count(git); i++) {
+    for (size_t i = 0; i < fm_map_count(git); i++) {
         const uint8_t *id = fm_map_key_at(git, i).data;
         g->report.git_new += !fms_condemned_git(to, id);
-        rc = fms_condemned_add_git(to, batch, id);
+        FM_TRY(fms_condemned_add_git(to, batch, id));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status next_list(fms_gc *g, const uint8_t *git_ids, size_t count, fms_condemned **out)
 {
     fm_map *git = NULL;
     fm_status rc = fms_condemned_new(out);
-    if (rc == FM_OK)
-        rc = fm_map_new(&git);
+    FM_THEN(rc, fm_map_new(&git));
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         rc = fm_map_put(git, git_ids + i * FMS_GIT_ID_BYTES, FMS_GIT_ID_BYTES, g, NULL);
-    if (rc == FM_OK)
-        rc = carry_over(g, *out, git);
+    FM_THEN(rc, carry_over(g, *out, git));
     if (rc == FM_OK && !g->opts.quarantine)
         rc = add_new(g, *out, git);
     fm_map_free(git);
@@ -182,10 +175,8 @@ fm_status fms_gc_condemn(fms_gc *g, const uint8_t *git_ids, size_t count)
 {
     fms_condemned *next = NULL;
     fm_status rc = fms_gate_close(&g->gate, g->s->root);
-    if (rc == FM_OK)
-        rc = read_leases(g);
-    if (rc == FM_OK)
-        rc = next_list(g, git_ids, count, &next);
+    FM_THEN(rc, read_leases(g));
+    FM_THEN(rc, next_list(g, git_ids, count, &next));
     if (rc == FM_OK && !g->opts.dry_run) {
         rc = fms_condemned_write(next, g->s->root, &g->sum);
         g->written = rc == FM_OK;
@@ -216,8 +207,7 @@ fm_status fms_gc_enter(fms_gc *g)
     if (g->opts.dry_run)
         return FM_OK;
     fm_status rc = fms_gate_close(&g->gate, g->s->root);
-    if (rc == FM_OK)
-        rc = fms_condemned_sum(&now, g->s->root);
+    FM_THEN(rc, fms_condemned_sum(&now, g->s->root));
     if (rc == FM_OK && (!g->written || !fm_digest_eq(&now, &g->sum)))
         rc = fm_fail(FM_ECONFLICT,
                      "%s/condemned was changed while gc ran; nothing was deleted: run gc again",
@@ -277,18 +267,16 @@ static bool same_file(const fms_gc *g, const fms_gc_pack *p, const char *path)
 
 static fm_status drop_rows(fms_gc *g)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < g->packs; i++) {
+    for (size_t i = 0; i < g->packs; i++) {
         const fms_gc_pack *p = &g->pack[i];
         int64_t row;
         bool known;
         if (p->fate != FMS_FATE_GONE)
             continue;
-        rc = fms_index_put_pack(g->s->index, p->name, p->map.len, true, &row, &known);
-        if (rc == FM_OK)
-            rc = fms_index_drop_pack(g->s->index, row);
+        FM_TRY(fms_index_put_pack(g->s->index, p->name, p->map.len, true, &row, &known));
+        FM_TRY(fms_index_drop_pack(g->s->index, row));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Damaged bytes may be all that somebody has of something: they are kept, out of the way. */
@@ -297,8 +285,7 @@ static fm_status set_aside(const fms_gc *g, const char *name, const char *path)
     char *dir = fm_path_join(g->s->root, "quarantine");
     char *to = dir ? fm_asprintf("%s/%s" FMS_PACK_SUFFIX, dir, name) : NULL;
     fm_status rc = to ? fm_make_dirs(dir) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_move_file(path, to);
+    FM_THEN(rc, fm_move_file(path, to));
     fm_free(to);
     fm_free(dir);
     return rc;
@@ -326,11 +313,9 @@ static fm_status remove_packs(fms_gc *g)
 {
     fm_store *s = g->s;
     fm_lock *lock = NULL;
-    fm_status rc = fm_lock_take(&lock, s->lock_path);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_lock_take(&lock, s->lock_path));
     pthread_mutex_lock(&s->mutex);
-    rc = fms_index_durable(s->index, true);
+    fm_status rc = fms_index_durable(s->index, true);
     for (int pass = 0; rc == FM_OK && pass < 2; pass++) {
         rc = fms_index_begin(s->index);
         if (rc != FM_OK)
@@ -433,8 +418,7 @@ static fm_status write_rest(fms_gc *g)
             rc = fms_condemned_add_git(rest, (size_t)(uintptr_t)fm_map_value_at(from->git, i) - 1,
                                        id.data);
     }
-    if (rc == FM_OK)
-        rc = fms_condemned_write(rest, g->s->root, NULL);
+    FM_THEN(rc, fms_condemned_write(rest, g->s->root, NULL));
     fms_condemned_free(rest);
     return rc;
 }

@@ -14,9 +14,7 @@ static fm_status object_of(fms_gc *g, const fm_digest *id, uint32_t *out)
         return FM_OK;
     if (g->objects >= FMS_GC_NONE - 1)
         return fm_fail(FM_ELIMIT, "gc: more than 4,294,967,293 objects");
-    fm_status rc = fm_grow(&g->object, &g->object_cap, g->objects + 1, sizeof *g->object);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&g->object, &g->object_cap, g->objects + 1, sizeof *g->object));
     *out = (uint32_t)g->objects++;
     fms_gc_object *o = &g->object[*out];
     memset(o, 0, sizeof *o);
@@ -36,11 +34,10 @@ static fm_status add_parents(fms_gc *g, const fms_record *r)
 {
     if (g->parents + r->parent_count >= FMS_GC_NONE)
         return fm_fail(FM_ELIMIT, "gc: more than 4,294,967,293 delta parents");
-    fm_status rc =
-        fm_grow(&g->parent, &g->parent_cap, g->parents + r->parent_count, sizeof *g->parent);
-    for (uint32_t i = 0; rc == FM_OK && i < r->parent_count; i++)
+    FM_TRY(fm_grow(&g->parent, &g->parent_cap, g->parents + r->parent_count, sizeof *g->parent));
+    for (uint32_t i = 0; i < r->parent_count; i++)
         g->parent[g->parents++] = r->parent[i];
-    return rc;
+    return FM_OK;
 }
 
 static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
@@ -49,8 +46,7 @@ static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
     uint32_t object = FMS_GC_NONE;
     fm_status rc = g->records >= FMS_GC_NONE - 1 ? fm_fail(FM_ELIMIT, "gc: too many records")
                                                  : object_of(g, &r->id, &object);
-    if (rc == FM_OK)
-        rc = fm_grow(&g->record, &g->record_cap, g->records + 1, sizeof *g->record);
+    FM_THEN(rc, fm_grow(&g->record, &g->record_cap, g->records + 1, sizeof *g->record));
     if (rc != FM_OK || object == FMS_GC_NONE)
         return rc;
     fms_gc_object *o = &g->object[object];
@@ -99,16 +95,13 @@ static fm_status note_unreadable(fms_gc *g, const fms_gc_pack *p)
 
 static fm_status look_at(fms_gc *g, const char *path, const char *name)
 {
-    fm_status rc = fm_grow(&g->pack, &g->pack_cap, g->packs + 1, sizeof *g->pack);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&g->pack, &g->pack_cap, g->packs + 1, sizeof *g->pack));
     fms_gc_pack *p = &g->pack[g->packs];
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "%s", name);
     p->first = (uint32_t)g->records;
-    rc = fm_file_identity(p->identity, path);
-    if (rc == FM_OK)
-        rc = fm_map_file(&p->map, path);
+    fm_status rc = fm_file_identity(p->identity, path);
+    FM_THEN(rc, fm_map_file(&p->map, path));
     if (rc == FM_ENOTFOUND)
         return fm_fail(FM_ECONFLICT, "pack %s went away while gc looked: run it again", name);
     if (rc != FM_OK)
@@ -181,8 +174,7 @@ static fm_status look_for_damage(fms_gc *g)
     fm_buf_init(&ids, 0);
     pthread_mutex_lock(&g->s->mutex);
     fm_status rc = fms_index_bad(g->s->index, collect_mark, &ids);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&ids);
+    FM_THEN(rc, fm_buf_ok(&ids));
     for (size_t i = 0; rc == FM_OK && i < ids.len; i += FM_DIGEST_BYTES) {
         fm_digest id;
         memcpy(id.b, ids.data + i, FM_DIGEST_BYTES);
@@ -210,8 +202,7 @@ static fm_status look_for_missing(fms_gc *g)
     uint64_t count = 0;
     pthread_mutex_lock(&g->s->mutex);
     fm_status rc = fms_store_refresh(g->s);
-    if (rc == FM_OK)
-        rc = fms_index_missing(g->s->index, name, &count);
+    FM_THEN(rc, fms_index_missing(g->s->index, name, &count));
     pthread_mutex_unlock(&g->s->mutex);
     g->missing = (size_t)count;
     if (rc == FM_OK && count && g->unreadable == 0)
@@ -281,10 +272,8 @@ fm_status fms_gc_look(fms_gc *g)
         fm_free(path);
     }
     fm_names_release(&files);
-    if (rc == FM_OK)
-        rc = look_for_missing(g);
-    if (rc == FM_OK)
-        rc = look_for_damage(g);
+    FM_THEN(rc, look_for_missing(g));
+    FM_THEN(rc, look_for_damage(g));
     if (rc == FM_OK)
         find_whole(g);
     return rc == FM_OK ? refuse(g) : rc;
@@ -314,41 +303,38 @@ fm_status fms_gc_parse(const fms_gc *g, const fms_gc_record *rec, fms_record *ou
 
 static fm_status push(fms_gc *g, size_t *depth, uint32_t object)
 {
-    fm_status rc = fm_grow(&g->stack, &g->stack_cap, *depth + 1, sizeof *g->stack);
-    if (rc == FM_OK)
-        g->stack[(*depth)++] = object;
-    return rc;
+    FM_TRY(fm_grow(&g->stack, &g->stack_cap, *depth + 1, sizeof *g->stack));
+    g->stack[(*depth)++] = object;
+    return FM_OK;
 }
 
 /* Calls visit with each object that a record of `object` needs. */
 static fm_status each_parent(fms_gc *g, uint32_t object, size_t *depth)
 {
-    fm_status rc = FM_OK;
-    for (uint32_t r = g->object[object].first; rc == FM_OK && r != FMS_GC_NONE;
-         r = g->record[r].next) {
+    for (uint32_t r = g->object[object].first; r != FMS_GC_NONE; r = g->record[r].next) {
         const fms_gc_record *rec = &g->record[r];
-        for (uint32_t k = 0; rc == FM_OK && k < rec->parent_count; k++) {
+        for (uint32_t k = 0; k < rec->parent_count; k++) {
             uint32_t p = fms_gc_find(g, &g->parent[rec->parent_at + k]);
             if (p != FMS_GC_NONE)
-                rc = push(g, depth, p);
+                FM_TRY(push(g, depth, p));
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status reach_from(fms_gc *g, uint32_t at, uint32_t keeper)
 {
     size_t depth = 0;
-    fm_status rc = push(g, &depth, at);
-    while (rc == FM_OK && depth > 0) {
+    FM_TRY(push(g, &depth, at));
+    while (depth > 0) {
         uint32_t i = g->stack[--depth];
         fms_gc_object *o = &g->object[i];
         if (o->keeper == keeper || o->keeper == FMS_KEEPER_SHARED)
             continue;
         o->keeper = o->keeper == FMS_KEEPER_NONE ? keeper : FMS_KEEPER_SHARED;
-        rc = each_parent(g, i, &depth);
+        FM_TRY(each_parent(g, i, &depth));
     }
-    return rc;
+    return FM_OK;
 }
 
 static bool is_whole(const fms_gc *g, const fm_digest *id, uint32_t *at)
@@ -362,9 +348,7 @@ fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t keeper)
     uint32_t at;
     char hex[FM_HEX_CHARS + 1];
     if (!is_whole(g, id, &at)) { /* in a pack that was written since gc looked, or nowhere */
-        fm_status rc = fms_gc_look(g);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fms_gc_look(g));
     }
     if (is_whole(g, id, &at))
         return reach_from(g, at, keeper);
@@ -418,7 +402,7 @@ bool fms_gc_batch_over(const fms_gc *g, const fms_batch *b, bool *held)
 fm_status fms_gc_settle(fms_gc *g)
 {
     size_t depth = 0;
-    fm_status rc = FM_OK;
+
     for (size_t i = 0; i < g->objects; i++) {
         fms_gc_object *o = &g->object[i];
         const fms_batch *b = o->keeper == FMS_KEEPER_NONE && !o->stay
@@ -427,15 +411,15 @@ fm_status fms_gc_settle(fms_gc *g)
         bool held;
         o->goes = b && fms_gc_batch_over(g, b, &held);
     }
-    for (uint32_t i = 0; rc == FM_OK && i < g->objects; i++)
+    for (uint32_t i = 0; i < g->objects; i++)
         if (!g->object[i].goes)
-            rc = each_parent(g, i, &depth);
-    while (rc == FM_OK && depth > 0) {
+            FM_TRY(each_parent(g, i, &depth));
+    while (depth > 0) {
         uint32_t i = g->stack[--depth];
         if (!g->object[i].goes)
             continue;
         g->object[i].goes = false;
-        rc = each_parent(g, i, &depth);
+        FM_TRY(each_parent(g, i, &depth));
     }
-    return rc;
+    return FM_OK;
 }

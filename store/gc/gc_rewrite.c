@@ -137,8 +137,7 @@ static fm_status advance(rewrite *w, uint64_t bytes)
 static fm_status verify_record(rewrite *w, fms_gc_record *rec, fms_record *r)
 {
     fm_status rc = fms_gc_parse(w->g, rec, r);
-    if (rc == FM_OK)
-        rc = fms_record_verify(w->g->s, w->coder, r, w->leaf);
+    FM_THEN(rc, fms_record_verify(w->g->s, w->coder, r, w->leaf));
     rec->bad = fms_is_damage(rc);
     if (rec->bad) {
         w->g->report.bad_objects++;
@@ -195,10 +194,10 @@ static fm_status check_pack(rewrite *w, const fms_gc_pack *p)
 {
     fresh_walk f = {w, p->map.data, 0};
     fms_pack_visitor v = {&f, on_fresh, NULL};
-    fm_status rc = fms_pack_walk(fm_span_of(p->map.data, p->map.len), p->name, &v);
-    if (rc == FM_OK && f.at != w->fresh_count)
-        rc = fm_fail(FM_ECORRUPT, "gc: the new pack %s lacks records", p->name);
-    return rc;
+    FM_TRY(fms_pack_walk(fm_span_of(p->map.data, p->map.len), p->name, &v));
+    if (f.at != w->fresh_count)
+        return fm_fail(FM_ECORRUPT, "gc: the new pack %s lacks records", p->name);
+    return FM_OK;
 }
 
 /* What was folded is what came out: the file that was there is the new one. */
@@ -220,17 +219,13 @@ static fm_status end_pack(rewrite *w)
     fms_gc *g = w->g;
     if (!w->open)
         return FM_OK;
-    fm_status rc = fm_grow(&g->pack, &g->pack_cap, g->packs + 1, sizeof *g->pack);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&g->pack, &g->pack_cap, g->packs + 1, sizeof *g->pack));
     fms_gc_pack *p = &g->pack[g->packs];
     memset(p, 0, sizeof *p);
-    rc = fms_packer_publish(&w->packer);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_packer_publish(&w->packer));
     memcpy(p->name, w->packer.name, sizeof p->name);
     char *path = fms_store_pack_path(g->s, p->name);
-    rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
+    fm_status rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_OK) {
         p->sound = p->written = true;
@@ -259,11 +254,8 @@ static fm_status begin_pack(rewrite *w, uint64_t next_bytes)
 
 static fm_status note_fresh(rewrite *w, uint32_t object, bool recoded)
 {
-    fm_status rc = fm_grow(&w->fresh, &w->fresh_cap, w->fresh_count + 1, sizeof *w->fresh);
-    if (rc == FM_OK)
-        rc = fm_grow(&w->recoded, &w->recoded_cap, w->fresh_count + 1, sizeof *w->recoded);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&w->fresh, &w->fresh_cap, w->fresh_count + 1, sizeof *w->fresh));
+    FM_TRY(fm_grow(&w->recoded, &w->recoded_cap, w->fresh_count + 1, sizeof *w->recoded));
     w->fresh[w->fresh_count] = object;
     w->recoded[w->fresh_count++] = recoded;
     w->g->object[object].pending = true;
@@ -319,11 +311,9 @@ static fm_status encode_leaves(rewrite *w, const fms_record *from, const fms_cha
         rc = fms_chain_leaf(own, w->coder, i, w->leaf);
         if (rc == FM_OK && parent)
             rc = fms_chain_leaf(parent, w->coder, i, w->parent_leaf);
-        if (rc == FM_OK)
-            rc = fms_leaf_encode(w->coder, &w->payload, &w->rows[i].codec, &at,
-                                 fm_span_of(w->leaf, bytes), parent ? w->parent_leaf : NULL);
-        if (rc == FM_OK)
-            rc = fm_buf_ok(&w->payload);
+        FM_THEN(rc, fms_leaf_encode(w->coder, &w->payload, &w->rows[i].codec, &at,
+                                    fm_span_of(w->leaf, bytes), parent ? w->parent_leaf : NULL));
+        FM_THEN(rc, fm_buf_ok(&w->payload));
         fms_leaf_digest(from, i, &w->rows[i].digest);
         w->rows[i].stored_bytes = (uint32_t)(w->payload.len - before);
         *needs_parent = *needs_parent || fms_codec_needs_parent(w->rows[i].codec);
@@ -351,8 +341,7 @@ static fm_status recode(rewrite *w, const fms_record *from, uint32_t parent, boo
         }
         rc = fms_is_damage(rc) ? FM_OK : rc;
     }
-    if (rc == FM_OK)
-        rc = encode_leaves(w, from, &own, with ? &up : NULL, &needs);
+    FM_THEN(rc, encode_leaves(w, from, &own, with ? &up : NULL, &needs));
     *to = *from;
     to->parent_count = needs ? 1 : 0;
     to->depth = 0;
@@ -378,11 +367,9 @@ static fm_status put(rewrite *w, const fms_gc_record *rec, const fms_record *r)
     if (again)
         rc = recode(w, r, shallow_ancestor(g, rec), &smaller, &to);
     again = again && (smaller || rec->depth > g->opts.depth);
-    if (rc == FM_OK)
-        rc = begin_pack(w, again ? to.payload_bytes + r->head_bytes : r->stored_bytes);
-    if (rc == FM_OK)
-        rc = again ? fms_packer_add(&w->packer, &to, w->rows, fm_buf_span(&w->payload))
-                   : fms_packer_copy(&w->packer, r, g->pack[rec->pack].map.data + rec->offset);
+    FM_THEN(rc, begin_pack(w, again ? to.payload_bytes + r->head_bytes : r->stored_bytes));
+    FM_THEN(rc, again ? fms_packer_add(&w->packer, &to, w->rows, fm_buf_span(&w->payload))
+                      : fms_packer_copy(&w->packer, r, g->pack[rec->pack].map.data + rec->offset));
     g->report.recoded_objects += again;
     return rc == FM_OK ? note_fresh(w, rec->object, again) : rc;
 }
@@ -433,20 +420,20 @@ static fm_status take_packs(rewrite *w)
 {
     fms_gc *g = w->g;
     size_t packs = g->packs; /* those of before */
-    fm_status rc = FM_OK;
+
     for (size_t k = 0; k < g->records; k++)
         if (g->record[k].recipe && g->pack[g->record[k].pack].fate == FMS_FATE_FOLD)
             w->features |= FMS_PACK_RECIPES;
     for (size_t i = 0; i < packs; i++)
         w->total_bytes += g->pack[i].fate == FMS_FATE_FOLD ? g->pack[i].needed_bytes : 0;
-    for (size_t i = 0; rc == FM_OK && i < packs; i++) {
+    for (size_t i = 0; i < packs; i++) {
         uint32_t first = g->pack[i].first, count = g->pack[i].count;
         if (g->pack[i].fate != FMS_FATE_FOLD)
             continue;
-        for (uint32_t k = first; rc == FM_OK && k < first + count; k++)
-            rc = take(w, k);
+        for (uint32_t k = first; k < first + count; k++)
+            FM_TRY(take(w, k));
     }
-    return rc == FM_OK ? end_pack(w) : rc;
+    return end_pack(w);
 }
 
 /* A dry run only says what would be copied. */
@@ -470,22 +457,19 @@ fm_status fms_gc_rewrite(fms_gc *g)
     memset(&w, 0, sizeof w);
     w.g = g;
     fm_buf_init(&w.payload, (size_t)FM_MAX_TENSOR_BYTES);
-    fm_status rc = fms_gc_settle(g);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_gc_settle(g));
     plan(g);
     plan_depths(g);
     if (g->opts.dry_run) {
         pretend(g);
         return FM_OK;
     }
-    rc = fms_store_coder(g->s, &w.coder);
+    fm_status rc = fms_store_coder(g->s, &w.coder);
     w.leaf = fm_malloc(FM_LEAF_BYTES);
     w.parent_leaf = fm_malloc(FM_LEAF_BYTES);
     if (rc == FM_OK && (!w.leaf || !w.parent_leaf))
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = take_packs(&w);
+    FM_THEN(rc, take_packs(&w));
     if (rc == FM_EIO && fms_no_room()) { /* what was not copied stays where it is */
         g->report.no_room = true;
         fm_error_clear();

@@ -26,10 +26,8 @@ static fm_status reserve(const char *root, const char *path, uint64_t bytes)
     fm_writer *w = NULL;
     char *tmp = fm_path_join(root, "tmp");
     fm_status rc = tmp ? fm_writer_open(&w, path, tmp) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_writer_reserve(w, bytes);
-    if (rc == FM_OK)
-        rc = fm_writer_commit(w, NULL);
+    FM_THEN(rc, fm_writer_reserve(w, bytes));
+    FM_THEN(rc, fm_writer_commit(w, NULL));
     fm_writer_close(w);
     fm_free(tmp);
     return rc;

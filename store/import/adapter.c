@@ -163,8 +163,7 @@ fm_status adp_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
                        FM_INLINE_MAX_BYTES);
     fm_buf_init(&text, 0);
     rc = fm_entry_read(&text, p, e);
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), path);
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), path));
     fm_buf_release(&text);
     return rc;
 }
@@ -201,9 +200,7 @@ static fm_status match_pattern(const fm_json **out, const fm_json *config, const
             return FM_ECANCELLED;
         if (fm_pattern_is_regex(key)) {
             bool found = false;
-            fm_status rc = match_end(&found, key, field, module);
-            if (rc < 0)
-                return rc;
+            FM_TRY(match_end(&found, key, field, module));
             if (!*out && found)
                 *out = fm_json_iter_value(it);
             continue;
@@ -223,8 +220,7 @@ fm_status fm_lora_spec_of(fm_lora_spec *out, const fm_json *config, const char *
     fm_status rc = match_pattern(&rank, config, "rank_pattern", module);
 
     memset(out, 0, sizeof *out);
-    if (rc == FM_OK)
-        rc = match_pattern(&alpha, config, "alpha_pattern", module);
+    FM_THEN(rc, match_pattern(&alpha, config, "alpha_pattern", module));
     if (rc < 0)
         return rc;
     r = fm_json_int(rank ? rank : fm_json_get(config, "r"), 0);
@@ -262,10 +258,7 @@ static fm_status fit_lora(const fm_entry *e, const adp_key *key, const fm_entry 
 {
     fm_lora_spec spec;
     bool turned = fm_json_bool(fm_json_get(config, "fan_in_fan_out"), false);
-    fm_status rc = fm_lora_spec_of(&spec, config, key->module);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_lora_spec_of(&spec, config, key->module));
     if (base->shape.rank != 2 || e->shape.rank != 2)
         return misfit(e, &base->shape, "weight");
     const uint64_t in = base->shape.dim[turned ? 0 : 1], out = base->shape.dim[turned ? 1 : 0];
@@ -280,10 +273,7 @@ static fm_status fit_vector(const fm_entry *e, const adp_key *key, const fm_entr
 {
     bool turned = fm_json_bool(fm_json_get(config, "fan_in_fan_out"), false);
     uint64_t n = 0;
-    fm_status rc = fm_shape_elems(&n, &e->shape);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_shape_elems(&n, &e->shape));
     if (base->shape.rank != 2)
         return misfit(e, &base->shape, "weight");
     const uint64_t in = base->shape.dim[turned ? 0 : 1], out = base->shape.dim[turned ? 1 : 0];
@@ -297,15 +287,12 @@ static fm_status fit_one(const fm_tree *parent, const fm_entry *e, const fm_json
     adp_key key;
     char weight[FM_MAX_NAME_BYTES + 16];
     const fm_entry *base;
-    fm_status rc;
 
     adp_parse_key(&key, e->name);
     if (key.role == ADP_PROMPT || key.role == ADP_OTHER)
         return FM_OK;
     snprintf(weight, sizeof weight, "%s%s", key.module, key.role == ADP_SAVED ? "" : ".weight");
-    rc = adp_base_tensor(&base, parent, weight);
-    if (rc < 0)
-        return rc;
+    FM_TRY(adp_base_tensor(&base, parent, weight));
     if (!base)
         return fm_fail(FM_EBASE, "adapter tensor '%s': the parent has no '%s'", e->name, weight);
     if (key.role == ADP_SAVED)
@@ -360,19 +347,17 @@ static fm_status check_fit(const fm_tree *parent, const fm_tree *adapter, const 
                            const fm_json *config)
 {
     size_t begin, end;
-    fm_status rc = FM_OK;
 
     fm_tree_range(adapter, from->dir, &begin, &end);
-    rc = check_patterns(config, end - begin);
-    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+    FM_TRY(check_patterns(config, end - begin));
+    for (size_t i = begin; i < end; i++) {
         const fm_entry *e = fm_tree_at(adapter, i);
         if (e->kind != FM_ENTRY_TENSOR)
             continue;
-        rc = fit_one(parent, e, config);
-        if (rc == FM_OK)
-            rc = check_pair(adapter, e);
+        FM_TRY(fit_one(parent, e, config));
+        FM_TRY(check_pair(adapter, e));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ---- laying it on ---- */
@@ -422,13 +407,12 @@ static fm_status apply(fm_tree *tree, const fm_tree *adapter, const adp_place *f
 {
     char to[80];
     size_t begin, end;
-    fm_status rc = FM_OK;
 
     snprintf(to, sizeof to, "adapters/%" PRIu32 "-%s", number, from->kind);
     fm_tree_range(adapter, from->dir, &begin, &end);
-    for (size_t i = begin; rc == FM_OK && i < end; i++)
-        rc = put_moved(tree, fm_tree_at(adapter, i), from->dir, to);
-    return rc == FM_OK ? replace_source(tree, adapter, to) : rc;
+    for (size_t i = begin; i < end; i++)
+        FM_TRY(put_moved(tree, fm_tree_at(adapter, i), from->dir, to));
+    return replace_source(tree, adapter, to);
 }
 
 fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *adapter,
@@ -444,21 +428,15 @@ fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *
     if (rc == FM_OK && from_count != 1)
         rc = fm_fail(FM_EINVAL, "an adapter's own tree must hold one adapter, this holds %zu",
                      from_count);
-    if (rc == FM_OK)
-        rc = adp_list(&there, &there_count, parent);
+    FM_THEN(rc, adp_list(&there, &there_count, parent));
     if (rc == FM_OK && there_count >= FM_MAX_ADAPTERS)
         rc = fm_fail(FM_ELIMIT, "the parent already holds %zu adapters", there_count);
-    if (rc == FM_OK)
-        rc = adp_config(&config, adapter, NULL, &from[0]);
-    if (rc == FM_OK)
-        rc = check_fit(parent, adapter, &from[0], config);
-    if (rc == FM_OK)
-        rc = warn_base(warning, config, base_name);
-    if (rc == FM_OK)
-        rc = fm_tree_copy(&tree, parent);
-    if (rc == FM_OK)
-        rc =
-            apply(tree, adapter, &from[0], there_count > 0 ? there[there_count - 1].number + 1 : 0);
+    FM_THEN(rc, adp_config(&config, adapter, NULL, &from[0]));
+    FM_THEN(rc, check_fit(parent, adapter, &from[0], config));
+    FM_THEN(rc, warn_base(warning, config, base_name));
+    FM_THEN(rc, fm_tree_copy(&tree, parent));
+    FM_THEN(rc, apply(tree, adapter, &from[0],
+                      there_count > 0 ? there[there_count - 1].number + 1 : 0));
     fm_json_free(config);
     fm_free(there);
     fm_free(from);

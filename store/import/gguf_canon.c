@@ -19,17 +19,14 @@ static fm_status find_arch(const gguf_arch **out, const fm_gguf *g)
     fm_span name = {NULL, 0};
     uint64_t parts = 0;
     bool found = false;
-    fm_status rc = fm_gguf_u64(g, "split.count", &parts, &found);
+    FM_TRY(fm_gguf_u64(g, "split.count", &parts, &found));
 
-    if (rc == FM_OK && found && parts > 1)
+    if (found && parts > 1)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: field 'split.count' is %" PRIu64
                        "; join the parts with llama-gguf-split --merge first",
                        fm_gguf_what(g), parts);
-    if (rc == FM_OK)
-        rc = fm_gguf_str(g, "general.architecture", &name, &found);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_gguf_str(g, "general.architecture", &name, &found));
     if (!found)
         return fm_fail(FM_ECORRUPT, "%s: field 'general.architecture' is missing", fm_gguf_what(g));
     for (size_t i = 0; i < FM_ARRAY_LEN(ARCHES); i++)
@@ -47,11 +44,12 @@ static fm_status need(const gguf_dims *d, const fm_gguf *g, const char *key, uin
 {
     char full[128];
     bool found = false;
-    fm_status rc = fm_gguf_u64(g, gguf_key(d, key, full), out, &found);
+    FM_TRY(fm_gguf_u64(g, gguf_key(d, key, full), out, &found));
 
-    if (rc == FM_OK && (!found || *out == 0 || *out > 1u << 30))
-        rc = fm_fail(FM_ECORRUPT, "%s: field '%s' is missing, 0 or absurd", fm_gguf_what(g), full);
-    return rc;
+    if (!found || *out == 0 || *out > 1u << 30)
+        return fm_fail(FM_ECORRUPT, "%s: field '%s' is missing, 0 or absurd", fm_gguf_what(g),
+                       full);
+    return FM_OK;
 }
 
 static fm_status optional(const gguf_dims *d, const fm_gguf *g, const char *key, uint64_t *out)
@@ -65,14 +63,10 @@ static fm_status optional(const gguf_dims *d, const fm_gguf *g, const char *key,
 static fm_status check_dims(const gguf_dims *d, const fm_gguf *g)
 {
     uint64_t value_dim = d->head_dim, rot = d->head_dim, experts = 0;
-    fm_status rc = optional(d, g, "attention.value_length", &value_dim);
+    FM_TRY(optional(d, g, "attention.value_length", &value_dim));
 
-    if (rc == FM_OK)
-        rc = optional(d, g, "rope.dimension_count", &rot);
-    if (rc == FM_OK)
-        rc = optional(d, g, "expert_count", &experts);
-    if (rc < 0)
-        return rc;
+    FM_TRY(optional(d, g, "rope.dimension_count", &rot));
+    FM_TRY(optional(d, g, "expert_count", &experts));
     if (d->layers > FM_GGUF_MAX_LAYERS || d->kv_heads > d->heads || d->heads % d->kv_heads != 0)
         return fm_fail(FM_ECORRUPT,
                        "%s: %" PRIu64 " layers, %" PRIu64 " heads, %" PRIu64
@@ -95,33 +89,21 @@ static fm_status check_dims(const gguf_dims *d, const fm_gguf *g)
 fm_status gguf_read_dims(gguf_dims *d, const fm_gguf *g)
 {
     const fm_gguf_tensor *embd = fm_gguf_find(g, "token_embd.weight");
-    fm_status rc;
 
     memset(d, 0, sizeof *d);
-    rc = find_arch(&d->arch, g);
-    if (rc == FM_OK)
-        rc = need(d, g, "block_count", &d->layers);
-    if (rc == FM_OK)
-        rc = need(d, g, "embedding_length", &d->hidden);
-    if (rc == FM_OK)
-        rc = need(d, g, "feed_forward_length", &d->inter);
-    if (rc == FM_OK)
-        rc = need(d, g, "attention.head_count", &d->heads);
-    if (rc == FM_OK)
-        rc = need(d, g, "context_length", &d->context);
-    if (rc < 0)
-        return rc;
+    FM_TRY(find_arch(&d->arch, g));
+    FM_TRY(need(d, g, "block_count", &d->layers));
+    FM_TRY(need(d, g, "embedding_length", &d->hidden));
+    FM_TRY(need(d, g, "feed_forward_length", &d->inter));
+    FM_TRY(need(d, g, "attention.head_count", &d->heads));
+    FM_TRY(need(d, g, "context_length", &d->context));
     d->kv_heads = d->heads;
     d->head_dim = d->hidden / d->heads;
-    rc = optional(d, g, "attention.head_count_kv", &d->kv_heads);
-    if (rc == FM_OK)
-        rc = optional(d, g, "attention.key_length", &d->head_dim);
-    if (rc == FM_OK && (d->kv_heads == 0 || d->head_dim == 0))
-        rc = fm_fail(FM_ECORRUPT, "%s: a head count or head length is 0", fm_gguf_what(g));
-    if (rc == FM_OK)
-        rc = check_dims(d, g);
-    if (rc < 0)
-        return rc;
+    FM_TRY(optional(d, g, "attention.head_count_kv", &d->kv_heads));
+    FM_TRY(optional(d, g, "attention.key_length", &d->head_dim));
+    if (d->kv_heads == 0 || d->head_dim == 0)
+        return fm_fail(FM_ECORRUPT, "%s: a head count or head length is 0", fm_gguf_what(g));
+    FM_TRY(check_dims(d, g));
     if (!embd || embd->shape.rank != 2)
         return fm_fail(FM_ECORRUPT, "%s: tensor 'token_embd.weight' is missing or no matrix",
                        fm_gguf_what(g));
@@ -246,38 +228,33 @@ static fm_status add_tensor(fm_source *src, src_file *f, const gguf_dims *d, con
 static fm_status add_head(fm_source *src, src_file *f, const fm_gguf *g, uint64_t end)
 {
     uint64_t at = 0;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < fm_gguf_kv_count(g); i++) {
+    for (size_t i = 0; i < fm_gguf_kv_count(g); i++) {
         const fm_gguf_kv *kv = fm_gguf_kv_at(g, i);
         uint64_t from = (uint64_t)(kv->data.data - f->map.data);
         if (kv->type != FM_GGUF_ARRAY || kv->data.len <= FM_INLINE_MAX_BYTES || from < at)
             continue;
-        rc = src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(from - at)));
+        FM_TRY(src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(from - at))));
         at = from + kv->data.len;
-        if (rc == FM_OK)
-            rc = src_add_stretch(src, f, from, at);
+        FM_TRY(src_add_stretch(src, f, from, at));
     }
-    return rc == FM_OK ? src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(end - at)))
-                       : rc;
+    return src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(end - at)));
 }
 
 /* Tensors and, between them, whatever bytes the writer left there. */
 static fm_status add_all(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g)
 {
     uint64_t at = fm_gguf_count(g) > 0 ? fm_gguf_at(g, 0)->at : f->map.len;
-    fm_status rc = add_head(src, f, g, at);
+    FM_TRY(add_head(src, f, g, at));
 
-    for (size_t i = 0; rc == FM_OK && i < fm_gguf_count(g); i++) {
+    for (size_t i = 0; i < fm_gguf_count(g); i++) {
         const fm_gguf_tensor *t = fm_gguf_at(g, i);
-        rc = src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(t->at - at)));
-        if (rc == FM_OK)
-            rc = add_tensor(src, f, d, g, t);
+        FM_TRY(src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(t->at - at))));
+        FM_TRY(add_tensor(src, f, d, g, t));
         at = t->at + t->bytes;
     }
-    if (rc == FM_OK)
-        rc = src_add_literal(src, f, fm_span_of(f->map.data + at, f->map.len - (size_t)at));
-    return rc;
+
+    return src_add_literal(src, f, fm_span_of(f->map.data + at, f->map.len - (size_t)at));
 }
 
 static fm_status put_model(fm_source *src, const gguf_dims *d, const fm_gguf *g)
@@ -285,14 +262,10 @@ static fm_status put_model(fm_source *src, const gguf_dims *d, const fm_gguf *g)
     fm_json *config = NULL, *model = fm_json_new_object();
     fm_status rc = model ? gguf_config(&config, d, g) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_json_set(model, "format", fm_json_new_int(1));
-    if (rc == FM_OK)
-        rc = fm_json_set(model, "architecture", fm_json_ref(fm_json_get(config, "model_type")));
-    if (rc == FM_OK)
-        rc = fm_json_set(model, "config", fm_json_ref(config));
-    if (rc == FM_OK)
-        rc = src_put_json(src, "model.json", model, FM_JSON_PRETTY);
+    FM_THEN(rc, fm_json_set(model, "format", fm_json_new_int(1)));
+    FM_THEN(rc, fm_json_set(model, "architecture", fm_json_ref(fm_json_get(config, "model_type"))));
+    FM_THEN(rc, fm_json_set(model, "config", fm_json_ref(config)));
+    FM_THEN(rc, src_put_json(src, "model.json", model, FM_JSON_PRETTY));
     fm_json_free(config);
     fm_json_free(model);
     return rc;
@@ -306,16 +279,11 @@ fm_status src_open_gguf(fm_source *src)
     fm_status rc = src_add_file(&f, src, NULL, fm_path_base(src->path));
 
     src->kind = FM_SOURCE_GGUF;
-    if (rc == FM_OK)
-        rc = fm_gguf_parse(&g, fm_span_of(f->map.data, f->map.len), src->path);
-    if (rc == FM_OK)
-        rc = gguf_read_dims(&d, g);
-    if (rc == FM_OK)
-        rc = put_model(src, &d, g);
-    if (rc == FM_OK)
-        rc = gguf_tokenizer(src, g);
-    if (rc == FM_OK)
-        rc = add_all(src, f, &d, g);
+    FM_THEN(rc, fm_gguf_parse(&g, fm_span_of(f->map.data, f->map.len), src->path));
+    FM_THEN(rc, gguf_read_dims(&d, g));
+    FM_THEN(rc, put_model(src, &d, g));
+    FM_THEN(rc, gguf_tokenizer(src, g));
+    FM_THEN(rc, add_all(src, f, &d, g));
     fm_gguf_close(g);
     return rc;
 }

@@ -69,11 +69,11 @@ static fm_status real_or(const gguf_dims *d, const fm_gguf *g, const char *key, 
 {
     char full[128];
     bool found = false;
-    fm_status rc = fm_gguf_f64(g, gguf_key(d, key, full), out, &found);
+    FM_TRY(fm_gguf_f64(g, gguf_key(d, key, full), out, &found));
 
-    if (rc == FM_OK && found)
+    if (found)
         *out = shortest(*out);
-    return rc;
+    return FM_OK;
 }
 
 static fm_status set_int(fm_json *o, const char *key, uint64_t v)
@@ -94,11 +94,10 @@ static fm_status set_sizes(fm_json *o, const gguf_dims *d)
                  {"head_dim", d->head_dim},
                  {"max_position_embeddings", d->context},
                  {"vocab_size", d->vocab}};
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(field); i++)
-        rc = set_int(o, field[i].key, field[i].value);
-    return rc;
+    for (size_t i = 0; i < FM_ARRAY_LEN(field); i++)
+        FM_TRY(set_int(o, field[i].key, field[i].value));
+    return FM_OK;
 }
 
 static fm_status set_token_ids(fm_json *o, const fm_gguf *g)
@@ -108,16 +107,15 @@ static fm_status set_token_ids(fm_json *o, const fm_gguf *g)
         {"tokenizer.ggml.eos_token_id", "eos_token_id"},
         {"tokenizer.ggml.padding_token_id", "pad_token_id"},
     };
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(pair); i++) {
+    for (size_t i = 0; i < FM_ARRAY_LEN(pair); i++) {
         uint64_t id = 0;
         bool found = false;
-        rc = fm_gguf_u64(g, pair[i][0], &id, &found);
-        if (rc == FM_OK && found)
-            rc = set_int(o, pair[i][1], id);
+        FM_TRY(fm_gguf_u64(g, pair[i][0], &id, &found));
+        if (found)
+            FM_TRY(set_int(o, pair[i][1], id));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* A sliding window makes a llama-class file a Mistral. */
@@ -138,12 +136,9 @@ static fm_status set_identity(fm_json *o, const gguf_dims *d, const fm_gguf *g)
         type = "mistral";
         class_name = "MistralForCausalLM";
     }
-    if (rc == FM_OK)
-        rc = fm_json_push(list, fm_json_new_str(class_name));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "architectures", fm_json_ref(list));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "model_type", fm_json_new_str(type));
+    FM_THEN(rc, fm_json_push(list, fm_json_new_str(class_name)));
+    FM_THEN(rc, fm_json_set(o, "architectures", fm_json_ref(list)));
+    FM_THEN(rc, fm_json_set(o, "model_type", fm_json_new_str(type)));
     if (rc == FM_OK && found && window > 0)
         rc = set_int(o, "sliding_window", window);
     fm_json_free(list);
@@ -154,19 +149,17 @@ static fm_status set_flags(fm_json *o, const gguf_dims *d, const fm_gguf *g)
 {
     bool bias = fm_gguf_find(g, "blk.0.attn_q.bias") != NULL;
     bool mlp_bias = fm_gguf_find(g, "blk.0.ffn_up.bias") != NULL;
-    fm_status rc = fm_json_set(o, "hidden_act", fm_json_new_str("silu"));
+    FM_TRY(fm_json_set(o, "hidden_act", fm_json_new_str("silu")));
 
-    if (rc == FM_OK && strcmp(d->arch->prefix, "qwen2") != 0)
-        rc = fm_json_set(o, "attention_bias", fm_json_new_bool(bias));
-    if (rc == FM_OK && strcmp(d->arch->prefix, "llama") == 0)
-        rc = fm_json_set(o, "mlp_bias", fm_json_new_bool(mlp_bias));
-    if (rc == FM_OK && strcmp(d->arch->prefix, "llama") != 0)
-        rc = fm_json_set(o, "use_sliding_window", fm_json_new_bool(false));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "tie_word_embeddings", fm_json_new_bool(d->tied));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "dtype", fm_json_new_str("float32"));
-    return rc;
+    if (strcmp(d->arch->prefix, "qwen2") != 0)
+        FM_TRY(fm_json_set(o, "attention_bias", fm_json_new_bool(bias)));
+    if (strcmp(d->arch->prefix, "llama") == 0)
+        FM_TRY(fm_json_set(o, "mlp_bias", fm_json_new_bool(mlp_bias)));
+    if (strcmp(d->arch->prefix, "llama") != 0)
+        FM_TRY(fm_json_set(o, "use_sliding_window", fm_json_new_bool(false)));
+    FM_TRY(fm_json_set(o, "tie_word_embeddings", fm_json_new_bool(d->tied)));
+
+    return fm_json_set(o, "dtype", fm_json_new_str("float32"));
 }
 
 fm_status gguf_config(fm_json **out, const gguf_dims *d, const fm_gguf *g)
@@ -176,29 +169,20 @@ fm_status gguf_config(fm_json **out, const gguf_dims *d, const fm_gguf *g)
     fm_status rc = o ? check_fields(d, g) : FM_ENOMEM;
 
     *out = NULL;
-    if (rc == FM_OK)
-        rc = real_or(d, g, "rope.freq_base", &theta);
-    if (rc == FM_OK)
-        rc = real_or(d, g, "attention.layer_norm_rms_epsilon", &eps);
+    FM_THEN(rc, real_or(d, g, "rope.freq_base", &theta));
+    FM_THEN(rc, real_or(d, g, "attention.layer_norm_rms_epsilon", &eps));
     if (rc == FM_OK && !(eps >= 0 && theta > 0))
         rc = fm_fail(FM_ECORRUPT,
                      "%s: field '%s.attention.layer_norm_rms_epsilon' is missing, or "
                      "it or '%s.rope.freq_base' is out of range",
                      fm_gguf_what(g), d->arch->prefix, d->arch->prefix);
-    if (rc == FM_OK)
-        rc = set_identity(o, d, g);
-    if (rc == FM_OK)
-        rc = set_sizes(o, d);
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "rms_norm_eps", fm_json_new_real(eps));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "rope_theta", fm_json_new_real(theta));
-    if (rc == FM_OK)
-        rc = gguf_rope_scaling(o, d, g, theta);
-    if (rc == FM_OK)
-        rc = set_token_ids(o, g);
-    if (rc == FM_OK)
-        rc = set_flags(o, d, g);
+    FM_THEN(rc, set_identity(o, d, g));
+    FM_THEN(rc, set_sizes(o, d));
+    FM_THEN(rc, fm_json_set(o, "rms_norm_eps", fm_json_new_real(eps)));
+    FM_THEN(rc, fm_json_set(o, "rope_theta", fm_json_new_real(theta)));
+    FM_THEN(rc, gguf_rope_scaling(o, d, g, theta));
+    FM_THEN(rc, set_token_ids(o, g));
+    FM_THEN(rc, set_flags(o, d, g));
     if (rc < 0) {
         fm_json_free(o);
         return rc;
@@ -244,18 +228,12 @@ static fm_status set_llama3(fm_json *config, double factor, double original)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "rope_type", fm_json_new_str("llama3"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "factor", fm_json_new_real(factor));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "low_freq_factor", fm_json_new_real(1));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "high_freq_factor", fm_json_new_real(4));
-    if (rc == FM_OK)
-        rc = set_int(o, "original_max_position_embeddings", (uint64_t)original);
-    if (rc == FM_OK)
-        rc = fm_json_set(config, "rope_scaling", fm_json_ref(o));
+    FM_THEN(rc, fm_json_set(o, "rope_type", fm_json_new_str("llama3")));
+    FM_THEN(rc, fm_json_set(o, "factor", fm_json_new_real(factor)));
+    FM_THEN(rc, fm_json_set(o, "low_freq_factor", fm_json_new_real(1)));
+    FM_THEN(rc, fm_json_set(o, "high_freq_factor", fm_json_new_real(4)));
+    FM_THEN(rc, set_int(o, "original_max_position_embeddings", (uint64_t)original));
+    FM_THEN(rc, fm_json_set(config, "rope_scaling", fm_json_ref(o)));
     fm_json_free(o);
     return rc;
 }
@@ -298,17 +276,13 @@ static fm_status set_simple(fm_json *config, const gguf_dims *d, const fm_gguf *
 
     if (rc == FM_OK && (!found || !(factor > 0)))
         rc = fm_fail(FM_ECORRUPT, "%s: field '%s' is missing or not above 0", fm_gguf_what(g), key);
-    if (rc == FM_OK)
-        rc = fm_gguf_u64(g, gguf_key(d, "rope.scaling.original_context_length", key), &original,
-                         &has_original);
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "rope_type", fm_json_new_str(type));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "factor", fm_json_new_real(shortest(factor)));
+    FM_THEN(rc, fm_gguf_u64(g, gguf_key(d, "rope.scaling.original_context_length", key), &original,
+                            &has_original));
+    FM_THEN(rc, fm_json_set(o, "rope_type", fm_json_new_str(type)));
+    FM_THEN(rc, fm_json_set(o, "factor", fm_json_new_real(shortest(factor))));
     if (rc == FM_OK && has_original)
         rc = set_int(o, "original_max_position_embeddings", original);
-    if (rc == FM_OK)
-        rc = fm_json_set(config, "rope_scaling", fm_json_ref(o));
+    FM_THEN(rc, fm_json_set(config, "rope_scaling", fm_json_ref(o)));
     fm_json_free(o);
     return rc;
 }
@@ -319,10 +293,7 @@ fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *
     char key[128];
     fm_span type = {NULL, 0};
     bool found = false;
-    fm_status rc = fm_gguf_str(g, gguf_key(d, "rope.scaling.type", key), &type, &found);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_gguf_str(g, gguf_key(d, "rope.scaling.type", key), &type, &found));
     if (!found || fm_span_eq_str(type, "none")) {
         if (fm_gguf_get(g, gguf_key(d, "rope.scale_linear", key)))
             return fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g),

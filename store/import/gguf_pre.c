@@ -100,12 +100,9 @@ static fm_status byte_level(fm_json **out, bool use_regex)
     fm_status rc = o ? fm_json_set(o, "type", fm_json_new_str("ByteLevel")) : FM_ENOMEM;
 
     *out = o;
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "add_prefix_space", fm_json_new_bool(false));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "trim_offsets", fm_json_new_bool(true));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "use_regex", fm_json_new_bool(use_regex));
+    FM_THEN(rc, fm_json_set(o, "add_prefix_space", fm_json_new_bool(false)));
+    FM_THEN(rc, fm_json_set(o, "trim_offsets", fm_json_new_bool(true)));
+    FM_THEN(rc, fm_json_set(o, "use_regex", fm_json_new_bool(use_regex)));
     return rc;
 }
 
@@ -115,8 +112,7 @@ static fm_status digits(fm_json **out)
     fm_status rc = o ? fm_json_set(o, "type", fm_json_new_str("Digits")) : FM_ENOMEM;
 
     *out = o;
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "individual_digits", fm_json_new_bool(true));
+    FM_THEN(rc, fm_json_set(o, "individual_digits", fm_json_new_bool(true)));
     return rc;
 }
 
@@ -126,16 +122,11 @@ static fm_status split(fm_json **out, const char *regex)
     fm_status rc = o && pattern ? FM_OK : FM_ENOMEM;
 
     *out = o;
-    if (rc == FM_OK)
-        rc = fm_json_set(pattern, "Regex", fm_json_new_str(regex));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "type", fm_json_new_str("Split"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "pattern", fm_json_ref(pattern));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "behavior", fm_json_new_str("Isolated"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "invert", fm_json_new_bool(false));
+    FM_THEN(rc, fm_json_set(pattern, "Regex", fm_json_new_str(regex)));
+    FM_THEN(rc, fm_json_set(o, "type", fm_json_new_str("Split")));
+    FM_THEN(rc, fm_json_set(o, "pattern", fm_json_ref(pattern)));
+    FM_THEN(rc, fm_json_set(o, "behavior", fm_json_new_str("Isolated")));
+    FM_THEN(rc, fm_json_set(o, "invert", fm_json_new_bool(false)));
     fm_json_free(pattern);
     return rc;
 }
@@ -183,10 +174,8 @@ static fm_status build(fm_json **pre, const pre_rule *rule)
     o = fm_json_new_object();
     if (rc == FM_OK && !o)
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "type", fm_json_new_str("Sequence"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "pretokenizers", fm_json_ref(list));
+    FM_THEN(rc, fm_json_set(o, "type", fm_json_new_str("Sequence")));
+    FM_THEN(rc, fm_json_set(o, "pretokenizers", fm_json_ref(list)));
     fm_json_free(list);
     *pre = o;
     return rc;
@@ -196,7 +185,6 @@ fm_status gguf_pre_tokenizer(fm_json **pre, fm_json **normalizer, bool *ignore_m
                              const char *name, const char *what)
 {
     const pre_rule *rule = NULL;
-    fm_status rc;
 
     *pre = *normalizer = NULL;
     for (size_t i = 0; i < FM_ARRAY_LEN(RULES) && !rule; i++)
@@ -206,10 +194,10 @@ fm_status gguf_pre_tokenizer(fm_json **pre, fm_json **normalizer, bool *ignore_m
         return fm_fail(FM_EUNSUPPORTED, "%s: field 'tokenizer.ggml.pre': '%s' is not known", what,
                        name);
     *ignore_merges = rule->ignore_merges;
-    rc = build(pre, rule);
-    if (rc == FM_OK && rule->nfc) {
+    FM_TRY(build(pre, rule));
+    if (rule->nfc) {
         *normalizer = fm_json_new_object();
-        rc = *normalizer ? fm_json_set(*normalizer, "type", fm_json_new_str("NFC")) : FM_ENOMEM;
+        FM_TRY(*normalizer ? fm_json_set(*normalizer, "type", fm_json_new_str("NFC")) : FM_ENOMEM);
     }
-    return rc;
+    return FM_OK;
 }

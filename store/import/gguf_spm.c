@@ -114,12 +114,9 @@ static fm_status put_trainer(fm_buf *out, const gguf_vocab *v, const gguf_wrap *
     fm_buf b;
     uint64_t pad = 0;
     bool suffix = false, found = false;
-    fm_status rc = fm_gguf_bool(v->g, "tokenizer.ggml.treat_whitespace_as_suffix", &suffix, &found);
+    FM_TRY(fm_gguf_bool(v->g, "tokenizer.ggml.treat_whitespace_as_suffix", &suffix, &found));
 
-    if (rc == FM_OK)
-        rc = gguf_special_id(v, "tokenizer.ggml.padding_token_id", &pad, &found);
-    if (rc < 0)
-        return rc;
+    FM_TRY(gguf_special_id(v, "tokenizer.ggml.padding_token_id", &pad, &found));
     fm_buf_init(&b, 0);
     put_number(&b, 3, unigram ? 1 : 2);
     put_number(&b, 4, v->tokens->count);
@@ -132,7 +129,7 @@ static fm_status put_trainer(fm_buf *out, const gguf_vocab *v, const gguf_wrap *
     if (found)
         put_bytes(&b, 48, v->text[pad]);
     put_bytes(out, 2, fm_buf_span(&b));
-    rc = fm_buf_ok(&b);
+    fm_status rc = fm_buf_ok(&b);
     fm_buf_release(&b);
     return rc;
 }
@@ -142,14 +139,10 @@ static fm_status put_normalizer(fm_buf *out, const fm_gguf *g)
     const fm_gguf_kv *map = fm_gguf_get(g, "tokenizer.ggml.precompiled_charsmap");
     bool prefix = true, extra = false, escape = true, found;
     fm_buf b;
-    fm_status rc = fm_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &prefix, &found);
+    FM_TRY(fm_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &prefix, &found));
 
-    if (rc == FM_OK)
-        rc = fm_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &extra, &found);
-    if (rc == FM_OK)
-        rc = fm_gguf_bool(g, "tokenizer.ggml.escape_whitespaces", &escape, &found);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &extra, &found));
+    FM_TRY(fm_gguf_bool(g, "tokenizer.ggml.escape_whitespaces", &escape, &found));
     if (map &&
         (map->type != FM_GGUF_ARRAY || (map->elem != FM_GGUF_I8 && map->elem != FM_GGUF_U8) ||
          map->data.len != map->count))
@@ -161,7 +154,7 @@ static fm_status put_normalizer(fm_buf *out, const fm_gguf *g)
     put_number(&b, 4, extra);
     put_number(&b, 5, escape);
     put_bytes(out, 3, fm_buf_span(&b));
-    rc = fm_buf_ok(&b);
+    fm_status rc = fm_buf_ok(&b);
     fm_buf_release(&b);
     return rc;
 }
@@ -181,14 +174,11 @@ static fm_status added_tokens(fm_json *config, const gguf_vocab *v, uint64_t unk
         fm_json *one = fm_json_new_object();
         (void)snprintf(key, sizeof key, "%" PRIu64, i);
         rc = one ? fm_json_set(one, "content", gguf_token_str(v, i)) : FM_ENOMEM;
-        if (rc == FM_OK)
-            rc = fm_json_set(one, "special", fm_json_new_bool(type != GGUF_TOKEN_USER));
-        if (rc == FM_OK)
-            rc = fm_json_set(map, key, fm_json_ref(one));
+        FM_THEN(rc, fm_json_set(one, "special", fm_json_new_bool(type != GGUF_TOKEN_USER)));
+        FM_THEN(rc, fm_json_set(map, key, fm_json_ref(one)));
         fm_json_free(one);
     }
-    if (rc == FM_OK)
-        rc = fm_json_set(config, "added_tokens_decoder", fm_json_ref(map));
+    FM_THEN(rc, fm_json_set(config, "added_tokens_decoder", fm_json_ref(map)));
     fm_json_free(map);
     return rc;
 }
@@ -202,25 +192,16 @@ fm_status gguf_put_spm(fm_source *src, const gguf_vocab *v, gguf_wrap *w, bool u
     fm_status rc = find_unknown(v, &unk);
 
     fm_buf_init(&out, 0);
-    if (rc == FM_OK)
-        rc = gguf_read_wrap(w, v, !unigram, unigram);
-    if (rc == FM_OK)
-        rc = put_pieces(&out, v, unk, &byte_fallback);
-    if (rc == FM_OK)
-        rc = put_trainer(&out, v, w, unigram, byte_fallback);
-    if (rc == FM_OK)
-        rc = put_normalizer(&out, v->g);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&out);
-    if (rc == FM_OK)
-        rc = added_tokens(config, v, unk);
-    if (rc == FM_OK)
-        rc = fm_json_set(config, "legacy", fm_json_new_bool(true));
-    if (rc == FM_OK)
-        rc = fm_json_set(config, "tokenizer_class",
-                         fm_json_new_str(unigram ? "T5Tokenizer" : "LlamaTokenizer"));
-    if (rc == FM_OK)
-        rc = src_put_copy(src, "tokenizer/tokenizer.model", fm_buf_span(&out));
+    FM_THEN(rc, gguf_read_wrap(w, v, !unigram, unigram));
+    FM_THEN(rc, put_pieces(&out, v, unk, &byte_fallback));
+    FM_THEN(rc, put_trainer(&out, v, w, unigram, byte_fallback));
+    FM_THEN(rc, put_normalizer(&out, v->g));
+    FM_THEN(rc, fm_buf_ok(&out));
+    FM_THEN(rc, added_tokens(config, v, unk));
+    FM_THEN(rc, fm_json_set(config, "legacy", fm_json_new_bool(true)));
+    FM_THEN(rc, fm_json_set(config, "tokenizer_class",
+                            fm_json_new_str(unigram ? "T5Tokenizer" : "LlamaTokenizer")));
+    FM_THEN(rc, src_put_copy(src, "tokenizer/tokenizer.model", fm_buf_span(&out)));
     fm_buf_release(&out);
     return rc;
 }

@@ -42,13 +42,10 @@ static fm_status need_strings(const fm_gguf *g, const char *key, const fm_gguf_k
 static fm_status read_vocab(gguf_vocab *v, const fm_gguf *g)
 {
     size_t at = 0;
-    fm_status rc;
 
     memset(v, 0, sizeof *v);
     v->g = g;
-    rc = need_strings(g, "tokenizer.ggml.tokens", &v->tokens);
-    if (rc < 0)
-        return rc;
+    FM_TRY(need_strings(g, "tokenizer.ggml.tokens", &v->tokens));
     v->types = fm_gguf_get(g, "tokenizer.ggml.token_type");
     if (v->types && (v->types->type != FM_GGUF_ARRAY || v->types->elem != FM_GGUF_I32 ||
                      v->types->count != v->tokens->count))
@@ -79,10 +76,9 @@ static fm_status push_merge(fm_json *list, const gguf_vocab *v, fm_span merge)
         return gguf_bad(v->g, "tokenizer.ggml.merges", "must hold pairs of tokens with one space");
     pair = fm_json_new_array();
     rc = pair ? fm_json_push(pair, fm_json_new_strn((const char *)merge.data, left)) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_push(pair, fm_json_new_strn((const char *)space + 1, merge.len - left - 1));
-    if (rc == FM_OK)
-        rc = fm_json_push(list, fm_json_ref(pair));
+    FM_THEN(rc,
+            fm_json_push(pair, fm_json_new_strn((const char *)space + 1, merge.len - left - 1)));
+    FM_THEN(rc, fm_json_push(list, fm_json_ref(pair)));
     fm_json_free(pair);
     return rc;
 }
@@ -107,28 +103,17 @@ static fm_status model_json(fm_json **out, const gguf_vocab *v, bool ignore_merg
     fm_status rc = o ? gguf_vocab_json(&tokens, v) : FM_ENOMEM;
 
     *out = o;
-    if (rc == FM_OK)
-        rc = merges_json(&merges, v);
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "type", fm_json_new_str("BPE"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "dropout", fm_json_new_null());
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "unk_token", fm_json_new_null());
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "continuing_subword_prefix", fm_json_new_null());
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "end_of_word_suffix", fm_json_new_null());
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "fuse_unk", fm_json_new_bool(false));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "byte_fallback", fm_json_new_bool(false));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "ignore_merges", fm_json_new_bool(ignore_merges));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "vocab", fm_json_ref(tokens));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "merges", fm_json_ref(merges));
+    FM_THEN(rc, merges_json(&merges, v));
+    FM_THEN(rc, fm_json_set(o, "type", fm_json_new_str("BPE")));
+    FM_THEN(rc, fm_json_set(o, "dropout", fm_json_new_null()));
+    FM_THEN(rc, fm_json_set(o, "unk_token", fm_json_new_null()));
+    FM_THEN(rc, fm_json_set(o, "continuing_subword_prefix", fm_json_new_null()));
+    FM_THEN(rc, fm_json_set(o, "end_of_word_suffix", fm_json_new_null()));
+    FM_THEN(rc, fm_json_set(o, "fuse_unk", fm_json_new_bool(false)));
+    FM_THEN(rc, fm_json_set(o, "byte_fallback", fm_json_new_bool(false)));
+    FM_THEN(rc, fm_json_set(o, "ignore_merges", fm_json_new_bool(ignore_merges)));
+    FM_THEN(rc, fm_json_set(o, "vocab", fm_json_ref(tokens)));
+    FM_THEN(rc, fm_json_set(o, "merges", fm_json_ref(merges)));
     fm_json_free(tokens);
     fm_json_free(merges);
     return rc;
@@ -142,12 +127,9 @@ static fm_status decoder_json(fm_json **out)
     fm_status rc = o ? fm_json_set(o, "type", fm_json_new_str("ByteLevel")) : FM_ENOMEM;
 
     *out = o;
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "add_prefix_space", fm_json_new_bool(true));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "trim_offsets", fm_json_new_bool(true));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "use_regex", fm_json_new_bool(true));
+    FM_THEN(rc, fm_json_set(o, "add_prefix_space", fm_json_new_bool(true)));
+    FM_THEN(rc, fm_json_set(o, "trim_offsets", fm_json_new_bool(true)));
+    FM_THEN(rc, fm_json_set(o, "use_regex", fm_json_new_bool(true)));
     return rc;
 }
 
@@ -159,18 +141,12 @@ static fm_status put_tokenizer(fm_source *src, const gguf_vocab *v, const char *
     fm_status rc =
         gguf_pre_tokenizer(&p.pre, &p.normalizer, &ignore_merges, pre_name, fm_gguf_what(v->g));
 
-    if (rc == FM_OK)
-        rc = gguf_read_wrap(w, v, ignore_merges, false); /* Llama 3 begins with BOS */
-    if (rc == FM_OK)
-        rc = gguf_added_json(&p.added, v);
-    if (rc == FM_OK)
-        rc = gguf_post_processor(&p.post, w);
-    if (rc == FM_OK)
-        rc = decoder_json(&p.decoder);
-    if (rc == FM_OK)
-        rc = model_json(&p.model, v, ignore_merges);
-    if (rc == FM_OK)
-        rc = gguf_put_parts(src, &p);
+    FM_THEN(rc, gguf_read_wrap(w, v, ignore_merges, false)); /* Llama 3 begins with BOS */
+    FM_THEN(rc, gguf_added_json(&p.added, v));
+    FM_THEN(rc, gguf_post_processor(&p.post, w));
+    FM_THEN(rc, decoder_json(&p.decoder));
+    FM_THEN(rc, model_json(&p.model, v, ignore_merges));
+    FM_THEN(rc, gguf_put_parts(src, &p));
     gguf_tok_parts_free(&p);
     return rc;
 }
@@ -178,39 +154,35 @@ static fm_status put_tokenizer(fm_source *src, const gguf_vocab *v, const char *
 static fm_status put_tokenizer_config(fm_source *src, const gguf_vocab *v, const gguf_wrap *w,
                                       fm_json *o)
 {
-    fm_status rc = fm_json_set(o, "add_bos_token", fm_json_new_bool(w->bos));
+    FM_TRY(fm_json_set(o, "add_bos_token", fm_json_new_bool(w->bos)));
 
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "add_eos_token", fm_json_new_bool(w->eos));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "add_prefix_space", fm_json_new_bool(false));
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(SPECIAL); i++) {
+    FM_TRY(fm_json_set(o, "add_eos_token", fm_json_new_bool(w->eos)));
+    FM_TRY(fm_json_set(o, "add_prefix_space", fm_json_new_bool(false)));
+    for (size_t i = 0; i < FM_ARRAY_LEN(SPECIAL); i++) {
         uint64_t id = 0;
         bool found = false;
-        rc = gguf_special_id(v, SPECIAL[i].key, &id, &found);
-        if (rc == FM_OK && found)
-            rc = fm_json_set(o, SPECIAL[i].name, gguf_token_str(v, id));
+        FM_TRY(gguf_special_id(v, SPECIAL[i].key, &id, &found));
+        if (found)
+            FM_TRY(fm_json_set(o, SPECIAL[i].name, gguf_token_str(v, id)));
     }
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "clean_up_tokenization_spaces", fm_json_new_bool(false));
-    if (rc == FM_OK && !fm_json_get(o, "tokenizer_class"))
-        rc = fm_json_set(o, "tokenizer_class", fm_json_new_str("PreTrainedTokenizerFast"));
-    if (rc == FM_OK)
-        rc = src_put_json(src, "tokenizer/tokenizer_config.json", o, FM_JSON_PRETTY);
-    return rc;
+    FM_TRY(fm_json_set(o, "clean_up_tokenization_spaces", fm_json_new_bool(false)));
+    if (!fm_json_get(o, "tokenizer_class"))
+        FM_TRY(fm_json_set(o, "tokenizer_class", fm_json_new_str("PreTrainedTokenizerFast")));
+
+    return src_put_json(src, "tokenizer/tokenizer_config.json", o, FM_JSON_PRETTY);
 }
 
 static fm_status put_template(fm_source *src, const fm_gguf *g)
 {
     fm_span text = {NULL, 0};
     bool found = false;
-    fm_status rc = fm_gguf_str(g, "tokenizer.chat_template", &text, &found);
+    FM_TRY(fm_gguf_str(g, "tokenizer.chat_template", &text, &found));
 
-    if (rc == FM_OK && found && !is_text(text))
-        rc = gguf_bad(g, "tokenizer.chat_template", "is no UTF-8 text");
-    if (rc == FM_OK && found)
-        rc = src_put_copy(src, "tokenizer/chat_template.jinja", text);
-    return rc;
+    if (found && !is_text(text))
+        FM_TRY(gguf_bad(g, "tokenizer.chat_template", "is no UTF-8 text"));
+    if (found)
+        FM_TRY(src_put_copy(src, "tokenizer/chat_template.jinja", text));
+    return FM_OK;
 }
 
 static fm_status put_byte_level(fm_source *src, const gguf_vocab *v, gguf_wrap *w)
@@ -220,8 +192,7 @@ static fm_status put_byte_level(fm_source *src, const gguf_vocab *v, gguf_wrap *
     fm_status rc = fm_gguf_str(v->g, "tokenizer.ggml.pre", &pre, &found);
     char *name = rc == FM_OK ? fm_strndup((const char *)pre.data, FM_MIN(pre.len, 60u)) : NULL;
 
-    if (rc == FM_OK)
-        rc = name ? put_tokenizer(src, v, name, w) : FM_ENOMEM;
+    FM_THEN(rc, name ? put_tokenizer(src, v, name, w) : FM_ENOMEM);
     fm_free(name);
     return rc;
 }
@@ -256,12 +227,9 @@ fm_status gguf_tokenizer(fm_source *src, const fm_gguf *g)
         return rc;
     config = fm_json_new_object();
     rc = config ? read_vocab(&v, g) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = put_kind(src, model, &v, &w, config);
-    if (rc == FM_OK)
-        rc = put_tokenizer_config(src, &v, &w, config);
-    if (rc == FM_OK)
-        rc = put_template(src, g);
+    FM_THEN(rc, put_kind(src, model, &v, &w, config));
+    FM_THEN(rc, put_tokenizer_config(src, &v, &w, config));
+    FM_THEN(rc, put_template(src, g));
     fm_json_free(config);
     fm_free(v.text);
     return rc;

@@ -52,18 +52,13 @@ static fm_status normalizer_json(fm_json **out, const fm_gguf *g, bool cased)
         o ? fm_gguf_bool(g, "tokenizer.ggml.normalizer.lowercase", &lower, &given) : FM_ENOMEM;
 
     *out = o;
-    if (rc == FM_OK)
-        rc = fm_gguf_bool(g, "tokenizer.ggml.normalizer.strip_accents", &strip, &given);
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "type", fm_json_new_str("BertNormalizer"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "clean_text", fm_json_new_bool(true));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "handle_chinese_chars", fm_json_new_bool(true));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "strip_accents", given ? fm_json_new_bool(strip) : fm_json_new_null());
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "lowercase", fm_json_new_bool(lower));
+    FM_THEN(rc, fm_gguf_bool(g, "tokenizer.ggml.normalizer.strip_accents", &strip, &given));
+    FM_THEN(rc, fm_json_set(o, "type", fm_json_new_str("BertNormalizer")));
+    FM_THEN(rc, fm_json_set(o, "clean_text", fm_json_new_bool(true)));
+    FM_THEN(rc, fm_json_set(o, "handle_chinese_chars", fm_json_new_bool(true)));
+    FM_THEN(rc,
+            fm_json_set(o, "strip_accents", given ? fm_json_new_bool(strip) : fm_json_new_null()));
+    FM_THEN(rc, fm_json_set(o, "lowercase", fm_json_new_bool(lower)));
     return rc;
 }
 
@@ -76,18 +71,13 @@ static fm_status model_json(fm_json **out, const gguf_vocab *v)
     fm_status rc = o ? gguf_vocab_json(&tokens, v) : FM_ENOMEM;
 
     *out = o;
-    if (rc == FM_OK)
-        rc = gguf_special_id(v, "tokenizer.ggml.unknown_token_id", &unk, &found);
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "type", fm_json_new_str("WordPiece"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "unk_token", found ? gguf_token_str(v, unk) : fm_json_new_str("[UNK]"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "continuing_subword_prefix", fm_json_new_str("##"));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "max_input_chars_per_word", fm_json_new_int(100));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "vocab", fm_json_ref(tokens));
+    FM_THEN(rc, gguf_special_id(v, "tokenizer.ggml.unknown_token_id", &unk, &found));
+    FM_THEN(rc, fm_json_set(o, "type", fm_json_new_str("WordPiece")));
+    FM_THEN(rc,
+            fm_json_set(o, "unk_token", found ? gguf_token_str(v, unk) : fm_json_new_str("[UNK]")));
+    FM_THEN(rc, fm_json_set(o, "continuing_subword_prefix", fm_json_new_str("##")));
+    FM_THEN(rc, fm_json_set(o, "max_input_chars_per_word", fm_json_new_int(100)));
+    FM_THEN(rc, fm_json_set(o, "vocab", fm_json_ref(tokens)));
     fm_json_free(tokens);
     return rc;
 }
@@ -99,10 +89,8 @@ static fm_status read_frame(gguf_wrap *w, const gguf_vocab *v)
     uint64_t cls_id = 0, sep_id = 0;
     fm_status rc = gguf_read_wrap(w, v, true, true);
 
-    if (rc == FM_OK)
-        rc = gguf_special_id(v, "tokenizer.ggml.cls_token_id", &cls_id, &cls);
-    if (rc == FM_OK)
-        rc = gguf_special_id(v, "tokenizer.ggml.seperator_token_id", &sep_id, &sep);
+    FM_THEN(rc, gguf_special_id(v, "tokenizer.ggml.cls_token_id", &cls_id, &cls));
+    FM_THEN(rc, gguf_special_id(v, "tokenizer.ggml.seperator_token_id", &sep_id, &sep));
     if (cls) {
         w->bos = true;
         w->bos_id = cls_id;
@@ -120,22 +108,15 @@ fm_status gguf_put_wordpiece(fm_source *src, gguf_vocab *v, gguf_wrap *w)
     bool cased = false;
     fm_status rc = rename_tokens(src, v, &cased);
 
-    if (rc == FM_OK)
-        rc = read_frame(w, v);
-    if (rc == FM_OK)
-        rc = gguf_added_json(&p.added, v);
-    if (rc == FM_OK)
-        rc = normalizer_json(&p.normalizer, v->g, cased);
-    if (rc == FM_OK)
-        rc = parse_part(&p.pre, "{\"type\":\"BertPreTokenizer\"}");
-    if (rc == FM_OK)
-        rc = parse_part(&p.decoder, "{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}");
-    if (rc == FM_OK)
-        rc = gguf_post_processor(&p.post, w);
-    if (rc == FM_OK)
-        rc = model_json(&p.model, v);
-    if (rc == FM_OK)
-        rc = gguf_put_parts(src, &p);
+    FM_THEN(rc, read_frame(w, v));
+    FM_THEN(rc, gguf_added_json(&p.added, v));
+    FM_THEN(rc, normalizer_json(&p.normalizer, v->g, cased));
+    FM_THEN(rc, parse_part(&p.pre, "{\"type\":\"BertPreTokenizer\"}"));
+    FM_THEN(rc,
+            parse_part(&p.decoder, "{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}"));
+    FM_THEN(rc, gguf_post_processor(&p.post, w));
+    FM_THEN(rc, model_json(&p.model, v));
+    FM_THEN(rc, gguf_put_parts(src, &p));
     gguf_tok_parts_free(&p);
     return rc;
 }

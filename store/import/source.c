@@ -54,14 +54,13 @@ static fm_status read_leaf(const fm_source *src, const fm_entry *e, const src_pi
 {
     const uint64_t at = i * FM_LEAF_BYTES, n = FM_MIN(p->bytes - at, (uint64_t)FM_LEAF_BYTES);
     fm_digest got;
-    fm_status rc;
 
     src_piece_copy(dst, p, at, n);
-    rc = fm_sha256(&got, dst, (size_t)n);
-    if (rc == FM_OK && !fm_digest_eq(&got, &p->leaf[i]))
-        rc = fm_fail(FM_ECORRUPT, "%s: the bytes of '%s' changed while it was open", src->path,
-                     e->name ? e->name : e->path);
-    return rc;
+    FM_TRY(fm_sha256(&got, dst, (size_t)n));
+    if (!fm_digest_eq(&got, &p->leaf[i]))
+        return fm_fail(FM_ECORRUPT, "%s: the bytes of '%s' changed while it was open", src->path,
+                       e->name ? e->name : e->path);
+    return FM_OK;
 }
 
 static fm_status read_leaves(const fm_source *src, const fm_entry *e, const src_piece *p,
@@ -149,8 +148,7 @@ static fm_status open_file(fm_source *src)
     if (rc == FM_OK && bytes < 4)
         rc = fm_fail(FM_ECORRUPT, "%s: %llu bytes are too few for a model file", src->path,
                      (unsigned long long)bytes);
-    if (rc == FM_OK)
-        rc = fm_pread_file(src->path, 0, head, (size_t)FM_MIN(bytes, (uint64_t)sizeof head));
+    FM_THEN(rc, fm_pread_file(src->path, 0, head, (size_t)FM_MIN(bytes, (uint64_t)sizeof head)));
     if (rc < 0)
         return rc;
     if (memcmp(head, "GGUF", 4) == 0)
@@ -182,9 +180,7 @@ static fm_status open_any(fm_source *src)
         return fm_fail(FM_ENOTFOUND, "%s: no such file or folder", src->path);
     if (!fm_path_is_dir(src->path))
         return open_file(src);
-    fm_status rc = src_find_bounds(src);
-    if (rc < 0)
-        return rc;
+    FM_TRY(src_find_bounds(src));
     if (holds(src, "adapter_config.json") && !holds(src, "model.safetensors") &&
         !holds(src, "model.safetensors.index.json"))
         return src_open_peft(src);
@@ -203,18 +199,12 @@ fm_status fm_source_open(fm_source **out, const char *path)
     src->path = fm_strdup(path);
     if (!src->path)
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_arena_new(&src->arena);
-    if (rc == FM_OK)
-        rc = fm_map_new(&src->by_id);
-    if (rc == FM_OK)
-        rc = fm_map_new(&src->file_by_name);
-    if (rc == FM_OK)
-        rc = fm_tree_new(&src->tree);
-    if (rc == FM_OK)
-        rc = open_any(src);
-    if (rc == FM_OK)
-        rc = src_finish(src);
+    FM_THEN(rc, fm_arena_new(&src->arena));
+    FM_THEN(rc, fm_map_new(&src->by_id));
+    FM_THEN(rc, fm_map_new(&src->file_by_name));
+    FM_THEN(rc, fm_tree_new(&src->tree));
+    FM_THEN(rc, open_any(src));
+    FM_THEN(rc, src_finish(src));
     if (rc < 0) {
         fm_source_close(src);
         return rc;

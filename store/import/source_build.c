@@ -25,14 +25,12 @@ fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const ch
         rc = src_check_link(src, dir, name);
     if (rc == FM_OK && src->file_count == FM_SOURCE_MAX_FILES)
         rc = fm_fail(FM_ELIMIT, "%s: more than %u files", src->path, FM_SOURCE_MAX_FILES);
-    if (rc == FM_OK)
-        rc = fm_grow(&src->file, &src->file_cap, src->file_count + 1, sizeof(src_file *));
+    FM_THEN(rc, fm_grow(&src->file, &src->file_cap, src->file_count + 1, sizeof(src_file *)));
     if (rc == FM_OK) {
         f->name = src_strdup(src, name);
         rc = f->name ? fm_map_file(&f->map, path) : FM_ENOMEM;
     }
-    if (rc == FM_OK)
-        rc = fm_map_put(src->file_by_name, name, strlen(name), f, NULL);
+    FM_THEN(rc, fm_map_put(src->file_by_name, name, strlen(name), f, NULL));
     if (rc < 0 && f)
         fm_unmap_file(&f->map);
     if (rc == FM_OK) {
@@ -59,11 +57,10 @@ src_piece *src_new_piece(fm_source *src, fm_span bytes)
 
 static fm_status add_part(src_file *f, const src_part *part)
 {
-    fm_status rc = fm_grow(&f->part, &f->part_cap, f->part_count + 1, sizeof *f->part);
+    FM_TRY(fm_grow(&f->part, &f->part_cap, f->part_count + 1, sizeof *f->part));
 
-    if (rc == FM_OK)
-        f->part[f->part_count++] = *part;
-    return rc;
+    f->part[f->part_count++] = *part;
+    return FM_OK;
 }
 
 /* The path of an entry below the source's root: what source.json speaks of. */
@@ -81,8 +78,7 @@ fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t)
 
     fm_buf_init(&path, 0);
     rc = fm_tensor_path(&path, prefix, t->name);
-    if (rc == FM_OK)
-        rc = fm_grow(&src->tensor, &src->tensor_cap, src->tensor_count + 1, sizeof *t);
+    FM_THEN(rc, fm_grow(&src->tensor, &src->tensor_cap, src->tensor_count + 1, sizeof *t));
     if (rc == FM_OK) {
         t->path = src_strdup(src, fm_buf_cstr(&path));
         t->name = src_strdup(src, t->name);
@@ -106,9 +102,9 @@ fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint
 fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes)
 {
     src_part part = {src_strdup(src, path), false, true, 0, bytes.len, 0};
-    fm_status rc = part.path ? src_put_bytes(src, path, bytes) : FM_ENOMEM;
+    FM_TRY(part.path ? src_put_bytes(src, path, bytes) : FM_ENOMEM);
 
-    return rc == FM_OK ? add_part(f, &part) : rc;
+    return add_part(f, &part);
 }
 
 fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
@@ -117,15 +113,12 @@ fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const 
     src_piece *piece = src_new_piece(src, bytes);
     src_tensor t = {NULL, name, dtype, *shape, piece, {{0}}};
     src_part part = {NULL, true, false, 0, bytes.len, heads};
-    fm_status rc;
 
     if (!piece)
         return FM_ENOMEM;
     piece->rows = shape->rank > 0 ? shape->dim[0] : 1;
     piece->heads = heads;
-    rc = src_queue_tensor(src, prefix, &t);
-    if (rc < 0)
-        return rc;
+    FM_TRY(src_queue_tensor(src, prefix, &t));
     part.path = below_root(src, t.path);
     return add_part(f, &part);
 }
@@ -166,8 +159,7 @@ fm_status src_add_stretch(fm_source *src, src_file *f, uint64_t from, uint64_t t
     fm_path_part(&path, f->name, strlen(f->name));
     fm_buf_printf(&path, "/%" PRIu64, from);
     rc = fm_buf_ok(&path);
-    if (rc == FM_OK)
-        rc = src_add_blob(src, f, fm_buf_cstr(&path), bytes);
+    FM_THEN(rc, src_add_blob(src, f, fm_buf_cstr(&path), bytes));
     fm_buf_release(&path);
     return rc;
 }
@@ -185,10 +177,8 @@ fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes)
     if (!piece)
         return FM_ENOMEM;
     rc = fm_blob_id(&id, bytes, piece->leaf);
-    if (rc == FM_OK)
-        rc = fm_map_put(src->by_id, id.b, FM_DIGEST_BYTES, piece, NULL);
-    if (rc == FM_OK)
-        rc = fm_tree_put_blob(src->tree, path, &id, bytes.len);
+    FM_THEN(rc, fm_map_put(src->by_id, id.b, FM_DIGEST_BYTES, piece, NULL));
+    FM_THEN(rc, fm_tree_put_blob(src->tree, path, &id, bytes.len));
     return rc;
 }
 
@@ -211,10 +201,8 @@ fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_js
     fm_buf_init(&text, 0);
     rc = fm_json_write(&text, v, style);
     fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = src_put_copy(src, path, fm_buf_span(&text));
+    FM_THEN(rc, fm_buf_ok(&text));
+    FM_THEN(rc, src_put_copy(src, path, fm_buf_span(&text)));
     fm_buf_release(&text);
     return rc;
 }
@@ -243,10 +231,7 @@ const char *src_extra_path(fm_source *src, const char *name)
 fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_entry)
 {
     src_part part = {NULL, is_entry, true, 0, f->map.len, 0};
-    fm_status rc = src_put_bytes(src, path, fm_span_of(f->map.data, f->map.len));
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(src_put_bytes(src, path, fm_span_of(f->map.data, f->map.len)));
     part.path = src_strdup(src, is_entry ? below_root(src, path) : path);
     return part.path ? add_part(f, &part) : FM_ENOMEM;
 }
@@ -254,19 +239,15 @@ fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_
 fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name, const char *prefix)
 {
     src_file *f = NULL;
-    fm_status rc = src_add_file(&f, src, dir, name);
-
-    if (rc < 0)
-        return rc;
-    rc = fm_st_parse(&f->st, fm_span_of(f->map.data, f->map.len), dir ? name : src->path);
-    if (rc < 0)
-        return rc;
-    rc = src_add_literal(src, f, fm_span_of(f->map.data, (size_t)fm_st_body(f->st)));
-    for (size_t i = 0; rc == FM_OK && i < fm_st_count(f->st); i++) {
+    FM_TRY(src_add_file(&f, src, dir, name));
+    FM_TRY(fm_st_parse(&f->st, fm_span_of(f->map.data, f->map.len), dir ? name : src->path));
+    FM_TRY(src_add_literal(src, f, fm_span_of(f->map.data, (size_t)fm_st_body(f->st))));
+    for (size_t i = 0; i < fm_st_count(f->st); i++) {
         const fm_st_tensor *t = fm_st_at(f->st, i);
-        rc = src_add_tensor(src, f, prefix, t->name, t->dtype, &t->shape, fm_st_bytes(f->st, t), 0);
+        FM_TRY(
+            src_add_tensor(src, f, prefix, t->name, t->dtype, &t->shape, fm_st_bytes(f->st, t), 0));
     }
-    return rc;
+    return FM_OK;
 }
 
 static int by_path(const void *a, const void *b)
@@ -279,22 +260,17 @@ static int by_path(const void *a, const void *b)
 /* In the tree's order: a tree that grows at its front moves all of its entries each time. */
 static fm_status put_tensors(fm_source *src)
 {
-    fm_status rc = FM_OK;
-
     if (src->tensor_count > 0)
         qsort(src->tensor, src->tensor_count, sizeof *src->tensor, by_path);
-    for (size_t i = 0; rc == FM_OK && i < src->tensor_count; i++) {
+    for (size_t i = 0; i < src->tensor_count; i++) {
         const src_tensor *t = &src->tensor[i];
-        rc = fm_go_on();
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_go_on());
         if (fm_tree_find(src->tree, t->path))
             return fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", src->path, t->name);
-        rc = fm_tree_put_tensor(src->tree, t->path, t->name, t->dtype, &t->shape, &t->id);
-        if (rc == FM_OK)
-            rc = fm_map_put(src->by_id, t->id.b, FM_DIGEST_BYTES, t->piece, NULL);
+        FM_TRY(fm_tree_put_tensor(src->tree, t->path, t->name, t->dtype, &t->shape, &t->id));
+        FM_TRY(fm_map_put(src->by_id, t->id.b, FM_DIGEST_BYTES, t->piece, NULL));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ---- source.json ---- */
@@ -304,12 +280,10 @@ static fm_json *part_json(const src_part *part)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_json_set(o, part->is_entry ? "entry" : "literal", fm_json_new_str(part->path));
+    FM_THEN(rc, fm_json_set(o, part->is_entry ? "entry" : "literal", fm_json_new_str(part->path)));
     if (rc == FM_OK && !part->whole && !part->is_entry) {
         rc = fm_json_set(o, "at", fm_json_new_int((int64_t)part->at));
-        if (rc == FM_OK)
-            rc = fm_json_set(o, "bytes", fm_json_new_int((int64_t)part->bytes));
+        FM_THEN(rc, fm_json_set(o, "bytes", fm_json_new_int((int64_t)part->bytes)));
     }
     if (rc == FM_OK && part->heads > 0)
         rc = fm_json_set(o, "rotary_heads", fm_json_new_int(part->heads));
@@ -336,8 +310,7 @@ fm_status src_name_put(fm_json *file, const char *name)
             fm_buf_char(&b, (char)c);
     }
     rc = fm_buf_ok(&b);
-    if (rc == FM_OK)
-        rc = fm_json_set(file, "name_escaped", fm_json_new_str(fm_buf_cstr(&b)));
+    FM_THEN(rc, fm_json_set(file, "name_escaped", fm_json_new_str(fm_buf_cstr(&b))));
     fm_buf_release(&b);
     return rc;
 }
@@ -396,16 +369,12 @@ static fm_json *file_json(const src_file *f)
     fm_status rc = o && parts ? FM_OK : FM_ENOMEM;
 
     fm_digest_hex(&f->sha, hex);
-    if (rc == FM_OK)
-        rc = src_name_put(o, f->name);
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "bytes", fm_json_new_int((int64_t)f->map.len));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "sha256", fm_json_new_str(hex));
+    FM_THEN(rc, src_name_put(o, f->name));
+    FM_THEN(rc, fm_json_set(o, "bytes", fm_json_new_int((int64_t)f->map.len)));
+    FM_THEN(rc, fm_json_set(o, "sha256", fm_json_new_str(hex)));
     for (size_t i = 0; rc == FM_OK && i < f->part_count; i++)
         rc = fm_json_push(parts, part_json(&f->part[i]));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "pieces", fm_json_ref(parts));
+    FM_THEN(rc, fm_json_set(o, "pieces", fm_json_ref(parts)));
     fm_json_free(parts);
     if (rc == FM_OK)
         return o;
@@ -419,22 +388,16 @@ static fm_status put_source_json(fm_source *src)
     fm_json *o = fm_json_new_object(), *files = fm_json_new_array(), *left = fm_json_new_array();
     fm_status rc = o && files && left ? FM_OK : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "format", fm_json_new_int(1));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "kind", fm_json_new_str(kind[src->kind]));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "single", fm_json_new_bool(src->single));
+    FM_THEN(rc, fm_json_set(o, "format", fm_json_new_int(1)));
+    FM_THEN(rc, fm_json_set(o, "kind", fm_json_new_str(kind[src->kind])));
+    FM_THEN(rc, fm_json_set(o, "single", fm_json_new_bool(src->single)));
     for (size_t i = 0; rc == FM_OK && i < src->file_count; i++)
         rc = fm_json_push(files, file_json(src->file[i]));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "files", fm_json_ref(files));
+    FM_THEN(rc, fm_json_set(o, "files", fm_json_ref(files)));
     for (size_t i = 0; rc == FM_OK && i < src->left_out_count; i++)
         rc = fm_json_push(left, fm_json_new_str(src->left_out[i].name));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "left_out", fm_json_ref(left));
-    if (rc == FM_OK)
-        rc = src_put_json(src, FM_SOURCE_JSON, o, FM_JSON_COMPACT);
+    FM_THEN(rc, fm_json_set(o, "left_out", fm_json_ref(left)));
+    FM_THEN(rc, src_put_json(src, FM_SOURCE_JSON, o, FM_JSON_COMPACT));
     if (rc == FM_OK && src->root[0])
         rc = fm_tree_put_file(src->tree, FM_SOURCE_ROOT, fm_span_str(src->root));
     fm_json_free(left);
@@ -445,26 +408,21 @@ static fm_status put_source_json(fm_source *src)
 
 static fm_status put_literals(fm_source *src)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; rc == FM_OK && i < src->file_count; i++) {
+    for (size_t i = 0; i < src->file_count; i++) {
         const src_file *f = src->file[i];
-        for (size_t p = 0; rc == FM_OK && p < f->part_count; p++)
+        for (size_t p = 0; p < f->part_count; p++)
             if (!f->part[p].is_entry && !f->part[p].whole && f->part[p].at == 0)
-                rc = src_put_bytes(src, f->part[p].path, fm_buf_span(&f->literal));
+                FM_TRY(src_put_bytes(src, f->part[p].path, fm_buf_span(&f->literal)));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status src_finish(fm_source *src)
 {
-    fm_status rc = src_hash_all(src);
+    FM_TRY(src_hash_all(src));
 
-    if (rc == FM_OK)
-        rc = put_tensors(src);
-    if (rc == FM_OK)
-        rc = put_literals(src);
-    if (rc == FM_OK)
-        rc = put_source_json(src);
-    return rc;
+    FM_TRY(put_tensors(src));
+    FM_TRY(put_literals(src));
+
+    return put_source_json(src);
 }

@@ -64,8 +64,7 @@ static fm_status hash_gap(walk *w, uint64_t at, uint64_t end)
     for (; rc == FM_OK && at < end; at += GAP_BYTES) {
         const size_t n = (size_t)FM_MIN(end - at, (uint64_t)GAP_BYTES);
         rc = fm_go_on();
-        if (rc == FM_OK)
-            rc = fm_hasher_update(w->whole, w->file->map.data + at, n);
+        FM_THEN(rc, fm_hasher_update(w->whole, w->file->map.data + at, n));
         let_go(w, w->file->map.data + at, n);
     }
     return rc;
@@ -112,14 +111,11 @@ static fm_status hash_file(walk *w, src_file *f)
             continue;
         }
         rc = hash_gap(w, at, begin);
-        if (rc == FM_OK)
-            rc = hash_leaves(w, list[i], w->whole);
+        FM_THEN(rc, hash_leaves(w, list[i], w->whole));
         at = begin + list[i]->piece->bytes;
     }
-    if (rc == FM_OK)
-        rc = hash_gap(w, at, f->map.len);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(w->whole, &f->sha);
+    FM_THEN(rc, hash_gap(w, at, f->map.len));
+    FM_THEN(rc, fm_hasher_final(w->whole, &f->sha));
     fm_free(list);
     return rc;
 }
@@ -168,8 +164,7 @@ fm_status src_hash_all(fm_source *src)
     const size_t threads = FM_MIN(src->file_count, (size_t)HASH_THREADS_MAX);
     fm_status rc = fm_pool_new(&pool, (unsigned)FM_MAX(threads, (size_t)1));
 
-    if (rc == FM_OK)
-        rc = fm_pool_run(pool, src->file_count, 1, hash_files, src);
+    FM_THEN(rc, fm_pool_run(pool, src->file_count, 1, hash_files, src));
     fm_pool_free(pool);
     return rc == FM_OK ? hash_others(src) : rc;
 }

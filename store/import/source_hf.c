@@ -35,8 +35,7 @@ static fm_status parse_in(fm_json **out, const fm_source *src, const char *name,
     fm_status rc = path ? src_check_link(src, src->path, name) : FM_ENOMEM;
 
     *out = NULL;
-    if (rc == FM_OK)
-        rc = fm_json_parse_file(out, path, max_bytes);
+    FM_THEN(rc, fm_json_parse_file(out, path, max_bytes));
 
     fm_free(path);
     if (rc == FM_OK && !fm_json_is(*out, FM_JSON_OBJECT)) {
@@ -76,13 +75,12 @@ static const char *place_nowhere(const char *name)
 static fm_status leave_out(fm_source *src, const char *name, const char *why)
 {
     const fm_left_out left = {src_strdup(src, name), why};
-    fm_status rc = left.name ? fm_grow(&src->left_out, &src->left_out_cap, src->left_out_count + 1,
-                                       sizeof left)
-                             : FM_ENOMEM;
+    FM_TRY(left.name
+               ? fm_grow(&src->left_out, &src->left_out_cap, src->left_out_count + 1, sizeof left)
+               : FM_ENOMEM);
 
-    if (rc == FM_OK)
-        src->left_out[src->left_out_count++] = left;
-    return rc;
+    src->left_out[src->left_out_count++] = left;
+    return FM_OK;
 }
 
 static fm_status add_extra_file(fm_source *src, const char *dir, const char *name,
@@ -91,12 +89,11 @@ static fm_status add_extra_file(fm_source *src, const char *dir, const char *nam
     const char *at = place(name);
     bool known = at != NULL;
     src_file *f = NULL;
-    fm_status rc;
 
     if (!known)
         at = src_extra_path(src, name);
-    rc = at ? src_add_file(&f, src, dir, name) : FM_ENOMEM;
-    return rc == FM_OK ? src_whole_file(src, f, at, known) : rc;
+    FM_TRY(at ? src_add_file(&f, src, dir, name) : FM_ENOMEM);
+    return src_whole_file(src, f, at, known);
 }
 
 /* "1_Pooling": the folders of a sentence-transformers model, part of what it computes. */
@@ -195,17 +192,13 @@ static fm_status put_model_json(fm_source *src)
 
     if (rc == FM_OK && holds(src, "generation_config.json"))
         rc = parse_in(&gen, src, "generation_config.json", MAX_CONFIG_BYTES);
-    if (rc == FM_OK)
-        rc = fm_json_set(model, "format", fm_json_new_int(1));
-    if (rc == FM_OK)
-        rc = fm_json_set(model, "architecture",
-                         fm_json_new_str(fm_json_cstr(fm_json_get(config, "model_type"), "")));
-    if (rc == FM_OK)
-        rc = fm_json_set(model, "config", fm_json_ref(config));
+    FM_THEN(rc, fm_json_set(model, "format", fm_json_new_int(1)));
+    FM_THEN(rc, fm_json_set(model, "architecture",
+                            fm_json_new_str(fm_json_cstr(fm_json_get(config, "model_type"), ""))));
+    FM_THEN(rc, fm_json_set(model, "config", fm_json_ref(config)));
     if (rc == FM_OK && gen)
         rc = fm_json_set(model, "generation_config", fm_json_ref(gen));
-    if (rc == FM_OK)
-        rc = src_put_json(src, "model.json", model, FM_JSON_PRETTY);
+    FM_THEN(rc, src_put_json(src, "model.json", model, FM_JSON_PRETTY));
     fm_json_free(gen);
     fm_json_free(config);
     fm_json_free(model);
@@ -243,15 +236,13 @@ static bool file_holds(const src_file *f, const char *tensor)
 /* Shards in the order in which the map first names them; then each mapped tensor must be there. */
 static fm_status add_shards(fm_source *src, const weights_form *form, const fm_json *map)
 {
-    fm_status rc = FM_OK;
-
-    for (void *it = fm_json_iter(map); rc == FM_OK && it; it = fm_json_next(map, it)) {
+    for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
         const char *file = fm_json_cstr(fm_json_iter_value(it), NULL);
-        rc = check_shard_name(src, form, fm_json_iter_key(it), file);
-        if (rc == FM_OK && !already_taken(src, file))
-            rc = form->add(src, src->path, file, "tensors");
+        FM_TRY(check_shard_name(src, form, fm_json_iter_key(it), file));
+        if (!already_taken(src, file))
+            FM_TRY(form->add(src, src->path, file, "tensors"));
     }
-    for (void *it = fm_json_iter(map); rc == FM_OK && it; it = fm_json_next(map, it)) {
+    for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
         const char *file = fm_json_cstr(fm_json_iter_value(it), "");
         const src_file *f = fm_map_get(src->file_by_name, file, strlen(file));
         if (f && !file_holds(f, fm_json_iter_key(it)))
@@ -260,7 +251,7 @@ static fm_status add_shards(fm_source *src, const weights_form *form, const fm_j
                            "is missing",
                            src->path, file, fm_json_iter_key(it));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status add_indexed(fm_source *src, const weights_form *form)
@@ -296,15 +287,12 @@ static fm_status add_weights(fm_source *src)
 
 fm_status src_open_hf(fm_source *src)
 {
-    fm_status rc;
-
     src->kind = FM_SOURCE_HF;
-    rc = add_weights(src);
-    if (rc == FM_OK && !holds(src, "config.json"))
-        rc = fm_fail(FM_ENOTFOUND, "%s: no config.json beside the weights", src->path);
-    if (rc == FM_OK)
-        rc = put_model_json(src);
-    return rc == FM_OK ? src_add_extras(src, src->path, place_of_model_file) : rc;
+    FM_TRY(add_weights(src));
+    if (!holds(src, "config.json"))
+        return fm_fail(FM_ENOTFOUND, "%s: no config.json beside the weights", src->path);
+    FM_TRY(put_model_json(src));
+    return src_add_extras(src, src->path, place_of_model_file);
 }
 
 fm_status src_open_single(fm_source *src)
@@ -358,10 +346,8 @@ static fm_status add_adapter_files(fm_source *src)
     src_file *f = NULL;
     fm_status rc = prefix && config ? FM_OK : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = src_add_file(&f, src, src->path, "adapter_config.json");
-    if (rc == FM_OK)
-        rc = src_whole_file(src, f, config, true);
+    FM_THEN(rc, src_add_file(&f, src, src->path, "adapter_config.json"));
+    FM_THEN(rc, src_whole_file(src, f, config, true));
     if (rc == FM_OK && holds(src, "adapter_model.safetensors"))
         rc = src_add_safetensors(src, src->path, "adapter_model.safetensors", prefix);
     else if (rc == FM_OK)
@@ -381,8 +367,7 @@ fm_status src_open_peft(fm_source *src)
         return fm_fail(FM_ENOTFOUND, "%s: no adapter_model.safetensors and no adapter_model.bin",
                        src->path);
     rc = parse_in(&config, src, "adapter_config.json", MAX_CONFIG_BYTES);
-    if (rc == FM_OK)
-        rc = adapter_root(src, config);
+    FM_THEN(rc, adapter_root(src, config));
     fm_json_free(config);
     return rc == FM_OK ? add_adapter_files(src) : rc;
 }

@@ -53,17 +53,15 @@ static fm_status make_piece(fm_source *src, const src_file *f, const fm_torch_te
 static fm_status cut_file(fm_source *src, src_file *f, const stretch *s, size_t count)
 {
     uint64_t at = 0;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (s[i].at < at || s[i].bytes == 0)
             continue; /* its bytes, or some of them, are there already */
-        rc = src_add_stretch(src, f, at, s[i].at);
-        if (rc == FM_OK)
-            rc = src_add_entry_part(src, f, s[i].path, s[i].bytes);
+        FM_TRY(src_add_stretch(src, f, at, s[i].at));
+        FM_TRY(src_add_entry_part(src, f, s[i].path, s[i].bytes));
         at = s[i].at + s[i].bytes;
     }
-    return rc == FM_OK ? src_add_stretch(src, f, at, f->map.len) : rc;
+    return src_add_stretch(src, f, at, f->map.len);
 }
 
 static fm_status add_tensors(fm_source *src, src_file *f, const char *prefix, const fm_torch *pt)
@@ -77,15 +75,13 @@ static fm_status add_tensors(fm_source *src, src_file *f, const char *prefix, co
         const fm_torch_tensor *t = fm_torch_at(pt, i);
         src_tensor q = {.name = t->name, .dtype = t->dtype, .shape = t->shape};
         rc = make_piece(src, f, t, &viewed, &q.piece);
-        if (rc == FM_OK)
-            rc = src_queue_tensor(src, prefix, &q);
+        FM_THEN(rc, src_queue_tensor(src, prefix, &q));
         if (rc == FM_OK && t->contiguous)
             s[n++] = (stretch){t->at, t->bytes, q.path};
     }
     if (rc == FM_OK && n > 0)
         qsort(s, n, sizeof *s, by_place);
-    if (rc == FM_OK)
-        rc = cut_file(src, f, s, n);
+    FM_THEN(rc, cut_file(src, f, s, n));
     fm_free(s);
     return rc;
 }
@@ -93,9 +89,8 @@ static fm_status add_tensors(fm_source *src, src_file *f, const char *prefix, co
 fm_status src_add_torch(fm_source *src, const char *dir, const char *name, const char *prefix)
 {
     src_file *f = NULL;
-    fm_status rc = src_add_file(&f, src, dir, name);
+    FM_TRY(src_add_file(&f, src, dir, name));
 
-    if (rc == FM_OK)
-        rc = fm_torch_parse(&f->torch, fm_span_of(f->map.data, f->map.len), dir ? name : src->path);
-    return rc == FM_OK ? add_tensors(src, f, prefix, f->torch) : rc;
+    FM_TRY(fm_torch_parse(&f->torch, fm_span_of(f->map.data, f->map.len), dir ? name : src->path));
+    return add_tensors(src, f, prefix, f->torch);
 }

@@ -18,8 +18,7 @@ fm_status fms_condemned_new(fms_condemned **out)
     if (!c)
         return FM_ENOMEM;
     fm_status rc = fm_map_new(&c->object);
-    if (rc == FM_OK)
-        rc = fm_map_new(&c->git);
+    FM_THEN(rc, fm_map_new(&c->git));
     if (rc == FM_OK)
         *out = c;
     else
@@ -44,9 +43,7 @@ void fms_condemned_free(fms_condemned *c)
 
 fm_status fms_condemned_add_batch(fms_condemned *c, int64_t time)
 {
-    fm_status rc = fm_grow(&c->batch, &c->batch_cap, c->batch_count + 1, sizeof *c->batch);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&c->batch, &c->batch_cap, c->batch_count + 1, sizeof *c->batch));
     memset(&c->batch[c->batch_count], 0, sizeof *c->batch);
     c->batch[c->batch_count++].time = time;
     return FM_OK;
@@ -56,9 +53,7 @@ fm_status fms_condemned_add_lease(fms_condemned *c, const char *name)
 {
     fm_assert(c->batch_count > 0);
     fms_batch *b = &c->batch[c->batch_count - 1];
-    fm_status rc = fm_grow(&b->lease, &b->lease_cap, b->lease_count + 1, sizeof *b->lease);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&b->lease, &b->lease_cap, b->lease_count + 1, sizeof *b->lease));
     char *copy = fm_strdup(name);
     if (!copy)
         return FM_ENOMEM;
@@ -212,8 +207,7 @@ static fm_status read_path(fms_condemned *c, const char *path)
     fm_buf text;
     fm_buf_init(&text, FILE_MAX_BYTES);
     fm_status rc = fm_read_file(&text, path, FILE_MAX_BYTES);
-    if (rc == FM_OK)
-        rc = fms_condemned_parse(c, fm_buf_span(&text), path);
+    FM_THEN(rc, fms_condemned_parse(c, fm_buf_span(&text), path));
     fm_buf_release(&text);
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
@@ -223,8 +217,7 @@ fm_status fms_condemned_read(fms_condemned **out, const char *root)
     *out = NULL;
     char *path = fm_path_join(root, "condemned");
     fm_status rc = path ? fms_condemned_new(out) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = read_path(*out, path);
+    FM_THEN(rc, read_path(*out, path));
     fm_free(path);
     if (rc == FM_OK || !*out)
         return rc;
@@ -272,12 +265,10 @@ static fm_status make_text(fm_buf *b, const fms_condemned *c)
         put_ids(b, c->object, i, "object ");
         put_ids(b, c->git, i, "git ");
     }
-    fm_status rc = fm_buf_ok(b);
-    if (rc == FM_OK)
-        rc = fm_sha256(&sum, b->data, b->len);
-    if (rc == FM_OK)
-        put_hex(b, SUM_WORD, sum.b, FM_DIGEST_BYTES);
-    return rc == FM_OK ? fm_buf_ok(b) : rc;
+    FM_TRY(fm_buf_ok(b));
+    FM_TRY(fm_sha256(&sum, b->data, b->len));
+    put_hex(b, SUM_WORD, sum.b, FM_DIGEST_BYTES);
+    return fm_buf_ok(b);
 }
 
 static fm_status write_path(const fms_condemned *c, const char *root, const char *path,
@@ -288,14 +279,10 @@ static fm_status write_path(const fms_condemned *c, const char *root, const char
     fm_buf_init(&text, FILE_MAX_BYTES);
     char *tmp = fm_path_join(root, "tmp");
     fm_status rc = tmp ? make_text(&text, c) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_sha256(sum, text.data, text.len);
-    if (rc == FM_OK)
-        rc = fm_writer_open(&w, path, tmp); /* a dead one is found by every open */
-    if (rc == FM_OK)
-        rc = fm_writer_write(w, text.data, text.len);
-    if (rc == FM_OK)
-        rc = fm_writer_commit(w, NULL);
+    FM_THEN(rc, fm_sha256(sum, text.data, text.len));
+    FM_THEN(rc, fm_writer_open(&w, path, tmp)); /* a dead one is found by every open */
+    FM_THEN(rc, fm_writer_write(w, text.data, text.len));
+    FM_THEN(rc, fm_writer_commit(w, NULL));
     fm_writer_close(w);
     fm_free(tmp);
     fm_buf_release(&text);
@@ -325,8 +312,7 @@ fm_status fms_condemned_sum(fm_digest *out, const char *root)
     fm_buf_init(&text, FILE_MAX_BYTES);
     char *path = fm_path_join(root, "condemned");
     fm_status rc = path ? fm_read_file(&text, path, FILE_MAX_BYTES) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_sha256(out, text.data, text.len);
+    FM_THEN(rc, fm_sha256(out, text.data, text.len));
     fm_free(path);
     fm_buf_release(&text);
     return rc == FM_ENOTFOUND ? FM_OK : rc;

@@ -44,8 +44,7 @@ fm_status fms_gate_close(fm_lock **out, const char *root)
     *out = NULL;
     char *dir = leases_dir(root), *path = dir ? fm_path_join(dir, "gate") : NULL;
     fm_status rc = path ? fm_make_dirs(dir) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_lock_take(out, path);
+    FM_THEN(rc, fm_lock_take(out, path));
     fm_free(path);
     fm_free(dir);
     return rc;
@@ -75,8 +74,7 @@ static fm_status write_head(fms_lease *l, const char *what)
         fm_buf_char(&b, (unsigned char)what[i] < ' ' || what[i] == 0x7f ? '?' : what[i]);
     fm_buf_char(&b, '\n');
     fm_status rc = fm_buf_ok(&b);
-    if (rc == FM_OK)
-        rc = fm_lock_append(l->lock, b.data, b.len);
+    FM_THEN(rc, fm_lock_append(l->lock, b.data, b.len));
     fm_buf_release(&b);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "lease %s", l->path);
 }
@@ -84,12 +82,10 @@ static fm_status write_head(fms_lease *l, const char *what)
 /* With the gate open: what gc condemns from here on, it condemns knowing of this lease. */
 static fm_status begin_inside(fms_lease *l, const char *root, const char *what)
 {
-    fm_status rc = make_file(l);
-    if (rc == FM_OK)
-        rc = write_head(l, what);
-    if (rc != FM_OK)
-        return rc;
-    rc = fms_condemned_read(&l->condemned, root);
+    FM_TRY(make_file(l));
+    FM_TRY(write_head(l, what));
+
+    fm_status rc = fms_condemned_read(&l->condemned, root);
     return rc == FM_ECORRUPT ? FM_OK : rc; /* nothing is condemned; gc begins anew */
 }
 
@@ -106,12 +102,9 @@ fm_status fms_lease_begin(fms_lease **out, const char *root, bool writes, const 
     fm_status rc = l->dir ? FM_OK : FM_ENOMEM;
     for (int i = 0; rc == FM_OK && i < 4; i++)
         rc = fm_map_new(&l->held[i]);
-    if (rc == FM_OK)
-        rc = fm_make_dirs(l->dir);
-    if (rc == FM_OK)
-        rc = gate_open_shared(&gate, l->dir);
-    if (rc == FM_OK)
-        rc = begin_inside(l, root, what ? what : "");
+    FM_THEN(rc, fm_make_dirs(l->dir));
+    FM_THEN(rc, gate_open_shared(&gate, l->dir));
+    FM_THEN(rc, begin_inside(l, root, what ? what : ""));
     fm_lock_drop(gate);
     if (rc == FM_OK)
         *out = l;
@@ -171,10 +164,10 @@ static fm_status new_lines(const fms_lease *l, fms_hold kind, const uint8_t *ids
 static fm_status remember(fms_lease *l, fms_hold kind, const uint8_t *ids, size_t count)
 {
     size_t bytes = hold_bytes(kind);
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < count; i++, ids += bytes)
-        rc = fm_map_put(l->held[kind], ids, bytes, l, NULL);
-    return rc;
+
+    for (size_t i = 0; i < count; i++, ids += bytes)
+        FM_TRY(fm_map_put(l->held[kind], ids, bytes, l, NULL));
+    return FM_OK;
 }
 
 fm_status fms_lease_hold(fms_lease *l, fms_hold kind, const uint8_t *ids, size_t count)
@@ -190,8 +183,7 @@ fm_status fms_lease_hold(fms_lease *l, fms_hold kind, const uint8_t *ids, size_t
         rc = fm_lock_append(l->lock, b.data, b.len);
         rc = rc == FM_OK ? rc : fm_error_prefix(rc, "lease %s", l->path);
     }
-    if (rc == FM_OK)
-        rc = remember(l, kind, ids, count);
+    FM_THEN(rc, remember(l, kind, ids, count));
     fm_lock_drop(gate);
     pthread_mutex_unlock(&l->mutex);
     fm_buf_release(&b);
@@ -287,8 +279,7 @@ static fm_status take_lease(fms_leases *ls, size_t *cap, const char *path, const
     fm_buf text;
     fm_buf_init(&text, LEASE_MAX_BYTES);
     fm_status rc = fm_grow(&ls->lease, cap, ls->count + 1, sizeof *ls->lease);
-    if (rc == FM_OK)
-        rc = fm_read_file(&text, path, LEASE_MAX_BYTES);
+    FM_THEN(rc, fm_read_file(&text, path, LEASE_MAX_BYTES));
     if (rc == FM_OK) {
         fms_lease_seen *seen = &ls->lease[ls->count++];
         memset(seen, 0, sizeof *seen);

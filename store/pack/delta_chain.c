@@ -32,10 +32,8 @@ static fm_status push_link(fms_chain *ch, const fms_record *r, uint8_t *owned)
     fm_status rc = FM_OK;
     if (ch->count == FMS_LINKS_MAX)
         rc = fm_fail(FM_ELIMIT, "an object is made from more than %u others", FMS_LINKS_MAX);
-    if (rc == FM_OK)
-        rc = fm_grow(&ch->link, &ch->link_cap, ch->count + 1, sizeof *ch->link);
-    if (rc == FM_OK)
-        rc = fm_grow(&ch->more, &ch->more_cap, ch->count + 1, sizeof *ch->more);
+    FM_THEN(rc, fm_grow(&ch->link, &ch->link_cap, ch->count + 1, sizeof *ch->link));
+    FM_THEN(rc, fm_grow(&ch->more, &ch->more_cap, ch->count + 1, sizeof *ch->more));
     if (rc != FM_OK) {
         fm_free(owned);
         return rc;
@@ -83,9 +81,7 @@ static fm_status push_shallowest(fms_chain *ch, fm_store *s, const fm_digest *id
         if (r.depth >= ch->link[ch->count - 1].depth)
             continue;
         fm_free(ch->more[--ch->count].offset);
-        rc = push_link(ch, &r, NULL);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(push_link(ch, &r, NULL));
     }
     fm_error_restore(&kept);
     return FM_OK;
@@ -188,8 +184,7 @@ static fm_status open_all(fms_chain *ch, fm_store *s, const fms_staged *staged)
                 recipes = true;
                 rc = check_recipe(ch, k);
             }
-            if (rc == FM_OK)
-                rc = count_cost(ch, k);
+            FM_THEN(rc, count_cost(ch, k));
         }
     if (rc == FM_OK && recipes)
         rc = fms_chain_keep(ch, (size_t)ch->more[0].cost);
@@ -298,8 +293,7 @@ static fm_status decode_coded(const fms_chain *ch, fms_coder *c, uint32_t k, uin
     fm_digest want, got;
     if (rc == FM_OK && ch->unchecked)
         return FM_OK;
-    if (rc == FM_OK)
-        rc = fm_sha256(&got, dst, bytes);
+    FM_THEN(rc, fm_sha256(&got, dst, bytes));
     if (rc != FM_OK) {
         char hex[FM_HEX_CHARS + 1];
         fm_digest_hex(&r->id, hex);

@@ -83,16 +83,13 @@ static fm_status settle_locked(fsck_state *f, fm_span pack)
     fms_pack_visitor v = {f, compare_row, NULL};
     f->agreed = f->differ = 0;
     fm_status rc = fms_index_put_pack(s->index, f->name, f->bytes, true, &f->row, &known);
-    if (rc == FM_OK)
-        rc = fms_pack_walk(pack, f->name, &v);
-    if (rc == FM_OK)
-        rc = fms_index_count(s->index, f->row, &rows);
+    FM_THEN(rc, fms_pack_walk(pack, f->name, &v));
+    FM_THEN(rc, fms_index_count(s->index, f->row, &rows));
     if (rc != FM_OK || (f->differ == 0 && rows == f->agreed))
         return rc;
     f->report->repaired += FM_MAX(f->differ, (uint64_t)1);
     rc = fms_index_drop_pack(s->index, f->row);
-    if (rc == FM_OK)
-        rc = fms_store_scan_pack(s, f->name, &sound);
+    FM_THEN(rc, fms_store_scan_pack(s, f->name, &sound));
     return rc == FM_OK ? fms_index_put_pack(s->index, f->name, f->bytes, true, &f->row, &known)
                        : rc;
 }
@@ -162,9 +159,7 @@ static fm_status on_record(void *ctx, uint64_t offset, const fms_record *r)
 static fm_status check_name(fsck_state *f, fm_span pack)
 {
     fm_digest d;
-    fm_status rc = fm_sha256(&d, pack.data, pack.len);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_sha256(&d, pack.data, pack.len));
     char hex[FM_HEX_CHARS + 1], line[256];
     fm_digest_hex(&d, hex);
     if (strcmp(hex, f->name) == 0)
@@ -233,8 +228,7 @@ static fm_status check_pack_surely(fsck_state *f, const char *path)
     f->report->repaired = repaired;
     rc = keep_gc_out(f, &lock);
     f->sure = true;
-    if (rc == FM_OK)
-        rc = check_pack(f, path);
+    FM_THEN(rc, check_pack(f, path));
     f->sure = false;
     fm_lock_drop(lock);
     return rc;
@@ -273,12 +267,10 @@ static fm_status choose_oldest(fsck_state *f, unsigned percent)
     fm_status rc = fm_map_new(&f->chosen);
     o.chosen = f->chosen;
     pthread_mutex_lock(&f->s->mutex);
-    if (rc == FM_OK)
-        rc = fms_index_packs(f->s->index, add_size, &all);
+    FM_THEN(rc, fms_index_packs(f->s->index, add_size, &all));
     o.want = all / 100 * percent + all % 100 * percent / 100;
     o.want = FM_MAX(o.want, (uint64_t)1);
-    if (rc == FM_OK)
-        rc = fms_index_oldest(f->s->index, choose_pack, &o);
+    FM_THEN(rc, fms_index_oldest(f->s->index, choose_pack, &o));
     pthread_mutex_unlock(&f->s->mutex);
     return rc;
 }
@@ -331,8 +323,7 @@ static fm_status fsck(fm_store *s, bool full, unsigned percent, fm_fsck_report *
     fm_status rc = check_index(&f);
     if (rc == FM_OK && percent)
         rc = choose_oldest(&f, percent);
-    if (rc == FM_OK)
-        rc = fms_store_coder(s, &f.coder);
+    FM_THEN(rc, fms_store_coder(s, &f.coder));
     if (rc == FM_OK) {
         f.leaf = fm_malloc(FM_LEAF_BYTES);
         rc = f.leaf ? check_packs(&f) : FM_ENOMEM;
@@ -358,8 +349,7 @@ fm_status fm_store_rebuild_index(fm_store *s)
 {
     pthread_mutex_lock(&s->mutex);
     fm_status rc = fms_store_rescan(s, false);
-    if (rc == FM_OK)
-        rc = fms_index_forget_missing(s->index);
+    FM_THEN(rc, fms_index_forget_missing(s->index));
     pthread_mutex_unlock(&s->mutex);
     return rc;
 }

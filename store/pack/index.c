@@ -125,9 +125,7 @@ static fm_status make_schema(fms_index *ix)
     fm_status rc = read_int(ix, "PRAGMA user_version", &version);
     if (rc != FM_OK || version == SCHEMA_VERSION)
         return rc;
-    rc = run(ix, "BEGIN IMMEDIATE");
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(run(ix, "BEGIN IMMEDIATE"));
     rc = read_int(ix, "PRAGMA user_version", &version);
     if (rc == FM_OK && version == 0)
         rc = run(ix, schema);
@@ -146,8 +144,7 @@ static fm_status connect(fms_index *ix, const char *path)
     fm_status rc = run(ix, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;");
     if (rc == FM_OK && sqlite3_db_readonly(ix->db, "main") == 1)
         rc = fm_fail(FM_EIO, "%s: cannot be written", ix->path);
-    if (rc == FM_OK)
-        rc = make_schema(ix);
+    FM_THEN(rc, make_schema(ix));
     if (rc == FM_OK) /* apart from the schema: older builds share the file */
         rc = run(ix, "CREATE TABLE IF NOT EXISTS missing (name TEXT PRIMARY KEY) WITHOUT ROWID");
     for (int q = 0; rc == FM_OK && q < Q_COUNT; q++)
@@ -186,8 +183,7 @@ static fm_status open_files(fms_index *ix)
     if (rc == FM_ECORRUPT) {
         disconnect(ix);
         rc = remove_files(ix->path);
-        if (rc == FM_OK)
-            rc = connect(ix, ix->path);
+        FM_THEN(rc, connect(ix, ix->path));
     }
     /* A folder that cannot be written: reading must still work. */
     return rc == FM_EIO ? fms_index_to_memory(ix) : rc;
@@ -346,8 +342,7 @@ fm_status fms_index_begin(fms_index *ix)
 
 fm_status fms_index_end(fms_index *ix, fm_status rc)
 {
-    if (rc == FM_OK)
-        rc = run(ix, "COMMIT");
+    FM_THEN(rc, run(ix, "COMMIT"));
     if (rc != FM_OK)
         fm_ignore(sqlite3_exec(ix->db, "ROLLBACK", NULL, NULL, NULL), "the first failure is told");
     return rc;
@@ -409,37 +404,37 @@ fm_status fms_index_put_object(fms_index *ix, int64_t pack, uint64_t offset, con
     sqlite3_bind_int64(st, 5, (int64_t)r->bytes);
     sqlite3_bind_int64(st, 6, r->is_blob ? 2 : 1);
     sqlite3_bind_int64(st, 7, r->parent_count);
-    fm_status rc = step_done(ix, st);
-    for (uint32_t k = 0; rc == FM_OK && k < r->parent_count; k++) {
+    FM_TRY(step_done(ix, st));
+    for (uint32_t k = 0; k < r->parent_count; k++) {
         st = fresh(ix, Q_EDGE_PUT);
         bind_id(st, 1, &r->id);
         sqlite3_bind_int64(st, 2, pack);
         sqlite3_bind_int64(st, 3, (int64_t)offset);
         sqlite3_bind_int64(st, 4, k);
         bind_id(st, 5, &r->parent[k]);
-        rc = step_done(ix, st);
+        FM_TRY(step_done(ix, st));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fms_index_drop_pack(fms_index *ix, int64_t pack)
 {
     static const int query[] = {Q_EDGES_DROP, Q_OBJECTS_DROP, Q_PACK_DROP};
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(query); i++) {
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(query); i++) {
         sqlite3_stmt *st = fresh(ix, query[i]);
         sqlite3_bind_int64(st, 1, pack);
-        rc = step_done(ix, st);
+        FM_TRY(step_done(ix, st));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fms_index_miss_pack(fms_index *ix, int64_t pack)
 {
     sqlite3_stmt *st = fresh(ix, Q_MISS);
     sqlite3_bind_int64(st, 1, pack);
-    fm_status rc = step_done(ix, st);
-    return rc == FM_OK ? fms_index_drop_pack(ix, pack) : rc;
+    FM_TRY(step_done(ix, st));
+    return fms_index_drop_pack(ix, pack);
 }
 
 fm_status fms_index_forget_missing(fms_index *ix)
@@ -584,9 +579,7 @@ fm_status fms_index_totals(fms_index *ix, uint64_t *objects, uint64_t *bytes_dec
     uint64_t *const to[4] = {objects, bytes_decoded, packs, bytes_packs};
     for (int i = 0; i < 4; i++) {
         int64_t v = 0;
-        fm_status rc = read_int(ix, sql[i], &v);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(read_int(ix, sql[i], &v));
         *to[i] = (uint64_t)v;
     }
     return FM_OK;

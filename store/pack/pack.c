@@ -126,9 +126,7 @@ fm_status fms_record_head(fm_buf *out, const fms_record *r, const fms_leaf_row *
     if (recipe_bytes)
         put_recipe(h + FMS_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMS_LEAF_ROW_BYTES, r);
     fm_digest sum;
-    fm_status rc = fm_sha256(&sum, h, (size_t)head_bytes - FM_DIGEST_BYTES);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_sha256(&sum, h, (size_t)head_bytes - FM_DIGEST_BYTES));
     memcpy(h + head_bytes - FM_DIGEST_BYTES, sum.b, FM_DIGEST_BYTES);
     return FM_OK;
 }
@@ -289,20 +287,16 @@ fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what)
         return fm_fail(FM_ECORRUPT, "%s: record head of %llu bytes leaves the pack", what,
                        (unsigned long long)r.head_bytes);
     fm_digest sum;
-    fm_status rc = fm_sha256(&sum, bytes.data, (size_t)r.head_bytes - FM_DIGEST_BYTES);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_sha256(&sum, bytes.data, (size_t)r.head_bytes - FM_DIGEST_BYTES));
     if (memcmp(sum.b, bytes.data + r.head_bytes - FM_DIGEST_BYTES, FM_DIGEST_BYTES) != 0)
         return fm_fail(FM_ECORRUPT, "%s: the record head's checksum is wrong", what);
-    rc = parse_fixed(&r, bytes.data, what);
-    if (rc == FM_OK && (bytes.data[13] == FLAG_RECIPE) != (recipe_bytes > 0))
-        rc = fm_fail(FM_ECORRUPT, "%s: a recipe of %u bytes contradicts the flags", what,
-                     recipe_bytes);
+    FM_TRY(parse_fixed(&r, bytes.data, what));
+    if ((bytes.data[13] == FLAG_RECIPE) != (recipe_bytes > 0))
+        return fm_fail(FM_ECORRUPT, "%s: a recipe of %u bytes contradicts the flags", what,
+                       recipe_bytes);
     const size_t table_end = FMS_RECORD_FIXED_BYTES + (size_t)r.leaf_count * FMS_LEAF_ROW_BYTES;
-    if (rc == FM_OK && recipe_bytes)
-        rc = parse_recipe(&r, fm_span_of(bytes.data + table_end, recipe_bytes), what);
-    if (rc != FM_OK)
-        return rc;
+    if (recipe_bytes)
+        FM_TRY(parse_recipe(&r, fm_span_of(bytes.data + table_end, recipe_bytes), what));
     r.table = bytes.data + FMS_RECORD_FIXED_BYTES;
     r.payload = bytes.data + r.head_bytes;
     uint64_t padded;
@@ -311,14 +305,11 @@ fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what)
         return fm_fail(FM_ECORRUPT, "%s: payload of %llu bytes leaves the pack", what,
                        (unsigned long long)r.payload_bytes);
     r.stored_bytes = r.head_bytes + padded;
-    rc = check_reserved(&r, bytes.data, what);
-    if (rc == FM_OK)
-        rc = parse_table(&r, what);
-    if (rc == FM_OK)
-        rc = check_id(&r, what);
-    if (rc == FM_OK)
-        *out = r;
-    return rc;
+    FM_TRY(check_reserved(&r, bytes.data, what));
+    FM_TRY(parse_table(&r, what));
+    FM_TRY(check_id(&r, what));
+    *out = r;
+    return FM_OK;
 }
 
 static fm_status check_frame(fm_span pack, const char *what)
@@ -410,11 +401,8 @@ static fm_status walk_records(fm_span pack, const char *what, const fms_pack_vis
             return rc;
         lost = false;
         st->records++;
-        rc = fm_hasher_update(st->heads, r.payload - FM_DIGEST_BYTES, FM_DIGEST_BYTES);
-        if (rc == FM_OK)
-            rc = v->on_record(v->ctx, at, &r);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fm_hasher_update(st->heads, r.payload - FM_DIGEST_BYTES, FM_DIGEST_BYTES));
+        FM_TRY(v->on_record(v->ctx, at, &r));
         at += r.stored_bytes;
     }
     return FM_OK;
@@ -422,17 +410,13 @@ static fm_status walk_records(fm_span pack, const char *what, const fms_pack_vis
 
 fm_status fms_pack_walk(fm_span pack, const char *what, const fms_pack_visitor *v)
 {
-    fm_status rc = check_frame(pack, what);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(check_frame(pack, what));
     walk_state st = {.end = pack.len - FMS_PACK_FOOTER_BYTES,
                      .recipes = fm_get_u32(pack.data + 12) & FMS_PACK_RECIPES};
-    rc = fm_hasher_new(&st.heads);
-    if (rc == FM_OK)
-        rc = walk_records(pack, what, v, &st);
+    fm_status rc = fm_hasher_new(&st.heads);
+    FM_THEN(rc, walk_records(pack, what, v, &st));
     fm_digest sum;
-    if (rc == FM_OK)
-        rc = fm_hasher_final(st.heads, &sum);
+    FM_THEN(rc, fm_hasher_final(st.heads, &sum));
     if (rc == FM_OK && !st.bad) {
         const uint8_t *f = pack.data + pack.len - FMS_PACK_FOOTER_BYTES;
         if (fm_get_u64(f + 8) != st.records || memcmp(f + 32, sum.b, FM_DIGEST_BYTES) != 0) {
@@ -454,8 +438,7 @@ fm_status fms_pack_salvage(fm_span pack, const char *what, const fms_pack_visito
         memcmp(pack.data + pack.len - FMS_PACK_FOOTER_BYTES, footer_magic, 8) == 0)
         st.end = pack.len - FMS_PACK_FOOTER_BYTES;
     fm_status rc = fm_hasher_new(&st.heads);
-    if (rc == FM_OK)
-        rc = walk_records(pack, what, v, &st);
+    FM_THEN(rc, walk_records(pack, what, v, &st));
     fm_hasher_free(st.heads);
     return rc;
 }
@@ -465,9 +448,7 @@ fm_status fms_pack_is_intact(fm_span pack, const char *name, bool *yes)
     fm_digest sum;
     char hex[FM_HEX_CHARS + 1];
     *yes = false;
-    fm_status rc = fm_sha256(&sum, pack.data, pack.len);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_sha256(&sum, pack.data, pack.len));
     fm_digest_hex(&sum, hex);
     *yes = strcmp(hex, name) == 0;
     return FM_OK;

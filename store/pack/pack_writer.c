@@ -8,8 +8,7 @@ static fm_status append(fms_packer *p, const void *data, size_t len)
 {
     fm_status rc = fm_writer_write(p->writer, data, len);
 
-    if (rc == FM_OK)
-        rc = fm_hasher_update(p->whole, data, len);
+    FM_THEN(rc, fm_hasher_update(p->whole, data, len));
     p->offset += len;
     return rc;
 }
@@ -23,13 +22,10 @@ fm_status fms_packer_begin(fms_packer *p, fm_store *s, uint32_t features)
     p->features = features;
     fm_buf_init(&p->head, 0);
     fm_status rc = fm_hasher_new(&p->whole);
-    if (rc == FM_OK)
-        rc = fm_hasher_new(&p->heads);
-    if (rc == FM_OK)
-        rc = fm_writer_open(&p->writer, NULL, s->tmp_dir);
+    FM_THEN(rc, fm_hasher_new(&p->heads));
+    FM_THEN(rc, fm_writer_open(&p->writer, NULL, s->tmp_dir));
     fms_pack_header(header, features);
-    if (rc == FM_OK)
-        rc = append(p, header, sizeof header);
+    FM_THEN(rc, append(p, header, sizeof header));
     if (rc != FM_OK)
         fms_packer_release(p);
     return rc;
@@ -43,18 +39,17 @@ static fm_status count_head(fms_packer *p, const uint8_t *head, uint64_t head_by
 
 fm_status fms_packer_copy(fms_packer *p, const fms_record *r, const uint8_t *bytes)
 {
-    fm_status rc = append(p, bytes, (size_t)r->stored_bytes);
+    FM_TRY(append(p, bytes, (size_t)r->stored_bytes));
 
-    return rc == FM_OK ? count_head(p, bytes, r->head_bytes) : rc;
+    return count_head(p, bytes, r->head_bytes);
 }
 
 fm_status fms_packer_head(fms_packer *p, const fms_record *r, const fms_leaf_row *rows)
 {
     fm_buf_clear(&p->head);
-    fm_status rc = fms_record_head(&p->head, r, rows);
-    if (rc == FM_OK)
-        rc = append(p, p->head.data, p->head.len);
-    return rc == FM_OK ? count_head(p, p->head.data, p->head.len) : rc;
+    FM_TRY(fms_record_head(&p->head, r, rows));
+    FM_TRY(append(p, p->head.data, p->head.len));
+    return count_head(p, p->head.data, p->head.len);
 }
 
 fm_status fms_packer_payload(fms_packer *p, const void *data, size_t len)
@@ -73,28 +68,22 @@ fm_status fms_packer_end(fms_packer *p, const fms_record *r)
 fm_status fms_packer_add(fms_packer *p, const fms_record *r, const fms_leaf_row *rows,
                          fm_span payload)
 {
-    fm_status rc = fms_packer_head(p, r, rows);
+    FM_TRY(fms_packer_head(p, r, rows));
 
-    if (rc == FM_OK)
-        rc = fms_packer_payload(p, payload.data, payload.len);
-    return rc == FM_OK ? fms_packer_end(p, r) : rc;
+    FM_TRY(fms_packer_payload(p, payload.data, payload.len));
+    return fms_packer_end(p, r);
 }
 
 fm_status fms_packer_seal(fms_packer *p)
 {
     fm_digest heads, whole;
     uint8_t footer[FMS_PACK_FOOTER_BYTES];
-    fm_status rc = fm_hasher_final(p->heads, &heads);
-
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_hasher_final(p->heads, &heads));
     fms_pack_footer(footer, p->records, p->offset + sizeof footer, &heads);
-    rc = append(p, footer, sizeof footer);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(p->whole, &whole);
-    if (rc == FM_OK)
-        fm_digest_hex(&whole, p->name);
-    return rc;
+    FM_TRY(append(p, footer, sizeof footer));
+    FM_TRY(fm_hasher_final(p->whole, &whole));
+    fm_digest_hex(&whole, p->name);
+    return FM_OK;
 }
 
 fm_status fms_packer_place(fms_packer *p)
@@ -111,10 +100,8 @@ fm_status fms_packer_publish(fms_packer *p)
     fm_lock *lock = NULL;
     fm_status rc = fms_packer_seal(p);
 
-    if (rc == FM_OK)
-        rc = fm_lock_take(&lock, p->store->lock_path);
-    if (rc == FM_OK)
-        rc = fms_packer_place(p);
+    FM_THEN(rc, fm_lock_take(&lock, p->store->lock_path));
+    FM_THEN(rc, fms_packer_place(p));
     fm_lock_drop(lock);
     return rc;
 }

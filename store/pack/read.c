@@ -26,9 +26,7 @@ fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id)
     memset(out, 0, sizeof *out);
     fms_record r;
     fms_place place;
-    fm_status rc = fms_store_record(s, id, 0, true, &r, &place);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_store_record(s, id, 0, true, &r, &place));
     out->is_blob = r.is_blob;
     out->dtype = r.dtype;
     out->shape = r.shape;
@@ -48,9 +46,7 @@ fm_status fm_store_coding(fm_store *s, fm_coding *out, const fm_digest *id)
     fms_place place;
     memset(out, 0, sizeof *out);
     memset(at, 0, sizeof at);
-    fm_status rc = fms_store_record(s, id, 0, true, &r, &place);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_store_record(s, id, 0, true, &r, &place));
     if (r.recipe.op != FMS_OP_NONE) {
         snprintf(out->recipe, sizeof out->recipe, "%s", fms_op_name(r.recipe.op));
         fms_recipe_text(&r.recipe, r.parent_count, out->detail, sizeof out->detail);
@@ -81,10 +77,9 @@ typedef struct id_list {
 static fm_status collect_id(void *ctx, const fm_digest *id)
 {
     id_list *l = ctx;
-    fm_status rc = fm_grow(&l->id, &l->cap, l->count + 1, sizeof *l->id);
-    if (rc == FM_OK)
-        l->id[l->count++] = *id;
-    return rc;
+    FM_TRY(fm_grow(&l->id, &l->cap, l->count + 1, sizeof *l->id));
+    l->id[l->count++] = *id;
+    return FM_OK;
 }
 
 fm_status fm_store_each(fm_store *s, fm_status (*fn)(void *ctx, const fm_digest *id), void *ctx)
@@ -92,8 +87,7 @@ fm_status fm_store_each(fm_store *s, fm_status (*fn)(void *ctx, const fm_digest 
     id_list l = {NULL, 0, 0};
     pthread_mutex_lock(&s->mutex); /* fn may use the store, so the ids come first */
     fm_status rc = fms_store_refresh(s);
-    if (rc == FM_OK)
-        rc = fms_index_ids(s->index, collect_id, &l);
+    FM_THEN(rc, fms_index_ids(s->index, collect_id, &l));
     pthread_mutex_unlock(&s->mutex);
     for (size_t i = 0; rc == FM_OK && i < l.count; i++)
         rc = fn(ctx, &l.id[i]);
@@ -125,10 +119,9 @@ static fm_status read_place(fm_store *s, fms_coder *c, const fm_digest *id, uint
 fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t bytes)
 {
     fms_coder *c;
-    fm_status rc = fms_store_coder(s, &c);
-    if (rc != FM_OK)
-        return rc;
-    rc = read_place(s, c, id, 0, dst, bytes);
+    FM_TRY(fms_store_coder(s, &c));
+
+    fm_status rc = read_place(s, c, id, 0, dst, bytes);
     fm_error_state first;
     fm_error_save(&first);
     fm_status again = rc;

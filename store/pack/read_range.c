@@ -153,8 +153,7 @@ static fm_status read_place(fm_store *s, range_job *j, const wanted *w, uint32_t
                      (unsigned long long)all, (unsigned long long)w->bytes,
                      (unsigned long long)w->offset);
     }
-    if (rc == FM_OK)
-        rc = read_leaves(j, w->offset, w->bytes, w->dst);
+    FM_THEN(rc, read_leaves(j, w->offset, w->bytes, w->dst));
     if (rc == FM_OK && w->bytes > 0)
         forget_leaves(&r->chain, w->offset, w->bytes);
     let_go(s, r);
@@ -167,12 +166,10 @@ fm_status fm_store_read_range(fm_store *s, const fm_digest *id, uint64_t offset,
 {
     range_job j = {NULL, NULL, NULL};
     const wanted w = {id, offset, bytes, dst, (flags & FM_RANGE_UNCHECKED) != 0};
-    fm_status rc = fms_store_coder(s, &j.coder);
+    FM_TRY(fms_store_coder(s, &j.coder));
     fm_error_state first;
 
-    if (rc != FM_OK)
-        return rc;
-    rc = read_place(s, &j, &w, 0);
+    fm_status rc = read_place(s, &j, &w, 0);
     fm_error_save(&first);
     fm_status again = rc;
     for (uint32_t nth = 1; again == FM_ECORRUPT || again == FM_EBASE; nth++) {

@@ -72,8 +72,7 @@ static fm_status show(salvage *v)
     fm_status rc = fms_index_begin(v->s->index);
     if (rc == FM_OK) {
         rc = fms_index_put_pack(v->s->index, v->name, v->map->len, true, &v->row, &known);
-        if (rc == FM_OK)
-            rc = fms_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &index);
+        FM_THEN(rc, fms_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &index));
         rc = fms_index_end(v->s->index, rc);
     }
     pthread_mutex_unlock(&v->s->mutex);
@@ -115,8 +114,7 @@ static fm_status place(salvage *v, bool *same)
     if (rc != FM_OK || (!v->frame && !*same))
         return rc;
     rc = fm_lock_take(&lock, v->s->lock_path);
-    if (rc == FM_OK)
-        rc = fms_packer_place(&v->packer);
+    FM_THEN(rc, fms_packer_place(&v->packer));
     fm_lock_drop(lock);
     return rc;
 }
@@ -125,12 +123,10 @@ static fm_status copy_pack(salvage *v, uint64_t *packs)
 {
     bool same = false;
     fms_pack_visitor copy = {v, copy_record, NULL};
-    fm_status rc = show(v);
-    if (rc != FM_OK)
-        return rc;
-    rc = fms_packer_begin(&v->packer, v->s, v->features);
-    if (rc == FM_OK)
-        rc = fms_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &copy);
+    FM_TRY(show(v));
+
+    fm_status rc = fms_packer_begin(&v->packer, v->s, v->features);
+    FM_THEN(rc, fms_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &copy));
     if (rc == FM_OK && v->records)
         rc = place(v, &same);
     *packs += rc == FM_OK && v->records && (v->frame || same);
@@ -153,8 +149,7 @@ static fm_status look_at(fm_store *s, fms_coder *coder, uint8_t *leaf, const cha
     fm_free(path);
     if (rc == FM_ENOTFOUND) /* removed since it was listed */
         return FM_OK;
-    if (rc == FM_OK)
-        rc = is_damaged(&v, &damaged);
+    FM_THEN(rc, is_damaged(&v, &damaged));
     if (rc == FM_OK && damaged)
         rc = copy_pack(&v, packs);
     fm_unmap_verified(&map);
@@ -168,8 +163,7 @@ fm_status fm_store_salvage(fm_store *s, uint64_t *packs)
     uint8_t *leaf = fm_malloc(FM_LEAF_BYTES);
     *packs = 0;
     fm_status rc = leaf ? fms_store_coder(s, &coder) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_list_dir(&files, s->packs_dir);
+    FM_THEN(rc, fm_list_dir(&files, s->packs_dir));
     for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
         char name[FM_HEX_CHARS + 1];
         if (fms_is_pack_name(files.name[i], name))

@@ -162,16 +162,14 @@ static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows)
             continue;
         bool sound = true;
         rc = begin_once(s, rows);
-        if (rc == FM_OK)
-            rc = fms_store_scan_pack(s, name, &sound);
+        FM_THEN(rc, fms_store_scan_pack(s, name, &sound));
         rows->unsound = rows->unsound + !sound - (p != NULL);
     }
     for (const pack_row *p = rows->first; rc == FM_OK && p; p = p->next) {
         if (p->present)
             continue;
         rc = begin_once(s, rows);
-        if (rc == FM_OK)
-            rc = drop_row(s, p);
+        FM_THEN(rc, drop_row(s, p));
         rows->unsound -= !p->sound;
     }
     return rc;
@@ -207,15 +205,11 @@ static fm_status refresh_rows(fm_store *s)
     memset(&rows, 0, sizeof rows);
     fm_ignore(fm_mark_time(&mark, s->packs_dir), "then the next open looks at all packs too");
     fm_status rc = fm_map_new(&rows.by_name);
-    if (rc == FM_OK)
-        rc = fm_arena_new(&rows.arena);
+    FM_THEN(rc, fm_arena_new(&rows.arena));
     /* Rows first: a pack that appears in between is only looked at once too often. */
-    if (rc == FM_OK)
-        rc = fms_index_packs(s->index, collect_row, &rows);
-    if (rc == FM_OK)
-        rc = fm_list_dir(&files, s->packs_dir);
-    if (rc == FM_OK)
-        rc = reconcile(s, &files, &rows);
+    FM_THEN(rc, fms_index_packs(s->index, collect_row, &rows));
+    FM_THEN(rc, fm_list_dir(&files, s->packs_dir));
+    FM_THEN(rc, reconcile(s, &files, &rows));
     if (rows.begun)
         rc = fms_index_end(s->index, rc);
     if (rc == FM_OK)
@@ -260,10 +254,9 @@ fm_status fms_store_look(fm_store *s)
 static fm_status scan_all(fm_store *s, const fm_names *files)
 {
     size_t unsound = 0;
-    fm_status rc = fms_index_begin(s->index);
-    if (rc != FM_OK)
-        return rc;
-    rc = fms_index_drop_all(s->index);
+    FM_TRY(fms_index_begin(s->index));
+
+    fm_status rc = fms_index_drop_all(s->index);
     for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
         char name[FM_HEX_CHARS + 1];
         bool sound = true;
@@ -294,8 +287,7 @@ fm_status fms_store_rescan(fm_store *s, bool fresh)
         rc = scan_all(s, &files);
     if (rc == FM_EIO) {
         rc = to_memory(s);
-        if (rc == FM_OK)
-            rc = scan_all(s, &files);
+        FM_THEN(rc, scan_all(s, &files));
     }
     fm_names_release(&files);
     return rc;
@@ -404,13 +396,12 @@ static fm_status has_locked(has_state *st, const fm_digest *id, uint32_t left, b
 
 static fm_status has_parents(has_state *st, const fms_place *place, uint32_t left, bool *out)
 {
-    fm_status rc = FM_OK;
     *out = true;
     if (place->parent_count > 1 && !st->had)
-        rc = fm_map_new(&st->had);
-    for (uint32_t k = 0; rc == FM_OK && *out && k < place->parent_count; k++)
-        rc = has_locked(st, &place->parent[k], left, out);
-    return rc;
+        FM_TRY(fm_map_new(&st->had));
+    for (uint32_t k = 0; *out && k < place->parent_count; k++)
+        FM_TRY(has_locked(st, &place->parent[k], left, out));
+    return FM_OK;
 }
 
 /* An object is had when some place of it is sound and all that its deltas need is had too: else a
@@ -470,10 +461,8 @@ static fm_status look_again(fm_store *s, const fm_digest *id, uint32_t nth, bool
     fm_error_save(&first);
     for (int again = 0; rc == FM_ECONFLICT && again < LOOKS_MAX; again++) {
         rc = fms_store_refresh(s);
-        if (rc == FM_OK)
-            rc = find_locked(s, id, nth, look, place);
-        if (rc == FM_OK)
-            rc = open_pack(s, place->pack, pack);
+        FM_THEN(rc, find_locked(s, id, nth, look, place));
+        FM_THEN(rc, open_pack(s, place->pack, pack));
     }
     if (rc != FM_ENOTFOUND && rc != FM_ECONFLICT)
         return rc;
@@ -487,8 +476,7 @@ static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool 
     const fms_open_pack *pack = NULL;
     pthread_mutex_lock(&s->mutex);
     fm_status rc = find_locked(s, id, nth, look, place);
-    if (rc == FM_OK)
-        rc = open_pack(s, place->pack, &pack);
+    FM_THEN(rc, open_pack(s, place->pack, &pack));
     if (rc == FM_ECONFLICT)
         rc = look_again(s, id, nth, look, place, &pack);
     else if (rc == FM_ENOTFOUND)
@@ -544,9 +532,8 @@ fm_status fm_store_totals_of(fm_store *s, fm_store_totals *out)
     memset(out, 0, sizeof *out);
     pthread_mutex_lock(&s->mutex);
     fm_status rc = fms_store_refresh(s);
-    if (rc == FM_OK)
-        rc = fms_index_totals(s->index, &out->objects, &out->bytes_decoded, &out->packs,
-                              &out->bytes_packs);
+    FM_THEN(rc, fms_index_totals(s->index, &out->objects, &out->bytes_decoded, &out->packs,
+                                 &out->bytes_packs));
     pthread_mutex_unlock(&s->mutex);
     return rc;
 }

@@ -6,10 +6,9 @@ fm_status fm_store_lease(fm_store *s, bool writes, const char *what)
     if (s->lease && (fms_lease_writes(s->lease) || !writes))
         return FM_OK;
     fms_lease *lease;
-    fm_status rc = fms_lease_begin(&lease, s->root, writes, what);
-    if (rc != FM_OK)
-        return rc;
-    rc = fms_lease_inherit(lease, s->lease);
+    FM_TRY(fms_lease_begin(&lease, s->root, writes, what));
+
+    fm_status rc = fms_lease_inherit(lease, s->lease);
     if (rc != FM_OK) {
         fms_lease_end(lease);
         return rc;

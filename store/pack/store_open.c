@@ -30,8 +30,8 @@ fm_status fm_store_init(const char *root)
     }
     char text[64];
     snprintf(text, sizeof text, FORMAT_TEXT "%d\n", FORMAT_VERSION);
-    if (rc == FM_OK)
-        rc = fm_write_file(format, text, strlen(text)); /* last: its presence makes a repository */
+    FM_THEN(rc,
+            fm_write_file(format, text, strlen(text))); /* last: its presence makes a repository */
     fm_free(format);
     return rc;
 }
@@ -62,9 +62,7 @@ static fm_status check_format(const char *root)
 fm_status fm_store_open(fm_store **out, const char *root)
 {
     *out = NULL;
-    fm_status rc = check_format(root);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(check_format(root));
     fm_store *s = fm_calloc(1, sizeof *s);
     if (!s)
         return FM_ENOMEM;
@@ -74,13 +72,12 @@ fm_status fm_store_open(fm_store **out, const char *root)
     s->tmp_dir = fm_path_join(root, "tmp");
     s->index_path = fm_path_join(root, "index.sqlite");
     s->lock_path = fm_path_join(root, "store.lock");
-    rc = s->root && s->packs_dir && s->tmp_dir && s->index_path && s->lock_path ? FM_OK : FM_ENOMEM;
+    fm_status rc =
+        s->root && s->packs_dir && s->tmp_dir && s->index_path && s->lock_path ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
         fm_remove_dead_temps(s->tmp_dir);
-    if (rc == FM_OK)
-        rc = fms_index_open(&s->index, s->index_path);
-    if (rc == FM_OK)
-        rc = fms_store_look(s);
+    FM_THEN(rc, fms_index_open(&s->index, s->index_path));
+    FM_THEN(rc, fms_store_look(s));
     if (rc != FM_OK) {
         fm_store_close(s);
         return rc;

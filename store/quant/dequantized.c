@@ -350,9 +350,7 @@ fm_status fms_origin_decode(uint8_t *dst, size_t dst_bytes, fm_dtype dtype, fm_d
         return fm_fail(FM_ECORRUPT, "leaf: %zu bytes of %s blocks, %zu wanted", blocks.len,
                        info->name, count * info->block_bytes);
     for (size_t b = 0; b < count; b++) {
-        fm_status rc = fm_to_f32(y, type, blocks.data + b * info->block_bytes, info->block_elems);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_to_f32(y, type, blocks.data + b * info->block_bytes, info->block_elems));
         memcpy(dst + b * bytes, y, bytes);
     }
     fm_cursor_init(&cur, rest);

@@ -74,11 +74,9 @@ static fm_status groups_of(fm_scaling_config *s, const fm_json *q, const char *w
             return refuse(what, "config_groups", "whose weights are no 8-bit floats");
         if (!block && strcmp(strategy, "tensor") != 0 && strcmp(strategy, "channel") != 0)
             return refuse(what, "strategy", strategy);
-        fm_status rc = block ? block_of(&one, fm_json_get(w, "block_structure"), what) : FM_OK;
-        if (rc == FM_OK && s->rows && block && (one.rows != s->rows || one.cols != s->cols))
-            rc = refuse(what, "config_groups", "with blocks of several sizes");
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(block ? block_of(&one, fm_json_get(w, "block_structure"), what) : FM_OK);
+        if (s->rows && block && (one.rows != s->rows || one.cols != s->cols))
+            FM_TRY(refuse(what, "config_groups", "with blocks of several sizes"));
         if (block) {
             s->rows = one.rows;
             s->cols = one.cols;
@@ -110,23 +108,22 @@ fm_status fm_scaling_config_of(fm_scaling_config *out, const fm_json *config, co
         return FM_OK;
     const char *method = fm_json_cstr(fm_json_get(q, "quant_method"), "(missing)");
     fm_scaling_config s = {.suffix = ".weight_scale", .dtype = computed_in(config)};
-    fm_status rc = FM_OK;
+
     if (strcmp(method, "fp8") == 0) {
         const char *fmt = fm_json_cstr(fm_json_get(q, "fmt"), "e4m3");
         s.suffix = ".weight_scale_inv";
-        rc = strcmp(fmt, "e4m3") == 0 ? block_of(&s, fm_json_get(q, "weight_block_size"), what)
-                                      : refuse(what, "fmt", fmt);
+        FM_TRY(strcmp(fmt, "e4m3") == 0 ? block_of(&s, fm_json_get(q, "weight_block_size"), what)
+                                        : refuse(what, "fmt", fmt));
     } else if (strcmp(method, "compressed-tensors") == 0) {
-        rc = groups_of(&s, q, what);
+        FM_TRY(groups_of(&s, q, what));
     } else if (strcmp(method, "modelopt") == 0) {
         const char *algo = fm_json_cstr(fm_json_get(q, "quant_algo"), "(missing)");
-        rc = strcmp(algo, "FP8") == 0 ? FM_OK : refuse(what, "quant_algo", algo);
+        FM_TRY(strcmp(algo, "FP8") == 0 ? FM_OK : refuse(what, "quant_algo", algo));
     } else if (strcmp(method, "fbgemm_fp8") != 0) {
-        rc = refuse(what, "quant_method", method);
+        FM_TRY(refuse(what, "quant_method", method));
     }
-    if (rc == FM_OK)
-        *out = s;
-    return rc;
+    *out = s;
+    return FM_OK;
 }
 
 /* ==== the view ==== */
@@ -185,10 +182,9 @@ static fm_status fit(scaled *s, const fm_scaling_config *c)
 {
     const fm_shape *g = &s->scale->shape;
     uint64_t elems = 0;
-    fm_status rc = fm_shape_elems(&elems, g);
+    FM_TRY(fm_shape_elems(&elems, g));
     char text[96], weight[96];
-    if (rc != FM_OK)
-        return rc;
+
     if (s->n == 0 || s->k == 0) {
         s->rows = s->cols = 1; /* nothing to multiply */
     } else if (elems == 1) {
@@ -233,14 +229,10 @@ static fm_status put_scaled(fm_plain *v, const fm_tree *tree, const fm_entry *e,
     *s = (scaled){.weight = e, .dtype = c->dtype, .n = e->shape.dim[0], .k = e->shape.dim[1]};
     fm_digest id;
     fm_status rc = scale_beside(&s->scale, tree, e, c->suffix);
-    if (rc == FM_OK)
-        rc = fit(s, c);
-    if (rc == FM_OK)
-        rc = id_of(&id, s);
-    if (rc == FM_OK)
-        rc = fm_tree_put_tensor(v->own, e->path, e->name, s->dtype, &e->shape, &id);
-    if (rc == FM_OK)
-        rc = fm_map_put(v->by_id, id.b, sizeof(id.b), s, NULL);
+    FM_THEN(rc, fit(s, c));
+    FM_THEN(rc, id_of(&id, s));
+    FM_THEN(rc, fm_tree_put_tensor(v->own, e->path, e->name, s->dtype, &e->shape, &id));
+    FM_THEN(rc, fm_map_put(v->by_id, id.b, sizeof(id.b), s, NULL));
     v->count += rc == FM_OK;
     return rc;
 }
@@ -248,11 +240,11 @@ static fm_status put_scaled(fm_plain *v, const fm_tree *tree, const fm_entry *e,
 static fm_status without(fm_json **out, const fm_json *v, const char *key)
 {
     fm_json *o = *out = fm_json_new_object();
-    fm_status rc = o ? FM_OK : FM_ENOMEM;
-    for (void *it = fm_json_iter(v); rc == FM_OK && it; it = fm_json_next(v, it))
+    FM_TRY(o ? FM_OK : FM_ENOMEM);
+    for (void *it = fm_json_iter(v); it; it = fm_json_next(v, it))
         if (strcmp(fm_json_iter_key(it), key) != 0)
-            rc = fm_json_set(o, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
-    return rc;
+            FM_TRY(fm_json_set(o, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it))));
+    return FM_OK;
 }
 
 static fm_status put_model(fm_plain *v, const fm_json *model)
@@ -261,18 +253,14 @@ static fm_status put_model(fm_plain *v, const fm_json *model)
     fm_buf text;
     fm_buf_init(&text, 0);
     fm_status rc = without(&config, fm_json_get(model, "config"), "quantization_config");
-    if (rc == FM_OK)
-        rc = without(&plain, model, "config");
+    FM_THEN(rc, without(&plain, model, "config"));
     if (rc == FM_OK) {
         rc = fm_json_set(plain, "config", config);
         config = NULL;
     }
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, plain, FM_JSON_PRETTY);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_tree_put_file(v->own, "model.json", fm_buf_span(&text));
+    FM_THEN(rc, fm_json_write(&text, plain, FM_JSON_PRETTY));
+    FM_THEN(rc, fm_buf_ok(&text));
+    FM_THEN(rc, fm_tree_put_file(v->own, "model.json", fm_buf_span(&text)));
     fm_json_free(config);
     fm_json_free(plain);
     fm_buf_release(&text);
@@ -283,24 +271,24 @@ static fm_status put_model(fm_plain *v, const fm_json *model)
 static fm_status put_all(fm_plain *v, const fm_tree *tree, const fm_json *model,
                          const fm_scaling_config *c)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         bool tensor = e->kind == FM_ENTRY_TENSOR && strncmp(e->path, "tensors/", 8) == 0;
         if (strcmp(e->path, "model.json") == 0)
-            rc = put_model(v, model);
+            FM_TRY(put_model(v, model));
         else if (tensor && is_weight(e))
-            rc = put_scaled(v, tree, e, c);
+            FM_TRY(put_scaled(v, tree, e, c));
         else if (tensor && (ends_with(e->name, c->suffix) || of_activations(e->name)))
             continue;
         else if (tensor && is_f8(e)) /* by itself it would be taken for what it is a part of */
-            rc = fm_fail(FM_EUNSUPPORTED,
-                         "tensor '%s' is %s and no matrix 'X%s': where its scale is, is not known",
-                         e->name, fm_dtype_get(e->dtype)->name, WEIGHT);
+            return fm_fail(
+                FM_EUNSUPPORTED,
+                "tensor '%s' is %s and no matrix 'X%s': where its scale is, is not known", e->name,
+                fm_dtype_get(e->dtype)->name, WEIGHT);
         else
-            rc = fm_tree_put_entry(v->own, e);
+            FM_TRY(fm_tree_put_entry(v->own, e));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== reading ==== */
@@ -330,8 +318,7 @@ static fm_status scales_read(float **out, const fm_plain *v, const scaled *s)
     void *raw = fm_aligned_alloc(64, (size_t)s->scale->bytes);
     float *f = fm_malloc((size_t)n * sizeof(float));
     fm_status rc = raw && f ? v->behind->read(v->behind->ctx, s->scale, raw) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_to_f32(f, s->scale->dtype, raw, n);
+    FM_THEN(rc, fm_to_f32(f, s->scale->dtype, raw, n));
     fm_free(raw);
     if (rc != FM_OK) {
         fm_free(f);
@@ -347,16 +334,15 @@ static fm_status make(uint8_t *dst, const scaled *s, const float *scale, const u
 {
     const size_t size = fm_dtype_get(s->dtype)->block_bytes;
     float x[RUN];
-    fm_status rc = FM_OK;
-    for (uint64_t i = 0; rc == FM_OK && i < n; i += RUN) {
+
+    for (uint64_t i = 0; i < n; i += RUN) {
         uint64_t now = n - i < RUN ? n - i : RUN;
-        rc = fm_to_f32(x, s->weight->dtype, raw + i, now);
-        if (rc != FM_OK)
-            break;
+        FM_TRY(fm_to_f32(x, s->weight->dtype, raw + i, now));
+
         multiply(x, s, scale, first + i, now);
-        rc = fm_from_f32(dst + i * size, s->dtype, x, now);
+        FM_TRY(fm_from_f32(dst + i * size, s->dtype, x, now));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status read_some(const fm_plain *v, const scaled *s, uint64_t first, uint64_t n,
@@ -365,12 +351,10 @@ static fm_status read_some(const fm_plain *v, const scaled *s, uint64_t first, u
     float *scale = NULL;
     uint8_t *raw = fm_aligned_alloc(64, (size_t)n);
     fm_status rc = raw ? scales_read(&scale, v, s) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = n == s->weight->bytes
-                 ? v->behind->read(v->behind->ctx, s->weight, raw)
-                 : fm_entry_read_range(v->behind, s->weight, first, n, raw, flags);
-    if (rc == FM_OK)
-        rc = make(dst, s, scale, raw, first, n);
+    FM_THEN(rc, n == s->weight->bytes
+                    ? v->behind->read(v->behind->ctx, s->weight, raw)
+                    : fm_entry_read_range(v->behind, s->weight, first, n, raw, flags));
+    FM_THEN(rc, make(dst, s, scale, raw, first, n));
     fm_free(scale);
     fm_free(raw);
     return rc;
@@ -428,10 +412,8 @@ static fm_status open_scaled(fm_plain *v, const fm_tree *tree, const fm_json *mo
         weights += is_weight(fm_tree_at(tree, i));
     v->list = fm_calloc(weights + 1, sizeof(scaled));
     fm_status rc = v->list ? fm_map_new(&v->by_id) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_tree_new(&v->own);
-    if (rc == FM_OK)
-        rc = put_all(v, tree, model, c);
+    FM_THEN(rc, fm_tree_new(&v->own));
+    FM_THEN(rc, put_all(v, tree, model, c));
     v->tree = v->own;
     v->p = (fm_provider){.ctx = v,
                          .read = plain_read,

@@ -55,10 +55,8 @@ static fm_status cast_tile(const fms_inputs *in, cast_work *w, uint64_t first, u
                            uint8_t *dst)
 {
     const bool from64 = in->input[0].dtype == FM_F64, to64 = in->child.dtype == FM_F64;
-    fm_status rc = from64 ? in->read(in->ctx, 0, first * 8, w->scratch, (size_t)n * 8)
-                          : rcp_floats(in, 0, first, n, w->wide, w->scratch);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(from64 ? in->read(in->ctx, 0, first * 8, w->scratch, (size_t)n * 8)
+                  : rcp_floats(in, 0, first, n, w->wide, w->scratch));
     for (uint64_t i = 0; from64 && i < n; i++) {
         w->f64[i] = rcp_f64(w->scratch + 8 * i);
         w->wide[i] = (float)w->f64[i];
@@ -70,8 +68,8 @@ static fm_status cast_tile(const fms_inputs *in, cast_work *w, uint64_t first, u
     else if (from64)
         rcp_store(dst, in->child.dtype, w->wide, n);
     else /* payloads of NaN go on as tensor/float16.c's integer arithmetic takes them */
-        rc = fm_from_f32(dst, in->child.dtype, w->wide, n);
-    return rc;
+        FM_TRY(fm_from_f32(dst, in->child.dtype, w->wide, n));
+    return FM_OK;
 }
 
 fm_status rcp_cast(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)

@@ -82,28 +82,28 @@ static fm_status load_tall(lora_work *w, bool from_a, uint64_t first, uint64_t n
                            bool turn)
 {
     const uint64_t rank = w->f.rank, wide = from_a ? w->in->input[1].shape.dim[1] : rank;
-    fm_status rc = FM_OK;
+
     if (!from_a && !turn)
         return rcp_floats(w->in, 2, first * rank, n * rank, dst, w->scratch);
     if (from_a && turn) { /* A's columns as they lie: [rank][n] */
-        for (uint64_t k = 0; rc == FM_OK && k < rank; k++)
-            rc = rcp_floats(w->in, 1, k * wide + first, n, dst + k * n, w->scratch);
-        return rc;
+        for (uint64_t k = 0; k < rank; k++)
+            FM_TRY(rcp_floats(w->in, 1, k * wide + first, n, dst + k * n, w->scratch));
+        return FM_OK;
     }
     if (from_a) { /* A's columns as rows: [n][rank] */
-        for (uint64_t k = 0; rc == FM_OK && k < rank; k++) {
-            rc = rcp_floats(w->in, 1, k * wide + first, n, w->line, w->scratch);
-            for (uint64_t i = 0; rc == FM_OK && i < n; i++)
+        for (uint64_t k = 0; k < rank; k++) {
+            FM_TRY(rcp_floats(w->in, 1, k * wide + first, n, w->line, w->scratch));
+            for (uint64_t i = 0; i < n; i++)
                 dst[i * rank + k] = w->line[i];
         }
-        return rc;
+        return FM_OK;
     }
-    for (uint64_t i = 0; rc == FM_OK && i < n; i++) { /* B's rows as columns: [rank][n] */
-        rc = rcp_floats(w->in, 2, (first + i) * rank, rank, w->line, w->scratch);
-        for (uint64_t k = 0; rc == FM_OK && k < rank; k++)
+    for (uint64_t i = 0; i < n; i++) { /* B's rows as columns: [rank][n] */
+        FM_TRY(rcp_floats(w->in, 2, (first + i) * rank, rank, w->line, w->scratch));
+        for (uint64_t k = 0; k < rank; k++)
             dst[k * n + i] = w->line[k];
     }
-    return rc;
+    return FM_OK;
 }
 
 static void merge_rounded(const lora_work *w, const lora_tile *t)
@@ -125,32 +125,27 @@ static void merge_rounded(const lora_work *w, const lora_tile *t)
 /* W's elements that the part needs; the others of the tile stay what they are. */
 static fm_status load_base(const lora_work *w, const lora_tile *t, const rcp_part *p)
 {
-    fm_status rc = FM_OK;
-    for (uint64_t i = 0; rc == FM_OK && i < t->rows; i++) {
+    for (uint64_t i = 0; i < t->rows; i++) {
         const uint64_t at = (t->row + i) * w->f.cols + t->col;
         const uint64_t lo = FM_MAX(at, p->first), hi = FM_MIN(at + t->cols, p->first + p->count);
         if (lo < hi)
-            rc = rcp_floats(w->in, 0, lo, hi - lo, w->w + i * t->cols + (lo - at), w->scratch);
-        if (rc == FM_OK && lo < hi && w->narrow_base)
+            FM_TRY(rcp_floats(w->in, 0, lo, hi - lo, w->w + i * t->cols + (lo - at), w->scratch));
+        if (lo < hi && w->narrow_base)
             rcp_narrow_all(w->in->child.dtype, w->w + i * t->cols + (lo - at), hi - lo);
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status merge_tile(lora_work *w, const lora_tile *t, const rcp_part *p)
 {
     const lora_form *f = &w->f;
-    fm_status rc = load_tall(w, f->turned, t->row, t->rows, w->left, false);
-    if (rc == FM_OK)
-        rc = load_tall(w, !f->turned, t->col, t->cols, w->right, true);
-    if (rc == FM_OK && w->narrow_factors) {
+    FM_TRY(load_tall(w, f->turned, t->row, t->rows, w->left, false));
+    FM_TRY(load_tall(w, !f->turned, t->col, t->cols, w->right, true));
+    if (w->narrow_factors) {
         rcp_narrow_all(w->in->child.dtype, w->left, t->rows * f->rank);
         rcp_narrow_all(w->in->child.dtype, w->right, t->cols * f->rank);
     }
-    if (rc == FM_OK)
-        rc = load_base(w, t, p);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(load_base(w, t, p));
     if (w->rounding == FMS_LORA_F32)
         fm_lora_merge(w->w, w->right, w->left, t->rows, t->cols, f->rank, f->scale);
     else

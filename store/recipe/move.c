@@ -44,18 +44,18 @@ static fm_status gather_pieces(const fms_recipe *r, const fms_inputs *in, const 
 {
     const uint64_t end = p->offset + p->bytes;
     uint64_t at = 0;
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && at < end; i++) {
+
+    for (size_t i = 0; at < end; i++) {
         const piece s = piece_at(r, i);
         const uint64_t lo = FM_MAX(at, p->offset), hi = FM_MIN(at + s.bytes, end);
         if (lo < hi && s.input == FMS_PIECE_ZEROS)
             memset(dst + (lo - p->offset), 0, (size_t)(hi - lo));
         else if (lo < hi)
-            rc = in->read(in->ctx, s.input, s.from + (lo - at), dst + (lo - p->offset),
-                          (size_t)(hi - lo));
+            FM_TRY(in->read(in->ctx, s.input, s.from + (lo - at), dst + (lo - p->offset),
+                            (size_t)(hi - lo)));
         at += s.bytes;
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== rotary order ========================================================================= */
@@ -101,14 +101,14 @@ static fm_status gather_rotary(const fms_recipe *r, const fms_inputs *in, const 
     rotary o;
     fm_assert(rotary_of(&o, r, in));
     const uint64_t end = p->offset + p->bytes;
-    fm_status rc = FM_OK;
-    for (uint64_t row = p->offset / o.row_bytes; rc == FM_OK && row * o.row_bytes < end; row++) {
+
+    for (uint64_t row = p->offset / o.row_bytes; row * o.row_bytes < end; row++) {
         const uint64_t at = row * o.row_bytes;
         const uint64_t lo = FM_MAX(at, p->offset), hi = FM_MIN(at + o.row_bytes, end);
-        rc = in->read(in->ctx, 0, rotary_source(&o, row) * o.row_bytes + (lo - at),
-                      dst + (lo - p->offset), (size_t)(hi - lo));
+        FM_TRY(in->read(in->ctx, 0, rotary_source(&o, row) * o.row_bytes + (lo - at),
+                        dst + (lo - p->offset), (size_t)(hi - lo)));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status rcp_gather_check(const fms_recipe *r, const fms_inputs *in)
@@ -176,18 +176,19 @@ static fm_status turn_part(const fms_inputs *in, const turn *t, uint64_t base, u
     const bool one = c1 - c0 == 1;
     const uint64_t r0 = one ? first % t->rows : 0, r1 = one ? r0 + count : t->rows;
     const size_t unit = (size_t)t->unit;
-    fm_status rc = FM_OK;
-    for (uint64_t r = r0; rc == FM_OK && r < r1; r++) {
+
+    for (uint64_t r = r0; r < r1; r++) {
         const uint64_t lo = c0 * t->rows + r < first ? c0 + 1 : c0;
         const uint64_t hi = (c1 - 1) * t->rows + r >= first + count ? c1 - 1 : c1;
         if (lo >= hi)
             continue;
-        rc = in->read(in->ctx, 0, (base + r * t->cols + lo) * unit, line, (size_t)(hi - lo) * unit);
-        for (uint64_t c = lo; rc == FM_OK && c < hi; c++)
+        FM_TRY(
+            in->read(in->ctx, 0, (base + r * t->cols + lo) * unit, line, (size_t)(hi - lo) * unit));
+        for (uint64_t c = lo; c < hi; c++)
             memcpy(dst + (size_t)(c * t->rows + r - first) * unit, line + (size_t)(c - lo) * unit,
                    unit);
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status rcp_turn(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)

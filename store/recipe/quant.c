@@ -25,10 +25,8 @@ static fm_status quantize_blocks(const fms_recipe *r, const fms_inputs *in, uint
                                  uint64_t count, float *wide, uint8_t *scratch, uint8_t *dst)
 {
     const uint64_t per = fm_dtype_get(in->child.dtype)->block_elems;
-    fm_status rc = rcp_floats(in, 0, from * per, count * per, wide, scratch);
-    return rc == FM_OK ? fm_quantize_rows(dst, in->child.dtype, wide, count * per, 1,
-                                          (fm_quant_variant)r->mode)
-                       : rc;
+    FM_TRY(rcp_floats(in, 0, from * per, count * per, wide, scratch));
+    return fm_quantize_rows(dst, in->child.dtype, wide, count * per, 1, (fm_quant_variant)r->mode);
 }
 
 fm_status rcp_quant(const fms_recipe *r, const fms_inputs *in, const rcp_part *p, uint8_t *dst)

@@ -35,10 +35,8 @@ static fm_status named(const fm_entry **out, const fm_tree *tree, const char *be
     fm_buf_append(&name, stem.data, stem.len);
     fm_buf_str(&name, after);
     fm_status rc = fm_buf_ok(&name);
-    if (rc == FM_OK)
-        rc = fm_tensor_path(&path, "tensors", fm_buf_cstr(&name));
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&path);
+    FM_THEN(rc, fm_tensor_path(&path, "tensors", fm_buf_cstr(&name)));
+    FM_THEN(rc, fm_buf_ok(&path));
     const fm_entry *e = rc == FM_OK ? fm_tree_find(tree, fm_buf_cstr(&path)) : NULL;
     fm_buf_release(&name);
     fm_buf_release(&path);

@@ -195,8 +195,7 @@ static fm_status try_forms(linear_work *w, const fit *f)
         mean[0] = f->c[0];
         rc = try_arithmetics(s, FMS_LINEAR_SCALED, f->source, mean, f->count);
         mean[0] = 1.0 / f->c[0];
-        if (rc == FM_OK)
-            rc = try_arithmetics(s, FMS_LINEAR_DIVIDED, f->source, mean, f->count);
+        FM_THEN(rc, try_arithmetics(s, FMS_LINEAR_DIVIDED, f->source, mean, f->count));
     }
     for (uint32_t k = 0; rc == FM_OK && fabs(sum - 1) < 1e-3 && k < f->count && !done(s); k++)
         rc = try_task(s, f, f->source[k]);
@@ -258,8 +257,8 @@ static fm_status refine(fms_search *s, const fit *f)
 static fm_status try_fit(linear_work *w, const fit *f)
 {
     static const double tolerance[] = {5e-3, 2e-4, 0};
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(tolerance) && !done(w->s); i++) {
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(tolerance) && !done(w->s); i++) {
         fit g = *f;
         bool moved = i == 0 || tolerance[i] == 0;
         for (uint32_t k = 0; k < g.count; k++) {
@@ -267,11 +266,11 @@ static fm_status try_fit(linear_work *w, const fit *f)
             moved = moved || g.c[k] != snap(f->c[k], tolerance[i - (i > 0)]);
         }
         if (moved)
-            rc = try_forms(w, &g);
+            FM_TRY(try_forms(w, &g));
     }
-    if (rc == FM_OK && !done(w->s) && f->count > 1)
-        rc = refine(w->s, f);
-    return rc;
+    if (!done(w->s) && f->count > 1)
+        FM_TRY(refine(w->s, f));
+    return FM_OK;
 }
 
 /* ==== the windows ========================================================================== */
@@ -300,8 +299,8 @@ static fm_status load_source(linear_work *w, uint32_t source, float *to)
         const uint64_t blocks = (first + per - 1) / type->block_elems + 1 - from;
         rc = src_read(s, source, from * type->block_bytes, coded,
                       (size_t)(blocks * type->block_bytes));
-        if (rc == FM_OK)
-            rc = fm_to_f32(wide, s->source[source].form.dtype, coded, blocks * type->block_elems);
+        FM_THEN(rc,
+                fm_to_f32(wide, s->source[source].form.dtype, coded, blocks * type->block_elems));
         if (rc == FM_OK)
             memcpy(to + i * per, wide + (first - from * type->block_elems), per * sizeof *to);
     }

@@ -59,8 +59,7 @@ static fm_status open_pair(fms_search *s, const fm_tree *tree, const adp_place *
         return FM_OK;
     out->scale = spec.scale;
     fm_status rc = src_open(s, &a->id, &out->a);
-    if (rc == FM_OK)
-        rc = src_open(s, &b->id, &out->b);
+    FM_THEN(rc, src_open(s, &b->id, &out->b));
     *found = rc == FM_OK && out->a != UINT32_MAX && out->b != UINT32_MAX;
     return rc;
 }
@@ -104,12 +103,12 @@ static fm_status try_roundings(fms_search *s, uint32_t base, const lora_pair *p)
     static const unsigned flags[] = {0, FMS_LORA_NARROW_BASE,
                                      FMS_LORA_NARROW_BASE | FMS_LORA_NARROW_FACTORS,
                                      FMS_LORA_NARROW_FACTORS};
-    fm_status rc = FM_OK;
-    for (size_t f = 0; rc == FM_OK && f < FM_ARRAY_LEN(flags); f++)
-        for (unsigned m = FMS_LORA_F32; rc == FM_OK && m <= FMS_LORA_STEPS; m++)
+
+    for (size_t f = 0; f < FM_ARRAY_LEN(flags); f++)
+        for (unsigned m = FMS_LORA_F32; m <= FMS_LORA_STEPS; m++)
             if (s->best.bits >= SRC_EXACT)
-                rc = try_pair(s, base, p, m | flags[f], NULL);
-    return rc;
+                FM_TRY(try_pair(s, base, p, m | flags[f], NULL));
+    return FM_OK;
 }
 
 fm_status src_lora(fms_search *s)

@@ -128,15 +128,14 @@ static fm_status hash_child(rows_work *w)
 static fm_status probe(rows_work *w, uint32_t source, bool *hit)
 {
     const uint64_t rows = rows_of(&w->s->source[source].form);
-    fm_status rc = FM_OK;
+
     *hit = false;
-    for (uint64_t k = 0; rc == FM_OK && k < PROBES && !*hit; k++) {
+    for (uint64_t k = 0; k < PROBES && !*hit; k++) {
         const uint64_t row = (rows - 1) * k / (PROBES - 1);
-        rc = src_read(w->s, source, row * w->row_bytes, w->row, (size_t)w->row_bytes);
-        if (rc == FM_OK)
-            *hit = find_row(&w->child_map, hash_row(w->row, (size_t)w->row_bytes)) != UINT32_MAX;
+        FM_TRY(src_read(w->s, source, row * w->row_bytes, w->row, (size_t)w->row_bytes));
+        *hit = find_row(&w->child_map, hash_row(w->row, (size_t)w->row_bytes)) != UINT32_MAX;
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status hash_part(rows_work *w, uint32_t source, row_list *out)
@@ -192,24 +191,24 @@ static fm_status add_near(rows_work *w)
     fms_search *s = w->s;
     const fm_span layer = layer_of(s->subject->path);
     uint32_t probed = 0;
-    fm_status rc = FM_OK;
-    for (uint32_t t = 0; rc == FM_OK && t < s->trees && probed < NEAR_MAX; t++) {
+
+    for (uint32_t t = 0; t < s->trees && probed < NEAR_MAX; t++) {
         size_t begin, end;
         fm_tree_range(s->tree[t], "tensors/", &begin, &end);
-        for (size_t i = begin; rc == FM_OK && i < end && probed < NEAR_MAX; i++) {
+        for (size_t i = begin; i < end && probed < NEAR_MAX; i++) {
             const fm_entry *e = fm_tree_at(s->tree[t], i);
             uint32_t at;
             if (e->kind != FM_ENTRY_TENSOR || !same_rows(w, e->dtype, &e->shape, e->bytes) ||
                 !fm_span_eq(layer_of(e->path), layer))
                 continue;
             const uint32_t before = s->sources;
-            rc = src_open(s, &e->id, &at);
+            FM_TRY(src_open(s, &e->id, &at));
             probed += s->sources > before;
-            if (rc == FM_OK && at != UINT32_MAX)
-                rc = add_part(w, at);
+            if (at != UINT32_MAX)
+                FM_TRY(add_part(w, at));
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== pieces =============================================================================== */
@@ -306,8 +305,7 @@ static fm_status join_and_try(rows_work *w)
         at += w->of[k].rows;
     }
     fm_status rc = map_rows(&all, hash, (uint32_t)at);
-    if (rc == FM_OK)
-        rc = try_pieces(w, &all);
+    FM_THEN(rc, try_pieces(w, &all));
     fm_free(all.slot);
     fm_free(hash);
     return rc;
@@ -326,8 +324,7 @@ static fm_status by_rows(fms_search *s)
         if (same_rows(&w, s->source[i].form.dtype, &s->source[i].form.shape,
                       s->source[i].form.bytes))
             rc = add_part(&w, i);
-    if (rc == FM_OK)
-        rc = add_near(&w);
+    FM_THEN(rc, add_near(&w));
     if (rc == FM_OK && w.parts)
         rc = join_and_try(&w);
     for (uint32_t k = 0; k < w.parts; k++)
@@ -350,8 +347,7 @@ static fm_status try_whole(fms_search *s, uint32_t at, uint64_t bytes)
         put_piece(&b, FMS_PIECE_ZEROS, 0, rest);
     const fms_recipe r = {FMS_OP_GATHER, FMS_GATHER_PIECES, fm_buf_span(&b)};
     fm_status rc = fm_buf_ok(&b);
-    if (rc == FM_OK)
-        rc = src_try(s, &r, &at, 1, NULL);
+    FM_THEN(rc, src_try(s, &r, &at, 1, NULL));
     fm_buf_release(&b);
     return rc;
 }
@@ -392,38 +388,37 @@ static fm_status by_order(fms_search *s)
 {
     static const uint64_t head_dim[] = {64, 128, 32, 80, 96, 256, 16};
     const fms_form *c = &s->subject->form;
-    fm_status rc = FM_OK;
-    for (uint32_t i = 0; rc == FM_OK && i < s->path_sources; i++) {
+
+    for (uint32_t i = 0; i < s->path_sources; i++) {
         const fms_form *f = &s->source[i].form;
         if (f->dtype != c->dtype || !fm_shape_eq(&f->shape, &c->shape) || c->shape.rank < 1)
             continue;
         fms_recipe r = {.op = FMS_OP_TRANSPOSE};
         if (turned(&f->shape, &c->shape) && f->bytes <= READ_MAX / 4)
-            rc = src_try(s, &r, &i, 1, NULL);
-        for (size_t h = 0; rc == FM_OK && h < FM_ARRAY_LEN(head_dim); h++) {
+            FM_TRY(src_try(s, &r, &i, 1, NULL));
+        for (size_t h = 0; h < FM_ARRAY_LEN(head_dim); h++) {
             uint8_t params[8];
             if (c->shape.dim[0] % head_dim[h])
                 continue;
             fm_put_u64(params, c->shape.dim[0] / head_dim[h]);
             r = (fms_recipe){FMS_OP_GATHER, FMS_GATHER_ROTARY, fm_span_of(params, 8)};
-            rc = src_try(s, &r, &i, 1, NULL);
+            FM_TRY(src_try(s, &r, &i, 1, NULL));
             r.mode = FMS_GATHER_UNROTARY;
-            if (rc == FM_OK)
-                rc = src_try(s, &r, &i, 1, NULL);
+            FM_TRY(src_try(s, &r, &i, 1, NULL));
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Nothing at the path: a tensor of another name, in the same layer, may be its relation. */
 static fm_status by_form(fms_search *s)
 {
     const fm_span layer = layer_of(s->subject->path);
-    fm_status rc = FM_OK;
-    for (uint32_t t = 0, tried = 0; rc == FM_OK && t < s->trees && tried < 8; t++) {
+
+    for (uint32_t t = 0, tried = 0; t < s->trees && tried < 8; t++) {
         size_t begin, end;
         fm_tree_range(s->tree[t], "tensors/", &begin, &end);
-        for (size_t i = begin; rc == FM_OK && i < end && tried < 8; i++) {
+        for (size_t i = begin; i < end && tried < 8; i++) {
             const fm_entry *e = fm_tree_at(s->tree[t], i);
             uint32_t at;
             const bool same = fm_shape_eq(&e->shape, &s->subject->form.shape);
@@ -431,23 +426,23 @@ static fm_status by_form(fms_search *s)
                 e->bytes != s->subject->form.bytes || !fm_span_eq(layer_of(e->path), layer))
                 continue;
             tried++;
-            rc = same ? src_open(s, &e->id, &at) : src_same_bytes(s, e);
+            FM_TRY(same ? src_open(s, &e->id, &at) : src_same_bytes(s, e));
             const fms_recipe none = {.op = FMS_OP_NONE};
-            if (rc == FM_OK && same && at != UINT32_MAX)
-                rc = src_try(s, &none, &at, 1, NULL);
+            if (same && at != UINT32_MAX)
+                FM_TRY(src_try(s, &none, &at, 1, NULL));
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status src_rows(fms_search *s)
 {
     if (!s->subject->path)
         return FM_OK;
-    fm_status rc = by_order(s);
-    if (rc == FM_OK && s->path_sources == 0)
-        rc = by_form(s);
-    if (rc == FM_OK && (s->best.count == 0 || s->best.bits > 0.05))
-        rc = by_rows(s);
-    return rc;
+    FM_TRY(by_order(s));
+    if (s->path_sources == 0)
+        FM_TRY(by_form(s));
+    if (s->best.count == 0 || s->best.bits > 0.05)
+        FM_TRY(by_rows(s));
+    return FM_OK;
 }

@@ -112,15 +112,14 @@ static fm_status open_path(fms_search *s)
 
 static fm_status try_path(fms_search *s)
 {
-    fm_status rc = FM_OK;
-    for (uint32_t i = 0; rc == FM_OK && i < s->path_sources; i++) {
+    for (uint32_t i = 0; i < s->path_sources; i++) {
         const src_source *src = &s->source[i];
         fm_entry e = {.kind = FM_ENTRY_TENSOR, .id = src->id, .bytes = src->form.bytes};
         e.dtype = src->form.dtype;
         e.shape = src->form.shape;
-        rc = try_alone(s, &e, i);
+        FM_TRY(try_alone(s, &e, i));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== the run ============================================================================== */
@@ -138,9 +137,7 @@ static fm_status sample(fms_search *s)
     s->predicted = s->predicted ? s->predicted : fm_malloc(FM_LEAF_BYTES);
     if (!s->bytes || !s->predicted)
         return FM_ENOMEM;
-    fm_status rc = s->subject->leaf(s->subject->ctx, s->leaf, s->bytes, &leaf);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(s->subject->leaf(s->subject->ctx, s->leaf, s->bytes, &leaf));
     if (leaf.data != s->bytes)
         memcpy(s->bytes, leaf.data, leaf.len);
     s->window_bytes = FM_MIN(s->leaf_bytes, SRC_WINDOW_ELEMS * unit);
@@ -161,9 +158,8 @@ static fm_status coded_size(fms_search *s, const src_trial *t, size_t *out)
     const fms_leaf_at at = fms_leaf_at_of(f->dtype, &f->shape, s->leaf);
     fm_status rc = src_predict(s, &t->recipe, t->source, t->count,
                                (uint64_t)s->leaf * FM_LEAF_BYTES, s->leaf_bytes, s->predicted);
-    if (rc == FM_OK)
-        rc = fms_leaf_encode(s->coder, &coded, &codec, &at, fm_span_of(s->bytes, s->leaf_bytes),
-                             s->predicted);
+    FM_THEN(rc, fms_leaf_encode(s->coder, &coded, &codec, &at, fm_span_of(s->bytes, s->leaf_bytes),
+                                s->predicted));
     *out = rc == FM_OK ? coded.len : SIZE_MAX;
     fm_buf_release(&coded);
     return src_passes_over(rc) ? FM_OK : rc;
@@ -175,15 +171,14 @@ static fm_status decide(fms_search *s)
     size_t a = 0, b = 0;
     if (s->second.count == 0 || s->best.bits < SRC_EXACT || s->second.bits > s->best.bits * 1.5 + 1)
         return FM_OK;
-    fm_status rc = coded_size(s, &s->best, &a);
-    if (rc == FM_OK)
-        rc = coded_size(s, &s->second, &b);
-    if (rc == FM_OK && b < a) {
+    FM_TRY(coded_size(s, &s->best, &a));
+    FM_TRY(coded_size(s, &s->second, &b));
+    if (b < a) {
         const src_trial held = s->best;
         s->best = s->second;
         s->second = held;
     }
-    return rc;
+    return FM_OK;
 }
 
 static void remember(fms_search *s)
@@ -271,8 +266,7 @@ static fm_status judge_alone(fms_search *s, bool *is_parent)
     fm_status rc = FM_OK;
     if (s->trees && s->subject->path && f->shape.rank >= 2 && isfinite(strange_bits(f->dtype))) {
         rc = sample(s);
-        if (rc == FM_OK)
-            rc = src_try(s, &r, &at, 1, &bits);
+        FM_THEN(rc, src_try(s, &r, &at, 1, &bits));
     }
     *is_parent = rc == FM_OK && bits <= strange_bits(f->dtype);
     return rc;
@@ -305,8 +299,7 @@ fm_status fms_search_run(fms_search *s, const fms_subject *subject, fms_coder *c
     s->trials = 0;
     bool of_checkpoint = false, is_parent = false;
     fm_status rc = open_path(s);
-    if (rc == FM_OK)
-        rc = src_of_checkpoint(s, &of_checkpoint);
+    FM_THEN(rc, src_of_checkpoint(s, &of_checkpoint));
     if (rc == FM_OK && s->sources && !of_checkpoint && !has_choice(s))
         rc = judge_alone(s, &is_parent);
     if (is_parent) {

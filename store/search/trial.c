@@ -35,8 +35,7 @@ fm_status src_open(fms_search *s, const fm_digest *id, uint32_t *at)
     src_source *src = &s->source[s->sources];
     memset(src, 0, sizeof *src);
     rc = fms_chain_open(&src->chain, s->env.store, id, 0, s->env.staged);
-    if (rc == FM_OK)
-        rc = fms_chain_keep(&src->chain, 0);
+    FM_THEN(rc, fms_chain_keep(&src->chain, 0));
     if (rc != FM_OK)
         return src_passes_over(rc) ? FM_OK : rc;
     const fms_record *r = &src->chain.link[0];

@@ -179,12 +179,10 @@ static fm_status id_of_leaves(fm_digest *out, fm_dtype dtype, const fm_shape *sh
     fm_status rc = fm_hasher_new(&h);
 
     memset(out, 0, sizeof *out);
-    if (rc == FM_OK)
-        rc = id_begin(h, dtype, shape, bytes);
+    FM_THEN(rc, id_begin(h, dtype, shape, bytes));
     for (uint64_t i = 0; rc == FM_OK && i < leaf_count(bytes); i++)
         rc = fm_hasher_update(h, leaf[i].b, FM_DIGEST_BYTES);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, out);
+    FM_THEN(rc, fm_hasher_final(h, out));
     fm_hasher_free(h);
     return rc;
 }
@@ -196,19 +194,16 @@ static fm_status id_of_bytes(fm_digest *out, fm_dtype dtype, const fm_shape *sha
     fm_status rc = fm_hasher_new(&h);
 
     memset(out, 0, sizeof *out);
-    if (rc == FM_OK)
-        rc = id_begin(h, dtype, shape, bytes.len);
+    FM_THEN(rc, id_begin(h, dtype, shape, bytes.len));
     for (uint64_t i = 0; rc == FM_OK && i < leaf_count(bytes.len); i++) {
         uint64_t at = i * FM_LEAF_BYTES;
         fm_digest leaf;
         rc = fm_sha256(&leaf, bytes.data + at, FM_MIN(bytes.len - at, (uint64_t)FM_LEAF_BYTES));
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, leaf.b, FM_DIGEST_BYTES);
+        FM_THEN(rc, fm_hasher_update(h, leaf.b, FM_DIGEST_BYTES));
         if (leaf_out)
             leaf_out[i] = leaf;
     }
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, out);
+    FM_THEN(rc, fm_hasher_final(h, out));
     fm_hasher_free(h);
     return rc;
 }

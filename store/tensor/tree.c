@@ -195,8 +195,7 @@ static fm_status insert(fm_tree *tree, fm_entry *e)
         return FM_OK;
     }
     rc = check_folders(tree, e->path, at);
-    if (rc == FM_OK)
-        rc = fm_grow(&tree->entry, &tree->cap, tree->count + 1, sizeof(fm_entry *));
+    FM_THEN(rc, fm_grow(&tree->entry, &tree->cap, tree->count + 1, sizeof(fm_entry *)));
     if (rc < 0) {
         entry_free(e);
         return rc;
@@ -243,14 +242,10 @@ fm_status fm_tree_put_tensor(fm_tree *tree, const char *path, const char *name, 
 {
     fm_entry *e = NULL;
     uint64_t bytes = 0;
-    fm_status rc = check_name(name, path);
+    FM_TRY(check_name(name, path));
 
-    if (rc == FM_OK)
-        rc = fm_tensor_bytes(&bytes, dtype, shape, name);
-    if (rc == FM_OK)
-        rc = entry_new(&e, path, FM_ENTRY_TENSOR);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_tensor_bytes(&bytes, dtype, shape, name));
+    FM_TRY(entry_new(&e, path, FM_ENTRY_TENSOR));
     e->id = *id;
     e->bytes = bytes;
     e->dtype = dtype;
@@ -266,10 +261,7 @@ fm_status fm_tree_put_tensor(fm_tree *tree, const char *path, const char *name, 
 fm_status fm_tree_put_blob(fm_tree *tree, const char *path, const fm_digest *id, uint64_t bytes)
 {
     fm_entry *e = NULL;
-    fm_status rc = entry_new(&e, path, FM_ENTRY_BLOB);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(entry_new(&e, path, FM_ENTRY_BLOB));
     e->id = *id;
     e->bytes = bytes;
     return insert(tree, e);
@@ -294,9 +286,7 @@ fm_status fm_tree_put_file(fm_tree *tree, const char *path, fm_span bytes)
                        FM_INLINE_MAX_BYTES);
     if (has_prefix(bytes, POINTER_MARK))
         return fm_fail(FM_ELIMIT, "'%s' begins with \"fmstore \", the mark of a pointer", path);
-    rc = entry_new(&e, path, FM_ENTRY_FILE);
-    if (rc < 0)
-        return rc;
+    FM_TRY(entry_new(&e, path, FM_ENTRY_FILE));
     e->bytes = bytes.len;
     e->data = fm_malloc(bytes.len + 1);
     rc = e->data ? fm_blob_id(&e->id, bytes, NULL) : FM_ENOMEM;
@@ -366,10 +356,7 @@ void fm_path_part(fm_buf *out, const char *part, size_t len)
 fm_status fm_tensor_path(fm_buf *out, const char *prefix, const char *name)
 {
     const char *last = strrchr(name, '.'), *part = name;
-    fm_status rc = check_name(name, prefix);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_name(name, prefix));
     fm_buf_str(out, prefix);
     for (;;) {
         const char *dot = strchr(part, '.');
@@ -440,20 +427,16 @@ fm_status fm_tree_digest(fm_digest *out, const fm_tree *tree, const char *const 
     fm_status rc = fm_hasher_new(&h);
 
     memset(out, 0, sizeof *out);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, tag, sizeof tag - 1);
+    FM_THEN(rc, fm_hasher_update(h, tag, sizeof tag - 1));
     for (size_t i = 0; rc == FM_OK && i < tree->count; i++) {
         const fm_entry *e = tree->entry[i];
         if (skipped(e->path, skip_prefix))
             continue;
         rc = fm_hasher_update(h, e->path, strlen(e->path) + 1);
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->kind == FM_ENTRY_TENSOR ? "t" : "b", 1);
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->id.b, FM_DIGEST_BYTES);
+        FM_THEN(rc, fm_hasher_update(h, e->kind == FM_ENTRY_TENSOR ? "t" : "b", 1));
+        FM_THEN(rc, fm_hasher_update(h, e->id.b, FM_DIGEST_BYTES));
     }
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, out);
+    FM_THEN(rc, fm_hasher_final(h, out));
     fm_hasher_free(h);
     return rc;
 }

@@ -64,10 +64,7 @@ static fm_status parse_id(line_reader *r, fm_digest *id)
 {
     static const char tag[] = "sha256:";
     fm_span v;
-    fm_status rc = next_line(r, "id", &v);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(next_line(r, "id", &v));
     if (v.len != sizeof tag - 1 + FM_HEX_CHARS || memcmp(v.data, tag, sizeof tag - 1) != 0 ||
         !fm_digest_parse(id, (const char *)v.data + sizeof tag - 1, FM_HEX_CHARS))
         return bad(r, "id", "is no sha256 digest");
@@ -81,10 +78,7 @@ static fm_status parse_bytes(line_reader *r, uint64_t *bytes)
 {
     fm_span v;
     const uint8_t *p;
-    fm_status rc = next_line(r, "bytes", &v);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(next_line(r, "bytes", &v));
     p = v.data;
     if (!parse_u64(&p, v.data + v.len, bytes) || p != v.data + v.len)
         return bad(r, "bytes", "is no number");
@@ -128,10 +122,7 @@ static fm_status parse_name(line_reader *r, char name[FM_MAX_NAME_BYTES + 1])
 {
     fm_span v;
     size_t n = 0;
-    fm_status rc = next_line(r, "name", &v);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(next_line(r, "name", &v));
     for (size_t i = 0; i < v.len; i++) {
         uint8_t c = v.data[i];
         if (n == FM_MAX_NAME_BYTES)
@@ -164,23 +155,16 @@ static fm_status put_tensor(fm_tree *tree, line_reader *r)
     fm_span v;
     uint64_t bytes = 0, need = 0;
     char name[FM_MAX_NAME_BYTES + 1];
-    fm_status rc = parse_id(r, &id);
+    FM_TRY(parse_id(r, &id));
 
-    if (rc == FM_OK)
-        rc = next_line(r, "dtype", &v);
-    if (rc < 0)
-        return rc;
+    FM_TRY(next_line(r, "dtype", &v));
     dtype = fm_dtype_parse((const char *)v.data, v.len);
     if (dtype == FM_DTYPE_NONE)
         return fm_fail(FM_EUNSUPPORTED, "tree path '%s': dtype '%.*s' is not known", r->path,
                        (int)FM_MIN(v.len, 40u), (const char *)v.data);
-    rc = parse_shape(r, &shape);
-    if (rc == FM_OK)
-        rc = parse_bytes(r, &bytes);
-    if (rc == FM_OK)
-        rc = parse_name(r, name);
-    if (rc < 0)
-        return rc;
+    FM_TRY(parse_shape(r, &shape));
+    FM_TRY(parse_bytes(r, &bytes));
+    FM_TRY(parse_name(r, name));
     if (r->at != r->end)
         return bad(r, "name", "is followed by more");
     if (fm_tensor_bytes(&need, dtype, &shape, name) < 0)
@@ -194,12 +178,9 @@ static fm_status put_blob(fm_tree *tree, line_reader *r)
 {
     fm_digest id;
     uint64_t bytes = 0;
-    fm_status rc = parse_id(r, &id);
+    FM_TRY(parse_id(r, &id));
 
-    if (rc == FM_OK)
-        rc = parse_bytes(r, &bytes);
-    if (rc < 0)
-        return rc;
+    FM_TRY(parse_bytes(r, &bytes));
     if (r->at != r->end)
         return bad(r, "bytes", "is followed by more");
     return fm_tree_put_blob(tree, r->path, &id, bytes);

@@ -46,17 +46,13 @@ static fm_status make(merge *m, fm_txn *t, const fms_recipe *r, const fm_entry *
         fm_buf_init(&bytes[k], (size_t)FM_MAX_TENSOR_BYTES);
         in.input[k] = (fms_form){input[k]->dtype, input[k]->shape, input[k]->bytes};
         how.parent[k] = input[k]->id;
-        if (rc == FM_OK)
-            rc = fm_entry_read(&bytes[k], &m->from, input[k]);
+        FM_THEN(rc, fm_entry_read(&bytes[k], &m->from, input[k]));
     }
-    if (rc == FM_OK)
-        rc = fms_recipe_check(r, &in);
+    FM_THEN(rc, fms_recipe_check(r, &in));
     uint8_t *dst = rc == FM_OK ? fm_malloc((size_t)made->bytes) : NULL;
-    if (rc == FM_OK)
-        rc = dst ? fms_recipe_range(r, &in, 0, (size_t)made->bytes, dst) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fms_txn_put_made(t, &made->id, made->dtype, &made->shape,
-                              fm_span_of(dst, (size_t)made->bytes), &how);
+    FM_THEN(rc, dst ? fms_recipe_range(r, &in, 0, (size_t)made->bytes, dst) : FM_ENOMEM);
+    FM_THEN(rc, fms_txn_put_made(t, &made->id, made->dtype, &made->shape,
+                                 fm_span_of(dst, (size_t)made->bytes), &how));
     for (uint32_t k = 0; k < count; k++)
         fm_buf_release(&bytes[k]);
     fm_free(dst);
@@ -66,8 +62,7 @@ static fm_status make(merge *m, fm_txn *t, const fms_recipe *r, const fm_entry *
 static fm_status commit(merge *m, fm_txn *t, fm_status rc)
 {
     fm_txn_stats s;
-    if (rc == FM_OK)
-        rc = fm_txn_commit(t, &s);
+    FM_THEN(rc, fm_txn_commit(t, &s));
     if (rc == FM_OK)
         m->stats.bytes_stored += s.bytes_stored;
     fm_txn_close(t);
@@ -131,10 +126,10 @@ static fm_status fold_terms(merge *m, view *v, size_t k, bool *any)
 static fm_status fold(merge *m, view *v, const fm_merge_part *p)
 {
     bool any = true;
-    fm_status rc = open_view(m, v, p);
-    for (size_t k = 0; rc == FM_OK && any; k++)
-        rc = fold_terms(m, v, k, &any);
-    return rc;
+    FM_TRY(open_view(m, v, p));
+    for (size_t k = 0; any; k++)
+        FM_TRY(fold_terms(m, v, k, &any));
+    return FM_OK;
 }
 
 /* ==== the same tensors in all ============================================================== */
@@ -160,8 +155,7 @@ static fm_status same_shape(const exp_weight *x, const exp_weight *y, const fm_m
 static fm_status same_tensors(const exp_plan *a, const exp_plan *b, const fm_merge_part *pa,
                               const fm_merge_part *pb)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && (i < a->count || i < b->count); i++) {
+    for (size_t i = 0; i < a->count || i < b->count; i++) {
         if (i >= a->count)
             return only_in(&b->weight[i], pb, pa);
         if (i >= b->count)
@@ -170,9 +164,9 @@ static fm_status same_tensors(const exp_plan *a, const exp_plan *b, const fm_mer
         const int order = strcmp(x->name, y->name);
         if (order)
             return order < 0 ? only_in(x, pa, pb) : only_in(y, pb, pa);
-        rc = same_shape(x, y, pa, pb);
+        FM_TRY(same_shape(x, y, pa, pb));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== sums ================================================================================= */
@@ -250,13 +244,11 @@ static fm_status merge_one(merge *m, fm_txn *t, size_t i, fm_tree *out)
             (uint16_t)((task ? FMS_LINEAR_TASK : FMS_LINEAR_SUM) | (int)FMS_ARITH_F32 << 8),
             fm_span_of(sum.params, 8 * (size_t)sum.count)};
         rc = can_sum(like);
-        if (rc == FM_OK)
-            rc = make(m, t, &r, sum.input, sum.count, &made);
+        FM_THEN(rc, make(m, t, &r, sum.input, sum.count, &made));
         m->stats.bytes += made.bytes;
     }
-    if (rc == FM_OK)
-        rc = fm_tree_put_tensor(out, like->path, first->plan.weight[i].name, made.dtype,
-                                &made.shape, &made.id);
+    FM_THEN(rc, fm_tree_put_tensor(out, like->path, first->plan.weight[i].name, made.dtype,
+                                   &made.shape, &made.id));
     return rc;
 }
 
@@ -294,8 +286,7 @@ fm_status fm_merge_tensors(fm_tree *out, fm_store *s, const fm_merge *spec, fm_m
     for (uint32_t k = task ? 0 : 1; rc == FM_OK && k < count; k++)
         rc = task ? same_tensors(&m.base.plan, &m.part[k].plan, &spec->base, &spec->part[k])
                   : same_tensors(&m.part[0].plan, &m.part[k].plan, &spec->part[0], &spec->part[k]);
-    if (rc == FM_OK)
-        rc = merge_all(&m, out);
+    FM_THEN(rc, merge_all(&m, out));
     for (uint32_t k = 0; k < count; k++)
         close_view(&m.part[k]);
     close_view(&m.base);

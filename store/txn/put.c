@@ -32,8 +32,7 @@ static fm_status code_slot(fms_slot *s, fms_coder *c)
             return FM_OK;
     }
     fm_buf_clear(&s->coded);
-    if (rc == FM_OK)
-        rc = fms_leaf_encode(c, &s->coded, &p->rows[s->leaf].codec, &at, s->bytes, basis);
+    FM_THEN(rc, fms_leaf_encode(c, &s->coded, &p->rows[s->leaf].codec, &at, s->bytes, basis));
     if (rc != FM_OK)
         return rc;
     p->rows[s->leaf].digest = p->leaf[s->leaf];
@@ -71,15 +70,14 @@ static fm_status hash_slots(fms_slot *s, size_t n)
 static fm_status code_slots(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     fm_txn *t = ctx;
-    fm_status rc = FM_OK;
 
-    for (size_t k = begin; rc == FM_OK && k < end; k += 2) {
+    for (size_t k = begin; k < end; k += 2) {
         const size_t n = FM_MIN(end - k, (size_t)2);
-        rc = hash_slots(&t->slot[k], n);
-        for (size_t i = k; rc == FM_OK && i < k + n; i++)
-            rc = name_entry(t->slot[i].put, code_slot(&t->slot[i], t->coder[worker]));
+        FM_TRY(hash_slots(&t->slot[k], n));
+        for (size_t i = k; i < k + n; i++)
+            FM_TRY(name_entry(t->slot[i].put, code_slot(&t->slot[i], t->coder[worker])));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== the queue ============================================================================ */
@@ -143,8 +141,7 @@ static fm_status finish_first(fm_txn *t)
     fm_status rc = p->hashed ? FM_OK : check_id(p);
 
     name_basis(p);
-    if (rc == FM_OK)
-        rc = fms_txn_write(t, p);
+    FM_THEN(rc, fms_txn_write(t, p));
     if (rc != FM_OK)
         return rc;
     t->stats.bytes_in += p->r.bytes;
@@ -219,18 +216,18 @@ static fm_status run_batch(fm_txn *t)
 {
     size_t n;
     bool again = false;
-    fm_status rc = fill_slots(t, &n);
+    FM_TRY(fill_slots(t, &n));
 
-    if (rc == FM_OK && n > 0)
-        rc = fm_pool_run(t->pool, n, 1, code_slots, t);
-    for (size_t k = 0; rc == FM_OK && !again && k < n; k++)
-        rc = take_slot(t, &t->slot[k], &again);
-    while (rc == FM_OK && t->queued && t->queue[0]->coded == t->queue[0]->r.leaf_count)
-        rc = finish_first(t);
-    if (rc == FM_OK && t->progress && t->progress(t->progress_ctx, t->done_bytes, t->total_bytes))
-        rc = fm_fail(FM_ECANCELLED, "stopped after %llu of %llu bytes",
-                     (unsigned long long)t->done_bytes, (unsigned long long)t->total_bytes);
-    return rc;
+    if (n > 0)
+        FM_TRY(fm_pool_run(t->pool, n, 1, code_slots, t));
+    for (size_t k = 0; !again && k < n; k++)
+        FM_TRY(take_slot(t, &t->slot[k], &again));
+    while (t->queued && t->queue[0]->coded == t->queue[0]->r.leaf_count)
+        FM_TRY(finish_first(t));
+    if (t->progress && t->progress(t->progress_ctx, t->done_bytes, t->total_bytes))
+        return fm_fail(FM_ECANCELLED, "stopped after %llu of %llu bytes",
+                       (unsigned long long)t->done_bytes, (unsigned long long)t->total_bytes);
+    return FM_OK;
 }
 
 fm_status fms_put_drain(fm_txn *t)
@@ -312,22 +309,20 @@ static fm_status open_basis(fms_put *p, fm_txn *t, const fm_digest *parent)
     fms_staged staged = {t, fms_txn_read_staged};
     fms_record draft = p->r;
     fms_guess g = {.parent_count = 0};
-    fm_status rc = FM_OK;
 
     if (p->made)
         g = *p->made;
     else if (t->search && p->entry && !p->r.is_blob)
-        rc = fms_search_run(t->search, &subject, t->coder[0], &g);
-    if (rc == FM_OK && g.recipe.op == FMS_OP_NONE) {
+        FM_TRY(fms_search_run(t->search, &subject, t->coder[0], &g));
+    if (g.recipe.op == FMS_OP_NONE) {
         parent = g.parent_count ? &g.parent[0] : parent;
         return parent ? open_parent(p, t, parent) : FM_OK;
     }
-    if (rc != FM_OK)
-        return rc;
+
     draft.recipe = g.recipe;
     draft.parent_count = g.parent_count;
     memcpy(draft.parent, g.parent, sizeof draft.parent);
-    rc = fms_chain_draft(&p->basis, t->store, &draft, &staged);
+    fm_status rc = fms_chain_draft(&p->basis, t->store, &draft, &staged);
     p->has_basis = rc == FM_OK;
     if (rc == FM_ELIMIT) /* made of too many others in turn */
         return parent ? open_parent(p, t, parent) : FM_OK;
@@ -354,15 +349,10 @@ static fm_status prepare(fm_txn *t, fms_put *p, const fm_digest *parent)
 static fm_status enqueue(fm_txn *t, fms_put *p)
 {
     fms_staged_object *o = fm_arena_alloc(t->arena, sizeof *o);
-    fm_status rc =
-        o ? fm_grow(&t->queue, &t->queue_cap, t->queued + 1, sizeof *t->queue) : FM_ENOMEM;
+    FM_TRY(o ? fm_grow(&t->queue, &t->queue_cap, t->queued + 1, sizeof *t->queue) : FM_ENOMEM);
 
-    if (rc == FM_OK) {
-        o->pending = true;
-        rc = fm_map_put(t->staged, p->r.id.b, FM_DIGEST_BYTES, o, NULL);
-    }
-    if (rc != FM_OK)
-        return rc;
+    o->pending = true;
+    FM_TRY(fm_map_put(t->staged, p->r.id.b, FM_DIGEST_BYTES, o, NULL));
     t->queue[t->queued++] = p;
     t->leaves_waiting += p->r.leaf_count;
     return FM_OK;
@@ -372,8 +362,7 @@ fm_status fms_put_add(fm_txn *t, fms_put *p, const fm_digest *parent)
 {
     fm_status rc = prepare(t, p, parent);
 
-    if (rc == FM_OK)
-        rc = enqueue(t, p);
+    FM_THEN(rc, enqueue(t, p));
     if (rc != FM_OK) {
         free_put(p);
         return rc;

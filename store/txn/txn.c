@@ -33,8 +33,7 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     t->roll_bytes = FMS_PACK_ROLL_BYTES;
     fm_buf_init(&t->payload, 2 * FMS_PAYLOAD_HELD_MAX_BYTES);
     fm_status rc = fms_store_lease_need(s); /* before the first look at what is stored */
-    if (rc == FM_OK)
-        rc = new_pool(&t->pool);
+    FM_THEN(rc, new_pool(&t->pool));
     if (rc != FM_OK)
         goto fail;
     t->threads = fm_pool_threads(t->pool);
@@ -49,8 +48,7 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     for (size_t i = 0; i < t->slots; i++)
         fm_buf_init(&t->slot[i].coded, (size_t)4 * FM_LEAF_BYTES);
     rc = fm_map_new(&t->staged);
-    if (rc == FM_OK)
-        rc = fm_arena_new(&t->arena);
+    FM_THEN(rc, fm_arena_new(&t->arena));
     for (unsigned i = 0; rc == FM_OK && i < t->threads; i++)
         rc = fms_store_coder(s, &t->coder[i]);
     if (rc != FM_OK)
@@ -97,29 +95,23 @@ void fm_txn_close(fm_txn *t)
 static fm_status hash_leaves(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const fms_put *p = ctx;
-    fm_status rc = FM_OK;
 
     (void)worker;
-    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+    for (size_t i = begin; i < end; i++) {
         fm_span leaf;
-        rc = fms_put_leaf(p, (uint32_t)i, NULL, &leaf);
-        if (rc == FM_OK)
-            rc = fm_sha256(&p->leaf[i], leaf.data, leaf.len);
+        FM_TRY(fms_put_leaf(p, (uint32_t)i, NULL, &leaf));
+        FM_TRY(fm_sha256(&p->leaf[i], leaf.data, leaf.len));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status identify(fm_txn *t, fms_put *p)
 {
-    fm_status rc;
-
     p->leaf = fm_malloc(((size_t)p->r.leaf_count + 1) * sizeof *p->leaf);
     if (!p->leaf)
         return FM_ENOMEM;
     p->hashed = true;
-    rc = fm_pool_run(t->pool, p->r.leaf_count, 1, hash_leaves, p);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_pool_run(t->pool, p->r.leaf_count, 1, hash_leaves, p));
     return p->r.is_blob
                ? fm_blob_id_from_leaves(&p->r.id, p->r.bytes, p->leaf)
                : fm_tensor_id_from_leaves(&p->r.id, p->r.dtype, &p->r.shape, p->r.bytes, p->leaf);
@@ -158,17 +150,14 @@ static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fms_record *form,
     p->made = made;
     rc = identify(t, p);
     const fm_digest id = p->r.id;
-    if (rc == FM_OK)
-        rc = check_want(&id, want);
-    if (rc == FM_OK)
-        rc = fms_txn_known(t, &id, &have);
+    FM_THEN(rc, check_want(&id, want));
+    FM_THEN(rc, fms_txn_known(t, &id, &have));
     if (rc != FM_OK || have) {
         fm_free(p->leaf);
         fm_free(p);
     } else {
         rc = fms_put_add(t, p, parent);
-        if (rc == FM_OK)
-            rc = fms_put_drain(t);
+        FM_THEN(rc, fms_put_drain(t));
     }
     if (rc == FM_OK && have)
         count_known(t, bytes.len);
@@ -184,9 +173,7 @@ fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const 
     uint64_t need;
 
     memset(id_out, 0, sizeof *id_out);
-    fm_status rc = fm_tensor_bytes(&need, dtype, shape, "tensor");
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_tensor_bytes(&need, dtype, shape, "tensor"));
     if (need != bytes.len)
         return fm_fail(FM_EINVAL, "tensor: its shape needs %llu bytes, %zu were given",
                        (unsigned long long)need, bytes.len);
@@ -216,16 +203,14 @@ fm_status fms_txn_put_made(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const f
 {
     const fms_record form = {.dtype = dtype, .shape = *shape};
     bool all = true, parent = false;
-    fm_status rc = FM_OK;
 
     memset(id_out, 0, sizeof *id_out);
-    for (uint32_t k = 0; rc == FM_OK && all && k < made->parent_count; k++) {
+    for (uint32_t k = 0; all && k < made->parent_count; k++) {
         bool alike = false;
-        rc = serves(t, &made->parent[k], &form, &all, &alike);
+        FM_TRY(serves(t, &made->parent[k], &form, &all, &alike));
         parent = parent || (k == 0 && alike);
     }
-    if (rc != FM_OK)
-        return rc;
+
     return put_bytes(t, id_out, &form, bytes, parent ? &made->parent[0] : NULL, all ? made : NULL,
                      NULL);
 }
@@ -257,14 +242,12 @@ static fm_status usable(void *ctx, const fm_digest *id, bool *out)
 
 fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree)
 {
-    fm_status rc = FM_OK;
-
     if (!t->search) {
         t->search_staged = (fms_staged){t, fms_txn_read_staged};
         const fms_search_env env = {t->store, &t->search_staged, t, usable};
-        rc = fms_search_new(&t->search, &env);
+        FM_TRY(fms_search_new(&t->search, &env));
     }
-    return rc == FM_OK ? fms_search_offer(t->search, tree) : rc;
+    return fms_search_offer(t->search, tree);
 }
 
 /* ==== trees ================================================================================ */
@@ -279,10 +262,10 @@ static fm_status parent_of(fm_txn *t, const fm_tree *parent_tree, const fm_entry
         !fm_shape_eq(&p->shape, &e->shape) || fm_digest_eq(&p->id, &e->id))
         return FM_OK;
     bool have;
-    fm_status rc = fms_txn_known(t, &p->id, &have);
-    if (rc == FM_OK && have)
+    FM_TRY(fms_txn_known(t, &p->id, &have));
+    if (have)
         *out = &p->id;
-    return rc;
+    return FM_OK;
 }
 
 static fm_status put_entry(fm_txn *t, const fm_entry *e, const fm_provider *from,
@@ -297,8 +280,7 @@ static fm_status put_entry(fm_txn *t, const fm_entry *e, const fm_provider *from
         t->done_bytes += e->bytes;
         return FM_OK;
     }
-    if (rc == FM_OK)
-        rc = parent_of(t, parent_tree, e, &parent);
+    FM_THEN(rc, parent_of(t, parent_tree, e, &parent));
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", e->path);
     fms_put *p = fm_calloc(1, sizeof *p);
@@ -336,8 +318,7 @@ static fm_status put_entries(fm_txn *t, const fm_tree *tree, const fm_provider *
             if (rc == FM_OK && its == turn)
                 rc = put_entry(t, e, p, parent_tree);
         }
-        if (rc == FM_OK)
-            rc = fms_put_drain(t);
+        FM_THEN(rc, fms_put_drain(t));
     }
     return rc;
 }
@@ -385,14 +366,12 @@ fm_status fm_txn_put_path(fm_txn *t, fm_tree *tree, const char *path, fm_span by
 /* gc keeps off the packs from before they are there. */
 static fm_status hold_packs(fm_txn *t)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; rc == FM_OK && i < t->packs; i++) {
+    for (size_t i = 0; i < t->packs; i++) {
         fm_digest id;
         fm_assert(fm_digest_parse(&id, t->pack[i].name, FM_HEX_CHARS));
-        rc = fms_store_hold(t->store, FMS_HOLD_PACK, id.b, 1);
+        FM_TRY(fms_store_hold(t->store, FMS_HOLD_PACK, id.b, 1));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
@@ -408,10 +387,8 @@ fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
     if (t->packs) {
         t->broken = true; /* a second commit is refused, whatever comes of this one */
         rc = fms_txn_seal(t);
-        if (rc == FM_OK)
-            rc = hold_packs(t);
-        if (rc == FM_OK)
-            rc = fm_lock_take(&lock, t->store->lock_path);
+        FM_THEN(rc, hold_packs(t));
+        FM_THEN(rc, fm_lock_take(&lock, t->store->lock_path));
     }
     pthread_mutex_lock(&t->store->mutex);
     fresh = lock && fms_store_is_fresh(t->store); /* then it stays so by what follows */

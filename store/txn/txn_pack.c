@@ -22,8 +22,7 @@ static fm_status spill_held(fm_txn *t)
 
     if (!t->spill)
         rc = fm_writer_open(&t->spill, NULL, t->store->tmp_dir);
-    if (rc == FM_OK)
-        rc = fm_writer_write(t->spill, t->payload.data, t->payload.len);
+    FM_THEN(rc, fm_writer_write(t->spill, t->payload.data, t->payload.len));
     fm_buf_clear(&t->payload);
     return rc;
 }
@@ -61,10 +60,8 @@ static fm_status need_pack(fm_txn *t, uint32_t features)
         return FM_OK;
     if (t->packs)
         rc = fms_packer_seal(last_pack(t));
-    if (rc == FM_OK)
-        rc = fm_grow(&t->pack, &t->packs_cap, t->packs + 1, sizeof *t->pack);
-    if (rc == FM_OK)
-        rc = fms_packer_begin(&t->pack[t->packs], t->store, features);
+    FM_THEN(rc, fm_grow(&t->pack, &t->packs_cap, t->packs + 1, sizeof *t->pack));
+    FM_THEN(rc, fms_packer_begin(&t->pack[t->packs], t->store, features));
     t->packs += rc == FM_OK;
     return rc;
 }
@@ -83,8 +80,7 @@ static fm_status append_spill(fm_txn *t)
     for (uint64_t at = 0; rc == FM_OK && at < end; at += COPY_BYTES) {
         const size_t n = (size_t)FM_MIN(end - at, (uint64_t)COPY_BYTES);
         rc = fm_writer_pread(t->spill, at, part, n);
-        if (rc == FM_OK)
-            rc = fms_packer_payload(last_pack(t), part, n);
+        FM_THEN(rc, fms_packer_payload(last_pack(t), part, n));
     }
     fm_free(part);
     return rc;
@@ -92,22 +88,15 @@ static fm_status append_spill(fm_txn *t)
 
 fm_status fms_txn_write(fm_txn *t, fms_put *p)
 {
-    fm_status rc = need_pack(t, p->r.recipe.op == FMS_OP_NONE ? 0 : FMS_PACK_RECIPES);
-
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(need_pack(t, p->r.recipe.op == FMS_OP_NONE ? 0 : FMS_PACK_RECIPES));
     fms_packer *pack = last_pack(t);
     const uint64_t offset = pack->offset;
     p->r.payload_bytes = p->payload_bytes;
-    rc = fms_packer_head(pack, &p->r, p->rows);
-    if (rc == FM_OK && t->spill)
-        rc = append_spill(t);
-    if (rc == FM_OK)
-        rc = fms_packer_payload(pack, t->payload.data, t->payload.len);
-    if (rc == FM_OK)
-        rc = fms_packer_end(pack, &p->r);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fms_packer_head(pack, &p->r, p->rows));
+    if (t->spill)
+        FM_TRY(append_spill(t));
+    FM_TRY(fms_packer_payload(pack, t->payload.data, t->payload.len));
+    FM_TRY(fms_packer_end(pack, &p->r));
     fms_staged_object *o = fm_map_get(t->staged, p->r.id.b, FM_DIGEST_BYTES);
     fm_assert(o);
     *o = (fms_staged_object){(uint32_t)(t->packs - 1), false, offset, pack->offset - offset};

@@ -175,21 +175,14 @@ static fm_status read_one(reader *r, fmv_assertion *a, const char *word, const f
                          .threshold = t->threshold,
                          .low = NAN,
                          .high = NAN};
-    fm_status rc = check_beside(a, spec, r->where);
-    if (rc == FM_OK)
-        rc = read_number(&a->weight, spec, "weight", 0, WEIGHT_MAX, r->where);
-    if (rc == FM_OK)
-        rc = read_number(&a->threshold, spec, "threshold", t->low, t->high, r->where);
-    if (rc == FM_OK)
-        rc = read_number(&n, spec, "n", 1, 4, r->where);
-    if (rc == FM_OK && n != floor(n))
-        rc = fm_fail(FM_EINVAL, "%s: expect.%s: 'n' wants a whole number", r->where, word);
-    if (rc == FM_OK)
-        rc = read_name(&a->metric, spec, "metric", r->where);
-    if (rc == FM_OK)
-        rc = read_name(&a->model, spec, "model", r->where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_beside(a, spec, r->where));
+    FM_TRY(read_number(&a->weight, spec, "weight", 0, WEIGHT_MAX, r->where));
+    FM_TRY(read_number(&a->threshold, spec, "threshold", t->low, t->high, r->where));
+    FM_TRY(read_number(&n, spec, "n", 1, 4, r->where));
+    if (n != floor(n))
+        return fm_fail(FM_EINVAL, "%s: expect.%s: 'n' wants a whole number", r->where, word);
+    FM_TRY(read_name(&a->metric, spec, "metric", r->where));
+    FM_TRY(read_name(&a->model, spec, "model", r->where));
     a->n = (uint32_t)n;
     if (t->role != FMV_NO_HELPER)
         a->helper = r->c->helper_count++;
@@ -264,15 +257,15 @@ static fm_status need_weight(const fmv_assertion *a, size_t n, const char *where
 static fm_status read_list(reader *r, const fm_json *list, fmv_assertion **out, size_t *count)
 {
     bool many = fm_json_is(list, FM_JSON_ARRAY);
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < (many ? fm_json_count(list) : 1); i++) {
+
+    for (size_t i = 0; i < (many ? fm_json_count(list) : 1); i++) {
         const fm_json *one = many ? fm_json_at(list, i) : list;
         if (one && !fm_json_is(one, FM_JSON_OBJECT))
             return fm_fail(FM_EINVAL, "%s: 'expect' wants assertions like {contains: text}",
                            r->where);
-        rc = read_mapping(r, one, out, count);
+        FM_TRY(read_mapping(r, one, out, count));
     }
-    return rc == FM_OK ? need_weight(*out, *count, r->where) : rc;
+    return need_weight(*out, *count, r->where);
 }
 
 fm_status fmv_expect_read(fmv_case *c, const char *where)
@@ -318,12 +311,11 @@ void fmv_expect_release(fmv_case *c)
 
 static fm_status each_helper(const fmv_assertion *a, size_t n, fmv_assertion_fn each, void *ctx)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = a[i].kind == FMV_SET               ? each_helper(a[i].part, a[i].part_count, each, ctx)
-             : a[i].type->role != FMV_NO_HELPER ? each(ctx, &a[i])
-                                                : FM_OK;
-    return rc;
+    for (size_t i = 0; i < n; i++)
+        FM_TRY(a[i].kind == FMV_SET ? each_helper(a[i].part, a[i].part_count, each, ctx)
+               : a[i].type->role != FMV_NO_HELPER ? each(ctx, &a[i])
+                                                  : FM_OK);
+    return FM_OK;
 }
 
 fm_status fmv_each_helper(const fmv_case *c, fmv_assertion_fn each, void *ctx)
@@ -428,8 +420,7 @@ static fm_status grade_list(const fmv_assertion *a, size_t n, double threshold,
         weight += a[i].weight;
         all = all && (g.holds || !(a[i].weight > 0));
     }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&why);
+    FM_THEN(rc, fm_buf_ok(&why));
     out->score = weight > 0 ? sum / weight : 1;
     /* rounding of the weights must not decide */
     out->holds = isnan(threshold) ? all : out->score >= threshold - 1e-12;

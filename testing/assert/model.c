@@ -44,21 +44,21 @@ static fm_status check_perplexity(const fmv_assertion *a, const fmv_answer *said
 
 static fm_status read_similar(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmv_want_texts(a, true, where);
-    for (size_t i = 0; rc == FM_OK && i < fmv_text_count(a->value); i++)
+    FM_TRY(fmv_want_texts(a, true, where));
+    for (size_t i = 0; i < fmv_text_count(a->value); i++)
         if (!fmv_trim(fmv_text_at(a->value, i)).len)
-            rc = fm_fail(FM_EINVAL, "%s: expect.similar[%zu] is empty", where, i);
-    if (rc == FM_OK && fmv_text_count(a->value) > TEXTS_MAX)
-        rc = fm_fail(FM_ELIMIT, "%s: expect.similar: more than %u texts", where, TEXTS_MAX);
-    return rc;
+            return fm_fail(FM_EINVAL, "%s: expect.similar[%zu] is empty", where, i);
+    if (fmv_text_count(a->value) > TEXTS_MAX)
+        return fm_fail(FM_ELIMIT, "%s: expect.similar: more than %u texts", where, TEXTS_MAX);
+    return FM_OK;
 }
 
 static fm_status ask_similar(const fmv_assertion *a, const fmv_answer *said, fmv_help *h)
 {
-    fm_status rc = fmv_help_text(h, said->text);
-    for (size_t i = 0; rc == FM_OK && i < fmv_text_count(a->value); i++)
-        rc = fmv_help_text(h, fmv_text_at(a->value, i));
-    return rc;
+    FM_TRY(fmv_help_text(h, said->text));
+    for (size_t i = 0; i < fmv_text_count(a->value); i++)
+        FM_TRY(fmv_help_text(h, fmv_text_at(a->value, i)));
+    return FM_OK;
 }
 
 static fm_status check_similar(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
@@ -92,9 +92,7 @@ static fm_status check_label(const fmv_assertion *a, const fmv_answer *said, fmv
 {
     const fmv_help *h = &said->help[a->helper];
     uint32_t k = 0;
-    fm_status rc = fmv_class_of(&k, h->model, fm_json_cstr(a->value, ""));
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmv_class_of(&k, h->model, fm_json_cstr(a->value, "")));
     double p = h->ids[0].count ? exp((double)h->out[k]) : 0;
     if (isnan(p))
         return fm_fail(FM_EUNSUPPORTED, "the classifier's probabilities are not finite");
@@ -147,8 +145,7 @@ static fm_status ask_judge(const fmv_assertion *a, const fmv_answer *said, fmv_h
         fm_buf_append(&b, s.data, s.len);
     }
     fm_status rc = fm_buf_ok(&b);
-    if (rc == FM_OK)
-        rc = fmv_help_text(h, fm_buf_span(&b));
+    FM_THEN(rc, fmv_help_text(h, fm_buf_span(&b)));
     fm_buf_release(&b);
     return rc;
 }
@@ -182,8 +179,7 @@ fm_status fmv_judge_reply(const fmv_assertion *a, fm_span text, fmv_grade *out)
 {
     fm_json *reply = NULL;
     fm_status rc = fm_json_parse(&reply, text, "the judge's reply");
-    if (rc == FM_OK)
-        rc = graded(a, reply, out);
+    FM_THEN(rc, graded(a, reply, out));
     fm_json_free(reply);
     return rc;
 }

@@ -68,10 +68,8 @@ static fm_status check_levenshtein(const fmv_assertion *a, const fmv_answer *sai
     uint32_t *x = NULL, *y = NULL;
     size_t n = 0, m = 0, d = 0;
     fm_status rc = points_of(&x, &n, fmv_trim(said->text), a->ignore_case);
-    if (rc == FM_OK)
-        rc = points_of(&y, &m, fmv_trim(fm_json_str(a->value)), a->ignore_case);
-    if (rc == FM_OK)
-        rc = edits(&d, x, n, y, m);
+    FM_THEN(rc, points_of(&y, &m, fmv_trim(fm_json_str(a->value)), a->ignore_case));
+    FM_THEN(rc, edits(&d, x, n, y, m));
     fm_free(x);
     fm_free(y);
     out->holds = (double)d <= a->threshold;
@@ -192,12 +190,9 @@ static fm_status tokens_13a(fm_buf *out, fm_span s, bool ignore_case)
     }
     fm_buf_char(out, ' ');
     fm_buf_release(&t);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(out);
-    if (rc == FM_OK)
-        rc = spaced_pairs(out, stop_after_other);
-    if (rc == FM_OK)
-        rc = spaced_pairs(out, stop_before_other);
+    FM_THEN(rc, fm_buf_ok(out));
+    FM_THEN(rc, spaced_pairs(out, stop_after_other));
+    FM_THEN(rc, spaced_pairs(out, stop_before_other));
     return rc == FM_OK ? spaced_pairs(out, dash_after_digit) : rc;
 }
 
@@ -234,8 +229,7 @@ static fm_status words_of(words *out, fm_map *dictionary, const fmv_assertion *a
     fm_status rc = a->type->how == ROUGE_N || a->type->how == ROUGE_L
                        ? plain_words(&b, text)
                        : tokens_13a(&b, text, a->ignore_case);
-    if (rc == FM_OK)
-        rc = numbered(out, dictionary, fm_buf_span(&b));
+    FM_THEN(rc, numbered(out, dictionary, fm_buf_span(&b)));
     fm_buf_release(&b);
     return rc;
 }
@@ -365,9 +359,7 @@ static fm_status bleu(double *out, const words *answer, const words *text, size_
     size_t order = 0, hits, of, any = 0;
     *out = 0;
     for (size_t n = 1; n <= ORDER; n++) {
-        fm_status rc = common(&hits, &of, answer, text, texts, n);
-        if (rc < 0)
-            return rc;
+        FM_TRY(common(&hits, &of, answer, text, texts, n));
         if (!of)
             break;
         order = n;
@@ -388,9 +380,7 @@ static fm_status gleu(double *out, const words *answer, const words *text)
     size_t hits = 0, mine = 0, theirs = 0;
     for (size_t n = 1; n <= ORDER; n++) {
         size_t h, of;
-        fm_status rc = common(&h, &of, answer, text, 1, n);
-        if (rc < 0)
-            return rc;
+        FM_TRY(common(&h, &of, answer, text, 1, n));
         hits += h;
         mine += of;
         theirs += text->n >= n ? text->n - n + 1 : 0;
@@ -424,8 +414,7 @@ static fm_status overlap(double *out, const fmv_assertion *a, fm_span answer)
     fm_status rc = w ? fm_map_new(&dictionary) : FM_ENOMEM;
     for (size_t t = 0; rc == FM_OK && t <= texts; t++)
         rc = words_of(&w[t], dictionary, a, t ? fmv_text_at(a->value, t - 1) : answer);
-    if (rc == FM_OK)
-        rc = measured(out, a, &w[0], w + 1, texts);
+    FM_THEN(rc, measured(out, a, &w[0], w + 1, texts));
     for (size_t t = 0; w && t <= texts; t++)
         fm_free(w[t].id);
     fm_free(w);
@@ -441,8 +430,7 @@ static fm_status read_overlap(fmv_assertion *a, const char *where)
         fm_map *dictionary = NULL;
         words w = {0};
         rc = fm_map_new(&dictionary);
-        if (rc == FM_OK)
-            rc = words_of(&w, dictionary, a, fmv_text_at(a->value, i));
+        FM_THEN(rc, words_of(&w, dictionary, a, fmv_text_at(a->value, i)));
         if (rc == FM_OK && w.n < (a->type->how == ROUGE_N ? a->n : 1))
             rc = fm_fail(FM_EINVAL, "%s: expect.%s: '%.40s' has too few words%s", where,
                          a->type->word, (const char *)fmv_text_at(a->value, i).data,

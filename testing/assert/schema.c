@@ -117,8 +117,7 @@ static fm_status add_pattern(reader *r, const fm_json *at, const char *text)
     fmv_schema *s = r->s;
     fm_regex *regex = NULL;
     fm_status rc = fmv_pattern_compile(&regex, text, false, r->where);
-    if (rc == FM_OK)
-        rc = fm_grow(&s->pattern, &s->cap, s->patterns + 1, sizeof *s->pattern);
+    FM_THEN(rc, fm_grow(&s->pattern, &s->cap, s->patterns + 1, sizeof *s->pattern));
     if (rc < 0) {
         fm_regex_free(regex);
         return rc;
@@ -208,17 +207,17 @@ static bool is_schema(const fm_json *v)
 
 static fm_status read_map(reader *r, const char *word, const fm_json *v, form f)
 {
-    fm_status rc = fm_json_is(v, FM_JSON_OBJECT) ? FM_OK : wants(r, word, "a mapping");
-    for (void *it = fm_json_iter(v); rc == FM_OK && it; it = fm_json_next(v, it)) {
+    FM_TRY(fm_json_is(v, FM_JSON_OBJECT) ? FM_OK : wants(r, word, "a mapping"));
+    for (void *it = fm_json_iter(v); it; it = fm_json_next(v, it)) {
         const fm_json *one = fm_json_iter_value(it);
         if (f == NAMES_MAP)
-            rc = all_strings(one) ? FM_OK : wants(r, word, "lists of names");
+            FM_TRY(all_strings(one) ? FM_OK : wants(r, word, "lists of names"));
         else if (f == PATTERN_MAP)
-            rc = add_pattern(r, one, fm_json_iter_key(it));
-        if (rc == FM_OK && f != NAMES_MAP)
-            rc = read_schema(r, one);
+            FM_TRY(add_pattern(r, one, fm_json_iter_key(it)));
+        if (f != NAMES_MAP)
+            FM_TRY(read_schema(r, one));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status read_value(reader *r, const char *word, const fm_json *v, form f)

@@ -15,12 +15,12 @@ static fm_status read_text(fmv_assertion *a, const char *where)
 
 static fm_status read_texts(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmv_want_texts(a, false, where);
-    for (size_t i = 0; rc == FM_OK && a->type->how != ONE_OF && i < fm_json_count(a->value); i++)
+    FM_TRY(fmv_want_texts(a, false, where));
+    for (size_t i = 0; a->type->how != ONE_OF && i < fm_json_count(a->value); i++)
         if (!fmv_trim(fm_json_str(fm_json_at(a->value, i))).len)
             return fm_fail(FM_EINVAL, "%s: expect.%s[%zu] is empty: every answer would do", where,
                            a->type->word, i);
-    return rc;
+    return FM_OK;
 }
 
 static fm_status check_texts(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
@@ -55,10 +55,8 @@ static fm_status check_end(const fmv_assertion *a, const fmv_answer *said, fmv_g
 
 static fm_status read_regex(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmv_want_text(a, false, where);
-    return rc == FM_OK
-               ? fmv_pattern_compile(&a->regex, fm_json_cstr(a->value, ""), a->ignore_case, where)
-               : rc;
+    FM_TRY(fmv_want_text(a, false, where));
+    return fmv_pattern_compile(&a->regex, fm_json_cstr(a->value, ""), a->ignore_case, where);
 }
 
 static fm_status check_regex(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
@@ -74,9 +72,7 @@ static fm_status read_size(fmv_assertion *a, const char *where)
 {
     static const char *const known[] = {"min", "max", NULL};
     const fm_json *v = a->value, *low = fm_json_get(v, "min"), *high = fm_json_get(v, "max");
-    fm_status rc = fm_json_known_keys(v, known, where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_json_known_keys(v, known, where));
     if (fm_json_is(v, FM_JSON_INT))
         low = high = v;
     if ((!low && !high) || (low && (!fm_json_is(low, FM_JSON_INT) || fm_json_int(low, 0) < 0)) ||
@@ -103,16 +99,16 @@ static fm_status check_size(const fmv_assertion *a, const fmv_answer *said, fmv_
 
 static fm_status read_finish(fmv_assertion *a, const char *where)
 {
-    fm_status rc = fmv_want_texts(a, true, where);
-    for (size_t i = 0; rc == FM_OK && i < fmv_text_count(a->value); i++) {
+    FM_TRY(fmv_want_texts(a, true, where));
+    for (size_t i = 0; i < fmv_text_count(a->value); i++) {
         fm_span s = fmv_text_at(a->value, i);
         if (!fm_span_eq_str(s, "stop") && !fm_span_eq_str(s, "length"))
             return fm_fail(FM_EINVAL, "%s: expect.finish-reason '%.40s' is not stop or length",
                            where, (const char *)s.data);
     }
-    if (rc == FM_OK && fmv_text_count(a->value) > 1)
-        rc = fm_fail(FM_EINVAL, "%s: expect.finish-reason wants one of stop and length", where);
-    return rc;
+    if (fmv_text_count(a->value) > 1)
+        return fm_fail(FM_EINVAL, "%s: expect.finish-reason wants one of stop and length", where);
+    return FM_OK;
 }
 
 static fm_status check_finish(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)

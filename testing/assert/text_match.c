@@ -41,8 +41,7 @@ fm_status fmv_pattern_found(const fm_regex *regex, fm_span text, bool *found)
     size_t begin, end;
     *found = false;
     fm_status rc = fm_regex_run_new(&run, MATCH_LIMIT, MATCH_LIMIT);
-    if (rc == FM_OK)
-        rc = fm_regex_next(regex, run, text, 0, found, &begin, &end);
+    FM_THEN(rc, fm_regex_next(regex, run, text, 0, found, &begin, &end));
     fm_regex_run_free(run);
     return rc;
 }

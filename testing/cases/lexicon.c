@@ -139,13 +139,12 @@ static bool word_of_slot(const char *s)
 
 fm_status fmv_lexicons_check(const fm_json *lexicons, const char *where)
 {
-    fm_status rc = FM_OK;
     if (!lexicons)
         return FM_OK;
     if (!fm_json_is(lexicons, FM_JSON_OBJECT) || fm_json_count(lexicons) > LEXICONS_MAX)
         return fm_fail(FM_EINVAL, "%s: 'lexicons' wants a mapping of name to list, %d at most",
                        where, LEXICONS_MAX);
-    for (void *it = fm_json_iter(lexicons); it && rc == FM_OK; it = fm_json_next(lexicons, it)) {
+    for (void *it = fm_json_iter(lexicons); it; it = fm_json_next(lexicons, it)) {
         const char *name = fm_json_iter_key(it);
         const fm_json *list = fm_json_iter_value(it);
         if (!word_of_slot(name))
@@ -155,10 +154,10 @@ fm_status fmv_lexicons_check(const fm_json *lexicons, const char *where)
             fm_json_count(list) > ENTRIES_MAX)
             return fm_fail(FM_EINVAL, "%s: lexicons.%s wants a list of 1 to %d entries", where,
                            name, ENTRIES_MAX);
-        for (size_t i = 0; i < fm_json_count(list) && rc == FM_OK; i++)
-            rc = check_entry(fm_json_at(list, i), name, i, where);
+        for (size_t i = 0; i < fm_json_count(list); i++)
+            FM_TRY(check_entry(fm_json_at(list, i), name, i, where));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fmv_words_find(fmv_words *out, const fm_json *lexicons, const char *name,

@@ -278,14 +278,13 @@ fm_status fmv_perturb(fm_buf *out, const fmv_perturbation *p, fm_span text, uint
     const size_t before = out->len;
     fmv_draw d = {seed, fmv_stream_of(p->salt.data ? p->salt : text, (uint64_t)p->kind), 0};
     *applies = true;
-    fm_status rc = dispatch(out, p, text, &d, applies);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(out);
-    if (rc == FM_OK && *applies) /* what leaves the text as it was did nothing */
+    FM_TRY(dispatch(out, p, text, &d, applies));
+    FM_TRY(fm_buf_ok(out));
+    if (*applies) /* what leaves the text as it was did nothing */
         *applies = !fm_span_eq(fm_span_of(out->data + before, out->len - before), text);
-    if (rc == FM_OK && !*applies && out->data) {
+    if (!*applies && out->data) {
         out->len = before;
         out->data[before] = 0;
     }
-    return rc;
+    return FM_OK;
 }

@@ -107,12 +107,10 @@ static fm_status read_options(fmv_perturbation *p, const fm_json *o, const fm_js
         if (strcmp(key, "count") && strcmp(key, "seed") && strcmp(key, "n"))
             rc = read_words(p, fm_json_iter_value(it), lexicons, where);
     }
-    if (rc == FM_OK)
-        rc = read_count(&n, fm_json_get(o, "n"), "n", 1, 100, p, where);
-    if (rc == FM_OK)
-        rc = read_count(&count, fm_json_get(o, "count"), "count", 1, FMV_PROMPTS_MAX - 1, p, where);
-    if (rc == FM_OK)
-        rc = read_count(&seed, fm_json_get(o, "seed"), "seed", 0, SEED_MAX, p, where);
+    FM_THEN(rc, read_count(&n, fm_json_get(o, "n"), "n", 1, 100, p, where));
+    FM_THEN(rc,
+            read_count(&count, fm_json_get(o, "count"), "count", 1, FMV_PROMPTS_MAX - 1, p, where));
+    FM_THEN(rc, read_count(&seed, fm_json_get(o, "seed"), "seed", 0, SEED_MAX, p, where));
     p->n = (uint32_t)n;
     p->count = (uint32_t)count;
     p->seed = (uint64_t)seed;
@@ -144,14 +142,14 @@ static fm_status read_entry(fmv_perturbation *p, const fm_json *v, const fm_json
                        where, word);
     p->kind = (fmv_perturb_kind)k;
     p->mode = p->kind == FMV_CASING ? FMV_MODE_LOWER : FMV_MODE_ANY;
-    fm_status rc = FM_OK;
+
     if (fm_json_is(options, FM_JSON_OBJECT))
-        rc = read_options(p, options, lexicons, where);
+        FM_TRY(read_options(p, options, lexicons, where));
     else if (options)
-        rc = read_words(p, options, lexicons, where);
-    if (rc == FM_OK && (p->kind == FMV_PREFIX || p->kind == FMV_SUFFIX) && (!p->text || !*p->text))
-        rc = fm_fail(FM_EINVAL, "%s: perturb.%s wants its text", where, word);
-    return rc;
+        FM_TRY(read_words(p, options, lexicons, where));
+    if ((p->kind == FMV_PREFIX || p->kind == FMV_SUFFIX) && (!p->text || !*p->text))
+        return fm_fail(FM_EINVAL, "%s: perturb.%s wants its text", where, word);
+    return FM_OK;
 }
 
 /* ==== the forms of a prompt ==== */
@@ -193,8 +191,7 @@ static fm_status push_forms(fm_json *list, const fmv_perturbation *p, fm_span pr
         bool applies = false;
         fm_buf_clear(&b);
         rc = charge(room, p, prompt, where);
-        if (rc == FM_OK)
-            rc = fmv_perturb(&b, p, prompt, p->seed + k, &applies);
+        FM_THEN(rc, fmv_perturb(&b, p, prompt, p->seed + k, &applies));
         if (rc == FM_OK && !applies)
             break;
         if (rc < 0 || in_list(list, fm_buf_span(&b)))
@@ -204,8 +201,7 @@ static fm_status push_forms(fm_json *list, const fmv_perturbation *p, fm_span pr
                          where, FMV_EXPANDED_BYTES_MAX);
         else
             room->bytes -= b.len;
-        if (rc == FM_OK)
-            rc = fm_json_push(list, fm_json_new_strn(fm_buf_cstr(&b), b.len));
+        FM_THEN(rc, fm_json_push(list, fm_json_new_strn(fm_buf_cstr(&b), b.len)));
     }
     fm_buf_release(&b);
     return rc;
@@ -219,30 +215,28 @@ static fm_status all_forms(fm_json *list, const fm_json *perturb, fm_span prompt
     size_t n = many ? fm_json_count(perturb) : 1;
     if (n == 0 || n > ENTRIES_MAX)
         return fm_fail(FM_EINVAL, "%s: 'perturb' wants 1 to %d perturbations", where, ENTRIES_MAX);
-    fm_status rc = fm_json_push(list, fm_json_new_strn((const char *)prompt.data, prompt.len));
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+    FM_TRY(fm_json_push(list, fm_json_new_strn((const char *)prompt.data, prompt.len)));
+    for (size_t i = 0; i < n; i++) {
         fmv_perturbation p;
         size_t before = fm_json_count(list);
-        rc = read_entry(&p, many ? fm_json_at(perturb, i) : perturb, room->lexicons, where);
-        if (rc == FM_OK)
-            rc = push_forms(list, &p, prompt, room, where);
-        if (rc == FM_OK && every && fm_json_count(list) == before)
-            rc = fm_fail(FM_EINVAL, "%s: perturb.%s finds nothing to change in this prompt", where,
-                         fmv_perturb_words[p.kind]);
-        if (rc == FM_OK && fm_json_count(list) > FMV_PROMPTS_MAX)
-            rc = fm_fail(FM_ELIMIT, "%s: perturb makes more than %u prompts", where,
-                         FMV_PROMPTS_MAX);
+        FM_TRY(read_entry(&p, many ? fm_json_at(perturb, i) : perturb, room->lexicons, where));
+        FM_TRY(push_forms(list, &p, prompt, room, where));
+        if (every && fm_json_count(list) == before)
+            return fm_fail(FM_EINVAL, "%s: perturb.%s finds nothing to change in this prompt",
+                           where, fmv_perturb_words[p.kind]);
+        if (fm_json_count(list) > FMV_PROMPTS_MAX)
+            return fm_fail(FM_ELIMIT, "%s: perturb makes more than %u prompts", where,
+                           FMV_PROMPTS_MAX);
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status copy_but(fm_json *to, const fm_json *from, const char *a, const char *b)
 {
-    fm_status rc = FM_OK;
-    for (void *it = fm_json_iter(from); rc == FM_OK && it; it = fm_json_next(from, it))
+    for (void *it = fm_json_iter(from); it; it = fm_json_next(from, it))
         if (strcmp(fm_json_iter_key(it), a) != 0 && strcmp(fm_json_iter_key(it), b) != 0)
-            rc = fm_json_set(to, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
-    return rc;
+            FM_TRY(fm_json_set(to, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it))));
+    return FM_OK;
 }
 
 /* made = doc with the list in the prompt's place. */
@@ -251,14 +245,14 @@ static fm_status write_case(fm_json *made, const fm_json *doc, const char *key, 
 {
     const char *kind = fm_json_cstr(fm_json_get(doc, "kind"), NULL);
     bool directed = fm_json_get(doc, "direction") || (kind && strcmp(kind, "DIR") == 0);
-    fm_status rc = copy_but(made, doc, "perturb", key);
-    if (rc == FM_OK && kind && strcmp(kind, "MFT") == 0)
-        rc = fm_fail(FM_EINVAL, "%s: 'perturb' makes several prompts: kind INV or DIR", where);
-    if (rc == FM_OK && !fm_json_get(doc, "kind"))
-        rc = fm_json_set(made, "kind", fm_json_new_str(directed ? "DIR" : "INV"));
-    if (rc == FM_OK && directed && !fm_json_get(doc, "against"))
-        rc = fm_json_set(made, "against", fm_json_new_str("first"));
-    return rc == FM_OK ? fm_json_set(made, key, fm_json_ref(list)) : rc;
+    FM_TRY(copy_but(made, doc, "perturb", key));
+    if (kind && strcmp(kind, "MFT") == 0)
+        return fm_fail(FM_EINVAL, "%s: 'perturb' makes several prompts: kind INV or DIR", where);
+    if (!fm_json_get(doc, "kind"))
+        FM_TRY(fm_json_set(made, "kind", fm_json_new_str(directed ? "DIR" : "INV")));
+    if (directed && !fm_json_get(doc, "against"))
+        FM_TRY(fm_json_set(made, "against", fm_json_new_str("first")));
+    return fm_json_set(made, key, fm_json_ref(list));
 }
 
 fm_status fmv_perturb_case(fm_json **doc, fmv_expansion_room *room, bool every, const char *what)
@@ -275,11 +269,9 @@ fm_status fmv_perturb_case(fm_json **doc, fmv_expansion_room *room, bool every, 
     fm_status rc = made && list ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && !prompt.data)
         rc = fm_fail(FM_EINVAL, "%s: 'perturb' goes with one 'prompt' or 'chat', a string", where);
-    if (rc == FM_OK)
-        rc = all_forms(list, perturb, prompt, room, every, where);
+    FM_THEN(rc, all_forms(list, perturb, prompt, room, every, where));
     bool none = rc == FM_OK && fm_json_count(list) == 1;
-    if (rc == FM_OK)
-        rc = write_case(made, *doc, key, list, where);
+    FM_THEN(rc, write_case(made, *doc, key, list, where));
     fm_json_free(*doc);
     fm_json_free(list);
     *doc = NULL;
@@ -339,8 +331,7 @@ static fm_status perturbed_messages(fm_json **out, const fmv_perturbation *p, co
             rc = copy_but(one, m, "content", "");
         if (rc == FM_OK && i == last)
             rc = fm_json_set(one, "content", fm_json_ref(text));
-        if (rc == FM_OK)
-            rc = fm_json_push(*out, fm_json_ref(one));
+        FM_THEN(rc, fm_json_push(*out, fm_json_ref(one)));
         fm_json_free(one);
         fm_json_free(text);
         text = NULL;
@@ -352,7 +343,6 @@ static fm_status perturbed_messages(fm_json **out, const fmv_perturbation *p, co
 static fm_status perturbed_prompt(fm_json **out, fmv_perturbation *p, const fmv_case *c,
                                   bool *changed)
 {
-    fm_status rc = FM_OK;
     fm_json *one = NULL;
     *out = NULL;
     if (c->form == FMV_PROMPT_MESSAGES)
@@ -360,13 +350,12 @@ static fm_status perturbed_prompt(fm_json **out, fmv_perturbation *p, const fmv_
     p->salt = fm_json_str(c->prompt[0]);
     if (c->prompt_count == 1)
         return perturbed_text(out, p, c->prompt[0], changed);
-    rc = (*out = fm_json_new_array()) ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < c->prompt_count; i++) {
-        rc = perturbed_text(&one, p, c->prompt[i], changed);
-        if (rc == FM_OK)
-            rc = fm_json_push(*out, one);
+    FM_TRY((*out = fm_json_new_array()) ? FM_OK : FM_ENOMEM);
+    for (size_t i = 0; i < c->prompt_count; i++) {
+        FM_TRY(perturbed_text(&one, p, c->prompt[i], changed));
+        FM_TRY(fm_json_push(*out, one));
     }
-    return rc;
+    return FM_OK;
 }
 
 static bool prompt_among(const fm_json *cases, const char *key, const fm_json *prompt)
@@ -390,12 +379,9 @@ static fm_status push_form(fm_json *cases, const fmv_case *c, const char *key, f
                  fmv_perturb_words[p->kind], (unsigned long long)number);
         one = fm_json_new_object();
         rc = one ? copy_but(one, c->doc, "name", key) : FM_ENOMEM;
-        if (rc == FM_OK)
-            rc = fm_json_set(one, "name", fm_json_new_str(name));
-        if (rc == FM_OK)
-            rc = fm_json_set(one, key, fm_json_ref(prompt));
-        if (rc == FM_OK)
-            rc = fm_json_push(cases, fm_json_ref(one));
+        FM_THEN(rc, fm_json_set(one, "name", fm_json_new_str(name)));
+        FM_THEN(rc, fm_json_set(one, key, fm_json_ref(prompt)));
+        FM_THEN(rc, fm_json_push(cases, fm_json_ref(one)));
     }
     fm_json_free(one);
     fm_json_free(prompt);
@@ -405,16 +391,16 @@ static fm_status push_form(fm_json *cases, const fmv_case *c, const char *key, f
 fm_status fmv_perturbed_forms(fm_json *cases, const fmv_case *c, uint64_t seed, size_t n)
 {
     static const char *const keys[] = {"prompt", "chat", "messages"};
-    fm_status rc = FM_OK;
-    for (uint64_t round = 0; rc == FM_OK && round < n + 4 && fm_json_count(cases) < n; round++)
-        for (size_t k = 0; rc == FM_OK && k < FM_ARRAY_LEN(gentle); k++) {
+
+    for (uint64_t round = 0; round < n + 4 && fm_json_count(cases) < n; round++)
+        for (size_t k = 0; k < FM_ARRAY_LEN(gentle); k++) {
             fmv_perturbation p = {.kind = gentle[k].kind,
                                   .mode = gentle[k].mode,
                                   .n = 1,
                                   .count = 1,
                                   .seed = seed + round};
             if (fm_json_count(cases) < n && !(gentle[k].chat_only && c->form == FMV_PROMPT_TEXT))
-                rc = push_form(cases, c, keys[c->form], &p, round + 1);
+                FM_TRY(push_form(cases, c, keys[c->form], &p, round + 1));
         }
-    return rc;
+    return FM_OK;
 }

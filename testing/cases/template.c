@@ -189,8 +189,8 @@ static fm_status emit(expansion *x)
 {
     fm_json *doc;
     x->f.number++;
-    fm_status rc = fmv_fill(&doc, x->tmpl, &x->f);
-    return rc == FM_OK ? x->each(x->ctx, doc) : rc;
+    FM_TRY(fmv_fill(&doc, x->tmpl, &x->f));
+    return x->each(x->ctx, doc);
 }
 
 /* ==== all fillings ==== */
@@ -207,8 +207,7 @@ static fm_status all_from(expansion *x, size_t k)
             continue;
         x->v[k].chosen = i;
         rc = below(x, k);
-        if (rc == FM_OK)
-            rc = all_from(x, k + 1);
+        FM_THEN(rc, all_from(x, k + 1));
         x->f.count = known;
     }
     return rc;
@@ -263,11 +262,9 @@ static fm_status draw_one(expansion *x, const fm_json *rows)
         x->v[k].chosen = at;
         fm_buf_u64(&key, at);
         rc = step(x, 0);
-        if (rc == FM_OK)
-            rc = below(x, k);
+        FM_THEN(rc, below(x, k));
     }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&key);
+    FM_THEN(rc, fm_buf_ok(&key));
     if (rc == FM_OK && !fm_map_has(x->seen, fm_buf_cstr(&key), key.len)) {
         rc = fm_map_put(x->seen, fm_buf_cstr(&key), key.len, x, NULL);
         x->fresh = rc == FM_OK;
@@ -323,15 +320,13 @@ static fm_status check_lists(const expansion *x, const fm_json *slots)
         const fm_json *v = fm_json_iter_value(it);
         const char *lexicon = fm_json_cstr(fm_json_get(v, "lexicon"), NULL);
         fmv_words w;
-        fm_status rc = FM_OK;
+
         if (lexicon && fm_json_count(v) == 1)
-            rc = fmv_words_find(&w, x->room->lexicons, lexicon, x->where);
+            FM_TRY(fmv_words_find(&w, x->room->lexicons, lexicon, x->where));
         else if (!fm_json_is(v, FM_JSON_ARRAY) || fm_json_count(v) == 0 || n == SLOTS_MAX)
-            rc = fm_fail(FM_EINVAL,
-                         "%s: slots: up to %d lists, none of them empty, or {lexicon: NAME}",
-                         x->where, SLOTS_MAX);
-        if (rc < 0)
-            return rc;
+            return fm_fail(FM_EINVAL,
+                           "%s: slots: up to %d lists, none of them empty, or {lexicon: NAME}",
+                           x->where, SLOTS_MAX);
     }
     return FM_OK;
 }
@@ -350,23 +345,21 @@ static size_t text_bytes(const fm_json *v, int depth)
 
 static fm_status expand_all(expansion *x, const fm_json *rows)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < (rows ? fm_json_count(rows) : 1); i++) {
+    for (size_t i = 0; i < (rows ? fm_json_count(rows) : 1); i++) {
         x->f.row = rows ? fm_json_at(rows, i) : NULL;
-        rc = first_variables(x);
-        if (rc == FM_OK && !rows && x->f.count == 0)
-            rc = fm_fail(FM_EINVAL,
-                         "%s: 'slots' wants a list of rows, or lists by name; or name lexicons",
-                         x->where);
-        if (rc == FM_OK)
-            rc = all_from(x, 0);
+        FM_TRY(first_variables(x));
+        if (!rows && x->f.count == 0)
+            return fm_fail(FM_EINVAL,
+                           "%s: 'slots' wants a list of rows, or lists by name; or name lexicons",
+                           x->where);
+        FM_TRY(all_from(x, 0));
     }
-    if (rc == FM_OK && x->f.number == 0)
-        rc = fm_fail(FM_EINVAL,
-                     "%s: has no filling: numbered slots want different entries of one list, and "
-                     "it has too few",
-                     x->where);
-    return rc;
+    if (x->f.number == 0)
+        return fm_fail(FM_EINVAL,
+                       "%s: has no filling: numbered slots want different entries of one list, and "
+                       "it has too few",
+                       x->where);
+    return FM_OK;
 }
 
 fm_status fmv_template_expand(const fm_json *tmpl, const char *what, fmv_expansion_room *room,
@@ -396,17 +389,14 @@ fm_status fmv_template_expand(const fm_json *tmpl, const char *what, fmv_expansi
         rc = fm_fail(FM_EINVAL, "%s: 'slots' wants a list of rows, or lists by name", where);
     if (rc == FM_OK && nested && !fm_json_is(nested, FM_JSON_BOOL))
         rc = fm_fail(FM_EINVAL, "%s: 'nested' must be true or false", where);
-    if (rc == FM_OK)
-        rc = rows ? check_rows(rows, where) : check_lists(x, slots);
-    if (rc == FM_OK)
-        rc = whole_number(&n, fm_json_get(tmpl, "sample"), "sample", 1, FMV_CASES_MAX, where);
-    if (rc == FM_OK)
-        rc = whole_number(&seed, fm_json_get(tmpl, "seed"), "seed", 0, 9007199254740992.0, where);
+    FM_THEN(rc, rows ? check_rows(rows, where) : check_lists(x, slots));
+    FM_THEN(rc, whole_number(&n, fm_json_get(tmpl, "sample"), "sample", 1, FMV_CASES_MAX, where));
+    FM_THEN(rc,
+            whole_number(&seed, fm_json_get(tmpl, "seed"), "seed", 0, 9007199254740992.0, where));
     if (rc == FM_OK && fm_json_get(tmpl, "seed") && !n)
         rc = fm_fail(FM_EINVAL, "%s: 'seed' says nothing here: it goes with 'sample'", where);
     x->seed = seed;
-    if (rc == FM_OK)
-        rc = n ? sample(x, rows, n) : expand_all(x, rows);
+    FM_THEN(rc, n ? sample(x, rows, n) : expand_all(x, rows));
     fm_free(x);
     return rc;
 }

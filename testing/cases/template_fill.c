@@ -24,8 +24,8 @@ size_t fmv_slot_at(fmv_slot_ref *out, const char *text)
 fm_status fmv_slots_of_text(const char *text, fmv_ref_fn each, void *ctx)
 {
     fmv_slot_ref ref;
-    fm_status rc = FM_OK;
-    for (const char *p = text; *p && rc == FM_OK;) {
+
+    for (const char *p = text; *p;) {
         size_t n = 1;
         if ((p[0] == '{' && p[1] == '{') || (p[0] == '}' && p[1] == '}')) {
             n = 2;
@@ -33,27 +33,26 @@ fm_status fmv_slots_of_text(const char *text, fmv_ref_fn each, void *ctx)
             n = fmv_slot_at(&ref, p);
             if (n == 0)
                 break; /* the filling says so */
-            rc = each(ctx, ref.name, ref.len);
+            FM_TRY(each(ctx, ref.name, ref.len));
         }
         p += n;
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fmv_slots_of(const fm_json *v, fmv_ref_fn each, void *ctx, int depth)
 {
-    fm_status rc = FM_OK;
     bool array = fm_json_is(v, FM_JSON_ARRAY);
     if (depth > FILL_DEPTH_MAX)
         return FM_OK; /* the filling refuses it */
     if (fm_json_is(v, FM_JSON_STRING))
         return fmv_slots_of_text(fm_json_cstr(v, ""), each, ctx);
-    for (size_t i = 0; array && rc == FM_OK && i < fm_json_count(v); i++)
-        rc = fmv_slots_of(fm_json_at(v, i), each, ctx, depth + 1);
-    for (void *it = array ? NULL : fm_json_iter(v); rc == FM_OK && it; it = fm_json_next(v, it))
+    for (size_t i = 0; array && i < fm_json_count(v); i++)
+        FM_TRY(fmv_slots_of(fm_json_at(v, i), each, ctx, depth + 1));
+    for (void *it = array ? NULL : fm_json_iter(v); it; it = fm_json_next(v, it))
         if (depth > 0 || strcmp(fm_json_iter_key(it), "slots") != 0)
-            rc = fmv_slots_of(fm_json_iter_value(it), each, ctx, depth + 1);
-    return rc;
+            FM_TRY(fmv_slots_of(fm_json_iter_value(it), each, ctx, depth + 1));
+    return FM_OK;
 }
 
 /* ==== values ==== */
@@ -202,8 +201,7 @@ static fm_status write_slot(fm_buf *out, fmv_filling *f, const fmv_slot_ref *ref
 /* "{x}" becomes the filling's x; "{{" and "}}" are braces; a name that is no slot is an error. */
 static fm_status fill_text(fm_buf *out, fmv_filling *f, const char *text, unsigned depth)
 {
-    fm_status rc = FM_OK;
-    for (const char *p = text; rc == FM_OK && *p;) {
+    for (const char *p = text; *p;) {
         if ((p[0] == '{' && p[1] == '{') || (p[0] == '}' && p[1] == '}')) {
             fm_buf_char(out, *p);
             p += 2;
@@ -213,7 +211,7 @@ static fm_status fill_text(fm_buf *out, fmv_filling *f, const char *text, unsign
             if (len == 0)
                 return fm_fail(FM_EINVAL, "%s: '{%.*s' has no end ('{{' writes a brace)", f->where,
                                (int)FM_MIN(ref.len, (size_t)60), p + 1);
-            rc = write_slot(out, f, &ref, depth);
+            FM_TRY(write_slot(out, f, &ref, depth));
             p += len;
         } else {
             size_t n = strcspn(p, "{}");
@@ -222,7 +220,7 @@ static fm_status fill_text(fm_buf *out, fmv_filling *f, const char *text, unsign
             p += n;
         }
     }
-    return rc == FM_OK ? fm_buf_ok(out) : rc;
+    return fm_buf_ok(out);
 }
 
 static fm_status fill_string(fm_json **out, const char *text, fmv_filling *f)
@@ -271,15 +269,13 @@ static fm_status fill(fm_json **out, const fm_json *v, fmv_filling *f, int depth
         return FM_ENOMEM;
     for (size_t i = 0; array && rc == FM_OK && i < fm_json_count(v); i++) {
         rc = fill(&part, fm_json_at(v, i), f, depth + 1);
-        if (rc == FM_OK)
-            rc = fm_json_push(made, part);
+        FM_THEN(rc, fm_json_push(made, part));
     }
     for (void *it = array ? NULL : fm_json_iter(v); rc == FM_OK && it; it = fm_json_next(v, it)) {
         if (depth == 0 && of_template(fm_json_iter_key(it)))
             continue;
         rc = fill(&part, fm_json_iter_value(it), f, depth + 1);
-        if (rc == FM_OK)
-            rc = fm_json_set(made, fm_json_iter_key(it), part);
+        FM_THEN(rc, fm_json_set(made, fm_json_iter_key(it), part));
     }
     if (rc < 0)
         fm_json_free(made);

@@ -155,7 +155,7 @@ static fm_status add_example(reader *r, const char *kind, size_t i)
                   *labels = fm_json_get(r->test, "labels");
     bool list = fm_json_is(data, FM_JSON_ARRAY), mft = strcmp(kind, "MFT") == 0;
     const fm_json *label = fm_json_is(labels, FM_JSON_ARRAY) ? fm_json_at(labels, i) : labels;
-    fm_status rc = FM_OK;
+
     snprintf(r->where, sizeof r->where, "%.150s: test '%.100s': data[%zu]", r->f->what, r->name, i);
     if (fm_json_typeof(label) == FM_JSON_NULL)
         label = NULL;
@@ -167,11 +167,11 @@ static fm_status add_example(reader *r, const char *kind, size_t i)
                               r->where, kind);
     if (!list)
         return add_case(r, kind, NULL, data, label);
-    for (size_t k = 0; k < fm_json_count(data) && rc == FM_OK; k++) {
+    for (size_t k = 0; k < fm_json_count(data); k++) {
         const fm_json *one = fm_json_is(label, FM_JSON_ARRAY) ? fm_json_at(label, k) : label;
-        rc = add_case(r, kind, NULL, fm_json_at(data, k), one);
+        FM_TRY(add_case(r, kind, NULL, fm_json_at(data, k), one));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status read_test(reader *r)
@@ -182,9 +182,7 @@ static fm_status read_test(reader *r)
     const fm_json *data = fm_json_get(r->test, "data"), *labels = fm_json_get(r->test, "labels");
     const char *kind = fm_json_cstr(fm_json_get(r->test, "type"), "");
     snprintf(r->where, sizeof r->where, "%.150s: test '%.100s'", r->f->what, r->name);
-    fm_status rc = fm_json_known_keys(r->test, known, r->where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_json_known_keys(r->test, known, r->where));
     if (!*r->name)
         return fm_fail(FM_EINVAL, "%s: a test wants a 'name'", r->f->what);
     if (strcmp(kind, "MFT") && strcmp(kind, "INV") && strcmp(kind, "DIR"))
@@ -200,9 +198,9 @@ static fm_status read_test(reader *r)
     r->prompt = fm_json_cstr(setting(r, "prompt"), "{text}");
     if (!strstr(r->prompt, "{text}"))
         return fm_fail(FM_EINVAL, "%s: 'prompt' wants '{text}' where the example goes", r->where);
-    for (size_t i = 0; i < fm_json_count(data) && rc == FM_OK; i++)
-        rc = add_example(r, kind, i);
-    return rc;
+    for (size_t i = 0; i < fm_json_count(data); i++)
+        FM_TRY(add_example(r, kind, i));
+    return FM_OK;
 }
 
 static fm_status read_tests(fmv_foreign *f, const fm_json *doc)
@@ -210,32 +208,29 @@ static fm_status read_tests(fmv_foreign *f, const fm_json *doc)
     static const char *const known[] = {"name", "description", "tests", "choices", "prompt", NULL};
     reader r = {.f = f, .doc = doc};
     const fm_json *tests = fm_json_is(doc, FM_JSON_ARRAY) ? doc : fm_json_get(doc, "tests");
-    fm_status rc = fm_json_known_keys(doc, known, f->what);
-    if (rc == FM_OK && !fm_json_count(tests))
-        rc = fm_fail(FM_EINVAL, "%s: wants {\"tests\": [...]}", f->what);
-    for (size_t i = 0; fm_json_is(tests, FM_JSON_ARRAY) && i < fm_json_count(tests) && rc == FM_OK;
-         i++) {
+    FM_TRY(fm_json_known_keys(doc, known, f->what));
+    if (!fm_json_count(tests))
+        return fm_fail(FM_EINVAL, "%s: wants {\"tests\": [...]}", f->what);
+    for (size_t i = 0; fm_json_is(tests, FM_JSON_ARRAY) && i < fm_json_count(tests); i++) {
         r.test = fm_json_at(tests, i);
         r.name = fm_json_cstr(fm_json_get(r.test, "name"), "");
-        rc = read_test(&r);
+        FM_TRY(read_test(&r));
     }
-    for (void *it = fm_json_is(tests, FM_JSON_OBJECT) ? fm_json_iter(tests) : NULL;
-         it && rc == FM_OK; it = fm_json_next(tests, it)) {
+    for (void *it = fm_json_is(tests, FM_JSON_OBJECT) ? fm_json_iter(tests) : NULL; it;
+         it = fm_json_next(tests, it)) {
         r.test = fm_json_iter_value(it);
         r.name = fm_json_iter_key(it);
-        rc = read_test(&r);
+        FM_TRY(read_test(&r));
     }
-    if (rc == FM_OK)
-        rc = fmv_foreign_keep(&f->name, fm_json_get(doc, "name"));
-    return rc == FM_OK ? fmv_foreign_keep(&f->description, fm_json_get(doc, "description")) : rc;
+    FM_TRY(fmv_foreign_keep(&f->name, fm_json_get(doc, "name")));
+    return fmv_foreign_keep(&f->description, fm_json_get(doc, "description"));
 }
 
 fm_status fmv_foreign_checklist(fmv_foreign *f, fm_span text)
 {
     fm_json *doc = NULL;
     fm_status rc = fm_json_parse(&doc, text, f->what);
-    if (rc == FM_OK)
-        rc = read_tests(f, doc);
+    FM_THEN(rc, read_tests(f, doc));
     fm_json_free(doc);
     return rc;
 }

@@ -80,8 +80,7 @@ static fm_status push_expected(fm_json *expect, const char *text, const char *wh
 {
     fm_json *a = fm_json_new_object(), *none = fm_json_new_object();
     fm_status rc = a && none ? read_expected(a, text, where) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fmv_foreign_assert(expect, a, none, where);
+    FM_THEN(rc, fmv_foreign_assert(expect, a, none, where));
     fm_json_free(a);
     fm_json_free(none);
     return rc;
@@ -177,10 +176,9 @@ static fm_status check_head(const fm_json *head, const char *what)
 
 static fm_status read_head(fm_json *head, const fm_csv *row)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; i < row->count && rc == FM_OK; i++)
-        rc = fm_json_push(head, fm_json_new_str((const char *)fm_csv_cell(row, i).data));
-    return rc == FM_OK ? check_head(head, row->what) : rc;
+    for (size_t i = 0; i < row->count; i++)
+        FM_TRY(fm_json_push(head, fm_json_new_str((const char *)fm_csv_cell(row, i).data)));
+    return check_head(head, row->what);
 }
 
 fm_status fmv_foreign_csv(fmv_foreign *f, fm_span text)
@@ -191,8 +189,7 @@ fm_status fmv_foreign_csv(fmv_foreign *f, fm_span text)
     fm_csv t;
     fm_csv_init(&t, text, dot && strcmp(dot, ".tsv") == 0 ? '\t' : ',', f->what);
     fm_status rc = head ? fm_csv_next(&t, &found) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = read_head(head, &t);
+    FM_THEN(rc, read_head(head, &t));
     for (size_t number = 1; rc == FM_OK; number++) {
         rc = fm_csv_next(&t, &found);
         if (rc < 0 || !found)

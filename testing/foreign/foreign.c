@@ -70,8 +70,7 @@ static fm_status write_suite(fm_buf *out, const fmv_foreign *f)
     if (f->description)
         fm_json_put(&rc, doc, "description", fm_json_new_str(f->description));
     fm_json_put(&rc, doc, "cases", fm_json_ref(f->cases));
-    if (rc == FM_OK)
-        rc = fmv_yaml_write(&text, doc);
+    FM_THEN(rc, fmv_yaml_write(&text, doc));
     if (rc == FM_OK) {
         rc = fm_suite_parse(&check, fm_buf_span(&text), f->what);
         fm_suite_free(check);
@@ -106,12 +105,10 @@ fm_status fm_suite_convert(fm_buf *out, fm_span text, const char *what, const fm
                      .bytes = FMV_SUITE_BYTES_MAX,
                      .cases = fm_json_new_array()};
     fm_status rc = f.cases ? fm_map_new(&f.names) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = readers[k].read(&f, text);
+    FM_THEN(rc, readers[k].read(&f, text));
     if (rc == FM_OK && fm_json_count(f.cases) == 0)
         rc = fm_fail(FM_EINVAL, "%s: has no test", what);
-    if (rc == FM_OK)
-        rc = write_suite(out, &f);
+    FM_THEN(rc, write_suite(out, &f));
     fm_map_free(f.names);
     fm_json_free(f.cases);
     fm_free(f.name);

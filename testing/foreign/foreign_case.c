@@ -8,9 +8,8 @@
 
 void fmv_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text)
 {
-    if (*rc == FM_OK)
-        *rc = fm_json_set(o, key,
-                          fm_json_new_strn(text.data ? (const char *)text.data : "", text.len));
+    FM_THEN(*rc, fm_json_set(o, key,
+                             fm_json_new_strn(text.data ? (const char *)text.data : "", text.len)));
 }
 
 fm_status fmv_foreign_keep(char **to, const fm_json *v)
@@ -58,8 +57,7 @@ fm_status fmv_foreign_add(fmv_foreign *f, fm_json *c, const char *name)
     fm_status rc = name_case(&own, f, name);
     if (rc == FM_OK && !named)
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, c, FM_JSON_COMPACT);
+    FM_THEN(rc, fm_json_write(&text, c, FM_JSON_COMPACT));
     if (rc == FM_OK && (text.len + 200 > f->bytes || fm_json_count(f->cases) >= FMV_CASES_MAX))
         rc = fm_fail(FM_ELIMIT, "%s: makes more than %u cases or %zu bytes", f->what, FMV_CASES_MAX,
                      FMV_SUITE_BYTES_MAX);

@@ -87,9 +87,7 @@ static fm_status read_metrics(task *t)
         if (!fits)
             return fm_fail(FM_EUNSUPPORTED, "%s: says nothing of one example of %s", where,
                            t->type);
-        fm_status rc = fm_json_known_keys(m, options, where);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_json_known_keys(m, options, where));
         acc = acc || strcmp(word, "acc") == 0;
         t->acc_norm = t->acc_norm || strcmp(word, "acc_norm") == 0;
         t->ignore_case = t->ignore_case || fm_json_bool(fm_json_get(m, "ignore_case"), false);
@@ -177,11 +175,9 @@ static fm_status put_choices(fm_json *c, const task *t)
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
         fm_buf_clear(&b);
         rc = choice_text(&b, t, fm_json_at(list, i));
-        if (rc == FM_OK)
-            rc = fm_json_push(choices, fm_json_new_strn(fm_buf_cstr(&b), b.len));
+        FM_THEN(rc, fm_json_push(choices, fm_json_new_strn(fm_buf_cstr(&b), b.len)));
     }
-    if (rc == FM_OK)
-        rc = text_of(&target, t, "doc_to_target");
+    FM_THEN(rc, text_of(&target, t, "doc_to_target"));
     long at = rc == FM_OK && !field_of_text(t, "doc_to_target") ? whole(fm_buf_cstr(&target)) : -1;
     for (size_t i = 0; rc == FM_OK && at < 0 && i < fm_json_count(list); i++)
         if (fm_span_eq(fm_json_str(fm_json_at(list, i)), fm_buf_span(&target)))
@@ -189,10 +185,8 @@ static fm_status put_choices(fm_json *c, const task *t)
     if (rc == FM_OK && (at < 0 || (size_t)at >= fm_json_count(list)))
         rc = fm_fail(FM_EINVAL, "%s: doc_to_target gives '%.60s', which is no choice and no index",
                      t->where, fm_buf_cstr(&target));
-    if (rc == FM_OK)
-        rc = fm_json_set(c, "choices", fm_json_ref(choices));
-    if (rc == FM_OK)
-        rc = fm_json_set(c, "answer", fm_json_ref(fm_json_at(choices, (size_t)at)));
+    FM_THEN(rc, fm_json_set(c, "choices", fm_json_ref(choices)));
+    FM_THEN(rc, fm_json_set(c, "answer", fm_json_ref(fm_json_at(choices, (size_t)at))));
     if (rc == FM_OK && t->acc_norm)
         rc = fm_json_set(c, "normalize", fm_json_new_str("characters"));
     fm_json_free(choices);
@@ -221,8 +215,7 @@ static fm_status put_generate(fm_json *c, const task *t)
         rc = fm_json_set(g, "top-p", fm_json_copy(fm_json_get(k, "top_p")));
     if (rc == FM_OK && sample && fm_json_get(k, "top_k"))
         rc = fm_json_set(g, "top-k", fm_json_copy(fm_json_get(k, "top_k")));
-    if (rc == FM_OK)
-        rc = fm_json_set(c, "generate", fm_json_ref(g));
+    FM_THEN(rc, fm_json_set(c, "generate", fm_json_ref(g)));
     fm_json_free(g);
     return rc;
 }
@@ -236,15 +229,13 @@ static fm_status put_target(fm_json *c, const task *t)
     fm_status rc = expect ? FM_OK : FM_ENOMEM;
     if (!generate)
         fm_buf_str(&b, t->delimiter);
-    if (rc == FM_OK)
-        rc = text_of(&b, t, "doc_to_target");
+    FM_THEN(rc, text_of(&b, t, "doc_to_target"));
     if (generate) {
         fmv_foreign_text(&rc, expect, "equals", fm_buf_span(&b));
         fm_json_put(&rc, c, "expect", fm_json_ref(expect));
         if (t->ignore_case)
             fm_json_put(&rc, c, "ignore-case", fm_json_new_bool(true));
-        if (rc == FM_OK)
-            rc = put_generate(c, t);
+        FM_THEN(rc, put_generate(c, t));
     } else {
         fmv_foreign_text(&rc, c, "continuation", fm_buf_span(&b));
         fm_json_put(&rc, c, "greedy", fm_json_new_bool(true));
@@ -264,11 +255,9 @@ static fm_status add_row(const task *t, size_t number)
     const char *before = fm_json_cstr(fm_json_get(t->doc, "description"), "");
     if (rc == FM_OK && *before)
         rc = fmv_foreign_render(&b, before, t->row, t->f->what);
-    if (rc == FM_OK)
-        rc = text_of(&b, t, "doc_to_text");
+    FM_THEN(rc, text_of(&b, t, "doc_to_text"));
     fmv_foreign_text(&rc, c, t->f->key, fm_buf_span(&b));
-    if (rc == FM_OK)
-        rc = strcmp(t->type, "multiple_choice") == 0 ? put_choices(c, t) : put_target(c, t);
+    FM_THEN(rc, strcmp(t->type, "multiple_choice") == 0 ? put_choices(c, t) : put_target(c, t));
     fm_buf_release(&b);
     snprintf(name, sizeof name, "%zu", number);
     if (rc == FM_OK)
@@ -296,8 +285,7 @@ static fm_status add_rows(task *t)
         if (rc == FM_OK && !fm_json_is(row, FM_JSON_OBJECT))
             rc = fm_fail(FM_EINVAL, "%s: wants an object a line", t->where);
         t->row = row;
-        if (rc == FM_OK)
-            rc = add_row(t, ++number);
+        FM_THEN(rc, add_row(t, ++number));
         fm_json_free(row);
     }
     return rc;
@@ -318,12 +306,10 @@ static fm_status read_task(task *t)
     if (rc == FM_OK && strcmp(t->type, "multiple_choice") && strcmp(t->type, "generate_until") &&
         strcmp(t->type, "loglikelihood"))
         rc = fm_fail(FM_EINVAL, "%s: output_type '%.40s' is not known", t->f->what, t->type);
-    if (rc == FM_OK)
-        rc = read_metrics(t);
+    FM_THEN(rc, read_metrics(t));
     if (rc == FM_OK && !t->f->opts->data.len)
         rc = fm_fail(FM_EINVAL, "%s: its examples are wanted too: --data FILE.jsonl", t->f->what);
-    if (rc == FM_OK)
-        rc = fmv_foreign_keep(&t->f->name, fm_json_get(t->doc, "task"));
+    FM_THEN(rc, fmv_foreign_keep(&t->f->name, fm_json_get(t->doc, "task")));
     return rc == FM_OK ? add_rows(t) : rc;
 }
 
@@ -332,8 +318,7 @@ fm_status fmv_foreign_lm_eval(fmv_foreign *f, fm_span text)
     fm_json *doc = NULL;
     fm_status rc = fm_yaml_parse(&doc, text, f->what);
     task t = {.f = f, .doc = doc};
-    if (rc == FM_OK)
-        rc = read_task(&t);
+    FM_THEN(rc, read_task(&t));
     fm_json_free(doc);
     return rc;
 }

@@ -83,13 +83,11 @@ static fm_status rendered(fm_json **out, const fm_json *v, const fm_json *vars, 
     rc = *out ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; list && rc == FM_OK && i < fm_json_count(v); i++) {
         rc = rendered(&one, fm_json_at(v, i), vars, depth + 1, where);
-        if (rc == FM_OK)
-            rc = fm_json_push(*out, one);
+        FM_THEN(rc, fm_json_push(*out, one));
     }
     for (void *it = list ? NULL : fm_json_iter(v); rc == FM_OK && it; it = fm_json_next(v, it)) {
         rc = rendered(&one, fm_json_iter_value(it), vars, depth + 1, where);
-        if (rc == FM_OK)
-            rc = fm_json_set(*out, fm_json_iter_key(it), one);
+        FM_THEN(rc, fm_json_set(*out, fm_json_iter_key(it), one));
     }
     if (rc < 0) {
         fm_json_free(*out);
@@ -207,14 +205,14 @@ static fm_status push_asserts(fm_json *expect, const fm_json *of, const fm_json 
 {
     char here[400];
     const fm_json *list = fm_json_get(of, "assert");
-    fm_status rc = FM_OK;
+
     if (list && !fm_json_is(list, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "%s: 'assert' wants a list", where);
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
+    for (size_t i = 0; i < fm_json_count(list); i++) {
         snprintf(here, sizeof here, "%.300s: assert[%zu]", where, i);
-        rc = fmv_foreign_assert(expect, fm_json_at(list, i), vars, here);
+        FM_TRY(fmv_foreign_assert(expect, fm_json_at(list, i), vars, here));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* A prompt that is a JSON list of messages is a conversation. */
@@ -270,8 +268,7 @@ static fm_status put_tags(fm_json *c, const config *g)
 {
     fm_json *tags = fm_json_new_object();
     fm_status rc = tags ? add_tags(tags, fm_json_get(g->defaults, "metadata")) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = add_tags(tags, fm_json_get(g->test, "metadata"));
+    FM_THEN(rc, add_tags(tags, fm_json_get(g->test, "metadata")));
     if (rc == FM_OK && fm_json_count(tags))
         rc = fm_json_set(c, "tags", fm_json_ref(tags));
     fm_json_free(tags);
@@ -287,19 +284,16 @@ static fm_status add_case(const config *g, size_t p, const fm_json *vars)
     fm_status rc = c && expect ? FM_OK : FM_ENOMEM;
     if (!threshold)
         threshold = fm_json_get(g->defaults, "threshold");
-    if (rc == FM_OK)
-        rc = put_prompt(c, g, fm_json_at(g->prompts, p), vars);
+    FM_THEN(rc, put_prompt(c, g, fm_json_at(g->prompts, p), vars));
     if (rc == FM_OK && !option(g, "disableDefaultAsserts"))
         rc = push_asserts(expect, g->defaults, vars, g->where);
-    if (rc == FM_OK)
-        rc = push_asserts(expect, g->test, vars, g->where);
+    FM_THEN(rc, push_asserts(expect, g->test, vars, g->where));
     if (rc == FM_OK && !fm_json_count(expect))
         rc = fm_fail(FM_EINVAL, "%s: has no assertion: the case could not fail", g->where);
     fm_json_put(&rc, c, "expect", fm_json_ref(expect));
     if (rc == FM_OK && threshold)
         rc = fm_json_set(c, "threshold", fm_json_copy(threshold));
-    if (rc == FM_OK)
-        rc = put_tags(c, g);
+    FM_THEN(rc, put_tags(c, g));
     fm_json_free(expect);
     if (fm_json_count(g->prompts) > 1)
         snprintf(name, sizeof name, "%.190s/prompt-%zu", g->name, p + 1);
@@ -356,16 +350,15 @@ static fm_status check_test(const fm_json *t, const char *where)
     if (!fm_json_is(t, FM_JSON_OBJECT))
         return fm_fail(FM_EUNSUPPORTED, "%s: wants a mapping; files of tests are not fetched",
                        where);
-    fm_status rc = check_keys(t, known, where);
-    if (rc == FM_OK)
-        rc = check_keys(fm_json_get(t, "options"), options, where);
-    if (rc == FM_OK && vars && !fm_json_is(vars, FM_JSON_OBJECT))
-        rc = fm_fail(FM_EINVAL, "%s: 'vars' wants a mapping", where);
-    for (void *it = fm_json_iter(vars); it && rc == FM_OK; it = fm_json_next(vars, it))
+    FM_TRY(check_keys(t, known, where));
+    FM_TRY(check_keys(fm_json_get(t, "options"), options, where));
+    if (vars && !fm_json_is(vars, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: 'vars' wants a mapping", where);
+    for (void *it = fm_json_iter(vars); it; it = fm_json_next(vars, it))
         if (strncmp(fm_json_cstr(fm_json_iter_value(it), ""), "file://", 7) == 0)
-            rc = fm_fail(FM_EUNSUPPORTED, "%s: vars.%.60s: files are not fetched; write it in",
-                         where, fm_json_iter_key(it));
-    return rc;
+            return fm_fail(FM_EUNSUPPORTED, "%s: vars.%.60s: files are not fetched; write it in",
+                           where, fm_json_iter_key(it));
+    return FM_OK;
 }
 
 static fm_status read_test(config *g, size_t i)
@@ -383,8 +376,7 @@ static fm_status read_test(config *g, size_t i)
         snprintf(g->name, sizeof g->name, "%.190s", description);
     else
         snprintf(g->name, sizeof g->name, "test-%zu", i + 1);
-    if (rc == FM_OK)
-        rc = add_test(g, vars);
+    FM_THEN(rc, add_test(g, vars));
     fm_json_free(vars);
     return rc;
 }
@@ -414,8 +406,7 @@ static fm_status read_config(fmv_foreign *f, const fm_json *doc)
         return fm_fail(FM_EINVAL, "%s: wants a mapping with 'prompts' and 'tests'", f->what);
     fm_status rc = check_keys(doc, known, f->what);
     snprintf(g.where, sizeof g.where, "%.200s: evaluateOptions", f->what);
-    if (rc == FM_OK)
-        rc = check_keys(fm_json_get(doc, "evaluateOptions"), options, g.where);
+    FM_THEN(rc, check_keys(fm_json_get(doc, "evaluateOptions"), options, g.where));
     if (rc == FM_OK && (!fm_json_is(prompts, FM_JSON_ARRAY) || !fm_json_count(prompts)))
         rc = fm_fail(FM_EUNSUPPORTED, "%s: 'prompts' wants a list of texts; files are not fetched",
                      f->what);
@@ -437,8 +428,7 @@ fm_status fmv_foreign_promptfoo(fmv_foreign *f, fm_span text)
 {
     fm_json *doc = NULL;
     fm_status rc = fm_yaml_parse(&doc, text, f->what);
-    if (rc == FM_OK)
-        rc = read_config(f, doc);
+    FM_THEN(rc, read_config(f, doc));
     fm_json_free(doc);
     return rc;
 }

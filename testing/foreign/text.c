@@ -92,10 +92,8 @@ static fm_status by_engine(fm_buf *out, const char *tmpl, const fm_json *vars, c
     fm_chat_template *t = NULL;
     fm_json *none = fm_json_new_array();
     fm_status rc = none ? check_statements(tmpl, where) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_chat_template_open(&t, fm_span_str(tmpl), where);
-    if (rc == FM_OK)
-        rc = fm_chat_render(out, t, none, NULL, false, vars);
+    FM_THEN(rc, fm_chat_template_open(&t, fm_span_str(tmpl), where));
+    FM_THEN(rc, fm_chat_render(out, t, none, NULL, false, vars));
     fm_chat_template_close(t);
     fm_json_free(none);
     return rc;
@@ -103,10 +101,9 @@ static fm_status by_engine(fm_buf *out, const char *tmpl, const fm_json *vars, c
 
 fm_status fmv_foreign_render(fm_buf *out, const char *tmpl, const fm_json *vars, const char *where)
 {
-    fm_status rc = FM_OK;
     if (!simple(tmpl))
         return by_engine(out, tmpl, vars, where);
-    for (const char *p = tmpl; *p && rc == FM_OK;) {
+    for (const char *p = tmpl; *p;) {
         const fm_json *v = NULL;
         if (p[0] != '{' || p[1] != '{') {
             fm_buf_char(out, *p++);
@@ -120,8 +117,8 @@ fm_status fmv_foreign_render(fm_buf *out, const char *tmpl, const fm_json *vars,
         if (s.data)
             fm_buf_append(out, s.data, s.len);
         else
-            rc = fm_json_write(out, v, FM_JSON_COMPACT);
+            FM_TRY(fm_json_write(out, v, FM_JSON_COMPACT));
         p += n;
     }
-    return rc == FM_OK ? fm_buf_ok(out) : rc;
+    return fm_buf_ok(out);
 }

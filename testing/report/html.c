@@ -419,10 +419,10 @@ static fm_status take_changes(page *p)
 static fm_status open_page(page *p, const fm_report *r)
 {
     *p = (page){.report = r};
-    fm_status rc = fm_report_matrix(&p->matrix, r);
-    if (rc == FM_OK && !(p->total = fm_calloc(r->count, sizeof *p->total)))
-        rc = FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < p->matrix.count; i++)
+    FM_TRY(fm_report_matrix(&p->matrix, r));
+    if (!(p->total = fm_calloc(r->count, sizeof *p->total)))
+        FM_TRY(FM_ENOMEM);
+    for (size_t i = 0; i < p->matrix.count; i++)
         for (size_t c = 0; c < r->count; c++) {
             const fm_matrix_cell *m = &p->matrix.row[i].cell[c];
             p->total[c].passed += m->passed;
@@ -432,7 +432,7 @@ static fm_status open_page(page *p, const fm_report *r)
             p->total[c].waived += m->waived;
             p->total[c].count += m->count;
         }
-    return rc == FM_OK ? take_changes(p) : rc;
+    return take_changes(p);
 }
 
 fm_status fm_report_html(fm_buf *out, const fm_report *r)
@@ -447,8 +447,7 @@ fm_status fm_report_html(fm_buf *out, const fm_report *r)
         flips_part(out, &p);
         rc = scores_part(out, &p);
     }
-    if (rc == FM_OK)
-        rc = worst_part(out, r);
+    FM_THEN(rc, worst_part(out, r));
     if (rc == FM_OK) {
         cases_part(out, &r->column[r->shown]);
         fm_page_close(out);

@@ -164,8 +164,7 @@ fm_status fm_report_sarif(fm_buf *out, const fm_report *r)
     fm_json_put(&rc, run, "results", results);
     fm_json_put(&rc, log, "version", fm_json_new_str("2.1.0"));
     fm_json_put(&rc, log, "runs", list_of(&rc, run));
-    if (rc == FM_OK)
-        rc = fm_json_write(out, log, FM_JSON_PRETTY);
+    FM_THEN(rc, fm_json_write(out, log, FM_JSON_PRETTY));
     fm_buf_char(out, '\n');
     fm_json_free(log);
     return rc == FM_OK ? fm_buf_ok(out) : rc;

@@ -26,14 +26,13 @@ static fm_status by_regex(const fmv_filter *f, fm_buf *b)
     fm_span got, kept[101] = {{0}};
     size_t at = 0, n = 0;
     bool found = true;
-    fm_status rc = FM_OK;
-    while (rc == FM_OK && found && n < MATCHES_MAX && (f->match < 0 || n <= (size_t)f->match)) {
-        rc = fmv_pattern_next(f->regex, fm_buf_span(b), &at, &got, &found);
-        if (rc == FM_OK && found)
+
+    while (found && n < MATCHES_MAX && (f->match < 0 || n <= (size_t)f->match)) {
+        FM_TRY(fmv_pattern_next(f->regex, fm_buf_span(b), &at, &got, &found));
+        if (found)
             kept[n++ % FM_ARRAY_LEN(kept)] = got;
     }
-    if (rc < 0)
-        return rc;
+
     size_t want = f->match < 0 ? n - (size_t)-f->match : (size_t)f->match; /* wraps: none */
     return set_text(b, want < n ? fmv_trim(kept[want % FM_ARRAY_LEN(kept)])
                                 : fm_span_str(f->fallback));
@@ -74,20 +73,19 @@ static void keep_only(fmv_said *s, size_t *n, size_t which)
 
 static fm_status filtered(const fmv_filter *f, fmv_said *s, size_t *n)
 {
-    fm_status rc = FM_OK;
     if (f->kind == FMV_TAKE_FIRST || f->kind == FMV_MAJORITY) {
         keep_only(s, n, f->kind == FMV_MAJORITY ? majority_of(s, *n) : 0);
         return FM_OK;
     }
-    for (size_t i = 0; rc == FM_OK && i < *n; i++) {
+    for (size_t i = 0; i < *n; i++) {
         if (f->kind == FMV_FILTER_REGEX)
-            rc = by_regex(f, &s[i].text);
+            FM_TRY(by_regex(f, &s[i].text));
         else if (f->kind == FMV_STRIP)
-            rc = set_text(&s[i].text, fmv_trim(fm_buf_span(&s[i].text)));
+            FM_TRY(set_text(&s[i].text, fmv_trim(fm_buf_span(&s[i].text))));
         else
             to_lower(&s[i].text);
     }
-    return rc;
+    return FM_OK;
 }
 
 /* The answers to one prompt become one. */
@@ -100,11 +98,10 @@ static fm_status answer_of(fmv_said *out, const fmv_case *c, const fmv_work *w)
         fm_buf_init(&all[i].text, 0);
         fm_buf_append(&all[i].text, w[i].gen.text.data, w[i].gen.text.len);
         all[i].work = &w[i];
-        if (rc == FM_OK)
-            rc = strcmp(w[i].gen.finish, "error") == 0
-                     ? fm_fail(FM_EUNSUPPORTED, "the engine gave up: %s",
-                               fm_buf_cstr(&w[i].gen.text))
-                     : fm_buf_ok(&all[i].text);
+        FM_THEN(rc, strcmp(w[i].gen.finish, "error") == 0
+                        ? fm_fail(FM_EUNSUPPORTED, "the engine gave up: %s",
+                                  fm_buf_cstr(&w[i].gen.text))
+                        : fm_buf_ok(&all[i].text));
     }
     for (size_t f = 0; rc == FM_OK && f < c->filter_count; f++)
         rc = filtered(&c->filter[f], all, &n);
@@ -115,13 +112,12 @@ static fm_status answer_of(fmv_said *out, const fmv_case *c, const fmv_work *w)
 
 fm_status fmv_answers(fmv_job *j)
 {
-    fm_status rc = FM_OK;
     j->said = fm_calloc(j->c->prompt_count, sizeof *j->said);
     if (!j->said)
         return FM_ENOMEM;
-    for (size_t k = 0; rc == FM_OK && k < j->c->prompt_count; k++)
-        rc = answer_of(&j->said[k], j->c, j->work + k * j->c->repeats);
-    return rc;
+    for (size_t k = 0; k < j->c->prompt_count; k++)
+        FM_TRY(answer_of(&j->said[k], j->c, j->work + k * j->c->repeats));
+    return FM_OK;
 }
 
 void fmv_answers_release(fmv_job *j)

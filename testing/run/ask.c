@@ -28,8 +28,7 @@ static fm_status chat_text(fm_buf *out, const fm_model *m, const fm_json *messag
 {
     fm_json *extra = NULL;
     fm_status rc = fm_chat_extra_new(&extra, fm_model_tokenizer(m));
-    if (rc == FM_OK)
-        rc = fm_chat_render(out, fm_model_chat_template(m), messages, NULL, true, extra);
+    FM_THEN(rc, fm_chat_render(out, fm_model_chat_template(m), messages, NULL, true, extra));
     fm_json_free(extra);
     return rc;
 }
@@ -38,12 +37,9 @@ static fm_status user_message(fm_json **out, const fm_json *text)
 {
     fm_json *one = fm_json_new_object();
     fm_status rc = one && (*out = fm_json_new_array()) ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_set(one, "role", fm_json_new_str("user"));
-    if (rc == FM_OK)
-        rc = fm_json_set(one, "content", fm_json_ref(text));
-    if (rc == FM_OK)
-        rc = fm_json_push(*out, fm_json_ref(one));
+    FM_THEN(rc, fm_json_set(one, "role", fm_json_new_str("user")));
+    FM_THEN(rc, fm_json_set(one, "content", fm_json_ref(text)));
+    FM_THEN(rc, fm_json_push(*out, fm_json_ref(one)));
     fm_json_free(one);
     return rc;
 }
@@ -59,8 +55,7 @@ static fm_status prompt_text(fm_buf *out, const fmv_case *c, size_t i, const fm_
     if (c->form == FMV_PROMPT_MESSAGES)
         return chat_text(out, m, c->prompt[i]);
     fm_status rc = user_message(&made, c->prompt[i]);
-    if (rc == FM_OK)
-        rc = chat_text(out, m, made);
+    FM_THEN(rc, chat_text(out, m, made));
     fm_json_free(made);
     return rc;
 }
@@ -93,8 +88,7 @@ fm_status fm_suite_case_answer(fm_ids *out, size_t *prompt, const fm_suite *s, s
         return fm_fail(FM_EUNSUPPORTED, "the version has no tokenizer");
     fm_status rc = fm_suite_case_prompt(out, s, i, m);
     *prompt = out->count;
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(tok, fm_span_str(answer), false, out);
+    FM_THEN(rc, fm_tokenizer_encode(tok, fm_span_str(answer), false, out));
     if (rc == FM_OK && (*prompt == 0 || out->count == *prompt))
         rc = fm_fail(FM_EUNSUPPORTED, "the prompt or the answer has no tokens");
     for (size_t k = 0; rc == FM_OK && k < out->count; k++)
@@ -125,14 +119,11 @@ static fm_status encode_pair(fmv_work *w, const fmv_case *c, size_t prompt,
     fm_buf text;
     fm_buf_init(&text, 0);
     fm_status rc = encode_prompt(&alone, c, prompt, m);
-    if (rc == FM_OK)
-        rc = prompt_text(&text, c, prompt, m);
+    FM_THEN(rc, prompt_text(&text, c, prompt, m));
     fm_buf_str(&text, continuation);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(fm_model_tokenizer(m), fm_buf_span(&text),
-                                 c->form == FMV_PROMPT_TEXT, &w->ids);
+    FM_THEN(rc, fm_buf_ok(&text));
+    FM_THEN(rc, fm_tokenizer_encode(fm_model_tokenizer(m), fm_buf_span(&text),
+                                    c->form == FMV_PROMPT_TEXT, &w->ids));
     while (w->prompt_len < FM_MIN(alone.count, w->ids.count) &&
            alone.id[w->prompt_len] == w->ids.id[w->prompt_len])
         w->prompt_len++;
@@ -152,11 +143,11 @@ static fm_status check_vocabulary(const fm_ids *ids, const fm_arch *arch)
 
 fm_status fmv_check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch)
 {
-    fm_status rc = check_vocabulary(ids, arch);
-    if (rc == FM_OK && ids->count + answer > arch->max_positions)
-        rc = fm_fail(FM_ELIMIT, "prompt and answer need %zu positions, the model has %u",
-                     ids->count + answer, arch->max_positions);
-    return rc;
+    FM_TRY(check_vocabulary(ids, arch));
+    if (ids->count + answer > arch->max_positions)
+        return fm_fail(FM_ELIMIT, "prompt and answer need %zu positions, the model has %u",
+                       ids->count + answer, arch->max_positions);
+    return FM_OK;
 }
 
 static fm_status room_for(fmv_work *w, size_t n)
@@ -182,8 +173,7 @@ static fm_status prepare_work(fmv_job *j, size_t k)
         rc = fm_fail(FM_EINVAL, "the prompt has no token of its own before the answer");
     if (rc == FM_OK && continuation && w->ids.count == w->prompt_len)
         rc = fm_fail(FM_EINVAL, "the continuation '%.60s' has no tokens", continuation);
-    if (rc == FM_OK)
-        rc = fmv_check_ids(&w->ids, continuation ? 0 : c->max_tokens, fm_model_arch(j->model));
+    FM_THEN(rc, fmv_check_ids(&w->ids, continuation ? 0 : c->max_tokens, fm_model_arch(j->model)));
     return rc == FM_OK && continuation ? room_for(w, w->ids.count) : rc;
 }
 
@@ -208,8 +198,7 @@ static fm_status encode_alone(fmv_work *w, fm_span text, const fm_model *m)
     if (first < 0)
         return fm_fail(FM_EUNSUPPORTED, "the tokenizer names neither bos nor eos to begin with");
     fm_status rc = fm_ids_push(&w->ids, first);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(t, text, false, &w->ids);
+    FM_THEN(rc, fm_tokenizer_encode(t, text, false, &w->ids));
     w->prompt_len = 1;
     if (rc == FM_OK && w->ids.count < 2)
         rc = fm_fail(FM_EINVAL, "'%.60s' has no tokens", (const char *)text.data);
@@ -220,23 +209,22 @@ static fm_status prepare_choices(fmv_job *j)
 {
     const fmv_case *c = j->c;
     size_t n = c->choice_count, after = n * c->prompt_count;
-    fm_status rc = FM_OK;
-    for (size_t k = 0; rc == FM_OK && k < after; k++)
-        rc = prepare_work(j, k);
-    for (size_t k = 0; rc == FM_OK && k < after; k += n)
+
+    for (size_t k = 0; k < after; k++)
+        FM_TRY(prepare_work(j, k));
+    for (size_t k = 0; k < after; k += n)
         share_prefix(j->work + k, n);
-    for (size_t k = after; rc == FM_OK && k < j->count; k++) {
-        rc = encode_alone(&j->work[k], fm_span_str(c->choice[k - after]), j->model);
-        if (rc == FM_OK)
-            rc = fmv_check_ids(&j->work[k].ids, 0, fm_model_arch(j->model));
+    for (size_t k = after; k < j->count; k++) {
+        FM_TRY(encode_alone(&j->work[k], fm_span_str(c->choice[k - after]), j->model));
+        FM_TRY(fmv_check_ids(&j->work[k].ids, 0, fm_model_arch(j->model)));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status prepare_rolling(fmv_job *j)
 {
-    fm_status rc = encode_alone(j->work, fm_json_str(j->c->prompt[0]), j->model);
-    return rc == FM_OK ? check_vocabulary(&j->work->ids, fm_model_arch(j->model)) : rc;
+    FM_TRY(encode_alone(j->work, fm_json_str(j->c->prompt[0]), j->model));
+    return check_vocabulary(&j->work->ids, fm_model_arch(j->model));
 }
 
 /* Texts for a classifier or an embedder. */
@@ -251,12 +239,11 @@ static fm_status prepare_text(fmv_job *j, size_t k)
                                      : fmv_text_at(c->far_texts, k - 2);
     if (!width)
         return fm_fail(FM_EUNSUPPORTED, "the version has no classification head");
-    fm_status rc = fm_embed_encode(j->model, text, &w->ids);
-    if (rc == FM_OK)
-        rc = fmv_check_ids(&w->ids, 0, fm_model_arch(j->model));
-    if (rc == FM_OK && !w->ids.count)
-        rc = fm_fail(FM_EINVAL, "'%.60s' has no tokens", (const char *)text.data);
-    return rc == FM_OK ? room_for(w, width) : rc;
+    FM_TRY(fm_embed_encode(j->model, text, &w->ids));
+    FM_TRY(fmv_check_ids(&w->ids, 0, fm_model_arch(j->model)));
+    if (!w->ids.count)
+        return fm_fail(FM_EINVAL, "'%.60s' has no tokens", (const char *)text.data);
+    return room_for(w, width);
 }
 
 fm_status fmv_ask(fmv_job *j)

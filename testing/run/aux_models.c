@@ -71,13 +71,13 @@ static fm_status open_model(fmv_helpers *h, const char *id, fm_model **out)
     if (!h->env || !h->env->open)
         return fm_fail(FM_EUNSUPPORTED,
                        "model '%.60s': no repository is at hand that it could be opened from", id);
-    fm_status rc = h->env->open(h->env->ctx, id, out);
-    if (rc == FM_OK && fm_model_engine(*out) != h->engine) {
+    FM_TRY(h->env->open(h->env->ctx, id, out));
+    if (fm_model_engine(*out) != h->engine) {
         fm_model_close(*out);
         *out = NULL;
-        rc = fm_fail(FM_EINVAL, "model '%.60s' belongs to another engine", id);
+        return fm_fail(FM_EINVAL, "model '%.60s' belongs to another engine", id);
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status model_of(fmv_helpers *h, const char *id, fm_model **out)
@@ -112,8 +112,7 @@ static fm_status grammar_of(fmv_helpers *h, const char *form, fm_grammar **out)
         }
     fm_assert(h->forms < FM_ARRAY_LEN(h->form));
     fm_status rc = fm_json_parse(&schema, fm_span_str(form), "judge");
-    if (rc == FM_OK)
-        rc = fm_grammar_new(out, schema, true);
+    FM_THEN(rc, fm_grammar_new(out, schema, true));
     fm_json_free(schema);
     if (rc == FM_OK) {
         h->form[h->forms].form = form;
@@ -133,23 +132,21 @@ typedef struct asking {
 
 static fm_status encode(fmv_help *h, fmv_helper_role role)
 {
-    fm_status rc = FM_OK;
     h->ids = fm_calloc(h->texts, sizeof *h->ids);
     if (!h->ids)
         return FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < h->texts; i++) {
+    for (size_t i = 0; i < h->texts; i++) {
         fm_span text = fm_buf_span(&h->text[i]);
         if (role != FMV_JUDGE)
-            rc = fmv_trim(text).len ? fm_embed_encode(h->model, text, &h->ids[i]) : FM_OK;
+            FM_TRY(fmv_trim(text).len ? fm_embed_encode(h->model, text, &h->ids[i]) : FM_OK);
         else if (fm_model_chat_template(h->model))
-            rc = fm_prompt_user(&h->ids[i], h->model, text);
+            FM_TRY(fm_prompt_user(&h->ids[i], h->model, text));
         else
-            rc = fm_prompt_text(&h->ids[i], h->model, text);
-        if (rc == FM_OK)
-            rc = fmv_check_ids(&h->ids[i], role == FMV_JUDGE ? REPLY_TOKENS_MIN : 0,
-                               fm_model_arch(h->model));
+            FM_TRY(fm_prompt_text(&h->ids[i], h->model, text));
+        FM_TRY(fmv_check_ids(&h->ids[i], role == FMV_JUDGE ? REPLY_TOKENS_MIN : 0,
+                             fm_model_arch(h->model)));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status ask_helper(void *ctx, const fmv_assertion *a)
@@ -159,10 +156,8 @@ static fm_status ask_helper(void *ctx, const fmv_assertion *a)
     fm_status rc = model_of(x->h, a->model, &h->model);
     if (rc == FM_OK && a->type->role == FMV_CLASSIFIER && !fm_model_classes(h->model))
         rc = fm_fail(FM_EUNSUPPORTED, "it has no classification head");
-    if (rc == FM_OK)
-        rc = a->type->ask(a, &x->said, h);
-    if (rc == FM_OK)
-        rc = encode(h, a->type->role);
+    FM_THEN(rc, a->type->ask(a, &x->said, h));
+    FM_THEN(rc, encode(h, a->type->role));
     if (rc == FM_OK && a->type->role != FMV_JUDGE) {
         h->width = a->type->role == FMV_EMBEDDER ? fm_model_arch(h->model)->hidden
                                                  : fm_model_classes(h->model);
@@ -190,8 +185,7 @@ static fm_status ask_all(fmv_helpers *h, fmv_job *j)
                     j,
                     j->help + k * c->helper_count,
                     {.text = fm_buf_span(&j->said[k].text), .question = fm_buf_span(&question)}};
-        if (rc == FM_OK)
-            rc = fmv_each_helper(c, ask_helper, &x);
+        FM_THEN(rc, fmv_each_helper(c, ask_helper, &x));
         fm_buf_release(&question);
     }
     return rc;

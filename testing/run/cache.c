@@ -49,28 +49,20 @@ static fm_status key_of(char out[65], const fmv_case *c, const fm_model *m, uint
     fm_buf_init(&text, 0);
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "runner", fm_json_new_int(FM_RUNNER_VERSION));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "case", digest_json(c->digest));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "model", digest_json(fm_model_digest_for(m, ask_kind(c))));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "text", digest_json(fm_model_text_digest(m)));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "mode", fm_json_new_str(fm_engine_mode(e)));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e)));
+    FM_THEN(rc, fm_json_set(o, "runner", fm_json_new_int(FM_RUNNER_VERSION)));
+    FM_THEN(rc, fm_json_set(o, "case", digest_json(c->digest)));
+    FM_THEN(rc, fm_json_set(o, "model", digest_json(fm_model_digest_for(m, ask_kind(c)))));
+    FM_THEN(rc, fm_json_set(o, "text", digest_json(fm_model_text_digest(m))));
+    FM_THEN(rc, fm_json_set(o, "mode", fm_json_new_str(fm_engine_mode(e))));
+    FM_THEN(rc, fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e))));
     if (rc == FM_OK && c->helper_count)
         rc = fm_json_set(o, "judge", fm_json_new_int(FMV_JUDGE_VERSION));
     if (rc == FM_OK && c->scoring == FMV_SCORE_ROLLING) /* results before had no numbers */
         rc = fm_json_set(o, "numbers", fm_json_new_int(1));
     if (rc == FM_OK && seed_shift && fmv_case_samples(c))
         rc = fm_json_set(o, "seed_shift", fm_json_new_int((int64_t)seed_shift));
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_sha256(&key, text.data, text.len);
+    FM_THEN(rc, fm_json_write(&text, o, FM_JSON_CANONICAL));
+    FM_THEN(rc, fm_sha256(&key, text.data, text.len));
     if (rc == FM_OK)
         fm_digest_hex(&key, out);
     fm_json_free(o);
@@ -117,22 +109,16 @@ fm_status fmv_result_encode(fm_buf *out, const fm_case_result *r)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "verdict", fm_json_new_str(verdicts[r->verdict]));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "output", fm_json_new_str(r->output));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "answer", fm_json_new_str(r->answer));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "detail", fm_json_new_str(r->detail));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "score", fm_json_new_real(r->score));
+    FM_THEN(rc, fm_json_set(o, "verdict", fm_json_new_str(verdicts[r->verdict])));
+    FM_THEN(rc, fm_json_set(o, "output", fm_json_new_str(r->output)));
+    FM_THEN(rc, fm_json_set(o, "answer", fm_json_new_str(r->answer)));
+    FM_THEN(rc, fm_json_set(o, "detail", fm_json_new_str(r->detail)));
+    FM_THEN(rc, fm_json_set(o, "score", fm_json_new_real(r->score)));
     if (rc == FM_OK && !isnan(r->numbers.nll))
         rc = fm_json_set(o, "numbers", numbers_json(&r->numbers));
     if (rc == FM_OK && r->metrics)
         rc = fm_json_set(o, "metrics", fm_json_ref(r->metrics));
-    if (rc == FM_OK)
-        rc = fm_json_write(out, o, FM_JSON_CANONICAL);
+    FM_THEN(rc, fm_json_write(out, o, FM_JSON_CANONICAL));
     fm_json_free(o);
     return rc;
 }
@@ -163,10 +149,8 @@ fm_status fmv_result_decode(fm_case_result *out, fm_span text)
             out->metrics = fm_json_ref(fm_json_get(o, "metrics"));
         rc = copy_text(&out->output, fm_json_get(o, "output"));
     }
-    if (rc == FM_OK)
-        rc = copy_text(&out->answer, fm_json_get(o, "answer"));
-    if (rc == FM_OK)
-        rc = copy_text(&out->detail, fm_json_get(o, "detail"));
+    FM_THEN(rc, copy_text(&out->answer, fm_json_get(o, "answer")));
+    FM_THEN(rc, copy_text(&out->detail, fm_json_get(o, "detail")));
     fm_json_free(o);
     return rc;
 }

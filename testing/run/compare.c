@@ -89,8 +89,7 @@ fm_status fm_suite_change_of(fm_suite_change *out, const fm_suite_run *before,
                              .grade_p = (double)NAN};
     out->flip = fm_calloc(now->count, sizeof *out->flip);
     fm_status rc = at && difference && out->flip ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fmv_run_pairs(at, before, now);
+    FM_THEN(rc, fmv_run_pairs(at, before, now));
     if (rc == FM_OK)
         take_pairs(out, difference, at);
     if (rc == FM_OK && out->pairs)

@@ -78,8 +78,8 @@ static fm_status judge_choice(fmv_job *j, fm_buf *output, fm_buf *detail)
     const fmv_case *c = j->c;
     double best_other = -INFINITY, own = -INFINITY;
     size_t rival = 0;
-    fm_status rc = need_finite(j);
-    for (size_t k = 0; rc == FM_OK && k < c->choice_count; k++) {
+    FM_TRY(need_finite(j));
+    for (size_t k = 0; k < c->choice_count; k++) {
         double lp = fmv_score_of(j, k);
         fm_buf_printf(output, "%s\"%s\" %.3f", k ? ", " : "", c->choice[k], lp);
         if (k == c->answer) {
@@ -89,8 +89,7 @@ static fm_status judge_choice(fmv_job *j, fm_buf *output, fm_buf *detail)
             rival = k;
         }
     }
-    if (rc < 0)
-        return rc;
+
     bool ok = own > best_other;
     j->result->score = own - best_other;
     j->result->verdict = ok ? FM_PASS : FM_FAIL;
@@ -123,9 +122,7 @@ static fm_status judge_logprob(fmv_job *j, fm_buf *output, fm_buf *detail)
     const fmv_work *w = j->work;
     double first = fmv_logprob_of(w), last = first;
     bool ok = true;
-    fm_status rc = need_finite(j);
-    if (rc < 0)
-        return rc;
+    FM_TRY(need_finite(j));
     fm_buf_printf(output, "\"%s\" %.3f", c->continuation, first);
     for (size_t k = 1; k < j->count; k++) {
         double lp = fmv_logprob_of(&w[k]),
@@ -184,8 +181,7 @@ fm_status fmv_judge(fmv_job *j)
         rc = fmv_judge_embed(j, &output, &detail);
         break;
     }
-    if (rc == FM_OK)
-        rc = fmv_note_numbers(j);
+    FM_THEN(rc, fmv_note_numbers(j));
     if (rc == FM_OK) {
         j->result->output = fm_buf_take(&output);
         j->result->detail = detail.len ? fm_buf_take(&detail) : NULL;

@@ -93,12 +93,10 @@ fm_status fmv_judge_class(fmv_job *j, fm_buf *output, fm_buf *detail)
     double first = 0, last = 0;
     uint32_t want, best, said = 0;
     bool ok = true;
-    fm_status rc = fmv_class_of(&want, j->model, c->label);
-    for (size_t k = 0; rc == FM_OK && k < j->count; k++) {
+    FM_TRY(fmv_class_of(&want, j->model, c->label));
+    for (size_t k = 0; k < j->count; k++) {
         double p = exp((double)j->work[k].logprobs[want]);
-        rc = likeliest(&best, j, &j->work[k]);
-        if (rc < 0)
-            return rc;
+        FM_TRY(likeliest(&best, j, &j->work[k]));
         fm_buf_printf(output, "%s%s (%s %.3f)", k ? ", " : "", fm_model_label(j->model, best),
                       c->label, p);
         if (k == 0) {
@@ -112,10 +110,9 @@ fm_status fmv_judge_class(fmv_job *j, fm_buf *output, fm_buf *detail)
         }
         last = p;
     }
-    if (rc == FM_OK && c->kind == FMV_MFT)
+    if (c->kind == FMV_MFT)
         ok = class_fits(j, want, first, detail);
-    if (rc < 0)
-        return rc;
+
     j->result->score = first;
     j->result->verdict = ok ? FM_PASS : FM_FAIL;
     j->result->answer = fm_strdup(fm_model_label(j->model, said));

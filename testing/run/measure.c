@@ -62,8 +62,7 @@ static fm_status find_groups(group **out, size_t *count, const fmv_measure *m,
         size_t g = (size_t)(uintptr_t)fm_map_get(at, name, strlen(name));
         if (g == 0) {
             rc = fm_grow(out, &cap, *count + 1, sizeof **out);
-            if (rc == FM_OK)
-                rc = fm_map_put(at, name, strlen(name), (void *)(uintptr_t)(*count + 1), NULL);
+            FM_THEN(rc, fm_map_put(at, name, strlen(name), (void *)(uintptr_t)(*count + 1), NULL));
             if (rc < 0)
                 break;
             (*out)[*count] = (group){name, 0, 0};
@@ -133,9 +132,7 @@ static fm_status take_rate(fm_measure_result *out, const fmv_measure *m, const f
             out->count++;
             k += right(m, run, i);
         }
-    fm_status rc = enough(m, out->count);
-    if (rc < 0)
-        return rc;
+    FM_TRY(enough(m, out->count));
     fm_interval w = fm_wilson(k, out->count, m->confidence);
     out->value = (double)k / (double)out->count;
     out->low = w.low;
@@ -190,8 +187,7 @@ static fm_status take_mean(fm_measure_result *out, const fmv_measure *m, const f
     fm_bootstrap how = fm_bootstrap_defaults();
     how.confidence = m->confidence;
     fm_status rc = read_column(&c, m, run);
-    if (rc == FM_OK)
-        rc = enough(m, c.count);
+    FM_THEN(rc, enough(m, c.count));
     if (rc == FM_OK && m->kind == FMV_PERPLEXITY)
         rc = fm_bootstrap_of(&e, perplexity, &c, c.count, &how);
     else if (rc == FM_OK && m->kind == FMV_BRIER)
@@ -274,7 +270,7 @@ void fmv_measures_drop(fm_suite_run *run)
 fm_status fmv_measures_take(fm_suite_run *run)
 {
     const fm_suite *s = run->suite;
-    fm_status rc = FM_OK;
+
     fmv_measures_drop(run);
     if (!s->measure_count || run->count != s->count)
         return FM_OK;
@@ -282,9 +278,9 @@ fm_status fmv_measures_take(fm_suite_run *run)
     if (!run->measure)
         return FM_ENOMEM;
     run->measure_count = s->measure_count;
-    for (size_t i = 0; i < s->measure_count && rc == FM_OK; i++)
-        rc = take(&run->measure[i], &s->measure[i], run);
-    return rc;
+    for (size_t i = 0; i < s->measure_count; i++)
+        FM_TRY(take(&run->measure[i], &s->measure[i], run));
+    return FM_OK;
 }
 
 bool fm_suite_measures_hold(const fm_suite_run *run)
@@ -300,16 +296,11 @@ static fm_json *measure_json(const fm_measure_result *m)
     static const char *const verdicts[] = {"pass", "fail", "error"};
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? fm_json_set(o, "name", fm_json_new_str(m->name)) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "value", fm_json_new_real(m->value));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "low", fm_json_new_real(m->low));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "high", fm_json_new_real(m->high));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "count", fm_json_new_int((int64_t)m->count));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "verdict", fm_json_new_str(verdicts[m->verdict]));
+    FM_THEN(rc, fm_json_set(o, "value", fm_json_new_real(m->value)));
+    FM_THEN(rc, fm_json_set(o, "low", fm_json_new_real(m->low)));
+    FM_THEN(rc, fm_json_set(o, "high", fm_json_new_real(m->high)));
+    FM_THEN(rc, fm_json_set(o, "count", fm_json_new_int((int64_t)m->count)));
+    FM_THEN(rc, fm_json_set(o, "verdict", fm_json_new_str(verdicts[m->verdict])));
     if (rc == FM_OK && m->detail)
         rc = fm_json_set(o, "detail", fm_json_new_str(m->detail));
     if (rc == FM_OK)

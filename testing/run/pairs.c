@@ -157,8 +157,7 @@ fm_status fmv_judge_pairs(fmv_job *j, fm_buf *output, fm_buf *detail, bool *ok)
     side *s = fm_calloc(c->prompt_count, sizeof *s);
     double *p = fm_calloc(c->prompt_count * FM_MAX(c->choice_count, (size_t)1), sizeof *p);
     fm_status rc = s && p ? read_sides(s, p, j) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = judge_sides(j, s, output, detail, ok);
+    FM_THEN(rc, judge_sides(j, s, output, detail, ok));
     if (rc == FM_OK && c->scoring != FMV_SCORE_TEXT) {
         j->result->verdict = *ok ? FM_PASS : FM_FAIL;
         j->result->answer =

@@ -19,8 +19,7 @@ static fm_status key_of(char out[65], const fm_suite *s, size_t i)
     fm_digest_hex(&s->cases[i].digest, hex);
     fm_buf_printf(&text, "{\"case\":\"%s\",\"quarantine\":1}", hex);
     fm_status rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_sha256(&key, text.data, text.len);
+    FM_THEN(rc, fm_sha256(&key, text.data, text.len));
     if (rc == FM_OK)
         fm_digest_hex(&key, out);
     fm_buf_release(&text);
@@ -54,8 +53,7 @@ fm_status fm_quarantine_read(fm_quarantine *out, const fm_suite *s, size_t i,
         return FM_OK;
     fm_buf_init(&text, 0);
     fm_status rc = key_of(key, s, i);
-    if (rc == FM_OK)
-        rc = kept->get(kept->ctx, &text, key);
+    FM_THEN(rc, kept->get(kept->ctx, &text, key));
     if (rc == FM_OK)
         *out = record_of(fm_buf_span(&text));
     if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT) {
@@ -75,24 +73,21 @@ static fm_status write(const fm_suite *s, size_t i, const fm_quarantine *q,
     fm_buf_printf(&text, "{\"passed\":%u,\"quarantined\":%s,\"repeats\":%u}", q->passed,
                   q->on ? "true" : "false", q->repeats);
     fm_status rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = key_of(key, s, i);
-    if (rc == FM_OK)
-        rc = kept->put(kept->ctx, key, fm_buf_span(&text));
+    FM_THEN(rc, key_of(key, s, i));
+    FM_THEN(rc, kept->put(kept->ctx, key, fm_buf_span(&text)));
     fm_buf_release(&text);
     return rc;
 }
 
 fm_status fm_quarantine_note(const fm_suite_run *run, const fm_result_cache *kept)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && kept && kept->put && i < run->count; i++) {
+    for (size_t i = 0; kept && kept->put && i < run->count; i++) {
         const fm_case_result *r = &run->result[i];
         const fm_quarantine q = {true, r->repeats, r->repeats_passed};
         if (r->flaky && !r->quarantined)
-            rc = write(run->suite, r->at, &q, kept);
+            FM_TRY(write(run->suite, r->at, &q, kept));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fm_quarantine_apply(fm_suite_run *run, const fm_result_cache *kept)

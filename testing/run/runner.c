@@ -78,8 +78,7 @@ static fm_status run_generations(runner *r)
             to[n++] = &j->work[k].gen;
         }
     }
-    if (rc == FM_OK)
-        rc = fmv_generate_all(r->engine, req, to, n);
+    FM_THEN(rc, fmv_generate_all(r->engine, req, to, n));
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
         fmv_job *j = &r->job[i];
         if (j->broken || j->c->scoring != FMV_SCORE_TEXT)
@@ -140,8 +139,7 @@ static fm_status keep(const fmv_job *j, const fm_result_cache *cache)
         return FM_OK;
     fm_buf_init(&text, 0);
     fm_status rc = fmv_result_encode(&text, j->result);
-    if (rc == FM_OK)
-        rc = cache->put(cache->ctx, j->key, fm_buf_span(&text));
+    FM_THEN(rc, cache->put(cache->ctx, j->key, fm_buf_span(&text)));
     fm_buf_release(&text);
     return rc;
 }
@@ -149,14 +147,10 @@ static fm_status keep(const fmv_job *j, const fm_result_cache *cache)
 static fm_status run_jobs(runner *r, const fm_result_cache *env)
 {
     fm_status rc = prepare(r);
-    if (rc == FM_OK)
-        rc = run_generations(r);
-    if (rc == FM_OK)
-        rc = run_scorings(r);
-    if (rc == FM_OK)
-        rc = fmv_look_all(r->engine, r->job, r->jobs);
-    if (rc == FM_OK)
-        rc = fmv_help_all(&r->helpers, r->engine, env, r->job, r->jobs);
+    FM_THEN(rc, run_generations(r));
+    FM_THEN(rc, run_scorings(r));
+    FM_THEN(rc, fmv_look_all(r->engine, r->job, r->jobs));
+    FM_THEN(rc, fmv_help_all(&r->helpers, r->engine, env, r->job, r->jobs));
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
         fmv_job *j = &r->job[i];
         if (j->broken)
@@ -164,8 +158,7 @@ static fm_status run_jobs(runner *r, const fm_result_cache *env)
         rc = fmv_judge(j);
         if (rc < 0)
             rc = fmv_case_error(j, rc); /* a regex that gave up, a score that is NaN */
-        if (rc == FM_OK)
-            rc = keep(j, env);
+        FM_THEN(rc, keep(j, env));
     }
     return rc;
 }

@@ -18,15 +18,10 @@ static fm_status add_window(windows *w, fm_model *m, fmv_work *to, size_t begin,
                             size_t end)
 {
     size_t need = w->n + 1;
-    fm_status rc = fm_grow(&w->req, &w->cap, need, sizeof *w->req);
-    if (rc == FM_OK)
-        rc = fm_grow(&w->to, &w->caps[0], need, sizeof *w->to);
-    if (rc == FM_OK)
-        rc = fm_grow(&w->from, &w->caps[1], need, sizeof *w->from);
-    if (rc == FM_OK)
-        rc = fm_grow(&w->begin, &w->caps[2], need, sizeof *w->begin);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&w->req, &w->cap, need, sizeof *w->req));
+    FM_TRY(fm_grow(&w->to, &w->caps[0], need, sizeof *w->to));
+    FM_TRY(fm_grow(&w->from, &w->caps[1], need, sizeof *w->from));
+    FM_TRY(fm_grow(&w->begin, &w->caps[2], need, sizeof *w->begin));
     float *out = fm_calloc(end - begin, sizeof *out);
     if (!out)
         return FM_ENOMEM;
@@ -109,16 +104,14 @@ static fm_status run_texts(fm_engine *e, fmv_job *job, size_t jobs)
 fm_status fmv_look_all(fm_engine *e, fmv_job *job, size_t jobs)
 {
     fm_status rc = run_windows(e, job, jobs);
-    if (rc == FM_OK)
-        rc = run_texts(e, job, jobs);
+    FM_THEN(rc, run_texts(e, job, jobs));
     if (rc == FM_OK || rc == FM_ENOMEM)
         return rc;
     fm_error_clear(); /* a version that cannot do it spoils the batch of all: each alone */
     rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
         rc = run_windows(e, &job[i], 1);
-        if (rc == FM_OK)
-            rc = run_texts(e, &job[i], 1);
+        FM_THEN(rc, run_texts(e, &job[i], 1));
         if (rc < 0)
             rc = fmv_case_error(&job[i], rc);
     }

@@ -46,15 +46,14 @@ static fm_status ask_first(fmv_search *s)
 
 static fm_status open_worlds(fmv_search *s)
 {
-    fm_status rc = fmv_hypotheses_init(&s->w, s->node, s->count, s->opts.flip_rate);
-    for (size_t i = 0; rc == FM_OK && i < s->out->evidence_count; i++) {
+    FM_TRY(fmv_hypotheses_init(&s->w, s->node, s->count, s->opts.flip_rate));
+    for (size_t i = 0; i < s->out->evidence_count; i++) {
         const fm_blame_evidence *e = &s->out->evidence[i];
         if (e->said.verdict != FM_ERROR_CASE)
             fmv_hypotheses_learn(&s->w, e->node, e->said.verdict == FM_FAIL);
     }
-    if (rc == FM_OK)
-        fmv_hypotheses_normalize(&s->w);
-    return rc;
+    fmv_hypotheses_normalize(&s->w);
+    return FM_OK;
 }
 
 /* ---- the end ---- */
@@ -117,17 +116,14 @@ static bool none_unasked(const fmv_search *s)
 
 static fm_status conclude(fmv_search *s, fmv_observation *top)
 {
-    fm_status rc = FM_OK;
     bool still = s->opts.flip_rate == 0;
     if (!s->w.alive)
-        rc = ask_the_rest(s);
-    if (rc == FM_OK && (!s->w.alive || (still && all_asked(s) && none_unasked(s))))
+        FM_TRY(ask_the_rest(s));
+    if (!s->w.alive || (still && all_asked(s) && none_unasked(s)))
         return read_outcomes(s, top);
-    if (rc == FM_OK) {
-        *top = fmv_hypotheses_top(&s->w);
-        fmv_hypotheses_marginals(&s->w, NULL, s->out->fails, s->out->share);
-    }
-    return rc;
+    *top = fmv_hypotheses_top(&s->w);
+    fmv_hypotheses_marginals(&s->w, NULL, s->out->fails, s->out->share);
+    return FM_OK;
 }
 
 static void fill_outcomes(fmv_search *s)
@@ -169,20 +165,20 @@ static fm_status run_rounds(fmv_search *s)
 {
     double enough = 1 - (s->opts.flip_rate > 0 ? 0.3 : 0.5) * (1 - s->opts.confidence);
     size_t pick[FMV_BATCH_MAX], n = 1;
-    fm_status rc = FM_OK;
-    while (rc == FM_OK && n && s->w.alive && s->out->runs < s->opts.max_runs) {
+
+    while (n && s->w.alive && s->out->runs < s->opts.max_runs) {
         fmv_observation top = fmv_hypotheses_top(&s->w);
         if (top.posterior >= enough) {
             if (top.kind != FMV_ANSWER_INHERITED)
                 break;
-            rc = look_between(s, &n);
+            FM_TRY(look_between(s, &n));
         } else {
-            rc = fmv_hypotheses_pick(&s->w, s->can, s->opts.round, pick, &n);
-            if (rc == FM_OK && n)
-                rc = fmv_ask_nodes(s, pick, n);
+            FM_TRY(fmv_hypotheses_pick(&s->w, s->can, s->opts.round, pick, &n));
+            if (n)
+                FM_TRY(fmv_ask_nodes(s, pick, n));
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status search_open(fmv_search *s)
@@ -243,18 +239,12 @@ fm_status fm_blame_search(fm_blame_history *out, const fm_blame_node *nodes, siz
     memset(out, 0, sizeof *out);
     fm_assert(count > 0);
     fm_status rc = settle_opts(&s.opts);
-    if (rc == FM_OK)
-        rc = search_open(&s);
-    if (rc == FM_OK)
-        rc = ask_first(&s);
-    if (rc == FM_OK)
-        rc = open_worlds(&s);
-    if (rc == FM_OK)
-        rc = run_rounds(&s);
-    if (rc == FM_OK)
-        rc = conclude(&s, &top);
-    if (rc == FM_OK)
-        rc = fmv_blame_decide(&s, &top);
+    FM_THEN(rc, search_open(&s));
+    FM_THEN(rc, ask_first(&s));
+    FM_THEN(rc, open_worlds(&s));
+    FM_THEN(rc, run_rounds(&s));
+    FM_THEN(rc, conclude(&s, &top));
+    FM_THEN(rc, fmv_blame_decide(&s, &top));
     if (rc == FM_OK)
         fill_outcomes(&s);
     fmv_hypotheses_release(&s.w);

@@ -6,11 +6,10 @@
 fm_status fmv_keep_evidence(fmv_search *s, const fm_blame_evidence *e)
 {
     fm_blame_history *out = s->out;
-    fm_status rc =
-        fm_grow(&out->evidence, &s->evidence_cap, out->evidence_count + 1, sizeof *out->evidence);
-    if (rc == FM_OK)
-        out->evidence[out->evidence_count++] = *e;
-    return rc;
+    FM_TRY(
+        fm_grow(&out->evidence, &s->evidence_cap, out->evidence_count + 1, sizeof *out->evidence));
+    out->evidence[out->evidence_count++] = *e;
+    return FM_OK;
 }
 
 uint64_t fmv_wrong_answer(const fmv_search *s, size_t node)
@@ -43,9 +42,7 @@ static fm_status take_reply(fmv_search *s, const fm_blame_ask *ask, const fm_bla
                                  .repeat = ask->repeat,
                                  .said = *said,
                                  .round = s->out->rounds};
-    fm_status rc = fmv_keep_evidence(s, &e);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmv_keep_evidence(s, &e));
     s->can[ask->node] = said->verdict != FM_ERROR_CASE && s->opts.flip_rate != 0;
     if (said->verdict == FM_ERROR_CASE) {
         s->unasked[ask->node] = true;
@@ -73,8 +70,7 @@ fm_status fmv_ask_nodes(fmv_search *s, const size_t *node, size_t n)
     fm_status rc = ask && said ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         ask[i] = (fm_blame_ask){node[i], out->asks[node[i]]++};
-    if (rc == FM_OK)
-        rc = s->oracle->ask(s->oracle->ctx, ask, n, said);
+    FM_THEN(rc, s->oracle->ask(s->oracle->ctx, ask, n, said));
     if (rc == FM_OK) {
         out->rounds++;
         out->runs += (uint32_t)n;

@@ -52,8 +52,7 @@ static fm_status decide_older(fmv_search *s, const fmv_observation *top)
         fmv_hypotheses_marginals(&s->w, top, fails, share);
     else if (rc == FM_OK)
         memcpy(fails, out->fails, s->count * sizeof *fails);
-    if (rc == FM_OK)
-        rc = hear_answer(s, top->culprit, &mine);
+    FM_THEN(rc, hear_answer(s, top->culprit, &mine));
     out->likely = FM_BLAME_REINTRODUCED;
     for (size_t p = 0; rc == FM_OK && p < s->node[top->culprit].parent_count; p++)
         follows = follows || fails[s->node[top->culprit].parent[p]] > 0.5;
@@ -181,10 +180,7 @@ static fm_status keep_steps(fmv_search *s, const fm_blame_mix *mix, const fm_bla
                            .step_begin = s->steps_count,
                            .step_count = mix->count,
                            .round = out->rounds};
-    fm_status rc =
-        fm_grow(&out->steps, &s->steps_cap, s->steps_count + mix->count, sizeof *out->steps);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&out->steps, &s->steps_cap, s->steps_count + mix->count, sizeof *out->steps));
     memcpy(out->steps + s->steps_count, mix->step, mix->count * sizeof *mix->step);
     s->steps_count += mix->count;
     return fmv_keep_evidence(s, &e);
@@ -207,8 +203,7 @@ static fm_status run_steps(void *ctx, const fm_mixture *m, size_t n, fm_mixture_
                 mix[i].count++;
             }
     }
-    if (rc == FM_OK)
-        rc = s->oracle->mix(s->oracle->ctx, mix, n, said);
+    FM_THEN(rc, s->oracle->mix(s->oracle->ctx, mix, n, said));
     s->out->rounds += rc == FM_OK;
     s->out->runs += rc == FM_OK ? (uint32_t)n : 0;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
@@ -285,14 +280,14 @@ static fm_status decide_steps(fmv_search *s, const size_t *line, size_t n, doubl
 {
     steps st = {s, line, n - 2, false};
     bool fails, possible;
-    fm_status rc = step_alone(&st, &fails, &possible);
-    if (rc == FM_OK && possible && !fails && s->out->runs < s->opts.max_runs)
-        rc = needed_steps(&st, posterior);
-    if (rc == FM_OK && (!possible || st.impossible))
+    FM_TRY(step_alone(&st, &fails, &possible));
+    if (possible && !fails && s->out->runs < s->opts.max_runs)
+        FM_TRY(needed_steps(&st, posterior));
+    if (!possible || st.impossible)
         note(s,
              "the steps of this line cannot be added up one by one, so that it is open whether the "
              "failure needs an earlier one");
-    return rc;
+    return FM_OK;
 }
 
 static fm_status decide_step(fmv_search *s, const fmv_observation *top, double *posterior)

@@ -75,11 +75,11 @@ static fm_status emit(maker *m, unsigned events, double logp)
         m->full = true;
         return FM_OK;
     }
-    fm_status rc = add_world(w, m->row, logp, a, 0);
+    FM_TRY(add_world(w, m->row, logp, a, 0));
     a.kind = FMV_ANSWER_FLAKY;
-    for (size_t k = 0; rc == FM_OK && k < flaky; k++)
-        rc = add_world(w, m->row, logp, a, (uint8_t)(k + 1));
-    return rc;
+    for (size_t k = 0; k < flaky; k++)
+        FM_TRY(add_world(w, m->row, logp, a, (uint8_t)(k + 1)));
+    return FM_OK;
 }
 
 static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, double logp);
@@ -109,15 +109,15 @@ static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, do
     if (failing && failing < parents) {
         if (mixed == m->mixed_max)
             return fill_with(m, i, true, events, mixed, logp);
-        fm_status rc = fill_with(m, i, true, events, mixed + 1, logp + log(0.5));
-        return rc == FM_OK ? fill_with(m, i, false, events, mixed + 1, logp + log(0.5)) : rc;
+        FM_TRY(fill_with(m, i, true, events, mixed + 1, logp + log(0.5)));
+        return fill_with(m, i, false, events, mixed + 1, logp + log(0.5));
     }
     bool as_before = failing > 0;
     double p = as_before ? w->mends[i] : w->breaks[i];
-    fm_status rc = fill_with(m, i, as_before, events, mixed, logp + log1p(-p));
-    if (rc == FM_OK && events < m->events_max)
-        rc = fill_with(m, i, !as_before, events + 1, mixed, logp + log(p));
-    return rc;
+    FM_TRY(fill_with(m, i, as_before, events, mixed, logp + log1p(-p)));
+    if (events < m->events_max)
+        FM_TRY(fill_with(m, i, !as_before, events + 1, mixed, logp + log(p)));
+    return FM_OK;
 }
 
 /* What histories are worth before anything is asked: node 0 fails or not, flaky or not. */
@@ -194,9 +194,7 @@ fm_status fmv_hypotheses_init(fmv_hypotheses *w, const fm_blame_node *nodes, siz
                 w->ancestors[i * w->words + k] |= w->ancestors[at * w->words + k];
         }
     set_priors(w);
-    fm_status rc = make_worlds(w);
-    if (rc < 0)
-        return rc;
+    FM_TRY(make_worlds(w));
     w->mass = fm_calloc(w->n, sizeof *w->mass);
     if (!w->mass)
         return FM_ENOMEM;

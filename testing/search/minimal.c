@@ -80,8 +80,7 @@ static fm_status ask_round(dd *d, const bool *takes, tally *const *t, size_t n, 
         t[i]->placed = true;
     }
     fm_assert(rc < 0 || at == asks);
-    if (rc == FM_OK)
-        rc = d->oracle(d->ctx, mix, asks, said);
+    FM_THEN(rc, d->oracle(d->ctx, mix, asks, said));
     d->runs += (uint32_t)asks;
     d->rounds++;
     for (size_t i = 0, k = 0; rc == FM_OK && i < n; i++) {
@@ -310,8 +309,7 @@ static fm_status search_levels(dd *d, double bound, bool *take)
     memset(take, 1, units * sizeof *take);
     for (size_t k = 0; rc == FM_OK && k <= d->u->levels && !d->exhausted; k++) {
         rc = open_level(d, &l, k < d->u->levels ? d->u->group_of[k] : NULL, take);
-        if (rc == FM_OK)
-            rc = search_level(d, &l, take);
+        FM_THEN(rc, search_level(d, &l, take));
     }
     fm_free(l.rank);
     fm_free(l.weight);
@@ -370,8 +368,7 @@ static fm_status find_cause(dd *d, bool *take, double strict, fm_minimal_set *ou
     fm_status rc = FM_OK;
     for (uint32_t k = 0; rc == FM_OK && k < SEARCHES_MAX && !fails; k++) {
         rc = search_levels(d, k ? strict : FM_MIN(ON_THE_WAY, strict), take);
-        if (rc == FM_OK)
-            rc = decide(d, take, 1, strict, &fails);
+        FM_THEN(rc, decide(d, take, 1, strict, &fails));
         if (d->exhausted)
             break;
     }
@@ -406,8 +403,7 @@ static fm_status run_search(dd *d, fm_minimal_set *out)
         both[u] = !out->take[u];
     d->max_runs = UINT32_MAX; /* what was kept back for it */
     bool was = d->exhausted;
-    if (rc == FM_OK)
-        rc = decide(d, both, 1, was ? ON_THE_WAY : strict, fails);
+    FM_THEN(rc, decide(d, both, 1, was ? ON_THE_WAY : strict, fails));
     out->necessary = rc == FM_OK && !fails[0];
     out->posterior *= surety(d, both);
     fm_free(both);
@@ -429,10 +425,8 @@ fm_status fm_blame_minimal(fm_minimal_set *out, const fm_blame_units *units, fm_
     d.max_runs = FM_MAX(opts->max_runs ? opts->max_runs : 400, END_RUNS) - 1;
     out->take = fm_calloc(units->count, sizeof *out->take);
     fm_status rc = out->take ? fm_map_new(&d.seen) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_arena_new(&d.arena);
-    if (rc == FM_OK)
-        rc = run_search(&d, out);
+    FM_THEN(rc, fm_arena_new(&d.arena));
+    FM_THEN(rc, run_search(&d, out));
     out->runs = d.runs;
     out->rounds = d.rounds;
     fm_map_free(d.seen);

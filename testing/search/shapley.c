@@ -68,8 +68,8 @@ static fm_status game_open(game *g, size_t cap)
     g->take = fm_calloc(cap * FM_MAX(g->units, (size_t)1), sizeof *g->take);
     g->got = fm_calloc(cap, sizeof *g->got);
     g->ask = fm_calloc(cap, sizeof *g->ask);
-    fm_status rc = g->take && g->got && g->ask ? fm_map_new(&g->seen) : FM_ENOMEM;
-    return rc == FM_OK ? fm_arena_new(&g->arena) : rc;
+    FM_TRY(g->take && g->got && g->ask ? fm_map_new(&g->seen) : FM_ENOMEM);
+    return fm_arena_new(&g->arena);
 }
 
 static void game_close(game *g)
@@ -125,10 +125,10 @@ static fm_status one_order(game *g, const uint32_t *order, bool reverse, uint64_
     set[0] = 0;
     for (size_t k = 0; k < n; k++)
         set[k + 1] = set[k] | (uint64_t)1 << order[reverse ? n - 1 - k : k];
-    fm_status rc = learn(g, set, n + 1);
-    for (size_t k = 0; rc == FM_OK && k < n; k++)
+    FM_TRY(learn(g, set, n + 1));
+    for (size_t k = 0; k < n; k++)
         add[order[reverse ? n - 1 - k : k]] += *value_of(g, set[k + 1]) - *value_of(g, set[k]);
-    return rc;
+    return FM_OK;
 }
 
 static fm_status sampled(game *g, fm_shapley *out, const fm_shapley_opts *o, uint32_t max_runs)
@@ -145,8 +145,7 @@ static fm_status sampled(game *g, fm_shapley *out, const fm_shapley_opts *o, uin
         fm_rng_permutation(order, (uint32_t)n, o->seed, (uint64_t)pairs);
         memset(add, 0, n * sizeof *add);
         rc = one_order(g, order, false, set, add);
-        if (rc == FM_OK)
-            rc = one_order(g, order, true, set, add);
+        FM_THEN(rc, one_order(g, order, true, set, add));
         for (size_t u = 0; rc == FM_OK && u < n; u++) {
             out->value[u] += add[u] / 2;
             square[u] += add[u] * add[u] / 4;
@@ -198,10 +197,8 @@ fm_status fm_shapley_values(fm_shapley *out, size_t units, fm_value_fn value, vo
     fm_status rc = out->value && out->low && out->high ? FM_OK : FM_ENOMEM;
     const uint64_t full = units == UNITS_MOST ? UINT64_MAX : ((uint64_t)1 << units) - 1;
     const uint64_t ends[2] = {0, full};
-    if (rc == FM_OK)
-        rc = game_open(&g, all ? (size_t)1 << units : FM_MAX(units + 1, (size_t)2));
-    if (rc == FM_OK)
-        rc = learn(&g, ends, 2);
+    FM_THEN(rc, game_open(&g, all ? (size_t)1 << units : FM_MAX(units + 1, (size_t)2)));
+    FM_THEN(rc, learn(&g, ends, 2));
     if (rc == FM_OK) {
         out->nothing = *value_of(&g, 0);
         out->whole = *value_of(&g, full);

@@ -44,8 +44,8 @@ fm_status fmv_form_read(fmv_case *c, const char *where)
         return fm_fail(FM_EINVAL, "%s: 'against' says nothing here: it goes with kind DIR", where);
     if (against && !c->against_first && strcmp(word, "previous") != 0)
         return fm_fail(FM_EINVAL, "%s: 'against' wants first or previous", where);
-    fm_status rc = read_tags(c, where);
-    return rc == FM_OK ? fmv_pairs_read(c, where) : rc;
+    FM_TRY(read_tags(c, where));
+    return fmv_pairs_read(c, where);
 }
 
 fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i)

@@ -38,14 +38,11 @@ static fm_status check_waiver(const fm_json *w, const char *what)
     if (!fm_json_is(w, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: waive: want mappings with 'case' and 'reason'", what);
     snprintf(where, sizeof where, "%.200s: waive '%.200s'", what, name);
-    fm_status rc = fm_json_known_keys(w, known, where);
-    if (rc == FM_OK)
-        rc = check_text(fm_json_get(w, "case"), "case", FMV_CASE_NAME_MAX, true, where);
-    if (rc == FM_OK)
-        rc = check_text(fm_json_get(w, "reason"), "reason", REASON_MAX, true, where);
-    if (rc == FM_OK)
-        rc = check_text(fm_json_get(w, "until"), "until", WORD_MAX, false, where);
-    return rc == FM_OK ? check_text(fm_json_get(w, "owner"), "owner", WORD_MAX, false, where) : rc;
+    FM_TRY(fm_json_known_keys(w, known, where));
+    FM_TRY(check_text(fm_json_get(w, "case"), "case", FMV_CASE_NAME_MAX, true, where));
+    FM_TRY(check_text(fm_json_get(w, "reason"), "reason", REASON_MAX, true, where));
+    FM_TRY(check_text(fm_json_get(w, "until"), "until", WORD_MAX, false, where));
+    return check_text(fm_json_get(w, "owner"), "owner", WORD_MAX, false, where);
 }
 
 static fm_status check_list(const fm_json *doc, const char *key, const char *what)
@@ -170,10 +167,8 @@ static fm_status by_name(fm_json *into, const fm_json *list, const char *key, co
             rc = fm_fail(FM_EINVAL, "%s: 'override' wants cases with a 'name'", what);
         else if (fm_json_get(here, name))
             rc = fm_fail(FM_EINVAL, "%s: '%.200s' stands there twice", what, name);
-        if (rc == FM_OK)
-            rc = fm_json_set(here, name, fm_json_ref(entry));
-        if (rc == FM_OK)
-            rc = fm_json_set(into, name, fm_json_ref(entry));
+        FM_THEN(rc, fm_json_set(here, name, fm_json_ref(entry)));
+        FM_THEN(rc, fm_json_set(into, name, fm_json_ref(entry)));
     }
     fm_json_free(here);
     return rc;
@@ -183,19 +178,14 @@ static fm_status lay_over(overlay *o, const fm_suite_doc *d, const char *suite)
 {
     fm_json *doc = NULL;
     fm_status rc = read_doc(&doc, d->yaml, d->what);
-    if (rc == FM_OK)
-        rc = check_changes(doc, d->what);
+    FM_THEN(rc, check_changes(doc, d->what));
     if (rc == FM_OK && strcmp(fm_json_cstr(fm_json_get(doc, "changes"), ""), suite) != 0)
         rc = fm_fail(FM_EINVAL, "%s: it changes the suite '%s', but lies beside '%.80s'", d->what,
                      fm_json_cstr(fm_json_get(doc, "changes"), ""), suite);
-    if (rc == FM_OK)
-        rc = append(o->doc, "cases", fm_json_get(doc, "add"), d->what);
-    if (rc == FM_OK)
-        rc = append(o->doc, "templates", fm_json_get(doc, "templates"), d->what);
-    if (rc == FM_OK)
-        rc = by_name(o->override, fm_json_get(doc, "override"), "name", d->what);
-    if (rc == FM_OK)
-        rc = by_name(o->waive, fm_json_get(doc, "waive"), "case", d->what);
+    FM_THEN(rc, append(o->doc, "cases", fm_json_get(doc, "add"), d->what));
+    FM_THEN(rc, append(o->doc, "templates", fm_json_get(doc, "templates"), d->what));
+    FM_THEN(rc, by_name(o->override, fm_json_get(doc, "override"), "name", d->what));
+    FM_THEN(rc, by_name(o->waive, fm_json_get(doc, "waive"), "case", d->what));
     fm_json_free(doc);
     return rc;
 }
@@ -203,10 +193,10 @@ static fm_status lay_over(overlay *o, const fm_suite_doc *d, const char *suite)
 /* The waiver's place of each case, by name. */
 static fm_status places(fm_map **at, const fm_suite *s)
 {
-    fm_status rc = fm_map_new(at);
-    for (size_t i = 0; rc == FM_OK && i < s->count; i++)
-        rc = fm_map_put(*at, s->cases[i].name, strlen(s->cases[i].name), &s->waiver[i], NULL);
-    return rc;
+    FM_TRY(fm_map_new(at));
+    for (size_t i = 0; i < s->count; i++)
+        FM_TRY(fm_map_put(*at, s->cases[i].name, strlen(s->cases[i].name), &s->waiver[i], NULL));
+    return FM_OK;
 }
 
 /* The texts stay in the suite's document, under a key that no file can have there. */
@@ -217,8 +207,7 @@ static fm_status set_waivers(fm_suite *s, fm_json *waive, const char *what)
         return FM_OK;
     s->waiver = fm_calloc(s->count, sizeof *s->waiver);
     fm_status rc = s->waiver ? fm_json_set(s->doc, "waive", fm_json_ref(waive)) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = places(&at, s);
+    FM_THEN(rc, places(&at, s));
     for (void *it = fm_json_iter(waive); rc == FM_OK && it; it = fm_json_next(waive, it)) {
         const fm_json *w = fm_json_iter_value(it);
         const char *name = fm_json_iter_key(it);
@@ -248,8 +237,7 @@ static fm_status suite_of_overlay(fm_suite **out, overlay *o, const fm_suite_doc
         rc = fmv_suite_of_doc(out, o->doc, o->override, fm_buf_cstr(&what));
         o->doc = NULL;
     }
-    if (rc == FM_OK)
-        rc = set_waivers(*out, o->waive, fm_buf_cstr(&what));
+    FM_THEN(rc, set_waivers(*out, o->waive, fm_buf_cstr(&what)));
     if (rc < 0) {
         fm_suite_free(*out);
         *out = NULL;
@@ -269,13 +257,11 @@ fm_status fm_suite_parse_changed(fm_suite **out, const fm_suite_doc *doc, size_t
                        CHANGES_MAX);
     overlay o = {.override = fm_json_new_object(), .waive = fm_json_new_object()};
     fm_status rc = o.override && o.waive ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = read_doc(&o.doc, doc[0].yaml, doc[0].what);
+    FM_THEN(rc, read_doc(&o.doc, doc[0].yaml, doc[0].what));
     const char *suite = fm_json_cstr(fm_json_get(o.doc, "suite"), "");
     for (size_t i = 1; rc == FM_OK && i < n; i++)
         rc = lay_over(&o, &doc[i], suite);
-    if (rc == FM_OK)
-        rc = suite_of_overlay(out, &o, doc, n);
+    FM_THEN(rc, suite_of_overlay(out, &o, doc, n));
     fm_json_free(o.doc);
     fm_json_free(o.override);
     fm_json_free(o.waive);

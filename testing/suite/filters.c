@@ -12,15 +12,14 @@ static fm_status read_regex(fmv_case *c, fmv_filter *f, const fm_json *v, const 
     f->pattern = fm_json_cstr(fm_json_get(v, "regex"), "");
     f->fallback = fm_json_cstr(fallback, "[invalid]");
     f->match = (long)fm_json_int(match, 0);
-    fm_status rc = fm_json_known_keys(v, known, where);
-    if (rc == FM_OK && !*f->pattern)
-        rc = fm_fail(FM_EINVAL, "%s: filter: 'regex' wants a pattern", where);
-    if (rc == FM_OK && fallback && !fm_json_is(fallback, FM_JSON_STRING))
-        rc = fm_fail(FM_EINVAL, "%s: filter: 'fallback' must be a string", where);
-    if (rc == FM_OK && match &&
-        (!fm_json_is(match, FM_JSON_INT) || f->match < -100 || f->match > 100))
-        rc = fm_fail(FM_EINVAL, "%s: filter: 'match' wants a whole number, -100 to 100", where);
-    return rc == FM_OK ? fmv_pattern_compile(&f->regex, f->pattern, c->ignore_case, where) : rc;
+    FM_TRY(fm_json_known_keys(v, known, where));
+    if (!*f->pattern)
+        return fm_fail(FM_EINVAL, "%s: filter: 'regex' wants a pattern", where);
+    if (fallback && !fm_json_is(fallback, FM_JSON_STRING))
+        return fm_fail(FM_EINVAL, "%s: filter: 'fallback' must be a string", where);
+    if (match && (!fm_json_is(match, FM_JSON_INT) || f->match < -100 || f->match > 100))
+        return fm_fail(FM_EINVAL, "%s: filter: 'match' wants a whole number, -100 to 100", where);
+    return fmv_pattern_compile(&f->regex, f->pattern, c->ignore_case, where);
 }
 
 static fm_status read_filter(fmv_case *c, fmv_filter *f, const fm_json *v, const char *where)

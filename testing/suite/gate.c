@@ -42,8 +42,7 @@ fm_status fm_gate_judge(fm_policy_outcome *out, fm_buf *why, const fm_suite_run 
     fm_buf measures;
     fm_buf_init(&measures, 0);
     fm_status rc = failed_measures(&measures, run);
-    if (rc == FM_OK)
-        rc = cases_of(&now, run);
+    FM_THEN(rc, cases_of(&now, run));
     if (rc == FM_OK && baseline)
         rc = cases_of(&before, baseline);
     const fm_policy_facts facts = {.now = now,
@@ -52,8 +51,7 @@ fm_status fm_gate_judge(fm_policy_outcome *out, fm_buf *why, const fm_suite_run 
                                    .before_count = baseline ? baseline->count : 0,
                                    .baseline_name = baseline_name,
                                    .measures_failed = measures.len ? fm_buf_cstr(&measures) : NULL};
-    if (rc == FM_OK)
-        rc = fm_policy_judge(out, why, fm_suite_policy(run->suite), &facts);
+    FM_THEN(rc, fm_policy_judge(out, why, fm_suite_policy(run->suite), &facts));
     fm_buf_release(&measures);
     fm_free(now);
     fm_free(before);

@@ -53,11 +53,8 @@ static fm_status number(double *out, const fm_json *o, const char *key, double l
 static fm_status read_bounds(fmv_measure *m, const fm_json *o, const char *where)
 {
     double low = words[m->kind].low, high = words[m->kind].high;
-    fm_status rc = number(&m->at_least, o, "at-least", low, high, false, where);
-    if (rc == FM_OK)
-        rc = number(&m->at_most, o, "at-most", low, high, false, where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(number(&m->at_least, o, "at-least", low, high, false, where));
+    FM_TRY(number(&m->at_most, o, "at-most", low, high, false, where));
     if (isnan(m->at_least) && isnan(m->at_most))
         return fm_fail(FM_EINVAL, "%s: want 'at-least' or 'at-most'", where);
     if (m->at_least <= low || m->at_most >= high)
@@ -92,10 +89,10 @@ static fm_status read_groups(fmv_measure *m, const fm_json *o, const char *where
     of = fm_json_cstr(fm_json_get(o, "of"), of);
     if (!*m->by)
         return fm_fail(FM_EINVAL, "%s: 'by' wants the tag whose values make the groups", where);
-    fm_status rc = read_kind(&m->of, of, where);
-    if (rc == FM_OK && m->of != FMV_PASS_RATE && m->of != FMV_ACCURACY)
-        rc = fm_fail(FM_EINVAL, "%s: 'of' wants pass-rate or accuracy", where);
-    return rc;
+    FM_TRY(read_kind(&m->of, of, where));
+    if (m->of != FMV_PASS_RATE && m->of != FMV_ACCURACY)
+        return fm_fail(FM_EINVAL, "%s: 'of' wants pass-rate or accuracy", where);
+    return FM_OK;
 }
 
 static fm_status name_it(fmv_measure *m, const fm_json *o, const char *word, const char *where)
@@ -128,22 +125,15 @@ static fm_status read_measure(fmv_measure *m, const fm_json *o, const char *wher
     if (!fm_json_is(o, FM_JSON_OBJECT) || !word)
         return fm_fail(FM_EINVAL, "%s: want a mapping with 'measure' and a bound", where);
     fm_status rc = fm_json_known_keys(o, known, where);
-    if (rc == FM_OK)
-        rc = read_kind(&m->kind, word, where);
-    if (rc == FM_OK)
-        rc = read_over(m, fm_json_get(o, "over"), where);
-    if (rc == FM_OK)
-        rc = read_groups(m, o, where);
-    if (rc == FM_OK)
-        rc = read_bounds(m, o, where);
+    FM_THEN(rc, read_kind(&m->kind, word, where));
+    FM_THEN(rc, read_over(m, fm_json_get(o, "over"), where));
+    FM_THEN(rc, read_groups(m, o, where));
+    FM_THEN(rc, read_bounds(m, o, where));
     if (rc == FM_OK && surely && !fm_json_is(surely, FM_JSON_BOOL))
         rc = fm_fail(FM_EINVAL, "%s: 'surely' must be true or false", where);
-    if (rc == FM_OK)
-        rc = number(&m->confidence, o, "confidence", 0.5, 0.9999, false, where);
-    if (rc == FM_OK)
-        rc = number(&min_count, o, "min-count", 1, FMV_CASES_MAX, true, where);
-    if (rc == FM_OK)
-        rc = number(&bins, o, "bins", 1, 1000, true, where);
+    FM_THEN(rc, number(&m->confidence, o, "confidence", 0.5, 0.9999, false, where));
+    FM_THEN(rc, number(&min_count, o, "min-count", 1, FMV_CASES_MAX, true, where));
+    FM_THEN(rc, number(&bins, o, "bins", 1, 1000, true, where));
     if (rc == FM_OK && fm_json_get(o, "bins") && m->kind != FMV_CALIBRATION)
         rc = fm_fail(FM_EINVAL, "%s: 'bins' says nothing here: it goes with calibration-error",
                      where);
@@ -226,8 +216,7 @@ fm_status fmv_measures_read(fm_suite *s, const char *what)
         snprintf(where, sizeof where, "%.200s: measures[%zu]", what, i);
         rc = read_measure(m, fm_json_at(list, i), where);
         s->measure_count++;
-        if (rc == FM_OK)
-            rc = check_slice(m, s, where);
+        FM_THEN(rc, check_slice(m, s, where));
         for (size_t k = 0; k < i && rc == FM_OK; k++)
             if (strcmp(s->measure[k].name, m->name) == 0)
                 rc = fm_fail(FM_EINVAL, "%s: two measures are named '%s': give them names", where,

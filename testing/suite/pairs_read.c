@@ -42,37 +42,36 @@ static fm_status check_probability(const fmv_case *c, const fm_json *v, const ch
 
 static fm_status check(const fmv_case *c, const fm_json *v, unsigned depth, const char *where)
 {
-    fm_status rc = FM_OK;
     bool list = fm_json_is(v, FM_JSON_ARRAY);
     if (depth > DEPTH_MAX)
         return fm_fail(FM_ELIMIT, "%s: 'pairs' is nested deeper than %d", where, DEPTH_MAX);
     if ((!list && !fm_json_is(v, FM_JSON_OBJECT)) || fm_json_count(v) == 0)
         return fm_fail(FM_EINVAL, "%s: 'pairs' wants expectations like {answer: same}", where);
-    for (size_t i = 0; list && i < fm_json_count(v) && rc == FM_OK; i++)
-        rc = check(c, fm_json_at(v, i), depth + 1, where);
-    for (void *it = list ? NULL : fm_json_iter(v); it && rc == FM_OK; it = fm_json_next(v, it)) {
+    for (size_t i = 0; list && i < fm_json_count(v); i++)
+        FM_TRY(check(c, fm_json_at(v, i), depth + 1, where));
+    for (void *it = list ? NULL : fm_json_iter(v); it; it = fm_json_next(v, it)) {
         const char *key = fm_json_iter_key(it);
         const fm_json *x = fm_json_iter_value(it);
         const char *word = fm_json_cstr(x, "");
         if (strcmp(key, "any") == 0 || strcmp(key, "all") == 0)
-            rc = fm_json_is(x, FM_JSON_ARRAY)
-                     ? check(c, x, depth + 1, where)
-                     : fm_fail(FM_EINVAL, "%s: pairs.%s wants a list", where, key);
+            FM_TRY(fm_json_is(x, FM_JSON_ARRAY)
+                       ? check(c, x, depth + 1, where)
+                       : fm_fail(FM_EINVAL, "%s: pairs.%s wants a list", where, key));
         else if (strcmp(key, "probability") == 0)
-            rc = check_probability(c, x, where);
+            FM_TRY(check_probability(c, x, where));
         else if (strcmp(key, "answer") != 0)
-            rc = fm_fail(FM_EINVAL,
-                         "%s: pairs: unknown key '%.60s' (known: answer, probability, any, all)",
-                         where, key);
+            return fm_fail(FM_EINVAL,
+                           "%s: pairs: unknown key '%.60s' (known: answer, probability, any, all)",
+                           where, key);
         else if (c->scoring == FMV_SCORE_LOGPROB)
-            rc = fm_fail(FM_EINVAL,
-                         "%s: pairs.answer: a continuation has no answer; use "
-                         "'probability'",
-                         where);
+            return fm_fail(FM_EINVAL,
+                           "%s: pairs.answer: a continuation has no answer; use "
+                           "'probability'",
+                           where);
         else if (strcmp(word, "same") != 0 && strcmp(word, "changes") != 0)
-            rc = fm_fail(FM_EINVAL, "%s: pairs.answer wants same or changes", where);
+            return fm_fail(FM_EINVAL, "%s: pairs.answer wants same or changes", where);
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fmv_pairs_read(fmv_case *c, const char *where)
@@ -82,8 +81,7 @@ fm_status fmv_pairs_read(fmv_case *c, const char *where)
     if (!pairs && c->scoring == FMV_SCORE_CHOICE && c->kind == FMV_INV) {
         fm_json *same = fm_json_new_object();
         rc = same ? fm_json_set(same, "answer", fm_json_new_str("same")) : FM_ENOMEM;
-        if (rc == FM_OK)
-            rc = fm_json_set(c->doc, "pairs", fm_json_ref(same));
+        FM_THEN(rc, fm_json_set(c->doc, "pairs", fm_json_ref(same)));
         fm_json_free(same);
         pairs = fm_json_get(c->doc, "pairs");
     }

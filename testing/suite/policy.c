@@ -93,19 +93,12 @@ static fm_status read_rules(fm_policy *p, const fm_json *gate, const char *what)
     char where[512];
     const fm_json *measures = fm_json_get(gate, "measures");
     snprintf(where, sizeof where, "%.400s: gate", what);
-    fm_status rc = fm_json_known_keys(gate, known, where);
-    if (rc == FM_OK)
-        rc = read_share(&p->threshold, gate, "threshold", what);
-    if (rc == FM_OK)
-        rc = read_min_passed(p, gate, what);
-    if (rc == FM_OK)
-        rc = read_baseline(p, gate, what);
-    if (rc == FM_OK)
-        rc = read_allowed(p, gate, what);
-    if (rc == FM_OK)
-        rc = read_share(&p->significance, gate, "significance", what);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_json_known_keys(gate, known, where));
+    FM_TRY(read_share(&p->threshold, gate, "threshold", what));
+    FM_TRY(read_min_passed(p, gate, what));
+    FM_TRY(read_baseline(p, gate, what));
+    FM_TRY(read_allowed(p, gate, what));
+    FM_TRY(read_share(&p->significance, gate, "significance", what));
     if (measures && !(fm_json_is(measures, FM_JSON_BOOL) && fm_json_bool(measures, false)))
         return fm_fail(FM_EINVAL, "%s: gate: 'measures' says something only as true", what);
     p->measures = measures != NULL;
@@ -145,8 +138,7 @@ static fm_status count_flips(fm_policy_outcome *o, const fm_policy_facts *f)
     fm_map *passed = NULL, *known = NULL;
     static char yes;
     fm_status rc = fm_map_new(&passed);
-    if (rc == FM_OK)
-        rc = fm_map_new(&known);
+    FM_THEN(rc, fm_map_new(&known));
     for (size_t i = 0; rc == FM_OK && i < f->before_count; i++) {
         const fm_policy_case *c = &f->before[i];
         rc = fm_map_put(known, c->digest.b, sizeof c->digest.b, &yes, NULL);
@@ -238,9 +230,7 @@ fm_status fm_policy_judge(fm_policy_outcome *out, fm_buf *why, const fm_policy *
         return FM_OK;
     judge_counts(out, why, p);
     if (p->asks_regressions && facts->before) {
-        fm_status rc = count_flips(out, facts);
-        if (rc < 0)
-            return rc;
+        FM_TRY(count_flips(out, facts));
         judge_regressions(out, why, p, facts->baseline_name);
     }
     if ((p->measures || p->all) && facts->measures_failed) {

@@ -39,12 +39,11 @@ int fmv_scorings_of(const fmv_case *c, fmv_scoring *out)
 static fm_status read_bounds(fmv_case *c, const fm_json *from, const char *above, const char *below,
                              const char *where)
 {
-    fm_status rc = fmv_read_number(&c->above, from, above, where);
-    if (rc == FM_OK)
-        rc = fmv_read_number(&c->below, from, below, where);
-    if (rc == FM_OK && c->above >= c->below)
-        rc = fm_fail(FM_EINVAL, "%s: nothing is above '%s' and below '%s'", where, above, below);
-    return rc;
+    FM_TRY(fmv_read_number(&c->above, from, above, where));
+    FM_TRY(fmv_read_number(&c->below, from, below, where));
+    if (c->above >= c->below)
+        return fm_fail(FM_EINVAL, "%s: nothing is above '%s' and below '%s'", where, above, below);
+    return FM_OK;
 }
 
 static fm_status read_rolling(fmv_case *c, const char *where)
@@ -63,15 +62,13 @@ static fm_status read_rolling(fmv_case *c, const char *where)
     if (rc == FM_OK && u == FM_ARRAY_LEN(units))
         rc = fm_fail(FM_EINVAL, "%s: perplexity: 'per' wants word, byte or token", where);
     c->per = (fmv_per)u;
-    if (rc == FM_OK)
-        rc = fmv_read_number(&window, v, "window", where);
+    FM_THEN(rc, fmv_read_number(&window, v, "window", where));
     if (rc == FM_OK && fm_json_get(v, "window") &&
         !(window >= 2 && window <= WINDOW_MAX && floor(window) == window))
         rc = fm_fail(FM_EINVAL, "%s: perplexity: 'window' wants a whole number, 2 to %.0f", where,
                      WINDOW_MAX);
     c->window = (uint32_t)window;
-    if (rc == FM_OK)
-        rc = read_bounds(c, v, "above", "below", where);
+    FM_THEN(rc, read_bounds(c, v, "above", "below", where));
     if (rc == FM_OK && isnan(c->above) && isnan(c->below))
         rc = fm_fail(FM_EINVAL, "%s: perplexity wants 'below' or 'above'", where);
     if (rc == FM_OK && (c->above < 1 || c->below <= 1))
@@ -102,10 +99,10 @@ static fm_status read_class(fmv_case *c, const char *where)
         return fm_fail(FM_EINVAL, "%s: 'class' wants the label of a class (quote numbers)", where);
     if (c->kind != FMV_MFT)
         return read_relation(c, where);
-    fm_status rc = read_bounds(c, c->doc, "probability-above", "probability-below", where);
-    if (rc == FM_OK && (c->above < 0 || c->above >= 1 || c->below <= 0 || c->below > 1))
-        rc = fm_fail(FM_EINVAL, "%s: bounds of a probability lie between 0 and 1", where);
-    return rc;
+    FM_TRY(read_bounds(c, c->doc, "probability-above", "probability-below", where));
+    if (c->above < 0 || c->above >= 1 || c->below <= 0 || c->below > 1)
+        return fm_fail(FM_EINVAL, "%s: bounds of a probability lie between 0 and 1", where);
+    return FM_OK;
 }
 
 static fm_status read_embed(fmv_case *c, const char *where)
@@ -128,12 +125,10 @@ static fm_status read_embed(fmv_case *c, const char *where)
         if (!fmv_trim(fm_json_str(many ? fm_json_at(than, i) : than)).len)
             rc = fm_fail(FM_EINVAL, "%s: embedding: than[%zu] wants a text", where, i);
     }
-    if (rc == FM_OK)
-        rc = fmv_read_number(&c->margin, v, "margin", where);
+    FM_THEN(rc, fmv_read_number(&c->margin, v, "margin", where));
     if (rc == FM_OK && (c->margin < 0 || c->margin >= 2 || (c->margin > 0 && !than)))
         rc = fm_fail(FM_EINVAL, "%s: embedding: 'margin' wants 0 to below 2, and 'than'", where);
-    if (rc == FM_OK)
-        rc = read_bounds(c, v, "above", "below", where);
+    FM_THEN(rc, read_bounds(c, v, "above", "below", where));
     if (rc == FM_OK && (c->above >= 1 || c->below <= -1))
         rc = fm_fail(FM_EINVAL, "%s: embedding: similarities lie between -1 and 1", where);
     if (rc == FM_OK && !than && isnan(c->above) && isnan(c->below))

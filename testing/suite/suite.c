@@ -48,9 +48,7 @@ static fm_status add_case(void *ctx, fm_json *doc)
         return rc;
     }
     c = &s->cases[s->count];
-    rc = fmv_case_init(c, doc, fm_json_get(s->doc, "generate"), b->what);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmv_case_init(c, doc, fm_json_get(s->doc, "generate"), b->what));
     s->count++; /* from here on the suite owns it */
     if (fm_map_has(b->names, c->name, strlen(c->name)))
         return fm_fail(FM_EINVAL, "%s: two cases are named '%s'", b->what, c->name);
@@ -62,39 +60,38 @@ static fm_status add_template(builder *b, const fm_json *tmpl)
 {
     const size_t before = b->suite->count;
     b->filled = true;
-    fm_status rc = fmv_template_expand(tmpl, b->what, &b->room, add_case, b);
-    if (rc == FM_OK && b->suite->count == before)
-        rc = fm_fail(FM_EINVAL,
-                     "%s: template '%.200s': 'perturb' finds nothing to change in any "
-                     "filling",
-                     b->what, fm_json_cstr(fm_json_get(tmpl, "name"), ""));
-    return rc;
+    FM_TRY(fmv_template_expand(tmpl, b->what, &b->room, add_case, b));
+    if (b->suite->count == before)
+        return fm_fail(FM_EINVAL,
+                       "%s: template '%.200s': 'perturb' finds nothing to change in any "
+                       "filling",
+                       b->what, fm_json_cstr(fm_json_get(tmpl, "name"), ""));
+    return FM_OK;
 }
 
 static fm_status add_all(builder *b)
 {
     const fm_json *cases = fm_json_get(b->suite->doc, "cases");
     const fm_json *templates = fm_json_get(b->suite->doc, "templates");
-    fm_status rc = FM_OK;
+
     if ((cases && !fm_json_is(cases, FM_JSON_ARRAY)) ||
         (templates && !fm_json_is(templates, FM_JSON_ARRAY)))
         return fm_fail(FM_EINVAL, "%s: 'cases' and 'templates' must be lists", b->what);
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(cases); i++) {
+    for (size_t i = 0; i < fm_json_count(cases); i++) {
         fm_json *doc = fm_json_copy(fm_json_at(cases, i));
-        rc = doc ? add_case(b, doc) : FM_ENOMEM;
+        FM_TRY(doc ? add_case(b, doc) : FM_ENOMEM);
     }
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(templates); i++)
-        rc = add_template(b, fm_json_at(templates, i));
-    if (rc == FM_OK && b->suite->count == 0)
-        rc = fm_fail(FM_EINVAL, "%s: the suite has no case", b->what);
-    for (void *it = fm_json_iter(b->override); rc == FM_OK && it;
-         it = fm_json_next(b->override, it)) {
+    for (size_t i = 0; i < fm_json_count(templates); i++)
+        FM_TRY(add_template(b, fm_json_at(templates, i)));
+    if (b->suite->count == 0)
+        return fm_fail(FM_EINVAL, "%s: the suite has no case", b->what);
+    for (void *it = fm_json_iter(b->override); it; it = fm_json_next(b->override, it)) {
         const char *name = fm_json_iter_key(it);
         if (!fm_map_has(b->names, name, strlen(name)))
-            rc = fm_fail(FM_EINVAL, "%s: 'override' names '%.200s', which no case is called",
-                         b->what, name);
+            return fm_fail(FM_EINVAL, "%s: 'override' names '%.200s', which no case is called",
+                           b->what, name);
     }
-    return rc;
+    return FM_OK;
 }
 
 /* A suite's name is a file name in the tree. */
@@ -134,23 +131,16 @@ static fm_status read_frame(fm_suite *s, const char *what)
                   *description = fm_json_get(s->doc, "description");
     if (!fm_json_is(s->doc, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: a suite is a mapping with 'suite' and 'cases'", what);
-    fm_status rc = fm_json_known_keys(s->doc, known, what);
-    if (rc == FM_OK)
-        rc = fm_json_need_str(&name, s->doc, "suite", what);
-    if (rc == FM_OK)
-        rc = check_name(name, what);
-    if (rc == FM_OK)
-        rc = fm_policy_read(&s->policy, gate, what);
-    if (rc == FM_OK && description && !fm_json_is(description, FM_JSON_STRING))
-        rc = fm_fail(FM_EINVAL, "%s: 'description' must be a string", what);
-    if (rc == FM_OK && has_nul(s->doc))
-        rc = fm_fail(FM_EINVAL, "%s: a string holds a NUL character", what);
-    if (rc == FM_OK)
-        rc = fmv_check_generate(fm_json_get(s->doc, "generate"), what);
-    if (rc == FM_OK)
-        rc = fmv_lexicons_check(fm_json_get(s->doc, "lexicons"), what);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_json_known_keys(s->doc, known, what));
+    FM_TRY(fm_json_need_str(&name, s->doc, "suite", what));
+    FM_TRY(check_name(name, what));
+    FM_TRY(fm_policy_read(&s->policy, gate, what));
+    if (description && !fm_json_is(description, FM_JSON_STRING))
+        return fm_fail(FM_EINVAL, "%s: 'description' must be a string", what);
+    if (has_nul(s->doc))
+        return fm_fail(FM_EINVAL, "%s: a string holds a NUL character", what);
+    FM_TRY(fmv_check_generate(fm_json_get(s->doc, "generate"), what));
+    FM_TRY(fmv_lexicons_check(fm_json_get(s->doc, "lexicons"), what));
     s->name = fm_strdup(name);
     s->description = fm_strdup(fm_json_cstr(description, ""));
     return s->name && s->description ? FM_OK : FM_ENOMEM;
@@ -173,12 +163,9 @@ fm_status fmv_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override
     fm_status rc = read_frame(s, what);
     if (rc == FM_OK && has_nul(override))
         rc = fm_fail(FM_EINVAL, "%s: a string of 'override' holds a NUL character", what);
-    if (rc == FM_OK)
-        rc = fm_map_new(&b.names);
-    if (rc == FM_OK)
-        rc = add_all(&b);
-    if (rc == FM_OK)
-        rc = fmv_measures_read(s, what);
+    FM_THEN(rc, fm_map_new(&b.names));
+    FM_THEN(rc, add_all(&b));
+    FM_THEN(rc, fmv_measures_read(s, what));
     fm_map_free(b.names);
     if (rc < 0) {
         fm_suite_free(s);
@@ -195,8 +182,8 @@ fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what)
     if (yaml.len > FMV_SUITE_BYTES_MAX)
         return fm_fail(FM_ELIMIT, "%s: a suite has at most %zu bytes, this one %zu", what,
                        FMV_SUITE_BYTES_MAX, yaml.len);
-    fm_status rc = fm_yaml_parse(&doc, yaml, what);
-    return rc == FM_OK ? fmv_suite_of_doc(out, doc, NULL, what) : rc;
+    FM_TRY(fm_yaml_parse(&doc, yaml, what));
+    return fmv_suite_of_doc(out, doc, NULL, what);
 }
 
 fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect, bool chat)
@@ -205,20 +192,13 @@ fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *e
             *want = fm_json_new_object();
     *out = NULL;
     fm_status rc = doc && cases && c && want ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_set(want, "contains", fm_json_new_str(expect));
-    if (rc == FM_OK)
-        rc = fm_json_set(c, "name", fm_json_new_str("prompt"));
-    if (rc == FM_OK)
-        rc = fm_json_set(c, chat ? "chat" : "prompt", fm_json_new_str(prompt));
-    if (rc == FM_OK)
-        rc = fm_json_set(c, "expect", fm_json_ref(want));
-    if (rc == FM_OK)
-        rc = fm_json_push(cases, fm_json_ref(c));
-    if (rc == FM_OK)
-        rc = fm_json_set(doc, "suite", fm_json_new_str("command-line"));
-    if (rc == FM_OK)
-        rc = fm_json_set(doc, "cases", fm_json_ref(cases));
+    FM_THEN(rc, fm_json_set(want, "contains", fm_json_new_str(expect)));
+    FM_THEN(rc, fm_json_set(c, "name", fm_json_new_str("prompt")));
+    FM_THEN(rc, fm_json_set(c, chat ? "chat" : "prompt", fm_json_new_str(prompt)));
+    FM_THEN(rc, fm_json_set(c, "expect", fm_json_ref(want)));
+    FM_THEN(rc, fm_json_push(cases, fm_json_ref(c)));
+    FM_THEN(rc, fm_json_set(doc, "suite", fm_json_new_str("command-line")));
+    FM_THEN(rc, fm_json_set(doc, "cases", fm_json_ref(cases)));
     fm_json_free(want);
     fm_json_free(c);
     fm_json_free(cases);
@@ -297,13 +277,13 @@ long fm_suite_find(const fm_suite *s, const char *case_name)
 static fm_status texts_of(const fm_json *v, fm_status (*text)(void *ctx, fm_span text), void *ctx)
 {
     fm_span s = fm_json_str(v);
-    fm_status rc = s.data ? text(ctx, s) : FM_OK;
+    FM_TRY(s.data ? text(ctx, s) : FM_OK);
 
-    for (size_t i = 0; fm_json_is(v, FM_JSON_ARRAY) && i < fm_json_count(v) && rc == FM_OK; i++)
-        rc = texts_of(fm_json_at(v, i), text, ctx);
-    if (rc == FM_OK && fm_json_is(v, FM_JSON_OBJECT))
-        rc = texts_of(fm_json_get(v, "content"), text, ctx);
-    return rc;
+    for (size_t i = 0; fm_json_is(v, FM_JSON_ARRAY) && i < fm_json_count(v); i++)
+        FM_TRY(texts_of(fm_json_at(v, i), text, ctx));
+    if (fm_json_is(v, FM_JSON_OBJECT))
+        FM_TRY(texts_of(fm_json_get(v, "content"), text, ctx));
+    return FM_OK;
 }
 
 fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
@@ -311,20 +291,19 @@ fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
 {
     fm_assert(i < s->count);
     const fmv_case *c = &s->cases[i];
-    fm_status rc = FM_OK;
 
-    for (size_t k = 0; k < c->prompt_count && rc == FM_OK; k++)
-        rc = texts_of(c->prompt[k], text, ctx);
-    for (size_t k = 0; k < c->assertion_count && rc == FM_OK; k++)
+    for (size_t k = 0; k < c->prompt_count; k++)
+        FM_TRY(texts_of(c->prompt[k], text, ctx));
+    for (size_t k = 0; k < c->assertion_count; k++)
         if (c->assertion[k].kind != FMV_REGEX && c->assertion[k].kind != FMV_JSON)
-            rc = texts_of(c->assertion[k].value, text, ctx);
-    if (rc == FM_OK && c->answer < c->choice_count)
-        rc = text(ctx, fm_span_str(c->choice[c->answer]));
-    if (rc == FM_OK && c->continuation)
-        rc = text(ctx, fm_span_str(c->continuation));
-    if (rc == FM_OK && c->near_text)
-        rc = text(ctx, fm_span_str(c->near_text));
-    return rc;
+            FM_TRY(texts_of(c->assertion[k].value, text, ctx));
+    if (c->answer < c->choice_count)
+        FM_TRY(text(ctx, fm_span_str(c->choice[c->answer])));
+    if (c->continuation)
+        FM_TRY(text(ctx, fm_span_str(c->continuation)));
+    if (c->near_text)
+        FM_TRY(text(ctx, fm_span_str(c->near_text)));
+    return FM_OK;
 }
 
 fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64_t seed, size_t n)
@@ -334,17 +313,14 @@ fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64
     fm_status rc = doc && cases ? FM_OK : FM_ENOMEM;
     fm_assert(i < s->count && n > 0 && n <= FM_PERTURBED_MAX);
     *out = NULL;
-    if (rc == FM_OK)
-        rc = fmv_perturbed_forms(cases, &s->cases[i], seed, n);
+    FM_THEN(rc, fmv_perturbed_forms(cases, &s->cases[i], seed, n));
     if (rc == FM_OK && fm_json_count(cases) == 0)
         rc = fm_fail(FM_ENOTFOUND, "case '%s': no perturbation changes its prompt",
                      s->cases[i].name);
-    if (rc == FM_OK)
-        rc = fm_json_set(doc, "suite", fm_json_new_str(s->name));
+    FM_THEN(rc, fm_json_set(doc, "suite", fm_json_new_str(s->name)));
     if (rc == FM_OK && generate)
         rc = fm_json_set(doc, "generate", fm_json_ref(generate));
-    if (rc == FM_OK)
-        rc = fm_json_set(doc, "cases", fm_json_ref(cases));
+    FM_THEN(rc, fm_json_set(doc, "cases", fm_json_ref(cases)));
     fm_json_free(cases);
     if (rc == FM_OK)
         return fmv_suite_of_doc(out, doc, NULL, s->name);

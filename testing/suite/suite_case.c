@@ -23,9 +23,7 @@ static fm_status read_word(const char **out, const fm_json *obj, const char *key
 static fm_status need_kind(fmv_case *c, const char *where)
 {
     const char *kind = "MFT";
-    fm_status rc = read_word(&kind, c->doc, "kind", where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_word(&kind, c->doc, "kind", where));
     if (strcmp(kind, "MFT") == 0)
         c->kind = FMV_MFT;
     else if (strcmp(kind, "INV") == 0)
@@ -78,9 +76,7 @@ static fm_status need_prompts(fmv_case *c, const char *where)
             return fm_fail(FM_EINVAL, "%s: '%s' must be a string", where, keys[c->form]);
     }
     if (c->form == FMV_PROMPT_MESSAGES) {
-        fm_status rc = check_messages(found, where);
-        if (rc < 0)
-            return rc;
+        FM_TRY(check_messages(found, where));
     }
     if (c->kind == FMV_MFT && c->prompt_count != 1)
         return fm_fail(FM_EINVAL, "%s: an MFT case has one prompt (INV and DIR have several)",
@@ -94,11 +90,11 @@ static fm_status need_prompts(fmv_case *c, const char *where)
 static fm_status read_whole(double *out, const fm_json *obj, const char *key, double low,
                             double high, const char *where)
 {
-    fm_status rc = fmv_read_number(out, obj, key, where);
-    if (rc == FM_OK && !(*out >= low && *out <= high && floor(*out) == *out))
-        rc = fm_fail(FM_EINVAL, "%s: generate.%s wants a whole number, %.0f to %.0f", where, key,
-                     low, high);
-    return rc;
+    FM_TRY(fmv_read_number(out, obj, key, where));
+    if (!(*out >= low && *out <= high && floor(*out) == *out))
+        return fm_fail(FM_EINVAL, "%s: generate.%s wants a whole number, %.0f to %.0f", where, key,
+                       low, high);
+    return FM_OK;
 }
 
 static fm_status read_stops(fmv_case *c, const fm_json *stop, const char *where)
@@ -132,28 +128,19 @@ static fm_status read_generate(fmv_case *c, const fm_json *g, const char *where)
            penalty = (double)p->repetition_penalty, repeats = c->repeats;
     if (!g)
         return FM_OK;
-    fm_status rc = fm_json_is(g, FM_JSON_OBJECT)
-                       ? fm_json_known_keys(g, known, where)
-                       : fm_fail(FM_EINVAL, "%s: 'generate' wants a mapping", where);
-    if (rc == FM_OK)
-        rc = read_whole(&max_tokens, g, "max-tokens", 1, MAX_TOKENS_LIMIT, where);
-    if (rc == FM_OK)
-        rc = fmv_read_number(&temperature, g, "temperature", where);
-    if (rc == FM_OK)
-        rc = fmv_read_number(&top_p, g, "top-p", where);
-    if (rc == FM_OK)
-        rc = read_whole(&top_k, g, "top-k", 0, 1e6, where);
-    if (rc == FM_OK)
-        rc = read_whole(&seed, g, "seed", 0, SEED_LIMIT, where);
-    if (rc == FM_OK)
-        rc = fmv_read_number(&penalty, g, "repetition-penalty", where);
-    if (rc == FM_OK)
-        rc = read_whole(&repeats, g, "repeats", 1, FMV_REPEATS_MAX, where);
-    if (rc == FM_OK && fm_json_get(g, "until") && fm_json_get(g, "stop"))
-        rc =
-            fm_fail(FM_EINVAL, "%s: generate: 'until' is another word for 'stop': give one", where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_json_is(g, FM_JSON_OBJECT)
+               ? fm_json_known_keys(g, known, where)
+               : fm_fail(FM_EINVAL, "%s: 'generate' wants a mapping", where));
+    FM_TRY(read_whole(&max_tokens, g, "max-tokens", 1, MAX_TOKENS_LIMIT, where));
+    FM_TRY(fmv_read_number(&temperature, g, "temperature", where));
+    FM_TRY(fmv_read_number(&top_p, g, "top-p", where));
+    FM_TRY(read_whole(&top_k, g, "top-k", 0, 1e6, where));
+    FM_TRY(read_whole(&seed, g, "seed", 0, SEED_LIMIT, where));
+    FM_TRY(fmv_read_number(&penalty, g, "repetition-penalty", where));
+    FM_TRY(read_whole(&repeats, g, "repeats", 1, FMV_REPEATS_MAX, where));
+    if (fm_json_get(g, "until") && fm_json_get(g, "stop"))
+        return fm_fail(FM_EINVAL, "%s: generate: 'until' is another word for 'stop': give one",
+                       where);
     c->repeats = (uint32_t)repeats;
     c->max_tokens = (uint32_t)max_tokens;
     p->temperature = (float)FM_MIN(temperature, 1e30);
@@ -161,7 +148,7 @@ static fm_status read_generate(fmv_case *c, const fm_json *g, const char *where)
     p->top_k = (uint32_t)top_k;
     p->repetition_penalty = (float)FM_MIN(penalty, 1e30);
     p->seed = (uint64_t)seed;
-    rc = fm_sample_check(p);
+    fm_status rc = fm_sample_check(p);
     if (rc < 0)
         return fm_error_prefix(rc, "%s: generate", where);
     const fm_json *stop = fm_json_get(g, fm_json_get(g, "until") ? "until" : "stop");
@@ -180,9 +167,7 @@ static fm_status read_choices(fmv_case *c, const char *where)
     const fm_json *choices = fm_json_get(c->doc, "choices");
     const char *answer = fm_json_cstr(fm_json_get(c->doc, "answer"), NULL);
     const char *normalize = "none";
-    fm_status rc = read_word(&normalize, c->doc, "normalize", where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_word(&normalize, c->doc, "normalize", where));
     c->choice_count = fm_json_count(choices);
     if (!fm_json_is(choices, FM_JSON_ARRAY) || c->choice_count < 2 ||
         c->choice_count > FMV_CHOICES_MAX)
@@ -223,15 +208,11 @@ static fm_status read_logprob(fmv_case *c, const char *where)
     c->continuation = fm_json_cstr(fm_json_get(c->doc, "continuation"), "");
     if (!*c->continuation)
         return fm_fail(FM_EINVAL, "%s: 'continuation' must be a non-empty string", where);
-    fm_status rc = fmv_read_number(&c->above, c->doc, "logprob-above", where);
-    if (rc == FM_OK)
-        rc = fmv_read_number(&c->below, c->doc, "logprob-below", where);
-    if (rc == FM_OK)
-        rc = fmv_read_number(&c->margin, c->doc, "margin", where);
-    if (rc == FM_OK && c->margin < 0)
-        rc = fm_fail(FM_EINVAL, "%s: 'margin' must not be negative", where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmv_read_number(&c->above, c->doc, "logprob-above", where));
+    FM_TRY(fmv_read_number(&c->below, c->doc, "logprob-below", where));
+    FM_TRY(fmv_read_number(&c->margin, c->doc, "margin", where));
+    if (c->margin < 0)
+        return fm_fail(FM_EINVAL, "%s: 'margin' must not be negative", where);
     if (fm_json_get(c->doc, "pairs"))
         return FM_OK;
     if (c->kind == FMV_DIR) {
@@ -304,20 +285,17 @@ static fm_status read_scoring(fmv_case *c, const fm_json *defaults, const char *
                        "%s: want one of 'expect', 'choices', 'continuation', 'perplexity', "
                        "'class', 'embedding'",
                        where);
-    fm_status rc = check_meaning(c, where);
-    if (rc == FM_OK && others)
+    FM_TRY(check_meaning(c, where));
+    if (others)
         return fmv_scoring_read(c, where);
-    if (rc == FM_OK && choices)
+    if (choices)
         return read_choices(c, where);
-    if (rc == FM_OK && continuation)
+    if (continuation)
         return read_logprob(c, where);
-    if (rc == FM_OK)
-        rc = read_generate(c, defaults, where);
-    if (rc == FM_OK)
-        rc = read_generate(c, fm_json_get(c->doc, "generate"), where);
-    if (rc == FM_OK)
-        rc = fmv_filters_read(c, where);
-    return rc == FM_OK ? fmv_expect_read(c, where) : rc;
+    FM_TRY(read_generate(c, defaults, where));
+    FM_TRY(read_generate(c, fm_json_get(c->doc, "generate"), where));
+    FM_TRY(fmv_filters_read(c, where));
+    return fmv_expect_read(c, where);
 }
 
 /* generate as it came out of defaults and case, so that one and the same has one digest. */
@@ -328,20 +306,14 @@ static fm_json *resolved_generate(const fmv_case *c)
     fm_status rc = o && stop ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < c->stop_count; i++)
         rc = fm_json_push(stop, fm_json_new_str(c->stop[i]));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "max-tokens", fm_json_new_int(c->max_tokens));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "temperature", fm_json_new_real((double)p->temperature));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "top-p", fm_json_new_real((double)p->top_p));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "top-k", fm_json_new_int(p->top_k));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "seed", fm_json_new_int((int64_t)p->seed));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "repetition-penalty", fm_json_new_real((double)p->repetition_penalty));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "stop", fm_json_ref(stop));
+    FM_THEN(rc, fm_json_set(o, "max-tokens", fm_json_new_int(c->max_tokens)));
+    FM_THEN(rc, fm_json_set(o, "temperature", fm_json_new_real((double)p->temperature)));
+    FM_THEN(rc, fm_json_set(o, "top-p", fm_json_new_real((double)p->top_p)));
+    FM_THEN(rc, fm_json_set(o, "top-k", fm_json_new_int(p->top_k)));
+    FM_THEN(rc, fm_json_set(o, "seed", fm_json_new_int((int64_t)p->seed)));
+    FM_THEN(rc,
+            fm_json_set(o, "repetition-penalty", fm_json_new_real((double)p->repetition_penalty)));
+    FM_THEN(rc, fm_json_set(o, "stop", fm_json_ref(stop)));
     if (rc == FM_OK && c->repeats > 1)
         rc = fm_json_set(o, "repeats", fm_json_new_int(c->repeats));
     fm_json_free(stop);
@@ -367,10 +339,8 @@ static fm_status take_digest(fmv_case *c)
     if (rc == FM_OK && c->scoring == FMV_SCORE_TEXT)
         rc = fm_json_set(o, "generate", resolved_generate(c));
     fm_buf_init(&text, 0);
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_sha256(&c->digest, text.data, text.len);
+    FM_THEN(rc, fm_json_write(&text, o, FM_JSON_CANONICAL));
+    FM_THEN(rc, fm_sha256(&c->digest, text.data, text.len));
     fm_buf_release(&text);
     fm_json_free(o);
     return rc;
@@ -448,20 +418,13 @@ fm_status fmv_case_init(fmv_case *c, fm_json *doc, const fm_json *defaults, cons
     fm_sample_defaults(&c->sampling);
     fm_status rc = need_name(c, what);
     snprintf(where, sizeof where, "%.200s: case '%.200s'", what, rc == FM_OK ? c->name : "");
-    if (rc == FM_OK)
-        rc = fm_json_known_keys(doc, known, where);
-    if (rc == FM_OK)
-        rc = need_ignore_case(c, where);
-    if (rc == FM_OK)
-        rc = need_kind(c, where);
-    if (rc == FM_OK)
-        rc = need_prompts(c, where);
-    if (rc == FM_OK)
-        rc = read_scoring(c, defaults, where);
-    if (rc == FM_OK)
-        rc = fmv_form_read(c, where);
-    if (rc == FM_OK)
-        rc = take_digest(c);
+    FM_THEN(rc, fm_json_known_keys(doc, known, where));
+    FM_THEN(rc, need_ignore_case(c, where));
+    FM_THEN(rc, need_kind(c, where));
+    FM_THEN(rc, need_prompts(c, where));
+    FM_THEN(rc, read_scoring(c, defaults, where));
+    FM_THEN(rc, fmv_form_read(c, where));
+    FM_THEN(rc, take_digest(c));
     if (rc < 0)
         fmv_case_release(c);
     return rc;

@@ -75,8 +75,7 @@ fm_status fm_attribution_run(const fm_attribution_in *in, fm_digest *run)
     job.held_out = NULL;
     job.held_outs = job.eval_every = 0;
     fm_status rc = fmt_child_open(&ch, in->e, in->p, &job, 0, &result);
-    if (rc == FM_OK)
-        rc = fmt_child_resume(&ch);
+    FM_THEN(rc, fmt_child_resume(&ch));
     fmt_child_release(&ch);
     return rc;
 }
@@ -128,16 +127,13 @@ static fm_status retrain_some(fmt_walk *w, const bool *const *without, size_t n,
         job[i].held_outs = job[i].eval_every = 0;
         rc = subset(&data[i], in->job->data, without[i], in->job->name);
     }
-    if (rc == FM_OK)
-        rc = fm_train_run(in->e, in->p, job, n, result, show, (void *)(uintptr_t)in);
+    FM_THEN(rc, fm_train_run(in->e, in->p, job, n, result, show, (void *)(uintptr_t)in));
     for (size_t i = 0; i < n && rc == FM_OK; i++) {
         if (result[i].failed != FM_OK)
             rc = fm_fail(result[i].failed, "%s",
                          result[i].why ? result[i].why : "training again failed");
-        if (rc == FM_OK)
-            rc = fmt_walk_put(w, &result[i]);
-        if (rc == FM_OK)
-            rc = fmt_walk_margin(w, &margin[i]);
+        FM_THEN(rc, fmt_walk_put(w, &result[i]));
+        FM_THEN(rc, fmt_walk_margin(w, &margin[i]));
     }
     for (size_t i = 0; i < n; i++) {
         fm_train_result_release(&result[i]);
@@ -168,10 +164,8 @@ fm_status fm_attribution_margin(const fm_attribution_in *in, double *margin)
     fmt_walk w;
     fm_status rc = fmt_walk_open(&w, in, false);
 
-    if (rc == FM_OK)
-        rc = fmt_walk_stand(&w, w.points);
-    if (rc == FM_OK)
-        rc = fmt_walk_margin(&w, margin);
+    FM_THEN(rc, fmt_walk_stand(&w, w.points));
+    FM_THEN(rc, fmt_walk_margin(&w, margin));
     fmt_walk_close(&w);
     return rc;
 }

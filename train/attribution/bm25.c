@@ -126,8 +126,7 @@ fm_status fmt_attribution_bm25(const fm_attribution_in *in, double *score)
         doc[i] = fm_dataset_at(data, i)->ids;
         len[i] = fm_dataset_at(data, i)->len;
     }
-    if (rc == FM_OK)
-        rc = fmt_bm25(score, in->wrong->ids, in->wrong->len, doc, len, n);
+    FM_THEN(rc, fmt_bm25(score, in->wrong->ids, in->wrong->len, doc, len, n));
     fm_free(doc);
     fm_free(len);
     return rc;

@@ -91,8 +91,7 @@ static fm_status at_point(sweep *s, size_t point)
     s->at_kron = wants_kron(s->score) && point == MIDDLE;
     s->on_line = point < FMT_WALK_LINE;
     s->weight = s->at_child ? 1.0 : w->weight[point];
-    if (rc == FM_OK)
-        rc = fmt_walk_target(w, s->target);
+    FM_THEN(rc, fmt_walk_target(w, s->target));
     if (rc < 0)
         return rc;
     s->norm = sqrt(dot(s->target, s->target, w->total));
@@ -101,8 +100,7 @@ static fm_status at_point(sweep *s, size_t point)
         if (rc == FM_OK)
             fmt_kron_solve(s->kron, s->through, s->target);
     }
-    if (rc == FM_OK)
-        rc = fmt_walk_each(w, NULL, fm_dataset_count(w->job.data), take, s);
+    FM_THEN(rc, fmt_walk_each(w, NULL, fm_dataset_count(w->job.data), take, s));
     fmt_kron_free(s->kron);
     s->kron = NULL;
     return rc;

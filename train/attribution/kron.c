@@ -165,8 +165,7 @@ static fm_status to_basis(float *basis, double **sum, size_t n)
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < i; j++)
             a[j * n + i] = a[i * n + j];
-    if (rc == FM_OK)
-        rc = fmt_eigen(a, q, q + n * n, q + n * n + n, n);
+    FM_THEN(rc, fmt_eigen(a, q, q + n * n, q + n * n + n, n));
     for (size_t i = 0; rc == FM_OK && i < n * n; i++)
         basis[i] = (float)q[i % n * n + i / n];
     fm_free(q);
@@ -177,16 +176,14 @@ static fm_status to_basis(float *basis, double **sum, size_t n)
 
 static fm_status all_bases(fmt_kron *k)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; i < k->count && rc == FM_OK; i++) {
+    for (size_t i = 0; i < k->count; i++) {
         block *b = &k->item[i];
         if (b->left)
-            rc = to_basis(b->u, &b->su, (size_t)b->rows);
-        if (rc == FM_OK && b->right)
-            rc = to_basis(b->v, &b->sv, (size_t)b->cols);
+            FM_TRY(to_basis(b->u, &b->su, (size_t)b->rows));
+        if (b->right)
+            FM_TRY(to_basis(b->v, &b->sv, (size_t)b->cols));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ---- from the examples ---- */
@@ -234,13 +231,11 @@ static fm_status keep_one(void *ctx, size_t n, const float *g)
 static fm_status each(fmt_walk *w, const kept *have, const size_t *which, size_t n,
                       fmt_gradient_fn take, void *ctx)
 {
-    fm_status rc = FM_OK;
-
     if (!have->g)
         return fmt_walk_each(w, which, n, take, ctx);
-    for (size_t i = 0; i < n && rc == FM_OK; i++)
-        rc = take(ctx, i, have->g + i * (size_t)have->total);
-    return rc;
+    for (size_t i = 0; i < n; i++)
+        FM_TRY(take(ctx, i, have->g + i * (size_t)have->total));
+    return FM_OK;
 }
 
 static fm_status measure(fmt_kron *k, fmt_walk *w)
@@ -257,12 +252,9 @@ static fm_status measure(fmt_kron *k, fmt_walk *w)
         have.g = fm_malloc(k->sampled * (size_t)w->total * sizeof(float));
         rc = have.g ? fmt_walk_each(w, which, k->sampled, keep_one, &have) : FM_ENOMEM;
     }
-    if (rc == FM_OK)
-        rc = each(w, &have, which, k->sampled, add_factors, k);
-    if (rc == FM_OK)
-        rc = all_bases(k);
-    if (rc == FM_OK)
-        rc = each(w, &have, which, k->sampled, add_values, k);
+    FM_THEN(rc, each(w, &have, which, k->sampled, add_factors, k));
+    FM_THEN(rc, all_bases(k));
+    FM_THEN(rc, each(w, &have, which, k->sampled, add_values, k));
     fm_free(have.g);
     for (size_t i = 0; i < k->count; i++) {
         block *b = &k->item[i];

@@ -144,10 +144,7 @@ static fm_status open_worker(fmt_walk *w)
 {
     size_t i = w->opened++;
     fmt_child *ch = &w->worker[i];
-    fm_status rc = fmt_child_open(ch, w->in->e, &w->p, &w->job, (uint32_t)i, &w->result[i]);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_child_open(ch, w->in->e, &w->p, &w->job, (uint32_t)i, &w->result[i]));
     set_most(w, ch);
     no_dropout(&ch->net);
     if (ch->lane.most.longest > ch->net.arch.max_positions)
@@ -178,15 +175,12 @@ static fm_status make_pass(fmt_walk *w)
 /* ---- values ---- */
 static fm_status put_everywhere(fmt_walk *w, const float *values)
 {
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; i < w->workers && rc == FM_OK; i++) {
+    for (size_t i = 0; i < w->workers; i++) {
         fmt_child *ch = &w->worker[i];
-        rc = fmt_params_put_all(&ch->ps, ch->ps.p, values);
-        if (rc == FM_OK)
-            rc = fmt_net_refresh(&ch->net, &ch->ps);
+        FM_TRY(fmt_params_put_all(&ch->ps, ch->ps.p, values));
+        FM_TRY(fmt_net_refresh(&ch->net, &ch->ps));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status load_child(fmt_walk *w, fmt_params *ps)
@@ -197,8 +191,8 @@ static fm_status load_child(fmt_walk *w, fmt_params *ps)
     fm_buf_init(&top, FM_MAX_PATH_BYTES);
     if (fmt_method_is_adapter(w->job.config.method))
         rc = fmt_top_adapter(&top, w->in->child);
-    if (rc == FM_OK)
-        rc = fmt_params_load(ps, w->in->child, &w->p, top.len > 0 ? fm_buf_cstr(&top) : "", true);
+    FM_THEN(rc,
+            fmt_params_load(ps, w->in->child, &w->p, top.len > 0 ? fm_buf_cstr(&top) : "", true));
     fm_buf_release(&top);
     return rc;
 }
@@ -208,19 +202,15 @@ static fm_status load_ends(fmt_walk *w)
 {
     fmt_params *ps = &w->worker[0].ps;
     bool from_parent = w->job.parent != w->in->job->parent;
-    fm_status rc = FM_OK;
 
     if (from_parent)
-        rc = fmt_params_load(ps, w->in->job->parent, &w->p, "", false);
-    if (rc == FM_OK)
-        rc = fmt_params_get_all(ps, ps->p, w->from);
-    if (rc == FM_OK)
-        rc = load_child(w, ps);
-    if (rc == FM_OK)
-        rc = fmt_params_get_all(ps, ps->p, w->to);
-    if (rc == FM_OK && memcmp(w->from, w->to, (size_t)w->total * sizeof(float)) == 0)
-        rc = fm_fail(FM_EINVAL, "child and parent have the same weights: no step to explain");
-    return rc;
+        FM_TRY(fmt_params_load(ps, w->in->job->parent, &w->p, "", false));
+    FM_TRY(fmt_params_get_all(ps, ps->p, w->from));
+    FM_TRY(load_child(w, ps));
+    FM_TRY(fmt_params_get_all(ps, ps->p, w->to));
+    if (memcmp(w->from, w->to, (size_t)w->total * sizeof(float)) == 0)
+        return fm_fail(FM_EINVAL, "child and parent have the same weights: no step to explain");
+    return FM_OK;
 }
 
 /* ---- points ---- */
@@ -276,17 +266,15 @@ static fm_status state_values(fmt_walk *w, const fm_train_state *s)
 
 fm_status fmt_walk_stand(fmt_walk *w, size_t point)
 {
-    fm_status rc = FM_OK;
-
     if (point >= w->points) {
         memcpy(w->here, w->to, (size_t)w->total * sizeof(float));
     } else if (point >= FMT_WALK_LINE) {
-        rc = state_values(w, &w->in->state[picked_state(w, point - FMT_WALK_LINE)]);
+        FM_TRY(state_values(w, &w->in->state[picked_state(w, point - FMT_WALK_LINE)]));
     } else {
         for (uint64_t i = 0; i < w->total; i++)
             w->here[i] = fmaf(on_the_line[point], w->to[i] - w->from[i], w->from[i]);
     }
-    return rc == FM_OK ? put_everywhere(w, w->here) : rc;
+    return put_everywhere(w, w->here);
 }
 
 fm_status fmt_walk_put(fmt_walk *w, const fm_train_result *r)
@@ -303,8 +291,7 @@ fm_status fmt_walk_put(fmt_walk *w, const fm_train_result *r)
             return fm_fail(FM_EBASE, "%s: the run made no %s", w->job.name, ps->item[i].name);
         float *host = fm_malloc((size_t)ps->item[i].n * sizeof(float));
         rc = host ? fm_to_f32(host, t->dtype, t->data, ps->item[i].n) : FM_ENOMEM;
-        if (rc == FM_OK)
-            rc = fmt_params_put(ps, (int32_t)i, host);
+        FM_THEN(rc, fmt_params_put(ps, (int32_t)i, host));
         fm_free(host);
     }
     return rc == FM_OK ? fmt_net_refresh(&w->worker[0].net, ps) : rc;
@@ -336,10 +323,8 @@ fm_status fmt_walk_open(fmt_walk *w, const fm_attribution_in *in, bool bounded)
     w->lane = fm_calloc(2 * LANES_MAX, sizeof(fmt_lane *));
     if (rc == FM_OK && !(w->worker && w->result && w->lane))
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = open_worker(w);
-    if (rc == FM_OK)
-        rc = make_room(w);
+    FM_THEN(rc, open_worker(w));
+    FM_THEN(rc, make_room(w));
     if (rc < 0)
         return rc;
     if (!w->total)
@@ -349,8 +334,7 @@ fm_status fmt_walk_open(fmt_walk *w, const fm_attribution_in *in, bool bounded)
     w->workers = FM_MAX((size_t)1, FM_MIN(fit, LANES_MAX));
     while (rc == FM_OK && w->opened < w->workers)
         rc = open_worker(w);
-    if (rc == FM_OK)
-        rc = make_pass(w);
+    FM_THEN(rc, make_pass(w));
     w->objective = w->worker[0].lane.objective;
     w->how = w->worker[0].how;
     if (rc == FM_OK)
@@ -378,12 +362,9 @@ void fmt_walk_close(fmt_walk *w)
 static fm_status load_example(fmt_child *ch, const fm_example *e, const fmt_batch_how *how)
 {
     fmt_lane *lane = &ch->lane;
-    fm_status rc = fm_grow(&ch->seq, &ch->seq_cap, FM_EXAMPLE_PARTS, sizeof(*ch->seq));
+    FM_TRY(fm_grow(&ch->seq, &ch->seq_cap, FM_EXAMPLE_PARTS, sizeof(*ch->seq)));
 
-    if (rc == FM_OK)
-        rc = fm_grow(&ch->of, &ch->of_cap, FM_EXAMPLE_PARTS, sizeof(*ch->of));
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&ch->of, &ch->of_cap, FM_EXAMPLE_PARTS, sizeof(*ch->of)));
     lane->ins = fmt_objective_setup_seqs(ch->seq, ch->of, e, 0);
     lane->in = ch->seq;
     lane->of = ch->of;
@@ -391,12 +372,10 @@ static fm_status load_example(fmt_child *ch, const fm_example *e, const fmt_batc
     lane->loss = 0.0;
     lane->step = 0;
     lane->row_base = 0;
-    rc = fmt_batch_build(&lane->batch, lane->in, lane->ins, how);
-    if (rc == FM_OK)
-        rc = fmt_objective_setup_load(&ch->goal);
-    if (rc == FM_OK)
-        fmt_params_zero_grad(&ch->ps);
-    return rc;
+    FM_TRY(fmt_batch_build(&lane->batch, lane->in, lane->ins, how));
+    FM_TRY(fmt_objective_setup_load(&ch->goal));
+    fmt_params_zero_grad(&ch->ps);
+    return FM_OK;
 }
 
 fm_status fmt_walk_each(fmt_walk *w, const size_t *which, size_t n, fmt_gradient_fn take, void *ctx)
@@ -417,8 +396,7 @@ fm_status fmt_walk_each(fmt_walk *w, const size_t *which, size_t n, fmt_gradient
             rc = fmt_pass_run(w->pass, w->lane, lanes);
         for (size_t k = 0; k < now && rc == FM_OK; k++) {
             rc = fmt_params_get_all(&w->worker[k].ps, w->worker[k].ps.g, w->host);
-            if (rc == FM_OK)
-                rc = take(ctx, at + k, w->host);
+            FM_THEN(rc, take(ctx, at + k, w->host));
         }
         w->done += now;
         if (w->in->progress)
@@ -440,8 +418,7 @@ static fm_status run_text(fmt_walk *w, const fm_example *e, double *loss)
     fm_status rc = load_example(ch, e, &how);
     if (rc == FM_OK && lane->batch.labels == 0)
         rc = fm_fail(FM_EINVAL, "the answer to explain has no token that counts");
-    if (rc == FM_OK)
-        rc = fmt_pass_run(w->pass, &lane, 1);
+    FM_THEN(rc, fmt_pass_run(w->pass, &lane, 1));
     *loss = lane->loss;
     lane->objective = w->objective;
     ch->goal.how = w->how;
@@ -453,13 +430,11 @@ fm_status fmt_walk_target(fmt_walk *w, float *g)
     double loss;
     fm_status rc = run_text(w, w->in->wrong, &loss);
 
-    if (rc == FM_OK)
-        rc = fmt_params_get_all(&w->worker[0].ps, w->worker[0].ps.g, g);
+    FM_THEN(rc, fmt_params_get_all(&w->worker[0].ps, w->worker[0].ps.g, g));
     if (rc < 0 || !w->in->right)
         return rc;
     rc = run_text(w, w->in->right, &loss);
-    if (rc == FM_OK)
-        rc = fmt_params_get_all(&w->worker[0].ps, w->worker[0].ps.g, w->host);
+    FM_THEN(rc, fmt_params_get_all(&w->worker[0].ps, w->worker[0].ps.g, w->host));
     for (uint64_t i = 0; rc == FM_OK && i < w->total; i++)
         g[i] -= w->host[i];
     return rc;

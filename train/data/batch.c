@@ -78,8 +78,6 @@ static fm_status check_ids(const fmt_seq_in *s, const fmt_batch_how *how)
 /* The arrays grow to the largest batch seen and stay. */
 static fm_status batch_room(fmt_batch *b, const fmt_seq_in *s, size_t n, const fmt_batch_how *how)
 {
-    fm_status rc = FM_OK;
-
     fmt_batch_clear(b);
     for (size_t i = 0; i < n; i++) {
         uint32_t rows = fmt_seq_rows(&s[i], how);
@@ -89,18 +87,13 @@ static fm_status batch_room(fmt_batch *b, const fmt_seq_in *s, size_t n, const f
         b->tokens += s[i].len;
         b->longest = FM_MAX(b->longest, rows > 0 ? rows + how->offset : 0);
     }
-    rc = fm_grow(&b->ids, &b->cap[0], b->rows, sizeof(int32_t));
-    if (rc == FM_OK)
-        rc = fm_grow(&b->pos, &b->cap[1], b->rows, sizeof(int32_t));
-    if (rc == FM_OK)
-        rc = fm_grow(&b->label_row, &b->cap[2], b->labels, sizeof(int32_t));
-    if (rc == FM_OK)
-        rc = fm_grow(&b->label, &b->cap[3], b->labels, sizeof(int32_t));
-    if (rc == FM_OK)
-        rc = fm_grow(&b->len, &b->cap[4], b->seqs, sizeof(uint32_t));
-    if (rc == FM_OK)
-        rc = fm_grow(&b->which, &b->cap[5], b->seqs, sizeof(uint32_t));
-    return rc;
+    FM_TRY(fm_grow(&b->ids, &b->cap[0], b->rows, sizeof(int32_t)));
+    FM_TRY(fm_grow(&b->pos, &b->cap[1], b->rows, sizeof(int32_t)));
+    FM_TRY(fm_grow(&b->label_row, &b->cap[2], b->labels, sizeof(int32_t)));
+    FM_TRY(fm_grow(&b->label, &b->cap[3], b->labels, sizeof(int32_t)));
+    FM_TRY(fm_grow(&b->len, &b->cap[4], b->seqs, sizeof(uint32_t)));
+
+    return fm_grow(&b->which, &b->cap[5], b->seqs, sizeof(uint32_t));
 }
 
 /* Label of a token's row; *picked: it has one. */
@@ -142,13 +135,9 @@ fm_status fmt_batch_build(fmt_batch *out, const fmt_seq_in *s, size_t n, const f
     uint32_t seq = 0;
 
     for (size_t i = 0; i < n; i++) {
-        fm_status rc = check_ids(&s[i], how);
-        if (rc < 0)
-            return rc;
+        FM_TRY(check_ids(&s[i], how));
     }
-    fm_status rc = batch_room(out, s, n, how);
-    if (rc < 0)
-        return rc;
+    FM_TRY(batch_room(out, s, n, how));
     for (size_t i = 0; i < n; i++) {
         uint32_t rows = fmt_seq_rows(&s[i], how);
         if (rows == 0)

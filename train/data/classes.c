@@ -135,10 +135,8 @@ fm_status fmt_settle_classes(fm_dataset *d, uint32_t wanted)
 
     if (rc == FM_OK && n > 0)
         qsort(sorted, n, sizeof(*sorted), by_bytes);
-    if (rc == FM_OK)
-        rc = count_classes(d, sorted, n, wanted);
-    if (rc == FM_OK)
-        rc = name_classes(d, sorted, n);
+    FM_THEN(rc, count_classes(d, sorted, n, wanted));
+    FM_THEN(rc, name_classes(d, sorted, n));
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         klass[i] = class_of(d, sorted, n, names[i]);
     if (rc == FM_OK) {

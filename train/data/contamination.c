@@ -39,11 +39,10 @@ typedef struct search {
 
 fm_status fmt_hit_add(fmt_hits *list, size_t example, size_t other)
 {
-    fm_status rc = fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item));
+    FM_TRY(fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item)));
 
-    if (rc == FM_OK)
-        list->item[list->count++] = (fmt_hit){(uint32_t)example, (uint32_t)other};
-    return rc;
+    list->item[list->count++] = (fmt_hit){(uint32_t)example, (uint32_t)other};
+    return FM_OK;
 }
 
 /* Bytes of a word character at s: ASCII letters and digits, and what is beyond ASCII but general
@@ -68,10 +67,8 @@ static size_t separator(const uint8_t *s, size_t left)
 
 static fm_status split(words *w, fm_span text)
 {
-    fm_status rc = FM_OK;
-
     w->count = 0;
-    for (size_t i = 0; i < text.len && rc == FM_OK;) {
+    for (size_t i = 0; i < text.len;) {
         uint64_t h = UINT64_C(14695981039346656037); /* FNV-1a, then mixed */
         size_t n = word_char(text.data + i, text.len - i);
         if (n == 0) {
@@ -85,11 +82,10 @@ static fm_status split(words *w, fm_span text)
                 h = (h ^ c) * UINT64_C(1099511628211);
             }
         h = (h ^ h >> 32) * UINT64_C(0xD6E8FEB86659FD93);
-        rc = fm_grow(&w->hash, &w->cap, w->count + 1, sizeof(*w->hash));
-        if (rc == FM_OK)
-            w->hash[w->count++] = h ^ h >> 32;
+        FM_TRY(fm_grow(&w->hash, &w->cap, w->count + 1, sizeof(*w->hash)));
+        w->hash[w->count++] = h ^ h >> 32;
     }
-    return rc;
+    return FM_OK;
 }
 
 static int by_gram(const void *a, const void *b)
@@ -121,11 +117,8 @@ static uint64_t roll(uint64_t hash, uint64_t out, uint64_t in, uint64_t top)
 
 static fm_status add_gram(search *s, uint32_t n, uint64_t hash, size_t probe)
 {
-    fm_status rc = fm_grow(&s->gram, &s->cap, s->grams + 1, sizeof(*s->gram));
+    FM_TRY(fm_grow(&s->gram, &s->cap, s->grams + 1, sizeof(*s->gram)));
     uint64_t low = hash >> (64 - SIEVE_BITS);
-
-    if (rc < 0)
-        return rc;
     s->gram[s->grams++] = (gram){n, (uint32_t)probe, hash};
     s->sieve[n][low >> 6] |= (uint64_t)1 << (low & 63);
     s->used[n] = true;
@@ -137,14 +130,13 @@ static fm_status add_probe(search *s, size_t number)
     uint32_t n = (uint32_t)FM_MIN(s->w.count, (size_t)MOST);
     uint64_t top = power(n - 1);
     uint64_t hash = 0;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < s->w.count && rc == FM_OK; i++) {
+    for (size_t i = 0; i < s->w.count; i++) {
         hash = roll(hash, i >= n ? s->w.hash[i - n] : 0, s->w.hash[i], top);
         if (i + 1 >= n)
-            rc = add_gram(s, n, hash, number);
+            FM_TRY(add_gram(s, n, hash, number));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* The first probe that has this gram, or -1. */
@@ -191,11 +183,8 @@ static fm_status look_at(search *s, fmt_report *r, size_t i)
 
     for (uint32_t k = 0; k < e->parts && probe < 0; ids += e->part_len[k++]) {
         fm_buf_clear(&s->text);
-        fm_status rc = fm_tokenizer_decode(r->tok, ids, e->part_len[k], true, &s->text);
-        if (rc == FM_OK)
-            rc = split(&s->w, fm_buf_span(&s->text));
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_tokenizer_decode(r->tok, ids, e->part_len[k], true, &s->text));
+        FM_TRY(split(&s->w, fm_buf_span(&s->text)));
         probe = find_in_words(s);
     }
     return probe < 0 ? FM_OK : fmt_hit_add(&r->contaminated, i, (size_t)probe);

@@ -48,18 +48,17 @@ static fm_status read_header(table *t)
 
 static fm_status set_cells(const table *t, fm_json *record)
 {
-    fm_status rc = FM_OK;
-
     if (t->csv.count != t->columns)
         return fm_fail(FM_ECORRUPT,
                        "%s: line %zu: %zu cells, the header row has %zu; a cell that holds the "
                        "separator, a quote or a line's end must be in quotes",
                        t->csv.what, t->csv.row_line, t->csv.count, t->columns);
-    for (size_t i = 0; i < t->columns && rc == FM_OK; i++) {
+    for (size_t i = 0; i < t->columns; i++) {
         fm_span cell = fm_csv_cell(&t->csv, i);
-        rc = fm_json_set(record, t->column[i], fm_json_new_strn((const char *)cell.data, cell.len));
+        FM_TRY(
+            fm_json_set(record, t->column[i], fm_json_new_strn((const char *)cell.data, cell.len)));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status read_rows(table *t, const fmt_record_sink *sink)
@@ -86,8 +85,7 @@ fm_status fmt_csv_records(fm_span bytes, char separator, const char *what,
 
     fm_csv_init(&t.csv, bytes, separator, what);
     fm_status rc = read_header(&t);
-    if (rc == FM_OK)
-        rc = read_rows(&t, sink);
+    FM_THEN(rc, read_rows(&t, sink));
     release(&t);
     return rc;
 }

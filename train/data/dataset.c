@@ -30,11 +30,10 @@ typedef struct loader {
 /* ---- records ---- */
 static fm_status push_number(fmt_numbers *list, size_t number)
 {
-    fm_status rc = fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item));
+    FM_TRY(fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item)));
 
-    if (rc == FM_OK)
-        list->item[list->count++] = (uint32_t)number;
-    return rc;
+    list->item[list->count++] = (uint32_t)number;
+    return FM_OK;
 }
 
 static int by_number(const void *a, const void *b)
@@ -80,8 +79,7 @@ static fm_status push_example(fmt_examples *list, fm_example *e, const fmt_rende
 {
     fm_status rc = fm_grow(&list->item, &list->cap, list->count + 1, sizeof(*list->item));
 
-    if (rc == FM_OK)
-        rc = fm_grow(&list->info, &list->info_cap, list->count + 1, sizeof(*list->info));
+    FM_THEN(rc, fm_grow(&list->info, &list->info_cap, list->count + 1, sizeof(*list->info)));
     if (rc < 0) {
         fmt_example_release(e);
         return rc;
@@ -139,14 +137,11 @@ static fm_status add_record(void *ctx, const fm_json *record)
         rc = fmt_label_of(&label, l->d, record, l->r.what, number);
     if (rc < 0 || is_skipped(l->f, number))
         return rc;
-    rc = fmt_render_record(&e, &info, &l->r, record, number);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_render_record(&e, &info, &l->r, record, number));
     info.label = label;
     fm_buf_init(&canonical, 0);
     rc = fm_json_write(&canonical, record, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_sha256(&e.digest, canonical.data, canonical.len);
+    FM_THEN(rc, fm_sha256(&e.digest, canonical.data, canonical.len));
     fm_buf_release(&canonical);
     if (rc < 0) {
         fmt_example_release(&e);
@@ -195,8 +190,7 @@ static fm_status load_lines(loader *l, fm_span bytes)
             continue;
         (void)snprintf(where, sizeof(where), "%.200s, line %zu of the file", l->r.what, number);
         rc = fm_json_parse(&record, line, where);
-        if (rc == FM_OK)
-            rc = add_record(l, record);
+        FM_THEN(rc, add_record(l, record));
         fm_json_free(record);
     }
     return rc;
@@ -224,8 +218,7 @@ static fm_status load_text(loader *l, fm_span bytes)
         if (rc < 0 || is_skipped(l->f, number))
             continue;
         rc = fmt_render_block(&e, &info, &l->r, ids.id + at, n, number);
-        if (rc == FM_OK)
-            rc = keep(l, &e, &info);
+        FM_THEN(rc, keep(l, &e, &info));
     }
     fm_ids_release(&ids);
     return rc;
@@ -350,14 +343,10 @@ static fm_status file_init(fmt_data_file *f, const fm_data_file *from)
 
     f->weight = from->weight;
     f->held_out = from->held_out;
-    if (rc == FM_OK)
-        rc = copy_text(&f->name, from->what);
-    if (rc == FM_OK)
-        rc = copy_text(&f->licence, from->licence);
-    if (rc == FM_OK)
-        rc = copy_text(&f->source, from->source);
-    if (rc == FM_OK)
-        rc = copy_text(&f->split, from->split);
+    FM_THEN(rc, copy_text(&f->name, from->what));
+    FM_THEN(rc, copy_text(&f->licence, from->licence));
+    FM_THEN(rc, copy_text(&f->source, from->source));
+    FM_THEN(rc, copy_text(&f->split, from->split));
     for (size_t i = 0; i < from->skip_count && rc == FM_OK; i++)
         rc = push_number(&f->skipped, from->skip[i]);
     if (rc == FM_OK && f->skipped.count > 0)
@@ -406,19 +395,18 @@ static fm_status nothing_left(const fm_dataset *d, uint32_t max_tokens)
 static fm_status load_all(loader *l, const fm_data_file *file, const fm_train_config *c)
 {
     fm_dataset *d = l->d;
-    fm_status rc = FM_OK;
 
-    for (uint32_t i = 0; i < d->files && rc == FM_OK; i++) {
+    for (uint32_t i = 0; i < d->files; i++) {
         l->f = &d->file[i];
         l->file = i;
         l->r.what = file[i].what;
-        rc = load_file(l, file[i].bytes);
+        FM_TRY(load_file(l, file[i].bytes));
     }
-    if (rc == FM_OK && d->train.count == 0)
-        rc = nothing_left(d, c->max_tokens);
-    if (rc == FM_OK && d->objective == FM_OBJECTIVE_CLASSIFY)
-        rc = fmt_settle_classes(d, c->classes);
-    return rc;
+    if (d->train.count == 0)
+        FM_TRY(nothing_left(d, c->max_tokens));
+    if (d->objective == FM_OBJECTIVE_CLASSIFY)
+        FM_TRY(fmt_settle_classes(d, c->classes));
+    return FM_OK;
 }
 
 fm_status fm_dataset_open_files(fm_dataset **out, const fm_data_file *file, size_t files,
@@ -434,9 +422,7 @@ fm_status fm_dataset_open_files(fm_dataset **out, const fm_data_file *file, size
                 .seed = c->seed};
 
     *out = NULL;
-    fm_status rc = check_files(file, files, tok, c, eval_share);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_files(file, files, tok, c, eval_share));
     l.d = fm_calloc(1, sizeof(*l.d));
     if (!l.d)
         return FM_ENOMEM;
@@ -444,13 +430,12 @@ fm_status fm_dataset_open_files(fm_dataset **out, const fm_data_file *file, size
     l.d->eval_share = eval_share;
     l.d->labels = fm_json_new_object();
     l.d->file = fm_calloc(files, sizeof(*l.d->file));
-    rc = l.d->labels && l.d->file ? fmt_stream(&l.stream, "held-out", "") : FM_ENOMEM;
+    fm_status rc = l.d->labels && l.d->file ? fmt_stream(&l.stream, "held-out", "") : FM_ENOMEM;
     for (; rc == FM_OK && l.d->files < files; l.d->files++)
         rc = file_init(&l.d->file[l.d->files], &file[l.d->files]);
     if (rc == FM_OK && chat)
         rc = fm_chat_extra_new(&l.r.extra, tok);
-    if (rc == FM_OK)
-        rc = load_all(&l, file, c);
+    FM_THEN(rc, load_all(&l, file, c));
     fm_json_free(l.r.extra);
     if (rc < 0) {
         fm_dataset_close(l.d);
@@ -557,12 +542,9 @@ fm_status fmt_dataset_hash(const fm_dataset *d, fm_hasher *h)
         fm_buf_u32(&head, (uint32_t)e->klass);
         fm_buf_u64(&head, bits);
         rc = fm_buf_ok(&head);
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, head.data, head.len);
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->ids, e->len * sizeof(int32_t));
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->labels, e->len * sizeof(int32_t));
+        FM_THEN(rc, fm_hasher_update(h, head.data, head.len));
+        FM_THEN(rc, fm_hasher_update(h, e->ids, e->len * sizeof(int32_t)));
+        FM_THEN(rc, fm_hasher_update(h, e->labels, e->len * sizeof(int32_t)));
     }
     fm_buf_release(&head);
     return rc;

@@ -380,19 +380,13 @@ fm_status fmt_order_new(fmt_order **out, const fm_train_config *c, const fm_data
     o->n = (uint32_t)FM_MIN(fm_dataset_count(d), (size_t)UINT32_MAX);
     o->bucketed = c->buckets > 0;
     fm_status rc = o->n > 0 ? FM_OK : fm_fail(FM_EINVAL, "there is no example to train on");
-    if (rc == FM_OK)
-        rc = fmt_stream(&o->stream, "order", "");
-    if (rc == FM_OK)
-        rc = fmt_stream(&o->weight_stream, "order", "weights");
-    if (rc == FM_OK)
-        rc = fmt_stream(&o->bucket_stream, "order", "buckets");
-    if (rc == FM_OK)
-        rc = measure(o);
+    FM_THEN(rc, fmt_stream(&o->stream, "order", ""));
+    FM_THEN(rc, fmt_stream(&o->weight_stream, "order", "weights"));
+    FM_THEN(rc, fmt_stream(&o->bucket_stream, "order", "buckets"));
+    FM_THEN(rc, measure(o));
     o->plain = !o->weighted && !o->bucketed && !c->packing;
-    if (rc == FM_OK)
-        rc = allocate(o);
-    if (rc == FM_OK)
-        rc = count_steps(o);
+    FM_THEN(rc, allocate(o));
+    FM_THEN(rc, count_steps(o));
     if (rc < 0) {
         fmt_order_free(o);
         return rc;

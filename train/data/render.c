@@ -37,12 +37,9 @@ static fm_status take_preview(fm_example *out, const fmt_pieces *p)
 
 static fm_status take_example(fm_example *out, fmt_render_info *info, fmt_pieces *p)
 {
-    fm_status rc = fm_buf_ok(&p->prompt);
+    FM_TRY(fm_buf_ok(&p->prompt));
 
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&p->answer);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_buf_ok(&p->answer));
     fmt_end_part(p);
     size_t n = p->ids.count;
     out->len = (uint32_t)n;
@@ -80,8 +77,7 @@ static void pieces_init(fmt_pieces *p, const fmt_renderer *r, size_t number, fmt
 
 static fm_status pieces_finish(fm_example *out, fmt_render_info *info, fmt_pieces *p, fm_status rc)
 {
-    if (rc == FM_OK)
-        rc = take_example(out, info, p);
+    FM_THEN(rc, take_example(out, info, p));
     if (rc < 0)
         fmt_example_release(out);
     fm_ids_release(&p->ids);
@@ -118,11 +114,9 @@ fm_status fmt_render_block(fm_example *out, fmt_render_info *info, const fmt_ren
     fm_status rc = FM_OK;
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = fmt_add_id(&p, ids[i], true);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_decode(r->tok, ids, n, false, &text);
+    FM_THEN(rc, fm_tokenizer_decode(r->tok, ids, n, false, &text));
     fmt_note(&p.answer, fm_buf_span(&text));
-    if (rc == FM_OK)
-        rc = fm_sha256(&out->digest, text.data, text.len);
+    FM_THEN(rc, fm_sha256(&out->digest, text.data, text.len));
     fm_buf_release(&text);
     return pieces_finish(out, info, &p, rc);
 }

@@ -173,8 +173,7 @@ static fm_status add_pair(fmt_pieces *p, fm_span prompt, fm_span answer)
     }
     if (rc == FM_OK && prompt.len > 0)
         rc = fmt_add_text(p, prompt, false);
-    if (rc == FM_OK)
-        rc = fmt_add_text(p, answer, true);
+    FM_THEN(rc, fmt_add_text(p, answer, true));
     return rc == FM_OK ? fmt_add_id(p, fm_tokenizer_eos(p->r->tok), true) : rc;
 }
 
@@ -185,10 +184,8 @@ static fm_status add_messages(fmt_pieces *p, const fm_json *record)
     fm_json *tools = NULL;
     fm_status rc = take_array(&messages, p, record, "messages");
 
-    if (rc == FM_OK)
-        rc = take_array(&tools, p, record, "tools");
-    if (rc == FM_OK)
-        rc = fmt_add_conversation(p, messages, 0, tools, "messages");
+    FM_THEN(rc, take_array(&tools, p, record, "tools"));
+    FM_THEN(rc, fmt_add_conversation(p, messages, 0, tools, "messages"));
     fm_json_free(messages);
     fm_json_free(tools);
     return rc;
@@ -234,10 +231,8 @@ static fm_status add_sharegpt(fmt_pieces *p, const fm_json *record)
     fm_span system = {0};
     fm_status rc = messages ? take_array(&turns, p, record, "conversations") : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = take_array(&tools, p, record, "tools");
-    if (rc == FM_OK)
-        rc = optional_text(&system, p, record, "system");
+    FM_THEN(rc, take_array(&tools, p, record, "tools"));
+    FM_THEN(rc, optional_text(&system, p, record, "system"));
     const char *first = fm_json_cstr(fm_json_get(fm_json_at(turns, 0), "from"), "");
     if (rc == FM_OK && system.len > 0 && strcmp(first, "system") != 0)
         rc = fmt_push_message(messages, "system", system);
@@ -245,8 +240,7 @@ static fm_status add_sharegpt(fmt_pieces *p, const fm_json *record)
         rc = push_sharegpt(messages, p, fm_json_at(turns, i));
     if (rc == FM_OK && fm_json_count(turns) == 0)
         rc = fmt_bad_field(p, "conversations", "must hold 1 to 4096 messages");
-    if (rc == FM_OK)
-        rc = fmt_add_conversation(p, messages, 0, tools, "conversations");
+    FM_THEN(rc, fmt_add_conversation(p, messages, 0, tools, "conversations"));
     fm_json_free(messages);
     fm_json_free(turns);
     fm_json_free(tools);
@@ -276,15 +270,11 @@ static fm_status alpaca_messages(fmt_pieces *p, fm_span system, const fm_json *h
     for (size_t i = 0; i < fm_json_count(history) && rc == FM_OK; i++) {
         const fm_json *pair = fm_json_at(history, i);
         rc = fmt_push_message(messages, "user", fm_json_str(fm_json_at(pair, 0)));
-        if (rc == FM_OK)
-            rc = fmt_push_message(messages, "assistant", fm_json_str(fm_json_at(pair, 1)));
+        FM_THEN(rc, fmt_push_message(messages, "assistant", fm_json_str(fm_json_at(pair, 1))));
     }
-    if (rc == FM_OK)
-        rc = fmt_push_message(messages, "user", user);
-    if (rc == FM_OK)
-        rc = fmt_push_message(messages, "assistant", answer);
-    if (rc == FM_OK)
-        rc = fmt_add_conversation(p, messages, 0, NULL, "history");
+    FM_THEN(rc, fmt_push_message(messages, "user", user));
+    FM_THEN(rc, fmt_push_message(messages, "assistant", answer));
+    FM_THEN(rc, fmt_add_conversation(p, messages, 0, NULL, "history"));
     fm_json_free(messages);
     return rc;
 }
@@ -297,8 +287,7 @@ static fm_status add_line(fmt_pieces *p, fm_span text, bool counts)
     fm_buf_append(&line, text.data, text.len);
     fm_buf_char(&line, '\n');
     fm_status rc = fm_buf_ok(&line);
-    if (rc == FM_OK)
-        rc = fmt_add_text(p, fm_buf_span(&line), counts);
+    FM_THEN(rc, fmt_add_text(p, fm_buf_span(&line), counts));
     fm_buf_release(&line);
     return rc;
 }
@@ -316,13 +305,10 @@ static fm_status alpaca_lines(fmt_pieces *p, fm_span system, const fm_json *hist
     for (size_t i = 0; i < fm_json_count(history) && rc == FM_OK; i++) {
         const fm_json *pair = fm_json_at(history, i);
         rc = add_line(p, fm_json_str(fm_json_at(pair, 0)), false);
-        if (rc == FM_OK)
-            rc = add_line(p, fm_json_str(fm_json_at(pair, 1)), true);
+        FM_THEN(rc, add_line(p, fm_json_str(fm_json_at(pair, 1)), true));
     }
-    if (rc == FM_OK)
-        rc = add_line(p, user, false);
-    if (rc == FM_OK)
-        rc = fmt_add_text(p, answer, true);
+    FM_THEN(rc, add_line(p, user, false));
+    FM_THEN(rc, fmt_add_text(p, answer, true));
     return rc == FM_OK ? fmt_add_id(p, fm_tokenizer_eos(p->r->tok), true) : rc;
 }
 
@@ -336,24 +322,18 @@ static fm_status add_alpaca(fmt_pieces *p, const fm_json *record)
     fm_buf user;
     fm_status rc = needed_text(&instruction, p, record, "instruction");
 
-    if (rc == FM_OK)
-        rc = optional_text(&input, p, record, "input");
-    if (rc == FM_OK)
-        rc = needed_text(&answer, p, record, "output");
-    if (rc == FM_OK)
-        rc = optional_text(&system, p, record, "system");
-    if (rc == FM_OK)
-        rc = take_array(&history, p, record, "history");
-    if (rc == FM_OK)
-        rc = check_history(p, history);
+    FM_THEN(rc, optional_text(&input, p, record, "input"));
+    FM_THEN(rc, needed_text(&answer, p, record, "output"));
+    FM_THEN(rc, optional_text(&system, p, record, "system"));
+    FM_THEN(rc, take_array(&history, p, record, "history"));
+    FM_THEN(rc, check_history(p, history));
     fm_buf_init(&user, 0);
     fm_buf_append(&user, instruction.data, instruction.len);
     if (input.len > 0) {
         fm_buf_char(&user, '\n');
         fm_buf_append(&user, input.data, input.len);
     }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&user);
+    FM_THEN(rc, fm_buf_ok(&user));
     if (rc == FM_OK && p->r->chat)
         rc = alpaca_messages(p, system, history, fm_buf_span(&user), answer);
     else if (rc == FM_OK)
@@ -411,8 +391,7 @@ static fm_status add_completion(fmt_pieces *p, const fm_json *record)
     if (fm_json_is(prompt, FM_JSON_STRING) && fm_json_is(answer, FM_JSON_STRING))
         return add_pair(p, fm_json_str(prompt), fm_json_str(answer));
     fm_status rc = join_messages(&all, &first, p, prompt, answer);
-    if (rc == FM_OK)
-        rc = fmt_add_conversation(p, all, first, NULL, "completion");
+    FM_THEN(rc, fmt_add_conversation(p, all, first, NULL, "completion"));
     fm_json_free(all);
     return rc;
 }
@@ -440,9 +419,7 @@ static fm_status add_texts_preferred(fmt_pieces *p, fm_span prompt, fm_span chos
         chosen = fm_span_of(chosen.data + n, chosen.len - n);
         rejected = fm_span_of(rejected.data + n, rejected.len - n);
     }
-    fm_status rc = add_pair(p, prompt, chosen);
-    if (rc < 0)
-        return rc;
+    FM_TRY(add_pair(p, prompt, chosen));
     fmt_begin_part(p);
     return add_pair(p, prompt, rejected);
 }
@@ -476,12 +453,10 @@ static fm_status add_preference(fmt_pieces *p, const fm_json *record)
         return add_texts_preferred(p, fm_json_str(prompt), fm_json_str(chosen),
                                    fm_json_str(rejected));
     fm_status rc = join_messages(&good, &first, p, prompt, chosen);
-    if (rc == FM_OK)
-        rc = join_messages(&bad, &first, p, prompt, rejected);
+    FM_THEN(rc, join_messages(&bad, &first, p, prompt, rejected));
     if (rc == FM_OK)
         first = FM_MAX(first, common_messages(good, bad));
-    if (rc == FM_OK)
-        rc = fmt_add_conversation(p, good, first, NULL, "chosen");
+    FM_THEN(rc, fmt_add_conversation(p, good, first, NULL, "chosen"));
     if (rc == FM_OK) {
         fmt_begin_part(p);
         rc = fmt_add_conversation(p, bad, first, NULL, "rejected");
@@ -502,16 +477,13 @@ static fm_status add_related(fmt_pieces *p, const fm_json *record)
                              "match and leave the field out, or train with objective=classify");
     for (size_t i = 0; i < FM_EXAMPLE_PARTS; i++) {
         fm_span text;
-        fm_status rc = i < 2 ? needed_text(&text, p, record, field[i])
-                             : optional_text(&text, p, record, field[i]);
-        if (rc == FM_OK && i == 2 && text.len == 0)
+        FM_TRY(i < 2 ? needed_text(&text, p, record, field[i])
+                     : optional_text(&text, p, record, field[i]));
+        if (i == 2 && text.len == 0)
             break;
-        if (rc == FM_OK && i > 0)
+        if (i > 0)
             fmt_begin_part(p);
-        if (rc == FM_OK)
-            rc = fmt_add_whole(p, text, fm_span_of(NULL, 0));
-        if (rc < 0)
-            return rc;
+        FM_TRY(fmt_add_whole(p, text, fm_span_of(NULL, 0)));
         fmt_note(i == 0 ? &p->prompt : &p->answer, i < 2 ? text : fm_span_of(NULL, 0));
     }
     return FM_OK;
@@ -522,12 +494,10 @@ static fm_status add_classed(fmt_pieces *p, const fm_json *record)
     const char *const *field = class_fields[class_of(record)];
     fm_span first = {0};
     fm_span second = {0};
-    fm_status rc = needed_text(&first, p, record, field[0]);
+    FM_TRY(needed_text(&first, p, record, field[0]));
 
-    if (rc == FM_OK && field[1])
-        rc = needed_text(&second, p, record, field[1]);
-    if (rc < 0)
-        return rc;
+    if (field[1])
+        FM_TRY(needed_text(&second, p, record, field[1]));
     fmt_note(&p->prompt, first);
     fmt_note(&p->answer, fm_json_str(fm_json_get(record, "label")));
     return fmt_add_whole(p, first, second);
@@ -554,16 +524,17 @@ static fm_status add_token(fmt_pieces *p, const fm_json *ids, const fm_json *lab
 {
     int32_t id = 0;
     int32_t label = 0;
-    fm_status rc = token_at(&id, p, ids, i, "input_ids");
+    FM_TRY(token_at(&id, p, ids, i, "input_ids"));
 
-    if (rc == FM_OK && labels)
-        rc = token_at(&label, p, labels, i, "labels");
-    if (rc == FM_OK && labels && label != FMT_NO_LABEL && label != id)
-        rc = fm_fail(FM_EINVAL,
-                     "%s: record %zu: field 'labels': element %zu is %d, input_ids has %d there; a "
-                     "label is its own token or -100 (the shift by one is made in training)",
-                     p->r->what, p->number, i, label, id);
-    return rc == FM_OK ? fmt_add_labelled(p, id, !labels || label != FMT_NO_LABEL) : rc;
+    if (labels)
+        FM_TRY(token_at(&label, p, labels, i, "labels"));
+    if (labels && label != FMT_NO_LABEL && label != id)
+        return fm_fail(
+            FM_EINVAL,
+            "%s: record %zu: field 'labels': element %zu is %d, input_ids has %d there; a "
+            "label is its own token or -100 (the shift by one is made in training)",
+            p->r->what, p->number, i, label, id);
+    return fmt_add_labelled(p, id, !labels || label != FMT_NO_LABEL);
 }
 
 /* Tokens that the mask leaves: it may only pad on the right. */
@@ -589,21 +560,17 @@ static fm_status add_tokens(fmt_pieces *p, const fm_json *record)
     fm_buf text;
     fm_status rc = take_array(&ids, p, record, "input_ids");
 
-    if (rc == FM_OK)
-        rc = take_array(&labels, p, record, "labels");
-    if (rc == FM_OK)
-        rc = take_array(&mask, p, record, "attention_mask");
+    FM_THEN(rc, take_array(&labels, p, record, "labels"));
+    FM_THEN(rc, take_array(&mask, p, record, "attention_mask"));
     size_t n = fm_json_count(ids);
     if (rc == FM_OK && labels && fm_json_count(labels) != n)
         rc = fmt_bad_field(p, "labels", "must be as long as input_ids");
-    if (rc == FM_OK)
-        rc = masked_count(&n, p, mask);
+    FM_THEN(rc, masked_count(&n, p, mask));
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = add_token(p, ids, labels, i);
     fm_buf_init(&text, 0);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_decode(p->r->tok, p->ids.id, FM_MIN(p->ids.count, FMT_PREVIEW_BYTES),
-                                 false, &text);
+    FM_THEN(rc, fm_tokenizer_decode(p->r->tok, p->ids.id, FM_MIN(p->ids.count, FMT_PREVIEW_BYTES),
+                                    false, &text));
     fmt_note(&p->answer, fm_buf_span(&text));
     fm_buf_release(&text);
     fm_json_free(ids);

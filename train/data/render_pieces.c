@@ -55,8 +55,8 @@ fm_status fmt_add_id(fmt_pieces *p, int32_t id, bool counts)
 
 fm_status fmt_add_labelled(fmt_pieces *p, int32_t id, bool counts)
 {
-    fm_status rc = fm_ids_push(&p->ids, id);
-    return rc == FM_OK ? fm_ids_push(&p->labels, counts ? id : FMT_NO_LABEL) : rc;
+    FM_TRY(fm_ids_push(&p->ids, id));
+    return fm_ids_push(&p->labels, counts ? id : FMT_NO_LABEL);
 }
 
 /* The token that the tokenizer itself puts in front of a text, for text without a template. */
@@ -83,8 +83,7 @@ static fm_status around_of(around *a, const fm_tokenizer *tok)
     fm_ids one = {0};
     fm_status rc = fm_tokenizer_encode(tok, fm_span_str(""), true, &a->ids);
 
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(tok, fm_span_str("a"), true, &one);
+    FM_THEN(rc, fm_tokenizer_encode(tok, fm_span_str("a"), true, &one));
     while (a->head < a->ids.count && a->head < one.count && a->ids.id[a->head] == one.id[a->head])
         a->head++;
     a->tail = a->ids.count - a->head;
@@ -97,13 +96,12 @@ static fm_status push_whole(fmt_pieces *p, const int32_t *id, size_t count, size
                             size_t room)
 {
     size_t keep = FM_MIN(count, room);
-    fm_status rc = FM_OK;
 
     tail = FM_MIN(tail, keep);
     p->part_lost[p->parts - 1] += count - keep;
-    for (size_t i = 0; i < keep && rc == FM_OK; i++)
-        rc = fmt_add_labelled(p, id[i < keep - tail ? i : count - keep + i], false);
-    return rc;
+    for (size_t i = 0; i < keep; i++)
+        FM_TRY(fmt_add_labelled(p, id[i < keep - tail ? i : count - keep + i], false));
+    return FM_OK;
 }
 
 /* The longer text gives way first, as in Hugging Face's truncation "longest_first". */
@@ -119,10 +117,8 @@ static fm_status push_two(fmt_pieces *p, const fm_ids *a, const fm_ids *b, const
         one = one <= two ? small : room - small;
         two = room - one;
     }
-    fm_status rc = push_whole(p, a->id, a->count, with->tail, with->head + one + with->tail);
-    return rc == FM_OK ? push_whole(p, b->id + with->head, b->count - with->head, with->tail,
-                                    two + with->tail)
-                       : rc;
+    FM_TRY(push_whole(p, a->id, a->count, with->tail, with->head + one + with->tail));
+    return push_whole(p, b->id + with->head, b->count - with->head, with->tail, two + with->tail);
 }
 
 static fm_status add_joined(fmt_pieces *p, fm_span text, fm_span second, size_t tail)
@@ -136,10 +132,8 @@ static fm_status add_joined(fmt_pieces *p, fm_span text, fm_span second, size_t 
         fm_buf_char(&all, '\n');
     fm_buf_append(&all, second.data, second.len);
     fm_status rc = fm_buf_ok(&all);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(p->r->tok, fm_buf_span(&all), true, &ids);
-    if (rc == FM_OK)
-        rc = push_whole(p, ids.id, ids.count, tail, p->r->max_tokens);
+    FM_THEN(rc, fm_tokenizer_encode(p->r->tok, fm_buf_span(&all), true, &ids));
+    FM_THEN(rc, push_whole(p, ids.id, ids.count, tail, p->r->max_tokens));
     fm_ids_release(&ids);
     fm_buf_release(&all);
     return rc;
@@ -156,10 +150,8 @@ fm_status fmt_add_whole(fmt_pieces *p, fm_span text, fm_span second)
         rc = add_joined(p, text, second, with.tail);
     } else if (rc == FM_OK) {
         rc = fm_tokenizer_encode(p->r->tok, text, true, &a);
-        if (rc == FM_OK)
-            rc = fm_tokenizer_encode(p->r->tok, second, true, &b);
-        if (rc == FM_OK)
-            rc = push_two(p, &a, &b, &with);
+        FM_THEN(rc, fm_tokenizer_encode(p->r->tok, second, true, &b));
+        FM_THEN(rc, push_two(p, &a, &b, &with));
     }
     fm_ids_release(&with.ids);
     fm_ids_release(&a);
@@ -235,17 +227,13 @@ static fm_status beyond(fm_span *out, const fmt_pieces *p, const fm_buf *done, c
 static fm_status add_turn(talk *t, size_t turn, bool counts)
 {
     fm_span text;
-    fm_status rc = render(&t->now, t, turn, true);
+    FM_TRY(render(&t->now, t, turn, true));
 
-    if (rc == FM_OK)
-        rc = beyond(&text, t->p, &t->done, &t->now);
-    if (rc == FM_OK)
-        rc = fmt_add_text(t->p, text, false);
-    if (rc == FM_OK)
-        rc = render(&t->done, t, turn + 1, false);
-    if (rc == FM_OK)
-        rc = beyond(&text, t->p, &t->now, &t->done);
-    return rc == FM_OK ? fmt_add_text(t->p, text, counts) : rc;
+    FM_TRY(beyond(&text, t->p, &t->done, &t->now));
+    FM_TRY(fmt_add_text(t->p, text, false));
+    FM_TRY(render(&t->done, t, turn + 1, false));
+    FM_TRY(beyond(&text, t->p, &t->now, &t->done));
+    return fmt_add_text(t->p, text, counts);
 }
 
 static void note_message(fmt_pieces *p, const fm_json *message, const char *role)
@@ -309,8 +297,7 @@ fm_status fmt_push_message(fm_json *messages, const char *role, fm_span text)
     fm_json *m = fm_json_new_object();
     fm_status rc = m ? fm_json_set(m, "role", fm_json_new_str(role)) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_json_set(m, "content", fm_json_new_strn((const char *)text.data, text.len));
+    FM_THEN(rc, fm_json_set(m, "content", fm_json_new_strn((const char *)text.data, text.len)));
     if (rc < 0) {
         fm_json_free(m);
         return rc;

@@ -156,8 +156,7 @@ static fm_status compare_all(fmt_report *r)
 
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         key[i] = (keyed){fm_dataset_at(r->d, i)->digest, (uint32_t)i};
-    if (rc == FM_OK)
-        rc = find_repeats(r, key, n, false, &r->duplicates);
+    FM_THEN(rc, find_repeats(r, key, n, false, &r->duplicates));
     for (size_t i = 0; i < n && rc == FM_OK; i++) {
         uint32_t len = question_len(r, i);
         if (len == 0)
@@ -165,8 +164,7 @@ static fm_status compare_all(fmt_report *r)
         key[asked].example = (uint32_t)i;
         rc = fm_sha256(&key[asked++].key, fm_dataset_at(r->d, i)->ids, len * sizeof(int32_t));
     }
-    if (rc == FM_OK)
-        rc = find_repeats(r, key, asked, true, &r->conflicts);
+    FM_THEN(rc, find_repeats(r, key, asked, true, &r->conflicts));
     fm_free(key);
     return rc;
 }
@@ -184,8 +182,7 @@ static fm_status find(fmt_report *r, const char *level, const char *fmt, ...)
     va_end(args);
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? fm_json_set(o, "level", fm_json_new_str(level)) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "what", fm_json_new_str(text));
+    FM_THEN(rc, fm_json_set(o, "what", fm_json_new_str(text)));
     if (rc < 0) {
         fm_json_free(o);
         return rc;
@@ -251,25 +248,22 @@ static fm_status judge_contrast(fmt_report *r)
 
 static fm_status judge(fmt_report *r, const fm_data_report *out)
 {
-    fm_status rc = judge_stops(r);
+    FM_TRY(judge_stops(r));
 
-    if (rc == FM_OK)
-        rc = judge_targets(r, out);
-    if (rc == FM_OK)
-        rc = judge_classes(r);
-    if (rc == FM_OK)
-        rc = judge_contrast(r);
-    if (rc == FM_OK && r->truncated.count > 0)
-        rc = find(r, "warning", "%zu of %zu examples are cut at max_tokens %" PRIu32,
-                  r->truncated.count, out->examples, r->c->max_tokens);
-    if (rc == FM_OK && r->conflicts.count > 0)
-        rc = find(r, "warning", "%zu examples answer an earlier example's prompt differently",
-                  r->conflicts.count);
-    if (rc == FM_OK && r->contaminated.count > 0)
-        rc = find(r, "warning",
-                  "%zu examples hold texts of the suites: what these then measure is memory",
-                  r->contaminated.count);
-    return rc;
+    FM_TRY(judge_targets(r, out));
+    FM_TRY(judge_classes(r));
+    FM_TRY(judge_contrast(r));
+    if (r->truncated.count > 0)
+        FM_TRY(find(r, "warning", "%zu of %zu examples are cut at max_tokens %" PRIu32,
+                    r->truncated.count, out->examples, r->c->max_tokens));
+    if (r->conflicts.count > 0)
+        FM_TRY(find(r, "warning", "%zu examples answer an earlier example's prompt differently",
+                    r->conflicts.count));
+    if (r->contaminated.count > 0)
+        FM_TRY(find(r, "warning",
+                    "%zu examples hold texts of the suites: what these then measure is memory",
+                    r->contaminated.count));
+    return FM_OK;
 }
 
 /* ---- all of it ---- */
@@ -284,12 +278,9 @@ static fm_status collect(fmt_report *r, fm_data_report *out)
         out->without_target += d->file[i].empty.count;
     for (size_t i = 0; i < out->examples && rc == FM_OK; i++)
         rc = look_at(r, out, i);
-    if (rc == FM_OK)
-        rc = compare_all(r);
-    if (rc == FM_OK)
-        rc = fmt_find_probes(r);
-    if (rc == FM_OK)
-        rc = judge(r, out);
+    FM_THEN(rc, compare_all(r));
+    FM_THEN(rc, fmt_find_probes(r));
+    FM_THEN(rc, judge(r, out));
     out->truncated = r->truncated.count;
     out->no_stop = r->no_stop.count;
     out->duplicates = r->duplicates.count;
@@ -313,10 +304,8 @@ fm_status fm_dataset_report(fm_data_report *out, const fm_dataset *d, const fm_t
     r.findings = fm_json_new_array();
     r.per_class = fm_calloc(fm_dataset_classes(d), sizeof(*r.per_class));
     fm_status rc = r.findings && r.per_class ? collect(&r, out) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fmt_report_json(out, &r);
-    if (rc == FM_OK)
-        rc = fmt_report_text(out, &r);
+    FM_THEN(rc, fmt_report_json(out, &r));
+    FM_THEN(rc, fmt_report_text(out, &r));
     for (size_t i = 0; i < FM_ARRAY_LEN(lists); i++)
         fm_free(lists[i]->item);
     fm_free(r.per_class);

@@ -393,8 +393,7 @@ fm_status fmt_report_text(fm_data_report *out, const fmt_report *r)
         fm_buf_printf(&b, "  %s: %s\n", fm_json_cstr(fm_json_get(f, "level"), ""),
                       fm_json_cstr(fm_json_get(f, "what"), ""));
     }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&b);
+    FM_THEN(rc, fm_buf_ok(&b));
     if (rc == FM_OK) {
         out->text = fm_strdup(fm_buf_cstr(&b));
         rc = out->text ? FM_OK : FM_ENOMEM;

@@ -19,8 +19,7 @@ fm_status fm_train_step_examples(uint32_t **out, size_t *count, const fm_train_c
     if (rc == FM_OK && step >= fmt_order_steps(order))
         rc =
             fm_fail(FM_EINVAL, "there is no step %u, the run has %u", step, fmt_order_steps(order));
-    if (rc == FM_OK)
-        rc = fmt_order_step(order, step, &example, count, &ends, &micros);
+    FM_THEN(rc, fmt_order_step(order, step, &example, count, &ends, &micros));
     if (rc == FM_OK) {
         *out = fm_calloc(*count, sizeof(**out));
         rc = *out ? FM_OK : FM_ENOMEM;

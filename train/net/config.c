@@ -233,13 +233,11 @@ static fm_status set_number(fm_train_config *c, const field *f, const char *valu
     char *at = (char *)c + f->at;
     uint64_t whole = 0;
     double real = 0.0;
-    fm_status rc =
-        f->kind == KIND_REAL ? parse_real(&real, f->key, value) : parse_u64(&whole, f->key, value);
+    FM_TRY(f->kind == KIND_REAL ? parse_real(&real, f->key, value)
+                                : parse_u64(&whole, f->key, value));
 
-    if (rc == FM_OK && f->kind != KIND_U64)
-        rc = check_range(f, f->kind == KIND_REAL ? real : (double)whole);
-    if (rc < 0)
-        return rc;
+    if (f->kind != KIND_U64)
+        FM_TRY(check_range(f, f->kind == KIND_REAL ? real : (double)whole));
     uint32_t narrow = (uint32_t)whole;
     if (f->kind == KIND_REAL)
         memcpy(at, &real, sizeof(real));

@@ -57,10 +57,7 @@ static fm_status check_lora_options(const fm_train_config *c, const char *name)
 fm_status fmt_method_check(const fm_train_config *c, const char *name)
 {
     fm_method m = c->method;
-    fm_status rc = check_lora_options(c, name);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_lora_options(c, name));
     if (m == FM_METHOD_LORA && (c->r == 0 || !(c->alpha > 0.0)))
         return fm_fail(FM_EINVAL, "%s: r and alpha must be above 0", name);
     if (c->feedforward[0] && m != FM_METHOD_IA3)
@@ -133,11 +130,11 @@ static fm_status from_term(fmt_net *net, fmt_params *ps, const fm_json *config, 
 {
     fm_lora_spec spec;
     uint64_t in = l == &net->outer[FMT_EMBED] ? l->out : l->in;
-    fm_status rc = fm_lora_spec_of(&spec, config, peft);
+    FM_TRY(fm_lora_spec_of(&spec, config, peft));
 
-    if (rc == FM_OK && (e->shape.rank != 2 || e->shape.dim[0] != spec.r || e->shape.dim[1] != in))
+    if (e->shape.rank != 2 || e->shape.dim[0] != spec.r || e->shape.dim[1] != in)
         return misfit(e->name, l);
-    return rc == FM_OK ? fmt_lora_add(net, ps, l, peft, &spec, config) : rc;
+    return fmt_lora_add(net, ps, l, peft, &spec, config);
 }
 
 static fm_status from_scale(fmt_net *net, fmt_params *ps, const fm_entry *e, const char *peft,
@@ -180,12 +177,12 @@ static fm_status from_virtual(fmt_net *net, fmt_params *ps, const fm_json *confi
 
     if (!prefix && strcmp(type, "PROMPT_TUNING") != 0)
         return fm_fail(FM_EUNSUPPORTED, "prompt_embeddings in an adapter of peft_type '%s'", type);
-    fm_status rc = fmt_virtual_declare(net, ps, prefix ? FMT_VIRTUAL_KV : FMT_VIRTUAL_ROWS,
-                                       n <= UINT32_MAX ? (uint32_t)n : 0);
-    if (rc == FM_OK && !fm_shape_eq(&e->shape, &ps->item[net->virt_param].shape))
-        rc = fm_fail(FM_EBASE, "prompt_embeddings: %llu columns are wanted",
-                     (unsigned long long)ps->item[net->virt_param].shape.dim[1]);
-    return rc;
+    FM_TRY(fmt_virtual_declare(net, ps, prefix ? FMT_VIRTUAL_KV : FMT_VIRTUAL_ROWS,
+                               n <= UINT32_MAX ? (uint32_t)n : 0));
+    if (!fm_shape_eq(&e->shape, &ps->item[net->virt_param].shape))
+        return fm_fail(FM_EBASE, "prompt_embeddings: %llu columns are wanted",
+                       (unsigned long long)ps->item[net->virt_param].shape.dim[1]);
+    return FM_OK;
 }
 
 /* PEFT saves the matrix of an embedding that it adapts beside the factors: the parent's own. */
@@ -347,8 +344,7 @@ fm_status fmt_method_declare(fmt_net *net, fmt_params *ps, const fmt_method *m, 
     if (rc < 0 || done)
         return rc;
     rc = fmt_check_layers(c->layers, net->arch.layers);
-    if (rc == FM_OK)
-        rc = fmt_method_config(config, net, c, NULL);
+    FM_THEN(rc, fmt_method_config(config, net, c, NULL));
     return rc == FM_OK ? declare_adapter(net, ps, c, *config) : rc;
 }
 
@@ -382,10 +378,8 @@ fm_status fmt_method_fill(fmt_net *net, fmt_params *ps, const fmt_method *m)
         seen.parent = fm_plain_tree(plain);
         seen.p = fm_plain_provider(plain);
     }
-    if (rc == FM_OK)
-        rc = fmt_dora_prepare(net, seen.parent, seen.p);
-    if (rc == FM_OK)
-        rc = fmt_method_begin(net, ps, &seen);
+    FM_THEN(rc, fmt_dora_prepare(net, seen.parent, seen.p));
+    FM_THEN(rc, fmt_method_begin(net, ps, &seen));
     if (rc == FM_OK && m->init)
         rc = fmt_params_load(ps, m->init, m->init_p, "", false);
     fm_plain_close(plain);

@@ -197,11 +197,10 @@ static fm_status common(fm_json *o, const fm_train_config *c, const char *base_n
     const char *task = c->objective == FM_OBJECTIVE_CLASSIFY      ? "SEQ_CLS"
                        : c->objective == FM_OBJECTIVE_CONTRASTIVE ? "FEATURE_EXTRACTION"
                                                                   : "CAUSAL_LM";
-    fm_status rc = fm_json_set(o, "base_model_name_or_path", fm_json_new_str(base_name));
+    FM_TRY(fm_json_set(o, "base_model_name_or_path", fm_json_new_str(base_name)));
 
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "modules_to_save", saved_names(c));
-    return rc == FM_OK ? fm_json_set(o, "task_type", fm_json_new_str(task)) : rc;
+    FM_TRY(fm_json_set(o, "modules_to_save", saved_names(c)));
+    return fm_json_set(o, "task_type", fm_json_new_str(task));
 }
 
 /* A list of targets as PEFT writes it; a regular expression is a text. */
@@ -258,10 +257,8 @@ static fm_status lora(fm_json *o, fmt_net *net, const fm_train_config *c)
         fm_status one = fm_json_set(o, set[i].key, set[i].value);
         rc = rc == FM_OK ? one : rc;
     }
-    if (rc == FM_OK)
-        rc = set_pattern(o, "alpha_pattern", c->alpha_pattern);
-    if (rc == FM_OK)
-        rc = set_pattern(o, "rank_pattern", c->rank_pattern);
+    FM_THEN(rc, set_pattern(o, "alpha_pattern", c->alpha_pattern));
+    FM_THEN(rc, set_pattern(o, "rank_pattern", c->rank_pattern));
     return rc == FM_OK && c->layers[0] ? layers_of(o, net, c) : rc;
 }
 
@@ -269,15 +266,12 @@ static fm_status ia3(fm_json *o, fmt_net *net, const fm_train_config *c)
 {
     const char *targets = NULL;
     const char *feedforward = NULL;
-    fm_status rc = fmt_ia3_defaults(&net->arch, c, &targets, &feedforward);
+    FM_TRY(fmt_ia3_defaults(&net->arch, c, &targets, &feedforward));
 
-    if (rc == FM_OK)
-        rc = exclude(o, c);
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "target_modules", target_names(net, targets));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "fan_in_fan_out", fm_json_new_bool(stored_turned(net)));
-    return rc == FM_OK ? fm_json_set(o, "feedforward_modules", fmt_names_json(feedforward)) : rc;
+    FM_TRY(exclude(o, c));
+    FM_TRY(fm_json_set(o, "target_modules", target_names(net, targets)));
+    FM_TRY(fm_json_set(o, "fan_in_fan_out", fm_json_new_bool(stored_turned(net))));
+    return fm_json_set(o, "feedforward_modules", fmt_names_json(feedforward));
 }
 
 static fm_status virtuals(fm_json *o, const fmt_net *net, const fm_train_config *c)
@@ -285,21 +279,16 @@ static fm_status virtuals(fm_json *o, const fmt_net *net, const fm_train_config 
     const fm_arch *a = &net->arch;
     bool prefix = c->method == FM_METHOD_PREFIX;
     int64_t dim = prefix ? (int64_t)a->kv_heads * a->head_dim : (int64_t)a->hidden;
-    fm_status rc =
-        fm_json_set(o, "num_virtual_tokens", fm_json_new_int((int64_t)c->virtual_tokens));
+    FM_TRY(fm_json_set(o, "num_virtual_tokens", fm_json_new_int((int64_t)c->virtual_tokens)));
 
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "num_layers", fm_json_new_int((int64_t)a->layers));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "num_transformer_submodules", fm_json_new_int(1));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "num_attention_heads",
-                         fm_json_new_int(prefix ? (int64_t)a->kv_heads : (int64_t)a->heads));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "token_dim", fm_json_new_int(dim));
-    if (rc == FM_OK && prefix)
-        rc = fm_json_set(o, "encoder_hidden_size", fm_json_new_int(dim));
-    return rc;
+    FM_TRY(fm_json_set(o, "num_layers", fm_json_new_int((int64_t)a->layers)));
+    FM_TRY(fm_json_set(o, "num_transformer_submodules", fm_json_new_int(1)));
+    FM_TRY(fm_json_set(o, "num_attention_heads",
+                       fm_json_new_int(prefix ? (int64_t)a->kv_heads : (int64_t)a->heads)));
+    FM_TRY(fm_json_set(o, "token_dim", fm_json_new_int(dim)));
+    if (prefix)
+        FM_TRY(fm_json_set(o, "encoder_hidden_size", fm_json_new_int(dim)));
+    return FM_OK;
 }
 
 static fm_json *with_defaults(const peft_default *f, size_t n)

@@ -127,12 +127,11 @@ static fm_status row_norms(const fmt_net *net, const fmt_linear *l, const fm_tre
 fm_status fmt_dora_prepare(fmt_net *net, const fm_tree *parent, const fm_provider *p)
 {
     fmt_linear *l;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++)
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++)
         if (l->dora)
-            rc = row_norms(net, l, parent, p);
-    return rc;
+            FM_TRY(row_norms(net, l, parent, p));
+    return FM_OK;
 }
 
 /* g[i][j] = rows i and j of a multiplied, [r, r]. */
@@ -202,14 +201,12 @@ fm_status fmt_dora_refresh(fmt_net *net, fmt_params *ps)
             const fmt_term *t = &l->term[l->dora->term];
             be->linear(be, l->dora->aw, l->out, t->a, l->in, l->w, NULL, NULL, t->r);
         }
-    fm_status rc = be->download(be, set->host, set->mem, (size_t)set->products * sizeof(float));
-    if (rc == FM_OK)
-        rc = be->download(be, set->host + set->products + set->vectors, ps->p + set->lo,
-                          (size_t)(set->hi - set->lo) * sizeof(float));
-    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++)
+    FM_TRY(be->download(be, set->host, set->mem, (size_t)set->products * sizeof(float)));
+    FM_TRY(be->download(be, set->host + set->products + set->vectors, ps->p + set->lo,
+                        (size_t)(set->hi - set->lo) * sizeof(float)));
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++)
         if (l->dora)
             refresh_one(set, ps, l);
-    return rc == FM_OK ? be->upload(be, set->mem + set->products, set->host + set->products,
-                                    (size_t)set->vectors * sizeof(float))
-                       : rc;
+    return be->upload(be, set->mem + set->products, set->host + set->products,
+                      (size_t)set->vectors * sizeof(float));
 }

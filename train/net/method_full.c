@@ -52,37 +52,36 @@ static fm_status check_modules(const fm_arch *a, const char *list, const char *s
 fm_status fmt_full_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
 {
     fm_param p;
-    fm_status rc = check_modules(&net->arch, c->freeze, "freeze", fmt_lies_in);
+    FM_TRY(check_modules(&net->arch, c->freeze, "freeze", fmt_lies_in));
 
-    if (rc == FM_OK)
-        rc = fmt_check_layers(c->layers, net->arch.layers);
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++) {
+    FM_TRY(fmt_check_layers(c->layers, net->arch.layers));
+    for (uint32_t i = 0; fm_arch_param(&net->arch, i, &p); i++) {
         char module[FMT_MODULE_BYTES];
         module_part(&p, module, sizeof(module));
         if (fmt_lies_in(module, c->freeze) ||
             (p.layer >= 0 && !fmt_layer_listed(c->layers, p.layer)))
             continue;
-        rc = fmt_net_train(net, ps, p.name, &p.shape, p.name);
+        FM_TRY(fmt_net_train(net, ps, p.name, &p.shape, p.name));
     }
-    if (rc == FM_OK && ps->count == 0)
-        rc = fm_fail(FM_EINVAL, "freeze and layers leave nothing to train");
-    return rc;
+    if (ps->count == 0)
+        return fm_fail(FM_EINVAL, "freeze and layers leave nothing to train");
+    return FM_OK;
 }
 
 fm_status fmt_bitfit_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
 {
     fm_param p;
-    fm_status rc = fmt_check_layers(c->layers, net->arch.layers);
+    FM_TRY(fmt_check_layers(c->layers, net->arch.layers));
 
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++)
+    for (uint32_t i = 0; fm_arch_param(&net->arch, i, &p); i++)
         if (is_bias(p.name) &&
             (!c->layers[0] || (p.layer >= 0 && fmt_layer_listed(c->layers, p.layer))))
-            rc = fmt_net_train(net, ps, p.name, &p.shape, p.name);
-    if (rc == FM_OK && ps->count == 0)
-        rc =
-            fm_fail(FM_EBASE, "bitfit trains biases, and this %s has none%s; use lora, ia3 or full",
-                    net->arch.family, c->layers[0] ? " in the layers asked for" : "");
-    return rc;
+            FM_TRY(fmt_net_train(net, ps, p.name, &p.shape, p.name));
+    if (ps->count == 0)
+        return fm_fail(FM_EBASE,
+                       "bitfit trains biases, and this %s has none%s; use lora, ia3 or full",
+                       net->arch.family, c->layers[0] ? " in the layers asked for" : "");
+    return FM_OK;
 }
 
 static fm_status save_param(fmt_net *net, fmt_params *ps, const char *name, const fm_shape *shape)
@@ -100,25 +99,24 @@ fm_status fmt_saved_declare(fmt_net *net, fmt_params *ps, const fm_train_config 
     const fm_arch *a = &net->arch;
     fmt_linear *head = &net->outer[FMT_HEAD];
     fm_param p;
-    fm_status rc = c->objective == FM_OBJECTIVE_CLASSIFY
-                       ? FM_OK /* the head is the objective's */
-                       : check_modules(a, c->modules_to_save, "modules_to_save", fmt_is_saved);
+    FM_TRY(c->objective == FM_OBJECTIVE_CLASSIFY
+               ? FM_OK /* the head is the objective's */
+               : check_modules(a, c->modules_to_save, "modules_to_save", fmt_is_saved));
 
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(a, i, &p); i++) {
+    for (uint32_t i = 0; fm_arch_param(a, i, &p); i++) {
         char module[FMT_MODULE_BYTES];
         module_part(&p, module, sizeof(module));
         if (fmt_is_saved(module, c->modules_to_save))
-            rc = save_param(net, ps, p.name, &p.shape);
+            FM_TRY(save_param(net, ps, p.name, &p.shape));
     }
     /* a tied head is no parameter of its own until it is saved */
-    if (rc == FM_OK && a->tied && head->module[0] &&
-        fmt_is_saved(head->module, c->modules_to_save)) {
+    if (a->tied && head->module[0] && fmt_is_saved(head->module, c->modules_to_save)) {
         char name[FMT_MODULE_BYTES + 16];
         fm_shape shape = {.rank = 2, .dim = {head->out, head->in}};
         (void)snprintf(name, sizeof(name), "%s.weight", head->module);
-        rc = save_param(net, ps, name, &shape);
+        FM_TRY(save_param(net, ps, name, &shape));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* The linear module whose bias `name` is; NULL: a norm's. */
@@ -139,11 +137,10 @@ fm_status fmt_biases_declare(fmt_net *net, fmt_params *ps, const fm_train_config
     bool all = strcmp(c->bias, "all") == 0;
     size_t before = ps->count;
     fm_param p;
-    fm_status rc = FM_OK;
 
     if (strcmp(c->bias, "none") == 0 || !c->bias[0])
         return FM_OK;
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++) {
+    for (uint32_t i = 0; fm_arch_param(&net->arch, i, &p); i++) {
         char as[FMT_MODULE_BYTES + 64];
         char peft[FMT_MODULE_BYTES + 16];
         if (!is_bias(p.name))
@@ -157,10 +154,10 @@ fm_status fmt_biases_declare(fmt_net *net, fmt_params *ps, const fm_train_config
         (void)snprintf(as, sizeof(as), FMT_PEFT_PREFIX "%.*s%s.bias", stem, peft,
                        wrapped ? ".base_layer" : "");
         if (!fmt_is_saved(peft, c->modules_to_save))
-            rc = fmt_net_train(net, ps, p.name, &p.shape, as);
+            FM_TRY(fmt_net_train(net, ps, p.name, &p.shape, as));
     }
-    if (rc == FM_OK && ps->count == before)
-        rc = fm_fail(FM_EBASE, "bias=%s: the %s of this %s has no bias", c->bias,
-                     all ? "whole" : "chosen part", net->arch.family);
-    return rc;
+    if (ps->count == before)
+        return fm_fail(FM_EBASE, "bias=%s: the %s of this %s has no bias", c->bias,
+                       all ? "whole" : "chosen part", net->arch.family);
+    return FM_OK;
 }

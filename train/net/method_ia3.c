@@ -40,12 +40,10 @@ fm_status fmt_ia3_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *m
     char name[FMT_MODULE_BYTES + 96];
     fmt_scale *scale = feedforward ? &l->in_scale : &l->out_scale;
     fm_shape shape = {.rank = 2, .dim = {l->out, 1}};
-    fm_status rc = fmt_check_free(l);
+    FM_TRY(fmt_check_free(l));
 
-    if (rc == FM_OK && fmt_net_layer_of(net, l) == FMT_OUTSIDE && l != &net->outer[FMT_HEAD])
-        rc = fm_fail(FM_EUNSUPPORTED, "ia3 on '%s': it is no linear layer", l->module);
-    if (rc < 0)
-        return rc;
+    if (fmt_net_layer_of(net, l) == FMT_OUTSIDE && l != &net->outer[FMT_HEAD])
+        return fm_fail(FM_EUNSUPPORTED, "ia3 on '%s': it is no linear layer", l->module);
     if (feedforward)
         shape = (fm_shape){.rank = 2, .dim = {1, l->in}};
     (void)snprintf(name, sizeof(name), FMT_PEFT_PREFIX "%s.ia3_l", module);
@@ -88,20 +86,17 @@ fm_status fmt_ia3_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c
     const char *targets = NULL;
     const char *feedforward = NULL;
     fmt_linear *l;
-    fm_status rc = fmt_ia3_defaults(&net->arch, c, &targets, &feedforward);
+    FM_TRY(fmt_ia3_defaults(&net->arch, c, &targets, &feedforward));
 
-    if (rc == FM_OK)
-        rc = fmt_check_targets(net, targets, "targets");
-    if (rc == FM_OK)
-        rc = fmt_check_targets(net, feedforward, "feedforward");
-    if (rc == FM_OK)
-        rc = check_subset(targets, feedforward);
-    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
+    FM_TRY(fmt_check_targets(net, targets, "targets"));
+    FM_TRY(fmt_check_targets(net, feedforward, "feedforward"));
+    FM_TRY(check_subset(targets, feedforward));
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++) {
         char module[FMT_MODULE_BYTES + 16];
         if (!fmt_is_target(net, l, c, targets))
             continue;
         fmt_peft_name(net, l->module, module, sizeof(module));
-        rc = fmt_ia3_add(net, ps, l, module, ends_in(module, feedforward));
+        FM_TRY(fmt_ia3_add(net, ps, l, module, ends_in(module, feedforward)));
     }
-    return rc == FM_OK ? fmt_saved_declare(net, ps, c) : rc;
+    return fmt_saved_declare(net, ps, c);
 }

@@ -51,8 +51,7 @@ static fm_status begin_random(fmt_params *ps, int32_t index, uint64_t seed, size
         host[i] = laws[rule].law == LAW_UNIFORM
                       ? (float)((2.0 * fm_rng_uniform(seed, stream, i) - 1.0) * bound)
                       : (float)fm_rng_normal(seed, stream, i);
-    if (rc == FM_OK)
-        rc = fmt_params_put(ps, index, host);
+    FM_THEN(rc, fmt_params_put(ps, index, host));
     fm_free(host);
     return rc;
 }
@@ -112,8 +111,7 @@ static fm_status begin_parent(const fmt_net *net, fmt_params *ps, int32_t index,
     if (!fm_shape_eq(&e->shape, &p->shape))
         return fm_fail(FM_EBASE, "the parent's %s has another shape than its config says", peft);
     fm_status rc = fmt_read_f32(&host, m->p, e);
-    if (rc == FM_OK)
-        rc = fmt_params_put(ps, index, host);
+    FM_THEN(rc, fmt_params_put(ps, index, host));
     fm_free(host);
     return rc;
 }
@@ -162,8 +160,7 @@ static fm_status begin_new(const fmt_net *net, fmt_params *ps, int32_t index, ui
     fm_status rc = host ? fmt_stream(&stream, "init", p->name) : FM_ENOMEM;
     for (uint64_t i = 0; i < p->n && rc == FM_OK; i++)
         host[i] = (float)(range * fm_rng_normal(seed, stream, i));
-    if (rc == FM_OK)
-        rc = fmt_params_put(ps, index, host);
+    FM_THEN(rc, fmt_params_put(ps, index, host));
     fm_free(host);
     return rc;
 }
@@ -172,11 +169,10 @@ fm_status fmt_method_begin(fmt_net *net, fmt_params *ps, const fmt_method *m)
 {
     bool fresh = m->c->method == FM_METHOD_PRETRAIN;
     double range = fresh ? initializer_range(m->parent) : 0.0;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < ps->count && rc == FM_OK; i++)
+    for (size_t i = 0; i < ps->count; i++)
         if (ps->item[i].here > 0)
-            rc = fresh ? begin_new(net, ps, (int32_t)i, m->c->seed, range)
-                       : begin(net, ps, (int32_t)i, m);
-    return rc;
+            FM_TRY(fresh ? begin_new(net, ps, (int32_t)i, m->c->seed, range)
+                         : begin(net, ps, (int32_t)i, m));
+    return FM_OK;
 }

@@ -33,31 +33,24 @@ fm_status fmt_lora_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *
     bool embed = l == &net->outer[FMT_EMBED];
     bool dora = fm_json_bool(fm_json_get(config, "use_dora"), false);
     fmt_term t = {.r = spec->r, .scale = spec->scale, .a_param = -1, .b_param = -1};
-    fm_status rc = fmt_check_free(l);
+    FM_TRY(fmt_check_free(l));
 
-    if (rc == FM_OK && (l == &net->outer[FMT_POSITIONS] || l == &net->outer[FMT_TYPES]))
-        rc = fm_fail(FM_EUNSUPPORTED, "a low-rank term on '%s' is not supported", l->module);
-    if (rc == FM_OK && dora && embed)
-        rc = fm_fail(FM_EUNSUPPORTED,
-                     "dora on '%s' is not supported: only lora fits on an embedding", l->module);
-    if (rc == FM_OK && embed) { /* in: tokens; PEFT: A [r, V], B [H, r] */
-        rc = add_factor(ps, &t.a_param, module, "lora_embedding_A", spec->r, l->out);
-        if (rc == FM_OK)
-            ps->item[t.a_param].turned = 1;
-        if (rc == FM_OK)
-            rc = add_factor(ps, &t.b_param, module, "lora_embedding_B", l->in, spec->r);
-    } else if (rc == FM_OK) {
+    if (l == &net->outer[FMT_POSITIONS] || l == &net->outer[FMT_TYPES])
+        return fm_fail(FM_EUNSUPPORTED, "a low-rank term on '%s' is not supported", l->module);
+    if (dora && embed)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "dora on '%s' is not supported: only lora fits on an embedding", l->module);
+    if (embed) { /* in: tokens; PEFT: A [r, V], B [H, r] */
+        FM_TRY(add_factor(ps, &t.a_param, module, "lora_embedding_A", spec->r, l->out));
+        ps->item[t.a_param].turned = 1;
+        FM_TRY(add_factor(ps, &t.b_param, module, "lora_embedding_B", l->in, spec->r));
+    } else {
         t.dropout = (float)fm_json_real(fm_json_get(config, "lora_dropout"), 0.0);
-        rc = add_factor(ps, &t.a_param, module, "lora_A.weight", spec->r, l->in);
-        if (rc == FM_OK)
-            rc = add_factor(ps, &t.b_param, module, "lora_B.weight", l->out, spec->r);
-        if (rc == FM_OK)
-            rc = fmt_stream(&t.stream, "dropout", l->module);
+        FM_TRY(add_factor(ps, &t.a_param, module, "lora_A.weight", spec->r, l->in));
+        FM_TRY(add_factor(ps, &t.b_param, module, "lora_B.weight", l->out, spec->r));
+        FM_TRY(fmt_stream(&t.stream, "dropout", l->module));
     }
-    if (rc == FM_OK)
-        rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term)));
     l->term[l->terms++] = t;
     return dora ? fmt_dora_add(net, ps, l, module) : FM_OK;
 }
@@ -95,27 +88,21 @@ fm_status fmt_lora_declare(fmt_net *net, fmt_params *ps, const fm_train_config *
                            const fm_json *config)
 {
     fmt_linear *l;
-    fm_status rc = fmt_check_targets(net, c->targets, "targets");
+    FM_TRY(fmt_check_targets(net, c->targets, "targets"));
 
-    if (rc == FM_OK)
-        rc = check_patterns(net, c, config, "rank_pattern");
-    if (rc == FM_OK)
-        rc = check_patterns(net, c, config, "alpha_pattern");
-    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
+    FM_TRY(check_patterns(net, c, config, "rank_pattern"));
+    FM_TRY(check_patterns(net, c, config, "alpha_pattern"));
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++) {
         fm_lora_spec spec;
         char module[FMT_MODULE_BYTES + 16];
         if (!fmt_is_target(net, l, c, c->targets))
             continue;
         fmt_peft_name(net, l->module, module, sizeof(module));
-        rc = fm_lora_spec_of(&spec, config, module);
-        if (rc == FM_OK)
-            rc = fmt_lora_add(net, ps, l, module, &spec, config);
+        FM_TRY(fm_lora_spec_of(&spec, config, module));
+        FM_TRY(fmt_lora_add(net, ps, l, module, &spec, config));
     }
-    if (rc == FM_OK)
-        rc = fmt_saved_declare(net, ps, c);
-    if (rc == FM_OK)
-        rc = fmt_biases_declare(net, ps, c);
-    if (rc == FM_OK)
-        fmt_loraplus(ps, c->loraplus);
-    return rc;
+    FM_TRY(fmt_saved_declare(net, ps, c));
+    FM_TRY(fmt_biases_declare(net, ps, c));
+    fmt_loraplus(ps, c->loraplus);
+    return FM_OK;
 }

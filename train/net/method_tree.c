@@ -93,8 +93,7 @@ fm_status fmt_params_load(fmt_params *ps, const fm_tree *tree, const fm_provider
         if (!fm_shape_eq(&e->shape, &ps->item[i].shape))
             return fm_fail(FM_EBASE, "%s has another shape than its module needs", e->name);
         rc = fmt_read_f32(&host, p, e);
-        if (rc == FM_OK)
-            rc = fmt_params_put(ps, (int32_t)i, host);
+        FM_THEN(rc, fmt_params_put(ps, (int32_t)i, host));
         fm_free(host);
     }
     return rc;

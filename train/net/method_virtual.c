@@ -30,8 +30,7 @@ fm_status fmt_virtual_take(fmt_net *net, const fm_model *model)
     net->virt_own = mem;
     if (rc == FM_OK && model->virtual_is_kv)
         turn(host, model->virtual_rows, model->virtual_len, 2 * (size_t)a->layers, kv);
-    if (rc == FM_OK)
-        rc = net->be->upload(net->be, mem, host, bytes);
+    FM_THEN(rc, net->be->upload(net->be, mem, host, bytes));
     fm_free(host);
     net->virt_rows = net->virt_own;
     net->virt = model->virtual_len;
@@ -64,11 +63,9 @@ fm_status fmt_virtual_declare(fmt_net *net, fmt_params *ps, fmt_virtual kind, ui
     if (tokens < 1 || tokens >= a->max_positions)
         return fm_fail(FM_EINVAL, "virtual_tokens: %u leave no room in the model's %u positions",
                        tokens, a->max_positions);
-    fm_status rc = fmt_params_add(ps, &net->virt_param, "prompt_embeddings", &shape);
-    if (rc == FM_OK) {
-        ps->item[net->virt_param].turned = kind == FMT_VIRTUAL_KV ? (uint32_t)kv : 0;
-        net->virt_kind = kind;
-        net->virt = tokens;
-    }
-    return rc;
+    FM_TRY(fmt_params_add(ps, &net->virt_param, "prompt_embeddings", &shape));
+    ps->item[net->virt_param].turned = kind == FMT_VIRTUAL_KV ? (uint32_t)kv : 0;
+    net->virt_kind = kind;
+    net->virt = tokens;
+    return FM_OK;
 }

@@ -176,17 +176,14 @@ static fm_status declare_all(fmt_net *net)
 /* ---- the parent's weights ---- */
 static fm_status add_term(fmt_linear *l, const fmt_term *t)
 {
-    fm_status rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
+    FM_TRY(fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term)));
 
-    if (rc == FM_OK)
-        l->term[l->terms++] = *t;
-    return rc;
+    l->term[l->terms++] = *t;
+    return FM_OK;
 }
 
 static fm_status take_linear(const fm_backend *be, fmt_linear *l, const fm_linear *from)
 {
-    fm_status rc = FM_OK;
-
     if (!l->module[0] || !from->w)
         return FM_OK;
     l->w = from->w;
@@ -194,34 +191,32 @@ static fm_status take_linear(const fm_backend *be, fmt_linear *l, const fm_linea
     l->in_scale.s = from->in_scale;
     l->out_scale.s = from->out_scale;
     l->bias_after = from->bias_after;
-    for (uint32_t i = 0; i < from->lora_count && rc == FM_OK; i++) {
+    for (uint32_t i = 0; i < from->lora_count; i++) {
         const fm_lora_term *t = &from->lora[i];
-        rc = add_term(l, &(fmt_term){.a = be->weight_floats(t->a),
-                                     .b = be->weight_floats(t->b),
-                                     .r = t->r,
-                                     .scale = t->scale,
-                                     .a_param = -1,
-                                     .b_param = -1});
+        FM_TRY(add_term(l, &(fmt_term){.a = be->weight_floats(t->a),
+                                       .b = be->weight_floats(t->b),
+                                       .r = t->r,
+                                       .scale = t->scale,
+                                       .a_param = -1,
+                                       .b_param = -1}));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status take_experts(const fmt_net *net, fmt_block *b, const fm_experts *x)
 {
-    fm_status rc = take_linear(net->be, &b->lin[FMT_ROUTER], &x->router);
+    FM_TRY(take_linear(net->be, &b->lin[FMT_ROUTER], &x->router));
     const fm_linear *const shared[] = {&x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
 
-    for (uint32_t i = 0; i < FM_ARRAY_LEN(shared) && rc == FM_OK; i++)
-        rc = take_linear(net->be, &b->lin[FMT_S_GATE + i], shared[i]);
-    for (uint32_t e = 0; e < net->arch.sw.experts && rc == FM_OK; e++) {
+    for (uint32_t i = 0; i < FM_ARRAY_LEN(shared); i++)
+        FM_TRY(take_linear(net->be, &b->lin[FMT_S_GATE + i], shared[i]));
+    for (uint32_t e = 0; e < net->arch.sw.experts; e++) {
         fmt_linear *l = &b->lin[FMT_EXPERTS + 3 * e];
-        rc = take_linear(net->be, &l[0], &x->gate[e]);
-        if (rc == FM_OK)
-            rc = take_linear(net->be, &l[1], &x->up[e]);
-        if (rc == FM_OK)
-            rc = take_linear(net->be, &l[2], &x->down[e]);
+        FM_TRY(take_linear(net->be, &l[0], &x->gate[e]));
+        FM_TRY(take_linear(net->be, &l[1], &x->up[e]));
+        FM_TRY(take_linear(net->be, &l[2], &x->down[e]));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status take_block(const fmt_net *net, fmt_block *b, const fm_layer *from)
@@ -267,10 +262,8 @@ static fm_status take_embed_terms(fmt_net *net, const fm_model *model)
     net->embed_own = mem;
     for (uint32_t i = 0; host && i < most; i++)
         host[i] = (int32_t)i;
-    if (rc == FM_OK)
-        rc = be->alloc(be, &ids, most * sizeof(*host));
-    if (rc == FM_OK)
-        rc = be->upload(be, ids, host, most * sizeof(*host));
+    FM_THEN(rc, be->alloc(be, &ids, most * sizeof(*host)));
+    FM_THEN(rc, be->upload(be, ids, host, most * sizeof(*host)));
     float *at = net->embed_own;
     for (uint32_t i = 0; rc == FM_OK && i < model->embed.lora_count; i++) {
         const fm_lora_term *from = &model->embed.lora[i];
@@ -285,8 +278,7 @@ static fm_status take_embed_terms(fmt_net *net, const fm_model *model)
         if (rc == FM_OK)
             l->term[l->terms++] = t;
     }
-    if (rc == FM_OK)
-        rc = be->sync(be); /* ids are read until then */
+    FM_THEN(rc, be->sync(be)); /* ids are read until then */
     if (ids)
         be->free(be, ids);
     fm_free(host);
@@ -301,26 +293,24 @@ static fm_status take_before(fmt_net *net, const fm_model *model)
     net->outer_norm[FMT_EMBED_NORM].bias = model->embed_norm_b;
     embed.lora_count = 0;
     fm_status rc = take_linear(net->be, &net->outer[FMT_EMBED], &embed);
-    if (rc == FM_OK)
-        rc = take_embed_terms(net, model);
-    if (rc == FM_OK)
-        rc = take_linear(net->be, &net->outer[FMT_POSITIONS], &model->positions);
+    FM_THEN(rc, take_embed_terms(net, model));
+    FM_THEN(rc, take_linear(net->be, &net->outer[FMT_POSITIONS], &model->positions));
     net->outer[FMT_TYPES].bias = model->types; /* row 0, added to every row */
     return rc;
 }
 
 static fm_status take_model(fmt_net *net, const fm_model *model)
 {
-    fm_status rc = net->begin == 0 ? take_before(net, model) : FM_OK;
+    FM_TRY(net->begin == 0 ? take_before(net, model) : FM_OK);
 
-    if (rc == FM_OK && net->end == net->arch.layers) {
+    if (net->end == net->arch.layers) {
         net->outer_norm[FMT_NORM].gain = model->norm;
         net->outer_norm[FMT_NORM].bias = model->norm_b;
-        rc = take_linear(net->be, &net->outer[FMT_HEAD], &model->head);
+        FM_TRY(take_linear(net->be, &net->outer[FMT_HEAD], &model->head));
     }
-    for (uint32_t l = net->begin; l < net->end && rc == FM_OK; l++)
-        rc = take_block(net, &net->block[l], &model->layers[l]);
-    return rc == FM_OK ? fmt_virtual_take(net, model) : rc;
+    for (uint32_t l = net->begin; l < net->end; l++)
+        FM_TRY(take_block(net, &net->block[l], &model->layers[l]));
+    return fmt_virtual_take(net, model);
 }
 
 fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,

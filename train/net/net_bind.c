@@ -32,15 +32,13 @@ static fm_status put_turn(fmt_net *net, const fmt_linear *l)
                                  : fm_grow(&net->turns, &net->turn_cap, net->turn_count + 1,
                                            sizeof(*net->turns));
     int32_t *host = rc == FM_OK ? fm_calloc(n, sizeof(*host)) : NULL;
-    if (rc == FM_OK)
-        rc = host ? net->be->alloc(net->be, &mem, n * sizeof(*host)) : FM_ENOMEM;
+    FM_THEN(rc, host ? net->be->alloc(net->be, &mem, n * sizeof(*host)) : FM_ENOMEM);
     if (rc == FM_OK)
         net->turns[net->turn_count++] = (fmt_turn){.in = l->in, .out = l->out, .index = mem};
     for (size_t o = 0; rc == FM_OK && o < l->out; o++)
         for (size_t i = 0; i < l->in; i++)
             host[o * l->in + i] = (int32_t)(i * l->out + o);
-    if (rc == FM_OK)
-        rc = net->be->upload(net->be, mem, host, n * sizeof(*host));
+    FM_THEN(rc, net->be->upload(net->be, mem, host, n * sizeof(*host)));
     fm_free(host);
     return rc;
 }
@@ -158,17 +156,16 @@ static fm_status make_room(fmt_net *net, const fmt_params *ps)
 
 fm_status fmt_net_bind(fmt_net *net, fmt_params *ps, bool own_weights)
 {
-    fm_status rc = FM_OK;
     fmt_linear *l;
     fmt_linear *embed = &net->outer[FMT_EMBED];
     fmt_linear *head = &net->outer[FMT_HEAD];
     fmt_norm *n;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++)
-        rc = bind_linear(l, ps, own_weights, l == &net->outer[FMT_TYPES]);
-    if (rc == FM_OK && own_weights)
-        rc = make_room(net, ps);
-    for (size_t i = 0; rc == FM_OK && own_weights && (n = fmt_net_norm(net, i)); i++) {
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++)
+        FM_TRY(bind_linear(l, ps, own_weights, l == &net->outer[FMT_TYPES]));
+    if (own_weights)
+        FM_TRY(make_room(net, ps));
+    for (size_t i = 0; own_weights && (n = fmt_net_norm(net, i)); i++) {
         if (n->param >= 0 && net->arch.sw.norm != FM_NORM_RMS_PLUS1)
             n->gain = ps->p + ps->item[n->param].at;
         if (n->bias_param >= 0)
@@ -176,15 +173,13 @@ fm_status fmt_net_bind(fmt_net *net, fmt_params *ps, bool own_weights)
     }
     /* A tied head trains as the embedding; beside a frozen stem each may train on its own. */
     bool adapts = head->w && head->w != embed->w;
-    if (rc == FM_OK && net->arch.tied && head->w_param < 0 && embed->w_param >= 0 && !adapts) {
+    if (net->arch.tied && head->w_param < 0 && embed->w_param >= 0 && !adapts) {
         head->w = embed->w;
         head->w_param = embed->w_param;
     }
-    if (rc == FM_OK)
-        rc = fmt_dora_room(net, ps);
-    if (rc == FM_OK)
-        fmt_method_bind(net, ps);
-    return rc;
+    FM_TRY(fmt_dora_room(net, ps));
+    fmt_method_bind(net, ps);
+    return FM_OK;
 }
 
 /* A matrix of [in, out] as the product layout wants it. */
@@ -200,16 +195,14 @@ static fm_status refresh_turned(fmt_net *net, fmt_params *ps, const fmt_linear *
         be->weight_update(be, p->weight, net->turned);
         return FM_OK;
     }
-    fm_status rc = be->download(be, from, ps->p + p->at, p->n * sizeof(float));
+    FM_TRY(be->download(be, from, ps->p + p->at, p->n * sizeof(float)));
 
-    for (size_t i = 0; rc == FM_OK && i < l->in; i++)
+    for (size_t i = 0; i < l->in; i++)
         for (size_t o = 0; o < l->out; o++)
             to[o * l->in + i] = from[i * l->out + o];
-    if (rc == FM_OK)
-        rc = be->upload(be, net->turned, to, p->n * sizeof(float));
-    if (rc == FM_OK)
-        be->weight_update(be, p->weight, net->turned);
-    return rc;
+    FM_TRY(be->upload(be, net->turned, to, p->n * sizeof(float)));
+    be->weight_update(be, p->weight, net->turned);
+    return FM_OK;
 }
 
 static float *made_gain(const fmt_net *net, const fmt_norm *n)
@@ -219,26 +212,25 @@ static float *made_gain(const fmt_net *net, const fmt_norm *n)
 
 fm_status fmt_net_refresh(fmt_net *net, fmt_params *ps)
 {
-    fm_status rc = FM_OK;
     fmt_linear *l;
     fmt_norm *n;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
+    for (size_t i = 0; (l = fmt_net_linear(net, i)); i++) {
         bool tied = l == &net->outer[FMT_HEAD] && l->w_param == net->outer[FMT_EMBED].w_param;
         if (l->w_param < 0 || !ps->item[l->w_param].weight || tied)
             continue;
         if (l->transposed)
-            rc = refresh_turned(net, ps, l);
+            FM_TRY(refresh_turned(net, ps, l));
         else
             ps->be->weight_update(ps->be, ps->item[l->w_param].weight,
                                   ps->p + ps->item[l->w_param].at);
     }
-    for (size_t i = 0; net->made && rc == FM_OK && (n = fmt_net_norm(net, i)); i++) {
+    for (size_t i = 0; net->made && (n = fmt_net_norm(net, i)); i++) {
         if (n->param < 0 || net->arch.sw.norm != FM_NORM_RMS_PLUS1)
             continue;
         float *gain = made_gain(net, n);
         ps->be->copy_rows(ps->be, gain, n->n, ps->p + ps->item[n->param].at, n->n, NULL, 1, n->n);
         ps->be->add(ps->be, gain, net->made, n->n); /* the ones */
     }
-    return rc == FM_OK ? fmt_dora_refresh(net, ps) : rc;
+    return fmt_dora_refresh(net, ps);
 }

@@ -42,8 +42,7 @@ static fm_status classify_states(fmt_pass *p, fmt_lane *lane, const float *x, fl
         rc = fmt_linears_forward(p, ps, FMT_OUTSIDE, x, h, &middle, 1);
         be->softcap(be, y, h, n, (uint32_t)h, 1.0f); /* tanh */
     }
-    if (rc == FM_OK)
-        rc = fmt_linears_forward(p, ps, FMT_OUTSIDE, dense ? y : x, h, &out, 1);
+    FM_THEN(rc, fmt_linears_forward(p, ps, FMT_OUTSIDE, dense ? y : x, h, &out, 1));
     if (rc == FM_OK && !lane->ps) {
         rc = be->download(be, g->host, z, (size_t)n * classes * sizeof(float));
         count_hits(g, n, classes);
@@ -97,10 +96,8 @@ static fm_status put(fmt_fresh *f, const char *name, const fm_shape *shape, floa
     fm_digest *id = &f->part[f->parts++].id;
     fm_status rc =
         fm_tensor_id(id, FM_F32, shape, fm_span_of(data, (size_t)n * sizeof(float)), NULL);
-    if (rc == FM_OK)
-        rc = fm_tensor_path(&path, "tensors", name);
-    if (rc == FM_OK)
-        rc = fm_tree_put_tensor(f->tree, fm_buf_cstr(&path), name, FM_F32, shape, id);
+    FM_THEN(rc, fm_tensor_path(&path, "tensors", name));
+    FM_THEN(rc, fm_tree_put_tensor(f->tree, fm_buf_cstr(&path), name, FM_F32, shape, id));
     fm_buf_release(&path);
     return rc;
 }
@@ -161,8 +158,7 @@ static fm_status class_names(fm_json *config, const fm_train_job *job, uint32_t 
         (void)snprintf(plain, sizeof(plain), "LABEL_%u", i);
         const char *name = i < job->class_names && job->class_name ? job->class_name[i] : plain;
         rc = fm_json_set(names, key, fm_json_new_str(name));
-        if (rc == FM_OK)
-            rc = fm_json_set(numbers, name, fm_json_new_int((int64_t)i));
+        FM_THEN(rc, fm_json_set(numbers, name, fm_json_new_int((int64_t)i)));
     }
     if (rc < 0) {
         fm_json_free(names);
@@ -211,15 +207,11 @@ static fm_status settle_config(fmt_fresh *f, const fm_train_job *job, double *ra
         *range = fm_json_real(fm_json_get(config.in, "initializer_range"), 0.02);
         rc = class_names(config.out, job, f->classes);
     }
-    if (rc == FM_OK)
-        rc = class_architecture(config.out);
-    if (rc == FM_OK)
-        rc =
-            fm_json_set(config.out, "problem_type", fm_json_new_str("single_label_classification"));
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, v, FM_JSON_PRETTY);
-    if (rc == FM_OK)
-        rc = fm_tree_put_file(f->tree, "model.json", fm_buf_span(&text));
+    FM_THEN(rc, class_architecture(config.out));
+    FM_THEN(rc, fm_json_set(config.out, "problem_type",
+                            fm_json_new_str("single_label_classification")));
+    FM_THEN(rc, fm_json_write(&text, v, FM_JSON_PRETTY));
+    FM_THEN(rc, fm_tree_put_file(f->tree, "model.json", fm_buf_span(&text)));
     if (rc == FM_OK) {
         f->model_json = fm_strdup(fm_buf_cstr(&text));
         rc = f->model_json ? FM_OK : FM_ENOMEM;
@@ -271,12 +263,9 @@ fm_status fmt_fresh_head(fmt_fresh *f, fm_train_job *job, fm_provider *p, const 
     memset(f, 0, sizeof(*f));
     f->behind = behind;
     fmi_class_names_of(&names, &a);
-    if (rc == FM_OK)
-        rc = classes_of(&f->classes, job);
-    if (rc == FM_OK)
-        rc = fm_tree_copy(&f->tree, job->parent);
-    if (rc == FM_OK)
-        rc = settle_config(f, job, &range);
+    FM_THEN(rc, classes_of(&f->classes, job));
+    FM_THEN(rc, fm_tree_copy(&f->tree, job->parent));
+    FM_THEN(rc, settle_config(f, job, &range));
     if (rc < 0)
         return rc;
     const fm_entry *out = parents(job->parent, names.out);
@@ -373,17 +362,14 @@ static fm_status saved_modules(const fmt_fresh *f, fm_json *config)
 
 fm_status fmt_fresh_result(const fmt_fresh *f, const fmt_net *net, fm_train_result *out)
 {
-    fm_status rc = FM_OK;
-
     out->model_json = fm_strdup(f->model_json);
     if (!out->model_json)
         return FM_ENOMEM;
     if (!out->adapter_config)
         return FM_OK;
-    rc = fm_json_set(out->adapter_config, "task_type", fm_json_new_str("SEQ_CLS"));
-    if (rc == FM_OK)
-        rc = saved_modules(f, out->adapter_config);
-    if (rc == FM_OK && strcmp(net->arch.family, "bert") == 0 && !net->arch.prefix[0])
-        rc = inside_bert(out);
-    return rc;
+    FM_TRY(fm_json_set(out->adapter_config, "task_type", fm_json_new_str("SEQ_CLS")));
+    FM_TRY(saved_modules(f, out->adapter_config));
+    if (strcmp(net->arch.family, "bert") == 0 && !net->arch.prefix[0])
+        FM_TRY(inside_bert(out));
+    return FM_OK;
 }

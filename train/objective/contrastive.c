@@ -92,15 +92,15 @@ fm_status fmt_contrastive_vectors(fmt_pass *p, fmt_lane *lane)
     fmt_objective_setup *g = lane->objective_ctx;
     size_t h = lane->net->arch.hidden;
     const float *x = NULL;
-    fm_status rc = read_states(p, lane, p->hl + lane->label0 * h, &x);
+    FM_TRY(read_states(p, lane, p->hl + lane->label0 * h, &x));
 
-    for (uint32_t k = 0; rc == FM_OK && k < lane->batch.seqs; k++) {
+    for (uint32_t k = 0; k < lane->batch.seqs; k++) {
         uint32_t rows = rows_of(g, k);
         fmt_pool_rows(g->all.vec + (g->all.first + lane->batch.which[k]) * h, x, rows, (uint32_t)h,
                       g->mode);
         x += rows * h;
     }
-    return rc;
+    return FM_OK;
 }
 
 /* The gradients are there already. */
@@ -132,9 +132,7 @@ static fm_status contrastive_states(fmt_pass *p, fmt_lane *lane, const float *x,
     if (g->all.given)
         return given(p, lane, dx);
     layout l = layout_of(lane);
-    fm_status rc = read_states(p, lane, x, &states);
-    if (rc < 0)
-        return rc;
+    FM_TRY(read_states(p, lane, x, &states));
     size_t all = (size_t)lane->batch.seqs * h, anchors = (size_t)l.anchors * h;
     double *v = g->sums, *dv = v + all;
     pool(g, v, states);

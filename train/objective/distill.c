@@ -14,11 +14,10 @@ static fm_status distill_rows(fmt_pass *p, fmt_lane *lane, uint32_t at, uint32_t
     double t = c->temperature > 0.0 ? c->temperature : 1.0;
 
     fm_assert(g->aux.labels == lane->labels);
-    fm_status rc = fmt_head_logits(g->own ? g->own : p, &g->aux, at, n, p->taught);
-    if (rc == FM_OK)
-        p->be->distill(p->be, loss, logits, v, p->taught, v, p->label + lane->label0 + at, n, v,
-                       (float)t, (float)c->distill_weight, lane->dloss);
-    return rc;
+    FM_TRY(fmt_head_logits(g->own ? g->own : p, &g->aux, at, n, p->taught));
+    p->be->distill(p->be, loss, logits, v, p->taught, v, p->label + lane->label0 + at, n, v,
+                   (float)t, (float)c->distill_weight, lane->dloss);
+    return FM_OK;
 }
 
 const fmt_objective fmt_distill = {.name = "distill", .head = true, .rows = distill_rows};

@@ -79,7 +79,6 @@ fm_status fmt_objective_setup_how(fmt_objective_setup *g, fmt_batch_how *how,
 {
     fm_objective o = job->config.objective;
     bool texts = o == FM_OBJECTIVE_CLASSIFY || o == FM_OBJECTIVE_CONTRASTIVE;
-    fm_status rc = FM_OK;
 
     memset(g, 0, sizeof(*g));
     g->job = job;
@@ -93,13 +92,13 @@ fm_status fmt_objective_setup_how(fmt_objective_setup *g, fmt_batch_how *how,
     if (o == FM_OBJECTIVE_CLASSIFY)
         how->pick = FMT_PICK_CLASS;
     if (o == FM_OBJECTIVE_CONTRASTIVE)
-        rc = how_contrastive(g, how, p, arch);
-    if (rc == FM_OK && (o == FM_OBJECTIVE_DISTILL) != (job->teacher != NULL))
+        FM_TRY(how_contrastive(g, how, p, arch));
+    if ((o == FM_OBJECTIVE_DISTILL) != (job->teacher != NULL))
         return fm_fail(FM_EINVAL, "%s: a teacher goes with objective=distill, and it needs one",
                        job->name);
-    if (rc == FM_OK && job->config.method == FM_METHOD_PRETRAIN && o == FM_OBJECTIVE_DPO)
+    if (job->config.method == FM_METHOD_PRETRAIN && o == FM_OBJECTIVE_DPO)
         return fm_fail(FM_EINVAL, "%s: dpo needs a parent that was trained", job->name);
-    return rc;
+    return FM_OK;
 }
 
 /* ---- frozen lanes ---- */
@@ -120,10 +119,8 @@ static fm_status open_aux(fmt_objective_setup *g, const fm_model *model,
                        "%s: over stages a teacher has the parent's architecture; leave --stages "
                        "out",
                        g->job->name);
-    fm_status rc = fmt_net_init_layers(&g->aux_net, g->be, a, model, net->staged ? net->begin : 0,
-                                       net->staged ? net->end : a->layers);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_net_init_layers(&g->aux_net, g->be, a, model, net->staged ? net->begin : 0,
+                               net->staged ? net->end : a->layers));
     if (net->staged)
         fmt_stage_leave(&g->aux_net);
     *lane = (fmt_lane){.net = &g->aux_net,
@@ -155,8 +152,8 @@ static fm_status open_distill(fmt_objective_setup *g)
 
     if (!p)
         return fm_fail(FM_EINVAL, "%s: the teacher has no provider", g->job->name);
-    fm_status rc = fm_model_load(&g->aux_model, g->e, g->job->teacher, p, "teacher");
-    return rc == FM_OK ? open_aux(g, g->aux_model, &fmt_teacher) : rc;
+    FM_TRY(fm_model_load(&g->aux_model, g->e, g->job->teacher, p, "teacher"));
+    return open_aux(g, g->aux_model, &fmt_teacher);
 }
 
 /* ---- memory of objectives over states ---- */

@@ -19,8 +19,7 @@ fm_status fmt_params_add(fmt_params *ps, int32_t *index, const char *name, const
     fm_status rc = fm_shape_elems(&n, shape);
 
     *index = -1;
-    if (rc == FM_OK)
-        rc = fm_grow(&ps->item, &ps->cap, ps->count + 1, sizeof(*ps->item));
+    FM_THEN(rc, fm_grow(&ps->item, &ps->cap, ps->count + 1, sizeof(*ps->item)));
     if (rc < 0)
         return rc;
     fmt_param *p = &ps->item[ps->count];
@@ -61,18 +60,15 @@ fm_status fmt_params_alloc(fmt_params *ps, fm_backend *be, bool moments)
     uint64_t own = FM_MAX(ps->own, (uint64_t)1);
     uint64_t held = FM_MAX(ps->total + ps->guest, (uint64_t)1);
     fm_status rc = new_floats(be, &ps->p, held);
-    if (rc == FM_OK)
-        rc = new_floats(be, &ps->g, held);
+    FM_THEN(rc, new_floats(be, &ps->g, held));
     if (rc == FM_OK && moments)
         rc = new_floats(be, &ps->m, own);
     if (rc == FM_OK && moments)
         rc = new_floats(be, &ps->v, own);
-    if (rc == FM_OK)
-        rc = new_floats(be, &ps->zero, FMT_ZERO_FLOATS);
+    FM_THEN(rc, new_floats(be, &ps->zero, FMT_ZERO_FLOATS));
     if (rc == FM_OK && ps->stage)
         rc = fmt_stage_edges(ps);
-    if (rc == FM_OK)
-        rc = be->alloc(be, &sum, fmt_params_sums(ps) * sizeof(double));
+    FM_THEN(rc, be->alloc(be, &sum, fmt_params_sums(ps) * sizeof(double)));
     ps->sum = sum;
     return rc;
 }
@@ -192,8 +188,7 @@ fm_status fmt_params_grad_norm(fmt_params *ps, double *norm)
         fmt_params_squares(ps, ps->sum);
         rc = ps->be->download(ps->be, host, ps->sum, bytes);
     }
-    if (rc == FM_OK)
-        rc = fmt_params_norm(ps, host, norm);
+    FM_THEN(rc, fmt_params_norm(ps, host, norm));
     fm_free(host);
     return rc;
 }
@@ -259,10 +254,8 @@ static fm_status one_result(fm_trained *out, const fmt_params *ps, const fmt_par
     host = fm_malloc((size_t)p->n * sizeof(float));
     if (!out->name || !out->data || !host)
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = get_one(ps, p, which, whole, host);
-    if (rc == FM_OK)
-        rc = fm_from_f32(out->data, dtype, host, p->n);
+    FM_THEN(rc, get_one(ps, p, which, whole, host));
+    FM_THEN(rc, fm_from_f32(out->data, dtype, host, p->n));
     fm_free(host);
     return rc;
 }

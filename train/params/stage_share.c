@@ -49,11 +49,11 @@ static fm_status extents_of_rank(fmt_extent **out, size_t *count, const fmt_para
 {
     uint32_t wide = ps->stage->wide;
     uint64_t total;
-    fm_status rc = fmt_stage_extents(out, count, &total, ps, rank / wide);
+    FM_TRY(fmt_stage_extents(out, count, &total, ps, rank / wide));
 
-    if (rc == FM_OK && wide > 1)
+    if (wide > 1)
         *count = cut_stripe(*out, *count, total, wide, rank % wide);
-    return rc;
+    return FM_OK;
 }
 
 static void note_rank(fmt_edges *x, const fmt_params *ps, const fmt_extent *e, size_t n,
@@ -234,8 +234,7 @@ static fm_status fetch(const fmt_params *ps, uint32_t t, const float *x, float *
             rc = fm_comm_recv(s->all, room, (size_t)n * sizeof(float), t * s->wide);
         if (rc == FM_OK && t > 0)
             rc = fm_comm_settle(s->all);
-        if (rc == FM_OK)
-            rc = ps->be->download(ps->be, got, from, (size_t)n * sizeof(float));
+        FM_THEN(rc, ps->be->download(ps->be, got, from, (size_t)n * sizeof(float)));
         if (rc == FM_OK)
             lay_out(host, e, count, got, at, n);
     }
@@ -249,8 +248,7 @@ static fm_status fetch_all(const fmt_params *ps, const float *x, float *host)
     float *got = fm_malloc((size_t)PIECE_FLOATS * sizeof(float));
     fm_status rc = got ? FM_OK : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = ps->be->alloc(ps->be, &room, (size_t)PIECE_FLOATS * sizeof(float));
+    FM_THEN(rc, ps->be->alloc(ps->be, &room, (size_t)PIECE_FLOATS * sizeof(float)));
     memset(host, 0, (size_t)ps->whole * sizeof(float));
     for (uint32_t t = 0; rc == FM_OK && t < ps->stage->stages; t++)
         rc = fetch(ps, t, x, room, got, host);
@@ -262,12 +260,10 @@ static fm_status fetch_all(const fmt_params *ps, const float *x, float *host)
 
 static fm_status send_all(const fmt_params *ps, const float *x)
 {
-    fm_status rc = FM_OK;
-
-    for (uint64_t at = 0; rc == FM_OK && at < ps->total; at += PIECE_FLOATS)
-        rc = fm_comm_send(ps->stage->all, x + at,
-                          (size_t)FM_MIN(PIECE_FLOATS, ps->total - at) * sizeof(float), 0);
-    return rc == FM_OK ? fm_comm_settle(ps->stage->all) : rc;
+    for (uint64_t at = 0; at < ps->total; at += PIECE_FLOATS)
+        FM_TRY(fm_comm_send(ps->stage->all, x + at,
+                            (size_t)FM_MIN(PIECE_FLOATS, ps->total - at) * sizeof(float), 0));
+    return fm_comm_settle(ps->stage->all);
 }
 
 fm_status fmt_stage_collect(const fmt_params *ps, const float *x, bool moment, float *host)

@@ -29,8 +29,7 @@ fm_status fmt_read_f32(float **out, const fm_provider *p, const fm_entry *e)
     raw = fm_malloc((size_t)e->bytes);
     float *f = fm_malloc((size_t)n * sizeof(float));
     rc = raw && f ? p->read(p->ctx, e, raw) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_to_f32(f, e->dtype, raw, n);
+    FM_THEN(rc, fm_to_f32(f, e->dtype, raw, n));
     fm_free(raw);
     if (rc < 0) {
         fm_free(f);

@@ -51,11 +51,11 @@ bool fmt_params_stripe(const fmt_params *ps, uint64_t i, fmt_stripe *out)
 static fm_status least(fm_comm *comm, uint64_t *piece)
 {
     uint64_t all[FM_COMM_MAX_RANKS];
-    fm_status rc = fm_comm_collect(comm, all, piece, sizeof(*piece));
+    FM_TRY(fm_comm_collect(comm, all, piece, sizeof(*piece)));
 
-    for (uint32_t r = 0; rc == FM_OK && r < fm_comm_size(comm); r++)
+    for (uint32_t r = 0; r < fm_comm_size(comm); r++)
         *piece = FM_MIN(*piece, all[r]);
-    return rc;
+    return FM_OK;
 }
 
 uint64_t fmt_stage_stripe(uint64_t total, uint32_t ranks)
@@ -97,7 +97,6 @@ fm_status fmt_shards_open(fmt_shards *s, const fm_train_config *c, fm_comm *comm
     fm_backend *be = ps->be;
     uint32_t ranks = fm_comm_size(comm);
     bool several = ranks > 1;
-    fm_status rc = FM_OK;
 
     *s = (fmt_shards){.comm = several ? comm : NULL, .count = c->shards};
     s->own = s->count / ranks;
@@ -106,10 +105,10 @@ fm_status fmt_shards_open(fmt_shards *s, const fm_train_config *c, fm_comm *comm
     if (!s->sum)
         return FM_ENOMEM;
     if (s->count > 1 && (!several || s->own > 1))
-        rc = floats(be, &s->kept, (several ? s->own - 1 : 1) * ps->total);
-    if (rc == FM_OK && several)
-        rc = floats(be, &s->room, (s->count - s->own) * ps->piece);
-    return rc;
+        FM_TRY(floats(be, &s->kept, (several ? s->own - 1 : 1) * ps->total));
+    if (several)
+        FM_TRY(floats(be, &s->room, (s->count - s->own) * ps->piece));
+    return FM_OK;
 }
 
 void fmt_shards_release(fmt_shards *s, fm_backend *be)
@@ -225,11 +224,10 @@ static fm_status reduce_piece(fmt_shards *s, fmt_params *ps, uint64_t round, uin
 fm_status fmt_shards_round(fmt_shards *s, fmt_params *ps, uint64_t round, bool host)
 {
     uint64_t longest = stripe_of(ps, round, 0).n;
-    fm_status rc = FM_OK;
 
-    for (uint64_t from = 0; rc == FM_OK && from < longest; from += ps->piece)
-        rc = reduce_piece(s, ps, round, from, host);
-    return rc;
+    for (uint64_t from = 0; from < longest; from += ps->piece)
+        FM_TRY(reduce_piece(s, ps, round, from, host));
+    return FM_OK;
 }
 
 fm_status fmt_shards_reduce(fmt_shards *s, fmt_params *ps)
@@ -292,10 +290,8 @@ fm_status fmt_ranks_moment(const fmt_params *ps, const float *own, float *all)
 
 fm_status fmt_ranks_gather(const fmt_params *ps, float *x)
 {
-    fm_status rc = FM_OK;
-
-    for (uint64_t at = 0; rc == FM_OK && at < ps->total; at += round_floats(ps))
-        rc = fm_comm_gather_parts(ps->comm, x + at, FM_MIN(round_floats(ps), ps->total - at),
-                                  ps->stripe);
-    return rc == FM_OK ? fm_comm_settle(ps->comm) : rc;
+    for (uint64_t at = 0; at < ps->total; at += round_floats(ps))
+        FM_TRY(fm_comm_gather_parts(ps->comm, x + at, FM_MIN(round_floats(ps), ps->total - at),
+                                    ps->stripe));
+    return fm_comm_settle(ps->comm);
 }

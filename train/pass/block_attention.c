@@ -115,10 +115,10 @@ static fm_status project(fmt_pass *p, fmt_parts ps, uint32_t layer, const float 
 
     if (a->sw.fused == FM_FUSED_NONE)
         return fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, apart, 3);
-    fm_status rc = fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, &fused, 1);
-    if (rc == FM_OK && heads)
+    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, &fused, 1));
+    if (heads)
         deal_heads(p, &t, p->fused, ps.rows, false);
-    return rc;
+    return FM_OK;
 }
 
 static void norm_heads(fmt_pass *p, fmt_parts ps, int32_t l, fmt_slot *s)
@@ -153,10 +153,7 @@ fm_status fmt_attention_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const
     fmt_slot *s = fmt_slot_of(p, layer);
     qkv at = saved(a, s);
     const fmt_out out = {FMT_O, y, a->hidden};
-    fm_status rc = project(p, ps, layer, x);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(project(p, ps, layer, x));
     norm_heads(p, ps, (int32_t)layer, s);
     rotate(p, layer, at.q, at.ldq, ps.rows, a->heads, false);
     rotate(p, layer, at.k, at.ldk, ps.rows, a->kv_heads, false);
@@ -175,10 +172,7 @@ fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, cons
     qkv d = gradients(p);
     size_t q = q_width(a);
     const fmt_out out = {FMT_O, (float *)(uintptr_t)dy, a->hidden};
-    fm_status rc = fmt_linears_grad(p, ps, (int32_t)layer, p->dattn, q, false, s->attn, q, &out, 1);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, p->dattn, q, false, s->attn, q, &out, 1));
     fm_attn_train t = attention_of(p, s, layer);
     t.rows = ps.rows;
     t.seqs = seqs_of(ps);

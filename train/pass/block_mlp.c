@@ -67,10 +67,7 @@ fm_status fmt_mlp_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float
     const fmt_out out = {FMT_DOWN, y, a->hidden};
     fmt_out in[2];
     uint32_t n = inputs(a, in, s->gate, s->up);
-    fm_status rc = fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, in, n);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, in, n));
     const fm_swiglu made = swiglu_of(p, s, ps.rows);
     if (is_swiglu(&a->sw))
         return fmt_linears_made(p, ps, (int32_t)layer, &made, a->inter, &out);
@@ -87,18 +84,18 @@ fm_status fmt_mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const floa
 
     bool trains = fmt_linears_train(ps, (int32_t)layer, &out, 1);
     const fm_swiglu made = swiglu_of(p, s, ps.rows);
-    fm_status rc;
+
     if (trains && is_swiglu(&a->sw)) { /* cheap to make, large to keep */
-        rc = fmt_linears_made_grad(p, ps, (int32_t)layer, p->dact, a->inter, &made, a->inter, &out);
+        FM_TRY(
+            fmt_linears_made_grad(p, ps, (int32_t)layer, p->dact, a->inter, &made, a->inter, &out));
     } else {
         if (trains)
             activate(p, s, ps.rows);
-        rc = fmt_linears_grad(p, ps, (int32_t)layer, p->dact, a->inter, false, p->act, a->inter,
-                              &out, 1);
+        FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, p->dact, a->inter, false, p->act, a->inter,
+                                &out, 1));
     }
-    if (rc == FM_OK)
-        activate_grad(p, s, ps.rows);
-    return rc;
+    activate_grad(p, s, ps.rows);
+    return FM_OK;
 }
 
 fm_status fmt_mlp_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh, const float *x)

@@ -236,9 +236,7 @@ static fm_status expert_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_s
 
     if (mine.n == 0)
         return FM_OK;
-    fm_status rc = fmt_linears_forward(p, mine, (int32_t)layer, p->moe->xr, h, in, 2);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_linears_forward(p, mine, (int32_t)layer, p->moe->xr, h, in, 2));
     size_t at = (size_t)first_slot(s->deal, e) * n;
     p->be->act(p->be, sw->act, p->act + at, n, s->xgate + at, n, s->xup + at, n, mine.rows, n);
     return fmt_linears_forward(p, mine, (int32_t)layer, p->act, n, &out, 1);
@@ -254,14 +252,9 @@ static fm_status shared_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_s
     const fmt_out in[] = {
         {FMT_S_GATE, s->sgate, n}, {FMT_S_UP, s->sup, n}, {FMT_S_SWITCH, s->sswitch, 1}};
     const fmt_out out = {FMT_S_DOWN, s->sout, h};
-    fm_status rc = fmt_linears_forward(p, ps, (int32_t)layer, x, h, in, 3);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, h, in, 3));
     p->be->act(p->be, sw->act, p->act, n, s->sgate, n, s->sup, n, ps.rows, n);
-    rc = fmt_linears_forward(p, ps, (int32_t)layer, p->act, n, &out, 1);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, p->act, n, &out, 1));
     p->be->sigmoid(p->be, d->gate, s->sswitch, ps.rows);
     p->be->scale_rows(p->be, p->moe->shared, h, s->sout, h, d->gate, ps.rows, h);
     p->be->add(p->be, y, p->moe->shared, (uint64_t)ps.rows * h);
@@ -275,17 +268,12 @@ fm_status fmt_moe_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float
     struct fmt_moe *moe = p->moe;
     uint32_t h = p->arch.hidden;
     const fmt_out router = {FMT_ROUTER, s->deal->score, sw->experts};
-    fm_status rc = fmt_linears_forward(p, ps, (int32_t)layer, x, h, &router, 1);
+    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, h, &router, 1));
 
-    if (rc == FM_OK)
-        rc = choose(p, ps, s->deal);
-    if (rc < 0)
-        return rc;
+    FM_TRY(choose(p, ps, s->deal));
     p->be->copy_rows(p->be, moe->xr, h, x, h, s->deal->order, s->deal->slots, h);
-    for (uint32_t e = 0; e < sw->experts && rc == FM_OK; e++)
-        rc = expert_forward(p, ps, layer, s, e);
-    if (rc < 0)
-        return rc;
+    for (uint32_t e = 0; e < sw->experts; e++)
+        FM_TRY(expert_forward(p, ps, layer, s, e));
     p->be->mix_rows(p->be, y, h, s->xout, h, s->deal->slot, s->deal->weight, sw->chosen, ps.rows,
                     h);
     return sw->shared_expert ? shared_forward(p, ps, layer, s, x, y) : FM_OK;
@@ -318,11 +306,10 @@ static fm_status expert_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_
         return FM_OK;
     if (fmt_linears_train(mine, (int32_t)layer, &out, 1))
         p->be->act(p->be, sw->act, p->act + at, n, s->xgate + at, n, s->xup + at, n, mine.rows, n);
-    fm_status rc = fmt_linears_grad(p, mine, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1);
-    if (rc == FM_OK)
-        p->be->act_grad(p->be, sw->act, p->dgate + at, n, p->dup + at, n, p->dact + at, n,
-                        s->xgate + at, n, s->xup + at, n, mine.rows, n);
-    return rc;
+    FM_TRY(fmt_linears_grad(p, mine, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1));
+    p->be->act_grad(p->be, sw->act, p->dgate + at, n, p->dup + at, n, p->dact + at, n,
+                    s->xgate + at, n, s->xup + at, n, mine.rows, n);
+    return FM_OK;
 }
 
 static fm_status expert_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_slot *s,
@@ -354,9 +341,7 @@ static fm_status shared_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_
     p->be->sigmoid_grad(p->be, moe->dswitch, moe->dswitch, d->gate, ps.rows);
     if (fmt_linears_train(ps, (int32_t)layer, &out, 1))
         p->be->act(p->be, sw->act, p->act, n, s->sgate, n, s->sup, n, ps.rows, n);
-    fm_status rc = fmt_linears_grad(p, ps, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1));
     p->be->act_grad(p->be, sw->act, p->dgate, n, p->dup, n, p->dact, n, s->sgate, n, s->sup, n,
                     ps.rows, n);
     return fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, in, 3);
@@ -382,16 +367,13 @@ fm_status fmt_moe_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *d
     fmt_slot *s = fmt_slot_of(p, layer);
     uint32_t h = p->arch.hidden;
     const fmt_out router = {FMT_ROUTER, moe->drouter, sw->experts};
-    fm_status rc = FM_OK;
 
     if (fmt_moe_input_trains(p, ps, layer))
         p->be->copy_rows(p->be, moe->xr, h, x, h, s->deal->order, s->deal->slots, h);
-    for (uint32_t e = 0; e < sw->experts && rc == FM_OK; e++)
-        rc = expert_input_grad(p, ps, layer, s, e);
-    if (rc < 0)
-        return rc;
+    for (uint32_t e = 0; e < sw->experts; e++)
+        FM_TRY(expert_input_grad(p, ps, layer, s, e));
     p->be->mix_rows(p->be, dh, h, moe->dxr, h, s->deal->slot, moe->ones, sw->chosen, ps.rows, h);
-    rc = fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, &router, 1);
+    fm_status rc = fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, &router, 1);
     return rc == FM_OK && sw->shared_expert ? shared_backward(p, ps, layer, s, moe->dy, dh, x) : rc;
 }
 

@@ -63,11 +63,10 @@ static void finish_logits(fmt_pass *p, float *logits, uint32_t n)
 static fm_status logits_of(fmt_pass *p, fmt_parts ps, const float *h, float *logits, uint32_t n)
 {
     const fmt_out out = {FMT_HEAD, logits, p->arch.vocab};
-    fm_status rc = fmt_linears_forward(p, ps, FMT_OUTSIDE, h, p->arch.hidden, &out, 1);
+    FM_TRY(fmt_linears_forward(p, ps, FMT_OUTSIDE, h, p->arch.hidden, &out, 1));
 
-    if (rc == FM_OK)
-        finish_logits(p, logits, n);
-    return rc;
+    finish_logits(p, logits, n);
+    return FM_OK;
 }
 
 fm_status fmt_head_logits(fmt_pass *p, fmt_lane *lane, uint32_t at, uint32_t n, float *logits)
@@ -163,13 +162,10 @@ static fm_status chunk_again(fmt_pass *p, fmt_lane *l, uint32_t at, uint32_t n)
     uint32_t v = p->arch.vocab, row = l->label0 + at;
     fmt_part part = part_of(l, row, row, row + n);
     fmt_parts ps = {&part, 1, n};
-    fm_status rc = fmt_head_logits(p, l, at, n, p->logits);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_head_logits(p, l, at, n, p->logits));
     keep_logits(p, n);
     p->be->cross_entropy(p->be, p->loss + row, p->logits, v, p->label + row, n, v, 1.0f);
-    rc = scale_by_weight(p, p->logits, n, row, v);
+    fm_status rc = scale_by_weight(p, p->logits, n, row, v);
     unfinish_logits(p, n);
     return rc == FM_OK ? logits_grad(p, ps, row) : rc;
 }
@@ -177,14 +173,14 @@ static fm_status chunk_again(fmt_pass *p, fmt_lane *l, uint32_t at, uint32_t n)
 static fm_status weigh(fmt_pass *p, fmt_lane *l)
 {
     size_t h = p->arch.hidden;
-    fm_status rc =
-        l->objective->weigh(p, l, p->host_loss + l->label0, p->host_weigh + l->label0, &l->loss);
+    FM_TRY(
+        l->objective->weigh(p, l, p->host_loss + l->label0, p->host_weigh + l->label0, &l->loss));
 
-    for (uint32_t at = 0; rc == FM_OK && waits(l) && at < l->labels; at += p->chunk)
-        rc = chunk_again(p, l, at, FM_MIN(p->chunk, l->labels - at));
-    if (rc == FM_OK && !waits(l) && l->deep)
-        rc = scale_by_weight(p, p->dl + l->label0 * h, l->labels, l->label0, (uint32_t)h);
-    return rc;
+    for (uint32_t at = 0; waits(l) && at < l->labels; at += p->chunk)
+        FM_TRY(chunk_again(p, l, at, FM_MIN(p->chunk, l->labels - at)));
+    if (!waits(l) && l->deep)
+        FM_TRY(scale_by_weight(p, p->dl + l->label0 * h, l->labels, l->label0, (uint32_t)h));
+    return FM_OK;
 }
 
 /* ---- losses that wait ---- */
@@ -197,10 +193,7 @@ fm_status fmt_put_off(fmt_pass *p, const fmt_lane *lane)
 {
     fmt_tally *t = p->tally;
     uint32_t n = lane->labels;
-    fm_status rc = fm_grow(&t->entry, &t->cap, t->count + 1, sizeof(*t->entry));
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&t->entry, &t->cap, t->count + 1, sizeof(*t->entry)));
     fm_assert(t->used + n <= t->room);
     p->be->copy_rows(p->be, t->rows + t->used, n, p->loss + lane->label0, n, NULL, 1, n);
     t->entry[t->count++] = (struct fmt_put_off){.into = lane->later, .at = t->used, .n = n};
@@ -229,28 +222,28 @@ static bool over_logits(const fmt_lane *l)
 static fm_status sum_losses(fmt_pass *p, uint32_t rows)
 {
     fm_backend *be = p->be;
-    fm_status rc = FM_OK;
+
     bool needed = false;
 
-    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
+    for (size_t i = 0; i < p->lanes; i++) {
         const fmt_lane *l = p->lane[i];
         if (over_logits(l) && fmt_puts_off(p, l))
-            rc = fmt_put_off(p, l);
+            FM_TRY(fmt_put_off(p, l));
         else
             needed = needed || over_logits(l);
     }
-    if (rc == FM_OK && needed)
-        rc = be->download(be, p->host_loss, p->loss, rows * sizeof(float));
-    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
+    if (needed)
+        FM_TRY(be->download(be, p->host_loss, p->loss, rows * sizeof(float)));
+    for (size_t i = 0; i < p->lanes; i++) {
         fmt_lane *l = p->lane[i];
         bool known = over_logits(l) && !l->objective->weigh && !fmt_puts_off(p, l);
         for (uint32_t k = 0; known && k < l->labels; k++)
             l->loss += (double)p->host_loss[l->label0 + k];
     }
-    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++)
+    for (size_t i = 0; i < p->lanes; i++)
         if (p->lane[i]->objective->weigh && p->lane[i]->labels)
-            rc = weigh(p, p->lane[i]);
-    return rc;
+            FM_TRY(weigh(p, p->lane[i]));
+    return FM_OK;
 }
 
 /* ---- the whole ---- */
@@ -298,14 +291,14 @@ static void spread(fmt_pass *p)
 static fm_status over_states(fmt_pass *p)
 {
     size_t h = p->arch.hidden;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
+    for (size_t i = 0; i < p->lanes; i++) {
         fmt_lane *l = p->lane[i];
         if (l->objective->states && l->labels)
-            rc = l->objective->states(p, l, p->hl + l->label0 * h, p->dl + l->label0 * h, &l->loss);
+            FM_TRY(
+                l->objective->states(p, l, p->hl + l->label0 * h, p->dl + l->label0 * h, &l->loss));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Stretches of lanes whose rows go through the language head, chunk by chunk. */
@@ -334,10 +327,8 @@ fm_status fmt_head(fmt_pass *p)
 {
     if (p->labels > 0)
         fmt_head_states(p);
-    fm_status rc = over_tokens(p);
-    if (rc == FM_OK)
-        rc = over_states(p);
-    if (rc == FM_OK)
-        spread(p);
-    return rc;
+    FM_TRY(over_tokens(p));
+    FM_TRY(over_states(p));
+    spread(p);
+    return FM_OK;
 }

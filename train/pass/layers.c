@@ -188,12 +188,11 @@ static fm_status mlp_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, const
     bool sparse = is_sparse(p, layer);
     bool trains = sparse ? fmt_moe_input_trains(p, ps, layer) : fmt_mlp_input_trains(ps, layer);
     const float *in = trains ? input_of(p, ps, layer, FMT_MLP_NORM, x, NULL) : p->h;
-    fm_status rc = sparse ? fmt_moe_input_grad(p, ps, layer, p->dh, in)
-                          : fmt_mlp_input_grad(p, ps, layer, p->dh, in);
+    FM_TRY(sparse ? fmt_moe_input_grad(p, ps, layer, p->dh, in)
+                  : fmt_mlp_input_grad(p, ps, layer, p->dh, in));
 
-    if (rc == FM_OK)
-        input_grad(p, ps, layer, FMT_MLP_NORM, x, rstd);
-    return rc;
+    input_grad(p, ps, layer, FMT_MLP_NORM, x, rstd);
+    return FM_OK;
 }
 
 static fm_status attention_input_grad(fmt_pass *p, uint32_t layer)
@@ -205,10 +204,9 @@ static fm_status attention_input_grad(fmt_pass *p, uint32_t layer)
                           : p->h;
 
     ps = fmt_parts_below(p, layer);
-    fm_status rc = fmt_attention_input_grad(p, ps, layer, p->dh, in);
-    if (rc == FM_OK)
-        input_grad(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
-    return rc;
+    FM_TRY(fmt_attention_input_grad(p, ps, layer, p->dh, in));
+    input_grad(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
+    return FM_OK;
 }
 
 /* ---- layers ---- */
@@ -218,13 +216,10 @@ static fm_status parallel_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, flo
     fmt_slot *s = fmt_slot_of(p, layer);
     uint32_t h = p->arch.hidden;
     const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
-    fm_status rc = fmt_attention_forward(p, ps, layer, x, s->xmid);
+    FM_TRY(fmt_attention_forward(p, ps, layer, x, s->xmid));
 
-    if (rc == FM_OK)
-        rc = mlp_forward(p, ps, layer, input_of(p, ps, layer, FMT_MLP_NORM, s->xin, s->rstd2),
-                         p->branch);
-    if (rc < 0)
-        return rc;
+    FM_TRY(mlp_forward(p, ps, layer, input_of(p, ps, layer, FMT_MLP_NORM, s->xin, s->rstd2),
+                       p->branch));
     p->be->add(p->be, s->xmid, p->branch, (uint64_t)ps.rows * h);
     join(p, ps, layer, FMT_MLP_POST, s->xmid, s->xin, NULL, NULL);
     p->be->copy_rows(p->be, out, h, s->xmid, h, NULL, ps.rows, h);
@@ -239,28 +234,23 @@ static fm_status layer_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, float 
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_forward(p, ps, layer, out);
     const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
-    fm_status rc = fmt_attention_forward(p, ps, layer, x, post ? s->araw : s->xmid);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmt_attention_forward(p, ps, layer, x, post ? s->araw : s->xmid));
     join(p, ps, layer, FMT_ATTN_POST, s->xmid, s->xin, s->araw, s->arstd);
     x = input_of(p, ps, layer, FMT_MLP_NORM, s->xmid, s->rstd2);
-    rc = mlp_forward(p, ps, layer, x, post ? s->mraw : out);
-    if (rc == FM_OK)
-        join(p, ps, layer, FMT_MLP_POST, out, s->xmid, s->mraw, s->mrstd);
-    return rc;
+    FM_TRY(mlp_forward(p, ps, layer, x, post ? s->mraw : out));
+    join(p, ps, layer, FMT_MLP_POST, out, s->xmid, s->mraw, s->mrstd);
+    return FM_OK;
 }
 
 fm_status fmt_layers_forward(fmt_pass *p)
 {
-    fm_status rc = FM_OK;
-
     if (p->begin == 0)
         embed(p, fmt_slot_of(p, 0)->xin);
-    for (uint32_t l = p->begin; l < p->end && rc == FM_OK; l++) {
+    for (uint32_t l = p->begin; l < p->end; l++) {
         float *out = l + 1 < p->end ? fmt_slot_of(p, l + 1)->xin : p->xout;
-        rc = layer_forward(p, fmt_parts_all(p), l, out);
+        FM_TRY(layer_forward(p, fmt_parts_all(p), l, out));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status parallel_backward(fmt_pass *p, uint32_t layer)
@@ -270,8 +260,7 @@ static fm_status parallel_backward(fmt_pass *p, uint32_t layer)
     const float *d = split(p, ps, layer, FMT_MLP_POST, NULL, NULL);
     fm_status rc = mlp_backward(p, ps, layer, d);
 
-    if (rc == FM_OK)
-        rc = fmt_attention_backward(p, ps, layer, d);
+    FM_THEN(rc, fmt_attention_backward(p, ps, layer, d));
     if (rc == FM_OK) /* dx changes only now: d may be dx */
         rc = mlp_input_grad(p, ps, layer, s->xin, s->rstd2);
     return rc == FM_OK ? attention_input_grad(p, layer) : rc;
@@ -286,14 +275,11 @@ static fm_status layer_backward(fmt_pass *p, uint32_t layer)
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_backward(p, layer);
     const float *d = split(p, ps, layer, FMT_MLP_POST, s->mraw, s->mrstd);
-    fm_status rc = mlp_backward(p, ps, layer, d);
-    if (rc == FM_OK)
-        rc = mlp_input_grad(p, ps, layer, s->xmid, s->rstd2);
-    if (rc < 0)
-        return rc;
+    FM_TRY(mlp_backward(p, ps, layer, d));
+    FM_TRY(mlp_input_grad(p, ps, layer, s->xmid, s->rstd2));
     d = split(p, ps, layer, FMT_ATTN_POST, s->araw, s->arstd);
-    rc = fmt_attention_backward(p, ps, layer, d);
-    return rc == FM_OK ? attention_input_grad(p, layer) : rc;
+    FM_TRY(fmt_attention_backward(p, ps, layer, d));
+    return attention_input_grad(p, layer);
 }
 
 static fm_status leave(fmt_pass *p, uint32_t layer)
@@ -303,18 +289,16 @@ static fm_status leave(fmt_pass *p, uint32_t layer)
 
 fm_status fmt_layers_backward(fmt_pass *p)
 {
-    fm_status rc = leave(p, p->arch.layers);
+    FM_TRY(leave(p, p->arch.layers));
 
-    for (uint32_t l = p->end; l-- > FM_MAX(p->lowest, p->begin) && rc == FM_OK;) {
+    for (uint32_t l = p->end; l-- > FM_MAX(p->lowest, p->begin);) {
         fmt_parts ps = fmt_parts_from(p, l);
         if (ps.n == 0)
             continue;
         if (p->recompute && l + 1 < p->end)
-            rc = layer_forward(p, ps, l, p->xout);
-        if (rc == FM_OK)
-            rc = layer_backward(p, l);
-        if (rc == FM_OK)
-            rc = leave(p, l);
+            FM_TRY(layer_forward(p, ps, l, p->xout));
+        FM_TRY(layer_backward(p, l));
+        FM_TRY(leave(p, l));
     }
-    return rc;
+    return FM_OK;
 }

@@ -90,10 +90,7 @@ static fm_status products_and_terms(fmt_pass *p, fmt_parts ps, int32_t layer, co
 {
     fm_backend *be = p->be;
     size_t most = most_terms(ps, layer, out, outs);
-    fm_status rc = most > 0 ? term_room(p, (size_t)ps.n * outs) : FM_OK;
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(most > 0 ? term_room(p, (size_t)ps.n * outs) : FM_OK);
     uint32_t n = most > 0 ? list_terms(p, ps, layer, x, ldx, out, outs, 0) : 0;
     if (n > 0 && products > 0 && be->products_terms) {
         be->products_terms(be, x, ldx, in, p->product, products, p->term, n, made);
@@ -135,9 +132,9 @@ static fm_status terms_backward(fmt_pass *p, fmt_parts ps, int32_t layer, float 
                                 const float *x, size_t ldx, const fmt_out *out)
 {
     size_t most = most_terms(ps, layer, out, 1);
-    fm_status rc = most > 0 ? term_room(p, ps.n) : FM_OK;
+    FM_TRY(most > 0 ? term_room(p, ps.n) : FM_OK);
 
-    for (size_t k = 0; k < most && rc == FM_OK; k++) {
+    for (size_t k = 0; k < most; k++) {
         uint32_t n = 0;
         uint64_t at = 0;
         for (uint32_t i = 0; i < ps.n; i++) {
@@ -154,7 +151,7 @@ static fm_status terms_backward(fmt_pass *p, fmt_parts ps, int32_t layer, float 
         }
         p->be->terms_grad(p->be, p->term, n);
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status watch_out(fmt_pass *p, fmt_parts ps, int32_t layer, const char *what,
@@ -190,12 +187,12 @@ static fm_status forward(fmt_pass *p, fmt_parts ps, int32_t layer, const float *
                                            .m = rows};
         }
     }
-    fm_status rc = products_and_terms(p, ps, layer, x, ldx, in, out, outs, n, made);
-    for (uint32_t o = 0; o < outs && rc == FM_OK; o++)
-        rc = fmt_alone_forward(p, ps, layer, x, ldx, &out[o]);
-    for (uint32_t o = 0; p->watch && o < outs && rc == FM_OK; o++)
-        rc = watch_out(p, ps, layer, "the output", &out[o]);
-    return rc;
+    FM_TRY(products_and_terms(p, ps, layer, x, ldx, in, out, outs, n, made));
+    for (uint32_t o = 0; o < outs; o++)
+        FM_TRY(fmt_alone_forward(p, ps, layer, x, ldx, &out[o]));
+    for (uint32_t o = 0; p->watch && o < outs; o++)
+        FM_TRY(watch_out(p, ps, layer, "the output", &out[o]));
+    return FM_OK;
 }
 
 /* Linears of which nothing but their product and first term reads x. */
@@ -331,10 +328,8 @@ fm_status fmt_linears_grad(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, 
         if (dx)
             dx_of(p, ps, layer, dx, lddx, add || o > 0, &out[o]);
         weight_grads(p, ps, layer, x, ldx, &out[o]);
-        if (rc == FM_OK)
-            rc = terms_backward(p, ps, layer, dx, lddx, x, ldx, &out[o]);
-        if (rc == FM_OK)
-            rc = fmt_alone_backward(p, ps, layer, dx, lddx, add || o > 0, x, ldx, &out[o]);
+        FM_THEN(rc, terms_backward(p, ps, layer, dx, lddx, x, ldx, &out[o]));
+        FM_THEN(rc, fmt_alone_backward(p, ps, layer, dx, lddx, add || o > 0, x, ldx, &out[o]));
     }
     return rc;
 }

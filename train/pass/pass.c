@@ -68,16 +68,14 @@ static uint64_t widest_block(fmt_lane *lane)
 static fm_status prepare_weights(fm_backend *be, const fmt_lane *lane)
 {
     fmt_linear *l;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; be->weight_for_dx && rc == FM_OK && (l = fmt_net_linear(lane->net, i));
-         i++) {
+    for (size_t i = 0; be->weight_for_dx && (l = fmt_net_linear(lane->net, i)); i++) {
         int32_t layer = fmt_net_layer_of(lane->net, l);
         bool head = l == &lane->net->outer[FMT_HEAD];
         if (l->w && (head ? lane->deep : layer >= (int32_t)lane->first))
-            rc = be->weight_for_dx(be, (fm_weight *)(uintptr_t)l->w);
+            FM_TRY(be->weight_for_dx(be, (fm_weight *)(uintptr_t)l->w));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status lane_memory(fm_backend *be, fmt_lane *lane)
@@ -101,12 +99,9 @@ static fm_status put_table(fmt_pass *p, uint32_t which, float *cos, float *sin)
     float *host = fm_calloc(2 * n, sizeof(float));
     fm_status rc = host ? FM_OK : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_arch_rope(&p->arch, which, p->cap.longest, host, host + n);
-    if (rc == FM_OK)
-        rc = p->be->upload(p->be, cos, host, n * sizeof(float));
-    if (rc == FM_OK)
-        rc = p->be->upload(p->be, sin, host + n, n * sizeof(float));
+    FM_THEN(rc, fm_arch_rope(&p->arch, which, p->cap.longest, host, host + n));
+    FM_THEN(rc, p->be->upload(p->be, cos, host, n * sizeof(float)));
+    FM_THEN(rc, p->be->upload(p->be, sin, host + n, n * sizeof(float)));
     fm_free(host);
     return rc;
 }
@@ -176,18 +171,14 @@ static fm_status device_memory(fmt_pass *p)
     fm_status rc = FM_OK;
     if (p->arch.sw.experts > 0)
         rc = fmt_moe_new(p, fmt_pass_slots(p));
-    if (rc == FM_OK)
-        rc = fmt_pass_plan(p, NULL, &p->floats);
-    if (rc == FM_OK)
-        rc = p->be->alloc(p->be, &mem, (size_t)p->floats * sizeof(float));
+    FM_THEN(rc, fmt_pass_plan(p, NULL, &p->floats));
+    FM_THEN(rc, p->be->alloc(p->be, &mem, (size_t)p->floats * sizeof(float)));
     if (rc < 0)
         return rc;
     p->mem = mem;
     rc = fmt_pass_plan(p, p->mem, &p->floats);
-    if (rc == FM_OK)
-        rc = plan_indexes(p);
-    if (rc == FM_OK)
-        rc = fmt_moe_ready(p);
+    FM_THEN(rc, plan_indexes(p));
+    FM_THEN(rc, fmt_moe_ready(p));
     return rc == FM_OK ? put_rope(p) : rc;
 }
 
@@ -224,14 +215,12 @@ fm_status fmt_pass_new_beside(fmt_pass **out, fm_backend *be, fmt_lane *const *l
         p->du_floats += (uint64_t)lane[i]->most.rows * widest_block(lane[i]);
         p->alone_floats = FM_MAX(p->alone_floats, fmt_alone_floats(lane[i]));
         rc = lane_memory(be, lane[i]);
-        if (rc == FM_OK)
-            rc = prepare_weights(be, lane[i]);
+        FM_THEN(rc, prepare_weights(be, lane[i]));
     }
     p->low = FM_MIN(FM_MAX(p->lowest, p->begin), p->end);
     uint64_t fit = FM_MAX(LOGIT_CHUNK_FLOATS / p->arch.vocab, 1u);
     p->chunk = (uint32_t)FM_MIN(fit, FM_MAX(cap->labels, 1u));
-    if (rc == FM_OK)
-        rc = host_memory(p);
+    FM_THEN(rc, host_memory(p));
     if (rc == FM_OK) {
         count_saved(p, lane, n);
         rc = device_memory(p);
@@ -352,8 +341,7 @@ static fm_status put_batches(fmt_pass *p)
         const fmt_batch *b = &l->batch;
         size_t bytes = b->rows * sizeof(int32_t);
         rc = p->be->upload(p->be, p->ids + l->row0, b->ids, bytes);
-        if (rc == FM_OK)
-            rc = p->be->upload(p->be, p->pos + l->row0, b->pos, bytes);
+        FM_THEN(rc, p->be->upload(p->be, p->pos + l->row0, b->pos, bytes));
         for (uint32_t k = 0; p->arch.sw.positions && k < b->rows; k++)
             p->host[k] = b->pos[k] + (int32_t)p->arch.sw.position_offset;
         if (rc == FM_OK && p->arch.sw.positions)
@@ -386,11 +374,11 @@ static fm_status forward(fmt_pass *p, fmt_lane *const *lane, size_t n)
 
 fm_status fmt_pass_states(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
-    fm_status rc = forward(p, lane, n);
+    FM_TRY(forward(p, lane, n));
 
-    if (rc == FM_OK && p->labels > 0)
+    if (p->labels > 0)
         fmt_head_states(p);
-    return rc;
+    return FM_OK;
 }
 
 fm_status fmt_pass_finish(fmt_pass *p)
@@ -401,8 +389,7 @@ fm_status fmt_pass_finish(fmt_pass *p)
         rc = fmt_stage_backward(p);
     } else {
         rc = fmt_head(p);
-        if (rc == FM_OK)
-            rc = fmt_layers_backward(p);
+        FM_THEN(rc, fmt_layers_backward(p));
         if (rc == FM_OK)
             fmt_embed_backward(p);
     }

@@ -40,59 +40,53 @@ static fm_status pass_tied(fmt_pass *p, bool send, bool others_follow)
     const fmt_stage *s = p->stage;
     uint32_t peer =
         s->mine == 0 ? fmt_stage_end_rank(s) + s->rank : s->rank - fmt_stage_end_rank(s);
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < p->lanes; i++) {
+    for (size_t i = 0; i < p->lanes; i++) {
         fmt_lane *l = p->lane[i];
         if (!l->ps || l->ps->tied < 0 || (others_follow && !l->goes_on))
             continue;
         const fmt_param *tied = &l->ps->item[l->ps->tied];
         float *g = l->ps->g + tied->at;
         size_t bytes = (size_t)tied->n * sizeof(float);
-        rc = send ? fm_comm_send(s->all, g, bytes, peer) : fm_comm_recv(s->all, g, bytes, peer);
+        FM_TRY(send ? fm_comm_send(s->all, g, bytes, peer) : fm_comm_recv(s->all, g, bytes, peer));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Before the head: what the passes before gave, the rows' part with it. */
 static fm_status take_tied(fmt_pass *p)
 {
     const fmt_stage *s = p->stage;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && i < p->lanes; i++) {
+    for (size_t i = 0; i < p->lanes; i++) {
         fmt_lane *l = p->lane[i];
         if (!l->ps || l->ps->tied < 0 || !l->went_before)
             continue;
         const fmt_param *tied = &l->ps->item[l->ps->tied];
-        rc = fm_comm_recv(s->all, l->ps->g + tied->at, (size_t)tied->n * sizeof(float),
-                          s->rank - fmt_stage_end_rank(s));
+        FM_TRY(fm_comm_recv(s->all, l->ps->g + tied->at, (size_t)tied->n * sizeof(float),
+                            s->rank - fmt_stage_end_rank(s)));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fmt_stage_head_and_layers(fmt_pass *p)
 {
     bool last = fmt_stage_is_last(p->stage);
-    fm_status rc = last ? take_tied(p) : FM_OK;
+    FM_TRY(last ? take_tied(p) : FM_OK);
 
-    if (rc == FM_OK && last)
-        rc = fmt_head(p);
-    return rc == FM_OK ? fmt_layers_backward(p) : rc;
+    if (last)
+        FM_TRY(fmt_head(p));
+    return fmt_layers_backward(p);
 }
 
 /* The last stage's part follows when its gradient has gone on: the first waits for that first. */
 fm_status fmt_stage_embed(fmt_pass *p)
 {
-    fm_status rc = FM_OK;
-
     if (fmt_stage_is_last(p->stage))
         return pass_tied(p, true, false);
     if (p->begin > 0)
         return FM_OK;
-    rc = pass_tied(p, false, false);
-    if (rc < 0)
-        return rc;
+    FM_TRY(pass_tied(p, false, false));
     fmt_embed_backward(p);
     return pass_tied(p, true, true);
 }
@@ -105,27 +99,21 @@ static fmt_rows_to rows_at(const fmt_pass *p, uint32_t layer)
 
 fm_status fmt_stage_forward(fmt_pass *p)
 {
-    fm_status rc = FM_OK;
-
     if (p->begin > 0)
-        rc = fmt_stage_swap(p->stage, false, NULL, 0, fmt_slot_of(p, p->begin)->xin,
-                            rows_at(p, p->begin).on);
-    if (rc == FM_OK)
-        rc = fmt_layers_forward(p);
-    if (rc == FM_OK && p->end < p->arch.layers)
-        rc = fmt_stage_swap(p->stage, true, p->xout, rows_at(p, p->end).on, NULL, 0);
-    return rc;
+        FM_TRY(fmt_stage_swap(p->stage, false, NULL, 0, fmt_slot_of(p, p->begin)->xin,
+                              rows_at(p, p->begin).on));
+    FM_TRY(fmt_layers_forward(p));
+    if (p->end < p->arch.layers)
+        FM_TRY(fmt_stage_swap(p->stage, true, p->xout, rows_at(p, p->end).on, NULL, 0));
+    return FM_OK;
 }
 
 fm_status fmt_stage_backward(fmt_pass *p)
 {
-    fm_status rc = FM_OK;
-
     if (p->end < p->arch.layers)
-        rc = fmt_stage_swap(p->stage, true, NULL, 0, p->dx, rows_at(p, p->end).back);
-    if (rc == FM_OK)
-        rc = fmt_stage_head_and_layers(p);
-    if (rc == FM_OK && p->begin > 0)
-        rc = fmt_stage_swap(p->stage, false, p->dx, rows_at(p, p->begin).back, NULL, 0);
-    return rc == FM_OK ? fmt_stage_embed(p) : rc;
+        FM_TRY(fmt_stage_swap(p->stage, true, NULL, 0, p->dx, rows_at(p, p->end).back));
+    FM_TRY(fmt_stage_head_and_layers(p));
+    if (p->begin > 0)
+        FM_TRY(fmt_stage_swap(p->stage, false, p->dx, rows_at(p, p->begin).back, NULL, 0));
+    return fmt_stage_embed(p);
 }

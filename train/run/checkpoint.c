@@ -58,8 +58,8 @@ static fm_status rooms_take(rooms *r, const fmt_params *ps)
 /* A moment, of which each rank has its stripes. */
 static fm_status gathered(const fmt_params *ps, const rooms *r, const float *own, float *host)
 {
-    fm_status rc = fmt_ranks_moment(ps, own, r->gather);
-    return rc == FM_OK ? fmt_params_get_all(ps, r->gather, host) : rc;
+    FM_TRY(fmt_ranks_moment(ps, own, r->gather));
+    return fmt_params_get_all(ps, r->gather, host);
 }
 
 static fm_status host_parts(const fmt_params *ps, const rooms *r, const float *host[PARTS])
@@ -120,8 +120,7 @@ fm_status fmt_checkpoint_save(const fm_train_job *job, uint32_t child, const fmt
         .run = c->run, .step = c->step, .tokens = c->tokens, .log = c->log, .count = 0};
     rooms room;
     fm_status rc = rooms_take(&room, ps);
-    if (rc == FM_OK)
-        rc = host_parts(ps, &room, host);
+    FM_THEN(rc, host_parts(ps, &room, host));
     if (rc == FM_OK && writes) {
         s.tensors = fm_calloc(PARTS * ps->count, sizeof(*s.tensors));
         rc = s.tensors ? name_tensors(s.tensors, ps, host) : FM_ENOMEM;
@@ -164,12 +163,12 @@ static fm_status put_part(fmt_params *ps, size_t k, const fm_train_state *s, flo
     if (k == 0)
         return ps->be->upload(ps->be, part[k], host,
                               (size_t)(ps->total + ps->guest) * sizeof(float));
-    fm_status rc = FM_OK;
+
     fmt_stripe own;
-    for (uint64_t i = 0; rc == FM_OK && fmt_params_stripe(ps, i, &own); i++)
-        rc =
-            ps->be->upload(ps->be, part[k] + own.own, host + own.at, (size_t)own.n * sizeof(float));
-    return rc;
+    for (uint64_t i = 0; fmt_params_stripe(ps, i, &own); i++)
+        FM_TRY(ps->be->upload(ps->be, part[k] + own.own, host + own.at,
+                              (size_t)own.n * sizeof(float)));
+    return FM_OK;
 }
 
 static fm_status put_state(fmt_params *ps, const fm_train_state *s, const char *name)
@@ -191,8 +190,7 @@ static fm_status same_step(fm_comm *comm, fm_status rc, uint32_t step, const cha
 {
     uint32_t all[FM_COMM_MAX_RANKS];
 
-    if (rc == FM_OK)
-        rc = fm_comm_collect(comm, all, &step, sizeof(step));
+    FM_THEN(rc, fm_comm_collect(comm, all, &step, sizeof(step)));
     for (uint32_t i = 1; rc == FM_OK && i < fm_comm_size(comm); i++)
         if (all[i] != all[0])
             rc = fm_fail(FM_ECONFLICT, "%s: rank %u finds a state of step %u, rank 0 of step %u",

@@ -46,12 +46,10 @@ static fm_status data_seqs(fmt_child *ch, uint32_t step)
     fm_status rc = fmt_order_step(ch->order, step, &ch->picks, &ch->pick_count, &ends, &ch->micros);
     uint32_t i = 0;
 
-    if (rc == FM_OK)
-        rc = fm_grow(&ch->seq, &ch->seq_cap, ch->pick_count * FM_EXAMPLE_PARTS, sizeof(*ch->seq));
-    if (rc == FM_OK)
-        rc = fm_grow(&ch->of, &ch->of_cap, ch->pick_count * FM_EXAMPLE_PARTS, sizeof(*ch->of));
-    if (rc == FM_OK)
-        rc = fm_grow(&ch->ends, &ch->ends_cap, ch->micros, sizeof(*ch->ends));
+    FM_THEN(rc,
+            fm_grow(&ch->seq, &ch->seq_cap, ch->pick_count * FM_EXAMPLE_PARTS, sizeof(*ch->seq)));
+    FM_THEN(rc, fm_grow(&ch->of, &ch->of_cap, ch->pick_count * FM_EXAMPLE_PARTS, sizeof(*ch->of)));
+    FM_THEN(rc, fm_grow(&ch->ends, &ch->ends_cap, ch->micros, sizeof(*ch->ends)));
     ch->seqs = 0;
     for (size_t k = 0; rc == FM_OK && k < ch->micros; k++) {
         for (; i < ends[k]; i++)
@@ -67,10 +65,9 @@ fm_status fmt_child_load_step(fmt_child *ch, uint32_t step)
     if (ch->loaded == (uint64_t)step + 1)
         return FM_OK;
     ch->loaded = 0;
-    fm_status rc = ch->order ? data_seqs(ch, step) : exact_seqs(ch, step);
-    if (rc == FM_OK)
-        ch->loaded = (uint64_t)step + 1;
-    return rc;
+    FM_TRY(ch->order ? data_seqs(ch, step) : exact_seqs(ch, step));
+    ch->loaded = (uint64_t)step + 1;
+    return FM_OK;
 }
 
 fm_status fmt_child_look_ahead(fmt_child *ch)
@@ -153,13 +150,9 @@ static fm_status open_data(fmt_child *ch)
     if (c->batch % fmt_objective_setup_parts(ch->job) != 0)
         return fm_fail(FM_EINVAL, "%s: %u rows of a batch are no whole examples of %u texts",
                        ch->job->name, c->batch, fmt_objective_setup_parts(ch->job));
-    fm_status rc = fm_grow(&ch->seq, &ch->seq_cap, per_step, sizeof(*ch->seq));
-    if (rc == FM_OK)
-        rc = fm_grow(&ch->of, &ch->of_cap, per_step, sizeof(*ch->of));
-    if (rc == FM_OK)
-        rc = fm_grow(&ch->ends, &ch->ends_cap, c->accumulate, sizeof(*ch->ends));
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&ch->seq, &ch->seq_cap, per_step, sizeof(*ch->seq)));
+    FM_TRY(fm_grow(&ch->of, &ch->of_cap, per_step, sizeof(*ch->of)));
+    FM_TRY(fm_grow(&ch->ends, &ch->ends_cap, c->accumulate, sizeof(*ch->ends)));
     for (uint32_t k = 0; k < c->accumulate; k++)
         ch->ends[k] = (k + 1) * c->batch;
     return FM_OK;
@@ -168,20 +161,18 @@ static fm_status open_data(fmt_child *ch)
 /* ---- what trains ---- */
 static fm_status declare(fmt_child *ch, const fmt_method *m)
 {
-    fm_status rc = fmt_method_declare(&ch->net, &ch->ps, m, &ch->adapter_config);
+    FM_TRY(fmt_method_declare(&ch->net, &ch->ps, m, &ch->adapter_config));
 
-    if (rc == FM_OK && ch->fresh.tree)
-        rc = fmt_fresh_declare(&ch->fresh, &ch->net, &ch->ps, ch->c, ch->stem);
-    if (rc == FM_OK)
-        fmt_virtual_how(&ch->net, &ch->how);
-    if (rc == FM_OK)
-        rc = measure(ch);
-    if (rc == FM_OK && ch->lane.most.longest > ch->net.arch.max_positions)
-        rc = fm_fail(FM_ELIMIT,
-                     "%s: examples of %u tokens, the model has %u positions; lower "
-                     "max_tokens",
-                     ch->job->name, ch->lane.most.longest + 1, ch->net.arch.max_positions);
-    return rc;
+    if (ch->fresh.tree)
+        FM_TRY(fmt_fresh_declare(&ch->fresh, &ch->net, &ch->ps, ch->c, ch->stem));
+    fmt_virtual_how(&ch->net, &ch->how);
+    FM_TRY(measure(ch));
+    if (ch->lane.most.longest > ch->net.arch.max_positions)
+        return fm_fail(FM_ELIMIT,
+                       "%s: examples of %u tokens, the model has %u positions; lower "
+                       "max_tokens",
+                       ch->job->name, ch->lane.most.longest + 1, ch->net.arch.max_positions);
+    return FM_OK;
 }
 
 static fm_status build(fmt_child *ch)
@@ -196,32 +187,23 @@ static fm_status build(fmt_child *ch)
     if (rc == FM_OK && ch->stage)
         rc = fmt_stage_split(ch->stage, &arch, j->name);
     ch->how.vocab = arch.vocab;
-    if (rc == FM_OK)
-        rc = fmt_objective_setup_how(&ch->goal, &ch->how, j, ch->p, &arch);
+    FM_THEN(rc, fmt_objective_setup_how(&ch->goal, &ch->how, j, ch->p, &arch));
     if (rc == FM_OK && ch->how.pick != FMT_PICK_TARGETS && !arch.tied)
         arch.headless = true; /* nothing is said, so the head neither trains nor decays */
     if (rc == FM_OK && fmt_method_needs_stem(ch->c))
         rc = fm_model_load(&ch->stem, ch->e, j->parent, ch->p, j->name);
     const uint32_t all[] = {0, arch.layers};
     const uint32_t *layers = ch->stage ? ch->stage->deal.begin + ch->stage->mine : all;
-    if (rc == FM_OK)
-        rc = fmt_net_init_layers(&ch->net, be, &arch, ch->stem, layers[0], layers[1]);
-    if (rc == FM_OK)
-        rc = declare(ch, &m);
+    FM_THEN(rc, fmt_net_init_layers(&ch->net, be, &arch, ch->stem, layers[0], layers[1]));
+    FM_THEN(rc, declare(ch, &m));
     if (rc == FM_OK && ch->stage)
         rc = fmt_stage_keep(ch->stage, &ch->net, &ch->ps);
-    if (rc == FM_OK)
-        rc = fmt_params_share(&ch->ps, ch->c, comm, be);
-    if (rc == FM_OK)
-        rc = fmt_params_alloc(&ch->ps, be, true);
-    if (rc == FM_OK)
-        rc = fmt_shards_open(&ch->shards, ch->c, comm, &ch->ps);
-    if (rc == FM_OK)
-        rc = fmt_net_bind(&ch->net, &ch->ps, true);
-    if (rc == FM_OK)
-        rc = fmt_method_fill(&ch->net, &ch->ps, &m);
-    if (rc == FM_OK)
-        rc = fmt_objective_setup_open(&ch->goal, ch->e, ch->p, &ch->lane, ch->stem);
+    FM_THEN(rc, fmt_params_share(&ch->ps, ch->c, comm, be));
+    FM_THEN(rc, fmt_params_alloc(&ch->ps, be, true));
+    FM_THEN(rc, fmt_shards_open(&ch->shards, ch->c, comm, &ch->ps));
+    FM_THEN(rc, fmt_net_bind(&ch->net, &ch->ps, true));
+    FM_THEN(rc, fmt_method_fill(&ch->net, &ch->ps, &m));
+    FM_THEN(rc, fmt_objective_setup_open(&ch->goal, ch->e, ch->p, &ch->lane, ch->stem));
     return rc == FM_OK && ch->job->held_outs ? fmt_eval_open(&ch->eval, ch) : rc;
 }
 
@@ -253,8 +235,7 @@ fm_status fmt_child_open_on(fmt_child *ch, fm_engine *e, const fm_provider *p,
         ch->job = &ch->own_job;
         ch->p = &ch->own_p;
     }
-    if (rc == FM_OK)
-        rc = open_data(ch);
+    FM_THEN(rc, open_data(ch));
     if (rc == FM_OK && ch->steps == 0)
         rc = fm_fail(FM_EINVAL, "%s: training option steps must be at least 1 here", job->name);
     return rc == FM_OK ? build(ch) : rc;
@@ -287,17 +268,14 @@ static fm_status hash_data(const fmt_child *ch, fm_hasher *h)
 {
     const fm_train_job *j = ch->job;
     size_t n = (size_t)ch->c->batch * ch->c->accumulate * ch->c->max_tokens * ch->steps;
-    fm_status rc = FM_OK;
 
     if (!j->data) {
-        rc = fm_hasher_update(h, j->batch_ids, n * sizeof(int32_t));
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, j->batch_labels, n * sizeof(int32_t));
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, &j->batch_parts, sizeof(j->batch_parts));
-        if (rc == FM_OK && j->batch_mask)
-            rc = fm_hasher_update(h, j->batch_mask, n * sizeof(int32_t));
-        return rc;
+        FM_TRY(fm_hasher_update(h, j->batch_ids, n * sizeof(int32_t)));
+        FM_TRY(fm_hasher_update(h, j->batch_labels, n * sizeof(int32_t)));
+        FM_TRY(fm_hasher_update(h, &j->batch_parts, sizeof(j->batch_parts)));
+        if (j->batch_mask)
+            FM_TRY(fm_hasher_update(h, j->batch_mask, n * sizeof(int32_t)));
+        return FM_OK;
     }
     return fmt_dataset_hash(j->data, h);
 }
@@ -306,8 +284,8 @@ static fm_status hash_tree(fm_hasher *h, const fm_tree *tree)
 {
     static const char *const skip[] = {"suites/", "source/", "README.md", "recipe.json", NULL};
     fm_digest d = {{0}};
-    fm_status rc = tree ? fm_tree_digest(&d, tree, skip) : FM_OK;
-    return rc == FM_OK ? fm_hasher_update(h, d.b, FM_DIGEST_BYTES) : rc;
+    FM_TRY(tree ? fm_tree_digest(&d, tree, skip) : FM_OK);
+    return fm_hasher_update(h, d.b, FM_DIGEST_BYTES);
 }
 
 static fm_status run_digest(fmt_child *ch)
@@ -319,22 +297,14 @@ static fm_status run_digest(fmt_child *ch)
     fm_status rc = config ? fm_hasher_new(&h) : FM_ENOMEM;
 
     fm_buf_init(&text, 0);
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, config, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, text.data, text.len);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, kernels, strlen(kernels) + 1);
-    if (rc == FM_OK)
-        rc = hash_tree(h, ch->job->parent);
-    if (rc == FM_OK)
-        rc = hash_tree(h, ch->job->init);
-    if (rc == FM_OK)
-        rc = hash_tree(h, ch->job->teacher);
-    if (rc == FM_OK)
-        rc = hash_data(ch, h);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, &ch->state.run);
+    FM_THEN(rc, fm_json_write(&text, config, FM_JSON_CANONICAL));
+    FM_THEN(rc, fm_hasher_update(h, text.data, text.len));
+    FM_THEN(rc, fm_hasher_update(h, kernels, strlen(kernels) + 1));
+    FM_THEN(rc, hash_tree(h, ch->job->parent));
+    FM_THEN(rc, hash_tree(h, ch->job->init));
+    FM_THEN(rc, hash_tree(h, ch->job->teacher));
+    FM_THEN(rc, hash_data(ch, h));
+    FM_THEN(rc, fm_hasher_final(h, &ch->state.run));
     fm_hasher_free(h);
     fm_buf_release(&text);
     fm_json_free(config);
@@ -351,8 +321,7 @@ fm_status fmt_child_resume(fmt_child *ch)
     bool found = false;
     fm_status rc = ch->job->keeper ? run_digest(ch) : FM_OK;
 
-    if (rc == FM_OK)
-        rc = fmt_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found);
+    FM_THEN(rc, fmt_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found));
     if (rc == FM_OK && !ch->state.log) {
         ch->state.log = fm_json_new_array();
         rc = ch->state.log ? FM_OK : FM_ENOMEM;
@@ -424,8 +393,8 @@ fm_status fmt_child_load_micro(fmt_child *ch, size_t k)
     ch->goal.all.first = begin;
     if (begin == end)
         return FM_OK;
-    fm_status rc = fmt_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how);
-    return rc == FM_OK ? fmt_objective_setup_load(&ch->goal) : rc;
+    FM_TRY(fmt_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how));
+    return fmt_objective_setup_load(&ch->goal);
 }
 
 void fmt_child_end_micro(fmt_child *ch)
@@ -438,13 +407,13 @@ void fmt_child_end_micro(fmt_child *ch)
 
 static fm_status log_evaluation(fm_json *o, const fm_evaluation *ev)
 {
-    fm_status rc = fm_json_set(o, "eval_loss", fm_json_new_real(ev->loss));
+    FM_TRY(fm_json_set(o, "eval_loss", fm_json_new_real(ev->loss)));
 
-    if (rc == FM_OK && ev->accuracy < 0.0)
-        rc = fm_json_set(o, "eval_perplexity", fm_json_new_real(fm_exp(ev->loss)));
-    else if (rc == FM_OK)
-        rc = fm_json_set(o, "eval_accuracy", fm_json_new_real(ev->accuracy));
-    return rc;
+    if (ev->accuracy < 0.0)
+        FM_TRY(fm_json_set(o, "eval_perplexity", fm_json_new_real(fm_exp(ev->loss))));
+    else
+        FM_TRY(fm_json_set(o, "eval_accuracy", fm_json_new_real(ev->accuracy)));
+    return FM_OK;
 }
 
 static fm_status log_step(fmt_child *ch, const fm_train_progress *p)
@@ -452,12 +421,9 @@ static fm_status log_step(fmt_child *ch, const fm_train_progress *p)
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? fm_json_set(o, "step", fm_json_new_int((int64_t)p->step)) : FM_ENOMEM;
 
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "loss", fm_json_new_real(p->loss));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "grad_norm", fm_json_new_real(p->grad_norm));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "lr", fm_json_new_real(p->lr));
+    FM_THEN(rc, fm_json_set(o, "loss", fm_json_new_real(p->loss)));
+    FM_THEN(rc, fm_json_set(o, "grad_norm", fm_json_new_real(p->grad_norm)));
+    FM_THEN(rc, fm_json_set(o, "lr", fm_json_new_real(p->lr)));
     if (rc == FM_OK && p->evaluated)
         rc = log_evaluation(o, &p->held_out);
     if (rc < 0) {
@@ -510,14 +476,14 @@ static fm_status largest_of_ranks(const fmt_child *ch, size_t *at, double most)
         uint64_t at;
     } mine = {most, *at};
     struct said all[FM_COMM_MAX_RANKS];
-    fm_status rc = fm_comm_collect(ch->stage->all, all, &mine, sizeof(mine));
+    FM_TRY(fm_comm_collect(ch->stage->all, all, &mine, sizeof(mine)));
 
-    for (uint32_t r = 0; rc == FM_OK && r < fm_comm_size(ch->stage->all); r++)
+    for (uint32_t r = 0; r < fm_comm_size(ch->stage->all); r++)
         if (all[r].most > most || (!(all[r].most < most) && all[r].at < *at)) {
             most = all[r].most;
             *at = (size_t)all[r].at;
         }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status fail_diverged(fmt_child *ch, uint32_t step, double first, double last)
@@ -526,8 +492,7 @@ static fm_status fail_diverged(fmt_child *ch, uint32_t step, double first, doubl
     fm_status rc = host ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && ch->ps.comm)
         rc = fmt_ranks_gather(&ch->ps, ch->ps.g);
-    if (rc == FM_OK)
-        rc = fmt_params_get_all(&ch->ps, ch->ps.g, host);
+    FM_THEN(rc, fmt_params_get_all(&ch->ps, ch->ps.g, host));
     double most = -1.0;
     size_t at = rc == FM_OK ? largest_here(ch, host, &most) : 0;
     fm_free(host);
@@ -562,16 +527,14 @@ fm_status fmt_child_end_step(fmt_child *ch, double norm, fm_train_progress *p, b
     }
     rc = fmt_params_step(&ch->ps, ch->c, p->lr, (uint64_t)step + 1,
                          fmt_clip_scale(p->grad_norm, ch->c->clip));
-    if (rc == FM_OK)
-        rc = fmt_net_refresh(&ch->net, &ch->ps);
+    FM_THEN(rc, fmt_net_refresh(&ch->net, &ch->ps));
     ch->state.step++;
     uint32_t every = ch->job->eval_every;
     p->evaluated =
         ch->eval && (ch->state.step == ch->steps || (every > 0 && ch->state.step % every == 0));
     if (rc == FM_OK && p->evaluated)
         rc = fmt_eval_run(ch->eval, &p->held_out);
-    if (rc == FM_OK)
-        rc = log_step(ch, p);
+    FM_THEN(rc, log_step(ch, p));
     ch->at_work = ch->state.step < ch->steps;
     double first;
     double last;

@@ -124,8 +124,7 @@ static fm_status embed(fmt_child *ch, fmt_pass *p, bool *stands)
             if (!*stands)
                 continue;
             rc = fmt_pass_states(p, &lane, 1);
-            if (rc == FM_OK)
-                rc = fmt_contrastive_vectors(p, lane);
+            FM_THEN(rc, fmt_contrastive_vectors(p, lane));
             lane->row_base += lane->batch.rows;
         }
     }
@@ -139,8 +138,7 @@ fm_status fmt_child_gather(fmt_child *ch, fmt_pass *p, bool *stands)
     fm_status rc = fm_grow(&a->vec, &a->vec_cap, floats, sizeof(double));
 
     *stands = false;
-    if (rc == FM_OK)
-        rc = fm_grow(&a->dvec, &a->dvec_cap, floats, sizeof(double));
+    FM_THEN(rc, fm_grow(&a->dvec, &a->dvec_cap, floats, sizeof(double)));
     if (rc == FM_OK) {
         memset(a->vec, 0, floats * sizeof(double));
         memset(a->dvec, 0, floats * sizeof(double));

@@ -74,25 +74,21 @@ fm_status fmt_eval_open(fmt_eval **out, fmt_child *ch)
     ev->goal =
         (fmt_objective_setup){.job = ch->job, .c = ch->c, .how = ch->how, .mode = ch->goal.mode};
     ev->lane = (fmt_lane){.net = &ch->net, .c = ch->c};
-    fm_status rc = list(ev);
-    for (size_t k = 0; rc == FM_OK && k < ev->pieces; at = ev->ends[k++])
+    FM_TRY(list(ev));
+    for (size_t k = 0; k < ev->pieces; at = ev->ends[k++])
         fmt_size_grow(&ev->lane.most, ev->seq + at, ev->ends[k] - at, &ch->how);
     fmt_pass_size cap = ev->lane.most;
-    if (rc == FM_OK && cap.longest > ch->net.arch.max_positions)
-        rc = fm_fail(FM_ELIMIT, "%s: held out examples of %u tokens, the model has %u positions",
-                     ch->job->name, cap.longest + 1, ch->net.arch.max_positions);
-    if (rc == FM_OK)
-        rc = fmt_objective_setup_open(&ev->goal, ch->e, ch->p, &ev->lane, ch->stem);
-    if (rc < 0)
-        return rc;
+    if (cap.longest > ch->net.arch.max_positions)
+        return fm_fail(FM_ELIMIT, "%s: held out examples of %u tokens, the model has %u positions",
+                       ch->job->name, cap.longest + 1, ch->net.arch.max_positions);
+    FM_TRY(fmt_objective_setup_open(&ev->goal, ch->e, ch->p, &ev->lane, ch->stem));
     uint32_t n = (uint32_t)fmt_objective_setup_lanes(&ev->goal, lanes);
     cap.rows *= n;
     cap.labels *= n;
     cap.seqs *= n;
-    rc = fmt_pass_new(&ev->pass, ch->net.be, lanes, n, &cap, false);
-    if (rc == FM_OK)
-        ev->pass->stage = ch->stage;
-    return rc;
+    FM_TRY(fmt_pass_new(&ev->pass, ch->net.be, lanes, n, &cap, false));
+    ev->pass->stage = ch->stage;
+    return FM_OK;
 }
 
 void fmt_eval_free(fmt_eval *ev)
@@ -124,10 +120,8 @@ static fm_status run_piece(fmt_eval *ev, size_t k, said *out)
     ev->goal.hits = 0;
     ev->goal.tried = 0;
     fm_status rc = fmt_batch_build(&lane->batch, lane->in, lane->ins, &ev->ch->how);
-    if (rc == FM_OK)
-        rc = fmt_objective_setup_load(&ev->goal);
-    if (rc == FM_OK)
-        rc = fmt_pass_run(ev->pass, lanes, fmt_objective_setup_lanes(&ev->goal, lanes));
+    FM_THEN(rc, fmt_objective_setup_load(&ev->goal));
+    FM_THEN(rc, fmt_pass_run(ev->pass, lanes, fmt_objective_setup_lanes(&ev->goal, lanes)));
     *out = (said){lane->loss, ev->goal.hits, ev->goal.tried};
     return rc;
 }

@@ -119,7 +119,6 @@ static int by_turn(const void *x, const void *y)
 static fm_status make_list(fmt_grad_overlap *b)
 {
     uint64_t most = 0;
-    fm_status rc = FM_OK;
 
     for (size_t i = 0; i < b->n; i++)
         most += fmt_params_rounds(&b->child[i].ps);
@@ -128,11 +127,10 @@ static fm_status make_list(fmt_grad_overlap *b)
     b->reached = fm_calloc(b->n, sizeof(*b->reached));
     if (!b->list || !b->on || !b->reached)
         return FM_ENOMEM;
-    for (size_t i = 0; i < b->n && rc == FM_OK; i++)
-        rc = list_child(b, (uint32_t)i);
-    if (rc == FM_OK)
-        qsort(b->list, b->count, sizeof(*b->list), by_turn);
-    return rc;
+    for (size_t i = 0; i < b->n; i++)
+        FM_TRY(list_child(b, (uint32_t)i));
+    qsort(b->list, b->count, sizeof(*b->list), by_turn);
+    return FM_OK;
 }
 
 /* ---- taking rounds ---- */
@@ -181,11 +179,10 @@ static void *carry(void *arg)
 static fm_status take_ready(fmt_grad_overlap *b)
 {
     const round_of *r;
-    fm_status rc = FM_OK;
 
-    for (; rc == FM_OK && (r = next(b)); b->at++)
-        rc = take(b, r);
-    return rc;
+    for (; (r = next(b)); b->at++)
+        FM_TRY(take(b, r));
+    return FM_OK;
 }
 
 /* ---- life ---- */

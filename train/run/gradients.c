@@ -39,51 +39,42 @@ static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const f
 {
     fm_backend *be = fm_engine_backend(e);
     const char *lacks = fm_backend_lacks(be, true);
-    fm_status rc = FM_OK;
 
     if (lacks)
         return fm_fail(FM_EUNSUPPORTED, "the %s backend cannot train: it lacks %s", be->name,
                        lacks);
-    rc = fmt_tree_without(&b->stem, tree, without);
-    if (rc == FM_OK)
-        rc = fm_model_load(&b->model, e, b->stem, p, "gradients");
-    if (rc == FM_OK)
-        rc = fmt_net_init(&b->net, be, fm_model_arch(b->model), b->model);
-    if (rc == FM_OK && !b->net.outer[FMT_HEAD].w)
-        rc = fm_fail(FM_EUNSUPPORTED, "%s has no language head: no gradient of its next token",
-                     b->net.arch.family);
-    return rc;
+    FM_TRY(fmt_tree_without(&b->stem, tree, without));
+    FM_TRY(fm_model_load(&b->model, e, b->stem, p, "gradients"));
+    FM_TRY(fmt_net_init(&b->net, be, fm_model_arch(b->model), b->model));
+    if (!b->net.outer[FMT_HEAD].w)
+        return fm_fail(FM_EUNSUPPORTED, "%s has no language head: no gradient of its next token",
+                       b->net.arch.family);
+    return FM_OK;
 }
 
 /* Adapters: the one at prefix trains and the net gets its values. */
 static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p,
                                const char *prefix)
 {
-    fm_status rc = probe_load(b, e, tree, p, prefix);
+    FM_TRY(probe_load(b, e, tree, p, prefix));
 
-    if (rc == FM_OK)
-        rc = fmt_method_declare_from(&b->net, &b->ps, b->stem, tree, p, prefix, &b->config);
-    if (rc == FM_OK)
-        rc = fmt_params_alloc(&b->ps, b->net.be, false);
-    if (rc == FM_OK)
-        rc = fmt_net_bind(&b->net, &b->ps, true);
-    if (rc == FM_OK)
-        rc = fmt_dora_prepare(&b->net, tree, p);
-    if (rc == FM_OK)
-        rc = fmt_params_load(&b->ps, tree, p, prefix, true);
-    return rc == FM_OK ? fmt_net_refresh(&b->net, &b->ps) : rc;
+    FM_TRY(fmt_method_declare_from(&b->net, &b->ps, b->stem, tree, p, prefix, &b->config));
+    FM_TRY(fmt_params_alloc(&b->ps, b->net.be, false));
+    FM_TRY(fmt_net_bind(&b->net, &b->ps, true));
+    FM_TRY(fmt_dora_prepare(&b->net, tree, p));
+    FM_TRY(fmt_params_load(&b->ps, tree, p, prefix, true));
+    return fmt_net_refresh(&b->net, &b->ps);
 }
 
 static fm_status probe_full(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p)
 {
     fm_param param;
-    fm_status rc = probe_load(b, e, tree, p, "tokenizer/");
+    FM_TRY(probe_load(b, e, tree, p, "tokenizer/"));
 
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->net.arch, i, &param); i++)
-        rc = fmt_net_train(&b->net, &b->ps, param.name, &param.shape, param.name);
-    if (rc == FM_OK)
-        rc = fmt_params_alloc(&b->ps, b->net.be, false);
-    return rc == FM_OK ? fmt_net_bind(&b->net, &b->ps, false) : rc;
+    for (uint32_t i = 0; fm_arch_param(&b->net.arch, i, &param); i++)
+        FM_TRY(fmt_net_train(&b->net, &b->ps, param.name, &param.shape, param.name));
+    FM_TRY(fmt_params_alloc(&b->ps, b->net.be, false));
+    return fmt_net_bind(&b->net, &b->ps, false);
 }
 
 /* Sum of gradients of the sequences, each scaled so that the mean loss is differentiated. */
@@ -129,10 +120,8 @@ static fm_status probe_batch(probe *b, const int32_t *ids, const int32_t *labels
         fmt_size_grow(&b->lane.most, s, batch, &b->how);
     if (rc == FM_OK && b->lane.most.labels == 0)
         rc = fm_fail(FM_EINVAL, "no token of the batch counts as a target");
-    if (rc == FM_OK)
-        rc = probe_pass(b);
-    if (rc == FM_OK)
-        rc = probe_run(b, s, batch, loss);
+    FM_THEN(rc, probe_pass(b));
+    FM_THEN(rc, probe_run(b, s, batch, loss));
     fm_free(s);
     return rc;
 }
@@ -159,10 +148,8 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
         rc = probe_adapter(&b, e, tree, p, fm_buf_cstr(&top));
     else if (rc == FM_OK)
         rc = probe_full(&b, e, tree, p);
-    if (rc == FM_OK)
-        rc = probe_batch(&b, ids, labels, batch, tokens, loss);
-    if (rc == FM_OK)
-        rc = fmt_params_result(&b.ps, b.ps.g, FM_F32, NULL, grads);
+    FM_THEN(rc, probe_batch(&b, ids, labels, batch, tokens, loss));
+    FM_THEN(rc, fmt_params_result(&b.ps, b.ps.g, FM_F32, NULL, grads));
     if (rc < 0)
         fm_train_result_release(grads);
     fm_buf_release(&top);

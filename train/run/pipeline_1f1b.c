@@ -76,11 +76,9 @@ static fm_status new_flight(fmt_pipeline *f, flight *out, bool recompute)
         put_lanes(out, i);
     }
     fmt_pass *kin = out == f->flight ? NULL : f->flight[0].pass;
-    fm_status rc =
-        fmt_pass_new_beside(&out->pass, f->be, out->in, out->count, &f->cap, recompute, kin);
-    if (rc == FM_OK)
-        out->pass->stage = f->s;
-    return rc;
+    FM_TRY(fmt_pass_new_beside(&out->pass, f->be, out->in, out->count, &f->cap, recompute, kin));
+    out->pass->stage = f->s;
+    return FM_OK;
 }
 
 fm_status fmt_pipeline_new(fmt_pipeline **out, fmt_stage *s, fm_backend *be, fmt_child *child,
@@ -100,10 +98,10 @@ fm_status fmt_pipeline_new(fmt_pipeline **out, fmt_stage *s, fm_backend *be, fmt
         passes += (uint64_t)child[i].shards.own * child[i].most_micros;
     f->most = (uint32_t)FM_MIN((uint64_t)(s->stages - s->mine), FM_MAX(passes, (uint64_t)1));
     f->flight = fm_calloc(f->most, sizeof(*f->flight));
-    fm_status rc = f->flight ? FM_OK : FM_ENOMEM;
-    for (uint32_t i = 0; rc == FM_OK && i < f->most; i++)
-        rc = new_flight(f, &f->flight[i], recompute);
-    return rc;
+    FM_TRY(f->flight ? FM_OK : FM_ENOMEM);
+    for (uint32_t i = 0; i < f->most; i++)
+        FM_TRY(new_flight(f, &f->flight[i], recompute));
+    return FM_OK;
 }
 
 void fmt_pipeline_free(fmt_pipeline *f)
@@ -180,11 +178,10 @@ static size size_of(fmt_child *ch, uint32_t i, size_t k)
 
 static fm_status new_item(fmt_pipeline *f, uint32_t shard, size_t k)
 {
-    fm_status rc = fm_grow(&f->item, &f->item_cap, f->items + 1, sizeof(*f->item));
+    FM_TRY(fm_grow(&f->item, &f->item_cap, f->items + 1, sizeof(*f->item)));
 
-    if (rc == FM_OK)
-        f->item[f->items++] = (item){.shard = shard, .k = k, .first = f->bits};
-    return rc;
+    f->item[f->items++] = (item){.shard = shard, .k = k, .first = f->bits};
+    return FM_OK;
 }
 
 /* The child's bit before this one, of the same shard, is told that another follows. */
@@ -204,10 +201,7 @@ static fm_status add_bit(fmt_pipeline *f, uint32_t shard, size_t child, const si
     const fmt_stage *s = f->s;
     const fmt_lane *lane = &f->flight[0].lane[child];
     size_t row = f->child[child].net.arch.hidden * sizeof(float);
-    fm_status rc = fm_grow(&f->bit, &f->bit_cap, f->bits + 1, sizeof(*f->bit));
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&f->bit, &f->bit_cap, f->bits + 1, sizeof(*f->bit)));
     f->bit[f->bits] = (bit){.child = child, .went_before = follows(f, shard, child)};
     f->bits++;
     item *it = &f->item[f->items - 1];
@@ -224,9 +218,8 @@ static fm_status plan_micro(fmt_pipeline *f, uint32_t shard, size_t k)
 {
     fmt_pass_size in = {0};
     bool open = false;
-    fm_status rc = FM_OK;
 
-    for (size_t c = 0; rc == FM_OK && c < f->n; c++) {
+    for (size_t c = 0; c < f->n; c++) {
         fmt_child *ch = &f->child[c];
         const size own = size_of(ch, shard, k);
         if (ch->at_work && shard < ch->shards.own)
@@ -235,23 +228,21 @@ static fm_status plan_micro(fmt_pipeline *f, uint32_t shard, size_t k)
             continue;
         if (!open || in.rows + own.all.rows > f->cap.rows ||
             in.labels + own.all.labels > f->cap.labels || in.seqs + own.all.seqs > f->cap.seqs) {
-            rc = new_item(f, shard, k);
+            FM_TRY(new_item(f, shard, k));
             in = (fmt_pass_size){0};
             open = true;
         }
         in.rows += own.all.rows;
         in.labels += own.all.labels;
         in.seqs += own.all.seqs;
-        if (rc == FM_OK)
-            rc = add_bit(f, shard, c, &own);
+        FM_TRY(add_bit(f, shard, c, &own));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status plan_step(fmt_pipeline *f, uint32_t *shards)
 {
     size_t micros = 0;
-    fm_status rc = FM_OK;
 
     f->items = f->bits = 0;
     f->begun = f->kept = 0;
@@ -264,10 +255,10 @@ static fm_status plan_step(fmt_pipeline *f, uint32_t *shards)
         *shards = FM_MAX(*shards, ch->shards.own);
         micros = FM_MAX(micros, ch->micros);
     }
-    for (uint32_t s = 0; rc == FM_OK && s < *shards; s++)
-        for (size_t k = 0; rc == FM_OK && k < micros; k++)
-            rc = plan_micro(f, s, k);
-    return rc;
+    for (uint32_t s = 0; s < *shards; s++)
+        for (size_t k = 0; k < micros; k++)
+            FM_TRY(plan_micro(f, s, k));
+    return FM_OK;
 }
 
 /* ---- shards ---- */
@@ -356,11 +347,10 @@ static float *input_of(fmt_pipeline *f, size_t i)
 
 static fm_status forward(fmt_pipeline *f, size_t i)
 {
-    fm_status rc = load(f, i);
+    FM_TRY(load(f, i));
 
-    if (rc == FM_OK)
-        point_at(flight_of(f, i));
-    return rc == FM_OK ? fmt_layers_forward(flight_of(f, i)->pass) : rc;
+    point_at(flight_of(f, i));
+    return fmt_layers_forward(flight_of(f, i)->pass);
 }
 
 static fm_status backward(fmt_pipeline *f, size_t i)
@@ -407,29 +397,24 @@ static fm_status meet_before(fmt_pipeline *f, size_t j, size_t i)
 static fm_status run_items(fmt_pipeline *f)
 {
     size_t m = f->items, none = m, ahead = FM_MIN((size_t)(f->s->stages - 1 - f->s->mine), m);
-    fm_status rc = m > 0 ? meet_before(f, none, 0) : FM_OK;
+    FM_TRY(m > 0 ? meet_before(f, none, 0) : FM_OK);
 
-    for (size_t i = 0; rc == FM_OK && i < ahead; i++) {
-        rc = forward(f, i);
-        if (rc == FM_OK)
-            rc = meet_next(f, i, none);
-        if (rc == FM_OK && i + 1 < m)
-            rc = meet_before(f, none, i + 1);
+    for (size_t i = 0; i < ahead; i++) {
+        FM_TRY(forward(f, i));
+        FM_TRY(meet_next(f, i, none));
+        if (i + 1 < m)
+            FM_TRY(meet_before(f, none, i + 1));
     }
-    for (size_t j = 0; rc == FM_OK && j < m; j++) {
+    for (size_t j = 0; j < m; j++) {
         size_t i = j + ahead;
         if (i < m)
-            rc = forward(f, i);
-        if (rc == FM_OK)
-            rc = meet_next(f, i < m ? i : none, j);
-        if (rc == FM_OK)
-            rc = backward(f, j);
-        if (rc == FM_OK)
-            rc = meet_before(f, j, i + 1 < m ? i + 1 : none);
-        if (rc == FM_OK)
-            rc = fmt_stage_embed(flight_of(f, j)->pass);
+            FM_TRY(forward(f, i));
+        FM_TRY(meet_next(f, i < m ? i : none, j));
+        FM_TRY(backward(f, j));
+        FM_TRY(meet_before(f, j, i + 1 < m ? i + 1 : none));
+        FM_TRY(fmt_stage_embed(flight_of(f, j)->pass));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status fmt_pipeline_step(fmt_pipeline *f, fmt_tally *tally)
@@ -438,8 +423,7 @@ fm_status fmt_pipeline_step(fmt_pipeline *f, fmt_tally *tally)
     fm_status rc = plan_step(f, &shards);
 
     f->tally = tally;
-    if (rc == FM_OK)
-        rc = run_items(f);
+    FM_THEN(rc, run_items(f));
     if (rc == FM_OK) {
         begin_shards(f, shards);
         keep_shards(f, shards);
@@ -463,8 +447,7 @@ static fm_status first_found(const fmt_pipeline *f, uint64_t at, fmt_watch *w)
     fm_status rc = all ? FM_OK : FM_ENOMEM;
 
     (void)snprintf(mine.name, sizeof(mine.name), "%s", w->name);
-    if (rc == FM_OK)
-        rc = fm_comm_collect(f->s->all, all, &mine, sizeof(mine));
+    FM_THEN(rc, fm_comm_collect(f->s->all, all, &mine, sizeof(mine)));
     for (uint32_t r = 1; rc == FM_OK && r < ranks; r++)
         best = all[r].at < all[best].at ? r : best;
     if (rc == FM_OK) {
@@ -506,10 +489,8 @@ static fm_status look_at(fmt_pipeline *f, fmt_child *ch, uint32_t shard, size_t 
     fmt_pass_watch(l->pass, w);
     rc = fmt_pass_begin(l->pass, l->in, l->count);
     point_at(l);
-    if (rc == FM_OK)
-        rc = fmt_stage_forward(l->pass);
-    if (rc == FM_OK)
-        rc = first_found(f, s->mine, w);
+    FM_THEN(rc, fmt_stage_forward(l->pass));
+    FM_THEN(rc, first_found(f, s->mine, w));
     bool clean = !w->found; /* on all ranks */
     if (rc == FM_OK && clean)
         rc = fmt_stage_backward(l->pass);
@@ -521,10 +502,10 @@ static fm_status look_at(fmt_pipeline *f, fmt_child *ch, uint32_t shard, size_t 
 
 fm_status fmt_pipeline_explain(fmt_pipeline *f, fmt_child *ch, fmt_watch *watch)
 {
-    fm_status rc = look_at_params(f, ch, watch);
+    FM_TRY(look_at_params(f, ch, watch));
 
-    for (uint32_t i = 0; rc == FM_OK && !watch->found && i < ch->c->shards; i++)
-        for (size_t k = 0; rc == FM_OK && !watch->found && k < ch->micros; k++)
-            rc = look_at(f, ch, i, k, watch);
-    return rc;
+    for (uint32_t i = 0; !watch->found && i < ch->c->shards; i++)
+        for (size_t k = 0; !watch->found && k < ch->micros; k++)
+            FM_TRY(look_at(f, ch, i, k, watch));
+    return FM_OK;
 }

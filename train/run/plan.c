@@ -165,23 +165,21 @@ static fm_status work_of_step(work *w, fmt_child *ch, uint32_t step)
     const uint32_t *ends = NULL;
     size_t n = 0;
     size_t micros = 0;
-    fm_status rc = fmt_order_step(ch->order, step, &pick, &n, &ends, &micros);
+    FM_TRY(fmt_order_step(ch->order, step, &pick, &n, &ends, &micros));
 
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         const fm_example *e = fm_dataset_at(ch->job->data, pick[i]);
         const fmt_seq_in s = {e->ids, e->labels, e->len};
         add_work(w, ch, &s);
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status work_of_all(work *w, fmt_child *ch)
 {
-    fm_status rc = FM_OK;
-
-    for (uint32_t s = 0; rc == FM_OK && s < ch->steps; s++)
-        rc = work_of_step(w, ch, s);
-    return rc;
+    for (uint32_t s = 0; s < ch->steps; s++)
+        FM_TRY(work_of_step(w, ch, s));
+    return FM_OK;
 }
 
 /* Of the batches in hand. */
@@ -328,21 +326,16 @@ static fm_status measure_all(fm_plan *out, fm_engine *e, fmt_child *child, size_
     probe p = {0};
     work all = {0};
     size_t lanes = 0;
-    fm_status rc = FM_OK;
+
     uint64_t resident = resident_bytes();
 
-    for (size_t i = 0; i < n && rc == FM_OK; i++) {
+    for (size_t i = 0; i < n; i++) {
         out->steps = FM_MAX(out->steps, child[i].steps);
-        rc = work_of_all(&all, &child[i]);
-        if (rc == FM_OK)
-            rc = fmt_net_refresh(&child[i].net, &child[i].ps);
+        FM_TRY(work_of_all(&all, &child[i]));
+        FM_TRY(fmt_net_refresh(&child[i].net, &child[i].ps));
     }
-    if (rc == FM_OK)
-        rc = first_batches(child, n, &pass->cap, lane, &lanes);
-    if (rc == FM_OK)
-        rc = look(&p, pass, lane, lanes);
-    if (rc < 0)
-        return rc;
+    FM_TRY(first_batches(child, n, &pass->cap, lane, &lanes));
+    FM_TRY(look(&p, pass, lane, lanes));
     work seen = work_in_hand(pass);
     extrapolate(out, pass, &p, &all, &seen);
     for (size_t i = 0; i < n; i++)
@@ -380,10 +373,8 @@ fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p, const fm_trai
         else
             rc = fmt_child_open(&child[i], e, p, &jobs[i], (uint32_t)i, &result[i]);
     }
-    if (rc == FM_OK)
-        rc = fmt_run_pass(&pass, fm_engine_backend(e), child, n, lane);
-    if (rc == FM_OK)
-        rc = measure_all(out, e, child, n, pass, lane);
+    FM_THEN(rc, fmt_run_pass(&pass, fm_engine_backend(e), child, n, lane));
+    FM_THEN(rc, measure_all(out, e, child, n, pass, lane));
     if (rc == FM_OK && of)
         rc = fmt_stages_plan(of, out, child, n, pass, ranks, stages);
     out->probe_s = fm_now_s() - began;

@@ -49,11 +49,10 @@ static fm_status make_pass(run *r)
 {
     if (r->stage)
         return fmt_pipeline_new(&r->flights, r->stage, r->be, r->child, r->n, r->lane);
-    fm_status rc = fmt_run_pass(&r->pass, r->be, r->child, r->n, r->lane);
+    FM_TRY(fmt_run_pass(&r->pass, r->be, r->child, r->n, r->lane));
 
-    if (rc == FM_OK)
-        r->cap = r->pass->cap;
-    return rc;
+    r->cap = r->pass->cap;
+    return FM_OK;
 }
 
 static fm_status run_pass(run *r, size_t lanes)
@@ -110,8 +109,7 @@ static fm_status micro_passes(run *r, size_t k, bool *any)
         in.labels += own.labels;
         in.seqs += own.seqs;
     }
-    if (rc == FM_OK)
-        rc = run_pass(r, lanes);
+    FM_THEN(rc, run_pass(r, lanes));
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (has_micro(r, &r->child[i], k))
             fmt_child_end_micro(&r->child[i]);
@@ -158,15 +156,14 @@ static bool has_lane(const fmt_pass *p, const fmt_child *ch)
 static fm_status left(void *ctx, const fmt_pass *p, uint32_t layer)
 {
     run *r = ctx;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
+    for (size_t i = 0; i < r->n; i++) {
         const fmt_child *ch = &r->child[i];
         if (ch->at_work && r->shard + 1 == ch->shards.own && r->micro + 1 == ch->micros &&
             has_lane(p, ch))
-            rc = fmt_grad_overlap_left(r->beside, i, layer);
+            FM_TRY(fmt_grad_overlap_left(r->beside, i, layer));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status gradients(run *r)
@@ -179,8 +176,7 @@ static fm_status gradients(run *r)
             rc = fmt_child_begin_step(&r->child[i]);
     if (r->stage)
         return rc == FM_OK ? fmt_pipeline_step(r->flights, &r->tally) : rc;
-    if (rc == FM_OK)
-        rc = gather(r);
+    FM_THEN(rc, gather(r));
     fmt_grad_overlap_begin(r->beside);
     r->pass->tally = &r->tally;
     for (uint32_t s = 0; rc == FM_OK && s < most_shards(r); s++) {
@@ -226,8 +222,7 @@ static fm_status look(run *r)
 
     memset(r->host_report, 0, r->sums * sizeof(double));
     fm_status rc = r->be->upload(r->be, r->report, r->host_report, r->sums * sizeof(double));
-    if (rc == FM_OK)
-        rc = fmt_grad_overlap_end(r->beside);
+    FM_THEN(rc, fmt_grad_overlap_end(r->beside));
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
         fmt_child *ch = &r->child[i];
         if (ch->at_work && !r->beside)
@@ -243,9 +238,8 @@ static fm_status look(run *r)
             rc = fmt_child_look_ahead(&r->child[i]);
     if (rc == FM_OK && r->comm)
         rc = fm_comm_settle(r->comm);
-    if (rc == FM_OK)
-        rc = r->be->download(r->be, r->host_report, r->report,
-                             r->sums * sizeof(double) + r->tally.used * sizeof(float));
+    FM_THEN(rc, r->be->download(r->be, r->host_report, r->report,
+                                r->sums * sizeof(double) + r->tally.used * sizeof(float)));
     if (rc < 0)
         return rc;
     fmt_tally_settle(&r->tally, (const float *)(r->host_report + r->sums));
@@ -286,8 +280,7 @@ static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
     fm_status rc = fmt_child_load_step(ch, p->step);
     char *examples = rc == FM_OK ? examples_text(ch) : NULL;
 
-    if (rc == FM_OK)
-        rc = examples ? FM_OK : FM_ENOMEM;
+    FM_THEN(rc, examples ? FM_OK : FM_ENOMEM);
     if (rc == FM_OK && r->stage)
         rc = fmt_pipeline_explain(r->flights, ch, &watch);
     else if (rc == FM_OK)
@@ -360,13 +353,11 @@ static fm_status keep(run *r, bool all)
 /* Who is asked is rank 0; what it said holds for all. */
 static fm_status share_decision(run *r, bool *stopped)
 {
-    fm_status rc = FM_OK;
-
     if (r->comm)
-        rc = fm_comm_tell(r->comm, stopped, sizeof(*stopped), 0);
-    if (rc == FM_OK && r->comm)
-        rc = fm_comm_tell(r->comm, r->drop, r->n * sizeof(*r->drop), 0);
-    return rc;
+        FM_TRY(fm_comm_tell(r->comm, stopped, sizeof(*stopped), 0));
+    if (r->comm)
+        FM_TRY(fm_comm_tell(r->comm, r->drop, r->n * sizeof(*r->drop), 0));
+    return FM_OK;
 }
 
 static bool some_at_work(const run *r)
@@ -379,24 +370,18 @@ static bool some_at_work(const run *r)
 
 static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stopped)
 {
-    fm_status rc = FM_OK;
-
     r->started = fm_now_s();
-    while (rc == FM_OK && some_at_work(r) && !*stopped) {
+    while (some_at_work(r) && !*stopped) {
         size_t reports = 0;
-        rc = gradients(r);
-        if (rc == FM_OK)
-            rc = look(r);
-        if (rc == FM_OK)
-            rc = updates(r, &reports);
-        if (rc < 0)
-            break;
+        FM_TRY(gradients(r));
+        FM_TRY(look(r));
+        FM_TRY(updates(r, &reports));
+
         memset(r->drop, 0, r->n * sizeof(*r->drop));
         if (progress && reports > 0 && fm_comm_rank(r->comm) == 0)
             *stopped = progress(ctx, r->progress, reports, r->drop);
-        rc = share_decision(r, stopped);
-        if (rc < 0)
-            break;
+        FM_TRY(share_decision(r, stopped));
+
         for (size_t i = 0; i < reports; i++) {
             fmt_child *ch = &r->child[r->progress[i].child];
             if (r->drop[i] && ch->at_work) {
@@ -404,17 +389,16 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
                 ch->result->dropped = true;
             }
         }
-        rc = keep(r, *stopped);
+        FM_TRY(keep(r, *stopped));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status take_results(run *r, bool stopped)
 {
     double seconds = fm_now_s() - r->started;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
+    for (size_t i = 0; i < r->n; i++) {
         fmt_child *ch = &r->child[i];
         fm_train_result *out = ch->result;
         out->seconds = seconds;
@@ -422,9 +406,9 @@ static fm_status take_results(run *r, bool stopped)
         out->log = fm_json_ref(ch->state.log);
         out->stopped = stopped && ch->at_work;
         if (!out->stopped && out->failed == FM_OK)
-            rc = fmt_child_take_result(ch);
+            FM_TRY(fmt_child_take_result(ch));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ---- jobs ---- */
@@ -464,13 +448,11 @@ static fm_status check_job(const fm_train_job *j, size_t n)
 
 static fm_status check_jobs(const fm_train_job *jobs, size_t n)
 {
-    fm_status rc = FM_OK;
-
     if (n == 0)
         return fm_fail(FM_EINVAL, "there is no training job");
-    for (size_t i = 0; i < n && rc == FM_OK; i++)
-        rc = check_job(&jobs[i], n);
-    return rc;
+    for (size_t i = 0; i < n; i++)
+        FM_TRY(check_job(&jobs[i], n));
+    return FM_OK;
 }
 
 /* One pass has one shape: what differs besides adapters and values cannot share it. */
@@ -489,7 +471,6 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
                           fm_train_result *results)
 {
     const char *lacks = fm_backend_lacks(r->be, true);
-    fm_status rc = FM_OK;
 
     if (lacks)
         return fm_fail(FM_EUNSUPPORTED, "the %s backend cannot train in mode %s: it lacks %s",
@@ -500,21 +481,19 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
     r->norm = fm_calloc(r->n, sizeof(*r->norm));
     if (!r->lane || !r->progress || !r->drop || !r->norm)
         return FM_ENOMEM;
-    for (size_t i = 0; i < r->n && rc == FM_OK; i++)
-        rc = fmt_child_open_on(&r->child[i], e, p, &jobs[i], (uint32_t)i, &results[i], r->stage);
-    if (rc == FM_OK)
-        rc = check_stem(r);
-    for (size_t i = 0; i < r->n && rc == FM_OK; i++)
-        rc = fmt_child_resume(&r->child[i]);
-    if (rc == FM_OK)
-        rc = make_pass(r);
-    if (rc == FM_OK && !r->stage) /* over stages the passes themselves use the comm */
-        rc = fmt_grad_overlap_open(&r->beside, r->comm, r->be, r->child, r->n);
-    if (rc == FM_OK && r->beside) {
+    for (size_t i = 0; i < r->n; i++)
+        FM_TRY(fmt_child_open_on(&r->child[i], e, p, &jobs[i], (uint32_t)i, &results[i], r->stage));
+    FM_TRY(check_stem(r));
+    for (size_t i = 0; i < r->n; i++)
+        FM_TRY(fmt_child_resume(&r->child[i]));
+    FM_TRY(make_pass(r));
+    if (!r->stage) /* over stages the passes themselves use the comm */
+        FM_TRY(fmt_grad_overlap_open(&r->beside, r->comm, r->be, r->child, r->n));
+    if (r->beside) {
         r->pass->left = left;
         r->pass->left_ctx = r;
     }
-    return rc == FM_OK ? open_report(r) : rc;
+    return open_report(r);
 }
 
 fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *jobs, size_t n,
@@ -529,20 +508,16 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
                        ? fm_fail(FM_EUNSUPPORTED, "models that are split over ranks cannot train; "
                                                   "the ranks share the examples of derive instead")
                        : check_jobs(jobs, n);
-    if (rc == FM_OK)
-        rc = fmt_stage_open(&r.stage, e);
+    FM_THEN(rc, fmt_stage_open(&r.stage, e));
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = fmt_shards_check(&jobs[i].config, r.stage ? r.stage->group : r.comm, jobs[i].name);
     for (size_t i = 0; i < n && rc == FM_OK && r.stage; i++)
         rc = fm_train_check_stages(&jobs[i].config, jobs[i].name);
     if (rc == FM_OK)
         r.child = fm_calloc(n, sizeof(*r.child));
-    if (rc == FM_OK)
-        rc = r.child ? open_all(&r, e, p, jobs, results) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = all_steps(&r, progress, ctx, &stopped);
-    if (rc == FM_OK)
-        rc = take_results(&r, stopped);
+    FM_THEN(rc, r.child ? open_all(&r, e, p, jobs, results) : FM_ENOMEM);
+    FM_THEN(rc, all_steps(&r, progress, ctx, &stopped));
+    FM_THEN(rc, take_results(&r, stopped));
     fmt_grad_overlap_close(r.beside);
     rc = fm_comm_meet(r.comm, rc, 0); /* a rank that failed above has failed all */
     for (size_t i = 0; r.child && i < n; i++) {

@@ -116,10 +116,8 @@ static fm_status activations_of(const asked *q, fm_stage_plan *out)
     fm_status rc = p.slot && p.saved ? FM_OK : FM_ENOMEM;
     for (uint32_t i = 0; rc == FM_OK && i < slots; i++)
         p.saved[i] = q->pass->saved[p.low + i > p.lowest ? p.low + i - p.lowest : 0];
-    if (rc == FM_OK)
-        rc = pass_floats(&p, false, &one);
-    if (rc == FM_OK)
-        rc = pass_floats(&p, true, &more);
+    FM_THEN(rc, pass_floats(&p, false, &one));
+    FM_THEN(rc, pass_floats(&p, true, &more));
     out->activation_bytes = (one + (out->kept - 1) * more) * sizeof(float);
     fm_free(p.slot);
     fm_free(p.saved);
@@ -148,27 +146,24 @@ fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *
         return fm_fail(FM_EINVAL, "%u ranks are not %u equal stages", ranks, stages);
     q.s.stages = out->stages = stages;
     q.s.wide = out->wide = ranks / stages;
-    fm_status rc = fmt_stage_split(&q.s, &pass->arch, "the parent");
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        rc = fm_train_check_stages(child[i].c, child[i].job->name);
-        if (rc == FM_OK && child[i].c->shards % q.s.wide != 0)
-            rc = fm_fail(FM_EINVAL, "%s: %u shards cannot be dealt to %u ranks evenly",
-                         child[i].job->name, child[i].c->shards, q.s.wide);
-        if (rc == FM_OK)
-            fmt_stage_note(&q.s, &child[i].net, &child[i].ps);
+    FM_TRY(fmt_stage_split(&q.s, &pass->arch, "the parent"));
+    for (size_t i = 0; i < n; i++) {
+        FM_TRY(fm_train_check_stages(child[i].c, child[i].job->name));
+        if (child[i].c->shards % q.s.wide != 0)
+            return fm_fail(FM_EINVAL, "%s: %u shards cannot be dealt to %u ranks evenly",
+                           child[i].job->name, child[i].c->shards, q.s.wide);
+        fmt_stage_note(&q.s, &child[i].net, &child[i].ps);
     }
-    if (rc < 0)
-        return rc;
+
     out->passes = passes_of(&q);
-    for (uint32_t s = 0; rc == FM_OK && s < stages; s++) {
+    for (uint32_t s = 0; s < stages; s++) {
         fm_stage_plan *p = &out->stage[s];
         p->begin = q.s.deal.begin[s];
         p->end = q.s.deal.begin[s + 1];
         p->kept = FM_MIN(stages - s, out->passes);
         p->stem_bytes = stem_of(&q, s);
-        rc = state_of(&q, p, s);
-        if (rc == FM_OK)
-            rc = activations_of(&q, p);
+        FM_TRY(state_of(&q, p, s));
+        FM_TRY(activations_of(&q, p));
     }
-    return rc;
+    return FM_OK;
 }

@@ -27,10 +27,9 @@ void fm_ops_close(fm_ops *c)
 
 fm_status fm_ops_lease(fm_ops *c, bool writes, const char *what)
 {
-    fm_status rc = fm_ops_open(c);
-    if (rc != FM_OK)
-        return rc;
-    rc = fm_store_lease(fm_repo_store(c->repo), writes, what);
+    FM_TRY(fm_ops_open(c));
+
+    fm_status rc = fm_store_lease(fm_repo_store(c->repo), writes, what);
     if (rc == FM_EIO &&
         !writes) { /* read-only: who cannot write there cannot delete there either */
         fm_error_clear();
@@ -94,10 +93,8 @@ static fm_status new_engine(fm_ops *c, fm_engine_opts *opts)
 {
     char *kept, card[RANKS_CARD_BYTES];
     fm_status rc = pick_device(c, &opts->device, &kept);
-    if (rc == FM_OK)
-        rc = opts->comm ? ranks_card(c, &opts->device, card) : FM_OK;
-    if (rc == FM_OK)
-        rc = fm_engine_new(&c->engine, opts);
+    FM_THEN(rc, opts->comm ? ranks_card(c, &opts->device, card) : FM_OK);
+    FM_THEN(rc, fm_engine_new(&c->engine, opts));
     if (rc == FM_OK)
         fm_engine_hung(c->engine, c->ui.hung, c->ui.ctx);
     fm_free(kept);
@@ -135,8 +132,7 @@ fm_status fm_ops_engine(fm_ops *c)
             rc = FM_ENOMEM;
         opts.cache_dir = opts.cache_bytes_max ? folder : NULL;
     }
-    if (rc == FM_OK)
-        rc = new_engine(c, &opts);
+    FM_THEN(rc, new_engine(c, &opts));
     fm_free(folder);
     return rc;
 }
@@ -154,21 +150,19 @@ static void tell_damage(fm_ops *c)
 
 fm_status fm_ops_resolve(fm_ops *c, const char *rev, fm_oid *oid, fm_tree **tree)
 {
-    fm_status rc = fm_ops_open(c);
-    if (rc == FM_OK)
-        rc = fm_rev_resolve(c->repo, oid, rev);
-    if (rc == FM_OK && tree)
-        rc = fm_version_tree(c->repo, tree, oid);
-    return rc;
+    FM_TRY(fm_ops_open(c));
+    FM_TRY(fm_rev_resolve(c->repo, oid, rev));
+    if (tree)
+        FM_TRY(fm_version_tree(c->repo, tree, oid));
+    return FM_OK;
 }
 
 fm_status fm_ops_load_model(fm_ops *c, const fm_tree *tree, const char *what, fm_model **out)
 {
     fm_provider p = fm_store_provider(fm_repo_store(c->repo));
-    fm_status rc = fm_ops_engine(c);
-    if (rc != FM_OK)
-        return rc;
-    rc = fm_model_load(out, c->engine, tree, &p, what);
+    FM_TRY(fm_ops_engine(c));
+
+    fm_status rc = fm_model_load(out, c->engine, tree, &p, what);
     tell_damage(c);
     return rc;
 }
@@ -177,10 +171,8 @@ fm_status fm_ops_load_rev(fm_ops *c, const char *rev, fm_oid *oid, fm_model **ou
 {
     fm_tree *tree = NULL;
     fm_status rc = fm_ops_lease(c, false, "a model in use");
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, rev, oid, &tree);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(c, tree, rev, out);
+    FM_THEN(rc, fm_ops_resolve(c, rev, oid, &tree));
+    FM_THEN(rc, fm_ops_load_model(c, tree, rev, out));
     fm_tree_free(tree);
     return rc;
 }
@@ -207,16 +199,14 @@ fm_status fm_ops_open_tokenizer(fm_ops *c, const fm_tree *tree, const char *what
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && !json.len && fm_tokenizer_paths[i]; i++)
         rc = text_entry(c, tree, fm_tokenizer_paths[i], &json);
-    if (rc == FM_OK)
-        rc = text_entry(c, tree, "tokenizer/tokenizer_config.json", &config);
+    FM_THEN(rc, text_entry(c, tree, "tokenizer/tokenizer_config.json", &config));
     if (rc == FM_OK && !json.len)
         rc = fm_fail(
             FM_EUNSUPPORTED,
             "%s has no tokenizer.json or tokenizer.model, so it cannot read text; import the "
             "model's whole folder",
             what);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_open(out, fm_buf_span(&json), fm_buf_span(&config), what);
+    FM_THEN(rc, fm_tokenizer_open(out, fm_buf_span(&json), fm_buf_span(&config), what));
     fm_buf_release(&json);
     fm_buf_release(&config);
     return rc;

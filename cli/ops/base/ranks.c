@@ -95,12 +95,10 @@ fm_status ranks_open(fm_ops *c, bool all_run_it)
     if (c->comm)
         return FM_OK;
     if (begun(&rank)) {
-        fm_status rc = fm_ranks_join(&c->comm, step_timeout_s);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fm_ranks_join(&c->comm, step_timeout_s));
         c->ranks = fm_comm_size(c->comm);
         share_processors(c, ranks_of_this_node(c->comm));
-        return rc;
+        return FM_OK;
     }
     share_processors(c, c->ranks);
     return fm_ranks_launch(&c->others, &c->comm, c->ranks, all_run_it ? c->argv : follower,
@@ -123,10 +121,8 @@ fm_status ranks_tell_engine(fm_ops *c)
     fm_json_put(&rc, o, "step_timeout", fm_json_new_int(c->step_timeout_s));
     fm_json_put(&rc, o, "stored", fm_json_new_bool(c->keep_stored));
     fm_json_put(&rc, o, "packed", fm_json_new_bool(c->keep_packed));
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_comm_tell_buf(c->comm, &text, 0);
+    FM_THEN(rc, fm_json_write(&text, o, FM_JSON_CANONICAL));
+    FM_THEN(rc, fm_comm_tell_buf(c->comm, &text, 0));
     fm_json_free(o);
     fm_buf_release(&text);
     return rc;

@@ -6,8 +6,7 @@ static fm_status hear_engine(fm_ops *c, fm_json **said, const char **repo)
     fm_buf text;
     fm_buf_init(&text, 0);
     fm_status rc = fm_comm_tell_buf(c->comm, &text, 0);
-    if (rc == FM_OK)
-        rc = fm_json_parse(said, fm_buf_span(&text), "what rank 0 says");
+    FM_THEN(rc, fm_json_parse(said, fm_buf_span(&text), "what rank 0 says"));
     fm_buf_release(&text);
     if (rc != FM_OK)
         return rc;
@@ -29,14 +28,11 @@ fm_status ranks_follow(fm_ops *c)
     fm_json *said = NULL;
     const char *repo = NULL;
     fm_status rc = ranks_open(c, false);
-    if (rc == FM_OK)
-        rc = hear_engine(c, &said, &repo);
-    if (rc == FM_OK)
-        rc = fm_repo_open(&c->repo, repo);
+    FM_THEN(rc, hear_engine(c, &said, &repo));
+    FM_THEN(rc, fm_repo_open(&c->repo, repo));
     if (rc == FM_OK && fm_store_lease(fm_repo_store(c->repo), false, "a rank's model") != FM_OK)
         fm_error_clear(); /* a repository that cannot be written: no gc runs there either */
-    if (rc == FM_OK)
-        rc = fm_ops_engine(c);
+    FM_THEN(rc, fm_ops_engine(c));
     if (rc == FM_OK) {
         fm_provider p = fm_store_provider(fm_repo_store(c->repo));
         rc = fm_engine_follow(c->engine, &p);

@@ -30,13 +30,10 @@ fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *mad
     double wrong = NAN, right = NAN;
     *verdict = FM_ERROR_CASE;
     fm_status rc = ui_go_on(c);
-    if (rc == FM_OK)
-        rc = fm_ops_engine(c);
-    if (rc == FM_OK)
-        rc = fm_model_load(&model, c->engine, tree, &p, what);
-    if (rc == FM_OK)
-        rc = fm_suite_run_on(&run, m->b->suite, model,
-                             fm_suite_case_name(m->b->suite, m->b->case_index), &cache);
+    FM_THEN(rc, fm_ops_engine(c));
+    FM_THEN(rc, fm_model_load(&model, c->engine, tree, &p, what));
+    FM_THEN(rc, fm_suite_run_on(&run, m->b->suite, model,
+                                fm_suite_case_name(m->b->suite, m->b->case_index), &cache));
     if (rc == FM_OK) {
         *verdict = run.result[0].verdict;
         fm_suite_run_release(&run);
@@ -62,8 +59,7 @@ static fm_status passing_answer(blame_more *m, size_t node, char **out)
     fm_status rc = blame_node_tree(b, node, &tree);
     const blame_question q = {
         .tree = tree, .what = fm_ops_short_oid(&b->version[node].commit.oid), .id = node};
-    if (rc == FM_OK)
-        rc = blame_ask(b, &q, 1, &heard);
+    FM_THEN(rc, blame_ask(b, &q, 1, &heard));
     if (rc == FM_OK) {
         *out = heard.verdict == FM_PASS && heard.text ? fm_strdup(heard.text) : NULL;
         blame_heard_release(&heard, 1);
@@ -77,18 +73,18 @@ static fm_status find_right(blame_more *m)
 {
     blame *b = m->b;
     const fm_blame_node *n = &b->version[b->history.culprit].node;
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && !m->answers.right && i < n->parent_count + b->count; i++) {
+
+    for (size_t i = 0; !m->answers.right && i < n->parent_count + b->count; i++) {
         size_t node = i < n->parent_count ? n->parent[i] : i - n->parent_count;
         if (b->history.at[node] != FM_PASS)
             continue;
-        rc = passing_answer(m, node, &m->answers.right);
-        if (rc == FM_OK && m->answers.right)
+        FM_TRY(passing_answer(m, node, &m->answers.right));
+        if (m->answers.right)
             m->answers.right_from = fm_strdup(b->version[node].names[0]
                                                   ? b->version[node].names
                                                   : fm_ops_short_oid(&b->version[node].commit.oid));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status likelihoods(blame_more *m, size_t node)
@@ -97,10 +93,9 @@ static fm_status likelihoods(blame_more *m, size_t node)
     const fm_tree *tree = NULL;
     fm_model *model = NULL;
     fm_status rc = blame_node_tree(b, node, &tree);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(b->c, tree, fm_ops_short_oid(&b->version[node].commit.oid), &model);
-    if (rc == FM_OK)
-        rc = blame_answer_lps(m, model, &m->answers.wrong_lp[node], &m->answers.right_lp[node]);
+    FM_THEN(rc,
+            fm_ops_load_model(b->c, tree, fm_ops_short_oid(&b->version[node].commit.oid), &model));
+    FM_THEN(rc, blame_answer_lps(m, model, &m->answers.wrong_lp[node], &m->answers.right_lp[node]));
     if (rc == FM_EUNSUPPORTED) {
         fm_error_clear();
         rc = FM_OK;
@@ -123,8 +118,7 @@ fm_status blame_find_answers(blame_more *m)
     if (rc == FM_OK && b->history.at[b->history.culprit] == FM_FAIL && b->answer &&
         !(m->answers.wrong = fm_strdup(b->answer)))
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = find_right(m);
+    FM_THEN(rc, find_right(m));
     for (size_t i = 0; rc == FM_OK && m->answers.wrong && i < b->count; i++) {
         (void)ui_progress(b->c, i, b->count, "answers: %s",
                           fm_ops_short_oid(&b->version[i].commit.oid));

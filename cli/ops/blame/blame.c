@@ -38,8 +38,7 @@ static fm_status answer_digest(const fm_case_result *r, uint64_t *out)
             fm_buf_append(&words, &c, 1);
     }
     fm_status rc = fm_buf_ok(&words);
-    if (rc == FM_OK)
-        rc = fm_sha256(&d, words.data, words.len);
+    FM_THEN(rc, fm_sha256(&d, words.data, words.len));
     if (rc == FM_OK)
         memcpy(out, d.b, sizeof *out);
     *out += *out == 0;
@@ -69,16 +68,15 @@ void blame_heard_release(blame_heard *h, size_t n)
 /* Tensor bytes of a tree that are not in `seen` yet. */
 static fm_status new_bytes(fm_map *seen, const fm_tree *tree, uint64_t *out)
 {
-    fm_status rc = FM_OK;
     *out = 0;
-    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         if (e->kind != FM_ENTRY_TENSOR || fm_map_has(seen, e->id.b, sizeof e->id.b))
             continue;
         *out += e->bytes;
-        rc = fm_map_put(seen, e->id.b, sizeof e->id.b, seen, NULL);
+        FM_TRY(fm_map_put(seen, e->id.b, sizeof e->id.b, seen, NULL));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* The models of a batch, each tree's once. */
@@ -169,8 +167,7 @@ static fm_status ask_batch(blame *b, const blame_question *q, size_t n, blame_he
     if (rc == FM_OK && asks)
         rc = fm_suites_run(run, ask, asks, &cache);
     for (size_t k = 0; run && k < asks; k++) {
-        if (rc == FM_OK)
-            rc = hear(&run[k].result[0], &out[of[k]]);
+        FM_THEN(rc, hear(&run[k].result[0], &out[of[k]]));
         fm_suite_run_release(&run[k]);
     }
     if (rc == FM_OK && b->right)
@@ -214,8 +211,7 @@ fm_status blame_ask(blame *b, const blame_question *q, size_t n, blame_heard *ou
     memset(out, 0, n * sizeof *out);
     for (size_t at = 0, some; rc == FM_OK && at < n; at += some) {
         rc = batch_of(q + at, n - at, &some);
-        if (rc == FM_OK)
-            rc = ask_batch(b, q + at, some, out + at);
+        FM_THEN(rc, ask_batch(b, q + at, some, out + at));
     }
     ui_progress_end(b->c);
     if (rc < 0)
@@ -259,11 +255,9 @@ fm_status blame_open_culprit(blame *b)
     fm_status rc = fm_version_tree(b->c->repo, &b->child, &v->oid);
     if (rc == FM_OK && v->parent_count)
         rc = fm_version_tree(b->c->repo, &b->parent, &v->parent[0]);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(b->c, b->child, "culprit", &m);
-    if (rc == FM_OK)
-        rc =
-            fm_suite_run_on(&run, b->suite, m, fm_suite_case_name(b->suite, b->case_index), &cache);
+    FM_THEN(rc, fm_ops_load_model(b->c, b->child, "culprit", &m));
+    FM_THEN(rc, fm_suite_run_on(&run, b->suite, m, fm_suite_case_name(b->suite, b->case_index),
+                                &cache));
     fm_model_close(m);
     if (rc == FM_OK) {
         const fm_case_result *r = &run.result[0];

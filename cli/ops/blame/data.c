@@ -109,18 +109,13 @@ static fm_status open_step(blame *b, step *s, bool *found)
         return rc;
     const fm_json *files = fm_json_get(s->recipe, "data");
     b->data_name = fm_strdup(fm_json_cstr(fm_json_get(fm_json_at(files, 0), "name"), ""));
-    rc = b->data_name ? fm_train_config_from_json(&s->config, fm_json_get(s->recipe, "config"),
-                                                  "recipe.json")
-                      : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(b->c, b->child, "culprit", &s->model);
-    if (rc == FM_OK)
-        rc = data_of_version(b->c, b->child, s->recipe, &s->config, fm_model_tokenizer(s->model),
-                             fm_model_chat_template(s->model), &s->data);
-    if (rc == FM_OK)
-        rc = goal_of_recipe(&s->goal, b->c, s->data, &s->config, s->recipe);
-    if (rc < 0)
-        return rc;
+    FM_TRY(b->data_name ? fm_train_config_from_json(&s->config, fm_json_get(s->recipe, "config"),
+                                                    "recipe.json")
+                        : FM_ENOMEM);
+    FM_TRY(fm_ops_load_model(b->c, b->child, "culprit", &s->model));
+    FM_TRY(data_of_version(b->c, b->child, s->recipe, &s->config, fm_model_tokenizer(s->model),
+                           fm_model_chat_template(s->model), &s->data));
+    FM_TRY(goal_of_recipe(&s->goal, b->c, s->data, &s->config, s->recipe));
     s->p = fm_store_provider(fm_repo_store(b->c->repo));
     s->job = (fm_train_job){.name = "the guilty step",
                             .config = s->config,
@@ -138,8 +133,7 @@ static fm_status make_text(const blame *b, const fm_model *m, const char *answer
     size_t prompt;
     fm_status rc = fm_suite_case_prompt(&ids, b->suite, b->case_index, m);
     prompt = ids.count;
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(fm_model_tokenizer(m), fm_span_str(answer), false, &ids);
+    FM_THEN(rc, fm_tokenizer_encode(fm_model_tokenizer(m), fm_span_str(answer), false, &ids));
     if (rc == FM_OK && ids.count == prompt)
         rc = fm_fail(FM_EUNSUPPORTED, "the answer is empty, so no gradient can be taken of it");
     if (rc == FM_OK && !(e->labels = fm_calloc(ids.count, sizeof *e->labels)))
@@ -213,8 +207,7 @@ static fm_status open_states(blame *b, step *s, fm_attribution_in *in)
     enum { MOST = 8 };
     fm_digest run;
     fm_status rc = fm_attribution_run(in, &run);
-    if (rc == FM_OK)
-        rc = keeper_states(b->c, &run, MOST, (uint64_t)1 << 30, &s->state, &s->states);
+    FM_THEN(rc, keeper_states(b->c, &run, MOST, (uint64_t)1 << 30, &s->state, &s->states));
     if (rc < 0) { /* without them there are still the points on the line */
         for (size_t i = 0; i < s->states; i++)
             fm_train_state_release(&s->state[i]);
@@ -329,16 +322,14 @@ static fm_status rank(blame *b, step *s)
                             .ctx = b};
     fm_status rc = choose(d, fm_dataset_count(s->data), score);
     d->right_known = s->right_known;
-    if (rc == FM_OK)
-        rc = open_states(b, s, &in);
+    FM_THEN(rc, open_states(b, s, &in));
     double begun = fm_now_s();
     if (rc == FM_OK) {
         d->evaluations = fm_attribution_cost(&in, score);
         rc = fm_attribution_scores(&in, score);
     }
     d->seconds = fm_now_s() - begun;
-    if (rc == FM_OK)
-        rc = make_ranks(d);
+    FM_THEN(rc, make_ranks(d));
     if (rc == FM_OK && d->opts.fidelity)
         rc = blame_data_fidelity(b, &in);
     return rc == FM_OK ? take_examples(b, s->data) : rc;

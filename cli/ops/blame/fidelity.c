@@ -104,13 +104,12 @@ static int by_fidelity(const void *x, const void *y)
 static fm_status say_cost(const fm_ops *c, const fm_attribution_in *in, const groups *g)
 {
     fm_plan plan;
-    fm_status rc = fm_train_plan(in->e, in->p, in->job, 1, &plan);
-    if (rc == FM_OK)
-        ui_say(c, FM_UI_NOTE,
-               "  fidelity: the step is trained again %zu times, %u steps each; about %.0f s in "
-               "all (--trainings N bounds it)",
-               g->count, plan.steps, plan.seconds * (double)g->count);
-    return rc;
+    FM_TRY(fm_train_plan(in->e, in->p, in->job, 1, &plan));
+    ui_say(c, FM_UI_NOTE,
+           "  fidelity: the step is trained again %zu times, %u steps each; about %.0f s in "
+           "all (--trainings N bounds it)",
+           g->count, plan.steps, plan.seconds * (double)g->count);
+    return FM_OK;
 }
 
 static fm_status train(const fm_ops *c, blame_data_section *d, const fm_attribution_in *in,
@@ -118,8 +117,7 @@ static fm_status train(const fm_ops *c, blame_data_section *d, const fm_attribut
 {
     fm_status rc = say_cost(c, in, g);
     d->trainings = (uint32_t)g->count;
-    if (rc == FM_OK)
-        rc = fm_attribution_margin(in, &d->margin);
+    FM_THEN(rc, fm_attribution_margin(in, &d->margin));
     return rc == FM_OK
                ? fm_attribution_retrain(in, (const bool *const *)g->without, g->count, g->margin)
                : rc;
@@ -149,8 +147,7 @@ fm_status blame_data_fidelity(blame *b, const fm_attribution_in *in)
         rc = FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < d->rankings; i++)
         rc = add_group(&g, of_ranking(d, &d->ranking[i], false), &first[i]);
-    if (rc == FM_OK)
-        rc = add_group(&g, at_random(d->count, d->group, 0), &random);
+    FM_THEN(rc, add_group(&g, at_random(d->count, d->group, 0), &random));
     for (size_t i = 0; rc == FM_OK && i < d->rankings; i++)
         rc = add_group(&g, of_ranking(d, &d->ranking[i], true), &last[i]);
     size_t halves = g.count;
@@ -158,8 +155,7 @@ fm_status blame_data_fidelity(blame *b, const fm_attribution_in *in)
     for (size_t draw = 0; rc == FM_OK && draw < wanted; draw++)
         rc = add_group(&g, at_random(d->count, d->count / 2, 2 + draw), &half);
     d->halves = g.count - halves;
-    if (rc == FM_OK)
-        rc = train(b->c, d, in, &g);
+    FM_THEN(rc, train(b->c, d, in, &g));
     for (size_t i = 0; rc == FM_OK && i < d->rankings; i++) {
         blame_fidelity *f = &d->ranking[i].fidelity;
         f->top = change(d, &g, first[i]);

@@ -105,8 +105,7 @@ fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wron
                              .id = (FORM_ID * 1000003u + node[i / forms]) * 1000003u + i % forms};
         rc = blame_node_tree(b, node[i / forms], &q[i].tree);
     }
-    if (rc == FM_OK)
-        rc = blame_ask(b, q, asks, heard);
+    FM_THEN(rc, blame_ask(b, q, asks, heard));
     for (size_t i = 0; rc == FM_OK && i < asks; i++) {
         fm_blame_forms *f = &out[i / forms];
         f->chance = choices ? 1 / (double)choices : CHANCE;

@@ -20,13 +20,9 @@ static fm_status collect_version(void *ctx, const fm_version *v)
 {
     collect *k = ctx;
     blame *b = k->b;
-    fm_status rc = fm_grow(&b->version, &b->cap, b->count + 1, sizeof *b->version);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&b->version, &b->cap, b->count + 1, sizeof *b->version));
     b->version[b->count] = (blamed_version){0};
-    rc = fm_version_read(b->c->repo, &b->version[b->count].commit, &v->oid);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_version_read(b->c->repo, &b->version[b->count].commit, &v->oid));
     b->count++;
     return fm_map_put(k->index, v->oid.b, sizeof v->oid.b, (void *)(uintptr_t)b->count, NULL);
 }
@@ -60,21 +56,18 @@ static fm_status count_bytes(void *ctx, const fm_change *ch)
 
 static fm_status weigh_nodes(blame *b)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < b->count; i++) {
+    for (size_t i = 0; i < b->count; i++) {
         const fm_tree *own = NULL, *before = NULL;
         b->version[i].node.weight = 1;
         if (!b->version[i].node.parent_count)
             continue;
-        rc = blame_node_tree(b, i, &own);
-        if (rc == FM_OK)
-            rc = blame_node_tree(b, b->version[i].node.parent[0], &before);
-        if (rc == FM_OK)
-            rc = fm_diff_trees(before, own, count_bytes, &b->version[i].changed_bytes);
-        if (rc == FM_OK && b->version[i].changed_bytes == 0 && b->version[i].node.parent_count == 1)
+        FM_TRY(blame_node_tree(b, i, &own));
+        FM_TRY(blame_node_tree(b, b->version[i].node.parent[0], &before));
+        FM_TRY(fm_diff_trees(before, own, count_bytes, &b->version[i].changed_bytes));
+        if (b->version[i].changed_bytes == 0 && b->version[i].node.parent_count == 1)
             b->version[i].node.weight = WEIGHT_OF_NOTHING;
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status link_nodes(blame *b, const fm_map *index)
@@ -108,8 +101,7 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
             .repeat = ask[i].repeat};
         rc = blame_node_tree(b, ask[i].node, &q[i].tree);
     }
-    if (rc == FM_OK)
-        rc = blame_ask(b, q, n, heard);
+    FM_THEN(rc, blame_ask(b, q, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         size_t node = ask[i].node;
         out[i] = (fm_blame_reply){heard[i].verdict, heard[i].answer, heard[i].score};
@@ -155,8 +147,7 @@ fm_status blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t n, 
         for (size_t k = 0; k < mix[i].count; k++)
             q[asks - 1].id = q[asks - 1].id * 1000003 + mix[i].step[k];
     }
-    if (rc == FM_OK)
-        rc = blame_ask(b, q, asks, heard);
+    FM_THEN(rc, blame_ask(b, q, asks, heard));
     for (size_t k = 0; rc == FM_OK && k < asks; k++)
         out[of[k]] = (fm_blame_reply){heard[k].verdict, heard[k].answer, heard[k].score};
     if (rc == FM_OK)
@@ -196,18 +187,12 @@ fm_status blame_history(blame *b, const fm_oid *start)
                                 .max_runs = b->how.history_runs,
                                 .all_versions = b->how.all_versions};
     fm_status rc = fm_map_new(&k.index);
-    if (rc == FM_OK)
-        rc = fm_log_walk(b->c->repo, start, 1, collect_version, &k);
-    if (rc == FM_OK)
-        rc = fm_ref_each(b->c->repo, "refs/heads/", name_node, &k);
-    if (rc == FM_OK)
-        rc = fm_ref_each(b->c->repo, "refs/tags/", name_node, &k);
-    if (rc == FM_OK)
-        rc = link_nodes(b, k.index);
-    if (rc == FM_OK)
-        rc = weigh_nodes(b);
-    if (rc == FM_OK)
-        rc = search(b, &oracle, &opts);
+    FM_THEN(rc, fm_log_walk(b->c->repo, start, 1, collect_version, &k));
+    FM_THEN(rc, fm_ref_each(b->c->repo, "refs/heads/", name_node, &k));
+    FM_THEN(rc, fm_ref_each(b->c->repo, "refs/tags/", name_node, &k));
+    FM_THEN(rc, link_nodes(b, k.index));
+    FM_THEN(rc, weigh_nodes(b));
+    FM_THEN(rc, search(b, &oracle, &opts));
     fm_map_free(k.index);
     return rc;
 }

@@ -39,8 +39,7 @@ static fm_status scoring_key(scoring *s, const fm_model *m)
     fm_buf_append(&text, model.b, sizeof model.b);
     fm_buf_append(&text, s->ids.id, s->ids.count * sizeof *s->ids.id);
     fm_status rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_sha256(&key, text.data, text.len);
+    FM_THEN(rc, fm_sha256(&key, text.data, text.len));
     if (rc == FM_OK)
         fm_digest_hex(&key, s->key);
     fm_buf_release(&text);
@@ -54,8 +53,7 @@ static fm_status kept_lp(const blame *b, const char *key, double *out)
     fm_json *o = NULL;
     fm_buf_init(&text, 0);
     fm_status rc = fm_result_get(b->c->repo, &text, key);
-    if (rc == FM_OK)
-        rc = fm_json_parse(&o, fm_buf_span(&text), "kept answer");
+    FM_THEN(rc, fm_json_parse(&o, fm_buf_span(&text), "kept answer"));
     if (rc == FM_OK)
         *out = fm_json_real(fm_json_get(o, "logprob"), NAN);
     fm_json_free(o);
@@ -74,10 +72,8 @@ static fm_status keep_lp(const blame *b, const char *key, double lp)
     fm_json *o = fm_json_new_object();
     fm_buf_init(&text, 0);
     fm_json_put(&rc, o, "logprob", fm_json_new_real(lp));
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_result_put(b->c->repo, key, fm_buf_span(&text));
+    FM_THEN(rc, fm_json_write(&text, o, FM_JSON_CANONICAL));
+    FM_THEN(rc, fm_result_put(b->c->repo, key, fm_buf_span(&text)));
     fm_json_free(o);
     fm_buf_release(&text);
     return rc;
@@ -94,10 +90,8 @@ static fm_status open_scoring(const blame *b, const blame_answer *a, scoring *s,
         fm_error_clear();
         return FM_OK;
     }
-    if (rc == FM_OK)
-        rc = scoring_key(s, a->model);
-    if (rc == FM_OK)
-        rc = kept_lp(b, s->key, lp);
+    FM_THEN(rc, scoring_key(s, a->model));
+    FM_THEN(rc, kept_lp(b, s->key, lp));
     if (rc == FM_OK && isnan(*lp) && !(s->logprob = fm_calloc(s->ids.count, sizeof *s->logprob)))
         rc = FM_ENOMEM;
     return rc;
@@ -154,8 +148,7 @@ fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double
     fm_status rc = a && lp ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < 2 * n; i++)
         a[i] = (blame_answer){model[i / 2], i % 2 ? b->wrong : b->right};
-    if (rc == FM_OK)
-        rc = blame_lps(b, a, 2 * n, lp);
+    FM_THEN(rc, blame_lps(b, a, 2 * n, lp));
     for (size_t i = 0; i < n; i++)
         out[i] = rc == FM_OK ? lp[2 * i] - lp[2 * i + 1] : (double)NAN;
     fm_free(a);

@@ -75,12 +75,9 @@ fm_status blame_overlay_put(blame_overlay *o, fm_tree *tree, const fm_entry *lik
     fm_status rc = fm_shape_elems(&n, &like->shape);
     if (rc == FM_OK && !(m.data = fm_malloc(m.bytes)))
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_from_f32(m.data, like->dtype, value, n);
-    if (rc == FM_OK)
-        rc = fm_tensor_id(&m.id, like->dtype, &like->shape, (fm_span){m.data, m.bytes}, NULL);
-    if (rc == FM_OK)
-        rc = fm_grow(&o->made, &o->cap, o->count + 1, sizeof *o->made);
+    FM_THEN(rc, fm_from_f32(m.data, like->dtype, value, n));
+    FM_THEN(rc, fm_tensor_id(&m.id, like->dtype, &like->shape, (fm_span){m.data, m.bytes}, NULL));
+    FM_THEN(rc, fm_grow(&o->made, &o->cap, o->count + 1, sizeof *o->made));
     if (rc == FM_OK) {
         o->made[o->count++] = m;
         m.data = NULL;
@@ -104,10 +101,8 @@ fm_status blame_read_f32(const fm_provider *p, const fm_entry *e, float **out)
     fm_status rc = fm_shape_elems(&n, &e->shape);
     if (rc == FM_OK && (!(raw = fm_malloc(e->bytes)) || !(*out = fm_calloc(n, sizeof **out))))
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = p->read(p->ctx, e, raw);
-    if (rc == FM_OK)
-        rc = fm_to_f32(*out, e->dtype, raw, n);
+    FM_THEN(rc, p->read(p->ctx, e, raw));
+    FM_THEN(rc, fm_to_f32(*out, e->dtype, raw, n));
     fm_free(raw);
     if (rc < 0) {
         fm_free(*out);
@@ -130,16 +125,15 @@ static size_t folder_of(const char *path)
 /* Copies the folder at src[begin ...] into dst under another number. */
 static fm_status copy_folder(fm_tree *dst, const fm_tree *src, size_t begin, size_t end, unsigned n)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+    for (size_t i = begin; i < end; i++) {
         char path[FM_MAX_PATH_BYTES];
         fm_entry e = *fm_tree_at(src, i);
         const char *kind = strchr(e.path + sizeof FOLDER - 1, '-');
         snprintf(path, sizeof path, FOLDER "%u%s", n, kind ? kind : "");
         e.path = path;
-        rc = fm_tree_put_entry(dst, &e);
+        FM_TRY(fm_tree_put_entry(dst, &e));
     }
-    return rc;
+    return FM_OK;
 }
 
 static unsigned adapters_of(const fm_tree *tree)
@@ -173,8 +167,7 @@ fm_status blame_close_gaps(fm_tree *tree)
         /* Without any tensor it has nothing to say, and its config must go too. */
         fm_tree *was = NULL;
         rc = fm_tree_copy(&was, tree);
-        if (rc == FM_OK)
-            rc = tree_drop(tree, prefix);
+        FM_THEN(rc, tree_drop(tree, prefix));
         if (rc == FM_OK && tb != te)
             rc = copy_folder(tree, was, begin, end, next - 1);
         fm_tree_free(was);
@@ -197,10 +190,9 @@ typedef struct mixing {
 static fm_status keep_step_change(void *ctx, const fm_change *ch)
 {
     mixing *m = ctx;
-    fm_status rc = fm_grow(&m->change, &m->change_cap, m->changes + 1, sizeof *m->change);
-    if (rc == FM_OK)
-        m->change[m->changes++] = *ch;
-    return rc;
+    FM_TRY(fm_grow(&m->change, &m->change_cap, m->changes + 1, sizeof *m->change));
+    m->change[m->changes++] = *ch;
+    return FM_OK;
 }
 
 /* Is everything of this adapter new in the step? Otherwise it was changed in place, or taken
@@ -234,12 +226,10 @@ static fm_status take_step(mixing *m, size_t node)
 {
     char last[FM_MAX_PATH_BYTES] = "";
     size_t first = m->changes;
-    fm_status rc = blame_node_tree(m->b, node, &m->own);
-    if (rc == FM_OK)
-        rc = blame_node_tree(m->b, m->b->version[node].node.parent[0], &m->before);
-    if (rc == FM_OK)
-        rc = fm_diff_trees(m->before, m->own, keep_step_change, m);
-    for (size_t i = first; rc == FM_OK && i < m->changes; i++) {
+    FM_TRY(blame_node_tree(m->b, node, &m->own));
+    FM_TRY(blame_node_tree(m->b, m->b->version[node].node.parent[0], &m->before));
+    FM_TRY(fm_diff_trees(m->before, m->own, keep_step_change, m));
+    for (size_t i = first; i < m->changes; i++) {
         const fm_change *ch = &m->change[i];
         const char *path = (ch->b ? ch->b : ch->a)->path;
         size_t folder = folder_of(path);
@@ -247,24 +237,23 @@ static fm_status take_step(mixing *m, size_t node)
             m->impossible = true;
         } else if (folder) {
             if (strncmp(last, path, folder) != 0)
-                rc = add_folder(m, path);
+                FM_TRY(add_folder(m, path));
             snprintf(last, sizeof last, "%s", path);
         } else if (of_the_model(path) && !(ch->a && ch->b && ch->a->kind == FM_ENTRY_TENSOR)) {
             bool there = fm_tree_find(m->tree, path);
-            rc = ch->b   ? fm_tree_put_entry(m->tree, ch->b)
-                 : there ? fm_tree_remove(m->tree, path)
-                         : FM_OK;
+            FM_TRY(ch->b   ? fm_tree_put_entry(m->tree, ch->b)
+                   : there ? fm_tree_remove(m->tree, path)
+                           : FM_OK);
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status add_difference(const fm_provider *p, const fm_change *ch, float *x, uint64_t n)
 {
     float *a = NULL, *b = NULL;
     fm_status rc = blame_read_f32(p, ch->a, &a);
-    if (rc == FM_OK)
-        rc = blame_read_f32(p, ch->b, &b);
+    FM_THEN(rc, blame_read_f32(p, ch->b, &b));
     for (uint64_t i = 0; rc == FM_OK && i < n; i++)
         x[i] += b[i] - a[i];
     fm_free(a);
@@ -296,12 +285,10 @@ static fm_status put_sum(mixing *m, const fm_change *const *ch, size_t count)
     }
     const fm_entry *like = ch[count - 1]->b;
     fm_status rc = fm_shape_elems(&n, &base->shape);
-    if (rc == FM_OK)
-        rc = blame_read_f32(&m->overlay->store, base, &x);
+    FM_THEN(rc, blame_read_f32(&m->overlay->store, base, &x));
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         rc = add_difference(&m->overlay->store, ch[i], x, n);
-    if (rc == FM_OK)
-        rc = blame_overlay_put(m->overlay, m->tree, like, x);
+    FM_THEN(rc, blame_overlay_put(m->overlay, m->tree, like, x));
     fm_free(x);
     return rc;
 }
@@ -345,8 +332,7 @@ fm_status blame_mix_steps(blame *b, const size_t *step, size_t n, blame_overlay 
         base = b->version[base].node.parent[0];
     *out = NULL;
     fm_status rc = blame_node_tree(b, base, &tree);
-    if (rc == FM_OK)
-        rc = fm_tree_copy(&m.tree, tree);
+    FM_THEN(rc, fm_tree_copy(&m.tree, tree));
     for (size_t i = n; rc == FM_OK && i-- > 0 && !m.impossible;)
         rc = take_step(&m, step[i]);
     if (rc == FM_OK && !m.impossible)

@@ -7,24 +7,23 @@
 
 fm_status blame_mixture(const blame *b, const fm_tree *from, const bool *take, fm_tree **out)
 {
-    fm_status rc = fm_tree_copy(out, from);
-    for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++) {
-        for (size_t i = 0; rc == FM_OK && !take[u] && i < b->unit[u].count; i++) {
+    FM_TRY(fm_tree_copy(out, from));
+    for (size_t u = 0; u < b->unit_count; u++) {
+        for (size_t i = 0; !take[u] && i < b->unit[u].count; i++) {
             const fm_change *ch = b->unit[u].change[i];
-            rc = ch->a ? fm_tree_put_entry(*out, ch->a) : fm_tree_remove(*out, ch->b->path);
+            FM_TRY(ch->a ? fm_tree_put_entry(*out, ch->a) : fm_tree_remove(*out, ch->b->path));
         }
     }
-    return rc == FM_OK ? blame_close_gaps(*out) : rc;
+    return blame_close_gaps(*out);
 }
 
 /* Names a mixture for `noise`. */
 static fm_status mixture_id(const blame *b, const bool *take, uint64_t *out)
 {
     fm_digest d;
-    fm_status rc = fm_sha256(&d, take, b->unit_count * sizeof *take);
-    if (rc == FM_OK)
-        memcpy(out, d.b, sizeof *out);
-    return rc;
+    FM_TRY(fm_sha256(&d, take, b->unit_count * sizeof *take));
+    memcpy(out, d.b, sizeof *out);
+    return FM_OK;
 }
 
 fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
@@ -37,12 +36,10 @@ fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat,
         const bool *row = take + i * b->unit_count;
         q[i] = (blame_question){.what = "a mixture of parent and child", .repeat = repeat[i]};
         rc = mixture_id(b, row, &q[i].id);
-        if (rc == FM_OK)
-            rc = blame_mixture(b, b->child, row, &tree[i]);
+        FM_THEN(rc, blame_mixture(b, b->child, row, &tree[i]));
         q[i].tree = tree[i];
     }
-    if (rc == FM_OK)
-        rc = blame_ask(b, q, n, heard);
+    FM_THEN(rc, blame_ask(b, q, n, heard));
     for (size_t i = 0; tree && i < n; i++)
         fm_tree_free(tree[i]);
     fm_free(tree);

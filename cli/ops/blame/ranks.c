@@ -56,8 +56,7 @@ static fm_status factor_size(const fm_provider *p, const fm_entry *a, const fm_e
 {
     float *x = NULL, *y = NULL;
     fm_status rc = blame_read_f32(p, a, &x);
-    if (rc == FM_OK)
-        rc = blame_read_f32(p, b, &y);
+    FM_THEN(rc, blame_read_f32(p, b, &y));
     if (rc == FM_OK)
         *out = product_norm(x, y, a->shape.dim[0], a->shape.dim[1], b->shape.dim[0]);
     fm_free(x);
@@ -76,10 +75,8 @@ static fm_status tensor_size(const fm_provider *p, const fm_change *ch, double *
         !fm_shape_eq(&ch->a->shape, &ch->b->shape))
         return FM_OK;
     fm_status rc = fm_shape_elems(&n, &ch->a->shape);
-    if (rc == FM_OK)
-        rc = blame_read_f32(p, ch->a, &a);
-    if (rc == FM_OK)
-        rc = blame_read_f32(p, ch->b, &b);
+    FM_THEN(rc, blame_read_f32(p, ch->a, &a));
+    FM_THEN(rc, blame_read_f32(p, ch->b, &b));
     for (uint64_t i = 0; rc == FM_OK && i < n; i++) {
         double d = (double)b[i] - (double)a[i];
         moved += d * d;
@@ -131,8 +128,7 @@ static fm_status put_columns(const blame *b, size_t unit, const bool *take, blam
     for (size_t k = 0; rc == FM_OK && k < b->rank_count; k++)
         for (size_t i = 0; b->rank[k].unit == unit && !take[k] && i < rows; i++)
             x[i * rank + b->rank[k].rank] = 0;
-    if (rc == FM_OK)
-        rc = blame_overlay_put(overlay, tree, fb, x);
+    FM_THEN(rc, blame_overlay_put(overlay, tree, fb, x));
     fm_free(x);
     return rc;
 }
@@ -155,13 +151,11 @@ static fm_status rank_tree(const blame *b, const bool *take, blame_overlay *over
     *out = NULL;
     fm_tree *ranks = NULL;
     /* Columns are set in a copy of the child, where paths are as the units know them. */
-    if (rc == FM_OK)
-        rc = fm_tree_copy(&ranks, b->child);
+    FM_THEN(rc, fm_tree_copy(&ranks, b->child));
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++)
         if (unit[u])
             rc = put_columns(b, u, take, overlay, ranks);
-    if (rc == FM_OK)
-        rc = blame_mixture(b, ranks, unit, out);
+    FM_THEN(rc, blame_mixture(b, ranks, unit, out));
     fm_tree_free(ranks);
     fm_free(unit);
     return rc;
@@ -186,8 +180,7 @@ static fm_status ranks_fail(void *ctx, const fm_mixture *mix, size_t n, fm_mixtu
         rc = rank_tree(b, mix[i].take, &overlay[i], &tree[i]);
         q[i].tree = tree[i];
     }
-    if (rc == FM_OK)
-        rc = blame_ask(b, q, n, heard);
+    FM_THEN(rc, blame_ask(b, q, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         out[i] = (fm_mixture_reply){heard[i].verdict == FM_FAIL, heard[i].verdict == FM_ERROR_CASE,
                                     heard[i].score};
@@ -217,8 +210,7 @@ static fm_status list_ranks(blame *b, double **weight)
             continue;
         size_t rank = fa->shape.dim[0], in = fa->shape.dim[1], rows = fb->shape.dim[0];
         rc = blame_read_f32(&p, fa, &x);
-        if (rc == FM_OK)
-            rc = blame_read_f32(&p, fb, &y);
+        FM_THEN(rc, blame_read_f32(&p, fb, &y));
         for (uint32_t r = 0; rc == FM_OK && r < rank; r++) {
             double row = 0, column = 0;
             for (size_t k = 0; k < in; k++)
@@ -226,8 +218,7 @@ static fm_status list_ranks(blame *b, double **weight)
             for (size_t k = 0; k < rows; k++)
                 column += (double)y[k * rank + r] * (double)y[k * rank + r];
             rc = fm_grow(&b->rank, &cap, b->rank_count + 1, sizeof *b->rank);
-            if (rc == FM_OK)
-                rc = fm_grow(weight, &weights, b->rank_count + 1, sizeof **weight);
+            FM_THEN(rc, fm_grow(weight, &weights, b->rank_count + 1, sizeof **weight));
             if (rc == FM_OK) {
                 (*weight)[b->rank_count] = sqrt(row * column);
                 b->rank[b->rank_count++] = (blame_rank){u, r};

@@ -25,8 +25,7 @@ static fm_status coalitions(void *ctx, const bool *take, size_t n, double *value
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         for (size_t k = 0; k < w->n; k++)
             units[i * b->unit_count + w->unit[k]] = take[i * w->n + k];
-    if (rc == FM_OK)
-        rc = blame_run_mixtures(b, units, repeat, n, heard);
+    FM_THEN(rc, blame_run_mixtures(b, units, repeat, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         value[i] = w->margin ? -heard[i].score : heard[i].verdict == FM_FAIL;
     if (rc == FM_OK)
@@ -46,8 +45,7 @@ static fm_status has_margin(worth *w)
     if (rc == FM_OK)
         memset(both + w->n, 1, w->n * sizeof *both);
     w->margin = true;
-    if (rc == FM_OK)
-        rc = coalitions(w, both, 2, value);
+    FM_THEN(rc, coalitions(w, both, 2, value));
     w->margin = isfinite(value[0]) && isfinite(value[1]);
     fm_free(both);
     return rc;
@@ -67,8 +65,7 @@ fm_status blame_shapley(blame *b)
             w.unit[w.n++] = u;
     fm_status rc = has_margin(&w);
     b->shapley_margin = w.margin;
-    if (rc == FM_OK)
-        rc = fm_shapley_values(&b->shapley, w.n, coalitions, &w, &opts);
+    FM_THEN(rc, fm_shapley_values(&b->shapley, w.n, coalitions, &w, &opts));
     if (rc == FM_EINVAL) { /* what the search found stands */
         b->shapley_why_not = fm_strdup(fm_error_text());
         fm_error_clear();

@@ -29,8 +29,7 @@ static fm_status mix_some(const blame_step_worth *w, blame *b, const bool *take,
             if (take[i * w->count + k])
                 step[i * w->count + mix[i].count++] = w->node[k];
     }
-    if (rc == FM_OK)
-        rc = blame_ask_step_mixtures(b, mix, n, reply);
+    FM_THEN(rc, blame_ask_step_mixtures(b, mix, n, reply));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         if (reply[i].verdict == FM_ERROR_CASE)
             rc = fm_fail(FM_EUNSUPPORTED, "the steps cannot be taken apart: one changed an adapter "
@@ -49,12 +48,12 @@ typedef struct asking {
 static fm_status coalitions(void *ctx, const bool *take, size_t n, double *value)
 {
     const asking *a = ctx;
-    fm_status rc = FM_OK;
-    for (size_t at = 0, some; rc == FM_OK && at < n; at += some) {
+
+    for (size_t at = 0, some; at < n; at += some) {
         some = FM_MIN(n - at, (size_t)AT_ONCE);
-        rc = mix_some(a->w, a->b, take + at * a->w->count, some, value + at);
+        FM_TRY(mix_some(a->w, a->b, take + at * a->w->count, some, value + at));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Is there a number, not only a verdict, for the base and for all steps? */
@@ -95,8 +94,7 @@ fm_status blame_shapley_steps(blame_more *m)
         blame_contrast(b);
         rc = has_margin(&a);
     }
-    if (rc == FM_OK)
-        rc = fm_shapley_values(&w->value, w->count, coalitions, &a, &opts);
+    FM_THEN(rc, fm_shapley_values(&w->value, w->count, coalitions, &a, &opts));
     ui_progress_end(b->c);
     m->seconds += fm_now_s() - began;
     if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) {

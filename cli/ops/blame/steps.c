@@ -84,10 +84,9 @@ static fm_status take_ref(void *ctx, const char *name, const fm_oid *oid)
     unsigned long long step = strtoull(digits, &end, 10);
     if (*end || end == digits || step == 0 || step >= h->m->steps.steps)
         return FM_OK;
-    fm_status rc = fm_grow(&h->kept, &h->cap, h->count + 1, sizeof *h->kept);
-    if (rc == FM_OK)
-        h->kept[h->count++] = (kept_state){.step = (uint32_t)step, .oid = *oid};
-    return rc;
+    FM_TRY(fm_grow(&h->kept, &h->cap, h->count + 1, sizeof *h->kept));
+    h->kept[h->count++] = (kept_state){.step = (uint32_t)step, .oid = *oid};
+    return FM_OK;
 }
 
 static fm_status find_kept(hunt *h)
@@ -96,8 +95,7 @@ static fm_status find_kept(hunt *h)
     fm_status rc = name_run(h);
     fm_digest_hex(&h->run, hex);
     snprintf(prefix, sizeof prefix, PREFIX "%.*s/", RUN_HEX, hex);
-    if (rc == FM_OK)
-        rc = fm_ref_each(h->r->c->repo, prefix, take_ref, h);
+    FM_THEN(rc, fm_ref_each(h->r->c->repo, prefix, take_ref, h));
     h->m->steps.states_kept = h->count;
     return rc;
 }
@@ -109,8 +107,7 @@ static fm_status read_log(fm_ops *c, const fm_tree *tree, fm_json **out)
     fm_buf_init(&text, 0);
     fm_status rc = e ? fm_ops_entry_bytes(c, e, &text)
                      : fm_fail(FM_ECORRUPT, "a checkpoint has no train_log.json");
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), "train_log.json");
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), "train_log.json"));
     fm_buf_release(&text);
     return rc;
 }
@@ -125,8 +122,7 @@ static fm_status read_state(hunt *h, kept_state *k)
     k->state.run = h->run;
     k->state.step = k->step;
     fm_status rc = fm_version_tree(c->repo, &tree, &k->oid);
-    if (rc == FM_OK)
-        rc = read_log(c, tree, &k->state.log);
+    FM_THEN(rc, read_log(c, tree, &k->state.log));
     size_t n = rc == FM_OK ? fm_tree_count(tree) : 0;
     if (n && !(k->state.tensors = fm_calloc(n, sizeof *k->state.tensors)))
         rc = FM_ENOMEM;
@@ -149,9 +145,7 @@ static fm_status read_state(hunt *h, kept_state *k)
 static fm_status add_point(hunt *h, uint32_t step, fm_verdict v, double margin, bool kept)
 {
     blame_steps *s = &h->m->steps;
-    fm_status rc = fm_grow(&s->point, &s->point_cap, s->points + 1, sizeof *s->point);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&s->point, &s->point_cap, s->points + 1, sizeof *s->point));
     size_t at = s->points++;
     for (; at > 0 && s->point[at - 1].step > step; at--)
         s->point[at] = s->point[at - 1];
@@ -168,10 +162,8 @@ static fm_status ask_state(hunt *h, const kept_state *k, bool kept)
     (void)ui_progress(h->m->b->c, 0, 0, "steps: the state after step %u", k->step);
     blame_overlay_open(&made, h->m->b);
     fm_status rc = blame_tree_of_state(h->r, k->state.tensors, k->state.count, &tree, &made);
-    if (rc == FM_OK)
-        rc = blame_try(h->m, tree, &made, "state", &v, &margin);
-    if (rc == FM_OK)
-        rc = add_point(h, k->step, v, margin, kept);
+    FM_THEN(rc, blame_try(h->m, tree, &made, "state", &v, &margin));
+    FM_THEN(rc, add_point(h, k->step, v, margin, kept));
     fm_tree_free(tree);
     blame_overlay_release(&made);
     return rc;
@@ -200,17 +192,14 @@ static fm_status ends(hunt *h)
     blame *b = m->b;
     double margin[2] = {NAN, NAN};
     fm_verdict v[2] = {FM_ERROR_CASE, FM_ERROR_CASE};
-    fm_status rc = FM_OK;
-    for (int i = 0; rc == FM_OK && i < 2; i++)
+
+    for (int i = 0; i < 2; i++)
         if (i == 1 || h->r->config.method != FM_METHOD_PRETRAIN)
-            rc = blame_try(m, i ? b->child : h->r->parent, NULL, "end", &v[i], &margin[i]);
-    if (rc == FM_OK)
-        rc = add_point(h, 0, v[0], margin[0], true);
-    if (rc == FM_OK)
-        rc = add_point(h, m->steps.steps, v[1], margin[1], true);
-    if (rc == FM_OK)
-        narrow(&m->steps);
-    return rc;
+            FM_TRY(blame_try(m, i ? b->child : h->r->parent, NULL, "end", &v[i], &margin[i]));
+    FM_TRY(add_point(h, 0, v[0], margin[0], true));
+    FM_TRY(add_point(h, m->steps.steps, v[1], margin[1], true));
+    narrow(&m->steps);
+    return FM_OK;
 }
 
 /* Checkpoints strictly between, FINE of them at a time, evenly. */
@@ -229,8 +218,7 @@ static fm_status ask_kept(hunt *h)
         for (size_t i = 0; rc == FM_OK && i < take; i++) {
             kept_state *k = &h->kept[first + (2 * i + 1) * n / (2 * take)];
             rc = read_state(h, k);
-            if (rc == FM_OK)
-                rc = ask_state(h, k, true);
+            FM_THEN(rc, ask_state(h, k, true));
         }
         narrow(s);
         more = s->passes_at > low || s->fails_at < high; /* else none of them could be asked */
@@ -281,9 +269,7 @@ static fm_status save_state(void *ctx, uint32_t child, const fm_train_state *s)
     (void)child;
     if (s->step >= h->to)
         return FM_OK;
-    fm_status rc = fm_grow(&h->got, &h->got_cap, h->got_count + 1, sizeof *h->got);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&h->got, &h->got_cap, h->got_count + 1, sizeof *h->got));
     h->got[h->got_count] = (kept_state){.step = s->step};
     return copy_state(&h->got[h->got_count++].state, s);
 }
@@ -355,8 +341,7 @@ static fm_status train_between(hunt *h)
         if (!from)
             from = newest_before(h->kept, h->count, s->passes_at);
         rc = walk(h, from);
-        if (rc == FM_OK)
-            rc = ask_got(h);
+        FM_THEN(rc, ask_got(h));
         states_release(held, held_count);
         held = h->got;
         held_count = h->got_count;
@@ -394,8 +379,7 @@ static fm_status hunt_down(hunt *h)
 {
     blame_steps *s = &h->m->steps;
     fm_status rc = ends(h);
-    if (rc == FM_OK)
-        rc = find_kept(h);
+    FM_THEN(rc, find_kept(h));
     if (rc == FM_OK && s->fails_at)
         rc = ask_kept(h);
     bool wanted = rc == FM_OK && s->fails_at && !s->exact && h->m->rederive;
@@ -431,8 +415,7 @@ fm_status blame_find_step(blame_more *m)
     states_release(h.kept, h.count);
     s->done = rc == FM_OK;
     s->seconds = fm_now_s() - began;
-    if (rc == FM_OK)
-        rc = blame_ablate(m, &r);
+    FM_THEN(rc, blame_ablate(m, &r));
     blame_replay_close(m, &r);
     if (rc == FM_EUNSUPPORTED || rc == FM_ECORRUPT || rc == FM_ENOTFOUND) {
         s->done = false;

@@ -15,10 +15,9 @@ static fm_status keep_change(void *ctx, const fm_change *ch)
     const fm_entry *e = ch->b ? ch->b : ch->a;
     if (e->kind != FM_ENTRY_TENSOR)
         return FM_OK;
-    fm_status rc = fm_grow(&b->change, &b->change_cap, b->change_count + 1, sizeof *b->change);
-    if (rc == FM_OK)
-        b->change[b->change_count++] = *ch;
-    return rc;
+    FM_TRY(fm_grow(&b->change, &b->change_cap, b->change_count + 1, sizeof *b->change));
+    b->change[b->change_count++] = *ch;
+    return FM_OK;
 }
 
 /* "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" -> "model.layers.0.mlp.up_proj" with
@@ -69,18 +68,15 @@ static fm_status build_units(blame *b)
 {
     fm_map *by_name = NULL, *by_group = NULL, *by_block = NULL;
     fm_status rc = fm_map_new(&by_name);
-    if (rc == FM_OK)
-        rc = fm_map_new(&by_group);
-    if (rc == FM_OK)
-        rc = fm_map_new(&by_block);
+    FM_THEN(rc, fm_map_new(&by_group));
+    FM_THEN(rc, fm_map_new(&by_block));
     for (size_t i = 0; rc == FM_OK && i < b->change_count; i++) {
         const fm_change *ch = &b->change[i];
         char name[BLAME_UNIT_NAME], group[BLAME_UNIT_NAME];
         size_t before = b->unit_count, u = 0;
         unit_name(name, ch->b ? ch->b : ch->a);
         rc = fm_grow(&b->unit, &b->unit_cap, b->unit_count + 1, sizeof *b->unit);
-        if (rc == FM_OK)
-            rc = number_of(by_name, name, &b->unit_count, &u);
+        FM_THEN(rc, number_of(by_name, name, &b->unit_count, &u));
         if (rc < 0)
             break;
         blame_unit *unit = &b->unit[u];
@@ -90,11 +86,9 @@ static fm_status build_units(blame *b)
             group_key(group, sizeof group, name, false);
             rc = number_of(by_group, group, &b->group_count, &unit->group);
             group_key(group, sizeof group, name, true);
-            if (rc == FM_OK)
-                rc = number_of(by_block, group, &b->block_count, &unit->block);
+            FM_THEN(rc, number_of(by_block, group, &b->block_count, &unit->block));
         }
-        if (rc == FM_OK)
-            rc = fm_grow(&unit->change, &unit->cap, unit->count + 1, sizeof *unit->change);
+        FM_THEN(rc, fm_grow(&unit->change, &unit->cap, unit->count + 1, sizeof *unit->change));
         if (rc == FM_OK)
             unit->change[unit->count++] = ch;
     }
@@ -119,8 +113,7 @@ static fm_status ask_mixtures(blame *b, const fm_mixture *mix, size_t n, bool se
         for (size_t u = 0; u < units; u++)
             take[i * units + u] = mix[i].take[u] != set_back;
     }
-    if (rc == FM_OK)
-        rc = blame_run_mixtures(b, take, repeat, n, heard);
+    FM_THEN(rc, blame_run_mixtures(b, take, repeat, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         /* A mixture that cannot be asked proves nothing, in either direction. */
         out[i] = (fm_mixture_reply){
@@ -164,10 +157,8 @@ static fm_status search_units(blame *b)
     const fm_minimal_opts opts = {.flip_rate = b->history.flip_rate,
                                   .confidence = b->how.confidence,
                                   .max_runs = b->how.max_runs};
-    if (rc == FM_OK)
-        rc = fm_blame_minimal(&b->minimal, &units, mixtures_fail, b, &opts);
-    if (rc == FM_OK)
-        rc = fm_blame_minimal(&b->repair, &units, resets_repair, b, &opts);
+    FM_THEN(rc, fm_blame_minimal(&b->minimal, &units, mixtures_fail, b, &opts));
+    FM_THEN(rc, fm_blame_minimal(&b->repair, &units, resets_repair, b, &opts));
     fm_free(layer);
     fm_free(block);
     fm_free(weight);
@@ -180,17 +171,14 @@ fm_status blame_tensors(blame *b)
     fm_status rc = blame_open_culprit(b);
     if (rc == FM_OK && b->parent)
         rc = fm_diff_trees(b->parent, b->child, keep_change, b);
-    if (rc == FM_OK)
-        rc = build_units(b);
+    FM_THEN(rc, build_units(b));
     if (rc < 0 || b->unit_count == 0)
         return rc;
     /* Both ends stay resident, so that a mixture loads no weight at all. */
     rc = fm_ops_load_model(b->c, b->parent, "parent", &keep[0]);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(b->c, b->child, "child", &keep[1]);
+    FM_THEN(rc, fm_ops_load_model(b->c, b->child, "child", &keep[1]));
     blame_contrast(b);
-    if (rc == FM_OK)
-        rc = search_units(b);
+    FM_THEN(rc, search_units(b));
     if (rc == FM_OK && b->how.ranks)
         rc = blame_ranks(b);
     if (rc == FM_OK && b->how.shapley)

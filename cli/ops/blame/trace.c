@@ -31,10 +31,8 @@ static fm_status open_texts(const blame_more *m, fm_model *child, fm_model *pare
     const fm_suite *s = m->b->suite;
     const size_t at = m->b->case_index;
     fm_status rc = fm_suite_case_answer(&t->wrong, &prompt, s, at, child, m->answers.wrong);
-    if (rc == FM_OK)
-        rc = fm_suite_case_answer(&t->right, &prompt, s, at, child, m->answers.right);
-    if (rc == FM_OK)
-        rc = fm_suite_case_answer(&other, &prompt, s, at, parent, m->answers.wrong);
+    FM_THEN(rc, fm_suite_case_answer(&t->right, &prompt, s, at, child, m->answers.right));
+    FM_THEN(rc, fm_suite_case_answer(&other, &prompt, s, at, parent, m->answers.wrong));
     if (rc == FM_OK && (other.count != t->wrong.count ||
                         memcmp(other.id, t->wrong.id, other.count * sizeof *other.id) != 0))
         rc = fm_fail(FM_EUNSUPPORTED, "parent and child turn the case into other tokens");
@@ -42,8 +40,7 @@ static fm_status open_texts(const blame_more *m, fm_model *child, fm_model *pare
     if (rc == FM_OK && memcmp(t->wrong.id, t->right.id, shorter * sizeof *other.id) == 0 &&
         a->eos_count) {
         rc = fm_ids_push(&t->wrong, a->eos[0]);
-        if (rc == FM_OK)
-            rc = fm_ids_push(&t->right, a->eos[0]);
+        FM_THEN(rc, fm_ids_push(&t->right, a->eos[0]));
     }
     fm_ids_release(&other);
     return rc;
@@ -93,12 +90,9 @@ static fm_status trace_models(blame_more *m, fm_model *child, fm_model *parent)
 {
     texts t = {0};
     fm_status rc = open_texts(m, child, parent, &t);
-    if (rc == FM_OK)
-        rc = grid(m, child, parent, &t, &m->grids.grid[0]);
-    if (rc == FM_OK)
-        rc = grid(m, parent, child, &t, &m->grids.grid[1]);
-    if (rc == FM_OK)
-        rc = name_tokens(m, child, &t);
+    FM_THEN(rc, grid(m, child, parent, &t, &m->grids.grid[0]));
+    FM_THEN(rc, grid(m, parent, child, &t, &m->grids.grid[1]));
+    FM_THEN(rc, name_tokens(m, child, &t));
     m->grids.done = rc == FM_OK;
     fm_ids_release(&t.wrong);
     fm_ids_release(&t.right);
@@ -110,19 +104,15 @@ fm_status blame_trace(blame_more *m)
     blame *b = m->b;
     double began = fm_now_s();
     fm_model *child = NULL, *parent = NULL;
-    fm_status rc = blame_open_culprit(b);
-    if (rc < 0)
-        return rc;
+    FM_TRY(blame_open_culprit(b));
     if (!b->parent || !m->answers.wrong || !m->answers.right) {
         m->grids.why_not = fm_strdup(b->parent ? "there is no right answer to compare with"
                                                : "the version has no parent");
         return m->grids.why_not ? FM_OK : FM_ENOMEM;
     }
-    rc = fm_ops_load_model(b->c, b->parent, "parent", &parent);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(b->c, b->child, "child", &child);
-    if (rc == FM_OK)
-        rc = trace_models(m, child, parent);
+    fm_status rc = fm_ops_load_model(b->c, b->parent, "parent", &parent);
+    FM_THEN(rc, fm_ops_load_model(b->c, b->child, "child", &child));
+    FM_THEN(rc, trace_models(m, child, parent));
     ui_progress_end(b->c);
     fm_model_close(child);
     fm_model_close(parent);

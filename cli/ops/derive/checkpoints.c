@@ -135,11 +135,8 @@ static fm_status take_ref(void *ctx, const char *name, const fm_oid *oid)
     unsigned long long step = strtoull(digits, &end, 10);
     if (*end || end == digits || step > UINT32_MAX)
         return FM_OK; /* not one of ours */
-    fm_status rc = fm_grow(&l->step, &l->step_cap, l->count + 1, sizeof *l->step);
-    if (rc == FM_OK)
-        rc = fm_grow(&l->oid, &l->oid_cap, l->count + 1, sizeof *l->oid);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&l->step, &l->step_cap, l->count + 1, sizeof *l->step));
+    FM_TRY(fm_grow(&l->oid, &l->oid_cap, l->count + 1, sizeof *l->oid));
     l->step[l->count] = (uint32_t)step;
     l->oid[l->count++] = *oid;
     return FM_OK;
@@ -178,8 +175,7 @@ static fm_status unmark(const keeper *k, const kept *s)
     char name[sizeof FM_CHECKPOINTS_KEPT + RUN_HEX + 1];
     snprintf(name, sizeof name, FM_CHECKPOINTS_KEPT "%s", s->run);
     fm_status rc = fm_ref_read(k->repo, &oid, name);
-    if (rc == FM_OK)
-        rc = fm_ref_delete(k->repo, name, &oid);
+    FM_THEN(rc, fm_ref_delete(k->repo, name, &oid));
     if (rc != FM_ENOTFOUND)
         return rc;
     fm_error_clear();
@@ -239,8 +235,7 @@ static fm_status put_about(fm_txn *txn, fm_tree *tree, const kept *s, const fm_t
     fm_json_put(&rc, o, "child", fm_json_new_str(s->name));
     fm_json_put(&rc, o, "step", fm_json_new_int((int64_t)state->step));
     fm_json_put(&rc, o, "tokens", fm_json_new_int((int64_t)state->tokens));
-    if (rc == FM_OK)
-        rc = tree_put_json(txn, tree, "checkpoint.json", o);
+    FM_THEN(rc, tree_put_json(txn, tree, "checkpoint.json", o));
     fm_json_free(o);
     return rc == FM_OK ? tree_put_json(txn, tree, "train_log.json", state->log) : rc;
 }
@@ -259,8 +254,7 @@ static fm_status put_state_tensor(fm_txn *txn, fm_tree *tree, const fm_tree *bef
         rc = fm_txn_put_tensor(txn, &id, t->dtype, &t->shape, fm_span_of(t->data, t->bytes),
                                old ? &old->id : NULL, NULL);
     }
-    if (rc == FM_OK)
-        rc = fm_tree_put_tensor(tree, fm_buf_cstr(&path), t->name, t->dtype, &t->shape, &id);
+    FM_THEN(rc, fm_tree_put_tensor(tree, fm_buf_cstr(&path), t->name, t->dtype, &t->shape, &id));
     fm_buf_release(&path);
     return rc;
 }
@@ -271,10 +265,8 @@ static fm_status store_state(keeper *k, const kept *s, const fm_train_state *sta
     fm_status rc = fm_txn_begin(&txn, fm_repo_store(k->repo));
     for (size_t i = 0; rc == FM_OK && i < state->count; i++)
         rc = put_state_tensor(txn, tree, s->newest, &state->tensors[i]);
-    if (rc == FM_OK)
-        rc = put_about(txn, tree, s, state);
-    if (rc == FM_OK)
-        rc = fm_txn_commit(txn, NULL);
+    FM_THEN(rc, put_about(txn, tree, s, state));
+    FM_THEN(rc, fm_txn_commit(txn, NULL));
     fm_txn_close(txn);
     return rc;
 }
@@ -293,14 +285,11 @@ static fm_status write_state(keeper *k, kept *s, const fm_train_state *state, fm
     fm_oid oid;
     char message[400];
     snprintf(message, sizeof message, "checkpoint of %.300s after step %u", s->name, state->step);
-    fm_status rc = store_state(k, s, state, tree);
-    if (rc == FM_OK) {
-        fm_commit_opts opts = {.kind = "checkpoint", .message = message};
-        rc = fm_version_commit(k->repo, &oid, tree, &opts);
-    }
-    if (rc == FM_OK)
-        rc = point_at(k, s, state->step, &oid);
-    return rc == FM_OK ? drop_refs(k, s, false) : rc;
+    FM_TRY(store_state(k, s, state, tree));
+    fm_commit_opts opts = {.kind = "checkpoint", .message = message};
+    FM_TRY(fm_version_commit(k->repo, &oid, tree, &opts));
+    FM_TRY(point_at(k, s, state->step, &oid));
+    return drop_refs(k, s, false);
 }
 
 /* Through a handle of its own, whose lease ends with it: the ref alone keeps the state, and what
@@ -312,10 +301,8 @@ static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
     fm_tree *tree = NULL;
     double began = fm_now_s();
     fm_status rc = fm_repo_open(&k->repo, fm_repo_path(k->c->repo));
-    if (rc == FM_OK)
-        rc = fm_tree_new(&tree);
-    if (rc == FM_OK)
-        rc = write_state(k, s, state, tree);
+    FM_THEN(rc, fm_tree_new(&tree));
+    FM_THEN(rc, write_state(k, s, state, tree));
     fm_error_state text;
     fm_error_save(&text);
     fm_repo_close(k->repo);
@@ -344,8 +331,7 @@ static fm_status read_json_file(const keeper *k, const fm_tree *tree, const char
         return fm_fail(FM_ECORRUPT, "it has no %s", path);
     fm_buf_init(&text, 0);
     fm_status rc = fm_ops_entry_bytes(k->c, e, &text);
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), path);
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), path));
     fm_buf_release(&text);
     return rc;
 }
@@ -360,10 +346,8 @@ static fm_status read_about(const keeper *k, const fm_tree *tree, const fm_diges
     fm_status rc = read_json_file(k, tree, "checkpoint.json", &about);
     if (rc == FM_OK && strcmp(fm_json_cstr(fm_json_get(about, "run"), ""), hex) != 0)
         rc = fm_fail(FM_ECORRUPT, "it is of another run");
-    if (rc == FM_OK)
-        rc = fm_json_need_int(&step, about, "step", "checkpoint.json");
-    if (rc == FM_OK)
-        rc = fm_json_need_int(&tokens, about, "tokens", "checkpoint.json");
+    FM_THEN(rc, fm_json_need_int(&step, about, "step", "checkpoint.json"));
+    FM_THEN(rc, fm_json_need_int(&tokens, about, "tokens", "checkpoint.json"));
     if (rc == FM_OK && (step < 0 || step > UINT32_MAX || tokens < 0))
         rc = fm_fail(FM_ECORRUPT, "its step or tokens cannot be");
     if (rc == FM_OK) {
@@ -379,11 +363,11 @@ static fm_status read_tensors(const keeper *k, const fm_tree *tree, fm_train_sta
 {
     fm_store *store = fm_repo_store(k->c->repo);
     size_t n = fm_tree_count(tree);
-    fm_status rc = FM_OK;
+
     out->tensors = fm_calloc(n, sizeof *out->tensors);
     if (!out->tensors)
         return FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         if (e->kind != FM_ENTRY_TENSOR)
             continue;
@@ -391,9 +375,9 @@ static fm_status read_tensors(const keeper *k, const fm_tree *tree, fm_train_sta
         *t = (fm_trained){.dtype = e->dtype, .shape = e->shape, .bytes = e->bytes};
         t->name = fm_strdup(e->name);
         t->data = fm_malloc((size_t)e->bytes);
-        rc = t->name && t->data ? fm_store_read(store, &e->id, t->data, e->bytes) : FM_ENOMEM;
+        FM_TRY(t->name && t->data ? fm_store_read(store, &e->id, t->data, e->bytes) : FM_ENOMEM);
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status load_one(keeper *k, kept *s, const fm_oid *oid, const fm_digest *run,
@@ -403,10 +387,8 @@ static fm_status load_one(keeper *k, kept *s, const fm_oid *oid, const fm_digest
     fm_status rc = fm_version_tree(k->c->repo, &tree, oid);
     memset(out, 0, sizeof *out);
     out->run = *run;
-    if (rc == FM_OK)
-        rc = read_about(k, tree, run, out);
-    if (rc == FM_OK)
-        rc = read_tensors(k, tree, out);
+    FM_THEN(rc, read_about(k, tree, run, out));
+    FM_THEN(rc, read_tensors(k, tree, out));
     if (rc < 0) {
         fm_train_state_release(out);
         fm_tree_free(tree);
@@ -500,15 +482,14 @@ static fm_status load(void *ctx, uint32_t job, const fm_digest *run, fm_train_st
     if (k->begun_s <= 0.0)
         k->begun_s = fm_now_s();
     s->saved_s = fm_now_s();
-    fm_status rc = lock_run(k, s);
-    if (rc == FM_OK)
-        rc = load_newest(k, s, run, out, found);
-    if (rc == FM_OK && *found) {
+    FM_TRY(lock_run(k, s));
+    FM_TRY(load_newest(k, s, run, out, found));
+    if (*found) {
         s->log = fm_json_ref(out->log);
         if (ranks_mine() == 0)
             ui_say(k->c, FM_UI_NOTE, "  %s  goes on after step %u", s->name, out->step);
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ---- */

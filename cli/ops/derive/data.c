@@ -92,12 +92,10 @@ static fm_status take_text(char **out, const fm_json *obj, const char *key, cons
 /* What f does not know yet of where it comes from. */
 static fm_status take_origin(data_file *f, const fm_json *obj, const char *where)
 {
-    fm_status rc = take_text(&f->licence, obj, "licence", where);
-    if (rc == FM_OK)
-        rc = take_text(&f->licence, obj, "license", where);
-    if (rc == FM_OK)
-        rc = take_text(&f->source, obj, "source", where);
-    return rc == FM_OK ? take_text(&f->split, obj, "split", where) : rc;
+    FM_TRY(take_text(&f->licence, obj, "licence", where));
+    FM_TRY(take_text(&f->licence, obj, "license", where));
+    FM_TRY(take_text(&f->source, obj, "source", where));
+    return take_text(&f->split, obj, "split", where);
 }
 
 static fm_status take_skip(data_file *f, const fm_json *v, const char *where)
@@ -127,12 +125,10 @@ static fm_status read_file_key(data_list *l, const fm_json *v, const char *famil
                                         "source", "split",  "skip",    NULL};
     bool map = fm_json_is(v, FM_JSON_OBJECT);
     const char *path = fm_json_cstr(map ? fm_json_get(v, "file") : v, NULL);
-    fm_status rc = map ? fm_json_known_keys(v, known, where) : FM_OK;
-    if (rc == FM_OK && !path)
-        rc = fm_fail(FM_EINVAL, "%s: 'data' wants a file, {file: ..., weight: ...} or a list",
-                     where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(map ? fm_json_known_keys(v, known, where) : FM_OK);
+    if (!path)
+        return fm_fail(FM_EINVAL, "%s: 'data' wants a file, {file: ..., weight: ...} or a list",
+                       where);
     data_file *f = add_file(l, path_beside(family_path, path));
     if (!f)
         return FM_ENOMEM;
@@ -140,8 +136,8 @@ static fm_status read_file_key(data_list *l, const fm_json *v, const char *famil
     if (weight && !fm_json_is(weight, FM_JSON_INT) && !fm_json_is(weight, FM_JSON_REAL))
         return fm_fail(FM_EINVAL, "%s: 'weight' must be a number", where);
     f->weight = fm_json_real(weight, 1.0);
-    rc = take_skip(f, v, where);
-    return rc == FM_OK ? take_origin(f, v, where) : rc;
+    FM_TRY(take_skip(f, v, where));
+    return take_origin(f, v, where);
 }
 
 fm_status data_read_keys(data_list *l, const fm_json *child, const char *family_path,
@@ -216,14 +212,11 @@ static fm_status read_meta(data_file *f)
     fm_status rc = FM_OK;
     if (fm_path_exists(path)) {
         rc = fm_read_file(&text, path, META_MAX_BYTES);
-        if (rc == FM_OK)
-            rc = fm_yaml_parse(&meta, fm_buf_span(&text), path);
+        FM_THEN(rc, fm_yaml_parse(&meta, fm_buf_span(&text), path));
         if (rc == FM_OK && !fm_json_is(meta, FM_JSON_OBJECT))
             rc = fm_fail(FM_EINVAL, "%s: want 'key: value' lines here", path);
-        if (rc == FM_OK)
-            rc = fm_json_known_keys(meta, known, path);
-        if (rc == FM_OK)
-            rc = take_origin(f, meta, path);
+        FM_THEN(rc, fm_json_known_keys(meta, known, path));
+        FM_THEN(rc, take_origin(f, meta, path));
     }
     fm_json_free(meta);
     fm_buf_release(&text);
@@ -273,21 +266,20 @@ fm_status data_open(data_list *l, fm_dataset **out, const fm_tokenizer *tok,
                     const fm_chat_template *chat, const fm_train_config *c, const uint32_t *skip,
                     size_t skip_count)
 {
-    fm_status rc = check_names(l);
-    if (rc == FM_OK && skip_count > 0 && (l->count != 1 || l->file[0].skip))
-        rc = fm_fail(FM_EINVAL, "skip goes with one data file; with several name it: --skip "
-                                "a.jsonl:3, or data: [{file: a.jsonl, skip: [3]}, ...]");
-    if (rc == FM_OK && skip_count > 0) {
+    FM_TRY(check_names(l));
+    if (skip_count > 0 && (l->count != 1 || l->file[0].skip))
+        return fm_fail(FM_EINVAL, "skip goes with one data file; with several name it: --skip "
+                                  "a.jsonl:3, or data: [{file: a.jsonl, skip: [3]}, ...]");
+    if (skip_count > 0) {
         l->file[0].skip = fm_memdup(skip, skip_count * sizeof *skip);
         l->file[0].skip_count = skip_count;
-        rc = l->file[0].skip ? FM_OK : FM_ENOMEM;
+        FM_TRY(l->file[0].skip ? FM_OK : FM_ENOMEM);
     }
-    for (size_t i = 0; rc == FM_OK && i < l->count; i++) {
-        rc = fm_read_file(&l->file[i].bytes, l->file[i].path, DATA_MAX_BYTES);
-        if (rc == FM_OK)
-            rc = read_meta(&l->file[i]);
+    for (size_t i = 0; i < l->count; i++) {
+        FM_TRY(fm_read_file(&l->file[i].bytes, l->file[i].path, DATA_MAX_BYTES));
+        FM_TRY(read_meta(&l->file[i]));
     }
-    return rc == FM_OK ? open_files(l, out, tok, chat, c) : rc;
+    return open_files(l, out, tok, chat, c);
 }
 
 /* ---- into a version and out of it ---- */
@@ -365,10 +357,8 @@ static fm_status recipe_file(fm_ops *c, data_list *l, const fm_tree *tree, const
     fm_status rc = f && path ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && !e)
         rc = fm_fail(FM_ENOTFOUND, "has no data/%s, on which it was trained", name);
-    if (rc == FM_OK)
-        rc = fm_ops_entry_bytes(c, e, &f->bytes);
-    if (rc == FM_OK)
-        rc = fm_sha256(&digest, f->bytes.data, f->bytes.len);
+    FM_THEN(rc, fm_ops_entry_bytes(c, e, &f->bytes));
+    FM_THEN(rc, fm_sha256(&digest, f->bytes.data, f->bytes.len));
     if (rc == FM_OK) {
         fm_digest_hex(&digest, have);
         if (strcmp(have, hex) != 0)
@@ -380,8 +370,7 @@ static fm_status recipe_file(fm_ops *c, data_list *l, const fm_tree *tree, const
         l->eval_share = FM_MAX(l->eval_share, fm_json_real(fm_json_get(manifest, "eval"), 0.0));
         rc = recipe_skips(f, manifest);
     }
-    if (rc == FM_OK)
-        rc = take_origin(f, manifest, "recipe.json");
+    FM_THEN(rc, take_origin(f, manifest, "recipe.json"));
     fm_free(path);
     return rc;
 }
@@ -398,8 +387,7 @@ fm_status data_of_version(fm_ops *c, const fm_tree *tree, const fm_json *recipe,
         return fm_fail(FM_ENOTFOUND, "the recipe names no data");
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(data); i++)
         rc = recipe_file(c, &l, tree, fm_json_at(data, i));
-    if (rc == FM_OK)
-        rc = open_files(&l, out, tok, chat, config);
+    FM_THEN(rc, open_files(&l, out, tok, chat, config));
     data_release(&l);
     return rc;
 }
@@ -417,8 +405,7 @@ static fm_status add_probe(void *ctx, fm_span text)
 {
     probes *p = ctx;
     fm_status rc = fm_grow(&p->item, &p->cap, p->count + 1, sizeof *p->item);
-    if (rc == FM_OK)
-        rc = fm_grow(&p->name, &p->name_cap, p->count + 1, sizeof *p->name);
+    FM_THEN(rc, fm_grow(&p->name, &p->name_cap, p->count + 1, sizeof *p->name));
     char *name = rc == FM_OK ? fm_asprintf("%s/%s", p->suite, p->label) : NULL;
     if (!name)
         return FM_ENOMEM;
@@ -429,13 +416,12 @@ static fm_status add_probe(void *ctx, fm_span text)
 
 static fm_status add_suite(probes *p, const fm_suite *s)
 {
-    fm_status rc = FM_OK;
     p->suite = fm_suite_name(s);
-    for (size_t i = 0; rc == FM_OK && i < fm_suite_count(s); i++) {
+    for (size_t i = 0; i < fm_suite_count(s); i++) {
         p->label = fm_suite_case_name(s, i);
-        rc = fm_suite_case_texts(s, i, add_probe, p);
+        FM_TRY(fm_suite_case_texts(s, i, add_probe, p));
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status data_report(fm_ops *c, const fm_dataset *d, const fm_tokenizer *tok,
@@ -448,8 +434,7 @@ fm_status data_report(fm_ops *c, const fm_dataset *d, const fm_tokenizer *tok,
     fm_status rc = suite_files_of(c, parent, &files);
     for (size_t i = 0; rc == FM_OK && i < suites->count; i++)
         rc = suite_files_put(&files, suites->item[i]);
-    if (rc == FM_OK)
-        rc = suite_files_parse(&files, &set);
+    FM_THEN(rc, suite_files_parse(&files, &set));
     for (size_t i = 0; rc == FM_OK && i < set.count; i++)
         rc = add_suite(&p, set.suite[i]);
     fm_data_report_opts opts = {.probe = p.item, .probes = p.count};
@@ -457,8 +442,7 @@ fm_status data_report(fm_ops *c, const fm_dataset *d, const fm_tokenizer *tok,
         opts.end = fm_model_arch(model)->eos;
         opts.ends = fm_model_arch(model)->eos_count;
     }
-    if (rc == FM_OK)
-        rc = fm_dataset_report(out, d, tok, config, &opts);
+    FM_THEN(rc, fm_dataset_report(out, d, tok, config, &opts));
     for (size_t i = 0; i < p.count; i++)
         fm_free(p.name[i]);
     fm_free(p.name);

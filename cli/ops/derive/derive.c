@@ -38,9 +38,8 @@ static fm_status read_config_files(derivation *d)
             rc = fm_read_file(&d->config[i], from, CONFIG_MAX_BYTES);
         fm_free(from);
     }
-    if (rc == FM_OK)
-        rc = fm_tokenizer_open(&d->own_tokenizer, fm_buf_span(&d->config[1]),
-                               fm_buf_span(&d->config[2]), d->f->config_dir);
+    FM_THEN(rc, fm_tokenizer_open(&d->own_tokenizer, fm_buf_span(&d->config[1]),
+                                  fm_buf_span(&d->config[2]), d->f->config_dir));
     d->tok = d->own_tokenizer;
     return rc;
 }
@@ -52,16 +51,13 @@ static fm_status put_model_json(const derivation *d, fm_tree *tree)
     fm_buf text;
     fm_buf_init(&text, 0);
     fm_status rc = model && path ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_json_parse(&config, fm_buf_span(&d->config[0]), path);
+    FM_THEN(rc, fm_json_parse(&config, fm_buf_span(&d->config[0]), path));
     fm_json_put(&rc, model, "format", fm_json_new_int(1));
     fm_json_put(&rc, model, "architecture",
                 fm_json_new_str(fm_json_cstr(fm_json_get(config, "model_type"), "")));
     fm_json_put(&rc, model, "config", fm_json_ref(config));
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, model, FM_JSON_PRETTY);
-    if (rc == FM_OK)
-        rc = fm_tree_put_file(tree, "model.json", fm_buf_span(&text));
+    FM_THEN(rc, fm_json_write(&text, model, FM_JSON_PRETTY));
+    FM_THEN(rc, fm_tree_put_file(tree, "model.json", fm_buf_span(&text)));
     fm_buf_release(&text);
     fm_json_free(config);
     fm_json_free(model);
@@ -74,10 +70,8 @@ static fm_status store_config(derivation *d)
 {
     fm_txn *txn = NULL;
     fm_status rc = fm_tree_new(&d->parent);
-    if (rc == FM_OK)
-        rc = put_model_json(d, d->parent);
-    if (rc == FM_OK)
-        rc = fm_txn_begin(&txn, fm_repo_store(d->c->repo));
+    FM_THEN(rc, put_model_json(d, d->parent));
+    FM_THEN(rc, fm_txn_begin(&txn, fm_repo_store(d->c->repo)));
     for (size_t i = 1; rc == FM_OK && i < CONFIG_FILES; i++) {
         char *to = fm_path_join("tokenizer", config_files[i]);
         if (!to)
@@ -96,17 +90,14 @@ static fm_status open_parent(derivation *d)
 {
     if (d->pretrain)
         return read_config_files(d);
-    fm_status rc = fm_ops_resolve(d->c, d->f->parent, &d->parent_oid, &d->parent);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(d->c, d->parent, d->f->parent, &d->model);
-    if (rc == FM_OK && !fm_model_tokenizer(d->model))
-        rc = fm_fail(FM_EUNSUPPORTED, "%s has no tokenizer, so text cannot be trained on",
-                     d->f->parent);
-    if (rc == FM_OK) {
-        d->tok = fm_model_tokenizer(d->model);
-        d->chat = fm_model_chat_template(d->model);
-    }
-    return rc;
+    FM_TRY(fm_ops_resolve(d->c, d->f->parent, &d->parent_oid, &d->parent));
+    FM_TRY(fm_ops_load_model(d->c, d->parent, d->f->parent, &d->model));
+    if (!fm_model_tokenizer(d->model))
+        return fm_fail(FM_EUNSUPPORTED, "%s has no tokenizer, so text cannot be trained on",
+                       d->f->parent);
+    d->tok = fm_model_tokenizer(d->model);
+    d->chat = fm_model_chat_template(d->model);
+    return FM_OK;
 }
 
 /* Everything that can be wrong with the words of a child, before any work. */
@@ -115,15 +106,15 @@ static fm_status check_child(const derivation *d, size_t i)
     const child *ch = &d->f->child[i];
     const unit *u = &d->f->unit[ch->unit];
     bool lands = u->branch && !d->check_data;
-    fm_status rc = lands ? branch_must_be_new(d->c, unit_name(d->f, u)) : FM_OK;
-    if (rc == FM_OK && (ch->config.method == FM_METHOD_PRETRAIN) != d->pretrain)
-        rc = fm_fail(FM_EINVAL,
-                     "child '%s': method pretrain goes with a config folder, the others "
-                     "with a parent",
-                     ch->name);
-    if (rc == FM_OK && d->c->stages > 1)
-        rc = fm_train_check_stages(&ch->config, ch->name);
-    return rc == FM_OK ? suite_files_check(&ch->suites) : rc;
+    FM_TRY(lands ? branch_must_be_new(d->c, unit_name(d->f, u)) : FM_OK);
+    if ((ch->config.method == FM_METHOD_PRETRAIN) != d->pretrain)
+        return fm_fail(FM_EINVAL,
+                       "child '%s': method pretrain goes with a config folder, the others "
+                       "with a parent",
+                       ch->name);
+    if (d->c->stages > 1)
+        FM_TRY(fm_train_check_stages(&ch->config, ch->name));
+    return suite_files_check(&ch->suites);
 }
 
 static fm_status prepare_child(derivation *d, size_t i)
@@ -136,9 +127,8 @@ static fm_status prepare_child(derivation *d, size_t i)
     else
         rc = data_open(&ch->data, &d->training[i].dataset, d->tok, d->chat, &ch->config, ch->skip,
                        ch->skip_count);
-    if (rc == FM_OK)
-        rc = goal_open(&d->training[i].goal, d->c, d->training[i].dataset, &ch->config, ch->teacher,
-                       d->eval_every);
+    FM_THEN(rc, goal_open(&d->training[i].goal, d->c, d->training[i].dataset, &ch->config,
+                          ch->teacher, d->eval_every));
     if (rc < 0)
         return fm_error_prefix(rc, "child '%s'", ch->name);
     if (owner == i)
@@ -217,12 +207,12 @@ static fm_status note_step(derivation *d, size_t i, const fm_train_progress *p)
 {
     const unit *u = &d->f->unit[d->f->child[i].unit];
     size_t trial = i - u->first;
-    fm_status rc = FM_OK;
+
     if (!u->sweep)
         return FM_OK;
     if (sweep_seen(u->sweep, trial) == 0)
-        rc = sweep_log(u->sweep, trial, keeper_log(d->keeper, i));
-    return rc == FM_OK ? sweep_step(u->sweep, trial, p->step, p->loss) : rc;
+        FM_TRY(sweep_log(u->sweep, trial, keeper_log(d->keeper, i)));
+    return sweep_step(u->sweep, trial, p->step, p->loss);
 }
 
 /* Who was seen, has steps left and is not there any more came to grief; why is told at the end. */
@@ -252,8 +242,7 @@ static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
         asked = show_one(d, &p[k], i) || asked;
         d->last = p[k];
         d->last_child = i;
-        if (d->sweep_rc == FM_OK)
-            d->sweep_rc = note_step(d, i, &p[k]);
+        FM_THEN(d->sweep_rc, note_step(d, i, &p[k]));
     }
     note_absent(d, p, n);
     for (size_t j = 0; j < d->f->units; j++)
@@ -331,11 +320,9 @@ static fm_status write_log(const derivation *d, const char *path)
     for (size_t i = 0; i < d->f->count; i++)
         if (d->training[i].result.log)
             fm_json_put(&rc, all, d->f->child[i].name, fm_json_ref(d->training[i].result.log));
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, all, FM_JSON_PRETTY);
+    FM_THEN(rc, fm_json_write(&text, all, FM_JSON_PRETTY));
     fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_write_file(path, text.data, text.len);
+    FM_THEN(rc, fm_write_file(path, text.data, text.len));
     fm_buf_release(&text);
     fm_json_free(all);
     return rc;
@@ -384,8 +371,7 @@ static fm_status train_wave(derivation *d, unsigned wave, bool *stopped)
     keeper_at_ends(d->keeper, wave + 1 < d->f->waves);
     fm_train_result *result = fm_calloc(d->jobs, sizeof *result);
     fm_status rc = result ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_train_run(d->c->engine, &p, d->job, d->jobs, result, on_step, d);
+    FM_THEN(rc, fm_train_run(d->c->engine, &p, d->job, d->jobs, result, on_step, d));
     ui_progress_end(d->c);
     for (size_t j = 0; rc == FM_OK && j < d->jobs; j++) {
         d->training[d->job_child[j]].result = result[j];
@@ -420,9 +406,7 @@ static fm_status choose_child(derivation *d, const unit *u, size_t *out)
     for (size_t i = 0; u->sweep && i < u->count; i++) {
         const fm_train_result *r = &d->training[u->first + i].result;
         if (sweep_seen(u->sweep, i) == 0) { /* it came from a state at its end */
-            fm_status rc = sweep_log(u->sweep, i, r->log);
-            if (rc < 0)
-                return rc;
+            FM_TRY(sweep_log(u->sweep, i, r->log));
         }
         if (r->failed)
             sweep_failed(u->sweep, i, why_failed(d, u->first + i));
@@ -442,8 +426,7 @@ static void make_candidate(derivation *d, size_t at)
     const fm_train_result *r = &d->training[cand->child].result;
     if (rc == FM_OK && r->failed)
         rc = fm_fail(r->failed, "'%s': %s", unit_name(d->f, u), why_failed(d, cand->child));
-    if (rc == FM_OK)
-        rc = commit_candidate(d, u, cand);
+    FM_THEN(rc, commit_candidate(d, u, cand));
     cand->made = true;
     cand->rc = rc;
     if (rc == FM_OK)
@@ -501,24 +484,20 @@ static fm_status share_wave(derivation *d)
 
 static fm_status prepare(derivation *d)
 {
-    fm_status rc = derivation_new(d);
-    if (rc == FM_OK)
-        rc = keeper_policy_fill(&d->policy, d->c);
-    for (size_t i = 0; rc == FM_OK && i < d->f->count; i++)
-        rc = check_child(d, i);
-    if (rc == FM_OK)
-        rc = fm_ops_engine(d->c);
-    if (rc == FM_OK)
-        rc = open_parent(d);
-    for (size_t i = 0; rc == FM_OK && i < d->f->count; i++)
-        rc = prepare_child(d, i);
-    if (rc == FM_OK && d->pretrain)
-        rc = store_config(d);
-    if (rc == FM_OK)
-        rc = keeper_new(&d->keeper, d->c, &d->policy, d->f->count);
-    for (size_t i = 0; rc == FM_OK && i < d->f->count; i++)
+    FM_TRY(derivation_new(d));
+    FM_TRY(keeper_policy_fill(&d->policy, d->c));
+    for (size_t i = 0; i < d->f->count; i++)
+        FM_TRY(check_child(d, i));
+    FM_TRY(fm_ops_engine(d->c));
+    FM_TRY(open_parent(d));
+    for (size_t i = 0; i < d->f->count; i++)
+        FM_TRY(prepare_child(d, i));
+    if (d->pretrain)
+        FM_TRY(store_config(d));
+    FM_TRY(keeper_new(&d->keeper, d->c, &d->policy, d->f->count));
+    for (size_t i = 0; i < d->f->count; i++)
         keeper_name(d->keeper, i, d->f->child[i].name);
-    return rc;
+    return FM_OK;
 }
 
 /* What became of each version that was tried. */

@@ -81,8 +81,7 @@ static fm_status digest_json(fm_digest *digest, const fm_json *v)
     fm_buf text;
     fm_buf_init(&text, 0);
     fm_status rc = fm_json_write(&text, v, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_sha256(digest, text.data, text.len);
+    FM_THEN(rc, fm_sha256(digest, text.data, text.len));
     fm_buf_release(&text);
     return rc;
 }
@@ -100,8 +99,7 @@ static fm_status put_tensor(fm_txn *txn, fm_tree *tree, const char *prefix, cons
         rc = fm_txn_put_tensor(txn, &id, t->dtype, &t->shape, fm_span_of(t->data, t->bytes),
                                fits ? &old->id : NULL, NULL);
     }
-    if (rc == FM_OK)
-        rc = fm_tree_put_tensor(tree, fm_buf_cstr(&path), t->name, t->dtype, &t->shape, &id);
+    FM_THEN(rc, fm_tree_put_tensor(tree, fm_buf_cstr(&path), t->name, t->dtype, &t->shape, &id));
     fm_buf_release(&path);
     return rc;
 }
@@ -136,27 +134,25 @@ fm_status next_adapter(const fm_tree *tree, const fm_json *config, char *out, si
 static fm_status put_weights(fm_txn *txn, fm_tree *tree, const fm_train_result *r)
 {
     char adapter[64] = "", prefix[96] = "tensors", config[96];
-    fm_status rc = FM_OK;
+
     if (r->adapter_config) {
-        rc = next_adapter(tree, r->adapter_config, adapter, sizeof adapter);
+        FM_TRY(next_adapter(tree, r->adapter_config, adapter, sizeof adapter));
         snprintf(prefix, sizeof prefix, "%s/tensors", adapter);
         snprintf(config, sizeof config, "%s/adapter_config.json", adapter);
-        if (rc == FM_OK)
-            rc = tree_put_json(txn, tree, config, r->adapter_config);
+        FM_TRY(tree_put_json(txn, tree, config, r->adapter_config));
     }
-    for (size_t i = 0; rc == FM_OK && i < r->count; i++)
-        rc = put_tensor(txn, tree, prefix, &r->tensors[i]);
-    if (rc == FM_OK && r->model_json)
-        rc = fm_tree_put_file(tree, "model.json", fm_span_of(r->model_json, strlen(r->model_json)));
-    return rc;
+    for (size_t i = 0; i < r->count; i++)
+        FM_TRY(put_tensor(txn, tree, prefix, &r->tensors[i]));
+    if (r->model_json)
+        FM_TRY(
+            fm_tree_put_file(tree, "model.json", fm_span_of(r->model_json, strlen(r->model_json))));
+    return FM_OK;
 }
 
 static fm_status put_text(fm_txn *txn, fm_tree *tree, const char *path, fm_buf *text, fm_status rc)
 {
-    if (rc == FM_OK)
-        rc = fm_buf_ok(text);
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, path, fm_buf_span(text));
+    FM_THEN(rc, fm_buf_ok(text));
+    FM_THEN(rc, fm_txn_put_path(txn, tree, path, fm_buf_span(text)));
     fm_buf_release(text);
     return rc;
 }
@@ -186,10 +182,8 @@ static fm_status put_pages(const derivation *d, size_t i, fm_txn *txn, fm_tree *
                        .sweep = trials,
                        .gates = gates,
                        .gate_count = n};
-    if (rc == FM_OK)
-        rc = put_text(txn, tree, "train.svg", &svg, curve_svg(&svg, page.log, title));
-    if (rc == FM_OK)
-        rc = put_text(txn, tree, "train.html", &html, curve_html(&html, &page));
+    FM_THEN(rc, put_text(txn, tree, "train.svg", &svg, curve_svg(&svg, page.log, title)));
+    FM_THEN(rc, put_text(txn, tree, "train.html", &html, curve_html(&html, &page)));
     fm_json_free(reports);
     return rc;
 }
@@ -200,16 +194,13 @@ static fm_status put_record(const derivation *d, size_t i, fm_txn *txn, fm_tree 
     const unit *u = &d->f->unit[d->f->child[i].unit];
     fm_json *doc = make_recipe(d, i, fm_json_ref(manifests)), *trials = NULL;
     fm_status rc = doc ? digest_json(recipe, doc) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = tree_put_json(txn, tree, "recipe.json", doc);
-    if (rc == FM_OK)
-        rc = tree_put_json(txn, tree, "train_log.json", d->training[i].result.log);
+    FM_THEN(rc, tree_put_json(txn, tree, "recipe.json", doc));
+    FM_THEN(rc, tree_put_json(txn, tree, "train_log.json", d->training[i].result.log));
     if (rc == FM_OK && u->sweep) {
         trials = sweep_json(u->sweep);
         rc = trials ? tree_put_json(txn, tree, "sweep.json", trials) : FM_ENOMEM;
     }
-    if (rc == FM_OK)
-        rc = put_pages(d, i, txn, tree, doc, trials);
+    FM_THEN(rc, put_pages(d, i, txn, tree, doc, trials));
     fm_json_free(doc);
     fm_json_free(trials);
     return rc;
@@ -223,23 +214,16 @@ static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *
     size_t owner = data_owner(d, i);
     fm_json *manifests = data_manifests(d->training[i].dataset);
     fm_status rc = manifests ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = tree_drop_history(tree);
-    if (rc == FM_OK)
-        rc = fm_txn_begin(&txn, fm_repo_store(d->c->repo));
-    if (rc == FM_OK)
-        rc = put_weights(txn, tree, &d->training[i].result);
-    if (rc == FM_OK)
-        rc = data_put(txn, tree, &d->f->child[owner].data, d->training[owner].report.json);
+    FM_THEN(rc, tree_drop_history(tree));
+    FM_THEN(rc, fm_txn_begin(&txn, fm_repo_store(d->c->repo)));
+    FM_THEN(rc, put_weights(txn, tree, &d->training[i].result));
+    FM_THEN(rc, data_put(txn, tree, &d->f->child[owner].data, d->training[owner].report.json));
     for (size_t k = 0; rc == FM_OK && k < ch->suites.count; k++)
         rc = fm_ops_add_suite(txn, tree, ch->suites.item[k]);
-    if (rc == FM_OK)
-        rc = put_record(d, i, txn, tree, manifests, recipe);
+    FM_THEN(rc, put_record(d, i, txn, tree, manifests, recipe));
     bool one = fm_json_count(manifests) == 1; /* as before there could be several */
-    if (rc == FM_OK)
-        rc = digest_json(data, one ? fm_json_at(manifests, 0) : manifests);
-    if (rc == FM_OK)
-        rc = fm_txn_commit(txn, NULL);
+    FM_THEN(rc, digest_json(data, one ? fm_json_at(manifests, 0) : manifests));
+    FM_THEN(rc, fm_txn_commit(txn, NULL));
     fm_txn_close(txn);
     fm_json_free(manifests);
     return rc;
@@ -297,8 +281,8 @@ fm_status commit_candidate(derivation *d, const unit *u, candidate *cand)
     cand->message = ch->message ? fm_strdup(ch->message)
                                 : fm_asprintf("%s on %.300s", method_name(ch->config.method),
                                               data_title(&ch->data));
-    if (rc == FM_OK)
-        rc = cand->message ? put_version(d, cand->child, cand->tree, &recipe, &data) : FM_ENOMEM;
+    FM_THEN(rc,
+            cand->message ? put_version(d, cand->child, cand->tree, &recipe, &data) : FM_ENOMEM);
     if (rc < 0)
         return rc;
     fm_digest_hex(&recipe, recipe_hex);

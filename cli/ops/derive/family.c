@@ -113,10 +113,9 @@ static fm_status add_skip(child *ch, int64_t n)
         return fm_fail(FM_EINVAL, "skip: %lld is no record number", (long long)n);
     if (ch->skip_count == CHILD_SKIP_MAX)
         return fm_fail(FM_ELIMIT, "skip: more than %d records", CHILD_SKIP_MAX);
-    fm_status rc = fm_grow(&ch->skip, &ch->skip_cap, ch->skip_count + 1, sizeof *ch->skip);
-    if (rc == FM_OK)
-        ch->skip[ch->skip_count++] = (uint32_t)n;
-    return rc;
+    FM_TRY(fm_grow(&ch->skip, &ch->skip_cap, ch->skip_count + 1, sizeof *ch->skip));
+    ch->skip[ch->skip_count++] = (uint32_t)n;
+    return FM_OK;
 }
 
 /* "FILE:N": a record of one of several files, by the file's name. */
@@ -141,8 +140,7 @@ static fm_status add_file_skip(child *ch, const char *name, size_t len, long lon
 
 fm_status child_skip_text(child *ch, const char *numbers)
 {
-    fm_status rc = FM_OK;
-    for (const char *p = numbers; rc == FM_OK && *p;) {
+    for (const char *p = numbers; *p;) {
         char *end;
         size_t len = strcspn(p, ",");
         const char *colon = memrchr(p, ':', len);
@@ -153,10 +151,10 @@ fm_status child_skip_text(child *ch, const char *numbers)
                            "--skip wants record numbers like 3,17,29, or with several files "
                            "a.jsonl:3,b.csv:17, got '%s'",
                            numbers);
-        rc = colon ? add_file_skip(ch, p, (size_t)(colon - p), n) : add_skip(ch, n);
+        FM_TRY(colon ? add_file_skip(ch, p, (size_t)(colon - p), n) : add_skip(ch, n));
         p += len + (p[len] == ',');
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status known_keys(const fm_json *obj, const char *const *known, const char *where)
@@ -190,8 +188,7 @@ fm_status apply_settings(child *ch, const fm_json *set, const char *where)
             fm_buf_str(&text, fm_json_cstr(v, ""));
         else
             rc = fm_json_write(&text, v, FM_JSON_COMPACT);
-        if (rc == FM_OK)
-            rc = fm_train_config_set(&ch->config, fm_json_iter_key(it), fm_buf_cstr(&text));
+        FM_THEN(rc, fm_train_config_set(&ch->config, fm_json_iter_key(it), fm_buf_cstr(&text)));
         fm_buf_release(&text);
         if (rc < 0)
             return fm_error_prefix(rc, "%s", where);
@@ -206,20 +203,18 @@ static fm_status check_child_keys(const fm_json *v, bool module, const char *whe
                                         "license", "source",  "split", "teacher", NULL};
     static const char *const texts[] = {"as", "method", "message", "on", "teacher"};
     static const char *const maps[] = {"set", "sweep", "halving"};
-    fm_status rc = known_keys(v, known, where);
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(texts); i++)
-        rc = want_type(v, texts[i], FM_JSON_STRING, where);
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(maps); i++)
-        rc = want_type(v, maps[i], FM_JSON_OBJECT, where);
-    if (rc == FM_OK)
-        rc = want_type(v, "skip", FM_JSON_ARRAY, where);
-    if (rc == FM_OK)
-        rc = want_type(v, "suites", FM_JSON_ARRAY, where);
-    if (rc == FM_OK && !fm_json_get(v, "data"))
-        rc = fm_fail(FM_EINVAL, "%s: 'data' (a file) must be there", where);
-    if (rc == FM_OK && !module && !fm_json_get(v, "as"))
-        rc = fm_fail(FM_EINVAL, "%s: 'as' (a branch name) must be there", where);
-    return rc;
+    FM_TRY(known_keys(v, known, where));
+    for (size_t i = 0; i < FM_ARRAY_LEN(texts); i++)
+        FM_TRY(want_type(v, texts[i], FM_JSON_STRING, where));
+    for (size_t i = 0; i < FM_ARRAY_LEN(maps); i++)
+        FM_TRY(want_type(v, maps[i], FM_JSON_OBJECT, where));
+    FM_TRY(want_type(v, "skip", FM_JSON_ARRAY, where));
+    FM_TRY(want_type(v, "suites", FM_JSON_ARRAY, where));
+    if (!fm_json_get(v, "data"))
+        return fm_fail(FM_EINVAL, "%s: 'data' (a file) must be there", where);
+    if (!module && !fm_json_get(v, "as"))
+        return fm_fail(FM_EINVAL, "%s: 'as' (a branch name) must be there", where);
+    return FM_OK;
 }
 
 static fm_status read_lists(child *ch, const fm_json *v, const char *path, const char *where)
@@ -266,10 +261,8 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, const
     if (!ch->name || (message && !ch->message) || (teacher && !ch->teacher))
         return FM_ENOMEM;
     rc = data_read_keys(&ch->data, v, path, where);
-    if (rc == FM_OK)
-        rc = apply_settings(ch, fm_json_get(f->doc, "set"), where);
-    if (rc == FM_OK)
-        rc = apply_settings(ch, fm_json_get(v, "set"), where);
+    FM_THEN(rc, apply_settings(ch, fm_json_get(f->doc, "set"), where));
+    FM_THEN(rc, apply_settings(ch, fm_json_get(v, "set"), where));
     if (rc == FM_OK && trial)
         rc = apply_settings(ch, trial, where);
     return rc == FM_OK ? read_lists(ch, v, path, where) : rc;
@@ -279,24 +272,21 @@ static fm_status read_trials(family *f, const fm_json *v, const char *path, cons
                              const char *where)
 {
     unit *u = &f->unit[f->units - 1];
-    fm_status rc = sweep_new(&u->sweep, v, name, where);
-    for (size_t i = 0; rc == FM_OK && i < sweep_trials(u->sweep); i++) {
+    FM_TRY(sweep_new(&u->sweep, v, name, where));
+    for (size_t i = 0; i < sweep_trials(u->sweep); i++) {
         char label[300];
         snprintf(label, sizeof label, "%.250s trial %zu", name, i + 1);
-        rc = read_child(f, v, path, label, sweep_settings(u->sweep, i), where);
-        if (rc == FM_OK)
-            sweep_trial_config(u->sweep, &f->child[f->count - 1].config);
+        FM_TRY(read_child(f, v, path, label, sweep_settings(u->sweep, i), where));
+        sweep_trial_config(u->sweep, &f->child[f->count - 1].config);
     }
-    return rc;
+    return FM_OK;
 }
 
 /* module: its key; NULL: one of the children. */
 static fm_status read_unit(family *f, const fm_json *v, const char *path, const char *module,
                            const char *where)
 {
-    fm_status rc = check_child_keys(v, module != NULL, where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(check_child_keys(v, module != NULL, where));
     unit *u = add_unit(f);
     if (!u)
         return FM_ENOMEM;
@@ -318,25 +308,25 @@ static fm_status read_unit(family *f, const fm_json *v, const char *path, const 
 static fm_status read_modules(family *f, const char *path)
 {
     const fm_json *modules = fm_json_get(f->doc, "modules");
-    fm_status rc = FM_OK;
-    for (void *it = fm_json_iter(modules); it && rc == FM_OK; it = fm_json_next(modules, it)) {
+
+    for (void *it = fm_json_iter(modules); it; it = fm_json_next(modules, it)) {
         char where[600];
         snprintf(where, sizeof where, "%.400s: module '%.100s'", path, fm_json_iter_key(it));
-        rc = read_unit(f, fm_json_iter_value(it), path, fm_json_iter_key(it), where);
+        FM_TRY(read_unit(f, fm_json_iter_value(it), path, fm_json_iter_key(it), where));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status read_children(family *f, const char *path)
 {
     const fm_json *children = fm_json_get(f->doc, "children");
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(children); i++) {
+
+    for (size_t i = 0; i < fm_json_count(children); i++) {
         char where[600];
         snprintf(where, sizeof where, "%.400s: child %zu", path, i + 1);
-        rc = read_unit(f, fm_json_at(children, i), path, NULL, where);
+        FM_TRY(read_unit(f, fm_json_at(children, i), path, NULL, where));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ---- who stands on whom ---- */
@@ -394,15 +384,13 @@ static fm_status check_names(const family *f, const char *path)
 
 static fm_status link_units(family *f, const char *path)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < f->units; i++)
+    for (size_t i = 0; i < f->units; i++)
         if (f->unit[i].on_name)
-            rc = f->config_dir
-                     ? fm_fail(FM_EINVAL, "%s: 'on' goes with a parent, not with 'config'", path)
-                     : find_on(f, &f->unit[i], path);
-    if (rc == FM_OK)
-        rc = check_names(f, path);
-    return rc == FM_OK ? find_waves(f, path) : rc;
+            FM_TRY(f->config_dir
+                       ? fm_fail(FM_EINVAL, "%s: 'on' goes with a parent, not with 'config'", path)
+                       : find_on(f, &f->unit[i], path));
+    FM_TRY(check_names(f, path));
+    return find_waves(f, path);
 }
 
 #define FAMILY_MAX_BYTES ((size_t)4 << 20)
@@ -414,19 +402,13 @@ fm_status family_read(family *f, const char *path)
     fm_buf text;
     fm_buf_init(&text, FAMILY_MAX_BYTES);
     fm_status rc = fm_read_file(&text, path, FAMILY_MAX_BYTES);
-    if (rc == FM_OK)
-        rc = fm_yaml_parse(&f->doc, fm_buf_span(&text), path);
+    FM_THEN(rc, fm_yaml_parse(&f->doc, fm_buf_span(&text), path));
     fm_buf_release(&text);
-    if (rc == FM_OK)
-        rc = known_keys(f->doc, known, path);
-    if (rc == FM_OK)
-        rc = want_type(f->doc, "set", FM_JSON_OBJECT, path);
-    if (rc == FM_OK)
-        rc = want_type(f->doc, "children", FM_JSON_ARRAY, path);
-    if (rc == FM_OK)
-        rc = want_type(f->doc, "modules", FM_JSON_OBJECT, path);
-    if (rc == FM_OK)
-        rc = want_type(f->doc, "mode", FM_JSON_STRING, path);
+    FM_THEN(rc, known_keys(f->doc, known, path));
+    FM_THEN(rc, want_type(f->doc, "set", FM_JSON_OBJECT, path));
+    FM_THEN(rc, want_type(f->doc, "children", FM_JSON_ARRAY, path));
+    FM_THEN(rc, want_type(f->doc, "modules", FM_JSON_OBJECT, path));
+    FM_THEN(rc, want_type(f->doc, "mode", FM_JSON_STRING, path));
     if (rc < 0)
         return rc;
     const char *parent = fm_json_cstr(fm_json_get(f->doc, "parent"), NULL);
@@ -442,8 +424,7 @@ fm_status family_read(family *f, const char *path)
     if (!f->parent == !f->config_dir)
         return FM_ENOMEM;
     rc = read_modules(f, path);
-    if (rc == FM_OK)
-        rc = read_children(f, path);
+    FM_THEN(rc, read_children(f, path));
     return rc == FM_OK ? link_units(f, path) : rc;
 }
 

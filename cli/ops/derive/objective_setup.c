@@ -37,8 +37,7 @@ fm_status goal_open(goal *g, fm_ops *c, const fm_dataset *data, const fm_train_c
         return fm_fail(FM_EINVAL, "objective=distill and a teacher go together: --teacher REV, or "
                                   "'teacher: REV' of a child");
     fm_status rc = take_held(g, data);
-    if (rc == FM_OK)
-        rc = take_names(g, data);
+    FM_THEN(rc, take_names(g, data));
     if (rc == FM_OK && teacher)
         rc = fm_ops_resolve(c, teacher, &g->teacher_oid, &g->teacher);
     g->provider = fm_store_provider(fm_repo_store(c->repo));

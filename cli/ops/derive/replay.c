@@ -41,8 +41,7 @@ fm_status replay_can(fm_ops *c, const fm_oid *oid, bool *yes)
     fm_tree *tree = NULL;
     fm_json *recipe = NULL;
     fm_status rc = fm_version_tree(c->repo, &tree, oid);
-    if (rc == FM_OK)
-        rc = tree_recipe(c, tree, &recipe);
+    FM_THEN(rc, tree_recipe(c, tree, &recipe));
     *yes = rc == FM_OK && is_training(recipe);
     fm_json_free(recipe);
     fm_tree_free(tree);
@@ -77,15 +76,12 @@ static fm_status use_mode(replay *r)
 static fm_status unborn_parent(replay *r)
 {
     const fm_entry *model = fm_tree_find(r->tree, "model.json");
-    fm_status rc = fm_tree_new(&r->parent);
-    if (rc == FM_OK)
-        rc = model ? fm_tree_put_entry(r->parent, model)
-                   : fm_fail(FM_ECORRUPT, "%s has no model.json", r->label);
-    if (rc == FM_OK)
-        rc = tree_inherit(r->parent, r->tree, "tokenizer/");
-    if (rc == FM_OK)
-        rc = fm_ops_open_tokenizer(r->c, r->parent, r->label, &r->own);
-    return rc;
+    FM_TRY(fm_tree_new(&r->parent));
+    FM_TRY(model ? fm_tree_put_entry(r->parent, model)
+                 : fm_fail(FM_ECORRUPT, "%s has no model.json", r->label));
+    FM_TRY(tree_inherit(r->parent, r->tree, "tokenizer/"));
+
+    return fm_ops_open_tokenizer(r->c, r->parent, r->label, &r->own);
 }
 
 static fm_status try_parent(replay *r, uint32_t i, char hex[FM_HEX_CHARS + 1])
@@ -94,14 +90,11 @@ static fm_status try_parent(replay *r, uint32_t i, char hex[FM_HEX_CHARS + 1])
     fm_tree_free(r->parent);
     r->model = NULL;
     r->parent = NULL;
-    fm_status rc = fm_version_tree(r->c->repo, &r->parent, &r->version.parent[i]);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(r->c, r->parent, r->label, &r->model);
-    if (rc == FM_OK) {
-        fm_digest weights = fm_model_digest(r->model);
-        fm_digest_hex(&weights, hex);
-    }
-    return rc;
+    FM_TRY(fm_version_tree(r->c->repo, &r->parent, &r->version.parent[i]));
+    FM_TRY(fm_ops_load_model(r->c, r->parent, r->label, &r->model));
+    fm_digest weights = fm_model_digest(r->model);
+    fm_digest_hex(&weights, hex);
+    return FM_OK;
 }
 
 /* The first parent that is the recipe's model: a repair (blame --fix) has what it repairs as its
@@ -141,8 +134,7 @@ static fm_status open_data(replay *r)
     const fm_tokenizer *tok = r->model ? fm_model_tokenizer(r->model) : r->own;
     const fm_chat_template *chat = r->model ? fm_model_chat_template(r->model) : NULL;
     fm_status rc = data_of_version(r->c, r->tree, r->recipe, &r->config, tok, chat, &r->data);
-    if (rc == FM_OK)
-        rc = goal_of_recipe(&r->goal, r->c, r->data, &r->config, r->recipe);
+    FM_THEN(rc, goal_of_recipe(&r->goal, r->c, r->data, &r->config, r->recipe));
     return rc < 0 ? fm_error_prefix(rc, "%s", r->label) : rc;
 }
 
@@ -151,24 +143,19 @@ fm_status replay_open(replay *r, fm_ops *c, const fm_oid *oid, const char *label
     memset(r, 0, sizeof *r);
     r->c = c;
     r->label = label;
-    fm_status rc = fm_version_read(r->c->repo, &r->version, oid);
-    if (rc == FM_OK)
-        rc = fm_version_tree(r->c->repo, &r->tree, oid);
-    if (rc == FM_OK)
-        rc = tree_recipe(r->c, r->tree, &r->recipe);
-    if (rc == FM_OK && !r->recipe)
-        rc = fm_fail(FM_EUNSUPPORTED, "%s has no recipe.json: it was not made by training here",
-                     r->label);
-    if (rc == FM_OK && !is_training(r->recipe))
-        rc = fm_fail(FM_EUNSUPPORTED, "%s: its recipe's operation '%s' is no training", r->label,
-                     fm_json_cstr(fm_json_get(r->recipe, "operation"), "?"));
-    if (rc == FM_OK)
-        rc = fm_train_config_from_json(&r->config, fm_json_get(r->recipe, "config"), r->label);
-    if (rc == FM_OK)
-        rc = use_mode(r);
-    if (rc == FM_OK)
-        rc = r->config.method == FM_METHOD_PRETRAIN ? unborn_parent(r) : stored_parent(r);
-    return rc == FM_OK ? open_data(r) : rc;
+    FM_TRY(fm_version_read(r->c->repo, &r->version, oid));
+    FM_TRY(fm_version_tree(r->c->repo, &r->tree, oid));
+    FM_TRY(tree_recipe(r->c, r->tree, &r->recipe));
+    if (!r->recipe)
+        return fm_fail(FM_EUNSUPPORTED, "%s has no recipe.json: it was not made by training here",
+                       r->label);
+    if (!is_training(r->recipe))
+        return fm_fail(FM_EUNSUPPORTED, "%s: its recipe's operation '%s' is no training", r->label,
+                       fm_json_cstr(fm_json_get(r->recipe, "operation"), "?"));
+    FM_TRY(fm_train_config_from_json(&r->config, fm_json_get(r->recipe, "config"), r->label));
+    FM_TRY(use_mode(r));
+    FM_TRY(r->config.method == FM_METHOD_PRETRAIN ? unborn_parent(r) : stored_parent(r));
+    return open_data(r);
 }
 
 /* ---- again ---- */
@@ -215,10 +202,9 @@ static fm_status put_result(replay *r, fm_tree *tree)
         fm_buf path;
         fm_buf_init(&path, FM_MAX_PATH_BYTES);
         rc = fm_tensor_path(&path, prefix, t->name);
-        if (rc == FM_OK)
-            rc = fm_tensor_id(&id, t->dtype, &t->shape, fm_span_of(t->data, t->bytes), NULL);
-        if (rc == FM_OK)
-            rc = fm_tree_put_tensor(tree, fm_buf_cstr(&path), t->name, t->dtype, &t->shape, &id);
+        FM_THEN(rc, fm_tensor_id(&id, t->dtype, &t->shape, fm_span_of(t->data, t->bytes), NULL));
+        FM_THEN(rc,
+                fm_tree_put_tensor(tree, fm_buf_cstr(&path), t->name, t->dtype, &t->shape, &id));
         fm_buf_release(&path);
     }
     return rc;
@@ -243,13 +229,10 @@ static fm_status compare_log(const replay *r, replay_report *out)
     fm_buf_init(&now, 0);
     fm_status rc = e ? fm_ops_entry_bytes(r->c, e, &then)
                      : fm_fail(FM_ECORRUPT, "%s has no train_log.json", r->label);
-    if (rc == FM_OK)
-        rc = fm_json_parse(&log, fm_buf_span(&then), "train_log.json");
+    FM_THEN(rc, fm_json_parse(&log, fm_buf_span(&then), "train_log.json"));
     fm_buf_clear(&then);
-    if (rc == FM_OK)
-        rc = fm_json_write(&then, log, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_json_write(&now, r->result.log, FM_JSON_CANONICAL);
+    FM_THEN(rc, fm_json_write(&then, log, FM_JSON_CANONICAL));
+    FM_THEN(rc, fm_json_write(&now, r->result.log, FM_JSON_CANONICAL));
     out->steps = (uint32_t)fm_json_count(r->result.log);
     out->log_same = rc == FM_OK && then.len == now.len && memcmp(then.data, now.data, now.len) == 0;
     fm_buf_release(&then);
@@ -266,10 +249,8 @@ static fm_status compare(replay *r, replay_report *out)
     out->tensors = r->result.count;
     out->seconds = r->result.seconds;
     out->paths = fm_json_new_array();
-    if (rc == FM_OK)
-        rc = out->paths ? put_result(r, r->expect) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_diff_trees(r->expect, r->tree, take_change, out);
+    FM_THEN(rc, out->paths ? put_result(r, r->expect) : FM_ENOMEM);
+    FM_THEN(rc, fm_diff_trees(r->expect, r->tree, take_change, out));
     return rc == FM_OK ? compare_log(r, out) : rc;
 }
 
@@ -293,10 +274,8 @@ fm_status replay_training(fm_ops *c, const fm_oid *oid, const char *label, repla
     replay r;
     memset(out, 0, sizeof *out);
     fm_status rc = replay_open(&r, c, oid, label);
-    if (rc == FM_OK)
-        rc = train_again(&r);
-    if (rc == FM_OK)
-        rc = compare(&r, out);
+    FM_THEN(rc, train_again(&r));
+    FM_THEN(rc, compare(&r, out));
     replay_close(&r);
     return rc;
 }

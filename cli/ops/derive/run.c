@@ -64,20 +64,16 @@ fm_status fm_ops_derive(fm_ops *c, const fm_derive_opts *opts, fm_derive_result 
     memset(out, 0, sizeof *out);
     c->stopped = false;
     fm_status rc = check_opts(opts);
-    if (rc == FM_OK)
-        rc = opts->family_file ? family_read(&f, opts->family_file) : family_of_opts(&f, opts);
-    if (rc == FM_OK)
-        rc = choose_mode(c, &f, opts->mode);
+    FM_THEN(rc, opts->family_file ? family_read(&f, opts->family_file) : family_of_opts(&f, opts));
+    FM_THEN(rc, choose_mode(c, &f, opts->mode));
     if (rc == FM_OK && !opts->plan && !opts->check_data) {
         rc = share_over_ranks(c, &f);
     } else { /* what it would take is one rank's to say */
         ranks = c->ranks;
         c->ranks = 0;
     }
-    if (rc == FM_OK)
-        rc = fm_ops_lease(c, true, "derive");
-    if (rc == FM_OK)
-        rc = family_derive(c, &f, opts, ranks, out);
+    FM_THEN(rc, fm_ops_lease(c, true, "derive"));
+    FM_THEN(rc, family_derive(c, &f, opts, ranks, out));
     c->mode = mode; /* the file's goes with it */
     family_release(&f);
     if (out == &own)

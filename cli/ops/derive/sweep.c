@@ -65,8 +65,7 @@ static bool leaves_data_alone(const char *key)
 static fm_status add_trial(sweep *s, fm_json *set)
 {
     fm_status rc = set ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_grow(&s->trial, &s->cap, s->count + 1, sizeof *s->trial);
+    FM_THEN(rc, fm_grow(&s->trial, &s->cap, s->count + 1, sizeof *s->trial));
     if (rc < 0) {
         fm_json_free(set);
         return rc;
@@ -130,16 +129,16 @@ static fm_json *grid_point(const fm_json *spec, uint64_t n, uint64_t total)
 static fm_status make_grid(sweep *s, const fm_json *spec, const char *where)
 {
     uint64_t total = 1;
-    fm_status rc = FM_OK;
+
     for (void *it = fm_json_iter(spec); it; it = fm_json_next(spec, it)) {
         if (!is_reserved(fm_json_iter_key(it), fm_json_iter_value(it)))
             total *= fm_json_count(fm_json_iter_value(it));
         if (total > SWEEP_TRIALS_MAX)
             return fm_fail(FM_ELIMIT, "%s: sweep: more than %u trials", where, SWEEP_TRIALS_MAX);
     }
-    for (uint64_t n = 0; rc == FM_OK && n < total; n++)
-        rc = add_trial(s, grid_point(spec, n, total));
-    return rc;
+    for (uint64_t n = 0; n < total; n++)
+        FM_TRY(add_trial(s, grid_point(spec, n, total)));
+    return FM_OK;
 }
 
 /* Six digits: what people read in the recipe is what was used. */
@@ -236,10 +235,9 @@ static fm_status read_sweep(sweep *s, const fm_json *spec, const char *where)
                        "%s: sweep: 'seed' is a list to sweep, or with search: random a number",
                        where);
     s->seed = fm_json_is(seed, FM_JSON_INT) ? (uint64_t)fm_json_int(seed, 0) : 0;
-    fm_status rc = check_keys(s, spec, where);
-    if (rc == FM_OK)
-        rc = s->random ? make_random(s, spec, (uint64_t)n, where) : make_grid(s, spec, where);
-    return rc;
+    FM_TRY(check_keys(s, spec, where));
+
+    return s->random ? make_random(s, spec, (uint64_t)n, where) : make_grid(s, spec, where);
 }
 
 static fm_status read_halving(sweep *s, const fm_json *child, const char *where)
@@ -249,9 +247,7 @@ static fm_status read_halving(sweep *s, const fm_json *child, const char *where)
     s->keep = fm_json_real(fm_json_get(h, "keep"), 0.5);
     if (!h)
         return FM_OK;
-    fm_status rc = fm_json_known_keys(h, known, where);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_json_known_keys(h, known, where));
     if (strcmp(fm_json_cstr(fm_json_get(h, "metric"), "loss"), "loss") != 0)
         return fm_fail(FM_EINVAL, "%s: halving: the metric there is is 'loss'", where);
     if (!(s->keep > 0.0 && s->keep < 1.0))
@@ -282,8 +278,8 @@ fm_status sweep_new(sweep **out, const fm_json *child, const char *name, const c
         return FM_ENOMEM;
     s->winner = SIZE_MAX;
     s->name = fm_strdup(name);
-    fm_status rc = s->name ? read_sweep(s, fm_json_get(child, "sweep"), where) : FM_ENOMEM;
-    return rc == FM_OK ? read_halving(s, child, where) : rc;
+    FM_TRY(s->name ? read_sweep(s, fm_json_get(child, "sweep"), where) : FM_ENOMEM);
+    return read_halving(s, child, where);
 }
 
 void sweep_free(sweep *s)
@@ -339,21 +335,18 @@ fm_status sweep_step(sweep *s, size_t trial_at, uint32_t step, double loss)
     if (step > t->seen) /* not noted in order: nothing could be said of the steps between */
         return fm_fail(FM_EINVAL, "sweep '%s': trial %zu comes to step %u after step %u", s->name,
                        trial_at + 1, step, t->seen);
-    fm_status rc = fm_grow(&t->loss, &t->loss_cap, (size_t)step + 1, sizeof *t->loss);
-    if (rc == FM_OK) {
-        t->loss[step] = loss;
-        t->seen = FM_MAX(t->seen, step + 1);
-    }
-    return rc;
+    FM_TRY(fm_grow(&t->loss, &t->loss_cap, (size_t)step + 1, sizeof *t->loss));
+    t->loss[step] = loss;
+    t->seen = FM_MAX(t->seen, step + 1);
+    return FM_OK;
 }
 
 fm_status sweep_log(sweep *s, size_t trial_at, const fm_json *log)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(log); i++)
-        rc = sweep_step(s, trial_at, (uint32_t)i,
-                        fm_json_real(fm_json_get(fm_json_at(log, i), "loss"), INFINITY));
-    return rc;
+    for (size_t i = 0; i < fm_json_count(log); i++)
+        FM_TRY(sweep_step(s, trial_at, (uint32_t)i,
+                          fm_json_real(fm_json_get(fm_json_at(log, i), "loss"), INFINITY)));
+    return FM_OK;
 }
 
 void sweep_failed(sweep *s, size_t trial_at, const char *why)

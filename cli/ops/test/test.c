@@ -32,23 +32,22 @@ static bool is_whole(const fm_test_opts *o)
 
 static fm_status note_all(fm_ops *c, const fm_test_opts *o, const fm_test_result *t)
 {
-    fm_status rc = fm_result_flush(c->repo);
-    for (size_t i = 0; rc == FM_OK && is_whole(o) && i < t->count; i++) {
+    FM_TRY(fm_result_flush(c->repo));
+    for (size_t i = 0; is_whole(o) && i < t->count; i++) {
         const fm_tally tally = tally_of(&t->version[i]);
         if (i == 0 || !o->choice.suites_of)
-            rc = note_tests(c, &t->version[i].oid, &tally);
+            FM_TRY(note_tests(c, &t->version[i].oid, &tally));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status add_versions(fm_ops *c, fm_test_result *t, const fm_test_opts *o)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < o->revs; i++)
-        rc = o->descendants ? test_many_descendants(c, t, o->rev[i])
-             : o->ancestors ? test_many_ancestors(c, t, o->rev[i])
-                            : test_many_add(c, t, o->rev[i]);
-    return rc;
+    for (size_t i = 0; i < o->revs; i++)
+        FM_TRY(o->descendants ? test_many_descendants(c, t, o->rev[i])
+               : o->ancestors ? test_many_ancestors(c, t, o->rev[i])
+                              : test_many_add(c, t, o->rev[i]));
+    return FM_OK;
 }
 
 /* The version to compare with stands behind the one that is told; the two may be one. */
@@ -74,20 +73,16 @@ fm_status fm_ops_test(fm_ops *c, const fm_test_opts *opts, fm_test_result *out)
     if (o.revs == 0 || (o.descendants && o.ancestors) || (o.against && out->several))
         rc = fm_fail(FM_EINVAL, "want versions, of which descendants or ancestors, or one against "
                                 "another");
-    if (rc == FM_OK)
-        rc = fm_ops_lease(c, false, "test");
-    if (rc == FM_OK)
-        rc = add_versions(c, out, &o);
+    FM_THEN(rc, fm_ops_lease(c, false, "test"));
+    FM_THEN(rc, add_versions(c, out, &o));
     if (rc == FM_OK && o.against)
         rc = add_against(c, out, o.against);
     if (rc == FM_OK && (o.against || o.ancestors)) {
         own = out->version[0].oid;
         o.choice.suites_of = &own;
     }
-    if (rc == FM_OK)
-        rc = test_many_run(c, out, &o.choice);
-    if (rc == FM_OK)
-        rc = note_all(c, &o, out);
+    FM_THEN(rc, test_many_run(c, out, &o.choice));
+    FM_THEN(rc, note_all(c, &o, out));
     out->holds = rc == FM_OK;
     for (size_t i = 0; rc == FM_OK && i < out->count; i++)
         if (i == 0 || !o.choice.suites_of) /* of the others it is only asked how they do */

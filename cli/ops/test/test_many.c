@@ -29,9 +29,7 @@ static fm_status add_name(fm_tested *v, const char *rev)
 static fm_status add_parents(fm_ops *c, fm_tested *v)
 {
     fm_version version;
-    fm_status rc = fm_version_read(c->repo, &version, &v->oid);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_version_read(c->repo, &version, &v->oid));
     v->parent = fm_calloc(version.parent_count, sizeof *v->parent);
     if (v->parent) {
         v->parent_count = version.parent_count;
@@ -46,9 +44,7 @@ static fm_status add_version(fm_ops *c, fm_test_result *t, const char *rev, cons
     fm_tested *v = known_version(t, oid);
     if (v)
         return strcmp(v->rev, rev) == 0 ? FM_OK : add_name(v, rev);
-    fm_status rc = fm_grow(&t->version, &t->cap, t->count + 1, sizeof *t->version);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&t->version, &t->cap, t->count + 1, sizeof *t->version));
     v = &t->version[t->count];
     *v = (fm_tested){.rev = fm_strdup(rev), .oid = *oid};
     if (!v->rev)
@@ -60,8 +56,8 @@ static fm_status add_version(fm_ops *c, fm_test_result *t, const char *rev, cons
 fm_status test_many_add(fm_ops *c, fm_test_result *t, const char *rev)
 {
     fm_oid oid;
-    fm_status rc = fm_ops_resolve(c, rev, &oid, NULL);
-    return rc == FM_OK ? add_version(c, t, rev, &oid) : rc;
+    FM_TRY(fm_ops_resolve(c, rev, &oid, NULL));
+    return add_version(c, t, rev, &oid);
 }
 
 typedef struct descent {
@@ -88,10 +84,9 @@ fm_status test_many_descendants(fm_ops *c, fm_test_result *t, const char *rev)
 {
     fm_oid from;
     descent d = {c, t, &from};
-    fm_status rc = test_many_add(c, t, rev);
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, rev, &from, NULL);
-    return rc == FM_OK ? fm_ref_each(c->repo, "refs/heads/", add_descendant, &d) : rc;
+    FM_TRY(test_many_add(c, t, rev));
+    FM_TRY(fm_ops_resolve(c, rev, &from, NULL));
+    return fm_ref_each(c->repo, "refs/heads/", add_descendant, &d);
 }
 
 /* A branch of that commit gives it its name, else its id does. */
@@ -114,20 +109,17 @@ static fm_status add_ancestor(void *ctx, const fm_version *v)
     name_search n = {.oid = &v->oid};
     if (known_version(d->t, &v->oid))
         return FM_OK;
-    fm_status rc = fm_ref_each(d->c->repo, "refs/heads/", take_name, &n);
-    return rc == FM_OK
-               ? add_version(d->c, d->t, n.name[0] ? n.name : fm_ops_short_oid(&v->oid), &v->oid)
-               : rc;
+    FM_TRY(fm_ref_each(d->c->repo, "refs/heads/", take_name, &n));
+    return add_version(d->c, d->t, n.name[0] ? n.name : fm_ops_short_oid(&v->oid), &v->oid);
 }
 
 fm_status test_many_ancestors(fm_ops *c, fm_test_result *t, const char *rev)
 {
     fm_oid from;
     descent d = {c, t, &from};
-    fm_status rc = test_many_add(c, t, rev);
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, rev, &from, NULL);
-    return rc == FM_OK ? fm_log_walk(c->repo, &from, 1, add_ancestor, &d) : rc;
+    FM_TRY(test_many_add(c, t, rev));
+    FM_TRY(fm_ops_resolve(c, rev, &from, NULL));
+    return fm_log_walk(c->repo, &from, 1, add_ancestor, &d);
 }
 
 /* ---- suites ---- */
@@ -201,14 +193,10 @@ static fm_status read_suites(fm_ops *c, fm_test_result *t, const fm_test_choice 
     for (size_t i = 0; i < t->count; i++) {
         fm_tested *v = &t->version[i];
         const fm_oid *from = choice->suites_of ? choice->suites_of : &v->oid;
-        fm_status rc = fm_ops_suites(c, from, NULL, &v->set);
-        if (rc < 0)
-            return rc;
+        FM_TRY(fm_ops_suites(c, from, NULL, &v->set));
         v->run = fm_calloc(v->set.count, sizeof *v->run);
         v->part = fm_calloc(v->set.count, sizeof *v->part);
-        rc = v->run && v->part ? choose(v, choice) : FM_ENOMEM;
-        if (rc < 0)
-            return rc;
+        FM_TRY(v->run && v->part ? choose(v, choice) : FM_ENOMEM);
         found += v->set.count;
     }
     return found ? FM_OK : nothing_found(t, choice);
@@ -237,10 +225,8 @@ static fm_status load_version(fm_ops *c, fm_tested *v)
     fm_tree *tree = NULL;
     (void)ui_progress(c, 0, 0, "asking %s", v->rev);
     fm_status rc = ui_go_on(c);
-    if (rc == FM_OK)
-        rc = fm_version_tree(c->repo, &tree, &v->oid);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(c, tree, v->rev, &v->model);
+    FM_THEN(rc, fm_version_tree(c->repo, &tree, &v->oid));
+    FM_THEN(rc, fm_ops_load_model(c, tree, v->rev, &v->model));
     fm_tree_free(tree);
     return rc;
 }
@@ -358,11 +344,11 @@ static fm_status run_round(fm_ops *c, round *r, uint64_t shift)
 static fm_status keep_flaky(fm_ops *c, fm_tested *v, uint64_t repeat)
 {
     fm_result_cache cache = suite_cache(c);
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < v->set.count; i++)
-        rc = repeat > 1 ? fm_quarantine_note(&v->run[i], &cache)
-                        : fm_quarantine_apply(&v->run[i], &cache);
-    return rc;
+
+    for (size_t i = 0; i < v->set.count; i++)
+        FM_TRY(repeat > 1 ? fm_quarantine_note(&v->run[i], &cache)
+                          : fm_quarantine_apply(&v->run[i], &cache));
+    return FM_OK;
 }
 
 /* The suites of versions first to end, whose models are open: rounds of all of them as one batch,
@@ -403,12 +389,10 @@ fm_status test_many_run(fm_ops *c, fm_test_result *t, const fm_test_choice *choi
 {
     fm_model *stem = NULL;
     fm_status rc = fm_ops_lease(c, false, "test");
-    if (rc == FM_OK)
-        rc = read_suites(c, t, choice);
+    FM_THEN(rc, read_suites(c, t, choice));
     for (size_t first = 0, end = 0; rc == FM_OK && first < t->count; first = end) {
         rc = load_batch(c, t, first, &end);
-        if (rc == FM_OK)
-            rc = run_batch(c, t, first, end, choice->repeat);
+        FM_THEN(rc, run_batch(c, t, first, end, choice->repeat));
         close_batch(t, first, end, &stem);
         t->batches++;
     }

@@ -22,13 +22,9 @@ typedef struct ancestry {
 static fm_status note_version(void *ctx, const fm_version *v)
 {
     ancestry *a = ctx;
-    fm_status rc = fm_grow(&a->oid, &a->cap[0], a->count + 1, sizeof *a->oid);
-    if (rc == FM_OK)
-        rc = fm_grow(&a->first, &a->cap[1], a->count + 1, sizeof *a->first);
-    if (rc == FM_OK)
-        rc = fm_grow(&a->root, &a->cap[2], a->count + 1, sizeof *a->root);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&a->oid, &a->cap[0], a->count + 1, sizeof *a->oid));
+    FM_TRY(fm_grow(&a->first, &a->cap[1], a->count + 1, sizeof *a->first));
+    FM_TRY(fm_grow(&a->root, &a->cap[2], a->count + 1, sizeof *a->root));
     a->oid[a->count] = v->oid;
     a->root[a->count] = v->parent_count == 0;
     if (v->parent_count)
@@ -76,10 +72,8 @@ static fm_status order_columns(fm_ops *c, test_pages *p, const fm_test_result *t
     fm_status rc = start ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < t->count; i++)
         start[i] = t->version[i].oid;
-    if (rc == FM_OK)
-        rc = fm_log_walk(c->repo, start, t->count, note_version, &a);
-    if (rc == FM_OK)
-        rc = place_columns(p, t, &a);
+    FM_THEN(rc, fm_log_walk(c->repo, start, t->count, note_version, &a));
+    FM_THEN(rc, place_columns(p, t, &a));
     fm_free(start);
     fm_free(a.oid);
     fm_free(a.first);
@@ -91,9 +85,7 @@ static fm_status fill_column(fm_ops *c, test_pages *p, size_t i, const fm_tested
 {
     fm_version version;
     fm_report_column *col = &p->column[i];
-    fm_status rc = fm_version_read(c->repo, &version, &v->oid);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_version_read(c->repo, &version, &v->oid));
     fm_oid_hex(&v->oid, p->hex[i]);
     p->note[i] = fm_strdup(version.subject ? version.subject : "");
     fm_version_release(&version);
@@ -167,8 +159,7 @@ static fm_status token_text(char **out, const fm_tokenizer *tok, const int32_t *
     fm_buf_init(&before, 0);
     fm_buf_init(&after, 0);
     fm_status rc = fm_tokenizer_decode(tok, ids, i, false, &before);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_decode(tok, ids, i + 1, false, &after);
+    FM_THEN(rc, fm_tokenizer_decode(tok, ids, i + 1, false, &after));
     size_t from = FM_MIN(before.len, after.len);
     *out = rc == FM_OK ? fm_strndup(fm_buf_cstr(&after) + from, after.len - from) : NULL;
     fm_buf_release(&before);
@@ -191,8 +182,7 @@ static fm_status score_answer(fm_answer_tokens *out, fm_model *m, const fm_suite
         rc = FM_ENOMEM;
     const fm_score_request req = {
         .model = m, .ids = ids.id, .n = prompt + n, .logprobs = logprobs, .from = prompt};
-    if (rc == FM_OK)
-        rc = fm_score_many(fm_model_engine(m), &req, 1);
+    FM_THEN(rc, fm_score_many(fm_model_engine(m), &req, 1));
     if (rc == FM_OK && !(out->token = fm_calloc(n, sizeof *out->token)))
         rc = FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
@@ -224,8 +214,7 @@ static fm_status score_worst(fm_ops *c, test_pages *p, const fm_test_result *t)
     if (!p->tokens)
         return FM_ENOMEM;
     rc = fm_version_tree(c->repo, &tree, &v->oid);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(c, tree, v->rev, &m);
+    FM_THEN(rc, fm_ops_load_model(c, tree, v->rev, &m));
     for (size_t i = 0; rc == FM_OK && m && fm_model_tokenizer(m) && i < n; i++) {
         if (!worst[i]->answer || !worst[i]->answer[0])
             continue;
@@ -250,8 +239,7 @@ static fm_status write_page(const char *path, page_fn make, const fm_report *r)
         return FM_OK;
     fm_buf_init(&text, 0);
     fm_status rc = make(&text, r);
-    if (rc == FM_OK)
-        rc = fm_write_file(path, text.data, text.len);
+    FM_THEN(rc, fm_write_file(path, text.data, text.len));
     fm_buf_release(&text);
     return rc;
 }
@@ -264,14 +252,11 @@ static fm_status junit_page(fm_buf *out, const fm_report *r)
 
 fm_status test_pages_write(fm_ops *c, test_pages *p, const fm_test_result *t, const test_output *o)
 {
-    fm_status rc = write_page(o->junit, junit_page, &p->report);
-    if (rc == FM_OK)
-        rc = write_page(o->sarif, fm_report_sarif, &p->report);
-    if (rc == FM_OK)
-        rc = write_page(o->markdown, fm_report_markdown, &p->report);
-    if (rc == FM_OK)
-        rc = write_page(o->tap, fm_report_tap, &p->report);
-    if (rc == FM_OK && o->html)
-        rc = score_worst(c, p, t);
-    return rc == FM_OK ? write_page(o->html, fm_report_html, &p->report) : rc;
+    FM_TRY(write_page(o->junit, junit_page, &p->report));
+    FM_TRY(write_page(o->sarif, fm_report_sarif, &p->report));
+    FM_TRY(write_page(o->markdown, fm_report_markdown, &p->report));
+    FM_TRY(write_page(o->tap, fm_report_tap, &p->report));
+    if (o->html)
+        FM_TRY(score_worst(c, p, t));
+    return write_page(o->html, fm_report_html, &p->report);
 }

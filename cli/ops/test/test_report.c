@@ -35,8 +35,7 @@ fm_status test_changes_of(test_changes *ch, const fm_tested *was, const fm_teste
         rc = fm_suite_change_of(&ch->at[ch->count], old, &is->run[k], &how);
         ch->count += rc == FM_OK;
     }
-    if (rc == FM_OK)
-        rc = fm_suite_changes_adjust(ch->at, ch->count, bh);
+    FM_THEN(rc, fm_suite_changes_adjust(ch->at, ch->count, bh));
     if (rc < 0)
         test_changes_release(ch);
     return rc;

@@ -21,8 +21,7 @@ static fm_status read_json(fm_ops *c, const fm_tree *tree, const char *path, fm_
         return fm_fail(FM_ENOTFOUND, "tree path '%s': is missing", path);
     fm_buf_init(&text, 0);
     fm_status rc = fm_ops_entry_bytes(c, e, &text);
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), path);
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), path));
     if (rc == FM_OK && !fm_json_is(*out, type))
         rc = fm_fail(FM_ECORRUPT, "tree path '%s': is no JSON %s", path,
                      type == FM_JSON_OBJECT ? "object" : "array");
@@ -38,8 +37,7 @@ static fm_status check_digest(const fm_version *v, const fm_json *recipe)
     char hex[FM_HEX_CHARS + 1];
     fm_buf_init(&text, 0);
     fm_status rc = fm_json_write(&text, recipe, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_sha256(&digest, text.data, text.len);
+    FM_THEN(rc, fm_sha256(&digest, text.data, text.len));
     fm_buf_release(&text);
     if (rc != FM_OK)
         return rc;
@@ -91,11 +89,9 @@ static fm_status suites_digest(const fm_tree *tree, fm_digest *out)
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         rc = fm_hasher_update(h, e->path, strlen(e->path) + 1);
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->id.b, sizeof(e->id.b));
+        FM_THEN(rc, fm_hasher_update(h, e->id.b, sizeof(e->id.b)));
     }
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, out);
+    FM_THEN(rc, fm_hasher_final(h, out));
     fm_hasher_free(h);
     return rc;
 }
@@ -117,8 +113,7 @@ static fm_status check_state(fsck_versions *s, const fm_tree *tree)
 {
     fm_json *about = NULL, *log = NULL;
     fm_status rc = read_json(s->c, tree, "checkpoint.json", FM_JSON_OBJECT, &about);
-    if (rc == FM_OK)
-        rc = read_json(s->c, tree, "train_log.json", FM_JSON_ARRAY, &log);
+    FM_THEN(rc, read_json(s->c, tree, "train_log.json", FM_JSON_ARRAY, &log));
     fm_json_free(about);
     fm_json_free(log);
     return rc;
@@ -129,8 +124,7 @@ fm_status fsck_version(fsck_versions *s, const fm_version *v, const fm_tree *tre
     bool merged = false;
     if (strcmp(v->kind, "checkpoint") == 0)
         return check_state(s, tree);
-    fm_status rc = check_recipe(s, v, tree, &merged);
-    if (rc == FM_OK)
-        rc = check_model(s, tree, merged);
-    return rc == FM_OK ? check_suites(s, tree) : rc;
+    FM_TRY(check_recipe(s, v, tree, &merged));
+    FM_TRY(check_model(s, tree, merged));
+    return check_suites(s, tree);
 }

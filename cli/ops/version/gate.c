@@ -83,19 +83,17 @@ typedef struct gates {
 /* The end of the line of first parents. */
 static fm_status first_version(fm_ops *c, const fm_version *v, fm_oid *out)
 {
-    fm_status rc = FM_OK;
     *out = v->parent[0];
-    for (bool more = true; rc == FM_OK && more;) {
+    for (bool more = true; more;) {
         fm_version up;
-        rc = fm_version_read(c->repo, &up, out);
-        if (rc < 0)
-            break;
+        FM_TRY(fm_version_read(c->repo, &up, out));
+
         more = up.parent_count > 0;
         if (more)
             *out = up.parent[0];
         fm_version_release(&up);
     }
-    return rc;
+    return FM_OK;
 }
 
 /* *found false: the policy wants none, or the version has no parent. */
@@ -137,8 +135,7 @@ static fm_status open_baseline(const gates *g, baseline *b)
 {
     fm_tree *tree = NULL;
     fm_status rc = fm_version_tree(g->c->repo, &tree, &b->oid);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(g->c, tree, b->name, &b->model);
+    FM_THEN(rc, fm_ops_load_model(g->c, tree, b->name, &b->model));
     fm_tree_free(tree);
     return rc;
 }
@@ -186,8 +183,7 @@ static fm_status run_batch(gates *g, size_t first, size_t end)
             to[n] = &g->before[i];
             ask[n++] = (fm_suite_ask){.suite = g->set.suite[i], .model = g->of[i]->model};
         }
-    if (rc == FM_OK)
-        rc = fm_suites_run(run, ask, n, &cache);
+    FM_THEN(rc, fm_suites_run(run, ask, n, &cache));
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         *to[i] = run[i];
     for (size_t i = 0; rc == FM_OK && i < n; i++)
@@ -207,8 +203,7 @@ static fm_status run_all(gates *g)
         size_t end = FM_MIN(first + BASELINES_AT_ONCE, g->bases);
         for (size_t i = first; rc == FM_OK && i < end; i++)
             rc = open_baseline(g, &g->base[i]);
-        if (rc == FM_OK)
-            rc = run_batch(g, first, end);
+        FM_THEN(rc, run_batch(g, first, end));
         for (size_t i = first; i < end; i++) {
             fm_model_close(g->base[i].model);
             g->base[i].model = NULL;
@@ -322,23 +317,17 @@ fm_status fm_ops_gate(fm_ops *c, const fm_oid *oid, const fm_tree *tree, const c
     gates g = {.c = c, .label = label};
     *out = (fm_tally){0};
     fm_status rc = fm_ops_suites(c, oid, tree, &g.set);
-    if (rc == FM_OK)
-        rc = fm_version_read(c->repo, &g.version, oid);
+    FM_THEN(rc, fm_version_read(c->repo, &g.version, oid));
     if (rc == FM_OK && g.set.count) {
         g.of = fm_calloc(g.set.count, sizeof *g.of);
         g.run = fm_calloc(g.set.count, sizeof *g.run);
         g.before = fm_calloc(g.set.count, sizeof *g.before);
         rc = g.of && g.run && g.before ? FM_OK : FM_ENOMEM;
-        if (rc == FM_OK)
-            rc = fm_ops_load_model(c, tree, label, &g.model);
-        if (rc == FM_OK)
-            rc = find_baselines(&g);
-        if (rc == FM_OK)
-            rc = run_all(&g);
-        if (rc == FM_OK)
-            rc = judge(&g, out);
-        if (rc == FM_OK)
-            rc = fm_result_flush(c->repo);
+        FM_THEN(rc, fm_ops_load_model(c, tree, label, &g.model));
+        FM_THEN(rc, find_baselines(&g));
+        FM_THEN(rc, run_all(&g));
+        FM_THEN(rc, judge(&g, out));
+        FM_THEN(rc, fm_result_flush(c->repo));
     }
     gates_release(&g);
     return rc;

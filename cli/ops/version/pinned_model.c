@@ -72,10 +72,8 @@ fm_status pinned_model(void *ctx, const char *id, fm_model **out)
     if (!is_full_id(id))
         return refuse_name(c, id);
     fm_status rc = find(c, id, &oid);
-    if (rc == FM_OK)
-        rc = fm_version_tree(c->repo, &tree, &oid);
-    if (rc == FM_OK)
-        rc = fm_ops_load_model(c, tree, id, out);
+    FM_THEN(rc, fm_version_tree(c->repo, &tree, &oid));
+    FM_THEN(rc, fm_ops_load_model(c, tree, id, out));
     fm_tree_free(tree);
     return rc;
 }

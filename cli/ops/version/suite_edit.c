@@ -14,17 +14,13 @@ fm_status suite_edit_open(suite_edit *e, fm_ops *c, const char *branch)
     *e = (suite_edit){.c = c, .branch = branch};
     char *ref = fm_asprintf("refs/heads/%s", branch);
     fm_status rc = ref ? fm_ops_lease(c, true, "suite") : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_ref_read(c->repo, &e->old, ref);
+    FM_THEN(rc, fm_ref_read(c->repo, &e->old, ref));
     if (rc == FM_ENOTFOUND)
         rc = fm_fail(FM_ENOTFOUND, "'%s' is not a branch; suites are changed on a branch's tip",
                      branch);
-    if (rc == FM_OK)
-        rc = fm_version_tree(c->repo, &e->before, &e->old);
-    if (rc == FM_OK)
-        rc = fm_tree_copy(&e->tree, e->before);
-    if (rc == FM_OK)
-        rc = fm_txn_begin(&e->txn, fm_repo_store(c->repo));
+    FM_THEN(rc, fm_version_tree(c->repo, &e->before, &e->old));
+    FM_THEN(rc, fm_tree_copy(&e->tree, e->before));
+    FM_THEN(rc, fm_txn_begin(&e->txn, fm_repo_store(c->repo)));
     fm_free(ref);
     return rc;
 }
@@ -96,16 +92,14 @@ static fm_status read_doc(suite_edit *e, const char *path, fm_json **out)
         return FM_OK;
     fm_buf_init(&text, 0);
     fm_status rc = fm_ops_entry_bytes(e->c, entry, &text);
-    if (rc == FM_OK)
-        rc = fm_yaml_parse(out, fm_buf_span(&text), path);
+    FM_THEN(rc, fm_yaml_parse(out, fm_buf_span(&text), path));
     fm_buf_release(&text);
     return rc;
 }
 
 static void write_value(fm_buf *out, const fm_json *v, fm_status *rc)
 {
-    if (*rc == FM_OK)
-        *rc = fm_json_write(out, v, FM_JSON_COMPACT);
+    FM_THEN(*rc, fm_json_write(out, v, FM_JSON_COMPACT));
 }
 
 /* YAML that people read and git shows line by line: an entry of a list a line, each in JSON's form,
@@ -129,10 +123,8 @@ static fm_status write_doc(suite_edit *e, const char *path, const fm_json *doc)
             fm_buf_char(&text, '\n');
         }
     }
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(e->txn, e->tree, path, fm_buf_span(&text));
+    FM_THEN(rc, fm_buf_ok(&text));
+    FM_THEN(rc, fm_txn_put_path(e->txn, e->tree, path, fm_buf_span(&text)));
     fm_buf_release(&text);
     return rc;
 }
@@ -222,17 +214,13 @@ fm_status suite_waive(fm_ops *c, const waive_words *w)
     bool same = false, found;
     char *message = fm_asprintf("waive %.300s\n\n%s\n", w->which, w->reason);
     fm_status rc = suite_edit_open(&e, c, w->branch);
-    if (rc == FM_OK)
-        rc = message ? suites_of(c, e.before, &set) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = suite_case_find(&set, w->which, &s, &at);
+    FM_THEN(rc, message ? suites_of(c, e.before, &set) : FM_ENOMEM);
+    FM_THEN(rc, suite_case_find(&set, w->which, &s, &at));
     if (rc == FM_OK && w->until)
         rc = waiver_until_check(c, w->until, &e.old);
-    if (rc == FM_OK)
-        rc = edit_waiver(&e, fm_suite_name(set.suite[s]), fm_suite_case_name(set.suite[s], at), w,
-                         &found);
-    if (rc == FM_OK)
-        rc = suite_edit_land(&e, message, &same);
+    FM_THEN(rc, edit_waiver(&e, fm_suite_name(set.suite[s]), fm_suite_case_name(set.suite[s], at),
+                            w, &found));
+    FM_THEN(rc, suite_edit_land(&e, message, &same));
     if (rc == FM_OK && same)
         ui_say(c, FM_UI_RESULT, "%s is waived on %s already, in these words", w->which, w->branch);
     suite_edit_close(&e);
@@ -252,16 +240,14 @@ fm_status suite_unwaive(fm_ops *c, const char *branch, const char *which)
     char *message = fm_asprintf("unwaive %.300s", which);
     char *suite = fm_asprintf("%.*s", (int)(slash - which), which);
     fm_status rc = suite_edit_open(&e, c, branch);
-    if (rc == FM_OK)
-        rc = message && suite ? edit_waiver(&e, suite, slash + 1, NULL, &found) : FM_ENOMEM;
+    FM_THEN(rc, message && suite ? edit_waiver(&e, suite, slash + 1, NULL, &found) : FM_ENOMEM);
     if (rc == FM_OK && !found)
         rc =
             fm_fail(FM_ENOTFOUND,
                     "suites/%s.waivers.yaml of %s does not waive '%s'; a waiver in another file is "
                     "taken out there, and the file put back with 'fmstore suite add'",
                     suite, branch, slash + 1);
-    if (rc == FM_OK)
-        rc = suite_edit_land(&e, message, &same);
+    FM_THEN(rc, suite_edit_land(&e, message, &same));
     suite_edit_close(&e);
     fm_free(message);
     fm_free(suite);

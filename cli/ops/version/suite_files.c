@@ -52,8 +52,7 @@ fm_status suite_files_of(fm_ops *c, const fm_tree *tree, suite_files *out)
         fm_tree_range(tree, FOLDER, &begin, &end);
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
         rc = place(out, fm_tree_at(tree, i)->path, &to);
-        if (rc == FM_OK)
-            rc = fm_ops_entry_bytes(c, fm_tree_at(tree, i), &to->text);
+        FM_THEN(rc, fm_ops_entry_bytes(c, fm_tree_at(tree, i), &to->text));
     }
     if (rc < 0)
         suite_files_release(out);
@@ -67,8 +66,7 @@ static fm_status read_file(fm_buf *text, char **where, const char *path)
     *where = NULL;
     fm_buf_init(text, SUITE_MAX_BYTES);
     fm_status rc = fm_read_file(text, path, SUITE_MAX_BYTES);
-    if (rc == FM_OK)
-        rc = fm_suite_doc_kind(&suite, &topic, fm_buf_span(text), path);
+    FM_THEN(rc, fm_suite_doc_kind(&suite, &topic, fm_buf_span(text), path));
     if (rc == FM_OK) {
         *where = fm_asprintf(FOLDER "%s%s%s.yaml", suite, topic ? "." : "", topic ? topic : "");
         rc = *where ? FM_OK : FM_ENOMEM;
@@ -84,8 +82,7 @@ fm_status suite_files_put(suite_files *f, const char *path)
     char *where;
     suite_file *to = NULL;
     fm_status rc = read_file(&text, &where, path);
-    if (rc == FM_OK)
-        rc = place(f, where, &to);
+    FM_THEN(rc, place(f, where, &to));
     if (rc == FM_OK) {
         fm_buf_clear(&to->text);
         fm_buf_append(&to->text, text.data, text.len);
@@ -116,8 +113,7 @@ fm_status suite_files_check_with(fm_ops *c, const fm_tree *tree, const fm_words 
     fm_status rc = suite_files_of(c, tree, &f);
     for (size_t i = 0; rc == FM_OK && i < files->count; i++)
         rc = suite_files_put(&f, files->item[i]);
-    if (rc == FM_OK)
-        rc = suite_files_parse(&f, &set);
+    FM_THEN(rc, suite_files_parse(&f, &set));
     fm_suite_set_free(&set);
     suite_files_release(&f);
     return rc;
@@ -128,8 +124,7 @@ fm_status fm_ops_add_suite(fm_txn *txn, fm_tree *tree, const char *path)
     fm_buf text;
     char *where;
     fm_status rc = read_file(&text, &where, path);
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, where, fm_buf_span(&text));
+    FM_THEN(rc, fm_txn_put_path(txn, tree, where, fm_buf_span(&text)));
     fm_free(where);
     fm_buf_release(&text);
     return rc;
@@ -246,8 +241,7 @@ static fm_status version_has(fm_ops *c, const char *rev, const fm_oid *at, bool 
     fm_oid oid, base;
     *has = false;
     fm_status rc = fm_rev_resolve(c->repo, &oid, rev);
-    if (rc == FM_OK)
-        rc = fm_merge_base(c->repo, &base, &oid, at);
+    FM_THEN(rc, fm_merge_base(c->repo, &base, &oid, at));
     if (rc == FM_OK)
         *has = fm_oid_eq(&base, &oid);
     if (rc != FM_ENOTFOUND)
@@ -259,11 +253,12 @@ static fm_status version_has(fm_ops *c, const char *rev, const fm_oid *at, bool 
 fm_status waiver_until_check(fm_ops *c, const char *until, const fm_oid *at)
 {
     bool over = false;
-    fm_status rc = is_date(until) ? day_is_over(until, &over) : version_has(c, until, at, &over);
-    if (rc == FM_OK && over)
-        rc = fm_fail(FM_EINVAL, "a waiver until '%s' would be over already: %s", until,
-                     is_date(until) ? "that day has passed" : "the branch comes from that version");
-    return rc;
+    FM_TRY(is_date(until) ? day_is_over(until, &over) : version_has(c, until, at, &over));
+    if (over)
+        return fm_fail(FM_EINVAL, "a waiver until '%s' would be over already: %s", until,
+                       is_date(until) ? "that day has passed"
+                                      : "the branch comes from that version");
+    return FM_OK;
 }
 
 /* at NULL: those until a day; else those until a revision. */
@@ -292,10 +287,8 @@ fm_status suites_of(fm_ops *c, const fm_tree *tree, fm_suite_set *out)
     suite_files f;
     *out = (fm_suite_set){0};
     fm_status rc = suite_files_of(c, tree, &f);
-    if (rc == FM_OK)
-        rc = suite_files_parse(&f, out);
-    if (rc == FM_OK)
-        rc = end_waivers(c, out, NULL);
+    FM_THEN(rc, suite_files_parse(&f, out));
+    FM_THEN(rc, end_waivers(c, out, NULL));
     suite_files_release(&f);
     if (rc < 0)
         fm_suite_set_free(out);
@@ -312,10 +305,8 @@ fm_status fm_ops_suites(fm_ops *c, const fm_oid *at, const fm_tree *tree, fm_sui
     fm_tree *own = NULL;
     *out = (fm_suite_set){0};
     fm_status rc = tree ? FM_OK : fm_version_tree(c->repo, &own, at);
-    if (rc == FM_OK)
-        rc = suites_of(c, tree ? tree : own, out);
-    if (rc == FM_OK)
-        rc = suites_end_waivers(c, out, at);
+    FM_THEN(rc, suites_of(c, tree ? tree : own, out));
+    FM_THEN(rc, suites_end_waivers(c, out, at));
     if (rc < 0)
         fm_suite_set_free(out);
     fm_tree_free(own);
@@ -357,12 +348,12 @@ static fm_status merge_path(suite_merge *m, const char *path)
 static fm_status merge_all(suite_merge *m, const fm_tree *of)
 {
     size_t begin = 0, end = 0;
-    fm_status rc = FM_OK;
+
     if (of)
         fm_tree_range(of, FOLDER, &begin, &end);
-    for (size_t i = begin; rc == FM_OK && i < end; i++)
-        rc = merge_path(m, fm_tree_at(of, i)->path);
-    return rc;
+    for (size_t i = begin; i < end; i++)
+        FM_TRY(merge_path(m, fm_tree_at(of, i)->path));
+    return FM_OK;
 }
 
 fm_status tree_merge_suites(fm_ops *c, fm_tree *dst, const fm_oid *parent, size_t parents,
@@ -371,32 +362,27 @@ fm_status tree_merge_suites(fm_ops *c, fm_tree *dst, const fm_oid *parent, size_
     fm_tree *first = NULL;
     fm_status rc = parents ? fm_version_tree(c->repo, &first, &parent[0]) : FM_OK;
     suite_merge m = {.c = c, .dst = dst, .theirs = first, .first_wins = true};
-    if (rc == FM_OK)
-        rc = merge_all(&m, first);
+    FM_THEN(rc, merge_all(&m, first));
     fm_tree_free(first);
     for (size_t i = 1; rc == FM_OK && i < parents; i++) {
         fm_oid at;
         fm_tree *theirs = NULL, *base = NULL;
         rc = fm_merge_base(c->repo, &at, &parent[0], &parent[i]);
-        if (rc == FM_OK)
-            rc = fm_version_tree(c->repo, &base, &at);
+        FM_THEN(rc, fm_version_tree(c->repo, &base, &at));
         if (rc == FM_ENOTFOUND) {
             fm_error_clear();
             rc = FM_OK;
         }
-        if (rc == FM_OK)
-            rc = fm_version_tree(c->repo, &theirs, &parent[i]);
+        FM_THEN(rc, fm_version_tree(c->repo, &theirs, &parent[i]));
         m = (suite_merge){c, dst, theirs, base, first_wins};
-        if (rc == FM_OK)
-            rc = merge_all(&m, theirs);
+        FM_THEN(rc, merge_all(&m, theirs));
         if (rc == FM_OK) /* what they removed */
             rc = merge_all(&m, base);
         fm_tree_free(theirs);
         fm_tree_free(base);
     }
     fm_suite_set check = {0};
-    if (rc == FM_OK)
-        rc = suites_of(c, dst, &check); /* a waiver of a case that the other side took away */
+    FM_THEN(rc, suites_of(c, dst, &check)); /* a waiver of a case that the other side took away */
     fm_suite_set_free(&check);
     return rc;
 }

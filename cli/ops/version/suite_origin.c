@@ -56,8 +56,7 @@ static fm_status digest_files(const suite_files *f, fm_digest *out)
         fm_buf_append(&all, f->file[i].text.data, f->file[i].text.len);
     }
     fm_status rc = fm_buf_ok(&all);
-    if (rc == FM_OK)
-        rc = fm_sha256(out, all.data, all.len);
+    FM_THEN(rc, fm_sha256(out, all.data, all.len));
     fm_buf_release(&all);
     return rc;
 }
@@ -69,8 +68,7 @@ static fm_status read_files(suite_origins *h, const fm_oid *oid, suite_files *ou
     size_t begin = 0, end = 0, n = strlen(h->name);
     *out = (suite_files){0};
     fm_status rc = fm_version_tree(h->c->repo, &tree, oid);
-    if (rc == FM_OK)
-        rc = fm_tree_new(&own);
+    FM_THEN(rc, fm_tree_new(&own));
     if (rc == FM_OK)
         fm_tree_range(tree, "suites/", &begin, &end);
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
@@ -79,8 +77,7 @@ static fm_status read_files(suite_origins *h, const fm_oid *oid, suite_files *ou
         if (strncmp(base, h->name, n) == 0 && base[n] == '.')
             rc = fm_tree_put_entry(own, e);
     }
-    if (rc == FM_OK)
-        rc = suite_files_of(h->c, own, out);
+    FM_THEN(rc, suite_files_of(h->c, own, out));
     fm_tree_free(own);
     fm_tree_free(tree);
     return rc;
@@ -90,13 +87,13 @@ static fm_status index_cases(stage *s)
 {
     size_t n = s->suite ? fm_suite_count(s->suite) : 0;
     s->at = fm_calloc(n, sizeof *s->at);
-    fm_status rc = s->at ? fm_map_new(&s->place) : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+    FM_TRY(s->at ? fm_map_new(&s->place) : FM_ENOMEM);
+    for (size_t i = 0; i < n; i++) {
         const char *name = fm_suite_case_name(s->suite, i);
         s->at[i] = i;
-        rc = fm_map_put(s->place, name, strlen(name), &s->at[i], NULL);
+        FM_TRY(fm_map_put(s->place, name, strlen(name), &s->at[i], NULL));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status fill_stage(suite_origins *h, stage *s, const suite_files *files)
@@ -127,21 +124,14 @@ static fm_status stage_of(suite_origins *h, const fm_oid *oid, const stage **out
     *out = s;
     if (s)
         return FM_OK;
-    fm_status rc = fm_grow(&h->stage, &h->cap, h->count + 1, sizeof(stage *));
-    if (rc == FM_OK)
-        rc = (s = fm_calloc(1, sizeof *s)) ? FM_OK : FM_ENOMEM;
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&h->stage, &h->cap, h->count + 1, sizeof(stage *)));
+    FM_TRY((s = fm_calloc(1, sizeof *s)) ? FM_OK : FM_ENOMEM);
     h->stage[h->count++] = s;
-    rc = fm_version_read(h->c->repo, &s->version, oid);
-    if (rc == FM_OK)
-        rc = read_files(h, oid, &files);
-    if (rc == FM_OK)
-        rc = digest_files(&files, &s->files);
-    if (rc == FM_OK)
-        rc = fill_stage(h, s, &files);
-    if (rc == FM_OK)
-        rc = fm_map_put(h->by_oid, oid->b, sizeof oid->b, s, NULL);
+    fm_status rc = fm_version_read(h->c->repo, &s->version, oid);
+    FM_THEN(rc, read_files(h, oid, &files));
+    FM_THEN(rc, digest_files(&files, &s->files));
+    FM_THEN(rc, fill_stage(h, s, &files));
+    FM_THEN(rc, fm_map_put(h->by_oid, oid->b, sizeof oid->b, s, NULL));
     suite_files_release(&files);
     *out = s;
     return rc;
@@ -199,13 +189,10 @@ fm_status suite_origin_of(suite_origins *h, size_t i, suite_origin *out)
     const stage *top = h->stage[0], *added = NULL, *changed = NULL, *waived = NULL;
     const char *name = fm_suite_case_name(top->suite, i);
     *out = (suite_origin){.name = name, .waiver = fm_suite_waiver(top->suite, i)};
-    fm_status rc = trace(h, IS_THERE, top, name, &added);
-    if (rc == FM_OK)
-        rc = trace(h, SAYS, top, name, &changed);
-    if (rc == FM_OK && out->waiver)
-        rc = trace(h, IS_WAIVED, top, name, &waived);
-    if (rc < 0)
-        return rc;
+    FM_TRY(trace(h, IS_THERE, top, name, &added));
+    FM_TRY(trace(h, SAYS, top, name, &changed));
+    if (out->waiver)
+        FM_TRY(trace(h, IS_WAIVED, top, name, &waived));
     out->added = &added->version;
     out->changed = changed == added ? NULL : &changed->version;
     out->waived = waived ? &waived->version : NULL;
@@ -226,19 +213,14 @@ fm_status suite_origins_open(suite_origins **out, fm_ops *c, const char *rev, co
     if (!h)
         return FM_ENOMEM;
     *h = (suite_origins){.c = c, .name = suite};
-    fm_status rc = fm_ops_resolve(c, rev, &oid, NULL);
-    if (rc == FM_OK)
-        rc = fm_map_new(&h->by_oid);
-    if (rc == FM_OK)
-        rc = stage_of(h, &oid, &top);
-    if (rc == FM_OK && !top->suite)
-        rc = fm_fail(FM_ENOTFOUND, "%s has no suite '%s'; 'fmstore suite ls %s' lists them", rev,
-                     suite, rev);
-    if (rc == FM_OK) {
-        const fm_suite_set one = {&h->stage[0]->suite, 1};
-        rc = suites_end_waivers(c, &one, NULL);
-        if (rc == FM_OK)
-            rc = suites_end_waivers(c, &one, &oid);
-    }
-    return rc;
+    FM_TRY(fm_ops_resolve(c, rev, &oid, NULL));
+    FM_TRY(fm_map_new(&h->by_oid));
+    FM_TRY(stage_of(h, &oid, &top));
+    if (!top->suite)
+        return fm_fail(FM_ENOTFOUND, "%s has no suite '%s'; 'fmstore suite ls %s' lists them", rev,
+                       suite, rev);
+    const fm_suite_set one = {&h->stage[0]->suite, 1};
+    FM_TRY(suites_end_waivers(c, &one, NULL));
+
+    return suites_end_waivers(c, &one, &oid);
 }

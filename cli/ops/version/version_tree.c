@@ -10,33 +10,31 @@
 
 fm_status tree_drop(fm_tree *tree, const char *prefix)
 {
-    fm_status rc = FM_OK;
     size_t begin, end;
     fm_tree_range(tree, prefix, &begin, &end);
-    while (rc == FM_OK && end > begin)
-        rc = fm_tree_remove(tree, fm_tree_at(tree, --end)->path);
-    return rc;
+    while (end > begin)
+        FM_TRY(fm_tree_remove(tree, fm_tree_at(tree, --end)->path));
+    return FM_OK;
 }
 
 fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix)
 {
-    fm_status rc = FM_OK;
     size_t begin, end;
     fm_tree_range(src, prefix, &begin, &end);
-    for (size_t i = begin; rc == FM_OK && i < end; i++)
+    for (size_t i = begin; i < end; i++)
         if (!fm_tree_find(dst, fm_tree_at(src, i)->path))
-            rc = fm_tree_put_entry(dst, fm_tree_at(src, i));
-    return rc;
+            FM_TRY(fm_tree_put_entry(dst, fm_tree_at(src, i)));
+    return FM_OK;
 }
 
 fm_status tree_drop_history(fm_tree *tree)
 {
     static const char *const own[] = {"source/",   "data/",      "recipe.json", "train_log.json",
                                       "train.svg", "train.html", "sweep.json"};
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(own); i++)
-        rc = tree_drop(tree, own[i]);
-    return rc;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(own); i++)
+        FM_TRY(tree_drop(tree, own[i]));
+    return FM_OK;
 }
 
 fm_status branch_must_be_new(fm_ops *c, const char *name)
@@ -44,8 +42,7 @@ fm_status branch_must_be_new(fm_ops *c, const char *name)
     fm_oid there;
     fm_status rc = fm_branch_name_fit(name);
     char *ref = rc == FM_OK ? fm_asprintf("refs/heads/%s", name) : NULL;
-    if (rc == FM_OK)
-        rc = ref ? fm_ref_read(c->repo, &there, ref) : FM_ENOMEM;
+    FM_THEN(rc, ref ? fm_ref_read(c->repo, &there, ref) : FM_ENOMEM);
     fm_free(ref);
     if (rc == FM_OK)
         return fm_fail(FM_EEXISTS,
@@ -65,10 +62,8 @@ fm_status tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_j
     fm_buf_init(&text, 0);
     fm_status rc = fm_json_write(&text, v, FM_JSON_PRETTY);
     fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, path, fm_buf_span(&text));
+    FM_THEN(rc, fm_buf_ok(&text));
+    FM_THEN(rc, fm_txn_put_path(txn, tree, path, fm_buf_span(&text)));
     fm_buf_release(&text);
     return rc;
 }
@@ -82,8 +77,7 @@ fm_status tree_recipe(fm_ops *c, const fm_tree *tree, fm_json **out)
         return FM_OK;
     fm_buf_init(&text, 0);
     fm_status rc = fm_ops_entry_bytes(c, e, &text);
-    if (rc == FM_OK)
-        rc = fm_json_parse(out, fm_buf_span(&text), "recipe.json");
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), "recipe.json"));
     fm_buf_release(&text);
     return rc;
 }
@@ -125,13 +119,11 @@ static fm_status keep_rejected(fm_ops *c, const fm_landing *l, const fm_oid *oid
     fm_buf_init(&ref, 0);
     fm_buf_printf(&ref, "refs/fmstore/rejected/%s/%.10s", l->branch, hex);
     fm_status rc = fm_buf_ok(&ref);
-    if (rc == FM_OK)
-        rc = fm_ref_update(c->repo, fm_buf_cstr(&ref), oid, NULL, "rejected by a gate suite");
+    FM_THEN(rc, fm_ref_update(c->repo, fm_buf_cstr(&ref), oid, NULL, "rejected by a gate suite"));
     if (rc == FM_EEXISTS)
         rc = FM_OK; /* the same candidate was rejected before */
     fm_buf_release(&ref);
-    if (rc == FM_OK)
-        rc = note_tests(c, oid, tally);
+    FM_THEN(rc, note_tests(c, oid, tally));
     if (rc < 0)
         return rc;
     return fm_fail(FM_EREFUSED,
@@ -158,12 +150,12 @@ static void hint_repack(fm_ops *c)
 fm_status version_candidate(fm_ops *c, const fm_landing *l, fm_oid *out, fm_tally *tally)
 {
     *tally = (fm_tally){0};
-    fm_status rc = fm_version_commit(c->repo, out, l->tree, &l->commit);
-    if (rc == FM_OK && l->gate)
-        rc = fm_ops_gate(c, out, l->tree, l->branch, tally);
-    if (rc == FM_OK && tally->gates_failed)
-        rc = keep_rejected(c, l, out, tally);
-    return rc;
+    FM_TRY(fm_version_commit(c->repo, out, l->tree, &l->commit));
+    if (l->gate)
+        FM_TRY(fm_ops_gate(c, out, l->tree, l->branch, tally));
+    if (tally->gates_failed)
+        FM_TRY(keep_rejected(c, l, out, tally));
+    return FM_OK;
 }
 
 static void tell_landed(const fm_ops *c, const fm_landing *l, const fm_oid *oid)
@@ -182,11 +174,8 @@ fm_status version_land(fm_ops *c, const fm_landing *l, const fm_oid *oid, const 
     int n = snprintf(ref, sizeof ref, "refs/heads/%s", l->branch);
     if (n < 0 || (size_t)n >= sizeof ref)
         return fm_fail(FM_EINVAL, "the branch name is longer than 250 bytes");
-    fm_status rc = fm_ref_update(c->repo, ref, oid, l->expect_old, l->commit.message);
-    if (rc == FM_OK)
-        rc = note_tests(c, oid, tally);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_ref_update(c->repo, ref, oid, l->expect_old, l->commit.message));
+    FM_TRY(note_tests(c, oid, tally));
     if (!l->quiet)
         tell_landed(c, l, oid);
     hint_repack(c);
@@ -196,8 +185,8 @@ fm_status version_land(fm_ops *c, const fm_landing *l, const fm_oid *oid, const 
 fm_status fm_ops_land(fm_ops *c, const fm_landing *l, fm_oid *out)
 {
     fm_tally tally;
-    fm_status rc = version_candidate(c, l, out, &tally);
-    return rc == FM_OK ? version_land(c, l, out, &tally) : rc;
+    FM_TRY(version_candidate(c, l, out, &tally));
+    return version_land(c, l, out, &tally);
 }
 
 typedef struct offering {
@@ -211,8 +200,7 @@ static fm_status offer_one(void *ctx, const char *name, const fm_oid *oid)
     fm_tree *tree = NULL;
     (void)name;
     fm_status rc = fm_version_tree(o->c->repo, &tree, oid);
-    if (rc == FM_OK)
-        rc = fm_txn_offer(o->txn, tree);
+    FM_THEN(rc, fm_txn_offer(o->txn, tree));
     fm_tree_free(tree);
     return rc;
 }

@@ -293,16 +293,15 @@ static fm_status round_rows(const pack_job *j, uint32_t first, uint32_t n, float
     for (uint32_t i = 0; i < n; i++) {
         uint16_t *dst = (uint16_t *)(void *)(pairs + (size_t)i * pairs_of(j->k));
         const unsigned char *src = j->floats ? NULL : j->src + (first + i) * j->row_bytes;
-        fm_status rc = FM_OK;
+
         if (!j->floats && j->dtype == FM_BF16) { /* keeps its bits */
             dst[kp - 1] = 0;
             memcpy(dst, src, 2 * (size_t)j->k);
             continue;
         }
         if (!j->floats)
-            rc = fm_to_f32(row, j->dtype, src, j->k);
-        if (rc < 0)
-            return rc;
+            FM_TRY(fm_to_f32(row, j->dtype, src, j->k));
+
         j->cpu->kern->round(dst, j->floats ? j->floats + (size_t)(first + i) * j->k : row, j->k);
         if (kp > j->k)
             dst[j->k] = 0;
@@ -325,9 +324,7 @@ static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worke
         uint32_t first = (uint32_t)p * FMI_WIDE, n = FM_MIN(j->n - first, FMI_WIDE);
         uint32_t wide = n <= FMI_OUTPUTS ? FMI_OUTPUTS : FMI_WIDE;
         uint32_t *dst = j->image + (size_t)first * depth;
-        fm_status rc = round_rows(j, first, n, row, pairs);
-        if (rc < 0)
-            return rc;
+        FM_TRY(round_rows(j, first, n, row, pairs));
         if (n < wide)
             memset(dst, 0, (size_t)wide * depth * sizeof *dst);
         /* Words are moved, whatever they are. */
@@ -364,9 +361,7 @@ static fm_status op_image(fm_backend *be, void *image, fm_role role, fm_dtype dt
 
     if (role != FM_ROLE_LINEAR)
         return fast->exact.weight_image(be, image, role, dtype, n, k, host_bytes);
-    rc = fm_tensor_bytes(&row_bytes, dtype, &shape, "one row of a weight");
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_tensor_bytes(&row_bytes, dtype, &shape, "one row of a weight"));
     pack_job job = {.cpu = fmi_cpu_of(be),
                     .kern = fast->kern,
                     .n = n,
@@ -428,11 +423,9 @@ static void op_update(fm_backend *be, fm_weight *weight, const float *src)
 
 fm_status fmi_cpu_open_bf16(fm_backend **out, fm_pool *pool, const char *isa)
 {
-    fm_status rc = fmi_fast_begin(out, pool, isa);
+    FM_TRY(fmi_fast_begin(out, pool, isa));
     fm_backend *be = *out;
 
-    if (rc < 0)
-        return rc;
     be->mode = "bf16";
     be->kernel_class =
         strcmp(fmi_fast_of(be)->kern->isa, "avx512bf16") == 0 ? "bf16dp-1" : "bf16fma-1";

@@ -32,9 +32,7 @@ static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worke
         const unsigned char *src = j->floats ? NULL : j->src + p * FMI_PANEL * j->row_bytes;
         float *dst = j->panel + p * FMI_PANEL * k;
         for (uint32_t i = 0; i < n && !j->floats; i++) {
-            fm_status rc = fm_to_f32(rows + (size_t)i * k, j->dtype, src + i * j->row_bytes, k);
-            if (rc < 0)
-                return rc;
+            FM_TRY(fm_to_f32(rows + (size_t)i * k, j->dtype, src + i * j->row_bytes, k));
         }
         if (n < FMI_PANEL)
             memset(dst, 0, (size_t)FMI_PANEL * k * sizeof *dst);
@@ -90,10 +88,7 @@ fm_status fmi_exact_weight_image(fm_backend *be, void *image, fm_role role, fm_d
                                  uint32_t n, uint32_t k, const void *host_bytes)
 {
     uint64_t row_bytes;
-    fm_status rc = row_bytes_of(&row_bytes, dtype, n, k);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(row_bytes_of(&row_bytes, dtype, n, k));
     if (stays_stored(be, role, dtype)) {
         memcpy(image, host_bytes, n * row_bytes);
         return FM_OK;
@@ -110,7 +105,7 @@ fm_status fmi_exact_weight_image(fm_backend *be, void *image, fm_role role, fm_d
                     .rows = fm_aligned_alloc(64, (size_t)FMI_PANEL * k * sizeof(float))};
     if (!job.rows)
         return FM_ENOMEM;
-    rc = pack_panels(&job, 0, fmi_panels_of(n), 0);
+    fm_status rc = pack_panels(&job, 0, fmi_panels_of(n), 0);
     fm_free(job.rows);
     return rc;
 }
@@ -157,8 +152,7 @@ fm_status fmi_exact_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm
     if (!image)
         return FM_ENOMEM;
     rc = be->weight_image(be, image, role, dtype, n, k, host_bytes);
-    if (rc == FM_OK)
-        rc = be->weight_map(be, out, role, dtype, n, k, image);
+    FM_THEN(rc, be->weight_map(be, out, role, dtype, n, k, image));
     if (rc < 0) {
         fm_free(image);
         return rc;

@@ -245,10 +245,7 @@ static fm_status whole_unit(const job *j, size_t unit, fmi_scratch *scratch)
     work w = work_of(j, unit);
     float *sum, *part;
     uint32_t c = w.t->first / FMI_FA_CHUNK;
-    fm_status rc = prepare(&w, scratch, 2 * part_floats(j), &sum);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(prepare(&w, scratch, 2 * part_floats(j), &sum));
     part = sum + part_floats(j);
     chunk_part(&w, c, sum);
     for (c++; c <= w.t->last / FMI_FA_CHUNK; c++) {
@@ -267,10 +264,9 @@ static fm_status chunk_unit(const job *j, size_t unit, fmi_scratch *scratch)
 
     if (c < w.t->first / FMI_FA_CHUNK || c > w.t->last / FMI_FA_CHUNK)
         return FM_OK;
-    fm_status rc = prepare(&w, scratch, 0, &none);
-    if (rc == FM_OK)
-        chunk_part(&w, c, j->parts + unit * part_floats(j));
-    return rc;
+    FM_TRY(prepare(&w, scratch, 0, &none));
+    chunk_part(&w, c, j->parts + unit * part_floats(j));
+    return FM_OK;
 }
 
 static fm_status attention_unit(void *ctx, size_t number, fmi_scratch *scratch)

@@ -62,14 +62,11 @@ fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)
 {
     const isa_choice choice = choose_kern(isa);
     fm_backend *be;
-    fm_status rc;
 
     *out = NULL;
     if (!choice.kern)
         return fm_fail(FM_EUNSUPPORTED, "this CPU or build has no %s kernels", isa);
-    rc = fmi_cpu_open_isa(&be, pool, choice.exact);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fmi_cpu_open_isa(&be, pool, choice.exact));
     fmi_fast *fast = fm_calloc(1, sizeof *fast);
     if (!fast) {
         be->close(be);
@@ -85,11 +82,9 @@ fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)
 
 fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)
 {
-    fm_status rc = fmi_fast_begin(out, pool, isa);
+    FM_TRY(fmi_fast_begin(out, pool, isa));
     fm_backend *be = *out;
 
-    if (rc < 0)
-        return rc;
     be->mode = "fast";
     be->kernel_class = fmi_fast_of(be)->kern->kernel_class;
     be->layout = "fast-panel16-1";

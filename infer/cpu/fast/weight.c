@@ -63,7 +63,6 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
     fm_shape row = {.rank = 1, .dim = {k}};
     const block_info *info = info_of(dtype);
     uint64_t row_bytes, per_panel;
-    fm_status rc;
 
     *w = (fmi_fast_weight){0};
     *bytes = 0;
@@ -72,9 +71,7 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
     if (!fm_dtype_get(dtype)->is_float || dtype == FM_F64) /* float64 would be rounded */
         return fm_fail(FM_EUNSUPPORTED, "a weight of type %s cannot be widened to float32",
                        fm_dtype_get(dtype)->name);
-    rc = fm_tensor_bytes(&row_bytes, dtype, &row, "one row of a weight");
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_tensor_bytes(&row_bytes, dtype, &row, "one row of a weight"));
     *w = (fmi_fast_weight){.base = {.role = role, .n = n, .k = k},
                            .dtype = dtype,
                            .layout = layout_of(role, dtype),
@@ -224,14 +221,12 @@ static void image_int8(uint8_t *image, const fmi_fast_weight *w, const uint8_t *
 /* One row as bf16; a stored bf16 keeps its bits. row: k floats of scratch. */
 static fm_status row_bf16(uint16_t *dst, float *row, fm_dtype dtype, const uint8_t *src, uint32_t k)
 {
-    fm_status rc;
-
     if (dtype == FM_BF16) {
         memcpy(dst, src, 2 * (size_t)k);
         return FM_OK;
     }
-    rc = fm_to_f32(row, dtype, src, k);
-    return rc < 0 ? rc : fm_from_f32(dst, FM_BF16, row, k);
+    FM_TRY(fm_to_f32(row, dtype, src, k));
+    return fm_from_f32(dst, FM_BF16, row, k);
 }
 
 /* Where pair (f16: k) p of output n lies in the panels; the last panel may be of 16 outputs. */
@@ -294,10 +289,7 @@ static fm_status op_image(fm_backend *be, void *image, fm_role role, fm_dtype dt
 {
     fmi_fast_weight w = {0};
     uint64_t bytes;
-    fm_status rc = plan(&w, &bytes, role, dtype, n, k);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(plan(&w, &bytes, role, dtype, n, k));
     if (w.layout == FMI_LAYOUT_F32)
         return fmi_fast_of(be)->exact.weight_image(be, image, role, dtype, n, k, host_bytes);
     if (w.layout == FMI_LAYOUT_INT8)
@@ -307,8 +299,8 @@ static fm_status op_image(fm_backend *be, void *image, fm_role role, fm_dtype dt
     else if (w.layout == FMI_LAYOUT_FILE)
         memcpy(image, host_bytes, (size_t)bytes);
     else
-        rc = image_bf16(image, bytes, &w, host_bytes);
-    return rc;
+        FM_TRY(image_bf16(image, bytes, &w, host_bytes));
+    return FM_OK;
 }
 
 static fm_status op_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype, uint32_t n,
@@ -415,10 +407,9 @@ static fm_status row_int8(float *y, const fmi_fast_weight *w, uint32_t n)
     const uint8_t *q = w->q + n / FMI_OUTPUTS * w->panel_q;
     const uint8_t *s = w->scale + n / FMI_OUTPUTS * w->panel_s;
     const uint32_t o = n % FMI_OUTPUTS, elems = type->block_elems;
-    fm_status rc = FM_OK;
 
     fm_assert(info != NULL);
-    for (uint32_t k = 0; k < w->base.k && rc == FM_OK; k += elems, y += elems) {
+    for (uint32_t k = 0; k < w->base.k; k += elems, y += elems) {
         uint8_t block[256] = {0};
         get_scales(info, block, s, o);
         for (uint32_t e = 0; e < elems; e++) {
@@ -428,11 +419,11 @@ static fm_status row_int8(float *y, const fmi_fast_weight *w, uint32_t n)
             else
                 set_element_256(info, block, e, v);
         }
-        rc = fm_to_f32(y, w->dtype, block, elems);
+        FM_TRY(fm_to_f32(y, w->dtype, block, elems));
         q += (size_t)elems / FMI_BLOCK * info->q_bytes;
         s += (size_t)info->s_bytes * FMI_OUTPUTS;
     }
-    return rc;
+    return FM_OK;
 }
 
 static void row_halves(float *y, const fmi_fast_weight *w, uint32_t n)

@@ -157,9 +157,7 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
     const fmi_geom *g = p->g;
     size_t qd = (size_t)g->heads * g->head_dim;
     qkv t;
-    fm_status rc = project(p, l, x, &t);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(project(p, l, x, &t));
     norm_heads(p, l, &t);
     fm_kv_view kv = fmi_kv_view(g->pool);
     keep(p, l, &t, kv);

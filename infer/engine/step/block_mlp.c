@@ -24,11 +24,9 @@ fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y)
     const fmi_out both[] = {{pick_gate, {p->gate, g->inter}}, {pick_up, {p->up, g->inter}}};
     const fmi_out fused = {pick_gate, {p->gate, 2 * (size_t)g->inter}};
     const fmi_out down = {pick_down, {y, g->hidden}};
-    fm_status rc = sw->plain_mlp   ? fmi_linears(p, p->all, in, l, &both[1], 1)
-                   : sw->fused_mlp ? fmi_linears(p, p->all, in, l, &fused, 1)
-                                   : fmi_linears(p, p->all, in, l, both, 2);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(sw->plain_mlp   ? fmi_linears(p, p->all, in, l, &both[1], 1)
+           : sw->fused_mlp ? fmi_linears(p, p->all, in, l, &fused, 1)
+                           : fmi_linears(p, p->all, in, l, both, 2));
     if (sw->plain_mlp) {
         be->act(be, sw->act, p->gate, g->inter, p->up, g->inter, NULL, 0, p->m, g->inter);
     } else if (sw->fused_mlp) {

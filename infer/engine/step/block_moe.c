@@ -67,8 +67,7 @@ static fm_status fill(fm_backend *be, const fmi_routes *r, size_t all)
         host[all + i] = (int32_t)i;
     }
     fm_status rc = be->upload(be, r->row, host, all * sizeof(int32_t));
-    if (rc == FM_OK)
-        rc = be->upload(be, r->number, host + all, all * sizeof(int32_t));
+    FM_THEN(rc, be->upload(be, r->number, host + all, all * sizeof(int32_t)));
     fm_free(host);
     return rc;
 }
@@ -91,8 +90,7 @@ static fm_status routes_of(fmi_step *s, const fm_switches *sw, fmi_routes **out)
         r->first ? device_ints(be, &r->begin, (size_t)sw->experts * s->max_rows + 1) : FM_ENOMEM;
     for (size_t i = 0; i < FM_ARRAY_LEN(ints) && rc == FM_OK; i++)
         rc = device_ints(be, ints[i], all);
-    if (rc == FM_OK)
-        rc = fill(be, r, all);
+    FM_THEN(rc, fill(be, r, all));
     if (rc != FM_OK) {
         release(s->e, r);
         return rc;
@@ -112,9 +110,7 @@ static fm_status choose(fmi_pass *p, fmi_routes *r)
     for (uint32_t i = 0; i < p->all.n; i++)
         r->first[i] = (int32_t)p->all.p[i].begin;
     r->first[p->all.n] = (int32_t)p->m;
-    fm_status rc = fmi_row_list(s, &bound, r->first, p->all.n + 1);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_row_list(s, &bound, r->first, p->all.n + 1));
     p->e->be->route(p->e->be, &(fm_route){.score = p->router,
                                           .ld = sw->experts,
                                           .m = p->m,
@@ -184,10 +180,7 @@ static fm_status add_products(const job *j, fmi_routes *r, const expert_out *o, 
             }
             if ((lin->in_scale != NULL) != j->scaled)
                 continue;
-            fm_status rc =
-                fm_grow(&r->product, &r->product_cap, *count + (size_t)1, sizeof(fm_product));
-            if (rc != FM_OK)
-                return rc;
+            FM_TRY(fm_grow(&r->product, &r->product_cap, *count + (size_t)1, sizeof(fm_product)));
             stretch s = stretch_of(j, e, i, end);
             r->product[(*count)++] = (fm_product){.y = o->y.p,
                                                   .ldy = o->y.ld,
@@ -229,9 +222,7 @@ static fm_status add_terms(const job *j, fmi_routes *r, const expert_out *o, uin
                 if (!has_term(j, next, t) || !same_term(&next->lora[t], &lin->lora[t]))
                     break;
             }
-            fm_status rc = fm_grow(&r->term, &r->term_cap, *count + (size_t)1, sizeof(fm_lora));
-            if (rc != FM_OK)
-                return rc;
+            FM_TRY(fm_grow(&r->term, &r->term_cap, *count + (size_t)1, sizeof(fm_lora)));
             stretch s = stretch_of(j, e, i, end);
             r->term[(*count)++] = (fm_lora){.y = o->y.p,
                                             .ldy = o->y.ld,
@@ -291,10 +282,7 @@ static fm_status scale(const job *j, fmi_routes *r, const expert_out *o, bool in
             const fm_linear *lin = linear_of(j, o, e, i);
             if (input ? !lin->in_scale : !lin->out_scale && !lin->bias_after)
                 continue;
-            fm_status rc =
-                fm_grow(&r->scaling, &r->scaling_cap, count + (size_t)1, sizeof(fm_scaling));
-            if (rc != FM_OK)
-                return rc;
+            FM_TRY(fm_grow(&r->scaling, &r->scaling_cap, count + (size_t)1, sizeof(fm_scaling)));
             stretch s = stretch_of(j, e, i, i + 1);
             r->scaling[count++] = (fm_scaling){.y = input ? j->x.p : o->y.p,
                                                .ldy = input ? j->x.ld : o->y.ld,
@@ -325,19 +313,17 @@ static fm_status linears(fmi_pass *p, fmi_routes *r, uint32_t l, uint32_t in, fm
 {
     fm_backend *be = p->e->be;
     job j = {.p = p, .r = r, .layer = l, .in = in, .x = x};
-    fm_status rc = multiply(&j, r, out, outs);
-    for (uint32_t o = 0; o < outs && rc == FM_OK; o++) {
+    FM_TRY(multiply(&j, r, out, outs));
+    for (uint32_t o = 0; o < outs; o++) {
         if (scales_input(&j, &out[o])) {
             job s = {.p = p, .r = r, .layer = l, .in = in, .x = {p->scaled, in}, .scaled = true};
             be->copy_rows(be, p->scaled, in, x.p, x.ld, NULL, p->m * r->chosen, in);
-            rc = scale(&s, r, &out[o], true);
-            if (rc == FM_OK)
-                rc = multiply(&s, r, &out[o], 1);
+            FM_TRY(scale(&s, r, &out[o], true));
+            FM_TRY(multiply(&s, r, &out[o], 1));
         }
-        if (rc == FM_OK)
-            rc = scale(&j, r, &out[o], false);
+        FM_TRY(scale(&j, r, &out[o], false));
     }
-    return rc;
+    return FM_OK;
 }
 
 /* ==== the branch ==== */
@@ -374,13 +360,9 @@ static fm_status run_shared(fmi_pass *p, const fmi_routes *r, uint32_t l, float 
                              {pick_s_up, {p->up, inter}},
                              {pick_s_switch, {switches, 1}}};
     const fmi_out down = {pick_s_down, {p->yr, h}};
-    fm_status rc = fmi_linears(p, p->all, (fmi_matrix){x, h}, l, first, 3);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, first, 3));
     be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, p->m, inter);
-    rc = fmi_linears(p, p->all, (fmi_matrix){p->gate, inter}, l, &down, 1);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){p->gate, inter}, l, &down, 1));
     be->sigmoid(be, r->weight, switches, p->m);
     be->mix_rows(be, p->xr, h, p->yr, h, r->number, r->weight, 1, p->m, h);
     be->add(be, y, p->xr, (uint64_t)p->m * h);
@@ -396,21 +378,13 @@ fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
     const expert_out both[] = {{EXPERT_GATE, {p->gate, inter}}, {EXPERT_UP, {p->up, inter}}};
     const expert_out down = {EXPERT_DOWN, {p->yr, h}};
     fmi_routes *r;
-    fm_status rc = routes_of(p->s, sw, &r);
-    if (rc == FM_OK)
-        rc = fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &router, 1);
-    if (rc == FM_OK)
-        rc = choose(p, r);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(routes_of(p->s, sw, &r));
+    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &router, 1));
+    FM_TRY(choose(p, r));
     be->copy_rows(be, p->xr, h, x, h, r->row, all, h);
-    rc = linears(p, r, l, h, (fmi_matrix){p->xr, h}, both, 2);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(linears(p, r, l, h, (fmi_matrix){p->xr, h}, both, 2));
     be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, all, inter);
-    rc = linears(p, r, l, inter, (fmi_matrix){p->gate, inter}, &down, 1);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(linears(p, r, l, inter, (fmi_matrix){p->gate, inter}, &down, 1));
     be->mix_rows(be, y, h, p->yr, h, r->number, r->weight, sw->chosen, p->m, h);
     return sw->shared_expert ? run_shared(p, r, l, x, y) : FM_OK;
 }

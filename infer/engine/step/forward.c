@@ -191,38 +191,29 @@ static float *input_of(fmi_pass *p, uint32_t l, fmi_gain_fn gain)
 
 static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
 {
-    fm_status rc = p->g->sw.layer[l] & FM_LAYER_SPARSE ? fmi_moe(p, l, x, y) : fmi_mlp(p, l, x, y);
-    return rc == FM_OK ? fmi_join_ranks(p, y) : rc;
+    FM_TRY(p->g->sw.layer[l] & FM_LAYER_SPARSE ? fmi_moe(p, l, x, y) : fmi_mlp(p, l, x, y));
+    return fmi_join_ranks(p, y);
 }
 
 static fm_status layer(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
     fmi_gain_fn after = l + 1 < p->g->layers ? gain_attn : gain_final;
-    fm_status rc = fmi_attention(p, l, input_of(p, l, gain_attn), p->o);
-    if (rc == FM_OK)
-        rc = fmi_join_ranks(p, p->o);
-    if (rc == FM_OK)
-        rc = fmi_hooks(p, FM_SITE_ATTENTION, l, p->o);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_attention(p, l, input_of(p, l, gain_attn), p->o));
+    FM_TRY(fmi_join_ranks(p, p->o));
+    FM_TRY(fmi_hooks(p, FM_SITE_ATTENTION, l, p->o));
     if (p->g->sw.order == FM_BLOCK_PARALLEL) {
-        rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->other);
-        if (rc == FM_OK)
-            rc = fmi_hooks(p, FM_SITE_MLP, l, p->other);
-        if (rc == FM_OK)
-            be->add(be, p->o, p->other, (uint64_t)p->m * p->g->hidden);
-        if (rc == FM_OK)
-            join(p, l, p->o, gain_mlp_post, after, l + 1);
-        return rc;
+        FM_TRY(feed_forward(p, l, input_of(p, l, gain_mlp), p->other));
+        FM_TRY(fmi_hooks(p, FM_SITE_MLP, l, p->other));
+        be->add(be, p->o, p->other, (uint64_t)p->m * p->g->hidden);
+        join(p, l, p->o, gain_mlp_post, after, l + 1);
+        return FM_OK;
     }
     join(p, l, p->o, gain_attn_post, gain_mlp, l);
-    rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->o);
-    if (rc == FM_OK)
-        rc = fmi_hooks(p, FM_SITE_MLP, l, p->o);
-    if (rc == FM_OK)
-        join(p, l, p->o, gain_mlp_post, after, l + 1);
-    return rc;
+    FM_TRY(feed_forward(p, l, input_of(p, l, gain_mlp), p->o));
+    FM_TRY(fmi_hooks(p, FM_SITE_MLP, l, p->o));
+    join(p, l, p->o, gain_mlp_post, after, l + 1);
+    return FM_OK;
 }
 
 /* ==== the ends ==== */
@@ -236,11 +227,8 @@ static fm_status tap(fmi_pass *p, uint32_t layer_number, const float *x)
     if (!p->e->tap)
         return FM_OK;
     size_t floats = (size_t)p->m * h;
-    fm_status rc = fm_grow(&s->tap_host, &s->tap_floats, 2 * floats, sizeof(float));
-    if (rc == FM_OK)
-        rc = be->download(be, s->tap_host, x, floats * sizeof(float));
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&s->tap_host, &s->tap_floats, 2 * floats, sizeof(float)));
+    FM_TRY(be->download(be, s->tap_host, x, floats * sizeof(float)));
     float *sorted = s->tap_host + floats;
     const uint32_t *order = s->order + p->row0;
     for (uint32_t i = 0; i < p->m; i++) {
@@ -265,8 +253,7 @@ static fm_status head_of_ranks(fmi_pass *p, float *states)
     fm_status rc = fmi_float_room(p->e->be, &s->shard, &s->shard_floats,
                                   (later ? s->wanted : rooms * p->w) * ld);
     const fmi_out head = {pick_head, {s->shard + (later ? p->want0 * ld : 0), ld}};
-    if (rc == FM_OK)
-        rc = fmi_linears(p, p->want, (fmi_matrix){states, p->g->hidden}, 0, &head, 1);
+    FM_THEN(rc, fmi_linears(p, p->want, (fmi_matrix){states, p->g->hidden}, 0, &head, 1));
     return rc == FM_OK && !later ? fmi_gather_logits(p, s->shard, ld) : rc;
 }
 
@@ -290,18 +277,18 @@ static fm_status logits(fmi_pass *p)
         normed = p->xn;
     }
     be->copy_rows(be, states, s->hidden_ld, normed, h, NULL, p->w, h);
-    fm_status rc = FM_OK;
+
     bool cut = fm_comm_size(p->e->group) > 1;
     if (cut) {
-        rc = head_of_ranks(p, normed);
+        FM_TRY(head_of_ranks(p, normed));
     } else {
         const fmi_out head = {pick_head, {s->logits + p->want0 * s->ld, s->ld}};
-        rc = fmi_linears(p, p->want, (fmi_matrix){normed, h}, 0, &head, 1);
+        FM_TRY(fmi_linears(p, p->want, (fmi_matrix){normed, h}, 0, &head, 1));
     }
-    for (uint32_t i = 0; rc == FM_OK && i < p->want.n && !(cut && p->e->stages > 1); i++)
+    for (uint32_t i = 0; i < p->want.n && !(cut && p->e->stages > 1); i++)
         fmi_finish_logits(s, p->want.p[i].model, p->want0 + (size_t)p->want.p[i].begin,
                           p->want.p[i].count);
-    return rc;
+    return FM_OK;
 }
 
 /* What this rank's first layer begins with. */
@@ -310,10 +297,9 @@ static fm_status beginning(fmi_pass *p, uint32_t begin)
     if (begin > 0)
         return fmi_pipe_receive(p, begin);
     fmi_pass_enter(p, 0);
-    fm_status rc = embed(p);
-    if (rc == FM_OK)
-        rc = tap(p, 0, p->x);
-    return rc == FM_OK ? fmi_hooks(p, FM_SITE_RESIDUAL, 0, p->x) : rc;
+    FM_TRY(embed(p));
+    FM_TRY(tap(p, 0, p->x));
+    return fmi_hooks(p, FM_SITE_RESIDUAL, 0, p->x);
 }
 
 static fm_status forward(fmi_pass *p)
@@ -328,8 +314,7 @@ static fm_status forward(fmi_pass *p)
         if (p->m == 0)
             continue;
         rc = layer(p, l);
-        if (rc == FM_OK)
-            rc = fmi_hooks(p, FM_SITE_RESIDUAL, l + 1, p->x);
+        FM_THEN(rc, fmi_hooks(p, FM_SITE_RESIDUAL, l + 1, p->x));
         if (rc == FM_OK && l + 1 < layers)
             rc = tap(p, l + 1, p->x);
     }
@@ -392,9 +377,7 @@ fm_status fmi_step_passes(fmi_step *s, uint32_t n)
     cursor at = {0};
     for (uint32_t i = 0, j, m; i < s->runs; i = j) {
         j = fmi_pass_end(s, i, &m);
-        fm_status rc = run_pass(s, n, i, j, m, &at);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(run_pass(s, n, i, j, m, &at));
     }
     return FM_OK;
 }

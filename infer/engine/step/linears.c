@@ -89,11 +89,8 @@ static fm_status close_list(fmi_step *s, fmi_rows *out, uint32_t count)
     *out = (fmi_rows){.count = count, .list = known_list(l, rows, count)};
     if (out->list)
         return FM_OK;
-    fm_status rc = fm_grow(&l->list, &l->cap, l->count + 1, sizeof(fmi_list));
-    if (rc == FM_OK)
-        rc = s->e->be->upload(s->e->be, c->dev + c->used, rows, count * sizeof(int32_t));
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fm_grow(&l->list, &l->cap, l->count + 1, sizeof(fmi_list)));
+    FM_TRY(s->e->be->upload(s->e->be, c->dev + c->used, rows, count * sizeof(int32_t)));
     l->list[l->count++] = (fmi_list){.c = c, .at = c->used, .count = count};
     out->list = c->dev + c->used;
     c->used += count;
@@ -102,9 +99,7 @@ static fm_status close_list(fmi_step *s, fmi_rows *out, uint32_t count)
 
 fm_status fmi_row_list(fmi_step *s, fmi_rows *out, const int32_t *rows, uint32_t count)
 {
-    fm_status rc = fmi_list_room(s, count);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_list_room(s, count));
     memcpy(s->lists->now->host + s->lists->now->used, rows, count * sizeof(int32_t));
     return close_list(s, out, count);
 }
@@ -122,9 +117,7 @@ static fm_status rows_of(fmi_step *s, fmi_rows *out, const fmi_part *p, const ui
     *out = (fmi_rows){.begin = p[member[0]].begin, .count = count};
     if (stretch)
         return FM_OK;
-    fm_status rc = fmi_list_room(s, count);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_list_room(s, count));
     int32_t *rows = s->lists->now->host + s->lists->now->used;
     uint32_t at = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -173,9 +166,7 @@ static fm_status add_products(const job *j, const fmi_out *o, uint32_t *count)
                 s->member[n++] = k;
             }
         fmi_rows rs;
-        fm_status rc = rows_of(s, &rs, j->ps.p, s->member, n);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(rows_of(s, &rs, j->ps.p, s->member, n));
         s->product[(*count)++] = (fm_product){.y = o->y.p,
                                               .ldy = o->y.ld,
                                               .w = lin->w,
@@ -209,9 +200,7 @@ static fm_status add_terms(const job *j, const fmi_out *o, uint32_t t, uint32_t 
                 s->member[n++] = k;
             }
         fmi_rows rs;
-        fm_status rc = rows_of(s, &rs, j->ps.p, s->member, n);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(rows_of(s, &rs, j->ps.p, s->member, n));
         s->lora[(*count)++] = (fm_lora){.y = o->y.p,
                                         .ldy = o->y.ld,
                                         .a = term->a,
@@ -295,11 +284,10 @@ fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32_t layer, c
                       uint32_t outs)
 {
     job j = {.p = p, .ps = ps, .x = x, .layer = layer};
-    fm_status rc = multiply(&j, out, outs);
-    for (uint32_t o = 0; o < outs && rc == FM_OK; o++) {
-        rc = multiply_scaled(&j, &out[o]);
-        if (rc == FM_OK)
-            scale_outputs(&j, &out[o]);
+    FM_TRY(multiply(&j, out, outs));
+    for (uint32_t o = 0; o < outs; o++) {
+        FM_TRY(multiply_scaled(&j, &out[o]));
+        scale_outputs(&j, &out[o]);
     }
-    return rc;
+    return FM_OK;
 }

@@ -133,10 +133,8 @@ static fm_status run_step(fm_engine *e, const fm_row *rows, uint32_t n)
 {
     fmi_step *s = e->step;
     fm_status rc = fmi_step_plan(s, rows, n);
-    if (rc == FM_OK)
-        rc = e->log ? fmi_step_graph_together(s, n) : fmi_step_passes(s, n);
-    if (rc == FM_OK)
-        rc = collect(s);
+    FM_THEN(rc, e->log ? fmi_step_graph_together(s, n) : fmi_step_passes(s, n));
+    FM_THEN(rc, collect(s));
     if (e->log && s->seqs > 0) /* the other ranks were told of it */
         rc = e->log->end(e, rc);
     if (rc != FM_OK) {

@@ -46,9 +46,7 @@ fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
     if (!s->place) {
         void *dev = NULL;
         s->place_host = s->place_host ? s->place_host : fm_malloc(bytes);
-        fm_status rc = s->place_host ? be->alloc(be, &dev, bytes) : FM_ENOMEM;
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(s->place_host ? be->alloc(be, &dev, bytes) : FM_ENOMEM);
         s->place = dev;
     }
     memset(s->place_host, 0, bytes);

@@ -15,15 +15,12 @@ fm_status fmi_pick_room(fmi_step *s)
     s->pick_host = s->pick_host ? s->pick_host : fm_calloc(s->max_rows, sizeof(fm_pick));
     if (!s->picked_host || !s->pick_host)
         return FM_ENOMEM;
-    fm_status rc = s->picked ? FM_OK : be->alloc(be, &dev, ints * sizeof(int32_t));
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(s->picked ? FM_OK : be->alloc(be, &dev, ints * sizeof(int32_t)));
     if (dev)
         s->picked = dev;
-    rc = be->alloc(be, &dev, s->max_rows * sizeof(fm_pick));
-    if (rc == FM_OK)
-        s->pick = dev;
-    return rc;
+    FM_TRY(be->alloc(be, &dev, s->max_rows * sizeof(fm_pick)));
+    s->pick = dev;
+    return FM_OK;
 }
 
 fm_status fmi_pick_tokens(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n,
@@ -52,28 +49,27 @@ fm_status fmi_pick_tokens(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32
     s->picks = q->picks = count;
     if (count == 0)
         return FM_OK;
-    fm_status rc = be->upload(be, s->pick, s->pick_host, count * sizeof(fm_pick));
-    if (rc == FM_OK)
-        be->sample(be, s->picked, s->picked + count, s->logits, s->ld, s->pick, count, widest);
-    return rc;
+    FM_TRY(be->upload(be, s->pick, s->pick_host, count * sizeof(fm_pick)));
+    be->sample(be, s->picked, s->picked + count, s->logits, s->ld, s->pick, count, widest);
+    return FM_OK;
 }
 
 fm_status fmi_fetch_logits(fmi_step *s, const fm_row *rows, uint32_t n, const fmi_row_pick *ask)
 {
     fm_backend *be = s->e->be;
-    fm_status rc = FM_OK;
+
     bool any = false;
-    for (uint32_t i = 0; rc == FM_OK && i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         if (!rows[i].want_logits || ask[i].how || s->headless[i])
             continue;
         size_t at = (size_t)s->logit_row[i] * s->ld;
         any = true;
-        rc = be->download(be, s->logits_host + at, s->logits + at,
-                          rows[i].seq->model->arch.vocab * sizeof(float));
+        FM_TRY(be->download(be, s->logits_host + at, s->logits + at,
+                            rows[i].seq->model->arch.vocab * sizeof(float)));
     }
-    if (any && rc == FM_OK)
+    if (any)
         s->last_n = n;
-    return rc;
+    return FM_OK;
 }
 
 fm_status fmi_collect_picks(fmi_step *s)
@@ -81,13 +77,10 @@ fm_status fmi_collect_picks(fmi_step *s)
     const fmi_picking *p = s->picking;
     fm_backend *be = s->e->be;
     fm_status rc = fmi_pick_room(s);
-    if (rc == FM_OK)
-        rc = fmi_pick_tokens(s, p->q, p->rows, p->n, p->ask);
-    if (rc == FM_OK)
-        rc = be->fetch(be, p->q->picked, s->picked, 2 * (size_t)p->q->picks * sizeof(int32_t),
-                       &p->q->ticket);
-    if (rc == FM_OK)
-        rc = be->wait(be, p->q->ticket);
+    FM_THEN(rc, fmi_pick_tokens(s, p->q, p->rows, p->n, p->ask));
+    FM_THEN(rc, be->fetch(be, p->q->picked, s->picked, 2 * (size_t)p->q->picks * sizeof(int32_t),
+                          &p->q->ticket));
+    FM_THEN(rc, be->wait(be, p->q->ticket));
     p->q->ticket = 0;
     return rc == FM_OK ? fmi_fetch_logits(s, p->rows, p->n, p->ask) : rc;
 }

@@ -31,9 +31,7 @@ static fm_status check_rows(fm_engine *e, const fm_row *rows, uint32_t n)
         const fm_seq *q = rows[i].seq;
         if (!q || q->model->engine != e)
             return fm_fail(FM_EINVAL, "row %u: no sequence of this engine", i);
-        fm_status rc = check_token(e->step, &rows[i], i);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(check_token(e->step, &rows[i], i));
         if (q->model->arch.sw.encoder && q->len > 0)
             return fm_fail(FM_EINVAL, "row %u: an encoder takes a text in one step", i);
     }
@@ -73,17 +71,13 @@ static fm_status reserve(const fmi_step *s, const fm_row *rows, uint32_t n)
 {
     for (uint32_t i = 0; i < s->seqs; i++) {
         fm_seq *q = s->seq[i];
-        fm_status rc = fmi_seq_expect(q, q->len + q->pending);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fmi_seq_expect(q, q->len + q->pending));
     }
     for (uint32_t i = 0; i < n; i++)
         if (rows[i].token >= 0)
             fmi_seq_tell(rows[i].seq, s->pos[i] - rows[i].seq->base, rows[i].token);
     for (uint32_t i = 0; i < s->seqs; i++) {
-        fm_status rc = fmi_seq_reserve(s->seq[i], s->seq[i]->len + s->seq[i]->pending);
-        if (rc != FM_OK)
-            return rc;
+        FM_TRY(fmi_seq_reserve(s->seq[i], s->seq[i]->len + s->seq[i]->pending));
     }
     return FM_OK;
 }
@@ -226,11 +220,9 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
         i = fmi_pass_end(s, i, &m);
         ints += (size_t)layers * m;
     }
-    fm_status rc = FM_OK;
+
     if (ints > s->ints)
-        rc = int_room(s->e, &s->host, &s->dev, &s->ints, (size_t)s->max_rows * (4 + most));
-    if (rc != FM_OK)
-        return rc;
+        FM_TRY(int_room(s->e, &s->host, &s->dev, &s->ints, (size_t)s->max_rows * (4 + most)));
     int32_t *ids = s->host, *pos = ids + n, *gather = pos + n, *seq = gather + n, *slot = seq + n;
     s->wanted = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -311,17 +303,14 @@ static fm_status upload_tables(fmi_step *s)
     s->versions = 0; /* until they are there */
     for (uint32_t i = 0; i < s->runs; i = fmi_class_end(s, i))
         ints += fmi_table_ints(s, fmi_geom_of_run(s, i));
-    fm_status rc = table_room(s);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(table_room(s));
     for (uint32_t i = 0; i < s->runs; i = fmi_class_end(s, i)) {
         fill_table(s, fmi_geom_of_run(s, i), s->table_host + at);
         at += fmi_table_ints(s, fmi_geom_of_run(s, i));
     }
-    rc = e->be->upload(e->be, s->table, s->table_host, ints * sizeof(int32_t));
-    if (rc == FM_OK)
-        s->versions = s->seqs;
-    return rc;
+    FM_TRY(e->be->upload(e->be, s->table, s->table_host, ints * sizeof(int32_t)));
+    s->versions = s->seqs;
+    return FM_OK;
 }
 
 /* Room for activations of every pass at max_rows, and for the logits of this step. */
@@ -336,14 +325,11 @@ static fm_status workspace(fmi_step *s)
             s->ld = FM_MAX(s->ld, (size_t)s->run[i].model->arch.vocab);
         s->hidden_ld = FM_MAX(s->hidden_ld, (size_t)s->run[i].model->arch.hidden);
     }
-    fm_status rc = fmi_float_room(e->be, &s->act, &s->act_floats, floats);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_float_room(e->be, &s->act, &s->act_floats, floats));
     size_t need = fmi_pipe_has_logits(e) ? (size_t)s->wanted * s->ld : 0,
            states = (size_t)s->wanted * s->hidden_ld;
-    rc = fmi_float_room(e->be, &s->logits, &s->logits_floats, need);
-    if (rc == FM_OK)
-        rc = fmi_float_room(e->be, &s->hidden, &s->hidden_floats, states);
+    fm_status rc = fmi_float_room(e->be, &s->logits, &s->logits_floats, need);
+    FM_THEN(rc, fmi_float_room(e->be, &s->hidden, &s->hidden_floats, states));
     if (e->be->host_visible) { /* also where one of them has moved, and the other found no room */
         s->logits_host = s->logits;
         s->hidden_host = s->hidden;
@@ -386,17 +372,15 @@ static fm_status agree(fmi_step *s, uint32_t n)
     s->e->log->planned(s->e, mine.plan);
     if (!fm_comm_compares(c))
         return FM_OK;
-    fm_status rc = fmi_step_graph_look(s, n, &mine.way);
-    if (rc == FM_OK)
-        rc = fm_comm_collect(c, all, &mine, sizeof(mine));
-    for (uint32_t i = 0; rc == FM_OK && i < fm_comm_size(c); i++) {
+    FM_TRY(fmi_step_graph_look(s, n, &mine.way));
+    FM_TRY(fm_comm_collect(c, all, &mine, sizeof(mine)));
+    for (uint32_t i = 0; i < fm_comm_size(c); i++) {
         way[i] = all[i].way;
         if (all[i].plan != all[0].plan)
-            rc = fm_fail(FM_ECORRUPT, "rank %u planned another step than rank 0", i);
+            return fm_fail(FM_ECORRUPT, "rank %u planned another step than rank 0", i);
     }
-    if (rc == FM_OK)
-        fmi_step_graph_agree(s, way, fm_comm_size(c));
-    return rc;
+    fmi_step_graph_agree(s, way, fm_comm_size(c));
+    return FM_OK;
 }
 
 fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
@@ -404,29 +388,21 @@ fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
     fm_engine *e = s->e;
     s->last_n = 0;
     s->seqs = 0;
-    fm_status rc = check_rows(e, rows, n);
-    if (rc == FM_OK && e->log)
-        rc = e->log->step(e, rows, n);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(check_rows(e, rows, n));
+    if (e->log)
+        FM_TRY(e->log->step(e, rows, n));
     /* A failed step's stamps must not be taken for this one's. */
     count_rows(s, rows, n, ++e->stamp);
-    rc = reserve(s, rows, n);
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(reserve(s, rows, n));
     place_rows(s, rows, n);
     fmi_pipe_cut(s, rows, n);
     find_spans(s, rows, n);
-    rc = fmi_find_hooked(s, rows, n);
+    fm_status rc = fmi_find_hooked(s, rows, n);
     s->lists = &s->own;
     fmi_lists_clear(s->lists);
-    if (rc == FM_OK)
-        rc = upload_plan(s, rows, n);
-    if (rc == FM_OK)
-        rc = upload_tables(s);
-    if (rc == FM_OK)
-        rc = fmi_upload_places(s, n, rows);
-    if (rc == FM_OK)
-        rc = workspace(s);
+    FM_THEN(rc, upload_plan(s, rows, n));
+    FM_THEN(rc, upload_tables(s));
+    FM_THEN(rc, fmi_upload_places(s, n, rows));
+    FM_THEN(rc, workspace(s));
     return rc == FM_OK && e->log ? agree(s, n) : rc;
 }

@@ -66,19 +66,13 @@ static fm_status gather_ids(fmi_step *s, const fm_row *rows, uint32_t n)
 static fm_status run(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_row_pick *ask)
 {
     fm_backend *be = s->e->be;
-    fm_status rc = fmi_pick_room(s);
-    if (rc == FM_OK)
-        rc = fmi_step_plan(s, rows, n);
-    if (rc == FM_OK)
-        rc = gather_ids(s, rows, n);
-    if (rc == FM_OK)
-        rc = fmi_step_graph_passes(s, n);
-    if (rc == FM_OK)
-        rc = fmi_pick_tokens(s, q, rows, n, ask);
-    if (rc == FM_OK)
-        rc =
-            be->fetch(be, q->picked, s->picked, 2 * (size_t)q->picks * sizeof(int32_t), &q->ticket);
-    return rc == FM_OK ? fmi_fetch_logits(s, rows, n, ask) : rc;
+    FM_TRY(fmi_pick_room(s));
+    FM_TRY(fmi_step_plan(s, rows, n));
+    FM_TRY(gather_ids(s, rows, n));
+    FM_TRY(fmi_step_graph_passes(s, n));
+    FM_TRY(fmi_pick_tokens(s, q, rows, n, ask));
+    FM_TRY(be->fetch(be, q->picked, s->picked, 2 * (size_t)q->picks * sizeof(int32_t), &q->ticket));
+    return fmi_fetch_logits(s, rows, n, ask);
 }
 
 fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,

@@ -43,9 +43,7 @@ static fm_status refused(void)
 fm_status fm_sha256(fm_digest *out, const void *data, size_t len)
 {
     memset(out, 0, sizeof(*out));
-    fm_status rc = ready();
-    if (rc < 0)
-        return rc;
+    FM_TRY(ready());
     if (by_cpu) {
         fmb_sha s;
         fmb_sha_init(&s);
@@ -59,14 +57,12 @@ fm_status fm_sha256(fm_digest *out, const void *data, size_t len)
 
 fm_status fm_sha256_two(fm_digest out[2], fm_span a, fm_span b)
 {
-    fm_status rc = ready();
+    FM_TRY(ready());
     fmb_sha s[2];
 
-    if (rc < 0)
-        return rc;
     if (!by_cpu) {
-        rc = fm_sha256(&out[0], a.data, a.len);
-        return rc < 0 ? rc : fm_sha256(&out[1], b.data, b.len);
+        FM_TRY(fm_sha256(&out[0], a.data, a.len));
+        return fm_sha256(&out[1], b.data, b.len);
     }
     fmb_sha_init(&s[0]);
     fmb_sha_init(&s[1]);
@@ -92,9 +88,7 @@ struct fm_hasher {
 fm_status fm_hasher_new(fm_hasher **out)
 {
     *out = NULL;
-    fm_status rc = ready();
-    if (rc < 0)
-        return rc;
+    FM_TRY(ready());
     fm_hasher *h = fm_calloc(1, sizeof(*h));
     if (!h)
         return FM_ENOMEM;
@@ -123,12 +117,11 @@ fm_status fm_hasher_update(fm_hasher *h, const void *data, size_t len)
 
 fm_status fm_hasher_along(fm_hasher *h, fm_span data, fm_digest *out, fm_span other)
 {
-    fm_status rc;
     fmb_sha s;
 
     if (h->ctx) {
-        rc = fm_hasher_update(h, data.data, data.len);
-        return rc < 0 ? rc : fm_sha256(out, other.data, other.len);
+        FM_TRY(fm_hasher_update(h, data.data, data.len));
+        return fm_sha256(out, other.data, other.len);
     }
     fmb_sha_init(&s);
     fmb_sha_update_two(&h->own, data.data, data.len, &s, other.data, other.len);

@@ -104,17 +104,14 @@ fm_status fm_read_file(fm_buf *out, const char *path, size_t max_bytes)
 {
     const size_t start = out->len;
     const size_t max = out->max ? out->max : FM_BUF_MAX_DEFAULT;
-    fm_status rc = fm_buf_ok(out);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_buf_ok(out));
     int fd = fms_io_open_read(path, 0);
     if (fd < 0)
         return fms_io_fail("open", path);
     /* Chunks are reserved before they are read, so the limit is lifted by one and checked here. */
     max_bytes = FM_MIN(max_bytes ? max_bytes : max, max - start);
     out->max = max < SIZE_MAX / 2 ? max + READ_CHUNK_BYTES : max;
-    rc = read_all(out, fd, path, max_bytes);
+    fm_status rc = read_all(out, fd, path, max_bytes);
     out->max = max;
     close(fd);
     if (rc < 0 && out->data) {
@@ -265,10 +262,7 @@ static fm_status write_at(fm_writer *w, uint64_t offset, const uint8_t *p, size_
 
 static fm_status flush(fm_writer *w)
 {
-    fm_status rc = write_at(w, w->flushed_bytes, w->buffer, w->held_bytes);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(write_at(w, w->flushed_bytes, w->buffer, w->held_bytes));
     w->flushed_bytes += w->held_bytes;
     w->held_bytes = 0;
     return FM_OK;
@@ -287,21 +281,16 @@ static fm_status writer_usable(const fm_writer *w, uint64_t offset, size_t len)
 
 fm_status fm_writer_write(fm_writer *w, const void *data, size_t len)
 {
-    fm_status rc = writer_usable(w, fm_writer_offset(w), len);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(writer_usable(w, fm_writer_offset(w), len));
     if (len > WRITER_BUFFER_BYTES - w->held_bytes)
-        rc = flush(w);
-    if (rc < 0)
-        return rc;
+        FM_TRY(flush(w));
     if (len < WRITER_BUFFER_BYTES) {
         if (len > 0)
             memcpy(w->buffer + w->held_bytes, data, len);
         w->held_bytes += len;
         return FM_OK;
     }
-    rc = write_at(w, w->flushed_bytes, data, len);
+    fm_status rc = write_at(w, w->flushed_bytes, data, len);
     if (rc >= 0)
         w->flushed_bytes += len;
     return rc;
@@ -433,23 +422,20 @@ static fm_status publish(fm_writer *w, const char *path)
 {
     if (fms_io_fsync(w->fd) < 0)
         return fms_io_fail("fsync", w->temp);
-    fm_status rc = put_in_place(w, path);
-    return rc < 0 ? rc : fms_io_fsync_folder(path);
+    FM_TRY(put_in_place(w, path));
+    return fms_io_fsync_folder(path);
 }
 
 static fm_status finish(fm_writer *w, const char *path,
                         fm_status (*end)(fm_writer *w, const char *path))
 {
-    fm_status rc = writer_usable(w, 0, 0);
-
-    if (rc < 0)
-        return rc;
+    FM_TRY(writer_usable(w, 0, 0));
     if (!path)
         path = w->path;
     if (!path)
         return fm_fail(FM_EINVAL, "%s: a path is needed to commit", w->temp);
-    rc = flush(w);
-    return rc < 0 ? rc : writer_fail(w, end(w, path));
+    FM_TRY(flush(w));
+    return writer_fail(w, end(w, path));
 }
 
 fm_status fm_writer_commit(fm_writer *w, const char *path)

@@ -196,7 +196,6 @@ fm_status fm_touch_file(const char *path)
 fm_status fm_mark_time(int64_t *out, const char *path)
 {
     struct timespec t[2] = {{0, UTIME_OMIT}, {0, 0}};
-    fm_status rc;
 
     *out = 0;
     if (clock_gettime(CLOCK_REALTIME, &t[1]) < 0)
@@ -204,12 +203,12 @@ fm_status fm_mark_time(int64_t *out, const char *path)
     t[1].tv_nsec |= 1; /* a tick's end is even */
     if (fms_io_gate() || utimensat(AT_FDCWD, path, t, 0) < 0)
         return fms_io_fail("set the time of", path);
-    rc = fm_file_time(out, path);
-    if (rc == FM_OK && *out != (int64_t)t[1].tv_sec * 1000000000 + t[1].tv_nsec) {
+    FM_TRY(fm_file_time(out, path));
+    if (*out != (int64_t)t[1].tv_sec * 1000000000 + t[1].tv_nsec) {
         *out = 0;
-        rc = fm_fail(FM_EUNSUPPORTED, "%s: its file system keeps no exact times", path);
+        return fm_fail(FM_EUNSUPPORTED, "%s: its file system keeps no exact times", path);
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status fsync_path(const char *path, int flags)
@@ -281,8 +280,8 @@ fm_status fm_move_file(const char *from, const char *to)
 {
     if (fms_io_gate() || rename(from, to) < 0)
         return fms_io_fail("move", from);
-    fm_status rc = fms_io_fsync_folder(to);
-    return rc < 0 ? rc : fms_io_fsync_folder(from);
+    FM_TRY(fms_io_fsync_folder(to));
+    return fms_io_fsync_folder(from);
 }
 
 static fm_status remove_children(const char *path, int depth);
@@ -297,9 +296,7 @@ static fm_status remove_at(const char *path, int depth)
         return fm_remove_file(path);
     if (depth >= TREE_MAX_DEPTH)
         return fm_fail(FM_ELIMIT, "%s: deeper than %d folders", path, TREE_MAX_DEPTH);
-    fm_status rc = remove_children(path, depth);
-    if (rc < 0)
-        return rc;
+    FM_TRY(remove_children(path, depth));
     if (!fms_io_gate() && rmdir(path) == 0)
         return FM_OK;
     return errno == ENOENT ? FM_OK : fms_io_fail("remove", path);
@@ -358,9 +355,7 @@ static fm_status add_name(fm_names *names, size_t *cap, const char *name)
 {
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return FM_OK;
-    fm_status rc = fm_grow(&names->name, cap, names->count + 1, sizeof(*names->name));
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&names->name, cap, names->count + 1, sizeof(*names->name)));
     char *copy = fm_strdup(name);
     if (!copy)
         return FM_ENOMEM;

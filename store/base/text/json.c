@@ -497,8 +497,8 @@ static fm_status write_value(fm_buf *out, const fm_json *v, fm_json_style style,
 
 fm_status fm_json_write(fm_buf *out, const fm_json *v, fm_json_style style)
 {
-    fm_status rc = write_value(out, v, style, 0);
-    return rc < 0 ? rc : fm_buf_ok(out);
+    FM_TRY(write_value(out, v, style, 0));
+    return fm_buf_ok(out);
 }
 
 fm_status fm_json_known_keys(const fm_json *obj, const char *const *known, const char *what)

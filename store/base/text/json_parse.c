@@ -149,9 +149,7 @@ static fm_status string(struct parser *s)
             return fail_at(s, "a string is not closed");
         if (*s->p++ == '"')
             return fm_buf_ok(&s->scratch);
-        fm_status rc = escape(s);
-        if (rc < 0)
-            return rc;
+        FM_TRY(escape(s));
     }
 }
 
@@ -216,9 +214,7 @@ static fm_status number(fm_json **out, struct parser *s)
         return fail_at(s, "malformed number");
     fm_buf_clear(&s->scratch);
     fm_buf_append(&s->scratch, from, (size_t)(s->p - from));
-    fm_status rc = fm_buf_ok(&s->scratch);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_buf_ok(&s->scratch));
     const char *text = fm_buf_cstr(&s->scratch);
     if (is_integer && integer_of(&i, text))
         *out = fm_json_new_int(i);
@@ -280,9 +276,7 @@ static fm_status field_key(char **out, struct parser *s, const fm_json *object)
     *out = NULL;
     if (!take(s, '"'))
         return fail_at(s, "a string was expected as key");
-    fm_status rc = string(s);
-    if (rc < 0)
-        return rc;
+    FM_TRY(string(s));
     const char *key = fm_buf_cstr(&s->scratch);
     if (strlen(key) != s->scratch.len)
         return fail_at(s, "a key holds a NUL character");

@@ -250,10 +250,8 @@ fm_status fm_pattern_matches(bool *out, const char *pattern, const char *text, c
         return fm_fail(FM_EUNSUPPORTED, "%s: the pattern '%s' is not supported: %s", where, pattern,
                        why);
     fm_status rc = fm_regex_new(&re, fm_span_str(pattern), FM_REGEX_WHOLE, where);
-    if (rc == FM_OK)
-        rc = fm_regex_run_new(&run, PATTERN_STEPS, PATTERN_STEPS);
-    if (rc == FM_OK)
-        rc = fm_regex_next(re, run, fm_span_str(text), 0, out, &begin, &end);
+    FM_THEN(rc, fm_regex_run_new(&run, PATTERN_STEPS, PATTERN_STEPS));
+    FM_THEN(rc, fm_regex_next(re, run, fm_span_str(text), 0, out, &begin, &end));
     fm_regex_run_free(run);
     fm_regex_free(re);
     return rc;

@@ -186,14 +186,10 @@ static fm_status remember(struct reader *r, const yaml_char_t *name, const fm_js
 {
     if (!name)
         return FM_OK;
-    fm_status rc = fm_grow(&r->anchor, &r->anchors_cap, r->anchors_count + 1, sizeof(*r->anchor));
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(&r->anchor, &r->anchors_cap, r->anchors_count + 1, sizeof(*r->anchor)));
     /* A name given twice means the later one from here on, as YAML has it. */
-    rc = fm_map_put(r->anchors, name, strlen((const char *)name),
-                    (void *)(uintptr_t)(r->anchors_count + 1), NULL);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_map_put(r->anchors, name, strlen((const char *)name),
+                      (void *)(uintptr_t)(r->anchors_count + 1), NULL));
     r->anchor[r->anchors_count++] = (struct anchor){fm_json_ref(v), nodes, height};
     return FM_OK;
 }
@@ -255,9 +251,7 @@ static fm_status field_key(fm_json **out, const struct reader *r, const yaml_eve
         return fail_at(FM_ECORRUPT, r, e->start_mark, "a key must be a plain or quoted string");
     if (e->data.scalar.anchor)
         return fail_at(FM_ECORRUPT, r, e->start_mark, "anchors on keys are not read");
-    fm_status rc = scalar(out, r, e);
-    if (rc < 0)
-        return rc;
+    FM_TRY(scalar(out, r, e));
     const fm_span key = fm_json_str(*out);
     if (!key.data)
         return fail_at(FM_ECORRUPT, r, e->start_mark, "a key must be a string: quote it");
@@ -370,11 +364,9 @@ static fm_status document(fm_json **out, struct reader *r)
 {
     yaml_event_t e;
     unsigned height;
-    fm_status rc = expect(r, YAML_STREAM_START_EVENT, "not YAML");
+    FM_TRY(expect(r, YAML_STREAM_START_EVENT, "not YAML"));
 
-    if (rc < 0)
-        return rc;
-    rc = next_event(r, &e);
+    fm_status rc = next_event(r, &e);
     if (rc >= 0 && e.type == YAML_STREAM_END_EVENT) {
         yaml_event_delete(&e);
         *out = fm_json_new_null(); /* an empty file, or comments alone */
@@ -399,16 +391,14 @@ fm_status fm_yaml_parse(fm_json **out, fm_span text, const char *what)
     *out = NULL;
     if (text.len > MAX_INPUT_BYTES)
         return fm_fail(FM_ELIMIT, "%s: larger than %zu bytes", what, MAX_INPUT_BYTES);
-    fm_status rc = fm_map_new(&r.anchors);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_map_new(&r.anchors));
     if (!yaml_parser_initialize(&r.parser)) {
         fm_map_free(r.anchors);
         return fm_fail(FM_ENOMEM, "%s: out of memory while parsing YAML", what);
     }
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, text.data ? text.data : (const uint8_t *)"", text.len);
-    rc = document(out, &r);
+    fm_status rc = document(out, &r);
     yaml_parser_delete(&r.parser);
     for (size_t i = 0; i < r.anchors_count; i++)
         fm_json_free(r.anchor[i].value);

@@ -35,10 +35,8 @@ static fm_status add(plan *p, const fm_train_config *config, fm_json *recipe, do
 {
     blame_steps *s = &p->m->steps;
     fm_status rc = recipe && what ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_grow(&p->item, &p->cap, p->count + 1, sizeof *p->item);
-    if (rc == FM_OK)
-        rc = fm_grow(&s->ablation, &s->ablation_cap, s->ablations + 1, sizeof *s->ablation);
+    FM_THEN(rc, fm_grow(&p->item, &p->cap, p->count + 1, sizeof *p->item));
+    FM_THEN(rc, fm_grow(&s->ablation, &s->ablation_cap, s->ablations + 1, sizeof *s->ablation));
     if (rc < 0) {
         fm_json_free(recipe);
         fm_free(what);
@@ -78,8 +76,7 @@ static fm_status add_setting(plan *p, const char *key, const fm_json *mine, cons
         return FM_OK;
     fm_json *changed = fm_json_copy(mine);
     fm_status rc = changed ? fm_json_set(changed, key, fm_json_copy(other)) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_train_config_from_json(&config, changed, "the changed recipe");
+    FM_THEN(rc, fm_train_config_from_json(&config, changed, "the changed recipe"));
     fm_json_free(changed);
     if (rc < 0)
         return rc;
@@ -119,30 +116,29 @@ static fm_status add_settings(plan *p)
 static fm_status add_files(plan *p)
 {
     const fm_json *data = fm_json_get(p->r->recipe, "data");
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && fm_json_count(data) > 1 && i < fm_json_count(data); i++) {
+
+    for (size_t i = 0; fm_json_count(data) > 1 && i < fm_json_count(data); i++) {
         const char *name = fm_json_cstr(fm_json_get(fm_json_at(data, i), "name"), "");
         if (!fm_json_bool(fm_json_get(fm_json_at(data, i), "evaluation"), false))
-            rc = add(p, &p->r->config, blame_recipe_without(p->r->recipe, name, NULL, 0), 1,
-                     fm_asprintf("without %s", name));
+            FM_TRY(add(p, &p->r->config, blame_recipe_without(p->r->recipe, name, NULL, 0), 1,
+                       fm_asprintf("without %s", name)));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status add_others(plan *p)
 {
     fm_train_config half = p->r->config, seed = p->r->config;
-    fm_status rc = FM_OK;
+
     half.steps = p->steps / 2;
     seed.seed++;
     if (half.steps)
-        rc = add(p, &half, fm_json_copy(p->r->recipe), 0.5,
-                 fm_asprintf("%u steps, half of %u", half.steps, p->steps));
-    if (rc == FM_OK)
-        rc = add(p, &seed, fm_json_copy(p->r->recipe), 1,
-                 fm_asprintf("seed %llu instead of %llu", (unsigned long long)seed.seed,
-                             (unsigned long long)p->r->config.seed));
-    return rc;
+        FM_TRY(add(p, &half, fm_json_copy(p->r->recipe), 0.5,
+                   fm_asprintf("%u steps, half of %u", half.steps, p->steps)));
+
+    return add(p, &seed, fm_json_copy(p->r->recipe), 1,
+               fm_asprintf("seed %llu instead of %llu", (unsigned long long)seed.seed,
+                           (unsigned long long)p->r->config.seed));
 }
 
 static fm_status judge(const plan *p, blame_variant *v, blame_ablation *a, double seconds)
@@ -157,8 +153,7 @@ static fm_status judge(const plan *p, blame_variant *v, blame_ablation *a, doubl
     }
     blame_overlay_open(&made, p->m->b);
     rc = blame_tree_of_result(p->r, &v->result, &tree, &made);
-    if (rc == FM_OK)
-        rc = blame_try(p->m, tree, &made, "ablation", &a->verdict, &a->margin);
+    FM_THEN(rc, blame_try(p->m, tree, &made, "ablation", &a->verdict, &a->margin));
     a->run = rc == FM_OK;
     fm_tree_free(tree);
     blame_overlay_release(&made);
@@ -209,13 +204,13 @@ static fm_status run_all(const plan *p)
     blame_steps *s = &p->m->steps;
     double left = (double)p->m->budget_s - s->seconds, sum = 0;
     size_t pick[IN_A_PASS], n = 0;
-    fm_status rc = FM_OK;
+
     for (size_t i = 0; i < s->ablations; i++)
         sum += s->ablation[i].estimate_s;
     ui_say(p->m->b->c, FM_UI_NOTE,
            "blame: %zu changed recipes, about %.0f s of training; --budget leaves %.0f s",
            s->ablations, sum, FM_MAX(left, 0.0));
-    for (size_t i = 0; rc == FM_OK && i < s->ablations; i++) {
+    for (size_t i = 0; i < s->ablations; i++) {
         if (s->ablation[i].estimate_s > left) {
             s->ablation[i].why = fm_strdup("the budget is used up");
         } else {
@@ -223,11 +218,11 @@ static fm_status run_all(const plan *p)
             pick[n++] = i;
         }
         if (n == IN_A_PASS || (n && i + 1 == s->ablations)) {
-            rc = run_some(p, pick, n);
+            FM_TRY(run_some(p, pick, n));
             n = 0;
         }
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status blame_ablate(blame_more *m, const replay *r)
@@ -235,10 +230,8 @@ fm_status blame_ablate(blame_more *m, const replay *r)
     plan p = {.m = m, .r = r, .whole_s = m->steps.plan_s, .steps = m->steps.steps};
     double began = fm_now_s();
     fm_status rc = add_files(&p);
-    if (rc == FM_OK)
-        rc = add_others(&p);
-    if (rc == FM_OK)
-        rc = add_settings(&p);
+    FM_THEN(rc, add_others(&p));
+    FM_THEN(rc, add_settings(&p));
     if (rc == FM_OK && m->rederive)
         rc = run_all(&p);
     for (size_t i = 0; i < p.count; i++)

@@ -22,8 +22,7 @@ static const blame_made *made_for(const blame_overlay *o, const fm_entry *e)
 /* Coded against what the version has there, where it fits. */
 static fm_status put_tensors(const blame_candidate *k, const fm_tree *version, fm_txn *txn)
 {
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(k->tree); i++) {
+    for (size_t i = 0; i < fm_tree_count(k->tree); i++) {
         const fm_entry *e = fm_tree_at(k->tree, i);
         const blame_made *made = made_for(k->made, e);
         const fm_entry *old = fm_tree_find(version, e->path);
@@ -32,20 +31,20 @@ static fm_status put_tensors(const blame_candidate *k, const fm_tree *version, f
             continue;
         bool fits = old && old->kind == FM_ENTRY_TENSOR && old->dtype == e->dtype &&
                     fm_shape_eq(&old->shape, &e->shape);
-        rc = fm_txn_put_tensor(txn, &id, e->dtype, &e->shape,
-                               fm_span_of(made->data, (size_t)made->bytes), fits ? &old->id : NULL,
-                               NULL);
+        FM_TRY(fm_txn_put_tensor(txn, &id, e->dtype, &e->shape,
+                                 fm_span_of(made->data, (size_t)made->bytes),
+                                 fits ? &old->id : NULL, NULL));
     }
-    return rc;
+    return FM_OK;
 }
 
 static fm_status drop_stale_pages(fm_tree *tree)
 {
     static const char *const pages[] = {"train.svg", "train.html", "sweep.json"};
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(pages); i++)
-        rc = tree_drop(tree, pages[i]);
-    return rc;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(pages); i++)
+        FM_TRY(tree_drop(tree, pages[i]));
+    return FM_OK;
 }
 
 /* The tree as it is to be committed: a trained one keeps its data, a graft has none of its own. */
@@ -54,18 +53,13 @@ static fm_status make_tree(fm_ops *c, const blame_candidate *k, const fm_tree *v
 {
     fm_txn *txn = NULL;
     fm_status rc = fm_tree_copy(out, k->tree);
-    if (rc == FM_OK)
-        rc = trained(k) ? drop_stale_pages(*out) : tree_drop_history(*out);
-    if (rc == FM_OK)
-        rc = fm_txn_begin(&txn, fm_repo_store(c->repo));
-    if (rc == FM_OK)
-        rc = put_tensors(k, version, txn);
-    if (rc == FM_OK)
-        rc = tree_put_json(txn, *out, "recipe.json", k->recipe);
+    FM_THEN(rc, trained(k) ? drop_stale_pages(*out) : tree_drop_history(*out));
+    FM_THEN(rc, fm_txn_begin(&txn, fm_repo_store(c->repo)));
+    FM_THEN(rc, put_tensors(k, version, txn));
+    FM_THEN(rc, tree_put_json(txn, *out, "recipe.json", k->recipe));
     if (rc == FM_OK && k->log)
         rc = tree_put_json(txn, *out, "train_log.json", k->log);
-    if (rc == FM_OK)
-        rc = fm_txn_commit(txn, NULL);
+    FM_THEN(rc, fm_txn_commit(txn, NULL));
     fm_txn_close(txn);
     return rc;
 }
@@ -76,8 +70,7 @@ static fm_status digest_hex(const fm_json *v, char hex[FM_HEX_CHARS + 1])
     fm_digest digest;
     fm_buf_init(&text, 0);
     fm_status rc = fm_json_write(&text, v, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_sha256(&digest, text.data, text.len);
+    FM_THEN(rc, fm_sha256(&digest, text.data, text.len));
     if (rc == FM_OK)
         fm_digest_hex(&digest, hex);
     fm_buf_release(&text);
@@ -109,10 +102,8 @@ static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tr
                                      .parent_count = trained(k) ? 2 : 1,
                                      .recipe_digest = recipe_hex,
                                      .data_digest = trained(k) ? data_hex : NULL}};
-    if (rc == FM_OK)
-        rc = version_candidate(b->c, &l, &oid, &tally);
-    if (rc == FM_OK)
-        rc = version_land(b->c, &l, &oid, &tally);
+    FM_THEN(rc, version_candidate(b->c, &l, &oid, &tally));
+    FM_THEN(rc, version_land(b->c, &l, &oid, &tally));
     if (rc == FM_OK) {
         char hex[41];
         fm_oid_hex(&oid, hex);
@@ -131,10 +122,8 @@ fm_status blame_fix(blame_more *m, const char *branch)
                        "no candidate repairs the case without breaking another: nothing was "
                        "committed");
     fm_status rc = fm_version_tree(m->b->c->repo, &version, &m->b->version[0].commit.oid);
-    if (rc == FM_OK)
-        rc = make_tree(m->b->c, k, version, &tree);
-    if (rc == FM_OK)
-        rc = land(m, k, tree, branch);
+    FM_THEN(rc, make_tree(m->b->c, k, version, &tree));
+    FM_THEN(rc, land(m, k, tree, branch));
     fm_tree_free(tree);
     fm_tree_free(version);
     return rc;

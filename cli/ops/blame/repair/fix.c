@@ -35,8 +35,7 @@ static fm_status run_suites(blame_more *m, const fm_tree *tree, const fm_provide
     fm_suite_ask *ask = fm_calloc(FM_MAX(n, (size_t)1), sizeof *ask);
     out->run = fm_calloc(FM_MAX(n, (size_t)1), sizeof *out->run);
     fm_status rc = ask && out->run ? fm_ops_engine(c) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_model_load(&model, c->engine, tree, p, what);
+    FM_THEN(rc, fm_model_load(&model, c->engine, tree, p, what));
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         ask[i] = (fm_suite_ask){.suite = m->suites->suite[i], .model = model};
     if (rc == FM_OK && n)
@@ -53,9 +52,7 @@ static fm_status run_suites(blame_more *m, const fm_tree *tree, const fm_provide
 static fm_status add_name(char ***list, size_t *count, size_t *cap, const fm_suite_run *run,
                           size_t i)
 {
-    fm_status rc = fm_grow(list, cap, *count + 1, sizeof **list);
-    if (rc < 0)
-        return rc;
+    FM_TRY(fm_grow(list, cap, *count + 1, sizeof **list));
     (*list)[*count] = fm_asprintf("%s/%s", fm_suite_name(run->suite), run->result[i].name);
     return (*list)[(*count)++] ? FM_OK : FM_ENOMEM;
 }
@@ -91,13 +88,11 @@ static fm_status add_distance(const fm_provider *p, const fm_entry *a, const fm_
         return FM_OK;
     if (a && blame_can_compute(a)) {
         rc = fm_shape_elems(&n, &a->shape);
-        if (rc == FM_OK)
-            rc = blame_read_f32(p, a, &x);
+        FM_THEN(rc, blame_read_f32(p, a, &x));
     }
     if (rc == FM_OK && b && blame_can_compute(b)) {
         rc = fm_shape_elems(&other, &b->shape);
-        if (rc == FM_OK)
-            rc = blame_read_f32(p, b, &y);
+        FM_THEN(rc, blame_read_f32(p, b, &y));
     }
     for (uint64_t i = 0; rc == FM_OK && i < FM_MAX(n, other); i++) {
         double d = (i < n ? (double)x[i] : 0) - (i < other ? (double)y[i] : 0);
@@ -150,14 +145,10 @@ static fm_status judge(blame_more *m, blame_candidate *k, const fm_tree *version
     fm_provider p = k->made->provider;
     (void)ui_progress(m->b->c, 0, 0, "repair: all suites on '%s'", k->what);
     fm_status rc = blame_try(m, k->tree, k->made, "candidate", &v, &k->margin);
-    if (rc == FM_OK)
-        rc = run_suites(m, k->tree, &p, "candidate", &after);
-    if (rc == FM_OK)
-        rc = compare(k, before, &after);
-    if (rc == FM_OK)
-        rc = distance(&p, version, k->tree, &moved);
-    if (rc == FM_OK)
-        rc = distance(&p, m->b->parent, m->b->child, &whole);
+    FM_THEN(rc, run_suites(m, k->tree, &p, "candidate", &after));
+    FM_THEN(rc, compare(k, before, &after));
+    FM_THEN(rc, distance(&p, version, k->tree, &moved));
+    FM_THEN(rc, distance(&p, m->b->parent, m->b->child, &whole));
     k->moved = whole > 0 ? moved / whole : 0;
     k->passes = v == FM_PASS;
     k->offered = k->passes && k->break_count == 0;
@@ -208,14 +199,11 @@ static fm_status graft_one(blame_more *m, bool reweight, bool whole, const fm_tr
 {
     blame_candidate *k = NULL;
     double began = fm_now_s();
-    fm_status rc = add(m, reweight ? BLAME_REPAIR_REWEIGHT : BLAME_REPAIR_REVERT,
-                       graft_text(m->b, reweight, whole), &k);
-    if (rc < 0)
-        return rc;
+    FM_TRY(add(m, reweight ? BLAME_REPAIR_REWEIGHT : BLAME_REPAIR_REVERT,
+               graft_text(m->b, reweight, whole), &k));
     k->whole = whole;
-    rc = reweight ? blame_reweight(m, k) : blame_graft(m, k, 0);
-    if (rc == FM_OK)
-        rc = judge(m, k, version, before);
+    fm_status rc = reweight ? blame_reweight(m, k) : blame_graft(m, k, 0);
+    FM_THEN(rc, judge(m, k, version, before));
     if (rc == FM_OK && !(k->recipe = blame_graft_recipe(m, k)))
         rc = FM_ENOMEM;
     k->seconds = fm_now_s() - began;
@@ -230,8 +218,7 @@ static fm_status grafts(blame_more *m, const fm_tree *version, const outcomes *b
         return FM_OK;
     if (b->repair.sufficient && b->repair.size) {
         rc = graft_one(m, false, false, version, before);
-        if (rc == FM_OK)
-            rc = graft_one(m, true, false, version, before);
+        FM_THEN(rc, graft_one(m, true, false, version, before));
     }
     return rc == FM_OK && b->repair.size < b->unit_count ? graft_one(m, true, true, version, before)
                                                          : rc;
@@ -301,20 +288,16 @@ static fm_status rederive_one(blame_more *m, const replay *r, blame_candidate *k
 {
     blame_variant v;
     fm_status rc = blame_variant_open(&v, r, &r->config, recipe_for(m, r, k));
-    if (rc == FM_OK)
-        rc = blame_variants_train(m, r, &v, 1, "repair");
+    FM_THEN(rc, blame_variants_train(m, r, &v, 1, "repair"));
     if (rc == FM_OK && v.result.failed)
         rc = fm_fail(FM_EUNSUPPORTED, "%s", v.result.why ? v.result.why : "training failed");
-    if (rc == FM_OK)
-        rc = blame_candidate_clear(m, k);
-    if (rc == FM_OK)
-        rc = blame_tree_of_result(r, &v.result, &k->tree, k->made);
+    FM_THEN(rc, blame_candidate_clear(m, k));
+    FM_THEN(rc, blame_tree_of_result(r, &v.result, &k->tree, k->made));
     if (rc == FM_OK && !(k->recipe = trained_recipe(m, &v)))
         rc = FM_ENOMEM;
     if (rc == FM_OK)
         k->log = fm_json_ref(v.result.log);
-    if (rc == FM_OK)
-        rc = judge(m, k, version, before);
+    FM_THEN(rc, judge(m, k, version, before));
     blame_variant_release(&v);
     return rc;
 }
@@ -324,19 +307,19 @@ static fm_status list_rederivations(blame_more *m, const replay *r)
     blame *b = m->b;
     blame_candidate *k = NULL;
     const fm_json *data = fm_json_get(r->recipe, "data");
-    fm_status rc = FM_OK;
+
     size_t files = fm_json_count(data);
     if (b->outstanding)
-        rc =
-            add(m, BLAME_REPAIR_DROP,
-                fm_asprintf("train again without %zu examples that stand out", b->outstanding), &k);
-    for (size_t i = 0; rc == FM_OK && files > 1 && i < files; i++)
+        FM_TRY(add(m, BLAME_REPAIR_DROP,
+                   fm_asprintf("train again without %zu examples that stand out", b->outstanding),
+                   &k));
+    for (size_t i = 0; files > 1 && i < files; i++)
         if (!fm_json_bool(fm_json_get(fm_json_at(data, i), "evaluation"), false))
-            rc = add(m, BLAME_REPAIR_FILE,
-                     fm_asprintf("without %s",
-                                 fm_json_cstr(fm_json_get(fm_json_at(data, i), "name"), "")),
-                     &k);
-    return rc;
+            FM_TRY(add(m, BLAME_REPAIR_FILE,
+                       fm_asprintf("without %s",
+                                   fm_json_cstr(fm_json_get(fm_json_at(data, i), "name"), "")),
+                       &k));
+    return FM_OK;
 }
 
 static fm_status refuse(blame_candidate *k, const char *why)
@@ -378,10 +361,8 @@ static fm_status rederivations(blame_more *m, const fm_tree *version, const outc
 {
     replay r;
     fm_status rc = blame_replay_open(m, &r);
-    if (rc == FM_OK)
-        rc = list_rederivations(m, &r);
-    if (rc == FM_OK)
-        rc = rederive_all(m, &r, version, before);
+    FM_THEN(rc, list_rederivations(m, &r));
+    FM_THEN(rc, rederive_all(m, &r, version, before));
     blame_replay_close(m, &r);
     if (rc == FM_EUNSUPPORTED || rc == FM_ECORRUPT || rc == FM_ENOTFOUND) {
         fm_error_clear(); /* no training made it, or it cannot be repeated here: grafts remain */
@@ -425,14 +406,10 @@ fm_status blame_find_repairs(blame_more *m)
         s->why_not = fm_strdup("the guilty version has no parent to go back to");
         return s->why_not ? FM_OK : FM_ENOMEM;
     }
-    if (rc == FM_OK)
-        rc = fm_version_tree(b->c->repo, &version, &b->version[0].commit.oid);
-    if (rc == FM_OK)
-        rc = run_suites(m, version, &p, m->rev, &before);
-    if (rc == FM_OK)
-        rc = grafts(m, version, &before);
-    if (rc == FM_OK)
-        rc = rederivations(m, version, &before);
+    FM_THEN(rc, fm_version_tree(b->c->repo, &version, &b->version[0].commit.oid));
+    FM_THEN(rc, run_suites(m, version, &p, m->rev, &before));
+    FM_THEN(rc, grafts(m, version, &before));
+    FM_THEN(rc, rederivations(m, version, &before));
     if (rc == FM_OK && s->count)
         qsort(s->item, s->count, sizeof *s->item, better);
     ui_progress_end(b->c);

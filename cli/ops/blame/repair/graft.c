@@ -35,16 +35,14 @@ static fm_status mix_entry(fm_tree *tree, blame_overlay *made, const fm_entry *a
     float *x = NULL, *y = NULL;
     uint64_t n = 0;
     fm_status rc = fm_shape_elems(&n, &b->shape);
-    if (rc == FM_OK)
-        rc = blame_read_f32(&made->store, b, &y);
+    FM_THEN(rc, blame_read_f32(&made->store, b, &y));
     if (rc == FM_OK && a)
         rc = blame_read_f32(&made->store, a, &x);
     for (uint64_t i = 0; rc == FM_OK && i < n; i++) {
         double from = x ? (double)x[i] : 0;
         y[i] = (float)(from + alpha * ((double)y[i] - from));
     }
-    if (rc == FM_OK)
-        rc = blame_overlay_put(made, tree, b, y);
+    FM_THEN(rc, blame_overlay_put(made, tree, b, y));
     fm_free(x);
     fm_free(y);
     return rc;
@@ -69,8 +67,8 @@ fm_status blame_graft_entry(fm_tree *tree, blame_overlay *made, const fm_entry *
 
 static fm_status graft_change(blame_candidate *k, const fm_change *ch, double alpha)
 {
-    fm_status rc = still_there(k->tree, ch);
-    return rc == FM_OK ? blame_graft_entry(k->tree, k->made, ch->a, ch->b, alpha) : rc;
+    FM_TRY(still_there(k->tree, ch));
+    return blame_graft_entry(k->tree, k->made, ch->a, ch->b, alpha);
 }
 
 /* Nothing made, an overlay that can take tensors. */
@@ -90,8 +88,7 @@ fm_status blame_graft(blame_more *m, blame_candidate *k, double alpha)
     fm_tree_free(k->tree);
     k->tree = NULL;
     fm_status rc = blame_candidate_clear(m, k);
-    if (rc == FM_OK)
-        rc = fm_version_tree(b->c->repo, &k->tree, &b->version[0].commit.oid);
+    FM_THEN(rc, fm_version_tree(b->c->repo, &k->tree, &b->version[0].commit.oid));
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++)
         for (size_t i = 0; rc == FM_OK && (k->whole || b->repair.take[u]) && i < b->unit[u].count;
              i++)
@@ -115,8 +112,7 @@ static fm_status passes_at(void *ctx, double alpha, bool *passes)
     if (alpha >= 1) /* the version itself, which fails */
         return FM_OK;
     fm_status rc = blame_graft(x->m, x->k, alpha);
-    if (rc == FM_OK)
-        rc = blame_try(x->m, x->k->tree, x->k->made, "mixture", &v, &margin);
+    FM_THEN(rc, blame_try(x->m, x->k->tree, x->k->made, "mixture", &v, &margin));
     *passes = v == FM_PASS;
     return rc;
 }
@@ -131,8 +127,7 @@ fm_status blame_reweight(blame_more *m, blame_candidate *k)
         rc = fm_fail(FM_EUNSUPPORTED, "the case fails with the parent's tensors too");
     if (rc == FM_OK && a.alpha <= 0)
         rc = fm_fail(FM_EUNSUPPORTED, "nothing of the change can stay; see the reverted set");
-    if (rc == FM_OK)
-        rc = blame_graft(m, k, a.alpha);
+    FM_THEN(rc, blame_graft(m, k, a.alpha));
     k->alpha = a.alpha;
     return rc;
 }

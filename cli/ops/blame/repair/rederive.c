@@ -27,20 +27,17 @@ fm_status blame_replay_open(blame_more *m, replay *r)
     bool can = false;
     memset(r, 0, sizeof *r);
     fm_status rc = blame_open_culprit(m->b);
-    if (rc == FM_OK)
-        rc = replay_can(c, &v->oid, &can);
+    FM_THEN(rc, replay_can(c, &v->oid, &can));
     if (rc == FM_OK && !can)
         rc = fm_fail(FM_EUNSUPPORTED, "no training made this version (kind %s)", v->kind);
-    if (rc == FM_OK)
-        rc = tree_recipe(c, m->b->child, &recipe);
+    FM_THEN(rc, tree_recipe(c, m->b->child, &recipe));
     const char *mode = fm_json_cstr(fm_json_get(recipe, "mode"), "exact");
     bool other = rc == FM_OK && c->engine && strcmp(fm_engine_mode(c->engine), mode) != 0;
     if (other) {
         m->other = c->engine;
         c->engine = NULL;
     }
-    if (rc == FM_OK)
-        rc = replay_open(r, c, &v->oid, "culprit");
+    FM_THEN(rc, replay_open(r, c, &v->oid, "culprit"));
     if (other)
         blame_swap_engines(m);
     fm_json_free(recipe);
@@ -114,12 +111,10 @@ fm_status blame_variant_open(blame_variant *v, const replay *r, const fm_train_c
     memset(v, 0, sizeof *v);
     v->recipe = recipe;
     v->config = *config;
-    fm_status rc = recipe ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = data_of_version(r->c, r->tree, recipe, config, tok, chat, &v->data);
-    if (rc == FM_OK)
-        rc = goal_of_recipe(&v->goal, r->c, v->data, config, recipe);
-    return rc;
+    FM_TRY(recipe ? FM_OK : FM_ENOMEM);
+    FM_TRY(data_of_version(r->c, r->tree, recipe, config, tok, chat, &v->data));
+
+    return goal_of_recipe(&v->goal, r->c, v->data, config, recipe);
 }
 
 void blame_variant_release(blame_variant *v)
@@ -158,8 +153,7 @@ fm_status blame_variants_train(blame_more *m, const replay *r, blame_variant *v,
         goal_job(&v[i].goal, &job[i]);
     }
     blame_swap_engines(m);
-    if (rc == FM_OK)
-        rc = fm_train_run(r->c->engine, &p, job, n, result, show_steps, &told);
+    FM_THEN(rc, fm_train_run(r->c->engine, &p, job, n, result, show_steps, &told));
     blame_swap_engines(m);
     ui_progress_end(r->c);
     for (size_t i = 0; result && i < n; i++) {
@@ -234,10 +228,8 @@ static fm_status put_trained(const fm_trained *t, char *path, fm_tree *tree, bla
                            .shape = t->shape};
     fm_status rc = fm_shape_elems(&n, &t->shape);
     float *value = rc == FM_OK ? fm_calloc((size_t)n, sizeof *value) : NULL;
-    if (rc == FM_OK)
-        rc = value ? fm_to_f32(value, t->dtype, t->data, n) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = blame_overlay_put(made, tree, &like, value);
+    FM_THEN(rc, value ? fm_to_f32(value, t->dtype, t->data, n) : FM_ENOMEM);
+    FM_THEN(rc, blame_overlay_put(made, tree, &like, value));
     fm_free(value);
     return rc;
 }
@@ -255,8 +247,7 @@ fm_status blame_tree_of_state(const replay *r, const fm_trained *t, size_t n, fm
             continue;
         fm_buf_init(&path, FM_MAX_PATH_BYTES);
         rc = fm_tensor_path(&path, prefix, t[i].name + 2);
-        if (rc == FM_OK)
-            rc = put_state(r, &t[i], fm_buf_cstr(&path), *out, made);
+        FM_THEN(rc, put_state(r, &t[i], fm_buf_cstr(&path), *out, made));
         fm_buf_release(&path);
     }
     return rc;
@@ -269,10 +260,8 @@ static fm_status put_adapter_config(const char *adapter, const fm_json *config, 
     char *path = fm_asprintf("%s/adapter_config.json", adapter);
     fm_status rc = path ? fm_json_write(&text, config, FM_JSON_PRETTY) : FM_ENOMEM;
     fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_tree_put_file(tree, path, fm_buf_span(&text));
+    FM_THEN(rc, fm_buf_ok(&text));
+    FM_THEN(rc, fm_tree_put_file(tree, path, fm_buf_span(&text)));
     fm_buf_release(&text);
     fm_free(path);
     return rc;
@@ -296,8 +285,7 @@ fm_status blame_tree_of_result(const replay *r, const fm_train_result *result, f
         fm_buf path;
         fm_buf_init(&path, FM_MAX_PATH_BYTES);
         rc = fm_tensor_path(&path, prefix, result->tensors[i].name);
-        if (rc == FM_OK)
-            rc = put_trained(&result->tensors[i], (char *)path.data, *out, made);
+        FM_THEN(rc, put_trained(&result->tensors[i], (char *)path.data, *out, made));
         fm_buf_release(&path);
     }
     return rc;

@@ -17,8 +17,7 @@ static fm_status tree_named(fm_ops *c, const grafted *g, const char *key, fm_tre
     fm_oid oid;
     const char *hex = fm_json_cstr(fm_json_get(g->recipe, key), "");
     fm_status rc = fm_rev_resolve(c->repo, &oid, hex);
-    if (rc == FM_OK)
-        rc = fm_version_tree(c->repo, out, &oid);
+    FM_THEN(rc, fm_version_tree(c->repo, out, &oid));
     return rc < 0 ? fm_error_prefix(rc, "%s: recipe.json: %s", g->label, key) : rc;
 }
 
@@ -63,12 +62,9 @@ fm_status replay_graft(fm_ops *c, const fm_tree *stored, const fm_json *recipe, 
     out->log_same = true; /* there is none */
     out->tensors = fm_json_count(fm_json_get(recipe, "tensors"));
     fm_status rc = out->paths ? tree_named(c, &g, "version", &g.tree) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = tree_named(c, &g, "from", &g.from);
-    if (rc == FM_OK)
-        rc = put_all(&g, &made);
-    if (rc == FM_OK)
-        rc = fm_diff_trees(g.tree, stored, take_change, out);
+    FM_THEN(rc, tree_named(c, &g, "from", &g.from));
+    FM_THEN(rc, put_all(&g, &made));
+    FM_THEN(rc, fm_diff_trees(g.tree, stored, take_change, out));
     out->seconds = fm_now_s() - began;
     fm_tree_free(g.tree);
     fm_tree_free(g.from);

@@ -116,17 +116,13 @@ fm_status blame_run_history(blame_run *r, fm_ops *c, const fm_blame_request *ask
     fill(r, c, ask);
     c->stopped = false;
     fm_status rc = fm_ops_lease(c, ask->fix, "blame");
-    if (rc == FM_OK)
-        rc = fm_ops_resolve(c, ask->rev, &oid, &r->tree);
-    if (rc == FM_OK)
-        rc = find_case(r);
-    if (rc == FM_OK)
-        rc = check(c, ask);
+    FM_THEN(rc, fm_ops_resolve(c, ask->rev, &oid, &r->tree));
+    FM_THEN(rc, find_case(r));
+    FM_THEN(rc, check(c, ask));
     double began = fm_now_s();
     if (rc == FM_OK && ask->fix)
         rc = check_branch(r);
-    if (rc == FM_OK)
-        rc = blame_history(&r->b, &oid);
+    FM_THEN(rc, blame_history(&r->b, &oid));
     r->m.seconds += fm_now_s() - began;
     if (rc == FM_OK && r->b.history.verdict != FM_BLAME_PASSES)
         rc = blame_find_answers(&r->m);
@@ -149,26 +145,26 @@ fm_status blame_run_search(blame_run *r)
 
 fm_status blame_run_explain(blame_run *r)
 {
-    fm_status rc = r->parts.trace ? blame_trace(&r->m) : FM_OK;
-    if (rc == FM_OK && r->parts.steps)
-        rc = blame_find_step(&r->m);
-    if (rc == FM_OK && r->parts.repairs)
-        rc = blame_find_repairs(&r->m);
-    if (rc == FM_OK && r->parts.repairs && r->ask->fix) {
+    FM_TRY(r->parts.trace ? blame_trace(&r->m) : FM_OK);
+    if (r->parts.steps)
+        FM_TRY(blame_find_step(&r->m));
+    if (r->parts.repairs)
+        FM_TRY(blame_find_repairs(&r->m));
+    if (r->parts.repairs && r->ask->fix) {
         r->fixed = blame_fix(&r->m, r->ask->rev);
         fm_error_save(&r->fixed_text);
     }
-    return rc;
+    return FM_OK;
 }
 
 fm_status blame_run_end(blame_run *r)
 {
-    fm_status rc = fm_result_flush(r->b.c->repo);
-    if (rc == FM_OK && r->fixed < 0) {
+    FM_TRY(fm_result_flush(r->b.c->repo));
+    if (r->fixed < 0) {
         fm_error_restore(&r->fixed_text);
-        rc = r->fixed;
+        FM_TRY(r->fixed);
     }
-    return rc;
+    return FM_OK;
 }
 
 void blame_run_close(blame_run *r)
@@ -198,14 +194,10 @@ fm_status fm_ops_blame(fm_ops *c, const fm_blame_request *ask, fm_blame_report *
     blame_run r;
     memset(out, 0, sizeof *out);
     fm_status rc = blame_run_history(&r, c, ask);
-    if (rc == FM_OK)
-        rc = blame_run_search(&r);
-    if (rc == FM_OK)
-        rc = blame_run_explain(&r);
-    if (rc == FM_OK)
-        rc = report(&r, out);
-    if (rc == FM_OK)
-        rc = blame_run_end(&r);
+    FM_THEN(rc, blame_run_search(&r));
+    FM_THEN(rc, blame_run_explain(&r));
+    FM_THEN(rc, report(&r, out));
+    FM_THEN(rc, blame_run_end(&r));
     blame_run_close(&r);
     return rc;
 }

@@ -110,8 +110,7 @@ static fm_status take_text(void *ctx, fm_span text)
 void blame_case_lines(const blame_more *m, blame_lines *out)
 {
     fm_status rc = fm_suite_case_texts(m->b->suite, m->b->case_index, take_text, out);
-    if (out->rc == FM_OK)
-        out->rc = rc;
+    FM_THEN(out->rc, rc);
 }
 
 void blame_ran_lines(const blame_more *m, bool tensors, bool data, blame_lines *out)
