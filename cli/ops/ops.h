@@ -1,5 +1,5 @@
-/* ops.h - what can be done with a repository as one call: derive, test, blame, replay. The command
- * line is made of these; so can be any C program.
+/* ops.h - what can be done with a repository as one call: import, derive, merge, test, blame, replay.
+ * The command line is made of these; so can be any C program.
  *
  * A handle is a struct that the caller owns: set what you want of the first part, leave the rest
  * zero, call fm_ops_open, and fm_ops_close at the end (also after a failure). Nothing here prints or
@@ -27,19 +27,26 @@ typedef enum fm_ui_level {
     FM_UI_WARNING, /* something that failed, or is damaged, and does not end the work */
 } fm_ui_level;
 
+/* What is being done now. */
+typedef struct fm_ui_progress {
+    const char *what;     /* borrowed; NULL: that work has ended, a line that shows it can go */
+    uint64_t done, total; /* total 0: not known */
+    bool bytes;           /* these are bytes */
+} fm_ui_progress;
+
 /* How an operation tells what it does. Every member may be NULL: then nobody is told. Called on the
  * thread that called the operation, `hung` aside; texts and values are borrowed. */
 typedef struct fm_ui {
     void *ctx;
     /* One line or several, without the last newline. Names in it may come from strangers. */
     void (*message)(void *ctx, fm_ui_level level, const char *text);
-    /* What is being done now, `done` of `total` (0: not known); `what` NULL: that work has ended, a
-     * line that shows it can go. Returns true to stop: the operation ends with FM_ECANCELLED as soon
-     * as it can and moves no branch; results and checkpoints that it has so far are kept. */
-    bool (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
+    /* Returns true to stop: the operation ends with FM_ECANCELLED as soon as it can and moves no
+     * branch; results and checkpoints that it has so far are kept. */
+    bool (*progress)(void *ctx, const fm_ui_progress *p);
     /* What came of a part of the work, as it comes:
      *   "landed"  {"branch","id","message"}: a branch was made or moved
-     *   "sweep"   {"name", and what sweep.json has}: the trials of a sweep have ended */
+     *   "sweep"   {"name", and what sweep.json has}: the trials of a sweep have ended
+     *   "replayed" {"rev","id","equal","tensors","steps","differ","paths","log_equal","seconds"} */
     void (*result)(void *ctx, const char *kind, const fm_json *value);
     /* fm_engine_hung: a device does not come back. On a thread of its own; may end the process. */
     void (*hung)(void *ctx, const char *text);
@@ -83,8 +90,8 @@ fm_status fm_ops_open(fm_ops *c);
 /* Frees all that the functions below made; the caller's part stays. A zeroed handle is fine. */
 void fm_ops_close(fm_ops *c);
 /* ... and keeps gc off what will be used. writes: a ref will be moved; else only versions that are
- * resolved from now on are kept, if the repository can be written at all. The operations of derive.h,
- * test.h and blame.h do it themselves. */
+ * resolved from now on are kept, if the repository can be written at all. fm_ops_land wants it; the
+ * other operations of this folder's headers do it themselves. */
 fm_status fm_ops_lease(fm_ops *c, bool writes, const char *what);
 /* The engine by the options above; nothing where there is one. */
 fm_status fm_ops_engine(fm_ops *c);

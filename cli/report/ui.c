@@ -15,15 +15,20 @@ static void say(void *ctx, fm_ui_level level, const char *text)
         fprintf(level == FM_UI_RESULT ? stdout : stderr, "%s\n", text);
 }
 
-static bool show(void *ctx, const char *what, uint64_t done, uint64_t total)
+static bool show(void *ctx, const fm_ui_progress *p)
 {
+    static out_bar bar;
     (void)ctx;
-    (void)done;
-    (void)total;
-    if (what)
-        out_progress("%s", what);
-    else
+    if (!p->what || !p->bytes)
+        bar.verb = NULL;
+    else if (!bar.verb)
+        out_bar_begin(&bar, p->what);
+    if (!p->what)
         out_progress_end();
+    else if (p->bytes)
+        out_bar_at(&bar, p->done, p->total);
+    else
+        out_progress("%s", p->what);
     return cli_interrupted;
 }
 

@@ -1,21 +1,23 @@
-/* ops.c - a C program that derives, tests and blames without a command line: what came is in structs,
- * what was said went to callbacks. */
+/* ops.c - a C program that imports, derives, tests, blames, replays and merges without a command line:
+ * what came is in structs, what was said went to callbacks. */
 #include "tests/testkit.h"
 
 #include <string.h>
 
 #include "cli/ops/blame.h"
 #include "cli/ops/derive.h"
-#include "cli/ops/land.h"
-#include "cli/ops/test.h"
-#include "store/source.h"
+#include "cli/ops/import.h"
+#include "cli/ops/merge.h"
+#include "cli/ops/replay.h"
 
 /* What an operation told. */
 typedef struct heard {
     fm_buf notes, warnings, results; /* lines */
     fm_json *landed;                 /* the last one */
-    uint64_t steps;                  /* calls of progress with a text */
+    uint64_t bytes;                  /* that progress told last */
+    uint64_t steps;                  /* calls of progress with another text */
     uint64_t stop_at;                /* of these; 0 = never */
+    fm_json *replayed;               /* the last one */
 } heard;
 
 static void on_message(void *ctx, fm_ui_level level, const char *text)
@@ -29,21 +31,24 @@ static void on_message(void *ctx, fm_ui_level level, const char *text)
     fm_buf_printf(to, "%s\n", text);
 }
 
-static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+static bool on_progress(void *ctx, const fm_ui_progress *p)
 {
     heard *h = ctx;
-    assert_true(total == 0 || done <= total);
-    h->steps += what != NULL;
+    assert_true(p->total == 0 || p->done <= p->total);
+    h->steps += p->what != NULL && !p->bytes;
+    h->bytes = p->bytes ? p->done : h->bytes;
     return h->stop_at && h->steps >= h->stop_at;
 }
 
 static void on_result(void *ctx, const char *kind, const fm_json *value)
 {
     heard *h = ctx;
-    if (strcmp(kind, "landed") != 0)
-        return;
-    fm_json_free(h->landed);
-    h->landed = fm_json_ref(value);
+    fm_json **to = strcmp(kind, "landed") == 0     ? &h->landed
+                   : strcmp(kind, "replayed") == 0 ? &h->replayed
+                                                   : NULL;
+    assert_non_null(to);
+    fm_json_free(*to);
+    *to = fm_json_ref(value);
 }
 
 static void heard_open(heard *h)
@@ -60,6 +65,7 @@ static void heard_close(heard *h)
     fm_buf_release(&h->warnings);
     fm_buf_release(&h->results);
     fm_json_free(h->landed);
+    fm_json_free(h->replayed);
 }
 
 static fm_ui ui_of(heard *h)
@@ -77,26 +83,15 @@ static void import_atlas(fm_ops *c)
 {
     char *folder = tk_source("examples/atlas/base"),
          *facts = tk_source("examples/atlas/suites/facts.yaml");
-    fm_source *source = NULL;
-    fm_tree *tree = NULL;
-    fm_txn *txn = NULL;
-    fm_oid oid;
-    tk_ok(fm_ops_lease(c, true, "import"));
-    tk_ok(fm_source_open(&source, folder));
-    fm_provider p = fm_source_provider(source);
-    tk_ok(fm_tree_copy(&tree, fm_source_tree(source)));
-    tk_ok(fm_txn_begin(&txn, fm_repo_store(c->repo)));
-    tk_ok(fm_txn_put_tree(txn, fm_source_tree(source), &p, NULL, NULL, NULL));
-    tk_ok(fm_ops_add_suite(txn, tree, facts));
-    tk_ok(fm_txn_commit(txn, NULL));
-    fm_txn_close(txn);
-    const fm_landing l = {.branch = "atlas",
-                          .tree = tree,
-                          .gate = true,
-                          .commit = {.kind = "import", .message = "import the atlas"}};
-    tk_ok(fm_ops_land(c, &l, &oid));
-    fm_tree_free(tree);
-    fm_source_close(source);
+    fm_import_result r;
+    tk_ok(fm_ops_import(c,
+                        &(fm_import_opts){.path = folder,
+                                          .name = "atlas",
+                                          .message = "import the atlas",
+                                          .suites = {.item = {facts}, .count = 1}},
+                        &r));
+    assert_true(r.file_bytes > 0 && r.stats.objects_new > 0);
+    assert_true(((heard *)c->ui.ctx)->bytes > 0);
     fm_free(facts);
     fm_free(folder);
 }
@@ -266,6 +261,37 @@ static void a_failure_is_blamed(fm_ops *c, heard *h)
     h->stop_at = 0;
 }
 
+static void a_child_is_replayed(fm_ops *c, heard *h)
+{
+    bool equal = false;
+    tk_ok(fm_ops_replay(c, "sick", true, &equal));
+    assert_true(equal);
+    assert_string_equal(fm_json_cstr(fm_json_get(h->replayed, "rev"), ""), "sick");
+    assert_int_equal(fm_json_int(fm_json_get(h->replayed, "steps"), 0), 30);
+    assert_int_equal(fm_json_int(fm_json_get(h->replayed, "differ"), -1), 0);
+    tk_fails(fm_ops_replay(c, "atlas", false, &equal), FM_EUNSUPPORTED, NULL);
+}
+
+static void versions_are_merged(fm_ops *c, heard *h)
+{
+    const char *const rev[] = {"atlas", "sick"};
+    const double weight[] = {3, 1};
+    fm_merge_opts o = {.rev = rev, .count = 2, .name = "half", .weight = weight};
+    fm_merge_result r;
+
+    tk_ok(fm_ops_merge(c, &o, &r));
+    assert_true(is_branch(c, "half"));
+    assert_string_equal(fm_json_cstr(fm_json_get(h->landed, "branch"), ""), "half");
+    assert_true(r.stats.folded > 0 && r.stats.tensors > r.stats.kept);
+    tk_fails(fm_ops_merge(c, &o, &r), FM_EEXISTS, "half");
+    o.name = "none";
+    o.weight = (const double[]){1, -1};
+    tk_fails(fm_ops_merge(c, &o, &r), FM_EINVAL, "sum to 0");
+    o.count = 1;
+    tk_fails(fm_ops_merge(c, &o, &r), FM_EINVAL, "1 versions to merge");
+    assert_false(is_branch(c, "none"));
+}
+
 static void a_child_is_derived_tested_and_blamed(void **state)
 {
     fm_ops c;
@@ -279,6 +305,8 @@ static void a_child_is_derived_tested_and_blamed(void **state)
     a_child_is_stopped_goes_on_is_refused_and_lands(&c, &h, data);
     suites_are_asked(&c, &h);
     a_failure_is_blamed(&c, &h);
+    a_child_is_replayed(&c, &h);
+    versions_are_merged(&c, &h);
     assert_int_equal(h.results.len, 0); /* nobody asked for text */
     fm_ops_close(&c);
     heard_close(&h);

@@ -35,6 +35,18 @@ void ui_say_buf(const fm_ops *c, fm_ui_level level, fm_buf *text)
     fm_buf_release(text);
 }
 
+static bool show(fm_ops *c, const fm_ui_progress *p)
+{
+    bool stop = c->ui.progress && c->ui.progress(c->ui.ctx, p);
+    c->stopped = c->stopped || stop;
+    return stop;
+}
+
+bool ui_progress_bytes(fm_ops *c, uint64_t done, uint64_t total, const char *verb)
+{
+    return show(c, &(fm_ui_progress){verb, done, total, true});
+}
+
 bool ui_progress(fm_ops *c, uint64_t done, uint64_t total, const char *fmt, ...)
 {
     char text[512];
@@ -44,15 +56,13 @@ bool ui_progress(fm_ops *c, uint64_t done, uint64_t total, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    bool stop = c->ui.progress(c->ui.ctx, text, done, total);
-    c->stopped = c->stopped || stop;
-    return stop;
+    return show(c, &(fm_ui_progress){text, done, total, false});
 }
 
 void ui_progress_end(const fm_ops *c)
 {
     if (c->ui.progress)
-        (void)c->ui.progress(c->ui.ctx, NULL, 0, 0);
+        (void)c->ui.progress(c->ui.ctx, &(fm_ui_progress){0});
 }
 
 fm_status ui_go_on(const fm_ops *c)

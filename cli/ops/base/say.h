@@ -10,6 +10,8 @@ void ui_say(const fm_ops *c, fm_ui_level level, const char *fmt, ...) FM_PRINTF(
 void ui_say_buf(const fm_ops *c, fm_ui_level level, fm_buf *text);
 /* True: the caller of the operation wants it to stop; c->stopped keeps it. */
 bool ui_progress(fm_ops *c, uint64_t done, uint64_t total, const char *fmt, ...) FM_PRINTF(4, 5);
+/* The same of work whose size is known in bytes; verb: "storing". */
+bool ui_progress_bytes(fm_ops *c, uint64_t done, uint64_t total, const char *verb);
 void ui_progress_end(const fm_ops *c);
 /* FM_ECANCELLED once ui_progress was told to stop. */
 fm_status ui_go_on(const fm_ops *c);

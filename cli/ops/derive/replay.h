@@ -1,6 +1,6 @@
 /* replay.h - a version trained again from its recipe, and compared with what is stored. */
-#ifndef FM_OPS_REPLAY_H
-#define FM_OPS_REPLAY_H
+#ifndef FM_OPS_DERIVE_REPLAY_H
+#define FM_OPS_DERIVE_REPLAY_H
 
 #include "cli/ops/base/say.h"
 #include "cli/ops/derive/objective_setup.h"

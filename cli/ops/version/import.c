@@ -1,0 +1,163 @@
+/* import.c - from a foreign file or folder to a version: the tree, its storing, its landing. */
+#include "cli/ops/import.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/ops/base/say.h"
+#include "cli/ops/version/version_tree.h"
+#include "store/base/os/io.h"
+#include "store/source.h"
+
+typedef struct import {
+    const fm_import_opts *o;
+    fm_import_result *out;
+    fm_source *source;
+    fm_tree *parent, *tree;
+    fm_oid parent_oid;
+} import;
+
+static bool show_bytes(void *ctx, uint64_t done, uint64_t total)
+{
+    return ui_progress_bytes(ctx, done, total, "storing");
+}
+
+/* What stays behind is told: an import that drops it without a word looks whole. */
+static void tell_left_out(const fm_ops *c, const fm_source *src)
+{
+    enum { SHOWN = 20 };
+    size_t count;
+    const fm_left_out *left = fm_source_left_out(src, &count);
+    for (size_t i = 0; i < FM_MIN(count, (size_t)SHOWN); i++)
+        ui_say(c, FM_UI_NOTE, "  note: not imported: '%s', %s", ui_shown(left[i].name, 200),
+               left[i].why);
+    if (count > SHOWN)
+        ui_say(c, FM_UI_NOTE, "  note: not imported: %zu more", count - SHOWN);
+}
+
+/* The tree to store: the source's own, or its adapter laid on the parent. Suites are inherited. */
+static fm_status compose(fm_ops *c, import *im)
+{
+    fm_status rc;
+    const fm_tree *own = fm_source_tree(im->source);
+    if (fm_source_kind_of(im->source) == FM_SOURCE_PEFT) {
+        if (!im->parent)
+            return fm_fail(FM_EINVAL,
+                           "%s: is an adapter; name the version that it was trained on "
+                           "with --parent REV",
+                           im->o->path);
+        fm_buf warning;
+        fm_buf_init(&warning, 0);
+        fm_tree *base = NULL; /* what the parent was trained on is not what this one was */
+        rc = fm_tree_copy(&base, im->parent);
+        FM_THEN(rc, tree_drop_history(base));
+        FM_THEN(rc, fm_adapter_apply(&im->tree, base, own, im->o->parent, &warning));
+        fm_tree_free(base);
+        if (rc == FM_OK && warning.len)
+            ui_say(c, FM_UI_NOTE, "  note: %s", fm_buf_cstr(&warning));
+        fm_buf_release(&warning);
+        return rc;
+    }
+    rc = fm_tree_copy(&im->tree, own);
+    if (rc == FM_OK && im->parent)
+        rc = tree_inherit(im->tree, im->parent, "suites/");
+    return rc;
+}
+
+static fm_status store_tree(fm_ops *c, import *im)
+{
+    fm_txn *txn = NULL;
+    fm_provider p = fm_source_provider(im->source);
+    fm_store *store = fm_repo_store(c->repo);
+    fm_status rc = fm_txn_begin(&txn, store);
+    if (rc == FM_OK && im->parent)
+        rc = fm_txn_offer(txn, im->parent);
+    FM_THEN(rc, offer_branches(c, txn));
+    FM_THEN(rc, fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, c));
+    for (size_t i = 0; rc == FM_OK && i < im->o->suites.count; i++)
+        rc = fm_ops_add_suite(txn, im->tree, im->o->suites.item[i]);
+    FM_THEN(rc, fm_txn_commit(txn, &im->out->stats));
+    ui_progress_end(c);
+    fm_txn_close(txn);
+    return rc;
+}
+
+/* An adapter's folder says its kind: "adapters/0-lora/". */
+static const char *adapter_kind(const fm_tree *adapter, char *word, size_t bytes)
+{
+    static const char folder[] = "adapters/0-";
+    size_t begin, end;
+    fm_tree_range(adapter, folder, &begin, &end);
+    if (begin == end)
+        return "lora";
+    const char *kind = fm_tree_at(adapter, begin)->path + sizeof folder - 1;
+    snprintf(word, bytes, "%.*s", (int)strcspn(kind, "/"), kind);
+    if (fm_kind_check(word) == FM_OK)
+        return word;
+    fm_error_clear(); /* what can be kept, though not run, goes under its nearest relation */
+    if (strcmp(word, "dora") == 0)
+        return "lora";
+    return strcmp(word, "prompt") == 0 ? "prefix" : "finetune";
+}
+
+static const char *kind_of(const import *im, char *word, size_t bytes)
+{
+    if (im->o->kind)
+        return im->o->kind;
+    if (fm_source_kind_of(im->source) == FM_SOURCE_PEFT)
+        return adapter_kind(fm_source_tree(im->source), word, bytes);
+    return im->parent ? "finetune" : "import";
+}
+
+static fm_status land(fm_ops *c, import *im)
+{
+    char subject[600], word[32];
+    snprintf(subject, sizeof subject, "import %.400s", fm_path_base(im->o->path));
+    fm_landing l = {.branch = im->o->name, .tree = im->tree, .gate = !im->o->no_gate};
+    l.commit.kind = kind_of(im, word, sizeof word);
+    l.commit.message = im->o->message ? im->o->message : subject;
+    l.commit.parent = &im->parent_oid;
+    l.commit.parent_count = im->parent ? 1 : 0;
+    im->out->file_bytes = fm_source_file_bytes(im->source);
+    return fm_ops_land(c, &l, &im->out->oid);
+}
+
+/* Say so before hours of hashing, not after. */
+static fm_status check_words(fm_ops *c, const import *im)
+{
+    FM_TRY(branch_must_be_new(c, im->o->name));
+    if (im->o->kind)
+        FM_TRY(fm_kind_check(im->o->kind));
+    return suite_files_check(&im->o->suites);
+}
+
+static fm_status open_source(fm_ops *c, import *im)
+{
+    (void)ui_progress(c, 0, 0, "hashing %s", im->o->path);
+    fm_status rc = fm_source_open(&im->source, im->o->path);
+    ui_progress_end(c);
+    if (rc == FM_ECORRUPT)
+        rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
+    if (rc == FM_OK)
+        tell_left_out(c, im->source);
+    return rc;
+}
+
+fm_status fm_ops_import(fm_ops *c, const fm_import_opts *opts, fm_import_result *out)
+{
+import im = {.o = opts, .out = out };
+    memset(out, 0, sizeof *out);
+    fm_status rc = fm_ops_lease(c, true, "import");
+    FM_THEN(rc, check_words(c, &im));
+    if (rc == FM_OK && opts->parent)
+        rc = fm_ops_resolve(c, opts->parent, &im.parent_oid, &im.parent);
+    FM_THEN(rc, open_source(c, &im));
+    FM_THEN(rc, compose(c, &im));
+    FM_THEN(rc, suite_files_check_with(c, im.parent, &opts->suites));
+    FM_THEN(rc, store_tree(c, &im));
+    FM_THEN(rc, land(c, &im));
+    fm_tree_free(im.tree);
+    fm_tree_free(im.parent);
+    fm_source_close(im.source);
+    return rc;
+}
