@@ -16,6 +16,9 @@
 
 #define TK_SKIP 77
 
+/* Head of a test that takes nothing from its group's set-up: TEST(name) { ... }. */
+#define TEST(name) static void name(__attribute__((unused)) void **state)
+
 /* FM_OK or the test fails, printing the error text. */
 #define tk_ok(expr) tk_check_ok((expr), #expr, __FILE__, __LINE__)
 /* The status is as stated and the text contains `needle` (NULL: any). */

@@ -15,9 +15,8 @@ static const char *mode = "crash";
 static unsigned points = 10000;
 static uint64_t seed = 1;
 
-static void all_points(void **state)
+TEST(all_points)
 {
-    (void)state;
     fk_world w;
     unsigned failures = 0;
     fk_world_make(&w);

@@ -15,12 +15,11 @@ static fm_backend *card(void)
     return be;
 }
 
-static void memory_is_cleared_and_comes_back(void **state)
+TEST(memory_is_cleared_and_comes_back)
 {
     fm_backend *be = card();
     size_t sizes[] = {0, 1, 255, 4096, 3u << 20};
 
-    (void)state;
     assert_false(be->host_visible);
     for (size_t i = 0; i < FM_ARRAY_LEN(sizes); i++) {
         size_t n = sizes[i];
@@ -43,12 +42,11 @@ static void memory_is_cleared_and_comes_back(void **state)
 }
 
 /* FM_ELIMIT: whoever holds models may close some and ask again. */
-static void a_full_card_says_so(void **state)
+TEST(a_full_card_says_so)
 {
     fm_backend *be = card();
     void *p = &p, *small = NULL;
 
-    (void)state;
     tk_fails(be->alloc(be, &p, (size_t)1 << 46), FM_ELIMIT, "no room for 70368744177664 bytes");
     assert_null(p);
     tk_ok(be->alloc(be, &small, 100)); /* and goes on */
@@ -59,14 +57,13 @@ static void a_full_card_says_so(void **state)
 
 /* More uploads than the way to the card holds, each from the same host buffer, each followed by an
  * operation that reads it. */
-static void copies_keep_their_order(void **state)
+TEST(copies_keep_their_order)
 {
     enum { N = 100000, TIMES = 120 };
     fm_backend *be = card();
     float *host = fm_malloc(N * sizeof *host);
     void *x, *sum;
 
-    (void)state;
     tk_ok(be->alloc(be, &x, N * sizeof(float)));
     tk_ok(be->alloc(be, &sum, N * sizeof(float)));
     for (int t = 1; t <= TIMES; t++) {
@@ -98,13 +95,12 @@ static void expect(fm_backend *be, const void *at, size_t n, unsigned char value
 }
 
 /* Far more than any card has; what is asked for is there and cleared, beside what is written. */
-static void room_is_larger_than_the_card(void **state)
+TEST(room_is_larger_than_the_card)
 {
     fm_backend *be = card();
     void *room;
     unsigned char *at, ones[100];
 
-    (void)state;
     memset(ones, 1, sizeof ones);
     tk_ok(be->reserve(be, &room, (size_t)1 << 42));
     at = room;
@@ -124,12 +120,11 @@ static void room_is_larger_than_the_card(void **state)
     be->close(be);
 }
 
-static void room_has_an_end(void **state)
+TEST(room_has_an_end)
 {
     fm_backend *be = card();
     void *room;
 
-    (void)state;
     tk_ok(be->reserve(be, &room, 5 * MIB));
     tk_ok(be->commit(be, room, 5 * MIB - 10, 10));
     tk_ok(be->commit(be, room, 5 * MIB, 0));
@@ -142,13 +137,12 @@ static void room_has_an_end(void **state)
 }
 
 /* In every mode: what no id says stays as it is. */
-static void an_id_beyond_the_table_touches_nothing(void **state)
+TEST(an_id_beyond_the_table_touches_nothing)
 {
     enum { N = 40, K = 70, M = 5 };
     static const char *const mode[] = {"exact", "fast", "bf16"};
     const int32_t id[M] = {-1, 3, N, INT32_MAX, N - 1};
     float table[N * K], got[M][K], before[M][K];
-    (void)state;
     for (int i = 0; i < N * K; i++)
         table[i] = (float)(i % 64);
     for (int i = 0; i < M * K; i++)
@@ -182,12 +176,11 @@ static bool emulated(void)
     return path && strstr(path, "emulated");
 }
 
-static void memory_comes_back_with_the_room(void **state)
+TEST(memory_comes_back_with_the_room)
 {
     fm_backend *be = card();
     void *room, *all = NULL;
 
-    (void)state;
     if (!emulated()) {
         be->close(be);
         skip();
@@ -208,7 +201,7 @@ static void memory_comes_back_with_the_room(void **state)
 
 /* A budget beyond what is left on the card: pages that nobody holds make room before a text
  * waits. */
-static void a_cache_outgrows_the_card(void **state)
+TEST(a_cache_outgrows_the_card)
 {
     enum { MOST = 400 };
     fm_backend *be = card();
@@ -217,7 +210,6 @@ static void a_cache_outgrows_the_card(void **state)
     int32_t page[MOST], more;
     uint32_t n = 0;
 
-    (void)state;
     if (!emulated()) {
         be->close(be);
         skip();
@@ -259,14 +251,13 @@ static calls_fn device_calls(void)
     return fn;
 }
 
-static void launches_do_not_ask_for_their_card(void **state)
+TEST(launches_do_not_ask_for_their_card)
 {
     enum { N = 64, TIMES = 100 };
     fm_backend *be = card();
     calls_fn calls = device_calls();
     void *x, *y;
 
-    (void)state;
     tk_ok(be->alloc(be, &x, N * sizeof(float)));
     tk_ok(be->alloc(be, &y, N * sizeof(float)));
     tk_ok(be->sync(be));
@@ -308,7 +299,7 @@ static void *both_cards(void *ctx)
     return NULL;
 }
 
-static void threads_use_several_cards(void **state)
+TEST(threads_use_several_cards)
 {
     const fm_module *module;
     own o[2] = {{.number = 0}, {.number = 1}};
@@ -316,7 +307,6 @@ static void threads_use_several_cards(void **state)
     uint32_t cards;
     float host[FLOATS];
 
-    (void)state;
     fm_backend *first = card(); /* or the program is skipped */
     first->close(first);
     if (!getenv("FMSTORE_CUDA_MODULE"))
@@ -353,13 +343,12 @@ static void threads_use_several_cards(void **state)
 }
 
 /* What stands aside sees what was queued before it, and what follows the join sees that. */
-static void a_second_line_keeps_its_turn(void **state)
+TEST(a_second_line_keeps_its_turn)
 {
     enum { N = 1000 };
     fm_backend *be = card();
     float a[N], b[N], got[N];
     void *mem;
-    (void)state;
     tk_ok(be->alloc(be, &mem, 4 * N * sizeof(float)));
     float *x = mem, *y = x + N, *z = y + N, *w = z + N;
     for (unsigned i = 0; i < N; i++) {
@@ -391,13 +380,12 @@ static void a_second_line_keeps_its_turn(void **state)
 }
 
 /* A step that is recorded has one line: nothing of it runs, and the card goes on. */
-static void a_second_line_is_not_recorded(void **state)
+TEST(a_second_line_is_not_recorded)
 {
     enum { N = 64 };
     fm_backend *be = card();
     float a[N], got[N];
     void *mem;
-    (void)state;
     tk_ok(be->alloc(be, &mem, 2 * N * sizeof(float)));
     float *x = mem, *y = x + N;
     for (unsigned i = 0; i < N; i++)

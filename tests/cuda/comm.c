@@ -32,9 +32,8 @@ static void do_all_here(node *n)
 }
 
 /* Ranks of one node find each other on lo, unless somebody says otherwise. */
-static void sums_are_the_sockets(void **state)
+TEST(sums_are_the_sockets)
 {
-    (void)state;
     for (uint32_t size = 2; size <= 4; size++) {
         node n[MOST];
         const char *set = size == 3 ? "eth7" : NULL;
@@ -54,9 +53,8 @@ static void do_leaves_here(node *n)
     leave_comm(n);
 }
 
-static void ranks_that_leave(void **state)
+TEST(ranks_that_leave)
 {
-    (void)state;
     for (int together = 0; together < 2; together++) {
         node n[3];
         (void)setenv("SIMT_NCCL_TOGETHER", together ? "1" : "0", 1);
@@ -122,11 +120,10 @@ static void fault(const char *what, const char *text)
     (void)unsetenv("SIMT_NCCL_FAULT");
 }
 
-static void faults_of_one_rank_fail_all(void **state)
+TEST(faults_of_one_rank_fail_all)
 {
     static const char *const place[] = {"0:1", "1:1", "2:4", "0:7", "1:7"};
     char what[32];
-    (void)state;
     time_limit = 30.0;
     (void)setenv("SIMT_NCCL_TOGETHER", "1", 1);
     for (size_t i = 0; i < FM_ARRAY_LEN(place); i++) {
@@ -162,10 +159,9 @@ static void do_unmet(node *n)
     leave_comm(n);
 }
 
-static void what_nobody_asked_for_is_gone(void **state)
+TEST(what_nobody_asked_for_is_gone)
 {
     node n[3];
-    (void)state;
     open_nodes(n, 3, 5.0);
     run_nodes(n, 3, do_unmet);
     check_all(n, 3);
@@ -257,10 +253,9 @@ static void do_recorded(node *n)
     leave_comm(n); /* with a recording of it */
 }
 
-static void recorded_exchanges_come_again(void **state)
+TEST(recorded_exchanges_come_again)
 {
     node n[3];
-    (void)state;
     for (int together = 0; together < 2; together++) {
         (void)setenv("SIMT_NCCL_TOGETHER", together ? "1" : "0", 1);
         open_nodes(n, 3, 30.0);
@@ -296,10 +291,9 @@ static void do_stuck(node *n)
     leave_comm(n);
 }
 
-static void hosts_that_wait_are_freed(void **state)
+TEST(hosts_that_wait_are_freed)
 {
     node n[3];
-    (void)state;
     open_nodes(n, 3, 0.0);
     run_nodes(n, 3, do_stuck);
     check_all(n, 3);
@@ -385,9 +379,8 @@ static void with_processes(const char *what, bool lives)
     assert_int_equal(bad, lives ? 0 : 2);
 }
 
-static void between_processes(void **state)
+TEST(between_processes)
 {
-    (void)state;
     with_processes("go", true);
     with_processes("die", false);
     with_processes("match", true);

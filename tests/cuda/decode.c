@@ -30,11 +30,10 @@ static float *copy_of(kk *k, const float *x, size_t n)
     return c;
 }
 
-static void add_and_norm_has_the_bits_of_both(void **state)
+TEST(add_and_norm_has_the_bits_of_both)
 {
     static const uint32_t dims[][2] = {{1, 64},   {3, 1440}, {9, 577},  {2, 4096},
                                        {2, 8192}, {2, 8203}, {1, 9000}, {40, 33}};
-    (void)state;
     for (uint32_t mode = 0; mode < 2; mode++)
         for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
             uint32_t m = dims[i][0], h = dims[i][1];
@@ -92,12 +91,11 @@ static void check_keep(const char *mode, const heads *t)
     be->close(be);
 }
 
-static void kept_rows_have_the_bits_of_three_operations(void **state)
+TEST(kept_rows_have_the_bits_of_three_operations)
 {
     static const heads dims[] = {
         {1, 4, 2, 32, 32, 0},  {5, 6, 3, 20, 20, 4},   {33, 8, 1, 64, 64, 0}, {40, 2, 2, 10, 4, 1},
         {3, 12, 4, 96, 24, 0}, {300, 2, 1, 16, 16, 0}, {270, 2, 2, 16, 8, 3}};
-    (void)state;
     for (uint32_t mode = 0; mode < 2; mode++)
         for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
             check_keep(mode_of(mode), &dims[i]);
@@ -259,13 +257,12 @@ static unsigned long count_of(const char *name)
     return count ? count() : 0;
 }
 
-static void kernels_that_begin_early_leave_no_trace(void **state)
+TEST(kernels_that_begin_early_leave_no_trace)
 {
     static const struct {
         fm_dtype type;
         uint32_t m;
     } cases[] = {{FM_BF16, 1}, {FM_BF16, 12}, {FM_BF16, 20}, {FM_Q8_0, 12}, {FM_Q4_K, 1}};
-    (void)state;
     if (!getenv("KK_DEVICE"))
         skip();
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
@@ -332,9 +329,8 @@ static unsigned long launches(uint32_t asks, uint32_t tokens)
  * what rounding takes of its rows, so they are packed: two), choice of the token. */
 #define OF_THE_ENDS 7u
 
-static void a_step_has_so_many_launches(void **state)
+TEST(a_step_has_so_many_launches)
 {
-    (void)state;
     if (!getenv("KK_DEVICE") || !count_of("simt_kernels"))
         skip();
     for (uint32_t asks = 1; asks <= 5; asks += 4) {

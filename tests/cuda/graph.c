@@ -28,10 +28,9 @@ static void is(fm_backend *be, const float *dev, float value)
     fm_free(host);
 }
 
-static void what_is_kept_runs_again_on_what_memory_holds_then(void **state)
+TEST(what_is_kept_runs_again_on_what_memory_holds_then)
 {
     fm_backend *be = kk_card("exact");
-    (void)state;
     assert_non_null(be->record);
     float *y = device_floats(be, 1), *x = device_floats(be, 2), *z = device_floats(be, 1);
     tk_ok(be->record(be, 7));
@@ -65,11 +64,10 @@ static void what_is_kept_runs_again_on_what_memory_holds_then(void **state)
     be->close(be); /* with 8 kept */
 }
 
-static void uploads_of_others_are_no_part_of_a_record(void **state)
+TEST(uploads_of_others_are_no_part_of_a_record)
 {
     fm_backend *be = kk_card("exact");
     float *y = device_floats(be, 1), *x = device_floats(be, 2);
-    (void)state;
     tk_ok(be->record(be, 1));
     be->add(be, y, x, N);
     float *loaded = device_floats(be, 3); /* as a loader's thread would: in line, not kept */
@@ -87,10 +85,9 @@ static void uploads_of_others_are_no_part_of_a_record(void **state)
 }
 
 /* A model is closed beside a step that is recorded: what is queued on the room still runs. */
-static void a_room_goes_while_a_step_is_recorded(void **state)
+TEST(a_room_goes_while_a_step_is_recorded)
 {
     fm_backend *be = kk_card("exact");
-    (void)state;
     float *x = device_floats(be, 2), *y = device_floats(be, 1);
     void *room;
     tk_ok(be->reserve(be, &room, N * sizeof(float)));
@@ -109,7 +106,7 @@ static void a_room_goes_while_a_step_is_recorded(void **state)
 }
 
 /* What an operation keeps its sums in meanwhile is part of the record, whatever comes later. */
-static void a_record_keeps_its_scratch(void **state)
+TEST(a_record_keeps_its_scratch)
 {
     enum { K = 1101, SMALL = 40, LARGE = 300, ROWS = 20 }; /* rows at odd places are copied first */
     fm_backend *be = kk_card("exact");
@@ -117,7 +114,6 @@ static void a_record_keeps_its_scratch(void **state)
     float *w = kk_in(&k, (size_t)LARGE * K, 1), *x = kk_in(&k, (size_t)ROWS * K, 1);
     float *y = kk_in(&k, SMALL, 1), *wide = kk_in(&k, (size_t)ROWS * LARGE, 1), want[SMALL];
     fm_weight *small = kk_weight(&k, w, SMALL, K), *large = kk_weight(&k, w, LARGE, K);
-    (void)state;
     be->linear(be, y, SMALL, x, K, small, NULL, NULL, 1);
     tk_ok(be->sync(be));
     memcpy(want, y, sizeof want);
@@ -150,11 +146,10 @@ static unsigned long copies(void)
 }
 
 /* Lists of products and terms go to the card once, with the recording. */
-static void a_replay_is_kernels_alone(void **state)
+TEST(a_replay_is_kernels_alone)
 {
     enum { K = 128, WIDE = 64, ROWS = 4, TIMES = 3, COUNT = 40 };
     static const char *const mode[] = {"exact", "fast"};
-    (void)state;
     for (size_t m = 0; m < FM_ARRAY_LEN(mode); m++) {
         fm_backend *be = kk_card(mode[m]);
         kk k = {.be = be};
@@ -192,14 +187,13 @@ static void a_replay_is_kernels_alone(void **state)
     }
 }
 
-static void tickets_come_in_order(void **state)
+TEST(tickets_come_in_order)
 {
     enum { TIMES = 40 };
     fm_backend *be = kk_card("exact");
     float *y = device_floats(be, 1);
     void *host[TIMES];
     uint64_t ticket[TIMES];
-    (void)state;
     assert_true(be->fetch && be->wait && be->host_alloc);
     for (int i = 0; i < TIMES; i++) {
         tk_ok(be->host_alloc(be, &host[i], N * sizeof(float)));

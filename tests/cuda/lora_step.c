@@ -59,12 +59,11 @@ static fm_train_result train(const fm_source *src, const char *wide, uint32_t r)
     return out;
 }
 
-static void a_step_at_once_has_the_bits_of_one_after_another(void **state)
+TEST(a_step_at_once_has_the_bits_of_one_after_another)
 {
     char *dir = tk_source("examples/atlas/base");
     fm_source *src;
 
-    (void)state;
     tk_ok(fm_source_open(&src, dir));
     fm_train_result want = train(src, "0", 4);
     long before = logged();

@@ -152,9 +152,8 @@ static counts serve(const split *how, answer *a)
 
 static const split splits[] = {{2, 1, 0}, {4, 1, 0}, {2, 2, 2}, {4, 2, 3}};
 
-static void answers_are_those_of_steps_that_run_as_they_come(void **state)
+TEST(answers_are_those_of_steps_that_run_as_they_come)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(splits); i++) {
         answer want[ASKS], have[ASKS];
         (void)unsetenv("RK_CARDS");
@@ -238,9 +237,8 @@ static void whole(text *t, float *have, const float *want, const char *what)
 }
 
 /* Seen, recorded, replayed: what the host queues for a token. */
-static void a_replay_is_few_launches(void **state)
+TEST(a_replay_is_few_launches)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
         float want[STEPS * VK_VOCAB], have[STEPS * VK_VOCAB];
         text t;
@@ -266,10 +264,9 @@ static void a_replay_is_few_launches(void **state)
 }
 
 /* No memory to keep it on one rank: nobody does, and nothing fails. */
-static void what_one_cannot_keep_nobody_keeps(void **state)
+TEST(what_one_cannot_keep_nobody_keeps)
 {
     float want[STEPS * VK_VOCAB], have[STEPS * VK_VOCAB];
-    (void)state;
     plain_logits(2, want);
     for (int card = 0; card < 2; card++)
         for (int kernel = 0; kernel < 2; kernel++) { /* or a launch that is refused meanwhile */
@@ -287,11 +284,10 @@ static void what_one_cannot_keep_nobody_keeps(void **state)
 
 /* A larger step, for which one card has no room for logits: only the others' moved. So one rank has
  * steps recorded that another sees for the first time, then has lists of. */
-static void ranks_may_have_kept_other_steps(void **state)
+TEST(ranks_may_have_kept_other_steps)
 {
     float want[STEPS * VK_VOCAB], have[STEPS * VK_VOCAB];
     const uint32_t at = 5;
-    (void)state;
     plain_logits(2, want);
     for (int card = 0; card < 2; card++) {
         text t;
@@ -348,10 +344,9 @@ static void fault(const char *kind, int card, unsigned long nth, uint32_t at, co
     text_close(&t);
 }
 
-static void one_rank_fails(void **state)
+TEST(one_rank_fails)
 {
     float want[STEPS * VK_VOCAB];
-    (void)state;
     plain_logits(2, want);
     for (int card = 0; card < 2; card++) {
         (void)setenv("SIMT_NCCL_TOGETHER", card ? "1" : "0", 1);

@@ -148,29 +148,26 @@ static void shape(uint32_t vocab, uint32_t count, double size, bool ties, const 
     lot_close(&l);
 }
 
-static void every_way_gives_the_hosts_token(void **state)
+TEST(every_way_gives_the_hosts_token)
 {
     static const uint32_t vocab[] = {1, 2, 31, 64, 511, 1024, 1025, 5000};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(vocab); i++) {
         shape(vocab[i], PICKS_MAX, 4.0, false, "spread");
         shape(vocab[i], PICKS_MAX, 2.0, true, "ties and masks");
     }
 }
 
-static void large_vocabularies(void **state)
+TEST(large_vocabularies)
 {
-    (void)state;
     shape(49152, 8, 3.0, false, "spread");
     shape(131072, 3, 0.01, false, "flat");
     shape(262144, 3, 2.0, true, "ties and masks");
 }
 
 /* All logits equal: the order is that of ids alone. */
-static void equal_logits(void **state)
+TEST(equal_logits)
 {
     lot l;
-    (void)state;
     lot_open(&l, 4000, PICKS_MAX);
     fill(&l, 0.0, false);
     check(&l, "equal");
@@ -180,10 +177,9 @@ static void equal_logits(void **state)
     lot_close(&l);
 }
 
-static void broken_rows_are_reported(void **state)
+TEST(broken_rows_are_reported)
 {
     lot l;
-    (void)state;
     lot_open(&l, 3000, 8);
     fill(&l, 3.0, false);
     l.logits[0 * l.ld + 2999] = NAN;

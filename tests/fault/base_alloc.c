@@ -147,40 +147,34 @@ static fm_status start_pool(void)
     return rc;
 }
 
-static void json_parse_survives_each_failure(void **state)
+TEST(json_parse_survives_each_failure)
 {
-    (void)state;
     ak_fail_each(parse_json, 10);
     ak_fail_each(parse_json_with_huge_integers, 4);
 }
 
-static void json_building_survives_each_failure(void **state)
+TEST(json_building_survives_each_failure)
 {
-    (void)state;
     ak_fail_each(build_json, 20);
 }
 
-static void yaml_survives_each_failure(void **state)
+TEST(yaml_survives_each_failure)
 {
-    (void)state;
     ak_fail_each(parse_yaml, 15);
 }
 
-static void map_survives_each_failure(void **state)
+TEST(map_survives_each_failure)
 {
-    (void)state;
     ak_fail_each(fill_map, 15);
 }
 
-static void buffer_survives_each_failure(void **state)
+TEST(buffer_survives_each_failure)
 {
-    (void)state;
     ak_fail_each(fill_buffer, 4);
 }
 
-static void arena_hasher_and_pool_survive_each_failure(void **state)
+TEST(arena_hasher_and_pool_survive_each_failure)
 {
-    (void)state;
     ak_fail_each(join_and_hash, 4);
     ak_fail_each(start_pool, 2);
 }

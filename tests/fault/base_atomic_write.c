@@ -36,13 +36,12 @@ static size_t files_in(const char *dir)
     return count;
 }
 
-static void a_failing_call_leaves_the_old_file_and_no_temporary(void **state)
+TEST(a_failing_call_leaves_the_old_file_and_no_temporary)
 {
     static const int errors[] = {ENOSPC, EIO, EDQUOT, EROFS};
     char *dir = tk_scratch();
     char *path = fm_path_join(dir, "file");
 
-    (void)state;
     for (uint64_t nth = 1; nth <= CALLS; nth++)
         for (size_t i = 0; i < FM_ARRAY_LEN(errors); i++) {
             tk_ok(fm_write_file(path, old_text, strlen(old_text)));
@@ -59,12 +58,11 @@ static void a_failing_call_leaves_the_old_file_and_no_temporary(void **state)
     fm_free(dir);
 }
 
-static void out_of_memory_from_the_system_is_told_apart(void **state)
+TEST(out_of_memory_from_the_system_is_told_apart)
 {
     char *dir = tk_scratch();
     char *path = fm_path_join(dir, "file");
 
-    (void)state;
     fm_io_fail_at(1, ENOMEM);
     tk_fails(fm_write_file(path, "x", 1), FM_ENOMEM, "out of memory");
     fm_io_fail_at(0, 0);
@@ -72,7 +70,7 @@ static void out_of_memory_from_the_system_is_told_apart(void **state)
     fm_free(dir);
 }
 
-static void a_writer_repeats_its_first_error_and_never_commits(void **state)
+TEST(a_writer_repeats_its_first_error_and_never_commits)
 {
     enum { BIG = 1 << 20 };
     char *dir = tk_scratch();
@@ -80,7 +78,6 @@ static void a_writer_repeats_its_first_error_and_never_commits(void **state)
     char *big = fm_calloc(1, BIG);
     fm_writer *w;
 
-    (void)state;
     tk_ok(fm_write_file(path, old_text, strlen(old_text)));
     tk_ok(fm_writer_open(&w, path, NULL));
     fm_io_fail_at(1, ENOSPC);
@@ -97,13 +94,12 @@ static void a_writer_repeats_its_first_error_and_never_commits(void **state)
     fm_free(dir);
 }
 
-static void folders_and_locks_report_a_failing_call(void **state)
+TEST(folders_and_locks_report_a_failing_call)
 {
     char *dir = tk_scratch();
     char *path = fm_path_join(dir, "a/b");
     fm_lock *lock;
 
-    (void)state;
     fm_io_fail_at(3, ENOSPC); /* mkdir a, fsync of its folder, mkdir a/b */
     tk_fails(fm_make_dirs(path), FM_EIO, "a/b");
     tk_ok(fm_make_dirs(path));
@@ -132,12 +128,11 @@ static int killed_write(const char *program, const char *path, int nth)
     return status;
 }
 
-static void a_kill_at_any_call_leaves_a_whole_file(void **state)
+TEST(a_kill_at_any_call_leaves_a_whole_file)
 {
     char *dir = tk_scratch();
     char *path = fm_path_join(dir, "file");
 
-    (void)state;
     for (int nth = 1; nth <= CALLS + 1; nth++) {
         tk_ok(fm_write_file(path, old_text, strlen(old_text)));
         int status = killed_write("/proc/self/exe", path, nth);

@@ -6,9 +6,8 @@
 
 #include "tests/fault/kit/fault_kit.h"
 
-static void nothing_is_lost(void **state)
+TEST(nothing_is_lost)
 {
-    (void)state;
     const char *n = getenv("FM_KILLS"), *seed = getenv("FM_FAULT_SEED");
     fk_world w;
     fk_crashes seen;

@@ -6,9 +6,8 @@
 
 #include "tests/fault/kit/fault_kit.h"
 
-static void flips_are_told_and_never_read(void **state)
+TEST(flips_are_told_and_never_read)
 {
-    (void)state;
     const char *n = getenv("FM_FLIPS"), *seed = getenv("FM_FAULT_SEED");
     fk_world w;
     fk_flips seen;

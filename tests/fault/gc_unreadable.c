@@ -229,11 +229,10 @@ static void flip(const bench *b, uint64_t bit)
 }
 
 /* Header and footer. That records may carry recipes harms nobody where none does. */
-static void every_bit_of_the_frame(void **state)
+TEST(every_bit_of_the_frame)
 {
     bench b = make();
     const uint64_t recipes = 12 * 8, footer = (b.sound.len - FMS_PACK_FOOTER_BYTES) * 8;
-    (void)state;
     for (uint64_t i = 0; i < 8 * (FMS_PACK_HEADER_BYTES + FMS_PACK_FOOTER_BYTES); i++) {
         uint64_t bit = i < 8 * FMS_PACK_HEADER_BYTES ? i : footer + i - 8 * FMS_PACK_HEADER_BYTES;
         if (bit == recipes)
@@ -250,13 +249,12 @@ static void every_bit_of_the_frame(void **state)
 
 /* The head of the child's record and its payload, by bits: a damaged payload still says what it
  * needs, and then gc may go on; whatever it does, nothing is lost. */
-static void bits_of_the_records(void **state)
+TEST(bits_of_the_records)
 {
     bench b = make();
     const char *set = getenv("FM_GC_STRIDE");
     const uint64_t stride = set ? strtoull(set, NULL, 10) : 7;
     fms_record rec;
-    (void)state;
     tk_ok(fms_record_parse(&rec,
                            fm_span_of(b.sound.data + FMS_PACK_HEADER_BYTES,
                                       b.sound.len - FMS_PACK_HEADER_BYTES - FMS_PACK_FOOTER_BYTES),
@@ -276,13 +274,12 @@ static void bits_of_the_records(void **state)
     end(&b);
 }
 
-static void every_length(void **state)
+TEST(every_length)
 {
     bench b = make();
     const size_t len = b.sound.len;
     const size_t to[] = {0,   1,       63,       64,       127,      128,
                          129, len / 2, len - 65, len - 64, len - 63, len - 1};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(to); i++) {
         write_pack(&b, b.sound.data, to[i]);
         must_refuse(&b, FM_ECORRUPT, "--repair");
@@ -306,14 +303,13 @@ static void index_of(const bench *b, char *out, size_t bytes)
 }
 
 /* Known to the index, or to nobody but the version that needs it; and one that no version needs. */
-static void a_missing_pack(void **state)
+TEST(a_missing_pack)
 {
     bench b = make();
     char command[600];
     fm_fsck_report report;
     fm_repo *r;
     char *away = fm_asprintf("%s.away", b.pack);
-    (void)state;
     index_of(&b, command, sizeof command);
     assert_int_equal(rename(b.pack, away), 0);
     must_refuse(&b, FM_ECORRUPT, "is missing from packs/");
@@ -346,10 +342,9 @@ static void a_missing_pack(void **state)
     end(&b);
 }
 
-static void a_pack_that_may_not_be_opened(void **state)
+TEST(a_pack_that_may_not_be_opened)
 {
     bench b = make();
-    (void)state;
     if (geteuid() == 0) { /* who may open everything becomes somebody who may not */
         char command[600];
         snprintf(command, sizeof command, "chmod 0755 '%s/..' && chown -R 65534:65534 '%s'", b.dir,
@@ -376,12 +371,11 @@ static void a_pack_that_may_not_be_opened(void **state)
 }
 
 /* As a newer fmstore writes it: the name fits the bytes. The index may know it or not. */
-static void a_pack_of_a_newer_fmstore(void **state)
+TEST(a_pack_of_a_newer_fmstore)
 {
     bench b = make();
     fm_digest sum;
     char hex[FM_HEX_CHARS + 1], command[600];
-    (void)state;
     index_of(&b, command, sizeof command);
     fm_put_u32(b.sound.data + 8, FMS_PACK_VERSION + 1);
     assert_int_equal(unlink(b.pack), 0);
@@ -415,10 +409,9 @@ static void a_pack_of_a_newer_fmstore(void **state)
 }
 
 /* Condemned while all was readable; deleted is nothing while it is not. */
-static void a_list_from_before_is_not_honoured(void **state)
+TEST(a_list_from_before_is_not_honoured)
 {
     bench b = make();
-    (void)state;
     tk_ok(collect(&b, false, "never"));
     char *list = fm_path_join(b.dir, "condemned");
     assert_true(fm_path_exists(list));
@@ -438,14 +431,13 @@ static void a_list_from_before_is_not_honoured(void **state)
 }
 
 /* What lands between gc's two looks stands on something that gc has condemned meanwhile. */
-static void a_version_that_lands_meanwhile_keeps_what_it_needs(void **state)
+TEST(a_version_that_lands_meanwhile_keeps_what_it_needs)
 {
     bench b = make();
     fms_gc *g;
     fm_store *s, *writer;
     fms_gc_opts o = {.now = 1000, .expire = INT64_MAX, .depth = FMS_CHAIN_MAX};
     fm_repo *r;
-    (void)state;
     tk_ok(fm_repo_open(&r, b.dir));
     writer = fm_repo_store(r);
     tk_ok(fm_store_lease(writer, true, "test"));
@@ -479,14 +471,13 @@ static void a_version_that_lands_meanwhile_keeps_what_it_needs(void **state)
 }
 
 /* All could be read when gc looked; not when it is about to delete. */
-static void a_pack_that_comes_meanwhile_stops_the_deletion(void **state)
+TEST(a_pack_that_comes_meanwhile_stops_the_deletion)
 {
     bench b = make();
     fms_gc *g;
     fm_store *s;
     fms_gc_opts o = {.now = 1000, .expire = INT64_MAX, .depth = FMS_CHAIN_MAX};
     char *other = fm_asprintf("%s/packs/%064d.pack", b.dir, 7);
-    (void)state;
     tk_ok(fm_store_open(&s, b.dir));
     tk_ok(fms_gc_open(&g, s, &o));
     tk_ok(fms_gc_reach(g, &b.child, 1));
@@ -502,11 +493,10 @@ static void a_pack_that_comes_meanwhile_stops_the_deletion(void **state)
 }
 
 /* Versions are made all the time while a pack comes and goes. */
-static void beside_a_writer(void **state)
+TEST(beside_a_writer)
 {
     bench b = make();
     enum { MADE = 40, ROUNDS = 60 };
-    (void)state;
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
@@ -558,7 +548,7 @@ static void beside_a_writer(void **state)
 }
 
 /* fsck --repair with nothing but the repository itself: the records are in the damaged pack. */
-static void a_damaged_frame_is_mended_from_its_records(void **state)
+TEST(a_damaged_frame_is_mended_from_its_records)
 {
     bench b = make();
     const uint64_t bit[] = {0,
@@ -567,7 +557,6 @@ static void a_damaged_frame_is_mended_from_its_records(void **state)
                             8 * 20,
                             8 * (b.sound.len - FMS_PACK_FOOTER_BYTES),
                             8 * (b.sound.len - 1)};
-    (void)state;
     for (size_t i = 0; i <= FM_ARRAY_LEN(bit); i++) {
         fm_repo *r;
         fm_repair_report report;
@@ -595,7 +584,7 @@ static void a_damaged_frame_is_mended_from_its_records(void **state)
 
 /* Two records in one pack, of which one has rotted with the frame: the other one is saved, and the
  * rotten one is not copied. */
-static void only_what_decodes_is_saved(void **state)
+TEST(only_what_decodes_is_saved)
 {
     bench b = make();
     uint8_t bytes[2][BYTES];
@@ -605,7 +594,6 @@ static void only_what_decodes_is_saved(void **state)
     fm_repo *r;
     fm_txn *t;
     fm_buf sound;
-    (void)state;
     tk_ok(fm_repo_open(&r, b.dir));
     fm_names before = packs_of(b.dir);
     tk_ok(fm_txn_begin(&t, fm_repo_store(r)));
@@ -655,11 +643,10 @@ static void *read_child(void *arg)
 
 /* The index judged the pack while it was damaged. The first thread that misses scans all packs anew;
  * one that missed beside it looks again too. */
-static void readers_find_a_pack_that_was_put_right(void **state)
+TEST(readers_find_a_pack_that_was_put_right)
 {
     enum { TRIES = 200, READERS = 16 };
     bench b = make();
-    (void)state;
     for (unsigned n = 0; n < TRIES; n++) {
         fm_store *s;
         pthread_t thread[READERS];

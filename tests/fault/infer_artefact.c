@@ -54,11 +54,10 @@ static char *path_in(const char *dir)
 
 /* ==== what is read ==== */
 
-static void what_was_written_is_mapped(void **state)
+TEST(what_was_written_is_mapped)
 {
     char *dir = tk_scratch();
     fmi_packed_files *a = open_in(dir, "test-1", 0);
-    (void)state;
     assert_false(there(a, &key));
     assert_int_equal(fmi_packed_file_stats_of(a).refused, 0); /* missing is not damaged */
     assert_true(fmi_packed_file_write(a, &key, image));
@@ -70,12 +69,11 @@ static void what_was_written_is_mapped(void **state)
     fm_free(dir);
 }
 
-static void other_keys_are_not_served(void **state)
+TEST(other_keys_are_not_served)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
     fmi_packed_files *a = open_in(dir, "test-1", 0), *b = open_in(dir, "test-2", 0);
     fmi_packed_file_key k;
-    (void)state;
     assert_true(fmi_packed_file_write(a, &key, image));
     assert_false(there(b, &key)); /* another layout has another folder */
     for (int what = 0; what < 5; what++) {
@@ -121,12 +119,11 @@ static void check_refused(const char *dir, const char *path, const void *bytes, 
     fmi_packed_files_free(a);
 }
 
-static void damage_anywhere_is_refused(void **state)
+TEST(damage_anywhere_is_refused)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
     fmi_packed_files *a = open_in(dir, "test-1", 0);
     fm_buf file;
-    (void)state;
     assert_true(fmi_packed_file_write(a, &key, image));
     fmi_packed_files_free(a);
     fm_buf_init(&file, 0);
@@ -151,12 +148,11 @@ static void damage_anywhere_is_refused(void **state)
     fm_free(dir);
 }
 
-static void words_that_change_places_are_seen(void **state)
+TEST(words_that_change_places_are_seen)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
     fmi_packed_files *a = open_in(dir, "test-1", 0);
     fm_buf file;
-    (void)state;
     assert_true(fmi_packed_file_write(a, &key, image));
     fmi_packed_files_free(a);
     fm_buf_init(&file, 0);
@@ -176,12 +172,11 @@ static void words_that_change_places_are_seen(void **state)
     fm_free(dir);
 }
 
-static void a_mapped_file_may_be_deleted_or_replaced(void **state)
+TEST(a_mapped_file_may_be_deleted_or_replaced)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
     fmi_packed_files *a = open_in(dir, "test-1", 0);
     fm_file_map map;
-    (void)state;
     assert_true(fmi_packed_file_write(a, &key, image));
     assert_true(fmi_packed_file_map(a, &map, &key));
     assert_true(fmi_packed_file_write(a, &key, image));
@@ -249,23 +244,20 @@ static void at_every_call(int err)
     }
 }
 
-static void a_writer_killed_anywhere_leaves_whole_files(void **state)
+TEST(a_writer_killed_anywhere_leaves_whole_files)
 {
-    (void)state;
     at_every_call(0);
 }
 
-static void a_full_disk_is_not_an_error(void **state)
+TEST(a_full_disk_is_not_an_error)
 {
-    (void)state;
     at_every_call(ENOSPC);
 }
 
-static void after_one_failure_no_more_is_tried(void **state)
+TEST(after_one_failure_no_more_is_tried)
 {
     char *dir = tk_scratch();
     fmi_packed_files *a = open_in(dir, "test-1", 0);
-    (void)state;
     (void)fm_fail(FM_EINVAL, "the caller's own");
     fm_io_fail_at(3, EROFS);
     assert_false(fmi_packed_file_write(a, &key, image));
@@ -278,11 +270,10 @@ static void after_one_failure_no_more_is_tried(void **state)
     fm_free(dir);
 }
 
-static void writers_at_once_do_no_harm(void **state)
+TEST(writers_at_once_do_no_harm)
 {
     char *dir = tk_scratch(), *path = path_in(dir);
     pid_t pid[6];
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(pid); i++) {
         pid[i] = fork();
         if (pid[i] == 0) {
@@ -308,7 +299,7 @@ static void writers_at_once_do_no_harm(void **state)
     fm_free(dir);
 }
 
-static void the_folder_stays_below_its_bound(void **state)
+TEST(the_folder_stays_below_its_bound)
 {
     char *dir = tk_scratch();
     uint64_t each = HEAD + IMAGE;
@@ -317,7 +308,6 @@ static void the_folder_stays_below_its_bound(void **state)
     useconds_t nap_us = (useconds_t)(tick.tv_nsec / 1000 + 1000);
     fmi_packed_files *a = open_in(dir, "test-1", 5 * each);
     fmi_packed_file_key k = key;
-    (void)state;
     for (uint8_t i = 0; i < 20; i++) {
         fmi_packed_files_free(a); /* each process writes only so much */
         a = open_in(dir, "test-1", 5 * each);
@@ -371,12 +361,11 @@ static void logits(const char *dir, float *out, fm_engine_stats *stats)
     fm_engine_free(e);
 }
 
-static void models_from_files_give_the_same_bits(void **state)
+TEST(models_from_files_give_the_same_bits)
 {
     float plain[6 * SK_VOCAB], now[6 * SK_VOCAB];
     char *dir = tk_scratch();
     fm_engine_stats s, t;
-    (void)state;
     sk_family_init(&family);
     logits(NULL, plain, &s);
     assert_int_equal(s.packed_written + s.packed_mapped, 0);
@@ -404,12 +393,11 @@ static void models_from_files_give_the_same_bits(void **state)
     fm_free(dir);
 }
 
-static void a_folder_that_cannot_be_made_is_done_without(void **state)
+TEST(a_folder_that_cannot_be_made_is_done_without)
 {
     float plain[6 * SK_VOCAB], now[6 * SK_VOCAB];
     char *dir = tk_scratch(), *file = fm_path_join(dir, "packed");
     fm_engine_stats s;
-    (void)state;
     sk_family_init(&family);
     logits(NULL, plain, &s);
     tk_ok(fm_write_file(file, "x", 1)); /* a file where the folder should be: also for root */

@@ -63,13 +63,12 @@ static void flip(const char *path, const fm_buf *good, unsigned n)
     fm_buf_release(&bad);
 }
 
-static void a_damaged_sqlite_never_gives_a_wrong_result(void **state)
+TEST(a_damaged_sqlite_never_gives_a_wrong_result)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_buf good;
 
-    (void)state;
     put_results(r);
     fm_repo_close(r);
     char *path = fm_path_join(dir, "lineage.sqlite");
@@ -123,7 +122,7 @@ static char *git_file(const char *dir, const char *ext)
     return out;
 }
 
-static void a_damaged_git_pack_never_gives_a_wrong_tree(void **state)
+TEST(a_damaged_git_pack_never_gives_a_wrong_tree)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -133,7 +132,6 @@ static void a_damaged_git_pack_never_gives_a_wrong_tree(void **state)
     fm_buf good;
     unsigned refused = 0;
 
-    (void)state;
     tk_ok(fm_ref_update(r, "refs/heads/main", &id, NULL, "made"));
     tk_ok(fm_tree_digest(&want, tree, NULL));
     fm_tree_free(tree);
@@ -168,13 +166,12 @@ static void a_damaged_git_pack_never_gives_a_wrong_tree(void **state)
 }
 
 /* libgit2 follows the offsets of an index that lies, so it never sees one. */
-static void a_damaged_git_index_is_refused_by_name(void **state)
+TEST(a_damaged_git_index_is_refused_by_name)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_buf good;
 
-    (void)state;
     kit_branch(r, "main", NULL, 1);
     fm_repo_close(r);
     char *path = git_file(dir, ".idx");
@@ -191,7 +188,7 @@ static void a_damaged_git_index_is_refused_by_name(void **state)
     fm_free(dir);
 }
 
-static void each_bad_ref_is_named_and_hides_no_other(void **state)
+TEST(each_bad_ref_is_named_and_hides_no_other)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -201,7 +198,6 @@ static void each_bad_ref_is_named_and_hides_no_other(void **state)
         {"lineage.git/refs/heads/ccc", ""},
     };
 
-    (void)state;
     kit_branch(r, "main", NULL, 1);
     for (unsigned i = 0; i < 3; i++) {
         char *path = fm_path_join(dir, bad[i][0]);
@@ -263,13 +259,12 @@ static int read_everything(const char *dir)
     return fm_ref_update(r, "refs/heads/other", &id, NULL, "x") == FM_EIO ? 0 : 6;
 }
 
-static void a_repository_that_may_only_be_read_is_read(void **state)
+TEST(a_repository_that_may_only_be_read_is_read)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     int status;
 
-    (void)state;
     kit_branch(r, "main", NULL, 1);
     put_results(r);
     fm_repo_close(r);

@@ -156,27 +156,23 @@ static void at_every_call(bool repack, int err)
     fm_free(sound);
 }
 
-static void gc_killed_at_any_call_loses_nothing(void **state)
+TEST(gc_killed_at_any_call_loses_nothing)
 {
-    (void)state;
     at_every_call(false, 0);
 }
 
-static void repack_killed_at_any_call_loses_nothing(void **state)
+TEST(repack_killed_at_any_call_loses_nothing)
 {
-    (void)state;
     at_every_call(true, 0);
 }
 
-static void gc_on_a_full_disk_loses_nothing(void **state)
+TEST(gc_on_a_full_disk_loses_nothing)
 {
-    (void)state;
     at_every_call(false, ENOSPC);
 }
 
-static void repack_on_a_full_disk_loses_nothing(void **state)
+TEST(repack_on_a_full_disk_loses_nothing)
 {
-    (void)state;
     at_every_call(true, ENOSPC);
 }
 

@@ -79,21 +79,18 @@ static void each_allocation(job_fn job, uint64_t step, bool changes, bool lose_p
     fm_free(sound);
 }
 
-static void a_dry_run_without_memory(void **state)
+TEST(a_dry_run_without_memory)
 {
-    (void)state;
     each_allocation(dry_run, 1, false, false);
 }
 
-static void a_collection_without_memory(void **state)
+TEST(a_collection_without_memory)
 {
-    (void)state;
     each_allocation(collect, 13, true, false);
 }
 
-static void a_repair_without_memory(void **state)
+TEST(a_repair_without_memory)
 {
-    (void)state;
     each_allocation(repair, 7, true, true);
 }
 

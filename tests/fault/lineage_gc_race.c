@@ -211,14 +211,13 @@ static void a_handle_that_is_killed(const char *dir, double until)
     }
 }
 
-static void nothing_is_lost_among_eight(void **state)
+TEST(nothing_is_lost_among_eight)
 {
     char *dir;
     const char *seconds = getenv("FM_RACE_SECONDS"), *given = getenv("FM_RACE_SEED");
     double longest = 0, until = now_s() + (seconds ? strtod(seconds, NULL) : 6);
     int pipes[PROCESSES][2];
     pid_t pid[PROCESSES];
-    (void)state;
     seed = given ? strtoull(given, NULL, 10) : seed;
     /* Made in a process of its own: libgit2 draws names of temporaries from a seed of its process,
      * and children of one that has started it would draw the same. */

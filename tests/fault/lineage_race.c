@@ -64,7 +64,7 @@ static void assert_clean(fm_repo *r)
     assert_int_equal(report.faults, 0);
 }
 
-static void no_move_is_lost_among_processes(void **state)
+TEST(no_move_is_lost_among_processes)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -72,7 +72,6 @@ static void no_move_is_lost_among_processes(void **state)
     unsigned won = 0, versions = 0, lost = 0;
     pid_t pid[WRITERS];
 
-    (void)state;
     fm_repo_close(r);
     for (unsigned i = 0; i < WRITERS; i++) {
         pid[i] = fork();
@@ -120,12 +119,11 @@ static void commit_for_ever(const char *dir)
     }
 }
 
-static void a_kill_at_any_time_leaves_a_sound_repository(void **state)
+TEST(a_kill_at_any_time_leaves_a_sound_repository)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
 
-    (void)state;
     kit_branch(r, "main", NULL, 0);
     fm_repo_close(r);
     for (unsigned i = 0; i < 20; i++) {
@@ -182,7 +180,7 @@ static fm_status round_of_work(const char *dir, const fm_tree *tree, const fm_oi
     return rc;
 }
 
-static void a_failed_allocation_is_an_error_and_nothing_more(void **state)
+TEST(a_failed_allocation_is_an_error_and_nothing_more)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -190,7 +188,6 @@ static void a_failed_allocation_is_an_error_and_nothing_more(void **state)
     fm_tree *tree = kit_model(r, 3, 2, 5);
     uint64_t n = 1, tried = 0;
 
-    (void)state;
     tk_ok(fm_tree_put_file(tree, "README.md", fm_span_str("x")));
     fm_repo_close(r);
     for (;; n += 1 + n / 16) { /* every one at first, then a sample */
@@ -214,7 +211,7 @@ static void a_failed_allocation_is_an_error_and_nothing_more(void **state)
 }
 
 /* What was in memory when a pack could not be written must not be taken for stored later. */
-static void a_pack_that_cannot_be_written_is_written_next_time(void **state)
+TEST(a_pack_that_cannot_be_written_is_written_next_time)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -224,7 +221,6 @@ static void a_pack_that_cannot_be_written_is_written_next_time(void **state)
     fm_commit_opts o = {
         .kind = "edit", .message = "m", .parent = &at, .parent_count = 1, .time = KIT_TIME + 1};
 
-    (void)state;
     static uint8_t noise[40000]; /* so that git's pack is larger than the lines of the lease */
     for (size_t i = 0; i < sizeof noise; i++)
         noise[i] = (uint8_t)fm_rng_u64(7, 1, i);

@@ -6,9 +6,8 @@
 
 #include "tests/fault/kit/fault_kit.h"
 
-static void what_was_promised_is_there(void **state)
+TEST(what_was_promised_is_there)
 {
-    (void)state;
     const char *n = getenv("FM_LOSSES"), *seed = getenv("FM_FAULT_SEED");
     fk_world w;
     fk_losses seen;

@@ -77,9 +77,8 @@ static void own_handler(int number)
     siglongjmp(back_here, 1);
 }
 
-static void another_mapping_is_the_programs_own_affair(void **state)
+TEST(another_mapping_is_the_programs_own_affair)
 {
-    (void)state;
     struct sigaction own = {.sa_handler = own_handler}, old;
     sigemptyset(&own.sa_mask);
     sigaction(SIGBUS, &own, &old);
@@ -124,17 +123,15 @@ static void cut_then_read(bool raw)
     release(&k);
 }
 
-static void a_pack_cut_while_mapped_is_an_error(void **state)
+TEST(a_pack_cut_while_mapped_is_an_error)
 {
-    (void)state;
     cut_then_read(false);
     cut_then_read(true);
 }
 
 /* A parent that can be read no more costs its child nothing: it is stored alone. */
-static void a_child_of_a_cut_parent_is_stored(void **state)
+TEST(a_child_of_a_cut_parent_is_stored)
 {
-    (void)state;
     kept k = stored(false);
     fm_store *s;
     fm_txn *t;
@@ -155,9 +152,8 @@ static void a_child_of_a_cut_parent_is_stored(void **state)
 }
 
 /* Zeros in place of weights that nobody compares any more would be worse than an end. */
-static void a_view_ends_the_process(void **state)
+TEST(a_view_ends_the_process)
 {
-    (void)state;
     kept k = stored(true);
     fm_store *s;
     fm_span view;

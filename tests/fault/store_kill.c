@@ -116,21 +116,18 @@ static void at_every_call(int err)
     fm_free(root);
 }
 
-static void a_kill_at_any_call_loses_nothing(void **state)
+TEST(a_kill_at_any_call_loses_nothing)
 {
-    (void)state;
     at_every_call(0);
 }
 
-static void an_io_error_at_any_call_loses_nothing(void **state)
+TEST(an_io_error_at_any_call_loses_nothing)
 {
-    (void)state;
     at_every_call(EIO);
 }
 
-static void a_full_disk_at_any_call_loses_nothing(void **state)
+TEST(a_full_disk_at_any_call_loses_nothing)
 {
-    (void)state;
     at_every_call(ENOSPC);
 }
 

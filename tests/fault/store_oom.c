@@ -51,9 +51,8 @@ static void expect_sound(const char *root)
     fm_store_close(s);
 }
 
-static void failing_allocations_are_reported(void **state)
+TEST(failing_allocations_are_reported)
 {
-    (void)state;
     char *scratch = tk_scratch();
     uint64_t n = 1;
     for (bool reached = true; reached && n < MAX_ALLOCATIONS; n++) {

@@ -146,22 +146,19 @@ static fm_status search(void)
     return rc;
 }
 
-static void parsing_survives_each_failure(void **state)
+TEST(parsing_survives_each_failure)
 {
-    (void)state;
     ak_fail_each(parse_suite, 100);
     ak_fail_each(prompt_suite, 10);
 }
 
-static void grading_survives_each_failure(void **state)
+TEST(grading_survives_each_failure)
 {
-    (void)state;
     ak_fail_each(grade_answer, 100);
 }
 
-static void results_and_searches_survive_each_failure(void **state)
+TEST(results_and_searches_survive_each_failure)
 {
-    (void)state;
     ak_fail_each(keep_result, 5);
     ak_fail_each(search, 8);
 }

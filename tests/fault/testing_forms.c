@@ -100,23 +100,20 @@ static fm_status convert(void)
     return rc;
 }
 
-static void templates_survive_each_failure(void **state)
+TEST(templates_survive_each_failure)
 {
-    (void)state;
     ak_fail_each(parse_and_perturb, 200);
 }
 
-static void measures_survive_each_failure(void **state)
+TEST(measures_survive_each_failure)
 {
-    (void)state;
     tk_ok(fm_suite_parse(&measured, fm_span_str(yaml), "t"));
     ak_fail_each(measure, 20);
     fm_suite_free(measured);
 }
 
-static void converting_survives_each_failure(void **state)
+TEST(converting_survives_each_failure)
 {
-    (void)state;
     for (which = 0; which < FM_ARRAY_LEN(foreign); which++)
         ak_fail_each(convert, 50);
 }

@@ -23,11 +23,10 @@ static void fit(fms_adamw_fit *f, const step *s)
     fms_adamw_fit_w(f, s->x[W1], s->x[W0], s->x[M1], s->x[V1], s->n);
 }
 
-static void pytorchs_steps_follow_from_the_first_moment(void **state)
+TEST(pytorchs_steps_follow_from_the_first_moment)
 {
     char *path = tk_source("tests/format/golden/adamw_torch.bin");
     fm_buf file;
-    (void)state;
     fm_buf_init(&file, 0);
     tk_ok(fm_read_file(&file, path, 1 << 20));
     const uint8_t *at = file.data;
@@ -53,7 +52,7 @@ static void pytorchs_steps_follow_from_the_first_moment(void **state)
 }
 
 /* Gradients of uneven sizes, some zero for ever, as an embedding's are. */
-static void our_trainers_weights_follow_exactly(void **state)
+TEST(our_trainers_weights_follow_exactly)
 {
     enum { N = 5000, STEPS = 40 };
     step s = {.n = N};
@@ -61,7 +60,6 @@ static void our_trainers_weights_follow_exactly(void **state)
     fm_backend *be = NULL;
     fm_pool *pool = NULL;
     fms_adamw_fit f;
-    (void)state;
     tk_ok(fm_pool_new(&pool, 1));
     tk_ok(fmi_cpu_open_isa(&be, pool, NULL));
     for (int a = 0; a < ARRAYS; a++)
@@ -85,12 +83,11 @@ static void our_trainers_weights_follow_exactly(void **state)
     fm_free(g);
 }
 
-static void noise_fits_nothing_and_breaks_nothing(void **state)
+TEST(noise_fits_nothing_and_breaks_nothing)
 {
     enum { N = 1000 };
     step s = {.n = N};
     fms_adamw_fit f;
-    (void)state;
     for (uint64_t round = 0; round < 4; round++) {
         for (uint64_t a = 0; a < ARRAYS; a++) {
             s.x[a] = fm_calloc(N, sizeof(float));
@@ -108,12 +105,11 @@ static void noise_fits_nothing_and_breaks_nothing(void **state)
     }
 }
 
-static void parameters_come_back_and_bad_ones_do_not(void **state)
+TEST(parameters_come_back_and_bad_ones_do_not)
 {
     const fms_adamw_scalars s = {0.1f, 0.999f, 0.001f, 1.0f, 1e-3f, 0.5f, 1e-8f};
     fms_adamw_scalars back;
     uint8_t bytes[FMS_ADAMW_BYTES];
-    (void)state;
     fms_adamw_put(bytes, &s);
     tk_ok(fms_adamw_get(&back, fm_span_of(bytes, sizeof bytes)));
     assert_memory_equal(&back, &s, sizeof s);

@@ -58,10 +58,9 @@ static void refused(const char *config, const fx_item *items, size_t n, fm_statu
     close_pair(&p);
 }
 
-static void what_does_not_fit_the_parent_is_refused_by_name(void **state)
+TEST(what_does_not_fit_the_parent_is_refused_by_name)
 {
     fx_item items[4];
-    (void)state;
     memcpy(items, FX_ADAPTER, sizeof items);
     items[0].cols = 9;
     refused(FX_LORA, items, 4, FM_EBASE, "q_proj.lora_A");
@@ -84,10 +83,9 @@ static void what_does_not_fit_the_parent_is_refused_by_name(void **state)
 }
 
 /* Each is tried on each tensor, so that two files of some megabytes would take days. */
-static void patterns_times_tensors_have_a_limit(void **state)
+TEST(patterns_times_tensors_have_a_limit)
 {
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     fm_buf_str(&b, "{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 1, \"alpha_pattern\": {");
     for (int i = 0; i < 6000; i++)
@@ -97,12 +95,11 @@ static void patterns_times_tensors_have_a_limit(void **state)
     fm_buf_release(&b);
 }
 
-static void a_second_adapter_gets_the_next_number(void **state)
+TEST(a_second_adapter_gets_the_next_number)
 {
     pair p;
     fm_tree *one = NULL, *two = NULL;
     fm_buf warning;
-    (void)state;
     open_pair(&p, FX_LORA, FX_ADAPTER, 4);
     fm_buf_init(&warning, 0);
     tk_ok(fm_adapter_apply(&one, fm_source_tree(p.base), fm_source_tree(p.adapter), "tiny",
@@ -126,14 +123,13 @@ static void a_second_adapter_gets_the_next_number(void **state)
     close_pair(&p);
 }
 
-static void rank_and_scale_follow_pefts_rules(void **state)
+TEST(rank_and_scale_follow_pefts_rules)
 {
     static const char text[] =
         "{\"r\": 4, \"lora_alpha\": 8, \"rank_pattern\": {\"layers.1.self_attn.q_proj\": 2},"
         "\"alpha_pattern\": {\"layers.1.self_attn.q_proj\": 6, \"x_proj\": 1}}";
     fm_json *config = NULL;
     fm_lora_spec s;
-    (void)state;
     tk_ok(fm_json_parse(&config, fm_span_str(text), "c"));
     tk_ok(fm_lora_spec_of(&s, config, "model.layers.1.self_attn.q_proj"));
     assert_int_equal(s.r, 2);
@@ -150,7 +146,7 @@ static void rank_and_scale_follow_pefts_rules(void **state)
 }
 
 /* What Python's re.match(rf"(.*\.)?({key})$", module) says. */
-static void patterns_are_regular_expressions(void **state)
+TEST(patterns_are_regular_expressions)
 {
     static const struct {
         const char *key, *module;
@@ -177,7 +173,6 @@ static void patterns_are_regular_expressions(void **state)
         {"a\\Z", FM_EUNSUPPORTED}, {"a\\Kb", FM_EUNSUPPORTED}, {"[[:alpha:]]", FM_EUNSUPPORTED},
         {"(a", FM_EINVAL},         {"[a", FM_EINVAL},          {"a**", FM_EINVAL}};
     fm_lora_spec s;
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(is) + FM_ARRAY_LEN(bad); i++) {
         bool wrong = i >= FM_ARRAY_LEN(is);
         const char *key = wrong ? bad[i - FM_ARRAY_LEN(is)].key : is[i].key;
@@ -203,11 +198,10 @@ static float small(uint64_t i)
     return (float)((i * 37) % 101) / 53.0f - 0.9f;
 }
 
-static void merging_is_a_fused_chain_a_product_and_a_sum(void **state)
+TEST(merging_is_a_fused_chain_a_product_and_a_sum)
 {
     enum { OUT = 3, IN = 131, R = 5 };
     float w[OUT * IN], want[OUT * IN], a[R * IN], b[OUT * R];
-    (void)state;
     for (uint64_t i = 0; i < OUT * IN; i++)
         w[i] = want[i] = small(i);
     for (uint64_t i = 0; i < R * IN; i++)
@@ -227,14 +221,13 @@ static void merging_is_a_fused_chain_a_product_and_a_sum(void **state)
 }
 
 /* HF export of parent + adapter holds W + scale * B A; the lm_head that was saved whole unties. */
-static void export_merges_adapters_into_the_weights(void **state)
+TEST(export_merges_adapters_into_the_weights)
 {
     const fx_item items[] = {
         {"base_model.model.lm_head.weight", 6, 8}, FX_ADAPTER[0], FX_ADAPTER[1]};
     pair p;
     fm_tree *tree = NULL;
     fm_source *got = NULL;
-    (void)state;
     open_pair(&p, FX_LORA, items, 3);
     tk_ok(fm_adapter_apply(&tree, fm_source_tree(p.base), fm_source_tree(p.adapter), NULL, NULL));
     const fm_provider pb = fm_source_provider(p.base), pa = fm_source_provider(p.adapter);
@@ -287,33 +280,30 @@ static void export_with(const fx_item *items, size_t n, bool *head, bool *tied)
     close_pair(&p);
 }
 
-static void a_wrapped_modules_own_weight_replaces_it(void **state)
+TEST(a_wrapped_modules_own_weight_replaces_it)
 {
     const fx_item items[] = {
         {"base_model.model.lm_head.base_layer.weight", 6, 8}, FX_ADAPTER[0], FX_ADAPTER[1]};
     bool head, tied;
-    (void)state;
     export_with(items, 3, &head, &tied);
     assert_true(head && !tied);
 }
 
-static void a_saved_embedding_leaves_a_tied_head_as_it_was(void **state)
+TEST(a_saved_embedding_leaves_a_tied_head_as_it_was)
 {
     const fx_item items[] = {
         {"base_model.model.model.embed_tokens.weight", 6, 8}, FX_ADAPTER[0], FX_ADAPTER[1]};
     bool head, tied;
-    (void)state;
     export_with(items, 3, &head, &tied);
     assert_true(head && !tied);
 }
 
-static void other_kinds_are_kept_and_not_merged(void **state)
+TEST(other_kinds_are_kept_and_not_merged)
 {
     static const char ia3[] = "{\"peft_type\": \"IA3\"}";
     const fx_item items[] = {{FX_KEY "mlp.up_proj.ia3_l", 12, 1}};
     pair p;
     fm_tree *tree = NULL;
-    (void)state;
     open_pair(&p, ia3, items, 1);
     tk_ok(fm_adapter_apply(&tree, fm_source_tree(p.base), fm_source_tree(p.adapter), NULL, NULL));
     assert_non_null(fm_tree_find(tree, "adapters/0-ia3/adapter_config.json"));

@@ -149,22 +149,20 @@ static void series(int naming, double limit)
     fm_free(root);
 }
 
-static void a_series_costs_a_third_and_comes_back(void **state)
+TEST(a_series_costs_a_third_and_comes_back)
 {
-    (void)state;
     series(0, 0.37);
     series(1, 0.37);
 }
 
 /* Three steps of PyTorch's AdamW as the first version that knew the operation kept them. */
-static void the_golden_steps_decode(void **state)
+TEST(the_golden_steps_decode)
 {
     char *golden = tk_source("tests/format/golden_adamw"), *root = tk_scratch();
     char *packs = fm_path_join(root, "packs");
     fm_fsck_report report;
     fm_names names;
     fm_store *s;
-    (void)state;
     tk_ok(fm_store_init(root));
     tk_ok(fm_list_dir(&names, golden));
     for (size_t i = 0; i < names.count; i++) {
@@ -195,13 +193,12 @@ static fm_status no_read(void *ctx, uint32_t input, uint64_t offset, void *dst, 
     return fm_fail(FM_EIO, "not read");
 }
 
-static void recipes_that_do_not_fit_are_refused(void **state)
+TEST(recipes_that_do_not_fit_are_refused)
 {
     const fms_adamw_scalars ok = {0.1f, 0.999f, 0.001f, 1.0f, 1e-3f, 0.5f, 1e-8f};
     uint8_t params[FMS_ADAMW_BYTES];
     fms_form f = {FM_F32, {2, {ROWS, COLS}}, N * 4};
     fms_inputs in = {.child = f, .input = {f, f, f}, .count = 3, .read = no_read};
-    (void)state;
     fms_adamw_put(params, &ok);
     fms_recipe r = {FMS_OP_ADAMW, FMS_ADAMW_WEIGHTS, fm_span_of(params, sizeof params)};
     tk_ok(fms_recipe_check(&r, &in));

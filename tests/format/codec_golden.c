@@ -147,9 +147,8 @@ static size_t copy_packs(const char *from, const char *to)
     return count;
 }
 
-static void the_second_golden_pack_decodes(void **state)
+TEST(the_second_golden_pack_decodes)
 {
-    (void)state;
     uint8_t *p = fm_malloc(MAX_BYTES), *back = fm_malloc(MAX_BYTES);
     char *root = tk_scratch(), *packs = fm_path_join(root, "packs");
     fm_store *s;
@@ -186,9 +185,8 @@ static void the_second_golden_pack_decodes(void **state)
 
 /* Only leaves are ever coded by the slow level here (a pack has it after repack --slow): the child
  * of a pattern, as tests/fuzz/corpora/codec has it, behind that target's four bytes. */
-static void golden_leaves_of_the_slow_level_decode(void **state)
+TEST(golden_leaves_of_the_slow_level_decode)
 {
-    (void)state;
     static const struct {
         fm_dtype dtype;
         const char *path;

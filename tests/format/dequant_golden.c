@@ -27,10 +27,9 @@ static void check(fm_dtype dtype)
     fm_free(path);
 }
 
-static void every_block_type_widens_to_the_reference_bits(void **state)
+TEST(every_block_type_widens_to_the_reference_bits)
 {
     int types = 0;
-    (void)state;
     for (int t = FM_DTYPE_NONE + 1; t < FM_DTYPE_COUNT; t++)
         if (fm_dtype_get((fm_dtype)t)->is_block) {
             check((fm_dtype)t);

@@ -28,13 +28,12 @@ static fm_source *open_model(void)
     return src;
 }
 
-static void bad_requests_are_refused_and_leave_nothing(void **state)
+TEST(bad_requests_are_refused_and_leave_nothing)
 {
     fm_source *src = open_model();
     const fm_provider p = fm_source_provider(src);
     const fm_tree *t = fm_source_tree(src);
     char *in = under("in"), *out = under("out");
-    (void)state;
     tk_fails(fm_export(t, &p, in, FM_EXPORT_HF, FM_DTYPE_NONE), FM_EEXISTS, "in");
     tk_fails(fm_export(t, &p, out, FM_EXPORT_HF, FM_I32), FM_EINVAL, "I32");
     tk_fails(fm_export(t, &p, out, FM_EXPORT_SOURCE, FM_F16), FM_EINVAL, "dtype");
@@ -45,14 +44,13 @@ static void bad_requests_are_refused_and_leave_nothing(void **state)
     fm_free(out);
 }
 
-static void an_unchanged_model_is_written_as_it_came(void **state)
+TEST(an_unchanged_model_is_written_as_it_came)
 {
     fm_source *src = open_model();
     const fm_provider p = fm_source_provider(src);
     char *out = under("hf"), *one = under("one.safetensors"),
          *model = under("in/model.safetensors");
     char *hf = under("hf/model.safetensors");
-    (void)state;
     tk_ok(fm_export(fm_source_tree(src), &p, out, FM_EXPORT_HF, FM_DTYPE_NONE));
     fx_same_file(model, hf);
     tk_ok(fm_export(fm_source_tree(src), &p, one, FM_EXPORT_SAFETENSORS, FM_DTYPE_NONE));
@@ -64,12 +62,11 @@ static void an_unchanged_model_is_written_as_it_came(void **state)
     fm_free(hf);
 }
 
-static void another_dtype_rounds_every_float_and_says_so(void **state)
+TEST(another_dtype_rounds_every_float_and_says_so)
 {
     fm_source *src = open_model(), *got = NULL;
     const fm_provider p = fm_source_provider(src);
     char *out = under("bf16");
-    (void)state;
     tk_ok(fm_export(fm_source_tree(src), &p, out, FM_EXPORT_HF, FM_BF16));
     tk_ok(fm_source_open(&got, out));
     const fm_provider pg = fm_source_provider(got);
@@ -87,7 +84,7 @@ static void another_dtype_rounds_every_float_and_says_so(void **state)
 }
 
 /* A loader that believes a stale "bfloat16" would round float32 weights without a word. */
-static void the_config_names_the_dtype_that_is_written(void **state)
+TEST(the_config_names_the_dtype_that_is_written)
 {
     static const char stale[] =
         "{\"config\": {\"model_type\": \"llama\", \"torch_dtype\": \"bfloat16\"}}";
@@ -96,7 +93,6 @@ static void the_config_names_the_dtype_that_is_written(void **state)
     fm_tree *t = NULL;
     fm_json *v = NULL;
     char *out = under("named"), *config = under("named/config.json");
-    (void)state;
     tk_ok(fm_tree_copy(&t, fm_source_tree(src)));
     tk_ok(fm_tree_put_file(t, "model.json", fm_span_str(stale)));
     tk_ok(fm_export(t, &p, out, FM_EXPORT_HF, FM_DTYPE_NONE));
@@ -109,7 +105,7 @@ static void the_config_names_the_dtype_that_is_written(void **state)
     fm_free(config);
 }
 
-static void large_models_are_sharded_with_an_index(void **state)
+TEST(large_models_are_sharded_with_an_index)
 {
     fm_source *src = open_model(), *got = NULL;
     const fm_provider p = fm_source_provider(src);
@@ -117,7 +113,6 @@ static void large_models_are_sharded_with_an_index(void **state)
     fm_json *v = NULL;
     fm_digest a, b;
     const char *const skip[] = {"source/", NULL};
-    (void)state;
     tk_ok(exp_hf(fm_source_tree(src), &p, out, FM_DTYPE_NONE, 400));
     tk_ok(fm_json_parse_file(&v, index, 1 << 20));
     assert_int_equal(fm_json_int(fm_json_path(v, "metadata.total_size"), 0),
@@ -133,13 +128,12 @@ static void large_models_are_sharded_with_an_index(void **state)
     fm_free(index);
 }
 
-static void blocks_are_widened_where_the_format_has_none(void **state)
+TEST(blocks_are_widened_where_the_format_has_none)
 {
     const gg_spec spec = {.bias = true};
     fm_source *src = NULL, *got = NULL;
     char *in = under("m.gguf"), *out = under("hf");
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     gg_build(&b, &spec);
     tk_ok(fm_write_file(in, b.data, b.len));
@@ -160,7 +154,7 @@ static void blocks_are_widened_where_the_format_has_none(void **state)
 }
 
 /* A config that a derivation wrote gets the fields that PEFT's own files have, keys sorted. */
-static void an_adapter_made_here_leaves_as_peft_writes_it(void **state)
+TEST(an_adapter_made_here_leaves_as_peft_writes_it)
 {
     static const char config[] =
         "{\"r\": 3, \"peft_type\": \"LORA\", \"lora_alpha\": 6, \"target_modules\": [\"q_proj\"]}";
@@ -168,7 +162,6 @@ static void an_adapter_made_here_leaves_as_peft_writes_it(void **state)
     char *in = under("ad"), *out = under("out"), *file = under("out/adapter_config.json");
     char *a = under("ad/adapter_model.safetensors"), *b = under("out/adapter_model.safetensors");
     fm_buf text;
-    (void)state;
     fx_peft_folder(in, config, FX_ADAPTER, 2);
     tk_ok(fm_source_open(&src, in));
     const fm_provider p = fm_source_provider(src);
@@ -194,7 +187,7 @@ static void bend_source(fm_tree *t, const char *text)
     tk_ok(fm_tree_put_file(t, "source/source.json", fm_span_str(text)));
 }
 
-static void a_strangers_source_json_cannot_leave_the_folder(void **state)
+TEST(a_strangers_source_json_cannot_leave_the_folder)
 {
     static const char *const bad[] = {
         "{\"format\":1,\"files\":[{\"name\":\"../x\",\"bytes\":0,\"sha256\":\"\",\"pieces\":[]}]}",
@@ -215,7 +208,6 @@ static void a_strangers_source_json_cannot_leave_the_folder(void **state)
     const fm_provider p = fm_source_provider(src);
     fm_tree *t = NULL;
     char *out = under("out");
-    (void)state;
     tk_ok(fm_tree_copy(&t, fm_source_tree(src)));
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         bend_source(t, bad[i]);
@@ -232,13 +224,12 @@ static void a_strangers_source_json_cannot_leave_the_folder(void **state)
     fm_free(out);
 }
 
-static void a_changed_version_has_no_source_bytes(void **state)
+TEST(a_changed_version_has_no_source_bytes)
 {
     fm_source *src = open_model();
     const fm_provider p = fm_source_provider(src);
     fm_tree *t = NULL;
     char *out = under("out");
-    (void)state;
     tk_ok(fm_tree_copy(&t, fm_source_tree(src)));
     tk_ok(fm_tree_put_file(t, "README.md", fm_span_str("# b card\n")));
     tk_fails(fm_export(t, &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE), FM_EUNSUPPORTED, "changed");

@@ -42,22 +42,20 @@ static fm_status open_spec(const gg_spec *spec, fm_source **out)
     return rc;
 }
 
-static void every_truncation_is_refused(void **state)
+TEST(every_truncation_is_refused)
 {
     const gg_spec plain = {0};
-    (void)state;
     tk_ok(parse_spec(&plain));
     for (size_t n = 0; n < file.len; n += 1 + n / 300)
         assert_int_equal(parse_len(n), FM_ECORRUPT);
     assert_int_equal(parse_len(file.len - 1), FM_ECORRUPT);
 }
 
-static void versions_and_counts_are_checked(void **state)
+TEST(versions_and_counts_are_checked)
 {
     const gg_spec v1 = {.version = 1}, v9 = {.version = 9}, big = {.version = 0x03000000};
     const gg_spec tensors = {.tensor_claim = 1ull << 60}, kvs = {.kv_claim = 1ull << 60};
     const gg_spec more = {.tensor_claim = 1000};
-    (void)state;
     tk_fails(parse_spec(&v1), FM_EUNSUPPORTED, "version 1");
     tk_fails(parse_spec(&v9), FM_EUNSUPPORTED, "version 9");
     tk_fails(parse_spec(&big), FM_EUNSUPPORTED, "big-endian");
@@ -108,7 +106,7 @@ static void bend_block(gg_tensor *t, size_t n)
     t[0].cols = 33;
 }
 
-static void places_and_shapes_are_checked(void **state)
+TEST(places_and_shapes_are_checked)
 {
     static const struct {
         void (*bend)(gg_tensor *t, size_t n);
@@ -120,7 +118,6 @@ static void places_and_shapes_are_checked(void **state)
         {bend_twice, FM_ECORRUPT, "twice"},           {bend_empty, FM_ECORRUPT, "empty"},
         {bend_type, FM_EUNSUPPORTED, "type 99"},      {bend_huge, FM_ECORRUPT, "output_norm"},
         {bend_block, FM_ECORRUPT, "token_embd"}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         const gg_spec spec = {.bend = bad[i].bend};
         tk_fails(parse_spec(&spec), bad[i].rc, bad[i].needle);
@@ -168,7 +165,7 @@ static void more_type(fm_buf *kv, uint64_t *count)
     ++*count;
 }
 
-static void metadata_is_checked(void **state)
+TEST(metadata_is_checked)
 {
     static const struct {
         void (*more)(fm_buf *kv, uint64_t *count);
@@ -179,7 +176,6 @@ static void metadata_is_checked(void **state)
                {more_array, "x"},
                {more_nested, "nests"},
                {more_type, "type 77"}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         const gg_spec spec = {.more = bad[i].more};
         tk_fails(parse_spec(&spec), FM_ECORRUPT, bad[i].needle);
@@ -230,7 +226,7 @@ static void bend_rows(gg_tensor *t, size_t n)
     t[3].rows = 32; /* fewer rows than four heads of 16 have */
 }
 
-static void what_cannot_be_mapped_is_refused_by_field(void **state)
+TEST(what_cannot_be_mapped_is_refused_by_field)
 {
     static const struct {
         gg_spec spec;
@@ -250,7 +246,6 @@ static void what_cannot_be_mapped_is_refused_by_field(void **state)
                {{.bend = bend_alias}, FM_EUNSUPPORTED, "blk.01.ffn_down"},
                {{.bend = bend_rows}, FM_ECORRUPT, "attn_q"},
                {{.rope_freqs = true}, FM_EUNSUPPORTED, "rope_freqs"}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
         tk_fails(open_spec(&bad[i].spec, NULL), bad[i].rc, bad[i].needle);
 }
@@ -263,12 +258,11 @@ static void more_sliding(fm_buf *kv, uint64_t *count)
     *count += 3;
 }
 
-static void the_config_speaks_hugging_faces_words(void **state)
+TEST(the_config_speaks_hugging_faces_words)
 {
     const gg_spec spec = {.more = more_sliding, .bias = true};
     fm_source *src = NULL;
     fm_json *model = NULL;
-    (void)state;
     tk_ok(open_spec(&spec, &src));
     const fm_entry *e = fm_tree_find(fm_source_tree(src), "model.json");
     tk_ok(fm_json_parse(&model, fm_span_of(e->data, (size_t)e->bytes), "model.json"));
@@ -292,14 +286,13 @@ static void more_llama3(fm_buf *kv, uint64_t *count)
 }
 
 /* Llama 3's divisors as its converter makes them: factor 8, low 1, high 4, original 64. */
-static void llama3_scaling_is_read_back_from_its_table(void **state)
+TEST(llama3_scaling_is_read_back_from_its_table)
 {
     const gg_spec spec = {.rope_freqs = true, .more = more_llama3};
     char *dir = tk_scratch(), *path = fm_path_join(dir, "m.gguf"), *out = fm_path_join(dir, "o");
     fm_source *src = NULL;
     fm_gguf *g = NULL;
     fm_json *model = NULL;
-    (void)state;
     fm_buf_clear(&file);
     gg_build(&file, &spec);
     tk_ok(fm_gguf_parse(&g, fm_buf_span(&file), "m.gguf"));
@@ -328,12 +321,11 @@ static void llama3_scaling_is_read_back_from_its_table(void **state)
     fm_free(dir);
 }
 
-static void special_and_user_tokens_are_added_tokens(void **state)
+TEST(special_and_user_tokens_are_added_tokens)
 {
     const gg_spec spec = {0};
     fm_source *src = NULL;
     fm_json *tok = NULL;
-    (void)state;
     tk_ok(open_spec(&spec, &src));
     const fm_entry *e = fm_tree_find(fm_source_tree(src), "tokenizer/tokenizer.json");
     assert_non_null(e);

@@ -58,10 +58,9 @@ static void release(pair *p)
     fm_buf_release(&p->rest);
 }
 
-static void every_type_is_found_at_its_own_size(void **state)
+TEST(every_type_is_found_at_its_own_size)
 {
     float *y = fm_malloc(N * sizeof *y);
-    (void)state;
     for (size_t t = 0; t < FM_ARRAY_LEN(TYPE); t++)
         for (uint64_t seed = 0; seed < 4; seed++) {
             weights(y, TYPE[t], seed);
@@ -75,10 +74,9 @@ static void every_type_is_found_at_its_own_size(void **state)
 }
 
 /* Blocks of zeros of either sign, of both, of one value; subnormal scales; a tail that is no block. */
-static void awkward_blocks_come_back(void **state)
+TEST(awkward_blocks_come_back)
 {
     float *y = fm_malloc(N * sizeof *y);
-    (void)state;
     for (size_t t = 0; t < FM_ARRAY_LEN(TYPE); t++) {
         weights(y, TYPE[t], 9);
         for (size_t i = 0; i < 256; i++) {
@@ -96,11 +94,10 @@ static void awkward_blocks_come_back(void **state)
     fm_free(y);
 }
 
-static void altered_blocks_are_exceptions(void **state)
+TEST(altered_blocks_are_exceptions)
 {
     static const uint32_t odd[] = {0x7fc00001, 0xff800000, 0x3f8ccccd, 0x00000001};
     float *y = fm_malloc(N * sizeof *y);
-    (void)state;
     for (size_t t = 0; t < FM_ARRAY_LEN(TYPE); t++) {
         const uint32_t per = fm_dtype_get(TYPE[t])->block_elems;
         weights(y, TYPE[t], 3);
@@ -116,11 +113,10 @@ static void altered_blocks_are_exceptions(void **state)
     fm_free(y);
 }
 
-static void what_has_no_origin_is_refused(void **state)
+TEST(what_has_no_origin_is_refused)
 {
     float *y = fm_malloc(N * sizeof *y);
     fms_origin o;
-    (void)state;
     for (size_t i = 0; i < N; i++)
         y[i] = (float)fm_rng_normal(1, 0, i);
     const fm_span leaf = fm_span_of(y, N * sizeof *y);
@@ -146,12 +142,11 @@ static void what_has_no_origin_is_refused(void **state)
     fm_free(y);
 }
 
-static void hostile_bytes_are_refused(void **state)
+TEST(hostile_bytes_are_refused)
 {
     float *y = fm_malloc(N * sizeof *y);
     uint8_t *dst = fm_malloc(N * sizeof *y);
     const size_t bytes = N * sizeof *y - 8;
-    (void)state;
     weights(y, FM_Q4_1, 3);
     y[300] = 3.3f;
     pair p = encode(y, bytes);

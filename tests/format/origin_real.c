@@ -97,9 +97,8 @@ static void check_file(const char *kind)
     tk_assert_le((double)(t.blocks + t.rest), 1.001 * (double)t.gguf, "bytes");
 }
 
-static void every_leaf_comes_to_its_blocks(void **state)
+TEST(every_leaf_comes_to_its_blocks)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(KIND); i++)
         check_file(KIND[i]);
 }

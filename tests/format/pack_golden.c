@@ -159,9 +159,8 @@ static void expect_all(fm_store *s, uint8_t *p, uint8_t *back)
     }
 }
 
-static void the_golden_pack_decodes(void **state)
+TEST(the_golden_pack_decodes)
 {
-    (void)state;
     uint8_t *p = fm_malloc(MAX_BYTES), *back = fm_malloc(MAX_BYTES);
     char *root = tk_scratch();
     fm_store *s;

@@ -9,12 +9,11 @@ static char *shared(const char *name)
     return fm_path_join(data_dir, name);
 }
 
-static void every_architectures_folder_comes_back(void **state)
+TEST(every_architectures_folder_comes_back)
 {
     static const char *const arch[] = {"llama",  "llama3",  "mistral", "qwen2", "qwen3",
                                        "gemma3", "mixtral", "gpt2",    "bert"};
     char *scratch = tk_scratch();
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(arch); i++) {
         char *rel = fm_path_join("arch", arch[i]), *in = shared(rel);
         char *out = fm_path_join(scratch, arch[i]);
@@ -27,11 +26,10 @@ static void every_architectures_folder_comes_back(void **state)
 }
 
 /* The weights written anew by us are byte for byte what safetensors wrote. */
-static void weights_are_written_as_safetensors_writes_them(void **state)
+TEST(weights_are_written_as_safetensors_writes_them)
 {
     static const char *const arch[] = {"llama", "qwen3", "gpt2", "bert"};
     char *scratch = tk_scratch();
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(arch); i++) {
         char *rel = fm_asprintf("arch/%s", arch[i]), *in = shared(rel);
         char *out = fm_path_join(scratch, arch[i]);
@@ -82,7 +80,7 @@ static void check_adapter(const fm_tree *base, const char *name, const char *kin
     fm_free(out);
 }
 
-static void every_adapter_kind_comes_back_and_leaves_as_peft_wrote_it(void **state)
+TEST(every_adapter_kind_comes_back_and_leaves_as_peft_wrote_it)
 {
     static const char *const kind[][2] = {
         {"lora", "lora"},     {"lora-qv-pattern", "lora"},
@@ -92,7 +90,6 @@ static void every_adapter_kind_comes_back_and_leaves_as_peft_wrote_it(void **sta
     };
     char *scratch = tk_scratch(), *base = shared("arch/llama");
     fm_source *src = NULL;
-    (void)state;
     tk_ok(fm_source_open(&src, base));
     for (size_t i = 0; i < FM_ARRAY_LEN(kind); i++)
         check_adapter(fm_source_tree(src), kind[i][0], kind[i][1], scratch);
@@ -101,12 +98,11 @@ static void every_adapter_kind_comes_back_and_leaves_as_peft_wrote_it(void **sta
     fm_free(base);
 }
 
-static void an_adapter_of_another_model_is_refused(void **state)
+TEST(an_adapter_of_another_model_is_refused)
 {
     char *base = shared("arch/qwen3"), *ad = shared("smollm2-lora");
     fm_source *b = NULL, *a = NULL;
     fm_tree *tree = NULL;
-    (void)state;
     tk_ok(fm_source_open(&b, base));
     tk_ok(fm_source_open(&a, ad));
     tk_fails(fm_adapter_apply(&tree, fm_source_tree(b), fm_source_tree(a), NULL, NULL), FM_EBASE,
@@ -117,9 +113,8 @@ static void an_adapter_of_another_model_is_refused(void **state)
     fm_free(ad);
 }
 
-static void the_gguf_comes_back(void **state)
+TEST(the_gguf_comes_back)
 {
-    (void)state;
     if (!gguf_path)
         skip();
     char *scratch = tk_scratch(), *out = fm_path_join(scratch, "out.gguf");
@@ -170,9 +165,8 @@ static void check_merged(const char *file, const char *field)
     fm_free(sums);
 }
 
-static void merging_the_adapter_gives_pefts_weights(void **state)
+TEST(merging_the_adapter_gives_pefts_weights)
 {
-    (void)state;
     if (!gguf_path)
         skip();
     char *scratch = tk_scratch(), *ad = shared("smollm2-lora");

@@ -40,10 +40,9 @@ static size_t bytes_of(fm_dtype type, size_t elems)
     return elems / fm_dtype_get(type)->block_elems * fm_dtype_get(type)->block_bytes;
 }
 
-static void every_type_and_variant_has_ggmls_bits(void **state)
+TEST(every_type_and_variant_has_ggmls_bits)
 {
     size_t at = 4 + count * sizeof(float);
-    (void)state;
     for (size_t t = 0; t < FM_ARRAY_LEN(TYPE); t++) {
         const fm_dtype_info *info = fm_dtype_get(TYPE[t]);
         const size_t bytes = bytes_of(TYPE[t], count);
@@ -83,11 +82,10 @@ static void check_ways(fm_dtype type, const float *x, uint64_t n, fm_quant_varia
 }
 
 /* Any 32 bits as floats, NaN and infinities too. */
-static void any_bits_give_the_same_bytes_every_way(void **state)
+TEST(any_bits_give_the_same_bytes_every_way)
 {
     enum { N = 32 * 256 };
     float *x = fm_malloc(N * sizeof *x);
-    (void)state;
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < N; i++) {
             uint32_t u = (uint32_t)fm_rng_u64(5, (uint64_t)round, i);
@@ -103,12 +101,11 @@ static void any_bits_give_the_same_bytes_every_way(void **state)
 }
 
 /* Codes of a block that came out of the type are found again wherever the scale is. */
-static void quantizing_what_was_dequantized_changes_no_q8_0_code(void **state)
+TEST(quantizing_what_was_dequantized_changes_no_q8_0_code)
 {
     enum { N = 4096 };
     float x[N], back[N];
     uint8_t first[N / 32 * 34], second[N / 32 * 34];
-    (void)state;
     for (size_t i = 0; i < N; i++)
         x[i] = (float)fm_rng_uniform(6, 0, i) - 0.5f;
     tk_ok(fm_quantize_rows(first, FM_Q8_0, x, N, 1, FM_QUANT_PLAIN));
@@ -117,10 +114,9 @@ static void quantizing_what_was_dequantized_changes_no_q8_0_code(void **state)
     assert_memory_equal(first, second, sizeof first);
 }
 
-static void what_it_cannot_do_is_refused(void **state)
+TEST(what_it_cannot_do_is_refused)
 {
     uint8_t out[256];
-    (void)state;
     assert_false(fm_quantize_applies(FM_F32));
     assert_false(fm_quantize_applies(FM_U8));
     tk_fails(fm_quantize_rows(out, FM_F16, source, 32, 1, FM_QUANT_PLAIN), FM_EUNSUPPORTED, "F16");

@@ -90,9 +90,8 @@ static void check_file(const char *kind)
     fm_free(path);
 }
 
-static void every_block_is_llama_quantizes(void **state)
+TEST(every_block_is_llama_quantizes)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(KIND); i++)
         check_file(KIND[i]);
 }

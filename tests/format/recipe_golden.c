@@ -287,17 +287,15 @@ static void expect_golden(const golden_pack *g)
     fm_free(w.all);
 }
 
-static void golden_recipes_decode(void **state)
+TEST(golden_recipes_decode)
 {
-    (void)state;
     for (size_t k = 0; k < FM_ARRAY_LEN(packs_of); k++)
         expect_golden(&packs_of[k]);
 }
 
 /* A record's recipe is judged before anything is computed; what does not fit is refused by name. */
-static void a_recipe_that_does_not_fit_is_refused(void **state)
+TEST(a_recipe_that_does_not_fit_is_refused)
 {
-    (void)state;
     fm_buf pack;
     world w = {.all = fm_calloc(OBJECTS_MAX, sizeof(made)), .golden = &packs_of[0]};
     uint64_t offset = FMS_PACK_HEADER_BYTES;
@@ -334,9 +332,8 @@ static void a_recipe_that_does_not_fit_is_refused(void **state)
     fm_free(w.all);
 }
 
-static void older_readers_refuse_by_name(void **state)
+TEST(older_readers_refuse_by_name)
 {
-    (void)state;
     uint8_t frame[FMS_PACK_HEADER_BYTES + FMS_PACK_FOOTER_BYTES] = {0};
     fm_digest none = {{0}};
     fms_pack_visitor v = {NULL, NULL, NULL};

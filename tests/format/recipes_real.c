@@ -262,9 +262,8 @@ static void expect(fm_store *s, const char *what, double limit, model *m,
 
 static char *folder;
 
-static void what_is_made_of_stored_models_costs_next_to_nothing(void **state)
+TEST(what_is_made_of_stored_models_costs_next_to_nothing)
 {
-    (void)state;
     char *root = tk_scratch();
     fm_store *s;
     fm_fsck_report report;

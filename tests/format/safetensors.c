@@ -28,7 +28,7 @@ static fm_status parse(const fm_buf *b)
 #define T(name, dtype, shape, at)                                                                  \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" at "}"
 
-static void hostile_headers_are_refused_by_tensor_and_field(void **state)
+TEST(hostile_headers_are_refused_by_tensor_and_field)
 {
     static const struct {
         const char *header;
@@ -71,7 +71,6 @@ static void hostile_headers_are_refused_by_tensor_and_field(void **state)
         {"{\"__metadata__\":[]}", 0, FM_ECORRUPT, "__metadata__"},
     };
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         put_file(&b, bad[i].header, bad[i].body);
@@ -81,10 +80,9 @@ static void hostile_headers_are_refused_by_tensor_and_field(void **state)
     fm_buf_release(&b);
 }
 
-static void lengths_are_checked_before_anything_else(void **state)
+TEST(lengths_are_checked_before_anything_else)
 {
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     tk_fails(parse(&b), FM_ECORRUPT, "too few");
     fm_buf_u64(&b, UINT64_MAX);
@@ -96,10 +94,9 @@ static void lengths_are_checked_before_anything_else(void **state)
     fm_buf_release(&b);
 }
 
-static void every_truncation_is_refused(void **state)
+TEST(every_truncation_is_refused)
 {
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     put_file(&b, "{" T("a", "U8", "[3]", "[0,3]") "," T("b", "F16", "[2,1]", "[3,7]") "}  ", 7);
     tk_ok(parse(&b));
@@ -111,11 +108,10 @@ static void every_truncation_is_refused(void **state)
 }
 
 /* Absolute, climbing and odd names are names like others: paths escape them. */
-static void odd_names_empty_tensors_and_scalars_are_read(void **state)
+TEST(odd_names_empty_tensors_and_scalars_are_read)
 {
     fm_st *st = NULL;
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     put_file(&b,
              "{\"__metadata__\":{\"k\":\"v\"}," T("/etc/passwd", "U8", "[]", "[0,1]") "," T(
@@ -133,7 +129,7 @@ static void odd_names_empty_tensors_and_scalars_are_read(void **state)
     fm_buf_release(&b);
 }
 
-static void the_header_is_written_as_the_formats_library_writes_it(void **state)
+TEST(the_header_is_written_as_the_formats_library_writes_it)
 {
     fm_st_item items[] = {
         {"b", FM_BF16, {1, {2}}, NULL},
@@ -146,7 +142,6 @@ static void the_header_is_written_as_the_formats_library_writes_it(void **state)
             "z", "F32", "[1,2]",
             "[8,16]") "," T("a", "BF16", "[]", "[16,18]") "," T("b", "BF16", "[2]", "[18,22]") "}";
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     tk_ok(fm_st_header(&b, items, FM_ARRAY_LEN(items)));
     assert_int_equal(b.len % 8, 0);

@@ -76,7 +76,7 @@ static const fm_entry *weight_of(const fm_tree *t)
     return fm_tree_find(t, "tensors/a.weight");
 }
 
-static void values_are_those_of_the_formula(void **state)
+TEST(values_are_those_of_the_formula)
 {
     static const struct {
         const char *config, *suffix;
@@ -105,7 +105,6 @@ static void values_are_those_of_the_formula(void **state)
     };
     uint8_t w[N * K];
     float s[N * K], wide[N * K], want[N * K];
-    (void)state;
     for (size_t f = 0; f < FM_ARRAY_LEN(form); f++) {
         model m;
         fm_plain *v = NULL;
@@ -140,7 +139,7 @@ static void values_are_those_of_the_formula(void **state)
 }
 
 /* Another scale, another form or another type is another weight; the same again is the same. */
-static void ids_tell_weights_apart(void **state)
+TEST(ids_tell_weights_apart)
 {
     static const char *const config[] = {FP8, FP8 ",\"dtype\":\"float16\"",
                                          "\"quantization_config\":{\"quant_method\":\"fp8\","
@@ -149,7 +148,6 @@ static void ids_tell_weights_apart(void **state)
     fm_digest id[4];
     uint8_t w[N * K];
     float s[N * K];
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(config); i++) {
         model m;
         fm_plain *v = NULL;
@@ -165,7 +163,7 @@ static void ids_tell_weights_apart(void **state)
     assert_false(fm_digest_eq(&id[0], &id[2]));
 }
 
-static void what_does_not_fit_is_refused_by_name(void **state)
+TEST(what_does_not_fit_is_refused_by_name)
 {
     static const struct {
         const char *config, *suffix;
@@ -214,7 +212,6 @@ static void what_does_not_fit_is_refused_by_name(void **state)
     };
     uint8_t w[N * K];
     float s[N * K];
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         model m;
         fm_plain *v = NULL;
@@ -226,7 +223,7 @@ static void what_does_not_fit_is_refused_by_name(void **state)
 }
 
 /* Experts in one tensor, say: their scales are not looked for, so they are not taken as they are. */
-static void other_tensors_of_8_bits_are_refused(void **state)
+TEST(other_tensors_of_8_bits_are_refused)
 {
     static const struct {
         const char *name;
@@ -234,7 +231,6 @@ static void other_tensors_of_8_bits_are_refused(void **state)
     } bad[] = {{"experts.gate_up_proj", {2, {N, K}}}, {"experts.weight", {3, {1, N, K}}}};
     uint8_t w[N * K];
     float s[N * K];
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         model m;
         fm_plain *v = NULL;
@@ -252,7 +248,7 @@ static char *golden(const char *name)
 }
 
 /* As it came without a dtype; with one, every weight plain and no word of scales. */
-static void exports_keep_scales_or_apply_them(void **state)
+TEST(exports_keep_scales_or_apply_them)
 {
     char *in = golden("llama-fp8"), *root = tk_scratch();
     char *same = fm_path_join(root, "same"), *plain = fm_path_join(root, "plain");
@@ -260,7 +256,6 @@ static void exports_keep_scales_or_apply_them(void **state)
     fm_source *src = NULL, *got = NULL;
     fm_plain *v = NULL;
     size_t begin, end;
-    (void)state;
     tk_ok(fm_source_open(&src, in));
     fm_provider p = fm_source_provider(src);
     tk_ok(fm_export(fm_source_tree(src), &p, same, FM_EXPORT_HF, FM_DTYPE_NONE));

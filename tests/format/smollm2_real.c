@@ -51,11 +51,10 @@ static void check_tensor(const fm_entry *e, const fm_json *ref)
     fm_free(narrow);
 }
 
-static void every_tensor_has_the_reference_bits(void **state)
+TEST(every_tensor_has_the_reference_bits)
 {
     fm_json *ref = NULL;
     size_t begin, end;
-    (void)state;
     tk_ok(fm_json_parse_file(&ref, sums_path, 1 << 24));
     fm_tree_range(fm_source_tree(src), "tensors/", &begin, &end);
     assert_int_equal(end - begin, fm_json_count(ref));
@@ -71,7 +70,7 @@ static void every_tensor_has_the_reference_bits(void **state)
 }
 
 /* Hugging Face's own config of this model, field by field where ours has the field. */
-static void config_says_what_hugging_face_says(void **state)
+TEST(config_says_what_hugging_face_says)
 {
     static const char *const keys[] = {"hidden_size",
                                        "intermediate_size",
@@ -93,7 +92,6 @@ static void config_says_what_hugging_face_says(void **state)
     const fm_entry *e = fm_tree_find(fm_source_tree(src), "model.json");
     fm_json *model = NULL, *ref = NULL;
     char *path = tk_shared("smollm2/config.json");
-    (void)state;
     assert_non_null(e);
     tk_ok(fm_json_parse(&model, fm_span_of(e->data, (size_t)e->bytes), "model.json"));
     tk_ok(fm_json_parse_file(&ref, path, 1 << 20));
@@ -122,13 +120,12 @@ static fm_json *tree_json(const char *path)
     return v;
 }
 
-static void tokenizer_json_is_the_reference_one(void **state)
+TEST(tokenizer_json_is_the_reference_one)
 {
     static const char *const keys[] = {"normalizer", "pre_tokenizer", "post_processor",
                                        "decoder",    "added_tokens",  "model"};
     fm_json *got = tree_json("tokenizer/tokenizer.json"), *ref = NULL;
     char *path = tk_shared("smollm2/tokenizer.json");
-    (void)state;
     tk_ok(fm_json_parse_file(&ref, path, 1 << 26));
     for (size_t i = 0; i < FM_ARRAY_LEN(keys); i++)
         if (!fm_json_equal(fm_json_get(got, keys[i]), fm_json_get(ref, keys[i])))
@@ -138,7 +135,7 @@ static void tokenizer_json_is_the_reference_one(void **state)
     fm_free(path);
 }
 
-static void special_tokens_and_template_are_the_reference_ones(void **state)
+TEST(special_tokens_and_template_are_the_reference_ones)
 {
     static const char *const keys[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
     fm_json *got = tree_json("tokenizer/tokenizer_config.json"), *ref = NULL;
@@ -146,7 +143,6 @@ static void special_tokens_and_template_are_the_reference_ones(void **state)
     char *jinja = tk_shared("smollm2/chat_template.jinja");
     const fm_entry *e = fm_tree_find(fm_source_tree(src), "tokenizer/chat_template.jinja");
     fm_buf b;
-    (void)state;
     tk_ok(fm_json_parse_file(&ref, path, 1 << 20));
     for (size_t i = 0; i < FM_ARRAY_LEN(keys); i++)
         assert_string_equal(fm_json_cstr(fm_json_get(got, keys[i]), ""),

@@ -33,11 +33,10 @@ static const fm_entry *tensor(const fm_source *src, const char *name)
     return e;
 }
 
-static void what_is_no_model_is_refused(void **state)
+TEST(what_is_no_model_is_refused)
 {
     char *dir = tk_scratch(), *file = fm_path_join(dir, "x");
     fm_source *src = NULL;
-    (void)state;
     tk_fails(fm_source_open(&src, "/no/such/path"), FM_ENOTFOUND, "/no/such/path");
     tk_fails(fm_source_open(&src, dir), FM_ENOTFOUND, "model.safetensors");
     assert_null(src);
@@ -59,12 +58,11 @@ static void what_is_no_model_is_refused(void **state)
 }
 
 /* Its first byte is that of a pickle. */
-static void a_header_of_0x80_bytes_is_no_pickle(void **state)
+TEST(a_header_of_0x80_bytes_is_no_pickle)
 {
     char *dir = tk_scratch(), *file = fm_path_join(dir, "x.safetensors");
     char bytes[8 + 0x80 + 4 + 1];
     fm_source *src = NULL;
-    (void)state;
     (void)snprintf(bytes + 8, 0x80 + 4 + 1, "%-132s",
                    "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}");
     fm_put_u64((uint8_t *)bytes, 0x80);
@@ -76,11 +74,10 @@ static void a_header_of_0x80_bytes_is_no_pickle(void **state)
     fm_free(dir);
 }
 
-static void a_model_folder_comes_back_whole(void **state)
+TEST(a_model_folder_comes_back_whole)
 {
     char *in = dir_in("in"), *out = dir_in("out");
     fm_source *src = NULL;
-    (void)state;
     fx_hf_folder(in);
     fx_round_trip(in, out);
     tk_ok(fm_source_open(&src, in));
@@ -97,7 +94,7 @@ static void a_model_folder_comes_back_whole(void **state)
 }
 
 /* Latin-1, lone bytes, control bytes, and names that look like those as they are written down. */
-static void files_of_any_name_come_back(void **state)
+TEST(files_of_any_name_come_back)
 {
     static const char *const name[] = {"\xff\xfe.txt",
                                        "caf\xe9",
@@ -112,7 +109,6 @@ static void files_of_any_name_come_back(void **state)
                                        "\\x5c",
                                        "\xef\xbf\xbd\xef\xbf\xbd.txt"};
     char *in = dir_in("in"), *out = dir_in("out");
-    (void)state;
     fx_hf_folder(in);
     for (size_t i = 0; i < FM_ARRAY_LEN(name); i++)
         fx_text(in, name[i], name[i]);
@@ -124,7 +120,7 @@ static void files_of_any_name_come_back(void **state)
 }
 
 /* source.json of a stranger: a name leads nowhere else, and stands for one file. */
-static void names_in_a_hostile_source_json_are_refused(void **state)
+TEST(names_in_a_hostile_source_json_are_refused)
 {
     static const char *const bad[] = {
         "\"name\":\"../evil\"",
@@ -148,7 +144,6 @@ static void names_in_a_hostile_source_json_are_refused(void **state)
     };
     const fm_provider none = {.read = NULL};
     char *out = dir_in("out");
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_tree *tree = NULL;
         char *json =
@@ -184,7 +179,7 @@ static void make_link(const char *dir, const char *name, const char *target)
     fm_free(path);
 }
 
-static void links_out_of_the_folder_are_refused(void **state)
+TEST(links_out_of_the_folder_are_refused)
 {
     static const char *const bad[][2] = {{"extra.txt", "/etc/passwd"},
                                          {"extra.txt", "../secret"},
@@ -197,7 +192,6 @@ static void links_out_of_the_folder_are_refused(void **state)
     char *top = dir_in("top"), *in = fm_path_join(top, "in"), *out = dir_in("out");
     char *in2 = fm_path_join(top, "in2"), *pooling = fm_path_join(top, "pooling");
     fm_source *src = NULL;
-    (void)state;
     tk_ok(fm_make_dirs(in2));
     tk_ok(fm_make_dirs(pooling));
     fx_text(top, "secret", "{}");
@@ -229,7 +223,7 @@ static void links_out_of_the_folder_are_refused(void **state)
 }
 
 /* models--a--b/snapshots/<revision>/x -> ../../blobs/<digest> */
-static void a_snapshot_in_hugging_faces_cache_is_imported(void **state)
+TEST(a_snapshot_in_hugging_faces_cache_is_imported)
 {
     char *cache = dir_in("cache"), *out = dir_in("out");
     char *model = fm_path_join(cache, "models--org--tiny"), *blobs = fm_path_join(model, "blobs");
@@ -238,7 +232,6 @@ static void a_snapshot_in_hugging_faces_cache_is_imported(void **state)
     char *theirs = fm_path_join(other, "blobs");
     fm_names names;
     fm_source *src = NULL;
-    (void)state;
     fx_hf_folder(blobs);
     fx_hf_folder(theirs);
     tk_ok(fm_make_dirs(in));
@@ -264,12 +257,11 @@ static void a_snapshot_in_hugging_faces_cache_is_imported(void **state)
     fm_free(theirs);
 }
 
-static void what_is_left_out_is_told(void **state)
+TEST(what_is_left_out_is_told)
 {
     char *in = dir_in("in"), *sub = fm_path_join(in, "sub");
     fm_source *src = NULL;
     size_t count;
-    (void)state;
     fx_hf_folder(in);
     tk_ok(fm_make_dirs(sub));
     fx_text(in, "model.onnx", "x");
@@ -285,11 +277,10 @@ static void what_is_left_out_is_told(void **state)
     fm_free(sub);
 }
 
-static void shards_are_one_model_and_come_back(void **state)
+TEST(shards_are_one_model_and_come_back)
 {
     char *in = dir_in("in"), *out = dir_in("out"), *file = fm_path_join(in, "whole.safetensors");
     fm_source *src = NULL, *whole = NULL;
-    (void)state;
     fx_hf_folder(in);
     char *model = fm_path_join(in, "model.safetensors");
     tk_ok(fm_remove_file(model));
@@ -316,7 +307,7 @@ static void shards_are_one_model_and_come_back(void **state)
     fm_free(out);
 }
 
-static void an_index_must_stay_in_its_folder_and_tell_the_truth(void **state)
+TEST(an_index_must_stay_in_its_folder_and_tell_the_truth)
 {
     static const char *const bad[] = {
         "{\"weight_map\": {\"a\": \"../up.safetensors\"}}",
@@ -328,7 +319,6 @@ static void an_index_must_stay_in_its_folder_and_tell_the_truth(void **state)
     };
     char *in = dir_in("in");
     fm_source *src = NULL;
-    (void)state;
     tk_ok(fm_make_dirs(in));
     fx_text(in, "config.json", FX_CONFIG);
     fx_safetensors(in, "one.safetensors", FX_MODEL, 1);
@@ -342,11 +332,10 @@ static void an_index_must_stay_in_its_folder_and_tell_the_truth(void **state)
     fm_free(in);
 }
 
-static void a_tensor_in_two_shards_is_refused(void **state)
+TEST(a_tensor_in_two_shards_is_refused)
 {
     char *in = dir_in("in");
     fm_source *src = NULL;
-    (void)state;
     tk_ok(fm_make_dirs(in));
     fx_text(in, "config.json", FX_CONFIG);
     fx_safetensors(in, "a.safetensors", FX_MODEL, 2);
@@ -358,12 +347,11 @@ static void a_tensor_in_two_shards_is_refused(void **state)
     fm_free(in);
 }
 
-static void module_folders_come_back_and_other_weights_are_listed(void **state)
+TEST(module_folders_come_back_and_other_weights_are_listed)
 {
     char *in = dir_in("in"), *sub = fm_path_join(in, "1_Pooling"), *out = dir_in("out");
     char *a = fm_path_join(sub, "config.json"), *b = fm_path_join(out, "1_Pooling/config.json");
     fm_source *src = NULL;
-    (void)state;
     fx_hf_folder(in);
     tk_ok(fm_make_dirs(sub));
     fx_text(sub, "config.json", "{\"pooling_mode_mean_tokens\": true}");
@@ -382,11 +370,10 @@ static void module_folders_come_back_and_other_weights_are_listed(void **state)
     fm_free(b);
 }
 
-static void an_adapter_folder_comes_back_whole(void **state)
+TEST(an_adapter_folder_comes_back_whole)
 {
     char *in = dir_in("in"), *out = dir_in("out");
     fm_source *src = NULL;
-    (void)state;
     fx_peft_folder(in, FX_LORA, FX_ADAPTER, FM_ARRAY_LEN(FX_ADAPTER));
     fx_round_trip(in, out);
     tk_ok(fm_source_open(&src, in));
@@ -397,11 +384,10 @@ static void an_adapter_folder_comes_back_whole(void **state)
     fm_free(out);
 }
 
-static void a_gguf_comes_back_with_its_paddings(void **state)
+TEST(a_gguf_comes_back_with_its_paddings)
 {
     const gg_spec plain = {0}, old = {.version = 2, .bias = true};
     char *in = dir_in("in.gguf"), *out = dir_in("out.gguf"), *out2 = dir_in("out2.gguf");
-    (void)state;
     put_gguf(in, &plain);
     fx_round_trip(in, out);
     put_gguf(in, &old);
@@ -412,7 +398,7 @@ static void a_gguf_comes_back_with_its_paddings(void **state)
 }
 
 /* Row (h, j, i) of the tree is row (h, i, j) of the file: 4 heads of 16 rows of 64 Q4_1. */
-static void rotary_rows_are_put_back_whole(void **state)
+TEST(rotary_rows_are_put_back_whole)
 {
     const gg_spec spec = {.bias = true};
     const uint64_t row = 40;
@@ -420,7 +406,6 @@ static void rotary_rows_are_put_back_whole(void **state)
     fm_source *src = NULL;
     fm_gguf *g = NULL;
     fm_buf file, bytes;
-    (void)state;
     put_gguf(in, &spec);
     tk_ok(fm_source_open(&src, in));
     const fm_provider p = fm_source_provider(src);
@@ -450,13 +435,12 @@ static void rotary_rows_are_put_back_whole(void **state)
     fm_free(in);
 }
 
-static void a_changed_file_is_noticed_at_reading(void **state)
+TEST(a_changed_file_is_noticed_at_reading)
 {
     char *in = dir_in("m.safetensors"), *dir = fm_strndup(in, strlen(in) - 14);
     fm_source *src = NULL;
     fm_entry other;
     float buf[64];
-    (void)state;
     fx_safetensors(dir, "m.safetensors", FX_MODEL, 2);
     tk_ok(fm_source_open(&src, in));
     const fm_provider p = fm_source_provider(src);
@@ -468,13 +452,12 @@ static void a_changed_file_is_noticed_at_reading(void **state)
     fm_free(in);
 }
 
-static void failed_allocations_leak_nothing(void **state)
+TEST(failed_allocations_leak_nothing)
 {
     char *in = dir_in("in.gguf");
     const gg_spec plain = {0};
     fm_source *src = NULL;
     fm_status rc = FM_ENOMEM;
-    (void)state;
     put_gguf(in, &plain);
     for (uint64_t n = 1; rc == FM_ENOMEM; n += 1 + n / 16) {
         fm_mem_fail_at(n, true);

@@ -67,11 +67,10 @@ static void equals_its_twin(const char *name, const char *end, const char *root)
     fm_free(dir);
 }
 
-static void checkpoints_equal_safetensors_and_come_back(void **state)
+TEST(checkpoints_equal_safetensors_and_come_back)
 {
     static const char *const name[] = {"dtypes",   "views",     "legacy",
                                        "training", "protocol4", "protocol5"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(name); i++)
         equals_its_twin(name[i], ".bin", "");
     equals_its_twin("sharded", "", "");
@@ -79,13 +78,12 @@ static void checkpoints_equal_safetensors_and_come_back(void **state)
 }
 
 /* A range of a view is that range of the whole. */
-static void a_view_is_gathered_in_pieces(void **state)
+TEST(a_view_is_gathered_in_pieces)
 {
     char *path = golden("views", ".bin");
     fm_file_map map;
     fm_torch *t = NULL;
     size_t strided = 0;
-    (void)state;
     tk_ok(fm_map_file(&map, path));
     const fm_span file = fm_span_of(map.data, map.len);
     tk_ok(fm_torch_parse(&t, file, "views"));
@@ -110,7 +108,7 @@ static void a_view_is_gathered_in_pieces(void **state)
     fm_free(path);
 }
 
-static void what_is_no_weights_is_refused_by_name(void **state)
+TEST(what_is_no_weights_is_refused_by_name)
 {
     static const char *const want[][2] = {
         {"evil", "'posix.system', which is not on the list"},
@@ -119,7 +117,6 @@ static void what_is_no_weights_is_refused_by_name(void **state)
         {"sparse", "'torch._utils._rebuild_sparse_tensor'"},
         {"script", "is compressed"},
     };
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(want); i++) {
         char *path = golden(want[i][0], ".bin");
         fm_source *src = NULL;
@@ -203,10 +200,9 @@ static void pickles_that_call_or_lie_are_refused(void **state)
 }
 
 /* Few bytes that stand for very many values. */
-static void bombs_end_at_their_limits(void **state)
+TEST(bombs_end_at_their_limits)
 {
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     fm_buf_str(&b, "\x80\2}X");
     fm_buf_append(&b, "\1\0\0\0l(]q\0", 9);
@@ -254,11 +250,10 @@ static void put_long_key(fm_buf *b, size_t bytes)
 }
 
 /* Work is counted in bytes: a key of 1 MiB that four bytes use again costs four bytes. */
-static void a_long_key_used_often_costs_little(void **state)
+TEST(a_long_key_used_often_costs_little)
 {
     const double begin = now_s();
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     fm_buf_str(&b, "\x80\2}("); /* memo 0: the key; 1: an empty dictionary */
     put_long_key(&b, 1u << 20);
@@ -284,11 +279,10 @@ static void a_long_key_used_often_costs_little(void **state)
 }
 
 /* Few tensors under few keys, which are long and nested, make very many names. */
-static void names_from_shared_dictionaries_have_a_limit(void **state)
+TEST(names_from_shared_dictionaries_have_a_limit)
 {
     const pk_tensor t = {.elems = 6, .rank = 1, .size = {6}, .stride = {1}};
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     fm_buf_str(&b, "\x80\2}(");
     put_long_key(&b, 500);
@@ -308,11 +302,10 @@ static void names_from_shared_dictionaries_have_a_limit(void **state)
     fm_buf_release(&b);
 }
 
-static void a_request_to_stop_ends_the_reading(void **state)
+TEST(a_request_to_stop_ends_the_reading)
 {
     const pk_tensor t = {.elems = 6, .rank = 1, .size = {6}, .stride = {1}};
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     pk_one(&b, &t);
     fm_cancel(true);
@@ -321,7 +314,7 @@ static void a_request_to_stop_ends_the_reading(void **state)
     fm_buf_release(&b);
 }
 
-static void tensors_outside_of_their_storage_are_refused(void **state)
+TEST(tensors_outside_of_their_storage_are_refused)
 {
     static const struct {
         pk_tensor t;
@@ -360,7 +353,6 @@ static void tensors_outside_of_their_storage_are_refused(void **state)
          "'torch.QInt8Storage'"},
     };
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_buf_clear(&b);
@@ -371,13 +363,12 @@ static void tensors_outside_of_their_storage_are_refused(void **state)
 }
 
 /* 24 bytes that would fill two gigabytes. */
-static void an_expanded_view_has_a_limit(void **state)
+TEST(an_expanded_view_has_a_limit)
 {
     const pk_tensor t = {.elems = 6, .rank = 2, .size = {1 << 19, 1 << 10}, .stride = {0, 0}};
     char *dir = tk_scratch(), *path = fm_path_join(dir, "x.bin");
     fm_source *src = NULL;
     fm_buf b, zip;
-    (void)state;
     fm_buf_init(&b, 0);
     fm_buf_init(&zip, 0);
     pk_one(&b, &t);
@@ -392,13 +383,12 @@ static void an_expanded_view_has_a_limit(void **state)
 
 /* ---- hostile archives ---- */
 
-static void archives_that_lie_are_refused(void **state)
+TEST(archives_that_lie_are_refused)
 {
     static const uint8_t six[24] = {0};
     const pk_tensor t = {.elems = 6, .rank = 1, .size = {6}, .stride = {1}};
     fm_buf p, zip;
     fm_torch *out = NULL;
-    (void)state;
     fm_buf_init(&p, 0);
     fm_buf_init(&zip, 0);
     pk_one(&p, &t);
@@ -451,10 +441,9 @@ static void archives_that_lie_are_refused(void **state)
 }
 
 /* Cut anywhere it is refused; with any one byte changed it is refused or read within bounds. */
-static void cut_and_flipped_files_do_no_harm(void **state)
+TEST(cut_and_flipped_files_do_no_harm)
 {
     static const char *const name[] = {"dtypes", "protocol4", "legacy"};
-    (void)state;
     for (size_t k = 0; k < FM_ARRAY_LEN(name); k++) {
         char *path = golden(name[k], ".bin");
         fm_buf b;
@@ -483,14 +472,13 @@ static void cut_and_flipped_files_do_no_harm(void **state)
     }
 }
 
-static void every_failed_allocation_is_told(void **state)
+TEST(every_failed_allocation_is_told)
 {
     char *path = golden("training", ".bin");
     fm_file_map map;
     fm_torch *t = NULL;
     fm_status rc = FM_ENOMEM;
     uint64_t nth = 0;
-    (void)state;
     tk_ok(fm_map_file(&map, path));
     while (rc == FM_ENOMEM) {
         assert_null(t);

@@ -29,11 +29,10 @@ static vf gelu_tanh_of(vf x)
     return vf_gelu_tanh(x);
 }
 
-static void tanh_is_within_two_ulp(void **state)
+TEST(tanh_is_within_two_ulp)
 {
     double worst = 0.0;
 
-    (void)state;
     for (int i = -120000; i <= 120000; i++) {
         float x = (float)i * 1e-4f;
         double want = tanh((double)x);
@@ -46,11 +45,10 @@ static void tanh_is_within_two_ulp(void **state)
 }
 
 /* Relative, down to where the result leaves the normal numbers. */
-static void gelus_are_accurate_in_their_tails(void **state)
+TEST(gelus_are_accurate_in_their_tails)
 {
     double erf_worst = 0.0, tanh_worst = 0.0;
 
-    (void)state;
     for (int i = -120000; i <= 120000; i++) {
         float x = (float)i * 1e-4f;
         double v = (double)x, want = 0.5 * v * erfc(-v * 0.70710678118654752440);
@@ -113,13 +111,12 @@ static void case_mix_rows(kk *k, const uint32_t *dim)
     k->be->mix_rows(k->be, y, ld, x, ld, row, weight, per, m, n);
 }
 
-static void operations_equal_the_oracle(void **state)
+TEST(operations_equal_the_oracle)
 {
     static const uint32_t dims[][4] = {{1, 1, 0, 1},    {1, 16, 0, 2},   {3, 17, 2, 3},
                                        {40, 384, 0, 8}, {70, 33, 1, 2},  {130, 512, 0, 1},
                                        {5, 4099, 0, 4}, {3, 1442, 2, 2}, {2, 8197, 3, 2}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
         if (dims[i][1] > 1) /* of one element nothing is left */
             kk_check("layernorm", case_layernorm, dims[i], TOL_SUM);
@@ -133,14 +130,13 @@ static void operations_equal_the_oracle(void **state)
     }
 }
 
-static void silu_with_a_gate_is_swiglu(void **state)
+TEST(silu_with_a_gate_is_swiglu)
 {
     fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *a = kk_in(&k, 100, 18.0), *b = kk_in(&k, 100, 3.0);
     float *y = kk_in(&k, 100, 1.0), *z = kk_in(&k, 100, 1.0);
 
-    (void)state;
     be->swiglu(be, y, a, b, 100);
     be->act(be, FM_ACT_SILU, z, 50, a, 50, b, 50, 2, 50);
     tk_ok(be->sync(be));

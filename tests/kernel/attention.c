@@ -84,7 +84,7 @@ static void case_paged(kk *k, const uint32_t *dim)
     k->be->attention(k->be, &capped);
 }
 
-static void paged_attention_equals_the_oracle(void **state)
+TEST(paged_attention_equals_the_oracle)
 {
     static const uint32_t dims[][7] = {
         {1, 1, 1, 2, 0, 0, 0},    {3, 1, 1, 16, 0, 31, 0},      {4, 9, 3, 64, 0, 70, 0},
@@ -93,7 +93,6 @@ static void paged_attention_equals_the_oracle(void **state)
         {1, 3, 1, 512, 0, 33, 0}, {5, 16, 1, 17, 0, 70, 16384},
     };
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("attention", case_paged, dims[i], TOL);
 }
@@ -187,16 +186,14 @@ static const uint32_t whole_dims[][9] = {
     {6, 2, 40, 0, 150, 1, 0, 0, 0},   {2, 1, 259, 0, 20, 3, 0, 1, 0},
 };
 
-static void whole_attention_equals_the_oracle(void **state)
+TEST(whole_attention_equals_the_oracle)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(whole_dims); i++)
         kk_check("self_attention", case_whole, whole_dims[i], TOL);
 }
 
-static void attention_gradient_equals_the_oracle(void **state)
+TEST(attention_gradient_equals_the_oracle)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(whole_dims); i++)
         kk_check("self_attention_grad", case_whole_grad, whole_dims[i], TOL_GRAD);
 }
@@ -279,7 +276,7 @@ static void stated_backward(const stated *x, size_t h, size_t i, float *dk, floa
         assert_true(x->dq[(i * ST_NH + h) * ST_HD + d] == dq[d]);
 }
 
-static void attention_follows_the_stated_order(void **state)
+TEST(attention_follows_the_stated_order)
 {
     const fm_train_seq seq = {.len = ST_T};
     float dk[ST_T * ST_HD] = {0}, dv[ST_T * ST_HD] = {0};
@@ -287,7 +284,6 @@ static void attention_follows_the_stated_order(void **state)
     kk k = {.be = be};
     stated x = {.q = kk_in(&k, ST_T * ST_NH * ST_HD, 2.0), .k = kk_in(&k, ST_T * ST_HD, 1.0)};
 
-    (void)state;
     x.v = kk_in(&k, ST_T * ST_HD, 1.0);
     x.dout = kk_in(&k, ST_T * ST_NH * ST_HD, 1.0);
     x.out = kk_in(&k, ST_T * ST_NH * ST_HD, 1.0);
@@ -329,7 +325,7 @@ static void attention_follows_the_stated_order(void **state)
 }
 
 /* A prompt in one step, in pieces, row by row, and as training sees it: the same bits. */
-static void paged_and_whole_attention_agree(void **state)
+TEST(paged_and_whole_attention_agree)
 {
     enum { T = 101, NH = 6, NKV = 2, HD = 48, W = 50 };
     fm_pool *pool;
@@ -344,7 +340,6 @@ static void paged_and_whole_attention_agree(void **state)
     int32_t *pos = kk_shuffled(&k, T), *slot = kk_shuffled(&k, T);
     const fm_train_seq one = {.len = T};
 
-    (void)state;
     for (int32_t i = 0; i < 8; i++) /* two sequences on the same pages */
         table[i] = (3 * i + 2) % 4;
     for (int32_t i = 0; i < T; i++) {
@@ -410,11 +405,10 @@ static void paged_and_whole_attention_agree(void **state)
 }
 
 /* Alone and among others, on one thread and on several (which may split it): the same bits. */
-static void a_sequence_does_not_know_its_neighbours(void **state)
+TEST(a_sequence_does_not_know_its_neighbours)
 {
     const uint32_t dim[] = {4, 2, 20, 0, 190, 0, 0, 0, 0};
 
-    (void)state;
     for (unsigned threads = 1; threads <= 3; threads++) {
         fm_pool *pool;
         tk_ok(fm_pool_new(&pool, threads));

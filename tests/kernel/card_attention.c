@@ -157,11 +157,10 @@ static const dims shapes[] = {
     {2, 1, 256, 20, 70, 0, 0, 0, 1},
 };
 
-static void attention_and_its_gradient_equal_the_oracle(void **state)
+TEST(attention_and_its_gradient_equal_the_oracle)
 {
     fm_backend *be = kk_card("bf16"), *ref;
 
-    (void)state;
     if (!be)
         skip();
     tk_ok(fm_backend_cpu_ref(&ref));
@@ -192,14 +191,13 @@ static double loss(world *w)
 
 /* Along a random direction of each input; the quotient's own error, of float32 results over a step
  * of 2^-6, is some 1e-3 of the gradient's norm. */
-static void gradients_are_those_of_finite_differences(void **state)
+TEST(gradients_are_those_of_finite_differences)
 {
     const dims d = {2, 1, 24, 20, 70, 9, 0, 1, 0};
     const float step = 0x1p-6f;
     fm_backend *be = kk_card("bf16"), *ref;
     world got, by;
 
-    (void)state;
     if (!be)
         skip();
     tk_ok(fm_backend_cpu_ref(&ref));
@@ -240,12 +238,11 @@ static void gradients_are_those_of_finite_differences(void **state)
 }
 
 /* One call for all sequences, and one for each: the same bits. */
-static void a_sequence_does_not_know_its_neighbours(void **state)
+TEST(a_sequence_does_not_know_its_neighbours)
 {
     static const dims list[] = {{4, 2, 20, 0, 150, 0, 0, 0, 0}, {2, 1, 72, 33, 90, 5, 0, 0, 1}};
     fm_backend *be = kk_card("bf16");
 
-    (void)state;
     if (!be)
         skip();
     for (size_t n = 0; n < FM_ARRAY_LEN(list); n++) {
@@ -269,13 +266,12 @@ static void a_sequence_does_not_know_its_neighbours(void **state)
 }
 
 /* Mode exact's, bit for bit. */
-static void longer_heads_are_mode_exacts(void **state)
+TEST(longer_heads_are_mode_exacts)
 {
     const dims d = {2, 1, 260, 0, 9, 3, 0, 0, 0};
     fm_backend *be = kk_card("bf16"), *exact = kk_card("exact");
     world got, want;
 
-    (void)state;
     if (!be)
         skip();
     make(&got, be, &d);
@@ -340,13 +336,12 @@ static void same_bits(fm_backend *wide, fm_backend *plain, const dims *d)
     drop(&y);
 }
 
-static void kernels_of_hopper_have_the_bits_of_the_others(void **state)
+TEST(kernels_of_hopper_have_the_bits_of_the_others)
 {
     const char *module = getenv("FMSTORE_CUDA_MODULE"), *how[] = {"same", "other"};
     char *dir = tk_scratch(), *log = fm_path_join(dir, "wide.log");
     bool emulated = module && strstr(module, "emulated");
 
-    (void)state;
     setenv("SIMT_WIDE_LOG", log, 1);
     for (size_t n = 0; n < (emulated ? 2 : 1); n++) { /* another rounding: tried, never used */
         fm_backend *wide = open_card(true, how[n]);

@@ -83,9 +83,8 @@ typedef struct shape {
 } shape;
 static const shape shapes[] = {{1, 5, 7}, {8, 33, 200}, {21, 70, 65}, {70, 40, 129}};
 
-static void products_and_their_gradients(void **state)
+TEST(products_and_their_gradients)
 {
-    (void)state;
     NEEDS_CARD();
     for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++)
         for (int way = 0; way < 4; way++) { /* with and without weight_for_dx, += or = */
@@ -130,9 +129,8 @@ static void products_and_their_gradients(void **state)
         }
 }
 
-static void gemm_keeps_sixteen_bits(void **state)
+TEST(gemm_keeps_sixteen_bits)
 {
-    (void)state;
     NEEDS_CARD();
     for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++)
         for (int way = 0; way < 8; way++) {
@@ -179,10 +177,9 @@ static float *copy_of(const float *x, size_t n)
     return r;
 }
 
-static void terms_and_their_gradients(void **state)
+TEST(terms_and_their_gradients)
 {
     fm_term t[TERMS], want[TERMS];
-    (void)state;
     NEEDS_CARD();
     float *x = shared_floats(ROWS * IN, 1.0), *dx = shared_floats(ROWS * IN, 1.0);
     float *dx_want = copy_of(dx, ROWS * IN);
@@ -241,12 +238,11 @@ static void terms_and_their_gradients(void **state)
 }
 
 /* Factors are mode exact's: f32, for whoever updates them in place. */
-static void factors_stay_floats(void **state)
+TEST(factors_stay_floats)
 {
     enum { R = 4, K = 20 };
     fm_weight *w;
 
-    (void)state;
     NEEDS_CARD();
     matrix m = random_matrix(FM_F32, R, K);
     float got[R * K];
@@ -258,12 +254,11 @@ static void factors_stay_floats(void **state)
 }
 
 /* The gradient of a row does not depend on its neighbours. */
-static void a_row_of_dx_has_its_bits_in_any_company(void **state)
+TEST(a_row_of_dx_has_its_bits_in_any_company)
 {
     enum { M = 70, N = 200, K = 20 };
     fm_weight *w;
 
-    (void)state;
     NEEDS_CARD();
     matrix m = random_matrix(FM_BF16, N, K);
     float *dy = shared_floats(M * N, 1.0), *dx = shared_floats(M * K, 1.0);

@@ -93,18 +93,17 @@ static void check_product(const product_case *c)
     fm_free(w);
 }
 
-static void products_equal_the_reference(void **state)
+TEST(products_equal_the_reference)
 {
     fm_backend *be = card();
 
-    (void)state;
     each_product(be, dtypes, FM_ARRAY_LEN(dtypes), check_product);
     be->close(be);
 }
 
 /* What is whole numbers and fmaf has the CPU's bits: every kernel, rings that wrap, rows rounded on
  * the way and before, blocks of zeros and of values too small to be divided by. */
-static void whole_numbers_have_the_bits_of_the_cpu(void **state)
+TEST(whole_numbers_have_the_bits_of_the_cpu)
 {
     static const fm_dtype types[] = {FM_Q8_0, FM_Q4_0};
     static const uint32_t dims[][3] = {/* m, n, blocks of 32 */
@@ -113,7 +112,6 @@ static void whole_numbers_have_the_bits_of_the_cpu(void **state)
                                        {40, 20, 34}, {140, 130, 8}, {70, 100, 9}};
     fm_backend *be = card(), *cpu;
 
-    (void)state;
     tk_ok(fm_backend_open(&cpu, "fast", NULL));
     for (size_t d = 0; d < FM_ARRAY_LEN(types); d++)
         for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
@@ -140,14 +138,13 @@ static void whole_numbers_have_the_bits_of_the_cpu(void **state)
 
 /* RTX 30 and 40 give a block 99 KB: rings of two stages, or smaller tiles. (Only the emulator can
  * be made smaller; a card is compared with itself.) */
-static void less_shared_memory_gives_the_same_bits(void **state)
+TEST(less_shared_memory_gives_the_same_bits)
 {
     static const fm_dtype types[] = {FM_BF16, FM_F16, FM_F32, FM_Q8_0, FM_Q4_K, FM_Q6_K};
     static const uint32_t ms[] = {3, 12, 40, 140};
     enum { N = 40, DEEP = 1024 };
     float *got = random_floats(140 * N, 1.0), *want = random_floats(140 * N, 1.0);
 
-    (void)state;
     for (size_t d = 0; d < FM_ARRAY_LEN(types); d++)
         for (size_t i = 0; i < 2 * FM_ARRAY_LEN(ms); i++) {
             uint32_t m = ms[i / 2];
@@ -170,7 +167,7 @@ static void less_shared_memory_gives_the_same_bits(void **state)
 
 /* Every float8, subnormal ones and zeros of both signs among them; then the infinities and NaN as
  * well. Bits are those of the same values stored as bf16. */
-static void float8_has_the_bits_of_bf16(void **state)
+TEST(float8_has_the_bits_of_bf16)
 {
     static const fm_dtype types[] = {FM_F8_E4M3, FM_F8_E5M2};
     static const uint32_t ms[] = {3, 12, 40, 70};
@@ -178,7 +175,6 @@ static void float8_has_the_bits_of_bf16(void **state)
     fm_backend *be = card();
     float *got = random_floats(MOST * N, 1.0), *want = random_floats(MOST * N, 1.0);
 
-    (void)state;
     for (size_t d = 0; d < FM_ARRAY_LEN(types); d++)
         for (int finite = 0; finite < 2; finite++) {
             product_case c = product_case_new(be, types[d], MOST, N, SIZE, true, false);
@@ -213,14 +209,13 @@ static void float8_has_the_bits_of_bf16(void **state)
 }
 
 /* f16 rows are brought to one size first: values that f16 does not hold, large and small. */
-static void size_of_x_does_not_matter_to_f16(void **state)
+TEST(size_of_x_does_not_matter_to_f16)
 {
     enum { M = 4, N = 16, K = 96 };
     fm_backend *be = card();
     product_case c = {.be = be, .m = M, .x = shared_floats(be, (M + 3) * K, 1.0)};
     float got[M * N], want[M * N];
 
-    (void)state;
     for (int i = 0; i < M * K; i++)
         c.x[i] *= i / K == 1 ? 0x1p60f : i / K == 2 ? 0x1p-60f : i / K == 3 ? 0.0f : 1.0f;
     c.w = random_matrix(FM_F16, N, K);
@@ -238,14 +233,13 @@ static void size_of_x_does_not_matter_to_f16(void **state)
 
 /* Rows whose scales a launch of their own finds, since several blocks pack each, have the bits of
  * few rows, whose blocks look for themselves. */
-static void scales_are_found_once(void **state)
+TEST(scales_are_found_once)
 {
     enum { M = 264, FEW = 20, N = 16, K = 1100 };
     fm_backend *be = card();
     product_case c = {.be = be, .m = M, .x = shared_floats(be, (M + 3) * K, 1.0)};
     float *all = fm_malloc(sizeof(float) * M * N), few[FEW * N], *x = c.x;
 
-    (void)state;
     assert_non_null(all);
     for (int i = 0; i < M * K;
          i++) /* the largest of a row stands in its last block, or its first */
@@ -288,7 +282,7 @@ static void check_company(fm_backend *be, fm_weight *w, uint32_t n, const float 
     be->host_free(be, y);
 }
 
-static void a_row_has_its_bits_in_any_company(void **state)
+TEST(a_row_has_its_bits_in_any_company)
 {
     static const fm_dtype some[] = {FM_BF16, FM_F16, FM_F32, FM_Q8_0, FM_Q4_0, FM_Q4_K, FM_Q6_K};
     static const uint32_t ms[] = {8, 11, 50, 67, ROWS};
@@ -299,7 +293,6 @@ static void a_row_has_its_bits_in_any_company(void **state)
     float *x = shared_floats(be, ROWS * K, 1.0), *alone = shared_floats(be, ROWS * N, 1.0);
     int32_t *rows = shared_rows(be, ROWS);
 
-    (void)state;
     for (size_t d = 0; d < FM_ARRAY_LEN(some); d++)
         for (int split = 0; split < 2; split++) {
             matrix m = random_matrix(some[d], N, K);
@@ -324,7 +317,7 @@ static void a_row_has_its_bits_in_any_company(void **state)
 }
 
 /* Lists: neighbours of other weights, types, rows and numbers of rows. */
-static void a_list_gives_each_row_its_own_result(void **state)
+TEST(a_list_gives_each_row_its_own_result)
 {
     static const uint32_t ns[] = {48, 17, 33, 16, 100, 30};
     static const fm_dtype mix[] = {FM_Q4_1, FM_Q8_0, FM_BF16, FM_F32, FM_BF16, FM_F16};
@@ -333,7 +326,6 @@ static void a_list_gives_each_row_its_own_result(void **state)
     int32_t *rows = shared_rows(be, ROWS);
     fm_weight *w[6];
 
-    (void)state;
     for (int i = 0; i < 6; i++) {
         matrix m = random_matrix(mix[i], ns[i], K);
         w[i] = weight(be, FM_ROLE_LINEAR, &m);
@@ -372,7 +364,7 @@ static void a_list_gives_each_row_its_own_result(void **state)
 
 /* ---- low-rank terms ---- */
 
-static void lora_terms_equal_the_reference(void **state)
+TEST(lora_terms_equal_the_reference)
 {
     fm_backend *be = card();
     float *x = shared_floats(be, LR * LK, 1.0), *y = shared_floats(be, LR * LN, 1.0);
@@ -381,7 +373,6 @@ static void lora_terms_equal_the_reference(void **state)
     int32_t *rows = shared_rows(be, LR);
     matrix a[TERMS], b[TERMS];
 
-    (void)state;
     for (int i = 0; i < TERMS; i++) {
         a[i] = random_matrix(FM_BF16, lora_ranks[i], LK);
         b[i] = random_matrix(FM_BF16, LN, lora_ranks[i]);
@@ -412,14 +403,13 @@ static void lora_terms_equal_the_reference(void **state)
 
 /* ---- what is no number; rows read back; what is refused ---- */
 
-static void not_a_number_stays_in_its_row(void **state)
+TEST(not_a_number_stays_in_its_row)
 {
     static const uint32_t ms[] = {3, 12, 40, 70};
     enum { N = 20, SMALL = 64 };
     fm_backend *be = card();
     float *x = shared_floats(be, 70 * SMALL, 1.0), *y = shared_floats(be, 70 * N, 1.0);
 
-    (void)state;
     for (size_t d = 0; d < 6; d++)
         for (size_t i = 0; i < 2 * FM_ARRAY_LEN(ms); i++) {
             matrix m = random_matrix(dtypes[d], N, SMALL);
@@ -438,7 +428,7 @@ static void not_a_number_stays_in_its_row(void **state)
     be->close(be);
 }
 
-static void rows_are_read_back(void **state)
+TEST(rows_are_read_back)
 {
     static const int32_t ids[] = {36, 0, 17, 31, 32};
     enum { N = 37 };
@@ -446,7 +436,6 @@ static void rows_are_read_back(void **state)
     float *y = shared_floats(be, 7 * K, 1.0);
     int32_t *at = shared_rows(be, 7), *row = shared_rows(be, 7);
 
-    (void)state;
     for (int i = 0; i < 5; i++) {
         row[i] = 6 - i;
         at[row[i]] = ids[i];
@@ -479,11 +468,10 @@ static void rows_are_read_back(void **state)
     be->close(be);
 }
 
-static void weights_are_hardly_larger_than_their_files(void **state)
+TEST(weights_are_hardly_larger_than_their_files)
 {
     fm_backend *be = card();
 
-    (void)state;
     for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++) {
         if (dtypes[d] == FM_Q5_0 || dtypes[d] == FM_Q5_1 || dtypes[d] == FM_Q5_K ||
             dtypes[d] == FM_IQ4_NL) /* kept as bf16 */
@@ -499,13 +487,12 @@ static void weights_are_hardly_larger_than_their_files(void **state)
     be->close(be);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
     fm_backend *be = card();
     fm_weight *w;
     float x[40] = {0};
 
-    (void)state;
     assert_string_equal(be->mode, "fast");
     assert_non_null(strstr(be->kernel_class, "cuda-fast-2.sm"));
     assert_false(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_F32, 0, 4, x) == FM_OK);

@@ -251,9 +251,8 @@ static float *values_of(const shape *s, size_t n)
     return v;
 }
 
-static void at_once_has_the_bits_of_one_after_another(void **state)
+TEST(at_once_has_the_bits_of_one_after_another)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
         const shape *s = &shapes[i];
         size_t n = floats_of(s);

@@ -184,11 +184,10 @@ static const shape shapes[] = {
     {2, 1, 64, 0, 0, {{100, 200}, {0, 90}}, 200},
 };
 
-static void kernels_of_hopper_have_the_bits_of_the_others(void **state)
+TEST(kernels_of_hopper_have_the_bits_of_the_others)
 {
     char *dir = tk_scratch(), *log = fm_path_join(dir, "wide.log");
 
-    (void)state;
     setenv("SIMT_WIDE_LOG", log, 1);
     fm_backend *wide = open_card(true, "same");
     if (!wide)
@@ -208,12 +207,11 @@ static void kernels_of_hopper_have_the_bits_of_the_others(void **state)
 }
 
 /* An emulated card whose warpgroups round otherwise: tried once, never used. */
-static void another_rounding_is_refused(void **state)
+TEST(another_rounding_is_refused)
 {
     const shape s[] = {{2, 1, 64, 20, 0, {{0, 270}}, 0}, {2, 1, 128, 20, 0, {{0, 270}}, 0}};
     char *dir = tk_scratch(), *log = fm_path_join(dir, "other.log");
 
-    (void)state;
     if (!emulated())
         skip();
     setenv("SIMT_WIDE_LOG", log, 1);

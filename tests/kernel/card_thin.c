@@ -88,9 +88,8 @@ static void same(const float *got, const float *want, size_t n, const char *what
 }
 
 /* u, y, du and dx of all rows at once, and of 30 at a time, which are too few for these kernels. */
-static void a_row_has_the_bits_that_it_has_among_few(void **state)
+TEST(a_row_has_the_bits_that_it_has_among_few)
 {
-    (void)state;
     if (!be)
         skip();
     for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
@@ -157,9 +156,8 @@ static void close_to(const float *got, const float *want, size_t n, const char *
                  s->in, s->out, s->r, rel, worst, norm);
 }
 
-static void gradients_of_factors_equal_the_reference(void **state)
+TEST(gradients_of_factors_equal_the_reference)
 {
-    (void)state;
     if (!be)
         skip();
     for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
@@ -180,9 +178,8 @@ static void gradients_of_factors_equal_the_reference(void **state)
 }
 
 /* Rows that are no numbers stay rows of their own. */
-static void not_a_number_stays_in_its_row(void **state)
+TEST(not_a_number_stays_in_its_row)
 {
-    (void)state;
     if (!be)
         skip();
     const shape *s = &shapes[0];

@@ -178,9 +178,8 @@ static void check(fm_dtype dtype, const shape *s, unsigned order)
     fm_free(rows);
 }
 
-static void every_type_has_the_bits_of_mma(void **state)
+TEST(every_type_has_the_bits_of_mma)
 {
-    (void)state;
     NEEDS_CARD();
     static const fm_dtype dtypes[] = {FM_BF16,    FM_F16,  FM_F32,  FM_F8_E4M3,
                                       FM_F8_E5M2, FM_Q4_1, FM_Q4_K, FM_Q6_K};
@@ -195,9 +194,8 @@ static void every_type_has_the_bits_of_mma(void **state)
 
 /* More tiles of k than a ring has stages, more tiles of y than there are clusters, the least, and a
  * k whose parts are blocks of their own. */
-static void every_shape_has_the_bits_of_mma(void **state)
+TEST(every_shape_has_the_bits_of_mma)
 {
-    (void)state;
     NEEDS_CARD();
     static const shape shapes[] = {
         {17, 1, 1, false, false, false, 0},     {33, 65, 1300, true, false, false, 1},
@@ -239,9 +237,8 @@ static void run_list(fm_backend *be, const matrix *w, const float *x, float *con
     be->host_free(be, sx);
 }
 
-static void lists_have_the_bits_of_mma(void **state)
+TEST(lists_have_the_bits_of_mma)
 {
-    (void)state;
     NEEDS_CARD();
     static const fm_dtype mix[LIST] = {FM_BF16, FM_BF16, FM_BF16, FM_F32, FM_BF16, FM_Q6_K, FM_F16};
     static const uint32_t ns[LIST] = {48, 260, 16, 17, 33, 30, 100};
@@ -301,9 +298,8 @@ static void run_training(const char *way, const float *a, const float *b, const 
     be->close(be);
 }
 
-static void training_has_the_bits_of_mma(void **state)
+TEST(training_has_the_bits_of_mma)
 {
-    (void)state;
     NEEDS_CARD();
     float *a = uneven_floats(4 * N * N), *b = uneven_floats(N * N);
     float *want = random_floats(4 * N * N, 1.0), *got = random_floats(4 * N * N, 1.0);
@@ -326,9 +322,8 @@ static void training_has_the_bits_of_mma(void **state)
 /* ---- what the check is for ---- */
 
 /* A card whose wgmma rounds otherwise (the emulator's): tried once, and never used. */
-static void other_bits_are_refused(void **state)
+TEST(other_bits_are_refused)
 {
-    (void)state;
     NEEDS_CARD();
     shape s = {70, 40, 200, false, false, false, 0};
     size_t count = (size_t)(s.m + 2) * (s.n + 3), blocks;
@@ -371,9 +366,8 @@ static void allocation_fails(int number, unsigned long nth)
 }
 
 /* One thread has two cards: the room of a check is the card's whose kernels are checked. */
-static void a_check_is_of_its_own_card(void **state)
+TEST(a_check_is_of_its_own_card)
 {
-    (void)state;
     NEEDS_CARD();
     const shape s = {70, 40, 200, false, false, false, 0};
     const fm_module *module;

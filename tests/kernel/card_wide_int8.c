@@ -77,7 +77,7 @@ static void uneven(product_case *c)
 
 /* The least, more tiles of k than the ring has stages, more tiles of y than there are clusters,
  * warpgroups and blocks with nothing to do. */
-static void products_have_the_bits_of_the_cpu(void **state)
+TEST(products_have_the_bits_of_the_cpu)
 {
     static const uint32_t dims[][5] = {{17, 1, 32, 0, 0},    {205, 300, 96, 1, 1},
                                        {101, 65, 832, 0, 1}, {400, 530, 64, 1, 0},
@@ -86,7 +86,6 @@ static void products_have_the_bits_of_the_cpu(void **state)
     const bool own_order = getenv("SIMT_ORDER") != NULL;
     fm_backend *be = card("192"), *plain = card("0"), *cpu;
 
-    (void)state;
     tk_ok(fm_backend_open(&cpu, "fast", NULL));
     for (size_t i = 0; i < 2 * FM_ARRAY_LEN(dims); i++) {
         const uint32_t *d = dims[i / 2];
@@ -138,7 +137,7 @@ static void run_list(fm_backend *be, const matrix *w, const float *x, float *y)
         be->weight_free(be, weights[i]);
 }
 
-static void lists_have_the_bits_of_other_kernels(void **state)
+TEST(lists_have_the_bits_of_other_kernels)
 {
     static const fm_dtype types[LIST] = {FM_Q8_0, FM_Q4_0, FM_Q8_0, FM_Q8_0, FM_Q4_0, FM_BF16};
     static const uint32_t ns[LIST] = {N, 130, 16, 17, 33, 30};
@@ -149,7 +148,6 @@ static void lists_have_the_bits_of_other_kernels(void **state)
     fm_backend *be = card("0");
     float *x = shared_floats(be, (size_t)ROWS * K, 1.9);
 
-    (void)state;
     for (int i = 0; i < LIST; i++)
         w[i] = random_matrix(types[i], ns[i], K);
     x[3 * K + 5] = INFINITY;
@@ -174,9 +172,8 @@ static void lists_have_the_bits_of_other_kernels(void **state)
 }
 
 /* A card that looks for operands elsewhere (the emulator's): tried once, and never used. */
-static void other_bits_are_refused(void **state)
+TEST(other_bits_are_refused)
 {
-    (void)state;
     if (!is_emulated())
         skip();
     fm_backend *be = card("192"), *plain = card("0");

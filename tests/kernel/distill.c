@@ -19,13 +19,12 @@ static void case_distill(kk *k, const uint32_t *dim)
                    (float)dim[4] / 16.0f, 0.125f);
 }
 
-static void equals_the_oracle(void **state)
+TEST(equals_the_oracle)
 {
     static const uint32_t dims[][5] = {
         {2, 2, 0, 32, 8},     {3, 7, 1, 16, 16}, {3, 16, 1, 16, 4},    {5, 33, 0, 40, 12},
         {9, 1000, 3, 64, 16}, {7, 47, 2, 8, 8},  {4, 49152, 0, 32, 8}, {3, 2049, 3, 24, 8}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("distill", case_distill, dims[i], TOL);
 }
@@ -103,12 +102,11 @@ static void check_rows(fm_backend *be, double temperature, double weight)
     fm_free(k.result);
 }
 
-static void has_the_right_slopes(void **state)
+TEST(has_the_right_slopes)
 {
     static const double how[][2] = {{1.0, 1.0}, {2.0, 0.5}, {0.5, 0.25}, {4.0, 1.0}, {1.0, 0.75}};
     fm_backend *be[2];
 
-    (void)state;
     tk_ok(fm_backend_cpu_ref(&be[0]));
     be[1] = kk_open_exact(NULL);
     for (size_t b = 0; b < 2; b++) {
@@ -120,7 +118,7 @@ static void has_the_right_slopes(void **state)
 
 /* ==== limits ==== */
 
-static void equal_rows_give_exactly_nothing(void **state)
+TEST(equal_rows_give_exactly_nothing)
 {
     static const float temperature[] = {1.0f, 3.0f, 0.7f};
     fm_backend *be = kk_open_exact(NULL);
@@ -130,7 +128,6 @@ static void equal_rows_give_exactly_nothing(void **state)
     static const int32_t labels[M] = {0, 17, 999, 5};
     int32_t *label = kk_alloc(&k, sizeof labels);
 
-    (void)state;
     memcpy(label, labels, sizeof labels);
     memcpy(t, z, (size_t)M * 1000u * sizeof *t);
     for (size_t n = 0; n < FM_ARRAY_LEN(temperature); n++) {
@@ -147,7 +144,7 @@ static void equal_rows_give_exactly_nothing(void **state)
     fm_backend_close(be);
 }
 
-static void without_weight_it_is_cross_entropy(void **state)
+TEST(without_weight_it_is_cross_entropy)
 {
     fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
@@ -157,7 +154,6 @@ static void without_weight_it_is_cross_entropy(void **state)
     static const int32_t labels[M] = {0, 17, -1, 5};
     int32_t *label = kk_alloc(&k, sizeof labels);
 
-    (void)state;
     memcpy(label, labels, sizeof labels);
     memcpy(x, z, (size_t)M * 1000u * sizeof *t);
     be->distill(be, loss, z, 1000, t, 1000, label, M, 1000, 2.0f, 0.0f, 0.25f);

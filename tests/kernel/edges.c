@@ -170,7 +170,7 @@ static void case_optimizer(kk *k, const uint32_t *dim)
         sum[i] = (float)total[i];
 }
 
-static void one_result_everywhere(void **state)
+TEST(one_result_everywhere)
 {
     static const struct {
         const char *what;
@@ -183,7 +183,6 @@ static void one_result_everywhere(void **state)
                  {"optimizer", case_optimizer}};
     static const uint32_t dims[][2] = {{1, 0}, {2, 3}, {15, 1}, {16, 0}, {33, 3}, {1500, 0}};
 
-    (void)state;
     for (size_t d = 0; d < FM_ARRAY_LEN(dims); d++) {
         for (size_t c = 0; c < FM_ARRAY_LEN(cases); c++) {
             kk got = kk_check_bits(cases[c].what, cases[c].run, dims[d]);
@@ -199,7 +198,7 @@ static void one_result_everywhere(void **state)
 }
 
 /* A NaN or infinity in one row is in no other; -0 + +0 is +0, and a masked row is cleared. */
-static void rows_keep_to_themselves(void **state)
+TEST(rows_keep_to_themselves)
 {
     enum { N = 40 };
     fm_backend *be = kk_open_exact(NULL);
@@ -208,7 +207,6 @@ static void rows_keep_to_themselves(void **state)
     float *db = kk_in(&k, N, 1.0), *loss = kk_in(&k, ROWS, 1.0);
     int32_t *label = kk_zeros(&k, ROWS * sizeof *label);
 
-    (void)state;
     for (uint32_t i = 0; i < N; i++)
         db[i] = -0.0f;
     label[8] = -5;

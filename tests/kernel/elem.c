@@ -22,11 +22,10 @@ static float exp1(float x)
     return out[0];
 }
 
-static void exp_is_within_about_one_ulp(void **state)
+TEST(exp_is_within_about_one_ulp)
 {
     double worst = 0.0;
 
-    (void)state;
     for (int i = -1040000; i <= 887000; i++) {
         float x = (float)i * 1e-4f, y = exp1(x);
         double want = exp((double)x);
@@ -36,9 +35,8 @@ static void exp_is_within_about_one_ulp(void **state)
     tk_assert_le(worst, 1.01, "ulp of exp"); /* measured 1.003, subnormal results included */
 }
 
-static void exp_keeps_its_limits(void **state)
+TEST(exp_keeps_its_limits)
 {
-    (void)state;
     assert_true(exp1(0.0f) == 1.0f && exp1(-0.0f) == 1.0f);
     assert_true(exp1(INFINITY) == INFINITY && exp1(89.0f) == INFINITY && exp1(1e30f) == INFINITY);
     assert_true(exp1(-INFINITY) == 0.0f && exp1(-105.0f) == 0.0f && exp1(-1e30f) == 0.0f);
@@ -74,14 +72,13 @@ static void case_rmsnorm_grad(kk *k, const uint32_t *dim)
     k->be->rmsnorm_grad(k->be, y, NULL, dy, x, gain, rstd, m, h, ld, false);
 }
 
-static void norms_equal_the_oracle(void **state)
+TEST(norms_equal_the_oracle)
 {
     static const uint32_t dims[][4] = {{1, 1, 0, 0},    {1, 16, 0, 1},  {3, 17, 2, 0},
                                        {40, 576, 0, 1}, {70, 33, 1, 0}, {130, 512, 0, 1},
                                        {5, 4099, 0, 0}, {3, 721, 3, 1}, {2, 1441, 3, 0},
                                        {2, 8197, 3, 1}, {2, 8192, 4, 0}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
         kk_check("rmsnorm", case_rmsnorm, dims[i], TOL_SUM);
         kk_check("rmsnorm_grad", case_rmsnorm_grad, dims[i], TOL_SUM);
@@ -100,12 +97,11 @@ static void case_rope(kk *k, const uint32_t *dim)
     k->be->rope(k->be, x, ld, pos, cos_table, sin_table, m, heads, hd, dim[3]);
 }
 
-static void rope_equals_the_oracle(void **state)
+TEST(rope_equals_the_oracle)
 {
     static const uint32_t dims[][5] = {{1, 1, 2, 0, 0},   {7, 3, 8, 1, 1},   {33, 9, 64, 0, 0},
                                        {33, 9, 64, 1, 5}, {50, 2, 96, 0, 0}, {3, 4, 34, 1, 0}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("rope", case_rope, dims[i], TOL_ELEM);
 }
@@ -122,11 +118,10 @@ static void case_swiglu(kk *k, const uint32_t *dim)
     k->be->scale(k->be, sum, 0.3f, dim[0]);
 }
 
-static void elements_equal_the_oracle(void **state)
+TEST(elements_equal_the_oracle)
 {
     static const uint32_t dims[][1] = {{1}, {15}, {16}, {17}, {1000}, {70001}, {200003}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("swiglu, its gradient, add, scale", case_swiglu, dims[i], TOL_ELEM);
 }
@@ -146,12 +141,11 @@ static void case_columns(kk *k, const uint32_t *dim)
     k->be->copy_rows(k->be, y, n + 2, dy, n + 1, rows, m, n);
 }
 
-static void sums_over_rows_equal_the_oracle(void **state)
+TEST(sums_over_rows_equal_the_oracle)
 {
     static const uint32_t dims[][3] = {{1, 1, 1},       {300, 33, 7},   {70, 576, 50},
                                        {513, 130, 300}, {5000, 3, 400}, {1500, 4, 2}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("bias_grad, embed_grad, copy_rows", case_columns, dims[i], TOL_SUM);
 }
@@ -171,11 +165,10 @@ static void case_affine(kk *k, const uint32_t *dim)
     k->be->affine(k->be, other, ld, n, NULL, bias, 7, m, rows);
 }
 
-static void affine_equals_the_oracle(void **state)
+TEST(affine_equals_the_oracle)
 {
     static const uint32_t dims[][3] = {{1, 1, 0}, {5, 17, 3}, {40, 576, 0}, {300, 33, 1}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("affine", case_affine, dims[i], TOL_ELEM);
 }
@@ -198,7 +191,7 @@ static void case_pages(kk *k, const uint32_t *dim)
     k->be->kv_copy(k->be, kv, (int32_t)pages - 1, 0, nkv, hd);
 }
 
-static void pages_equal_the_oracle(void **state)
+TEST(pages_equal_the_oracle)
 {
     static const uint32_t dims[][5] = {{1, 1, 1, 0, 1},
                                        {1, 2, 64, 77, 1},
@@ -206,7 +199,6 @@ static void pages_equal_the_oracle(void **state)
                                        {33, 1, 32, 0, 0},
                                        {100, 2, 33, 3, 0}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("kv_write, kv_copy", case_pages, dims[i], TOL_ELEM);
 }
@@ -225,12 +217,11 @@ static void case_loss(kk *k, const uint32_t *dim)
     k->be->cross_entropy(k->be, loss, x, ld, label, m, v, 0.125f);
 }
 
-static void losses_equal_the_oracle(void **state)
+TEST(losses_equal_the_oracle)
 {
     static const uint32_t dims[][3] = {{1, 1, 0},    {2, 7, 0},     {3, 16, 1},  {5, 33, 0},
                                        {9, 1000, 3}, {4, 49152, 0}, {2, 8195, 1}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("logsumexp, cross_entropy", case_loss, dims[i], TOL_SUM);
 }
@@ -252,18 +243,17 @@ static void case_optimizer(kk *k, const uint32_t *dim)
         k->be->adamw(k->be, p, m, v, g, n, 1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 0.5f);
 }
 
-static void optimizer_equals_the_oracle(void **state)
+TEST(optimizer_equals_the_oracle)
 {
     static const uint32_t dims[][1] = {{1}, {17}, {4096}, {200001}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("adamw, sum_squares", case_optimizer, dims[i], TOL_SUM);
 }
 
 /* ---- the lane order, in scalar ---- */
 
-static void rmsnorm_sums_in_lanes(void **state)
+TEST(rmsnorm_sums_in_lanes)
 {
     enum { H = 603 };
     fm_backend *be = kk_open_exact(NULL);
@@ -271,7 +261,6 @@ static void rmsnorm_sums_in_lanes(void **state)
     float *x = kk_in(&k, H, 3.0), *gain = kk_in(&k, H, 1.0), *y = kk_in(&k, H, 1.0);
     float lane[FM_LANES] = {0};
 
-    (void)state;
     be->rmsnorm(be, y, x, gain, NULL, 1, H, H, 1e-6f);
     tk_ok(be->sync(be));
     for (size_t i = 0; i < H; i++)
@@ -287,7 +276,7 @@ static void rmsnorm_sums_in_lanes(void **state)
     fm_backend_close(be);
 }
 
-static void sum_squares_adds_blocks_in_order(void **state)
+TEST(sum_squares_adds_blocks_in_order)
 {
     enum { N = 65536 * 2 + 77 };
     fm_backend *be = kk_open_exact(NULL);
@@ -295,7 +284,6 @@ static void sum_squares_adds_blocks_in_order(void **state)
     float *x = kk_in(&k, N, 3.0);
     double total = 1.0, *got = kk_alloc(&k, sizeof *got);
 
-    (void)state;
     *got = 1.0;
     be->sum_squares(be, got, x, N);
     tk_ok(be->sync(be));
@@ -317,12 +305,11 @@ static void sum_squares_adds_blocks_in_order(void **state)
 }
 
 /* One call for all of a slice: neither another sum, nor a double behind the last. */
-static void block_squares_are_what_sum_squares_adds(void **state)
+TEST(block_squares_are_what_sum_squares_adds)
 {
     static const uint32_t size[] = {1, 15, 65535, 65536, 65537, 65536 * 3 + 1234};
     fm_backend *be = kk_open_exact(NULL);
 
-    (void)state;
     for (size_t s = 0; s < FM_ARRAY_LEN(size); s++) {
         kk k = {.be = be};
         uint32_t n = size[s], blocks = (n + 65535) / 65536;
@@ -351,14 +338,13 @@ static void block_squares_are_what_sum_squares_adds(void **state)
 
 /* ---- limits ---- */
 
-static void losses_survive_large_logits_and_tell_nan(void **state)
+TEST(losses_survive_large_logits_and_tell_nan)
 {
     fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *x = kk_in(&k, 40, 1.0), *lse = kk_in(&k, 3, 1.0), *loss = kk_in(&k, 1, 1.0);
     int32_t *label = kk_alloc(&k, sizeof *label);
 
-    (void)state;
     *label = 3;
     for (size_t i = 0; i < 40; i++)
         x[i] = i == 3 ? 3e38f : -3e38f;
@@ -379,14 +365,13 @@ static void losses_survive_large_logits_and_tell_nan(void **state)
     fm_backend_close(be);
 }
 
-static void empty_calls_touch_nothing(void **state)
+TEST(empty_calls_touch_nothing)
 {
     fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *y = kk_in(&k, 2, 1.0);
     double *sum = kk_alloc(&k, sizeof *sum);
 
-    (void)state;
     y[0] = 5.0f, y[1] = 6.0f;
     *sum = 2.0;
     be->add(be, y, y, 0);
@@ -408,13 +393,12 @@ static void empty_calls_touch_nothing(void **state)
     fm_backend_close(be);
 }
 
-static void empty_products_touch_nothing(void **state)
+TEST(empty_products_touch_nothing)
 {
     fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *y = kk_in(&k, 2, 1.0);
 
-    (void)state;
     y[0] = 5.0f, y[1] = 6.0f;
     fm_lora none = kk_lora(be, y, 1, y, y, 1, 1, 1);
     be->lora(be, y, 1, 1, &none, 1);

@@ -22,13 +22,12 @@ static void case_layernorm(kk *k, const uint32_t *dim)
     k->be->layernorm_grad(k->be, NULL, dgain, NULL, dy, x, gain, m, h, ld, 1e-5f, false);
 }
 
-static void layer_norm_equals_the_oracle(void **state)
+TEST(layer_norm_equals_the_oracle)
 {
     static const uint32_t dims[][4] = {{3, 17, 2, 0},    {40, 576, 0, 1}, {70, 33, 1, 0},
                                        {130, 512, 0, 1}, {5, 4099, 0, 0}, {2, 16, 0, 1},
                                        {300, 725, 3, 1}, {2, 8197, 3, 1}, {1, 9000, 0, 0}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("layernorm_grad", case_layernorm, dims[i], TOL_SUM);
 }
@@ -48,11 +47,10 @@ static void case_act(kk *k, const uint32_t *dim)
     k->be->act_grad(k->be, f, fused, 2 * n, fused + n, 2 * n, dy, ld, gate, ld, up, n, m, n);
 }
 
-static void activations_equal_the_oracle(void **state)
+TEST(activations_equal_the_oracle)
 {
     static const uint32_t sizes[][3] = {{1, 1, 0}, {3, 16, 1}, {5, 33, 0}, {40, 1537, 3}};
 
-    (void)state;
     for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU; f++)
         for (size_t i = 0; i < FM_ARRAY_LEN(sizes); i++) {
             const uint32_t dim[] = {f, sizes[i][0], sizes[i][1], sizes[i][2]};
@@ -93,12 +91,11 @@ static void case_dots(kk *k, const uint32_t *dim)
     k->be->row_dots(k->be, picked, a, ld, b, n, rows, m, n);
 }
 
-static void scales_and_dots_equal_the_oracle(void **state)
+TEST(scales_and_dots_equal_the_oracle)
 {
     static const uint32_t dims[][3] = {{1, 1, 0},    {5, 17, 3},   {70, 576, 0},
                                        {300, 33, 1}, {2, 4101, 3}, {3, 1441, 0}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
         kk_check("scale_grad, scale_rows, softcap_grad", case_scales, dims[i], TOL_SUM);
         kk_check("row_dots", case_dots, dims[i], TOL_SUM);
@@ -117,19 +114,18 @@ static void case_dropout(kk *k, const uint32_t *dim)
     k->be->dropout(k->be, late, n, x, ld, m, n, 0.05f, 1, UINT64_MAX, far_row, false);
 }
 
-static void dropout_equals_the_generator(void **state)
+TEST(dropout_equals_the_generator)
 {
     static const uint32_t dims[][4] = {
         {1, 1, 0, 0}, {3, 127, 2, 1}, {4, 128, 0, 0}, {2, 129, 1, 1}, {50, 576, 0, 0}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("dropout", case_dropout, dims[i], TOL_ELEM);
 }
 
 /* The share that is dropped, the mean that is kept; rows in one call or in two: the same mask; p = 0
  * keeps every bit, NaN and infinity are dropped like anything else. */
-static void dropout_keeps_the_mean(void **state)
+TEST(dropout_keeps_the_mean)
 {
     enum { M = 200, N = 600 };
     fm_backend *be = kk_open_exact(NULL);
@@ -138,7 +134,6 @@ static void dropout_keeps_the_mean(void **state)
     double sum = 0.0;
     size_t dropped = 0;
 
-    (void)state;
     be->dropout(be, y, N, x, N, M, N, 0.0f, 3, 4, 0, false);
     tk_ok(be->sync(be));
     assert_memory_equal(x, y, M * N * sizeof *x);
@@ -167,7 +162,7 @@ static void dropout_keeps_the_mean(void **state)
     fm_backend_close(be);
 }
 
-static void slopes_keep_their_limits(void **state)
+TEST(slopes_keep_their_limits)
 {
     static const float limits[] = {INFINITY, -INFINITY, 1e30f, -1e30f, 90.0f, -90.0f, NAN};
     enum { N = sizeof limits / sizeof *limits };
@@ -175,7 +170,6 @@ static void slopes_keep_their_limits(void **state)
     kk k = {.be = be};
     float *one = kk_in(&k, N, 1.0), *at = kk_in(&k, N, 1.0), *d = kk_in(&k, N, 1.0);
 
-    (void)state;
     memcpy(at, limits, sizeof limits);
     for (size_t i = 0; i < N; i++)
         one[i] = 1.0f;

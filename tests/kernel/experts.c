@@ -46,12 +46,11 @@ static void case_route(kk *k, const uint32_t *dim)
         numbers[2 * all + i] = (float)begin[i];
 }
 
-static void the_choice_equals_the_oracle(void **state)
+TEST(the_choice_equals_the_oracle)
 {
     static const uint32_t dims[][6] = {
         {1, 4, 2, 1, 1, 0},    {5, 8, 2, 2, 0, 0},   {3, 1, 1, 1, 1, 0},   {64, 60, 4, 3, 0, 0},
         {33, 128, 8, 7, 1, 0}, {9, 33, 33, 3, 1, 0}, {17, 40, 5, 3, 1, 1}, {6, 1024, 64, 6, 0, 1}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("route", case_route, dims[i], 1e-6);
 }
@@ -90,9 +89,8 @@ static void case_broken(kk *k, const uint32_t *dim)
         assert_int_equal(expert[i], (int)want[i / 2][i % 2]);
 }
 
-static void broken_scores_choose_alike(void **state)
+TEST(broken_scores_choose_alike)
 {
-    (void)state;
     for (uint32_t norm = 0; norm < 2; norm++)
         fm_free(kk_check_bits("route", case_broken, &norm).result);
 }
@@ -105,10 +103,9 @@ static void case_sigmoid(kk *k, const uint32_t *dim)
     k->be->sigmoid_grad(k->be, dx, dy, y, dim[0]);
 }
 
-static void sigmoids_equal_the_oracle(void **state)
+TEST(sigmoids_equal_the_oracle)
 {
     static const uint32_t dims[] = {1, 77, 1000};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("sigmoid", case_sigmoid, &dims[i], 1e-7);
 }
@@ -214,24 +211,22 @@ static void case_stretches(kk *k, const uint32_t *dim)
     lot_close(&l, k->be);
 }
 
-static void stretches_equal_the_oracle(void **state)
+TEST(stretches_equal_the_oracle)
 {
     static const uint32_t dims[][5] = {{16, 40, 33, FM_F32, 0},
                                        {32, 516, 20, FM_F32, 1},
                                        {160, 64, 70, FM_F32, 0},
                                        {300, 1030, 24, FM_F32, 0}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("stretches", case_stretches, dims[i], 2e-5);
 }
 
 /* In every mode and type: the bits of a list whose lengths the host has said. */
-static void stretches_are_the_lists_they_stand_for(void **state)
+TEST(stretches_are_the_lists_they_stand_for)
 {
     static const char *const mode[] = {"exact", "fast"};
     static const uint32_t types[] = {FM_F32, FM_BF16, FM_F16, FM_Q8_0, FM_Q4_K};
     static const uint32_t rows[] = {6, 16, 33, 140};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(mode) * FM_ARRAY_LEN(types) * FM_ARRAY_LEN(rows); i++) {
         const uint32_t r = rows[i % 4], type = types[i / 4 % FM_ARRAY_LEN(types)];
         const uint32_t dim[] = {r, 512, 40, type, 0};
@@ -290,10 +285,9 @@ static void case_scalings(kk *k, const uint32_t *dim)
     k->be->scalings(k->be, s, STRETCHES);
 }
 
-static void scales_of_stretches_equal_the_oracle(void **state)
+TEST(scales_of_stretches_equal_the_oracle)
 {
     static const uint32_t dims[][2] = {{16, 5}, {48, 300}, {320, 33}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("scalings", case_scalings, dims[i], 1e-6);
 }

@@ -350,12 +350,11 @@ static size_t shapes_for(const fm_backend *be, const shape **list)
     return on_card(be) ? FM_ARRAY_LEN(card_shapes) : FM_ARRAY_LEN(shapes);
 }
 
-static void attention_equals_double_precision(void **state)
+TEST(attention_equals_double_precision)
 {
     fm_backend *be = open_best(NULL);
     const shape *list;
 
-    (void)state;
     for (size_t i = 0, n = shapes_for(be, &list); i < n; i++) {
         world w = make(be, &list[i], 1, i);
         float *out = room(&w);
@@ -370,9 +369,8 @@ static void attention_equals_double_precision(void **state)
 
 /* ==== bits ==== */
 
-static void every_instruction_set_and_thread_count_gives_the_same_bits(void **state)
+TEST(every_instruction_set_and_thread_count_gives_the_same_bits)
 {
-    (void)state;
     if (getenv("KK_DEVICE"))
         skip();
     for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
@@ -401,12 +399,11 @@ static void every_instruction_set_and_thread_count_gives_the_same_bits(void **st
 
 /* The whole prompt in one call, in pieces, and row by row (where chunks are dealt to threads). Of
  * small pieces a card sees some. */
-static void pieces_give_the_bits_of_the_whole(void **state)
+TEST(pieces_give_the_bits_of_the_whole)
 {
     static const uint32_t piece[] = {1, 5, 32, 100};
     fm_pool *pool;
 
-    (void)state;
     tk_ok(fm_pool_new(&pool, 2));
     fm_backend *be = open_best(pool);
     const shape *list;
@@ -433,12 +430,11 @@ static void pieces_give_the_bits_of_the_whole(void **state)
 }
 
 /* Room for parts is bounded: rows whose tables are long are taken in several goes. */
-static void long_tables_leave_no_trace(void **state)
+TEST(long_tables_leave_no_trace)
 {
     const shape s = {16, 1, 32, 0, 33, 0};
     fm_backend *be = open_best(NULL);
 
-    (void)state;
     world w = make(be, &s, 1, 1);
     float *want = room(&w), *got = room(&w);
     attend(&w, want, 0, s.len);
@@ -452,11 +448,10 @@ static void long_tables_leave_no_trace(void **state)
 }
 
 /* Rows dealt over three sequences (with equal contents) whose positions interleave. */
-static void neighbours_and_pages_leave_no_trace(void **state)
+TEST(neighbours_and_pages_leave_no_trace)
 {
     fm_pool *pool;
 
-    (void)state;
     tk_ok(fm_pool_new(&pool, 2));
     fm_backend *be = open_best(pool);
     const shape *list;
@@ -480,13 +475,12 @@ static void neighbours_and_pages_leave_no_trace(void **state)
 }
 
 /* Position T of the prompt is broken; rows before it must not notice, rows after it must. */
-static void a_value_that_is_not_finite_harms_only_those_who_see_it(void **state)
+TEST(a_value_that_is_not_finite_harms_only_those_who_see_it)
 {
     enum { T = 37 };
     float bad[] = {NAN, INFINITY, NAN, 3.4e38f}; /* the last overflows bf16, but is a fine key */
     const shape s = {6, 2, 48, 0, 50, 0};
 
-    (void)state;
     fm_backend *be = open_best(NULL);
     memset(&bad[2], 0xff, sizeof bad[2]);
     for (size_t n = 0; n < 2 * FM_ARRAY_LEN(bad) - 1; n++) {
@@ -510,12 +504,11 @@ static void a_value_that_is_not_finite_harms_only_those_who_see_it(void **state)
 }
 
 /* Refused by name, not computed wrongly. */
-static void a_head_that_is_too_long_is_refused(void **state)
+TEST(a_head_that_is_too_long_is_refused)
 {
     fm_backend *be = kk_card("fast");
     const shape s = {1, 1, 257, 0, 3, 0};
 
-    (void)state;
     if (!be)
         skip();
     world w = make(be, &s, 1, 1);
@@ -542,11 +535,10 @@ static void a_head_that_is_too_long_is_refused(void **state)
     fm_backend_close(be);
 }
 
-static void a_copied_page_answers_as_the_original(void **state)
+TEST(a_copied_page_answers_as_the_original)
 {
     const shape s = {4, 2, 80, 0, 90, 0};
 
-    (void)state;
     fm_backend *be = open_best(NULL);
     world w = make(be, &s, 2, 4);
     size_t bytes = be->kv_page_bytes(be, s.nkv, s.hd);

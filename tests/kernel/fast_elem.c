@@ -19,12 +19,11 @@ static void fill(float *gate, float *up)
     memcpy(gate, special, sizeof special);
 }
 
-static void swiglu_equals_double_precision_on_every_instruction_set(void **state)
+TEST(swiglu_equals_double_precision_on_every_instruction_set)
 {
     static const char *const isas[] = {"avx512bf16", "avx512vnni", "avx512", "avx2", "generic"};
     static float gate[N], up[N], y[N + 1], first[N];
 
-    (void)state;
     fill(gate, up);
     for (unsigned n = 0; n < FM_ARRAY_LEN(isas) * 3; n++) {
         fm_pool *pool;

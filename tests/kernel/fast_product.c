@@ -100,21 +100,19 @@ static void check_product(const product_case *c)
     fm_free(x);
 }
 
-static void products_equal_the_reference(void **state)
+TEST(products_equal_the_reference)
 {
-    (void)state;
     each_product(NULL, dtypes, FM_ARRAY_LEN(dtypes), check_product);
 }
 
 /* What nothing rounds has mode exact's bits. */
-static void stored_floats_give_the_bits_of_exact(void **state)
+TEST(stored_floats_give_the_bits_of_exact)
 {
     static const fm_dtype some[] = {FM_F32, FM_F16, FM_F8_E4M3};
     enum { M = 15, N = 70, K = 1100 };
     float *x = random_floats((M + 3) * K, 1.0), *y = random_floats(M * N, 1.0);
     float *want = random_floats(M * N, 1.0);
 
-    (void)state;
     for (size_t d = 0; d < FM_ARRAY_LEN(some); d++) {
         product_case c = {.m = M, .x = x, .bias = random_floats(N, 1.0)};
         c.w = random_matrix(some[d], N, K);
@@ -141,7 +139,7 @@ static void stored_floats_give_the_bits_of_exact(void **state)
 /* ---- rows alone and in company; lists ---- */
 
 /* Every row of a list of products over three groups of rows is what linear gives that row alone. */
-static void a_list_gives_each_row_its_own_result(void **state)
+TEST(a_list_gives_each_row_its_own_result)
 {
     enum { ROWS = 150, K = 256 };
     static const uint32_t ns[] = {48, 17, 33, 16, 100};
@@ -150,7 +148,6 @@ static void a_list_gives_each_row_its_own_result(void **state)
     int32_t *rows = shared_rows(NULL, ROWS);
     rig r;
 
-    (void)state;
     for (unsigned threads = 1; threads <= 3; threads++) {
         fm_weight *w[5];
         assert_true(rig_open(&r, NULL, threads));
@@ -188,7 +185,7 @@ static void a_list_gives_each_row_its_own_result(void **state)
 
 /* ---- low-rank terms ---- */
 
-static void lora_terms_equal_the_reference(void **state)
+TEST(lora_terms_equal_the_reference)
 {
     float *x = random_floats(LR * LK, 1.0), *y0 = random_floats(LR * LN, 1.0);
     float *xr = rounded(x, LR, LK, FM_BF16), *y = random_floats(LR * LN, 1.0);
@@ -197,7 +194,6 @@ static void lora_terms_equal_the_reference(void **state)
     matrix a[TERMS], b[TERMS];
     rig r;
 
-    (void)state;
     for (int i = 0; i < TERMS; i++) {
         a[i] = random_matrix(FM_BF16, lora_ranks[i], LK);
         b[i] = random_matrix(FM_BF16, LN, lora_ranks[i]);
@@ -237,11 +233,10 @@ static void lora_terms_equal_the_reference(void **state)
 
 /* ---- images, rows read back, sizes, what is refused ---- */
 
-static void images_are_what_is_resident(void **state)
+TEST(images_are_what_is_resident)
 {
     rig r;
 
-    (void)state;
     assert_true(rig_open(&r, NULL, 1));
     for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++) {
         matrix m = random_matrix(dtypes[d], 37, 256);
@@ -274,11 +269,10 @@ static void images_are_what_is_resident(void **state)
     rig_close(&r);
 }
 
-static void weights_are_no_larger_than_their_files(void **state)
+TEST(weights_are_no_larger_than_their_files)
 {
     rig r;
 
-    (void)state;
     assert_true(rig_open(&r, NULL, 1));
     for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++) {
         const fm_dtype_info *info = fm_dtype_get(dtypes[d]);
@@ -289,12 +283,11 @@ static void weights_are_no_larger_than_their_files(void **state)
     rig_close(&r);
 }
 
-static void not_a_number_stays_in_its_row(void **state)
+TEST(not_a_number_stays_in_its_row)
 {
     static const fm_dtype some[] = {FM_Q8_0, FM_Q4_1, FM_BF16, FM_F32};
     rig r;
 
-    (void)state;
     assert_true(rig_open(&r, NULL, 1));
     for (size_t d = 0; d < FM_ARRAY_LEN(some); d++)
         for (int inf = 0; inf < 2; inf++) {
@@ -312,13 +305,12 @@ static void not_a_number_stays_in_its_row(void **state)
     rig_close(&r);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
     fm_weight *w;
     float x[40] = {0};
     rig r;
 
-    (void)state;
     tk_fails(fmi_cpu_open_fast(&r.be, NULL, "mmx"), FM_EUNSUPPORTED, "mmx");
     assert_true(rig_open(&r, NULL, 1));
     assert_string_equal(r.be->mode, "fast");

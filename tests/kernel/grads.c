@@ -476,21 +476,19 @@ static void loss_setup(fd *f)
     f->gradient = loss_gradient;
 }
 
-static void products_have_the_right_slopes(void **state)
+TEST(products_have_the_right_slopes)
 {
     static const uint32_t linear[] = {5, 33, 37}, embed[] = {20, 7, 33};
 
-    (void)state;
     fd_check("linear", linear_setup, linear);
     fd_check("embed", embed_setup, embed);
 }
 
-static void elements_have_the_right_slopes(void **state)
+TEST(elements_have_the_right_slopes)
 {
     static const uint32_t norm[] = {6, 45}, rope[] = {5, 3, 10}, swiglu[] = {333};
     static const uint32_t drop[] = {5, 333};
 
-    (void)state;
     fd_check("rmsnorm", norm_setup, norm);
     fd_check("rope", rope_setup, rope);
     fd_check("swiglu", swiglu_setup, swiglu);
@@ -505,13 +503,12 @@ static void elements_have_the_right_slopes(void **state)
         }
 }
 
-static void attention_has_the_right_slopes(void **state)
+TEST(attention_has_the_right_slopes)
 {
     static const uint32_t all[] = {4, 2, 6, 0, 37, 0, 0, 0}, window[] = {3, 1, 18, 5, 40, 0, 0, 0};
     static const uint32_t prefix[] = {4, 2, 10, 6, 22, 7, 0, 0};
     static const uint32_t encoder[] = {2, 2, 8, 0, 24, 3, 1, 0}, cap[] = {4, 1, 6, 0, 30, 2, 0, 1};
 
-    (void)state;
     fd_check("attention", attention_setup, all);
     fd_check("attention with a window", attention_setup, window);
     fd_check("attention with virtual positions and a window", attention_setup, prefix);
@@ -519,11 +516,10 @@ static void attention_has_the_right_slopes(void **state)
     fd_check("attention with a cap", attention_setup, cap);
 }
 
-static void losses_have_the_right_slopes(void **state)
+TEST(losses_have_the_right_slopes)
 {
     static const uint32_t loss[] = {9, 55};
 
-    (void)state;
     fd_check("cross_entropy", loss_setup, loss);
 }
 

@@ -29,13 +29,12 @@ static float chain(const float *a, size_t step_a, const float *b, size_t step_b,
 
 /* ---- bad arguments ---- */
 
-static void weight_refuses_what_it_cannot_hold(void **state)
+TEST(weight_refuses_what_it_cannot_hold)
 {
     fm_backend *be;
     fm_weight *w = (fm_weight *)&be;
     float x[40] = {0};
 
-    (void)state;
     be = kk_open_exact(NULL);
     tk_fails(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_F32, 0, 4, x), FM_EINVAL, "no elements");
     assert_null(w);
@@ -46,11 +45,10 @@ static void weight_refuses_what_it_cannot_hold(void **state)
     fm_backend_close(NULL);
 }
 
-static void a_missing_operation_is_named(void **state)
+TEST(a_missing_operation_is_named)
 {
     fm_backend *be;
 
-    (void)state;
     kk_cpu_only();
     tk_ok(fm_backend_open(&be, "exact", NULL));
     assert_null(fm_backend_lacks(be, true));
@@ -60,11 +58,10 @@ static void a_missing_operation_is_named(void **state)
     fm_backend_close(be);
 }
 
-static void unknown_isa_is_refused(void **state)
+TEST(unknown_isa_is_refused)
 {
     fm_backend *be;
 
-    (void)state;
     kk_cpu_only();
     tk_fails(fmi_cpu_open_isa(&be, NULL, "mmx"), FM_EUNSUPPORTED, "mmx");
     assert_null(be);
@@ -86,7 +83,7 @@ static void case_linear(kk *k, const uint32_t *dim)
     k->be->weight_free(k->be, weight);
 }
 
-static void linear_equals_the_oracle(void **state)
+TEST(linear_equals_the_oracle)
 {
     static const uint32_t dims[][6] = {
         {1, 1, 1, 0, 0, 0},       {1, 33, 5, 1, 0, 0},      {2, 31, 512, 0, 1, 3},
@@ -97,7 +94,6 @@ static void linear_equals_the_oracle(void **state)
         {260, 300, 520, 1, 1, 1}, {33, 70, 513, 1, 0, 0},   {4, 33, 4700, 1, 1, 4},
     };
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("linear", case_linear, dims[i], TOL_SUM);
 }
@@ -141,23 +137,21 @@ static void case_lora_list(kk *k, const uint32_t *dim)
         kk_lora_free(k->be, &term[i]);
 }
 
-static void a_list_of_lora_terms_equals_the_oracle(void **state)
+TEST(a_list_of_lora_terms_equals_the_oracle)
 {
     static const uint32_t dims[][2] = {{576, 576}, {5, 3}, {33, 600}, {97, 1100}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("lora list", case_lora_list, dims[i], TOL_SUM);
 }
 
-static void lora_equals_the_oracle(void **state)
+TEST(lora_equals_the_oracle)
 {
     static const uint32_t dims[][5] = {
         {1, 576, 576, 8, 0},  {1, 5, 3, 1, 0},      {3, 33, 600, 16, 1}, {8, 192, 576, 4, 1},
         {37, 65, 700, 17, 1}, {300, 40, 64, 32, 0}, {600, 33, 70, 3, 1}, {4, 20, 600, 520, 0},
     };
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("lora", case_lora, dims[i], TOL_SUM);
 }
@@ -173,13 +167,12 @@ static void case_gemm(kk *k, const uint32_t *dim)
     k->be->gemm(k->be, c, n + pad, a, lda, dim[3], b, ldb, dim[4], m, n, kd, 0.75f, dim[5]);
 }
 
-static void gemm_equals_the_oracle(void **state)
+TEST(gemm_equals_the_oracle)
 {
     static const uint32_t sizes[][3] = {{1, 1, 1},     {3, 35, 7},     {16, 16, 512},
                                         {33, 63, 513}, {65, 31, 1030}, {1100, 20, 40},
                                         {8, 96, 1200}, {70, 8, 600},   {140, 130, 520}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(sizes); i++)
         for (uint32_t form = 0; form < 8; form++) {
             uint32_t dim[] = {sizes[i][0],   sizes[i][1], sizes[i][2], form & 1,
@@ -200,12 +193,11 @@ static void case_linear_dx(kk *k, const uint32_t *dim)
     k->be->weight_free(k->be, weight);
 }
 
-static void linear_dx_equals_the_oracle(void **state)
+TEST(linear_dx_equals_the_oracle)
 {
     static const uint32_t dims[][4] = {{1, 1, 1, 0},    {2, 33, 31, 1},    {13, 512, 64, 0},
                                        {9, 513, 65, 1}, {40, 1100, 48, 0}, {130, 40, 700, 1}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("linear_dx", case_linear_dx, dims[i], TOL_SUM);
 }
@@ -225,16 +217,15 @@ static void case_embed(kk *k, const uint32_t *dim)
     k->be->weight_free(k->be, weight);
 }
 
-static void embed_and_update_copy_rows(void **state)
+TEST(embed_and_update_copy_rows)
 {
     static const uint32_t dims[][3] = {{1, 1, 1}, {33, 17, 20}, {100, 64, 100}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("embed", case_embed, dims[i], 0.0);
 }
 
-static void half_types_and_blocks_widen_exactly(void **state)
+TEST(half_types_and_blocks_widen_exactly)
 {
     fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
@@ -244,7 +235,6 @@ static void half_types_and_blocks_widen_exactly(void **state)
     int32_t *ids = kk_alloc(&k, 3 * sizeof *ids);
     float *y = kk_in(&k, 3 * 40, 0.0), want[64];
 
-    (void)state;
     memcpy(ids, (int32_t[]){2, 0, 1}, 3 * sizeof *ids);
     for (uint16_t i = 0; i < 3 * 40; i++)
         half[i] = (uint16_t)(0x3c00 + 37 * i);
@@ -294,11 +284,10 @@ static void case_not_finite(kk *k, const uint32_t *dim)
     k->be->weight_free(k->be, weight);
 }
 
-static void what_is_not_finite_stays_in_its_row(void **state)
+TEST(what_is_not_finite_stays_in_its_row)
 {
     static const uint32_t dims[][2] = {{1, 0}, {3, 2}, {37, 3}, {600, 1}, {1030, 4}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("not finite", case_not_finite, dims[i], TOL_SUM);
 }
@@ -333,11 +322,10 @@ static void case_products(kk *k, const uint32_t *dim)
         k->be->weight_free(k->be, weight[i]);
 }
 
-static void a_list_of_products_equals_the_oracle(void **state)
+TEST(a_list_of_products_equals_the_oracle)
 {
     static const uint32_t dims[][1] = {{1}, {64}, {513}, {1100}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("products", case_products, dims[i], TOL_SUM);
 }
@@ -360,16 +348,15 @@ static void case_long_list(kk *k, const uint32_t *dim)
     fm_free(term);
 }
 
-static void long_lists_of_terms_equal_the_oracle(void **state)
+TEST(long_lists_of_terms_equal_the_oracle)
 {
-    (void)state;
     kk_check("long list", case_long_list, (uint32_t[]){500}, TOL_SUM);
     kk_check("longer list", case_long_list, (uint32_t[]){9000}, TOL_SUM);
 }
 
 /* ---- the stated order, bit for bit ---- */
 
-static void products_follow_the_stated_order(void **state)
+TEST(products_follow_the_stated_order)
 {
     enum { M = 15, N = 70, K = 1300, R = 6 };
     fm_backend *be = kk_open_exact(NULL);
@@ -380,7 +367,6 @@ static void products_follow_the_stated_order(void **state)
     float floats[R * K];
     fm_weight *weight;
 
-    (void)state;
     tk_ok(be->weight_new(be, &weight, FM_ROLE_LINEAR, FM_F32, N, K, w));
     be->linear(be, y, N, x, K, weight, bias, NULL, M);
     memcpy(c, c0, M * N * sizeof *c);
@@ -414,7 +400,7 @@ static void products_follow_the_stated_order(void **state)
     fm_backend_close(be);
 }
 
-static void a_row_does_not_know_its_neighbours(void **state)
+TEST(a_row_does_not_know_its_neighbours)
 {
     enum { M = 37, N = 100, K = 700, R = 5 };
     fm_pool *pool;
@@ -426,7 +412,6 @@ static void a_row_does_not_know_its_neighbours(void **state)
     int32_t *rows = kk_shuffled(&k, M);
     fm_weight *weight;
 
-    (void)state;
     tk_ok(be->weight_new(be, &weight, FM_ROLE_LINEAR, FM_F32, N, K, w));
     be->linear(be, all, N, x, K, weight, NULL, rows, M);
     fm_lora term = kk_lora(be, all, N, a, b, N, K, R);
@@ -462,7 +447,7 @@ static void a_row_does_not_know_its_neighbours(void **state)
 
 /* ---- faults ---- */
 
-static void a_failed_allocation_waits_for_sync(void **state)
+TEST(a_failed_allocation_waits_for_sync)
 {
     enum { M = 40, N = 64, K = 600 };
     fm_backend *be;
@@ -470,7 +455,6 @@ static void a_failed_allocation_waits_for_sync(void **state)
     float *x = kk_in(&k, M * K, 1.0), *w = kk_in(&k, N * K, 1.0), *y = kk_in(&k, M * N, 1.0);
     fm_weight *weight;
 
-    (void)state;
     kk_cpu_only();
     tk_ok(fm_backend_open(&be, "exact", NULL));
     for (uint64_t nth = 1; nth <= 3; nth++) {

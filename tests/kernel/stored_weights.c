@@ -128,31 +128,29 @@ static void check(fm_dtype type, const uint32_t *d, const char *isa, unsigned th
     fm_free(stored.bytes);
 }
 
-static void every_type_gives_the_bits_of_the_wide_form(void **state)
+TEST(every_type_gives_the_bits_of_the_wide_form)
 {
     static const uint32_t dims[][3] = {
         {1, 3, 256}, {7, 33, 768}, {70, 530, 1280}, {97, 65, 512}, {4, 70, 2816}};
 
-    (void)state;
     for (size_t t = 0; t < FM_ARRAY_LEN(all_types); t++)
         for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
             check(all_types[t], dims[i], i % 2 ? "generic" : NULL, 1 + (unsigned)i % 3);
 }
 
 /* Types without blocks may end anywhere. */
-static void odd_widths(void **state)
+TEST(odd_widths)
 {
     static const uint32_t dims[][3] = {
         {5, 17, 19}, {66, 40, 1}, {3, 129, 523}, {1, 40, 9}, {9, 1, 530}};
 
-    (void)state;
     for (size_t t = 0; t < 5; t++)
         for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
             check(all_types[t], dims[i], NULL, 1 + (unsigned)i % 2);
 }
 
 /* Every pattern of the short plain types, NaN and infinities among them. */
-static void every_pattern_widens(void **state)
+TEST(every_pattern_widens)
 {
     enum { N = 64, K = 1024 };
     static const fm_dtype types[] = {FM_F16, FM_BF16, FM_F8_E4M3, FM_F8_E5M2};
@@ -162,7 +160,6 @@ static void every_pattern_widens(void **state)
     int32_t *id = kk_alloc(&k, N * sizeof *id);
     uint16_t *bytes = fm_calloc(N * K, sizeof *bytes);
 
-    (void)state;
     for (int32_t i = 0; i < N; i++)
         id[i] = N - 1 - i;
     for (size_t t = 0; t < FM_ARRAY_LEN(types); t++) {
@@ -190,12 +187,11 @@ static void every_pattern_widens(void **state)
 }
 
 /* Roles of low-rank factors: float32 rows, whatever they were. */
-static void factors_are_float32_rows(void **state)
+TEST(factors_are_float32_rows)
 {
     static const uint32_t dims[][2] = {{1, 256}, {37, 512}};
     fm_backend *be = kk_open_exact(NULL);
 
-    (void)state;
     for (size_t t = 0; t < 2 * FM_ARRAY_LEN(all_types); t++) {
         const uint32_t n = dims[t % 2][0], k = dims[t % 2][1];
         float *want = fm_calloc((size_t)n * k, sizeof *want), *got = fm_calloc((size_t)n * k, 4);
@@ -215,14 +211,13 @@ static void factors_are_float32_rows(void **state)
 }
 
 /* An image kept elsewhere serves as the weight that it was made for. */
-static void an_image_is_the_weight(void **state)
+TEST(an_image_is_the_weight)
 {
     enum { N = 37, K = 512 };
     fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *x = kk_in(&k, K, 0.5), *y = kk_in(&k, N, 0.0), *z = kk_in(&k, N, 0.0);
 
-    (void)state;
     for (size_t t = 0; t < FM_ARRAY_LEN(all_types); t++) {
         fm_weight *made, *mapped;
         uint64_t bytes;

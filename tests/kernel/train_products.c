@@ -102,19 +102,17 @@ static const uint32_t term_lists[][1 + TERMS_MOST * TERM_DIMS] = {
      33, 0,  ALL, 96, 64, 64, 1,   0,  ALL, 200, 64,  8, 513, 0,  NO_DX},
 };
 
-static void lists_of_terms_equal_the_oracle(void **state)
+TEST(lists_of_terms_equal_the_oracle)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(term_lists); i++)
         kk_check("terms", run_terms, term_lists[i], TOL_SUM);
 }
 
 /* Eight children, q, k and v of each. */
-static void many_children_equal_the_oracle(void **state)
+TEST(many_children_equal_the_oracle)
 {
     uint32_t dim[1 + TERMS_MOST * TERM_DIMS] = {TERMS_MOST};
 
-    (void)state;
     for (uint32_t i = 0; i < TERMS_MOST; i++) {
         uint32_t d[TERM_DIMS] = {96, i % 3 ? 32 : 96,     2u << i / 6, 8 + (i / 3) * (i / 3) * 10,
                                  0,  i % 3 ? SHARES : ALL};
@@ -158,19 +156,17 @@ static void case_long_list(kk *k, const uint32_t *dim)
     fm_free(t);
 }
 
-static void long_lists_of_terms_equal_the_oracle(void **state)
+TEST(long_lists_of_terms_equal_the_oracle)
 {
-    (void)state;
     kk_check("long list of terms", case_long_list, (uint32_t[]){4000}, TOL_SUM);
 }
 
 /* The same bits as six products each, one after another: the order that backend.h states, and a
  * term that does not know what else is in its list. */
-static void terms_are_their_products_bit_for_bit(void **state)
+TEST(terms_are_their_products_bit_for_bit)
 {
     fm_pool *pool;
 
-    (void)state;
     kk_cpu_only();
     tk_ok(fm_pool_new(&pool, 3));
     for (size_t i = 0; i < FM_ARRAY_LEN(term_lists); i++) {
@@ -188,7 +184,7 @@ static void terms_are_their_products_bit_for_bit(void **state)
     fm_pool_free(pool);
 }
 
-static void a_failed_allocation_of_terms_is_reported(void **state)
+TEST(a_failed_allocation_of_terms_is_reported)
 {
     enum { IN = 40, OUT = 30, R = 8, M = 9 };
     static float x[M * IN], y[M * OUT], a[R * IN], b[OUT * R], u[M * R];
@@ -206,7 +202,6 @@ static void a_failed_allocation_of_terms_is_reported(void **state)
                  .u = u};
     fm_backend *be;
 
-    (void)state;
     kk_cpu_only();
     tk_ok(fm_backend_open(&be, "exact", NULL));
     fm_mem_fail_at(1, true);
@@ -385,7 +380,7 @@ static void check_modes(const char *what, kk_case fn, const uint32_t *dim)
     }
 }
 
-static void products_by_a_weight_equal_the_oracle(void **state)
+TEST(products_by_a_weight_equal_the_oracle)
 {
     static const uint32_t dims[][4] = {
         {1, 1, 1, LAYOUT},      {1, 33, 5, 0},
@@ -396,37 +391,33 @@ static void products_by_a_weight_equal_the_oracle(void **state)
         {5, 4100, 33, LAYOUT},  {1025, 33, 50, LAYOUT | UPDATED},
     };
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         check_modes("weight", case_weight, dims[i]);
 }
 
-static void lists_of_products_equal_the_oracle(void **state)
+TEST(lists_of_products_equal_the_oracle)
 {
     static const uint32_t dims[][3] = {{1, 1, 1}, {7, 33, 513}, {140, 48, 65}, {513, 17, 31}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         check_modes("list", case_list, dims[i]);
 }
 
-static void gradients_of_a_weight_equal_the_oracle(void **state)
+TEST(gradients_of_a_weight_equal_the_oracle)
 {
     static const uint32_t dims[][3] = {{1, 1, 1},      {1, 33, 17},    {7, 31, 65},   {513, 48, 40},
                                        {1025, 33, 31}, {130, 70, 600}, {64, 16, 1100}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         check_modes("dw", case_dw, dims[i]);
 }
 
 /* A second layout changes speed and memory, and no bit. */
-static void a_layout_for_dx_changes_no_bit(void **state)
+TEST(a_layout_for_dx_changes_no_bit)
 {
     static const uint32_t dims[][3] = {{7, 31, 513}, {70, 1100, 96}, {200, 33, 17}};
     fm_pool *pool;
 
-    (void)state;
     kk_cpu_only();
     round_inputs = false;
     tk_ok(fm_pool_new(&pool, 2));
@@ -445,7 +436,7 @@ static void a_layout_for_dx_changes_no_bit(void **state)
 }
 
 /* A row's result does not depend on how many there are. */
-static void rows_of_bf16_do_not_know_their_neighbours(void **state)
+TEST(rows_of_bf16_do_not_know_their_neighbours)
 {
     enum { N = 70, K = 1100, M = 37 };
     fm_backend *be;
@@ -454,7 +445,6 @@ static void rows_of_bf16_do_not_know_their_neighbours(void **state)
     float *y = kk_in(&k, M * N, 0.0), *dx = kk_in(&k, M * K, 0.0), *one = kk_in(&k, K, 0.0);
     fm_weight *weight;
 
-    (void)state;
     kk_cpu_only();
     tk_ok(fm_backend_open(&be, "bf16", NULL));
     assert_null(fm_backend_lacks(be, true));
@@ -477,7 +467,7 @@ static void rows_of_bf16_do_not_know_their_neighbours(void **state)
 }
 
 /* Two bytes a weight for each layout, whatever the file holds; bf16 keeps its bits. */
-static void weights_of_bf16_take_two_bytes(void **state)
+TEST(weights_of_bf16_take_two_bytes)
 {
     enum { N = 64, K = 96 };
     fm_backend *be;
@@ -488,7 +478,6 @@ static void weights_of_bf16_take_two_bytes(void **state)
     int32_t id = 33;
     uint64_t bytes;
 
-    (void)state;
     kk_cpu_only();
     for (uint32_t i = 0; i < N * K; i++)
         w[i] = (float)(fm_rng_uniform(3, 1, i) - 0.5);

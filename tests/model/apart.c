@@ -87,11 +87,10 @@ static void same_outputs(const fm_tree *tree, const fm_provider *p, const char *
     fm_free(want);
 }
 
-static void families_have_the_cpus_bits(void **state)
+TEST(families_have_the_cpus_bits)
 {
     static const char *const family[] = {"arch/llama", "arch/gpt2",    "arch/gemma3",
                                          "arch/qwen3", "arch/mixtral", "arch/bert"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(family); i++) {
         fm_source *src = ik_source(family[i]);
         if (!src)
@@ -102,11 +101,10 @@ static void families_have_the_cpus_bits(void **state)
     }
 }
 
-static void adapters_have_the_cpus_bits(void **state)
+TEST(adapters_have_the_cpus_bits)
 {
     static const char *const kind[] = {"lora",   "dora",   "ia3",   "lora-modules-to-save",
                                        "rslora", "prefix", "prompt"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(kind); i++) {
         ik_adapted a;
         ik_open_adapted(&a, kind[i]);
@@ -168,11 +166,10 @@ static void answers(apart_kind kind, const fm_source *src, fm_gen_result *out)
     fm_engine_free(e);
 }
 
-static void answers_are_the_cpus(void **state)
+TEST(answers_are_the_cpus)
 {
     fm_source *src = atlas();
     fm_gen_result want[ASKS], have[ASKS];
-    (void)state;
     answers(APART_OFF, src, want);
     for (size_t k = 0; k < FM_ARRAY_LEN(kinds); k++) {
         answers(kinds[k], src, have);
@@ -192,12 +189,11 @@ static void answers_are_the_cpus(void **state)
     fm_source_close(src);
 }
 
-static void scores_are_the_cpus(void **state)
+TEST(scores_are_the_cpus)
 {
     fm_source *src = atlas();
     float want[TOKENS], have[TOKENS];
     int32_t ids[TOKENS];
-    (void)state;
     for (size_t k = 0; k <= FM_ARRAY_LEN(kinds); k++) {
         fm_engine *e = engine_on(k ? kinds[k - 1] : APART_OFF);
         fm_model *m = ik_model(e, src, "atlas");
@@ -240,7 +236,7 @@ static void train(apart_kind kind, const fm_source *src, fm_method method, fm_tr
     fm_engine_free(e);
 }
 
-static void what_is_trained_has_the_cpus_bits(void **state)
+TEST(what_is_trained_has_the_cpus_bits)
 {
     static const struct {
         const char *family;
@@ -250,7 +246,6 @@ static void what_is_trained_has_the_cpus_bits(void **state)
               {"arch/llama", FM_METHOD_PREFIX}, {"arch/llama", FM_METHOD_PROMPT},
               {"arch/gpt2", FM_METHOD_LORA},    {"arch/gpt2", FM_METHOD_FULL},
               {"arch/mixtral", FM_METHOD_FULL}, {"arch/gemma3", FM_METHOD_LORA}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(of); i++) {
         fm_source *src = ik_source(of[i].family);
         fm_train_result want, have;

@@ -216,11 +216,10 @@ static void answers(const lot *l, answer *a, counts *out)
     fm_engine_free(e);
 }
 
-static void steps_with_experts_are_ahead_and_come_again(void **state)
+TEST(steps_with_experts_are_ahead_and_come_again)
 {
     answer want[MODELS], have[MODELS];
     counts run;
-    (void)state;
     const lot exact = {"exact", TOKENS, MODELS};
     answers(&exact, want, NULL);
     answers(&exact, have, &run);
@@ -237,11 +236,10 @@ static void steps_with_experts_are_ahead_and_come_again(void **state)
 
 /* Mode fast rounds, but a row's bits are its own: whoever is beside it, however many go to its
  * expert, and whatever kernel their number chooses. */
-static void in_mode_fast_a_stream_is_itself_beside_others(void **state)
+TEST(in_mode_fast_a_stream_is_itself_beside_others)
 {
     answer all[MODELS], one[MODELS];
     counts run;
-    (void)state;
     answers(&(lot){"fast", 12, MODELS}, all, &run);
     for (uint32_t i = 0; i < MODELS; i++) {
         answers(&(lot){"fast", 12, i}, one, &run);
@@ -304,7 +302,7 @@ static fm_tree *merged(const char *kind, uint64_t seed)
     return t;
 }
 
-static void adapters_on_experts_are_the_weights_they_stand_for(void **state)
+TEST(adapters_on_experts_are_the_weights_they_stand_for)
 {
     static const struct {
         const char *kind;
@@ -312,7 +310,6 @@ static void adapters_on_experts_are_the_weights_they_stand_for(void **state)
         size_t tree;
     } adapter[] = {{"lora", 3, 1}, {"dora", 5, 4}, {"ia3", 7, 5}};
     int32_t ids[20];
-    (void)state;
     (void)device(false);
     for (int i = 0; i < 20; i++)
         ids[i] = (i * 37 + 5) % 96;

@@ -70,13 +70,12 @@ static float *logits_of(const char *device, const fm_source *src, const char *wh
 }
 
 /* The atlas; layer norms and biases; caps, windows and four norms a layer; experts. */
-static void families_have_the_cpus_logits(void **state)
+TEST(families_have_the_cpus_logits)
 {
     static const char *const family[] = {"examples/atlas/base", "tests/model/golden/arch/gpt_neox",
                                          "tests/model/golden/arch/gemma2",
                                          "tests/model/golden/arch/qwen3_moe"};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(family); i++) {
         fm_source *src = folder(family[i]);
         size_t n = 0;
@@ -126,12 +125,11 @@ static void answers(const char *device, const fm_source *src, fm_gen_result *out
     fm_engine_free(e);
 }
 
-static void answers_are_the_cpus(void **state)
+TEST(answers_are_the_cpus)
 {
     fm_source *src = folder("examples/atlas/base");
     fm_gen_result want[ASKS], have[ASKS];
 
-    (void)state;
     answers("cpu", src, want);
     answers("cuda", src, have);
     for (uint32_t i = 0; i < ASKS; i++) {
@@ -211,12 +209,11 @@ static float *mixed_logits(const char *device, family *f)
     return out;
 }
 
-static void children_of_one_step_have_the_cpus_bits(void **state)
+TEST(children_of_one_step_have_the_cpus_bits)
 {
     const size_t n = (size_t)TOKENS * VK_VOCAB;
     family f;
 
-    (void)state;
     make_family(&f);
     float *want = mixed_logits("cpu", &f), *have = mixed_logits("cuda", &f);
     same_floats(have, want, CHILDREN * n, "children in one step");
@@ -267,12 +264,11 @@ static void train(const char *device, const fm_source *src, fm_method method, fm
     fm_engine_free(e);
 }
 
-static void what_is_trained_has_the_cpus_bytes(void **state)
+TEST(what_is_trained_has_the_cpus_bytes)
 {
     static const fm_method methods[] = {FM_METHOD_LORA, FM_METHOD_FULL};
     fm_source *src = folder("examples/atlas/base");
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(methods); i++) {
         fm_train_result want, have;
         train("cpu", src, methods[i], &want);

@@ -66,13 +66,12 @@ static void check_case(const fm_chat_template *t, const fm_tokenizer *tok, const
     fm_buf_release(&text);
 }
 
-static void text_and_ids_equal_those_of_hugging_face(void **state)
+TEST(text_and_ids_equal_those_of_hugging_face)
 {
     fm_buf json, config, source, cases_text;
     fm_tokenizer *tok;
     fm_chat_template *t;
     fm_json *cases;
-    (void)state;
 
     load(&json, "smollm2/tokenizer.json");
     load(&config, "smollm2/tokenizer_config.json");

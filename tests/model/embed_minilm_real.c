@@ -23,13 +23,12 @@ static void one(fm_model *m, const fm_json *want)
     fm_free(got);
 }
 
-static void embeddings_match_torch(void **state)
+TEST(embeddings_match_torch)
 {
     char *dir = tk_minilm();
     char *path = fm_asprintf("%s/tests/model/golden/minilm.jsonl", FM_SOURCE_DIR);
     fm_source *src = NULL;
     fm_buf text;
-    (void)state;
     tk_ok(fm_source_open(&src, dir));
     fm_engine *e = ik_engine(2, 256);
     fm_model *m = ik_model(e, src, "MiniLM");

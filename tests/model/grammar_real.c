@@ -71,7 +71,7 @@ static void time_masks(fm_grammar *g, const fm_token_trie *trie, const fm_gen_re
     fm_free(mask);
 }
 
-static void answers_of_a_real_model_satisfy_the_schema(void **state)
+TEST(answers_of_a_real_model_satisfy_the_schema)
 {
     static const char *const ask[ASKS] = {"Describe a sailor as JSON.", "Invent a cook.",
                                           "Who was Ada Lovelace? Answer in JSON."};
@@ -84,7 +84,6 @@ static void answers_of_a_real_model_satisfy_the_schema(void **state)
     fm_grammar *g;
     fm_token_trie *trie;
     size_t ended = 0;
-    (void)state;
 
     tk_ok(fm_source_open(&src, path));
     fm_free(path);

@@ -42,44 +42,36 @@ static void check_kind(const char *kind)
     check_changed(kind, NULL);
 }
 
-static void lora_logits_match(void **state)
+TEST(lora_logits_match)
 {
-    (void)state;
     check_kind("lora");
 }
-static void rank_and_alpha_patterns_match(void **state)
+TEST(rank_and_alpha_patterns_match)
 {
-    (void)state;
     check_kind("lora-qv-pattern");
 }
-static void rslora_scale_matches(void **state)
+TEST(rslora_scale_matches)
 {
-    (void)state;
     check_kind("rslora");
 }
-static void dora_matches(void **state)
+TEST(dora_matches)
 {
-    (void)state;
     check_kind("dora");
 }
-static void ia3_matches(void **state)
+TEST(ia3_matches)
 {
-    (void)state;
     check_kind("ia3");
 }
-static void prefix_tuning_matches(void **state)
+TEST(prefix_tuning_matches)
 {
-    (void)state;
     check_kind("prefix");
 }
-static void prompt_tuning_matches(void **state)
+TEST(prompt_tuning_matches)
 {
-    (void)state;
     check_kind("prompt");
 }
-static void a_saved_head_replaces_the_base_head(void **state)
+TEST(a_saved_head_replaces_the_base_head)
 {
-    (void)state;
     check_kind("lora-modules-to-save");
 }
 
@@ -97,9 +89,8 @@ static void wrap_head(ik_adapted *a)
                              "adapters/0-lora/tensors/base_model/model/lm_head/base_layer.weight",
                              "base_model.model.lm_head.base_layer.weight", dtype, &shape, &id));
 }
-static void a_wrapped_modules_own_weight_replaces_it(void **state)
+TEST(a_wrapped_modules_own_weight_replaces_it)
 {
-    (void)state;
     check_changed("lora-modules-to-save", wrap_head);
 }
 
@@ -197,9 +188,8 @@ static void no_config(ik_adapted *a)
     tk_ok(fm_tree_remove(a->tree, CONFIG));
 }
 
-static void what_is_not_computed_is_refused(void **state)
+TEST(what_is_not_computed_is_refused)
 {
-    (void)state;
     refuse(dora, FM_EUNSUPPORTED, "use_dora");
     refuse(other_type, FM_EUNSUPPORTED, "IA3");
     refuse(other_biases, FM_EUNSUPPORTED, "bias");
@@ -209,9 +199,8 @@ static void what_is_not_computed_is_refused(void **state)
     refuse(magnitude_in_a_lora, FM_EUNSUPPORTED, "lora_magnitude_vector");
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
-    (void)state;
     refuse(wrong_rank, FM_EBASE, "rank 3");
     refuse(no_such_module, FM_EBASE, "layers.9");
     refuse(embedding_factors, FM_EBASE, "embed_token'");
@@ -225,9 +214,8 @@ static void what_does_not_fit_is_refused(void **state)
 /* ==== trained biases ==== */
 
 /* PEFT's bias "lora_only": the adapter's biases stand for the model's own. */
-static void trained_biases_replace_the_models(void **state)
+TEST(trained_biases_replace_the_models)
 {
-    (void)state;
     const char *name = "model.layers.1.self_attn.k_proj.bias";
     fm_source *base = ik_source("arch/qwen2");
     assert_non_null(base);
@@ -273,9 +261,8 @@ static void trained_biases_replace_the_models(void **state)
 /* ==== two adapters, one on the other ==== */
 
 /* What scales a module's output must come last. */
-static void nothing_goes_on_top_of_a_scale(void **state)
+TEST(nothing_goes_on_top_of_a_scale)
 {
-    (void)state;
     ik_adapted a, b;
     ik_open_adapted(&a, "dora");
     ik_open_adapted(&b, "rslora");
@@ -293,9 +280,8 @@ static void nothing_goes_on_top_of_a_scale(void **state)
     ik_close_adapted(&b);
 }
 
-static void two_adapters_add_up(void **state)
+TEST(two_adapters_add_up)
 {
-    (void)state;
     ik_adapted a, b;
     ik_open_adapted(&a, "lora");
     ik_open_adapted(&b, "rslora");

@@ -32,45 +32,37 @@ static void check_arch(const char *name)
     fm_source_close(ref.src);
 }
 
-static void llama_logits_match(void **state)
+TEST(llama_logits_match)
 {
-    (void)state;
     check_arch("llama");
 }
-static void llama3_rope_scaling_matches(void **state)
+TEST(llama3_rope_scaling_matches)
 {
-    (void)state;
     check_arch("llama3");
 }
-static void mistral_window_matches(void **state)
+TEST(mistral_window_matches)
 {
-    (void)state;
     check_arch("mistral");
 }
-static void qwen2_biases_match(void **state)
+TEST(qwen2_biases_match)
 {
-    (void)state;
     check_arch("qwen2");
 }
-static void qwen3_head_norms_match(void **state)
+TEST(qwen3_head_norms_match)
 {
-    (void)state;
     check_arch("qwen3");
 }
 
-static void gemma3_sandwich_and_local_layers_match(void **state)
+TEST(gemma3_sandwich_and_local_layers_match)
 {
-    (void)state;
     check_arch("gemma3");
 }
-static void mixtral_experts_match(void **state)
+TEST(mixtral_experts_match)
 {
-    (void)state;
     check_arch("mixtral");
 }
-static void gpt2_positions_and_fused_products_match(void **state)
+TEST(gpt2_positions_and_fused_products_match)
 {
-    (void)state;
     check_arch("gpt2");
 }
 
@@ -92,9 +84,8 @@ static void states_of(fm_engine *e, fm_model *m, const int32_t *ids, uint32_t n,
     fm_seq_close(s);
 }
 
-static void bert_states_match(void **state)
+TEST(bert_states_match)
 {
-    (void)state;
     ik_ref ref;
     if (!ik_ref_open(&ref, "arch/bert/ref.safetensors"))
         skip();
@@ -127,9 +118,8 @@ static void bert_states_match(void **state)
     fm_source_close(ref.src);
 }
 
-static void next_token_gradients_need_a_language_head(void **state)
+TEST(next_token_gradients_need_a_language_head)
 {
-    (void)state;
     fm_source *src = ik_source("arch/bert");
     if (!src)
         skip();
@@ -145,9 +135,8 @@ static void next_token_gradients_need_a_language_head(void **state)
 }
 
 /* Rows of two models that share their stem but not one expert, beside each other and alone. */
-static void experts_of_two_models_share_a_step(void **state)
+TEST(experts_of_two_models_share_a_step)
 {
-    (void)state;
     fm_source *src = ik_source("arch/mixtral");
     if (!src)
         skip();
@@ -193,9 +182,8 @@ static void experts_of_two_models_share_a_step(void **state)
 }
 
 /* A model of another shape in the same step takes its own pages and its own pass. */
-static void unlike_models_share_a_step(void **state)
+TEST(unlike_models_share_a_step)
 {
-    (void)state;
     fm_source *a = ik_source("arch/llama"), *b = ik_source("arch/qwen3");
     if (!a || !b)
         skip();
@@ -254,9 +242,8 @@ static fm_model *model_with_text(fm_engine *e, const fm_source *src, const char 
     return m;
 }
 
-static void models_share_their_tokenizer_by_content(void **state)
+TEST(models_share_their_tokenizer_by_content)
 {
-    (void)state;
     fm_source *src = ik_source("arch/llama");
     if (!src)
         skip();
@@ -288,9 +275,8 @@ static void models_share_their_tokenizer_by_content(void **state)
 
 /* Every token is "a", two letters and the first byte of a code point: whatever the model says, the
  * text stops at once, and what the last byte would have become is not said. */
-static void no_text_follows_a_stop_string(void **state)
+TEST(no_text_follows_a_stop_string)
 {
-    (void)state;
     fm_source *src = ik_source("arch/llama");
     if (!src)
         skip();

@@ -121,9 +121,8 @@ static void check(const asked *a, const asked *b, bool text, bool embed, bool cl
         assert_memory_equal(a->classes, b->classes, sizeof a->classes);
 }
 
-static void only_what_a_question_reads_changes_its_digest(void **state)
+TEST(only_what_a_question_reads_changes_its_digest)
 {
-    (void)state;
     fm_engine *e = ik_engine(1, 64);
     const asked plain = ask(e, &(variant){0}), again = ask(e, &(variant){0});
     check(&plain, &again, true, true, true);
@@ -189,7 +188,7 @@ static size_t cached(fm_engine *e, fm_source *src, const fm_tree *tree, ik_mem *
     return n;
 }
 
-static void a_child_with_another_class_head_finds_the_stems_results(void **state)
+TEST(a_child_with_another_class_head_finds_the_stems_results)
 {
     static ik_mem mem;
     static const char yaml[] = "suite: s\ncases:\n"
@@ -203,7 +202,6 @@ static void a_child_with_another_class_head_finds_the_stems_results(void **state
     fm_suite *s = NULL;
     fm_map *map = NULL;
     fm_tree *child = NULL;
-    (void)state;
     char *path = tk_source("examples/atlas/base");
     tk_ok(fm_source_open(&src, path));
     fm_engine *e = ik_engine(1, 64);

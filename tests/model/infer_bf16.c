@@ -61,11 +61,10 @@ static void check_model(const fm_tree *tree, const fm_provider *p, const char *w
     fm_engine_free(exact);
 }
 
-static void models_run_in_bf16(void **state)
+TEST(models_run_in_bf16)
 {
     static const char *const folder[] = {"arch/llama", "arch/mixtral", "arch/gpt2", "arch/gemma3"};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(folder); i++) {
         fm_source *src = ik_source(folder[i]);
         if (!src)
@@ -76,11 +75,10 @@ static void models_run_in_bf16(void **state)
     }
 }
 
-static void an_adapter_runs_in_bf16(void **state)
+TEST(an_adapter_runs_in_bf16)
 {
     ik_adapted a;
 
-    (void)state;
     char *path = tk_shared("arch/llama/peft/lora");
     if (!path)
         skip();
@@ -92,7 +90,7 @@ static void an_adapter_runs_in_bf16(void **state)
 }
 
 /* Two modes, one folder of packed weights: each finds its own. */
-static void modes_share_a_cache_folder(void **state)
+TEST(modes_share_a_cache_folder)
 {
     static const char *const mode[] = {"exact", "bf16", "exact", "bf16"};
     static float first[2][TOKENS * VOCAB_MOST], now[TOKENS * VOCAB_MOST];
@@ -100,7 +98,6 @@ static void modes_share_a_cache_folder(void **state)
     char *dir = tk_scratch();
     uint64_t bytes;
 
-    (void)state;
     if (!src)
         skip();
     fm_provider p = fm_source_provider(src);

@@ -70,11 +70,10 @@ static void compare_all(fm_engine *e, fm_model *m, const golden *g, const float 
     fm_free(lp);
 }
 
-static void heads_match_transformers(void **state)
+TEST(heads_match_transformers)
 {
     static const char *const name[] = {"classify-llama", "classify-gpt2", "classify-bert",
                                        "classify-roberta"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(name); i++) {
         golden g;
         fm_engine *e = ik_engine(2, 32);
@@ -90,7 +89,7 @@ static void heads_match_transformers(void **state)
     }
 }
 
-static void an_adapter_brings_its_head(void **state)
+TEST(an_adapter_brings_its_head)
 {
     golden g;
     fm_engine *e = ik_engine(1, 64);
@@ -102,7 +101,6 @@ static void an_adapter_brings_its_head(void **state)
     ik_mem both = {.behind_count = 2};
     fm_provider p;
 
-    (void)state;
     golden_open(&g, "classify-llama");
     both.behind[0] = fm_source_provider(g.src);
     both.behind[1] = fm_source_provider(adapter);
@@ -130,14 +128,13 @@ static void an_adapter_brings_its_head(void **state)
 }
 
 /* transformers reads the last token that is no padding. */
-static void padding_changes_nothing(void **state)
+TEST(padding_changes_nothing)
 {
     golden g;
     fm_engine *e = ik_engine(1, 64);
     float plain[CLASSES], padded[CLASSES];
     int32_t ids[ROOM + 3] = {0};
 
-    (void)state;
     golden_open(&g, "classify-llama");
     fm_model *m = ik_model(e, g.src, "llama");
     fm_classify_request q = {m, g.ids, (size_t)g.len[0], plain};
@@ -169,7 +166,7 @@ static fm_model *with_config(fm_engine *e, const golden *g, const char *config)
     "\"intermediate_size\":24,\"max_position_embeddings\":32,\"pad_token_id\":0,"                  \
     "\"tie_word_embeddings\":true" more "}}"
 
-static void what_is_no_choice_is_refused(void **state)
+TEST(what_is_no_choice_is_refused)
 {
     golden g;
     fm_engine *e = ik_engine(1, 64);
@@ -180,7 +177,6 @@ static void what_is_no_choice_is_refused(void **state)
     fm_provider p = ik_provider(&mem);
     const float head[48 * 16] = {0};
 
-    (void)state;
     golden_open(&g, "classify-llama");
     mem.behind[0] = fm_source_provider(g.src);
     m = with_config(e, &g, CONFIG(",\"problem_type\":\"multi_label_classification\""));
@@ -219,7 +215,7 @@ static void what_is_no_choice_is_refused(void **state)
     fm_engine_free(e);
 }
 
-static void a_head_of_another_width_is_an_error(void **state)
+TEST(a_head_of_another_width_is_an_error)
 {
     golden g;
     fm_engine *e = ik_engine(1, 64);
@@ -228,7 +224,6 @@ static void a_head_of_another_width_is_an_error(void **state)
     ik_mem mem = {.behind_count = 1};
     const float wrong[3 * 15] = {0};
 
-    (void)state;
     golden_open(&g, "classify-llama");
     mem.behind[0] = fm_source_provider(g.src);
     fm_provider p = ik_provider(&mem);

@@ -34,9 +34,8 @@ static void bad(const char *type, const char *more, fm_status want, const char *
     assert_int_equal(a.layers, 0);
 }
 
-static void unknown_fields_are_refused_by_name(void **state)
+TEST(unknown_fields_are_refused_by_name)
 {
-    (void)state;
     bad("llama", "\"softcap\":3", FM_EUNSUPPORTED, "softcap");
     bad("llama", "\"quantization_config\":{\"bits\":4}", FM_EUNSUPPORTED, "quantization_config");
     bad("mamba", "", FM_EUNSUPPORTED, "mamba");
@@ -58,9 +57,8 @@ static void unknown_fields_are_refused_by_name(void **state)
     good("llama", "\"softcap\":null,\"torch_dtype\":\"bfloat16\",\"pretraining_tp\":1");
 }
 
-static void wrong_values_are_refused_by_name(void **state)
+TEST(wrong_values_are_refused_by_name)
 {
-    (void)state;
     bad("llama", "\"num_key_value_heads\":3", FM_EINVAL, "3 key/value heads");
     bad("llama", "\"head_dim\":5", FM_EINVAL, "head_dim");
     bad("llama", "\"head_dim\":514", FM_EINVAL, "head_dim"); /* beyond what attention computes */
@@ -84,9 +82,8 @@ static void wrong_values_are_refused_by_name(void **state)
     fm_json_free(v);
 }
 
-static void old_and_new_spellings_agree(void **state)
+TEST(old_and_new_spellings_agree)
 {
-    (void)state;
     fm_arch a = good("llama", "\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\","
                               "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
                               "\"original_max_position_embeddings\":64}");
@@ -99,9 +96,8 @@ static void old_and_new_spellings_agree(void **state)
     assert_int_equal(a.rope[0].original, b.rope[0].original);
 }
 
-static void silence_means_the_family_default(void **state)
+TEST(silence_means_the_family_default)
 {
-    (void)state;
     fm_arch a = good("llama", "");
     assert_int_equal(a.kv_heads, 4);
     assert_int_equal(a.head_dim, 12);
@@ -124,9 +120,8 @@ static void silence_means_the_family_default(void **state)
 }
 
 /* What a family's row and its config make of each other. */
-static void families_are_read_as_written(void **state)
+TEST(families_are_read_as_written)
 {
-    (void)state;
     fm_arch a =
         good("gemma2", "\"num_key_value_heads\":2,\"head_dim\":12,\"query_pre_attn_scalar\":16,"
                        "\"dtype\":\"bfloat16\"");
@@ -161,9 +156,8 @@ static void families_are_read_as_written(void **state)
     assert_null(fm_arch_beyond_llama(&a));
 }
 
-static void wrong_values_of_families_are_refused(void **state)
+TEST(wrong_values_of_families_are_refused)
 {
-    (void)state;
     bad("qwen3_moe",
         "\"num_key_value_heads\":2,\"num_experts\":4,\"num_experts_per_tok\":5,"
         "\"moe_intermediate_size\":8",
@@ -187,9 +181,8 @@ static void wrong_values_of_families_are_refused(void **state)
         FM_EUNSUPPORTED, "other");
 }
 
-static void generation_config_says_what_ends_a_text(void **state)
+TEST(generation_config_says_what_ends_a_text)
 {
-    (void)state;
     fm_arch a;
     tk_ok(parse_with(&a, "llama", "\"eos_token_id\":2,\"pad_token_id\":-1",
                      "{\"eos_token_id\":[7,9]}"));
@@ -202,9 +195,8 @@ static void generation_config_says_what_ends_a_text(void **state)
     assert_int_equal(good("llama", "").eos_count, 0);
 }
 
-static void parameters_are_listed_once_each(void **state)
+TEST(parameters_are_listed_once_each)
 {
-    (void)state;
     fm_arch a = good("qwen3", "\"num_key_value_heads\":2,\"attention_bias\":true,\"head_dim\":16");
     fm_param p;
     uint32_t n = 0, matrices = 0;
@@ -220,9 +212,8 @@ static void parameters_are_listed_once_each(void **state)
     assert_false(fm_arch_param(&a, UINT32_MAX, &p));
 }
 
-static void rotary_table_is_cos_and_sin(void **state)
+TEST(rotary_table_is_cos_and_sin)
 {
-    (void)state;
     fm_arch a = good("llama", "\"head_dim\":4,\"max_position_embeddings\":5000");
     float *c = fm_malloc(2 * 5000 * sizeof(float)), *s = fm_malloc(2 * 5000 * sizeof(float));
     tk_fails(fm_arch_rope(&a, 0, 5001, c, s), FM_ELIMIT, "5001");

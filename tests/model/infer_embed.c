@@ -48,9 +48,8 @@ static void one(fm_model *m, uint32_t b, float *out)
     tk_ok(fm_embed_many(fm_model_engine(m), &q, 1));
 }
 
-static void mean_and_norm_match_the_reference(void **state)
+TEST(mean_and_norm_match_the_reference)
 {
-    (void)state;
     fm_engine *e = ik_engine(1, 64);
     fm_model *m = ik_model(e, src, "bert"),
              *named = with_settings(e, src, NORMED, "{\"pooling_mode_mean_tokens\":true}",
@@ -70,9 +69,8 @@ static void mean_and_norm_match_the_reference(void **state)
     fm_engine_free(e);
 }
 
-static void other_poolings_follow_the_folder(void **state)
+TEST(other_poolings_follow_the_folder)
 {
-    (void)state;
     fm_engine *e = ik_engine(1, 64);
     fm_model *cls = with_settings(e, src, PLAIN, "{\"pooling_mode_cls_token\":true}", NULL);
     fm_model *last = with_settings(e, src, PLAIN, "{\"pooling_mode\":\"lasttoken\"}", NULL);
@@ -100,9 +98,8 @@ static void other_poolings_follow_the_folder(void **state)
     fm_engine_free(e);
 }
 
-static void limits_are_named(void **state)
+TEST(limits_are_named)
 {
-    (void)state;
     fm_engine *e = ik_engine(1, 16);
     fm_model *m = ik_model(e, src, "bert");
     int32_t wrong = 160;
@@ -132,9 +129,8 @@ static void keep_last(void *ctx, uint32_t layer, const float *x, uint32_t n, uin
         memcpy(s->last, x + (size_t)(n - 1) * h, h * sizeof(float));
 }
 
-static void a_decoder_gives_its_last_state(void **state)
+TEST(a_decoder_gives_its_last_state)
 {
-    (void)state;
     fm_source *llama = ik_source("arch/llama");
     if (!llama)
         skip();

@@ -69,7 +69,7 @@ static void check(const char *name, const char *mode, double limit)
     fm_free(file);
 }
 
-static void families_match(void **state)
+TEST(families_match)
 {
     static const char *const names[] = {"gemma2",
                                         "gemma3-linear",
@@ -89,18 +89,16 @@ static void families_match(void **state)
                                         "llama-fp8",
                                         "llama-fp8-channel",
                                         "llama-fp8-tensor"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "fast", FAST_LIMIT);
 }
 
-static void rotary_kinds_match(void **state)
+TEST(rotary_kinds_match)
 {
     static const char *const names[] = {"llama-linear", "llama-dynamic", "llama-yarn",
                                         "llama-yarn-mscale", "phi3-longrope"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -108,13 +106,12 @@ static void rotary_kinds_match(void **state)
 }
 
 /* The longest text is the one up to which the frequencies stay what they are. */
-static void changing_frequencies_bound_the_text(void **state)
+TEST(changing_frequencies_bound_the_text)
 {
     char *dir = golden("phi3-longrope", "");
     fm_source *src = NULL;
     int32_t ids[66] = {0};
     float lp[66];
-    (void)state;
     tk_ok(fm_source_open(&src, dir));
     fm_engine *e = ik_engine(1, 64);
     fm_model *m = ik_model(e, src, "phi");

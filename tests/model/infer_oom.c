@@ -87,19 +87,16 @@ static void each_failed_allocation_is_reported(const char *kind)
     world_close(&w);
 }
 
-static void with_a_lora_and_a_saved_module(void **state)
+TEST(with_a_lora_and_a_saved_module)
 {
-    (void)state;
     each_failed_allocation_is_reported("arch/llama/peft/lora-modules-to-save");
 }
-static void with_prefixes(void **state)
+TEST(with_prefixes)
 {
-    (void)state;
     each_failed_allocation_is_reported("arch/llama/peft/prefix");
 }
-static void with_prompts(void **state)
+TEST(with_prompts)
 {
-    (void)state;
     each_failed_allocation_is_reported("arch/llama/peft/prompt");
 }
 

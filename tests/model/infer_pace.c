@@ -73,9 +73,8 @@ static void check_machine(double base, double row, double noise, double slow, ui
         tk_assert_le(0.4, done / spent, "use of the time allowed");
 }
 
-static void steps_stay_below_twice_their_time(void **state)
+TEST(steps_stay_below_twice_their_time)
 {
-    (void)state;
     static const double bases[] = {1e-3, 2e-2, 1.0}, shares[] = {1e-4, 1e-3, 1e-2, 0.1, 0.3};
     for (size_t i = 0; i < FM_ARRAY_LEN(bases); i++)
         for (size_t k = 0; k < FM_ARRAY_LEN(shares); k++)
@@ -85,16 +84,14 @@ static void steps_stay_below_twice_their_time(void **state)
 }
 
 /* Where the machine itself is late in a third of the steps, prompts still get on. */
-static void a_busy_machine_does_not_stop_prompts(void **state)
+TEST(a_busy_machine_does_not_stop_prompts)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 10; seed++)
         check_machine(2e-2, 2e-4, 0.1, 0.3, seed);
 }
 
-static void nothing_decodes_nothing_is_held_back(void **state)
+TEST(nothing_decodes_nothing_is_held_back)
 {
-    (void)state;
     fmi_prefill_budget p;
     fmi_prefill_budget_init(&p);
     assert_int_equal(fmi_prefill_budget_rows(&p, 0, 512), 512);
@@ -443,9 +440,8 @@ static void warm_steps_allocate_nothing(const char *mode)
     ik_mem_free(&mem);
 }
 
-static void steps_of_a_mixed_batch_allocate_nothing(void **state)
+TEST(steps_of_a_mixed_batch_allocate_nothing)
 {
-    (void)state;
     warm_steps_allocate_nothing("exact");
     warm_steps_allocate_nothing("fast");
 }

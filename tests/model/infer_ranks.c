@@ -113,12 +113,11 @@ static void check(const char *name, bool shared, uint32_t ranks, const char *mod
     close_golden(&g);
 }
 
-static void families_match(void **state)
+TEST(families_match)
 {
     static const char *const both[] = {"gemma2",  "qwen2-mixed", "phi3",     "gpt_neox",
                                        "roberta", "granite",     "stablelm", "starcoder2"};
     static const char *const shared[] = {"llama3", "gpt2", "bert", "qwen3", "mixtral", "qwen2"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(both); i++) {
         check(both[i], false, 2, "exact", LIMIT);
         check(both[i], false, 4, i % 2 ? "exact" : "fast", i % 2 ? LIMIT : FAST_LIMIT);
@@ -146,9 +145,8 @@ static void refuse(const char *name, uint32_t ranks, const char *needle)
     close_golden(&g);
 }
 
-static void what_cannot_be_split_is_refused(void **state)
+TEST(what_cannot_be_split_is_refused)
 {
-    (void)state;
     refuse("olmo2", 2, "normalises queries and keys over all heads");
     refuse("llama-gelu", 4, "2 query heads do not go into 4 equal parts");
     refuse("gemma2", 3, "4 query heads do not go into 3 equal parts");
@@ -195,12 +193,11 @@ static void check_adapter(const char *kind, uint32_t ranks)
     ik_close_adapted(&a);
 }
 
-static void adapters_match(void **state)
+TEST(adapters_match)
 {
     static const char *const kinds[] = {
         "lora", "lora-modules-to-save", "dora", "ia3", "prefix", "prompt", "rslora"};
     char *there = tk_shared("arch/llama/peft/lora");
-    (void)state;
     if (!there)
         skip();
     fm_free(there);
@@ -258,13 +255,12 @@ static void same_on_sockets(const fm_source *src, uint32_t ranks, const fm_gen_r
     (void)setenv("RK_CARDS", "1", 1);
 }
 
-static void atlas_answers_alike(void **state)
+TEST(atlas_answers_alike)
 {
     char *path = tk_source("examples/atlas/base");
     fm_source *src = NULL;
     fm_gen_result want[ASKS], got[2][ASKS];
     rk_ranks k;
-    (void)state;
     tk_ok(fm_source_open(&src, path));
     fm_engine *one = ik_engine(1, 64);
     fm_model *whole = ik_model(one, src, "atlas");
@@ -336,10 +332,9 @@ static void check_differ(const fm_engine_opts *his, const char *needle)
     fm_comm_free(comm);
 }
 
-static void engines_must_be_alike(void **state)
+TEST(engines_must_be_alike)
 {
     fm_engine_opts o = rk_opts("fast", 64);
-    (void)state;
     check_differ(&o, "mode fast");
     o = rk_opts("exact", 64);
     o.kv_bytes_max = 12345678;
@@ -354,13 +349,12 @@ static fm_status unreadable(void *ctx, const fm_entry *e, void *dst)
 }
 
 /* A rank that cannot load says so, and rank 0's load fails with it; the ranks go on. */
-static void a_model_missing_elsewhere_is_named(void **state)
+TEST(a_model_missing_elsewhere_is_named)
 {
     char *path = tk_source("examples/atlas/base");
     fm_source *src = NULL;
     rk_ranks k;
     fm_model *m = NULL;
-    (void)state;
     tk_ok(fm_source_open(&src, path));
     fm_engine_opts o = rk_opts("exact", 64);
     fm_provider none = {.read = unreadable}, p = fm_source_provider(src);

@@ -111,9 +111,8 @@ static bool allocation(uint32_t ranks, uint64_t nth, const float *want)
     return rc != FM_OK;
 }
 
-static void allocations(void **state)
+TEST(allocations)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
         world w;
         unsigned failed = 0, clean = 0;
@@ -143,9 +142,8 @@ static void tell_closed(world *w)
 
 /* A rank that has lost what the others found plans another step: that one fails by name on all of
  * them, and the next one is whole. */
-static void plans_that_differ(void **state)
+TEST(plans_that_differ)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= 4; ranks += 2)
         for (int as_mpi = 0; as_mpi < 2; as_mpi++) {
             world w;
@@ -201,11 +199,10 @@ static fm_status ask(world *w, int32_t *tokens, size_t *count)
     return rc;
 }
 
-static void requests_outlive_anothers_trouble(void **state)
+TEST(requests_outlive_anothers_trouble)
 {
     unsigned clean = 0, own = 0;
     int32_t want[2 * ASKED] = {0};
-    (void)state;
     if (rk_card(0)) /* many engines: on cards this takes minutes, and asks the same */
         skip();
     for (uint64_t nth = 0; clean < 4 && nth < 600; nth++) { /* 0: none */
@@ -258,12 +255,11 @@ static void fails_with(world *w, const float *want, const char *what, const char
 
 /* First, middle and last launches of the prompt's step and of those behind it; the same with
  * groups. */
-static void launches_and_groups(void **state)
+TEST(launches_and_groups)
 {
     static const unsigned long launch[] = {1, 9, 40, 80}, group[] = {1, 5, 10, 30, 12};
     world w;
     char what[64];
-    (void)state;
     if (!rk_card(0))
         skip();
     world_open(&w, 2);
@@ -287,11 +283,10 @@ static void launches_and_groups(void **state)
     fm_free(want);
 }
 
-static void memory_of_cards(void **state)
+TEST(memory_of_cards)
 {
     static const unsigned long place[] = {1, 3, 5, 8};
     char what[64];
-    (void)state;
     if (!rk_card(0))
         skip();
     for (size_t i = 0; i < FM_ARRAY_LEN(place); i++) {

@@ -49,9 +49,8 @@ static void open_on_ranks(rk_ranks *k, pair *p, size_t w, uint32_t rows, const c
     open_pair(p, k->e, name);
 }
 
-static void grids_are_those_of_pytorch_hooks(void **state)
+TEST(grids_are_those_of_pytorch_hooks)
 {
-    (void)state;
     for (size_t w = 0; w < FM_ARRAY_LEN(way); w++)
         for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
             rk_ranks k;
@@ -110,11 +109,10 @@ static void same(const float *got, const float *want, size_t n, bool bits, const
     }
 }
 
-static void states_are_those_of_one_rank(void **state)
+TEST(states_are_those_of_one_rank)
 {
     enum { STATES = PLACES * (TOKENS - 5) * HIDDEN, LOGITS = 2 * TOKENS * VOCAB };
     static float states[2][STATES], logits[2][LOGITS];
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
         fm_engine *e = ik_engine(1, 64);
         pair p;
@@ -167,9 +165,8 @@ static fm_status run_hooked(const pair *p, float *logits)
 
 /* Whichever allocation of whichever rank fails, the step fails on all by name and the next is
  * whole. */
-static void a_rank_without_memory_fails_the_step(void **state)
+TEST(a_rank_without_memory_fails_the_step)
 {
-    (void)state;
     for (size_t w = 0; w < 2; w++) {
         static float want[VOCAB], got[VOCAB];
         unsigned failed = 0, clean = 0;
@@ -199,12 +196,11 @@ static void a_rank_without_memory_fails_the_step(void **state)
 }
 
 /* What is too much to be told is refused by name, and the ranks go on. */
-static void too_much_is_refused(void **state)
+TEST(too_much_is_refused)
 {
     rk_ranks k;
     pair p;
     fm_row row = {.token = 5, .want_logits = true};
-    (void)state;
     open_on_ranks(&k, &p, 0, 64, "gemma2");
     size_t many = ((size_t)128 << 20) / (HIDDEN * sizeof(float)) + 1;
     fm_hook *hook = calloc(many, sizeof *hook);
@@ -266,7 +262,7 @@ static void read_two_widths(fm_engine *e, ik_mem *mem, fm_tree *const *tree, flo
     }
 }
 
-static void models_of_two_widths(void **state)
+TEST(models_of_two_widths)
 {
     static float got[2][3 * HIDDEN];
     static ik_mem mem;
@@ -275,7 +271,6 @@ static void models_of_two_widths(void **state)
     const fm_engine_opts o = opts_of(1, 16);
     fm_engine *e = ik_engine(1, 16);
     rk_ranks k;
-    (void)state;
     read_two_widths(e, &mem, tree, got[0]);
     fm_engine_free(e);
     rk_open(&k, way[1].ranks, &o, &p);

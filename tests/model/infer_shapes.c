@@ -138,9 +138,8 @@ static void check_shape(const shape *s)
     ik_mem_free(&mem);
 }
 
-static void training_and_inference_agree_on_odd_shapes(void **state)
+TEST(training_and_inference_agree_on_odd_shapes)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++)
         check_shape(&shapes[i]);
 }
@@ -218,14 +217,13 @@ static void check_odd(const char *config)
     fm_free(text);
 }
 
-static void families_keep_their_bits_at_odd_sizes(void **state)
+TEST(families_keep_their_bits_at_odd_sizes)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(odd); i++)
         check_odd(odd[i]);
 }
 
-static void the_last_position_is_used_and_no_more(void **state)
+TEST(the_last_position_is_used_and_no_more)
 {
     ik_mem mem = {0};
     fm_tree *tree = NULL;
@@ -235,7 +233,6 @@ static void the_last_position_is_used_and_no_more(void **state)
     fm_gen_result r;
     int32_t ids[41];
     fm_row row[41];
-    (void)state;
     make(&mem, &tree, &shapes[0]);
     fm_provider p = ik_provider(&mem);
     tk_ok(fm_model_load(&m, e, tree, &p, "short"));

@@ -142,13 +142,12 @@ static void check(const char *name, bool shared, const how *h)
     close_golden(&g);
 }
 
-static void stages_have_the_bits_of_one_rank(void **state)
+TEST(stages_have_the_bits_of_one_rank)
 {
     static const char *const here[] = {"gemma2",  "qwen2-mixed", "phi3",      "gpt_neox",
                                        "roberta", "granite",     "stablelm",  "starcoder2",
                                        "olmo2",   "qwen2_moe",   "qwen3_moe", "smollm3"};
     static const char *const shared[] = {"llama3", "gpt2", "bert", "qwen3", "mixtral", "qwen2"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(here); i++) {
         check(here[i], false, &(how){2, 1, 5, "exact"});
         check(here[i], false, &(how){2, 1, 0, "fast"});
@@ -160,11 +159,10 @@ static void stages_have_the_bits_of_one_rank(void **state)
         check(shared[i], true, &(how){2, 1, 3, i % 2 ? "fast" : "exact"});
 }
 
-static void split_stages_have_the_bits_of_split_ranks(void **state)
+TEST(split_stages_have_the_bits_of_split_ranks)
 {
     static const char *const here[] = {"gemma2", "qwen2-mixed", "gpt_neox", "roberta", "qwen2_moe"};
     static const char *const shared[] = {"llama3", "gpt2", "mixtral"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(here); i++)
         check(here[i], false, &(how){2, 2, i % 2 ? 0 : 3, i % 2 ? "fast" : "exact"});
     for (size_t i = 0; i < FM_ARRAY_LEN(shared); i++)
@@ -207,12 +205,11 @@ static void check_adapter(const char *kind, uint32_t stages, uint32_t split)
     ik_close_adapted(&a);
 }
 
-static void adapters_have_the_bits_of_one_rank(void **state)
+TEST(adapters_have_the_bits_of_one_rank)
 {
     static const char *const kinds[] = {
         "lora", "lora-modules-to-save", "dora", "ia3", "prefix", "prompt", "rslora"};
     char *there = tk_shared("arch/llama/peft/lora");
-    (void)state;
     if (!there)
         skip();
     fm_free(there);
@@ -277,14 +274,13 @@ static void same(said *a, said *b)
 
 /* stages x split, with room and with so little that pages are lost. Split ranks without stages are
  * the reference of split stages, in scores out of the cache too. */
-static void answers_and_scores_are_those_of_one_rank(void **state)
+TEST(answers_and_scores_are_those_of_one_rank)
 {
     static const how all[] = {{1, 1, 0, "exact"}, {2, 1, 3, "exact"}, {3, 1, 0, "exact"},
                               {4, 1, 1, "exact"}, {1, 2, 0, "exact"}, {2, 2, 4, "exact"}};
     char *path = tk_source("examples/atlas/base");
     fm_source *src = NULL;
     said *want = fm_calloc(2, sizeof(*want)), *got = want + 1;
-    (void)state;
     tk_ok(fm_source_open(&src, path));
     fm_provider p = fm_source_provider(src);
     for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
@@ -316,12 +312,11 @@ static void answers_and_scores_are_those_of_one_rank(void **state)
 
 /* ==== what a rank holds ==== */
 
-static void a_rank_holds_its_layers_alone(void **state)
+TEST(a_rank_holds_its_layers_alone)
 {
     char *path = tk_source("examples/atlas/base");
     fm_source *src = NULL;
     uint64_t one = 0, rank0[5] = {0};
-    (void)state;
     tk_ok(fm_source_open(&src, path));
     fm_provider p = fm_source_provider(src);
     for (uint32_t stages = 1; stages <= 4; stages++) {
@@ -386,11 +381,10 @@ static uint64_t bytes_of_text(rk_ranks *k, fm_model *m, int32_t first, uint32_t 
 
 /* A residual stream of each row, whatever the pieces; none of rows that begin behind the
  * boundary. */
-static void rows_travel_once(void **state)
+TEST(rows_travel_once)
 {
     char *path = tk_source("examples/atlas/base");
     fm_source *src = NULL;
-    (void)state;
     tk_ok(fm_source_open(&src, path));
     fm_provider p = fm_source_provider(src);
     for (uint32_t micro = 4; micro <= 64; micro *= 4) {
@@ -446,12 +440,11 @@ static void expect_deal(const fm_arch *a, uint32_t stages, const uint32_t *layer
 }
 
 /* A layer multiplies 4 + 3 matrices of 64 x 64; a head of 64 n tokens is n of them. */
-static void layers_are_dealt_evenly(void **state)
+TEST(layers_are_dealt_evenly)
 {
     const fm_arch thin = llama(12, 64, false), heavy = llama(12, 64 * 28, true);
     const fm_arch heaviest = llama(4, 64 * 700, true);
     fmi_stage_split d;
-    (void)state;
     expect_deal(&thin, 1, (const uint32_t[]){12});
     expect_deal(&thin, 4, (const uint32_t[]){3, 3, 3, 3});    /* 3 layers and 1/7 at most */
     expect_deal(&thin, 5, (const uint32_t[]){2, 2, 3, 3, 2}); /* 3 at most: 2 and a head last */
@@ -471,13 +464,12 @@ static void layers_are_dealt_evenly(void **state)
 
 /* ==== refusals ==== */
 
-static void what_cannot_be_dealt_is_refused(void **state)
+TEST(what_cannot_be_dealt_is_refused)
 {
     golden g;
     rk_ranks k;
     fm_model *m = NULL;
     fm_engine *e = NULL;
-    (void)state;
     assert_true(open_golden(&g, "gemma2", false));
     fm_provider p = fm_source_provider(g.src);
     fm_engine_opts o = rk_opts("exact", TOKENS_MAX);

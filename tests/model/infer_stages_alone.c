@@ -67,30 +67,26 @@ static void check(uint32_t stages, uint32_t split)
     fm_free(path);
 }
 
-static void two_stages(void **state)
+TEST(two_stages)
 {
-    (void)state;
     check(2, 1);
 }
 
-static void three_stages(void **state)
+TEST(three_stages)
 {
-    (void)state;
     check(3, 1);
 }
 
-static void two_stages_of_two(void **state)
+TEST(two_stages_of_two)
 {
-    (void)state;
     check(2, 2);
 }
 
 /* The first opening of a model with virtual positions computes them on all ranks: where one fails
  * alone, no rank keeps what it has, and the next opening computes on all again. */
-static void an_opening(void **state)
+TEST(an_opening)
 {
     static const char *const kind[] = {"prompt", "prefix"};
-    (void)state;
     for (uint32_t i = 0; i < FM_ARRAY_LEN(kind); i++) {
         ik_adapted a;
         ik_open_adapted(&a, kind[i]);

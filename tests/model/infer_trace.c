@@ -3,9 +3,8 @@
  * must leave alone. */
 #include "tests/model/trace_kit.h"
 
-static void grids_are_those_of_pytorch_hooks(void **state)
+TEST(grids_are_those_of_pytorch_hooks)
 {
-    (void)state;
     for (uint32_t rows = 5; rows <= 512; rows *= 10) /* steps that cut lanes, and that hold many */
         for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
             fm_engine *e = ik_engine(2, rows);
@@ -38,9 +37,8 @@ static void run(fm_model *m, const int32_t *ids, uint32_t n, const fm_hook *hook
 
 enum { TOKENS = 40, VOCAB = 48, HIDDEN = 32 };
 
-static void a_models_own_states_change_no_bit(void **state)
+TEST(a_models_own_states_change_no_bit)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
         fm_engine *e = ik_engine(2, 64);
         pair p;
@@ -66,10 +64,9 @@ static void a_models_own_states_change_no_bit(void **state)
 
 /* Where parent and child share norm and head, the last layer's stream is all that the logits are
  * made of. */
-static void all_tokens_of_the_last_layer_give_the_other_model(void **state)
+TEST(all_tokens_of_the_last_layer_give_the_other_model)
 {
     fm_engine *e = ik_engine(2, 64);
-    (void)state;
     pair p;
     open_pair(&p, e, "olmo2");
     fm_tree *tree = NULL;
@@ -105,7 +102,7 @@ static void all_tokens_of_the_last_layer_give_the_other_model(void **state)
 
 /* A patched sequence and a plain one in one step, over more than a page; then the same text again,
  * which the prefix cache answers: nothing of the patched one is in it. */
-static void neighbours_and_cache_are_left_alone(void **state)
+TEST(neighbours_and_cache_are_left_alone)
 {
     enum { N = 60 };
     static float junk[N * HIDDEN], want[N], lp[N];
@@ -113,7 +110,6 @@ static void neighbours_and_cache_are_left_alone(void **state)
     fm_row row[2 * N];
     fm_seq *s[2];
     pair p;
-    (void)state;
     for (int round = 0; round < 2; round++) {
         fm_engine *e = ik_engine(2, 2 * N);
         open_pair(&p, e, "olmo2");
@@ -143,12 +139,11 @@ static void neighbours_and_cache_are_left_alone(void **state)
     }
 }
 
-static void what_cannot_be_traced_is_refused(void **state)
+TEST(what_cannot_be_traced_is_refused)
 {
     fm_engine *e = ik_engine(1, 64);
     fm_trace t;
     pair p, q;
-    (void)state;
     open_pair(&p, e, "olmo2");
     open_pair(&q, e, "qwen3_moe");
     fm_trace_ask ask = ask_of(&p, 0, 1);
@@ -168,12 +163,11 @@ static void what_cannot_be_traced_is_refused(void **state)
 }
 
 /* The coarse grid is one of the fine grid's questions: one column is all common tokens together. */
-static void a_bound_on_rows_makes_the_grid_coarser(void **state)
+TEST(a_bound_on_rows_makes_the_grid_coarser)
 {
     fm_engine *e = ik_engine(1, 64);
     fm_trace t;
     pair p;
-    (void)state;
     open_pair(&p, e, "olmo2");
     fm_trace_ask ask = ask_of(&p, 0, 0);
     tk_ok(fm_trace_grid(&t, &ask));

@@ -46,9 +46,8 @@ static void check_kind(const char *kind, uint32_t max_rows)
     ik_close_adapted(&a);
 }
 
-static void logits_are_those_of_peft(void **state)
+TEST(logits_are_those_of_peft)
 {
-    (void)state;
     for (int rows = 3; rows <= 64; rows += 61) { /* 3: the virtual rows are cut too */
         check_kind("prefix", (uint32_t)rows);
         check_kind("prompt", (uint32_t)rows);
@@ -73,9 +72,8 @@ static const int32_t text[40] = {9,  33, 70, 4,  88, 12, 100, 3,  45, 61, 7,  8,
                                  15, 16, 17, 18, 19, 20, 21,  22, 23, 24, 25, 26, 27, 28,
                                  29, 30, 31, 32, 33, 34, 35,  36, 37, 38, 39, 40};
 
-static void any_number_of_them_in_any_company(void **state)
+TEST(any_number_of_them_in_any_company)
 {
-    (void)state;
     static const uint32_t lens[] = {1, 31, 32, 33, 70};
     ik_adapted a[2];
     ik_open_adapted(&a[0], "prefix");
@@ -127,9 +125,8 @@ static void any_number_of_them_in_any_company(void **state)
 
 /* ==== pages ==== */
 
-static void their_pages_are_held_once(void **state)
+TEST(their_pages_are_held_once)
 {
-    (void)state;
     ik_adapted a;
     ik_open_adapted(&a, "prefix");
     fm_engine *e = ik_engine(1, 64);
@@ -151,9 +148,8 @@ static void their_pages_are_held_once(void **state)
     ik_close_adapted(&a);
 }
 
-static void too_many_of_them_are_refused(void **state)
+TEST(too_many_of_them_are_refused)
 {
-    (void)state;
     ik_adapted a;
     ik_open_adapted(&a, "prefix");
     fm_engine *e = NULL;

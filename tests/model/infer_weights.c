@@ -80,13 +80,12 @@ static int teardown(void **state)
 
 /* ==== budgets ==== */
 
-static void a_model_beyond_the_budget_is_refused_with_numbers(void **state)
+TEST(a_model_beyond_the_budget_is_refused_with_numbers)
 {
     fm_engine *e = engine(all.stem_bytes - 1, 1);
     fm_provider p = ik_provider(&all.f.mem);
     fm_model *m = NULL;
     char budget[64];
-    (void)state;
     (void)snprintf(budget, sizeof(budget), "budget for weights is %llu",
                    (unsigned long long)all.stem_bytes - 1);
     tk_fails(fm_model_load(&m, e, all.f.tree[0], &p, "stem"), FM_ELIMIT, budget);
@@ -98,12 +97,11 @@ static void a_model_beyond_the_budget_is_refused_with_numbers(void **state)
     fm_engine_free(e);
 }
 
-static void open_models_are_never_evicted(void **state)
+TEST(open_models_are_never_evicted)
 {
     fm_engine *e = engine(all.stem_bytes + all.child_bytes, 1);
     fm_provider p = ik_provider(&all.f.mem);
     fm_model *one = load(e, all.child[1]), *two = NULL;
-    (void)state;
     tk_fails(fm_model_load(&two, e, all.child[2], &p, "two"), FM_ELIMIT, "two: tensor");
     check(one, 1);
     fm_model_close(one);
@@ -114,10 +112,9 @@ static void open_models_are_never_evicted(void **state)
     fm_engine_free(e);
 }
 
-static void closed_models_stay_until_room_is_needed(void **state)
+TEST(closed_models_stay_until_room_is_needed)
 {
     fm_engine *e = engine(all.stem_bytes + 2 * all.child_bytes, 1);
-    (void)state;
     fm_model_close(load(e, all.child[3]));
     fm_engine_stats before = fm_engine_stats_of(e);
     assert_int_equal(before.weight_bytes_idle, all.stem_bytes + all.child_bytes);
@@ -151,10 +148,9 @@ static void storm_rounds(fm_engine *e, int rounds, uint64_t seed)
         fm_model_close(open[i]);
 }
 
-static void a_storm_of_fifty_children_fits_a_budget_for_five(void **state)
+TEST(a_storm_of_fifty_children_fits_a_budget_for_five)
 {
     fm_engine *e = engine(all.stem_bytes + 5 * all.child_bytes, 2);
-    (void)state;
     storm_rounds(e, 150, 1);
     size_t heap = mallinfo2().uordblks;
     storm_rounds(e, 300, 2);
@@ -184,11 +180,10 @@ static fm_status flaky_read(void *ctx, const fm_entry *e, void *dst)
     return f->behind.read(f->behind.ctx, e, dst);
 }
 
-static void a_read_that_fails_gives_everything_back(void **state)
+TEST(a_read_that_fails_gives_everything_back)
 {
     flaky f = {.behind = ik_provider(&all.f.mem)};
     fm_provider p = {.ctx = &f, .read = flaky_read};
-    (void)state;
     for (unsigned threads = 1; threads <= 2; threads++) {
         fm_engine *e = engine(0, 1);
         fm_status rc = FM_EIO;
@@ -227,11 +222,10 @@ static fm_status show(void *ctx, const fm_entry *e, fm_span *out)
 }
 
 /* Factors and vectors in float32 are used where they lie; matrices are packed from there. */
-static void what_can_be_used_as_stored_is_not_copied(void **state)
+TEST(what_can_be_used_as_stored_is_not_copied)
 {
     fm_provider p = {.ctx = &all.f.mem, .read = ik_read, .view = show};
     fm_model *m = NULL;
-    (void)state;
     for (int budget = 0; budget < 2; budget++) {
         fm_engine *e = engine(budget ? all.stem_bytes + 2 * all.child_bytes : 0, 1);
         tk_ok(fm_model_load(&m, e, all.child[8], &p, "m"));
@@ -293,12 +287,11 @@ static void run_loaders(fm_engine *e, loader *l, size_t n)
     assert_int_equal(fm_engine_stats_of(e).models, 0);
 }
 
-static void loaders_read_a_shared_tensor_once(void **state)
+TEST(loaders_read_a_shared_tensor_once)
 {
     fm_engine *e = engine(0, 1);
     flaky f = {.behind = ik_provider(&all.f.mem)};
     loader l[4];
-    (void)state;
     for (int i = 0; i < 4; i++)
         l[i] = (loader){
             .e = e, .p = {.ctx = &f, .read = flaky_read}, .child = i, .rounds = 1, .threads = 2};
@@ -310,12 +303,11 @@ static void loaders_read_a_shared_tensor_once(void **state)
     fm_engine_free(e);
 }
 
-static void failures_of_one_loader_do_not_stop_another(void **state)
+TEST(failures_of_one_loader_do_not_stop_another)
 {
     fm_engine *e = engine(0, 1);
     flaky f = {.behind = ik_provider(&all.f.mem), .fail_every = 9};
     loader l[4];
-    (void)state;
     for (int i = 0; i < 4; i++)
         l[i] = (loader){.e = e,
                         .p = {.ctx = &f, .read = flaky_read},
@@ -328,12 +320,11 @@ static void failures_of_one_loader_do_not_stop_another(void **state)
 }
 
 /* Steps go on while other threads prepare children under a budget that makes them evict. */
-static void models_are_prepared_beside_steps(void **state)
+TEST(models_are_prepared_beside_steps)
 {
     fm_engine *e = engine(all.stem_bytes + 6 * all.child_bytes, 2);
     fm_model *mine = load(e, all.child[49]);
     loader l[2];
-    (void)state;
     for (int i = 0; i < 2; i++) {
         l[i] = (loader){.e = e,
                         .p = ik_provider(&all.f.mem),

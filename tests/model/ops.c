@@ -292,12 +292,11 @@ static void versions_are_merged(fm_ops *c, heard *h)
     assert_false(is_branch(c, "none"));
 }
 
-static void a_child_is_derived_tested_and_blamed(void **state)
+TEST(a_child_is_derived_tested_and_blamed)
 {
     fm_ops c;
     heard h;
     char *dir;
-    (void)state;
     open_repo(&c, &h, &dir);
     char *data = poisoned_data(dir);
     import_atlas(&c);
@@ -314,13 +313,12 @@ static void a_child_is_derived_tested_and_blamed(void **state)
     fm_free(dir);
 }
 
-static void nobody_needs_to_listen(void **state)
+TEST(nobody_needs_to_listen)
 {
     fm_ops c, mute = {0};
     heard h;
     char *dir;
     fm_derive_result r;
-    (void)state;
     fm_ops_close(&mute); /* nothing was opened */
     open_repo(&c, &h, &dir);
     char *data = poisoned_data(dir);
@@ -344,12 +342,11 @@ static void nobody_needs_to_listen(void **state)
     fm_free(dir);
 }
 
-static void options_that_do_not_go_together_are_refused(void **state)
+TEST(options_that_do_not_go_together_are_refused)
 {
     fm_ops c;
     heard h;
     char *dir;
-    (void)state;
     open_repo(&c, &h, &dir);
     tk_fails(fm_ops_derive(&c, &(fm_derive_opts){.name = "x"}, NULL), FM_EINVAL,
              "wants a name, data");

@@ -67,7 +67,7 @@ static void check_person(const char *text)
     fm_json_free(v);
 }
 
-static void answers_have_the_form_of_the_schema(void **state)
+TEST(answers_have_the_form_of_the_schema)
 {
     static const char *const how[] = {"\"temperature\":0", "\"temperature\":1.5,\"seed\":4",
                                       "\"temperature\":2,\"seed\":5,\"top_k\":3",
@@ -76,7 +76,6 @@ static void answers_have_the_form_of_the_schema(void **state)
     sk_server s;
     fm_server_opts o = sk_opts(&family);
     char body[1024];
-    (void)state;
     sk_start(&s, &family, &o);
     for (size_t i = 0; i < 2 * FM_ARRAY_LEN(how); i++) {
         bool chat = i % 2;
@@ -101,7 +100,7 @@ static void answers_have_the_form_of_the_schema(void **state)
 
 /* A row without a grammar is what it is alone, whatever form its neighbours have; the
  * log-probabilities of a row with one are of the raw logits. */
-static void free_rows_and_logprobs_are_untouched(void **state)
+TEST(free_rows_and_logprobs_are_untouched)
 {
     fm_engine *e = ik_engine(1, 64);
     fm_provider p = ik_provider(&family.mem);
@@ -110,7 +109,6 @@ static void free_rows_and_logprobs_are_untouched(void **state)
     fm_grammar *g = NULL;
     fm_gen_result alone[1], both[2];
     const int32_t prompt[] = {1, 20, 30};
-    (void)state;
     tk_ok(fm_model_load(&m, e, family.tree[0], &p, "m0"));
     tk_ok(fm_json_parse(&schema, fm_span_str(SCHEMA), "schema"));
     tk_ok(fm_grammar_new(&g, schema, false));
@@ -147,11 +145,10 @@ static void free_rows_and_logprobs_are_untouched(void **state)
     fm_engine_free(e);
 }
 
-static void a_form_that_is_cut_says_length(void **state)
+TEST(a_form_that_is_cut_says_length)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     fm_json *a =
         sk_post(fm_server_port(s.server), TEXT,
@@ -168,12 +165,11 @@ static void a_form_that_is_cut_says_length(void **state)
 }
 
 /* n answers are n lone requests whose seeds follow one another, in the order of the prompts. */
-static void n_answers_are_n_lone_ones(void **state)
+TEST(n_answers_are_n_lone_ones)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
     char body[256];
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t port = fm_server_port(s.server);
     fm_json *a = sk_post(port, TEXT,
@@ -196,11 +192,10 @@ static void n_answers_are_n_lone_ones(void **state)
 }
 
 /* A prompt that came before: its whole blocks are not computed again, and the answer says so. */
-static void usage_tells_of_cached_tokens(void **state)
+TEST(usage_tells_of_cached_tokens)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t port = fm_server_port(s.server);
     char *text[2];
@@ -250,11 +245,10 @@ static void want_prompt(uint16_t port, const char *fields, const char *want)
     fm_engine_free(e);
 }
 
-static void templates_see_tools_documents_and_variables(void **state)
+TEST(templates_see_tools_documents_and_variables)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t port = fm_server_port(s.server);
 #define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"

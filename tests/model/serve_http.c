@@ -45,12 +45,11 @@ static void want_error(uint16_t port, const char *method, const char *path, cons
     sk_release(&r);
 }
 
-static void bad_options_are_refused(void **state)
+TEST(bad_options_are_refused)
 {
     fm_engine *e = ik_engine(1, 8);
     fm_server *s = NULL, *second = NULL;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     o.max_running = 0;
     tk_fails(fm_server_new(&s, e, &o), FM_EINVAL, "max_running");
     o = sk_opts(&family);
@@ -69,11 +68,10 @@ static void bad_options_are_refused(void **state)
     fm_engine_free(e);
 }
 
-static void bad_requests_are_told_why(void **state)
+TEST(bad_requests_are_told_why)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     want_error(p, "GET", "/v2/models", "", NULL, 404, "", "unknown_url");
@@ -102,14 +100,13 @@ static void bad_requests_are_told_why(void **state)
     sk_stop(&s);
 }
 
-static void foreign_hosts_are_refused(void **state)
+TEST(foreign_hosts_are_refused)
 {
     sk_server s;
     sk_reply r;
     fm_server_opts o = sk_opts(&family);
     static const char ask[] = "GET /v1/models HTTP/1.1\r\nHost: evil.example:80\r\n"
                               "Connection: close\r\n\r\n";
-    (void)state;
     sk_start(&s, &family, &o);
     int fd = sk_connect(fm_server_port(s.server));
     sk_send(fd, ask, sizeof(ask) - 1);
@@ -119,12 +116,11 @@ static void foreign_hosts_are_refused(void **state)
     sk_stop(&s);
 }
 
-static void keys_are_asked_for(void **state)
+TEST(keys_are_asked_for)
 {
     sk_server s;
     sk_reply r;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     o.api_key = "sesame";
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
@@ -145,13 +141,12 @@ static void keys_are_asked_for(void **state)
     sk_stop(&s);
 }
 
-static void long_bodies_are_refused(void **state)
+TEST(long_bodies_are_refused)
 {
     sk_server s;
     sk_reply r;
     fm_server_opts o = sk_opts(&family);
     char *body = fm_malloc(40001);
-    (void)state;
     memset(body, ' ', 40000);
     body[40000] = '\0';
     o.max_body_bytes = 30000;
@@ -176,12 +171,11 @@ static void long_bodies_are_refused(void **state)
 
 /* ==== models ==== */
 
-static void models_are_listed(void **state)
+TEST(models_are_listed)
 {
     sk_server s;
     sk_reply r;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     sk_ask(&r, p, "GET", "/v1/models", "", NULL);
@@ -277,12 +271,11 @@ static void check_alike(const asker *a)
     fm_gen_result_release(&want);
 }
 
-static void children_in_one_batch_answer_as_they_do_alone(void **state)
+TEST(children_in_one_batch_answer_as_they_do_alone)
 {
     sk_server s;
     asker a[8];
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     for (int i = 0; i < 8; i++) {
@@ -302,12 +295,11 @@ static void children_in_one_batch_answer_as_they_do_alone(void **state)
     sk_stop(&s);
 }
 
-static void chat_goes_through_the_template(void **state)
+TEST(chat_goes_through_the_template)
 {
     sk_server s;
     fm_gen_result want;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     fm_json *a = sk_post(fm_server_port(s.server), CHAT,
                          "{\"model\":\"m1\",\"temperature\":0,\"max_completion_tokens\":40,"
@@ -333,12 +325,11 @@ static void chat_goes_through_the_template(void **state)
     sk_stop(&s);
 }
 
-static void several_prompts_give_several_choices(void **state)
+TEST(several_prompts_give_several_choices)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
     static const char *const prompt[] = {"one", "two, and longer", "3"};
-    (void)state;
     sk_start(&s, &family, &o);
     fm_json *a = sk_post(fm_server_port(s.server), TEXT,
                          "{\"model\":\"m2\",\"temperature\":0,\"max_tokens\":20,\"logprobs\":2,"
@@ -359,13 +350,12 @@ static void several_prompts_give_several_choices(void **state)
     sk_stop(&s);
 }
 
-static void stop_strings_end_answers(void **state)
+TEST(stop_strings_end_answers)
 {
     sk_server s;
     fm_gen_result whole;
     char body[256], stop[8];
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     alone(0, "a", 5, 200, &whole);
     size_t at = 20; /* a printable character somewhere inside */
     while (whole.text.data[at] < 'a' || whole.text.data[at] > 'z')
@@ -448,11 +438,10 @@ static void check_stream(uint16_t port, bool chat, const char *fields)
     sk_release(&r);
 }
 
-static void streamed_pieces_join_to_the_whole(void **state)
+TEST(streamed_pieces_join_to_the_whole)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     for (int i = 0; i < 6; i++) {
@@ -473,14 +462,13 @@ static void streamed_pieces_join_to_the_whole(void **state)
 
 /* ==== versions, limits, leaving ==== */
 
-static void a_moved_branch_is_served_at_once(void **state)
+TEST(a_moved_branch_is_served_at_once)
 {
     sk_server s;
     char version[65];
     fm_server_opts o = sk_opts(&family);
     static const char body[] = "{\"model\":\"branch\",\"prompt\":\"a\",\"temperature\":0,"
                                "\"max_tokens\":30}";
-    (void)state;
     atomic_store(&family.branch, 1);
     o.max_models = 1; /* and what is not used makes room */
     sk_start(&s, &family, &o);
@@ -505,11 +493,10 @@ static void a_moved_branch_is_served_at_once(void **state)
     "\"model\":\"m0\",\"prompt\":\"a\",\"ignore_eos\":true,\"temperature\":0,"                     \
     "\"max_tokens\":60000"
 
-static void a_client_that_leaves_frees_its_place(void **state)
+TEST(a_client_that_leaves_frees_its_place)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     int whole = sk_begin(p, "POST", TEXT, "", "{" LONG "}");
@@ -524,12 +511,11 @@ static void a_client_that_leaves_frees_its_place(void **state)
     sk_stop(&s);
 }
 
-static void a_full_queue_is_503(void **state)
+TEST(a_full_queue_is_503)
 {
     sk_server s;
     sk_reply r;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     o.max_running = 1;
     o.max_queue = 1;
     sk_start(&s, &family, &o);
@@ -551,12 +537,11 @@ static void a_full_queue_is_503(void **state)
     sk_stop(&s);
 }
 
-static void stopping_finishes_what_runs(void **state)
+TEST(stopping_finishes_what_runs)
 {
     sk_server s;
     sk_reply r;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     int fd = sk_begin(p, "POST", TEXT, "",
@@ -574,13 +559,12 @@ static void stopping_finishes_what_runs(void **state)
     sk_release(&r);
 }
 
-static void requests_before_the_loop_wait_for_it_or_its_end(void **state)
+TEST(requests_before_the_loop_wait_for_it_or_its_end)
 {
     sk_reply r;
     fm_server *s = NULL;
     fm_engine *e = ik_engine(1, 8);
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     tk_ok(fm_server_new(&s, e, &o));
     int fd = sk_begin(fm_server_port(s), "POST", TEXT, "", "{\"model\":\"m0\",\"prompt\":\"a\"}");
     sk_pause_ms(100);

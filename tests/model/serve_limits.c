@@ -56,11 +56,10 @@ static fm_json *ask_n(uint16_t port, int form, unsigned n, unsigned seed, bool *
 }
 
 /* Choice i draws with seed + i, so that a long answer is made of the choices of short ones. */
-static void long_answers_leave_in_pieces(void **state)
+TEST(long_answers_leave_in_pieces)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     for (int form = 0; form < 2; form++) {
@@ -96,7 +95,7 @@ static size_t tokens_of(const fm_json *choice)
 }
 
 /* Whoever reads late gets what piled up in chunks of a bounded size. */
-static void late_readers_get_small_chunks(void **state)
+TEST(late_readers_get_small_chunks)
 {
     sk_server s;
     sk_reply r;
@@ -104,7 +103,6 @@ static void late_readers_get_small_chunks(void **state)
     size_t most = 0, tokens = 0;
     bool done = false;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     int fd = sk_begin(p, "POST", TEXT, "",
@@ -148,11 +146,10 @@ static void late_readers_get_small_chunks(void **state)
     "{\"model\":\"m0\",\"prompt\":\"a\",\"n\":20,\"max_tokens\":60000,\"logprobs\":20,"            \
     "\"ignore_eos\":true,\"stream\":true}" /* 221 MB at most, of 302 */
 
-static void answers_together_have_a_bound(void **state)
+TEST(answers_together_have_a_bound)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     want_status(sk_begin(p, "POST", TEXT, "",
@@ -196,11 +193,10 @@ static double dribble(uint16_t port, const char *head)
     return now_s() - begun;
 }
 
-static void bytes_do_not_put_off_a_deadline(void **state)
+TEST(bytes_do_not_put_off_a_deadline)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_open(&s, &family, &o, 0);
     s.server->conns.head_s = s.server->conns.body_s = 1.0;
     sk_go(&s);
@@ -231,13 +227,12 @@ static void bytes_do_not_put_off_a_deadline(void **state)
 
 #define CROWD 300
 
-static void a_crowd_that_says_nothing_shuts_nobody_out(void **state)
+TEST(a_crowd_that_says_nothing_shuts_nobody_out)
 {
     sk_server s;
     sk_reply r;
     int crowd[CROWD];
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     o.max_running = o.max_queue = 1; /* 130 places */
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
@@ -255,12 +250,11 @@ static void a_crowd_that_says_nothing_shuts_nobody_out(void **state)
     sk_stop(&s);
 }
 
-static void a_client_has_a_share_of_the_places(void **state)
+TEST(a_client_has_a_share_of_the_places)
 {
     sk_server s;
     sk_reply r;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_open(&s, &family, &o, 0);
     assert_int_equal(s.server->conns.places, 32 + 256 + 128);
     assert_int_equal(s.server->conns.share, 312);
@@ -306,7 +300,7 @@ static int post_with(uint16_t port, const char *headers)
     return status;
 }
 
-static void pages_of_other_sites_may_not_ask(void **state)
+TEST(pages_of_other_sites_may_not_ask)
 {
     static const struct {
         const char *headers;
@@ -326,7 +320,6 @@ static void pages_of_other_sites_may_not_ask(void **state)
     };
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     for (size_t i = 0; i < FM_ARRAY_LEN(table); i++) {
@@ -343,7 +336,7 @@ static void pages_of_other_sites_may_not_ask(void **state)
     sk_stop(&s);
 }
 
-static void hosts_are_whole_names(void **state)
+TEST(hosts_are_whole_names)
 {
     static const struct {
         const char *host;
@@ -353,7 +346,6 @@ static void hosts_are_whole_names(void **state)
                  {"localhost:80.evil", 403}, {"127.0.0.1", 200},  {"127.0.0.1.evil.com:80", 403}};
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     for (size_t i = 0; i < FM_ARRAY_LEN(table); i++) {
         char text[160];
@@ -368,7 +360,7 @@ static void hosts_are_whole_names(void **state)
 }
 
 /* sk_read reads to the end of the connection: that it returns says that it was closed. */
-static void bodies_of_two_lengths_end_the_connection(void **state)
+TEST(bodies_of_two_lengths_end_the_connection)
 {
     static const char head[] = "POST " TEXT " HTTP/1.1\r\nHost: localhost\r\n";
     static const char *const lengths[] = {
@@ -378,7 +370,6 @@ static void bodies_of_two_lengths_end_the_connection(void **state)
         "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n2\r\n{}\r\n0\r\n\r\n"};
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     for (size_t i = 0; i < FM_ARRAY_LEN(lengths); i++) {
         char text[256];
@@ -391,11 +382,10 @@ static void bodies_of_two_lengths_end_the_connection(void **state)
     sk_stop(&s);
 }
 
-static void clients_that_left_are_no_503(void **state)
+TEST(clients_that_left_are_no_503)
 {
     sk_server s;
     fm_server_opts o = sk_opts(&family);
-    (void)state;
     sk_start(&s, &family, &o);
     uint16_t p = fm_server_port(s.server);
     int fd = sk_begin(p, "POST", TEXT, "",

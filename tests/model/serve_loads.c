@@ -132,11 +132,10 @@ static void read_what_came(int fd)
         continue;
 }
 
-static void answers_stream_while_a_model_loads(void **state)
+TEST(answers_stream_while_a_model_loads)
 {
     sk_server s;
     fm_server_opts o = options();
-    (void)state;
     sk_open(&s, &family, &o, 0);
     sk_go(&s);
     uint16_t p = fm_server_port(s.server);
@@ -168,12 +167,11 @@ static void answers_stream_while_a_model_loads(void **state)
     sk_stop(&s);
 }
 
-static void loads_queue_and_errors_end_their_own_requests(void **state)
+TEST(loads_queue_and_errors_end_their_own_requests)
 {
     sk_server s;
     fm_server_opts o = options();
     int fd[5];
-    (void)state;
     sk_open(&s, &family, &o, 0);
     sk_go(&s);
     uint16_t p = fm_server_port(s.server);
@@ -199,11 +197,10 @@ static void loads_queue_and_errors_end_their_own_requests(void **state)
     sk_stop(&s);
 }
 
-static void a_client_may_leave_while_its_model_loads(void **state)
+TEST(a_client_may_leave_while_its_model_loads)
 {
     sk_server s;
     fm_server_opts o = options();
-    (void)state;
     sk_open(&s, &family, &o, 0);
     sk_go(&s);
     uint16_t p = fm_server_port(s.server);
@@ -218,11 +215,10 @@ static void a_client_may_leave_while_its_model_loads(void **state)
     sk_stop(&s);
 }
 
-static void the_end_waits_for_a_load_and_its_answer(void **state)
+TEST(the_end_waits_for_a_load_and_its_answer)
 {
     sk_server s;
     fm_server_opts o = options();
-    (void)state;
     sk_open(&s, &family, &o, 0);
     sk_go(&s);
     uint16_t p = fm_server_port(s.server);
@@ -238,13 +234,12 @@ static void the_end_waits_for_a_load_and_its_answer(void **state)
 
 /* ==== memory ==== */
 
-static void idle_models_make_room(void **state)
+TEST(idle_models_make_room)
 {
     sk_server s;
     fm_server_opts o = options();
     uint64_t budget =
         with[2] + 512; /* the larger LoRA; not both, not m3's head beside the stem's */
-    (void)state;
     sk_open(&s, &family, &o, budget);
     sk_go(&s);
     uint16_t p = fm_server_port(s.server);
@@ -258,11 +253,10 @@ static void idle_models_make_room(void **state)
     sk_stop(&s);
 }
 
-static void busy_models_are_503_until_they_are_done(void **state)
+TEST(busy_models_are_503_until_they_are_done)
 {
     sk_server s;
     fm_server_opts o = options();
-    (void)state;
     sk_open(&s, &family, &o, with[2] + 512);
     sk_go(&s);
     uint16_t p = fm_server_port(s.server);
@@ -314,19 +308,17 @@ static bool waits_for_room(bool by_count)
     return !late;
 }
 
-static void a_busy_model_that_ends_soon_makes_room(void **state)
+TEST(a_busy_model_that_ends_soon_makes_room)
 {
-    (void)state;
     for (int by_count = 0; by_count < 2; by_count++)
         for (int tries = 0; !waits_for_room(by_count); tries++)
             assert_true(tries < 20);
 }
 
-static void too_many_busy_models_are_503(void **state)
+TEST(too_many_busy_models_are_503)
 {
     sk_server s;
     fm_server_opts o = options();
-    (void)state;
     o.max_models = 1;
     sk_open(&s, &family, &o, 0);
     sk_go(&s);
@@ -365,13 +357,12 @@ static void *storm(void *arg)
 
 /* m0 and m3 fit, but not together, m1 and m2 never: what a load lacked may be free when it is looked
  * at, since its place was given to one that did not fit. */
-static void what_fits_alone_is_never_400(void **state)
+TEST(what_fits_alone_is_never_400)
 {
     sk_server s;
     stormer t[12];
     fm_server_opts o = options();
     unsigned right = 0, busy = 0, never = 0;
-    (void)state;
     sk_open(&s, &family, &o, stem_bytes + 512);
     sk_go(&s);
     for (int i = 0; i < 12; i++) {
@@ -389,11 +380,10 @@ static void what_fits_alone_is_never_400(void **state)
     sk_stop(&s);
 }
 
-static void a_model_that_can_never_fit_is_400(void **state)
+TEST(a_model_that_can_never_fit_is_400)
 {
     sk_server s;
     fm_server_opts o = options();
-    (void)state;
     sk_open(&s, &family, &o, stem_bytes - 1);
     sk_go(&s);
     uint16_t p = fm_server_port(s.server);
@@ -402,11 +392,10 @@ static void a_model_that_can_never_fit_is_400(void **state)
     sk_stop(&s);
 }
 
-static void pinned_versions_stay(void **state)
+TEST(pinned_versions_stay)
 {
     sk_server s;
     fm_server_opts o = options();
-    (void)state;
     o.max_models = 2;
     sk_open(&s, &family, &o, 0);
     tk_fails(fm_server_pin(s.server, "nobody"), FM_ENOTFOUND, "nobody");

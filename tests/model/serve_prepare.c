@@ -63,11 +63,10 @@ static int unanswered(const int fd[CLIENTS])
     return n;
 }
 
-static void others_are_answered_while_hostile_templates_render(void **state)
+TEST(others_are_answered_while_hostile_templates_render)
 {
     sk_server s;
     int fd[CLIENTS], refused = 0;
-    (void)state;
     start(&s, fd);
     uint16_t port = fm_server_port(s.server);
     want_200(port, "GET", "/health", NULL);
@@ -95,11 +94,10 @@ static void others_are_answered_while_hostile_templates_render(void **state)
     fm_engine_free(s.engine);
 }
 
-static void clients_that_leave_end_their_renderings(void **state)
+TEST(clients_that_leave_end_their_renderings)
 {
     sk_server s;
     int fd[CLIENTS];
-    (void)state;
     start(&s, fd);
     uint16_t port = fm_server_port(s.server);
     for (int i = 0; i < CLIENTS; i++)

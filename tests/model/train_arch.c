@@ -49,12 +49,11 @@ static void check_gradients(const char *arch)
     fm_engine_free(e);
 }
 
-static void gradients_equal_those_of_hugging_face(void **state)
+TEST(gradients_equal_those_of_hugging_face)
 {
     static const char *const arch[] = {"llama", "llama3", "mistral", "qwen2",
                                        "qwen3", "gpt2",   "gemma3",  "mixtral"};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(arch); i++)
         check_gradients(arch[i]);
 }
@@ -153,12 +152,11 @@ static void run_with(fm_train_result *r, const tiny *t, const fm_train_job *j, u
     fm_engine_free(e);
 }
 
-static void one_and_two_threads_give_the_same_bits(void **state)
+TEST(one_and_two_threads_give_the_same_bits)
 {
     static const fm_method methods[] = {FM_METHOD_LORA, FM_METHOD_FULL, FM_METHOD_PRETRAIN};
     tiny t;
 
-    (void)state;
     tiny_open(&t, 6);
     for (size_t i = 0; i < FM_ARRAY_LEN(methods); i++) {
         fm_train_result a;
@@ -181,12 +179,11 @@ static bool stop_after(void *ctx, const fm_train_progress *p, size_t n, bool *dr
     return p->step + 1 == *(const uint32_t *)ctx;
 }
 
-static void a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(void **state)
+TEST(a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one)
 {
     static const fm_method methods[] = {FM_METHOD_LORA, FM_METHOD_FULL};
     tiny t;
 
-    (void)state;
     tiny_open(&t, 6);
     for (size_t i = 0; i < FM_ARRAY_LEN(methods); i++) {
         fm_train_result whole;
@@ -217,14 +214,13 @@ static void a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(void **stat
     tiny_close(&t);
 }
 
-static void a_damaged_checkpoint_is_refused(void **state)
+TEST(a_damaged_checkpoint_is_refused)
 {
     tiny t;
     fm_train_result r;
     kit_keeper keeper;
     uint32_t stop = 2;
 
-    (void)state;
     tiny_open(&t, 6);
     fm_train_job j = tiny_job(&t, FM_METHOD_LORA);
     j.keeper = kit_keeper_init(&keeper);
@@ -255,14 +251,13 @@ static bool never_due(void *ctx, uint32_t child, uint32_t step)
     return false;
 }
 
-static void a_state_that_is_not_due_is_not_saved(void **state)
+TEST(a_state_that_is_not_due_is_not_saved)
 {
     tiny t;
     fm_train_result r;
     uint32_t asked = 0;
     fm_train_keeper keeper = {.ctx = &asked, .due = never_due}; /* save NULL: a call would crash */
 
-    (void)state;
     tiny_open(&t, 6);
     fm_train_job j = tiny_job(&t, FM_METHOD_LORA);
     j.keeper = &keeper;
@@ -273,13 +268,12 @@ static void a_state_that_is_not_due_is_not_saved(void **state)
     tiny_close(&t);
 }
 
-static void two_accumulated_batches_equal_one_of_double_size(void **state)
+TEST(two_accumulated_batches_equal_one_of_double_size)
 {
     tiny t;
     fm_train_result a;
     fm_train_result b;
 
-    (void)state;
     tiny_open(&t, 6);
     fm_train_job j = tiny_job(&t, FM_METHOD_FULL);
     j.config.steps = 3;
@@ -302,14 +296,13 @@ static void two_accumulated_batches_equal_one_of_double_size(void **state)
     tiny_close(&t);
 }
 
-static void children_trained_together_equal_those_trained_alone(void **state)
+TEST(children_trained_together_equal_those_trained_alone)
 {
     tiny t;
     fm_train_result both[2];
     fm_train_result alone;
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     tiny_open(&t, 6);
     fm_train_job j[2] = {tiny_job(&t, FM_METHOD_LORA), tiny_job(&t, FM_METHOD_LORA)};
     j[1].config.r = 2;
@@ -327,13 +320,12 @@ static void children_trained_together_equal_those_trained_alone(void **state)
     tiny_close(&t);
 }
 
-static void a_full_result_has_the_parents_names_in_the_configs_dtype(void **state)
+TEST(a_full_result_has_the_parents_names_in_the_configs_dtype)
 {
     tiny t;
     fm_train_result r;
     fm_arch arch;
 
-    (void)state;
     tiny_open(&t, 6);
     fm_train_job j = tiny_job(&t, FM_METHOD_FULL);
     j.config.dtype = FM_BF16;
@@ -378,7 +370,7 @@ static void narrow(ik_mem *mem, fm_tree *tree, const fm_provider *p, const char 
     fm_buf_release(&wide);
 }
 
-static void a_full_result_has_each_tensor_in_its_parents_dtype(void **state)
+TEST(a_full_result_has_each_tensor_in_its_parents_dtype)
 {
     static const char narrowed[] = "model.layers.0.mlp.up_proj.weight";
     tiny t;
@@ -386,7 +378,6 @@ static void a_full_result_has_each_tensor_in_its_parents_dtype(void **state)
     fm_tree *tree = NULL;
     ik_mem mem = {0};
 
-    (void)state;
     tiny_open(&t, 6);
     tk_ok(fm_tree_copy(&tree, fm_source_tree(t.src)));
     narrow(&mem, tree, &t.p, "tensors/model/layers/0/mlp/up_proj.weight");
@@ -406,13 +397,12 @@ static void a_full_result_has_each_tensor_in_its_parents_dtype(void **state)
     tiny_close(&t);
 }
 
-static void wrong_jobs_are_refused_by_name(void **state)
+TEST(wrong_jobs_are_refused_by_name)
 {
     tiny t;
     fm_train_result r;
     fm_engine *e = ik_engine(1, 64);
 
-    (void)state;
     tiny_open(&t, 6);
     fm_train_job j = tiny_job(&t, FM_METHOD_LORA);
     tk_ok(fm_train_config_set(&j.config, "targets", "q_proj,query"));
@@ -460,14 +450,13 @@ static fm_train_job data_job(const tiny *t, const fm_dataset *d)
     return j;
 }
 
-static void epochs_decide_the_steps_and_the_seed_the_order(void **state)
+TEST(epochs_decide_the_steps_and_the_seed_the_order)
 {
     tiny t;
     fm_train_result r;
     fm_train_result other;
     fm_dataset *d = six_blocks();
 
-    (void)state;
     tiny_open(&t, 1);
     fm_train_job j = data_job(&t, d);
     j.config.epochs = 1.5; /* 9 examples: steps of 4, 4 and 1 */
@@ -524,11 +513,10 @@ static void check_second_adapter(fm_engine *e, const char *kind, const char *sav
     peft_close(&t);
 }
 
-static void a_second_adapter_trains_on_top_of_the_first(void **state)
+TEST(a_second_adapter_trains_on_top_of_the_first)
 {
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     check_second_adapter(e, "lora", "", 28);
     check_second_adapter(e, "lora-modules-to-save", "lm_head", 29);
     fm_engine_free(e);

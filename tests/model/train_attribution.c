@@ -158,9 +158,8 @@ static void products_of(fm_method method)
     stage_close(&s);
 }
 
-static void products_are_those_of_explicit_gradients(void **state)
+TEST(products_are_those_of_explicit_gradients)
 {
-    (void)state;
     products_of(FM_METHOD_LORA);
     products_of(FM_METHOD_FULL);
 }
@@ -329,7 +328,7 @@ static void check_block(fmt_walk *w, const fmt_kron *kron, size_t item)
     fm_free(s.g);
 }
 
-static void the_damped_matrix_is_inverted_as_a_dense_one(void **state)
+TEST(the_damped_matrix_is_inverted_as_a_dense_one)
 {
     stage s;
     fmt_walk w;
@@ -337,7 +336,6 @@ static void the_damped_matrix_is_inverted_as_a_dense_one(void **state)
     double a;
     double size;
 
-    (void)state;
     stage_open(&s, FM_METHOD_LORA);
     s.in.e = ik_engine(2, 64);
     tk_ok(fmt_walk_open(&w, &s.in, true));
@@ -360,7 +358,7 @@ static void the_damped_matrix_is_inverted_as_a_dense_one(void **state)
     stage_close(&s);
 }
 
-static void eigenvalues_are_those_of_numpy(void **state)
+TEST(eigenvalues_are_those_of_numpy)
 {
     /* numpy.linalg.eigvalsh */
     static const double want[] = {-0.5196330209912091, 1.4969748929800561, 2.988000031919438,
@@ -373,7 +371,6 @@ static void eigenvalues_are_those_of_numpy(void **state)
     double work[2 * M];
     double *big = fm_calloc(BIG * BIG * 3 + 3 * BIG, sizeof(double));
 
-    (void)state;
     for (size_t i = 0; i < M * M; i++)
         a[i] = cos((double)(i / M + i % M + 1)) + (i / M == i % M ? (double)(i / M + 1) : 0.0);
     tk_ok(fmt_eigen(a, q, d, work, M));
@@ -397,7 +394,7 @@ static void eigenvalues_are_those_of_numpy(void **state)
 }
 
 /* rank_bm25 0.2.2, BM25Okapi */
-static void bm25_is_that_of_rank_bm25(void **state)
+TEST(bm25_is_that_of_rank_bm25)
 {
     static const int32_t a[] = {1, 2, 3, 4, 5}, b[] = {1, 2, 2, 6},
                          c[] = {7, 8, 9, 1, 2, 3, 10, 11}, d[] = {12, 13},
@@ -408,18 +405,16 @@ static void bm25_is_that_of_rank_bm25(void **state)
                                   1.5193574204984497, 1.2001691867687039};
     double have[5];
 
-    (void)state;
     tk_ok(fmt_bm25(have, query, 6, doc, len, 5));
     for (size_t i = 0; i < 5; i++)
         tk_assert_le(fabs(have[i] - want[i]), 1e-12, "a score");
 }
 
-static void spearman_is_that_of_scipy(void **state)
+TEST(spearman_is_that_of_scipy)
 {
     static const double x[] = {3, 1, 4, 1, 5, 9, 2, 6}, y[] = {2, 7, 1, 8, 2, 8, 1, 8};
     static const double same[] = {1, 1, 1};
 
-    (void)state;
     tk_assert_le(fabs(fm_spearman(x, y, 8) - 0.19885368120992467), 1e-14, "rho");
     assert_true(isnan(fm_spearman(same, x, 3)));
     assert_true(isnan(fm_spearman(x, y, 1)));
@@ -436,13 +431,12 @@ static void scores_with(stage *s, unsigned threads, double score[FM_ATTRIBUTIONS
     fm_engine_free(s->in.e);
 }
 
-static void any_number_of_threads_gives_the_same_bits(void **state)
+TEST(any_number_of_threads_gives_the_same_bits)
 {
     stage s;
     double one[FM_ATTRIBUTIONS][N];
     double two[FM_ATTRIBUTIONS][N];
 
-    (void)state;
     stage_open(&s, FM_METHOD_LORA);
     scores_with(&s, 1, one);
     scores_with(&s, 2, two);
@@ -531,12 +525,11 @@ static void trained_stage(stage *s, fm_train_config c, const char *lines)
     s->in.child = s->both;
 }
 
-static void classes_are_ranked_through_their_head(void **state)
+TEST(classes_are_ranked_through_their_head)
 {
     stage s;
     fm_train_config c = config_of(FM_METHOD_FULL);
 
-    (void)state;
     c.objective = FM_OBJECTIVE_CLASSIFY;
     trained_stage(&s, c,
                   "{\"text\":\"good day\",\"label\":\"pos\"}\n"
@@ -550,13 +543,12 @@ static void classes_are_ranked_through_their_head(void **state)
     stage_close(&s);
 }
 
-static void preferences_are_ranked_by_their_pairs(void **state)
+TEST(preferences_are_ranked_by_their_pairs)
 {
     stage s;
     fm_train_config c = config_of(FM_METHOD_FULL);
     fm_train_config text = c;
 
-    (void)state;
     c.objective = FM_OBJECTIVE_DPO;
     c.max_tokens = 7; /* the end token is not in this vocabulary */
     trained_stage(&s, c,
@@ -624,7 +616,7 @@ static void tracin_at_the_last_state_is_the_product_at_the_child(void **state)
 }
 
 /* ---- training again ---- */
-static void training_again_is_a_run_without_the_records(void **state)
+TEST(training_again_is_a_run_without_the_records)
 {
     static const uint32_t skip[] = {1, 3};
     bool without[N] = {[1] = true, [3] = true};
@@ -640,7 +632,6 @@ static void training_again_is_a_run_without_the_records(void **state)
     fm_train_result g;
     fm_tree *tree = NULL;
 
-    (void)state;
     stage_open(&s, FM_METHOD_FULL);
     s.in.e = ik_engine(2, 64);
     tk_ok(fm_attribution_retrain(&s.in, groups, 2, margin));
@@ -665,14 +656,13 @@ static void training_again_is_a_run_without_the_records(void **state)
     stage_close(&s);
 }
 
-static void what_cannot_be_ranked_is_refused(void **state)
+TEST(what_cannot_be_ranked_is_refused)
 {
     stage s;
     double have[N];
     double *score[FM_ATTRIBUTIONS] = {[FM_ATTR_COSINE] = have};
     fm_attribution_kind kind;
 
-    (void)state;
     tk_fails(fm_attribution_find(&kind, "guess"), FM_EINVAL, "path, tracin, cosine");
     tk_fails(fm_attribution_find(&kind, "states"), FM_EINVAL, "there are path"); /* was one */
     tk_ok(fm_attribution_find(&kind, "bm25"));

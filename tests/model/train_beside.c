@@ -209,13 +209,12 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void rounds_go_beside(void **state)
+TEST(rounds_go_beside)
 {
     fm_wire *wire[RANKS];
     pthread_t thread[RANKS];
     pthread_barrier_t all;
     rank r[RANKS];
-    (void)state;
     tk_ok(fm_wire_threads(wire, RANKS, 60.0));
     assert_int_equal(pthread_barrier_init(&all, NULL, RANKS), 0);
     plain_exchange = wire[0]->exchange;

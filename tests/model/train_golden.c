@@ -111,11 +111,10 @@ static void check_family(const char *family, const fm_json *ref)
     fm_engine_free(e);
 }
 
-static void gradients_of_every_family_equal_hugging_faces(void **state)
+TEST(gradients_of_every_family_equal_hugging_faces)
 {
     fm_json *all = open_sketches();
 
-    (void)state;
     static const char *const families[] = {
         "gemma2",        "gemma3-linear", "gpt_neox",   "gpt_neox-sequential", "granite",
         "llama-dynamic", "llama-gelu",    "llama-yarn", "llama-yarn-mscale",   "llama-linear",
@@ -180,7 +179,7 @@ static void encoder_pass(fmt_lane *lane, const int32_t *ids, size_t n, double *l
     fmt_pass_free(pass);
 }
 
-static void gradients_of_an_encoder_equal_hugging_faces(void **state)
+TEST(gradients_of_an_encoder_equal_hugging_faces)
 {
     char *dir = golden("arch/", "roberta"), *file = golden("arch/", "roberta/ref.safetensors");
     fm_json *all = open_sketches();
@@ -194,7 +193,6 @@ static void gradients_of_an_encoder_equal_hugging_faces(void **state)
     double loss = 0.0;
     size_t n = 0;
 
-    (void)state;
     tk_ok(fm_source_open(&ids_of.src, file));
     tk_ok(fm_source_open(&src, dir));
     fm_model *m = ik_model(e, src, "roberta");
@@ -298,13 +296,12 @@ static void check_bits(const char *family)
     fm_source_close(t.src);
 }
 
-static void children_of_every_family_equal_those_trained_alone(void **state)
+TEST(children_of_every_family_equal_those_trained_alone)
 {
     static const char *const families[] = {"gemma2",    "gpt_neox",  "granite", "olmo2",   "phi3",
                                            "qwen2_moe", "qwen3_moe", "smollm3", "stablelm"};
     const char *each = getenv("FM_EACH"); /* every n-th alone; all where unset */
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i += each ? strtoul(each, NULL, 10) : 1)
         check_bits(families[i]);
 }

@@ -226,7 +226,7 @@ static void check_gradients(probe *b, const char *what)
     fm_train_result_release(&at);
 }
 
-static void gradients_are_the_slopes_of_the_loss(void **state)
+TEST(gradients_are_the_slopes_of_the_loss)
 {
     static const char *const settings[] = {
         "r=3 dropout=0.4 lr=0.02",
@@ -243,7 +243,6 @@ static void gradients_are_the_slopes_of_the_loss(void **state)
     tiny t;
     probe b = {.e = ik_engine(2, 64)};
 
-    (void)state;
     tiny_open(&t, "qwen2");
     b.p = &t.p;
     for (size_t i = 0; i < FM_ARRAY_LEN(settings); i++) {
@@ -337,11 +336,10 @@ static void check_stacked(fm_engine *e, size_t i)
     tiny_close(&t);
 }
 
-static void an_adapter_trains_on_a_parent_that_carries_another(void **state)
+TEST(an_adapter_trains_on_a_parent_that_carries_another)
 {
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(stacked); i++)
         check_stacked(e, i);
     fm_engine_free(e);
@@ -395,22 +393,20 @@ static void check_together(unsigned threads, bool recompute)
     fm_engine_free(two);
 }
 
-static void methods_of_any_mix_train_together_as_alone(void **state)
+TEST(methods_of_any_mix_train_together_as_alone)
 {
-    (void)state;
     check_together(1, false);
     check_together(2, true);
 }
 
 /* A child whose rows were not finite leaves no trace in what the others compute next. */
-static void a_child_that_breaks_leaves_the_others_as_they_are(void **state)
+TEST(a_child_that_breaks_leaves_the_others_as_they_are)
 {
     tiny t;
     fm_train_result both[2];
     fm_train_result alone;
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     tiny_open(&t, "qwen2");
     fm_train_job j[2] = {job_of(&t, "r=2 batch=1 dropout=0.2"),
                          job_of(&t, "method=full lr=1000 clip=0 weight_decay=1000")};
@@ -435,12 +431,11 @@ static bool stop_after_two(void *ctx, const fm_train_progress *p, size_t n, bool
     return p->step == 1;
 }
 
-static void a_resumed_run_of_any_method_has_the_same_bits(void **state)
+TEST(a_resumed_run_of_any_method_has_the_same_bits)
 {
     tiny t;
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     tiny_open(&t, "qwen2");
     for (size_t i = 0; i + 1 < MIX; i++) {
         fm_train_result whole;
@@ -463,7 +458,7 @@ static void a_resumed_run_of_any_method_has_the_same_bits(void **state)
 }
 
 /* ---- dropout ---- */
-static void masks_are_new_in_every_step_and_absent_at_zero(void **state)
+TEST(masks_are_new_in_every_step_and_absent_at_zero)
 {
     tiny t;
     fm_train_result r[3];
@@ -471,7 +466,6 @@ static void masks_are_new_in_every_step_and_absent_at_zero(void **state)
     static const char *const settings[] = {"r=3 lr=0 batch=2 dropout=0", "r=3 lr=0 dropout=0.5",
                                            "r=3 lr=0 dropout=0.5 seed=9"};
 
-    (void)state;
     tiny_open(&t, "llama");
     for (size_t k = 1; k < STEPS; k++) { /* the same batch in every step */
         memcpy(t.ids + k * 2 * WIDTH, t.ids, 2 * WIDTH * sizeof(int32_t));
@@ -504,13 +498,12 @@ static void masks_are_new_in_every_step_and_absent_at_zero(void **state)
 }
 
 /* A new DoRA has the norms of W: it computes what LoRA does, dropout and all. */
-static void dora_begins_as_lora(void **state)
+TEST(dora_begins_as_lora)
 {
     tiny t;
     fm_train_result r[2];
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     tiny_open(&t, "qwen2");
     for (size_t i = 0; i < 2; i++) {
         fm_train_job j = job_of(&t, i ? "r=3 dropout=0.4 dora=true steps=1 clip=0"
@@ -535,14 +528,13 @@ static void dora_begins_as_lora(void **state)
 }
 
 /* ---- parts of a full fine-tune ---- */
-static void what_is_frozen_is_left_out_and_the_rest_learns_the_same(void **state)
+TEST(what_is_frozen_is_left_out_and_the_rest_learns_the_same)
 {
     tiny t;
     fm_train_result whole;
     fm_train_result part;
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     tiny_open(&t, "qwen2");
     fm_train_job j = job_of(&t, "method=full steps=1 clip=0");
     tk_ok(fm_train_run(e, &t.p, &j, 1, &whole, NULL, NULL));
@@ -604,13 +596,12 @@ static fm_tree *rounded(const tiny *t, ik_mem *mem, bool blocks)
     return tree;
 }
 
-static void a_quantized_stem_trains_as_its_values_do(void **state)
+TEST(a_quantized_stem_trains_as_its_values_do)
 {
     static const char *const settings[] = {"r=4", "r=4 dora=true", "method=ia3", "method=prefix"};
     tiny t;
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     tiny_open(&t, "llama");
     for (size_t i = 0; i < FM_ARRAY_LEN(settings); i++) {
         fm_train_result r[2];
@@ -660,7 +651,7 @@ static void refused_first(fm_engine *e, const tiny *t, const fm_train_job *j)
     assert_int_equal(allocs, 0);
 }
 
-static void a_stem_with_scales_trains_as_its_values_do(void **state)
+TEST(a_stem_with_scales_trains_as_its_values_do)
 {
     static const char *const settings[] = {"r=4", "r=4 dora=true", "r=2 modules_to_save=up_proj",
                                            "method=ia3", "method=full layers=1"};
@@ -669,7 +660,6 @@ static void a_stem_with_scales_trains_as_its_values_do(void **state)
     fm_plain *plain = NULL;
     tiny t;
 
-    (void)state;
     tiny_open(&t, "llama");
     for (size_t i = 0; i < (size_t)2 * WIDTH * STEPS; i++) { /* its vocabulary is 64 */
         t.ids[i] %= 64;
@@ -705,7 +695,7 @@ static void a_stem_with_scales_trains_as_its_values_do(void **state)
 }
 
 /* ---- refusals ---- */
-static void settings_that_make_no_sense_are_refused_by_name(void **state)
+TEST(settings_that_make_no_sense_are_refused_by_name)
 {
     static const struct {
         const char *settings, *says;
@@ -733,7 +723,6 @@ static void settings_that_make_no_sense_are_refused_by_name(void **state)
     fm_train_result r;
     fm_engine *e = ik_engine(1, 64);
 
-    (void)state;
     tiny_open(&t, "qwen2");
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_train_job j = job_of(&t, bad[i].settings);

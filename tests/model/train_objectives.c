@@ -226,9 +226,8 @@ static double compare_grads(const one *o, const ik_ref *ref)
     return worst / largest;
 }
 
-static void gradients_equal_those_of_torch(void **state)
+TEST(gradients_equal_those_of_torch)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
         golden g;
         one o;
@@ -248,9 +247,8 @@ static void gradients_equal_those_of_torch(void **state)
 
 /* Vectors of all shards stand against each other: torch's gradient of the whole batch, whether the
  * pass that made the vectors still stands or runs again. */
-static void shards_share_their_negatives(void **state)
+TEST(shards_share_their_negatives)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
         golden g;
         one o;
@@ -287,9 +285,8 @@ static void shards_share_their_negatives(void **state)
     }
 }
 
-static void steps_equal_those_of_torch(void **state)
+TEST(steps_equal_those_of_torch)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
         golden g;
         fm_train_result r;
@@ -317,14 +314,13 @@ static void steps_equal_those_of_torch(void **state)
 
 /* ==== DPO ==== */
 
-static void dpo_begins_at_log_2(void **state)
+TEST(dpo_begins_at_log_2)
 {
     golden g;
     one o;
     fm_engine *e = ik_engine(1, 64);
     float lp[T];
 
-    (void)state;
     golden_open(&g, case_of("dpo"));
     fm_model *m = ik_model(e, g.src, "parent");
     one_run(&o, e, &g.p, &g.job);
@@ -346,13 +342,12 @@ static void dpo_begins_at_log_2(void **state)
 }
 
 /* A frozen head scales its rows' gradient; one that trains runs again with the weights. */
-static void both_ways_through_the_head_agree(void **state)
+TEST(both_ways_through_the_head_agree)
 {
     golden g;
     one a, b;
     fm_engine *e = ik_engine(1, 64);
 
-    (void)state;
     golden_open(&g, case_of("dpo"));
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     c.objective = FM_OBJECTIVE_DPO;
@@ -378,14 +373,13 @@ static void both_ways_through_the_head_agree(void **state)
 }
 
 /* The reference's rows are saved by no layer: less memory than two lanes that train. */
-static void frozen_rows_are_not_saved(void **state)
+TEST(frozen_rows_are_not_saved)
 {
     golden g;
     one dpo, a, b;
     fmt_pass *both = NULL;
     fm_engine *e = ik_engine(1, 64);
 
-    (void)state;
     golden_open(&g, case_of("dpo"));
     one_run(&dpo, e, &g.p, &g.job);
     g.job.config.objective = FM_OBJECTIVE_NEXT_TOKEN;
@@ -410,10 +404,9 @@ static void frozen_rows_are_not_saved(void **state)
 
 /* ==== distillation ==== */
 
-static void nothing_is_learnt_from_oneself(void **state)
+TEST(nothing_is_learnt_from_oneself)
 {
     static const double temperature[] = {1.0, 2.5};
-    (void)state;
     for (size_t k = 0; k < 2; k++) {
         golden g;
         one o;
@@ -469,13 +462,12 @@ static void family_close(family *f)
         golden_close(&f->g[i]);
 }
 
-static void mixed_objectives_in_one_pass_equal_solo_runs(void **state)
+TEST(mixed_objectives_in_one_pass_equal_solo_runs)
 {
     family f;
     fm_train_result solo[CHILDREN], joint[CHILDREN], three[CHILDREN];
     fm_engine *e = ik_engine(1, 64), *e3 = ik_engine(3, 64);
 
-    (void)state;
     family_open(&f);
     for (size_t i = 0; i < CHILDREN; i++)
         tk_ok(fm_train_run(e, &f.g[0].p, &f.job[i], 1, &solo[i], NULL, NULL));
@@ -524,9 +516,8 @@ static const goal_case *evaluated(size_t i)
     return case_of(of[i]);
 }
 
-static void held_out_examples_are_measured_and_change_nothing(void **state)
+TEST(held_out_examples_are_measured_and_change_nothing)
 {
-    (void)state;
     for (size_t i = 0; i < 4; i++) {
         const goal_case *c = evaluated(i);
         golden g;
@@ -703,9 +694,8 @@ static void classify_and_load(const char *name, const char *parent, bool bare, f
     fm_engine_free(e);
 }
 
-static void classifiers_become_versions_that_infer_runs(void **state)
+TEST(classifiers_become_versions_that_infer_runs)
 {
-    (void)state;
     classify_and_load("llama-full", "classify-llama", false, FM_METHOD_FULL);
     classify_and_load("llama-lora", "classify-llama", false, FM_METHOD_LORA);
     classify_and_load("llama-bare-full", "classify-llama", true, FM_METHOD_FULL);
@@ -714,13 +704,12 @@ static void classifiers_become_versions_that_infer_runs(void **state)
     classify_and_load("bert-lora", "classify-bert", false, FM_METHOD_LORA);
 }
 
-static void what_does_not_fit_is_refused_by_name(void **state)
+TEST(what_does_not_fit_is_refused_by_name)
 {
     golden g, other;
     fm_train_result r;
     fm_engine *e = ik_engine(1, 64);
 
-    (void)state;
     golden_open(&g, case_of("classify-llama"));
     g.job.config.classes = 2;
     tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EINVAL, "classes=2");

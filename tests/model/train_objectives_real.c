@@ -111,7 +111,7 @@ static fm_tree *with_adapter(ik_mem *mem, const fm_tree *parent, const fm_train_
     return tree;
 }
 
-static void minilm_finds_more_answers(void **state)
+TEST(minilm_finds_more_answers)
 {
     char *dir = tk_minilm();
     fm_source *src = NULL;
@@ -120,7 +120,6 @@ static void minilm_finds_more_answers(void **state)
     ik_mem mem = {.behind_count = 1};
     fm_provider p = ik_provider(&mem);
 
-    (void)state;
     tk_ok(fm_source_open(&src, dir));
     fm_free(dir);
     mem.behind[0] = fm_source_provider(src);
@@ -171,7 +170,7 @@ static void minilm_finds_more_answers(void **state)
 /* ==== classes ==== */
 
 #define LINES 200u
-#define TEST 40u
+#define HELD_OUT 40u
 #define BATCH 20u
 #define SHORT 14u
 
@@ -195,26 +194,25 @@ static fm_span text_of_class(size_t i)
     return i % 2 ? line_of(i) : field(i, "output");
 }
 
-static void smollm2_tells_kinds_of_texts_apart(void **state)
+TEST(smollm2_tells_kinds_of_texts_apart)
 {
     char *gguf = tk_smollm2_gguf();
     fm_source *src = NULL;
     fm_train_result r;
     fm_engine *e = ik_engine(0, 64);
-    fm_example x[TEST];
-    const fm_example *list[TEST];
+    fm_example x[HELD_OUT];
+    const fm_example *list[HELD_OUT];
 
-    (void)state;
     tk_ok(fm_source_open(&src, gguf));
     fm_free(gguf);
     fm_provider p = fm_source_provider(src);
     fm_model *m = ik_model(e, src, "smollm2");
-    rows t = rows_new(LINES + TEST, SHORT);
-    for (size_t i = 0; i < LINES + TEST; i++) {
+    rows t = rows_new(LINES + HELD_OUT, SHORT);
+    for (size_t i = 0; i < LINES + HELD_OUT; i++) {
         row_text(&t, m, i, text_of_class(i));
         t.labels[i * SHORT] = (int32_t)(i % 2);
     }
-    for (size_t i = 0; i < TEST; i++) {
+    for (size_t i = 0; i < HELD_OUT; i++) {
         size_t row = (LINES + i) * SHORT;
         uint32_t n = 0;
         while (n < SHORT && t.mask[row + n])
@@ -237,12 +235,12 @@ static void smollm2_tells_kinds_of_texts_apart(void **state)
                       .batch_labels = t.labels,
                       .batch_mask = t.mask,
                       .held_out = list,
-                      .held_outs = TEST};
+                      .held_outs = HELD_OUT};
     tk_ok(fm_train_run(e, &p, &j, 1, &r, NULL, NULL));
     double right = kit_log(&r, c.steps - 1, "eval_accuracy");
     print_message(
         "SmolLM2: loss %.3f to %.3f; %.0f of %u held-out lines of 2 kinds right (%.1f s)\n",
-        kit_log(&r, 0, "loss"), kit_log(&r, c.steps - 1, "loss"), right * TEST, TEST, r.seconds);
+        kit_log(&r, 0, "loss"), kit_log(&r, c.steps - 1, "loss"), right * HELD_OUT, HELD_OUT, r.seconds);
     assert_true(right >= 0.75); /* chance: a half */
     fm_train_result_release(&r);
     rows_free(&t);

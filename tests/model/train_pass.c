@@ -123,22 +123,19 @@ static void check_zoo(uint32_t stretch, unsigned threads, bool recompute)
     fm_engine_free(e);
 }
 
-static void mixed_children_have_the_bits_of_their_runs_alone(void **state)
+TEST(mixed_children_have_the_bits_of_their_runs_alone)
 {
-    (void)state;
     check_zoo(1, 1, false);
     check_zoo(1, 2, false);
 }
 
-static void so_have_children_whose_rows_take_several_passes(void **state)
+TEST(so_have_children_whose_rows_take_several_passes)
 {
-    (void)state;
     check_zoo(40, 2, false); /* 2,920 rows a step */
 }
 
-static void activations_computed_again_are_the_same(void **state)
+TEST(activations_computed_again_are_the_same)
 {
-    (void)state;
     check_zoo(1, 2, true);
 }
 
@@ -160,14 +157,13 @@ static bool drop_one(void *ctx, const fm_train_progress *p, size_t n, bool *drop
     return false;
 }
 
-static void a_dropped_child_leaves_the_others_alone(void **state)
+TEST(a_dropped_child_leaves_the_others_alone)
 {
     zoo z;
     fm_train_result r[CHILDREN];
     fm_engine *e = ik_engine(2, 64);
     leave l = {.child = 0, .step = 2};
 
-    (void)state;
     zoo_open(&z, 1);
     tk_ok(fm_train_run(e, &z.p, z.job, CHILDREN, r, drop_one, &l));
     assert_true(r[0].dropped);
@@ -185,13 +181,12 @@ static void a_dropped_child_leaves_the_others_alone(void **state)
     fm_engine_free(e);
 }
 
-static void a_child_that_breaks_says_where_and_leaves_the_others_alone(void **state)
+TEST(a_child_that_breaks_says_where_and_leaves_the_others_alone)
 {
     zoo z;
     fm_train_result r[CHILDREN];
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     zoo_open(&z, 1);
     z.job[0].config.lr = 1e30;
     z.job[0].config.clip = 0.0;
@@ -211,14 +206,13 @@ static void a_child_that_breaks_says_where_and_leaves_the_others_alone(void **st
 }
 
 /* Sizes alone are not enough: a pass has one rotary table. */
-static void parents_that_turn_otherwise_do_not_share_a_pass(void **state)
+TEST(parents_that_turn_otherwise_do_not_share_a_pass)
 {
     zoo z;
     fm_train_result r[2];
     fm_engine *e = ik_engine(1, 64);
     fm_tree *other = NULL;
 
-    (void)state;
     zoo_open(&z, 1);
     tk_ok(fm_tree_copy(&other, fm_source_tree(z.src)));
     const fm_entry *file = fm_tree_find(other, "model.json");
@@ -237,7 +231,7 @@ static void parents_that_turn_otherwise_do_not_share_a_pass(void **state)
     fm_engine_free(e);
 }
 
-static void a_child_that_diverges_is_stopped(void **state)
+TEST(a_child_that_diverges_is_stopped)
 {
     zoo z;
     fm_train_result r[2];
@@ -245,7 +239,6 @@ static void a_child_that_diverges_is_stopped(void **state)
     const uint32_t steps = 40;
     int32_t *ids = fm_malloc(48 * steps * sizeof(int32_t));
 
-    (void)state;
     assert_non_null(ids);
     zoo_open(&z, 1);
     for (size_t i = 0; i < 48 * (size_t)steps; i++)

@@ -138,11 +138,10 @@ static void assert_near(double have, double want, double limit, const char *what
     tk_assert_le(have > want ? have - want : want - have, limit, what);
 }
 
-static void gradients_equal_those_of_peft(void **state)
+TEST(gradients_equal_those_of_peft)
 {
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
         peft t;
         double loss = 0.0;
@@ -161,11 +160,10 @@ static void gradients_equal_those_of_peft(void **state)
     fm_engine_free(e);
 }
 
-static void steps_equal_those_of_peft(void **state)
+TEST(steps_equal_those_of_peft)
 {
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
         const kind *k = &kinds[i];
         peft t;
@@ -203,12 +201,11 @@ static void steps_equal_those_of_peft(void **state)
 }
 
 /* What trains here runs in inference, too: the logits that PEFT has. */
-static void inference_gives_the_logits_of_peft(void **state)
+TEST(inference_gives_the_logits_of_peft)
 {
     fm_engine *e = ik_engine(2, 64);
     size_t checked = 0;
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
         peft t;
         size_t n = 0;
@@ -317,11 +314,10 @@ static void from_settings(fm_engine *e, const kind *k, const peft *t, fm_train_r
     tk_ok(fm_train_run(e, &p, &job, 1, r, NULL, NULL));
 }
 
-static void settings_give_the_config_and_the_keys_of_peft(void **state)
+TEST(settings_give_the_config_and_the_keys_of_peft)
 {
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
         peft t;
         fm_train_result r;
@@ -338,11 +334,10 @@ static void settings_give_the_config_and_the_keys_of_peft(void **state)
 }
 
 /* A new adapter changes nothing before its first step, but for virtual tokens. */
-static void a_seeded_adapter_begins_as_its_parent(void **state)
+TEST(a_seeded_adapter_begins_as_its_parent)
 {
     fm_engine *e = ik_engine(2, 64);
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
         peft t;
         fm_train_result r;
@@ -363,7 +358,7 @@ static void a_seeded_adapter_begins_as_its_parent(void **state)
     fm_engine_free(e);
 }
 
-static void bitfit_equals_pytorch(void **state)
+TEST(bitfit_equals_pytorch)
 {
     static const kind k = {GOLDEN "bitfit", "qwen2", 4, "method=bitfit"};
     fm_train_result r;
@@ -374,7 +369,6 @@ static void bitfit_equals_pytorch(void **state)
     fm_source *base = ik_source("arch/qwen2");
     fm_provider p = fm_source_provider(base);
 
-    (void)state;
     tk_ok(fm_source_open(&ref.src, path));
     int32_t *ids = ik_ref_get(&ref, "input_ids", &n);
     int32_t *labels = ik_ref_get(&ref, "labels", NULL);

@@ -241,9 +241,8 @@ static void check(fm_method method, const char *set, uint32_t ranks)
     fm_train_result_release(&many);
 }
 
-static void bits_do_not_depend_on_ranks(void **state)
+TEST(bits_do_not_depend_on_ranks)
 {
-    (void)state;
     check(FM_METHOD_LORA, "r=4 lr=0.01 steps=3 batch=6 accumulate=2 dropout=0.1 shards=2", 2);
     check(FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=7 shards=6 dora=true", 3);
     check(FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=7 shards=4 loraplus=4", 2);
@@ -253,12 +252,11 @@ static void bits_do_not_depend_on_ranks(void **state)
 
 /* Every text of a micro-batch stands against those of all ranks: bits of one rank, and (but for the
  * order of sums) of one shard. Once through the layers (1 child, a shard a rank), or twice. */
-static void negatives_are_those_of_all_ranks(void **state)
+TEST(negatives_are_those_of_all_ranks)
 {
     static const char set[] =
         "objective=contrastive pooling=mean r=4 lr=0.01 steps=3 max_tokens=48";
     char text[256];
-    (void)state;
     (void)snprintf(text, sizeof(text), "%s batch=6 dropout=0.1 symmetric=true shards=2", set);
     check(FM_METHOD_LORA, text, 2);
     (void)snprintf(text, sizeof(text), "%s batch=7 accumulate=2 shards=4", set);
@@ -300,10 +298,9 @@ static void negatives_are_those_of_all_ranks(void **state)
 
 /* Pieces of what is held out, dealt to ranks: the log has one rank's bits, and what one shard says
  * but for the order of sums. */
-static void what_is_held_out_is_dealt(void **state)
+TEST(what_is_held_out_is_dealt)
 {
     static const size_t held[] = {1, 5, 13};
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         const char *set = "r=4 lr=0.01 steps=2 batch=4 shards=4";
         const task t = {.method = FM_METHOD_LORA, .set = set, .held = held[i]};
@@ -328,7 +325,7 @@ static void what_is_held_out_is_dealt(void **state)
 }
 
 /* Pieces that the ranks share unevenly, some of them empty; another loss, with its own weights. */
-static void what_is_held_out_is_the_same_for_any_ranks(void **state)
+TEST(what_is_held_out_is_the_same_for_any_ranks)
 {
     static const struct {
         const char *set;
@@ -337,7 +334,6 @@ static void what_is_held_out_is_the_same_for_any_ranks(void **state)
               {"r=4 lr=0.01 steps=2 batch=3 shards=4 max_tokens=48 loraplus=4", {2, 4}},
               {"objective=contrastive pooling=mean lr=0.01 steps=2 batch=4 shards=4 max_tokens=48",
                {2, 4}}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(of); i++) {
         const task t = {.method = FM_METHOD_LORA, .set = of[i].set, .held = 11};
         fm_train_result one, many;
@@ -447,9 +443,8 @@ static void *reduce_on(void *arg)
     return NULL;
 }
 
-static void gradients_come_in_pieces(void **state)
+TEST(gradients_come_in_pieces)
 {
-    (void)state;
     for (uint32_t own = 1; own <= 2; own++) {
         fm_wire *wire[3];
         pthread_t thread[3];
@@ -474,31 +469,28 @@ static void gradients_come_in_pieces(void **state)
 }
 
 /* Many blocks of the flat parameters, so that every rank has a slice and the norm is of many. */
-static void full_training_too(void **state)
+TEST(full_training_too)
 {
-    (void)state;
     check(FM_METHOD_FULL, "lr=0.001 clip=0.1 steps=2 batch=4 max_tokens=48 shards=2", 2);
     check(FM_METHOD_FULL, "lr=0.001 steps=1 batch=3 max_tokens=48 shards=3", 3);
 }
 
 /* Rounds go while the backward is at work below them; of the last micro-batch of the last shard. */
-static void a_run_sends_beside_its_backward(void **state)
+TEST(a_run_sends_beside_its_backward)
 {
-    (void)state;
     check(FM_METHOD_FULL, "lr=0.001 steps=2 batch=2 max_tokens=16 shards=2", 2);
     if (!rk_card(0))
         check(FM_METHOD_FULL, "lr=0.001 steps=2 batch=6 accumulate=3 max_tokens=24 shards=4", 2);
 }
 
 /* Shards differ from the whole by the rounding of sums alone. */
-static void shards_compute_what_the_whole_does(void **state)
+TEST(shards_compute_what_the_whole_does)
 {
     const task whole = {.method = FM_METHOD_FULL,
                         .set = "lr=0.001 steps=3 batch=6 max_tokens=48 shards=1"};
     const task cut = {.method = FM_METHOD_FULL,
                       .set = "lr=0.001 steps=3 batch=6 max_tokens=48 shards=3"};
     fm_train_result a, b;
-    (void)state;
     run_well(&whole, 1, &a);
     run_well(&cut, 3, &b);
     tk_assert_le(fabs(loss_at(&a, 0) - loss_at(&b, 0)), 1e-9, "the first loss");
@@ -510,13 +502,12 @@ static void shards_compute_what_the_whole_does(void **state)
     fm_train_result_release(&b);
 }
 
-static void a_run_goes_on_with_other_ranks(void **state)
+TEST(a_run_goes_on_with_other_ranks)
 {
     const char *set = "r=4 lr=0.01 steps=4 batch=4 shards=2";
     const task straight = {.method = FM_METHOD_LORA, .set = set};
     fm_train_result want, part, got;
     kit_keeper keeper;
-    (void)state;
     run_well(&straight, 1, &want);
     task first = {.method = FM_METHOD_LORA, .set = set, .stop_at = 2};
     fm_train_keeper copy = *kit_keeper_init(&keeper);
@@ -533,11 +524,10 @@ static void a_run_goes_on_with_other_ranks(void **state)
     fm_train_result_release(&want);
 }
 
-static void a_lost_rank_ends_the_run(void **state)
+TEST(a_lost_rank_ends_the_run)
 {
     const task t = {.method = FM_METHOD_LORA, .set = "steps=3 batch=2 shards=2", .leaves = true};
     worker w[2];
-    (void)state;
     run_ranks(&t, 2, w);
     assert_int_equal(w[1].rc, FM_OK);
     assert_int_equal(w[0].rc, FM_EIO);
@@ -601,12 +591,11 @@ static bool fail_beside(const task *t, unsigned exchange, uint64_t allocation)
     return true;
 }
 
-static void a_rank_fails_beside_its_exchange(void **state)
+TEST(a_rank_fails_beside_its_exchange)
 {
     const task t = {.method = FM_METHOD_FULL,
                     .set = "lr=0.001 steps=2 batch=2 max_tokens=16 shards=2"};
     unsigned failed = 0;
-    (void)state;
     if (rk_card(0)) /* there its passes take no memory of this process */
         return;
     for (unsigned n = 0; failed < 3 && n < 24; n++) {
@@ -618,12 +607,11 @@ static void a_rank_fails_beside_its_exchange(void **state)
 }
 
 /* A step that breaks names its own records, not those of the step that is in hand already. */
-static void a_broken_step_names_its_records(void **state)
+TEST(a_broken_step_names_its_records)
 {
     const task t = {
         .method = FM_METHOD_LORA, .set = "r=2 clip=0 steps=4 batch=4 shards=2", .breaks = true};
     worker w[3];
-    (void)state;
     run_ranks(&t, 1, w);
     run_ranks(&t, 2, w + 1);
     for (size_t i = 0; i < 3; i++) {
@@ -651,9 +639,8 @@ static void refuse(const char *set, uint32_t ranks, fm_status want, const char *
     }
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
-    (void)state;
     refuse("steps=1 shards=3", 2, FM_EINVAL, "3 shards cannot be dealt to 2 ranks");
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     c.shards = 0;

@@ -77,24 +77,21 @@ static unsigned run_short(fm_method method, uint64_t most, uint64_t dense, uint6
     return failed;
 }
 
-static void an_allocation(void **state)
+TEST(an_allocation)
 {
-    (void)state;
     assert_true(run_short(FM_METHOD_LORA, 400, 24, 7) >= 10);
 }
 
 /* While gradients go beside the backward pass. */
-static void an_allocation_beside(void **state)
+TEST(an_allocation_beside)
 {
-    (void)state;
     assert_true(run_short(FM_METHOD_FULL, 40, 0, 3) >= 5);
 }
 
-static void a_full_disk(void **state)
+TEST(a_full_disk)
 {
     char text[1024];
     breaker b;
-    (void)state;
     breaker_init(&b, 0, true);
     assert_int_equal(run_broken(&b, FM_METHOD_LORA, "full disk", text, sizeof(text)), FM_EIO);
     assert_non_null(strstr(text, "rank 0: the disk is full"));
@@ -104,11 +101,10 @@ static void a_full_disk(void **state)
     assert_int_equal(b.kept, 2);
 }
 
-static void groups_of_cards(void **state)
+TEST(groups_of_cards)
 {
     static const char *const fault[] = {"group:0:1", "async:1:2", "group:1:5", "async:0:7"};
     char text[1024];
-    (void)state;
     if (!rk_card(0))
         skip();
     for (size_t i = 0; i < FM_ARRAY_LEN(fault); i++) {

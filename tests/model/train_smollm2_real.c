@@ -5,11 +5,10 @@
 
 static smol model;
 
-static void four_steps_follow_peft(void **state)
+TEST(four_steps_follow_peft)
 {
     fm_train_result r;
 
-    (void)state;
     smol_train(&model, 4, &r);
     fm_train_result_release(&r);
 }
@@ -25,7 +24,7 @@ static void same_as_batch(const fm_example *e, const int32_t *ids, const int32_t
     }
 }
 
-static void alpaca_records_become_the_ids_of_the_reference(void **state)
+TEST(alpaca_records_become_the_ids_of_the_reference)
 {
     fm_engine *e = ik_engine(1, 64);
     fm_model *m = ik_model(e, model.src, "smollm2");
@@ -37,7 +36,6 @@ static void alpaca_records_become_the_ids_of_the_reference(void **state)
     int32_t *labels = ik_ref_get(&model.batches, "labels", NULL);
     int32_t *mask = ik_ref_get(&model.batches, "attention_mask", NULL);
 
-    (void)state;
     assert_non_null(path);
     fm_buf_init(&bytes, 0);
     tk_ok(fm_read_file(&bytes, path, (size_t)1 << 24));

@@ -4,12 +4,11 @@
 
 static smol model;
 
-static void forty_steps_follow_peft_to_its_adapter(void **state)
+TEST(forty_steps_follow_peft_to_its_adapter)
 {
     fm_train_result r;
     double worst = 0.0;
 
-    (void)state;
     smol_train(&model, 40, &r);
     assert_int_equal(r.count, 420);
     for (size_t i = 0; i < r.count; i++) {
@@ -27,13 +26,12 @@ static void forty_steps_follow_peft_to_its_adapter(void **state)
     fm_train_result_release(&r);
 }
 
-static void the_adapter_config_has_every_key_of_pefts(void **state)
+TEST(the_adapter_config_has_every_key_of_pefts)
 {
     fm_train_result r;
     char *path = tk_shared("smollm2-lora/adapter_config.json");
     fm_json *want = NULL;
 
-    (void)state;
     assert_non_null(path);
     tk_ok(fm_json_parse_file(&want, path, (size_t)1 << 20));
     smol_train(&model, 1, &r);

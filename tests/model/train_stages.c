@@ -25,29 +25,27 @@ static void check_stages(task t, uint32_t stages, uint32_t ranks)
     fm_train_result_release(&many);
 }
 
-static void a_low_rank_child(void **state)
+TEST(a_low_rank_child)
 {
     const task t = {.method = FM_METHOD_LORA,
                     .set = "r=4 lr=0.01 steps=3 batch=3 accumulate=3 dropout=0.1 clip=0.5"};
-    (void)state;
     check_stages(t, 2, 2);
     check_stages(t, 3, 3);
 }
 
-static void shards_and_ranks_of_a_stage(void **state)
+TEST(shards_and_ranks_of_a_stage)
 {
     const task t = {.method = FM_METHOD_LORA,
                     .set = "r=4 lr=0.01 steps=2 batch=5 accumulate=2 dropout=0.1 shards=4",
                     .held = 5};
     const task empty = {.method = FM_METHOD_LORA, .set = "steps=2 batch=2 shards=4"};
-    (void)state;
     check_stages(t, 2, 2);
     check_stages(t, 2, 4);
     check_stages(empty, 2, 4);
     check_stages(empty, 4, 4);
 }
 
-static void every_method(void **state)
+TEST(every_method)
 {
     static const struct {
         fm_method method;
@@ -61,7 +59,6 @@ static void every_method(void **state)
         {FM_METHOD_PREFIX, "lr=0.01 steps=2 batch=3 accumulate=2 virtual_tokens=5"},
         {FM_METHOD_PROMPT, "lr=0.01 steps=2 batch=3 accumulate=2"},
     };
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(of); i++) {
         const task t = {.method = of[i].method, .set = of[i].set};
         check_stages(t, 3, 3);
@@ -70,7 +67,7 @@ static void every_method(void **state)
 
 /* Frozen rows beside a child's (a reference, a teacher), and a head over states, where nothing is
  * put off or all of it. */
-static void other_objectives(void **state)
+TEST(other_objectives)
 {
     static const char *const set[] = {
         "objective=dpo r=4 lr=0.01 steps=2 batch=3 accumulate=2 clip=0.5 max_tokens=48",
@@ -78,7 +75,6 @@ static void other_objectives(void **state)
         "objective=distill r=4 lr=0.01 steps=2 batch=3 accumulate=2 max_tokens=48",
         "objective=dpo r=4 lr=0.01 steps=2 batch=4 shards=4 max_tokens=48",
     };
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(set); i++) {
         task t = {.method = FM_METHOD_LORA, .set = set[i], .held = 3, .beside = i == 0};
         check_stages(t, i == 3 ? 2 : 3, i == 3 ? 4 : 3);
@@ -93,7 +89,7 @@ static void other_objectives(void **state)
 
 /* The atlas ties its head to its embedding: the two stages that share it, and blocks of the norm
  * that several ranks have. */
-static void a_full_child(void **state)
+TEST(a_full_child)
 {
     const task t = {.method = FM_METHOD_FULL,
                     .set = "lr=0.001 clip=0.1 steps=2 batch=3 accumulate=2 max_tokens=48"};
@@ -102,7 +98,6 @@ static void a_full_child(void **state)
                              "shards=4"};
     const task frozen = {.method = FM_METHOD_FULL,
                          .set = "lr=0.001 steps=2 batch=2 max_tokens=48 freeze=norm layers=1-2"};
-    (void)state;
     check_stages(t, 2, 2);
     check_stages(t, 3, 3);
     check_stages(cut, 2, 4);
@@ -212,19 +207,17 @@ static void check_tiny(tiny t)
 
 /* On emulated cards the exchanges wait in the order of the products: a head that is tied to its
  * embedding over three stages, whose neighbours are not the two that share it. */
-static void a_tiny_child(void **state)
+TEST(a_tiny_child)
 {
-    (void)state;
     check_tiny((tiny){.arch = "smollm3", .method = FM_METHOD_FULL, .stages = 3});
     check_tiny((tiny){.arch = "smollm3", .method = FM_METHOD_LORA, .stages = 2});
 }
 
-static void every_family(void **state)
+TEST(every_family)
 {
     static const char *const arch[] = {"gemma2",  "gemma3-linear", "gpt_neox",  "granite",
                                        "olmo2",   "phi3",          "qwen2_moe", "qwen3_moe",
                                        "smollm3", "stablelm",      "starcoder2"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(arch); i++) {
         check_tiny((tiny){.arch = arch[i], .method = FM_METHOD_FULL, .stages = 2});
         check_tiny(
@@ -237,7 +230,7 @@ static void every_family(void **state)
                           .stages = 2});
 }
 
-static void children_in_one_pass(void **state)
+TEST(children_in_one_pass)
 {
     const task t = {.method = FM_METHOD_LORA,
                     .set = "r=4 lr=0.01 steps=2 batch=2 accumulate=2 shards=2",
@@ -246,7 +239,6 @@ static void children_in_one_pass(void **state)
     const task full = {.method = FM_METHOD_FULL,
                        .set = "lr=0.001 steps=2 batch=2 accumulate=2 max_tokens=48",
                        .beside = true};
-    (void)state;
     check_stages(t, 2, 4);
     check_stages(t, 3, 3);
     check_stages(full, 2, 2);
@@ -274,21 +266,19 @@ static void goes_on(fm_method method, const char *set, uint32_t first_stages, ui
     fm_train_result_release(&want);
 }
 
-static void a_run_goes_on_with_other_stages(void **state)
+TEST(a_run_goes_on_with_other_stages)
 {
-    (void)state;
     goes_on(FM_METHOD_LORA, "r=4 lr=0.01 steps=4 batch=4 shards=2", 2, 4, 0, 1);
     goes_on(FM_METHOD_PREFIX, "lr=0.01 steps=4 batch=2 accumulate=2", 0, 1, 3, 3);
     goes_on(FM_METHOD_FULL, "lr=0.001 steps=3 batch=2 max_tokens=48 shards=2", 3, 3, 2, 4);
 }
 
-static void a_broken_stage_says_where(void **state)
+TEST(a_broken_stage_says_where)
 {
     const task t = {
         .method = FM_METHOD_LORA, .set = "r=2 clip=0 steps=4 batch=4 shards=2", .breaks = true};
     task staged = t;
     worker w[4];
-    (void)state;
     staged.stages = 3;
     run_ranks(&t, 1, w);
     run_ranks(&staged, 3, w + 1);
@@ -348,12 +338,11 @@ static fm_status run_broken(breaker *b, uint32_t stages, uint32_t ranks, char *t
     return w[0].rc;
 }
 
-static void a_rank_fails_alone(void **state)
+TEST(a_rank_fails_alone)
 {
     char text[1024];
     breaker full = {.full = true}, sound = {0};
     unsigned failed = 0, clean = 0;
-    (void)state;
     assert_int_equal(run_broken(&full, 2, 4, text, sizeof(text)), FM_EIO);
     assert_non_null(strstr(text, "rank 0: the disk is full"));
     tk_ok(run_broken(&sound, 2, 4, text, sizeof(text)));
@@ -370,12 +359,11 @@ static void a_rank_fails_alone(void **state)
     }
 }
 
-static void a_lost_stage(void **state)
+TEST(a_lost_stage)
 {
     const task t = {
         .method = FM_METHOD_LORA, .set = "steps=3 batch=2", .leaves = true, .stages = 2};
     worker w[2];
-    (void)state;
     run_ranks(&t, 2, w);
     assert_int_equal(w[1].rc, FM_OK);
     assert_int_equal(w[0].rc, FM_EIO);
@@ -398,9 +386,8 @@ static void refuse_stages(const char *set, uint32_t stages, uint32_t ranks, fm_s
     }
 }
 
-static void what_stages_cannot_do_is_refused(void **state)
+TEST(what_stages_cannot_do_is_refused)
 {
-    (void)state;
     refuse_stages(
         "objective=contrastive pooling=mean steps=1 max_tokens=48", 2, 2, FM_EUNSUPPORTED,
         "objective=contrastive, whose loss is over all texts of a step, cannot train over");
@@ -485,13 +472,12 @@ static void *hold_on(void *arg)
 /* Three stages of the atlas hold, together, one stem (its tied matrix twice) and one set of
  * parameters, two of six layers each; and activations of as many passes of two layers as stages
  * follow, so none more than one process's pass over six has. */
-static void a_stage_holds_its_part(void **state)
+TEST(a_stage_holds_its_part)
 {
     fm_wire *wire[3];
     pthread_t thread[3];
     holder h[3], whole = {0};
     uint64_t trained = 0, stem = 0;
-    (void)state;
     (void)hold_on(&whole);
     assert_int_equal(whole.rc, FM_OK);
     tk_ok(fm_wire_threads(wire, 3, 60.0));

@@ -189,7 +189,7 @@ static void run_case(const wait_case *w, uint64_t *waits, uint64_t *uploads)
     fm_free(text_path);
 }
 
-static void a_step_waits_once(void **state)
+TEST(a_step_waits_once)
 {
     static const wait_case cases[] = {
         {"lora", FM_METHOD_LORA, "r=4 batch=2", 1, 1},
@@ -205,7 +205,6 @@ static void a_step_waits_once(void **state)
         {"contrastive", FM_METHOD_LORA, "objective=contrastive pooling=mean r=2 batch=2", 1, 2},
         {"dora", FM_METHOD_LORA, "r=2 batch=1 dora=true", 1, 3}, /* its norms are the host's */
     };
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
         uint64_t waits, uploads;
         run_case(&cases[i], &waits, &uploads);
@@ -220,7 +219,7 @@ static void a_step_waits_once(void **state)
 }
 
 /* GPT-2 stores its matrices [in, out]: a device that the host cannot see turns them itself. */
-static void matrices_are_turned_where_they_are(void **state)
+TEST(matrices_are_turned_where_they_are)
 {
     enum { ROWS = 2, TOKENS = 8, ALL = (int)STEPS * ROWS * TOKENS };
     int32_t ids[ALL], labels[ALL];
@@ -230,7 +229,6 @@ static void matrices_are_turned_where_they_are(void **state)
     uint64_t waits, uploads;
     fm_engine *e = ik_engine(1, 64);
     bool seen_by_host = fm_engine_backend(e)->host_visible;
-    (void)state;
     tk_ok(fm_source_open(&src, path));
     fm_provider p = fm_source_provider(src);
     for (int32_t i = 0; i < ALL; i++) {

@@ -3,11 +3,10 @@
 
 #include "tests/bench/gpu_work.h"
 
-static void layers_have_their_parameters(void **state)
+TEST(layers_have_their_parameters)
 {
     double n = 0.0;
 
-    (void)state;
     for (uint32_t i = 0; i < GW_PRODUCTS; i++) {
         uint32_t rows, k;
         gw_product(&gw_7b, i, &rows, &k);
@@ -19,9 +18,8 @@ static void layers_have_their_parameters(void **state)
     assert_true(gw_lora_step_flops(&gw_7b, 3) == 12.0 * n);
 }
 
-static void bytes_are_weights_and_rows(void **state)
+TEST(bytes_are_weights_and_rows)
 {
-    (void)state;
     /* one row in bf16: x 4096 + 4096 + 4096 + 11008, y 4 x 4096 + 2 x 11008 + 4096 floats */
     assert_true(gw_layer_bytes(&gw_7b, FM_BF16, 1) ==
                 2.0 * 202375168 + 4.0 * (3 * 4096 + 11008) + 4.0 * (5 * 4096 + 2 * 11008));
@@ -33,25 +31,22 @@ static void bytes_are_weights_and_rows(void **state)
                 8.0 * (5 * 4096 + 2 * 11008));
 }
 
-static void attention_is_counted_causally(void **state)
+TEST(attention_is_counted_causally)
 {
-    (void)state;
     assert_true(gw_prefill_flops(&gw_7b, 1) == 4.0 * 4096);
     assert_true(gw_prefill_flops(&gw_7b, 4) == 4.0 * 4096 * 10);
     assert_true(gw_decode_bytes(&gw_7b, 2, 33, 1000.0) == 2 * (4 * 1000.0 + 8.0 * 4096));
 }
 
-static void whole_steps_are_their_parts(void **state)
+TEST(whole_steps_are_their_parts)
 {
-    (void)state;
     double layer = gw_layer_bytes(&gw_1b, FM_BF16, 2), kv = gw_decode_bytes(&gw_1b, 2, 40, 100.0);
     assert_true(gw_step_bytes(&gw_1b, FM_BF16, 2, 40, 100.0) ==
                 16 * (layer + kv) + 2.0 * 128256 * 2048 + 16.0 * 128256);
 }
 
-static void experts_are_counted_where_rows_go(void **state)
+TEST(experts_are_counted_where_rows_go)
 {
-    (void)state;
     /* one expert: gate, up and down of 2048 x 768 in bf16 */
     double one =
         gw_moe_bytes(&gw_30b_a3b, FM_BF16, 1, 9) - gw_moe_bytes(&gw_30b_a3b, FM_BF16, 1, 8);

@@ -12,9 +12,8 @@
 #include "infer/comm_launch.h"
 #include "tests/kit/comm_kit.h"
 
-static void test_all(void **state)
+TEST(test_all)
 {
-    (void)state;
     for (uint32_t size = 2; size <= MOST; size++) {
         node n[MOST];
         open_nodes(n, size, 30.0);
@@ -39,9 +38,8 @@ static void do_bytes(node *n)
     keep_text(n, good ? FM_OK : FM_ECORRUPT);
 }
 
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     node n[4];
     open_nodes(n, 4, 30.0);
     run_nodes(n, 4, do_bytes);
@@ -91,10 +89,9 @@ static void do_look(node *n)
         keep_text(n, before == FM_OK ? fm_comm_check(n->c) : FM_EINVAL);
 }
 
-static void test_look(void **state)
+TEST(test_look)
 {
     node n[2];
-    (void)state;
     (void)pthread_barrier_init(&left, NULL, 2);
     open_nodes(n, 2, 30.0);
     run_nodes(n, 2, do_look);
@@ -104,9 +101,8 @@ static void test_look(void **state)
     (void)pthread_barrier_destroy(&left);
 }
 
-static void test_death(void **state)
+TEST(test_death)
 {
-    (void)state;
     node n[3];
     open_nodes(n, 3, 0.0); /* no time limit: the connection tells */
     run_nodes(n, 3, do_leave);
@@ -164,9 +160,8 @@ static void do_differ(node *n)
     keep_text(n, good ? FM_OK : FM_ECORRUPT);
 }
 
-static void test_differ(void **state)
+TEST(test_differ)
 {
-    (void)state;
     for (uint32_t size = 2; size <= 3; size++) {
         node n[3];
         open_nodes(n, size, 30.0);
@@ -191,9 +186,8 @@ static void do_silent(node *n)
     (void)pthread_barrier_wait(&patience_over);
 }
 
-static void test_silent(void **state)
+TEST(test_silent)
 {
-    (void)state;
     node n[2];
     (void)pthread_barrier_init(&patience_over, NULL, 2);
     open_nodes(n, 2, 30.0);
@@ -204,9 +198,8 @@ static void test_silent(void **state)
     (void)pthread_barrier_destroy(&patience_over);
 }
 
-static void test_leaves(void **state)
+TEST(test_leaves)
 {
-    (void)state;
     node n[3];
     (void)pthread_barrier_init(&left, NULL, 3);
     open_nodes(n, 3, 30.0);
@@ -236,9 +229,8 @@ static void do_same(node *n)
     (void)pthread_barrier_wait(&left);
 }
 
-static void test_same(void **state)
+TEST(test_same)
 {
-    (void)state;
     node n[2];
     (void)pthread_barrier_init(&left, NULL, 2);
     open_nodes(n, 2, 30.0);
@@ -439,10 +431,9 @@ static void do_nccl_refused(node *n)
     n->rc = good ? FM_OK : FM_ECORRUPT;
 }
 
-static void test_nccl(void **state)
+TEST(test_nccl)
 {
     static const rank_fn run[] = {do_nccl, do_nccl_fails, do_nccl_dies, do_nccl_refused};
-    (void)state;
     for (size_t k = 0; k < FM_ARRAY_LEN(run); k++) {
         uint32_t size = k == 0 ? 3 : 2;
         node n[3];
@@ -535,10 +526,9 @@ static void do_given_up(node *n)
     n->be->free(n->be, x);
 }
 
-static void test_given_up(void **state)
+TEST(test_given_up)
 {
     node n[2];
-    (void)state;
     open_nodes(n, 2, 30.0);
     run_nodes(n, 2, do_given_up);
     for (uint32_t i = 0; i < 2; i++)
@@ -595,9 +585,8 @@ static void with_processes(const char *what, fm_status want, uint32_t want_bad)
     assert_int_equal(bad, want_bad);
 }
 
-static void test_processes(void **state)
+TEST(test_processes)
 {
-    (void)state;
     with_processes("go", FM_OK, 0);
     with_processes("die", FM_EIO, 2); /* the killed one, and the one that heard of it */
 }

@@ -139,15 +139,13 @@ static void run_all(uint32_t size, void *(*run)(void *))
     }
 }
 
-static void groups_add_in_order(void **state)
+TEST(groups_add_in_order)
 {
-    (void)state;
     run_all(RANKS, run_groups);
 }
 
-static void a_lost_member_is_known(void **state)
+TEST(a_lost_member_is_known)
 {
-    (void)state;
     run_all(3, run_loss);
 }
 

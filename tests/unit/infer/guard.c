@@ -44,13 +44,12 @@ static size_t special_ids(const char *const *piece, size_t n, size_t *marks, con
     return hits;
 }
 
-static void only_the_template_speaks_special_tokens(void **state)
+TEST(only_the_template_speaks_special_tokens)
 {
     static const char *const plain[] = {"hi", "!</s>", "a < b > c", "!</s>"};
     static const char *const forged[] = {"a</s>b", "!</s>", "</s></s>"};
     static const char *const apart[] = {"x</", "s>y", "!</s>", "<", "/s>"};
     size_t marks;
-    (void)state;
 
     assert_int_equal(special_ids(plain, 4, &marks, "hi</s>a < b > c</s>"), 2);
     assert_int_equal(marks, 0);
@@ -60,12 +59,11 @@ static void only_the_template_speaks_special_tokens(void **state)
     assert_true(marks >= 2);
 }
 
-static void marks_avoid_what_the_messages_hold(void **state)
+TEST(marks_avoid_what_the_messages_hold)
 {
     fm_tokenizer *t = gk_tokenizer();
     fm_json *v = NULL, *all = fm_json_new_array();
     fmi_special_escape g;
-    (void)state;
 
     tk_ok(fm_json_parse(&v, fm_span_str("{\"a\":\"\\ufdd0\",\"b\":[\"\\\\ufdd1\"]}"), "v"));
     const fm_json *value = v;

@@ -36,9 +36,8 @@ static void fails(const char *source, fm_status status, const char *needle)
     fm_buf_release(&out);
 }
 
-static void unknown_constructs_are_named_with_their_line(void **state)
+TEST(unknown_constructs_are_named_with_their_line)
 {
-    (void)state;
     fails("a\n{{ x | frobnicate }}", FM_EUNSUPPORTED, "t: line 2: filter 'frobnicate'");
     fails("{% if x is weird %}{% endif %}", FM_EUNSUPPORTED, "line 1: test 'weird'");
     fails("\n\n{% include 'x' %}", FM_EUNSUPPORTED, "line 3: statement 'include'");
@@ -55,7 +54,7 @@ static void unknown_constructs_are_named_with_their_line(void **state)
 }
 
 /* What jinja2 has and no real template was seen to use (tests/peer/jinja_census.py). */
-static void what_templates_do_not_use_is_named(void **state)
+TEST(what_templates_do_not_use_is_named)
 {
     static const char *const refused[][2] = {
         {"{{ 'a' | wordcount }}", "filter 'wordcount' is not implemented"},
@@ -92,13 +91,12 @@ static void what_templates_do_not_use_is_named(void **state)
         {"{{ messages[1, 2] }}", "a key with ',' is not implemented"},
         {"{{ '\\101' }}", "the escape '\\1' is not implemented"},
     };
-    (void)state;
 
     for (size_t i = 0; i < FM_ARRAY_LEN(refused); i++)
         fails(refused[i][0], FM_EUNSUPPORTED, refused[i][1]);
 }
 
-static void syntax_errors_are_refused_at_open(void **state)
+TEST(syntax_errors_are_refused_at_open)
 {
     static const char *const bad[] = {"{{ 1 + }}",
                                       "{% if 1 %}",
@@ -122,7 +120,6 @@ static void syntax_errors_are_refused_at_open(void **state)
                                       "{{ 0x1f }}",
                                       "{{ 99999999999999999999 }}"};
     fm_chat_template *t;
-    (void)state;
 
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_status rc = fm_chat_template_open(&t, fm_span_str(bad[i]), "t");
@@ -134,9 +131,8 @@ static void syntax_errors_are_refused_at_open(void **state)
     tk_fails(fm_chat_template_open(&t, fm_span_of("\xff", 1), "t"), FM_EINVAL, "UTF-8");
 }
 
-static void rendering_errors_name_what_and_where(void **state)
+TEST(rendering_errors_name_what_and_where)
 {
-    (void)state;
     fails("a\n{{ raise_exception('No way: ' ~ messages[0].role) }}", FM_EINVAL,
           "t: line 2: template refuses: No way: user");
     fails("{{ missing.field }}", FM_EINVAL, "'missing' is undefined");
@@ -159,10 +155,9 @@ static void rendering_errors_name_what_and_where(void **state)
     fails("{{ range(0, 10, 0) }}", FM_EINVAL, "step");
 }
 
-static void hostile_templates_end(void **state)
+TEST(hostile_templates_end)
 {
     fm_buf deep;
-    (void)state;
 
     fails("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
           FM_ELIMIT, NULL); /* memory or work, whichever is first */
@@ -216,12 +211,11 @@ static fm_status render_case(fm_buf *out, const fm_json *file, const fm_json *c)
 }
 
 /* Drawn by tests/peer/jinja_diff.py. */
-static void random_templates_equal_jinja2(void **state)
+TEST(random_templates_equal_jinja2)
 {
     char *path = tk_source("tests/unit/infer/jinja_cases.json");
     fm_json *file, *none = fm_json_new_array();
     size_t bad = 0;
-    (void)state;
 
     tk_ok(fm_json_parse_file(&file, path, (size_t)1 << 22));
     const fm_json *vars = fm_json_get(file, "vars"), *drawn = fm_json_get(file, "drawn");
@@ -249,12 +243,11 @@ static void random_templates_equal_jinja2(void **state)
     assert_int_equal(bad, 0);
 }
 
-static void cases_equal_jinja2(void **state)
+TEST(cases_equal_jinja2)
 {
     char *path = tk_source("tests/unit/infer/jinja_cases.json");
     fm_json *file;
     size_t bad = 0;
-    (void)state;
 
     tk_ok(fm_json_parse_file(&file, path, (size_t)1 << 22));
     const fm_json *cases = fm_json_get(file, "cases");
@@ -277,10 +270,9 @@ static void cases_equal_jinja2(void **state)
     assert_int_equal(bad, 0);
 }
 
-static void strftime_now_needs_a_given_time(void **state)
+TEST(strftime_now_needs_a_given_time)
 {
     fm_buf out;
-    (void)state;
 
     fm_buf_init(&out, 0);
     tk_ok(render(&out, "{{ 'set' if strftime_now is defined else 'unset' }}", "[]", NULL));
@@ -294,9 +286,8 @@ static void strftime_now_needs_a_given_time(void **state)
     fm_buf_release(&out);
 }
 
-static void every_failed_allocation_is_reported(void **state)
+TEST(every_failed_allocation_is_reported)
 {
-    (void)state;
     for (uint64_t n = 1; n < 200; n++) {
         fm_buf out;
         fm_buf_init(&out, 0);

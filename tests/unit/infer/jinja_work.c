@@ -124,9 +124,8 @@ static const struct {
                   "}}"},
 };
 
-static void bombs_end_within_their_work(void **state)
+TEST(bombs_end_within_their_work)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bombs); i++) {
         fm_chat_watch w = {.work_max = SMALL_WORK};
         fm_buf out;
@@ -144,10 +143,9 @@ static void bombs_end_within_their_work(void **state)
 }
 
 /* Looking a name up compares it with others: their length is bounded when the template is opened. */
-static void long_names_are_refused(void **state)
+TEST(long_names_are_refused)
 {
     fm_buf source, out;
-    (void)state;
 
     fm_buf_init(&out, 0);
     for (int n = 255; n <= 256; n++) {
@@ -186,12 +184,11 @@ static fm_json *long_talk(size_t turns, size_t bytes_each)
 }
 
 /* The families' templates of jinja_cases.json over 2,000 messages of 1 MB together. */
-static void long_conversations_take_little_of_it(void **state)
+TEST(long_conversations_take_little_of_it)
 {
     char *path = tk_source("tests/unit/infer/jinja_cases.json");
     fm_json *file, *m = long_talk(2000, 525), *extra = NULL;
     size_t rendered = 0;
-    (void)state;
 
     tk_ok(fm_json_parse_file(&file, path, (size_t)1 << 22));
     tk_ok(
@@ -231,14 +228,13 @@ static void long_conversations_take_little_of_it(void **state)
 }
 
 /* A megabyte of text is given back four times; nothing makes tens of megabytes out of little. */
-static void the_text_is_bounded_by_what_was_given(void **state)
+TEST(the_text_is_bounded_by_what_was_given)
 {
     static const char four[] = "{% for i in range(4) %}{% for m in messages %}{{ m.content }}{% "
                                "endfor %}{% endfor %}";
     fm_json *m = long_talk(2, 2000000);
     fm_chat_template *t = NULL;
     fm_buf out;
-    (void)state;
 
     fm_buf_init(&out, 0);
     tk_ok(render(&out, "{{ 'a' * 4194304 }}", NULL));
@@ -263,12 +259,11 @@ static bool stop_at_third(void *ctx)
     return ++*asked == 3;
 }
 
-static void a_watch_ends_a_rendering(void **state)
+TEST(a_watch_ends_a_rendering)
 {
     int asked = 0;
     fm_chat_watch w = {.stop = stop_at_third, .ctx = &asked};
     fm_buf out;
-    (void)state;
 
     fm_buf_init(&out, 0);
     fm_buf_str(&out, "kept");

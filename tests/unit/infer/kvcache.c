@@ -132,10 +132,9 @@ static void give_all(world *w, uint32_t pool)
         fill(w, i, false);
 }
 
-static void one_piece_for_all_pools(void **state)
+TEST(one_piece_for_all_pools)
 {
     world w;
-    (void)state;
     world_open(&w, true);
     assert_int_equal(held, 0);
     uint64_t bytes = 0;
@@ -163,9 +162,8 @@ static void one_piece_for_all_pools(void **state)
 }
 
 /* One size alone loses nothing, and rows have an eighth at most. */
-static void a_pool_alone_has_the_budget(void **state)
+TEST(a_pool_alone_has_the_budget)
 {
-    (void)state;
     for (uint32_t pool = 0; pool < POOLS; pool++) {
         world w;
         world_open(&w, true);
@@ -179,10 +177,9 @@ static void a_pool_alone_has_the_budget(void **state)
 }
 
 /* Without ranks pools have pieces of their own. */
-static void apart_as_before(void **state)
+TEST(apart_as_before)
 {
     world w;
-    (void)state;
     world_open(&w, false);
     for (uint32_t i = 0; i < 80; i++)
         assert_true(take(&w, i % POOLS));
@@ -192,9 +189,8 @@ static void apart_as_before(void **state)
     assert_int_equal(held, 0);
 }
 
-static void small_budgets(void **state)
+TEST(small_budgets)
 {
-    (void)state;
     for (uint64_t bytes = 0; bytes < 3000; bytes += 7) {
         fmi_arena a;
         fmi_arena_pool p = {.number = 3, .align = 64, .bytes = 128, .limit = bytes};

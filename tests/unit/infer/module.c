@@ -61,16 +61,14 @@ static void refuses(const char *module, const char *cards, const char *device, f
         fail_msg("'%s' says neither '%s' nor '%s'", o.text, says, advises);
 }
 
-static void the_cpu_needs_no_module(void **state)
+TEST(the_cpu_needs_no_module)
 {
-    (void)state;
     opens_cpu(NULL, NULL, NULL);
     opens_cpu("/nowhere", NULL, "cpu");
 }
 
-static void auto_takes_the_cpu_where_no_card_is(void **state)
+TEST(auto_takes_the_cpu_where_no_card_is)
 {
-    (void)state;
     opens_cpu(NULL, NULL, "auto");
     opens_cpu("/nowhere", NULL, "auto");
     opens_cpu(FM_MODULE_OTHER, NULL, "auto");
@@ -79,18 +77,16 @@ static void auto_takes_the_cpu_where_no_card_is(void **state)
     refuses(FM_MODULE_SOUND, "1", "auto", FM_EIO, "card 0 in mode fast", "");
 }
 
-static void names_are_checked(void **state)
+TEST(names_are_checked)
 {
     static const char *const bad[] = {"",        "gpu",     "CPU",      "cuda:", "cuda:x",
                                       "cuda:-1", "cuda:1 ", "cuda:0x1", "cuda1", "cuda:9999999"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
         refuses(FM_MODULE_SOUND, NULL, bad[i], FM_EINVAL, "is unknown", "cuda:N");
 }
 
-static void refusals_say_what_is_missing(void **state)
+TEST(refusals_say_what_is_missing)
 {
-    (void)state;
     refuses("/nowhere.so", NULL, "cuda", FM_EUNSUPPORTED, "'/nowhere.so': No such file",
             "--device cpu");
     refuses("/proc/self/exe", NULL, "cuda", FM_EUNSUPPORTED, "CUDA module: ", "--device cpu");
@@ -102,19 +98,17 @@ static void refusals_say_what_is_missing(void **state)
     refuses(FM_MODULE_SOUND, NULL, "cuda:2", FM_EINVAL, "cuda:0 to cuda:1", "fmstore devices");
 }
 
-static void cards_go_by_number(void **state)
+TEST(cards_go_by_number)
 {
-    (void)state;
     refuses(FM_MODULE_SOUND, NULL, "cuda", FM_EIO, "card 0 in mode fast", "");
     refuses(FM_MODULE_SOUND, NULL, "cuda:1", FM_EIO, "card 1 in mode fast", "");
     refuses(FM_MODULE_SOUND, "12", "cuda:11", FM_EIO, "card 11 in mode fast", "");
 }
 
-static void cards_are_counted_and_described(void **state)
+TEST(cards_are_counted_and_described)
 {
     uint32_t n = 7;
     char text[64];
-    (void)state;
     assert_int_equal(setenv("FMSTORE_CUDA_MODULE", FM_MODULE_SOUND, 1), 0);
     assert_string_equal(fm_device_module(), "");
     tk_ok(fm_device_count(&n));
@@ -126,10 +120,9 @@ static void cards_are_counted_and_described(void **state)
 }
 
 /* Every slot that an engine needs is asked for by its name. */
-static void missing_operations_are_named(void **state)
+TEST(missing_operations_are_named)
 {
     fm_backend *be = NULL;
-    (void)state;
     tk_ok(fm_backend_open(&be, "exact", NULL));
     assert_null(fm_backend_lacks(be, true));
     fm_backend less = *be;

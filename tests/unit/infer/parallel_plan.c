@@ -30,13 +30,12 @@ static void near(double got, double want, const char *what)
 #define BIG_HEAD 1050673152.0 /* 128256 x 8192 */
 #define BIG_ALL 70553706496.0
 
-static void one_stage_split(void **state)
+TEST(one_stage_split)
 {
     const fm_arch a = big();
     fm_serve_ask ask = {
         .arch = &a, .weight_bytes = 141000000000u, .kv_bytes = 64ull << 30, .rows = 8};
     fm_serve_plan p;
-    (void)state;
     tk_ok(fm_serve_plan_of(&p, &ask, 1, 8, "big"));
     assert_int_equal(p.kv_bytes, 8ull << 30); /* what the engine of a rank is given */
     assert_int_equal(p.text_bytes, 64ull << 30);
@@ -59,13 +58,12 @@ static void one_stage_split(void **state)
     assert_int_equal(p.room_bytes, 0);
 }
 
-static void stages_of_split_ranks(void **state)
+TEST(stages_of_split_ranks)
 {
     const fm_arch a = big();
     const fm_serve_ask ask = {
         .arch = &a, .weight_bytes = 141000000000u, .kv_bytes = 16ull << 30, .rows = 64};
     fm_serve_plan p;
-    (void)state;
     tk_ok(fm_serve_plan_of(&p, &ask, 2, 8, "big"));
     /* The head is 1.23 layers: 41 layers, and 39 with it. */
     assert_int_equal(p.begin[0], 0);
@@ -82,22 +80,20 @@ static void stages_of_split_ranks(void **state)
     assert_int_equal(p.room_bytes, 0);
 }
 
-static void what_cannot_be_dealt_says_why(void **state)
+TEST(what_cannot_be_dealt_says_why)
 {
     const fm_arch a = big();
     const fm_serve_ask ask = {.arch = &a, .weight_bytes = 1, .kv_bytes = 1, .rows = 1};
     fm_serve_plan p;
-    (void)state;
     tk_fails(fm_serve_plan_of(&p, &ask, 1, 3, "big"), FM_EUNSUPPORTED,
              "big: 64 query heads do not go into 3 equal parts");
     tk_fails(fm_serve_plan_of(&p, &ask, 81, 1, "big"), FM_EUNSUPPORTED, "at most 64");
 }
 
-static void training(void **state)
+TEST(training)
 {
     fm_train_ranks_plan p;
     const uint64_t n = 1000000000;
-    (void)state;
     fm_train_ranks_plan_of(&p, n, 8, 8, false);
     assert_int_equal(p.parameter_bytes, 4 * n);
     assert_int_equal(p.gradient_bytes, 4 * n);

@@ -19,13 +19,12 @@ static int32_t pick(const float *l, uint32_t n, const fm_sample_params *p, const
     return t;
 }
 
-static void bad_parameters_are_named(void **state)
+TEST(bad_parameters_are_named)
 {
     fm_sample_params p;
     const float l[2] = {0, 1}, nan_row[2] = {0, NAN}, none[2] = {-INFINITY, -INFINITY};
     fm_sampler *s;
     int32_t t;
-    (void)state;
 
     tk_ok(fm_sampler_new(&s, 2));
     fm_sample_defaults(&p);
@@ -47,11 +46,10 @@ static void bad_parameters_are_named(void **state)
     fm_sampler_free(s);
 }
 
-static void greedy_takes_the_lowest_id_of_the_best(void **state)
+TEST(greedy_takes_the_lowest_id_of_the_best)
 {
     const float l[5] = {1, 7, 3, 7, 7};
     fm_sample_params p;
-    (void)state;
 
     fm_sample_defaults(&p);
     assert_int_equal(pick(l, 5, &p, NULL, 0, 0), 1);
@@ -60,12 +58,11 @@ static void greedy_takes_the_lowest_id_of_the_best(void **state)
     assert_int_equal(pick(l, 5, &p, NULL, 0, 3), 1);
 }
 
-static void repetition_penalty_divides_positive_and_multiplies_negative_logits_once(void **state)
+TEST(repetition_penalty_divides_positive_and_multiplies_negative_logits_once)
 {
     const float l[3] = {4.0f, 3.0f, -1.0f}, m[2] = {-1.0f, -1.5f};
     const int32_t hist[4] = {0, 0, 0, -7}, mh[1] = {0};
     fm_sample_params p;
-    (void)state;
 
     fm_sample_defaults(&p);
     p.repetition_penalty = 1.3f; /* 4 / 1.3 = 3.08 > 3, but 4 / 1.69 < 3 */
@@ -92,13 +89,12 @@ static void histogram(uint32_t *count, const float *l, uint32_t n, const fm_samp
     fm_sampler_free(s);
 }
 
-static void draws_follow_the_softmax(void **state)
+TEST(draws_follow_the_softmax)
 {
     const float l[4] = {0.0f, 2.0f, 1.0f, -INFINITY};
     fm_sample_params p;
     uint32_t count[4];
     double z = exp(0.0) + exp(1.0) + exp(0.5);
-    (void)state;
 
     fm_sample_defaults(&p);
     p.temperature = 2.0f;
@@ -111,13 +107,12 @@ static void draws_follow_the_softmax(void **state)
     tk_assert_le(fabs(count[2] / 40000.0 - exp(0.5) / z), 0.0125, "token 2");
 }
 
-static void cuts_keep_exactly_what_they_say(void **state)
+TEST(cuts_keep_exactly_what_they_say)
 {
     /* probabilities 0.5, 0.25, 0.125, 0.125 */
     const float l[4] = {logf(0.125f), logf(0.5f), logf(0.25f), logf(0.125f)};
     fm_sample_params p;
     uint32_t count[4];
-    (void)state;
 
     fm_sample_defaults(&p);
     p.temperature = 1.0f;
@@ -147,11 +142,10 @@ static void cuts_keep_exactly_what_they_say(void **state)
     assert_int_equal(count[1], 200);
 }
 
-static void a_cut_that_removes_nothing_draws_the_same_tokens(void **state)
+TEST(a_cut_that_removes_nothing_draws_the_same_tokens)
 {
     float l[300];
     fm_sample_params a, b;
-    (void)state;
 
     for (uint32_t i = 0; i < 300; i++)
         l[i] = (float)fm_rng_normal(3, 1, i);
@@ -164,13 +158,12 @@ static void a_cut_that_removes_nothing_draws_the_same_tokens(void **state)
         assert_int_equal(pick(l, 300, &a, NULL, 0, i), pick(l, 300, &b, NULL, 0, i));
 }
 
-static void picking_allocates_nothing(void **state)
+TEST(picking_allocates_nothing)
 {
     float l[1000];
     fm_sample_params p;
     fm_sampler *s;
     int32_t t;
-    (void)state;
 
     for (uint32_t i = 0; i < 1000; i++)
         l[i] = (float)fm_rng_normal(1, 2, i);
@@ -185,13 +178,12 @@ static void picking_allocates_nothing(void **state)
     fm_sampler_free(s);
 }
 
-static void logprobs_are_the_log_softmax_of_the_raw_row(void **state)
+TEST(logprobs_are_the_log_softmax_of_the_raw_row)
 {
     const float l[4] = {1.0f, 3.0f, 3.0f, -2.0f};
     fm_logprob top[3];
     float lp;
     double lse = log(exp(1.0) + 2 * exp(3.0) + exp(-2.0));
-    (void)state;
 
     tk_ok(fm_logprobs(&lp, top, 3, l, 4, 0));
     tk_assert_le(fabs((double)lp - (1.0 - lse)), 1e-6, "logprob");

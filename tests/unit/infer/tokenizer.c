@@ -26,9 +26,8 @@ static void refused(const char *json, fm_status status, const char *needle)
     assert_non_null(strstr(fm_error_text(), "toy: "));
 }
 
-static void what_is_not_implemented_is_refused_by_name(void **state)
+TEST(what_is_not_implemented_is_refused_by_name)
 {
-    (void)state;
     refused("{\"model\":{\"type\":\"Rwkv\",\"vocab\":[]}}", FM_EUNSUPPORTED, "type 'Rwkv'");
     refused("{\"normalizer\":{\"type\":\"Rot13\"}," MODEL "}", FM_EUNSUPPORTED,
             "normalizer: type 'Rot13'");
@@ -51,14 +50,13 @@ static void split_with(char *out, size_t cap, const char *regex)
              regex);
 }
 
-static void patterns_that_could_mean_something_else_are_refused(void **state)
+TEST(patterns_that_could_mean_something_else_are_refused)
 {
     static const char *const bad[] = {"^a",       "a$",           "\\\\ba",    "[a[b]]", "[a&&b]",
                                       "(a)\\\\1", "\\\\p{Greek}", "(?x)a",     "\\\\h",  "a{,3}",
                                       "[]",       "(?<n>a)",      "\\\\p{Mn}", "[\\\\W]"};
     static const char *const broken[] = {"(a", "*a", "a**"};
     char json[512];
-    (void)state;
 
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         split_with(json, sizeof json, bad[i]);
@@ -70,9 +68,8 @@ static void patterns_that_could_mean_something_else_are_refused(void **state)
     }
 }
 
-static void contradictions_are_refused(void **state)
+TEST(contradictions_are_refused)
 {
-    (void)state;
     refused("", FM_ECORRUPT, NULL);
     refused("{}", FM_EINVAL, "'model' must be an object");
     refused("{\"model\":{\"vocab\":{},\"merges\":[]}}", FM_EINVAL, "vocab");
@@ -91,13 +88,12 @@ static void contradictions_are_refused(void **state)
             FM_EINVAL, "'x'");
 }
 
-static void text_that_is_not_utf8_is_refused_with_its_offset(void **state)
+TEST(text_that_is_not_utf8_is_refused_with_its_offset)
 {
     static const char *const bad[] = {"ab\xff", "ab\xc3", "ab\xed\xa0\x80", "ab\xc0\x80",
                                       "ab\xf4\x90\x80\x80"};
     fm_tokenizer *t;
     fm_ids ids = {0};
-    (void)state;
 
     tk_ok(open_text(&t, "{" MODEL "}"));
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
@@ -229,12 +225,11 @@ static void check_kind(const fm_json *one, size_t *bad)
     fm_buf_release(&config);
 }
 
-static void pre_tokenizers_of_known_models_equal_hugging_face(void **state)
+TEST(pre_tokenizers_of_known_models_equal_hugging_face)
 {
     char *path = tk_source("tests/unit/infer/tokenizer_cases.json");
     fm_json *list;
     size_t bad = 0;
-    (void)state;
 
     tk_ok(fm_json_parse_file(&list, path, (size_t)1 << 22));
     assert_true(fm_json_count(list) >= 10);
@@ -245,12 +240,11 @@ static void pre_tokenizers_of_known_models_equal_hugging_face(void **state)
     assert_int_equal(bad, 0);
 }
 
-static void all_kinds_equal_their_packages(void **state)
+TEST(all_kinds_equal_their_packages)
 {
     char *folder = tk_source("tests/unit/infer/tokenizer_cases");
     fm_names names;
     size_t bad = 0;
-    (void)state;
 
     tk_ok(fm_list_dir(&names, folder));
     assert_true(names.count >= 20);
@@ -284,7 +278,7 @@ static void golden_bytes(fm_buf *out, const char *kind)
 }
 
 /* What Hugging Face's classes put around a SentencePiece model comes from the configuration. */
-static void a_model_file_takes_its_frame_from_the_config(void **state)
+TEST(a_model_file_takes_its_frame_from_the_config)
 {
     static const struct {
         const char *config;
@@ -301,7 +295,6 @@ static void a_model_file_takes_its_frame_from_the_config(void **state)
          {999, -1}}};
     fm_buf file;
     fm_tokenizer *t;
-    (void)state;
 
     golden_bytes(&file, "spm-bpe");
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
@@ -321,7 +314,7 @@ static void a_model_file_takes_its_frame_from_the_config(void **state)
     fm_buf_release(&file);
 }
 
-static void hostile_model_files_are_refused_by_field(void **state)
+TEST(hostile_model_files_are_refused_by_field)
 {
     static const struct {
         const char *bytes;
@@ -342,7 +335,6 @@ static void hostile_model_files_are_refused_by_field(void **state)
                {"\x0a\x05\x0a\x01\x61\x18\x02\x2a\x03\x12\x01\x61", 12, "denormalizer_spec"},
                {"\x12\x01\x7b", 3, "cut off"}};
     fm_tokenizer *t;
-    (void)state;
 
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_status rc =
@@ -359,7 +351,7 @@ static const char euro[] = "{\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens
                            "\"model\":{\"vocab\":{\"\\u00e2\":0,\"\\u0124\":1,\"\\u00ac\":2},"
                            "\"merges\":[]}}";
 
-static void streaming_holds_back_an_unfinished_code_point(void **state)
+TEST(streaming_holds_back_an_unfinished_code_point)
 {
     static const int32_t ids[] = {0, 1, 2, 0, 3, 1, 0, 1};
     static const char *const after[] = {
@@ -367,7 +359,6 @@ static void streaming_holds_back_an_unfinished_code_point(void **state)
     fm_tokenizer *t;
     fm_tok_stream s;
     fm_buf out;
-    (void)state;
 
     tk_ok(open_text(&t, euro));
     fm_tok_stream_init(&s, t, false);
@@ -386,13 +377,12 @@ static void streaming_holds_back_an_unfinished_code_point(void **state)
     fm_tokenizer_close(t);
 }
 
-static void special_tokens_can_be_skipped_or_treated_as_text(void **state)
+TEST(special_tokens_can_be_skipped_or_treated_as_text)
 {
     static const int32_t ids[] = {0, 1, 2, 3};
     fm_tokenizer *t;
     fm_ids got = {0};
     fm_buf out;
-    (void)state;
 
     tk_ok(open_text(&t, euro));
     fm_buf_init(&out, 0);
@@ -407,12 +397,11 @@ static void special_tokens_can_be_skipped_or_treated_as_text(void **state)
     fm_tokenizer_close(t);
 }
 
-static void a_long_word_is_merged_like_a_short_one(void **state)
+TEST(a_long_word_is_merged_like_a_short_one)
 {
     fm_tokenizer *t;
     fm_ids ids = {0};
     fm_buf text;
-    (void)state;
 
     tk_ok(open_text(&t, "{" MODEL "}"));
     fm_buf_init(&text, 0);
@@ -429,7 +418,7 @@ static void a_long_word_is_merged_like_a_short_one(void **state)
 
 /* 5 million bytes without a border: WordPiece finds the longest token each time, Unigram looks at
  * all tokens that begin at each place. Quadratic work would take hours. */
-static void long_words_take_linear_time(void **state)
+TEST(long_words_take_linear_time)
 {
     static const char *const json[] = {
         "{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"u\",\"continuing_subword_prefix\":\"#"
@@ -439,7 +428,6 @@ static void long_words_take_linear_time(void **state)
         "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"u\",0],[\"a\",-1],[\"b\",-1],"
         "[\"ab\",-1.5],[\"abababab\",-2]]}}"};
     fm_buf text;
-    (void)state;
 
     fm_buf_init(&text, 0);
     for (int i = 0; i < 2500000; i++)
@@ -470,7 +458,7 @@ static void chain(fm_buf *out, const char *part, const char *list, const char *s
 }
 
 /* Each step makes the text some times longer, and a few in a row a gigabyte of one letter. */
-static void steps_that_lengthen_the_text_have_a_limit(void **state)
+TEST(steps_that_lengthen_the_text_have_a_limit)
 {
     static const char replace[] =
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaa\"}";
@@ -479,7 +467,6 @@ static void steps_that_lengthen_the_text_have_a_limit(void **state)
     fm_tokenizer *t;
     fm_ids ids = {0};
     fm_buf json;
-    (void)state;
     fm_buf_init(&json, 0);
     chain(&json, "normalizer", "normalizers", replace, 10);
     tk_ok(open_text(&t, fm_buf_cstr(&json)));
@@ -511,13 +498,12 @@ static void steps_that_lengthen_the_text_have_a_limit(void **state)
 }
 
 /* Millions of steps a word are within a match's limit, but not a thousand times in one text. */
-static void matches_of_one_text_have_a_limit_together(void **state)
+TEST(matches_of_one_text_have_a_limit_together)
 {
     char json[512];
     fm_tokenizer *t;
     fm_ids ids = {0};
     fm_buf text;
-    (void)state;
     fm_buf_init(&text, 0);
     split_with(json, sizeof json, "(?:(?:a+a+)+c|.)");
     tk_ok(open_text(&t, json));
@@ -530,7 +516,7 @@ static void matches_of_one_text_have_a_limit_together(void **state)
     fm_ids_release(&ids);
 }
 
-static void long_runs_of_marks_take_linear_time(void **state)
+TEST(long_runs_of_marks_take_linear_time)
 {
     static const char form[] =
         "{\"normalizer\":{\"type\":\"NFD\"},\"model\":{\"type\":\"WordLevel\","
@@ -538,7 +524,6 @@ static void long_runs_of_marks_take_linear_time(void **state)
     fm_tokenizer *t;
     fm_ids ids = {0};
     fm_buf text;
-    (void)state;
 
     fm_buf_init(&text, 0);
     for (int i = 0; i < 500000; i++)
@@ -551,9 +536,8 @@ static void long_runs_of_marks_take_linear_time(void **state)
     fm_tokenizer_close(t);
 }
 
-static void every_failed_allocation_is_reported(void **state)
+TEST(every_failed_allocation_is_reported)
 {
-    (void)state;
     for (uint64_t n = 1; n < 2000; n++) {
         fm_tokenizer *t;
         fm_ids ids = {0};
@@ -572,11 +556,10 @@ static void every_failed_allocation_is_reported(void **state)
 }
 
 /* The same for models and steps with tables of their own; later allocations are sampled. */
-static void failed_allocations_of_other_kinds_are_reported(void **state)
+TEST(failed_allocations_of_other_kinds_are_reported)
 {
     static const char *const kinds[] = {"wordpiece", "unigram", "spm-bpe", "spm-unigram",
                                         "bpe-clip"};
-    (void)state;
 
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
         fm_status rc = FM_ENOMEM;

@@ -4,7 +4,7 @@
 
 #include "tests/kit/lineage_kit.h"
 
-static void bad_arguments_are_refused(void **state)
+TEST(bad_arguments_are_refused)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -13,7 +13,6 @@ static void bad_arguments_are_refused(void **state)
     fm_version v;
     fm_commit_opts o = {.kind = "import", .message = "m"};
 
-    (void)state;
     tk_fails(fm_version_commit(NULL, &oid, tree, &o), FM_EINVAL, NULL);
     tk_fails(fm_version_commit(r, &oid, NULL, &o), FM_EINVAL, NULL);
     tk_fails(fm_version_commit(r, &oid, tree, NULL), FM_EINVAL, NULL);
@@ -66,7 +65,7 @@ static void assert_same_tree(const fm_tree *a, const fm_tree *b)
     }
 }
 
-static void a_tree_comes_back_equal(void **state)
+TEST(a_tree_comes_back_equal)
 {
     static const char *const odd[] = {
         "a.b", "a/x", "a-b", "a0", "README.md", "source/z z", "source/\xc3\xa9"};
@@ -75,7 +74,6 @@ static void a_tree_comes_back_equal(void **state)
     fm_tree *tree = kit_model(r, 12, 0, 0), *back = NULL;
     fm_oid oid;
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(odd); i++)
         tk_ok(fm_tree_put_file(tree, odd[i], fm_span_str(odd[i])));
     oid = kit_commit(r, tree, "first", NULL, 0, KIT_TIME);
@@ -91,14 +89,13 @@ static void a_tree_comes_back_equal(void **state)
     kit_close(r, dir);
 }
 
-static void an_empty_tree_is_a_version(void **state)
+TEST(an_empty_tree_is_a_version)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_tree *tree = NULL, *back = NULL;
     fm_oid oid;
 
-    (void)state;
     tk_ok(fm_tree_new(&tree));
     oid = kit_commit(r, tree, "nothing yet", NULL, 0, KIT_TIME);
     tk_ok(fm_version_tree(r, &back, &oid));
@@ -108,7 +105,7 @@ static void an_empty_tree_is_a_version(void **state)
     kit_close(r, dir);
 }
 
-static void words_and_trailers_come_back(void **state)
+TEST(words_and_trailers_come_back)
 {
     char *dir, digest[65];
     fm_repo *r = kit_repo(&dir);
@@ -122,7 +119,6 @@ static void words_and_trailers_come_back(void **state)
                         .author = "Bo <bo@example.org>",
                         .time = KIT_TIME + 5};
 
-    (void)state;
     memset(digest, 'a', 64);
     digest[64] = '\0';
     o.recipe_digest = digest;
@@ -161,14 +157,13 @@ static void words_and_trailers_come_back(void **state)
     kit_close(r, dir);
 }
 
-static void the_same_commit_has_the_same_id(void **state)
+TEST(the_same_commit_has_the_same_id)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_tree *tree = kit_model(r, 1, 0, 0);
     fm_oid a = kit_commit(r, tree, "root", NULL, 0, KIT_TIME), b;
 
-    (void)state;
     b = kit_commit(r, tree, "root", NULL, 0, KIT_TIME);
     assert_true(fm_oid_eq(&a, &b));
     setenv("SOURCE_DATE_EPOCH", "1700000000", 1);
@@ -182,7 +177,7 @@ static void the_same_commit_has_the_same_id(void **state)
     kit_close(r, dir);
 }
 
-static void a_pointer_that_is_not_stored_is_refused(void **state)
+TEST(a_pointer_that_is_not_stored_is_refused)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -191,7 +186,6 @@ static void a_pointer_that_is_not_stored_is_refused(void **state)
     fm_digest id = {{7}};
     fm_oid oid;
 
-    (void)state;
     tk_ok(fm_tree_put_blob(tree, "source/lost.bin", &id, 10));
     tk_fails(fm_version_commit(r, &oid, tree, &o), FM_ENOTFOUND, "source/lost.bin");
     fm_tree_free(tree);
@@ -212,14 +206,13 @@ static size_t pack_count(const char *dir)
     return n;
 }
 
-static void a_commit_is_one_pack_and_many_packs_are_folded(void **state)
+TEST(a_commit_is_one_pack_and_many_packs_are_folded)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_tree *tree = kit_model(r, 3, 0, 0), *back = NULL;
     fm_oid oid[80];
 
-    (void)state;
     oid[0] = kit_commit(r, tree, "root", NULL, 0, KIT_TIME);
     assert_int_equal(pack_count(dir), 1);
     for (unsigned i = 1; i < 80; i++) {
@@ -310,7 +303,7 @@ static git_repository *open_git(const char *dir)
     return g;
 }
 
-static void hostile_trees_are_refused_by_path(void **state)
+TEST(hostile_trees_are_refused_by_path)
 {
     static const char bad_pointer[] = "fmstore tensor 1\nid sha256:zz\n";
     static const char newer[] = "fmstore tensor 9\n";
@@ -322,7 +315,6 @@ static void hostile_trees_are_refused_by_path(void **state)
     git_oid late = put(g, GIT_OBJECT_BLOB, newer, sizeof newer - 1);
     git_oid none = {{9}}, big, sub;
 
-    (void)state;
     large = fm_calloc(1, FM_INLINE_MAX_BYTES + 1);
     big = put(g, GIT_OBJECT_BLOB, large, FM_INLINE_MAX_BYTES + 1);
     fm_free(large);
@@ -348,7 +340,7 @@ static void hostile_trees_are_refused_by_path(void **state)
 }
 
 /* Each level names the next one twice: 2^40 paths from 40 trees. */
-static void a_tree_that_unfolds_without_end_is_refused(void **state)
+TEST(a_tree_that_unfolds_without_end_is_refused)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -357,7 +349,6 @@ static void a_tree_that_unfolds_without_end_is_refused(void **state)
     fm_oid commit;
     fm_tree *back = NULL;
 
-    (void)state;
     for (int i = 0; i < 40; i++)
         tree = put_tree(g, (part[]){{"40000", "a", &tree}, {"40000", "b", &tree}}, 2);
     commit = put_commit(g, &tree, "bomb\n");
@@ -366,7 +357,7 @@ static void a_tree_that_unfolds_without_end_is_refused(void **state)
     kit_close(r, dir);
 }
 
-static void foreign_words_are_no_trailers(void **state)
+TEST(foreign_words_are_no_trailers)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -379,7 +370,6 @@ static void foreign_words_are_no_trailers(void **state)
     fm_tree *back = NULL;
     fm_version v;
 
-    (void)state;
     tk_ok(fm_version_read(r, &v, &plain));
     assert_string_equal(v.kind, "");
     assert_string_equal(v.subject, "Fmstore-Kind: lora");
@@ -406,7 +396,7 @@ static double now_ms(void)
 }
 
 /* Printed, not judged: machines differ. */
-static void a_model_of_300_tensors_is_quick(void **state)
+TEST(a_model_of_300_tensors_is_quick)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -414,7 +404,6 @@ static void a_model_of_300_tensors_is_quick(void **state)
     double t0 = now_ms(), t1, t2, t3;
     fm_oid root = kit_commit(r, tree, "root", NULL, 0, KIT_TIME), next;
 
-    (void)state;
     t1 = now_ms();
     next = kit_commit(r, child, "child", &root, 1, KIT_TIME);
     t2 = now_ms();

@@ -29,7 +29,7 @@ static fm_status give(void *ctx, const fm_entry *e, void *dst)
     return FM_OK;
 }
 
-static void bad_arguments_are_refused(void **state)
+TEST(bad_arguments_are_refused)
 {
     fm_entry file = {.path = (char[]){"f"}, .kind = FM_ENTRY_FILE};
     fm_entry a = {.path = (char[]){"a"}, .kind = FM_ENTRY_TENSOR, .dtype = FM_F32}, b = a;
@@ -37,7 +37,6 @@ static void bad_arguments_are_refused(void **state)
     fm_tensor_change c;
     int n = 0;
 
-    (void)state;
     tk_fails(fm_diff_trees(NULL, NULL, stop, &n), FM_EINVAL, NULL);
     tk_fails(fm_tensor_compare(NULL, &a, &b, &c), FM_EINVAL, NULL);
     tk_fails(fm_tensor_compare(&p, &a, NULL, &c), FM_EINVAL, NULL);
@@ -46,7 +45,7 @@ static void bad_arguments_are_refused(void **state)
     tk_fails(fm_tensor_compare(&p, &a, &b, &c), FM_EINVAL, "dtype or shape");
 }
 
-static void changes_come_in_order_of_path(void **state)
+TEST(changes_come_in_order_of_path)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -54,7 +53,6 @@ static void changes_come_in_order_of_path(void **state)
     fm_buf text;
     int stops = 0;
 
-    (void)state;
     fm_buf_init(&text, 0);
     tk_ok(fm_diff_trees(a, a, take, &text));
     assert_string_equal(fm_buf_cstr(&text), "");
@@ -90,12 +88,11 @@ static fm_tensor_change compare(fm_dtype dtype, uint64_t n, const void *a, const
     return c;
 }
 
-static void distances_are_as_computed_by_hand(void **state)
+TEST(distances_are_as_computed_by_hand)
 {
     const float a[4] = {3, 0, 4, 1}, b[4] = {3, 2, 4, -1};
     fm_tensor_change c = compare(FM_F32, 4, a, b);
 
-    (void)state;
     assert_int_equal(c.changed, 2);
     tk_assert_le(fabs(c.norm_a - sqrt(26)), 1e-15, "norm");
     tk_assert_le(fabs(c.norm_delta - sqrt(8)), 1e-15, "delta");
@@ -106,7 +103,7 @@ static void distances_are_as_computed_by_hand(void **state)
     tk_assert_le(fabs(c.cosine - 1), 1e-15, "cosine of itself");
 }
 
-static void other_types_are_widened(void **state)
+TEST(other_types_are_widened)
 {
     const int8_t a8[3] = {-128, 127, -1}, b8[3] = {-128, 126, 1};
     const uint16_t a16[2] = {0xffff, 0}, b16[2] = {0, 0};
@@ -115,7 +112,6 @@ static void other_types_are_widened(void **state)
     const double ad[1] = {1e300}, bd[1] = {1.5e300};
     fm_tensor_change c = compare(FM_I8, 3, a8, b8);
 
-    (void)state;
     assert_int_equal(c.changed, 2);
     tk_assert_le(fabs(c.max_abs_delta - 2), 0, "i8");
     tk_assert_le(fabs(c.norm_a - sqrt(128. * 128 + 127. * 127 + 1)), 1e-12, "i8 norm");
@@ -131,12 +127,11 @@ static void other_types_are_widened(void **state)
     assert_int_equal(c.changed, 1);
 }
 
-static void zeros_nan_and_infinity_do_not_lie(void **state)
+TEST(zeros_nan_and_infinity_do_not_lie)
 {
     const float zero[2] = {0, 0}, nan[2] = {NAN, 1}, inf[2] = {INFINITY, 1};
     fm_tensor_change c = compare(FM_F32, 2, zero, zero);
 
-    (void)state;
     tk_assert_le(fabs(c.cosine - 1), 0, "zeros");
     c = compare(FM_F32, 2, nan, zero);
     assert_true(isnan(c.norm_delta) && isnan(c.max_abs_delta) && isnan(c.cosine));

@@ -81,13 +81,12 @@ static fm_oid next_version(fm_repo *r, unsigned layers, unsigned changed, unsign
     return oid;
 }
 
-static void two_hundred_versions_lie_in_few_packs(void **state)
+TEST(two_hundred_versions_lie_in_few_packs)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid oid[200];
     bool folded = false;
-    (void)state;
     for (unsigned i = 0; i < 200; i++) {
         oid[i] = next_version(r, 12, 1, i, i ? &oid[i - 1] : NULL);
         const packs p = packs_of(dir);
@@ -109,12 +108,11 @@ static void two_hundred_versions_lie_in_few_packs(void **state)
 }
 
 /* Commits too large to be coded again in passing: their packs are joined by copying. */
-static void large_commits_are_joined(void **state)
+TEST(large_commits_are_joined)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid oid[70];
-    (void)state;
     for (unsigned i = 0; i < 70; i++) {
         oid[i] = next_version(r, 60, 60, i, i ? &oid[i - 1] : NULL);
         assert_true(packs_of(dir).count <= 34);
@@ -126,12 +124,11 @@ static void large_commits_are_joined(void **state)
 }
 
 /* Two writers that did not see one another put the same objects into two packs. */
-static void an_object_in_two_packs_does_no_harm(void **state)
+TEST(an_object_in_two_packs_does_no_harm)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid oid[64];
-    (void)state;
     for (unsigned i = 0; i < 40; i += 2) {
         fm_repo *other = NULL;
         const fm_oid *parent = i ? &oid[i - 1] : NULL;
@@ -159,14 +156,13 @@ static void flip(const char *path, uint64_t at)
     fm_buf_release(&b);
 }
 
-static void a_damaged_pack_is_not_joined(void **state)
+TEST(a_damaged_pack_is_not_joined)
 {
     char *dir, *name[2] = {NULL, NULL}, *folder, *idx[2] = {NULL, NULL}, *pack;
     fm_repo *r = kit_repo(&dir);
     fm_oid oid[2];
     fm_names names;
     size_t n = 0;
-    (void)state;
     oid[0] = next_version(r, 3, 3, 0, NULL);
     oid[1] = next_version(r, 3, 3, 1, &oid[0]);
     folder = fm_asprintf("%s/lineage.git/objects/pack", dir);
@@ -194,12 +190,11 @@ static void a_damaged_pack_is_not_joined(void **state)
 }
 
 /* Every write-side call of a join fails in turn: the packs that are there stay. */
-static void a_join_that_cannot_be_written_loses_nothing(void **state)
+TEST(a_join_that_cannot_be_written_loses_nothing)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid oid[40];
-    (void)state;
     for (unsigned i = 0; i < 32; i++)
         oid[i] = next_version(r, 60, 60, i, i ? &oid[i - 1] : NULL);
     for (uint64_t nth = 1; packs_of(dir).count > 16; nth++) {

@@ -30,14 +30,13 @@ static uint64_t fsck(fm_repo *r, faults *f)
     return report.faults;
 }
 
-static void bad_arguments_are_refused(void **state)
+TEST(bad_arguments_are_refused)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_fsck_report report;
     fm_repo_stats s;
 
-    (void)state;
     tk_fails(fm_repo_fsck(NULL, true, &report, NULL, NULL), FM_EINVAL, NULL);
     tk_fails(fm_repo_fsck(r, true, NULL, NULL, NULL), FM_EINVAL, NULL);
     tk_fails(fm_repo_rebuild_index(NULL), FM_EINVAL, NULL);
@@ -46,14 +45,13 @@ static void bad_arguments_are_refused(void **state)
     kit_close(r, dir);
 }
 
-static void an_empty_and_a_grown_repository_are_clean(void **state)
+TEST(an_empty_and_a_grown_repository_are_clean)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid a;
     faults f;
 
-    (void)state;
     assert_int_equal(fsck(r, &f), 0);
     a = kit_branch(r, "main", NULL, 0);
     for (unsigned i = 1; i < 5; i++) {
@@ -103,7 +101,7 @@ static void plant(const char *dir, const char *name, const char *bytes)
     git_repository_free(g);
 }
 
-static void pointers_that_lie_are_named(void **state)
+TEST(pointers_that_lie_are_named)
 {
     char *dir, hex[65], text[512];
     fm_repo *r = kit_repo(&dir);
@@ -111,7 +109,6 @@ static void pointers_that_lie_are_named(void **state)
     const fm_entry *e = fm_tree_find(tree, "tensors/model/layers/0/mlp/up_proj.weight");
     faults f;
 
-    (void)state;
     assert_non_null(e);
     fm_digest_hex(&e->id, hex);
     snprintf(text, sizeof text,
@@ -155,13 +152,12 @@ static void damage_git_pack(const char *dir)
     fm_names_release(&names);
 }
 
-static void a_damaged_git_pack_is_found(void **state)
+TEST(a_damaged_git_pack_is_found)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     faults f;
 
-    (void)state;
     kit_branch(r, "main", NULL, 0);
     fm_repo_close(r);
     damage_git_pack(dir);
@@ -171,14 +167,13 @@ static void a_damaged_git_pack_is_found(void **state)
     kit_close(r, dir);
 }
 
-static void a_ref_to_nothing_and_a_lost_head_are_told_apart(void **state)
+TEST(a_ref_to_nothing_and_a_lost_head_are_told_apart)
 {
     char *dir, path[512];
     fm_repo *r = kit_repo(&dir);
     fm_fsck_report report;
     faults f;
 
-    (void)state;
     kit_branch(r, "only", NULL, 0);
     snprintf(path, sizeof path, "%s/lineage.git/HEAD", dir);
     tk_ok(fm_write_file(path, "ref: refs/heads/main\n", 21));
@@ -192,14 +187,13 @@ static void a_ref_to_nothing_and_a_lost_head_are_told_apart(void **state)
     kit_close(r, dir);
 }
 
-static void what_a_killed_writer_left_is_swept_once_old(void **state)
+TEST(what_a_killed_writer_left_is_swept_once_old)
 {
     char *dir, old[512], young[512];
     fm_repo *r = kit_repo(&dir);
     fm_fsck_report report;
     struct utimbuf then = {1000, 1000};
 
-    (void)state;
     snprintf(old, sizeof old, "%s/lineage.git/objects/pack/pack_git2_00", dir);
     snprintf(young, sizeof young, "%s/lineage.git/objects/pack/pack_git2_11", dir);
     tk_ok(fm_write_file(old, "x", 1));
@@ -213,14 +207,13 @@ static void what_a_killed_writer_left_is_swept_once_old(void **state)
 }
 
 /* base: t0 t1 t2 + blob; child changes t0. Tensors are 128 bytes, the blob 20. */
-static void sizes_add_up(void **state)
+TEST(sizes_add_up)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid a = kit_branch(r, "base", NULL, 0);
     fm_repo_stats s;
 
-    (void)state;
     kit_branch(r, "child", &a, 1);
     tk_ok(fm_repo_stats_of(r, &s));
     assert_int_equal(s.count, 2);
@@ -241,14 +234,13 @@ static void sizes_add_up(void **state)
     kit_close(r, dir);
 }
 
-static void plain_git_reads_it_and_finds_no_fault(void **state)
+TEST(plain_git_reads_it_and_finds_no_fault)
 {
     char *dir, out[16384];
     fm_repo *r = kit_repo(&dir);
     fm_oid a, b, two[2], m;
     fm_tree *tree;
 
-    (void)state;
     if (!kit_have_git()) {
         fm_repo_close(r);
         fm_free(dir);
@@ -326,7 +318,7 @@ static void churn(const char *dir)
     }
 }
 
-static void beside_writers_nothing_sound_is_called_a_fault(void **state)
+TEST(beside_writers_nothing_sound_is_called_a_fault)
 {
     enum { LOOKS = 60 };
     char *dir;
@@ -335,7 +327,6 @@ static void beside_writers_nothing_sound_is_called_a_fault(void **state)
     uint64_t told = 0;
     int status;
 
-    (void)state;
     for (unsigned i = 0; i < 100; i++) { /* so that reading them takes a while */
         char name[64];
         snprintf(name, sizeof name, "refs/heads/still%u", i);

@@ -54,11 +54,10 @@ static char *with_garbage(fm_oid *main_oid, fm_oid *side)
     return dir;
 }
 
-static void what_is_reached_stays(void **state)
+TEST(what_is_reached_stays)
 {
     fm_oid a, b;
     char *dir;
-    (void)state;
     fm_repo *r = kit_repo(&dir);
     a = kit_branch(r, "main", NULL, 0);
     b = kit_branch(r, "side", &a, 1);
@@ -77,11 +76,10 @@ static void what_is_reached_stays(void **state)
     fm_free(dir);
 }
 
-static void the_unreached_waits_and_then_goes(void **state)
+TEST(the_unreached_waits_and_then_goes)
 {
     fm_oid a, b;
     char *dir = with_garbage(&a, &b);
-    (void)state;
     fm_gc_report report = collect_at(dir, NULL);
     assert_int_equal(report.new_objects, 1);
     assert_true(report.git_new > 0);
@@ -103,12 +101,11 @@ static void the_unreached_waits_and_then_goes(void **state)
     fm_free(dir);
 }
 
-static void a_dry_run_changes_nothing(void **state)
+TEST(a_dry_run_changes_nothing)
 {
     fm_oid a, b;
     char *dir = with_garbage(&a, &b), *condemned = fm_path_join(dir, "condemned");
     fm_repo *r;
-    (void)state;
     tk_ok(fm_repo_open(&r, dir));
     fm_gc_report report = collect(r, "now", true);
     assert_int_equal(report.new_objects, 1);
@@ -124,12 +121,11 @@ static void a_dry_run_changes_nothing(void **state)
     fm_free(dir);
 }
 
-static void a_condemned_version_can_be_named_again(void **state)
+TEST(a_condemned_version_can_be_named_again)
 {
     fm_oid a, b;
     char *dir = with_garbage(&a, &b);
     fm_repo *r;
-    (void)state;
     collect_at(dir, NULL);
     tk_ok(fm_repo_open(&r, dir));
     tk_ok(fm_ref_update(r, "refs/heads/back", &b, NULL, "it was a mistake"));
@@ -141,13 +137,12 @@ static void a_condemned_version_can_be_named_again(void **state)
     fm_free(dir);
 }
 
-static void a_deleted_version_cannot_be_named(void **state)
+TEST(a_deleted_version_cannot_be_named)
 {
     fm_oid a, b, at;
     char *dir = with_garbage(&a, &b);
     fm_repo *r;
     fm_version v;
-    (void)state;
     tk_ok(fm_repo_open(&r, dir));
     tk_ok(fm_version_read(r, &v, &b)); /* libgit2 keeps it in memory now */
     fm_version_release(&v);
@@ -161,12 +156,11 @@ static void a_deleted_version_cannot_be_named(void **state)
 
 /* The loss of others: an importer finds an object stored, gc deletes it, the importer's ref moves.
  */
-static void what_an_importer_found_stored_is_not_deleted(void **state)
+TEST(what_an_importer_found_stored_is_not_deleted)
 {
     fm_oid a, b, c;
     char *dir = with_garbage(&a, &b);
     fm_repo *r;
-    (void)state;
     tk_ok(fm_repo_open(&r, dir));
     fm_tree *tree = kit_model(r, 3, 1, 1); /* side's: all found stored, nothing written */
     fm_gc_report report = collect_at(dir, "now");
@@ -187,12 +181,11 @@ static void what_an_importer_found_stored_is_not_deleted(void **state)
 }
 
 /* Begun after gc condemned: it must not lean on what is about to go, nor on git's side of it. */
-static void who_comes_after_condemning_stores_again(void **state)
+TEST(who_comes_after_condemning_stores_again)
 {
     fm_oid a, b, c;
     char *dir = with_garbage(&a, &b);
     fm_repo *r;
-    (void)state;
     collect_at(dir, NULL);
     tk_ok(fm_repo_open(&r, dir));
     fm_tree *tree = kit_model(r, 3, 1, 1);
@@ -210,13 +203,12 @@ static void who_comes_after_condemning_stores_again(void **state)
 }
 
 /* A tree taken over from a condemned version, no byte of it stored anew. */
-static void a_condemned_tree_taken_over_is_rescued(void **state)
+TEST(a_condemned_tree_taken_over_is_rescued)
 {
     fm_oid a, b, c;
     char *dir = with_garbage(&a, &b);
     fm_repo *r;
     fm_tree *tree;
-    (void)state;
     collect_at(dir, NULL);
     tk_ok(fm_repo_open(&r, dir));
     tk_ok(fm_store_lease(fm_repo_store(r), true, "test"));
@@ -233,12 +225,11 @@ static void a_condemned_tree_taken_over_is_rescued(void **state)
     fm_free(dir);
 }
 
-static void a_dead_owners_lease_holds_nothing(void **state)
+TEST(a_dead_owners_lease_holds_nothing)
 {
     fm_oid a, b;
     char *dir = with_garbage(&a, &b);
     char *lease = fm_asprintf("%s/leases/0123456789abcdef0123456789abcdef", dir);
-    (void)state;
     tk_ok(fm_write_file(lease, "fmstore lease 1\nbegun 1\nwrite the dead\n", 39));
     fm_gc_report report = collect_at(dir, "now");
     assert_int_equal(report.writers, 0);
@@ -248,7 +239,7 @@ static void a_dead_owners_lease_holds_nothing(void **state)
     fm_free(dir);
 }
 
-static void a_lease_that_cannot_be_read_stops_gc(void **state)
+TEST(a_lease_that_cannot_be_read_stops_gc)
 {
     fm_oid a, b;
     char *dir = with_garbage(&a, &b);
@@ -257,7 +248,6 @@ static void a_lease_that_cannot_be_read_stops_gc(void **state)
     fm_gc_report report;
     fm_lock *lease;
     fm_repo *r;
-    (void)state;
     o.prune = "now";
     tk_ok(fm_lock_make(&lease, path));
     tk_ok(fm_lock_append(lease, "fmstore lease 2\n", 16));
@@ -270,13 +260,12 @@ static void a_lease_that_cannot_be_read_stops_gc(void **state)
     fm_free(dir);
 }
 
-static void reflogs_keep_until_they_expire(void **state)
+TEST(reflogs_keep_until_they_expire)
 {
     fm_oid a, b;
     char *dir;
     fm_gc_opts o = fm_gc_defaults();
     fm_gc_report report;
-    (void)state;
     fm_repo *r = kit_repo(&dir);
     a = kit_branch(r, "main", NULL, 0);
     b = kit_branch(r, "side", &a, 1);
@@ -297,7 +286,7 @@ static void reflogs_keep_until_they_expire(void **state)
     fm_free(dir);
 }
 
-static void what_cannot_be_read_stops_gc(void **state)
+TEST(what_cannot_be_read_stops_gc)
 {
     fm_oid a, b;
     char *dir = with_garbage(&a, &b);
@@ -305,7 +294,6 @@ static void what_cannot_be_read_stops_gc(void **state)
     fm_gc_opts o = fm_gc_defaults();
     fm_gc_report report;
     fm_repo *r;
-    (void)state;
     o.prune = "now";
     tk_ok(fm_write_file(path, "1111111111111111111111111111111111111111\n", 41));
     tk_ok(fm_repo_open(&r, dir));
@@ -316,11 +304,10 @@ static void what_cannot_be_read_stops_gc(void **state)
     fm_free(dir);
 }
 
-static void a_lost_or_damaged_list_costs_time_only(void **state)
+TEST(a_lost_or_damaged_list_costs_time_only)
 {
     fm_oid a, b;
     char *dir = with_garbage(&a, &b), *path = fm_path_join(dir, "condemned");
-    (void)state;
     collect_at(dir, NULL);
     assert_true(fm_path_exists(path));
     tk_ok(fm_write_file(path, "fmstore condemned 1\nobject x\n", 29));
@@ -334,10 +321,9 @@ static void a_lost_or_damaged_list_costs_time_only(void **state)
     fm_free(dir);
 }
 
-static void times_read_as_git_writes_them(void **state)
+TEST(times_read_as_git_writes_them)
 {
     int64_t t;
-    (void)state;
     tk_ok(fm_time_parse(&t, "2.weeks.ago", 2000000000));
     assert_int_equal(t, 2000000000 - 14 * 86400);
     tk_ok(fm_time_parse(&t, "90 days", 2000000000));
@@ -359,7 +345,7 @@ static void times_read_as_git_writes_them(void **state)
 }
 
 /* As the command line keeps states of training: commits without parents, one ref each. */
-static void a_checkpoint_lives_as_long_as_its_ref(void **state)
+TEST(a_checkpoint_lives_as_long_as_its_ref)
 {
     fm_oid oid[2];
     char *dir;
@@ -367,7 +353,6 @@ static void a_checkpoint_lives_as_long_as_its_ref(void **state)
     static const char *const names[] = {"refs/fmstore/checkpoints/0123456789abcdef0123/0000000007",
                                         "refs/fmstore/checkpoints/0123456789abcdef0123/0000000014"};
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         fm_tree *tree = kit_model(r, 3, 3, 40 + i);
         fm_commit_opts opts = {.kind = "checkpoint", .message = "after a step", .time = KIT_TIME};

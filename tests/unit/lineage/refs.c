@@ -4,13 +4,12 @@
 
 #include "tests/kit/lineage_kit.h"
 
-static void bad_arguments_are_refused(void **state)
+TEST(bad_arguments_are_refused)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid a = kit_branch(r, "main", NULL, 0), oid, nobody = {{5}};
 
-    (void)state;
     tk_fails(fm_ref_update(NULL, "refs/heads/x", &a, NULL, NULL), FM_EINVAL, NULL);
     tk_fails(fm_ref_update(r, "refs/heads/x", NULL, NULL, NULL), FM_EINVAL, NULL);
     tk_fails(fm_ref_update(r, NULL, &a, NULL, NULL), FM_EINVAL, NULL);
@@ -26,7 +25,7 @@ static void bad_arguments_are_refused(void **state)
     kit_close(r, dir);
 }
 
-static void odd_branch_names_are_refused_with_the_reason(void **state)
+TEST(odd_branch_names_are_refused_with_the_reason)
 {
     static const char *const bad[][2] = {
         {"", "empty"},
@@ -57,7 +56,6 @@ static void odd_branch_names_are_refused_with_the_reason(void **state)
     };
     char longer[300];
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
         tk_fails(fm_branch_name_check(bad[i][0]), FM_EINVAL, bad[i][1]);
     memset(longer, 'a', sizeof longer - 1);
@@ -77,14 +75,13 @@ static fm_status collect(void *ctx, const char *name, const fm_oid *oid)
     return FM_OK;
 }
 
-static void names_are_listed_in_order(void **state)
+TEST(names_are_listed_in_order)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid a = kit_branch(r, "zeta", NULL, 0);
     fm_buf b;
 
-    (void)state;
     fm_buf_init(&b, 0);
     tk_ok(fm_ref_update(r, "refs/heads/alpha/one", &a, NULL, NULL));
     tk_ok(fm_ref_update(r, "refs/tags/v1", &a, NULL, NULL));
@@ -98,7 +95,7 @@ static void names_are_listed_in_order(void **state)
     kit_close(r, dir);
 }
 
-static void of_two_writers_one_wins_and_the_other_keeps_its_commit(void **state)
+TEST(of_two_writers_one_wins_and_the_other_keeps_its_commit)
 {
     char *dir, hex[41], ref[80];
     fm_repo *r = kit_repo(&dir);
@@ -107,7 +104,6 @@ static void of_two_writers_one_wins_and_the_other_keeps_its_commit(void **state)
     fm_oid a = kit_commit(r, one, "winner", &base, 1, KIT_TIME + 9);
     fm_oid b = kit_commit(r, two, "loser", &base, 1, KIT_TIME + 9);
 
-    (void)state;
     tk_ok(fm_ref_update(r, "refs/heads/main", &a, &base, "derive: winner"));
     tk_fails(fm_ref_update(r, "refs/heads/main", &b, &base, "derive: loser"), FM_ECONFLICT,
              "Ada Test <ada@example.org>");
@@ -140,13 +136,12 @@ static void assert_head(const char *dir, const char *want)
     fm_buf_release(&b);
 }
 
-static void head_follows_the_first_branch(void **state)
+TEST(head_follows_the_first_branch)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid a;
 
-    (void)state;
     assert_head(dir, "ref: refs/heads/main\n");
     a = kit_branch(r, "smol", NULL, 0);
     assert_head(dir, "ref: refs/heads/smol\n");
@@ -165,14 +160,13 @@ static void assert_rev(fm_repo *r, const char *rev, const fm_oid *want)
     assert_true(fm_oid_eq(&got, want));
 }
 
-static void versions_are_spelled_as_in_git(void **state)
+TEST(versions_are_spelled_as_in_git)
 {
     char *dir, hex[41], part[9];
     fm_repo *r = kit_repo(&dir);
     fm_oid a = kit_branch(r, "main", NULL, 0), b, c, m, two[2];
     fm_tree *tree = kit_model(r, 3, 1, 7);
 
-    (void)state;
     b = kit_commit(r, tree, "b", &a, 1, KIT_TIME + 1);
     tk_ok(fm_ref_update(r, "refs/heads/main", &b, &a, "b"));
     c = kit_branch(r, "side/way", &a, 8);
@@ -202,7 +196,7 @@ static void versions_are_spelled_as_in_git(void **state)
     kit_close(r, dir);
 }
 
-static void a_wrong_name_suggests_a_near_one(void **state)
+TEST(a_wrong_name_suggests_a_near_one)
 {
     static const char *const bad[] = {"",  "-x",     "HEAD", "HEAD~1", "@{1}",
                                       "@", "main:x", "a..b", "a\nb"};
@@ -210,7 +204,6 @@ static void a_wrong_name_suggests_a_near_one(void **state)
     fm_repo *r = kit_repo(&dir);
     fm_oid oid, a = kit_branch(r, "pirate-talk", NULL, 0);
 
-    (void)state;
     tk_ok(fm_ref_update(r, "refs/tags/stable", &a, NULL, NULL));
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
         tk_fails(fm_rev_resolve(r, &oid, bad[i]), FM_EINVAL, NULL);
@@ -228,14 +221,13 @@ static void a_wrong_name_suggests_a_near_one(void **state)
     kit_close(r, dir);
 }
 
-static void many_branches_share_one_repository(void **state)
+TEST(many_branches_share_one_repository)
 {
     char *dir, name[32];
     fm_repo *r = kit_repo(&dir);
     fm_oid base = kit_branch(r, "main", NULL, 0), at[50];
     fm_repo_stats s;
 
-    (void)state;
     for (unsigned i = 0; i < 50; i++) {
         snprintf(name, sizeof name, "child%02u", i);
         at[i] = kit_branch(r, name, &base, i + 1);
@@ -253,7 +245,7 @@ static void many_branches_share_one_repository(void **state)
 }
 
 /* A process that was killed while it held the lock file of a ref. */
-static void a_dead_lock_does_not_block_a_branch(void **state)
+TEST(a_dead_lock_does_not_block_a_branch)
 {
     char *dir, path[512];
     fm_repo *r = kit_repo(&dir);
@@ -261,7 +253,6 @@ static void a_dead_lock_does_not_block_a_branch(void **state)
     fm_tree *tree = kit_model(r, 3, 1, 7);
     struct utimbuf old = {1000, 1000};
 
-    (void)state;
     b = kit_commit(r, tree, "b", &a, 1, KIT_TIME + 1);
     snprintf(path, sizeof path, "%s/lineage.git/refs/heads/main.lock", dir);
     tk_ok(fm_write_file(path, "x", 1));
@@ -273,7 +264,7 @@ static void a_dead_lock_does_not_block_a_branch(void **state)
     kit_close(r, dir);
 }
 
-static void an_annotated_tag_is_peeled(void **state)
+TEST(an_annotated_tag_is_peeled)
 {
     char *dir, path[512];
     fm_repo *r = kit_repo(&dir);
@@ -283,7 +274,6 @@ static void an_annotated_tag_is_peeled(void **state)
     git_object *target = NULL;
     git_oid id, tag;
 
-    (void)state;
     snprintf(path, sizeof path, "%s/lineage.git", dir);
     assert_int_equal(git_repository_open_bare(&g, path), 0);
     assert_int_equal(git_signature_new(&who, "A", "a@b", 1, 0), 0);

@@ -4,11 +4,10 @@
 
 #include "tests/kit/lineage_kit.h"
 
-static void bad_arguments_are_refused(void **state)
+TEST(bad_arguments_are_refused)
 {
     fm_repo *r = (fm_repo *)1;
 
-    (void)state;
     tk_fails(fm_repo_init(NULL, true), FM_EINVAL, "no folder");
     tk_fails(fm_repo_init("", false), FM_EINVAL, "no folder");
     tk_fails(fm_repo_open(&r, NULL), FM_EINVAL, "no folder");
@@ -17,23 +16,21 @@ static void bad_arguments_are_refused(void **state)
     fm_repo_close(NULL);
 }
 
-static void a_folder_without_one_says_how_to_make_it(void **state)
+TEST(a_folder_without_one_says_how_to_make_it)
 {
     char *dir = tk_scratch();
     fm_repo *r = NULL;
 
-    (void)state;
     tk_fails(fm_repo_open(&r, dir), FM_ENOTFOUND, "fmstore init");
     fm_free(dir);
 }
 
-static void a_bare_repository_has_the_layout_of_the_design(void **state)
+TEST(a_bare_repository_has_the_layout_of_the_design)
 {
     static const char *const part[] = {"config", "lineage.git/HEAD", "packs", "tmp", "cache"};
     char *dir, path[512];
     fm_repo *r = kit_repo(&dir);
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(part); i++) {
         snprintf(path, sizeof path, "%s/%s", dir, part[i]);
         assert_true(fm_path_exists(path));
@@ -43,12 +40,11 @@ static void a_bare_repository_has_the_layout_of_the_design(void **state)
     kit_close(r, dir);
 }
 
-static void it_is_found_from_a_folder_below(void **state)
+TEST(it_is_found_from_a_folder_below)
 {
     char *dir = tk_scratch(), below[512], want[512];
     fm_repo *r = NULL;
 
-    (void)state;
     tk_ok(fm_repo_init(dir, false));
     snprintf(below, sizeof below, "%s/a/b", dir);
     snprintf(want, sizeof want, "%s/.fmstore", dir);
@@ -69,12 +65,11 @@ static void set_config(const char *dir, const char *text)
     tk_ok(fm_write_file(path, text, strlen(text)));
 }
 
-static void a_newer_format_is_refused_and_nothing_is_written(void **state)
+TEST(a_newer_format_is_refused_and_nothing_is_written)
 {
     char *dir, path[512];
     fm_repo *r = kit_repo(&dir);
 
-    (void)state;
     fm_repo_close(r);
     set_config(dir, "[fmstore]\n\tformat = 2\n");
     snprintf(path, sizeof path, "%s/index.sqlite", dir);
@@ -91,12 +86,11 @@ static void a_newer_format_is_refused_and_nothing_is_written(void **state)
     fm_free(dir);
 }
 
-static void an_init_that_was_killed_can_be_run_again(void **state)
+TEST(an_init_that_was_killed_can_be_run_again)
 {
     char *dir, path[512];
     fm_repo *r = kit_repo(&dir);
 
-    (void)state;
     fm_repo_close(r);
     snprintf(path, sizeof path, "%s/config", dir);
     tk_ok(fm_remove_file(path));
@@ -106,11 +100,10 @@ static void an_init_that_was_killed_can_be_run_again(void **state)
     kit_close(r, dir);
 }
 
-static void init_reports_what_the_system_refuses(void **state)
+TEST(init_reports_what_the_system_refuses)
 {
     char *dir = tk_scratch(), path[512];
 
-    (void)state;
     snprintf(path, sizeof path, "%s/file", dir);
     tk_ok(fm_write_file(path, "x", 1));
     tk_fails(fm_repo_init(path, false), FM_EIO, NULL);

@@ -49,14 +49,13 @@ static void assert_clean(fm_repo *r)
     assert_int_equal(report.faults, 0);
 }
 
-static void bad_arguments_are_refused(void **state)
+TEST(bad_arguments_are_refused)
 {
     char *dir, key[65], bad[65] = "abc", escape[65] = "../../x";
     fm_repo *r = kit_repo(&dir);
     fm_oid a = kit_branch(r, "main", NULL, 0), nobody = {{4}};
     fm_buf b;
 
-    (void)state;
     fm_buf_init(&b, 0);
     key_of(key, 1);
     tk_fails(fm_result_put(NULL, key, fm_span_str("1")), FM_EINVAL, NULL);
@@ -74,13 +73,12 @@ static void bad_arguments_are_refused(void **state)
     kit_close(r, dir);
 }
 
-static void a_result_is_found_before_and_after_a_flush(void **state)
+TEST(a_result_is_found_before_and_after_a_flush)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid first, second;
 
-    (void)state;
     assert_no_result(r, 1);
     tk_ok(fm_result_flush(r)); /* nothing to write */
     tk_fails(fm_ref_read(r, &first, "refs/fmstore/results"), FM_ENOTFOUND, NULL);
@@ -111,12 +109,11 @@ static void remove_sqlite(const char *dir)
     }
 }
 
-static void a_lost_or_broken_sqlite_is_made_again(void **state)
+TEST(a_lost_or_broken_sqlite_is_made_again)
 {
     char *dir, path[512], junk[5000];
     fm_repo *r = kit_repo(&dir);
 
-    (void)state;
     for (unsigned i = 0; i < 30; i++)
         put(r, i, "[1,2]");
     tk_ok(fm_result_flush(r));
@@ -140,12 +137,11 @@ static void a_lost_or_broken_sqlite_is_made_again(void **state)
     kit_close(r, dir);
 }
 
-static void two_handles_join_by_union(void **state)
+TEST(two_handles_join_by_union)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir), *other = NULL;
 
-    (void)state;
     tk_ok(fm_repo_open(&other, dir));
     put(r, 1, "1");
     tk_ok(fm_result_flush(r));
@@ -212,13 +208,12 @@ static fm_results_merge_report merged(fm_repo *r, const char *from, differing *d
     return report;
 }
 
-static void two_clones_end_with_the_same_union(void **state)
+TEST(two_clones_end_with_the_same_union)
 {
     char *da, *db;
     fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
     differing d = {0};
 
-    (void)state;
     for (unsigned i = 0; i < 300; i++)
         put(i % 3 ? a : b, i, i % 2 ? "1" : "2");
     tk_ok(fm_result_flush(a));
@@ -251,7 +246,7 @@ static void two_clones_end_with_the_same_union(void **state)
 
 /* A merge that was killed leaves the name of what it fetched; the next merge or gc drops it, but
  * not that of a process that lives. */
-static void names_of_killed_merges_are_dropped(void **state)
+TEST(names_of_killed_merges_are_dropped)
 {
     char *da, *db, dead[64], alive[64];
     fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
@@ -261,7 +256,6 @@ static void names_of_killed_merges_are_dropped(void **state)
     fm_oid at, left;
     pid_t child = fork();
 
-    (void)state;
     if (child == 0)
         _exit(0);
     assert_int_equal(waitpid(child, NULL, 0), child);
@@ -292,13 +286,12 @@ static void names_of_killed_merges_are_dropped(void **state)
 }
 
 /* Which of two values stands does not depend on who merges whom. */
-static void differing_values_are_told_and_settled_alike(void **state)
+TEST(differing_values_are_told_and_settled_alike)
 {
     char *da, *db;
     fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
     differing d = {0};
 
-    (void)state;
     put(a, 1, "\"same\"");
     put(b, 1, "\"same\"");
     put(a, 2, "\"bravo\"");
@@ -327,14 +320,13 @@ static void differing_values_are_told_and_settled_alike(void **state)
     kit_close(b, db);
 }
 
-static void a_fetched_ref_is_merged_and_strangers_are_refused(void **state)
+TEST(a_fetched_ref_is_merged_and_strangers_are_refused)
 {
     char *da, *db, command[900];
     fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
     fm_results_merge_report m;
     differing d = {0};
 
-    (void)state;
     kit_branch(a, "main", NULL, 0);
     for (unsigned i = 0; i < 120; i++)
         put(b, i, "[3]");
@@ -370,7 +362,7 @@ static void a_fetched_ref_is_merged_and_strangers_are_refused(void **state)
 }
 
 /* Writers and mergers at once: every value is there in the end, on both sides. */
-static void writers_and_mergers_at_once_lose_nothing(void **state)
+TEST(writers_and_mergers_at_once_lose_nothing)
 {
     enum { WRITERS = 3, EACH = 4 };
     char *da, *db;
@@ -378,7 +370,6 @@ static void writers_and_mergers_at_once_lose_nothing(void **state)
     fm_results_merge_report m;
     pid_t pid[WRITERS];
 
-    (void)state;
     put(a, 900, "9");
     tk_ok(fm_result_flush(a));
     fm_repo_close(a);
@@ -420,14 +411,13 @@ static void writers_and_mergers_at_once_lose_nothing(void **state)
     kit_close(b, db);
 }
 
-static void notes_gather_lines(void **state)
+TEST(notes_gather_lines)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid a = kit_branch(r, "main", NULL, 0), b = kit_branch(r, "next", &a, 1);
     fm_buf text;
 
-    (void)state;
     fm_buf_init(&text, 0);
     tk_ok(fm_note_add(r, &a, "suite facts: 12 of 12"));
     tk_ok(fm_note_add(r, &b, "suite facts: 11 of 12"));

@@ -30,14 +30,13 @@ static fm_status refuse(void *ctx, const fm_version *v)
     return fm_fail(FM_EREFUSED, "no more");
 }
 
-static void bad_arguments_are_refused(void **state)
+TEST(bad_arguments_are_refused)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
     fm_oid nobody = {{3}}, out, a = kit_branch(r, "main", NULL, 0);
     seen s = {0};
 
-    (void)state;
     tk_fails(fm_log_walk(NULL, NULL, 0, take, &s), FM_EINVAL, NULL);
     tk_fails(fm_log_walk(r, NULL, 0, NULL, &s), FM_EINVAL, NULL);
     tk_fails(fm_log_walk(r, &nobody, 1, take, &s), FM_ECORRUPT, "0300");
@@ -49,7 +48,7 @@ static void bad_arguments_are_refused(void **state)
 
 /* root - a - b - m     all in one second, then t on a branch of its own
  *      \ c ------/                                                        */
-static void one_second_is_put_in_order(void **state)
+TEST(one_second_is_put_in_order)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -61,7 +60,6 @@ static void one_second_is_put_in_order(void **state)
     fm_oid two[2] = {b, root}, m, base;
     seen s = {0}, all = {0}, few = {.stop_at = 2}, none = {0};
 
-    (void)state;
     two[1] = c;
     tk_ok(fm_log_walk(r, NULL, 0, take, &none));
     assert_int_equal(none.count, 0);
@@ -83,7 +81,7 @@ static void one_second_is_put_in_order(void **state)
     kit_close(r, dir);
 }
 
-static void newer_comes_first_and_a_slow_clock_is_mended(void **state)
+TEST(newer_comes_first_and_a_slow_clock_is_mended)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -96,7 +94,6 @@ static void newer_comes_first_and_a_slow_clock_is_mended(void **state)
     fm_version v;
     seen s = {0};
 
-    (void)state;
     heads[1] = slow;
     tk_ok(fm_log_walk(r, heads, 2, take, &s));
     assert_string_equal(s.text, "slow b a root ");
@@ -131,7 +128,7 @@ static double now_ms(void)
 }
 
 /* Printed, not judged: machines differ. */
-static void a_long_history_streams(void **state)
+TEST(a_long_history_streams)
 {
     char *dir;
     fm_repo *r = kit_repo(&dir);
@@ -140,7 +137,6 @@ static void a_long_history_streams(void **state)
     size_t n = 0, one = 0;
     double t0, t1, t2;
 
-    (void)state;
     tk_ok(fm_tree_new(&tree));
     at = kit_commit(r, tree, "root", NULL, 0, KIT_TIME);
     for (int i = 1; i < 400; i++)

@@ -165,7 +165,7 @@ static void shows(const fm_buf *page, const char *text)
         fail_msg("the page does not show '%s'", text);
 }
 
-static void a_test_report_holds(void **state)
+TEST(a_test_report_holds)
 {
     fm_suite *suite = suite_of();
     fm_case_result result[2][2];
@@ -173,7 +173,6 @@ static void a_test_report_holds(void **state)
     fm_report_column column[2];
     fm_measure_result measure = {.name = hostile(), .value = 1, .count = 1, .detail = hostile()};
     fm_buf out;
-    (void)state;
     for (size_t c = 0; c < 2; c++) {
         for (size_t i = 0; i < 2; i++)
             result[c][i] = (fm_case_result){.name = fm_suite_case_name(suite, i),
@@ -220,7 +219,7 @@ static void put(fm_status *rc, fm_json *o, const char *key)
     fm_json_put(rc, o, key, fm_json_new_str(hostile()));
 }
 
-static void a_training_holds(void **state)
+TEST(a_training_holds)
 {
     static const char *const about[] = {"operation", "engine", "mode", "kernel_class"};
     fm_status rc = FM_OK;
@@ -230,7 +229,6 @@ static void a_training_holds(void **state)
     fm_json *trial = fm_json_new_object(), *report = fm_json_new_object();
     fm_json *reports = fm_json_new_array(), *log = NULL, *deep = fm_json_new_object();
     fm_buf out;
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(about); i++)
         put(&rc, recipe, about[i]);
     put(&rc, config, "seed");
@@ -374,12 +372,11 @@ static void tell_more(told *t)
         (blame_repairs){.done = true, .item = t->item, .count = 2, .committed = t->committed};
 }
 
-static void a_blame_holds(void **state)
+TEST(a_blame_holds)
 {
     char *dir = tk_scratch();
     told *t = fm_calloc(1, sizeof *t);
     fm_buf out;
-    (void)state;
     tk_ok(fm_repo_init(dir, false));
     tk_ok(fm_repo_open(&t->ops.repo, dir));
     t->b.suite = suite_of();

@@ -72,9 +72,8 @@ static void noise(uint8_t *p, size_t n, uint64_t stream)
         p[i] = (uint8_t)fm_rng_u64(2, stream, i);
 }
 
-static void noise_is_stored_raw(void **state)
+TEST(noise_is_stored_raw)
 {
-    (void)state;
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
     noise(p, FM_LEAF_BYTES, 1);
     assert_int_equal(round_trip(FM_DTYPE_NONE, p, FM_LEAF_BYTES, NULL, &codec), FM_LEAF_BYTES);
@@ -82,9 +81,8 @@ static void noise_is_stored_raw(void **state)
     fm_free(p);
 }
 
-static void constants_take_one_element(void **state)
+TEST(constants_take_one_element)
 {
-    (void)state;
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
     for (size_t i = 0; i < FM_LEAF_BYTES / 4; i++)
         fm_put_u32(p + 4 * i, 0x3f800000u);
@@ -93,9 +91,8 @@ static void constants_take_one_element(void **state)
     fm_free(p);
 }
 
-static void weights_in_bf16_reach_their_entropy(void **state)
+TEST(weights_in_bf16_reach_their_entropy)
 {
-    (void)state;
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
     fill_normal_bf16(p, FM_LEAF_BYTES / 2, 3);
     size_t len = round_trip(FM_BF16, p, FM_LEAF_BYTES, NULL, &codec);
@@ -104,9 +101,8 @@ static void weights_in_bf16_reach_their_entropy(void **state)
     fm_free(p);
 }
 
-static void a_child_costs_less_than_its_xor(void **state)
+TEST(a_child_costs_less_than_its_xor)
 {
-    (void)state;
     size_t n = FM_LEAF_BYTES / 2;
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
     for (size_t i = 0; i < n; i++) {
@@ -146,9 +142,8 @@ static void coarse_update(uint8_t *c, uint8_t *p, size_t n, unsigned odd, uint64
     }
 }
 
-static void low_bits_that_stay_cost_nothing(void **state)
+TEST(low_bits_that_stay_cost_nothing)
 {
-    (void)state;
     const size_t n = FM_LEAF_BYTES / 4;
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
     coarse_update(c, p, n, 0, 81); /* steps -1, 0, 1, 2: two bits of 32, and the carries */
@@ -175,9 +170,8 @@ static void low_bits_that_stay_cost_nothing(void **state)
 
 /* Dequantized GGUF weights cost the block type's bytes, though some blocks were changed since and the
  * leaf ends within one. */
-static void dequantized_floats_cost_their_blocks(void **state)
+TEST(dequantized_floats_cost_their_blocks)
 {
-    (void)state;
     static const fm_dtype types[] = {FM_Q8_0, FM_Q4_0, FM_Q5_1, FM_Q4_K, FM_Q6_K, FM_IQ4_NL};
     size_t n = FM_LEAF_BYTES / 4 - 100, whole = n / 256 * 256;
     float *v = fm_malloc(n * sizeof *v);
@@ -202,9 +196,8 @@ static void dequantized_floats_cost_their_blocks(void **state)
 
 /* Few changed elements anywhere: positions need no codec of their own. Of 1 in 100 by 1 to 3 steps
  * the entropy is 0.60 %. */
-static void a_sparse_child_costs_its_entropy(void **state)
+TEST(a_sparse_child_costs_its_entropy)
 {
-    (void)state;
     size_t n = FM_LEAF_BYTES / 2;
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
     fill_normal_bf16(p, n, 51);
@@ -223,9 +216,8 @@ static void a_sparse_child_costs_its_entropy(void **state)
 }
 
 /* All bit patterns against shuffled bit patterns: NaN with payloads, Inf, -0.0, subnormals. */
-static void deltas_survive_every_bit_pattern(void **state)
+TEST(deltas_survive_every_bit_pattern)
 {
-    (void)state;
     size_t n = 65536;
     uint8_t *p = fm_malloc(4 * n), *c = fm_malloc(4 * n), codec;
     for (int width = 2; width <= 4; width += 2) {
@@ -260,9 +252,8 @@ static void deltas_survive_every_bit_pattern(void **state)
 
 /* F32 that holds BF16 or F16 costs what that type costs; every bit pattern of it, alone and against
  * parents that are of the type and that are not. */
-static void widened_floats_cost_the_narrow_type(void **state)
+TEST(widened_floats_cost_the_narrow_type)
 {
-    (void)state;
     size_t n = FM_LEAF_BYTES / 4;
     uint8_t *w = fm_malloc(FM_LEAF_BYTES), *p = fm_malloc(FM_LEAF_BYTES), *h = fm_malloc(2 * n);
     for (int half = 0; half < 2; half++)
@@ -299,9 +290,8 @@ static void widened_floats_cost_the_narrow_type(void **state)
     fm_free(h);
 }
 
-static void few_values_are_a_palette(void **state)
+TEST(few_values_are_a_palette)
 {
-    (void)state;
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
     static const size_t counts[] = {2, 255, 256, 257, 4095, 4096, 4097};
     for (size_t c = 0; c < FM_ARRAY_LEN(counts); c++)
@@ -324,9 +314,8 @@ static void few_values_are_a_palette(void **state)
 
 /* Every 16-bit pattern among parents and children, rows of any length, leaves that begin within a
  * row, changes of every size. */
-static void children_of_any_bits_and_rows_round_trip(void **state)
+TEST(children_of_any_bits_and_rows_round_trip)
 {
-    (void)state;
     static const uint64_t rows[] = {0, 2, 100, 256, 774, 8192, 1u << 20};
     static const size_t sizes[] = {4096, 4097, 50000, FM_LEAF_BYTES / 4};
     static const fm_dtype dtypes[] = {FM_BF16, FM_F16, FM_F32};
@@ -365,9 +354,8 @@ static void children_of_any_bits_and_rows_round_trip(void **state)
     fm_free(c);
 }
 
-static void every_dtype_and_odd_size_round_trips(void **state)
+TEST(every_dtype_and_odd_size_round_trips)
 {
-    (void)state;
     static const size_t sizes[] = {
         1, 2, 7, 20, 255, 4095, 4096, 65537, FM_LEAF_BYTES - 1, FM_LEAF_BYTES};
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
@@ -389,9 +377,8 @@ static void every_dtype_and_odd_size_round_trips(void **state)
     fm_free(c);
 }
 
-static void rans_handles_skewed_and_full_alphabets(void **state)
+TEST(rans_handles_skewed_and_full_alphabets)
 {
-    (void)state;
     size_t n = 100000;
     uint8_t *src = fm_malloc(n), *dst = fm_malloc(2 * n), *back = fm_malloc(n);
     for (int mode = 0; mode < 4; mode++) {
@@ -420,9 +407,8 @@ static void rans_handles_skewed_and_full_alphabets(void **state)
 }
 
 /* Decoding damaged bytes gives an error or other bytes, and touches nothing beyond dst. */
-static void damaged_leaves_never_overrun(void **state)
+TEST(damaged_leaves_never_overrun)
 {
-    (void)state;
     size_t n = 20000;
     fms_leaf_at at = {FM_BF16, 0, 0, false};
     uint8_t *p = fm_malloc(n), *c = fm_malloc(n), *back = fm_malloc(n), codec;

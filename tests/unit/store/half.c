@@ -36,20 +36,18 @@ static double round_to(double x, int frac_bits, int min_exp)
     return ldexp(rint(ldexp(x, frac_bits - e)), e - frac_bits);
 }
 
-static void integers_do_not_widen(void **state)
+TEST(integers_do_not_widen)
 {
     float f;
     int32_t i = 1;
-    (void)state;
     tk_fails(fm_to_f32(&f, FM_I32, &i, 1), FM_EUNSUPPORTED, "I32");
     tk_fails(fm_to_f32(&f, FM_F64, &i, 1), FM_EUNSUPPORTED, "F64");
     tk_fails(fm_from_f32(&i, FM_Q4_0, &f, 1), FM_EUNSUPPORTED, "Q4_0");
     tk_fails(fm_to_f32(&f, FM_Q8_0, &i, 31), FM_EINVAL, "Q8_0");
 }
 
-static void every_float16_widens_exactly_and_back(void **state)
+TEST(every_float16_widens_exactly_and_back)
 {
-    (void)state;
     for (unsigned v = 0; v < 65536; v++) {
         const float f = fm_f16_to_f32((uint16_t)v);
         if ((v & 0x7c00) == 0x7c00 && (v & 0x3ff)) {
@@ -65,9 +63,8 @@ static void every_float16_widens_exactly_and_back(void **state)
     }
 }
 
-static void every_bfloat16_widens_exactly_and_back(void **state)
+TEST(every_bfloat16_widens_exactly_and_back)
 {
-    (void)state;
     for (unsigned v = 0; v < 65536; v++) {
         const float f = fm_bf16_to_f32((uint16_t)v);
         assert_int_equal(bits(f), v << 16);
@@ -75,9 +72,8 @@ static void every_bfloat16_widens_exactly_and_back(void **state)
     }
 }
 
-static void narrowing_rounds_to_nearest_even(void **state)
+TEST(narrowing_rounds_to_nearest_even)
 {
-    (void)state;
     for (uint64_t i = 0; i < 400000; i++) {
         uint32_t u = (uint32_t)fm_rng_u64(7, 1, i);
         float f;
@@ -101,19 +97,17 @@ static void narrowing_rounds_to_nearest_even(void **state)
     }
 }
 
-static void not_a_number_stays_one(void **state)
+TEST(not_a_number_stays_one)
 {
     const uint32_t hidden = 0x7f800001u; /* the payload lies in bits that are cut off */
     float f;
-    (void)state;
     memcpy(&f, &hidden, sizeof f);
     assert_true(isnan(fm_bf16_to_f32(fm_f32_to_bf16(f))));
     assert_true(isnan(fm_f16_to_f32(fm_f32_to_f16(f))));
 }
 
-static void float8_widens_exactly(void **state)
+TEST(float8_widens_exactly)
 {
-    (void)state;
     for (unsigned v = 0; v < 256; v++) {
         const uint8_t byte = (uint8_t)v;
         float f;

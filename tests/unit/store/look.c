@@ -41,11 +41,10 @@ static char *a_pack(const char *dir)
     return path;
 }
 
-static void commits_keep_it_fresh_for_all(void **state)
+TEST(commits_keep_it_fresh_for_all)
 {
     char *dir;
     fm_store *s = store_at(&dir), *other = NULL;
-    (void)state;
     for (unsigned i = 0; i < 20; i++) {
         put(s, i);
         assert_true(fms_store_is_fresh(s));
@@ -61,9 +60,8 @@ static void commits_keep_it_fresh_for_all(void **state)
 }
 
 /* Each in the same tick of the file system's clock as the commit before it. */
-static void a_pack_that_goes_or_comes_is_seen(void **state)
+TEST(a_pack_that_goes_or_comes_is_seen)
 {
-    (void)state;
     for (unsigned i = 0; i < 20; i++) {
         char *dir;
         fm_store *s = store_at(&dir);
@@ -90,12 +88,11 @@ static void a_pack_that_goes_or_comes_is_seen(void **state)
 }
 
 /* An index of before, say from a backup: it has another time. */
-static void an_old_index_is_brought_up_to_date(void **state)
+TEST(an_old_index_is_brought_up_to_date)
 {
     char *dir, *path;
     fm_store *s = store_at(&dir);
     fm_buf old;
-    (void)state;
     put(s, 1);
     fm_store_close(s);
     path = fm_path_join(dir, "index.sqlite");
@@ -117,11 +114,10 @@ static void an_old_index_is_brought_up_to_date(void **state)
 }
 
 /* A pack that is damaged may still be being copied: its bytes do not change the folder's time. */
-static void a_damaged_pack_is_looked_at_each_time(void **state)
+TEST(a_damaged_pack_is_looked_at_each_time)
 {
     char *dir;
     fm_store *s = store_at(&dir);
-    (void)state;
     const fm_digest id = put(s, 1);
     char *pack = a_pack(dir);
     fm_buf bytes;

@@ -110,9 +110,8 @@ static uint8_t *evaluate(world *w)
 
 /* ==== casts ================================================================================ */
 
-static void casts_are_those_of_tensor_h(void **state)
+TEST(casts_are_those_of_tensor_h)
 {
-    (void)state;
     static const fm_dtype from[] = {FM_F32, FM_BF16, FM_F16, FM_Q8_0, FM_Q4_1, FM_Q6_K, FM_F8_E4M3};
     static const fm_dtype to[] = {FM_F32, FM_BF16, FM_F16};
     for (size_t a = 0; a < FM_ARRAY_LEN(from); a++)
@@ -133,9 +132,8 @@ static void casts_are_those_of_tensor_h(void **state)
         }
 }
 
-static void casts_of_f64_pin_every_nan(void **state)
+TEST(casts_of_f64_pin_every_nan)
 {
-    (void)state;
     world *w = world_of(FMS_OP_CAST, 0, form(FM_F32, 1, 150000, 0));
     add_input(w, form(FM_F64, 1, 150000, 0), 5, true);
     fm_put_u64(w->bytes[0], 0xfff0000000000001u); /* a signalling NaN with a sign */
@@ -155,9 +153,8 @@ static void casts_of_f64_pin_every_nan(void **state)
     end(w);
 }
 
-static void quantizes_as_quantize_h_does(void **state)
+TEST(quantizes_as_quantize_h_does)
 {
-    (void)state;
     static const fm_dtype to[] = {FM_Q8_0, FM_Q4_0, FM_Q5_1, FM_Q6_K};
     for (size_t b = 0; b < FM_ARRAY_LEN(to); b++)
         for (uint16_t v = 0; v < FM_QUANT_VARIANTS; v++) {
@@ -207,9 +204,8 @@ static float sum_f32(unsigned form_of, const float *c, const float *x, uint32_t 
     return s;
 }
 
-static void sums_round_as_floats_do(void **state)
+TEST(sums_round_as_floats_do)
 {
-    (void)state;
     const double c[3] = {0.3, -1.7, 3.0};
     const float cf[3] = {0.3f, -1.7f, 3.0f};
     for (uint16_t f = 0; f < FMS_LINEAR_FORMS; f++)
@@ -233,9 +229,8 @@ static void sums_round_as_floats_do(void **state)
         }
 }
 
-static void fused_and_stored_arithmetic(void **state)
+TEST(fused_and_stored_arithmetic)
 {
-    (void)state;
     const double c[2] = {0.7, 0.4};
     world *w = world_of(FMS_OP_LINEAR, FMS_ARITH_FUSED << 8, form(FM_F32, 1, 5000, 0));
     add_input(w, form(FM_F32, 1, 5000, 0), 1, false);
@@ -265,9 +260,8 @@ static void fused_and_stored_arithmetic(void **state)
     end(w);
 }
 
-static void wild_sums_give_one_nan(void **state)
+TEST(wild_sums_give_one_nan)
 {
-    (void)state;
     const double c[2] = {1, -1};
     for (uint16_t a = 0; a < FMS_ARITH_COUNT; a++) {
         world *w = world_of(FMS_OP_LINEAR, (uint16_t)(a << 8), form(FM_F32, 1, 60000, 0));
@@ -286,9 +280,8 @@ static void wild_sums_give_one_nan(void **state)
 
 /* ==== lora ================================================================================= */
 
-static void lora_is_the_merge_of_an_export(void **state)
+TEST(lora_is_the_merge_of_an_export)
 {
-    (void)state;
     static const uint64_t shape[][3] = {
         {700, 600, 8}, {3, 300000, 2}, {300000, 3, 3}, {513, 777, 1}};
     for (size_t s = 0; s < FM_ARRAY_LEN(shape); s++)
@@ -320,9 +313,8 @@ static void lora_is_the_merge_of_an_export(void **state)
         }
 }
 
-static void lora_in_bf16_rounds_where_it_says(void **state)
+TEST(lora_in_bf16_rounds_where_it_says)
 {
-    (void)state;
     const float scale = 2.0f / 3.0f;
     for (uint16_t mode = FMS_LORA_F32; mode <= FMS_LORA_STEPS; mode++) {
         world *w = world_of(FMS_OP_LORA, mode, form(FM_BF16, 2, 60, 50));
@@ -360,9 +352,8 @@ static void put_piece(uint8_t *p, uint32_t input, uint64_t from, uint64_t bytes)
     fm_put_u64(p + 12, bytes);
 }
 
-static void pieces_lie_one_after_the_other(void **state)
+TEST(pieces_lie_one_after_the_other)
 {
-    (void)state;
     uint8_t params[4 * FMS_PIECE_BYTES];
     world *w = world_of(FMS_OP_GATHER, 0, form(FM_F32, 2, 1000, 1000));
     add_input(w, form(FM_F32, 2, 700, 1000), 1, true);
@@ -382,9 +373,8 @@ static void pieces_lie_one_after_the_other(void **state)
     end(w);
 }
 
-static void rotary_order_and_back(void **state)
+TEST(rotary_order_and_back)
 {
-    (void)state;
     uint8_t heads[8];
     fm_put_u64(heads, 9);
     world *w = world_of(FMS_OP_GATHER, FMS_GATHER_ROTARY, form(FM_Q4_1, 2, 576, 576));
@@ -407,9 +397,8 @@ static void rotary_order_and_back(void **state)
     end(w);
 }
 
-static void transposes_turn_the_last_two(void **state)
+TEST(transposes_turn_the_last_two)
 {
-    (void)state;
     static const uint64_t shape[][3] = {
         {1, 700, 900}, {3, 200, 300}, {1, 2, 400000}, {1, 400000, 2}, {5, 1, 77}};
     for (size_t s = 0; s < FM_ARRAY_LEN(shape); s++) {
@@ -431,9 +420,8 @@ static void transposes_turn_the_last_two(void **state)
 
 /* ==== hostile ============================================================================== */
 
-static void a_wrong_fit_is_refused_by_name(void **state)
+TEST(a_wrong_fit_is_refused_by_name)
 {
-    (void)state;
     uint8_t params[2 * FMS_PIECE_BYTES];
     world *w = world_of(FMS_OP_GATHER, 0, form(FM_F32, 2, 10, 10));
     add_input(w, form(FM_F32, 2, 10, 10), 1, true);
@@ -462,9 +450,8 @@ static void a_wrong_fit_is_refused_by_name(void **state)
 }
 
 /* Any operation, mode, forms and parameters: refused, or evaluated within the inputs' bounds. */
-static void random_recipes_are_safe(void **state)
+TEST(random_recipes_are_safe)
 {
-    (void)state;
     static const fm_dtype dtypes[] = {FM_F32, FM_BF16, FM_F64, FM_I8, FM_Q4_0, FM_Q6_K, FM_F16};
     uint32_t sound = 0;
     for (uint64_t n = 0; n < 20000; n++) {

@@ -101,13 +101,12 @@ static uint64_t faults(fm_store *s)
     return report.faults;
 }
 
-static void chains_become_as_short_as_asked(void **state)
+TEST(chains_become_as_short_as_asked)
 {
     char *root;
     fm_store *s = store_at(&root);
     fm_digest id[7];
     fm_object_info info;
-    (void)state;
     for (unsigned i = 0; i < 7; i++)
         id[i] = put(s, i, i ? &id[i - 1] : NULL);
     tk_ok(fm_store_info(s, &info, &id[6]));
@@ -130,12 +129,11 @@ static void chains_become_as_short_as_asked(void **state)
     fm_free(root);
 }
 
-static void the_same_packs_give_the_same_pack(void **state)
+TEST(the_same_packs_give_the_same_pack)
 {
     char *root[2];
     fm_store *s[2];
     fm_digest id[5];
-    (void)state;
     s[0] = store_at(&root[0]);
     s[1] = store_at(&root[1]);
     for (unsigned i = 0; i < 5; i++)
@@ -156,12 +154,11 @@ static void the_same_packs_give_the_same_pack(void **state)
 }
 
 /* A against B here, B against A there: folded without care, neither has a ground to stand on. */
-static void two_objects_stored_against_each_other_stay_readable(void **state)
+TEST(two_objects_stored_against_each_other_stay_readable)
 {
     char *root[2];
     fm_store *s[2];
     fm_digest id[2];
-    (void)state;
     s[0] = store_at(&root[0]);
     s[1] = store_at(&root[1]);
     id[0] = put(s[0], 0, NULL);
@@ -186,13 +183,12 @@ static void two_objects_stored_against_each_other_stay_readable(void **state)
     }
 }
 
-static void what_does_not_decode_keeps_its_pack(void **state)
+TEST(what_does_not_decode_keeps_its_pack)
 {
     char *root;
     fm_store *s = store_at(&root);
     fm_digest id[3];
     static uint8_t got[BYTES];
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         id[i] = put(s, i, NULL);
     fm_names names = packs_of(root);
@@ -221,12 +217,11 @@ static void what_does_not_decode_keeps_its_pack(void **state)
 
 /* A reader that has looked an object up, and mapped its pack, goes on; one that asks anew looks
  * again. */
-static void readers_go_on_while_packs_are_replaced(void **state)
+TEST(readers_go_on_while_packs_are_replaced)
 {
     char *root;
     fm_store *s = store_at(&root), *reader;
     fm_digest id[4];
-    (void)state;
     for (unsigned i = 0; i < 4; i++)
         id[i] = put(s, i, i ? &id[i - 1] : NULL);
     tk_ok(fm_store_open(&reader, root));
@@ -242,12 +237,11 @@ static void readers_go_on_while_packs_are_replaced(void **state)
 }
 
 /* What is left out is unreached, and its grace is over; a delta's ground stays. */
-static void the_dead_are_left_out(void **state)
+TEST(the_dead_are_left_out)
 {
     char *root;
     fm_store *s = store_at(&root);
     fm_digest id[3];
-    (void)state;
     id[0] = put(s, 0, NULL);
     id[1] = put(s, 1, &id[0]);
     id[2] = put(s, 2, &id[0]);

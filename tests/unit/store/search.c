@@ -155,9 +155,8 @@ static double stored_as_child(model *parent, model *child)
     return share;
 }
 
-static void a_lone_relation_is_the_parent(void **state)
+TEST(a_lone_relation_is_the_parent)
 {
-    (void)state;
     static const fm_dtype type[] = {FM_BF16, FM_F32};
     for (size_t k = 0; k < FM_ARRAY_LEN(type); k++) {
         model *p = parent_of(type[k]), *near = trained(type[k], 2e-5),
@@ -170,9 +169,8 @@ static void a_lone_relation_is_the_parent(void **state)
     }
 }
 
-static void a_stranger_at_the_path_is_not_taken_unseen(void **state)
+TEST(a_stranger_at_the_path_is_not_taken_unseen)
 {
-    (void)state;
     static const fm_dtype type[] = {FM_BF16, FM_F32};
     for (size_t k = 0; k < FM_ARRAY_LEN(type); k++) {
         model *p = parent_of(type[k]), *turned = rotary(p), *dropped = layer_dropped(p);

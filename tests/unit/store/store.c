@@ -54,9 +54,8 @@ static void expect(fm_store *s, const fm_digest *id, const void *bytes, size_t l
     fm_free(back);
 }
 
-static void bad_requests_are_refused(void **state)
+TEST(bad_requests_are_refused)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     tk_fails(fm_store_init(root), FM_EEXISTS, root);
@@ -90,9 +89,8 @@ static void bad_requests_are_refused(void **state)
     fm_free(empty);
 }
 
-static void a_newer_format_is_refused_by_name(void **state)
+TEST(a_newer_format_is_refused_by_name)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     fm_store_close(s);
@@ -105,9 +103,8 @@ static void a_newer_format_is_refused_by_name(void **state)
     fm_free(root);
 }
 
-static void every_dtype_round_trips(void **state)
+TEST(every_dtype_round_trips)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     uint8_t *bytes = weights(1 << 20, 1);
@@ -131,9 +128,8 @@ static void every_dtype_round_trips(void **state)
     fm_free(root);
 }
 
-static void sizes_around_a_leaf_round_trip(void **state)
+TEST(sizes_around_a_leaf_round_trip)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     static const size_t sizes[] = {0,
@@ -173,10 +169,9 @@ static void sizes_around_a_leaf_round_trip(void **state)
 }
 
 /* Bytes without order are stored as they are, in several leaves; the rest is coded. */
-static void raw_objects_can_be_seen_where_they_lie(void **state)
+TEST(raw_objects_can_be_seen_where_they_lie)
 {
     enum { LEN = 2 * FM_LEAF_BYTES + 1000 };
-    (void)state;
     char *root = tk_scratch();
     uint8_t *bytes = fm_malloc(LEN);
     fm_shape shape = {1, {LEN}};
@@ -235,9 +230,8 @@ static void raw_objects_can_be_seen_where_they_lie(void **state)
     fm_free(root);
 }
 
-static void the_same_object_is_stored_once(void **state)
+TEST(the_same_object_is_stored_once)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     uint8_t *bytes = weights(3000000, 3);
@@ -267,9 +261,8 @@ static void the_same_object_is_stored_once(void **state)
     fm_free(root);
 }
 
-static void an_aborted_transaction_leaves_nothing(void **state)
+TEST(an_aborted_transaction_leaves_nothing)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     fm_txn *t;
@@ -294,9 +287,8 @@ static void an_aborted_transaction_leaves_nothing(void **state)
 
 /* Twelve generations: each is a delta of the one before, within the depth limit, half of them
  * inside one transaction. */
-static void chains_of_children_stay_within_the_depth_limit(void **state)
+TEST(chains_of_children_stay_within_the_depth_limit)
 {
-    (void)state;
     enum { GENERATIONS = 12, BYTES = 2 * 1310720 };
     fm_store *s;
     char *root = fresh_store(&s);
@@ -335,9 +327,8 @@ static void chains_of_children_stay_within_the_depth_limit(void **state)
     fm_free(root);
 }
 
-static void a_tree_goes_in_and_its_provider_gives_it_back(void **state)
+TEST(a_tree_goes_in_and_its_provider_gives_it_back)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     uint8_t *w = weights(2000000, 5);
@@ -385,9 +376,8 @@ static void a_tree_goes_in_and_its_provider_gives_it_back(void **state)
     fm_free(other_root);
 }
 
-static void a_lost_or_ruined_index_is_built_again(void **state)
+TEST(a_lost_or_ruined_index_is_built_again)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     uint8_t *w = weights(400000, 6);
@@ -420,9 +410,8 @@ static void a_lost_or_ruined_index_is_built_again(void **state)
     fm_free(root);
 }
 
-static void another_process_s_pack_is_found(void **state)
+TEST(another_process_s_pack_is_found)
 {
-    (void)state;
     fm_store *s, *writer;
     char *root = fresh_store(&s);
     tk_ok(fm_store_open(&writer, root));
@@ -435,9 +424,8 @@ static void another_process_s_pack_is_found(void **state)
     fm_free(root);
 }
 
-static void two_processes_commit_at_once(void **state)
+TEST(two_processes_commit_at_once)
 {
-    (void)state;
     enum { EACH = 20 };
     fm_store *s;
     char *root = fresh_store(&s);
@@ -478,9 +466,8 @@ static void two_processes_commit_at_once(void **state)
     fm_free(root);
 }
 
-static void the_same_input_gives_the_same_pack(void **state)
+TEST(the_same_input_gives_the_same_pack)
 {
-    (void)state;
     char *name[2];
     uint8_t *w = weights(5000000, 8);
     for (int k = 0; k < 2; k++) {

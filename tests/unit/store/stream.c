@@ -38,9 +38,8 @@ static void nudge(uint8_t *p, size_t bytes, uint64_t stream)
 }
 
 /* Any range of a base, a delta child and a blob is the same stretch of the whole. */
-static void a_range_is_that_stretch_of_the_whole(void **state)
+TEST(a_range_is_that_stretch_of_the_whole)
 {
-    (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
     const fm_shape shape = {2, {1100, 1024}};
@@ -80,9 +79,8 @@ static fm_status read_counted(void *ctx, const fm_entry *e, void *dst)
     return FM_OK;
 }
 
-static void a_provider_without_ranges_is_read_whole(void **state)
+TEST(a_provider_without_ranges_is_read_whole)
 {
-    (void)state;
     unsigned reads = 0;
     fm_provider p = {.ctx = &reads, .read = read_counted};
     char path[] = "tensors/a", text[] = "0123456789";
@@ -216,9 +214,8 @@ static void leave_one_cpu(cpu_set_t *before)
 }
 
 /* Once with one thread, and coded leaves going by a temporary. */
-static void packs_do_not_depend_on_threads(void **state)
+TEST(packs_do_not_depend_on_threads)
 {
-    (void)state;
     made base = {0}, child = {.salt = 3};
     fm_tree *a = made_tree(&base, 15000), *b = made_tree(&child, 15000);
     fm_names names[2];
@@ -250,9 +247,8 @@ static void packs_do_not_depend_on_threads(void **state)
     fm_tree_free(b);
 }
 
-static void a_large_transaction_goes_on_in_another_pack(void **state)
+TEST(a_large_transaction_goes_on_in_another_pack)
 {
-    (void)state;
     made base = {0}, child = {.salt = 3};
     fm_tree *a = made_tree(&base, 3000), *b = made_tree(&child, 3000);
     fm_store *s;
@@ -281,9 +277,8 @@ static void a_large_transaction_goes_on_in_another_pack(void **state)
     fm_free(root);
 }
 
-static void bytes_that_are_not_the_id_s_are_refused(void **state)
+TEST(bytes_that_are_not_the_id_s_are_refused)
 {
-    (void)state;
     made m = {0};
     fm_tree *tree = made_tree(&m, 100);
     fm_store *s;
@@ -311,9 +306,8 @@ static bool stop_half_way(void *ctx, uint64_t done, uint64_t total)
     return done > total / 2;
 }
 
-static void a_put_can_be_stopped_within_a_tensor(void **state)
+TEST(a_put_can_be_stopped_within_a_tensor)
 {
-    (void)state;
     made m = {0};
     fm_tree *tree = made_tree(&m, 30000);
     fm_store *s;
@@ -367,9 +361,8 @@ static bool note_peak(void *ctx, uint64_t done, uint64_t total)
     return false;
 }
 
-static void memory_does_not_grow_with_a_tensor(void **state)
+TEST(memory_does_not_grow_with_a_tensor)
 {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip(); /* freed memory is kept to find mistakes */
 #endif
@@ -459,9 +452,8 @@ static void flip_in_pack(const char *root, uint64_t at)
 }
 
 /* The file's own digest is the one that is compared; what it tells, the leaves' digests name. */
-static void exports_in_stretches_are_whole_and_tell_of_damage(void **state)
+TEST(exports_in_stretches_are_whole_and_tell_of_damage)
 {
-    (void)state;
     fm_store *s;
     fm_source *src;
     fm_txn *t;

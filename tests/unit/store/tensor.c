@@ -12,18 +12,16 @@ static void hex_is(const fm_digest *d, const char *want)
     assert_string_equal(hex, want);
 }
 
-static void unknown_dtype_names_are_none(void **state)
+TEST(unknown_dtype_names_are_none)
 {
-    (void)state;
     assert_int_equal(fm_dtype_parse("F33", 3), FM_DTYPE_NONE);
     assert_int_equal(fm_dtype_parse("", 0), FM_DTYPE_NONE);
     assert_int_equal(fm_dtype_parse("none", 4), FM_DTYPE_NONE);
     assert_int_equal(fm_dtype_parse("BF1", 3), FM_DTYPE_NONE);
 }
 
-static void every_dtype_parses_back_to_itself(void **state)
+TEST(every_dtype_parses_back_to_itself)
 {
-    (void)state;
     for (int i = FM_DTYPE_NONE + 1; i < FM_DTYPE_COUNT; i++) {
         const fm_dtype_info *info = fm_dtype_get((fm_dtype)i);
         assert_int_equal(fm_dtype_parse(info->name, strlen(info->name)), i);
@@ -32,11 +30,10 @@ static void every_dtype_parses_back_to_itself(void **state)
     }
 }
 
-static void bytes_follow_dtype_and_shape(void **state)
+TEST(bytes_follow_dtype_and_shape)
 {
     const fm_shape s = {2, {3, 64}}, scalar = {0, {0}}, empty = {2, {0, 7}};
     uint64_t n = 0;
-    (void)state;
     tk_ok(fm_tensor_bytes(&n, FM_F32, &s, "t"));
     assert_int_equal(n, 768);
     tk_ok(fm_tensor_bytes(&n, FM_Q4_1, &s, "t"));
@@ -47,32 +44,29 @@ static void bytes_follow_dtype_and_shape(void **state)
     assert_int_equal(n, 0);
 }
 
-static void blocks_must_fill_rows(void **state)
+TEST(blocks_must_fill_rows)
 {
     const fm_shape s = {2, {32, 33}}, scalar = {0, {0}};
     uint64_t n = 0;
-    (void)state;
     tk_fails(fm_tensor_bytes(&n, FM_Q8_0, &s, "a.b"), FM_EINVAL, "a.b");
     tk_fails(fm_tensor_bytes(&n, FM_Q8_0, &scalar, "a.b"), FM_EINVAL, "[]");
 }
 
-static void products_that_overflow_are_refused(void **state)
+TEST(products_that_overflow_are_refused)
 {
     const fm_shape big = {2, {UINT64_MAX, 2}}, hidden = {3, {0, UINT64_MAX, 3}};
     const fm_shape huge = {1, {FM_MAX_TENSOR_BYTES}};
     uint64_t n = 0;
-    (void)state;
     tk_fails(fm_tensor_bytes(&n, FM_U8, &big, "t"), FM_ELIMIT, "overflow");
     tk_fails(fm_tensor_bytes(&n, FM_U8, &hidden, "t"), FM_ELIMIT, "overflow");
     tk_fails(fm_tensor_bytes(&n, FM_F32, &huge, "t"), FM_ELIMIT, "beyond");
     tk_ok(fm_tensor_bytes(&n, FM_U8, &huge, "t"));
 }
 
-static void shapes_print_within_their_room(void **state)
+TEST(shapes_print_within_their_room)
 {
     const fm_shape s = {2, {576, 1536}}, scalar = {0, {0}};
     char text[32], tiny[6];
-    (void)state;
     fm_shape_text(&s, text, sizeof text);
     assert_string_equal(text, "[576, 1536]");
     fm_shape_text(&scalar, text, sizeof text);
@@ -82,12 +76,11 @@ static void shapes_print_within_their_room(void **state)
 }
 
 /* Golden values from an independent program; FORMAT.md lists them. They can never change. */
-static void identities_are_frozen(void **state)
+TEST(identities_are_frozen)
 {
     const float v[6] = {0, 1, 2, 3, 4, 5};
     const fm_shape scalar = {0, {0}}, two = {2, {2, 3}}, empty = {2, {0, 4}};
     fm_digest d;
-    (void)state;
     tk_ok(fm_tensor_id(&d, FM_F32, &scalar, fm_span_of(&v[1], 4), NULL));
     hex_is(&d, "f0f9f9f62a5a7283cabc53e451da2b225191bce2b8796e168bf4898710b71ab5");
     tk_ok(fm_tensor_id(&d, FM_F32, &two, fm_span_of(v, 24), NULL));
@@ -100,13 +93,12 @@ static void identities_are_frozen(void **state)
     hex_is(&d, "30dc551d99872ed68db1ccd21e7539ea33479e6916e92f1002ad656d9c891a37");
 }
 
-static void identity_runs_over_leaves(void **state)
+TEST(identity_runs_over_leaves)
 {
     const size_t n = 2 * FM_LEAF_BYTES + 2;
     const fm_shape s = {1, {n}};
     uint8_t *p = fm_malloc(n);
     fm_digest d, again, leaf[3], want;
-    (void)state;
     for (size_t i = 0; i < n; i++)
         p[i] = (uint8_t)(i * 7 + (i >> 8));
     tk_ok(fm_tensor_id(&d, FM_U8, &s, fm_span_of(p, n), leaf));

@@ -21,12 +21,11 @@ static void path_is(const char *name, const char *want)
     fm_buf_release(&b);
 }
 
-static void odd_paths_are_refused(void **state)
+TEST(odd_paths_are_refused)
 {
     static const char *const bad[] = {"",      "/etc/passwd", "a//b",   "a/",     "a/../b", "..",
                                       "a/./b", "a\nb",        "a/\x7f", ".git/x", "a/.GIT"};
     fm_tree *t = new_tree();
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
         tk_fails(fm_tree_put_file(t, bad[i], fm_span_str("x")), FM_EINVAL, "tree path");
     assert_int_equal(fm_tree_count(t), 0);
@@ -34,10 +33,9 @@ static void odd_paths_are_refused(void **state)
     fm_tree_free(NULL);
 }
 
-static void a_path_is_no_file_and_folder_at_once(void **state)
+TEST(a_path_is_no_file_and_folder_at_once)
 {
     fm_tree *t = new_tree();
-    (void)state;
     tk_ok(fm_tree_put_file(t, "a/b/c", fm_span_str("x")));
     tk_fails(fm_tree_put_file(t, "a/b", fm_span_str("x")), FM_EINVAL, "a/b/c");
     tk_fails(fm_tree_put_file(t, "a/b/c/d", fm_span_str("x")), FM_EINVAL, "a/b/c");
@@ -46,13 +44,12 @@ static void a_path_is_no_file_and_folder_at_once(void **state)
     fm_tree_free(t);
 }
 
-static void entries_stay_sorted_and_are_found(void **state)
+TEST(entries_stay_sorted_and_are_found)
 {
     static const char *const paths[] = {"b", "a/z", "a/b", "c/d/e", "a-", "tensors/x", "source/y"};
     fm_tree *t = new_tree(), *copy = NULL;
     size_t begin, end;
     fm_digest d1, d2;
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(paths); i++)
         tk_ok(fm_tree_put_file(t, paths[i], fm_span_str(paths[i])));
     assert_int_equal(fm_tree_count(t), FM_ARRAY_LEN(paths));
@@ -75,9 +72,8 @@ static void entries_stay_sorted_and_are_found(void **state)
     fm_tree_free(t);
 }
 
-static void names_become_paths(void **state)
+TEST(names_become_paths)
 {
-    (void)state;
     path_is("model.layers.0.mlp.up_proj.weight", "tensors/model/layers/0/mlp/up_proj.weight");
     path_is("x.weight", "tensors/x.weight");
     path_is("x.weight.absmax", "tensors/x/weight.absmax");
@@ -94,11 +90,10 @@ static void names_become_paths(void **state)
     path_is("\xff\xc3.\xed\xa0\x80", "tensors/%FF%C3.%ED%A0%80");
 }
 
-static void names_beyond_the_limit_are_refused(void **state)
+TEST(names_beyond_the_limit_are_refused)
 {
     char name[FM_MAX_NAME_BYTES + 2];
     fm_buf b;
-    (void)state;
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = '\0';
     fm_buf_init(&b, 0);
@@ -107,12 +102,11 @@ static void names_beyond_the_limit_are_refused(void **state)
     fm_buf_release(&b);
 }
 
-static void pointers_read_back_what_was_written(void **state)
+TEST(pointers_read_back_what_was_written)
 {
     static const char *const names[] = {"a.weight", "odd\nname %41 \x7f.w"};
     static const fm_shape shapes[] = {{2, {64, 32}}, {0, {0}}, {3, {0, 5, 32}}};
     fm_digest id = {{1, 2, 3}};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(names) * FM_ARRAY_LEN(shapes); i++) {
         fm_tree *t = new_tree(), *back = new_tree();
         fm_buf b;
@@ -131,12 +125,11 @@ static void pointers_read_back_what_was_written(void **state)
     }
 }
 
-static void files_are_their_own_bytes(void **state)
+TEST(files_are_their_own_bytes)
 {
     fm_tree *t = new_tree();
     fm_buf b;
     static uint8_t big[FM_INLINE_MAX_BYTES + 1];
-    (void)state;
     fm_buf_init(&b, 0);
     tk_ok(fm_tree_put_encoded(t, "README.md", fm_span_str("# hello")));
     tk_ok(fm_tree_put_encoded(t, "empty", fm_span_of(NULL, 0)));
@@ -150,7 +143,7 @@ static void files_are_their_own_bytes(void **state)
 
 #define ID "id sha256:0000000000000000000000000000000000000000000000000000000000000001\n"
 
-static void broken_pointers_name_path_and_field(void **state)
+TEST(broken_pointers_name_path_and_field)
 {
     static const struct {
         const char *text, *needle;
@@ -174,7 +167,6 @@ static void broken_pointers_name_path_and_field(void **state)
         {"fmstore rope 1\n" ID, "unknown kind", FM_ECORRUPT},
     };
     fm_tree *t = new_tree();
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         tk_fails(fm_tree_put_encoded(t, "tensors/p", fm_span_str(bad[i].text)), bad[i].rc,
                  bad[i].needle);
@@ -184,11 +176,10 @@ static void broken_pointers_name_path_and_field(void **state)
     fm_tree_free(t);
 }
 
-static void failed_allocations_leave_the_tree_whole(void **state)
+TEST(failed_allocations_leave_the_tree_whole)
 {
     fm_shape s = {1, {2}};
     fm_digest id = {{9}};
-    (void)state;
     for (uint64_t n = 1; n < 12; n++) {
         fm_tree *t = new_tree();
         tk_ok(fm_tree_put_file(t, "a", fm_span_str("x")));

@@ -29,9 +29,8 @@ static fm_status oracle(void *ctx, double alpha, bool *passes)
     return FM_OK;
 }
 
-static void borders_are_found(void **state)
+TEST(borders_are_found)
 {
-    (void)state;
     for (int i = 0; i <= 1000; i++) {
         world w = {.border = {(double)i / 1000 * 0.999}, .borders = 1};
         fm_alpha a;
@@ -43,10 +42,9 @@ static void borders_are_found(void **state)
     }
 }
 
-static void ends_are_told_apart(void **state)
+TEST(ends_are_told_apart)
 {
     fm_alpha a;
-    (void)state;
     world never = {.border = {-1}, .borders = 1};
     tk_ok(fm_blame_alpha(&a, 8, oracle, &never));
     assert_true(!a.found && a.runs == 1);
@@ -56,9 +54,8 @@ static void ends_are_told_apart(void **state)
 }
 
 /* Passes, fails, passes, fails: the answer is one of the borders, and was seen to pass. */
-static void what_is_not_monotone_still_passes(void **state)
+TEST(what_is_not_monotone_still_passes)
 {
-    (void)state;
     for (int i = 1; i < 50; i++) {
         double first = 0.01 * i;
         world w = {.border = {first, first + 0.2, first + 0.3}, .borders = 3};
@@ -73,10 +70,9 @@ static void what_is_not_monotone_still_passes(void **state)
     }
 }
 
-static void failures_pass_through(void **state)
+TEST(failures_pass_through)
 {
     fm_alpha a;
-    (void)state;
     for (size_t at = 1; at <= 5; at++) {
         world w = {.border = {0.3}, .borders = 1, .fail_at = at};
         tk_fails(fm_blame_alpha(&a, 3, oracle, &w), FM_EIO, "no");

@@ -120,9 +120,8 @@ static const struct {
     {"assert-set: [{contains: a}, {contains: b}], threshold: 0.5", "a", "c"},
 };
 
-static void each_assertion_holds_and_fails(void **state)
+TEST(each_assertion_holds_and_fails)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(catalogue); i++) {
         if (catalogue[i].passes)
             holds(catalogue[i].assertion, catalogue[i].passes, true);
@@ -131,9 +130,8 @@ static void each_assertion_holds_and_fails(void **state)
     }
 }
 
-static void each_assertion_can_be_written_as_promptfoo_does(void **state)
+TEST(each_assertion_can_be_written_as_promptfoo_does)
 {
-    (void)state;
     fmv_answer said = text_of("in PARIS");
     expect_graded("expect: [{type: icontains, value: paris}]", &said, true);
     expect_graded("expect: {type: not-icontains, value: paris, weight: 2}", &said, false);
@@ -197,9 +195,8 @@ static size_t fewest_words(const fm_json *texts)
     return fewest;
 }
 
-static void overlaps_are_those_of_their_references(void **state)
+TEST(overlaps_are_those_of_their_references)
 {
-    (void)state;
     fm_json *all = reference();
     const fm_json *list = fm_json_get(all, "overlap");
     assert_true(fm_json_count(list) >= 40);
@@ -219,9 +216,8 @@ static void overlaps_are_those_of_their_references(void **state)
     fm_json_free(all);
 }
 
-static void distances_are_those_of_their_reference(void **state)
+TEST(distances_are_those_of_their_reference)
 {
-    (void)state;
     fm_json *all = reference();
     const fm_json *list = fm_json_get(all, "overlap");
     for (size_t i = 0; i < fm_json_count(list); i++) {
@@ -240,9 +236,8 @@ static void distances_are_those_of_their_reference(void **state)
     fm_json_free(all);
 }
 
-static void schemas_are_judged_as_by_their_reference(void **state)
+TEST(schemas_are_judged_as_by_their_reference)
 {
-    (void)state;
     fm_json *all = reference();
     const fm_json *schemas = fm_json_get(all, "schemas"), *values = fm_json_get(all, "values");
     assert_true(fm_json_count(schemas) * fm_json_count(values) > 1000);
@@ -268,9 +263,8 @@ static void schemas_are_judged_as_by_their_reference(void **state)
     fm_json_free(all);
 }
 
-static void xml_is_what_expat_takes(void **state)
+TEST(xml_is_what_expat_takes)
 {
-    (void)state;
     fm_json *all = reference();
     const fm_json *list = fm_json_get(all, "xml");
     assert_true(fm_json_count(list) >= 40);
@@ -282,9 +276,8 @@ static void xml_is_what_expat_takes(void **state)
 
 /* ---- weights and thresholds ---- */
 
-static void weights_and_thresholds(void **state)
+TEST(weights_and_thresholds)
 {
-    (void)state;
     fmv_answer said = text_of("only a here");
     const char *two = "expect: [{contains: a, weight: 3}, {contains: b}]";
     expect_graded(two, &said, false);
@@ -305,9 +298,8 @@ static void weights_and_thresholds(void **state)
                   &said, true);
 }
 
-static void metrics_are_weighted_means_by_name(void **state)
+TEST(metrics_are_weighted_means_by_name)
 {
-    (void)state;
     fmv_answer said = text_of("a c");
     fmv_metrics m = {.count = 0};
     fmv_grade g;
@@ -326,9 +318,8 @@ static void metrics_are_weighted_means_by_name(void **state)
     fm_buf_release(&detail);
 }
 
-static void perplexity_is_of_the_answer_s_tokens(void **state)
+TEST(perplexity_is_of_the_answer_s_tokens)
 {
-    (void)state;
     const float lp[] = {-1.0F, -0.5F, -1.5F}; /* e^1 = 2.71828.., 1 / (1 + e) = 0.26894.. */
     fmv_answer said = {.text = fm_span_str("x"), .finish = "stop", .logprobs = lp, .tokens = 3};
     expect_graded("expect: {perplexity: true, threshold: 2.72}", &said, true);
@@ -361,9 +352,8 @@ static void reply(const char *word, const char *text, fm_status status, bool wan
     fm_free(keys);
 }
 
-static void judges_are_read_strictly(void **state)
+TEST(judges_are_read_strictly)
 {
-    (void)state;
     reply("llm-rubric", "{\"reason\":\"ok\",\"pass\":true,\"score\":0.5}", FM_OK, true);
     reply("llm-rubric", "{\"reason\":\"ok\",\"pass\":false,\"score\":1}", FM_OK, false);
     reply("llm-rubric", "{\"reason\":\"ok\",\"pass\":true,\"score\":1.5}", FM_EINVAL, false);
@@ -385,9 +375,8 @@ static void judges_are_read_strictly(void **state)
 
 /* lm-eval 0.4.13's get_rolling_token_windows and make_disjoint_window for 1 + n tokens, by hand;
  * compared by a script with those functions for 1 to 59 tokens and reaches of 1 to 19: equal. */
-static void windows_are_disjoint_with_context(void **state)
+TEST(windows_are_disjoint_with_context)
 {
-    (void)state;
     static const size_t want[][5] = {/* count, reach, then begin, from, end of the last */
                                      {2, 4, 0, 1, 2}, {5, 4, 0, 1, 5},   {6, 4, 1, 5, 6},
                                      {9, 4, 4, 5, 9}, {10, 4, 5, 9, 10}, {12, 4, 7, 9, 12}};
@@ -432,9 +421,8 @@ static void filtered(const char *keys, const char *const *texts, size_t n, const
 
 /* What lm-eval 0.4.13's RegexFilter and MajorityVoteFilter make of these; where there is no such
  * match they raise IndexError, here it is the fallback. */
-static void filters_work_as_in_lm_eval(void **state)
+TEST(filters_work_as_in_lm_eval)
 {
-    (void)state;
     const char *const one[] = {" So 12 and 34 or #### 56 "};
     const char *const votes[] = {"x 1", "y 2", "z 2", "none", "1"};
 #define F(list) "expect: {contains: x}, filter: [" list "]"
@@ -453,9 +441,8 @@ static void filters_work_as_in_lm_eval(void **state)
 }
 
 /* Pairs compare what the filters left of the answers to two prompts, not one prompt's repeats. */
-static void pairs_compare_filtered_answers(void **state)
+TEST(pairs_compare_filtered_answers)
 {
-    (void)state;
     static const struct {
         const char *keys, *texts[6];
         size_t each;
@@ -508,9 +495,8 @@ static void pairs_compare_filtered_answers(void **state)
 
 /* ---- refusals ---- */
 
-static void what_could_not_fail_is_refused(void **state)
+TEST(what_could_not_fail_is_refused)
 {
-    (void)state;
     refused("expect: {contains-any: []}", "list of strings");
     refused("expect: {contains-all: [a, '']}", "contains-all[1] is empty");
     refused("expect: {word-count: {}}", "whole number");
@@ -554,9 +540,8 @@ static void what_could_not_fail_is_refused(void **state)
     refused("threshold: 1.1, expect: {contains: a}", "'threshold' wants a number above 0");
 }
 
-static void what_is_not_offered_is_refused_with_the_reason(void **state)
+TEST(what_is_not_offered_is_refused_with_the_reason)
 {
-    (void)state;
     static const char *const words[][2] = {
         {"latency", "machine"},      {"cost", "token"},      {"javascript", "never runs code"},
         {"not-python", "runs code"}, {"webhook", "network"}, {"is-sql", "dialect"},
@@ -570,9 +555,8 @@ static void what_is_not_offered_is_refused_with_the_reason(void **state)
     }
 }
 
-static void schemas_are_refused_by_keyword(void **state)
+TEST(schemas_are_refused_by_keyword)
 {
-    (void)state;
 #define S(x) "expect: {is-json: {" x "}}"
     refused(S("format: email"), "keyword 'format' is not understood");
     refused(S("properties: {a: {requierd: [b]}}"), "keyword 'requierd'");
@@ -601,9 +585,8 @@ static void schemas_are_refused_by_keyword(void **state)
 #undef S
 }
 
-static void filters_are_refused_by_name(void **state)
+TEST(filters_are_refused_by_name)
 {
-    (void)state;
     refused("expect: {contains: a}, filter: []", "'filter' wants a list");
     refused("expect: {contains: a}, filter: [upper]", "filter 'upper' is not");
     refused("expect: {contains: a}, filter: [{regex: ''}]", "'regex' wants a pattern");
@@ -619,9 +602,8 @@ static void filters_are_refused_by_name(void **state)
     fm_suite_free(s);
 }
 
-static void scorings_are_refused_by_key(void **state)
+TEST(scorings_are_refused_by_key)
 {
-    (void)state;
     refused("perplexity: 3", "'perplexity' wants");
     refused("perplexity: {per: line, below: 3}", "'per' wants word");
     refused("perplexity: {per: word}", "wants 'below' or 'above'");
@@ -649,9 +631,8 @@ static void scorings_are_refused_by_key(void **state)
 
 /* ---- hostile ---- */
 
-static void hostile_answers_and_suites_end_soon(void **state)
+TEST(hostile_answers_and_suites_end_soon)
 {
-    (void)state;
     fmv_grade g;
     fm_buf text, detail;
     struct timespec t0, t1;

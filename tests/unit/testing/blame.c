@@ -88,9 +88,8 @@ static void expect_chain(const char *says, fm_blame_class want, size_t culprit, 
     expect_history(nodes, says, want, culprit, uncertain);
 }
 
-static void chains_are_told_apart(void **state)
+TEST(chains_are_told_apart)
 {
-    (void)state;
     expect_chain("PPP", FM_BLAME_PASSES, 0, false);
     expect_chain("PFF", FM_BLAME_PASSES, 0, false);
     expect_chain("F", FM_BLAME_INHERITED, 0, false);
@@ -111,9 +110,8 @@ static void chains_are_told_apart(void **state)
                 "FFPPPGPP", true, FM_BLAME_REINTRODUCED, 1, false);
 }
 
-static void unaskable_versions_are_looked_through_and_admitted(void **state)
+TEST(unaskable_versions_are_looked_through_and_admitted)
 {
-    (void)state;
     expect_chain("FEP", FM_BLAME_CANNOT_TELL, SIZE_MAX, true); /* 0 or 1 */
     expect_chain("FFEEPP", FM_BLAME_CANNOT_TELL, SIZE_MAX, true);
     expect_chain("FE", FM_BLAME_CANNOT_TELL, SIZE_MAX, true);
@@ -121,9 +119,8 @@ static void unaskable_versions_are_looked_through_and_admitted(void **state)
 
 static const size_t both[] = {1, 2}, base[] = {3};
 
-static void merges_pass_the_blame_to_their_failing_side(void **state)
+TEST(merges_pass_the_blame_to_their_failing_side)
 {
-    (void)state;
     /* 0 merges 1 and 2; both come from 3. */
     const fm_blame_node diamond[] = {{both, 2, 0}, {base, 1, 0}, {base, 1, 0}, {NULL, 0, 0}};
     expect_history(diamond, "FPPP", FM_BLAME_INTERACTION, 0, false);
@@ -142,9 +139,8 @@ static void merges_pass_the_blame_to_their_failing_side(void **state)
     expect_history(roots, "FPP", FM_BLAME_INTERACTION, 0, false);
 }
 
-static void a_start_that_cannot_run_is_an_error_and_errors_come_through(void **state)
+TEST(a_start_that_cannot_run_is_an_error_and_errors_come_through)
 {
-    (void)state;
     fm_blame_node nodes[] = {{&next[0], 1, 0}, {NULL, 0, 0}};
     fm_blame_history out;
     history h = {.says = "EP", .fail_at = SIZE_MAX}, broken = {.says = "FP", .fail_at = 1};
@@ -222,9 +218,8 @@ static fm_blame_history searched(const graph *g, history *h, fm_blame_opts opts)
 }
 
 /* Without noise, the few asks say what all asks say. */
-static void few_asks_say_what_all_say(void **state)
+TEST(few_asks_say_what_all_say)
 {
-    (void)state;
     uint64_t few = 0, all = 0, wrong = 0;
     for (uint64_t round = 0; round < 400; round++) {
         graph g;
@@ -252,9 +247,8 @@ static void few_asks_say_what_all_say(void **state)
 }
 
 /* With noise, the stated confidence is kept, over few asks. */
-static void noise_is_borne(void **state)
+TEST(noise_is_borne)
 {
-    (void)state;
     for (double flip = 0.05; flip < 0.11; flip += 0.05) {
         unsigned right = 0, rounds = 60;
         uint64_t runs = 0;

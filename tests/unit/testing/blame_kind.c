@@ -114,9 +114,8 @@ static void expect(world w, fm_blame_class want, size_t source, const char *note
     fm_blame_history_release(&h);
 }
 
-static void older_versions_are_asked_other_forms(void **state)
+TEST(older_versions_are_asked_other_forms)
 {
-    (void)state;
     world w = broken_at(2);
     expect(w, FM_BLAME_INTRODUCED, SIZE_MAX, "");
     w.forms_same[3] = 5;
@@ -139,9 +138,8 @@ static void older_versions_are_asked_other_forms(void **state)
     expect(w, FM_BLAME_INTRODUCED, SIZE_MAX, "");
 }
 
-static void steps_are_taken_apart(void **state)
+TEST(steps_are_taken_apart)
 {
-    (void)state;
     world w = broken_at(1);
     w.needs = 1u << 1 | 1u << 4;
     fm_blame_history h = searched(&w, (fm_blame_opts){0}, true);
@@ -170,9 +168,8 @@ static void steps_are_taken_apart(void **state)
     fm_blame_history_release(&h);
 }
 
-static void steps_are_taken_apart_under_noise(void **state)
+TEST(steps_are_taken_apart_under_noise)
 {
-    (void)state;
     unsigned right = 0, rounds = 40;
     for (uint64_t seed = 0; seed < rounds; seed++) {
         world w = broken_at(1);
@@ -191,9 +188,8 @@ static void steps_are_taken_apart_under_noise(void **state)
     assert_true(right >= 38);
 }
 
-static void repeats_that_disagree_are_flaky(void **state)
+TEST(repeats_that_disagree_are_flaky)
 {
-    (void)state;
     unsigned flaky = 0, steady = 0, healthy = 0, rounds = 40;
     double rate = 0;
     for (uint64_t seed = 0; seed < rounds; seed++) {
@@ -224,9 +220,8 @@ static void repeats_that_disagree_are_flaky(void **state)
     tk_assert_le(fabs(rate - 0.075), 0.04, "measured flip rate");
 }
 
-static void too_few_runs_cannot_tell(void **state)
+TEST(too_few_runs_cannot_tell)
 {
-    (void)state;
     world w = broken_at(2);
     fm_blame_history h = searched(&w, (fm_blame_opts){.max_runs = 3}, true);
     assert_int_equal(h.verdict, FM_BLAME_CANNOT_TELL);
@@ -239,9 +234,8 @@ static void too_few_runs_cannot_tell(void **state)
     fm_blame_history_release(&h);
 }
 
-static void a_round_is_no_larger_than_asked(void **state)
+TEST(a_round_is_no_larger_than_asked)
 {
-    (void)state;
     for (uint32_t round = 1; round <= 4; round++) {
         world w = broken_at(3);
         fm_blame_history h = searched(&w, (fm_blame_opts){.round = round}, false);

@@ -35,9 +35,8 @@ static void refused(const char *text, const char *needle)
     fm_free(topic);
 }
 
-static void what_changes_nothing_or_the_wrong_thing_is_refused(void **state)
+TEST(what_changes_nothing_or_the_wrong_thing_is_refused)
 {
-    (void)state;
     refused(TOPIC, "it changes nothing");
     refused("changes: s\nadd: []\n", "'topic'");
     refused("changes: s\ntopic: a.b\nadd: [{}]\n", "'topic' wants");
@@ -71,9 +70,8 @@ static bool same_case(const fm_suite *a, const fm_suite *b, const char *name)
     return fm_digest_eq(&x, &y);
 }
 
-static void cases_are_overridden_added_and_waived(void **state)
+TEST(cases_are_overridden_added_and_waived)
 {
-    (void)state;
     fm_suite *base = NULL, *s = NULL;
     tk_ok(fm_suite_parse(&base, fm_span_str(BASE), "s"));
     tk_ok(laid(&s,
@@ -109,9 +107,8 @@ static void cases_are_overridden_added_and_waived(void **state)
     fm_suite_free(s);
 }
 
-static void later_documents_have_the_last_word(void **state)
+TEST(later_documents_have_the_last_word)
 {
-    (void)state;
     fm_suite *s = NULL;
     tk_ok(laid(&s,
                TOPIC "add: [{name: c, prompt: one, expect: {contains: z}}]\n"
@@ -125,9 +122,8 @@ static void later_documents_have_the_last_word(void **state)
     fm_suite_free(s);
 }
 
-static void a_file_says_what_it_is(void **state)
+TEST(a_file_says_what_it_is)
 {
-    (void)state;
     char *suite, *topic;
     tk_ok(fm_suite_doc_kind(&suite, &topic, fm_span_str(BASE), "f"));
     assert_string_equal(suite, "s");
@@ -143,9 +139,8 @@ static void a_file_says_what_it_is(void **state)
     assert_null(suite);
 }
 
-static void many_waivers_end_soon(void **state)
+TEST(many_waivers_end_soon)
 {
-    (void)state;
     fm_buf base, change;
     fm_suite *s = NULL;
     fm_buf_init(&base, 0);

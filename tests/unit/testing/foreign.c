@@ -48,9 +48,8 @@ static const char *text_of(const fm_json *v)
     return fm_json_cstr(v, "?");
 }
 
-static void promptfoo_is_read(void **state)
+TEST(promptfoo_is_read)
 {
-    (void)state;
     fm_suite *s = converted("promptfoo.yaml", NULL, NULL, true);
     assert_string_equal(fm_suite_name(s), "promptfoo");
     assert_string_equal(fm_suite_description(s), "Capitals, asked twice");
@@ -74,9 +73,8 @@ static void promptfoo_is_read(void **state)
     fm_suite_free(s);
 }
 
-static void lm_eval_is_read(void **state)
+TEST(lm_eval_is_read)
 {
-    (void)state;
     fm_suite *s = converted("lm_eval_choice.yaml", "lm_eval_choice.jsonl", NULL, false);
     assert_string_equal(fm_suite_name(s), "tiny_arc");
     assert_int_equal(fm_suite_count(s), 2);
@@ -115,9 +113,8 @@ static fm_suite *made_of(const char *text, const char *rows, const char *from)
 }
 
 /* As lm-eval: digits in a field of text are a choice's text, digits of a template an index. */
-static void lm_eval_tells_texts_from_indices(void **state)
+TEST(lm_eval_tells_texts_from_indices)
 {
-    (void)state;
 #define SUM "task: t\noutput_type: multiple_choice\ndoc_to_text: q\ndoc_to_choice: c\n"
 #define SUM_ROW "{\"q\": \"1 + 1 =\", \"c\": [\"1\", \"2\", \"3\"], \"t\": \"2\", \"i\": 2}\n"
     static const struct {
@@ -133,9 +130,8 @@ static void lm_eval_tells_texts_from_indices(void **state)
     }
 }
 
-static void promptfoo_has_options_for_all(void **state)
+TEST(promptfoo_has_options_for_all)
 {
-    (void)state;
     fm_suite *s =
         made_of("prompts: ['{{x}}']\n"
                 "defaultTest: {options: {disableVarExpansion: true}, metadata: {a: one, b: two}, "
@@ -155,9 +151,8 @@ static void promptfoo_has_options_for_all(void **state)
     fm_suite_free(s);
 }
 
-static void checklist_is_read(void **state)
+TEST(checklist_is_read)
 {
-    (void)state;
     fm_suite *s = converted("checklist.json", NULL, NULL, false);
     assert_string_equal(fm_suite_name(s), "sentiment");
     assert_int_equal(fm_suite_count(s), 8);
@@ -177,9 +172,8 @@ static void checklist_is_read(void **state)
     fm_suite_free(s);
 }
 
-static void tables_are_read(void **state)
+TEST(tables_are_read)
 {
-    (void)state;
     fm_suite *s = converted("table.csv", NULL, NULL, false);
     assert_int_equal(fm_suite_count(s), 4);
     const fmv_case *c = case_of(s, "france");
@@ -215,9 +209,8 @@ static void refused(const char *what, const char *from, const char *text, const 
 
 #define PF(tests) "prompts: ['{{q}}']\ntests:\n" tests
 
-static void promptfoo_without_meaning_is_refused(void **state)
+TEST(promptfoo_without_meaning_is_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *needle;
     } bad[] = {
@@ -254,9 +247,8 @@ static void promptfoo_without_meaning_is_refused(void **state)
 #define LM(keys) "task: t\noutput_type: multiple_choice\ndoc_to_text: q\n" keys
 #define ROW "{\"q\": \"x\", \"c\": [\"a\", \"b\"], \"t\": 1}\n"
 
-static void lm_eval_without_meaning_is_refused(void **state)
+TEST(lm_eval_without_meaning_is_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *data, *needle;
     } bad[] = {
@@ -284,9 +276,8 @@ static void lm_eval_without_meaning_is_refused(void **state)
 
 #define CL(keys) "{\"tests\": [{\"name\": \"n\", " keys "}]}"
 
-static void other_formats_are_refused_by_place(void **state)
+TEST(other_formats_are_refused_by_place)
 {
-    (void)state;
     static const struct {
         const char *what, *text, *needle;
     } bad[] = {
@@ -323,9 +314,8 @@ static void other_formats_are_refused_by_place(void **state)
     refused("t.csv", "excel", "a\n", "", "'excel' is no format");
 }
 
-static void bombs_end_soon(void **state)
+TEST(bombs_end_soon)
 {
-    (void)state;
     struct timespec a, b;
     fm_buf t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);

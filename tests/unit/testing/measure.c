@@ -20,9 +20,8 @@ static void refused(const char *measure, const char *needle)
     assert_non_null(strstr(fm_error_text(), "f.yaml: measures[0]"));
 }
 
-static void bad_measures_are_refused(void **state)
+TEST(bad_measures_are_refused)
 {
-    (void)state;
     refused("measure: speed, at-least: 0.5", "unknown measure 'speed'");
     refused("measure: accuracy", "'at-least' or 'at-most'");
     refused("measure: accuracy, at-least: 1.5", "'at-least' wants a number, 0 to 1");
@@ -92,9 +91,8 @@ static void value_is(const fm_measure_result *m, double value, double low, doubl
     }
 }
 
-static void values_are_those_of_the_formulae(void **state)
+TEST(values_are_those_of_the_formulae)
 {
-    (void)state;
     fm_suite *s = eight("  - {measure: pass-rate, at-least: 0.6}\n"
                         "  - {measure: accuracy, at-least: 0.7}\n"
                         "  - {measure: accuracy, name: sure, at-least: 0.6, surely: true}\n"
@@ -139,9 +137,8 @@ static void values_are_those_of_the_formulae(void **state)
 }
 
 /* Without a case that counts there is no value; with one group left, no gap. */
-static void what_is_waived_leaves_no_value(void **state)
+TEST(what_is_waived_leaves_no_value)
 {
-    (void)state;
     fm_suite *s = eight("  - {measure: pass-rate, at-least: 0.6}\n"
                         "  - {measure: calibration-error, at-most: 0.5}\n"
                         "  - {measure: brier, at-most: 0.5}\n"
@@ -173,9 +170,8 @@ static void what_is_waived_leaves_no_value(void **state)
 }
 
 /* 1/4 against 3/4 by Newcombe's method 10, and at the confidence of three pairs. */
-static void gaps_have_newcombes_interval(void **state)
+TEST(gaps_have_newcombes_interval)
 {
-    (void)state;
     fm_suite *s = NULL;
     static const char tmpl[] =
         "suite: s\nmeasures: [{measure: gap, by: g, at-most: 0.9}]\ntemplates:\n"
@@ -205,9 +201,8 @@ static void gaps_have_newcombes_interval(void **state)
     }
 }
 
-static void what_was_not_run_flatters_no_mean(void **state)
+TEST(what_was_not_run_flatters_no_mean)
 {
-    (void)state;
     fm_suite *s = eight("  - {measure: perplexity, at-most: 3}\n"
                         "  - {measure: pass-rate, at-least: 0.6}\n"
                         "  - {measure: accuracy, at-least: 0.6}\n");

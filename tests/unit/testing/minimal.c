@@ -72,9 +72,8 @@ static fm_minimal_set searched(oracle *o, uint32_t max_runs)
     return m;
 }
 
-static void one_unit_is_found_in_few_runs(void **state)
+TEST(one_unit_is_found_in_few_runs)
 {
-    (void)state;
     for (unsigned u = 0; u < UNITS; u++) {
         oracle o = {.clause = {bit(u)}, .clauses = 1};
         fm_minimal_set m = searched(&o, 400);
@@ -85,9 +84,8 @@ static void one_unit_is_found_in_few_runs(void **state)
     }
 }
 
-static void a_conjunction_across_groups_is_found_whole(void **state)
+TEST(a_conjunction_across_groups_is_found_whole)
 {
-    (void)state;
     oracle o = {.clause = {bit(3) | bit(41)}, .clauses = 1};
     fm_minimal_set m = searched(&o, 400);
     assert_int_equal(bits(m.take), bit(3) | bit(41));
@@ -101,9 +99,8 @@ static void a_conjunction_across_groups_is_found_whole(void **state)
     fm_free(m.take);
 }
 
-static void a_second_cause_is_admitted_and_the_repair_cuts_both(void **state)
+TEST(a_second_cause_is_admitted_and_the_repair_cuts_both)
 {
-    (void)state;
     oracle o = {.clause = {bit(5), bit(50) | bit(51)}, .clauses = 2};
     fm_minimal_set m = searched(&o, 400);
     assert_true(bits(m.take) == bit(5) || bits(m.take) == (bit(50) | bit(51)));
@@ -116,9 +113,8 @@ static void a_second_cause_is_admitted_and_the_repair_cuts_both(void **state)
     fm_free(m.take);
 }
 
-static void all_units_may_be_needed(void **state)
+TEST(all_units_may_be_needed)
 {
-    (void)state;
     oracle o = {.clause = {UINT64_MAX}, .clauses = 1};
     fm_minimal_set m = searched(&o, 1000);
     assert_int_equal(m.size, UNITS);
@@ -127,9 +123,8 @@ static void all_units_may_be_needed(void **state)
     fm_free(m.take);
 }
 
-static void used_up_runs_are_admitted(void **state)
+TEST(used_up_runs_are_admitted)
 {
-    (void)state;
     for (uint32_t max = 0; max < 60; max++) {
         oracle o = {.clause = {bit(3) | bit(17) | bit(41) | bit(63)}, .clauses = 1};
         fm_minimal_set m = searched(&o, max);
@@ -141,9 +136,8 @@ static void used_up_runs_are_admitted(void **state)
     }
 }
 
-static void ends_that_are_not_as_said_are_admitted(void **state)
+TEST(ends_that_are_not_as_said_are_admitted)
 {
-    (void)state;
     oracle o = {.always = true}, p = {.never = true};
     fm_minimal_set m = searched(&o, 400); /* the parent fails too */
     assert_int_equal(m.size, 0);
@@ -156,9 +150,8 @@ static void ends_that_are_not_as_said_are_admitted(void **state)
 }
 
 /* Any failing set that the search ends with is 1-minimal, and the flags are what runs say. */
-static void random_causes_give_one_minimal_sets(void **state)
+TEST(random_causes_give_one_minimal_sets)
 {
-    (void)state;
     uint64_t x = 88172645463325252u;
     for (int round = 0; round < 300; round++) {
         oracle o = {.clauses = 1 + (size_t)round % 3, .mend = round % 2 == 1};
@@ -259,9 +252,8 @@ static void expect_true_claims(const lattice *l, const fm_minimal_set *m)
     assert_int_equal(m->necessary, !l->fails[all & ~set]);
 }
 
-static void lattices_agree_with_brute_force(void **state)
+TEST(lattices_agree_with_brute_force)
 {
-    (void)state;
     for (int monotone = 0; monotone < 2; monotone++) {
         uint64_t runs = 0, all = 0, size = 0, least = 0, most_over = 0;
         for (uint64_t round = 0; round < 1500; round++) {
@@ -292,9 +284,8 @@ static void lattices_agree_with_brute_force(void **state)
 }
 
 /* The claims hold as often as their posterior says. */
-static void noise_is_outlasted(void **state)
+TEST(noise_is_outlasted)
 {
-    (void)state;
     for (double flip = 0.05; flip < 0.11; flip += 0.05) {
         unsigned right = 0, rounds = 200;
         uint64_t runs = 0;
@@ -322,9 +313,8 @@ static void noise_is_outlasted(void **state)
 }
 
 /* Scores and sizes of changes say where to look first. */
-static void hints_save_runs(void **state)
+TEST(hints_save_runs)
 {
-    (void)state;
     uint32_t blind = 0, scored = 0, weighed = 0;
     for (uint64_t round = 0; round < 200; round++) {
         lattice l = {.units = SMALL};
@@ -372,9 +362,8 @@ static fm_status some_cannot(void *ctx, const fm_mixture *mix, size_t n, fm_mixt
     return FM_OK;
 }
 
-static void what_cannot_be_asked_proves_nothing(void **state)
+TEST(what_cannot_be_asked_proves_nothing)
 {
-    (void)state;
     fm_minimal_set m;
     oracle o = {.clause = {bit(1)}, .clauses = 1};
     const fm_blame_units units = {.count = UNITS};
@@ -393,9 +382,8 @@ static fm_status nothing(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_
     return FM_OK;
 }
 
-static void no_units_and_refusing_oracles(void **state)
+TEST(no_units_and_refusing_oracles)
 {
-    (void)state;
     fm_minimal_set m;
     size_t group_of[UNITS] = {0};
     oracle o = {.never = true};

@@ -32,9 +32,8 @@ static void check(fmv_perturb_kind kind, fmv_perturb_mode mode, const char *text
     assert_string_equal(done(p, text, 1), want);
 }
 
-static void contractions_go_both_ways(void **state)
+TEST(contractions_go_both_ways)
 {
-    (void)state;
     check(FMV_CONTRACTIONS, FMV_MODE_ANY, "The sky is not red. Do not go.",
           "The sky isn't red. Don't go.");
     check(FMV_CONTRACTIONS, FMV_MODE_EXPAND, "It isn't. I can't; what's new?",
@@ -46,9 +45,8 @@ static void contractions_go_both_ways(void **state)
     check(FMV_CONTRACTIONS, FMV_MODE_ANY, "Chris notes", "-");
 }
 
-static void negation_adds_removes_or_says_no(void **state)
+TEST(negation_adds_removes_or_says_no)
 {
-    (void)state;
     check(FMV_NEGATION, FMV_MODE_ANY, "The food is good.", "The food is not good.");
     check(FMV_NEGATION, FMV_MODE_ANY, "The food is not good.", "The food is good.");
     check(FMV_NEGATION, FMV_MODE_ANY, "It isn't good.", "It is good.");
@@ -66,9 +64,8 @@ static void negation_adds_removes_or_says_no(void **state)
     check(FMV_NEGATION, FMV_MODE_ANY, "The dog barks.", "-");
 }
 
-static void letters_and_marks(void **state)
+TEST(letters_and_marks)
 {
-    (void)state;
     check(FMV_CASING, FMV_MODE_UPPER, "go to Rome, it's ö", "GO TO ROME, IT'S ö");
     check(FMV_CASING, FMV_MODE_LOWER, "Go To ROME", "go to rome");
     check(FMV_CASING, FMV_MODE_TITLE, "it's a 2nd try", "It's A 2nd Try");
@@ -86,9 +83,8 @@ static void letters_and_marks(void **state)
 }
 
 /* The letters stay, two neighbours of a word change places, digits never do. */
-static void typos_swap_neighbours(void **state)
+TEST(typos_swap_neighbours)
 {
-    (void)state;
     const char *text = "The tower of 1889 stands in Paris";
     bool several = false;
     char first[64] = "";
@@ -114,9 +110,8 @@ static void typos_swap_neighbours(void **state)
     check(FMV_TYPOS, FMV_MODE_ANY, "a 12 oO", "-");
 }
 
-static void swaps_are_alike_everywhere(void **state)
+TEST(swaps_are_alike_everywhere)
 {
-    (void)state;
     fmv_perturbation p = {.kind = FMV_NAMES};
     const char *t = done(p, "Anna met Omar. Annabel saw Anna's dog.", 5);
     char name[32] = "";
@@ -150,9 +145,8 @@ static fm_suite *parsed(const char *yaml)
     return s;
 }
 
-static void perturbed_forms_expect_the_same(void **state)
+TEST(perturbed_forms_expect_the_same)
 {
-    (void)state;
     fm_suite *s =
         parsed("suite: s\ngenerate: {max-tokens: 5}\ncases:\n"
                "  - {name: a, chat: What is the capital of France?, expect: {contains: Paris}}\n"
@@ -201,9 +195,8 @@ static void perturbed_forms_expect_the_same(void **state)
 }
 
 /* Under a sanitizer that counts, nothing is lost either. */
-static void forms_of_a_conversation_survive_a_lack_of_memory(void **state)
+TEST(forms_of_a_conversation_survive_a_lack_of_memory)
 {
-    (void)state;
     fm_suite *s = NULL;
     fm_status rc = FM_ENOMEM;
     tk_ok(fm_suite_parse(&s,

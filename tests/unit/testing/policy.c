@@ -66,9 +66,8 @@ static fm_policy_outcome judged(const char *json, const char *now, const char *b
     return o;
 }
 
-static void rules_that_say_nothing_are_refused(void **state)
+TEST(rules_that_say_nothing_are_refused)
 {
-    (void)state;
     refused("3", "'gate' must be true or false");
     refused("{}", "asks for nothing");
     refused("{\"treshold\": 0.5}", "unknown key 'treshold'");
@@ -90,9 +89,8 @@ static void rules_that_say_nothing_are_refused(void **state)
     assert_true(policy("{\"baseline\": \"1a2b3c4\"}").baseline == FM_BASELINE_ID);
 }
 
-static void every_case_means_every_case_that_is_not_waived(void **state)
+TEST(every_case_means_every_case_that_is_not_waived)
 {
-    (void)state;
     judged("true", "pppp", NULL, NULL);
     judged("true", "pppf", NULL, "3 of 4 cases passed, the gate wants every one");
     judged("true", "pppe", NULL, "3 of 4");
@@ -105,9 +103,8 @@ static void every_case_means_every_case_that_is_not_waived(void **state)
     judged("false", "fff", NULL, NULL);
 }
 
-static void shares_and_numbers_have_sharp_edges(void **state)
+TEST(shares_and_numbers_have_sharp_edges)
 {
-    (void)state;
     judged("{\"threshold\": 0.95}", "pppppppppppppppppppf", NULL, NULL); /* 19 of 20 */
     judged("{\"threshold\": 0.95}", "ppppppppppppppppppff", NULL,
            "threshold: 18 of 20 cases passed, a share of 0.9; the gate wants 0.95");
@@ -119,9 +116,8 @@ static void shares_and_numbers_have_sharp_edges(void **state)
     judged("{\"min-passed\": 4}", "ppFff", NULL, "3 cases passed or are waived");
 }
 
-static void regressions_are_pairs_that_passed_before(void **state)
+TEST(regressions_are_pairs_that_passed_before)
 {
-    (void)state;
     const char *strict = "{\"baseline\": \"parent\"}";
     judged(strict, "ffpp", "ffpp", NULL); /* what failed before is no regression */
     judged(strict, "pppp", "ffff", NULL);
@@ -140,9 +136,8 @@ static void regressions_are_pairs_that_passed_before(void **state)
            "allows a share of 0.5");
 }
 
-static void pairs_are_found_by_digest_wherever_they_stand(void **state)
+TEST(pairs_are_found_by_digest_wherever_they_stand)
 {
-    (void)state;
     fm_policy_case now[3], before[3];
     fm_policy_outcome o;
     fm_buf why;
@@ -160,9 +155,8 @@ static void pairs_are_found_by_digest_wherever_they_stand(void **state)
     fm_buf_release(&why);
 }
 
-static void significance_lets_chance_pass(void **state)
+TEST(significance_lets_chance_pass)
 {
-    (void)state;
     const char *rule = "{\"baseline\": \"parent\", \"significance\": 0.05}";
     fm_policy_outcome o = judged(rule, "fffffppp", "pppppppp", NULL);
     assert_true(fabs(o.p_value - 0.0625) < 1e-12);
@@ -177,9 +171,8 @@ static void significance_lets_chance_pass(void **state)
     assert_true(o.p_value < 0.05);
 }
 
-static void failed_measures_fail_a_gate_that_asks_for_them(void **state)
+TEST(failed_measures_fail_a_gate_that_asks_for_them)
 {
-    (void)state;
     fm_policy_case now[1];
     fm_policy_outcome o;
     fm_buf why;
@@ -202,7 +195,7 @@ static void failed_measures_fail_a_gate_that_asks_for_them(void **state)
     fm_buf_release(&why);
 }
 
-static void words_name_each_rule(void **state)
+TEST(words_name_each_rule)
 {
     static const char *const want[][2] = {
         {"true", "every case"},
@@ -213,7 +206,6 @@ static void words_name_each_rule(void **state)
         {"{\"baseline\": \"1a2b3c4\", \"allowed-regressions\": 0.1, \"measures\": true}",
          "at most a share of 0.1 broken against 1a2b3c4, its measures"},
     };
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(want); i++) {
         fm_policy p = policy(want[i][0]);
         fm_buf b;

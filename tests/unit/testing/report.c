@@ -65,11 +65,10 @@ static void fill(fixture *f)
                             .confidence = 0.95};
 }
 
-static void matrix_counts_by_capability_and_kind(void **state)
+TEST(matrix_counts_by_capability_and_kind)
 {
     fixture f;
     fm_matrix m;
-    (void)state;
     fill(&f);
     f.result[1][1].flaky = true;
     tk_ok(fm_report_matrix(&m, &f.report));
@@ -87,12 +86,11 @@ static void matrix_counts_by_capability_and_kind(void **state)
     fm_suite_free(f.suite);
 }
 
-static void change_pairs_by_name_whatever_the_order(void **state)
+TEST(change_pairs_by_name_whatever_the_order)
 {
     fixture f;
     fm_suite_change c;
     fm_bootstrap how = fm_bootstrap_defaults();
-    (void)state;
     fill(&f);
     fm_case_result swap = f.result[1][0];
     f.result[1][0] = f.result[1][3];
@@ -123,7 +121,7 @@ static void change_pairs_by_name_whatever_the_order(void **state)
 }
 
 /* Differences of 0.1, 0.2, -0.1, 0.3: of 16 ways to sign them 6 sum to 0.5 or more. */
-static void grades_tell_of_changes_that_flip_nothing(void **state)
+TEST(grades_tell_of_changes_that_flip_nothing)
 {
     static const double grade[2][5] = {{0.5, 0.5, 0.5, 0.5, 0.1}, {0.6, 0.7, 0.4, 0.8, 0.9}};
     fm_suite *s = NULL;
@@ -131,7 +129,6 @@ static void grades_tell_of_changes_that_flip_nothing(void **state)
     fm_suite_run run[2];
     fm_suite_change c;
     fm_bootstrap how = fm_bootstrap_defaults();
-    (void)state;
     tk_ok(fm_suite_parse(
         &s,
         fm_span_str("suite: s\ntemplates:\n  - {name: 'g{i}', prompt: p, threshold: 0.1,\n"
@@ -162,10 +159,9 @@ static void grades_tell_of_changes_that_flip_nothing(void **state)
     fm_suite_free(s);
 }
 
-static void repeats_that_disagree_are_flaky_and_counted_apart(void **state)
+TEST(repeats_that_disagree_are_flaky_and_counted_apart)
 {
     fixture f;
-    (void)state;
     fill(&f);
     fm_case_result again[2] = {f.result[1][1], f.result[1][0]};
     fm_suite_run more = {.suite = f.suite, .result = again, .count = 2};
@@ -188,11 +184,10 @@ static void repeats_that_disagree_are_flaky_and_counted_apart(void **state)
     fm_suite_free(f.suite);
 }
 
-static void a_repeat_that_could_not_be_asked_is_an_error(void **state)
+TEST(a_repeat_that_could_not_be_asked_is_an_error)
 {
     static char why[] = "the engine gave up";
     fixture f;
-    (void)state;
     fill(&f);
     fm_case_result again[1] = {f.result[1][0]};
     fm_suite_run more = {.suite = f.suite, .result = again, .count = 1};
@@ -213,10 +208,9 @@ static void a_repeat_that_could_not_be_asked_is_an_error(void **state)
     fm_suite_free(f.suite);
 }
 
-static void joined_runs_stand_in_the_order_of_the_suite(void **state)
+TEST(joined_runs_stand_in_the_order_of_the_suite)
 {
     fixture f;
-    (void)state;
     fill(&f);
     fm_suite_run run = {0},
                  more[2] = {{.suite = f.suite, .count = 1}, {.suite = f.suite, .count = 2}};
@@ -241,13 +235,12 @@ static size_t times(const char *text, const char *needle)
     return n;
 }
 
-static void html_keeps_strangers_text_as_text(void **state)
+TEST(html_keeps_strangers_text_as_text)
 {
     fixture f;
     fm_buf out, again;
     char label[] = HOSTILE;
     fm_answer_token token = {label, -0.5};
-    (void)state;
     fill(&f);
     fm_answer_tokens tokens = {&f.result[1][1], &token, 1};
     f.report.tokens = &tokens;
@@ -279,12 +272,11 @@ static void html_keeps_strangers_text_as_text(void **state)
 
 /* The fields that the schema of SARIF 2.1.0 requires: log: version, runs; run: tool; tool: driver;
  * driver: name; rule: id; result: message; and the ones that viewers lean on. */
-static void sarif_has_what_its_schema_requires(void **state)
+TEST(sarif_has_what_its_schema_requires)
 {
     fixture f;
     fm_buf out;
     fm_json *log = NULL;
-    (void)state;
     fill(&f);
     f.result[1][1].flaky = true;
     fm_buf_init(&out, 0);
@@ -316,11 +308,10 @@ static void sarif_has_what_its_schema_requires(void **state)
     fm_suite_free(f.suite);
 }
 
-static void markdown_and_tap_keep_their_lines(void **state)
+TEST(markdown_and_tap_keep_their_lines)
 {
     fixture f;
     fm_buf out;
-    (void)state;
     fill(&f);
     f.result[1][1].flaky = true;
     f.result[1][1].repeats = 3;
@@ -349,11 +340,10 @@ static void markdown_and_tap_keep_their_lines(void **state)
     fm_suite_free(f.suite);
 }
 
-static void junit_skips_what_is_set_apart(void **state)
+TEST(junit_skips_what_is_set_apart)
 {
     fixture f;
     fm_buf out;
-    (void)state;
     fill(&f);
     f.result[1][1].flaky = true;
     f.result[1][1].repeats = 3;
@@ -369,14 +359,13 @@ static void junit_skips_what_is_set_apart(void **state)
     fm_suite_free(f.suite);
 }
 
-static void measures_are_told_in_every_form(void **state)
+TEST(measures_are_told_in_every_form)
 {
     static char why[] = "0.25 is below 0.5";
     fm_measure_result m[] = {{.name = HOSTILE, .value = 0.25, .low = 0.1, .high = 0.5, .count = 4},
                              {.name = "rate", .value = 0.75, .low = 0.3, .high = 0.9, .count = 4}};
     fixture f;
     fm_buf out;
-    (void)state;
     fill(&f);
     for (size_t i = 0; i < 4; i++)
         f.result[1][i].verdict = FM_PASS;
@@ -413,12 +402,11 @@ static void measures_are_told_in_every_form(void **state)
 
 /* Every allocation fails once: the text of the error, no leak (under the sanitizers), no half
  * page. */
-static void an_allocation_that_fails_is_reported(void **state)
+TEST(an_allocation_that_fails_is_reported)
 {
     fm_status (*const form[])(fm_buf *, const fm_report *) = {fm_report_html, fm_report_sarif,
                                                               fm_report_markdown, fm_report_tap};
     fixture f;
-    (void)state;
     fill(&f);
     for (size_t i = 0; i < FM_ARRAY_LEN(form); i++) {
         fm_status rc = FM_ENOMEM;

@@ -42,9 +42,8 @@ static void expect_holds(const char *assertion, const char *text, bool ignore_ca
     }
 }
 
-static void equals_trims_both_sides(void **state)
+TEST(equals_trims_both_sides)
 {
-    (void)state;
     expect_holds("equals: Paris", "Paris", false, true);
     expect_holds("equals: ' Paris '", "\n Paris\t", false, true);
     expect_holds("equals: Paris", "paris", false, false);
@@ -55,9 +54,8 @@ static void equals_trims_both_sides(void **state)
     expect_holds("equals: É", "é", true, false); /* ASCII alone is folded */
 }
 
-static void contains_and_starts_with(void **state)
+TEST(contains_and_starts_with)
 {
-    (void)state;
     expect_holds("contains: Paris", "It is Paris.", false, true);
     expect_holds("contains: Paris", "It is paris.", false, false);
     expect_holds("contains: Paris", "It is PARIS.", true, true);
@@ -71,9 +69,8 @@ static void contains_and_starts_with(void **state)
     expect_holds("starts-with: end", "The end", false, false);
 }
 
-static void regex_sees_the_text_as_it_is(void **state)
+TEST(regex_sees_the_text_as_it_is)
 {
-    (void)state;
     expect_holds("regex: '^\\d{4}$'", "1789", false, true);
     expect_holds("regex: '^\\d{4}$'", " 1789", false, false);
     expect_holds("regex: 'par[i]s'", "in PARIS", true, true);
@@ -82,18 +79,16 @@ static void regex_sees_the_text_as_it_is(void **state)
     expect_holds("regex: 'É'", "é", true, true);
 }
 
-static void one_of_wants_one_whole_answer(void **state)
+TEST(one_of_wants_one_whole_answer)
 {
-    (void)state;
     expect_holds("one-of: [yes, ' no']", " no ", false, true);
     expect_holds("one-of: [yes, no]", "not", false, false);
     expect_holds("one-of: [yes, no]", "NO", true, true);
     expect_holds("one-of: [yes, no]", "", false, false);
 }
 
-static void json_wants_the_fields(void **state)
+TEST(json_wants_the_fields)
 {
-    (void)state;
     expect_holds("json: true", " {\"a\": 1}\n", false, true);
     expect_holds("json: true", "[1, 2]", false, true);
     expect_holds("json: true", "{\"a\": 1", false, false);
@@ -106,9 +101,8 @@ static void json_wants_the_fields(void **state)
     expect_holds("json: {a: null}", "{}", false, false);
 }
 
-static void a_regex_that_gives_up_is_an_error_not_a_verdict(void **state)
+TEST(a_regex_that_gives_up_is_an_error_not_a_verdict)
 {
-    (void)state;
     bool holds;
     fm_buf detail;
     fm_buf_init(&detail, 0);
@@ -118,9 +112,8 @@ static void a_regex_that_gives_up_is_an_error_not_a_verdict(void **state)
     fm_buf_release(&detail);
 }
 
-static void details_cut_no_code_point(void **state)
+TEST(details_cut_no_code_point)
 {
-    (void)state;
     fm_span s = fmv_clip(fm_span_str("aéé"), 4);
     assert_int_equal(s.len, 3);
     assert_int_equal(fmv_clip(fm_span_str("aéé"), 5).len, 5);
@@ -170,9 +163,8 @@ static fm_suite_change compared(size_t n, size_t fixed, size_t broken)
     return c;
 }
 
-static void mcnemar_is_exact(void **state)
+TEST(mcnemar_is_exact)
 {
-    (void)state;
     /* 2 * sum_{i<=min} C(n, i) / 2^n, by hand. */
     tk_assert_le(fabs(compared(3, 0, 0).p_value - 1), 0, "no flips");
     tk_assert_le(fabs(compared(3, 1, 0).p_value - 1), 1e-12, "1:0");
@@ -188,9 +180,8 @@ static void mcnemar_is_exact(void **state)
     tk_assert_le(p, 1e-300, "0:2000");
 }
 
-static void comparison_pairs_by_name_and_counts_errors_as_not_passed(void **state)
+TEST(comparison_pairs_by_name_and_counts_errors_as_not_passed)
 {
-    (void)state;
     fm_case_result a[] = {{.name = "x", .verdict = FM_PASS},
                           {.name = "y", .verdict = FM_PASS},
                           {.name = "gone", .verdict = FM_PASS}};
@@ -206,9 +197,8 @@ static void comparison_pairs_by_name_and_counts_errors_as_not_passed(void **stat
 
 /* ---- reports ---- */
 
-static void junit_escapes_what_xml_cannot_hold(void **state)
+TEST(junit_escapes_what_xml_cannot_hold)
 {
-    (void)state;
     fm_suite suite = {.name = (char *)(uintptr_t) "s"};
     char out[] = "a<b>&\"\n\t\r\x01 \xC3\xA9 \xC3( \xEF\xBF\xBE \xED\xA0\x80 \xC0\x80",
          why[] = "because <x>";
@@ -239,9 +229,8 @@ static void junit_escapes_what_xml_cannot_hold(void **state)
     fm_buf_release(&xml);
 }
 
-static void kept_results_come_back_whole(void **state)
+TEST(kept_results_come_back_whole)
 {
-    (void)state;
     char out[] = "o\"\n", answer[] = "a", detail[] = "d";
     fm_case_result r = {.verdict = FM_FAIL,
                         .output = out,

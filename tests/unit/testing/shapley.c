@@ -74,9 +74,8 @@ static void near(double got, double want)
     tk_assert_le(fabs(got - want), 1e-12, "a Shapley value");
 }
 
-static void closed_forms_are_met(void **state)
+TEST(closed_forms_are_met)
 {
-    (void)state;
     game add = {.kind = ADDITIVE, .units = 6}, all = {.kind = UNANIMITY, .units = 5};
     game gloves = {.kind = GLOVES, .units = 3};
     fm_shapley s = valued(&add, (fm_shapley_opts){0});
@@ -109,9 +108,8 @@ static void orders(const game *g, size_t set, double share, double *out)
     }
 }
 
-static void random_games_agree_with_all_orders(void **state)
+TEST(random_games_agree_with_all_orders)
 {
-    (void)state;
     for (uint64_t round = 0; round < 20; round++) {
         game g = {.kind = RANDOM, .units = 1 + round % 7, .round = round};
         double want[MOST] = {0};
@@ -124,9 +122,8 @@ static void random_games_agree_with_all_orders(void **state)
 }
 
 /* A 95 % interval holds the value about as often as it says; more runs make it narrower. */
-static void sampled_intervals_hold(void **state)
+TEST(sampled_intervals_hold)
 {
-    (void)state;
     size_t inside = 0, of = 0;
     double wide = 0, narrow = 0;
     for (uint64_t round = 0; round < 40; round++) {
@@ -153,9 +150,8 @@ static void sampled_intervals_hold(void **state)
 }
 
 /* Two pairs of orders: Student's t of one degree of freedom is tan(pi (p - 1/2)). */
-static void intervals_of_two_pairs_are_as_wide_as_student_says(void **state)
+TEST(intervals_of_two_pairs_are_as_wide_as_student_says)
 {
-    (void)state;
     double half[2];
     for (int i = 0; i < 2; i++) {
         game g = {.kind = RANDOM, .units = 12, .round = 7};
@@ -169,9 +165,8 @@ static void intervals_of_two_pairs_are_as_wide_as_student_says(void **state)
     tk_assert_le(fabs(half[1] / half[0] / want - 1), 1e-9, "ratio of the widths");
 }
 
-static void additive_games_have_no_spread(void **state)
+TEST(additive_games_have_no_spread)
 {
-    (void)state;
     game g = {.kind = ADDITIVE, .units = 12};
     fm_shapley s = valued(&g, (fm_shapley_opts){.max_runs = 120});
     assert_false(s.exact);
@@ -182,9 +177,8 @@ static void additive_games_have_no_spread(void **state)
     fm_shapley_release(&s);
 }
 
-static void bounds_are_kept(void **state)
+TEST(bounds_are_kept)
 {
-    (void)state;
     game g = {.kind = BROKEN, .units = 3};
     fm_shapley s;
     const fm_shapley_opts opts = {0}, few = {.max_runs = 5};

@@ -184,12 +184,11 @@ static size_t compare_case(const fm_json *c)
     return bad;
 }
 
-static void agrees_with_scipy_and_statsmodels(void **state)
+TEST(agrees_with_scipy_and_statsmodels)
 {
     char *path = tk_source("tests/unit/testing/stats_cases.json");
     fm_json *doc = NULL;
     size_t bad = 0;
-    (void)state;
     tk_ok(fm_json_parse_file(&doc, path, 1 << 20));
     const fm_json *cases = fm_json_get(doc, "cases");
     assert_true(fm_json_count(cases) > 300);
@@ -201,9 +200,8 @@ static void agrees_with_scipy_and_statsmodels(void **state)
 }
 
 /* Random relabellings against all of them: 3 of 7 values, 35 ways. */
-static void permutation_of_two_samples_is_near_the_exact_one(void **state)
+TEST(permutation_of_two_samples_is_near_the_exact_one)
 {
-    (void)state;
     double pairs[24];
     for (size_t i = 0; i < 24; i++)
         pairs[i] = i < 17 ? 1 : -1; /* P[|Bin(24, 1/2) - 12| >= 5] */
@@ -234,12 +232,11 @@ static double wrong_share(const fm_sequential *s, size_t passes, fm_decision wro
 
 /* On the wrong side by one case alone, the hardest: at most alpha, here with four standard errors.
  * */
-static void sequential_test_keeps_its_error_rates(void **state)
+TEST(sequential_test_keeps_its_error_rates)
 {
     const fm_sequential s = {0.8, 0.05, 200};
     const double limit = 0.05 + 4 * sqrt(0.05 * 0.95 / 2000);
     double mean, least;
-    (void)state;
     assert_true(wrong_share(&s, 159, FM_REACHED, &mean) <= limit);
     assert_true(wrong_share(&s, 160, FM_MISSED, &mean) <= limit);
     assert_true(wrong_share(&s, 200, FM_MISSED, &least) <= 0);
@@ -255,13 +252,12 @@ static void sequential_test_keeps_its_error_rates(void **state)
 
 /* All looks together: the true number of passes is left out at some look in at most alpha of runs.
  * */
-static void confidence_sequence_covers_at_every_look(void **state)
+TEST(confidence_sequence_covers_at_every_look)
 {
     enum { RUNS = 400, CASES = 120, PASSES = 96 };
     const fm_sequential s = {0.5, 0.1, CASES}, endless = {0.5, 0.1, 0};
     uint32_t order[CASES];
     size_t missed = 0, missed_endless = 0;
-    (void)state;
     for (uint64_t run = 0; run < RUNS; run++) {
         bool out = false, out_endless = false;
         size_t k = 0, j = 0;
@@ -283,13 +279,12 @@ static void confidence_sequence_covers_at_every_look(void **state)
     assert_true((double)missed_endless / RUNS <= 0.1 + 4 * 0.015);
 }
 
-static void what_has_no_answer_is_nan_and_not_a_guess(void **state)
+TEST(what_has_no_answer_is_nan_and_not_a_guess)
 {
     double c[] = {0.5, 1.5};
     bool right[] = {true, false};
     fm_estimate e;
     fm_bootstrap how = fm_bootstrap_defaults();
-    (void)state;
     assert_true(fm_wilson(0, 0, 0.95).low <= 0 && fm_wilson(0, 0, 0.95).high >= 1);
     assert_true(isnan(fm_rate_difference(0, 0, 1, 2, 0.95).value));
     assert_true(isnan(fm_detectable_drop(0, 0.9, 0.05, 0.8)));
@@ -302,12 +297,11 @@ static void what_has_no_answer_is_nan_and_not_a_guess(void **state)
     assert_true(fabs(e.low) <= 0 && fabs(e.high) <= 0);
 }
 
-static void an_allocation_that_fails_is_reported(void **state)
+TEST(an_allocation_that_fails_is_reported)
 {
     double p[] = {0.1, 0.2}, out[2];
     fm_estimate e;
     fm_bootstrap how = fm_bootstrap_defaults();
-    (void)state;
     for (uint64_t nth = 1; nth <= 3; nth++) {
         fm_mem_fail_at(nth, false);
         tk_fails(fm_bootstrap_mean(&e, p, 2, &how), FM_ENOMEM, NULL);

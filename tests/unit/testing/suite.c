@@ -37,9 +37,8 @@ static fm_suite *parsed_case(const char *keys)
     return parsed(yaml);
 }
 
-static void frames_are_refused_by_file_and_key(void **state)
+TEST(frames_are_refused_by_file_and_key)
 {
-    (void)state;
     refused("[1]", FM_EINVAL, "mapping");
     refused("suite: s\n", FM_EINVAL, "no case");
     refused("suite: s\ncases: []\n", FM_EINVAL, "no case");
@@ -56,9 +55,8 @@ static void frames_are_refused_by_file_and_key(void **state)
     refused("suite: [", FM_ECORRUPT, "f.yaml");
 }
 
-static void cases_are_refused_by_name_and_key(void **state)
+TEST(cases_are_refused_by_name_and_key)
 {
-    (void)state;
     refused(HEAD "  - just text\n", FM_EINVAL, "a case is a mapping");
     refused(HEAD "  - {prompt: a, expect: {contains: b}}\n", FM_EINVAL, "'name'");
     refused(HEAD "  - {name: \"a\\nb\", prompt: a, expect: {contains: b}}\n", FM_EINVAL,
@@ -92,9 +90,8 @@ static void cases_are_refused_by_name_and_key(void **state)
                  "up to 8");
 }
 
-static void expectations_that_cannot_fail_are_refused(void **state)
+TEST(expectations_that_cannot_fail_are_refused)
 {
-    (void)state;
     refused_case("prompt: a", "'expect' is missing: the case could not fail");
     refused_case("prompt: a, expect: {}", "'expect' is empty");
     refused_case("prompt: [a, b], kind: INV, expect: []", "'expect' is empty");
@@ -128,9 +125,8 @@ static void expectations_that_cannot_fail_are_refused(void **state)
     refused_case("prompt: [a, b], kind: INV, continuation: x, margin: -1", "negative");
 }
 
-static void keys_without_effect_are_refused(void **state)
+TEST(keys_without_effect_are_refused)
 {
-    (void)state;
     refused_case("prompt: a, expect: {contains: x}, answer: x", "'answer' says nothing here");
     refused_case("prompt: a, expect: {contains: x}, normalize: tokens", "'normalize' says nothing");
     refused_case("prompt: a, expect: {contains: x}, margin: 1", "'margin' says nothing");
@@ -143,9 +139,8 @@ static void keys_without_effect_are_refused(void **state)
                  "'logprob-above' says");
 }
 
-static void each_kind_is_accepted(void **state)
+TEST(each_kind_is_accepted)
 {
-    (void)state;
     fm_suite_free(parsed_case("prompt: a, expect: {contains: b}"));
     fm_suite_free(
         parsed_case("chat: a, expect: [{contains: b}, {not-regex: c}], ignore-case: true"));
@@ -176,9 +171,8 @@ static void each_kind_is_accepted(void **state)
     tk_fails(fm_suite_from_prompt(&s, "who", "", false), FM_EINVAL, "expect.contains is empty");
 }
 
-static void twice_named_cases_are_refused(void **state)
+TEST(twice_named_cases_are_refused)
 {
-    (void)state;
     refused(HEAD "  - {name: a, prompt: p, expect: {contains: b}}\n"
                  "  - {name: a, prompt: q, expect: {contains: b}}\n",
             FM_EINVAL, "two cases are named 'a'");
@@ -187,9 +181,8 @@ static void twice_named_cases_are_refused(void **state)
             FM_EINVAL, "two cases are named 'a'");
 }
 
-static void rows_fill_every_string(void **state)
+TEST(rows_fill_every_string)
 {
-    (void)state;
     fm_suite *s = parsed("suite: s\ntemplates:\n"
                          "  - name: 'cap-{n}'\n"
                          "    chat: 'Capital of {land}? Answer {{\"city\": ...}} }x'\n"
@@ -211,9 +204,8 @@ static void rows_fill_every_string(void **state)
     fm_suite_free(s);
 }
 
-static void lists_make_their_product_last_fastest(void **state)
+TEST(lists_make_their_product_last_fastest)
 {
-    (void)state;
     static const char *const want[] = {"a-1-x", "a-2-x", "b-1-x", "b-2-x", "c-1-x", "c-2-x"};
     fm_suite *s = parsed("suite: s\ntemplates:\n"
                          "  - {name: '{l}-{d}-{k}', prompt: '{l}{d}', expect: {contains: '{d}'}, "
@@ -232,9 +224,8 @@ static void refused_template(const char *keys, const char *needle)
     assert_non_null(strstr(fm_error_text(), "template 't{x}'"));
 }
 
-static void templates_are_refused_by_name(void **state)
+TEST(templates_are_refused_by_name)
 {
-    (void)state;
     refused_template("prompt: a", "'slots' wants");
     refused_template("prompt: a, slots: []", "'slots' wants");
     refused_template("prompt: a, slots: {}", "'slots' wants");
@@ -246,9 +237,8 @@ static void templates_are_refused_by_name(void **state)
     refused_template("prompt: '{}', slots: [{x: 1}]", "names no slot");
 }
 
-static void hostile_sizes_end_soon(void **state)
+TEST(hostile_sizes_end_soon)
 {
-    (void)state;
     fm_buf b;
     fm_suite *s = NULL;
     /* 10^9 cases from one line. */
@@ -294,9 +284,8 @@ static bool same_digest(const char *a, const char *b)
     return fm_digest_eq(&p, &q);
 }
 
-static void digests_cover_what_a_verdict_depends_on(void **state)
+TEST(digests_cover_what_a_verdict_depends_on)
 {
-    (void)state;
     static const char plain[] = HEAD "  - {name: a, prompt: p, expect: {contains: x}}\n";
     assert_true(
         same_digest(plain, HEAD "  - {name: b, expect: {contains: x}, prompt: p, note: n}\n"));
@@ -320,9 +309,8 @@ static void digests_cover_what_a_verdict_depends_on(void **state)
 }
 
 /* What the documentation shows is what the parser takes. */
-static void documented_suites_parse(void **state)
+TEST(documented_suites_parse)
 {
-    (void)state;
     size_t count = 0;
     char *path = tk_source("testing/SUITES.md");
     fm_buf text;
@@ -365,9 +353,8 @@ static void parse_folder(const char *relative)
     fm_free(folder);
 }
 
-static void shipped_suites_parse(void **state)
+TEST(shipped_suites_parse)
 {
-    (void)state;
     parse_folder("examples/atlas/suites");
 }
 
@@ -389,9 +376,8 @@ static void check_texts(const char *keys, const char *want)
     fm_suite_free(s);
 }
 
-static void a_case_tells_its_texts(void **state)
+TEST(a_case_tells_its_texts)
 {
-    (void)state;
     check_texts("prompt: hi, expect: [{contains: a}, {one-of: [b, c]}, {regex: d}]", "hi|a|b|c|");
     check_texts("messages: [{role: system, content: s}, {role: user, content: u}], "
                 "expect: [{equals: a}]",

@@ -45,9 +45,8 @@ static void prompts_are(const char *yaml, const char *want)
     fm_suite_free(s);
 }
 
-static void lexicons_fill_what_no_slot_names(void **state)
+TEST(lexicons_fill_what_no_slot_names)
 {
-    (void)state;
     prompts_are(LEX "  - {name: '{#}', prompt: '{person.name} of {person.city}'" TAIL "}\n",
                 "Anna of Rome|Omar of Cairo|Mei of Beijing|");
     prompts_are(LEX "  - {name: '{#}', prompt: '{person}'" TAIL "}\n", "Anna|Omar|Mei|");
@@ -64,9 +63,8 @@ static void lexicons_fill_what_no_slot_names(void **state)
     fm_suite_free(s);
 }
 
-static void numbered_slots_are_different(void **state)
+TEST(numbered_slots_are_different)
 {
-    (void)state;
     prompts_are(LEX "  - {name: '{#}', prompt: '{person1.name}, {person2.name}'" TAIL "}\n",
                 "Anna, Omar|Anna, Mei|Omar, Anna|Omar, Mei|Mei, Anna|Mei, Omar|");
     prompts_are(LEX "  - {name: '{#}', prompt: '{x1}{x2}', slots: {x: [a, b]}" TAIL "}\n",
@@ -79,9 +77,8 @@ static void numbered_slots_are_different(void **state)
             "it has too few");
 }
 
-static void nested_slots_make_nothing_twice(void **state)
+TEST(nested_slots_make_nothing_twice)
 {
-    (void)state;
     prompts_are(LEX "  - {name: '{#}', prompt: 'a {pet}'" TAIL "}\n",
                 "a cat|a owl|a red dog|a grey dog|");
     prompts_are(LEX "  - {name: '{#}', prompt: '{p}', slots: {p: ['{colour}', '{{x}}']}" TAIL "}\n",
@@ -100,9 +97,8 @@ static void nested_slots_make_nothing_twice(void **state)
             FM_ELIMIT, "a cycle?");
 }
 
-static void articles_follow_the_sound(void **state)
+TEST(articles_follow_the_sound)
 {
-    (void)state;
     prompts_are(LEX "  - {name: '{#}', prompt: '{A:w}!', slots: {w: [apple, dog, hour, user, "
                     "uncle, European, one, unimportant thing, 8]}" TAIL "}\n",
                 "An apple!|A dog!|An hour!|A user!|An uncle!|A European!|A one!|"
@@ -111,9 +107,8 @@ static void articles_follow_the_sound(void **state)
                 "a cat|an owl|a red dog|a grey dog|");
 }
 
-static void samples_are_some_of_all(void **state)
+TEST(samples_are_some_of_all)
 {
-    (void)state;
     const char *few = LEX "  - {name: '{pet}{person1}{person2}', sample: 5, seed: 3, "
                           "prompt: '{pet}: {person1} {person2}'" TAIL "}\n";
     fm_suite *all = parsed(LEX "  - {name: '{pet}{person1}{person2}', "
@@ -147,9 +142,8 @@ static void samples_are_some_of_all(void **state)
     fm_suite_free(big);
 }
 
-static void bad_templates_are_refused(void **state)
+TEST(bad_templates_are_refused)
 {
-    (void)state;
     refused(LEX "  - {name: n, prompt: '{person.age}'" TAIL "}\n", FM_EINVAL, "no field 'age'");
     refused(LEX "  - {name: n, prompt: '{nobody}', slots: {x: [1]}" TAIL "}\n", FM_EINVAL,
             "'{nobody}' names no slot");
@@ -167,9 +161,8 @@ static void bad_templates_are_refused(void **state)
             FM_EINVAL, "say which field");
 }
 
-static void bombs_end_soon(void **state)
+TEST(bombs_end_soon)
 {
-    (void)state;
     /* 8 levels of 30 slots each */
     fm_buf b;
     fm_suite *s = NULL;
@@ -209,9 +202,8 @@ static void bombs_end_soon(void **state)
 
 /* ---- perturb, tags, slices ---- */
 
-static void perturb_makes_pairs(void **state)
+TEST(perturb_makes_pairs)
 {
-    (void)state;
     fm_suite *s = parsed(
         "suite: s\ncases:\n"
         "  - {name: i, chat: 'Is not Anna in Rome?', expect: {contains: x}, perturb: [typos, "
@@ -252,9 +244,8 @@ static void perturb_makes_pairs(void **state)
             FM_ELIMIT, "64 prompts");
 }
 
-static void slices_are_told(void **state)
+TEST(slices_are_told)
 {
-    (void)state;
     fm_suite *s = parsed(
         "suite: s\ncases:\n  - {name: a, prompt: p, expect: {contains: x}, capability: negation, "
         "tags: {gender: f, level: '3'}}\n  - {name: b, kind: INV, prompt: [p, q]}\n");

@@ -7,16 +7,15 @@
 
 #include "train/net/internal.h"
 
-static void an_unknown_key_names_what_there_is(void **state)
+TEST(an_unknown_key_names_what_there_is)
 {
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
 
-    (void)state;
     tk_fails(fm_train_config_set(&c, "learning_rate", "1"), FM_EINVAL, "lr");
     tk_fails(fm_train_config_set(&c, "learning_rate", "1"), FM_EINVAL, "learning_rate");
 }
 
-static void wrong_values_are_refused_with_key_and_value(void **state)
+TEST(wrong_values_are_refused_with_key_and_value)
 {
     static const char *const bad[][2] = {
         {"r", "0"},       {"r", "-1"},          {"r", "8x"},        {"r", ""},
@@ -25,7 +24,6 @@ static void wrong_values_are_refused_with_key_and_value(void **state)
         {"dtype", "f16"}, {"batch", "0"},       {"epochs", "0"},    {"max_tokens", "1"},
         {"seed", "-1"},   {"answers_only", ""}, {"beta2", "1"},     {"steps", "4294967296"}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
         tk_fails(fm_train_config_set(&c, bad[i][0], bad[i][1]), FM_EINVAL, bad[i][0]);
@@ -34,18 +32,17 @@ static void wrong_values_are_refused_with_key_and_value(void **state)
     }
 }
 
-static void text_beyond_its_room_is_refused(void **state)
+TEST(text_beyond_its_room_is_refused)
 {
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     char text[300];
 
-    (void)state;
     memset(text, 'x', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
     tk_fails(fm_train_config_set(&c, "targets", text), FM_ELIMIT, "targets");
 }
 
-static void every_field_survives_json_both_ways(void **state)
+TEST(every_field_survives_json_both_ways)
 {
     static const char *const set[][2] = {{"method", "lora"},
                                          {"r", "3"},
@@ -93,7 +90,6 @@ static void every_field_survives_json_both_ways(void **state)
     fm_train_config back;
     fm_buf text;
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(set); i++)
         tk_ok(fm_train_config_set(&c, set[i][0], set[i][1]));
     fm_json *v = fm_train_config_json(&c);
@@ -113,7 +109,7 @@ static void every_field_survives_json_both_ways(void **state)
     fm_buf_release(&text);
 }
 
-static void stored_types_follow_the_parent_unless_a_recipe_says_otherwise(void **state)
+TEST(stored_types_follow_the_parent_unless_a_recipe_says_otherwise)
 {
     static const struct {
         const char *json;
@@ -125,7 +121,6 @@ static void stored_types_follow_the_parent_unless_a_recipe_says_otherwise(void *
                   {"{\"method\":\"pretrain\",\"dtype\":\"BF16\"}", FM_BF16}};
     fm_train_config c;
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(recipe); i++) {
         fm_json *v = NULL;
         tk_ok(fm_json_parse(&v, fm_span_str(recipe[i].json), "recipe"));
@@ -139,12 +134,11 @@ static void stored_types_follow_the_parent_unless_a_recipe_says_otherwise(void *
     fm_json_free(v);
 }
 
-static void json_with_a_wrong_field_names_the_file(void **state)
+TEST(json_with_a_wrong_field_names_the_file)
 {
     static const char *const bad[] = {"{\"r\":[]}", "{\"rank\":8}", "{\"method\":\"x\"}", "[]"};
     fm_train_config c;
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_json *v = NULL;
         tk_ok(fm_json_parse(&v, fm_span_str(bad[i]), "family.yaml"));
@@ -153,11 +147,10 @@ static void json_with_a_wrong_field_names_the_file(void **state)
     }
 }
 
-static void warm_up_reaches_the_rate_and_schedules_fall_to_zero(void **state)
+TEST(warm_up_reaches_the_rate_and_schedules_fall_to_zero)
 {
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
 
-    (void)state;
     c.lr = 2.0;
     c.warmup = 4;
     c.schedule = FM_SCHEDULE_CONSTANT;
@@ -175,11 +168,10 @@ static void warm_up_reaches_the_rate_and_schedules_fall_to_zero(void **state)
     assert_true(fmt_schedule_lr(&c, 11, 12) == 2.0 * 12.0 / 20.0);
 }
 
-static void steps_come_from_epochs_when_none_are_given(void **state)
+TEST(steps_come_from_epochs_when_none_are_given)
 {
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
 
-    (void)state;
     c.batch = 4;
     c.accumulate = 2;
     c.epochs = 1.5;
@@ -188,16 +180,15 @@ static void steps_come_from_epochs_when_none_are_given(void **state)
     assert_int_equal(fmt_schedule_steps(&c, 100), 3);
 }
 
-static void clipping_is_that_of_pytorch(void **state)
+TEST(clipping_is_that_of_pytorch)
 {
-    (void)state;
     assert_true(fmt_clip_scale(5.0, 0.0) == 1.0f);
     assert_true(fmt_clip_scale(0.5, 1.0) == 1.0f);
     assert_true(fmt_clip_scale(2.0, 1.0) == (float)(1.0 / (2.0 + 1e-6)));
     assert_true(fmt_clip_scale(1.0, 1.0) == (float)(1.0 / (1.0 + 1e-6)));
 }
 
-static void a_batch_leaves_out_what_no_target_depends_on(void **state)
+TEST(a_batch_leaves_out_what_no_target_depends_on)
 {
     static const int32_t ids[] = {5, 6, 7, 8, 9, 4};
     static const int32_t labels[] = {-100, -100, 7, 8, -100, -100};
@@ -207,7 +198,6 @@ static void a_batch_leaves_out_what_no_target_depends_on(void **state)
     const fmt_batch_how few = {.vocab = 9};
     fmt_batch b = {0};
 
-    (void)state;
     tk_ok(fmt_batch_build(&b, s, 3, &how));
     assert_int_equal(b.rows, 5);
     assert_int_equal(b.labels, 4);

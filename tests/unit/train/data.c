@@ -52,7 +52,7 @@ static void check_one(const char *text, const fm_chat_template *with, const char
     fm_dataset_close(d);
 }
 
-static void bad_files_are_refused_with_record_and_field(void **state)
+TEST(bad_files_are_refused_with_record_and_field)
 {
     static const char *const bad[][2] = {
         {"", "empty"},
@@ -72,7 +72,6 @@ static void bad_files_are_refused_with_record_and_field(void **state)
     };
     fm_dataset *d = NULL;
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         tk_fails(open_text(&d, bad[i][0], chat, 100), FM_EINVAL, bad[i][1]);
         assert_null(d);
@@ -85,9 +84,8 @@ static void bad_files_are_refused_with_record_and_field(void **state)
              FM_EUNSUPPORTED, "template");
 }
 
-static void each_kind_counts_the_answer_alone(void **state)
+TEST(each_kind_counts_the_answer_alone)
 {
-    (void)state;
     check_one("[{\"instruction\":\"a\",\"input\":\"\",\"output\":\"bc\"}]", chat,
               "<|start|>user:a<|end|><|start|>assistant:[bc<|end|>]");
     check_one("{\"instruction\":\"a\",\"input\":\"x\",\"output\":\"b\"}", chat,
@@ -100,9 +98,8 @@ static void each_kind_counts_the_answer_alone(void **state)
     check_one("plain", chat, "[plain]");
 }
 
-static void every_assistant_turn_counts_and_what_follows_the_last_is_left_out(void **state)
+TEST(every_assistant_turn_counts_and_what_follows_the_last_is_left_out)
 {
-    (void)state;
     check_one("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
               "{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"},"
               "{\"role\":\"assistant\",\"content\":\"d\"},{\"role\":\"user\",\"content\":\"e\"}]}",
@@ -111,11 +108,10 @@ static void every_assistant_turn_counts_and_what_follows_the_last_is_left_out(vo
               "<|start|>assistant:[d<|end|>]");
 }
 
-static void plain_text_is_packed_and_long_answers_are_cut(void **state)
+TEST(plain_text_is_packed_and_long_answers_are_cut)
 {
     fm_dataset *d = NULL;
 
-    (void)state;
     tk_ok(open_text(&d, "abcdefghij", chat, 4));
     assert_int_equal(fm_dataset_count(d), 3);
     check_example(fm_dataset_at(d, 0), "[abcd]");
@@ -126,7 +122,7 @@ static void plain_text_is_packed_and_long_answers_are_cut(void **state)
     fm_dataset_close(d);
 }
 
-static void the_manifest_tells_what_was_used(void **state)
+TEST(the_manifest_tells_what_was_used)
 {
     static const char text[] = "{\"prompt\":\"a\",\"completion\":\"b\"}\n\n"
                                "{\"prompt\":\"abcdef\",\"completion\":\"b\"}\n"
@@ -136,7 +132,6 @@ static void the_manifest_tells_what_was_used(void **state)
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     fm_dataset *d = NULL;
 
-    (void)state;
     c.max_tokens = 5;
     tk_ok(fm_dataset_open(&d, fm_span_str(text), "d.jsonl", tok, chat, &c, skip, 1));
     assert_int_equal(fm_dataset_count(d), 2);
@@ -155,12 +150,11 @@ static void the_manifest_tells_what_was_used(void **state)
     fm_dataset_close(d);
 }
 
-static void all_tokens_count_when_asked(void **state)
+TEST(all_tokens_count_when_asked)
 {
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     fm_dataset *d = NULL;
 
-    (void)state;
     c.answers_only = false;
     tk_ok(fm_dataset_open(&d, fm_span_str("{\"prompt\":\"ab\",\"completion\":\"c\"}"), "d", tok,
                           chat, &c, NULL, 0));
@@ -168,12 +162,11 @@ static void all_tokens_count_when_asked(void **state)
     fm_dataset_close(d);
 }
 
-static void long_previews_end_at_whole_characters(void **state)
+TEST(long_previews_end_at_whole_characters)
 {
     fm_buf text;
     fm_dataset *d = NULL;
 
-    (void)state;
     fm_buf_init(&text, 0);
     fm_buf_str(&text, "{\"prompt\":\"");
     for (int i = 0; i < 100; i++)
@@ -188,14 +181,13 @@ static void long_previews_end_at_whole_characters(void **state)
 }
 
 /* Every allocation may fail: an error, no leak, and the next try works. */
-static void no_allocation_failure_is_mistaken(void **state)
+TEST(no_allocation_failure_is_mistaken)
 {
     static const char text[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
                                "{\"role\":\"assistant\",\"content\":\"b\"}]}\n"
                                "{\"instruction\":\"a\",\"output\":\"b\"}";
     fm_status rc = FM_ENOMEM;
 
-    (void)state;
     for (uint64_t n = 1; rc == FM_ENOMEM; n++) {
         fm_dataset *d = NULL;
         fm_mem_fail_at(n, false);

@@ -74,7 +74,7 @@ static void check_text(const char *name, const char *text, const char *want)
     check(name, text, FM_OBJECTIVE_NEXT_TOKEN, 1, &want);
 }
 
-static void bad_records_are_refused_with_field_and_remedy(void **state)
+TEST(bad_records_are_refused_with_field_and_remedy)
 {
     static const struct {
         fm_objective objective;
@@ -118,7 +118,6 @@ static void bad_records_are_refused_with_field_and_remedy(void **state)
          "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":3}", "tools"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_dataset *d = NULL;
         tk_fails(open_as(&d, "d", bad[i].text, bad[i].objective, 100), FM_EINVAL, bad[i].says);
@@ -126,7 +125,7 @@ static void bad_records_are_refused_with_field_and_remedy(void **state)
     }
 }
 
-static void broken_tables_are_refused_by_line(void **state)
+TEST(broken_tables_are_refused_by_line)
 {
     static const char *const bad[][2] = {
         {"prompt,completion\na,b\na\n", "line 3"},
@@ -140,7 +139,6 @@ static void broken_tables_are_refused_by_line(void **state)
         {"prompt,completion\na,\xff\n", "line 2"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_dataset *d = NULL;
         tk_fails(open_as(&d, "d.csv", bad[i][0], FM_OBJECTIVE_NEXT_TOKEN, 100), FM_ECORRUPT,
@@ -155,9 +153,8 @@ static void broken_tables_are_refused_by_line(void **state)
     tk_fails(open_as(&d, "d.json", "text", FM_OBJECTIVE_NEXT_TOKEN, 100), FM_EINVAL, ".txt");
 }
 
-static void tables_are_read_with_quotes_breaks_and_any_line_end(void **state)
+TEST(tables_are_read_with_quotes_breaks_and_any_line_end)
 {
-    (void)state;
     check_text("d.csv", "prompt,completion\na,b\n", "a[b<|end|>]");
     check_text("d.csv", "\xEF\xBB\xBFprompt,completion\r\n\"a,\"\"x\"\"\r\n\",b",
                "a,\"x\"\r\n[b<|end|>]");
@@ -177,11 +174,10 @@ static void tables_are_read_with_quotes_breaks_and_any_line_end(void **state)
                "<|start|>user:a<|end|><|start|>assistant:[b<|end|>]");
 }
 
-static void conversations_of_every_dialect_are_the_same_text(void **state)
+TEST(conversations_of_every_dialect_are_the_same_text)
 {
     static const char want[] = "<|start|>system:s<|end|><|start|>user:a<|end|><|start|>assistant:"
                                "[b<|end|>]<|start|>user:c<|end|><|start|>assistant:[d<|end|>]";
-    (void)state;
     check_text("d",
                "{\"system\":\"s\",\"instruction\":\"c\",\"output\":\"d\","
                "\"history\":[[\"a\",\"b\"]]}",
@@ -211,7 +207,7 @@ static void conversations_of_every_dialect_are_the_same_text(void **state)
                "<|start|>user:c<|end|><|start|>assistant:[d<|end|>]");
 }
 
-static void tools_reach_the_template(void **state)
+TEST(tools_reach_the_template)
 {
     static const char source[] =
         "{% if tools %}{% for t in tools %}<{{ t['name'] }}>{% endfor %}{% endif %}"
@@ -220,7 +216,6 @@ static void tools_reach_the_template(void **state)
         "{% if add_generation_prompt %}assistant:{% endif %}";
     fm_chat_template *kept = chat;
 
-    (void)state;
     tk_ok(fm_chat_template_open(&chat, fm_span_str(source), "tools"));
     check_text("d",
                "{\"tools\":[{\"name\":\"clock\"}],\"messages\":[{\"role\":\"user\",\"content\":"
@@ -237,9 +232,8 @@ static void tools_reach_the_template(void **state)
     chat = kept;
 }
 
-static void tokens_are_taken_as_they_are(void **state)
+TEST(tokens_are_taken_as_they_are)
 {
-    (void)state;
     check_text("d", "{\"input_ids\":[97,98,99,257],\"labels\":[-100,98,-100,257]}",
                "a[b]c[<|end|>]");
     check_text("d", "{\"input_ids\":[97,98]}", "[ab]");
@@ -250,7 +244,7 @@ static void tokens_are_taken_as_they_are(void **state)
     check_text("d.csv", "input_ids,labels\n\"[97, 98]\",\"[-100, 98]\"\n", "a[b]");
 }
 
-static void a_preference_is_two_whole_answers(void **state)
+TEST(a_preference_is_two_whole_answers)
 {
     static const char *const plain[] = {"a[b<|end|>]", "a[cd<|end|>]"};
     static const char *const talk[] = {"<|start|>user:a<|end|><|start|>assistant:[b<|end|>]",
@@ -261,7 +255,6 @@ static void a_preference_is_two_whole_answers(void **state)
     static const char cd[] = "{\"role\":\"assistant\",\"content\":\"cd\"}";
     char text[400];
 
-    (void)state;
     check("d", "{\"prompt\":\"a\",\"chosen\":\"b\",\"rejected\":\"cd\"}", FM_OBJECTIVE_DPO, 2,
           plain);
     check("d.csv", "prompt,chosen,rejected\na,b,cd\n", FM_OBJECTIVE_DPO, 2, plain);
@@ -279,11 +272,10 @@ static void a_preference_is_two_whole_answers(void **state)
     check("d", text, FM_OBJECTIVE_DPO, 2, talk);
 }
 
-static void each_part_is_cut_on_its_own(void **state)
+TEST(each_part_is_cut_on_its_own)
 {
     fm_dataset *d = NULL;
 
-    (void)state;
     tk_ok(open_as(&d, "d", "{\"prompt\":\"ab\",\"chosen\":\"cdefg\",\"rejected\":\"h\"}",
                   FM_OBJECTIVE_DPO, 4));
     check_parts(fm_dataset_at(d, 0), 2, (const char *const[]){"ab[cd]", "ab[h<|end|>]"});
@@ -294,12 +286,11 @@ static void each_part_is_cut_on_its_own(void **state)
              FM_EINVAL, "no example is left");
 }
 
-static void texts_that_belong_together_are_parts_without_targets(void **state)
+TEST(texts_that_belong_together_are_parts_without_targets)
 {
     static const char *const two[] = {"ab", "c"};
     static const char *const three[] = {"ab", "c", "xyz"};
 
-    (void)state;
     check("d", "{\"anchor\":\"ab\",\"positive\":\"c\"}", FM_OBJECTIVE_CONTRASTIVE, 2, two);
     check("d", "{\"anchor\":\"ab\",\"positive\":\"c\",\"negative\":\"xyz\"}",
           FM_OBJECTIVE_CONTRASTIVE, 3, three);
@@ -309,7 +300,7 @@ static void texts_that_belong_together_are_parts_without_targets(void **state)
     check("d.tsv", "sentence1\tsentence2\nab\tc\n", FM_OBJECTIVE_CONTRASTIVE, 2, two);
 }
 
-static void classes_have_a_fixed_order(void **state)
+TEST(classes_have_a_fixed_order)
 {
     static const char words[] = "{\"text\":\"a\",\"label\":\"warm\"}\n"
                                 "{\"sentence\":\"b\",\"label\":\"cold\"}\n"
@@ -317,7 +308,6 @@ static void classes_have_a_fixed_order(void **state)
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     fm_dataset *d = NULL;
 
-    (void)state;
     tk_ok(open_as(&d, "d", words, FM_OBJECTIVE_CLASSIFY, 100));
     assert_int_equal(fm_dataset_classes(d), 2);
     assert_string_equal(fm_dataset_class_name(d, 0), "cold");
@@ -380,11 +370,10 @@ static fm_status open_two(fm_dataset **d, double weight, double eval_share, uint
     return rc;
 }
 
-static void several_files_keep_weights_and_origins(void **state)
+TEST(several_files_keep_weights_and_origins)
 {
     fm_dataset *d = NULL;
 
-    (void)state;
     tk_fails(open_two(&d, 0.0, 0.0, 1), FM_EINVAL, "own.jsonl: weight 0");
     tk_fails(open_two(&d, 1.0, 1.0, 1), FM_EINVAL, "eval");
     tk_ok(open_two(&d, 2.5, 0.0, 1));
@@ -406,12 +395,11 @@ static void several_files_keep_weights_and_origins(void **state)
     fm_dataset_close(d);
 }
 
-static void the_held_out_share_is_a_function_of_seed_and_record(void **state)
+TEST(the_held_out_share_is_a_function_of_seed_and_record)
 {
     fm_dataset *d = NULL;
     fm_dataset *other = NULL;
 
-    (void)state;
     tk_ok(open_two(&d, 1.0, 0.1, 7));
     size_t n = fm_dataset_held_out_count(d);
     assert_int_equal(fm_dataset_count(d) + n, 1001);
@@ -438,7 +426,7 @@ static void the_held_out_share_is_a_function_of_seed_and_record(void **state)
     fm_dataset_close(d);
 }
 
-static void a_file_may_be_held_out_whole(void **state)
+TEST(a_file_may_be_held_out_whole)
 {
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     fm_data_file file[] = {{.bytes = fm_span_str("{\"text\":\"a\"}"), .what = "a", .weight = 1.0},
@@ -448,7 +436,6 @@ static void a_file_may_be_held_out_whole(void **state)
                             .split = "eval"}};
     fm_dataset *d = NULL;
 
-    (void)state;
     tk_ok(fm_dataset_open_files(&d, file, 2, tok, chat, &c, 0.0));
     assert_int_equal(fm_dataset_count(d), 1);
     assert_int_equal(fm_dataset_held_out_count(d), 2);
@@ -458,19 +445,18 @@ static void a_file_may_be_held_out_whole(void **state)
     tk_fails(fm_dataset_open_files(&d, file, 2, tok, chat, &c, 0.0), FM_EINVAL, "3 are held out");
 }
 
-static void a_skip_beyond_the_records_is_a_mistake(void **state)
+TEST(a_skip_beyond_the_records_is_a_mistake)
 {
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     fm_dataset *d = NULL;
 
-    (void)state;
     tk_fails(fm_dataset_open(&d, fm_span_str("{\"text\":\"a\"}"), "d", tok, chat, &c,
                              (const uint32_t[]){1}, 1),
              FM_EINVAL, "record 1, but there are 1");
 }
 
 /* Every allocation may fail: an error, no leak, and the next try works. */
-static void no_allocation_failure_is_mistaken(void **state)
+TEST(no_allocation_failure_is_mistaken)
 {
     static const struct {
         const char *name, *text;
@@ -492,7 +478,6 @@ static void no_allocation_failure_is_mistaken(void **state)
         {"d", "{\"input_ids\":[97,98],\"labels\":[-100,98]}", FM_OBJECTIVE_NEXT_TOKEN},
     };
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(file); i++) {
         fm_status rc = FM_ENOMEM;
         for (uint64_t n = 1; rc == FM_ENOMEM; n++) {

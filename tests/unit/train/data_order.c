@@ -116,7 +116,7 @@ static fm_train_config settings(uint32_t batch, uint32_t accumulate, double epoc
     return c;
 }
 
-static void what_leaves_no_step_is_refused(void **state)
+TEST(what_leaves_no_step_is_refused)
 {
     fm_dataset *d = texts(4, 3, 1.0);
     fm_train_config c = settings(2, 1, 1.0);
@@ -124,7 +124,6 @@ static void what_leaves_no_step_is_refused(void **state)
     const uint32_t *list;
     size_t n;
 
-    (void)state;
     tk_ok(fmt_order_new(&o, &c, d));
     assert_int_equal(fmt_order_steps(o), 2);
     tk_fails(fmt_order_step(o, 2, &list, &n, &list, &n), FM_EINVAL, "step 2");
@@ -134,7 +133,7 @@ static void what_leaves_no_step_is_refused(void **state)
 
 /* The order that versions before this file were trained in, written out: the recipes that they left
  * must go on giving the same bytes. */
-static void without_options_the_order_is_that_of_older_recipes(void **state)
+TEST(without_options_the_order_is_that_of_older_recipes)
 {
     fm_dataset *d = texts(23, 5, 1.0);
     fm_train_config c = settings(4, 3, 2.3);
@@ -144,7 +143,6 @@ static void without_options_the_order_is_that_of_older_recipes(void **state)
     fm_digest stream;
     uint64_t base = 0;
 
-    (void)state;
     tk_ok(fm_sha256(&stream, "order\n", 6));
     for (int i = 0; i < 8; i++)
         base |= (uint64_t)stream.b[i] << (8 * i);
@@ -177,13 +175,12 @@ static uint64_t tokens_between(const fm_dataset *d, const walk *w, size_t from, 
     return sum;
 }
 
-static void packing_fills_its_room_and_never_exceeds_it(void **state)
+TEST(packing_fills_its_room_and_never_exceeds_it)
 {
     fm_dataset *d = texts(500, 60, 1.0);
     fm_train_config c = settings(3, 2, 3.0);
     uint64_t tokens = 0;
 
-    (void)state;
     c.packing = true;
     walk *w = walk_all(&c, d);
     assert_int_equal(w->count, 1500);
@@ -202,12 +199,11 @@ static void packing_fills_its_room_and_never_exceeds_it(void **state)
     fm_dataset_close(d);
 }
 
-static void an_example_longer_than_the_room_is_a_micro_batch_alone(void **state)
+TEST(an_example_longer_than_the_room_is_a_micro_batch_alone)
 {
     fm_train_config c = settings(1, 1, 1.0);
     fm_dataset *d = NULL;
 
-    (void)state;
     c.objective = FM_OBJECTIVE_DPO;
     c.max_tokens = 6;
     c.packing = true;
@@ -222,13 +218,12 @@ static void an_example_longer_than_the_room_is_a_micro_batch_alone(void **state)
     fm_dataset_close(d);
 }
 
-static void buckets_put_like_lengths_together_and_lose_nothing(void **state)
+TEST(buckets_put_like_lengths_together_and_lose_nothing)
 {
     fm_dataset *d = texts(403, 60, 1.0);
     fm_train_config c = settings(8, 2, 2.0);
     double spread[2] = {0};
 
-    (void)state;
     for (int bucketed = 0; bucketed < 2; bucketed++) {
         c.buckets = bucketed ? 8 : 0;
         walk *w = walk_all(&c, d);
@@ -261,7 +256,7 @@ static void buckets_put_like_lengths_together_and_lose_nothing(void **state)
     fm_dataset_close(d);
 }
 
-static void weights_are_kept_in_expectation(void **state)
+TEST(weights_are_kept_in_expectation)
 {
     fm_dataset *d = texts(200, 5, 2.25);
     fm_train_config c = settings(5, 1, 40.0);
@@ -269,7 +264,6 @@ static void weights_are_kept_in_expectation(void **state)
     double sum = 0.0;
     double whole = 0.0;
 
-    (void)state;
     walk *w = walk_all(&c, d);
     for (size_t i = 0; i < w->count; i++)
         times[w->seen[i]]++;
@@ -293,11 +287,10 @@ static void weights_are_kept_in_expectation(void **state)
     fm_dataset_close(d);
 }
 
-static void any_step_is_the_same_from_anywhere(void **state)
+TEST(any_step_is_the_same_from_anywhere)
 {
     fm_dataset *d = texts(97, 40, 1.5);
 
-    (void)state;
     for (int how = 0; how < 8; how++) {
         fm_train_config c = settings(3, 2, 2.5);
         c.packing = how & 1;
@@ -325,13 +318,12 @@ static void any_step_is_the_same_from_anywhere(void **state)
     fm_dataset_close(d);
 }
 
-static void no_allocation_failure_is_mistaken(void **state)
+TEST(no_allocation_failure_is_mistaken)
 {
     fm_dataset *d = texts(20, 5, 1.5);
     fm_train_config c = settings(3, 2, 2.0);
     fm_status rc = FM_ENOMEM;
 
-    (void)state;
     c.buckets = 3;
     for (uint64_t n = 1; rc == FM_ENOMEM; n++) {
         fmt_order *o = NULL;

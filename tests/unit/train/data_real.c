@@ -61,11 +61,10 @@ static void append_answer(fm_ids *ids, size_t record)
     fm_buf_release(&text);
 }
 
-static void the_template_masks_all_but_the_answer_and_its_end(void **state)
+TEST(the_template_masks_all_but_the_answer_and_its_end)
 {
     fm_dataset *d = opened("alpaca_en_demo.json", fm_buf_span(&alpaca_bytes));
 
-    (void)state;
     assert_int_equal(fm_dataset_count(d), 999);
     for (size_t i = 0; i < 999; i++) {
         const fm_example *e = fm_dataset_at(d, i);
@@ -85,13 +84,12 @@ static void the_template_masks_all_but_the_answer_and_its_end(void **state)
     fm_dataset_close(d);
 }
 
-static void a_conversation_has_the_ids_of_hugging_face(void **state)
+TEST(a_conversation_has_the_ids_of_hugging_face)
 {
     char *path = tk_shared("smollm2/chat_cases.json");
     fm_json *cases = NULL;
     size_t checked = 0;
 
-    (void)state;
     assert_non_null(path);
     tk_ok(fm_json_parse_file(&cases, path, (size_t)1 << 20));
     for (size_t i = 0; i < fm_json_count(cases); i++) {
@@ -211,7 +209,7 @@ static void as_tokens(fm_buf *out, size_t i, const char *user)
     fm_ids_release(&ids);
 }
 
-static void every_dialect_and_format_gives_the_same_examples(void **state)
+TEST(every_dialect_and_format_gives_the_same_examples)
 {
     static const struct {
         const char *name;
@@ -223,7 +221,6 @@ static void every_dialect_and_format_gives_the_same_examples(void **state)
                    {"tokens.jsonl", as_tokens}};
     fm_dataset *want = opened("alpaca_en_demo.json", fm_buf_span(&alpaca_bytes));
 
-    (void)state;
     for (size_t c = 0; c < FM_ARRAY_LEN(clothes); c++) {
         fm_buf text;
         fm_buf user;
@@ -251,7 +248,7 @@ static void every_dialect_and_format_gives_the_same_examples(void **state)
 
 /* 14 records repeat another, and no instruction with its input has two answers: counted over the
  * file by another program. */
-static void the_report_knows_the_file(void **state)
+TEST(the_report_knows_the_file)
 {
     static const fm_data_probe probe[] = {
         {"kitchen/crepes", {(const uint8_t *)"Describe a process of making crepes.", 36}},
@@ -261,7 +258,6 @@ static void the_report_knows_the_file(void **state)
     fm_data_report_opts opts = {.probe = probe, .probes = 2};
     fm_data_report r;
 
-    (void)state;
     tk_ok(fm_dataset_report(&r, d, tok, &c, &opts));
     assert_int_equal(r.examples, 999);
     assert_int_equal(r.duplicates, 14);

@@ -56,12 +56,11 @@ static fm_train_config settings(fm_objective objective, uint32_t max_tokens)
     return c;
 }
 
-static void counts_tokens_masks_cuts_and_ends(void **state)
+TEST(counts_tokens_masks_cuts_and_ends)
 {
     fm_train_config c = settings(FM_OBJECTIVE_NEXT_TOKEN, 8);
     made m;
 
-    (void)state;
     tk_ok(report(&m,
                  "{\"prompt\":\"ab\",\"completion\":\"c\"}\n"          /* 2 + 1 + end */
                  "{\"prompt\":\"ab\",\"completion\":\"cdefghijk\"}\n"  /* 2 + 9 + end, 4 lost */
@@ -92,7 +91,7 @@ static void counts_tokens_masks_cuts_and_ends(void **state)
     release(&m);
 }
 
-static void an_end_token_may_have_blanks_behind_it_and_each_turn_needs_one(void **state)
+TEST(an_end_token_may_have_blanks_behind_it_and_each_turn_needs_one)
 {
     static const char blank[] = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}<|end|>\n"
                                 "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
@@ -104,7 +103,6 @@ static void an_end_token_may_have_blanks_behind_it_and_each_turn_needs_one(void 
     fm_chat_template *kept = chat;
     made m;
 
-    (void)state;
     tk_ok(fm_chat_template_open(&chat, fm_span_str(blank), "blank"));
     tk_ok(report(&m, text, &c, NULL));
     assert_int_equal(m.r.no_stop, 0);
@@ -142,12 +140,11 @@ static void an_end_token_may_have_blanks_behind_it_and_each_turn_needs_one(void 
     chat = kept;
 }
 
-static void repeats_and_contradictions_are_named(void **state)
+TEST(repeats_and_contradictions_are_named)
 {
     fm_train_config c = settings(FM_OBJECTIVE_NEXT_TOKEN, 100);
     made m;
 
-    (void)state;
     tk_ok(report(&m,
                  "{\"instruction\":\"a\",\"output\":\"b\"}\n"
                  "{\"instruction\":\"x\",\"output\":\"b\"}\n"
@@ -179,7 +176,7 @@ static void repeats_and_contradictions_are_named(void **state)
     release(&m);
 }
 
-static void texts_of_suites_are_found_by_words(void **state)
+TEST(texts_of_suites_are_found_by_words)
 {
     static const fm_data_probe probe[] = {
         {"geo/capital", {(const uint8_t *)"What is the capital of France?", 30}},
@@ -194,7 +191,6 @@ static void texts_of_suites_are_found_by_words(void **state)
     fm_data_report_opts opts = {.probe = probe, .probes = 3};
     made m;
 
-    (void)state;
     tk_ok(report(&m,
                  "{\"text\":\"Tell me: WHAT is, the capital - of france\"}\n"
                  "{\"text\":\"What is the capital of Spain? Yes.\"}\n"
@@ -212,7 +208,7 @@ static void texts_of_suites_are_found_by_words(void **state)
     release(&m);
 }
 
-static void what_makes_training_meaningless_is_an_error(void **state)
+TEST(what_makes_training_meaningless_is_an_error)
 {
     static const struct {
         fm_objective objective;
@@ -229,7 +225,6 @@ static void what_makes_training_meaningless_is_an_error(void **state)
          "2 of 3 records have nothing to learn"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         fm_train_config c = settings(bad[i].objective, 8);
         made m;
@@ -241,13 +236,12 @@ static void what_makes_training_meaningless_is_an_error(void **state)
     }
 }
 
-static void the_histogram_and_a_long_example_stay_readable(void **state)
+TEST(the_histogram_and_a_long_example_stay_readable)
 {
     fm_train_config c = settings(FM_OBJECTIVE_NEXT_TOKEN, 10000);
     fm_buf text;
     made m;
 
-    (void)state;
     fm_buf_init(&text, 0);
     fm_buf_str(&text, "{\"prompt\":\"\\u001b[2J\",\"completion\":\"");
     for (int i = 0; i < 4000; i++)
@@ -274,7 +268,7 @@ static void the_histogram_and_a_long_example_stay_readable(void **state)
     fm_buf_release(&text);
 }
 
-static void no_allocation_failure_is_mistaken(void **state)
+TEST(no_allocation_failure_is_mistaken)
 {
     static const fm_data_probe probe[] = {{"a/b", {(const uint8_t *)"one two three four", 18}}};
     fm_train_config c = settings(FM_OBJECTIVE_NEXT_TOKEN, 12);
@@ -282,7 +276,6 @@ static void no_allocation_failure_is_mistaken(void **state)
     fm_status rc = FM_ENOMEM;
     made m;
 
-    (void)state;
     tk_ok(
         report(&m,
                "{\"instruction\":\"a\",\"output\":\"one two three four\"}\n"

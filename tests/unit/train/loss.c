@@ -15,13 +15,12 @@ static double uniform(uint64_t stream, uint64_t i)
 
 /* ==== pooling ==== */
 
-static void pools_and_hands_back(void **state)
+TEST(pools_and_hands_back)
 {
     static const fmi_pool_mode mode[] = {FMI_POOL_MEAN, FMI_POOL_FIRST, FMI_POOL_LAST};
     float x[5 * 7], dx[5 * 7];
     double out[7], dout[7];
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(x); i++)
         x[i] = (float)uniform(1, i);
     for (size_t j = 0; j < 7; j++)
@@ -141,16 +140,15 @@ static void check_infonce(double temperature, bool symmetric)
     fm_free(c.work);
 }
 
-static void infonce_is_its_definition(void **state)
+TEST(infonce_is_its_definition)
 {
-    (void)state;
     check_infonce(1.0, false);
     check_infonce(0.05, false);
     check_infonce(0.3, true);
 }
 
 /* One anchor and its positive alone: nothing to tell apart. */
-static void one_pair_has_no_loss(void **state)
+TEST(one_pair_has_no_loss)
 {
     double a[3] = {1, 2, 3}, p[3] = {-1, 0, 2}, da[3], dp[3], work[64];
     fmt_infonce c = {.n = 1,
@@ -164,7 +162,6 @@ static void one_pair_has_no_loss(void **state)
                      .danchor = da,
                      .dcand = dp,
                      .work = work};
-    (void)state;
     assert_true(fmt_infonce_work(1, 1, 3) <= FM_ARRAY_LEN(work));
     fmt_infonce_run(&c);
     assert_true(c.loss == 0.0 && c.hits == 1);
@@ -172,7 +169,7 @@ static void one_pair_has_no_loss(void **state)
         assert_true(da[i] == 0.0 && dp[i] == 0.0);
 }
 
-static void a_vector_of_zeros_is_finite(void **state)
+TEST(a_vector_of_zeros_is_finite)
 {
     double a[4] = {0, 0, 1, 1}, p[4] = {0, 0, 1, 0}, da[4], dp[4], work[64];
     fmt_infonce c = {.n = 2,
@@ -185,7 +182,6 @@ static void a_vector_of_zeros_is_finite(void **state)
                      .danchor = da,
                      .dcand = dp,
                      .work = work};
-    (void)state;
     fmt_infonce_run(&c);
     assert_true(isfinite(c.loss));
     for (size_t i = 0; i < 4; i++)
@@ -194,12 +190,11 @@ static void a_vector_of_zeros_is_finite(void **state)
 
 /* ==== DPO ==== */
 
-static void dpo_is_its_definition(void **state)
+TEST(dpo_is_its_definition)
 {
     static const double margin[] = {0.0, 1.0, -1.0, 12.5, -40.0, 3e-9};
     double slope;
 
-    (void)state;
     tk_assert_le(fabs(fmt_dpo_loss(0.0, 0.1, &slope) - log(2.0)), 1e-15, "log 2");
     tk_assert_le(fabs(slope + 0.05), 1e-15, "half of beta");
     for (size_t i = 0; i < FM_ARRAY_LEN(margin); i++) {

@@ -3,9 +3,8 @@
 #include "train/net/method.h"
 
 /* PEFT's modules_to_save (0.21, peft/utils/other.py): a module whose name ends so, with all in it. */
-static void saved_modules_are_named_by_their_ends(void **state)
+TEST(saved_modules_are_named_by_their_ends)
 {
-    (void)state;
     assert_true(fmt_is_saved("model.norm", "norm"));
     assert_true(fmt_is_saved("model.layers.0.input_layernorm", "lm_head,norm"));
     assert_true(fmt_is_saved("model.layers.1.mlp.up_proj", "mlp"));
@@ -16,9 +15,8 @@ static void saved_modules_are_named_by_their_ends(void **state)
 }
 
 /* What is frozen or left out is named by whole parts of a path. */
-static void frozen_modules_are_named_by_parts(void **state)
+TEST(frozen_modules_are_named_by_parts)
 {
-    (void)state;
     assert_true(fmt_lies_in("model.layers.1.mlp.up_proj", "mlp"));
     assert_true(fmt_lies_in("model.norm", "norm"));
     assert_false(fmt_lies_in("model.layers.0.input_layernorm", "norm"));

@@ -30,9 +30,8 @@ static void refused(fmi_ask_kind kind, const char *text, const char *param)
 #define T "\"model\":\"m\",\"prompt\":\"p\","
 #define C "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],"
 
-static void bodies_that_lack_something_name_it(void **state)
+TEST(bodies_that_lack_something_name_it)
 {
-    (void)state;
     refused(FMI_ASK_TEXT, "[]", "");
     refused(FMI_ASK_TEXT, "3", "");
     refused(FMI_ASK_TEXT, "{\"prompt\":\"p\"}", "model");
@@ -45,10 +44,9 @@ static void bodies_that_lack_something_name_it(void **state)
     refused(FMI_ASK_TEXT, "{\"model\":\"a\\u0000b\",\"prompt\":\"p\"}", "model");
 }
 
-static void inputs_of_embeddings_are_read(void **state)
+TEST(inputs_of_embeddings_are_read)
 {
     fmi_ask a;
-    (void)state;
     tk_ok(parse(&a, FMI_ASK_EMBED,
                 "{\"model\":\"m\",\"input\":[\"a\",[3,4]],"
                 "\"encoding_format\":\"base64\",\"user\":\"u\"}"));
@@ -65,7 +63,7 @@ static void inputs_of_embeddings_are_read(void **state)
     refused(FMI_ASK_CHAT, "{" C "\"input\":\"a\"}", "input");
 }
 
-static void wrong_types_and_ranges_name_their_field(void **state)
+TEST(wrong_types_and_ranges_name_their_field)
 {
     static const char *const bad[][2] = {
         {"\"max_tokens\":0", "max_tokens"},
@@ -112,7 +110,6 @@ static void wrong_types_and_ranges_name_their_field(void **state)
         {"\"temprature\":1", "temprature"},
     };
     char text[512];
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         (void)snprintf(text, sizeof(text), "{" T "%s}", bad[i][0]);
         refused(FMI_ASK_TEXT, text, bad[i][1]);
@@ -121,9 +118,8 @@ static void wrong_types_and_ranges_name_their_field(void **state)
     }
 }
 
-static void fields_of_the_other_endpoint_are_unknown(void **state)
+TEST(fields_of_the_other_endpoint_are_unknown)
 {
-    (void)state;
     refused(FMI_ASK_CHAT, "{" C "\"prompt\":\"p\"}", "prompt");
     refused(FMI_ASK_TEXT, "{" T "\"messages\":[]}", "messages");
     refused(FMI_ASK_TEXT, "{" T "\"top_logprobs\":3}", "top_logprobs");
@@ -148,9 +144,8 @@ static void fields_of_the_other_endpoint_are_unknown(void **state)
     refused(FMI_ASK_TEXT, "{" T "\"best_of\":3}", "best_of");
 }
 
-static void bad_prompts_and_messages_are_placed(void **state)
+TEST(bad_prompts_and_messages_are_placed)
 {
-    (void)state;
     refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":{}}", "prompt");
     refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[]}", "prompt");
     refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[1,\"a\"]}", "prompt");
@@ -169,10 +164,9 @@ static void bad_prompts_and_messages_are_placed(void **state)
             "messages[1].content");
 }
 
-static void every_field_arrives(void **state)
+TEST(every_field_arrives)
 {
     fmi_ask a;
-    (void)state;
     tk_ok(parse(&a, FMI_ASK_TEXT,
                 "{\"model\":\"team/x~1\",\"prompt\":[\"a\",\"\"],\"max_tokens\":7,"
                 "\"temperature\":0.5,\"top_p\":0.25,\"top_k\":9,\"min_p\":0.125,"
@@ -196,10 +190,9 @@ static void every_field_arrives(void **state)
     fmi_ask_release(&a);
 }
 
-static void forms_tools_and_variables_arrive(void **state)
+TEST(forms_tools_and_variables_arrive)
 {
     fmi_ask a;
-    (void)state;
     tk_ok(parse(&a, FMI_ASK_CHAT,
                 "{" C
                 "\"n\":3,\"tools\":[{\"type\":\"function\"}],\"documents\":[{\"text\":\"d\"}],"
@@ -234,10 +227,9 @@ static void forms_tools_and_variables_arrive(void **state)
     fmi_ask_release(&a);
 }
 
-static void absent_fields_have_the_defaults_of_the_api(void **state)
+TEST(absent_fields_have_the_defaults_of_the_api)
 {
     fmi_ask a;
-    (void)state;
     tk_ok(parse(&a, FMI_ASK_CHAT, "{" C "\"temperature\":null}"));
     assert_true(a.sampling.temperature == 1.0f && a.sampling.top_p == 1.0f);
     assert_true(!a.seeded && !a.stream && !a.logprobs && a.stops == 0);
@@ -245,10 +237,9 @@ static void absent_fields_have_the_defaults_of_the_api(void **state)
     fmi_ask_release(&a);
 }
 
-static void prompts_of_ids_are_one_or_many(void **state)
+TEST(prompts_of_ids_are_one_or_many)
 {
     fmi_ask a;
-    (void)state;
     tk_ok(parse(&a, FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[5,0,7]}"));
     assert_int_equal(a.prompts, 1);
     assert_int_equal(a.prompt[0].count, 3);
@@ -260,10 +251,9 @@ static void prompts_of_ids_are_one_or_many(void **state)
     fmi_ask_release(&a);
 }
 
-static void text_parts_are_joined(void **state)
+TEST(text_parts_are_joined)
 {
     fmi_ask a;
-    (void)state;
     tk_ok(parse(&a, FMI_ASK_CHAT,
                 "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":["
                 "{\"type\":\"text\",\"text\":\"ab\"},{\"type\":\"text\",\"text\":\"c\"}]},"
@@ -273,11 +263,10 @@ static void text_parts_are_joined(void **state)
     fmi_ask_release(&a);
 }
 
-static void running_out_of_memory_leaks_nothing(void **state)
+TEST(running_out_of_memory_leaks_nothing)
 {
     fm_json *body = NULL;
     bool done = false;
-    (void)state;
     tk_ok(fm_json_parse(&body,
                         fm_span_str("{\"model\":\"m\",\"stop\":[\"a\",\"b\"],\"tools\":[{}],"
                                     "\"guided_json\":{\"type\":\"integer\"},\"documents\":[{}],"

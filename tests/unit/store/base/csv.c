@@ -39,9 +39,8 @@ static void refused(fm_span text, fm_status rc, const char *needle)
     fm_csv_release(&t);
 }
 
-static void rows_and_cells_are_those_of_rfc_4180(void **state)
+TEST(rows_and_cells_are_those_of_rfc_4180)
 {
-    (void)state;
     reads("a,b\nc,d\n", ',', "1|a|b;2|c|d;");
     reads("a,b\r\nc,d", ',', "1|a|b;2|c|d;");
     reads("\xEF\xBB\xBF"
@@ -54,10 +53,9 @@ static void rows_and_cells_are_those_of_rfc_4180(void **state)
     reads("\n\n", ',', "");
 }
 
-static void broken_rows_are_refused_by_line(void **state)
+TEST(broken_rows_are_refused_by_line)
 {
     char columns[600];
-    (void)state;
     refused(fm_span_str("a\n\"b\"c\n"), FM_ECORRUPT, "t.csv: line 2: text stands behind");
     refused(fm_span_str("a\nb\"c\"\n"), FM_ECORRUPT, "t.csv: line 2: a quote stands inside");
     refused(fm_span_str("a\n\n\"b\nc\n"), FM_ECORRUPT, "t.csv: line 3: a quote is opened");
@@ -67,10 +65,9 @@ static void broken_rows_are_refused_by_line(void **state)
             "line 1: more than 256");
 }
 
-static void a_row_has_a_limit(void **state)
+TEST(a_row_has_a_limit)
 {
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     fm_buf_str(&b, "a\n\"");
     memset(fm_buf_extend(&b, FM_CSV_ROW_BYTES_MAX), '\n', FM_CSV_ROW_BYTES_MAX);

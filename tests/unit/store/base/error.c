@@ -4,41 +4,36 @@
 #include <pthread.h>
 #include <string.h>
 
-static void text_is_empty_before_the_first_failure(void **state)
+TEST(text_is_empty_before_the_first_failure)
 {
-    (void)state;
     fm_error_clear();
     assert_string_equal(fm_error_text(), "");
 }
 
-static void fail_returns_its_status_and_keeps_the_text(void **state)
+TEST(fail_returns_its_status_and_keeps_the_text)
 {
-    (void)state;
     assert_int_equal(fm_fail(FM_ECORRUPT, "%s: byte %d", "a.pack", 7), FM_ECORRUPT);
     assert_string_equal(fm_error_text(), "a.pack: byte 7");
 }
 
-static void fail_may_quote_the_current_text(void **state)
+TEST(fail_may_quote_the_current_text)
 {
-    (void)state;
     fm_fail(FM_EIO, "inner");
     fm_fail(FM_EIO, "outer (%s)", fm_error_text());
     assert_string_equal(fm_error_text(), "outer (inner)");
 }
 
-static void prefix_goes_in_front(void **state)
+TEST(prefix_goes_in_front)
 {
-    (void)state;
     fm_fail(FM_EINVAL, "no such field");
     assert_int_equal(fm_error_prefix(FM_EINVAL, "file %s", "x"), FM_EINVAL);
     assert_string_equal(fm_error_text(), "file x: no such field");
 }
 
-static void long_texts_are_cut_at_1023_bytes(void **state)
+TEST(long_texts_are_cut_at_1023_bytes)
 {
     char text[3000];
 
-    (void)state;
     memset(text, 'x', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
     fm_fail(FM_EIO, "%s", text);
@@ -50,11 +45,10 @@ static void long_texts_are_cut_at_1023_bytes(void **state)
     assert_int_equal(strlen(fm_error_text()), 1023);
 }
 
-static void save_and_restore_carry_the_text(void **state)
+TEST(save_and_restore_carry_the_text)
 {
     fm_error_state kept;
 
-    (void)state;
     fm_fail(FM_EIO, "first");
     fm_error_save(&kept);
     fm_fail(FM_EIO, "second");
@@ -69,20 +63,18 @@ static void *fail_elsewhere(void *arg)
     return NULL;
 }
 
-static void each_thread_has_its_own_text(void **state)
+TEST(each_thread_has_its_own_text)
 {
     pthread_t t;
 
-    (void)state;
     fm_fail(FM_EIO, "mine");
     assert_int_equal(pthread_create(&t, NULL, fail_elsewhere, NULL), 0);
     pthread_join(t, NULL);
     assert_string_equal(fm_error_text(), "mine");
 }
 
-static void every_status_has_a_name(void **state)
+TEST(every_status_has_a_name)
 {
-    (void)state;
     for (int s = FM_EREFUSED; s <= FM_OK; s++)
         assert_string_not_equal(fm_status_name((fm_status)s), "unknown");
     assert_string_equal(fm_status_name((fm_status)-99), "unknown");

@@ -48,7 +48,7 @@ static size_t files_in(const char *path)
     return count;
 }
 
-static void missing_files_are_not_found_by_name(void **state)
+TEST(missing_files_are_not_found_by_name)
 {
     char *path = at("nothing/here");
     fm_file_map map;
@@ -57,7 +57,6 @@ static void missing_files_are_not_found_by_name(void **state)
     fm_buf b;
     uint64_t n;
 
-    (void)state;
     fm_buf_init(&b, 0);
     tk_fails(fm_map_file(&map, path), FM_ENOTFOUND, "nothing/here");
     tk_fails(fm_read_file(&b, path, 0), FM_ENOTFOUND, "nothing/here");
@@ -73,13 +72,12 @@ static void missing_files_are_not_found_by_name(void **state)
     fm_free(path);
 }
 
-static void folders_are_no_files(void **state)
+TEST(folders_are_no_files)
 {
     fm_file_map map;
     fm_buf b;
     uint64_t n;
 
-    (void)state;
     fm_buf_init(&b, 0);
     tk_fails(fm_map_file(&map, dir), FM_EIO, "not a regular file");
     tk_fails(fm_file_bytes(&n, dir), FM_EIO, "not a regular file");
@@ -87,14 +85,13 @@ static void folders_are_no_files(void **state)
     fm_buf_release(&b);
 }
 
-static void what_is_written_reads_back(void **state)
+TEST(what_is_written_reads_back)
 {
     char *path = at("a");
     fm_file_map map;
     uint64_t n;
     char two[3] = {0};
 
-    (void)state;
     tk_ok(fm_write_file(path, "hello", 5));
     assert_file(path, "hello");
     tk_ok(fm_write_file(path, "bye", 3));
@@ -113,12 +110,11 @@ static void what_is_written_reads_back(void **state)
     fm_free(path);
 }
 
-static void empty_files_map_and_read_as_nothing(void **state)
+TEST(empty_files_map_and_read_as_nothing)
 {
     char *path = at("empty");
     fm_file_map map;
 
-    (void)state;
     tk_ok(fm_write_file(path, NULL, 0));
     tk_ok(fm_map_file(&map, path));
     assert_int_equal(map.len, 0);
@@ -127,12 +123,11 @@ static void empty_files_map_and_read_as_nothing(void **state)
     fm_free(path);
 }
 
-static void reading_appends_and_stops_at_the_limit(void **state)
+TEST(reading_appends_and_stops_at_the_limit)
 {
     char *path = at("limit");
     fm_buf b;
 
-    (void)state;
     tk_ok(fm_write_file(path, "12345", 5));
     fm_buf_init(&b, 0);
     fm_buf_str(&b, "x");
@@ -151,7 +146,7 @@ static void reading_appends_and_stops_at_the_limit(void **state)
     fm_free(path);
 }
 
-static void a_writer_streams_large_and_small_pieces_in_order(void **state)
+TEST(a_writer_streams_large_and_small_pieces_in_order)
 {
     enum { BIG = 300000 };
     char *path = at("stream");
@@ -159,7 +154,6 @@ static void a_writer_streams_large_and_small_pieces_in_order(void **state)
     fm_writer *w;
     fm_file_map map;
 
-    (void)state;
     memset(big, 'b', BIG);
     tk_ok(fm_writer_open(&w, path, NULL));
     for (int i = 0; i < 50000; i++)
@@ -186,7 +180,7 @@ static void a_writer_streams_large_and_small_pieces_in_order(void **state)
     fm_free(path);
 }
 
-static void a_writer_that_is_closed_early_leaves_nothing(void **state)
+TEST(a_writer_that_is_closed_early_leaves_nothing)
 {
     char *folder = at("early");
     char *path = fm_path_join(folder, "x");
@@ -194,7 +188,6 @@ static void a_writer_that_is_closed_early_leaves_nothing(void **state)
     fm_names names;
     char want[64];
 
-    (void)state;
     tk_ok(fm_make_dirs(folder));
     tk_ok(fm_writer_open(&w, path, NULL));
     tk_ok(fm_list_dir(&names, folder));
@@ -211,13 +204,12 @@ static void a_writer_that_is_closed_early_leaves_nothing(void **state)
     fm_free(folder);
 }
 
-static void the_name_may_be_decided_at_commit(void **state)
+TEST(the_name_may_be_decided_at_commit)
 {
     char *tmp = at("staging");
     char *path = at("late");
     fm_writer *w;
 
-    (void)state;
     tk_ok(fm_make_dirs(tmp));
     tk_ok(fm_writer_open(&w, NULL, tmp));
     tk_ok(fm_writer_write(w, "x", 1));
@@ -230,14 +222,13 @@ static void the_name_may_be_decided_at_commit(void **state)
     fm_free(tmp);
 }
 
-static void folders_are_made_listed_in_order_and_removed(void **state)
+TEST(folders_are_made_listed_in_order_and_removed)
 {
     static const char *const names_of[] = {"b", "a", "B", "\xc3\xa9"};
     char *deep = at("tree/x//y/");
     char *tree = at("tree");
     fm_names names;
 
-    (void)state;
     tk_ok(fm_make_dirs(deep));
     tk_ok(fm_make_dirs(deep));
     assert_true(fm_path_is_dir(deep));
@@ -260,14 +251,13 @@ static void folders_are_made_listed_in_order_and_removed(void **state)
     fm_free(tree);
 }
 
-static void removing_a_tree_does_not_follow_links(void **state)
+TEST(removing_a_tree_does_not_follow_links)
 {
     char *kept = at("kept");
     char *tree = at("linked");
     char *file = fm_path_join(kept, "file");
     char *to = fm_path_join(tree, "link");
 
-    (void)state;
     tk_ok(fm_make_dirs(kept));
     tk_ok(fm_make_dirs(tree));
     tk_ok(fm_write_file(file, "x", 1));
@@ -284,12 +274,11 @@ static void removing_a_tree_does_not_follow_links(void **state)
     fm_free(kept);
 }
 
-static void paths_join_with_one_slash(void **state)
+TEST(paths_join_with_one_slash)
 {
     static const char *const cases[][3] = {
         {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"/", "b", "/b"}};
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
         char *p = fm_path_join(cases[i][0], cases[i][1]);
         assert_string_equal(p, cases[i][2]);
@@ -300,12 +289,11 @@ static void paths_join_with_one_slash(void **state)
     assert_string_equal(fm_path_base("a/"), "");
 }
 
-static void a_lock_is_taken_dropped_and_taken_again(void **state)
+TEST(a_lock_is_taken_dropped_and_taken_again)
 {
     char *path = at("lock");
     fm_lock *lock;
 
-    (void)state;
     for (int i = 0; i < 2; i++) {
         tk_ok(fm_lock_take(&lock, path));
         fm_lock_drop(lock);
@@ -317,12 +305,11 @@ static void a_lock_is_taken_dropped_and_taken_again(void **state)
     fm_free(path);
 }
 
-static void a_lock_is_tried_without_waiting_and_ended_with_its_file(void **state)
+TEST(a_lock_is_tried_without_waiting_and_ended_with_its_file)
 {
     char *path = at("try");
     fm_lock *lock, *other;
 
-    (void)state;
     tk_ok(fm_lock_try(&lock, path));
     tk_fails(fm_lock_try(&other, path), FM_ECONFLICT, "another process");
     assert_null(other);

@@ -33,7 +33,7 @@ static void assert_canonical(const char *text, const char *want)
     fm_json_free(v);
 }
 
-static void broken_texts_are_refused_by_line(void **state)
+TEST(broken_texts_are_refused_by_line)
 {
     static const char *const bad[] = {"",
                                       " ",
@@ -60,7 +60,6 @@ static void broken_texts_are_refused_by_line(void **state)
                                       "{\"a\\u0000b\":1}"};
     fm_json *v;
 
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         tk_fails(fm_json_parse(&v, fm_span_str(bad[i]), "bad.json"), FM_ECORRUPT,
                  "bad.json: line 1: ");
@@ -71,13 +70,12 @@ static void broken_texts_are_refused_by_line(void **state)
              "f: line 3: duplicate");
 }
 
-static void nesting_has_a_limit(void **state)
+TEST(nesting_has_a_limit)
 {
     enum { DEEP = 100000 };
     fm_json *v;
     char *text = fm_malloc(DEEP);
 
-    (void)state;
     memset(text, '[', DEEP);
     tk_fails(fm_json_parse(&v, fm_span_of(text, DEEP), "f"), FM_ELIMIT, "deeper than 2048");
     fm_free(text);
@@ -94,20 +92,18 @@ static void nesting_has_a_limit(void **state)
     fm_buf_release(&b);
 }
 
-static void any_value_may_stand_at_the_top(void **state)
+TEST(any_value_may_stand_at_the_top)
 {
-    (void)state;
     assert_canonical("null", "null");
     assert_canonical(" true ", "true");
     assert_canonical("\"x\"", "\"x\"");
     assert_canonical("-12", "-12");
 }
 
-static void absent_values_are_harmless(void **state)
+TEST(absent_values_are_harmless)
 {
     fm_json *v = parsed("{\"a\": {\"b\": [1, \"x\"]}}");
 
-    (void)state;
     assert_null(fm_json_get(NULL, "a"));
     assert_null(fm_json_get(v, "z"));
     assert_null(fm_json_at(v, 0));
@@ -128,14 +124,13 @@ static void absent_values_are_harmless(void **state)
     fm_json_free(NULL);
 }
 
-static void integers_beyond_64_bits_are_reals_and_the_others_stay_integers(void **state)
+TEST(integers_beyond_64_bits_are_reals_and_the_others_stay_integers)
 {
     fm_json *v = parsed("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 7,"
                         " \"lo\": -9223372036854775808, \"hi\": 9223372036854775807,"
                         " \"over\": 9223372036854775808, \"under\": -9223372036854775809,"
                         " \"s\": \"\\\"99999999999999999999\", \"r\": 12345678901234567890.5,"
                         " \"e\": 99999999999999999999e-1, \"x\": 1e-99999999999999999999}");
-    (void)state;
     assert_true(fm_json_is(fm_json_get(v, "model_max_length"), FM_JSON_REAL));
     assert_true(fm_json_real(fm_json_get(v, "model_max_length"), 0.0) == 1e30);
     assert_int_equal(fm_json_int(fm_json_get(v, "model_max_length"), -5), -5);
@@ -150,11 +145,10 @@ static void integers_beyond_64_bits_are_reals_and_the_others_stay_integers(void 
     fm_json_free(v);
 }
 
-static void integral_reals_pass_for_integers_up_to_2_to_53(void **state)
+TEST(integral_reals_pass_for_integers_up_to_2_to_53)
 {
     fm_json *v = parsed("[3.0, 3.5, 9007199254740992.0, 9007199254740994.0, -1e3]");
 
-    (void)state;
     assert_int_equal(fm_json_int(fm_json_at(v, 0), -1), 3);
     assert_int_equal(fm_json_int(fm_json_at(v, 1), -1), -1);
     assert_true(fm_json_int(fm_json_at(v, 2), -1) == (int64_t)1 << 53);
@@ -163,14 +157,13 @@ static void integral_reals_pass_for_integers_up_to_2_to_53(void **state)
     fm_json_free(v);
 }
 
-static void needed_fields_say_what_they_are(void **state)
+TEST(needed_fields_say_what_they_are)
 {
     fm_json *v = parsed("{\"n\": 3, \"r\": 1.5, \"s\": \"x\", \"o\": {}, \"z\": null}");
     const char *s;
     int64_t n;
     double r;
 
-    (void)state;
     tk_ok(fm_json_need_int(&n, v, "n", "f"));
     assert_int_equal(n, 3);
     tk_ok(fm_json_need_real(&r, v, "n", "f"));
@@ -190,11 +183,10 @@ static void needed_fields_say_what_they_are(void **state)
     fm_json_free(v);
 }
 
-static void strings_may_hold_nul_and_bad_utf8_is_mended(void **state)
+TEST(strings_may_hold_nul_and_bad_utf8_is_mended)
 {
     fm_json *v = parsed("\"a\\u0000b\"");
 
-    (void)state;
     assert_true(fm_span_eq(fm_json_str(v), fm_span_of("a\0b", 3)));
     assert_written(v, FM_JSON_CANONICAL, "\"a\\u0000b\"");
     fm_json_free(v);
@@ -210,13 +202,12 @@ static void strings_may_hold_nul_and_bad_utf8_is_mended(void **state)
     fm_json_free(v);
 }
 
-static void objects_keep_the_order_of_the_file(void **state)
+TEST(objects_keep_the_order_of_the_file)
 {
     static const char *const want[] = {"z", "a", "m"};
     fm_json *v = parsed("{\"z\": 1, \"a\": 2, \"m\": 3}");
     size_t i = 0;
 
-    (void)state;
     for (void *it = fm_json_iter(v); it; it = fm_json_next(v, it), i++) {
         assert_string_equal(fm_json_iter_key(it), want[i]);
         assert_int_equal(fm_json_int(fm_json_iter_value(it), 0), i + 1);
@@ -227,9 +218,8 @@ static void objects_keep_the_order_of_the_file(void **state)
     fm_json_free(v);
 }
 
-static void canonical_bytes_are_the_stated_ones(void **state)
+TEST(canonical_bytes_are_the_stated_ones)
 {
-    (void)state;
     assert_canonical("{\"b\":[1, 2],\"a\":{},\"B\":[],\"\\u00e9\":null,\"aa\":false}",
                      "{\"B\":[],\"a\":{},\"aa\":false,\"b\":[1,2],\"\xc3\xa9\":null}");
     assert_canonical("\"\\b\\f\\n\\r\\t\\u0001\\u001f\\u007f\\/\\\"\\\\\"",
@@ -241,9 +231,8 @@ static void canonical_bytes_are_the_stated_ones(void **state)
                      "[100000.0,1.2345678901234568e+17,2.5]");
 }
 
-static void reals_read_back_bit_for_bit(void **state)
+TEST(reals_read_back_bit_for_bit)
 {
-    (void)state;
     uint64_t bits = 0x3ff0000000000001u;
     for (int i = 0; i < 20000; i++) {
         double x, y;
@@ -265,12 +254,11 @@ static void reals_read_back_bit_for_bit(void **state)
     }
 }
 
-static void trees_are_built_and_shared_by_reference(void **state)
+TEST(trees_are_built_and_shared_by_reference)
 {
     fm_json *o = fm_json_new_object();
     fm_json *list = fm_json_new_array();
 
-    (void)state;
     tk_ok(fm_json_push(list, fm_json_new_int(INT64_MIN)));
     tk_ok(fm_json_push(list, fm_json_new_real((double)NAN)));
     tk_ok(fm_json_push(list, fm_json_new_str(NULL)));
@@ -291,11 +279,10 @@ static void trees_are_built_and_shared_by_reference(void **state)
     fm_json_free(copy);
 }
 
-static void building_with_bad_arguments_is_refused_and_leaks_nothing(void **state)
+TEST(building_with_bad_arguments_is_refused_and_leaks_nothing)
 {
     fm_json *o = fm_json_new_object();
 
-    (void)state;
     tk_fails(fm_json_set(o, "k", NULL), FM_ENOMEM, NULL);
     tk_fails(fm_json_set(NULL, "k", fm_json_new_int(1)), FM_ENOMEM, NULL);
     tk_fails(fm_json_push(o, fm_json_new_int(1)), FM_EINVAL, NULL);
@@ -303,12 +290,11 @@ static void building_with_bad_arguments_is_refused_and_leaks_nothing(void **stat
     fm_json_free(o);
 }
 
-static void a_builder_keeps_the_first_failure_and_leaks_nothing(void **state)
+TEST(a_builder_keeps_the_first_failure_and_leaks_nothing)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *a = fm_json_new_array();
 
-    (void)state;
     fm_json_push_to(&rc, a, fm_json_new_int(3));
     fm_json_put(&rc, o, "a", fm_json_ref(a));
     assert_int_equal(rc, FM_OK);
@@ -326,13 +312,12 @@ static void a_builder_keeps_the_first_failure_and_leaks_nothing(void **state)
     fm_json_free(o);
 }
 
-static void files_are_read_within_their_limit(void **state)
+TEST(files_are_read_within_their_limit)
 {
     char *dir = tk_scratch();
     char *path = fm_path_join(dir, "a.json");
     fm_json *v;
 
-    (void)state;
     tk_fails(fm_json_parse_file(&v, path, 100), FM_ENOTFOUND, "a.json");
     tk_ok(fm_write_file(path, "{\"a\": 12}", 9));
     tk_fails(fm_json_parse_file(&v, path, 8), FM_ELIMIT, "larger than 8 bytes");
@@ -345,11 +330,10 @@ static void files_are_read_within_their_limit(void **state)
 }
 
 /* Two spaces a level would make 4 MB of these 4 kB. */
-static void deep_values_are_not_indented_without_end(void **state)
+TEST(deep_values_are_not_indented_without_end)
 {
     fm_json *v = NULL, *again = NULL;
     fm_buf text, out;
-    (void)state;
     fm_buf_init(&text, 0);
     fm_buf_init(&out, 0);
     memset(fm_buf_extend(&text, 2000), '[', 2000);
@@ -365,10 +349,9 @@ static void deep_values_are_not_indented_without_end(void **state)
     fm_buf_release(&out);
 }
 
-static void a_request_to_stop_ends_the_reading(void **state)
+TEST(a_request_to_stop_ends_the_reading)
 {
     fm_json *v = NULL;
-    (void)state;
     fm_cancel(true);
     tk_fails(fm_json_parse(&v, fm_span_str("[1, 2]"), "x"), FM_ECANCELLED, "stopped on request");
     fm_cancel(false);

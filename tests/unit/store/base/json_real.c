@@ -5,9 +5,8 @@ static const char *const files[] = {"smollm2/tokenizer_config.json", "smollm2/co
                                     "smollm2/tokenizer.json",
                                     "arch/llama/peft/lora/adapter_config.json"};
 
-static void real_files_survive_a_round_trip(void **state)
+TEST(real_files_survive_a_round_trip)
 {
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(files); i++) {
         char *path = tk_shared(files[i]);
         fm_json *a, *b;
@@ -30,12 +29,11 @@ static void real_files_survive_a_round_trip(void **state)
     }
 }
 
-static void integers_of_1e30_in_tokenizer_configs_are_reals(void **state)
+TEST(integers_of_1e30_in_tokenizer_configs_are_reals)
 {
     char *path = tk_shared("smollm2/tokenizer_config.json");
     fm_json *v;
 
-    (void)state;
     tk_ok(fm_json_parse_file(&v, path, (size_t)1 << 24));
     const fm_json *n = fm_json_get(v, "model_max_length");
     assert_true(fm_json_is(n, FM_JSON_REAL) && fm_json_real(n, 0.0) == 1e30);

@@ -5,11 +5,10 @@
 
 #include <stdio.h>
 
-static void absent_keys_and_absent_maps_give_null(void **state)
+TEST(absent_keys_and_absent_maps_give_null)
 {
     fm_map *m;
 
-    (void)state;
     tk_ok(fm_map_new(&m));
     assert_null(fm_map_get(m, "a", 1));
     assert_false(fm_map_has(m, "", 0));
@@ -19,13 +18,12 @@ static void absent_keys_and_absent_maps_give_null(void **state)
     fm_map_free(NULL);
 }
 
-static void keys_are_bytes_and_are_copied(void **state)
+TEST(keys_are_bytes_and_are_copied)
 {
     fm_map *m;
     int a, b, c, d;
     char key[] = {'x', '\0', 'y'};
 
-    (void)state;
     tk_ok(fm_map_new(&m));
     tk_ok(fm_map_put(m, key, 3, &a, NULL));
     key[2] = 'z';
@@ -40,13 +38,12 @@ static void keys_are_bytes_and_are_copied(void **state)
     fm_map_free(m);
 }
 
-static void putting_again_replaces_and_gives_the_old_value(void **state)
+TEST(putting_again_replaces_and_gives_the_old_value)
 {
     fm_map *m;
     int a, b;
     void *old = &a;
 
-    (void)state;
     tk_ok(fm_map_new(&m));
     tk_ok(fm_map_put(m, "k", 1, &a, &old));
     assert_null(old);
@@ -57,13 +54,12 @@ static void putting_again_replaces_and_gives_the_old_value(void **state)
     fm_map_free(m);
 }
 
-static void many_keys_keep_their_order_of_insertion(void **state)
+TEST(many_keys_keep_their_order_of_insertion)
 {
     enum { N = 50000 };
     fm_map *m;
     char key[32];
 
-    (void)state;
     tk_ok(fm_map_new(&m));
     for (uintptr_t i = 0; i < N; i++) {
         int len = snprintf(key, sizeof(key), "model.layers.%zu", (size_t)(i * 7919 % N));

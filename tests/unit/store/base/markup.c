@@ -18,11 +18,10 @@ static void says(fm_buf *out, const char *want)
     fm_buf_clear(out);
 }
 
-static void texts_keep_what_xml_can_hold_and_no_more(void **state)
+TEST(texts_keep_what_xml_can_hold_and_no_more)
 {
     const char *volatile none = NULL;
     fm_buf out;
-    (void)state;
     fm_buf_init(&out, 0);
     fm_markup(&out, "%s", ODD); /* U+FFFE and a surrogate are three bytes, U+002F in two is two */
     says(&out, "a&lt;b&gt;&amp;&quot;\n\t&#13;\xC3\xA9\xF0\x9F\x98\x80" NO NO NO NO NO NO NO NO NO);
@@ -33,10 +32,9 @@ static void texts_keep_what_xml_can_hold_and_no_more(void **state)
     fm_buf_release(&out);
 }
 
-static void numbers_are_printf_s_and_a_nan_is_a_dash(void **state)
+TEST(numbers_are_printf_s_and_a_nan_is_a_dash)
 {
     fm_buf out;
-    (void)state;
     fm_buf_init(&out, 0);
     fm_markup(&out, "%d %u %zu %% %f %.2f %+.1f %g %.3g %+g", -3, 4u, (size_t)5, 0.5, 1.005, 2.0,
               1e9, 2.0 / 3, 1.5);
@@ -47,14 +45,13 @@ static void numbers_are_printf_s_and_a_nan_is_a_dash(void **state)
     fm_buf_release(&out);
 }
 
-static void bars_of_a_format_divide_cells_and_those_of_texts_do_not(void **state)
+TEST(bars_of_a_format_divide_cells_and_those_of_texts_do_not)
 {
     static const char json[] =
         "[{\"a|<b>\":1,\"t\":\"<i>|#\",\"v\":0.25,\"outcome\":\"FAIL\"},"
         "{\"t\":[\"x\",[\"&\"],null,true],\"v\":null,\"outcome\":\"\\\"\"},{}]";
     fm_json *rows = NULL;
     fm_buf out;
-    (void)state;
     fm_buf_init(&out, 0);
     fm_table_row(&out, "%s|#%u|<b>%s</b>", "a|#b", 1u, "|");
     says(&out, "<tr><td>a|#b</td><td class=\"n\">1</td><td><b>|</b></td></tr>\n");
@@ -73,12 +70,11 @@ static void bars_of_a_format_divide_cells_and_those_of_texts_do_not(void **state
 }
 
 /* Values so large that a tick changes nothing, and none at all: a few lines, and an end. */
-static void a_plot_of_any_values_ends(void **state)
+TEST(a_plot_of_any_values_ends)
 {
     static const char *const logs[] = {"[]", "[{\"x\":0,\"y\":1e30}]", "[{\"x\":1e300,\"y\":1}]",
                                        "[{\"x\":0,\"y\":-1e308},{\"x\":1,\"y\":1e308}]",
                                        "[{\"x\":0,\"y\":null},{\"x\":1,\"y\":2}]"};
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(logs); i++) {
         fm_json *log = NULL;
         fm_series *s = fm_calloc(1, sizeof *s);
@@ -99,12 +95,11 @@ static void a_plot_of_any_values_ends(void **state)
 }
 
 /* 10,000 rows are no more points than a picture shows, and their means. */
-static void a_long_series_is_means_of_neighbours(void **state)
+TEST(a_long_series_is_means_of_neighbours)
 {
     fm_status rc = FM_OK;
     fm_json *log = fm_json_new_array();
     fm_series *s = fm_calloc(1, sizeof *s);
-    (void)state;
     for (int i = 0; i < 10000; i++) {
         fm_json *o = fm_json_new_object();
         fm_json_put(&rc, o, "step", fm_json_new_int(i));

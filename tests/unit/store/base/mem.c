@@ -5,12 +5,11 @@
 
 #include <string.h>
 
-static void impossible_sizes_are_refused(void **state)
+TEST(impossible_sizes_are_refused)
 {
     void *p = NULL;
     size_t cap = 0;
 
-    (void)state;
     assert_null(fm_malloc(SIZE_MAX));
     assert_non_null(strstr(fm_error_text(), "out of memory"));
     assert_null(fm_calloc(SIZE_MAX, 2));
@@ -21,9 +20,8 @@ static void impossible_sizes_are_refused(void **state)
     assert_int_equal(cap, 0);
 }
 
-static void size_zero_gives_a_valid_pointer(void **state)
+TEST(size_zero_gives_a_valid_pointer)
 {
-    (void)state;
     void *a = fm_malloc(0);
     void *b = fm_calloc(0, 8);
     a = fm_realloc(a, 0);
@@ -34,9 +32,8 @@ static void size_zero_gives_a_valid_pointer(void **state)
     fm_free(NULL);
 }
 
-static void aligned_blocks_are_aligned_and_freed_like_others(void **state)
+TEST(aligned_blocks_are_aligned_and_freed_like_others)
 {
-    (void)state;
     for (size_t align = 1; align <= 4096; align *= 2) {
         void *p = fm_aligned_alloc(align, 100);
         assert_non_null(p);
@@ -46,9 +43,8 @@ static void aligned_blocks_are_aligned_and_freed_like_others(void **state)
     }
 }
 
-static void strings_are_copied_with_a_nul(void **state)
+TEST(strings_are_copied_with_a_nul)
 {
-    (void)state;
     char *a = fm_strndup("ab\0cd", 5);
     assert_memory_equal(a, "ab\0cd", 6);
     char *b = fm_asprintf("%d-%s", 12, "x");
@@ -60,12 +56,11 @@ static void strings_are_copied_with_a_nul(void **state)
     fm_free(c);
 }
 
-static void grow_keeps_what_was_there(void **state)
+TEST(grow_keeps_what_was_there)
 {
     uint32_t *v = NULL;
     size_t cap = 0;
 
-    (void)state;
     for (uint32_t i = 0; i < 1000; i++) {
         tk_ok(fm_grow(&v, &cap, i + 1, sizeof(*v)));
         assert_true(cap > i);
@@ -76,12 +71,11 @@ static void grow_keeps_what_was_there(void **state)
     fm_free(v);
 }
 
-static void arena_pieces_are_zeroed_aligned_and_stay_put(void **state)
+TEST(arena_pieces_are_zeroed_aligned_and_stay_put)
 {
     fm_arena *a;
     uint8_t *piece[300];
 
-    (void)state;
     tk_ok(fm_arena_new(&a));
     for (size_t i = 0; i < 300; i++) {
         size_t bytes = i * 37 % 9000;
@@ -101,11 +95,10 @@ static void arena_pieces_are_zeroed_aligned_and_stay_put(void **state)
     fm_arena_free(NULL);
 }
 
-static void checked_arithmetic_reports_overflow(void **state)
+TEST(checked_arithmetic_reports_overflow)
 {
     uint64_t v;
 
-    (void)state;
     assert_true(fm_add_overflow(&v, UINT64_MAX, 1));
     assert_false(fm_add_overflow(&v, UINT64_MAX - 1, 1));
     assert_true(fm_mul_overflow(&v, (uint64_t)1 << 33, (uint64_t)1 << 31));
@@ -114,9 +107,8 @@ static void checked_arithmetic_reports_overflow(void **state)
     assert_int_equal(v, 128);
 }
 
-static void the_nth_allocation_fails_once(void **state)
+TEST(the_nth_allocation_fails_once)
 {
-    (void)state;
     uint64_t before = fm_mem_alloc_count();
     fm_mem_fail_at(2, false);
     void *a = fm_malloc(1);
@@ -130,9 +122,8 @@ static void the_nth_allocation_fails_once(void **state)
     fm_free(c);
 }
 
-static void or_every_one_from_there_on(void **state)
+TEST(or_every_one_from_there_on)
 {
-    (void)state;
     fm_mem_fail_at(2, true);
     char *a = fm_malloc(8);
     assert_non_null(a);

@@ -28,21 +28,19 @@ static fm_status touch(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void too_many_threads_are_refused(void **state)
+TEST(too_many_threads_are_refused)
 {
     fm_pool *p;
 
-    (void)state;
     tk_fails(fm_pool_new(&p, 100000), FM_ELIMIT, "100000 threads");
     assert_null(p);
     fm_pool_free(NULL);
 }
 
-static void a_null_pool_runs_here(void **state)
+TEST(a_null_pool_runs_here)
 {
     struct job j = {.fail_from = SIZE_MAX};
 
-    (void)state;
     assert_int_equal(fm_pool_threads(NULL), 1);
     tk_ok(fm_pool_run(NULL, N, 1, touch, &j));
     assert_int_equal(j.calls, 1);
@@ -50,21 +48,19 @@ static void a_null_pool_runs_here(void **state)
     assert_int_equal(j.calls, 1);
 }
 
-static void zero_threads_means_the_cpus_allowed(void **state)
+TEST(zero_threads_means_the_cpus_allowed)
 {
     fm_pool *p;
 
-    (void)state;
     tk_ok(fm_pool_new(&p, 0));
     assert_true(fm_pool_threads(p) >= 1);
     fm_pool_free(p);
 }
 
-static void every_index_is_touched_once_at_any_count(void **state)
+TEST(every_index_is_touched_once_at_any_count)
 {
     fm_pool *p;
 
-    (void)state;
     for (unsigned threads = 1; threads <= 5; threads++) {
         tk_ok(fm_pool_new(&p, threads));
         assert_int_equal(fm_pool_threads(p), threads);
@@ -79,11 +75,10 @@ static void every_index_is_touched_once_at_any_count(void **state)
     }
 }
 
-static void parts_are_not_smaller_than_asked(void **state)
+TEST(parts_are_not_smaller_than_asked)
 {
     fm_pool *p;
 
-    (void)state;
     tk_ok(fm_pool_new(&p, 4));
     struct job j = {.fail_from = SIZE_MAX};
     tk_ok(fm_pool_run(p, 100, 50, touch, &j));
@@ -94,11 +89,10 @@ static void parts_are_not_smaller_than_asked(void **state)
     fm_pool_free(p);
 }
 
-static void the_failure_of_the_lowest_part_wins_with_its_text(void **state)
+TEST(the_failure_of_the_lowest_part_wins_with_its_text)
 {
     fm_pool *p;
 
-    (void)state;
     tk_ok(fm_pool_new(&p, 4));
     for (int round = 0; round < 200; round++) {
         struct job j = {.fail_from = 300};
@@ -112,13 +106,12 @@ static void the_failure_of_the_lowest_part_wins_with_its_text(void **state)
     fm_pool_free(p);
 }
 
-static void many_short_runs_of_changing_width_complete(void **state)
+TEST(many_short_runs_of_changing_width_complete)
 {
     fm_pool *p;
     struct job j = {.fail_from = SIZE_MAX};
     unsigned want = 0;
 
-    (void)state;
     tk_ok(fm_pool_new(&p, 3));
     for (unsigned i = 0; i < 20000; i++) {
         tk_ok(fm_pool_run(p, 1 + i % 4, 1, touch, &j));
@@ -149,14 +142,13 @@ static fm_status uneven(void *ctx, size_t begin, size_t end, unsigned worker)
 
 /* Parts of uneven length, sometimes after the workers went to sleep: nothing is lost or done twice,
  * a number is one thread's at a time, and the job may be rewritten at once. */
-static void workers_that_sleep_or_come_late_lose_no_part(void **state)
+TEST(workers_that_sleep_or_come_late_lose_no_part)
 {
     static const struct timespec nap = {.tv_nsec = 200000};
     struct shared s = {.calls = 0};
     fm_pool *p;
     unsigned want = 0;
 
-    (void)state;
     tk_ok(fm_pool_new(&p, 4));
     for (unsigned i = 0; i < 2000; i++) {
         for (unsigned part = 0; part < 8; part++)

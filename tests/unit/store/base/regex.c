@@ -8,7 +8,7 @@
 #define LAYER "model.layers.12.self_attn.q_proj"
 
 /* Each verdict is that of Python 3.11's re.fullmatch. */
-static void a_pattern_means_what_it_means_to_python(void **state)
+TEST(a_pattern_means_what_it_means_to_python)
 {
     static const struct {
         const char *pattern, *text;
@@ -34,7 +34,6 @@ static void a_pattern_means_what_it_means_to_python(void **state)
         {"a.c", "a\nc", false},
         {"", "", true},
     };
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
         bool got = !cases[i].want;
         tk_ok(fm_pattern_matches(&got, cases[i].pattern, cases[i].text, "here"));
@@ -43,7 +42,7 @@ static void a_pattern_means_what_it_means_to_python(void **state)
     }
 }
 
-static void what_python_does_not_know_is_refused_by_name(void **state)
+TEST(what_python_does_not_know_is_refused_by_name)
 {
     static const struct {
         const char *pattern;
@@ -63,17 +62,15 @@ static void what_python_does_not_know_is_refused_by_name(void **state)
         {"ab**", FM_EINVAL, "at offset 3"},
     };
     bool got;
-    (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++)
         tk_fails(fm_pattern_matches(&got, cases[i].pattern, "a", "here"), cases[i].rc,
                  cases[i].needle);
 }
 
-static void work_has_bounds(void **state)
+TEST(work_has_bounds)
 {
     char text[65], pattern[1100];
     bool got;
-    (void)state;
     memset(text, 'a', sizeof text - 1);
     text[sizeof text - 2] = 'x';
     text[sizeof text - 1] = '\0';
@@ -86,13 +83,12 @@ static void work_has_bounds(void **state)
 }
 
 /* The steps in vain of one run, for all its matches. */
-static void a_run_gives_up_for_all_its_matches(void **state)
+TEST(a_run_gives_up_for_all_its_matches)
 {
     fm_span text = fm_span_str("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
     const size_t *spans;
     size_t groups, begin, end;
     bool found;
-    (void)state;
     for (unsigned flags = 0; flags <= FM_REGEX_OFTEN; flags += FM_REGEX_OFTEN) {
         fm_regex *re;
         fm_regex_run *run;

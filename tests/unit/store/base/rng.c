@@ -13,9 +13,8 @@ static void assert_block(fm_u32x4 x, uint32_t a, uint32_t b, uint32_t c, uint32_
     assert_int_equal(x.v[3], d);
 }
 
-static void philox_gives_the_known_answers(void **state)
+TEST(philox_gives_the_known_answers)
 {
-    (void)state;
     assert_block(fm_philox(0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
     assert_block(fm_philox(UINT64_MAX, UINT64_MAX, UINT64_MAX), 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
                  0x6d5451fd);
@@ -23,12 +22,11 @@ static void philox_gives_the_known_answers(void **state)
                  0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
 }
 
-static void uniform_stays_below_one_with_the_right_moments(void **state)
+TEST(uniform_stays_below_one_with_the_right_moments)
 {
     double sum = 0.0, squares = 0.0;
     enum { N = 200000 };
 
-    (void)state;
     for (uint64_t i = 0; i < N; i++) {
         double u = fm_rng_uniform(1, 2, i);
         assert_true(u >= 0.0 && u < 1.0);
@@ -39,12 +37,11 @@ static void uniform_stays_below_one_with_the_right_moments(void **state)
     tk_assert_le(fabs(squares / N - 1.0 / 3), 0.003, "second moment");
 }
 
-static void below_is_even_and_in_range(void **state)
+TEST(below_is_even_and_in_range)
 {
     unsigned hits[7] = {0};
     const uint64_t huge = ((uint64_t)1 << 63) + 1; /* half of all draws are rejected */
 
-    (void)state;
     assert_int_equal(fm_rng_below(9, 9, 9, 1), 0);
     for (uint64_t i = 0; i < 70000; i++) {
         uint64_t v = fm_rng_below(4, 4, i, 7);
@@ -56,12 +53,11 @@ static void below_is_even_and_in_range(void **state)
         assert_in_range(hits[i], 9600, 10400);
 }
 
-static void normal_has_the_right_moments(void **state)
+TEST(normal_has_the_right_moments)
 {
     double m[5] = {0};
     enum { N = 200000 };
 
-    (void)state;
     for (uint64_t i = 0; i < N; i++) {
         double x = fm_rng_normal(7, 1, i);
         assert_true(isfinite(x));
@@ -74,14 +70,13 @@ static void normal_has_the_right_moments(void **state)
     tk_assert_le(fabs(m[4] - 3.0), 0.12, "fourth moment");
 }
 
-static void a_permutation_holds_each_number_once_and_depends_on_its_stream(void **state)
+TEST(a_permutation_holds_each_number_once_and_depends_on_its_stream)
 {
     enum { N = 1000 };
     uint32_t a[N], b[N];
     bool seen[N] = {false};
     unsigned same = 0;
 
-    (void)state;
     fm_rng_permutation(a, 0, 1, 1);
     fm_rng_permutation(a, N, 1, 1);
     fm_rng_permutation(b, N, 1, 2);

@@ -5,9 +5,8 @@
 
 #include "store/base/text/utf8.h"
 
-static void every_code_point_is_written_and_read_back(void **state)
+TEST(every_code_point_is_written_and_read_back)
 {
-    (void)state;
     for (uint32_t cp = 0; cp <= 0x10ffff; cp++) {
         uint8_t b[4];
         uint32_t back;
@@ -24,7 +23,7 @@ static void every_code_point_is_written_and_read_back(void **state)
 }
 
 /* Each answer is that of Python's bytes.decode(errors="replace"). */
-static void ill_formed_parts_become_one_mark_each(void **state)
+TEST(ill_formed_parts_become_one_mark_each)
 {
     static const struct {
         const char *text;
@@ -44,7 +43,6 @@ static void ill_formed_parts_become_one_mark_each(void **state)
         {"\xf8\x88\x80\x80\x80", 0, 5, 0},
     };
     fm_buf b;
-    (void)state;
     fm_buf_init(&b, 0);
     for (size_t i = 0; i < FM_ARRAY_LEN(is); i++) {
         const uint8_t *s = (const uint8_t *)is[i].text;
@@ -61,12 +59,11 @@ static void ill_formed_parts_become_one_mark_each(void **state)
     fm_buf_release(&b);
 }
 
-static void no_code_point_is_cut(void **state)
+TEST(no_code_point_is_cut)
 {
     const uint8_t *s = (const uint8_t *)"a\xe2\x82\xac"
                                         "b";
     static const size_t want[] = {0, 1, 1, 1, 4, 5, 5};
-    (void)state;
     for (size_t max = 0; max < FM_ARRAY_LEN(want); max++)
         assert_int_equal(fm_utf8_clip(s, 5, max), want[max]);
 }
