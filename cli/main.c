@@ -203,7 +203,7 @@ static int global_options(cli *c, int argc, char **argv)
             return -1 - usage_error("unknown option", argv[i]);
         }
     }
-    if (ranks_settle(c) != FM_OK) {
+    if (fmo_ranks_settle(c) != FM_OK) {
         fprintf(stderr, "fmstore: %s\n", fm_error_text());
         return -1 - EXIT_USAGE;
     }
@@ -225,7 +225,7 @@ static int run_command(cli *c, int argc, char **argv)
 static int follow(cli *c)
 {
     (void)signal(SIGINT, SIG_IGN);
-    return cli_exit(ranks_follow(c));
+    return cli_exit(fmo_ranks_follow(c));
 }
 
 int main(int argc, char **argv)
@@ -237,7 +237,7 @@ int main(int argc, char **argv)
     int code = at < 0 ? -1 - at : EXIT_USAGE;
     if (at == argc)
         print_help(stderr);
-    else if (at > 0 && ranks_mine() > 0 && strcmp(argv[at], "derive") != 0)
+    else if (at > 0 && fmo_ranks_mine() > 0 && strcmp(argv[at], "derive") != 0)
         code = follow(&c);
     else if (at > 0)
         code = run_command(&c, argc - at, argv + at);

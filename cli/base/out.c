@@ -228,13 +228,13 @@ fm_status out_json(fm_json *v)
 
 const char *out_text(const char *s, size_t max)
 {
-    return ui_shown(s, max);
+    return fmo_ui_shown(s, max);
 }
 
 void out_line(const char *s, size_t len)
 {
     char one[8];
     for (size_t used; len; s += used, len -= used)
-        fwrite(one, 1, ui_show_char(one, s, len, &used), stdout);
+        fwrite(one, 1, fmo_ui_show_char(one, s, len, &used), stdout);
     putchar('\n');
 }

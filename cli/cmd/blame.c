@@ -15,48 +15,48 @@ typedef struct blame_opts {
     uint64_t max_runs, top;
 } blame_opts;
 
-static void print_history(const blame_run *r)
+static void print_history(const fmo_blame_run *r)
 {
     printf("case     %s/%s on %s\n", fm_suite_name(r->b.suite),
            fm_suite_case_name(r->b.suite, r->b.case_index), r->ask->rev);
     blame_print_history(&r->m);
 }
 
-static fm_status write_html(const blame_run *r, const blame_opts *o)
+static fm_status write_html(const fmo_blame_run *r, const blame_opts *o)
 {
     fm_buf page;
     fm_buf_init(&page, 0);
-    fm_status rc = blame_html(&page, &r->m, r->parts.tensors, r->parts.data, o->top);
+    fm_status rc = fmo_blame_html(&page, &r->m, r->parts.tensors, r->parts.data, o->top);
     FM_THEN(rc, fm_write_file(o->html, page.data, page.len));
     fm_buf_release(&page);
     return rc;
 }
 
-static fm_status write_json(const blame_run *r)
+static fm_status write_json(const fmo_blame_run *r)
 {
-    fm_json *o = blame_json(&r->m, r->parts.tensors, r->parts.data);
+    fm_json *o = fmo_blame_json(&r->m, r->parts.tensors, r->parts.data);
     return o ? out_json(o) : FM_ENOMEM;
 }
 
 /* What is known is printed before the next part is looked for. */
 static fm_status run(cli *c, const blame_opts *o)
 {
-    blame_run r;
-    fm_status rc = blame_run_history(&r, c, &o->ask);
+    fmo_blame_run r;
+    fm_status rc = fmo_blame_run_history(&r, c, &o->ask);
     if (rc == FM_OK && !o->json)
         print_history(&r);
-    FM_THEN(rc, blame_run_search(&r));
+    FM_THEN(rc, fmo_blame_run_search(&r));
     if (r.parts.trace || r.parts.steps || r.parts.repairs) /* these can be stopped */
         cli_catch_interrupts(false);
-    FM_THEN(rc, blame_run_explain(&r));
+    FM_THEN(rc, fmo_blame_run_explain(&r));
     if (rc == FM_OK && !o->json)
         blame_print_findings(&r.m, r.parts.tensors, r.parts.data, o->top);
     if (rc == FM_OK && o->json)
         rc = write_json(&r);
     if (rc == FM_OK && o->html)
         rc = write_html(&r, o);
-    FM_THEN(rc, blame_run_end(&r));
-    blame_run_close(&r);
+    FM_THEN(rc, fmo_blame_run_end(&r));
+    fmo_blame_run_close(&r);
     return rc;
 }
 

@@ -79,7 +79,7 @@ int cmd_derive(cli *c, int argc, char **argv)
     code = check_opts(c, &o, n);
     if (code != CLI_GO_ON)
         return code;
-    if (ranks_mine() > 0 && (o.plan || o.check_data))
+    if (fmo_ranks_mine() > 0 && (o.plan || o.check_data))
         return EXIT_YES; /* rank 0 says it */
     cli_catch_interrupts(false);
     o.parent = n ? parent : NULL;
@@ -87,7 +87,7 @@ int cmd_derive(cli *c, int argc, char **argv)
     if (rc == FM_OK && o.plan)
         print_derive_plan(c, &r.plan);
     fm_derive_result_release(&r);
-    if (ranks_mine() > 0 && c->comm) /* rank 0 has heard of it, and tells */
+    if (fmo_ranks_mine() > 0 && c->comm) /* rank 0 has heard of it, and tells */
         return rc == FM_OK ? EXIT_YES : EXIT_FAILURE_128;
     return cli_exit(rc);
 }

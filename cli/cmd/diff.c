@@ -120,7 +120,7 @@ static void print_recipe_difference(const fm_json *a, const fm_json *b)
 
 static fm_status finish(diff_state *s, const fm_tree *a, const fm_tree *b)
 {
-    char *tests[2] = {tests_note(s->c, &s->oid[0]), tests_note(s->c, &s->oid[1])};
+    char *tests[2] = {fmo_tests_note(s->c, &s->oid[0]), fmo_tests_note(s->c, &s->oid[1])};
     if (s->json) {
         fm_status rc = FM_OK;
         fm_json *o = fm_json_new_object();
@@ -140,8 +140,8 @@ static fm_status finish(diff_state *s, const fm_tree *a, const fm_tree *b)
     fm_json *ra = NULL, *rb = NULL;
     out_table_print(s->table, stdout, "");
     s->table = NULL;
-    fm_status rc = tree_recipe(s->c, a, &ra);
-    FM_THEN(rc, tree_recipe(s->c, b, &rb));
+    fm_status rc = fmo_tree_recipe(s->c, a, &ra);
+    FM_THEN(rc, fmo_tree_recipe(s->c, b, &rb));
     if (rc == FM_OK && ra && rb)
         print_recipe_difference(ra, rb);
     for (size_t i = 0; i < 2; i++) {

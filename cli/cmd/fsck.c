@@ -15,7 +15,7 @@ typedef struct fsck_run {
     uint64_t place_count;
     fm_repair_report repaired;
     bool set_aside;
-    fsck_versions versions;
+    fmo_fsck_versions versions;
 } fsck_run;
 
 static void print_fault(void *ctx, const char *text)
@@ -36,7 +36,7 @@ static void ignore_fault(void *ctx, const char *text)
 static fm_status check_version(void *ctx, const fm_version *v, const fm_tree *tree)
 {
     fsck_run *s = ctx;
-    return fsck_version(&s->versions, v, tree);
+    return fmo_fsck_version(&s->versions, v, tree);
 }
 
 static fm_status print_place(void *ctx, const char *rev, const char *path, const fm_entry *e)
@@ -133,7 +133,7 @@ static fm_status look(cli *c, fsck_run *s, fm_fsck_report *report)
                                .version = check_version,
                                .fault = print_fault,
                                .ctx = s};
-    s->versions = (fsck_versions){.c = c};
+    s->versions = (fmo_fsck_versions){.c = c};
     fm_status rc = fm_map_new(&s->versions.suites);
     FM_THEN(rc, fm_repo_fsck_as(c->repo, &opts, report));
     fm_map_free(s->versions.suites);

@@ -41,7 +41,7 @@ static fm_status each(void *ctx, const fm_version *v)
         return FM_ECANCELLED;
     s->left--;
     if (s->array)
-        return fm_json_push(s->array, version_json(v));
+        return fm_json_push(s->array, fmo_version_json(v));
     if (s->oneline)
         printf("%s%s%s %-9s %s\n", out_c(OUT_YELLOW), fm_ops_short_oid(&v->oid), out_c(OUT_PLAIN),
                out_text(v->kind, 60), out_text(v->subject, 500));

@@ -40,7 +40,7 @@ static fm_status make_ref(cli *c, const char *space, const char *name, const cha
     FM_THEN(rc, fm_branch_name_fit(name));
     FM_THEN(rc, fm_ops_resolve(c, rev, &oid, NULL));
     if (rc == FM_OK && space[0] == 'h') /* a name that is taken is a mistake here, no race lost */
-        rc = branch_must_be_new(c, name);
+        rc = fmo_branch_must_be_new(c, name);
     FM_THEN(rc, fm_ref_update(c->repo, ref, &oid, NULL, "created"));
     if (rc == FM_EEXISTS && space[0] == 't')
         rc = fm_fail(rc,
@@ -81,7 +81,7 @@ static fm_status rename_branch(cli *c, const char *from, const char *to)
     FM_TRY(full_name(old_ref, sizeof old_ref, "heads", from));
     FM_TRY(full_name(new_ref, sizeof new_ref, "heads", to));
     FM_TRY(read_ref(c, &oid, old_ref, "heads", from));
-    FM_TRY(branch_must_be_new(c, to));
+    FM_TRY(fmo_branch_must_be_new(c, to));
     FM_TRY(fm_ref_update(c->repo, new_ref, &oid, NULL, "renamed"));
     FM_TRY(fm_ref_delete(c->repo, old_ref, &oid));
     printf("%s is now %s\n", from, to);

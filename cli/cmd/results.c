@@ -82,7 +82,7 @@ static fm_status verdict_of(listing *l, const char key[65], char *out, size_t by
 
 static fm_status is_quarantined(const listing *l, const fm_suite *s, size_t i, bool *out)
 {
-    const fm_result_cache cache = suite_cache(l->c);
+    const fm_result_cache cache = fmo_suite_cache(l->c);
     fm_quarantine q;
     fm_status rc = fm_quarantine_read(&q, s, i, &cache);
     *out = q.on;
@@ -144,7 +144,7 @@ static fm_status list(cli *c, const char *rev, bool json)
 
 static fm_status lift(cli *c, const char *rev, const char *which)
 {
-    const fm_result_cache cache = suite_cache(c);
+    const fm_result_cache cache = fmo_suite_cache(c);
     fm_oid oid;
     fm_suite_set set = {0};
     size_t s = 0, i = 0;
@@ -152,7 +152,7 @@ static fm_status lift(cli *c, const char *rev, const char *which)
     fm_status rc = fm_ops_lease(c, true, "results lift");
     FM_THEN(rc, fm_ops_resolve(c, rev, &oid, NULL));
     FM_THEN(rc, fm_ops_suites(c, &oid, NULL, &set));
-    FM_THEN(rc, suite_case_find(&set, which, &s, &i));
+    FM_THEN(rc, fmo_suite_case_find(&set, which, &s, &i));
     FM_THEN(rc, fm_quarantine_lift(set.suite[s], i, &cache, &was));
     if (rc == FM_OK && was)
         rc = fm_result_flush(c->repo);

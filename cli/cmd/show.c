@@ -117,7 +117,7 @@ static fm_status show_json(const fm_version *v, const fm_tree *tree, const summa
                            const fm_json *recipe)
 {
     fm_status rc = FM_OK;
-    fm_json *o = version_json(v), *files = fm_json_new_array();
+    fm_json *o = fmo_version_json(v), *files = fm_json_new_array();
     fm_json_put(&rc, o, "tensors", fm_json_new_int((int64_t)s->tensors));
     fm_json_put(&rc, o, "values", fm_json_new_int((int64_t)s->elems));
     fm_json_put(&rc, o, "bytes", fm_json_new_int((int64_t)s->tensor_bytes));
@@ -154,7 +154,7 @@ static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const su
     print_paths(tree, "suites/", "Suite:   ");
     print_paths(tree, "train.", "Curve:   "); /* train.svg, train.html */
     print_paths(tree, "sweep.json", "Sweep:   ");
-    char *note = tests_note(c, &v->oid);
+    char *note = fmo_tests_note(c, &v->oid);
     if (note)
         printf("Note:    %s\n", note);
     fm_free(note);
@@ -180,7 +180,7 @@ int cmd_show(cli *c, int argc, char **argv)
     fm_status rc = fm_ops_resolve(c, rev, &oid, &tree);
     FM_THEN(rc, fm_version_read(c->repo, &v, &oid));
     FM_THEN(rc, summarize(c, &v, tree, &s));
-    FM_THEN(rc, tree_recipe(c, tree, &recipe));
+    FM_THEN(rc, fmo_tree_recipe(c, tree, &recipe));
     if (rc == FM_OK && json)
         rc = show_json(&v, tree, &s, recipe);
     else if (rc == FM_OK)

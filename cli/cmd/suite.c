@@ -9,17 +9,17 @@
 
 static fm_status add(cli *c, const char *branch, const char *const *files, size_t n)
 {
-    suite_edit e;
+    fmo_suite_edit e;
     char subject[300];
     bool same = false;
-    fm_status rc = suite_edit_open(&e, c, branch);
+    fm_status rc = fmo_suite_edit_open(&e, c, branch);
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         rc = fm_ops_add_suite(e.txn, e.tree, files[i]);
     snprintf(subject, sizeof subject, "add %zu suite%s", n, n == 1 ? "" : "s");
-    FM_THEN(rc, suite_edit_land(&e, subject, &same));
+    FM_THEN(rc, fmo_suite_edit_land(&e, subject, &same));
     if (rc == FM_OK && same)
         printf("%s carries %s already\n", branch, n == 1 ? "this suite" : "these suites");
-    suite_edit_close(&e);
+    fmo_suite_edit_close(&e);
     return rc;
 }
 
@@ -77,7 +77,7 @@ int cmd_suite(cli *c, int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "convert") == 0)
         return suite_convert(c, argc, argv);
     bool json = false;
-    waive_words w = {0};
+    fmo_waive_words w = {0};
     const char *args[OPT_LIST_MAX];
     size_t n;
     const opt_spec table[] = {
@@ -105,10 +105,10 @@ int cmd_suite(cli *c, int argc, char **argv)
         w.which = args[2];
         if (!w.reason || !*w.reason)
             return cli_usage_error(c, "--reason TEXT is missing: why may this case fail?");
-        return cli_exit(suite_waive(c, &w));
+        return cli_exit(fmo_suite_waive(c, &w));
     }
     if (strcmp(args[0], "unwaive") == 0 && n == 3)
-        return cli_exit(suite_unwaive(c, args[1], args[2]));
+        return cli_exit(fmo_suite_unwaive(c, args[1], args[2]));
     return cli_usage_error(c, "want 'suite add BRANCH FILE...', 'suite ls REV', 'suite show REV "
                               "SUITE', 'suite waive BRANCH SUITE/CASE --reason TEXT' or 'suite "
                               "unwaive BRANCH SUITE/CASE'");

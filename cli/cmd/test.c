@@ -8,7 +8,7 @@
 typedef struct test_opts {
     const char *adjust;
     fm_test_opts ask;
-    test_output output;
+    fmo_test_output output;
 } test_opts;
 
 static fm_status run(cli *c, const test_opts *o)

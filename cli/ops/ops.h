@@ -79,7 +79,7 @@ typedef struct fm_ops {
     fm_engine *engine;       /* by fm_ops_engine */
     uint32_t step_timeout_s; /* of its steps: config compute.stepTimeout, or what rank 0 says */
     bool ranks_taken;        /* by the first engine; others are of one rank */
-    struct fm_comm *comm;    /* by ranks_open */
+    struct fm_comm *comm;    /* by fmo_ranks_open */
     struct fm_ranks *others; /* likewise */
     bool stopped;            /* ui.progress said so */
 } fm_ops;

@@ -15,7 +15,7 @@ static const char *measured(double v)
     return s;
 }
 
-static void print_fidelity(const blame_data_section *d)
+static void print_fidelity(const fmo_blame_data_section *d)
 {
     if (d->trainings == 0)
         return;
@@ -29,7 +29,7 @@ static void print_fidelity(const blame_data_section *d)
     out_cell_right(t, "%s", "LDS");
     out_end_row(t);
     for (size_t i = 0; i < d->rankings; i++) {
-        const blame_fidelity *f = &d->ranking[i].fidelity;
+        const fmo_blame_fidelity *f = &d->ranking[i].fidelity;
         out_cell(t, "%s", fm_attribution_methods[d->ranking[i].kind].name);
         out_cell_right(t, "%s", measured(f->top));
         out_cell_right(t, "%s", measured(f->bottom));
@@ -39,22 +39,22 @@ static void print_fidelity(const blame_data_section *d)
     out_table_print(t, stdout, "    ");
 }
 
-static void print_advice(const blame *b)
+static void print_advice(const fmo_blame *b)
 {
     if (!b->outstanding)
         return;
     printf("  %zu stand%s out (*); to derive without them: --skip ", b->outstanding,
            b->outstanding == 1 ? "s" : "");
     for (size_t i = 0; i < b->outstanding; i++) {
-        const blame_example *e = &b->example[i];
+        const fmo_blame_example *e = &b->example[i];
         printf("%s%s%s%u", i ? "," : "", e->file ? e->file : "", e->file ? ":" : "", e->index);
     }
     putchar('\n');
 }
 
-void blame_data_print(const blame *b, uint64_t top)
+void blame_data_print(const fmo_blame *b, uint64_t top)
 {
-    const blame_data_section *d = &b->data;
+    const fmo_blame_data_section *d = &b->data;
     if (!b->example_count) {
         printf("\ndata     this version carries no training examples\n");
         return;
@@ -69,7 +69,7 @@ void blame_data_print(const blame *b, uint64_t top)
     shown = FM_MAX(shown, FM_MIN(b->outstanding, (size_t)64));
     out_table *t = out_table_new();
     for (size_t i = 0; i < shown; i++) {
-        const blame_example *e = &b->example[i];
+        const fmo_blame_example *e = &b->example[i];
         out_cell(t, "%s", i < b->outstanding ? "*" : " ");
         if (e->file)
             out_cell(t, "%s", e->file);

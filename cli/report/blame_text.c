@@ -31,9 +31,9 @@ static const char *signed_number(double v)
     return out;
 }
 
-void blame_print_history(const blame_more *m)
+void blame_print_history(const fmo_blame_more *m)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     bool odds = m->answers.wrong != NULL;
     out_table *t = out_table_new();
     printf("\nhistory%s\n", odds ? "  (p: of the wrong answer, of the right one)" : "");
@@ -53,7 +53,7 @@ void blame_print_history(const blame_more *m)
     }
     out_table_print(t, stdout, "  ");
     char text[700];
-    blame_verdict_text(b, text, sizeof text);
+    fmo_blame_verdict_text(b, text, sizeof text);
     printf("\nverdict  %s%s%s\n", out_c(OUT_BOLD), text, out_c(OUT_PLAIN));
     if (b->history.verdict == FM_BLAME_PASSES)
         return;
@@ -67,7 +67,7 @@ void blame_print_history(const blame_more *m)
 /* ---- tensors ---- */
 
 /* One line a layer: what is left of the name after "model.layers.N.". */
-static void print_units(const blame *b, const fm_minimal_set *set)
+static void print_units(const fmo_blame *b, const fm_minimal_set *set)
 {
     for (size_t g = 0; g < b->group_count; g++) {
         const char *sep = "    ";
@@ -87,7 +87,7 @@ static void print_units(const blame *b, const fm_minimal_set *set)
     }
 }
 
-static void print_ranks(const blame *b)
+static void print_ranks(const fmo_blame *b)
 {
     if (!b->rank_count)
         return;
@@ -98,7 +98,7 @@ static void print_ranks(const blame *b)
             printf("    %s rank %u\n", b->unit[b->rank[k].unit].name, b->rank[k].rank);
 }
 
-static void print_shapley(const blame *b)
+static void print_shapley(const fmo_blame *b)
 {
     out_table *t = out_table_new();
     if (b->shapley_why_not)
@@ -121,7 +121,7 @@ static void print_shapley(const blame *b)
     out_table_print(t, stdout, "    ");
 }
 
-static void print_tensors(const blame *b)
+static void print_tensors(const fmo_blame *b)
 {
     if (!b->unit_count) {
         printf("\ntensors  none changed in this step\n");
@@ -143,9 +143,9 @@ static void print_tensors(const blame *b)
 
 /* ---- what each step is worth ---- */
 
-static void print_worth(const blame_more *m)
+static void print_worth(const fmo_blame_more *m)
 {
-    const blame_step_worth *w = &m->worth;
+    const fmo_blame_step_shapley *w = &m->worth;
     const fm_shapley *v = &w->value;
     out_table *t = out_table_new();
     if (w->why_not)
@@ -156,7 +156,7 @@ static void print_worth(const blame_more *m)
                w->margin ? "the margin" : "failing", v->nothing, v->whole,
                v->exact ? "" : ", 95 % intervals", v->runs);
     for (size_t i = v->units; i-- > 0;) {
-        out_cell(t, "%s", blame_who(m->b, w->node[i]));
+        out_cell(t, "%s", fmo_blame_who(m->b, w->node[i]));
         out_cell_right(t, "%+.3f", v->value[i]);
         if (!v->exact)
             out_cell(t, "[%+.3f, %+.3f]", v->low[i], v->high[i]);
@@ -169,14 +169,14 @@ static void print_worth(const blame_more *m)
 
 static char cell_sign(const fm_trace *t, unsigned site, size_t cell)
 {
-    double share = blame_share(t, site, cell);
-    if (blame_turned(t, site, cell))
+    double share = fmo_blame_share(t, site, cell);
+    if (fmo_blame_turned(t, site, cell))
         return '#';
     int tenth = (int)(share * 10);
     return tenth < 1 ? (share < -0.1 ? '-' : '.') : (char)('0' + FM_MIN(tenth, 9));
 }
 
-static void print_grid(const blame_grids *g, const fm_trace *t)
+static void print_grid(const fmo_blame_grids *g, const fm_trace *t)
 {
     out_table *table = out_table_new();
     out_cell(table, "token");
@@ -186,7 +186,7 @@ static void print_grid(const blame_grids *g, const fm_trace *t)
                      t->layer[s][t->rows[s] - 1]);
     out_end_row(table);
     for (uint32_t c = 0; c < t->columns; c++) {
-        char *text = blame_column_text(g, t, c);
+        char *text = fmo_blame_column_text(g, t, c);
         out_cell(table, "%s", out_text(text ? text : "", 24));
         fm_free(text);
         for (unsigned s = 0; s < FM_SITES; s++) {
@@ -204,24 +204,25 @@ static void print_grid(const blame_grids *g, const fm_trace *t)
 }
 
 /* The cells with the largest effect, so that nobody has to read the grid. */
-static void print_peaks(const blame_grids *g, const fm_trace *t)
+static void print_peaks(const fmo_blame_grids *g, const fm_trace *t)
 {
     for (unsigned s = 0; s < FM_SITES; s++) {
         size_t best = 0, n = (size_t)t->rows[s] * t->columns;
         for (size_t i = 1; i < n; i++)
-            if (blame_share(t, s, i) > blame_share(t, s, best))
+            if (fmo_blame_share(t, s, i) > fmo_blame_share(t, s, best))
                 best = i;
         if (!n)
             continue;
-        char *text = blame_column_text(g, t, (uint32_t)(best % t->columns));
+        char *text = fmo_blame_column_text(g, t, (uint32_t)(best % t->columns));
         printf("    most by %s of layer %u at '%s': %.0f %% of the way%s\n", blame_site_word[s],
                t->layer[s][best / t->columns], out_text(text ? text : "", 24),
-               100 * blame_share(t, s, best), blame_turned(t, s, best) ? ", the answer turns" : "");
+               100 * fmo_blame_share(t, s, best),
+               fmo_blame_turned(t, s, best) ? ", the answer turns" : "");
         fm_free(text);
     }
 }
 
-static void print_trace(const blame_grids *g)
+static void print_trace(const fmo_blame_grids *g)
 {
     if (!g->done) {
         if (g->why_not)
@@ -243,7 +244,7 @@ static void print_trace(const blame_grids *g)
 
 /* ---- steps ---- */
 
-static bool stands_out(const blame *b, uint32_t place)
+static bool stands_out(const fmo_blame *b, uint32_t place)
 {
     for (size_t i = 0; i < b->outstanding; i++)
         if (b->example[i].place == place)
@@ -251,11 +252,11 @@ static bool stands_out(const blame *b, uint32_t place)
     return false;
 }
 
-static void print_points(const blame_steps *s)
+static void print_points(const fmo_blame_steps *s)
 {
     out_table *t = out_table_new();
     for (size_t i = 0; i < s->points; i++) {
-        const blame_point *p = &s->point[i];
+        const fmo_blame_point *p = &s->point[i];
         out_cell_right(t, "%u", p->step);
         out_cell(t, "%s%s%s", out_c(p->verdict == FM_PASS ? OUT_GREEN : OUT_RED),
                  blame_verdict_word[p->verdict], out_c(OUT_PLAIN));
@@ -270,7 +271,7 @@ static void print_points(const blame_steps *s)
     out_table_print(t, stdout, "  ");
 }
 
-static void print_ablations(const blame_steps *s)
+static void print_ablations(const fmo_blame_steps *s)
 {
     double sum = 0;
     size_t waiting = 0;
@@ -289,7 +290,7 @@ static void print_ablations(const blame_steps *s)
         printf("  the same training with one thing changed:\n");
     out_table *t = out_table_new();
     for (size_t i = 0; i < s->ablations; i++) {
-        const blame_ablation *a = &s->ablation[i];
+        const fmo_blame_ablation *a = &s->ablation[i];
         out_cell(t, "%s", a->what);
         out_cell(t, "%s", a->run ? blame_verdict_word[a->verdict] : "-");
         out_cell_right(t, "%s", signed_number(a->margin));
@@ -302,9 +303,9 @@ static void print_ablations(const blame_steps *s)
     out_table_print(t, stdout, "    ");
 }
 
-static void print_steps(const blame_more *m)
+static void print_steps(const fmo_blame_more *m)
 {
-    const blame_steps *s = &m->steps;
+    const fmo_blame_steps *s = &m->steps;
     if (!s->done) {
         if (s->why_not)
             printf("\nsteps    not possible: %s\n", s->why_not);
@@ -339,7 +340,7 @@ static void print_names(const char *what, char **name, size_t count)
     printf("%s\n", count > 8 ? ", .." : "");
 }
 
-static void print_repairs(const blame_repairs *r)
+static void print_repairs(const fmo_blame_repairs *r)
 {
     if (!r->done) {
         if (r->why_not)
@@ -350,7 +351,7 @@ static void print_repairs(const blame_repairs *r)
         "\nrepairs  each run against all suites of the version; offered: the case passes, nothing "
         "that passed fails\n");
     for (size_t i = 0; i < r->count; i++) {
-        const blame_candidate *k = &r->item[i];
+        const fmo_blame_candidate *k = &r->item[i];
         if (!k->run) {
             printf("  -  %s: not run: %s\n", k->what, k->why ? k->why : "");
             continue;
@@ -373,16 +374,16 @@ static void print_repairs(const blame_repairs *r)
         printf("  committed the first as %.10s\n", r->committed);
 }
 
-static void print_lines(const char *head, blame_lines *l)
+static void print_lines(const char *head, fmo_blame_lines *l)
 {
     for (size_t i = 0; i < l->count; i++)
         printf("%s%s\n", i ? "         " : head, l->line[i]);
-    blame_lines_release(l);
+    fmo_blame_lines_release(l);
 }
 
-void blame_print_findings(const blame_more *m, bool tensors, bool data, uint64_t top)
+void blame_print_findings(const fmo_blame_more *m, bool tensors, bool data, uint64_t top)
 {
-    blame_lines ran = {0}, doubts = {0};
+    fmo_blame_lines ran = {0}, doubts = {0};
     print_worth(m);
     if (tensors)
         print_tensors(m->b);
@@ -393,11 +394,11 @@ void blame_print_findings(const blame_more *m, bool tensors, bool data, uint64_t
     print_repairs(&m->repairs);
     if (!m->grids.done && !m->steps.done && !m->repairs.done)
         return;
-    blame_ran_lines(m, tensors, data, &ran);
+    fmo_blame_ran_lines(m, tensors, data, &ran);
     printf("\nran      %llu evaluations, %.1f s; again by:\n",
-           (unsigned long long)blame_evaluations(m), m->seconds);
+           (unsigned long long)fmo_blame_evaluations(m), m->seconds);
     print_lines("         ", &ran);
-    blame_doubt_lines(m, tensors, data, &doubts);
+    fmo_blame_doubt_lines(m, tensors, data, &doubts);
     if (doubts.count)
         putchar('\n');
     print_lines("unsure   ", &doubts);

@@ -10,12 +10,12 @@
 /* suite_text.c: effective cases of one suite and the versions that added, changed and waived them. */
 fm_status print_suite(cli *c, const char *rev, const char *suite, bool json);
 /* test_text.c: writes the files that are asked for, then prints. */
-fm_status print_tests(cli *c, const fm_test_result *r, const test_output *o);
+fm_status print_tests(cli *c, const fm_test_result *r, const fmo_test_output *o);
 /* plan_text.c: derive --plan. */
 void print_derive_plan(const cli *c, const fm_derive_plan *p);
 /* blame_text.c, blame_data.c */
-void blame_print_history(const blame_more *m);
-void blame_print_findings(const blame_more *m, bool tensors, bool data, uint64_t top);
-void blame_data_print(const blame *b, uint64_t top);
+void blame_print_history(const fmo_blame_more *m);
+void blame_print_findings(const fmo_blame_more *m, bool tensors, bool data, uint64_t top);
+void blame_data_print(const fmo_blame *b, uint64_t top);
 
 #endif

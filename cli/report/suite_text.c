@@ -8,7 +8,7 @@ static void print_stage(const char *word, const fm_version *v)
     printf("    %-10s %s  %s\n", word, fm_ops_short_oid(&v->oid), out_text(v->subject, 80));
 }
 
-static void print_origin(const suite_origin *o)
+static void print_origin(const fmo_suite_origin *o)
 {
     printf("  %s%s%s\n", out_c(OUT_BOLD), o->name, out_c(OUT_PLAIN));
     print_stage("added", o->added);
@@ -37,7 +37,7 @@ static fm_json *stage_json(const fm_version *v)
     return o;
 }
 
-static fm_json *origin_json(const suite_origin *g)
+static fm_json *origin_json(const fmo_suite_origin *g)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
@@ -56,12 +56,12 @@ static fm_json *origin_json(const suite_origin *g)
     return o;
 }
 
-static fm_status show_cases(suite_origins *h, fm_json *cases)
+static fm_status show_cases(fmo_suite_origins *h, fm_json *cases)
 {
     fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < fm_suite_count(suite_origins_suite(h)); i++) {
-        suite_origin o;
-        rc = suite_origin_of(h, i, &o);
+    for (size_t i = 0; rc == FM_OK && i < fm_suite_count(fmo_suite_origins_suite(h)); i++) {
+        fmo_suite_origin o;
+        rc = fmo_suite_origin_of(h, i, &o);
         if (rc == FM_OK && cases)
             fm_json_push_to(&rc, cases, origin_json(&o));
         else if (rc == FM_OK)
@@ -70,9 +70,9 @@ static fm_status show_cases(suite_origins *h, fm_json *cases)
     return rc;
 }
 
-static fm_status show(suite_origins *h, const char *name, bool json)
+static fm_status show(fmo_suite_origins *h, const char *name, bool json)
 {
-    const fm_suite *suite = suite_origins_suite(h);
+    const fm_suite *suite = fmo_suite_origins_suite(h);
     bool gate = fm_suite_is_gate(suite);
     fm_buf words;
     fm_buf_init(&words, 0);
@@ -98,9 +98,9 @@ static fm_status show(suite_origins *h, const char *name, bool json)
 
 fm_status print_suite(cli *c, const char *rev, const char *suite, bool json)
 {
-    suite_origins *h = NULL;
-    fm_status rc = suite_origins_open(&h, c, rev, suite);
+    fmo_suite_origins *h = NULL;
+    fm_status rc = fmo_suite_origins_open(&h, c, rev, suite);
     FM_THEN(rc, show(h, suite, json));
-    suite_origins_close(h);
+    fmo_suite_origins_close(h);
     return rc;
 }

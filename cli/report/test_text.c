@@ -161,8 +161,8 @@ static void print_change(const fm_suite_change *c, const char *was, const char *
 
 /* ---- all of it ---- */
 
-static fm_status print_text(const fm_test_result *t, const test_output *o, const fm_report *r,
-                            const test_changes *ch)
+static fm_status print_text(const fm_test_result *t, const fmo_test_output *o, const fm_report *r,
+                            const fmo_test_changes *ch)
 {
     fm_matrix m = {0};
     bool matrix = o->matrix || t->several;
@@ -184,22 +184,23 @@ static fm_status print_text(const fm_test_result *t, const test_output *o, const
     return FM_OK;
 }
 
-static fm_status print_json(const fm_test_result *t, const test_output *o, const test_changes *ch)
+static fm_status print_json(const fm_test_result *t, const fmo_test_output *o,
+                            const fmo_test_changes *ch)
 {
-    fm_json *v = test_json(t, o, ch);
+    fm_json *v = fmo_test_json(t, o, ch);
     return v ? out_json(v) : FM_ENOMEM;
 }
 
-fm_status print_tests(cli *c, const fm_test_result *t, const test_output *o)
+fm_status print_tests(cli *c, const fm_test_result *t, const fmo_test_output *o)
 {
-    test_pages p;
-    test_changes ch = {0};
-    fm_status rc = test_pages_open(c, &p, t, o);
-    FM_THEN(rc, test_pages_write(c, &p, t, o));
+    fmo_test_pages p;
+    fmo_test_changes ch = {0};
+    fm_status rc = fmo_test_pages_open(c, &p, t, o);
+    FM_THEN(rc, fmo_test_pages_write(c, &p, t, o));
     if (rc == FM_OK && t->against != SIZE_MAX)
-        rc = test_changes_of(&ch, &t->version[t->against], &t->version[0], o->adjust_bh);
+        rc = fmo_test_changes_of(&ch, &t->version[t->against], &t->version[0], o->adjust_bh);
     FM_THEN(rc, o->json ? print_json(t, o, &ch) : print_text(t, o, &p.report, &ch));
-    test_changes_release(&ch);
-    test_pages_release(&p);
+    fmo_test_changes_release(&ch);
+    fmo_test_pages_release(&p);
     return rc;
 }

@@ -100,7 +100,7 @@ static fm_status ask_version(bench *b, bb_family *f, size_t i)
 {
     fm_model *m = NULL;
     fm_suite_run run = {0};
-    fm_result_cache cache = suite_cache(b->c);
+    fm_result_cache cache = fmo_suite_cache(b->c);
     fm_status rc = fm_ops_load_model(b->c, f->tree[i], f->id, &m);
     if (rc == FM_OK)
         rc = fm_suite_run_on(&run, f->suite, m, NULL, &cache);
@@ -123,7 +123,7 @@ fm_status bb_run(bench *b, bb_family *f, const fm_tree *tree, bb_outcome *out)
 {
     fm_model *m = NULL;
     fm_suite_run run = {0};
-    fm_result_cache cache = suite_cache(b->c);
+    fm_result_cache cache = fmo_suite_cache(b->c);
     fm_status rc = fm_ops_load_model(b->c, tree, f->id, &m);
     if (rc == FM_OK)
         rc = fm_suite_run_on(&run, f->suite, m, "case", &cache);

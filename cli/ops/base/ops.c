@@ -20,7 +20,7 @@ void fm_ops_close(fm_ops *c)
 {
     fm_engine_free(c->engine);
     c->engine = NULL;
-    ranks_close(c);
+    fmo_ranks_close(c);
     fm_repo_close(c->repo);
     c->repo = NULL;
 }
@@ -93,7 +93,7 @@ static fm_status new_engine(fm_ops *c, fm_engine_opts *opts)
 {
     char *kept, card[RANKS_CARD_BYTES];
     fm_status rc = pick_device(c, &opts->device, &kept);
-    FM_THEN(rc, opts->comm ? ranks_card(c, &opts->device, card) : FM_OK);
+    FM_THEN(rc, opts->comm ? fmo_ranks_card(c, &opts->device, card) : FM_OK);
     FM_THEN(rc, fm_engine_new(&c->engine, opts));
     if (rc == FM_OK)
         fm_engine_hung(c->engine, c->ui.hung, c->ui.ctx);
@@ -111,12 +111,12 @@ fm_status fm_ops_engine(fm_ops *c)
     opts.keep_stored = c->keep_stored;
     if (c->mode)
         opts.mode = c->mode;
-    fm_status rc = ranks_mine() == 0 ? read_step_timeout(c) : FM_OK;
-    if (rc == FM_OK && ranks_wanted(c) && !c->comm)
-        rc = ranks_open(c, c->split_batches);
+    fm_status rc = fmo_ranks_mine() == 0 ? read_step_timeout(c) : FM_OK;
+    if (rc == FM_OK && fmo_ranks_wanted(c) && !c->comm)
+        rc = fmo_ranks_open(c, c->split_batches);
     bool takes = c->comm && !c->ranks_taken;
-    if (rc == FM_OK && takes && !c->split_batches && ranks_mine() == 0)
-        rc = ranks_tell_engine(c);
+    if (rc == FM_OK && takes && !c->split_batches && fmo_ranks_mine() == 0)
+        rc = fmo_ranks_tell_engine(c);
     c->ranks_taken = c->ranks_taken || takes;
     opts.threads = c->threads;
     opts.step_timeout_s = (double)c->step_timeout_s;
@@ -143,8 +143,8 @@ static void tell_damage(fm_ops *c)
     static uint64_t told;
     uint64_t refused = fm_engine_stats_of(c->engine).packed_refused;
     if (refused > told)
-        ui_say(c, FM_UI_WARNING, "%llu damaged files under cache/packed were made anew",
-               (unsigned long long)(refused - told));
+        fmo_ui_say(c, FM_UI_WARNING, "%llu damaged files under cache/packed were made anew",
+                   (unsigned long long)(refused - told));
     told = refused;
 }
 

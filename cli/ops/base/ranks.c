@@ -20,7 +20,7 @@ static bool begun(uint32_t *rank)
     return launched || size > 1;
 }
 
-fm_status ranks_settle(fm_ops *c)
+fm_status fmo_ranks_settle(fm_ops *c)
 {
     uint32_t rank, size, s = c->stages, t = c->split;
     bool launched;
@@ -49,19 +49,19 @@ fm_status ranks_settle(fm_ops *c)
     return FM_OK;
 }
 
-bool ranks_wanted(const fm_ops *c)
+bool fmo_ranks_wanted(const fm_ops *c)
 {
     uint32_t rank;
     return c->ranks > 1 || begun(&rank);
 }
 
-uint32_t ranks_mine(void)
+uint32_t fmo_ranks_mine(void)
 {
     uint32_t rank;
     return begun(&rank) ? rank : 0;
 }
 
-uint32_t ranks_count(const fm_ops *c)
+uint32_t fmo_ranks_count(const fm_ops *c)
 {
     uint32_t rank, size;
     bool launched;
@@ -85,7 +85,7 @@ static uint32_t ranks_of_this_node(const fm_comm *comm)
     return here;
 }
 
-fm_status ranks_open(fm_ops *c, bool all_run_it)
+fm_status fmo_ranks_open(fm_ops *c, bool all_run_it)
 {
     static char self[] = "fmstore", follow[] = "follow";
     char *const follower[] = {self, follow, NULL};
@@ -105,7 +105,7 @@ fm_status ranks_open(fm_ops *c, bool all_run_it)
                            step_timeout_s);
 }
 
-fm_status ranks_tell_engine(fm_ops *c)
+fm_status fmo_ranks_tell_engine(fm_ops *c)
 {
     fm_buf text;
     fm_json *o = fm_json_new_object();
@@ -128,7 +128,7 @@ fm_status ranks_tell_engine(fm_ops *c)
     return rc;
 }
 
-fm_status ranks_card(const fm_ops *c, const char **device, char text[RANKS_CARD_BYTES])
+fm_status fmo_ranks_card(const fm_ops *c, const char **device, char text[RANKS_CARD_BYTES])
 {
     uint32_t cards = 0, before = 0, mine = fm_comm_rank(c->comm);
     if (!c->comm || !*device || strncmp(*device, "cuda", 4) != 0)
@@ -145,7 +145,7 @@ fm_status ranks_card(const fm_ops *c, const char **device, char text[RANKS_CARD_
     return FM_OK;
 }
 
-void ranks_close(fm_ops *c)
+void fmo_ranks_close(fm_ops *c)
 {
     fm_comm_free(c->comm);
     fm_ranks_wait(c->others, NULL);

@@ -22,12 +22,12 @@ static fm_status hear_engine(fm_ops *c, fm_json **said, const char **repo)
     return FM_OK;
 }
 
-fm_status ranks_follow(fm_ops *c)
+fm_status fmo_ranks_follow(fm_ops *c)
 {
     fm_error_state why;
     fm_json *said = NULL;
     const char *repo = NULL;
-    fm_status rc = ranks_open(c, false);
+    fm_status rc = fmo_ranks_open(c, false);
     FM_THEN(rc, hear_engine(c, &said, &repo));
     FM_THEN(rc, fm_repo_open(&c->repo, repo));
     if (rc == FM_OK && fm_store_lease(fm_repo_store(c->repo), false, "a rank's model") != FM_OK)

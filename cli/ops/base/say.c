@@ -16,7 +16,7 @@ static void pass_on(const fm_ops *c, fm_ui_level level, char *text)
     c->ui.message(c->ui.ctx, level, text);
 }
 
-void ui_say(const fm_ops *c, fm_ui_level level, const char *fmt, ...)
+void fmo_ui_say(const fm_ops *c, fm_ui_level level, const char *fmt, ...)
 {
     char text[2048];
     va_list ap;
@@ -28,7 +28,7 @@ void ui_say(const fm_ops *c, fm_ui_level level, const char *fmt, ...)
     pass_on(c, level, text);
 }
 
-void ui_say_buf(const fm_ops *c, fm_ui_level level, fm_buf *text)
+void fmo_ui_say_buf(const fm_ops *c, fm_ui_level level, fm_buf *text)
 {
     if (c->ui.message && text->failed == FM_OK && text->len)
         pass_on(c, level, (char *)text->data);
@@ -42,12 +42,12 @@ static bool show(fm_ops *c, const fm_ui_progress *p)
     return stop;
 }
 
-bool ui_progress_bytes(fm_ops *c, uint64_t done, uint64_t total, const char *verb)
+bool fmo_ui_progress_bytes(fm_ops *c, uint64_t done, uint64_t total, const char *verb)
 {
     return show(c, &(fm_ui_progress){verb, done, total, true});
 }
 
-bool ui_progress(fm_ops *c, uint64_t done, uint64_t total, const char *fmt, ...)
+bool fmo_ui_progress(fm_ops *c, uint64_t done, uint64_t total, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -59,18 +59,18 @@ bool ui_progress(fm_ops *c, uint64_t done, uint64_t total, const char *fmt, ...)
     return show(c, &(fm_ui_progress){text, done, total, false});
 }
 
-void ui_progress_end(const fm_ops *c)
+void fmo_ui_progress_end(const fm_ops *c)
 {
     if (c->ui.progress)
         (void)c->ui.progress(c->ui.ctx, &(fm_ui_progress){0});
 }
 
-fm_status ui_go_on(const fm_ops *c)
+fm_status fmo_ui_go_on(const fm_ops *c)
 {
     return c->stopped ? fm_fail(FM_ECANCELLED, "stopped") : FM_OK;
 }
 
-void ui_result(const fm_ops *c, const char *kind, fm_json *value, fm_status rc)
+void fmo_ui_result(const fm_ops *c, const char *kind, fm_json *value, fm_status rc)
 {
     if (rc == FM_OK && value && c->ui.result)
         c->ui.result(c->ui.ctx, kind, value);
@@ -84,7 +84,7 @@ static char *ring(void)
     return slot[next++ % 8];
 }
 
-size_t ui_show_char(char out[8], const char *s, size_t left, size_t *used)
+size_t fmo_ui_show_char(char out[8], const char *s, size_t left, size_t *used)
 {
     const size_t n = fm_markup_shown(s, left);
     *used = FM_MAX(n, (size_t)1);
@@ -100,13 +100,13 @@ size_t ui_show_char(char out[8], const char *s, size_t left, size_t *used)
     return (size_t)snprintf(out, 8, "\\x%02x", (unsigned)(unsigned char)*s);
 }
 
-const char *ui_shown(const char *s, size_t max)
+const char *fmo_ui_shown(const char *s, size_t max)
 {
     char *out = ring();
     size_t left = s ? strlen(s) : 0, n = 0, used;
     max = FM_MIN(max, (size_t)500);
     for (; left && n + 6 < max; s += used, left -= used)
-        n += ui_show_char(out + n, s, left, &used);
+        n += fmo_ui_show_char(out + n, s, left, &used);
     if (left) {
         memcpy(out + n, "\xE2\x80\xA6", 3);
         n += 3;

@@ -9,27 +9,28 @@
 
 /* ---- log P ---- */
 
-fm_status blame_answer_lps(const blame_more *m, fm_model *model, double *wrong, double *right)
+fm_status fmo_blame_answer_lps(const fmo_blame_more *m, fm_model *model, double *wrong,
+                               double *right)
 {
-    const blame_answer a[2] = {{model, m->answers.wrong}, {model, m->answers.right}};
+    const fmo_blame_answer a[2] = {{model, m->answers.wrong}, {model, m->answers.right}};
     double lp[2];
-    fm_status rc = blame_lps(m->b, a, 2, lp);
+    fm_status rc = fmo_blame_lps(m->b, a, 2, lp);
     *wrong = lp[0];
     *right = lp[1];
     return rc;
 }
 
-fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *made, const char *what,
-                    fm_verdict *verdict, double *margin)
+fm_status fmo_blame_try(fmo_blame_more *m, const fm_tree *tree, const fmo_blame_overlay *made,
+                        const char *what, fm_verdict *verdict, double *margin)
 {
     fm_ops *c = m->b->c;
     fm_model *model = NULL;
     fm_suite_run run = {0};
-    fm_result_cache cache = suite_cache(c);
+    fm_result_cache cache = fmo_suite_cache(c);
     fm_provider p = made ? made->provider : fm_store_provider(fm_repo_store(c->repo));
     double wrong = NAN, right = NAN;
     *verdict = FM_ERROR_CASE;
-    fm_status rc = ui_go_on(c);
+    fm_status rc = fmo_ui_go_on(c);
     FM_THEN(rc, fm_ops_engine(c));
     FM_THEN(rc, fm_model_load(&model, c->engine, tree, &p, what));
     FM_THEN(rc, fm_suite_run_on(&run, m->b->suite, model,
@@ -37,7 +38,7 @@ fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *mad
     if (rc == FM_OK) {
         *verdict = run.result[0].verdict;
         fm_suite_run_release(&run);
-        rc = blame_answer_lps(m, model, &wrong, &right);
+        rc = fmo_blame_answer_lps(m, model, &wrong, &right);
     } else if (rc == FM_EUNSUPPORTED) {
         fm_error_clear();
         rc = FM_OK;
@@ -51,27 +52,27 @@ fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *mad
 /* ---- which answers ---- */
 
 /* What a version answers, if it passes. */
-static fm_status passing_answer(blame_more *m, size_t node, char **out)
+static fm_status passing_answer(fmo_blame_more *m, size_t node, char **out)
 {
-    blame *b = m->b;
+    fmo_blame *b = m->b;
     const fm_tree *tree = NULL;
-    blame_heard heard = {0};
-    fm_status rc = blame_node_tree(b, node, &tree);
-    const blame_question q = {
+    fmo_blame_heard heard = {0};
+    fm_status rc = fmo_blame_node_tree(b, node, &tree);
+    const fmo_blame_question q = {
         .tree = tree, .what = fm_ops_short_oid(&b->version[node].commit.oid), .id = node};
-    FM_THEN(rc, blame_ask(b, &q, 1, &heard));
+    FM_THEN(rc, fmo_blame_ask(b, &q, 1, &heard));
     if (rc == FM_OK) {
         *out = heard.verdict == FM_PASS && heard.text ? fm_strdup(heard.text) : NULL;
-        blame_heard_release(&heard, 1);
+        fmo_blame_heard_release(&heard, 1);
     }
     m->runs++;
     return rc;
 }
 
 /* The culprit's parents first, then whoever passes, the nearest first. */
-static fm_status find_right(blame_more *m)
+static fm_status find_right(fmo_blame_more *m)
 {
-    blame *b = m->b;
+    fmo_blame *b = m->b;
     const fm_blame_node *n = &b->version[b->history.culprit].node;
 
     for (size_t i = 0; !m->answers.right && i < n->parent_count + b->count; i++) {
@@ -87,15 +88,16 @@ static fm_status find_right(blame_more *m)
     return FM_OK;
 }
 
-static fm_status likelihoods(blame_more *m, size_t node)
+static fm_status likelihoods(fmo_blame_more *m, size_t node)
 {
-    blame *b = m->b;
+    fmo_blame *b = m->b;
     const fm_tree *tree = NULL;
     fm_model *model = NULL;
-    fm_status rc = blame_node_tree(b, node, &tree);
+    fm_status rc = fmo_blame_node_tree(b, node, &tree);
     FM_THEN(rc,
             fm_ops_load_model(b->c, tree, fm_ops_short_oid(&b->version[node].commit.oid), &model));
-    FM_THEN(rc, blame_answer_lps(m, model, &m->answers.wrong_lp[node], &m->answers.right_lp[node]));
+    FM_THEN(rc,
+            fmo_blame_answer_lps(m, model, &m->answers.wrong_lp[node], &m->answers.right_lp[node]));
     if (rc == FM_EUNSUPPORTED) {
         fm_error_clear();
         rc = FM_OK;
@@ -104,9 +106,9 @@ static fm_status likelihoods(blame_more *m, size_t node)
     return rc;
 }
 
-fm_status blame_find_answers(blame_more *m)
+fm_status fmo_blame_find_answers(fmo_blame_more *m)
 {
-    blame *b = m->b;
+    fmo_blame *b = m->b;
     double began = fm_now_s();
     m->answers.wrong_lp = fm_calloc(2 * b->count, sizeof(double));
     if (!m->answers.wrong_lp)
@@ -114,19 +116,19 @@ fm_status blame_find_answers(blame_more *m)
     m->answers.right_lp = m->answers.wrong_lp + b->count;
     for (size_t i = 0; i < 2 * b->count; i++)
         m->answers.wrong_lp[i] = NAN;
-    fm_status rc = blame_open_culprit(b);
+    fm_status rc = fmo_blame_open_culprit(b);
     if (rc == FM_OK && b->history.at[b->history.culprit] == FM_FAIL && b->answer &&
         !(m->answers.wrong = fm_strdup(b->answer)))
         rc = FM_ENOMEM;
     FM_THEN(rc, find_right(m));
     for (size_t i = 0; rc == FM_OK && m->answers.wrong && i < b->count; i++) {
-        (void)ui_progress(b->c, i, b->count, "answers: %s",
-                          fm_ops_short_oid(&b->version[i].commit.oid));
-        rc = ui_go_on(b->c);
+        (void)fmo_ui_progress(b->c, i, b->count, "answers: %s",
+                              fm_ops_short_oid(&b->version[i].commit.oid));
+        rc = fmo_ui_go_on(b->c);
         if (rc == FM_OK && b->history.asks[i] && b->history.at[i] != FM_ERROR_CASE)
             rc = likelihoods(m, i);
     }
-    ui_progress_end(b->c);
+    fmo_ui_progress_end(b->c);
     m->seconds += fm_now_s() - began;
     return rc;
 }

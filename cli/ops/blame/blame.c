@@ -16,7 +16,7 @@
 
 /* ---- asking ---- */
 
-char blame_letter(char c)
+char fmo_blame_letter(char c)
 {
     char low = c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
     bool word = (low >= 'a' && low <= 'z') || (low >= '0' && low <= '9') || (uint8_t)low >= 0x80;
@@ -33,7 +33,7 @@ static fm_status answer_digest(const fm_case_result *r, uint64_t *out)
         return FM_OK;
     fm_buf_init(&words, 0);
     for (const char *p = r->answer; *p; p++) {
-        char c = blame_letter(*p);
+        char c = fmo_blame_letter(*p);
         if (c)
             fm_buf_append(&words, &c, 1);
     }
@@ -46,9 +46,9 @@ static fm_status answer_digest(const fm_case_result *r, uint64_t *out)
     return rc;
 }
 
-static fm_status hear(const fm_case_result *r, blame_heard *out)
+static fm_status hear(const fm_case_result *r, fmo_blame_heard *out)
 {
-    *out = (blame_heard){.verdict = r->verdict, .score = r->score};
+    *out = (fmo_blame_heard){.verdict = r->verdict, .score = r->score};
     out->output = r->output ? fm_strdup(r->output) : NULL;
     out->text = r->answer ? fm_strdup(r->answer) : NULL;
     if (r->verdict == FM_ERROR_CASE && !out->output && r->detail)
@@ -56,7 +56,7 @@ static fm_status hear(const fm_case_result *r, blame_heard *out)
     return answer_digest(r, &out->answer);
 }
 
-void blame_heard_release(blame_heard *h, size_t n)
+void fmo_blame_heard_release(fmo_blame_heard *h, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         fm_free(h[i].output);
@@ -88,7 +88,7 @@ typedef struct loaded {
     size_t count;
 } loaded;
 
-static fm_status load(blame *b, loaded *l, const blame_question *q, size_t *at)
+static fm_status load(fmo_blame *b, loaded *l, const fmo_blame_question *q, size_t *at)
 {
     for (*at = 0; *at < l->count; ++*at)
         if (l->tree[*at] == q->tree)
@@ -96,9 +96,9 @@ static fm_status load(blame *b, loaded *l, const blame_question *q, size_t *at)
     fm_assert(l->count < MODELS_AT_ONCE);
     size_t k = l->count++;
     l->tree[k] = q->tree;
-    (void)ui_progress(b->c, 0, 0, "asking %s", q->what);
+    (void)fmo_ui_progress(b->c, 0, 0, "asking %s", q->what);
     if (b->c->stopped)
-        return ui_go_on(b->c);
+        return fmo_ui_go_on(b->c);
     fm_status rc = q->provider
                        ? fm_model_load(&l->model[k], b->c->engine, q->tree, q->provider, q->what)
                        : fm_ops_load_model(b->c, q->tree, q->what, &l->model[k]);
@@ -120,8 +120,9 @@ static void unload(loaded *l)
 }
 
 /* A number for what has none of its own. */
-static fm_status add_margins(const blame *b, const blame_question *q, const fm_suite_ask *ask,
-                             const size_t *of, size_t n, blame_heard *out)
+static fm_status add_margins(const fmo_blame *b, const fmo_blame_question *q,
+                             const fm_suite_ask *ask, const size_t *of, size_t n,
+                             fmo_blame_heard *out)
 {
     fm_model **model = fm_calloc(n, sizeof *model);
     double *margin = fm_calloc(n, sizeof *margin);
@@ -133,7 +134,7 @@ static fm_status add_margins(const blame *b, const blame_question *q, const fm_s
             model[some++] = ask[k].model;
         }
     if (rc == FM_OK && some)
-        rc = blame_margins(b, model, some, margin);
+        rc = fmo_blame_margins(b, model, some, margin);
     for (size_t k = 0; rc == FM_OK && k < some; k++)
         out[at[k]].score = margin[k];
     fm_free(model);
@@ -142,18 +143,19 @@ static fm_status add_margins(const blame *b, const blame_question *q, const fm_s
     return rc;
 }
 
-static fm_status ask_batch(blame *b, const blame_question *q, size_t n, blame_heard *out)
+static fm_status ask_batch(fmo_blame *b, const fmo_blame_question *q, size_t n,
+                           fmo_blame_heard *out)
 {
     loaded l = {.count = 0};
     fm_suite_ask *ask = fm_calloc(n, sizeof *ask);
     fm_suite_run *run = fm_calloc(n, sizeof *run);
     size_t *of = fm_calloc(n, sizeof *of), asks = 0, at;
-    fm_result_cache cache = suite_cache(b->c);
+    fm_result_cache cache = fmo_suite_cache(b->c);
     fm_status rc = ask && run && of ? fm_ops_engine(b->c) : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         rc = load(b, &l, &q[i], &at);
         if (rc == FM_OK && l.refused[at]) {
-            out[i] = (blame_heard){.verdict = FM_ERROR_CASE, .score = NAN};
+            out[i] = (fmo_blame_heard){.verdict = FM_ERROR_CASE, .score = NAN};
             rc = (out[i].output = fm_strdup(l.why[at])) ? FM_OK : FM_ENOMEM;
         } else if (rc == FM_OK) {
             const char *own = fm_suite_case_name(b->suite, b->case_index);
@@ -183,7 +185,7 @@ static fm_status ask_batch(blame *b, const blame_question *q, size_t n, blame_he
 }
 
 /* How many of the questions go in one batch. */
-static fm_status batch_of(const blame_question *q, size_t n, size_t *some)
+static fm_status batch_of(const fmo_blame_question *q, size_t n, size_t *some)
 {
     fm_map *seen = NULL;
     size_t trees = 0;
@@ -205,7 +207,7 @@ static fm_status batch_of(const blame_question *q, size_t n, size_t *some)
     return rc;
 }
 
-fm_status blame_ask(blame *b, const blame_question *q, size_t n, blame_heard *out)
+fm_status fmo_blame_ask(fmo_blame *b, const fmo_blame_question *q, size_t n, fmo_blame_heard *out)
 {
     fm_status rc = FM_OK;
     memset(out, 0, n * sizeof *out);
@@ -213,13 +215,13 @@ fm_status blame_ask(blame *b, const blame_question *q, size_t n, blame_heard *ou
         rc = batch_of(q + at, n - at, &some);
         FM_THEN(rc, ask_batch(b, q + at, some, out + at));
     }
-    ui_progress_end(b->c);
+    fmo_ui_progress_end(b->c);
     if (rc < 0)
-        blame_heard_release(out, n);
+        fmo_blame_heard_release(out, n);
     return rc;
 }
 
-double blame_flip_rate(const blame *b)
+double fmo_blame_flip_rate(const fmo_blame *b)
 {
     if (b->how.flip_rate > 0)
         return b->how.flip_rate;
@@ -228,7 +230,7 @@ double blame_flip_rate(const blame *b)
 
 /* ---- the guilty step ---- */
 
-fm_status blame_node_tree(blame *b, size_t node, const fm_tree **out)
+fm_status fmo_blame_node_tree(fmo_blame *b, size_t node, const fm_tree **out)
 {
     fm_status rc = FM_OK;
     if (!b->version[node].tree)
@@ -237,21 +239,21 @@ fm_status blame_node_tree(blame *b, size_t node, const fm_tree **out)
     return rc;
 }
 
-bool blame_has_step(const blame *b)
+bool fmo_blame_has_step(const fmo_blame *b)
 {
     fm_blame_class v = b->history.verdict;
     return v == FM_BLAME_INTRODUCED || v == FM_BLAME_REINTRODUCED || v == FM_BLAME_EXPOSED ||
            v == FM_BLAME_INTERACTION;
 }
 
-fm_status blame_open_culprit(blame *b)
+fm_status fmo_blame_open_culprit(fmo_blame *b)
 {
     const fm_version *v = &b->version[b->history.culprit].commit;
     fm_suite_run run = {0};
     fm_model *m = NULL;
     if (b->child)
         return FM_OK;
-    fm_result_cache cache = suite_cache(b->c);
+    fm_result_cache cache = fmo_suite_cache(b->c);
     fm_status rc = fm_version_tree(b->c->repo, &b->child, &v->oid);
     if (rc == FM_OK && v->parent_count)
         rc = fm_version_tree(b->c->repo, &b->parent, &v->parent[0]);
@@ -268,7 +270,7 @@ fm_status blame_open_culprit(blame *b)
     return rc;
 }
 
-static void data_release(blame_data_section *s)
+static void fmo_data_release(fmo_blame_data_section *s)
 {
     for (size_t i = 0; i < s->rankings; i++) {
         fm_free(s->ranking[i].score);
@@ -277,10 +279,10 @@ static void data_release(blame_data_section *s)
     s->rankings = 0;
 }
 
-void blame_release(blame *b)
+void fmo_blame_release(fmo_blame *b)
 {
     for (size_t i = 0; i < b->count; i++) {
-        blamed_version *v = &b->version[i];
+        fmo_blamed_version *v = &b->version[i];
         fm_version_release(&v->commit);
         fm_free((void *)(uintptr_t)v->node.parent);
         fm_free(v->output);
@@ -293,7 +295,7 @@ void blame_release(blame *b)
         fm_free(b->example[i].preview);
         fm_free(b->example[i].file);
     }
-    data_release(&b->data);
+    fmo_data_release(&b->data);
     fm_free(b->version);
     fm_suite_free(b->forms);
     fm_blame_history_release(&b->history);

@@ -12,30 +12,30 @@
 #include "store/base/os/clock.h"
 
 /* ---- the two answers ---- */
-typedef struct blame_answers {
+typedef struct fmo_blame_answers {
     char *wrong, *right;         /* NULL: not known */
     char *right_from;            /* whose answer the right one is */
     double *wrong_lp, *right_lp; /* [versions] of those that were asked; NaN */
-} blame_answers;
+} fmo_blame_answers;
 
 /* ---- at which layer and token ---- */
-typedef struct blame_grids {
+typedef struct fmo_blame_grids {
     bool done;
     char *why_not;    /* where not done */
     char **token;     /* [common] texts of the common tokens */
     fm_trace grid[2]; /* the child with the parent's states; the parent with the child's */
     double seconds;
-} blame_grids;
+} fmo_blame_grids;
 
 /* ---- at which step of the run ---- */
-typedef struct blame_point {
+typedef struct fmo_blame_point {
     uint32_t step; /* steps done; 0 = the parent */
     fm_verdict verdict;
     double margin;
     bool kept; /* from a checkpoint of the repository; else trained again */
-} blame_point;
+} fmo_blame_point;
 
-typedef struct blame_ablation {
+typedef struct fmo_blame_ablation {
     char *what; /* "lr = 0.001 (default)" */
     bool run;   /* false: the budget did not allow it, or why says */
     char *why;
@@ -43,14 +43,14 @@ typedef struct blame_ablation {
     double margin;
     double estimate_s,
         seconds; /* by the plan; measured (of trainings that shared a pass: a share) */
-} blame_ablation;
+} fmo_blame_ablation;
 
-typedef struct blame_steps {
+typedef struct fmo_blame_steps {
     bool done;
     char *why_not;
     uint32_t steps;     /* of the run */
     size_t states_kept; /* checkpoints found */
-    blame_point *point; /* ascending steps */
+    fmo_blame_point *point; /* ascending steps */
     size_t points, point_cap;
     uint32_t passes_at, fails_at; /* the narrowest pair found: passes after the one, fails after the
                                      other */
@@ -59,31 +59,31 @@ typedef struct blame_steps {
     char **preview;
     uint32_t *index; /* their record numbers */
     size_t records;
-    blame_ablation *ablation;
+    fmo_blame_ablation *ablation;
     size_t ablations, ablation_cap;
     double plan_s, seconds; /* a whole training, estimated; spent here */
-} blame_steps;
+} fmo_blame_steps;
 
 /* ---- what each step of the history adds: --shapley ---- */
 enum { BLAME_WORTH_MOST = 64 };
-typedef struct blame_step_worth {
+typedef struct fmo_blame_step_shapley {
     size_t node[BLAME_WORTH_MOST]; /* the steps, the youngest first */
     size_t count;                  /* fewer than 2: nothing to share out */
     bool margin;                   /* value = margin; else 1 = fails, 0 = passes */
     fm_shapley value;              /* in that order; units 0: not done */
     char *why_not;
-} blame_step_worth;
+} fmo_blame_step_shapley;
 
 /* ---- repair ---- */
-typedef enum blame_repair_kind {
+typedef enum fmo_blame_repair_kind {
     BLAME_REPAIR_REVERT,   /* units set back to the parent's */
     BLAME_REPAIR_REWEIGHT, /* units between parent and child */
     BLAME_REPAIR_DROP,     /* trained again without the examples that stand out */
     BLAME_REPAIR_FILE      /* trained again without a file */
-} blame_repair_kind;
+} fmo_blame_repair_kind;
 
-typedef struct blame_candidate {
-    blame_repair_kind kind;
+typedef struct fmo_blame_candidate {
+    fmo_blame_repair_kind kind;
     char *what;
     bool whole; /* REVERT, REWEIGHT: all units of the step, not the repair set alone */
     bool run;
@@ -99,61 +99,63 @@ typedef struct blame_candidate {
     bool offered; /* the case passes and nothing breaks */
     double seconds;
     fm_tree *tree;       /* of a candidate that was run */
-    blame_overlay *made; /* its tensors; NULL: none were made */
+    fmo_blame_overlay *made; /* its tensors; NULL: none were made */
     fm_json *recipe;
     fm_json *log; /* train_log.json, where it was trained */
-} blame_candidate;
+} fmo_blame_candidate;
 
-typedef struct blame_repairs {
+typedef struct fmo_blame_repairs {
     bool done;
     char *why_not;
-    blame_candidate *item; /* best first, the offered ones before the others */
+    fmo_blame_candidate *item; /* best first, the offered ones before the others */
     size_t count, cap;
     char *committed; /* hex of the commit of --fix; NULL */
     double seconds;
-} blame_repairs;
+} fmo_blame_repairs;
 
-typedef struct blame_more {
-    blame *b;
+typedef struct fmo_blame_more {
+    fmo_blame *b;
     const fm_suite_set *suites; /* of the version asked about */
     const char *rev, *case_spec;
     bool rederive;
     uint64_t budget_s; /* of training again, in seconds */
     uint32_t max_runs;
-    blame_answers answers;
-    blame_step_worth worth;
-    blame_grids grids;
-    blame_steps steps;
-    blame_repairs repairs;
+    fmo_blame_answers answers;
+    fmo_blame_step_shapley worth;
+    fmo_blame_grids grids;
+    fmo_blame_steps steps;
+    fmo_blame_repairs repairs;
     fm_engine
         *other;    /* that trains, or judges, while the other is the cli's; NULL: one does both */
     uint64_t runs; /* models that were asked here, beside the searches' */
     double seconds;
-} blame_more;
+} fmo_blame_more;
 
 /* answers: wrong, right, and how likely each version of the history finds them. */
-fm_status blame_find_answers(blame_more *m);
+fm_status fmo_blame_find_answers(fmo_blame_more *m);
 /* log P of both answers on a model; NaN where one is not known. */
-fm_status blame_answer_lps(const blame_more *m, fm_model *model, double *wrong, double *right);
+fm_status fmo_blame_answer_lps(const fmo_blame_more *m, fm_model *model, double *wrong,
+                               double *right);
 /* The case and its margin on a tree whose tensors may be in made (NULL: all are stored). What
  * cannot be asked is FM_ERROR_CASE. */
-fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *made, const char *what,
-                    fm_verdict *verdict, double *margin);
+fm_status fmo_blame_try(fmo_blame_more *m, const fm_tree *tree, const fmo_blame_overlay *made,
+                        const char *what, fm_verdict *verdict, double *margin);
 
 /* Over the first parents from the version asked about back to their root: the root with every
  * choice of the steps that changed a tensor (or a tokenizer, an adapter) since. */
-fm_status blame_shapley_steps(blame_more *m);
-fm_status blame_trace(blame_more *m);
-fm_status blame_find_step(blame_more *m);
-fm_status blame_find_repairs(blame_more *m);
+fm_status fmo_blame_shapley_steps(fmo_blame_more *m);
+fm_status fmo_blame_trace(fmo_blame_more *m);
+fm_status fmo_blame_find_step(fmo_blame_more *m);
+fm_status fmo_blame_find_repairs(fmo_blame_more *m);
 /* Commits the best candidate that is offered as a child of the version and moves branch to it.
  * FM_EREFUSED: there is none, or its gates fail. */
-fm_status blame_fix(blame_more *m, const char *branch);
+fm_status fmo_blame_fix(fmo_blame_more *m, const char *branch);
 
 /* ---- reports ---- */
-fm_json *blame_json(const blame_more *m, bool tensors, bool data);
+fm_json *fmo_blame_json(const fmo_blame_more *m, bool tensors, bool data);
 /* One file that needs no other. */
-fm_status blame_html(fm_buf *out, const blame_more *m, bool tensors, bool data, uint64_t top);
-void blame_more_release(blame_more *m);
+fm_status fmo_blame_html(fm_buf *out, const fmo_blame_more *m, bool tensors, bool data,
+                         uint64_t top);
+void fmo_blame_more_release(fmo_blame_more *m);
 
 #endif

@@ -73,7 +73,7 @@ typedef struct step {
     fm_train_config config;
     fm_model *model; /* of the child */
     fm_dataset *data;
-    goal goal;
+    fmo_goal goal;
     fm_train_job job;
     fm_provider p;
     fm_example wrong, right;
@@ -91,7 +91,7 @@ static void step_release(step *s)
     fm_free(s->wrong.labels);
     fm_free(s->right.ids);
     fm_free(s->right.labels);
-    goal_release(&s->goal);
+    fmo_goal_release(&s->goal);
     fm_dataset_close(s->data);
     fm_model_close(s->model);
     fm_json_free(s->recipe);
@@ -99,11 +99,11 @@ static void step_release(step *s)
 
 /* The data as the recipe trained on it: same files and settings, same records left out. *found
  * false: the version carries no data or no recipe of a training. */
-static fm_status open_step(blame *b, step *s, bool *found)
+static fm_status open_step(fmo_blame *b, step *s, bool *found)
 {
     size_t begin, end;
     fm_tree_range(b->child, "data/", &begin, &end);
-    fm_status rc = tree_recipe(b->c, b->child, &s->recipe);
+    fm_status rc = fmo_tree_recipe(b->c, b->child, &s->recipe);
     *found = rc == FM_OK && begin < end && s->recipe;
     if (!*found)
         return rc;
@@ -113,21 +113,22 @@ static fm_status open_step(blame *b, step *s, bool *found)
                                                     "recipe.json")
                         : FM_ENOMEM);
     FM_TRY(fm_ops_load_model(b->c, b->child, "culprit", &s->model));
-    FM_TRY(data_of_version(b->c, b->child, s->recipe, &s->config, fm_model_tokenizer(s->model),
-                           fm_model_chat_template(s->model), &s->data));
-    FM_TRY(goal_of_recipe(&s->goal, b->c, s->data, &s->config, s->recipe));
+    FM_TRY(fmo_data_of_version(b->c, b->child, s->recipe, &s->config, fm_model_tokenizer(s->model),
+                               fm_model_chat_template(s->model), &s->data));
+    FM_TRY(fmo_goal_of_recipe(&s->goal, b->c, s->data, &s->config, s->recipe));
+
     s->p = fm_store_provider(fm_repo_store(b->c->repo));
     s->job = (fm_train_job){.name = "the guilty step",
                             .config = s->config,
                             .parent = b->parent ? b->parent : b->child,
                             .data = s->data};
-    goal_job(&s->goal, &s->job);
+    fmo_goal_job(&s->goal, &s->job);
     return FM_OK;
 }
 
 /* ---- the case as texts ---- */
 /* prompt + answer, labels on the answer. */
-static fm_status make_text(const blame *b, const fm_model *m, const char *answer, fm_example *e)
+static fm_status make_text(const fmo_blame *b, const fm_model *m, const char *answer, fm_example *e)
 {
     fm_ids ids = {0};
     size_t prompt;
@@ -152,7 +153,7 @@ static fm_status make_text(const blame *b, const fm_model *m, const char *answer
 }
 
 /* classify: the text of the case, and the class by its name. */
-static fm_status make_class(const blame *b, const step *s, const char *answer, fm_example *e)
+static fm_status make_class(const fmo_blame *b, const step *s, const char *answer, fm_example *e)
 {
     fm_ids ids = {0};
     uint32_t n = fm_dataset_classes(s->data), klass = 0;
@@ -160,7 +161,7 @@ static fm_status make_class(const blame *b, const step *s, const char *answer, f
         klass++;
     if (klass == n)
         return fm_fail(FM_EUNSUPPORTED, "the answer '%s' is none of the classes of the data",
-                       ui_shown(answer, 40));
+                       fmo_ui_shown(answer, 40));
     fm_status rc = fm_suite_case_prompt(&ids, b->suite, b->case_index, s->model);
     if (rc < 0) {
         fm_ids_release(&ids);
@@ -172,7 +173,7 @@ static fm_status make_class(const blame *b, const step *s, const char *answer, f
     return FM_OK;
 }
 
-static fm_status make_side(const blame *b, const step *s, const char *answer, fm_example *e)
+static fm_status make_side(const fmo_blame *b, const step *s, const char *answer, fm_example *e)
 {
     return s->config.objective == FM_OBJECTIVE_CLASSIFY ? make_class(b, s, answer, e)
                                                         : make_text(b, s->model, answer, e);
@@ -180,20 +181,20 @@ static fm_status make_side(const blame *b, const step *s, const char *answer, fm
 
 /* What the parent answered where it passes: it is what the case expects in the words of a model of
  * this kind, which an expected fragment or pattern is not. */
-static fm_status right_answer(blame *b, step *s)
+static fm_status right_answer(fmo_blame *b, step *s)
 {
-    blame_heard r = {0};
-    const blame_question q = {.tree = b->parent, .what = "parent"};
+    fmo_blame_heard r = {0};
+    const fmo_blame_question q = {.tree = b->parent, .what = "parent"};
     const char *target = b->data.opts.target;
     if (!b->parent || (target && strcmp(target, "wrong") == 0))
         return FM_OK;
-    fm_status rc = blame_ask(b, &q, 1, &r);
+    fm_status rc = fmo_blame_ask(b, &q, 1, &r);
     if (rc == FM_OK && r.verdict == FM_PASS && r.text && r.text[0] &&
         strcmp(r.text, b->answer) != 0) {
         rc = make_side(b, s, r.text, &s->right);
         s->right_known = rc == FM_OK;
     }
-    blame_heard_release(&r, 1);
+    fmo_blame_heard_release(&r, 1);
     if (rc == FM_EUNSUPPORTED) { /* a class that is not among the data's: go without */
         fm_error_clear();
         rc = FM_OK;
@@ -202,12 +203,12 @@ static fm_status right_answer(blame *b, step *s)
 }
 
 /* ---- the run's states, where they were kept ---- */
-static fm_status open_states(blame *b, step *s, fm_attribution_in *in)
+static fm_status open_states(fmo_blame *b, step *s, fm_attribution_in *in)
 {
     enum { MOST = 8 };
     fm_digest run;
     fm_status rc = fm_attribution_run(in, &run);
-    FM_THEN(rc, keeper_states(b->c, &run, MOST, (uint64_t)1 << 30, &s->state, &s->states));
+    FM_THEN(rc, fmo_checkpoints_states(b->c, &run, MOST, (uint64_t)1 << 30, &s->state, &s->states));
     if (rc < 0) { /* without them there are still the points on the line */
         for (size_t i = 0; i < s->states; i++)
             fm_train_state_release(&s->state[i]);
@@ -221,7 +222,7 @@ static fm_status open_states(blame *b, step *s, fm_attribution_in *in)
 }
 
 /* ---- scores ---- */
-static fm_status choose(blame_data_section *d, size_t n, double *score[FM_ATTRIBUTIONS])
+static fm_status choose(fmo_blame_data_section *d, size_t n, double *score[FM_ATTRIBUTIONS])
 {
     const char *name = d->opts.method;
     bool all = name && strcmp(name, "all") == 0;
@@ -232,11 +233,11 @@ static fm_status choose(blame_data_section *d, size_t n, double *score[FM_ATTRIB
         fm_attribution_kind kind = blame_data_order[i];
         if (!all && kind != one)
             continue;
-        blame_ranking *r = &d->ranking[d->rankings++];
-        *r = (blame_ranking){.kind = kind,
-                             .score = fm_calloc(n, sizeof *r->score),
-                             .rank = fm_calloc(n, sizeof *r->rank),
-                             .fidelity = {(double)NAN, (double)NAN, (double)NAN}};
+        fmo_blame_ranking *r = &d->ranking[d->rankings++];
+        *r = (fmo_blame_ranking){.kind = kind,
+                                 .score = fm_calloc(n, sizeof *r->score),
+                                 .rank = fm_calloc(n, sizeof *r->rank),
+                                 .fidelity = {(double)NAN, (double)NAN, (double)NAN}};
         score[kind] = r->score;
         rc = r->score && r->rank ? FM_OK : FM_ENOMEM;
     }
@@ -251,14 +252,14 @@ static int by_placed(const void *x, const void *y)
     return a->at < b->at ? -1 : a->at > b->at;
 }
 
-static fm_status make_ranks(blame_data_section *d)
+static fm_status make_ranks(fmo_blame_data_section *d)
 {
     placed *p = fm_calloc(d->count, sizeof *p);
     if (!p)
         return FM_ENOMEM;
     fm_status rc = FM_OK;
     for (size_t k = 0; k < d->rankings && rc == FM_OK; k++) {
-        blame_ranking *r = &d->ranking[k];
+        fmo_blame_ranking *r = &d->ranking[k];
         for (size_t i = 0; i < d->count; i++)
             p[i] = (placed){r->score[i], (uint32_t)i};
         qsort(p, d->count, sizeof *p, by_placed);
@@ -279,9 +280,9 @@ static char *file_name(const fm_dataset *data, const fm_example *e)
 }
 
 /* The first ranking as what blame shows. */
-static fm_status take_examples(blame *b, const fm_dataset *data)
+static fm_status take_examples(fmo_blame *b, const fm_dataset *data)
 {
-    const blame_ranking *r = &b->data.ranking[0];
+    const fmo_blame_ranking *r = &b->data.ranking[0];
     size_t n = b->data.count;
     bool several = fm_dataset_files(data) > 1;
     b->example = fm_calloc(n, sizeof *b->example);
@@ -290,8 +291,8 @@ static fm_status take_examples(blame *b, const fm_dataset *data)
     b->example_count = n;
     for (size_t i = 0; i < n; i++) {
         const fm_example *e = fm_dataset_at(data, i);
-        blame_example *out = &b->example[r->rank[i]];
-        *out = (blame_example){.index = e->index, .place = (uint32_t)i, .score = r->score[i]};
+        fmo_blame_example *out = &b->example[r->rank[i]];
+        *out = (fmo_blame_example){.index = e->index, .place = (uint32_t)i, .score = r->score[i]};
         out->preview = fm_strdup(e->preview);
         out->file = several ? file_name(data, e) : NULL;
         if (!out->preview || (several && !out->file))
@@ -303,14 +304,14 @@ static fm_status take_examples(blame *b, const fm_dataset *data)
 
 static void show(void *ctx, size_t done, size_t of)
 {
-    const blame *b = ctx;
-    (void)ui_progress(b->c, done, of, "data: %s %zu/%zu",
-                      b->data.trainings > 0 ? "step" : "gradient", done, of);
+    const fmo_blame *b = ctx;
+    (void)fmo_ui_progress(b->c, done, of, "data: %s %zu/%zu",
+                          b->data.trainings > 0 ? "step" : "gradient", done, of);
 }
 
-static fm_status rank(blame *b, step *s)
+static fm_status rank(fmo_blame *b, step *s)
 {
-    blame_data_section *d = &b->data;
+    fmo_blame_data_section *d = &b->data;
     double *score[FM_ATTRIBUTIONS] = {0};
     fm_attribution_in in = {.e = b->c->engine,
                             .p = &s->p,
@@ -331,15 +332,15 @@ static fm_status rank(blame *b, step *s)
     d->seconds = fm_now_s() - begun;
     FM_THEN(rc, make_ranks(d));
     if (rc == FM_OK && d->opts.fidelity)
-        rc = blame_data_fidelity(b, &in);
+        rc = fmo_blame_data_fidelity(b, &in);
     return rc == FM_OK ? take_examples(b, s->data) : rc;
 }
 
-fm_status blame_data(blame *b)
+fm_status fmo_blame_data(fmo_blame *b)
 {
     step s = {0};
     bool found = false;
-    fm_status rc = blame_open_culprit(b);
+    fm_status rc = fmo_blame_open_culprit(b);
     if (rc == FM_OK && b->answer)
         rc = open_step(b, &s, &found);
     if (rc == FM_OK && found)
@@ -348,7 +349,7 @@ fm_status blame_data(blame *b)
         rc = right_answer(b, &s);
     if (rc == FM_OK && found)
         rc = rank(b, &s);
-    ui_progress_end(b->c);
+    fmo_ui_progress_end(b->c);
     step_release(&s);
     return rc;
 }

@@ -5,35 +5,35 @@
 #include "cli/ops/base/say.h"
 #include "train/attribution.h"
 
-struct blame;
+struct fmo_blame;
 
 /* What was measured of one method, by training the step again without the group. Changes are of
  * the case's margin (log p(wrong) - log p(right)): child's less that of the run without. NaN: not
  * measured. */
-typedef struct blame_fidelity {
+typedef struct fmo_blame_fidelity {
     double top, bottom; /* without its first, its last `group` examples */
     double lds; /* Spearman's correlation over the random halves: the sum of the scores of what is
                    left out with the change */
-} blame_fidelity;
+} fmo_blame_fidelity;
 
-typedef struct blame_ranking {
+typedef struct fmo_blame_ranking {
     fm_attribution_kind kind;
     double *score;      /* [count] by place in the data */
     uint32_t *rank;     /* [count] likewise, from 0 */
     size_t outstanding; /* the first so many stand out from the rest */
-    blame_fidelity fidelity;
-} blame_ranking;
+    fmo_blame_fidelity fidelity;
+} fmo_blame_ranking;
 
-typedef struct blame_data_opts {
+typedef struct fmo_blame_data_opts {
     const char *method; /* a name, "all", NULL: the default */
     const char *target; /* "margin", "wrong"; NULL: margin where the parent's answer passes */
     bool fidelity;
     uint64_t budget; /* trainings at most; 0: 12 */
-} blame_data_opts;
+} fmo_blame_data_opts;
 
-typedef struct blame_data_section {
-    blame_data_opts opts;
-    blame_ranking ranking[FM_ATTRIBUTIONS]; /* best first: measured, else by our benchmark */
+typedef struct fmo_blame_data_section {
+    fmo_blame_data_opts opts;
+    fmo_blame_ranking ranking[FM_ATTRIBUTIONS]; /* best first: measured, else by our benchmark */
     size_t rankings, count;                 /* count: of examples */
     uint64_t evaluations;                   /* passes of one example that the scores took */
     bool right_known, checkpoints;          /* the target is a margin; the run's states were kept */
@@ -42,13 +42,13 @@ typedef struct blame_data_section {
     double random;                          /* change without a random group */
     double margin;                          /* of the child */
     double seconds;
-} blame_data_section;
+} fmo_blame_data_section;
 
 /* Order of the methods by tests/bench/bench_examples, best first. */
 extern const fm_attribution_kind blame_data_order[FM_ATTRIBUTIONS];
 
 /* Fills section->ranking's fidelity and sorts them; says the cost first. */
-fm_status blame_data_fidelity(struct blame *b, const fm_attribution_in *in);
-fm_json *blame_data_json(const struct blame *b);
+fm_status fmo_blame_data_fidelity(struct fmo_blame *b, const fm_attribution_in *in);
+fm_json *fmo_blame_data_json(const struct fmo_blame *b);
 
 #endif

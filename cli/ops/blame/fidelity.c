@@ -49,7 +49,7 @@ static fm_status add_group(groups *g, bool *take, long *at)
     return FM_OK;
 }
 
-static bool *of_ranking(const blame_data_section *d, const blame_ranking *r, bool last)
+static bool *of_ranking(const fmo_blame_data_section *d, const fmo_blame_ranking *r, bool last)
 {
     bool *take = fm_calloc(d->count, sizeof *take);
     for (size_t i = 0; take && i < d->count; i++)
@@ -70,12 +70,12 @@ static bool *at_random(size_t n, size_t size, uint64_t draw)
     return take;
 }
 
-static double change(const blame_data_section *d, const groups *g, long at)
+static double change(const fmo_blame_data_section *d, const groups *g, long at)
 {
     return at < 0 ? (double)NAN : d->margin - g->margin[at];
 }
 
-static double lds(const blame_data_section *d, const groups *g, const blame_ranking *r,
+static double lds(const fmo_blame_data_section *d, const groups *g, const fmo_blame_ranking *r,
                   size_t first)
 {
     size_t m = g->count - first;
@@ -94,8 +94,8 @@ static double lds(const blame_data_section *d, const groups *g, const blame_rank
 
 static int by_fidelity(const void *x, const void *y)
 {
-    double a = ((const blame_ranking *)x)->fidelity.top;
-    double b = ((const blame_ranking *)y)->fidelity.top;
+    double a = ((const fmo_blame_ranking *)x)->fidelity.top;
+    double b = ((const fmo_blame_ranking *)y)->fidelity.top;
     if (isnan(a) || isnan(b))
         return isnan(a) - isnan(b);
     return a < b ? 1 : a > b ? -1 : 0;
@@ -105,14 +105,14 @@ static fm_status say_cost(const fm_ops *c, const fm_attribution_in *in, const gr
 {
     fm_plan plan;
     FM_TRY(fm_train_plan(in->e, in->p, in->job, 1, &plan));
-    ui_say(c, FM_UI_NOTE,
-           "  fidelity: the step is trained again %zu times, %u steps each; about %.0f s in "
-           "all (--trainings N bounds it)",
-           g->count, plan.steps, plan.seconds * (double)g->count);
+    fmo_ui_say(c, FM_UI_NOTE,
+               "  fidelity: the step is trained again %zu times, %u steps each; about %.0f s in "
+               "all (--trainings N bounds it)",
+               g->count, plan.steps, plan.seconds * (double)g->count);
     return FM_OK;
 }
 
-static fm_status train(const fm_ops *c, blame_data_section *d, const fm_attribution_in *in,
+static fm_status train(const fm_ops *c, fmo_blame_data_section *d, const fm_attribution_in *in,
                        groups *g)
 {
     fm_status rc = say_cost(c, in, g);
@@ -125,15 +125,15 @@ static fm_status train(const fm_ops *c, blame_data_section *d, const fm_attribut
 
 /* As many as blame's default ranking says to leave out: causes that stand in for each other show
  * only when they go together. */
-static size_t group_size(const blame_data_section *d)
+static size_t group_size(const fmo_blame_data_section *d)
 {
     size_t least = FM_MAX((size_t)1, d->count / 20), most = FM_MAX((size_t)1, d->count / 4);
     return FM_MIN(FM_MAX(d->ranking[0].outstanding, least), most);
 }
 
-fm_status blame_data_fidelity(blame *b, const fm_attribution_in *in)
+fm_status fmo_blame_data_fidelity(fmo_blame *b, const fm_attribution_in *in)
 {
-    blame_data_section *d = &b->data;
+    fmo_blame_data_section *d = &b->data;
     uint64_t budget = d->opts.budget ? d->opts.budget : BUDGET;
     groups g = {.n = d->count, .budget = budget, .cap = (size_t)budget};
     long first[FM_ATTRIBUTIONS], last[FM_ATTRIBUTIONS], random = -1, half;
@@ -157,7 +157,7 @@ fm_status blame_data_fidelity(blame *b, const fm_attribution_in *in)
     d->halves = g.count - halves;
     FM_THEN(rc, train(b->c, d, in, &g));
     for (size_t i = 0; rc == FM_OK && i < d->rankings; i++) {
-        blame_fidelity *f = &d->ranking[i].fidelity;
+        fmo_blame_fidelity *f = &d->ranking[i].fidelity;
         f->top = change(d, &g, first[i]);
         f->bottom = change(d, &g, last[i]);
         f->lds = lds(d, &g, &d->ranking[i], halves);

@@ -13,7 +13,7 @@ static size_t word_at(const char *s, char *out, size_t bytes)
 {
     size_t begin = 0, n = 0;
     for (; s[begin]; begin++) {
-        char c = blame_letter(s[begin]);
+        char c = fmo_blame_letter(s[begin]);
         if (!c && n)
             break;
         if (c && n + 1 < bytes)
@@ -36,7 +36,7 @@ static bool has_word(const char *text, const char *word)
 
 /* Does `said` hold every word that sets the wrong answer apart from the right one? Without such
  * words answers are compared as a whole, by their digests. */
-static bool same_answer(const char *wrong, const char *right, const blame_heard *said,
+static bool same_answer(const char *wrong, const char *right, const fmo_blame_heard *said,
                         uint64_t digest)
 {
     char w[WORD];
@@ -58,7 +58,7 @@ static bool same_answer(const char *wrong, const char *right, const blame_heard 
 }
 
 /* The text of a digest, and what a version said that passes. */
-static void texts_of(const blame *b, uint64_t digest, const char **wrong, const char **right)
+static void texts_of(const fmo_blame *b, uint64_t digest, const char **wrong, const char **right)
 {
     *wrong = *right = NULL;
     for (size_t i = 0; i < b->count; i++) {
@@ -69,7 +69,7 @@ static void texts_of(const blame *b, uint64_t digest, const char **wrong, const 
     }
 }
 
-static fm_status open_forms(blame *b)
+static fm_status open_forms(fmo_blame *b)
 {
     fm_status rc = FM_OK;
     if (!b->forms)
@@ -81,16 +81,16 @@ static fm_status open_forms(blame *b)
     return rc;
 }
 
-fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wrong,
-                          fm_blame_forms *out)
+fm_status fmo_blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wrong,
+                              fm_blame_forms *out)
 {
-    blame *b = ctx;
+    fmo_blame *b = ctx;
     const char *bad, *good;
     size_t choices = fm_suite_case_choices(b->suite, b->case_index);
     fm_status rc = open_forms(b);
     size_t forms = b->forms ? fm_suite_count(b->forms) : 0, asks = n * forms;
-    blame_question *q = fm_calloc(asks, sizeof *q);
-    blame_heard *heard = fm_calloc(asks, sizeof *heard);
+    fmo_blame_question *q = fm_calloc(asks, sizeof *q);
+    fmo_blame_heard *heard = fm_calloc(asks, sizeof *heard);
     if (rc == FM_OK && (!q || !heard))
         rc = FM_ENOMEM;
     texts_of(b, wrong, &bad, &good);
@@ -98,14 +98,14 @@ fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wron
     if (!bad) /* a case without an answer cannot give the same one again */
         asks = 0;
     for (size_t i = 0; rc == FM_OK && i < asks; i++) {
-        q[i] =
-            (blame_question){.what = "other forms of the case",
-                             .suite = b->forms,
-                             .case_name = fm_suite_case_name(b->forms, i % forms),
-                             .id = (FORM_ID * 1000003u + node[i / forms]) * 1000003u + i % forms};
-        rc = blame_node_tree(b, node[i / forms], &q[i].tree);
+        q[i] = (fmo_blame_question){.what = "other forms of the case",
+                                    .suite = b->forms,
+                                    .case_name = fm_suite_case_name(b->forms, i % forms),
+                                    .id = (FORM_ID * 1000003u + node[i / forms]) * 1000003u +
+                                          i % forms};
+        rc = fmo_blame_node_tree(b, node[i / forms], &q[i].tree);
     }
-    FM_THEN(rc, blame_ask(b, q, asks, heard));
+    FM_THEN(rc, fmo_blame_ask(b, q, asks, heard));
     for (size_t i = 0; rc == FM_OK && i < asks; i++) {
         fm_blame_forms *f = &out[i / forms];
         f->chance = choices ? 1 / (double)choices : CHANCE;
@@ -113,7 +113,7 @@ fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wron
         f->same += heard[i].verdict == FM_FAIL && same_answer(bad, good, &heard[i], wrong);
     }
     if (rc == FM_OK)
-        blame_heard_release(heard, asks);
+        fmo_blame_heard_release(heard, asks);
     fm_free(q);
     fm_free(heard);
     return rc;

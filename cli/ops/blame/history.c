@@ -12,16 +12,17 @@
     7u /* question ids of mixtures of steps begin with it; those of versions are small */
 
 typedef struct collect {
-    blame *b;
+    fmo_blame *b;
     fm_map *index; /* oid -> node number + 1 */
 } collect;
 
 static fm_status collect_version(void *ctx, const fm_version *v)
 {
     collect *k = ctx;
-    blame *b = k->b;
+    fmo_blame *b = k->b;
     FM_TRY(fm_grow(&b->version, &b->cap, b->count + 1, sizeof *b->version));
-    b->version[b->count] = (blamed_version){0};
+
+    b->version[b->count] = (fmo_blamed_version){0};
     FM_TRY(fm_version_read(b->c->repo, &b->version[b->count].commit, &v->oid));
     b->count++;
     return fm_map_put(k->index, v->oid.b, sizeof v->oid.b, (void *)(uintptr_t)b->count, NULL);
@@ -54,15 +55,15 @@ static fm_status count_bytes(void *ctx, const fm_change *ch)
     return FM_OK;
 }
 
-static fm_status weigh_nodes(blame *b)
+static fm_status weigh_nodes(fmo_blame *b)
 {
     for (size_t i = 0; i < b->count; i++) {
         const fm_tree *own = NULL, *before = NULL;
         b->version[i].node.weight = 1;
         if (!b->version[i].node.parent_count)
             continue;
-        FM_TRY(blame_node_tree(b, i, &own));
-        FM_TRY(blame_node_tree(b, b->version[i].node.parent[0], &before));
+        FM_TRY(fmo_blame_node_tree(b, i, &own));
+        FM_TRY(fmo_blame_node_tree(b, b->version[i].node.parent[0], &before));
         FM_TRY(fm_diff_trees(before, own, count_bytes, &b->version[i].changed_bytes));
         if (b->version[i].changed_bytes == 0 && b->version[i].node.parent_count == 1)
             b->version[i].node.weight = WEIGHT_OF_NOTHING;
@@ -70,7 +71,7 @@ static fm_status weigh_nodes(blame *b)
     return FM_OK;
 }
 
-static fm_status link_nodes(blame *b, const fm_map *index)
+static fm_status link_nodes(fmo_blame *b, const fm_map *index)
 {
     for (size_t i = 0; i < b->count; i++) {
         const fm_version *v = &b->version[i].commit;
@@ -90,18 +91,18 @@ static fm_status link_nodes(blame *b, const fm_map *index)
 /* A round of versions, each model loaded once however often it is asked. */
 static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_blame_reply *out)
 {
-    blame *b = ctx;
-    blame_question *q = fm_calloc(n, sizeof *q);
-    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fmo_blame *b = ctx;
+    fmo_blame_question *q = fm_calloc(n, sizeof *q);
+    fmo_blame_heard *heard = fm_calloc(n, sizeof *heard);
     fm_status rc = q && heard ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        q[i] = (blame_question){
+        q[i] = (fmo_blame_question){
             .what = b->version[ask[i].node].names[0] ? b->version[ask[i].node].names : "history",
             .id = ask[i].node,
             .repeat = ask[i].repeat};
-        rc = blame_node_tree(b, ask[i].node, &q[i].tree);
+        rc = fmo_blame_node_tree(b, ask[i].node, &q[i].tree);
     }
-    FM_THEN(rc, blame_ask(b, q, n, heard));
+    FM_THEN(rc, fmo_blame_ask(b, q, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         size_t node = ask[i].node;
         out[i] = (fm_blame_reply){heard[i].verdict, heard[i].answer, heard[i].score};
@@ -116,45 +117,46 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
         }
     }
     if (rc == FM_OK)
-        blame_heard_release(heard, n);
+        fmo_blame_heard_release(heard, n);
     fm_free(q);
     fm_free(heard);
     return rc;
 }
 
 /* A round of mixtures of steps. */
-fm_status blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t n, fm_blame_reply *out)
+fm_status fmo_blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t n,
+                                      fm_blame_reply *out)
 {
-    blame *b = ctx;
-    blame_question *q = fm_calloc(n, sizeof *q);
-    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fmo_blame *b = ctx;
+    fmo_blame_question *q = fm_calloc(n, sizeof *q);
+    fmo_blame_heard *heard = fm_calloc(n, sizeof *heard);
     fm_tree **tree = fm_calloc(n, sizeof *tree);
-    blame_overlay *overlay = fm_calloc(n, sizeof *overlay);
+    fmo_blame_overlay *overlay = fm_calloc(n, sizeof *overlay);
     size_t *of = fm_calloc(n, sizeof *of), asks = 0;
     fm_status rc = q && heard && tree && overlay && of ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        blame_overlay_open(&overlay[i], b);
+        fmo_blame_overlay_open(&overlay[i], b);
         out[i] = (fm_blame_reply){FM_ERROR_CASE, 0, (double)NAN};
-        rc = blame_mix_steps(b, mix[i].step, mix[i].count, &overlay[i], &tree[i]);
+        rc = fmo_blame_mix_steps(b, mix[i].step, mix[i].count, &overlay[i], &tree[i]);
         if (rc < 0 || !tree[i])
             continue;
         of[asks] = i;
-        q[asks++] = (blame_question){.tree = tree[i],
-                                     .provider = &overlay[i].provider,
-                                     .what = "the base with some of its steps",
-                                     .id = MIXTURE_ID,
-                                     .repeat = mix[i].repeat};
+        q[asks++] = (fmo_blame_question){.tree = tree[i],
+                                         .provider = &overlay[i].provider,
+                                         .what = "the base with some of its steps",
+                                         .id = MIXTURE_ID,
+                                         .repeat = mix[i].repeat};
         for (size_t k = 0; k < mix[i].count; k++)
             q[asks - 1].id = q[asks - 1].id * 1000003 + mix[i].step[k];
     }
-    FM_THEN(rc, blame_ask(b, q, asks, heard));
+    FM_THEN(rc, fmo_blame_ask(b, q, asks, heard));
     for (size_t k = 0; rc == FM_OK && k < asks; k++)
         out[of[k]] = (fm_blame_reply){heard[k].verdict, heard[k].answer, heard[k].score};
     if (rc == FM_OK)
-        blame_heard_release(heard, asks);
+        fmo_blame_heard_release(heard, asks);
     for (size_t i = 0; tree && overlay && i < n; i++) {
         fm_tree_free(tree[i]);
-        blame_overlay_release(&overlay[i]);
+        fmo_blame_overlay_release(&overlay[i]);
     }
     fm_free(q);
     fm_free(heard);
@@ -165,7 +167,7 @@ fm_status blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t n, 
 }
 
 /* The search wants its nodes in one row; their parents stay the versions'. */
-static fm_status search(blame *b, const fm_blame_oracle *oracle, const fm_blame_opts *opts)
+static fm_status search(fmo_blame *b, const fm_blame_oracle *oracle, const fm_blame_opts *opts)
 {
     fm_blame_node *node = fm_calloc(b->count, sizeof *node);
     if (!node)
@@ -177,12 +179,14 @@ static fm_status search(blame *b, const fm_blame_oracle *oracle, const fm_blame_
     return rc;
 }
 
-fm_status blame_history(blame *b, const fm_oid *start)
+fm_status fmo_blame_history(fmo_blame *b, const fm_oid *start)
 {
     collect k = {b, NULL};
-    const fm_blame_oracle oracle = {
-        .ctx = b, .ask = ask_versions, .forms = blame_ask_forms, .mix = blame_ask_step_mixtures};
-    const fm_blame_opts opts = {.flip_rate = blame_flip_rate(b),
+    const fm_blame_oracle oracle = {.ctx = b,
+                                    .ask = ask_versions,
+                                    .forms = fmo_blame_ask_forms,
+                                    .mix = fmo_blame_ask_step_mixtures};
+    const fm_blame_opts opts = {.flip_rate = fmo_blame_flip_rate(b),
                                 .confidence = b->how.confidence,
                                 .max_runs = b->how.history_runs,
                                 .all_versions = b->how.all_versions};

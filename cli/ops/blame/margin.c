@@ -8,7 +8,7 @@
 #include "store/base/math/hash.h"
 #include "store/base/mem.h"
 
-void blame_contrast(blame *b)
+void fmo_blame_contrast(fmo_blame *b)
 {
     const fm_blame_node *n = &b->version[b->history.culprit].node;
     const char *right =
@@ -47,7 +47,7 @@ static fm_status scoring_key(scoring *s, const fm_model *m)
 }
 
 /* NaN where it is not kept. */
-static fm_status kept_lp(const blame *b, const char *key, double *out)
+static fm_status kept_lp(const fmo_blame *b, const char *key, double *out)
 {
     fm_buf text;
     fm_json *o = NULL;
@@ -65,7 +65,7 @@ static fm_status kept_lp(const blame *b, const char *key, double *out)
     return rc;
 }
 
-static fm_status keep_lp(const blame *b, const char *key, double lp)
+static fm_status keep_lp(const fmo_blame *b, const char *key, double lp)
 {
     fm_buf text;
     fm_status rc = FM_OK;
@@ -80,7 +80,7 @@ static fm_status keep_lp(const blame *b, const char *key, double lp)
 }
 
 /* *lp: what is kept of it; else room for what is to be asked. */
-static fm_status open_scoring(const blame *b, const blame_answer *a, scoring *s, double *lp)
+static fm_status open_scoring(const fmo_blame *b, const fmo_blame_answer *a, scoring *s, double *lp)
 {
     if (!a->text)
         return FM_OK;
@@ -98,7 +98,7 @@ static fm_status open_scoring(const blame *b, const blame_answer *a, scoring *s,
 }
 
 /* Of an answer that was asked. */
-static fm_status close_scoring(const blame *b, const scoring *s, double *lp)
+static fm_status close_scoring(const fmo_blame *b, const scoring *s, double *lp)
 {
     *lp = 0;
     for (size_t t = s->prompt; t < s->ids.count; t++)
@@ -106,7 +106,7 @@ static fm_status close_scoring(const blame *b, const scoring *s, double *lp)
     return isfinite(*lp) ? keep_lp(b, s->key, *lp) : FM_OK;
 }
 
-fm_status blame_lps(const blame *b, const blame_answer *a, size_t n, double *lp)
+fm_status fmo_blame_lps(const fmo_blame *b, const fmo_blame_answer *a, size_t n, double *lp)
 {
     scoring *s = fm_calloc(n, sizeof *s);
     fm_score_request *req = fm_calloc(n, sizeof *req);
@@ -141,14 +141,14 @@ fm_status blame_lps(const blame *b, const blame_answer *a, size_t n, double *lp)
     return rc;
 }
 
-fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out)
+fm_status fmo_blame_margins(const fmo_blame *b, fm_model *const *model, size_t n, double *out)
 {
-    blame_answer *a = fm_calloc(2 * n, sizeof *a);
+    fmo_blame_answer *a = fm_calloc(2 * n, sizeof *a);
     double *lp = fm_calloc(2 * n, sizeof *lp);
     fm_status rc = a && lp ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < 2 * n; i++)
-        a[i] = (blame_answer){model[i / 2], i % 2 ? b->wrong : b->right};
-    FM_THEN(rc, blame_lps(b, a, 2 * n, lp));
+        a[i] = (fmo_blame_answer){model[i / 2], i % 2 ? b->wrong : b->right};
+    FM_THEN(rc, fmo_blame_lps(b, a, 2 * n, lp));
     for (size_t i = 0; i < n; i++)
         out[i] = rc == FM_OK ? lp[2 * i] - lp[2 * i + 1] : (double)NAN;
     fm_free(a);

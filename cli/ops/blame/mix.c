@@ -13,7 +13,7 @@
 
 /* ---- computed tensors ---- */
 
-static const blame_made *made_of(const blame_overlay *o, const fm_entry *e)
+static const fmo_blame_made *made_of(const fmo_blame_overlay *o, const fm_entry *e)
 {
     for (size_t i = 0; i < o->count; i++)
         if (fm_digest_eq(&o->made[i].id, &e->id))
@@ -23,8 +23,8 @@ static const blame_made *made_of(const blame_overlay *o, const fm_entry *e)
 
 static fm_status overlay_read(void *ctx, const fm_entry *e, void *dst)
 {
-    const blame_overlay *o = ctx;
-    const blame_made *m = made_of(o, e);
+    const fmo_blame_overlay *o = ctx;
+    const fmo_blame_made *m = made_of(o, e);
     if (!m)
         return o->store.read(o->store.ctx, e, dst);
     fm_assert(m->bytes == e->bytes);
@@ -34,7 +34,7 @@ static fm_status overlay_read(void *ctx, const fm_entry *e, void *dst)
 
 static fm_status overlay_view(void *ctx, const fm_entry *e, fm_span *out)
 {
-    const blame_overlay *o = ctx;
+    const fmo_blame_overlay *o = ctx;
     *out = (fm_span){NULL, 0};
     if (made_of(o, e) || !o->store.view)
         return FM_OK;
@@ -44,8 +44,8 @@ static fm_status overlay_view(void *ctx, const fm_entry *e, fm_span *out)
 static fm_status overlay_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
                                void *dst, unsigned flags)
 {
-    const blame_overlay *o = ctx;
-    const blame_made *m = made_of(o, e);
+    const fmo_blame_overlay *o = ctx;
+    const fmo_blame_made *m = made_of(o, e);
     if (!m)
         return fm_entry_read_range(&o->store, e, offset, bytes, dst, flags);
     fm_assert(offset <= m->bytes && bytes <= m->bytes - offset);
@@ -53,14 +53,14 @@ static fm_status overlay_range(void *ctx, const fm_entry *e, uint64_t offset, ui
     return FM_OK;
 }
 
-void blame_overlay_open(blame_overlay *o, const blame *b)
+void fmo_blame_overlay_open(fmo_blame_overlay *o, const fmo_blame *b)
 {
-    *o = (blame_overlay){.store = fm_store_provider(fm_repo_store(b->c->repo))};
+    *o = (fmo_blame_overlay){.store = fm_store_provider(fm_repo_store(b->c->repo))};
     o->provider =
         (fm_provider){.ctx = o, .read = overlay_read, .view = overlay_view, .range = overlay_range};
 }
 
-void blame_overlay_release(blame_overlay *o)
+void fmo_blame_overlay_release(fmo_blame_overlay *o)
 {
     for (size_t i = 0; i < o->count; i++)
         fm_free(o->made[i].data);
@@ -68,10 +68,11 @@ void blame_overlay_release(blame_overlay *o)
     memset(o, 0, sizeof *o);
 }
 
-fm_status blame_overlay_put(blame_overlay *o, fm_tree *tree, const fm_entry *like, float *value)
+fm_status fmo_blame_overlay_put(fmo_blame_overlay *o, fm_tree *tree, const fm_entry *like,
+                                float *value)
 {
     uint64_t n;
-    blame_made m = {.bytes = like->bytes};
+    fmo_blame_made m = {.bytes = like->bytes};
     fm_status rc = fm_shape_elems(&n, &like->shape);
     if (rc == FM_OK && !(m.data = fm_malloc(m.bytes)))
         rc = FM_ENOMEM;
@@ -87,13 +88,13 @@ fm_status blame_overlay_put(blame_overlay *o, fm_tree *tree, const fm_entry *lik
     return rc;
 }
 
-bool blame_can_compute(const fm_entry *e)
+bool fmo_blame_can_compute(const fm_entry *e)
 {
     return e->kind == FM_ENTRY_TENSOR &&
            (e->dtype == FM_F32 || e->dtype == FM_F16 || e->dtype == FM_BF16);
 }
 
-fm_status blame_read_f32(const fm_provider *p, const fm_entry *e, float **out)
+fm_status fmo_blame_read_f32(const fm_provider *p, const fm_entry *e, float **out)
 {
     uint64_t n;
     void *raw = NULL;
@@ -148,7 +149,7 @@ static unsigned adapters_of(const fm_tree *tree)
     }
 }
 
-fm_status blame_close_gaps(fm_tree *tree)
+fm_status fmo_blame_close_gaps(fm_tree *tree)
 {
     unsigned next = 0;
     fm_status rc = FM_OK;
@@ -167,7 +168,7 @@ fm_status blame_close_gaps(fm_tree *tree)
         /* Without any tensor it has nothing to say, and its config must go too. */
         fm_tree *was = NULL;
         rc = fm_tree_copy(&was, tree);
-        FM_THEN(rc, tree_drop(tree, prefix));
+        FM_THEN(rc, fmo_tree_drop(tree, prefix));
         if (rc == FM_OK && tb != te)
             rc = copy_folder(tree, was, begin, end, next - 1);
         fm_tree_free(was);
@@ -178,8 +179,8 @@ fm_status blame_close_gaps(fm_tree *tree)
 /* ---- steps: what some of them make of a tensor is x + (b1 - a1) + (b2 - a2) + ... ---- */
 
 typedef struct mixing {
-    blame *b;
-    blame_overlay *overlay;
+    fmo_blame *b;
+    fmo_blame_overlay *overlay;
     fm_tree *tree;
     const fm_tree *own, *before; /* of the step at hand */
     fm_change *change;           /* of all steps; entries live in b->tree */
@@ -226,8 +227,8 @@ static fm_status take_step(mixing *m, size_t node)
 {
     char last[FM_MAX_PATH_BYTES] = "";
     size_t first = m->changes;
-    FM_TRY(blame_node_tree(m->b, node, &m->own));
-    FM_TRY(blame_node_tree(m->b, m->b->version[node].node.parent[0], &m->before));
+    FM_TRY(fmo_blame_node_tree(m->b, node, &m->own));
+    FM_TRY(fmo_blame_node_tree(m->b, m->b->version[node].node.parent[0], &m->before));
     FM_TRY(fm_diff_trees(m->before, m->own, keep_step_change, m));
     for (size_t i = first; i < m->changes; i++) {
         const fm_change *ch = &m->change[i];
@@ -252,8 +253,8 @@ static fm_status take_step(mixing *m, size_t node)
 static fm_status add_difference(const fm_provider *p, const fm_change *ch, float *x, uint64_t n)
 {
     float *a = NULL, *b = NULL;
-    fm_status rc = blame_read_f32(p, ch->a, &a);
-    FM_THEN(rc, blame_read_f32(p, ch->b, &b));
+    fm_status rc = fmo_blame_read_f32(p, ch->a, &a);
+    FM_THEN(rc, fmo_blame_read_f32(p, ch->b, &b));
     for (uint64_t i = 0; rc == FM_OK && i < n; i++)
         x[i] += b[i] - a[i];
     fm_free(a);
@@ -267,13 +268,13 @@ static fm_status put_sum(mixing *m, const fm_change *const *ch, size_t count)
 {
     const fm_entry *base = fm_tree_find(m->tree, ch[0]->a->path);
     const fm_digest *at = base ? &base->id : NULL;
-    bool chained = base != NULL, fit = base && blame_can_compute(base);
+    bool chained = base != NULL, fit = base && fmo_blame_can_compute(base);
     float *x = NULL;
     uint64_t n;
     for (size_t i = 0; base && i < count; i++) {
         chained = chained && fm_digest_eq(at, &ch[i]->a->id);
         at = &ch[i]->b->id;
-        fit = fit && blame_can_compute(ch[i]->a) && blame_can_compute(ch[i]->b) &&
+        fit = fit && fmo_blame_can_compute(ch[i]->a) && fmo_blame_can_compute(ch[i]->b) &&
               fm_shape_eq(&base->shape, &ch[i]->a->shape) &&
               fm_shape_eq(&base->shape, &ch[i]->b->shape);
     }
@@ -285,10 +286,10 @@ static fm_status put_sum(mixing *m, const fm_change *const *ch, size_t count)
     }
     const fm_entry *like = ch[count - 1]->b;
     fm_status rc = fm_shape_elems(&n, &base->shape);
-    FM_THEN(rc, blame_read_f32(&m->overlay->store, base, &x));
+    FM_THEN(rc, fmo_blame_read_f32(&m->overlay->store, base, &x));
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         rc = add_difference(&m->overlay->store, ch[i], x, n);
-    FM_THEN(rc, blame_overlay_put(m->overlay, m->tree, like, x));
+    FM_THEN(rc, fmo_blame_overlay_put(m->overlay, m->tree, like, x));
     fm_free(x);
     return rc;
 }
@@ -322,8 +323,8 @@ static fm_status put_sums(mixing *m)
     return rc;
 }
 
-fm_status blame_mix_steps(blame *b, const size_t *step, size_t n, blame_overlay *overlay,
-                          fm_tree **out)
+fm_status fmo_blame_mix_steps(fmo_blame *b, const size_t *step, size_t n,
+                              fmo_blame_overlay *overlay, fm_tree **out)
 {
     mixing m = {.b = b, .overlay = overlay};
     const fm_tree *tree = NULL;
@@ -331,7 +332,7 @@ fm_status blame_mix_steps(blame *b, const size_t *step, size_t n, blame_overlay 
     while (b->version[base].node.parent_count)
         base = b->version[base].node.parent[0];
     *out = NULL;
-    fm_status rc = blame_node_tree(b, base, &tree);
+    fm_status rc = fmo_blame_node_tree(b, base, &tree);
     FM_THEN(rc, fm_tree_copy(&m.tree, tree));
     for (size_t i = n; rc == FM_OK && i-- > 0 && !m.impossible;)
         rc = take_step(&m, step[i]);

@@ -5,7 +5,8 @@
 #include "store/base/math/hash.h"
 #include "store/base/mem.h"
 
-fm_status blame_mixture(const blame *b, const fm_tree *from, const bool *take, fm_tree **out)
+fm_status fmo_blame_mixture(const fmo_blame *b, const fm_tree *from, const bool *take,
+                            fm_tree **out)
 {
     FM_TRY(fm_tree_copy(out, from));
     for (size_t u = 0; u < b->unit_count; u++) {
@@ -14,11 +15,11 @@ fm_status blame_mixture(const blame *b, const fm_tree *from, const bool *take, f
             FM_TRY(ch->a ? fm_tree_put_entry(*out, ch->a) : fm_tree_remove(*out, ch->b->path));
         }
     }
-    return blame_close_gaps(*out);
+    return fmo_blame_close_gaps(*out);
 }
 
 /* Names a mixture for `noise`. */
-static fm_status mixture_id(const blame *b, const bool *take, uint64_t *out)
+static fm_status mixture_id(const fmo_blame *b, const bool *take, uint64_t *out)
 {
     fm_digest d;
     FM_TRY(fm_sha256(&d, take, b->unit_count * sizeof *take));
@@ -26,20 +27,20 @@ static fm_status mixture_id(const blame *b, const bool *take, uint64_t *out)
     return FM_OK;
 }
 
-fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
-                             blame_heard *heard)
+fm_status fmo_blame_run_mixtures(fmo_blame *b, const bool *take, const uint32_t *repeat, size_t n,
+                                 fmo_blame_heard *heard)
 {
     fm_tree **tree = fm_calloc(n, sizeof *tree);
-    blame_question *q = fm_calloc(n, sizeof *q);
+    fmo_blame_question *q = fm_calloc(n, sizeof *q);
     fm_status rc = tree && q ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const bool *row = take + i * b->unit_count;
-        q[i] = (blame_question){.what = "a mixture of parent and child", .repeat = repeat[i]};
+        q[i] = (fmo_blame_question){.what = "a mixture of parent and child", .repeat = repeat[i]};
         rc = mixture_id(b, row, &q[i].id);
-        FM_THEN(rc, blame_mixture(b, b->child, row, &tree[i]));
+        FM_THEN(rc, fmo_blame_mixture(b, b->child, row, &tree[i]));
         q[i].tree = tree[i];
     }
-    FM_THEN(rc, blame_ask(b, q, n, heard));
+    FM_THEN(rc, fmo_blame_ask(b, q, n, heard));
     for (size_t i = 0; tree && i < n; i++)
         fm_tree_free(tree[i]);
     fm_free(tree);

@@ -16,12 +16,12 @@ static bool ends_with(const char *s, const char *end)
 
 /* The factors of a unit that its step added as a LoRA, and nothing else; false: it is something
  * else. */
-static bool factors_of(const blame_unit *u, const fm_entry **a, const fm_entry **b)
+static bool factors_of(const fmo_blame_unit *u, const fm_entry **a, const fm_entry **b)
 {
     *a = *b = NULL;
     for (size_t i = 0; i < u->count; i++) {
         const fm_change *ch = u->change[i];
-        if (ch->a || !ch->b || !blame_can_compute(ch->b) || ch->b->shape.rank != 2)
+        if (ch->a || !ch->b || !fmo_blame_can_compute(ch->b) || ch->b->shape.rank != 2)
             return false;
         if (ends_with(ch->b->name, ".lora_A.weight"))
             *a = ch->b;
@@ -55,8 +55,8 @@ static fm_status factor_size(const fm_provider *p, const fm_entry *a, const fm_e
                              double *out)
 {
     float *x = NULL, *y = NULL;
-    fm_status rc = blame_read_f32(p, a, &x);
-    FM_THEN(rc, blame_read_f32(p, b, &y));
+    fm_status rc = fmo_blame_read_f32(p, a, &x);
+    FM_THEN(rc, fmo_blame_read_f32(p, b, &y));
     if (rc == FM_OK)
         *out = product_norm(x, y, a->shape.dim[0], a->shape.dim[1], b->shape.dim[0]);
     fm_free(x);
@@ -71,12 +71,12 @@ static fm_status tensor_size(const fm_provider *p, const fm_change *ch, double *
     uint64_t n;
     double moved = 0, was = 0;
     *out = 1;
-    if (!ch->a || !ch->b || !blame_can_compute(ch->a) || !blame_can_compute(ch->b) ||
+    if (!ch->a || !ch->b || !fmo_blame_can_compute(ch->a) || !fmo_blame_can_compute(ch->b) ||
         !fm_shape_eq(&ch->a->shape, &ch->b->shape))
         return FM_OK;
     fm_status rc = fm_shape_elems(&n, &ch->a->shape);
-    FM_THEN(rc, blame_read_f32(p, ch->a, &a));
-    FM_THEN(rc, blame_read_f32(p, ch->b, &b));
+    FM_THEN(rc, fmo_blame_read_f32(p, ch->a, &a));
+    FM_THEN(rc, fmo_blame_read_f32(p, ch->b, &b));
     for (uint64_t i = 0; rc == FM_OK && i < n; i++) {
         double d = (double)b[i] - (double)a[i];
         moved += d * d;
@@ -89,7 +89,7 @@ static fm_status tensor_size(const fm_provider *p, const fm_change *ch, double *
     return rc;
 }
 
-fm_status blame_unit_size(const blame *b, const blame_unit *u, double *out)
+fm_status fmo_blame_unit_size(const fmo_blame *b, const fmo_blame_unit *u, double *out)
 {
     const fm_provider p = fm_store_provider(fm_repo_store(b->c->repo));
     const fm_entry *fa, *fb;
@@ -111,8 +111,8 @@ fm_status blame_unit_size(const blame *b, const blame_unit *u, double *out)
 /* ---- ranks ---- */
 
 /* B of one unit without the columns that are not taken. */
-static fm_status put_columns(const blame *b, size_t unit, const bool *take, blame_overlay *overlay,
-                             fm_tree *tree)
+static fm_status put_columns(const fmo_blame *b, size_t unit, const bool *take,
+                             fmo_blame_overlay *overlay, fm_tree *tree)
 {
     const fm_entry *fa, *fb;
     float *x = NULL;
@@ -124,17 +124,18 @@ static fm_status put_columns(const blame *b, size_t unit, const bool *take, blam
         all = all && (b->rank[k].unit != unit || take[k]);
     if (all)
         return FM_OK;
-    fm_status rc = blame_read_f32(&overlay->store, fb, &x);
+    fm_status rc = fmo_blame_read_f32(&overlay->store, fb, &x);
     for (size_t k = 0; rc == FM_OK && k < b->rank_count; k++)
         for (size_t i = 0; b->rank[k].unit == unit && !take[k] && i < rows; i++)
             x[i * rank + b->rank[k].rank] = 0;
-    FM_THEN(rc, blame_overlay_put(overlay, tree, fb, x));
+    FM_THEN(rc, fmo_blame_overlay_put(overlay, tree, fb, x));
     fm_free(x);
     return rc;
 }
 
 /* The parent with the found units, these without the ranks that are not taken. */
-static fm_status rank_tree(const blame *b, const bool *take, blame_overlay *overlay, fm_tree **out)
+static fm_status rank_tree(const fmo_blame *b, const bool *take, fmo_blame_overlay *overlay,
+                           fm_tree **out)
 {
     bool *unit = fm_memdup(b->minimal.take, b->unit_count * sizeof *unit);
     fm_status rc = unit ? FM_OK : FM_ENOMEM;
@@ -155,7 +156,7 @@ static fm_status rank_tree(const blame *b, const bool *take, blame_overlay *over
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++)
         if (unit[u])
             rc = put_columns(b, u, take, overlay, ranks);
-    FM_THEN(rc, blame_mixture(b, ranks, unit, out));
+    FM_THEN(rc, fmo_blame_mixture(b, ranks, unit, out));
     fm_tree_free(ranks);
     fm_free(unit);
     return rc;
@@ -163,32 +164,32 @@ static fm_status rank_tree(const blame *b, const bool *take, blame_overlay *over
 
 static fm_status ranks_fail(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_reply *out)
 {
-    blame *b = ctx;
-    blame_overlay *overlay = fm_calloc(n, sizeof *overlay);
+    fmo_blame *b = ctx;
+    fmo_blame_overlay *overlay = fm_calloc(n, sizeof *overlay);
     fm_tree **tree = fm_calloc(n, sizeof *tree);
-    blame_question *q = fm_calloc(n, sizeof *q);
-    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fmo_blame_question *q = fm_calloc(n, sizeof *q);
+    fmo_blame_heard *heard = fm_calloc(n, sizeof *heard);
     fm_status rc = overlay && tree && q && heard ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        blame_overlay_open(&overlay[i], b);
-        q[i] = (blame_question){.provider = &overlay[i].provider,
-                                .what = "ranks of an adapter",
-                                .id = RANK_ID,
-                                .repeat = mix[i].repeat};
+        fmo_blame_overlay_open(&overlay[i], b);
+        q[i] = (fmo_blame_question){.provider = &overlay[i].provider,
+                                    .what = "ranks of an adapter",
+                                    .id = RANK_ID,
+                                    .repeat = mix[i].repeat};
         for (size_t k = 0; k < b->rank_count; k++)
             q[i].id = q[i].id * 1000003 + mix[i].take[k];
         rc = rank_tree(b, mix[i].take, &overlay[i], &tree[i]);
         q[i].tree = tree[i];
     }
-    FM_THEN(rc, blame_ask(b, q, n, heard));
+    FM_THEN(rc, fmo_blame_ask(b, q, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         out[i] = (fm_mixture_reply){heard[i].verdict == FM_FAIL, heard[i].verdict == FM_ERROR_CASE,
                                     heard[i].score};
     if (rc == FM_OK)
-        blame_heard_release(heard, n);
+        fmo_blame_heard_release(heard, n);
     for (size_t i = 0; overlay && tree && i < n; i++) {
         fm_tree_free(tree[i]);
-        blame_overlay_release(&overlay[i]);
+        fmo_blame_overlay_release(&overlay[i]);
     }
     fm_free(overlay);
     fm_free(tree);
@@ -198,7 +199,7 @@ static fm_status ranks_fail(void *ctx, const fm_mixture *mix, size_t n, fm_mixtu
 }
 
 /* Every rank of every adapter's module that was found, with the size of its part. */
-static fm_status list_ranks(blame *b, double **weight)
+static fm_status list_ranks(fmo_blame *b, double **weight)
 {
     const fm_provider p = fm_store_provider(fm_repo_store(b->c->repo));
     size_t cap = 0, weights = 0;
@@ -209,8 +210,8 @@ static fm_status list_ranks(blame *b, double **weight)
         if (!b->minimal.take[u] || !factors_of(&b->unit[u], &fa, &fb))
             continue;
         size_t rank = fa->shape.dim[0], in = fa->shape.dim[1], rows = fb->shape.dim[0];
-        rc = blame_read_f32(&p, fa, &x);
-        FM_THEN(rc, blame_read_f32(&p, fb, &y));
+        rc = fmo_blame_read_f32(&p, fa, &x);
+        FM_THEN(rc, fmo_blame_read_f32(&p, fb, &y));
         for (uint32_t r = 0; rc == FM_OK && r < rank; r++) {
             double row = 0, column = 0;
             for (size_t k = 0; k < in; k++)
@@ -221,7 +222,7 @@ static fm_status list_ranks(blame *b, double **weight)
             FM_THEN(rc, fm_grow(weight, &weights, b->rank_count + 1, sizeof **weight));
             if (rc == FM_OK) {
                 (*weight)[b->rank_count] = sqrt(row * column);
-                b->rank[b->rank_count++] = (blame_rank){u, r};
+                b->rank[b->rank_count++] = (fmo_blame_rank){u, r};
             }
         }
         fm_free(x);
@@ -230,7 +231,7 @@ static fm_status list_ranks(blame *b, double **weight)
     return rc;
 }
 
-fm_status blame_ranks(blame *b)
+fm_status fmo_blame_ranks(fmo_blame *b)
 {
     double *weight = NULL;
     size_t *module = NULL;

@@ -8,7 +8,7 @@
 #define SHAPLEY_MOST 64u
 
 typedef struct worth {
-    blame *b;
+    fmo_blame *b;
     size_t *unit; /* [n] of the set */
     size_t n;
     bool margin;
@@ -17,19 +17,19 @@ typedef struct worth {
 static fm_status coalitions(void *ctx, const bool *take, size_t n, double *value)
 {
     const worth *w = ctx;
-    blame *b = w->b;
+    fmo_blame *b = w->b;
     bool *units = fm_calloc(n * b->unit_count, sizeof *units);
     uint32_t *repeat = fm_calloc(n, sizeof *repeat);
-    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fmo_blame_heard *heard = fm_calloc(n, sizeof *heard);
     fm_status rc = units && repeat && heard ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         for (size_t k = 0; k < w->n; k++)
             units[i * b->unit_count + w->unit[k]] = take[i * w->n + k];
-    FM_THEN(rc, blame_run_mixtures(b, units, repeat, n, heard));
+    FM_THEN(rc, fmo_blame_run_mixtures(b, units, repeat, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         value[i] = w->margin ? -heard[i].score : heard[i].verdict == FM_FAIL;
     if (rc == FM_OK)
-        blame_heard_release(heard, n);
+        fmo_blame_heard_release(heard, n);
     fm_free(units);
     fm_free(repeat);
     fm_free(heard);
@@ -51,7 +51,7 @@ static fm_status has_margin(worth *w)
     return rc;
 }
 
-fm_status blame_shapley(blame *b)
+fm_status fmo_blame_shapley(fmo_blame *b)
 {
     const fm_shapley_opts opts = {
         .max_runs = b->how.max_runs, .confidence = b->how.confidence, .seed = b->how.seed};

@@ -10,12 +10,12 @@
 #define AT_ONCE 16u /* mixtures whose tensors are held at a time */
 
 /* Does the step touch what answers are made of? */
-static bool counts(const blame *b, size_t node)
+static bool counts(const fmo_blame *b, size_t node)
 {
     return b->version[node].node.parent_count && b->version[node].changed_bytes > 0;
 }
 
-static fm_status mix_some(const blame_step_worth *w, blame *b, const bool *take, size_t n,
+static fm_status mix_some(const fmo_blame_step_shapley *w, fmo_blame *b, const bool *take, size_t n,
                           double *value)
 {
     fm_blame_mix mix[AT_ONCE];
@@ -29,7 +29,7 @@ static fm_status mix_some(const blame_step_worth *w, blame *b, const bool *take,
             if (take[i * w->count + k])
                 step[i * w->count + mix[i].count++] = w->node[k];
     }
-    FM_THEN(rc, blame_ask_step_mixtures(b, mix, n, reply));
+    FM_THEN(rc, fmo_blame_ask_step_mixtures(b, mix, n, reply));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         if (reply[i].verdict == FM_ERROR_CASE)
             rc = fm_fail(FM_EUNSUPPORTED, "the steps cannot be taken apart: one changed an adapter "
@@ -41,8 +41,8 @@ static fm_status mix_some(const blame_step_worth *w, blame *b, const bool *take,
 }
 
 typedef struct asking {
-    blame_step_worth *w;
-    blame *b;
+    fmo_blame_step_shapley *w;
+    fmo_blame *b;
 } asking;
 
 static fm_status coalitions(void *ctx, const bool *take, size_t n, double *value)
@@ -68,10 +68,10 @@ static fm_status has_margin(asking *a)
     return rc;
 }
 
-fm_status blame_shapley_steps(blame_more *m)
+fm_status fmo_blame_shapley_steps(fmo_blame_more *m)
 {
-    blame *b = m->b;
-    blame_step_worth *w = &m->worth;
+    fmo_blame *b = m->b;
+    fmo_blame_step_shapley *w = &m->worth;
     asking a = {w, b};
     const fm_shapley_opts opts = {
         .max_runs = m->max_runs, .confidence = b->how.confidence, .seed = b->how.seed};
@@ -89,13 +89,13 @@ fm_status blame_shapley_steps(blame_more *m)
     }
     if (w->count < 2)
         return FM_OK;
-    fm_status rc = blame_open_culprit(b);
+    fm_status rc = fmo_blame_open_culprit(b);
     if (rc == FM_OK) {
-        blame_contrast(b);
+        fmo_blame_contrast(b);
         rc = has_margin(&a);
     }
     FM_THEN(rc, fm_shapley_values(&w->value, w->count, coalitions, &a, &opts));
-    ui_progress_end(b->c);
+    fmo_ui_progress_end(b->c);
     m->seconds += fm_now_s() - began;
     if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) {
         w->why_not = fm_strdup(fm_error_text());

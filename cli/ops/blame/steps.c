@@ -27,8 +27,8 @@ typedef struct kept_state { /* a checkpoint, or a state in memory */
 } kept_state;
 
 typedef struct hunt {
-    blame_more *m;
-    replay *r;
+    fmo_blame_more *m;
+    fmo_replay *r;
     fm_digest run;
     kept_state *kept; /* ascending steps */
     size_t count, cap;
@@ -42,11 +42,11 @@ typedef struct hunt {
 
 /* ---- the run's name, and its checkpoints ---- */
 
-static fm_train_job job_of(const replay *r)
+static fm_train_job job_of(const fmo_replay *r)
 {
     fm_train_job job = {
         .name = r->label, .config = r->config, .parent = r->parent, .data = r->data};
-    goal_job(&r->goal, &job);
+    fmo_goal_job(&r->goal, &job);
     return job;
 }
 
@@ -58,9 +58,9 @@ static fm_status train(hunt *h, const fm_train_keeper *keeper, uint32_t every, f
     job.keeper = keeper;
     job.checkpoint_every = every;
     job.held_outs = 0; /* what is held out moves no weight */
-    blame_swap_engines(h->m);
+    fmo_blame_swap_engines(h->m);
     fm_status rc = fm_train_run(h->r->c->engine, &p, &job, 1, result, progress, h);
-    blame_swap_engines(h->m);
+    fmo_blame_swap_engines(h->m);
     return rc;
 }
 
@@ -69,10 +69,10 @@ static fm_status name_run(hunt *h)
 {
     const fm_provider p = fm_store_provider(fm_repo_store(h->r->c->repo));
     const fm_train_job job = job_of(h->r);
-    blame_swap_engines(h->m);
+    fmo_blame_swap_engines(h->m);
     const fm_attribution_in in = {.e = h->r->c->engine, .p = &p, .job = &job};
     fm_status rc = fm_attribution_run(&in, &h->run);
-    blame_swap_engines(h->m);
+    fmo_blame_swap_engines(h->m);
     return rc;
 }
 
@@ -144,34 +144,34 @@ static fm_status read_state(hunt *h, kept_state *k)
 
 static fm_status add_point(hunt *h, uint32_t step, fm_verdict v, double margin, bool kept)
 {
-    blame_steps *s = &h->m->steps;
+    fmo_blame_steps *s = &h->m->steps;
     FM_TRY(fm_grow(&s->point, &s->point_cap, s->points + 1, sizeof *s->point));
     size_t at = s->points++;
     for (; at > 0 && s->point[at - 1].step > step; at--)
         s->point[at] = s->point[at - 1];
-    s->point[at] = (blame_point){step, v, margin, kept};
+    s->point[at] = (fmo_blame_point){step, v, margin, kept};
     return FM_OK;
 }
 
 static fm_status ask_state(hunt *h, const kept_state *k, bool kept)
 {
-    blame_overlay made;
+    fmo_blame_overlay made;
     fm_tree *tree = NULL;
     fm_verdict v = FM_ERROR_CASE;
     double margin = NAN;
-    (void)ui_progress(h->m->b->c, 0, 0, "steps: the state after step %u", k->step);
-    blame_overlay_open(&made, h->m->b);
-    fm_status rc = blame_tree_of_state(h->r, k->state.tensors, k->state.count, &tree, &made);
-    FM_THEN(rc, blame_try(h->m, tree, &made, "state", &v, &margin));
+    (void)fmo_ui_progress(h->m->b->c, 0, 0, "steps: the state after step %u", k->step);
+    fmo_blame_overlay_open(&made, h->m->b);
+    fm_status rc = fmo_blame_tree_of_state(h->r, k->state.tensors, k->state.count, &tree, &made);
+    FM_THEN(rc, fmo_blame_try(h->m, tree, &made, "state", &v, &margin));
     FM_THEN(rc, add_point(h, k->step, v, margin, kept));
     fm_tree_free(tree);
-    blame_overlay_release(&made);
+    fmo_blame_overlay_release(&made);
     return rc;
 }
 
 /* The first neighbours of which one passes and the next fails. What could not be asked is no
  * neighbour. */
-static void narrow(blame_steps *s)
+static void narrow(fmo_blame_steps *s)
 {
     size_t pass = SIZE_MAX;
     for (size_t i = 0; i < s->points; i++) {
@@ -188,14 +188,14 @@ static void narrow(blame_steps *s)
 
 static fm_status ends(hunt *h)
 {
-    blame_more *m = h->m;
-    blame *b = m->b;
+    fmo_blame_more *m = h->m;
+    fmo_blame *b = m->b;
     double margin[2] = {NAN, NAN};
     fm_verdict v[2] = {FM_ERROR_CASE, FM_ERROR_CASE};
 
     for (int i = 0; i < 2; i++)
         if (i == 1 || h->r->config.method != FM_METHOD_PRETRAIN)
-            FM_TRY(blame_try(m, i ? b->child : h->r->parent, NULL, "end", &v[i], &margin[i]));
+            FM_TRY(fmo_blame_try(m, i ? b->child : h->r->parent, NULL, "end", &v[i], &margin[i]));
     FM_TRY(add_point(h, 0, v[0], margin[0], true));
     FM_TRY(add_point(h, m->steps.steps, v[1], margin[1], true));
     narrow(&m->steps);
@@ -205,7 +205,7 @@ static fm_status ends(hunt *h)
 /* Checkpoints strictly between, FINE of them at a time, evenly. */
 static fm_status ask_kept(hunt *h)
 {
-    blame_steps *s = &h->m->steps;
+    fmo_blame_steps *s = &h->m->steps;
     fm_status rc = FM_OK;
     for (bool more = true; rc == FM_OK && more;) {
         size_t first = 0, n = 0;
@@ -279,14 +279,15 @@ static bool until(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
     const hunt *h = ctx;
     (void)n;
     drop[0] = p->step + 1 >= h->to;
-    return ui_progress(h->m->b->c, p->step + 1, h->to, "steps: training again, step %u of %u to %u",
-                       p->step + 1, h->from ? h->from->step : 0, h->to);
+    return fmo_ui_progress(h->m->b->c, p->step + 1, h->to,
+                           "steps: training again, step %u of %u to %u", p->step + 1,
+                           h->from ? h->from->step : 0, h->to);
 }
 
 /* From the newest state that is not after passes_at, to fails_at. */
 static fm_status walk(hunt *h, const kept_state *from)
 {
-    const blame_steps *s = &h->m->steps;
+    const fmo_blame_steps *s = &h->m->steps;
     const fm_train_keeper keeper = {.ctx = h, .save = save_state, .load = load_from};
     uint32_t span = s->fails_at - (from ? from->step : 0);
     uint64_t fit = h->state_bytes ? STATES_BYTES / h->state_bytes : FINE;
@@ -317,7 +318,7 @@ static const kept_state *newest_before(kept_state *k, size_t n, uint32_t step)
 
 static fm_status ask_got(hunt *h)
 {
-    const blame_steps *s = &h->m->steps;
+    const fmo_blame_steps *s = &h->m->steps;
     uint32_t low = s->passes_at, high = s->fails_at;
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < h->got_count; i++)
@@ -329,12 +330,13 @@ static fm_status ask_got(hunt *h)
 
 static fm_status train_between(hunt *h)
 {
-    blame_steps *s = &h->m->steps;
+    fmo_blame_steps *s = &h->m->steps;
     kept_state *held = NULL; /* of the walk before */
     size_t held_count = 0;
     fm_status rc = FM_OK;
-    ui_say(h->m->b->c, FM_UI_NOTE, "blame: steps %u to %u of %u are trained again, about %.0f s",
-           s->passes_at, s->fails_at, s->steps, s->plan_s * s->fails_at / FM_MAX(s->steps, 1u));
+    fmo_ui_say(h->m->b->c, FM_UI_NOTE,
+               "blame: steps %u to %u of %u are trained again, about %.0f s", s->passes_at,
+               s->fails_at, s->steps, s->plan_s * s->fails_at / FM_MAX(s->steps, 1u));
     while (rc == FM_OK && !s->exact) {
         uint32_t low = s->passes_at, high = s->fails_at;
         const kept_state *from = newest_before(held, held_count, s->passes_at);
@@ -357,7 +359,7 @@ static fm_status train_between(hunt *h)
 
 static fm_status take_records(hunt *h)
 {
-    blame_steps *s = &h->m->steps;
+    fmo_blame_steps *s = &h->m->steps;
     size_t n = 0;
     fm_status rc =
         fm_train_step_examples(&s->record, &n, &h->r->config, h->r->data, s->fails_at - 1);
@@ -377,31 +379,31 @@ static fm_status take_records(hunt *h)
 
 static fm_status hunt_down(hunt *h)
 {
-    blame_steps *s = &h->m->steps;
+    fmo_blame_steps *s = &h->m->steps;
     fm_status rc = ends(h);
     FM_THEN(rc, find_kept(h));
     if (rc == FM_OK && s->fails_at)
         rc = ask_kept(h);
     bool wanted = rc == FM_OK && s->fails_at && !s->exact && h->m->rederive;
     if (wanted && s->plan_s > (double)h->m->budget_s)
-        ui_say(h->m->b->c, FM_UI_NOTE,
-               "blame: to train the steps again takes about %.0f s, --budget allows %llu",
-               s->plan_s, (unsigned long long)h->m->budget_s);
+        fmo_ui_say(h->m->b->c, FM_UI_NOTE,
+                   "blame: to train the steps again takes about %.0f s, --budget allows %llu",
+                   s->plan_s, (unsigned long long)h->m->budget_s);
     else if (wanted)
         rc = train_between(h);
     if (rc == FM_OK && s->exact)
         rc = take_records(h);
-    ui_progress_end(h->m->b->c);
+    fmo_ui_progress_end(h->m->b->c);
     return rc;
 }
 
-fm_status blame_find_step(blame_more *m)
+fm_status fmo_blame_find_step(fmo_blame_more *m)
 {
-    replay r;
-    blame_steps *s = &m->steps;
+    fmo_replay r;
+    fmo_blame_steps *s = &m->steps;
     double began = fm_now_s();
     hunt h = {.m = m, .r = &r};
-    fm_status rc = blame_replay_open(m, &r);
+    fm_status rc = fmo_blame_replay_open(m, &r);
     if (rc == FM_OK) {
         fm_json *log = NULL;
         rc = read_log(m->b->c, m->b->child, &log);
@@ -409,14 +411,14 @@ fm_status blame_find_step(blame_more *m)
         fm_json_free(log);
     }
     if (rc == FM_OK) {
-        s->plan_s = blame_plan(m, &r, &h.state_bytes);
+        s->plan_s = fmo_blame_plan(m, &r, &h.state_bytes);
         rc = hunt_down(&h);
     }
     states_release(h.kept, h.count);
     s->done = rc == FM_OK;
     s->seconds = fm_now_s() - began;
-    FM_THEN(rc, blame_ablate(m, &r));
-    blame_replay_close(m, &r);
+    FM_THEN(rc, fmo_blame_ablate(m, &r));
+    fmo_blame_replay_close(m, &r);
     if (rc == FM_EUNSUPPORTED || rc == FM_ECORRUPT || rc == FM_ENOTFOUND) {
         s->done = false;
         s->why_not = fm_strdup(fm_error_text());

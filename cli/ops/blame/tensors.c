@@ -11,7 +11,7 @@
 
 static fm_status keep_change(void *ctx, const fm_change *ch)
 {
-    blame *b = ctx;
+    fmo_blame *b = ctx;
     const fm_entry *e = ch->b ? ch->b : ch->a;
     if (e->kind != FM_ENTRY_TENSOR)
         return FM_OK;
@@ -22,7 +22,7 @@ static fm_status keep_change(void *ctx, const fm_change *ch)
 
 /* "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" -> "model.layers.0.mlp.up_proj" with
  * the adapter's folder in front when it is not the first; plain tensors keep their name. */
-static void unit_name(char out[BLAME_UNIT_NAME], const fm_entry *e)
+static void fmo_unit_name(char out[BLAME_UNIT_NAME], const fm_entry *e)
 {
     static const char peft[] = "base_model.model.";
     const char *name = e->name;
@@ -64,7 +64,7 @@ static fm_status number_of(fm_map *map, const char *key, size_t *next, size_t *o
     return fm_map_put(map, key, strlen(key), (void *)(uintptr_t)*next, NULL);
 }
 
-static fm_status build_units(blame *b)
+static fm_status build_units(fmo_blame *b)
 {
     fm_map *by_name = NULL, *by_group = NULL, *by_block = NULL;
     fm_status rc = fm_map_new(&by_name);
@@ -74,12 +74,12 @@ static fm_status build_units(blame *b)
         const fm_change *ch = &b->change[i];
         char name[BLAME_UNIT_NAME], group[BLAME_UNIT_NAME];
         size_t before = b->unit_count, u = 0;
-        unit_name(name, ch->b ? ch->b : ch->a);
+        fmo_unit_name(name, ch->b ? ch->b : ch->a);
         rc = fm_grow(&b->unit, &b->unit_cap, b->unit_count + 1, sizeof *b->unit);
         FM_THEN(rc, number_of(by_name, name, &b->unit_count, &u));
         if (rc < 0)
             break;
-        blame_unit *unit = &b->unit[u];
+        fmo_blame_unit *unit = &b->unit[u];
         if (b->unit_count > before) {
             memset(unit, 0, sizeof *unit);
             memcpy(unit->name, name, sizeof name);
@@ -100,20 +100,20 @@ static fm_status build_units(blame *b)
 
 /* set_back: take says what goes back to the parent, and what is looked for is a child that
  * passes. */
-static fm_status ask_mixtures(blame *b, const fm_mixture *mix, size_t n, bool set_back,
+static fm_status ask_mixtures(fmo_blame *b, const fm_mixture *mix, size_t n, bool set_back,
                               fm_mixture_reply *out)
 {
     size_t units = b->unit_count;
     bool *take = fm_calloc(n * units, sizeof *take);
     uint32_t *repeat = fm_calloc(n, sizeof *repeat);
-    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fmo_blame_heard *heard = fm_calloc(n, sizeof *heard);
     fm_status rc = take && repeat && heard ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         repeat[i] = mix[i].repeat;
         for (size_t u = 0; u < units; u++)
             take[i * units + u] = mix[i].take[u] != set_back;
     }
-    FM_THEN(rc, blame_run_mixtures(b, take, repeat, n, heard));
+    FM_THEN(rc, fmo_blame_run_mixtures(b, take, repeat, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         /* A mixture that cannot be asked proves nothing, in either direction. */
         out[i] = (fm_mixture_reply){
@@ -123,7 +123,7 @@ static fm_status ask_mixtures(blame *b, const fm_mixture *mix, size_t n, bool se
         };
     }
     if (rc == FM_OK)
-        blame_heard_release(heard, n);
+        fmo_blame_heard_release(heard, n);
     fm_free(take);
     fm_free(repeat);
     fm_free(heard);
@@ -141,7 +141,7 @@ static fm_status resets_repair(void *ctx, const fm_mixture *mix, size_t n, fm_mi
 }
 
 /* Both sets: what breaks the parent, what repairs the child. */
-static fm_status search_units(blame *b)
+static fm_status search_units(fmo_blame *b)
 {
     size_t n = b->unit_count;
     size_t *layer = fm_calloc(n, sizeof *layer), *block = fm_calloc(n, sizeof *block);
@@ -150,7 +150,7 @@ static fm_status search_units(blame *b)
     for (size_t u = 0; rc == FM_OK && u < n; u++) {
         layer[u] = b->unit[u].group;
         block[u] = b->unit[u].block;
-        rc = blame_unit_size(b, &b->unit[u], &weight[u]);
+        rc = fmo_blame_unit_size(b, &b->unit[u], &weight[u]);
     }
     const fm_blame_units units = {
         .count = n, .levels = 2, .group_of = {layer, block}, .weight = weight};
@@ -165,10 +165,10 @@ static fm_status search_units(blame *b)
     return rc;
 }
 
-fm_status blame_tensors(blame *b)
+fm_status fmo_blame_tensors(fmo_blame *b)
 {
     fm_model *keep[2] = {NULL, NULL};
-    fm_status rc = blame_open_culprit(b);
+    fm_status rc = fmo_blame_open_culprit(b);
     if (rc == FM_OK && b->parent)
         rc = fm_diff_trees(b->parent, b->child, keep_change, b);
     FM_THEN(rc, build_units(b));
@@ -177,13 +177,13 @@ fm_status blame_tensors(blame *b)
     /* Both ends stay resident, so that a mixture loads no weight at all. */
     rc = fm_ops_load_model(b->c, b->parent, "parent", &keep[0]);
     FM_THEN(rc, fm_ops_load_model(b->c, b->child, "child", &keep[1]));
-    blame_contrast(b);
+    fmo_blame_contrast(b);
     FM_THEN(rc, search_units(b));
     if (rc == FM_OK && b->how.ranks)
-        rc = blame_ranks(b);
+        rc = fmo_blame_ranks(b);
     if (rc == FM_OK && b->how.shapley)
-        rc = blame_shapley(b);
-    ui_progress_end(b->c);
+        rc = fmo_blame_shapley(b);
+    fmo_ui_progress_end(b->c);
     fm_model_close(keep[0]);
     fm_model_close(keep[1]);
     return rc;

@@ -13,7 +13,7 @@ typedef struct texts {
     fm_ids wrong, right;
 } texts;
 
-static fm_status say_no(blame_more *m, fm_status rc)
+static fm_status say_no(fmo_blame_more *m, fm_status rc)
 {
     if (rc != FM_EUNSUPPORTED && rc != FM_EINVAL && rc != FM_ELIMIT)
         return rc;
@@ -23,7 +23,7 @@ static fm_status say_no(blame_more *m, fm_status rc)
 }
 
 /* The same tokens for both models; where one text begins with the other, its end is said too. */
-static fm_status open_texts(const blame_more *m, fm_model *child, fm_model *parent, texts *t)
+static fm_status open_texts(const fmo_blame_more *m, fm_model *child, fm_model *parent, texts *t)
 {
     fm_ids other = {0};
     size_t prompt = 0;
@@ -48,10 +48,12 @@ static fm_status open_texts(const blame_more *m, fm_model *child, fm_model *pare
 
 static bool show(void *ctx, uint64_t done, uint64_t total)
 {
-    return ui_progress(ctx, done, total, "trace: %.0f %%", 100.0 * (double)done / (double)total);
+    return fmo_ui_progress(ctx, done, total, "trace: %.0f %%",
+                           100.0 * (double)done / (double)total);
 }
 
-static fm_status grid(blame_more *m, fm_model *to, fm_model *from, const texts *t, fm_trace *out)
+static fm_status grid(fmo_blame_more *m, fm_model *to, fm_model *from, const texts *t,
+                      fm_trace *out)
 {
     const fm_trace_ask ask = {.to = to,
                               .from = from,
@@ -67,9 +69,9 @@ static fm_status grid(blame_more *m, fm_model *to, fm_model *from, const texts *
     return fm_trace_grid(out, &ask);
 }
 
-static fm_status name_tokens(blame_more *m, const fm_model *model, const texts *t)
+static fm_status name_tokens(fmo_blame_more *m, const fm_model *model, const texts *t)
 {
-    blame_grids *g = &m->grids;
+    fmo_blame_grids *g = &m->grids;
     const fm_tokenizer *tok = fm_model_tokenizer(model);
     g->token = fm_calloc(g->grid[0].common, sizeof *g->token);
     if (!g->token)
@@ -86,7 +88,7 @@ static fm_status name_tokens(blame_more *m, const fm_model *model, const texts *
     return rc;
 }
 
-static fm_status trace_models(blame_more *m, fm_model *child, fm_model *parent)
+static fm_status trace_models(fmo_blame_more *m, fm_model *child, fm_model *parent)
 {
     texts t = {0};
     fm_status rc = open_texts(m, child, parent, &t);
@@ -99,12 +101,13 @@ static fm_status trace_models(blame_more *m, fm_model *child, fm_model *parent)
     return say_no(m, rc);
 }
 
-fm_status blame_trace(blame_more *m)
+fm_status fmo_blame_trace(fmo_blame_more *m)
 {
-    blame *b = m->b;
+    fmo_blame *b = m->b;
     double began = fm_now_s();
     fm_model *child = NULL, *parent = NULL;
-    FM_TRY(blame_open_culprit(b));
+    FM_TRY(fmo_blame_open_culprit(b));
+
     if (!b->parent || !m->answers.wrong || !m->answers.right) {
         m->grids.why_not = fm_strdup(b->parent ? "there is no right answer to compare with"
                                                : "the version has no parent");
@@ -113,7 +116,7 @@ fm_status blame_trace(blame_more *m)
     fm_status rc = fm_ops_load_model(b->c, b->parent, "parent", &parent);
     FM_THEN(rc, fm_ops_load_model(b->c, b->child, "child", &child));
     FM_THEN(rc, trace_models(m, child, parent));
-    ui_progress_end(b->c);
+    fmo_ui_progress_end(b->c);
     fm_model_close(child);
     fm_model_close(parent);
     m->grids.seconds = fm_now_s() - began;

@@ -28,7 +28,7 @@ typedef struct kept {
     double saved_s; /* when; the beginning before the first */
 } kept;
 
-struct keeper {
+struct fmo_checkpoints {
     fm_ops *c;
     fm_repo *repo; /* the handle in use: a state is written through one of its own */
     fm_keep_policy policy;
@@ -57,7 +57,7 @@ static fm_status config_number(uint64_t *out, fm_ops *c, const char *key)
     return rc;
 }
 
-fm_status keeper_policy_fill(fm_keep_policy *p, fm_ops *c)
+fm_status fmo_checkpoints_policy_fill(fm_keep_policy *p, fm_ops *c)
 {
     fm_status rc = FM_OK;
     if (!p->every)
@@ -71,28 +71,28 @@ fm_status keeper_policy_fill(fm_keep_policy *p, fm_ops *c)
     return rc;
 }
 
-void keeper_step(keeper *k, size_t child, uint32_t step, uint32_t steps)
+void fmo_checkpoints_step(fmo_checkpoints *k, size_t child, uint32_t step, uint32_t steps)
 {
     k->child[child].step = step;
     k->child[child].steps = steps;
 }
 
-void keeper_stopping(keeper *k)
+void fmo_checkpoints_stopping(fmo_checkpoints *k)
 {
     k->stopping = true;
 }
 
-void keeper_at_ends(keeper *k, bool on)
+void fmo_checkpoints_at_ends(fmo_checkpoints *k, bool on)
 {
     k->at_ends = on;
 }
 
-void keeper_jobs(keeper *k, const size_t *child)
+void fmo_checkpoints_jobs(fmo_checkpoints *k, const size_t *child)
 {
     k->job = child;
 }
 
-void keeper_name(keeper *k, size_t child, const char *name)
+void fmo_checkpoints_name(fmo_checkpoints *k, size_t child, const char *name)
 {
     k->child[child].name = name;
 }
@@ -100,7 +100,7 @@ void keeper_name(keeper *k, size_t child, const char *name)
 /* Time decides only when a state is written, never what is in it. */
 static bool due(void *ctx, uint32_t job, uint32_t step)
 {
-    keeper *k = ctx;
+    fmo_checkpoints *k = ctx;
     const kept *s = &k->child[k->job[job]];
     bool at_end = step == s->steps;
     double now = fm_now_s(), since = now - s->saved_s;
@@ -142,7 +142,7 @@ static fm_status take_ref(void *ctx, const char *name, const fm_oid *oid)
     return FM_OK;
 }
 
-static fm_status list_refs(const keeper *k, const kept *s, state_refs *out)
+static fm_status list_refs(const fmo_checkpoints *k, const kept *s, state_refs *out)
 {
     char prefix[sizeof PREFIX + RUN_HEX + 2];
     memset(out, 0, sizeof *out);
@@ -156,7 +156,7 @@ static void free_refs(state_refs *l)
     fm_free(l->oid);
 }
 
-static fm_status drop_ref(const keeper *k, const kept *s, uint32_t step, const fm_oid *oid)
+static fm_status drop_ref(const fmo_checkpoints *k, const kept *s, uint32_t step, const fm_oid *oid)
 {
     char name[128];
     if (!ref_of(s, step, name, sizeof name))
@@ -169,7 +169,7 @@ static fm_status drop_ref(const keeper *k, const kept *s, uint32_t step, const f
     return rc;
 }
 
-static fm_status unmark(const keeper *k, const kept *s)
+static fm_status unmark(const fmo_checkpoints *k, const kept *s)
 {
     fm_oid oid;
     char name[sizeof FM_CHECKPOINTS_KEPT + RUN_HEX + 1];
@@ -183,7 +183,7 @@ static fm_status unmark(const keeper *k, const kept *s)
 }
 
 /* What the policy does not keep; gc takes the rest. all: the child has landed. */
-static fm_status drop_refs(const keeper *k, const kept *s, bool all)
+static fm_status drop_refs(const fmo_checkpoints *k, const kept *s, bool all)
 {
     state_refs l;
     fm_status rc = list_refs(k, s, &l);
@@ -197,7 +197,7 @@ static fm_status drop_refs(const keeper *k, const kept *s, bool all)
     return rc == FM_OK && all ? unmark(k, s) : rc;
 }
 
-static fm_status move_ref(const keeper *k, const char *name, const fm_oid *oid)
+static fm_status move_ref(const fmo_checkpoints *k, const char *name, const fm_oid *oid)
 {
     fm_oid old;
     fm_status rc = fm_ref_read(k->repo, &old, name);
@@ -210,7 +210,7 @@ static fm_status move_ref(const keeper *k, const char *name, const fm_oid *oid)
 }
 
 /* A person wants them: age alone does not make gc drop them. */
-static fm_status mark_kept(const keeper *k, const kept *s)
+static fm_status mark_kept(const fmo_checkpoints *k, const kept *s)
 {
     state_refs l;
     char name[sizeof FM_CHECKPOINTS_KEPT + RUN_HEX + 1];
@@ -235,9 +235,9 @@ static fm_status put_about(fm_txn *txn, fm_tree *tree, const kept *s, const fm_t
     fm_json_put(&rc, o, "child", fm_json_new_str(s->name));
     fm_json_put(&rc, o, "step", fm_json_new_int((int64_t)state->step));
     fm_json_put(&rc, o, "tokens", fm_json_new_int((int64_t)state->tokens));
-    FM_THEN(rc, tree_put_json(txn, tree, "checkpoint.json", o));
+    FM_THEN(rc, fmo_tree_put_json(txn, tree, "checkpoint.json", o));
     fm_json_free(o);
-    return rc == FM_OK ? tree_put_json(txn, tree, "train_log.json", state->log) : rc;
+    return rc == FM_OK ? fmo_tree_put_json(txn, tree, "train_log.json", state->log) : rc;
 }
 
 /* "p/NAME" lies below p/, by the path of NAME. */
@@ -259,7 +259,8 @@ static fm_status put_state_tensor(fm_txn *txn, fm_tree *tree, const fm_tree *bef
     return rc;
 }
 
-static fm_status store_state(keeper *k, const kept *s, const fm_train_state *state, fm_tree *tree)
+static fm_status store_state(fmo_checkpoints *k, const kept *s, const fm_train_state *state,
+                             fm_tree *tree)
 {
     fm_txn *txn = NULL;
     fm_status rc = fm_txn_begin(&txn, fm_repo_store(k->repo));
@@ -272,7 +273,7 @@ static fm_status store_state(keeper *k, const kept *s, const fm_train_state *sta
 }
 
 /* A state of that step may be there: of another child that is the very same run, or damaged. */
-static fm_status point_at(const keeper *k, const kept *s, uint32_t step, const fm_oid *oid)
+static fm_status point_at(const fmo_checkpoints *k, const kept *s, uint32_t step, const fm_oid *oid)
 {
     char name[128];
     if (!ref_of(s, step, name, sizeof name))
@@ -280,7 +281,8 @@ static fm_status point_at(const keeper *k, const kept *s, uint32_t step, const f
     return move_ref(k, name, oid);
 }
 
-static fm_status write_state(keeper *k, kept *s, const fm_train_state *state, fm_tree *tree)
+static fm_status write_state(fmo_checkpoints *k, kept *s, const fm_train_state *state,
+                             fm_tree *tree)
 {
     fm_oid oid;
     char message[400];
@@ -296,7 +298,7 @@ static fm_status write_state(keeper *k, kept *s, const fm_train_state *state, fm
  * the policy has dropped goes with the next gc, however long the training still runs. */
 static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
 {
-    keeper *k = ctx;
+    fmo_checkpoints *k = ctx;
     kept *s = &k->child[k->job[job]];
     fm_tree *tree = NULL;
     double began = fm_now_s();
@@ -322,7 +324,7 @@ static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
 
 /* ---- load ---- */
 
-static fm_status read_json_file(const keeper *k, const fm_tree *tree, const char *path,
+static fm_status read_json_file(const fmo_checkpoints *k, const fm_tree *tree, const char *path,
                                 fm_json **out)
 {
     fm_buf text;
@@ -336,7 +338,7 @@ static fm_status read_json_file(const keeper *k, const fm_tree *tree, const char
     return rc;
 }
 
-static fm_status read_about(const keeper *k, const fm_tree *tree, const fm_digest *run,
+static fm_status read_about(const fmo_checkpoints *k, const fm_tree *tree, const fm_digest *run,
                             fm_train_state *out)
 {
     fm_json *about = NULL;
@@ -359,7 +361,7 @@ static fm_status read_about(const keeper *k, const fm_tree *tree, const fm_diges
     return rc;
 }
 
-static fm_status read_tensors(const keeper *k, const fm_tree *tree, fm_train_state *out)
+static fm_status read_tensors(const fmo_checkpoints *k, const fm_tree *tree, fm_train_state *out)
 {
     fm_store *store = fm_repo_store(k->c->repo);
     size_t n = fm_tree_count(tree);
@@ -380,7 +382,7 @@ static fm_status read_tensors(const keeper *k, const fm_tree *tree, fm_train_sta
     return FM_OK;
 }
 
-static fm_status load_one(keeper *k, kept *s, const fm_oid *oid, const fm_digest *run,
+static fm_status load_one(fmo_checkpoints *k, kept *s, const fm_oid *oid, const fm_digest *run,
                           fm_train_state *out)
 {
     fm_tree *tree = NULL;
@@ -401,7 +403,7 @@ static fm_status load_one(keeper *k, kept *s, const fm_oid *oid, const fm_digest
 
 /* The newest that can be read. A damaged one costs time, not the result: the bits do not depend on
  * where a run goes on from. */
-static fm_status load_newest(keeper *k, kept *s, const fm_digest *run, fm_train_state *out,
+static fm_status load_newest(fmo_checkpoints *k, kept *s, const fm_digest *run, fm_train_state *out,
                              bool *found)
 {
     state_refs l;
@@ -411,8 +413,8 @@ static fm_status load_newest(keeper *k, kept *s, const fm_digest *run, fm_train_
         fm_status one = load_one(k, s, &l.oid[i - 1], run, out);
         *found = one == FM_OK;
         if (one == FM_ECORRUPT || one == FM_ENOTFOUND || one == FM_EBASE) {
-            ui_say(k->c, FM_UI_NOTE, "  %s  the checkpoint after step %u cannot be used: %s",
-                   s->name, l.step[i - 1], fm_error_text());
+            fmo_ui_say(k->c, FM_UI_NOTE, "  %s  the checkpoint after step %u cannot be used: %s",
+                       s->name, l.step[i - 1], fm_error_text());
             fm_error_clear();
         } else {
             rc = one;
@@ -422,10 +424,10 @@ static fm_status load_newest(keeper *k, kept *s, const fm_digest *run, fm_train_
     return rc;
 }
 
-fm_status keeper_states(fm_ops *c, const fm_digest *run, size_t most, uint64_t max_bytes,
-                        fm_train_state **out, size_t *count)
+fm_status fmo_checkpoints_states(fm_ops *c, const fm_digest *run, size_t most, uint64_t max_bytes,
+                                 fm_train_state **out, size_t *count)
 {
-    keeper k = {.c = c, .repo = c->repo};
+    fmo_checkpoints k = {.c = c, .repo = c->repo};
     kept s = {.name = "kept"};
     char hex[FM_HEX_CHARS + 1];
     state_refs l;
@@ -453,9 +455,9 @@ fm_status keeper_states(fm_ops *c, const fm_digest *run, size_t most, uint64_t m
 }
 
 /* One of several children that are the very same run holds the lock for all of them. */
-static fm_status lock_run(keeper *k, kept *s)
+static fm_status lock_run(fmo_checkpoints *k, kept *s)
 {
-    if (ranks_mine() > 0)
+    if (fmo_ranks_mine() > 0)
         return FM_OK; /* rank 0 has it */
     for (size_t i = 0; i < k->count; i++)
         if (&k->child[i] != s && k->child[i].lock && strcmp(k->child[i].run, s->run) == 0)
@@ -474,7 +476,7 @@ static fm_status lock_run(keeper *k, kept *s)
 static fm_status load(void *ctx, uint32_t job, const fm_digest *run, fm_train_state *out,
                       bool *found)
 {
-    keeper *k = ctx;
+    fmo_checkpoints *k = ctx;
     kept *s = &k->child[k->job[job]];
     char hex[FM_HEX_CHARS + 1];
     fm_digest_hex(run, hex);
@@ -486,17 +488,18 @@ static fm_status load(void *ctx, uint32_t job, const fm_digest *run, fm_train_st
     FM_TRY(load_newest(k, s, run, out, found));
     if (*found) {
         s->log = fm_json_ref(out->log);
-        if (ranks_mine() == 0)
-            ui_say(k->c, FM_UI_NOTE, "  %s  goes on after step %u", s->name, out->step);
+        if (fmo_ranks_mine() == 0)
+            fmo_ui_say(k->c, FM_UI_NOTE, "  %s  goes on after step %u", s->name, out->step);
     }
     return FM_OK;
 }
 
 /* ---- */
 
-fm_status keeper_new(keeper **out, fm_ops *c, const fm_keep_policy *policy, size_t children)
+fm_status fmo_checkpoints_new(fmo_checkpoints **out, fm_ops *c, const fm_keep_policy *policy,
+                              size_t children)
 {
-    keeper *k = fm_calloc(1, sizeof *k);
+    fmo_checkpoints *k = fm_calloc(1, sizeof *k);
     *out = k;
     if (!k)
         return FM_ENOMEM;
@@ -509,17 +512,17 @@ fm_status keeper_new(keeper **out, fm_ops *c, const fm_keep_policy *policy, size
     return k->child ? FM_OK : FM_ENOMEM;
 }
 
-const fm_train_keeper *keeper_train(keeper *k)
+const fm_train_keeper *fmo_checkpoints_train(fmo_checkpoints *k)
 {
     return &k->train;
 }
 
-const fm_json *keeper_log(const keeper *k, size_t child)
+const fm_json *fmo_checkpoints_log(const fmo_checkpoints *k, size_t child)
 {
     return k->child[child].log;
 }
 
-void keeper_landed(keeper *k, size_t child)
+void fmo_checkpoints_landed(fmo_checkpoints *k, size_t child)
 {
     fm_error_state text;
     const kept *s = &k->child[child];
@@ -533,7 +536,7 @@ void keeper_landed(keeper *k, size_t child)
     fm_error_restore(&text);
 }
 
-void keeper_free(keeper *k)
+void fmo_checkpoints_free(fmo_checkpoints *k)
 {
     if (!k)
         return;

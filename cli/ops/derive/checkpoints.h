@@ -12,30 +12,31 @@
 
 /* What the options leave open (every, last, each = 0) is taken from the repository's config:
  * fmstore.checkpointevery, .checkpointlast, .checkpointeach. FM_EINVAL names the value. */
-fm_status keeper_policy_fill(fm_keep_policy *p, fm_ops *c);
+fm_status fmo_checkpoints_policy_fill(fm_keep_policy *p, fm_ops *c);
 
-typedef struct keeper keeper;
-fm_status keeper_new(keeper **out, fm_ops *c, const fm_keep_policy *policy, size_t children);
+typedef struct fmo_checkpoints fmo_checkpoints;
+fm_status fmo_checkpoints_new(fmo_checkpoints **out, fm_ops *c, const fm_keep_policy *policy,
+                              size_t children);
 /* States of this run that are kept, ascending steps, evenly chosen: at most `most`, and no more
  * than max_bytes hold. Owned: fm_train_state_release each, then fm_free. *count 0: none are
  * kept. */
-fm_status keeper_states(fm_ops *c, const fm_digest *run, size_t most, uint64_t max_bytes,
-                        fm_train_state **out, size_t *count);
-void keeper_free(keeper *k); /* lets go of the runs; NULL is a no-op */
-const fm_train_keeper *keeper_train(keeper *k);
+fm_status fmo_checkpoints_states(fm_ops *c, const fm_digest *run, size_t most, uint64_t max_bytes,
+                                 fm_train_state **out, size_t *count);
+void fmo_checkpoints_free(fmo_checkpoints *k); /* lets go of the runs; NULL is a no-op */
+const fm_train_keeper *fmo_checkpoints_train(fmo_checkpoints *k);
 /* For messages; borrowed. */
-void keeper_name(keeper *k, size_t child, const char *name);
+void fmo_checkpoints_name(fmo_checkpoints *k, size_t child, const char *name);
 /* Job j of the next call of fm_train_run is child[j]; borrowed. The other functions speak of
  * children. */
-void keeper_jobs(keeper *k, const size_t *child);
+void fmo_checkpoints_jobs(fmo_checkpoints *k, const size_t *child);
 /* From the progress callback: how far a child has come, and whether all stop now. */
-void keeper_step(keeper *k, size_t child, uint32_t step, uint32_t steps);
-void keeper_stopping(keeper *k);
+void fmo_checkpoints_step(fmo_checkpoints *k, size_t child, uint32_t step, uint32_t steps);
+void fmo_checkpoints_stopping(fmo_checkpoints *k);
 /* The end of each child is kept too: other children are trained after these. */
-void keeper_at_ends(keeper *k, bool on);
+void fmo_checkpoints_at_ends(fmo_checkpoints *k, bool on);
 /* The log of the state that a child was resumed from; NULL: it began anew. Borrowed. */
-const fm_json *keeper_log(const keeper *k, size_t child);
+const fm_json *fmo_checkpoints_log(const fmo_checkpoints *k, size_t child);
 /* There is a commit of the child: its states are not needed any more. */
-void keeper_landed(keeper *k, size_t child);
+void fmo_checkpoints_landed(fmo_checkpoints *k, size_t child);
 
 #endif

@@ -43,7 +43,7 @@ static void draw(fm_buf *out, bool file, const fm_json *log, const char *title)
     fm_svg_close(out, NULL);
 }
 
-fm_status curve_svg(fm_buf *out, const fm_json *log, const char *title)
+fm_status fmo_curve_svg(fm_buf *out, const fm_json *log, const char *title)
 {
     draw(out, true, log, title);
     return fm_buf_ok(out);
@@ -61,7 +61,7 @@ static void about(fm_buf *out, const fm_json *recipe)
     fm_markup(out, "</p>\n");
 }
 
-fm_status curve_html(fm_buf *out, const curve_page *page)
+fm_status fmo_curve_html(fm_buf *out, const fmo_curve_page *page)
 {
     const fm_json *data = fm_json_get(page->recipe, "data");
     fm_page_open(out, "%s", page->title);

@@ -5,16 +5,16 @@
 #include "cli/ops/base/say.h"
 
 /* log: [{"step","loss","grad_norm","lr"}]. Same input, same bytes. Appends. */
-fm_status curve_svg(fm_buf *out, const fm_json *log, const char *title);
-typedef struct curve_page {
+fm_status fmo_curve_svg(fm_buf *out, const fm_json *log, const char *title);
+typedef struct fmo_curve_page {
     const char *title;
     const fm_json *log, *recipe; /* recipe.json */
     const fm_json *sweep;        /* NULL: none */
     const fm_json *report;       /* array of reports on the data; NULL: none */
     const char *const *gates;    /* names of the suites that the version carries */
     size_t gate_count;
-} curve_page;
+} fmo_curve_page;
 /* One file that needs no other. */
-fm_status curve_html(fm_buf *out, const curve_page *page);
+fm_status fmo_curve_html(fm_buf *out, const fmo_curve_page *page);
 
 #endif

@@ -15,13 +15,13 @@
 
 /* ---- words and keys ---- */
 
-static data_file *add_file(data_list *l, char *path)
+static fmo_data_file *add_file(fmo_data_list *l, char *path)
 {
     if (!path || fm_grow(&l->file, &l->cap, l->count + 1, sizeof *l->file) < 0) {
         fm_free(path);
         return NULL;
     }
-    data_file *f = &l->file[l->count++];
+    fmo_data_file *f = &l->file[l->count++];
     memset(f, 0, sizeof *f);
     f->path = path;
     f->weight = 1.0;
@@ -36,12 +36,12 @@ static bool is_number(const char *s, double *out)
     return end != s && !*end && ((s[0] >= '0' && s[0] <= '9') || s[0] == '.');
 }
 
-fm_status data_add_word(data_list *l, const char *word)
+fm_status fmo_data_add_word(fmo_data_list *l, const char *word)
 {
     const char *colon = strrchr(word, ':');
     double weight = 1.0;
     bool weighted = colon && is_number(colon + 1, &weight) && !fm_path_exists(word);
-    data_file *f =
+    fmo_data_file *f =
         add_file(l, weighted ? fm_strndup(word, (size_t)(colon - word)) : fm_strdup(word));
     if (!f)
         return FM_ENOMEM;
@@ -49,7 +49,7 @@ fm_status data_add_word(data_list *l, const char *word)
     return FM_OK;
 }
 
-static fm_status set_share(data_list *l, double share, const char *where)
+static fm_status set_share(fmo_data_list *l, double share, const char *where)
 {
     if (!(share > 0.0 && share < 1.0))
         return fm_fail(FM_EINVAL, "%s: the share to hold out lies between 0 and 1, not %g", where,
@@ -58,19 +58,19 @@ static fm_status set_share(data_list *l, double share, const char *where)
     return FM_OK;
 }
 
-fm_status data_eval_word(data_list *l, const char *word)
+fm_status fmo_data_eval_word(fmo_data_list *l, const char *word)
 {
     double share;
     if (is_number(word, &share) && !fm_path_exists(word))
         return set_share(l, share, "--eval");
-    data_file *f = add_file(l, fm_strdup(word));
+    fmo_data_file *f = add_file(l, fm_strdup(word));
     if (!f)
         return FM_ENOMEM;
     f->held_out = true;
     return FM_OK;
 }
 
-char *path_beside(const char *family_path, const char *path)
+char *fmo_path_beside(const char *family_path, const char *path)
 {
     const char *base = fm_path_base(family_path);
     if (path[0] == '/' || base == family_path)
@@ -90,7 +90,7 @@ static fm_status take_text(char **out, const fm_json *obj, const char *key, cons
 }
 
 /* What f does not know yet of where it comes from. */
-static fm_status take_origin(data_file *f, const fm_json *obj, const char *where)
+static fm_status take_origin(fmo_data_file *f, const fm_json *obj, const char *where)
 {
     FM_TRY(take_text(&f->licence, obj, "licence", where));
     FM_TRY(take_text(&f->licence, obj, "license", where));
@@ -98,7 +98,7 @@ static fm_status take_origin(data_file *f, const fm_json *obj, const char *where
     return take_text(&f->split, obj, "split", where);
 }
 
-static fm_status take_skip(data_file *f, const fm_json *v, const char *where)
+static fm_status take_skip(fmo_data_file *f, const fm_json *v, const char *where)
 {
     const fm_json *skip = fm_json_get(v, "skip");
     size_t n = fm_json_count(skip);
@@ -118,7 +118,7 @@ static fm_status take_skip(data_file *f, const fm_json *v, const char *where)
                : fm_fail(FM_EINVAL, "%s: 'skip' must list record numbers", where);
 }
 
-static fm_status read_file_key(data_list *l, const fm_json *v, const char *family_path,
+static fm_status read_file_key(fmo_data_list *l, const fm_json *v, const char *family_path,
                                const char *where)
 {
     static const char *const known[] = {"file",   "weight", "licence", "license",
@@ -129,7 +129,8 @@ static fm_status read_file_key(data_list *l, const fm_json *v, const char *famil
     if (!path)
         return fm_fail(FM_EINVAL, "%s: 'data' wants a file, {file: ..., weight: ...} or a list",
                        where);
-    data_file *f = add_file(l, path_beside(family_path, path));
+
+    fmo_data_file *f = add_file(l, fmo_path_beside(family_path, path));
     if (!f)
         return FM_ENOMEM;
     const fm_json *weight = fm_json_get(v, "weight");
@@ -140,8 +141,8 @@ static fm_status read_file_key(data_list *l, const fm_json *v, const char *famil
     return take_origin(f, v, where);
 }
 
-fm_status data_read_keys(data_list *l, const fm_json *child, const char *family_path,
-                         const char *where)
+fm_status fmo_data_read_keys(fmo_data_list *l, const fm_json *child, const char *family_path,
+                             const char *where)
 {
     const fm_json *data = fm_json_get(child, "data"), *eval = fm_json_get(child, "eval");
     bool list = fm_json_is(data, FM_JSON_ARRAY);
@@ -158,17 +159,17 @@ fm_status data_read_keys(data_list *l, const fm_json *child, const char *family_
         return set_share(l, fm_json_real(eval, 0.0), where);
     if (!fm_json_is(eval, FM_JSON_STRING))
         return fm_fail(FM_EINVAL, "%s: 'eval' wants a share such as 0.05, or a file", where);
-    data_file *f = add_file(l, path_beside(family_path, fm_json_cstr(eval, "")));
+    fmo_data_file *f = add_file(l, fmo_path_beside(family_path, fm_json_cstr(eval, "")));
     if (!f)
         return FM_ENOMEM;
     f->held_out = true;
     return FM_OK;
 }
 
-void data_release(data_list *l)
+void fmo_data_release(fmo_data_list *l)
 {
     for (size_t i = 0; i < l->count; i++) {
-        data_file *f = &l->file[i];
+        fmo_data_file *f = &l->file[i];
         fm_free(f->path);
         fm_free(f->licence);
         fm_free(f->source);
@@ -180,7 +181,7 @@ void data_release(data_list *l)
     memset(l, 0, sizeof *l);
 }
 
-const char *data_title(const data_list *l)
+const char *fmo_data_title(const fmo_data_list *l)
 {
     static char ring[4][400];
     static unsigned next;
@@ -200,7 +201,7 @@ const char *data_title(const data_list *l)
 
 /* ---- files to a data set ---- */
 
-static fm_status read_meta(data_file *f)
+static fm_status read_meta(fmo_data_file *f)
 {
     static const char *const known[] = {"licence", "license", "source", "split", NULL};
     fm_json *meta = NULL;
@@ -224,7 +225,7 @@ static fm_status read_meta(data_file *f)
     return rc;
 }
 
-static fm_status check_names(const data_list *l)
+static fm_status check_names(const fmo_data_list *l)
 {
     for (size_t i = 0; i < l->count; i++)
         for (size_t k = 0; k < i; k++)
@@ -236,7 +237,7 @@ static fm_status check_names(const data_list *l)
     return FM_OK;
 }
 
-static fm_data_file view(const data_file *f)
+static fm_data_file view(const fmo_data_file *f)
 {
     return (fm_data_file){.bytes = fm_buf_span(&f->bytes),
                           .what = fm_path_base(f->path),
@@ -249,7 +250,7 @@ static fm_data_file view(const data_file *f)
                           .split = f->split};
 }
 
-static fm_status open_files(const data_list *l, fm_dataset **out, const fm_tokenizer *tok,
+static fm_status open_files(const fmo_data_list *l, fm_dataset **out, const fm_tokenizer *tok,
                             const fm_chat_template *chat, const fm_train_config *c)
 {
     fm_data_file *file = fm_calloc(l->count, sizeof *file);
@@ -262,9 +263,9 @@ static fm_status open_files(const data_list *l, fm_dataset **out, const fm_token
     return rc;
 }
 
-fm_status data_open(data_list *l, fm_dataset **out, const fm_tokenizer *tok,
-                    const fm_chat_template *chat, const fm_train_config *c, const uint32_t *skip,
-                    size_t skip_count)
+fm_status fmo_data_open(fmo_data_list *l, fm_dataset **out, const fm_tokenizer *tok,
+                        const fm_chat_template *chat, const fm_train_config *c,
+                        const uint32_t *skip, size_t skip_count)
 {
     FM_TRY(check_names(l));
     if (skip_count > 0 && (l->count != 1 || l->file[0].skip))
@@ -284,7 +285,7 @@ fm_status data_open(data_list *l, fm_dataset **out, const fm_tokenizer *tok,
 
 /* ---- into a version and out of it ---- */
 
-fm_json *data_manifests(const fm_dataset *d)
+fm_json *fmo_data_manifests(const fm_dataset *d)
 {
     fm_json *a = fm_json_new_array();
     fm_status rc = a ? FM_OK : FM_ENOMEM;
@@ -299,12 +300,12 @@ fm_json *data_manifests(const fm_dataset *d)
 static fm_status put_report(fm_txn *txn, fm_tree *tree, const char *name, const fm_json *report)
 {
     char *path = fm_asprintf("data/%s.report.json", name);
-    fm_status rc = path ? tree_put_json(txn, tree, path, report) : FM_ENOMEM;
+    fm_status rc = path ? fmo_tree_put_json(txn, tree, path, report) : FM_ENOMEM;
     fm_free(path);
     return rc;
 }
 
-fm_status data_put(fm_txn *txn, fm_tree *tree, const data_list *l, const fm_json *report)
+fm_status fmo_data_put(fm_txn *txn, fm_tree *tree, const fmo_data_list *l, const fm_json *report)
 {
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < l->count; i++) {
@@ -316,7 +317,7 @@ fm_status data_put(fm_txn *txn, fm_tree *tree, const data_list *l, const fm_json
                                  : rc;
 }
 
-fm_json *data_summary(const fm_data_report *r)
+fm_json *fmo_data_summary(const fm_data_report *r)
 {
     static const char *const keys[] = {"examples", "held_out", "tokens",   "counted",
                                        "lost",     "answers",  "findings", "lengths"};
@@ -335,7 +336,7 @@ fm_json *data_summary(const fm_data_report *r)
     return NULL;
 }
 
-static fm_status recipe_skips(data_file *f, const fm_json *manifest)
+static fm_status recipe_skips(fmo_data_file *f, const fm_json *manifest)
 {
     const fm_json *skipped = fm_json_get(manifest, "skipped");
     f->skip = fm_calloc(fm_json_count(skipped), sizeof *f->skip);
@@ -345,13 +346,14 @@ static fm_status recipe_skips(data_file *f, const fm_json *manifest)
 }
 
 /* The bytes must be those that the recipe's digest names. */
-static fm_status recipe_file(fm_ops *c, data_list *l, const fm_tree *tree, const fm_json *manifest)
+static fm_status recipe_file(fm_ops *c, fmo_data_list *l, const fm_tree *tree,
+                             const fm_json *manifest)
 {
     const char *name = fm_json_cstr(fm_json_get(manifest, "name"), "");
     const char *hex = fm_json_cstr(fm_json_get(manifest, "sha256"), "");
     char have[FM_HEX_CHARS + 1];
     fm_digest digest;
-    data_file *f = add_file(l, fm_strdup(name));
+    fmo_data_file *f = add_file(l, fm_strdup(name));
     char *path = fm_asprintf("data/%s", name);
     const fm_entry *e = path ? fm_tree_find(tree, path) : NULL;
     fm_status rc = f && path ? FM_OK : FM_ENOMEM;
@@ -375,12 +377,12 @@ static fm_status recipe_file(fm_ops *c, data_list *l, const fm_tree *tree, const
     return rc;
 }
 
-fm_status data_of_version(fm_ops *c, const fm_tree *tree, const fm_json *recipe,
-                          const fm_train_config *config, const fm_tokenizer *tok,
-                          const fm_chat_template *chat, fm_dataset **out)
+fm_status fmo_data_of_version(fm_ops *c, const fm_tree *tree, const fm_json *recipe,
+                              const fm_train_config *config, const fm_tokenizer *tok,
+                              const fm_chat_template *chat, fm_dataset **out)
 {
     const fm_json *data = fm_json_get(recipe, "data");
-    data_list l = {0};
+    fmo_data_list l = {0};
     fm_status rc = FM_OK;
     *out = NULL;
     if (fm_json_count(data) == 0)
@@ -388,7 +390,7 @@ fm_status data_of_version(fm_ops *c, const fm_tree *tree, const fm_json *recipe,
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(data); i++)
         rc = recipe_file(c, &l, tree, fm_json_at(data, i));
     FM_THEN(rc, open_files(&l, out, tok, chat, config));
-    data_release(&l);
+    fmo_data_release(&l);
     return rc;
 }
 
@@ -424,17 +426,17 @@ static fm_status add_suite(probes *p, const fm_suite *s)
     return FM_OK;
 }
 
-fm_status data_report(fm_ops *c, const fm_dataset *d, const fm_tokenizer *tok,
-                      const fm_model *model, const fm_train_config *config, const fm_tree *parent,
-                      const fm_words *suites, fm_data_report *out)
+fm_status fmo_data_report(fm_ops *c, const fm_dataset *d, const fm_tokenizer *tok,
+                          const fm_model *model, const fm_train_config *config,
+                          const fm_tree *parent, const fm_words *suites, fm_data_report *out)
 {
-    suite_files files;
+    fmo_suite_files files;
     fm_suite_set set = {0};
     probes p = {0};
-    fm_status rc = suite_files_of(c, parent, &files);
+    fm_status rc = fmo_suite_files_of(c, parent, &files);
     for (size_t i = 0; rc == FM_OK && i < suites->count; i++)
-        rc = suite_files_put(&files, suites->item[i]);
-    FM_THEN(rc, suite_files_parse(&files, &set));
+        rc = fmo_suite_files_put(&files, suites->item[i]);
+    FM_THEN(rc, fmo_suite_files_parse(&files, &set));
     for (size_t i = 0; rc == FM_OK && i < set.count; i++)
         rc = add_suite(&p, set.suite[i]);
     fm_data_report_opts opts = {.probe = p.item, .probes = p.count};
@@ -448,6 +450,6 @@ fm_status data_report(fm_ops *c, const fm_dataset *d, const fm_tokenizer *tok,
     fm_free(p.name);
     fm_free(p.item);
     fm_suite_set_free(&set);
-    suite_files_release(&files);
+    fmo_suite_files_release(&files);
     return rc;
 }

@@ -26,7 +26,7 @@ static const char *const config_files[CONFIG_FILES] = {
 /* ---- what the children begin from ---- */
 
 /* The config folder's files, read before anything is stored. */
-static fm_status read_config_files(derivation *d)
+static fm_status read_config_files(fmo_derivation *d)
 {
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < CONFIG_FILES; i++) {
@@ -44,7 +44,7 @@ static fm_status read_config_files(derivation *d)
     return rc;
 }
 
-static fm_status put_model_json(const derivation *d, fm_tree *tree)
+static fm_status put_model_json(const fmo_derivation *d, fm_tree *tree)
 {
     fm_json *config = NULL, *model = fm_json_new_object();
     char *path = fm_path_join(d->f->config_dir, config_files[0]);
@@ -66,7 +66,7 @@ static fm_status put_model_json(const derivation *d, fm_tree *tree)
 }
 
 /* A tree of the config folder: what a model is before it has weights. */
-static fm_status store_config(derivation *d)
+static fm_status store_config(fmo_derivation *d)
 {
     fm_txn *txn = NULL;
     fm_status rc = fm_tree_new(&d->parent);
@@ -80,13 +80,13 @@ static fm_status store_config(derivation *d)
             rc = fm_txn_put_path(txn, d->parent, to, fm_buf_span(&d->config[i]));
         fm_free(to);
     }
-    if (rc == FM_OK && !d->plan && ranks_mine() == 0) /* a plan changes nothing */
+    if (rc == FM_OK && !d->plan && fmo_ranks_mine() == 0) /* a plan changes nothing */
         rc = fm_txn_commit(txn, NULL);
     fm_txn_close(txn);
     return rc;
 }
 
-static fm_status open_parent(derivation *d)
+static fm_status open_parent(fmo_derivation *d)
 {
     if (d->pretrain)
         return read_config_files(d);
@@ -101,12 +101,12 @@ static fm_status open_parent(derivation *d)
 }
 
 /* Everything that can be wrong with the words of a child, before any work. */
-static fm_status check_child(const derivation *d, size_t i)
+static fm_status check_child(const fmo_derivation *d, size_t i)
 {
-    const child *ch = &d->f->child[i];
-    const unit *u = &d->f->unit[ch->unit];
+    const fmo_child *ch = &d->f->child[i];
+    const fmo_unit *u = &d->f->unit[ch->unit];
     bool lands = u->branch && !d->check_data;
-    FM_TRY(lands ? branch_must_be_new(d->c, unit_name(d->f, u)) : FM_OK);
+    FM_TRY(lands ? fmo_branch_must_be_new(d->c, fmo_unit_name(d->f, u)) : FM_OK);
     if ((ch->config.method == FM_METHOD_PRETRAIN) != d->pretrain)
         return fm_fail(FM_EINVAL,
                        "child '%s': method pretrain goes with a config folder, the others "
@@ -114,31 +114,31 @@ static fm_status check_child(const derivation *d, size_t i)
                        ch->name);
     if (d->c->stages > 1)
         FM_TRY(fm_train_check_stages(&ch->config, ch->name));
-    return suite_files_check(&ch->suites);
+    return fmo_suite_files_check(&ch->suites);
 }
 
-static fm_status prepare_child(derivation *d, size_t i)
+static fm_status prepare_child(fmo_derivation *d, size_t i)
 {
-    child *ch = &d->f->child[i];
-    size_t owner = data_owner(d, i);
+    fmo_child *ch = &d->f->child[i];
+    size_t owner = fmo_data_owner(d, i);
     fm_status rc = FM_OK;
     if (owner != i)
         d->training[i].dataset = d->training[owner].dataset;
     else
-        rc = data_open(&ch->data, &d->training[i].dataset, d->tok, d->chat, &ch->config, ch->skip,
-                       ch->skip_count);
-    FM_THEN(rc, goal_open(&d->training[i].goal, d->c, d->training[i].dataset, &ch->config,
-                          ch->teacher, d->eval_every));
+        rc = fmo_data_open(&ch->data, &d->training[i].dataset, d->tok, d->chat, &ch->config,
+                           ch->skip, ch->skip_count);
+    FM_THEN(rc, fmo_goal_open(&d->training[i].goal, d->c, d->training[i].dataset, &ch->config,
+                              ch->teacher, d->eval_every));
     if (rc < 0)
         return fm_error_prefix(rc, "child '%s'", ch->name);
     if (owner == i)
-        rc = data_report(d->c, d->training[i].dataset, d->tok, d->model, &ch->config, d->parent,
-                         &ch->suites, &d->training[i].report);
+        rc = fmo_data_report(d->c, d->training[i].dataset, d->tok, d->model, &ch->config, d->parent,
+                             &ch->suites, &d->training[i].report);
     return rc;
 }
 
 /* What the data are like, before the first step; children with the same need it once. */
-static fm_status show_reports(const derivation *d)
+static fm_status show_reports(const fmo_derivation *d)
 {
     const fm_ui_level level = d->check_data ? FM_UI_RESULT : FM_UI_NOTE;
     size_t errors = 0;
@@ -159,7 +159,7 @@ static fm_status show_reports(const derivation *d)
             fm_buf_printf(&said, "data as for %s", d->f->child[same].name);
         else
             fm_buf_str(&said, r->text);
-        ui_say_buf(d->c, level, &said);
+        fmo_ui_say_buf(d->c, level, &said);
     }
     if (d->check_data && errors > 0)
         return fm_fail(FM_EREFUSED, "the data have %zu error%s that make training meaningless",
@@ -167,76 +167,78 @@ static fm_status show_reports(const derivation *d)
     return FM_OK;
 }
 
-static fm_train_job job_of(const derivation *d, size_t i)
+static fm_train_job job_of(const fmo_derivation *d, size_t i)
 {
-    const child *ch = &d->f->child[i];
+    const fmo_child *ch = &d->f->child[i];
     fm_train_job job = {.name = ch->name,
                         .config = ch->config,
-                        .parent = base_tree(d, i),
+                        .parent = fmo_base_tree(d, i),
                         .data = d->training[i].dataset,
-                        .keeper = keeper_train(d->keeper),
+                        .keeper = fmo_checkpoints_train(d->keeper),
                         .checkpoint_every = 1, /* the keeper says when */
                         .recompute = d->recompute};
-    goal_job(&d->training[i].goal, &job);
+    fmo_goal_job(&d->training[i].goal, &job);
     return job;
 }
 
 /* ---- while they train ---- */
 
-static bool show_one(const derivation *d, const fm_train_progress *p, size_t i)
+static bool show_one(const fmo_derivation *d, const fm_train_progress *p, size_t i)
 {
     const char *name = d->f->child[i].name;
     uint32_t every = p->steps / 4 + (p->steps % 4 != 0);
-    bool stop = ui_progress(d->c, p->step + 1, p->steps, "%s  step %u/%u  loss %.4f  %.0f tokens/s",
-                            name, p->step + 1, p->steps, p->loss, p->tokens_per_s);
+    bool stop =
+        fmo_ui_progress(d->c, p->step + 1, p->steps, "%s  step %u/%u  loss %.4f  %.0f tokens/s",
+                        name, p->step + 1, p->steps, p->loss, p->tokens_per_s);
     if (p->step == 0 || (p->step + 1) % every == 0 || p->step + 1 == p->steps)
-        ui_say(d->c, FM_UI_NOTE, "  %s  step %u/%u  loss %.4f  grad %.3f  lr %.2e  %.0f tokens/s",
-               name, p->step + 1, p->steps, p->loss, p->grad_norm, p->lr, p->tokens_per_s);
+        fmo_ui_say(d->c, FM_UI_NOTE,
+                   "  %s  step %u/%u  loss %.4f  grad %.3f  lr %.2e  %.0f tokens/s", name,
+                   p->step + 1, p->steps, p->loss, p->grad_norm, p->lr, p->tokens_per_s);
     if (p->evaluated) {
         char right[32] = "";
         if (p->held_out.accuracy >= 0)
             snprintf(right, sizeof right, ", %.1f %% right", 100 * p->held_out.accuracy);
-        ui_say(d->c, FM_UI_NOTE, "  %s  step %u  held out: loss %.4f over %llu%s", name,
-               p->step + 1, p->held_out.loss, (unsigned long long)p->held_out.units, right);
+        fmo_ui_say(d->c, FM_UI_NOTE, "  %s  step %u  held out: loss %.4f over %llu%s", name,
+                   p->step + 1, p->held_out.loss, (unsigned long long)p->held_out.units, right);
     }
     return stop;
 }
 
 /* What a trial did before it was stopped is in the log of its state. */
-static fm_status note_step(derivation *d, size_t i, const fm_train_progress *p)
+static fm_status note_step(fmo_derivation *d, size_t i, const fm_train_progress *p)
 {
-    const unit *u = &d->f->unit[d->f->child[i].unit];
+    const fmo_unit *u = &d->f->unit[d->f->child[i].unit];
     size_t trial = i - u->first;
 
     if (!u->sweep)
         return FM_OK;
-    if (sweep_seen(u->sweep, trial) == 0)
-        FM_TRY(sweep_log(u->sweep, trial, keeper_log(d->keeper, i)));
-    return sweep_step(u->sweep, trial, p->step, p->loss);
+    if (fmo_sweep_seen(u->sweep, trial) == 0)
+        FM_TRY(fmo_sweep_log(u->sweep, trial, fmo_checkpoints_log(d->keeper, i)));
+    return fmo_sweep_step(u->sweep, trial, p->step, p->loss);
 }
 
 /* Who was seen, has steps left and is not there any more came to grief; why is told at the end. */
-static void note_absent(derivation *d, const fm_train_progress *p, size_t n)
+static void note_absent(fmo_derivation *d, const fm_train_progress *p, size_t n)
 {
     for (size_t j = 0; j < d->jobs; j++) {
         size_t i = d->job_child[j];
-        const unit *u = &d->f->unit[d->f->child[i].unit];
+        const fmo_unit *u = &d->f->unit[d->f->child[i].unit];
         bool here = false;
         for (size_t k = 0; k < n; k++)
             here = here || p[k].child == j;
         if (u->sweep && !here && d->training[i].came > 0 &&
             d->training[i].came < d->training[i].steps)
-            sweep_failed(u->sweep, i - u->first, "it broke down");
+            fmo_sweep_failed(u->sweep, i - u->first, "it broke down");
     }
 }
 
 static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 {
-    derivation *d = ctx;
+    fmo_derivation *d = ctx;
     bool asked = false;
     for (size_t k = 0; k < n; k++) {
         size_t i = d->job_child[p[k].child];
-        keeper_step(d->keeper, i, p[k].step + 1, p[k].steps);
+        fmo_checkpoints_step(d->keeper, i, p[k].step + 1, p[k].steps);
         d->training[i].came = p[k].step + 1;
         d->training[i].steps = p[k].steps;
         asked = show_one(d, &p[k], i) || asked;
@@ -247,19 +249,19 @@ static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
     note_absent(d, p, n);
     for (size_t j = 0; j < d->f->units; j++)
         if (d->f->unit[j].sweep)
-            sweep_judge(d->f->unit[j].sweep);
+            fmo_sweep_judge(d->f->unit[j].sweep);
     for (size_t k = 0; k < n; k++) {
         size_t i = d->job_child[p[k].child];
-        const unit *u = &d->f->unit[d->f->child[i].unit];
-        drop[k] = u->sweep && sweep_dropped(u->sweep, i - u->first);
+        const fmo_unit *u = &d->f->unit[d->f->child[i].unit];
+        drop[k] = u->sweep && fmo_sweep_dropped(u->sweep, i - u->first);
     }
     bool stop = ++d->steps_done == d->stop_after || asked || d->sweep_rc < 0;
     if (stop)
-        keeper_stopping(d->keeper);
+        fmo_checkpoints_stopping(d->keeper);
     return stop;
 }
 
-static fm_status derivation_new(derivation *d)
+static fm_status derivation_new(fmo_derivation *d)
 {
     size_t n = d->f->count;
     d->training = fm_calloc(n, sizeof *d->training);
@@ -269,7 +271,7 @@ static fm_status derivation_new(derivation *d)
     return d->training && d->job && d->job_child && d->cand ? FM_OK : FM_ENOMEM;
 }
 
-static void candidates_release(derivation *d)
+static void candidates_release(fmo_derivation *d)
 {
     for (size_t i = 0; d->cand && i < d->f->units; i++) {
         fm_model_close(d->cand[i].model);
@@ -279,21 +281,21 @@ static void candidates_release(derivation *d)
     fm_free(d->cand);
 }
 
-static void derivation_release(derivation *d)
+static void derivation_release(fmo_derivation *d)
 {
     for (size_t i = 0; d->training && i < d->f->count; i++) {
-        training *own = &d->training[i];
+        fmo_training *own = &d->training[i];
         fm_data_report_release(&own->report);
-        if (data_owner(d, i) == i)
+        if (fmo_data_owner(d, i) == i)
             fm_dataset_close(own->dataset);
-        goal_release(&own->goal);
+        fmo_goal_release(&own->goal);
         fm_train_result_release(&own->result);
     }
     candidates_release(d);
     fm_free(d->training);
     fm_free(d->job);
     fm_free(d->job_child);
-    keeper_free(d->keeper);
+    fmo_checkpoints_free(d->keeper);
     fm_model_close(d->model);
     fm_engine_free(d->judge);
     fm_tokenizer_close(d->own_tokenizer);
@@ -303,7 +305,7 @@ static void derivation_release(derivation *d)
 }
 
 /* Nothing lands before all are trained: the very same command then goes on where this one ended. */
-static fm_status fail_stopped(const derivation *d)
+static fm_status fail_stopped(const fmo_derivation *d)
 {
     return fm_fail(FM_ECANCELLED,
                    "stopped after step %u of %u of '%s'; no branch was made; the same "
@@ -311,7 +313,7 @@ static fm_status fail_stopped(const derivation *d)
                    d->last.step + 1, d->last.steps, d->f->child[d->last_child].name);
 }
 
-static fm_status write_log(const derivation *d, const char *path)
+static fm_status write_log(const fmo_derivation *d, const char *path)
 {
     fm_buf text;
     fm_json *all = fm_json_new_object();
@@ -331,27 +333,27 @@ static fm_status write_log(const derivation *d, const char *path)
 /* ---- a wave ---- */
 
 /* Who stands on what came to nothing is not trained. */
-static bool can_train(derivation *d, size_t at)
+static bool can_train(fmo_derivation *d, size_t at)
 {
-    const unit *u = &d->f->unit[at];
-    const candidate *on = u->on == UNIT_NONE ? NULL : &d->cand[u->on];
+    const fmo_unit *u = &d->f->unit[at];
+    const fmo_candidate *on = u->on == UNIT_NONE ? NULL : &d->cand[u->on];
     if (!on || on->rc == FM_OK)
         return true;
     d->cand[at].made = true;
     d->cand[at].rc = on->rc;
-    if (ranks_mine() > 0) /* rank 0 says it */
+    if (fmo_ranks_mine() > 0) /* rank 0 says it */
         return false;
-    come_to_nothing(d, fm_fail(on->rc, "'%s' was not trained: '%s', on which it stands, %s",
-                               unit_name(d->f, u), unit_name(d->f, &d->f->unit[u->on]),
-                               on->rc == FM_EREFUSED ? "was refused by its gates" : "failed"));
+    fmo_come_to_nothing(d, fm_fail(on->rc, "'%s' was not trained: '%s', on which it stands, %s",
+                                   fmo_unit_name(d->f, u), fmo_unit_name(d->f, &d->f->unit[u->on]),
+                                   on->rc == FM_EREFUSED ? "was refused by its gates" : "failed"));
     return false;
 }
 
-static void collect_jobs(derivation *d, unsigned wave)
+static void collect_jobs(fmo_derivation *d, unsigned wave)
 {
     d->jobs = 0;
     for (size_t k = 0; k < d->f->units; k++) {
-        const unit *u = &d->f->unit[k];
+        const fmo_unit *u = &d->f->unit[k];
         if (u->wave != wave || !can_train(d, k))
             continue;
         for (size_t i = u->first; i < u->first + u->count; i++) {
@@ -361,18 +363,18 @@ static void collect_jobs(derivation *d, unsigned wave)
     }
 }
 
-static fm_status train_wave(derivation *d, unsigned wave, bool *stopped)
+static fm_status train_wave(fmo_derivation *d, unsigned wave, bool *stopped)
 {
     fm_provider p = fm_store_provider(fm_repo_store(d->c->repo));
     collect_jobs(d, wave);
     if (d->jobs == 0)
         return FM_OK;
-    keeper_jobs(d->keeper, d->job_child);
-    keeper_at_ends(d->keeper, wave + 1 < d->f->waves);
+    fmo_checkpoints_jobs(d->keeper, d->job_child);
+    fmo_checkpoints_at_ends(d->keeper, wave + 1 < d->f->waves);
     fm_train_result *result = fm_calloc(d->jobs, sizeof *result);
     fm_status rc = result ? FM_OK : FM_ENOMEM;
     FM_THEN(rc, fm_train_run(d->c->engine, &p, d->job, d->jobs, result, on_step, d));
-    ui_progress_end(d->c);
+    fmo_ui_progress_end(d->c);
     for (size_t j = 0; rc == FM_OK && j < d->jobs; j++) {
         d->training[d->job_child[j]].result = result[j];
         *stopped = *stopped || result[j].stopped;
@@ -382,7 +384,7 @@ static fm_status train_wave(derivation *d, unsigned wave, bool *stopped)
 }
 
 /* Why a child failed, without its name before it. */
-static const char *why_failed(const derivation *d, size_t i)
+static const char *why_failed(const fmo_derivation *d, size_t i)
 {
     const char *why = d->training[i].result.why, *name = d->f->child[i].name;
     size_t len = strlen(name);
@@ -391,62 +393,62 @@ static const char *why_failed(const derivation *d, size_t i)
     return strncmp(why, name, len) == 0 && strncmp(why + len, ": ", 2) == 0 ? why + len + 2 : why;
 }
 
-static void tell_sweep(const fm_ops *c, const sweep *s)
+static void tell_sweep(const fm_ops *c, const fmo_sweep *s)
 {
-    fm_json *o = sweep_json(s);
+    fm_json *o = fmo_sweep_json(s);
     fm_status rc = o ? FM_OK : FM_ENOMEM;
-    fm_json_put(&rc, o, "name", fm_json_new_str(sweep_name(s)));
-    ui_result(c, "sweep", o, rc);
+    fm_json_put(&rc, o, "name", fm_json_new_str(fmo_sweep_name(s)));
+    fmo_ui_result(c, "sweep", o, rc);
 }
 
 /* The best trial; FM_OK with the only child where there is no sweep. */
-static fm_status choose_child(derivation *d, const unit *u, size_t *out)
+static fm_status choose_child(fmo_derivation *d, const fmo_unit *u, size_t *out)
 {
     size_t winner = 0;
     for (size_t i = 0; u->sweep && i < u->count; i++) {
         const fm_train_result *r = &d->training[u->first + i].result;
-        if (sweep_seen(u->sweep, i) == 0) { /* it came from a state at its end */
-            FM_TRY(sweep_log(u->sweep, i, r->log));
+        if (fmo_sweep_seen(u->sweep, i) == 0) { /* it came from a state at its end */
+            FM_TRY(fmo_sweep_log(u->sweep, i, r->log));
         }
         if (r->failed)
-            sweep_failed(u->sweep, i, why_failed(d, u->first + i));
+            fmo_sweep_failed(u->sweep, i, why_failed(d, u->first + i));
     }
-    fm_status rc = u->sweep ? sweep_end(u->sweep, &winner) : FM_OK;
+    fm_status rc = u->sweep ? fmo_sweep_end(u->sweep, &winner) : FM_OK;
     if (rc == FM_OK && u->sweep)
         tell_sweep(d->c, u->sweep);
     *out = u->first + (winner == SIZE_MAX ? 0 : winner);
     return rc;
 }
 
-static void make_candidate(derivation *d, size_t at)
+static void make_candidate(fmo_derivation *d, size_t at)
 {
-    const unit *u = &d->f->unit[at];
-    candidate *cand = &d->cand[at];
+    const fmo_unit *u = &d->f->unit[at];
+    fmo_candidate *cand = &d->cand[at];
     fm_status rc = choose_child(d, u, &cand->child);
     const fm_train_result *r = &d->training[cand->child].result;
     if (rc == FM_OK && r->failed)
-        rc = fm_fail(r->failed, "'%s': %s", unit_name(d->f, u), why_failed(d, cand->child));
-    FM_THEN(rc, commit_candidate(d, u, cand));
+        rc = fm_fail(r->failed, "'%s': %s", fmo_unit_name(d->f, u), why_failed(d, cand->child));
+    FM_THEN(rc, fmo_commit_candidate(d, u, cand));
     cand->made = true;
     cand->rc = rc;
     if (rc == FM_OK)
         return;
-    forget_states(d, u, rc);
-    come_to_nothing(d, rc);
+    fmo_forget_states(d, u, rc);
+    fmo_come_to_nothing(d, rc);
 }
 
 /* The last wave lands child by child; those before it just before that. */
-static void finish_wave(derivation *d, unsigned wave)
+static void finish_wave(fmo_derivation *d, unsigned wave)
 {
     bool last = wave + 1 == d->f->waves;
     for (size_t k = 0; last && k < d->f->units; k++)
-        land_unit(d, k);
+        fmo_land_unit(d, k);
     for (size_t k = 0; k < d->f->units; k++) {
         if (d->f->unit[k].wave != wave || d->cand[k].made)
             continue;
         make_candidate(d, k);
         if (last)
-            land_unit(d, k);
+            fmo_land_unit(d, k);
     }
 }
 
@@ -458,18 +460,18 @@ typedef struct told { /* of a candidate, by rank 0 */
 
 /* What rank 0 made of a wave's units is what the other ranks' next wave stands on: they read the
  * same repository. */
-static fm_status share_wave(derivation *d)
+static fm_status share_wave(fmo_derivation *d)
 {
     fm_status rc = FM_OK, told_rc = FM_OK;
     for (size_t k = 0; told_rc == FM_OK && k < d->f->units; k++) {
-        candidate *cand = &d->cand[k];
+        fmo_candidate *cand = &d->cand[k];
         told t;
         memset(&t, 0, sizeof t); /* its padding travels too */
         t.rc = cand->rc;
         t.made = cand->made;
         t.oid = cand->oid;
         told_rc = fm_comm_tell(d->c->comm, &t, sizeof t, 0);
-        if (rc < 0 || told_rc < 0 || ranks_mine() == 0 || !t.made || cand->made)
+        if (rc < 0 || told_rc < 0 || fmo_ranks_mine() == 0 || !t.made || cand->made)
             continue;
         cand->made = true;
         cand->rc = t.rc;
@@ -477,15 +479,16 @@ static fm_status share_wave(derivation *d)
         if (t.rc == FM_OK && d->f->unit[k].stood_on)
             rc = fm_version_tree(d->c->repo, &cand->tree, &t.oid);
         if (rc < 0)
-            rc = fm_error_prefix(rc, "'%s', which rank 0 made", unit_name(d->f, &d->f->unit[k]));
+            rc =
+                fm_error_prefix(rc, "'%s', which rank 0 made", fmo_unit_name(d->f, &d->f->unit[k]));
     }
     return told_rc == FM_OK ? fm_comm_agree(d->c->comm, rc) : told_rc;
 }
 
-static fm_status prepare(derivation *d)
+static fm_status prepare(fmo_derivation *d)
 {
     FM_TRY(derivation_new(d));
-    FM_TRY(keeper_policy_fill(&d->policy, d->c));
+    FM_TRY(fmo_checkpoints_policy_fill(&d->policy, d->c));
     for (size_t i = 0; i < d->f->count; i++)
         FM_TRY(check_child(d, i));
     FM_TRY(fm_ops_engine(d->c));
@@ -494,24 +497,24 @@ static fm_status prepare(derivation *d)
         FM_TRY(prepare_child(d, i));
     if (d->pretrain)
         FM_TRY(store_config(d));
-    FM_TRY(keeper_new(&d->keeper, d->c, &d->policy, d->f->count));
+    FM_TRY(fmo_checkpoints_new(&d->keeper, d->c, &d->policy, d->f->count));
     for (size_t i = 0; i < d->f->count; i++)
-        keeper_name(d->keeper, i, d->f->child[i].name);
+        fmo_checkpoints_name(d->keeper, i, d->f->child[i].name);
     return FM_OK;
 }
 
 /* What became of each version that was tried. */
-static fm_status take_result(const derivation *d, fm_derive_result *out)
+static fm_status take_result(const fmo_derivation *d, fm_derive_result *out)
 {
     out->item = fm_calloc(FM_MAX(d->f->units, (size_t)1), sizeof *out->item);
     if (!out->item)
         return FM_ENOMEM;
     for (size_t k = 0; k < d->f->units; k++) {
-        const candidate *cand = &d->cand[k];
+        const fmo_candidate *cand = &d->cand[k];
         if (!cand->made)
             continue;
         fm_derived *item = &out->item[out->count];
-        *item = (fm_derived){.name = fm_strdup(unit_name(d->f, &d->f->unit[k])),
+        *item = (fm_derived){.name = fm_strdup(fmo_unit_name(d->f, &d->f->unit[k])),
                              .status = cand->rc,
                              .landed = cand->landed && d->f->unit[k].branch && cand->rc == FM_OK,
                              .oid = cand->oid,
@@ -523,28 +526,28 @@ static fm_status take_result(const derivation *d, fm_derive_result *out)
     return FM_OK;
 }
 
-fm_status family_derive(fm_ops *c, family *f, const fm_derive_opts *how, uint32_t ranks,
-                        fm_derive_result *out)
+fm_status fmo_family_derive(fm_ops *c, fmo_family *f, const fm_derive_opts *how, uint32_t ranks,
+                            fm_derive_result *out)
 {
-    derivation d = {.c = c,
-                    .f = f,
-                    .pretrain = f->config_dir != NULL,
-                    .gate = !how->no_gate,
-                    .plan = how->plan,
-                    .recompute = how->recompute,
-                    .check_data = how->check_data,
-                    .policy = how->keep,
-                    .eval_every = how->eval_every,
-                    .plan_ranks = FM_MAX(ranks, 1u),
-                    .stop_after = how->stop_after};
-    bool stopped = false, lands = ranks_mine() == 0;
+    fmo_derivation d = {.c = c,
+                        .f = f,
+                        .pretrain = f->config_dir != NULL,
+                        .gate = !how->no_gate,
+                        .plan = how->plan,
+                        .recompute = how->recompute,
+                        .check_data = how->check_data,
+                        .policy = how->keep,
+                        .eval_every = how->eval_every,
+                        .plan_ranks = FM_MAX(ranks, 1u),
+                        .stop_after = how->stop_after};
+    bool stopped = false, lands = fmo_ranks_mine() == 0;
     fm_status rc = prepare(&d);
     rc = fm_comm_meet(c->comm, rc, 0); /* some of it the ranks did together */
     if (rc == FM_OK && lands)
         rc = show_reports(&d);
     if (rc == FM_OK && how->plan) {
         collect_jobs(&d, 0);
-        rc = make_plan(&d, &out->plan);
+        rc = fmo_make_plan(&d, &out->plan);
         derivation_release(&d);
         return rc;
     }

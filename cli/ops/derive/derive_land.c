@@ -14,34 +14,34 @@
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
-size_t data_owner(const derivation *d, size_t i)
+size_t fmo_data_owner(const fmo_derivation *d, size_t i)
 {
-    const child *ch = &d->f->child[i];
-    const unit *u = &d->f->unit[ch->unit];
+    const fmo_child *ch = &d->f->child[i];
+    const fmo_unit *u = &d->f->unit[ch->unit];
     bool same_split =
         ch->data.eval_share <= 0.0 || ch->config.seed == d->f->child[u->first].config.seed;
-    return u->sweep && sweep_shares_data(u->sweep) && same_split ? u->first : i;
+    return u->sweep && fmo_sweep_shares_data(u->sweep) && same_split ? u->first : i;
 }
 
 /* ---- what a child stands on ---- */
 
-static const candidate *base_of(const derivation *d, size_t i)
+static const fmo_candidate *base_of(const fmo_derivation *d, size_t i)
 {
     size_t on = d->f->unit[d->f->child[i].unit].on;
     return on == UNIT_NONE ? NULL : &d->cand[on];
 }
 
-const fm_tree *base_tree(const derivation *d, size_t i)
+const fm_tree *fmo_base_tree(const fmo_derivation *d, size_t i)
 {
     return base_of(d, i) ? base_of(d, i)->tree : d->parent;
 }
 
-const fm_oid *base_oid(const derivation *d, size_t i)
+const fm_oid *fmo_base_oid(const fmo_derivation *d, size_t i)
 {
     return base_of(d, i) ? &base_of(d, i)->oid : &d->parent_oid;
 }
 
-const fm_model *base_model(const derivation *d, size_t i)
+const fm_model *fmo_base_model(const fmo_derivation *d, size_t i)
 {
     return base_of(d, i) ? base_of(d, i)->model : d->model;
 }
@@ -49,25 +49,25 @@ const fm_model *base_model(const derivation *d, size_t i)
 /* ---- from a result to a version ---- */
 
 /* manifests: one a file; consumed. */
-static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifests)
+static fm_json *make_recipe(const fmo_derivation *d, size_t i, fm_json *manifests)
 {
     char hex[FM_HEX_CHARS + 1];
-    const child *ch = &d->f->child[i];
+    const fmo_child *ch = &d->f->child[i];
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
     fm_json_put(&rc, o, "format", fm_json_new_int(1));
-    fm_json_put(&rc, o, "operation", fm_json_new_str(method_name(ch->config.method)));
+    fm_json_put(&rc, o, "operation", fm_json_new_str(fmo_method_name(ch->config.method)));
     fm_json_put(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
     fm_json_put(&rc, o, "device", fm_json_new_str("cpu"));
     fm_json_put(&rc, o, "mode", fm_json_new_str(fm_engine_mode(d->c->engine)));
     fm_json_put(&rc, o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(d->c->engine)));
     if (!d->pretrain) {
-        fm_digest weights = fm_model_digest(base_model(d, i));
+        fm_digest weights = fm_model_digest(fmo_base_model(d, i));
         fm_digest_hex(&weights, hex);
         fm_json_put(&rc, o, "parent_model", fm_json_new_str(hex));
     }
     fm_json_put(&rc, o, "config", fm_train_config_json(&ch->config));
-    goal_recipe(&d->training[i].goal, o, &rc);
+    fmo_goal_recipe(&d->training[i].goal, o, &rc);
     fm_json_put(&rc, o, "data", manifests);
     if (rc == FM_OK)
         return o;
@@ -117,7 +117,7 @@ static const char *adapter_kind(const fm_json *config)
     return fm_json_bool(fm_json_get(config, "use_dora"), false) ? "dora" : "lora";
 }
 
-fm_status next_adapter(const fm_tree *tree, const fm_json *config, char *out, size_t bytes)
+fm_status fmo_next_adapter(const fm_tree *tree, const fm_json *config, char *out, size_t bytes)
 {
     for (unsigned n = 0; n < 1000; n++) {
         size_t begin, end;
@@ -136,10 +136,10 @@ static fm_status put_weights(fm_txn *txn, fm_tree *tree, const fm_train_result *
     char adapter[64] = "", prefix[96] = "tensors", config[96];
 
     if (r->adapter_config) {
-        FM_TRY(next_adapter(tree, r->adapter_config, adapter, sizeof adapter));
+        FM_TRY(fmo_next_adapter(tree, r->adapter_config, adapter, sizeof adapter));
         snprintf(prefix, sizeof prefix, "%s/tensors", adapter);
         snprintf(config, sizeof config, "%s/adapter_config.json", adapter);
-        FM_TRY(tree_put_json(txn, tree, config, r->adapter_config));
+        FM_TRY(fmo_tree_put_json(txn, tree, config, r->adapter_config));
     }
     for (size_t i = 0; i < r->count; i++)
         FM_TRY(put_tensor(txn, tree, prefix, &r->tensors[i]));
@@ -158,7 +158,7 @@ static fm_status put_text(fm_txn *txn, fm_tree *tree, const char *path, fm_buf *
 }
 
 /* The curve and the page, once all else is in the tree. */
-static fm_status put_pages(const derivation *d, size_t i, fm_txn *txn, fm_tree *tree,
+static fm_status put_pages(const fmo_derivation *d, size_t i, fm_txn *txn, fm_tree *tree,
                            const fm_json *recipe, const fm_json *trials)
 {
     const char *gates[FM_WORDS_MAX];
@@ -170,35 +170,35 @@ static fm_status put_pages(const derivation *d, size_t i, fm_txn *txn, fm_tree *
     for (size_t k = begin; k < end && n < FM_WORDS_MAX; k++)
         gates[n++] = fm_path_base(fm_tree_at(tree, k)->path);
     char title[400]; /* no branch's name: what is trained alike is the same tree */
-    snprintf(title, sizeof title, "%s on %.300s", method_name(d->f->child[i].config.method),
-             data_title(&d->f->child[i].data));
+    snprintf(title, sizeof title, "%s on %.300s", fmo_method_name(d->f->child[i].config.method),
+             fmo_data_title(&d->f->child[i].data));
     fm_json *reports = fm_json_new_array();
     fm_status rc = reports ? FM_OK : FM_ENOMEM;
-    fm_json_push_to(&rc, reports, data_summary(&d->training[data_owner(d, i)].report));
-    curve_page page = {.title = title,
-                       .log = d->training[i].result.log,
-                       .recipe = recipe,
-                       .report = reports,
-                       .sweep = trials,
-                       .gates = gates,
-                       .gate_count = n};
-    FM_THEN(rc, put_text(txn, tree, "train.svg", &svg, curve_svg(&svg, page.log, title)));
-    FM_THEN(rc, put_text(txn, tree, "train.html", &html, curve_html(&html, &page)));
+    fm_json_push_to(&rc, reports, fmo_data_summary(&d->training[fmo_data_owner(d, i)].report));
+    fmo_curve_page page = {.title = title,
+                           .log = d->training[i].result.log,
+                           .recipe = recipe,
+                           .report = reports,
+                           .sweep = trials,
+                           .gates = gates,
+                           .gate_count = n};
+    FM_THEN(rc, put_text(txn, tree, "train.svg", &svg, fmo_curve_svg(&svg, page.log, title)));
+    FM_THEN(rc, put_text(txn, tree, "train.html", &html, fmo_curve_html(&html, &page)));
     fm_json_free(reports);
     return rc;
 }
 
-static fm_status put_record(const derivation *d, size_t i, fm_txn *txn, fm_tree *tree,
+static fm_status put_record(const fmo_derivation *d, size_t i, fm_txn *txn, fm_tree *tree,
                             const fm_json *manifests, fm_digest *recipe)
 {
-    const unit *u = &d->f->unit[d->f->child[i].unit];
+    const fmo_unit *u = &d->f->unit[d->f->child[i].unit];
     fm_json *doc = make_recipe(d, i, fm_json_ref(manifests)), *trials = NULL;
     fm_status rc = doc ? digest_json(recipe, doc) : FM_ENOMEM;
-    FM_THEN(rc, tree_put_json(txn, tree, "recipe.json", doc));
-    FM_THEN(rc, tree_put_json(txn, tree, "train_log.json", d->training[i].result.log));
+    FM_THEN(rc, fmo_tree_put_json(txn, tree, "recipe.json", doc));
+    FM_THEN(rc, fmo_tree_put_json(txn, tree, "train_log.json", d->training[i].result.log));
     if (rc == FM_OK && u->sweep) {
-        trials = sweep_json(u->sweep);
-        rc = trials ? tree_put_json(txn, tree, "sweep.json", trials) : FM_ENOMEM;
+        trials = fmo_sweep_json(u->sweep);
+        rc = trials ? fmo_tree_put_json(txn, tree, "sweep.json", trials) : FM_ENOMEM;
     }
     FM_THEN(rc, put_pages(d, i, txn, tree, doc, trials));
     fm_json_free(doc);
@@ -206,18 +206,18 @@ static fm_status put_record(const derivation *d, size_t i, fm_txn *txn, fm_tree 
     return rc;
 }
 
-static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *recipe,
+static fm_status put_version(fmo_derivation *d, size_t i, fm_tree *tree, fm_digest *recipe,
                              fm_digest *data)
 {
-    child *ch = &d->f->child[i];
+    fmo_child *ch = &d->f->child[i];
     fm_txn *txn = NULL;
-    size_t owner = data_owner(d, i);
-    fm_json *manifests = data_manifests(d->training[i].dataset);
+    size_t owner = fmo_data_owner(d, i);
+    fm_json *manifests = fmo_data_manifests(d->training[i].dataset);
     fm_status rc = manifests ? FM_OK : FM_ENOMEM;
-    FM_THEN(rc, tree_drop_history(tree));
+    FM_THEN(rc, fmo_tree_drop_history(tree));
     FM_THEN(rc, fm_txn_begin(&txn, fm_repo_store(d->c->repo)));
     FM_THEN(rc, put_weights(txn, tree, &d->training[i].result));
-    FM_THEN(rc, data_put(txn, tree, &d->f->child[owner].data, d->training[owner].report.json));
+    FM_THEN(rc, fmo_data_put(txn, tree, &d->f->child[owner].data, d->training[owner].report.json));
     for (size_t k = 0; rc == FM_OK && k < ch->suites.count; k++)
         rc = fm_ops_add_suite(txn, tree, ch->suites.item[k]);
     FM_THEN(rc, put_record(d, i, txn, tree, manifests, recipe));
@@ -237,21 +237,21 @@ static const char *edge_kind(const fm_train_config *c)
     return c->objective == FM_OBJECTIVE_DISTILL ? "distill" : kinds[c->method];
 }
 
-static fm_landing landing_of(const derivation *d, const unit *u)
+static fm_landing landing_of(const fmo_derivation *d, const fmo_unit *u)
 {
-    const candidate *cand = &d->cand[u - d->f->unit];
-    return (fm_landing){.branch = unit_name(d->f, u),
+    const fmo_candidate *cand = &d->cand[u - d->f->unit];
+    return (fm_landing){.branch = fmo_unit_name(d->f, u),
                         .tree = cand->tree,
                         .gate = d->gate,
                         .commit = {.kind = edge_kind(&d->f->child[cand->child].config),
                                    .message = cand->message,
-                                   .parent = base_oid(d, cand->child),
+                                   .parent = fmo_base_oid(d, cand->child),
                                    .parent_count = d->pretrain ? 0 : 1}};
 }
 
 /* Suites are answered in mode exact, whatever mode trained: their results can then be compared; and
  * by a whole model, which an engine that trains over stages does not have. */
-static void swap_engines(derivation *d, const char *mode)
+static void swap_engines(fmo_derivation *d, const char *mode)
 {
     fm_engine *e = d->c->engine;
     d->c->engine = d->judge;
@@ -259,28 +259,28 @@ static void swap_engines(derivation *d, const char *mode)
     d->c->mode = mode;
 }
 
-static fm_status commit_and_judge(derivation *d, const fm_landing *l, candidate *cand)
+static fm_status commit_and_judge(fmo_derivation *d, const fm_landing *l, fmo_candidate *cand)
 {
     const char *mode = d->c->mode;
     bool inexact = mode && strcmp(mode, "exact") != 0;
     bool other = l->gate && (inexact || fm_engine_batch_stages(d->c->engine) > 1);
     if (other)
         swap_engines(d, NULL);
-    fm_status rc = version_candidate(d->c, l, &cand->oid, &cand->tally);
+    fm_status rc = fmo_version_candidate(d->c, l, &cand->oid, &cand->tally);
     if (other)
         swap_engines(d, mode);
     return rc;
 }
 
-fm_status commit_candidate(derivation *d, const unit *u, candidate *cand)
+fm_status fmo_commit_candidate(fmo_derivation *d, const fmo_unit *u, fmo_candidate *cand)
 {
-    const child *ch = &d->f->child[cand->child];
+    const fmo_child *ch = &d->f->child[cand->child];
     fm_digest recipe, data;
     char recipe_hex[FM_HEX_CHARS + 1], data_hex[FM_HEX_CHARS + 1];
-    fm_status rc = fm_tree_copy(&cand->tree, base_tree(d, cand->child));
+    fm_status rc = fm_tree_copy(&cand->tree, fmo_base_tree(d, cand->child));
     cand->message = ch->message ? fm_strdup(ch->message)
-                                : fm_asprintf("%s on %.300s", method_name(ch->config.method),
-                                              data_title(&ch->data));
+                                : fm_asprintf("%s on %.300s", fmo_method_name(ch->config.method),
+                                              fmo_data_title(&ch->data));
     FM_THEN(rc,
             cand->message ? put_version(d, cand->child, cand->tree, &recipe, &data) : FM_ENOMEM);
     if (rc < 0)
@@ -292,11 +292,11 @@ fm_status commit_candidate(derivation *d, const unit *u, candidate *cand)
     l.commit.data_digest = data_hex;
     rc = commit_and_judge(d, &l, cand);
     if (rc == FM_OK && u->stood_on)
-        rc = fm_ops_load_model(d->c, cand->tree, unit_name(d->f, u), &cand->model);
+        rc = fm_ops_load_model(d->c, cand->tree, fmo_unit_name(d->f, u), &cand->model);
     return rc;
 }
 
-void come_to_nothing(derivation *d, fm_status rc)
+void fmo_come_to_nothing(fmo_derivation *d, fm_status rc)
 {
     fm_error_state text;
     bool worse = d->worst == FM_OK || (d->worst == FM_EREFUSED && rc != FM_EREFUSED);
@@ -304,7 +304,7 @@ void come_to_nothing(derivation *d, fm_status rc)
     fm_error_save(&text);
     fm_error_restore(worse ? &d->worst_text : &text);
     if (!first)
-        ui_say(d->c, FM_UI_WARNING, "%s", fm_error_text());
+        fmo_ui_say(d->c, FM_UI_WARNING, "%s", fm_error_text());
     if (worse) {
         d->worst = rc;
         d->worst_text = text;
@@ -313,24 +313,24 @@ void come_to_nothing(derivation *d, fm_status rc)
 }
 
 /* There is a commit: nothing is left to resume, of a winner nor of those it won against. */
-void forget_states(derivation *d, const unit *u, fm_status rc)
+void fmo_forget_states(fmo_derivation *d, const fmo_unit *u, fm_status rc)
 {
     if (rc == FM_OK || rc == FM_EREFUSED || rc == FM_ECONFLICT || rc == FM_EEXISTS)
         for (size_t i = 0; i < u->count; i++)
-            keeper_landed(d->keeper, u->first + i);
+            fmo_checkpoints_landed(d->keeper, u->first + i);
 }
 
-void land_unit(derivation *d, size_t at)
+void fmo_land_unit(fmo_derivation *d, size_t at)
 {
-    const unit *u = &d->f->unit[at];
-    candidate *cand = &d->cand[at];
+    const fmo_unit *u = &d->f->unit[at];
+    fmo_candidate *cand = &d->cand[at];
     if (!cand->made || cand->rc != FM_OK || cand->landed)
         return;
     fm_landing l = landing_of(d, u);
-    fm_status rc = u->branch ? version_land(d->c, &l, &cand->oid, &cand->tally) : FM_OK;
+    fm_status rc = u->branch ? fmo_version_land(d->c, &l, &cand->oid, &cand->tally) : FM_OK;
     cand->landed = true;
     cand->rc = rc;
-    forget_states(d, u, rc);
+    fmo_forget_states(d, u, rc);
     if (rc < 0)
-        come_to_nothing(d, rc);
+        fmo_come_to_nothing(d, rc);
 }

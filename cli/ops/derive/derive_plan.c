@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static fm_status over_ranks(const derivation *d, fm_derive_plan *out)
+static fm_status over_ranks(const fmo_derivation *d, fm_derive_plan *out)
 {
     uint32_t ranks = d->plan_ranks;
     out->over_ranks = true;
@@ -20,7 +20,7 @@ static fm_status over_ranks(const derivation *d, fm_derive_plan *out)
     return FM_OK;
 }
 
-fm_status make_plan(derivation *d, fm_derive_plan *out)
+fm_status fmo_make_plan(fmo_derivation *d, fm_derive_plan *out)
 {
     fm_provider store = fm_store_provider(fm_repo_store(d->c->repo));
     bool staged = d->c->stages > 1;
@@ -29,7 +29,8 @@ fm_status make_plan(derivation *d, fm_derive_plan *out)
     out->over_stages = staged;
     for (size_t k = 0; k < d->f->units; k++) {
         out->later += d->f->unit[k].wave > 0;
-        out->halving = out->halving || (d->f->unit[k].sweep && sweep_halves(d->f->unit[k].sweep));
+        out->halving =
+            out->halving || (d->f->unit[k].sweep && fmo_sweep_halves(d->f->unit[k].sweep));
     }
     for (size_t i = 0; staged && i < d->jobs; i++)
         if (d->job[i].config.shards == 1)

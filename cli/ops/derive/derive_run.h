@@ -8,7 +8,7 @@
 
 enum { CONFIG_FILES = 5 }; /* of a folder to pretrain from */
 
-typedef struct candidate { /* of a unit: its version, from the commit to the branch */
+typedef struct fmo_candidate { /* of a unit: its version, from the commit to the branch */
     fm_status rc;          /* FM_OK: it stands; else why there is none, or none that counts */
     bool made, landed;     /* made: tried, rc says how */
     fm_tree *tree;
@@ -17,19 +17,19 @@ typedef struct candidate { /* of a unit: its version, from the commit to the bra
     size_t child;    /* which became it */
     fm_tally tally;
     char *message;
-} candidate;
+} fmo_candidate;
 
-typedef struct training {  /* of a child */
+typedef struct fmo_training { /* of a child */
     fm_dataset *dataset;   /* a trial's may be the first trial's */
     fm_data_report report; /* of one that owns its data */
-    goal goal;
+    fmo_goal goal;
     fm_train_result result;
     uint32_t came, steps; /* done and to do, as far as is known */
-} training;
+} fmo_training;
 
-typedef struct derivation {
+typedef struct fmo_derivation {
     fm_ops *c;
-    family *f;
+    fmo_family *f;
     fm_oid parent_oid;
     fm_tree *parent;             /* PRETRAIN: model.json and tokenizer alone */
     fm_model *model;             /* keeps the stem resident; NULL for PRETRAIN */
@@ -37,10 +37,10 @@ typedef struct derivation {
     fm_tokenizer *own_tokenizer; /* PRETRAIN */
     const fm_tokenizer *tok;
     const fm_chat_template *chat;
-    training *training; /* [count] */
-    candidate *cand;    /* [units] */
+    fmo_training *training; /* [count] */
+    fmo_candidate *cand;    /* [units] */
     fm_keep_policy policy;
-    keeper *keeper;
+    fmo_checkpoints *keeper;
     bool pretrain, gate, plan, recompute, check_data;
     fm_engine *judge; /* of the gates, where training is not in mode exact; NULL until needed */
     /* of the wave in hand: its jobs, and whose they are */
@@ -55,26 +55,26 @@ typedef struct derivation {
     fm_status sweep_rc; /* of what the callback could not say */
     fm_status worst;    /* of children that came to nothing; its text is kept for the end */
     fm_error_state worst_text;
-} derivation;
+} fmo_derivation;
 
 /* Which child's data this one has: trials of a sweep that does not touch the data read it once. */
-size_t data_owner(const derivation *d, size_t child);
+size_t fmo_data_owner(const fmo_derivation *d, size_t child);
 /* What a child stands on. */
-const fm_tree *base_tree(const derivation *d, size_t child);
-const fm_oid *base_oid(const derivation *d, size_t child);
-const fm_model *base_model(const derivation *d, size_t child);
+const fm_tree *fmo_base_tree(const fmo_derivation *d, size_t child);
+const fm_oid *fmo_base_oid(const fmo_derivation *d, size_t child);
+const fm_model *fmo_base_model(const fmo_derivation *d, size_t child);
 
 /* What the jobs in hand would take. */
-fm_status make_plan(derivation *d, fm_derive_plan *out);
+fm_status fmo_make_plan(fmo_derivation *d, fm_derive_plan *out);
 
 /* The version of a unit whose child is chosen, with its gates run. */
-fm_status commit_candidate(derivation *d, const unit *u, candidate *cand);
+fm_status fmo_commit_candidate(fmo_derivation *d, const fmo_unit *u, fmo_candidate *cand);
 /* Moves the branch of a candidate that stands, once. */
-void land_unit(derivation *d, size_t at);
+void fmo_land_unit(fmo_derivation *d, size_t at);
 /* The states of a unit that ended with rc are not needed any more, if it has a commit. */
-void forget_states(derivation *d, const unit *u, fm_status rc);
+void fmo_forget_states(fmo_derivation *d, const fmo_unit *u, fm_status rc);
 /* One that fails does not hold its siblings back. The text of the worst is left for the end, the
  * others are told here as warnings. */
-void come_to_nothing(derivation *d, fm_status rc);
+void fmo_come_to_nothing(fmo_derivation *d, fm_status rc);
 
 #endif

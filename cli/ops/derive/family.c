@@ -49,7 +49,7 @@ static fm_status method_parse(fm_method *out, const char *word)
         "method '%s' is not known (lora, dora, full, ia3, prefix, prompt, bitfit, pretrain)", word);
 }
 
-const char *method_name(fm_method method)
+const char *fmo_method_name(fm_method method)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(methods); i++)
         if (methods[i].method == method)
@@ -57,7 +57,7 @@ const char *method_name(fm_method method)
     return "?";
 }
 
-fm_status config_of_method(fm_train_config *out, const char *word)
+fm_status fmo_config_of_method(fm_train_config *out, const char *word)
 {
     fm_method method = FM_METHOD_LORA;
     bool dora = strcmp(word, DORA) == 0;
@@ -67,11 +67,11 @@ fm_status config_of_method(fm_train_config *out, const char *word)
     return rc;
 }
 
-static child *add_child(family *f, const fm_train_config *config)
+static fmo_child *add_child(fmo_family *f, const fm_train_config *config)
 {
     if (fm_grow(&f->child, &f->cap, f->count + 1, sizeof *f->child) < 0)
         return NULL;
-    child *ch = &f->child[f->count++];
+    fmo_child *ch = &f->child[f->count++];
     memset(ch, 0, sizeof *ch);
     ch->config = *config;
     ch->unit = f->units - 1;
@@ -79,11 +79,11 @@ static child *add_child(family *f, const fm_train_config *config)
     return ch;
 }
 
-static unit *add_unit(family *f)
+static fmo_unit *add_unit(fmo_family *f)
 {
     if (fm_grow(&f->unit, &f->unit_cap, f->units + 1, sizeof *f->unit) < 0)
         return NULL;
-    unit *u = &f->unit[f->units++];
+    fmo_unit *u = &f->unit[f->units++];
     memset(u, 0, sizeof *u);
     u->first = f->count;
     u->on = UNIT_NONE;
@@ -92,22 +92,22 @@ static unit *add_unit(family *f)
     return u;
 }
 
-child *family_add(family *f, const fm_train_config *config)
+fmo_child *fmo_family_add(fmo_family *f, const fm_train_config *config)
 {
     return add_unit(f) ? add_child(f, config) : NULL;
 }
 
-const char *unit_name(const family *f, const unit *u)
+const char *fmo_unit_name(const fmo_family *f, const fmo_unit *u)
 {
-    return u->sweep ? sweep_name(u->sweep) : f->child[u->first].name;
+    return u->sweep ? fmo_sweep_name(u->sweep) : f->child[u->first].name;
 }
 
-const char *family_mode(const family *f)
+const char *fmo_family_mode(const fmo_family *f)
 {
     return fm_json_cstr(fm_json_get(f->doc, "mode"), NULL);
 }
 
-static fm_status add_skip(child *ch, int64_t n)
+static fm_status add_skip(fmo_child *ch, int64_t n)
 {
     if (n < 0 || n > UINT32_MAX)
         return fm_fail(FM_EINVAL, "skip: %lld is no record number", (long long)n);
@@ -119,10 +119,10 @@ static fm_status add_skip(child *ch, int64_t n)
 }
 
 /* "FILE:N": a record of one of several files, by the file's name. */
-static fm_status add_file_skip(child *ch, const char *name, size_t len, long long n)
+static fm_status add_file_skip(fmo_child *ch, const char *name, size_t len, long long n)
 {
     for (size_t i = 0; i < ch->data.count; i++) {
-        data_file *f = &ch->data.file[i];
+        fmo_data_file *f = &ch->data.file[i];
         const char *base = fm_path_base(f->path);
         if (strlen(base) != len || strncmp(base, name, len) != 0)
             continue;
@@ -138,7 +138,7 @@ static fm_status add_file_skip(child *ch, const char *name, size_t len, long lon
     return fm_fail(FM_EINVAL, "--skip: no --data file is called '%.*s'", (int)len, name);
 }
 
-fm_status child_skip_text(child *ch, const char *numbers)
+fm_status fmo_child_skip_text(fmo_child *ch, const char *numbers)
 {
     for (const char *p = numbers; *p;) {
         char *end;
@@ -177,7 +177,7 @@ static fm_status want_type(const fm_json *obj, const char *key, fm_json_type typ
     return fm_fail(FM_EINVAL, "%s: '%s' must be %s", where, key, shape);
 }
 
-fm_status apply_settings(child *ch, const fm_json *set, const char *where)
+fm_status fmo_apply_settings(fmo_child *ch, const fm_json *set, const char *where)
 {
     for (void *it = fm_json_iter(set); it; it = fm_json_next(set, it)) {
         const fm_json *v = fm_json_iter_value(it);
@@ -217,7 +217,7 @@ static fm_status check_child_keys(const fm_json *v, bool module, const char *whe
     return FM_OK;
 }
 
-static fm_status read_lists(child *ch, const fm_json *v, const char *path, const char *where)
+static fm_status read_lists(fmo_child *ch, const fm_json *v, const char *path, const char *where)
 {
     fm_status rc = FM_OK;
     const fm_json *skip = fm_json_get(v, "skip"), *suites = fm_json_get(v, "suites");
@@ -231,7 +231,7 @@ static fm_status read_lists(child *ch, const fm_json *v, const char *path, const
         const char *name = fm_json_cstr(fm_json_at(suites, i), NULL);
         if (!name)
             return fm_fail(FM_EINVAL, "%s: 'suites' must list files", where);
-        char *suite = path_beside(path, name);
+        char *suite = fmo_path_beside(path, name);
         if (!suite)
             return FM_ENOMEM;
         ch->suites.item[ch->suites.count++] = suite;
@@ -240,7 +240,7 @@ static fm_status read_lists(child *ch, const fm_json *v, const char *path, const
 }
 
 /* trial: what a sweep sets for this one, NULL without a sweep. */
-static fm_status read_child(family *f, const fm_json *v, const char *path, const char *name,
+static fm_status read_child(fmo_family *f, const fm_json *v, const char *path, const char *name,
                             const fm_json *trial, const char *where)
 {
     fm_train_config config;
@@ -249,10 +249,10 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, const
     const char *word =
         fm_json_cstr(fm_json_get(v, "method"), fm_json_cstr(fm_json_get(f->doc, "method"),
                                                             f->config_dir ? "pretrain" : "lora"));
-    fm_status rc = config_of_method(&config, word);
+    fm_status rc = fmo_config_of_method(&config, word);
     if (rc < 0)
         return fm_error_prefix(rc, "%s", where);
-    child *ch = add_child(f, &config);
+    fmo_child *ch = add_child(f, &config);
     if (!ch)
         return FM_ENOMEM;
     ch->name = fm_strdup(name);
@@ -260,34 +260,35 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, const
     ch->teacher = teacher ? fm_strdup(teacher) : NULL;
     if (!ch->name || (message && !ch->message) || (teacher && !ch->teacher))
         return FM_ENOMEM;
-    rc = data_read_keys(&ch->data, v, path, where);
-    FM_THEN(rc, apply_settings(ch, fm_json_get(f->doc, "set"), where));
-    FM_THEN(rc, apply_settings(ch, fm_json_get(v, "set"), where));
+    rc = fmo_data_read_keys(&ch->data, v, path, where);
+    FM_THEN(rc, fmo_apply_settings(ch, fm_json_get(f->doc, "set"), where));
+    FM_THEN(rc, fmo_apply_settings(ch, fm_json_get(v, "set"), where));
     if (rc == FM_OK && trial)
-        rc = apply_settings(ch, trial, where);
+        rc = fmo_apply_settings(ch, trial, where);
     return rc == FM_OK ? read_lists(ch, v, path, where) : rc;
 }
 
-static fm_status read_trials(family *f, const fm_json *v, const char *path, const char *name,
+static fm_status read_trials(fmo_family *f, const fm_json *v, const char *path, const char *name,
                              const char *where)
 {
-    unit *u = &f->unit[f->units - 1];
-    FM_TRY(sweep_new(&u->sweep, v, name, where));
-    for (size_t i = 0; i < sweep_trials(u->sweep); i++) {
+    fmo_unit *u = &f->unit[f->units - 1];
+    FM_TRY(fmo_sweep_new(&u->sweep, v, name, where));
+    for (size_t i = 0; i < fmo_sweep_trials(u->sweep); i++) {
         char label[300];
         snprintf(label, sizeof label, "%.250s trial %zu", name, i + 1);
-        FM_TRY(read_child(f, v, path, label, sweep_settings(u->sweep, i), where));
-        sweep_trial_config(u->sweep, &f->child[f->count - 1].config);
+        FM_TRY(read_child(f, v, path, label, fmo_sweep_settings(u->sweep, i), where));
+        fmo_sweep_trial_config(u->sweep, &f->child[f->count - 1].config);
     }
     return FM_OK;
 }
 
 /* module: its key; NULL: one of the children. */
-static fm_status read_unit(family *f, const fm_json *v, const char *path, const char *module,
+static fm_status read_unit(fmo_family *f, const fm_json *v, const char *path, const char *module,
                            const char *where)
 {
     FM_TRY(check_child_keys(v, module != NULL, where));
-    unit *u = add_unit(f);
+
+    fmo_unit *u = add_unit(f);
     if (!u)
         return FM_ENOMEM;
     const char *as = fm_json_cstr(fm_json_get(v, "as"), NULL);
@@ -305,7 +306,7 @@ static fm_status read_unit(family *f, const fm_json *v, const char *path, const 
     return read_child(f, v, path, name, NULL, where);
 }
 
-static fm_status read_modules(family *f, const char *path)
+static fm_status read_modules(fmo_family *f, const char *path)
 {
     const fm_json *modules = fm_json_get(f->doc, "modules");
 
@@ -317,7 +318,7 @@ static fm_status read_modules(family *f, const char *path)
     return FM_OK;
 }
 
-static fm_status read_children(family *f, const char *path)
+static fm_status read_children(fmo_family *f, const char *path)
 {
     const fm_json *children = fm_json_get(f->doc, "children");
 
@@ -331,12 +332,12 @@ static fm_status read_children(family *f, const char *path)
 
 /* ---- who stands on whom ---- */
 
-static bool is_called(const family *f, const unit *u, const char *name)
+static bool is_called(const fmo_family *f, const fmo_unit *u, const char *name)
 {
-    return (u->module && strcmp(u->module, name) == 0) || strcmp(unit_name(f, u), name) == 0;
+    return (u->module && strcmp(u->module, name) == 0) || strcmp(fmo_unit_name(f, u), name) == 0;
 }
 
-static fm_status find_on(family *f, unit *u, const char *path)
+static fm_status find_on(fmo_family *f, fmo_unit *u, const char *path)
 {
     for (size_t i = 0; i < f->units; i++)
         if (is_called(f, &f->unit[i], u->on_name)) {
@@ -345,44 +346,44 @@ static fm_status find_on(family *f, unit *u, const char *path)
             return FM_OK;
         }
     return fm_fail(FM_EINVAL, "%s: '%s' is on '%s', which is neither a module nor a child here",
-                   path, unit_name(f, u), u->on_name);
+                   path, fmo_unit_name(f, u), u->on_name);
 }
 
 /* Wave by wave; what is left when nothing moves stands on itself. */
-static fm_status find_waves(family *f, const char *path)
+static fm_status find_waves(fmo_family *f, const char *path)
 {
     for (size_t i = 0; i < f->units; i++) {
-        unit *u = &f->unit[i];
+        fmo_unit *u = &f->unit[i];
         size_t steps = 0;
         for (size_t at = u->on; at != UNIT_NONE; at = f->unit[at].on)
             if (++steps > f->units)
                 return fm_fail(FM_EINVAL, "%s: '%s' stands on itself: follow its 'on'", path,
-                               unit_name(f, u));
+                               fmo_unit_name(f, u));
         u->wave = (unsigned)steps;
         f->waves = FM_MAX(f->waves, u->wave + 1);
     }
     return FM_OK;
 }
 
-static fm_status check_names(const family *f, const char *path)
+static fm_status check_names(const fmo_family *f, const char *path)
 {
     for (size_t i = 0; i < f->units; i++) {
-        const unit *u = &f->unit[i];
+        const fmo_unit *u = &f->unit[i];
         for (size_t k = 0; k < i; k++)
-            if (is_called(f, &f->unit[k], unit_name(f, u)) ||
+            if (is_called(f, &f->unit[k], fmo_unit_name(f, u)) ||
                 (u->module && is_called(f, &f->unit[k], u->module)))
                 return fm_fail(FM_EINVAL, "%s: two children are called '%s'; a branch is made once",
-                               path, unit_name(f, u));
+                               path, fmo_unit_name(f, u));
         if (!u->branch && !u->stood_on)
             return fm_fail(FM_EINVAL,
                            "%s: module '%s' is used by nobody; name it by 'on', or give it a "
                            "branch by 'as'",
-                           path, unit_name(f, u));
+                           path, fmo_unit_name(f, u));
     }
     return FM_OK;
 }
 
-static fm_status link_units(family *f, const char *path)
+static fm_status link_units(fmo_family *f, const char *path)
 {
     for (size_t i = 0; i < f->units; i++)
         if (f->unit[i].on_name)
@@ -395,7 +396,7 @@ static fm_status link_units(family *f, const char *path)
 
 #define FAMILY_MAX_BYTES ((size_t)4 << 20)
 
-fm_status family_read(family *f, const char *path)
+fm_status fmo_family_read(fmo_family *f, const char *path)
 {
     static const char *const known[] = {"parent",   "method", "set",     "mode",
                                         "children", "config", "modules", NULL};
@@ -420,7 +421,7 @@ fm_status family_read(family *f, const char *path)
     if (fm_json_count(children) == 0)
         return fm_fail(FM_EINVAL, "%s: 'children' must list at least one child", path);
     f->parent = parent ? fm_strdup(parent) : NULL;
-    f->config_dir = config ? path_beside(path, config) : NULL;
+    f->config_dir = config ? fmo_path_beside(path, config) : NULL;
     if (!f->parent == !f->config_dir)
         return FM_ENOMEM;
     rc = read_modules(f, path);
@@ -428,12 +429,12 @@ fm_status family_read(family *f, const char *path)
     return rc == FM_OK ? link_units(f, path) : rc;
 }
 
-void family_release(family *f)
+void fmo_family_release(fmo_family *f)
 {
     for (size_t i = 0; i < f->count; i++) {
-        child *ch = &f->child[i];
+        fmo_child *ch = &f->child[i];
         fm_free(ch->name);
-        data_release(&ch->data);
+        fmo_data_release(&ch->data);
         fm_free(ch->message);
         fm_free(ch->teacher);
         fm_free(ch->skip);
@@ -443,7 +444,7 @@ void family_release(family *f)
     for (size_t i = 0; i < f->units; i++) {
         fm_free(f->unit[i].on_name);
         fm_free(f->unit[i].module);
-        sweep_free(f->unit[i].sweep);
+        fmo_sweep_free(f->unit[i].sweep);
     }
     fm_free(f->child);
     fm_free(f->unit);
@@ -454,12 +455,12 @@ void family_release(family *f)
 
 /* ---- one child ---- */
 
-fm_status family_of_opts(family *f, const fm_derive_opts *o)
+fm_status fmo_family_of_opts(fmo_family *f, const fm_derive_opts *o)
 {
     fm_train_config config;
     const char *word = o->method ? o->method : o->config_dir ? "pretrain" : "lora";
-    fm_status rc = config_of_method(&config, word);
-    child *ch = rc == FM_OK ? family_add(f, &config) : NULL;
+    fm_status rc = fmo_config_of_method(&config, word);
+    fmo_child *ch = rc == FM_OK ? fmo_family_add(f, &config) : NULL;
     if (!ch)
         return rc < 0 ? rc : FM_ENOMEM;
     f->parent = o->parent ? fm_strdup(o->parent) : NULL;
@@ -472,9 +473,9 @@ fm_status family_of_opts(family *f, const fm_derive_opts *o)
         !o->teacher != !ch->teacher)
         return FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < o->data.count; i++)
-        rc = data_add_word(&ch->data, o->data.item[i]);
+        rc = fmo_data_add_word(&ch->data, o->data.item[i]);
     if (rc == FM_OK && o->eval)
-        rc = data_eval_word(&ch->data, o->eval);
+        rc = fmo_data_eval_word(&ch->data, o->eval);
     for (size_t i = 0; rc == FM_OK && i < o->set.count; i++) {
         char key[64];
         const char *eq = strchr(o->set.item[i], '=');
@@ -485,6 +486,6 @@ fm_status family_of_opts(family *f, const fm_derive_opts *o)
         rc = fm_train_config_set(&ch->config, key, eq + 1);
     }
     if (rc == FM_OK && o->skip)
-        rc = child_skip_text(ch, o->skip);
+        rc = fmo_child_skip_text(ch, o->skip);
     return rc;
 }

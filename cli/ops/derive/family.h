@@ -8,20 +8,20 @@
 #include "train/train.h"
 
 #define CHILD_SKIP_MAX 4096
-typedef struct child { /* one training: a branch to be, a module, or a trial of a sweep */
+typedef struct fmo_child { /* one training: a branch to be, a module, or a trial of a sweep */
     char *name;        /* for people; of a branch its name */
-    data_list data;    /* files with examples */
+    fmo_data_list data; /* files with examples */
     char *message;     /* NULL = made from method and data */
     char *teacher;     /* REV to distill from; NULL = none */
     fm_train_config config;
-    fm_words suites; /* files; argv's, or made by family_read */
+    fm_words suites; /* files; argv's, or made by fmo_family_read */
     uint32_t *skip;  /* record numbers left out */
     size_t skip_count, skip_cap;
     size_t unit; /* which version it is to be, or tries to be */
-} child;
+} fmo_child;
 
 #define UNIT_NONE SIZE_MAX
-typedef struct unit {    /* one version to be: child [first, first + count) of the family */
+typedef struct fmo_unit { /* one version to be: child [first, first + count) of the family */
     size_t first, count; /* more than one: trials of a sweep, of which the best is it */
     size_t on;           /* the unit it is trained on; UNIT_NONE: the family's parent */
     char *on_name;       /* NULL: the parent */
@@ -29,46 +29,46 @@ typedef struct unit {    /* one version to be: child [first, first + count) of t
     bool stood_on;       /* by another unit */
     unsigned wave;       /* 0: on the parent; else one more than that of `on` */
     bool branch;         /* false: a module that only others stand on */
-    struct sweep *sweep; /* NULL: none */
-} unit;
+    struct fmo_sweep *sweep; /* NULL: none */
+} fmo_unit;
 
-typedef struct family {
+typedef struct fmo_family {
     char *parent;     /* REV; NULL for pretraining */
     char *config_dir; /* pretraining: folder with config.json and the tokenizer */
-    child *child;
+    fmo_child *child;
     size_t count, cap;
-    unit *unit;
+    fmo_unit *unit;
     size_t units, unit_cap;
     unsigned waves;
     fm_json *doc; /* the family file; NULL: from options */
-} family;
+} fmo_family;
 
 /* A unit of one child; NULL = ENOMEM. */
-child *family_add(family *f, const fm_train_config *config);
+fmo_child *fmo_family_add(fmo_family *f, const fm_train_config *config);
 /* One child, as the options say. */
-fm_status family_of_opts(family *f, const fm_derive_opts *o);
+fm_status fmo_family_of_opts(fmo_family *f, const fm_derive_opts *o);
 /* YAML; relative paths are meant from the file's folder. FM_EINVAL names file, child and key. */
-fm_status family_read(family *f, const char *path);
+fm_status fmo_family_read(fmo_family *f, const char *path);
 /* What a unit is called: its only child's name, or the sweep's. */
-const char *unit_name(const family *f, const unit *u);
-fm_status child_skip_text(child *ch, const char *numbers); /* "3,7,12" */
-void family_release(family *f);
+const char *fmo_unit_name(const fmo_family *f, const fmo_unit *u);
+fm_status fmo_child_skip_text(fmo_child *ch, const char *numbers); /* "3,7,12" */
+void fmo_family_release(fmo_family *f);
 
 /* `mode` of the file, or NULL; borrowed. One family has one. */
-const char *family_mode(const family *f);
+const char *fmo_family_mode(const fmo_family *f);
 
 /* JSON values as --set takes texts; errors begin with where. */
-fm_status apply_settings(child *ch, const fm_json *set, const char *where);
+fm_status fmo_apply_settings(fmo_child *ch, const fm_json *set, const char *where);
 /* The defaults of a method's word; "dora" is LoRA with dora. FM_EINVAL lists the words. */
-fm_status config_of_method(fm_train_config *out, const char *word);
-const char *method_name(fm_method method);
+fm_status fmo_config_of_method(fm_train_config *out, const char *word);
+const char *fmo_method_name(fm_method method);
 
 /* The folder of one more adapter of a tree: "adapters/2-lora", by what its config says. */
-fm_status next_adapter(const fm_tree *tree, const fm_json *config, char *out, size_t bytes);
+fm_status fmo_next_adapter(const fm_tree *tree, const fm_json *config, char *out, size_t bytes);
 
 /* Trains all children on the open repository and lands them. opts: what is not the children's own;
  * ranks: of a plan. */
-fm_status family_derive(fm_ops *c, family *f, const fm_derive_opts *opts, uint32_t ranks,
-                        fm_derive_result *out);
+fm_status fmo_family_derive(fm_ops *c, fmo_family *f, const fm_derive_opts *opts, uint32_t ranks,
+                            fm_derive_result *out);
 
 #endif

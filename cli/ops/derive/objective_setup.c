@@ -6,7 +6,7 @@
 #include "cli/ops/base/say.h"
 #include "store/base/mem.h"
 
-static fm_status take_held(goal *g, const fm_dataset *data)
+static fm_status take_held(fmo_goal *g, const fm_dataset *data)
 {
     g->helds = fm_dataset_held_out_count(data);
     if (g->helds == 0)
@@ -17,7 +17,7 @@ static fm_status take_held(goal *g, const fm_dataset *data)
     return g->held ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status take_names(goal *g, const fm_dataset *data)
+static fm_status take_names(fmo_goal *g, const fm_dataset *data)
 {
     g->names = fm_dataset_classes(data);
     if (g->names == 0)
@@ -28,8 +28,8 @@ static fm_status take_names(goal *g, const fm_dataset *data)
     return g->name ? FM_OK : FM_ENOMEM;
 }
 
-fm_status goal_open(goal *g, fm_ops *c, const fm_dataset *data, const fm_train_config *config,
-                    const char *teacher, uint64_t eval_every)
+fm_status fmo_goal_open(fmo_goal *g, fm_ops *c, const fm_dataset *data,
+                        const fm_train_config *config, const char *teacher, uint64_t eval_every)
 {
     memset(g, 0, sizeof *g);
     g->eval_every = (uint32_t)FM_MIN(eval_every, (uint64_t)UINT32_MAX);
@@ -44,7 +44,7 @@ fm_status goal_open(goal *g, fm_ops *c, const fm_dataset *data, const fm_train_c
     return rc;
 }
 
-void goal_release(goal *g)
+void fmo_goal_release(fmo_goal *g)
 {
     fm_free(g->held);
     fm_free(g->name);
@@ -52,7 +52,7 @@ void goal_release(goal *g)
     memset(g, 0, sizeof *g);
 }
 
-void goal_job(const goal *g, fm_train_job *job)
+void fmo_goal_job(const fmo_goal *g, fm_train_job *job)
 {
     job->held_out = g->held;
     job->held_outs = g->helds;
@@ -63,7 +63,7 @@ void goal_job(const goal *g, fm_train_job *job)
     job->teacher_provider = g->teacher ? &g->provider : NULL;
 }
 
-void goal_recipe(const goal *g, fm_json *recipe, fm_status *rc)
+void fmo_goal_recipe(const fmo_goal *g, fm_json *recipe, fm_status *rc)
 {
     char hex[41];
     if (g->teacher) {
@@ -74,10 +74,10 @@ void goal_recipe(const goal *g, fm_json *recipe, fm_status *rc)
         fm_json_put(rc, recipe, "eval_every", fm_json_new_int((int64_t)g->eval_every));
 }
 
-fm_status goal_of_recipe(goal *g, fm_ops *c, const fm_dataset *data, const fm_train_config *config,
-                         const fm_json *recipe)
+fm_status fmo_goal_of_recipe(fmo_goal *g, fm_ops *c, const fm_dataset *data,
+                             const fm_train_config *config, const fm_json *recipe)
 {
     int64_t every = fm_json_int(fm_json_get(recipe, "eval_every"), 0);
-    return goal_open(g, c, data, config, fm_json_cstr(fm_json_get(recipe, "teacher"), NULL),
-                     every > 0 ? (uint64_t)every : 0);
+    return fmo_goal_open(g, c, data, config, fm_json_cstr(fm_json_get(recipe, "teacher"), NULL),
+                         every > 0 ? (uint64_t)every : 0);
 }

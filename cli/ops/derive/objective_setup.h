@@ -6,7 +6,7 @@
 #include "cli/ops/base/say.h"
 #include "train/train.h"
 
-typedef struct goal {
+typedef struct fmo_goal {
     const fm_example **held; /* [helds] */
     const char **name;       /* [names] of classes */
     size_t helds;
@@ -14,18 +14,18 @@ typedef struct goal {
     fm_oid teacher_oid;
     fm_tree *teacher; /* NULL: none */
     fm_provider provider;
-} goal;
+} fmo_goal;
 
 /* teacher: REV or NULL. data is borrowed. */
-fm_status goal_open(goal *g, fm_ops *c, const fm_dataset *data, const fm_train_config *config,
-                    const char *teacher, uint64_t eval_every);
-void goal_release(goal *g);
+fm_status fmo_goal_open(fmo_goal *g, fm_ops *c, const fm_dataset *data,
+                        const fm_train_config *config, const char *teacher, uint64_t eval_every);
+void fmo_goal_release(fmo_goal *g);
 /* Into a job, borrowed. */
-void goal_job(const goal *g, fm_train_job *job);
+void fmo_goal_job(const fmo_goal *g, fm_train_job *job);
 /* "teacher" and "eval_every", where they are. */
-void goal_recipe(const goal *g, fm_json *recipe, fm_status *rc);
+void fmo_goal_recipe(const fmo_goal *g, fm_json *recipe, fm_status *rc);
 /* The same out of a recipe. */
-fm_status goal_of_recipe(goal *g, fm_ops *c, const fm_dataset *data, const fm_train_config *config,
-                         const fm_json *recipe);
+fm_status fmo_goal_of_recipe(fmo_goal *g, fm_ops *c, const fm_dataset *data,
+                             const fm_train_config *config, const fm_json *recipe);
 
 #endif

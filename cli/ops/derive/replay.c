@@ -15,13 +15,13 @@
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
-void replay_report_release(replay_report *r)
+void fmo_replay_report_release(fmo_replay_report *r)
 {
     fm_json_free(r->paths);
     r->paths = NULL;
 }
 
-bool replay_equal(const replay_report *r)
+bool fmo_replay_equal(const fmo_replay_report *r)
 {
     return r->differ == 0 && r->log_same;
 }
@@ -31,17 +31,17 @@ static bool is_training(const fm_json *recipe)
     fm_train_config config;
     bool yes =
         recipe && fm_json_get(recipe, "config") &&
-        config_of_method(&config, fm_json_cstr(fm_json_get(recipe, "operation"), "")) == FM_OK;
+        fmo_config_of_method(&config, fm_json_cstr(fm_json_get(recipe, "operation"), "")) == FM_OK;
     fm_error_clear();
     return yes;
 }
 
-fm_status replay_can(fm_ops *c, const fm_oid *oid, bool *yes)
+fm_status fmo_replay_can(fm_ops *c, const fm_oid *oid, bool *yes)
 {
     fm_tree *tree = NULL;
     fm_json *recipe = NULL;
     fm_status rc = fm_version_tree(c->repo, &tree, oid);
-    FM_THEN(rc, tree_recipe(c, tree, &recipe));
+    FM_THEN(rc, fmo_tree_recipe(c, tree, &recipe));
     *yes = rc == FM_OK && is_training(recipe);
     fm_json_free(recipe);
     fm_tree_free(tree);
@@ -50,7 +50,7 @@ fm_status replay_can(fm_ops *c, const fm_oid *oid, bool *yes)
 
 /* ---- the machine ---- */
 
-static fm_status use_mode(replay *r)
+static fm_status use_mode(fmo_replay *r)
 {
     fm_ops *c = r->c;
     const char *mode = fm_json_cstr(fm_json_get(r->recipe, "mode"), "exact");
@@ -73,18 +73,18 @@ static fm_status use_mode(replay *r)
 /* ---- what it was made from ---- */
 
 /* A tree of the config folder, as derive makes one: what a model is before it has weights. */
-static fm_status unborn_parent(replay *r)
+static fm_status unborn_parent(fmo_replay *r)
 {
     const fm_entry *model = fm_tree_find(r->tree, "model.json");
     FM_TRY(fm_tree_new(&r->parent));
     FM_TRY(model ? fm_tree_put_entry(r->parent, model)
                  : fm_fail(FM_ECORRUPT, "%s has no model.json", r->label));
-    FM_TRY(tree_inherit(r->parent, r->tree, "tokenizer/"));
+    FM_TRY(fmo_tree_inherit(r->parent, r->tree, "tokenizer/"));
 
     return fm_ops_open_tokenizer(r->c, r->parent, r->label, &r->own);
 }
 
-static fm_status try_parent(replay *r, uint32_t i, char hex[FM_HEX_CHARS + 1])
+static fm_status try_parent(fmo_replay *r, uint32_t i, char hex[FM_HEX_CHARS + 1])
 {
     fm_model_close(r->model);
     fm_tree_free(r->parent);
@@ -99,7 +99,7 @@ static fm_status try_parent(replay *r, uint32_t i, char hex[FM_HEX_CHARS + 1])
 
 /* The first parent that is the recipe's model: a repair (blame --fix) has what it repairs as its
  * first parent, and what it was trained on as its second. */
-static fm_status stored_parent(replay *r)
+static fm_status stored_parent(fmo_replay *r)
 {
     char hex[FM_HEX_CHARS + 1] = "";
     const char *want = fm_json_cstr(fm_json_get(r->recipe, "parent_model"), NULL);
@@ -129,23 +129,23 @@ static fm_status stored_parent(replay *r)
     return FM_OK;
 }
 
-static fm_status open_data(replay *r)
+static fm_status open_data(fmo_replay *r)
 {
     const fm_tokenizer *tok = r->model ? fm_model_tokenizer(r->model) : r->own;
     const fm_chat_template *chat = r->model ? fm_model_chat_template(r->model) : NULL;
-    fm_status rc = data_of_version(r->c, r->tree, r->recipe, &r->config, tok, chat, &r->data);
-    FM_THEN(rc, goal_of_recipe(&r->goal, r->c, r->data, &r->config, r->recipe));
+    fm_status rc = fmo_data_of_version(r->c, r->tree, r->recipe, &r->config, tok, chat, &r->data);
+    FM_THEN(rc, fmo_goal_of_recipe(&r->goal, r->c, r->data, &r->config, r->recipe));
     return rc < 0 ? fm_error_prefix(rc, "%s", r->label) : rc;
 }
 
-fm_status replay_open(replay *r, fm_ops *c, const fm_oid *oid, const char *label)
+fm_status fmo_replay_open(fmo_replay *r, fm_ops *c, const fm_oid *oid, const char *label)
 {
     memset(r, 0, sizeof *r);
     r->c = c;
     r->label = label;
     FM_TRY(fm_version_read(r->c->repo, &r->version, oid));
     FM_TRY(fm_version_tree(r->c->repo, &r->tree, oid));
-    FM_TRY(tree_recipe(r->c, r->tree, &r->recipe));
+    FM_TRY(fmo_tree_recipe(r->c, r->tree, &r->recipe));
     if (!r->recipe)
         return fm_fail(FM_EUNSUPPORTED, "%s has no recipe.json: it was not made by training here",
                        r->label);
@@ -162,21 +162,21 @@ fm_status replay_open(replay *r, fm_ops *c, const fm_oid *oid, const char *label
 
 static bool show_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 {
-    const replay *r = ctx;
+    const fmo_replay *r = ctx;
     (void)n;
     (void)drop;
-    return ui_progress(r->c, p->step + 1, p->steps, "%s  step %u/%u  loss %.4f", r->label,
-                       p->step + 1, p->steps, p->loss);
+    return fmo_ui_progress(r->c, p->step + 1, p->steps, "%s  step %u/%u  loss %.4f", r->label,
+                           p->step + 1, p->steps, p->loss);
 }
 
-static fm_status train_again(replay *r)
+static fm_status train_again(fmo_replay *r)
 {
     fm_provider p = fm_store_provider(fm_repo_store(r->c->repo));
     fm_train_job job = {
         .name = r->label, .config = r->config, .parent = r->parent, .data = r->data};
-    goal_job(&r->goal, &job);
+    fmo_goal_job(&r->goal, &job);
     fm_status rc = fm_train_run(r->c->engine, &p, &job, 1, &r->result, show_step, r);
-    ui_progress_end(r->c);
+    fmo_ui_progress_end(r->c);
     if (rc == FM_OK && r->result.failed)
         rc = fm_fail(r->result.failed, "%s: %s", r->label,
                      r->result.why ? r->result.why : "training failed");
@@ -187,13 +187,13 @@ static fm_status train_again(replay *r)
 
 /* ---- and compared ---- */
 
-static fm_status put_result(replay *r, fm_tree *tree)
+static fm_status put_result(fmo_replay *r, fm_tree *tree)
 {
     char prefix[96] = "tensors";
     fm_status rc = FM_OK;
     if (r->result.adapter_config) {
         char adapter[64] = "";
-        rc = next_adapter(tree, r->result.adapter_config, adapter, sizeof adapter);
+        rc = fmo_next_adapter(tree, r->result.adapter_config, adapter, sizeof adapter);
         snprintf(prefix, sizeof prefix, "%s/tensors", adapter);
     }
     for (size_t i = 0; rc == FM_OK && i < r->result.count; i++) {
@@ -212,7 +212,7 @@ static fm_status put_result(replay *r, fm_tree *tree)
 
 static fm_status take_change(void *ctx, const fm_change *change)
 {
-    replay_report *out = ctx;
+    fmo_replay_report *out = ctx;
     const fm_entry *e = change->a ? change->a : change->b;
     if (e->kind != FM_ENTRY_TENSOR)
         return FM_OK;
@@ -220,7 +220,7 @@ static fm_status take_change(void *ctx, const fm_change *change)
     return out->differ > REPLAY_PATHS ? FM_OK : fm_json_push(out->paths, fm_json_new_str(e->path));
 }
 
-static fm_status compare_log(const replay *r, replay_report *out)
+static fm_status compare_log(const fmo_replay *r, fmo_replay_report *out)
 {
     fm_json *log = NULL;
     fm_buf then, now;
@@ -243,7 +243,7 @@ static fm_status compare_log(const replay *r, replay_report *out)
 
 /* The parent's tree with what was trained now in it holds the tensors that the version should hold:
  * also what training leaves alone is compared. */
-static fm_status compare(replay *r, replay_report *out)
+static fm_status compare(fmo_replay *r, fmo_replay_report *out)
 {
     fm_status rc = fm_tree_copy(&r->expect, r->parent);
     out->tensors = r->result.count;
@@ -254,7 +254,7 @@ static fm_status compare(replay *r, replay_report *out)
     return rc == FM_OK ? compare_log(r, out) : rc;
 }
 
-void replay_close(replay *r)
+void fmo_replay_close(fmo_replay *r)
 {
     fm_train_result_release(&r->result);
     fm_dataset_close(r->data);
@@ -263,19 +263,20 @@ void replay_close(replay *r)
     fm_tree_free(r->expect);
     fm_tree_free(r->parent);
     fm_tree_free(r->tree);
-    goal_release(&r->goal);
+    fmo_goal_release(&r->goal);
     fm_json_free(r->recipe);
     fm_version_release(&r->version);
     memset(r, 0, sizeof *r);
 }
 
-fm_status replay_training(fm_ops *c, const fm_oid *oid, const char *label, replay_report *out)
+fm_status fmo_replay_training(fm_ops *c, const fm_oid *oid, const char *label,
+                              fmo_replay_report *out)
 {
-    replay r;
+    fmo_replay r;
     memset(out, 0, sizeof *out);
-    fm_status rc = replay_open(&r, c, oid, label);
+    fm_status rc = fmo_replay_open(&r, c, oid, label);
     FM_THEN(rc, train_again(&r));
     FM_THEN(rc, compare(&r, out));
-    replay_close(&r);
+    fmo_replay_close(&r);
     return rc;
 }

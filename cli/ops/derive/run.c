@@ -8,9 +8,9 @@
 #include "store/base/mem.h"
 
 /* It is part of the recipe, so the file and the command line must not say two things. */
-static fm_status choose_mode(fm_ops *c, const family *f, const char *word)
+static fm_status choose_mode(fm_ops *c, const fmo_family *f, const char *word)
 {
-    const char *mode = family_mode(f);
+    const char *mode = fmo_family_mode(f);
     if (mode && word && strcmp(mode, word) != 0)
         return fm_fail(FM_EINVAL, "--mode %s, but the family file says mode: %s", word, mode);
     if (word || mode)
@@ -23,9 +23,9 @@ static fm_status choose_mode(fm_ops *c, const family *f, const char *word)
 }
 
 /* Each rank takes as many shards of a step; what the file or --set says stands. */
-static fm_status share_over_ranks(fm_ops *c, family *f)
+static fm_status share_over_ranks(fm_ops *c, fmo_family *f)
 {
-    uint32_t ranks = ranks_count(c);
+    uint32_t ranks = fmo_ranks_count(c);
     if (c->split > 1)
         return fm_fail(FM_EUNSUPPORTED,
                        "training deals whole layers to stages and does not split them; leave "
@@ -55,7 +55,7 @@ static fm_status check_opts(const fm_derive_opts *o)
 
 fm_status fm_ops_derive(fm_ops *c, const fm_derive_opts *opts, fm_derive_result *out)
 {
-    family f = {0};
+    fmo_family f = {0};
     fm_derive_result own;
     uint32_t ranks = 0;
     const char *mode = c->mode;
@@ -64,7 +64,8 @@ fm_status fm_ops_derive(fm_ops *c, const fm_derive_opts *opts, fm_derive_result 
     memset(out, 0, sizeof *out);
     c->stopped = false;
     fm_status rc = check_opts(opts);
-    FM_THEN(rc, opts->family_file ? family_read(&f, opts->family_file) : family_of_opts(&f, opts));
+    FM_THEN(rc, opts->family_file ? fmo_family_read(&f, opts->family_file)
+                                  : fmo_family_of_opts(&f, opts));
     FM_THEN(rc, choose_mode(c, &f, opts->mode));
     if (rc == FM_OK && !opts->plan && !opts->check_data) {
         rc = share_over_ranks(c, &f);
@@ -73,9 +74,9 @@ fm_status fm_ops_derive(fm_ops *c, const fm_derive_opts *opts, fm_derive_result 
         c->ranks = 0;
     }
     FM_THEN(rc, fm_ops_lease(c, true, "derive"));
-    FM_THEN(rc, family_derive(c, &f, opts, ranks, out));
+    FM_THEN(rc, fmo_family_derive(c, &f, opts, ranks, out));
     c->mode = mode; /* the file's goes with it */
-    family_release(&f);
+    fmo_family_release(&f);
     if (out == &own)
         fm_derive_result_release(out);
     return rc;

@@ -25,7 +25,7 @@ typedef struct trial {
     char *failed;     /* why; NULL */
 } trial;
 
-struct sweep {
+struct fmo_sweep {
     char *name;
     bool random;
     uint64_t seed;
@@ -62,7 +62,7 @@ static bool leaves_data_alone(const char *key)
     return false;
 }
 
-static fm_status add_trial(sweep *s, fm_json *set)
+static fm_status add_trial(fmo_sweep *s, fm_json *set)
 {
     fm_status rc = set ? FM_OK : FM_ENOMEM;
     FM_THEN(rc, fm_grow(&s->trial, &s->cap, s->count + 1, sizeof *s->trial));
@@ -74,7 +74,7 @@ static fm_status add_trial(sweep *s, fm_json *set)
     return FM_OK;
 }
 
-static fm_status check_keys(sweep *s, const fm_json *spec, const char *where)
+static fm_status check_keys(fmo_sweep *s, const fm_json *spec, const char *where)
 {
     fm_train_config probe = fm_train_defaults(FM_METHOD_LORA);
     size_t keys = 0;
@@ -126,7 +126,7 @@ static fm_json *grid_point(const fm_json *spec, uint64_t n, uint64_t total)
     return NULL;
 }
 
-static fm_status make_grid(sweep *s, const fm_json *spec, const char *where)
+static fm_status make_grid(fmo_sweep *s, const fm_json *spec, const char *where)
 {
     uint64_t total = 1;
 
@@ -169,8 +169,8 @@ static fm_status draw_range(fm_json **out, const fm_json *v, double u, const cha
 }
 
 /* Draw n: each key has a stream of its own, by its place in the file. */
-static fm_status random_point(const sweep *s, const fm_json *spec, uint64_t n, const char *where,
-                              fm_json **out)
+static fm_status random_point(const fmo_sweep *s, const fm_json *spec, uint64_t n,
+                              const char *where, fm_json **out)
 {
     fm_status rc = FM_OK;
     uint64_t stream = 0;
@@ -192,7 +192,7 @@ static fm_status random_point(const sweep *s, const fm_json *spec, uint64_t n, c
     return rc;
 }
 
-static bool is_known(const sweep *s, const fm_json *set)
+static bool is_known(const fmo_sweep *s, const fm_json *set)
 {
     for (size_t i = 0; i < s->count; i++)
         if (fm_json_equal(s->trial[i].set, set))
@@ -201,7 +201,7 @@ static bool is_known(const sweep *s, const fm_json *set)
 }
 
 /* What was drawn before is drawn anew; where the lists hold no more, there are fewer trials. */
-static fm_status make_random(sweep *s, const fm_json *spec, uint64_t trials, const char *where)
+static fm_status make_random(fmo_sweep *s, const fm_json *spec, uint64_t trials, const char *where)
 {
     fm_status rc = FM_OK;
     for (uint64_t n = 0; rc == FM_OK && s->count < trials && n < 64 * trials; n++) {
@@ -215,7 +215,7 @@ static fm_status make_random(sweep *s, const fm_json *spec, uint64_t trials, con
     return rc;
 }
 
-static fm_status read_sweep(sweep *s, const fm_json *spec, const char *where)
+static fm_status read_sweep(fmo_sweep *s, const fm_json *spec, const char *where)
 {
     const char *search = fm_json_cstr(fm_json_get(spec, "search"), "grid");
     const fm_json *trials = fm_json_get(spec, "trials"), *seed = fm_json_get(spec, "seed");
@@ -240,7 +240,7 @@ static fm_status read_sweep(sweep *s, const fm_json *spec, const char *where)
     return s->random ? make_random(s, spec, (uint64_t)n, where) : make_grid(s, spec, where);
 }
 
-static fm_status read_halving(sweep *s, const fm_json *child, const char *where)
+static fm_status read_halving(fmo_sweep *s, const fm_json *child, const char *where)
 {
     static const char *const known[] = {"rungs", "keep", "metric", NULL};
     const fm_json *h = fm_json_get(child, "halving"), *rungs = fm_json_get(h, "rungs");
@@ -270,9 +270,9 @@ static fm_status read_halving(sweep *s, const fm_json *child, const char *where)
     return FM_OK;
 }
 
-fm_status sweep_new(sweep **out, const fm_json *child, const char *name, const char *where)
+fm_status fmo_sweep_new(fmo_sweep **out, const fm_json *child, const char *name, const char *where)
 {
-    sweep *s = fm_calloc(1, sizeof *s);
+    fmo_sweep *s = fm_calloc(1, sizeof *s);
     *out = s;
     if (!s)
         return FM_ENOMEM;
@@ -282,7 +282,7 @@ fm_status sweep_new(sweep **out, const fm_json *child, const char *name, const c
     return read_halving(s, child, where);
 }
 
-void sweep_free(sweep *s)
+void fmo_sweep_free(fmo_sweep *s)
 {
     if (!s)
         return;
@@ -296,40 +296,40 @@ void sweep_free(sweep *s)
     fm_free(s);
 }
 
-const char *sweep_name(const sweep *s)
+const char *fmo_sweep_name(const fmo_sweep *s)
 {
     return s->name;
 }
 
-size_t sweep_trials(const sweep *s)
+size_t fmo_sweep_trials(const fmo_sweep *s)
 {
     return s->count;
 }
 
-const fm_json *sweep_settings(const sweep *s, size_t trial_at)
+const fm_json *fmo_sweep_settings(const fmo_sweep *s, size_t trial_at)
 {
     return s->trial[trial_at].set;
 }
 
-void sweep_trial_config(const sweep *s, fm_train_config *c)
+void fmo_sweep_trial_config(const fmo_sweep *s, fm_train_config *c)
 {
     if (s->rungs)
         c->steps = s->rung[s->rungs - 1];
 }
 
-bool sweep_halves(const sweep *s)
+bool fmo_sweep_halves(const fmo_sweep *s)
 {
     return s->rungs > 1 && s->count > 1;
 }
 
-bool sweep_shares_data(const sweep *s)
+bool fmo_sweep_shares_data(const fmo_sweep *s)
 {
     return s->shares_data;
 }
 
 /* ---- losses ---- */
 
-fm_status sweep_step(sweep *s, size_t trial_at, uint32_t step, double loss)
+fm_status fmo_sweep_step(fmo_sweep *s, size_t trial_at, uint32_t step, double loss)
 {
     trial *t = &s->trial[trial_at];
     if (step > t->seen) /* not noted in order: nothing could be said of the steps between */
@@ -341,15 +341,15 @@ fm_status sweep_step(sweep *s, size_t trial_at, uint32_t step, double loss)
     return FM_OK;
 }
 
-fm_status sweep_log(sweep *s, size_t trial_at, const fm_json *log)
+fm_status fmo_sweep_log(fmo_sweep *s, size_t trial_at, const fm_json *log)
 {
     for (size_t i = 0; i < fm_json_count(log); i++)
-        FM_TRY(sweep_step(s, trial_at, (uint32_t)i,
-                          fm_json_real(fm_json_get(fm_json_at(log, i), "loss"), INFINITY)));
+        FM_TRY(fmo_sweep_step(s, trial_at, (uint32_t)i,
+                              fm_json_real(fm_json_get(fm_json_at(log, i), "loss"), INFINITY)));
     return FM_OK;
 }
 
-void sweep_failed(sweep *s, size_t trial_at, const char *why)
+void fmo_sweep_failed(fmo_sweep *s, size_t trial_at, const char *why)
 {
     trial *t = &s->trial[trial_at];
     if (t->dropped != GOES_ON)
@@ -358,12 +358,12 @@ void sweep_failed(sweep *s, size_t trial_at, const char *why)
     t->failed = fm_strdup(why);
 }
 
-bool sweep_dropped(const sweep *s, size_t trial_at)
+bool fmo_sweep_dropped(const fmo_sweep *s, size_t trial_at)
 {
     return s->trial[trial_at].dropped != GOES_ON;
 }
 
-uint32_t sweep_seen(const sweep *s, size_t trial_at)
+uint32_t fmo_sweep_seen(const fmo_sweep *s, size_t trial_at)
 {
     return s->trial[trial_at].seen;
 }
@@ -387,7 +387,7 @@ static bool races(const trial *t)
     return t->dropped == GOES_ON && !t->failed;
 }
 
-static void rank(sweep *s, const size_t *who, size_t n)
+static void rank(fmo_sweep *s, const size_t *who, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         trial *t = &s->trial[who[i]];
@@ -401,7 +401,7 @@ static void rank(sweep *s, const size_t *who, size_t n)
 }
 
 /* False: somebody who races has not come to the rung yet. */
-static bool decide(sweep *s, size_t rung)
+static bool decide(fmo_sweep *s, size_t rung)
 {
     size_t who[SWEEP_TRIALS_MAX], n = 0;
     for (size_t i = 0; i < s->count; i++) {
@@ -422,17 +422,17 @@ static bool decide(sweep *s, size_t rung)
     return true;
 }
 
-fm_status sweep_judge(sweep *s)
+fm_status fmo_sweep_judge(fmo_sweep *s)
 {
     while (s->decided + 1 < s->rungs && decide(s, s->decided))
         s->decided++;
     return FM_OK;
 }
 
-fm_status sweep_end(sweep *s, size_t *winner)
+fm_status fmo_sweep_end(fmo_sweep *s, size_t *winner)
 {
     size_t who[SWEEP_TRIALS_MAX], n = 0;
-    fm_status rc = sweep_judge(s);
+    fm_status rc = fmo_sweep_judge(s);
     for (size_t i = 0; i < s->count; i++) {
         trial *t = &s->trial[i];
         if (!races(t))
@@ -450,7 +450,7 @@ fm_status sweep_end(sweep *s, size_t *winner)
 
 /* ---- for people ---- */
 
-static void outcome(const sweep *s, size_t i, char *out, size_t bytes)
+static void outcome(const fmo_sweep *s, size_t i, char *out, size_t bytes)
 {
     const trial *t = &s->trial[i];
     if (t->failed)
@@ -464,12 +464,12 @@ static void outcome(const sweep *s, size_t i, char *out, size_t bytes)
         snprintf(out, bytes, "ended: place %u", t->place);
 }
 
-static uint32_t steps_of(const sweep *s, const trial *t)
+static uint32_t steps_of(const fmo_sweep *s, const trial *t)
 {
     return t->dropped != GOES_ON ? s->rung[t->dropped] : t->seen;
 }
 
-static fm_json *trial_json(const sweep *s, size_t i)
+static fm_json *trial_json(const fmo_sweep *s, size_t i)
 {
     const trial *t = &s->trial[i];
     char text[512];
@@ -488,7 +488,7 @@ static fm_json *trial_json(const sweep *s, size_t i)
     return NULL;
 }
 
-fm_json *sweep_json(const sweep *s)
+fm_json *fmo_sweep_json(const fmo_sweep *s)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *trials = fm_json_new_array();

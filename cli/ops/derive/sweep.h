@@ -19,33 +19,36 @@
 
 #define SWEEP_TRIALS_MAX 256u
 
-typedef struct sweep sweep;
+typedef struct fmo_sweep fmo_sweep;
 /* child: the child's mapping with `sweep` and perhaps `halving`. FM_EINVAL names the key. */
-fm_status sweep_new(sweep **out, const fm_json *child, const char *name, const char *where);
-void sweep_free(sweep *s); /* NULL is a no-op */
-const char *sweep_name(const sweep *s);
-size_t sweep_trials(const sweep *s);
-const fm_json *sweep_settings(const sweep *s, size_t trial); /* {"lr":0.0003,"r":8}, borrowed */
+fm_status fmo_sweep_new(fmo_sweep **out, const fm_json *child, const char *name, const char *where);
+void fmo_sweep_free(fmo_sweep *s); /* NULL is a no-op */
+const char *fmo_sweep_name(const fmo_sweep *s);
+size_t fmo_sweep_trials(const fmo_sweep *s);
+const fm_json *fmo_sweep_settings(const fmo_sweep *s,
+                                  size_t trial); /* {"lr":0.0003,"r":8}, borrowed */
 /* The last rung is the number of steps. */
-void sweep_trial_config(const sweep *s, fm_train_config *c);
-bool sweep_halves(const sweep *s); /* some trials will be dropped before their end */
+void fmo_sweep_trial_config(const fmo_sweep *s, fm_train_config *c);
+bool fmo_sweep_halves(const fmo_sweep *s); /* some trials will be dropped before their end */
 /* The trials' data render alike: no key that a data set depends on is swept. */
-bool sweep_shares_data(const sweep *s);
+bool fmo_sweep_shares_data(const fmo_sweep *s);
 
 /* ---- while they train ---- */
-fm_status sweep_step(sweep *s, size_t trial, uint32_t step, double loss); /* step from 0 */
-fm_status sweep_log(sweep *s, size_t trial, const fm_json *log); /* of a state resumed from */
+fm_status fmo_sweep_step(fmo_sweep *s, size_t trial, uint32_t step, double loss); /* step from 0 */
+fm_status fmo_sweep_log(fmo_sweep *s, size_t trial,
+                        const fm_json *log); /* of a state resumed from */
 /* why may be told better later. Of a trial that was dropped already it means nothing. */
-void sweep_failed(sweep *s, size_t trial, const char *why);
+void fmo_sweep_failed(fmo_sweep *s, size_t trial, const char *why);
 /* Decides the rungs that can be decided. */
-fm_status sweep_judge(sweep *s);
-bool sweep_dropped(const sweep *s, size_t trial);
+fm_status fmo_sweep_judge(fmo_sweep *s);
+bool fmo_sweep_dropped(const fmo_sweep *s, size_t trial);
 /* Steps that were noted; 0: none. */
-uint32_t sweep_seen(const sweep *s, size_t trial);
+uint32_t fmo_sweep_seen(const fmo_sweep *s, size_t trial);
 
 /* ---- after ---- */
 /* *winner = SIZE_MAX where every trial failed. */
-fm_status sweep_end(sweep *s, size_t *winner);
-fm_json *sweep_json(const sweep *s); /* of all trials, for sweep.json; owned, NULL = ENOMEM */
+fm_status fmo_sweep_end(fmo_sweep *s, size_t *winner);
+fm_json *
+fmo_sweep_json(const fmo_sweep *s); /* of all trials, for sweep.json; owned, NULL = ENOMEM */
 
 #endif

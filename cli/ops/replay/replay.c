@@ -30,7 +30,7 @@ static fm_status find_chain(fm_ops *c, ancestry *a)
         rc = fm_version_read(c->repo, &v, &a->oid[a->count - 1]);
         more = rc == FM_OK && v.parent_count > 0;
         if (more)
-            rc = replay_can(c, &v.parent[0], &can);
+            rc = fmo_replay_can(c, &v.parent[0], &can);
         more = more && can;
         if (rc == FM_OK && more)
             rc = add_oid(a, &v.parent[0]);
@@ -39,7 +39,7 @@ static fm_status find_chain(fm_ops *c, ancestry *a)
     return rc;
 }
 
-static fm_json *report_json(const char *label, const fm_oid *oid, const replay_report *r)
+static fm_json *report_json(const char *label, const fm_oid *oid, const fmo_replay_report *r)
 {
     char hex[41];
     fm_status rc = FM_OK;
@@ -47,7 +47,7 @@ static fm_json *report_json(const char *label, const fm_oid *oid, const replay_r
     fm_oid_hex(oid, hex);
     fm_json_put(&rc, o, "rev", fm_json_new_str(label));
     fm_json_put(&rc, o, "id", fm_json_new_str(hex));
-    fm_json_put(&rc, o, "equal", fm_json_new_bool(replay_equal(r)));
+    fm_json_put(&rc, o, "equal", fm_json_new_bool(fmo_replay_equal(r)));
     fm_json_put(&rc, o, "tensors", fm_json_new_int((int64_t)r->tensors));
     fm_json_put(&rc, o, "steps", fm_json_new_int((int64_t)r->steps));
     fm_json_put(&rc, o, "differ", fm_json_new_int((int64_t)r->differ));
@@ -61,27 +61,28 @@ static fm_json *report_json(const char *label, const fm_oid *oid, const replay_r
 }
 
 /* *yes: the version is a graft, and it was made again. */
-static fm_status try_graft(fm_ops *c, const fm_oid *oid, const char *label, replay_report *out,
+static fm_status try_graft(fm_ops *c, const fm_oid *oid, const char *label, fmo_replay_report *out,
                            bool *yes)
 {
     fm_tree *tree = NULL;
     fm_json *recipe = NULL;
     fm_status rc = fm_version_tree(c->repo, &tree, oid);
-    FM_THEN(rc, tree_recipe(c, tree, &recipe));
+    FM_THEN(rc, fmo_tree_recipe(c, tree, &recipe));
     *yes = rc == FM_OK && strcmp(fm_json_cstr(fm_json_get(recipe, "operation"), ""), "graft") == 0;
     if (*yes)
-        rc = replay_graft(c, tree, recipe, label, out);
+        rc = fmo_replay_graft(c, tree, recipe, label, out);
     fm_json_free(recipe);
     fm_tree_free(tree);
     return rc;
 }
 
-static fm_status replay_version(fm_ops *c, const fm_oid *oid, const char *label, replay_report *out)
+static fm_status replay_version(fm_ops *c, const fm_oid *oid, const char *label,
+                                fmo_replay_report *out)
 {
     bool graft = false;
     memset(out, 0, sizeof *out);
     fm_status rc = try_graft(c, oid, label, out, &graft);
-    return rc < 0 || graft ? rc : replay_training(c, oid, label, out);
+    return rc < 0 || graft ? rc : fmo_replay_training(c, oid, label, out);
 }
 
 /* Oldest first: what a version was trained on is told before it. */
@@ -89,15 +90,15 @@ static fm_status replay_all(fm_ops *c, const ancestry *a, const char *rev, bool 
 {
     for (size_t i = a->count; i > 0; i--) {
         char label[100];
-        replay_report r;
+        fmo_replay_report r;
         snprintf(label, sizeof label, i == 1 ? "%.80s" : "%.80s~%zu", rev, i - 1);
         fm_status rc = replay_version(c, &a->oid[i - 1], label, &r);
         fm_json *told = rc == FM_OK ? report_json(label, &a->oid[i - 1], &r) : NULL;
         if (rc == FM_OK && !told)
             rc = FM_ENOMEM;
-        ui_result(c, "replayed", told, rc);
-        *equal = *equal && replay_equal(&r);
-        replay_report_release(&r);
+        fmo_ui_result(c, "replayed", told, rc);
+        *equal = *equal && fmo_replay_equal(&r);
+        fmo_replay_report_release(&r);
         FM_TRY(rc);
     }
     return FM_OK;

@@ -36,7 +36,7 @@ static fm_status note_all(fm_ops *c, const fm_test_opts *o, const fm_test_result
     for (size_t i = 0; is_whole(o) && i < t->count; i++) {
         const fm_tally tally = tally_of(&t->version[i]);
         if (i == 0 || !o->choice.suites_of)
-            FM_TRY(note_tests(c, &t->version[i].oid, &tally));
+            FM_TRY(fmo_note_tests(c, &t->version[i].oid, &tally));
     }
     return FM_OK;
 }
@@ -44,9 +44,9 @@ static fm_status note_all(fm_ops *c, const fm_test_opts *o, const fm_test_result
 static fm_status add_versions(fm_ops *c, fm_test_result *t, const fm_test_opts *o)
 {
     for (size_t i = 0; i < o->revs; i++)
-        FM_TRY(o->descendants ? test_many_descendants(c, t, o->rev[i])
-               : o->ancestors ? test_many_ancestors(c, t, o->rev[i])
-                              : test_many_add(c, t, o->rev[i]));
+        FM_TRY(o->descendants ? fmo_test_many_descendants(c, t, o->rev[i])
+               : o->ancestors ? fmo_test_many_ancestors(c, t, o->rev[i])
+                              : fmo_test_many_add(c, t, o->rev[i]));
     return FM_OK;
 }
 
@@ -56,7 +56,7 @@ static fm_status add_against(fm_ops *c, fm_test_result *t, const char *rev)
     fm_oid oid;
     fm_status rc = fm_ops_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK && !fm_oid_eq(&oid, &t->version[0].oid))
-        rc = test_many_add(c, t, rev);
+        rc = fmo_test_many_add(c, t, rev);
     t->against = t->count - 1;
     return rc;
 }
@@ -81,7 +81,7 @@ fm_status fm_ops_test(fm_ops *c, const fm_test_opts *opts, fm_test_result *out)
         own = out->version[0].oid;
         o.choice.suites_of = &own;
     }
-    FM_THEN(rc, test_many_run(c, out, &o.choice));
+    FM_THEN(rc, fmo_test_many_run(c, out, &o.choice));
     FM_THEN(rc, note_all(c, &o, out));
     out->holds = rc == FM_OK;
     for (size_t i = 0; rc == FM_OK && i < out->count; i++)

@@ -53,7 +53,7 @@ static fm_status add_version(fm_ops *c, fm_test_result *t, const char *rev, cons
     return add_parents(c, v);
 }
 
-fm_status test_many_add(fm_ops *c, fm_test_result *t, const char *rev)
+fm_status fmo_test_many_add(fm_ops *c, fm_test_result *t, const char *rev)
 {
     fm_oid oid;
     FM_TRY(fm_ops_resolve(c, rev, &oid, NULL));
@@ -80,11 +80,11 @@ static fm_status add_descendant(void *ctx, const char *name, const fm_oid *oid)
     return add_version(d->c, d->t, name + strlen("refs/heads/"), oid);
 }
 
-fm_status test_many_descendants(fm_ops *c, fm_test_result *t, const char *rev)
+fm_status fmo_test_many_descendants(fm_ops *c, fm_test_result *t, const char *rev)
 {
     fm_oid from;
     descent d = {c, t, &from};
-    FM_TRY(test_many_add(c, t, rev));
+    FM_TRY(fmo_test_many_add(c, t, rev));
     FM_TRY(fm_ops_resolve(c, rev, &from, NULL));
     return fm_ref_each(c->repo, "refs/heads/", add_descendant, &d);
 }
@@ -113,11 +113,11 @@ static fm_status add_ancestor(void *ctx, const fm_version *v)
     return add_version(d->c, d->t, n.name[0] ? n.name : fm_ops_short_oid(&v->oid), &v->oid);
 }
 
-fm_status test_many_ancestors(fm_ops *c, fm_test_result *t, const char *rev)
+fm_status fmo_test_many_ancestors(fm_ops *c, fm_test_result *t, const char *rev)
 {
     fm_oid from;
     descent d = {c, t, &from};
-    FM_TRY(test_many_add(c, t, rev));
+    FM_TRY(fmo_test_many_add(c, t, rev));
     FM_TRY(fm_ops_resolve(c, rev, &from, NULL));
     return fm_log_walk(c->repo, &from, 1, add_ancestor, &d);
 }
@@ -146,13 +146,13 @@ static fm_status choose(fm_tested *v, const fm_test_choice *choice)
         fm_test_part part = {0};
         const fm_test_choice one = in_suite(s, choice);
         if (rc == FM_OK && (!choice->suite || strcmp(fm_suite_name(s), choice->suite) == 0))
-            rc = test_part_open(&part, s, &one);
+            rc = fmo_test_part_open(&part, s, &one);
         v->set.suite[kept] = s;
         v->part[kept] = part;
         if (part.count) {
             kept++;
         } else {
-            test_part_release(&v->part[kept]);
+            fmo_test_part_release(&v->part[kept]);
             fm_suite_free(s);
         }
     }
@@ -223,8 +223,8 @@ static bool memory_is_full(const fm_ops *c)
 static fm_status load_version(fm_ops *c, fm_tested *v)
 {
     fm_tree *tree = NULL;
-    (void)ui_progress(c, 0, 0, "asking %s", v->rev);
-    fm_status rc = ui_go_on(c);
+    (void)fmo_ui_progress(c, 0, 0, "asking %s", v->rev);
+    fm_status rc = fmo_ui_go_on(c);
     FM_THEN(rc, fm_version_tree(c->repo, &tree, &v->oid));
     FM_THEN(rc, fm_ops_load_model(c, tree, v->rev, &v->model));
     fm_tree_free(tree);
@@ -311,7 +311,7 @@ static fm_status plan_round(round *r, fm_test_result *t, size_t first, size_t en
                 rc = pick_sampling(&r->own[r->n], &a.pick_count, &v->run[s]);
             a.pick = r->own[r->n];
             if (!shift)
-                a.pick_count = test_part_next(&v->part[s], &a.pick);
+                a.pick_count = fmo_test_part_next(&v->part[s], &a.pick);
             if (!a.pick_count) {
                 fm_free(r->own[r->n]);
                 r->own[r->n] = NULL;
@@ -326,7 +326,7 @@ static fm_status plan_round(round *r, fm_test_result *t, size_t first, size_t en
 
 static fm_status run_round(fm_ops *c, round *r, uint64_t shift)
 {
-    fm_result_cache cache = suite_cache(c);
+    fm_result_cache cache = fmo_suite_cache(c);
     fm_status rc = fm_suites_run(r->run, r->ask, r->n, &cache);
     for (size_t i = 0; rc == FM_OK && i < r->n; i++) {
         if (shift) {
@@ -335,7 +335,7 @@ static fm_status run_round(fm_ops *c, round *r, uint64_t shift)
         }
         rc = fm_suite_run_join(r->to[i], &r->run[i]);
         if (rc == FM_OK)
-            test_part_look(r->part[i], r->to[i]);
+            fmo_test_part_look(r->part[i], r->to[i]);
     }
     return rc;
 }
@@ -343,7 +343,7 @@ static fm_status run_round(fm_ops *c, round *r, uint64_t shift)
 /* What repeats found is kept; without repeats, what others found is shown. */
 static fm_status keep_flaky(fm_ops *c, fm_tested *v, uint64_t repeat)
 {
-    fm_result_cache cache = suite_cache(c);
+    fm_result_cache cache = fmo_suite_cache(c);
 
     for (size_t i = 0; i < v->set.count; i++)
         FM_TRY(repeat > 1 ? fm_quarantine_note(&v->run[i], &cache)
@@ -385,7 +385,7 @@ static void close_batch(fm_test_result *t, size_t first, size_t end, fm_model **
     *stem = last;
 }
 
-fm_status test_many_run(fm_ops *c, fm_test_result *t, const fm_test_choice *choice)
+fm_status fmo_test_many_run(fm_ops *c, fm_test_result *t, const fm_test_choice *choice)
 {
     fm_model *stem = NULL;
     fm_status rc = fm_ops_lease(c, false, "test");
@@ -396,7 +396,7 @@ fm_status test_many_run(fm_ops *c, fm_test_result *t, const fm_test_choice *choi
         close_batch(t, first, end, &stem);
         t->batches++;
     }
-    ui_progress_end(c);
+    fmo_ui_progress_end(c);
     fm_model_close(stem);
     return rc;
 }
@@ -409,7 +409,7 @@ void fm_test_result_release(fm_test_result *t)
             fm_suite_run_release(&v->run[k]);
         fm_model_close(v->model);
         for (size_t k = 0; v->part && k < v->set.count; k++)
-            test_part_release(&v->part[k]);
+            fmo_test_part_release(&v->part[k]);
         fm_free(v->part);
         fm_free(v->run);
         fm_free(v->parent);

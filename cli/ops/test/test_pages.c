@@ -43,7 +43,7 @@ static size_t tested_place(const fm_test_result *t, const fm_oid *oid)
 
 /* From the oldest on: the nearest tested version on the line of first parents is the column that a
  * version came from. near[] holds that column plus one, by place in the walk. */
-static fm_status place_columns(test_pages *p, const fm_test_result *t, const ancestry *a)
+static fm_status place_columns(fmo_test_pages *p, const fm_test_result *t, const ancestry *a)
 {
     fm_map *at = NULL;
     size_t *near = fm_calloc(a->count, sizeof *near), n = 0;
@@ -65,7 +65,7 @@ static fm_status place_columns(test_pages *p, const fm_test_result *t, const anc
     return rc;
 }
 
-static fm_status order_columns(fm_ops *c, test_pages *p, const fm_test_result *t)
+static fm_status order_columns(fm_ops *c, fmo_test_pages *p, const fm_test_result *t)
 {
     ancestry a = {0};
     fm_oid *start = fm_calloc(t->count, sizeof *start);
@@ -81,7 +81,7 @@ static fm_status order_columns(fm_ops *c, test_pages *p, const fm_test_result *t
     return rc;
 }
 
-static fm_status fill_column(fm_ops *c, test_pages *p, size_t i, const fm_tested *v)
+static fm_status fill_column(fm_ops *c, fmo_test_pages *p, size_t i, const fm_tested *v)
 {
     fm_version version;
     fm_report_column *col = &p->column[i];
@@ -97,12 +97,13 @@ static fm_status fill_column(fm_ops *c, test_pages *p, size_t i, const fm_tested
     return p->note[i] ? FM_OK : FM_ENOMEM;
 }
 
-fm_status test_pages_open(fm_ops *c, test_pages *p, const fm_test_result *t, const test_output *o)
+fm_status fmo_test_pages_open(fm_ops *c, fmo_test_pages *p, const fm_test_result *t,
+                              const fmo_test_output *o)
 {
-    *p = (test_pages){.column = fm_calloc(t->count, sizeof *p->column),
-                      .version = fm_calloc(t->count, sizeof *p->version),
-                      .hex = fm_calloc(t->count, sizeof *p->hex),
-                      .note = fm_calloc(t->count, sizeof *p->note)};
+    *p = (fmo_test_pages){.column = fm_calloc(t->count, sizeof *p->column),
+                          .version = fm_calloc(t->count, sizeof *p->version),
+                          .hex = fm_calloc(t->count, sizeof *p->hex),
+                          .note = fm_calloc(t->count, sizeof *p->note)};
     if (!p->column || !p->version || !p->hex || !p->note)
         return FM_ENOMEM;
     size_t against = SIZE_MAX;
@@ -133,7 +134,7 @@ fm_status test_pages_open(fm_ops *c, test_pages *p, const fm_test_result *t, con
     return rc;
 }
 
-void test_pages_release(test_pages *p)
+void fmo_test_pages_release(fmo_test_pages *p)
 {
     for (size_t i = 0; p->note && i < p->report.count; i++)
         fm_free(p->note[i]);
@@ -200,7 +201,7 @@ static fm_status score_answer(fm_answer_tokens *out, fm_model *m, const fm_suite
     return rc;
 }
 
-static fm_status score_worst(fm_ops *c, test_pages *p, const fm_test_result *t)
+static fm_status score_worst(fm_ops *c, fmo_test_pages *p, const fm_test_result *t)
 {
     const fm_case_result *worst[WORST_CASES];
     const fm_tested *v = &t->version[p->version[p->report.shown]];
@@ -250,7 +251,8 @@ static fm_status junit_page(fm_buf *out, const fm_report *r)
     return fm_report_junit(out, c->run, c->run_count, c->name);
 }
 
-fm_status test_pages_write(fm_ops *c, test_pages *p, const fm_test_result *t, const test_output *o)
+fm_status fmo_test_pages_write(fm_ops *c, fmo_test_pages *p, const fm_test_result *t,
+                               const fmo_test_output *o)
 {
     FM_TRY(write_page(o->junit, junit_page, &p->report));
     FM_TRY(write_page(o->sarif, fm_report_sarif, &p->report));

@@ -57,7 +57,7 @@ static fm_status shuffle(fm_test_part *p)
     return rc;
 }
 
-fm_status test_part_open(fm_test_part *p, const fm_suite *s, const fm_test_choice *choice)
+fm_status fmo_test_part_open(fm_test_part *p, const fm_suite *s, const fm_test_choice *choice)
 {
     size_t n = fm_suite_count(s), waived = 0;
     fm_status rc = FM_OK;
@@ -81,13 +81,13 @@ fm_status test_part_open(fm_test_part *p, const fm_suite *s, const fm_test_choic
     return rc;
 }
 
-void test_part_release(fm_test_part *p)
+void fmo_test_part_release(fm_test_part *p)
 {
     fm_free(p->pick);
     *p = (fm_test_part){0};
 }
 
-size_t test_part_next(const fm_test_part *p, const size_t **pick)
+size_t fmo_test_part_next(const fm_test_part *p, const size_t **pick)
 {
     size_t left = p->count - p->asked;
     *pick = p->pick + p->asked;
@@ -96,7 +96,7 @@ size_t test_part_next(const fm_test_part *p, const size_t **pick)
     return p->stops ? FM_MIN(left, (size_t)LOOK_CASES) : left;
 }
 
-void test_part_look(fm_test_part *p, const fm_suite_run *run)
+void fmo_test_part_look(fm_test_part *p, const fm_suite_run *run)
 {
     size_t n = 0, k = 0;
     p->asked = run->count;

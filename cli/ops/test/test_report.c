@@ -15,18 +15,19 @@ static const fm_suite_run *run_named(const fm_tested *v, const fm_suite *s)
     return NULL;
 }
 
-void test_changes_release(test_changes *ch)
+void fmo_test_changes_release(fmo_test_changes *ch)
 {
     for (size_t k = 0; k < ch->count; k++)
         fm_suite_change_release(&ch->at[k]);
     fm_free(ch->at);
-    *ch = (test_changes){0};
+    *ch = (fmo_test_changes){0};
 }
 
-fm_status test_changes_of(test_changes *ch, const fm_tested *was, const fm_tested *is, bool bh)
+fm_status fmo_test_changes_of(fmo_test_changes *ch, const fm_tested *was, const fm_tested *is,
+                              bool bh)
 {
     fm_bootstrap how = fm_bootstrap_defaults();
-    *ch = (test_changes){.at = fm_calloc(is->set.count, sizeof *ch->at)};
+    *ch = (fmo_test_changes){.at = fm_calloc(is->set.count, sizeof *ch->at)};
     fm_status rc = ch->at ? FM_OK : FM_ENOMEM;
     for (size_t k = 0; rc == FM_OK && k < is->set.count; k++) {
         const fm_suite_run *old = run_named(was, is->set.suite[k]);
@@ -37,7 +38,7 @@ fm_status test_changes_of(test_changes *ch, const fm_tested *was, const fm_teste
     }
     FM_THEN(rc, fm_suite_changes_adjust(ch->at, ch->count, bh));
     if (rc < 0)
-        test_changes_release(ch);
+        fmo_test_changes_release(ch);
     return rc;
 }
 
@@ -138,7 +139,8 @@ static fm_json *change_json(fm_status *rc, const fm_suite_change *c, bool bh)
     return f;
 }
 
-fm_json *test_json(const fm_test_result *t, const test_output *o, const test_changes *ch)
+fm_json *fmo_test_json(const fm_test_result *t, const fmo_test_output *o,
+                       const fmo_test_changes *ch)
 {
     fm_status rc = FM_OK;
     fm_json *top;

@@ -5,37 +5,41 @@
 #include "cli/ops/test/test_many.h"
 #include "testing/report.h"
 
-typedef struct test_output {
+typedef struct fmo_test_output {
     bool json, verbose, matrix;
     bool adjust_bh; /* Benjamini-Hochberg instead of Holm */
     const char *junit, *sarif, *html, *markdown, *tap;
-} test_output;
+} fmo_test_output;
 
 /* What changed between two versions, suite by suite; released by the caller, nothing after a
  * failure. */
-typedef struct test_changes {
+typedef struct fmo_test_changes {
     fm_suite_change *at;
     size_t count;
-} test_changes;
-fm_status test_changes_of(test_changes *ch, const fm_tested *was, const fm_tested *is, bool bh);
-void test_changes_release(test_changes *ch);
+} fmo_test_changes;
+fm_status fmo_test_changes_of(fmo_test_changes *ch, const fm_tested *was, const fm_tested *is,
+                              bool bh);
+void fmo_test_changes_release(fmo_test_changes *ch);
 /* Owned; NULL = ENOMEM. ch: where t->against is set. */
-fm_json *test_json(const fm_test_result *t, const test_output *o, const test_changes *ch);
+fm_json *fmo_test_json(const fm_test_result *t, const fmo_test_output *o,
+                       const fmo_test_changes *ch);
 #define TEST_CONFIDENCE 0.95
 #define TEST_ALPHA 0.05 /* of what could be shown */
 #define TEST_POWER 0.8
 
 /* test_pages.c: the table of versions, parents before children. Borrows from t. */
-typedef struct test_pages {
+typedef struct fmo_test_pages {
     fm_report report;
     fm_report_column *column;
     size_t *version; /* [columns] place in t */
     char (*hex)[41];
     char **note, *title;
     fm_answer_tokens *tokens;
-} test_pages;
-fm_status test_pages_open(fm_ops *c, test_pages *p, const fm_test_result *t, const test_output *o);
-fm_status test_pages_write(fm_ops *c, test_pages *p, const fm_test_result *t, const test_output *o);
-void test_pages_release(test_pages *p);
+} fmo_test_pages;
+fm_status fmo_test_pages_open(fm_ops *c, fmo_test_pages *p, const fm_test_result *t,
+                              const fmo_test_output *o);
+fm_status fmo_test_pages_write(fm_ops *c, fmo_test_pages *p, const fm_test_result *t,
+                               const fmo_test_output *o);
+void fmo_test_pages_release(fmo_test_pages *p);
 
 #endif

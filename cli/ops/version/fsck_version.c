@@ -49,7 +49,7 @@ static fm_status check_digest(const fm_version *v, const fm_json *recipe)
                          v->recipe);
 }
 
-static fm_status check_recipe(fsck_versions *s, const fm_version *v, const fm_tree *tree,
+static fm_status check_recipe(fmo_fsck_versions *s, const fm_version *v, const fm_tree *tree,
                               bool *merged)
 {
     fm_json *recipe = NULL;
@@ -65,7 +65,7 @@ static fm_status check_recipe(fsck_versions *s, const fm_version *v, const fm_tr
 }
 
 /* merged: of parents that may have been of a kind that no engine takes. */
-static fm_status check_model(fsck_versions *s, const fm_tree *tree, bool merged)
+static fm_status check_model(fmo_fsck_versions *s, const fm_tree *tree, bool merged)
 {
     const fm_provider p = fm_store_provider(fm_repo_store(s->c->repo));
     const bool made_here = !fm_tree_find(tree, "source/source.json") && !merged;
@@ -97,19 +97,19 @@ static fm_status suites_digest(const fm_tree *tree, fm_digest *out)
 }
 
 /* Children inherit suites: each set is read once. */
-static fm_status check_suites(fsck_versions *s, const fm_tree *tree)
+static fm_status check_suites(fmo_fsck_versions *s, const fm_tree *tree)
 {
     fm_digest id;
     fm_suite_set set = {0};
     fm_status rc = suites_digest(tree, &id);
     if (rc != FM_OK || fm_map_has(s->suites, id.b, sizeof(id.b)))
         return rc;
-    rc = suites_of(s->c, tree, &set);
+    rc = fmo_suites_of(s->c, tree, &set);
     fm_suite_set_free(&set);
     return rc == FM_OK ? fm_map_put(s->suites, id.b, sizeof(id.b), s, NULL) : rc;
 }
 
-static fm_status check_state(fsck_versions *s, const fm_tree *tree)
+static fm_status check_state(fmo_fsck_versions *s, const fm_tree *tree)
 {
     fm_json *about = NULL, *log = NULL;
     fm_status rc = read_json(s->c, tree, "checkpoint.json", FM_JSON_OBJECT, &about);
@@ -119,7 +119,7 @@ static fm_status check_state(fsck_versions *s, const fm_tree *tree)
     return rc;
 }
 
-fm_status fsck_version(fsck_versions *s, const fm_version *v, const fm_tree *tree)
+fm_status fmo_fsck_version(fmo_fsck_versions *s, const fm_version *v, const fm_tree *tree)
 {
     bool merged = false;
     if (strcmp(v->kind, "checkpoint") == 0)

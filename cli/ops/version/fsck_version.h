@@ -6,12 +6,12 @@
 #include "cli/ops/ops.h"
 #include "store/base/map.h"
 
-typedef struct fsck_versions {
+typedef struct fmo_fsck_versions {
     fm_ops *c;
     fm_map *suites; /* digests of the sets of suites that were read */
-} fsck_versions;
+} fmo_fsck_versions;
 
 /* An fm_fsck_version_fn but for the ctx. No weight is read and no tokenizer is made. */
-fm_status fsck_version(fsck_versions *s, const fm_version *v, const fm_tree *tree);
+fm_status fmo_fsck_version(fmo_fsck_versions *s, const fm_version *v, const fm_tree *tree);
 
 #endif

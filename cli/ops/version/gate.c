@@ -17,12 +17,13 @@ static fm_status cache_put(void *ctx, const char key[65], fm_span value)
     return fm_result_put(((fm_ops *)ctx)->repo, key, value);
 }
 
-fm_result_cache suite_cache(fm_ops *c)
+fm_result_cache fmo_suite_cache(fm_ops *c)
 {
-    return (fm_result_cache){.ctx = c, .get = cache_get, .put = cache_put, .open = pinned_model};
+    return (fm_result_cache){
+        .ctx = c, .get = cache_get, .put = cache_put, .open = fmo_pinned_model};
 }
 
-char *tests_note(fm_ops *c, const fm_oid *oid)
+char *fmo_tests_note(fm_ops *c, const fm_oid *oid)
 {
     fm_buf note;
     char *line = NULL;
@@ -38,7 +39,7 @@ char *tests_note(fm_ops *c, const fm_oid *oid)
     return line;
 }
 
-fm_status note_tests(fm_ops *c, const fm_oid *oid, const fm_tally *tally)
+fm_status fmo_note_tests(fm_ops *c, const fm_oid *oid, const fm_tally *tally)
 {
     char line[200];
     if (!tally->count)
@@ -50,7 +51,7 @@ fm_status note_tests(fm_ops *c, const fm_oid *oid, const fm_tally *tally)
         snprintf(quarantined, sizeof quarantined, ", %zu quarantined", tally->quarantined);
     snprintf(line, sizeof line, "tests: %zu of %zu cases passed%s%s (%s)", tally->passed,
              tally->count, waived, quarantined, fm_engine_mode(c->engine));
-    char *last = tests_note(c, oid);
+    char *last = fmo_tests_note(c, oid);
     bool known = last && strcmp(last, line) == 0;
     fm_free(last);
     return known ? FM_OK : fm_note_add(c->repo, oid, line);
@@ -168,7 +169,7 @@ static bool is_among(const gates *g, size_t suite, size_t first, size_t end)
 /* What is asked of baselines first to end, and of the version with the first ones. */
 static fm_status run_batch(gates *g, size_t first, size_t end)
 {
-    fm_result_cache cache = suite_cache(g->c);
+    fm_result_cache cache = fmo_suite_cache(g->c);
     size_t n = 0, count = g->set.count;
     fm_suite_ask *ask = fm_calloc(2 * count, sizeof *ask);
     fm_suite_run *run = fm_calloc(2 * count, sizeof *run);
@@ -242,9 +243,9 @@ static void say_case(fm_buf *o, const fm_suite_run *run, size_t i)
     if (r->verdict == FM_PASS)
         return;
     fm_buf_printf(o, "    %s%s %s: %s\n", r->waived ? "waived " : "",
-                  r->verdict == FM_FAIL ? "FAIL" : "ERROR", r->name, ui_shown(r->detail, 160));
+                  r->verdict == FM_FAIL ? "FAIL" : "ERROR", r->name, fmo_ui_shown(r->detail, 160));
     if (r->waived && w)
-        fm_buf_printf(o, "      waived: %s%s%s\n", ui_shown(w->reason, 160),
+        fm_buf_printf(o, "      waived: %s%s%s\n", fmo_ui_shown(w->reason, 160),
                       w->until ? ", until " : "", w->until ? w->until : "");
 }
 
@@ -285,7 +286,7 @@ static fm_status judge(gates *g, fm_tally *out)
             say_rules(&said, fm_buf_cstr(&why));
             out->gates_failed++;
         }
-        ui_say_buf(g->c, FM_UI_NOTE, &said);
+        fmo_ui_say_buf(g->c, FM_UI_NOTE, &said);
         out->passed += run->passed;
         out->count += run->count;
         out->waived += run->waived;

@@ -19,7 +19,7 @@ typedef struct import {
 
 static bool show_bytes(void *ctx, uint64_t done, uint64_t total)
 {
-    return ui_progress_bytes(ctx, done, total, "storing");
+    return fmo_ui_progress_bytes(ctx, done, total, "storing");
 }
 
 /* What stays behind is told: an import that drops it without a word looks whole. */
@@ -29,10 +29,10 @@ static void tell_left_out(const fm_ops *c, const fm_source *src)
     size_t count;
     const fm_left_out *left = fm_source_left_out(src, &count);
     for (size_t i = 0; i < FM_MIN(count, (size_t)SHOWN); i++)
-        ui_say(c, FM_UI_NOTE, "  note: not imported: '%s', %s", ui_shown(left[i].name, 200),
-               left[i].why);
+        fmo_ui_say(c, FM_UI_NOTE, "  note: not imported: '%s', %s", fmo_ui_shown(left[i].name, 200),
+                   left[i].why);
     if (count > SHOWN)
-        ui_say(c, FM_UI_NOTE, "  note: not imported: %zu more", count - SHOWN);
+        fmo_ui_say(c, FM_UI_NOTE, "  note: not imported: %zu more", count - SHOWN);
 }
 
 /* The tree to store: the source's own, or its adapter laid on the parent. Suites are inherited. */
@@ -50,17 +50,17 @@ static fm_status compose(fm_ops *c, import *im)
         fm_buf_init(&warning, 0);
         fm_tree *base = NULL; /* what the parent was trained on is not what this one was */
         rc = fm_tree_copy(&base, im->parent);
-        FM_THEN(rc, tree_drop_history(base));
+        FM_THEN(rc, fmo_tree_drop_history(base));
         FM_THEN(rc, fm_adapter_apply(&im->tree, base, own, im->o->parent, &warning));
         fm_tree_free(base);
         if (rc == FM_OK && warning.len)
-            ui_say(c, FM_UI_NOTE, "  note: %s", fm_buf_cstr(&warning));
+            fmo_ui_say(c, FM_UI_NOTE, "  note: %s", fm_buf_cstr(&warning));
         fm_buf_release(&warning);
         return rc;
     }
     rc = fm_tree_copy(&im->tree, own);
     if (rc == FM_OK && im->parent)
-        rc = tree_inherit(im->tree, im->parent, "suites/");
+        rc = fmo_tree_inherit(im->tree, im->parent, "suites/");
     return rc;
 }
 
@@ -72,12 +72,12 @@ static fm_status store_tree(fm_ops *c, import *im)
     fm_status rc = fm_txn_begin(&txn, store);
     if (rc == FM_OK && im->parent)
         rc = fm_txn_offer(txn, im->parent);
-    FM_THEN(rc, offer_branches(c, txn));
+    FM_THEN(rc, fmo_offer_branches(c, txn));
     FM_THEN(rc, fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, c));
     for (size_t i = 0; rc == FM_OK && i < im->o->suites.count; i++)
         rc = fm_ops_add_suite(txn, im->tree, im->o->suites.item[i]);
     FM_THEN(rc, fm_txn_commit(txn, &im->out->stats));
-    ui_progress_end(c);
+    fmo_ui_progress_end(c);
     fm_txn_close(txn);
     return rc;
 }
@@ -125,17 +125,17 @@ static fm_status land(fm_ops *c, import *im)
 /* Say so before hours of hashing, not after. */
 static fm_status check_words(fm_ops *c, const import *im)
 {
-    FM_TRY(branch_must_be_new(c, im->o->name));
+    FM_TRY(fmo_branch_must_be_new(c, im->o->name));
     if (im->o->kind)
         FM_TRY(fm_kind_check(im->o->kind));
-    return suite_files_check(&im->o->suites);
+    return fmo_suite_files_check(&im->o->suites);
 }
 
 static fm_status open_source(fm_ops *c, import *im)
 {
-    (void)ui_progress(c, 0, 0, "hashing %s", im->o->path);
+    (void)fmo_ui_progress(c, 0, 0, "hashing %s", im->o->path);
     fm_status rc = fm_source_open(&im->source, im->o->path);
-    ui_progress_end(c);
+    fmo_ui_progress_end(c);
     if (rc == FM_ECORRUPT)
         rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
     if (rc == FM_OK)
@@ -153,7 +153,7 @@ import im = {.o = opts, .out = out };
         rc = fm_ops_resolve(c, opts->parent, &im.parent_oid, &im.parent);
     FM_THEN(rc, open_source(c, &im));
     FM_THEN(rc, compose(c, &im));
-    FM_THEN(rc, suite_files_check_with(c, im.parent, &opts->suites));
+    FM_THEN(rc, fmo_suite_files_check_with(c, im.parent, &opts->suites));
     FM_THEN(rc, store_tree(c, &im));
     FM_THEN(rc, land(c, &im));
     fm_tree_free(im.tree);

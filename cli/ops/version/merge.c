@@ -209,10 +209,10 @@ static fm_status merge_weights(merging *g)
 static fm_status start_tree(merging *g)
 {
     FM_TRY(fm_tree_copy(&g->tree, g->parent[0]));
-    FM_TRY(tree_drop_history(g->tree));
-    FM_TRY(tree_drop(g->tree, "tensors/"));
-    FM_TRY(tree_drop(g->tree, "adapters/"));
-    return tree_merge_suites(g->c, g->tree, g->oid, g->o->count, true);
+    FM_TRY(fmo_tree_drop_history(g->tree));
+    FM_TRY(fmo_tree_drop(g->tree, "tensors/"));
+    FM_TRY(fmo_tree_drop(g->tree, "adapters/"));
+    return fmo_tree_merge_suites(g->c, g->tree, g->oid, g->o->count, true);
 }
 
 static void add_part(fm_status *rc, fm_json *o, const fm_tree *tree)
@@ -271,7 +271,7 @@ static fm_status put_rest(merging *g, char recipe_hex[FM_HEX_CHARS + 1])
         fm_digest_hex(&digest, recipe_hex);
         rc = fm_txn_begin(&txn, fm_repo_store(g->c->repo));
     }
-    FM_THEN(rc, tree_put_json(txn, g->tree, "recipe.json", recipe));
+    FM_THEN(rc, fmo_tree_put_json(txn, g->tree, "recipe.json", recipe));
     for (size_t i = 0; rc == FM_OK && i < g->o->suites.count; i++)
         rc = fm_ops_add_suite(txn, g->tree, g->o->suites.item[i]);
     FM_THEN(rc, fm_txn_commit(txn, NULL));
@@ -306,14 +306,14 @@ static fm_status merge(merging *g)
     char recipe_hex[FM_HEX_CHARS + 1];
     FM_TRY(check_weights(g));
     FM_TRY(fm_ops_lease(g->c, true, "merge"));
-    FM_TRY(branch_must_be_new(g->c, g->o->name));
+    FM_TRY(fmo_branch_must_be_new(g->c, g->o->name));
     FM_TRY(open_parents(g));
     FM_TRY(agree(g));
     FM_TRY(start_tree(g));
-    FM_TRY(suite_files_check_with(g->c, g->tree, &g->o->suites));
-    (void)ui_progress(g->c, 0, 0, "merging %zu versions", g->o->count);
+    FM_TRY(fmo_suite_files_check_with(g->c, g->tree, &g->o->suites));
+    (void)fmo_ui_progress(g->c, 0, 0, "merging %zu versions", g->o->count);
     fm_status rc = merge_weights(g);
-    ui_progress_end(g->c);
+    fmo_ui_progress_end(g->c);
     FM_THEN(rc, put_rest(g, recipe_hex));
     return rc == FM_OK ? land(g, recipe_hex) : rc;
 }

@@ -63,7 +63,7 @@ static fm_status find(fm_ops *c, const char *id, fm_oid *out)
     return rc;
 }
 
-fm_status pinned_model(void *ctx, const char *id, fm_model **out)
+fm_status fmo_pinned_model(void *ctx, const char *id, fm_model **out)
 {
     fm_ops *c = ctx;
     fm_tree *tree = NULL;

@@ -9,9 +9,9 @@
 
 /* ---- an edit as a commit ---- */
 
-fm_status suite_edit_open(suite_edit *e, fm_ops *c, const char *branch)
+fm_status fmo_suite_edit_open(fmo_suite_edit *e, fm_ops *c, const char *branch)
 {
-    *e = (suite_edit){.c = c, .branch = branch};
+    *e = (fmo_suite_edit){.c = c, .branch = branch};
     char *ref = fm_asprintf("refs/heads/%s", branch);
     fm_status rc = ref ? fm_ops_lease(c, true, "suite") : FM_ENOMEM;
     FM_THEN(rc, fm_ref_read(c->repo, &e->old, ref));
@@ -35,7 +35,7 @@ static bool same_entries(const fm_tree *a, const fm_tree *b)
     return same;
 }
 
-fm_status suite_edit_land(suite_edit *e, const char *message, bool *same)
+fm_status fmo_suite_edit_land(fmo_suite_edit *e, const char *message, bool *same)
 {
     fm_suite_set set = {0};
     fm_oid oid;
@@ -43,7 +43,7 @@ fm_status suite_edit_land(suite_edit *e, const char *message, bool *same)
     *same = rc == FM_OK && same_entries(e->tree, e->before);
     if (rc < 0 || *same)
         return rc;
-    rc = suites_of(e->c, e->tree, &set);
+    rc = fmo_suites_of(e->c, e->tree, &set);
     fm_suite_set_free(&set);
     fm_landing l = {.branch = e->branch, .expect_old = &e->old, .tree = e->tree, .gate = false};
     l.commit =
@@ -51,7 +51,7 @@ fm_status suite_edit_land(suite_edit *e, const char *message, bool *same)
     return rc == FM_OK ? fm_ops_land(e->c, &l, &oid) : rc;
 }
 
-void suite_edit_close(suite_edit *e)
+void fmo_suite_edit_close(fmo_suite_edit *e)
 {
     fm_txn_close(e->txn);
     fm_tree_free(e->before);
@@ -60,7 +60,7 @@ void suite_edit_close(suite_edit *e)
 
 /* ---- SUITE/CASE ---- */
 
-fm_status suite_case_find(const fm_suite_set *set, const char *word, size_t *suite, size_t *at)
+fm_status fmo_suite_case_find(const fm_suite_set *set, const char *word, size_t *suite, size_t *at)
 {
     const char *slash = strchr(word, '/');
     size_t len = slash ? (size_t)(slash - word) : 0;
@@ -83,7 +83,7 @@ fm_status suite_case_find(const fm_suite_set *set, const char *word, size_t *sui
 
 /* ---- the file of waivers ---- */
 
-static fm_status read_doc(suite_edit *e, const char *path, fm_json **out)
+static fm_status read_doc(fmo_suite_edit *e, const char *path, fm_json **out)
 {
     const fm_entry *entry = fm_tree_find(e->tree, path);
     fm_buf text;
@@ -104,7 +104,7 @@ static void write_value(fm_buf *out, const fm_json *v, fm_status *rc)
 
 /* YAML that people read and git shows line by line: an entry of a list a line, each in JSON's form,
  * which is YAML too. */
-static fm_status write_doc(suite_edit *e, const char *path, const fm_json *doc)
+static fm_status write_doc(fmo_suite_edit *e, const char *path, const fm_json *doc)
 {
     fm_buf text;
     fm_status rc = FM_OK;
@@ -166,7 +166,7 @@ static fm_status changed_doc(fm_json **out, const fm_json *doc, const char *suit
     return rc;
 }
 
-static fm_json *waiver_json(const waive_words *w, const char *name)
+static fm_json *waiver_json(const fmo_waive_words *w, const char *name)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
@@ -183,8 +183,8 @@ static fm_json *waiver_json(const waive_words *w, const char *name)
 }
 
 /* Puts the words into the file of waivers (NULL: takes the case's out of it). */
-static fm_status edit_waiver(suite_edit *e, const char *suite, const char *name,
-                             const waive_words *words, bool *found)
+static fm_status edit_waiver(fmo_suite_edit *e, const char *suite, const char *name,
+                             const fmo_waive_words *words, bool *found)
 {
     fm_json *doc = NULL, *now = NULL, *more = words ? waiver_json(words, name) : NULL;
     size_t left;
@@ -206,40 +206,41 @@ static fm_status edit_waiver(suite_edit *e, const char *suite, const char *name,
     return rc;
 }
 
-fm_status suite_waive(fm_ops *c, const waive_words *w)
+fm_status fmo_suite_waive(fm_ops *c, const fmo_waive_words *w)
 {
-    suite_edit e;
+    fmo_suite_edit e;
     fm_suite_set set = {0};
     size_t s = 0, at = 0;
     bool same = false, found;
     char *message = fm_asprintf("waive %.300s\n\n%s\n", w->which, w->reason);
-    fm_status rc = suite_edit_open(&e, c, w->branch);
-    FM_THEN(rc, message ? suites_of(c, e.before, &set) : FM_ENOMEM);
-    FM_THEN(rc, suite_case_find(&set, w->which, &s, &at));
+    fm_status rc = fmo_suite_edit_open(&e, c, w->branch);
+    FM_THEN(rc, message ? fmo_suites_of(c, e.before, &set) : FM_ENOMEM);
+    FM_THEN(rc, fmo_suite_case_find(&set, w->which, &s, &at));
     if (rc == FM_OK && w->until)
-        rc = waiver_until_check(c, w->until, &e.old);
+        rc = fmo_waiver_until_check(c, w->until, &e.old);
     FM_THEN(rc, edit_waiver(&e, fm_suite_name(set.suite[s]), fm_suite_case_name(set.suite[s], at),
                             w, &found));
-    FM_THEN(rc, suite_edit_land(&e, message, &same));
+    FM_THEN(rc, fmo_suite_edit_land(&e, message, &same));
     if (rc == FM_OK && same)
-        ui_say(c, FM_UI_RESULT, "%s is waived on %s already, in these words", w->which, w->branch);
-    suite_edit_close(&e);
+        fmo_ui_say(c, FM_UI_RESULT, "%s is waived on %s already, in these words", w->which,
+                   w->branch);
+    fmo_suite_edit_close(&e);
     fm_suite_set_free(&set);
     fm_free(message);
     return rc;
 }
 
 /* Does not ask whether the suites parse: a waiver of a case that is gone can be taken out. */
-fm_status suite_unwaive(fm_ops *c, const char *branch, const char *which)
+fm_status fmo_suite_unwaive(fm_ops *c, const char *branch, const char *which)
 {
-    suite_edit e;
+    fmo_suite_edit e;
     bool same, found = false;
     const char *slash = strchr(which, '/');
     if (!slash || slash == which)
         return fm_fail(FM_EINVAL, "'%s': want SUITE/CASE", which);
     char *message = fm_asprintf("unwaive %.300s", which);
     char *suite = fm_asprintf("%.*s", (int)(slash - which), which);
-    fm_status rc = suite_edit_open(&e, c, branch);
+    fm_status rc = fmo_suite_edit_open(&e, c, branch);
     FM_THEN(rc, message && suite ? edit_waiver(&e, suite, slash + 1, NULL, &found) : FM_ENOMEM);
     if (rc == FM_OK && !found)
         rc =
@@ -247,8 +248,8 @@ fm_status suite_unwaive(fm_ops *c, const char *branch, const char *which)
                     "suites/%s.waivers.yaml of %s does not waive '%s'; a waiver in another file is "
                     "taken out there, and the file put back with 'fmstore suite add'",
                     suite, branch, slash + 1);
-    FM_THEN(rc, suite_edit_land(&e, message, &same));
-    suite_edit_close(&e);
+    FM_THEN(rc, fmo_suite_edit_land(&e, message, &same));
+    fmo_suite_edit_close(&e);
     fm_free(message);
     fm_free(suite);
     return rc;

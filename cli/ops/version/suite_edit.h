@@ -6,41 +6,42 @@
 #include "cli/ops/version/version_tree.h"
 
 /* An edit of the files under suites/ on top of a branch's tip. */
-typedef struct suite_edit {
+typedef struct fmo_suite_edit {
     fm_ops *c;
     const char *branch;
     fm_oid old;
     fm_tree *before, *tree; /* of the tip; tree is changed */
     fm_txn *txn;
-} suite_edit;
-fm_status suite_edit_open(suite_edit *e, fm_ops *c, const char *branch);
+} fmo_suite_edit;
+fm_status fmo_suite_edit_open(fmo_suite_edit *e, fm_ops *c, const char *branch);
 /* Checks what the suites have become and moves the branch; *same: nothing had changed, nothing was
  * done. message: subject, and the body after an empty line. */
-fm_status suite_edit_land(suite_edit *e, const char *message, bool *same);
-void suite_edit_close(suite_edit *e);
+fm_status fmo_suite_edit_land(fmo_suite_edit *e, const char *message, bool *same);
+void fmo_suite_edit_close(fmo_suite_edit *e);
 
 /* "SUITE/CASE" of suites. FM_ENOTFOUND names what is missing. */
-fm_status suite_case_find(const fm_suite_set *set, const char *word, size_t *suite, size_t *at);
+fm_status fmo_suite_case_find(const fm_suite_set *set, const char *word, size_t *suite, size_t *at);
 
-typedef struct waive_words {
+typedef struct fmo_waive_words {
     const char *branch, *which; /* which: "SUITE/CASE" */
     const char *reason, *until, *owner;
-} waive_words;
-fm_status suite_waive(fm_ops *c, const waive_words *w);
-fm_status suite_unwaive(fm_ops *c, const char *branch, const char *which);
+} fmo_waive_words;
+fm_status fmo_suite_waive(fm_ops *c, const fmo_waive_words *w);
+fm_status fmo_suite_unwaive(fm_ops *c, const char *branch, const char *which);
 
 /* Effective cases of one suite of a version, and the versions that made each what it is. */
-typedef struct suite_origins suite_origins;
-typedef struct suite_origin {
+typedef struct fmo_suite_origins fmo_suite_origins;
+typedef struct fmo_suite_origin {
     const char *name;
     const fm_version *added, *changed, *waived; /* changed, waived: NULL = it is not */
     const fm_waiver *waiver;
-} suite_origin;
+} fmo_suite_origin;
 /* suite is borrowed; close also after a failure. */
-fm_status suite_origins_open(suite_origins **out, fm_ops *c, const char *rev, const char *suite);
-const fm_suite *suite_origins_suite(const suite_origins *h);
+fm_status fmo_suite_origins_open(fmo_suite_origins **out, fm_ops *c, const char *rev,
+                                 const char *suite);
+const fm_suite *fmo_suite_origins_suite(const fmo_suite_origins *h);
 /* Of case i; borrowed from h. */
-fm_status suite_origin_of(suite_origins *h, size_t i, suite_origin *out);
-void suite_origins_close(suite_origins *h); /* NULL is fine */
+fm_status fmo_suite_origin_of(fmo_suite_origins *h, size_t i, fmo_suite_origin *out);
+void fmo_suite_origins_close(fmo_suite_origins *h); /* NULL is fine */
 
 #endif

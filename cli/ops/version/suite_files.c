@@ -14,18 +14,18 @@
 
 /* ---- files ---- */
 
-void suite_files_release(suite_files *f)
+void fmo_suite_files_release(fmo_suite_files *f)
 {
     for (size_t i = 0; i < f->count; i++) {
         fm_free(f->file[i].path);
         fm_buf_release(&f->file[i].text);
     }
     fm_free(f->file);
-    *f = (suite_files){0};
+    *f = (fmo_suite_files){0};
 }
 
 /* The file at that path, made where there is none. */
-static fm_status place(suite_files *f, const char *path, suite_file **out)
+static fm_status place(fmo_suite_files *f, const char *path, fmo_suite_file **out)
 {
     for (size_t i = 0; i < f->count; i++)
         if (strcmp(f->file[i].path, path) == 0) {
@@ -42,12 +42,12 @@ static fm_status place(suite_files *f, const char *path, suite_file **out)
     return FM_OK;
 }
 
-fm_status suite_files_of(fm_ops *c, const fm_tree *tree, suite_files *out)
+fm_status fmo_suite_files_of(fm_ops *c, const fm_tree *tree, fmo_suite_files *out)
 {
     size_t begin = 0, end = 0;
-    suite_file *to = NULL;
+    fmo_suite_file *to = NULL;
     fm_status rc = FM_OK;
-    *out = (suite_files){0};
+    *out = (fmo_suite_files){0};
     if (tree)
         fm_tree_range(tree, FOLDER, &begin, &end);
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
@@ -55,7 +55,7 @@ fm_status suite_files_of(fm_ops *c, const fm_tree *tree, suite_files *out)
         FM_THEN(rc, fm_ops_entry_bytes(c, fm_tree_at(tree, i), &to->text));
     }
     if (rc < 0)
-        suite_files_release(out);
+        fmo_suite_files_release(out);
     return rc;
 }
 
@@ -76,11 +76,11 @@ static fm_status read_file(fm_buf *text, char **where, const char *path)
     return rc;
 }
 
-fm_status suite_files_put(suite_files *f, const char *path)
+fm_status fmo_suite_files_put(fmo_suite_files *f, const char *path)
 {
     fm_buf text;
     char *where;
-    suite_file *to = NULL;
+    fmo_suite_file *to = NULL;
     fm_status rc = read_file(&text, &where, path);
     FM_THEN(rc, place(f, where, &to));
     if (rc == FM_OK) {
@@ -93,7 +93,7 @@ fm_status suite_files_put(suite_files *f, const char *path)
     return rc;
 }
 
-fm_status suite_files_check(const fm_words *files)
+fm_status fmo_suite_files_check(const fm_words *files)
 {
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
@@ -106,16 +106,16 @@ fm_status suite_files_check(const fm_words *files)
     return rc;
 }
 
-fm_status suite_files_check_with(fm_ops *c, const fm_tree *tree, const fm_words *files)
+fm_status fmo_suite_files_check_with(fm_ops *c, const fm_tree *tree, const fm_words *files)
 {
-    suite_files f;
+    fmo_suite_files f;
     fm_suite_set set = {0};
-    fm_status rc = suite_files_of(c, tree, &f);
+    fm_status rc = fmo_suite_files_of(c, tree, &f);
     for (size_t i = 0; rc == FM_OK && i < files->count; i++)
-        rc = suite_files_put(&f, files->item[i]);
-    FM_THEN(rc, suite_files_parse(&f, &set));
+        rc = fmo_suite_files_put(&f, files->item[i]);
+    FM_THEN(rc, fmo_suite_files_parse(&f, &set));
     fm_suite_set_free(&set);
-    suite_files_release(&f);
+    fmo_suite_files_release(&f);
     return rc;
 }
 
@@ -143,7 +143,7 @@ void fm_suite_set_free(fm_suite_set *s)
 
 static int by_path(const void *a, const void *b)
 {
-    return strcmp((*(suite_file *const *)a)->path, (*(suite_file *const *)b)->path);
+    return strcmp((*(fmo_suite_file *const *)a)->path, (*(fmo_suite_file *const *)b)->path);
 }
 
 /* Where "suites/<suite>.<topic>.yaml" ends its suite's name; 0: the file is a suite itself. A
@@ -154,14 +154,14 @@ static size_t topic_at(const char *path)
     return dot && dot != last ? (size_t)(dot - path) : 0;
 }
 
-static bool changes(const suite_file *change, const suite_file *suite)
+static bool changes(const fmo_suite_file *change, const fmo_suite_file *suite)
 {
     size_t n = topic_at(change->path);
     return n && strncmp(change->path, suite->path, n) == 0 && strcmp(suite->path + n, ".yaml") == 0;
 }
 
 /* sorted[at] is a suite: it, and its changes in the order of their topics. */
-static fm_status parse_one(fm_suite **out, suite_file *const *sorted, size_t n, size_t at)
+static fm_status parse_one(fm_suite **out, fmo_suite_file *const *sorted, size_t n, size_t at)
 {
     fm_suite_doc *doc = fm_calloc(n, sizeof *doc);
     size_t docs = 1;
@@ -176,7 +176,7 @@ static fm_status parse_one(fm_suite **out, suite_file *const *sorted, size_t n, 
     return rc;
 }
 
-static fm_status check_has_suite(suite_file *const *sorted, size_t n, size_t at)
+static fm_status check_has_suite(fmo_suite_file *const *sorted, size_t n, size_t at)
 {
     for (size_t i = 0; i < n; i++)
         if (changes(sorted[at], sorted[i]))
@@ -185,15 +185,15 @@ static fm_status check_has_suite(suite_file *const *sorted, size_t n, size_t at)
                    sorted[at]->path, (int)topic_at(sorted[at]->path), sorted[at]->path);
 }
 
-fm_status suite_files_parse(const suite_files *f, fm_suite_set *out)
+fm_status fmo_suite_files_parse(const fmo_suite_files *f, fm_suite_set *out)
 {
-    suite_file **sorted = fm_calloc(f->count, sizeof *sorted);
+    fmo_suite_file **sorted = fm_calloc(f->count, sizeof *sorted);
     *out = (fm_suite_set){.suite = fm_calloc(f->count, sizeof *out->suite)};
     fm_status rc = sorted && out->suite ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < f->count; i++)
         sorted[i] = &f->file[i];
     if (rc == FM_OK)
-        qsort(sorted, f->count, sizeof(suite_file *), by_path);
+        qsort(sorted, f->count, sizeof(fmo_suite_file *), by_path);
     for (size_t i = 0; rc == FM_OK && i < f->count; i++) {
         if (topic_at(sorted[i]->path)) {
             rc = check_has_suite(sorted, f->count, i);
@@ -250,7 +250,7 @@ static fm_status version_has(fm_ops *c, const char *rev, const fm_oid *at, bool 
     return FM_OK;
 }
 
-fm_status waiver_until_check(fm_ops *c, const char *until, const fm_oid *at)
+fm_status fmo_waiver_until_check(fm_ops *c, const char *until, const fm_oid *at)
 {
     bool over = false;
     FM_TRY(is_date(until) ? day_is_over(until, &over) : version_has(c, until, at, &over));
@@ -282,20 +282,20 @@ static fm_status end_waivers(fm_ops *c, const fm_suite_set *s, const fm_oid *at)
     return rc;
 }
 
-fm_status suites_of(fm_ops *c, const fm_tree *tree, fm_suite_set *out)
+fm_status fmo_suites_of(fm_ops *c, const fm_tree *tree, fm_suite_set *out)
 {
-    suite_files f;
+    fmo_suite_files f;
     *out = (fm_suite_set){0};
-    fm_status rc = suite_files_of(c, tree, &f);
-    FM_THEN(rc, suite_files_parse(&f, out));
+    fm_status rc = fmo_suite_files_of(c, tree, &f);
+    FM_THEN(rc, fmo_suite_files_parse(&f, out));
     FM_THEN(rc, end_waivers(c, out, NULL));
-    suite_files_release(&f);
+    fmo_suite_files_release(&f);
     if (rc < 0)
         fm_suite_set_free(out);
     return rc;
 }
 
-fm_status suites_end_waivers(fm_ops *c, const fm_suite_set *s, const fm_oid *at)
+fm_status fmo_suites_end_waivers(fm_ops *c, const fm_suite_set *s, const fm_oid *at)
 {
     return end_waivers(c, s, at);
 }
@@ -305,8 +305,8 @@ fm_status fm_ops_suites(fm_ops *c, const fm_oid *at, const fm_tree *tree, fm_sui
     fm_tree *own = NULL;
     *out = (fm_suite_set){0};
     fm_status rc = tree ? FM_OK : fm_version_tree(c->repo, &own, at);
-    FM_THEN(rc, suites_of(c, tree ? tree : own, out));
-    FM_THEN(rc, suites_end_waivers(c, out, at));
+    FM_THEN(rc, fmo_suites_of(c, tree ? tree : own, out));
+    FM_THEN(rc, fmo_suites_end_waivers(c, out, at));
     if (rc < 0)
         fm_suite_set_free(out);
     fm_tree_free(own);
@@ -340,8 +340,8 @@ static fm_status merge_path(suite_merge *m, const char *path)
                        "%s differs between the parents of this merge; make one of it with 'fmstore "
                        "suite add' on one of the branches, or let the first parent's stand",
                        path);
-    ui_say(m->c, FM_UI_NOTE, "  note: %s differs between the parents: the first parent's stands",
-           path);
+    fmo_ui_say(m->c, FM_UI_NOTE,
+               "  note: %s differs between the parents: the first parent's stands", path);
     return FM_OK;
 }
 
@@ -356,8 +356,8 @@ static fm_status merge_all(suite_merge *m, const fm_tree *of)
     return FM_OK;
 }
 
-fm_status tree_merge_suites(fm_ops *c, fm_tree *dst, const fm_oid *parent, size_t parents,
-                            bool first_wins)
+fm_status fmo_tree_merge_suites(fm_ops *c, fm_tree *dst, const fm_oid *parent, size_t parents,
+                                bool first_wins)
 {
     fm_tree *first = NULL;
     fm_status rc = parents ? fm_version_tree(c->repo, &first, &parent[0]) : FM_OK;
@@ -382,7 +382,8 @@ fm_status tree_merge_suites(fm_ops *c, fm_tree *dst, const fm_oid *parent, size_
         fm_tree_free(base);
     }
     fm_suite_set check = {0};
-    FM_THEN(rc, suites_of(c, dst, &check)); /* a waiver of a case that the other side took away */
+    FM_THEN(rc,
+            fmo_suites_of(c, dst, &check)); /* a waiver of a case that the other side took away */
     fm_suite_set_free(&check);
     return rc;
 }

@@ -19,7 +19,7 @@ typedef struct stage {
     bool shares;     /* suite, place and at are another stage's */
 } stage;
 
-struct suite_origins {
+struct fmo_suite_origins {
     fm_ops *c;
     const char *name;
     stage **stage; /* pointers stay while the list grows */
@@ -27,7 +27,7 @@ struct suite_origins {
     fm_map *by_oid;
 };
 
-void suite_origins_close(suite_origins *h)
+void fmo_suite_origins_close(fmo_suite_origins *h)
 {
     if (!h)
         return;
@@ -46,7 +46,7 @@ void suite_origins_close(suite_origins *h)
     fm_free(h);
 }
 
-static fm_status digest_files(const suite_files *f, fm_digest *out)
+static fm_status digest_files(const fmo_suite_files *f, fm_digest *out)
 {
     fm_buf all;
     fm_buf_init(&all, 0);
@@ -62,11 +62,11 @@ static fm_status digest_files(const suite_files *f, fm_digest *out)
 }
 
 /* Only the files of this suite. */
-static fm_status read_files(suite_origins *h, const fm_oid *oid, suite_files *out)
+static fm_status read_files(fmo_suite_origins *h, const fm_oid *oid, fmo_suite_files *out)
 {
     fm_tree *tree = NULL, *own = NULL;
     size_t begin = 0, end = 0, n = strlen(h->name);
-    *out = (suite_files){0};
+    *out = (fmo_suite_files){0};
     fm_status rc = fm_version_tree(h->c->repo, &tree, oid);
     FM_THEN(rc, fm_tree_new(&own));
     if (rc == FM_OK)
@@ -77,7 +77,7 @@ static fm_status read_files(suite_origins *h, const fm_oid *oid, suite_files *ou
         if (strncmp(base, h->name, n) == 0 && base[n] == '.')
             rc = fm_tree_put_entry(own, e);
     }
-    FM_THEN(rc, suite_files_of(h->c, own, out));
+    FM_THEN(rc, fmo_suite_files_of(h->c, own, out));
     fm_tree_free(own);
     fm_tree_free(tree);
     return rc;
@@ -96,7 +96,7 @@ static fm_status index_cases(stage *s)
     return FM_OK;
 }
 
-static fm_status fill_stage(suite_origins *h, stage *s, const suite_files *files)
+static fm_status fill_stage(fmo_suite_origins *h, stage *s, const fmo_suite_files *files)
 {
     fm_suite_set set = {0};
     for (size_t i = 0; i < h->count; i++)
@@ -108,7 +108,7 @@ static fm_status fill_stage(suite_origins *h, stage *s, const suite_files *files
             s->shares = true;
             return FM_OK;
         }
-    fm_status rc = suite_files_parse(files, &set);
+    fm_status rc = fmo_suite_files_parse(files, &set);
     if (rc == FM_OK && set.count) {
         s->suite = set.suite[0];
         set.count = 0;
@@ -117,9 +117,9 @@ static fm_status fill_stage(suite_origins *h, stage *s, const suite_files *files
     return rc == FM_OK ? index_cases(s) : rc;
 }
 
-static fm_status stage_of(suite_origins *h, const fm_oid *oid, const stage **out)
+static fm_status stage_of(fmo_suite_origins *h, const fm_oid *oid, const stage **out)
 {
-    suite_files files = {0};
+    fmo_suite_files files = {0};
     stage *s = fm_map_get(h->by_oid, oid->b, sizeof oid->b);
     *out = s;
     if (s)
@@ -132,7 +132,7 @@ static fm_status stage_of(suite_origins *h, const fm_oid *oid, const stage **out
     FM_THEN(rc, digest_files(&files, &s->files));
     FM_THEN(rc, fill_stage(h, s, &files));
     FM_THEN(rc, fm_map_put(h->by_oid, oid->b, sizeof oid->b, s, NULL));
-    suite_files_release(&files);
+    fmo_suite_files_release(&files);
     *out = s;
     return rc;
 }
@@ -165,7 +165,7 @@ static bool same_trait(trait t, const stage *a, const stage *b, const char *name
            text_eq(x->owner, y->owner);
 }
 
-static fm_status trace(suite_origins *h, trait t, const stage *from, const char *name,
+static fm_status trace(fmo_suite_origins *h, trait t, const stage *from, const char *name,
                        const stage **out)
 {
     fm_status rc = FM_OK;
@@ -184,11 +184,11 @@ static fm_status trace(suite_origins *h, trait t, const stage *from, const char 
     return rc;
 }
 
-fm_status suite_origin_of(suite_origins *h, size_t i, suite_origin *out)
+fm_status fmo_suite_origin_of(fmo_suite_origins *h, size_t i, fmo_suite_origin *out)
 {
     const stage *top = h->stage[0], *added = NULL, *changed = NULL, *waived = NULL;
     const char *name = fm_suite_case_name(top->suite, i);
-    *out = (suite_origin){.name = name, .waiver = fm_suite_waiver(top->suite, i)};
+    *out = (fmo_suite_origin){.name = name, .waiver = fm_suite_waiver(top->suite, i)};
     FM_TRY(trace(h, IS_THERE, top, name, &added));
     FM_TRY(trace(h, SAYS, top, name, &changed));
     if (out->waiver)
@@ -199,20 +199,21 @@ fm_status suite_origin_of(suite_origins *h, size_t i, suite_origin *out)
     return FM_OK;
 }
 
-const fm_suite *suite_origins_suite(const suite_origins *h)
+const fm_suite *fmo_suite_origins_suite(const fmo_suite_origins *h)
 {
     return h->stage[0]->suite;
 }
 
-fm_status suite_origins_open(suite_origins **out, fm_ops *c, const char *rev, const char *suite)
+fm_status fmo_suite_origins_open(fmo_suite_origins **out, fm_ops *c, const char *rev,
+                                 const char *suite)
 {
-    suite_origins *h = fm_calloc(1, sizeof *h);
+    fmo_suite_origins *h = fm_calloc(1, sizeof *h);
     const stage *top = NULL;
     fm_oid oid;
     *out = h;
     if (!h)
         return FM_ENOMEM;
-    *h = (suite_origins){.c = c, .name = suite};
+    *h = (fmo_suite_origins){.c = c, .name = suite};
     FM_TRY(fm_ops_resolve(c, rev, &oid, NULL));
     FM_TRY(fm_map_new(&h->by_oid));
     FM_TRY(stage_of(h, &oid, &top));
@@ -220,7 +221,7 @@ fm_status suite_origins_open(suite_origins **out, fm_ops *c, const char *rev, co
         return fm_fail(FM_ENOTFOUND, "%s has no suite '%s'; 'fmstore suite ls %s' lists them", rev,
                        suite, rev);
     const fm_suite_set one = {&h->stage[0]->suite, 1};
-    FM_TRY(suites_end_waivers(c, &one, NULL));
+    FM_TRY(fmo_suites_end_waivers(c, &one, NULL));
 
-    return suites_end_waivers(c, &one, &oid);
+    return fmo_suites_end_waivers(c, &one, &oid);
 }

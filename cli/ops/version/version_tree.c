@@ -8,7 +8,7 @@
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
-fm_status tree_drop(fm_tree *tree, const char *prefix)
+fm_status fmo_tree_drop(fm_tree *tree, const char *prefix)
 {
     size_t begin, end;
     fm_tree_range(tree, prefix, &begin, &end);
@@ -17,7 +17,7 @@ fm_status tree_drop(fm_tree *tree, const char *prefix)
     return FM_OK;
 }
 
-fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix)
+fm_status fmo_tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix)
 {
     size_t begin, end;
     fm_tree_range(src, prefix, &begin, &end);
@@ -27,17 +27,17 @@ fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix)
     return FM_OK;
 }
 
-fm_status tree_drop_history(fm_tree *tree)
+fm_status fmo_tree_drop_history(fm_tree *tree)
 {
     static const char *const own[] = {"source/",   "data/",      "recipe.json", "train_log.json",
                                       "train.svg", "train.html", "sweep.json"};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(own); i++)
-        FM_TRY(tree_drop(tree, own[i]));
+        FM_TRY(fmo_tree_drop(tree, own[i]));
     return FM_OK;
 }
 
-fm_status branch_must_be_new(fm_ops *c, const char *name)
+fm_status fmo_branch_must_be_new(fm_ops *c, const char *name)
 {
     fm_oid there;
     fm_status rc = fm_branch_name_fit(name);
@@ -56,7 +56,7 @@ fm_status branch_must_be_new(fm_ops *c, const char *name)
     return rc;
 }
 
-fm_status tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v)
+fm_status fmo_tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v)
 {
     fm_buf text;
     fm_buf_init(&text, 0);
@@ -68,7 +68,7 @@ fm_status tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_j
     return rc;
 }
 
-fm_status tree_recipe(fm_ops *c, const fm_tree *tree, fm_json **out)
+fm_status fmo_tree_recipe(fm_ops *c, const fm_tree *tree, fm_json **out)
 {
     fm_buf text;
     *out = NULL;
@@ -89,7 +89,7 @@ static fm_json *oid_json(const fm_oid *oid)
     return fm_json_new_str(hex);
 }
 
-fm_json *version_json(const fm_version *v)
+fm_json *fmo_version_json(const fm_version *v)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *parents = fm_json_new_array();
@@ -123,7 +123,7 @@ static fm_status keep_rejected(fm_ops *c, const fm_landing *l, const fm_oid *oid
     if (rc == FM_EEXISTS)
         rc = FM_OK; /* the same candidate was rejected before */
     fm_buf_release(&ref);
-    FM_THEN(rc, note_tests(c, oid, tally));
+    FM_THEN(rc, fmo_note_tests(c, oid, tally));
     if (rc < 0)
         return rc;
     return fm_fail(FM_EREFUSED,
@@ -141,13 +141,13 @@ static void hint_repack(fm_ops *c)
     fm_names packs = {NULL, 0};
     char *dir = fm_path_join(fm_repo_path(c->repo), "packs");
     if (dir && fm_list_dir(&packs, dir) == FM_OK && packs.count > PACKS_MANY)
-        ui_say(c, FM_UI_NOTE, "  note: %zu packs; 'fmstore repack' folds them", packs.count);
+        fmo_ui_say(c, FM_UI_NOTE, "  note: %zu packs; 'fmstore repack' folds them", packs.count);
     fm_names_release(&packs);
     fm_free(dir);
     fm_error_clear();
 }
 
-fm_status version_candidate(fm_ops *c, const fm_landing *l, fm_oid *out, fm_tally *tally)
+fm_status fmo_version_candidate(fm_ops *c, const fm_landing *l, fm_oid *out, fm_tally *tally)
 {
     *tally = (fm_tally){0};
     FM_TRY(fm_version_commit(c->repo, out, l->tree, &l->commit));
@@ -165,17 +165,18 @@ static void tell_landed(const fm_ops *c, const fm_landing *l, const fm_oid *oid)
     fm_json_put(&rc, o, "branch", fm_json_new_str(l->branch));
     fm_json_put(&rc, o, "id", oid_json(oid));
     fm_json_put(&rc, o, "message", fm_json_new_str(l->commit.message));
-    ui_result(c, "landed", o, rc);
+    fmo_ui_result(c, "landed", o, rc);
 }
 
-fm_status version_land(fm_ops *c, const fm_landing *l, const fm_oid *oid, const fm_tally *tally)
+fm_status fmo_version_land(fm_ops *c, const fm_landing *l, const fm_oid *oid, const fm_tally *tally)
 {
     char ref[300];
     int n = snprintf(ref, sizeof ref, "refs/heads/%s", l->branch);
     if (n < 0 || (size_t)n >= sizeof ref)
         return fm_fail(FM_EINVAL, "the branch name is longer than 250 bytes");
     FM_TRY(fm_ref_update(c->repo, ref, oid, l->expect_old, l->commit.message));
-    FM_TRY(note_tests(c, oid, tally));
+    FM_TRY(fmo_note_tests(c, oid, tally));
+
     if (!l->quiet)
         tell_landed(c, l, oid);
     hint_repack(c);
@@ -185,8 +186,8 @@ fm_status version_land(fm_ops *c, const fm_landing *l, const fm_oid *oid, const 
 fm_status fm_ops_land(fm_ops *c, const fm_landing *l, fm_oid *out)
 {
     fm_tally tally;
-    FM_TRY(version_candidate(c, l, out, &tally));
-    return version_land(c, l, out, &tally);
+    FM_TRY(fmo_version_candidate(c, l, out, &tally));
+    return fmo_version_land(c, l, out, &tally);
 }
 
 typedef struct offering {
@@ -205,7 +206,7 @@ static fm_status offer_one(void *ctx, const char *name, const fm_oid *oid)
     return rc;
 }
 
-fm_status offer_branches(fm_ops *c, fm_txn *txn)
+fm_status fmo_offer_branches(fm_ops *c, fm_txn *txn)
 {
     offering o = {c, txn};
     return fm_ref_each(c->repo, "refs/heads/", offer_one, &o);

@@ -247,18 +247,18 @@ TEST(a_training_holds)
     tk_ok(rc);
     tk_ok(fm_json_parse(&log, fm_span_str("[{\"step\":0,\"loss\":2.5,\"lr\":0.1}]"), "log"));
     const char *gate = hostile();
-    const curve_page page = {.title = hostile(),
-                             .log = log,
-                             .recipe = recipe,
-                             .sweep = sweep,
-                             .report = reports,
-                             .gates = &gate,
-                             .gate_count = 1};
+    const fmo_curve_page page = {.title = hostile(),
+                                 .log = log,
+                                 .recipe = recipe,
+                                 .sweep = sweep,
+                                 .report = reports,
+                                 .gates = &gate,
+                                 .gate_count = 1};
     fm_buf_init(&out, 0);
-    tk_ok(curve_html(&out, &page));
+    tk_ok(fmo_curve_html(&out, &page));
     holds(&out);
     fm_buf_clear(&out);
-    tk_ok(curve_svg(&out, log, hostile()));
+    tk_ok(fmo_curve_svg(&out, log, hostile()));
     holds(&out);
     fm_buf_release(&out);
     fm_json_free(recipe);
@@ -270,26 +270,26 @@ TEST(a_training_holds)
 /* A history of two versions and every part that can follow it. */
 typedef struct told {
     fm_ops ops;
-    blame b;
-    blame_more m;
-    blamed_version version[2];
+    fmo_blame b;
+    fmo_blame_more m;
+    fmo_blamed_version version[2];
     size_t parent;
     fm_verdict at[2];
     uint32_t asks[2], begin[2], layer, index;
     double fails[2], share[2], lp[2], one;
-    blame_unit unit;
+    fmo_blame_unit unit;
     bool take;
-    blame_rank rank;
-    blame_example example;
+    fmo_blame_rank rank;
+    fmo_blame_example example;
     char *token, *names[2], *preview, committed[8];
-    blame_point point[2];
-    blame_ablation ablation;
-    blame_candidate item[2];
+    fmo_blame_point point[2];
+    fmo_blame_ablation ablation;
+    fmo_blame_candidate item[2];
 } told;
 
 static void tell_history(told *t)
 {
-    blame *b = &t->b;
+    fmo_blame *b = &t->b;
     for (size_t i = 0; i < 2; i++) {
         snprintf(t->version[i].names, sizeof t->version[i].names, "%s", hostile());
         memcpy(t->version[i].commit.kind, "<b>'\"&\x01\xff", 8);
@@ -313,7 +313,7 @@ static void tell_history(told *t)
 
 static void tell_tensors(told *t)
 {
-    blame *b = &t->b;
+    fmo_blame *b = &t->b;
     snprintf(t->unit.name, sizeof t->unit.name, "model.layers.1.%s", hostile());
     t->take = true;
     b->unit = &t->unit;
@@ -331,12 +331,12 @@ static void tell_tensors(told *t)
 
 static void tell_more(told *t)
 {
-    blame_more *m = &t->m;
+    fmo_blame_more *m = &t->m;
     m->b = &t->b;
     m->rev = hostile();
     m->case_spec = hostile();
-    m->answers = (blame_answers){hostile(), hostile(), NULL, t->lp, t->lp};
-    m->worth = (blame_step_worth){.value = t->b.shapley};
+    m->answers = (fmo_blame_answers){hostile(), hostile(), NULL, t->lp, t->lp};
+    m->worth = (fmo_blame_step_shapley){.value = t->b.shapley};
     t->token = hostile();
     t->begin[1] = 1;
     fm_trace grid = {.common = 1, .columns = 1, .begin = t->begin};
@@ -345,31 +345,31 @@ static void tell_more(told *t)
         grid.layer[s] = &t->layer;
         grid.effect[s] = &t->one;
     }
-    m->grids = (blame_grids){.done = true, .token = &t->token, .grid = {grid, grid}};
-    t->point[1] = (blame_point){.step = 4, .verdict = FM_FAIL, .margin = 2};
-    t->ablation = (blame_ablation){.what = hostile(), .why = hostile(), .margin = (double)NAN};
+    m->grids = (fmo_blame_grids){.done = true, .token = &t->token, .grid = {grid, grid}};
+    t->point[1] = (fmo_blame_point){.step = 4, .verdict = FM_FAIL, .margin = 2};
+    t->ablation = (fmo_blame_ablation){.what = hostile(), .why = hostile(), .margin = (double)NAN};
     t->preview = hostile();
-    m->steps = (blame_steps){.done = true,
-                             .steps = 4,
-                             .point = t->point,
-                             .points = 2,
-                             .preview = &t->preview,
-                             .index = &t->index,
-                             .records = 1,
-                             .ablation = &t->ablation,
-                             .ablations = 1};
+    m->steps = (fmo_blame_steps){.done = true,
+                                 .steps = 4,
+                                 .point = t->point,
+                                 .points = 2,
+                                 .preview = &t->preview,
+                                 .index = &t->index,
+                                 .records = 1,
+                                 .ablation = &t->ablation,
+                                 .ablations = 1};
     t->names[0] = hostile();
     t->names[1] = hostile();
-    t->item[0] = (blame_candidate){.what = hostile(),
-                                   .run = true,
-                                   .breaks = t->names,
-                                   .break_count = 1,
-                                   .fixes = t->names + 1,
-                                   .fix_count = 1};
-    t->item[1] = (blame_candidate){.what = hostile(), .why = hostile()};
+    t->item[0] = (fmo_blame_candidate){.what = hostile(),
+                                       .run = true,
+                                       .breaks = t->names,
+                                       .break_count = 1,
+                                       .fixes = t->names + 1,
+                                       .fix_count = 1};
+    t->item[1] = (fmo_blame_candidate){.what = hostile(), .why = hostile()};
     memcpy(t->committed, "<b>\"&\x01\xff", 8);
     m->repairs =
-        (blame_repairs){.done = true, .item = t->item, .count = 2, .committed = t->committed};
+        (fmo_blame_repairs){.done = true, .item = t->item, .count = 2, .committed = t->committed};
 }
 
 TEST(a_blame_holds)
@@ -385,7 +385,7 @@ TEST(a_blame_holds)
     tell_tensors(t);
     tell_more(t);
     fm_buf_init(&out, 0);
-    tk_ok(blame_html(&out, &t->m, true, true, 8));
+    tk_ok(fmo_blame_html(&out, &t->m, true, true, 8));
     holds(&out);
     shows(&out, "<h1>s/name&lt;/td&gt;&lt;script&gt;");
     shows(&out, "<li>prompt&lt;/td&gt;&lt;script&gt;");
@@ -393,9 +393,9 @@ TEST(a_blame_holds)
     shows(&out, ", &lt;b&gt;'&quot;&amp;\xEF\xBF\xBD\xEF\xBF\xBD)");
     shows(&out, "committed as &lt;b&gt;&quot;&amp;\xEF\xBF\xBD\xEF\xBF\xBD.");
     fm_buf_clear(&out);
-    t->m.grids = (blame_grids){.why_not = hostile()};
-    t->m.steps = (blame_steps){.why_not = hostile()};
-    tk_ok(blame_html(&out, &t->m, false, false, 8));
+    t->m.grids = (fmo_blame_grids){.why_not = hostile()};
+    t->m.steps = (fmo_blame_steps){.why_not = hostile()};
+    tk_ok(fmo_blame_html(&out, &t->m, false, false, 8));
     holds(&out);
     fm_buf_release(&out);
     fm_suite_free((fm_suite *)(uintptr_t)t->b.suite);

@@ -21,8 +21,8 @@ typedef struct planned { /* beside steps.ablation[i] */
 } planned;
 
 typedef struct plan {
-    blame_more *m;
-    const replay *r;
+    fmo_blame_more *m;
+    const fmo_replay *r;
     planned *item;
     size_t count, cap;
     double whole_s;
@@ -33,7 +33,7 @@ typedef struct plan {
 static fm_status add(plan *p, const fm_train_config *config, fm_json *recipe, double share,
                      char *what)
 {
-    blame_steps *s = &p->m->steps;
+    fmo_blame_steps *s = &p->m->steps;
     fm_status rc = recipe && what ? FM_OK : FM_ENOMEM;
     FM_THEN(rc, fm_grow(&p->item, &p->cap, p->count + 1, sizeof *p->item));
     FM_THEN(rc, fm_grow(&s->ablation, &s->ablation_cap, s->ablations + 1, sizeof *s->ablation));
@@ -43,7 +43,7 @@ static fm_status add(plan *p, const fm_train_config *config, fm_json *recipe, do
         return rc;
     }
     p->item[p->count++] = (planned){*config, recipe};
-    s->ablation[s->ablations++] = (blame_ablation){
+    s->ablation[s->ablations++] = (fmo_blame_ablation){
         .what = what, .verdict = FM_ERROR_CASE, .margin = NAN, .estimate_s = p->whole_s * share};
     return FM_OK;
 }
@@ -95,10 +95,10 @@ static fm_status add_setting(plan *p, const char *key, const fm_json *mine, cons
 /* The parent's settings where it was trained by the same method, else the defaults. */
 static fm_status add_settings(plan *p)
 {
-    const replay *r = p->r;
+    const fmo_replay *r = p->r;
     fm_json *recipe = NULL, *mine = fm_train_config_json(&r->config);
     fm_train_config defaults = fm_train_defaults(r->config.method);
-    fm_status rc = mine ? tree_recipe(r->c, r->parent, &recipe) : FM_ENOMEM;
+    fm_status rc = mine ? fmo_tree_recipe(r->c, r->parent, &recipe) : FM_ENOMEM;
     const fm_json *config = fm_json_get(recipe, "config");
     bool same = config && fm_json_equal(fm_json_get(recipe, "operation"),
                                         fm_json_get(r->recipe, "operation"));
@@ -120,7 +120,7 @@ static fm_status add_files(plan *p)
     for (size_t i = 0; fm_json_count(data) > 1 && i < fm_json_count(data); i++) {
         const char *name = fm_json_cstr(fm_json_get(fm_json_at(data, i), "name"), "");
         if (!fm_json_bool(fm_json_get(fm_json_at(data, i), "evaluation"), false))
-            FM_TRY(add(p, &p->r->config, blame_recipe_without(p->r->recipe, name, NULL, 0), 1,
+            FM_TRY(add(p, &p->r->config, fmo_blame_recipe_without(p->r->recipe, name, NULL, 0), 1,
                        fm_asprintf("without %s", name)));
     }
     return FM_OK;
@@ -141,9 +141,9 @@ static fm_status add_others(plan *p)
                            (unsigned long long)p->r->config.seed));
 }
 
-static fm_status judge(const plan *p, blame_variant *v, blame_ablation *a, double seconds)
+static fm_status judge(const plan *p, fmo_blame_variant *v, fmo_blame_ablation *a, double seconds)
 {
-    blame_overlay made;
+    fmo_blame_overlay made;
     fm_tree *tree = NULL;
     fm_status rc = FM_OK;
     a->seconds = seconds;
@@ -151,24 +151,25 @@ static fm_status judge(const plan *p, blame_variant *v, blame_ablation *a, doubl
         a->why = fm_strdup(v->result.why ? v->result.why : "training failed");
         return a->why ? FM_OK : FM_ENOMEM;
     }
-    blame_overlay_open(&made, p->m->b);
-    rc = blame_tree_of_result(p->r, &v->result, &tree, &made);
-    FM_THEN(rc, blame_try(p->m, tree, &made, "ablation", &a->verdict, &a->margin));
+    fmo_blame_overlay_open(&made, p->m->b);
+    rc = fmo_blame_tree_of_result(p->r, &v->result, &tree, &made);
+    FM_THEN(rc, fmo_blame_try(p->m, tree, &made, "ablation", &a->verdict, &a->margin));
     a->run = rc == FM_OK;
     fm_tree_free(tree);
-    blame_overlay_release(&made);
+    fmo_blame_overlay_release(&made);
     return rc;
 }
 
 /* One that cannot be trained (no example is left, say) is told, and does not hold up the others. */
-static fm_status open_one(const plan *p, size_t i, blame_variant *v, blame_ablation *a, bool *fit)
+static fm_status open_one(const plan *p, size_t i, fmo_blame_variant *v, fmo_blame_ablation *a,
+                          bool *fit)
 {
-    fm_status rc = blame_variant_open(v, p->r, &p->item[i].config, p->item[i].recipe);
+    fm_status rc = fmo_blame_variant_open(v, p->r, &p->item[i].config, p->item[i].recipe);
     p->item[i].recipe = NULL;
     *fit = rc == FM_OK;
     if (rc == FM_OK)
         return FM_OK;
-    blame_variant_release(v);
+    fmo_blame_variant_release(v);
     if (rc == FM_ENOMEM)
         return rc;
     a->why = fm_strdup(fm_error_text());
@@ -178,7 +179,7 @@ static fm_status open_one(const plan *p, size_t i, blame_variant *v, blame_ablat
 
 static fm_status run_some(const plan *p, const size_t *pick, size_t n)
 {
-    blame_variant v[IN_A_PASS];
+    fmo_blame_variant v[IN_A_PASS];
     size_t which[IN_A_PASS], open = 0;
     double began = fm_now_s();
     fm_status rc = FM_OK;
@@ -189,27 +190,27 @@ static fm_status run_some(const plan *p, const size_t *pick, size_t n)
         open += fit;
     }
     if (rc == FM_OK && open)
-        rc = blame_variants_train(p->m, p->r, v, open, "ablation");
+        rc = fmo_blame_variants_train(p->m, p->r, v, open, "ablation");
     double each = (fm_now_s() - began) / (double)FM_MAX(open, (size_t)1);
     for (size_t i = 0; rc == FM_OK && i < open; i++)
         rc = judge(p, &v[i], &p->m->steps.ablation[which[i]], each);
     for (size_t i = 0; i < open; i++)
-        blame_variant_release(&v[i]);
+        fmo_blame_variant_release(&v[i]);
     return rc;
 }
 
 /* In the order of the list, as many as the budget's estimate allows. */
 static fm_status run_all(const plan *p)
 {
-    blame_steps *s = &p->m->steps;
+    fmo_blame_steps *s = &p->m->steps;
     double left = (double)p->m->budget_s - s->seconds, sum = 0;
     size_t pick[IN_A_PASS], n = 0;
 
     for (size_t i = 0; i < s->ablations; i++)
         sum += s->ablation[i].estimate_s;
-    ui_say(p->m->b->c, FM_UI_NOTE,
-           "blame: %zu changed recipes, about %.0f s of training; --budget leaves %.0f s",
-           s->ablations, sum, FM_MAX(left, 0.0));
+    fmo_ui_say(p->m->b->c, FM_UI_NOTE,
+               "blame: %zu changed recipes, about %.0f s of training; --budget leaves %.0f s",
+               s->ablations, sum, FM_MAX(left, 0.0));
     for (size_t i = 0; i < s->ablations; i++) {
         if (s->ablation[i].estimate_s > left) {
             s->ablation[i].why = fm_strdup("the budget is used up");
@@ -225,7 +226,7 @@ static fm_status run_all(const plan *p)
     return FM_OK;
 }
 
-fm_status blame_ablate(blame_more *m, const replay *r)
+fm_status fmo_blame_ablate(fmo_blame_more *m, const fmo_replay *r)
 {
     plan p = {.m = m, .r = r, .whole_s = m->steps.plan_s, .steps = m->steps.steps};
     double began = fm_now_s();

@@ -6,12 +6,12 @@
 #include "store/base/math/hash.h"
 #include "store/base/mem.h"
 
-static bool trained(const blame_candidate *k)
+static bool trained(const fmo_blame_candidate *k)
 {
     return k->kind == BLAME_REPAIR_DROP || k->kind == BLAME_REPAIR_FILE;
 }
 
-static const blame_made *made_for(const blame_overlay *o, const fm_entry *e)
+static const fmo_blame_made *made_for(const fmo_blame_overlay *o, const fm_entry *e)
 {
     for (size_t i = 0; i < o->count; i++)
         if (e->kind == FM_ENTRY_TENSOR && fm_digest_eq(&o->made[i].id, &e->id))
@@ -20,11 +20,11 @@ static const blame_made *made_for(const blame_overlay *o, const fm_entry *e)
 }
 
 /* Coded against what the version has there, where it fits. */
-static fm_status put_tensors(const blame_candidate *k, const fm_tree *version, fm_txn *txn)
+static fm_status put_tensors(const fmo_blame_candidate *k, const fm_tree *version, fm_txn *txn)
 {
     for (size_t i = 0; i < fm_tree_count(k->tree); i++) {
         const fm_entry *e = fm_tree_at(k->tree, i);
-        const blame_made *made = made_for(k->made, e);
+        const fmo_blame_made *made = made_for(k->made, e);
         const fm_entry *old = fm_tree_find(version, e->path);
         fm_digest id;
         if (!made)
@@ -43,22 +43,22 @@ static fm_status drop_stale_pages(fm_tree *tree)
     static const char *const pages[] = {"train.svg", "train.html", "sweep.json"};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(pages); i++)
-        FM_TRY(tree_drop(tree, pages[i]));
+        FM_TRY(fmo_tree_drop(tree, pages[i]));
     return FM_OK;
 }
 
 /* The tree as it is to be committed: a trained one keeps its data, a graft has none of its own. */
-static fm_status make_tree(fm_ops *c, const blame_candidate *k, const fm_tree *version,
+static fm_status make_tree(fm_ops *c, const fmo_blame_candidate *k, const fm_tree *version,
                            fm_tree **out)
 {
     fm_txn *txn = NULL;
     fm_status rc = fm_tree_copy(out, k->tree);
-    FM_THEN(rc, trained(k) ? drop_stale_pages(*out) : tree_drop_history(*out));
+    FM_THEN(rc, trained(k) ? drop_stale_pages(*out) : fmo_tree_drop_history(*out));
     FM_THEN(rc, fm_txn_begin(&txn, fm_repo_store(c->repo)));
     FM_THEN(rc, put_tensors(k, version, txn));
-    FM_THEN(rc, tree_put_json(txn, *out, "recipe.json", k->recipe));
+    FM_THEN(rc, fmo_tree_put_json(txn, *out, "recipe.json", k->recipe));
     if (rc == FM_OK && k->log)
-        rc = tree_put_json(txn, *out, "train_log.json", k->log);
+        rc = fmo_tree_put_json(txn, *out, "train_log.json", k->log);
     FM_THEN(rc, fm_txn_commit(txn, NULL));
     fm_txn_close(txn);
     return rc;
@@ -77,10 +77,10 @@ static fm_status digest_hex(const fm_json *v, char hex[FM_HEX_CHARS + 1])
     return rc;
 }
 
-static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tree,
+static fm_status land(fmo_blame_more *m, const fmo_blame_candidate *k, const fm_tree *tree,
                       const char *branch)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     const fm_version *v = &b->version[0].commit, *culprit = &b->version[b->history.culprit].commit;
     const fm_oid parent[2] = {v->oid, culprit->parent[0]};
     const fm_json *data = fm_json_get(k->recipe, "data");
@@ -102,8 +102,8 @@ static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tr
                                      .parent_count = trained(k) ? 2 : 1,
                                      .recipe_digest = recipe_hex,
                                      .data_digest = trained(k) ? data_hex : NULL}};
-    FM_THEN(rc, version_candidate(b->c, &l, &oid, &tally));
-    FM_THEN(rc, version_land(b->c, &l, &oid, &tally));
+    FM_THEN(rc, fmo_version_candidate(b->c, &l, &oid, &tally));
+    FM_THEN(rc, fmo_version_land(b->c, &l, &oid, &tally));
     if (rc == FM_OK) {
         char hex[41];
         fm_oid_hex(&oid, hex);
@@ -113,9 +113,9 @@ static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tr
     return rc;
 }
 
-fm_status blame_fix(blame_more *m, const char *branch)
+fm_status fmo_blame_fix(fmo_blame_more *m, const char *branch)
 {
-    const blame_candidate *k = m->repairs.count ? &m->repairs.item[0] : NULL;
+    const fmo_blame_candidate *k = m->repairs.count ? &m->repairs.item[0] : NULL;
     fm_tree *version = NULL, *tree = NULL;
     if (!k || !k->offered)
         return fm_fail(FM_EREFUSED,

@@ -25,12 +25,12 @@ static void outcomes_release(outcomes *o)
     *o = (outcomes){0};
 }
 
-static fm_status run_suites(blame_more *m, const fm_tree *tree, const fm_provider *p,
+static fm_status run_suites(fmo_blame_more *m, const fm_tree *tree, const fm_provider *p,
                             const char *what, outcomes *out)
 {
     fm_ops *c = m->b->c;
     fm_model *model = NULL;
-    fm_result_cache cache = suite_cache(c);
+    fm_result_cache cache = fmo_suite_cache(c);
     size_t n = m->suites->count;
     fm_suite_ask *ask = fm_calloc(FM_MAX(n, (size_t)1), sizeof *ask);
     out->run = fm_calloc(FM_MAX(n, (size_t)1), sizeof *out->run);
@@ -57,7 +57,7 @@ static fm_status add_name(char ***list, size_t *count, size_t *cap, const fm_sui
     return (*list)[(*count)++] ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status compare(blame_candidate *k, const outcomes *before, const outcomes *after)
+static fm_status compare(fmo_blame_candidate *k, const outcomes *before, const outcomes *after)
 {
     fm_status rc = FM_OK;
     for (size_t s = 0; s < before->count; s++) {
@@ -86,13 +86,13 @@ static fm_status add_distance(const fm_provider *p, const fm_entry *a, const fm_
     fm_status rc = FM_OK;
     if (a && b && fm_digest_eq(&a->id, &b->id))
         return FM_OK;
-    if (a && blame_can_compute(a)) {
+    if (a && fmo_blame_can_compute(a)) {
         rc = fm_shape_elems(&n, &a->shape);
-        FM_THEN(rc, blame_read_f32(p, a, &x));
+        FM_THEN(rc, fmo_blame_read_f32(p, a, &x));
     }
-    if (rc == FM_OK && b && blame_can_compute(b)) {
+    if (rc == FM_OK && b && fmo_blame_can_compute(b)) {
         rc = fm_shape_elems(&other, &b->shape);
-        FM_THEN(rc, blame_read_f32(p, b, &y));
+        FM_THEN(rc, fmo_blame_read_f32(p, b, &y));
     }
     for (uint64_t i = 0; rc == FM_OK && i < FM_MAX(n, other); i++) {
         double d = (i < n ? (double)x[i] : 0) - (i < other ? (double)y[i] : 0);
@@ -127,24 +127,24 @@ static fm_status distance(const fm_provider *p, const fm_tree *a, const fm_tree 
 }
 
 /* Between the version's margin and that of the guilty step's parent; NaN where one is not known. */
-static double halfway(const blame_more *m)
+static double halfway(const fmo_blame_more *m)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     const fm_blame_node *n = &b->version[b->history.culprit].node;
     size_t parent = n->parent_count ? n->parent[0] : 0;
-    const blame_answers *a = &m->answers;
+    const fmo_blame_answers *a = &m->answers;
     return (a->wrong_lp[0] - a->right_lp[0] + a->wrong_lp[parent] - a->right_lp[parent]) / 2;
 }
 
-static fm_status judge(blame_more *m, blame_candidate *k, const fm_tree *version,
+static fm_status judge(fmo_blame_more *m, fmo_blame_candidate *k, const fm_tree *version,
                        const outcomes *before)
 {
     double moved = 0, whole = 0;
     outcomes after = {0};
     fm_verdict v = FM_ERROR_CASE;
     fm_provider p = k->made->provider;
-    (void)ui_progress(m->b->c, 0, 0, "repair: all suites on '%s'", k->what);
-    fm_status rc = blame_try(m, k->tree, k->made, "candidate", &v, &k->margin);
+    (void)fmo_ui_progress(m->b->c, 0, 0, "repair: all suites on '%s'", k->what);
+    fm_status rc = fmo_blame_try(m, k->tree, k->made, "candidate", &v, &k->margin);
     FM_THEN(rc, run_suites(m, k->tree, &p, "candidate", &after));
     FM_THEN(rc, compare(k, before, &after));
     FM_THEN(rc, distance(&p, version, k->tree, &moved));
@@ -159,7 +159,7 @@ static fm_status judge(blame_more *m, blame_candidate *k, const fm_tree *version
 }
 
 /* What is known not to work is told with its reason. */
-static fm_status set_aside(blame_candidate *k, fm_status rc)
+static fm_status set_aside(fmo_blame_candidate *k, fm_status rc)
 {
     if (rc != FM_EUNSUPPORTED && rc != FM_EINVAL && rc != FM_ENOTFOUND && rc != FM_EBASE)
         return rc;
@@ -170,22 +170,23 @@ static fm_status set_aside(blame_candidate *k, fm_status rc)
     return k->why ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status add(blame_more *m, blame_repair_kind kind, char *what, blame_candidate **out)
+static fm_status add(fmo_blame_more *m, fmo_blame_repair_kind kind, char *what,
+                     fmo_blame_candidate **out)
 {
-    blame_repairs *r = &m->repairs;
+    fmo_blame_repairs *r = &m->repairs;
     fm_status rc = what ? fm_grow(&r->item, &r->cap, r->count + 1, sizeof *r->item) : FM_ENOMEM;
     if (rc < 0) {
         fm_free(what);
         return rc;
     }
     *out = &r->item[r->count++];
-    **out = (blame_candidate){.kind = kind, .what = what, .margin = NAN};
+    **out = (fmo_blame_candidate){.kind = kind, .what = what, .margin = NAN};
     return FM_OK;
 }
 
 /* ---- grafts ---- */
 
-static char *graft_text(const blame *b, bool reweight, bool whole)
+static char *graft_text(const fmo_blame *b, bool reweight, bool whole)
 {
     if (whole)
         return fm_asprintf("re-weight the whole step, %zu tensors", b->unit_count);
@@ -194,25 +195,25 @@ static char *graft_text(const blame *b, bool reweight, bool whole)
                        b->repair.size, b->unit_count);
 }
 
-static fm_status graft_one(blame_more *m, bool reweight, bool whole, const fm_tree *version,
+static fm_status graft_one(fmo_blame_more *m, bool reweight, bool whole, const fm_tree *version,
                            const outcomes *before)
 {
-    blame_candidate *k = NULL;
+    fmo_blame_candidate *k = NULL;
     double began = fm_now_s();
     FM_TRY(add(m, reweight ? BLAME_REPAIR_REWEIGHT : BLAME_REPAIR_REVERT,
                graft_text(m->b, reweight, whole), &k));
     k->whole = whole;
-    fm_status rc = reweight ? blame_reweight(m, k) : blame_graft(m, k, 0);
+    fm_status rc = reweight ? fmo_blame_reweight(m, k) : fmo_blame_graft(m, k, 0);
     FM_THEN(rc, judge(m, k, version, before));
-    if (rc == FM_OK && !(k->recipe = blame_graft_recipe(m, k)))
+    if (rc == FM_OK && !(k->recipe = fmo_blame_graft_recipe(m, k)))
         rc = FM_ENOMEM;
     k->seconds = fm_now_s() - began;
     return set_aside(k, rc);
 }
 
-static fm_status grafts(blame_more *m, const fm_tree *version, const outcomes *before)
+static fm_status grafts(fmo_blame_more *m, const fm_tree *version, const outcomes *before)
 {
-    blame *b = m->b;
+    fmo_blame *b = m->b;
     fm_status rc = FM_OK;
     if (!b->unit_count)
         return FM_OK;
@@ -227,7 +228,7 @@ static fm_status grafts(blame_more *m, const fm_tree *version, const outcomes *b
 /* ---- trained again ---- */
 
 /* The recipe that says what was trained now, with what it repairs. */
-static fm_json *trained_recipe(const blame_more *m, const blame_variant *v)
+static fm_json *trained_recipe(const fmo_blame_more *m, const fmo_blame_variant *v)
 {
     char hex[41];
     fm_status rc = FM_OK;
@@ -235,7 +236,7 @@ static fm_json *trained_recipe(const blame_more *m, const blame_variant *v)
     fm_oid_hex(&m->b->version[0].commit.oid, hex);
     fm_json_put(&rc, repairs, "version", fm_json_new_str(hex));
     fm_json_put(&rc, repairs, "case", fm_json_new_str(m->case_spec));
-    fm_json_put(&rc, o, "data", data_manifests(v->data));
+    fm_json_put(&rc, o, "data", fmo_data_manifests(v->data));
     fm_json_put(&rc, o, "repairs", repairs);
     if (rc == FM_OK)
         return o;
@@ -244,18 +245,18 @@ static fm_json *trained_recipe(const blame_more *m, const blame_variant *v)
 }
 
 /* The candidates that wait for a training: those without a tree and without a reason. */
-static bool waits(const blame_candidate *k)
+static bool waits(const fmo_blame_candidate *k)
 {
     return (k->kind == BLAME_REPAIR_DROP || k->kind == BLAME_REPAIR_FILE) && !k->why && !k->tree;
 }
 
-static bool same_file(const blame_example *a, const blame_example *b)
+static bool same_file(const fmo_blame_example *a, const fmo_blame_example *b)
 {
     return !a->file || !b->file || strcmp(a->file, b->file) == 0;
 }
 
 /* The records that stand out, left out of the files that they are from. */
-static fm_json *recipe_without_outstanding(const blame *b, const fm_json *recipe)
+static fm_json *recipe_without_outstanding(const fmo_blame *b, const fm_json *recipe)
 {
     uint32_t *record = fm_calloc(b->outstanding, sizeof *record);
     fm_json *out = record ? fm_json_copy(recipe) : NULL;
@@ -268,7 +269,7 @@ static fm_json *recipe_without_outstanding(const blame *b, const fm_json *recipe
         for (size_t k = i; k < b->outstanding; k++)
             if (same_file(&b->example[k], &b->example[i]))
                 record[n++] = b->example[k].index;
-        fm_json *less = blame_recipe_without(out, b->example[i].file, record, n);
+        fm_json *less = fmo_blame_recipe_without(out, b->example[i].file, record, n);
         fm_json_free(out);
         out = less;
     }
@@ -276,36 +277,37 @@ static fm_json *recipe_without_outstanding(const blame *b, const fm_json *recipe
     return out;
 }
 
-static fm_json *recipe_for(const blame_more *m, const replay *r, const blame_candidate *k)
+static fm_json *recipe_for(const fmo_blame_more *m, const fmo_replay *r,
+                           const fmo_blame_candidate *k)
 {
     if (k->kind == BLAME_REPAIR_FILE)
-        return blame_recipe_without(r->recipe, strchr(k->what, ' ') + 1, NULL, 0);
+        return fmo_blame_recipe_without(r->recipe, strchr(k->what, ' ') + 1, NULL, 0);
     return recipe_without_outstanding(m->b, r->recipe);
 }
 
-static fm_status rederive_one(blame_more *m, const replay *r, blame_candidate *k,
+static fm_status rederive_one(fmo_blame_more *m, const fmo_replay *r, fmo_blame_candidate *k,
                               const fm_tree *version, const outcomes *before)
 {
-    blame_variant v;
-    fm_status rc = blame_variant_open(&v, r, &r->config, recipe_for(m, r, k));
-    FM_THEN(rc, blame_variants_train(m, r, &v, 1, "repair"));
+    fmo_blame_variant v;
+    fm_status rc = fmo_blame_variant_open(&v, r, &r->config, recipe_for(m, r, k));
+    FM_THEN(rc, fmo_blame_variants_train(m, r, &v, 1, "repair"));
     if (rc == FM_OK && v.result.failed)
         rc = fm_fail(FM_EUNSUPPORTED, "%s", v.result.why ? v.result.why : "training failed");
-    FM_THEN(rc, blame_candidate_clear(m, k));
-    FM_THEN(rc, blame_tree_of_result(r, &v.result, &k->tree, k->made));
+    FM_THEN(rc, fmo_blame_candidate_clear(m, k));
+    FM_THEN(rc, fmo_blame_tree_of_result(r, &v.result, &k->tree, k->made));
     if (rc == FM_OK && !(k->recipe = trained_recipe(m, &v)))
         rc = FM_ENOMEM;
     if (rc == FM_OK)
         k->log = fm_json_ref(v.result.log);
     FM_THEN(rc, judge(m, k, version, before));
-    blame_variant_release(&v);
+    fmo_blame_variant_release(&v);
     return rc;
 }
 
-static fm_status list_rederivations(blame_more *m, const replay *r)
+static fm_status list_rederivations(fmo_blame_more *m, const fmo_replay *r)
 {
-    blame *b = m->b;
-    blame_candidate *k = NULL;
+    fmo_blame *b = m->b;
+    fmo_blame_candidate *k = NULL;
     const fm_json *data = fm_json_get(r->recipe, "data");
 
     size_t files = fm_json_count(data);
@@ -322,22 +324,22 @@ static fm_status list_rederivations(blame_more *m, const replay *r)
     return FM_OK;
 }
 
-static fm_status refuse(blame_candidate *k, const char *why)
+static fm_status refuse(fmo_blame_candidate *k, const char *why)
 {
     k->why = fm_strdup(why);
     return k->why ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status rederive_all(blame_more *m, const replay *r, const fm_tree *version,
+static fm_status rederive_all(fmo_blame_more *m, const fmo_replay *r, const fm_tree *version,
                               const outcomes *before)
 {
-    blame_repairs *s = &m->repairs;
+    fmo_blame_repairs *s = &m->repairs;
     uint64_t state_bytes;
-    double each = m->steps.plan_s > 0 ? m->steps.plan_s : blame_plan(m, r, &state_bytes);
+    double each = m->steps.plan_s > 0 ? m->steps.plan_s : fmo_blame_plan(m, r, &state_bytes);
     double left = (double)m->budget_s - m->steps.seconds;
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < s->count; i++) {
-        blame_candidate *k = &s->item[i];
+        fmo_blame_candidate *k = &s->item[i];
         double began = fm_now_s();
         char text[200];
         if (!waits(k))
@@ -357,13 +359,13 @@ static fm_status rederive_all(blame_more *m, const replay *r, const fm_tree *ver
     return rc;
 }
 
-static fm_status rederivations(blame_more *m, const fm_tree *version, const outcomes *before)
+static fm_status rederivations(fmo_blame_more *m, const fm_tree *version, const outcomes *before)
 {
-    replay r;
-    fm_status rc = blame_replay_open(m, &r);
+    fmo_replay r;
+    fm_status rc = fmo_blame_replay_open(m, &r);
     FM_THEN(rc, list_rederivations(m, &r));
     FM_THEN(rc, rederive_all(m, &r, version, before));
-    blame_replay_close(m, &r);
+    fmo_blame_replay_close(m, &r);
     if (rc == FM_EUNSUPPORTED || rc == FM_ECORRUPT || rc == FM_ENOTFOUND) {
         fm_error_clear(); /* no training made it, or it cannot be repeated here: grafts remain */
         rc = FM_OK;
@@ -377,7 +379,7 @@ static fm_status rederivations(blame_more *m, const fm_tree *version, const outc
  * least. */
 static int better(const void *x, const void *y)
 {
-    const blame_candidate *a = x, *b = y;
+    const fmo_blame_candidate *a = x, *b = y;
     if (a->offered != b->offered)
         return a->offered ? -1 : 1;
     if (a->run != b->run)
@@ -393,15 +395,15 @@ static int better(const void *x, const void *y)
     return (int)a->kind - (int)b->kind;
 }
 
-fm_status blame_find_repairs(blame_more *m)
+fm_status fmo_blame_find_repairs(fmo_blame_more *m)
 {
-    blame *b = m->b;
-    blame_repairs *s = &m->repairs;
+    fmo_blame *b = m->b;
+    fmo_blame_repairs *s = &m->repairs;
     outcomes before = {0};
     fm_tree *version = NULL;
     double began = fm_now_s();
     fm_provider p = fm_store_provider(fm_repo_store(b->c->repo));
-    fm_status rc = blame_open_culprit(b);
+    fm_status rc = fmo_blame_open_culprit(b);
     if (rc == FM_OK && !b->parent) {
         s->why_not = fm_strdup("the guilty version has no parent to go back to");
         return s->why_not ? FM_OK : FM_ENOMEM;
@@ -412,7 +414,7 @@ fm_status blame_find_repairs(blame_more *m)
     FM_THEN(rc, rederivations(m, version, &before));
     if (rc == FM_OK && s->count)
         qsort(s->item, s->count, sizeof *s->item, better);
-    ui_progress_end(b->c);
+    fmo_ui_progress_end(b->c);
     outcomes_release(&before);
     fm_tree_free(version);
     s->done = rc == FM_OK;

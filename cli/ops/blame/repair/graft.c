@@ -29,34 +29,34 @@ static fm_status still_there(const fm_tree *tree, const fm_change *ch)
 }
 
 /* parent + alpha (child - parent), each product and sum in double, rounded once. */
-static fm_status mix_entry(fm_tree *tree, blame_overlay *made, const fm_entry *a, const fm_entry *b,
-                           double alpha)
+static fm_status mix_entry(fm_tree *tree, fmo_blame_overlay *made, const fm_entry *a,
+                           const fm_entry *b, double alpha)
 {
     float *x = NULL, *y = NULL;
     uint64_t n = 0;
     fm_status rc = fm_shape_elems(&n, &b->shape);
-    FM_THEN(rc, blame_read_f32(&made->store, b, &y));
+    FM_THEN(rc, fmo_blame_read_f32(&made->store, b, &y));
     if (rc == FM_OK && a)
-        rc = blame_read_f32(&made->store, a, &x);
+        rc = fmo_blame_read_f32(&made->store, a, &x);
     for (uint64_t i = 0; rc == FM_OK && i < n; i++) {
         double from = x ? (double)x[i] : 0;
         y[i] = (float)(from + alpha * ((double)y[i] - from));
     }
-    FM_THEN(rc, blame_overlay_put(made, tree, b, y));
+    FM_THEN(rc, fmo_blame_overlay_put(made, tree, b, y));
     fm_free(x);
     fm_free(y);
     return rc;
 }
 
 /* alpha 0 sets back without arithmetic. */
-fm_status blame_graft_entry(fm_tree *tree, blame_overlay *made, const fm_entry *a,
-                            const fm_entry *b, double alpha)
+fm_status fmo_blame_graft_entry(fm_tree *tree, fmo_blame_overlay *made, const fm_entry *a,
+                                const fm_entry *b, double alpha)
 {
     if (alpha <= 0)
         return a ? fm_tree_put_entry(tree, a) : fm_tree_remove(tree, b->path);
-    bool both =
-        a && b && a->dtype == b->dtype && blame_can_compute(b) && fm_shape_eq(&a->shape, &b->shape);
-    bool added = !a && blame_can_compute(b);
+    bool both = a && b && a->dtype == b->dtype && fmo_blame_can_compute(b) &&
+                fm_shape_eq(&a->shape, &b->shape);
+    bool added = !a && fmo_blame_can_compute(b);
     if (added && is_factor(b, 'A'))
         return FM_OK;
     if (both || (added && is_factor(b, 'B')))
@@ -65,40 +65,40 @@ fm_status blame_graft_entry(fm_tree *tree, blame_overlay *made, const fm_entry *
                    (b ? b : a)->path);
 }
 
-static fm_status graft_change(blame_candidate *k, const fm_change *ch, double alpha)
+static fm_status graft_change(fmo_blame_candidate *k, const fm_change *ch, double alpha)
 {
     FM_TRY(still_there(k->tree, ch));
-    return blame_graft_entry(k->tree, k->made, ch->a, ch->b, alpha);
+    return fmo_blame_graft_entry(k->tree, k->made, ch->a, ch->b, alpha);
 }
 
 /* Nothing made, an overlay that can take tensors. */
-fm_status blame_candidate_clear(blame_more *m, blame_candidate *k)
+fm_status fmo_blame_candidate_clear(fmo_blame_more *m, fmo_blame_candidate *k)
 {
     if (k->made)
-        blame_overlay_release(k->made);
+        fmo_blame_overlay_release(k->made);
     else if (!(k->made = fm_calloc(1, sizeof *k->made)))
         return FM_ENOMEM;
-    blame_overlay_open(k->made, m->b);
+    fmo_blame_overlay_open(k->made, m->b);
     return FM_OK;
 }
 
-fm_status blame_graft(blame_more *m, blame_candidate *k, double alpha)
+fm_status fmo_blame_graft(fmo_blame_more *m, fmo_blame_candidate *k, double alpha)
 {
-    blame *b = m->b;
+    fmo_blame *b = m->b;
     fm_tree_free(k->tree);
     k->tree = NULL;
-    fm_status rc = blame_candidate_clear(m, k);
+    fm_status rc = fmo_blame_candidate_clear(m, k);
     FM_THEN(rc, fm_version_tree(b->c->repo, &k->tree, &b->version[0].commit.oid));
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++)
         for (size_t i = 0; rc == FM_OK && (k->whole || b->repair.take[u]) && i < b->unit[u].count;
              i++)
             rc = graft_change(k, b->unit[u].change[i], alpha);
-    return rc == FM_OK && alpha <= 0 ? blame_close_gaps(k->tree) : rc;
+    return rc == FM_OK && alpha <= 0 ? fmo_blame_close_gaps(k->tree) : rc;
 }
 
 typedef struct mixing {
-    blame_more *m;
-    blame_candidate *k;
+    fmo_blame_more *m;
+    fmo_blame_candidate *k;
 } mixing;
 
 static fm_status passes_at(void *ctx, double alpha, bool *passes)
@@ -106,19 +106,19 @@ static fm_status passes_at(void *ctx, double alpha, bool *passes)
     const mixing *x = ctx;
     fm_verdict v = FM_ERROR_CASE;
     double margin = NAN;
-    (void)ui_progress(x->m->b->c, 0, 0, "repair: the tensors at %.3f of the way to the child",
-                      alpha);
+    (void)fmo_ui_progress(x->m->b->c, 0, 0, "repair: the tensors at %.3f of the way to the child",
+                          alpha);
     *passes = false;
     if (alpha >= 1) /* the version itself, which fails */
         return FM_OK;
-    fm_status rc = blame_graft(x->m, x->k, alpha);
-    FM_THEN(rc, blame_try(x->m, x->k->tree, x->k->made, "mixture", &v, &margin));
+    fm_status rc = fmo_blame_graft(x->m, x->k, alpha);
+    FM_THEN(rc, fmo_blame_try(x->m, x->k->tree, x->k->made, "mixture", &v, &margin));
     *passes = v == FM_PASS;
     return rc;
 }
 
 /* Sets k->alpha and leaves the tree of it. */
-fm_status blame_reweight(blame_more *m, blame_candidate *k)
+fm_status fmo_blame_reweight(fmo_blame_more *m, fmo_blame_candidate *k)
 {
     mixing x = {m, k};
     fm_alpha a;
@@ -127,14 +127,14 @@ fm_status blame_reweight(blame_more *m, blame_candidate *k)
         rc = fm_fail(FM_EUNSUPPORTED, "the case fails with the parent's tensors too");
     if (rc == FM_OK && a.alpha <= 0)
         rc = fm_fail(FM_EUNSUPPORTED, "nothing of the change can stay; see the reverted set");
-    FM_THEN(rc, blame_graft(m, k, a.alpha));
+    FM_THEN(rc, fmo_blame_graft(m, k, a.alpha));
     k->alpha = a.alpha;
     return rc;
 }
 
-fm_json *blame_graft_recipe(const blame_more *m, const blame_candidate *k)
+fm_json *fmo_blame_graft_recipe(const fmo_blame_more *m, const fmo_blame_candidate *k)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     const fm_version *culprit = &b->version[b->history.culprit].commit;
     char hex[41];
     fm_status rc = FM_OK;

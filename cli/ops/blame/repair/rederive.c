@@ -10,7 +10,7 @@
 /* ---- engines ---- */
 
 /* Cases are judged in mode exact, whatever mode trained. */
-void blame_swap_engines(blame_more *m)
+void fmo_blame_swap_engines(fmo_blame_more *m)
 {
     if (!m->other)
         return;
@@ -19,34 +19,34 @@ void blame_swap_engines(blame_more *m)
     m->other = e;
 }
 
-fm_status blame_replay_open(blame_more *m, replay *r)
+fm_status fmo_blame_replay_open(fmo_blame_more *m, fmo_replay *r)
 {
     fm_ops *c = m->b->c;
     const fm_version *v = &m->b->version[m->b->history.culprit].commit;
     fm_json *recipe = NULL;
     bool can = false;
     memset(r, 0, sizeof *r);
-    fm_status rc = blame_open_culprit(m->b);
-    FM_THEN(rc, replay_can(c, &v->oid, &can));
+    fm_status rc = fmo_blame_open_culprit(m->b);
+    FM_THEN(rc, fmo_replay_can(c, &v->oid, &can));
     if (rc == FM_OK && !can)
         rc = fm_fail(FM_EUNSUPPORTED, "no training made this version (kind %s)", v->kind);
-    FM_THEN(rc, tree_recipe(c, m->b->child, &recipe));
+    FM_THEN(rc, fmo_tree_recipe(c, m->b->child, &recipe));
     const char *mode = fm_json_cstr(fm_json_get(recipe, "mode"), "exact");
     bool other = rc == FM_OK && c->engine && strcmp(fm_engine_mode(c->engine), mode) != 0;
     if (other) {
         m->other = c->engine;
         c->engine = NULL;
     }
-    FM_THEN(rc, replay_open(r, c, &v->oid, "culprit"));
+    FM_THEN(rc, fmo_replay_open(r, c, &v->oid, "culprit"));
     if (other)
-        blame_swap_engines(m);
+        fmo_blame_swap_engines(m);
     fm_json_free(recipe);
     return rc;
 }
 
-void blame_replay_close(blame_more *m, replay *r)
+void fmo_blame_replay_close(fmo_blame_more *m, fmo_replay *r)
 {
-    replay_close(r);
+    fmo_replay_close(r);
     fm_engine_free(m->other);
     m->other = NULL;
 }
@@ -76,8 +76,8 @@ static fm_json *skip_list(const fm_json *old, const uint32_t *record, size_t rec
     return NULL;
 }
 
-fm_json *blame_recipe_without(const fm_json *recipe, const char *file, const uint32_t *record,
-                              size_t records)
+fm_json *fmo_blame_recipe_without(const fm_json *recipe, const char *file, const uint32_t *record,
+                                  size_t records)
 {
     fm_status rc = FM_OK;
     const fm_json *data = fm_json_get(recipe, "data");
@@ -103,8 +103,8 @@ fm_json *blame_recipe_without(const fm_json *recipe, const char *file, const uin
 
 /* ---- variants ---- */
 
-fm_status blame_variant_open(blame_variant *v, const replay *r, const fm_train_config *config,
-                             fm_json *recipe)
+fm_status fmo_blame_variant_open(fmo_blame_variant *v, const fmo_replay *r,
+                                 const fm_train_config *config, fm_json *recipe)
 {
     const fm_tokenizer *tok = r->model ? fm_model_tokenizer(r->model) : r->own;
     const fm_chat_template *chat = r->model ? fm_model_chat_template(r->model) : NULL;
@@ -112,15 +112,15 @@ fm_status blame_variant_open(blame_variant *v, const replay *r, const fm_train_c
     v->recipe = recipe;
     v->config = *config;
     FM_TRY(recipe ? FM_OK : FM_ENOMEM);
-    FM_TRY(data_of_version(r->c, r->tree, recipe, config, tok, chat, &v->data));
+    FM_TRY(fmo_data_of_version(r->c, r->tree, recipe, config, tok, chat, &v->data));
 
-    return goal_of_recipe(&v->goal, r->c, v->data, config, recipe);
+    return fmo_goal_of_recipe(&v->goal, r->c, v->data, config, recipe);
 }
 
-void blame_variant_release(blame_variant *v)
+void fmo_blame_variant_release(fmo_blame_variant *v)
 {
     fm_train_result_release(&v->result);
-    goal_release(&v->goal);
+    fmo_goal_release(&v->goal);
     fm_dataset_close(v->data);
     fm_json_free(v->recipe);
     memset(v, 0, sizeof *v);
@@ -135,12 +135,12 @@ static bool show_steps(void *ctx, const fm_train_progress *p, size_t n, bool *dr
 {
     const variants *v = ctx;
     (void)drop;
-    return ui_progress(v->c, p->step + 1, p->steps, "%s: %zu in one pass, step %u/%u", v->label, n,
-                       p->step + 1, p->steps);
+    return fmo_ui_progress(v->c, p->step + 1, p->steps, "%s: %zu in one pass, step %u/%u", v->label,
+                           n, p->step + 1, p->steps);
 }
 
-fm_status blame_variants_train(blame_more *m, const replay *r, blame_variant *v, size_t n,
-                               const char *label)
+fm_status fmo_blame_variants_train(fmo_blame_more *m, const fmo_replay *r, fmo_blame_variant *v,
+                                   size_t n, const char *label)
 {
     fm_provider p = fm_store_provider(fm_repo_store(r->c->repo));
     fm_train_job *job = fm_calloc(n, sizeof *job);
@@ -150,12 +150,12 @@ fm_status blame_variants_train(blame_more *m, const replay *r, blame_variant *v,
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         job[i] = (fm_train_job){
             .name = label, .config = v[i].config, .parent = r->parent, .data = v[i].data};
-        goal_job(&v[i].goal, &job[i]);
+        fmo_goal_job(&v[i].goal, &job[i]);
     }
-    blame_swap_engines(m);
+    fmo_blame_swap_engines(m);
     FM_THEN(rc, fm_train_run(r->c->engine, &p, job, n, result, show_steps, &told));
-    blame_swap_engines(m);
-    ui_progress_end(r->c);
+    fmo_blame_swap_engines(m);
+    fmo_ui_progress_end(r->c);
     for (size_t i = 0; result && i < n; i++) {
         v[i].result = result[i];
         if (rc == FM_OK && result[i].stopped)
@@ -166,16 +166,16 @@ fm_status blame_variants_train(blame_more *m, const replay *r, blame_variant *v,
     return rc;
 }
 
-double blame_plan(blame_more *m, const replay *r, uint64_t *state_bytes)
+double fmo_blame_plan(fmo_blame_more *m, const fmo_replay *r, uint64_t *state_bytes)
 {
     fm_provider p = fm_store_provider(fm_repo_store(r->c->repo));
     fm_train_job job = {
         .name = r->label, .config = r->config, .parent = r->parent, .data = r->data};
     fm_plan plan;
-    goal_job(&r->goal, &job);
-    blame_swap_engines(m);
+    fmo_goal_job(&r->goal, &job);
+    fmo_blame_swap_engines(m);
     fm_status rc = fm_train_plan(r->c->engine, &p, &job, 1, &plan);
-    blame_swap_engines(m);
+    fmo_blame_swap_engines(m);
     *state_bytes = 0;
     if (rc < 0) {
         fm_error_clear();
@@ -188,7 +188,7 @@ double blame_plan(blame_more *m, const replay *r, uint64_t *state_bytes)
 /* ---- trees ---- */
 
 /* The folder of the adapter that this step added: "adapters/1-lora"; "" where it added none. */
-static void own_adapter(const replay *r, char *out, size_t bytes)
+static void own_adapter(const fmo_replay *r, char *out, size_t bytes)
 {
     size_t begin, end;
     fm_tree_range(r->tree, "adapters/", &begin, &end);
@@ -207,17 +207,18 @@ static void own_adapter(const replay *r, char *out, size_t bytes)
 }
 
 /* A state's F32 values in the type that the version has there. */
-static fm_status put_state(const replay *r, const fm_trained *t, const char *path, fm_tree *tree,
-                           blame_overlay *made)
+static fm_status put_state(const fmo_replay *r, const fm_trained *t, const char *path,
+                           fm_tree *tree, fmo_blame_overlay *made)
 {
     const fm_entry *e = fm_tree_find(r->tree, path);
-    if (!e || !blame_can_compute(e) || !fm_shape_eq(&e->shape, &t->shape))
+    if (!e || !fmo_blame_can_compute(e) || !fm_shape_eq(&e->shape, &t->shape))
         return fm_fail(FM_EUNSUPPORTED, "a state of the run has %s, which the version has not",
                        t->name);
-    return blame_overlay_put(made, tree, e, (float *)(void *)t->data);
+    return fmo_blame_overlay_put(made, tree, e, (float *)(void *)t->data);
 }
 
-static fm_status put_trained(const fm_trained *t, char *path, fm_tree *tree, blame_overlay *made)
+static fm_status put_trained(const fm_trained *t, char *path, fm_tree *tree,
+                             fmo_blame_overlay *made)
 {
     uint64_t n = 0;
     const fm_entry like = {.path = path,
@@ -229,13 +230,13 @@ static fm_status put_trained(const fm_trained *t, char *path, fm_tree *tree, bla
     fm_status rc = fm_shape_elems(&n, &t->shape);
     float *value = rc == FM_OK ? fm_calloc((size_t)n, sizeof *value) : NULL;
     FM_THEN(rc, value ? fm_to_f32(value, t->dtype, t->data, n) : FM_ENOMEM);
-    FM_THEN(rc, blame_overlay_put(made, tree, &like, value));
+    FM_THEN(rc, fmo_blame_overlay_put(made, tree, &like, value));
     fm_free(value);
     return rc;
 }
 
-fm_status blame_tree_of_state(const replay *r, const fm_trained *t, size_t n, fm_tree **out,
-                              blame_overlay *made)
+fm_status fmo_blame_tree_of_state(const fmo_replay *r, const fm_trained *t, size_t n, fm_tree **out,
+                                  fmo_blame_overlay *made)
 {
     char adapter[64], prefix[96];
     own_adapter(r, adapter, sizeof adapter);
@@ -267,8 +268,8 @@ static fm_status put_adapter_config(const char *adapter, const fm_json *config, 
     return rc;
 }
 
-fm_status blame_tree_of_result(const replay *r, const fm_train_result *result, fm_tree **out,
-                               blame_overlay *made)
+fm_status fmo_blame_tree_of_result(const fmo_replay *r, const fm_train_result *result,
+                                   fm_tree **out, fmo_blame_overlay *made)
 {
     char adapter[64], prefix[96];
     own_adapter(r, adapter, sizeof adapter);
@@ -277,7 +278,7 @@ fm_status blame_tree_of_result(const replay *r, const fm_train_result *result, f
     if (rc == FM_OK && adapter[0]) {
         char folder[100];
         snprintf(folder, sizeof folder, "%s/", prefix);
-        rc = tree_drop(*out, folder);
+        rc = fmo_tree_drop(*out, folder);
         if (rc == FM_OK && result->adapter_config)
             rc = put_adapter_config(adapter, result->adapter_config, *out);
     }

@@ -21,7 +21,7 @@ static fm_status tree_named(fm_ops *c, const grafted *g, const char *key, fm_tre
     return rc < 0 ? fm_error_prefix(rc, "%s: recipe.json: %s", g->label, key) : rc;
 }
 
-static fm_status put_all(grafted *g, blame_overlay *made)
+static fm_status put_all(grafted *g, fmo_blame_overlay *made)
 {
     const fm_json *list = fm_json_get(g->recipe, "tensors");
     double alpha = 0;
@@ -35,14 +35,14 @@ static fm_status put_all(grafted *g, blame_overlay *made)
             rc = fm_fail(FM_ECORRUPT, "%s: recipe.json names %s, which neither version has",
                          g->label, path);
         else
-            rc = blame_graft_entry(g->tree, made, a, b, alpha);
+            rc = fmo_blame_graft_entry(g->tree, made, a, b, alpha);
     }
-    return rc == FM_OK && alpha <= 0 ? blame_close_gaps(g->tree) : rc;
+    return rc == FM_OK && alpha <= 0 ? fmo_blame_close_gaps(g->tree) : rc;
 }
 
 static fm_status take_change(void *ctx, const fm_change *change)
 {
-    replay_report *out = ctx;
+    fmo_replay_report *out = ctx;
     const fm_entry *e = change->a ? change->a : change->b;
     if (e->kind != FM_ENTRY_TENSOR)
         return FM_OK;
@@ -50,14 +50,14 @@ static fm_status take_change(void *ctx, const fm_change *change)
     return out->differ > REPLAY_PATHS ? FM_OK : fm_json_push(out->paths, fm_json_new_str(e->path));
 }
 
-fm_status replay_graft(fm_ops *c, const fm_tree *stored, const fm_json *recipe, const char *label,
-                       replay_report *out)
+fm_status fmo_replay_graft(fm_ops *c, const fm_tree *stored, const fm_json *recipe,
+                           const char *label, fmo_replay_report *out)
 {
-    blame b = {.c = c};
-    blame_overlay made;
+    fmo_blame b = {.c = c};
+    fmo_blame_overlay made;
     grafted g = {.label = label, .recipe = fm_json_ref(recipe)};
     double began = fm_now_s();
-    blame_overlay_open(&made, &b);
+    fmo_blame_overlay_open(&made, &b);
     out->paths = fm_json_new_array();
     out->log_same = true; /* there is none */
     out->tensors = fm_json_count(fm_json_get(recipe, "tensors"));
@@ -69,6 +69,6 @@ fm_status replay_graft(fm_ops *c, const fm_tree *stored, const fm_json *recipe, 
     fm_tree_free(g.tree);
     fm_tree_free(g.from);
     fm_json_free(g.recipe);
-    blame_overlay_release(&made);
+    fmo_blame_overlay_release(&made);
     return rc;
 }

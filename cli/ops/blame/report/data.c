@@ -9,7 +9,7 @@ static void set_measured(fm_status *rc, fm_json *o, const char *key, double v)
         fm_json_put(rc, o, key, fm_json_new_real(v));
 }
 
-static fm_json *ranking_json(const blame_data_section *d, const blame_ranking *r)
+static fm_json *ranking_json(const fmo_blame_data_section *d, const fmo_blame_ranking *r)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *scores = fm_json_new_array(), *ranks = fm_json_new_array();
@@ -32,7 +32,7 @@ static fm_json *ranking_json(const blame_data_section *d, const blame_ranking *r
     return o;
 }
 
-static fm_json *examples_json(const blame *b)
+static fm_json *examples_json(const fmo_blame *b)
 {
     fm_status rc = FM_OK;
     fm_json *list = fm_json_new_array();
@@ -50,9 +50,9 @@ static fm_json *examples_json(const blame *b)
     return list;
 }
 
-fm_json *blame_data_json(const blame *b)
+fm_json *fmo_blame_data_json(const fmo_blame *b)
 {
-    const blame_data_section *d = &b->data;
+    const fmo_blame_data_section *d = &b->data;
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *rankings = fm_json_new_array();
     fm_json_put(&rc, o, "name", fm_json_new_str(b->data_name));

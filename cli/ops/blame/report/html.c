@@ -16,18 +16,18 @@ static const char *const colour[] = {"good", "bad", "orange"}; /* by fm_verdict 
 
 /* ---- the case ---- */
 
-static void draw_case(fm_buf *o, const blame_more *m)
+static void draw_case(fm_buf *o, const fmo_blame_more *m)
 {
-    blame_lines texts = {0};
+    fmo_blame_lines texts = {0};
     char verdict[700];
-    blame_verdict_text(m->b, verdict, sizeof verdict);
+    fmo_blame_verdict_text(m->b, verdict, sizeof verdict);
     fm_markup(o, "<p class=\"verdict\">%s</p>\n<h2>The case</h2>\n", verdict);
-    blame_case_lines(m, &texts);
+    fmo_blame_case_lines(m, &texts);
     fm_markup(o, "<ul>\n");
     for (size_t i = 0; i < texts.count; i++)
         fm_markup(o, "<li>%s</li>\n", texts.line[i]);
     fm_markup(o, "</ul>\n");
-    blame_lines_release(&texts);
+    fmo_blame_lines_release(&texts);
     if (m->answers.wrong)
         fm_markup(o,
                   "<table><tr><th>wrong answer</th><td>%s</td></tr>"
@@ -40,7 +40,7 @@ static void draw_case(fm_buf *o, const blame_more *m)
 
 /* A lane for each line of descent: a version stands in the lane of the first child that has it as
  * first parent, else in a new one. */
-static size_t give_lanes(const blame *b, unsigned *lane)
+static size_t give_lanes(const fmo_blame *b, unsigned *lane)
 {
     size_t used = 1;
     for (size_t i = 0; i < b->count; i++)
@@ -58,12 +58,12 @@ static size_t give_lanes(const blame *b, unsigned *lane)
     return used;
 }
 
-static double row_y(const blame *b, size_t node)
+static double row_y(const fmo_blame *b, size_t node)
 {
     return (double)(b->count - 1 - node) * ROW + ROW / 2.0;
 }
 
-static void draw_graph(fm_buf *o, const blame *b)
+static void draw_graph(fm_buf *o, const fmo_blame *b)
 {
     unsigned *lane = fm_calloc(b->count, sizeof *lane);
     if (!lane) {
@@ -84,7 +84,7 @@ static void draw_graph(fm_buf *o, const blame *b)
         fm_markup(o, "<circle class=\"%s\" cx=\"%u\" cy=\"%.1f\" r=\"7\"/>\n",
                   colour[b->history.at[i]], lane[i] * LANE + 12, row_y(b, i));
         fm_svg_text(o, "side", "start", (double)(lanes * LANE + 8), row_y(b, i) + 4, "%s %s%s%s",
-                    blame_verdict_word[b->history.at[i]], blame_who(b, i),
+                    blame_verdict_word[b->history.at[i]], fmo_blame_who(b, i),
                     b->history.asks[i] ? "" : " (inferred)",
                     blamed && i == b->history.culprit ? "  \xE2\x97\x80 guilty" : "");
     }
@@ -92,16 +92,16 @@ static void draw_graph(fm_buf *o, const blame *b)
     fm_free(lane);
 }
 
-static void draw_history(fm_buf *o, const blame_more *m)
+static void draw_history(fm_buf *o, const fmo_blame_more *m)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     const bool odds = m->answers.wrong != NULL;
     fm_markup(o, "<h2>Down the lineage</h2>\n");
     draw_graph(o, b);
     fm_table_open(o,
                   "outcome|#posterior of guilt|#asked|version|commit|answer|#p(wrong)|#p(right)");
     for (size_t i = b->count; i-- > 0;) {
-        const blamed_version *v = &b->version[i];
+        const fmo_blamed_version *v = &b->version[i];
         fm_table_row(o, "<span class=\"%s\">%s</span>|#%.3f|#%u|%s|%s|%s|#%.3g|#%.3g",
                      colour[b->history.at[i]], blame_verdict_word[b->history.at[i]],
                      b->history.share[i], b->history.asks[i], v->names[0] ? v->names : "-",
@@ -142,7 +142,7 @@ static size_t module_at(map *g, const char *module)
     return i;
 }
 
-static void draw_unit(fm_buf *o, const blame *b, size_t u, double x, double y)
+static void draw_unit(fm_buf *o, const fmo_blame *b, size_t u, double x, double y)
 {
     const bool breaks = b->minimal.take && b->minimal.take[u];
     const bool repairs = b->repair.take && b->repair.take[u];
@@ -158,12 +158,12 @@ static void draw_unit(fm_buf *o, const blame *b, size_t u, double x, double y)
                                   : "");
 }
 
-static void draw_map(fm_buf *o, const blame *b)
+static void draw_map(fm_buf *o, const fmo_blame *b)
 {
     map g = {0};
     for (size_t u = 0; u < b->unit_count; u++) {
         const char *module;
-        long layer = blame_unit_layer(b->unit[u].name, &module);
+        long layer = fmo_blame_unit_layer(b->unit[u].name, &module);
         if (layer >= 0)
             (void)module_at(&g, module);
         g.layers = FM_MAX(g.layers, layer + 1);
@@ -176,7 +176,7 @@ static void draw_map(fm_buf *o, const blame *b)
         fm_svg_text(o, "side", "start", 0, (double)i * TILE + 12, "%s", g.module[i]);
     for (size_t u = 0; u < b->unit_count; u++) {
         const char *module;
-        const long layer = blame_unit_layer(b->unit[u].name, &module);
+        const long layer = fmo_blame_unit_layer(b->unit[u].name, &module);
         const size_t row = layer >= 0 ? module_at(&g, module) : g.modules;
         if (row < g.modules)
             draw_unit(o, b, u, (double)(LABEL + layer * TILE), (double)row * TILE);
@@ -194,7 +194,7 @@ static void draw_set(fm_buf *o, const fm_json *set, const char *does, const char
     fm_table_of(o, "units|#mixtures run=runs|minimal|necessary|#posterior", set, 1);
 }
 
-static void draw_tensors(fm_buf *o, const blame *b, const fm_json *tensors)
+static void draw_tensors(fm_buf *o, const fmo_blame *b, const fm_json *tensors)
 {
     const fm_json *ranks = fm_json_get(tensors, "ranks");
     const fm_json *values = fm_json_get(tensors, "shapley");
@@ -224,23 +224,23 @@ static void draw_tensors(fm_buf *o, const blame *b, const fm_json *tensors)
 /* ---- the patching grids ---- */
 
 /* Tokens by layers: the margin of each run, on a ground as dark as its share is large. */
-static void draw_site(fm_buf *o, const blame_grids *g, const fm_trace *t, unsigned s)
+static void draw_site(fm_buf *o, const fmo_blame_grids *g, const fm_trace *t, unsigned s)
 {
     fm_markup(o, "<div class=\"wide\"><table class=\"heat\">\n<tr><th>%s</th>", blame_site_word[s]);
     for (uint32_t i = 0; i < t->rows[s]; i++)
         fm_markup(o, "<th class=\"n\">%u</th>", t->layer[s][i]);
     fm_markup(o, "</tr>\n");
     for (uint32_t c = 0; c < t->columns; c++) {
-        char *text = blame_column_text(g, t, c);
-        fm_markup(o, "<tr><td>%s</td>", ui_shown(text ? text : "", 60));
+        char *text = fmo_blame_column_text(g, t, c);
+        fm_markup(o, "<tr><td>%s</td>", fmo_ui_shown(text ? text : "", 60));
         fm_free(text);
         for (uint32_t i = 0; i < t->rows[s]; i++) {
             const size_t at = (size_t)i * t->columns + c;
-            const double share = blame_share(t, s, at);
+            const double share = fmo_blame_share(t, s, at);
             fm_markup(o,
                       "<td class=\"n%s\" style=\"background:rgb(%s / %.2f)\" "
                       "title=\"layer %u: %.0f %%\">%+.2f</td>",
-                      blame_turned(t, s, at) ? " turn" : "",
+                      fmo_blame_turned(t, s, at) ? " turn" : "",
                       share < 0 ? "122 61 184" : "42 120 214", FM_MIN(fabs(share), 1.0) * 0.7,
                       t->layer[s][i], 100 * share, t->effect[s][at]);
         }
@@ -249,7 +249,7 @@ static void draw_site(fm_buf *o, const blame_grids *g, const fm_trace *t, unsign
     fm_table_close(o);
 }
 
-static void draw_trace(fm_buf *o, const blame_grids *g)
+static void draw_trace(fm_buf *o, const fmo_blame_grids *g)
 {
     if (!g->done && !g->why_not)
         return;
@@ -276,7 +276,7 @@ static void draw_trace(fm_buf *o, const blame_grids *g)
 
 /* ---- examples ---- */
 
-static void draw_data(fm_buf *o, const blame *b, uint64_t top, const fm_json *data)
+static void draw_data(fm_buf *o, const fmo_blame *b, uint64_t top, const fm_json *data)
 {
     fm_markup(o, "<h2>Examples</h2>\n");
     if (!b->example_count) {
@@ -293,7 +293,7 @@ static void draw_data(fm_buf *o, const blame *b, uint64_t top, const fm_json *da
 
 /* ---- steps ---- */
 
-static void draw_curve(fm_buf *o, const blame_steps *s, const fm_json *points)
+static void draw_curve(fm_buf *o, const fmo_blame_steps *s, const fm_json *points)
 {
     fm_series margin;
     fm_series_of(&margin, points, "step", 0, "margin");
@@ -306,7 +306,7 @@ static void draw_curve(fm_buf *o, const blame_steps *s, const fm_json *points)
     fm_plot_grid_y(o, &plot, fm_svg_tick(plot.y_high - plot.y_low, 6));
     fm_plot_line(o, &plot, "blue thick", &margin, 0);
     for (size_t i = 0; i < s->points; i++) {
-        const blame_point *p = &s->point[i];
+        const fmo_blame_point *p = &s->point[i];
         if (!isnan(p->margin))
             fm_markup(o,
                       "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\">"
@@ -317,7 +317,7 @@ static void draw_curve(fm_buf *o, const blame_steps *s, const fm_json *points)
     fm_svg_close(o, "margin after each step that was asked; above 0 the wrong answer is likelier");
 }
 
-static void draw_steps(fm_buf *o, const blame_steps *s, const fm_json *steps)
+static void draw_steps(fm_buf *o, const fmo_blame_steps *s, const fm_json *steps)
 {
     if (!s->done && !s->why_not)
         return;
@@ -346,7 +346,7 @@ static void draw_steps(fm_buf *o, const blame_steps *s, const fm_json *steps)
             fm_json_get(steps, "ablations"), SIZE_MAX);
 }
 
-static void draw_repairs(fm_buf *o, const blame_repairs *r, const fm_json *repairs)
+static void draw_repairs(fm_buf *o, const fmo_blame_repairs *r, const fm_json *repairs)
 {
     if (!r->done || !r->count)
         return;
@@ -359,10 +359,10 @@ static void draw_repairs(fm_buf *o, const blame_repairs *r, const fm_json *repai
         fm_markup(o, "<p>The first was committed as %.10s.</p>\n", r->committed);
 }
 
-fm_status blame_html(fm_buf *o, const blame_more *m, bool tensors, bool data, uint64_t top)
+fm_status fmo_blame_html(fm_buf *o, const fmo_blame_more *m, bool tensors, bool data, uint64_t top)
 {
-    const blame *b = m->b;
-    fm_json *doc = blame_json(m, tensors, data);
+    const fmo_blame *b = m->b;
+    fm_json *doc = fmo_blame_json(m, tensors, data);
     const fm_json *worth = fm_json_get(doc, "worth");
     if (!doc)
         return FM_ENOMEM;
@@ -379,7 +379,7 @@ fm_status blame_html(fm_buf *o, const blame_more *m, bool tensors, bool data, ui
     draw_steps(o, &m->steps, fm_json_get(doc, "steps"));
     draw_repairs(o, &m->repairs, fm_json_get(doc, "repairs"));
     fm_markup(o, "<h2>What was run</h2>\n<p>%zu evaluations, %.1f s. Again by:</p>\n",
-              (size_t)blame_evaluations(m), m->seconds);
+              (size_t)fmo_blame_evaluations(m), m->seconds);
     fm_list_of(o, fm_json_path(doc, "ran.commands"));
     fm_markup(o, "<h2>What remains uncertain</h2>\n");
     fm_list_of(o, fm_json_get(doc, "unsure"));

@@ -1,13 +1,13 @@
 /* json.c - a blame for scripts. Keys are only ever added. */
 #include "cli/ops/blame/report/words.h"
 
-static fm_json *history_json(const blame_more *m)
+static fm_json *history_json(const fmo_blame_more *m)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     fm_status rc = FM_OK;
     fm_json *array = fm_json_new_array();
     for (size_t i = 0; i < b->count; i++) {
-        fm_json *o = version_json(&b->version[i].commit);
+        fm_json *o = fmo_version_json(&b->version[i].commit);
         fm_json_put(&rc, o, "names", fm_json_new_str(b->version[i].names));
         fm_json_put(&rc, o, "outcome", fm_json_new_str(blame_verdict_word[b->history.at[i]]));
         fm_json_put(&rc, o, "output", fm_json_new_str(b->version[i].output));
@@ -23,7 +23,7 @@ static fm_json *history_json(const blame_more *m)
     return array;
 }
 
-static fm_json *set_json(const blame *b, const fm_minimal_set *set)
+static fm_json *set_json(const fmo_blame *b, const fm_minimal_set *set)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *units = fm_json_new_array();
@@ -40,7 +40,7 @@ static fm_json *set_json(const blame *b, const fm_minimal_set *set)
     return o;
 }
 
-static fm_json *ranks_json(const blame *b)
+static fm_json *ranks_json(const fmo_blame *b)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
@@ -60,7 +60,7 @@ static fm_json *ranks_json(const blame *b)
     return o;
 }
 
-static fm_json *shapley_json(const blame *b)
+static fm_json *shapley_json(const fmo_blame *b)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
@@ -83,9 +83,9 @@ static fm_json *shapley_json(const blame *b)
     return o;
 }
 
-static fm_json *worth_json(const blame_more *m)
+static fm_json *worth_json(const fmo_blame_more *m)
 {
-    const blame_step_worth *w = &m->worth;
+    const fmo_blame_step_shapley *w = &m->worth;
     const fm_shapley *s = &w->value;
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
@@ -94,7 +94,7 @@ static fm_json *worth_json(const blame_more *m)
         fm_json *v = fm_json_new_object();
         fm_oid_hex(&m->b->version[w->node[i]].commit.oid, hex);
         fm_json_put(&rc, v, "id", fm_json_new_str(hex));
-        fm_json_put(&rc, v, "name", fm_json_new_str(blame_who(m->b, w->node[i])));
+        fm_json_put(&rc, v, "name", fm_json_new_str(fmo_blame_who(m->b, w->node[i])));
         fm_json_put(&rc, v, "value", fm_json_new_real(s->value[i]));
         fm_json_put(&rc, v, "low", fm_json_new_real(s->low[i]));
         fm_json_put(&rc, v, "high", fm_json_new_real(s->high[i]));
@@ -110,7 +110,7 @@ static fm_json *worth_json(const blame_more *m)
     return o;
 }
 
-static fm_json *tensors_json(const blame *b)
+static fm_json *tensors_json(const fmo_blame *b)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
@@ -129,7 +129,7 @@ static fm_json *tensors_json(const blame *b)
 }
 
 /* What was asked of versions, forms of the case and sums of steps, in order. */
-static fm_json *evidence_json(const blame *b)
+static fm_json *evidence_json(const fmo_blame *b)
 {
     static const char *const kind[] = {"case", "form", "mix"};
     const fm_blame_history *h = &b->history;
@@ -160,7 +160,7 @@ static fm_json *evidence_json(const blame *b)
     return list;
 }
 
-static fm_json *answers_json(const blame_answers *a)
+static fm_json *answers_json(const fmo_blame_answers *a)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
@@ -199,7 +199,7 @@ static fm_json *grid_json(const fm_trace *t)
     return o;
 }
 
-static fm_json *trace_json(const blame_grids *g)
+static fm_json *trace_json(const fmo_blame_grids *g)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *tokens = fm_json_new_array(), *begin = fm_json_new_array();
@@ -221,7 +221,7 @@ static fm_json *trace_json(const blame_grids *g)
 
 /* ---- steps ---- */
 
-static fm_json *points_json(const blame_steps *s)
+static fm_json *points_json(const fmo_blame_steps *s)
 {
     fm_status rc = FM_OK;
     fm_json *list = fm_json_new_array();
@@ -236,12 +236,12 @@ static fm_json *points_json(const blame_steps *s)
     return list;
 }
 
-static fm_json *ablations_json(const blame_steps *s)
+static fm_json *ablations_json(const fmo_blame_steps *s)
 {
     fm_status rc = FM_OK;
     fm_json *list = fm_json_new_array();
     for (size_t i = 0; i < s->ablations; i++) {
-        const blame_ablation *a = &s->ablation[i];
+        const fmo_blame_ablation *a = &s->ablation[i];
         fm_json *o = fm_json_new_object();
         fm_json_put(&rc, o, "what", fm_json_new_str(a->what));
         fm_json_put(&rc, o, "run", fm_json_new_bool(a->run));
@@ -256,7 +256,7 @@ static fm_json *ablations_json(const blame_steps *s)
     return list;
 }
 
-static fm_json *steps_json(const blame_steps *s)
+static fm_json *steps_json(const fmo_blame_steps *s)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *records = fm_json_new_array();
@@ -288,7 +288,7 @@ static fm_json *texts_json(char **text, size_t n)
     return list;
 }
 
-static fm_json *candidate_json(const blame_candidate *k)
+static fm_json *candidate_json(const fmo_blame_candidate *k)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
@@ -312,7 +312,7 @@ static fm_json *candidate_json(const blame_candidate *k)
     return o;
 }
 
-static fm_json *repairs_json(const blame_repairs *r)
+static fm_json *repairs_json(const fmo_blame_repairs *r)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
@@ -326,31 +326,31 @@ static fm_json *repairs_json(const blame_repairs *r)
     return o;
 }
 
-static fm_json *ran_json(const blame_more *m, bool tensors, bool data)
+static fm_json *ran_json(const fmo_blame_more *m, bool tensors, bool data)
 {
     fm_status rc = FM_OK;
-    blame_lines l = {0};
+    fmo_blame_lines l = {0};
     fm_json *o = fm_json_new_object();
-    blame_ran_lines(m, tensors, data, &l);
-    fm_json_put(&rc, o, "evaluations", fm_json_new_int((int64_t)blame_evaluations(m)));
+    fmo_blame_ran_lines(m, tensors, data, &l);
+    fm_json_put(&rc, o, "evaluations", fm_json_new_int((int64_t)fmo_blame_evaluations(m)));
     fm_json_put(&rc, o, "seconds", fm_json_new_real(m->seconds));
     fm_json_put(&rc, o, "commands", texts_json(l.line, l.count));
-    blame_lines_release(&l);
+    fmo_blame_lines_release(&l);
     return o;
 }
 
-static fm_json *doubts_json(const blame_more *m, bool tensors, bool data)
+static fm_json *doubts_json(const fmo_blame_more *m, bool tensors, bool data)
 {
-    blame_lines l = {0};
-    blame_doubt_lines(m, tensors, data, &l);
+    fmo_blame_lines l = {0};
+    fmo_blame_doubt_lines(m, tensors, data, &l);
     fm_json *list = texts_json(l.line, l.count);
-    blame_lines_release(&l);
+    fmo_blame_lines_release(&l);
     return list;
 }
 
-fm_json *blame_json(const blame_more *m, bool tensors, bool data)
+fm_json *fmo_blame_json(const fmo_blame_more *m, bool tensors, bool data)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     fm_status rc = FM_OK;
     char hex[41];
     fm_json *o = fm_json_new_object();
@@ -374,7 +374,7 @@ fm_json *blame_json(const blame_more *m, bool tensors, bool data)
     if (tensors)
         fm_json_put(&rc, o, "tensors", tensors_json(b));
     if (data)
-        fm_json_put(&rc, o, "data", blame_data_json(b));
+        fm_json_put(&rc, o, "data", fmo_blame_data_json(b));
     if (m->grids.done || m->grids.why_not)
         fm_json_put(&rc, o, "trace", trace_json(&m->grids));
     if (m->steps.done || m->steps.why_not)

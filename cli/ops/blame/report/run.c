@@ -26,7 +26,7 @@ static fm_status check(const fm_ops *c, const fm_blame_request *o)
         strcmp(o->data_target, "wrong") != 0)
         return fm_fail(FM_EINVAL, "a target is margin or wrong, not '%s'", o->data_target);
     /* Gradients and runs need whole models. */
-    return trains && ranks_count(c) > 1
+    return trains && fmo_ranks_count(c) > 1
                ? fm_fail(FM_EUNSUPPORTED,
                          "blame --data, --steps, --repairs and --fix train, and models that are "
                          "split over ranks cannot; leave --ranks and --stages out, or ask for "
@@ -35,7 +35,7 @@ static fm_status check(const fm_ops *c, const fm_blame_request *o)
 }
 
 /* A branch to move must be what was asked about. */
-static fm_status check_branch(const blame_run *r)
+static fm_status check_branch(const fmo_blame_run *r)
 {
     fm_oid oid;
     char *ref = fm_asprintf("refs/heads/%s", r->ask->rev);
@@ -50,7 +50,7 @@ static fm_status check_branch(const blame_run *r)
 }
 
 /* The suite and its case. */
-static fm_status find_case(blame_run *r)
+static fm_status find_case(fmo_blame_run *r)
 {
     const fm_blame_request *o = r->ask;
     fm_ops *c = r->b.c;
@@ -61,46 +61,46 @@ static fm_status find_case(blame_run *r)
         r->b.suite = r->made;
     }
     if (rc == FM_OK && (!o->prompt || o->repairs || o->fix))
-        rc = suites_of(c, r->tree, &r->set);
+        rc = fmo_suites_of(c, r->tree, &r->set);
     if (rc == FM_OK && !o->prompt)
-        rc = suite_case_find(&r->set, o->case_spec, &at, &r->b.case_index);
+        rc = fmo_suite_case_find(&r->set, o->case_spec, &at, &r->b.case_index);
     if (rc == FM_OK && !o->prompt)
         r->b.suite = r->set.suite[at];
     return rc;
 }
 
-static void fill(blame_run *r, fm_ops *c, const fm_blame_request *o)
+static void fill(fmo_blame_run *r, fm_ops *c, const fm_blame_request *o)
 {
     const uint32_t max_runs = o->max_runs ? o->max_runs : MAX_RUNS;
     memset(r, 0, sizeof *r);
     r->ask = o;
     r->b.c = c;
-    r->b.how = (blame_how){.flip_rate = o->flip_rate,
-                           .confidence = o->confidence,
-                           .max_runs = max_runs,
-                           .all_versions = o->all_versions,
-                           .ranks = o->ranks,
-                           .shapley = o->shapley};
-    r->b.data.opts = (blame_data_opts){.method = o->data_method,
-                                       .target = o->data_target,
-                                       .fidelity = o->fidelity,
-                                       .budget = o->trainings};
-    r->m = (blame_more){.b = &r->b,
-                        .suites = &r->set,
-                        .rev = o->rev,
-                        .case_spec = o->case_spec,
-                        .rederive = o->rederive,
-                        .budget_s = o->budget_s ? o->budget_s : BUDGET_S,
-                        .max_runs = max_runs};
+    r->b.how = (fmo_blame_how){.flip_rate = o->flip_rate,
+                               .confidence = o->confidence,
+                               .max_runs = max_runs,
+                               .all_versions = o->all_versions,
+                               .ranks = o->ranks,
+                               .shapley = o->shapley};
+    r->b.data.opts = (fmo_blame_data_opts){.method = o->data_method,
+                                           .target = o->data_target,
+                                           .fidelity = o->fidelity,
+                                           .budget = o->trainings};
+    r->m = (fmo_blame_more){.b = &r->b,
+                            .suites = &r->set,
+                            .rev = o->rev,
+                            .case_spec = o->case_spec,
+                            .rederive = o->rederive,
+                            .budget_s = o->budget_s ? o->budget_s : BUDGET_S,
+                            .max_runs = max_runs};
 }
 
 /* What was asked for, of a failure that a step made. Tensors and data where nothing is named
  * (tensors alone with several ranks); what a repair is made of comes with it. */
-static void choose_parts(blame_run *r)
+static void choose_parts(fmo_blame_run *r)
 {
     const fm_blame_request *o = r->ask;
-    bool repairs = o->repairs || o->fix, step = blame_has_step(&r->b);
-    bool whole = ranks_count(r->b.c) == 1;
+    bool repairs = o->repairs || o->fix, step = fmo_blame_has_step(&r->b);
+    bool whole = fmo_ranks_count(r->b.c) == 1;
     bool none = !o->tensors && !o->data && !o->trace && !o->steps && !repairs;
     r->parts.worth = step && o->shapley;
     r->parts.tensors = step && (none || o->tensors || repairs);
@@ -110,7 +110,7 @@ static void choose_parts(blame_run *r)
     r->parts.repairs = step && repairs;
 }
 
-fm_status blame_run_history(blame_run *r, fm_ops *c, const fm_blame_request *ask)
+fm_status fmo_blame_run_history(fmo_blame_run *r, fm_ops *c, const fm_blame_request *ask)
 {
     fm_oid oid;
     fill(r, c, ask);
@@ -122,42 +122,42 @@ fm_status blame_run_history(blame_run *r, fm_ops *c, const fm_blame_request *ask
     double began = fm_now_s();
     if (rc == FM_OK && ask->fix)
         rc = check_branch(r);
-    FM_THEN(rc, blame_history(&r->b, &oid));
+    FM_THEN(rc, fmo_blame_history(&r->b, &oid));
     r->m.seconds += fm_now_s() - began;
     if (rc == FM_OK && r->b.history.verdict != FM_BLAME_PASSES)
-        rc = blame_find_answers(&r->m);
+        rc = fmo_blame_find_answers(&r->m);
     if (rc == FM_OK)
         choose_parts(r);
     return rc;
 }
 
-fm_status blame_run_search(blame_run *r)
+fm_status fmo_blame_run_search(fmo_blame_run *r)
 {
     double began = fm_now_s();
-    fm_status rc = r->parts.worth ? blame_shapley_steps(&r->m) : FM_OK;
+    fm_status rc = r->parts.worth ? fmo_blame_shapley_steps(&r->m) : FM_OK;
     if (rc == FM_OK && r->parts.tensors)
-        rc = blame_tensors(&r->b);
+        rc = fmo_blame_tensors(&r->b);
     if (rc == FM_OK && r->parts.data)
-        rc = blame_data(&r->b);
+        rc = fmo_blame_data(&r->b);
     r->m.seconds += fm_now_s() - began;
     return rc;
 }
 
-fm_status blame_run_explain(blame_run *r)
+fm_status fmo_blame_run_explain(fmo_blame_run *r)
 {
-    FM_TRY(r->parts.trace ? blame_trace(&r->m) : FM_OK);
+    FM_TRY(r->parts.trace ? fmo_blame_trace(&r->m) : FM_OK);
     if (r->parts.steps)
-        FM_TRY(blame_find_step(&r->m));
+        FM_TRY(fmo_blame_find_step(&r->m));
     if (r->parts.repairs)
-        FM_TRY(blame_find_repairs(&r->m));
+        FM_TRY(fmo_blame_find_repairs(&r->m));
     if (r->parts.repairs && r->ask->fix) {
-        r->fixed = blame_fix(&r->m, r->ask->rev);
+        r->fixed = fmo_blame_fix(&r->m, r->ask->rev);
         fm_error_save(&r->fixed_text);
     }
     return FM_OK;
 }
 
-fm_status blame_run_end(blame_run *r)
+fm_status fmo_blame_run_end(fmo_blame_run *r)
 {
     FM_TRY(fm_result_flush(r->b.c->repo));
     if (r->fixed < 0) {
@@ -167,38 +167,38 @@ fm_status blame_run_end(blame_run *r)
     return FM_OK;
 }
 
-void blame_run_close(blame_run *r)
+void fmo_blame_run_close(fmo_blame_run *r)
 {
-    blame_more_release(&r->m);
-    blame_release(&r->b);
+    fmo_blame_more_release(&r->m);
+    fmo_blame_release(&r->b);
     fm_suite_free(r->made);
     fm_suite_set_free(&r->set);
     fm_tree_free(r->tree);
 }
 
-static fm_status report(const blame_run *r, fm_blame_report *out)
+static fm_status report(const fmo_blame_run *r, fm_blame_report *out)
 {
     char text[700];
-    blame_verdict_text(&r->b, text, sizeof text);
+    fmo_blame_verdict_text(&r->b, text, sizeof text);
     out->verdict = r->b.history.verdict;
-    out->has_step = blame_has_step(&r->b);
+    out->has_step = fmo_blame_has_step(&r->b);
     if (out->has_step)
         out->culprit = r->b.version[r->b.history.culprit].commit.oid;
     out->sentence = fm_strdup(text);
-    out->json = blame_json(&r->m, r->parts.tensors, r->parts.data);
+    out->json = fmo_blame_json(&r->m, r->parts.tensors, r->parts.data);
     return out->sentence && out->json ? FM_OK : FM_ENOMEM;
 }
 
 fm_status fm_ops_blame(fm_ops *c, const fm_blame_request *ask, fm_blame_report *out)
 {
-    blame_run r;
+    fmo_blame_run r;
     memset(out, 0, sizeof *out);
-    fm_status rc = blame_run_history(&r, c, ask);
-    FM_THEN(rc, blame_run_search(&r));
-    FM_THEN(rc, blame_run_explain(&r));
+    fm_status rc = fmo_blame_run_history(&r, c, ask);
+    FM_THEN(rc, fmo_blame_run_search(&r));
+    FM_THEN(rc, fmo_blame_run_explain(&r));
     FM_THEN(rc, report(&r, out));
-    FM_THEN(rc, blame_run_end(&r));
-    blame_run_close(&r);
+    FM_THEN(rc, fmo_blame_run_end(&r));
+    fmo_blame_run_close(&r);
     return rc;
 }
 

@@ -5,28 +5,28 @@
 #include "cli/ops/blame.h"
 #include "cli/ops/blame/blame_more.h"
 
-typedef struct blame_run {
+typedef struct fmo_blame_run {
     const fm_blame_request *ask;
-    blame b;
-    blame_more m;
+    fmo_blame b;
+    fmo_blame_more m;
     fm_suite_set set;
     fm_suite *made; /* of a prompt */
     fm_tree *tree;
-    struct { /* of the report; after blame_run_history */
+    struct { /* of the report; after fmo_blame_run_history */
         bool worth, tensors, data, trace, steps, repairs;
     } parts;
-    fm_status fixed; /* what came of ask->fix; its text is kept for blame_run_end */
+    fm_status fixed; /* what came of ask->fix; its text is kept for fmo_blame_run_end */
     fm_error_state fixed_text;
-} blame_run;
+} fmo_blame_run;
 
 /* Which version: history and, of a failure, its two answers. ask is borrowed. Close also after a
  * failure. */
-fm_status blame_run_history(blame_run *r, fm_ops *c, const fm_blame_request *ask);
+fm_status fmo_blame_run_history(fmo_blame_run *r, fm_ops *c, const fm_blame_request *ask);
 /* Worth of the steps, tensors, data; then what trains and patches, and the fix. */
-fm_status blame_run_search(blame_run *r);
-fm_status blame_run_explain(blame_run *r);
+fm_status fmo_blame_run_search(fmo_blame_run *r);
+fm_status fmo_blame_run_explain(fmo_blame_run *r);
 /* Keeps the outcomes. A fix that failed is told only here. */
-fm_status blame_run_end(blame_run *r);
-void blame_run_close(blame_run *r);
+fm_status fmo_blame_run_end(fmo_blame_run *r);
+void fmo_blame_run_close(fmo_blame_run *r);
 
 #endif

@@ -13,7 +13,7 @@ const char *const blame_verdict_word[] = {"pass", "FAIL", "error"};
 const char *const blame_site_word[] = {"residual", "attention", "mlp"};
 const char *const blame_repair_word[] = {"revert", "reweight", "drop", "file"};
 
-void blame_line(blame_lines *l, const char *fmt, ...)
+void fmo_blame_line(fmo_blame_lines *l, const char *fmt, ...)
 {
     va_list args;
     fm_buf text;
@@ -33,7 +33,7 @@ void blame_line(blame_lines *l, const char *fmt, ...)
     l->count += l->rc == FM_OK;
 }
 
-void blame_lines_release(blame_lines *l)
+void fmo_blame_lines_release(fmo_blame_lines *l)
 {
     for (size_t i = 0; i < l->count; i++)
         fm_free(l->line[i]);
@@ -41,7 +41,7 @@ void blame_lines_release(blame_lines *l)
     memset(l, 0, sizeof *l);
 }
 
-const char *blame_who(const blame *b, size_t node)
+const char *fmo_blame_who(const fmo_blame *b, size_t node)
 {
     static char ring[4][200];
     static unsigned at;
@@ -55,10 +55,10 @@ const char *blame_who(const blame *b, size_t node)
     return out;
 }
 
-void blame_verdict_text(const blame *b, char *out, size_t bytes)
+void fmo_blame_verdict_text(const fmo_blame *b, char *out, size_t bytes)
 {
     const fm_blame_history *h = &b->history;
-    const char *who = blame_who(b, h->culprit);
+    const char *who = fmo_blame_who(b, h->culprit);
     char text[500] = "";
     switch (h->verdict) {
     case FM_BLAME_PASSES:
@@ -77,7 +77,7 @@ void blame_verdict_text(const blame *b, char *out, size_t bytes)
         if (h->source != SIZE_MAX)
             snprintf(text, sizeof text,
                      "exposed by %s: its parents pass, but the fault is older: %s", who,
-                     blame_who(b, h->source));
+                     fmo_blame_who(b, h->source));
         else
             snprintf(text, sizeof text, "exposed by %s: its parents pass, but the fault is older",
                      who);
@@ -87,7 +87,7 @@ void blame_verdict_text(const blame *b, char *out, size_t bytes)
         for (size_t i = 0; i < h->partner_count && i < 4; i++) {
             size_t len = strlen(text);
             snprintf(text + len, sizeof text - len, "%s%s", i ? ", " : "; it needs ",
-                     blame_who(b, h->partner[i]));
+                     fmo_blame_who(b, h->partner[i]));
         }
         break;
     case FM_BLAME_FLAKY:
@@ -103,23 +103,23 @@ void blame_verdict_text(const blame *b, char *out, size_t bytes)
 
 static fm_status take_text(void *ctx, fm_span text)
 {
-    blame_line(ctx, "%.*s", (int)FM_MIN(text.len, (size_t)1000), (const char *)text.data);
-    return ((blame_lines *)ctx)->rc;
+    fmo_blame_line(ctx, "%.*s", (int)FM_MIN(text.len, (size_t)1000), (const char *)text.data);
+    return ((fmo_blame_lines *)ctx)->rc;
 }
 
-void blame_case_lines(const blame_more *m, blame_lines *out)
+void fmo_blame_case_lines(const fmo_blame_more *m, fmo_blame_lines *out)
 {
     fm_status rc = fm_suite_case_texts(m->b->suite, m->b->case_index, take_text, out);
     FM_THEN(out->rc, rc);
 }
 
-void blame_ran_lines(const blame_more *m, bool tensors, bool data, blame_lines *out)
+void fmo_blame_ran_lines(const fmo_blame_more *m, bool tensors, bool data, fmo_blame_lines *out)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     for (size_t i = 0; i < b->count; i++)
         if (b->history.asks[i] && b->history.at[i] != FM_ERROR_CASE && m->case_spec)
-            blame_line(out, "fmstore test %s --suite %s",
-                       fm_ops_short_oid(&b->version[i].commit.oid), fm_suite_name(b->suite));
+            fmo_blame_line(out, "fmstore test %s --suite %s",
+                           fm_ops_short_oid(&b->version[i].commit.oid), fm_suite_name(b->suite));
     const char *oid = fm_ops_short_oid(&b->version[0].commit.oid);
     char words[600];
     if (m->case_spec)
@@ -128,100 +128,104 @@ void blame_ran_lines(const blame_more *m, bool tensors, bool data, blame_lines *
         snprintf(words, sizeof words, "fmstore blame %s --prompt ... --expect ...", oid);
     const char *worth = m->worth.value.units ? " --shapley" : "";
     if (tensors)
-        blame_line(out, "%s --tensors%s%s --max-runs %u", words, b->how.ranks ? " --ranks" : "",
-                   b->how.shapley ? " --shapley" : "", m->max_runs);
+        fmo_blame_line(out, "%s --tensors%s%s --max-runs %u", words, b->how.ranks ? " --ranks" : "",
+                       b->how.shapley ? " --shapley" : "", m->max_runs);
     if (data)
-        blame_line(out, "%s --data%s", words, tensors ? "" : worth);
+        fmo_blame_line(out, "%s --data%s", words, tensors ? "" : worth);
     if (m->grids.done)
-        blame_line(out, "%s --trace%s", words, tensors || data ? "" : worth);
+        fmo_blame_line(out, "%s --trace%s", words, tensors || data ? "" : worth);
     if (m->steps.done)
-        blame_line(out, "%s --steps%s --budget %llu", words, m->rederive ? " --rederive" : "",
-                   (unsigned long long)m->budget_s);
+        fmo_blame_line(out, "%s --steps%s --budget %llu", words, m->rederive ? " --rederive" : "",
+                       (unsigned long long)m->budget_s);
     if (m->repairs.done)
-        blame_line(out, "%s --repairs%s --budget %llu", words, m->rederive ? " --rederive" : "",
-                   (unsigned long long)m->budget_s);
+        fmo_blame_line(out, "%s --repairs%s --budget %llu", words, m->rederive ? " --rederive" : "",
+                       (unsigned long long)m->budget_s);
     bool trained = false;
-    if (replay_can(b->c, &b->version[b->history.culprit].commit.oid, &trained) == FM_OK && trained)
-        blame_line(out, "fmstore replay %s",
-                   fm_ops_short_oid(&b->version[b->history.culprit].commit.oid));
+    if (fmo_replay_can(b->c, &b->version[b->history.culprit].commit.oid, &trained) == FM_OK &&
+        trained)
+        fmo_blame_line(out, "fmstore replay %s",
+                       fm_ops_short_oid(&b->version[b->history.culprit].commit.oid));
     fm_error_clear();
 }
 
-static void doubts_of_tensors(const blame *b, blame_lines *out)
+static void doubts_of_tensors(const fmo_blame *b, fmo_blame_lines *out)
 {
     if (!b->unit_count)
         return;
     if (!b->minimal.sufficient)
-        blame_line(out, "with all changed tensors of the child the parent still passes: the cause "
-                        "lies outside of them (tokenizer, template, config)");
+        fmo_blame_line(out,
+                       "with all changed tensors of the child the parent still passes: the cause "
+                       "lies outside of them (tokenizer, template, config)");
     else if (!b->minimal.necessary)
-        blame_line(out, "the child fails without the sufficient set too: there is another cause "
-                        "beside it");
+        fmo_blame_line(out,
+                       "the child fails without the sufficient set too: there is another cause "
+                       "beside it");
     if (!b->minimal.minimal || !b->repair.minimal)
-        blame_line(out, "the runs were used up (--max-runs): smaller sets may do");
+        fmo_blame_line(out, "the runs were used up (--max-runs): smaller sets may do");
     if (b->minimal.sufficient && b->minimal.minimal)
-        blame_line(out, "a minimal set is one that does; others may do as well, also smaller ones");
+        fmo_blame_line(out,
+                       "a minimal set is one that does; others may do as well, also smaller ones");
 }
 
-static void doubts_of_more(const blame_more *m, blame_lines *out)
+static void doubts_of_more(const fmo_blame_more *m, fmo_blame_lines *out)
 {
-    const blame_steps *s = &m->steps;
+    const fmo_blame_steps *s = &m->steps;
     if (m->grids.done)
-        blame_line(out,
-                   "patching says which state decides the answer, not which weights are wrong: "
-                   "the tensors do that");
+        fmo_blame_line(out,
+                       "patching says which state decides the answer, not which weights are wrong: "
+                       "the tensors do that");
     if (s->done && !s->exact && s->fails_at)
-        blame_line(out,
-                   "the step lies between %u and %u of %u; to find it trains them again, about "
-                   "%.0f s: --steps --rederive",
-                   s->passes_at, s->fails_at, s->steps,
-                   s->plan_s * s->fails_at / FM_MAX(s->steps, 1u));
+        fmo_blame_line(out,
+                       "the step lies between %u and %u of %u; to find it trains them again, about "
+                       "%.0f s: --steps --rederive",
+                       s->passes_at, s->fails_at, s->steps,
+                       s->plan_s * s->fails_at / FM_MAX(s->steps, 1u));
     if (s->done && s->exact)
-        blame_line(out,
-                   "the case may turn more than once in a run; this is the first turn among the "
-                   "states that were asked");
+        fmo_blame_line(
+            out, "the case may turn more than once in a run; this is the first turn among the "
+                 "states that were asked");
 }
 
-void blame_doubt_lines(const blame_more *m, bool tensors, bool data, blame_lines *out)
+void fmo_blame_doubt_lines(const fmo_blame_more *m, bool tensors, bool data, fmo_blame_lines *out)
 {
-    const blame *b = m->b;
+    const fmo_blame *b = m->b;
     if (b->history.uncertain)
-        blame_line(out, "a version in between cannot be run here; it may have begun there");
+        fmo_blame_line(out, "a version in between cannot be run here; it may have begun there");
     if (b->history.note[0])
-        blame_line(out, "%s", b->history.note);
+        fmo_blame_line(out, "%s", b->history.note);
     if (b->history.posterior < 0.9999 && b->history.verdict != FM_BLAME_PASSES)
-        blame_line(out, "the verdict has a posterior of %.1f %% at a flip rate of %.1f %%",
-                   100 * b->history.posterior, 100 * b->history.flip_rate);
+        fmo_blame_line(out, "the verdict has a posterior of %.1f %% at a flip rate of %.1f %%",
+                       100 * b->history.posterior, 100 * b->history.flip_rate);
     if (tensors)
         doubts_of_tensors(b, out);
     if (data && b->example_count && !m->repairs.done)
-        blame_line(out,
-                   "the ranking of examples is a statistic of gradients: only training without "
-                   "them shows whether they did it (--repairs --rederive)");
+        fmo_blame_line(out,
+                       "the ranking of examples is a statistic of gradients: only training without "
+                       "them shows whether they did it (--repairs --rederive)");
     doubts_of_more(m, out);
     if (m->answers.wrong && !m->answers.right)
-        blame_line(out,
-                   "no version in the history passes: there is no right answer to compare with");
+        fmo_blame_line(
+            out, "no version in the history passes: there is no right answer to compare with");
 }
 
-uint64_t blame_evaluations(const blame_more *m)
+uint64_t fmo_blame_evaluations(const fmo_blame_more *m)
 {
     return m->b->history.runs + m->b->minimal.runs + m->b->repair.runs + m->b->rank_set.runs +
            m->b->shapley.runs + m->worth.value.runs + m->runs;
 }
 
-double blame_share(const fm_trace *t, unsigned site, size_t cell)
+double fmo_blame_share(const fm_trace *t, unsigned site, size_t cell)
 {
     double whole = t->from_margin - t->margin;
     return fabs(whole) < 1e-12 ? 0 : (t->effect[site][cell] - t->margin) / whole;
 }
 
-bool blame_turned(const fm_trace *t, unsigned site, size_t cell)
+bool fmo_blame_turned(const fm_trace *t, unsigned site, size_t cell)
 {
     return (t->effect[site][cell] > 0) != (t->margin > 0);
 }
 
-char *blame_column_text(const blame_grids *g, const fm_trace *t, uint32_t c)
+char *fmo_blame_column_text(const fmo_blame_grids *g, const fm_trace *t, uint32_t c)
 {
     fm_buf text;
     fm_buf_init(&text, 0);
@@ -230,7 +234,7 @@ char *blame_column_text(const blame_grids *g, const fm_trace *t, uint32_t c)
     return fm_buf_take(&text);
 }
 
-long blame_unit_layer(const char *name, const char **module)
+long fmo_blame_unit_layer(const char *name, const char **module)
 {
     const char *layers = strstr(name, "layers.");
     char *end = NULL;
@@ -246,7 +250,7 @@ long blame_unit_layer(const char *name, const char **module)
 
 /* ---- releasing ---- */
 
-static void release_steps(blame_steps *s)
+static void release_steps(fmo_blame_steps *s)
 {
     for (size_t i = 0; i < s->records; i++)
         fm_free(s->preview[i]);
@@ -262,7 +266,7 @@ static void release_steps(blame_steps *s)
     fm_free(s->why_not);
 }
 
-static void release_candidate(blame_candidate *k)
+static void release_candidate(fmo_blame_candidate *k)
 {
     for (size_t i = 0; i < k->break_count; i++)
         fm_free(k->breaks[i]);
@@ -274,15 +278,15 @@ static void release_candidate(blame_candidate *k)
     fm_free(k->why);
     fm_tree_free(k->tree);
     if (k->made)
-        blame_overlay_release(k->made);
+        fmo_blame_overlay_release(k->made);
     fm_free(k->made);
     fm_json_free(k->recipe);
     fm_json_free(k->log);
 }
 
-void blame_more_release(blame_more *m)
+void fmo_blame_more_release(fmo_blame_more *m)
 {
-    blame_grids *g = &m->grids;
+    fmo_blame_grids *g = &m->grids;
     for (uint32_t i = 0; g->token && i < g->grid[0].common; i++)
         fm_free(g->token[i]);
     fm_free(g->token);
