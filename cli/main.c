@@ -86,7 +86,7 @@ static const command commands[] = {
      "delete what nothing reaches, after its grace period", NULL},
     {"repack", cmd_repack,
      "repack [--all] [--depth N] [--slow] [--pack-size MIB] [--dry-run] [--json]",
-     "fold packs, shorten delta chains, code anew", NULL},
+     "make packs few, shorten delta chains, code anew", NULL},
     {"devices", cmd_devices, "devices [--json]",
      "what --device can name here, and why CUDA is not there", NULL},
     {"version", cmd_version, "version", "version and build", NULL},

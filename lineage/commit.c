@@ -208,7 +208,7 @@ fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
         return rc;
     }
     fml_from_git(out, &id);
-    fm_ignore(fml_packs_fold(r, false), "the commit stands; the next one folds");
+    fm_ignore(fml_packs_repack(r, false), "the commit stands; the next one repacks");
     return FM_OK;
 }
 

@@ -401,7 +401,7 @@ static fm_status check_pack(check *c, const char *dir, const char *name)
     uint8_t sum[SHA1_BYTES];
     fm_status rc = path ? fm_map_file(&map, path) : FM_ENOMEM;
 
-    if (rc == FM_ENOTFOUND) { /* folded away since it was listed */
+    if (rc == FM_ENOTFOUND) { /* repacked away since it was listed */
         rc = FM_OK;
     } else if (rc == FM_OK && map.len > SHA1_BYTES) {
         rc = fm_sha1(sum, map.data, map.len - SHA1_BYTES);

@@ -16,7 +16,7 @@ typedef struct gc_run {
     fml_reach reach;
     git_oid *packed; /* objects in git's packs */
     size_t packed_count;
-    git_oid *garbage; /* of these, what no keeper reaches */
+    git_oid *garbage; /* of these, what no root reaches */
     size_t garbage_count;
     bool no_room; /* for what git keeps, anew */
 } gc_run;
@@ -44,8 +44,8 @@ static fm_status open_store(gc_run *g)
     fms_gc_opts so = {.dry_run = o->dry_run,
                       .now = g->now,
                       .expire = g->prune,
-                      .fold = o->repack || o->repack_all,
-                      .fold_all = o->repack_all,
+                      .repack = o->repack || o->repack_all,
+                      .repack_all = o->repack_all,
                       .depth = o->depth,
                       .slow = o->slow,
                       .pack_bytes = o->pack_bytes,
@@ -149,20 +149,20 @@ static fm_status expire_checkpoints(const gc_run *g, fm_gc_report *out)
     return for_want_of_room(rc) ? FM_OK : rc;
 }
 
-static fm_status fill_keepers(const gc_run *g, fm_gc_report *out)
+static fm_status fill_roots(const gc_run *g, fm_gc_report *out)
 {
     const fml_reach *x = &g->reach;
 
-    fms_gc_kept(g->gc, FMS_KEEPER_SHARED, &out->shared_objects, &out->shared_bytes);
-    out->keeper = fm_calloc(x->keepers + 1, sizeof *out->keeper);
-    if (!out->keeper)
+    fms_gc_kept(g->gc, FMS_ROOT_SHARED, &out->shared_objects, &out->shared_bytes);
+    out->root = fm_calloc(x->roots + 1, sizeof *out->root);
+    if (!out->root)
         return FM_ENOMEM;
-    for (size_t i = 0; i < x->keepers; i++) {
-        fm_gc_keeper *k = &out->keeper[i];
-        k->name = fm_strdup(x->keeper[i]);
+    for (size_t i = 0; i < x->roots; i++) {
+        fm_gc_root *k = &out->root[i];
+        k->name = fm_strdup(x->root[i]);
         if (!k->name)
             return FM_ENOMEM;
-        out->keepers++;
+        out->roots++;
         fms_gc_kept(g->gc, (uint32_t)i + 1, &k->objects, &k->bytes);
     }
     return FM_OK;
@@ -199,7 +199,7 @@ static fm_status fill(const gc_run *g, fm_gc_report *out)
     out->no_room = s->no_room || g->no_room;
     for (size_t i = 0; i < fms_gc_leases(g->gc)->count; i++)
         out->writers += fms_gc_leases(g->gc)->lease[i].writes;
-    return fill_keepers(g, out);
+    return fill_roots(g, out);
 }
 
 static fm_status refuse_damage(void *ctx, const char *rev, const char *path, const fm_entry *e)
@@ -229,7 +229,7 @@ static fm_status run(gc_run *g, fm_gc_report *out)
     FM_THEN(rc, fms_gc_rewrite(g->gc));
     FM_THEN(rc, delete_inside(g));
     if (rc == FM_OK && !g->opts->dry_run) { /* what commits only joined is coded now */
-        rc = fml_packs_fold(g->r, true);
+        rc = fml_packs_repack(g->r, true);
         rc = for_want_of_room(rc) ? FM_OK : rc;
     }
     return rc == FM_OK ? fill(g, out) : rc;
@@ -267,9 +267,9 @@ void fm_gc_report_release(fm_gc_report *report)
 {
     if (!report)
         return;
-    for (size_t i = 0; i < report->keepers; i++)
-        fm_free(report->keeper[i].name);
-    fm_free(report->keeper);
+    for (size_t i = 0; i < report->roots; i++)
+        fm_free(report->root[i].name);
+    fm_free(report->root);
     for (size_t i = 0; i < report->trainings; i++)
         fm_free(report->training[i].subject);
     fm_free(report->training);

@@ -76,14 +76,14 @@ bool fml_is_pack_index(const char *name);
 /* These objects as one pack with its index, durable; *name (may be NULL): its hash. fm_free. */
 FM_CHECKED fm_status fml_pack_write(fm_repo *r, const git_oid *id, size_t count, char **name);
 
-/* ---- fold.c, join.c: few packs ---- */
+/* ---- repack.c, concat.c: few packs ---- */
 /* After a commit, by a bounded amount of work; force: all into one, coded anew. */
-FM_CHECKED fm_status fml_packs_fold(fm_repo *r, bool force);
+FM_CHECKED fm_status fml_packs_repack(fm_repo *r, bool force);
 /* The packs of these indexes, smallest first, as one, copied as they are; *name: its hash. What only
  * packs hold that share objects with larger ones goes to a second, *rest_name (NULL: none). Both
  * fm_free. Each is compared with its checksums first: FM_ECORRUPT. */
-FM_CHECKED fm_status fml_packs_join(fm_repo *r, char *const *idx, size_t count, char **name,
-                                    char **rest_name);
+FM_CHECKED fm_status fml_packs_concat(fm_repo *r, char *const *idx, size_t count, char **name,
+                                      char **rest_name);
 
 /* All packs become one without the objects that drop says; none if it says none. A multi-pack-index
  * or .keep stops it. Under the lock of refs. */

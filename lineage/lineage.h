@@ -208,7 +208,7 @@ typedef struct fm_gc_opts {
     const char *checkpoints; /* states of trainings that do not run and had their last state before
                               * it: the names go. NULL: gc.checkpointExpire, else 2.weeks.ago, and
                               * none that are to be kept */
-    bool repack;     /* fold small packs into few; gc alone rewrites those mostly dead */
+    bool repack;             /* small packs become few; gc alone rewrites those mostly dead */
     bool repack_all; /* every pack */
     uint32_t depth;  /* longest delta chain after repack; FM_GC_ANY_DEPTH: as it is */
     bool slow;       /* objects are coded anew with the slow level; kept if smaller */
@@ -221,11 +221,11 @@ typedef struct fm_gc_opts {
 #define FM_GC_ANY_DEPTH UINT32_MAX
 fm_gc_opts fm_gc_defaults(void);
 
-typedef struct fm_gc_keeper {
+typedef struct fm_gc_root {
     char *name;       /* "refs/heads/x" (with its reflog), "running processes" */
     uint64_t objects; /* that it alone reaches */
     uint64_t bytes;   /* of these, on disk */
-} fm_gc_keeper;
+} fm_gc_root;
 typedef struct fm_gc_training {
     char *subject; /* of its last state: "checkpoint of x after step 7" */
     uint64_t states, bytes;
@@ -233,8 +233,8 @@ typedef struct fm_gc_training {
 typedef struct fm_gc_report {
     fm_gc_training *training; /* whose states' names were dropped; dry run: would be */
     size_t trainings, training_cap;
-    fm_gc_keeper *keeper; /* of every name that was looked at */
-    size_t keepers;
+    fm_gc_root *root; /* of every name that was looked at */
+    size_t roots;
     uint64_t versions; /* reached */
     uint64_t shared_objects, shared_bytes;
     uint64_t objects, bytes, live_objects, live_bytes; /* in packs; each object once */

@@ -26,7 +26,7 @@ static fm_status check_index(const char *path)
     uint8_t sum[SHA1_BYTES];
     fm_status rc = fm_map_file(&map, path);
 
-    if (rc == FM_ENOTFOUND) /* folded away since it was listed */
+    if (rc == FM_ENOTFOUND) /* repacked away since it was listed */
         return FM_OK;
     if (rc == FM_OK && map.len > SHA1_BYTES)
         rc = fm_sha1(sum, map.data, map.len - SHA1_BYTES);

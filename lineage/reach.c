@@ -18,69 +18,68 @@ fm_status fml_reach_init(fml_reach *x, fm_repo *r, fms_gc *gc, int64_t reflog_ex
 
 void fml_reach_release(fml_reach *x)
 {
-    for (size_t i = 0; i < x->keepers; i++)
-        fm_free(x->keeper[i]);
-    fm_free(x->keeper);
+    for (size_t i = 0; i < x->roots; i++)
+        fm_free(x->root[i]);
+    fm_free(x->root);
     fm_free(x->todo);
     fm_map_free(x->seen);
     memset(x, 0, sizeof *x);
 }
 
-static fm_status keeper_of(fml_reach *x, const char *name, uint32_t *out)
+static fm_status root_of(fml_reach *x, const char *name, uint32_t *out)
 {
-    for (size_t i = x->keepers; i > 0; i--)
-        if (strcmp(x->keeper[i - 1], name) == 0) {
+    for (size_t i = x->roots; i > 0; i--)
+        if (strcmp(x->root[i - 1], name) == 0) {
             *out = (uint32_t)i;
             return FM_OK;
         }
-    fm_status rc = fm_grow(&x->keeper, &x->keeper_cap, x->keepers + 1, sizeof *x->keeper);
+    fm_status rc = fm_grow(&x->root, &x->root_cap, x->roots + 1, sizeof *x->root);
     char *copy = rc == FM_OK ? fm_strdup(name) : NULL;
     if (!copy)
         return FM_ENOMEM;
-    x->keeper[x->keepers++] = copy;
-    *out = (uint32_t)x->keepers;
+    x->root[x->roots++] = copy;
+    *out = (uint32_t)x->roots;
     return FM_OK;
 }
 
-static uint32_t keeper_at(const fml_reach *x, const git_oid *id)
+static uint32_t root_at(const fml_reach *x, const git_oid *id)
 {
     return (uint32_t)(uintptr_t)fm_map_get(x->seen, id->id, sizeof id->id);
 }
 
 bool fml_reach_has(const fml_reach *x, const git_oid *id)
 {
-    uint32_t k = keeper_at(x, id);
-    return k != FMS_KEEPER_NONE && k != FML_KEEPER_GRACE;
+    uint32_t k = root_at(x, id);
+    return k != FMS_ROOT_NONE && k != FML_ROOT_GRACE;
 }
 
 bool fml_reach_stays(const fml_reach *x, const git_oid *id)
 {
-    return keeper_at(x, id) != FMS_KEEPER_NONE;
+    return root_at(x, id) != FMS_ROOT_NONE;
 }
 
-/* True: it is to be walked for this keeper. */
-static fm_status first_sight(fml_reach *x, const git_oid *id, uint32_t keeper, bool *walk)
+/* True: it is to be walked for this root. */
+static fm_status first_sight(fml_reach *x, const git_oid *id, uint32_t root, bool *walk)
 {
-    uint32_t now = keeper_at(x, id);
+    uint32_t now = root_at(x, id);
     *walk = false;
-    if (now == keeper || now == FMS_KEEPER_SHARED ||
-        (keeper == FML_KEEPER_GRACE && now != FMS_KEEPER_NONE))
+    if (now == root || now == FMS_ROOT_SHARED || (root == FML_ROOT_GRACE && now != FMS_ROOT_NONE))
         return FM_OK;
-    if (now != FMS_KEEPER_NONE && now != FML_KEEPER_GRACE)
-        keeper = FMS_KEEPER_SHARED;
+    if (now != FMS_ROOT_NONE && now != FML_ROOT_GRACE)
+        root = FMS_ROOT_SHARED;
     *walk = true;
-    return fm_map_put(x->seen, id->id, sizeof id->id, (void *)(uintptr_t)keeper, NULL);
+    return fm_map_put(x->seen, id->id, sizeof id->id, (void *)(uintptr_t)root, NULL);
 }
 
 /* ---- objects ---- */
 
-static fm_status emit(fml_reach *x, const fm_digest *id, uint32_t keeper)
+static fm_status emit(fml_reach *x, const fm_digest *id, uint32_t root)
 {
-    return keeper == FML_KEEPER_GRACE ? fms_gc_stay(x->gc, id) : fms_gc_reach(x->gc, id, keeper);
+    return root == FML_ROOT_GRACE ? fms_gc_stay(x->gc, id) : fms_gc_reach(x->gc, id, root);
 }
 
 /* A file of a model's tree that begins with "fmstore " is a pointer; nothing else may. */
-static fm_status take_blob(fml_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status take_blob(fml_reach *x, const git_oid *id, uint32_t root)
 {
     static const char mark[] = "fmstore ", tensor[] = "fmstore tensor 1\nid sha256:",
                       blob[] = "fmstore blob 1\nid sha256:";
@@ -98,7 +97,7 @@ static fm_status take_blob(fml_reach *x, const git_oid *id, uint32_t keeper)
     else if (len >= sizeof blob - 1 && memcmp(data, blob, sizeof blob - 1) == 0)
         head = sizeof blob - 1;
     if (head && len > head + FM_HEX_CHARS && fm_digest_parse(&digest, data + head, FM_HEX_CHARS))
-        rc = emit(x, &digest, keeper);
+        rc = emit(x, &digest, root);
     else if (len >= sizeof mark - 1 && memcmp(data, mark, sizeof mark - 1) == 0)
         rc = fm_fail(FM_EVERSION, "a pointer that this fmstore cannot read: '%.40s'",
                      data); /* libgit2 ends data with a NUL */
@@ -106,22 +105,22 @@ static fm_status take_blob(fml_reach *x, const git_oid *id, uint32_t keeper)
     return rc;
 }
 
-static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t keeper);
+static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t root);
 
-static fm_status take_entry(fml_reach *x, const git_tree_entry *e, uint32_t keeper)
+static fm_status take_entry(fml_reach *x, const git_tree_entry *e, uint32_t root)
 {
     bool walk;
     const git_oid *id = git_tree_entry_id(e);
     git_filemode_t mode = git_tree_entry_filemode(e);
     if (mode == GIT_FILEMODE_COMMIT) /* another repository's */
         return FM_OK;
-    fm_status rc = first_sight(x, id, keeper, &walk);
+    fm_status rc = first_sight(x, id, root, &walk);
     if (rc < 0 || !walk)
         return rc;
-    return mode == GIT_FILEMODE_TREE ? take_tree(x, id, keeper) : take_blob(x, id, keeper);
+    return mode == GIT_FILEMODE_TREE ? take_tree(x, id, root) : take_blob(x, id, root);
 }
 
-static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t root)
 {
     git_tree *tree = NULL;
     fm_status rc = FM_OK;
@@ -132,28 +131,27 @@ static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t keeper)
     if (++x->depth > MAX_TREE_DEPTH)
         rc = fm_fail(FM_ECORRUPT, "folders in folders, more than %u deep", MAX_TREE_DEPTH);
     for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++)
-        rc = take_entry(x, git_tree_entry_byindex(tree, i), keeper);
+        rc = take_entry(x, git_tree_entry_byindex(tree, i), root);
     x->depth--;
     git_tree_free(tree);
     return rc;
 }
 
-static fm_status add_todo(fml_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status add_todo(fml_reach *x, const git_oid *id, uint32_t root)
 {
     bool walk;
-    uint32_t before = keeper_at(x, id);
-    fm_status rc = first_sight(x, id, keeper, &walk);
+    uint32_t before = root_at(x, id);
+    fm_status rc = first_sight(x, id, root, &walk);
     if (rc < 0 || !walk)
         return rc;
-    x->versions +=
-        keeper != FML_KEEPER_GRACE && (before == FMS_KEEPER_NONE || before == FML_KEEPER_GRACE);
+    x->versions += root != FML_ROOT_GRACE && (before == FMS_ROOT_NONE || before == FML_ROOT_GRACE);
     rc = fm_grow(&x->todo, &x->todo_cap, x->todo_count + 1, sizeof *x->todo);
     if (rc == FM_OK)
         x->todo[x->todo_count++] = *id;
     return rc;
 }
 
-static fm_status take_commit(fml_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status take_commit(fml_reach *x, const git_oid *id, uint32_t root)
 {
     git_commit *commit = NULL;
     bool walk = false;
@@ -167,15 +165,15 @@ static fm_status take_commit(fml_reach *x, const git_oid *id, uint32_t keeper)
     if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
         rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
     for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
-        rc = add_todo(x, git_commit_parent_id(commit, i), keeper);
-    FM_THEN(rc, first_sight(x, git_commit_tree_id(commit), keeper, &walk));
+        rc = add_todo(x, git_commit_parent_id(commit, i), root);
+    FM_THEN(rc, first_sight(x, git_commit_tree_id(commit), root, &walk));
     if (rc == FM_OK && walk)
-        rc = take_tree(x, git_commit_tree_id(commit), keeper);
+        rc = take_tree(x, git_commit_tree_id(commit), root);
     git_commit_free(commit);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
 }
 
-static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t keeper)
+static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t root)
 {
     git_object *obj = NULL;
     bool walk = false;
@@ -188,26 +186,26 @@ static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t keeper)
         return fml_damage(code, "git object %.12s cannot be read", hex);
     git_object_t type = git_object_type(obj);
     if (type == GIT_OBJECT_COMMIT)
-        rc = add_todo(x, id, keeper);
+        rc = add_todo(x, id, root);
     else
-        rc = first_sight(x, id, keeper, &walk);
+        rc = first_sight(x, id, root, &walk);
     if (rc == FM_OK && walk && type == GIT_OBJECT_TAG)
-        rc = take_any(x, git_tag_target_id((const git_tag *)obj), keeper);
+        rc = take_any(x, git_tag_target_id((const git_tag *)obj), root);
     else if (rc == FM_OK && walk && type == GIT_OBJECT_TREE)
-        rc = take_tree(x, id, keeper);
+        rc = take_tree(x, id, root);
     else if (rc == FM_OK && walk)
-        rc = take_blob(x, id, keeper);
+        rc = take_blob(x, id, root);
     git_object_free(obj);
     while (rc == FM_OK && x->todo_count > 0) {
         git_oid next = x->todo[--x->todo_count];
-        rc = take_commit(x, &next, keeper);
+        rc = take_commit(x, &next, root);
     }
     return rc;
 }
 
 fm_status fml_reach_grace(fml_reach *x, const git_oid *id)
 {
-    fm_status rc = take_any(x, id, FML_KEEPER_GRACE);
+    fm_status rc = take_any(x, id, FML_ROOT_GRACE);
     x->todo_count = 0;
     x->depth = 0;
     return rc == FM_ENOMEM ? rc : FM_OK;
@@ -217,9 +215,9 @@ fm_status fml_reach_grace(fml_reach *x, const git_oid *id)
 
 static fm_status take_named(fml_reach *x, const char *name, const git_oid *id)
 {
-    uint32_t keeper = 0;
-    fm_status rc = keeper_of(x, name, &keeper);
-    FM_THEN(rc, take_any(x, id, keeper));
+    uint32_t root = 0;
+    fm_status rc = root_of(x, name, &root);
+    FM_THEN(rc, take_any(x, id, root));
     return rc == FM_OK ? rc
                        : fm_error_prefix(rc, "gc: nothing was deleted, run fsck first: %s", name);
 }
@@ -246,23 +244,23 @@ static fm_status take_ref(fml_reach *x, const char *name)
 }
 
 /* An entry whose version is gone already (an older gc's) keeps nothing. */
-static fm_status take_entry_id(fml_reach *x, const char *keeper, const git_oid *id)
+static fm_status take_entry_id(fml_reach *x, const char *root, const git_oid *id)
 {
     if (git_oid_is_zero(id) || !git_odb_exists(x->r->odb, id))
         return FM_OK;
-    return take_named(x, keeper, id);
+    return take_named(x, root, id);
 }
 
 /* A branch and its reflog go together, and HEAD's is that of the branch it names. */
 static fm_status log_keeper(fml_reach *x, const char *name, char **out)
 {
     git_reference *head = NULL;
-    const char *keeper = name;
+    const char *root = name;
 
     if (strcmp(name, "HEAD") == 0 && git_reference_lookup(&head, x->r->git, name) == 0 &&
         git_reference_type(head) == GIT_REFERENCE_SYMBOLIC)
-        keeper = git_reference_symbolic_target(head);
-    *out = fm_strdup(keeper);
+        root = git_reference_symbolic_target(head);
+    *out = fm_strdup(root);
     git_reference_free(head);
     return *out ? FM_OK : FM_ENOMEM;
 }
@@ -286,7 +284,7 @@ static bool parse_entry(const char *line, size_t len, git_oid id[2], int64_t *ti
     return true;
 }
 
-static fm_status take_entries(fml_reach *x, const char *keeper, fm_span text)
+static fm_status take_entries(fml_reach *x, const char *root, fm_span text)
 {
     fm_status rc = FM_OK;
 
@@ -298,9 +296,9 @@ static fm_status take_entries(fml_reach *x, const char *keeper, fm_span text)
         int64_t time;
         if (parse_entry((const char *)text.data, len, id, &time)) {
             if (time > x->reflog_expire || newest)
-                rc = take_entry_id(x, keeper, &id[1]);
+                rc = take_entry_id(x, root, &id[1]);
             if (rc == FM_OK && time > x->reflog_expire)
-                rc = take_entry_id(x, keeper, &id[0]);
+                rc = take_entry_id(x, root, &id[0]);
         }
         len += end != NULL;
         text = fm_span_of(text.data + len, text.len - len);
@@ -312,15 +310,15 @@ static fm_status take_entries(fml_reach *x, const char *keeper, fm_span text)
  * get an empty one. */
 static fm_status take_reflog(fml_reach *x, const char *name)
 {
-    char *keeper = NULL, *path = fm_asprintf("%s/logs/%s", x->r->git_path, name);
+    char *root = NULL, *path = fm_asprintf("%s/logs/%s", x->r->git_path, name);
     fm_buf text;
-    fm_status rc = path ? log_keeper(x, name, &keeper) : FM_ENOMEM;
+    fm_status rc = path ? log_keeper(x, name, &root) : FM_ENOMEM;
 
     fm_buf_init(&text, REFLOG_MAX_BYTES);
     FM_THEN(rc, fm_read_file(&text, path, REFLOG_MAX_BYTES));
-    FM_THEN(rc, take_entries(x, keeper, fm_buf_span(&text)));
+    FM_THEN(rc, take_entries(x, root, fm_buf_span(&text)));
     fm_buf_release(&text);
-    fm_free(keeper);
+    fm_free(root);
     fm_free(path);
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }

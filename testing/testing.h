@@ -103,13 +103,13 @@ FM_CHECKED fm_status fm_suite_convert(fm_buf *out, fm_span text, const char *wha
 typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
 /* What measures over a suite are made of; of the first prompt of a case that is scored. NaN: the
  * case has none. */
-typedef struct fm_case_numbers {
+typedef struct fm_case_measures {
     double probability; /* choices: of the expected one, by softmax over all as they are scored */
     double confidence;  /* choices: of the preferred one */
     double brier;       /* choices: sum over them of (probability - [it is expected])^2 */
     double nll;         /* - log-probability of the expected choice or of the continuation, nats */
     double tokens;      /* of that text */
-} fm_case_numbers;
+} fm_case_measures;
 typedef struct fm_case_result {
     const char *name; /* borrowed from the suite */
     fm_verdict verdict;
@@ -126,7 +126,7 @@ typedef struct fm_case_result {
         repeats_passed; /* runs under other seeds, this one among them; 0 = this one alone */
     bool flaky;         /* the repeats disagree: counted apart from passes and failures */
     bool quarantined;   /* flaky, as repeats that were run some other day have shown */
-    fm_case_numbers numbers;
+    fm_case_measures numbers;
 } fm_case_result;
 /* What a suite's `measures` say of a run of all its cases. A measure whose value is beyond its
  * bounds fails; one that cannot be taken (too few cases, cases that could not be run) is an error.

@@ -216,13 +216,13 @@ void fm_train_state_release(fm_train_state *s);
  * saved; false: not now (NULL: always). save: s is borrowed; durable when it returns. load: the
  * newest of this run, *found false where there is none; out is the caller's to release. When a
  * state is saved changes no bit of a result. */
-typedef struct fm_train_keeper {
+typedef struct fm_train_checkpoints {
     void *ctx;
     bool (*due)(void *ctx, uint32_t child, uint32_t step);
     fm_status (*save)(void *ctx, uint32_t child, const fm_train_state *s);
     fm_status (*load)(void *ctx, uint32_t child, const fm_digest *run, fm_train_state *out,
                       bool *found);
-} fm_train_keeper;
+} fm_train_checkpoints;
 
 typedef struct fm_train_job {
     const char *name; /* for progress and errors */
@@ -248,7 +248,7 @@ typedef struct fm_train_job {
     /* DISTILL: whom to follow; any model of the same vocabulary. */
     const fm_tree *teacher;
     const fm_provider *teacher_provider;
-    const fm_train_keeper *keeper; /* NULL = nothing is kept */
+    const fm_train_checkpoints *checkpoints; /* NULL = nothing is kept */
     uint32_t checkpoint_every;     /* steps; 0: when stopped and at the end alone */
     bool recompute; /* keep each layer's input alone and compute the rest again: less memory, same
                        bits */

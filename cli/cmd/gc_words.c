@@ -51,14 +51,14 @@ static const char *short_name(const char *name)
     return name;
 }
 
-static fm_status print_keepers(const fm_gc_report *r)
+static fm_status print_roots(const fm_gc_report *r)
 {
     out_table *t = out_table_new();
     if (!t)
         return FM_ENOMEM;
     puts("only reached by");
-    for (size_t i = 0; i < r->keepers; i++) {
-        const fm_gc_keeper *k = &r->keeper[i];
+    for (size_t i = 0; i < r->roots; i++) {
+        const fm_gc_root *k = &r->root[i];
         if (!k->objects)
             continue;
         out_cell(t, "%s", out_text(short_name(k->name), 60));
@@ -90,7 +90,7 @@ fm_status gc_print(const fm_gc_report *r, bool dry_run)
     print_trainings(r, dry_run);
     print_rest(r);
     print_packs(r);
-    return dry_run ? print_keepers(r) : FM_OK;
+    return dry_run ? print_roots(r) : FM_OK;
 }
 
 fm_status repack_print(const fm_gc_report *r, bool dry_run)
@@ -120,7 +120,7 @@ static void set_pair(fm_status *rc, fm_json *o, const char *key, uint64_t object
 fm_status gc_json(const fm_gc_report *r, bool dry_run)
 {
     fm_status rc = FM_OK;
-    fm_json *o = fm_json_new_object(), *keepers = fm_json_new_array();
+    fm_json *o = fm_json_new_object(), *roots = fm_json_new_array();
     fm_json_put(&rc, o, "dry_run", fm_json_new_bool(dry_run));
     set_int(&rc, o, "versions", r->versions);
     set_pair(&rc, o, "all", r->objects, r->bytes);
@@ -142,12 +142,12 @@ fm_status gc_json(const fm_gc_report *r, bool dry_run)
     set_int(&rc, o, "reflog_entries_dropped", r->reflog_entries);
     set_int(&rc, o, "writers", r->writers);
     fm_json_put(&rc, o, "no_room", fm_json_new_bool(r->no_room));
-    for (size_t i = 0; i < r->keepers; i++) {
+    for (size_t i = 0; i < r->roots; i++) {
         fm_json *k = fm_json_new_object();
-        fm_json_put(&rc, k, "name", fm_json_new_str(r->keeper[i].name));
-        set_int(&rc, k, "objects", r->keeper[i].objects);
-        set_int(&rc, k, "bytes", r->keeper[i].bytes);
-        fm_json_push_to(&rc, keepers, k);
+        fm_json_put(&rc, k, "name", fm_json_new_str(r->root[i].name));
+        set_int(&rc, k, "objects", r->root[i].objects);
+        set_int(&rc, k, "bytes", r->root[i].bytes);
+        fm_json_push_to(&rc, roots, k);
     }
     fm_json *trainings = fm_json_new_array();
     for (size_t i = 0; i < r->trainings; i++) {
@@ -159,7 +159,7 @@ fm_status gc_json(const fm_gc_report *r, bool dry_run)
     }
     fm_json_put(&rc, o, "trainings_dropped", trainings);
     set_pair(&rc, o, "shared", r->shared_objects, r->shared_bytes);
-    fm_json_put(&rc, o, "only_reached_by", keepers);
+    fm_json_put(&rc, o, "only_reached_by", roots);
     if (rc == FM_OK)
         return out_json(o);
     fm_json_free(o);

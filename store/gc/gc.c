@@ -122,7 +122,7 @@ static fm_status carry_over(fms_gc *g, fms_condemned *to, fm_map *git)
         memcpy(id.b, fm_map_key_at(from->object, i).data, FM_DIGEST_BYTES);
         uint32_t at = fms_gc_find(g, &id);
         uintptr_t batch = (uintptr_t)fm_map_value_at(from->object, i);
-        if (at != FMS_GC_NONE && g->object[at].keeper == FMS_KEEPER_NONE)
+        if (at != FMS_GC_NONE && g->object[at].root == FMS_ROOT_NONE)
             FM_TRY(fms_condemned_add_object(to, (size_t)batch - 1, &id));
     }
     for (size_t i = 0; i < fm_map_count(from->git); i++) {
@@ -143,7 +143,7 @@ static fm_status add_new(fms_gc *g, fms_condemned *to, const fm_map *git)
             FM_TRY(fms_condemned_add_lease(to, g->leases.lease[i].name));
     for (size_t i = 0; i < g->objects; i++) {
         const fms_gc_object *o = &g->object[i];
-        if (o->keeper != FMS_KEEPER_NONE || fms_condemned_object(to, &o->id))
+        if (o->root != FMS_ROOT_NONE || fms_condemned_object(to, &o->id))
             continue;
         g->report.new_objects++;
         g->report.new_bytes += o->stored_bytes;
@@ -193,8 +193,8 @@ fm_status fms_gc_condemn(fms_gc *g, const uint8_t *git_ids, size_t count)
         const fms_gc_object *o = &g->object[i];
         g->report.objects++;
         g->report.bytes += o->stored_bytes;
-        g->report.live_objects += o->keeper != FMS_KEEPER_NONE;
-        g->report.live_bytes += o->keeper != FMS_KEEPER_NONE ? o->stored_bytes : 0;
+        g->report.live_objects += o->root != FMS_ROOT_NONE;
+        g->report.live_bytes += o->root != FMS_ROOT_NONE ? o->stored_bytes : 0;
     }
     return rc;
 }
@@ -243,7 +243,7 @@ fm_status fms_gc_git_stays(fms_gc *g)
  * others. */
 static bool may_go(const fms_gc *g, const fms_gc_pack *p)
 {
-    if (p->fate != FMS_FATE_FOLD || p->held || (p->damaged && !g->opts.quarantine))
+    if (p->fate != FMS_FATE_REPACK || p->held || (p->damaged && !g->opts.quarantine))
         return false;
     for (uint32_t k = 0; k < p->count; k++) {
         const fms_gc_record *rec = &g->record[p->first + k];
@@ -343,7 +343,7 @@ static void count_result(fms_gc *g)
     for (size_t i = 0; i < g->objects; i++) {
         const fms_gc_object *o = &g->object[i];
         const fms_batch *b =
-            o->keeper == FMS_KEEPER_NONE ? fms_condemned_object(g->condemned, &o->id) : NULL;
+            o->root == FMS_ROOT_NONE ? fms_condemned_object(g->condemned, &o->id) : NULL;
         bool held = false, left = false;
         if (!b)
             continue;
@@ -387,7 +387,7 @@ fm_status fms_gc_remove(fms_gc *g)
 static bool is_left(const fms_gc *g, const fm_digest *id)
 {
     uint32_t at = fms_gc_find(g, id);
-    if (at == FMS_GC_NONE || g->object[at].keeper != FMS_KEEPER_NONE)
+    if (at == FMS_GC_NONE || g->object[at].root != FMS_ROOT_NONE)
         return false;
     for (uint32_t k = g->object[at].first; k != FMS_GC_NONE; k = g->record[k].next)
         if (g->pack[g->record[k].pack].fate != FMS_FATE_GONE)

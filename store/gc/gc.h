@@ -27,8 +27,8 @@
 
 FM_BEGIN_DECLS
 
-#define FMS_KEEPER_NONE 0u
-#define FMS_KEEPER_SHARED UINT32_MAX
+#define FMS_ROOT_NONE 0u
+#define FMS_ROOT_SHARED UINT32_MAX
 
 typedef struct fms_gc fms_gc;
 
@@ -36,8 +36,8 @@ typedef struct fms_gc_opts {
     bool dry_run;    /* nothing is condemned, written or removed */
     int64_t now;     /* seconds since 1970 */
     int64_t expire;  /* what was condemned until then may go: INT64_MAX all, INT64_MIN nothing */
-    bool fold;       /* small packs into few */
-    bool fold_all;   /* every pack */
+    bool repack;     /* small packs into few */
+    bool repack_all; /* every pack */
     uint32_t depth;  /* longest delta chain that a folded object may keep; FMS_CHAIN_MAX: any */
     bool slow;       /* folded objects are coded again with the slow level */
     bool quarantine; /* packs with damage go to quarantine/, once all that is reached is safe */
@@ -64,13 +64,13 @@ typedef struct fms_gc_report {
 FM_CHECKED fm_status fms_gc_open(fms_gc **out, fm_store *s, const fms_gc_opts *opts);
 void fms_gc_close(fms_gc *g); /* NULL is fine */
 
-/* keeper: 1 + number of whoever reaches it; an object that two reach becomes FMS_KEEPER_SHARED.
+/* root: 1 + number of whoever reaches it; an object that two reach becomes FMS_ROOT_SHARED.
  * FM_ECORRUPT: no pack holds it with all that it needs, also after a look at packs that came since. */
-FM_CHECKED fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t keeper);
+FM_CHECKED fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t root);
 /* Not reached, but needed by something unreached that stays: not deleted by this run. */
 FM_CHECKED fm_status fms_gc_stay(fms_gc *g, const fm_digest *id);
-/* Bytes on disk of what this keeper alone reaches, and their number. After the reaching. */
-void fms_gc_kept(const fms_gc *g, uint32_t keeper, uint64_t *objects, uint64_t *bytes);
+/* Bytes on disk of what this root alone reaches, and their number. After the reaching. */
+void fms_gc_kept(const fms_gc *g, uint32_t root, uint64_t *objects, uint64_t *bytes);
 
 /* git_ids: count ids of 20 bytes of objects in git's packs that are not reached. */
 FM_CHECKED fm_status fms_gc_condemn(fms_gc *g, const uint8_t *git_ids, size_t count);

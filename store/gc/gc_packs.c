@@ -322,16 +322,16 @@ static fm_status each_parent(fms_gc *g, uint32_t object, size_t *depth)
     return FM_OK;
 }
 
-static fm_status reach_from(fms_gc *g, uint32_t at, uint32_t keeper)
+static fm_status reach_from(fms_gc *g, uint32_t at, uint32_t root)
 {
     size_t depth = 0;
     FM_TRY(push(g, &depth, at));
     while (depth > 0) {
         uint32_t i = g->stack[--depth];
         fms_gc_object *o = &g->object[i];
-        if (o->keeper == keeper || o->keeper == FMS_KEEPER_SHARED)
+        if (o->root == root || o->root == FMS_ROOT_SHARED)
             continue;
-        o->keeper = o->keeper == FMS_KEEPER_NONE ? keeper : FMS_KEEPER_SHARED;
+        o->root = o->root == FMS_ROOT_NONE ? root : FMS_ROOT_SHARED;
         FM_TRY(each_parent(g, i, &depth));
     }
     return FM_OK;
@@ -343,7 +343,7 @@ static bool is_whole(const fms_gc *g, const fm_digest *id, uint32_t *at)
     return *at != FMS_GC_NONE && g->object[*at].whole;
 }
 
-fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t keeper)
+fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t root)
 {
     uint32_t at;
     char hex[FM_HEX_CHARS + 1];
@@ -351,7 +351,7 @@ fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t keeper)
         FM_TRY(fms_gc_look(g));
     }
     if (is_whole(g, id, &at))
-        return reach_from(g, at, keeper);
+        return reach_from(g, at, root);
     fm_digest_hex(id, hex);
     return fm_fail(FM_ECORRUPT,
                    "no pack holds object %s with all that it is coded against: 'fmstore fsck "
@@ -362,7 +362,7 @@ fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t keeper)
 fm_status fms_gc_reach_held(fms_gc *g, const fm_digest *id)
 {
     uint32_t at = fms_gc_find(g, id);
-    return at == FMS_GC_NONE ? FM_OK : reach_from(g, at, FMS_KEEPER_SHARED);
+    return at == FMS_GC_NONE ? FM_OK : reach_from(g, at, FMS_ROOT_SHARED);
 }
 
 fm_status fms_gc_stay(fms_gc *g, const fm_digest *id)
@@ -373,11 +373,11 @@ fm_status fms_gc_stay(fms_gc *g, const fm_digest *id)
     return FM_OK;
 }
 
-void fms_gc_kept(const fms_gc *g, uint32_t keeper, uint64_t *objects, uint64_t *bytes)
+void fms_gc_kept(const fms_gc *g, uint32_t root, uint64_t *objects, uint64_t *bytes)
 {
     *objects = *bytes = 0;
     for (size_t i = 0; i < g->objects; i++)
-        if (g->object[i].keeper == keeper) {
+        if (g->object[i].root == root) {
             *objects += 1;
             *bytes += g->object[i].stored_bytes;
         }
@@ -405,7 +405,7 @@ fm_status fms_gc_settle(fms_gc *g)
 
     for (size_t i = 0; i < g->objects; i++) {
         fms_gc_object *o = &g->object[i];
-        const fms_batch *b = o->keeper == FMS_KEEPER_NONE && !o->stay
+        const fms_batch *b = o->root == FMS_ROOT_NONE && !o->stay
                                  ? fms_condemned_object(g->condemned, &o->id)
                                  : NULL;
         bool held;

@@ -13,7 +13,7 @@ FM_BEGIN_DECLS
 
 typedef enum fms_fate {
     FMS_FATE_KEEP,
-    FMS_FATE_FOLD, /* what is needed of it is copied, then it may go */
+    FMS_FATE_REPACK, /* what is needed of it is copied, then it may go */
     FMS_FATE_GONE
 } fms_fate;
 
@@ -42,7 +42,7 @@ typedef struct fms_gc_record {
 typedef struct fms_gc_object {
     fm_digest id;
     uint32_t first; /* record */
-    uint32_t keeper;
+    uint32_t root;
     uint32_t depth;        /* the least of its records; those with it never lead in a circle */
     uint32_t new_depth;    /* of its record after this run, at most */
     uint64_t stored_bytes; /* of all its records */

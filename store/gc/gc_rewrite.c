@@ -74,7 +74,7 @@ static void weigh(fms_gc *g, fms_gc_pack *p)
 static bool is_redundant(const fms_gc *g, fms_gc_pack *p)
 {
     bool yes = p->count > 0;
-    p->fate = FMS_FATE_FOLD; /* for staying_record */
+    p->fate = FMS_FATE_REPACK; /* for staying_record */
     for (uint32_t k = 0; yes && k < p->count; k++) {
         const fms_gc_object *o = &g->object[g->record[p->first + k].object];
         yes = o->goes || staying_record(g, o) != FMS_GC_NONE;
@@ -93,15 +93,15 @@ static void plan(fms_gc *g)
         if (p->held)
             continue;
         if (p->damaged) {
-            p->fate = g->opts.quarantine ? FMS_FATE_FOLD : FMS_FATE_KEEP;
+            p->fate = g->opts.quarantine ? FMS_FATE_REPACK : FMS_FATE_KEEP;
             continue;
         }
         bool mostly_dead = p->dead_bytes >= p->needed_bytes;
-        bool small = g->opts.fold && (g->opts.fold_all || p->map.len < pack_limit(g) / 4);
-        bool deep = g->opts.fold && is_deep(g, p);
+        bool small = g->opts.repack && (g->opts.repack_all || p->map.len < pack_limit(g) / 4);
+        bool deep = g->opts.repack && is_deep(g, p);
         if (!mostly_dead && !small && !deep)
             continue;
-        p->fate = FMS_FATE_FOLD;
+        p->fate = FMS_FATE_REPACK;
         if (!mostly_dead && !deep && p->dead_bytes == 0) {
             folded++;
             last = p;
@@ -110,7 +110,7 @@ static void plan(fms_gc *g)
     if (folded == 1 && last && !g->opts.slow) { /* alone it would become itself again */
         bool others = false;
         for (size_t i = 0; i < g->packs; i++)
-            others = others || (&g->pack[i] != last && g->pack[i].fate == FMS_FATE_FOLD &&
+            others = others || (&g->pack[i] != last && g->pack[i].fate == FMS_FATE_REPACK &&
                                 g->pack[i].needed_bytes > 0);
         if (!others)
             last->fate = FMS_FATE_KEEP;
@@ -118,7 +118,7 @@ static void plan(fms_gc *g)
     for (size_t i = 0; i < g->packs; i++) {
         fms_gc_pack *p = &g->pack[i];
         if (p->fate == FMS_FATE_KEEP && !p->held && !p->damaged && is_redundant(g, p))
-            p->fate = FMS_FATE_FOLD;
+            p->fate = FMS_FATE_REPACK;
     }
 }
 
@@ -276,7 +276,7 @@ static const fms_gc_record *least(const fms_gc *g, uint32_t object)
 
 static bool wants_recode(const fms_gc *g, const fms_gc_record *rec)
 {
-    if (g->pack[rec->pack].fate != FMS_FATE_FOLD || !g->opts.fold)
+    if (g->pack[rec->pack].fate != FMS_FATE_REPACK || !g->opts.repack)
         return false;
     /* A recipe's record is kept as it is: coded again against one parent it would grow. */
     return rec->depth > g->opts.depth || (g->opts.slow && !rec->recipe);
@@ -422,13 +422,13 @@ static fm_status take_packs(rewrite *w)
     size_t packs = g->packs; /* those of before */
 
     for (size_t k = 0; k < g->records; k++)
-        if (g->record[k].recipe && g->pack[g->record[k].pack].fate == FMS_FATE_FOLD)
+        if (g->record[k].recipe && g->pack[g->record[k].pack].fate == FMS_FATE_REPACK)
             w->features |= FMS_PACK_RECIPES;
     for (size_t i = 0; i < packs; i++)
-        w->total_bytes += g->pack[i].fate == FMS_FATE_FOLD ? g->pack[i].needed_bytes : 0;
+        w->total_bytes += g->pack[i].fate == FMS_FATE_REPACK ? g->pack[i].needed_bytes : 0;
     for (size_t i = 0; i < packs; i++) {
         uint32_t first = g->pack[i].first, count = g->pack[i].count;
-        if (g->pack[i].fate != FMS_FATE_FOLD)
+        if (g->pack[i].fate != FMS_FATE_REPACK)
             continue;
         for (uint32_t k = first; k < first + count; k++)
             FM_TRY(take(w, k));
@@ -440,13 +440,13 @@ static fm_status take_packs(rewrite *w)
 static void pretend(fms_gc *g)
 {
     for (size_t i = 0; i < g->packs; i++)
-        for (uint32_t k = 0; g->pack[i].fate == FMS_FATE_FOLD && k < g->pack[i].count; k++) {
+        for (uint32_t k = 0; g->pack[i].fate == FMS_FATE_REPACK && k < g->pack[i].count; k++) {
             fms_gc_object *o = &g->object[g->record[g->pack[i].first + k].object];
             o->safe = !o->goes;
         }
     uint64_t bytes = 0;
     for (size_t i = 0; i < g->packs; i++)
-        bytes += g->pack[i].fate == FMS_FATE_FOLD ? g->pack[i].needed_bytes : 0;
+        bytes += g->pack[i].fate == FMS_FATE_REPACK ? g->pack[i].needed_bytes : 0;
     g->report.pack_bytes_after = bytes;
     g->report.packs_written = (bytes + pack_limit(g) - 1) / pack_limit(g);
 }

@@ -185,7 +185,7 @@ static fm_status read_one(reader *r, fmv_assertion *a, const char *word, const f
     FM_TRY(read_name(&a->model, spec, "model", r->where));
     a->n = (uint32_t)n;
     if (t->role != FMV_NO_HELPER)
-        a->helper = r->c->helper_count++;
+        a->aux_at = r->c->aux_count++;
     if (t->flags & FMV_NEEDS_LOGPROBS)
         r->c->wants_logprobs = true;
     if (a->metric || a->weight < 1 || a->weight > 1 || !isnan(a->threshold) || t->role)
@@ -309,18 +309,18 @@ void fmv_expect_release(fmv_case *c)
     c->assertion_count = 0;
 }
 
-static fm_status each_helper(const fmv_assertion *a, size_t n, fmv_assertion_fn each, void *ctx)
+static fm_status each_aux(const fmv_assertion *a, size_t n, fmv_assertion_fn each, void *ctx)
 {
     for (size_t i = 0; i < n; i++)
-        FM_TRY(a[i].kind == FMV_SET ? each_helper(a[i].part, a[i].part_count, each, ctx)
+        FM_TRY(a[i].kind == FMV_SET               ? each_aux(a[i].part, a[i].part_count, each, ctx)
                : a[i].type->role != FMV_NO_HELPER ? each(ctx, &a[i])
                                                   : FM_OK);
     return FM_OK;
 }
 
-fm_status fmv_each_helper(const fmv_case *c, fmv_assertion_fn each, void *ctx)
+fm_status fmv_each_aux(const fmv_case *c, fmv_assertion_fn each, void *ctx)
 {
-    return each_helper(c->assertion, c->assertion_count, each, ctx);
+    return each_aux(c->assertion, c->assertion_count, each, ctx);
 }
 
 /* ---- grading ---- */

@@ -17,13 +17,8 @@
 
 /* What another model said of one answer. Filled by ask (texts), run/aux_models.c (ids, out,
  * gen). */
-typedef enum fmv_helper_role {
-    FMV_NO_HELPER,
-    FMV_JUDGE,
-    FMV_EMBEDDER,
-    FMV_CLASSIFIER
-} fmv_helper_role;
-typedef struct fmv_help {
+typedef enum fmv_aux_role { FMV_NO_HELPER, FMV_JUDGE, FMV_EMBEDDER, FMV_CLASSIFIER } fmv_aux_role;
+typedef struct fmv_aux {
     fm_model *model; /* borrowed from the run */
     fm_buf *text;    /* [texts] what it reads */
     fm_ids *ids;     /* [texts] */
@@ -32,7 +27,7 @@ typedef struct fmv_help {
     size_t width;
     fm_gen_result gen; /* judge */
     char *broken;      /* why it could not be asked; NULL: it was */
-} fmv_help;
+} fmv_aux;
 
 /* One answer. */
 typedef struct fmv_answer {
@@ -41,7 +36,7 @@ typedef struct fmv_answer {
     const char *finish;    /* "stop", "length"; "" unknown */
     const float *logprobs; /* of the tokens generated; NULL: not asked for */
     size_t tokens;
-    const fmv_help *help; /* [helper_count of the case] */
+    const fmv_aux *aux; /* [aux_count of the case] */
 } fmv_answer;
 
 typedef struct fmv_grade {
@@ -63,13 +58,13 @@ struct fmv_assert_type {
     fmv_assert_kind kind;
     int how; /* tells the words of a family apart */
     unsigned flags;
-    fmv_helper_role role;
+    fmv_aux_role role;
     double threshold, low, high; /* the default of threshold, and the range it may have */
     /* a->value, threshold, n and model are set. */
     fm_status (*read)(fmv_assertion *a, const char *where);
     fm_status (*check)(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out);
     /* With a role: fills text and texts. */
-    fm_status (*ask)(const fmv_assertion *a, const fmv_answer *said, fmv_help *h);
+    fm_status (*ask)(const fmv_assertion *a, const fmv_answer *said, fmv_aux *h);
 };
 /* NULL-ended by a word of NULL. */
 extern const fmv_assert_type fmv_assert_text[], fmv_assert_json[], fmv_assert_markup[],
@@ -90,7 +85,7 @@ fm_status fmv_expect_grade(const fmv_case *c, const fmv_answer *said, fmv_grade 
 fm_json *fmv_metrics_json(const fmv_metrics *m);
 /* Calls each(ctx, a) for the assertions that ask another model, in the order of their places. */
 typedef fm_status (*fmv_assertion_fn)(void *ctx, const fmv_assertion *a);
-fm_status fmv_each_helper(const fmv_case *c, fmv_assertion_fn each, void *ctx);
+fm_status fmv_each_aux(const fmv_case *c, fmv_assertion_fn each, void *ctx);
 
 /* For the families. "expect.<word>" in errors. */
 fm_status fmv_want_text(const fmv_assertion *a, bool may_be_empty, const char *where);
@@ -110,8 +105,8 @@ void fmv_expect_release(fmv_case *c);
  * not. */
 fm_status fmv_assert_check(const fmv_assertion *a, fm_span text, bool *holds, fm_buf *detail);
 
-/* helped.c: adds one text that the helper is to read. */
-fm_status fmv_help_text(fmv_help *h, fm_span text);
+/* aux_text.c: adds one text that the auxiliary model is to read. */
+fm_status fmv_aux_text(fmv_aux *h, fm_span text);
 /* FM_EUNSUPPORTED: not finite. */
 fm_status fmv_cosine(double *out, const float *a, const float *b, size_t n);
 /* The class of that label; FM_EINVAL lists those there are. */

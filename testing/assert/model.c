@@ -53,17 +53,17 @@ static fm_status read_similar(fmv_assertion *a, const char *where)
     return FM_OK;
 }
 
-static fm_status ask_similar(const fmv_assertion *a, const fmv_answer *said, fmv_help *h)
+static fm_status ask_similar(const fmv_assertion *a, const fmv_answer *said, fmv_aux *h)
 {
-    FM_TRY(fmv_help_text(h, said->text));
+    FM_TRY(fmv_aux_text(h, said->text));
     for (size_t i = 0; i < fmv_text_count(a->value); i++)
-        FM_TRY(fmv_help_text(h, fmv_text_at(a->value, i)));
+        FM_TRY(fmv_aux_text(h, fmv_text_at(a->value, i)));
     return FM_OK;
 }
 
 static fm_status check_similar(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    const fmv_help *h = &said->help[a->helper];
+    const fmv_aux *h = &said->aux[a->aux_at];
     double best = h->ids[0].count ? -1 : 0;
     fm_status rc = FM_OK;
     for (size_t i = 1; rc == FM_OK && h->ids[0].count && i < h->texts; i++) {
@@ -82,15 +82,15 @@ static fm_status read_label(fmv_assertion *a, const char *where)
     return fmv_want_text(a, false, where);
 }
 
-static fm_status ask_whole(const fmv_assertion *a, const fmv_answer *said, fmv_help *h)
+static fm_status ask_whole(const fmv_assertion *a, const fmv_answer *said, fmv_aux *h)
 {
     (void)a;
-    return fmv_help_text(h, said->text);
+    return fmv_aux_text(h, said->text);
 }
 
 static fm_status check_label(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    const fmv_help *h = &said->help[a->helper];
+    const fmv_aux *h = &said->aux[a->aux_at];
     uint32_t k = 0;
     FM_TRY(fmv_class_of(&k, h->model, fm_json_cstr(a->value, "")));
     double p = h->ids[0].count ? exp((double)h->out[k]) : 0;
@@ -130,7 +130,7 @@ const char *fmv_judge_form(const fmv_assertion *a)
 }
 
 /* %q the question, then %s: what the case wants, the answer. Both are texts as they are. */
-static fm_status ask_judge(const fmv_assertion *a, const fmv_answer *said, fmv_help *h)
+static fm_status ask_judge(const fmv_assertion *a, const fmv_answer *said, fmv_aux *h)
 {
     fm_buf b;
     bool wanted = false;
@@ -145,7 +145,7 @@ static fm_status ask_judge(const fmv_assertion *a, const fmv_answer *said, fmv_h
         fm_buf_append(&b, s.data, s.len);
     }
     fm_status rc = fm_buf_ok(&b);
-    FM_THEN(rc, fmv_help_text(h, fm_buf_span(&b)));
+    FM_THEN(rc, fmv_aux_text(h, fm_buf_span(&b)));
     fm_buf_release(&b);
     return rc;
 }
@@ -186,7 +186,7 @@ fm_status fmv_judge_reply(const fmv_assertion *a, fm_span text, fmv_grade *out)
 
 static fm_status check_judge(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
-    const fmv_help *h = &said->help[a->helper];
+    const fmv_aux *h = &said->aux[a->aux_at];
     if (strcmp(h->gen.finish, "error") == 0)
         return fm_fail(FM_EUNSUPPORTED, "the judge gave up: %s", fm_buf_cstr(&h->gen.text));
     return fmv_judge_reply(a, fm_buf_span(&h->gen.text), out);

@@ -61,7 +61,7 @@ struct fmv_assertion {
     uint32_t n;         /* of n-grams */
     const char *metric; /* NULL: none */
     const char *model;  /* the id of a version that is asked about the answer; NULL: none */
-    size_t helper;      /* its place among the case's assertions that have a model */
+    size_t aux_at;      /* its place among the case's assertions that have a model */
     struct fmv_schema *schema;
     fmv_assertion *part; /* FMV_SET */
     size_t part_count;
@@ -106,7 +106,7 @@ typedef struct fmv_case {
     double threshold; /* of the weighted score; NaN: all must hold */
     bool graded;      /* the result has a score */
     bool wants_logprobs;
-    size_t helper_count; /* assertions that ask another model */
+    size_t aux_count;    /* assertions that ask another model */
     uint32_t repeats;    /* answers to each prompt */
     fmv_filter *filter;
     size_t filter_count;

@@ -13,7 +13,7 @@
 #define REPLY_TOKENS_MAX 192u
 #define MODELS_MAX 64u /* of one run */
 
-void fmv_help_release(fmv_help *h)
+void fmv_aux_release(fmv_aux *h)
 {
     for (size_t i = 0; i < h->texts; i++) {
         fm_buf_release(&h->text[i]);
@@ -26,17 +26,17 @@ void fmv_help_release(fmv_help *h)
     fm_gen_result_release(&h->gen);
 }
 
-void fmv_helps_release(fmv_job *j)
+void fmv_auxs_release(fmv_job *j)
 {
-    for (size_t i = 0; j->help && i < j->c->prompt_count * j->c->helper_count; i++)
-        fmv_help_release(&j->help[i]);
-    fm_free(j->help);
-    j->help = NULL;
+    for (size_t i = 0; j->aux && i < j->c->prompt_count * j->c->aux_count; i++)
+        fmv_aux_release(&j->aux[i]);
+    fm_free(j->aux);
+    j->aux = NULL;
 }
 
 /* ---- the run's helpers ---- */
 
-struct fmv_helpers {
+struct fmv_aux_models {
     fm_engine *engine;
     const fm_result_cache *env;
     struct {
@@ -52,7 +52,7 @@ struct fmv_helpers {
     size_t forms;
 };
 
-void fmv_helpers_free(fmv_helpers *h)
+void fmv_aux_models_free(fmv_aux_models *h)
 {
     if (!h)
         return;
@@ -65,7 +65,7 @@ void fmv_helpers_free(fmv_helpers *h)
     fm_free(h);
 }
 
-static fm_status open_model(fmv_helpers *h, const char *id, fm_model **out)
+static fm_status open_model(fmv_aux_models *h, const char *id, fm_model **out)
 {
     *out = NULL;
     if (!h->env || !h->env->open)
@@ -80,7 +80,7 @@ static fm_status open_model(fmv_helpers *h, const char *id, fm_model **out)
     return FM_OK;
 }
 
-static fm_status model_of(fmv_helpers *h, const char *id, fm_model **out)
+static fm_status model_of(fmv_aux_models *h, const char *id, fm_model **out)
 {
     size_t i = 0;
     while (i < h->models && strcmp(h->opened[i].id, id) != 0)
@@ -102,7 +102,7 @@ static fm_status model_of(fmv_helpers *h, const char *id, fm_model **out)
                 : fm_fail(FM_ENOTFOUND, "%s", h->opened[i].why ? h->opened[i].why : "no memory");
 }
 
-static fm_status grammar_of(fmv_helpers *h, const char *form, fm_grammar **out)
+static fm_status grammar_of(fmv_aux_models *h, const char *form, fm_grammar **out)
 {
     fm_json *schema = NULL;
     for (size_t i = 0; i < h->forms; i++)
@@ -124,13 +124,13 @@ static fm_status grammar_of(fmv_helpers *h, const char *form, fm_grammar **out)
 /* ---- what each is asked ---- */
 
 typedef struct asking {
-    fmv_helpers *h;
+    fmv_aux_models *h;
     fmv_job *j;
-    fmv_help *help; /* of this answer */
+    fmv_aux *aux; /* of this answer */
     fmv_answer said;
 } asking;
 
-static fm_status encode(fmv_help *h, fmv_helper_role role)
+static fm_status encode(fmv_aux *h, fmv_aux_role role)
 {
     h->ids = fm_calloc(h->texts, sizeof *h->ids);
     if (!h->ids)
@@ -149,10 +149,10 @@ static fm_status encode(fmv_help *h, fmv_helper_role role)
     return FM_OK;
 }
 
-static fm_status ask_helper(void *ctx, const fmv_assertion *a)
+static fm_status ask_aux(void *ctx, const fmv_assertion *a)
 {
     asking *x = ctx;
-    fmv_help *h = &x->help[a->helper];
+    fmv_aux *h = &x->aux[a->aux_at];
     fm_status rc = model_of(x->h, a->model, &h->model);
     if (rc == FM_OK && a->type->role == FMV_CLASSIFIER && !fm_model_classes(h->model))
         rc = fm_fail(FM_EUNSUPPORTED, "it has no classification head");
@@ -170,12 +170,12 @@ static fm_status ask_helper(void *ctx, const fmv_assertion *a)
                : rc;
 }
 
-static fm_status ask_all(fmv_helpers *h, fmv_job *j)
+static fm_status ask_all(fmv_aux_models *h, fmv_job *j)
 {
     const fmv_case *c = j->c;
     fm_status rc = FM_OK;
-    j->help = fm_calloc(c->prompt_count * c->helper_count, sizeof *j->help);
-    if (!j->help)
+    j->aux = fm_calloc(c->prompt_count * c->aux_count, sizeof *j->aux);
+    if (!j->aux)
         return FM_ENOMEM;
     for (size_t k = 0; rc == FM_OK && k < c->prompt_count; k++) {
         fm_buf question;
@@ -183,9 +183,9 @@ static fm_status ask_all(fmv_helpers *h, fmv_job *j)
         rc = fmv_question(&question, c, k);
         asking x = {h,
                     j,
-                    j->help + k * c->helper_count,
+                    j->aux + k * c->aux_count,
                     {.text = fm_buf_span(&j->said[k].text), .question = fm_buf_span(&question)}};
-        FM_THEN(rc, fmv_each_helper(c, ask_helper, &x));
+        FM_THEN(rc, fmv_each_aux(c, ask_aux, &x));
         fm_buf_release(&question);
     }
     return rc;
@@ -195,19 +195,19 @@ static fm_status ask_all(fmv_helpers *h, fmv_job *j)
 
 /* The requests of some jobs to helpers. */
 typedef struct batch {
-    fmv_helpers *h;
+    fmv_aux_models *h;
     fm_gen_request *gen;
     fm_gen_result **to;
     fm_embed_request *embed;
     fm_classify_request *classify;
     size_t gens, embeds, classifies;
-    fmv_help *help; /* while one answer's are gathered */
+    fmv_aux *aux; /* while one answer's are gathered */
 } batch;
 
 static fm_status gather_one(void *ctx, const fmv_assertion *a)
 {
     batch *b = ctx;
-    fmv_help *h = &b->help[a->helper];
+    fmv_aux *h = &b->aux[a->aux_at];
     fm_grammar *g = NULL;
     fm_status rc = FM_OK;
     if (a->type->role == FMV_JUDGE) {
@@ -241,12 +241,12 @@ static size_t texts_of(const fmv_job *job, size_t jobs)
 {
     size_t n = 0;
     for (size_t i = 0; i < jobs; i++)
-        for (size_t k = 0; job[i].help && k < job[i].c->prompt_count * job[i].c->helper_count; k++)
-            n += job[i].help[k].texts;
+        for (size_t k = 0; job[i].aux && k < job[i].c->prompt_count * job[i].c->aux_count; k++)
+            n += job[i].aux[k].texts;
     return n;
 }
 
-static fm_status run_batch(fmv_helpers *h, fmv_job *job, size_t jobs)
+static fm_status run_batch(fmv_aux_models *h, fmv_job *job, size_t jobs)
 {
     size_t room = texts_of(job, jobs) + 1;
     batch b = {.h = h,
@@ -257,9 +257,9 @@ static fm_status run_batch(fmv_helpers *h, fmv_job *job, size_t jobs)
     fm_status rc = b.gen && b.to && b.embed && b.classify ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < jobs; i++)
         for (size_t k = 0;
-             rc == FM_OK && job[i].help && !job[i].broken && k < job[i].c->prompt_count; k++) {
-            b.help = job[i].help + k * job[i].c->helper_count;
-            rc = fmv_each_helper(job[i].c, gather_one, &b);
+             rc == FM_OK && job[i].aux && !job[i].broken && k < job[i].c->prompt_count; k++) {
+            b.aux = job[i].aux + k * job[i].c->aux_count;
+            rc = fmv_each_aux(job[i].c, gather_one, &b);
         }
     if (rc == FM_OK && b.embeds)
         rc = fm_embed_many(h->engine, b.embed, b.embeds);
@@ -275,7 +275,7 @@ static fm_status run_batch(fmv_helpers *h, fmv_job *job, size_t jobs)
 }
 
 /* One that cannot be asked spoils the batch of all: then each is asked alone. */
-static fm_status run_each(fmv_helpers *h, fmv_job *job, size_t jobs)
+static fm_status run_each(fmv_aux_models *h, fmv_job *job, size_t jobs)
 {
     fm_status rc = run_batch(h, job, jobs);
     if (rc == FM_OK || rc == FM_ENOMEM)
@@ -283,7 +283,7 @@ static fm_status run_each(fmv_helpers *h, fmv_job *job, size_t jobs)
     fm_error_clear();
     rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
-        if (job[i].broken || !job[i].help)
+        if (job[i].broken || !job[i].aux)
             continue;
         rc = run_batch(h, &job[i], 1);
         if (rc < 0)
@@ -292,14 +292,14 @@ static fm_status run_each(fmv_helpers *h, fmv_job *job, size_t jobs)
     return rc;
 }
 
-fm_status fmv_help_all(fmv_helpers **out, fm_engine *e, const fm_result_cache *env, fmv_job *job,
-                       size_t jobs)
+fm_status fmv_aux_ask_all(fmv_aux_models **out, fm_engine *e, const fm_result_cache *env,
+                          fmv_job *job, size_t jobs)
 {
     fm_status rc = FM_OK;
     *out = NULL;
     for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
         fmv_job *j = &job[i];
-        if (j->broken || !j->c->helper_count)
+        if (j->broken || !j->c->aux_count)
             continue;
         if (!*out && !(*out = fm_calloc(1, sizeof **out)))
             return FM_ENOMEM;

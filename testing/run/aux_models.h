@@ -5,8 +5,8 @@
 #include "testing/assert/assert.h"
 
 /* Models and forms of a run; open until its answers are judged. */
-typedef struct fmv_helpers fmv_helpers;
-void fmv_helpers_free(fmv_helpers *h);
+typedef struct fmv_aux_models fmv_aux_models;
+void fmv_aux_models_free(fmv_aux_models *h);
 
-void fmv_help_release(fmv_help *h);
+void fmv_aux_release(fmv_aux *h);
 #endif

@@ -55,7 +55,7 @@ static fm_status key_of(char out[65], const fmv_case *c, const fm_model *m, uint
     FM_THEN(rc, fm_json_set(o, "text", digest_json(fm_model_text_digest(m))));
     FM_THEN(rc, fm_json_set(o, "mode", fm_json_new_str(fm_engine_mode(e))));
     FM_THEN(rc, fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e))));
-    if (rc == FM_OK && c->helper_count)
+    if (rc == FM_OK && c->aux_count)
         rc = fm_json_set(o, "judge", fm_json_new_int(FMV_JUDGE_VERSION));
     if (rc == FM_OK && c->scoring == FMV_SCORE_ROLLING) /* results before had no numbers */
         rc = fm_json_set(o, "numbers", fm_json_new_int(1));
@@ -84,7 +84,7 @@ fm_status fm_ask_result_key(char out[65], const fm_suite_ask *ask, size_t i)
 
 static const char *const verdicts[] = {"pass", "fail", "error"};
 
-static fm_json *numbers_json(const fm_case_numbers *n)
+static fm_json *numbers_json(const fm_case_measures *n)
 {
     const double x[] = {n->probability, n->confidence, n->brier, n->nll, n->tokens};
     fm_json *a = fm_json_new_array();
@@ -97,12 +97,12 @@ static fm_json *numbers_json(const fm_case_numbers *n)
     return NULL;
 }
 
-static fm_case_numbers numbers_of(const fm_json *a)
+static fm_case_measures numbers_of(const fm_json *a)
 {
     double x[5];
     for (size_t i = 0; i < FM_ARRAY_LEN(x); i++)
         x[i] = fm_json_real(fm_json_at(a, i), NAN);
-    return (fm_case_numbers){x[0], x[1], x[2], x[3], x[4]};
+    return (fm_case_measures){x[0], x[1], x[2], x[3], x[4]};
 }
 
 fm_status fmv_result_encode(fm_buf *out, const fm_case_result *r)

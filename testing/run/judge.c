@@ -34,7 +34,7 @@ static fmv_answer answer_at(const fmv_job *j, size_t k)
                         .finish = gen->finish,
                         .logprobs = gen->logprobs,
                         .tokens = gen->count,
-                        .help = j->help ? j->help + k * j->c->helper_count : NULL};
+                        .aux = j->aux ? j->aux + k * j->c->aux_count : NULL};
 }
 
 /* Of several answers the worst counts. */
@@ -181,7 +181,7 @@ fm_status fmv_judge(fmv_job *j)
         rc = fmv_judge_embed(j, &output, &detail);
         break;
     }
-    FM_THEN(rc, fmv_note_numbers(j));
+    FM_THEN(rc, fmv_note_measures(j));
     if (rc == FM_OK) {
         j->result->output = fm_buf_take(&output);
         j->result->detail = detail.len ? fm_buf_take(&detail) : NULL;

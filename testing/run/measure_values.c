@@ -18,7 +18,7 @@ void fmv_softmax(double *x, size_t n)
         x[i] /= sum;
 }
 
-static void note_text(fm_case_numbers *out, const fmv_work *w)
+static void note_text(fm_case_measures *out, const fmv_work *w)
 {
     double sum = 0;
     for (size_t i = w->prompt_len; i < w->ids.count; i++)
@@ -27,7 +27,7 @@ static void note_text(fm_case_numbers *out, const fmv_work *w)
     out->tokens = (double)(w->ids.count - w->prompt_len);
 }
 
-static fm_status note_choices(fm_case_numbers *out, const fmv_job *j)
+static fm_status note_choices(fm_case_measures *out, const fmv_job *j)
 {
     const fmv_case *c = j->c;
     double *p = fm_calloc(c->choice_count, sizeof *p);
@@ -49,10 +49,10 @@ static fm_status note_choices(fm_case_numbers *out, const fmv_job *j)
     return FM_OK;
 }
 
-fm_status fmv_note_numbers(fmv_job *j)
+fm_status fmv_note_measures(fmv_job *j)
 {
     const fmv_case *c = j->c;
-    fm_case_numbers *out = &j->result->numbers;
+    fm_case_measures *out = &j->result->numbers;
     if (c->scoring == FMV_SCORE_CHOICE && c->answer < c->choice_count)
         return note_choices(out, j);
     if (c->scoring == FMV_SCORE_LOGPROB || c->scoring == FMV_SCORE_ROLLING)

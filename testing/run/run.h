@@ -29,7 +29,7 @@ typedef struct fmv_job {
     fmv_work *work; /* [count], within the run's array */
     size_t count;
     fmv_said *said; /* [prompt_count] */
-    fmv_help *help; /* [prompt_count, helper_count] */
+    fmv_aux *aux;   /* [prompt_count, aux_count] */
     uint64_t seed_shift;
     bool broken; /* an error was recorded already */
     char key[65];
@@ -66,9 +66,9 @@ void fmv_answers_release(fmv_job *j);
 
 /* aux_models.c: asks the helpers of all jobs, together. *out stays open until the jobs are
  * judged. */
-fm_status fmv_help_all(fmv_helpers **out, fm_engine *e, const fm_result_cache *env, fmv_job *job,
-                       size_t jobs);
-void fmv_helps_release(fmv_job *j);
+fm_status fmv_aux_ask_all(fmv_aux_models **out, fm_engine *e, const fm_result_cache *env,
+                          fmv_job *job, size_t jobs);
+void fmv_auxs_release(fmv_job *j);
 
 /* judge.c, judge_scores.c: fills verdict, output, answer, detail, score, metrics. An error is the
  * case's, unless FM_ENOMEM. */
@@ -81,7 +81,7 @@ double fmv_score_of(const fmv_job *j, size_t work);
  * pair does not hold, detail says which. */
 fm_status fmv_judge_pairs(fmv_job *j, fm_buf *output, fm_buf *detail, bool *ok);
 /* measure_values.c: the result's numbers, of scorings. */
-fm_status fmv_note_numbers(fmv_job *j);
+fm_status fmv_note_measures(fmv_job *j);
 void fmv_softmax(double *x, size_t n); /* in place, of log-probabilities */
 fm_status fmv_judge_rolling(fmv_job *j, fm_buf *output, fm_buf *detail);
 fm_status fmv_judge_class(fmv_job *j, fm_buf *output, fm_buf *detail);

@@ -17,7 +17,7 @@ typedef struct runner {
     size_t jobs;
     fmv_work *work;
     size_t works;
-    fmv_helpers *helpers;
+    fmv_aux_models *aux_models;
 } runner;
 
 static fm_status prepare(runner *r)
@@ -124,9 +124,9 @@ static void runner_release(runner *r)
     }
     for (size_t i = 0; i < r->jobs; i++) {
         fmv_answers_release(&r->job[i]);
-        fmv_helps_release(&r->job[i]);
+        fmv_auxs_release(&r->job[i]);
     }
-    fmv_helpers_free(r->helpers);
+    fmv_aux_models_free(r->aux_models);
     fm_free(r->work);
     fm_free(r->job);
 }
@@ -150,7 +150,7 @@ static fm_status run_jobs(runner *r, const fm_result_cache *env)
     FM_THEN(rc, run_generations(r));
     FM_THEN(rc, run_scorings(r));
     FM_THEN(rc, fmv_look_all(r->engine, r->job, r->jobs));
-    FM_THEN(rc, fmv_help_all(&r->helpers, r->engine, env, r->job, r->jobs));
+    FM_THEN(rc, fmv_aux_ask_all(&r->aux_models, r->engine, env, r->job, r->jobs));
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
         fmv_job *j = &r->job[i];
         if (j->broken)
@@ -175,7 +175,7 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
     result->at = i;
     result->score = NAN;
     result->waived = fm_suite_waived(s, i);
-    result->numbers = (fm_case_numbers){NAN, NAN, NAN, NAN, NAN};
+    result->numbers = (fm_case_measures){NAN, NAN, NAN, NAN, NAN};
     fm_status rc = fm_ask_result_key(j->key, ask, i);
     fm_buf_init(&kept, 0);
     if (rc == FM_OK && kept_somewhere)

@@ -1,16 +1,18 @@
 /* interpolate.c - bisection on the share of a change that is kept. */
-#include "testing/alpha.h"
+#include "testing/interpolate.h"
 
-static fm_status ask(fm_alpha *out, double alpha, fm_alpha_fn passes, void *ctx, bool *yes)
+static fm_status ask(fm_interpolation *out, double alpha, fm_interpolate_fn passes, void *ctx,
+                     bool *yes)
 {
     out->runs++;
     return passes(ctx, alpha, yes);
 }
 
-fm_status fm_blame_alpha(fm_alpha *out, unsigned halvings, fm_alpha_fn passes, void *ctx)
+fm_status fm_blame_interpolate(fm_interpolation *out, unsigned halvings, fm_interpolate_fn passes,
+                               void *ctx)
 {
     bool yes = false;
-    *out = (fm_alpha){.fails = 1};
+    *out = (fm_interpolation){.fails = 1};
     if (halvings < 1 || halvings > 30)
         return fm_fail(FM_EINVAL, "%u halvings of alpha, allowed are 1 to 30", halvings);
     fm_status rc = ask(out, 0, passes, ctx, &yes);

@@ -47,7 +47,7 @@ static fm_status measure(void)
     for (size_t i = 0; i < run.count && rc == FM_OK; i++) {
         run.result[i].at = i;
         run.result[i].verdict = i % 2 ? FM_PASS : FM_FAIL;
-        run.result[i].numbers = (fm_case_numbers){0.5, 0.5, 0.5, 1, 2};
+        run.result[i].numbers = (fm_case_measures){0.5, 0.5, 0.5, 1, 2};
     }
     if (rc == FM_OK)
         rc = fmv_measures_take(&run);

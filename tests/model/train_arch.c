@@ -1,7 +1,7 @@
 /* ctest: apart */
 /* train_arch.c - gradients of the tiny architectures against Hugging Face; threads, resumes and
  * accumulation do not change what is learnt. Adapters against PEFT: train_peft.c. */
-#include "tests/model/keeper_kit.h"
+#include "tests/model/checkpoint_kit.h"
 #include "tests/model/train_kit.h"
 #include "tests/kit/train_kit.h"
 
@@ -189,10 +189,10 @@ TEST(a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one)
         fm_train_result whole;
         fm_train_result part;
         uint32_t stop = 2;
-        kit_keeper keeper;
+        kit_checkpoints checkpoints;
         fm_train_job j = tiny_job(&t, methods[i]);
         run_with(&whole, &t, &j, 2, NULL, NULL);
-        j.keeper = kit_keeper_init(&keeper);
+        j.checkpoints = kit_checkpoints_init(&checkpoints);
         run_with(&part, &t, &j, 2, stop_after, &stop);
         assert_true(part.stopped);
         assert_int_equal(part.count, 0);
@@ -207,9 +207,9 @@ TEST(a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one)
         assert_true(fm_json_equal(whole.log, part.log));
         fm_train_result_release(&part);
         fm_train_result_release(&whole);
-        assert_int_equal(keeper.saves, 3); /* both stops and the end */
-        assert_int_equal(keeper.kept.step, 6);
-        fm_train_state_release(&keeper.kept);
+        assert_int_equal(checkpoints.saves, 3); /* both stops and the end */
+        assert_int_equal(checkpoints.kept.step, 6);
+        fm_train_state_release(&checkpoints.kept);
     }
     tiny_close(&t);
 }
@@ -218,16 +218,16 @@ TEST(a_damaged_checkpoint_is_refused)
 {
     tiny t;
     fm_train_result r;
-    kit_keeper keeper;
+    kit_checkpoints checkpoints;
     uint32_t stop = 2;
 
     tiny_open(&t, 6);
     fm_train_job j = tiny_job(&t, FM_METHOD_LORA);
-    j.keeper = kit_keeper_init(&keeper);
+    j.checkpoints = kit_checkpoints_init(&checkpoints);
     run_with(&r, &t, &j, 1, stop_after, &stop);
     fm_train_result_release(&r);
     fm_engine *e = ik_engine(1, 64);
-    fm_train_state *s = &keeper.kept;
+    fm_train_state *s = &checkpoints.kept;
     s->tensors[1].name[2] ^= 1;
     tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_ECORRUPT, "has no p/");
     s->tensors[1].name[2] ^= 1;
@@ -256,11 +256,12 @@ TEST(a_state_that_is_not_due_is_not_saved)
     tiny t;
     fm_train_result r;
     uint32_t asked = 0;
-    fm_train_keeper keeper = {.ctx = &asked, .due = never_due}; /* save NULL: a call would crash */
+    fm_train_checkpoints checkpoints = {.ctx = &asked,
+                                        .due = never_due}; /* save NULL: a call would crash */
 
     tiny_open(&t, 6);
     fm_train_job j = tiny_job(&t, FM_METHOD_LORA);
-    j.keeper = &keeper;
+    j.checkpoints = &checkpoints;
     j.checkpoint_every = 1;
     run_with(&r, &t, &j, 1, NULL, NULL);
     assert_int_equal(asked, 6);

@@ -586,7 +586,7 @@ static void tracin_at_the_last_state_is_the_product_at_the_child(void **state)
 {
     stage s;
     state_copy c = {0};
-    fm_train_keeper keeper = {.ctx = &c, .save = copy_state};
+    fm_train_checkpoints checkpoints = {.ctx = &c, .save = copy_state};
     fm_train_result r;
     double tracin[N];
     double dot[N];
@@ -596,7 +596,7 @@ static void tracin_at_the_last_state_is_the_product_at_the_child(void **state)
     stage_open(&s, FM_METHOD_FULL);
     s.in.e = ik_engine(2, 64);
     fm_train_job j = s.job;
-    j.keeper = &keeper;
+    j.checkpoints = &checkpoints;
     tk_ok(fm_train_run(s.in.e, &s.p, &j, 1, &r, NULL, NULL));
     fm_train_result_release(&r);
     assert_int_equal(c.s.step, 3);

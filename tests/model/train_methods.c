@@ -1,7 +1,7 @@
 /* ctest: card=long apart */
 /* train_methods.c - what has no reference outside: gradients by differences of losses, methods of
  * any mix in one pass, resumes, frozen parts, parents that carry adapters, quantized stems. */
-#include "tests/model/keeper_kit.h"
+#include "tests/model/checkpoint_kit.h"
 #include "tests/model/train_kit.h"
 
 #include <math.h>
@@ -440,10 +440,10 @@ TEST(a_resumed_run_of_any_method_has_the_same_bits)
     for (size_t i = 0; i + 1 < MIX; i++) {
         fm_train_result whole;
         fm_train_result part;
-        kit_keeper keeper;
+        kit_checkpoints checkpoints;
         fm_train_job j = job_of(&t, mix[i]);
         tk_ok(fm_train_run(e, &t.p, &j, 1, &whole, NULL, NULL));
-        j.keeper = kit_keeper_init(&keeper);
+        j.checkpoints = kit_checkpoints_init(&checkpoints);
         tk_ok(fm_train_run(e, &t.p, &j, 1, &part, stop_after_two, NULL));
         assert_true(part.stopped);
         fm_train_result_release(&part);
@@ -451,7 +451,7 @@ TEST(a_resumed_run_of_any_method_has_the_same_bits)
         kit_same_bits(&whole, &part);
         fm_train_result_release(&whole);
         fm_train_result_release(&part);
-        fm_train_state_release(&keeper.kept);
+        fm_train_state_release(&checkpoints.kept);
     }
     tiny_close(&t);
     fm_engine_free(e);

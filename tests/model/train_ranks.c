@@ -2,7 +2,7 @@
 /* train_ranks.c - shards of a step over ranks (threads over the stand-in): the bytes are a
  * function of the recipe, not of who computes; a run goes on with another number of ranks; a
  * lost rank ends it. */
-#include "tests/model/keeper_kit.h"
+#include "tests/model/checkpoint_kit.h"
 #include "tests/model/ranks_kit.h"
 #include "tests/model/train_kit.h"
 #include "train/params/zero.h"
@@ -13,7 +13,7 @@
 typedef struct task {
     fm_method method;
     const char *set; /* "key=value key=value" */
-    fm_train_keeper *keeper;
+    fm_train_checkpoints *checkpoints;
     uint32_t stop_at; /* rank 0 stops behind this step, 0: never */
     bool leaves;      /* rank 1 ends before the first step */
     bool beside;      /* another child of the objective goes before it */
@@ -125,7 +125,7 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
         job.teacher = job.parent;
         job.teacher_provider = &p;
     }
-    job.keeper = w->t->keeper;
+    job.checkpoints = w->t->checkpoints;
     job.held_out = held;
     job.held_outs = w->t->held;
     job.eval_every = w->t->held > 0;
@@ -134,7 +134,7 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     fm_train_job two[2] = {job, job};
     fm_train_result result[2] = {{0}};
     two[0].name = "beside";
-    two[0].keeper = NULL;
+    two[0].checkpoints = NULL;
     two[0].config.seed += 7;
     two[0].config.batch += 2;
     size_t first = w->t->beside ? 0 : 1;
@@ -507,20 +507,20 @@ TEST(a_run_goes_on_with_other_ranks)
     const char *set = "r=4 lr=0.01 steps=4 batch=4 shards=2";
     const task straight = {.method = FM_METHOD_LORA, .set = set};
     fm_train_result want, part, got;
-    kit_keeper keeper;
+    kit_checkpoints checkpoints;
     run_well(&straight, 1, &want);
     task first = {.method = FM_METHOD_LORA, .set = set, .stop_at = 2};
-    fm_train_keeper copy = *kit_keeper_init(&keeper);
-    first.keeper = &copy;
+    fm_train_checkpoints copy = *kit_checkpoints_init(&checkpoints);
+    first.checkpoints = &copy;
     run_well(&first, 2, &part);
     assert_true(part.stopped);
-    assert_int_equal(keeper.kept.step, 2);
-    task rest = {.method = FM_METHOD_LORA, .set = set, .keeper = &copy};
+    assert_int_equal(checkpoints.kept.step, 2);
+    task rest = {.method = FM_METHOD_LORA, .set = set, .checkpoints = &copy};
     run_well(&rest, 1, &got);
     kit_same_bits(&want, &got);
     fm_train_result_release(&part);
     fm_train_result_release(&got);
-    fm_train_state_release(&keeper.kept);
+    fm_train_state_release(&checkpoints.kept);
     fm_train_result_release(&want);
 }
 

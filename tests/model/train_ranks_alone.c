@@ -9,7 +9,7 @@ int train_ranks_main(void);
 #undef main
 
 typedef struct breaker {
-    fm_train_keeper keeper;
+    fm_train_checkpoints checkpoints;
     uint64_t nth;  /* allocation that fails behind the first decision to keep, 0: none */
     bool full;     /* nothing can be written */
     unsigned kept; /* times that it was */
@@ -36,7 +36,7 @@ static fm_status save(void *ctx, uint32_t child, const fm_train_state *s)
 static void breaker_init(breaker *b, uint64_t nth, bool full)
 {
     *b = (breaker){.nth = nth, .full = full};
-    b->keeper = (fm_train_keeper){.ctx = b, .due = due, .save = save};
+    b->checkpoints = (fm_train_checkpoints){.ctx = b, .due = due, .save = save};
 }
 
 /* The status of all; they agree. */
@@ -46,7 +46,7 @@ static fm_status run_broken(breaker *b, fm_method method, const char *what, char
                     .set = method == FM_METHOD_FULL
                                ? "lr=0.001 steps=2 batch=2 max_tokens=16 shards=2"
                                : "r=2 lr=0.01 steps=2 batch=2 max_tokens=48 shards=2",
-                    .keeper = &b->keeper};
+                    .checkpoints = &b->checkpoints};
     worker w[2];
     run_ranks(&t, 2, w);
     fm_mem_fail_at(0, false);

@@ -249,20 +249,20 @@ static void goes_on(fm_method method, const char *set, uint32_t first_stages, ui
 {
     const task straight = {.method = method, .set = set};
     fm_train_result want, part, got;
-    kit_keeper keeper;
+    kit_checkpoints checkpoints;
     run_well(&straight, 1, &want);
     task a = {.method = method, .set = set, .stop_at = 2, .stages = first_stages};
-    fm_train_keeper copy = *kit_keeper_init(&keeper);
-    a.keeper = &copy;
+    fm_train_checkpoints copy = *kit_checkpoints_init(&checkpoints);
+    a.checkpoints = &copy;
     run_well(&a, first, &part);
     assert_true(part.stopped);
-    assert_int_equal(keeper.kept.step, 2);
-    task b = {.method = method, .set = set, .keeper = &copy, .stages = then_stages};
+    assert_int_equal(checkpoints.kept.step, 2);
+    task b = {.method = method, .set = set, .checkpoints = &copy, .stages = then_stages};
     run_well(&b, then, &got);
     kit_same_bits(&want, &got);
     fm_train_result_release(&part);
     fm_train_result_release(&got);
-    fm_train_state_release(&keeper.kept);
+    fm_train_state_release(&checkpoints.kept);
     fm_train_result_release(&want);
 }
 
@@ -294,7 +294,7 @@ TEST(a_broken_stage_says_where)
 /* ---- a rank that fails alone ---- */
 
 typedef struct breaker {
-    fm_train_keeper keeper;
+    fm_train_checkpoints checkpoints;
     uint64_t nth; /* allocation that fails behind the first decision to keep, 0: none */
     bool full;    /* nothing can be written */
 } breaker;
@@ -320,10 +320,10 @@ static fm_status run_broken(breaker *b, uint32_t stages, uint32_t ranks, char *t
 {
     const task t = {.method = FM_METHOD_LORA,
                     .set = "r=2 lr=0.01 steps=2 batch=2 accumulate=2 max_tokens=48 shards=2",
-                    .keeper = &b->keeper,
+                    .checkpoints = &b->checkpoints,
                     .stages = stages};
     worker w[RK_MOST];
-    b->keeper = (fm_train_keeper){.ctx = b, .due = due, .save = save};
+    b->checkpoints = (fm_train_checkpoints){.ctx = b, .due = due, .save = save};
     run_ranks(&t, ranks, w);
     fm_mem_fail_at(0, false);
     for (uint32_t i = 0; i < ranks; i++) {

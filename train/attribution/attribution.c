@@ -66,12 +66,12 @@ static fm_status note_run(void *ctx, uint32_t child, const fm_digest *run, fm_tr
 
 fm_status fm_attribution_run(const fm_attribution_in *in, fm_digest *run)
 {
-    fm_train_keeper keeper = {.ctx = run, .load = note_run};
+    fm_train_checkpoints checkpoints = {.ctx = run, .load = note_run};
     fm_train_job job = *in->job;
     fm_train_result result = {0};
     fmt_child ch;
 
-    job.keeper = &keeper;
+    job.checkpoints = &checkpoints;
     job.held_out = NULL;
     job.held_outs = job.eval_every = 0;
     fm_status rc = fmt_child_open(&ch, in->e, in->p, &job, 0, &result);
@@ -122,7 +122,7 @@ static fm_status retrain_some(fmt_walk *w, const bool *const *without, size_t n,
     for (size_t i = 0; i < n && rc == FM_OK; i++) {
         job[i] = *in->job;
         job[i].data = &data[i];
-        job[i].keeper = NULL;
+        job[i].checkpoints = NULL;
         job[i].held_out = NULL;
         job[i].held_outs = job[i].eval_every = 0;
         rc = subset(&data[i], in->job->data, without[i], in->job->name);

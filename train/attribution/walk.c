@@ -80,7 +80,7 @@ static fm_status choose_job(fmt_walk *w, bool bounded)
     fm_status rc = FM_OK;
 
     w->job = *j;
-    w->job.keeper = NULL;
+    w->job.checkpoints = NULL;
     w->job.held_out = NULL;
     w->job.held_outs = 0;
     w->job.eval_every = 0;

@@ -249,7 +249,7 @@ typedef struct fmt_checkpoint {
     uint64_t tokens;
     fm_json *log; /* owned by the loader's caller */
 } fmt_checkpoint;
-/* Through job's keeper; nothing is done where it has none, or where none is due. */
+/* Through job->checkpoints; nothing is done where it has none, or where none is due. */
 FM_CHECKED fm_status fmt_checkpoint_save(const fm_train_job *job, uint32_t child,
                                          const fmt_checkpoint *c, const fmt_params *ps);
 /* *found false (and nothing changed) where there is none of this run. FM_ECORRUPT: damaged. */

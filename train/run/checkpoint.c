@@ -104,7 +104,7 @@ static fm_status name_tensors(fm_trained *t, const fmt_params *ps, const float *
 fm_status fmt_checkpoint_save(const fm_train_job *job, uint32_t child, const fmt_checkpoint *c,
                               const fmt_params *ps)
 {
-    const fm_train_keeper *k = job->keeper;
+    const fm_train_checkpoints *k = job->checkpoints;
     const float *host[PARTS];
     bool writes = fm_comm_rank(ranks_of(ps)) == 0;
     bool due = k && (!writes || !k->due || k->due(k->ctx, child, c->step));
@@ -201,7 +201,7 @@ static fm_status same_step(fm_comm *comm, fm_status rc, uint32_t step, const cha
 fm_status fmt_checkpoint_load(const fm_train_job *job, uint32_t child, fmt_checkpoint *c,
                               fmt_params *ps, bool *found)
 {
-    const fm_train_keeper *k = job->keeper;
+    const fm_train_checkpoints *k = job->checkpoints;
     fm_train_state s = {0};
 
     *found = false;

@@ -319,7 +319,7 @@ fm_status fmt_child_save(fmt_child *ch)
 fm_status fmt_child_resume(fmt_child *ch)
 {
     bool found = false;
-    fm_status rc = ch->job->keeper ? run_digest(ch) : FM_OK;
+    fm_status rc = ch->job->checkpoints ? run_digest(ch) : FM_OK;
 
     FM_THEN(rc, fmt_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found));
     if (rc == FM_OK && !ch->state.log) {

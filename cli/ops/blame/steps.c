@@ -50,12 +50,12 @@ static fm_train_job job_of(const fmo_replay *r)
     return job;
 }
 
-static fm_status train(hunt *h, const fm_train_keeper *keeper, uint32_t every, fm_train_fn progress,
-                       fm_train_result *result)
+static fm_status train(hunt *h, const fm_train_checkpoints *checkpoints, uint32_t every,
+                       fm_train_fn progress, fm_train_result *result)
 {
     fm_provider p = fm_store_provider(fm_repo_store(h->r->c->repo));
     fm_train_job job = job_of(h->r);
-    job.keeper = keeper;
+    job.checkpoints = checkpoints;
     job.checkpoint_every = every;
     job.held_outs = 0; /* what is held out moves no weight */
     fmo_blame_swap_engines(h->m);
@@ -288,7 +288,7 @@ static bool until(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 static fm_status walk(hunt *h, const kept_state *from)
 {
     const fmo_blame_steps *s = &h->m->steps;
-    const fm_train_keeper keeper = {.ctx = h, .save = save_state, .load = load_from};
+    const fm_train_checkpoints checkpoints = {.ctx = h, .save = save_state, .load = load_from};
     uint32_t span = s->fails_at - (from ? from->step : 0);
     uint64_t fit = h->state_bytes ? STATES_BYTES / h->state_bytes : FINE;
     uint32_t fine = (uint32_t)FM_MAX(FM_MIN(fit, (uint64_t)FINE), 1u);
@@ -298,7 +298,7 @@ static fm_status walk(hunt *h, const kept_state *from)
     h->every = FM_MAX((span + fine) / (fine + 1), 1u);
     h->got = NULL;
     h->got_count = h->got_cap = 0;
-    fm_status rc = train(h, &keeper, h->every, until, &result);
+    fm_status rc = train(h, &checkpoints, h->every, until, &result);
     if (rc == FM_OK && result.failed)
         rc = fm_fail(result.failed, "%s", result.why ? result.why : "training failed");
     if (rc == FM_OK && result.stopped)

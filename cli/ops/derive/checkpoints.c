@@ -37,7 +37,7 @@ struct fmo_checkpoints {
     const size_t *job; /* child of each */
     bool stopping, at_ends;
     double begun_s, spent_s, cost_s; /* of all states, of the last one */
-    fm_train_keeper train;
+    fm_train_checkpoints train;
 };
 
 /* ---- policy ---- */
@@ -507,12 +507,12 @@ fm_status fmo_checkpoints_new(fmo_checkpoints **out, fm_ops *c, const fm_keep_po
     k->repo = c->repo;
     k->policy = *policy;
     k->count = children;
-    k->train = (fm_train_keeper){.ctx = k, .due = due, .save = save, .load = load};
+    k->train = (fm_train_checkpoints){.ctx = k, .due = due, .save = save, .load = load};
     k->child = fm_calloc(children, sizeof *k->child);
     return k->child ? FM_OK : FM_ENOMEM;
 }
 
-const fm_train_keeper *fmo_checkpoints_train(fmo_checkpoints *k)
+const fm_train_checkpoints *fmo_checkpoints_train(fmo_checkpoints *k)
 {
     return &k->train;
 }

@@ -23,7 +23,7 @@ fm_status fmo_checkpoints_new(fmo_checkpoints **out, fm_ops *c, const fm_keep_po
 fm_status fmo_checkpoints_states(fm_ops *c, const fm_digest *run, size_t most, uint64_t max_bytes,
                                  fm_train_state **out, size_t *count);
 void fmo_checkpoints_free(fmo_checkpoints *k); /* lets go of the runs; NULL is a no-op */
-const fm_train_keeper *fmo_checkpoints_train(fmo_checkpoints *k);
+const fm_train_checkpoints *fmo_checkpoints_train(fmo_checkpoints *k);
 /* For messages; borrowed. */
 void fmo_checkpoints_name(fmo_checkpoints *k, size_t child, const char *name);
 /* Job j of the next call of fm_train_run is child[j]; borrowed. The other functions speak of

@@ -174,8 +174,8 @@ static fm_train_job job_of(const fmo_derivation *d, size_t i)
                         .config = ch->config,
                         .parent = fmo_base_tree(d, i),
                         .data = d->training[i].dataset,
-                        .keeper = fmo_checkpoints_train(d->keeper),
-                        .checkpoint_every = 1, /* the keeper says when */
+                        .checkpoints = fmo_checkpoints_train(d->checkpoints),
+                        .checkpoint_every = 1, /* the checkpoints says when */
                         .recompute = d->recompute};
     fmo_goal_job(&d->training[i].goal, &job);
     return job;
@@ -213,7 +213,7 @@ static fm_status note_step(fmo_derivation *d, size_t i, const fm_train_progress 
     if (!u->sweep)
         return FM_OK;
     if (fmo_sweep_seen(u->sweep, trial) == 0)
-        FM_TRY(fmo_sweep_log(u->sweep, trial, fmo_checkpoints_log(d->keeper, i)));
+        FM_TRY(fmo_sweep_log(u->sweep, trial, fmo_checkpoints_log(d->checkpoints, i)));
     return fmo_sweep_step(u->sweep, trial, p->step, p->loss);
 }
 
@@ -238,7 +238,7 @@ static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
     bool asked = false;
     for (size_t k = 0; k < n; k++) {
         size_t i = d->job_child[p[k].child];
-        fmo_checkpoints_step(d->keeper, i, p[k].step + 1, p[k].steps);
+        fmo_checkpoints_step(d->checkpoints, i, p[k].step + 1, p[k].steps);
         d->training[i].came = p[k].step + 1;
         d->training[i].steps = p[k].steps;
         asked = show_one(d, &p[k], i) || asked;
@@ -257,7 +257,7 @@ static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
     }
     bool stop = ++d->steps_done == d->stop_after || asked || d->sweep_rc < 0;
     if (stop)
-        fmo_checkpoints_stopping(d->keeper);
+        fmo_checkpoints_stopping(d->checkpoints);
     return stop;
 }
 
@@ -295,7 +295,7 @@ static void derivation_release(fmo_derivation *d)
     fm_free(d->training);
     fm_free(d->job);
     fm_free(d->job_child);
-    fmo_checkpoints_free(d->keeper);
+    fmo_checkpoints_free(d->checkpoints);
     fm_model_close(d->model);
     fm_engine_free(d->judge);
     fm_tokenizer_close(d->own_tokenizer);
@@ -369,8 +369,8 @@ static fm_status train_wave(fmo_derivation *d, unsigned wave, bool *stopped)
     collect_jobs(d, wave);
     if (d->jobs == 0)
         return FM_OK;
-    fmo_checkpoints_jobs(d->keeper, d->job_child);
-    fmo_checkpoints_at_ends(d->keeper, wave + 1 < d->f->waves);
+    fmo_checkpoints_jobs(d->checkpoints, d->job_child);
+    fmo_checkpoints_at_ends(d->checkpoints, wave + 1 < d->f->waves);
     fm_train_result *result = fm_calloc(d->jobs, sizeof *result);
     fm_status rc = result ? FM_OK : FM_ENOMEM;
     FM_THEN(rc, fm_train_run(d->c->engine, &p, d->job, d->jobs, result, on_step, d));
@@ -497,9 +497,9 @@ static fm_status prepare(fmo_derivation *d)
         FM_TRY(prepare_child(d, i));
     if (d->pretrain)
         FM_TRY(store_config(d));
-    FM_TRY(fmo_checkpoints_new(&d->keeper, d->c, &d->policy, d->f->count));
+    FM_TRY(fmo_checkpoints_new(&d->checkpoints, d->c, &d->policy, d->f->count));
     for (size_t i = 0; i < d->f->count; i++)
-        fmo_checkpoints_name(d->keeper, i, d->f->child[i].name);
+        fmo_checkpoints_name(d->checkpoints, i, d->f->child[i].name);
     return FM_OK;
 }
 

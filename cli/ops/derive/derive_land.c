@@ -317,7 +317,7 @@ void fmo_forget_states(fmo_derivation *d, const fmo_unit *u, fm_status rc)
 {
     if (rc == FM_OK || rc == FM_EREFUSED || rc == FM_ECONFLICT || rc == FM_EEXISTS)
         for (size_t i = 0; i < u->count; i++)
-            fmo_checkpoints_landed(d->keeper, u->first + i);
+            fmo_checkpoints_landed(d->checkpoints, u->first + i);
 }
 
 void fmo_land_unit(fmo_derivation *d, size_t at)

@@ -40,7 +40,7 @@ typedef struct fmo_derivation {
     fmo_training *training; /* [count] */
     fmo_candidate *cand;    /* [units] */
     fm_keep_policy policy;
-    fmo_checkpoints *keeper;
+    fmo_checkpoints *checkpoints;
     bool pretrain, gate, plan, recompute, check_data;
     fm_engine *judge; /* of the gates, where training is not in mode exact; NULL until needed */
     /* of the wave in hand: its jobs, and whose they are */

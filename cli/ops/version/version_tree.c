@@ -141,7 +141,8 @@ static void hint_repack(fm_ops *c)
     fm_names packs = {NULL, 0};
     char *dir = fm_path_join(fm_repo_path(c->repo), "packs");
     if (dir && fm_list_dir(&packs, dir) == FM_OK && packs.count > PACKS_MANY)
-        fmo_ui_say(c, FM_UI_NOTE, "  note: %zu packs; 'fmstore repack' folds them", packs.count);
+        fmo_ui_say(c, FM_UI_NOTE, "  note: %zu packs; 'fmstore repack' makes few of them",
+                   packs.count);
     fm_names_release(&packs);
     fm_free(dir);
     fm_error_clear();

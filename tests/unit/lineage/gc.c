@@ -110,9 +110,9 @@ TEST(a_dry_run_changes_nothing)
     fm_gc_report report = collect(r, "now", true);
     assert_int_equal(report.new_objects, 1);
     assert_int_equal(report.gone_objects, 1);
-    assert_int_equal(report.keepers, 1);
-    assert_string_equal(report.keeper[0].name, "refs/heads/main");
-    assert_int_equal(report.keeper[0].objects, report.live_objects);
+    assert_int_equal(report.roots, 1);
+    assert_string_equal(report.root[0].name, "refs/heads/main");
+    assert_int_equal(report.root[0].objects, report.live_objects);
     fm_gc_report_release(&report);
     fm_repo_close(r);
     assert_false(fm_path_exists(condemned));

@@ -53,7 +53,7 @@ static fms_gc_report repack(fm_store *s, const fm_digest *id, size_t count, uint
 {
     fms_gc *g;
     fms_gc_opts o = {
-        .now = 1000, .expire = INT64_MAX, .fold = true, .fold_all = true, .depth = depth};
+        .now = 1000, .expire = INT64_MAX, .repack = true, .repack_all = true, .depth = depth};
     fm_store_lease_end(s);
     tk_ok(fms_gc_open(&g, s, &o));
     for (size_t i = 0; i < count; i++)

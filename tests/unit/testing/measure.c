@@ -74,7 +74,7 @@ static fm_suite_run taken(const fm_suite *s)
         r->at = i;
         r->verdict = won[i] ? FM_PASS : FM_FAIL;
         r->answer = fm_strdup(won[i] ? "x" : "y");
-        r->numbers = (fm_case_numbers){NAN, confidence[i], brier[i], nll[i], tokens[i]};
+        r->numbers = (fm_case_measures){NAN, confidence[i], brier[i], nll[i], tokens[i]};
     }
     tk_ok(fmv_measures_take(&run));
     return run;

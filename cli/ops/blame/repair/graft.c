@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "testing/alpha.h"
+#include "testing/interpolate.h"
 
 enum { HALVINGS = 6 };
 
@@ -121,8 +121,8 @@ static fm_status passes_at(void *ctx, double alpha, bool *passes)
 fm_status fmo_blame_reweight(fmo_blame_more *m, fmo_blame_candidate *k)
 {
     mixing x = {m, k};
-    fm_alpha a;
-    fm_status rc = fm_blame_alpha(&a, HALVINGS, passes_at, &x);
+    fm_interpolation a;
+    fm_status rc = fm_blame_interpolate(&a, HALVINGS, passes_at, &x);
     if (rc == FM_OK && !a.found)
         rc = fm_fail(FM_EUNSUPPORTED, "the case fails with the parent's tensors too");
     if (rc == FM_OK && a.alpha <= 0)

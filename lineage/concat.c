@@ -1,9 +1,9 @@
-/* join.c - several git packs as one, without decoding an object.
+/* concat.c - several git packs as one, without decoding an object.
  *
  * A pack is a header, objects one after the other, and a SHA-1. An object refers to its delta base
  * by distance or by id, so the bodies can be laid behind one another as they are; the new index is the
  * old ones merged, each place moved by its body's shift. An object must not be in a pack twice: of
- * two packs that share one (an earlier fold was killed before it removed what it had copied, two
+ * two packs that share one (an earlier repack was killed before it removed what it had copied, two
  * writers did not see one another) the smaller is left out, and what it alone holds is coded anew.
  * Formats: gitformat-pack(5), pack version 2, index version 2. */
 #include "lineage/internal.h"
@@ -266,7 +266,8 @@ static fm_status write_all(fm_repo *r, const join *j, char **name, char **rest_n
     return *name ? FM_OK : FM_ENOMEM;
 }
 
-fm_status fml_packs_join(fm_repo *r, char *const *idx, size_t count, char **name, char **rest_name)
+fm_status fml_packs_concat(fm_repo *r, char *const *idx, size_t count, char **name,
+                           char **rest_name)
 {
     join j = {.parts = count};
     fm_status rc;

@@ -1,4 +1,4 @@
-/* when.c - points of time as people write them for git: "2.weeks.ago", "now", a date. */
+/* date.c - points of time as people write them for git: "2.weeks.ago", "now", a date. */
 #include "lineage/lineage.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* helped.c - what assertions and scorings make of another model's say: the text that it reads, a
+/* aux_text.c - what assertions and scorings make of another model's say: the text that it reads, a
  * class by its label, the cosine of two vectors. */
 #include <math.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "store/base/mem.h"
 #include "testing/assert/assert.h"
 
-fm_status fmv_help_text(fmv_help *h, fm_span text)
+fm_status fmv_aux_text(fmv_aux *h, fm_span text)
 {
     fm_buf *all = fm_realloc(h->text, (h->texts + 1) * sizeof *all);
     if (!all)

@@ -100,7 +100,7 @@ TEST(two_hundred_versions_lie_in_few_packs)
     fm_repo_close(r);
     tk_ok(fm_repo_open(&r, dir));
     reads_all(r, oid, 200);
-    tk_ok(fml_packs_fold(r, true));
+    tk_ok(fml_packs_repack(r, true));
     assert_int_equal(packs_of(dir).count, 1);
     is_sound(r, dir);
     reads_all(r, oid, 200);
@@ -172,14 +172,14 @@ TEST(a_damaged_pack_is_not_joined)
             idx[n++] = fm_path_join(folder, names.name[i]);
     assert_int_equal(n, 2);
     pack = fm_asprintf("%.*s.pack", (int)strlen(idx[1]) - 4, idx[1]);
-    tk_ok(fml_packs_join(r, idx, 2, &name[0], &name[1]));
+    tk_ok(fml_packs_concat(r, idx, 2, &name[0], &name[1]));
     assert_null(name[1]);
     fm_free(name[0]);
     flip(pack, 40);
-    tk_fails(fml_packs_join(r, idx, 2, &name[0], &name[1]), FM_ECORRUPT, "checksum");
+    tk_fails(fml_packs_concat(r, idx, 2, &name[0], &name[1]), FM_ECORRUPT, "checksum");
     flip(pack, 40);
     flip(idx[1], 1100);
-    tk_fails(fml_packs_join(r, idx, 2, &name[0], &name[1]), FM_ECORRUPT, "checksum");
+    tk_fails(fml_packs_concat(r, idx, 2, &name[0], &name[1]), FM_ECORRUPT, "checksum");
     assert_null(name[0]);
     fm_free(pack);
     fm_free(idx[0]);

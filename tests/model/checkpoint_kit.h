@@ -1,4 +1,4 @@
-/* keeper_kit.h - a keeper of one state in memory: what a test of resuming leans on. */
+/* checkpoint_kit.h - a checkpoints of one state in memory: what a test of resuming leans on. */
 #ifndef FM_TESTS_KEEPER_KIT_H
 #define FM_TESTS_KEEPER_KIT_H
 
@@ -7,11 +7,11 @@
 #include "tests/testkit.h"
 #include "train/train.h"
 
-typedef struct kit_keeper {
+typedef struct kit_checkpoints {
     fm_train_state kept; /* tensors NULL: none */
     unsigned saves;
-    fm_train_keeper keeper; /* for the job */
-} kit_keeper;
+    fm_train_checkpoints checkpoints; /* for the job */
+} kit_checkpoints;
 
 static fm_status kit_copy_state(fm_train_state *to, const fm_train_state *s)
 {
@@ -29,29 +29,30 @@ static fm_status kit_copy_state(fm_train_state *to, const fm_train_state *s)
     return FM_OK;
 }
 
-static fm_status kit_keeper_save(void *ctx, uint32_t child, const fm_train_state *s)
+static fm_status kit_checkpoints_save(void *ctx, uint32_t child, const fm_train_state *s)
 {
-    kit_keeper *k = ctx;
+    kit_checkpoints *k = ctx;
     (void)child;
     fm_train_state_release(&k->kept);
     k->saves++;
     return kit_copy_state(&k->kept, s);
 }
 
-static fm_status kit_keeper_load(void *ctx, uint32_t child, const fm_digest *run,
-                                 fm_train_state *out, bool *found)
+static fm_status kit_checkpoints_load(void *ctx, uint32_t child, const fm_digest *run,
+                                      fm_train_state *out, bool *found)
 {
-    kit_keeper *k = ctx;
+    kit_checkpoints *k = ctx;
     (void)child;
     *found = k->kept.tensors && memcmp(k->kept.run.b, run->b, sizeof(run->b)) == 0;
     return *found ? kit_copy_state(out, &k->kept) : FM_OK;
 }
 
-static const fm_train_keeper *kit_keeper_init(kit_keeper *k)
+static const fm_train_checkpoints *kit_checkpoints_init(kit_checkpoints *k)
 {
     memset(k, 0, sizeof(*k));
-    k->keeper = (fm_train_keeper){.ctx = k, .save = kit_keeper_save, .load = kit_keeper_load};
-    return &k->keeper;
+    k->checkpoints = (fm_train_checkpoints){
+        .ctx = k, .save = kit_checkpoints_save, .load = kit_checkpoints_load};
+    return &k->checkpoints;
 }
 
 #endif

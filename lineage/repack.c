@@ -1,25 +1,25 @@
-/* fold.c - keeps the git packs few, by a bounded amount of work in each commit.
+/* repack.c - keeps the git packs few, by a bounded amount of work in each commit.
  *
  * A commit writes one small pack, and each lookup asks every pack. So when there are more than
- * FOLD_AT, one of two things is done. The smallest, where they are small commits, are coded anew
+ * REPACK_AT, one of two things is done. The smallest, where they are small commits, are coded anew
  * as one pack, whose deltas make it half their size; at most CODE_OBJECTS, since that costs 50 us
- * an object. Else packs are joined by copying (join.c, as fast as a disk) in geometric steps, up to
- * JOIN_BYTES: so a byte is copied a few times in all, and no commit pays for a long history. What
- * this leaves uncoded, gc codes. */
+ * an object. Else packs are joined by copying (concat.c, as fast as a disk) in geometric steps, up
+ * to CONCAT_BYTES: so a byte is copied a few times in all, and no commit pays for a long history.
+ * What this leaves uncoded, gc codes. */
 #include "lineage/internal.h"
 
 #include <string.h>
 
 #include <git2/sys/repository.h>
 
-#define FOLD_AT 32u
+#define REPACK_AT 32u
 #define CODE_OBJECTS 1024u
 #define CODE_PACKS 16u /* fewer are not worth it */
-#define JOIN_BYTES ((uint64_t)32 << 20)
+#define CONCAT_BYTES ((uint64_t)32 << 20)
 #define IDX_FIXED_BYTES 1072u /* of an index besides its entries */
 #define IDX_ENTRY_BYTES 28u
 
-typedef struct fold {
+typedef struct repack {
     fm_repo *r;
     char **idx; /* paths of the packs' indexes */
     uint64_t *bytes;
@@ -31,7 +31,7 @@ typedef struct fold {
     void *ctx;
     size_t dropped;
     fm_status rc;
-} fold;
+} repack;
 
 /* path with its ".idx" replaced. */
 static char *sibling(const char *idx, const char *ext)
@@ -39,7 +39,7 @@ static char *sibling(const char *idx, const char *ext)
     return fm_asprintf("%.*s%s", (int)(strlen(idx) - 4), idx, ext);
 }
 
-static fm_status grow(fold *f)
+static fm_status grow(repack *f)
 {
     FM_TRY(fm_grow(&f->idx, &f->cap_idx, f->count + 1, sizeof(char *)));
 
@@ -49,7 +49,7 @@ static fm_status grow(fold *f)
 }
 
 /* One more candidate, kept sorted by size; takes idx. */
-static fm_status insert(fold *f, char *idx, uint64_t bytes, uint64_t idx_bytes)
+static fm_status insert(repack *f, char *idx, uint64_t bytes, uint64_t idx_bytes)
 {
     size_t at = f->count;
     fm_status rc = grow(f);
@@ -72,7 +72,7 @@ static fm_status insert(fold *f, char *idx, uint64_t bytes, uint64_t idx_bytes)
 }
 
 /* A pack that git was told to keep stays. */
-static fm_status add_pack(fold *f, const char *dir, const char *name)
+static fm_status add_pack(repack *f, const char *dir, const char *name)
 {
     char *idx = fm_path_join(dir, name), *pack = idx ? sibling(idx, ".pack") : NULL;
     char *keep = idx ? sibling(idx, ".keep") : NULL;
@@ -95,7 +95,7 @@ static fm_status add_pack(fold *f, const char *dir, const char *name)
 
 static int gather_id(const git_oid *id, void *ctx)
 {
-    fold *f = ctx;
+    repack *f = ctx;
 
     if (f->drop && f->drop(f->ctx, id)) {
         f->dropped++;
@@ -108,7 +108,7 @@ static int gather_id(const git_oid *id, void *ctx)
     return 0;
 }
 
-static fm_status gather_pack(fold *f, const char *idx)
+static fm_status gather_pack(repack *f, const char *idx)
 {
     git_odb *odb = NULL;
     git_odb_backend *one = NULL;
@@ -129,7 +129,7 @@ static fm_status gather_pack(fold *f, const char *idx)
 /* The new pack is durable before an old one goes. A reader that loses a pack under its feet looks
  * again (git and libgit2 both do). A pack is named by a hash: an old one that held everything
  * has the new one's name, and must stay. */
-static fm_status drop_packs(fold *f, size_t count, char *const new_name[2])
+static fm_status drop_packs(repack *f, size_t count, char *const new_name[2])
 {
     static const char *const ext[] = {".idx", ".pack", ".rev"};
     fm_status rc = FM_OK;
@@ -147,7 +147,7 @@ static fm_status drop_packs(fold *f, size_t count, char *const new_name[2])
 }
 
 /* How many of the smallest are coded anew. */
-static size_t choose_code(const fold *f)
+static size_t choose_code(const repack *f)
 {
     uint64_t sum = 0;
     size_t n = 0;
@@ -158,25 +158,25 @@ static size_t choose_code(const fold *f)
 }
 
 /* How many of the smallest are joined: each next one while it is at most twice what is there. */
-static size_t choose_join(const fold *f)
+static size_t choose_concat(const repack *f)
 {
     uint64_t sum = 0;
     size_t n = 0;
 
-    while (n < f->count && (n < FOLD_AT / 2 || f->bytes[n] <= 2 * sum) &&
-           sum + f->bytes[n] <= JOIN_BYTES)
+    while (n < f->count && (n < REPACK_AT / 2 || f->bytes[n] <= 2 * sum) &&
+           sum + f->bytes[n] <= CONCAT_BYTES)
         sum += f->bytes[n++];
     return n >= 2 ? n : 0;
 }
 
-static fm_status code_anew(fold *f, size_t n, char **name)
+static fm_status code_anew(repack *f, size_t n, char **name)
 {
     for (size_t i = 0; i < n; i++)
         FM_TRY(gather_pack(f, f->idx[i]));
     return fml_pack_write(f->r, f->id, f->id_count, name);
 }
 
-static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool force)
+static fm_status repack_now(repack *f, const char *dir, const fm_names *names, bool force)
 {
     char *new_name[2] = {NULL, NULL};
     fm_status rc = FM_OK;
@@ -185,16 +185,16 @@ static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool 
     for (size_t i = 0; rc == FM_OK && i < names->count; i++)
         if (fml_is_pack_index(names->name[i]))
             rc = add_pack(f, dir, names->name[i]);
-    if (rc < 0 || f->count < 2 || (!force && f->count <= FOLD_AT))
+    if (rc < 0 || f->count < 2 || (!force && f->count <= REPACK_AT))
         return rc;
     n = force ? f->count : choose_code(f);
     if (n > 0) {
         rc = code_anew(f, n, &new_name[0]);
     } else {
-        n = choose_join(f);
+        n = choose_concat(f);
         if (n == 0)
             return FM_OK;
-        rc = fml_packs_join(f->r, f->idx, n, &new_name[0], &new_name[1]);
+        rc = fml_packs_concat(f->r, f->idx, n, &new_name[0], &new_name[1]);
     }
     FM_THEN(rc, drop_packs(f, n, new_name));
     fm_free(new_name[0]);
@@ -204,7 +204,7 @@ static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool 
     return rc;
 }
 
-static void release(fold *f)
+static void release(repack *f)
 {
     for (size_t i = 0; i < f->count; i++)
         fm_free(f->idx[i]);
@@ -215,23 +215,23 @@ static void release(fold *f)
     memset(f, 0, sizeof *f);
 }
 
-fm_status fml_packs_fold(fm_repo *r, bool force)
+fm_status fml_packs_repack(fm_repo *r, bool force)
 {
-    fold f = {.r = r};
+    repack f = {.r = r};
     fm_names names = {NULL, 0};
     fm_lock *lock = NULL;
     char *dir = fm_path_join(r->git_path, "objects/pack");
     char *midx = dir ? fm_path_join(dir, "multi-pack-index") : NULL;
     fm_status rc = midx ? fm_list_dir(&names, dir) : FM_ENOMEM;
 
-    if (rc < 0 || fm_path_exists(midx) || (!force && names.count <= 2 * (size_t)FOLD_AT))
+    if (rc < 0 || fm_path_exists(midx) || (!force && names.count <= 2 * (size_t)REPACK_AT))
         goto fail;
     rc = fml_ref_lock(r, &lock); /* one folder at a time */
     if (rc == FM_OK) {
         fm_names_release(&names);
         rc = fm_list_dir(&names, dir);
     }
-    FM_THEN(rc, fold_now(&f, dir, &names, force));
+    FM_THEN(rc, repack_now(&f, dir, &names, force));
 fail:
     fm_lock_drop(lock);
     fm_names_release(&names);
@@ -244,7 +244,7 @@ fail:
 /* ---- for gc ---- */
 
 /* All packs that are ours to touch, and their objects; none where git keeps a multi-pack-index. */
-static fm_status gather_all(fold *f, const char *dir)
+static fm_status gather_all(repack *f, const char *dir)
 {
     fm_names names = {NULL, 0};
     char *midx = fm_path_join(dir, "multi-pack-index");
@@ -262,7 +262,7 @@ static fm_status gather_all(fold *f, const char *dir)
 
 fm_status fml_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id), void *ctx)
 {
-    fold f = {.r = r, .drop = drop, .ctx = ctx};
+    repack f = {.r = r, .drop = drop, .ctx = ctx};
     char *new_name[2] = {NULL, NULL};
     char *dir = fm_path_join(r->git_path, "objects/pack");
     fm_status rc = dir ? gather_all(&f, dir) : FM_ENOMEM;
@@ -282,7 +282,7 @@ fm_status fml_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id),
 
 fm_status fml_packed_ids(fm_repo *r, git_oid **out, size_t *count)
 {
-    fold f = {.r = r};
+    repack f = {.r = r};
     char *dir = fm_path_join(r->git_path, "objects/pack");
     fm_status rc = dir ? gather_all(&f, dir) : FM_ENOMEM;
 
@@ -300,7 +300,7 @@ fm_status fml_packed_ids(fm_repo *r, git_oid **out, size_t *count)
 
 fm_status fml_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id), void *ctx)
 {
-    fold f = {.r = r, .drop = bad, .ctx = ctx};
+    repack f = {.r = r, .drop = bad, .ctx = ctx};
     char *new_name[2] = {NULL, NULL};
     char *dir = fm_path_join(r->git_path, "objects/pack");
     fm_status rc = dir ? gather_all(&f, dir) : FM_ENOMEM;

@@ -1,6 +1,6 @@
 /* The share of a change that can stay: borders known beforehand are found, and what is returned was
  * asked. */
-#include "testing/alpha.h"
+#include "testing/interpolate.h"
 
 #include <math.h>
 
@@ -33,8 +33,8 @@ TEST(borders_are_found)
 {
     for (int i = 0; i <= 1000; i++) {
         world w = {.border = {(double)i / 1000 * 0.999}, .borders = 1};
-        fm_alpha a;
-        tk_ok(fm_blame_alpha(&a, 10, oracle, &w));
+        fm_interpolation a;
+        tk_ok(fm_blame_interpolate(&a, 10, oracle, &w));
         assert_true(a.found && a.alpha <= w.border[0] && a.fails > w.border[0]);
         assert_true(a.fails - a.alpha <= 1.0 / 1024 + 1e-12);
         assert_int_equal(a.runs, 12);
@@ -44,12 +44,12 @@ TEST(borders_are_found)
 
 TEST(ends_are_told_apart)
 {
-    fm_alpha a;
+    fm_interpolation a;
     world never = {.border = {-1}, .borders = 1};
-    tk_ok(fm_blame_alpha(&a, 8, oracle, &never));
+    tk_ok(fm_blame_interpolate(&a, 8, oracle, &never));
     assert_true(!a.found && a.runs == 1);
     world always = {.borders = 0};
-    tk_ok(fm_blame_alpha(&a, 8, oracle, &always));
+    tk_ok(fm_blame_interpolate(&a, 8, oracle, &always));
     assert_true(a.found && a.alpha >= 1 && a.fails > 1 && a.runs == 2);
 }
 
@@ -59,9 +59,9 @@ TEST(what_is_not_monotone_still_passes)
     for (int i = 1; i < 50; i++) {
         double first = 0.01 * i;
         world w = {.border = {first, first + 0.2, first + 0.3}, .borders = 3};
-        fm_alpha a;
+        fm_interpolation a;
         bool asked = false;
-        tk_ok(fm_blame_alpha(&a, 12, oracle, &w));
+        tk_ok(fm_blame_interpolate(&a, 12, oracle, &w));
         for (size_t k = 0; k < w.count; k++)
             asked = asked || (fabs(w.asked[k] - a.alpha) < 1e-15 && w.passed[k]);
         assert_true(asked);
@@ -72,13 +72,13 @@ TEST(what_is_not_monotone_still_passes)
 
 TEST(failures_pass_through)
 {
-    fm_alpha a;
+    fm_interpolation a;
     for (size_t at = 1; at <= 5; at++) {
         world w = {.border = {0.3}, .borders = 1, .fail_at = at};
-        tk_fails(fm_blame_alpha(&a, 3, oracle, &w), FM_EIO, "no");
+        tk_fails(fm_blame_interpolate(&a, 3, oracle, &w), FM_EIO, "no");
     }
     world w = {.borders = 0};
-    tk_fails(fm_blame_alpha(&a, 0, oracle, &w), FM_EINVAL, "1 to 30");
+    tk_fails(fm_blame_interpolate(&a, 0, oracle, &w), FM_EINVAL, "1 to 30");
 }
 
 int main(void)
