@@ -57,8 +57,8 @@ typedef struct fm_kv_view {
 
 /* Rows of a list: first, first + 1, .. (rows NULL), or the m row numbers of rows (device). Or,
  * where only the device knows how many (from, to: device, not NULL): rows[*from] .. rows[*to - 1],
- * at most m, of the `listed` row numbers of rows. In one list of operations such stretches of the
- * same rows come in ascending order of from, a stretch again only where it has just been. */
+ * at most m, of the `listed` row numbers of rows. In one list of operations such segments of the
+ * same rows come in ascending order of from, a segment again only where it has just been. */
 
 /* One product of a list that shares x: y[row, 0..n) = x[row, 0..k) W^T (+ bias[n], added last). */
 typedef struct fm_product {
@@ -258,9 +258,9 @@ struct fm_backend {
      * the second product (optional: NULL slot or not called, linear_dx works from the first).
      * weight_bytes counts it. */
     fm_status (*weight_for_dx)(fm_backend *be, fm_weight *w);
-    /* Before the first weight: those of role LINEAR stay in the type that they are stored in and are
-     * widened block by block inside of the products. Less memory, more time, the same bits. Optional:
-     * NULL where a mode has layouts of its own. */
+    /* Before the first weight: those of role LINEAR stay in the type that they are stored in and
+     * are widened block by block inside of the products. Less memory, more time, the same bits.
+     * Optional: NULL where a mode has layouts of its own. */
     fm_status (*keep_stored)(fm_backend *be);
 
     /* ---- forward. rows: NULL = 0..m-1, else the m row numbers used in both x and y ---- */
@@ -369,7 +369,8 @@ struct fm_backend {
     void (*scale_grad)(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
                        size_t lddy, const float *x, size_t ldx, const float *scale, uint32_t m,
                        uint32_t n);
-    /* y = (or +=) x * mask / (1 - p); the mask of element (i, j) is f(seed, stream, row0 + i, j). */
+    /* y = (or +=) x * mask / (1 - p); the mask of element (i, j) is f(seed, stream, row0 + i,
+     * j). */
     void (*dropout)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
                     uint32_t n, float p, uint64_t seed, uint64_t stream, uint64_t row0,
                     bool accumulate);
@@ -380,11 +381,12 @@ struct fm_backend {
     void (*scale_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n);
     /* Of route, whose score, expert and slot r has (nothing else of it is read but sizes and
-     * renormalise): dscore [m, experts] is set to the gradient of the scores through the weights, given
-     * that of the weights in the order of list, dweight [m * chosen]. In double, rounded at the end;
-     * the choice has none. */
+     * renormalise): dscore [m, experts] is set to the gradient of the scores through the weights,
+     * given that of the weights in the order of list, dweight [m * chosen]. In double, rounded at
+     * the end; the choice has none. */
     void (*route_grad)(fm_backend *be, const fm_route *r, float *dscore, const float *dweight);
-    /* dx[i] = dy[i] * y[i] * (1 - y[i]), in double, rounded at the end; y: sigmoid's. dx may be dy. */
+    /* dx[i] = dy[i] * y[i] * (1 - y[i]), in double, rounded at the end; y: sigmoid's. dx may be
+     * dy. */
     void (*sigmoid_grad)(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n);
     /* loss[i] = -log softmax(logits[i])[label[i]], 0 where label < 0; logits become
      * (softmax - onehot) * dloss, 0 where label < 0. */
@@ -439,16 +441,17 @@ struct fm_backend {
     fm_status (*fetch)(fm_backend *be, void *dst, const void *src, size_t bytes,
                        uint64_t *ticket_out);
     fm_status (*wait)(fm_backend *be, uint64_t ticket);
-    /* token[i] = what sampler.h picks from row pick[i].row of logits; bad[i] = 0. Or there is nothing
-     * to pick, and token[i] = 0: bad[i] = 1 + j where logit j, the first that is not below +inf, is
-     * NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins pick[i].seen. */
+    /* token[i] = what sampler.h picks from row pick[i].row of logits; bad[i] = 0. Or there is
+     * nothing to pick, and token[i] = 0: bad[i] = 1 + j where logit j, the first that is not below
+     * +inf, is NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins
+     * pick[i].seen. */
     void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
     /* A second line: what is queued between aside(true) and aside(false) stands in it, behind what
      * was queued in either line before, and the first one goes on beside it until join. Only
-     * copy_rows without a list, add and a device wire's exchanges may stand there, and sync, download,
-     * record and replay may not come before the join. A step that is being recorded has no second
-     * line: recorded then answers FM_EUNSUPPORTED. */
+     * copy_rows without a list, add and a device wire's exchanges may stand there, and sync,
+     * download, record and replay may not come before the join. A step that is being recorded has
+     * no second line: recorded then answers FM_EUNSUPPORTED. */
     void (*aside)(fm_backend *be, bool on);
     void (*join)(fm_backend *be);
     /* Steps that come again. Operations between record and recorded are kept under key, not run.
@@ -494,9 +497,9 @@ static inline void fm_backend_drop_training(fm_backend *be)
 #undef FM_DROP
 }
 
-/* The backend of a device by name: "cpu" (NULL too), "cuda" (its first card), "cuda:N", or "auto":
- * the first card where module, driver and card are there, else the CPU. FM_EUNSUPPORTED says which
- * of them is missing; FM_EINVAL: no such name, or a number that no card has. pool as below. */
+/* The backend of a device by name: "cpu" (NULL too), "cuda" (its first GPU), "cuda:N", or "auto":
+ * the first GPU where module, driver and GPU are there, else the CPU. FM_EUNSUPPORTED says which
+ * of them is missing; FM_EINVAL: no such name, or a number that no GPU has. pool as below. */
 FM_CHECKED fm_status fm_backend_open_on(fm_backend **out, const char *device, const char *mode,
                                         fm_pool *pool);
 /* The CPU backend in mode "exact", "fast" or "bf16", which trains with the large products' operands

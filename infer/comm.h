@@ -52,7 +52,7 @@ uint32_t fm_comm_node(const fm_comm *c, uint32_t rank); /* from 0, in the order 
 /* The device whose buffers follow. device: a wire that moves its memory itself, or NULL (then it
  * cannot fail); taken over. */
 fm_status fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device);
-/* The same with the wire that be's module has between cards, where every rank has one to itself and
+/* The same with the wire that be's module has between GPUs, where every rank has one to itself and
  * finds the library; else buffers pass through the host's. Every rank calls it. */
 FM_CHECKED fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be);
 /* Before the backend closes. */

@@ -25,7 +25,7 @@ FM_CHECKED fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t si
 FM_CHECKED fm_status fm_ranks_join(fm_comm **comm, double step_timeout_s);
 
 /* Waits for them, once the comm is freed; *bad: how many ended badly. One that does not end in a
- * minute (its card hangs) is killed. NULL is fine. */
+ * minute (its GPU hangs) is killed. NULL is fine. */
 void fm_ranks_wait(fm_ranks *r, uint32_t *bad);
 
 FM_END_DECLS

@@ -49,7 +49,7 @@ typedef struct fm_engine_opts {
      * alone until it is freed. Rank 0's engine is used as any other; those of the others, made with
      * the same options at the same time, follow it: fm_engine_follow. NULL: one rank. */
     struct fm_comm *comm;
-    /* Of the ranks: a model's layers are dealt to so many stages of ranks / stages neighbours,
+    /* Of the ranks: a model's layers are split over so many stages of ranks / stages neighbours,
      * which split the stage's (1). kv_bytes_max and weight_bytes_max are a rank's. A step's rows go
      * through the stages in pieces of micro_rows, so that stages work at the same time (0: as suits
      * the device). Bits and kernel class are those of ranks / stages ranks. */
@@ -59,7 +59,7 @@ typedef struct fm_engine_opts {
      * cannot answer (fm_seq_open). */
     bool comm_splits_batches;
     /* Seconds that a step may take (0: any). With several ranks one that waits longer for another
-     * fails as for a lost rank, and an exchange between cards that takes longer is given up; a
+     * fails as for a lost rank, and an exchange between GPUs that takes longer is given up; a
      * device that hangs while its process lives is told of a little later: fm_engine_hung. Not for
      * training. */
     double step_timeout_s;
@@ -86,7 +86,7 @@ const char *fm_engine_isa(const fm_engine *e);    /* "avx512": for people */
 const char *fm_engine_device(const fm_engine *e); /* "cpu", "cuda:0" */
 /* FM_EINVAL where `device` is no name of a device; NULL is one. */
 FM_CHECKED fm_status fm_device_check(const char *device);
-/* How many cards there are; FM_EUNSUPPORTED says why there is none. */
+/* How many GPUs there are; FM_EUNSUPPORTED says why there is none. */
 FM_CHECKED fm_status fm_device_count(uint32_t *out);
 /* A line about one for people: name, memory, compute capability. */
 FM_CHECKED fm_status fm_device_describe(char *text, size_t cap, uint32_t device);
@@ -117,14 +117,14 @@ fm_engine_stats fm_engine_stats_of(const fm_engine *e);
 uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer);
 
 /* Reads config, weights and adapters of tree from p, which is not used after return; but where it
- * has view, what it showed is computed with as it lies, so its owner outlives the model. what names the
- * model in errors. FM_EUNSUPPORTED: an architecture or adapter kind that this build lacks.
- * A tree without tokenizer/ loads; fm_model_tokenizer is then NULL. */
+ * has view, what it showed is computed with as it lies, so its owner outlives the model. what
+ * names the model in errors. FM_EUNSUPPORTED: an architecture or adapter kind that this build
+ * lacks. A tree without tokenizer/ loads; fm_model_tokenizer is then NULL. */
 FM_CHECKED fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree,
                                    const fm_provider *p, const char *what);
-/* What fm_model_load would say of the tree before it reads a tensor: the architecture of model.json,
- * each parameter there with its shape, nothing left over, the adapters' folders and configs. Needs
- * no engine. */
+/* What fm_model_load would say of the tree before it reads a tensor: the architecture of
+ * model.json, each parameter there with its shape, nothing left over, the adapters' folders and
+ * configs. Needs no engine. */
 FM_CHECKED fm_status fm_model_check(const fm_tree *tree, const fm_provider *p, const char *what);
 /* The two halves of that. Prepare reads, decodes and packs, and may run on any thread while the
  * engine steps; the provider must allow that. threads: how many of its own it may use (1: only the
@@ -141,8 +141,9 @@ const fm_chat_template *fm_model_chat_template(const fm_model *m); /* NULL if th
 /* Digest of everything that an output depends on: config, weights, adapters (not the tokenizer). */
 fm_digest fm_model_digest(const fm_model *m);
 /* Digest of what the answers to one kind of question depend on, so that a child which differs in
- * something else has its parent's: two models with one digest give the same bits. What cannot be told
- * apart is counted in: every adapter, for embeddings and classes, even one on the head of tokens. */
+ * something else has its parent's: two models with one digest give the same bits. What cannot be
+ * told apart is counted in: every adapter, for embeddings and classes, even one on the head of
+ * tokens. */
 typedef enum fm_ask_kind {
     FM_ASK_TEXT,  /* generation and scores of tokens: all but a classification head */
     FM_ASK_EMBED, /* vectors: all but heads, and how states are pooled */
@@ -257,7 +258,8 @@ FM_CHECKED fm_status fm_score_many(fm_engine *e, const fm_score_request *req, si
 /* ---- embeddings ----
  * One vector of a text: an encoder's states averaged and normalised, a decoder's state of the last
  * token; or as the folder of sentence-transformers says that the version came from (modules.json).
- * FM_EUNSUPPORTED: a pooling that this build lacks. An encoder's text is at most max_rows tokens. */
+ * FM_EUNSUPPORTED: a pooling that this build lacks. An encoder's text is at most max_rows
+ * tokens. */
 typedef struct fm_embed_request {
     fm_model *model;
     const int32_t *ids;

@@ -19,20 +19,20 @@ typedef struct fm_serve_ask {
 
 typedef struct fm_serve_plan {
     uint32_t begin[FM_STAGE_PLANS + 1]; /* stage s has layers begin[s] .. begin[s + 1] - 1 */
-    /* Of the rank with the most. kv_bytes: its part of the budget, which a card's engine takes at
+    /* Of the rank with the most. kv_bytes: its part of the budget, which a GPU's engine takes at
      * once; text_bytes: what pages of one rank for as much text would take; room: of exchanges. */
     uint64_t weight_bytes, kv_bytes, room_bytes, text_bytes;
     uint64_t bytes; /* weights, pages, room */
     bool fits;      /* so much for each rank */
 } fm_serve_plan;
 /* Stages of `split` neighbours each (engine/pipeline.h). FM_EUNSUPPORTED, naming `what`: the model
- * cannot be dealt so. */
+ * cannot be split so. */
 FM_CHECKED fm_status fm_serve_plan_of(fm_serve_plan *out, const fm_serve_ask *ask, uint32_t stages,
                                       uint32_t split, const char *what);
 
-/* The flat parameters are dealt to ranks in stripes, and gradients of other ranks' shards come
- * stripe by stripe. All shards' stripes are at most FM_TRAIN_ROOM_FLOATS floats where a block for each
- * leaves that; on a host's processors two blocks each: what comes is added while it is in the
+/* The flat parameters are split over ranks in stripes, and gradients of other ranks' shards come
+ * stripe by stripe. All shards' stripes are at most FM_TRAIN_ROOM_FLOATS floats where a block for
+ * each leaves that; on a host's processors two blocks each: what comes is added while it is in the
  * cache, 40 % less time. */
 #define FM_TRAIN_ROOM_FLOATS ((uint64_t)1 << 24)
 #define FM_TRAIN_BLOCK_FLOATS ((uint64_t)65536)
@@ -43,8 +43,8 @@ uint64_t fm_train_stripe(uint64_t parameters, uint32_t ranks, uint32_t shards, b
 typedef struct fm_train_ranks_plan {
     uint64_t parameter_bytes, gradient_bytes, moment_bytes, waiting_bytes; /* of rank 0 */
 } fm_train_ranks_plan;
-/* parameters: floats that train; shards: of the recipe, a multiple of the ranks; host: the device is
- * a host's processors. */
+/* parameters: floats that train; shards: of the recipe, a multiple of the ranks; host: the device
+ * is a host's processors. */
 void fm_train_ranks_plan_of(fm_train_ranks_plan *out, uint64_t parameters, uint32_t ranks,
                             uint32_t shards, bool host);
 

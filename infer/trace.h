@@ -56,7 +56,7 @@ typedef struct fm_trace {
     double margin;             /* of `to` as it is */
     double from_margin;        /* of `from` as it is */
     uint32_t common;           /* tokens that both texts begin with: those that are patched */
-    uint32_t columns;          /* stretches of tokens: [begin[i], begin[i + 1]) */
+    uint32_t columns;          /* segments of tokens: [begin[i], begin[i + 1]) */
     uint32_t *begin;           /* [columns + 1] */
     uint32_t rows[FM_SITES];   /* of each site; 0: not asked for */
     uint32_t *layer[FM_SITES]; /* [rows] */

@@ -15,7 +15,7 @@
  *   train_log.json        loss and gradient norm of every step of that
  *   data/<name>           examples the derivation was trained on (blob or file)
  *   source/...            what byte-exact export needs
- *   README.md             model card
+ *   README.md             model GPU
  *
  * A tensor name is split at its dots but the last: "model.layers.0.mlp.up_proj.weight" lives at
  * "tensors/model/layers/0/mlp/up_proj.weight". '%', '/', control bytes, empty parts, leading dots
@@ -86,7 +86,7 @@ FM_CHECKED fm_status fm_tree_put_encoded(fm_tree *tree, const char *path, fm_spa
 FM_CHECKED fm_status fm_tree_digest(fm_digest *out, const fm_tree *tree,
                                     const char *const *skip_prefix);
 
-/* A stretch of a file. data is the same bytes mapped, while whoever gave it is open. */
+/* A segment of a file. data is the same bytes mapped, while whoever gave it is open. */
 typedef struct fm_file_part {
     char *path; /* fm_free */
     uint64_t offset;
@@ -104,13 +104,13 @@ typedef struct fm_provider {
     fm_status (*view)(void *ctx, const fm_entry *e, fm_span *out);
     /* May be NULL: bytes [offset, offset + bytes) of the entry, within e->bytes, into dst. flags is
      * a set of fm_range_flags. Every leaf that is touched is verified against the id. Whole leaves
-     * (offset a multiple of FM_LEAF_BYTES) are the cheap case: a part of a leaf is read as the whole
-     * and cut. Memory: a few leaves, whatever the entry's size. Each call finds the entry anew, so
-     * ask for several leaves at once. */
+     * (offset a multiple of FM_LEAF_BYTES) are the cheap case: a part of a leaf is read as the
+     * whole and cut. Memory: a few leaves, whatever the entry's size. Each call finds the entry
+     * anew, so ask for several leaves at once. */
     fm_status (*range)(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes, void *dst,
                        unsigned flags);
-    /* May be NULL: the file in which the entry's bytes lie as they are, not verified. path NULL: they
-     * are coded. */
+    /* May be NULL: the file in which the entry's bytes lie as they are, not verified. path NULL:
+     * they are coded. */
     fm_status (*place)(void *ctx, const fm_entry *e, fm_file_part *out);
 } fm_provider;
 typedef enum fm_range_flags {
@@ -120,8 +120,8 @@ typedef enum fm_range_flags {
 } fm_range_flags;
 /* FILE entries are copied from the tree; others go to the provider. Appends to out. */
 FM_CHECKED fm_status fm_entry_read(fm_buf *out, const fm_provider *p, const fm_entry *e);
-/* The same for a part of the bytes, into dst. A provider without `range` reads the whole into memory
- * for it. FM_EINVAL: not within the entry. */
+/* The same for a part of the bytes, into dst. A provider without `range` reads the whole into
+ * memory for it. FM_EINVAL: not within the entry. */
 FM_CHECKED fm_status fm_entry_read_range(const fm_provider *p, const fm_entry *e, uint64_t offset,
                                          uint64_t bytes, void *dst, unsigned flags);
 

@@ -15,15 +15,15 @@ typedef struct node {
     bool is_root;
 } node;
 
-typedef struct fmo_family {
+typedef struct family {
     node **node;
     size_t count, cap;
     fm_map *by_oid; /* oid -> node */
-} fmo_family;
+} family;
 
 static fm_status keep(void *ctx, const fm_version *v)
 {
-    fmo_family *f = ctx;
+    family *f = ctx;
     node *n = fm_calloc(1, sizeof *n);
     if (!n)
         return FM_ENOMEM;
@@ -45,7 +45,7 @@ static fm_status keep(void *ctx, const fm_version *v)
 
 static fm_status name_it(void *ctx, const char *ref, const fm_oid *oid)
 {
-    fmo_family *f = ctx;
+    family *f = ctx;
     node *n = fm_map_get(f->by_oid, oid->b, sizeof oid->b);
     const char *slash = strchr(ref, '/');
     slash = slash ? strchr(slash + 1, '/') : NULL; /* after "refs/heads/" */
@@ -56,7 +56,7 @@ static fm_status name_it(void *ctx, const char *ref, const fm_oid *oid)
     return FM_OK;
 }
 
-static fm_status link_children(fmo_family *f)
+static fm_status link_children(family *f)
 {
     /* The walk gives children first; going backwards puts older children first. */
     for (size_t i = f->count; i-- > 0;) {
@@ -84,7 +84,7 @@ static void print_node(const node *n, const char *lead, const char *branch)
 }
 
 #define GRAPH_DEPTH_MAX 200
-static void print_below(const fmo_family *f, const node *n, char *lead, size_t len, int depth)
+static void print_below(const family *f, const node *n, char *lead, size_t len, int depth)
 {
     for (size_t i = 0; i < n->children; i++) {
         const node *ch = f->node[n->child[i]];
@@ -99,7 +99,7 @@ static void print_below(const fmo_family *f, const node *n, char *lead, size_t l
     }
 }
 
-static fm_status graph_json(const fmo_family *f)
+static fm_status graph_json(const family *f)
 {
     fm_status rc = FM_OK;
     fm_json *array = fm_json_new_array();
@@ -114,7 +114,7 @@ static fm_status graph_json(const fmo_family *f)
     return rc;
 }
 
-static void fmo_family_release(fmo_family *f)
+static void family_release(family *f)
 {
     for (size_t i = 0; i < f->count; i++) {
         fm_version_release(&f->node[i]->v);
@@ -129,7 +129,7 @@ int cmd_graph(cli *c, int argc, char **argv)
 {
     bool json = false;
     size_t n;
-    fmo_family f = {0};
+    family f = {0};
     char lead[(GRAPH_DEPTH_MAX + 2) * 4 + 16] = "";
     const opt_spec table[] = {
         {0, "json", OPT_FLAG, NULL, "as a JSON array, oldest first", &json},
@@ -152,6 +152,6 @@ int cmd_graph(cli *c, int argc, char **argv)
             print_below(&f, f.node[i], lead, 0, 0);
         }
     }
-    fmo_family_release(&f);
+    family_release(&f);
     return cli_exit(rc);
 }

@@ -1,10 +1,10 @@
 /* watch.c - the second pair of eyes of a rank whose buffers a device's wire carries.
  *
- * The host may wait for its card at many places (a full queue of launches, a free, a copy), and the
- * card for a peer that will never send. Then nobody reads what that peer says over the host's wire.
+ * The host may wait for its GPU at many places (a full queue of launches, a free, a copy), and the
+ * GPU for a peer that will never send. Then nobody reads what that peer says over the host's wire.
  * This thread looks there now and then while something is under way. It sees the first message of
  * each connection only, which is enough: a rank that has gone on over the host's wire had all its
- * exchanges behind it (comm.c settles first), so whoever a card still waits for has said nothing
+ * exchanges behind it (comm.c settles first), so whoever a GPU still waits for has said nothing
  * else. */
 #include "infer/comm/wire.h"
 

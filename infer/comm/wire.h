@@ -47,8 +47,8 @@ struct fm_wire {
     fm_status (*settled)(fm_wire *w, bool *done);
     /* Device wires: what the backend had recorded was queued again, and exchanges with it. */
     fm_status (*launched)(fm_wire *w);
-    /* Device wires, on the backend's thread, before give_up or close there: the backend forgets what
-     * it recorded with exchanges in it, since an end of the wire waits for that. */
+    /* Device wires, on the backend's thread, before give_up or close there: the backend forgets
+     * what it recorded with exchanges in it, since an end of the wire waits for that. */
     void (*let_go)(fm_wire *w);
     /* Device wires: frees the device of what has not arrived; nothing can be exchanged any more.
      * Any thread, also while another one is in exchange. */
@@ -99,9 +99,9 @@ struct fmc_nccl {
     int (*abort)(void *comm);
     int (*destroy)(void *comm);
     const char *(*error_string)(int result);
-    /* Of the device, not of NCCL; 0 or an error. enter: the calling thread speaks of this card.
+    /* Of the device, not of NCCL; 0 or an error. enter: the calling thread speaks of this GPU.
      * A mark stands behind all that was queued in the stream when it was set last; marked: 1
-     * when that is done, 0 not yet, -1 an error. Marks belong to the card of their stream. */
+     * when that is done, 0 not yet, -1 an error. Marks belong to the GPU of their stream. */
     int (*enter)(uint32_t card);
     int (*mark_new)(void **mark);
     int (*mark)(void *mark, void *stream);
@@ -120,7 +120,7 @@ typedef struct fmc_nccl_card { /* of a backend */
     fm_backend *be;      /* for records and let_go; NULL: it records nothing */
 } fmc_nccl_card;
 
-/* A device wire for the ranks of c, whose host wire carries NCCL's id. Table and stream of card:
+/* A device wire for the ranks of c, whose host wire carries NCCL's id. Table and stream of GPU:
  * borrowed. Every rank calls it. */
 FM_CHECKED fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl_card *card);
 /* Whether a peer of c is gone or has broken off, without waiting. */
@@ -139,7 +139,7 @@ void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t 
 FM_CHECKED fm_status fm_script_note(fm_script *s, const fm_move *list, uint32_t n);
 
 /* Watches a host wire beside a device's: where exchanges were queued and the host does not come
- * back to see that a peer has broken off (it waits for a card that waits for that peer), the
+ * back to see that a peer has broken off (it waits for a GPU that waits for that peer), the
  * device's wire is given up. lock: held by whoever uses the host wire. */
 typedef struct fm_watch fm_watch;
 FM_CHECKED fm_status fm_watch_new(fm_watch **out, fm_wire *host, fm_wire *device,

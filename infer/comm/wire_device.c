@@ -10,7 +10,7 @@ typedef struct can {
     uint32_t nccl, card;
 } can;
 
-/* Two ranks of one node on one card cannot be in one communicator. */
+/* Two ranks of one node on one GPU cannot be in one communicator. */
 static bool cards_apart(const fm_comm *c, const can *all)
 {
     for (uint32_t i = 0; i < fm_comm_size(c); i++)

@@ -12,11 +12,11 @@
  * the peers, so a communicator with something under way is aborted. Making one waits for all
  * ranks: it has a thread of its own, which is left behind where a peer fails meanwhile.
  *
- * Groups go where the backend's operations are queued at the time: to its line, to the one beside it
- * (fm_backend.aside) or, where it records, to the stream that records, and become part of a graph, which
- * refers to the communicator: destroying and aborting that wait until no such graph is left, so they
- * are let go of first. The watch's thread cannot do that; its abort ends what is under way, and
- * returns when the backend's thread has come to let go. */
+ * Groups go where the backend's operations are queued at the time: to its line, to the one beside
+ * it (fm_backend.aside) or, where it records, to the stream that records, and become part of a
+ * graph, which refers to the communicator: destroying and aborting that wait until no such graph
+ * is left, so they are let go of first. The watch's thread cannot do that; its abort ends what is
+ * under way, and returns when the backend's thread has come to let go. */
 #include "infer/comm/wire.h"
 
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static fm_status fails(nccl *w, const char *what, int result)
 static fm_status stream_fails(nccl *w)
 {
     w->bad = true;
-    return fm_fail(FM_EIO, "NCCL: the stream of card %u failed", w->card.card);
+    return fm_fail(FM_EIO, "NCCL: the stream of GPU %u failed", w->card.card);
 }
 
 /* A failure of what was queued before. */
@@ -335,7 +335,7 @@ fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl_card *card)
     fm_status rc = w ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && (card->table->enter(card->card) != FMC_NCCL_SUCCESS ||
                         card->table->mark_new(&w->mark) != 0))
-        rc = fm_fail(FM_EIO, "NCCL: card %u gives no event", card->card);
+        rc = fm_fail(FM_EIO, "NCCL: GPU %u gives no event", card->card);
     int result = FMC_NCCL_SUCCESS;
     if (rc == FM_OK && fm_comm_rank(c) == 0)
         result = card->table->get_unique_id(&id);

@@ -97,9 +97,9 @@ void fmi_stick(fmi_cpu *cpu, fm_status rc);
 typedef fm_status (*fmi_unit_fn)(void *ctx, size_t unit, fmi_scratch *scratch);
 void fmi_run_units(fmi_cpu *cpu, size_t count, bool parallel, fmi_unit_fn fn, void *ctx);
 
-/* Rows of a stretch of a list of which the memory says how many; the m that stands there
+/* Rows of a segment of a list of which the memory says how many; the m that stands there
  * otherwise. */
-static inline uint32_t fmi_stretch(const int32_t *from, const int32_t *to, const int32_t **rows,
+static inline uint32_t fmi_segment(const int32_t *from, const int32_t *to, const int32_t **rows,
                                    uint32_t m)
 {
     if (!from)
@@ -108,7 +108,7 @@ static inline uint32_t fmi_stretch(const int32_t *from, const int32_t *to, const
     *rows += *from;
     return (uint32_t)(*to - *from);
 }
-#define FMI_SETTLE(p) ((p)->m = fmi_stretch((p)->from, (p)->to, &(p)->rows, (p)->m))
+#define FMI_SETTLE(p) ((p)->m = fmi_segment((p)->from, (p)->to, &(p)->rows, (p)->m))
 #define FMI_SETTLED 64u /* of a list at a time */
 /* run on the terms that have rows, settled. */
 typedef void (*fmi_terms_fn)(fm_backend *be, const float *x, size_t ldx, uint32_t k,
@@ -125,8 +125,8 @@ void fmi_settle_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, co
 FMI_EXACT_OPS(FMI_DECLARE)
 #undef FMI_DECLARE
 
-/* Tests: the backend on a given instruction set ("generic", "avx2", "avx512", "neon"); NULL picks the
- * best. FM_EUNSUPPORTED where this CPU or build lacks it. */
+/* Tests: the backend on a given instruction set ("generic", "avx2", "avx512", "neon"); NULL picks
+ * the best. FM_EUNSUPPORTED where this CPU or build lacks it. */
 FM_CHECKED fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa);
 
 #endif

@@ -202,7 +202,7 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes)
             fmc_stick(d, FM_ENOMEM, "no room for the lists of a recorded step");
             return NULL;
         }
-        memcpy(to, host, bytes); /* goes to the card once, when the recording is whole */
+        memcpy(to, host, bytes); /* goes to the GPU once, when the recording is whole */
         e = cudaSuccess;
     } else {
         size_t at;
@@ -315,7 +315,7 @@ static void cuda_close(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
-    (void)cudaStreamSynchronize(d->line); /* not the card: others may be recording on it */
+    (void)cudaStreamSynchronize(d->line); /* not the GPU: others may be recording on it */
     (void)cudaStreamSynchronize(d->copy);
     fmc_fast_close(d);
     fmc_graph_close(d);

@@ -11,7 +11,7 @@
 #include "infer/cuda/device.h"
 #include "infer/device/module.h"
 
-/* Host memory on its way to the card: two halves, each free again when its event has passed. */
+/* Host memory on its way to the GPU: two halves, each free again when its event has passed. */
 typedef struct fmc_ring {
     unsigned char *host, *dev; /* pinned; device memory of the same size */
     size_t cap_bytes, at;
@@ -52,8 +52,8 @@ typedef struct fmc_device {
     int capability;                  /* 90: sm_90 */
     char isa[16];
     fm_pool *pool;
-    /* line: where all stands in order; stream: where operations are launched, which is line unless a
-     * step is being recorded or they stand aside; copy: large uploads and clearing. */
+    /* line: where all stands in order; stream: where operations are launched, which is line unless
+     * a step is being recorded or they stand aside; copy: large uploads and clearing. */
     cudaStream_t line, stream, copy;
     cudaEvent_t mark;
     pthread_mutex_t lock; /* ring, copy, mark */
@@ -100,10 +100,10 @@ void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes);
 #define FMC_ARGS_MAX (1u << 20)
 void *fmc_args(fmc_device *d, const void *host, size_t bytes);
 
-/* The card that this thread's calls go to, -1: nobody has said so yet. Asking the driver for each
+/* The GPU that this thread's calls go to, -1: nobody has said so yet. Asking the driver for each
  * launch costs as much as a launch's queueing; so it is asked where the thread turns to another
- * card, and anew where the host waits or a step is recorded or replayed. Code that is not this
- * module's and leaves a thread on another card in between has to put it back (fmc_enter_anew
+ * GPU, and anew where the host waits or a step is recorded or replayed. Code that is not this
+ * module's and leaves a thread on another GPU in between has to put it back (fmc_enter_anew
  * behind calls of libraries that may not). */
 extern __thread int fmc_here;
 void fmc_enter_anew(const fmc_device *d);
@@ -113,7 +113,7 @@ static inline void fmc_enter(const fmc_device *d)
         fmc_enter_anew(d);
 }
 
-/* Whether what runs of this kernel on the card is sm_90's code, which waits for its turn: machine
+/* Whether what runs of this kernel on the GPU is sm_90's code, which waits for its turn: machine
  * code that was made of older PTX does not. FMSTORE_CUDA_PDL=0: never. */
 bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
 
@@ -127,7 +127,7 @@ bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
         }                                                                                          \
     } while (0)
 
-/* Likewise, a kernel that calls fmc_wait_for_turn: it begins before its turn where card and code
+/* Likewise, a kernel that calls fmc_wait_for_turn: it begins before its turn where GPU and code
  * can do that. */
 #define FMC_RUN_PDL(d, kernel, grid, block, shared_bytes, ...)                                     \
     do {                                                                                           \
@@ -141,7 +141,7 @@ bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
         }                                                                                          \
     } while (0)
 
-/* Of a task at work: a stretch of a list whose length the device alone knows (fm_product.from)
+/* Of a task at work: a segment of a list whose length the device alone knows (fm_product.from)
  * becomes rows and m. True where that is none; the same for all threads of a block. */
 template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
 {
@@ -170,7 +170,7 @@ bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r);
 #define FMC_DECLARE(op) FM_BACKEND_FN(op, fmc_op_##op);
 FMC_OPS(FMC_DECLARE)
 #undef FMC_DECLARE
-/* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the card lacks it. */
+/* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the GPU lacks it. */
 fm_status fmc_fast_open(fmc_device *d);
 void fmc_fast_close(fmc_device *d);
 fm_status fmc_bf16_open(fmc_device *d);

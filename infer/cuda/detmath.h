@@ -1,5 +1,5 @@
 /* detmath.h - logarithm and power in double with the bits of store/base/math/detmath.c, operation
- * for operation, on the card and on the host (this module is linked against none of our libraries).
+ * for operation, on the GPU and on the host (this module is linked against none of our libraries).
  * What the steps are for is said there. */
 #ifndef FM_INFER_CUDA_DETMATH_H
 #define FM_INFER_CUDA_DETMATH_H

@@ -1,9 +1,9 @@
-/* graph.cu - steps that are recorded once and replayed (CUDA graphs), and copies to the host that are
- * waited for by ticket: what keeps the host ahead of the card.
+/* graph.cu - steps that are recorded once and replayed (CUDA graphs), and copies to the host that
+ * are waited for by ticket: what keeps the host ahead of the GPU.
  *
  * While a step is recorded its operations go to a stream of their own, which captures them; what
  * other threads do (uploads, weights) stands in the device's line as ever. Lists that operations
- * bring from the host are the recording's own, and are copied to the card once: a replay is kernels
+ * bring from the host are the recording's own, and are copied to the GPU once: a replay is kernels
  * alone. Exchanges with other ranks (comm/wire_nccl.c) stand in a recording like kernels; their
  * communicator ends only when no such graph is left, so those can be let go of all at once. */
 #include "infer/cuda/cuda.h"

@@ -1,4 +1,4 @@
-/* lanes.h - the arithmetic of mode exact on a card: the same bits as infer/cpu/kern/vec.h gives.
+/* lanes.h - the arithmetic of mode exact on a GPU: the same bits as infer/cpu/kern/vec.h gives.
  *
  * A reduction runs over FM_LANES = 16 lanes (element i in lane i % 16, ascending) and folds them by
  * halves. Here a lane is a thread of a half warp: both halves of a warp work on rows of their own.

@@ -55,7 +55,7 @@ static fm_status open_library(void)
     return FM_OK;
 }
 
-/* ---- marks: an event of the card of its stream ---- */
+/* ---- marks: an event of the GPU of its stream ---- */
 
 static int enter(uint32_t card)
 {
@@ -95,7 +95,7 @@ static bool records(fm_backend *be)
     return fmc_of(be)->arena != NULL;
 }
 
-/* ---- cards ---- */
+/* ---- GPUs ---- */
 
 fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
 {
@@ -116,7 +116,7 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     if (rc != FM_OK)
         return rc;
     fmc_enter_anew(d);
-    rc = fmc_here == (int)d->ordinal ? FM_OK : fmc_fail(FM_EIO, "NCCL's card cannot be used");
+    rc = fmc_here == (int)d->ordinal ? FM_OK : fmc_fail(FM_EIO, "NCCL's GPU cannot be used");
     if (rc != FM_OK)
         return rc;
     out->table = &table;

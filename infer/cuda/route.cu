@@ -96,7 +96,7 @@ __global__ void k_route(fm_route r)
 
 /* ---- numbers by expert ---- */
 
-/* Where expert e's numbers of each part begin: its stretch of the list is ascending. */
+/* Where expert e's numbers of each part begin: its segment of the list is ascending. */
 FMC_DEVICE void begin_parts(const fm_route &r, uint32_t e, uint32_t at, uint32_t end)
 {
     for (uint32_t p = threadIdx.x; p < r.parts; p += blockDim.x) {
@@ -120,7 +120,7 @@ FMC_DEVICE uint32_t warp_sum(uint32_t n)
     return n;
 }
 
-/* A block has an expert, a warp of it a stretch of the choices. Where the expert's numbers begin is
+/* A block has an expert, a warp of it a segment of the choices. Where the expert's numbers begin is
  * how many choices are of lower experts, so no block waits for another. */
 __global__ void __launch_bounds__(DEAL_THREADS) k_deal(fm_route r)
 {
@@ -226,7 +226,7 @@ void fmc_op_route_grad(fm_backend *be, const fm_route *r, float *dscore, const f
         fmc_stick(fmc_of(be), FM_EUNSUPPORTED, "more experts than this device chooses from");
 }
 
-/* ---- scales of stretches; sigmoids ---- */
+/* ---- scales of segments; sigmoids ---- */
 
 #define SCALE_BLOCKS 16u /* of one entry: they share its rows */
 

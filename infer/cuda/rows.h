@@ -1,4 +1,4 @@
-/* rows.h - how operations on rows are dealt to a card's threads.
+/* rows.h - how operations on rows are split over a GPU's threads.
  *
  * Element-wise operations run over cells, four at a time where addresses allow (16-byte accesses).
  * A reduction keeps the order of lanes.h: a sum over a row is sixteen chains whose order is fixed,
@@ -49,7 +49,7 @@ static inline bool fmc_sm90_ld(size_t a, size_t b = 0, size_t c = 0, size_t d = 
     return ((a | b | c | d | e) & 3u) == 0;
 }
 
-/* f over 0 .. n-1, dealt to threads first, first + step, .. */
+/* f over 0 .. n-1, split over threads first, first + step, .. */
 template <class I, class F> FMC_DEVICE void fmc_span(I first, I step, I n, bool wide, F f)
 {
     I done = 0;
@@ -62,7 +62,7 @@ template <class I, class F> FMC_DEVICE void fmc_span(I first, I step, I n, bool 
         f(fmc_int<1>(), i);
 }
 
-/* f(w, row, column) over [m, n], dealt to the grid: fmc_cell_blocks of FMC_THREADS. */
+/* f(w, row, column) over [m, n], split over the grid: fmc_cell_blocks of FMC_THREADS. */
 template <class F> FMC_DEVICE void fmc_cells(uint32_t m, uint32_t n, bool wide, F f)
 {
     uint32_t units = wide ? n / 4 + (n % 4 != 0) : n;
@@ -84,8 +84,8 @@ static inline unsigned fmc_cell_blocks(uint32_t m, uint32_t n, bool wide)
 {
     return fmc_blocks((uint64_t)m * (wide ? n / 4 + (n % 4 != 0) : n), FMC_THREADS);
 }
-/* Launches a kernel whose last parameters are m, n, wide and which runs over cells. By RUN: FMC_RUN,
- * or FMC_RUN_PDL for a kernel that waits for its turn. */
+/* Launches a kernel whose last parameters are m, n, wide and which runs over cells. By RUN:
+ * FMC_RUN, or FMC_RUN_PDL for a kernel that waits for its turn. */
 #define FMC_CELLS(...) FMC_CELLS_BY(FMC_RUN, __VA_ARGS__)
 #define FMC_CELLS_BY(RUN, d, kernel, m, n, wide, ...)                                              \
     do {                                                                                           \
@@ -137,7 +137,7 @@ FMC_DEVICE void fmc_turn_pair(float *head, uint32_t i, const fm_new_rows &r, uin
 
 /* ---- rows: a warp or a block each ---- */
 
-/* Rows are dealt so that room elements of each of `arrays` things fit into shared memory at once;
+/* Rows are split so that room elements of each of `arrays` things fit into shared memory at once;
  * longer rows are brought in piece by piece. */
 typedef struct fmc_rows {
     uint32_t m, h, room;

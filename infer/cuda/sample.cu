@@ -1,4 +1,4 @@
-/* sample.cu - choice of tokens on the card: the token that infer/text/sampler.c picks, from the
+/* sample.cu - choice of tokens on the GPU: the token that infer/text/sampler.c picks, from the
  * same sums in the same order, so that it is the same one.
  *
  * A block to a row. What the host's heap pops one by one comes here in chunks: the next CHUNK
@@ -72,7 +72,8 @@ FMC_DEVICE float logit_of(const row_of &r, uint32_t i)
 }
 
 /* f(id, logit, logit after the penalty) for ids from begin on, W at a time as long as there are W:
- * dealt to the threads in no order. W: 4 where begin and the row's address are multiples of 16. */
+ * split over the threads in no order. W: 4 where begin and the row's address are multiples of
+ * 16. */
 template <int W, class F> FMC_DEVICE void scan(const row_of &r, uint32_t begin, F f)
 {
     const uint32_t units = (r.vocab - begin) / W;
@@ -434,7 +435,8 @@ FMC_DEVICE uint32_t draw(shared_state *s, const row_of &r, const fm_pick *k)
     return s->pick;
 }
 
-/* 0, or what fm_backend.sample says of a row that has nothing to pick; the best candidate's rank. */
+/* 0, or what fm_backend.sample says of a row that has nothing to pick; the best candidate's
+ * rank. */
 FMC_DEVICE int32_t inspect(shared_state *s, const row_of &r, uint64_t *best)
 {
     uint64_t fault = 0;

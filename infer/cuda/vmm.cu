@@ -1,7 +1,7 @@
 /* vmm.cu - room whose memory comes as it is used: addresses for all of it at once, memory of
- * the card in pieces when they are first asked for (2 to 32 MiB, a 64th of the room: creating,
+ * the GPU in pieces when they are first asked for (2 to 32 MiB, a 64th of the room: creating,
  * mapping and clearing cost by the piece more than by the byte), given back with the room.
- * So a cache of keys and values takes of the card what texts need, and several budgets may stand
+ * So a cache of keys and values takes of the GPU what texts need, and several budgets may stand
  * beside each other. Where the driver has no virtual memory the room is taken whole.
  *
  * The driver's calls are found through the runtime: the module is not linked with libcuda. */
@@ -73,7 +73,7 @@ static CUmemAllocationProp memory_of(const fmc_device *d)
     return p;
 }
 
-/* Bytes of a piece of so large a room; 0: the card has no virtual memory. */
+/* Bytes of a piece of so large a room; 0: the GPU has no virtual memory. */
 static size_t piece_of(const fmc_device *d, size_t bytes)
 {
     const driver *v = driver_of();
@@ -117,7 +117,7 @@ static fmc_room *room_new(fmc_device *d, size_t bytes)
     return r;
 }
 
-/* The card has the memory at once; it is cleared as it comes into use. */
+/* The GPU has the memory at once; it is cleared as it comes into use. */
 static fm_status whole_room(fmc_room **out, size_t bytes)
 {
     void *at = NULL;
@@ -242,7 +242,7 @@ bool fmc_room_free(fmc_device *d, void *ptr)
     pthread_mutex_unlock(&d->lock);
     if (!r)
         return false;
-    /* As cudaFree does. All that has to do with rooms is in the line; waiting for the whole card
+    /* As cudaFree does. All that has to do with rooms is in the line; waiting for the whole GPU
      * would fail, and spoil the recording, while a step is recorded. */
     (void)cudaStreamSynchronize(d->line);
     room_free(r);

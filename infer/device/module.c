@@ -138,7 +138,7 @@ static fm_status open_cuda(fm_backend **out, uint32_t device, const char *mode, 
     FM_TRY(fm_module_cuda(&m));
     FM_TRY(m->count(&count));
     if (count == 0)
-        return fm_fail(FM_EUNSUPPORTED, "CUDA: no card is there; use --device cpu");
+        return fm_fail(FM_EUNSUPPORTED, "CUDA: no GPU is there; use --device cpu");
     if (device >= count)
         return fm_fail(FM_EINVAL,
                        "device cuda:%u: this machine has %u (cuda:0 to cuda:%u); 'fmstore devices' "

@@ -27,7 +27,7 @@ typedef struct fm_module_host {
 typedef struct fm_module {
     uint32_t abi;     /* FM_MODULE_ABI of the module */
     const char *name; /* "cuda" */
-    /* FM_EUNSUPPORTED: no driver or no card, with the reason. */
+    /* FM_EUNSUPPORTED: no driver or no GPU, with the reason. */
     fm_status (*count)(uint32_t *devices_out);
     /* One line for people: name, memory, compute capability. Cut to cap, always terminated. */
     fm_status (*describe)(char *text, size_t cap, uint32_t device);

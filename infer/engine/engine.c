@@ -31,8 +31,8 @@ static fm_status open_weights(fm_engine *e)
     return rc == FM_OK ? fmi_weights_new(&e->weights, e->be, &w) : rc;
 }
 
-/* Other ranks wait for step_timeout_s; so what they can end themselves is over before the device's own
- * limit. */
+/* Other ranks wait for step_timeout_s; so what they can end themselves is over before the device's
+ * own limit. */
 static fm_status watch_steps(fm_engine *e, const char *device)
 {
     char name[64];
@@ -252,7 +252,7 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_
             g->heads == a->heads && g->kv_heads == a->kv_heads && g->head_dim == a->head_dim &&
             g->window == a->window && memcmp(&g->eps, &a->eps, sizeof(float)) == 0 &&
             g->qk_norm == a->qk_norm && memcmp(&g->sw, &a->sw, sizeof(a->sw)) == 0 &&
-            memcmp(&g->deal, d, sizeof(*d)) == 0) {
+            memcmp(&g->split, d, sizeof(*d)) == 0) {
             *out = g;
             return FM_OK;
         }
@@ -269,7 +269,7 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_
     g->eps = a->eps;
     g->qk_norm = a->qk_norm;
     memcpy(&g->sw, &a->sw, sizeof(a->sw)); /* padding too: the comparison above sees it */
-    g->deal = *d;
+    g->split = *d;
     g->begin = d->begin[e->stage];
     g->here = d->begin[e->stage + 1] - g->begin;
     fm_status rc = open_lanes(e, g);

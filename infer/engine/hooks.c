@@ -47,7 +47,7 @@ static bool covers(const fm_hook *k, uint32_t token)
 static uint32_t stage_of(const fm_seq *s, const fm_hook *k)
 {
     uint32_t layer = k->site == FM_SITE_RESIDUAL && k->layer > 0 ? k->layer - 1 : k->layer;
-    return fmi_stage_split_stage(&fmi_priv(s->model)->deal, layer);
+    return fmi_stage_split_stage(&fmi_priv(s->model)->split, layer);
 }
 
 /* Whether hook k reads the row on that stage. */
@@ -64,7 +64,8 @@ static uint32_t count_reads(const fmi_hooked *w, uint32_t stage)
     return n;
 }
 
-/* Whether any stage reads the row. What else rank 0 hangs on a sequence the others need not know. */
+/* Whether any stage reads the row. What else rank 0 hangs on a sequence the others need not
+ * know. */
 static bool is_read(const fmi_hooked *w)
 {
     bool is = false;

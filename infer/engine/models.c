@@ -13,8 +13,8 @@ static fm_status bind_shape(fmi_binder *b)
     fmi_model_priv *p = fmi_priv(m);
     fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->what);
     FM_THEN(rc, fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what));
-    FM_THEN(rc, fmi_stage_split_of(&p->deal, &m->arch, m->engine->stages, b->what));
-    uint32_t most = fmi_stage_split_most(&p->deal);
+    FM_THEN(rc, fmi_stage_split_of(&p->split, &m->arch, m->engine->stages, b->what));
+    uint32_t most = fmi_stage_split_most(&p->split);
     FM_THEN(rc, fmi_rope_of(m->engine, &p->rope, &p->local, 0, most));
     FM_THEN(rc, fmi_rope_of(m->engine, &p->rope_slide, &p->local, 1, most));
     if (rc != FM_OK)
@@ -91,7 +91,7 @@ fm_status fm_model_adopt(fm_model *m)
 {
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(!p->adopted);
-    FM_TRY(fmi_geom_of(m->engine, &p->geom, &p->local, &p->deal));
+    FM_TRY(fmi_geom_of(m->engine, &p->geom, &p->local, &p->split));
     if (m->engine->prefix)
         FM_TRY(fmi_layer_keys(m));
     if (m->engine->log)

@@ -9,7 +9,7 @@
 #define SLICE_FLOATS 16u       /* parts of a residual stream begin on cache lines */
 #define PIECES_PER_STAGE 4u    /* more cut the waiting by less than they cost */
 #define HOST_MICRO_ROWS 16u    /* a CPU's products are bound by arithmetic from here on, */
-#define DEVICE_MICRO_ROWS 256u /* a card's from here */
+#define DEVICE_MICRO_ROWS 256u /* a GPU's from here */
 
 /* ==== life ==== */
 
@@ -122,7 +122,7 @@ void fmi_pipe_cut(fmi_step *s, const fm_row *rows, uint32_t n)
 
 /* ==== between stages ==== */
 
-/* x [m, hidden] of the rows that have run below layer l, which are a stretch of the pass: those
+/* x [m, hidden] of the rows that have run below layer l, which are a segment of the pass: those
  * that begin higher stand before them. */
 static float *rows_below(const fmi_pass *p, uint32_t l, uint64_t *floats)
 {
@@ -135,7 +135,7 @@ static float *rows_below(const fmi_pass *p, uint32_t l, uint64_t *floats)
 
 uint64_t fmi_pipe_rows_elsewhere(const fmi_pass *p)
 {
-    const fmi_stage_split *d = &p->g->deal;
+    const fmi_stage_split *d = &p->g->split;
     uint64_t rows = 0, floats;
     for (uint32_t l = 0; l < p->g->layers && d->stages > 1; l++)
         if (fmi_stage_split_stage(d, l) != p->e->stage) {

@@ -86,7 +86,7 @@ static fm_status table_room(fm_seq *s, uint32_t pages)
     if (rc == FM_OK && c)
         rc = fmi_prefix_expect(c, cap);
     const fmi_geom *g = fmi_priv(s->model)->geom;
-    for (uint32_t i = 0; rc == FM_OK && c && i < g->deal.stages; i++) {
+    for (uint32_t i = 0; rc == FM_OK && c && i < g->split.stages; i++) {
         rc = fmi_prefix_expect_pages(c, g->lane[i]);
         FM_THEN(rc, fmi_prefix_expect_pages(c, g->row_lane[i]));
     }

@@ -1,9 +1,9 @@
-/* kvarena.h - one stretch of bytes that pools of pages of different sizes share: who has what.
+/* kvarena.h - one segment of bytes that pools of pages of different sizes share: who has what.
  *
- * The stretch is cut into extents, each with one owner at most; a pool takes neighbouring extents
+ * The segment is cut into extents, each with one owner at most; a pool takes neighbouring extents
  * as its pages need them and puts its pages there, one behind the other, at multiples of `align`
  * from the beginning of all. It is arithmetic alone: no byte is touched, so ranks count the
- * stretches of others alike. */
+ * segments of others alike. */
 #ifndef FM_INFER_KVARENA_H
 #define FM_INFER_KVARENA_H
 

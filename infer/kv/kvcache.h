@@ -6,10 +6,10 @@
  * whole budget once and takes memory as pages are first used, lowest first, so pages never move and
  * nothing is copied when it grows.
  *
- * Where a model's layers are dealt to stages (model/stage_split.h), each stage's layers have pools
- * and a budget of their own, a lane. Every rank counts the pages of all lanes, so that all take and
- * forget the same ones; only those of its own lane, `here`, have memory, the others have numbers
- * alone.
+ * Where a model's layers are split over stages (model/stage_split.h), each stage's layers have
+ * pools and a budget of their own, a lane. Every rank counts the pages of all lanes, so that all
+ * take and forget the same ones; only those of its own lane, `here`, have memory, the others have
+ * numbers alone.
  *
  * A page may be kept: what it holds is of use to sequences that come later. A kept page without
  * holders is idle: it stays until its room is needed, the one that was held longest ago first. */

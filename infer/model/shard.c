@@ -415,7 +415,7 @@ bool fmi_pipe_holds(const fm_model *m, int32_t place)
         return e->stage == 0;
     if (place == FMI_BEHIND_LAYERS)
         return e->stage + 1 == e->stages;
-    return fmi_stage_split_stage(&fmi_priv(m)->deal, (uint32_t)place) == e->stage;
+    return fmi_stage_split_stage(&fmi_priv(m)->split, (uint32_t)place) == e->stage;
 }
 
 bool fmi_pipe_holds_linear(const fm_model *m, const fm_linear *lin)

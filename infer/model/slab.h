@@ -1,9 +1,9 @@
-/* slab.h - room for packed weights, side by side in stretches of huge pages.
+/* slab.h - room for packed weights, side by side in segments of huge pages.
  *
- * A decode step streams every weight once, and tensors of small models are smaller than a huge page:
- * put one behind another they are read at the memory's rate, in pages of 4 KiB at 60 to 75 % of it
- * (tests/bench/SPEED.md). A slab goes back to the system when the last piece of it is given back; what
- * is given back before that is not used again. May be called from any thread. */
+ * A decode step streams every weight once, and tensors of small models are smaller than a huge
+ * page: put one behind another they are read at the memory's rate, in pages of 4 KiB at 60 to 75 %
+ * of it (tests/bench/SPEED.md). A slab goes back to the system when the last piece of it is given
+ * back; what is given back before that is not used again. May be called from any thread. */
 #ifndef FM_INFER_SLAB_H
 #define FM_INFER_SLAB_H
 

@@ -1,9 +1,9 @@
-/* stage_split.h - the layers of a model, dealt to the stages of a pipeline.
+/* stage_split.h - the layers of a model, split over the stages of a pipeline.
  *
  * Ranks are stages times split: ranks s * split .. s * split + split - 1 are stage s, and share its
- * layers by tensor parallelism (shard.h). A stage holds a stretch of layers; the first also what
+ * layers by tensor parallelism (shard.h). A stage holds a segment of layers; the first also what
  * comes before them (embedding, positions), the last what comes behind (final norm, head).
- * Stretches are such that the stage with the most work has as little as possible: a layer counts
+ * Segments are such that the stage with the most work has as little as possible: a layer counts
  * the parameters that a row meets (of experts the chosen ones), the last stage the head besides.
  * So has the fullest of those before the last, and so on; earlier stages have fewer layers where
  * it is the same, since the first has the embedding's memory. */

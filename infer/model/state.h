@@ -23,7 +23,7 @@ typedef struct fmi_geom {
     float eps;
     bool qk_norm;
     fm_switches sw;
-    fmi_stage_split deal;
+    fmi_stage_split split;
     uint32_t begin, here;     /* this rank's layers: begin .. begin + here - 1 */
     fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
     fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST]; /* [stages], likewise */
@@ -44,11 +44,11 @@ typedef struct fmi_rope {
 /* Of layer l; rows: those that stand before it. */
 static inline fmi_kv_pool *fmi_pool_at(const fmi_geom *g, uint32_t l)
 {
-    return g->lane[fmi_stage_split_stage(&g->deal, l)];
+    return g->lane[fmi_stage_split_stage(&g->split, l)];
 }
 static inline fmi_kv_pool *fmi_rows_at(const fmi_geom *g, uint32_t l)
 {
-    return g->row_lane[fmi_stage_split_stage(&g->deal, l)];
+    return g->row_lane[fmi_stage_split_stage(&g->split, l)];
 }
 
 #define FMI_SAVES 4u /* residual streams kept of a block */
@@ -59,7 +59,7 @@ typedef struct fmi_text fmi_text;   /* a tokenizer and its template: text_cache.
 /* fm_model.priv */
 typedef struct fmi_model_priv {
     fm_arch local;        /* of the shard that this rank holds; with one rank the model's */
-    fmi_stage_split deal; /* of its layers to the stages */
+    fmi_stage_split split; /* of its layers to the stages */
     uint32_t log_number;  /* its number in the log of the ranks */
     fm_buf encoded;       /* what they need to make it */
     fmi_geom *geom;

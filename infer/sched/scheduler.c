@@ -229,8 +229,8 @@ static bool has_room(const fm_scheduler *s, const fmi_request *r)
     const fmi_geom *g = fmi_priv(m)->geom;
     uint64_t pages = (m->virtual_len + r->count) / FM_KV_PAGE + 1;
     bool room = true;
-    for (uint32_t i = 0; i < g->deal.stages && room; i++)
-        room = fmi_kv_room(g->lane[i]) >= pages * (g->deal.begin[i + 1] - g->deal.begin[i]);
+    for (uint32_t i = 0; i < g->split.stages && room; i++)
+        room = fmi_kv_room(g->lane[i]) >= pages * (g->split.begin[i + 1] - g->split.begin[i]);
     return s->running == 0 || room;
 }
 

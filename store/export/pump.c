@@ -10,7 +10,7 @@
 
 enum { PART_BYTES = 2 << 20, SLOTS_PER_THREAD = 2, SLOTS_MAX = 24, THREADS_MAX = 12 };
 
-/* A stretch of an entry; heads > 0: whole heads of it, to be put in GGUF's row order. */
+/* A segment of an entry; heads > 0: whole heads of it, to be put in GGUF's row order. */
 typedef struct part {
     const fm_entry *e;
     uint64_t offset, bytes;
@@ -128,16 +128,16 @@ void exp_pump_drop(exp_pump *m)
     m->used = 0;
 }
 
-static fm_status add(exp_pump *m, const part *stretch)
+static fm_status add(exp_pump *m, const part *segment)
 {
     part *p = &m->part[m->used++];
 
-    p->e = stretch->e;
-    p->offset = stretch->offset;
-    p->bytes = stretch->bytes;
-    p->rows = stretch->rows;
-    p->row_bytes = stretch->row_bytes;
-    p->heads = stretch->heads;
+    p->e = segment->e;
+    p->offset = segment->offset;
+    p->bytes = segment->bytes;
+    p->rows = segment->rows;
+    p->row_bytes = segment->row_bytes;
+    p->heads = segment->heads;
     return m->used == m->slots ? exp_pump_flush(m) : FM_OK;
 }
 

@@ -1,4 +1,4 @@
-/* weights.c - the bytes of planned weights, a stretch of rows at a time: as they are
+/* weights.c - the bytes of planned weights, a segment of rows at a time: as they are
  * stored, or widened, merged and rounded again. */
 #include "store/export/export_impl.h"
 
@@ -33,7 +33,7 @@ static fm_status read_f32(float **out, const fm_entry *e, const fm_provider *p)
 typedef struct made_weight {
     const exp_weight *w;
     float **a, **b; /* of each term */
-    float *wide;    /* a stretch */
+    float *wide;    /* a segment */
     uint8_t *raw;   /* the same, stored; then as it is to be written */
 } made_weight;
 
@@ -69,7 +69,7 @@ static fm_status made_open(made_weight *m, const exp_weight *w, const fm_provide
 }
 
 /* Elements [at, at + n), whole rows where there are terms. */
-static fm_status made_stretch(made_weight *m, const fm_provider *p, uint64_t at, uint64_t n,
+static fm_status made_segment(made_weight *m, const fm_provider *p, uint64_t at, uint64_t n,
                               fm_writer *file)
 {
     const exp_weight *w = m->w;
@@ -99,7 +99,7 @@ static fm_status write_made(const exp_weight *w, const fm_provider *p, fm_writer
 
     FM_THEN(rc, made_open(&m, w, p, at_once));
     for (uint64_t at = 0; rc == FM_OK && at < n; at += at_once)
-        rc = made_stretch(&m, p, at, FM_MIN(at_once, n - at), file);
+        rc = made_segment(&m, p, at, FM_MIN(at_once, n - at), file);
     made_free(&m);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", w->name);
 }

@@ -223,8 +223,8 @@ static fm_status add_tensor(fm_source *src, src_file *f, const gguf_dims *d, con
     return rc;
 }
 
-/* The head in front of the tensors. A long array (the vocabulary) stands apart: it is the same in every
- * quantized copy of a model, and stored once. */
+/* The head in front of the tensors. A long array (the vocabulary) stands apart: it is the same in
+ * every quantized copy of a model, and stored once. */
 static fm_status add_head(fm_source *src, src_file *f, const fm_gguf *g, uint64_t end)
 {
     uint64_t at = 0;
@@ -236,7 +236,7 @@ static fm_status add_head(fm_source *src, src_file *f, const fm_gguf *g, uint64_
             continue;
         FM_TRY(src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(from - at))));
         at = from + kv->data.len;
-        FM_TRY(src_add_stretch(src, f, from, at));
+        FM_TRY(src_add_segment(src, f, from, at));
     }
     return src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(end - at)));
 }

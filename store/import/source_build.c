@@ -146,7 +146,7 @@ fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes)
     return part.path ? add_part(f, &part) : FM_ENOMEM;
 }
 
-fm_status src_add_stretch(fm_source *src, src_file *f, uint64_t from, uint64_t to)
+fm_status src_add_segment(fm_source *src, src_file *f, uint64_t from, uint64_t to)
 {
     fm_span bytes = fm_span_of(f->map.data + from, (size_t)(to - from));
     fm_buf path;

@@ -13,7 +13,7 @@
 #include "store/formats/torch.h"
 
 #define FM_SOURCE_MAX_FILES 10000u
-#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* files that are no model: cards, licences */
+#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* files that are no model: GPUs, licences */
 #define FM_SOURCE_MAX_LITERAL_BYTES ((size_t)1 << 30)
 #define FM_SOURCE_JSON "source/source.json"
 /* Where source.json's entries lie ("adapters/0-lora"), in a file of its own: laying an adapter on a
@@ -31,7 +31,7 @@ typedef struct src_piece {
     fm_digest *leaf;             /* of each leaf in Hugging Face's order; in the arena */
 } src_piece;
 
-/* One stretch of an original file: an entry of the tree or bytes of a literal. */
+/* One segment of an original file: an entry of the tree or bytes of a literal. */
 typedef struct src_part {
     const char *path; /* entry: below root; literal: whole tree path. In the arena. */
     bool is_entry;
@@ -84,15 +84,15 @@ fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const ch
 fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
                          fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads);
 /* The same in two steps, for files whose tensors share bytes: queue (t->name, dtype, shape, piece
- * given; path is set), and say which stretches of f an entry at path, or a blob put there, is. */
+ * given; path is set), and say which segments of f an entry at path, or a blob put there, is. */
 fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t);
 fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint64_t bytes);
 fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes);
 /* Bytes of f that belong to no tensor; joined to the literal part before them. */
 fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes);
-/* The same for bytes [from, to) of the file; more than FM_INLINE_MAX_BYTES become a blob of their own,
- * which another file may share. */
-fm_status src_add_stretch(fm_source *src, src_file *f, uint64_t from, uint64_t to);
+/* The same for bytes [from, to) of the file; more than FM_INLINE_MAX_BYTES become a blob of their
+ * own, which another file may share. */
+fm_status src_add_segment(fm_source *src, src_file *f, uint64_t from, uint64_t to);
 /* The whole of f is the tree entry at path; bytes stay in the mapping. */
 fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_entry);
 /* Bytes at a tree path: inline where they fit, else a blob; `bytes` must outlive src. */
@@ -100,8 +100,8 @@ fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes);
 /* Likewise, from bytes that are copied. */
 fm_status src_put_copy(fm_source *src, const char *path, fm_span bytes);
 fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_json_style style);
-/* A file's name in its entry of source.json: "name", or where it is no UTF-8 "name_escaped", with %XX for
- * '%' and whatever is not printable ASCII. get: owned; FM_ECORRUPT. */
+/* A file's name in its entry of source.json: "name", or where it is no UTF-8 "name_escaped", with
+ * %XX for '%' and whatever is not printable ASCII. get: owned; FM_ECORRUPT. */
 fm_status src_name_put(fm_json *file, const char *name);
 fm_status src_name_get(char **out, const fm_json *file);
 /* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */

@@ -14,14 +14,14 @@
 #define MAX_VIEW_BYTES ((uint64_t)1 << 30) /* of views that are not contiguous, beside ... */
 #define MAX_VIEW_TIMES 4u                  /* ... so many times the file */
 
-typedef struct stretch {
+typedef struct segment {
     uint64_t at, bytes;
     const char *path;
-} stretch;
+} segment;
 
 static int by_place(const void *a, const void *b)
 {
-    const stretch *x = a, *y = b;
+    const segment *x = a, *y = b;
 
     if (x->at != y->at)
         return x->at < y->at ? -1 : 1;
@@ -50,23 +50,23 @@ static fm_status make_piece(fm_source *src, const src_file *f, const fm_torch_te
     return FM_OK;
 }
 
-static fm_status cut_file(fm_source *src, src_file *f, const stretch *s, size_t count)
+static fm_status cut_file(fm_source *src, src_file *f, const segment *s, size_t count)
 {
     uint64_t at = 0;
 
     for (size_t i = 0; i < count; i++) {
         if (s[i].at < at || s[i].bytes == 0)
             continue; /* its bytes, or some of them, are there already */
-        FM_TRY(src_add_stretch(src, f, at, s[i].at));
+        FM_TRY(src_add_segment(src, f, at, s[i].at));
         FM_TRY(src_add_entry_part(src, f, s[i].path, s[i].bytes));
         at = s[i].at + s[i].bytes;
     }
-    return src_add_stretch(src, f, at, f->map.len);
+    return src_add_segment(src, f, at, f->map.len);
 }
 
 static fm_status add_tensors(fm_source *src, src_file *f, const char *prefix, const fm_torch *pt)
 {
-    stretch *s = fm_calloc(fm_torch_count(pt) + 1, sizeof *s);
+    segment *s = fm_calloc(fm_torch_count(pt) + 1, sizeof *s);
     uint64_t viewed = 0;
     size_t n = 0;
     fm_status rc = s ? FM_OK : FM_ENOMEM;
@@ -77,7 +77,7 @@ static fm_status add_tensors(fm_source *src, src_file *f, const char *prefix, co
         rc = make_piece(src, f, t, &viewed, &q.piece);
         FM_THEN(rc, src_queue_tensor(src, prefix, &q));
         if (rc == FM_OK && t->contiguous)
-            s[n++] = (stretch){t->at, t->bytes, q.path};
+            s[n++] = (segment){t->at, t->bytes, q.path};
     }
     if (rc == FM_OK && n > 0)
         qsort(s, n, sizeof *s, by_place);

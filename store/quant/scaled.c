@@ -298,7 +298,7 @@ static const scaled *scaled_of(const fm_plain *v, const fm_entry *e)
     return e->kind == FM_ENTRY_TENSOR ? fm_map_get(v->by_id, e->id.b, sizeof(e->id.b)) : NULL;
 }
 
-/* Elements [first, first + n) of a row's stretch, wide, by their scales. */
+/* Elements [first, first + n) of a row's segment, wide, by their scales. */
 static void multiply(float *x, const scaled *s, const float *scale, uint64_t first, uint64_t n)
 {
     const uint64_t across = parts(s->k, s->cols);

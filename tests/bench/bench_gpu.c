@@ -1,11 +1,11 @@
-/* bench_gpu.c - a card against its own limits, in one run: copy bandwidth and bf16 products are
+/* bench_gpu.c - a GPU against its own limits, in one run: copy bandwidth and bf16 products are
  * measured first; then decoding (recorded and replayed, as a server does), prefill, low-rank terms,
  * attention, a whole decode step, experts, loads beside decoding and a LoRA step, each as a share
  * of the time that its bytes or its operations take at those limits (gpu_work.h), and beside torch
  * where python3 has it.
  *
  * usage: bench_gpu [--json] [--tiny] [--seconds S per turn]
- * The module is FMSTORE_CUDA_MODULE's, else libfmstore-cuda.so of the build. Without a card: says so
+ * The module is FMSTORE_CUDA_MODULE's, else libfmstore-cuda.so of the build. Without a GPU: says so
  * and exits with 77. --tiny: shapes for the emulator, to see that every part runs. */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -295,7 +295,7 @@ static const fm_module *open_module(void)
         exit(1);
     }
     if (m->count(&cards) != FM_OK) {
-        fprintf(stderr, "bench_gpu: no card: %s\n", fm_error_text());
+        fprintf(stderr, "bench_gpu: no GPU: %s\n", fm_error_text());
         exit(77);
     }
     return m;

@@ -1,4 +1,4 @@
-/* gpu_bench.h - what the files of bench_gpu share: the card, its limits, turns, the report. */
+/* gpu_bench.h - what the files of bench_gpu share: the GPU, its limits, turns, the report. */
 #ifndef FM_TESTS_BENCH_GPU_BENCH_H
 #define FM_TESTS_BENCH_GPU_BENCH_H
 
@@ -26,12 +26,13 @@ void gb_release(gb *g);
 fm_weight *gb_weight(gb *g, fm_role role, fm_dtype d, uint32_t n, uint32_t k);
 
 /* Median seconds of one run of fn, of five turns after a warm one. Or of its replay, as a server
- * runs decode steps: recorded once, where the card can. */
+ * runs decode steps: recorded once, where the GPU can. */
 typedef void (*gb_fn)(gb *g, void *ctx);
 double gb_time(gb *g, gb_fn fn, void *ctx);
 double gb_time_replayed(gb *g, gb_fn fn, void *ctx);
 
-/* One line: seconds, and the bound (bytes over bandwidth or operations over the peak) as a share. */
+/* One line: seconds, and the bound (bytes over bandwidth or operations over the peak) as a
+ * share. */
 void gb_report(gb *g, const char *what, double s, double bound_s, const char *limit);
 
 /* gpu_library.c: seconds of cuBLASLt's y = x W^T in bf16 with f32 sums, its best algorithm first;

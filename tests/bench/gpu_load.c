@@ -1,4 +1,4 @@
-/* gpu_load.c - a child comes onto the card while it decodes: a thread makes the weights of a layer
+/* gpu_load.c - a child comes onto the GPU while it decodes: a thread makes the weights of a layer
  * from pinned memory, again and again, beside replays of a decode step. The limit of a load is what
  * the bus carries, measured first. */
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* gpu_model.c - a decode step of a whole model out of random weights, every layer its own: all
- * that a server's step runs on the card, recorded and replayed. */
+ * that a server's step runs on the GPU, recorded and replayed. */
 #include <stdio.h>
 #include <string.h>
 

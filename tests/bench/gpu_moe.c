@@ -1,5 +1,5 @@
 /* gpu_moe.c - a layer's branch with experts, as block_moe.c runs it: the choice, the lists and the
- * products of all experts on the card. */
+ * products of all experts on the GPU. */
 #include <stdio.h>
 #include <string.h>
 

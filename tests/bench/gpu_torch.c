@@ -1,5 +1,5 @@
 /* gpu_torch.c - PyTorch as the peer: gpu_torch.py in a process of its own, asked line by line.
- * Where python3 has no torch, or torch no card, every answer is 0. */
+ * Where python3 has no torch, or torch no GPU, every answer is 0. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* gpu_work.h - the least that a card must do for the work that bench_gpu times: bytes that must
+/* gpu_work.h - the least that a GPU must do for the work that bench_gpu times: bytes that must
  * cross its memory once (inputs read, results written), and floating-point operations. */
 #ifndef FM_TESTS_BENCH_GPU_WORK_H
 #define FM_TESTS_BENCH_GPU_WORK_H

@@ -1,4 +1,4 @@
-/* answers.cpp - what the runtime says of itself, of a card and of its errors. */
+/* answers.cpp - what the runtime says of itself, of a GPU and of its errors. */
 #include "cuda_runtime.h"
 
 static bool is_device(int d)

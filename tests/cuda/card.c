@@ -1,5 +1,5 @@
 /* ctest: card */
-/* The CUDA backend's own matters, on the emulated card or a real one (KK_DEVICE=cuda): what opens
+/* The CUDA backend's own matters, on the emulated GPU or a real one (KK_DEVICE=cuda): what opens
  * and what refuses, memory, the order of copies and operations, a failure that sticks. */
 #include "tests/kernel/kernel_kit.h"
 
@@ -55,7 +55,7 @@ TEST(a_full_card_says_so)
     be->close(be);
 }
 
-/* More uploads than the way to the card holds, each from the same host buffer, each followed by an
+/* More uploads than the way to the GPU holds, each from the same host buffer, each followed by an
  * operation that reads it. */
 TEST(copies_keep_their_order)
 {
@@ -94,7 +94,7 @@ static void expect(fm_backend *be, const void *at, size_t n, unsigned char value
     fm_free(host);
 }
 
-/* Far more than any card has; what is asked for is there and cleared, beside what is written. */
+/* Far more than any GPU has; what is asked for is there and cleared, beside what is written. */
 TEST(room_is_larger_than_the_card)
 {
     fm_backend *be = card();
@@ -199,7 +199,7 @@ TEST(memory_comes_back_with_the_room)
     be->close(be);
 }
 
-/* A budget beyond what is left on the card: pages that nobody holds make room before a text
+/* A budget beyond what is left on the GPU: pages that nobody holds make room before a text
  * waits. */
 TEST(a_cache_outgrows_the_card)
 {
@@ -236,11 +236,11 @@ TEST(a_cache_outgrows_the_card)
     be->close(be);
 }
 
-/* ==== cards and threads ==== */
+/* ==== GPUs and threads ==== */
 
 typedef unsigned long (*calls_fn)(void);
 
-/* The emulated card's count of calls that say which card is meant; NULL on a real one. */
+/* The emulated GPU's count of calls that say which GPU is meant; NULL on a real one. */
 static calls_fn device_calls(void)
 {
     const char *path = getenv("FMSTORE_CUDA_MODULE");
@@ -275,14 +275,14 @@ TEST(launches_do_not_ask_for_their_card)
 #define ROUNDS 60u
 #define FLOATS 500u
 
-typedef struct own { /* of one thread, on each card */
+typedef struct own { /* of one thread, on each GPU */
     fm_backend *be[CARDS];
     void *x[CARDS], *sum[CARDS];
     uint64_t number;
     bool good;
 } own;
 
-/* From card to card, so that each operation is another one's. */
+/* From GPU to GPU, so that each operation is another one's. */
 static void *both_cards(void *ctx)
 {
     own *o = ctx;
@@ -379,7 +379,7 @@ TEST(a_second_line_keeps_its_turn)
     be->close(be);
 }
 
-/* A step that is recorded has one line: nothing of it runs, and the card goes on. */
+/* A step that is recorded has one line: nothing of it runs, and the GPU goes on. */
 TEST(a_second_line_is_not_recorded)
 {
     enum { N = 64 };

@@ -1,7 +1,7 @@
 /* ctest: ranks cuda_cost=10 */
-/* comm.c - collectives over NCCL's stand-in (nccl.cpp) between emulated cards: the sums of
+/* comm.c - collectives over NCCL's stand-in (nccl.cpp) between emulated GPUs: the sums of
  * unit/infer/comm.c between threads and processes; ranks that leave, groups that fail, kernels that
- * never end, hosts that wait for their card: every rank fails with the same text, and the next
+ * never end, hosts that wait for their GPU: every rank fails with the same text, and the next
  * exchange is whole; what is recorded, and comes again. */
 #define CK_ON_CARDS
 #include <signal.h>
@@ -265,7 +265,7 @@ TEST(recorded_exchanges_come_again)
     }
 }
 
-/* ==== hosts that wait for their card ==== */
+/* ==== hosts that wait for their GPU ==== */
 
 static void do_stuck(node *n)
 {

@@ -60,7 +60,7 @@ typedef struct CUgraphExec_st *cudaGraphExec_t;
 
 #define CUDART_VERSION 13000
 #define cudaEnableDefault 0u
-/* For virtual.cpp: bytes more (or fewer) of the card's memory, false: there are not so many;
+/* For virtual.cpp: bytes more (or fewer) of the GPU's memory, false: there are not so many;
  * addresses that are a device's, bytes 0: no more. */
 bool simt_charge(long long bytes);
 void simt_device_range(void *begin, size_t bytes);

@@ -1,5 +1,5 @@
 /* ctest: card */
-/* decode.c - what a step of few rows is made of on a card (KK_DEVICE=cuda; emulated or real):
+/* decode.c - what a step of few rows is made of on a GPU (KK_DEVICE=cuda; emulated or real):
  * operations in one launch, kernels that begin before their turn, and how many launches. */
 #include "tests/kernel/kernel_kit.h"
 #include "tests/kernel/matrix_kit.h"
@@ -247,7 +247,7 @@ static float *run_stream(fm_dtype type, uint32_t m, const char *soon)
     return out;
 }
 
-/* Of the emulator; 0 on a real card. */
+/* Of the emulator; 0 on a real GPU. */
 static unsigned long count_of(const char *name)
 {
     void *module = dlopen(getenv("FMSTORE_CUDA_MODULE"), RTLD_NOW);

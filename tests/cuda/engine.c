@@ -1,4 +1,4 @@
 /* ctest: card cuda_cost=10 */
-/* engine.c - the engine and training on a card, emulated or real: the CPU's bits (model/apart.c). */
+/* engine.c - the engine and training on a GPU, emulated or real: the CPU's bits (model/apart.c). */
 #define FM_ON_CARD
 #include "tests/model/apart.c"

@@ -1,6 +1,6 @@
 /* ctest: card */
-/* graph.c - steps that a card keeps and runs again, copies to the host that are waited for by
- * ticket: on the emulated card or a real one (KK_DEVICE=cuda). */
+/* graph.c - steps that a GPU keeps and runs again, copies to the host that are waited for by
+ * ticket: on the emulated GPU or a real one (KK_DEVICE=cuda). */
 #include "tests/kernel/kernel_kit.h"
 
 #include <dlfcn.h>
@@ -134,7 +134,7 @@ TEST(a_record_keeps_its_scratch)
     be->close(be);
 }
 
-/* The emulated card's count of copies that ran; 0 on a real one. */
+/* The emulated GPU's count of copies that ran; 0 on a real one. */
 static unsigned long copies(void)
 {
     const char *path = getenv("FMSTORE_CUDA_MODULE");
@@ -145,7 +145,7 @@ static unsigned long copies(void)
     return fn ? fn() : 0;
 }
 
-/* Lists of products and terms go to the card once, with the recording. */
+/* Lists of products and terms go to the GPU once, with the recording. */
 TEST(a_replay_is_kernels_alone)
 {
     enum { K = 128, WIDE = 64, ROWS = 4, TIMES = 3, COUNT = 40 };

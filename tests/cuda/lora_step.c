@@ -1,5 +1,5 @@
 /* ctest: card */
-/* lora_step.c - a LoRA step in mode bf16 on a card, emulated or real: products and terms at once
+/* lora_step.c - a LoRA step in mode bf16 on a GPU, emulated or real: products and terms at once
  * (Hopper's kernels) train the bits of one call after another. */
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 
 static char log_path[] = "/tmp/fm_lora_step_XXXXXX";
 
-/* Bytes that the emulated card has logged of Hopper's products. */
+/* Bytes that the emulated GPU has logged of Hopper's products. */
 static long logged(void)
 {
     FILE *f = fopen(log_path, "r");

@@ -1,8 +1,8 @@
 /* nccl.cpp - stands in for NCCL: the ten calls that infer/cuda/nccl.cu looks up, between
- * ranks that are threads of one process or processes of one machine, on the emulated cards'
+ * ranks that are threads of one process or processes of one machine, on the emulated GPUs'
  * streams.
  *
- * As NCCL's documentation has it: making a communicator waits for all ranks, each on a card of
+ * As NCCL's documentation has it: making a communicator waits for all ranks, each on a GPU of
  * its own; a group returns when it is queued and its calls go on independently, in the order of
  * the stream; between two ranks messages match in their order and have equal sizes; calls on a
  * stream that is captured become part of the graph, and each launch of it makes them anew: recorded
@@ -10,7 +10,7 @@
  * is told, until the communicator is aborted here; destroying waits for what was queued and for the
  * other ranks; neither returns while a graph has calls of the communicator. What NCCL leaves
  * undefined stops the program: other sizes, a recorded call that meets one which was not recorded
- * with it, a communicator that is gone, memory that is none of a card.
+ * with it, a communicator that is gone, memory that is none of a GPU.
  *
  * SIMT_NCCL_FAULT=kind:rank:n, once: the nth of that rank. init: ncclCommInitRank fails. group:
  * ncclGroupEnd fails and queues nothing. mute: a group is queued (each launch of a graph counts)
@@ -118,7 +118,7 @@ static thread_local std::vector<pending> group;
     abort();
 }
 
-/* ==== the emulated cards ==== */
+/* ==== the emulated GPUs ==== */
 
 template <class F> static F card_symbol(const char *name)
 {
@@ -373,8 +373,8 @@ static bool go_on(comm &c, move &m)
     return m.done == all;
 }
 
-/* Which of the recorded messages between two ranks these are: both count them where they run for the
- * first time. */
+/* Which of the recorded messages between two ranks these are: both count them where they run for
+ * the first time. */
 static void number(comm &c, task &t)
 {
     script &s = *t.of_graph;

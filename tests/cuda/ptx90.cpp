@@ -179,7 +179,7 @@ static struct {
     std::vector<std::pair<unsigned long, seen>> operands;
 } mine[SIMT_WORLDS][1024];
 
-/* SIMT_WIDE=other: sums round after 8 of 16 k too, as on no card of mma's bits; halves of an int8
+/* SIMT_WIDE=other: sums round after 8 of 16 k too, as on no GPU of mma's bits; halves of an int8
  * operand lie the other way round. */
 static bool other;
 

@@ -1,5 +1,5 @@
 /* ctest: ranks */
-/* ranks_again.c - steps over ranks that are recorded and replayed, on emulated cards with NCCL's
+/* ranks_again.c - steps over ranks that are recorded and replayed, on emulated GPUs with NCCL's
  * stand-in between them: the answers and log-probabilities that ranks on CPUs with sockets give,
  * where every step is run as it comes; all ranks replay alike; what one rank cannot keep is run as
  * it comes on all; a failure of one rank in a replay, or while a step is recorded, fails it on
@@ -43,7 +43,7 @@ static void card_fails(int card, int what, unsigned long nth)
     one(card, what, nth);
 }
 
-/* What hosts have queued on all cards so far. */
+/* What hosts have queued on all GPUs so far. */
 static unsigned long launches(void)
 {
     unsigned long (*count)(void);
@@ -282,7 +282,7 @@ TEST(what_one_cannot_keep_nobody_keeps)
         }
 }
 
-/* A larger step, for which one card has no room for logits: only the others' moved. So one rank has
+/* A larger step, for which one GPU has no room for logits: only the others' moved. So one rank has
  * steps recorded that another sees for the first time, then has lists of. */
 TEST(ranks_may_have_kept_other_steps)
 {

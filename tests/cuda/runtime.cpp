@@ -2,7 +2,7 @@
  *
  * A stream is a queue that is run when somebody waits for it, for an event of it, or for a stream
  * that waits for such an event. SIMT_EAGER=1 runs everything at once; SIMT_DEVICES says how many
- * cards there are (1), 0 is a machine without one. One lock around all of it; who waits for work of
+ * GPUs there are (1), 0 is a machine without one. One lock around all of it; who waits for work of
  * nccl.cpp, which other ranks must do their part of, lets go of it meanwhile. */
 #include "cuda_runtime.h"
 
@@ -206,7 +206,7 @@ static void push(cudaStream_t s, std::function<void()> w)
 
 /* ---- for nccl.cpp: work that waits for other ranks ---- */
 
-/* A card goes on by itself; here nothing runs before somebody waits, and what others wait for must
+/* A GPU goes on by itself; here nothing runs before somebody waits, and what others wait for must
  * not. So this thread runs streams up to the last work that is shared with others. */
 static struct far_thread {
     std::thread thread;
@@ -278,7 +278,7 @@ extern "C" __attribute__((visibility("default"))) int simt_card(void)
     return device;
 }
 
-/* The nth next allocation (what 0) or launch (1) of the card fails, 0: none does. */
+/* The nth next allocation (what 0) or launch (1) of the GPU fails, 0: none does. */
 static struct {
     int card;
     unsigned long left[2];
@@ -313,8 +313,8 @@ void simt_cluster(const void *kernel, unsigned blocks)
     clusters[kernel] = blocks;
 }
 
-/* SIMT_FAULT=kind:card:n, of the launches of that card: hang: the nth never ends; starve: from the nth
- * on there is no memory for them. */
+/* SIMT_FAULT=kind:GPU:n, of the launches of that GPU: hang: the nth never ends; starve: from the
+ * nth on there is no memory for them. */
 static bool launch_faulty(const char *kind)
 {
     static std::string text;
@@ -350,7 +350,7 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
     }
     if (launch_faulty("hang"))
         push_work(stream, {[] { return false; }, NULL});
-    if (of(stream)->device >= 0 && of(stream)->device != device) { /* another card's */
+    if (of(stream)->device >= 0 && of(stream)->device != device) { /* another GPU's */
         note(cudaErrorInvalidResourceHandle);
         return;
     }
@@ -498,7 +498,7 @@ extern "C" __attribute__((visibility("default"))) bool simt_is_device(const void
     return inside(device_memory, p, bytes);
 }
 
-/* Of the calling thread's card, of which no stream may be capturing. */
+/* Of the calling thread's GPU, of which no stream may be capturing. */
 cudaError_t cudaDeviceSynchronize(void)
 {
     guard g(lock);

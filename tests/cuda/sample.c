@@ -1,5 +1,5 @@
 /* ctest: card */
-/* sample.c - tokens that a card picks, held against the host's sampler: the same token for every way
+/* sample.c - tokens that a GPU picks, held against the host's sampler: the same token for every way
  * to choose, rows with ties, with masked and broken logits, any vocabulary. */
 #include "tests/kernel/kernel_kit.h"
 
@@ -35,7 +35,7 @@ static void lot_close(lot *l)
     fm_free(l->seen);
 }
 
-/* What the host picks; the bits that the card must have set. */
+/* What the host picks; the bits that the GPU must have set. */
 static void want_of(const lot *l, fm_sampler *host, int32_t *token, int32_t *bad, uint64_t *seen)
 {
     int32_t *history = fm_malloc(((size_t)l->vocab + 1) * sizeof(int32_t));

@@ -516,7 +516,7 @@ unsigned simt_shared_max(void)
     return most ? (unsigned)strtoul(most, NULL, 10) : SIMT_SHARED_MAX;
 }
 
-/* A card refuses such a launch; here it has run already, which is as good for a test. */
+/* A GPU refuses such a launch; here it has run already, which is as good for a test. */
 static void check_shared(size_t dynamic, size_t granted)
 {
     size_t fixed = dynamic ? (simt_static_bytes + 1023) / 1024 * 1024 : simt_static_bytes;

@@ -4,7 +4,7 @@
  * A launch runs its blocks (or clusters) one after another; the threads of a block are fibers that
  * give way at barriers and warp operations only, in an order that SIMT_ORDER chooses (forward,
  * reverse, or a number that seeds a shuffle): a result that depends on it lacks a barrier. What a
- * real card would leave undefined or hang on stops the program with the kernel's name: a barrier
+ * real GPU would leave undefined or hang on stops the program with the kernel's name: a barrier
  * that not all threads reach, a warp operation whose lanes are gone. Streams run late: what is
  * queued happens at the next wait, so a host buffer that is reused too early shows. Device memory
  * ends at a page that cannot be touched (with AddressSanitizer: at its red zone), shared memory
@@ -115,7 +115,7 @@ unsigned simt_cluster_blocks(void);
  * one's. */
 void *simt_of_rank(void *p, unsigned rank);
 void *simt_dynamic_shared(void);
-/* Dynamic shared memory as the card addresses it, in bytes: 16-bit descriptions need that. */
+/* Dynamic shared memory as the GPU addresses it, in bytes: 16-bit descriptions need that. */
 size_t simt_shared_offset(const void *p);
 const unsigned char *simt_shared_at(size_t offset, size_t bytes);
 /* The thread waits until ready(arg); a block in which all wait so stops the program. */
@@ -131,8 +131,8 @@ void simt_wait_for_turn(void);
 void simt_let_next(void);
 
 #define SIMT_LANE_BYTES 64u
-/* Every lane of mask brings bytes <= SIMT_LANE_BYTES; the result is lane i's at i * SIMT_LANE_BYTES.
- * Valid until the lane's next exchange. */
+/* Every lane of mask brings bytes <= SIMT_LANE_BYTES; the result is lane i's at i *
+ * SIMT_LANE_BYTES. Valid until the lane's next exchange. */
 const unsigned char *simt_exchange(unsigned mask, const void *bring, size_t bytes);
 unsigned simt_lane(void);
 

@@ -1,6 +1,6 @@
 /* simt_ptx.h - the emulated twins of infer/cuda/ptx.h. A copy arrives when its group is waited for,
  * not before. Products of mma are exact, their sum with d is taken in double and rounded once: a
- * card's own order inside of one instruction is not known. */
+ * GPU's own order inside of one instruction is not known. */
 #ifndef FM_TESTS_SIMT_PTX_H
 #define FM_TESTS_SIMT_PTX_H
 

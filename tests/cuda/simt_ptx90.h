@@ -2,7 +2,7 @@
  * barrier is waited for (SIMT_BULK=soon: at once). A product's sums are kept aside until the wait
  * for its group, d is NaN in between. What then stands in d, or a second operand that has changed,
  * stops the program, and so do a group of products without fmc_sm90_fence and a block that leaves
- * before its copies have come: on a card all are races. */
+ * before its copies have come: on a GPU all are races. */
 #ifndef FM_TESTS_SIMT_PTX90_H
 #define FM_TESTS_SIMT_PTX90_H
 

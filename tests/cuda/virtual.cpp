@@ -1,5 +1,5 @@
 /* virtual.cpp - the driver's virtual memory on the host: addresses that fault until memory is
- * mapped there and may be accessed. Memory counts against the card's from its creation to the end
+ * mapped there and may be accessed. Memory counts against the GPU's from its creation to the end
  * of handle and mapping, whichever is later. SIMT_VIRTUAL=0: a driver without it. */
 #include "cuda_runtime.h"
 

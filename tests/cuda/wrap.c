@@ -1,5 +1,5 @@
-/* wrap.c - engines of this program are on the card of FMSTORE_CUDA_MODULE, whatever device they ask
- * for; linked with --wrap=fm_backend_open_on. Where that machine has no card the test is skipped. */
+/* wrap.c - engines of this program are on the GPU of FMSTORE_CUDA_MODULE, whatever device they ask
+ * for; linked with --wrap=fm_backend_open_on. Where that machine has no GPU the test is skipped. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@ fm_status __wrap_fm_backend_open_on(fm_backend **out, const char *device, const 
     uint32_t cards;
     fm_status rc = fm_module_cuda(&module);
     (void)device;
-    if (rc != FM_OK) /* no module is a fault of the build, no card is none */
+    if (rc != FM_OK) /* no module is a fault of the build, no GPU is none */
         return rc;
     if (module->count(&cards) == FM_EUNSUPPORTED) {
         printf("skipped: %s\n", fm_error_text());

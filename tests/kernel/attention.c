@@ -20,7 +20,7 @@ typedef struct paged {
     uint32_t stride;
 } paged;
 
-/* dim: m, nh, nkv, hd, window, longest position, pages of a table (0: as many as needed; a card
+/* dim: m, nh, nkv, hd, window, longest position, pages of a table (0: as many as needed; a GPU
  * takes rows of long tables in parts). Each row is a sequence of its own length, its
  * pages scattered; only the positions it sees are written, the rest of the cache is NaN. */
 static paged make_paged(kk *k, const uint32_t *dim)
@@ -208,7 +208,7 @@ static float exp1(float x)
     return out[0];
 }
 
-/* The card where there is one, else this CPU. */
+/* The GPU where there is one, else this CPU. */
 static fm_backend *open_exact(fm_pool *pool)
 {
     fm_backend *be = kk_card("exact");

@@ -1,5 +1,5 @@
 /* ctest: card cuda_cost=15 */
-/* Self-attention of mode bf16 on a card (KK_DEVICE=cuda; emulated or real) and its gradient: the
+/* Self-attention of mode bf16 on a GPU (KK_DEVICE=cuda; emulated or real) and its gradient: the
  * oracle over the same rounded operands, finite differences, sequences alone and in company. */
 #include "tests/kernel/kernel_kit.h"
 
@@ -294,7 +294,7 @@ static const dims wide_shapes[] = {
     {1, 1, 128, 70, 260, 0, 0, 1, 0},
 };
 
-/* A card with Hopper's kernels (which round as `how` says), or without. */
+/* A GPU with Hopper's kernels (which round as `how` says), or without. */
 static fm_backend *open_card(bool wide, const char *how)
 {
     setenv("FMSTORE_CUDA_WIDE", wide ? "1" : "0", 1);

@@ -1,5 +1,5 @@
 /* ctest: card */
-/* Mode bf16 on a card (KK_DEVICE=cuda; emulated or real): the products of training against sums in
+/* Mode bf16 on a GPU (KK_DEVICE=cuda; emulated or real): the products of training against sums in
  * double, and rows alone and in company. */
 #include "tests/kernel/matrix_kit.h"
 

@@ -1,12 +1,12 @@
 /* ctest: card cuda_cost=20 */
-/* Mode fast's weights and products on a card (KK_DEVICE=cuda; emulated or real): every stored type
+/* Mode fast's weights and products on a GPU (KK_DEVICE=cuda; emulated or real): every stored type
  * against sums in double, and a row's bits in whatever company it is.
  *
  * Held tightly: sums of the inputs rounded as KERNELS.md says, here anew. Held loosely: sums of the
  * inputs as they came. */
 #include "tests/kernel/product_kit.h"
 
-/* Rounded inputs: a card's mma cuts what it aligns to 2^-24 or so of the largest product of 16, and
+/* Rounded inputs: a GPU's mma cuts what it aligns to 2^-24 or so of the largest product of 16, and
  * sums of it are float32. With minima the values themselves are rounded twice. */
 #define TOL_SUM 1e-5
 #define TOL_MIN 2e-4
@@ -137,7 +137,7 @@ TEST(whole_numbers_have_the_bits_of_the_cpu)
 }
 
 /* RTX 30 and 40 give a block 99 KB: rings of two stages, or smaller tiles. (Only the emulator can
- * be made smaller; a card is compared with itself.) */
+ * be made smaller; a GPU is compared with itself.) */
 TEST(less_shared_memory_gives_the_same_bits)
 {
     static const fm_dtype types[] = {FM_BF16, FM_F16, FM_F32, FM_Q8_0, FM_Q4_K, FM_Q6_K};
@@ -286,7 +286,7 @@ TEST(a_row_has_its_bits_in_any_company)
 {
     static const fm_dtype some[] = {FM_BF16, FM_F16, FM_F32, FM_Q8_0, FM_Q4_0, FM_Q4_K, FM_Q6_K};
     static const uint32_t ms[] = {8, 11, 50, 67, ROWS};
-    /* four blocks of the largest kernel: on a card of four multiprocessors (the emulated one) the
+    /* four blocks of the largest kernel: on a GPU of four multiprocessors (the emulated one) the
      * parts of k follow one another then, and are blocks of their own else */
     enum { N = 136 };
     fm_backend *be = card();

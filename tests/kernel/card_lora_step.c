@@ -1,7 +1,7 @@
 /* ctest: card */
-/* Large products and their low-rank terms in one call, mode bf16 on a card (KK_DEVICE=cuda;
+/* Large products and their low-rank terms in one call, mode bf16 on a GPU (KK_DEVICE=cuda;
  * emulated, or a real one of Hopper's kind): products_terms and linears_dx have the bits of the
- * calls that they stand for on a card that has no such kernels. */
+ * calls that they stand for on a GPU that has no such kernels. */
 #include "tests/kernel/matrix_kit.h"
 
 #include <unistd.h>
@@ -45,7 +45,7 @@ static int close_log(void **state)
     return remove(log_path);
 }
 
-/* Blocks that have multiplied in Hopper's way so far, on the emulated card. */
+/* Blocks that have multiplied in Hopper's way so far, on the emulated GPU. */
 static size_t blocks_so_far(void)
 {
     FILE *f = fopen(log_path, "r");
@@ -58,7 +58,7 @@ static size_t blocks_so_far(void)
     return n;
 }
 
-/* ---- what a call reads and writes: one room, the same values for each card ---- */
+/* ---- what a call reads and writes: one room, the same values for each GPU ---- */
 
 typedef struct room {
     fm_backend *be;
@@ -272,7 +272,7 @@ TEST(at_once_has_the_bits_of_one_after_another)
         run(&got, s, true, i == 1); /* its checks are done from here on */
         for (size_t k = i == 1 ? rows_of_x(s) : 0; k < n; k++) /* x made on the way is left open */
             if (memcmp(&got.r.at[k], &want.r.at[k], sizeof(float)) != 0 &&
-                !(isnan(got.r.at[k]) && isnan(want.r.at[k]))) /* a card has one NaN */
+                !(isnan(got.r.at[k]) && isnan(want.r.at[k]))) /* a GPU has one NaN */
                 fail_msg("shape %zu: %a at %zu, expected %a", i, (double)got.r.at[k], k,
                          (double)want.r.at[k]);
         size_t before = blocks_so_far();

@@ -1,6 +1,6 @@
 /* ctest: card */
-/* Attention of mode fast over many rows on a card (KK_DEVICE=cuda; emulated or real): Hopper's
- * kernels against those for all cards, bit for bit, and the check that chooses between them. What
+/* Attention of mode fast over many rows on a GPU (KK_DEVICE=cuda; emulated or real): Hopper's
+ * kernels against those for all GPUs, bit for bit, and the check that chooses between them. What
  * is right in both is fast_attention.c's. */
 #include "tests/kernel/kernel_kit.h"
 
@@ -121,7 +121,7 @@ static void drop(world *w)
         w->be->host_free(w->be, w->all[--w->count]);
 }
 
-/* A card with Hopper's kernels (as `how` says that theirs round), or without. */
+/* A GPU with Hopper's kernels (as `how` says that theirs round), or without. */
 static fm_backend *open_card(bool wide, const char *how)
 {
     setenv("FMSTORE_CUDA_WIDE", wide ? "1" : "0", 1);
@@ -206,7 +206,7 @@ TEST(kernels_of_hopper_have_the_bits_of_the_others)
     fm_free(dir);
 }
 
-/* An emulated card whose warpgroups round otherwise: tried once, never used. */
+/* An emulated GPU whose warpgroups round otherwise: tried once, never used. */
 TEST(another_rounding_is_refused)
 {
     const shape s[] = {{2, 1, 64, 20, 0, {{0, 270}}, 0}, {2, 1, 128, 20, 0, {{0, 270}}, 0}};

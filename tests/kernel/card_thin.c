@@ -1,5 +1,5 @@
 /* ctest: card */
-/* Low-rank terms of many rows in mode bf16 on a card (KK_DEVICE=cuda; emulated or real), whose
+/* Low-rank terms of many rows in mode bf16 on a GPU (KK_DEVICE=cuda; emulated or real), whose
  * products read x as it lies: a row has the bits that it has among few rows, which other kernels
  * multiply, and gradients of factors are those of sums in double. */
 #include "tests/kernel/matrix_kit.h"

@@ -1,6 +1,6 @@
 /* ctest: card cuda_cost=20 */
-/* Hopper's kernels for products of many rows on a card (KK_DEVICE=cuda; emulated, or a real one of
- * that kind): the bits of the kernels that every card has, for every stored type and shape of
+/* Hopper's kernels for products of many rows on a GPU (KK_DEVICE=cuda; emulated, or a real one of
+ * that kind): the bits of the kernels that every GPU has, for every stored type and shape of
  * block; taken only where a check of bits says so. */
 #include "tests/kernel/matrix_kit.h"
 
@@ -17,7 +17,7 @@ static fm_backend *card(const char *wide, const char *mode)
     return kk_card(mode);
 }
 
-/* The emulator's orders of threads and times of bulk copies; a real card has its own. */
+/* The emulator's orders of threads and times of bulk copies; a real GPU has its own. */
 static void emulate(unsigned i)
 {
     static const char *const orders[] = {"forward", "reverse", "5", "forward"};
@@ -33,7 +33,7 @@ static bool is_emulated(void)
 
 static char log_path[] = "/tmp/fm_wide_XXXXXX";
 
-static fm_backend *by_way[WAYS]; /* mode fast; NULL: there is no card */
+static fm_backend *by_way[WAYS]; /* mode fast; NULL: there is no GPU */
 
 static int open_cards(void **state)
 {
@@ -59,7 +59,7 @@ static int close_cards(void **state)
     if (!by_way[NONE])                                                                             \
     skip()
 
-/* Blocks that have multiplied in Hopper's way so far, on the emulated card. */
+/* Blocks that have multiplied in Hopper's way so far, on the emulated GPU. */
 static size_t blocks_so_far(void)
 {
     FILE *f = fopen(log_path, "r");
@@ -321,7 +321,7 @@ TEST(training_has_the_bits_of_mma)
 
 /* ---- what the check is for ---- */
 
-/* A card whose wgmma rounds otherwise (the emulator's): tried once, and never used. */
+/* A GPU whose wgmma rounds otherwise (the emulator's): tried once, and never used. */
 TEST(other_bits_are_refused)
 {
     NEEDS_CARD();
@@ -352,7 +352,7 @@ TEST(other_bits_are_refused)
     fm_free(want);
 }
 
-/* The nth next allocation of an emulated card fails; 0: none does. */
+/* The nth next allocation of an emulated GPU fails; 0: none does. */
 static void allocation_fails(int number, unsigned long nth)
 {
     union {
@@ -365,7 +365,7 @@ static void allocation_fails(int number, unsigned long nth)
     f.call(number, 0, nth);
 }
 
-/* One thread has two cards: the room of a check is the card's whose kernels are checked. */
+/* One thread has two GPUs: the room of a check is the GPU's whose kernels are checked. */
 TEST(a_check_is_of_its_own_card)
 {
     NEEDS_CARD();
@@ -389,7 +389,7 @@ TEST(a_check_is_of_its_own_card)
     tk_ok(second->weight_new(second, &weight, FM_ROLE_LINEAR, w.dtype, w.n, w.k, w.bytes));
     const fm_product p = {.y = y, .ldy = s.n, .w = weight, .m = s.m};
     tk_ok(second->sync(second));
-    tk_ok(by_way[NONE]->sync(by_way[NONE])); /* the thread is on the first card */
+    tk_ok(by_way[NONE]->sync(by_way[NONE])); /* the thread is on the first GPU */
     allocation_fails(0, 1);
     second->products(second, sx, s.k, s.k, &p, 1);
     tk_ok(second->sync(second));

@@ -1,6 +1,6 @@
 /* ctest: card */
-/* Products of whole numbers by Hopper's kernel on a card (KK_DEVICE=cuda; emulated, or a real one
- * of that kind): the bits of the CPU's mode fast and of the kernels that every card has; taken only
+/* Products of whole numbers by Hopper's kernel on a GPU (KK_DEVICE=cuda; emulated, or a real one
+ * of that kind): the bits of the CPU's mode fast and of the kernels that every GPU has; taken only
  * where a check of bits says so. */
 #include "tests/kernel/product_kit.h"
 
@@ -171,7 +171,7 @@ TEST(lists_have_the_bits_of_other_kernels)
     fm_free(start);
 }
 
-/* A card that looks for operands elsewhere (the emulator's): tried once, and never used. */
+/* A GPU that looks for operands elsewhere (the emulator's): tried once, and never used. */
 TEST(other_bits_are_refused)
 {
     if (!is_emulated())

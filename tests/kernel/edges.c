@@ -1,6 +1,6 @@
 /* ctest: card */
 /* Operations on rows at the edges of float: signed zeros, subnormal numbers, overflow, infinities,
- * NaN. Every instruction set and number of threads (or the card) gives one result; that it is the
+ * NaN. Every instruction set and number of threads (or the GPU) gives one result; that it is the
  * right one where that is known is said here too. */
 #include "tests/kernel/kernel_kit.h"
 

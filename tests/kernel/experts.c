@@ -1,5 +1,5 @@
 /* ctest: card */
-/* experts.c - the choice of experts and what goes over stretches of lists that only the device
+/* experts.c - the choice of experts and what goes over segments of lists that only the device
  * knows the length of: products, low-rank terms, scales. */
 #include "tests/kernel/kernel_kit.h"
 
@@ -110,18 +110,18 @@ TEST(sigmoids_equal_the_oracle)
         kk_check("sigmoid", case_sigmoid, &dims[i], 1e-7);
 }
 
-/* ---- stretches ---- */
+/* ---- segments ---- */
 
 #define STRETCHES 6u
 
-/* Rows of stretch s of `rows`: some have none, one has most. */
+/* Rows of segment s of `rows`: some have none, one has most. */
 static uint32_t rows_of(uint32_t s, uint32_t rows)
 {
     static const uint32_t of_16[STRETCHES] = {2, 0, 9, 1, 0, 4};
     return of_16[s] * rows / 16;
 }
 
-typedef struct lot { /* a list in stretches, of which the first dim[0] rows are dealt */
+typedef struct lot { /* a list in segments, of which the first dim[0] rows are split */
     uint32_t rows, k, n, listed, ldx;
     float *x;
     int32_t *list, *begin;
@@ -164,7 +164,7 @@ static void lot_close(lot *l, fm_backend *be)
     }
 }
 
-/* Two lists of products on the same x and a term to each, as gate and up are; a stretch may be all
+/* Two lists of products on the same x and a term to each, as gate and up are; a segment may be all
  * of two neighbours. told: the host says where they lie. */
 static void run_lot(kk *k, const lot *l, float *y, float *z, bool told)
 {
@@ -202,7 +202,7 @@ static void run_lot(kk *k, const lot *l, float *y, float *z, bool told)
     be->lora(be, l->x, l->ldx, l->k, t, STRETCHES);
 }
 
-static void case_stretches(kk *k, const uint32_t *dim)
+static void case_segments(kk *k, const uint32_t *dim)
 {
     lot l;
     lot_open(&l, k, dim);
@@ -218,7 +218,7 @@ TEST(stretches_equal_the_oracle)
                                        {160, 64, 70, FM_F32, 0},
                                        {300, 1030, 24, FM_F32, 0}};
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
-        kk_check("stretches", case_stretches, dims[i], 2e-5);
+        kk_check("segments", case_segments, dims[i], 2e-5);
 }
 
 /* In every mode and type: the bits of a list whose lengths the host has said. */

@@ -1,7 +1,7 @@
 /* ctest: card */
 /* Attention of mode fast: double precision over the same stored keys and values and over unrounded
  * ones, rows that know nothing of tiles, chunks, neighbours, pages and threads, and every
- * instruction set with the same bits. On a card (KK_DEVICE=cuda) likewise, with the card's pages
+ * instruction set with the same bits. On a GPU (KK_DEVICE=cuda) likewise, with the GPU's pages
  * and chunks (infer/cuda/mma/attention.cu). */
 #include "tests/kernel/kernel_kit.h"
 
@@ -37,7 +37,7 @@ static float scale_of(const shape *s)
 
 static const char *const isas[] = {"avx512bf16", "avx512vnni", "avx512", "avx2", "generic"};
 
-/* Memory for the test and for operations; a card's is pinned. */
+/* Memory for the test and for operations; a GPU's is pinned. */
 static void *area(fm_backend *be, size_t bytes)
 {
     void *out = NULL;
@@ -69,7 +69,7 @@ static fm_backend *open_isa(const char *isa, fm_pool *pool)
     return be;
 }
 
-/* The card where there is one, else this CPU's best. */
+/* The GPU where there is one, else this CPU's best. */
 static fm_backend *open_best(fm_pool *pool)
 {
     fm_backend *be = kk_card("fast");
@@ -184,7 +184,7 @@ static void quantised(double *out, const float *x, uint32_t hd)
         out[i] = rint((double)x[i] / (double)max * f) * (double)max / f;
 }
 
-/* ---- the card's pages: rows of 16-bit elements by eights, in which 16 bytes of a row stand beside
+/* ---- the GPU's pages: rows of 16-bit elements by eights, in which 16 bytes of a row stand beside
  * those of the next; then scales ---- */
 
 static uint32_t card_hd(const world *w)
@@ -230,7 +230,7 @@ static void card_query(double *out, const float *x, uint32_t hd)
 }
 
 /* The last position of those whose maximum position t is weighed against; the first is that of its
- * chunk: 256 positions, on a card met tile by tile. */
+ * chunk: 256 positions, on a GPU met tile by tile. */
 static uint32_t met_with(const world *w, uint32_t t)
 {
     uint32_t tile = !on_card(w->be) ? FMI_FA_CHUNK : w->s.hd <= 128 ? 64 : 32;
@@ -337,7 +337,7 @@ static const shape shapes[] = {
     {6, 1, 256, 0, 70, 30}, {7, 1, 64, 300, 600, 5}, {2, 1, 512, 0, 65, 50}, {16, 1, 32, 0, 33, 0},
 };
 
-/* An emulated card is slow. Lengths beyond 256 rows: a call that is not split, and one that is. */
+/* An emulated GPU is slow. Lengths beyond 256 rows: a call that is not split, and one that is. */
 static const shape card_shapes[] = {
     {1, 1, 2, 0, 1, 0},    {9, 3, 64, 0, 70, 0},  {2, 1, 20, 0, 530, 0}, {8, 1, 80, 9, 70, 0},
     {3, 1, 96, 33, 98, 5}, {1, 1, 128, 0, 70, 0}, {3, 1, 256, 0, 40, 9}, {1, 1, 40, 300, 600, 5},
@@ -397,8 +397,8 @@ TEST(every_instruction_set_and_thread_count_gives_the_same_bits)
     }
 }
 
-/* The whole prompt in one call, in pieces, and row by row (where chunks are dealt to threads). Of
- * small pieces a card sees some. */
+/* The whole prompt in one call, in pieces, and row by row (where chunks are split over threads). Of
+ * small pieces a GPU sees some. */
 TEST(pieces_give_the_bits_of_the_whole)
 {
     static const uint32_t piece[] = {1, 5, 32, 100};
@@ -447,7 +447,7 @@ TEST(long_tables_leave_no_trace)
     fm_backend_close(be);
 }
 
-/* Rows dealt over three sequences (with equal contents) whose positions interleave. */
+/* Rows split over three sequences (with equal contents) whose positions interleave. */
 TEST(neighbours_and_pages_leave_no_trace)
 {
     fm_pool *pool;

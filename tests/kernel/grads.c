@@ -4,7 +4,7 @@
  * The loss is a fixed random combination of an operation's outputs, summed in double; its slope
  * along a random direction, by fourth-order central differences, must be the product of gradient
  * and direction. The oracle's gradients are tested here; the kernels' equal them in the files
- * beside this one, and are tested here once more (with KK_DEVICE=cuda the card's). */
+ * beside this one, and are tested here once more (with KK_DEVICE=cuda the GPU's). */
 #include "tests/kernel/kernel_kit.h"
 
 /* The forward rounds its outputs to float: 6e-8 of an output over a step of 0.02 gives about 5e-6

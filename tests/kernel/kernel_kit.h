@@ -3,8 +3,8 @@
  * A case is a function that makes its inputs (the same numbers every time: they come from the
  * counter RNG), calls one operation and registers what it wrote. kk_check runs it on the oracle, on
  * every instruction set that this CPU has and on 1, 2 and 3 threads: the first is held to a
- * tolerance, the others to each other's bits. With KK_DEVICE=cuda it runs it on this CPU once and on
- * the card of FMSTORE_CUDA_MODULE (emulated or real) instead, and wants the CPU's bits. */
+ * tolerance, the others to each other's bits. With KK_DEVICE=cuda it runs it on this CPU once and
+ * on the GPU of FMSTORE_CUDA_MODULE (emulated or real) instead, and wants the CPU's bits. */
 #ifndef FM_TESTS_KERNEL_KIT_H
 #define FM_TESTS_KERNEL_KIT_H
 
@@ -38,7 +38,7 @@ typedef struct kk {
 
 typedef void (*kk_case)(kk *k, const uint32_t *dim);
 
-/* Memory that the case and the operation both touch; a card's is pinned. */
+/* Memory that the case and the operation both touch; a GPU's is pinned. */
 static inline void *kk_alloc(kk *k, size_t bytes)
 {
     void **ptr = &k->ptr[k->ptrs++];
@@ -191,7 +191,7 @@ static inline void kk_close(const kk *want, const kk *got, double tol, const cha
                  tol);
 }
 
-/* The card of KK_DEVICE=cuda, NULL without that. The module stays open. Where there is no card the
+/* The GPU of KK_DEVICE=cuda, NULL without that. The module stays open. Where there is no GPU the
  * whole program is skipped. */
 static inline fm_backend *kk_card(const char *mode)
 {
@@ -215,7 +215,7 @@ static inline fm_backend *kk_card(const char *mode)
     return be;
 }
 
-/* For tests that open a backend themselves: the card of KK_DEVICE=cuda, else the CPU. Results are
+/* For tests that open a backend themselves: the GPU of KK_DEVICE=cuda, else the CPU. Results are
  * there after sync; memory is kk_alloc's. */
 static inline fm_backend *kk_open_exact(fm_pool *pool)
 {
@@ -252,8 +252,8 @@ static inline void kk_check_card(const char *what, kk_case fn, const uint32_t *d
     fm_backend_close(card);
 }
 
-/* Every variant and number of threads (or the card) against the first, bit for bit: the caller's to
- * free, empty for a card. */
+/* Every variant and number of threads (or the GPU) against the first, bit for bit: the caller's to
+ * free, empty for a GPU. */
 static inline kk kk_check_bits(const char *what, kk_case fn, const uint32_t *dim)
 {
     fm_backend *card = kk_card("exact");

@@ -330,7 +330,7 @@ TEST(a_list_of_products_equals_the_oracle)
         kk_check("products", case_products, dims[i], TOL_SUM);
 }
 
-/* dim: terms: more than one copy to a card holds, each of one row */
+/* dim: terms: more than one copy to a GPU holds, each of one row */
 static void case_long_list(kk *k, const uint32_t *dim)
 {
     enum { N = 2, K = 3 };

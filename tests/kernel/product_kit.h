@@ -1,4 +1,4 @@
-/* product_kit.h - what the tests of mode fast's products share, on the CPU and on a card: one table
+/* product_kit.h - what the tests of mode fast's products share, on the CPU and on a GPU: one table
  * of shapes, one way to run a product between guards, the sums in double. */
 #ifndef FM_TESTS_PRODUCT_KIT_H
 #define FM_TESTS_PRODUCT_KIT_H
@@ -198,7 +198,7 @@ static inline void each_product(fm_backend *be, const fm_dtype *types, size_t co
         }
 }
 
-/* ---- low-rank terms: eight of one list, whose rows are dealt to them ---- */
+/* ---- low-rank terms: eight of one list, whose rows are split over them ---- */
 
 enum { LR = 94, LN = 53, LK = 75, TERMS = 8 }; /* rows, outputs, k: multiples of nothing */
 static const uint32_t lora_ranks[TERMS] = {1, 2, 7, 24, 9, 16, 33, 80};

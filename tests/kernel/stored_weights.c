@@ -1,7 +1,7 @@
 /* ctest: card */
 /* Weights that stay in the type that they are stored in give the bits of the widened ones: forward,
  * gradient of the input, rows of an embedding; any type, instruction set and number of threads. A
- * card, which always keeps the stored type, gives the CPU's bits. */
+ * GPU, which always keeps the stored type, gives the CPU's bits. */
 #include "tests/kernel/kernel_kit.h"
 
 #include "store/base/mem.h"

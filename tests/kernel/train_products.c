@@ -121,7 +121,7 @@ TEST(many_children_equal_the_oracle)
     kk_check("terms of children", run_terms, dim, TOL_SUM);
 }
 
-/* dim: terms of one row: more than one copy to a card holds. */
+/* dim: terms of one row: more than one copy to a GPU holds. */
 static void case_long_list(kk *k, const uint32_t *dim)
 {
     enum { IN = 3, OUT = 2 };

@@ -1,4 +1,4 @@
-/* comm_kit.h - ranks that are threads of a test, each with a backend (on a card of its own where
+/* comm_kit.h - ranks that are threads of a test, each with a backend (on a GPU of its own where
  * CK_ON_CARDS is defined), what they do together and where they leave. The reference adds in
  * ascending ranks by itself. */
 #ifndef FM_TESTS_KIT_COMM_H
@@ -335,8 +335,8 @@ static const leaving lot[] = {
     {{0, 0, 0}, 300000}, {{6, 5, 2}, 70000},  {{1, 6, 1}, 300000}, {{6, 6, 6}, 9},
 };
 
-/* All lots, one after another. Sums are read before the next lot begins anywhere: a rank that leaves
- * it takes the device's wire from those that still wait for their part of the one before. */
+/* All lots, one after another. Sums are read before the next lot begins anywhere: a rank that
+ * leaves it takes the device's wire from those that still wait for their part of the one before. */
 static bool lots(node *n)
 {
     float *x = buffer(n->be, 300000), *y = buffer(n->be, 300000);

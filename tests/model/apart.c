@@ -1,6 +1,6 @@
 /* apart.c - a device whose memory the host cannot see, run at once and late, gives the bits of the
  * CPU: logits of families and of every kind of adapter, answers, log-probabilities, vectors, and
- * what is trained. cuda/engine.c is the same on a card (FM_ON_CARD). */
+ * what is trained. cuda/engine.c is the same on a GPU (FM_ON_CARD). */
 #include "tests/apart/apart.h"
 #include "tests/model/train_kit.h"
 
@@ -264,7 +264,7 @@ TEST(what_is_trained_has_the_cpus_bits)
 }
 
 #ifdef FM_ON_CARD
-/* There may be no card: skipped then. */
+/* There may be no GPU: skipped then. */
 static bool no_card(void)
 {
     uint32_t n;

@@ -6,7 +6,7 @@
 
 #include "infer/engine/engine.h"
 
-#ifndef FM_ON_CARD /* tests/cuda/moe.c: on a card beside the CPU */
+#ifndef FM_ON_CARD /* tests/cuda/moe.c: on a GPU beside the CPU */
 #include "tests/apart/apart.h"
 #endif
 

@@ -1,8 +1,8 @@
-/* card.c - one build, two devices: in mode exact a card gives the very bits of the CPU. Logits of
+/* card.c - one build, two devices: in mode exact a GPU gives the very bits of the CPU. Logits of
  * families, answers, several children in one step, a step of training and what it leaves behind.
  *
- * The card is the one of FMSTORE_CUDA_MODULE, emulated or real. The emulator runs some 1/1000 of a
- * card's speed, so texts and runs are short; each goes through every kind of kernel that a long one
+ * The GPU is the one of FMSTORE_CUDA_MODULE, emulated or real. The emulator runs some 1/1000 of a
+ * GPU's speed, so texts and runs are short; each goes through every kind of kernel that a long one
  * would use. */
 #include "tests/model/train_kit.h"
 #include "tests/model/variant_kit.h"

@@ -11,7 +11,7 @@
 #define CHILDREN 6
 
 /* base, three LoRAs of different ranks, one that also replaces the head, one full fine-tune whose
- * first layer is the base's: the last makes groups that are no single stretch of rows. */
+ * first layer is the base's: the last makes groups that are no single segment of rows. */
 typedef struct family {
     fm_source *base;
     ik_mem mem;

@@ -235,7 +235,7 @@ static void answer(fm_model *m, fm_gen_result *out)
         fm_ids_release(&ids[i]);
 }
 
-/* Ranks on cards with NCCL between them give the bits of ranks on CPUs with sockets. */
+/* Ranks on GPUs with NCCL between them give the bits of ranks on CPUs with sockets. */
 static void same_on_sockets(const fm_source *src, uint32_t ranks, const fm_gen_result *got)
 {
     fm_engine_opts o = rk_opts("exact", 64);

@@ -2,7 +2,7 @@
 /* infer_ranks_alone.c - one rank fails alone in the middle of a step, at many places of it: the
  * step fails on all ranks with that rank's text, nobody hangs, and the same engine then gives
  * the bits that it gave before. On the CPU an allocation of any rank fails; with RK_CARDS=1 an
- * allocation or a launch of one card, or a group of NCCL's stand-in. */
+ * allocation or a launch of one GPU, or a group of NCCL's stand-in. */
 #include <dlfcn.h>
 
 #include "infer/engine/engine.h"
@@ -203,7 +203,7 @@ TEST(requests_outlive_anothers_trouble)
 {
     unsigned clean = 0, own = 0;
     int32_t want[2 * ASKED] = {0};
-    if (rk_card(0)) /* many engines: on cards this takes minutes, and asks the same */
+    if (rk_card(0)) /* many engines: on GPUs this takes minutes, and asks the same */
         skip();
     for (uint64_t nth = 0; clean < 4 && nth < 600; nth++) { /* 0: none */
         world w;
@@ -227,7 +227,7 @@ TEST(requests_outlive_anothers_trouble)
     assert_true(own > 0);
 }
 
-/* ==== cards ==== */
+/* ==== GPUs ==== */
 
 static void card_fails(int card, int what, unsigned long nth)
 {
@@ -316,6 +316,6 @@ int main(void)
         cmocka_unit_test(launches_and_groups),
         cmocka_unit_test(memory_of_cards),
     };
-    rk_only("*_*"); /* of cards */
+    rk_only("*_*"); /* of GPUs */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* ctest: ranks */
-/* infer_ranks_trace.c - hidden states read and replaced where a model is split over ranks, dealt to
- * stages, and both: the grids of PyTorch's hooks, and of one rank's states and logits. */
+/* infer_ranks_trace.c - hidden states read and replaced where a model is split over ranks, split
+ * over stages, and both: the grids of PyTorch's hooks, and of one rank's states and logits. */
 #include "tests/model/ranks_kit.h"
 #include "tests/model/trace_kit.h"
 #include "tests/model/variant_kit.h"

@@ -1,7 +1,7 @@
 /* ctest: apart */
-/* infer_stages.c - models whose layers are dealt to stages, on threads over the stand-in: the bits
- * of one rank where a stage is one rank, those of a split model where it is several; whatever the
- * pieces in which rows travel, children in one batch, what the prefix cache has, and how many
+/* infer_stages.c - models whose layers are split over stages, on threads over the stand-in: the
+ * bits of one rank where a stage is one rank, those of a split model where it is several; whatever
+ * the pieces in which rows travel, children in one batch, what the prefix cache has, and how many
  * layers a stage has. The reference is an engine of one rank (or of split ranks without stages). */
 #include "tests/model/ranks_kit.h"
 
@@ -328,7 +328,7 @@ TEST(a_rank_holds_its_layers_alone)
         fm_model *m = ik_model(k.e, src, "atlas");
         const fm_arch *a = fm_model_arch(m);
         fm_engine_stats s = fm_engine_stats_of(k.e);
-        uint32_t layers = fmi_priv(m)->deal.begin[1];
+        uint32_t layers = fmi_priv(m)->split.begin[1];
         /* A layer: q, o [h, h], k, v [kv, h], three of [inter, h], two norms; the embedding. */
         uint64_t h = a->hidden, kv = a->kv_heads * a->head_dim;
         uint64_t layer = 2 * h * h + 2 * kv * h + 3ull * a->inter * h + 2 * h;
@@ -340,10 +340,10 @@ TEST(a_rank_holds_its_layers_alone)
         const fm_serve_ask ask = {.arch = a, .weight_bytes = one, .kv_bytes = 1, .rows = 1};
         fm_serve_plan plan; /* of the fullest rank, which this one need not be */
         tk_ok(fm_serve_plan_of(&plan, &ask, stages, 1, "atlas"));
-        assert_memory_equal(plan.begin, fmi_priv(m)->deal.begin, sizeof(plan.begin));
+        assert_memory_equal(plan.begin, fmi_priv(m)->split.begin, sizeof(plan.begin));
         assert_true(plan.weight_bytes + 1 >= s.weight_bytes);
         assert_true(plan.weight_bytes <=
-                    (layer * fmi_stage_split_most(&fmi_priv(m)->deal) + (a->vocab + 1) * h) * 4);
+                    (layer * fmi_stage_split_most(&fmi_priv(m)->split) + (a->vocab + 1) * h) * 4);
         int32_t ids[40];
         float *out = fm_malloc(sizeof(ids) * a->vocab);
         for (int32_t i = 0; i < 40; i++)

@@ -57,7 +57,7 @@ TEST(logits_are_those_of_peft)
 /* ==== any number of them, any neighbours ==== */
 
 /* The adapter's own rows drawn out to len, as a tensor of that many would have been. */
-static void stretch(fm_model *m, uint32_t len)
+static void segment(fm_model *m, uint32_t len)
 {
     uint32_t cols = m->virtual_is_kv ? LAYERS * 2 * 24 : 48;
     float *rows = fm_malloc((size_t)len * cols * sizeof(float));
@@ -83,7 +83,7 @@ TEST(any_number_of_them_in_any_company)
         for (int k = 0; k < 2; k++) {
             fm_engine *e = ik_engine(1, 64);
             fm_model *m = load(&a[k], e);
-            stretch(m, lens[i]);
+            segment(m, lens[i]);
             alone[k] = fm_malloc(40 * VOCAB * sizeof(float));
             ik_logits(m, text, 40, 40, alone[k]);
             fm_model_close(m);
@@ -91,8 +91,8 @@ TEST(any_number_of_them_in_any_company)
         }
         fm_engine *e = ik_engine(2, 64);
         fm_model *m[3] = {load(&a[0], e), load(&a[1], e), ik_model(e, a[0].base, "base")};
-        stretch(m[0], lens[i]);
-        stretch(m[1], lens[i]);
+        segment(m[0], lens[i]);
+        segment(m[1], lens[i]);
         fm_seq *s[6];
         for (int k = 0; k < 6; k++)
             tk_ok(fm_seq_open(&s[k], m[k % 3]));
@@ -131,7 +131,7 @@ TEST(their_pages_are_held_once)
     ik_open_adapted(&a, "prefix");
     fm_engine *e = ik_engine(1, 64);
     fm_model *m = load(&a, e);
-    stretch(m, 70); /* two whole pages and a part of one, in each layer */
+    segment(m, 70); /* two whole pages and a part of one, in each layer */
     fm_seq *s[8];
     for (int i = 0; i < 8; i++)
         tk_ok(fm_seq_open(&s[i], m));
@@ -159,9 +159,9 @@ TEST(too_many_of_them_are_refused)
     tk_ok(fm_engine_new(&e, &o));
     fm_model *m = load(&a, e);
     fm_seq *s = NULL, *t = NULL;
-    stretch(m, 200);
+    segment(m, 200);
     tk_fails(fm_seq_open(&s, m), FM_ELIMIT, "200 virtual tokens");
-    stretch(m, 70);
+    segment(m, 70);
     tk_ok(fm_seq_open(&s, m));
     tk_ok(fm_seq_open(&t, m));
     fm_row row = {.seq = s, .token = 5};

@@ -32,7 +32,7 @@ typedef struct rk_ranks {
     pthread_t thread[RK_MOST];
 } rk_ranks;
 
-/* With RK_CARDS=1 every rank has a card of its own (NULL: what the program gives). */
+/* With RK_CARDS=1 every rank has a GPU of its own (NULL: what the program gives). */
 static inline const char *rk_card(uint32_t rank)
 {
     static const char *const card[RK_MOST] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
@@ -40,7 +40,7 @@ static inline const char *rk_card(uint32_t rank)
     return on && *on == '1' ? card[rank] : NULL;
 }
 
-/* On emulated cards a program takes long: this test of it alone, unless RK_ALL is set. */
+/* On emulated GPUs a program takes long: this test of it alone, unless RK_ALL is set. */
 static inline void rk_only(const char *name)
 {
     if (rk_card(0) && !getenv("RK_ALL"))

@@ -1,6 +1,6 @@
 /* ctest: apart */
-/* train_pass.c - several children in one pass: each has the bits of its run alone, whoever is beside
- * it, whoever leaves, and however many passes their rows take. */
+/* train_pass.c - several children in one pass: each has the bits of its run alone, whoever is
+ * beside it, whoever leaves, and however many passes their rows take. */
 #include "tests/model/train_kit.h"
 
 #include <string.h>
@@ -18,7 +18,8 @@ typedef struct shape_of_child {
     double lr;
 } shape_of_child;
 
-/* Every method that holds weights in another way, from the lowest layer up or from the last alone. */
+/* Every method that holds weights in another way, from the lowest layer up or from the last
+ * alone. */
 static const shape_of_child shapes[CHILDREN] = {
     {FM_METHOD_LORA, "all-linear", "", 8, 2, 1, 24, 6, 1e-2},
     {FM_METHOD_LORA, "q_proj,v_proj", "", 2, 3, 2, 9, 5, 1e-2},
@@ -37,15 +38,15 @@ typedef struct zoo {
     char name[CHILDREN][16];
 } zoo;
 
-/* stretch: sequences so many times longer. */
-static void zoo_open(zoo *z, uint32_t stretch)
+/* segment: sequences so many times longer. */
+static void zoo_open(zoo *z, uint32_t segment)
 {
     memset(z, 0, sizeof(*z));
     z->src = ik_source("arch/llama");
     z->p = fm_source_provider(z->src);
     for (uint32_t c = 0; c < CHILDREN; c++) {
         const shape_of_child *s = &shapes[c];
-        uint32_t tokens = FM_MIN(s->tokens * stretch, 200u);
+        uint32_t tokens = FM_MIN(s->tokens * segment, 200u);
         size_t n = (size_t)s->steps * s->batch * s->accumulate * tokens;
         z->ids[c] = fm_malloc(n * sizeof(int32_t));
         z->labels[c] = fm_malloc(n * sizeof(int32_t));
@@ -105,13 +106,13 @@ static void same_as_alone(const zoo *z, uint32_t c, const fm_train_result *have)
     fm_train_result_release(&want);
 }
 
-static void check_zoo(uint32_t stretch, unsigned threads, bool recompute)
+static void check_zoo(uint32_t segment, unsigned threads, bool recompute)
 {
     zoo z;
     fm_train_result r[CHILDREN];
     fm_engine *e = ik_engine(threads, 64);
 
-    zoo_open(&z, stretch);
+    zoo_open(&z, segment);
     z.job[0].recompute = recompute;
     tk_ok(fm_train_run(e, &z.p, z.job, CHILDREN, r, NULL, NULL));
     z.job[0].recompute = false;

@@ -296,8 +296,8 @@ TEST(negatives_are_those_of_all_ranks)
     fm_train_result_release(&c);
 }
 
-/* Pieces of what is held out, dealt to ranks: the log has one rank's bits, and what one shard says
- * but for the order of sums. */
+/* Pieces of what is held out, split over ranks: the log has one rank's bits, and what one shard
+ * says but for the order of sums. */
 TEST(what_is_held_out_is_dealt)
 {
     static const size_t held[] = {1, 5, 13};

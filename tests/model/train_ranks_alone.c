@@ -1,7 +1,7 @@
 /* ctest: ranks */
 /* train_ranks_alone.c - one rank of a run fails alone: an allocation in the first checkpoint or
  * in the step behind it, a checkpoint that cannot be written. Every rank ends with an error of
- * the same kind, and none waits for another. With RK_CARDS=1 the ranks have cards and NCCL's
+ * the same kind, and none waits for another. With RK_CARDS=1 the ranks have GPUs and NCCL's
  * stand-in, whose groups fail. */
 int train_ranks_main(void);
 #define main train_ranks_main

@@ -205,7 +205,7 @@ static void check_tiny(tiny t)
         fm_train_result_release(&all[i].result);
 }
 
-/* On emulated cards the exchanges wait in the order of the products: a head that is tied to its
+/* On emulated GPUs the exchanges wait in the order of the products: a head that is tied to its
  * embedding over three stages, whose neighbours are not the two that share it. */
 TEST(a_tiny_child)
 {

@@ -3,7 +3,7 @@
  * queued, and the device stands still until the host has said what comes next.
  *
  * A wait is a download, a sync, a wait for a fetch, memory taken or given back, or an upload that
- * is too large for the ring of a card's small ones. */
+ * is too large for the ring of a GPU's small ones. */
 #include "infer/model.h"
 #include "tests/model/train_kit.h"
 

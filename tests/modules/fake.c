@@ -1,5 +1,5 @@
 /* fake.c - device modules that have no device, for tests of how they are opened. FAKE says which: a
- * sound one with two cards (FAKE_CARDS of the environment: another number, -1: no driver), or one of
+ * sound one with two GPUs (FAKE_CARDS of the environment: another number, -1: no driver), or one of
  * another version. */
 #define FM_MODULE_BUILD
 #include "infer/device/module.h"

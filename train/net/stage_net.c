@@ -43,7 +43,7 @@ void fmt_stage_note(const fmt_stage *s, const fmt_net *net, fmt_params *ps)
     uint32_t last = s->stages - 1;
 
     for (uint32_t l = 0; l < net->arch.layers; l++) {
-        uint32_t stage = fmi_stage_split_stage(&s->deal, l);
+        uint32_t stage = fmi_stage_split_stage(&s->split, l);
         for (uint32_t k = 0; k < net->lins; k++)
             note_linear(ps, &net->block[l].lin[k], stage);
         for (uint32_t k = 0; k < FMT_NORMS; k++)

@@ -66,7 +66,7 @@ fm_status fm_train_check_stages(const fm_train_config *c, const char *name)
 
 fm_status fmt_stage_split(fmt_stage *s, const fm_arch *a, const char *name)
 {
-    return fmi_stage_split_of(&s->deal, a, s->stages, name);
+    return fmi_stage_split_of(&s->split, a, s->stages, name);
 }
 
 bool fmt_stage_is_last(const fmt_stage *s)
@@ -89,8 +89,8 @@ static uint64_t part_of(const fmt_stage *s, const fmt_param *p, uint32_t stage, 
     *begin = 0;
     if (!p->per_layer)
         return p->stage == stage ? padded : 0;
-    *begin = s->deal.begin[stage] * p->per_layer;
-    uint64_t end = s->deal.begin[stage + 1] * p->per_layer;
+    *begin = s->split.begin[stage] * p->per_layer;
+    uint64_t end = s->split.begin[stage + 1] * p->per_layer;
     return (end == p->n ? padded : end) - *begin;
 }
 

@@ -1,7 +1,7 @@
 /* stage.h - training over the stages of a pipeline.
  *
  * Ranks are stages times `wide`: ranks t * wide .. t * wide + wide - 1 are stage t, which holds the
- * stem's weights, what trains, its gradient and its moments of a stretch of layers
+ * stem's weights, what trains, its gradient and its moments of a segment of layers
  * (infer/model/stage_split.h); the first also what stands before the layers, the last the final
  * norm and the head. Ranks of a stage share a step's shards (zero.h), so rank t * wide + d works
  * with ranks d, wide + d, ..: they are a pipeline. Every rank reads all data and knows every pass
@@ -38,7 +38,7 @@ typedef struct fmt_stage {
     fm_comm *all;
     fm_comm *group; /* the ranks of this stage; NULL: this one alone */
     uint32_t rank, stages, wide, mine;
-    fmi_stage_split deal; /* of the run's architecture; stages 0: not known yet */
+    fmi_stage_split split; /* of the run's architecture; stages 0: not known yet */
 } fmt_stage;
 
 /* Of an engine over ranks; *out NULL: it has no stages. Every rank calls it. */

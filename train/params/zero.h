@@ -9,16 +9,16 @@
  *
  * Of several ranks each adds, clips and updates its stripes of the flat parameters and holds their
  * moments alone (the optimizer's state is sharded as in ZeRO-1, Rajbhandari et al. 2020); values
- * are gathered after the update. Stripes are dealt in turn, a round of one for each rank, and not
- * as one slice each: a round is complete as soon as the backward pass has left what it covers, and
- * then every rank sends to every other. They begin at multiples of the block that sum_squares adds
- * at a time, so the norm has one rank's bits too.
+ * are gathered after the update. Stripes are assigned in turn, a round of one for each rank, and
+ * not as one slice each: a round is complete as soon as the backward pass has left what it covers,
+ * and then every rank sends to every other. They begin at multiples of the block that sum_squares
+ * adds at a time, so the norm has one rank's bits too.
  *
  * Over stages (stage.h) the ranks of a stage share what that holds in the same way, in one round: a
- * stripe for each. What a stage holds is cut out of one process's floats, so blocks of the norm begin
- * anywhere in it, and every stripe's end cuts one, which all ranks then put together. The round is
- * taken behind the last backward, in pieces as long as stripes are elsewhere: beside it the passes
- * themselves use the comm. */
+ * stripe for each. What a stage holds is cut out of one process's floats, so blocks of the norm
+ * begin anywhere in it, and every stripe's end cuts one, which all ranks then put together. The
+ * round is taken behind the last backward, in pieces as long as stripes are elsewhere: beside it
+ * the passes themselves use the comm. */
 #ifndef FM_TRAIN_PARALLEL_H
 #define FM_TRAIN_PARALLEL_H
 
@@ -53,8 +53,8 @@ typedef struct fmt_stripe {
     uint64_t at, n; /* of the flat floats */
     uint64_t own;   /* where it begins among this rank's: m, v */
 } fmt_stripe;
-/* Which of the flat floats this rank updates; after the last add (over stages fmt_stage_keep), before
- * fmt_params_alloc. Every rank of comm calls it. */
+/* Which of the flat floats this rank updates; after the last add (over stages fmt_stage_keep),
+ * before fmt_params_alloc. Every rank of comm calls it. */
 FM_CHECKED fm_status fmt_params_share(fmt_params *ps, const fm_train_config *c, fm_comm *comm,
                                       const fm_backend *be);
 uint64_t fmt_params_rounds(const fmt_params *ps);

@@ -1,11 +1,11 @@
 /* block_moe.c - the feed-forward branch of a layer with experts, forward and backward.
  *
  * As infer's: the router's scores choose where they are (fm_backend.route), rows are laid out once
- * for each choice, sorted by expert (rows ascending inside), and each expert's stretch goes through
+ * for each choice, sorted by expert (rows ascending inside), and each expert's segment goes through
  * the same grouped products as any linear layer. Lanes that the backward leaves out stand behind
- * the others, so of every stretch it needs the first part. The host asks once a layer and forward
- * where the stretches begin: what trains is a product of so many rows, for which the operations
- * have no stretches that the device alone knows. The gradient of a weight goes through the softmax
+ * the others, so of every segment it needs the first part. The host asks once a layer and forward
+ * where the segments begin: what trains is a product of so many rows, for which the operations
+ * have no segments that the device alone knows. The gradient of a weight goes through the softmax
  * over the chosen (renormalised) or over all experts, in double; the choice itself has none. */
 #include "train/pass/pass.h"
 
@@ -25,8 +25,8 @@ struct fmt_choices {
 };
 
 struct fmt_moe {
-    struct fmt_choices *deal; /* [deals] */
-    uint32_t deals;
+    struct fmt_choices *choices; /* [choice_sets] */
+    uint32_t choice_sets;
     void *ints;                          /* device */
     int32_t *bound, *begin, *list, *row; /* device: as in fm_route; number -> row */
     int32_t *host;                       /* [max(rows * chosen, room + 1)]: what is uploaded */
@@ -52,13 +52,13 @@ static size_t begins(const fmt_pass *p)
 static fm_status device_ints(fmt_pass *p, struct fmt_moe *x)
 {
     size_t n = (size_t)entries(p), shared = 2 * n + p->room + 1 + begins(p);
-    fm_status rc = p->be->alloc(p->be, &x->ints, (3 * n * x->deals + shared) * sizeof(int32_t));
+    fm_status rc = p->be->alloc(p->be, &x->ints, (3 * n * x->choice_sets + shared) * sizeof(int32_t));
     int32_t *at = x->ints;
 
-    for (uint32_t i = 0; rc == FM_OK && i < x->deals; i++, at += 3 * n) {
-        x->deal[i].expert = at;
-        x->deal[i].slot = at + n;
-        x->deal[i].order = at + 2 * n;
+    for (uint32_t i = 0; rc == FM_OK && i < x->choice_sets; i++, at += 3 * n) {
+        x->choices[i].expert = at;
+        x->choices[i].slot = at + n;
+        x->choices[i].order = at + 2 * n;
     }
     x->list = at;
     x->row = at + n;
@@ -75,17 +75,17 @@ fm_status fmt_moe_new(fmt_pass *p, uint32_t slots)
     if (!x)
         return FM_ENOMEM;
     p->moe = x;
-    x->deals = p->recompute ? 1 : slots;
-    x->deal = fm_calloc(x->deals, sizeof(*x->deal));
+    x->choice_sets = p->recompute ? 1 : slots;
+    x->choices = fm_calloc(x->choice_sets, sizeof(*x->choices));
     x->part = fm_calloc(p->room, sizeof(*x->part));
     x->host = fm_calloc(FM_MAX((size_t)entries(p), p->room + 1), sizeof(int32_t));
-    all = x->deal && x->part && x->host;
-    for (uint32_t i = 0; all && i < x->deals; i++) {
-        x->deal[i].begin = fm_calloc(begins(p), sizeof(int32_t));
-        all = x->deal[i].begin != NULL;
+    all = x->choices && x->part && x->host;
+    for (uint32_t i = 0; all && i < x->choice_sets; i++) {
+        x->choices[i].begin = fm_calloc(begins(p), sizeof(int32_t));
+        all = x->choices[i].begin != NULL;
     }
     for (uint32_t i = 0; all && i < slots; i++)
-        p->slot[i].deal = &x->deal[p->recompute ? 0 : i];
+        p->slot[i].choices = &x->choices[p->recompute ? 0 : i];
     return all ? device_ints(p, x) : FM_ENOMEM;
 }
 
@@ -95,11 +95,11 @@ void fmt_moe_free(fmt_pass *p)
 
     if (!x)
         return;
-    for (uint32_t i = 0; x->deal && i < x->deals; i++)
-        fm_free(x->deal[i].begin);
+    for (uint32_t i = 0; x->choices && i < x->choice_sets; i++)
+        fm_free(x->choices[i].begin);
     if (x->ints)
         p->be->free(p->be, x->ints);
-    fm_free(x->deal);
+    fm_free(x->choices);
     fm_free(x->part);
     fm_free(x->host);
     fm_free(x);
@@ -113,11 +113,11 @@ uint64_t fmt_moe_plan(fmt_pass *p, float *base, uint64_t at)
 
     if (!x)
         return at;
-    for (uint32_t i = 0; i < x->deals; i++) {
-        x->deal[i].score = fmt_plan_take(base, &at, rows * p->arch.sw.experts);
-        x->deal[i].weight = fmt_plan_take(base, &at, n);
-        x->deal[i].slot_weight = fmt_plan_take(base, &at, n);
-        x->deal[i].gate = fmt_plan_take(base, &at, rows);
+    for (uint32_t i = 0; i < x->choice_sets; i++) {
+        x->choices[i].score = fmt_plan_take(base, &at, rows * p->arch.sw.experts);
+        x->choices[i].weight = fmt_plan_take(base, &at, n);
+        x->choices[i].slot_weight = fmt_plan_take(base, &at, n);
+        x->choices[i].gate = fmt_plan_take(base, &at, rows);
     }
     x->drouter = fmt_plan_take(base, &at, rows * p->arch.sw.experts);
     x->xr = fmt_plan_take(base, &at, n * h);
@@ -230,14 +230,14 @@ static fm_status expert_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_s
 {
     const fm_switches *sw = &p->arch.sw;
     uint32_t n = sw->expert_inter, h = p->arch.hidden;
-    fmt_parts mine = parts_of(p, ps, s->deal, e);
+    fmt_parts mine = parts_of(p, ps, s->choices, e);
     const fmt_out in[] = {{of_expert(e, 0), s->xgate, n}, {of_expert(e, 1), s->xup, n}};
     const fmt_out out = {of_expert(e, 2), s->xout, h};
 
     if (mine.n == 0)
         return FM_OK;
     FM_TRY(fmt_linears_forward(p, mine, (int32_t)layer, p->moe->xr, h, in, 2));
-    size_t at = (size_t)first_slot(s->deal, e) * n;
+    size_t at = (size_t)first_slot(s->choices, e) * n;
     p->be->act(p->be, sw->act, p->act + at, n, s->xgate + at, n, s->xup + at, n, mine.rows, n);
     return fmt_linears_forward(p, mine, (int32_t)layer, p->act, n, &out, 1);
 }
@@ -247,7 +247,7 @@ static fm_status shared_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_s
                                 const float *x, float *y)
 {
     const fm_switches *sw = &p->arch.sw;
-    struct fmt_choices *d = s->deal;
+    struct fmt_choices *d = s->choices;
     uint32_t n = sw->shared_inter, h = p->arch.hidden;
     const fmt_out in[] = {
         {FMT_S_GATE, s->sgate, n}, {FMT_S_UP, s->sup, n}, {FMT_S_SWITCH, s->sswitch, 1}};
@@ -267,14 +267,14 @@ fm_status fmt_moe_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float
     fmt_slot *s = fmt_slot_of(p, layer);
     struct fmt_moe *moe = p->moe;
     uint32_t h = p->arch.hidden;
-    const fmt_out router = {FMT_ROUTER, s->deal->score, sw->experts};
+    const fmt_out router = {FMT_ROUTER, s->choices->score, sw->experts};
     FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, h, &router, 1));
 
-    FM_TRY(choose(p, ps, s->deal));
-    p->be->copy_rows(p->be, moe->xr, h, x, h, s->deal->order, s->deal->slots, h);
+    FM_TRY(choose(p, ps, s->choices));
+    p->be->copy_rows(p->be, moe->xr, h, x, h, s->choices->order, s->choices->slots, h);
     for (uint32_t e = 0; e < sw->experts; e++)
         FM_TRY(expert_forward(p, ps, layer, s, e));
-    p->be->mix_rows(p->be, y, h, s->xout, h, s->deal->slot, s->deal->weight, sw->chosen, ps.rows,
+    p->be->mix_rows(p->be, y, h, s->xout, h, s->choices->slot, s->choices->weight, sw->chosen, ps.rows,
                     h);
     return sw->shared_expert ? shared_forward(p, ps, layer, s, x, y) : FM_OK;
 }
@@ -284,7 +284,7 @@ fm_status fmt_moe_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float
 static void weights_grad(fmt_pass *p, fmt_slot *s, uint32_t rows, const float *dy)
 {
     struct fmt_moe *x = p->moe;
-    struct fmt_choices *d = s->deal;
+    struct fmt_choices *d = s->choices;
     uint32_t h = p->arch.hidden;
     const fm_route r = route_of(p, d, rows);
 
@@ -298,9 +298,9 @@ static fm_status expert_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_
 {
     const fm_switches *sw = &p->arch.sw;
     uint32_t n = sw->expert_inter, h = p->arch.hidden;
-    fmt_parts mine = parts_of(p, ps, s->deal, e);
+    fmt_parts mine = parts_of(p, ps, s->choices, e);
     const fmt_out out = {of_expert(e, 2), p->moe->dyr, h};
-    size_t at = (size_t)first_slot(s->deal, e) * n;
+    size_t at = (size_t)first_slot(s->choices, e) * n;
 
     if (mine.n == 0)
         return FM_OK;
@@ -316,7 +316,7 @@ static fm_status expert_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, fm
                                    uint32_t e)
 {
     uint32_t n = p->arch.sw.expert_inter, h = p->arch.hidden;
-    fmt_parts mine = parts_of(p, ps, s->deal, e);
+    fmt_parts mine = parts_of(p, ps, s->choices, e);
     const fmt_out in[] = {{of_expert(e, 0), p->dgate, n}, {of_expert(e, 1), p->dup, n}};
 
     if (mine.n == 0)
@@ -330,7 +330,7 @@ static fm_status shared_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_
 {
     const fm_switches *sw = &p->arch.sw;
     struct fmt_moe *moe = p->moe;
-    struct fmt_choices *d = s->deal;
+    struct fmt_choices *d = s->choices;
     uint32_t n = sw->shared_inter, h = p->arch.hidden;
     const fmt_out out = {FMT_S_DOWN, moe->shared, h};
     const fmt_out in[] = {
@@ -369,10 +369,10 @@ fm_status fmt_moe_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *d
     const fmt_out router = {FMT_ROUTER, moe->drouter, sw->experts};
 
     if (fmt_moe_input_trains(p, ps, layer))
-        p->be->copy_rows(p->be, moe->xr, h, x, h, s->deal->order, s->deal->slots, h);
+        p->be->copy_rows(p->be, moe->xr, h, x, h, s->choices->order, s->choices->slots, h);
     for (uint32_t e = 0; e < sw->experts; e++)
         FM_TRY(expert_input_grad(p, ps, layer, s, e));
-    p->be->mix_rows(p->be, dh, h, moe->dxr, h, s->deal->slot, moe->ones, sw->chosen, ps.rows, h);
+    p->be->mix_rows(p->be, dh, h, moe->dxr, h, s->choices->slot, moe->ones, sw->chosen, ps.rows, h);
     fm_status rc = fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, &router, 1);
     return rc == FM_OK && sw->shared_expert ? shared_backward(p, ps, layer, s, moe->dy, dh, x) : rc;
 }

@@ -133,7 +133,7 @@ static fm_status chunk_pass(fmt_pass *p, uint32_t at, uint32_t n)
     for (uint32_t i = 0; i < ps.n && rc == FM_OK; i++)
         rc = part_loss(p, &ps.p[i], at);
     unfinish_logits(p, n);
-    for (uint32_t i = 0, j; i < ps.n && rc == FM_OK; i = j) { /* stretches that wait for nothing */
+    for (uint32_t i = 0, j; i < ps.n && rc == FM_OK; i = j) { /* segments that wait for nothing */
         grads = (fmt_parts){ps.p + i, 0, 0};
         for (j = i; j < ps.n && !waits(ps.p[j].lane); j++, grads.n++)
             grads.rows += ps.p[j].count;
@@ -301,7 +301,7 @@ static fm_status over_states(fmt_pass *p)
     return FM_OK;
 }
 
-/* Stretches of lanes whose rows go through the language head, chunk by chunk. */
+/* Segments of lanes whose rows go through the language head, chunk by chunk. */
 static fm_status over_tokens(fmt_pass *p)
 {
     fm_status rc = FM_OK;

@@ -2,9 +2,9 @@
  * of virtual tokens (prompt tuning); and virtual keys and values in each layer (prefix tuning). */
 #include "train/pass/pass.h"
 
-/* Calls fn for each stretch of rows that are tokens: all of the lane's, or those behind the virtual
+/* Calls fn for each segment of rows that are tokens: all of the lane's, or those behind the virtual
  * rows of each sequence. */
-static void each_stretch(fmt_pass *p, fmt_lane *lane,
+static void each_segment(fmt_pass *p, fmt_lane *lane,
                          void (*fn)(fmt_pass *p, fmt_lane *lane, float *x, uint32_t row,
                                     uint32_t count),
                          float *x)
@@ -39,7 +39,7 @@ static void terms(fmt_pass *p, fmt_lane *lane, float *x, uint32_t row, uint32_t 
 void fmt_embed_terms(fmt_pass *p, fmt_lane *lane, float *x)
 {
     if (lane->net->outer[FMT_EMBED].terms > 0)
-        each_stretch(p, lane, terms, x);
+        each_segment(p, lane, terms, x);
 }
 
 /* Given rows stand for what the embedding gives, scaled. */
@@ -93,7 +93,7 @@ static void tokens_grad(fmt_pass *p, fmt_lane *lane, float *dx, uint32_t row, ui
 void fmt_embed_tokens_grad(fmt_pass *p, fmt_lane *lane, float *dx)
 {
     if (fmt_linear_trains(&lane->net->outer[FMT_EMBED]))
-        each_stretch(p, lane, tokens_grad, dx);
+        each_segment(p, lane, tokens_grad, dx);
 }
 
 void fmt_virtual_layer(fmt_pass *p, fmt_parts ps, uint32_t layer, bool grad)

@@ -23,7 +23,7 @@ bool fmt_linears_train(fmt_parts ps, int32_t layer, const fmt_out *out, uint32_t
     return false;
 }
 
-/* Parts from i on that hold the same weight (and, forward, the same bias): one stretch of rows.
+/* Parts from i on that hold the same weight (and, forward, the same bias): one segment of rows.
  * Parts that go alone are left out, ending it. */
 static uint32_t same_weight(fmt_parts ps, uint32_t i, int32_t layer, uint32_t which, bool forward,
                             uint32_t *rows)

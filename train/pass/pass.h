@@ -4,10 +4,10 @@
  * A lane is one child in a pass: its net, its parameters, its rows, which stand one after another
  * among the rows of all. For each module the neighbouring lanes that hold the same weight go
  * through one product, forward and backward; low-rank terms are lists; what is summed over rows
- * (gradients, losses) is summed over the rows of one lane alone, in their order. So a lane's bits do not depend
- * on who else is in the pass, and a frozen lane (a reference, a teacher) is rows like any other.
- * Lanes are ordered by the lowest layer in which they train: the rows that a layer's backward needs
- * are then the first ones. */
+ * (gradients, losses) is summed over the rows of one lane alone, in their order. So a lane's bits
+ * do not depend on who else is in the pass, and a frozen lane (a reference, a teacher) is rows
+ * like any other. Lanes are ordered by the lowest layer in which they train: the rows that a
+ * layer's backward needs are then the first ones. */
 #ifndef FM_TRAIN_PASS_H
 #define FM_TRAIN_PASS_H
 
@@ -132,7 +132,7 @@ typedef struct fmt_part {
 typedef struct fmt_parts {
     const fmt_part *p;
     uint32_t n;
-    uint32_t rows; /* of all: the parts are one stretch from row p[0].begin */
+    uint32_t rows; /* of all: the parts are one segment from row p[0].begin */
 } fmt_parts;
 
 typedef struct fmt_slot { /* one layer's saved activations, [rows of the pass, ..] */
@@ -142,10 +142,10 @@ typedef struct fmt_slot { /* one layer's saved activations, [rows of the pass, .
     float *araw, *arstd, *mraw, *mrstd;  /* what the norms behind the branches read */
     float *xgate, *xup, *xout;           /* of experts: [rows * chosen, ..] by slot */
     float *sgate, *sup, *sout, *sswitch; /* of the shared expert */
-    struct fmt_choices *deal;            /* which rows went to which expert (block_moe.c) */
+    struct fmt_choices *choices;         /* which rows went to which expert (block_moe.c) */
 } fmt_slot;
 
-#define FMT_SLOT_FIELDS (offsetof(fmt_slot, deal) / sizeof(float *)) /* its pointers to floats */
+#define FMT_SLOT_FIELDS (offsetof(fmt_slot, choices) / sizeof(float *)) /* its pointers to floats */
 
 struct fmt_pass {
     fm_backend *be;
@@ -198,8 +198,8 @@ struct fmt_pass {
     fm_term *term;
     size_t term_cap;
     fmt_watch *watch;
-    /* Each time the backward has a layer behind it (arch.layers: the head): what the lanes' gradients
-     * get there, they have, or it is queued. NULL: nobody asks. */
+    /* Each time the backward has a layer behind it (arch.layers: the head): what the lanes'
+     * gradients get there, they have, or it is queued. NULL: nobody asks. */
     fm_status (*left)(void *ctx, const fmt_pass *p, uint32_t layer);
     void *left_ctx;
     fmt_tally *tally; /* borrowed; NULL: losses are known, and the device has settled, when a run
@@ -227,7 +227,8 @@ typedef struct fmt_out {
 /* y of every out on every part; row numbers are those of x and y alike. */
 FM_CHECKED fm_status fmt_linears_forward(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x,
                                          size_t ldx, const fmt_out *out, uint32_t outs);
-/* dx (rows of parts that want it; NULL: none does) is set, or added to; what trains gets gradients. */
+/* dx (rows of parts that want it; NULL: none does) is set, or added to; what trains gets
+ * gradients. */
 FM_CHECKED fm_status fmt_linears_grad(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx,
                                       size_t lddx, bool add, const float *x, size_t ldx,
                                       const fmt_out *out, uint32_t outs);

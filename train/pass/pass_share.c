@@ -2,7 +2,7 @@
  *
  * Rows stand by the lowest layer in which their lane trains, so those that a layer's backward reads
  * are its first ones; the others are read again by that layer's forward alone. Each kind of
- * activation is therefore one stretch of rows through all layers: a layer begins behind the rows
+ * activation is therefore one segment of rows through all layers: a layer begins behind the rows
  * that the one below it saves, and its other rows lie where the next layer's will be written. */
 #include "train/pass/pass.h"
 

@@ -25,7 +25,7 @@ static void rooms_release(rooms *r, const fmt_params *ps)
     fm_free(r->copy);
 }
 
-/* All ranks that the parameters are dealt to. */
+/* All ranks that the parameters are split over. */
 static fm_comm *ranks_of(const fmt_params *ps)
 {
     return ps->stage ? ps->stage->all : ps->comm;

@@ -193,7 +193,7 @@ static fm_status build(fmt_child *ch)
     if (rc == FM_OK && fmt_method_needs_stem(ch->c))
         rc = fm_model_load(&ch->stem, ch->e, j->parent, ch->p, j->name);
     const uint32_t all[] = {0, arch.layers};
-    const uint32_t *layers = ch->stage ? ch->stage->deal.begin + ch->stage->mine : all;
+    const uint32_t *layers = ch->stage ? ch->stage->split.begin + ch->stage->mine : all;
     FM_THEN(rc, fmt_net_init_layers(&ch->net, be, &arch, ch->stem, layers[0], layers[1]));
     FM_THEN(rc, declare(ch, &m));
     if (rc == FM_OK && ch->stage)

@@ -208,8 +208,8 @@ static fm_status add_bit(fmt_pipeline *f, uint32_t shard, size_t child, const si
     it->count++;
     it->before.on += own->all.rows * row;
     it->behind.on += own->all.rows * row;
-    it->before.back += lane->first < s->deal.begin[s->mine] ? own->own * row : 0;
-    it->behind.back += lane->first < s->deal.begin[s->mine + 1] ? own->own * row : 0;
+    it->before.back += lane->first < s->split.begin[s->mine] ? own->own * row : 0;
+    it->behind.back += lane->first < s->split.begin[s->mine + 1] ? own->own * row : 0;
     return FM_OK;
 }
 

@@ -19,7 +19,7 @@ static bool has(const fmt_stage *s, const fm_arch *a, const fm_param *p, uint32_
     bool last = stage + 1 == s->stages;
 
     if (p->layer >= 0)
-        return fmi_stage_split_stage(&s->deal, (uint32_t)p->layer) == stage;
+        return fmi_stage_split_stage(&s->split, (uint32_t)p->layer) == stage;
     if (p->place == FM_P_EMBED && a->tied && last)
         return true;
     bool behind = p->place == FM_P_NORM || p->place == FM_P_NORM_B || p->place == FM_P_HEAD;
@@ -158,8 +158,8 @@ fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *
     out->passes = passes_of(&q);
     for (uint32_t s = 0; s < stages; s++) {
         fm_stage_plan *p = &out->stage[s];
-        p->begin = q.s.deal.begin[s];
-        p->end = q.s.deal.begin[s + 1];
+        p->begin = q.s.split.begin[s];
+        p->end = q.s.split.begin[s + 1];
         p->kept = FM_MIN(stages - s, out->passes);
         p->stem_bytes = stem_of(&q, s);
         FM_TRY(state_of(&q, p, s));

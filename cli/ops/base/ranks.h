@@ -22,7 +22,7 @@ uint32_t fmo_ranks_count(const fm_ops *c);
 fm_status fmo_ranks_open(fm_ops *c, bool all_run_it);
 /* Rank 0 of an engine that is to be split: what the others need to make theirs. */
 fm_status fmo_ranks_tell_engine(fm_ops *c);
-/* Ranks of one machine take one card each, from the named one on, and share them where there are
+/* Ranks of one machine take one GPU each, from the named one on, and share them where there are
  * fewer. text: room for the name that *device becomes. */
 #define RANKS_CARD_BYTES 24
 fm_status fmo_ranks_card(const fm_ops *c, const char **device, char text[RANKS_CARD_BYTES]);

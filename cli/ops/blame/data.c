@@ -116,7 +116,6 @@ static fm_status open_step(fmo_blame *b, step *s, bool *found)
     FM_TRY(fmo_data_of_version(b->c, b->child, s->recipe, &s->config, fm_model_tokenizer(s->model),
                                fm_model_chat_template(s->model), &s->data));
     FM_TRY(fmo_goal_of_recipe(&s->goal, b->c, s->data, &s->config, s->recipe));
-
     s->p = fm_store_provider(fm_repo_store(b->c->repo));
     s->job = (fm_train_job){.name = "the guilty step",
                             .config = s->config,

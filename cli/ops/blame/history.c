@@ -21,7 +21,6 @@ static fm_status collect_version(void *ctx, const fm_version *v)
     collect *k = ctx;
     fmo_blame *b = k->b;
     FM_TRY(fm_grow(&b->version, &b->cap, b->count + 1, sizeof *b->version));
-
     b->version[b->count] = (fmo_blamed_version){0};
     FM_TRY(fm_version_read(b->c->repo, &b->version[b->count].commit, &v->oid));
     b->count++;

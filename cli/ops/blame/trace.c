@@ -107,7 +107,6 @@ fm_status fmo_blame_trace(fmo_blame_more *m)
     double began = fm_now_s();
     fm_model *child = NULL, *parent = NULL;
     FM_TRY(fmo_blame_open_culprit(b));
-
     if (!b->parent || !m->answers.wrong || !m->answers.right) {
         m->grids.why_not = fm_strdup(b->parent ? "there is no right answer to compare with"
                                                : "the version has no parent");

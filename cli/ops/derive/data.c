@@ -129,7 +129,6 @@ static fm_status read_file_key(fmo_data_list *l, const fm_json *v, const char *f
     if (!path)
         return fm_fail(FM_EINVAL, "%s: 'data' wants a file, {file: ..., weight: ...} or a list",
                        where);
-
     fmo_data_file *f = add_file(l, fmo_path_beside(family_path, path));
     if (!f)
         return FM_ENOMEM;

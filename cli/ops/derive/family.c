@@ -287,7 +287,6 @@ static fm_status read_unit(fmo_family *f, const fm_json *v, const char *path, co
                            const char *where)
 {
     FM_TRY(check_child_keys(v, module != NULL, where));
-
     fmo_unit *u = add_unit(f);
     if (!u)
         return FM_ENOMEM;

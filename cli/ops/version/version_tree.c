@@ -177,7 +177,6 @@ fm_status fmo_version_land(fm_ops *c, const fm_landing *l, const fm_oid *oid, co
         return fm_fail(FM_EINVAL, "the branch name is longer than 250 bytes");
     FM_TRY(fm_ref_update(c->repo, ref, oid, l->expect_old, l->commit.message));
     FM_TRY(fmo_note_tests(c, oid, tally));
-
     if (!l->quiet)
         tell_landed(c, l, oid);
     hint_repack(c);

@@ -1,4 +1,4 @@
-/* act.c - layer norm, activations, softcaps and mixtures of rows, dealt to threads by rows. */
+/* act.c - layer norm, activations, softcaps and mixtures of rows, split over threads by rows. */
 #include "infer/cpu/exact/elem_job.h"
 
 #define MIN_ELEMS 8192u /* fewer are not worth waking a thread */

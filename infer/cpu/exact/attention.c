@@ -1,4 +1,4 @@
-/* attention.c - the paged cache and attention over it, dealt to threads.
+/* attention.c - the paged cache and attention over it, split over threads.
  *
  * A unit of work is one row and one key/value head with its group of query heads. Units differ in
  * length, so threads take them from a counter instead of fixed halves; a unit is computed whole,

@@ -1,4 +1,4 @@
-/* attention_train.c - self-attention of whole sequences and its gradient, dealt to threads.
+/* attention_train.c - self-attention of whole sequences and its gradient, split over threads.
  *
  * A unit is one sequence and one key/value head with its group of query heads; the longest are
  * taken first. A unit that would keep one thread busy while the others have nothing left is split

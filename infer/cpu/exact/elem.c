@@ -1,6 +1,6 @@
-/* elem.c - norms, rope, activations, losses and the optimizer, dealt to threads.
+/* elem.c - norms, rope, activations, losses and the optimizer, split over threads.
  *
- * Rows or elements are dealt; sums over rows (gradients of gains, biases, embeddings) deal columns
+ * Rows or elements are split; sums over rows (gradients of gains, biases, embeddings) deal columns
  * instead, so that each sum stays with one thread and runs over ascending rows. */
 #include "infer/cpu/exact/elem_job.h"
 

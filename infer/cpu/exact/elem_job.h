@@ -1,4 +1,4 @@
-/* elem_job.h - operations on rows, elements or columns, dealt to threads; see elem.c. */
+/* elem_job.h - operations on rows, elements or columns, split over threads; see elem.c. */
 #ifndef FM_INFER_CPU_ELEM_JOB_H
 #define FM_INFER_CPU_ELEM_JOB_H
 

@@ -1,5 +1,5 @@
 /* elem_train.c - gradients of layer norm, activations and softcaps, sums over columns, dropout,
- * dealt to threads: rows, or columns where the sum runs over rows. */
+ * split over threads: rows, or columns where the sum runs over rows. */
 #include "infer/cpu/exact/elem_job.h"
 
 #include <string.h>

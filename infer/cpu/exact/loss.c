@@ -1,4 +1,4 @@
-/* loss.c - losses over rows of logits, dealt to threads by rows. */
+/* loss.c - losses over rows of logits, split over threads by rows. */
 #include "infer/cpu/exact/elem_job.h"
 
 #define MIN_ELEMS 16384u /* fewer are not worth waking a thread */

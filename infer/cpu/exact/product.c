@@ -3,7 +3,7 @@
  *
  * One driver (mm_range) walks blocks of rows, blocks of 512 k and panels of 32 outputs, packing
  * rows (and, where the second matrix is not a weight, panels) into the worker's scratch. Between
- * blocks of k the sums wait in c itself. How rows and panels are dealt to threads is free: each
+ * blocks of k the sums wait in c itself. How rows and panels are split over threads is free: each
  * output is computed whole by one thread, in one order. */
 #include "infer/cpu/cpu.h"
 
@@ -217,7 +217,7 @@ static fm_status mm_worker(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-/* Rows are dealt when there are many: each thread then packs only its own. Panels otherwise: each
+/* Rows are split when there are many: each thread then packs only its own. Panels otherwise: each
  * thread then streams only its own, which is all that matters to a decode step. */
 static void mm_run(mm *j)
 {

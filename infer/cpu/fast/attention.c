@@ -1,9 +1,10 @@
-/* attention.c - the paged cache and attention of mode fast, dealt to threads.
+/* attention.c - the paged cache and attention of mode fast, split over threads.
  *
  * A tile is a few rows of one sequence that stand one after another; a tile and a key/value head,
  * with its group of query heads, is a unit, which walks the chunks of its positions in order. Where
- * there are fewer units than threads can share fairly (a few long sequences that decode), each chunk
- * is a unit of its own and the parts are merged afterwards, in the same order: bits do not tell. */
+ * there are fewer units than threads can share fairly (a few long sequences that decode), each
+ * chunk is a unit of its own and the parts are merged afterwards, in the same order: bits do not
+ * tell. */
 #include "infer/cpu/fast/fast.h"
 #include "infer/cpu/fast/kern_fast_attention.h"
 
@@ -56,7 +57,7 @@ typedef struct write_job {
     uint32_t m, nkv, hd;
 } write_job;
 
-/* Some heads: two positions share words of a page, so rows cannot be dealt. */
+/* Some heads: two positions share words of a page, so rows cannot be split. */
 static fm_status write_part(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const write_job *j = ctx;

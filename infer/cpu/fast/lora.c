@@ -2,7 +2,7 @@
  *
  * A unit of work is some rows of one term, and where a list has too few of them for the threads, a
  * share of its outputs: t = x A^T is then computed by each thread that has a share, which costs
- * less than a second meeting. Units are dealt by what they read and compute. */
+ * less than a second meeting. Units are split by what they read and compute. */
 #include "infer/cpu/fast/fast.h"
 
 #include <string.h>

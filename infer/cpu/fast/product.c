@@ -3,13 +3,13 @@
  * A list is cut into groups of neighbours that have the same rows. Where a group has many rows,
  * each thread takes a share of them and walks all panels; the panels of all other groups form one
  * line that threads cut into parts of equal cost. So a step has one meeting of the threads for each
- * list, a decode step streams every weight once, and each thread its own part of it. Every output is
- * computed whole by one thread, in one order, so how work is dealt shows in no bit. */
+ * list, a decode step streams every weight once, and each thread its own part of it. Every output
+ * is computed whole by one thread, in one order, so how work is split shows in no bit. */
 #include "infer/cpu/fast/fast.h"
 
 #include <string.h>
 
-#define ROWS_TO_DEAL 64u          /* rows for each thread from which rows are dealt, not panels */
+#define ROWS_TO_DEAL 64u          /* rows for each thread from which rows are split, not panels */
 #define PACKED_BYTES (384u << 10) /* packed rows at a time: what leaves room in the second cache */
 #define UNPACK_ROWS 25u           /* rows from which some panels are unpacked before their tiles */
 #define SMALL_COST 20000u         /* about cycles: shorter than waking a thread */
@@ -22,7 +22,7 @@ typedef struct product_job {
     const fm_product *list;
     uint32_t count;
     uint32_t parts;
-    uint64_t cost; /* of all panels that are dealt */
+    uint64_t cost; /* of all panels that are split */
 } product_job;
 
 /* A block of rows, packed for the layouts of one kind of weight. */
@@ -134,7 +134,8 @@ static fmi_fast_block unpacked_as(const fmi_fast_weight *w)
     return w->offset == 0 ? FMI_UNPACKED_MIN : FMI_UNPACKED;
 }
 
-/* The types of 256 k always; where elements are put together from two lines, from a third tile on. */
+/* The types of 256 k always; where elements are put together from two lines, from a third tile
+ * on. */
 static bool is_unpacked_first(const fmi_fast_weight *w, uint32_t m)
 {
     if (w->block == FMI_Q4_K || w->block == FMI_Q5_K || w->block == FMI_Q6_K)
@@ -349,7 +350,7 @@ static void run_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
         fmi_run(cpu, j.parts, 1, product_worker, &j);
 }
 
-/* Products whose stretches are settled, on their way to run_products. */
+/* Products whose segments are settled, on their way to run_products. */
 typedef struct settled {
     fm_backend *be;
     const float *x;
@@ -375,7 +376,7 @@ static void settle(settled *s, const fm_product *p)
         run_settled(s);
 }
 
-#define PAIRED 2048u /* of a list, those of the same stretch are brought together */
+#define PAIRED 2048u /* of a list, those of the same segment are brought together */
 
 /* Gate and up of an expert share the packing of their rows, so they go one behind the other. */
 static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
@@ -383,11 +384,11 @@ static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
 {
     settled s;
     uint64_t gone[PAIRED / 64] = {0};
-    bool stretches = false;
+    bool segments = false;
 
     for (uint32_t i = 0; i < count; i++)
-        stretches = stretches || list[i].from;
-    if (!stretches) {
+        segments = segments || list[i].from;
+    if (!segments) {
         run_products(be, x, ldx, k, list, count);
         return;
     }

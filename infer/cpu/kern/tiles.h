@@ -1,4 +1,4 @@
-/* tiles.h - register tiles: how rows are dealt to them, and one instance for each number of rows.
+/* tiles.h - register tiles: how rows are split over them, and one instance for each number of rows.
  *
  * A tile's sums live in registers because its number of rows is a constant of its function. So each
  * tile is written once, inlined, and instantiated here for 1 to as many rows as fit. */

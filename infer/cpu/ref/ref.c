@@ -104,7 +104,7 @@ void fmi_ref_weight_update(fm_backend *be, fm_weight *weight, const float *src)
     memcpy(w->w, src, (size_t)w->n * w->k * sizeof *src);
 }
 
-static const int32_t *stretch(const int32_t *rows, const int32_t *from, const int32_t *to,
+static const int32_t *segment(const int32_t *rows, const int32_t *from, const int32_t *to,
                               uint32_t *m)
 {
     if (!from)
@@ -146,7 +146,7 @@ void fmi_ref_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
     (void)k;
     for (uint32_t i = 0; i < count; i++) {
         fm_product p = list[i];
-        p.rows = stretch(p.rows, p.from, p.to, &p.m);
+        p.rows = segment(p.rows, p.from, p.to, &p.m);
         size_t first = p.rows ? 0 : p.first;
         fmi_ref_linear(be, p.y + first * p.ldy, p.ldy, x + first * ldx, ldx, p.w, p.bias, p.rows,
                        p.m);
@@ -160,7 +160,7 @@ void fmi_ref_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const 
     for (uint32_t at = 0; at < terms; at++) {
         fm_lora t = term[at];
         const fmi_ref_matrix *a = fmi_ref_matrix_of(t.a), *b = fmi_ref_matrix_of(t.b);
-        t.rows = stretch(t.rows, t.from, t.to, &t.m);
+        t.rows = segment(t.rows, t.from, t.to, &t.m);
         for (uint32_t i = 0; i < t.m; i++) {
             size_t row = t.rows ? (size_t)t.rows[i] : t.first + i;
             for (uint32_t j = 0; j < b->n; j++) {
@@ -191,7 +191,7 @@ void fmi_ref_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         fm_scaling s = list[i];
-        s.rows = stretch(s.rows, s.from, s.to, &s.m);
+        s.rows = segment(s.rows, s.from, s.to, &s.m);
         fmi_ref_affine(be, s.y, s.ldy, s.n, s.scale, s.bias, 0, s.m, s.rows);
     }
 }

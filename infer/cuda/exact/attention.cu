@@ -1,7 +1,7 @@
 /* attention.cu - attention over pages of keys and values, the bits of cpu/kern/attention.h.
  *
  * Two kernels. Scores: a lane is a position, so that a page's keys [hd, 32] are read coalesced, and
- * a thread has up to 16 query rows of one key/value head; positions are dealt over blocks. They go
+ * a thread has up to 16 query rows of one key/value head; positions are split over blocks. They go
  * through scratch memory, because the sums behind them run over ascending positions and need the
  * true maximum first. Mix: a lane is an element of the head, each with one chain of fmaf per query
  * row; one warp beside them adds the weights. Rows are taken in parts that keep scratch small. */

@@ -13,10 +13,10 @@
 #include "infer/cuda/ptx.h"
 
 #define FEW_ROWS 32u    /* at most, for a weight that is streamed again every ROWS_MOST */
-#define FEW_LISTED 128u /* likewise of a stretch, which mostly has far fewer than it may have */
+#define FEW_LISTED 128u /* likewise of a segment, which mostly has far fewer than it may have */
 #define ROWS_MOST 8u    /* sums of one lane */
 #define STAGES 3        /* of a ring; two are on their way while one is multiplied */
-#define LORA_FEW 8u     /* rows of a term up to which chains are dealt to threads */
+#define LORA_FEW 8u     /* rows of a term up to which chains are split over threads */
 #define LORA_RANKS 8u   /* of a thread block there */
 
 /* ---- few rows by a weight ---- */
@@ -129,7 +129,7 @@ FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const f
     }
 }
 
-/* All threads call. Rows of x that were copied lie as they stand in the stretch. */
+/* All threads call. Rows of x that were copied lie as they stand in the segment. */
 FMC_DEVICE void few_settle(few_task *mine)
 {
     if (!mine->from)
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(256) k_lora_up(const __grid_constant__ fmc_lis
 
 /* ---- lists ---- */
 
-/* In pieces that fit one copy to the card; run(list, blocks) launches each. */
+/* In pieces that fit one copy to the GPU; run(list, blocks) launches each. */
 template <class Task, class Blocks, class Run>
 static void in_groups(fmc_device *d, const std::vector<Task> &list, Blocks blocks_of, Run run)
 {
@@ -340,7 +340,7 @@ static uint32_t few_rows(int type, uint32_t m)
     return m == 1 ? 1 : m > 4 || is_rare(type) ? ROWS_MOST : 4;
 }
 
-/* More shared memory than a kernel has unasked, once for each card. */
+/* More shared memory than a kernel has unasked, once for each GPU. */
 template <int T, int MR> static bool few_room(fmc_device *d)
 {
     static std::atomic<uint64_t> asked;
@@ -351,7 +351,7 @@ template <int T, int MR> static bool few_room(fmc_device *d)
     if (cudaFuncSetAttribute(k_few<T, MR>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              few_shape<T>::shared) != cudaSuccess) {
         (void)cudaGetLastError(); /* told here, not again at the next launch */
-        fmc_stick(d, FM_EUNSUPPORTED, "the card lacks the shared memory of a product");
+        fmc_stick(d, FM_EUNSUPPORTED, "the GPU lacks the shared memory of a product");
         return false;
     }
     asked.fetch_or(bit);

@@ -29,7 +29,7 @@ typedef struct fmc_task {
     float *c;         /* (i, j) at c[row(i) * step_i + j * step_j] */
     size_t step_i, step_j;
     const int32_t *rows; /* row(i); NULL: i */
-    /* Not NULL: the rows of c, and those of a that have a list, are the stretch (fm_product.from)
+    /* Not NULL: the rows of c, and those of a that have a list, are the segment (fm_product.from)
      * of their lists; m at most. */
     const int32_t *from, *to;
     const float *bias; /* or NULL */
@@ -108,7 +108,7 @@ template <class Task> FMC_DEVICE void fmc_read_task(Task *mine, const Task *o)
 #endif
 #define FMC_INLINE_BYTES 2048u
 
-/* A list as a kernel's parameter: a short one inside, a longer one on the card. */
+/* A list as a kernel's parameter: a short one inside, a longer one on the GPU. */
 template <class Task> struct fmc_list {
     enum { most = FMC_INLINE_BYTES / (sizeof(Task) + sizeof(uint32_t)) };
     const Task *far;
@@ -126,7 +126,7 @@ template <class Task> FMC_DEVICE const uint32_t *fmc_first(const fmc_list<Task> 
     return l.far ? l.far_first : l.near_first;
 }
 
-/* Tasks [count] of `each` bytes and first [count + 1] in one copy on the card; returns the tasks,
+/* Tasks [count] of `each` bytes and first [count + 1] in one copy on the GPU; returns the tasks,
  * NULL: failed, sticks. count at most fmc_group_most(each). */
 const void *fmc_group(fmc_device *d, const void *tasks, size_t each, const uint32_t *first,
                       uint32_t count, const uint32_t **first_out);

@@ -177,7 +177,7 @@ FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uin
     }
 }
 
-/* A stretch of a list becomes the task's rows. All threads call, m was read by all. */
+/* A segment of a list becomes the task's rows. All threads call, m was read by all. */
 FMC_DEVICE void settle(fmc_task *mine)
 {
     if (!mine->from)
@@ -318,13 +318,13 @@ static uint64_t tiles_of(const fmc_task *t, uint32_t tm, uint32_t tn)
     return ((uint64_t)t->m + tm - 1) / tm * (((uint64_t)t->n + tn - 1) / tn);
 }
 
-/* Stretches come many at a time: their tiles are enough. */
+/* Segments come many at a time: their tiles are enough. */
 static bool in_blocks(const fmc_task *t)
 {
     return blocks_of_k(t) > 1 && !t->from;
 }
 
-/* Where tiles are too few to keep the card busy, blocks of k are computed side by side and added
+/* Where tiles are too few to keep the GPU busy, blocks of k are computed side by side and added
  * afterwards: more work for memory, the same bits. True if any task of the list is. */
 static bool split(fmc_device *d, fmc_task *list, uint32_t count, uint64_t tiles)
 {

@@ -1,4 +1,4 @@
-/* weight.cu - weights on the card: the stored bytes in panels of 32 rows (weight.h), which products
+/* weight.cu - weights on the GPU: the stored bytes in panels of 32 rows (weight.h), which products
  * widen as they go; low-rank factors as float32 rows. */
 #include "infer/cuda/exact/weight.h"
 
@@ -196,7 +196,7 @@ fm_status fmc_op_weight_image(fm_backend *be, void *image, fm_role role, fm_dtyp
     return FM_OK;
 }
 
-/* ---- on the card ---- */
+/* ---- on the GPU ---- */
 
 void fmc_op_weight_free(fm_backend *be, fm_weight *weight)
 {
@@ -206,7 +206,7 @@ void fmc_op_weight_free(fm_backend *be, fm_weight *weight)
     fmc_release(w);
 }
 
-/* The image is copied to the card: the host's may go away. */
+/* The image is copied to the GPU: the host's may go away. */
 fm_status fmc_op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                             uint32_t n, uint32_t k, const void *image)
 {

@@ -1,11 +1,12 @@
-/* weight.h - a matrix on the card: the bytes as they are stored, and their exact widening.
+/* weight.h - a matrix on the GPU: the bytes as they are stored, and their exact widening.
  *
- * Layout "panels of 32 rows": rows are dealt to panels of 32, the last one filled up with zeros. A
- * panel is a run of records, one for each block of its type (16 elements for types without blocks,
- * a row's end filled up with zeros), so one panel's range of k is one run of bytes. In a record the
- * bytes of a block are cut into fields, those of 16 bytes first, then of 4, then of 2, and field by
- * field the 32 rows lie side by side: a warp whose lanes are rows reads a field as 512, 128 or 64
- * bytes in a row, aligned to the field's size, and nothing is stored twice or widened.
+ * Layout "panels of 32 rows": rows are split over panels of 32, the last one filled up with zeros.
+ * A panel is a run of records, one for each block of its type (16 elements for types without
+ * blocks, a row's end filled up with zeros), so one panel's range of k is one run of bytes. In a
+ * record the bytes of a block are cut into fields, those of 16 bytes first, then of 4, then of 2,
+ * and field by field the 32 rows lie side by side: a warp whose lanes are rows reads a field as
+ * 512, 128 or 64 bytes in a row, aligned to the field's size, and nothing is stored twice or
+ * widened.
  *
  * | type | fields of a row's block, in order |
  * | F32, BF16, F16, F8 | elements 0.. in 4, 2, 2, 1 times 16 bytes |
@@ -39,7 +40,7 @@ typedef struct fmc_exact_weight {
     fm_role role;
     fmc_matrix m;     /* role LINEAR */
     float *floats;    /* roles LORA_*: [n, k] */
-    void *bytes;      /* either, on the card */
+    void *bytes;      /* either, on the GPU */
     uint64_t n_bytes; /* of it */
 } fmc_exact_weight;
 /* What stands behind the seam's handle. */

@@ -420,7 +420,7 @@ static void run_width(fmc_device *d, const fast_job *j, unsigned warps)
         run<256>(d, j, warps);
 }
 
-/* Blocks that share a unit's splits, so that there is work for the whole card. */
+/* Blocks that share a unit's splits, so that there is work for the whole GPU. */
 static uint32_t blocks_for(const fmc_device *d, const fast_job *j, uint32_t units)
 {
     uint32_t enough = (uint32_t)d->multiprocessors * 8, n = (enough + units - 1) / units;

@@ -1,11 +1,12 @@
-/* fast.cu - opens modes fast and bf16: mode exact's table with weights and products of their own. */
+/* fast.cu - opens modes fast and bf16: mode exact's table with weights and products of their
+ * own. */
 #include "infer/cuda/mma/fast.h"
 
 #include <stdio.h>
 
 #include <new>
 
-/* Bits of mma are those of one generation of cards, so the class names it. */
+/* Bits of mma are those of one generation of GPUs, so the class names it. */
 static const char *class_of(const char *mode, int capability)
 {
     static char text[2][16][32]; /* by tens of capability; the same text each time */

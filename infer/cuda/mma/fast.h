@@ -1,4 +1,4 @@
-/* fast.h - modes fast and bf16 on a card: what their files share.
+/* fast.h - modes fast and bf16 on a GPU: what their files share.
  *
  * A product y = x W^T has one order, whoever computes it: k is cut into fmc_splits(k) <= 8 parts
  * whose length depends on k alone; the sum of a part is a chain of mma over its steps of 16 k from
@@ -102,10 +102,10 @@ typedef struct fmc_job {
     float alpha;
     uint32_t first, m, n, k;
     uint32_t begin; /* block at which it begins */
-    uint32_t most;  /* rows that blocks are dealt for: m, before a stretch was settled */
-    /* A stretch (fm_product.from): k_fast_settle makes m, rows and the places of x of it. */
+    uint32_t most;  /* rows that blocks are split for: m, before a segment was settled */
+    /* A segment (fm_product.from): k_fast_settle makes m, rows and the places of x of it. */
     const int32_t *from, *to;
-    uint32_t nth;    /* among the stretches that are packed one behind the other */
+    uint32_t nth;    /* among the segments that are packed one behind the other */
     bool int8;       /* x's tiles are */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
     bool across;     /* y is [n, m], and so are sums of parts: skinny.cu alone */
@@ -134,7 +134,7 @@ typedef struct fmc_pack {
     uint32_t begin; /* block at which it begins */
     bool turned;    /* x is stored [k, m] */
     bool int8;
-    const int32_t *from, *to_row; /* a stretch; its tiles begin at fmc_stretch_tile */
+    const int32_t *from, *to_row; /* a segment; its tiles begin at fmc_segment_tile */
     uint32_t nth;
 } fmc_pack;
 
@@ -142,10 +142,10 @@ typedef struct fmc_pack {
  * takes several blocks for a row: below that each block finds them itself, which costs less. */
 #define FMC_POWERS_LEAST 32u
 
-/* Where in packed rows a stretch begins, the nth of ascending ones: each fills whole tiles, and
+/* Where in packed rows a segment begins, the nth of ascending ones: each fills whole tiles, and
  * b / 8 + n tiles are never fewer than those before it take, since b + c rows end in
  * (b + c) / 8 >= b / 8 + ceil(c / 8) - 1. */
-static inline __host__ __device__ uint32_t fmc_stretch_tile(uint32_t begin, uint32_t nth)
+static inline __host__ __device__ uint32_t fmc_segment_tile(uint32_t begin, uint32_t nth)
 {
     return begin / FMC_TILE_ROWS + nth;
 }
@@ -166,7 +166,7 @@ typedef struct fmc_way {
     /* jobs, their number, stages of the ring */
     void (*run)(const fmc_job *, uint32_t, unsigned);
     /* Stages that it is written for; `fewer` (0: as many) where two blocks of them do not fit on a
-     * multiprocessor, two where the card has no room for one. */
+     * multiprocessor, two where the GPU has no room for one. */
     unsigned stages, fewer;
     unsigned stage_bytes, fixed_bytes, static_bytes; /* of shared memory */
     unsigned rows, panels, threads;                  /* of a block; rows 0: all */
@@ -234,7 +234,7 @@ static inline fmc_pack fmc_pack_of(const fmc_sum *s, uint32_t begin)
 typedef struct fmc_sm90_state fmc_sm90_state;
 typedef struct fmc_sm908_state fmc_sm908_state;
 
-/* Of a kernel's bits beside those of the kernel for all cards. */
+/* Of a kernel's bits beside those of the kernel for all GPUs. */
 typedef enum fmc_verdict { FMC_UNKNOWN, FMC_EQUAL, FMC_OTHER } fmc_verdict;
 
 /* What a trial says of a kernel; before it nothing had failed. Where a launch of it was refused the
@@ -247,7 +247,7 @@ typedef struct fmc_fast {
     cudaStream_t stream;  /* weights on their way */
     void *staging;
     unsigned *special;    /* device: set by stored F8 that are no finite numbers */
-    fmc_sm90_state *wide; /* NULL: not on this card */
+    fmc_sm90_state *wide; /* NULL: not on this GPU */
     fmc_sm908_state *wide8;
     uint32_t *arrived; /* device [FMC_ARRIVED], zeros between kernels: blocks of a unit of attention
                         * that are done; NULL in mode bf16 */
@@ -261,7 +261,7 @@ static inline fmc_fast *fmc_fast_of(fm_backend *be)
     return (fmc_fast *)fmc_of(be)->fast;
 }
 
-/* cuda/sm90/product.cu: Hopper's kernels, for cards of that kind; none is FM_OK too. */
+/* cuda/sm90/product.cu: Hopper's kernels, for GPUs of that kind; none is FM_OK too. */
 fm_status fmc_sm90_begin(fmc_device *d);
 void fmc_sm90_end(fmc_device *d);
 /* Queues those products of the list that such a kernel takes and that are not marked in taken

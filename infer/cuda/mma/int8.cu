@@ -1,6 +1,6 @@
 /* int8.cu - kernels of products of whole numbers (int8.h).
  *
- * k_int8_few, 8 or 32 rows a block: for few rows, and where larger tiles leave the card idle. The
+ * k_int8_few, 8 or 32 rows a block: for few rows, and where larger tiles leave the GPU idle. The
  * eight warps of a block have a panel's tiles in turn, each streams its own through a ring; after a
  * round of them their dot products lie in shared memory, and a thread to each sum takes them in
  * order. k_int8_many: sums stay with their thread, which walks all k. Neither cuts k into

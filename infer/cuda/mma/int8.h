@@ -3,7 +3,7 @@
  *
  * The sum is that of mode fast on a CPU (KERNELS.md), bit for bit: per block of 32 k the product of
  * int8 is exact in any order, so mma's own does not matter; then one fmaf for each, over all blocks
- * ascending from +0. mma's k is dealt as the tiles have it: a lane
+ * ascending from +0. mma's k is split as the tiles have it: a lane
  * gives it 2t, 2t + 8, 2t + 1, 2t + 9 of each 16 k of both operands.
  *
  * A tile of x, 8 rows by 64 k: 16 bytes a lane, its four of each step; then for each row the scales

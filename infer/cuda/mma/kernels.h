@@ -76,7 +76,7 @@ FMC_DEVICE void settle_pack(fmc_pack *p, uint32_t tiles)
 {
     if (!p->from)
         return;
-    uint32_t begin = (uint32_t)*p->from, tile = fmc_stretch_tile(begin, p->nth);
+    uint32_t begin = (uint32_t)*p->from, tile = fmc_segment_tile(begin, p->nth);
     p->m = (uint32_t)*p->to_row - begin;
     p->rows += begin;
     p->to += (size_t)tile * tiles * fmc_row_tile(p->int8);
@@ -181,13 +181,13 @@ FMC_DEVICE uint32_t split_tiles(uint32_t k)
     return each < 2 ? 2 : each;
 }
 
-/* Stretches of a list become rows of their own, before the products are launched. */
+/* Segments of a list become rows of their own, before the products are launched. */
 __global__ void k_fast_settle(fmc_job *to, const fmc_job *list, uint32_t count)
 {
     for (uint32_t i = (uint32_t)fmc_index(); i < count; i += (uint32_t)fmc_stride()) {
         fmc_job p = list[i];
         if (p.from) {
-            uint32_t begin = (uint32_t)*p.from, tile = fmc_stretch_tile(begin, p.nth);
+            uint32_t begin = (uint32_t)*p.from, tile = fmc_segment_tile(begin, p.nth);
             size_t bytes = (size_t)tile * tiles_of(p.k) * fmc_row_tile(p.int8);
             p.m = (uint32_t)*p.to - begin;
             p.rows += begin;

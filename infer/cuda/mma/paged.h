@@ -1,5 +1,5 @@
 /* paged.h - attention of mode fast over pages (attention.cu has the order of its sums):
- * what the kernels for all cards and those of Hopper (cuda/sm90/attention.cu) share. */
+ * what the kernels for all GPUs and those of Hopper (cuda/sm90/attention.cu) share. */
 #ifndef FM_INFER_CUDA_FAST_PAGED_H
 #define FM_INFER_CUDA_FAST_PAGED_H
 
@@ -165,10 +165,10 @@ FMC_DEVICE void merge_factors(float *m, float *l, float later_m, float later_l, 
 
 /* attention.cu: what every launch of a call has. */
 fast_job fmc_attention_job(const fm_attn *a);
-/* attention.cu: a call of any size, by the kernels for all cards and without parts. */
+/* attention.cu: a call of any size, by the kernels for all GPUs and without parts. */
 void fmc_plain_attention(fmc_device *d, const fm_attn *a);
 /* cuda/sm90/attention.cu: queues the runs of more than FMC_WARP_ROWS query rows, and sets j->most
- * for a launch of the others; false: not on this card, or not this job, and nothing is queued. */
+ * for a launch of the others; false: not on this GPU, or not this job, and nothing is queued. */
 bool fmc_sm90_attention(fmc_device *d, fast_job *j);
 
 #endif

@@ -80,7 +80,7 @@ static unsigned shared_of(const fmc_way *w, unsigned stages)
     return w->fixed_bytes + stages * w->stage_bytes;
 }
 
-/* Stages that fit on the card; 0: not even two. */
+/* Stages that fit on the GPU; 0: not even two. */
 static unsigned stages_on(const fmc_device *d, const fmc_way *w)
 {
     unsigned room = (unsigned)d->shared_max, system = 1024; /* of each block */
@@ -93,7 +93,7 @@ static unsigned stages_on(const fmc_device *d, const fmc_way *w)
     return shared_of(w, 2) + w->static_bytes <= room ? 2 : 0;
 }
 
-/* The largest tile is done without where the card has no room for two stages of it. */
+/* The largest tile is done without where the GPU has no room for two stages of it. */
 static bool may_lack(unsigned number)
 {
     return number == FMC_MANY_128 || number == FMC_MANY_128_SPLIT;
@@ -112,7 +112,7 @@ fm_status fmc_fast_product_open(fmc_device *d)
             if (stages == 0)
                 return fmc_fail(FM_EUNSUPPORTED,
                                 "cuda:%u: this mode needs %u bytes of shared memory for a block, "
-                                "the card has %d; mode exact runs on it",
+                                "the GPU has %d; mode exact runs on it",
                                 d->ordinal, shared_of(w, 2) + w->static_bytes, d->shared_max);
             cudaError_t e = cudaFuncSetAttribute(
                 w->run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_of(w, stages));
@@ -129,7 +129,7 @@ static bool is_split(const fmc_sum *s)
 
 static uint64_t blocks_of(const fmc_sum *s, const fmc_way *w);
 
-/* Whole numbers: the larger the tile, the less it costs, but the card must be full. */
+/* Whole numbers: the larger the tile, the less it costs, but the GPU must be full. */
 static unsigned int8_way_of(const fmc_device *d, const fmc_sum *s)
 {
     const fmc_way *of = ways()->of[s->kind];
@@ -138,7 +138,7 @@ static unsigned int8_way_of(const fmc_device *d, const fmc_sum *s)
         return FMC_FEW_DIRECT;
     if (s->p.m > 64 && blocks_of(s, &of[FMC_MANY_128]) >= full)
         return FMC_MANY_128;
-    /* twice the work of smaller tiles in a time, so from half the card on */
+    /* twice the work of smaller tiles in a time, so from half the GPU on */
     return s->p.m > FEW_ROWS && 2 * blocks_of(s, &of[FMC_MANY_64]) >= full ? FMC_MANY_64 : FMC_FEW;
 }
 
@@ -158,13 +158,13 @@ static unsigned way_of(const fmc_device *d, const fmc_sum *s)
 }
 
 /* A list at work: packed rows (shared by neighbours that have the same) and jobs. */
-/* Room where the stretches of one list lie packed one behind the other, as they ascend. */
+/* Room where the segments of one list lie packed one behind the other, as they ascend. */
 typedef struct packed_list {
     const fmc_sum *of; /* the first of them; NULL: none yet */
     const int32_t *end;
     unsigned char *to, *rest;
     float *row_scale;
-    uint32_t stretches;
+    uint32_t segments;
 } packed_list;
 
 typedef struct plan {
@@ -174,7 +174,7 @@ typedef struct plan {
     fmc_pack pack[JOBS_MAX];
     uint32_t pack_of[JOBS_MAX];
     uint64_t part_at[JOBS_MAX]; /* of sums of parts in the scratch; ~0: none */
-    uint64_t bytes, settled_at; /* of the scratch; of jobs whose stretches are settled */
+    uint64_t bytes, settled_at; /* of the scratch; of jobs whose segments are settled */
     packed_list region;
 } plan;
 
@@ -215,8 +215,8 @@ static void take_tiles(plan *pl, const fmc_sum *s, uint64_t row_tiles, fmc_pack 
             fmc_take(&pl->bytes, row_tiles * FMC_TILE_ROWS * sizeof(float)));
 }
 
-/* A stretch goes behind those before it, unless it stands before their end, or they are others. */
-static void take_stretch(plan *pl, uint32_t i, fmc_pack *p)
+/* A segment goes behind those before it, unless it stands before their end, or they are others. */
+static void take_segment(plan *pl, uint32_t i, fmc_pack *p)
 {
     const fmc_sum *s = &pl->list[i], *of = pl->region.of;
     packed_list *r = &pl->region;
@@ -230,7 +230,7 @@ static void take_stretch(plan *pl, uint32_t i, fmc_pack *p)
     p->row_scale = r->row_scale;
     p->from = s->p.from;
     p->to_row = r->end = s->p.to;
-    p->nth = r->stretches++;
+    p->nth = r->segments++;
 }
 
 static void plan_pack(plan *pl, uint32_t i)
@@ -249,7 +249,7 @@ static void plan_pack(plan *pl, uint32_t i)
     *p = fmc_pack_of(s, pl->pack_blocks);
     p->int8 = fmc_is_int8(s->kind);
     if (s->p.from)
-        take_stretch(pl, i, p);
+        take_segment(pl, i, p);
     else
         take_tiles(pl, s, row_tiles, p);
     pl->pack_blocks += row_tiles;
@@ -352,14 +352,14 @@ static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
     unsigned stages = stages_on(pl->d, w);
     uint32_t n = 0;
     uint64_t blocks = 0;
-    bool stretches = false;
+    bool segments = false;
     for (uint32_t i = 0; i < pl->count; i++) {
         const fmc_sum *s = &pl->list[i];
         if (s->p.m == 0 || s->kind != kind || way_of(pl->d, s) != number)
             continue;
         jobs[n] = job_for(pl, i, scratch);
         jobs[n].begin = (uint32_t)blocks;
-        stretches = stretches || s->p.from;
+        segments = segments || s->p.from;
         blocks += blocks_of(s, w) * (jobs[n].parts ? fmc_splits(s->k) : 1);
         n++;
     }
@@ -372,7 +372,7 @@ static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
     const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
-    if (stretches) { /* in its turn: jobs are read before a turn, and these are just being made */
+    if (segments) { /* in its turn: jobs are read before a turn, and these are just being made */
         fmc_job *settled = (fmc_job *)((unsigned char *)scratch + pl->settled_at);
         pl->settled_at += (n * sizeof jobs[0] + 255) / 256 * 256;
         FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, settled, list, n);
@@ -389,7 +389,7 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local plan pl;
     unsigned char used[FMC_KINDS][FMC_WAYS] = {};
-    bool stretches = false;
+    bool segments = false;
     void *scratch = NULL;
     pl = {};
     pl.d = d;
@@ -403,9 +403,9 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
         used[list[i].kind][way_of(d, &list[i])] = 1;
         plan_pack(&pl, i);
         plan_parts(&pl, i);
-        stretches = stretches || list[i].p.from;
+        segments = segments || list[i].p.from;
     }
-    if (stretches) /* each way's begin at 256 bytes */
+    if (segments) /* each way's begin at 256 bytes */
         pl.settled_at = fmc_take(&pl.bytes, count * sizeof(fmc_job) + 256 * FMC_KINDS * FMC_WAYS);
     if (pl.bytes > 0) {
         scratch = fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, pl.bytes);

@@ -2,9 +2,9 @@
  *
  * Weights of role LINEAR are bf16 in tiles, whatever they were; operands of linear, products,
  * linear_dx and linear_dw are rounded to bf16. Low-rank terms and gemm keep both operands as two
- * bf16 (16 bits each): three mma for one. Every product is one of fast.h's, whose k here is what the
- * operation sums over; what is not a weight becomes tiles first. Factors of low-rank terms stay f32
- * and are mode exact's weights. */
+ * bf16 (16 bits each): three mma for one. Every product is one of fast.h's, whose k here is what
+ * the operation sums over; what is not a weight becomes tiles first. Factors of low-rank terms
+ * stay f32 and are mode exact's weights. */
 #include "infer/cuda/mma/fast.h"
 
 #define TERMS_MAX 256u
@@ -223,7 +223,7 @@ static void terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
  *
  * The term's thin product reads x (backward: dy) and leaves it rounded where the large product
  * wants it, which then adds the term to its sums: x is read once for both, y once in all. On a
- * card without such kernels, or where rows or shapes do not fit, it is one call after the other. */
+ * GPU without such kernels, or where rows or shapes do not fit, it is one call after the other. */
 
 #define AT_ONCE 64u
 

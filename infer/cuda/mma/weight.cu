@@ -1,5 +1,5 @@
 /* weight.cu - weights of modes fast and bf16: stored bytes become tiles (tile.h) on the
- * card, some rows at a time through a staging buffer, on a stream of their own: a model can be
+ * GPU, some rows at a time through a staging buffer, on a stream of their own: a model can be
  * loaded beside one that decodes. */
 #include "infer/cuda/mma/int8.h"
 
@@ -631,7 +631,7 @@ static fm_status check(const stored_type *t, fm_dtype dtype, uint32_t n, uint32_
 {
     if (!t)
         return fmc_fail(FM_EUNSUPPORTED,
-                        "a weight of type number %d cannot be used on a card in this mode; floats "
+                        "a weight of type number %d cannot be used on a GPU in this mode; floats "
                         "and GGUF's blocks can",
                         (int)dtype);
     if (n == 0 || k == 0)
@@ -639,7 +639,7 @@ static fm_status check(const stored_type *t, fm_dtype dtype, uint32_t n, uint32_
     if (k % t->elems)
         return fmc_fail(FM_EINVAL, "rows of %u are no whole number of blocks of %u", k, t->elems);
     if ((uint64_t)k / t->elems * t->bytes * FMC_OUTPUTS > FMC_STAGING_BYTES)
-        return fmc_fail(FM_ELIMIT, "rows of %u elements are too long for this mode on a card", k);
+        return fmc_fail(FM_ELIMIT, "rows of %u elements are too long for this mode on a GPU", k);
     return FM_OK;
 }
 

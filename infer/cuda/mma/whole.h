@@ -1,5 +1,5 @@
 /* whole.h - self-attention of whole sequences in mode bf16 (attention_train.cu has the
- * order of its sums): what the kernels for all cards and those of Hopper share. */
+ * order of its sums): what the kernels for all GPUs and those of Hopper share. */
 #ifndef FM_INFER_CUDA_FAST_WHOLE_H
 #define FM_INFER_CUDA_FAST_WHOLE_H
 
@@ -338,7 +338,7 @@ FMC_DEVICE uint32_t row_tile(place *w, const soft_job *j, const row_walk *k, uin
 
 /* ---- what the two files ask of each other ---- */
 
-/* attention_train.cu: a call, by Hopper's kernels or by those for all cards. */
+/* attention_train.cu: a call, by Hopper's kernels or by those for all GPUs. */
 void fmc_whole_attention(fmc_device *d, const fm_attn_train *a, bool grad, bool wide);
 /* cuda/sm90/attention_train.cu: whether heads of this length may be Hopper's; positions of a tile
  * of the list of positions are then FMC_WIDE_KEYS. */

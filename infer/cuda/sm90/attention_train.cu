@@ -5,7 +5,7 @@
  * A block has 128 query rows of a head (forward, dq) or 128 positions (dk, dv), 64 to each of two
  * warpgroups; one warp more brings tiles of 64 of the other side. While one warpgroup weighs, the
  * other multiplies; the forward asks for the next tile's scores before it adds this one's values.
- * As in attention.cu, a kernel is used only where it has the bits of those for all cards. */
+ * As in attention.cu, a kernel is used only where it has the bits of those for all GPUs. */
 #include "infer/cuda/mma/whole.h"
 #include "infer/cuda/sm90/wide.h"
 

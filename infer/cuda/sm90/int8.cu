@@ -1,7 +1,7 @@
 /* int8.cu - products of whole numbers on Hopper: which ones, packing x for them, the check.
  *
- * Their bits are cuda/mma/int8.cu's whatever the card rounds: products of int8 are exact, and the
- * chain of fmaf is the same. What could differ is where a card looks for an operand; so before a
+ * Their bits are cuda/mma/int8.cu's whatever the GPU rounds: products of int8 are exact, and the
+ * chain of fmaf is the same. What could differ is where a GPU looks for an operand; so before a
  * kind's first use its sums are compared with those of cuda/mma/int8.cu's kernels, and a kind whose
  * differ is never used. FMSTORE_CUDA_WIDE=0 uses none, 192 always this one, 64 and 128 never. */
 #include <stdlib.h>
@@ -42,7 +42,7 @@ fm_status fmc_sm908_begin(fmc_device *d)
         fmc_cluster_of_two(ways[i].run);
         if (cudaFuncSetAttribute(ways[i].run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)ways[i].shared_bytes) != cudaSuccess) {
-            (void)cudaGetLastError(); /* built for other cards: the other kernels are there */
+            (void)cudaGetLastError(); /* built for other GPUs: the other kernels are there */
             return FM_OK;
         }
     }

@@ -99,7 +99,7 @@ fm_status fmc_sm90_begin(fmc_device *d)
             fmc_cluster_of_two(w->run);
         if (w->run && cudaFuncSetAttribute(w->run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            (int)w->shared_bytes) != cudaSuccess) {
-            (void)cudaGetLastError(); /* built for other cards: the other kernels are there */
+            (void)cudaGetLastError(); /* built for other GPUs: the other kernels are there */
             return FM_OK;
         }
     }

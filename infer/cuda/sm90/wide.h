@@ -10,7 +10,7 @@
 #include "infer/cuda/sm90/ptx90.h"
 
 #define FMC_RING_STAGES 8u    /* at most */
-#define FMC_SHARED_90 232448u /* bytes that a block may have on these cards */
+#define FMC_SHARED_90 232448u /* bytes that a block may have on these GPUs */
 
 /* Whether what one warpgroup gives back (fmc_registers_less) is what `groups` others ask for
  * (fmc_registers_more): else these wait for ever. A block begins with all that it can have. */

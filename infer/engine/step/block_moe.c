@@ -3,9 +3,9 @@
  * The router's product gives each row a score per expert; the choice, the weights and the lists of
  * rows by expert are made where the scores are (fm_backend.route), so the host waits for nothing
  * and a step looks alike whoever goes where. Rows are laid out once for each choice, row by row:
- * what an expert's products, low-rank terms and scales go over are stretches of a list that only
+ * what an expert's products, low-rank terms and scales go over are segments of a list that only
  * the device knows, and those of all experts are one call. Neighbouring models that hold the same
- * weight share a stretch. A row's parts are added in ascending order of experts. */
+ * weight share a segment. A row's parts are added in ascending order of experts. */
 #include "infer/engine/step/step.h"
 
 #include <string.h>
@@ -151,16 +151,16 @@ static const fm_linear *linear_of(const job *j, const expert_out *o, uint32_t e,
 }
 
 /* Where the numbers of expert e and of parts [i, j) stand in the list, and how many at most. */
-typedef struct stretch {
+typedef struct segment {
     const int32_t *from, *to;
     uint32_t m;
-} stretch;
+} segment;
 
-static stretch stretch_of(const job *j, uint32_t e, uint32_t part, uint32_t end)
+static segment segment_of(const job *j, uint32_t e, uint32_t part, uint32_t end)
 {
     const fmi_parts *all = &j->p->all;
     const int32_t *at = j->r->begin + (size_t)e * all->n;
-    stretch s = {at + part, at + end, 0};
+    segment s = {at + part, at + end, 0};
     for (; part < end; part++)
         s.m += all->p[part].count;
     return s;
@@ -181,7 +181,8 @@ static fm_status add_products(const job *j, fmi_routes *r, const expert_out *o, 
             if ((lin->in_scale != NULL) != j->scaled)
                 continue;
             FM_TRY(fm_grow(&r->product, &r->product_cap, *count + (size_t)1, sizeof(fm_product)));
-            stretch s = stretch_of(j, e, i, end);
+
+            segment s = segment_of(j, e, i, end);
             r->product[(*count)++] = (fm_product){.y = o->y.p,
                                                   .ldy = o->y.ld,
                                                   .w = lin->w,
@@ -223,7 +224,8 @@ static fm_status add_terms(const job *j, fmi_routes *r, const expert_out *o, uin
                     break;
             }
             FM_TRY(fm_grow(&r->term, &r->term_cap, *count + (size_t)1, sizeof(fm_lora)));
-            stretch s = stretch_of(j, e, i, end);
+
+            segment s = segment_of(j, e, i, end);
             r->term[(*count)++] = (fm_lora){.y = o->y.p,
                                             .ldy = o->y.ld,
                                             .a = lin->lora[t].a,
@@ -283,7 +285,8 @@ static fm_status scale(const job *j, fmi_routes *r, const expert_out *o, bool in
             if (input ? !lin->in_scale : !lin->out_scale && !lin->bias_after)
                 continue;
             FM_TRY(fm_grow(&r->scaling, &r->scaling_cap, count + (size_t)1, sizeof(fm_scaling)));
-            stretch s = stretch_of(j, e, i, i + 1);
+
+            segment s = segment_of(j, e, i, i + 1);
             r->scaling[count++] = (fm_scaling){.y = input ? j->x.p : o->y.p,
                                                .ldy = input ? j->x.ld : o->y.ld,
                                                .n = input ? lin->in : lin->out,

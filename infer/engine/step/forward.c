@@ -132,7 +132,7 @@ static bool all_wanted(const fmi_pass *p)
 static bool norm_follows(const fmi_pass *p, uint32_t next_layer)
 {
     const fm_switches *sw = &p->g->sw;
-    bool here = next_layer < p->g->deal.begin[p->e->stage + 1];
+    bool here = next_layer < p->g->split.begin[p->e->stage + 1];
     if (next_layer == p->g->layers)
         here = all_wanted(p) && !p->e->tap && !sw->encoder;
     return here && p->e->be->add_rmsnorm && sw->norm == FM_NORM_RMS &&
@@ -304,7 +304,7 @@ static fm_status beginning(fmi_pass *p, uint32_t begin)
 
 static fm_status forward(fmi_pass *p)
 {
-    const uint32_t *deal = p->g->deal.begin + p->e->stage;
+    const uint32_t *deal = p->g->split.begin + p->e->stage;
     uint32_t layers = p->g->layers, end = deal[1];
     fm_status rc = beginning(p, deal[0]);
     p->e->layer_rows += fmi_pipe_rows_elsewhere(p);

@@ -1,11 +1,11 @@
 /* linears.c - linear layers over rows of many models: grouping by weight, low-rank terms, scales.
  *
- * The runs that hold the same weight and bias go through one product, whoever's models they are; all
- * products that share x (q, k, v of every group) are one call. Low-rank terms follow, each over the
- * rows that have it, with its own rank, and last the scales of IA3 and DoRA. A group that is no
- * single stretch of rows gets a list of row numbers; lists are made once per step and content,
- * since most layers of a family split the rows in the same way. A row's result does not depend on
- * any of this: every operation computes a row from that row alone. */
+ * The runs that hold the same weight and bias go through one product, whoever's models they are;
+ * all products that share x (q, k, v of every group) are one call. Low-rank terms follow, each
+ * over the rows that have it, with its own rank, and last the scales of IA3 and DoRA. A group that
+ * is no single segment of rows gets a list of row numbers; lists are made once per step and
+ * content, since most layers of a family split the rows in the same way. A row's result does not
+ * depend on any of this: every operation computes a row from that row alone. */
 #include "infer/engine/step/step.h"
 
 #include <string.h>
@@ -104,18 +104,18 @@ fm_status fmi_row_list(fmi_step *s, fmi_rows *out, const int32_t *rows, uint32_t
     return close_list(s, out, count);
 }
 
-/* The rows of the member parts, as a stretch where they are one, else as a device list. */
+/* The rows of the member parts, as a segment where they are one, else as a device list. */
 static fm_status rows_of(fmi_step *s, fmi_rows *out, const fmi_part *p, const uint32_t *member,
                          uint32_t n)
 {
     uint32_t count = 0;
-    bool stretch = true;
+    bool segment = true;
     for (uint32_t i = 0; i < n; i++) {
-        stretch = stretch && p[member[i]].begin == p[member[0]].begin + count;
+        segment = segment && p[member[i]].begin == p[member[0]].begin + count;
         count += p[member[i]].count;
     }
     *out = (fmi_rows){.begin = p[member[0]].begin, .count = count};
-    if (stretch)
+    if (segment)
         return FM_OK;
     FM_TRY(fmi_list_room(s, count));
     int32_t *rows = s->lists->now->host + s->lists->now->used;

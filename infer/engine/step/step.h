@@ -54,8 +54,8 @@ typedef struct fmi_lists { /* row lists that are on the device */
 
 typedef struct fmi_routes fmi_routes;
 
-/* Residual streams that rows of the pass at row0 leave before a layer, on their way to pages: a step
- * that comes again puts them at an address that stays. */
+/* Residual streams that rows of the pass at row0 leave before a layer, on their way to pages: a
+ * step that comes again puts them at an address that stays. */
 #define FMI_STAGES 8u
 typedef struct fmi_saved_stream {
     uint32_t row0, layer;
@@ -234,7 +234,7 @@ FM_CHECKED fm_status fmi_pick_room(fmi_step *s);
 /* Tokens of the rows that ask, into s->picked; queued. */
 FM_CHECKED fm_status fmi_pick_tokens(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n,
                                      fmi_row_pick *ask);
-/* The logits of rows that have no pick: stretches of them, waiting. */
+/* The logits of rows that have no pick: segments of them, waiting. */
 FM_CHECKED fm_status fmi_fetch_logits(fmi_step *s, const fm_row *rows, uint32_t n,
                                       const fmi_row_pick *ask);
 /* Both, with the tokens here. */

@@ -1,5 +1,5 @@
 /* step_queue.c - steps that are queued on a device which picks their tokens itself, and collected
- * later: while the card runs step t, the host plans step t + 1, whose rows take their tokens from
+ * later: while the GPU runs step t, the host plans step t + 1, whose rows take their tokens from
  * where step t puts them.
  *
  * The device keeps [tokens, bad] of the last queued step; the ids of the next one are gathered from

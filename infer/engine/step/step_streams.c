@@ -35,7 +35,7 @@ static bool add_stage(fmi_step *s, uint32_t row0, uint32_t layer)
  * has memory here. */
 static bool passes_here(const fmi_step *s, const fmi_geom *g, uint32_t l)
 {
-    const uint32_t *deal = g->deal.begin + s->e->stage;
+    const uint32_t *deal = g->split.begin + s->e->stage;
     return l >= deal[0] && (l < deal[1] || deal[1] == g->layers);
 }
 

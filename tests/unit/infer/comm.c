@@ -512,7 +512,7 @@ static void do_given_up(node *n)
     float *x = buffer(n->be, 9);
     good = good && fm_comm_all_reduce(n->c, x, 9) == FM_OK;
     if (n->rank == 0)
-        nap_ms(100); /* its card is busy; the watch sees that rank 1 has left */
+        nap_ms(100); /* its GPU is busy; the watch sees that rank 1 has left */
     fm_status rc = n->rank ? fm_fail(FM_ELIMIT, "no room on 1") : FM_OK;
     good = good && fm_comm_meet(n->c, rc, 0) == FM_ELIMIT;
     if (n->rank == 0)

@@ -1,5 +1,5 @@
-/* module.c - devices by name: what is opened, and what every refusal says. The module is opened once
- * in a process, so each case is a child of its own. */
+/* module.c - devices by name: what is opened, and what every refusal says. The module is opened
+ * once in a process, so each case is a child of its own. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -15,7 +15,7 @@ typedef struct outcome {
     char name[32], text[512];
 } outcome;
 
-/* In a child with FMSTORE_CUDA_MODULE = module (NULL: not set) and FAKE_CARDS = cards. */
+/* In a child with FMSTORE_CUDA_MODULE = module (NULL: not set) and FAKE_CARDS = GPUs. */
 static outcome open_in_child(const char *module, const char *cards, const char *device,
                              const char *mode)
 {
@@ -94,7 +94,7 @@ TEST(refusals_say_what_is_missing)
     refuses(FM_MODULE_NONE, NULL, "cuda", FM_EUNSUPPORTED, "is no device module",
             "FMSTORE_CUDA_MODULE");
     refuses(FM_MODULE_SOUND, "-1", "cuda", FM_EUNSUPPORTED, "no driver is installed", "");
-    refuses(FM_MODULE_SOUND, "0", "cuda", FM_EUNSUPPORTED, "no card", "--device cpu");
+    refuses(FM_MODULE_SOUND, "0", "cuda", FM_EUNSUPPORTED, "no GPU", "--device cpu");
     refuses(FM_MODULE_SOUND, NULL, "cuda:2", FM_EINVAL, "cuda:0 to cuda:1", "fmstore devices");
 }
 

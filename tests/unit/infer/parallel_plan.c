@@ -1,5 +1,5 @@
 /* parallel_plan.c - plans over ranks, against figures worked out by hand: a large model split, in
- * stages, and in both; what cannot be dealt; the state of a training. */
+ * stages, and in both; what cannot be split; the state of a training. */
 #include <math.h>
 
 #include "infer/parallel_plan.h"

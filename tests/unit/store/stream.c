@@ -37,8 +37,8 @@ static void nudge(uint8_t *p, size_t bytes, uint64_t stream)
             fm_put_u16(p + i, (uint16_t)(fm_get_u16(p + i) + 1));
 }
 
-/* Any range of a base, a delta child and a blob is the same stretch of the whole. */
-TEST(a_range_is_that_stretch_of_the_whole)
+/* Any range of a base, a delta child and a blob is the same segment of the whole. */
+TEST(a_range_is_that_segment_of_the_whole)
 {
     fm_store *s;
     char *root = fresh_store(&s);
@@ -481,7 +481,7 @@ TEST(exports_in_stretches_are_whole_and_tell_of_damage)
         tk_ok(fm_remove_file(out));
     }
     fm_io_copy_plainly(false);
-    tk_ok(fm_export(tree, &p, out, FM_EXPORT_SAFETENSORS, FM_BF16)); /* by stretches of rows */
+    tk_ok(fm_export(tree, &p, out, FM_EXPORT_SAFETENSORS, FM_BF16)); /* by segments of rows */
     fm_file_map got;
     tk_ok(fm_map_file(&got, out));
     uint8_t *want = fm_malloc(body.len / 2);
@@ -509,7 +509,7 @@ TEST(exports_in_stretches_are_whole_and_tell_of_damage)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_range_is_that_stretch_of_the_whole),
+        cmocka_unit_test(a_range_is_that_segment_of_the_whole),
         cmocka_unit_test(a_provider_without_ranges_is_read_whole),
         cmocka_unit_test(packs_do_not_depend_on_threads),
         cmocka_unit_test(a_large_transaction_goes_on_in_another_pack),

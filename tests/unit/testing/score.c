@@ -221,7 +221,7 @@ TEST(junit_escapes_what_xml_cannot_hold)
         "  <testsuite name=\"s\" tests=\"3\" failures=\"1\" errors=\"1\" time=\"0.500\">\n"
         "    <testcase classname=\"m &amp; m\" name=\"ok\"></testcase>\n"
         "    <testcase classname=\"m &amp; m\" name=\"f\"><failure message=\"because &lt;x&gt;\">"
-        "a&lt;b&gt;&amp;&quot;&#10;&#9;&#13;\xEF\xBF\xBD \xC3\xA9 \xEF\xBF\xBD( "
+        "a&lt;b&gt;&amp;&quot;\n\t&#13;\xEF\xBF\xBD \xC3\xA9 \xEF\xBF\xBD( "
         "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD \xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD "
         "\xEF\xBF\xBD\xEF\xBF\xBD</failure></testcase>\n"
         "    <testcase classname=\"m &amp; m\" name=\"e\"><error message=\"\"></error></testcase>\n"
