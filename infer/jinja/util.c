@@ -1,9 +1,10 @@
-/* util.c - what everything in a rendering calls: errors with their line, and the counts of work and
- * of memory. */
+/* util.c - what everything in a rendering calls: errors with their line, the counts of work and of
+ * memory, new strings. */
 #include "infer/jinja/jinja.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #define LOOK_EVERY 2000000u /* units between two looks at the watch: one or two milliseconds */
 
@@ -54,4 +55,32 @@ fm_status jj_alloc_status(const jj_ctx *c)
     if (c->bytes > JJ_MEMORY_MAX)
         return jj_error(c, FM_ELIMIT, "template needs more than %zu bytes", JJ_MEMORY_MAX);
     return FM_ENOMEM;
+}
+
+jj_val jj_str(const char *p, size_t n)
+{
+    jj_val v = {.type = JJ_STRING};
+    v.u.s.p = n > 0 ? p : "";
+    v.u.s.n = n;
+    return v;
+}
+
+fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n)
+{
+    char *s = jj_alloc(c, n + 1);
+
+    if (!s)
+        return jj_alloc_status(c);
+    if (n > 0)
+        memcpy(s, p, n);
+    *out = jj_str(s, n);
+    return FM_OK;
+}
+
+fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b, fm_status rc)
+{
+    FM_THEN(rc, fm_buf_ok(b));
+    FM_THEN(rc, jj_str_copy(c, out, b->data, b->len));
+    fm_buf_release(b);
+    return rc;
 }

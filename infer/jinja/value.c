@@ -41,34 +41,6 @@ jj_val jj_float(double f)
     return v;
 }
 
-jj_val jj_str(const char *p, size_t n)
-{
-    jj_val v = {.type = JJ_STRING};
-    v.u.s.p = n > 0 ? p : "";
-    v.u.s.n = n;
-    return v;
-}
-
-fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n)
-{
-    char *s = jj_alloc(c, n + 1);
-
-    if (!s)
-        return jj_alloc_status(c);
-    if (n > 0)
-        memcpy(s, p, n);
-    *out = jj_str(s, n);
-    return FM_OK;
-}
-
-fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b, fm_status rc)
-{
-    FM_THEN(rc, fm_buf_ok(b));
-    FM_THEN(rc, jj_str_copy(c, out, b->data, b->len));
-    fm_buf_release(b);
-    return rc;
-}
-
 fm_status jj_grow(jj_ctx *c, void *array_ptr, size_t *cap, size_t count, size_t elem)
 {
     void **array = array_ptr;
