@@ -1,4 +1,4 @@
-/* alpha.h - how much of a change can stay: the smallest move back that makes a case pass. */
+/* interpolate.h - how much of a change can stay: the smallest move back that makes a case pass. */
 #ifndef FM_TESTING_INTERPOLATE_H
 #define FM_TESTING_INTERPOLATE_H
 

@@ -13,7 +13,7 @@
 
 FM_BEGIN_DECLS
 
-#define FM_RUNNER_VERSION 2 /* raised whenever a verdict could change for equal inputs */
+#define FM_RUNNER_VERSION 3 /* raised whenever a verdict could change for equal inputs */
 
 typedef struct fm_suite fm_suite; /* immutable once parsed */
 

@@ -26,7 +26,7 @@ my %may = (
 # What cli may see of the other folders: the public headers and what these include.
 my $public = qr{^(?:store/(?:base/(?:\w+/)?\w+|store|tensor|tree|source|merge)|lineage/lineage
     |infer/(?:infer|arch|chat|comm|comm_launch|parallel_plan|sampler|tokenizer|prompt|trace|serve/\w+)|train/(?:train|attribution)
-    |testing/(?:testing|stats|report|policy|blame|alpha))\.h$}x;
+    |testing/(?:testing|stats|report|policy|blame|interpolate))\.h$}x;
 # Foreign headers and the only files that may include them.
 my @foreign = (
     [qr{^git2(?:/|\.h)}, qr{^lineage/}],

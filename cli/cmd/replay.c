@@ -24,14 +24,18 @@ static void print_replayed(const fm_json *v)
         printf("  train_log.json\n");
 }
 
-/* ctx: the list of --json, or NULL for people. */
+typedef struct told {
+    fm_json *list; /* of --json; NULL: for people */
+    fm_status rc;
+} told;
+
 static void tell(void *ctx, const char *kind, const fm_json *v)
 {
-    fm_status rc = FM_OK;
+    told *t = ctx;
     if (strcmp(kind, "replayed") != 0)
         return;
-    if (ctx)
-        fm_json_push_to(&rc, ctx, fm_json_ref(v));
+    if (t->list)
+        fm_json_push_to(&t->rc, t->list, fm_json_ref(v));
     else
         print_replayed(v);
 }
@@ -50,16 +54,17 @@ int cmd_replay(cli *c, int argc, char **argv)
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
     if (code != CLI_GO_ON)
         return code;
-    fm_json *list = json ? fm_json_new_array() : NULL;
-    fm_status rc = json && !list ? FM_ENOMEM : FM_OK;
-    c->ui.ctx = list;
+    told t = {.list = json ? fm_json_new_array() : NULL};
+    fm_status rc = json && !t.list ? FM_ENOMEM : FM_OK;
+    c->ui.ctx = &t;
     c->ui.result = tell;
     cli_catch_interrupts(false);
     FM_THEN(rc, fm_ops_replay(c, rev, chain, &same));
+    FM_THEN(rc, t.rc);
     if (rc == FM_OK && json)
-        rc = out_json(list);
+        rc = out_json(t.list);
     else
-        fm_json_free(list);
+        fm_json_free(t.list);
     if (rc < 0)
         return cli_exit(rc);
     return same ? EXIT_YES : EXIT_NO;

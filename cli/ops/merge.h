@@ -14,7 +14,7 @@ typedef struct fm_merge_opts {
     const char *name;       /* the branch to make */
     fm_merge_method method;
     const double *weight; /* [count]; NULL: 1 each. An average divides by their sum */
-    double lambda;        /* FM_MERGE_TASK: times each difference */
+    double lambda;        /* FM_MERGE_TASK: times each difference; not 0 */
     const char *base;     /* FM_MERGE_TASK: REV that they differ from; NULL: the merge base */
     const char *message;  /* of the commit; NULL: made of the names */
     fm_words suites;      /* files, hung on it beside those of the parents */

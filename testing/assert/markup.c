@@ -275,7 +275,7 @@ static fm_status read_html(fm_span s, size_t at, bool whole, fmv_tags *out)
     reader r = {.s = s, .at = at};
     out->holds = whole ? is_document(&r) : is_element(&r);
     out->why = r.why;
-    out->at = r.at;
+    out->at = out->end = r.at;
     out->depth = r.depth;
     for (size_t i = 0; i < r.depth; i++)
         out->open[i] = (size_t)(r.open[i].at - s.data) - 1;
@@ -360,7 +360,7 @@ static fm_status check_inside(const fmv_assertion *a, const fmv_answer *said, fm
         if (rc < 0)
             break;
         found = t.holds;
-        looked += t.at - i + TRY_BYTES;
+        looked += t.end - i + TRY_BYTES;
         mark_open(hopeless, a, &t);
     }
     fm_free(hopeless);

@@ -57,6 +57,8 @@ static void XMLCALL element_ends(void *ctx, const XML_Char *name)
 {
     reader *r = ctx;
     (void)name;
+    if (r->tags->why) /* expat ends an empty element even when it was told to stop */
+        return;
     r->closed = --r->tags->depth == 0;
     if (r->closed && !r->whole)
         stop(r, NULL);
@@ -80,6 +82,13 @@ static bool all_seen(const reader *r)
     return true;
 }
 
+/* Such an error stands where its token begins; expat has looked for the token's end up to the text's. */
+static bool runs_to_the_end(enum XML_Error error)
+{
+    return error == XML_ERROR_UNCLOSED_TOKEN || error == XML_ERROR_PARTIAL_CHAR ||
+           error == XML_ERROR_UNCLOSED_CDATA_SECTION;
+}
+
 fm_status fmv_xml_read(fm_span s, size_t at, bool whole, const fm_json *paths, fmv_tags *out)
 {
     static const XML_Memory_Handling_Suite door = {fm_malloc, fm_realloc, fm_free};
@@ -98,6 +107,7 @@ fm_status fmv_xml_read(fm_span s, size_t at, bool whole, const fm_json *paths, f
                     XML_TRUE);
     enum XML_Error error = XML_GetErrorCode(r.parser);
     out->at = at + (size_t)XML_GetCurrentByteIndex(r.parser);
+    out->end = runs_to_the_end(error) ? s.len : out->at;
     if (error != XML_ERROR_NONE && error != XML_ERROR_ABORTED)
         out->why = XML_ErrorString(error);
     XML_ParserFree(r.parser);

@@ -12,6 +12,7 @@ typedef struct fmv_tags {
     bool holds;
     const char *why;                /* not */
     size_t at;                      /* in the text */
+    size_t end;                     /* of what was looked at, for the bounds of a search */
     size_t open[FMV_TAGS_DEEP_MAX]; /* where the elements around that place begin */
     size_t depth;
 } fmv_tags;

@@ -214,8 +214,8 @@ fm_status fm_ops_open_tokenizer(fm_ops *c, const fm_tree *tree, const char *what
 
 const char *fm_ops_short_oid(const fm_oid *oid)
 {
-    static char slot[8][41];
-    static unsigned next;
+    static _Thread_local char slot[8][41];
+    static _Thread_local unsigned next;
     char *s = slot[next++ % 8];
     fm_oid_hex(oid, s);
     s[10] = 0;

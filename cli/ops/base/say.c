@@ -79,8 +79,8 @@ void fmo_ui_result(const fm_ops *c, const char *kind, fm_json *value, fm_status 
 
 static char *ring(void)
 {
-    static char slot[8][512];
-    static unsigned next;
+    static _Thread_local char slot[8][512];
+    static _Thread_local unsigned next;
     return slot[next++ % 8];
 }
 

@@ -109,6 +109,7 @@ fm_status fm_ops_replay(fm_ops *c, const char *rev, bool chain, bool *equal)
     fm_oid oid;
     ancestry a = {0};
     *equal = true;
+    c->stopped = false;
     FM_TRY(fm_ops_lease(c, false, "replay"));
     FM_TRY(fm_ops_resolve(c, rev, &oid, NULL));
     fm_status rc = add_oid(&a, &oid);

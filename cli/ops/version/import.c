@@ -9,13 +9,13 @@
 #include "store/base/os/io.h"
 #include "store/source.h"
 
-typedef struct import {
+typedef struct importing {
     const fm_import_opts *o;
     fm_import_result *out;
     fm_source *source;
     fm_tree *parent, *tree;
     fm_oid parent_oid;
-} import;
+} importing;
 
 static bool show_bytes(void *ctx, uint64_t done, uint64_t total)
 {
@@ -36,7 +36,7 @@ static void tell_left_out(const fm_ops *c, const fm_source *src)
 }
 
 /* The tree to store: the source's own, or its adapter laid on the parent. Suites are inherited. */
-static fm_status compose(fm_ops *c, import *im)
+static fm_status compose(fm_ops *c, importing *im)
 {
     fm_status rc;
     const fm_tree *own = fm_source_tree(im->source);
@@ -64,7 +64,7 @@ static fm_status compose(fm_ops *c, import *im)
     return rc;
 }
 
-static fm_status store_tree(fm_ops *c, import *im)
+static fm_status store_tree(fm_ops *c, importing *im)
 {
     fm_txn *txn = NULL;
     fm_provider p = fm_source_provider(im->source);
@@ -100,7 +100,7 @@ static const char *adapter_kind(const fm_tree *adapter, char *word, size_t bytes
     return strcmp(word, "prompt") == 0 ? "prefix" : "finetune";
 }
 
-static const char *kind_of(const import *im, char *word, size_t bytes)
+static const char *kind_of(const importing *im, char *word, size_t bytes)
 {
     if (im->o->kind)
         return im->o->kind;
@@ -109,7 +109,7 @@ static const char *kind_of(const import *im, char *word, size_t bytes)
     return im->parent ? "finetune" : "import";
 }
 
-static fm_status land(fm_ops *c, import *im)
+static fm_status land(fm_ops *c, importing *im)
 {
     char subject[600], word[32];
     snprintf(subject, sizeof subject, "import %.400s", fm_path_base(im->o->path));
@@ -123,7 +123,7 @@ static fm_status land(fm_ops *c, import *im)
 }
 
 /* Say so before hours of hashing, not after. */
-static fm_status check_words(fm_ops *c, const import *im)
+static fm_status check_words(fm_ops *c, const importing *im)
 {
     FM_TRY(fmo_branch_must_be_new(c, im->o->name));
     if (im->o->kind)
@@ -131,7 +131,7 @@ static fm_status check_words(fm_ops *c, const import *im)
     return fmo_suite_files_check(&im->o->suites);
 }
 
-static fm_status open_source(fm_ops *c, import *im)
+static fm_status open_source(fm_ops *c, importing *im)
 {
     (void)fmo_ui_progress(c, 0, 0, "hashing %s", im->o->path);
     fm_status rc = fm_source_open(&im->source, im->o->path);
@@ -145,13 +145,15 @@ static fm_status open_source(fm_ops *c, import *im)
 
 fm_status fm_ops_import(fm_ops *c, const fm_import_opts *opts, fm_import_result *out)
 {
-import im = {.o = opts, .out = out };
+    importing im = {.o = opts, .out = out};
     memset(out, 0, sizeof *out);
+    c->stopped = false;
     fm_status rc = fm_ops_lease(c, true, "import");
     FM_THEN(rc, check_words(c, &im));
     if (rc == FM_OK && opts->parent)
         rc = fm_ops_resolve(c, opts->parent, &im.parent_oid, &im.parent);
     FM_THEN(rc, open_source(c, &im));
+    FM_THEN(rc, fmo_ui_go_on(c));
     FM_THEN(rc, compose(c, &im));
     FM_THEN(rc, fmo_suite_files_check_with(c, im.parent, &opts->suites));
     FM_THEN(rc, store_tree(c, &im));

@@ -46,8 +46,8 @@ static fm_status check_weights(const merging *g)
     const double sum = sum_of_weights(g);
     if (g->o->method == FM_MERGE_AVERAGE && !(fabs(sum) > 1e-6))
         return fm_fail(FM_EINVAL, "the weights of an average must not sum to 0");
-    if (!isfinite(g->o->lambda))
-        return fm_fail(FM_EINVAL, "--lambda wants a finite number");
+    if (!isfinite(g->o->lambda) || (g->o->method == FM_MERGE_TASK && g->o->lambda == 0))
+        return fm_fail(FM_EINVAL, "--lambda wants a finite number that is not 0");
     for (size_t k = 0; k < g->o->count; k++)
         if (!(fabs(coefficient(g, k, sum)) <= COEFFICIENT_MAX) || !isfinite(sum))
             return fm_fail(FM_EINVAL,
@@ -314,6 +314,7 @@ static fm_status merge(merging *g)
     (void)fmo_ui_progress(g->c, 0, 0, "merging %zu versions", g->o->count);
     fm_status rc = merge_weights(g);
     fmo_ui_progress_end(g->c);
+    FM_THEN(rc, fmo_ui_go_on(g->c));
     FM_THEN(rc, put_rest(g, recipe_hex));
     return rc == FM_OK ? land(g, recipe_hex) : rc;
 }
@@ -327,6 +328,7 @@ fm_status fm_ops_merge(fm_ops *c, const fm_merge_opts *opts, fm_merge_result *ou
 {
     merging g = {.c = c, .o = opts, .out = out};
     memset(out, 0, sizeof *out);
+    c->stopped = false;
     if (opts->count < 2 || opts->count > FM_PARENTS_MAX)
         return fm_fail(FM_EINVAL, "%zu versions to merge; give 2 to %u", opts->count,
                        FM_PARENTS_MAX);

@@ -51,15 +51,11 @@ static fm_status read_quoted(fm_csv *t)
     return broken(t, "a quote is opened here and never closed");
 }
 
-static fm_status read_plain(fm_csv *t)
+/* Quotes mean nothing in a cell that does not begin with one, as Python's csv has it. */
+static void read_plain(fm_csv *t)
 {
-    for (; !at_cell_end(t); t->at++) {
-        if (t->s.data[t->at] == '"')
-            return broken(t, "a quote stands inside a cell that does not begin with one; put the "
-                             "whole cell in quotes and write the quote twice");
+    for (; !at_cell_end(t); t->at++)
         fm_buf_char(&t->cells, (char)t->s.data[t->at]);
-    }
-    return FM_OK;
 }
 
 static fm_status check_utf8(const fm_csv *t, fm_span cell)
@@ -74,7 +70,10 @@ static fm_status read_cell(fm_csv *t)
     if (t->count == FM_CSV_COLUMNS_MAX)
         return fm_fail(FM_ELIMIT, "%s: line %zu: more than %u columns", t->what, t->line,
                        FM_CSV_COLUMNS_MAX);
-    FM_TRY(t->at < t->s.len && t->s.data[t->at] == '"' ? read_quoted(t) : read_plain(t));
+    if (t->at < t->s.len && t->s.data[t->at] == '"')
+        FM_TRY(read_quoted(t));
+    else
+        read_plain(t);
     t->end[t->count++] = t->cells.len;
     fm_buf_char(&t->cells, '\0');
     fm_status rc = fm_buf_ok(&t->cells);

@@ -1,7 +1,8 @@
 /* csv.h - tables as RFC 4180 has them, with any separator; a line may end by LF too.
  *
- * Text behind a closing quote, a quote inside a cell that begins without one, a quote that is never
- * closed and text that is not UTF-8 are refused by line. Empty lines between rows say nothing. */
+ * Text behind a closing quote, a quote that is never closed and text that is not UTF-8 are refused by
+ * line. Quotes inside a cell that begins without one stand for themselves, as Python's csv and pandas
+ * have it. Empty lines between rows say nothing. */
 #ifndef FM_STORE_CSV_H
 #define FM_STORE_CSV_H
 

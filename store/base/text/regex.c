@@ -2,6 +2,7 @@
 #include "store/base/text/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <ctype.h>
 #include <pcre2.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,7 +56,8 @@ static fm_status compile(fm_regex *re, fm_span pattern, uint32_t options, const 
 
     if (cctx) {
         pcre2_set_newline(cctx, PCRE2_NEWLINE_LF);
-        re->code = pcre2_compile(pattern.data, pattern.len, options, &error, &at, cctx);
+        re->code = pcre2_compile(pattern.data ? pattern.data : (const uint8_t *)"", pattern.len,
+                                 options, &error, &at, cctx);
     }
     pcre2_compile_context_free(cctx);
     pcre2_general_context_free(gctx);
@@ -72,6 +74,7 @@ static fm_status compile(fm_regex *re, fm_span pattern, uint32_t options, const 
 fm_status fm_regex_new(fm_regex **out, fm_span pattern, unsigned flags, const char *where)
 {
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+    size_t jit_bytes = 0; /* none where the pattern itself says that it wants no machine code */
 
     *out = NULL;
     if (pattern.len > FM_REGEX_MAX_BYTES)
@@ -92,7 +95,8 @@ fm_status fm_regex_new(fm_regex **out, fm_span pattern, unsigned flags, const ch
     pcre2_pattern_info(re->code, PCRE2_INFO_CAPTURECOUNT, &re->groups);
     re->groups++;
     re->valid = flags & FM_REGEX_OFTEN;
-    re->jit = re->valid && pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
+    re->jit = re->valid && pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0 &&
+              pcre2_pattern_info(re->code, PCRE2_INFO_JITSIZE, &jit_bytes) == 0 && jit_bytes > 0;
     *out = re;
     return FM_OK;
 }
@@ -211,6 +215,20 @@ bool fm_pattern_is_regex(const char *pattern)
     return strpbrk(pattern, "\\^$*+?()[]{}|") != NULL;
 }
 
+/* p stands behind "(?". */
+static bool is_python_group(const char *p)
+{
+    if (*p == '<')
+        return p[1] == '=' || p[1] == '!';
+    if (*p == 'P')
+        return p[1] != '>';
+    if (*p == '(')
+        return isalnum((unsigned char)p[1]) && p[1] != 'R' && strncmp(p + 1, "DEFINE", 6) != 0;
+    if (*p == '-')
+        return p[1 + strspn(p + 1, "imsx")] == ':';
+    return strchr(":=!#imsx", *p) != NULL; /* at the end too: PCRE2 says what is missing */
+}
+
 /* What PCRE2 takes and Python does not, or takes for something else; NULL: nothing. */
 static const char *not_python(const char *p)
 {
@@ -220,12 +238,13 @@ static const char *not_python(const char *p)
             if (((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')) &&
                 !strchr("AbBdDsSwWafnrtx", *p))
                 return "an escape";
+            if (p[0] == 'x' && p[1] == '{')
+                return "an escape";
             if (*p == '\0')
                 return "a trailing backslash";
         } else if (p[0] == '(' && p[1] == '*') {
             return "a verb";
-        } else if (p[0] == '(' && p[1] == '?' &&
-                   (!strchr(":=!<P(#imsx-", p[2]) || strncmp(p + 2, "P>", 2) == 0)) {
+        } else if (p[0] == '(' && p[1] == '?' && !is_python_group(p + 2)) {
             return "a group";
         } else if (p[0] == '[' && p[1] == ':') {
             return "a named class";

@@ -671,6 +671,16 @@ TEST(hostile_answers_and_suites_end_soon)
     tk_fails(graded("expect: {not-contains-xml: [c]}", &said, &g, &detail, NULL), FM_ELIMIT,
              "too long");
     fm_buf_clear(&text);
+    for (int i = 0; i < 60000; i++) /* each is read to the text's end */
+        fm_buf_str(&text, "<a><?p ");
+    said.text = fm_buf_span(&text);
+    expect_graded("expect: {contains-xml: true}", &said, false);
+    fm_buf_clear(&text);
+    for (int i = 0; i < 512; i++) /* the innermost is nested too deep, not those around it */
+        fm_buf_str(&text, i < 256 ? "<a>" : i == 256 ? "<b/></a>" : "</a>");
+    said.text = fm_buf_span(&text);
+    expect_graded("expect: {contains-xml: [a.a]}", &said, true);
+    fm_buf_clear(&text);
     fm_buf_str(&text, "expect: {is-json: ");
     for (int i = 0; i < 70; i++)
         fm_buf_str(&text, "{not: ");

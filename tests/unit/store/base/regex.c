@@ -54,6 +54,10 @@ TEST(what_python_does_not_know_is_refused_by_name)
         {"(?R)", FM_EUNSUPPORTED, "a group"},
         {"a(?", FM_EINVAL, "offset"},
         {"(?P<a>x)(?P>a)", FM_EUNSUPPORTED, "a group"},
+        {"(?<n>a)", FM_EUNSUPPORTED, "a group"},
+        {"(?(DEFINE)b)a", FM_EUNSUPPORTED, "a group"},
+        {"(?-i)a", FM_EUNSUPPORTED, "a group"},
+        {"\\x{61}", FM_EUNSUPPORTED, "an escape"},
         {"(*FAIL)", FM_EUNSUPPORTED, "a verb"},
         {"[[:alpha:]]", FM_EUNSUPPORTED, "a named class"},
         {"a{,3}", FM_EUNSUPPORTED, "a repeat without a lower bound"},
@@ -65,6 +69,26 @@ TEST(what_python_does_not_know_is_refused_by_name)
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++)
         tk_fails(fm_pattern_matches(&got, cases[i].pattern, "a", "here"), cases[i].rc,
                  cases[i].needle);
+}
+
+TEST(an_empty_pattern_is_one)
+{
+    fm_regex *re;
+    fm_regex_run *run;
+    size_t begin = 9, end = 9;
+    bool found;
+    tk_ok(fm_regex_new(&re, (fm_span){0}, FM_REGEX_OFTEN, "here"));
+    tk_ok(fm_regex_run_new(&run, 1000, 1000));
+    tk_ok(fm_regex_next(re, run, fm_span_str("a"), 0, &found, &begin, &end));
+    assert_true(found && begin == 0 && end == 0);
+    fm_regex_run_free(run);
+    fm_regex_free(re);
+    tk_ok(fm_regex_new(&re, fm_span_str("(*NO_JIT)a"), FM_REGEX_OFTEN, "here"));
+    tk_ok(fm_regex_run_new(&run, 1000, 1000));
+    tk_ok(fm_regex_next(re, run, fm_span_str("ba"), 0, &found, &begin, &end));
+    assert_true(found && begin == 1 && end == 2);
+    fm_regex_run_free(run);
+    fm_regex_free(re);
 }
 
 TEST(work_has_bounds)
@@ -114,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pattern_means_what_it_means_to_python),
         cmocka_unit_test(what_python_does_not_know_is_refused_by_name),
+        cmocka_unit_test(an_empty_pattern_is_one),
         cmocka_unit_test(work_has_bounds),
         cmocka_unit_test(a_run_gives_up_for_all_its_matches),
     };
