@@ -1,24 +1,26 @@
 /* backend.h - the seam between the engines and a device: buffers and a flat table of operations.
  *
- * Device memory is plain addresses (float *, int32_t *) that come from fm_backend.alloc; only
- * operations, upload and download may touch them unless host_visible is true. Index arrays (rows,
- * ids, pos, tables) are device memory too. Operations are queued in order; they return nothing,
- * their first failure sticks and is what sync returns; those behind it may do nothing until then
- * (uploads still happen). A NULL slot is an operation this device lacks: whoever needs it asks
- * first (fm_backend_lacks) and refuses by name; nothing is silently run elsewhere.
+ * Device memory is plain addresses (float *, int32_t *) that fm_backend.alloc returns; only
+ * operations, upload and download may touch that memory unless host_visible is true. Index arrays
+ * (rows, ids, pos, tables) are device memory too. Operations are queued in order and return
+ * nothing: the first failure is kept until sync returns it, and operations behind the failure may
+ * do nothing until then (uploads still happen). A NULL slot is an operation that this device lacks:
+ * a caller that needs it checks first (fm_backend_lacks) and refuses by name; nothing is silently
+ * run on another device.
  *
- * A device may run late. What an operation is given on the host (scalars, lists) is read before it
- * returns, and so is what upload copies: both can be written over at once. upload, free and
- * weight_free stand in line with the operations that the same thread queued: earlier ones still see
- * the old bytes. A host sees results after download, sync or wait alone.
+ * A device may run an operation later. What an operation gets in host memory (scalars, lists) is
+ * read before the call returns, and so are the bytes that upload copies: the caller may overwrite
+ * both at once. upload, free and weight_free are queued behind the operations of the same thread:
+ * operations queued earlier still see the old bytes. The host sees results only after download,
+ * sync or wait.
  *
  * In mode exact all arithmetic is float32 in the order that DESIGN section 10 fixes: per output a
  * chain of fmaf over ascending k, restarted every FM_K_BLOCK, block sums added in ascending order
  * (the first block's sum is the start, not 0 + sum); vectors run over outputs. Other reductions run
- * over FM_LANES lanes (element i into lane i % FM_LANES, ascending), then lanes are folded by
- * halves (l += l + 8, 4, 2, 1). So a row's result depends on nothing but that row: not on M,
- * neighbours, threads, CPU. cpu/ref/ref.c states each operation naively; KERNELS.md has the
- * contracts and tolerances.
+ * over FM_LANES lanes (element i into lane i % FM_LANES, ascending), then the lanes are folded by
+ * halves (lane l += lane l + 8, then 4, 2, 1). So a row's result depends on that row alone: not on
+ * M, on other rows, on threads or on the CPU. cpu/ref/ref.c states each operation naively;
+ * KERNELS.md has the contracts and tolerances.
  *
  * Dims: M rows of a step, H hidden, I intermediate, V vocabulary, NH query heads, NKV key/value
  * heads, HD head size, B batch, T sequence length. Matrices are row-major; ld* count floats. */
@@ -36,9 +38,8 @@ FM_BEGIN_DECLS
 #define FM_KV_PAGE 32 /* positions of one page of the KV cache */
 
 typedef struct fm_backend fm_backend;
-typedef struct fm_weight
-    fm_weight; /* a matrix [N, K] in the device's layout for its role; immutable
-                                       but for weight_update */
+/* A matrix [N, K] in the device's layout for its role; immutable but for weight_update. */
+typedef struct fm_weight fm_weight;
 
 /* What a matrix is used for, which decides its layout. */
 typedef enum fm_role {
@@ -47,18 +48,19 @@ typedef enum fm_role {
     FM_ROLE_LORA_B, /* [n, r] */
 } fm_role;
 
-/* Rope table: cos and sin [positions, HD/2] f32, already scaled by the attention factor. */
+/* A rope table is cos and sin [positions, HD/2] f32, already scaled by the attention factor. */
 
-/* Pages of keys and values: page p begins at k + p * kv_page_bytes, v likewise. What is inside is
- * the backend's; mode exact has f32 k [NKV, HD, FM_KV_PAGE] and v [NKV, FM_KV_PAGE, HD]. */
+/* Pages of keys and values: page p begins at k + p * kv_page_bytes, v likewise. The layout inside a
+ * page is the backend's; mode exact has f32 k [NKV, HD, FM_KV_PAGE] and v [NKV, FM_KV_PAGE, HD]. */
 typedef struct fm_kv_view {
     void *k, *v;
 } fm_kv_view;
 
-/* Rows of a list: first, first + 1, .. (rows NULL), or the m row numbers of rows (device). Or,
- * where only the device knows how many (from, to: device, not NULL): rows[*from] .. rows[*to - 1],
- * at most m, of the `listed` row numbers of rows. In one list of operations such segments of the
- * same rows come in ascending order of from, a segment again only where it has just been. */
+/* Rows of a list: first, first + 1, .. (rows NULL), or the m row numbers in rows (device). Where
+ * only the device knows how many rows there are (from and to not NULL, both device): the row
+ * numbers rows[*from] .. rows[*to - 1], at most m of them; rows then holds `listed` numbers. In one
+ * list of operations, segments of the same rows array come in ascending order of from, and a
+ * segment may repeat only directly behind itself. */
 
 /* One product of a list that shares x: y[row, 0..n) = x[row, 0..k) W^T (+ bias[n], added last). */
 typedef struct fm_product {
@@ -95,10 +97,11 @@ typedef struct fm_scaling {
     const int32_t *rows, *from, *to;
 } fm_scaling;
 
-/* Which experts the rows go to. Row i's choice are the `chosen` largest of score[i], of equal ones
- * the lower expert (a NaN is never larger than another score); its weights are its shares in the
- * softmax over all experts, or (renormalise) over the chosen ones, in double, ascending, rounded at
- * the end. Number i * chosen + j is row i's j-th expert, ascending. */
+/* The choice of experts for each row. Row i gets the `chosen` experts with the largest score[i]; of
+ * equal scores the lower expert wins (a NaN is never larger than another score). The weights of row
+ * i are the softmax shares of its experts, over all experts or (renormalise) over the chosen ones,
+ * computed in double, ascending, rounded at the end. Choice number i * chosen + j is row i's j-th
+ * expert, experts ascending. */
 typedef struct fm_route {
     const float *score; /* [m, experts], ld apart */
     size_t ld;
@@ -108,18 +111,18 @@ typedef struct fm_route {
     uint32_t parts;
     float *weight;   /* [m, chosen] */
     int32_t *expert; /* [m, chosen] */
-    int32_t *list;   /* [m * chosen] the numbers of expert 0, then of 1, ..: each ascending */
-    int32_t *begin;  /* [experts * parts + 1] where in list those of expert e and part p begin, at
-                      * e * parts + p; then m * chosen */
-    int32_t *slot;   /* [m, chosen] where in list each number stands; NULL: nobody asks */
+    int32_t *list;   /* [m * chosen] choice numbers of expert 0, then of 1, ..; ascending in each */
+    int32_t *begin;  /* [experts * parts + 1] element e * parts + p: where in list expert e's
+                      * choices of part p begin; the last one: m * chosen */
+    int32_t *slot;   /* [m, chosen] where in list each choice stands; NULL: not wanted */
 } fm_route;
 
 /* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0: all up to pos[i]) of
  * sequence seq[i], whose position t lies in page table[seq[i] * table_stride + t / FM_KV_PAGE].
- * Rows of one sequence that stand one after another have ascending positions, or in an encoder all
- * the same: each sees the whole text. Scores are
- * s = (q . k) * scale, then softcap * tanh(s / softcap) where softcap > 0; softmax over them, sum
- * over v, both in ascending positions. */
+ * Consecutive rows of one sequence have ascending positions, or in an encoder all the same
+ * position: each row sees the whole text. Scores are s = (q . k) * scale, then softcap * tanh(s /
+ * softcap) where softcap > 0; then softmax of the scores and the weighted sum of v, both over
+ * ascending positions. */
 typedef struct fm_attn {
     float *out; /* [m, NH*HD], ldo apart */
     size_t ldo;
@@ -132,10 +135,10 @@ typedef struct fm_attn {
     uint32_t m, nh, nkv, hd;
     uint32_t window;
     float scale, softcap;
-    bool single; /* each row is of another sequence. false is right too */
+    bool single; /* each row is of another sequence; false is always correct */
 } fm_attn;
 
-/* Rows of q and of new keys and values, as fm_backend.keep_rows takes them. */
+/* Rows of q and of new keys and values, the arguments of fm_backend.keep_rows. */
 typedef struct fm_new_rows {
     fm_kv_view kv;
     float *q, *k; /* [m, NH*HD] ldq apart, [m, NKV*HD] ldk apart; k is lost */
@@ -146,8 +149,8 @@ typedef struct fm_new_rows {
     uint32_t m, nh, nkv, hd, turns;
 } fm_new_rows;
 
-/* One low-rank term on m rows, x, y, dx, dy at the first of them: y += scale * (x A^T) B^T. Terms
- * of one call may share x (q, k, v), dx, and nothing else. */
+/* One low-rank term on m rows, y += scale * (x A^T) B^T; x, y, dx and dy point to the first row.
+ * Terms of one call may share x (q, k and v do) and dx, and no other memory. */
 typedef struct fm_term {
     const float *a, *b; /* [r, in], [out, r] */
     uint32_t in, out, r, m;
@@ -157,11 +160,11 @@ typedef struct fm_term {
     float *y; /* [m, out]; forward */
     size_t ldy;
     float *u;        /* [m, r]: x A^T, set by terms, read by terms_grad */
-    const float *dy; /* [m, out]; gradient, and what follows */
+    const float *dy; /* [m, out]; dy and the fields below: gradient */
     size_t lddy;
-    float *du;      /* [m, r]: room for scale * dy B */
+    float *du;      /* [m, r]: scratch for scale * dy B */
     float *da, *db; /* += ; NULL: frozen */
-    float *dx;      /* [m, in] += ; NULL: nobody below needs it */
+    float *dx;      /* [m, in] += ; NULL: not wanted */
     size_t lddx;
 } fm_term;
 
@@ -172,19 +175,19 @@ typedef struct fm_swiglu {
     uint64_t n;
 } fm_swiglu;
 
-/* What the gradient of one linear layer's input is made of, or some rows of it. Rows that are
- * neighbours of one layer stand one behind the other in a list. No du of a list is another's. */
+/* One contribution to the gradient of a linear layer's input, or of some rows of it. Entries of one
+ * layer whose rows are adjacent follow one another in a list. Every entry has a du of its own. */
 typedef struct fm_back {
     const float *dy; /* [m, out] */
     size_t lddy;
     const fm_weight *w;
     uint32_t first, m; /* rows of the call's dx */
     bool add;          /* dx += */
-    fm_term term;      /* of the same dy and m, its dx NULL or those rows; m 0: none */
+    fm_term term;      /* with the same dy and m; its dx is NULL or these rows; m 0: no term */
 } fm_back;
 
-/* A whole sequence: its rows are begin .. begin + len - 1. Every row of it also sees the virt
- * positions of vk, vv [virt, NKV*HD] (prefix tuning), which no window hides. */
+/* A whole sequence, with rows begin .. begin + len - 1. Every row also sees the virt positions of
+ * vk, vv [virt, NKV*HD] (prefix tuning), which no window hides. */
 typedef struct fm_train_seq {
     uint32_t begin, len;
     uint32_t virt;        /* 0: none */
@@ -207,7 +210,7 @@ typedef struct fm_attn_train {
     float *dq, *dk, *dv; /* set; strides ldq, ldk */
 } fm_attn_train;
 
-/* How the token of one row is chosen: fm_sample_params' meaning and ranges. */
+/* How the token of one row is chosen. Fields and ranges are those of fm_sample_params. */
 typedef struct fm_pick {
     uint64_t seed, index; /* index: number of the token within the answer */
     uint64_t *seen;       /* [vocab / 64 + 1] device: tokens so far; NULL: no repetition penalty */
@@ -217,7 +220,7 @@ typedef struct fm_pick {
 } fm_pick;
 
 struct fm_backend {
-    const char *name;         /* "cpu", "cuda:0" */
+    const char *name;         /* "cpu", "cuda" */
     const char *mode;         /* "exact", "fast", "bf16" */
     const char *kernel_class; /* part of every result's key. "exact-f32-1": same on every CPU */
     const char *layout;       /* names what weight_image writes: part of a cached artefact's key */
@@ -226,7 +229,7 @@ struct fm_backend {
     void *ctx;
     void (*close)(fm_backend *be);
 
-    /* ---- memory: alloc, free and upload may be called from any thread, beside operations ---- */
+    /* ---- memory; alloc, free and upload: from any thread, in parallel with operations ---- */
     fm_status (*alloc)(fm_backend *be, void **out, size_t bytes); /* 64-byte aligned, zeroed */
     void (*free)(fm_backend *be, void *ptr);
     fm_status (*upload)(fm_backend *be, void *dst, const void *src, size_t bytes);
@@ -235,11 +238,12 @@ struct fm_backend {
 
     /* ---- weights: bytes of (dtype, [n, k]) on the host -> the layout of a role ----
      * Mode exact widens exactly to f32; mode fast keeps the stored block types where it has kernels
-     * for them. An image is those bytes in the layout: plain, free of addresses, so that it can be
-     * kept in a file and mapped. weight_map borrows an image (64-byte aligned) for the weight's
-     * life; weight_new owns its own and has read host_bytes when it returns. These four may be
-     * called from any thread. A device whose memory the host cannot see leaves weight_image and
-     * weight_map NULL; weight_image_bytes then says what weight_new takes on the device. */
+     * for them. An image is the weight's bytes in that layout: plain, free of addresses, so that it
+     * can be kept in a file and mapped. weight_map borrows an image (64-byte aligned) for the
+     * weight's life; weight_new makes an image that the weight owns, and has read host_bytes when
+     * it returns. weight_new, weight_image_bytes, weight_image and weight_map may be called from
+     * any thread. A device whose memory the host cannot see leaves weight_image and weight_map
+     * NULL; weight_image_bytes then returns what weight_new takes on the device. */
     fm_status (*weight_new)(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                             uint32_t n, uint32_t k, const void *host_bytes);
     /* Bytes of the image; FM_EUNSUPPORTED for a dtype that cannot be used in this role. */
@@ -250,17 +254,17 @@ struct fm_backend {
     fm_status (*weight_map)(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                             uint32_t n, uint32_t k, const void *image);
     void (*weight_free)(fm_backend *be, fm_weight *w);
-    uint64_t (*weight_bytes)(const fm_weight *w); /* resident, its image included */
+    uint64_t (*weight_bytes)(const fm_weight *w); /* resident bytes, the image included */
     /* Training: role LINEAR takes new values; roles LORA_* are read as f32 [n, k]. */
     void (*weight_update)(fm_backend *be, fm_weight *w, const float *src /* [n,k] device */);
     const float *(*weight_floats)(const fm_weight *w);
-    /* For linear_dx: a second layout for products with W itself, its memory taken now and filled by
-     * the second product (optional: NULL slot or not called, linear_dx works from the first).
-     * weight_bytes counts it. */
+    /* A second layout for linear_dx, which multiplies with W itself. Its memory is allocated here
+     * and filled by the second such product; weight_bytes counts it. Optional: where the slot is
+     * NULL or was not called, linear_dx uses the first layout. */
     fm_status (*weight_for_dx)(fm_backend *be, fm_weight *w);
-    /* Before the first weight: those of role LINEAR stay in the type that they are stored in and
-     * are widened block by block inside of the products. Less memory, more time, the same bits.
-     * Optional: NULL where a mode has layouts of its own. */
+    /* Called before the first weight: weights of role LINEAR then keep their stored type and are
+     * widened block by block inside the products. Less memory, more time, the same bits. Optional:
+     * NULL where a mode has layouts of its own. */
     fm_status (*keep_stored)(fm_backend *be);
 
     /* ---- forward. rows: NULL = 0..m-1, else the m row numbers used in both x and y ---- */
@@ -268,17 +272,17 @@ struct fm_backend {
     void (*linear)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                    const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m);
     /* The same for a list (on the host): q, k, v of every group of rows in one call, which share
-     * the packing of x and one meeting of the threads. No element of y stands in two products. */
+     * the packing of x and one barrier of the threads. No element of y is in two products. */
     void (*products)(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_product *list,
                      uint32_t count);
-    /* Each term of the list (on the host) on its rows; no element of y stands in two terms. A list,
-     * because a step has one term for each child and module, and each is tiny. */
+    /* Each term of the list (on the host) on its rows; no element of y is in two terms. It is a
+     * list because a step has one term for each child and module, and each is tiny. */
     void (*lora)(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
                  uint32_t terms);
     /* y[row, 0..n) = y * scale (if not NULL), then + bias (if not NULL). rows as in fm_product. */
     void (*affine)(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows);
-    /* y[i] = row ids[i] of W. An id outside [0, n) is a mistake of ours, which the CPU asserts; a
+    /* y[i] = row ids[i] of W. An id outside [0, n) is a bug of the caller: the CPU asserts, another
      * device leaves that row of y as it is. */
     void (*embed)(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
                   const int32_t *rows, uint32_t m);
@@ -300,8 +304,8 @@ struct fm_backend {
                 const float *up, size_t ldu, uint32_t m, uint32_t n);
     /* y = cap * tanh(y / cap) on rows of n */
     void (*softcap)(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap);
-    /* Experts: who goes where (all device memory). Then what the numbers of its list are put
-     * through. */
+    /* Experts: route chooses them (all arguments are device memory); scalings are applied to the
+     * rows of its list. */
     void (*route)(fm_backend *be, const fm_route *r);
     void (*scalings)(fm_backend *be, const fm_scaling *list, uint32_t count);
     /* y[i] = 1 / (1 + exp(-x[i])), in double, rounded at the end */
@@ -313,12 +317,12 @@ struct fm_backend {
     void (*scale)(fm_backend *be, float *y, float s, uint64_t n);
     void (*copy_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                       const int32_t *rows_of_x, uint32_t m, uint32_t n); /* y[i] = x[rows[i]] */
-    /* Bytes of one page of keys (of values: the same) in one layer. */
+    /* Bytes of one page of keys in one layer; a page of values has the same size. */
     size_t (*kv_page_bytes)(const fm_backend *be, uint32_t nkv, uint32_t hd);
-    /* Keys and values of page src to page dst: before a shared page is written to. */
+    /* Copies keys and values of page src to page dst, before a shared page is written to. */
     void (*kv_copy)(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
                     uint32_t hd);
-    /* Put k, v rows [m, NKV*HD] at slot[i] = page * FM_KV_PAGE + offset. */
+    /* Puts k, v rows [m, NKV*HD] at slot[i] = page * FM_KV_PAGE + offset. */
     void (*kv_write)(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
                      size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd);
     void (*attention)(fm_backend *be, const fm_attn *a);
@@ -346,7 +350,7 @@ struct fm_backend {
                         const float *gate, const float *up, uint64_t n);
     void (*self_attention)(fm_backend *be, const fm_attn_train *a);
     void (*self_attention_grad)(fm_backend *be, const fm_attn_train *a);
-    /* Low-rank terms of a list (host) forward; backward: du = scale dy B; db += scale dy^T u;
+    /* Low-rank terms of a list (host): forward, and backward: du = scale dy B; db += scale dy^T u;
      * da += du^T x; dx += du A, in the order of the list. Sums as gemm's. */
     void (*terms)(fm_backend *be, const fm_term *list, uint32_t count);
     void (*terms_grad)(fm_backend *be, const fm_term *list, uint32_t count);
@@ -357,15 +361,15 @@ struct fm_backend {
     void (*layernorm_grad)(fm_backend *be, float *dx, float *dgain, float *dbias, const float *dy,
                            const float *x, const float *gain, uint32_t m, uint32_t h, size_t ldx,
                            float eps, bool accumulate_dx);
-    /* Of act: dgate, dup are set (up, dup NULL: no gate). dy [m,n]. */
+    /* Gradient of act: dgate, dup are set (up, dup NULL: no gate). dy [m,n]. */
     void (*act_grad)(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup, size_t lddu,
                      const float *dy, size_t lddy, const float *gate, size_t ldg, const float *up,
                      size_t ldu, uint32_t m, uint32_t n);
-    /* Of softcap, given its result y: dy *= 1 - (y / cap)^2. */
+    /* Gradient of softcap, given its result y: dy *= 1 - (y / cap)^2. */
     void (*softcap_grad)(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
                          uint32_t m, uint32_t n, float cap);
-    /* Of y = x * scale by columns: dscale[n] += sum over rows of dy * x (NULL: frozen), then dx =
-     * dy * scale (dx may be dy; NULL: not wanted). */
+    /* Gradient of y = x * scale by columns: dscale[n] += sum over rows of dy * x (NULL: frozen),
+     * then dx = dy * scale (dx may be dy; NULL: not wanted). */
     void (*scale_grad)(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
                        size_t lddy, const float *x, size_t ldx, const float *scale, uint32_t m,
                        uint32_t n);
@@ -380,10 +384,10 @@ struct fm_backend {
     /* y[i] = x[i] * w[i] by rows; y may be x. */
     void (*scale_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n);
-    /* Of route, whose score, expert and slot r has (nothing else of it is read but sizes and
-     * renormalise): dscore [m, experts] is set to the gradient of the scores through the weights,
-     * given that of the weights in the order of list, dweight [m * chosen]. In double, rounded at
-     * the end; the choice has none. */
+    /* Gradient of route. Of r only score, expert, slot, the sizes and renormalise are read. dscore
+     * [m, experts] is set to the gradient of the scores through the weights; dweight [m * chosen]
+     * is the gradient of the weights, in the order of list. In double, rounded at the end; the
+     * choice itself has no gradient. */
     void (*route_grad)(fm_backend *be, const fm_route *r, float *dscore, const float *dweight);
     /* dx[i] = dy[i] * y[i] * (1 - y[i]), in double, rounded at the end; y: sigmoid's. dx may be
      * dy. */
@@ -392,11 +396,11 @@ struct fm_backend {
      * (softmax - onehot) * dloss, 0 where label < 0. */
     void (*cross_entropy)(fm_backend *be, float *loss, float *logits, size_t ld,
                           const int32_t *label, uint32_t m, uint32_t v, float dloss);
-    /* Of logits z and a teacher's t (both [m,v]), with w = weight and T = temperature:
-     * loss[i] = (1 - w) * -log softmax(z)[label] + w T^2 KL(softmax(t / T) || softmax(z / T))
-     * (Hinton et al. 2015); z becomes dloss times its gradient, (1 - w) (softmax(z) - onehot) + w T
-     * (softmax(z / T) - softmax(t / T)): exactly 0 for w = 1 and equal rows, cross_entropy's bits
-     * for w = 0. Loss and row are 0 where label < 0. */
+    /* Distillation of logits z towards a teacher's t (both [m,v]), with w = weight and T =
+     * temperature: loss[i] = (1 - w) * -log softmax(z)[label] + w T^2 KL(softmax(t / T) ||
+     * softmax(z / T)) (Hinton et al. 2015); z becomes dloss times its gradient, (1 - w) (softmax(z)
+     * - onehot) + w T (softmax(z / T) - softmax(t / T)): exactly 0 for w = 1 and equal rows,
+     * cross_entropy's bits for w = 0. Loss and row are 0 where label < 0. */
     void (*distill)(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
                     size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
                     float weight, float dloss);
@@ -411,63 +415,64 @@ struct fm_backend {
                   float lr, float beta1, float beta2, float eps, float weight_decay, uint64_t step,
                   float g_scale);
 
-    /* ---- what a device may have beyond: each may be NULL, and nothing needs it ---- */
-    /* Operations in one: the same bits, in fewer launches. x += branch, then y = rmsnorm of x, rows
-     * of h behind one another. */
+    /* ---- optional operations: each may be NULL, and no caller depends on one ---- */
+    /* Two operations in one call: the same bits, in fewer launches. x += branch, then y =
+     * rmsnorm(x); rows of h, dense. */
     void (*add_rmsnorm)(fm_backend *be, float *y, float *x, const float *branch, const float *gain,
                         uint32_t m, uint32_t h, float eps);
     /* rope on the first `turns` elements of each head of q, in place, and of k; then kv_write. */
     void (*keep_rows)(fm_backend *be, const fm_new_rows *r);
-    /* Training, the bits of the calls that they stand for at the cost of fewer bytes:
-     * products(list), then terms(term), whose x and y are rows of the products'. made, not NULL:
-     * swiglu(made) before that, but whether x holds it afterwards is left open. */
+    /* Training: this and linears_dx give the bits of the calls that they stand for, with fewer
+     * bytes moved. products(list), then terms(term), whose x and y are rows of the products' x and
+     * y. made not NULL: swiglu(made) comes first, but x need not hold its result afterwards. */
     void (*products_terms)(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                            const fm_product *list, uint32_t count, const fm_term *term,
                            uint32_t terms, const fm_swiglu *made);
-    /* Of each of the list (on the host): linear_dx into its rows of dx, then terms_grad. made
-     * likewise of the terms' x. */
+    /* For each entry of the list (on the host): linear_dx into its rows of dx, then terms_grad.
+     * made: as in products_terms, for the terms' x. */
     void (*linears_dx)(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
                        const fm_swiglu *made);
-    /* Host memory that the device copies from and to without the driver's detour, and that
-     * operations may be handed as they are (tests). Any thread. */
+    /* Pinned host memory: the device copies from and to it without the driver's staging buffer, and
+     * operations may take its addresses as device memory (tests do). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
     void (*host_free)(fm_backend *be, void *ptr);
-    /* Room for `bytes` of which nothing is zeroed, and maybe nothing is memory, before commit: that
-     * gives zeroed memory to [at, at + bytes), each byte once. free takes all of it. Any thread. */
+    /* reserve returns a range of `bytes` addresses, which may have no memory behind them yet;
+     * commit puts zeroed memory behind [at, at + bytes), once for each byte. free releases the
+     * whole range. Any thread. */
     fm_status (*reserve)(fm_backend *be, void **out, size_t bytes);
     fm_status (*commit)(fm_backend *be, void *ptr, size_t at, size_t bytes);
-    /* A copy to the host that is queued: dst (of host_alloc) holds it once wait has returned for
-     * the ticket. wait: the first failure of what was queued up to there. */
+    /* fetch queues a copy to the host: dst (from host_alloc) holds the bytes once wait has returned
+     * for the ticket. wait returns the first failure of what was queued up to that copy. */
     fm_status (*fetch)(fm_backend *be, void *dst, const void *src, size_t bytes,
                        uint64_t *ticket_out);
     fm_status (*wait)(fm_backend *be, uint64_t ticket);
-    /* token[i] = what sampler.h picks from row pick[i].row of logits; bad[i] = 0. Or there is
-     * nothing to pick, and token[i] = 0: bad[i] = 1 + j where logit j, the first that is not below
-     * +inf, is NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins
-     * pick[i].seen. */
+    /* token[i] = the token that sampler.h picks from row pick[i].row of logits, and bad[i] = 0.
+     * Where no token can be picked token[i] = 0 and bad[i] has the reason: 1 + j where logit j, the
+     * first that is not below +inf, is NaN; -2 - j where it is +inf; -1 where all are -inf. The
+     * token joins pick[i].seen. */
     void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
-    /* A second line: what is queued between aside(true) and aside(false) stands in it, behind what
-     * was queued in either line before, and the first one goes on beside it until join. Only
-     * copy_rows without a list, add and a device wire's exchanges may stand there, and sync,
-     * download, record and replay may not come before the join. A step that is being recorded has
-     * no second line: recorded then answers FM_EUNSUPPORTED. */
+    /* A second stream: what is queued between aside(true) and aside(false) runs there, behind
+     * everything that was queued in either stream before; the first stream goes on in parallel
+     * until join. Only copy_rows without a list, add and a device wire's exchanges may be queued in
+     * it, and sync, download, record and replay may not come before the join. A step that is being
+     * recorded has no second stream: recorded then returns FM_EUNSUPPORTED. */
     void (*aside)(fm_backend *be, bool on);
     void (*join)(fm_backend *be);
-    /* Steps that come again. Operations between record and recorded are kept under key, not run.
-     * Between the two stand operations alone, and no list of theirs, no address and no scalar is
-     * another one when they come again: what memory holds may be. replay runs what is kept under
-     * key, or fails at once and runs nothing of it; forget drops it (a key that is not known:
-     * nothing). FM_EUNSUPPORTED of recorded: they cannot be kept. */
+    /* Recorded steps. Operations between record and recorded are kept under key, not run. Between
+     * the two calls there may be operations alone, whose lists, addresses and scalars are the same
+     * each time the step is replayed: only the contents of memory may differ. replay runs what is
+     * kept under key, or fails at once and runs none of it; forget drops it (an unknown key:
+     * nothing happens). recorded returns FM_EUNSUPPORTED where the step cannot be kept. */
     fm_status (*record)(fm_backend *be, uint64_t key);
     fm_status (*recorded)(fm_backend *be);
     fm_status (*replay)(fm_backend *be, uint64_t key);
     void (*forget)(fm_backend *be, uint64_t key);
 };
 
-/* Every slot that somebody needs, once: what must be there to run a model, what to train one too,
- * and what only training uses where it is there. A backend makes its table of these lists, so a
- * new slot that one of them lacks is an error of the linker. */
+/* Every slot that a caller needs, once: what must be there to run a model, what training needs too,
+ * and what training uses where it is there. A backend builds its table from these lists, so a slot
+ * without a function fails to link. */
 /* clang-format off */
 #define FM_BACKEND_FORWARD(X)                                                                      \
     X(alloc) X(free) X(upload) X(download) X(sync) X(weight_new) X(weight_free) X(weight_bytes)    \
@@ -487,8 +492,8 @@ struct fm_backend {
 /* Declares a function that fits the slot. */
 #define FM_BACKEND_FN(slot, name) __typeof__(*((fm_backend *)0)->slot) name
 
-/* For mode fast, in which nothing is trained: rounded activations have no gradient that fits them.
- * Here, because a device module shares no code with its host. */
+/* Drops the slots of training, for mode fast: rounded activations have no gradient that fits them.
+ * It is inline because a device module shares no code with its host. */
 static inline void fm_backend_drop_training(fm_backend *be)
 {
 #define FM_DROP(slot) be->slot = NULL;
@@ -498,15 +503,15 @@ static inline void fm_backend_drop_training(fm_backend *be)
 }
 
 /* The backend of a device by name: "cpu" (NULL too), "cuda" (its first GPU), "cuda:N", or "auto":
- * the first GPU where module, driver and GPU are there, else the CPU. FM_EUNSUPPORTED says which
- * of them is missing; FM_EINVAL: no such name, or a number that no GPU has. pool as below. */
+ * the first GPU where module, driver and GPU are there, else the CPU. FM_EUNSUPPORTED names what is
+ * missing; FM_EINVAL: no such name, or a number that no GPU has. pool as below. */
 FM_CHECKED fm_status fm_backend_open_on(fm_backend **out, const char *device, const char *mode,
                                         fm_pool *pool);
-/* The CPU backend in mode "exact", "fast" or "bf16", which trains with the large products' operands
- * rounded (FM_EUNSUPPORTED names others). pool is borrowed and
- * must outlive it; NULL = this thread. Weights made by one backend serve any of that mode. */
+/* The CPU backend in mode "exact", "fast" or "bf16" (training with the operands of large products
+ * rounded); FM_EUNSUPPORTED for another mode. pool is borrowed and must outlive the backend; NULL:
+ * the calling thread. Weights made by one backend serve every backend of that mode. */
 FM_CHECKED fm_status fm_backend_open(fm_backend **out, const char *mode, fm_pool *pool);
-/* The naive oracle with the same table (double sums where a tolerance is tested; tests only). */
+/* The naive reference, for tests only (double sums where a tolerance is tested). */
 FM_CHECKED fm_status fm_backend_cpu_ref(fm_backend **out);
 void fm_backend_close(fm_backend *be); /* NULL is fine */
 /* Name of the first forward (training: any) operation that is missing, NULL if none. */

@@ -1,5 +1,5 @@
-/* comm.c - ranks of one computation: what goes over which wire, and what becomes of failures. Sums
- * are sums.c's. */
+/* comm.c - ranks of one computation: which wire carries what, how failures are shared (sums:
+ * sums.c). */
 #include "infer/comm/comm_core.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ _Static_assert(sizeof(fmi_word) <= FM_WORD_BYTES, "a word to all");
 
 /* ==== life ==== */
 
-/* Ranks of one name are one node. */
+/* Ranks with the same node name form one node. */
 static fm_status find_nodes(fm_comm *c, const char *node)
 {
     char mine[NODE_BYTES] = {0};
@@ -126,7 +126,7 @@ void fm_comm_free(fm_comm *c)
     fm_free(c);
 }
 
-/* Also where it was given up. */
+/* Closes the device wire, also one that was given up. */
 static void drop_device(fm_comm *c)
 {
     if (c->device)
@@ -210,7 +210,7 @@ fm_comm_stats fm_comm_stats_of(const fm_comm *c)
     return whole(c)->stats;
 }
 
-/* For good. */
+/* A permanent failure: every later call returns it. */
 static fm_status stick(fm_comm *c, fm_status rc, const char *what)
 {
     if (c->of)
@@ -265,13 +265,13 @@ static void say(fmi_word *w, fm_status mine)
 {
     memset(w, 0, sizeof(*w));
     w->status = mine;
-    if (mine == FM_ENOMEM && !strstr(fm_error_text(), "memory")) /* it is about something else */
+    if (mine == FM_ENOMEM && !strstr(fm_error_text(), "memory")) /* an older text */
         fm_ignore(fm_fail(mine, "out of memory"), "its text was wanted");
     if (mine != FM_OK)
         (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
 }
 
-/* Of all ranks' words the worst, the same on each of them. */
+/* The worst of all ranks' status messages, the same on each rank. */
 static fm_status hear(const fm_comm *c, fm_status mine)
 {
     fmi_word *all = c->said;
@@ -287,8 +287,8 @@ static fm_status hear(const fm_comm *c, fm_status mine)
     return fm_fail((fm_status)all[worst].status, "rank %u: %s", worst, all[worst].text);
 }
 
-/* This rank leaves what the ranks do together, with mine, or (FM_OK) since another one has left.
- * The device's wire stays where every send that one rank queued has its receive. */
+/* This rank leaves the common work with the failure `mine`, or with FM_OK because another rank has
+ * left. The device's wire is kept where every send that was queued has its receive. */
 static fm_status break_off(fm_comm *c, fm_status mine)
 {
     fmi_word own, *all = c->said;
@@ -299,7 +299,7 @@ static fm_status break_off(fm_comm *c, fm_status mine)
     (void)pthread_mutex_lock(&c->host);
     own.device_fails = own.device_fails || (c->watch && fm_watch_gave_up(c->watch));
     fm_status rc = c->wire->break_off(c->wire, &own, all, sizeof(own));
-    if (c->watch) /* what was under way was told of; under the lock, or the watch sees it late */
+    if (c->watch) /* nothing is under way; under the lock, so that the watch sees it */
         fm_watch_queued(c->watch, false);
     (void)pthread_mutex_unlock(&c->host);
     bool keeps = rc == FM_OK;
@@ -313,7 +313,7 @@ static fm_status break_off(fm_comm *c, fm_status mine)
         if (c->anew)
             drop_device(c);
         rc = hear(c, mine);
-        if (rc == FM_OK) /* all heard of it, and nobody said it */
+        if (rc == FM_OK) /* each rank followed another one, and none failed */
             rc = fm_fail(FM_ECORRUPT, "the ranks broke off, and none says why");
         c->failed = rc;
         c->broken = true;
@@ -324,7 +324,6 @@ static fm_status break_off(fm_comm *c, fm_status mine)
     return rc;
 }
 
-/* A part that cannot be taken: mine has its text. */
 fm_status fmi_comm_leave(fm_comm *c, fm_status mine, const char *what)
 {
     mine = fm_error_prefix(mine, "%s", what);
@@ -341,7 +340,6 @@ bool fm_comm_called(fm_comm *c)
     return called;
 }
 
-/* The device's wire fails here, or was given up since a peer had broken off. */
 fm_status fmi_comm_device_fails(fm_comm *c, fm_status mine, const char *what)
 {
     return fm_comm_called(c) ? break_off(c, FM_OK) : fmi_comm_leave(c, mine, what);
@@ -364,7 +362,8 @@ static fm_status host_exchange(fm_comm *c, const char *what, const fm_move *list
     return c->wire->differs ? fmi_comm_leave(c, rc, what) : stick(c, rc, what);
 }
 
-/* Where they differ so may what is still on its way: all see it, and all break off. */
+/* Compares `same` over all ranks. Where it differs, messages still on their way may not match
+ * either: every rank sees the difference, and every rank breaks off. */
 static void meet_words(fm_comm *c, uint64_t same)
 {
     uint64_t all[FM_COMM_MAX_RANKS];
@@ -410,7 +409,7 @@ fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
 
 /* ==== moving ==== */
 
-/* Whose wires carry c->move; a group's is renumbered for the whole. */
+/* The comm whose wires carry c->move; the moves of a group are renumbered to ranks of that comm. */
 static fm_comm *carrier(fm_comm *c, uint32_t n)
 {
     for (uint32_t i = 0; c->of && i < n; i++)
@@ -426,7 +425,7 @@ static fm_status host_moves(fm_comm *c, const char *what, const fm_move *list, u
         return state;
     if (n == 0)
         return FM_OK;
-    FM_TRY(fm_comm_settle(c)); /* watch.c counts on it */
+    FM_TRY(fm_comm_settle(c)); /* watch.c relies on it */
     return host_exchange(c, what, list, n);
 }
 
@@ -443,7 +442,7 @@ static fm_status stage_room(fm_comm *c, size_t bytes)
     return FM_OK;
 }
 
-/* Through host memory: down, over the wire, up. */
+/* Moves through host memory: download, exchange over the host's wire, upload. */
 static fm_status staged_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
 {
     fm_backend *be = c->be;
@@ -624,7 +623,7 @@ fm_status fm_comm_tell_buf(fm_comm *c, fm_buf *b, uint32_t root)
                    "tell");
     if (rc != FM_OK || c->rank == root)
         return rc == FM_OK ? fm_comm_tell(c, b->data, (size_t)len, root) : rc;
-    fm_buf_clear(b); /* its memory stays, so mostly there is enough */
+    fm_buf_clear(b); /* keeps its memory, which mostly suffices */
     void *to = fm_buf_extend(b, (size_t)len);
     if (len > 0 && !to)
         return fmi_comm_leave(c, fm_buf_ok(b), "tell");

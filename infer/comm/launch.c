@@ -1,4 +1,4 @@
-/* launch.c - begins the ranks of one host: this program again, with sockets in its hands. */
+/* launch.c - starts the ranks of one host: this program again, with inherited sockets. */
 #include "infer/comm_launch.h"
 
 #include <errno.h>
@@ -60,8 +60,8 @@ void fm_ranks_place(uint32_t *rank, uint32_t *size, bool *launched)
 
 /* ==== beginning ==== */
 
-/* Ends of the sockets that rank 0 made for the others: their numbers go on, so they may not be
- * closed when the program begins again. */
+/* Writes the environment entry with the numbers of this rank's sockets, and keeps them open over
+ * the exec of the new process. */
 static fm_status hand_over(const int *fd, uint32_t rank, uint32_t size, char *word)
 {
     int n = snprintf(word, WORD_BYTES, "%s=%u/%u:", RANK_WORD, rank, size);
@@ -111,13 +111,13 @@ fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size, char *c
     for (uint32_t i = 1; i < size && rc == FM_OK; i++) {
         rc = begin(&r->pid[r->count], argv, fd + (size_t)i * size, i, size);
         r->count += rc == FM_OK;
-        for (uint32_t j = 0; j < size; j++) /* the next one must not have them */
+        for (uint32_t j = 0; j < size; j++) /* the next rank must not inherit them */
             if (j != i && fd[i * size + j] >= 0) {
                 (void)close(fd[i * size + j]);
                 fd[i * size + j] = -1;
             }
     }
-    for (uint32_t i = 1; meshed && i < size; i++) /* of those that did not begin */
+    for (uint32_t i = 1; meshed && i < size; i++) /* closes those of ranks that did not start */
         for (uint32_t j = 0; j < size; j++)
             if (j != i && fd[i * size + j] >= 0)
                 (void)close(fd[i * size + j]);
@@ -139,8 +139,8 @@ fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size, char *c
     return FM_OK;
 }
 
-/* Its status; killed where it lives on after `until`, and left to init where even that does not end
- * it (a driver keeps it). */
+/* The exit status of a process, which is killed if it lives longer than `until`. One that a driver
+ * keeps alive even then is left to init: -1. */
 static int end_of(pid_t pid, double until)
 {
     const struct timespec nap = {.tv_nsec = 2000000};

@@ -1,4 +1,5 @@
-/* ledger.c - which messages of a device's wire meet, and what was recorded of them. */
+/* ledger.c - counts the messages of a device's wire, to see whether every send has its receive, and
+ * lists the exchanges of a recording. */
 #include "infer/comm/wire.h"
 
 #include "store/base/mem.h"
@@ -16,7 +17,7 @@ void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t 
     }
 }
 
-/* The sizes of all messages of one peer and way, in their order, as one. */
+/* Folds the sizes of all messages of one peer and direction, in order, into one number. */
 static fm_status note(fm_script *s, const fm_move *one)
 {
     uint32_t i = 0;

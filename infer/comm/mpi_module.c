@@ -1,16 +1,16 @@
-/* mpi_module.c - the wire over MPI, a module of its own: the only file that includes mpi.h.
+/* mpi_module.c - the wire over MPI, a module: the only file that includes mpi.h.
  *
  * MPI gives the ranks of mpirun (rendezvous) and carries host memory between nodes. Only
- * point-to-point calls are used, since the order of MPI's own reductions is the library's
- * affair. A message is cut into parts of 1 GiB, because counts are ints. What dies with an error
- * MPI tells by its return value; a peer that is silent for step_timeout_s is an error of ours.
+ * point-to-point calls are used, since the order of MPI's own reductions depends on the library. A
+ * message is cut into parts of 1 GiB, because counts are ints. MPI reports a peer's failure by
+ * return values; a peer that is silent for step_timeout_s fails here.
  *
- * A rank that breaks off sends a word with a tag of its own: what it says and how many messages
- * it has sent since the last time. So each side knows which of its receives will be met (they
- * end), which not (they are cancelled) and which messages have no receive (they are thrown
- * away); the messages behind have the other of two tags. After a failure for good, receives are
- * cancelled; sends cannot be (Open MPI does not), so MPI is not entered again, which is when
- * their memory would be read. */
+ * A rank that breaks off sends a status message with a tag of its own, and with it the number of
+ * messages that it has sent since it last broke off. So each side knows which of its receives have
+ * a message (they are completed), which have none (they are cancelled) and which messages have no
+ * receive (they are discarded); later messages have the other of two tags. After a permanent
+ * failure receives are cancelled; Open MPI cannot cancel sends, so MPI is not called again, because
+ * a call would read their memory. */
 #include "infer/comm/wire.h"
 
 #include <mpi.h>
@@ -27,7 +27,7 @@ fm_status fm_mpi_wire_3(fm_wire **out, double step_timeout_s, const fm_mpi_host 
 static const fm_mpi_host *lent;
 
 typedef struct way {            /* to and from a peer, since it last broke off */
-    uint64_t sent, posted, due; /* messages; due: the peer sent so many */
+    uint64_t sent, posted, due; /* numbers of messages; due: sent by the peer */
 } way;
 
 typedef struct word_from {
@@ -38,18 +38,18 @@ typedef struct word_from {
 typedef struct mpi_wire {
     fm_wire wire; /* first */
     MPI_Comm comm;
-    MPI_Request *request; /* [cap] of the exchange in hand, the first `count` */
+    MPI_Request *request; /* [cap] the first `count` are of the current exchange */
     MPI_Status *status;
     uint32_t *peer;
     bool *sends;
     size_t cap;
     int count;
     way *way;        /* [size] */
-    word_from *word; /* [size] to each */
+    word_from *word; /* [size] the status message to each rank */
     MPI_Request *word_sent;
     int epoch;
-    bool ours; /* MPI was begun here */
-    bool over; /* failed for good */
+    bool ours; /* this module initialized MPI */
+    bool over; /* failed permanently: MPI is not called again */
 } mpi_wire;
 
 static fm_status failed(const char *what, int code)
@@ -69,7 +69,7 @@ static void nap(uint32_t looks)
         (void)nanosleep(&t, NULL);
 }
 
-/* A failure of a rank that may wait for ever; the peer is named. */
+/* Fails, naming the peer, where the time limit has passed. */
 static fm_status silent(const mpi_wire *w, uint32_t peer, double began)
 {
     return w->wire.step_timeout_s > 0.0 && MPI_Wtime() - began > w->wire.step_timeout_s
@@ -118,7 +118,7 @@ static fm_status start(mpi_wire *w, const fm_move *list, uint32_t n)
     return FM_OK;
 }
 
-/* A shorter message than was asked for is no error to MPI. */
+/* Checks the sizes, since a shorter message than the receive asked for is no error to MPI. */
 static fm_status check_counts(const fm_move *list, uint32_t n, const MPI_Status *status)
 {
     size_t r = 0;
@@ -143,13 +143,13 @@ static bool called(fm_wire *wire)
 {
     mpi_wire *w = (mpi_wire *)(void *)wire;
     int there = 0;
-    if (w->over) /* MPI is not entered: it would read what was to be sent */
+    if (w->over) /* not calling MPI: it would read memory of unfinished sends */
         return true;
     int code = MPI_Iprobe(MPI_ANY_SOURCE, TAG_WORD, w->comm, &there, MPI_STATUS_IGNORE);
     return code != MPI_SUCCESS || there;
 }
 
-/* A rank that is gone is mpirun's affair, which ends the others. */
+/* mpirun ends all ranks when one is gone, so there is nothing to check. */
 static fm_status alive(fm_wire *wire)
 {
     (void)wire;
@@ -184,7 +184,7 @@ static fm_status finish(mpi_wire *w, const fm_move *list, uint32_t n)
     return rc == FM_OK ? check_counts(list, n, w->status) : rc;
 }
 
-/* Receives would write into memory that is not theirs any more. */
+/* Cancels the receives, which would write into memory that the caller may free. */
 static void give_up(mpi_wire *w)
 {
     w->over = true;
@@ -258,7 +258,7 @@ static fm_status hear_words(mpi_wire *w, char *all, size_t bytes)
     return FM_OK;
 }
 
-/* Messages that came without a receive. */
+/* Receives and discards the messages that have no receive. */
 static fm_status take_rest(mpi_wire *w, uint32_t peer)
 {
     for (; w->way[peer].posted < w->way[peer].due; w->way[peer].posted++) {
@@ -280,7 +280,7 @@ static fm_status take_rest(mpi_wire *w, uint32_t peer)
     return FM_OK;
 }
 
-/* Receives that nothing will meet: the last ones of each peer. */
+/* Cancels the receives that get no message: the last ones of each peer. */
 static void cancel_rest(mpi_wire *w)
 {
     for (int i = w->count; i-- > 0;) {
@@ -300,7 +300,7 @@ static fm_status all_done(mpi_wire *w, int count, MPI_Request *request)
     for (uint32_t looks = 0; count > 0; looks++) {
         int done = 0;
         int code = MPI_Testall(count, request, &done, MPI_STATUSES_IGNORE);
-        bool cut = code == MPI_ERR_TRUNCATE || code == MPI_ERR_IN_STATUS; /* of other sizes */
+        bool cut = code == MPI_ERR_TRUNCATE || code == MPI_ERR_IN_STATUS; /* sizes differ */
         if (code != MPI_SUCCESS && !cut)
             return failed("breaking off", code);
         if (done)
@@ -341,7 +341,7 @@ static void release(mpi_wire *w)
 {
     lent->free(w->way);
     lent->free(w->word_sent);
-    if (!w->over) { /* else MPI may still read what was to be sent */
+    if (!w->over) { /* else MPI may still read memory of unfinished sends */
         lent->free(w->word);
         lent->free(w->request);
     }
@@ -356,7 +356,7 @@ static void close_mpi(fm_wire *wire)
     mpi_wire *w = (mpi_wire *)(void *)wire;
     int finalized = 0;
     (void)MPI_Finalized(&finalized);
-    if (!finalized && !w->over) { /* with a peer missing it would not come back */
+    if (!finalized && !w->over) { /* with a peer missing it would not return */
         (void)MPI_Comm_free(&w->comm);
         if (w->ours)
             (void)MPI_Finalize();
@@ -376,8 +376,8 @@ static fm_status make_rooms(mpi_wire *w, uint32_t size)
     return FM_OK;
 }
 
-/* A failure here leaves MPI begun: to end it waits for the ranks that did begin, and mpirun ends
- * those when this process does. */
+/* A failure here leaves MPI initialized: finalizing waits for the ranks that did start, and mpirun
+ * ends them when this process ends. */
 fm_status fm_mpi_wire_3(fm_wire **out, double step_timeout_s, const fm_mpi_host *host)
 {
     lent = host;

@@ -1,5 +1,5 @@
-/* record.c - exchanges that a backend recorded are run again: the books that comm.c keeps of
- * each exchange are kept of all of them at once. */
+/* record.c - replays exchanges that a backend recorded: the counters that comm.c keeps for each
+ * exchange are advanced for all exchanges of the recording at once. */
 #include "infer/backend.h"
 #include "infer/comm/comm_core.h"
 
@@ -20,10 +20,10 @@ fm_status fm_comm_replay(fm_comm *c, const fm_script *s, uint64_t key)
     c = carrier(c);
     FM_TRY(fm_comm_state(c));
     fm_assert(c->device);
-    fm_status rc = c->device->settled(c->device, &done); /* whether it still stands */
+    fm_status rc = c->device->settled(c->device, &done); /* whether the wire still works */
     if (rc != FM_OK)
         return fmi_comm_device_fails(c, rc, "a recorded step");
-    fm_watch_queued(c->watch, true); /* the host may wait in what follows */
+    fm_watch_queued(c->watch, true); /* the host may block below */
     FM_TRY(c->be->replay(c->be, key));
     c->stats.calls += s->calls;
     c->stats.bytes_sent += s->sent_bytes;

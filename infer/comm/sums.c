@@ -1,13 +1,13 @@
-/* sums.c - sums over ranks, and gathering: in ascending ranks, whatever the size.
+/* sums.c - sums over ranks, added in ascending ranks whatever the size, and gathering.
  *
- * Small reductions send whole buffers to all and add them everywhere (one round), large ones send
- * parts to their owners, add there and gather (two rounds, the bytes of a ring). */
+ * A small reduction sends the whole buffer to all ranks, and each adds them (one round). A large
+ * one sends each part to its owner, which adds, and gathers (two rounds, a ring's bytes). */
 #include "infer/comm/comm_core.h"
 
 #include "infer/backend.h"
 #include "store/base/mem.h"
 
-#define SMALL_BYTES (64u << 10) /* of a buffer that all send to all */
+#define SMALL_BYTES (64u << 10) /* largest buffer of a small reduction */
 #define SLICE_FLOATS 16u        /* parts begin on cache lines */
 
 static fm_status room(fm_comm *c, uint64_t floats)
@@ -34,8 +34,7 @@ static void copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
     }
 }
 
-/* out = ((part 0 + part 1) + ..) where own part is mine, the others' lie stride apart in
- * c->room. */
+/* out = ((part 0 + part 1) + ..): own part at `mine`, the others stride apart in c->room. */
 static void add_parts(fm_comm *c, float *out, float *mine, uint64_t stride, uint64_t n)
 {
     fm_backend *be = c->be;

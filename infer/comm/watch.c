@@ -1,11 +1,11 @@
-/* watch.c - the second pair of eyes of a rank whose buffers a device's wire carries.
+/* watch.c - a thread that watches the host's wire while a device's wire carries buffers.
  *
  * The host may wait for its GPU at many places (a full queue of launches, a free, a copy), and the
- * GPU for a peer that will never send. Then nobody reads what that peer says over the host's wire.
- * This thread looks there now and then while something is under way. It sees the first message of
- * each connection only, which is enough: a rank that has gone on over the host's wire had all its
- * exchanges behind it (comm.c settles first), so whoever a GPU still waits for has said nothing
- * else. */
+ * GPU for a peer that will never send. Then the host does not read what that peer sends over the
+ * host's wire. This thread polls the wire every TICK_NS while exchanges are under way. It sees only
+ * the first message of each connection, which is enough: a rank sends over the host's wire only
+ * after all its exchanges have arrived (comm.c settles first), so a peer that a GPU still waits for
+ * has sent nothing else. */
 #include "infer/comm/wire.h"
 
 #include <errno.h>
@@ -18,14 +18,14 @@
 struct fm_watch {
     fm_wire *host, *device;
     pthread_mutex_t *host_lock;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t wake;
     pthread_t thread;
     bool ends, under_way, gave_up;
-    struct timespec since; /* it is under way */
+    struct timespec since; /* when the exchanges began */
 };
 
-/* True: it ends. *look: something is under way. */
+/* Waits for the next tick. True: the thread is to end. *look: exchanges are under way. */
 static bool tick(fm_watch *w, bool *look)
 {
     struct timespec until;
@@ -44,13 +44,14 @@ static bool tick(fm_watch *w, bool *look)
     return ends;
 }
 
-/* Under the host's lock, as what reads it is: who breaks off either finds gave_up set, or has heard
- * what called would have told. */
+/* Whether the device's wire is to be given up. Runs under the host's lock, as all readers of that
+ * wire do: a rank that breaks off either finds gave_up set, or has itself read the message that
+ * `called` looks for. */
 static bool decides(fm_watch *w)
 {
     struct timespec now;
     bool called = w->host->called(w->host);
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* one that is set back or forth is no delay */
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* setting the clock back or forth is no delay */
     (void)pthread_mutex_lock(&w->lock);
     bool late = w->host->step_timeout_s > 0.0 &&
                 (double)(now.tv_sec - w->since.tv_sec) > w->host->step_timeout_s + 1.0;
@@ -66,7 +67,7 @@ static void *watch(void *arg)
     fm_watch *w = arg;
     bool look = false;
     while (!tick(w, &look)) {
-        if (!look || pthread_mutex_trylock(w->host_lock) != 0) /* somebody is reading there */
+        if (!look || pthread_mutex_trylock(w->host_lock) != 0) /* another thread reads that wire */
             continue;
         bool gives_up = decides(w);
         (void)pthread_mutex_unlock(w->host_lock);

@@ -17,59 +17,60 @@ typedef struct fm_move {
     size_t bytes;
 } fm_move;
 
-#define FM_WORD_BYTES 1024u /* at most, of a word to all */
+#define FM_WORD_BYTES 1024u /* at most, of the status message of break_off */
 
 struct fm_wire {
     const char *name; /* "sockets", "mpi", "nccl" */
     uint32_t rank, size;
     bool device; /* ptr is device memory, moved in the order of the backend's operations */
     double step_timeout_s; /* host wires; 0: as long as the peer lives */
-    /* Host wires: exchange failed because a peer has broken off and waits in break_off. */
+    /* Host wires: set by an exchange that failed because a peer waits in break_off. */
     bool broken;
-    /* Host wires: exchange sees that a peer's message is of another size, says so in differs, and
-     * break_off makes the wire whole. Else ranks make sure beforehand that they do the same (MPI
-     * libraries write beyond what is to be received). */
+    /* sized: a host wire whose exchange detects a peer's message of another size, sets differs and
+     * fails; break_off then makes the wire usable again. Without it ranks compare beforehand what
+     * they are going to do (MPI libraries write beyond a receive buffer). */
     bool sized, differs;
     /* All moves of the list at once, in any order between peers; host memory: done when it returns.
-     * A failure names the peer. Not called again after one, unless broken or differs says so. */
+     * A failure names the peer. After a failure it may be called again only where broken or differs
+     * is set and break_off has returned. */
     fm_status (*exchange)(fm_wire *w, const fm_move *list, uint32_t n);
-    /* Host wires: whether every peer's connection stands, without waiting; an error names the
-     * peer. */
+    /* Host wires: checks without waiting that every connection is open; an error names the peer. */
     fm_status (*alive)(fm_wire *w);
     /* Host wires, between exchanges: whether a peer is in break_off or gone, without waiting. Any
      * thread, one at a time with the other calls. */
     bool (*called)(fm_wire *w);
-    /* Host wires: what is under way is given up. Every rank calls it, at whatever place: sends word
-     * to all behind what is half sent, and throws away what arrives before each peer's word. Then
-     * all[size * bytes] has them by rank and the wire is as new. Waits for the peers. */
+    /* Host wires: gives up the exchange under way. Every rank calls it, at any point: it sends
+     * `word` to all peers, behind a message that is half sent, and discards what arrives before
+     * theirs. Then all[size * bytes] holds the words by rank, the wire is as new. Waits for the
+     * peers. */
     fm_status (*break_off)(fm_wire *w, const void *word, void *all, size_t bytes);
-    /* Device wires: whether everything that was exchanged has arrived, without waiting. */
+    /* Device wires: sets *done where everything that was exchanged has arrived, without waiting. */
     fm_status (*settled)(fm_wire *w, bool *done);
-    /* Device wires: what the backend had recorded was queued again, and exchanges with it. */
+    /* Device wires: called after the backend queued a recording that holds exchanges. */
     fm_status (*launched)(fm_wire *w);
-    /* Device wires, on the backend's thread, before give_up or close there: the backend forgets
-     * what it recorded with exchanges in it, since an end of the wire waits for that. */
+    /* Device wires, on the backend's thread, before give_up or close there: the backend drops its
+     * recordings that hold exchanges, because the end of the wire waits for that. */
     void (*let_go)(fm_wire *w);
-    /* Device wires: frees the device of what has not arrived; nothing can be exchanged any more.
-     * Any thread, also while another one is in exchange. */
+    /* Device wires: aborts what has not arrived; nothing can be exchanged afterwards. Any thread,
+     * also while another one is in exchange. */
     void (*give_up)(fm_wire *w);
-    void (*close)(fm_wire *w); /* frees w; what has not arrived is given up */
+    void (*close)(fm_wire *w); /* frees w; gives up what has not arrived */
 };
 
-/* Sockets (AF_UNIX, SOCK_STREAM), fd[i] to rank i, fd[rank] unused; taken over, also on failure.
- * step_timeout_s 0: as long as the peer lives. */
+/* Sockets (AF_UNIX, SOCK_STREAM), fd[i] to rank i, fd[rank] unused. The sockets are taken over,
+ * also on failure. step_timeout_s 0: waits as long as the peer lives. */
 FM_CHECKED fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int *fd,
                                      double step_timeout_s);
-/* Connected sockets, closed on exec, of every pair of ranks: fd[size * size], fd[i * size + j] is
- * rank i's to rank j. */
+/* Connected sockets, closed on exec, of every pair of ranks: fd[size * size]; fd[i * size + j] is
+ * rank i's socket to rank j. */
 FM_CHECKED fm_status fm_wire_mesh(int *fd, uint32_t size);
 /* Wires of `size` ranks that live in this process, connected to each other: wire[size]. */
 FM_CHECKED fm_status fm_wire_threads(fm_wire **wire, uint32_t size, double step_timeout_s);
-/* The module fmstore_mpi.so beside the program (FM_MPI_MODULE names another place): MPI is
- * opened at run time, so a program without it runs. FM_EUNSUPPORTED: no module, or no MPI. */
+/* The module fmstore_mpi.so beside the program (FM_MPI_MODULE names another place): MPI is opened
+ * at run time, so the program runs without MPI. FM_EUNSUPPORTED: no module, or no MPI. */
 FM_CHECKED fm_status fm_wire_mpi(fm_wire **out, double step_timeout_s);
 
-/* What the program lends the module, which shares no code with it; and the module's one symbol. */
+/* What the program lends the module, which shares no code with it; the module's symbol. */
 typedef struct fm_mpi_host {
     fm_status (*fail)(fm_status status, const char *fmt, ...) FM_PRINTF(2, 3);
     void *(*calloc)(size_t count, size_t bytes);
@@ -78,7 +79,7 @@ typedef struct fm_mpi_host {
 #define FM_MPI_SYMBOL "fm_mpi_wire_3"
 typedef fm_status (*fm_mpi_open)(fm_wire **out, double step_timeout_s, const fm_mpi_host *host);
 
-/* ---- NCCL: the part that is no CUDA, over a table that the CUDA module fills ---- */
+/* ---- NCCL without CUDA: over a table that the CUDA module fills ---- */
 #define FMC_NCCL_ID_BYTES 128u
 typedef struct fmc_nccl_id {
     char internal[FMC_NCCL_ID_BYTES];
@@ -99,55 +100,55 @@ struct fmc_nccl {
     int (*abort)(void *comm);
     int (*destroy)(void *comm);
     const char *(*error_string)(int result);
-    /* Of the device, not of NCCL; 0 or an error. enter: the calling thread speaks of this GPU.
-     * A mark stands behind all that was queued in the stream when it was set last; marked: 1
-     * when that is done, 0 not yet, -1 an error. Marks belong to the GPU of their stream. */
+    /* Of the device, not of NCCL; 0 or an error. enter makes this GPU the calling thread's current
+     * one. A mark (a CUDA event) is set behind all that is queued in the stream; marked: 1 when
+     * that is done, 0 not yet, -1 an error. It belongs to the stream's GPU. */
     int (*enter)(uint32_t card);
     int (*mark_new)(void **mark);
     int (*mark)(void *mark, void *stream);
     int (*marked)(void *mark);
     void (*mark_free)(void *mark); /* NULL is fine */
-    /* Of a backend: whether what is queued now is recorded, and not run; and an end to all that it
-     * has recorded, whose memory it keeps until somebody forgets that by its key. */
+    /* records: whether the backend records what is queued now instead of running it. let_go ends
+     * all its recordings; their memory stays until `forget` is called for each key. */
     bool (*records)(fm_backend *be);
     void (*let_go)(fm_backend *be);
 };
 
 typedef struct fmc_nccl_card { /* of a backend */
     const fmc_nccl *table;
-    void *const *stream; /* where its operations are queued at the time of an exchange */
+    void *const *stream; /* points to the stream in which operations are being queued */
     uint32_t card;       /* its number on this machine */
     fm_backend *be;      /* for records and let_go; NULL: it records nothing */
 } fmc_nccl_card;
 
-/* A device wire for the ranks of c, whose host wire carries NCCL's id. Table and stream of GPU:
+/* A device wire for the ranks of c, whose host wire carries NCCL's id. card's table and stream are
  * borrowed. Every rank calls it. */
 FM_CHECKED fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl_card *card);
 /* Whether a peer of c is gone or has broken off, without waiting. */
 bool fm_comm_called(fm_comm *c);
 
-/* What a rank queued on a device's wire, begun with zeros. A send and its receive cancel out: over
- * all ranks the sum of unmet is 0 where every message has both, however many exchanges each rank
- * had (stages have different numbers of them). */
+/* The messages that a rank queued on a device's wire; zeroed at first. A send and its receive
+ * cancel out: the sum of `unmet` over all ranks is 0 where every message has both, however many
+ * exchanges each rank had (stages have different numbers of them). */
 typedef struct fm_ledger {
     uint64_t sent[FM_COMM_MAX_RANKS], due[FM_COMM_MAX_RANKS]; /* messages to and from each rank */
     uint64_t unmet;
 } fm_ledger;
 void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t n);
 
-/* One more exchange of a script. */
+/* Adds one exchange to a script. */
 FM_CHECKED fm_status fm_script_note(fm_script *s, const fm_move *list, uint32_t n);
 
-/* Watches a host wire beside a device's: where exchanges were queued and the host does not come
- * back to see that a peer has broken off (it waits for a GPU that waits for that peer), the
- * device's wire is given up. lock: held by whoever uses the host wire. */
+/* Watches the host wire of a comm that has a device wire: where exchanges were queued and the host
+ * thread does not see that a peer has broken off (it waits for a GPU that waits for that peer), the
+ * watch gives up the device wire. lock: held by the user of the host wire. */
 typedef struct fm_watch fm_watch;
 FM_CHECKED fm_status fm_watch_new(fm_watch **out, fm_wire *host, fm_wire *device,
                                   pthread_mutex_t *lock);
-void fm_watch_queued(fm_watch *w, bool something); /* is under way on the device */
-/* Whether the device's wire was given up, or is just being; with lock held that stays so. */
+void fm_watch_queued(fm_watch *w, bool something); /* true: exchanges are under way */
+/* Whether the device's wire was, or is being, given up; with lock held the answer stays true. */
 bool fm_watch_gave_up(fm_watch *w);
-void fm_watch_free(fm_watch *w); /* before either wire; NULL is fine */
+void fm_watch_free(fm_watch *w); /* before either wire is closed; NULL is fine */
 
 FM_END_DECLS
 #endif

@@ -1,16 +1,16 @@
-/* wire_device.c - which wire carries the buffers of a device: its module's own, or the host's. */
+/* wire_device.c - chooses the wire for a device's buffers: its module's NCCL, or the host's. */
 #include "infer/comm/comm_core.h"
 
 #include <string.h>
 
 #include "infer/device/module.h"
 
-/* What a rank can do; all must be able to. */
+/* What a rank offers; NCCL is used where every rank has it. */
 typedef struct can {
     uint32_t nccl, card;
 } can;
 
-/* Two ranks of one node on one GPU cannot be in one communicator. */
+/* Whether no two ranks of a node share a GPU, which NCCL's communicators do not allow. */
 static bool cards_apart(const fm_comm *c, const can *all)
 {
     for (uint32_t i = 0; i < fm_comm_size(c); i++)

@@ -1,5 +1,4 @@
-/* wire_mpi.c - opens the module that holds MPI (mpi/module.c), so that a program without it
- * runs. */
+/* wire_mpi.c - opens the module linked to MPI (mpi_module.c): the program runs without MPI. */
 #include "infer/comm/wire.h"
 
 #include <dlfcn.h>
@@ -12,7 +11,7 @@
 
 #define MODULE "fmstore_mpi.so"
 
-/* Beside the program, or ../lib/fmstore of it. */
+/* Opens the module at a path relative to the program's folder; path is set to that path. */
 static void *open_near(const char *relative, char *path, size_t cap)
 {
     char self[4096];
@@ -28,7 +27,7 @@ static void *open_near(const char *relative, char *path, size_t cap)
     return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 }
 
-/* RTLD_GLOBAL: Open MPI opens components that look for its symbols. */
+/* RTLD_GLOBAL, because Open MPI loads components that use its symbols. */
 fm_status fm_wire_mpi(fm_wire **out, double step_timeout_s)
 {
     static const fm_mpi_host host = {.fail = fm_fail, .calloc = fm_calloc, .free = fm_free};

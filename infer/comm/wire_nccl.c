@@ -1,22 +1,23 @@
-/* wire_nccl.c - a device wire over NCCL, all of it that is no CUDA.
+/* wire_nccl.c - a device wire over NCCL: the part without CUDA.
  *
- * Only point-to-point calls are used: every exchange is one group of ncclSend and ncclRecv on
- * a stream of the backend's, which is what NCCL's own all-to-all is. Its reductions are not: their
- * order depends on sizes, channels and topology. A group returns before its bytes have moved;
- * what follows in the stream waits for it, and the host asks for a failure before each next one.
+ * Only point-to-point calls are used: every exchange is one group of ncclSend and ncclRecv on a
+ * stream of the backend, as in NCCL's own all-to-all. NCCL's reductions are not used, because their
+ * order depends on sizes, channels and topology. A group returns before its bytes have moved; later
+ * work in the stream waits for it, and the host checks for a failure before each next group.
  *
- * NCCL tells nobody that a peer of the same host is gone or has aborted: a kernel waits for it
- * for ever. So comm.c tells over the host's wire, and then every rank aborts (newer versions
- * want all ranks of a node in an abort before one returns). Abort is the one call that may come
- * from another thread while one is in a group. Destroying waits for what is under way and for
- * the peers, so a communicator with something under way is aborted. Making one waits for all
- * ranks: it has a thread of its own, which is left behind where a peer fails meanwhile.
+ * NCCL does not report that a peer on the same host is gone or has aborted: a kernel waits for that
+ * peer for ever. So comm.c reports it over the host's wire, and then every rank aborts (in newer
+ * versions an abort returns only when all ranks of the node are in one). Abort is the one call that
+ * may come from another thread while a thread is in a group. Destroying a communicator waits for
+ * exchanges under way and for the peers, so one with exchanges under way is aborted instead. Making
+ * a communicator waits for all ranks: a separate thread does it, and is left behind where a peer
+ * fails meanwhile.
  *
- * Groups go where the backend's operations are queued at the time: to its line, to the one beside
- * it (fm_backend.aside) or, where it records, to the stream that records, and become part of a
- * graph, which refers to the communicator: destroying and aborting that wait until no such graph
- * is left, so they are let go of first. The watch's thread cannot do that; its abort ends what is
- * under way, and returns when the backend's thread has come to let go. */
+ * Groups go where the backend's operations are being queued: to its stream, to the second one
+ * (fm_backend.aside), or to the stream that is being captured; there they become part of a graph,
+ * which refers to the communicator. Destroy and abort wait until no such graph is left, so let_go
+ * drops the graphs first. The watch's thread cannot drop them: its abort ends the exchanges under
+ * way, and returns when the backend's thread has called let_go. */
 #include "infer/comm/wire.h"
 
 #include <stdlib.h>
@@ -30,12 +31,12 @@ typedef struct nccl {
     fmc_nccl_card card;
     const fmc_nccl *t;
     void *mark;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t over;
     void *comm; /* NULL: given up */
     bool inside, aborting;
-    bool queued; /* something was, and has not been seen to arrive */
-    bool bad;    /* it failed, and is to be aborted */
+    bool queued; /* an exchange was queued, and has not been seen to arrive */
+    bool bad;    /* the communicator failed, and is to be aborted */
 } nccl;
 
 /* ==== giving up ==== */
@@ -67,7 +68,7 @@ static void give_up(fm_wire *wire)
     (void)pthread_mutex_unlock(&w->lock);
 }
 
-/* It is not aborted before the others have heard of it: comm.c does that. */
+/* Does not abort the communicator: comm.c does, once the other ranks know of the failure. */
 static fm_status fails(nccl *w, const char *what, int result)
 {
     w->bad = true;
@@ -80,7 +81,7 @@ static fm_status stream_fails(nccl *w)
     return fm_fail(FM_EIO, "NCCL: the stream of GPU %u failed", w->card.card);
 }
 
-/* A failure of what was queued before. */
+/* Returns a failure of an earlier exchange. */
 static fm_status look(nccl *w)
 {
     int result = FMC_NCCL_SUCCESS;
@@ -107,12 +108,12 @@ static fm_status settled(fm_wire *wire, bool *done)
         return stream_fails(w);
     *done = reached > 0;
     w->queued = !*done;
-    return *done ? look(w) : FM_OK; /* an abort ends what is under way, too */
+    return *done ? look(w) : FM_OK; /* an abort ends exchanges under way, too */
 }
 
 /* ==== moving ==== */
 
-/* The communicator, kept from being aborted for a while; NULL: given up. */
+/* Enters the communicator, which is not aborted before go_out; NULL: it was given up. */
 static void *come_in(nccl *w)
 {
     (void)pthread_mutex_lock(&w->lock);
@@ -142,11 +143,11 @@ static int group(nccl *w, void *comm, const fm_move *list, uint32_t n)
         result = m->send ? w->t->send(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream)
                          : w->t->recv(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream);
     }
-    int ended = w->t->group_end(); /* also behind a failure: a group must not stay open */
+    int ended = w->t->group_end(); /* also after a failure: a group must not stay open */
     return result == FMC_NCCL_SUCCESS ? ended : result;
 }
 
-/* Something stands in the stream: a mark behind it. */
+/* Exchanges were queued in the stream: sets the mark behind them. */
 static fm_status launched(fm_wire *wire)
 {
     nccl *w = (nccl *)(void *)wire;
@@ -190,7 +191,7 @@ static void close_nccl(fm_wire *wire)
     }
     give_up(wire);
     (void)pthread_mutex_lock(&w->lock);
-    while (w->aborting) /* by the watch */
+    while (w->aborting) /* the watch's thread aborts */
         (void)pthread_cond_wait(&w->over, &w->lock);
     (void)pthread_mutex_unlock(&w->lock);
     if (w->mark)
@@ -201,7 +202,7 @@ static void close_nccl(fm_wire *wire)
     fm_free(w);
 }
 
-/* ncclCommInitRank returns when all ranks are in it. */
+/* A thread that makes a communicator: ncclCommInitRank returns when all ranks have called it. */
 typedef struct making {
     const fmc_nccl *t;
     fmc_nccl_id id;
@@ -210,7 +211,7 @@ typedef struct making {
     pthread_mutex_t lock;
     void *comm;
     int result;
-    bool done, left; /* left: nobody waits any more; whoever is last frees it */
+    bool done, left; /* left: the caller waits no more, so the thread frees this */
 } making;
 
 static void free_making(making *m)
@@ -263,7 +264,7 @@ static fm_status wait_for(making *m, fm_comm *c, void **comm)
     if (!done && !called)
         return fm_fail(FM_EIO, "NCCL: no communicator within %.0f s", step_timeout_s);
     if (!done) {
-        FM_TRY(fm_comm_barrier(c)); /* hears why */
+        FM_TRY(fm_comm_barrier(c)); /* returns the other rank's failure */
         return fm_fail(FM_EIO, "NCCL: no communicator: another rank failed");
     }
     free_making(m);
@@ -292,8 +293,8 @@ static fm_status make_comm(nccl *w, fm_comm *c, const fmc_nccl_id *id)
     return wait_for(m, c, &w->comm);
 }
 
-/* NCCL's ranks find each other over TCP, which listens on every interface unless it is told: ranks
- * of one host need none but lo. What the user has set stays. */
+/* NCCL's ranks find each other over TCP, and listen on every interface by default: ranks of one
+ * host need only lo. A value that the user has set stays. */
 static void keep_inside(const fm_comm *c)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

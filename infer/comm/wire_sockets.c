@@ -1,11 +1,11 @@
-/* wire_sockets.c - the stand-in wire: stream sockets between processes of one host, or threads.
+/* wire_sockets.c - a host wire: stream sockets between processes of one host, or threads.
  *
- * Each message is a header (its bytes, its number on this connection) and its bytes. Sends and
- * receives of an exchange go on side by side, so no order of ranks can block another. A header that
- * does not fit says that the ranks do different things, before anything is computed from it;
- * breaking off throws away what it heads. The end of a connection is the death of its peer. A rank
- * that breaks off ends the message that it is in with zeros, sends a word with a header of its own
- * and reads on to its peer's. */
+ * Each message is a header (size in bytes, number on this connection) and its bytes. Sends and
+ * receives of an exchange run in parallel, so no order of ranks can deadlock. A header that does
+ * not match shows that the ranks do different things, before anything is computed from the message;
+ * breaking off discards it. A closed connection means that the peer is gone. A rank that breaks off
+ * fills up the message that it is sending with zeros, sends its status message with a header of its
+ * own and reads on to its peer's. */
 #include "infer/comm/wire.h"
 
 #include <errno.h>
@@ -19,18 +19,18 @@
 #include "store/base/os/clock.h"
 
 #define TICK_MS 1000
-#define WORD UINT64_MAX /* header.bytes of the word of a rank that breaks off */
+#define WORD UINT64_MAX /* header.bytes of the status message of a rank that breaks off */
 
 typedef struct header {
     uint64_t bytes, number;
 } header;
 
 typedef struct way { /* one direction of a connection, in the exchange in hand */
-    uint64_t number; /* of the next message, since the beginning */
-    uint32_t at;     /* its move; list's length: none left */
-    size_t done;     /* bytes of it, header included */
+    uint64_t number; /* of the next message, counted from the beginning */
+    uint32_t at;     /* index of its move; the list's length: none left */
+    size_t done;     /* bytes moved, header included */
     header head;
-    enum { OPEN, AT_WORD, PAST_WORD } ends; /* breaking off: its word is next, or went */
+    enum { OPEN, AT_WORD, PAST_WORD } ends; /* breaking off: its word is next, or done */
 } way;
 
 typedef struct sockets {
@@ -38,7 +38,7 @@ typedef struct sockets {
     int *fd;      /* [size] */
     way *in, *out;
     struct pollfd *poll;
-    uint32_t *polled; /* [size] peers behind poll */
+    uint32_t *polled; /* [size] the peers that poll's entries are of */
 } sockets;
 
 static void close_sockets(fm_wire *w)
@@ -73,7 +73,7 @@ static fm_status silent(const sockets *s)
     return fm_fail(FM_EIO, "rank %u says nothing for %.0f s", s->polled[0], s->wire.step_timeout_s);
 }
 
-/* So that the others hear of a failure that is for good. */
+/* Closes all connections, so that the other ranks notice a permanent failure. */
 static void shut_down(const sockets *s)
 {
     for (uint32_t i = 0; i < s->wire.size; i++)
@@ -81,7 +81,7 @@ static void shut_down(const sockets *s)
             (void)shutdown(s->fd[i], SHUT_RDWR);
 }
 
-/* Moves what the socket takes now. *moved: something went. */
+/* Sends what the socket takes now. *moved: some bytes were sent. */
 static fm_status push(sockets *s, uint32_t peer, const fm_move *list, uint32_t n, bool *moved)
 {
     way *w = &s->out[peer];
@@ -168,7 +168,7 @@ static fm_status pull(sockets *s, uint32_t peer, const fm_move *list, uint32_t n
     return FM_OK;
 }
 
-/* Connections that still have something to do. */
+/* Fills s->poll with the connections that still have bytes to move. */
 static uint32_t fill_poll(sockets *s, uint32_t n)
 {
     uint32_t count = 0;
@@ -233,7 +233,7 @@ static fm_status exchange(fm_wire *w, const fm_move *list, uint32_t n)
 
 /* ==== breaking off ==== */
 
-/* The rest of a message, in zeros, then the word. */
+/* Sends the rest of a message as zeros, then the status message. */
 static fm_status push_word(sockets *s, uint32_t peer, const void *word, size_t bytes, bool *moved)
 {
     static const uint8_t zeros[65536];
@@ -269,7 +269,7 @@ static fm_status push_word(sockets *s, uint32_t peer, const void *word, size_t b
     return FM_OK;
 }
 
-/* Throws away what comes before the peer's word, and keeps that. */
+/* Discards what comes before the peer's status message, and keeps the message. */
 static fm_status pull_word(sockets *s, uint32_t peer, uint8_t *word, size_t bytes, bool *moved)
 {
     uint8_t waste[4096];

@@ -1,7 +1,7 @@
 /* cpu.c - the CPU backend in mode `exact`: life cycle, memory, the choice of instruction set.
  *
  * Calls run at once and in order; a call that cannot get scratch memory leaves its failure for
- * sync, as the seam asks. The instruction set is chosen here and nowhere else; the bits of a
+ * sync, as backend.h requires. The instruction set is chosen here and nowhere else; the bits of a
  * result do not depend on it. */
 #include "infer/cpu/cpu.h"
 
@@ -63,7 +63,7 @@ typedef struct isa_choice {
     bool present;
 } isa_choice;
 
-/* Best first. __builtin_cpu_supports also asks whether the system saves the registers. */
+/* Best first. __builtin_cpu_supports also checks whether the system saves the registers. */
 static const fmi_kern *choose_kern(const char *isa)
 {
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-/* cpu_util.c - what every operation of the CPU's backends leans on: scratch memory, the pool, the
- * failure that sticks until sync. */
+/* cpu_util.c - helpers of every operation of the CPU backends: scratch memory, the thread pool, the
+ * failure that is kept until sync. */
 #include "infer/cpu/cpu.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* open.c - the CPU backend of a mode. */
+/* open.c - opens the CPU backend of a mode. */
 #include <string.h>
 
 #include "infer/cpu/fast/fast.h"

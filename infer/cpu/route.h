@@ -1,5 +1,4 @@
-/* route.h - which experts a row goes to, and with what weights: one place for the operation of the
- * CPU (fm_route) and for training. */
+/* route.h - chooses the experts of a row and their weights. */
 #ifndef FM_INFER_ROUTE_H
 #define FM_INFER_ROUTE_H
 
@@ -7,13 +6,13 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_route_choice { /* one row's */
+typedef struct fmi_route_choice { /* one chosen expert of a row */
     uint32_t expert;
     float weight;
 } fmi_route_choice;
 
 /* The chosen experts of one row in ascending order, with their weights, from its scores [experts]:
- * softmax over all, in double; of equal scores the lower expert. share: room for [experts]. */
+ * softmax in double; of equal scores the lower expert wins. share: scratch [experts]. */
 void fmi_route(const fm_switches *sw, const float *score, double *share, fmi_route_choice *pick);
 
 FM_END_DECLS

@@ -2,9 +2,9 @@
  *
  * While sums stay in [2^e, 2^(e+1)), they are multiples of u = 2^(e-52), and rounding s + w to the
  * nearest double adds a whole number of u: w / u rounded, where a tie goes to whichever makes the
- * sum even. So what a run of additions adds depends on nothing of s but whether it is even: two
- * numbers, which join associatively. If the end is below 2^(e+1), every sum on the way was, since
- * nothing is negative; otherwise fmc_chain_add says so and the run must be added one by one. */
+ * sum even. So what a run of additions adds depends only on whether s is even: two numbers, which
+ * join associatively. If the end is below 2^(e+1), every sum on the way was, since no number is
+ * negative; otherwise fmc_chain_add returns false and the run must be added one by one. */
 #ifndef FM_INFER_CUDA_CHAIN_H
 #define FM_INFER_CUDA_CHAIN_H
 
@@ -24,14 +24,14 @@ FMC_BOTH uint64_t fmc_double_bits(double x)
     return u;
 }
 
-/* Of sums like this one (not negative, finite): the exponent field, 1 of what has none. */
+/* The exponent field of a sum (not negative, finite); 1 for a subnormal sum. */
 FMC_BOTH int fmc_chain_exponent(double sum)
 {
     int e = (int)(fmc_double_bits(sum) >> 52);
     return e < 1 ? 1 : e;
 }
 
-/* Adding w (>= +0, finite) to sums of exponent field e. */
+/* The chain that adds w (>= +0, finite) to sums of exponent field e. */
 FMC_BOTH fmc_chain fmc_chain_of(double w, int e)
 {
     const uint64_t u = fmc_double_bits(w), hidden = (uint64_t)1 << 52;
@@ -49,7 +49,7 @@ FMC_BOTH fmc_chain fmc_chain_of(double w, int e)
     return fmc_chain{{whole + (whole & 1), whole + (~whole & 1)}};
 }
 
-/* a, then b. */
+/* The chain that adds a, then b. */
 FMC_BOTH fmc_chain fmc_chain_join(fmc_chain a, fmc_chain b)
 {
     fmc_chain c;
@@ -58,8 +58,8 @@ FMC_BOTH fmc_chain fmc_chain_join(fmc_chain a, fmc_chain b)
     return c;
 }
 
-/* sum with the chain (of its exponent, FMC_CHAIN_MOST numbers at most) added; false: sums left
- * their exponent on the way, and sum is as it was. */
+/* Adds a chain of at most FMC_CHAIN_MOST numbers, made for the sum's exponent. False: a sum would
+ * leave that exponent, and *sum is unchanged. */
 FMC_BOTH bool fmc_chain_add(double *sum, fmc_chain c)
 {
     const uint64_t u = fmc_double_bits(*sum), hidden = (uint64_t)1 << 52;

@@ -1,4 +1,5 @@
-/* cuda.cu - life cycle of the CUDA backend: the module's door, devices, memory, streams, errors. */
+/* cuda.cu - the CUDA backend's life cycle: entries of the module, devices, memory, streams,
+ * errors. */
 #include "infer/cuda/cuda.h"
 
 #include <stdarg.h>
@@ -43,7 +44,7 @@ fm_status fmc_status(cudaError_t e, const char *what)
 {
     if (e == cudaSuccess)
         return FM_OK;
-    (void)cudaGetLastError(); /* told here, not again at the next launch */
+    (void)cudaGetLastError(); /* reported here, not again at the next launch */
     if (e == cudaErrorMemoryAllocation)
         return fmc_fail(FM_ELIMIT, "%s: the device's memory is used up", what);
     if (e == cudaErrorNoDevice || e == cudaErrorInsufficientDriver || e == cudaErrorInvalidDevice)
@@ -89,10 +90,10 @@ void fmc_enter_anew(const fmc_device *d)
 
 /* ---- kernels that begin before their turn ---- */
 
-#define KNOWN_MAX 512u /* a power of two; kernels beyond are launched as ever */
+#define KNOWN_MAX 512u /* a power of two; further kernels are launched without overlap */
 
 struct fmc_known {
-    const void *kernel[KNOWN_MAX]; /* by address, the next free place behind it */
+    const void *kernel[KNOWN_MAX]; /* hashed by address, then the next free place */
     bool soon[KNOWN_MAX];
 };
 
@@ -149,7 +150,7 @@ void fmc_op_free(fm_backend *be, void *ptr)
 {
     fmc_enter(fmc_of(be));
     if (!fmc_room_free(fmc_of(be), ptr))
-        (void)cudaFree(ptr); /* waits for what still uses it */
+        (void)cudaFree(ptr); /* waits for kernels that still use it */
 }
 
 fm_status fmc_op_host_alloc(fm_backend *be, void **out, size_t bytes)
@@ -166,12 +167,12 @@ void fmc_op_host_free(fm_backend *be, void *ptr)
     (void)cudaFreeHost(ptr);
 }
 
-/* Offset of bytes in the ring, whose older half may still be read. Under the lock. */
+/* Offset of a piece of the ring, whose older half may still be read. The caller holds the lock. */
 static cudaError_t ring_take(fmc_device *d, size_t bytes, size_t *at)
 {
     fmc_ring *r = &d->ring;
     size_t half = r->cap_bytes / 2, take = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    unsigned now = r->at > half; /* exactly half: the first is full, the other not begun */
+    unsigned now = r->at > half; /* exactly half: the first half is full, the other not begun */
     cudaError_t e = cudaSuccess;
     if (r->at + take > (now + 1) * half) {
         e = cudaEventRecord(r->passed[now], d->line);
@@ -202,7 +203,7 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes)
             fmc_stick(d, FM_ENOMEM, "no room for the lists of a recorded step");
             return NULL;
         }
-        memcpy(to, host, bytes); /* goes to the GPU once, when the recording is whole */
+        memcpy(to, host, bytes); /* copied to the GPU once, when the recording is complete */
         e = cudaSuccess;
     } else {
         size_t at;
@@ -219,8 +220,8 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes)
     return e == cudaSuccess ? dev : NULL;
 }
 
-/* Small ones pass through the ring in the order of operations. Large ones go beside them, after
- * what is queued already, and are waited for: what is queued next finds them there. */
+/* Small uploads pass through the ring in the order of operations. Large ones are copied on a stream
+ * of their own behind what is queued already, and the host waits for them. */
 fm_status fmc_op_upload(fm_backend *be, void *dst, const void *src, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
@@ -268,7 +269,7 @@ fm_status fmc_op_download(fm_backend *be, void *dst, const void *src, size_t byt
     return fmc_op_sync(be);
 }
 
-/* Lets go of a slot's memory, which recorded steps may still write to. */
+/* Replaces a slot's memory, but keeps the old one, which recorded steps may still write to. */
 static void outgrow(fmc_device *d, fmc_scratch *s)
 {
     fmc_outgrown *old = d->graphs && s->bytes ? (fmc_outgrown *)fmc_take(sizeof *old) : NULL;
@@ -315,7 +316,7 @@ static void cuda_close(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
-    (void)cudaStreamSynchronize(d->line); /* not the GPU: others may be recording on it */
+    (void)cudaStreamSynchronize(d->line); /* not the whole GPU: others may be recording */
     (void)cudaStreamSynchronize(d->copy);
     fmc_fast_close(d);
     fmc_graph_close(d);

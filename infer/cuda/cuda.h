@@ -1,8 +1,8 @@
-/* cuda.h - inside of the CUDA backend: what its files share. One file of operations each, as beside
- * it in infer/cpu; README.md has the table of kernels.
+/* cuda.h - inside the CUDA backend: what its files share. The files of operations match those of
+ * infer/cpu; README.md has the table of kernels.
  *
- * Operations come from one thread at a time and are queued on `stream`; memory and weights may be
- * asked for by any thread (`lock` guards what they share). The first failure sticks until sync. */
+ * Operations come from one thread at a time and are queued on `stream`; any thread may allocate
+ * memory and make weights (`lock` guards what they share). The first failure is kept until sync. */
 #ifndef FM_INFER_CUDA_CUDA_H
 #define FM_INFER_CUDA_CUDA_H
 
@@ -24,7 +24,7 @@ typedef struct fmc_scratch {
     size_t cap_bytes;
 } fmc_scratch;
 
-/* Scratch that became too small: recorded steps know its address, so it stays until the end. */
+/* Scratch memory that became too small: recorded steps hold its address, so it is kept. */
 typedef struct fmc_outgrown {
     void *bytes; /* device */
     struct fmc_outgrown *next;
@@ -39,36 +39,36 @@ enum {
     FMC_SCRATCHES
 };
 
-/* Lists of operations while a step is being recorded: they must stay where they are for as long as
+/* Memory for the lists of a step that is being recorded: they stay at their addresses as long as
  * the recording lives. */
 typedef struct fmc_arena fmc_arena;
 
-#define FMC_TICKETS 8u /* fetches whose events are kept apart */
+#define FMC_TICKETS 8u /* fetches that have an event of their own */
 
 typedef struct fmc_device {
-    fm_backend be; /* first: an fm_backend * of ours is an fmc_device * */
+    fm_backend be; /* first: the fm_backend is this object */
     uint32_t ordinal;
     int multiprocessors, shared_max; /* bytes of shared memory that a block may ask for */
     int capability;                  /* 90: sm_90 */
     char isa[16];
     fm_pool *pool;
-    /* line: where all stands in order; stream: where operations are launched, which is line unless
-     * a step is being recorded or they stand aside; copy: large uploads and clearing. */
+    /* line orders all work; stream: where operations are launched, which is line unless a step is
+     * being recorded or aside is on; copy: large uploads and clearing. */
     cudaStream_t line, stream, copy;
     cudaEvent_t mark;
-    pthread_mutex_t lock; /* ring, copy, mark */
+    pthread_mutex_t lock; /* guards ring, copy, mark and rooms */
     fmc_ring ring;
-    fmc_scratch scratch[FMC_SCRATCHES]; /* of the thread of operations */
+    fmc_scratch scratch[FMC_SCRATCHES]; /* used by the thread of operations alone */
     fmc_outgrown *outgrown;
-    struct fmc_room *rooms;         /* vmm.cu; under the lock */
+    struct fmc_room *rooms;         /* vmm.cu; guarded by lock */
     fmc_arena *arena;               /* not NULL: a step is being recorded */
     struct fmc_graphs *graphs;      /* graph.cu; NULL until a step is recorded */
-    struct fmc_side_stream *second; /* side_stream.cu; NULL until something stands there */
+    struct fmc_side_stream *second; /* side_stream.cu; NULL until it is used */
     cudaEvent_t ticket[FMC_TICKETS];
-    uint64_t tickets; /* ever given */
+    uint64_t tickets; /* given so far */
     void *fast;       /* cuda/mma/fast.cu's state in mode fast */
-    struct fmc_known
-        *known; /* kernels of which fmc_may_begin_soon was asked; of the thread of operations */
+    /* The answers of fmc_may_begin_soon, by kernel; used by the thread of operations alone. */
+    struct fmc_known *known;
     bool never_soon;
     fm_status failed;
     char why[512];
@@ -83,28 +83,28 @@ static inline fmc_device *fmc_of(fm_backend *be)
 
 /* Sets the caller's error text; returns rc. Any thread. */
 fm_status fmc_fail(fm_status rc, const char *fmt, ...) FM_PRINTF(2, 3);
-/* Host memory, zeroed, 64-byte aligned; NULL: there is none. fmc_release takes NULL too. */
+/* Host memory, zeroed, 64-byte aligned; NULL: out of memory. fmc_release takes NULL too. */
 void *fmc_take(size_t bytes);
 void fmc_release(void *p);
 /* The status for e, with the text "what: ..."; FM_OK for cudaSuccess. */
 fm_status fmc_status(cudaError_t e, const char *what);
 /* Remembers the first failure for sync. */
 void fmc_stick(fmc_device *d, fm_status rc, const char *text);
-/* After a launch: sticks what the runtime says of it. */
+/* Called after a launch: keeps a failure that the runtime reports. */
 void fmc_launched(fmc_device *d, const char *kernel);
-/* Device memory of at least bytes until the next call for the same slot; NULL: failed, sticks. */
+/* Device memory of at least bytes, valid until the next call for the same slot; NULL: failed, which
+ * is kept for sync. */
 void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes);
-/* A copy of bytes of the host's on the device, 256-byte aligned, for the operations that are queued
- * next (up to FMC_ARGS_MAX bytes of such copies), which do not write to it: a recorded step has it
- * from one replay to the next. NULL: failed, sticks. */
+/* A copy on the device of host bytes, 256-byte aligned, for the operations that are queued next (at
+ * most FMC_ARGS_MAX bytes of such copies). They must not write to it: a recorded step keeps it from
+ * one replay to the next. NULL: failed, which is kept for sync. */
 #define FMC_ARGS_MAX (1u << 20)
 void *fmc_args(fmc_device *d, const void *host, size_t bytes);
 
-/* The GPU that this thread's calls go to, -1: nobody has said so yet. Asking the driver for each
- * launch costs as much as a launch's queueing; so it is asked where the thread turns to another
- * GPU, and anew where the host waits or a step is recorded or replayed. Code that is not this
- * module's and leaves a thread on another GPU in between has to put it back (fmc_enter_anew
- * behind calls of libraries that may not). */
+/* The GPU that was last made current on this thread; -1: none yet. A cudaSetDevice for each launch
+ * would cost as much as queueing it, so it is called where the thread changes to another GPU, and
+ * always where the host waits or a step is recorded or replayed. Other code that makes another GPU
+ * current has to restore it (fmc_enter_anew after libraries that may not). */
 extern __thread int fmc_here;
 void fmc_enter_anew(const fmc_device *d);
 static inline void fmc_enter(const fmc_device *d)
@@ -113,11 +113,11 @@ static inline void fmc_enter(const fmc_device *d)
         fmc_enter_anew(d);
 }
 
-/* Whether what runs of this kernel on the GPU is sm_90's code, which waits for its turn: machine
- * code that was made of older PTX does not. FMSTORE_CUDA_PDL=0: never. */
+/* Whether the GPU runs code of this kernel that was made from sm_90's PTX, which waits for its
+ * turn; machine code made from older PTX does not. FMSTORE_CUDA_PDL=0: never. */
 bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
 
-/* Launches a kernel of this backend unless something failed before. A template in parentheses. */
+/* Launches a kernel unless an operation failed before. A template stands in parentheses. */
 #define FMC_RUN(d, kernel, grid, block, shared_bytes, ...)                                         \
     do {                                                                                           \
         if ((d)->failed == FM_OK) {                                                                \
@@ -127,8 +127,7 @@ bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
         }                                                                                          \
     } while (0)
 
-/* Likewise, a kernel that calls fmc_wait_for_turn: it begins before its turn where GPU and code
- * can do that. */
+/* Likewise for a kernel that calls fmc_wait_for_turn: it may begin before its turn. */
 #define FMC_RUN_PDL(d, kernel, grid, block, shared_bytes, ...)                                     \
     do {                                                                                           \
         if ((d)->failed == FM_OK) {                                                                \
@@ -141,8 +140,8 @@ bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
         }                                                                                          \
     } while (0)
 
-/* Of a task at work: a segment of a list whose length the device alone knows (fm_product.from)
- * becomes rows and m. True where that is none; the same for all threads of a block. */
+/* Sets rows and m of a task from its segment, whose length only the device knows (fm_product.from).
+ * True where the segment is empty; the same for all threads of a block. */
 template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
 {
     if (!t->from)
@@ -153,11 +152,11 @@ template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
     return t->m == 0;
 }
 
-/* cuda/exact/elem.cu: keep_rows of more rows than its kernel is for, by rope and kv_write; false:
- * not so many. */
+/* cuda/exact/elem.cu: does keep_rows by rope and kv_write where there are more rows than its kernel
+ * is made for; false: there are not so many. */
 bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r);
 
-/* ---- what mode exact has: fmc_op_<op>, each in the file of its family ---- */
+/* ---- the operations of mode exact, fmc_op_<op>, each in the file of its family ---- */
 
 /* clang-format off */
 #define FMC_OPS(X)                                                                                 \
@@ -170,7 +169,7 @@ bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r);
 #define FMC_DECLARE(op) FM_BACKEND_FN(op, fmc_op_##op);
 FMC_OPS(FMC_DECLARE)
 #undef FMC_DECLARE
-/* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the GPU lacks it. */
+/* Installs the operations of modes fast and bf16. FM_EUNSUPPORTED: the GPU lacks something. */
 fm_status fmc_fast_open(fmc_device *d);
 void fmc_fast_close(fmc_device *d);
 fm_status fmc_bf16_open(fmc_device *d);
@@ -178,12 +177,12 @@ void fmc_graph_close(fmc_device *d);
 void fmc_side_stream_close(fmc_device *d);
 /* nccl.cu: fm_module.nccl. */
 fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out);
-/* vmm.cu: whether ptr was a room of reserve, which is gone then. */
+/* vmm.cu: frees the range at ptr if reserve returned it; false: it did not. */
 bool fmc_room_free(fmc_device *d, void *ptr);
-/* graph.cu: room in the arena of the recording that is going on; host and device sides. */
+/* graph.cu: memory in the arena of the current recording, on the host and on the device. */
 fm_status fmc_arena_take(fmc_device *d, size_t bytes, void **host, void **dev);
-/* Ends every recording's graph, also one that runs (then behind it); without waiting. What they
- * had keeps its memory until it is forgotten. */
+/* Destroys every recording's graph without waiting; one that is running ends first. The recordings'
+ * memory stays until forget. */
 void fmc_graphs_let_go(fm_backend *be);
 
 #endif

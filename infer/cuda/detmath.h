@@ -1,6 +1,6 @@
 /* detmath.h - logarithm and power in double with the bits of store/base/math/detmath.c, operation
- * for operation, on the GPU and on the host (this module is linked against none of our libraries).
- * What the steps are for is said there. */
+ * for operation, on the GPU and on the host (this module is linked against no library of fmstore).
+ * That file explains the steps. */
 #ifndef FM_INFER_CUDA_DETMATH_H
 #define FM_INFER_CUDA_DETMATH_H
 
@@ -125,7 +125,7 @@ FMC_BOTH double fmc_exp_tail(double r)
 #define FMC_EXP_MAX 709.782712893384
 #define FMC_EXP_MIN -745.1332191019412
 
-/* exp(x + extra), extra tiny beside x or beside 1. */
+/* exp(x + extra), extra tiny against x or against 1. */
 FMC_BOTH double fmc_exp_dd(double x, double extra)
 {
     if (x != x)

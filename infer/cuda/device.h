@@ -17,7 +17,8 @@
 #if defined(__CUDACC__)
 #define FMC_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
-/* May begin before the kernel before it has ended (ptx.h: fmc_let_next, fmc_wait_for_turn). */
+/* The kernel may begin before the previous one has ended (ptx.h: fmc_let_next,
+ * fmc_wait_for_turn). */
 #define FMC_LAUNCH_PDL(kernel, grid, block, shared_bytes, stream, ...)                             \
     fmc_launch_soon((stream), (grid), (block), (shared_bytes), (kernel), __VA_ARGS__)
 template <class... P, class... A>
@@ -34,7 +35,7 @@ static inline void fmc_launch_soon(cudaStream_t stream, dim3 grid, dim3 block, s
     config.stream = stream;
     config.attrs = &soon;
     config.numAttrs = 1;
-    (void)cudaLaunchKernelEx(&config, kernel, (P)args...); /* asked for by fmc_launched */
+    (void)cudaLaunchKernelEx(&config, kernel, (P)args...); /* fmc_launched reads the error */
 }
 /* Shared memory of a block: FMC_SHARED(float, tile, [8][33]). At the top of a kernel. */
 #define FMC_SHARED(type, name, dims) __shared__ __align__(16) type name dims
@@ -52,7 +53,7 @@ static inline void fmc_launch_soon(cudaStream_t stream, dim3 grid, dim3 block, s
 
 #define FMC_DEVICE static __device__ __forceinline__
 
-/* Threads of a block that no measurement has set: eight warps. */
+/* Threads of a block where no measurement has chosen another number: eight warps. */
 #define FMC_THREADS 256u
 
 /* Blocks of `each` that cover n, at most the grid's limit: kernels stride by the grid. */

@@ -4,9 +4,9 @@
 
 #include "infer/cuda/device.h"
 
-/* Of list[count], count >= 1, whose `begin` ascend from 0: the last that begins at this block or
- * before. All lanes of a warp call; each looks at every 32nd, so that what a launch waits for
- * before its work is one load and not a chain of them (halving 256: eight, some 1.2 us). */
+/* The last entry of list[count] (count >= 1, `begin` ascending from 0) that begins at this block or
+ * before. All lanes of a warp call it; each reads every 32nd entry, so that a block waits for one
+ * load before its work and not for a chain (a binary search of 256: eight loads, some 1.2 us). */
 template <class T> FMC_DEVICE uint32_t fmc_find_begin(const T *list, uint32_t count)
 {
     uint32_t found = 0;

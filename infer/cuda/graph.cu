@@ -1,11 +1,11 @@
 /* graph.cu - steps that are recorded once and replayed (CUDA graphs), and copies to the host that
- * are waited for by ticket: what keeps the host ahead of the GPU.
+ * are waited for by ticket. Both keep the host ahead of the GPU.
  *
- * While a step is recorded its operations go to a stream of their own, which captures them; what
- * other threads do (uploads, weights) stands in the device's line as ever. Lists that operations
- * bring from the host are the recording's own, and are copied to the GPU once: a replay is kernels
- * alone. Exchanges with other ranks (comm/wire_nccl.c) stand in a recording like kernels; their
- * communicator ends only when no such graph is left, so those can be let go of all at once. */
+ * While a step is recorded its operations go to a stream of their own, which captures them; work of
+ * other threads (uploads, weights) goes to the device's own stream as always. Lists that operations
+ * copy from the host belong to the recording, and are copied to the GPU once: a replay consists of
+ * kernels alone. Exchanges with other ranks (comm/wire_nccl.c) are recorded like kernels; their
+ * communicator ends only when no such graph is left, so all graphs can be destroyed at once. */
 #include "infer/cuda/cuda.h"
 
 #include <string.h>
@@ -116,11 +116,11 @@ void fmc_op_forget(fm_backend *be, uint64_t key)
     recording *r = *at;
     *at = r->next;
     fmc_enter(d);
-    (void)cudaStreamSynchronize(d->line); /* it may still run */
+    (void)cudaStreamSynchronize(d->line); /* the recording may still run */
     recording_free(r);
 }
 
-/* Relaxed: memory may be asked for meanwhile, by this thread and by others. */
+/* Captures in relaxed mode: this thread and others may allocate memory meanwhile. */
 fm_status fmc_op_record(fm_backend *be, uint64_t key)
 {
     fmc_device *d = fmc_of(be);
@@ -149,7 +149,7 @@ fm_status fmc_op_record(fm_backend *be, uint64_t key)
     return FM_OK;
 }
 
-/* A graph that is not launched is told at once, since other ranks may have launched theirs. */
+/* Reports a failed launch at once, since other ranks may have launched their graphs. */
 static fm_status launch(fmc_device *d, const recording *r)
 {
     if (d->failed == FM_OK) {
@@ -162,7 +162,7 @@ static fm_status launch(fmc_device *d, const recording *r)
     return fmc_fail(d->failed, "cuda:%u: a recorded step was not started: %s", d->ordinal, d->why);
 }
 
-/* The lists of a recording, before it runs for the first time. */
+/* Copies the lists of a recording to the GPU, before it runs for the first time. */
 static cudaError_t arena_send(const fmc_arena *a, cudaStream_t line)
 {
     cudaError_t e = cudaSuccess;
@@ -187,7 +187,7 @@ fm_status fmc_op_recorded(fm_backend *be)
         e = arena_send(&r->arena, d->line);
     if (graph)
         (void)cudaGraphDestroy(graph);
-    if (e != cudaSuccess || d->failed != FM_OK) { /* nothing of it ran, so nothing failed */
+    if (e != cudaSuccess || d->failed != FM_OK) { /* nothing of it ran, so no operation failed */
         (void)cudaGetLastError();
         recording_free(r);
         fm_status rc = fmc_fail(FM_EUNSUPPORTED, "a step cannot be recorded: %s",
@@ -216,7 +216,7 @@ void fmc_graphs_let_go(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter_anew(d);
-    if (d->arena) { /* one is being made: recorded finds that there is none */
+    if (d->arena) { /* a step is being recorded: recorded will find no graph */
         cudaGraph_t graph = NULL;
         (void)cudaStreamEndCapture(d->graphs->capture, &graph);
         if (graph)
@@ -249,7 +249,7 @@ fm_status fmc_op_fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
     return fmc_status(e, "a copy from the device");
 }
 
-/* The event of a ticket long past is a later one's by now: that waits longer, never too short. */
+/* An old ticket's event belongs to a later ticket by now: the wait is longer, never too short. */
 fm_status fmc_op_wait(fm_backend *be, uint64_t ticket)
 {
     fmc_device *d = fmc_of(be);

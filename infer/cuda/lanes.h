@@ -11,7 +11,7 @@
 
 #define FMC_LANES 16u
 
-/* a > b ? a : b, and likewise: the second where either is NaN. */
+/* a > b ? a : b, and likewise the smaller; the second operand where either is NaN. */
 FMC_DEVICE float fmc_max(float a, float b)
 {
     return a > b ? a : b;
@@ -96,7 +96,7 @@ FMC_DEVICE float fmc_act(fm_act f, float x)
         return x * (x > 0.0f ? 1.0f - tail : tail);
     }
     if (f == FM_ACT_RELU)
-        return fmc_max(0.0f, x); /* NaN stays */
+        return fmc_max(0.0f, x); /* keeps NaN */
     float u = x;
     if (f == FM_ACT_GELU_TANH)
         u = fmaf((x * x) * x, 0.044715f, x) * 1.5957691216057308f;
@@ -126,8 +126,8 @@ FMC_DEVICE fmc_slope fmc_act_slope(fm_act f, float x)
     return fmc_slope{x * s, s * fmaf(x, 1.0f - s, 1.0f)};
 }
 
-/* Sum over the 16 lanes of this half warp, in every lane of it: l += l + 8, 4, 2, 1. mask: who
- * calls, a half warp or both halves together. */
+/* Sum over the 16 lanes of this half warp, returned in each lane: lane l += lane l + 8, then 4, 2,
+ * 1. mask: the calling lanes, a half warp or both halves together. */
 template <class T> FMC_DEVICE T fmc_fold_add_of(unsigned mask, T v)
 {
     for (unsigned by = 8; by > 0; by /= 2)

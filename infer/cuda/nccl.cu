@@ -1,8 +1,9 @@
-/* nccl.cu - NCCL's calls for comm/wire_nccl.c, which holds all that is no CUDA.
+/* nccl.cu - NCCL's calls for comm/wire_nccl.c, which has the part without CUDA.
  *
  * The library is opened at run time (libnccl.so.2, or what FMSTORE_NCCL names): the module runs on
- * machines without it. Types are those of comm/wire.h; where nccl.h is there, the compiler compares
- * them. Limits: an exchange moves its bytes once over each link, nothing is computed. */
+ * machines without it. Types are those of comm/wire.h; where nccl.h is installed, the compiler
+ * compares them. An exchange is limited by the links: it moves its bytes once over each, and
+ * nothing is computed. */
 #include "infer/cuda/cuda.h"
 
 #include <dlfcn.h>
@@ -55,7 +56,7 @@ static fm_status open_library(void)
     return FM_OK;
 }
 
-/* ---- marks: an event of the GPU of its stream ---- */
+/* ---- marks: events of the stream's GPU ---- */
 
 static int enter(uint32_t card)
 {
@@ -80,7 +81,7 @@ static int marked(void *mark)
 {
     cudaError_t state = cudaEventQuery((cudaEvent_t)mark);
     if (state == cudaErrorNotReady)
-        (void)cudaGetLastError(); /* an answer, not a failure */
+        (void)cudaGetLastError(); /* "not ready" is an answer, not a failure */
     return state == cudaSuccess ? 1 : state == cudaErrorNotReady ? 0 : -1;
 }
 

@@ -10,16 +10,17 @@
 #include "simt_ptx.h"
 #else
 
-/* Kernels of one stream that overlap (sm_90; elsewhere, and in code that is not made of sm_90's
- * PTX, both are nothing and no launch may begin before its turn, fmc_may_begin_soon).
- * fmc_let_next: once all blocks have said so or left, a kernel behind that was launched to begin soon
- * begins. fmc_wait_for_turn: all kernels before have ended and what they wrote is there. Every
- * thread of a kernel that is launched so waits, before it leaves, reads what an earlier kernel may
- * write, or writes what an earlier one may use; since each waits, the end of one is the end of all
- * before it. A kernel that never says so lets the next begin by ending, but what it wrote need not
- * be there before the wait either. What may be read before: lists of operations and weights, as
- * between a kernel that writes one and a kernel that reads it early there is a copy or a kernel
- * that is launched in its turn: those wait for all that was written. */
+/* Kernels of one stream that overlap (sm_90; elsewhere, and in code that is not made from sm_90's
+ * PTX, both functions do nothing and no launch may begin before its turn, fmc_may_begin_soon).
+ * fmc_let_next: once all blocks have called it or ended, the next kernel begins if it was launched
+ * by FMC_RUN_PDL. fmc_wait_for_turn returns when all earlier kernels have ended and their writes
+ * are visible. Every thread of a kernel launched so calls it before it ends, before it reads what
+ * an earlier kernel may write and before it writes what an earlier one may use; since each kernel
+ * waits, the end of one is the end of all before it. A kernel that never calls fmc_let_next lets
+ * the next begin by ending, but its writes need not be visible before the wait either. Only lists
+ * of operations and weights may be read before the wait, because between a kernel that writes one
+ * and a kernel that reads it early there is a copy or a kernel launched by FMC_RUN, and those wait
+ * for all earlier writes. */
 FMC_DEVICE void fmc_let_next(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -33,19 +34,19 @@ FMC_DEVICE void fmc_wait_for_turn(void)
 #endif
 }
 
-/* 16 bytes from global to shared memory, later; zeros where !valid. Both 16-byte aligned. */
+/* Copies 16 aligned bytes from global to shared memory, asynchronously; zeros where !valid. */
 FMC_DEVICE void fmc_copy16(void *shared, const void *global, bool valid)
 {
     unsigned to = (unsigned)__cvta_generic_to_shared(shared), bytes = valid ? 16u : 0u;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
                  : "memory");
 }
-/* What was copied since the last one is a group. */
+/* The copies since the last call form a group. */
 FMC_DEVICE void fmc_copy_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* All groups of this thread but the `left` newest are there; a barrier tells the other threads. */
+/* Waits for this thread's groups but the `left` newest; a barrier shows them to other threads. */
 template <int left> FMC_DEVICE void fmc_copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
@@ -70,7 +71,7 @@ FMC_DEVICE void fmc_load_matrix4_t(uint32_t r[4], const void *row)
                  : "memory");
 }
 
-/* Two f32 rounded to nearest even, NaN to a quiet NaN: low in the low half. */
+/* Two f32 rounded to nearest even, NaN to a quiet NaN: `low` in the low half. */
 FMC_DEVICE uint32_t fmc_pack_bf16(float low, float high)
 {
     uint32_t r;
@@ -83,7 +84,7 @@ FMC_DEVICE uint32_t fmc_pack_f16(float low, float high)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
-/* Two bf16 each times another, rounded to nearest even; subnormal numbers are numbers. */
+/* Two products of bf16, rounded to nearest even; subnormal numbers are kept. */
 FMC_DEVICE uint32_t fmc_times_bf16(uint32_t a, uint32_t b)
 {
     uint32_t r; /* + -0: mul is sm_90's */
@@ -98,7 +99,7 @@ FMC_DEVICE float fmc_from_f16(uint32_t h)
     return r;
 }
 
-/* 2^x within 2 ulp; what is below 2^-126 is 0. One instruction, where exp2f is four. */
+/* 2^x within 2 ulp; results below 2^-126 are 0. One instruction, where exp2f is four. */
 FMC_DEVICE float fmc_exp2(float x)
 {
     float r;
@@ -131,7 +132,7 @@ FMC_DEVICE void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2
 }
 #endif
 
-/* At the top of a kernel that has nothing to do before its turn. */
+/* For the top of a kernel that does nothing before its turn. */
 FMC_DEVICE void fmc_take_turn(void)
 {
     fmc_let_next();

@@ -1,10 +1,10 @@
-/* route.cu - which experts the rows go to, and the small operations around it: the CPU's bits and
- * ties, without the host.
+/* route.cu - the choice of experts and the small operations around it: the CPU's bits and ties,
+ * without the host.
  *
- * A warp has a row: its lanes make the exponentials and find the largest score, one lane adds, in
- * the order of experts (a double add an expert: some 0.6 us for 128). The list of numbers by expert
- * is made by a block for each expert, which reads all choices twice, from L2. Both are bound by
- * latency, two launches a layer. */
+ * A warp has a row: its lanes compute the exponentials and find the largest score, and one lane
+ * adds in the order of experts (one double addition an expert: some 0.6 us for 128). For the list
+ * of choices by expert there is a block for each expert, which reads all choices twice, from L2.
+ * Both are bound by latency, two launches a layer. */
 #include "infer/cuda/detmath.h"
 #include "infer/cuda/rows.h"
 
@@ -31,8 +31,8 @@ FMC_DEVICE best_of better(best_of a, best_of b)
     return second ? b : a;
 }
 
-/* The next choice of a row: the largest score that is not taken. A NaN counts only where it is the
- * first of those: then nothing is larger. taken: bit i of lane l is expert 32 i + l. */
+/* The next choice of a row: the largest score that is not taken. A NaN is chosen only where it is
+ * the first score left: no score is larger then. taken: bit i of lane l is expert 32 i + l. */
 FMC_DEVICE uint32_t next_expert(const float *score, uint32_t experts, uint32_t taken)
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -94,9 +94,9 @@ __global__ void k_route(fm_route r)
     }
 }
 
-/* ---- numbers by expert ---- */
+/* ---- choices by expert ---- */
 
-/* Where expert e's numbers of each part begin: its segment of the list is ascending. */
+/* Writes where expert e's choices of each part begin: its segment of the list is ascending. */
 FMC_DEVICE void begin_parts(const fm_route &r, uint32_t e, uint32_t at, uint32_t end)
 {
     for (uint32_t p = threadIdx.x; p < r.parts; p += blockDim.x) {
@@ -120,8 +120,8 @@ FMC_DEVICE uint32_t warp_sum(uint32_t n)
     return n;
 }
 
-/* A block has an expert, a warp of it a segment of the choices. Where the expert's numbers begin is
- * how many choices are of lower experts, so no block waits for another. */
+/* A block has an expert, each of its warps a segment of the choices. An expert's choices begin at
+ * the number of choices of lower experts, so no block waits for another. */
 __global__ void __launch_bounds__(DEAL_THREADS) k_deal(fm_route r)
 {
     FMC_SHARED(uint32_t, lower, [DEAL_WARPS]);
@@ -228,7 +228,7 @@ void fmc_op_route_grad(fm_backend *be, const fm_route *r, float *dscore, const f
 
 /* ---- scales of segments; sigmoids ---- */
 
-#define SCALE_BLOCKS 16u /* of one entry: they share its rows */
+#define SCALE_BLOCKS 16u /* of one entry, which share its rows */
 
 __global__ void k_scalings(const fm_scaling *list)
 {

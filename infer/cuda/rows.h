@@ -2,8 +2,8 @@
  *
  * Element-wise operations run over cells, four at a time where addresses allow (16-byte accesses).
  * A reduction keeps the order of lanes.h: a sum over a row is sixteen chains whose order is fixed,
- * so threads beyond sixteen bring the row into shared memory, or compute what is summed, while
- * sixteen add. A sum over rows is one chain a column: the other threads bring rows in. */
+ * so sixteen threads add, while the others load the row into shared memory or compute the summands.
+ * A sum over rows is one chain a column: the other threads load the rows. */
 #ifndef FM_INFER_CUDA_ROWS_H
 #define FM_INFER_CUDA_ROWS_H
 
@@ -13,7 +13,7 @@
 
 /* ---- one element or four ---- */
 
-/* A number in a type: f(w, i) of the loops below handles w.value elements from i on. */
+/* A number as a type: f(w, i) of the loops below handles w.value elements from i on. */
 template <int n> struct fmc_int {
     static constexpr int value = n;
 };
@@ -38,7 +38,7 @@ template <int W> FMC_DEVICE void fmc_put(float *p, const float (&v)[W])
     }
 }
 
-/* Host: may rows at a (b, ..) with these strides be read 16 bytes at a time? NULL counts as yes. */
+/* On the host: whether all these addresses allow accesses of 16 bytes. NULL counts as yes. */
 static inline bool fmc_sm90(const void *a, const void *b = NULL, const void *c = NULL,
                             const void *d = NULL, const void *e = NULL)
 {
@@ -49,7 +49,7 @@ static inline bool fmc_sm90_ld(size_t a, size_t b = 0, size_t c = 0, size_t d = 
     return ((a | b | c | d | e) & 3u) == 0;
 }
 
-/* f over 0 .. n-1, split over threads first, first + step, .. */
+/* Calls f over 0 .. n-1, split over threads first, first + step, .. */
 template <class I, class F> FMC_DEVICE void fmc_span(I first, I step, I n, bool wide, F f)
 {
     I done = 0;
@@ -62,7 +62,7 @@ template <class I, class F> FMC_DEVICE void fmc_span(I first, I step, I n, bool 
         f(fmc_int<1>(), i);
 }
 
-/* f(w, row, column) over [m, n], split over the grid: fmc_cell_blocks of FMC_THREADS. */
+/* Calls f(w, row, column) over [m, n], split over the grid: fmc_cell_blocks of FMC_THREADS. */
 template <class F> FMC_DEVICE void fmc_cells(uint32_t m, uint32_t n, bool wide, F f)
 {
     uint32_t units = wide ? n / 4 + (n % 4 != 0) : n;
@@ -84,8 +84,8 @@ static inline unsigned fmc_cell_blocks(uint32_t m, uint32_t n, bool wide)
 {
     return fmc_blocks((uint64_t)m * (wide ? n / 4 + (n % 4 != 0) : n), FMC_THREADS);
 }
-/* Launches a kernel whose last parameters are m, n, wide and which runs over cells. By RUN:
- * FMC_RUN, or FMC_RUN_PDL for a kernel that waits for its turn. */
+/* Launches a kernel that runs over cells, whose last parameters are m, n, wide. RUN is FMC_RUN, or
+ * FMC_RUN_PDL for a kernel that waits for its turn. */
 #define FMC_CELLS(...) FMC_CELLS_BY(FMC_RUN, __VA_ARGS__)
 #define FMC_CELLS_BY(RUN, d, kernel, m, n, wide, ...)                                              \
     do {                                                                                           \
@@ -94,7 +94,7 @@ static inline unsigned fmc_cell_blocks(uint32_t m, uint32_t n, bool wide)
             RUN(d, kernel, fmc_cell_blocks(m, n, fmc_w), FMC_THREADS, 0, __VA_ARGS__, m, n,        \
                 fmc_w);                                                                            \
     } while (0)
-/* Likewise for n elements in a row: n, wide. */
+/* Likewise for n contiguous elements: the last parameters are n, wide. */
 #define FMC_SPAN(...) FMC_SPAN_BY(FMC_RUN, __VA_ARGS__)
 #define FMC_SPAN_BY(RUN, d, kernel, n, wide, ...)                                                  \
     do {                                                                                           \
@@ -106,7 +106,7 @@ static inline unsigned fmc_cell_blocks(uint32_t m, uint32_t n, bool wide)
 
 /* ---- rotary positions ---- */
 
-/* Elements a, b = i and i + half of a head, turned by row's angle: rope's bits. */
+/* Elements a, b = i and i + half of a head, rotated by the row's angle, with rope's bits. */
 FMC_DEVICE float fmc_turn_low(float a, float b, float c, float s)
 {
     return fmaf(b, 0.0f - s, a * c);
@@ -115,7 +115,7 @@ FMC_DEVICE float fmc_turn_high(float a, float b, float c, float s)
 {
     return fmaf(a, s, b * c);
 }
-/* Element d of a head of row `row`, turned; beyond `turns` as it is. */
+/* Element d of a head of row `row`, rotated; elements from `turns` on are unchanged. */
 FMC_DEVICE float fmc_turned(const float *head, uint32_t d, const fm_new_rows &r, uint32_t row)
 {
     uint32_t half = r.turns / 2, i = d < half ? d : d - half;
@@ -125,7 +125,7 @@ FMC_DEVICE float fmc_turned(const float *head, uint32_t d, const fm_new_rows &r,
     float a = head[i], b = head[i + half], c = r.cos[angle], s = r.sin[angle];
     return d < half ? fmc_turn_low(a, b, c, s) : fmc_turn_high(a, b, c, s);
 }
-/* Pair i of a head, in place. */
+/* Rotates pair i of a head, in place. */
 FMC_DEVICE void fmc_turn_pair(float *head, uint32_t i, const fm_new_rows &r, uint32_t row)
 {
     uint32_t half = r.turns / 2;
@@ -137,15 +137,15 @@ FMC_DEVICE void fmc_turn_pair(float *head, uint32_t i, const fm_new_rows &r, uin
 
 /* ---- rows: a warp or a block each ---- */
 
-/* Rows are split so that room elements of each of `arrays` things fit into shared memory at once;
- * longer rows are brought in piece by piece. */
+/* `room` is the number of elements of each of `arrays` arrays that fit into shared memory at once;
+ * longer rows are loaded piece by piece. */
 typedef struct fmc_rows {
     uint32_t m, h, room;
     bool warp, wide;
     unsigned grid, shared_bytes;
 } fmc_rows;
 
-#define FMC_ROW_STATS 16u      /* floats beside the arrays: results, by number */
+#define FMC_ROW_STATS 16u      /* floats besides the arrays: results, by number */
 #define FMC_WARP_FLOATS 1440u  /* eight warps stay below 48 KiB */
 #define FMC_BLOCK_FLOATS 8192u /* 32 KiB */
 
@@ -178,8 +178,8 @@ static inline fmc_rows fmc_rows_of(uint32_t m, uint32_t h, uint32_t arrays, bool
 
 /* The threads that share a row. */
 template <bool warp> struct fmc_group {
-    uint32_t rank, size, first,
-        step; /* of this thread, of the group; rows first, first + step .. */
+    /* Rank of this thread, size of the group; its rows are first, first + step .. */
+    uint32_t rank, size, first, step;
     uint32_t room, arrays;
     float *tile, *stat; /* [arrays][room]; [FMC_ROW_STATS] */
 
@@ -203,10 +203,9 @@ template <bool warp> struct fmc_group {
     }
 };
 
-/* Sums over a row in the lane order: stage(w, i, to) puts what belongs to elements i .. of the row
- * into array a of g.tile at a * room + to; feed(a, l) gives what becomes of the sums l[sums] when
- * element a of the tile is added. Out, in every thread: the folded sums. What was staged of a row
- * of at most g.room elements is still there afterwards. */
+/* Sums over a row in the lane order: stage(w, i, to) stores the summands of the row's elements i ..
+ * in array a of g.tile at a * room + to; feed(a, l) adds element a of the tile to the sums l[sums].
+ * out: the folded sums, in every thread. A row of at most g.room elements stays in the tile. */
 template <int sums, bool warp, class Stage, class Feed>
 FMC_DEVICE void fmc_row_sums(float (&out)[sums], const fmc_group<warp> &g, const fmc_rows &r,
                              Stage stage, Feed feed)
@@ -240,8 +239,8 @@ FMC_DEVICE void fmc_row_sums(float (&out)[sums], const fmc_group<warp> &g, const
         out[j] = g.stat[j];
 }
 
-/* f(w, i, from) over the row, what stage brings at `from` of the tile: still there, or brought once
- * more by the thread that asks. */
+/* Calls f(w, i, from) over the row, with the staged values at `from` of the tile: they are still
+ * there, or the calling thread stages them again. */
 template <bool warp, class Stage, class F>
 FMC_DEVICE void fmc_row_again(const fmc_group<warp> &g, const fmc_rows &r, Stage stage, F f)
 {
@@ -255,8 +254,8 @@ FMC_DEVICE void fmc_row_again(const fmc_group<warp> &g, const fmc_rows &r, Stage
     }
 }
 
-/* Mean of a row and 1 / sqrt(variance + eps); afterwards the tile holds x - mean of a row that is
- * there as a whole. One array. */
+/* Mean of a row and 1 / sqrt(variance + eps); if the row fits, the tile holds x - mean. One
+ * array. */
 template <bool warp>
 FMC_DEVICE void fmc_row_moments(float &mean, float &rstd, const fmc_group<warp> &g,
                                 const fmc_rows &r, const float *x, float eps)
@@ -288,16 +287,16 @@ FMC_DEVICE void fmc_row_moments(float &mean, float &rstd, const fmc_group<warp> 
 
 /* ---- rows of a vocabulary: a block each ---- */
 
-/* Threads of a block: some half warps add, a sum each; FMC_BRINGERS make what is added. */
+/* Threads of a block: some half warps add, one sum each; FMC_BRINGERS compute summands. */
 #define FMC_BRINGERS 512u
 template <int sums> struct fmc_long {
     static constexpr uint32_t adders = (sums + 1) / 2 * 32, threads = adders + FMC_BRINGERS;
 };
 
-/* Sums over n elements in the lane order: stage(w, i, tile, to) puts what belongs to elements i ..
- * into array a of the tile at a * piece + to; feed(j, tile, at, l) gives sum j's lane l after the
- * element at `at` of the tile. While one piece is added the next is made. buf: [2][arrays][piece];
- * stat: [sums]. Out, in every thread: the folded sums. */
+/* Sums over n elements in the lane order: stage(w, i, tile, to) stores the summands of elements i
+ * .. in array a of the tile at a * piece + to; feed(j, tile, at, l) returns lane l of sum j after
+ * the element at `at` of the tile. While one piece is added the next is computed. buf:
+ * [2][arrays][piece]; stat: [sums]. out: the folded sums, in every thread. */
 template <uint32_t arrays, uint32_t piece, int sums, class T, class Stage, class Feed>
 FMC_DEVICE void fmc_long_sums(T (&out)[sums], T *stat, float *buf, uint32_t n, bool wide,
                               Stage stage, Feed feed)
@@ -339,8 +338,8 @@ FMC_DEVICE void fmc_long_sums(T (&out)[sums], T *stat, float *buf, uint32_t n, b
         out[j] = stat[j];
 }
 
-/* The largest of n values, NaN passed over, -inf of none: which of two zeros is no matter. All
- * threads of the block; stat: [32]. */
+/* The largest of n values, without NaN, -inf if there is none; either zero may be returned. All
+ * threads of the block call it; stat: [32]. */
 FMC_DEVICE float fmc_block_max(const float *x, uint32_t n, bool wide, float *stat)
 {
     float best = -INFINITY;
@@ -365,13 +364,13 @@ FMC_DEVICE float fmc_block_max(const float *x, uint32_t n, bool wide, float *sta
 /* ---- columns: sums over ascending rows ---- */
 
 #define FMC_STRIP 8u        /* columns of a block: one sector of memory */
-#define FMC_STRIP_ROWS 256u /* rows brought in at a time */
+#define FMC_STRIP_ROWS 256u /* rows loaded at a time */
 #define FMC_STRIP_FLOATS (FMC_STRIP * FMC_STRIP_ROWS)
 
 /* In the threads where chain < sums and lane < FMC_STRIP (chain = threadIdx.x / 32, lane the rest):
  * sum `chain` of column blockIdx.x * FMC_STRIP + lane over rows 0 .. m-1 ascending, from +0.
- * fetch(row, col, v[arrays]) brings a cell's numbers; feed(chain, v, l) adds them, v[a] at
- * a * FMC_STRIP_FLOATS. FMC_THREADS threads; buf: [2][arrays][FMC_STRIP_FLOATS]. */
+ * fetch(row, col, v[arrays]) loads a cell's numbers; feed(chain, v, l) adds them, v[a] at a *
+ * FMC_STRIP_FLOATS. FMC_THREADS threads; buf: [2][arrays][FMC_STRIP_FLOATS]. */
 template <int arrays, int sums, class Fetch, class Feed>
 FMC_DEVICE float fmc_column_sums(float *buf, uint32_t m, uint32_t n, Fetch fetch, Feed feed)
 {

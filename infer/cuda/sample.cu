@@ -1,12 +1,13 @@
-/* sample.cu - choice of tokens on the GPU: the token that infer/text/sampler.c picks, from the
- * same sums in the same order, so that it is the same one.
+/* sample.cu - choice of tokens on the GPU: the token that infer/text/sampler.c picks, from the same
+ * sums in the same order.
  *
- * A block to a row. What the host's heap pops one by one comes here in chunks: the next CHUNK
- * candidates at most, found by a radix select over (logit, lowest id first) as one 64-bit number
- * and sorted in shared memory, are walked by one thread in double; mostly the first chunk is
- * enough. Without top-k the mass is a sum over all logits in the order of ids: one double addition
- * after the other, whose bits chain.h gives many at a time, so that exponentials are what it takes.
- * Passes over a row wait for memory: a thread has AHEAD loads under way (8 to 32 KB a block). */
+ * A row has a block. The candidates that the host's heap pops one by one come here in chunks: the
+ * next CHUNK candidates at most, found by a radix select over (logit, lowest id first) as one
+ * 64-bit number and sorted in shared memory, are walked by one thread in double; mostly the first
+ * chunk is enough. Without top-k the mass is a sum over all logits in the order of ids: one double
+ * addition after the other, whose bits chain.h gives many at a time, so that the exponentials take
+ * most of the time. Passes wait for memory, so each thread has AHEAD loads in flight (8 to 32 KB a
+ * block). */
 #include "infer/cuda/chain.h"
 #include "infer/cuda/rows.h"
 
@@ -17,7 +18,7 @@
 #define GROUP 32u /* buckets that one thread adds up */
 #define AHEAD 4u  /* loads of a thread in a pass over the row */
 #define EACH (CHUNK / THREADS)
-#define PIECES (THREADS / 32) /* of a chunk in a sum by id: a warp's, 32 * EACH */
+#define PIECES (THREADS / 32) /* pieces of a chunk in a sum by id, one a warp */
 #define SAMPLER_STREAM 0x73616d706c657231u
 
 /* ---- store/base/math/rng.c, operation for operation ---- */
@@ -49,13 +50,13 @@ struct row_of {
     double best, temperature;
 };
 
-/* Which of the ids from i on were seen, in the low bits. */
+/* Bit j: whether id i + j was seen. */
 FMC_DEVICE uint64_t seen_of(const row_of &r, uint32_t i)
 {
     return r.seen ? r.seen[i / 64] >> (i % 64) : 0;
 }
 
-/* Not inlined: few logits are seen, and a division is more code than all else of a pass. */
+/* Not inlined: few tokens were seen, and a division is more code than the rest of a pass. */
 static __device__ __attribute__((noinline)) float penalty_of(float l, float by)
 {
     return l < 0.0f ? l * by : l / by;
@@ -71,9 +72,8 @@ FMC_DEVICE float logit_of(const row_of &r, uint32_t i)
     return penalized(r, r.logits[i], (seen_of(r, i) & 1) != 0);
 }
 
-/* f(id, logit, logit after the penalty) for ids from begin on, W at a time as long as there are W:
- * split over the threads in no order. W: 4 where begin and the row's address are multiples of
- * 16. */
+/* Calls f(id, logit, logit after the penalty) for ids from begin on, W at a time as long as there
+ * are W, split over the threads in no order. W: 4 where begin and the row are aligned to 16. */
 template <int W, class F> FMC_DEVICE void scan(const row_of &r, uint32_t begin, F f)
 {
     const uint32_t units = (r.vocab - begin) / W;
@@ -108,7 +108,7 @@ template <class F> FMC_DEVICE void scan_all(const row_of &r, F f)
     scan<1>(r, wide ? r.vocab / 4 * 4 : 0, f);
 }
 
-/* Larger: earlier. Equal logits (0 and -0 are) go by id, the lowest first. */
+/* A candidate's rank; larger ones come first, of equal logits (also 0 and -0) the lowest id. */
 FMC_DEVICE uint64_t rank_of(float l, uint32_t id)
 {
     uint32_t u = __float_as_uint(l == 0.0f ? 0.0f : l);
@@ -167,14 +167,14 @@ FMC_DEVICE uint64_t most_of(shared_state *s, uint64_t mine)
     return most;
 }
 
-/* From the top, the first bucket that does not fit in whole: stop, or go on inside of it. */
+/* The first bucket from the top that does not fit whole: stops there, or goes on inside it. */
 FMC_DEVICE void choose_bucket(shared_state *s, uint64_t prefix, int bits, int lo)
 {
     unsigned acc = s->taken;
     int buckets = 1 << bits, g = (buckets - 1) / (int)GROUP;
     while (g >= 0 && acc + s->group[g] <= CHUNK)
         acc += s->group[g--];
-    if (g < 0) { /* all of them */
+    if (g < 0) { /* all buckets fit */
         s->floor = lo + bits == 64 ? 0 : prefix << (lo + bits);
         s->stop = true;
         return;
@@ -188,8 +188,8 @@ FMC_DEVICE void choose_bucket(shared_state *s, uint64_t prefix, int bits, int lo
     s->floor = ((prefix << bits | (unsigned)b) + 1) << lo;
 }
 
-/* s->floor: the ranks from there up to below `last` are the chunk, CHUNK at most, 1 at least where
- * any is left. */
+/* Sets s->floor: the chunk is the ranks from there up to below `last`, CHUNK at most, and at least
+ * 1 where any is left. */
 FMC_DEVICE void select_floor(shared_state *s, const row_of &r, uint64_t last)
 {
     uint64_t prefix = 0;
@@ -224,7 +224,7 @@ FMC_DEVICE void select_floor(shared_state *s, const row_of &r, uint64_t last)
     }
 }
 
-/* The chunk behind `last`, sorted, with weights. */
+/* Makes the chunk that follows `last`, sorted, with weights. */
 FMC_DEVICE void next_chunk(shared_state *s, const row_of &r, uint64_t last)
 {
     uint32_t t = threadIdx.x, size = 2;
@@ -314,7 +314,7 @@ FMC_DEVICE void walk_uncut(shared_state *s, const cuts &c)
 }
 
 /* The walks of `walks` (bits) one after another, each from the best candidate on, over as many
- * chunks as it takes. */
+ * chunks as it needs. */
 FMC_DEVICE void walk_chunks(shared_state *s, const row_of &r, const cuts &c, unsigned walks)
 {
     const uint64_t none = ~(uint64_t)0;
@@ -352,7 +352,7 @@ FMC_DEVICE void walk_chunks(shared_state *s, const row_of &r, const cuts &c, uns
     }
 }
 
-/* What the 32 * EACH weights of each warp add to sums of exponent e. */
+/* Makes the chain of each warp's 32 * EACH weights, for sums of exponent e. */
 FMC_DEVICE void make_pieces(shared_state *s, int e)
 {
     fmc_chain c = fmc_chain_of(s->weight[threadIdx.x * EACH], e);
@@ -370,7 +370,7 @@ FMC_DEVICE void make_pieces(shared_state *s, int e)
         s->piece[threadIdx.x / 32] = c;
 }
 
-/* One thread: pieces from `from` on, until the sum's exponent changes; where to go on. */
+/* One thread adds pieces from `from` on until the sum's exponent changes; returns the next. */
 FMC_DEVICE uint32_t add_pieces(shared_state *s, uint32_t from)
 {
     double sum = s->total;
@@ -413,7 +413,7 @@ FMC_DEVICE void sum_by_id(shared_state *s, const row_of &r)
                 s->from = add_pieces(s, s->from);
             __syncthreads();
         }
-        __syncthreads(); /* all have seen that this chunk is done */
+        __syncthreads(); /* all threads have seen that this chunk is done */
     }
 }
 
@@ -435,15 +435,14 @@ FMC_DEVICE uint32_t draw(shared_state *s, const row_of &r, const fm_pick *k)
     return s->pick;
 }
 
-/* 0, or what fm_backend.sample says of a row that has nothing to pick; the best candidate's
- * rank. */
+/* 0, or fm_backend.sample's `bad` for a row without a token; *best: the best candidate's rank. */
 FMC_DEVICE int32_t inspect(shared_state *s, const row_of &r, uint64_t *best)
 {
     uint64_t fault = 0;
     float most = -INFINITY;
     uint32_t at = 0;
     scan_all(r, [&](uint32_t i, float raw,
-                    float l) { /* ids of a thread ascend */
+                    float l) { /* a thread's ids ascend */
                                if (!(raw < __uint_as_float(0x7f800000u)) && fault == 0)
                                    fault = 0xffffffffu - i; /* the first is the largest */
                                if (l > most) {

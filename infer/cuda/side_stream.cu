@@ -1,14 +1,14 @@
-/* side_stream.cu - a second line of operations beside the first, for exchanges of gradients that
- * the backward pass does not wait for.
+/* side_stream.cu - a second stream of operations, for exchanges of gradients that the backward pass
+ * does not wait for.
  *
- * An event at each turn: aside(true) lets the second line wait for what the first one has by then,
- * join the first one for the second. The ring and scratch belong to the first line, so only
- * operations without lists and scratch may stand in the second. */
+ * The streams wait for each other by events: aside(true) makes the second wait for what the first
+ * one has by then, join the first for the second. The ring and the scratch memory belong to the
+ * first stream, so only operations without lists and scratch may be queued in the second. */
 #include "infer/cuda/cuda.h"
 
 struct fmc_side_stream {
     cudaStream_t stream;
-    cudaEvent_t turn, back; /* of the first line, of the second */
+    cudaEvent_t turn, back; /* events in the first stream, in the second */
     bool used;              /* since the last join */
 };
 
@@ -33,7 +33,7 @@ static fmc_side_stream *open_aside(fmc_device *d)
     return NULL;
 }
 
-/* What is queued in `to` from now on stands behind what `from` has now. */
+/* Makes `to` wait for what is queued in `from` now. */
 static void behind(fmc_device *d, cudaStream_t to, cudaStream_t from, cudaEvent_t event)
 {
     cudaError_t e = cudaEventRecord(event, from);
@@ -47,7 +47,7 @@ void fmc_op_aside(fm_backend *be, bool on)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
-    if (d->arena) { /* recorded says so */
+    if (d->arena) { /* recorded returns the failure */
         fmc_stick(d, FM_EUNSUPPORTED, "a second line of operations stands in it");
         return;
     }

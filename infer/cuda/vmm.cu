@@ -1,8 +1,8 @@
-/* vmm.cu - room whose memory comes as it is used: addresses for all of it at once, memory of
- * the GPU in pieces when they are first asked for (2 to 32 MiB, a 64th of the room: creating,
- * mapping and clearing cost by the piece more than by the byte), given back with the room.
- * So a cache of keys and values takes of the GPU what texts need, and several budgets may stand
- * beside each other. Where the driver has no virtual memory the room is taken whole.
+/* vmm.cu - address ranges (reserve) whose memory comes as it is used: all addresses at once, memory
+ * of the GPU in pieces when commit first asks for them (2 to 32 MiB, a 64th of the range: creating,
+ * mapping and clearing cost more by the piece than by the byte), freed with the range. So a cache
+ * of keys and values takes the memory that its texts need, and several budgets can share the GPU.
+ * Where the driver has no virtual memory the whole range gets memory at once.
  *
  * The driver's calls are found through the runtime: the module is not linked with libcuda. */
 #include "infer/cuda/cuda.h"
@@ -26,8 +26,8 @@ struct driver {
 
 struct fmc_room {
     CUdeviceptr at;
-    size_t asked;          /* bytes */
-    size_t bytes, piece;   /* bytes: whole pieces; 0: all of it was there at once (cudaMalloc) */
+    size_t asked;          /* bytes that reserve was asked for */
+    size_t bytes, piece;   /* piece 0: the whole range has memory from the start (cudaMalloc) */
     unsigned char *mapped; /* [bytes / piece] */
     fmc_room *next;
 };
@@ -73,7 +73,7 @@ static CUmemAllocationProp memory_of(const fmc_device *d)
     return p;
 }
 
-/* Bytes of a piece of so large a room; 0: the GPU has no virtual memory. */
+/* Bytes of a piece of a range of that size; 0: the GPU has no virtual memory. */
 static size_t piece_of(const fmc_device *d, size_t bytes)
 {
     const driver *v = driver_of();
@@ -89,7 +89,7 @@ static size_t piece_of(const fmc_device *d, size_t bytes)
     return most > piece ? most / piece * piece : piece;
 }
 
-/* ---- rooms ---- */
+/* ---- ranges ---- */
 
 static fmc_room *room_at(fmc_device *d, const void *ptr)
 {
@@ -117,7 +117,7 @@ static fmc_room *room_new(fmc_device *d, size_t bytes)
     return r;
 }
 
-/* The GPU has the memory at once; it is cleared as it comes into use. */
+/* Allocates the whole range at once; commit clears it. */
 static fm_status whole_room(fmc_room **out, size_t bytes)
 {
     void *at = NULL;
@@ -152,7 +152,8 @@ static void room_free(fmc_room *r)
     fmc_release(r);
 }
 
-/* Cleared memory for piece i; its handle is let go of at once, so that it ends with the mapping. */
+/* Maps cleared memory for piece i; its handle is released at once, so unmapping frees the
+ * memory. */
 static CUresult map_piece(fmc_device *d, fmc_room *r, size_t i)
 {
     const driver *v = driver_of();
@@ -224,7 +225,7 @@ fm_status fmc_op_commit(fm_backend *be, void *ptr, size_t at, size_t bytes)
     if (e != CUDA_SUCCESS)
         return fmc_fail(FM_EIO, "cuda:%u: memory cannot be mapped: the driver says %d", d->ordinal,
                         (int)e);
-    if (piece || bytes == 0) /* nobody has written there: each byte is asked for once */
+    if (piece || bytes == 0) /* not written to before: each byte is committed once */
         return FM_OK;
     return fmc_status(cudaMemsetAsync((unsigned char *)ptr + at, 0, bytes, d->line),
                       "clearing memory of the device");
@@ -242,8 +243,8 @@ bool fmc_room_free(fmc_device *d, void *ptr)
     pthread_mutex_unlock(&d->lock);
     if (!r)
         return false;
-    /* As cudaFree does. All that has to do with rooms is in the line; waiting for the whole GPU
-     * would fail, and spoil the recording, while a step is recorded. */
+    /* Waits, as cudaFree does. All use of these ranges is in this stream; waiting for the whole GPU
+     * would fail, and break the recording, while a step is recorded. */
     (void)cudaStreamSynchronize(d->line);
     room_free(r);
     return true;

@@ -1,4 +1,4 @@
-/* backend.c - what every device shares: closing, and naming what one lacks. */
+/* backend.c - what every device shares: closing a backend, naming what it lacks. */
 #include "infer/backend.h"
 
 void fm_backend_close(fm_backend *be)

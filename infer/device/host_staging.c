@@ -22,7 +22,7 @@ void fmi_staging_release(fmi_staging *s)
     (void)pthread_mutex_destroy(&s->lock);
 }
 
-/* A free piece that is large enough, or the smallest free one, made larger. The lock is held. */
+/* A free piece that is large enough, or the smallest free one, enlarged. The lock is held. */
 static void *take_piece(fmi_staging *s, size_t bytes)
 {
     size_t best = FMI_STAGING_PIECES, cap = (bytes + ROUND - 1) / ROUND * ROUND;
@@ -40,7 +40,7 @@ static void *take_piece(fmi_staging *s, size_t bytes)
     void *fresh = s->piece[best].bytes;
     if (s->piece[best].cap < bytes) {
         if (s->be->host_alloc(s->be, &fresh, cap) != FM_OK) {
-            fm_error_clear(); /* plain memory does it too */
+            fm_error_clear(); /* plain memory works too */
             return NULL;
         }
         if (s->piece[best].bytes)

@@ -1,4 +1,4 @@
-/* module.c - device modules found and opened, devices by name. */
+/* module.c - finds and opens device modules, and opens devices by name. */
 #include "infer/device/module.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@
 
 static struct {
     pthread_mutex_t lock;
-    const fm_module *module; /* once opened it stays */
+    const fm_module *module; /* NULL until it is opened; then it stays */
     char path[PATH_MAX];
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -31,7 +31,7 @@ static const fm_module_host host = {.abi = FM_MODULE_ABI, .fail = host_fail};
 
 /* ==== the file ==== */
 
-/* The folder of the running program, "" where the system does not say. */
+/* The folder of the running program, "" where the system does not give it. */
 static void program_folder(char out[PATH_MAX])
 {
     ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
@@ -147,7 +147,7 @@ static fm_status open_cuda(fm_backend **out, uint32_t device, const char *mode, 
     return m->open(out, device, mode, pool);
 }
 
-/* "cuda" or "cuda:N", digits alone. */
+/* Parses "cuda" (device 0) and "cuda:N", N at most six digits. */
 static bool parse_cuda(const char *name, uint32_t *device)
 {
     uint64_t n = 0;

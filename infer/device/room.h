@@ -1,4 +1,4 @@
-/* room.h - a device buffer that is made anew where more is needed than it has. */
+/* room.h - grows a device buffer. */
 #ifndef FM_INFER_ROOM_H
 #define FM_INFER_ROOM_H
 
@@ -6,7 +6,8 @@
 
 FM_BEGIN_DECLS
 
-/* At least `bytes`, or so many floats; what was in it is lost. have: what it has. */
+/* Replaces *buf by a larger buffer where `have` is less than what is needed; its contents are lost
+ * then. fmi_float_room counts in floats and updates *have. */
 FM_CHECKED fm_status fmi_device_room(fm_backend *be, void **buf, size_t have, size_t bytes);
 FM_CHECKED fm_status fmi_float_room(fm_backend *be, float **buf, size_t *have, size_t floats);
 

@@ -1,8 +1,8 @@
 /* attention.c - the paged cache and attention over it, split over threads.
  *
- * A unit of work is one row and one key/value head with its group of query heads. Units differ in
- * length, so threads take them from a counter instead of fixed halves; a unit is computed whole,
- * so who took it leaves no trace in the bits. */
+ * A work item is one row and one key/value head with its group of query heads. Items differ in
+ * length, so threads take them from a counter instead of in fixed shares; one thread computes a
+ * whole item, so the bits do not depend on which thread took it. */
 #include "infer/cpu/cpu.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ size_t fmi_exact_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
     return (size_t)nkv * hd * FM_KV_PAGE * sizeof(float);
 }
 
-/* Whatever a page holds: mode fast uses it too. */
+/* Copies a page whatever it holds, so mode fast uses it too. */
 void fmi_exact_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
                        uint32_t hd)
 {

@@ -1,21 +1,21 @@
 /* attention_train.c - self-attention of whole sequences and its gradient, split over threads.
  *
- * A unit is one sequence and one key/value head with its group of query heads; the longest are
- * taken first. A unit that would keep one thread busy while the others have nothing left is split
- * instead: rows of the forward are independent; in the gradient some rows' weights are made in
- * parallel, then what each position gets of them, so that every sum keeps its order. No matrix of
- * all scores exists: FMI_GRAD_ROWS rows of it do (of a split unit: some more). */
+ * A work item is one sequence and one key/value head with its group of query heads; the longest are
+ * taken first. An item that would keep one thread busy while the others have nothing left is split:
+ * rows of the forward pass are independent; in the gradient the weights of some rows are computed
+ * in parallel, then each position's sums over them, so that every sum keeps its order. The matrix
+ * of all scores never exists: only FMI_GRAD_ROWS rows of it do (some more for a split item). */
 #include "infer/cpu/cpu.h"
 
 #include <string.h>
 
-#define FORWARD_ROWS 4u     /* rows that go through the keys together */
+#define FORWARD_ROWS 4u     /* rows that share one walk over the keys */
 #define SPLIT_POSITIONS 96u /* shorter sequences are never split */
 
 typedef struct seq_plan {
     uint32_t seq;
     uint64_t work;
-    size_t virtual_at; /* floats before its part of the virtual positions' gradients */
+    size_t virtual_at; /* floats before this sequence's part of the virtual positions' gradients */
 } seq_plan;
 
 typedef struct train_job {
@@ -24,7 +24,7 @@ typedef struct train_job {
     bool grad;
     seq_plan *order; /* [seqs], longest first */
     float *virtual_grad;
-    /* a split unit */
+    /* of a split work item */
     fmi_attn_seq unit;
     float *p, *ds;
     uint32_t head, row, rows;
@@ -47,7 +47,7 @@ static size_t page_bytes(const train_job *j, const fm_train_seq *s)
     return tables * pages * ((size_t)FMI_PANEL * j->a->hd * sizeof(float) + sizeof(float *));
 }
 
-/* Turned copies of one matrix, virtual positions first. */
+/* Transposed copies of one matrix, virtual positions first. */
 static void turn(const fmi_kern *kern, const float **page, float *dst, const fmi_attn_seq *u,
                  const float *virtual_rows, const float *rows)
 {
@@ -59,7 +59,7 @@ static void turn(const fmi_kern *kern, const float **page, float *dst, const fmi
         page[i] = dst + i * FMI_PANEL * u->hd;
 }
 
-/* The unit's pointers; buf has page_bytes. Outputs that are sums begin at 0. */
+/* Sets the pointers of a work item; buf has page_bytes. Outputs that are sums are set to 0. */
 static void open_unit(const train_job *j, fmi_attn_seq *u, const seq_plan *plan, uint32_t head,
                       float *buf)
 {
@@ -117,7 +117,7 @@ static size_t row_floats(const fm_train_seq *s)
     return (size_t)pages_of(s) * FMI_PANEL;
 }
 
-/* ---- whole units ---- */
+/* ---- whole work items ---- */
 
 static fm_status whole_unit(void *ctx, size_t unit, fmi_scratch *scratch)
 {
@@ -146,7 +146,7 @@ static fm_status whole_unit(void *ctx, size_t unit, fmi_scratch *scratch)
     return FM_OK;
 }
 
-/* ---- split units ---- */
+/* ---- split work items ---- */
 
 static fm_status rows_unit(void *ctx, size_t unit, fmi_scratch *scratch)
 {
@@ -232,7 +232,7 @@ static uint64_t work_of(const fm_attn_train *a, const fm_train_seq *s)
     return (uint64_t)s->len * (seen + s->virt + 8);
 }
 
-/* Longest first; equals stay in order. Shell's gaps: a list is nearly always short or sorted. */
+/* Longest first; equal ones stay in order. Shell sort: lists are nearly always short or sorted. */
 static void sort_plan(seq_plan *p, uint32_t n)
 {
     for (uint32_t gap = n / 2; gap > 0; gap /= 2)

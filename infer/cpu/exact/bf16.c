@@ -1,9 +1,9 @@
 /* bf16.c - mode bf16: training whose large products multiply operands rounded to bf16.
  *
  * Weights are pairs of bf16 in mode fast's layout, and linear and products are mode fast's for that
- * type. linear_dx and linear_dw have a driver of their own on the same kernel: rows and columns are
- * packed as pairs along the dimension that is summed, in blocks (KERNELS.md has the order).
- * Factors of low-rank terms stay float32; everything else is mode exact's. */
+ * type. linear_dx and linear_dw have their own driver over the same kernel: rows and columns are
+ * packed as pairs along the dimension that is summed, in blocks (KERNELS.md has the order). Factors
+ * of low-rank terms stay float32; everything else is mode exact's. */
 #include "infer/cpu/fast/fast.h"
 
 #include <string.h>
@@ -12,11 +12,11 @@
 
 #define BLOCK 1024u /* of the dimension that is summed: a panel's is 64 KiB */
 #define PAIRS (BLOCK / 2)
-#define WHOLE_WORDS 98304u /* packed rows of a larger k that are walked whole: 384 KiB */
-#define WHOLE_K 4096u      /* beyond, never */
+#define WHOLE_WORDS 98304u /* packed rows of a larger k that are still walked whole: 384 KiB */
+#define WHOLE_K 4096u      /* a larger k never is */
 #define BLOCK_ROWS 512u    /* rows packed at a time */
-#define SHARED_ROWS 1024u  /* likewise where panels are made on the way */
-#define TURN_PAIRS 64u     /* turned at a time: 8 KiB of a panel */
+#define SHARED_ROWS 1024u  /* likewise where panels are made on the fly */
+#define TURN_PAIRS 64u     /* transposed at a time: 8 KiB of a panel */
 #define SMALL_WORK 20000u  /* multiplications; less is shorter than waking a thread */
 
 static uint32_t pairs_of(uint32_t k)
@@ -38,7 +38,7 @@ typedef struct product {
     const float *a; /* [m, k], or if ta [k, m] */
     size_t lda;
     bool ta;
-    const uint32_t *panel; /* b as panels of 32 columns, [pairs of k, 32]; or NULL: from */
+    const uint32_t *panel;   /* b as panels of 32 columns, [pairs of k, 32]; if NULL, b is */
     const fmi_cpu_weight *w; /* a weight [k, n], or */
     const float *b;          /* floats [k, n] */
     size_t ldb;
@@ -63,7 +63,7 @@ static void turn(uint32_t *dst, const fmi_cpu_weight *w, uint32_t n0, uint32_t n
         for (uint32_t c = 0; c < width; c += 2, src += wide) {
             uint32_t even = src[0], odd = i + 1 < n ? src[1] : 0;
             out[c] = (even & 0xffffu) | odd << 16;
-            out[c + 1] = even >> 16 | (odd & 0xffff0000u); /* an odd k: that column is zeros */
+            out[c + 1] = even >> 16 | (odd & 0xffff0000u); /* an odd k: the last column is zeros */
         }
         memset(out + (width + 1) / 2 * 2, 0, (FMI_WIDE - (width + 1) / 2 * 2) * sizeof *out);
     }
@@ -94,7 +94,7 @@ static void pack_rows(const product *j, uint32_t *dst, uint32_t at, uint32_t m, 
         j->kern->pack_bf16(dst, j->a + k0, j->lda, NULL, at, m, kc, false);
         return;
     }
-    for (uint32_t t = 0; t < tiles; t++) { /* cut as pack_bf16 cuts */
+    for (uint32_t t = 0; t < tiles; t++) { /* cut as in pack_bf16 */
         uint32_t n = m / tiles + (t < m % tiles ? 1 : 0);
         j->cpu->kern->pairs(dst, n, j->a + k0 * j->lda + at, j->lda, n, kc);
         dst += (size_t)n * pairs_of(kc);
@@ -102,7 +102,7 @@ static void pack_rows(const product *j, uint32_t *dst, uint32_t at, uint32_t m, 
     }
 }
 
-/* Where a tile's sums will be added. */
+/* Prefetches the outputs that a tile's sums are added to. */
 static void fetch_out(const float *c, size_t ldc, uint32_t m, uint32_t n)
 {
     for (uint32_t i = 0; i < m; i++, c += ldc) {
@@ -112,7 +112,7 @@ static void fetch_out(const float *c, size_t ldc, uint32_t m, uint32_t n)
     }
 }
 
-/* Packed rows against one panel for k0 .. k1, a tile at a time (product.c has why). */
+/* Packed rows against one panel for k0 .. k1, a tile at a time (product.c has the reason). */
 static void one_panel(const product *j, const uint32_t *packed, uint32_t *made, uint32_t at,
                       uint32_t m, uint32_t k0, uint32_t k1, uint32_t p)
 {
@@ -135,7 +135,7 @@ static void one_panel(const product *j, const uint32_t *packed, uint32_t *made, 
     }
 }
 
-/* All of k is packed at once, and panels are walked whole; as in mode exact (product.c). */
+/* Whether all of k is packed at once and panels are walked whole, as in mode exact (product.c). */
 static bool is_whole(const product *j)
 {
     return j->panel && (j->k <= BLOCK || (j->k <= WHOLE_K && j->m <= WHOLE_WORDS / pairs_of(j->k)));
@@ -196,7 +196,7 @@ static fm_status product_worker(void *ctx, size_t begin, size_t end, unsigned wo
     return FM_OK;
 }
 
-/* Dealt as mode exact's: rows when there are many, panels otherwise. */
+/* Splits the work as mode exact does: by rows when there are many, by panels otherwise. */
 static void run_product(product *j)
 {
     uint32_t panels = panels_of(j->n), threads = j->cpu->threads;
@@ -213,7 +213,7 @@ static void run_product(product *j)
     fmi_run(j->cpu, (size_t)j->row_parts * j->panel_parts, 1, product_worker, j);
 }
 
-/* Panels of W^T from those of W. */
+/* Makes panels of W^T from those of W. */
 static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const fmi_cpu_weight *w = ((const fmi_turn *)ctx)->w;
@@ -267,18 +267,18 @@ static void op_linear_dw(fm_backend *be, float *dw, const float *dy, size_t lddy
 
 /* ---- weights ---- */
 
-/* Rows of any type, or float32 ones, to panels of W; scratch: k floats, 32 rows of pairs. */
+/* Packs rows of any type, or float32 rows, as panels of W; scratch: k floats, 32 rows of pairs. */
 typedef struct pack_job {
     fmi_cpu *cpu;
     const fmi_fast_kern *kern;
     uint32_t n, k;
     uint32_t *image;
     const float *floats;
-    fm_dtype dtype; /* and, where floats is NULL */
+    fm_dtype dtype; /* the type of src, where floats is NULL */
     const unsigned char *src;
     size_t row_bytes;
     float *scratch;   /* NULL: the worker's */
-    uint32_t *turned; /* panels of W^T, made on the way from floats; or NULL */
+    uint32_t *turned; /* panels of W^T, also made from floats; or NULL */
 } pack_job;
 
 static size_t pack_floats(uint32_t k)
@@ -327,7 +327,7 @@ static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worke
         FM_TRY(round_rows(j, first, n, row, pairs));
         if (n < wide)
             memset(dst, 0, (size_t)wide * depth * sizeof *dst);
-        /* Words are moved, whatever they are. */
+        /* Moves 32-bit words, whatever they hold. */
         for (uint32_t k0 = 0; k0 < depth; k0 += TURN_PAIRS)
             j->cpu->kern->transpose((float *)(void *)(dst + (size_t)k0 * wide), wide, pairs + k0,
                                     depth, n, FM_MIN(TURN_PAIRS, depth - k0));
@@ -350,7 +350,7 @@ static fm_status op_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_
                : fast->fast.weight_image_bytes(be, out, role, FM_BF16, n, k);
 }
 
-/* On the caller's thread with memory of its own, as in mode exact. */
+/* Runs on the calling thread with memory of its own, as in mode exact. */
 static fm_status op_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype, uint32_t n,
                           uint32_t k, const void *host_bytes)
 {

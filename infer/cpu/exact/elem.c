@@ -1,7 +1,7 @@
 /* elem.c - norms, rope, activations, losses and the optimizer, split over threads.
  *
- * Rows or elements are split; sums over rows (gradients of gains, biases, embeddings) deal columns
- * instead, so that each sum stays with one thread and runs over ascending rows. */
+ * Rows or elements are split; sums over rows (gradients of gains, biases, embeddings) split columns
+ * instead, so that one thread computes each sum over ascending rows. */
 #include "infer/cpu/exact/elem_job.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 #define MIN_ELEMS 16384u /* fewer are not worth waking a thread */
 #define SUM_BLOCK 65536u /* elements of one partial sum of squares, whatever the threads */
-#define COLUMN_UNIT 64u  /* columns dealt together */
+#define COLUMN_UNIT 64u  /* columns that go to one thread together */
 
 static fm_status run_part(void *ctx, size_t begin, size_t end, unsigned worker)
 {
@@ -165,7 +165,7 @@ static void adamw_part(const fmi_elem_job *j, size_t begin, size_t end)
                    j->scalars);
 }
 
-/* The scalars are made in double and rounded once, as PyTorch does. */
+/* The scalars are computed in double and rounded once, as in PyTorch. */
 void fmi_exact_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
                      float lr, float beta1, float beta2, float eps, float weight_decay,
                      uint64_t step, float g_scale)

@@ -4,9 +4,9 @@
 
 #include "infer/cpu/cpu.h"
 
-/* What such an operation is given; each uses what it needs. */
+/* The arguments of such an operation; each operation uses those that it needs. */
 typedef struct fmi_elem_job {
-    const fmi_kern *kern; /* set when it is run, as are the next three */
+    const fmi_kern *kern; /* set by the functions below, as are the next three */
     void (*part)(const struct fmi_elem_job *j, size_t begin, size_t end);
     size_t count, unit;
     float *y, *y2, *y3;
@@ -19,20 +19,20 @@ typedef struct fmi_elem_job {
     fm_act f;
     float s;
     bool flag;
-    const void *scalars; /* a structure of the kernel's */
+    const void *scalars; /* a structure that the kernel defines */
     uint64_t row0;
 } fmi_elem_job;
 
 typedef void (*fmi_elem_fn)(const fmi_elem_job *j, size_t begin, size_t end);
 
-/* Rows of so many elements that hold `least` of them: fewer are not worth waking a thread. */
+/* Rows of `elems` elements that hold `least` of them: fewer are not worth waking a thread. */
 static inline size_t fmi_rows_of(size_t least, size_t elems)
 {
     return (least + elems - 1) / FM_MAX(elems, (size_t)1);
 }
-/* part on rows (or elements) 0 .. count, at least so many of them a thread. */
+/* Runs part on rows (or elements) 0 .. count, at least `least` of them on a thread. */
 void fmi_elem_run(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t count, size_t least);
-/* part on columns 0 .. n of m rows; least: elements. */
+/* Runs part on columns 0 .. n of m rows, at least `least` elements on a thread. */
 void fmi_elem_run_columns(fm_backend *be, fmi_elem_job *j, fmi_elem_fn part, size_t least);
 
 #endif

@@ -9,7 +9,7 @@ static void distill_part(const fmi_elem_job *j, size_t begin, size_t end)
                      j->ids + begin, (uint32_t)(end - begin), j->n, j->scalars);
 }
 
-/* The scalars are made in double and rounded once. */
+/* The scalars are computed in double and rounded once. */
 void fmi_exact_distill(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
                        size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
                        float weight, float dloss)

@@ -1,31 +1,30 @@
-/* product.c - everything that is a matrix product: linear, lora, gemm, linear_dx. weight.c has the
- * matrices.
+/* product.c - every matrix product: linear, lora, gemm, linear_dx. The matrices are in weight.c.
  *
  * One driver (mm_range) walks blocks of rows, blocks of 512 k and panels of 32 outputs, packing
  * rows (and, where the second matrix is not a weight, panels) into the worker's scratch. Between
- * blocks of k the sums wait in c itself. How rows and panels are split over threads is free: each
- * output is computed whole by one thread, in one order. */
+ * blocks of k the sums are kept in c itself. How rows and panels are split over threads is free,
+ * because one thread computes each output in one order. */
 #include "infer/cpu/cpu.h"
 
 #include <string.h>
 
 #include "store/base/mem.h"
 
-#define WHOLE_K 1024u     /* all of k is packed at once, so that panels are walked whole; */
-#define WHOLE_FEW_K 2730u /* and up to here where few rows let weights stream: */
+#define WHOLE_K 1024u     /* up to here all of k is packed at once and panels are walked whole; */
+#define WHOLE_FEW_K 2730u /* and up to here for few rows, whose time goes into streaming weights */
 #define WHOLE_FLOATS (128u << 10)
-#define BLOCK_ROWS 512u /* rows that share the passing panels; they stream from L3 */
-#define FEW_ROWS 48u    /* below, weights stream and nothing else counts */
-#define LORA_ROWS 256u  /* rows whose x A^T waits in scratch */
+#define BLOCK_ROWS 512u /* rows that share a panel in passing; they stream from L3 */
+#define FEW_ROWS 48u    /* with fewer rows only the streaming of weights counts */
+#define LORA_ROWS 256u  /* rows whose x A^T is kept in scratch */
 #define LORA_FEW 2u     /* up to here factors are not packed */
 
 typedef enum mm_b {
     MM_PANELS,   /* a weight's panels */
-    MM_PANELS_T, /* a weight [k of the product, n of the product] read the other way */
+    MM_PANELS_T, /* a weight [k of the product, n of the product], read as its transpose */
     MM_ROWS,     /* row-major [n, k] */
     MM_COLUMNS,  /* row-major [k, n] */
-    MM_STORED,   /* a weight in the type that it is stored in, widened panel by panel */
-    MM_STORED_T, /* the same, read the other way */
+    MM_STORED,   /* a weight in its stored type, widened panel by panel */
+    MM_STORED_T, /* the same, read as its transpose */
 } mm_b;
 
 typedef struct mm {
@@ -38,7 +37,7 @@ typedef struct mm {
     bool ta;
     mm_b kind;
     const float *b;
-    size_t ldb;         /* MM_PANELS_T: k of the weight */
+    size_t ldb;              /* MM_PANELS_T: k of the weight */
     const fmi_cpu_weight *w; /* MM_STORED, MM_STORED_T */
     uint32_t m, n, k;
     float alpha;
@@ -49,12 +48,13 @@ typedef struct mm {
 
 typedef struct mm_rows { /* a block of rows */
     uint32_t at, count;
-    float *c; /* of the first row, or of row number 0 where rows_c says which */
+    float *c; /* of the first row, or of row number 0 where rows_c is not NULL */
     const int32_t *rows_c, *rows_a;
 } mm_rows;
 
-/* Blocks of k as the outer loop let a block of a panel stay in the second cache while all rows
- * pass; a weight is then read in strides, once a block of rows. Few rows: once, in order. */
+/* Whether k is not cut. With blocks of k as the outer loop, a block of a panel stays in L2 while
+ * all rows pass; a weight is then read in strides, once for each block of rows. With few rows it is
+ * read once, in order. */
 static bool mm_whole_k(mm_b kind, uint32_t m, uint32_t k)
 {
     return kind == MM_PANELS && (k <= WHOLE_K || (k <= WHOLE_FEW_K && m <= WHOLE_FLOATS / k));
@@ -74,8 +74,8 @@ static size_t mm_scratch_floats(mm_b kind, uint32_t rows, uint32_t k)
     return FM_MIN(rows, mm_block_rows(kind)) * depth + panel;
 }
 
-/* The panel of outputs n0.. for k0..k0+kc, from wherever b lies. Columns beyond n up to the next
- * 16 are set to 0, since a tile reads them. */
+/* The panel of outputs n0.. for k0..k0+kc, from whatever form b has. Columns beyond n up to the
+ * next 16 are set to 0, since a tile reads them. */
 static const float *mm_panel(const mm *j, float *dst, uint32_t k0, uint32_t kc, uint32_t n0,
                              uint32_t n)
 {
@@ -107,7 +107,7 @@ static void mm_pack(const mm *j, const mm_rows *r, float *apack, uint32_t k0)
     j->cpu->kern->pack_a(apack, a, j->lda, r->rows_a, j->ta, r->count, kc);
 }
 
-/* A share of the panel that comes next, towards the second cache. */
+/* Prefetches a share of the next panel into L2. */
 static void fetch_panel(const float *panel, uint32_t k, uint32_t part, uint32_t parts)
 {
     const size_t lines = (size_t)k * FMI_PANEL / 16;
@@ -116,7 +116,7 @@ static void fetch_panel(const float *panel, uint32_t k, uint32_t part, uint32_t 
         __builtin_prefetch(panel + 16 * i, 0, 2);
 }
 
-/* Where a tile's sums will be added: lines that nothing else touches meanwhile. */
+/* Prefetches the outputs that a tile's sums are added to, which nothing else touches meanwhile. */
 static void fetch_out(const mm_rows *r, size_t ldc, uint32_t n0, uint32_t n)
 {
     for (uint32_t i = 0; i < r->count; i++) {
@@ -128,8 +128,8 @@ static void fetch_out(const mm_rows *r, size_t ldc, uint32_t n0, uint32_t n)
 }
 
 /* Packed rows against one panel for k0 .. k1. With many rows a tile's blocks of k follow one
- * another, so that what waits in c is still near when it is added to (rows of logits lie 192 KiB
- * apart and share a cache set), and what comes next is fetched meanwhile. */
+ * another, so that the sums in c are still in the cache when the next block is added (rows of
+ * logits lie 192 KiB apart and share a cache set), and the next operands are prefetched. */
 static void mm_panel_rows(const mm *j, const mm_rows *r, const float *apack, float *turned,
                           uint32_t k0, uint32_t k1, uint32_t p)
 {
@@ -164,8 +164,8 @@ static void mm_panel_rows(const mm *j, const mm_rows *r, const float *apack, flo
     }
 }
 
-/* Rows m0..m1 of panels p0..p1, alone on this thread. Where all k of a block of rows fit the second
- * cache, panels are walked whole: a weight then streams from memory in one direction, once. */
+/* Rows m0..m1 of panels p0..p1, on this thread. Where all k of a block of rows fit L2, panels are
+ * walked whole: a weight then streams from memory in one direction, once. */
 static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint32_t p0,
                      uint32_t p1)
 {
@@ -321,17 +321,16 @@ void fmi_exact_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t
 }
 
 /* ---- low-rank terms ----
- * A unit of work is some rows of one term, and where there are fewer units than threads a share of
- * the outputs: its t = x A^T is then computed by each thread that has a share, which costs less
- * than a second meeting of the threads. */
+ * A work item is some rows of one term, and where there are fewer items than threads a share of the
+ * outputs: each thread with a share computes t = x A^T itself, which costs less than a barrier. */
 typedef struct lora_job {
     fmi_cpu *cpu;
     const float *x;
     size_t ldx;
     uint32_t k;
     const fm_lora *term;
-    uint32_t terms, widest; /* r of any term */
-    uint32_t rows;          /* of a unit, at most */
+    uint32_t terms, widest; /* largest r of a term */
+    uint32_t rows;          /* of a work item, at most */
     uint32_t panel_parts;
 } lora_job;
 
@@ -342,7 +341,7 @@ typedef struct lora_unit {
     float *t, *scratch;
 } lora_unit;
 
-/* One or two rows: factors are read where they lie, since turning them would cost more. */
+/* One or two rows: factors are read where they lie, since transposing them would cost more. */
 static void lora_few(const lora_job *j, const lora_unit *u)
 {
     const fm_lora *l = u->term;

@@ -1,4 +1,4 @@
-/* route.c - the choice of experts (route.h), and the operations around it. */
+/* route.c - the choice of experts (route.h), and the operations route and route_grad. */
 #include "infer/cpu/route.h"
 
 #include <string.h>
@@ -65,8 +65,8 @@ static fm_status route_part(void *ctx, size_t begin, size_t end, unsigned worker
     return FM_OK;
 }
 
-/* Numbers sorted by expert, rows ascending inside. begin runs to the end of each, then is put
- * back. */
+/* Sorts the choice numbers by expert, rows ascending within one. begin advances to the end of each
+ * group while list is filled, and is then shifted back. */
 static void deal(const fm_route *r)
 {
     const size_t keys = (size_t)r->experts * r->parts;
@@ -115,7 +115,7 @@ typedef struct route_grad_job {
     const float *dweight;
 } route_grad_job;
 
-/* Of one row: through the softmax over all experts or over the chosen ones. */
+/* The gradient of one row, through the softmax over all experts or over the chosen ones. */
 static void route_grad_row(const route_grad_job *j, size_t row, double *share)
 {
     const fm_route *r = j->r;

@@ -1,21 +1,21 @@
-/* terms.c - low-rank terms of training, a whole list in one meeting of the threads (the gradient:
- * two, since da and db sum over rows of which each thread has only some).
+/* terms.c - low-rank terms of training: a whole list with one barrier of the threads (the gradient:
+ * two, since da and db sum over rows, of which each thread has only some).
  *
- * A unit of work is some rows of the terms that share x (forward) or dx (gradient), or some columns
- * of one term's da and db. Each output is computed whole by one unit, in the order that
- * infer/backend.h states, so that units may be cut anywhere. The long operand of a product is read
- * where it lies; only the small factors are turned, by each unit for itself. */
+ * A work item is some rows of the terms that share x (forward) or dx (gradient), or some columns of
+ * one term's da and db. One item computes each output whole, in the order that KERNELS.md states,
+ * so items may be cut anywhere. The long operand of a product is not packed; only the small factors
+ * are transposed, by each item for itself. */
 #include "infer/cpu/cpu.h"
 
 #include <string.h>
 
 
-#define UNIT_ROWS 128u          /* rows of a unit at most: x of 576 columns is 288 KiB */
-#define UNIT_FEW 32u            /* and at least: turned factors are shared by the rows of a unit */
-#define CUT 16u                 /* units are cut at multiples of this */
+#define UNIT_ROWS 128u          /* rows of a work item at most: x of 576 columns is 288 KiB */
+#define UNIT_FEW 32u            /* and at least: an item's rows share the transposed factors */
+#define CUT 16u                 /* work items are cut at multiples of this */
 #define UNIT_COLUMNS 256u       /* columns of da, db at most */
-#define BATCH_FLOATS (1u << 20) /* of x and dy of a batch of gradients, about */
-#define TURNED 16384u           /* floats of turned b at a time */
+#define BATCH_FLOATS (1u << 20) /* about as many of x and dy in a batch of gradients */
+#define TURNED 16384u           /* floats of b transposed at a time */
 #define SMALL_WORK 20000u       /* multiplications; less is shorter than waking a thread */
 
 typedef struct unit {
@@ -77,7 +77,7 @@ static void thin(const job *j, fmi_thin t, float *pad)
     }
 }
 
-/* y[m, out] += scale * u B^T: B is turned some columns at a time. */
+/* y[m, out] += scale * u B^T: B is transposed some columns at a time. */
 static void up(const job *j, const fm_term *t, uint32_t at, uint32_t m, float *scratch)
 {
     const uint32_t depth = FM_MIN(t->r, FM_K_BLOCK);
@@ -158,7 +158,7 @@ static void forward_unit(const job *j, const unit *w, float *scratch)
     }
 }
 
-/* du = scale * dy B, then dx += du A, on the unit's rows. */
+/* du = scale * dy B, then dx += du A, on the work item's rows. */
 static void rows_unit(const job *j, const unit *w, float *scratch)
 {
     for (uint32_t i = w->term; i < j->count; i = j->next[i]) {
@@ -233,7 +233,7 @@ static void columns_unit(const job *j, const unit *w, float *scratch)
              scratch);
 }
 
-/* ---- who does what ---- */
+/* ---- the plan and its threads ---- */
 
 typedef void (*unit_fn)(const job *j, const unit *w, float *scratch);
 
@@ -262,8 +262,8 @@ static void meet(const job *j, unit_fn fn, uint64_t work)
     fmi_run(j->cpu, j->units, work < SMALL_WORK ? j->units : 1, unit_worker, &o);
 }
 
-/* Terms that share x (dx: forward false) become one group. Marks in next: its chain; a term that is
- * no group's first keeps its place in a chain alone. */
+/* Whether two terms belong to one group: they share x, or dx where forward is false. The field next
+ * chains the terms of a group; only a group's first term starts a chain. */
 static bool same_group(const fm_term *a, const fm_term *b, bool forward)
 {
     if (forward)
@@ -325,7 +325,7 @@ static void plan_columns(job *j)
     }
 }
 
-/* Room for the plan and for every unit's scratch; multiplications of one product of every term. */
+/* Allocates the plan; sizes the work items' scratch. *work: multiplications of all terms. */
 static bool begin_job(job *j, fm_backend *be, const fm_term *term, uint32_t count, uint64_t *work)
 {
     size_t units = 0, width = 0, depth = 0;
@@ -363,7 +363,7 @@ void fmi_exact_terms(fm_backend *be, const fm_term *list, uint32_t count)
     meet(&j, forward_unit, work);
 }
 
-/* Terms from i on whose rows stay in the cache between the two meetings; at least one. */
+/* Number of terms from i on whose rows stay in the cache between the two barriers; at least one. */
 static uint32_t batch_at(const fm_term *list, uint32_t count, uint32_t i)
 {
     uint64_t floats = 0;

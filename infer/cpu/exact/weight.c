@@ -1,12 +1,12 @@
-/* weight.c - matrices in mode exact: float32 panels, their second layout for gradients, or the type
- * that they are stored in. */
+/* weight.c - matrices in mode exact: float32 panels, their transpose for gradients, or as
+ * stored. */
 #include <string.h>
 
 #include "infer/cpu/cpu.h"
 #include "store/base/checked.h"
 #include "store/base/mem.h"
 
-#define TURN_K 64u /* k turned at a time: 8 KiB of a panel */
+#define TURN_K 64u /* k transposed at a time: 8 KiB of a panel */
 
 typedef struct pack_job {
     const fmi_kern *kern;
@@ -15,9 +15,9 @@ typedef struct pack_job {
     fm_dtype dtype;
     const unsigned char *src;
     size_t row_bytes;
-    const float *floats; /* or the rows as they are, and none of the three above */
+    const float *floats; /* float32 rows; the three fields above are unused then */
     float *rows;         /* scratch: FMI_PANEL * k */
-    float *turned;       /* panels of W^T, made on the way; or NULL */
+    float *turned;       /* panels of W^T, made at the same time; or NULL */
 } pack_job;
 
 static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -59,7 +59,7 @@ static fm_status row_bytes_of(uint64_t *out, fm_dtype dtype, uint32_t n, uint32_
     return fm_tensor_bytes(out, dtype, &row, "one row of a weight");
 }
 
-/* Does a weight of this type keep it? float32 has nothing to gain. */
+/* Whether a weight of this type is kept as stored; float32 would gain nothing. */
 static bool stays_stored(fm_backend *be, fm_role role, fm_dtype dtype)
 {
     return fmi_cpu_of(be)->keep_stored && role == FM_ROLE_LINEAR && dtype != FM_F32;
@@ -83,7 +83,7 @@ fm_status fmi_exact_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role ro
     return FM_OK;
 }
 
-/* On the caller's thread with memory of its own: a loading thread may run beside a step. */
+/* Runs on the calling thread with memory of its own: a thread may load while a step runs. */
 fm_status fmi_exact_weight_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype,
                                  uint32_t n, uint32_t k, const void *host_bytes)
 {
@@ -113,7 +113,7 @@ fm_status fmi_exact_weight_image(fm_backend *be, void *image, fm_role role, fm_d
 fm_status fmi_exact_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                                uint32_t n, uint32_t k, const void *image)
 {
-    union { /* only weight_update writes, and it refuses what is not its own */
+    union { /* only weight_update writes, and it refuses an image that the weight does not own */
         const void *in;
         float *out;
     } panel = {.in = image};
@@ -220,7 +220,7 @@ const void *fmi_dx_use(fmi_cpu *cpu, const fmi_cpu_weight *w, size_t units, fm_p
     return dx->panels;
 }
 
-/* A weight's panels cover 32 of our k each, and are k-major in our n: turn 32 x 32 squares. */
+/* A panel of W covers 32 k of W^T and is major in W^T's n: transposes 32 x 32 squares. */
 void fmi_turn_panel(const fmi_kern *kern, float *dst, const float *panels, uint32_t depth,
                     uint32_t k0, uint32_t kc, uint32_t n0, uint32_t n)
 {
@@ -251,7 +251,7 @@ const float *fmi_dx_panels(fmi_cpu *cpu, const fmi_cpu_weight *w)
     return fmi_dx_use(cpu, w, fmi_panels_of(w->k), turn_panels);
 }
 
-/* What stays as it is stored does so to save memory: no second layout. */
+/* A weight is kept as stored to save memory, so it gets no second layout. */
 fm_status fmi_exact_weight_for_dx(fm_backend *be, fm_weight *weight)
 {
     fmi_cpu_weight *w = fmi_cpu_weight_of(weight);
@@ -282,9 +282,9 @@ const float *fmi_exact_weight_floats(const fm_weight *weight)
     return w->role == FM_ROLE_LINEAR ? NULL : w->panel;
 }
 
-/* ---- weights that stay as they are stored: widened where a product wants them ---- */
+/* ---- weights kept as stored: widened inside the products ---- */
 
-/* Elements k0..k0+kc of a row: whole blocks of its type. */
+/* Elements k0..k0+kc of a row: k0 and kc are whole blocks of its type. */
 static void widen(const fmi_cpu_weight *w, float *dst, uint32_t row, uint32_t k0, uint32_t kc)
 {
     const fm_dtype_info *type = fm_dtype_get(w->dtype);
@@ -292,7 +292,7 @@ static void widen(const fmi_cpu_weight *w, float *dst, uint32_t row, uint32_t k0
                                (size_t)(k0 / type->block_elems) * type->block_bytes;
     fm_status rc = fm_to_f32(dst, w->dtype, src, kc);
 
-    fm_assert(rc == FM_OK); /* the type was asked for when the weight was made */
+    fm_assert(rc == FM_OK); /* weight_new has checked the type */
 }
 
 void fmi_stored_panel(const fmi_kern *kern, const fmi_cpu_weight *w, float *dst, float *rows,
@@ -337,7 +337,7 @@ void fmi_exact_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weig
     }
 }
 
-/* The bits of every result are those of the wide form. */
+/* Every result has the bits of the float32 panels. */
 fm_status fmi_exact_keep_stored(fm_backend *be)
 {
     fmi_cpu_of(be)->keep_stored = true;

@@ -1,21 +1,20 @@
 /* attention.c - the paged cache and attention of mode fast, split over threads.
  *
- * A tile is a few rows of one sequence that stand one after another; a tile and a key/value head,
- * with its group of query heads, is a unit, which walks the chunks of its positions in order. Where
- * there are fewer units than threads can share fairly (a few long sequences that decode), each
- * chunk is a unit of its own and the parts are merged afterwards, in the same order: bits do not
- * tell. */
+ * A tile is a few consecutive rows of one sequence. A work item is a tile and a key/value head with
+ * its group of query heads; it walks the chunks of its positions in order. Where there are too few
+ * items to occupy the threads evenly (a few long sequences that decode), each chunk is an item of
+ * its own and the parts are merged afterwards in the same order, with the same bits. */
 #include "infer/cpu/fast/fast.h"
 #include "infer/cpu/fast/kern_fast_attention.h"
 
-#define TILE_ROWS 48u         /* query rows times heads of a group that a tile aims at */
-#define MIN_WORK 60000u       /* positions x query heads x hd: less is not worth a second thread */
-#define AHEAD 8u              /* rows whose lines are fetched in advance */
-#define SPLIT_MAX (64u << 20) /* bytes of parts */
+#define TILE_ROWS 48u         /* intended number of query rows times heads of a group */
+#define MIN_WORK 60000u       /* positions x query heads x hd: less: one thread */
+#define AHEAD 8u              /* rows whose cache lines are prefetched */
+#define SPLIT_MAX (64u << 20) /* at most so many bytes of parts */
 
 typedef struct tile {
     uint32_t row, rows;
-    uint32_t first, last; /* positions that any of its rows sees */
+    uint32_t first, last; /* range of positions that any of its rows sees */
 } tile;
 
 typedef struct job {
@@ -23,14 +22,14 @@ typedef struct job {
     const fmi_fast_attn_kern *kern;
     const fm_attn *op;
     const tile *tiles;
-    uint32_t group, tile_rows; /* at most so many rows (not times group) */
+    uint32_t group, tile_rows; /* tile_rows: at most so many rows (not times group) */
     size_t hdv;
     float *parts; /* [unit][chunk] of part_floats, or NULL: not split */
     uint32_t chunks;
     size_t units;
 } job;
 
-/* A tile and a head at work; rows are flat: query row x head of the group. */
+/* The state of a work item; rows are flat: query row x head of the group. */
 typedef struct work {
     const job *j;
     const tile *t;
@@ -57,7 +56,7 @@ typedef struct write_job {
     uint32_t m, nkv, hd;
 } write_job;
 
-/* Some heads: two positions share words of a page, so rows cannot be split. */
+/* Writes some heads: two positions share 32-bit words of a page, so rows cannot be split. */
 static fm_status write_part(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const write_job *j = ctx;
@@ -183,14 +182,14 @@ static work work_of(const job *j, size_t unit)
         .j = j, .t = t, .head = (uint32_t)(unit % j->op->nkv), .rows = t->rows * j->group};
 }
 
-/* Where a flat row lies in q or out. */
+/* Offset of a flat row in q or out. */
 static size_t query_at(const work *w, uint32_t r, size_t ld)
 {
     return (w->t->row + r / w->j->group) * ld +
            ((size_t)w->head * w->j->group + r % w->j->group) * w->j->op->hd;
 }
 
-/* Rows of q and out are far apart, which hardware does not foresee. */
+/* Prefetches a row: rows of q and out are too far apart for the hardware's prefetchers. */
 static void fetch(const float *x, uint32_t n, bool write)
 {
     for (uint32_t i = 0; i < n; i += 16)
@@ -200,8 +199,8 @@ static void fetch(const float *x, uint32_t n, bool write)
             __builtin_prefetch(x + i, 0);
 }
 
-/* The query rows as int16, and room for the rest; extra floats are the caller's (64-byte aligned
- * offsets do not matter). */
+/* Converts the query rows to int16 and carves the scratch; `extra` floats of it are for the caller,
+ * not aligned to 64 bytes. */
 static fm_status prepare(work *w, fmi_scratch *scratch, size_t extra, float **extra_out)
 {
     const job *j = w->j;
@@ -294,7 +293,7 @@ static fm_status merge_fn(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-/* Rows that stand together, are of one sequence and at most most. */
+/* Cuts the rows into tiles of at most `most` consecutive rows of one sequence. */
 static uint32_t cut_tiles(tile *t, const fm_attn *a, uint32_t most)
 {
     uint32_t n = 0;

@@ -1,4 +1,4 @@
-/* elem.c - element-wise operations that mode fast does in another way than mode exact. */
+/* elem.c - element-wise operations that differ from mode exact's. */
 #include "infer/cpu/fast/fast.h"
 #include "infer/cpu/fast/kern_fast_attention.h"
 

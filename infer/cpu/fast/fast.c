@@ -11,13 +11,13 @@
 
 typedef struct isa_choice {
     const fmi_fast_kern *kern;
-    const char *exact; /* the instruction set of mode exact's kernels beside it; NULL: its best */
+    const char *exact; /* instruction set of mode exact's kernels to go with it; NULL: the best */
     bool present;
 } isa_choice;
 
 #if defined(__x86_64__)
-/* Asked of the processor itself: clang 14's __builtin_cpu_supports does not know the word. Its
- * registers are AVX's, which the caller asks for. */
+/* Reads cpuid, because clang 14's __builtin_cpu_supports does not know f16c. F16C uses AVX's
+ * registers, which the caller checks for. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -26,7 +26,7 @@ static bool has_f16c(void)
 }
 #endif
 
-/* Best first. __builtin_cpu_supports also asks whether the system saves the registers. */
+/* Best first. __builtin_cpu_supports also checks whether the system saves the registers. */
 static isa_choice choose_kern(const char *isa)
 {
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* fast.h - inside mode fast of the CPU backend: its weights, and what its files share. */
+/* fast.h - inside mode fast of the CPU backend: its weights and shared helpers. */
 #ifndef FM_INFER_CPU_FAST_H
 #define FM_INFER_CPU_FAST_H
 
@@ -8,16 +8,16 @@
 typedef struct fmi_fast {
     const fmi_fast_kern *kern;
     fm_backend exact; /* the slots of mode exact */
-    fm_backend fast;  /* mode bf16: those of mode fast for its weights */
+    fm_backend fast;  /* mode bf16: the slots of mode fast for its weights */
 } fmi_fast;
 
-/* How a weight lies; KERNELS.md states each layout. */
+/* The layout of a weight; KERNELS.md states each one. */
 typedef enum fmi_fast_layout {
     FMI_LAYOUT_INT8, /* panels of 16 outputs; block says which type */
     FMI_LAYOUT_BF16, /* panels of 32 outputs, pairs of k innermost */
     FMI_LAYOUT_F16,  /* panels of 32 outputs, k-major; x stays f32 */
     FMI_LAYOUT_F32,  /* mode exact's */
-    FMI_LAYOUT_FILE, /* rows as stored; widened to f32 on the way */
+    FMI_LAYOUT_FILE, /* rows as stored; widened to f32 inside the product */
     FMI_LAYOUT_DOWN, /* role LORA_A: bf16 rows, k padded to 32 */
     FMI_LAYOUT_UP,   /* role LORA_B: bf16 panels of 16 outputs, pairs of r innermost */
 } fmi_fast_layout;
@@ -29,7 +29,7 @@ typedef struct fmi_fast_weight {
     fmi_fast_block block;
     uint32_t depth;          /* blocks of 32 k; pairs of k (of r); f16: k; LORA_A: k padded */
     const uint8_t *q;        /* the image */
-    const uint8_t *scale;    /* FMI_LAYOUT_INT8: where the scales begin */
+    const uint8_t *scale;    /* FMI_LAYOUT_INT8: begin of the scales */
     size_t panel_q, panel_s; /* bytes of one panel there */
     size_t row_bytes;        /* FMI_LAYOUT_FILE */
     uint32_t quads;          /* FMI_LAYOUT_INT8: quads of x that share a scale, 8 or 4 */
@@ -49,14 +49,14 @@ static inline uint32_t fmi_panel_outputs(const fmi_fast_weight *w)
     return w->layout == FMI_LAYOUT_INT8 || w->layout == FMI_LAYOUT_UP ? FMI_OUTPUTS : FMI_WIDE;
 }
 
-/* Each file fills its slots. */
+/* Each file fills its own slots. */
 void fmi_fast_weight_install(fm_backend *be);
 void fmi_fast_product_install(fm_backend *be);
 void fmi_fast_lora_install(fm_backend *be);
 void fmi_fast_attention_install(fm_backend *be);
 void fmi_fast_elem_install(fm_backend *be);
 
-/* Mode exact with room for mode fast's part and its kernels chosen. */
+/* Opens mode exact, allocates mode fast's state and chooses its kernels. */
 FM_CHECKED fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa);
 /* Mode bf16 (cpu/exact/bf16.c); isa as below. */
 FM_CHECKED fm_status fmi_cpu_open_bf16(fm_backend **out, fm_pool *pool, const char *isa);

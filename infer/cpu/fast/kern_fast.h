@@ -1,13 +1,14 @@
 /* kern_fast.h - what one instruction set offers to mode fast: kernels on packed rows and panels.
  *
  * kern_fast.c is compiled once per instruction set and fills one fmi_fast_kern; fast.c chooses
- * among them, in one place. A panel is 16 outputs (block types) or up to 32 (bf16), all their k; the
- * layouts are those of KERNELS.md, "Weights of mode fast", and the same for every instruction set.
+ * among them, in one place. A panel is 16 outputs (block types) or up to 32 (bf16), with all their
+ * k; KERNELS.md has the layouts ("Weights of mode fast"), which are the same for every instruction
+ * set.
  *
- * Rows wait in tiles. Of m rows there are ceil(m / tile_rows) tiles, of sizes that differ by at most
- * one; a tile of r rows is
- *   int8: for each block of 32 k (Q6_K: 16): int32 quad[8 or 4][r] (four int8 each), float scale[r],
- *         and int32 start[r] = offset * sum of the block's int8, or where offset is 0
+ * Packed rows are stored in tiles. m rows have ceil(m / tile_rows) tiles, whose sizes differ by at
+ * most one; a tile of r rows is
+ *   int8: for each block of 32 k (Q6_K: 16): int32 quad[8 or 4][r] (four int8 each), float
+ *         scale[r], and int32 start[r] = offset * sum of the block's int8, or where offset is 0
  *         float sum[r] = scale * that sum
  *   bf16: for each pair of k: uint32 pair[r] (the even k in the low half)
  *   f16: for each k: float x[r] (only the weight is float16) */
@@ -19,13 +20,13 @@
 #include <stdint.h>
 
 #define FMI_BLOCK 32u   /* k of one scale */
-#define FMI_OUTPUTS 16u /* of a panel of block types */
-#define FMI_WIDE 32u    /* of a panel of bf16 or f16; the last has 16 if that is enough */
-#define FMI_ROW_BLOCK_BYTES(quads) (4u * (quads) + 8u) /* of one row in one block of packed int8 */
+#define FMI_OUTPUTS 16u /* outputs of a panel of block types */
+#define FMI_WIDE 32u    /* outputs of a panel of bf16 or f16; the last has 16 if enough */
+#define FMI_ROW_BLOCK_BYTES(quads) (4u * (quads) + 8u) /* of a row in a packed int8 block */
 
-/* How a panel's blocks lie. UNPACKED: eight lines of 64 unsigned bytes a block, 16 f32 scales, and
- * with _MIN 16 f32 minima after them; _16: four lines and 16 scales for every 16 k. This is what
- * fmi_fast_kern.unpack makes of every block type; the types of 256 k are multiplied in no other form. */
+/* The form of a panel's blocks. UNPACKED: eight lines of 64 unsigned bytes a block, 16 f32 scales,
+ * and with _MIN 16 f32 minima after them; _16: four lines and 16 scales for every 16 k. unpack
+ * makes these forms of every block type; types of 256 k are multiplied in no other form. */
 typedef enum fmi_fast_block {
     FMI_UNPACKED,
     FMI_UNPACKED_MIN,
@@ -41,11 +42,11 @@ typedef enum fmi_fast_block {
     FMI_Q6_K,
 } fmi_fast_block;
 
-/* Where the results of a block of rows go: y[row, 0..n) (+ bias). */
+/* Receives the results of a block of rows: y[row, 0..n) (+ bias). */
 typedef struct fmi_fast_out {
     float *y; /* the panel's first output of row number 0 */
     size_t ldy;
-    const int32_t *rows; /* or NULL: first, first + 1, .. */
+    const int32_t *rows; /* row numbers; NULL: first, first + 1, .. */
     uint32_t first;
     uint32_t n;        /* outputs of this panel that exist */
     const float *bias; /* of the panel's first output, or NULL */
@@ -57,7 +58,7 @@ typedef struct fmi_fast_kern {
     const char *kernel_class;
     uint32_t tile_int8, tile_bf16; /* rows of a register tile */
 
-    /* Rows rows[i] (or first + i) of x, quantised by block of quads * 4: scale = amax / 127,
+    /* Packs rows rows[i] (or first + i) of x, quantised by block of quads * 4: scale = amax / 127,
      * q = rne(x * (127 / amax)); a block with a non-finite element gets a scale of NaN, one with
      * amax < 2^-100 is 0. */
     void (*pack_int8)(void *dst, const float *x, size_t ldx, const int32_t *rows, uint32_t first,
@@ -66,15 +67,15 @@ typedef struct fmi_fast_kern {
      * minima s = fmaf(w_min, x_sum, s). */
     void (*product_int8)(const fmi_fast_out *out, const void *packed, uint32_t m,
                          fmi_fast_block kind, const void *q, const void *scale, uint32_t blocks);
-    /* blocks: of 32 k */
+    /* Unpacks `blocks` blocks of 32 k of a panel. */
     void (*unpack)(void *q_out, float *scale_out, fmi_fast_block kind, const void *q,
                    const void *scale, uint32_t blocks);
 
-    /* Rounded to nearest even; an odd k is padded with 0. rest: of x - bf16(x) instead. */
+    /* Rounded to nearest even; an odd k is padded with 0. rest: packs x - bf16(x) instead. */
     void (*pack_bf16)(void *dst, const float *x, size_t ldx, const int32_t *rows, uint32_t first,
                       uint32_t m, uint32_t k, bool rest);
-    /* s = fmaf(x[k], w[k], s) over the pairs ascending, in a pair the odd k first. width: outputs of
-     * the panel, 16 or 32. */
+    /* s = fmaf(x[k], w[k], s) over the pairs ascending, in a pair the odd k first. width: outputs
+     * of the panel, 16 or 32. */
     void (*product_bf16)(const fmi_fast_out *out, const void *packed, uint32_t m, const void *panel,
                          uint32_t width, uint32_t pairs);
 
@@ -87,8 +88,8 @@ typedef struct fmi_fast_kern {
     /* ---- low-rank terms ---- */
     /* One row of x as bf16 [kp], zeros from k on. */
     void (*round_row)(uint16_t *dst, const float *x, uint32_t k, uint32_t kp);
-    /* t[i, j] = x[i] . a[j], lanes of pairs folded by halves; kp a multiple of 32. t: r apart.
-     * next: what is read after this, prefetched meanwhile; here and in lora_up. */
+    /* t[i, j] = x[i] . a[j], lanes of pairs folded by halves; kp a multiple of 32. Rows of t are r
+     * apart. next: the operand that is read afterwards, prefetched; also in lora_up. */
     void (*lora_down)(float *t, const uint16_t *x, uint32_t m, const uint16_t *a, uint32_t r,
                       uint32_t kp, const void *next, size_t next_bytes);
     /* out.y[row, 0..n) += (t * scale) B^T for panels of 16 outputs; t [m, r] f32 is split into two

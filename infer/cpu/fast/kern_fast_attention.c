@@ -10,10 +10,10 @@
 
 #define FA_LOG2E 1.44269504088896341f
 
-#define FA_LEVEL 2 /* fetch into the second level: the first one's misses in flight are too few */
+#define FA_LEVEL 2 /* prefetches into L2, because L1 allows too few misses in flight */
 
 #if defined(FMI_ISA_AVX512)
-#define FA_WIDE_ROWS 6u /* rows of tiles four vectors wide; above, two */
+#define FA_WIDE_ROWS 6u /* up to here tiles are four vectors wide; with more rows, two */
 #define FA_MOST_ROWS 12 /* FMI_FA_ROWS */
 #define FA_WIDE 4u
 #define FA_NARROW 2u
@@ -31,7 +31,7 @@
 FMI_INLINE vi vi_dot16(vi sum, vi pairs, vi pair)
 {
 #if defined(FMI_FAST_VNNI)
-    /* gcc 12 spills half of a tile's sums around the intrinsic: 0.44 instead of 0.8 of the rate */
+    /* gcc 12 spills half of a tile's sums around the intrinsic: 0.44, not 0.8 of the peak rate */
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(pairs), "v"(pair));
     return sum;
 #else
@@ -65,7 +65,7 @@ FMI_INLINE vf vf_floor(vf x)
 {
     return (vf){_mm256_floor_ps(x.lo), _mm256_floor_ps(x.hi)};
 }
-/* v where x is not below limit (NaN is not), else 0. */
+/* v where x is not below limit (NaN counts as not below), else 0. */
 FMI_INLINE vf vf_unless_below(vf x, float limit, vf v)
 {
     const __m256 l = _mm256_set1_ps(limit);
@@ -115,7 +115,7 @@ FMI_INLINE void store_int16(int16_t *dst, vf v)
     float f[VF_LANES];
     int32_t bits[VF_LANES];
 
-    vf_store(f, vf_add(v, vf_set1(12582912.0f))); /* 1.5 * 2^23: the low bits are the number */
+    vf_store(f, vf_add(v, vf_set1(12582912.0f))); /* 1.5 * 2^23: the low bits are the integer */
     memcpy(bits, f, sizeof bits);
     for (uint32_t i = 0; i < VF_LANES; i++)
         dst[i] = (int16_t)(bits[i] & 0xffff);
@@ -131,7 +131,7 @@ FMI_INLINE float fold_add(vf v)
 
 #endif
 
-/* Floats >= 0 (lo, then hi) as 32 bf16; sum grows by both of a pair, the odd one first. */
+/* Floats >= 0 (lo, then hi) as 32 bf16; adds both elements of a pair to sum, the odd one first. */
 #if defined(FMI_FAST_BF16)
 FMI_INLINE vf store_bf16(uint16_t *dst, vf lo, vf hi, vf sum)
 {
@@ -186,7 +186,7 @@ FMI_INLINE vf exp2_of_negative(vf x)
 }
 #endif
 
-/* tanh from 2^x: its absolute error is 2e-7, which is what a score of some ten to fifty needs. */
+/* tanh from 2^x: its absolute error is 2e-7, enough for a score of ten to fifty. */
 FMI_INLINE vf tanh_of(vf x)
 {
     const vf one = vf_set1(1.0f);
@@ -203,7 +203,7 @@ typedef struct score_job {
     const int16_t *q; /* of the tile's first row */
     const float *q_scale;
     float *score;
-    uint32_t from, to; /* vectors, both in */
+    uint32_t from, to; /* vectors, inclusive */
 } score_job;
 
 FMI_INLINE const uint8_t *key_vector(const fmi_fast_attn *a, uint32_t v)
@@ -211,8 +211,8 @@ FMI_INLINE const uint8_t *key_vector(const fmi_fast_attn *a, uint32_t v)
     return a->k[v / 2] + (size_t)(v % 2) * 64;
 }
 
-/* What is read after vector v - 1 of the keys: more keys, then the values. Few rows read memory
- * faster than hardware, which stops at the end of a page, fetches it. */
+/* What to prefetch at vector v - 1 of the keys: more keys, then the values. With few rows, reading
+ * is faster than the hardware's prefetchers, which stop at the end of a page. */
 FMI_INLINE const uint8_t *vector_ahead(const score_job *j, uint32_t v)
 {
     const uint32_t left = v - j->to - 1;
@@ -286,8 +286,8 @@ typedef struct mix_job {
     const fmi_fast_attn *a;
     const uint16_t *p; /* of the tile's first row */
     float *o;
-    const uint8_t *last; /* values of the last pair where it is half visible, or NULL */
-    uint32_t from, to;   /* pairs; last is number to, else to is the end */
+    const uint8_t *last; /* values of the last pair if only half of it is visible, else NULL */
+    uint32_t from, to;   /* pairs from .. to - 1, and where last is not NULL pair `to` */
 } mix_job;
 
 FMI_INLINE void mix_pairs(const uint32_t rows, const uint32_t nv, const mix_job *j,
@@ -391,7 +391,8 @@ static void cap_scores(float *s, uint32_t from, uint32_t to, float softcap)
         vf_store(s + i, vf_mul(cap, tanh_of(vf_load(s + i))));
 }
 
-/* Scores that a row does not see become -inf; its maximum. from .. to are whole pages. */
+/* Sets scores at positions that the row does not see to -inf and returns the row's maximum. from ..
+ * to are whole pages. */
 static float mask_and_max(const fmi_fast_attn *a, uint32_t r, uint32_t from, uint32_t to)
 {
     float *s = a->score + r * FMI_FA_CHUNK;
@@ -408,7 +409,7 @@ static float mask_and_max(const fmi_fast_attn *a, uint32_t r, uint32_t from, uin
     return fold_max(best);
 }
 
-/* p of one row, 0 where the score is -inf; their sum. */
+/* Computes p of one row, 0 where the score is -inf, and returns their sum. */
 static float weigh(const fmi_fast_attn *a, uint32_t r, uint32_t from, uint32_t to)
 {
     const float *s = a->score + r * FMI_FA_CHUNK;
@@ -424,7 +425,7 @@ static float weigh(const fmi_fast_attn *a, uint32_t r, uint32_t from, uint32_t t
     return fold_add(sum);
 }
 
-/* The values of the pair whose second position nobody sees (it may hold anything), with zeros. */
+/* The values of a pair whose second position no row sees, with zeros: it may hold anything. */
 static const uint8_t *half_pair(const fmi_fast_attn *a, uint32_t hi)
 {
     const size_t hdv = FMI_FA_HDV(a->hd);
@@ -448,7 +449,7 @@ static void k_chunk(const fmi_fast_attn *a)
             lo = a->lo[r] < lo ? a->lo[r] : lo;
             hi = a->hi[r] > hi ? a->hi[r] : hi;
         }
-    if (lo > hi) { /* nobody sees it */
+    if (lo > hi) { /* no row sees it */
         for (uint32_t r = 0; r < a->rows; r++) {
             a->m[r] = -INFINITY;
             a->l[r] = 0.0f;
@@ -489,7 +490,7 @@ static float k_quantise(int16_t *dst, const float *x, uint32_t hd)
         vf v = vf_load_upto(x + i, hd - i);
         vf size = vf_max(v, vf_sub(vf_zero(), v));
         most = vf_max(size, most);
-        sum = vf_add(sum, vf_mul(v, vf_zero())); /* NaN where any element is not finite */
+        sum = vf_add(sum, vf_mul(v, vf_zero())); /* NaN if any element is not finite */
     }
     const float max = fold_max(most), bad = fold_add(sum);
     if (bad != 0.0f || !(max >= 1e-30f)) {
@@ -514,7 +515,7 @@ static float k_quantise(int16_t *dst, const float *x, uint32_t hd)
     return max / f;
 }
 
-/* v as bf16 into one half of a line of pairs; false: not all are finite, and zeros were put. */
+/* Stores v as bf16 in one half of a line of pairs; false: zeros, as not all are finite. */
 static bool put_value(uint32_t *line, bool odd, const float *v, uint32_t hd)
 {
     const uint32_t keep = odd ? 0xffffu : 0xffff0000u, shift = odd ? 16 : 0;

@@ -1,7 +1,7 @@
 /* kern_fast_half.h - float16 weights in mode fast; part of kern_fast.c.
  *
- * Neither x nor the weight is rounded: a float16 widens exactly, and the sums are mode exact's, block
- * by block of 512 k, so that only memory is saved. The tile is as large as that of bf16. */
+ * Neither x nor the weight is rounded: a float16 widens exactly, and the sums are mode exact's,
+ * block by block of 512 k, so that only memory is saved. The tile is as large as that of bf16. */
 #define F16_K_BLOCK 512u
 
 static void k_pack_f32(void *dst_bytes, const float *x, size_t ldx, const int32_t *rows,
@@ -75,7 +75,7 @@ static void f16_panel(const fmi_fast_out *o, const float *x, uint32_t n, const u
             fmi_fast_out part = out_columns(o, j);
             part.add = k0 > 0;
             if (k0 + kc < k)
-                part.bias = NULL; /* it comes after the last block */
+                part.bias = NULL; /* added after the last block */
             (part.n > VF_LANES ? f16_wide : f16_half)[n](
                 x + (size_t)k0 * n, w + (size_t)k0 * width + j, width, kc, &part);
         }

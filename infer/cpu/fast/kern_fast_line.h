@@ -2,8 +2,8 @@
  * products.
  *
  * The int8 dot product is exact on every instruction set: unsigned bytes times signed bytes, sums
- * of four into int32. The bf16 one is fmaf of the odd element, then of the even one; VDPBF16PS is the
- * same but for subnormals, which it takes for zeros. Included by kern_fast.c alone. */
+ * of four into int32. The bf16 one is fmaf of the odd element, then of the even one; VDPBF16PS
+ * gives the same but treats subnormals as zeros. Included by kern_fast.c alone. */
 #ifndef FM_INFER_CPU_KERN_FAST_LINE_H
 #define FM_INFER_CPU_KERN_FAST_LINE_H
 

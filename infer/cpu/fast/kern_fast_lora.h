@@ -2,8 +2,8 @@
  *
  * x A^T runs along k, because ranks are too small to be panels: lane i of sixteen sums the pairs i,
  * i + 16, .. of the row (in a pair the odd k first), and lanes are folded by halves. A tile of
- * several rows and several ranks reuses its lines; each sum is its own chain, so a row's bits do not
- * depend on the tile. */
+ * several rows and several ranks reuses its lines; each sum is its own chain, so a row's bits do
+ * not depend on the tile. */
 #if defined(FMI_ISA_AVX512)
 #define DOWN_ROWS 3
 #define DOWN_RANKS 8
@@ -31,8 +31,8 @@ FMI_INLINE float fold(vf v)
 #endif
 }
 
-/* Lines of what is read next, a few for each line of what is read now: a factor is too short for
- * the hardware's prefetchers to get going, and a step has hundreds of them. */
+/* Prefetches a few lines of the next operand for each line of the current one: a factor is too
+ * short for the hardware's prefetchers to get going, and a step has hundreds of factors. */
 FMI_INLINE const uint8_t *prefetch_next(const uint8_t *next, uint32_t lines)
 {
     for (uint32_t i = 0; i < lines; i++)
@@ -73,7 +73,7 @@ FMI_INLINE const uint8_t *tile_down(const uint32_t m, const uint32_t n, float *t
     return next;
 }
 
-/* n of m rows' ranks, m and n constants after inlining */
+/* n ranks of m rows; m and n are constants after inlining */
 FMI_INLINE const uint8_t *down_ranks(uint32_t m, const uint32_t n, float *t, uint32_t r,
                                      const uint16_t *x, const uint16_t *a, uint32_t kp,
                                      const uint8_t *next, uint32_t lines)

@@ -1,13 +1,13 @@
 /* kern_fast_product.h - packing of rows and the register tiles of mode fast; part of kern_fast.c.
  *
  * A tile walks all k of a panel once: a row's sum is one chain over blocks (or pairs), whatever
- * else is in the tile, so its bits depend on its row and its output alone. */
+ * other rows are in the tile, so its bits depend on its row and its output alone. */
 #if defined(FMI_ISA_AVX512)
 #define TILE_INT8 12 /* 12 int32 sums and 12 float sums in 32 registers */
 #define TILE_BF16 12 /* 12 x 32: 24 sums */
 #define TILE_BF16_VF 2
 #elif defined(FMI_ISA_AVX2)
-#define TILE_INT8 3 /* 3 x 16 of both in 16 registers */
+#define TILE_INT8 3 /* 3 x 16 of each kind in 16 registers */
 #define TILE_BF16 4
 #define TILE_BF16_VF 1
 #else
@@ -78,7 +78,7 @@ FMI_INLINE uint32_t amax_bits(const float *x, const uint32_t n)
 #endif
 }
 
-/* q = rne(x * r), |q| <= 127; the sum of all n. */
+/* q = rne(x * r), |q| <= 127; returns the sum of all n. */
 FMI_INLINE int32_t quantise(int32_t *quad, const float *x, float r, const uint32_t n)
 {
 #if defined(FMI_ISA_AVX512)
@@ -105,7 +105,7 @@ FMI_INLINE int32_t quantise(int32_t *quad, const float *x, float r, const uint32
 #endif
 }
 
-/* Row r's part of a packed block. */
+/* Stores row r's part of a packed block. */
 FMI_INLINE void put_block(uint8_t *dst, const int32_t *quad, float scale, int32_t sum, uint32_t r,
                           uint32_t rows, const uint32_t quads, int32_t offset)
 {
@@ -169,7 +169,7 @@ FMI_INLINE __m512i quantise_lanes(const float *x, __m512 r)
 {
     return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), r));
 }
-/* Packing by lanes of 128 bits turns 4 x 4 quads on the way. */
+/* Packing by lanes of 128 bits also transposes 4 x 4 quads. */
 FMI_INLINE __m512i pack_lanes(__m512i a, __m512i b, __m512i c, __m512i d)
 {
     return _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
@@ -180,7 +180,7 @@ FMI_INLINE __m128i every_fourth(__m512i v)
     return _mm512_castsi512_si128(_mm512_permutexvar_epi32(at, v));
 }
 
-/* The same bits as pack_block's, a fraction of its time. */
+/* The bits of pack_block, in a fraction of its time. */
 FMI_INLINE void quantise_four(four_blocks *q, const float *const x[4])
 {
     const __m512 full = _mm512_set1_ps(127.0f);
@@ -207,13 +207,13 @@ FMI_INLINE void quantise_four(four_blocks *q, const float *const x[4])
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < 4; i++)
         a[i] = _mm512_add_epi32(a[i], b[i]);
-    /* The sum of a block that is not ok may be of INT32_MIN, which NaN became: it counts as 0. */
+    /* The sum of a block that is not ok may contain INT32_MIN, which NaN became: it is set to 0. */
     a[0] = _mm512_maskz_mov_epi32(ok, fold4_add(a[0], a[1], a[2], a[3]));
     _mm_storeu_si128((void *)q->sum, every_fourth(a[0]));
     _mm_storeu_si128((void *)q->scale, every_fourth(_mm512_castps_si512(scale)));
 }
 
-/* Four blocks of one row. */
+/* Packs four blocks of one row. */
 FMI_INLINE void pack_along(uint8_t *dst, const float *x, uint32_t r, uint32_t rows, int32_t offset)
 {
     const float *const at[4] = {x, x + 32, x + 64, x + 96};
@@ -233,7 +233,7 @@ FMI_INLINE void pack_along(uint8_t *dst, const float *x, uint32_t r, uint32_t ro
     }
 }
 
-/* A block of rows r .. r + 3. */
+/* Packs one block of rows r .. r + 3. */
 FMI_INLINE void pack_across(uint8_t *dst, const float *const x[4], uint32_t r, uint32_t rows,
                             int32_t offset)
 {
@@ -281,7 +281,7 @@ FMI_INLINE void pack_row(uint8_t *dst, const float *x, uint32_t r, uint32_t rows
     }
 }
 
-/* A tile of n rows. */
+/* Packs a tile of n rows. */
 static void pack_tile(uint8_t *dst, const float *const *row, uint32_t n, uint32_t blocks,
                       uint32_t quads, int32_t offset)
 {
@@ -359,7 +359,7 @@ FMI_INLINE vf block_min(fmi_fast_block kind, const uint8_t *s)
     return block_scale(kind, s + block_scale_bytes(kind) / 2);
 }
 
-/* The line of quads j and j + 4 of a block whose nibbles lie together. */
+/* The lines of quads j and j + 4, whose nibbles share bytes. */
 FMI_INLINE void block_nibbles(fmi_fast_block kind, const uint8_t *q, uint32_t j, vi *low, vi *high)
 {
     vi line = vi_load(q + 64 * j);
@@ -476,7 +476,7 @@ static void k_unpack(void *q_out, float *scale_out, fmi_fast_block kind, const v
     case FMI_UNPACKED_MIN:
     case FMI_UNPACKED_16:
     case FMI_Q8_0:
-        break; /* as they are multiplied */
+        break; /* these are unpacked during the product */
     }
 #undef UNPACK
 }
@@ -627,7 +627,7 @@ static void k_round_row(uint16_t *dst, const float *x, uint32_t k, uint32_t kp)
         dst[i] = 0;
 }
 
-/* One row as every rows-th pair. */
+/* Packs one row, each pair `rows` pairs behind the one before. */
 FMI_INLINE void pack_pairs(uint32_t *dst, const float *x, uint32_t k, uint32_t rows)
 {
     uint32_t i = 0;
@@ -644,7 +644,7 @@ FMI_INLINE void pack_pairs(uint32_t *dst, const float *x, uint32_t k, uint32_t r
         dst[i / 2 * (size_t)rows] = bf16_pair(x[i], i + 1 < k ? x[i + 1] : 0.0f);
 }
 
-/* The same of what rounding took; an infinity or NaN is in the rounded part already. */
+/* The same for the remainder of rounding; an infinity or NaN is in the rounded part already. */
 FMI_INLINE void pack_rests(uint32_t *dst, const float *x, uint32_t k, uint32_t rows)
 {
     for (uint32_t i = 0; i < k; i += 32) {

@@ -1,8 +1,8 @@
 /* lora.c - low-rank terms of mode fast.
  *
- * A unit of work is some rows of one term, and where a list has too few of them for the threads, a
- * share of its outputs: t = x A^T is then computed by each thread that has a share, which costs
- * less than a second meeting. Units are split by what they read and compute. */
+ * A work item is some rows of one term, and where a list has too few rows for the threads, a share
+ * of its outputs: each thread with a share then computes t = x A^T itself, which costs less than a
+ * second barrier. Items are split over threads by their cost. */
 #include "infer/cpu/fast/fast.h"
 
 #include <string.h>
@@ -16,8 +16,8 @@ typedef struct lora_job {
     const float *x;
     size_t ldx;
     const fm_lora *term;
-    uint32_t terms, widest, kp; /* r of any term; k padded to 32 */
-    uint32_t rows;              /* of a unit, at most */
+    uint32_t terms, widest, kp; /* largest r of a term; k padded to 32 */
+    uint32_t rows;              /* of a work item, at most */
     uint32_t shares, parts;
     uint64_t cost;
 } lora_job;
@@ -25,14 +25,14 @@ typedef struct lora_job {
 typedef struct lora_unit {
     const fm_lora *term;
     uint32_t at, m, share;
-    const void *next; /* the factor read after this unit */
+    const void *next; /* the factor that is read after this work item */
     size_t next_bytes;
     uint16_t *x; /* scratch: rows as bf16, x A^T, that as two bf16 */
     float *t;
     uint32_t *wide;
 } lora_unit;
 
-/* About the cycles of m rows of a term: reading both factors, and two dot products of B. */
+/* Estimated cycles of m rows of a term: reading both factors, and two dot products of B. */
 static uint64_t unit_cost(const lora_job *j, const fm_lora *l, uint32_t m)
 {
     const uint32_t r = fmi_cpu_weight_of(l->a)->n, n = fmi_cpu_weight_of(l->b)->n;

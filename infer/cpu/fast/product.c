@@ -1,18 +1,18 @@
 /* product.c - linear and lists of products in mode fast.
  *
- * A list is cut into groups of neighbours that have the same rows. Where a group has many rows,
- * each thread takes a share of them and walks all panels; the panels of all other groups form one
- * line that threads cut into parts of equal cost. So a step has one meeting of the threads for each
- * list, a decode step streams every weight once, and each thread its own part of it. Every output
- * is computed whole by one thread, in one order, so how work is split shows in no bit. */
+ * A list is cut into groups of adjacent products that have the same rows. Where a group has many
+ * rows, each thread takes a share of them and walks all panels; the panels of all other groups form
+ * one line, which is cut into parts of equal cost, one for each thread. So a step has one barrier
+ * of the threads for each list, and a decode step streams every weight once, each thread its own
+ * part. One thread computes each output whole, in one order, so the split changes no bit. */
 #include "infer/cpu/fast/fast.h"
 
 #include <string.h>
 
 #define ROWS_TO_DEAL 64u          /* rows for each thread from which rows are split, not panels */
-#define PACKED_BYTES (384u << 10) /* packed rows at a time: what leaves room in the second cache */
+#define PACKED_BYTES (384u << 10) /* packed rows at a time, which leave space in L2 */
 #define UNPACK_ROWS 25u           /* rows from which some panels are unpacked before their tiles */
-#define SMALL_COST 20000u         /* about cycles: shorter than waking a thread */
+#define SMALL_COST 20000u         /* estimated cycles: shorter than waking a thread */
 
 typedef struct product_job {
     fmi_cpu *cpu;
@@ -22,7 +22,7 @@ typedef struct product_job {
     const fm_product *list;
     uint32_t count;
     uint32_t parts;
-    uint64_t cost; /* of all panels that are split */
+    uint64_t cost; /* of all panels that are split over threads */
 } product_job;
 
 /* A block of rows, packed for the layouts of one kind of weight. */
@@ -31,7 +31,7 @@ typedef struct packed_rows {
     const int32_t *rows;
     uint32_t first, m, most; /* most: rows that the scratch holds */
     const fmi_fast_weight *like;
-    bool split;             /* two sets: rounded to bf16, and what the rounding took */
+    bool split;             /* two sets: x rounded to bf16, and the remainder */
     uint8_t *bytes, *panel; /* scratch: rows; an unpacked or widened panel */
 } packed_rows;
 
@@ -63,7 +63,7 @@ static size_t row_bytes(const fmi_fast_weight *w)
     return (is_f32(w) ? w->base.k : (size_t)w->depth) * 4; /* bf16: pairs */
 }
 
-/* Bytes of an unpacked or widened panel, with the rows it is made of. */
+/* Bytes of an unpacked or widened panel, and of the rows that it is widened from. */
 static size_t panel_bytes(const fmi_fast_weight *w)
 {
     if (w->layout == FMI_LAYOUT_INT8)
@@ -71,7 +71,7 @@ static size_t panel_bytes(const fmi_fast_weight *w)
     return w->layout == FMI_LAYOUT_FILE ? 2ul * FM_K_BLOCK * FMI_WIDE * sizeof(float) : 0;
 }
 
-/* About the cycles of one panel: its bytes from memory, or its products. */
+/* Estimated cycles of one panel: its bytes from memory, or its products. */
 static uint64_t panel_cost(const fmi_fast_weight *w, uint32_t m)
 {
     uint64_t elems = (uint64_t)w->base.k * fmi_panel_outputs(w);
@@ -126,7 +126,7 @@ static void pack(packed_rows *r, const fmi_fast_weight *w, bool split)
 
 /* ---- one panel ---- */
 
-/* What a panel is unpacked to. */
+/* The form that a panel is unpacked to. */
 static fmi_fast_block unpacked_as(const fmi_fast_weight *w)
 {
     if (w->block == FMI_Q6_K)
@@ -134,8 +134,8 @@ static fmi_fast_block unpacked_as(const fmi_fast_weight *w)
     return w->offset == 0 ? FMI_UNPACKED_MIN : FMI_UNPACKED;
 }
 
-/* The types of 256 k always; where elements are put together from two lines, from a third tile
- * on. */
+/* Whether panels are unpacked before their tiles: always for types of 256 k; for types whose
+ * elements are spread over two lines, from the third tile on. */
 static bool is_unpacked_first(const fmi_fast_weight *w, uint32_t m)
 {
     if (w->block == FMI_Q4_K || w->block == FMI_Q5_K || w->block == FMI_Q6_K)
@@ -240,9 +240,9 @@ static void do_panels(packed_rows *r, const fm_product *p, uint32_t p0, uint32_t
     }
 }
 
-/* ---- dealing ---- */
+/* ---- splitting the work ---- */
 
-/* Panels of a product that begin in this part's share of the line; *at walks along the line. */
+/* Panels of a product that begin in this part's share of the line; *at: the position in it. */
 static void my_panels(const product_job *j, const fm_product *p, unsigned part, uint64_t *at,
                       uint32_t *p0, uint32_t *p1)
 {
@@ -257,7 +257,7 @@ static void my_panels(const product_job *j, const fm_product *p, unsigned part, 
     *p1 = (uint32_t)FM_MIN(end, panels);
 }
 
-/* Products that share their rows, on rows r0 .. r1 of them. */
+/* Computes products that share their rows, on rows r0 .. r1 of those. */
 static void do_group(packed_rows *r, const fm_product *group, uint32_t count, unsigned part,
                      uint64_t *at)
 {
@@ -350,7 +350,7 @@ static void run_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
         fmi_run(cpu, j.parts, 1, product_worker, &j);
 }
 
-/* Products whose segments are settled, on their way to run_products. */
+/* Products whose rows are known (fmi_segment), to be passed to run_products. */
 typedef struct settled {
     fm_backend *be;
     const float *x;
@@ -376,9 +376,9 @@ static void settle(settled *s, const fm_product *p)
         run_settled(s);
 }
 
-#define PAIRED 2048u /* of a list, those of the same segment are brought together */
+#define PAIRED 2048u /* products of a list that are searched for the same segment */
 
-/* Gate and up of an expert share the packing of their rows, so they go one behind the other. */
+/* Gate and up of an expert share the packing of their rows, so they are made adjacent. */
 static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                         const fm_product *list, uint32_t count)
 {

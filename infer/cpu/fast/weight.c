@@ -1,7 +1,7 @@
 /* weight.c - weights of mode fast: layouts, images, and rows read back out of them.
  *
- * Block types keep their bytes' values and their size; only the order changes, so that one 64-byte
- * line holds four k of sixteen outputs. Scales stand apart, after all lines of the image. */
+ * Block types keep the values and the size of their bytes; only the order changes, so that one
+ * 64-byte line holds four k of sixteen outputs. Scales are stored after all lines of the image. */
 #include "infer/cpu/fast/fast.h"
 
 #include <string.h>
@@ -12,8 +12,8 @@
 typedef struct block_info {
     fm_dtype dtype;
     fmi_fast_block block;
-    uint32_t q_bytes; /* of 32 k of a panel */
-    uint32_t s_bytes; /* of the scales of a file's block (32 or 256 k) of one output */
+    uint32_t q_bytes; /* bytes of 32 k of a panel */
+    uint32_t s_bytes; /* bytes of the scales of a file's block (32 or 256 k) of one output */
     int32_t offset;
 } block_info;
 
@@ -46,7 +46,7 @@ static fmi_fast_layout layout_of(fm_role role, fm_dtype dtype)
     return dtype == FM_F32 ? FMI_LAYOUT_F32 : FMI_LAYOUT_FILE;
 }
 
-/* Outputs of the panels of bf16: whole ones of 32, the last of 16 where that is enough. */
+/* Outputs in the panels of bf16: panels of 32, the last one of 16 where that is enough. */
 static uint64_t wide_outputs(uint32_t n)
 {
     return ((uint64_t)n + FMI_OUTPUTS - 1) / FMI_OUTPUTS * FMI_OUTPUTS;
@@ -107,7 +107,7 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
 
 /* ---- block types ---- */
 
-/* 32 elements of one output, unsigned: bytes, or nibbles with their higher bits apart. */
+/* Stores 32 unsigned elements of one output: bytes, or nibbles with their higher bits apart. */
 static void put_elements(const block_info *info, uint8_t *q, uint32_t o, const uint8_t *v)
 {
     for (uint32_t e = 0; e < FMI_BLOCK; e++) {
@@ -146,8 +146,7 @@ static void elements_32(const block_info *info, uint8_t *v, const uint8_t *src)
     }
 }
 
-/* Element e of a block of 256, unsigned; GGUF's order of bits is told in
- * store/quant/dequant_k.c. */
+/* Element e of a block of 256, unsigned; store/quant/dequant_k.c describes GGUF's order of bits. */
 static uint8_t element_256(const block_info *info, const uint8_t *src, uint32_t e)
 {
     const uint32_t sub = e / 32, i = e % 32;
@@ -165,10 +164,10 @@ static uint8_t element_256(const block_info *info, const uint8_t *src, uint32_t 
     return (uint8_t)v;
 }
 
-/* Scales of one output: float16 as they are, single bytes as planes. */
+/* Stores the scales of one output: float16 unchanged, single bytes as planes. */
 static void put_scales(const block_info *info, uint8_t *s, uint32_t o, const uint8_t *src)
 {
-    const bool last = info->block == FMI_Q6_K; /* its scales stand behind the elements */
+    const bool last = info->block == FMI_Q6_K; /* the file has its scales behind the elements */
     const uint32_t halves = info->s_bytes == 2 || last ? 1 : 2;
     const uint8_t *half = last ? src + 208 : src, *bytes = last ? src + 192 : src + 4;
 
@@ -178,7 +177,7 @@ static void put_scales(const block_info *info, uint8_t *s, uint32_t o, const uin
         s[2 * FMI_OUTPUTS * halves + FMI_OUTPUTS * i + o] = bytes[i];
 }
 
-/* One block of the file. */
+/* Stores one block of the file. */
 static void put_block(const block_info *info, uint8_t *q, uint8_t *s, uint32_t o,
                       const uint8_t *src)
 {
@@ -201,7 +200,7 @@ static void image_int8(uint8_t *image, const fmi_fast_weight *w, const uint8_t *
     uint8_t *scales = image + w->base.panels * w->panel_q;
 
     fm_assert(info != NULL && w->base.panels > 0);
-    if (w->base.n % FMI_OUTPUTS != 0) { /* outputs that do not exist */
+    if (w->base.n % FMI_OUTPUTS != 0) { /* padding outputs */
         memset(image + (w->base.panels - 1) * w->panel_q, 0, w->panel_q);
         memset(scales + (w->base.panels - 1) * w->panel_s, 0, w->panel_s);
     }
@@ -229,7 +228,7 @@ static fm_status row_bf16(uint16_t *dst, float *row, fm_dtype dtype, const uint8
     return fm_from_f32(dst, FM_BF16, row, k);
 }
 
-/* Where pair (f16: k) p of output n lies in the panels; the last panel may be of 16 outputs. */
+/* Offset of pair (f16: k) p of output n in the panels; the last panel may have 16 outputs. */
 static size_t pair_at(const fmi_fast_weight *w, uint32_t n, uint32_t p)
 {
     uint32_t wide = fmi_panel_outputs(w), at = n / wide * wide;
@@ -309,7 +308,7 @@ static fm_status op_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype 
     uint64_t bytes;
     fmi_fast_weight *w = fm_calloc(1, sizeof *w);
     fm_status rc = w ? plan(w, &bytes, role, dtype, n, k) : FM_ENOMEM;
-    union { /* only its owner frees it, and nothing writes it */
+    union { /* only the image's owner frees it, and nothing writes it */
         const void *in;
         float *out;
     } panel = {.in = image};
@@ -342,7 +341,8 @@ static uint64_t op_bytes(const fm_weight *weight)
 }
 
 /* ---- rows read back ----
- * As a block of the file, which store's dequantization then widens: the bits are its own. */
+ * A row is turned back into blocks of the file, which the store's dequantization widens, so the
+ * bits are the store's. */
 
 /* Element e of 32 in a panel, unsigned. */
 static uint32_t element_at(const block_info *info, const uint8_t *q, uint32_t o, uint32_t e)

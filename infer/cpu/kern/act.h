@@ -54,7 +54,7 @@ FMI_INLINE vf act_of(fm_act f, vf x)
     case FM_ACT_GELU:
         return vf_gelu(x);
     case FM_ACT_RELU:
-        return vf_max(vf_zero(), x); /* NaN stays */
+        return vf_max(vf_zero(), x); /* keeps NaN */
     case FM_ACT_SILU:
         break;
     }

@@ -7,7 +7,7 @@
  * together, since one row alone is bound by the latency of its chains. */
 
 #define SCORE_MAX_ROWS 4u
-/* Sums of one register tile, in vectors of sixteen; those of AVX2 are two registers each. */
+/* Sums of one register tile, in vectors of sixteen; a vector of AVX2 is two registers. */
 #if defined(FMI_ISA_AVX512)
 #define ATTN_SUMS 16u
 #else
@@ -64,7 +64,7 @@ FMI_INLINE void score_rows(const uint32_t rows, const uint32_t vecs, float *scor
         score_tile(rows, 1, score, ld, q, q_stride, kpage, at, hd, scale);
 }
 
-/* Of `count` vectors of sixteen positions from the first page on. */
+/* Scores of `count` vectors of sixteen positions from the first page on. */
 static void scores(float *score, size_t ld, const float *q, size_t q_stride, uint32_t rows,
                    const float *const *kpage, uint32_t count, uint32_t hd, float scale)
 {
@@ -87,7 +87,7 @@ typedef struct mix {
     const float *const *vpage; /* [position / 32] -> rows, ldv apart */
     size_t ldv;
     uint32_t first, last, hd;
-    bool divide; /* by the plain ascending sum of the row's weights */
+    bool divide; /* divide by the plain ascending sum of the row's weights */
 } mix;
 
 /* out[r][at .. at + 16 nvf) = sum over positions ascending of w[r][pos] * v[pos][..]. A single
@@ -204,8 +204,7 @@ static void k_attention(const fmi_attn *job)
 
 /* ---- whole sequences: several rows of one head, and their gradient ---- */
 
-/* Of up to four rows: the positions [first, end) of each among those of src; [lo, hi) is what all
- * of them see. */
+/* Positions in src that up to four rows see: row r sees first[r] .. end[r] - 1, all [lo, hi). */
 typedef struct row_span {
     const float *src; /* values or keys, ld apart */
     size_t ld;
@@ -236,7 +235,7 @@ static void make_spans(row_span *span, const fmi_attn_seq *s, const float *w, ui
         o->lo = o->first[r] > o->lo ? o->first[r] : o->lo;
         o->hi = o->end[r] < o->hi ? o->end[r] : o->hi;
     }
-    if (o->lo >= o->hi) /* nothing in common: every row on its own */
+    if (o->lo >= o->hi) /* no position in common: each row is done alone */
         o->lo = o->hi = UINT32_MAX;
 }
 
@@ -342,7 +341,7 @@ FMI_INLINE void gather_rows(const uint32_t rows, const uint32_t nvf, const gathe
         gather_tile(rows, 1, g, d);
 }
 
-/* Fewer than four rows stand at the end of a sequence alone: one by one. */
+/* Fewer than four rows occur only at the end of a sequence; they are done one by one. */
 static void gather_run(uint32_t rows, const gather *g)
 {
     gather one = *g;
@@ -378,7 +377,8 @@ static float span_max(const row_span *span, uint32_t row, size_t ldw)
     return max;
 }
 
-/* What rows of one head see: q (or dout) against the pages of keys (or values). */
+/* Scores of rows of one head over the positions that they see: q (or dout) against the pages of
+ * keys (or values). */
 static void span_scores(const fmi_attn_seq *s, float *score, size_t ld, const float *x, size_t ldx,
                         uint32_t row, uint32_t rows, const float *const *page, float scale)
 {
@@ -392,7 +392,7 @@ static void span_scores(const fmi_attn_seq *s, float *score, size_t ld, const fl
            s->hd, scale);
 }
 
-/* Four rows of one head at most: out and lse. */
+/* Computes out and lse of at most four rows of one head. */
 static void k_attn_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
                         float *score)
 {
@@ -422,7 +422,7 @@ static void k_attn_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint
     gather_run(rows, &g);
 }
 
-/* p = exp(s - lse), ds = (p (dp - own)) scale, times the cap's slope: of scores and dp in place. */
+/* p = exp(s - lse), ds = (p (dp - own)) scale, times the cap's slope; in place of scores and dp. */
 static void grad_range(const fmi_attn_seq *s, float *p, float *ds, uint32_t from, uint32_t to,
                        float lse, float own)
 {
@@ -450,8 +450,8 @@ static void clear(float *x, uint32_t from, uint32_t to)
         memset(x + from, 0, (to - from) * sizeof *x);
 }
 
-/* Rows of one head, FMI_GRAD_ROWS at most: dq, and p and ds with zeros where one of the rows sees
- * what another does not. */
+/* Computes dq of at most FMI_GRAD_ROWS rows of one head, and p and ds, which are 0 at positions
+ * that another of these rows sees and this one does not. */
 static void k_attn_grad_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
                              float *p, float *ds)
 {
@@ -484,9 +484,9 @@ static void k_attn_grad_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row,
 }
 
 typedef struct spread {
-    float *dst; /* of position 0, ld apart */
+    float *dst; /* at position 0; rows ld apart */
     size_t ld;
-    const float *w; /* of position 0, rows ldw apart */
+    const float *w; /* at position 0; rows ldw apart */
     size_t ldw;
     const float *src; /* rows ldx apart */
     size_t ldx;
@@ -577,7 +577,7 @@ static void k_attn_spread(const fmi_attn_seq *s, uint32_t head, uint32_t row, ui
     spread_range(&v, first, end);
 }
 
-/* n rows as pages of [hd, 32]; what the last page has beyond them is never used. */
+/* Packs n rows as pages of [hd, 32]; the rest of the last page is never used. */
 static void k_attn_pages(float *dst, const float *src, size_t ld, uint32_t n, uint32_t hd)
 {
     for (; n > 0; src += FMI_PANEL * ld, dst += (size_t)FMI_PANEL * hd) {

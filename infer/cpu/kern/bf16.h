@@ -1,4 +1,4 @@
-/* bf16.h - float32 rows to pairs of bf16; part of kern.c. Products of pairs are mode
+/* bf16.h - converts float32 rows to pairs of bf16; part of kern.c. Products of pairs are mode
  * fast's (cpu/fast/kern_fast.h). */
 
 /* Rounded to nearest even; NaN stays NaN. */

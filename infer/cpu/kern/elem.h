@@ -147,7 +147,7 @@ static void k_column_sum(float *dst, const float *dy, const float *x, const floa
 
 static float row_max(const float *x, uint32_t n)
 {
-    vf best = vf_set1(-INFINITY), other = best; /* two chains: which one wins is no matter */
+    vf best = vf_set1(-INFINITY), other = best; /* two chains: either may win */
     uint32_t at = 0;
 
     for (; at + 2 * VF_LANES <= n; at += 2 * VF_LANES) {
@@ -162,7 +162,7 @@ static float row_max(const float *x, uint32_t n)
     return max;
 }
 
-/* Sum of e^(x - max) in the lane order; lanes beyond n add +0. y: where the terms go, or NULL. */
+/* Sum of e^(x - max) in the lane order; lanes beyond n add +0. y: receives the terms, or NULL. */
 FMI_INLINE float row_exp_sum(float *y, const float *x, uint32_t n, float max)
 {
     vf sum = vf_zero(), shift = vf_set1(max);

@@ -86,7 +86,7 @@ typedef struct act_slope {
     vf y, slope; /* f(x), f'(x) */
 } act_slope;
 
-/* s (1 + x (1 - s)): as swiglu's gradient has it. */
+/* s (1 + x (1 - s)): as in swiglu's gradient. */
 FMI_INLINE act_slope silu_slope(vf x)
 {
     const vf one = vf_set1(1.0f);
@@ -94,7 +94,7 @@ FMI_INLINE act_slope silu_slope(vf x)
     return (act_slope){vf_mul(x, s), vf_mul(s, vf_fma(x, vf_sub(one, s), one))};
 }
 
-/* The share below x, and x times the density there. */
+/* The normal distribution's share below x, and the slope, which adds x times the density there. */
 FMI_INLINE act_slope gelu_slope(vf x)
 {
     vf tail = vf_normal_tail(x), sq = vf_min(vf_set1(400.0f), vf_mul(x, x));

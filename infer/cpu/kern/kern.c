@@ -1,8 +1,8 @@
 /* kern.c - every kernel of the CPU backend, compiled once per instruction set (FMI_ISA_*).
  *
  * One source instead of hand-written variants: the order of operations is then the same by
- * construction, and the tests only have to show that vec.h keeps its word. The parts are headers
- * of static functions because the register tiles must be inlined into code of their own ISA. */
+ * construction, and the tests only have to show that vec.h is right. The parts are headers of
+ * static functions because the register tiles must be inlined into code of their own ISA. */
 #include "infer/cpu/kern/kern.h"
 #include "infer/cpu/kern/tiles.h"
 #include "infer/cpu/kern/vec.h"

@@ -14,15 +14,15 @@
 
 #define FMI_PANEL 32u
 
-/* What happens to a block's sum s: s *= alpha; if add: s = c + s; if bias: s += bias. */
+/* What is done with a block's sum s: s *= alpha; if add: s = c + s; if bias: s += bias. */
 typedef struct fmi_epilogue {
     float alpha;
     bool add;
     const float *bias; /* of the panel's first output, or NULL */
-    const float *next; /* the panel that is read after this one, fetched meanwhile; or NULL */
+    const float *next; /* the panel that is read after this one, prefetched meanwhile; or NULL */
 } fmi_epilogue;
 
-/* g query rows against the same keys: positions first..last (both in), pages of 32 positions. */
+/* g query rows against the same keys: positions first..last (inclusive), pages of 32 positions. */
 typedef struct fmi_attn {
     float *out; /* g rows, out_stride apart, hd each */
     const float *q;
@@ -39,17 +39,17 @@ typedef struct fmi_attn {
 
 /* One (sequence, key/value head) of training, with its group of g query heads. */
 typedef struct fmi_attn_seq {
-    const float *q, *k, *v; /* of the group's first query head; rows ldq, ldk, ldk apart */
+    const float *q, *k, *v; /* at the group's first query head; rows ldq, ldk, ldk apart */
     size_t ldq, ldk;
     const float *vk, *vv; /* virtual positions, ldvirt apart */
     size_t ldvirt;
-    float *out; /* rows ldo apart, as dout */
+    float *out; /* rows ldo apart, also of dout */
     const float *dout;
     size_t ldo;
     float *lse;          /* [g, len] */
     float *dq, *dk, *dv; /* as q, k, v */
     float *dvk, *dvv;    /* [virt, hd] dense; NULL: not wanted */
-    /* Keys (the gradient: values too) in pages of [hd, 32], the virtual ones' first. */
+    /* Pages of [hd, 32] of keys (for the gradient also values); virtual positions come first. */
     const float *const *kpage, *const *vpage;
     uint32_t g, len, virt, hd, window;
     bool encoder;
@@ -60,15 +60,15 @@ typedef struct fmi_adamw {
     float decay, one_less_beta1, beta2, one_less_beta2, step_size, bias2_sqrt, eps, g_scale;
 } fmi_adamw;
 
-/* Scalars of distill: 1 / T; what the label's and the teacher's gradients are multiplied by; the
- * shares of the two losses. */
+/* Scalars of distill: 1 / T; factors of the label's and the teacher's gradients; the losses'
+ * shares. */
 typedef struct fmi_distill {
     float inv_t, own, taught;
     double own_loss, taught_loss;
 } fmi_distill;
 typedef struct fmi_dropout {
     uint64_t seed, stream;
-    uint32_t drop; /* of 65,536 */
+    uint32_t drop; /* of 65,536: a smaller number drops the element */
     float scale;
     bool accumulate;
 } fmi_dropout;
@@ -91,14 +91,14 @@ typedef struct fmi_kern {
     uint32_t tile_rows; /* rows of a register tile */
 
     /* ---- products ---- */
-    /* Rows of a as tiles of [kc, rows of tile]. Element (i, k) of a lies at
-     * a[(rows ? rows[i] : i) * lda + k], or if ta at a[k * lda + i]. */
+    /* Packs rows of a as tiles of [kc, rows of the tile]. Element (i, k) of a lies at a[(rows ?
+     * rows[i] : i) * lda + k], or if ta at a[k * lda + i]. */
     void (*pack_a)(float *dst, const float *a, size_t lda, const int32_t *rows, bool ta, uint32_t m,
                    uint32_t kc);
     /* c[m, n] from a packed block and one panel, n <= 32. rows as in pack_a. */
     void (*product)(float *c, size_t ldc, const int32_t *rows, const float *apack, uint32_t m,
                     const float *panel, uint32_t n, uint32_t kc, const fmi_epilogue *epi);
-    /* c[j] from one row a and rows of b, ldb apart: nothing is packed. j < n */
+    /* c[j] j < n, from one row a and rows of b, ldb apart: nothing is packed */
     void (*row_product)(float *c, const float *a, const float *b, size_t ldb, uint32_t n,
                         uint32_t kc, const fmi_epilogue *epi);
     /* dst[k * ld_dst + i] = src[i * ld_src + k] for i < n, k < kc. */
@@ -115,7 +115,7 @@ typedef struct fmi_kern {
     void (*scale)(float *y, float s, size_t n);
     void (*layernorm)(float *y, const float *x, const float *gain, const float *bias, uint32_t m,
                       uint32_t h, size_t ldx, float eps);
-    /* stat[2 i], stat[2 i + 1] = mean and 1 / deviation of row i, as layernorm has them. */
+    /* stat[2 i], stat[2 i + 1] = mean and 1 / deviation of row i, as in layernorm. */
     void (*layernorm_stats)(float *stat, const float *x, uint32_t m, uint32_t h, size_t ldx,
                             float eps);
     void (*layernorm_dx)(float *dx, const float *dy, const float *x, const float *gain,
@@ -158,12 +158,12 @@ typedef struct fmi_kern {
 
     /* ---- attention ---- */
     void (*attention)(const fmi_attn *job);
-    /* Rows row .. row + rows - 1 (4 at most) of one head: out, lse. score: [4, ld] scratch with ld =
+    /* Rows row .. row + rows - 1 of one head, at most 4: out, lse. score: scratch [4, ld], ld being
      * the padded virtual and own positions. */
     void (*attn_rows)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
                       float *score);
     /* Up to FMI_GRAD_ROWS rows: dq is set; p and ds [rows, ld] are left for attn_spread, which adds
-     * what the padded positions from .. to - 1 get of these rows to dk, dv, dvk, dvv. */
+     * the share of these rows in the padded positions from .. to - 1 to dk, dv, dvk, dvv. */
     void (*attn_grad_rows)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
                            float *p, float *ds);
     void (*attn_spread)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
@@ -173,9 +173,9 @@ typedef struct fmi_kern {
     /* ---- training's products ---- */
     /* Per element a chain of fmaf over ascending k from +0, times alpha, then added to c. */
     void (*thin)(const fmi_thin *t);
-    void (*round)(uint16_t *dst, const float *src, size_t n); /* to bf16, to nearest even */
-    /* dst[i * ld_dst + j] = bf16 of rows 2 i (low half) and 2 i + 1 of src [k, n], to nearest even;
-     * an odd k is padded with 0. */
+    void (*round)(uint16_t *dst, const float *src, size_t n); /* to bf16, nearest even */
+    /* dst[i * ld_dst + j] = column j of rows 2 i (low half) and 2 i + 1 of src [k, n] as bf16, to
+     * nearest even; an odd k is padded with 0. */
     void (*pairs)(uint32_t *dst, size_t ld_dst, const float *src, size_t ld_src, uint32_t n,
                   uint32_t k);
 } fmi_kern;
@@ -188,13 +188,13 @@ extern const fmi_kern fmi_kern_avx512;
 extern const fmi_kern fmi_kern_neon;
 #endif
 
-/* Scores of the pages that hold first..last. */
+/* Number of scores in the pages that hold first..last. */
 static inline size_t fmi_attn_score_ld(uint32_t first, uint32_t last)
 {
     return (size_t)(last / FMI_PANEL - first / FMI_PANEL + 1) * FMI_PANEL;
 }
-#define FMI_GRAD_ROWS 8u /* rows of the backward pass that go through the keys together */
-/* Positions in whole pages. */
+#define FMI_GRAD_ROWS 8u /* rows of the backward pass that share one walk over the keys */
+/* n rounded up to whole pages. */
 static inline size_t fmi_attn_padded(uint32_t n)
 {
     return ((size_t)n + FMI_PANEL - 1) / FMI_PANEL * FMI_PANEL;

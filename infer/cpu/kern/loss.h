@@ -20,7 +20,7 @@ static float scaled_exp_sum(const float *x, uint32_t n, float max, float by)
 typedef struct distill_row {
     const fmi_distill *d;
     float zmax, tmax, c; /* c: log of the teacher's sum over the student's */
-    float own, q, p;     /* what e^.. are multiplied by */
+    float own, q, p;     /* factors of the exponentials */
 } distill_row;
 
 /* Sixteen logits: z becomes the gradient; returns the teacher's probability and p log(p / q). */

@@ -1,11 +1,11 @@
 /* product.h - packing and the register tile of every matrix product; part of kern.c.
  *
  * A tile keeps up to FMI_TILE_ROWS x (FMI_TILE_VF * 16) sums in registers and walks k upwards: one
- * fmaf per sum and k, started at +0, so that a sum's bits depend on its row and its column alone.
- * A panel of 512 k is 64 KiB and streams from the second cache; the packed rows of a tile (24 KiB
- * at 12 rows) stay in the first, which is why rows, not outputs, are the inner loop of a panel.
- * With few rows the panel itself comes from memory, which takes about as long as the sums: each
- * step of k asks for a share of the next panel, so that both go on at the same time. */
+ * fmaf per sum and k, started at +0, so that a sum's bits depend on its row and its column alone. A
+ * panel of 512 k is 64 KiB and streams from L2; the packed rows of a tile (24 KiB at 12 rows) stay
+ * in L1, which is why rows, not outputs, are the inner loop of a panel. With few rows the panel
+ * itself comes from memory, which takes about as long as the sums: each step of k prefetches a
+ * share of the next panel, so that loading and computing overlap. */
 #if defined(FMI_ISA_AVX512)
 #define FMI_TILE_ROWS 12 /* 24 sums + 2 outputs + broadcasts in 32 registers */
 #define FMI_TILE_VF 2
@@ -75,7 +75,7 @@ static void k_copy_panel(float *dst, const float *src, size_t ld_src, uint32_t n
     }
 }
 
-/* Rows that lie side by side already: [k][i .. i + rows). */
+/* Packs rows that already lie side by side: [k][i .. i + rows). */
 static void pack_tile_ta(float *dst, const float *a, size_t lda, uint32_t rows, uint32_t kc)
 {
     for (uint32_t k = 0; k < kc; k++, a += lda, dst += rows) {
@@ -87,7 +87,7 @@ static void pack_tile_ta(float *dst, const float *a, size_t lda, uint32_t rows, 
     }
 }
 
-/* Rows i .. i + rows of a as [kc, rows], gathered through the row numbers. */
+/* Packs rows i .. i + rows of a as [kc, rows], gathered by row number. */
 static void pack_tile(float *dst, const float *a, size_t lda, const int32_t *row, uint32_t rows,
                       uint32_t kc)
 {
@@ -140,12 +140,12 @@ static void k_pack_a(float *dst, const float *a, size_t lda, const int32_t *rows
 typedef struct tile_out {
     float *c;
     size_t ldc;
-    const int32_t *rows; /* of this tile, or NULL: first .. */
+    const int32_t *rows; /* row numbers of this tile; NULL: first .. */
     uint32_t first;
-    uint32_t n; /* outputs that exist, from c's column on */
+    uint32_t n; /* outputs that exist from c's column on */
     const fmi_epilogue *epi;
     const float *bias;
-    uintptr_t next; /* asked of the memory at each k, `ahead` bytes further each time */
+    uintptr_t next; /* prefetched at each k, `ahead` bytes further each time */
     uint32_t ahead;
 } tile_out;
 
@@ -209,7 +209,7 @@ FMI_TILE_TABLE(FMI_TILE_ROWS, tile_wide, TILE_PARAMS, tile, 2, a, b, kc, o);
 #define tile_wide tile_half
 #endif
 
-#define PANEL_BYTES (FMI_PANEL * 4u) /* of one k */
+#define PANEL_BYTES (FMI_PANEL * 4u) /* bytes of one k */
 static void k_product(float *c, size_t ldc, const int32_t *rows, const float *apack, uint32_t m,
                       const float *panel, uint32_t n, uint32_t kc, const fmi_epilogue *epi)
 {
@@ -235,8 +235,8 @@ static void k_product(float *c, size_t ldc, const int32_t *rows, const float *ap
     }
 }
 
-/* The chains of eight outputs run side by side in scalars: as fast as a vector of turned outputs,
- * which would wait for the latency of its one chain. */
+/* The chains of eight outputs run in parallel in scalars: as fast as a vector of transposed
+ * outputs, which would wait for the latency of its one chain. */
 FMI_INLINE void row_chains(const uint32_t count, float *c, const float *a, const float *b,
                            size_t ldb, uint32_t kc, const fmi_epilogue *epi)
 {

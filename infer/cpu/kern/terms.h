@@ -1,9 +1,8 @@
 /* terms.h - products with one dimension so small that packing an operand would cost more than
  * it saves; part of kern.c.
  *
- * A tile of sums lives in registers: rows of a as broadcasts from where they lie, columns of b as
- * vectors from where they lie, one fmaf per sum and k. Widths are 32, 16 and 8 columns: a rank of 8
- * fills a vector of 8. */
+ * A tile of sums lives in registers: rows of a are broadcast and columns of b loaded as vectors,
+ * both unpacked, one fmaf per sum and k. Widths are 32, 16 and 8 columns (a rank of 8). */
 #if defined(FMI_ISA_AVX512)
 #define THIN_ROWS_32 12
 #define THIN_ROWS_16 12
@@ -94,7 +93,7 @@ FMI_LANES vh vh_mul(vh a, vh b)
 typedef struct thin_out {
     float *c;
     size_t ldc;
-    uint32_t n; /* columns that exist from c on; all, in a tile of 16 or 32 */
+    uint32_t n; /* columns that exist from c on; all of them in a tile of 16 or 32 */
     float alpha;
     bool add;
 } thin_out;
@@ -105,7 +104,7 @@ FMI_INLINE const float *thin_row(const float *const base[4], size_t lda, uint32_
     return base[r / 3] + (r % 3) * lda;
 }
 
-/* Fewer than eight columns. */
+/* Stores fewer than eight columns. */
 FMI_INLINE void thin_finish_some(float *c, uint32_t n, bool add, vh sum)
 {
     float part[8] = {0};
@@ -234,7 +233,7 @@ static void thin_rows(const fmi_thin *t, const thin_width *w, uint32_t i, uint32
     w->fn[m](t->a + (t->ta ? i : i * t->lda), t->lda, t->b + j, t->ldb, t->k, &o);
 }
 
-/* Rows inside: for a k that is long, and a b that is not. */
+/* Rows are the inner loop: for a long k and a short b. */
 static void thin_by_columns(const fmi_thin *t)
 {
     for (uint32_t j = 0; j < t->n;) {
@@ -249,7 +248,7 @@ static void thin_by_columns(const fmi_thin *t)
     }
 }
 
-/* Columns inside: c is then written along its rows. */
+/* Columns are the inner loop: c is then written along its rows. */
 static void thin_by_rows(const fmi_thin *t)
 {
     const uint32_t most = thin_width_of(t, t->n).rows, tiles = tile_count(t->m, most);

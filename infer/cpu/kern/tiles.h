@@ -7,7 +7,7 @@
 
 #include "infer/cpu/kern/vec.h"
 
-/* Of m rows there are so many tiles, and in tile number t so many rows: 13 = 7 + 6. */
+/* Number of tiles for m rows, and rows of tile number t: 13 = 7 + 6. */
 FMI_INLINE uint32_t tile_count(uint32_t m, uint32_t most)
 {
     return (m + most - 1) / most;
@@ -17,7 +17,7 @@ FMI_INLINE uint32_t tile_rows_at(uint32_t m, uint32_t t, uint32_t tiles)
     return m / tiles + (t < m % tiles ? 1u : 0u);
 }
 
-/* F(m, ...) for every m from 1 to n; n: 2, 3, 4, 6, 8 or 12, without a suffix. */
+/* Calls F(m, ...) for every m from 1 to n; n is 2, 3, 4, 6, 8 or 12, without a suffix. */
 #define FMI_TILES(n, F, ...) FMI_TILES_(n, F, __VA_ARGS__)
 #define FMI_TILES_(n, F, ...) FMI_TILES_##n(F, __VA_ARGS__)
 #define FMI_TILES_2(F, ...) F(1, __VA_ARGS__) F(2, __VA_ARGS__)
@@ -29,7 +29,7 @@ FMI_INLINE uint32_t tile_rows_at(uint32_t m, uint32_t t, uint32_t tiles)
     FMI_TILES_8(F, __VA_ARGS__)                                                                    \
     F(9, __VA_ARGS__) F(10, __VA_ARGS__) F(11, __VA_ARGS__) F(12, __VA_ARGS__)
 
-/* The table name[n + 1]: name[m] is a function of params that calls tile(m, ...). */
+/* Defines the table name[n + 1]: name[m] is a function of params that calls tile(m, ...). */
 #define FMI_TILE_TABLE(n, name, params, tile, ...)                                                 \
     FMI_TILES(n, FMI_TILE_INSTANCE, name, params, tile, __VA_ARGS__)                               \
     static void(*const name[n + 1]) params = {NULL, FMI_TILES(n, FMI_TILE_NAME, name)}

@@ -1,10 +1,10 @@
-/* vec.h - sixteen floats as one value, in four instruction sets with the same bits.
+/* vec.h - sixteen floats as one value, with the same bits in four instruction sets.
  *
  * Every operation here is one correctly rounded IEEE operation per lane (or a selection), so code
  * written on it gives the same result with AVX-512, AVX2 + FMA, NEON and plain C; exp is built from
- * them. The kernel sources are compiled once per instruction set, with FMI_ISA_* telling which;
- * nothing here may have external linkage. vf_max(a, b) is a > b ? a : b and vf_min likewise: where
- * either is NaN the second operand is the result. */
+ * them. The kernel sources are compiled once per instruction set, with FMI_ISA_* naming it; nothing
+ * here may have external linkage. vf_max(a, b) is a > b ? a : b and vf_min likewise: where either
+ * is NaN the second operand is the result. */
 #ifndef FM_INFER_CPU_VEC_H
 #define FM_INFER_CPU_VEC_H
 
@@ -13,8 +13,8 @@
 #include <string.h>
 
 #define FMI_INLINE static inline __attribute__((always_inline, unused))
-/* Plain C lanes are loops; inlining them into unrolled tiles takes the compiler minutes, with a
- * sanitizer's checks in each many, so they are calls. */
+/* Plain C lanes are loops; inlining them into unrolled tiles takes the compiler minutes, and many
+ * more with a sanitizer's checks, so they are calls. */
 #if defined(FMI_CALLED_LANES)
 #define FMI_LANES static __attribute__((noinline, unused))
 #else
@@ -22,7 +22,7 @@
 #endif
 #define VF_LANES 16u
 
-/* The variant that is being compiled, and the name of its table that begins with stem. */
+/* The variant that is being compiled, and the name of its table, which begins with stem. */
 #if defined(FMI_FAST_BF16)
 #define FMI_VARIANT avx512bf16
 #elif defined(FMI_FAST_VNNI)
@@ -202,7 +202,7 @@ FMI_VF2(vf_add, vaddq_f32(a.q[i], b.q[i]))
 FMI_VF2(vf_sub, vsubq_f32(a.q[i], b.q[i]))
 FMI_VF2(vf_mul, vmulq_f32(a.q[i], b.q[i]))
 FMI_VF2(vf_div, vdivq_f32(a.q[i], b.q[i]))
-/* Not vmaxq: where one is NaN the second operand is wanted. */
+/* Not vmaxq: where one operand is NaN the second is wanted. */
 FMI_VF2(vf_max, vbslq_f32(vcgtq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]))
 FMI_VF2(vf_min, vbslq_f32(vcltq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]))
 #undef FMI_VF2
@@ -336,7 +336,7 @@ FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
 }
 #endif
 
-/* Sixteen unsigned numbers of 32 bits, for counters: integers, so any way of computing is the same. */
+/* Sixteen unsigned numbers of 32 bits, for counters: integers, so with the same bits. */
 typedef struct vu2 vu2;
 #if defined(FMI_ISA_AVX512)
 typedef __m512i vu;
@@ -598,7 +598,7 @@ FMI_INLINE vf vf_normal_tail(vf x)
     e = vf_fma(vf_mul(e, vf_set1(-0.5f)), low, e);
     return vf_mul(e, vf_mul(p, s));
 }
-/* x times the share below x. */
+/* x times the normal distribution's share below x. */
 FMI_INLINE vf vf_gelu(vf x)
 {
     vf tail = vf_normal_tail(x);

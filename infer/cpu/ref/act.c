@@ -76,7 +76,7 @@ static bool is_chosen(const int32_t *expert, uint32_t n, uint32_t e)
     return false;
 }
 
-/* Row i's experts are those that fewer than `chosen` others beat. */
+/* Row i's experts are those whose score fewer than `chosen` other experts beat. */
 static void ref_choose(const fm_route *r, uint32_t i)
 {
     const float *score = r->score + i * r->ld;

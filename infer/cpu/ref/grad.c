@@ -139,7 +139,7 @@ void fmi_ref_adamw(fm_backend *be, float *p, float *m, float *v, const float *g,
     }
 }
 
-/* Low-rank terms as the products they are, which terms.c must equal. */
+/* Low-rank terms as plain products, which terms.c must equal. */
 void fmi_ref_terms(fm_backend *be, const fm_term *t, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++, t++) {

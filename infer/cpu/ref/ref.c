@@ -1,8 +1,8 @@
 /* ref.c - the oracle: every operation as its formula reads, sums in double, libm for functions.
  *
- * It shares nothing with the kernels but the seam, so that an error has to be made twice to pass.
+ * It shares nothing with the kernels but backend.h, so that an error has to be made twice to pass.
  * Results are rounded to float once, at the end; tests compare within tolerances (KERNELS.md), and
- * state bit-equality against scalar chains of fmaf of their own. Slow on purpose. */
+ * check equal bits against their own scalar chains of fmaf. Slow on purpose. */
 #include "infer/cpu/ref/ref.h"
 
 #include <math.h>

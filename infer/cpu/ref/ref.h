@@ -8,7 +8,7 @@ typedef struct fmi_ref_matrix {
     uint32_t n, k;
     float *w; /* [n, k] */
 } fmi_ref_matrix;
-/* What stands behind the seam's handle. */
+/* The object behind backend.h's handle. */
 static inline fmi_ref_matrix *fmi_ref_matrix_of(const fm_weight *w)
 {
     return (fmi_ref_matrix *)(uintptr_t)w;
@@ -16,7 +16,7 @@ static inline fmi_ref_matrix *fmi_ref_matrix_of(const fm_weight *w)
 
 double fmi_ref_f(fm_act f, double x); /* an activation */
 
-/* What the oracle has: fmi_ref_<op>. */
+/* The operations of the oracle, fmi_ref_<op>. */
 #define FMI_REF_OPS(X) FM_BACKEND_FORWARD(X) FM_BACKEND_TRAINING(X)
 #define FMI_DECLARE(op) FM_BACKEND_FN(op, fmi_ref_##op);
 FMI_REF_OPS(FMI_DECLARE)

@@ -98,7 +98,7 @@ static void head_forward(const head *x)
     }
 }
 
-/* dk, dv: [virt + len, hd] in double, of the key/value head; head after head adds to them. */
+/* dk, dv: [virt + len, hd] in double, of the key/value head; each query head adds to them. */
 static void head_backward(const head *x, double *dk, double *dv)
 {
     uint32_t n = x->s->virt + x->s->len, hd = x->a->hd;

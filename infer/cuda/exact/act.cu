@@ -1,5 +1,5 @@
-/* act.cu - layer norm, activations, softcaps and mixtures of rows: bound by bytes, but for the
- * gelus of one multiprocessor's share of a large batch, which come near to its instructions. */
+/* act.cu - layer norm, activations, softcaps and mixtures of rows: bound by bytes; only gelu of a
+ * large batch comes near to the limit of instructions. */
 #include "infer/cuda/rows.h"
 
 template <bool warp>

@@ -1,8 +1,8 @@
-/* attend.h - what the kernels of attention over pages share: which rows walk the keys together.
+/* attend.h - shared by the kernels of attention over pages: which rows walk the keys together.
  *
- * The seam's lists of rows are device memory, so the host does not know where a sequence ends. A
- * launch has blocks for every row; the first row of a run (rows of one sequence that stand together
- * in an aligned window) works for the others, whose blocks leave at once. */
+ * Lists of rows are device memory, so the host does not know where a sequence ends. A launch has
+ * blocks for every row. A run is the consecutive rows of one sequence in an aligned window; the
+ * blocks of its first row do the work, those of the other rows end at once. */
 #ifndef FM_INFER_CUDA_ATTEND_H
 #define FM_INFER_CUDA_ATTEND_H
 
@@ -30,7 +30,7 @@ FMC_DEVICE uint32_t fmc_run_at(const fm_attn *a, uint32_t row, uint32_t most)
     return n;
 }
 
-/* Rows from row on, below end, of one sequence. All lanes of a warp together. */
+/* Number of rows from row on, below end, that are of one sequence. All lanes of a warp call it. */
 FMC_DEVICE uint32_t fmc_run_length(const fm_attn *a, uint32_t row, uint32_t end)
 {
     uint32_t lane = threadIdx.x % 32;
@@ -44,7 +44,7 @@ FMC_DEVICE uint32_t fmc_run_length(const fm_attn *a, uint32_t row, uint32_t end)
     return end - row;
 }
 
-/* Query heads of one key/value head that go together, at most `most`, and how many such parts. */
+/* Query heads of one key/value head that are done together, at most `most`. */
 static inline uint32_t fmc_group_heads(const fm_attn *a, uint32_t most)
 {
     uint32_t group = a->nh / a->nkv;
@@ -55,8 +55,8 @@ static inline uint32_t fmc_group_parts(const fm_attn *a, uint32_t heads)
     return (a->nh / a->nkv + heads - 1) / heads;
 }
 
-/* attention_train.cu: dvk, dvv of device lists += parts [2][virt][ld] of sequence i at grad +
- * at[i], ascending; most: floats of the largest half. */
+/* attention_train.cu: adds sequence i's part, [2][virt][ld] at grad + at[i], to its dvk and dvv, in
+ * ascending sequences (seq, at: device lists); most: floats of the largest half. */
 void fmc_attention_virtual(fmc_device *d, const fm_train_seq *seq, uint32_t seqs, const float *grad,
                            const uint64_t *at, size_t ld, size_t most);
 

@@ -1,30 +1,30 @@
 /* attention.cu - attention over pages of keys and values, the bits of cpu/kern/attention.h.
  *
  * Two kernels. Scores: a lane is a position, so that a page's keys [hd, 32] are read coalesced, and
- * a thread has up to 16 query rows of one key/value head; positions are split over blocks. They go
- * through scratch memory, because the sums behind them run over ascending positions and need the
- * true maximum first. Mix: a lane is an element of the head, each with one chain of fmaf per query
- * row; one warp beside them adds the weights. Rows are taken in parts that keep scratch small. */
+ * a thread has up to 16 query rows of one key/value head; positions are split over blocks. Scores
+ * go through scratch memory, because the sums over ascending positions need the true maximum first.
+ * Mix: a lane is an element of the head, each with one chain of fmaf per query row; one more warp
+ * adds the weights. Rows are done in parts that keep scratch memory small. */
 #include "infer/cuda/exact/attend.h"
 #include "infer/cuda/lanes.h"
 
-#define ROWS 16u /* query rows of a unit: rows of a run times heads of a group */
+#define ROWS 16u /* query rows of a work item: rows of a run times heads of a group */
 #define SCORE_WARPS 4u
 #define MIX_TILE 64u /* positions */
 #define MIX_LD (MIX_TILE + 4u)
-#define MIX_WIDTH 64u /* elements of the head that a warp has */
+#define MIX_WIDTH 64u /* elements of the head for each warp */
 #define SCORE_BYTES ((size_t)64 << 20)
 
 typedef struct paged_job {
     fm_attn a;
     float *score;              /* [rows * nh, ld], from the page of the row's first position on */
-    uint32_t row0, rows, most; /* rows of this launch; of a run, at most */
-    uint32_t heads, parts;     /* query heads of a unit, units of a key/value head */
-    uint32_t splits;           /* blocks that share a unit */
+    uint32_t row0, rows, most; /* row0, rows: of this launch; most: rows of a run at most */
+    uint32_t heads, parts;     /* query heads of a work item, items of a key/value head */
+    uint32_t splits;           /* blocks that share a work item */
     uint32_t ld, ldq;
 } paged_job;
 
-/* A unit: the run of rows and the heads that this block works for. */
+/* A work item: the run of rows and the heads that this block computes. */
 typedef struct paged_unit {
     uint32_t row, n;        /* query rows: rows of the run times heads */
     uint32_t kv_head, head; /* first query head */
@@ -32,7 +32,7 @@ typedef struct paged_unit {
     const int32_t *table;
 } paged_unit;
 
-/* false: another block has this row. The last rows come first: they are the longest. */
+/* False: another block does this row. The last rows come first, because they are the longest. */
 FMC_DEVICE bool open_unit(paged_unit *u, const paged_job *j)
 {
     const fm_attn *a = &j->a;
@@ -51,14 +51,14 @@ FMC_DEVICE bool open_unit(paged_unit *u, const paged_job *j)
     return rows > 0;
 }
 
-/* Query row r of the unit: where its scores begin. */
+/* Where the scores of the item's query row r begin. */
 FMC_DEVICE float *score_row(const paged_job *j, const paged_unit *u, uint32_t r)
 {
     size_t row = u->row - j->row0 + r / u->heads;
     return j->score + (row * j->a.nh + u->head + r % u->heads) * j->ld;
 }
 
-/* What each query row sees, for all threads; a barrier follows. */
+/* Sets the positions that each query row sees, for all threads; the caller adds a barrier. */
 FMC_DEVICE void spans(uint32_t *lo, uint32_t *hi, const paged_job *j, const paged_unit *u)
 {
     uint32_t r = threadIdx.x;
@@ -107,7 +107,7 @@ FMC_DEVICE void score_chains(float s[NQ][PAGES], const float *q, uint32_t ldq,
                 s[r][p] = fmaf(q[r * ldq + d], k[p][(size_t)d * FM_KV_PAGE], s[r][p]);
 }
 
-/* The unit's pages from `first` to `last`, PAGES at a time to a warp. */
+/* Scores of the item's pages from `first` to `last`, PAGES at a time to a warp. */
 template <int NQ, int PAGES>
 FMC_DEVICE void score_pages(const paged_job *j, const paged_unit *u, const float *q,
                             const uint32_t *lo, const uint32_t *hi, uint32_t last)
@@ -170,12 +170,12 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_attention_scores(paged_job
 /* ---- sums over positions ---- */
 
 typedef struct mix_shared {
-    float e[2][ROWS][MIX_LD]; /* weights of a tile of positions, in turns */
+    float e[2][ROWS][MIX_LD]; /* weights of a tile of positions, two tiles in turn */
     float max[ROWS], sum[ROWS];
     uint32_t lo[ROWS], hi[ROWS];
 } mix_shared;
 
-/* The largest score of each query row; NaN never is. */
+/* The largest score of each query row, ignoring NaN. */
 FMC_DEVICE void mix_max(mix_shared *sh, const paged_job *j, const paged_unit *u)
 {
     uint32_t lane = threadIdx.x % 32;
@@ -206,7 +206,7 @@ FMC_DEVICE void mix_weights(mix_shared *sh, uint32_t turn, const paged_job *j, c
     }
 }
 
-/* A page that every query row sees: e at its first position, rows MIX_LD apart. */
+/* Sums over a page that every query row sees; e at its first position, rows MIX_LD apart. */
 template <int NQ>
 FMC_DEVICE void mix_page(float o[NQ][2], const float *e, const float *v, uint32_t hd, uint32_t d0,
                          uint32_t d1)
@@ -230,7 +230,7 @@ FMC_DEVICE void mix_page(float o[NQ][2], const float *e, const float *v, uint32_
     }
 }
 
-/* Positions from .. to of a page, each for the rows that see it. */
+/* Sums over positions from .. to of a page, each for the rows that see it. */
 template <int NQ>
 FMC_DEVICE void mix_edge(float o[NQ][2], const mix_shared *sh, const float *e, const float *v,
                          uint32_t hd, uint32_t d0, uint32_t d1, uint32_t page, uint32_t from,
@@ -248,7 +248,7 @@ FMC_DEVICE void mix_edge(float o[NQ][2], const mix_shared *sh, const float *e, c
     }
 }
 
-/* All tiles; the last warp adds weights, the others have MIX_WIDTH elements of the head each. */
+/* Walks all tiles: the last warp adds weights, each other one has MIX_WIDTH elements. */
 template <int NQ> FMC_DEVICE void mix_unit(mix_shared *sh, const paged_job *j, const paged_unit *u)
 {
     const fm_attn *a = &j->a;

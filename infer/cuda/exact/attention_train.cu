@@ -3,10 +3,9 @@
  *
  * No matrix of scores is kept: tiles of 64 rows x 64 positions are computed again where they are
  * needed (the forward twice, for the true maximum and for the sums; the gradient once for dq and
- * once for dk and dv), 256 threads with 4 x 4 chains of fmaf each. What a tile is then multiplied
- * with is walked in the order of the sums: a thread owns its outputs and adds to them one position
- * (or row) after another, so no order depends on tiles. A head beyond 128 elements is cut into
- * slices, a block each. */
+ * once for dk and dv), 256 threads with 4 x 4 chains of fmaf each. A tile is then multiplied in the
+ * order of the sums: a thread owns its outputs and adds one position (or row) after another, so no
+ * order depends on tiles. A head of more than 128 elements is cut into slices, one a block. */
 #include "infer/cuda/exact/attend.h"
 #include "infer/cuda/detmath.h"
 #include "infer/cuda/lanes.h"
@@ -20,11 +19,11 @@
 #define SLICE 128u          /* elements of the head of one block */
 #define SLICE_LD (SLICE + 4u)
 #define STAGE_FLOATS (2u * STEP * TILE_LD)
-#define GRAD_BLOCK 8u /* FMI_GRAD_ROWS of cpu/kern/kern.h: rows whose zeros meet */
+#define GRAD_BLOCK 8u /* FMI_GRAD_ROWS of cpu/kern/kern.h: rows of a block */
 
 /* A tile of rows or of positions of one sequence. */
 typedef struct seq_tile {
-    uint32_t seq, first; /* position tiles: counted in tiles, virtual ones first */
+    uint32_t seq, first; /* of position tiles: counted in tiles, virtual ones first */
 } seq_tile;
 
 typedef struct whole_job {
@@ -37,7 +36,7 @@ typedef struct whole_job {
     uint32_t slices;
 } whole_job;
 
-/* Positions of a tile: where their keys and values lie. */
+/* Positions of a tile, with the addresses of their keys and values. */
 typedef struct positions {
     const float *k, *v;
     size_t ld;
@@ -86,7 +85,7 @@ FMC_DEVICE uint32_t own_end(const whole_job *j, const place *w, uint32_t row)
     return j->a.encoder ? w->s->len : row + 1;
 }
 
-/* Does row see position i of the tile? */
+/* Whether row sees position i of the tile. */
 FMC_DEVICE bool sees(const whole_job *j, const place *w, const positions *p, uint32_t row,
                      uint32_t i)
 {
@@ -94,7 +93,7 @@ FMC_DEVICE bool sees(const whole_job *j, const place *w, const positions *p, uin
     return i < p->n && (p->is_virtual || (at >= own_first(w, row) && at < own_end(j, w, row)));
 }
 
-/* Do all of rows first .. last see all n positions? */
+/* Whether all rows first .. last see all n positions. */
 FMC_DEVICE bool all_see(const whole_job *j, const place *w, const positions *p, uint32_t first,
                         uint32_t last)
 {
@@ -102,7 +101,7 @@ FMC_DEVICE bool all_see(const whole_job *j, const place *w, const positions *p, 
            (p->first >= own_first(w, last) && p->first + p->n <= own_end(j, w, first));
 }
 
-/* Tiles that rows first .. last see: begin .. end - 1, virtual ones before own ones. */
+/* The tiles that rows first .. last see are begin .. end - 1, virtual ones before own ones. */
 FMC_DEVICE uint32_t tiles_end(const whole_job *j, const place *w, uint32_t last)
 {
     return virtual_tiles(w->s) + (own_end(j, w, last) - 1) / TILE + 1;
@@ -117,9 +116,9 @@ FMC_DEVICE uint32_t tile_begin(const place *w, uint32_t first)
     return tile_after(w, 0xffffffffu, first);
 }
 
-/* ---- pieces that all kernels are made of ---- */
+/* ---- parts of all kernels ---- */
 
-/* STEP elements of na lines of a, transposed: stage[d][line]; zeros beyond. */
+/* Loads STEP elements of na lines of a, transposed: stage[d][line]; zeros beyond. */
 FMC_DEVICE void stage_lines(float *stage, const float *a, size_t lda, uint32_t na, uint32_t left)
 {
     for (uint32_t i = threadIdx.x; i < TILE * STEP; i += blockDim.x) {
@@ -157,7 +156,7 @@ FMC_DEVICE void tile_products(float s[4][4], float *stage, const float *a, size_
     }
 }
 
-/* STEP lines of a slice of the head, as they are; zeros beyond. */
+/* Loads STEP lines of a slice of the head; zeros beyond. */
 FMC_DEVICE void stage_slice(float *stage, const float *src, size_t ld, uint32_t lines,
                             uint32_t width)
 {
@@ -192,7 +191,7 @@ FMC_DEVICE void clear_sums(float o[4][8])
         o[i / 8][i % 8] = 0.0f;
 }
 
-/* Element of the slice that o[.][k] is. */
+/* The element of the slice that o[.][k] holds. */
 FMC_DEVICE uint32_t element_of(uint32_t k)
 {
     return k / 4 * 64 + 4 * (threadIdx.x % 16) + k % 4;
@@ -257,7 +256,7 @@ FMC_DEVICE place open_place(const whole_job *j, uint32_t heads)
     return w;
 }
 
-/* The true maximum of each of this thread's four rows; NaN never is. */
+/* The true maximum of each of this thread's four rows, ignoring NaN. */
 FMC_DEVICE void row_max(float best[4], row_shared *sh, const whole_job *j, const place *w,
                         const float *q, uint32_t rows)
 {
@@ -333,7 +332,7 @@ __global__ void __launch_bounds__(256) k_self_attention(whole_job j)
 
 /* ---- the gradient ---- */
 
-/* One head of one row to a half warp. */
+/* A half warp has one head of one row. */
 __global__ void k_attention_own(whole_job j)
 {
     uint32_t lane = threadIdx.x % FMC_LANES, hd = j.a.hd, each = blockDim.x / FMC_LANES;
@@ -428,7 +427,7 @@ typedef struct key_shared {
 } key_shared;
 
 /* Rows begin .. end - 1 that add to a position of the sequence: whole blocks of GRAD_BLOCK, in
- * which rows that do not see it add products with 0. */
+ * which rows that do not see the position add products with 0. */
 typedef struct touched {
     uint32_t begin, end;
 } touched;
@@ -474,7 +473,7 @@ FMC_DEVICE void put_rows(key_shared *sh, const float e[4][4])
         *(float4 *)&sh->p[4 * ty + i][4 * tx] = make_float4(e[i][0], e[i][1], e[i][2], e[i][3]);
 }
 
-/* What rows first .. give to the tile's positions. */
+/* Adds the shares of rows first .. to the tile's positions. */
 FMC_DEVICE void spread_rows(float dk[4][8], float dv[4][8], key_shared *sh, const whole_job *j,
                             const place *w, const positions *p, const touched t[4], uint32_t head,
                             uint32_t first)
@@ -576,7 +575,7 @@ static bool virtual_trains(const fm_train_seq *s)
     return s->virt > 0 && (s->dvk || s->dvv);
 }
 
-/* Lists of a part of the sequences, on the host and then on the device. */
+/* The lists of some of the sequences, on the host, later on the device. */
 typedef struct lists {
     seq_tile *row, *pos;
     uint64_t *virtual_at;
@@ -627,13 +626,13 @@ static void run_grad(fmc_device *d, whole_job *j, const lists *l)
     j->virtual_grad = j->own + heads;
     FMC_RUN(d, k_attention_own, fmc_blocks(heads, FMC_THREADS / FMC_LANES), FMC_THREADS, 0, *j);
     FMC_RUN(d, k_self_attention_dq, (unsigned)(l->rows * j->a.nh * j->slices), 256, 0, *j);
-    j->tile += l->rows; /* those of positions */
+    j->tile += l->rows; /* tiles of positions */
     FMC_RUN(d, k_self_attention_dkv, (unsigned)(l->positions * j->a.nkv * j->slices), 256, 0, *j);
     fmc_attention_virtual(d, j->seq, j->a.seqs, j->virtual_grad, j->virtual_at,
                           (size_t)j->a.nkv * j->a.hd, l->virtual_most);
 }
 
-/* Sequences seq .. + n of the call, whose lists fit into one copy of arguments. */
+/* Runs sequences seq .. seq + n - 1 of the call, whose lists fit into one copy of arguments. */
 static void run_part(fmc_device *d, const fm_attn_train *a, const fm_train_seq *seq, uint32_t n,
                      size_t bytes, bool grad)
 {

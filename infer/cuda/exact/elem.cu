@@ -188,7 +188,7 @@ void fmc_op_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain,
                 rstd_out, ldx, eps);
 }
 
-/* What k_add and then k_rmsnorm do: the sum is written as it is brought in. */
+/* k_add and then k_rmsnorm in one kernel: the sum is written while the row is loaded. */
 template <bool warp>
 __global__ void k_add_rmsnorm(fmc_rows r, float *y, float *x, const float *branch,
                               const float *gain, float eps)
@@ -244,7 +244,7 @@ __global__ void k_kv_copy(float *k, float *v, size_t dst, size_t src, uint64_t n
     });
 }
 
-/* Whatever a page holds: a mode with pages of its own uses it too. */
+/* Copies a page whatever it holds, so modes with other pages use it too. */
 void fmc_op_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
                     uint32_t hd)
 {
@@ -254,10 +254,10 @@ void fmc_op_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uin
 }
 
 #define KV_TILE 32u
-#define KEEP_ROWS 256u /* of one launch that turns and keeps */
+#define KEEP_ROWS 256u /* most rows of a launch of k_keep_rows */
 
-/* Keys are turned: 32 rows by 32 columns pass through shared memory, so that rows that stand one
- * after another in a page are written side by side. */
+/* Keys are transposed: 32 rows by 32 columns pass through shared memory, so that positions that are
+ * adjacent in a page are written side by side. */
 __global__ void k_kv_write(float *k_pages, float *v_pages, const float *k, size_t ldk,
                            const float *v, size_t ldv, const int32_t *slot, uint32_t m,
                            uint32_t nkv, uint32_t hd)
@@ -299,7 +299,7 @@ void fmc_op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, 
                      ldv, slot, m, nkv, hd);
 }
 
-/* As k_kv_write, with keys turned as they are brought in; the blocks behind those of keys turn q:
+/* As k_kv_write, with keys rotated while they are loaded; the blocks behind those of keys rotate q,
  * each KV_TILE rows by FMC_THREADS pairs. */
 __global__ void k_keep_rows(fm_new_rows r, uint32_t kv_blocks)
 {
@@ -336,7 +336,7 @@ __global__ void k_keep_rows(fm_new_rows r, uint32_t kv_blocks)
             ((float *)r.kv.k)[base[a] + (size_t)(col0 + i) * FM_KV_PAGE + offset[a]] = tile[i][a];
 }
 
-/* Of many rows the operations one after another are faster: 16 bytes a load. */
+/* With many rows the separate operations are faster: 16 bytes a load. */
 bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r)
 {
     bool whole = r->turns == r->hd;

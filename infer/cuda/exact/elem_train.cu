@@ -133,7 +133,7 @@ __global__ void k_adamw(float *p, float *m, float *v, const float *g, adamw_scal
     });
 }
 
-/* The scalars are made in double and rounded once, as PyTorch does. */
+/* The scalars are computed in double and rounded once, as in PyTorch. */
 void fmc_op_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
                   float lr, float beta1, float beta2, float eps, float weight_decay, uint64_t step,
                   float g_scale)
@@ -155,7 +155,7 @@ void fmc_op_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, 
 
 typedef struct dropout_how {
     uint64_t seed, stream, row0;
-    float scale, limit; /* limit: a number of 16 bits above it is kept */
+    float scale, limit; /* limit: an element whose 16-bit number is above it is kept */
     bool accumulate;
 } dropout_how;
 
@@ -232,7 +232,7 @@ void fmc_op_bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, u
         FMC_RUN(d, k_bias_grad, fmc_blocks(n, FMC_STRIP), FMC_THREADS, 0, db, dy, lddy, m, n);
 }
 
-/* dst[col] += sum of dy * x: of dgain with x * rstd[row] (rstd NULL: x itself). */
+/* dst[col] += sum of dy * x: for dgain dy * (x * rstd[row]) (rstd NULL: x itself). */
 __global__ void k_column_dots(float *dst, const float *dy, size_t lddy, const float *x, size_t ldx,
                               const float *rstd, uint32_t m, uint32_t n)
 {
@@ -287,7 +287,7 @@ void fmc_op_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, co
  * dw's row, in ascending order, by the thread of the column. */
 #define SCAN 1024u /* ids looked at between two barriers */
 
-/* Rows of at .. min(at + SCAN, m) - 1 with this id, ascending, into list; their number. */
+/* Writes the rows of at .. min(at + SCAN, m) - 1 with this id, ascending; returns their number. */
 FMC_DEVICE uint32_t rows_of_id(uint32_t *list, uint32_t *found, const int32_t *ids, int32_t id,
                                uint32_t at, uint32_t m)
 {
@@ -598,7 +598,7 @@ __global__ void k_square_blocks(double *partial, const float *x, uint64_t n, uin
     }
 }
 
-/* One chain over the blocks' sums; the other threads bring them. */
+/* One chain over the blocks' sums; the other threads load them. */
 __global__ void k_square_sum(double *out, const double *partial, uint64_t blocks)
 {
     FMC_SHARED(double, tile, [4 * FMC_THREADS]);

@@ -1,15 +1,15 @@
-/* loss.cu - log sum exp, cross entropy, distillation: a row of logits to a block.
+/* loss.cu - log sum exp, cross entropy, distillation: one block a row of logits.
  *
  * The sum of a row's exponentials is sixteen chains of v / 16 additions, whose order is fixed: 4
- * cycles each, some 40 us for a vocabulary of 262,144. While half a warp adds a piece the other
- * sixteen warps make the exponentials of the next; several rows share a multiprocessor. With few
- * rows that chain is the limit, with many the exponentials and bytes are. Gradients compute the
- * exponential once more rather than keep it: reading twice is less than writing and reading. */
+ * cycles each, some 40 us for a vocabulary of 262,144. While half a warp adds a piece, sixteen
+ * other warps compute the exponentials of the next; several rows share a multiprocessor. With few
+ * rows that chain is the limit, with many the exponentials and bytes. Gradients compute the
+ * exponentials again instead of keeping them: reading twice costs less than writing and reading. */
 #include "infer/cuda/detmath.h"
 #include "infer/cuda/rows.h"
 
-#define PIECE 4096u         /* elements made at a time; two of them are 32 KiB */
-#define DISTILL_PIECE 1024u /* of three arrays, two of them: 24 KiB */
+#define PIECE 4096u         /* elements of a piece; two pieces are 32 KiB */
+#define DISTILL_PIECE 1024u /* two pieces of three arrays are 24 KiB */
 
 FMC_DEVICE float row_exp_sum(float *stat, float *buf, const float *x, uint32_t v, bool wide,
                              float max)
@@ -110,7 +110,7 @@ typedef struct distill_scalars {
 
 enum { TAUGHT, SOFT, PLAIN };
 
-/* Sums of a row's exponentials: of the teacher's and of z by the temperature, of z without. */
+/* Sums of a row's exponentials: of the teacher's and of z with the temperature, of z without. */
 FMC_DEVICE void distill_sums(float (&sum)[3], float *stat, float *buf, const float *z,
                              const float *t, uint32_t v, bool wide, float zmax, float tmax,
                              float inv_t)
@@ -138,10 +138,10 @@ FMC_DEVICE void distill_sums(float (&sum)[3], float *stat, float *buf, const flo
 
 typedef struct distill_row {
     float zmax, tmax, far; /* far: log of the teacher's sum over the student's */
-    float own, q, p;       /* what exponentials are multiplied by */
+    float own, q, p;       /* factors of the exponentials */
 } distill_row;
 
-/* z becomes the gradient; the result is the lane sum of p log(p / q). */
+/* z becomes the gradient; returns the lane sum of p log(p / q). */
 FMC_DEVICE float distill_grad(float *stat, float *buf, float *z, const float *t, uint32_t v,
                               bool wide, int32_t label, const distill_row &r,
                               const distill_scalars &d)
@@ -206,7 +206,7 @@ __global__ void k_distill(float *loss, float *logits, size_t ld, const float *te
     }
 }
 
-/* The scalars are made in double and rounded once. */
+/* The scalars are computed in double and rounded once. */
 void fmc_op_distill(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
                     size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
                     float weight, float dloss)

@@ -1,10 +1,10 @@
 /* product.cu - matrix products of inference in mode exact.
  *
- * A few rows (decoding): a warp has 32 outputs, a lane each, and one block of 512 k of them; what
- * it needs of the weight is one run of bytes, which it streams through a ring in shared memory and
- * widens there. The warps of a thread block share a panel of outputs, so that blocks of k are
- * summed side by side and added in ascending order afterwards. Bound by the weight's bytes. More
- * rows: tiles (train_product.cu), bound by FFMA. The same bits either way. */
+ * Few rows (decoding): a warp has 32 outputs, a lane each, and one block of 512 k of them; its part
+ * of the weight is one run of bytes, which it streams through a ring in shared memory and widens
+ * there. The warps of a thread block share a panel of outputs, so that blocks of k are summed in
+ * parallel and added in ascending order afterwards. Bound by the weight's bytes. More rows: tiles
+ * (train_product.cu), bound by FFMA. The same bits either way. */
 #include <atomic>
 #include <new>
 #include <vector>
@@ -12,12 +12,12 @@
 #include "infer/cuda/exact/product.h"
 #include "infer/cuda/ptx.h"
 
-#define FEW_ROWS 32u    /* at most, for a weight that is streamed again every ROWS_MOST */
-#define FEW_LISTED 128u /* likewise of a segment, which mostly has far fewer than it may have */
+#define FEW_ROWS 32u    /* most rows; every ROWS_MOST rows stream the weight again */
+#define FEW_LISTED 128u /* most rows of a segment, which mostly has far fewer */
 #define ROWS_MOST 8u    /* sums of one lane */
-#define STAGES 3        /* of a ring; two are on their way while one is multiplied */
-#define LORA_FEW 8u     /* rows of a term up to which chains are split over threads */
-#define LORA_RANKS 8u   /* of a thread block there */
+#define STAGES 3        /* of a ring; two are loading while one is multiplied */
+#define LORA_FEW 8u     /* up to so many rows of a term, chains are split over threads */
+#define LORA_RANKS 8u   /* ranks of a thread block then */
 
 /* ---- few rows by a weight ---- */
 
@@ -26,15 +26,15 @@ typedef struct few_task {
     const float *x;
     float *y;
     size_t ldx, ldy;
-    const int32_t *rows_x, *rows; /* of x, whose rows begin at 16 bytes; of y */
+    const int32_t *rows_x, *rows; /* row numbers of x, whose rows are 16-byte aligned, and of y */
     const int32_t *from, *to;     /* as in fm_product */
     const float *bias;
     uint32_t m;
-    uint32_t slots;  /* blocks of k that warps of one thread block have at a time */
+    uint32_t slots;  /* blocks of k that a thread block's warps have at a time */
     uint32_t chunks; /* of rows */
 } few_task;
 
-/* Of a type: elements that a stage of the ring holds, and warps of a thread block. */
+/* For a type: elements of a stage of the ring, and warps of a thread block. */
 template <int T> struct few_shape {
     enum {
         elems = T == FM_F32                                          ? 16
@@ -48,7 +48,7 @@ template <int T> struct few_shape {
     };
 };
 
-/* Eight k of MR rows of x against the eight weights of this lane. */
+/* Multiplies eight k of MR rows of x with this lane's eight weights. */
 template <int MR>
 FMC_DEVICE void few_eight(float (&sum)[MR], const float *const (&x)[MR], uint32_t k,
                           const float w[8])
@@ -68,7 +68,7 @@ FMC_DEVICE void few_eight(float (&sum)[MR], const float *const (&x)[MR], uint32_
     }
 }
 
-/* k0 .. k1 from one stage; what is beyond k1 is not touched, since + 0 * 0 turns -0 into +0. */
+/* Multiplies k0 .. k1 from one stage; none beyond k1, since adding 0 * 0 turns -0 into +0. */
 template <int T, int MR>
 FMC_DEVICE void few_stage(float (&sum)[MR], const float *const (&x)[MR], uint32_t k0, uint32_t k1,
                           const unsigned char *stage)
@@ -92,7 +92,7 @@ FMC_DEVICE void few_stage(float (&sum)[MR], const float *const (&x)[MR], uint32_
                 sum[r] = fmaf(x[r][k0 + whole + e], w[e], sum[r]);
 }
 
-/* Bytes of stage s of a run towards the ring, a group of copies even if there is no such stage. */
+/* Copies stage s of a run to the ring, as a group of copies even if there is no such stage. */
 FMC_DEVICE void few_fetch(unsigned char *ring, const unsigned char *run, uint32_t bytes, uint32_t s,
                           uint32_t stage_bytes)
 {
@@ -129,7 +129,7 @@ FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const f
     }
 }
 
-/* All threads call. Rows of x that were copied lie as they stand in the segment. */
+/* Settles a task's segment; all threads call it. Copied rows of x are in the segment's order. */
 FMC_DEVICE void few_settle(few_task *mine)
 {
     if (!mine->from)
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(32 * few_shape<T>::warps, 2)
     const uint32_t unit = blockIdx.x - first[at], row0 = unit % o->chunks * MR;
     if (row0 >= o->m)
         return;
-    const uint32_t panels = shape::warps / o->slots; /* of this thread block */
+    const uint32_t panels = shape::warps / o->slots; /* panels of this thread block */
     const uint32_t panel = unit / o->chunks * panels + warp / o->slots, slot = warp % o->slots;
     const uint32_t blocks = (k + FM_K_BLOCK - 1) / FM_K_BLOCK;
     const bool works = warp / o->slots < panels && panel * FMC_PANEL < o->w.n;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(32 * few_shape<T>::warps, 2)
     float sum[MR], total[MR];
 
 #pragma unroll
-    for (int r = 0; r < MR; r++) { /* rows beyond the last are the last, and not written */
+    for (int r = 0; r < MR; r++) { /* rows beyond the last repeat it, and are not written */
         uint32_t i = row0 + r < o->m ? row0 + r : o->m - 1;
         x[r] = o->x + (o->rows_x ? (size_t)o->rows_x[i] : i) * o->ldx;
         total[r] = 0.0f;
@@ -218,7 +218,7 @@ FMC_DEVICE size_t lora_row(const lora_task *o, uint32_t i)
     return o->rows ? (size_t)o->rows[i] : (size_t)o->first + i;
 }
 
-/* n floats to shared memory by the 64 threads of the block, whose copies the caller waits for. */
+/* The 64 threads of the block copy n floats to shared memory; the caller waits for the copies. */
 FMC_DEVICE void lora_fetch(float *to, const float *from, uint32_t n, bool aligned)
 {
     const uint32_t quads = aligned ? n / 4 : 0;
@@ -230,7 +230,7 @@ FMC_DEVICE void lora_fetch(float *to, const float *from, uint32_t n, bool aligne
 
 #define LORA_LINE (FM_K_BLOCK + 4u)
 
-/* A thread block: one block of k, LORA_RANKS ranks, up to LORA_FEW rows; a thread: one chain. */
+/* A thread block has a block of k, LORA_RANKS ranks, up to LORA_FEW rows; a thread one chain. */
 __global__ void __launch_bounds__(64) k_lora_down(const __grid_constant__ fmc_list<lora_task> list)
 {
     FMC_SHARED(float, as, [LORA_RANKS][LORA_LINE]);
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(64) k_lora_down(const __grid_constant__ fmc_li
     o.part[((size_t)i * blocks + block) * o.r + rank0 + j] = sum;
 }
 
-/* A thread block: one row, 256 outputs; a thread: one output. */
+/* A thread block has one row and 256 outputs; a thread one output. */
 __global__ void __launch_bounds__(256) k_lora_up(const __grid_constant__ fmc_list<lora_task> list)
 {
     FMC_SHARED(float, ts, [FM_K_BLOCK]);
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(256) k_lora_up(const __grid_constant__ fmc_lis
 
 /* ---- lists ---- */
 
-/* In pieces that fit one copy to the GPU; run(list, blocks) launches each. */
+/* Cuts a list into pieces that fit one copy to the GPU; run(list, blocks) launches each. */
 template <class Task, class Blocks, class Run>
 static void in_groups(fmc_device *d, const std::vector<Task> &list, Blocks blocks_of, Run run)
 {
@@ -327,30 +327,30 @@ static uint32_t ceil_div(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
-/* Types that files seldom have: they have fewer kernels. */
+/* Types that are rare in files have fewer kernels. */
 static constexpr bool is_rare(int type)
 {
     return type == FM_F8_E4M3 || type == FM_F8_E5M2 || type == FM_Q5_0 || type == FM_Q5_1 ||
            type == FM_Q5_K || type == FM_IQ4_NL;
 }
 
-/* Rows that a kernel of a type takes at a time, for m of them. */
+/* Rows that a kernel of a type takes at a time, for m rows. */
 static uint32_t few_rows(int type, uint32_t m)
 {
     return m == 1 ? 1 : m > 4 || is_rare(type) ? ROWS_MOST : 4;
 }
 
-/* More shared memory than a kernel has unasked, once for each GPU. */
+/* Requests more shared memory than a kernel's default, once for each GPU. */
 template <int T, int MR> static bool few_room(fmc_device *d)
 {
     static std::atomic<uint64_t> asked;
     const uint64_t bit = 1ull << d->ordinal % 64;
-    if (asked.load() & bit) /* static memory counts towards the 48 KiB too, so all are asked for */
+    if (asked.load() & bit) /* static memory counts towards the 48 KiB too, so all request it */
         return true;
     fmc_enter(d);
     if (cudaFuncSetAttribute(k_few<T, MR>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              few_shape<T>::shared) != cudaSuccess) {
-        (void)cudaGetLastError(); /* told here, not again at the next launch */
+        (void)cudaGetLastError(); /* reported here, not again at the next launch */
         fmc_stick(d, FM_EUNSUPPORTED, "the GPU lacks the shared memory of a product");
         return false;
     }
@@ -381,7 +381,7 @@ template <int T, int MR> static void run_few(fmc_device *d, const std::vector<fe
         });
 }
 
-/* x, y at row number 0. */
+/* x and y point to row number 0. */
 static few_task few_of(const fm_product *p, const float *x, size_t ldx)
 {
     few_task o = few_task();
@@ -399,7 +399,7 @@ static few_task few_of(const fm_product *p, const float *x, size_t ldx)
     return o;
 }
 
-/* Rows of x that do not begin at 16 bytes, one after another in a buffer where they do. */
+/* Copies rows of x that are not 16-byte aligned to a buffer where they are. */
 __global__ void k_align_rows(float *dst, size_t ld, const float *x, size_t ldx, const int32_t *rows,
                              const int32_t *from, const int32_t *to, uint32_t m, uint32_t k)
 {
@@ -584,7 +584,7 @@ void fmc_op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t 
     p.bias = bias;
     p.rows = rows;
     p.m = m;
-    be->products(be, x, ldx, 0, &p, 1); /* of this mode, which knows its weights */
+    be->products(be, x, ldx, 0, &p, 1); /* the slot of this mode, which knows its weights */
 }
 
 void fmc_op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,

@@ -1,4 +1,4 @@
-/* product.h - products of two matrices in mode exact: lists of them as one launch.
+/* product.h - products of two matrices in mode exact; a list of them is one launch.
  *
  * Every output is one chain of fmaf over ascending k, restarted every FM_K_BLOCK, blocks added in
  * ascending order (KERNELS.md), whatever kernel computes it. */
@@ -29,17 +29,18 @@ typedef struct fmc_task {
     float *c;         /* (i, j) at c[row(i) * step_i + j * step_j] */
     size_t step_i, step_j;
     const int32_t *rows; /* row(i); NULL: i */
-    /* Not NULL: the rows of c, and those of a that have a list, are the segment (fm_product.from)
-     * of their lists; m at most. */
+    /* Not NULL: c's rows, and a's where it has a list, are the segment (fm_product.from) of their
+     * lists, m rows at most. */
     const int32_t *from, *to;
     const float *bias; /* or NULL */
-    float *part;       /* fmc_products_run's: blocks of k apart, [blocks, m, n]; NULL: in c */
+    float *part;       /* set by fmc_products_run: sums of blocks of k, [blocks, m, n]; or NULL */
     uint32_t m, n, k;
     float alpha;
     bool add;
 } fmc_task;
 
-/* A list on the host, which this may turn. No element of c is written by two tasks, or read. */
+/* Runs a list in host memory, whose tasks it may transpose. No element of c is written by two
+ * tasks, or read by one. */
 void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count);
 
 static inline fmc_operand fmc_rows(const float *p, size_t ld, const int32_t *rows)
@@ -80,7 +81,8 @@ static inline fmc_task fmc_task_of(float *c, size_t ldc, fmc_operand a, fmc_oper
     return t;
 }
 
-/* Tasks and where each one's blocks begin, for a grouped launch: [count + 1] ascending. */
+/* The task that a block of a grouped launch belongs to; first [count + 1]: where each task's blocks
+ * begin, ascending. */
 FMC_DEVICE uint32_t fmc_find(const uint32_t *first, uint32_t count, uint32_t block)
 {
     uint32_t lo = 0;
@@ -93,7 +95,7 @@ FMC_DEVICE uint32_t fmc_find(const uint32_t *first, uint32_t count, uint32_t blo
     return lo;
 }
 
-/* A task from a list to shared memory, where it takes no registers. All threads call. */
+/* Copies a task to shared memory, where it takes no registers. All threads call it. */
 template <class Task> FMC_DEVICE void fmc_read_task(Task *mine, const Task *o)
 {
     const uint32_t *from = (const uint32_t *)(const void *)o;
@@ -108,7 +110,7 @@ template <class Task> FMC_DEVICE void fmc_read_task(Task *mine, const Task *o)
 #endif
 #define FMC_INLINE_BYTES 2048u
 
-/* A list as a kernel's parameter: a short one inside, a longer one on the GPU. */
+/* A list as a kernel's parameter: a short one is in the parameter, a longer one on the GPU. */
 template <class Task> struct fmc_list {
     enum { most = FMC_INLINE_BYTES / (sizeof(Task) + sizeof(uint32_t)) };
     const Task *far;
@@ -126,11 +128,11 @@ template <class Task> FMC_DEVICE const uint32_t *fmc_first(const fmc_list<Task> 
     return l.far ? l.far_first : l.near_first;
 }
 
-/* Tasks [count] of `each` bytes and first [count + 1] in one copy on the GPU; returns the tasks,
- * NULL: failed, sticks. count at most fmc_group_most(each). */
+/* Copies tasks [count] of `each` bytes and first [count + 1] to the GPU at once; returns the tasks.
+ * NULL: failed, which is kept for sync; count at most fmc_group_most(each). */
 const void *fmc_group(fmc_device *d, const void *tasks, size_t each, const uint32_t *first,
                       uint32_t count, const uint32_t **first_out);
-/* False: failed, sticks. */
+/* False: failed, which is kept for sync. */
 template <class Task>
 static inline bool fmc_list_of(fmc_list<Task> *l, fmc_device *d, const Task *tasks,
                                const uint32_t *first, uint32_t count)

@@ -1,8 +1,8 @@
-/* terms.cu - low-rank terms of training: the products that they are, those of all terms of a list
- * at once. Bound by the bytes of x, y, dy and dx, which each product reads or writes once.
+/* terms.cu - low-rank terms of training, as products: those of all terms of a list at once. Bound
+ * by the bytes of x, y, dy and dx, each read or written once by a product.
  *
- * Terms may share dx, which gets their products in the order of the list: the l-th term of a dx
- * goes into the l-th launch. */
+ * Terms may share dx, to which their products are added in the order of the list: the l-th term of
+ * a dx goes into the l-th launch. */
 #include <new>
 #include <vector>
 

@@ -1,10 +1,10 @@
 /* train_product.cu - products of two matrices by tiles in shared memory: gemm, the gradients of a
  * linear layer, and every other product with more than a few rows (product.h).
  *
- * A block of 256 threads has a tile of c, a thread RM x RN sums of it in registers. Steps of k pass
- * through shared memory, k-major; what the next step needs is fetched into registers before this
- * one is multiplied. At the end of a block of 512 k the sums are added to c, where they wait: no
- * other thread has that element. Bound by the rate of FFMA where tiles are full. */
+ * A block of 256 threads has a tile of c, a thread RM x RN of its sums in registers. Steps of k
+ * pass through shared memory, k-major; the operands of the next step are loaded into registers
+ * before this one is multiplied. At the end of a block of 512 k the sums are added to c: no other
+ * thread has those elements. Bound by the rate of FFMA where tiles are full. */
 #include <new>
 #include <vector>
 
@@ -12,19 +12,19 @@
 
 #define TILE_THREADS 256u
 #define SIDE 16u                   /* threads on each side of a tile */
-#define SPLIT_BELOW 2u             /* tiles for each multiprocessor */
-#define SPLIT_BYTES (256ull << 20) /* of sums that wait, at most */
+#define SPLIT_BELOW 2u             /* with fewer tiles a multiprocessor, k is split over blocks */
+#define SPLIT_BYTES (256ull << 20) /* most bytes of sums of parts */
 
-/* ---- operands: eight values a thread and step ---- */
+/* ---- operands: eight values for each thread and step ---- */
 
-/* Where this thread's eight values stand in a step of KS k by T. */
+/* The place of this thread's eight values in a step of KS k by T. */
 typedef struct spot {
     uint32_t i, k;
-    bool along_k;      /* eight k of one i, or eight i of one k */
+    bool along_k;      /* true: eight k of one i; false: eight i of one k */
     const float *line; /* FMC_ROWS: the row */
 } spot;
 
-/* i0: of the tile; n: of the operand. */
+/* i0: first i of the tile; n: number of i of the operand. */
 template <int T, int KS>
 FMC_DEVICE spot spot_of(const fmc_operand *o, uint32_t i0, uint32_t n, uint32_t t)
 {
@@ -39,7 +39,7 @@ FMC_DEVICE spot spot_of(const fmc_operand *o, uint32_t i0, uint32_t n, uint32_t 
     } else if (o->kind == FMC_COLUMNS) {
         s.k = t / (T / 8);
         s.i = i0 + t % (T / 8) * 8;
-    } else if (o->kind == FMC_WEIGHT) { /* lanes are rows of W, as its layout has them */
+    } else if (o->kind == FMC_WEIGHT) { /* lanes are rows of W, as in its layout */
         s.i = i0 + t % T;
         s.k = t / T * 8;
     } else {
@@ -49,7 +49,7 @@ FMC_DEVICE spot spot_of(const fmc_operand *o, uint32_t i0, uint32_t n, uint32_t 
     return s;
 }
 
-/* n of eight floats, the rest zeros. */
+/* Loads n of eight floats, the rest zeros. */
 FMC_DEVICE void load8(float v[8], const float *p, uint32_t n, bool aligned)
 {
     if (n >= 8 && aligned) {
@@ -101,7 +101,7 @@ FMC_DEVICE void put8(float (*to)[T + 4], const spot *s, uint32_t i0, const float
 
 /* ---- a tile ---- */
 
-/* R values of thread `at` of 16: groups of four, the groups of all threads side by side. */
+/* Reads R values of thread `at` of 16, in groups of four, adjacent for all threads. */
 template <int R> FMC_DEVICE void take(float v[R], const float *line, uint32_t at)
 {
     if constexpr (R == 1) {
@@ -114,7 +114,7 @@ template <int R> FMC_DEVICE void take(float v[R], const float *line, uint32_t at
         }
     }
 }
-/* Which row (column) of the tile value r of thread `at` is. */
+/* The row (column) of the tile that value r of thread `at` has. */
 template <int R> FMC_DEVICE uint32_t place(uint32_t at, uint32_t r)
 {
     return R == 1 ? at : r / 4 * 4 * SIDE + at * 4 + r % 4;
@@ -134,14 +134,14 @@ FMC_DEVICE void multiply(float (&sum)[RM][RN], float (*as)[RM * SIDE + 4],
             sum[r][q] = fmaf(a[r], b[q], sum[r][q]);
 }
 
-/* What happens to the sums of the block of k that ends: added to what c has, with the bias after
- * the last one, or kept apart. */
+/* What is done with the sums at the end of a block of k: they are added to c, with the bias after
+ * the last block, or kept apart. */
 typedef struct ending {
     float *part; /* [m, n] of this block; NULL: c */
     bool add, last;
 } ending;
 
-/* Of the block of k that ends at k. */
+/* The ending of the block of k that ends at k. */
 FMC_DEVICE ending ending_of(const fmc_task *o, float *part, uint32_t k, bool last)
 {
     ending e;
@@ -151,7 +151,7 @@ FMC_DEVICE ending ending_of(const fmc_task *o, float *part, uint32_t k, bool las
     return e;
 }
 
-/* The sums begin again at +0. */
+/* Stores the sums, which begin again at +0. */
 template <int RM, int RN>
 FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uint32_t j0, ending e)
 {
@@ -177,7 +177,7 @@ FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uin
     }
 }
 
-/* A segment of a list becomes the task's rows. All threads call, m was read by all. */
+/* Sets the task's rows from its segment. All threads call it after all have read m. */
 FMC_DEVICE void settle(fmc_task *mine)
 {
     if (!mine->from)
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(256, 2) k_tile(const __grid_constant__ fmc_lis
 #pragma unroll
         for (int q = 0; q < RN; q++)
             sum[r][q] = 0.0f;
-    for (uint32_t k0 = begin; k0 <= k; k0 += KS) { /* fetches k0, multiplies the step before */
+    for (uint32_t k0 = begin; k0 <= k; k0 += KS) { /* loads k0, multiplies the step before */
         if (k0 < k && has_a)
             fetch8<false>(va, &o->a, &pa, o->m, k0, k);
         if (k0 < k && has_b)
@@ -244,12 +244,12 @@ __global__ void __launch_bounds__(256, 2) k_tile(const __grid_constant__ fmc_lis
     }
     if (k % FM_K_BLOCK == 0)
         return;
-    for (uint32_t kk = 0; kk < k % KS; kk++) /* what is left of a step: no k beyond the last */
+    for (uint32_t kk = 0; kk < k % KS; kk++) /* the rest of a step: no k beyond the last */
         multiply<RM, RN>(sum, as, bs, kk);
     finish<RM, RN>(sum, o, i0, j0, ending_of(o, part, k, true));
 }
 
-/* Blocks of k that were kept apart, in ascending order; then as finish. */
+/* Adds blocks of k that were kept apart, in ascending order; then as finish. */
 __global__ void __launch_bounds__(256) k_fold(const __grid_constant__ fmc_list<fmc_task> list)
 {
     const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x);
@@ -318,14 +318,14 @@ static uint64_t tiles_of(const fmc_task *t, uint32_t tm, uint32_t tn)
     return ((uint64_t)t->m + tm - 1) / tm * (((uint64_t)t->n + tn - 1) / tn);
 }
 
-/* Segments come many at a time: their tiles are enough. */
+/* Whether a task's k may be split: not for segments, which have enough tiles together. */
 static bool in_blocks(const fmc_task *t)
 {
     return blocks_of_k(t) > 1 && !t->from;
 }
 
-/* Where tiles are too few to keep the GPU busy, blocks of k are computed side by side and added
- * afterwards: more work for memory, the same bits. True if any task of the list is. */
+/* Where tiles are too few to keep the GPU busy, blocks of k are computed in parallel and added
+ * afterwards: more work for memory, the same bits. True if any task of the list is split. */
 static bool split(fmc_device *d, fmc_task *list, uint32_t count, uint64_t tiles)
 {
     uint64_t floats = 0, at = 0;
@@ -344,7 +344,7 @@ static bool split(fmc_device *d, fmc_task *list, uint32_t count, uint64_t tiles)
     return part != NULL;
 }
 
-/* Where each task's units begin, and after the last; blocks of k that are apart count. */
+/* Where each task's work items begin, and the end; blocks of k kept apart count as items. */
 static std::vector<uint32_t> begins(const fmc_task *list, uint32_t count, uint32_t tm, uint32_t tn)
 {
     std::vector<uint32_t> first(1, 0);
@@ -364,7 +364,7 @@ template <int RM, int RN, int KS> static void run_tiles(fmc_device *d, std::vect
         std::vector<uint32_t> first = begins(&list[i], n, tm, tn);
         if (fmc_list_of(&l, d, &list[i], first.data(), n))
             FMC_RUN(d, (k_tile<RM, RN, KS>), first.back(), TILE_THREADS, 0, l);
-        for (uint32_t t = 0; apart && t < n; t++) /* units of the fold: 256 elements */
+        for (uint32_t t = 0; apart && t < n; t++) /* work items of the fold: 256 elements */
             first[t + 1] =
                 first[t] + fmc_blocks((uint64_t)list[i + t].m * list[i + t].n, FMC_THREADS);
         if (apart && fmc_list_of(&l, d, &list[i], first.data(), n))
@@ -372,7 +372,7 @@ template <int RM, int RN, int KS> static void run_tiles(fmc_device *d, std::vect
     }
 }
 
-/* Large tiles where they still keep every multiprocessor busy. */
+/* Whether large tiles still keep every multiprocessor busy. */
 static bool is_large(const fmc_device *d, const fmc_task *t, uint32_t others)
 {
     return t->m > 64 && t->n > 64 && tiles_of(t, 128, 128) * others >= (uint64_t)d->multiprocessors;

@@ -1,5 +1,5 @@
 /* weight.cu - weights on the GPU: the stored bytes in panels of 32 rows (weight.h), which products
- * widen as they go; low-rank factors as float32 rows. */
+ * widen inside; low-rank factors as float32 rows. */
 #include "infer/cuda/exact/weight.h"
 
 typedef struct field {
@@ -9,8 +9,8 @@ typedef struct field {
 typedef struct type_info {
     const char *name;
     uint32_t elems, bytes;
-    uint32_t stored_elems; /* 1: rows may end anywhere */
-    const field *fields;   /* NULL: bytes / 16 of 16, then what is left as one */
+    uint32_t stored_elems; /* 1: a row may have any length */
+    const field *fields;   /* NULL: bytes / 16 fields of 16 bytes, then one of the rest */
     uint32_t count;
 } type_info;
 
@@ -23,7 +23,7 @@ static const field q5_1[] = {{8, 16}, {0, 4}, {4, 4}};
 #define FIELDS(f) f, sizeof(f) / sizeof *(f)
 #define BLOCK(type) fmc_block<type>::elems, fmc_block<type>::bytes
 
-/* name NULL: no weight is made of it. */
+/* name NULL: no weight can have this type. */
 static const type_info *type_of(fm_dtype dtype)
 {
     static const type_info none = {NULL, 1, 1, 1, NULL, 0};
@@ -54,7 +54,7 @@ static const char *name_of(fm_dtype dtype)
     return t->name ? t->name : dtype < sizeof other / sizeof *other ? other[dtype] : "unknown";
 }
 
-/* The matrix without its address; *bytes of its image. */
+/* Sets the matrix but for its address; *bytes: size of its image. */
 static fm_status plan(fmc_matrix *m, uint64_t *bytes, fm_role role, fm_dtype dtype, uint32_t n,
                       uint32_t k)
 {
@@ -146,7 +146,7 @@ static void pack_panel(unsigned char *dst, const fmc_matrix *m, const type_info 
     }
 }
 
-/* Rows of a low-rank factor as float32, through a panel of their own. */
+/* Widens rows of a low-rank factor to float32, by way of a panel. */
 static fm_status widen_rows(float *dst, const fmc_matrix *m, const type_info *t,
                             const unsigned char *src, size_t row_bytes)
 {
@@ -170,7 +170,7 @@ static fm_status widen_rows(float *dst, const fmc_matrix *m, const type_info *t,
     return FM_OK;
 }
 
-/* On the caller's thread with memory of its own: a loading thread may run beside a step. */
+/* Runs on the calling thread with memory of its own: a thread may load while a step runs. */
 fm_status fmc_op_weight_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype, uint32_t n,
                               uint32_t k, const void *host_bytes)
 {
@@ -206,7 +206,7 @@ void fmc_op_weight_free(fm_backend *be, fm_weight *weight)
     fmc_release(w);
 }
 
-/* The image is copied to the GPU: the host's may go away. */
+/* Copies the image to the GPU, so the host's may be freed. */
 fm_status fmc_op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                             uint32_t n, uint32_t k, const void *image)
 {
@@ -267,7 +267,7 @@ const float *fmc_op_weight_floats(const fm_weight *weight)
     return w->floats;
 }
 
-/* Sixteen bytes a thread: four elements of a row to their place in its panel. */
+/* A thread moves sixteen bytes: four elements of a row to their place in its panel. */
 __global__ void k_pack_f32(unsigned char *image, const float *src, uint32_t n, uint32_t k)
 {
     uint64_t quads = ((uint64_t)k + 15) / 16 * 4;
@@ -282,7 +282,7 @@ __global__ void k_pack_f32(unsigned char *image, const float *src, uint32_t n, u
     }
 }
 
-/* New values are float32, whatever the type was. */
+/* The new values are float32, whatever the weight's type was. */
 void fmc_op_weight_update(fm_backend *be, fm_weight *weight, const float *src)
 {
     fmc_exact_weight *w = fmc_exact_weight_of(weight);
@@ -311,7 +311,7 @@ void fmc_op_weight_update(fm_backend *be, fm_weight *weight, const float *src)
             (unsigned char *)w->bytes, src, w->m.n, w->m.k);
 }
 
-/* Eight elements a thread. */
+/* A thread writes eight elements. */
 __global__ void k_weight_rows(float *y, size_t ldy, fmc_matrix w, const int32_t *ids,
                               const int32_t *rows, uint32_t m)
 {
@@ -337,7 +337,7 @@ void fmc_op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weight,
                 w->m, ids, rows, m);
 }
 
-/* Weights are always left as they are stored. */
+/* Weights always keep their stored type. */
 fm_status fmc_op_keep_stored(fm_backend *be)
 {
     (void)be;

@@ -1,12 +1,11 @@
-/* weight.h - a matrix on the GPU: the bytes as they are stored, and their exact widening.
+/* weight.h - a matrix on the GPU: the stored bytes, and their exact widening.
  *
  * Layout "panels of 32 rows": rows are split over panels of 32, the last one filled up with zeros.
  * A panel is a run of records, one for each block of its type (16 elements for types without
  * blocks, a row's end filled up with zeros), so one panel's range of k is one run of bytes. In a
- * record the bytes of a block are cut into fields, those of 16 bytes first, then of 4, then of 2,
- * and field by field the 32 rows lie side by side: a warp whose lanes are rows reads a field as
- * 512, 128 or 64 bytes in a row, aligned to the field's size, and nothing is stored twice or
- * widened.
+ * record the bytes of a block are cut into fields, those of 16 bytes first, then of 4, then of 2;
+ * field by field the 32 rows are adjacent. So a warp whose lanes are rows reads a field as 512, 128
+ * or 64 contiguous bytes, aligned to the field's size, and no byte is stored twice or widened.
  *
  * | type | fields of a row's block, in order |
  * | F32, BF16, F16, F8 | elements 0.. in 4, 2, 2, 1 times 16 bytes |
@@ -17,7 +16,7 @@
  * | Q6_K | as stored: quants, bit pairs, scales; the super-scale's 2 bytes |
  *
  * Widening follows store/quant/dequant*.c and store/tensor/float16.c operation for operation; small
- * integers become floats by the magic number 2^23, which is exact and as fast as an addition. */
+ * integers become floats by adding 2^23, which is exact and as fast as an addition. */
 #ifndef FM_INFER_CUDA_WEIGHT_H
 #define FM_INFER_CUDA_WEIGHT_H
 
@@ -28,7 +27,7 @@
 #define FMC_PANEL 32u
 #define FMC_BOTH static __host__ __device__ __forceinline__
 
-/* What kernels are given. */
+/* The matrix as kernels get it. */
 typedef struct fmc_matrix {
     const unsigned char *image;
     size_t panel_bytes;
@@ -40,10 +39,10 @@ typedef struct fmc_exact_weight {
     fm_role role;
     fmc_matrix m;     /* role LINEAR */
     float *floats;    /* roles LORA_*: [n, k] */
-    void *bytes;      /* either, on the GPU */
-    uint64_t n_bytes; /* of it */
+    void *bytes;      /* m's image or floats, on the GPU */
+    uint64_t n_bytes; /* size of bytes */
 } fmc_exact_weight;
-/* What stands behind the seam's handle. */
+/* The object behind backend.h's handle. */
 static inline fmc_exact_weight *fmc_exact_weight_of(const fm_weight *w)
 {
     return (fmc_exact_weight *)(void *)w;
@@ -99,7 +98,7 @@ FMC_BOTH float fmc_as_float(uint32_t u)
     return f;
 }
 
-/* Byte i of w as a float, less the offset below (2^23 + offset is exact). */
+/* Byte i of w as a float, minus offset (2^23 + offset is exact). */
 FMC_BOTH float fmc_byte(uint32_t w, int i, float offset)
 {
     return fmc_as_float(0x4b000000u | (w >> (8 * i) & 255u)) - (8388608.0f + offset);
@@ -108,7 +107,7 @@ FMC_BOTH float fmc_byte(uint32_t w, int i, float offset)
 FMC_BOTH float fmc_half(uint32_t h)
 {
     uint32_t u = (h & 0x7fffu) << 13, sign = (h & 0x8000u) << 16;
-    float f = fmc_as_float(u) * 0x1p112f; /* exact, subnormals too */
+    float f = fmc_as_float(u) * 0x1p112f; /* exact for subnormals too */
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return fmc_as_float(((h & 0x7c00u) == 0x7c00u ? u | 0x7f800000u : bits) | sign);
@@ -288,7 +287,7 @@ template <> struct fmc_sm90n_k<FM_Q6_K> {
     }
 };
 
-/* The same of a type that is known at run time. */
+/* The same for a type that is known only at run time. */
 FMC_BOTH void fmc_sm90n8_of(float out[8], uint32_t dtype, const unsigned char *rec, uint32_t j,
                             uint32_t e)
 {

@@ -1,9 +1,9 @@
-/* attend.h - what attention on tensor cores is made of: a warp has 16 rows of queries (or of
- * positions), tiles of the other side lie in shared memory by lines of 16-bit elements.
+/* attend.h - parts of attention on tensor cores: a warp has 16 rows of queries (or of positions),
+ * tiles of the other side are in shared memory as lines of 16-bit elements.
  *
- * Fragments are mma's: of 16 rows by 8 columns a thread has rows g, g + 8 (g = lane / 4), columns
- * 2 t, 2 t + 1 (t = lane % 4), so four floats. Sums of a product become first operands of the next
- * one as they stand. */
+ * Fragments are mma's: of 16 rows by 8 columns a thread has rows g, g + 8 (g = lane / 4) and
+ * columns 2 t, 2 t + 1 (t = lane % 4), so four floats. The sums of a product are the next product's
+ * first operand without a shuffle. */
 #ifndef FM_INFER_CUDA_FAST_ATTEND_H
 #define FM_INFER_CUDA_FAST_ATTEND_H
 
@@ -16,14 +16,14 @@
 
 template <int HD> struct tiles {
     static constexpr uint32_t positions = HD <= 128 ? 64 : 32;
-    static constexpr uint32_t ld = HD * 2 + 16; /* bytes: lines lie in different banks */
+    static constexpr uint32_t ld = HD * 2 + 16; /* bytes: adjacent lines are in different banks */
     static constexpr uint32_t matrix = positions * ld;
 };
 
 /* A warp's 16 lines of HD elements as first operand: in registers, or read again each time. */
 template <int HD, bool KEPT> struct lines16 {
     uint32_t f[KEPT ? HD / 16 : 1][4];
-    const unsigned char *at; /* of the first line; KEPT: unused */
+    const unsigned char *at; /* address of the first line; KEPT: unused */
 };
 
 template <int HD> FMC_DEVICE void read_lines(uint32_t a[4], const unsigned char *at, uint32_t k)
@@ -32,7 +32,7 @@ template <int HD> FMC_DEVICE void read_lines(uint32_t a[4], const unsigned char 
     fmc_load_matrix4(a, at + lane % 16 * tiles<HD>::ld + lane / 16 * 16 + 32 * k);
 }
 
-/* From lines in shared memory, which must stay there unless KEPT. */
+/* Sets the lines from shared memory, which must stay unchanged unless KEPT. */
 template <int HD, bool KEPT>
 FMC_DEVICE void set_lines(lines16<HD, KEPT> *a, const unsigned char *from)
 {
@@ -115,8 +115,8 @@ FMC_DEVICE void add_lines(float o[OUT / 2], const float s[LINES / 2], const unsi
     }
 }
 
-/* A split's part of this warp's 16 rows: o[4 n ..] as mma leaves it, columns 8 n ..; l in the first
- * column of ones. */
+/* A split's part for this warp's 16 rows: o[4 n ..] in mma's layout, columns 8 n ..; l is the first
+ * column of the product with ones. */
 template <int HD> struct part {
     float o[HD / 2], l[4];
     float m[2];
@@ -138,14 +138,13 @@ template <int HD> FMC_DEVICE void clear_part(part<HD> *s)
     s->m[0] = s->m[1] = -INFINITY;
 }
 
-/* Within 2e-7, absolute. */
+/* tanh within 2e-7, absolute. */
 FMC_DEVICE float cap_tanh(float x)
 {
     return 1.0f - 2.0f / (1.0f + fmc_exp2(2.0f * FMC_LOG2E * x));
 }
 
-/* The new maxima, and scores turned to weights; f: what was summed so far is to be brought to them
- * by (rows g and g + 8). */
+/* Updates the maxima and turns scores into weights; f: the sums' factor, for rows g and g + 8. */
 template <int HD>
 FMC_DEVICE void weigh_scores(part<HD> *part, float s[tiles<HD>::positions / 2], float f[2])
 {
@@ -154,7 +153,7 @@ FMC_DEVICE void weigh_scores(part<HD> *part, float s[tiles<HD>::positions / 2], 
         float m = part->m[i];
 #pragma unroll
         for (uint32_t n = 0; n < tiles<HD>::positions / 8; n++)
-            m = fmaxf(s[4 * n + 2 * i], fmaxf(s[4 * n + 2 * i + 1], m)); /* NaN never is */
+            m = fmaxf(s[4 * n + 2 * i], fmaxf(s[4 * n + 2 * i + 1], m)); /* ignores NaN */
         m = fmaxf(__shfl_xor_sync(0xffffffffu, m, 1), m);
         m = fmaxf(__shfl_xor_sync(0xffffffffu, m, 2), m);
         float safe = m == -INFINITY ? 0.0f : m;
@@ -200,7 +199,7 @@ FMC_DEVICE void add_values(part<HD> *part, const float s[tiles<HD>::positions / 
     add_lines<HD, tiles<HD>::positions, HD>(part->o, s, values);
 }
 
-/* ---- data that tell one rounding from another ---- */
+/* ---- data that distinguish one rounding from another ---- */
 
 FMC_DEVICE uint32_t fmc_hash(uint32_t a, uint32_t b)
 {

@@ -1,40 +1,41 @@
 /* attention.cu - attention of mode fast: tensor cores, online softmax, pages of 16 bits.
  *
- * A page holds of each key/value head 32 rows of HDP = hd rounded up to 8 elements and 32 floats;
- * rows lie by eights, of which 16 bytes of one stand beside 16 of the next (line_at), so that
- * Hopper's products read a page as it is:
+ * For each key/value head a page holds 32 rows of HDP = hd rounded up to 8 elements, and 32 floats;
+ * in groups of eight rows 16 bytes of one row are followed by 16 of the next (line_at), so that
+ * Hopper's products read a page without repacking:
  *   keys    f16, each position times a power of two that brings its largest element to 2^10 ..
  *           2^11, and the inverse as the position's float: eight times bf16's precision;
  *   values  bf16; their floats are unused.
  * A position with a key that is not finite, or a value that bf16 cannot hold, gets values of 0 and
- * a scale of NaN: just the rows that see it become NaN.
+ * a scale of NaN: only the rows that see it become NaN.
  *
- * One order for every row, whoever computes it: positions in splits of 256, in them tiles of 64 (32
- * where the head is longer than 128), both counted from position 0. A split's part of a row is
+ * One order for every row, whichever kernel computes it: positions in splits of 256, in them tiles
+ * of 64 (32 where the head is longer than 128), both counted from position 0. A split's part of a
+ * row is
  *   tile by tile  m' = max(m, scores), o = o * 2^(m - m'), l likewise, p = bf16(2^(s - m')),
  *   o, l += mma over 16 positions at a time (l against a column of ones)
- * and parts are merged in ascending order. Scores are chains of mma over 16 elements. A warp has
- * 16 query rows: rows of a run of one sequence times query heads of the key/value head. Positions
- * that only others of them see have weight +0 and finite values, and zeros of the result are
- * positive, so a row's bits know neither of its tile nor of who else is in it. Prefill walks the
- * splits and keeps the merged part in `out`; decode deals them over blocks, of which the last to
- * be done merges (contexts of many splits: a launch of its own).
+ * and parts are merged in ascending order. Scores are chains of mma over 16 elements. A warp has 16
+ * query rows: rows of a run of one sequence times query heads of the key/value head. Positions that
+ * only other rows of the tile see have weight +0 and finite values, and zeros of the result are
+ * positive, so a row's bits do not depend on its tile or on the other rows in it. Prefill walks the
+ * splits and keeps the merged part in `out`; decode splits them over blocks, of which the last one
+ * done merges (contexts of many splits: a separate launch).
  */
 #include "infer/cuda/mma/fast.h"
 #include "infer/cuda/mma/paged.h"
 #include "infer/cuda/rows.h"
 
-#define WIDE_WARPS 4u /* of a block for long runs */
+#define WIDE_WARPS 4u /* warps of a block for long runs */
 #define RUN_THREADS 1024u
-#define DECODE_ROWS 256u /* calls of more rows have blocks enough without splits */
+#define DECODE_ROWS 256u /* calls of more rows have enough blocks without splits */
 #define PART_BYTES ((size_t)64 << 20)
-#define MERGE_LANES 8u   /* that share a query row where a unit's last block merges it */
-#define MERGE_SPLITS 16u /* more parts are merged by a kernel with a block for each row and head */
+#define MERGE_LANES 8u   /* lanes that share a query row when the last block merges */
+#define MERGE_SPLITS 16u /* more parts are merged by k_fast_attention_merge */
 
 /* ---- pages ---- */
 
-/* A warp a position and head: of keys and values first, then of q, which is turned in place. turns
- * is 0 where nothing turns. */
+/* A warp has a position and a head: first those of keys and values, then those of q, which is
+ * rotated in place. turns is 0 where nothing is rotated. */
 __global__ void k_fast_keep_rows(fm_new_rows r)
 {
     fmc_take_turn();
@@ -82,21 +83,21 @@ __global__ void k_fast_keep_rows(fm_new_rows r)
         scales[at] = good ? inverse : NAN;
 }
 
-/* ---- units ---- */
+/* ---- work items ---- */
 
-/* Query rows that this launch has? */
+/* Whether this launch does runs of `rows` query rows. */
 FMC_DEVICE bool is_ours(const fast_job *j, uint32_t rows)
 {
     return rows > 0 && rows * j->heads >= j->at_least && rows * j->heads < j->below;
 }
 
-/* j.runs of a call: the runs that a launch has, the last first. One block. */
+/* Makes j.runs of a call: the runs that a launch does, the last first. One block. */
 __global__ void __launch_bounds__(RUN_THREADS) k_fast_attention_runs(fast_job j, uint32_t *runs)
 {
     FMC_SHARED(uint32_t, sums, [RUN_THREADS / 32]);
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = 0;
     for (uint32_t from = 0; from < j.rows; from += RUN_THREADS) {
-        uint32_t row = j.rows - 1 - from - threadIdx.x, before = n; /* beyond them: wraps */
+        uint32_t row = j.rows - 1 - from - threadIdx.x, before = n; /* wraps below 0 */
         bool ours = row < j.rows && is_ours(&j, fmc_run_at(&j.a, row, j.most));
         unsigned all = __ballot_sync(0xffffffffu, ours);
         if (lane == 0)
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(RUN_THREADS) k_fast_attention_runs(fast_job j,
         runs[0] = n;
 }
 
-/* Unit `at` of the launch; false: there is nothing to do. */
+/* Sets work item `at` of the launch; false: there is nothing to do. */
 FMC_DEVICE bool open_unit(fast_unit *u, const fast_job *j, uint32_t at)
 {
     const fm_attn *a = &j->a;
@@ -150,7 +151,7 @@ template <int HD> struct paged_tiles : tiles<HD> {
     static constexpr uint32_t of_split = FMC_SPLIT / tiles<HD>::positions;
 };
 
-/* Begins to copy a tile. Positions that no row of the unit sees become 0. */
+/* Begins to copy a tile. Positions that no row of the work item sees become 0. */
 template <int HD>
 FMC_DEVICE void fetch_tile(unsigned char *to, const fast_job *j, const fast_unit *u, uint32_t tile)
 {
@@ -191,7 +192,7 @@ FMC_DEVICE float *part_at(const fast_job *j, uint32_t row, uint32_t head, uint32
     return j->parts + (flat * j->splits + split) * part_floats(j->a.hd);
 }
 
-/* Row i's part of a split that it sees: to the parts, or merged with what stands in out. */
+/* Stores row i's part of a split that it sees: in parts, or merged into out. */
 template <int HD>
 FMC_DEVICE void put_part(const fast_job *j, query *q, const part<HD> *s, uint32_t i, uint32_t split)
 {
@@ -230,7 +231,7 @@ FMC_DEVICE void put_part(const fast_job *j, query *q, const part<HD> *s, uint32_
         }
 }
 
-/* Parts of decoding rows, merged as above; a block a row and head. */
+/* Merges the parts of decoding rows, in the same order; a block has a row and a head. */
 __global__ void k_fast_attention_merge(fast_job j)
 {
     fmc_take_turn();
@@ -253,8 +254,8 @@ __global__ void k_fast_attention_merge(fast_job j)
     }
 }
 
-/* The unit's rows, merged by the block that is the last of it: the operations of the kernel above,
- * MERGE_LANES lanes a row, so that a warp has four rows' parts on their way at a time. */
+/* Merges the item's rows in its last block: the operations of the kernel above, with MERGE_LANES
+ * lanes a row, so that a warp loads four rows' parts at a time. */
 template <int HD> FMC_DEVICE void merge_unit(const fast_job *j, const fast_unit *u)
 {
     constexpr uint32_t each = (HD + MERGE_LANES - 1) / MERGE_LANES;
@@ -284,8 +285,8 @@ template <int HD> FMC_DEVICE void merge_unit(const fast_job *j, const fast_unit 
     }
 }
 
-/* Whether this block is the last of its unit to come here; what the others wrote is there then. All
- * threads; word: of shared memory that nobody uses any more. */
+/* Whether this block is the last of its work item to arrive here; the other blocks' writes are
+ * visible then. All threads call it; word: shared memory that is no longer in use. */
 FMC_DEVICE bool comes_last(uint32_t *arrived, uint32_t blocks, uint32_t *word)
 {
     __threadfence();
@@ -311,7 +312,7 @@ template <int HD> FMC_DEVICE uint32_t tile_after(const fast_job *j, uint32_t til
                : tile;
 }
 
-/* 16 query rows to each of one or four warps, against the splits block, block + blocks, .. */
+/* One or four warps have 16 query rows each, over the splits block, block + blocks, .. */
 template <int HD>
 FMC_DEVICE void attend_unit(unsigned char *shared, const fast_job &j, const fast_unit &u)
 {
@@ -355,7 +356,7 @@ FMC_DEVICE void attend_unit(unsigned char *shared, const fast_job &j, const fast
             soften<HD>(&part, s);
             add_values<HD>(&part, s, now + T::matrix);
         }
-        __syncthreads(); /* the next round copies into it */
+        __syncthreads(); /* the next round overwrites it */
         if (next > last || next / T::of_split != tile / T::of_split) {
             split = tile / T::of_split;
 #pragma unroll
@@ -398,7 +399,7 @@ template <int HD> static void run(fmc_device *d, const fast_job *j, unsigned war
     if (bytes > 48u * 1024u &&
         cudaFuncSetAttribute(k_fast_attention<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess) {
-        (void)cudaGetLastError(); /* told here, not again at the next launch */
+        (void)cudaGetLastError(); /* reported here, not again at the next launch */
         fmc_stick(d, FM_EUNSUPPORTED, "attention: the device has too little shared memory");
     }
     FMC_RUN_PDL(d, (k_fast_attention<HD>), grid, warps * 32, bytes, *j);
@@ -420,14 +421,14 @@ static void run_width(fmc_device *d, const fast_job *j, unsigned warps)
         run<256>(d, j, warps);
 }
 
-/* Blocks that share a unit's splits, so that there is work for the whole GPU. */
+/* Number of blocks that share an item's splits, so that the whole GPU has work. */
 static uint32_t blocks_for(const fmc_device *d, const fast_job *j, uint32_t units)
 {
     uint32_t enough = (uint32_t)d->multiprocessors * 8, n = (enough + units - 1) / units;
     return n < j->splits ? n : j->splits;
 }
 
-/* Rows row0 .. of the call: short runs one warp a unit, long ones four; parts are merged after. */
+/* Runs rows row0 .. of the call: one warp for short runs, four for long ones; merges the parts. */
 static void decode_part(fmc_device *d, fast_job *j)
 {
     uint32_t units = j->rows * j->a.nkv * j->group_parts;
@@ -465,7 +466,7 @@ fast_job fmc_attention_job(const fm_attn *a)
     return j;
 }
 
-/* Blocks for the runs that there are, instead of for every row that may begin one. */
+/* Launches blocks for the runs that exist, instead of one for every row that may begin one. */
 static void run_listed(fmc_device *d, fast_job *j, unsigned warps)
 {
     size_t bytes = ((size_t)j->rows + 1) * sizeof(uint32_t);
@@ -507,7 +508,7 @@ static void attention(fm_backend *be, const fm_attn *a)
     uint32_t each = fit >= a->m ? a->m : fit / j.most * j.most;
     each = each > 0 ? each : j.most;
     each = each < a->m ? each : a->m;
-    if (j.splits > 1) /* one part is the whole */
+    if (j.splits > 1) /* one part is the whole sum */
         j.parts = (float *)fmc_scratch_get(d, FMC_SCRATCH_ATTENTION, each * row_bytes);
     for (; j.row0 < a->m; j.row0 += each) {
         j.rows = each < a->m - j.row0 ? each : a->m - j.row0;
@@ -550,7 +551,7 @@ static void keep_rows(fm_backend *be, const fm_new_rows *r)
         launch_keep_rows(fmc_of(be), r);
 }
 
-/* kv_copy copies what kv_page_bytes says: mode exact's does. */
+/* kv_copy stays mode exact's, which copies kv_page_bytes. */
 void fmc_fast_attention_install(fm_backend *be)
 {
     be->kv_page_bytes = kv_page_bytes;

@@ -1,32 +1,33 @@
 /* attention_train.cu - self-attention of whole sequences and its gradient in mode bf16.
  *
- * q, k, v and dout are rounded to bf16, and so are weights p and their gradients ds on their way
- * into a product; sums, maxima and exponentials are f32. The forward walks positions once, with
+ * q, k, v and dout are rounded to bf16, and so are the weights p and their gradients ds as operands
+ * of a product; sums, maxima and exponentials are f32. The forward walks positions once, with
  * weights relative to the largest score so far (Milakov and Gimelshein 2018; Dao 2023), and leaves
- * lse, in base 2; the gradient computes scores again, so no bytes grow with length squared.
+ * lse, in base 2; the gradient computes scores again, so no memory grows with the square of the
+ * length.
  *
- * One order for every sequence, whoever stands beside it: positions (virtual ones first) ascend in
- * tiles of 64 (32 where the head is longer than 128), query rows in tiles of 64 (32 where it is
- * longer than 64), heads of a group one after another; a sum is a chain of mma. dq and dk, dv have
- * kernels of their own and no sum has two writers. In tiles, products with weight 0 stand for what
- * is hidden: a value that is not finite harms every row of the sequence.
+ * One order for every sequence, whatever else is in the call: positions (virtual ones first) ascend
+ * in tiles of 64 (32 where the head is longer than 128), query rows in tiles of 64 (32 where it is
+ * longer than 64), heads of a group one after another; a sum is a chain of mma. dq has a kernel, dk
+ * and dv have another, and no sum has two writers. In tiles, hidden positions are products with
+ * weight 0: a value that is not finite reaches every row of the sequence.
  *
- * Heads beyond 256 elements are mode exact's. */
+ * Mode exact's kernels do heads of more than 256 elements. */
 #include "infer/cuda/mma/whole.h"
 
 #include <string.h>
 
 #define KEY_WARPS 4u
-#define KEY_TILE (KEY_WARPS * FMC_WARP_ROWS) /* positions of a block that makes dk, dv */
-#define PACK_BYTES ((size_t)256 << 20)       /* of sequences that are taken together */
+#define KEY_TILE (KEY_WARPS * FMC_WARP_ROWS) /* positions of a block that computes dk, dv */
+#define PACK_BYTES ((size_t)256 << 20)       /* bytes of sequences that run together */
 
 template <int HD> struct train_tiles : tiles<HD> {
     static constexpr bool kept = HD <= 128;
-    static constexpr uint32_t warps = kept ? 8 : 4; /* of query rows; so few that 99 KB suffice */
+    static constexpr uint32_t warps = kept ? 8 : 4; /* of query rows; few enough for 99 KB */
     static constexpr uint32_t rows = warps * FMC_WARP_ROWS;
-    static constexpr uint32_t stages = kept ? 2 : 1;        /* of the gradient */
-    static constexpr uint32_t queries = HD <= 64 ? 64 : 32; /* of a tile that dk, dv walk */
-    static constexpr uint32_t slice = kept ? HD : 128; /* elements of dk, dv that a block has */
+    static constexpr uint32_t stages = kept ? 2 : 1;        /* stages of the gradient */
+    static constexpr uint32_t queries = HD <= 64 ? 64 : 32; /* query rows of a tile of dk, dv */
+    static constexpr uint32_t slice = kept ? HD : 128;      /* elements of dk, dv of a block */
     static constexpr uint32_t forward_bytes =
         4 * tiles<HD>::matrix + (kept ? 0 : rows * tiles<HD>::ld);
     static constexpr uint32_t dq_bytes =
@@ -43,7 +44,7 @@ typedef struct pack_from {
     uint32_t virts, all;
 } pack_from;
 
-/* Whole tiles of all heads; zeros beyond rows and elements. */
+/* Packs whole tiles of all heads; zeros beyond rows and elements. */
 FMC_DEVICE void pack_heads(unsigned char *to, const pack_from *from, uint32_t heads, uint32_t hd,
                            uint32_t hdp)
 {
@@ -64,7 +65,7 @@ FMC_DEVICE void pack_heads(unsigned char *to, const pack_from *from, uint32_t he
     }
 }
 
-/* blockIdx.y: a sequence. */
+/* blockIdx.y is the sequence. */
 __global__ void k_bf16_attention_pack(soft_job j)
 {
     const fm_train_seq *s = j.seq + blockIdx.y;
@@ -80,7 +81,7 @@ __global__ void k_bf16_attention_pack(soft_job j)
     pack_heads(j.v + k_at, &v, nkv, hd, j.hdp);
 }
 
-/* dout's pack, its products with out, and lse: a warp a row and head. */
+/* Packs dout and lse, and computes own. A warp has a row and a head. */
 __global__ void k_bf16_attention_own(soft_job j)
 {
     const fm_train_seq *s = j.seq + blockIdx.y;
@@ -112,15 +113,15 @@ __global__ void k_bf16_attention_own(soft_job j)
     }
 }
 
-/* ---- tiles on their way ---- */
+/* ---- loading of tiles ---- */
 
 /* Rows of two packs of one head. */
 typedef struct line_pair {
     const unsigned char *a, *b; /* b: may be NULL */
-    uint32_t n;                 /* rows that there are */
+    uint32_t n;                 /* rows that exist */
 } line_pair;
 
-/* Rows from first, which 8 divides, on. */
+/* The rows from first on, a multiple of 8. */
 FMC_DEVICE line_pair pair_at(const unsigned char *a, const unsigned char *b, uint32_t hdp,
                              uint32_t first, uint32_t rows)
 {
@@ -130,7 +131,7 @@ FMC_DEVICE line_pair pair_at(const unsigned char *a, const unsigned char *b, uin
     return p;
 }
 
-/* Begins to copy; zeros beyond n. */
+/* Begins to copy a pair of tiles; zeros beyond n. */
 template <int HD, int LINES> FMC_DEVICE void fetch_pair(unsigned char *to, const line_pair *p)
 {
     const uint32_t each = HD / 8, ld = tiles<HD>::ld;
@@ -145,7 +146,7 @@ template <int HD, int LINES> FMC_DEVICE void fetch_pair(unsigned char *to, const
     fmc_copy_commit();
 }
 
-/* Tile i of a walk is there when this returns; the one after it, if there is more, on its way. */
+/* Returns when tile `now` of a walk has arrived; the next one, if any, is loading then. */
 template <int HD, int LINES, int STAGES>
 FMC_DEVICE unsigned char *turn(unsigned char *shared, const line_pair *now, const line_pair *next,
                                bool more, uint32_t i)
@@ -165,8 +166,7 @@ FMC_DEVICE unsigned char *turn(unsigned char *shared, const line_pair *now, cons
 
 /* ---- query rows: forward and dq ---- */
 
-/* This warp's lines of q (and dout) of the block's rows, which come through the stages unless they
- * stay where they are. */
+/* Copies the block's rows of q (and dout), from which this warp's lines are read. */
 template <int HD> FMC_DEVICE void fetch_rows(unsigned char *to, const place *w, bool both)
 {
     typedef train_tiles<HD> T;
@@ -262,8 +262,7 @@ __global__ void __launch_bounds__(train_tiles<HD>::warps * 32, 1) k_bf16_attenti
 
 /* ---- positions: dk and dv ---- */
 
-/* Weights and their gradients of the warp's positions, by query rows first ..: p, ds.
- * false: none of them sees any. */
+/* Computes p and ds of the warp's positions, by query rows first ..; false: none is seen. */
 template <int HD>
 FMC_DEVICE bool key_weights(float p[train_tiles<HD>::queries / 2],
                             float ds[train_tiles<HD>::queries / 2], const soft_job *j,
@@ -316,13 +315,13 @@ template <int HD> __global__ void __launch_bounds__(KEY_WARPS * 32) k_bf16_atten
         }
         __syncthreads();
     }
-    fmc_copy_wait<0>(); /* of positions that no row sees */
+    fmc_copy_wait<0>(); /* copies for positions that no row sees */
     put_keys<T::slice>(&j, &w, at, w.slice * T::slice, dk, dv);
 }
 
 /* ---- the call ---- */
 
-/* Lists of sequences that are taken together, on the host and then on the device. */
+/* The lists of sequences that run together, on the host, later on the device. */
 typedef struct lists {
     fm_train_seq *seq;
     uint64_t *virtual_at;
@@ -333,7 +332,7 @@ typedef struct lists {
     uint32_t longest, keys; /* keys: positions of a tile */
 } lists;
 
-/* Elements that kernels have room for. */
+/* The head size that kernels are compiled for. */
 static uint32_t padded_head(uint32_t hd)
 {
     return hd <= 64 ? 64 : hd <= 128 ? 128 : 256;
@@ -379,7 +378,7 @@ template <class K> static void allow(fmc_device *d, K kernel, uint32_t bytes)
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) ==
             cudaSuccess)
         return;
-    (void)cudaGetLastError(); /* told here, not again at the next launch */
+    (void)cudaGetLastError(); /* reported here, not again at the next launch */
     fmc_stick(d, FM_EUNSUPPORTED, "self_attention: the device has too little shared memory");
 }
 
@@ -396,7 +395,7 @@ template <int HD> static void run(fmc_device *d, soft_job *j, const lists *l, bo
     allow(d, k_bf16_attention_dq<HD>, T::dq_bytes);
     allow(d, k_bf16_attention_dkv<HD>, T::dkv_bytes);
     FMC_RUN(d, (k_bf16_attention_dq<HD>), rows, threads, T::dq_bytes, *j);
-    j->tile += l->rows; /* those of positions */
+    j->tile += l->rows; /* tiles of positions */
     FMC_RUN(d, (k_bf16_attention_dkv<HD>), (unsigned)(l->positions * j->a.nkv * j->slices),
             KEY_WARPS * 32, T::dkv_bytes, *j);
 }
@@ -428,7 +427,7 @@ static void run_kernels(fmc_device *d, soft_job *j, const lists *l, bool grad, b
                               (size_t)j->a.nkv * j->a.hd, l->virtual_most);
 }
 
-/* Packs of all rows, and what the gradient needs; false: failed, sticks. */
+/* Makes the packs of all rows, and what the gradient needs; false: failed, kept for sync. */
 static bool make_packs(fmc_device *d, soft_job *j, const lists *l, bool grad)
 {
     size_t q = l->all.q * j->a.nh * j->hdp * 2, k = l->all.k * j->a.nkv * j->hdp * 2;
@@ -453,7 +452,7 @@ static bool make_packs(fmc_device *d, soft_job *j, const lists *l, bool grad)
     return d->failed == FM_OK;
 }
 
-/* Sequences seq .. + n of the call. */
+/* Runs sequences seq .. seq + n - 1 of the call. */
 static void run_part(fmc_device *d, const fm_attn_train *a, const fm_train_seq *seq, uint32_t n,
                      size_t bytes, bool grad, bool wide)
 {

@@ -6,7 +6,7 @@
 
 #include <new>
 
-/* Bits of mma are those of one generation of GPUs, so the class names it. */
+/* The bits of mma differ between generations of GPUs, so the class names the generation. */
 static const char *class_of(const char *mode, int capability)
 {
     static char text[2][16][32]; /* by tens of capability; the same text each time */

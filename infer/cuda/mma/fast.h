@@ -1,14 +1,14 @@
 /* fast.h - modes fast and bf16 on a GPU: what their files share.
  *
- * A product y = x W^T has one order, whoever computes it: k is cut into fmc_splits(k) <= 8 parts
- * whose length depends on k alone; the sum of a part is a chain of mma over its steps of 16 k from
- * +0; parts are added in ascending order. W is always the first operand of mma (16 outputs), rows
- * of x the second. So a row's bits depend on that row and W alone: neither on how many rows there
- * are nor on which kernel, block or warp has it.
+ * A product y = x W^T has one order, whichever kernel computes it: k is cut into fmc_splits(k) <= 8
+ * parts whose length depends on k alone; the sum of a part is a chain of mma over its steps of 16 k
+ * from +0; parts are added in ascending order. W is always the first operand of mma (16 outputs),
+ * rows of x the second. So a row's bits depend on that row and W alone: not on the number of rows
+ * nor on the kernel, block or warp that computes it.
  *
- * W lies as mma reads it: panels of 16 outputs, in them tiles of 64 k, in a tile each lane's bytes
- * one after another (tile.h). x is rounded to bf16 (f16 weights: to f16, after a power of two
- * that brings the row's largest value to 2^14) and lies likewise in tiles of 8 rows by 64 k. */
+ * W is stored as mma reads it: panels of 16 outputs, in them tiles of 64 k, in a tile the bytes of
+ * lane after lane (tile.h). x is rounded to bf16 (f16 weights: to f16, after scaling by a power of
+ * two that brings the row's largest value to 2^14) and packed in tiles of 8 rows by 64 k. */
 #ifndef FM_INFER_CUDA_FAST_H
 #define FM_INFER_CUDA_FAST_H
 
@@ -18,15 +18,15 @@
 #define FMC_TILE_K 64u   /* k of a tile */
 #define FMC_TILE_ROWS 8u /* rows of a tile of x */
 #define FMC_TILE_X 1024u /* bytes of a tile of x */
-#define FMC_TILE_X8 576u /* of one rounded to int8 (int8.h) */
+#define FMC_TILE_X8 576u /* bytes of a tile rounded to int8 (int8.h) */
 #define FMC_STAGING_BYTES (32u << 20)
-#define FMC_SPLITS_MAX 8u /* parts that k is cut into, and warps of the kernel for few rows */
+#define FMC_SPLITS_MAX 8u /* most parts of k; warps of the kernel for few rows */
 
-/* How a weight of these modes is kept. */
+/* The form in which a weight of these modes is kept. */
 typedef enum fmc_kind {
     FMC_BF16,
     FMC_F16,
-    FMC_PAIR, /* f32 as two bf16: rounded, and what the rounding took */
+    FMC_PAIR, /* f32 as two bf16: rounded, and the remainder */
     FMC_Q8_0,
     FMC_Q4_0,
     FMC_Q4_1,
@@ -44,7 +44,7 @@ typedef struct fmc_fast_weight {
     unsigned char *tiles;  /* device */
     unsigned char *turned; /* device: W^T in the same form, for linear_dx; or NULL */
     uint64_t bytes;
-    fm_weight *exact; /* mode bf16, factors: mode exact's weight, and nothing else here */
+    fm_weight *exact; /* mode bf16, low-rank factors: mode exact's weight; no other field is set */
     const float *(*exact_floats)(const fm_weight *w);
 } fmc_fast_weight;
 
@@ -53,7 +53,7 @@ static inline fmc_fast_weight *fmc_fast_weight_of(const fm_weight *w)
     return (fmc_fast_weight *)(void *)w;
 }
 
-/* Numbers as they are, whose products may keep the rest of x too. */
+/* Kinds of plain numbers, whose products may keep the remainder of x too. */
 static inline bool fmc_is_plain(fmc_kind kind)
 {
     return kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR || kind == FMC_E4M3 ||
@@ -64,7 +64,7 @@ static inline bool fmc_is_int8(fmc_kind kind)
 {
     return kind == FMC_Q8_0 || kind == FMC_Q4_0;
 }
-/* Rows of x that FMC_FEW_DIRECT takes of such a kind: as int8 they fit into shared memory. */
+/* Whether FMC_FEW_DIRECT takes m rows of such a kind: as int8 they fit into shared memory. */
 #define FMC_DIRECT8_ELEMENTS 16384u
 static inline bool fmc_is_direct8(uint32_t m, uint32_t k)
 {
@@ -76,7 +76,7 @@ static inline uint32_t fmc_ceil(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
-/* Tiles of 64 k of one part: the whole of k in at most eight parts of at least 128 k. */
+/* Tiles of 64 k in one part: k is cut into at most eight parts of at least 128 k. */
 static inline uint32_t fmc_split_tiles(uint32_t k)
 {
     uint32_t tiles = fmc_ceil(k, FMC_TILE_K), each = fmc_ceil(tiles, FMC_SPLITS_MAX);
@@ -92,9 +92,9 @@ typedef struct fmc_job {
     float *y;
     size_t ldy;
     const unsigned char *w;
-    const unsigned char *x, *rest; /* tiles; rest: of what the rounding took (split), or NULL */
-    const float *row_scale;        /* [m] of f16, or NULL */
-    const float *floats;           /* x unpacked, for the kernel that rounds on its way */
+    const unsigned char *x, *rest; /* tiles; rest: of the remainder of rounding (split), or NULL */
+    const float *row_scale;        /* [m] for f16, or NULL */
+    const float *floats;           /* x unpacked, for the kernel that rounds it itself */
     size_t ldx;
     const float *bias;
     const int32_t *rows; /* NULL: first, first + 1, .. */
@@ -102,15 +102,15 @@ typedef struct fmc_job {
     float alpha;
     uint32_t first, m, n, k;
     uint32_t begin; /* block at which it begins */
-    uint32_t most;  /* rows that blocks are split for: m, before a segment was settled */
-    /* A segment (fm_product.from): k_fast_settle makes m, rows and the places of x of it. */
+    uint32_t most;  /* rows that the blocks are counted for: m before the segment was settled */
+    /* A segment (fm_product.from): k_fast_settle sets m, rows and the addresses of x from it. */
     const int32_t *from, *to;
-    uint32_t nth;    /* among the segments that are packed one behind the other */
-    bool int8;       /* x's tiles are */
+    uint32_t nth;    /* its number among the segments that are packed one behind the other */
+    bool int8;       /* x's tiles are int8 */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
     bool across;     /* y is [n, m], and so are sums of parts: skinny.cu alone */
-    /* y += tail_scale * u B^T behind all that: u as fmc_tail_bytes says, B [n, tail_k] PAIR.
-     * cuda/sm90/product.cu alone; tail_k 0: none */
+    /* y += tail_scale * u B^T after all of the above: u as k_wide_pack_tail packs it, B [n, tail_k]
+     * PAIR. For sm90/product.cu alone; tail_k 0: no tail */
     const unsigned char *tail_x, *tail_w;
     uint32_t tail_k;
     float tail_scale;
@@ -129,7 +129,7 @@ typedef struct fmc_pack {
     const int32_t *rows;
     unsigned char *to, *rest; /* rest: NULL unless split */
     float *row_scale;         /* not NULL: f16 */
-    bool scaled;              /* row_scale has been found already */
+    bool scaled;              /* row_scale has been computed already */
     uint32_t first, m, k;
     uint32_t begin; /* block at which it begins */
     bool turned;    /* x is stored [k, m] */
@@ -138,21 +138,21 @@ typedef struct fmc_pack {
     uint32_t nth;
 } fmc_pack;
 
-/* Row tiles from which on the rows' powers are found by a launch of their own, once, where packing
- * takes several blocks for a row: below that each block finds them itself, which costs less. */
+/* From so many row tiles on a separate launch computes the rows' scales once, where packing uses
+ * several blocks for a row; with fewer each block computes them itself, which costs less. */
 #define FMC_POWERS_LEAST 32u
 
-/* Where in packed rows a segment begins, the nth of ascending ones: each fills whole tiles, and
- * b / 8 + n tiles are never fewer than those before it take, since b + c rows end in
- * (b + c) / 8 >= b / 8 + ceil(c / 8) - 1. */
+/* The tile of the packed rows at which the nth segment begins. Segments ascend and fill whole
+ * tiles; b / 8 + n tiles always hold the segments before it, since b + c rows end in (b + c) / 8 >=
+ * b / 8 + ceil(c / 8) - 1. */
 static inline __host__ __device__ uint32_t fmc_segment_tile(uint32_t begin, uint32_t nth)
 {
     return begin / FMC_TILE_ROWS + nth;
 }
 
-/* Which kernel a product gets, by its rows. */
+/* The kernels of products, chosen by the number of rows. */
 enum {
-    FMC_FEW_DIRECT, /* takes x as it lies in memory */
+    FMC_FEW_DIRECT, /* reads x unpacked */
     FMC_FEW,
     FMC_FEW_SPLIT,
     FMC_MANY_64,
@@ -163,42 +163,42 @@ enum {
 };
 
 typedef struct fmc_way {
-    /* jobs, their number, stages of the ring */
+    /* arguments: jobs, their number, stages of the ring */
     void (*run)(const fmc_job *, uint32_t, unsigned);
-    /* Stages that it is written for; `fewer` (0: as many) where two blocks of them do not fit on a
-     * multiprocessor, two where the GPU has no room for one. */
+    /* Stages that the kernel is written for; `fewer` (0: the same) where two blocks with `stages`
+     * do not fit on a multiprocessor; two where not even one block fits. */
     unsigned stages, fewer;
-    unsigned stage_bytes, fixed_bytes, static_bytes; /* of shared memory */
-    unsigned rows, panels, threads;                  /* of a block; rows 0: all */
+    unsigned stage_bytes, fixed_bytes, static_bytes; /* bytes of shared memory */
+    unsigned rows, panels, threads;                  /* of a block; rows 0: all rows */
 } fmc_way;
 
-/* A low-rank term of the rows of a product, y += scale * u B^T, added once the rest of y is whole:
- * the bits of a product of its own (PAIR, split) that is added to y. */
+/* A low-rank term of the rows of a product, y += scale * u B^T, added once the product is complete:
+ * it has the bits of a separate product (PAIR, split) that is added to y. */
 typedef struct fmc_tail {
-    const float *u;             /* [m, r], its rows are those of the product: first .. there is 0 */
+    const float *u;             /* [m, r]; row 0 belongs to the product's row `first` */
     const unsigned char *tiles; /* B [n, r], PAIR */
     uint32_t r;                 /* 0: no term */
     float scale;
 } fmc_tail;
 
-/* What a product on packed operands is made of, on the host. */
+/* A product on packed operands, as the host describes it. */
 typedef struct fmc_sum {
     fm_product p;               /* all but w */
-    fmc_kind kind;              /* of tiles */
+    fmc_kind kind;              /* kind of the tiles */
     const unsigned char *tiles; /* W [n, k] */
     uint32_t n, k;
     const float *x;
     size_t ldx;
     bool turned; /* x is stored [k, m] */
     bool add;    /* y += */
-    bool dense;  /* first and rows are x's alone; y has rows 0, 1, .. */
+    bool dense;  /* first and rows apply to x alone; y has rows 0, 1, .. */
     bool across; /* y is [n, m]: only where fmc_is_skinny; bias NULL, first 0 */
     float alpha;
-    /* Where x lies as cuda/sm90/kernels.h wants it, in fmc_cores_bytes: written by a thin product
-     * of the same x, read by one for which fmc_sm90_takes. Or NULL. */
+    /* x in the layout of cuda/sm90/kernels.h (fmc_cores_bytes), or NULL: written by a thin product
+     * of the same x, read by one for which fmc_sm90_takes is true. */
     unsigned char *cores;
     fmc_tail tail; /* likewise */
-    /* Not NULL: x is silu of what stands there, times what stands here. skinny.cu alone. */
+    /* Not NULL: x is silu(x) * up. skinny.cu alone. */
     const float *up;
 } fmc_sum;
 
@@ -208,7 +208,7 @@ static inline uint64_t fmc_cores_bytes(uint32_t m, uint32_t k)
     return (uint64_t)fmc_ceil(k, FMC_TILE_K) * fmc_ceil(m, FMC_TILE_ROWS) * FMC_TILE_X;
 }
 
-/* Where `more` bytes begin in a scratch that has *bytes so far; 256-byte aligned. */
+/* Reserves `more` bytes in a scratch of *bytes so far; returns their offset, 256-byte aligned. */
 static inline uint64_t fmc_take(uint64_t *bytes, uint64_t more)
 {
     uint64_t at = *bytes;
@@ -216,7 +216,7 @@ static inline uint64_t fmc_take(uint64_t *bytes, uint64_t more)
     return at;
 }
 
-/* The rows of s as they are to be packed, from block `begin` on; where to is left out. */
+/* The rows of s as they are to be packed, from block `begin` on; `to` is not set. */
 static inline fmc_pack fmc_pack_of(const fmc_sum *s, uint32_t begin)
 {
     fmc_pack p = {};
@@ -234,23 +234,23 @@ static inline fmc_pack fmc_pack_of(const fmc_sum *s, uint32_t begin)
 typedef struct fmc_sm90_state fmc_sm90_state;
 typedef struct fmc_sm908_state fmc_sm908_state;
 
-/* Of a kernel's bits beside those of the kernel for all GPUs. */
+/* A kernel's bits compared with those of the kernel for all GPUs. */
 typedef enum fmc_verdict { FMC_UNKNOWN, FMC_EQUAL, FMC_OTHER } fmc_verdict;
 
-/* What a trial says of a kernel; before it nothing had failed. Where a launch of it was refused the
- * device goes on as if it had not been tried. */
+/* The verdict after a trial of a kernel, before which no operation had failed. A refused launch of
+ * the trial is cleared, and the kernel counts as different. */
 fmc_verdict fmc_found(fmc_device *d, bool equal);
 
 typedef struct fmc_fast {
     fm_backend exact;     /* the table of mode exact */
     pthread_mutex_t lock; /* staging, stream */
-    cudaStream_t stream;  /* weights on their way */
+    cudaStream_t stream;  /* for weights that are being loaded */
     void *staging;
-    unsigned *special;    /* device: set by stored F8 that are no finite numbers */
-    fmc_sm90_state *wide; /* NULL: not on this GPU */
+    unsigned *special;    /* device: set where a stored F8 is not finite */
+    fmc_sm90_state *wide; /* NULL: not for this GPU */
     fmc_sm908_state *wide8;
-    uint32_t *arrived; /* device [FMC_ARRIVED], zeros between kernels: blocks of a unit of attention
-                        * that are done; NULL in mode bf16 */
+    uint32_t *arrived; /* device [FMC_ARRIVED], zeros between kernels: blocks done of a work item of
+                        * attention; NULL in mode bf16 */
     fmc_verdict wide_attention[2], wide_whole[2]; /* heads of up to 64 elements, of up to 128 */
 } fmc_fast;
 
@@ -261,21 +261,21 @@ static inline fmc_fast *fmc_fast_of(fm_backend *be)
     return (fmc_fast *)fmc_of(be)->fast;
 }
 
-/* cuda/sm90/product.cu: Hopper's kernels, for GPUs of that kind; none is FM_OK too. */
+/* cuda/sm90/product.cu: Hopper's kernels, on GPUs of that kind; FM_OK also where there are none. */
 fm_status fmc_sm90_begin(fmc_device *d);
 void fmc_sm90_end(fmc_device *d);
-/* Queues those products of the list that such a kernel takes and that are not marked in taken
- * [count] yet, and marks them. */
+/* Queues the products of the list that such a kernel takes and that are not marked in taken [count]
+ * yet, and marks them. */
 void fmc_sm90_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
-/* Whether such kernels take all of a list, whose x may then come in cores and which may have tails,
- * and have enough to do with it: parts of k in blocks of their own have no tail. */
+/* Whether such kernels take the whole list and are busy with it without splitting k over blocks;
+ * then its x may come in cores, and products may have tails. */
 bool fmc_sm90_takes(fmc_device *d, const fmc_sum *list, uint32_t count);
 /* cuda/sm90/int8.cu: the same for products of whole numbers. */
 fm_status fmc_sm908_begin(fmc_device *d);
 void fmc_sm908_end(fmc_device *d);
 void fmc_sm908_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
-/* skinny.cu: likewise few outputs of pairs; before the others. Neighbours of the list that read
- * the same x read it once. */
+/* skinny.cu: likewise for few outputs of pairs; called before the others. Adjacent products of the
+ * list with the same x read it once. */
 bool fmc_is_skinny(const fmc_sum *s);
 void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 
@@ -284,27 +284,27 @@ uint64_t fmc_tiles_bytes(fmc_kind kind, uint32_t n, uint32_t k);
 /* f32 src [n, k] (ld apart, device; turned: [k, n]) into tiles of BF16 or PAIR, on the stream. */
 void fmc_tiles_from_floats(fmc_device *d, fmc_kind kind, unsigned char *tiles, const float *src,
                            size_t ld, bool turned, uint32_t n, uint32_t k);
-/* W^T of tiles of BF16: [k, n]. */
+/* Makes the tiles of W^T [k, n] from tiles of BF16. */
 void fmc_tiles_turn(fmc_device *d, unsigned char *to, const unsigned char *tiles, uint32_t n,
                     uint32_t k);
 void fmc_fast_weight_install(fm_backend *be);
 
-/* One product of x with the weight of p, times 1. */
+/* The product of x with the weight of p, alpha 1. */
 fmc_sum fmc_sum_of(const fm_product *p, const float *x, size_t ldx);
-/* Sums of parts become y, for jobs that have them; changes `begin`. */
+/* Adds the sums of parts to y, for jobs that have them; changes `begin`. */
 void fmc_add_parts(fmc_device *d, fmc_job *jobs, uint32_t count);
-/* Queues a list of products in few launches. Uses FMC_SCRATCH_PRODUCT. */
+/* Queues a list of products in few launches, with FMC_SCRATCH_PRODUCT. */
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count);
 void fmc_fast_product_install(fm_backend *be);
-/* int8.cu: the ways of a kind that fmc_is_int8. */
+/* int8.cu: the kernels of a kind that fmc_is_int8. */
 void fmc_int8_ways(fmc_way way[FMC_WAYS], fmc_kind kind);
-/* Lets the kernels of this mode have the shared memory that they need. */
+/* Requests the shared memory that the kernels of this mode need. */
 fm_status fmc_fast_product_open(fmc_device *d);
 
 void fmc_fast_lora_install(fm_backend *be);
 /* Attention, and pages of keys and values. */
 void fmc_fast_attention_install(fm_backend *be);
-/* Mode bf16: gradients, updates; after the others. */
+/* Mode bf16: gradients and updates; called after the others. */
 void fmc_fast_train_install(fm_backend *be);
 void fmc_fast_attention_train_install(fm_backend *be);
 

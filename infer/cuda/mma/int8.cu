@@ -1,39 +1,38 @@
 /* int8.cu - kernels of products of whole numbers (int8.h).
  *
  * k_int8_few, 8 or 32 rows a block: for few rows, and where larger tiles leave the GPU idle. The
- * eight warps of a block have a panel's tiles in turn, each streams its own through a ring; after a
- * round of them their dot products lie in shared memory, and a thread to each sum takes them in
- * order. k_int8_many: sums stay with their thread, which walks all k. Neither cuts k into
- * parts: the sum is one chain. */
+ * eight warps of a block take a panel's tiles in turn, each through a ring of its own; after a
+ * round their dot products are in shared memory, and one thread for each sum adds them in order.
+ * k_int8_many: sums stay with their thread, which walks all k. Neither cuts k. */
 #include "infer/cuda/mma/int8.h"
 #include "infer/cuda/mma/job.h"
 
 /* ---- few rows ---- */
 
-/* A round: each warp has as many tiles, one after another. Few rows leave room for two, which share
- * what is not mma. */
+/* A round: each warp has `each` tiles, one after another. With few rows there is space for two,
+ * which share the work besides mma. */
 template <int kind, int row_tiles> struct few8 {
     static constexpr unsigned rows = FMC_TILE_ROWS * row_tiles;
     static constexpr unsigned each = row_tiles == 1 ? 2 : 1;          /* tiles of a warp */
     static constexpr unsigned tiles = 8 * each, blocks = 2 * tiles;   /* of 64, 32 k */
     static constexpr unsigned w_bytes = each * fmc_tile<kind>::stage; /* of a warp */
     static constexpr unsigned stages = w_bytes > 2000 ? 3 : w_bytes > 1000 ? 4 : 6;
-    /* Two pairs of floats between rows: without bank conflicts. */
+    /* Two pairs of floats between rows avoid bank conflicts. */
     static constexpr unsigned row_pairs = FMC_OUTPUTS + 2;
     static constexpr unsigned round_bytes = 8 * blocks * rows * row_pairs;
     static constexpr unsigned sums =
-        row_tiles > 2 ? row_tiles / 2 : 1; /* of a thread, 16 rows on */
+        row_tiles > 2 ? row_tiles / 2 : 1; /* sums of a thread, 16 rows apart */
 };
 
-/* Where a lane finds x: quants of row g, scales of rows 2t and 2t + 1, of the tile that comes next.
- * Rows from m on are not there. */
+/* Where a lane finds x: quants of row g, scales of rows 2t and 2t + 1, of the next tile. Rows from
+ * m on do not exist. */
 typedef struct few8_x {
     const unsigned char *q, *scale;
     uint32_t q_tile, scale_tile; /* bytes from tile to tile */
     bool in, first, second;
 } few8_x;
 
-/* q: 64 bytes a row, scale: 8 bytes a row. At tile 0. */
+/* Addresses at tile 0; q: 64 bytes a row, scale: 8 bytes a row. */
 FMC_DEVICE few8_x few8_at(const unsigned char *q, const unsigned char *scale, uint32_t q_tile,
                           uint32_t scale_tile, uint32_t m)
 {
@@ -49,7 +48,7 @@ FMC_DEVICE void few8_skip(few8_x *x, uint32_t tiles)
     x->scale += (size_t)tiles * x->scale_tile;
 }
 
-/* All rows of x into shared memory: of each tile m rows, then of each the scales of m rows. */
+/* Quantises all rows of x into shared memory: m rows of each tile, then their scales. */
 FMC_DEVICE few8_x few8_quantise(unsigned char *to, const fmc_job *p, uint32_t tiles)
 {
     unsigned lane = threadIdx.x % 32, t = lane % 4;
@@ -74,7 +73,7 @@ FMC_DEVICE few8_x few8_quantise(unsigned char *to, const fmc_job *p, uint32_t ti
     return few8_at(to, scales, 64 * p->m, 8 * p->m, p->m);
 }
 
-/* What a lane needs of a tile of rows: quants of row g; of rows 2t, 2t + 1 both blocks' scales. */
+/* A lane's part of a tile of rows: quants of row g, both blocks' scales of rows 2t, 2t + 1. */
 typedef struct few8_rows {
     uint32_t q[4];
     float2 scale[2];
@@ -85,7 +84,7 @@ FMC_DEVICE float2 pair_at(const unsigned char *at, bool in)
     return in ? *(const float2 *)(const void *)at : make_float2(0.0f, 0.0f);
 }
 
-/* Of the tile that comes next, or `on` bytes further on. */
+/* Loads from the next tile, or from `on` bytes further on. */
 FMC_DEVICE void few8_fetch(few8_rows *to, const few8_x *x, size_t on, bool in)
 {
     to->q[0] = to->q[1] = to->q[2] = to->q[3] = 0;
@@ -95,7 +94,7 @@ FMC_DEVICE void few8_fetch(few8_rows *to, const few8_x *x, size_t on, bool in)
     to->scale[1] = pair_at(x->scale + on + 8, in && x->second);
 }
 
-/* Both of a warp's tiles of one tile of rows, of `left` that there are. */
+/* Loads one tile of rows for both of a warp's tiles, of which `left` exist. */
 FMC_DEVICE void few8_fetch_two(few8_rows to[2], const few8_x *x, uint32_t left)
 {
     few8_x second = *x;
@@ -104,8 +103,8 @@ FMC_DEVICE void few8_fetch_two(few8_rows to[2], const few8_x *x, uint32_t left)
     few8_fetch(&to[1], &second, 0, left > 1);
 }
 
-/* One tile of W against those of m rows: dot products, each with the product of its scales, into
- * those of the round from the tile's first block on. */
+/* Multiplies one tile of W with the rows: stores the dot products, each with the product of its
+ * scales, among those of the round from the tile's first block on. */
 template <int kind, int row_tiles>
 FMC_DEVICE void few8_tile(float2 *pair, const unsigned char *stage, const few8_rows x[row_tiles],
                           uint32_t m)
@@ -135,9 +134,9 @@ FMC_DEVICE void few8_tile(float2 *pair, const unsigned char *stage, const few8_r
     }
 }
 
-/* A warp's tiles of W. */
+/* A warp's position in the tiles of W. */
 typedef struct few8_w {
-    const unsigned char *at; /* of those to be copied next */
+    const unsigned char *at; /* of the tiles to be copied next */
     uint32_t tile, tiles;
 } few8_w;
 
@@ -147,7 +146,7 @@ template <int kind, int row_tiles> FMC_DEVICE void few8_copy(unsigned char *stag
     constexpr unsigned bytes = fmc_tile<kind>::stage;
     unsigned lane = threadIdx.x % 32;
     static_assert(fmc_tile<kind>::head == 0, "tiles lie one after another");
-    if (w->tile < w->tiles) { /* behind the last tile: the first of the next panel, or none */
+    if (w->tile < w->tiles) { /* the tile behind the last one may be another panel's, or none */
         uint32_t there = size::each == 1 || w->tile + 1 < w->tiles ? size::w_bytes : bytes;
 #pragma unroll
         for (unsigned i = lane; i < size::w_bytes / 16; i += 32)
@@ -159,7 +158,7 @@ template <int kind, int row_tiles> FMC_DEVICE void few8_copy(unsigned char *stag
     w->tile += size::tiles;
 }
 
-/* Blocks of a round in order, for one sum. */
+/* Adds the blocks of a round to one sum, in order. */
 template <int kind, int row_tiles>
 FMC_DEVICE float few8_chain(float sum, const float2 *pair, uint32_t blocks, uint32_t i, uint32_t n)
 {
@@ -179,16 +178,16 @@ __global__ void __launch_bounds__(256, 2)
     typedef few8<kind, row_tiles> size;
     FMC_SHARED_DYNAMIC(unsigned char, room);
     const fmc_job p = *job_of(list, count);
-    float2 *round = (float2 *)(void *)(room + 8 * stages * size::w_bytes); /* then x */
+    float2 *round = (float2 *)(void *)(room + 8 * stages * size::w_bytes); /* x follows */
     uint32_t index = blockIdx.x - p.begin, groups = (p.most + size::rows - 1) / size::rows;
     uint32_t panel = index / groups, row = index % groups * size::rows, tiles = tiles_of(p.k);
-    uint32_t m = p.m - row < size::rows ? p.m - row : size::rows; /* of this block */
+    uint32_t m = p.m - row < size::rows ? p.m - row : size::rows; /* rows of this block */
     unsigned warp = threadIdx.x / 32, at = 0, free = stages - 1;
     unsigned char *mine = room + warp * stages * size::w_bytes;
     float2 *pair = round + warp * size::each * 2 * size::rows * size::row_pairs;
     uint32_t i = threadIdx.x / FMC_OUTPUTS, n = threadIdx.x % FMC_OUTPUTS,
              first = warp * size::each;
-    size_t rows = (size_t)tiles * FMC_TILE_X8; /* packed: from a tile of rows to the next */
+    size_t rows = (size_t)tiles * FMC_TILE_X8; /* packed: bytes from a tile of rows to the next */
     few8_x x;
     few8_w w = {fmc_unit<kind>(p.w, panel, tiles, first), first, tiles};
     few8_rows now[row_tiles > 2 ? row_tiles : 2], next[2];
@@ -209,7 +208,7 @@ __global__ void __launch_bounds__(256, 2)
     if (row_tiles == 1)
         few8_fetch_two(next, &x, first < tiles ? tiles - first : 0);
     for (uint32_t from = 0; from < tiles; from += size::tiles) {
-        uint32_t tile = from + first, left = tile < tiles ? tiles - tile : 0; /* of this warp on */
+        uint32_t tile = from + first, left = tile < tiles ? tiles - tile : 0; /* tiles left */
 #pragma unroll
         for (int r = 0; r < row_tiles && row_tiles > 1; r++)
             few8_fetch(&now[r], &x, r * rows, left > 0 && m > r * FMC_TILE_ROWS);
@@ -234,7 +233,7 @@ __global__ void __launch_bounds__(256, 2)
         for (unsigned j = 0; j < size::sums; j++)
             if (i + 16 * j < m && i < size::rows)
                 sum[j] = few8_chain<kind, row_tiles>(sum[j], round, blocks, i + 16 * j, n);
-        __syncthreads(); /* the next round comes to the same place */
+        __syncthreads(); /* the next round writes to the same place */
         at = ring_next(at, stages);
         free = ring_next(free, stages);
     }
@@ -246,7 +245,7 @@ __global__ void __launch_bounds__(256, 2)
 
 /* ---- many rows ---- */
 
-/* 2 x 2 warps: each `panels` panels by row_tiles tiles of rows. */
+/* 2 x 2 warps, each with `panels` panels by row_tiles tiles of rows. */
 template <int kind, int panels_, int row_tiles> struct many8 {
     static constexpr unsigned panels = 2 * panels_, tiles = 2 * row_tiles; /* of a block */
     static constexpr unsigned w_bytes = panels * fmc_tile<kind>::stage;
@@ -370,7 +369,7 @@ __global__ void __launch_bounds__(128, 2)
     for (uint32_t tile = 0; tile < b.tiles; tile++) {
         uint32_t ahead = tile + stages - 1;
         ring_wait<size::stages>(stages);
-        __syncthreads(); /* all see this tile, and nobody reads the one before */
+        __syncthreads(); /* all threads see this tile, and none reads the one before */
         many8_copy<kind, panels, row_tiles>(ring + free * size::stage, p, &b, ahead,
                                             ahead < b.tiles);
         if (busy)

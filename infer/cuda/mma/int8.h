@@ -1,13 +1,13 @@
-/* int8.h - products of whole numbers in mode fast: x rounded to int8, and the first operand of
- * mma out of the tiles of tile.h.
+/* int8.h - products of whole numbers in mode fast: x rounded to int8, and the first operand of mma,
+ * made from the tiles of tile.h.
  *
- * The sum is that of mode fast on a CPU (KERNELS.md), bit for bit: per block of 32 k the product of
- * int8 is exact in any order, so mma's own does not matter; then one fmaf for each, over all blocks
- * ascending from +0. mma's k is split as the tiles have it: a lane
- * gives it 2t, 2t + 8, 2t + 1, 2t + 9 of each 16 k of both operands.
+ * The sum is that of mode fast on a CPU (KERNELS.md), bit for bit: for each block of 32 k the
+ * product of int8 is exact in any order, so mma's order does not matter; then there is one fmaf for
+ * each block, ascending from +0. The k of mma are assigned as in the tiles: a lane has 2t, 2t + 8,
+ * 2t + 1, 2t + 9 of each 16 k of both operands.
  *
- * A tile of x, 8 rows by 64 k: 16 bytes a lane, its four of each step; then for each row the scales
- * of both blocks of 32. */
+ * A tile of x, 8 rows by 64 k: 16 bytes a lane, four elements of each step; then for each row the
+ * scales of both blocks of 32. */
 #ifndef FM_INFER_CUDA_FAST_INT8_H
 #define FM_INFER_CUDA_FAST_INT8_H
 
@@ -17,8 +17,9 @@
 #define FMC_WHOLE_START 0x4b400000
 #define FMC_WHOLE_ZERO 12582912.0f
 
-/* Where the sums of mma begin, so that their bits are those of a float: less `zero` it is the dot
- * product. Q4_0's first operand is 16 times its value: at 2^-4 of that the steps are sixteenths. */
+/* The start of mma's sums, so that their bits are those of a float: that float minus `zero` is the
+ * dot product. Q4_0's first operand is 16 times its value, so its start is 2^-4 of the others' and
+ * its steps are sixteenths. */
 template <int kind> struct fmc_dot_of {
     static constexpr int32_t start = kind == FMC_Q4_0 ? 0x49400000 : FMC_WHOLE_START;
     static constexpr float zero = kind == FMC_Q4_0 ? 786432.0f : FMC_WHOLE_ZERO;
@@ -35,8 +36,8 @@ FMC_DEVICE uint32_t fmc_k8(unsigned t, unsigned e)
     return 16 * (e / 4) + 2 * t + 8 * (e % 2) + e / 2 % 2;
 }
 
-/* A block of 32 of x, eight by each lane of a quad, as two words; returns its scale: 0 below 2^-100
- * or NaN where an element is no finite number. */
+/* Rounds a block of 32 of x, eight elements by each lane of a quad, to two words; returns its
+ * scale: 0 for a block below 2^-100, NaN where an element is not finite. */
 FMC_DEVICE float fmc_quantise(uint32_t q[2], const float v[8])
 {
     uint32_t most = 0;
@@ -63,8 +64,8 @@ FMC_DEVICE float fmc_quantise(uint32_t q[2], const float v[8])
     return amax / 127.0f;
 }
 
-/* What a lane holds of a tile of W (or 64 k of blocks with minima, to be read back): quants, and by
- * block of 32 what they are worth. */
+/* A lane's part of a tile of W (or of 64 k of blocks with minima, to be read back): quants, and
+ * their scales and minima by block of 32. */
 typedef struct fmc_lane8 {
     uint32_t q[8];
     float scale[2][2], min[2][2]; /* [output g, g + 8][block] */
@@ -103,7 +104,7 @@ FMC_DEVICE void fmc_lane8_load(fmc_lane8 *l, const unsigned char *head, const un
     }
 }
 
-/* The first operand of the mma over block 0 or 1 of the tile; of Q4_0 times 16. */
+/* The first operand of the mma over block 0 or 1 of the tile; for Q4_0 times 16. */
 template <int kind> FMC_DEVICE void fmc_operand8(uint32_t a[4], const fmc_lane8 *l, unsigned block)
 {
 #pragma unroll

@@ -1,5 +1,5 @@
-/* job.h - what the kernels of products of modes fast and bf16 share: which job a block has,
- * what its sum becomes, and the ring in which a warp brings W to itself. */
+/* job.h - shared by the kernels of products of modes fast and bf16: the job of a block, the end of
+ * a sum, and the ring through which a warp loads W. */
 #ifndef FM_INFER_CUDA_FAST_JOB_H
 #define FM_INFER_CUDA_FAST_JOB_H
 
@@ -49,7 +49,7 @@ FMC_DEVICE unsigned ring_next(unsigned at, unsigned stages)
     return at + 1 == stages ? 0 : at + 1;
 }
 
-/* A tile of W into a warp's own stage; a group also where there is none. */
+/* Copies a tile of W to a warp's own stage; forms a group of copies even where there is no tile. */
 template <int kind>
 FMC_DEVICE void ring_copy(unsigned char *stage, const fmc_job *p, uint32_t panel, uint32_t tiles,
                           uint32_t tile, bool valid, unsigned lane)

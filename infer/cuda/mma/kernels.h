@@ -1,10 +1,10 @@
 /* kernels.h - the kernels of product.cu.
  *
- * k_fast_few, up to 16 rows: bound by the bytes of W, which each warp streams straight to itself
- * through a ring of cp.async (a lane reads what it copied, and its scales); the eight warps of a
+ * k_fast_few, up to 16 rows: bound by the bytes of W, which each warp streams through a ring of its
+ * own by cp.async (a lane reads the bytes that it copied, and its scales); the eight warps of a
  * block take the parts of k of one panel. k_fast_many: 128 outputs by 64 or 128 rows, three stages;
- * parts of k follow one another, or, where that leaves multiprocessors idle, each is a block's and
- * k_fast_add_parts adds them in the same order. */
+ * a block walks the parts of k in order, or, where that leaves multiprocessors idle, each part has
+ * a block of its own and k_fast_add_parts adds them in the same order. */
 #ifndef FM_INFER_CUDA_FAST_KERNELS_H
 #define FM_INFER_CUDA_FAST_KERNELS_H
 
@@ -16,7 +16,7 @@
 
 /* ---- packing x ---- */
 
-/* 2^(14 - the exponent of |largest|), or 1 where that is no number. */
+/* 2^(14 - the exponent of |largest|), or 1 where largest is not finite. */
 FMC_DEVICE float power_for(float largest)
 {
     uint32_t e = __float_as_uint(largest) >> 23;
@@ -33,7 +33,7 @@ FMC_DEVICE float pack_value(const fmc_pack *p, size_t row, uint32_t k)
     return p->turned ? p->x[(size_t)k * p->ld + row] : p->x[row * p->ld + k];
 }
 
-/* Scale of each of the tile's 8 rows, a warp to a row. */
+/* Computes the scale of each of the tile's 8 rows, one warp a row. */
 FMC_DEVICE void row_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint32_t tile)
 {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -51,7 +51,7 @@ FMC_DEVICE void row_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint32
     }
 }
 
-/* The same of rows whose scales are there: both are powers of two. */
+/* The same for rows whose scales have been computed: both are powers of two. */
 FMC_DEVICE void take_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint32_t tile)
 {
     uint32_t i = tile * FMC_TILE_ROWS + threadIdx.x;
@@ -64,7 +64,7 @@ FMC_DEVICE uint32_t pack_pair(bool f16, float a, float b)
     return f16 ? fmc_pack_f16(a, b) : fmc_pack_bf16(a, b);
 }
 
-/* What rounding takes of v; 0 where that is no number. */
+/* The remainder of rounding v; 0 where it is not finite. */
 FMC_DEVICE float rest_of(bool f16, float v)
 {
     uint32_t r = pack_pair(f16, v, 0.0f);
@@ -86,7 +86,7 @@ FMC_DEVICE void settle_pack(fmc_pack *p, uint32_t tiles)
         p->row_scale += (size_t)tile * FMC_TILE_ROWS;
 }
 
-/* The block's tiles as int8. */
+/* Packs the block's tiles as int8. */
 FMC_DEVICE void pack_int8(const fmc_pack *p, uint32_t tile, uint32_t tiles)
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, i = tile * FMC_TILE_ROWS + g;
@@ -111,7 +111,7 @@ FMC_DEVICE void pack_int8(const fmc_pack *p, uint32_t tile, uint32_t tiles)
     }
 }
 
-/* A block: the scales of 8 rows. */
+/* A block computes the scales of 8 rows. */
 __global__ void k_fast_powers(const fmc_pack *list, uint32_t count)
 {
     FMC_SHARED(float, power, [FMC_TILE_ROWS]);
@@ -126,7 +126,7 @@ __global__ void k_fast_powers(const fmc_pack *list, uint32_t count)
         row_powers(power, &p, tile);
 }
 
-/* A block: 8 rows, PACK_TILES tiles of k from blockIdx.y's on; a warp to each tile in turn. */
+/* A block packs 8 rows by PACK_TILES tiles of k, chosen by blockIdx.y; warps take turns. */
 __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
 {
     FMC_SHARED(float, power, [FMC_TILE_ROWS]);
@@ -181,7 +181,7 @@ FMC_DEVICE uint32_t split_tiles(uint32_t k)
     return each < 2 ? 2 : each;
 }
 
-/* Segments of a list become rows of their own, before the products are launched. */
+/* Sets the rows of jobs that have segments, before the products are launched. */
 __global__ void k_fast_settle(fmc_job *to, const fmc_job *list, uint32_t count)
 {
     for (uint32_t i = (uint32_t)fmc_index(); i < count; i += (uint32_t)fmc_stride()) {
@@ -199,7 +199,7 @@ __global__ void k_fast_settle(fmc_job *to, const fmc_job *list, uint32_t count)
     }
 }
 
-/* One step of 16 k: W's operand (and PAIR's second) against one tile of rows. */
+/* One step of 16 k: W's operand (and PAIR's second) times one tile of rows. */
 template <int kind>
 FMC_DEVICE void step_mma(float acc[4], const uint32_t a[4], const uint32_t a2[4],
                          const uint32_t b[2], const uint32_t rest[2], bool split)
@@ -213,15 +213,15 @@ FMC_DEVICE void step_mma(float acc[4], const uint32_t a[4], const uint32_t a2[4]
 
 /* ---- few rows ---- */
 
-/* Six stages of bf16 are 80 KB of W under way in each of two blocks a multiprocessor: what memory
- * brings in 4.4 us of an H200, which is asked for before the kernel's turn. */
+/* With six stages of bf16, each of two blocks on a multiprocessor has 80 KB of W in flight: the
+ * bytes that an H200's memory delivers in 4.4 us, requested before the kernel's turn. */
 template <int kind> struct fmc_ring_of {
     static constexpr unsigned stages = fmc_tile<kind>::stage > 2048 ? 3 : 6;
     static constexpr unsigned fewer = stages == 6 && fmc_tile<kind>::stage > 1100 ? 4 : 0;
-    static constexpr unsigned stage = FMC_SPLITS_MAX * fmc_tile<kind>::stage; /* of all warps */
+    static constexpr unsigned stage = FMC_SPLITS_MAX * fmc_tile<kind>::stage; /* for all warps */
 };
 
-/* x of the tile as it lies in memory, from 2t of a row on: a lane's four of each step. */
+/* Loads a lane's four elements of each step of the tile from unpacked x, at 2t of a row. */
 FMC_DEVICE void direct_load(float v[16], const float *x, uint32_t tile, uint32_t k, bool pairs)
 {
     uint32_t at = tile * FMC_TILE_K, t = threadIdx.x % 4;
@@ -240,7 +240,7 @@ FMC_DEVICE void direct_load(float v[16], const float *x, uint32_t tile, uint32_t
         v[i] = at + 8 * (i / 2) + 2 * t + i % 2 < k ? x[8 * (i / 2) + i % 2] : 0.0f;
 }
 
-/* The tile in `stage` against up to two tiles of rows. */
+/* The tile in `stage` times up to two tiles of rows. */
 template <int kind, int row_tiles, bool direct, bool split>
 FMC_DEVICE void few_tile(float acc[row_tiles][4], const unsigned char *stage, const fmc_job *p,
                          const float xv[16], uint32_t tiles, uint32_t tile, unsigned lane)
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll
     for (int r = 0; r < row_tiles; r++)
         acc[r][0] = acc[r][1] = acc[r][2] = acc[r][3] = 0.0f;
-    /* a row that is not there is the first: nobody takes its sums */
+    /* a missing row is replaced by the first: its sums are not stored */
     const float *x =
         p.floats + row_of(p.rows, p.first, lane / 4 < p.m ? lane / 4 : 0) * p.ldx + lane % 4 * 2;
     bool pairs = p.ldx % 2 == 0 && (uintptr_t)p.floats % 8 == 0;
@@ -347,7 +347,7 @@ template <int kind, int row_tiles, bool split> struct many {
     static constexpr unsigned w_bytes = MANY_PANELS * fmc_tile<kind>::stage;
     static constexpr unsigned x_bytes = 2 * row_tiles * FMC_TILE_X;
     static constexpr unsigned stage = w_bytes + x_bytes * (split ? 2 : 1);
-    /* Two where three are more than a block of sm_80 may have. */
+    /* Two where three would exceed the shared memory of a block of sm_80. */
     static constexpr unsigned stages = kind == FMC_PAIR ? 2 : 3;
 };
 
@@ -358,7 +358,7 @@ typedef struct many_place {
 } many_place;
 
 /* `count` pieces of this thread, of panels (tiles of rows) first, first + step, ..: beyond `last`
- * the last one's, whose sums nobody writes. Beside each tile's mma: no loop, no questions. */
+ * the last one's, whose sums are not stored. No branches: it overlaps each tile's mma. */
 template <unsigned step, unsigned count>
 FMC_DEVICE void many_pieces(unsigned char *to, const unsigned char *from, size_t stride,
                             uint32_t first, uint32_t last)
@@ -485,7 +485,7 @@ __global__ void __launch_bounds__(256, 1)
     typedef many<kind, row_tiles, split> size;
     FMC_SHARED_DYNAMIC(unsigned char, ring);
     fmc_take_turn();
-    const fmc_job *p = job_of(list, count); /* read where it lies: registers are short */
+    const fmc_job *p = job_of(list, count); /* read from memory: registers are scarce */
     many_place b;
     uint32_t each = split_tiles(p->k), index = blockIdx.x - p->begin, part = 0;
     b.tiles = tiles_of(p->k);
@@ -516,7 +516,7 @@ __global__ void __launch_bounds__(256, 1)
     for (uint32_t tile = from; tile < to; tile++) {
         uint32_t ahead = tile + stages - 1;
         ring_wait<size::stages>(stages);
-        __syncthreads(); /* all see this tile, and nobody reads the one before */
+        __syncthreads(); /* all threads see this tile, and none reads the one before */
         many_copy<kind, row_tiles, split>(ring + free * size::stage, p, &b, ahead, ahead < to);
         if (busy)
             many_tile<kind, row_tiles, split>(acc, ring + at * size::stage);

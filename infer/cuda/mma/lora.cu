@@ -1,17 +1,17 @@
-/* lora.cu - low-rank terms of mixed ranks: every term of a list in two launches, by segments;
- * no rank is filled up to another's (each to a multiple of 16, which is what mma takes).
+/* lora.cu - low-rank terms of mixed ranks: all terms of a list in two launches, by segments; ranks
+ * are padded to a multiple of 16 for mma, and not to each other's.
  *
- * u = x A^T is a list of products as any other (f32). y += (scale u) B^T: scale * u is taken as two
- * bf16, rounded and the rest; a chain of mma over steps of 16 of r ascending from +0, in a step the
- * rounded one first; then y = y + that. A warp has 16 outputs, or 64 of rank 16 (2 KB of B under
- * way); B's operand stays in registers for r <= 64 while it walks the term's rows. Bound by the
- * bytes of A, B and y. */
+ * u = x A^T is an ordinary list of products (f32). y += (scale u) B^T: scale * u is split into two
+ * bf16, the rounded value and the remainder; a chain of mma runs over steps of 16 of r ascending
+ * from +0, in a step the rounded one first; its sum is then added to y. A warp has 16 outputs, or
+ * 64 at rank 16 (2 KB of B in flight); B's operand stays in registers for r <= 64 while it walks
+ * the term's rows. Bound by the bytes of A, B and y. */
 #include "infer/cuda/mma/fast.h"
 #include "infer/cuda/find.h"
 #include "infer/cuda/ptx.h"
 
-#define HELD 4u        /* steps of B in registers: of one panel, or of several of a small rank */
-#define ROWS_BLOCK 64u /* of a block */
+#define HELD 4u        /* steps of B in registers, of one panel or more */
+#define ROWS_BLOCK 64u /* rows of a block */
 #define WARPS (FMC_THREADS / 32)
 #define TERMS_MAX 256u
 
@@ -19,15 +19,15 @@ typedef struct expand_job {
     float *y;
     size_t ldy;
     const unsigned char *b; /* [n, r] in steps of 512 bytes */
-    const float *u;         /* [m, r], begins at 8 bytes */
+    const float *u;         /* [m, r], 8-byte aligned */
     const int32_t *rows, *from, *to;
     float scale;
     uint32_t first, m, n, r;
     uint32_t begin; /* block at which it begins */
-    uint32_t each;  /* panels of a warp: HELD / steps at most, 1 at least */
+    uint32_t each;  /* panels of a warp: 1 .. max(1, HELD / steps) */
 } expand_job;
 
-/* Row i of u at step s as the second operand: rounded, and the rest. */
+/* Row i of u at step s as the second operand: the rounded values and the remainder. */
 FMC_DEVICE void expand_operand(uint32_t high[2], uint32_t low[2], const expand_job *j, uint32_t i,
                                uint32_t s)
 {
@@ -53,7 +53,7 @@ FMC_DEVICE void expand_operand(uint32_t high[2], uint32_t low[2], const expand_j
     }
 }
 
-/* This lane's elements of rows i, i + 1 of y: of a panel, those at 0 and 8. */
+/* This lane's elements of rows i, i + 1 of y: those at 0 and 8 of a panel. */
 typedef struct expand_cell {
     float *line[2]; /* at the panel's first output of this lane; not read where !has */
     uint32_t n;     /* outputs from there on */
@@ -74,8 +74,8 @@ FMC_DEVICE expand_cell expand_cell_of(const expand_job *j, uint32_t panel, uint3
     return c;
 }
 
-/* One tile of rows by one panel, i this lane's row: the steps in registers, and where `more` those
- * beyond. */
+/* One tile of rows by one panel; i is this lane's row: steps in registers; `more`: also the
+ * rest. */
 template <uint32_t STEPS, bool more>
 FMC_DEVICE void expand_panel(float acc[4], const uint32_t (&held)[STEPS][4],
                              const uint32_t (&high)[STEPS][2], const uint32_t (&low)[STEPS][2],
@@ -97,8 +97,8 @@ FMC_DEVICE void expand_panel(float acc[4], const uint32_t (&held)[STEPS][4],
     }
 }
 
-/* Rows row .. end - 1 by EACH panels of STEPS steps in registers; what a panel has beyond is read
- * for each tile of rows. All that a tile needs is asked for before its first mma. */
+/* Rows row .. end - 1 by EACH panels of STEPS steps in registers; a panel's further steps are read
+ * for each tile of rows. All operands of a tile are requested before its first mma. */
 template <uint32_t STEPS, uint32_t EACH>
 FMC_DEVICE void expand_rows(const expand_job *j, uint32_t panel, uint32_t row, uint32_t end)
 {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(FMC_THREADS, 3)
     expand_job j = list[fmc_find_begin(list, count)];
     fmc_let_next();
     if (j.from)
-        fmc_wait_for_turn(); /* the device alone knows how many rows there are */
+        fmc_wait_for_turn(); /* only the device knows how many rows there are */
     if (fmc_settle(&j)) {
         fmc_wait_for_turn();
         return;
@@ -212,8 +212,8 @@ static uint32_t blocks_of(const expand_job *j)
     return fmc_ceil(fmc_ceil(j->n, FMC_OUTPUTS), WARPS * j->each);
 }
 
-/* Small ranks leave room in a warp's registers for more panels, so that more bytes are under way
- * and u is rounded once for them; not where that leaves multiprocessors without work. */
+/* With small ranks a warp's registers hold more panels, so that more bytes are in flight and u is
+ * rounded once for all of them; not used where multiprocessors would be left idle. */
 static void deal_panels(const fmc_device *d, expand_job *list, uint32_t count)
 {
     uint64_t blocks = 0;

@@ -1,5 +1,5 @@
-/* paged.h - attention of mode fast over pages (attention.cu has the order of its sums):
- * what the kernels for all GPUs and those of Hopper (cuda/sm90/attention.cu) share. */
+/* paged.h - attention of mode fast over pages (attention.cu has the order of its sums): shared by
+ * the kernels for all GPUs and those of Hopper (cuda/sm90/attention.cu). */
 #ifndef FM_INFER_CUDA_FAST_PAGED_H
 #define FM_INFER_CUDA_FAST_PAGED_H
 
@@ -25,7 +25,7 @@ FMC_DEVICE uint32_t line_at(uint32_t row, uint32_t c, uint32_t hdp)
     return row / 8 * hdp * 16 + c * 128 + row % 8 * 16;
 }
 
-/* Powers of two that bring size to 2^10 .. 2^11, and back. Any size gives finite ones. */
+/* Powers of two that bring size to 2^10 .. 2^11, and back; finite for any size. */
 FMC_DEVICE void power_scale(float size, float *scale, float *inverse)
 {
     uint32_t e = __float_as_uint(size) >> 23 & 255u;
@@ -34,18 +34,18 @@ FMC_DEVICE void power_scale(float size, float *scale, float *inverse)
     *inverse = __uint_as_float((e - 10) << 23);
 }
 
-/* ---- units ---- */
+/* ---- work items ---- */
 
 typedef struct fast_job {
     fm_attn a;
-    float *parts;              /* [rows * nh][splits] of part_floats, or NULL: merged in out */
-    uint32_t row0, rows, most; /* rows of this launch; of a run, at most */
+    float *parts;              /* [rows * nh][splits] of part_floats; NULL: merged in out */
+    uint32_t row0, rows, most; /* row0, rows: of this launch; most: rows of a run at most */
     uint32_t heads, group_parts;
-    uint32_t splits;          /* parts of a row, at most */
-    uint32_t blocks;          /* that share a unit's splits */
+    uint32_t splits;          /* parts of a row at most */
+    uint32_t blocks;          /* blocks that share a work item's splits */
     uint32_t at_least, below; /* query rows of the runs that this launch has */
-    uint32_t *arrived;        /* of each unit; the last block merges. NULL: not here */
-    const uint32_t *runs;     /* device: how many, and the first row of each; NULL: any row's */
+    uint32_t *arrived;        /* blocks done of each work item; the last one merges; or NULL */
+    const uint32_t *runs;     /* device: number of runs, then each one's first row; NULL: all */
 } fast_job;
 
 typedef struct fast_unit {
@@ -53,10 +53,10 @@ typedef struct fast_unit {
     uint32_t row, n;        /* query rows: rows of the run times heads */
     uint32_t kv_head, head; /* first query head */
     uint32_t heads, block;
-    uint32_t first, last; /* positions that any of them sees */
+    uint32_t first, last; /* range of positions that any of the rows sees */
 } fast_unit;
 
-/* Bytes before the unit's head of one of its pages. */
+/* Byte offset of the work item's head in the cache, for a page of its sequence. */
 FMC_DEVICE size_t page_at(const fast_job *j, const fast_unit *u, uint32_t page)
 {
     return ((size_t)u->table[page] * j->a.nkv + u->kv_head) * head_bytes(j->a.hd);
@@ -64,9 +64,9 @@ FMC_DEVICE size_t page_at(const fast_job *j, const fast_unit *u, uint32_t page)
 
 /* A query row of this thread: row g or g + 8 of its warp. */
 typedef struct query {
-    uint32_t lo, hi; /* positions that it sees; lo > hi: there is no such row */
+    uint32_t lo, hi; /* positions that it sees; lo > hi: the row does not exist */
     uint32_t row, head;
-    float scale; /* what a product is multiplied by, after the key's */
+    float scale; /* factor of a product, after the key's */
     float m, l;  /* merged parts */
 } query;
 
@@ -90,7 +90,7 @@ FMC_DEVICE float2 query_pair(const fm_attn *a, const query *q, uint32_t d)
     return make_float2(there && d < a->hd ? x[d] : 0.0f, there && d + 1 < a->hd ? x[d + 1] : 0.0f);
 }
 
-/* The warp's queries as first operands of mma, scaled as keys are; sets both rows' scale. */
+/* Loads the warp's queries as first operands of mma, scaled like keys; sets both rows' scale. */
 template <int HD>
 FMC_DEVICE void load_queries(lines16<HD, true> *lines, const fm_attn *a, query q[2])
 {
@@ -119,7 +119,7 @@ FMC_DEVICE void load_queries(lines16<HD, true> *lines, const fm_attn *a, query q
 
 /* ---- scores ---- */
 
-/* Scores in base 2. */
+/* Turns products into scores in base 2. */
 template <int HD>
 FMC_DEVICE void finish_scores(float s[tiles<HD>::positions / 2], const unsigned char *scales,
                               const query q[2], float softcap)
@@ -139,7 +139,7 @@ FMC_DEVICE void finish_scores(float s[tiles<HD>::positions / 2], const unsigned 
                 s[4 * n + i] = cap_tanh(s[4 * n + i]) * softcap * FMC_LOG2E;
 }
 
-/* -inf where the row does not see the position; first: of the tile. */
+/* Sets scores of positions that the row does not see to -inf; first: the tile's first position. */
 template <int HD>
 FMC_DEVICE void hide_scores(float s[tiles<HD>::positions / 2], const query q[2], uint32_t first)
 {
@@ -153,7 +153,7 @@ FMC_DEVICE void hide_scores(float s[tiles<HD>::positions / 2], const query q[2],
         }
 }
 
-/* Factors of what is merged already and of the later part; m becomes the larger maximum. */
+/* Factors f of the merged part and g of the later one; m becomes the larger maximum. */
 FMC_DEVICE void merge_factors(float *m, float *l, float later_m, float later_l, float *f, float *g)
 {
     float top = fmc_max(later_m, *m);
@@ -163,12 +163,12 @@ FMC_DEVICE void merge_factors(float *m, float *l, float later_m, float later_l, 
     *m = top;
 }
 
-/* attention.cu: what every launch of a call has. */
+/* attention.cu: the job fields that all launches of a call share. */
 fast_job fmc_attention_job(const fm_attn *a);
-/* attention.cu: a call of any size, by the kernels for all GPUs and without parts. */
+/* attention.cu: runs a call of any size by the kernels for all GPUs, without parts. */
 void fmc_plain_attention(fmc_device *d, const fm_attn *a);
 /* cuda/sm90/attention.cu: queues the runs of more than FMC_WARP_ROWS query rows, and sets j->most
- * for a launch of the others; false: not on this GPU, or not this job, and nothing is queued. */
+ * for a launch of the other runs; false: not for this GPU or this job, and nothing is queued. */
 bool fmc_sm90_attention(fmc_device *d, fast_job *j);
 
 #endif

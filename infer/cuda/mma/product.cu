@@ -1,12 +1,12 @@
-/* product.cu - products on tensor cores in the one order that fast.h states: which kernel a
- * product gets, and lists of them in few launches. */
+/* product.cu - products on tensor cores in the order that fast.h states: the choice of the kernel,
+ * and lists of products in few launches. */
 #include "infer/cuda/mma/kernels.h"
 
 #define FEW_ROWS 16u
-#define JOBS_MAX 256u /* of a launch */
+#define JOBS_MAX 256u /* jobs of a launch */
 #define PARTS_BYTES (64u << 20)
 
-/* ---- the host's side: which kernel, where packed rows lie ---- */
+/* ---- the host's side: the choice of the kernel, the place of packed rows ---- */
 
 template <int kind, int row_tiles, bool direct, bool split> static fmc_way few_way(void)
 {
@@ -34,8 +34,8 @@ template <int kind, int row_tiles, bool split> static fmc_way many_way(void)
     return w;
 }
 
-/* Ways that nothing asks for are not compiled: x of f16 is always packed first, and only plain
- * numbers keep the rest of x. */
+/* Variants that no caller uses are not compiled: x of f16 is always packed first, and only plain
+ * numbers keep the remainder of x. */
 template <int kind> static void ways_of(fmc_way w[FMC_WAYS])
 {
     if constexpr (kind != FMC_F16)
@@ -83,7 +83,7 @@ static unsigned shared_of(const fmc_way *w, unsigned stages)
 /* Stages that fit on the GPU; 0: not even two. */
 static unsigned stages_on(const fmc_device *d, const fmc_way *w)
 {
-    unsigned room = (unsigned)d->shared_max, system = 1024; /* of each block */
+    unsigned room = (unsigned)d->shared_max, system = 1024; /* reserved for each block */
     unsigned most =
         w->fewer && 2 * (shared_of(w, w->stages) + w->static_bytes + system) > room + system
             ? w->fewer
@@ -93,7 +93,7 @@ static unsigned stages_on(const fmc_device *d, const fmc_way *w)
     return shared_of(w, 2) + w->static_bytes <= room ? 2 : 0;
 }
 
-/* The largest tile is done without where the GPU has no room for two stages of it. */
+/* Whether a GPU may lack this kernel: the largest tile, where two stages do not fit. */
 static bool may_lack(unsigned number)
 {
     return number == FMC_MANY_128 || number == FMC_MANY_128_SPLIT;
@@ -106,7 +106,7 @@ fm_status fmc_fast_product_open(fmc_device *d)
         for (unsigned i = 0; i < FMC_WAYS; i++) {
             const fmc_way *w = &t->of[kind][i];
             unsigned stages = stages_on(d, w);
-            /* static memory counts towards the 48 KiB too, so all of them are asked for */
+            /* static memory counts towards the 48 KiB too, so every kernel requests it */
             if (!w->run || (stages == 0 && may_lack(i)))
                 continue;
             if (stages == 0)
@@ -129,7 +129,7 @@ static bool is_split(const fmc_sum *s)
 
 static uint64_t blocks_of(const fmc_sum *s, const fmc_way *w);
 
-/* Whole numbers: the larger the tile, the less it costs, but the GPU must be full. */
+/* The kernel for a product of whole numbers: larger tiles cost less, but the GPU must be full. */
 static unsigned int8_way_of(const fmc_device *d, const fmc_sum *s)
 {
     const fmc_way *of = ways()->of[s->kind];
@@ -138,7 +138,7 @@ static unsigned int8_way_of(const fmc_device *d, const fmc_sum *s)
         return FMC_FEW_DIRECT;
     if (s->p.m > 64 && blocks_of(s, &of[FMC_MANY_128]) >= full)
         return FMC_MANY_128;
-    /* twice the work of smaller tiles in a time, so from half the GPU on */
+    /* twice the speed of smaller tiles, so they pay from half the GPU on */
     return s->p.m > FEW_ROWS && 2 * blocks_of(s, &of[FMC_MANY_64]) >= full ? FMC_MANY_64 : FMC_FEW;
 }
 
@@ -157,10 +157,10 @@ static unsigned way_of(const fmc_device *d, const fmc_sum *s)
     return large;
 }
 
-/* A list at work: packed rows (shared by neighbours that have the same) and jobs. */
-/* Room where the segments of one list lie packed one behind the other, as they ascend. */
+/* The plan of a list: packed rows (shared by adjacent products with the same rows) and jobs. */
+/* The buffer in which the segments of one list of rows are packed in ascending order. */
 typedef struct packed_list {
-    const fmc_sum *of; /* the first of them; NULL: none yet */
+    const fmc_sum *of; /* the product of the first segment; NULL: none yet */
     const int32_t *end;
     unsigned char *to, *rest;
     float *row_scale;
@@ -173,8 +173,8 @@ typedef struct plan {
     uint32_t count, packs, pack_blocks, pack_tiles;
     fmc_pack pack[JOBS_MAX];
     uint32_t pack_of[JOBS_MAX];
-    uint64_t part_at[JOBS_MAX]; /* of sums of parts in the scratch; ~0: none */
-    uint64_t bytes, settled_at; /* of the scratch; of jobs whose segments are settled */
+    uint64_t part_at[JOBS_MAX]; /* offset of the sums of parts in the scratch; ~0: none */
+    uint64_t bytes, settled_at; /* size of the scratch; offset of jobs with settled segments */
     packed_list region;
 } plan;
 
@@ -193,7 +193,7 @@ static bool packs_alike(const fmc_sum *a, const fmc_sum *b)
            a->p.m == b->p.m && (a->p.rows || a->p.first == b->p.first) && form_alike(a, b);
 }
 
-/* Offsets stand in for addresses until the scratch is there; + 1, so that none is NULL. */
+/* Offsets stand in for addresses until the scratch is allocated; + 1, so that none is NULL. */
 static unsigned char *offset(uint64_t at)
 {
     return (unsigned char *)(uintptr_t)(at + 1);
@@ -203,7 +203,7 @@ static unsigned char *address(void *scratch, const void *at)
     return at ? (unsigned char *)scratch + ((uintptr_t)at - 1) : NULL;
 }
 
-/* Where the rows of pack p lie: rows in all, `tiles` of k. */
+/* Reserves space for the rows of pack p, in `row_tiles` tiles of rows. */
 static void take_tiles(plan *pl, const fmc_sum *s, uint64_t row_tiles, fmc_pack *p)
 {
     uint64_t bytes = row_tiles * fmc_ceil(s->k, FMC_TILE_K) * fmc_row_tile(fmc_is_int8(s->kind));
@@ -215,7 +215,8 @@ static void take_tiles(plan *pl, const fmc_sum *s, uint64_t row_tiles, fmc_pack 
             fmc_take(&pl->bytes, row_tiles * FMC_TILE_ROWS * sizeof(float)));
 }
 
-/* A segment goes behind those before it, unless it stands before their end, or they are others. */
+/* Puts a segment behind the earlier ones of the same rows; one that begins before their end, or is
+ * of other rows, begins a new buffer. */
 static void take_segment(plan *pl, uint32_t i, fmc_pack *p)
 {
     const fmc_sum *s = &pl->list[i], *of = pl->region.of;
@@ -257,7 +258,7 @@ static void plan_pack(plan *pl, uint32_t i)
     pl->pack_of[i] = pl->packs++;
 }
 
-/* Blocks of a product whose parts follow one another. */
+/* Blocks of a product if one block walks all parts of k. */
 static uint64_t blocks_of(const fmc_sum *s, const fmc_way *w)
 {
     uint32_t panels = fmc_ceil(s->n, FMC_OUTPUTS);
@@ -344,7 +345,7 @@ static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
         FMC_RUN_PDL(d, k_fast_add_parts, blocks, FMC_THREADS, 0, list, n);
 }
 
-/* All of one kind and way in a launch. */
+/* Launches all jobs of one kind and kernel. */
 static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
 {
     fmc_job jobs[JOBS_MAX];
@@ -372,7 +373,7 @@ static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
     const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
-    if (segments) { /* in its turn: jobs are read before a turn, and these are just being made */
+    if (segments) { /* without overlap: these jobs are made by the kernel before */
         fmc_job *settled = (fmc_job *)((unsigned char *)scratch + pl->settled_at);
         pl->settled_at += (n * sizeof jobs[0] + 255) / 256 * 256;
         FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, settled, list, n);
@@ -405,7 +406,7 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
         plan_parts(&pl, i);
         segments = segments || list[i].p.from;
     }
-    if (segments) /* each way's begin at 256 bytes */
+    if (segments) /* those of each kernel are 256-byte aligned */
         pl.settled_at = fmc_take(&pl.bytes, count * sizeof(fmc_job) + 256 * FMC_KINDS * FMC_WAYS);
     if (pl.bytes > 0) {
         scratch = fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, pl.bytes);
@@ -420,11 +421,11 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
                 run_way(&pl, (fmc_kind)kind, i, scratch);
 }
 
-/* Those that no other kernels take, side by side. */
+/* Runs the products that no other kernels take, together. */
 static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local fmc_sum own[JOBS_MAX];
-    bool taken[JOBS_MAX] = {}; /* asking may come back here: own is filled afterwards */
+    bool taken[JOBS_MAX] = {}; /* the calls below may re-enter here: own is filled afterwards */
     uint32_t n = 0;
     fmc_thin_sums(d, list, count, taken);
     fmc_sm90_sums(d, list, count, taken);
@@ -474,7 +475,7 @@ static void products(fm_backend *be, const float *x, size_t ldx, uint32_t k, con
     }
 }
 
-/* linear is mode exact's: a list of one. */
+/* linear stays mode exact's, which calls products with a list of one. */
 void fmc_fast_product_install(fm_backend *be)
 {
     be->products = products;

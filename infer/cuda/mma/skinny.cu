@@ -1,21 +1,20 @@
 /* skinny.cu - products of many rows with up to 64 outputs whose operands are pairs of bf16: the
- * low-rank terms of mode bf16. Bound by the bytes of x, so x is read once, as it lies in memory,
- * and becomes two bf16 in registers: 4 bytes an element, where packing first is 4 + 4 + 4. Products
- * of the same x share that, up to 64 outputs of them; and what is rounded for them is written out,
- * where the large product of x wants it so (fmc_sum.cores): 2 bytes more, instead of 4 + 2 by a
- * kernel that packs. x may also be made on the way, silu(gate) * up. The order, and so every bit,
- * is fast.h's. */
+ * low-rank terms of mode bf16. Bound by the bytes of x, so x is read once, unpacked, and becomes
+ * two bf16 in registers: 4 bytes an element, where packing first takes 4 + 4 + 4. Products of the
+ * same x share this, up to 64 outputs together. The rounded x is also written out where a large
+ * product of x reads it (fmc_sum.cores): 2 bytes more, instead of 4 + 2 by a packing kernel. x may
+ * also be computed here, as silu(gate) * up. The order, and so every bit, is fast.h's. */
 #include "infer/cuda/mma/tile.h"
 #include "infer/cuda/find.h"
 #include "infer/cuda/lanes.h"
 
 #define THIN_OUTPUTS 64u
 #define THIN_LEAST_ROWS 65u
-#define THIN_TILES 4u                                   /* of 8 rows, of a warp */
+#define THIN_TILES 4u                                   /* tiles of 8 rows of a warp */
 #define THIN_ROWS (8u * THIN_TILES * FMC_THREADS / 32u) /* of a block */
 #define THIN_JOBS 256u
 #define THIN_PARTS_BYTES (64u << 20)
-#ifndef FMC_THIN_LIST_BYTES /* of parts of a list's products together; tests have less */
+#ifndef FMC_THIN_LIST_BYTES /* most bytes of parts of a list's products together; tests set less */
 #define FMC_THIN_LIST_BYTES THIN_PARTS_BYTES
 #endif
 #define THIN_PANELS (THIN_OUTPUTS / FMC_OUTPUTS)
@@ -23,11 +22,11 @@
 /* 16 outputs of a product, those from `at` on. */
 typedef struct thin_panel {
     const unsigned char *w; /* tiles of the panel */
-    float *parts;           /* of the product: [splits][m][n], across: [splits][n][m] */
+    float *parts;           /* the product's [splits][m][n]; across: [splits][n][m] */
     uint32_t n, at;
 } thin_panel;
 
-/* Products of one x. */
+/* The products of one x. */
 typedef struct thin_job {
     const float *x, *up; /* up: as fmc_sum.up */
     size_t ldx;
@@ -39,7 +38,7 @@ typedef struct thin_job {
     thin_panel panel[THIN_PANELS];
 } thin_job;
 
-/* 32 k of a warp's rows: row g of each tile, k 2t and 2t + 1 of each eight; zeros outside. */
+/* Loads 32 k of a warp's rows: row g of each tile, k 2t and 2t + 1 of each eight; zeros outside. */
 FMC_DEVICE void thin_load_rows(float v[THIN_TILES][8], const thin_job *p, const float *from,
                                uint32_t row, uint32_t k, bool pairs)
 {
@@ -66,7 +65,7 @@ FMC_DEVICE void thin_load_rows(float v[THIN_TILES][8], const thin_job *p, const 
     }
 }
 
-/* The same of x stored [k, m]: an address for each k, at which the tiles' rows are 8 apart. */
+/* The same for x stored [k, m]: an address for each k, at which the tiles' rows are 8 apart. */
 FMC_DEVICE void thin_load_lines(float v[THIN_TILES][8], const thin_job *p, const float *from,
                                 uint32_t row, uint32_t k)
 {
@@ -75,7 +74,7 @@ FMC_DEVICE void thin_load_lines(float v[THIN_TILES][8], const thin_job *p, const
     from += row + g + p->first + (size_t)(k + 2 * t) * p->ldx;
 #pragma unroll
     for (unsigned i = 0; i < 8; i++) {
-        unsigned off = 8 * (i / 2) + i % 2; /* of k + 2t */
+        unsigned off = 8 * (i / 2) + i % 2; /* offset from k + 2t */
         const float *x = from + off * p->ldx;
         if (whole) {
 #pragma unroll
@@ -111,7 +110,7 @@ FMC_DEVICE float thin_rest(float v, float rounded)
     return isfinite(rest) ? rest : 0.0f;
 }
 
-/* Where this lane's words of row `row` go: half a tile of 64 k. */
+/* Where this lane's words of row `row` are written, for half a tile of 64 k. */
 FMC_DEVICE unsigned char *thin_core(const thin_job *p, uint32_t row, uint32_t half)
 {
     uint32_t row8s = (p->m + FMC_TILE_ROWS - 1) / FMC_TILE_ROWS;
@@ -119,7 +118,7 @@ FMC_DEVICE unsigned char *thin_core(const thin_job *p, uint32_t row, uint32_t ha
            half % 2 * (FMC_TILE_X / 2) + threadIdx.x % 32 * 4;
 }
 
-/* 32 k, two steps: of W's tile (PAIR) from step 2 half on. */
+/* Multiplies 32 k, two steps, from step 2 * half of W's tile (PAIR) on. */
 template <int panels, bool writes>
 FMC_DEVICE void thin_half(float acc[panels][THIN_TILES][4], const float v[THIN_TILES][8],
                           const unsigned char *const w[panels], const thin_job *p, uint32_t row,
@@ -162,13 +161,14 @@ FMC_DEVICE void thin_half(float acc[panels][THIN_TILES][4], const float v[THIN_T
         }
 }
 
-/* A block: a part of k of THIN_ROWS rows and all outputs, into the panels' parts. */
+/* A block computes one part of k of THIN_ROWS rows and all outputs, into the panels' parts. */
 template <int panels, bool turned, bool made>
-__global__ void __launch_bounds__(FMC_THREADS, 1) k_fast_skinny(const thin_job *list, uint32_t count)
+__global__ void __launch_bounds__(FMC_THREADS, 1)
+    k_fast_skinny(const thin_job *list, uint32_t count)
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const thin_job *job = list + fmc_find_begin(list, count);
-    const thin_job p = *job; /* but for its panels */
+    const thin_job p = *job; /* without its panels */
     uint32_t tiles = (p.k + FMC_TILE_K - 1) / FMC_TILE_K;
     uint32_t each = (tiles + FMC_SPLITS_MAX - 1) / FMC_SPLITS_MAX;
     each = each < 2 ? 2 : each;
@@ -234,7 +234,7 @@ static bool reads_alike(const fmc_sum *a, const fmc_sum *b)
            a->p.first == b->p.first && (a->cores == b->cores || !b->cores);
 }
 
-/* What becomes of the sums of parts. */
+/* The job that adds the sums of parts. */
 static fmc_job job_for(const fmc_sum *s, unsigned char *parts)
 {
     fmc_job j = {};
@@ -244,7 +244,7 @@ static fmc_job job_for(const fmc_sum *s, unsigned char *parts)
     j.parts = (float *)(void *)parts;
     j.alpha = s->alpha;
     j.first = s->p.first;
-    j.m = s->across ? s->n : s->p.m; /* an ordinary product of the other side's */
+    j.m = s->across ? s->n : s->p.m; /* an ordinary product with the sides swapped */
     j.n = s->across ? s->p.m : s->n;
     j.k = s->k;
     j.add = s->add;
@@ -265,7 +265,7 @@ static uint64_t parts_bytes(const fmc_sum *s)
 }
 
 typedef struct thin_list {
-    thin_job job[THIN_JOBS]; /* begin: panels and whether turned, until they are launched */
+    thin_job job[THIN_JOBS]; /* begin: panels and the flag turned, until the launch */
     fmc_job finish[THIN_JOBS];
     uint32_t jobs, finishes;
 } thin_list;
@@ -277,16 +277,18 @@ static unsigned way_of(uint32_t panels, const fmc_sum *s)
     return panels - 1 + (s->turned ? THIN_PANELS : 0) + (s->up ? 2 * THIN_PANELS : 0);
 }
 
-/* All of one way in a launch. */
+/* Launches all jobs of one variant. */
 static void run_way(fmc_device *d, const thin_list *l, unsigned way)
 {
     static void (*const kernels[THIN_WAYS])(const thin_job *, uint32_t) = {
-        k_fast_skinny<1, false, false>, k_fast_skinny<2, false, false>, k_fast_skinny<3, false, false>,
-        k_fast_skinny<4, false, false>, k_fast_skinny<1, true, false>,  k_fast_skinny<2, true, false>,
-        k_fast_skinny<3, true, false>,  k_fast_skinny<4, true, false>,  k_fast_skinny<1, false, true>,
-        k_fast_skinny<2, false, true>,  k_fast_skinny<3, false, true>,  k_fast_skinny<4, false, true>,
-        k_fast_skinny<1, true, true>,   k_fast_skinny<2, true, true>,   k_fast_skinny<3, true, true>,
-        k_fast_skinny<4, true, true>};
+        k_fast_skinny<1, false, false>, k_fast_skinny<2, false, false>,
+        k_fast_skinny<3, false, false>, k_fast_skinny<4, false, false>,
+        k_fast_skinny<1, true, false>,  k_fast_skinny<2, true, false>,
+        k_fast_skinny<3, true, false>,  k_fast_skinny<4, true, false>,
+        k_fast_skinny<1, false, true>,  k_fast_skinny<2, false, true>,
+        k_fast_skinny<3, false, true>,  k_fast_skinny<4, false, true>,
+        k_fast_skinny<1, true, true>,   k_fast_skinny<2, true, true>,
+        k_fast_skinny<3, true, true>,   k_fast_skinny<4, true, true>};
     static thread_local thin_job jobs[THIN_JOBS];
     uint32_t n = 0, blocks = 0;
     for (uint32_t i = 0; i < l->jobs; i++) {
@@ -301,7 +303,7 @@ static void run_way(fmc_device *d, const thin_list *l, unsigned way)
         FMC_RUN(d, kernels[way], blocks, FMC_THREADS, 0, args, n);
 }
 
-/* The taken of the list, those of one x that stand together in one job. */
+/* Plans the taken products of the list; adjacent ones of one x become one job. */
 static void plan_list(thin_list *l, const fmc_sum *list, uint32_t count, const bool *taken,
                       unsigned char *parts)
 {
@@ -332,7 +334,7 @@ static void plan_list(thin_list *l, const fmc_sum *list, uint32_t count, const b
     }
 }
 
-/* As many of the list, from its beginning, as have room for their parts together: one at least. */
+/* Number of products from the list's beginning whose parts fit together: at least one. */
 static uint32_t fitting(const fmc_sum *list, uint32_t count, const bool *taken, uint64_t *bytes)
 {
     uint32_t n = 0;

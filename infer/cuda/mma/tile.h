@@ -1,5 +1,5 @@
-/* tile.h - tiles of weights of modes fast and bf16: where bytes lie, and how a warp makes the
- * first operand of mma of them.
+/* tile.h - tiles of weights of modes fast and bf16: the layout of the bytes, and how a warp makes
+ * the first operand of mma from them.
  *
  * A unit is 16 outputs by 64 k, or by 256 k for the types that have such blocks: a head (of a block
  * of 256) and one body for each 64 k. With g = lane / 4, t = lane % 4 a lane has the outputs g and
@@ -84,7 +84,7 @@ FMC_DEVICE const unsigned char *fmc_unit(const unsigned char *w, uint32_t panel,
     return w + ((size_t)panel * ((tiles + bodies - 1) / bodies) + tile / bodies) * bytes;
 }
 
-/* Where the 16 bytes of piece i of a stage (head, then the tile's body) come from. */
+/* The source of the 16 bytes of piece i of a stage (head, then the tile's body). */
 template <int kind>
 FMC_DEVICE const unsigned char *fmc_piece(const unsigned char *unit, uint32_t tile, unsigned i)
 {
@@ -173,7 +173,7 @@ FMC_DEVICE void fmc_lane_load(fmc_lane *l, const unsigned char *head, const unsi
     }
 }
 
-/* Two quants, 128 + q as bf16 in both halves, to their values rounded to bf16. */
+/* Turns two quants, 128 + q as bf16 in both halves, into their values rounded to bf16. */
 FMC_DEVICE uint32_t fmc_values(uint32_t pair, float scale, float min)
 {
     uint32_t biased = pair | 0x43004300u;
@@ -181,7 +181,7 @@ FMC_DEVICE uint32_t fmc_values(uint32_t pair, float scale, float min)
     return fmc_pack_bf16(fmaf(low, scale, min), fmaf(high, scale, min));
 }
 
-/* Bytes at and at + 1 of a word, each + 128, to their values. */
+/* Turns bytes at and at + 1 of a word, each + 128, into their values. */
 FMC_DEVICE uint32_t fmc_bytes(uint32_t word, unsigned at, float scale)
 {
     float low = __uint_as_float((word >> (8 * at) & 255u) | 0x4b000000u) - 8388736.0f;
@@ -189,8 +189,8 @@ FMC_DEVICE uint32_t fmc_bytes(uint32_t word, unsigned at, float scale)
     return fmc_pack_bf16(low * scale, high * scale);
 }
 
-/* F8 at and at + 1 of a word as bf16, exactly: their bits are those of a bf16 whose exponent counts
- * from elsewhere, subnormal ones too, so a power of two is what is missing. */
+/* F8 at and at + 1 of a word as bf16, exactly: their bits are those of a bf16 with another exponent
+ * bias, for subnormal ones too, so a power of two is the only factor. */
 template <int kind> FMC_DEVICE uint32_t fmc_f8(uint32_t word, unsigned at)
 {
     uint32_t pair = __byte_perm(word, 0, at ? 0x3424 : 0x1404); /* upper halves */

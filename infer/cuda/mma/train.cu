@@ -1,17 +1,17 @@
 /* train.cu - mode bf16: training whose products run on tensor cores, sums and masters in f32.
  *
- * Weights of role LINEAR are bf16 in tiles, whatever they were; operands of linear, products,
- * linear_dx and linear_dw are rounded to bf16. Low-rank terms and gemm keep both operands as two
- * bf16 (16 bits each): three mma for one. Every product is one of fast.h's, whose k here is what
- * the operation sums over; what is not a weight becomes tiles first. Factors of low-rank terms
- * stay f32 and are mode exact's weights. */
+ * Weights of role LINEAR are bf16 in tiles, whatever their stored type; operands of linear,
+ * products, linear_dx and linear_dw are rounded to bf16. Low-rank terms and gemm keep both operands
+ * as two bf16 (16 bits each): three mma for one. Every product is one of fast.h, with the dimension
+ * that is summed as its k; an operand that is not a weight is packed in tiles first. Factors of
+ * low-rank terms stay f32 and are mode exact's weights. */
 #include "infer/cuda/mma/fast.h"
 
 #define TERMS_MAX 256u
 
 /* ---- operands ---- */
 
-/* f32 [n, k] (turned: stored [k, n]) on its way to become W of a product. */
+/* f32 [n, k] (turned: stored [k, n]) that is to become W of a product. */
 typedef struct operand {
     const float *from;
     size_t ld;
@@ -30,7 +30,7 @@ static void fill_tiles(fmc_device *d, const operand *o, unsigned char *tiles)
     fmc_tiles_from_floats(d, o->kind, tiles, o->from, o->ld, o->turned, o->n, o->k);
 }
 
-/* Where tiles of all of them will be, side by side in FMC_SCRATCH_OTHER; false: failed, sticks. */
+/* Reserves the operands' tiles, side by side in FMC_SCRATCH_OTHER; false: failed, kept for sync. */
 static bool place_tiles(fmc_device *d, const operand *list, uint32_t count, unsigned char **tiles)
 {
     uint64_t bytes = 0;
@@ -55,7 +55,7 @@ static bool make_tiles(fmc_device *d, const operand *list, uint32_t count, unsig
     return d->failed == FM_OK;
 }
 
-/* y [m, n] += alpha * x W^T of an operand; x [m, k] or, turned, [k, m]. */
+/* y [m, n] += alpha * x W^T with an operand as W; x [m, k] or, turned, [k, m]. */
 static fmc_sum sum_with(const operand *w, const unsigned char *tiles, float *y, size_t ldy,
                         const float *x, size_t ldx, bool turned, uint32_t m, float alpha)
 {
@@ -166,7 +166,8 @@ static void terms(fm_backend *be, const fm_term *list, uint32_t count)
         run_terms(fmc_of(be), list + at, count - at < TERMS_MAX ? count - at : TERMS_MAX);
 }
 
-/* da += du^T x. x is the larger: read once as the rows of a product whose outputs are du's. */
+/* da += du^T x. x, the larger operand, is read once, as rows of a product whose outputs are
+ * du's. */
 static fmc_sum grad_of_a(const fm_term *t, operand *o)
 {
     operand du = {t->du, t->r, t->r, t->m, FMC_PAIR, true};
@@ -180,7 +181,7 @@ static fmc_sum grad_of_a(const fm_term *t, operand *o)
     return sum_with(&x, NULL, t->da, t->in, t->du, t->r, true, t->r, 1.0f);
 }
 
-/* du = scale dy B; db += scale dy^T u; then what needs du. */
+/* du = scale dy B; db += scale dy^T u; then the products that need du. */
 static void term_grad(fmc_device *d, const fm_term *t)
 {
     operand o[2] = {{t->b, t->r, t->r, t->out, FMC_PAIR, true},
@@ -200,7 +201,7 @@ static void term_grad(fmc_device *d, const fm_term *t)
         s[n] = grad_of_a(t, &o[n]);
         n++;
     }
-    if (t->dx) { /* terms may share it: one after another, in the order of the list */
+    if (t->dx) { /* terms may share dx: one after another, in the order of the list */
         o[n] = {t->a, t->in, t->in, t->r, FMC_PAIR, true};
         s[n] = sum_with(&o[n], NULL, t->dx, t->lddx, t->du, t->r, false, t->m, 1.0f);
         n++;
@@ -221,18 +222,18 @@ static void terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
 
 /* ---- products and their low-rank terms at once ----
  *
- * The term's thin product reads x (backward: dy) and leaves it rounded where the large product
- * wants it, which then adds the term to its sums: x is read once for both, y once in all. On a
- * GPU without such kernels, or where rows or shapes do not fit, it is one call after the other. */
+ * The term's thin product reads x (backward: dy) and stores it rounded in the layout that the large
+ * product reads, which then adds the term to its sums: x is read once for both, y once in all. On a
+ * GPU without such kernels, or for other rows and shapes, the calls run one by one. */
 
 #define AT_ONCE 64u
 
-/* Products of one call with what belongs to them. */
+/* The products of one call, with their terms and operands. */
 typedef struct together {
     fmc_sum sum[AT_ONCE];         /* with cores and tails */
-    const fm_term *term[AT_ONCE]; /* of each; NULL: none */
-    uint32_t cores_of[AT_ONCE];   /* the product whose rows are the same, itself or before */
-    operand o[4 * AT_ONCE];       /* what becomes tiles for terms, by product and use */
+    const fm_term *term[AT_ONCE]; /* the term of each; NULL: none */
+    uint32_t cores_of[AT_ONCE];   /* the first product with the same rows */
+    operand o[4 * AT_ONCE];       /* operands of terms that become tiles, by product and use */
     unsigned char *tiles[4 * AT_ONCE];
     uint32_t count;
 } together;
@@ -257,7 +258,7 @@ static fmc_sum down_of(const fm_term *t, const operand *a, const unsigned char *
     return s;
 }
 
-/* The term whose rows are the first of p's, all or some; NULL: none. */
+/* The term whose rows are all of p's or the first of them; NULL: none. */
 static const fm_term *term_at(const fm_product *p, const float *x, size_t ldx, const fm_term *term,
                               uint32_t terms)
 {
@@ -270,8 +271,8 @@ static const fm_term *term_at(const fm_product *p, const float *x, size_t ldx, c
     return NULL;
 }
 
-/* Rows of a product in pieces: whether they fill not many more blocks of rows than before, so that
- * their terms save more than that costs. */
+/* Whether a product may be cut into pieces of rows: the pieces must not fill many more blocks of
+ * rows than before, so that their terms save more than the blocks cost. */
 static bool pieces_pay(uint64_t filled, uint64_t rows)
 {
     return 8 * filled <= 9 * rows;
@@ -281,7 +282,7 @@ static uint64_t filled_by(uint32_t m)
     return fmc_ceil(m, 192) * 192ull;
 }
 
-/* made: what stands at x is to be made of other things (x is room that stays as it is). */
+/* made: the product itself computes x from gate and up; the memory of x stays unchanged. */
 static void make_on_the_way(fmc_sum *s, const fm_swiglu *made)
 {
     if (!made)
@@ -291,7 +292,7 @@ static void make_on_the_way(fmc_sum *s, const fm_swiglu *made)
     s->up = made->up + at;
 }
 
-/* The first with these rows that has a term writes their cores. */
+/* The first product with these rows that has a term writes their cores. */
 static void share_cores(together *g)
 {
     for (uint32_t i = 0; i < g->count; i++) {
@@ -303,7 +304,7 @@ static void share_cores(together *g)
     }
 }
 
-/* A product and its term t (or NULL); false: the term's product is not thin. */
+/* Adds a product and its term t (or NULL); false: the term's product is not thin. */
 static bool add_together(together *g, const fm_product *p, const float *x, size_t ldx,
                          const fm_term *t)
 {
@@ -319,7 +320,7 @@ static bool add_together(together *g, const fm_product *p, const float *x, size_
     return fmc_is_skinny(&down);
 }
 
-/* A product in pieces of rows of one term each. */
+/* Adds a product in pieces, each with the rows of one term. */
 static bool add_pieces(together *g, const fm_product *p, const float *x, size_t ldx,
                        const fm_term *term, uint32_t terms)
 {
@@ -340,7 +341,7 @@ static bool add_pieces(together *g, const fm_product *p, const float *x, size_t 
     return filled == filled_by(p->m) || pieces_pay(filled, p->m);
 }
 
-/* False: not all of the products and terms can go so. Those with terms come first. */
+/* Plans a forward list, products with terms first; false: not all can be done so. */
 static bool forward_together(fmc_device *d, together *g, const float *x, size_t ldx,
                              const fm_product *list, uint32_t count, const fm_term *term,
                              uint32_t terms)
@@ -362,7 +363,7 @@ static bool forward_together(fmc_device *d, together *g, const float *x, size_t 
     return fmc_sm90_takes(d, g->sum, g->count);
 }
 
-/* What has no cores of a term's is packed from x, which has to be there then. */
+/* Whether every product gets cores from a term; else x must exist, to be packed. */
 static bool all_have_cores(const together *g)
 {
     for (uint32_t i = 0; i < g->count; i++)
@@ -399,7 +400,7 @@ static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t 
     fmc_sums(d, g.sum, g.count);
 }
 
-/* What each of a list's terms needs as tiles. */
+/* The operands of a term that become tiles. */
 enum { BACK_B, BACK_U, BACK_A, BACK_DU, BACK_OPERANDS };
 
 /* scale * dy B */
@@ -424,7 +425,7 @@ static bool back_fits(const fm_back *b, const float *dx, size_t lddx)
                           (!t->dx || (t->dx == dx && t->lddx == lddx))));
 }
 
-/* Whether what leaves cores and what may make x is thin: of db any kernel will do. */
+/* Whether the products that write cores or make x are thin; for db any kernel will do. */
 static bool back_is_thin(const fm_term *t, operand o[BACK_OPERANDS])
 {
     o[BACK_B] = {t->b, t->r, t->r, t->out, FMC_PAIR, true};
@@ -434,8 +435,8 @@ static bool back_is_thin(const fm_term *t, operand o[BACK_OPERANDS])
     return fmc_is_skinny(&du) && (!t->da || da.across);
 }
 
-/* Of those from i on, how many have rows of their own, and so go side by side: the others add to
- * the same rows of dx, one after another. */
+/* Number of entries from i on whose rows of dx differ, so that they run in parallel; entries with
+ * the same rows add to them one after another. */
 static uint32_t side_by_side(const fm_back *list, uint32_t i, uint32_t count)
 {
     uint32_t n = 1;
@@ -444,7 +445,7 @@ static uint32_t side_by_side(const fm_back *list, uint32_t i, uint32_t count)
     return n;
 }
 
-/* Those that would be one product, were it not for their terms. */
+/* Number of entries from i on that would be one product if they had no terms. */
 static uint32_t one_product(const fm_back *list, uint32_t i, uint32_t count, uint32_t *rows)
 {
     uint32_t n = 1;
@@ -501,7 +502,7 @@ static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, co
     return count > 0;
 }
 
-/* Sums over rows of those whose operand `use` is there now. */
+/* Runs the sums over rows whose operand `use` is ready now. */
 static void run_backs(fmc_device *d, together *g, unsigned use, const fm_swiglu *made)
 {
     fmc_sum sums[2 * AT_ONCE];
@@ -608,7 +609,7 @@ static fm_status weight_for_dx(fm_backend *be, fm_weight *weight)
     return FM_OK;
 }
 
-/* Factors are mode exact's weights. */
+/* The factors are mode exact's weights. */
 static void lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
                  uint32_t count)
 {

@@ -1,13 +1,13 @@
-/* weight.cu - weights of modes fast and bf16: stored bytes become tiles (tile.h) on the
- * GPU, some rows at a time through a staging buffer, on a stream of their own: a model can be
- * loaded beside one that decodes. */
+/* weight.cu - weights of modes fast and bf16: stored bytes become tiles (tile.h) on the GPU, some
+ * rows at a time through a staging buffer, on a separate stream: a model can be loaded while
+ * another one decodes. */
 #include "infer/cuda/mma/int8.h"
 
 #include <string.h>
 
 #include <new>
 
-/* ---- what the store's types hold ---- */
+/* ---- the store's types ---- */
 
 typedef struct stored_type {
     fm_dtype dtype;
@@ -54,12 +54,12 @@ FMC_DEVICE uint32_t k_min(const unsigned char *s, unsigned j)
 {
     return j < 4 ? s[j + 4] & 63u : (uint32_t)(s[j + 4] >> 4) | (uint32_t)(s[j] >> 6) << 4;
 }
-/* Nibble e of blocks whose halves of 32 share bytes. */
+/* Nibble e of a block of 32 whose halves share bytes. */
 FMC_DEVICE uint32_t nibble32(const unsigned char *q, unsigned e)
 {
     return q[e % 16] >> (e / 16 * 4) & 15u;
 }
-/* Likewise of 256 in groups of 64. */
+/* Likewise of a block of 256, in groups of 64. */
 FMC_DEVICE uint32_t nibble256(const unsigned char *q, unsigned e)
 {
     return q[e / 64 * 32 + e % 32] >> (e % 64 / 32 * 4) & 15u;
@@ -176,7 +176,7 @@ FMC_DEVICE float stored_value(fm_dtype dtype, const unsigned char *row, uint32_t
 
 /* ---- tiles of plain numbers ---- */
 
-/* Where they come from: stored rows, or f32 (turned: [k, n]). */
+/* The source of the numbers: stored rows, or f32 (turned: [k, n]). */
 typedef struct plain_source {
     const unsigned char *bytes;
     size_t row_bytes;
@@ -199,7 +199,7 @@ FMC_DEVICE float bf16_rest(float v)
     return isfinite(r) ? r : 0.0f;
 }
 
-/* A warp makes one step of 16 k of a panel; steps: of a panel in `to`. */
+/* A warp makes one step of 16 k of a panel; steps: steps of a panel in `to`. */
 template <int kind>
 __global__ void k_fast_store_plain(unsigned char *to, plain_source s, uint32_t n, uint32_t k,
                                    uint32_t steps, uint64_t all)
@@ -244,7 +244,7 @@ static void store_plain(cudaStream_t stream, fmc_kind kind, unsigned char *to,
 
 /* ---- tiles of blocks ---- */
 
-/* What stands beside the quants of one output in a tile: scales, minima; 0 outside. */
+/* The scales and minima of one output in a tile; 0 outside. */
 template <int kind>
 FMC_DEVICE uint2 scales_of(const unsigned char *src, size_t row_bytes, uint32_t n, uint32_t kdim,
                            uint32_t row, uint32_t k)
@@ -273,7 +273,7 @@ FMC_DEVICE uint2 scales_of(const unsigned char *src, size_t row_bytes, uint32_t 
     return r;
 }
 
-/* The quants of one tile by a warp; *special: one that is no finite number. */
+/* A warp stores the quants of one tile; sets *special where one is not finite. */
 template <int kind>
 FMC_DEVICE void store_quants(unsigned *special, unsigned char *body, const unsigned char *src,
                              size_t row_bytes, uint32_t n, uint32_t kdim, uint32_t panel,
@@ -444,7 +444,7 @@ void fmc_tiles_turn(fmc_device *d, unsigned char *to, const unsigned char *tiles
 
 /* ---- rows read back ---- */
 
-/* Its four of a step of plain numbers, of output g + 8 h. */
+/* A lane's four elements of a step of plain numbers, for output g + 8 h. */
 template <int kind>
 FMC_DEVICE void plain_four(float v[4], const unsigned char *body, unsigned lane, unsigned step,
                            unsigned h)
@@ -464,7 +464,7 @@ FMC_DEVICE void plain_four(float v[4], const unsigned char *body, unsigned lane,
     }
 }
 
-/* Likewise of blocks: the stored value, rounded as the store does. */
+/* Likewise for blocks: the stored values, rounded as the store does. */
 template <int kind>
 FMC_DEVICE void block_four(float v[4], const unsigned char *unit, const unsigned char *body,
                            unsigned lane, unsigned step, unsigned h)
@@ -494,7 +494,7 @@ FMC_DEVICE void block_four(float v[4], const unsigned char *unit, const unsigned
     }
 }
 
-/* A thread gives 16 elements: its four of each step of one tile. */
+/* A thread writes 16 elements: four of each step of one tile. */
 template <int kind>
 __global__ void k_fast_embed(float *y, size_t ldy, const unsigned char *w, const int32_t *ids,
                              const int32_t *rows, uint32_t n, uint32_t k, uint32_t tiles,
@@ -550,7 +550,7 @@ static void embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weight,
 
 /* ---- life ---- */
 
-/* Steps of a panel: whole tiles, but for the second factor of a low-rank term. */
+/* Steps of a panel: whole tiles, except for the second factor of a low-rank term. */
 static uint32_t steps_of(fm_role role, uint32_t k)
 {
     return role == FM_ROLE_LORA_B ? fmc_ceil(k, 16) : 4 * fmc_ceil(k, FMC_TILE_K);
@@ -567,13 +567,13 @@ static bool is_training(const fm_backend *be)
     return be->mode[0] == 'b';
 }
 
-/* Factors of low-rank terms, and in mode bf16 all, are bf16, whatever they are stored in. */
+/* Low-rank factors, and in mode bf16 all weights, become bf16 whatever their stored type. */
 static fmc_kind kind_of(const fm_backend *be, fm_role role, const stored_type *t)
 {
     return role == FM_ROLE_LINEAR && !is_training(be) ? t->kind : FMC_BF16;
 }
 
-/* Tiles of w->kind, filled from the host's bytes. */
+/* Allocates tiles of w->kind and fills them from the host's bytes. */
 static cudaError_t fill(fmc_fast *f, fmc_fast_weight *w, const stored_type *t,
                         const unsigned char *src)
 {
@@ -606,7 +606,7 @@ static cudaError_t fill(fmc_fast *f, fmc_fast_weight *w, const stored_type *t,
     return e;
 }
 
-/* F8 that tiles cannot hold: infinities, NaN. Such a weight is kept as bf16, in twice the bytes. */
+/* Tiles of F8 cannot hold infinities and NaN: such a weight is kept as bf16, in twice the bytes. */
 static cudaError_t fill_finite(fmc_fast *f, fmc_fast_weight *w, const stored_type *t,
                                const unsigned char *src)
 {
@@ -668,7 +668,7 @@ static fm_status make(fm_backend *be, fm_weight **out, fm_role role, const store
     return FM_OK;
 }
 
-/* A factor in mode bf16: mode exact's weight inside of ours. */
+/* A factor in mode bf16: mode exact's weight inside a weight of this mode. */
 static fm_status wrap(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype, uint32_t n,
                       uint32_t k, const void *host_bytes)
 {

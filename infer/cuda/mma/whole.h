@@ -1,5 +1,5 @@
-/* whole.h - self-attention of whole sequences in mode bf16 (attention_train.cu has the
- * order of its sums): what the kernels for all GPUs and those of Hopper share. */
+/* whole.h - self-attention of whole sequences in mode bf16 (attention_train.cu has the order of its
+ * sums): shared by the kernels for all GPUs and those of Hopper. */
 #ifndef FM_INFER_CUDA_FAST_WHOLE_H
 #define FM_INFER_CUDA_FAST_WHOLE_H
 
@@ -12,7 +12,7 @@ typedef struct seq_tile {
     uint32_t seq, first; /* query row, or position */
 } seq_tile;
 
-/* Rows of packs before a sequence; a sequence has whole tiles of FMC_PACK_ROWS, zeros behind. */
+/* Rows of the packs before a sequence, which has whole tiles of FMC_PACK_ROWS, zeros at the end. */
 typedef struct pack_rows {
     uint64_t q, k;
 } pack_rows;
@@ -23,19 +23,19 @@ typedef struct soft_job {
     const uint64_t *virtual_at;
     const pack_rows *before;
     const seq_tile *tile;
-    unsigned char *q, *dout; /* of each sequence bf16 [nh][rows / 8][hdp / 8][8][8] */
-    unsigned char *k, *v;    /* likewise [nkv], of virtual and own positions */
-    float *lse, *own; /* of each sequence [nh][rows]: out of the forward, sums of dout * out */
+    unsigned char *q, *dout; /* for each sequence bf16 [nh][rows / 8][hdp / 8][8][8] */
+    unsigned char *k, *v;    /* likewise [nkv], virtual and own positions */
+    float *lse, *own;        /* for each sequence [nh][rows]: forward's lse, sums of dout * out */
     float *virtual_grad;
     uint32_t hdp, slices;
 } soft_job;
 
 typedef struct place {
     const fm_train_seq *s;
-    const unsigned char *q, *dout, *k, *v; /* first row of this head */
+    const unsigned char *q, *dout, *k, *v; /* at the first row of this head */
     const float *lse, *own;
     uint32_t seq, head, kv_head, slice, first;
-    uint32_t window, all; /* all: positions, virtual ones first */
+    uint32_t window, all; /* all: number of positions, virtual ones included */
 } place;
 
 static __host__ __device__ inline uint32_t padded_rows(uint32_t rows)
@@ -59,7 +59,7 @@ FMC_DEVICE void place_head(place *w, const soft_job *j, uint32_t head)
     w->own = j->own + row;
 }
 
-/* Of unit `at` of the list's tiles, heads and slices. */
+/* The place of work item `at` of the list's tiles, heads and slices. */
 FMC_DEVICE place open_place(const soft_job *j, uint32_t at, uint32_t heads, uint32_t slices)
 {
     seq_tile t = j->tile[at / (heads * slices)];
@@ -79,9 +79,9 @@ FMC_DEVICE place open_place(const soft_job *j, uint32_t at, uint32_t heads, uint
     return w;
 }
 
-/* ---- who sees what ---- */
+/* ---- which row sees which positions ---- */
 
-/* What a row sees: positions below virt, and lo .. hi - 1. */
+/* The positions that a row sees: those below virt, and lo .. hi - 1. */
 typedef struct sight {
     uint32_t virt, lo, hi;
 } sight;
@@ -110,7 +110,7 @@ FMC_DEVICE bool sees_all(const sight *s, uint32_t first, uint32_t n)
     return first + n <= s->virt || (first + n <= s->hi && (first >= s->lo || s->lo <= s->virt));
 }
 
-/* Tiles of n positions that rows first .. last of the sequence see: begin, .., below end. */
+/* Tiles of n positions that rows first .. last see: 0 .. virtual_end - 1 and from .. end - 1. */
 typedef struct walk {
     uint32_t virtual_end, from, end;
 } walk;
@@ -128,7 +128,7 @@ FMC_DEVICE uint32_t tile_after(const walk *k, uint32_t tile)
 
 /* ---- scores ---- */
 
-/* Scores of products, in base 2. */
+/* Turns products into scores, in base 2. */
 template <int N> FMC_DEVICE void score_tile(float s[N], const fm_attn_train *a)
 {
     if (a->softcap > 0.0f) {
@@ -142,7 +142,7 @@ template <int N> FMC_DEVICE void score_tile(float s[N], const fm_attn_train *a)
     }
 }
 
-/* p and ds in the place of the products q k and dout v. */
+/* Replaces the products q k and dout v by p and ds. */
 template <bool CAP>
 FMC_DEVICE void weigh(float *dot, float *dp, const fm_attn_train *a, float lse, float own)
 {
@@ -158,7 +158,7 @@ FMC_DEVICE void weigh(float *dot, float *dp, const fm_attn_train *a, float lse, 
     *dp = p * (*dp - own) * slope;
 }
 
-/* Of sums whose rows are query rows: states of rows g and g + 8. */
+/* weigh for sums whose rows are query rows; lse, own: of rows g and g + 8. */
 template <int N, bool CAP>
 FMC_DEVICE void weigh_rows_as(float s[N], float ds[N], const fm_attn_train *a, const float lse[2],
                               const float own[2])
@@ -177,7 +177,7 @@ FMC_DEVICE void weigh_rows(float s[N], float ds[N], const fm_attn_train *a, cons
         weigh_rows_as<N, false>(s, ds, a, lse, own);
 }
 
-/* Of sums whose columns are query rows: states of all of them. */
+/* weigh for sums whose columns are query rows; lse, own: of all of them. */
 template <int N, bool CAP>
 FMC_DEVICE void weigh_columns_as(float s[N], float ds[N], const fm_attn_train *a, const float *lse,
                                  const float *own)
@@ -202,7 +202,7 @@ FMC_DEVICE void weigh_columns(float s[N], float ds[N], const fm_attn_train *a, c
         weigh_columns_as<N, false>(s, ds, a, lse, own);
 }
 
-/* What rows g and g + 8 do not see of positions at .. becomes `hidden`. */
+/* Sets the sums of positions at .. that rows g and g + 8 do not see to `hidden`. */
 template <int N>
 FMC_DEVICE void hide_unseen(float s[N], const sight see[2], uint32_t at, float hidden)
 {
@@ -215,7 +215,7 @@ FMC_DEVICE void hide_unseen(float s[N], const sight see[2], uint32_t at, float h
         s[e] = sees(&see[e / 2 % 2], at + e / 4 * 8 + 2 * t + e % 2) ? s[e] : hidden;
 }
 
-/* Query rows lo .. hi - 1 see the position. */
+/* A position is seen by query rows lo .. hi - 1. */
 typedef struct rows_seeing {
     uint32_t lo, hi;
 } rows_seeing;
@@ -232,7 +232,7 @@ FMC_DEVICE rows_seeing rows_of(const soft_job *j, const place *w, uint32_t at)
     return r;
 }
 
-/* Of positions g and g + 8: what query rows first .. do not see becomes 0. */
+/* Sets p and ds of positions g and g + 8 to 0 for query rows first .. that do not see them. */
 template <int N>
 FMC_DEVICE void hide_rows(float p[N], float ds[N], const rows_seeing by[2], uint32_t first)
 {
@@ -252,7 +252,7 @@ FMC_DEVICE void hide_rows(float p[N], float ds[N], const rows_seeing by[2], uint
     }
 }
 
-/* Rows r, r + 8 of sums, those of begin .. end - 1, to lines from begin on. */
+/* Stores rows r and r + 8 of sums, if in begin .. end - 1, to lines counted from begin. */
 template <int WIDTH>
 FMC_DEVICE void put_lines(float *to, size_t ld, uint32_t r, uint32_t begin, uint32_t end,
                           uint32_t width, const float o[WIDTH / 2])
@@ -272,7 +272,7 @@ FMC_DEVICE void put_lines(float *to, size_t ld, uint32_t r, uint32_t begin, uint
     }
 }
 
-/* dk, dv of the place's head: elements d0 .. d0 + WIDTH - 1 of positions at, at + 8. */
+/* Stores dk, dv of the place's head: elements d0 .. d0 + WIDTH - 1 of positions at, at + 8. */
 template <int WIDTH>
 FMC_DEVICE void put_keys(const soft_job *j, const place *w, uint32_t at, uint32_t d0,
                          const float dk[WIDTH / 2], const float dv[WIDTH / 2])
@@ -289,7 +289,7 @@ FMC_DEVICE void put_keys(const soft_job *j, const place *w, uint32_t at, uint32_
     put_lines<WIDTH>(j->a.dv + to, j->a.ldk, at, virt, w->all, width, dv);
 }
 
-/* o / l of rows r, r + 8, and their lse. */
+/* Stores o / l of rows r, r + 8, and their lse. */
 template <int HD>
 FMC_DEVICE void put_rows(const soft_job *j, const place *w, uint32_t r, const part<HD> *part)
 {
@@ -313,12 +313,12 @@ FMC_DEVICE void put_rows(const soft_job *j, const place *w, uint32_t r, const pa
     }
 }
 
-/* Row tiles of all heads of the group, one after another. */
+/* The row tiles of all heads of the group, one head after another. */
 typedef struct row_walk {
     uint32_t begin, of_head, end; /* tile; tiles */
 } row_walk;
 
-/* Of rows that see some of `keys` positions from the place's first on, in tiles of n. */
+/* The tiles of n rows that see some of `keys` positions from the place's first on. */
 FMC_DEVICE row_walk rows_walk(const soft_job *j, const place *w, uint32_t keys, uint32_t n)
 {
     const uint32_t last = fmc_least(w->first + keys, w->all) - 1;
@@ -336,12 +336,12 @@ FMC_DEVICE uint32_t row_tile(place *w, const soft_job *j, const row_walk *k, uin
     return (k->begin + i % k->of_head) * n;
 }
 
-/* ---- what the two files ask of each other ---- */
+/* ---- calls between the two files ---- */
 
-/* attention_train.cu: a call, by Hopper's kernels or by those for all GPUs. */
+/* attention_train.cu: runs a call by Hopper's kernels or by those for all GPUs. */
 void fmc_whole_attention(fmc_device *d, const fm_attn_train *a, bool grad, bool wide);
-/* cuda/sm90/attention_train.cu: whether heads of this length may be Hopper's; positions of a tile
- * of the list of positions are then FMC_WIDE_KEYS. */
+/* cuda/sm90/attention_train.cu: whether Hopper's kernels may be used for heads of this length;
+ * tiles of the list of positions then have FMC_WIDE_KEYS positions. */
 bool fmc_sm90_whole_may(fmc_device *d, uint32_t hd);
 #define FMC_WIDE_KEYS 128u
 void fmc_sm90_whole_forward(fmc_device *d, const soft_job *j, unsigned blocks);

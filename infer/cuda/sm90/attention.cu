@@ -1,14 +1,14 @@
-/* attention.cu - prefill of mode fast on Hopper: cuda/mma/attention.cu's order of every sum, on
- * products of warpgroups whose second operands are pages as bulk copies bring them.
+/* attention.cu - prefill of mode fast on Hopper: every sum in the order of cuda/mma/attention.cu,
+ * by wgmma, whose second operands are pages as bulk copies load them.
  *
- * A block has the query rows of one aligned window of rows and a group's heads, run by run: 64 to
- * each of two warpgroups (three where the head has up to 64 elements); one warp of a warpgroup more
- * brings tiles of 64 positions. A warpgroup asks for the next tile's scores before it adds this
- * one's values, so its exponentials are computed while the tensor cores add, and while the other
- * warpgroups multiply. Parts that are merged already stay in shared memory, each thread's own.
+ * A block has the query rows of one aligned window of rows and a group's heads, run by run: 64 for
+ * each of two warpgroups (three where the head has up to 64 elements); one warp of a further
+ * warpgroup loads tiles of 64 positions. A warpgroup starts the next tile's scores before it adds
+ * this one's values, so its exponentials overlap the tensor cores' work and the other warpgroups'
+ * products. Merged parts stay in shared memory, each thread's own.
  *
- * Nothing states how a product of a warpgroup rounds inside. So before a kernel is first used, its
- * results on data that tell are compared with k_fast_attention's, and it is used only where no bit
+ * No document states how wgmma rounds inside. So before a kernel is first used, its results on data
+ * that distinguish roundings are compared with k_fast_attention's, and it is used only if no bit
  * differs. FMSTORE_CUDA_WIDE=0 uses none. */
 #include "infer/cuda/mma/paged.h"
 #include "infer/cuda/sm90/wide.h"
@@ -18,7 +18,7 @@
 template <int HD> struct wide_tiles {
     static constexpr uint32_t groups = HD <= 64 ? 3 : 2; /* warpgroups that multiply */
     static constexpr uint32_t threads = (groups + 1) * 128;
-    static constexpr uint32_t registers = HD <= 64 ? 160 : 240; /* of their threads */
+    static constexpr uint32_t registers = HD <= 64 ? 160 : 240; /* registers of their threads */
     static constexpr uint32_t others = HD <= 64 ? 32 : 24;
     static constexpr uint32_t rows = groups * 64;
     static constexpr uint32_t positions = tiles<HD>::positions;
@@ -33,9 +33,9 @@ template <int HD> struct wide_tiles {
     static_assert(fmc_registers_fit(groups, others, registers), "registers");
 };
 
-/* ---- units ---- */
+/* ---- work items ---- */
 
-/* The block's window of rows, and the run in it that is at hand. */
+/* The block's window of rows, and the current run in it. */
 typedef struct wide_window {
     uint32_t at, end;
     uint32_t part;
@@ -57,7 +57,7 @@ FMC_DEVICE wide_window open_window(fast_unit *u, const fast_job *j)
     return w;
 }
 
-/* The next run of rows enough; false: there is none. */
+/* Finds the next run with enough rows; false: there is none. */
 FMC_DEVICE bool next_unit(fast_unit *u, wide_window *w, const fast_job *j)
 {
     while (w->at < w->end) {
@@ -75,9 +75,9 @@ FMC_DEVICE bool next_unit(fast_unit *u, wide_window *w, const fast_job *j)
     return false;
 }
 
-/* ---- the warp that brings tiles ---- */
+/* ---- the warp that loads tiles ---- */
 
-/* Begins all copies of a tile; pages that no row of the unit sees stay away. */
+/* Begins all copies of a tile; pages that no row of the work item sees are not loaded. */
 template <int HD>
 FMC_DEVICE void bring_tile(unsigned char *to, const fast_job *j, const fast_unit *u, uint32_t tile,
                            uint64_t *bar)
@@ -90,7 +90,7 @@ FMC_DEVICE void bring_tile(unsigned char *to, const fast_job *j, const fast_unit
     if (lane == 0)
         fmc_barrier_expect(bar, pages * (hdp * FM_KV_PAGE * 4 + FM_KV_PAGE * 4));
     __syncwarp();
-    /* Lanes 0 .. 7: eight positions of keys each, 8 .. 15: of values, 16, 17: a page's scales. */
+    /* Lanes 0 .. 7 load eight positions of keys each, 8 .. 15 of values, 16, 17 a page's scales. */
     uint32_t eight = lane % 8, page = begin + (lane < 16 ? eight / 4 : eight);
     if (lane >= 18 || page < u->first / FM_KV_PAGE || page > u->last / FM_KV_PAGE)
         return;
@@ -104,7 +104,7 @@ FMC_DEVICE void bring_tile(unsigned char *to, const fast_job *j, const fast_unit
                       FM_KV_PAGE * 4, bar);
 }
 
-/* Values of positions that no row of the unit sees become 0, as their weights are. */
+/* Sets values of positions that no row of the work item sees to 0; their weights are 0 too. */
 template <int HD>
 FMC_DEVICE void clear_values(unsigned char *values, const fast_unit *u, uint32_t first)
 {
@@ -117,7 +117,7 @@ FMC_DEVICE void clear_values(unsigned char *values, const fast_unit *u, uint32_t
     __syncwarp();
 }
 
-/* edge: a barrier for tiles that have to be cleared before they are handed on, and its parity. */
+/* edge: a barrier for tiles that must be cleared before they are passed on, and its parity. */
 template <int HD>
 FMC_DEVICE void bring_tiles(unsigned char *shared, fmc_ring_bars *ring, uint64_t *edge,
                             const fast_job *j)
@@ -156,12 +156,12 @@ template <int HD> struct walker {
     unsigned char *shared;
     fmc_ring_bars *ring;
     fmc_turn turn;
-    float4 *kept;           /* of this thread: columns 8 n .. of both rows at 128 n */
-    uint32_t split, before; /* at hand; stage of values that are on their way */
-    bool busy;              /* there are such */
+    float4 *kept;           /* this thread's merged parts: columns 8 n .. of both rows at 128 n */
+    uint32_t split, before; /* split: the current one; before: stage of the values being added */
+    bool busy;              /* values are being added */
 };
 
-/* s = products with the stage's keys, when they are there. */
+/* Starts s = products with the stage's keys, once those have arrived. */
 template <int HD> FMC_DEVICE void begin_scores(walker<HD> *w, fmc_turn at)
 {
     typedef wide_tiles<HD> T;
@@ -177,7 +177,7 @@ template <int HD> FMC_DEVICE void begin_scores(walker<HD> *w, fmc_turn at)
     fmc_sm90_commit();
 }
 
-/* o, l += weights p times the stage's values, and times ones. */
+/* Starts o, l += weights p times the stage's values, and times ones. */
 template <int HD>
 FMC_DEVICE void begin_values(walker<HD> *w, const uint32_t (&p)[4][4], fmc_turn at)
 {
@@ -194,7 +194,7 @@ FMC_DEVICE void begin_values(walker<HD> *w, const uint32_t (&p)[4][4], fmc_turn 
         fmc_mma_bf16(w->sum.l, p[k], ones);
 }
 
-/* A split's part, whose maxima were m, merged with what is kept; to out after a row's last. */
+/* Merges a split's part, whose maxima were m, with those kept; stores out after the last one. */
 template <int HD>
 FMC_DEVICE void keep_part(walker<HD> *w, const fast_job *j, uint32_t split, const float m[2])
 {
@@ -235,15 +235,15 @@ FMC_DEVICE void keep_part(walker<HD> *w, const fast_job *j, uint32_t split, cons
     }
 }
 
-/* Values that are on their way are there, and their stage may be filled again. */
+/* Waits until the values are added; then their stage may be filled again. */
 template <int HD> FMC_DEVICE void settle(walker<HD> *w)
 {
     fmc_sm90_wait<0>();
     fmc_sm90_there(w->sum.o);
 }
 
-/* The tile's scores, which are there, turned to weights p; the values of the tile before are added
- * and its stage is let go. */
+/* Turns the tile's finished scores into weights p; the values of the tile before are added and its
+ * stage is released. */
 template <int HD>
 FMC_DEVICE void weigh_tile(uint32_t (&p)[4][4], walker<HD> *w, const fast_job *j, uint32_t tile)
 {
@@ -263,7 +263,7 @@ FMC_DEVICE void weigh_tile(uint32_t (&p)[4][4], walker<HD> *w, const fast_job *j
     if (new_split)
         w->sum.m[0] = w->sum.m[1] = -INFINITY;
     weigh_scores<HD>(&w->sum, w->s, f);
-    fmc_sm90_there(w->s); /* weights are made before the wait */
+    fmc_sm90_there(w->s); /* the weights are computed before the wait */
     settle(w);
     if (w->busy)
         fmc_ring_release(w->ring, w->before);
@@ -279,7 +279,7 @@ FMC_DEVICE void weigh_tile(uint32_t (&p)[4][4], walker<HD> *w, const fast_job *j
         weights_operand(p[k], w->s, k);
 }
 
-/* Tiles begin .. end, which some row of the warpgroup sees. */
+/* Walks tiles begin .. end, which some row of the warpgroup sees. */
 template <int HD>
 FMC_DEVICE void walk_tiles(walker<HD> *w, const fast_job *j, uint32_t begin, uint32_t end)
 {
@@ -310,7 +310,7 @@ FMC_DEVICE void walk_tiles(walker<HD> *w, const fast_job *j, uint32_t begin, uin
     keep_part(w, j, w->split, w->sum.m);
 }
 
-/* Tiles that no row of the warpgroup sees. */
+/* Releases tiles that no row of the warpgroup sees. */
 template <int HD> FMC_DEVICE void pass_tiles(walker<HD> *w, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(wide_tiles<HD>::threads, 1) k_wide_attention(f
         fmc_barrier_init(edge, 1);
         fmc_ring_begin(ring, T::stages, T::groups * 4);
     }
-    if (there < of_row) { /* keys beyond the head: no copy comes there */
+    if (there < of_row) { /* keys beyond the head: no copy writes there */
         for (uint32_t i = threadIdx.x; i < T::stages * T::positions * of_row; i += T::threads) {
             uint32_t p = i / of_row % T::positions, c = i % of_row;
             if (c >= there)
@@ -394,7 +394,7 @@ template <int HD> static void run(fmc_device *d, fast_job *j)
     fmc_enter(d);
     if (cudaFuncSetAttribute(k_wide_attention<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)T::bytes) != cudaSuccess) {
-        (void)cudaGetLastError(); /* told here, not again at the next launch */
+        (void)cudaGetLastError(); /* reported here, not again at the next launch */
         fmc_stick(d, FM_EUNSUPPORTED, "attention: the device has too little shared memory");
     }
     FMC_RUN(d, (k_wide_attention<HD>), fmc_ceil(j->a.m, j->most) * j->a.nkv * j->group_parts,
@@ -403,7 +403,7 @@ template <int HD> static void run(fmc_device *d, fast_job *j)
 
 /* ---- the check ---- */
 
-#define CHECK_HEADS 2u /* of queries, on one of keys */
+#define CHECK_HEADS 2u /* query heads, on one key/value head */
 #define CHECK_BEFORE 10u
 #define CHECK_ROWS 96u
 #define CHECK_POSITIONS (CHECK_BEFORE + CHECK_ROWS)
@@ -417,8 +417,8 @@ typedef struct check_room {
     unsigned *differ;
 } check_room;
 
-/* Keys that differ in their last bits, so that with a scale of 2^14 the last bits of scores decide
- * over weights of like size; values of sizes far apart. */
+/* Makes keys that differ in their last bits, so that with a scale of 2^14 the last bits of scores
+ * decide the weights, and values of very different sizes. */
 __global__ void k_attention_telling(check_room r, uint32_t hd)
 {
     uint64_t stride = fmc_stride(), i;
@@ -520,7 +520,7 @@ template <int HD> static fmc_verdict check(fmc_device *d)
     return found;
 }
 
-/* Whether this length of heads has a kernel that may be used. */
+/* Whether there is a kernel for this head size that may be used. */
 static bool may_run(fmc_device *d, bool longer)
 {
     fmc_fast *f = (fmc_fast *)d->fast;

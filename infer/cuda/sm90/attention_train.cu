@@ -1,38 +1,37 @@
-/* attention_train.cu - attention of training in mode bf16 on Hopper: the order of every sum is
- * cuda/mma/attention_train.cu's, on products of warpgroups whose second operands are packs as bulk
- * copies bring them.
+/* attention_train.cu - attention of training in mode bf16 on Hopper: every sum in the order of
+ * cuda/mma/attention_train.cu, by wgmma, whose second operands are packs as bulk copies load them.
  *
- * A block has 128 query rows of a head (forward, dq) or 128 positions (dk, dv), 64 to each of two
- * warpgroups; one warp more brings tiles of 64 of the other side. While one warpgroup weighs, the
- * other multiplies; the forward asks for the next tile's scores before it adds this one's values.
- * As in attention.cu, a kernel is used only where it has the bits of those for all GPUs. */
+ * A block has 128 query rows of a head (forward, dq) or 128 positions (dk, dv), 64 for each of two
+ * warpgroups; one more warp loads tiles of 64 of the other side. While one warpgroup computes
+ * weights, the other multiplies; the forward pass starts the next tile's scores before it adds this
+ * one's values. As in attention.cu, a kernel is used only if its bits are the same. */
 #include "infer/cuda/mma/whole.h"
 #include "infer/cuda/sm90/wide.h"
 
-#define LINES 64u /* of a tile */
+#define LINES 64u /* lines of a tile */
 #define GROUPS 2u
 #define BLOCK_ROWS (GROUPS * LINES)
 #define THREADS ((GROUPS + 1) * 128)
 #define STAGES 4u
-#define BRINGS 24 /* registers of threads that bring, and that multiply */
+#define BRINGS 24 /* registers of threads that load, and of those that multiply */
 #define MULTIPLIES 240
 static_assert(fmc_registers_fit(GROUPS, BRINGS, MULTIPLIES), "registers");
 static_assert(BLOCK_ROWS == FMC_WIDE_KEYS, "lists are made for these");
 
 template <int HD> struct whole_tiles {
     static constexpr uint32_t matrix = LINES * HD * 2;
-    static constexpr uint32_t stage = 2 * matrix + 2 * LINES * 4; /* and lse, own */
-    static constexpr uint32_t resident = 2 * BLOCK_ROWS * HD * 2; /* dk, dv: keys, values */
+    static constexpr uint32_t stage = 2 * matrix + 2 * LINES * 4; /* with lse, own */
+    static constexpr uint32_t resident = 2 * BLOCK_ROWS * HD * 2; /* for dk, dv: keys, values */
     static constexpr uint32_t bars = resident + STAGES * stage;
     static constexpr uint32_t bytes = bars + sizeof(fmc_ring_bars) + 16;
     static_assert(stage % 128 == 0 && bytes <= FMC_SHARED_90, "tiles");
 };
 
-/* What a block has in shared memory. */
+/* A block's shared memory. */
 typedef struct block_shared {
     unsigned char *resident, *stages;
     fmc_ring_bars *ring;
-    uint64_t *there; /* the resident ones are */
+    uint64_t *there; /* the resident rows have arrived */
 } block_shared;
 
 template <int HD> FMC_DEVICE block_shared open_shared(unsigned char *shared)
@@ -56,7 +55,7 @@ template <int HD> FMC_DEVICE unsigned char *stage_at(const block_shared *s, fmc_
     return s->stages + at.stage * whole_tiles<HD>::stage;
 }
 
-/* Rows `first` .. of two packs; lse and own of query rows, or NULL. */
+/* Loads rows `first` .. of two packs, and lse and own of query rows (or NULL). */
 template <int HD>
 FMC_DEVICE void bring_pair(const block_shared *s, fmc_turn at, const unsigned char *a,
                            const unsigned char *b, const float *lse, const float *own)
@@ -93,7 +92,7 @@ template <int HD> struct row_lines {
     uint32_t f[HD / 16][4];
 };
 
-/* The warp's 16 rows of a pack as first operand. */
+/* Loads the warp's 16 rows of a pack as first operand. */
 template <int HD>
 FMC_DEVICE void load_rows(row_lines<HD> *l, const unsigned char *pack, uint32_t row)
 {
@@ -115,7 +114,7 @@ FMC_DEVICE void multiply_rows(float (&s)[LINES / 2], const row_lines<HD> *l,
     for (uint32_t k = 0; k < HD / 16; k++)
         fmc_sm90<LINES, false, false>(s, l->f[k], b + 16 * k);
 }
-/* Likewise of 64 lines of a pack in shared memory. */
+/* Likewise for 64 lines of a pack in shared memory. */
 template <int HD>
 FMC_DEVICE void multiply_lines(float (&s)[LINES / 2], const unsigned char *lines,
                                const unsigned char *tile)
@@ -150,13 +149,13 @@ FMC_DEVICE void pack_weights(uint32_t (&p)[4][4], const float (&s)[LINES / 2])
         weights_operand(p[k], s, k);
 }
 
-/* This thread's first row (or position) in the block; it has the one 8 below too. */
+/* This thread's first row (or position) in the block; its second one is 8 further on. */
 FMC_DEVICE uint32_t first_row(void)
 {
     return threadIdx.x / 32 * FMC_WARP_ROWS + threadIdx.x % 32 / 4;
 }
 
-/* A warpgroup that has nothing: lets tiles go as they come. */
+/* For a warpgroup without rows: releases tiles as they arrive. */
 FMC_DEVICE void pass_tile(const block_shared *s, fmc_turn *turn)
 {
     fmc_ring_wait_full(s->ring, *turn);
@@ -172,8 +171,8 @@ template <int HD> struct forward {
     float s[LINES / 2];
     sight see[2];
     fmc_turn turn;
-    uint32_t before; /* stage of values that are on their way */
-    bool busy;       /* there are such */
+    uint32_t before; /* stage of the values being added */
+    bool busy;       /* values are being added */
 };
 
 template <int HD> FMC_DEVICE void begin_scores(forward<HD> *w, const block_shared *s)
@@ -198,7 +197,7 @@ FMC_DEVICE void begin_values(forward<HD> *w, const block_shared *s, const uint32
         fmc_mma_bf16(w->sum.l, p[k], ones);
 }
 
-/* Scores that are there turned to weights; the values of the tile before are added. */
+/* Turns finished scores into weights; the values of the tile before are added. */
 template <int HD>
 FMC_DEVICE void weigh_tile(uint32_t (&p)[4][4], forward<HD> *w, const block_shared *s,
                            const soft_job *j, uint32_t at)
@@ -207,7 +206,7 @@ FMC_DEVICE void weigh_tile(uint32_t (&p)[4][4], forward<HD> *w, const block_shar
     score_tile<LINES / 2>(w->s, &j->a);
     hide_unseen<LINES / 2>(w->s, w->see, at, -INFINITY);
     weigh_scores<HD>(&w->sum, w->s, f);
-    fmc_sm90_there(w->s); /* weights are made before the wait */
+    fmc_sm90_there(w->s); /* the weights are computed before the wait */
     fmc_sm90_wait<0>();
     fmc_sm90_there(w->sum.o);
     if (w->busy)
@@ -273,7 +272,7 @@ template <int HD> __global__ void __launch_bounds__(THREADS, 1) k_wide_whole(sof
 
 /* ---- dq ---- */
 
-/* The tile's part of dq; p: room. */
+/* Adds the tile's part of dq; p: scratch. */
 template <int HD>
 FMC_DEVICE void add_dq(float (&dq)[HD / 2], const row_lines<HD> *q, const row_lines<HD> *dout,
                        const unsigned char *keys, const soft_job *j, const sight see[2],
@@ -306,7 +305,7 @@ FMC_DEVICE void walk_dq(const block_shared *s, const soft_job *j, const place *w
     uint32_t r = w->first + first_row(), len = w->s->len;
     uint32_t top = w->first + threadIdx.x / 128 * LINES;
     sight see[2] = {sight_of(j, w, r), sight_of(j, w, r + 8)};
-    sight some = sight_of(j, w, top); /* what any row of the warpgroup sees */
+    sight some = sight_of(j, w, top); /* positions that any row of the warpgroup sees */
     some.hi = sight_of(j, w, fmc_least(top + LINES, len) - 1).hi;
     float dq[HD / 2] = {}, lse[2], own[2];
     row_lines<HD> q, dout;
@@ -351,7 +350,7 @@ template <int HD> __global__ void __launch_bounds__(THREADS, 1) k_wide_whole_dq(
 
 /* ---- dk, dv ---- */
 
-/* Keys and values of the block's positions, then tiles of query rows of all heads of the group. */
+/* Loads keys and values of the block's positions, then tiles of query rows of the group's heads. */
 template <int HD>
 FMC_DEVICE void bring_rows(const block_shared *s, const soft_job *j, place *w, const row_walk *k)
 {
@@ -373,7 +372,7 @@ FMC_DEVICE void bring_rows(const block_shared *s, const soft_job *j, place *w, c
     }
 }
 
-/* The tile's part of dk and dv. */
+/* Adds the tile's part of dk and dv. */
 template <int HD>
 FMC_DEVICE void add_dkv(float (&dk)[HD / 2], float (&dv)[HD / 2], const unsigned char *keys,
                         const unsigned char *rows, const soft_job *j, const rows_seeing by[2],
@@ -458,7 +457,7 @@ static void launch(fmc_device *d, K kernel, uint32_t bytes, const soft_job *j, u
     fmc_enter(d);
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
         cudaSuccess) {
-        (void)cudaGetLastError(); /* told here, not again at the next launch */
+        (void)cudaGetLastError(); /* reported here, not again at the next launch */
         fmc_stick(d, FM_EUNSUPPORTED, "self_attention: the device has too little shared memory");
     }
     FMC_RUN(d, kernel, blocks, THREADS, bytes, *j);
@@ -492,12 +491,12 @@ void fmc_sm90_whole_dkv(fmc_device *d, const soft_job *j, unsigned blocks)
 
 #define CHECK_ROWS 150u
 
-/* Every array of a call [CHECK_ROWS, hd], one after another; results of both ways. */
+/* The arrays of a call [CHECK_ROWS, hd], one after another, for both kernels. */
 enum { AT_Q, AT_K, AT_V, AT_DOUT, AT_OUT, AT_LSE, AT_DQ, AT_DK, AT_DV, ARRAYS };
 #define CHECK_INPUTS 4u
 
-/* Keys that differ in their last bits, so that with a scale of 2^10 the last bits of scores decide
- * over weights of like size; values and gradients of sizes apart. */
+/* Makes keys that differ in their last bits, so that with a scale of 2^10 the last bits of scores
+ * decide the weights, and values and gradients of different sizes. */
 __global__ void k_wide_whole_telling(float *x, uint32_t of_array, uint32_t hd)
 {
     for (uint64_t i = fmc_index(); i < (uint64_t)CHECK_INPUTS * of_array; i += fmc_stride()) {

@@ -1,9 +1,10 @@
-/* int8.cu - products of whole numbers on Hopper: which ones, packing x for them, the check.
+/* int8.cu - products of whole numbers on Hopper: the choice of products, the packing of x, the
+ * check.
  *
- * Their bits are cuda/mma/int8.cu's whatever the GPU rounds: products of int8 are exact, and the
- * chain of fmaf is the same. What could differ is where a GPU looks for an operand; so before a
+ * Their bits are those of cuda/mma/int8.cu on every GPU: products of int8 are exact, and the chain
+ * of fmaf is the same. Only the place where a GPU looks for an operand could differ; so before a
  * kind's first use its sums are compared with those of cuda/mma/int8.cu's kernels, and a kind whose
- * differ is never used. FMSTORE_CUDA_WIDE=0 uses none, 192 always this one, 64 and 128 never. */
+ * sums differ is never used. FMSTORE_CUDA_WIDE: 192 always uses these kernels, 0, 64, 128 never. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,7 @@ fm_status fmc_sm908_begin(fmc_device *d)
         fmc_cluster_of_two(ways[i].run);
         if (cudaFuncSetAttribute(ways[i].run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)ways[i].shared_bytes) != cudaSuccess) {
-            (void)cudaGetLastError(); /* built for other GPUs: the other kernels are there */
+            (void)cudaGetLastError(); /* built for other GPUs: the other kernels are used */
             return FM_OK;
         }
     }
@@ -61,7 +62,7 @@ void fmc_sm908_end(fmc_device *d)
     f->wide8 = NULL;
 }
 
-/* ---- a list at work ---- */
+/* ---- the plan of a list ---- */
 
 typedef struct plan {
     fmc_device *d;
@@ -69,7 +70,7 @@ typedef struct plan {
     fmc_sum list[JOBS_MAX];
     fmc_pack pack[JOBS_MAX];
     uint32_t pack_of[JOBS_MAX];
-    uint64_t to_at[JOBS_MAX]; /* of packs, in the scratch */
+    uint64_t to_at[JOBS_MAX]; /* offsets of packs in the scratch */
     uint64_t bytes;
 } plan;
 
@@ -78,7 +79,7 @@ static uint32_t clusters_of(const fmc_device *d)
     return d->multiprocessors < 2 ? 1 : (uint32_t)d->multiprocessors / WIDE8_BLOCKS;
 }
 
-/* Tiles of y of a product, each a cluster's. */
+/* Tiles of y of a product; a cluster does one at a time. */
 static uint64_t items_of(const fmc_sum *s)
 {
     return (uint64_t)fmc_ceil(fmc_ceil(s->n, FMC_OUTPUTS), WIDE8_BLOCKS * WIDE8_PANELS) *
@@ -129,7 +130,7 @@ static fmc_job job_for(const plan *pl, uint32_t i)
     return j;
 }
 
-/* All of one kind in a launch. */
+/* Launches all jobs of one kind. */
 static void run_way(const plan *pl, const wide8_way *w)
 {
     fmc_job jobs[JOBS_MAX];
@@ -154,7 +155,7 @@ static void run_way(const plan *pl, const wide8_way *w)
                 WIDE8_THREADS, w->shared_bytes, list, n, (uint32_t)items);
 }
 
-/* pl->list and its count are there. */
+/* Runs a plan whose list and count are set. */
 static void run_plan(plan *pl)
 {
     pl->packs = pl->pack_blocks = pl->pack_tiles = 0;
@@ -179,10 +180,10 @@ static void run_plan(plan *pl)
 
 /* ---- the check ---- */
 
-#define CHECK_M 205u /* of a second block of rows too */
-#define CHECK_N 264u /* and of outputs */
+#define CHECK_M 205u /* reaches into a second block of rows */
+#define CHECK_N 264u /* and a second block of outputs */
 
-/* Floats of both signs, the largest of a block of 32 among others from 2^-9 of it on. */
+/* Makes floats of both signs; in a block of 32 they range from the largest down to 2^-9 of it. */
 __global__ void k_wide8_telling(float *x, uint64_t all)
 {
     for (uint64_t i = fmc_index(); i < all; i += fmc_stride()) {
@@ -200,8 +201,8 @@ __global__ void k_wide8_differ(unsigned *differ, const float *a, const float *b,
             (void)atomicOr(differ, 1u);
 }
 
-/* The weight of `like`, its first outputs, by rows that tell, both ways. room: the outcome, y of
- * either way, x. */
+/* Multiplies the first outputs of `like`'s weight with test rows by both kernels and compares.
+ * room: the outcome, y of either kernel, x. */
 static bool compare(fmc_device *d, const fmc_sum *like, unsigned char *room, uint32_t n)
 {
     static thread_local plan pl;
@@ -259,9 +260,10 @@ static bool is_equal(fmc_device *d, fmc_sm908_state *st, const fmc_sum *s, unsig
 
 /* ---- which products ---- */
 
-/* Slots of a scheduler, about, that either way takes: by README.md's counts a unit of 16 outputs by
- * 8 rows by 32 k takes 15.9 here and 19.8 there (29.0 in its smaller tiles). A tile of 64 k of a
- * block is 2 x 24 units of two warps for each scheduler here, 2 x 32 or 2 x 8 of one there. */
+/* Compares the issue slots of a scheduler that either kernel takes, about: by the counts in
+ * tests/bench/SPEED.md a unit of 16 outputs by 8 rows by 32 k takes 15.9 here and 19.8 in
+ * k_int8_many (29.0 in its smaller tiles). A tile of 64 k of a block is 2 x 24 units of two warps
+ * for each scheduler here, 2 x 32 or 2 x 8 units of one warp there. */
 static bool pays(const fmc_device *d, const fmc_sum *s)
 {
     uint64_t at_once = clusters_of(d), items = items_of(s), sms = (uint64_t)d->multiprocessors;

@@ -3,14 +3,15 @@
  * them, with the bits of cuda/mma/int8.cu's.
  *
  * A product of wgmma is one block of 32 k. Its sums begin at the whole number whose bits are a
- * float's (fmc_dot_of). To set them to it again would be a slot each, and products are free: they
- * come back to it by a product with -x, exactly. So x lies in shared memory with both signs. A
- * warpgroup has 64 outputs by twice 96 rows: float work on one half runs beside products of the
+ * float's (fmc_dot_of). Resetting them would take an issue slot each, while products are free: a
+ * product with -x returns them to the start, exactly. So shared memory holds x with both signs. A
+ * warpgroup has 64 outputs by twice 96 rows: float work on one half overlaps the products of the
  * other.
  *
- * x lies by tiles of 64 k, in them by 8 rows, WIDE8_X bytes: four cores of 8 rows by 16 k, the same
- * of -x, then scales: of 16 rows together, the first eight's bytes hold those of block 0, the
- * second eight's of block 1: rows 2t, 2t + 1, 2t + 8, 2t + 9 for each t. */
+ * x is packed by tiles of 64 k, in them by 8 rows, WIDE8_X bytes: four cores of 8 rows by 16 k, the
+ * same of -x, then scales. Two groups of 8 rows share their scales: the first group's bytes hold
+ * those of block 0 for all 16 rows, the second group's those of block 1, as rows 2t, 2t + 1, 2t +
+ * 8, 2t + 9 for each t. */
 #ifndef FM_INFER_CUDA_WIDE_INT8_H
 #define FM_INFER_CUDA_WIDE_INT8_H
 
@@ -19,16 +20,16 @@
 #include "infer/cuda/sm90/wide.h"
 
 #define WIDE8_X 1088u      /* bytes of 8 rows by 64 k */
-#define WIDE8_MINUS 512u   /* in them: -x */
-#define WIDE8_SCALES 1024u /* scales */
+#define WIDE8_MINUS 512u   /* offset of -x */
+#define WIDE8_SCALES 1024u /* offset of the scales */
 #define WIDE8_ROWS 192u
-#define WIDE8_HALF 12u  /* tiles of rows of a half, and that a block of a cluster brings */
-#define WIDE8_PANELS 8u /* of a block */
-#define WIDE8_BLOCKS 2u /* of a cluster */
+#define WIDE8_HALF 12u  /* groups of 8 rows of a half, and those that a block of a cluster loads */
+#define WIDE8_PANELS 8u /* panels of a block */
+#define WIDE8_BLOCKS 2u /* blocks of a cluster */
 #define WIDE8_THREADS 384u
-#define WIDE8_RUN 12u /* blocks of rows that take W in turn */
+#define WIDE8_RUN 12u /* blocks of rows that take turns at W */
 #define WIDE8_BARS 128u
-#define WIDE8_PACK_TILES 16u /* of k, by one block */
+#define WIDE8_PACK_TILES 16u /* tiles of k that one block packs */
 
 /* ---- packing x ---- */
 
@@ -37,7 +38,7 @@ FMC_DEVICE uint32_t wide8_minus(uint32_t four)
     return (0x80808080u - (four & 0x7f7f7f7fu)) ^ (~four & 0x80808080u);
 }
 
-/* A block: 8 rows, WIDE8_PACK_TILES tiles of k from blockIdx.y's on; a warp a block of 32 k. */
+/* A block packs 8 rows by WIDE8_PACK_TILES tiles of k, chosen by blockIdx.y; a warp 32 k. */
 __global__ void k_wide8_pack(const fmc_pack *list, uint32_t count)
 {
     uint32_t at = 0;
@@ -72,7 +73,7 @@ __global__ void k_wide8_pack(const fmc_pack *list, uint32_t count)
     }
 }
 
-/* ---- which tile of y ---- */
+/* ---- the choice of a tile of y ---- */
 
 typedef struct wide8_item {
     const fmc_job *p;
@@ -81,7 +82,7 @@ typedef struct wide8_item {
 
 FMC_DEVICE wide8_item wide8_item_of(const fmc_job *list, uint32_t count, uint32_t number)
 {
-    uint32_t low = 0, high = count; /* the last that begins at this one or before */
+    uint32_t low = 0, high = count; /* finds the last job that begins at this item or before */
     while (high - low > 1) {
         uint32_t mid = (low + high) / 2;
         if (list[mid].begin <= number)
@@ -114,7 +115,7 @@ template <int kind> struct wide8_size {
     static_assert(sizeof(fmc_ring_bars) <= WIDE8_BARS && stages >= 2, "ring");
 };
 
-/* By the first warp. */
+/* The first warp's part of the kernel. */
 template <int kind>
 FMC_DEVICE void wide8_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_job *list,
                            uint32_t count, uint32_t items)
@@ -126,7 +127,7 @@ FMC_DEVICE void wide8_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_j
          number += gridDim.x / WIDE8_BLOCKS) {
         const wide8_item it = wide8_item_of(list, count, number);
         uint32_t panels = it.panel < it.panels ? it.panels - it.panel : 0;
-        uint32_t all8s = it.row8s - it.row8, row8s = 0; /* that come here; that this block brings */
+        uint32_t all8s = it.row8s - it.row8, row8s = 0; /* groups: arriving here; loaded here */
         panels = panels < WIDE8_PANELS ? panels : WIDE8_PANELS;
         all8s = all8s < 2 * WIDE8_HALF ? all8s : 2 * WIDE8_HALF;
         if (all8s > mine)
@@ -160,7 +161,7 @@ typedef struct wide8_half {
     float sum[48];
 } wide8_half;
 
-/* Products of a block of 32 k are there: each onto its chain. scales: of x, at this lane's. */
+/* Adds the products of a block of 32 k to their chains. scales: x's, at this lane's. */
 template <int kind>
 FMC_DEVICE void wide8_chain(wide8_half *h, const unsigned char *scales, const float (&w)[2])
 {
@@ -177,7 +178,7 @@ FMC_DEVICE void wide8_chain(wide8_half *h, const unsigned char *scales, const fl
     }
 }
 
-/* What a warp has of a tile of 64 k: quants and scales of W, and where x lies for it. */
+/* A warp's operands of a tile of 64 k: quants and scales of W, and the addresses of x. */
 typedef struct wide8_tile {
     fmc_lane8 l;
     const unsigned char *scales; /* of x, for this lane, block 0 of the first half */
@@ -194,7 +195,7 @@ FMC_DEVICE void wide8_load(wide8_tile *w, const unsigned char *ring, uint32_t st
     fmc_lane8_load<kind>(&w->l, NULL, at + (threadIdx.x / 32 - 4) * size::tile, threadIdx.x % 32);
     w->scales = at + size::w_bytes + WIDE8_SCALES + threadIdx.x % 4 * 16;
     uint32_t x = (uint32_t)fmc_matrix(at + size::w_bytes, 128, WIDE8_X);
-    w->x = __shfl_sync(0xffffffffu, x, 0); /* so that ptxas knows: it is every lane's */
+    w->x = __shfl_sync(0xffffffffu, x, 0); /* tells ptxas that all lanes have the same value */
 }
 
 FMC_DEVICE uint64_t wide8_matrix(uint32_t x, uint32_t bytes)
@@ -202,7 +203,7 @@ FMC_DEVICE uint64_t wide8_matrix(uint32_t x, uint32_t bytes)
     return (uint64_t)(WIDE8_X / 16) << 32 | (x + bytes / 16);
 }
 
-/* A block of 32 k: the first operand, and its tile's. */
+/* A block of 32 k: its first operand, and the scales and addresses of its tile. */
 typedef struct wide8_block {
     uint32_t a[4];
     float w[2];
@@ -219,8 +220,8 @@ template <int kind> FMC_DEVICE void wide8_block_of(wide8_block *to, const wide8_
     to->x = w->x + b * (256 / 16);
 }
 
-/* From a block, whose products of the first half are chained and of the other are there, to the
- * next. Nothing is under way before and after. */
+/* Goes on to the next block from one whose products of the first half are chained and those of the
+ * other have arrived. No product is in flight before and after. */
 template <int kind>
 FMC_DEVICE void wide8_step(wide8_half *low, wide8_half *high, const wide8_block *old,
                            const wide8_block *next)
@@ -229,7 +230,7 @@ FMC_DEVICE void wide8_step(wide8_half *low, wide8_half *high, const wide8_block 
     fmc_sm90_s8(low->dot, old->a, wide8_matrix(old->x, WIDE8_MINUS));
     fmc_sm90_s8(low->dot, next->a, wide8_matrix(next->x, 0));
     fmc_sm90_commit();
-    __syncwarp(); /* or ptxas puts the chain before the products that it is to run beside */
+    __syncwarp(); /* else ptxas moves the chain before the products that it is to overlap */
     wide8_chain<kind>(high, old->scales + WIDE8_ON, old->w);
     fmc_sm90_fence();
     fmc_sm90_s8(high->dot, old->a, wide8_matrix(old->x, WIDE8_MINUS + WIDE8_ON));
@@ -254,7 +255,7 @@ template <int kind> FMC_DEVICE void wide8_first(wide8_half *low, wide8_half *hig
     fmc_sm90_commit();
     fmc_sm90_wait<0>();
     fmc_sm90_there(low->dot);
-    fmc_sm90_fence(); /* with one fence for both ptxas lets no two products run at a time */
+    fmc_sm90_fence(); /* with one fence for both, ptxas never overlaps two products */
     fmc_sm90_s8(high->dot, b->a, wide8_matrix(b->x, WIDE8_ON));
     fmc_sm90_commit();
     wide8_chain<kind>(low, b->scales, b->w);
@@ -331,7 +332,7 @@ FMC_DEVICE void wide8_multiply(fmc_ring_bars *bars, const unsigned char *ring, c
     for (uint32_t number = blockIdx.x / WIDE8_BLOCKS; number < items;
          number += gridDim.x / WIDE8_BLOCKS) {
         const wide8_item it = wide8_item_of(list, count, number);
-        if (it.panel + (threadIdx.x / 128 - 1) * 4 >= it.panels) { /* nothing for this warpgroup */
+        if (it.panel + (threadIdx.x / 128 - 1) * 4 >= it.panels) { /* no outputs here */
             for (uint32_t tile = 0; tile < it.tiles; tile++) {
                 fmc_ring_wait_full(bars, t);
                 fmc_ring_release_both(bars, t.stage);

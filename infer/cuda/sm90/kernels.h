@@ -1,13 +1,13 @@
 /* kernels.h - the kernels of product.cu, for sm_90a alone.
  *
  * k_wide: 128 outputs by 64, 128 or 192 rows a block. Two warpgroups have 64 outputs each, a panel
- * a warp: a tile of W is the first operand of wgmma as it lies, read or widened into registers. The
- * second operand is x, in cores of 8 rows by 8 k. A warp of its own brings both through a ring by
- * bulk copies. Two blocks are a cluster, which has 256 outputs: each brings half of x into both.
- * Clusters stay and walk tiles of y, so copies of the next run beside the end of one.
+ * a warp: a tile of W is the first operand of wgmma, read or widened into registers. The second
+ * operand is x, in cores of 8 rows by 8 k. A separate warp loads both through a ring by bulk
+ * copies. Two blocks are a cluster, which has 256 outputs: each loads half of x into both. Clusters
+ * are persistent and walk tiles of y, so the copies of the next tile overlap the end of one.
  *
- * x lies by tiles of 64 k, in them by 8 rows, in them by 8 k: 128 bytes, a line of 16 each row.
- * What a block needs of a tile of k is then one run of bytes. */
+ * x is packed by tiles of 64 k, in them by 8 rows, in them by 8 k: 128 bytes, a line of 16 for each
+ * row. A block's part of a tile of k is then contiguous. */
 #ifndef FM_INFER_CUDA_WIDE_KERNELS_H
 #define FM_INFER_CUDA_WIDE_KERNELS_H
 
@@ -16,14 +16,14 @@
 #include "infer/cuda/sm90/wide.h"
 
 #define WIDE_GROUPS 2u                                  /* warpgroups that multiply */
-#define WIDE_BLOCKS 2u                                  /* of a cluster */
-#define WIDE_PANELS (4u * WIDE_GROUPS)                  /* of a block */
-#define WIDE_THREADS (128u * (WIDE_GROUPS + 1u))        /* the first four warps fill */
-#define WIDE_RUN 12u                                    /* blocks of rows that take W in turn */
-#define WIDE_PACK_TILES 16u                             /* of k, by one block */
-#define WIDE_REST_OF_SHARED (FMC_SHARED_90 - WIDE_BARS) /* for the ring */
+#define WIDE_BLOCKS 2u                                  /* blocks of a cluster */
+#define WIDE_PANELS (4u * WIDE_GROUPS)                  /* panels of a block */
+#define WIDE_THREADS (128u * (WIDE_GROUPS + 1u))        /* the first four warps fill the ring */
+#define WIDE_RUN 12u                                    /* blocks of rows that take turns at W */
+#define WIDE_PACK_TILES 16u                             /* tiles of k that one block packs */
+#define WIDE_REST_OF_SHARED (FMC_SHARED_90 - WIDE_BARS) /* bytes for the ring */
 #define WIDE_BARS 128u
-#define WIDE_FILLS 24 /* registers of threads that fill, and that multiply */
+#define WIDE_FILLS 24 /* registers of threads that fill, and of those that multiply */
 #define WIDE_MULTIPLIES 240
 static_assert(fmc_registers_fit(WIDE_GROUPS, WIDE_FILLS, WIDE_MULTIPLIES), "registers");
 
@@ -34,7 +34,7 @@ FMC_DEVICE size_t wide_row(const int32_t *rows, uint32_t first, uint32_t i)
     return rows ? (size_t)rows[i] : (size_t)first + i;
 }
 
-/* 8 values of a row from k on, zeros outside. */
+/* Loads 8 values of a row from k on, zeros outside. */
 FMC_DEVICE void wide_load(float v[8], const fmc_pack *p, size_t row, uint32_t k, bool valid)
 {
     const float *from = p->turned ? p->x + (size_t)k * p->ld + row : p->x + row * p->ld + k;
@@ -50,8 +50,8 @@ FMC_DEVICE void wide_load(float v[8], const fmc_pack *p, size_t row, uint32_t k,
         v[e] = valid && k + e < p->k ? from[p->turned ? e * p->ld : e] : 0.0f;
 }
 
-/* The power of two that f16 rows are brought to 2^14 with; 1 where the largest is no number. A warp
- * to each of the tile's 8 rows. */
+/* The powers of two that scale f16 rows to 2^14; 1 where the largest value is not finite. One warp
+ * for each of the tile's 8 rows. */
 FMC_DEVICE void wide_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint32_t tile)
 {
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = tile * FMC_TILE_ROWS + warp;
@@ -73,7 +73,7 @@ FMC_DEVICE void wide_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint3
     }
 }
 
-/* A block: the scales of 8 rows, once for all blocks that pack them. */
+/* A block computes the scales of 8 rows, once for all blocks that pack them. */
 __global__ void k_wide_powers(const fmc_pack *list, uint32_t count)
 {
     FMC_SHARED(float, power, [FMC_TILE_ROWS]);
@@ -90,14 +90,14 @@ FMC_DEVICE uint32_t wide_pair(bool f16, float a, float b)
     return f16 ? fmc_pack_f16(a, b) : fmc_pack_bf16(a, b);
 }
 
-/* What rounding takes of a, whose rounded bits are r; 0 where that is no number. */
+/* The remainder of rounding a, whose rounded bits are r; 0 where it is not finite. */
 FMC_DEVICE float wide_rest(bool f16, float a, uint32_t r)
 {
     float rest = a - (f16 ? fmc_from_f16(r & 0xffffu) : __uint_as_float(r << 16));
     return isfinite(rest) ? rest : 0.0f;
 }
 
-/* A block: 8 rows, WIDE_PACK_TILES tiles of k from blockIdx.y's on; a warp to each half in turn. */
+/* A block packs 8 rows by WIDE_PACK_TILES tiles of k, chosen by blockIdx.y; warps take turns. */
 __global__ void k_wide_pack(const fmc_pack *list, uint32_t count)
 {
     FMC_SHARED(float, power, [FMC_TILE_ROWS]);
@@ -141,19 +141,19 @@ __global__ void k_wide_pack(const fmc_pack *list, uint32_t count)
     }
 }
 
-/* A tail's stage is as large as a tile's of 64 k: two steps of 16 k of B as pairs (2 KB a panel)
- * and of u, rounded and the rest (128 bytes a row). */
+/* A tail's stage is as large as that of a tile of 64 k: two steps of 16 k of B as pairs (2 KB a
+ * panel) and of u, rounded values and remainder (128 bytes a row). */
 #define WIDE_TAIL_STEPS 2u
 #define WIDE_TAIL_ROW8 256u /* bytes of 8 rows by 16 k */
 
-/* Bytes at which step `step` of 16 k of u lies in its pack, the rest behind the rounded one. */
+/* Offset of step `step` of 16 k of u in its pack; the remainder follows the rounded values. */
 FMC_DEVICE size_t wide_tail_at(uint32_t row8s, uint32_t step, bool rest)
 {
     return (2 * (size_t)step + rest) * row8s * WIDE_TAIL_ROW8;
 }
 
-/* u of tails: p->to has 16 k after 16 k, of each the rounded ones and then the rest by 8 rows, in
- * them two cores. A thread has 8 k of a row. */
+/* Packs u of tails: p->to holds step after step of 16 k, of each the rounded values and then the
+ * remainder by 8 rows, each of two cores. A thread has 8 k of a row. */
 __global__ void k_wide_pack_tail(const fmc_pack *list, uint32_t count)
 {
     const fmc_pack p = list[fmc_find_begin(list, count)];
@@ -179,20 +179,20 @@ __global__ void k_wide_pack_tail(const fmc_pack *list, uint32_t count)
         make_uint4(rest[0], rest[1], rest[2], rest[3]);
 }
 
-/* ---- which tile of y, which part of k ---- */
+/* ---- the choice of a tile of y and a part of k ---- */
 
 typedef struct wide_item {
-    const fmc_job *p;                    /* read where it lies: registers are short */
+    const fmc_job *p;                    /* read from memory: registers are scarce */
     uint32_t panel, row8;                /* the first ones of the block */
-    uint32_t panels, row8s, tiles, each; /* of the job; each: tiles of a part */
+    uint32_t panels, row8s, tiles, each; /* all of the job; each: tiles of a part */
     uint32_t from, to, part;             /* tiles of k */
 } wide_item;
 
-/* WIDE_RUN blocks of rows take the outputs' blocks one after another: in L2 x stays, W passes. */
+/* WIDE_RUN blocks of rows take the blocks of outputs one after another: x stays in L2. */
 template <uint32_t rows>
 FMC_DEVICE wide_item wide_item_of(const fmc_job *list, uint32_t count, uint32_t number)
 {
-    uint32_t low = 0, high = count; /* the last that begins at this one or before */
+    uint32_t low = 0, high = count; /* finds the last job that begins at this item or before */
     while (high - low > 1) {
         uint32_t mid = (low + high) / 2;
         if (list[mid].begin <= number)
@@ -236,9 +236,9 @@ template <int kind, int rows, bool split> struct wide_size {
     static_assert(w_bytes % 128 == 0 && sizeof(fmc_ring_bars) <= WIDE_BARS && stages >= 2, "ring");
 };
 
-/* What of an item this block brings: panels, and rows by 8 of the half that is its own. */
+/* What this block loads for an item: panels, and groups of 8 rows of its half. */
 typedef struct wide_share {
-    uint32_t panels, row8, row8s, all8s; /* all8s: that come into this block */
+    uint32_t panels, row8, row8s, all8s; /* all8s: groups that arrive in this block */
 } wide_share;
 
 template <int rows> FMC_DEVICE wide_share wide_share_of(const wide_item *it)
@@ -253,7 +253,7 @@ template <int rows> FMC_DEVICE wide_share wide_share_of(const wide_item *it)
     return s;
 }
 
-/* The stages of an item's tail. */
+/* Fills the stages of an item's tail. */
 template <int rows>
 FMC_DEVICE void wide_fill_tail(const wide_item *it, const wide_share *s, fmc_ring_bars *bars,
                                unsigned char *ring, fmc_turn *t)
@@ -277,7 +277,7 @@ FMC_DEVICE void wide_fill_tail(const wide_item *it, const wide_share *s, fmc_rin
             fmc_bulk_copy(to, unit, n * 512, full);
             fmc_bulk_copy(to + 1024, unit + 2048, n * 512, full);
         } else if (lane >= WIDE_PANELS && lane < WIDE_PANELS + 2 * n && s->row8s > 0) {
-            uint32_t nth = lane - WIDE_PANELS; /* step and which half */
+            uint32_t nth = lane - WIDE_PANELS; /* step and half */
             const unsigned char *from = it->p->tail_x +
                                         wide_tail_at(it->row8s, step + nth / 2, nth % 2) +
                                         (size_t)(it->row8 + s->row8) * WIDE_TAIL_ROW8;
@@ -289,7 +289,7 @@ FMC_DEVICE void wide_fill_tail(const wide_item *it, const wide_share *s, fmc_rin
     }
 }
 
-/* By the first warp. */
+/* The first warp's part of the kernel. */
 template <int kind, int rows, bool split, bool tail>
 FMC_DEVICE void wide_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_job *list,
                           uint32_t count, uint32_t items)
@@ -336,7 +336,7 @@ FMC_DEVICE void wide_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_jo
 
 /* ---- multiplying ---- */
 
-/* Where the sums of rows of a job go. */
+/* The destination of the sums of a job's rows. */
 typedef struct wide_end {
     float *y;
     size_t ld;
@@ -344,7 +344,7 @@ typedef struct wide_end {
     const float *row_scale;
     uint32_t first, m;
     float alpha, bias[2];
-    bool low, high, plain, has_bias, add; /* low, high: outputs n and n + 8 are there */
+    bool low, high, plain, has_bias, add; /* low, high: outputs n and n + 8 exist */
 } wide_end;
 
 FMC_DEVICE wide_end wide_end_of(const wide_item *it, uint32_t n)
@@ -368,9 +368,9 @@ FMC_DEVICE wide_end wide_end_of(const wide_item *it, uint32_t n)
     return e;
 }
 
-/* Sums of a warpgroup become y, or sums of a part. What is added to is read for eight rows at a
- * time (four beside a tail's sums), so that a warp waits for memory six times and not for each.
- * What a tail's zeros beyond its rank would have done to its sums is + 0. */
+/* Stores a warpgroup's sums in y, or as sums of a part. Values that are added to are read for eight
+ * rows at a time (four where there are a tail's sums), so that a warp waits for memory six times
+ * and not for each value. + 0 stands for a tail's zeros beyond its rank. */
 template <bool tail, int sums>
 FMC_DEVICE void wide_finish(const wide_item *it, uint32_t panel, const float (&total)[sums],
                             const float (&tails)[sums])
@@ -412,7 +412,7 @@ FMC_DEVICE void wide_finish(const wide_item *it, uint32_t panel, const float (&t
     }
 }
 
-/* Half of a tile, two steps of 16 k: a group of products. at: of the stage's x and its rest. */
+/* Half of a tile, two steps of 16 k: a group of products. at: the stage's x and its remainder. */
 template <int kind, int rows, bool split>
 FMC_DEVICE void wide_half(float (&acc)[rows / 2], const fmc_lane *l, const unsigned char *body,
                           uint32_t half, uint64_t x, uint64_t rest)
@@ -427,7 +427,7 @@ FMC_DEVICE void wide_half(float (&acc)[rows / 2], const fmc_lane *l, const unsig
     fmc_sm90_fence();
 #pragma unroll
     for (uint32_t s = 0; s < 2; s++) {
-        uint64_t step = 16 * (2 * half + s); /* two cores, in lines of 16 bytes */
+        uint64_t step = 16 * (2 * half + s); /* of two cores, in units of 16 bytes */
         fmc_sm90<rows, kind == FMC_F16, false>(acc, a[s], x + step);
         if (kind == FMC_PAIR)
             fmc_sm90<rows, kind == FMC_F16, false>(acc, a2[s], x + step);
@@ -437,7 +437,7 @@ FMC_DEVICE void wide_half(float (&acc)[rows / 2], const fmc_lane *l, const unsig
     fmc_sm90_commit();
 }
 
-/* Tiles from .. to of k, of one part: acc is their sum. */
+/* Sums tiles from .. to - 1 of k, of one part, in acc. */
 template <int kind, int rows, bool split>
 FMC_DEVICE void wide_part(float (&acc)[rows / 2], fmc_ring_bars *bars, const unsigned char *ring,
                           fmc_turn *t, uint32_t tiles)
@@ -456,7 +456,7 @@ FMC_DEVICE void wide_part(float (&acc)[rows / 2], fmc_ring_bars *bars, const uns
         fmc_ring_wait_full(bars, *t);
         fmc_lane_load<kind>(&l, w, w + fmc_tile<kind>::head, threadIdx.x % 32);
         wide_half<kind, rows, split>(acc, &l, w + fmc_tile<kind>::head, 0, x, rest);
-        fmc_sm90_wait<1>(); /* the tile before is done */
+        fmc_sm90_wait<1>(); /* the products of the tile before are done */
         if (tile > 0)
             fmc_ring_release_both(bars, last);
         wide_half<kind, rows, split>(acc, &l, w + fmc_tile<kind>::head, 1, x, rest);
@@ -504,7 +504,7 @@ FMC_DEVICE void wide_tail(float (&acc)[rows / 2], const wide_item *it, fmc_ring_
     fmc_sm90_there(acc);
 }
 
-/* Stages of an item's tail. */
+/* Number of stages of an item's tail. */
 FMC_DEVICE uint32_t wide_tail_stages(const fmc_job *p)
 {
     return (p->tail_k + 16 * WIDE_TAIL_STEPS - 1) / (16 * WIDE_TAIL_STEPS);
@@ -521,7 +521,7 @@ FMC_DEVICE void wide_multiply(fmc_ring_bars *bars, const unsigned char *ring, co
     for (uint32_t number = blockIdx.x / WIDE_BLOCKS; number < items;
          number += gridDim.x / WIDE_BLOCKS) {
         wide_item it = wide_item_of<rows>(list, count, number);
-        if (it.panel + warp / 4 * 4 >= it.panels) { /* nothing for this warpgroup */
+        if (it.panel + warp / 4 * 4 >= it.panels) { /* no outputs for this warpgroup */
             uint32_t stages = it.to - it.from + (tail ? wide_tail_stages(it.p) : 0);
             for (uint32_t i = 0; i < stages; i++) {
                 fmc_ring_wait_full(bars, t);
@@ -544,7 +544,7 @@ FMC_DEVICE void wide_multiply(fmc_ring_bars *bars, const unsigned char *ring, co
     }
 }
 
-/* tail: jobs may have one (bf16, not split), and none is in parts. */
+/* tail: jobs may have a tail (bf16, not split), and none is in parts. */
 template <int kind, int rows, bool split, bool tail = false>
 __global__ void FMC_CLUSTER_OF_TWO __launch_bounds__(WIDE_THREADS, 1)
     k_wide(const fmc_job *list, uint32_t count, uint32_t items)

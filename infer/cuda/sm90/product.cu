@@ -1,10 +1,10 @@
-/* product.cu - products of many rows on Hopper's tensor cores, where they give mma's own bits.
+/* product.cu - products of many rows on Hopper's tensor cores, where they give the bits of mma.
  *
- * The order of a product is cuda/mma/fast.h's. Whether wgmma rounds inside of a step of 16 k as mma
- * does is not written anywhere, so it is tried: before a kernel's first use its sums of rows chosen
- * to tell (cancelling, subnormal, of one size and of many) are compared with those of
- * cuda/mma/product.cu's kernels, and one that differs in a bit is never used. FMSTORE_CUDA_WIDE=0
- * uses none; 64, 128 or 192: those of so many rows a block alone. */
+ * The order of a product is cuda/mma/fast.h's. No document states whether wgmma rounds inside a
+ * step of 16 k as mma does, so it is tested: before a kernel's first use its sums of chosen rows
+ * (cancelling, subnormal, of one size and of many) are compared with those of cuda/mma/product.cu's
+ * kernels, and a kernel that differs in a bit is never used. FMSTORE_CUDA_WIDE=0 uses none; 64, 128
+ * or 192: only the kernels of so many rows a block. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@
 #define JOBS_MAX 256u
 #define PARTS_BYTES (64u << 20)
 
-/* ---- the kernels there are ---- */
+/* ---- the kernels ---- */
 
 typedef void (*wide_kernel)(const fmc_job *, uint32_t, uint32_t);
 
@@ -31,8 +31,8 @@ typedef struct way {
 #define KERNELS (FMC_KINDS * 2 * SIZES)
 
 typedef struct way_table {
-    way of[FMC_KINDS][2][SIZES]; /* 1: split */
-    way tailed[SIZES];           /* of bf16 that is not split, with tails; behind the others */
+    way of[FMC_KINDS][2][SIZES]; /* [1]: split */
+    way tailed[SIZES];           /* of bf16, not split, with tails; numbered behind the others */
 } way_table;
 
 template <int kind, int rows, bool split> static way one_way(void)
@@ -45,7 +45,7 @@ template <int rows> static way tailed_way(void)
     return {k_wide<FMC_BF16, rows, false, true>, wide_size<FMC_BF16, rows, false>::bytes};
 }
 
-/* Split rows of F8 weights are left to the other kernels. */
+/* Split rows of F8 weights are left to the kernels for all GPUs. */
 template <int kind> static void ways_of(way_table *t)
 {
     constexpr bool plain = kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR;
@@ -99,7 +99,7 @@ fm_status fmc_sm90_begin(fmc_device *d)
             fmc_cluster_of_two(w->run);
         if (w->run && cudaFuncSetAttribute(w->run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            (int)w->shared_bytes) != cudaSuccess) {
-            (void)cudaGetLastError(); /* built for other GPUs: the other kernels are there */
+            (void)cudaGetLastError(); /* built for other GPUs: the other kernels are used */
             return FM_OK;
         }
     }
@@ -122,7 +122,7 @@ static bool is_split(const fmc_sum *s)
     return s->p.split && fmc_is_plain(s->kind);
 }
 
-/* Tiles of y of a product, each a cluster's. */
+/* Tiles of y of a product; a cluster does one at a time. */
 static uint64_t items_of(const fmc_sum *s, unsigned size)
 {
     return (uint64_t)fmc_ceil(fmc_ceil(s->n, FMC_OUTPUTS), WIDE_BLOCKS * WIDE_PANELS) *
@@ -139,9 +139,9 @@ static uint64_t parts_bytes(const fmc_sum *s)
     return (uint64_t)fmc_splits(s->k) * s->p.m * s->n * sizeof(float);
 }
 
-/* Cycles of a tile of 64 k in a block: 4 steps of rows / 2 for each warpgroup at work and each
- * product of a step, or widening quants (README.md counts it), or the copies at 40 bytes a
- * cycle. */
+/* Cycles of a tile of 64 k in a block, the largest of: 4 steps of rows / 2 for each working
+ * warpgroup and each product of a step; widening quants (counted in tests/bench/SPEED.md); the
+ * copies at 40 bytes a cycle. */
 static uint64_t tile_cycles(const fmc_sum *s, unsigned size)
 {
     uint64_t groups = s->n <= 4 * FMC_OUTPUTS ? 1 : WIDE_GROUPS;
@@ -154,12 +154,12 @@ static uint64_t tile_cycles(const fmc_sum *s, unsigned size)
     return most > bytes / 40 ? most : bytes / 40;
 }
 
-/* Cycles that a product takes alone, about. In parts: with 2,000 bytes a cycle for their sums, and
- * one more launch. */
+/* Estimated cycles of a product that runs alone. In parts: with their sums at 2,000 bytes a cycle,
+ * and one more launch. */
 static uint64_t cycles_of(const fmc_device *d, const fmc_sum *s, unsigned size, bool in_parts)
 {
     uint64_t items = items_of(s, size), at_once = clusters_of(d), tile = tile_cycles(s, size);
-    uint64_t end = 8ull * rows_of[size]; /* what becomes of a tile's sums */
+    uint64_t end = 8ull * rows_of[size]; /* storing a tile's sums */
     if (!in_parts)
         return (items + at_once - 1) / at_once * (tile * fmc_ceil(s->k, FMC_TILE_K) + end);
     items *= fmc_splits(s->k);
@@ -190,11 +190,11 @@ static unsigned size_of(const fmc_device *d, uint32_t only, const fmc_sum *s)
     return best;
 }
 
-/* ---- a list at work ---- */
+/* ---- the plan of a list ---- */
 
 #define NONE UINT32_MAX
 
-/* Parts of k in blocks of their own. */
+/* Whether parts of k run in blocks of their own. */
 typedef enum parting { PARTS_AS_COUNTED, PARTS_NEVER, PARTS_ALWAYS } parting;
 
 typedef struct plan {
@@ -205,10 +205,10 @@ typedef struct plan {
     unsigned size[JOBS_MAX];
     fmc_pack pack[JOBS_MAX];
     uint32_t pack_of[JOBS_MAX];
-    uint64_t to_at[JOBS_MAX], rest_at[JOBS_MAX], scale_at[JOBS_MAX]; /* of packs, in the scratch */
-    uint64_t part_at[JOBS_MAX];                                      /* of products; ~0: none */
-    fmc_pack tail[JOBS_MAX];                                         /* u of those that have one */
-    uint64_t tail_at[JOBS_MAX];                                      /* of products */
+    uint64_t to_at[JOBS_MAX], rest_at[JOBS_MAX], scale_at[JOBS_MAX]; /* offsets of packs */
+    uint64_t part_at[JOBS_MAX];                                      /* of parts; ~0: none */
+    fmc_pack tail[JOBS_MAX];                                         /* u of products with a tail */
+    uint64_t tail_at[JOBS_MAX];                                      /* offsets of the tails */
     uint64_t bytes;
 } plan;
 
@@ -259,7 +259,7 @@ static void plan_tail(plan *pl, uint32_t i)
     pl->tail_blocks += fmc_blocks(16 * units, FMC_THREADS);
 }
 
-/* items: of the whole list; parts are for lists that leave multiprocessors idle. */
+/* items: those of the whole list; k is cut where the list would leave multiprocessors idle. */
 static void plan_parts(plan *pl, uint32_t i, uint64_t items)
 {
     const fmc_sum *s = &pl->list[i];
@@ -347,7 +347,7 @@ static unsigned kernel_of(const fmc_sum *s, unsigned size)
     return s->tail.r > 0 ? KERNELS + size : ((unsigned)s->kind * 2 + is_split(s)) * SIZES + size;
 }
 
-/* All of one kernel in a launch. */
+/* Launches all jobs of one kernel. */
 static void run_way(const plan *pl, unsigned kernel, unsigned char *scratch)
 {
     fmc_job jobs[JOBS_MAX];
@@ -378,7 +378,7 @@ static void run_way(const plan *pl, unsigned kernel, unsigned char *scratch)
     fmc_add_parts(pl->d, jobs, n);
 }
 
-/* pl->list, its sizes and count are there. */
+/* Runs a plan whose list, sizes and count are set. */
 static void run_plan(plan *pl)
 {
     pl->packs = pl->pack_blocks = pl->pack_tiles = pl->tails = pl->tail_blocks = 0;
@@ -408,7 +408,7 @@ static void run_plan(plan *pl)
 
 /* ---- the check ---- */
 
-#define CHECK_N 136u /* both blocks of a cluster */
+#define CHECK_N 136u /* reaches into both blocks of a cluster */
 #define CHECK_K 328u /* three parts; more tiles than some rings have stages */
 #define CHECK_R 40u  /* two stages of a tail, the second not full */
 
@@ -420,8 +420,8 @@ FMC_DEVICE uint32_t wide_hash(uint32_t a, uint32_t b)
     return h ^ h >> 16;
 }
 
-/* Bits of a float, alike in 16 k of a row: of one size, of sizes 2^80 apart, in pairs that cancel
- * or nearly do, so small that products are subnormal or nothing, and powers of two. */
+/* Bits of a float of a test row, alike within 16 k: of one size, of sizes 2^80 apart, in pairs that
+ * cancel or nearly do, so small that products are subnormal or 0, powers of two. */
 FMC_DEVICE uint32_t wide_telling(uint32_t row, uint32_t k)
 {
     uint32_t h = wide_hash(row, k), pair = wide_hash(row, k / 2 + 0x10000u);
@@ -446,7 +446,7 @@ __global__ void k_wide_telling_rows(uint32_t *x, uint32_t k, uint64_t all)
         x[i] = wide_telling((uint32_t)(i / k), (uint32_t)(i % k));
 }
 
-/* Tiles of two-byte elements, a word a time. f16: exponents of 5 bits. */
+/* Fills tiles of two-byte elements, one word at a time. f16: exponents of 5 bits. */
 __global__ void k_wide_telling_tiles(uint32_t *w, bool f16, uint64_t words)
 {
     for (uint64_t i = fmc_index(); i < words; i += fmc_stride()) {
@@ -476,12 +476,12 @@ __global__ void k_wide_differ(unsigned *differ, const float *a, const float *b, 
 typedef struct check_room {
     float *x, *ours, *theirs;
     unsigned char *tiles;
-    float *u;            /* of a tail, or NULL */
+    float *u;            /* u of a tail, or NULL */
     unsigned char *tail; /* its tiles */
     unsigned *differ;
 } check_room;
 
-/* Whether s, whose sums r->ours are there, has the same by a kernel of that size. */
+/* Whether s has the sums of r->ours by a kernel of that size too. */
 static bool is_same(fmc_device *d, const fmc_sum *s, const check_room *r, unsigned size,
                     parting parts)
 {
@@ -505,7 +505,7 @@ static bool is_same(fmc_device *d, const fmc_sum *s, const check_room *r, unsign
            cudaStreamSynchronize(d->stream) == cudaSuccess && host == 0;
 }
 
-/* A tail of telling numbers for s, whose sums without it r->ours are: it is added to them. */
+/* Gives s a tail of test numbers, and adds it to r->ours, the sums without it. */
 static void tell_tail(fmc_device *d, fmc_sum *s, const check_room *r)
 {
     uint64_t u_all = (uint64_t)s->p.m * CHECK_R;
@@ -526,8 +526,8 @@ static void tell_tail(fmc_device *d, fmc_sum *s, const check_room *r)
     s->tail = {r->u, r->tail, CHECK_R, t.alpha};
 }
 
-/* like: of the kind that is asked for. Its own tiles where they are blocks of quants (a tile's
- * elements are then bf16 once more), else tiles that tell. */
+/* like: a product of the kind to be tested. Its own tiles are used where they are blocks of quants
+ * (whose elements are rounded to bf16 once more), else tiles of test numbers. */
 static bool compare(fmc_device *d, const fmc_sum *like, const check_room *r, unsigned size,
                     uint32_t n, uint32_t k)
 {

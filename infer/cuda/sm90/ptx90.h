@@ -2,8 +2,8 @@
  * twin (tests/cuda/simt_ptx90.h): bulk copies, barriers that count bytes, products of a warpgroup.
  * Only files that are compiled for sm_90a may call them.
  *
- * A barrier is 8 bytes of shared memory, 8-aligned. It has phases, the first of parity 0; one ends
- * when `count` arrivals and all bytes that were announced are there. */
+ * A barrier is 8 bytes of shared memory, 8-aligned. It has phases, the first of parity 0; a phase
+ * ends after `count` arrivals and when all announced bytes have arrived. */
 #ifndef FM_INFER_CUDA_PTX90_H
 #define FM_INFER_CUDA_PTX90_H
 
@@ -20,7 +20,8 @@ FMC_DEVICE unsigned fmc_shared_address(const void *shared)
 
 /* ---- barriers and bulk copies ---- */
 
-/* By one thread, which then calls fmc_barrier_publish; a barrier of the block tells the others. */
+/* Called by one thread, which then calls fmc_barrier_publish; the other threads see it after a
+ * barrier of the block. */
 FMC_DEVICE void fmc_barrier_init(uint64_t *bar, unsigned count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(fmc_shared_address(bar)),
@@ -57,7 +58,8 @@ FMC_DEVICE void fmc_barrier_wait(uint64_t *bar, unsigned parity)
                      : "memory");
     while (!done);
 }
-/* By one thread: bytes (a multiple of 16, both ends 16-byte aligned) that bar was told of. */
+/* Called by one thread; copies bytes (a multiple of 16, both addresses 16-byte aligned) that were
+ * announced to bar. */
 FMC_DEVICE void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *bar)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -65,8 +67,8 @@ FMC_DEVICE void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, 
                  "l"(global), "r"(bytes), "r"(fmc_shared_address(bar))
                  : "memory");
 }
-/* What this thread has stored to shared memory may be read by fmc_sm90 and written by bulk copies,
- * after a barrier that tells of it. */
+/* After this call and a barrier, fmc_sm90 may read what this thread has stored to shared memory,
+ * and bulk copies may overwrite it. */
 FMC_DEVICE void fmc_async_fence(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -87,12 +89,13 @@ FMC_DEVICE unsigned fmc_cluster_rank(void)
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return r;
 }
-/* All threads of both. None may leave before its last copy and arrival at the other's. */
+/* Called by all threads of both blocks. No block may end before the last copy and arrival that the
+ * other makes in it. */
 FMC_DEVICE void fmc_cluster_sync(void)
 {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-/* Arrives at the barrier that lies in block `rank` where bar lies in this one. */
+/* Arrives at block `rank`'s barrier at the address of bar. */
 FMC_DEVICE void fmc_barrier_arrive_at(uint64_t *bar, unsigned rank)
 {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -111,8 +114,8 @@ FMC_DEVICE void fmc_bulk_copy_all(void *shared, const void *global, unsigned byt
         : "memory");
 }
 
-/* Registers that each thread of this warpgroup has from here on: 24 to 240, 8 divides; in a kernel
- * with __launch_bounds__(threads, 1). */
+/* Sets the registers of each thread of this warpgroup from here on: 24 to 240, a multiple of 8; in
+ * a kernel with __launch_bounds__(threads, 1). */
 template <int registers> FMC_DEVICE void fmc_registers_less(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
@@ -126,31 +129,31 @@ template <int registers> FMC_DEVICE void fmc_registers_more(void)
 
 /* Describes a matrix of 16-bit elements in shared memory (dynamic; 16-byte aligned), not swizzled:
  * cores of 8 by 8, 128 bytes, whose lines of 16 bytes are 8 k of one row (turned: 8 rows of one k).
- * along_k, along_n: bytes from a core to its neighbours; 16 divides. What begins 16 i bytes behind
- * it is this + i. */
+ * along_k, along_n: bytes from a core to the next, multiples of 16. The matrix that begins 16 i
+ * bytes further on is the result + i. */
 FMC_DEVICE uint64_t fmc_matrix(const void *shared, unsigned along_k, unsigned along_n)
 {
     return (uint64_t)(fmc_shared_address(shared) >> 4 & 0x3fffu) |
            (uint64_t)(along_k >> 4 & 0x3fffu) << 16 | (uint64_t)(along_n >> 4 & 0x3fffu) << 32;
 }
 
-/* Before a product whose registers (d, a) something else has written. */
+/* Called before a product whose registers (d, a) were written by other instructions. */
 FMC_DEVICE void fmc_sm90_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/* The products since the last one are a group. */
+/* The products since the last call form a group. */
 FMC_DEVICE void fmc_sm90_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* All groups but the `left` newest are done: d may be used, a and b may change. */
+/* Waits for all groups but the `left` newest: then d may be used, a and b may change. */
 template <int left> FMC_DEVICE void fmc_sm90_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
-/* After the wait, before d is used: keeps what uses it behind the wait. */
+/* Called after the wait and before d is used: keeps uses of d behind the wait. */
 template <int count> FMC_DEVICE void fmc_sm90_there(float (&d)[count])
 {
 #pragma unroll
@@ -201,7 +204,7 @@ template <int count> FMC_DEVICE void fmc_sm90_there(int32_t (&d)[count])
 /* Four warps, the first a multiple of four, call together: d [64, n] += a [64, 16] b [16, n], f16
  * or bf16 into f32. Warp w of the four has rows 16 w .. of a and d; d[4 i ..] is mma's d of columns
  * 8 i .., a is mma's a. n: 32, 64, 128, 192. b: fmc_matrix; turned: its lines are 8 n of one k. d
- * is there after a wait, and until then a and b stay as they are. */
+ * is valid after a wait; until then a and b must not change. */
 template <int n, bool f16, bool turned>
 FMC_DEVICE void fmc_sm90(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)
 {
