@@ -61,15 +61,14 @@ static fm_status reduce_small(fm_comm *c, float *x, uint64_t n)
 {
     uint64_t stride = slice_of(n, 1);
     uint32_t moves = 0;
-    fm_status rc = room(c, stride * c->size);
+    FM_TRY(room(c, stride * c->size));
     for (uint32_t i = 0; i < c->size; i++) {
         fmi_comm_put(c, &moves, i, true, x, n * sizeof(float));
         fmi_comm_put(c, &moves, i, false, c->room + i * stride, n * sizeof(float));
     }
-    FM_THEN(rc, fmi_comm_moves(c, "all_reduce", moves));
-    if (rc == FM_OK)
-        add_parts(c, x, x, stride, n);
-    return rc;
+    FM_TRY(fmi_comm_moves(c, "all_reduce", moves));
+    add_parts(c, x, x, stride, n);
+    return FM_OK;
 }
 
 static fm_status gather_slices(fm_comm *c, float *x, uint64_t n, uint64_t per)
@@ -88,14 +87,12 @@ static fm_status scatter_slices(fm_comm *c, float *out, const float *x, uint64_t
 {
     uint64_t own = slice_len(n, per, c->rank);
     uint32_t moves = 0;
-    fm_status rc = room(c, per * (c->size + 1));
+    FM_TRY(room(c, per * (c->size + 1)));
     for (uint32_t i = 0; i < c->size; i++) {
         fmi_comm_put(c, &moves, i, true, x + per * i, slice_len(n, per, i) * sizeof(float));
         fmi_comm_put(c, &moves, i, false, c->room + per * i, own * sizeof(float));
     }
-    FM_THEN(rc, fmi_comm_moves(c, "reduce_scatter", moves));
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(fmi_comm_moves(c, "reduce_scatter", moves));
     float *mine = c->room + per * c->size; /* x stays as it is unless it is out */
     copy_floats(c->be, mine, x + per * c->rank, own);
     add_parts(c, out, mine, per, own);

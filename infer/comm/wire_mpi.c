@@ -52,7 +52,8 @@ fm_status fm_wire_mpi(fm_wire **out, double step_timeout_s)
     } open = {.object = dlsym(module, FM_MPI_SYMBOL)};
     if (!open.object) {
         (void)dlclose(module);
-        return fm_fail(FM_EVERSION, "%s is of another version of fmstore", path);
+        return fm_fail(FM_EVERSION, "%s is of another version of fmstore",
+                       named && *named ? named : path);
     }
     return open.function(out, step_timeout_s, &host); /* the module stays: MPI cannot be unloaded */
 }

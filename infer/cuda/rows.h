@@ -39,12 +39,12 @@ template <int W> FMC_DEVICE void fmc_put(float *p, const float (&v)[W])
 }
 
 /* On the host: whether all these addresses allow accesses of 16 bytes. NULL counts as yes. */
-static inline bool fmc_sm90(const void *a, const void *b = NULL, const void *c = NULL,
-                            const void *d = NULL, const void *e = NULL)
+static inline bool fmc_aligned(const void *a, const void *b = NULL, const void *c = NULL,
+                               const void *d = NULL, const void *e = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15u) == 0;
 }
-static inline bool fmc_sm90_ld(size_t a, size_t b = 0, size_t c = 0, size_t d = 0, size_t e = 0)
+static inline bool fmc_aligned_ld(size_t a, size_t b = 0, size_t c = 0, size_t d = 0, size_t e = 0)
 {
     return ((a | b | c | d | e) & 3u) == 0;
 }

@@ -38,7 +38,7 @@ void fmc_op_layernorm(fm_backend *be, float *y, const float *x, const float *gai
                       const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_layernorm,
-                fmc_rows_of(m, h, 1, fmc_sm90(y, x, gain, bias) && fmc_sm90_ld(ldx)), y, x, gain,
+                fmc_rows_of(m, h, 1, fmc_aligned(y, x, gain, bias) && fmc_aligned_ld(ldx)), y, x, gain,
                 bias, ldx, eps);
 }
 
@@ -66,7 +66,7 @@ void fmc_op_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gat
     if (!up)
         ldu = 0;
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_act, m, n,
-                 fmc_sm90(y, gate, up) && fmc_sm90_ld(ldy, ldg, ldu), f, y, ldy, gate, ldg, up,
+                 fmc_aligned(y, gate, up) && fmc_aligned_ld(ldy, ldg, ldu), f, y, ldy, gate, ldg, up,
                  ldu);
 }
 
@@ -84,7 +84,7 @@ __global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t 
 
 void fmc_op_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
 {
-    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_softcap, m, n, fmc_sm90(y) && fmc_sm90_ld(ldy), y, ldy,
+    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_softcap, m, n, fmc_aligned(y) && fmc_aligned_ld(ldy), y, ldy,
                  cap);
 }
 
@@ -111,5 +111,5 @@ void fmc_op_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_
                      const int32_t *row, const float *weight, uint32_t per, uint32_t m, uint32_t n)
 {
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_mix_rows, m, n,
-                 fmc_sm90(y, x) && fmc_sm90_ld(ldy, ldx), y, ldy, x, ldx, row, weight, per);
+                 fmc_aligned(y, x) && fmc_aligned_ld(ldy, ldx), y, ldy, x, ldx, row, weight, per);
 }

@@ -44,17 +44,17 @@ __global__ void k_swiglu(float *y, const float *gate, const float *up, uint64_t 
 
 void fmc_op_add(fm_backend *be, float *y, const float *x, uint64_t n)
 {
-    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_add, n, fmc_sm90(y, x), y, x);
+    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_add, n, fmc_aligned(y, x), y, x);
 }
 
 void fmc_op_scale(fm_backend *be, float *y, float s, uint64_t n)
 {
-    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_scale, n, fmc_sm90(y), y, s);
+    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_scale, n, fmc_aligned(y), y, s);
 }
 
 void fmc_op_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
 {
-    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_swiglu, n, fmc_sm90(y, gate, up), y, gate, up);
+    FMC_SPAN_BY(FMC_RUN_PDL, fmc_of(be), k_swiglu, n, fmc_aligned(y, gate, up), y, gate, up);
 }
 
 /* ---- rows ---- */
@@ -85,7 +85,7 @@ void fmc_op_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
 {
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_affine, m, n,
-                 fmc_sm90(y, scale, bias) && fmc_sm90_ld(ldy), y, ldy, scale, bias, first, rows);
+                 fmc_aligned(y, scale, bias) && fmc_aligned_ld(ldy), y, ldy, scale, bias, first, rows);
 }
 
 __global__ void k_copy_rows(float *y, size_t ldy, const float *x, size_t ldx, const int32_t *rows,
@@ -103,7 +103,7 @@ void fmc_op_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size
                       const int32_t *rows_of_x, uint32_t m, uint32_t n)
 {
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_copy_rows, m, n,
-                 fmc_sm90(y, x) && fmc_sm90_ld(ldy, ldx), y, ldy, x, ldx, rows_of_x);
+                 fmc_aligned(y, x) && fmc_aligned_ld(ldy, ldx), y, ldy, x, ldx, rows_of_x);
 }
 
 /* A cell is a pair (i, i + half) of a head. */
@@ -136,7 +136,7 @@ void fmc_op_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const
 {
     uint32_t half = hd / 2;
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_rope, m, heads * half,
-                 fmc_sm90(x, cos_table, sin_table) && fmc_sm90_ld(ldx, half), x, ldx, pos,
+                 fmc_aligned(x, cos_table, sin_table) && fmc_aligned_ld(ldx, half), x, ldx, pos,
                  cos_table, sin_table, half, inverse ? -1.0f : 1.0f);
 }
 
@@ -184,7 +184,7 @@ void fmc_op_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain,
                     uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_rmsnorm,
-                fmc_rows_of(m, h, 1, fmc_sm90(y, x, gain) && fmc_sm90_ld(ldx)), y, x, gain,
+                fmc_rows_of(m, h, 1, fmc_aligned(y, x, gain) && fmc_aligned_ld(ldx)), y, x, gain,
                 rstd_out, ldx, eps);
 }
 
@@ -221,7 +221,7 @@ void fmc_op_add_rmsnorm(fm_backend *be, float *y, float *x, const float *branch,
                         uint32_t m, uint32_t h, float eps)
 {
     FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_add_rmsnorm,
-                fmc_rows_of(m, h, 1, fmc_sm90(y, x, branch, gain) && fmc_sm90_ld(h)), y, x, branch,
+                fmc_rows_of(m, h, 1, fmc_aligned(y, x, branch, gain) && fmc_aligned_ld(h)), y, x, branch,
                 gain, eps);
 }
 
@@ -249,7 +249,7 @@ void fmc_op_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uin
                     uint32_t hd)
 {
     uint64_t n = be->kv_page_bytes(be, nkv, hd) / sizeof(float);
-    FMC_SPAN(fmc_of(be), k_kv_copy, n, fmc_sm90(kv.k, kv.v) && n % 4 == 0, (float *)kv.k,
+    FMC_SPAN(fmc_of(be), k_kv_copy, n, fmc_aligned(kv.k, kv.v) && n % 4 == 0, (float *)kv.k,
              (float *)kv.v, (size_t)dst * n, (size_t)src * n);
 }
 

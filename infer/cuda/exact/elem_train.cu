@@ -29,7 +29,7 @@ __global__ void k_swiglu_grad(float *dgate, float *dup, const float *dy, const f
 void fmc_op_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
                         const float *gate, const float *up, uint64_t n)
 {
-    FMC_SPAN(fmc_of(be), k_swiglu_grad, n, fmc_sm90(dgate, dup, dy, gate, up), dgate, dup, dy, gate,
+    FMC_SPAN(fmc_of(be), k_swiglu_grad, n, fmc_aligned(dgate, dup, dy, gate, up), dgate, dup, dy, gate,
              up);
 }
 
@@ -63,7 +63,7 @@ void fmc_op_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float 
     lddu = dup ? lddu : 0;
     ldu = up ? ldu : 0;
     FMC_CELLS(fmc_of(be), k_act_grad, m, n,
-              fmc_sm90(dgate, dup, dy, gate, up) && fmc_sm90_ld(lddg, lddu, lddy, ldg, ldu), f,
+              fmc_aligned(dgate, dup, dy, gate, up) && fmc_aligned_ld(lddg, lddu, lddy, ldg, ldu), f,
               dgate, lddg, dup, lddu, dy, lddy, gate, ldg, up, ldu);
 }
 
@@ -85,7 +85,7 @@ __global__ void k_softcap_grad(float *dy, size_t lddy, const float *y, size_t ld
 void fmc_op_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
                          uint32_t m, uint32_t n, float cap)
 {
-    FMC_CELLS(fmc_of(be), k_softcap_grad, m, n, fmc_sm90(dy, y) && fmc_sm90_ld(lddy, ldy), dy, lddy,
+    FMC_CELLS(fmc_of(be), k_softcap_grad, m, n, fmc_aligned(dy, y) && fmc_aligned_ld(lddy, ldy), dy, lddy,
               y, ldy, cap);
 }
 
@@ -104,7 +104,7 @@ __global__ void k_scale_rows(float *y, size_t ldy, const float *x, size_t ldx, c
 void fmc_op_scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n)
 {
-    FMC_CELLS(fmc_of(be), k_scale_rows, m, n, fmc_sm90(y, x) && fmc_sm90_ld(ldy, ldx), y, ldy, x,
+    FMC_CELLS(fmc_of(be), k_scale_rows, m, n, fmc_aligned(y, x) && fmc_aligned_ld(ldy, ldx), y, ldy, x,
               ldx, w);
 }
 
@@ -148,7 +148,7 @@ void fmc_op_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, 
                        (float)sqrt(bias2),
                        eps,
                        g_scale};
-    FMC_SPAN(fmc_of(be), k_adamw, n, fmc_sm90(p, m, v, g), p, m, v, g, o);
+    FMC_SPAN(fmc_of(be), k_adamw, n, fmc_aligned(p, m, v, g), p, m, v, g, o);
 }
 
 /* ---- dropout ---- */
@@ -279,7 +279,7 @@ void fmc_op_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, co
     if (dscale)
         column_dots(fmc_of(be), dscale, dy, lddy, x, ldx, NULL, m, n);
     if (dx)
-        FMC_CELLS(fmc_of(be), k_multiply, m, n, fmc_sm90(dx, dy, scale) && fmc_sm90_ld(lddx, lddy),
+        FMC_CELLS(fmc_of(be), k_multiply, m, n, fmc_aligned(dx, dy, scale) && fmc_aligned_ld(lddx, lddy),
                   dx, lddx, dy, lddy, scale);
 }
 
@@ -369,7 +369,7 @@ void fmc_op_embed_grad(fm_backend *be, float *dw, const float *dy, size_t lddy, 
     fmc_device *d = fmc_of(be);
     if (m == 0 || h == 0)
         return;
-    if (fmc_sm90(dw, dy) && fmc_sm90_ld(lddy, h))
+    if (fmc_aligned(dw, dy) && fmc_aligned_ld(lddy, h))
         FMC_RUN(d, (k_embed_grad<4>), dim3(m, fmc_blocks(h, 4 * FMC_THREADS)), FMC_THREADS, 0, dw,
                 dy, lddy, ids, m, h);
     else
@@ -431,7 +431,7 @@ void fmc_op_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *d
         column_dots(d, dgain, dy, ldx, x, ldx, rstd, m, h);
     if (dx)
         FMC_ROWS(d, k_rmsnorm_dx,
-                 fmc_rows_of(m, h, 2, fmc_sm90(dx, dy, x, gain) && fmc_sm90_ld(ldx)), dx, dy, x,
+                 fmc_rows_of(m, h, 2, fmc_aligned(dx, dy, x, gain) && fmc_aligned_ld(ldx)), dx, dy, x,
                  gain, rstd, ldx, accumulate_dx);
 }
 
@@ -525,14 +525,14 @@ void fmc_op_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbias
     float *stat = (float *)fmc_scratch_get(d, FMC_SCRATCH_OTHER, 2 * (size_t)m * sizeof *stat);
     if (!stat)
         return;
-    FMC_ROWS(d, k_layernorm_stats, fmc_rows_of(m, h, 1, fmc_sm90(x) && fmc_sm90_ld(ldx)), stat, x,
+    FMC_ROWS(d, k_layernorm_stats, fmc_rows_of(m, h, 1, fmc_aligned(x) && fmc_aligned_ld(ldx)), stat, x,
              ldx, eps);
     if ((dgain || dbias) && h > 0)
         FMC_RUN(d, k_layernorm_columns, fmc_blocks(h, FMC_STRIP), FMC_THREADS, 0, dgain, dbias, dy,
                 x, stat, ldx, m, h);
     if (dx)
         FMC_ROWS(d, k_layernorm_dx,
-                 fmc_rows_of(m, h, 2, fmc_sm90(dx, dy, x, gain) && fmc_sm90_ld(ldx)), dx, dy, x,
+                 fmc_rows_of(m, h, 2, fmc_aligned(dx, dy, x, gain) && fmc_aligned_ld(ldx)), dx, dy, x,
                  gain, stat, ldx, accumulate_dx);
 }
 
@@ -567,7 +567,7 @@ __global__ void k_row_dots(fmc_rows r, float *out, const float *a, size_t lda, c
 void fmc_op_row_dots(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
                      size_t ldb, const int32_t *rows_of_b, uint32_t m, uint32_t n)
 {
-    FMC_ROWS(fmc_of(be), k_row_dots, fmc_rows_of(m, n, 2, fmc_sm90(a, b) && fmc_sm90_ld(lda, ldb)),
+    FMC_ROWS(fmc_of(be), k_row_dots, fmc_rows_of(m, n, 2, fmc_aligned(a, b) && fmc_aligned_ld(lda, ldb)),
              out, a, lda, b, ldb, rows_of_b);
 }
 
@@ -625,7 +625,7 @@ void fmc_op_block_squares(fm_backend *be, double *out, const float *x, uint64_t 
     uint64_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
     if (blocks > 0)
         FMC_RUN(d, k_square_blocks, fmc_blocks(blocks, 1), fmc_long<1>::threads, 0, out, x, n,
-                blocks, fmc_sm90(x));
+                blocks, fmc_aligned(x));
 }
 
 void fmc_op_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)

@@ -48,7 +48,7 @@ void fmc_op_logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld
     fmc_device *d = fmc_of(be);
     if (m > 0)
         FMC_RUN(d, k_logsumexp, fmc_blocks(m, 1), fmc_long<1>::threads, 0, lse, logits, ld, m, v,
-                fmc_sm90(logits) && fmc_sm90_ld(ld));
+                fmc_aligned(logits) && fmc_aligned_ld(ld));
 }
 
 FMC_DEVICE void clear_row(float *x, uint32_t v, bool wide)
@@ -98,7 +98,7 @@ void fmc_op_cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
     fmc_device *d = fmc_of(be);
     if (m > 0 && v > 0)
         FMC_RUN(d, k_cross_entropy, fmc_blocks(m, 1), fmc_long<1>::threads, 0, loss, logits, ld,
-                label, m, v, dloss, fmc_sm90(logits) && fmc_sm90_ld(ld));
+                label, m, v, dloss, fmc_aligned(logits) && fmc_aligned_ld(ld));
 }
 
 /* ---- distillation: cpu/kern/loss.h ---- */
@@ -217,5 +217,5 @@ void fmc_op_distill(fm_backend *be, float *loss, float *logits, size_t ld, const
                          (float)((double)dloss * w * t), 1.0 - w, w * t * t};
     if (m > 0 && v > 0)
         FMC_RUN(dev, k_distill, fmc_blocks(m, 1), fmc_long<3>::threads, 0, loss, logits, ld,
-                teacher, ldt, label, m, v, d, fmc_sm90(logits, teacher) && fmc_sm90_ld(ld, ldt));
+                teacher, ldt, label, m, v, d, fmc_aligned(logits, teacher) && fmc_aligned_ld(ld, ldt));
 }

@@ -78,12 +78,12 @@ FMC_DEVICE void few_stage(float (&sum)[MR], const float *const (&x)[MR], uint32_
     float w[8];
 #pragma unroll 4
     for (uint32_t e = 0; e < whole; e += 8) {
-        fmc_sm90n8<T>(w, stage + e / elems * record, lane, e % elems);
+        fmc_widen8<T>(w, stage + e / elems * record, lane, e % elems);
         few_eight<MR>(sum, x, k0 + e, w);
     }
     if (whole == k1 - k0)
         return;
-    fmc_sm90n8<T>(w, stage + whole / elems * record, lane, whole % elems);
+    fmc_widen8<T>(w, stage + whole / elems * record, lane, whole % elems);
 #pragma unroll
     for (int e = 0; e < 8; e++)
         if (k0 + whole + e < k1)

@@ -192,12 +192,12 @@ FMC_BOTH float fmc_nonlinear(uint32_t i)
 
 /* ---- eight elements ---- */
 
-template <int T> struct fmc_sm90n_small;
-template <int T> struct fmc_sm90n_k;
+template <int T> struct fmc_widen_small;
+template <int T> struct fmc_widen_k;
 
 /* Elements e .. e + 7 (e a multiple of 8) of row j of a record. */
 template <int T>
-FMC_BOTH void fmc_sm90n8(float out[8], const unsigned char *rec, uint32_t j, uint32_t e)
+FMC_BOTH void fmc_widen8(float out[8], const unsigned char *rec, uint32_t j, uint32_t e)
 {
     if (T == FM_F32) {
         uint4 a = fmc_sixteen(rec, e / 4, j), b = fmc_sixteen(rec, e / 4 + 1, j);
@@ -222,15 +222,15 @@ FMC_BOTH void fmc_sm90n8(float out[8], const unsigned char *rec, uint32_t j, uin
         fmc_times(out, make_uint2(q.x ^ 0x80808080u, q.y ^ 0x80808080u), 128.0f,
                   fmc_half(fmc_two(rec, 32, j)));
     } else if (fmc_block<T>::elems == 32) {
-        fmc_sm90n_small<T>::eight(out, rec, j, e,
+        fmc_widen_small<T>::eight(out, rec, j, e,
                                   fmc_nibbles(fmc_eight(rec, 0, j, e % 16), e >= 16));
     } else {
-        fmc_sm90n_k<T>::eight(out, rec, j, e);
+        fmc_widen_k<T>::eight(out, rec, j, e);
     }
 }
 
 /* Blocks of 32 with 16 bytes of nibbles q. */
-template <int T> struct fmc_sm90n_small {
+template <int T> struct fmc_widen_small {
     FMC_BOTH void eight(float out[8], const unsigned char *rec, uint32_t j, uint32_t e, uint2 q)
     {
         if (T == FM_Q4_0) {
@@ -254,7 +254,7 @@ template <int T> struct fmc_sm90n_small {
 };
 
 /* Blocks of 256. */
-template <int T> struct fmc_sm90n_k {
+template <int T> struct fmc_widen_k {
     FMC_BOTH void eight(float out[8], const unsigned char *rec, uint32_t j, uint32_t e)
     {
         uint32_t s = e / 32, i = e % 32, first = T == FM_Q4_K ? 1 : 3;
@@ -272,7 +272,7 @@ template <int T> struct fmc_sm90n_k {
         }
     }
 };
-template <> struct fmc_sm90n_k<FM_Q6_K> {
+template <> struct fmc_widen_k<FM_Q6_K> {
     FMC_BOTH void eight(float out[8], const unsigned char *rec, uint32_t j, uint32_t e)
     {
         uint32_t half = e / 128, quarter = e % 128 / 32, i = e % 32;
@@ -288,13 +288,13 @@ template <> struct fmc_sm90n_k<FM_Q6_K> {
 };
 
 /* The same for a type that is known only at run time. */
-FMC_BOTH void fmc_sm90n8_of(float out[8], uint32_t dtype, const unsigned char *rec, uint32_t j,
+FMC_BOTH void fmc_widen8_of(float out[8], uint32_t dtype, const unsigned char *rec, uint32_t j,
                             uint32_t e)
 {
     switch (dtype) {
 #define FMC_CASE(type)                                                                             \
     case type:                                                                                     \
-        fmc_sm90n8<type>(out, rec, j, e);                                                          \
+        fmc_widen8<type>(out, rec, j, e);                                                          \
         break;
         FMC_TYPES(FMC_CASE)
 #undef FMC_CASE
@@ -308,7 +308,7 @@ FMC_BOTH void fmc_row8(float out[8], const fmc_matrix *w, uint32_t row, uint32_t
 {
     const unsigned char *rec = w->image + (size_t)(row / FMC_PANEL) * w->panel_bytes +
                                (size_t)(k >> w->elems_log2) * w->record_bytes;
-    fmc_sm90n8_of(out, w->dtype, rec, row % FMC_PANEL, k & ((1u << w->elems_log2) - 1u));
+    fmc_widen8_of(out, w->dtype, rec, row % FMC_PANEL, k & ((1u << w->elems_log2) - 1u));
 }
 
 #endif
