@@ -1,10 +1,10 @@
-/* scaled.h - checkpoints whose 8-bit float weights come with scales, seen as plain ones.
+/* scaled.h - a view of checkpoints with scaled 8-bit float weights in which the weights are plain.
  *
- * In such a folder "X.weight" is F8_E4M3 and a tensor beside it says what its values are to be
- * multiplied by: one number, one for each row, or one for each block of rows and columns. The
- * config's quantization_config names the form:
+ * In such a folder "X.weight" is F8_E4M3 and a second tensor holds the scales, by which its values
+ * are to be multiplied: one number, one for each row, or one for each block of rows and columns.
+ * The config's quantization_config names the form:
  *
- *   quant_method         scale beside X.weight   shapes of a weight [n, k]
+ *   quant_method         scale of X.weight       its shape for a weight [n, k]
  *   fp8                  X.weight_scale_inv      weight_block_size [r, c]: [ceil(n/r), ceil(k/c)];
  *                                                null: one number
  *   compressed-tensors   X.weight_scale          one number, [n, 1], or [ceil(n/r), ceil(k/c)] of
@@ -12,10 +12,10 @@
  *   fbgemm_fp8           X.weight_scale          [n, 1]
  *   modelopt (FP8)       X.weight_scale          one number
  *
- * A weight's value is value * scale in float32, rounded to the type that the config computes in
- * ("torch_dtype", "dtype"; bfloat16 where it says none): what transformers gives for
- * dequantize=True and compressed-tensors for a decompressed model. Scales of activations and of
- * cached keys and values stand for rounding that is not done here; they are left out. */
+ * A plain weight is value * scale in float32, rounded to the type that the config computes in
+ * ("torch_dtype", "dtype"; bfloat16 where it names none): the result of transformers with
+ * dequantize=True and of compressed-tensors for a decompressed model. Scales of activations and of
+ * cached keys and values belong to a rounding that is not done here; they are left out. */
 #ifndef FM_STORE_SCALED_H
 #define FM_STORE_SCALED_H
 
@@ -24,23 +24,23 @@
 FM_BEGIN_DECLS
 
 typedef struct fm_scaling_config {
-    const char *suffix;  /* of a scale, in the place of ".weight"; NULL: nothing is scaled */
-    uint32_t rows, cols; /* of a block; 0: the scale's shape says all */
-    fm_dtype dtype;      /* of the values: BF16, F16, F32 */
+    const char *suffix;  /* ends a scale's name, in place of ".weight"; NULL: nothing is scaled */
+    uint32_t rows, cols; /* size of a block; 0: the scale's shape gives it */
+    fm_dtype dtype;      /* dtype of the plain weights: BF16, F16, F32 */
 } fm_scaling_config;
 
-/* From a config.json. FM_EUNSUPPORTED names what of quantization_config is not read here. */
+/* From a config.json. FM_EUNSUPPORTED names the unsupported field of quantization_config. */
 FM_CHECKED fm_status fm_scaling_config_of(fm_scaling_config *out, const fm_json *config,
                                           const char *what);
 
-/* A tree and its provider with the scaled weights made plain: they have the config's dtype, ids of
- * their own (a function of weight, scale and form), no scales beside them; model.json has no
- * quantization_config. Nothing is kept: a weight is computed when it is read, in rows. Where
+/* A tree and its provider in which the scaled weights are plain: they have the config's dtype and
+ * ids of their own (a function of weight, scale and form), there are no scales, and model.json has
+ * no quantization_config. Nothing is cached: a weight is computed when it is read, by rows. Where
  * nothing is scaled these are the tree and provider that were given. */
 typedef struct fm_plain fm_plain;
 
 /* tree and p are borrowed until fm_plain_close. FM_EBASE names a weight without a scale, or a scale
- * that does not fit; FM_EUNSUPPORTED an 8-bit float tensor that is no matrix "X.weight". */
+ * that does not fit; FM_EUNSUPPORTED an 8-bit float tensor that is not a matrix "X.weight". */
 FM_CHECKED fm_status fm_plain_open(fm_plain **out, const fm_tree *tree, const fm_provider *p,
                                    const char *what);
 void fm_plain_close(fm_plain *v); /* NULL is fine */

@@ -1,4 +1,4 @@
-/* tensor.h - dtypes (block types too), shapes, tensor identity, and exact widening to float32.
+/* tensor.h - dtypes (block types included), shapes, tensor identity, and exact widening to float32.
  *
  * A tensor's bytes are little-endian, row-major, rows in Hugging Face order. Block types (GGUF's
  * Q4_1 and the like) pack block_elems consecutive elements of a row into block_bytes. */
@@ -45,7 +45,7 @@ typedef enum fm_dtype {
 #define FM_MAX_TENSORS 1000000u
 
 typedef struct fm_dtype_info {
-    const char *name; /* safetensors' spelling where it has one ("BF16"), GGUF's else ("Q4_1") */
+    const char *name;     /* as safetensors spells it ("BF16"), else as GGUF does ("Q4_1") */
     uint32_t block_elems; /* 1 for plain types */
     uint32_t block_bytes;
     bool is_block;
@@ -61,15 +61,15 @@ typedef struct fm_shape {
 bool fm_shape_eq(const fm_shape *a, const fm_shape *b);
 /* Elements; FM_ELIMIT on overflow. */
 FM_CHECKED fm_status fm_shape_elems(uint64_t *out, const fm_shape *shape);
-/* Bytes of (dtype, shape). FM_EINVAL where a block type's last dimension is no whole number of
+/* Bytes of (dtype, shape). FM_EINVAL where a block type's last dimension is not a whole number of
  * blocks; FM_ELIMIT beyond FM_MAX_TENSOR_BYTES. `name` is for the error's text. */
 FM_CHECKED fm_status fm_tensor_bytes(uint64_t *out, fm_dtype dtype, const fm_shape *shape,
                                      const char *name);
 void fm_shape_text(const fm_shape *shape, char *out, size_t out_bytes); /* "[576, 1536]" */
 
-/* Identity: SHA-256 over "fmstore tensor 1\n" | dtype name | '\n' | rank u32 | dims u64 LE |
- * byte count u64 | the SHA-256 of each 1 MiB leaf (the last may be short). Golden values in
- * store/FORMAT.md. An opaque blob has the same form with "fmstore blob 1\n" and no dtype or dims.
+/* Identity: SHA-256 over "fmstore tensor 1\n" | dtype name | '\n' | rank u32 | dims u64 LE | byte
+ * count u64 | the SHA-256 of each 1 MiB leaf (the last may be short). Golden values in
+ * store/FORMAT.md. For an opaque blob the text is "fmstore blob 1\n", without dtype, rank and dims.
  * leaf_out, where not NULL, receives the leaf digests: (bytes + leaf - 1) / leaf of them. */
 FM_CHECKED fm_status fm_tensor_id(fm_digest *out, fm_dtype dtype, const fm_shape *shape,
                                   fm_span bytes, fm_digest *leaf_out);
@@ -78,10 +78,10 @@ FM_CHECKED fm_status fm_tensor_id_from_leaves(fm_digest *out, fm_dtype dtype, co
                                               uint64_t bytes, const fm_digest *leaf);
 FM_CHECKED fm_status fm_blob_id_from_leaves(fm_digest *out, uint64_t bytes, const fm_digest *leaf);
 
-/* Exact widening of n elements to float32 (block types: n a whole number of blocks), bit for bit
- * as ggml's reference dequantization and as IEEE conversion. I* U* F64 BOOL: FM_EUNSUPPORTED. */
+/* Widens n elements to float32 exactly (block types: n a whole number of blocks), with the bits of
+ * ggml's reference dequantization and of IEEE conversion. I*, U*, F64, BOOL: FM_EUNSUPPORTED. */
 FM_CHECKED fm_status fm_to_f32(float *dst, fm_dtype dtype, const void *src, uint64_t n);
-/* Rounding to nearest even from float32; F32, BF16, F16 only. NaN stays NaN (quiet). */
+/* Rounds float32 to nearest even; dtype is F32, BF16 or F16. NaN stays NaN and becomes quiet. */
 FM_CHECKED fm_status fm_from_f32(void *dst, fm_dtype dtype, const float *src, uint64_t n);
 
 float fm_bf16_to_f32(uint16_t v);

@@ -33,7 +33,7 @@ void fm_buf_clear(fm_buf *b)
         b->data[0] = '\0';
 }
 
-/* Room for len more bytes and the NUL behind them. */
+/* Makes the capacity suffice for len more bytes and the NUL behind them. */
 static fm_status reserve(fm_buf *b, size_t len)
 {
     const size_t max = max_of(b);
@@ -124,7 +124,7 @@ void fm_buf_printf(fm_buf *b, const char *fmt, ...)
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
     uint8_t *at = n < 0 ? NULL : fm_buf_extend(b, (size_t)n);
-    if (at) /* extend left room for the NUL that vsnprintf writes */
+    if (at) /* fm_buf_extend left a byte for the NUL that vsnprintf writes */
         vsnprintf((char *)at, (size_t)n + 1, fmt, again);
     va_end(again);
 }

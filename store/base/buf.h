@@ -1,6 +1,6 @@
-/* buf.h - growable bytes with a maximum: passing it is an error, never a silent growth.
- * A buffer sticks at its first failure, so that a writer may append many times and check once
- * with fm_buf_ok. data is NUL-terminated whenever it is not NULL (the NUL is not counted). */
+/* buf.h - growable bytes with a maximum: passing it is an error, never a silent growth. A buffer
+ * remembers its first failure and takes nothing more, so that a writer may append many times and
+ * check once with fm_buf_ok. data is NUL-terminated unless NULL (the NUL is not counted). */
 #ifndef FM_BASE_BUF_H
 #define FM_BASE_BUF_H
 
@@ -19,8 +19,8 @@ typedef struct fm_buf {
 #define FM_BUF_MAX_DEFAULT ((size_t)1 << 31)
 
 void fm_buf_init(fm_buf *b, size_t max_bytes); /* allocates nothing; 0 = FM_BUF_MAX_DEFAULT */
-void fm_buf_release(fm_buf *b);                /* and init again, reusable */
-void fm_buf_clear(fm_buf *b);                  /* len = 0, keeps memory, forgets failure */
+void fm_buf_release(fm_buf *b);                /* frees; b may be used again as if initialised */
+void fm_buf_clear(fm_buf *b);                  /* len = 0, keeps memory, forgets a failure */
 void fm_buf_append(fm_buf *b, const void *data, size_t len);
 void fm_buf_str(fm_buf *b, const char *s);
 void fm_buf_char(fm_buf *b, char c);
@@ -29,7 +29,7 @@ void fm_buf_u16(fm_buf *b, uint16_t v); /* little-endian */
 void fm_buf_u32(fm_buf *b, uint32_t v);
 void fm_buf_u64(fm_buf *b, uint64_t v);
 void fm_buf_printf(fm_buf *b, const char *fmt, ...) FM_PRINTF(2, 3);
-/* Make room for len more bytes and return where they go (len is added); NULL once failed. */
+/* Appends len bytes that the caller fills in, and returns where they begin; NULL once failed. */
 uint8_t *fm_buf_extend(fm_buf *b, size_t len);
 FM_CHECKED fm_status fm_buf_ok(const fm_buf *b);
 fm_span fm_buf_span(const fm_buf *b);

@@ -20,8 +20,8 @@ fm_span fm_span_str(const char *s); /* without its NUL */
 bool fm_span_eq(fm_span a, fm_span b);
 bool fm_span_eq_str(fm_span a, const char *s);
 
-/* A cursor sticks at its first failure: later reads give zeros, fm_cursor_ok says so. So a parser
- * may read a whole record and check once. `what` names the file in error texts. */
+/* A cursor remembers its first failure: later reads give zeros, and fm_cursor_ok reports it. So a
+ * parser may read a whole record and check once. */
 typedef struct fm_cursor {
     const uint8_t *data;
     size_t len;
@@ -37,7 +37,7 @@ uint64_t fm_cursor_u64(fm_cursor *c);
 fm_span fm_cursor_bytes(fm_cursor *c, uint64_t len); /* empty span once failed */
 void fm_cursor_skip(fm_cursor *c, uint64_t len);
 size_t fm_cursor_left(const fm_cursor *c);
-/* FM_ECORRUPT "<what>: ends in the middle of <field> at byte N" once failed. */
+/* Once failed FM_ECORRUPT "<what>: ends in the middle of <field> at byte N"; what: the file. */
 FM_CHECKED fm_status fm_cursor_ok(const fm_cursor *c, const char *what, const char *field);
 
 static inline void fm_put_u16(uint8_t *p, uint16_t v)

@@ -12,7 +12,7 @@ static _Thread_local fm_error_state current;
 
 fm_status fm_fail(fm_status status, const char *fmt, ...)
 {
-    /* Formatted aside first: an argument may be the current text itself. */
+    /* Formatted into a local buffer first: an argument may be the current text itself. */
     char text[sizeof(current.text)];
     va_list ap;
 
@@ -103,7 +103,7 @@ const char *fm_status_name(fm_status status)
     return "unknown";
 }
 
-/* The one place that writes to stderr: a broken assertion cannot be returned to anybody. */
+/* The one place that writes to stderr: a broken assertion cannot be returned to a caller. */
 void fm_assert_failed(const char *cond, const char *file, int line)
 {
     char text[512];
@@ -111,7 +111,7 @@ void fm_assert_failed(const char *cond, const char *file, int line)
 
     if (n > 0) {
         ssize_t done = write(STDERR_FILENO, text, FM_MIN((size_t)n, sizeof(text) - 1));
-        (void)done; /* the process is about to abort: there is nobody to tell */
+        (void)done; /* the process is about to abort: a failed write has no one to be reported to */
     }
     abort();
 }

@@ -16,15 +16,15 @@ typedef enum fm_status {
     FM_ENOMEM = -2,       /* out of memory; text is static, recording it cannot fail */
     FM_EIO = -3,          /* the operating system refused: open, read, write, fsync, rename */
     FM_ENOTFOUND = -4,    /* no such object, revision, file, field */
-    FM_EEXISTS = -5,      /* already there, and overwriting was not asked for */
+    FM_EEXISTS = -5,      /* already there, and overwriting was not requested */
     FM_ECORRUPT = -6,     /* bytes contradict their digest, length or format */
     FM_EVERSION = -7,     /* written by a newer fmstore; nothing was changed */
     FM_EUNSUPPORTED = -8, /* well-formed, but this build or backend cannot do it */
-    FM_ECONFLICT = -9,    /* somebody else moved it first (compare-and-swap lost) */
+    FM_ECONFLICT = -9,    /* another process changed it first (compare-and-swap lost) */
     FM_EBASE = -10,       /* a delta or adapter does not fit its parent */
     FM_ELIMIT = -11,      /* beyond a named maximum */
     FM_ECANCELLED = -12,  /* stopped on request */
-    FM_EREFUSED = -13,    /* an honest no: a gate suite failed; the command exits 1 */
+    FM_EREFUSED = -13,    /* a regular "no": a gate suite failed; the command exits with 1 */
 } fm_status;
 
 /* Record the text for the current thread and return status, so that callers write
@@ -34,7 +34,7 @@ fm_status fm_fail(fm_status status, const char *fmt, ...) FM_PRINTF(2, 3);
 /* Put "<prefix>: " in front of the current text; returns status unchanged. */
 fm_status fm_error_prefix(fm_status status, const char *fmt, ...) FM_PRINTF(2, 3);
 
-/* The current thread's text; "" before the first failure. Valid until the next fm_fail here. */
+/* The current thread's text, valid until its next fm_fail; "" before the first failure. */
 const char *fm_error_text(void);
 void fm_error_clear(void);
 
@@ -45,8 +45,8 @@ typedef struct fm_error_state {
 void fm_error_save(fm_error_state *out);
 void fm_error_restore(const fm_error_state *state);
 
-/* Return the failure of `call` from the calling function. It is for a function that holds nothing
- * which it must release; one that does keeps its status in `rc` and has one way out. */
+/* Returns the failure of `call` from the calling function, which must hold nothing that it has to
+ * release: a function that does keeps its status in `rc` and has one way out. */
 #define FM_TRY(call)                                                                               \
     do {                                                                                           \
         const int fm_try_rc = (call);                                                              \
@@ -55,8 +55,8 @@ void fm_error_restore(const fm_error_state *state);
             return fm_try_rc;                                                                      \
     } while (0)
 
-/* Go on with `call` where all before it succeeded; `rc` keeps the first failure. It is for a
- * function that has something to release behind the last call. */
+/* Makes `call` only where all calls before it succeeded; `rc` keeps the first failure. For a
+ * function that has something to release after the last call. */
 #define FM_THEN(rc, call)                                                                          \
     do {                                                                                           \
         if ((rc) == FM_OK)                                                                         \

@@ -1,4 +1,4 @@
-/* fm.h - attributes and small helpers that every file may use. Includes nothing of ours. */
+/* fm.h - attributes and small helpers that every file may use. Includes no header of fmstore. */
 #ifndef FM_BASE_FM_H
 #define FM_BASE_FM_H
 
@@ -14,8 +14,7 @@
 #define FM_END_DECLS
 #endif
 
-/* The result must be looked at. Where it truly does not matter, say why: fm_ignore(f(),
- * "reason"). */
+/* The result must be used. Where it does not matter, say why: fm_ignore(f(), "reason"). */
 #define FM_CHECKED __attribute__((warn_unused_result))
 #define FM_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define FM_NORETURN __attribute__((noreturn))
@@ -24,7 +23,7 @@
 #define FM_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define FM_MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* fm_assert states our own mistakes and is always on; the world's mistakes are returned. */
+/* For mistakes of this program, always on; wrong input is reported by a status. */
 #define fm_assert(cond) ((cond) ? (void)0 : fm_assert_failed(#cond, __FILE__, __LINE__))
 
 FM_BEGIN_DECLS

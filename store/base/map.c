@@ -1,6 +1,6 @@
-/* map.c - hash map in insertion order: entries in an array, and beside it an open-addressed table
- * of their numbers. SipHash-1-3 with a random key per map, since keys come from files: without a
- * secret, a file could put all its names into one bucket. */
+/* map.c - hash map in insertion order: entries in an array, and an open-addressed table of their
+ * numbers. SipHash-1-3 with a random key per map, since keys come from files: without a secret, a
+ * file could put all its names into one bucket. */
 #include "store/base/map.h"
 
 #include "store/base/mem.h"
@@ -77,7 +77,7 @@ fm_status fm_map_new(fm_map **out)
     fm_map *m = fm_calloc(1, sizeof(*m));
     if (!m)
         return FM_ENOMEM;
-    /* Where the kernel has no entropy yet the key stays zero: slower at worst, never wrong. */
+    /* Where the kernel has no entropy yet the key is zero: lookups may be slower, never wrong. */
     if (getrandom(m->seed, sizeof(m->seed), GRND_NONBLOCK) < 0)
         memset(m->seed, 0, sizeof(m->seed));
     if (fm_arena_new(&m->arena) < 0) {
@@ -98,7 +98,7 @@ void fm_map_free(fm_map *m)
     fm_free(m);
 }
 
-/* The slot that holds the key, or the empty one where it would go. slots > count always. */
+/* The slot that holds the key, or the empty slot where it would go: slots > count always. */
 static size_t find_slot(const fm_map *m, const void *key, size_t len, uint64_t hash)
 {
     size_t i = hash & (m->slots - 1);
@@ -120,7 +120,7 @@ static const struct entry *find(const fm_map *m, const void *key, size_t len)
     return m->slot[i] == NO_ENTRY ? NULL : &m->entry[m->slot[i]];
 }
 
-/* Keep the table at most half full. */
+/* Keeps the table at most half full. */
 static fm_status grow_slots(fm_map *m)
 {
     if (m->slots / 2 > m->count)

@@ -1,6 +1,6 @@
-/* map.h - hash map from byte strings to pointers. Keys are copied; values are borrowed.
- * Iteration is in insertion order, so that nothing printed depends on a hash. Removal is not
- * needed by any user and is not offered. Keys come from files: the hash is seeded per map. */
+/* map.h - hash map from byte strings to pointers. Keys are copied; values are borrowed. Iteration
+ * is in insertion order, so that nothing printed depends on a hash. No user needs removal, so there
+ * is none. Keys come from files, so the hash is seeded per map. */
 #ifndef FM_BASE_MAP_H
 #define FM_BASE_MAP_H
 

@@ -1,7 +1,7 @@
-/* mem.c - the door to the heap: malloc with a limit, a counter and injected failures.
+/* mem.c - the only caller of malloc: a limit, a counter and injected failures.
  *
  * The arena is a chain of zeroed blocks, each twice the size of the last up to a maximum: pieces
- * are cut off the newest one and never move, so pointers stay good until the whole is freed. */
+ * are cut off the newest block and never move, so pointers stay valid until the arena is freed. */
 #include "store/base/mem.h"
 
 #include "store/base/checked.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Nothing real is larger (64 TiB); what is, comes from a hostile length. */
+/* 64 TiB: a larger request can only come from a hostile length. */
 #define MEM_MAX_BYTES ((size_t)1 << 46)
 
 static atomic_uint_fast64_t alloc_count;
@@ -32,7 +32,7 @@ uint64_t fm_mem_alloc_count(void)
     return atomic_load_explicit(&alloc_count, memory_order_relaxed);
 }
 
-/* True when this allocation has to fail because a test asked for it. */
+/* True when this allocation has to fail because a test requested it. */
 static bool must_fail(void)
 {
     atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
@@ -103,7 +103,7 @@ void fm_mem_trim(void)
 #endif
 }
 
-#define ZEROED_HEAD 64u /* before the pointer: bytes mapped, 0 = from the heap */
+#define ZEROED_HEAD 64u /* in front of the caller's bytes: the number mapped, 0 = from the heap */
 #define ZEROED_MAP_MIN ((size_t)1 << 20)
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -113,7 +113,7 @@ static void *map_zeroed(size_t bytes)
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-    if (bytes >= 4 * HUGE_PAGE) /* advice: where it is not taken, small pages do */
+    if (bytes >= 4 * HUGE_PAGE) /* advice: where the kernel does not take it, small pages do */
         (void)madvise(p, bytes, MADV_HUGEPAGE);
     return p;
 }
@@ -203,7 +203,7 @@ fm_status fm_grow(void *array_ptr, size_t *cap, size_t need, size_t elem_bytes)
         next = next > SIZE_MAX / 2 ? need : next * 2;
     if (fm_mul_overflow(&bytes, next, elem_bytes))
         bytes = SIZE_MAX;
-    /* The caller's pointer has its own type; copying its bytes is the one legal way to reach it. */
+    /* The pointer's type is not known here: copying its bytes is the one legal way to reach it. */
     memcpy(&array, array_ptr, sizeof(array));
     array = fm_realloc(array, bytes);
     if (!array)
@@ -219,7 +219,7 @@ fm_status fm_grow(void *array_ptr, size_t *cap, size_t need, size_t elem_bytes)
 
 struct block {
     struct block *next;
-    size_t used_bytes; /* of bytes[] */
+    size_t used_bytes; /* bytes of bytes[] that are in use */
     size_t cap_bytes;
     size_t pad;
     uint8_t bytes[];

@@ -1,8 +1,8 @@
 /* cdelta.c - see cdelta.h.
  *
  * z = zigzag of the change. Symbols: z itself below 16, else 16 + 4 * (log2 z - 4) + the two bits
- * after the leading one; the bits after those are noise and stand apart as they are ("tails").
- * Context of an element with parent's exponent e (at least 1) in a row of scale s:
+ * after the leading one; the bits after those are noise and are stored apart, uncoded ("tails").
+ * Context of an element whose parent has the exponent e (at least 1), in a row of scale s:
  *   s = 255 (a quiet row)  128 + e mod 128
  *   else                   clamp(s + base - 2 e + 24, 0, 127): 24 is a mean change of one ulp */
 #include "store/codec/cdelta.h"
@@ -49,7 +49,7 @@ static void measure(fms_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *
     else
         measure_portable(w, layout_of(dtype), leaf, parent, g, n);
 }
-/* Scales as bytes above a base; returns the base. A range beyond 254 half octaves is cut. */
+/* Codes the rows' scales as bytes above the returned base; beyond 254 half octaves they are cut. */
 static int32_t pack_scales(fms_cdelta *w, size_t rows)
 {
     int32_t base = INT32_MAX;
@@ -64,7 +64,7 @@ static int32_t pack_scales(fms_cdelta *w, size_t rows)
     return base;
 }
 
-/* w->table[i] = map[context of element i]; map NULL: the context itself. */
+/* Sets w->table[i] to map[context of element i]; map NULL: to the context itself. */
 static void contexts(fms_cdelta *w, int32_t base, layout l, const uint8_t *parent,
                      const fms_rows *g, size_t n, const uint8_t *map)
 {
@@ -88,7 +88,7 @@ static void contexts(fms_cdelta *w, int32_t base, layout l, const uint8_t *paren
     }
 }
 
-/* Counts (context, symbol) and writes the tails, u32 bytes first, lowest bit first. */
+/* Counts (context, symbol) and appends the tails: their length (u32), then bits, lowest first. */
 static void put_tails(fms_cdelta *w, fm_buf *out, size_t n, layout l)
 {
     size_t begin = out->len;
@@ -154,7 +154,7 @@ void fms_cdelta_encode(fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_spa
     fms_rows g = fms_cdelta_begin(w, out, at, leaf, parent, &base);
     put_tails(w, out, n, l);
     if (out->failed != FM_OK)
-        return; /* nothing was counted; the caller sees the failure */
+        return; /* nothing was counted; the caller sees out->failed */
     uint8_t last[FMS_CRANS_TABLES];
     unsigned tables = fms_crans_join(&w->model, w->histogram[0], CONTEXTS, last);
     fms_crans_put_contexts(out, &w->model, last, tables);
@@ -163,8 +163,8 @@ void fms_cdelta_encode(fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_spa
     fms_crans_encode(&w->model, tables, out, w->symbol, w->table, n);
 }
 
-/* Elements [i, n) of two bytes by 32, tails apart, so that the second loop can be vectors. Returns
- * how many it did. */
+/* Decodes elements [i, n) of two bytes by blocks of 32; the tails have a loop of their own, so that
+ * the compiler can vectorize the other. Returns how many elements it decoded. */
 static size_t apply_blocks(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
                            const uint8_t *parent, size_t i, size_t n)
 {
@@ -190,7 +190,7 @@ static size_t apply_blocks(uint8_t *dst, const uint8_t *symbol, fm_span tails, u
     return i - begin;
 }
 
-/* Symbols and tails to z, z and parent to child. Returns the bits of tails. */
+/* Makes z from symbols and tails, the child from z and parent. Returns the tail bits read. */
 static uint64_t apply(uint8_t *dst, layout l, const uint8_t *symbol, fm_span tails,
                       const uint8_t *parent, size_t n)
 {
@@ -213,7 +213,7 @@ static uint64_t apply(uint8_t *dst, layout l, const uint8_t *symbol, fm_span tai
     return at;
 }
 
-/* The highest symbol of a dtype: log2 z < 8 * width. */
+/* Refuses symbols too high for the dtype: log2 z < 8 * width. */
 static fm_status check_symbols(const fms_cdelta *w, unsigned tables, layout l)
 {
     unsigned most = DIRECT + 4u * (8u * (unsigned)l.width - 4u);

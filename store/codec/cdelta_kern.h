@@ -1,5 +1,5 @@
-/* cdelta_kern.h - loops of cdelta.c, here so that they can also be compiled for wider
- * vectors; included by cdelta.c and cdelta_simd.c alone. */
+/* cdelta_kern.h - loops of cdelta.c, in a header so that cdelta_simd.c can compile them for wider
+ * vectors too; mixed.c shares its rows and contexts. */
 #ifndef FM_STORE_CODEC_CDELTA_KERN_H
 #define FM_STORE_CODEC_CDELTA_KERN_H
 
@@ -11,17 +11,17 @@ enum { DIRECT = 16, CONTEXTS = 256, MOVING = 128, QUIET = 255, BIAS = 24, SLICE 
 
 struct fms_cdelta {
     fms_crans model;
-    /* Two, for neighbours are often equal; the spare keeps the same counter of each off the same
-     * line of a page, which a CPU would take for the same address. */
+    /* Two, since equal neighbours would wait for one counter; the spare 176 put them at different
+     * offsets in a page, since a CPU takes equal ones for the same address. */
     uint32_t histogram[2][CONTEXTS * FMS_CRANS_SYMBOLS + 176];
     uint8_t table_of[CONTEXTS];
     uint8_t table[FM_LEAF_BYTES / 2];
     uint8_t symbol[FM_LEAF_BYTES / 2];
-    uint8_t z[FM_LEAF_BYTES];    /* u16 or u32 each */
+    uint8_t z[FM_LEAF_BYTES];    /* elements of u16 or u32 */
     int32_t scale[FMS_ROWS_MAX]; /* s + base; INT32_MIN: quiet */
     uint8_t coded_scale[FMS_ROWS_MAX];
-    /* Tables by exponent e of a row with s + base + BIAS = 2 h + b: slice[b][SLICE - h + e], and of
-     * a quiet row. */
+    /* Tables by exponent e: slice[b][SLICE - h + e] where s + base + BIAS = 2 h + b, else
+     * quiet[e]. */
     uint8_t slice[2][SLICE + 320], quiet[256];
 };
 
@@ -52,8 +52,8 @@ static inline uint32_t exponent_of(uint32_t v, layout l)
     return FM_MAX(e, 1u); /* subnormals have the ulp of exponent 1 */
 }
 
-/* v ^ (its sign ? all lower bits : 0): its own inverse, and with it the change away from zero of
- * ordered integers is a plain difference: child = fold(|parent| + u) ^ parent's sign. */
+/* v ^ (sign of v ? all lower bits : 0). The function is its own inverse, and makes the change away
+ * from zero of ordered integers a plain difference: child = fold(|parent| + u) ^ parent's sign. */
 static inline uint32_t fold(uint32_t v, layout l)
 {
     return v ^ (v & l.sign ? l.ones ^ l.sign : 0u);
@@ -72,7 +72,7 @@ static inline uint32_t get_z(const void *z, size_t i, layout l)
     return l.width == 2 ? ((const uint16_t *)z)[i] : ((const uint32_t *)z)[i];
 }
 
-/* Zigzagged changes of elements [from, to), counted away from zero. Returns the largest. */
+/* z = the zigzagged changes of elements [from, to), counted away from zero. Returns the largest. */
 static inline __attribute__((always_inline)) uint32_t
 changes(void *z, layout l, const uint8_t *child, const uint8_t *parent, size_t from, size_t to)
 {
@@ -92,11 +92,11 @@ static inline int32_t half_octaves(uint64_t sum, size_t n, unsigned fraction, ui
     uint64_t mean = FM_MAX(sum / n, 1u);
     int32_t whole = 63 - __builtin_clzll(mean);
     uint64_t x = mean << (63 - whole) >> 33; /* 1.30 */
-    int32_t half = (x * x >> 60) >= 2;       /* the square reaches 2: above the half octave */
+    int32_t half = (x * x >> 60) >= 2;       /* x >= sqrt(2) */
     return 2 * (whole - (int32_t)fraction + (int32_t)top) + half;
 }
 
-/* Two times log2 of the mean |change| in units of 2^(exponent of ulp), rounded down. */
+/* Twice the log2 of the mean |change| in units of 2^(exponent of the ulp), rounded down. */
 static inline __attribute__((always_inline)) int32_t
 row_scale(const void *z, layout l, const uint8_t *parent, size_t from, size_t to)
 {
@@ -119,7 +119,7 @@ row_scale(const void *z, layout l, const uint8_t *parent, size_t from, size_t to
     return half_octaves(sum, to - from, fraction, top);
 }
 
-/* Tables of the row of this coded scale, by exponent. */
+/* The tables of a row with this coded scale, indexed by exponent. */
 static inline const uint8_t *row_tables(const fms_cdelta *w, uint8_t coded, int32_t base)
 {
     if (coded == QUIET)
@@ -142,7 +142,7 @@ static inline uint8_t symbol_of(uint32_t z)
     return (uint8_t)(DIRECT + 4 * (k - 4) + (z >> (k - 2) & 3));
 }
 
-/* Bits, lowest first; flush by whole u32. */
+/* Writes bits, the lowest first, by whole u32. */
 typedef struct tail_writer {
     uint8_t *p;
     uint64_t held;
@@ -162,8 +162,8 @@ static inline void put_tail(tail_writer *t, uint32_t z, uint8_t symbol)
     }
 }
 
-/* z of a symbol that has a tail. Tails beyond the end read as zeros; the caller compares how many
- * bits were asked for. */
+/* The z of a symbol that has a tail, from bit *at. Bits beyond the end read as zeros; the caller
+ * compares the final *at with the length. */
 static inline uint32_t take_tail(uint8_t symbol, fm_span tails, uint64_t *at)
 {
     unsigned bits = tail_bits(symbol);
@@ -179,8 +179,8 @@ static inline uint32_t take_tail(uint8_t symbol, fm_span tails, uint64_t *at)
     return (4u + ((symbol - (unsigned)DIRECT) & 3)) << bits | ((uint32_t)held & ((1u << bits) - 1));
 }
 
-/* For the codecs that share rows and contexts. begin: measures, appends rows, base and scales, and
- * leaves z and, in table, the contexts; open reads the head back; then contexts. */
+/* For the codecs that share rows and contexts. begin appends rows, base and scales, and leaves
+ * changes in z and contexts in table. To decode: open reads that head, contexts fills table. */
 fms_rows fms_cdelta_begin(fms_cdelta *w, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                           const uint8_t *parent, int32_t *base);
 FM_CHECKED fm_status fms_cdelta_open(fms_cdelta *w, fms_rows *g, int32_t *base, fm_cursor *cur,
@@ -188,14 +188,13 @@ FM_CHECKED fm_status fms_cdelta_open(fms_cdelta *w, fms_rows *g, int32_t *base, 
 void fms_cdelta_contexts(fms_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
                          const fms_rows *g, size_t n);
 
-/* The vector forms; elements are of two bytes but for measure. Same results. */
+/* The same with AVX-512; elements have two bytes, except for measure. */
 void fms_cdelta_measure_wide(fms_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
                              const fms_rows *g, size_t n);
 void fms_cdelta_contexts_wide(fms_cdelta *w, int32_t base, layout l, const uint8_t *parent,
                               const fms_rows *g, size_t n);
-size_t fms_cdelta_symbols_wide(fms_cdelta *w, tail_writer *t, size_t n);
-/* Both return how many elements they did; the rest is the caller's. */
+size_t fms_cdelta_symbols_wide(fms_cdelta *w, tail_writer *t, size_t n); /* returns elements done */
 size_t fms_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
-                             const uint8_t *parent, size_t n);
+                             const uint8_t *parent, size_t n); /* likewise */
 
 #endif

@@ -1,4 +1,4 @@
-/* cdelta_simd.c - cdelta.c's loops with AVX-512: the same bytes. */
+/* cdelta_simd.c - cdelta.c's loops with AVX-512; they give the same bytes. */
 #include "store/codec/cdelta_kern.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -17,7 +17,7 @@ measure(fms_cdelta *w, layout l, fm_span leaf, const uint8_t *parent, const fms_
     }
 }
 
-/* A layout that the compiler knows in each. */
+/* In each branch the layout is a constant for the compiler. */
 WIDE void fms_cdelta_measure_wide(fms_cdelta *w, fm_dtype dtype, fm_span leaf,
                                   const uint8_t *parent, const fms_rows *g, size_t n)
 {
@@ -85,7 +85,7 @@ WIDE size_t fms_cdelta_symbols_wide(fms_cdelta *w, tail_writer *t, size_t n)
         __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(w->table + i));
         __m512i at = _mm512_slli_epi16(_mm512_cvtepu8_epi16(c), 7);
         _mm512_storeu_si512(where, _mm512_or_si512(at, _mm512_cvtepu8_epi16(s)));
-        __asm__ volatile("" ::: "memory"); /* else each index is pulled out of a register */
+        __asm__ volatile("" ::: "memory"); /* else each index is extracted from a register */
         for (unsigned k = 0; k < 32; k += 2) {
             counts[where[k]]++;
             odd[where[k + 1]]++;

@@ -18,7 +18,7 @@
 
 enum { PLANES_PLAIN = 0, PLANES_ROTATED = 1 };
 enum { NARROW_BF16 = 1, NARROW_F16 = 2 };
-enum { SMALL_LEAF = 65536 }; /* below it a second codec is tried */
+enum { SMALL_LEAF = 65536 }; /* bytes; below it planes are tried after exponents */
 enum { MAX_UNIT = 256 };
 /* Buckets are joined until they hold this many elements: a table costs about 60 bytes. */
 enum { GROUP_MIN = 4096 };
@@ -27,12 +27,12 @@ struct fms_coder {
     fms_streams *streams;
     uint8_t *plane;      /* FM_LEAF_BYTES: all planes of a leaf, one after the other */
     uint8_t *mixed;      /* FM_LEAF_BYTES: child XOR parent */
-    uint8_t *scratch[2]; /* FM_LEAF_BYTES each, the caller's */
+    uint8_t *scratch[2]; /* FM_LEAF_BYTES each, for callers: fms_coder_scratch */
     fms_cdelta *cdelta;
     fms_exponents *exps;
-    fms_mixed *mixed_bits; /* made when first needed: the slow level */
+    fms_mixed *mixed_bits; /* the slow level; made when first needed */
     fms_palette *palette;
-    uint8_t *narrow[2]; /* FM_LEAF_BYTES / 2 each: a leaf and its parent in a narrower type */
+    uint8_t *narrow[2]; /* a leaf, or its blocks, and its parent in a narrower type */
     fm_buf trial, blocks, rest;
 };
 
@@ -119,7 +119,7 @@ static uint8_t transform_of(fm_dtype dtype)
     return dtype == FM_F32 || dtype == FM_BF16 || dtype == FM_F16 ? PLANES_ROTATED : PLANES_PLAIN;
 }
 
-/* Byte b of every unit goes to dst + b * n. */
+/* Byte b of every element goes to dst + b * n. */
 static void split_planes(uint8_t *dst, const uint8_t *src, size_t unit, size_t n, uint8_t transform)
 {
     if (transform == PLANES_ROTATED && unit == 2) {
@@ -208,7 +208,7 @@ static fm_status decode_planes(fms_coder *c, uint8_t *dst, size_t bytes, fm_span
 
 /* ==== delta ================================================================================ */
 
-/* last[g]: the highest exponent of group g. Returns the number of groups. */
+/* Sets last[g] to the highest exponent of group g; returns the number of groups. */
 static unsigned group_exponents(uint8_t last[256], const uint32_t count[256])
 {
     unsigned groups = 0;
@@ -307,12 +307,12 @@ static bool is_constant(fm_span leaf, size_t unit)
            memcmp(leaf.data, leaf.data + unit, leaf.len - unit) == 0;
 }
 
-/* A leaf's coded bytes so far: out from begin on, by this codec. */
+/* The best coding of a leaf so far: the bytes of out from begin on, by this codec. */
 typedef struct choice {
     fm_buf *out;
-    size_t begin, floor; /* floor: bytes of the leaf, which raw takes */
+    size_t begin, floor; /* floor: bytes of the leaf, the size of raw */
     uint8_t codec;
-    bool any; /* out holds something; else raw is the best so far */
+    bool any; /* out holds a coding; else raw is the best so far */
 } choice;
 
 static size_t best_of(const choice *b)
@@ -320,7 +320,7 @@ static size_t best_of(const choice *b)
     return b->any ? b->out->len - b->begin : b->floor;
 }
 
-/* Where the next codec writes: straight to out while that is empty, to save a copy. */
+/* The buffer for the next codec: out itself while it holds no coding, which saves a copy. */
 static fm_buf *next_room(fms_coder *c, const choice *b)
 {
     if (!b->any)
@@ -329,7 +329,7 @@ static fm_buf *next_room(fms_coder *c, const choice *b)
     return &c->trial;
 }
 
-/* Keeps what was written if it is the smallest so far. */
+/* Keeps the coding that was just written if it is the smallest so far. */
 static void judge(fms_coder *c, choice *b, uint8_t tried)
 {
     if (!b->any) {
@@ -355,9 +355,9 @@ static void try_xor(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span leaf
     judge(c, b, FMS_CODEC_XOR);
 }
 
-/* Of a sample of F32, at least half of the elements that changed kept their low 16 bits, as where a
- * coarser update was added to finer weights. A difference of integers spends a tail on those bits;
- * XOR has a plane of zeros. Arithmetic that rounds keeps them once in 65,536. */
+/* Whether in a sample of F32 at least half of the changed elements kept their low 16 bits, as after
+ * a coarser update of finer weights. A difference of integers spends a tail on these bits, XOR gets
+ * a plane of zeros. Arithmetic that rounds keeps them once in 65,536. */
 static bool low_bits_stay(fm_dtype dtype, fm_span leaf, const uint8_t *parent)
 {
     enum { SPOTS = 64, EACH = 16 };
@@ -398,7 +398,7 @@ static void try_alone(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span le
     size_t unit = unit_of(at->dtype);
     if (fms_exponents_encode(c->exps, next_room(c, b), at, leaf)) {
         judge(c, b, FMS_CODEC_EXPS);
-        if (leaf.len >= SMALL_LEAF) /* in few elements the classes cost more than they tell */
+        if (leaf.len >= SMALL_LEAF) /* with few elements the classes cost more than they save */
             return;
     }
     if (unit > 1) {
@@ -411,7 +411,7 @@ static void try_alone(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span le
     }
 }
 
-/* u16 values - 1 | values, ascending | a stream of low index bytes, beyond 256 one of high ones */
+/* u16 values - 1 | values, ascending | stream of low index bytes | beyond 256 values one of high */
 static void try_palette(fms_coder *c, choice *b, const fms_leaf_at *at, fm_span leaf)
 {
     size_t unit = unit_of(at->dtype), n = leaf.len / unit;
@@ -496,15 +496,14 @@ static fm_status decode_narrow(fms_coder *c, uint8_t *dst, size_t bytes, uint8_t
     return FM_OK;
 }
 
-/* ggml's numbers of the block types that an origin may have */
+/* ggml's numbers of the block types that fms_origin_find may give. */
 static const struct {
     uint8_t number;
     fm_dtype type;
 } block_types[] = {{2, FM_Q4_0},  {3, FM_Q4_1},  {6, FM_Q5_0},  {7, FM_Q5_1},   {8, FM_Q8_0},
                    {12, FM_Q4_K}, {13, FM_Q5_K}, {14, FM_Q6_K}, {20, FM_IQ4_NL}};
 
-/* u8 type | u8 codec | u32 bytes of exceptions | exceptions | the blocks as a leaf, coded. fits is
- * set where that was done. */
+/* u8 type | u8 codec | u32 bytes of exceptions | exceptions | coded leaf of blocks. *fits: done. */
 static fm_status encode_blocks(fms_coder *c, fm_buf *out, const fms_leaf_at *at, fm_span leaf,
                                bool *fits)
 {
@@ -587,7 +586,7 @@ fm_status fms_leaf_encode(fms_coder *c, fm_buf *out, uint8_t *codec, const fms_l
     choice b = {out, out->len, leaf.len, FMS_CODEC_RAW, false};
     if (parent)
         try_parent(c, &b, at, leaf, parent);
-    /* A delta below 60 % is below what dense floats reach alone: the second trial is spared. */
+    /* A delta below 60 % of the leaf is smaller than dense floats get alone: no second trial. */
     if (best_of(&b) > leaf.len / 10 * 6)
         try_palette(c, &b, at, leaf);
     if (best_of(&b) > leaf.len / 10 * 6)

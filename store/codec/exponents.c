@@ -1,5 +1,5 @@
-/* exponents.c - see exponents.h. Elements are rotated left by one bit: the top byte (the
- * exponent; of F16 with three bits of mantissa) is coded, the others stand as planes. */
+/* exponents.c - see exponents.h. Elements are rotated left by one bit: the top byte (the exponent;
+ * in F16 with three bits of mantissa) is coded, the others are stored as planes. */
 #include "store/codec/exponents.h"
 
 #include <string.h>
@@ -10,12 +10,12 @@
 #include "store/codec/rows.h"
 
 enum { ELEMS_MIN = 4096, CONTEXTS = 128, MIDDLE = 64, SAMPLE = 2048, SPARE = 176 };
-enum { COLUMN_ROWS = 64 }; /* fewer rows say nothing about a column */
+enum { COLUMN_ROWS = 64 }; /* with fewer rows a column's mean says nothing */
 
 struct fms_exponents {
     fms_crans model;
-    /* Four, for neighbours are often equal; the spare keeps the same counter of each off the same
-     * line of a page, which a CPU would take for the same address. */
+    /* Four, since equal neighbours would wait for one counter; SPARE puts their equal counters at
+     * different offsets in a page, since a CPU would take equal ones for the same address. */
     uint32_t histogram[4][CONTEXTS * FMS_CRANS_SYMBOLS + SPARE];
     uint8_t table_of[CONTEXTS];
     uint8_t table[FM_LEAF_BYTES / 2];
@@ -62,11 +62,11 @@ static void fill_contexts(fms_exponents *w, const fms_rows *g, size_t n, const u
         int c = FM_MIN(FM_MAX(k - MIDDLE, 0), CONTEXTS - 1);
         of[k] = map ? map[c] : (uint8_t)c;
     }
-    size_t like[256] = {0}; /* 1 + where a row of this class stands that begins at column 0 */
+    size_t like[256] = {0}; /* 1 + the place of a row of this class that begins at column 0 */
     for (size_t k = 0, from = 0; k < g->count; k++) {
         size_t to = fms_rows_end(g, k, n), at = k == 0 ? g->phase : 0;
         uint8_t row = w->row[k], *table = w->table + from;
-        if (at == 0 && like[row]) /* at least as long: only the first and the last are shorter */
+        if (at == 0 && like[row]) /* it is long enough: only the first and last rows are shorter */
             memcpy(table, w->table + like[row] - 1, to - from);
         else if (fms_simd_level() >= FMS_SIMD_AVX512)
             fms_exponents_contexts_wide(table, w->column + at, row, of, to - from);
@@ -80,18 +80,17 @@ static void fill_contexts(fms_exponents *w, const fms_rows *g, size_t n, const u
 
 /* ==== classes ============================================================================== */
 
-/* log2 of a normal variable has a variance of 2.6; in 1/64 octaves: */
+/* The variance of log2 of a normal variable, 2.6, in 1/64 octaves. */
 enum { NOISE = 10650, WORTH = 6 };
 
 typedef struct mean_of {
-    uint64_t total; /* of all symbols */
+    uint64_t total; /* sum of all symbols */
     size_t n;
     unsigned per_octave; /* symbols */
 } mean_of;
 
-/* A byte around MIDDLE for the mean of each sum, in quarter octaves off the mean of all; all MIDDLE
- * where the means differ by too little to pay for being sent. Sum k is of row k's elements, or
- * where g is NULL of `each`. */
+/* class[k] = MIDDLE + the distance of sum k's mean from that of all, in quarter octaves; all MIDDLE
+ * where storing them would not pay. Sum k is over row k (g NULL: `each` elements). */
 static void classes_of(uint8_t *class, const uint32_t *sum, size_t count, const fms_rows *g,
                        size_t each, const mean_of *m)
 {
@@ -133,7 +132,7 @@ static void classify(fms_exponents *w, const fms_rows *g, size_t n, unsigned per
             fms_exponents_add(w->sum + at, w->symbol + from, to - from);
         from = to;
     }
-    /* the first and the last row may be short: an error that costs a bit at most */
+    /* The first and the last row may be short: that error costs at most a few bits. */
     classes_of(w->column, w->sum, g->each, NULL, g->count, &m);
 }
 
@@ -144,8 +143,7 @@ static size_t width_of(fm_dtype dtype)
     return dtype == FM_F32 ? 4 : dtype == FM_BF16 || dtype == FM_F16 ? 2 : 0;
 }
 
-/* Whether byte b of the rotated elements looks like noise: of a sample, how often two agree. Of
- * equal chances it is once in 256. */
+/* Whether byte b of the rotated elements looks like noise: two of a sample agree once in 256. */
 static bool is_noise(fm_span leaf, size_t width, size_t b)
 {
     uint32_t h[256] = {0};

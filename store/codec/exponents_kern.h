@@ -1,12 +1,11 @@
-/* exponents_kern.h - loops of exponents.c, here so that they can also be compiled for wider
- * vectors. The _wide forms give the same results; call them where fms_simd_level() is
- * FMS_SIMD_AVX512. */
+/* exponents_kern.h - loops of exponents.c, in a header so that exponents_simd.c can compile them
+ * for wider vectors too. The _wide forms give the same results; they need FMS_SIMD_AVX512. */
 #ifndef FM_STORE_CODEC_EXPS_KERN_H
 #define FM_STORE_CODEC_EXPS_KERN_H
 
 #include "store/base/cursor.h"
 
-/* Rotated left by one bit, the top byte of each element apart, the others as planes. */
+/* Rotates elements left by one bit; top gets the top byte of each, rest the others as planes. */
 static inline __attribute__((always_inline)) void
 fms_exponents_split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n)
 {
@@ -63,7 +62,7 @@ static inline __attribute__((always_inline)) void fms_exponents_add(uint32_t *su
         sum[i] += s[i];
 }
 
-/* Elements of one row: of[row class + column class]. */
+/* The tables of one row's elements: of[row class + column class]. */
 static inline void fms_exponents_contexts(uint8_t *table, const uint8_t *column, uint8_t row,
                                           const uint8_t of[256], size_t n)
 {
@@ -79,7 +78,7 @@ uint32_t fms_exponents_sum_wide(const uint8_t *s, size_t n);
 void fms_exponents_add_wide(uint32_t *sum, const uint8_t *s, size_t n);
 void fms_exponents_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t row,
                                  const uint8_t of[256], size_t n);
-/* Counts (table, symbol) into four histograms, `each` counters apart; returns how many elements. */
+/* Counts (table, symbol) into four histograms, `each` counters apart; returns elements done. */
 size_t fms_exponents_count_wide(uint32_t *counts, size_t each, const uint8_t *table,
                                 const uint8_t *symbol, size_t n);
 

@@ -1,4 +1,4 @@
-/* exponents_simd.c - exponents.c's loops with AVX-512: the same results. */
+/* exponents_simd.c - exponents.c's loops with AVX-512; they give the same results. */
 #include "store/codec/exponents_kern.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -31,7 +31,7 @@ WIDE size_t fms_exponents_count_wide(uint32_t *counts, size_t each, const uint8_
         __m256i t = _mm256_loadu_si256((const __m256i *)(const void *)(table + i));
         __m512i at = _mm512_slli_epi16(_mm512_cvtepu8_epi16(t), 7);
         _mm512_storeu_si512(where, _mm512_or_si512(at, _mm512_cvtepu8_epi16(s)));
-        __asm__ volatile("" ::: "memory"); /* else each index is pulled out of a register */
+        __asm__ volatile("" ::: "memory"); /* else each index is extracted from a register */
         for (unsigned k = 0; k < 32; k += 4) {
             counts[where[k]]++;
             counts[each + where[k + 1]]++;
@@ -60,7 +60,7 @@ void fms_exponents_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t 
 WIDE void fms_exponents_split_wide(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width,
                                    size_t n)
 {
-    if (width == 2) /* apart, so that the width is a constant */
+    if (width == 2) /* two calls, so that the width is a constant in each */
         fms_exponents_split(top, rest, src, 2, n);
     else
         fms_exponents_split(top, rest, src, 4, n);

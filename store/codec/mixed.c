@@ -1,12 +1,12 @@
-/* mixed.c - see mixed.h. One walk over the elements serves both directions: a bit is
- * either given and coded or decoded and returned. */
+/* mixed.c - see mixed.h. One loop over the elements serves both directions: code_bit codes the bit
+ * that it is given, or decodes a bit and returns it. */
 #include "store/codec/mixed.h"
 
 #include <string.h>
 
 #include "store/codec/cdelta_kern.h"
 
-/* Nodes: is there a change; does it go towards zero; the length of its magnitude, in unary. */
+/* Nodes: is there a change; is it towards zero; its magnitude's length, in unary. */
 enum { CHANGED = 0, TOWARDS = 1, LENGTH = 2, NODES = 35, INPUTS = 6, SETS = 4, LIMIT = 1023 };
 enum { WEIGHT_MOST = 1 << 22 };
 enum { SPACES = 256 + 4096 + 8192 + 1024 + 4096 + 16384 };
@@ -14,17 +14,17 @@ enum { SPACES = 256 + 4096 + 8192 + 1024 + 4096 + 16384 };
 struct fms_mixed {
     int16_t squash[4096], stretch[4096];
     uint32_t rate[LIMIT + 1];
-    uint32_t cell[SPACES * NODES]; /* probability of a 1 in 22 bits << 10 | how often seen */
-    uint32_t top[256][96];         /* likewise, the two bits after a magnitude's leading one */
+    uint32_t cell[SPACES * NODES]; /* probability of a 1 in 22 bits << 10 | bits seen, cut */
+    uint32_t top[256][96];         /* likewise, for the two bits after a magnitude's leading one */
     int32_t weight[NODES * SETS][INPUTS];
     int32_t column[FMS_ROW_MAX];
-    fm_buf *out; /* encoding */
+    fm_buf *out; /* NULL: decoding */
     fm_span in;  /* decoding */
     size_t at;
     uint32_t low, high, value;
 };
 
-/* Logistic function of d / 256 in 1/4096, by a recurrence in 32 fraction bits, and its inverse. */
+/* squash: the logistic function of d / 256 in 1/4096, by a recurrence; stretch: its inverse. */
 static void make_tables(fms_mixed *m)
 {
     uint64_t e = 1ull << 32;
@@ -80,7 +80,7 @@ static uint8_t next_byte(fms_mixed *m)
     return b;
 }
 
-/* One bit of probability p / 65536 of being 1. */
+/* Codes `bit`, or decodes a bit, whose probability of being 1 is p / 65536. */
 static bool code_bit(fms_mixed *m, uint32_t p, bool bit)
 {
     uint32_t mid = m->low + (uint32_t)((uint64_t)(m->high - m->low) * p >> 16);
@@ -109,7 +109,8 @@ static void learn(const fms_mixed *m, uint32_t *cell, bool bit)
     *cell = (uint32_t)p << 10 | (seen < LIMIT ? seen + 1 : seen);
 }
 
-/* A bit of a node, mixed. input: the cell's space of each prediction. *p12: what was expected. */
+/* A bit of a node by mixed predictions. input: each prediction's cell. *p12: the probability
+ * used. */
 static bool mixed_bit(fms_mixed *m, const uint32_t input[INPUTS], unsigned node, unsigned set,
                       bool bit, int *p12)
 {
@@ -139,7 +140,7 @@ static bool top_bit(fms_mixed *m, uint32_t *cell, bool bit)
     return bit;
 }
 
-/* The bits of a magnitude below its leading one. */
+/* Codes the bits of a magnitude below its leading one. */
 static uint32_t low_bits(fms_mixed *m, unsigned context, unsigned length, uint32_t magnitude)
 {
     uint32_t v = 1;
@@ -162,7 +163,7 @@ typedef struct place {
     layout l;
     size_t row_begin, each, column;
     bool quiet;
-    int32_t drift; /* of the row */
+    int32_t drift; /* how the row's changes went so far */
 } place;
 
 static unsigned size_class(int8_t d)
@@ -181,7 +182,7 @@ static int32_t clamp(int32_t v, int32_t most)
     return FM_MIN(FM_MAX(v, 0), most);
 }
 
-/* seen: the changes so far, in the direction of the numbers, cut to -7..7. */
+/* Finds the cells of element i. seen: the changes so far with their true sign, cut to -7..7. */
 static void gather(const fms_mixed *m, uint32_t input[INPUTS], unsigned c, const place *q,
                    const int8_t *seen, size_t i)
 {
@@ -200,7 +201,7 @@ static void gather(const fms_mixed *m, uint32_t input[INPUTS], unsigned c, const
     input[5] = (base += 4096) + c * 64 + mantissa * 8 + column;
 }
 
-/* One change, counted away from zero: zigzagged z, given or decoded. */
+/* Codes z, the zigzagged change away from zero, or decodes and returns it. */
 static uint32_t element(fms_mixed *m, unsigned c, place *q, const int8_t *seen, size_t i,
                         uint32_t z)
 {

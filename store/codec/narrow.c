@@ -31,7 +31,7 @@ static uint32_t from_f16(uint16_t h)
 static bool all_bf16(const uint8_t *leaf, size_t n)
 {
     uint32_t low = 0;
-    for (size_t i = 0; i < n; i += 4096) { /* by pieces: a leaf that is none says so in its first */
+    for (size_t i = 0; i < n; i += 4096) { /* by pieces: a wide leaf is known after the first */
         for (size_t k = i; k < FM_MIN(i + 4096, n); k++)
             low |= load32(leaf + 4 * k);
         if (low & 0xffffu)

@@ -37,7 +37,7 @@ static uint32_t load(const uint8_t *p, size_t unit, size_t i)
     return unit == 2 ? fm_get_u16(p + 2 * i) : fm_get_u32(p + 4 * i);
 }
 
-/* Where v is, or the free slot where it belongs. */
+/* The slot that holds v, or the free slot where it belongs. */
 static size_t slot_of(const fms_palette *p, uint32_t v)
 {
     size_t k = (v * 0x9e3779b1u) >> 18;

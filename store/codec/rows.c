@@ -22,7 +22,7 @@ fms_rows fms_rows_choose(const fms_leaf_at *at, size_t width, size_t n)
         return rows_of(LONG, LONG, n);
     if (row == 0)
         return rows_of(NO_ROW, NO_ROW, n);
-    if (row < FMS_ROW_MIN) /* whole rows, as many as make a usable length */
+    if (row < FMS_ROW_MIN) /* several whole rows make a usable length */
         row *= (FMS_ROW_MIN + row - 1) / row;
     return rows_of((size_t)(row - start % row), (size_t)row, n);
 }

@@ -1,5 +1,5 @@
 /* sorted_delta.h - the conditional integer delta: a child's floats as small numbers, sorted so that
- * numbers of like size stand together.
+ * numbers of similar size are together.
  *
  * A float's bits are mapped to an ordered integer (a bijection: NaN, Inf and -0.0 survive), the
  * parent's is subtracted (modulo 2^width) and the result zigzagged. A step of training has a
@@ -19,10 +19,9 @@ FM_BEGIN_DECLS
 bool fms_delta_applies(fm_dtype dtype); /* F32, BF16, F16 */
 size_t fms_delta_width(fm_dtype dtype); /* bytes of an element */
 
-/* Elements of the parent by exponent. */
+/* count[e] = the number of the parent's elements with exponent e. */
 void fms_delta_count(uint32_t count[256], fm_dtype dtype, const uint8_t *parent, size_t n);
-/* plane[b] has n bytes: byte b of each zigzagged difference, in the order of the parent's exponent.
- */
+/* plane[b] gets n bytes: byte b of each zigzagged difference, in order of the parent's exponent. */
 void fms_delta_split(uint8_t *const plane[FMS_DELTA_MAX_WIDTH], fm_dtype dtype,
                      const uint8_t *child, const uint8_t *parent, const uint32_t count[256],
                      size_t n);

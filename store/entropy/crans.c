@@ -8,7 +8,7 @@
 #include "store/entropy/crans_simd.h"
 
 enum { BITS = FMS_CRANS_BITS, SCALE = 1 << BITS, STATES = FMS_CRANS_STATES };
-enum { INVERSE_SHIFT = 43 }; /* x < freq << 21, freq <= 2^11: exact, and the product fits 64 bits */
+enum { INVERSE_SHIFT = 43 }; /* exact for x < freq << 21, freq <= 2^11; products fit 64 bits */
 static const uint32_t state_low = 1u << 16;
 
 /* ==== coding =============================================================================== */
@@ -37,14 +37,14 @@ static void make_pairs(fms_crans *m, size_t tables)
         }
 }
 
-/* Symbols [from, n), the last first, into x; words go down from p. */
+/* Codes symbols [from, n), the last first, into states x; words go down from p; returns new p. */
 static uint8_t *encode_down(const fms_crans *m, uint32_t x[STATES], uint8_t *p,
                             const uint8_t *symbol, const uint8_t *table, size_t from, size_t n)
 {
     for (size_t i = n; i-- > from;) {
         size_t k = (size_t)table[i] * FMS_CRANS_SYMBOLS + symbol[i];
         uint32_t v = x[i % STATES], rest = m->u.code[k].rest;
-        uint32_t full = v >> (32 - BITS) >= SCALE - rest; /* arithmetic: nobody can guess it */
+        uint32_t full = v >> (32 - BITS) >= SCALE - rest; /* arithmetic, not a branch */
         fm_put_u16(p - 2, (uint16_t)v);
         p -= 2 * full;
         v >>= 16 * full;
@@ -106,7 +106,8 @@ int fms_simd_level(void)
     return FM_MIN(level_most, fms_crans_simd_level());
 }
 
-/* One symbol out of one state. Reads two bytes at *p, and takes them if the state wants them. */
+/* Decodes one symbol from one state. Reads two bytes at *p, and consumes them if the state is
+ * low. */
 static inline uint32_t pull(uint32_t v, const uint32_t *slot, uint8_t *symbol, const uint8_t **p)
 {
     uint32_t e = slot[v & (SCALE - 1)];
@@ -118,7 +119,7 @@ static inline uint32_t pull(uint32_t v, const uint32_t *slot, uint8_t *symbol, c
     return v;
 }
 
-/* Whole groups of 32 symbols while their words are surely there; returns how many symbols. */
+/* Decodes groups of 32 symbols while a group's words cannot run out; returns how many symbols. */
 static size_t decode_groups(const fms_crans *m, uint8_t *symbol, const uint8_t *table, size_t n,
                             uint32_t x[STATES], const uint8_t **words, const uint8_t *end)
 {

@@ -24,8 +24,8 @@ int fms_crans_simd_level(void)
     return FMS_SIMD_NONE;
 }
 
-/* Eight states; words are read by 16 bytes. The k-th lane that runs low takes word k: pdep deals
- * the numbers 0, 1, ... to the bytes of those lanes. */
+/* Decodes from eight states; words are read by 16 bytes. The k-th lane that runs low takes word k:
+ * pdep puts the numbers 0, 1, ... into the bytes of these lanes. */
 NARROW static inline __m256i step8(__m256i x, __m256i *entry, const uint32_t *slot,
                                    const uint8_t *table, const uint8_t **words)
 {
@@ -74,26 +74,27 @@ NARROW size_t fms_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const
     return i;
 }
 
-/* x -> (x / f) * 2048 + x mod f + start of eight states; what a full one sheds goes below *p. */
+/* x -> (x / f) * 2048 + x mod f + start for eight states; the words of full states go below *p. */
 NARROW static inline __m256i push8(__m256i x, __m256i e, uint8_t **p)
 {
     const __m256i low16 = _mm256_set1_epi32(0xffff), one = _mm256_set1_epi32(1);
     __m256i f = _mm256_and_si256(e, low16);
     __m256i fits = _mm256_cmpgt_epi32(f, _mm256_srli_epi32(x, 32 - FMS_CRANS_BITS));
     unsigned mask = 255u & ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(fits));
-    /* their numbers, in order, moved to the upper end: the words below them lie in free room */
+    /* The full lanes' numbers in order at the upper end: what is stored below is overwritten
+     * later. */
     size_t count = (size_t)__builtin_popcount(mask);
     uint64_t full = _pdep_u64(mask, 0x0101010101010101ull) * 255;
     uint64_t from = _pext_u64(0x0706050403020100ull, full) << (4 * (8 - count));
-    from <<= 4 * (8 - count); /* in two steps: by 64 where none is full, without a branch */
+    from <<= 4 * (8 - count); /* in two steps: a shift by 64 is undefined */
     __m256i which = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)from));
     __m256i w = _mm256_and_si256(_mm256_permutevar8x32_epi32(x, which), low16);
     __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
     _mm_storeu_si128((__m128i *)(void *)(*p - 16), words);
     *p -= 2 * count;
     x = _mm256_blendv_epi8(_mm256_srli_epi32(x, 16), x, fits);
-    /* Three roundings, in whatever direction, cost less than 1 of a quotient below 2^21: it is
-     * right or one off, and the remainder says which. */
+    /* Three roundings, in any direction, change a quotient below 2^21 by less than 1: it is right
+     * or one off, and the remainder shows which. */
     __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 16));
     __m256 whole = _mm256_add_ps(_mm256_mul_ps(high, _mm256_set1_ps(65536.0f)),
                                  _mm256_cvtepi32_ps(_mm256_and_si256(x, low16)));
@@ -103,7 +104,7 @@ NARROW static inline __m256i push8(__m256i x, __m256i e, uint8_t **p)
     __m256i above = _mm256_srai_epi32(r, 31); /* the quotient was one too high */
     q = _mm256_add_epi32(q, above);
     r = _mm256_add_epi32(r, _mm256_and_si256(above, f));
-    __m256i below = _mm256_cmpgt_epi32(f, r); /* 0: one too low */
+    __m256i below = _mm256_cmpgt_epi32(f, r); /* 0: the quotient was one too low */
     q = _mm256_add_epi32(q, _mm256_add_epi32(below, one));
     r = _mm256_sub_epi32(r, _mm256_andnot_si256(below, f));
     r = _mm256_add_epi32(r, _mm256_srli_epi32(e, 16));
@@ -131,7 +132,7 @@ NARROW uint8_t *fms_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint
     return p;
 }
 
-/* The low byte of each entry is the symbol; words is read by 32 bytes. */
+/* Decodes from sixteen states. An entry's low byte is the symbol; words are read by 32 bytes. */
 WIDE static inline __m512i step(__m512i x, __m512i *entry, const uint32_t *slot,
                                 const uint8_t *table, const uint8_t **words)
 {
@@ -141,7 +142,7 @@ WIDE static inline __m512i step(__m512i x, __m512i *entry, const uint32_t *slot,
     __m512i e = _mm512_i32gather_epi32(at, slot, 4);
     __m512i f = _mm512_and_si512(_mm512_srli_epi32(e, 8), _mm512_set1_epi32(0xfff));
     __m512i h = _mm512_srli_epi32(x, FMS_CRANS_BITS);
-    /* f holds freq - 1, so (f + 1) * h = f * h + h; both are below 2^21 and 2^12 */
+    /* f holds freq - 1, so (f + 1) * h = f * h + h; h is below 2^21, f + 1 below 2^12. */
     __m512i v = _mm512_add_epi32(_mm512_mullo_epi32(f, h), h);
     v = _mm512_add_epi32(v, _mm512_srli_epi32(e, 20));
     __mmask16 low = _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(1 << 16));
@@ -175,20 +176,20 @@ WIDE size_t fms_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const u
 static const uint16_t ascend[32] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
                                     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* x -> (x / f) * 2048 + x mod f + start. The quotient is below 2^21, so that of floats
- * rounded towards zero is right or one too low, and the remainder says which. */
+/* x -> (x / f) * 2048 + x mod f + start. The quotient is below 2^21, so the quotient of floats
+ * rounded towards zero is right or one too low, and the remainder shows which. */
 WIDE static inline __m512i push(__m512i x, __m512i e, uint8_t **p)
 {
     __m512i f = _mm512_and_si512(e, _mm512_set1_epi32(0xffff));
     __mmask16 full = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(x, 32 - FMS_CRANS_BITS), f);
     __m256i words = _mm256_maskz_compress_epi16(full, _mm512_cvtepi32_epi16(x));
-    /* to the upper end, so that what the store writes beside them lies below, still free */
+    /* The words go to the upper end: what is stored below them is overwritten later. */
     size_t count = (size_t)__builtin_popcount(full);
     __m256i up = _mm256_loadu_si256((const __m256i *)(const void *)(ascend + count));
     _mm256_storeu_si256((__m256i *)(void *)(*p - 32), _mm256_permutexvar_epi16(up, words));
     *p -= 2 * count;
     x = _mm512_mask_srli_epi32(x, full, x, 16);
-    /* the inverse waits for no state; three roundings towards zero cost less than 1 of 2^21 */
+    /* The inverse does not depend on x; three roundings towards zero lose less than 1 of 2^21. */
     enum { down = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC };
     __m512 inverse = _mm512_div_round_ps(_mm512_set1_ps(1.0f), _mm512_cvtepi32_ps(f), down);
     __m512 ratio = _mm512_mul_round_ps(_mm512_cvt_roundepu32_ps(x, down), inverse, down);

@@ -1,5 +1,4 @@
-/* crans_tables.c - frequencies of crans.h: from histograms, to bytes and back, and
- * which contexts share a table. */
+/* crans_tables.c - crans.h's frequencies: made, coded, decoded; contexts that share a table. */
 #include <string.h>
 
 #include "store/entropy/crans.h"
@@ -23,7 +22,7 @@ void fms_crans_normalise(fms_crans *m, size_t t, const uint32_t histogram[FMS_CR
         freq[s] = (uint16_t)(histogram[s] ? FM_MAX(f, 1u) : 0);
         left -= freq[s];
     }
-    while (left < 0 && freq[top] + left < 1) { /* many rare symbols: shave the larger ones */
+    while (left < 0 && freq[top] + left < 1) { /* many rare symbols: reduce the frequent ones */
         for (unsigned s = 0; s < FMS_CRANS_SYMBOLS && left < 0; s++)
             if (freq[s] > 1) {
                 freq[s]--;
@@ -117,7 +116,7 @@ uint64_t fms_crans_nlog2(uint32_t n)
 {
     if (n < 2)
         return 0;
-    /* log2 of the mantissa by squaring: eight fraction bits */
+    /* log2 of the mantissa by squaring: eight fraction bits. */
     unsigned whole = bit_length(n) - 1;
     uint64_t x = (uint64_t)n << (31 - whole); /* 1.31 */
     uint32_t bits = 0;
@@ -132,7 +131,7 @@ uint64_t fms_crans_nlog2(uint32_t n)
     return (uint64_t)n * (whole * 256 + bits);
 }
 
-/* What a histogram's symbols cost under a table of their own, and the table, in 1/256 bits. */
+/* Cost of a histogram's symbols with a table of their own, and of that table, in 1/256 bits. */
 static uint64_t cost_of(const uint32_t h[FMS_CRANS_SYMBOLS])
 {
     uint64_t bits = 0;

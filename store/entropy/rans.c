@@ -11,8 +11,8 @@
 enum { SCALE_BITS = 12, SCALE = 1 << SCALE_BITS, STATES = 4 };
 static const uint32_t state_low = 1u << 16;
 
-/* Frequencies that sum to SCALE, each symbol that occurs at least 1. Remainders go to the most
- * frequent symbol, where they cost least; integers only, so that every machine agrees. */
+/* Sets frequencies that sum to SCALE, at least 1 for each symbol that occurs. The remainder goes to
+ * the most frequent symbol, where it costs least; integers only, so that every machine agrees. */
 static void normalise(uint16_t freq[256], const uint32_t histogram[256], size_t n)
 {
     int32_t left = SCALE;
@@ -27,7 +27,7 @@ static void normalise(uint16_t freq[256], const uint32_t histogram[256], size_t 
         if (histogram[s] > histogram[top])
             top = s;
     }
-    while (left < 0 && freq[top] + left < 1) { /* many rare symbols: shave the larger ones */
+    while (left < 0 && freq[top] + left < 1) { /* many rare symbols: reduce the frequent ones */
         for (unsigned s = 0; s < 256 && left < 0; s++)
             if (freq[s] > 1) {
                 freq[s]--;
@@ -59,7 +59,7 @@ static size_t write_table(uint8_t *dst, size_t dst_bytes, const uint16_t freq[25
     return at;
 }
 
-/* One symbol into one state; words go down from *at. The caller made sure of two bytes of room. */
+/* Codes one symbol into one state; words go down from *at, where the caller left two bytes. */
 static inline uint32_t push_symbol(uint32_t v, uint32_t code, uint8_t *dst, size_t *at)
 {
     uint32_t f = code >> 16;
@@ -87,7 +87,7 @@ size_t fms_rans_encode(uint8_t *dst, size_t dst_bytes, const uint8_t *src, size_
     size_t head = dst_bytes ? write_table(dst, dst_bytes, freq) : 0;
     if (!head || head + 4 * STATES > dst_bytes)
         return 0;
-    size_t low = head + 4 * STATES; /* words may come down to here */
+    size_t low = head + 4 * STATES; /* words may go down to here */
     size_t at = dst_bytes, i = n;
     uint32_t x[STATES] = {state_low, state_low, state_low, state_low};
     for (; i % STATES; i--) {
@@ -116,7 +116,7 @@ typedef struct rans_table {
     uint32_t slot[SCALE]; /* symbol | (freq - 1) << 8 | (slot - start) << 20 */
 } rans_table;
 
-/* The bytes that the table took, 0 if it is malformed. */
+/* Returns the bytes that the table took, 0 if it is malformed. */
 static size_t read_table(rans_table *t, const uint8_t *src, size_t src_bytes)
 {
     if (src_bytes < 1)
@@ -126,7 +126,7 @@ static size_t read_table(rans_table *t, const uint8_t *src, size_t src_bytes)
     uint32_t sum = 0;
     int last = -1;
     for (unsigned k = 0; k < symbols; k++) {
-        if (at + 3 > src_bytes) /* the states follow, so three bytes are always there */
+        if (at + 3 > src_bytes) /* the states follow, so a sound table has three bytes here */
             return 0;
         uint32_t s = src[at++], f = src[at++];
         if (f >= 128)
@@ -141,14 +141,14 @@ static size_t read_table(rans_table *t, const uint8_t *src, size_t src_bytes)
     return sum == SCALE ? at : 0;
 }
 
-/* One symbol out of one state. Reads two bytes at *p, and takes them if the state wants them. */
+/* Decodes one symbol from one state. Reads two bytes at *p; consumes them if the state is low. */
 static inline uint32_t pull_symbol(uint32_t v, const uint32_t slot[SCALE], uint8_t *out,
                                    const uint8_t **p)
 {
     uint32_t e = slot[v & (SCALE - 1)];
     *out = (uint8_t)e;
     v = (((e >> 8) & (SCALE - 1)) + 1) * (v >> SCALE_BITS) + (e >> 20);
-    uint32_t want = v < state_low; /* arithmetic, since no predictor can guess it */
+    uint32_t want = v < state_low; /* arithmetic: a branch is unpredictable */
     v = v << (16 * want) | (fm_get_u16(*p) & (0 - want));
     *p += 2 * want;
     return v;

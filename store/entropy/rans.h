@@ -1,6 +1,6 @@
-/* rans.h - order-0 entropy coder of bytes: static rANS, 12-bit frequencies, four
- * interleaved 32-bit states, 16-bit words. A range coder rather than Huffman because a plane that
- * is 95 % zeros is worth 0.3 bits a symbol, which no prefix code can reach. Integers only. */
+/* rans.h - order-0 entropy coder of bytes: static rANS, 12-bit frequencies, four interleaved 32-bit
+ * states, 16-bit words. rANS rather than Huffman, because a plane that is 95 % zeros is worth 0.3
+ * bits a symbol, which no prefix code can reach. Integers only. */
 #ifndef FM_STORE_CODEC_RANS_H
 #define FM_STORE_CODEC_RANS_H
 
@@ -8,7 +8,7 @@
 
 FM_BEGIN_DECLS
 
-/* Codes src[0..n) by its own histogram (at least two different symbols) into dst. Returns the
+/* Codes src[0..n) by its histogram (at least two different symbols) into dst. Returns the coded
  * size, or 0 where dst_bytes do not suffice. */
 size_t fms_rans_encode(uint8_t *dst, size_t dst_bytes, const uint8_t *src, size_t n,
                        const uint32_t histogram[256]);

@@ -45,7 +45,7 @@ void fms_streams_free(fms_streams *c)
 
 static void histogram_of(uint32_t h[256], const uint8_t *src, size_t n)
 {
-    uint32_t part[4][256] = {{0}}; /* four: equal neighbours would wait on one counter */
+    uint32_t part[4][256] = {{0}}; /* four: equal neighbours would wait for one counter */
     size_t i = 0;
     for (; i + 4 <= n; i += 4) {
         part[0][src[i]]++;
@@ -59,8 +59,8 @@ static void histogram_of(uint32_t h[256], const uint8_t *src, size_t n)
         h[s] = part[0][s] + part[1][s] + part[2][s] + part[3][s];
 }
 
-/* Whether a histogram is so flat that no order-0 coder gains: the collision probability bounds
- * the entropy from below (here at 7.97 bits), and needs no logarithm. */
+/* Whether a histogram is so flat that no order-0 coder gains: the collision probability gives a
+ * lower bound of the entropy (here 7.97 bits) without a logarithm. */
 static bool is_flat(const uint32_t h[256], size_t n)
 {
     uint64_t squares = 0; /* n <= 2^20, so at most 2^40 */
@@ -76,8 +76,8 @@ static void put_stream(fm_buf *out, uint8_t mode, const uint8_t *data, size_t le
     fm_buf_append(out, data, len);
 }
 
-/* zstd wins by repeats, rans by exact probabilities. Where the middle eighth of a stream shows no
- * gain by repeats, the whole is not tried: that trial would be most of the time of an import. */
+/* zstd wins by repeats, rANS by exact probabilities. Where the middle eighth of a stream shows no
+ * gain by repeats, the whole is not tried: such trials would take most of an import's time. */
 static bool zstd_may_win(fms_streams *c, uint8_t *room, const uint8_t *src, size_t n, size_t best)
 {
     size_t sample = n / 8;

@@ -1,6 +1,6 @@
-/* stream.h - entropy streams: bytes by the best of raw, one byte repeated, rANS and zstd-1;
- * the one place that knows zstd. A stream is u8 mode | u32 coded bytes | bytes, its decoded length
- * known from outside. */
+/* stream.h - entropy streams: bytes coded by the best of raw, one byte repeated, rANS and zstd-1;
+ * the only user of zstd. A stream is u8 mode | u32 coded bytes | bytes; its decoded length is
+ * known. */
 #ifndef FM_STORE_CODEC_STREAM_H
 #define FM_STORE_CODEC_STREAM_H
 
@@ -9,13 +9,13 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fms_streams fms_streams; /* zstd's contexts and room for two codings; one thread */
+typedef struct fms_streams fms_streams; /* zstd's contexts, buffers for two codings; one thread */
 FM_CHECKED fm_status fms_streams_new(fms_streams **out);
 void fms_streams_free(fms_streams *c);
 
 /* Appends src[0..n), n <= FM_LEAF_BYTES. */
 void fms_stream_encode(fms_streams *c, fm_buf *out, const uint8_t *src, size_t n);
-/* The next stream of cur, which must give n bytes: FM_ECORRUPT. */
+/* Decodes the next stream of cur; FM_ECORRUPT: malformed, or it does not give n bytes. */
 FM_CHECKED fm_status fms_stream_decode(fms_streams *c, uint8_t *dst, size_t n, fm_cursor *cur);
 
 FM_END_DECLS

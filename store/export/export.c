@@ -1,4 +1,4 @@
-/* export.c - one door for all formats: the target must be new, and a failure leaves none behind. */
+/* export.c - the entry to all formats: the target must be new, and a failure leaves none behind. */
 #include "store/export/export_impl.h"
 
 #include "store/scaled.h"
@@ -21,8 +21,8 @@ static fm_status write_as(const fm_tree *tree, const fm_provider *p, const char 
     return fm_fail(FM_EINVAL, "unknown export format %d", (int)format);
 }
 
-/* A plain weight cannot be written beside its old scale: where weights change their type, or an
- * adapter is merged in, those with scales become plain first. */
+/* Weights with scales become plain first where weights change their type or an adapter is merged: a
+ * changed weight no longer fits its scale. */
 static fm_status write_format(const fm_tree *tree, const fm_provider *p, const char *dst,
                               fm_export_format format, fm_dtype dtype)
 {
@@ -60,7 +60,7 @@ fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
     return rc;
 }
 
-/* No fault: the tree is whole, but not of a kind that this format or this fmstore writes. */
+/* FM_EUNSUPPORTED is no fault of the tree: the format or this fmstore cannot write its kind. */
 static fm_status or_unsupported(fm_status rc)
 {
     if (rc != FM_EUNSUPPORTED)
@@ -97,7 +97,8 @@ static fm_status check_model(const fm_tree *tree, const fm_provider *p)
 
 fm_status fm_export_check(const fm_tree *tree, const fm_provider *p)
 {
-    /* Whoever changes a model drops source/, so what it names must be there. */
+    /* Code that changes a model drops source/, so all pieces that source.json names must be
+     * there. */
     FM_TRY(fm_tree_find(tree, FM_SOURCE_JSON) ? exp_source_check(tree, p) : FM_OK);
 
     if (!fm_tree_find(tree, FM_SOURCE_JSON) && has_any(tree, "source/"))

@@ -1,4 +1,4 @@
-/* export_impl.h - shared by the writers of each format; inside store only (and for its tests). */
+/* export_impl.h - shared by the writers of the formats; inside store only (and for its tests). */
 #ifndef FM_STORE_EXPORT_IMPL_H
 #define FM_STORE_EXPORT_IMPL_H
 
@@ -15,34 +15,34 @@ typedef struct exp_term {
     float scale;
 } exp_term;
 
-/* A weight to write: a base tensor, what adapters put in its place, what they add. */
+/* A weight to write: a base tensor, or an adapter's in its place, and the adapters' terms. */
 typedef struct exp_weight {
     char *name;           /* owned */
     const fm_entry *base; /* borrowed from the tree */
     exp_term *term;
     size_t term_count, term_cap;
-    fm_dtype dtype; /* to write */
-    uint64_t bytes; /* to write */
+    fm_dtype dtype; /* dtype to write it in */
+    uint64_t bytes; /* bytes to write */
 } exp_weight;
 
 typedef struct exp_plan {
     exp_weight *weight; /* in the order of names' paths */
     size_t count, cap;
-    bool unties; /* an adapter gives a tied model an lm_head of its own */
+    bool unties; /* an adapter gives a tied model its own lm_head */
 } exp_plan;
 
 fm_status exp_plan_make(exp_plan *out, const fm_tree *tree, const fm_provider *p, fm_dtype dtype);
 void exp_plan_free(exp_plan *plan);
-/* weights[0 .. count) as one safetensors file. */
+/* Writes weights[0 .. count) as one safetensors file. */
 fm_status exp_write_weights(const char *path, const exp_weight *weights, size_t count,
                             const fm_provider *p);
-/* dtype of a tensor to write: wanted (or NONE) against what it is. */
+/* The dtype to write a tensor in: `wanted`, or `stored` where that is NONE or does not apply. */
 fm_dtype exp_dtype(fm_dtype stored, fm_dtype wanted);
 
 fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst);
-/* What exp_source looks at before it writes: source.json's names, pieces and sizes. */
+/* The checks of exp_source before it writes: source.json's names, pieces and sizes. */
 fm_status exp_source_check(const fm_tree *tree, const fm_provider *p);
-/* model.json with its object 'config'; fm_json_free. FM_EUNSUPPORTED: there is none. */
+/* Reads model.json, which must have an object 'config'. FM_EUNSUPPORTED: there is none. */
 fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p);
 fm_status exp_hf(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype,
                  uint64_t shard_bytes);
@@ -50,27 +50,26 @@ fm_status exp_safetensors(const fm_tree *tree, const fm_provider *p, const char 
                           fm_dtype dtype);
 fm_status exp_peft(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype);
 
-/* Entries' bytes in order, read in parts on several threads. The sink gets them when a batch is full
- * or flushed; entries must live until then. */
+/* Reads entries' bytes in parts on several threads and gives them to the sink in order, when a
+ * batch is full or flushed; entries must live until then. */
 typedef struct exp_pump exp_pump;
 typedef fm_status (*exp_sink_fn)(void *ctx, const uint8_t *data, size_t len);
 fm_status exp_pump_new(exp_pump **out, const fm_provider *p, exp_sink_fn sink, void *ctx);
 void exp_pump_free(exp_pump *m);
-/* Entries of a leaf and more that lie in a file as they are go to this sink, unverified. NULL: none. */
+/* The sink, or NULL, for entries of at least a leaf that are uncoded in a file, unverified. */
 typedef fm_status (*exp_place_fn)(void *ctx, const fm_file_part *place, uint64_t offset,
                                   uint64_t len);
 void exp_pump_places(exp_pump *m, exp_place_fn sink);
-void exp_pump_flags(exp_pump *m, unsigned range_flags); /* of the reads from now on; first 0 */
-/* Bytes [offset, offset + bytes) of e. */
+void exp_pump_flags(exp_pump *m, unsigned range_flags); /* for later reads; at first 0 */
+/* Queues bytes [offset, offset + bytes) of e. */
 fm_status exp_pump_entry(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes);
-/* All of a tensor, rows in GGUF's rotary order; heads divides half of its rows. */
+/* Queues all of a tensor, its rows in GGUF's rotary order; heads divides half of its rows. */
 fm_status exp_pump_rotary(exp_pump *m, const fm_entry *e, uint64_t heads);
 fm_status exp_pump_flush(exp_pump *m);
-void exp_pump_drop(exp_pump *m); /* forget what is not flushed */
+void exp_pump_drop(exp_pump *m); /* drops the queue */
 
-/* dst/name = bytes. */
+/* Write bytes, or an entry's bytes, to dst/name. */
 fm_status exp_put_file(const char *dst, const char *name, fm_span bytes);
-/* dst/name = an entry's bytes. */
 fm_status exp_put_entry(const char *dst, const char *name, const fm_provider *p, const fm_entry *e);
 
 #endif

@@ -22,7 +22,7 @@ static fm_status put_json(const char *dst, const char *name, const fm_json *v)
     return rc;
 }
 
-/* The one dtype that all weights of floats are written in; FM_DTYPE_NONE where they differ. */
+/* The dtype in which all float weights are written; FM_DTYPE_NONE where they differ. */
 static fm_dtype common_dtype(const exp_plan *plan)
 {
     fm_dtype all = FM_DTYPE_NONE;
@@ -38,15 +38,15 @@ static fm_dtype common_dtype(const exp_plan *plan)
     return all;
 }
 
-/* As transformers spells it, or NULL. */
+/* The dtype as transformers spells it, or NULL. */
 static const char *dtype_word(fm_dtype d)
 {
     return d == FM_F32 ? "float32" : d == FM_F16 ? "float16" : d == FM_BF16 ? "bfloat16" : NULL;
 }
 
-/* The config names the dtype of the weights and whether the head is the embedding. A float32
- * fine-tune of a bfloat16 parent that went on saying bfloat16 would be rounded by whoever loads
- * it. Where weights differ, what the config said stays: its author chose it. */
+/* Sets the config's dtype, and whether the head is the embedding, by the weights that are written.
+ * A float32 fine-tune with a config that says bfloat16 would be rounded when it is loaded. Where
+ * the weights' dtypes differ, the config keeps its own. */
 static fm_status adjust_config(fm_json *config, const exp_plan *plan, fm_dtype dtype)
 {
     const char *key = fm_json_get(config, "torch_dtype") ? "torch_dtype" : "dtype";
@@ -98,7 +98,7 @@ static fm_status put_config(const fm_tree *tree, const fm_provider *p, const cha
     return rc;
 }
 
-/* tokenizer/x becomes x; a path with more parts would need folders and is none of ours. */
+/* Writes tokenizer/x as x. Paths with more parts are skipped: fmstore makes none. */
 static fm_status put_tokenizer(const fm_tree *tree, const fm_provider *p, const char *dst)
 {
     const fm_entry *card = fm_tree_find(tree, "README.md");

@@ -1,7 +1,7 @@
 /* peft.c - the topmost adapter as a folder that PEFT loads.
  *
- * A config that PEFT wrote goes out as it came in. One that a derivation here wrote holds what it
- * needs; the fields that PEFT's own file always has are filled in, keys sorted as PEFT sorts. */
+ * A config that PEFT wrote is exported unchanged. A config that an fmstore derivation wrote gets
+ * the other fields that PEFT's own file always has, with keys sorted as PEFT sorts them. */
 #include "store/export/export_impl.h"
 
 #include <stdio.h>

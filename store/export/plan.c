@@ -1,5 +1,5 @@
-/* plan.c - which weights an export writes and how each is made: the base's tensor, replaced
- * by what an adapter saved whole, plus its low-rank terms. */
+/* plan.c - which weights an export writes and what each is made of: the base's tensor, or one that
+ * an adapter saved whole, plus low-rank terms. */
 #include "store/export/export_impl.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ static fm_status add_weight(exp_plan *plan, const char *name, const fm_entry *ba
     return FM_OK;
 }
 
-/* The weight of that name; a tied lm_head that an adapter changes becomes a weight of its own. */
+/* Finds the weight of that name; a tied lm_head that an adapter changes becomes its own weight. */
 static fm_status find_weight(exp_weight **out, exp_plan *plan, const fm_tree *tree,
                              const char *name, const fm_entry *e)
 {
@@ -52,7 +52,7 @@ static fm_status find_weight(exp_weight **out, exp_plan *plan, const fm_tree *tr
 
 /* ---- low-rank terms ---- */
 
-/* Settings that make the product something else than W + scale * B A. */
+/* Refuses settings by which the result is not W + scale * B A. */
 static fm_status check_plain(const adp_place *place, const fm_json *config)
 {
     static const char *const field[] = {
@@ -81,7 +81,7 @@ static fm_status check_plain(const adp_place *place, const fm_json *config)
     return FM_OK;
 }
 
-/* e is lora_A; its partner has the same path but for the letter. */
+/* Adds a term; e is its lora_A, whose lora_B has the same path but for the letter. */
 static fm_status add_term(exp_plan *plan, const fm_tree *tree, const fm_entry *e,
                           const adp_key *key, const fm_json *config)
 {
@@ -113,7 +113,7 @@ static fm_status add_term(exp_plan *plan, const fm_tree *tree, const fm_entry *e
     return rc;
 }
 
-/* A tied model of which an adapter saved the embedding alone: the head stays what it was, as in
+/* Where an adapter of a tied model saved the embedding alone, the head stays as it was, as in
  * PEFT's own merge, and needs a weight of its own. */
 static fm_status keep_head(exp_plan *plan, const fm_tree *tree, const adp_key *key,
                            const fm_entry *e)
@@ -144,7 +144,7 @@ static fm_status add_adapter_tensor(exp_plan *plan, const fm_tree *tree, const f
         return fm_fail(FM_EUNSUPPORTED, "adapter tensor '%s' cannot be merged", e->name);
     rc = keep_head(plan, tree, &key, e);
     FM_THEN(rc, find_weight(&w, plan, tree, key.module, e));
-    if (rc == FM_EBASE) /* a classifier's score: the merged model would be of another class */
+    if (rc == FM_EBASE) /* a classifier's score: the merged model would have another class */
         return fm_fail(FM_EUNSUPPORTED,
                        "adapter tensor '%s': is a head that the model has not; such an adapter "
                        "cannot be merged, export it with --format peft",
@@ -153,7 +153,7 @@ static fm_status add_adapter_tensor(exp_plan *plan, const fm_tree *tree, const f
         return rc;
     if (!fm_shape_eq(&w->base->shape, &e->shape))
         return fm_fail(FM_EBASE, "adapter tensor '%s' does not fit '%s'", e->name, key.module);
-    w->base = e; /* whatever was there, and was added there, is replaced */
+    w->base = e; /* replaces the base's tensor and terms added before */
     w->term_count = 0;
     return FM_OK;
 }
@@ -169,7 +169,7 @@ static fm_status add_adapter(exp_plan *plan, const fm_tree *tree, const fm_provi
     FM_THEN(rc, check_plain(place, config));
     snprintf(prefix, sizeof prefix, "%s/tensors/", place->dir);
     fm_tree_range(tree, prefix, &begin, &end);
-    for (int pass = 0; pass < 2; pass++) /* whole parameters first, terms go on top */
+    for (int pass = 0; pass < 2; pass++) /* whole parameters first, then terms */
         for (size_t i = begin; rc == FM_OK && i < end; i++)
             if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
                 rc = add_adapter_tensor(plan, tree, fm_tree_at(tree, i), config, pass == 0);

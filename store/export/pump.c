@@ -1,5 +1,5 @@
-/* pump.c - the bytes of entries, read in parts by several threads and handed on in order, so
- * that an export holds a few megabytes whatever the tensors' sizes. */
+/* pump.c - reads entries' bytes in parts on several threads and gives them on in order, so that an
+ * export holds a few megabytes whatever the tensors' sizes. */
 #include "store/export/export_impl.h"
 
 #include <string.h>
@@ -10,12 +10,12 @@
 
 enum { PART_BYTES = 2 << 20, SLOTS_PER_THREAD = 2, SLOTS_MAX = 24, THREADS_MAX = 12 };
 
-/* A segment of an entry; heads > 0: whole heads of it, to be put in GGUF's row order. */
+/* A segment of an entry; heads > 0: this many whole heads, to be put in GGUF's row order. */
 typedef struct part {
     const fm_entry *e;
     uint64_t offset, bytes;
     uint64_t rows, row_bytes, heads;
-    uint8_t *data, *turned; /* kept from batch to batch, grown as needed */
+    uint8_t *data, *turned; /* buffers, reused by later batches */
     uint64_t data_cap, turned_cap;
 } part;
 
@@ -141,7 +141,7 @@ static fm_status add(exp_pump *m, const part *segment)
     return m->used == m->slots ? exp_pump_flush(m) : FM_OK;
 }
 
-/* *done: the bytes went from file to file. */
+/* Gives the bytes to the place sink if a file has them uncoded; *done: it did. */
 static fm_status pump_place(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes,
                             bool *done)
 {
@@ -165,7 +165,7 @@ fm_status exp_pump_entry(exp_pump *m, const fm_entry *e, uint64_t offset, uint64
     if (m->place_sink && m->p->place && bytes >= FM_LEAF_BYTES && e->kind != FM_ENTRY_FILE)
         rc = pump_place(m, e, offset, bytes, &done);
     while (!done && rc == FM_OK && bytes > 0) {
-        /* up to a leaf's end, so that no leaf is read twice */
+        /* Up to the end of a leaf, so that no leaf is read twice. */
         const uint64_t stop = (offset / PART_BYTES + 1) * PART_BYTES;
         const part p = {.e = e, .offset = offset, .bytes = FM_MIN(bytes, stop - offset)};
         rc = add(m, &p);

@@ -1,4 +1,4 @@
-/* put.c - small files of an export: bytes or an entry under a name of the target folder. */
+/* put.c - writes small files of an export. */
 #include "store/export/export_impl.h"
 
 #include "store/base/mem.h"

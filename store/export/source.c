@@ -1,6 +1,6 @@
-/* source.c - the very bytes that came in, put together from source.json's pieces.
+/* source.c - restores the imported files, byte for byte, from source.json's pieces.
  *
- * The list came from a repository that may be a stranger's: names stay inside dst, ranges inside
+ * source.json may come from an untrusted repository: names must stay inside dst, ranges inside
  * their literals, and a file is committed only when its SHA-256 is the recorded one. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct rebuild {
     fm_writer *file;
     fm_hasher *hash;
     exp_pump *pump; /* NULL: source.json is only checked, nothing is read or written */
-    uint64_t left;  /* bytes that the file may still take */
+    uint64_t left;  /* bytes still missing in the file */
 } rebuild;
 
 static fm_status bad(const char *what, const char *why)
@@ -34,7 +34,7 @@ static fm_status emit(void *ctx, const uint8_t *data, size_t len)
     return fm_writer_write(r->file, data, len);
 }
 
-/* Hashed where they are mapped, copied by the kernel. */
+/* Hashes mapped bytes and lets the kernel copy them. */
 static fm_status emit_place(void *ctx, const fm_file_part *place, uint64_t offset, uint64_t len)
 {
     enum { PIECE = 1 << 20 };
@@ -148,8 +148,7 @@ static fm_status check_file(rebuild *r, const char *name, const char *sha)
     return FM_OK;
 }
 
-/* One file, written and judged. Its own digest is over all of its bytes, so the leaves' digests
- * need not be compared beside it. */
+/* Writes one file and compares its digest, so leaves' digests need not be compared. */
 static fm_status write_file(rebuild *r, const fm_json *file, const char *name, const char *path,
                             unsigned flags)
 {
@@ -176,8 +175,8 @@ static fm_status write_file(rebuild *r, const fm_json *file, const char *name, c
     return rc;
 }
 
-/* What does not come out right is made again with every leaf compared: damage is then named, and
- * where another place has the bytes, that is read. */
+/* A file with a wrong digest is made again with every leaf compared: then damage is named, and a
+ * sound copy of the bytes is read where there is one. */
 static fm_status rebuild_file(rebuild *r, const fm_json *file, const char *name, const char *path)
 {
     fm_status rc = write_file(r, file, name, path, FM_RANGE_UNCHECKED);
@@ -187,7 +186,7 @@ static fm_status rebuild_file(rebuild *r, const fm_json *file, const char *name,
     return rc;
 }
 
-/* "a" or "a/b", no part empty, "." or "..". */
+/* Whether name is "a" or "a/b", without a part that is empty, "." or "..". */
 static bool is_safe_name(const char *name)
 {
     for (;;) {
@@ -210,7 +209,7 @@ static fm_status make_folder_of(const char *path)
     return rc;
 }
 
-/* What can be said of a file without a byte of its tensors: its pieces are there and add up. */
+/* Checks a file without reading tensors: its pieces must exist and add up to its size. */
 static fm_status check_file_spec(rebuild *r, const fm_json *file, const char *name)
 {
     const fm_json *pieces = fm_json_get(file, "pieces");
@@ -230,7 +229,7 @@ static fm_status check_file_spec(rebuild *r, const fm_json *file, const char *na
     return FM_OK;
 }
 
-/* A name that is there twice, or as a folder too, would put one file over the other. */
+/* Refuses a name that occurs twice, or also as a folder: one file would overwrite the other. */
 static fm_status take_name(fm_map *names, const char *name)
 {
     static int as_file, as_folder;
@@ -249,7 +248,7 @@ static fm_status take_name(fm_map *names, const char *name)
     return fm_map_put(names, name, len, &as_file, NULL);
 }
 
-/* All that can be judged before the first byte is written. */
+/* Makes all checks that are possible before the first byte is written. */
 static fm_status check_all(const rebuild *from, const fm_json *spec)
 {
     rebuild r = *from;

@@ -1,5 +1,5 @@
-/* weights.c - the bytes of planned weights, a segment of rows at a time: as they are
- * stored, or widened, merged and rounded again. */
+/* weights.c - writes planned weights by segments of rows: as stored, or widened, merged,
+ * rounded. */
 #include "store/export/export_impl.h"
 
 #include "store/base/mem.h"
@@ -32,9 +32,9 @@ static fm_status read_f32(float **out, const fm_entry *e, const fm_provider *p)
 /* One weight that is not written as it is stored. */
 typedef struct made_weight {
     const exp_weight *w;
-    float **a, **b; /* of each term */
-    float *wide;    /* a segment */
-    uint8_t *raw;   /* the same, stored; then as it is to be written */
+    float **a, **b; /* factors of each term */
+    float *wide;    /* a segment as float32 */
+    uint8_t *raw;   /* the segment as it is stored, then as it is written */
 } made_weight;
 
 static void made_free(made_weight *m)
@@ -68,7 +68,7 @@ static fm_status made_open(made_weight *m, const exp_weight *w, const fm_provide
     return FM_OK;
 }
 
-/* Elements [at, at + n), whole rows where there are terms. */
+/* Writes elements [at, at + n), which are whole rows where there are terms. */
 static fm_status made_segment(made_weight *m, const fm_provider *p, uint64_t at, uint64_t n,
                               fm_writer *file)
 {

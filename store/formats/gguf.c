@@ -1,5 +1,5 @@
-/* gguf.c - see gguf.h. Every count is checked against the bytes that are left before it is
- * believed, so that a small file cannot ask for a large allocation. */
+/* gguf.c - see gguf.h. Every count is checked against the bytes that are left before it is used, so
+ * that a small file cannot cause a large allocation. */
 #include "store/formats/gguf.h"
 
 #include <inttypes.h>
@@ -95,7 +95,7 @@ static bool is_int(fm_gguf_type t)
     return t <= FM_GGUF_I32 || t == FM_GGUF_U64 || t == FM_GGUF_I64;
 }
 
-/* One integer of the given type; U64 beyond the signed range comes out negative. */
+/* One integer of the given type; a U64 beyond the signed range becomes negative. */
 static int64_t int_value(fm_gguf_type type, const uint8_t *p)
 {
     if (type == FM_GGUF_U8 || type == FM_GGUF_BOOL)
@@ -210,7 +210,7 @@ static fm_status read_string(const fm_gguf *g, fm_cursor *c, uint64_t limit, con
     return fm_cursor_ok(c, g->what, field);
 }
 
-/* A key or name becomes a C string: NUL inside would make two different names look equal. */
+/* Reads a key or name as a C string; NUL is refused, since two names could then look equal. */
 static fm_status read_name(const fm_gguf *g, fm_cursor *c, uint64_t limit, const char *field,
                            char **out)
 {
@@ -337,7 +337,7 @@ static fm_status read_tensor(fm_gguf *g, fm_cursor *c)
     g->count++;
     FM_TRY(read_shape(g, c, t));
     type = fm_cursor_u32(c);
-    t->at = fm_cursor_u64(c); /* from the data section, whose place is not known yet */
+    t->at = fm_cursor_u64(c); /* from the data section's start, which is not known yet */
     FM_TRY(fm_cursor_ok(c, g->what, t->name));
     t->dtype = dtype_of_ggml(type);
     if (t->dtype == FM_DTYPE_NONE)
@@ -388,7 +388,7 @@ static fm_status place_tensors(fm_gguf *g, uint64_t data)
             return fm_fail(FM_ECORRUPT, "%s: tensor '%s' overlaps another", g->what, t->name);
         end = t->at + t->bytes;
     }
-    for (size_t i = 0; i < g->count; i++) /* the sort moved them */
+    for (size_t i = 0; i < g->count; i++) /* indexed after the sort, which moved them */
         FM_TRY(fm_map_put(g->by_name, g->tensor[i].name, strlen(g->tensor[i].name), &g->tensor[i],
                           NULL));
     return FM_OK;

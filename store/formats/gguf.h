@@ -1,7 +1,7 @@
 /* gguf.h - strict reader of GGUF version 2 and 3 (little-endian).
  *
- * Gives the metadata as typed, bounds-checked values and the tensors with shapes in row-major
- * order (GGUF writes dimensions fastest first). What the names mean is gguf_canon's affair. */
+ * Gives the metadata as typed, bounds-checked values and the tensors with shapes in row-major order
+ * (GGUF writes dimensions fastest first). import/gguf_canon.h interprets the names. */
 #ifndef FM_STORE_GGUF_H
 #define FM_STORE_GGUF_H
 
@@ -38,7 +38,7 @@ typedef struct fm_gguf_kv {
     fm_gguf_type type;
     fm_gguf_type elem; /* ARRAY */
     uint64_t count;    /* ARRAY: elements; 1 else */
-    fm_span data;      /* the value's bytes, checked to be whole; arrays without their head */
+    fm_span data;      /* the value's bytes, known to be whole; an array's without its head */
 } fm_gguf_kv;
 
 typedef struct fm_gguf_tensor {
@@ -63,14 +63,14 @@ const fm_gguf_tensor *fm_gguf_at(const fm_gguf *g, size_t i); /* in the order of
 const fm_gguf_tensor *fm_gguf_find(const fm_gguf *g, const char *name);
 fm_span fm_gguf_bytes(const fm_gguf *g, const fm_gguf_tensor *t);
 
-/* Values. Absent (*found false, out untouched) is FM_OK; another type is FM_ECORRUPT by name.
- * Any integer type will do for u64; negative is refused. */
+/* Values. An absent key is FM_OK with *found false and *out unchanged; a value of another type is
+ * FM_ECORRUPT, which names the key. u64 accepts any integer type, but no negative value. */
 FM_CHECKED fm_status fm_gguf_u64(const fm_gguf *g, const char *key, uint64_t *out, bool *found);
 FM_CHECKED fm_status fm_gguf_f64(const fm_gguf *g, const char *key, double *out, bool *found);
 FM_CHECKED fm_status fm_gguf_bool(const fm_gguf *g, const char *key, bool *out, bool *found);
 FM_CHECKED fm_status fm_gguf_str(const fm_gguf *g, const char *key, fm_span *out, bool *found);
 
-/* Strings of an array, front to back: `*at` starts at 0. The array was checked at parse. */
+/* The next string of an array; *at begins as 0. fm_gguf_parse has checked the array. */
 fm_span fm_gguf_next_string(const fm_gguf_kv *kv, size_t *at);
 /* Element i of an array of integers, widened; i < count. */
 int64_t fm_gguf_int_at(const fm_gguf_kv *kv, uint64_t i);

@@ -62,7 +62,7 @@ static fm_status bad(const fm_st *st, const char *name, const char *field, const
     return fm_fail(FM_ECORRUPT, "%s: tensor '%.200s': field '%s' %s", st->what, name, field, why);
 }
 
-/* A non-negative integer; anything else (a real, -1, true) is refused. */
+/* Reads a non-negative integer; anything else (a real, -1, true) gives false. */
 static bool get_u64(const fm_json *v, uint64_t *out)
 {
     int64_t i = fm_json_int(v, -1);
@@ -141,12 +141,12 @@ static int by_place(const void *a, const void *b)
 
     if (x->at != y->at)
         return x->at < y->at ? -1 : 1;
-    if (x->bytes != y->bytes) /* the empty ones first: they tile with what follows */
+    if (x->bytes != y->bytes) /* empty tensors first: they tile with the next one */
         return x->bytes < y->bytes ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
-/* Bytes that no tensor owns could hide anything, bytes with two owners would change together. */
+/* Refuses bytes of no tensor, which could hide anything, or of two, which would change together. */
 static fm_status check_tiling(const fm_st *st)
 {
     uint64_t at = st->body;

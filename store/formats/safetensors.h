@@ -1,8 +1,8 @@
 /* safetensors.h - strict reader and writer of the safetensors format.
  *
- * A file: u64 header length N, N bytes of JSON, then the tensors' bytes. The header is a stranger's
- * claim: every tensor must lie in the body, hold exactly what its shape and dtype need, and all of
- * them must tile the body without hole or overlap, as the format's own library demands. */
+ * A file: u64 header length N, N bytes of JSON, then the tensors' bytes. The header is untrusted:
+ * every tensor must lie in the body and have exactly the bytes that its shape and dtype need, and
+ * together they must tile the body without hole or overlap, as the format's own library demands. */
 #ifndef FM_STORE_SAFETENSORS_H
 #define FM_STORE_SAFETENSORS_H
 

@@ -13,32 +13,32 @@
 #include "store/formats/torch_zip.h"
 
 #define MAX_DEPTH 16u
-#define MAX_VISITS (2u * TP_MAX_VALUES) /* lists that share one another multiply ... */
-#define WORK_TIMES 64u                  /* ... within so many times the file's bytes */
-#define WORK_MORE ((uint64_t)1 << 20)   /* ... and these */
+#define MAX_VISITS (2u * TP_MAX_VALUES) /* visits of values: a shared list has many */
+#define WORK_TIMES 64u                  /* work limit: so many times the file's bytes */
+#define WORK_MORE ((uint64_t)1 << 20)   /* plus this */
 
 struct fm_torch {
     fm_arena *arena;
     const char *what;
     fm_zip *zip;    /* NULL: the older layout */
-    fm_map *places; /* of the older layout's storages */
+    fm_map *places; /* places of the older layout's storages */
     fm_torch_tensor *tensor;
     size_t count, cap;
     fm_map *by_name;
 };
 
 typedef struct step {
-    const tp_value *key; /* NULL: of a list */
+    const tp_value *key; /* NULL: an item of a list */
     size_t index;
 } step;
 
 typedef struct walk {
     fm_torch *t;
-    step way[MAX_DEPTH + 1]; /* from the root to the value at hand */
+    step way[MAX_DEPTH + 1]; /* from the root to the current value */
     uint32_t steps;
     size_t visits;
-    uint64_t work, max_work; /* visits, and bytes of names */
-    fm_buf name;             /* what name_it made of the way */
+    uint64_t work, max_work; /* visits plus bytes of names */
+    fm_buf name;             /* made of `way` by name_it */
 } walk;
 
 bool fm_torch_is_zip(const uint8_t head[4])
@@ -76,8 +76,8 @@ const fm_torch_tensor *fm_torch_find(const fm_torch *t, const char *name)
 
 /* ---- names and work ---- */
 
-/* A key may be long and used very often, so a name is made only where one is asked for, and of each
- * key no more than tells that the name is too long. */
+/* Makes the current value's name. A key may be long and used very often, so names are made only
+ * when needed, and a key is copied only until the name is too long. */
 static const char *name_it(walk *w)
 {
     fm_buf_clear(&w->name);
@@ -154,7 +154,7 @@ static fm_status find_storage(walk *w, const tp_storage *s, fm_torch_place *out)
     return FM_OK;
 }
 
-/* Elements from the first to behind the last that the strides reach; 0 where there are none. */
+/* *out: the number of elements from the first to the last that the strides reach. */
 static bool reach(const tp_tensor *p, uint64_t *out)
 {
     uint64_t last = 0;
@@ -268,7 +268,7 @@ static fm_status holds_tensor_itself(walk *w, const tp_value *dict, bool *out)
     return FM_OK;
 }
 
-/* The dictionary inside a training checkpoint that holds the model; NULL: there is none. */
+/* Finds the model's dictionary inside a training checkpoint; *out NULL: there is none. */
 static fm_status model_in(walk *w, const tp_value *root, const tp_item **out)
 {
     static const char *const name[] = {"state_dict", "model_state_dict", "model"};
@@ -313,7 +313,7 @@ static fm_status collect(fm_torch *t, const tp_value *root, size_t file_bytes)
     return rc;
 }
 
-/* At the end: the list moves while it grows. */
+/* Called when all tensors are in the list, since it moves while it grows. */
 static fm_status index_names(fm_torch *t)
 {
     FM_TRY(fm_map_new(&t->by_name));
@@ -381,7 +381,7 @@ fm_status fm_torch_parse(fm_torch **out, fm_span file, const char *what)
     FM_THEN(rc, index_names(t));
     if (rc < 0)
         goto fail;
-    fm_map_free(t->places); /* its values lie in the arena that goes */
+    fm_map_free(t->places); /* the arena that holds its values is freed here */
     t->places = NULL;
     fm_arena_free(values);
     *out = t;
@@ -394,7 +394,7 @@ fail:
 
 /* ---- bytes ---- */
 
-/* Where element `index` of the row-major order lies. */
+/* The address of element `index`, which has a number for each dimension. */
 static const uint8_t *element_at(const fm_torch_tensor *t, const uint8_t *file,
                                  const uint64_t *index)
 {

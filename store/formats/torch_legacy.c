@@ -37,7 +37,7 @@ static fm_status check_system(const tp_value *info, const char *what)
     return fm_fail(FM_ECORRUPT, "%s: field 'little_endian' is missing", what);
 }
 
-/* Bytes of an element by key; a key has one type. */
+/* Fills `width`: an element's bytes by storage key; all storages of a key must have one type. */
 static fm_status widths_of(fm_map *width, fm_arena *arena, const tp_storage *s, const char *what)
 {
     for (; s; s = s->next) {

@@ -11,11 +11,11 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fm_torch_place { /* of a storage's bytes, from the start of the file */
+typedef struct fm_torch_place { /* a storage's bytes; `at`: offset in the file */
     uint64_t at, bytes;
 } fm_torch_place;
 
-/* *root is the value; places: key -> fm_torch_place (in the arena), filled. FM_ECORRUPT,
+/* *root is the value; fills places: key -> fm_torch_place (in the arena). FM_ECORRUPT,
  * FM_EUNSUPPORTED, FM_ELIMIT as for tp_load. */
 FM_CHECKED fm_status fm_torch_legacy(tp_value **root, fm_map *places, fm_arena *arena, fm_span file,
                                      const char *what);

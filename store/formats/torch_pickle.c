@@ -25,7 +25,7 @@ typedef struct known_name {
     const char *module, *name;
     name_kind kind;
     fm_dtype dtype;
-    int version; /* of _rebuild_tensor */
+    int version; /* version of _rebuild_tensor */
 } known_name;
 
 static const known_name known[] = {
@@ -76,7 +76,7 @@ typedef struct machine {
     tp_value **memo;
     size_t memo_count, memo_cap;
     size_t values;
-    const tp_storage *storages; /* the last that was named */
+    const tp_storage *storages; /* the last one named; ->next leads to the first */
     bool stopped;
 } machine;
 
@@ -87,7 +87,7 @@ static fm_status bad(const machine *m, const char *why)
     return fm_fail(FM_ECORRUPT, "%s: pickle: %s at byte %zu", m->what, why, m->in.pos);
 }
 
-/* A stranger's name, fit for a terminal. */
+/* Copies an untrusted name in a form that a terminal may show. */
 static void printable(char out[128], fm_span name)
 {
     size_t n = FM_MIN(name.len, (size_t)127);
@@ -127,7 +127,7 @@ static tp_value *new_value(machine *m, tp_kind kind)
     return v;
 }
 
-/* What a NULL from new_value stands for. */
+/* The status behind a NULL from new_value. */
 static fm_status no_value(const machine *m)
 {
     return m->values >= TP_MAX_VALUES ? FM_ELIMIT : FM_ENOMEM;
@@ -177,7 +177,7 @@ static fm_status push_text(machine *m, tp_kind kind, uint64_t len)
     return push(m, v);
 }
 
-/* The top of the stack above the last mark; NULL: there is none. */
+/* Takes the top of the stack above the last mark; NULL: there is none. */
 static tp_value *pop(machine *m)
 {
     const size_t floor = m->marks > 0 ? m->mark[m->marks - 1] : 0;
@@ -228,7 +228,7 @@ static fm_status make_tuple(machine *m, size_t n)
     return push(m, t);
 }
 
-/* Where the values above the last mark begin; the mark goes. */
+/* *begin: the depth of the last mark, which is removed. */
 static fm_status pop_mark(machine *m, size_t *begin)
 {
     if (m->marks == 0)
@@ -243,7 +243,7 @@ static fm_status put_memo(machine *m, uint64_t at)
 
     if (!v)
         return bad(m, "nothing to remember");
-    if (at >= m->in.len) /* each takes two bytes, so a larger number is made up */
+    if (at >= m->in.len) /* a memo entry takes two bytes at least, so a larger number is invalid */
         return fm_fail(FM_ELIMIT, "%s: pickle: memo number %" PRIu64, m->what, at);
     FM_TRY(fm_grow(&m->memo, &m->memo_cap, (size_t)at + 1, sizeof *m->memo));
     for (; m->memo_count <= at; m->memo_count++)
@@ -495,7 +495,7 @@ static fm_status op_float(machine *m)
     return push(m, new_value(m, TP_OTHER));
 }
 
-/* Little-endian two's complement of n bytes; a longer one than 64 bits counts nothing here. */
+/* Reads a little-endian two's complement of n bytes; one of more than 8 becomes TP_OTHER. */
 static fm_status op_long(machine *m, uint64_t n)
 {
     fm_span s = fm_cursor_bytes(&m->in, n);

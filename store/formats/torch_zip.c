@@ -47,7 +47,7 @@ typedef struct record {
     fm_span name, extra;
 } record;
 
-typedef struct place { /* of the central directory */
+typedef struct place { /* place of the central directory */
     uint64_t at, bytes, count;
 } place;
 
@@ -89,7 +89,7 @@ static fm_status bad(const fm_zip *zip, const char *why)
 
 /* ---- the end of the file says where the central directory is ---- */
 
-/* A field of 16 or 32 bits that is full refers to its 64-bit twin; else both must agree. */
+/* A 16- or 32-bit field with all bits set refers to its 64-bit twin; else both must be equal. */
 static bool agree(uint64_t narrow, uint64_t full, uint64_t wide)
 {
     return narrow == full || narrow == wide;
@@ -153,7 +153,7 @@ static fm_status read_end(const fm_zip *zip, place *out)
 
 /* ---- records ---- */
 
-/* Fields of the zip64 extra field stand in for the full ones, in this order. */
+/* Takes the zip64 extra field's values for those fields that have all bits set, in this order. */
 static fm_status widen(const fm_zip *zip, record *r, bool with_head)
 {
     uint64_t *const field[] = {&r->bytes, &r->packed, &r->head};
@@ -206,7 +206,7 @@ static fm_status read_central(const fm_zip *zip, record *r, uint64_t *at, uint64
     return widen(zip, r, true);
 }
 
-/* What follows the bytes of an entry whose local header left sizes open. */
+/* Checks the data descriptor after an entry whose local header has no sizes. */
 static bool descriptor_ok(const fm_zip *zip, const record *r, uint64_t at, uint64_t end)
 {
     const uint8_t *p = zip->file.data + at;
@@ -254,7 +254,7 @@ static fm_status check_local(const fm_zip *zip, const record *r, uint64_t direct
 
 /* ---- names ---- */
 
-/* Relative, no empty part, no "." or "..", nothing that another system takes for a separator. */
+/* Relative, without empty parts, ".", ".." and other systems' separators. */
 static bool is_safe_name(fm_span name)
 {
     size_t part = 0;
@@ -299,7 +299,7 @@ static int by_place(const void *a, const void *b)
     return x->head < y->head ? -1 : x->head > y->head;
 }
 
-/* Sorted by place; the table of names comes after, since it holds pointers into the list. */
+/* Sorts the entries by place, then makes the table of names, which has pointers into the list. */
 static fm_status check_order(fm_zip *zip)
 {
     fm_status rc = fm_map_new(&zip->by_name);

@@ -1,10 +1,10 @@
 /* torch_zip.h - strict reader of the zip archives that torch.save writes.
  *
- * Only what PyTorch's writer makes: entries stored and not compressed, below one folder, zip64 and
- * data descriptors allowed, nothing between the last record and the end of the file. Each central
- * record is compared with its local header, entries must not overlap, and names must be relative
- * paths without "..". CRCs are compared between the records but not with the bytes:
- * PyTorch can be told to write none. Method: PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.5. */
+ * Accepts only what PyTorch's writer makes: entries stored and not compressed, below one folder,
+ * zip64 and data descriptors allowed, nothing between the last record and the end of the file. Each
+ * central record is compared with its local header, entries must not overlap, and names must be
+ * relative paths without "..". CRCs are compared between the records but not with the bytes:
+ * PyTorch has an option to write none. Method: PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.5. */
 #ifndef FM_STORE_TORCH_ZIP_H
 #define FM_STORE_TORCH_ZIP_H
 

@@ -1,4 +1,4 @@
-/* gc.c - the run: condemn, and, when nobody can want it any more, remove. */
+/* gc.c - a run: condemn what is not reached, and remove what no process can need any more. */
 #include "store/gc/gc.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 static fm_status read_leases(fms_gc *g);
 
-/* So that the first marking knows what runs; what counts is read again when it matters. */
+/* Reads the leases for the first marking; condemn and enter read them again. */
 static fm_status first_leases(fms_gc *g)
 {
     fm_status rc = fms_gate_close(&g->gate, g->s->root);
@@ -31,7 +31,7 @@ fm_status fms_gc_open(fms_gc **out, fm_store *s, const fms_gc_opts *opts)
     FM_THEN(rc, fm_map_new(&g->git_gone));
     if (rc == FM_OK) {
         rc = fms_condemned_read(&g->condemned, s->root);
-        rc = rc == FM_ECORRUPT ? FM_OK : rc; /* begin anew */
+        rc = rc == FM_ECORRUPT ? FM_OK : rc; /* start with an empty list */
     }
     FM_THEN(rc, fm_map_new(&g->by_id));
     FM_THEN(rc, fms_gc_look(g));
@@ -107,7 +107,7 @@ static fm_status read_leases(fms_gc *g)
     return reach_held(g);
 }
 
-/* The old list's batches, without what is reached again or is gone. */
+/* Copies the old list's batches, without ids that are reached again or gone. */
 static fm_status carry_over(fms_gc *g, fms_condemned *to, fm_map *git)
 {
     const fms_condemned *from = g->condemned;
@@ -212,7 +212,7 @@ fm_status fms_gc_enter(fms_gc *g)
         rc = fm_fail(FM_ECONFLICT,
                      "%s/condemned was changed while gc ran; nothing was deleted: run gc again",
                      g->s->root);
-    if (rc == FM_OK) /* what came since must be readable too, and keeps what it stands on */
+    if (rc == FM_OK) /* new packs must be readable too, and their objects keep their parents */
         rc = fms_gc_look(g);
     return rc == FM_OK ? read_leases(g) : rc;
 }
@@ -238,9 +238,8 @@ fm_status fms_gc_git_stays(fms_gc *g)
     return fm_map_new(&g->git_gone);
 }
 
-/* Nothing of it is needed any more: what it holds goes, or lies safely elsewhere. A damaged one
- * goes to the quarantine when that is so of its sound records; no reached object leans on the
- * others. */
+/* Whether the pack is not needed any more: each of its objects goes, or is safe in another pack. In
+ * a damaged pack this must hold for the sound records; no reached object needs the others. */
 static bool may_go(const fms_gc *g, const fms_gc_pack *p)
 {
     if (p->fate != FMS_FATE_REPACK || p->held || (p->damaged && !g->opts.quarantine))
@@ -254,7 +253,8 @@ static bool may_go(const fms_gc *g, const fms_gc_pack *p)
     return true;
 }
 
-/* A writer may have put the very same pack into place again: that one is its own. */
+/* Whether the file is the one that gc read: a writer may have put the same pack into place
+ * again. */
 static bool same_file(const fms_gc *g, const fms_gc_pack *p, const char *path)
 {
     uint64_t now[2];
@@ -279,7 +279,7 @@ static fm_status drop_rows(fms_gc *g)
     return FM_OK;
 }
 
-/* Damaged bytes may be all that somebody has of something: they are kept, out of the way. */
+/* Moves a damaged pack to quarantine/: its bytes may be the only copy of something. */
 static fm_status set_aside(const fms_gc *g, const char *name, const char *path)
 {
     char *dir = fm_path_join(g->s->root, "quarantine");
@@ -302,13 +302,13 @@ static fm_status remove_files(fms_gc *g)
              : g->pack[i].damaged ? set_aside(g, g->pack[i].name, path)
                                   : fm_remove_file(path);
         fm_free(path);
-        fm_unmap_file(&g->pack[i].map); /* or its room would be kept until gc ends */
+        fm_unmap_file(&g->pack[i].map); /* else its blocks would be freed only when gc ends */
     }
     return rc == FM_OK ? fm_fsync_dir(g->s->packs_dir) : rc;
 }
 
-/* Rows first, durably as far as a cache is; then rows and files in one change of the index, so that
- * nobody scans a pack into it that is just being removed. */
+/* Drops the rows first, durably; then removes the files within a change of the index, so that no
+ * process scans a pack into it that is just being removed. */
 static fm_status remove_packs(fms_gc *g)
 {
     fm_store *s = g->s;

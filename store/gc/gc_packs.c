@@ -1,4 +1,4 @@
-/* gc_packs.c - the packs as they lie, and what is reached of them. The heads of the records are
+/* gc_packs.c - the packs on disk, and which of their objects are reached. The records' heads are
  * read, not the index: the packs are the truth. The index only tells which packs are missing. */
 #include <stdio.h>
 #include <string.h>
@@ -77,10 +77,10 @@ static fm_status on_fault(void *ctx, const char *text)
     return FM_OK;
 }
 
-/* g->fault says what is wrong with it. */
+/* Counts a pack that cannot be read; g->fault says why. */
 static fm_status note_unreadable(fms_gc *g, const fms_gc_pack *p)
 {
-    bool newer = false; /* nothing is damaged */
+    bool newer = false; /* intact, so a newer fmstore wrote it */
     fm_status rc = fms_pack_is_intact(fm_span_of(p->map.data, p->map.len), p->name, &newer);
     if (g->unreadable++ == 0)
         snprintf(g->trouble, sizeof g->trouble,
@@ -140,7 +140,7 @@ static void least_sound_depth(fms_gc *g, uint32_t object)
         g->object[object].depth = least;
 }
 
-/* The index remembers what a full fsck found; a record that is marked is not counted on. */
+/* Takes over the index's marks of records that a full fsck found damaged. */
 static fm_status take_marks(fms_gc *g, const fm_digest *id)
 {
     fm_status rc = FM_OK;
@@ -195,7 +195,7 @@ static bool is_known(const fms_gc *g, const char *name)
     return false;
 }
 
-/* Which packs the index knows and packs/ lacks. */
+/* Finds the packs that the index knows and packs/ lacks. */
 static fm_status look_for_missing(fms_gc *g)
 {
     char name[FM_HEX_CHARS + 1];
@@ -213,7 +213,7 @@ static fm_status look_for_missing(fms_gc *g)
     return rc;
 }
 
-/* A record that needs nothing, or only what is whole. Chains are short, so a few rounds do. */
+/* Whether some record of the object needs only whole objects. Chains are short: a few rounds do. */
 static bool has_whole_record(const fms_gc *g, const fms_gc_object *o)
 {
     for (uint32_t k = o->first; k != FMS_GC_NONE; k = g->record[k].next) {
@@ -245,7 +245,7 @@ static void find_whole(fms_gc *g)
     }
 }
 
-/* Damaged packs are what a quarantine is for; it takes none that is only newer. */
+/* Refuses while packs are unreadable or missing; with `quarantine` only if one is just newer. */
 static fm_status refuse(const fms_gc *g)
 {
     size_t others = g->unreadable + g->missing - 1;
@@ -308,7 +308,7 @@ static fm_status push(fms_gc *g, size_t *depth, uint32_t object)
     return FM_OK;
 }
 
-/* Calls visit with each object that a record of `object` needs. */
+/* Pushes each object that a record of `object` needs. */
 static fm_status each_parent(fms_gc *g, uint32_t object, size_t *depth)
 {
     for (uint32_t r = g->object[object].first; r != FMS_GC_NONE; r = g->record[r].next) {
@@ -347,7 +347,7 @@ fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t root)
 {
     uint32_t at;
     char hex[FM_HEX_CHARS + 1];
-    if (!is_whole(g, id, &at)) { /* in a pack that was written since gc looked, or nowhere */
+    if (!is_whole(g, id, &at)) { /* in a pack written since gc looked, or in none */
         FM_TRY(fms_gc_look(g));
     }
     if (is_whole(g, id, &at))
@@ -369,7 +369,7 @@ fm_status fms_gc_stay(fms_gc *g, const fm_digest *id)
 {
     uint32_t at = fms_gc_find(g, id);
     if (at != FMS_GC_NONE)
-        g->object[at].stay = true; /* what it needs follows in fms_gc_settle */
+        g->object[at].stay = true; /* fms_gc_settle keeps what it needs */
     return FM_OK;
 }
 
@@ -397,8 +397,8 @@ bool fms_gc_batch_over(const fms_gc *g, const fms_batch *b, bool *held)
     return true;
 }
 
-/* What stays and is not reached (in a pack too live to be rewritten, or still in its grace) must
- * stay whole: its parents stay too. */
+/* Objects that stay though they are not reached (in a pack too live to be rewritten, or still in
+ * their grace) must stay readable: their parents stay too. */
 fm_status fms_gc_settle(fms_gc *g)
 {
     size_t depth = 0;

@@ -1,13 +1,12 @@
-/* gc_rewrite.c - what is needed of packs that are mostly dead, or that are folded, goes into new
- * packs.
+/* gc_rewrite.c - copies the needed objects of packs that are mostly dead or are repacked.
  *
- * Each object of such a pack is decoded and compared with its digests before it counts as safe; one
- * that does not decode keeps its pack where it is. Records are copied as they are, unless their
- * chain is too deep or the slow level was asked for: then they are coded again, against the nearest
- * ancestor that is shallow enough. Of an object's several records the one of least depth is kept:
- * records of least depth never lead in a circle, whatever two writers stored against each other.
- * The order is that of the packs' names and of the records in them, so the same packs give the same
- * new ones. Killed, a run leaves objects twice; the next finds them so. */
+ * Each object of such a pack is decoded and compared with its digests before it counts as safe; an
+ * object that does not decode keeps its pack in place. Records are copied as they are, unless their
+ * chain is too deep or the slow level was requested: then they are coded again, against the nearest
+ * ancestor that is shallow enough. Of an object's records the one of least depth is kept: records
+ * of least depth never lead in a circle, whatever two writers stored against each other. The order
+ * is that of the packs' names and of the records in them, so the same packs give the same new ones.
+ * A run that is killed leaves some objects in two packs, which the next run cleans up. */
 #include <string.h>
 
 #include "store/gc/gc_priv.h"
@@ -21,13 +20,13 @@ typedef struct rewrite {
     fms_coder *coder;
     fms_packer packer;
     bool open;
-    uint32_t features;           /* of the packs to come */
+    uint32_t features;           /* features of the packs to be written */
     uint8_t *leaf, *parent_leaf; /* FM_LEAF_BYTES each */
     fms_leaf_row *rows;
     size_t row_cap;
     fm_buf payload;
     uint32_t *fresh; /* objects of the pack being written */
-    bool *recoded;   /* beside them */
+    bool *recoded;   /* for each of fresh */
     size_t fresh_count, fresh_cap, recoded_cap;
     uint64_t done_bytes, total_bytes;
 } rewrite;
@@ -39,7 +38,7 @@ static uint64_t pack_limit(const fms_gc *g)
     return g->opts.pack_bytes ? g->opts.pack_bytes : PACK_BYTES_DEFAULT;
 }
 
-/* One of the object's records of least depth lies in a pack that stays. */
+/* A record of least depth of the object in a pack that stays, or FMS_GC_NONE. */
 static uint32_t staying_record(const fms_gc *g, const fms_gc_object *o)
 {
     for (uint32_t k = o->first; k != FMS_GC_NONE; k = g->record[k].next) {
@@ -70,7 +69,7 @@ static void weigh(fms_gc *g, fms_gc_pack *p)
     }
 }
 
-/* All that it holds lies elsewhere too: a run that was killed, or two writers at once. */
+/* Whether all its objects are in other packs too: after a killed run, or two writers at once. */
 static bool is_redundant(const fms_gc *g, fms_gc_pack *p)
 {
     bool yes = p->count > 0;
@@ -107,7 +106,7 @@ static void plan(fms_gc *g)
             last = p;
         }
     }
-    if (folded == 1 && last && !g->opts.slow) { /* alone it would become itself again */
+    if (folded == 1 && last && !g->opts.slow) { /* a single pack would be written as it is */
         bool others = false;
         for (size_t i = 0; i < g->packs; i++)
             others = others || (&g->pack[i] != last && g->pack[i].fate == FMS_FATE_REPACK &&
@@ -133,7 +132,7 @@ static fm_status advance(rewrite *w, uint64_t bytes)
     return FM_OK;
 }
 
-/* FM_OK with rec->bad set: it does not decode, and is not to be counted on. */
+/* FM_OK with rec->bad set: the record does not decode. */
 static fm_status verify_record(rewrite *w, fms_gc_record *rec, fms_record *r)
 {
     fm_status rc = fms_gc_parse(w->g, rec, r);
@@ -149,8 +148,8 @@ static fm_status verify_record(rewrite *w, fms_gc_record *rec, fms_record *r)
 
 /* ==== writing ============================================================================== */
 
-/* The new pack is mapped afresh; what was copied must be the same bytes, what was coded anew must
- * decode to the digests. */
+/* Checks a record of the new pack, which is mapped again: a copied record must have the same bytes,
+ * a recoded one must decode to the digests. */
 static fm_status check_fresh(rewrite *w, size_t i, const uint8_t *bytes, const fms_record *r)
 {
     fms_gc *g = w->g;
@@ -200,7 +199,7 @@ static fm_status check_pack(rewrite *w, const fms_gc_pack *p)
     return FM_OK;
 }
 
-/* What was folded is what came out: the file that was there is the new one. */
+/* If the new pack has the name of an old one, they are the same file: it is not gone. */
 static void not_gone(fms_gc *g, const char *name)
 {
     for (size_t i = 0; i < g->packs; i++)
@@ -264,7 +263,7 @@ static fm_status note_fresh(rewrite *w, uint32_t object, bool recoded)
 
 /* ==== coding again ========================================================================= */
 
-/* The record of least depth: its parents are the ones to climb. */
+/* A sound record of least depth, whose parent is the next ancestor. */
 static const fms_gc_record *least(const fms_gc *g, uint32_t object)
 {
     const fms_gc_object *o = &g->object[object];
@@ -278,11 +277,11 @@ static bool wants_recode(const fms_gc *g, const fms_gc_record *rec)
 {
     if (g->pack[rec->pack].fate != FMS_FATE_REPACK || !g->opts.repack)
         return false;
-    /* A recipe's record is kept as it is: coded again against one parent it would grow. */
+    /* A record with a recipe is kept: coded again against one parent it would grow. */
     return rec->depth > g->opts.depth || (g->opts.slow && !rec->recipe);
 }
 
-/* The nearest ancestor that leaves room for one more step; FMS_GC_NONE: code it alone. */
+/* The nearest ancestor whose depth allows one more step; FMS_GC_NONE: code the object alone. */
 static uint32_t shallow_ancestor(const fms_gc *g, const fms_gc_record *rec)
 {
     uint32_t limit = FM_MIN(g->opts.depth, FMS_CHAIN_MAX);
@@ -321,7 +320,7 @@ static fm_status encode_leaves(rewrite *w, const fms_record *from, const fms_cha
     return rc;
 }
 
-/* A parent that cannot be used (another shape, damaged) is done without. */
+/* A parent that cannot be used (another shape, damaged) is ignored. */
 static fm_status recode(rewrite *w, const fms_record *from, uint32_t parent, bool *smaller,
                         fms_record *to)
 {
@@ -374,7 +373,7 @@ static fm_status put(rewrite *w, const fms_gc_record *rec, const fms_record *r)
     return rc == FM_OK ? note_fresh(w, rec->object, again) : rc;
 }
 
-/* What depth each object has at most when this run is over: ancestors first. */
+/* Sets new_depth, ancestors first. */
 static void plan_depths(fms_gc *g)
 {
     for (size_t i = 0; i < g->objects; i++)
@@ -387,7 +386,7 @@ static void plan_depths(fms_gc *g)
                 continue;
             uint32_t p = shallow_ancestor(g, rec);
             o->new_depth = p == FMS_GC_NONE ? 0 : g->object[p].new_depth + 1;
-            if (rec->depth <= g->opts.depth) /* it may be copied after all */
+            if (rec->depth <= g->opts.depth) /* it may be copied, not recoded */
                 o->new_depth = FM_MAX(o->new_depth, rec->depth);
         }
 }
@@ -419,7 +418,7 @@ static fm_status take(rewrite *w, uint32_t k)
 static fm_status take_packs(rewrite *w)
 {
     fms_gc *g = w->g;
-    size_t packs = g->packs; /* those of before */
+    size_t packs = g->packs; /* without those that this run adds */
 
     for (size_t k = 0; k < g->records; k++)
         if (g->record[k].recipe && g->pack[g->record[k].pack].fate == FMS_FATE_REPACK)
@@ -436,7 +435,7 @@ static fm_status take_packs(rewrite *w)
     return end_pack(w);
 }
 
-/* A dry run only says what would be copied. */
+/* A dry run only marks what would be copied. */
 static void pretend(fms_gc *g)
 {
     for (size_t i = 0; i < g->packs; i++)
@@ -470,7 +469,7 @@ fm_status fms_gc_rewrite(fms_gc *g)
     if (rc == FM_OK && (!w.leaf || !w.parent_leaf))
         rc = FM_ENOMEM;
     FM_THEN(rc, take_packs(&w));
-    if (rc == FM_EIO && fms_no_room()) { /* what was not copied stays where it is */
+    if (rc == FM_EIO && fms_no_room()) { /* objects that were not copied stay in their packs */
         g->report.no_room = true;
         fm_error_clear();
         rc = FM_OK;

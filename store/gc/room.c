@@ -1,4 +1,4 @@
-/* room.c - a reserve of blocks, so that the one command that frees a disk can begin on a full one. */
+/* room.c - see room.h: a reserve of blocks for gc on a full disk. */
 #include "store/gc/room.h"
 
 #include <errno.h>

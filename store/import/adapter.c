@@ -1,7 +1,7 @@
-/* adapter.c - laying a PEFT adapter on a parent, with every module and shape checked.
+/* adapter.c - applies a PEFT adapter to a parent, with every module and shape checked.
  *
  * A PEFT key is "base_model.model." + module + ".lora_A.weight" and the like; a key without such an
- * ending is a whole parameter (modules_to_save, biases) that takes the place of the base's. */
+ * ending is a whole parameter (modules_to_save, biases) that replaces the base's. */
 #include "store/import/adapter_impl.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 #include "store/base/text/regex.h"
 
 #define KEY_PREFIX "base_model.model."
-/* Each pattern of a config is tried on each tensor: what both files may ask for together. */
+/* Limits of the work of both files together: each pattern of a config is tried on each tensor. */
 #define MAX_REGEX_TRIES 20000u
 #define MAX_NAME_TRIES 1000000000u
 
@@ -31,8 +31,8 @@ static bool cut_suffix(char *s, const char *suffix)
     return true;
 }
 
-/* PEFT wraps what it adapts: a bias or an embedding that it saves beside the factors is called
- * "lm_head.base_layer.weight" and stands for "lm_head.weight". */
+/* PEFT wraps modules that it adapts: a bias or an embedding that it saves with the factors is
+ * called "lm_head.base_layer.weight" and means "lm_head.weight". */
 static void unwrap(char *module)
 {
     static const char wrapped[] = ".base_layer.";
@@ -83,7 +83,7 @@ fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char 
         *out = fm_tree_find(tree, fm_buf_cstr(&path));
     fm_buf_release(&path);
     if (rc == FM_ENOMEM)
-        return rc; /* what cannot be a path is absent, what was not looked for is not */
+        return rc; /* a name without a path is absent; a failed search is an error */
     if (!*out && strcmp(name, "lm_head.weight") == 0)
         *out = fm_tree_find(tree, "tensors/model/embed_tokens.weight");
     return FM_OK;
@@ -170,7 +170,7 @@ fm_status adp_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
 
 /* ---- rank and scale ---- */
 
-/* A pattern means the end of a module's name, at a dot. */
+/* Matches a pattern against the end of a module's name, at a dot. */
 static fm_status match_end(bool *found, const char *key, const char *field, const char *module)
 {
     char what[96];
@@ -184,8 +184,8 @@ static fm_status match_end(bool *found, const char *key, const char *field, cons
     return rc;
 }
 
-/* PEFT matches a pattern as a regular expression against the end of the module's name, at a dot:
- * re.match(rf"(.*\.)?({key})$", module). Plain names are what it writes itself. */
+/* PEFT matches a pattern against the end of the module's name, at a dot:
+ * re.match(rf"(.*\.)?({key})$", module). It writes plain names itself. */
 static fm_status match_pattern(const fm_json **out, const fm_json *config, const char *field,
                                const char *module)
 {
@@ -267,7 +267,7 @@ static fm_status fit_lora(const fm_entry *e, const adp_key *key, const fm_entry 
     return fm_shape_eq(&e->shape, &want) ? FM_OK : misfit(e, &want, "weight, which needs");
 }
 
-/* Elements only: IA3 writes [1, in] or [out, 1], DoRA [out]. */
+/* Compares the number of elements only: IA3 writes [1, in] or [out, 1], DoRA [out]. */
 static fm_status fit_vector(const fm_entry *e, const adp_key *key, const fm_entry *base,
                             const fm_json *config)
 {
@@ -302,7 +302,7 @@ static fm_status fit_one(const fm_tree *parent, const fm_entry *e, const fm_json
     return fit_vector(e, &key, base, config);
 }
 
-/* A lone lora_A would be skipped by a merge and crash a run. */
+/* Requires both factors: a lone lora_A would be skipped by a merge and crash a run. */
 static fm_status check_pair(const fm_tree *adapter, const fm_entry *e)
 {
     char *other, *p;

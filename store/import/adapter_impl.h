@@ -12,8 +12,8 @@ typedef enum adp_role {
     ADP_LORA_B,
     ADP_MAGNITUDE, /* DoRA */
     ADP_IA3,
-    ADP_PROMPT, /* prompt and prefix: no module */
-    ADP_OTHER,  /* embedding factors and whatever else PEFT may hold */
+    ADP_PROMPT, /* prompt and prefix, which have no module */
+    ADP_OTHER,  /* embedding factors and everything else of PEFT */
     ADP_SAVED,  /* a whole parameter that replaces the base's */
 } adp_role;
 
@@ -31,12 +31,12 @@ typedef struct adp_place {
     char dir[80]; /* "adapters/0-lora" */
 } adp_place;
 
-/* Every adapter of the tree, ascending by number. *out is freed by fm_free. */
+/* Lists the tree's adapters, ascending by number. *out is freed by fm_free. */
 fm_status adp_list(adp_place **out, size_t *count, const fm_tree *tree);
-/* adapter_config.json of an adapter; p may be NULL where it is an inline file. */
+/* Reads the adapter's adapter_config.json; p may be NULL where that is an inline file. */
 fm_status adp_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
                      const adp_place *place);
-/* The base tensor of a name; a tied lm_head is found as the embedding. *out NULL = absent. */
+/* Finds the base tensor of a name; a tied lm_head gives the embedding. *out NULL: absent. */
 fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char *name);
 
 #endif

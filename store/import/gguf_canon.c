@@ -1,8 +1,8 @@
 /* gguf_canon.c - a GGUF as a source: Hugging Face names and row order, config, tokenizer.
  *
- * Only architectures whose mapping is known are taken: a wrong guess would give a model that runs
- * and answers nonsense. Blocks keep their bytes; rotary rows are whole rows of blocks, so putting
- * them back in Hugging Face's order moves bytes and changes none. */
+ * Only architectures whose mapping is known are accepted: a wrong guess would give a model that
+ * runs and answers nonsense. Blocks keep their bytes; rotary rows are whole rows of blocks, so
+ * putting them back in Hugging Face's order moves bytes and changes none. */
 #include "store/import/gguf_canon.h"
 
 #include <inttypes.h>
@@ -136,7 +136,8 @@ static const char *lookup(const char *const (*table)[2], size_t count, const cha
     return NULL;
 }
 
-/* "blk.12." gives 12 and where it ends; no leading zeros, so that a name has one meaning. */
+/* Reads the 12 of "blk.12." and returns where it ends; without leading zeros, so names are
+ * unique. */
 static const char *block_number(const char *name, uint64_t *out)
 {
     const char *p = name + 4;
@@ -223,8 +224,8 @@ static fm_status add_tensor(fm_source *src, src_file *f, const gguf_dims *d, con
     return rc;
 }
 
-/* The head in front of the tensors. A long array (the vocabulary) stands apart: it is the same in
- * every quantized copy of a model, and stored once. */
+/* Adds the head in front of the tensors. A long array (the vocabulary) becomes an object of its
+ * own: it is the same in every quantized copy of a model, and stored once. */
 static fm_status add_head(fm_source *src, src_file *f, const fm_gguf *g, uint64_t end)
 {
     uint64_t at = 0;
@@ -241,7 +242,7 @@ static fm_status add_head(fm_source *src, src_file *f, const fm_gguf *g, uint64_
     return src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(end - at)));
 }
 
-/* Tensors and, between them, whatever bytes the writer left there. */
+/* Adds the tensors and the bytes between them. */
 static fm_status add_all(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g)
 {
     uint64_t at = fm_gguf_count(g) > 0 ? fm_gguf_at(g, 0)->at : f->map.len;

@@ -118,7 +118,7 @@ static fm_status set_token_ids(fm_json *o, const fm_gguf *g)
     return FM_OK;
 }
 
-/* A sliding window makes a llama-class file a Mistral. */
+/* Sets the model's type and class; a llama file with a sliding window is a Mistral. */
 static fm_status set_identity(fm_json *o, const gguf_dims *d, const fm_gguf *g)
 {
     const char *type = d->arch->model_type, *class_name = d->arch->class_name;
@@ -206,9 +206,9 @@ static double llama3_factor(double wavelen, double factor, double original)
     return 1.0 / ((1.0 - smooth) / factor + smooth);
 }
 
-/* GGUF keeps Llama 3's scaling as a table of divisors and drops the numbers that it was made from.
- * The models in use have low 1 and high 4; the factor is the table's largest value. They are
- * taken only when they give the whole table back. */
+/* GGUF has Llama 3's scaling as a table of divisors, without its parameters. The models in use have
+ * low 1 and high 4; the factor is the table's largest value. These are used only if they give the
+ * whole table back. */
 static bool fits_llama3(const float *table, const gguf_dims *d, double theta, double factor,
                         double original)
 {

@@ -1,8 +1,8 @@
 /* gguf_pre.c - the rules behind `tokenizer.ggml.pre`.
  *
- * A GGUF only names its pre-tokenizer. Each name here stands for the pre_tokenizer of the
- * tokenizer.json that such files are made from; an unknown name is refused, because a near miss
- * tokenizes most texts right and some wrong. */
+ * A GGUF only names its pre-tokenizer. Each name here gives the pre_tokenizer of the tokenizer.json
+ * that such files are made from; an unknown name is refused: a similar rule would tokenize most
+ * texts right and some wrong. */
 #include "store/import/gguf_canon.h"
 
 #include <string.h>
@@ -14,7 +14,8 @@
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"                           \
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* Words of one case change (Mistral Nemo), and with contractions and thousands (GPT-4o). */
+/* Words with at most one change of case (Mistral Nemo), with contractions and thousands
+ * (GPT-4o). */
 #define TEKKEN_WORD                                                                                \
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
 #define TEKKEN_UPPER                                                                               \
@@ -35,13 +36,13 @@
 
 typedef struct pre_rule {
     const char *name;
-    const char *split[MAX_SPLITS]; /* one after another, then ByteLevel without its own regex */
-    bool digits;                   /* each digit alone, then ByteLevel with its own */
+    const char *split[MAX_SPLITS]; /* Splits in order, then ByteLevel without its own regex */
+    bool digits;                   /* single Digits, then ByteLevel with its own regex */
     bool nfc;
-    bool ignore_merges; /* a whole word of the vocabulary needs no merges */
+    bool ignore_merges; /* a word in the vocabulary needs no merges */
 } pre_rule;
 
-/* "default" is what llama.cpp does with a file that names nothing else. */
+/* "default": as llama.cpp treats a file that names no other. */
 static const pre_rule RULES[] = {
     {"default",
      {"[\\p{P}\\$\\+<=>\\^~\\|]+",
@@ -131,7 +132,7 @@ static fm_status split(fm_json **out, const char *regex)
     return rc;
 }
 
-/* Consumes item, also where it is NULL (out of memory). */
+/* Appends item and takes ownership of it, unless rc is a failure; item NULL: out of memory. */
 static fm_status add_step(fm_json *list, fm_json *item, fm_status rc)
 {
     if (rc == FM_OK)
@@ -140,7 +141,7 @@ static fm_status add_step(fm_json *list, fm_json *item, fm_status rc)
     return rc;
 }
 
-/* The steps of a rule, as the list of a Sequence. */
+/* Appends the steps of a rule to the list of a Sequence. */
 static fm_status steps_of(fm_json *list, const pre_rule *rule)
 {
     fm_json *item = NULL;

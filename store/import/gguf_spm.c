@@ -1,8 +1,7 @@
-/* gguf_spm.c - SentencePiece vocabularies of a GGUF (kinds llama and t5) as a SentencePiece model file.
+/* gguf_spm.c - a GGUF's SentencePiece vocabulary (kinds llama, t5) as a SentencePiece model file.
  *
- * The file holds the pieces with scores and types and the normaliser's settings: all that the
- * original model file held, so that is what is written again; the table of fields is in
- * infer/tokenizer/sentencepiece.c. */
+ * The GGUF has the pieces with scores and types and the normaliser's settings: all that the model
+ * file held, so that file is written again (infer/tokenizer/sentencepiece.c has its fields). */
 #include "store/import/gguf_tok.h"
 
 #include <inttypes.h>
@@ -43,8 +42,8 @@ static bool is_byte_piece(fm_span s)
     return s.len == 6 && memcmp(s.data, "<0x", 3) == 0 && s.data[5] == '>';
 }
 
-/* SentencePiece wants exactly one unknown piece; it cannot use unused ones, which are control then:
- * no text becomes them. Without types they are known by their texts. */
+/* The type of a piece. SentencePiece wants exactly one unknown piece; others, and unused ones,
+ * become control pieces, which no text gives. Without types the texts decide. */
 static int64_t piece_type(const gguf_vocab *v, uint64_t id, uint64_t unk)
 {
     int64_t type = gguf_token_type(v, id);
@@ -159,8 +158,7 @@ static fm_status put_normalizer(fm_buf *out, const fm_gguf *g)
     return rc;
 }
 
-/* Texts that are a token wherever they stand: control and unknown ones, and user-defined ones, before
- * and behind which the text is cut. */
+/* Adds the tokens found in a text before it is split: control, unknown and user-defined ones. */
 static fm_status added_tokens(fm_json *config, const gguf_vocab *v, uint64_t unk)
 {
     fm_json *map = fm_json_new_object();

@@ -1,7 +1,7 @@
 /* gguf_tokenizer.c - tokenizer.json, tokenizer_config.json and the chat template from a GGUF.
  *
- * The file holds the vocabulary, the merges and the name of the pre-tokenizer; the rules behind
- * that name are in gguf_pre.c. Ids are the positions in the list: nothing is renumbered. */
+ * The file has the vocabulary, the merges and the name of the pre-tokenizer, whose rules are in
+ * gguf_pre.c. Ids are the positions in the list and stay so. */
 #include "store/import/gguf_tok.h"
 
 #include <inttypes.h>
@@ -23,7 +23,7 @@ static const struct {
     {"tokenizer.ggml.mask_token_id", "mask_token"},
 };
 
-/* Valid UTF-8 without NUL; the JSON door would put U+FFFD where it is not, a silent change. */
+/* Whether s is UTF-8 without NUL: JSON would silently get U+FFFD in place of other bytes. */
 static bool is_text(fm_span s)
 {
     return s.len == 0 || (!memchr(s.data, 0, s.len) && fm_utf8_valid(s.data, s.len) == s.len);

@@ -1,9 +1,9 @@
 /* gguf_wordpiece.c - the BERT vocabulary of a GGUF as a tokenizer.json.
  *
- * The file writes tokens that begin a word with U+2581 before them and continuations bare, where
- * BERT writes the first bare and "##" before the others; tokens in brackets stay. Where it does not
- * say whether texts are lower-cased, they are unless the vocabulary has upper-case tokens, which
- * would be out of reach then. */
+ * The file has U+2581 before tokens that begin a word and nothing before continuations, where BERT
+ * has nothing before the first and "##" before the others; tokens in brackets are the same. Where
+ * the file does not say whether texts are lower-cased, they are, unless the vocabulary has
+ * upper-case tokens, which could then never occur. */
 #include "store/import/gguf_tok.h"
 
 #include <string.h>
@@ -15,7 +15,8 @@ static bool in_brackets(fm_span s)
     return s.len > 1 && s.data[0] == '[' && s.data[s.len - 1] == ']';
 }
 
-/* The texts as BERT writes them, in the source's arena. */
+/* Renames tokens as BERT writes them, in the source's arena. *cased: one has an upper-case
+ * letter. */
 static fm_status rename_tokens(fm_source *src, gguf_vocab *v, bool *cased)
 {
     *cased = false;
@@ -62,7 +63,7 @@ static fm_status normalizer_json(fm_json **out, const fm_gguf *g, bool cased)
     return rc;
 }
 
-/* The unknown token by id, else by the name that BERT gives it. */
+/* The "model" object; the unknown token is found by id, else by BERT's name for it. */
 static fm_status model_json(fm_json **out, const gguf_vocab *v)
 {
     fm_json *o = fm_json_new_object(), *tokens = NULL;
@@ -82,7 +83,7 @@ static fm_status model_json(fm_json **out, const gguf_vocab *v)
     return rc;
 }
 
-/* [CLS] and [SEP] by their own keys where there are such. */
+/* Finds [CLS] and [SEP] by their own keys, else by those of bos and eos. */
 static fm_status read_frame(gguf_wrap *w, const gguf_vocab *v)
 {
     bool cls = false, sep = false;

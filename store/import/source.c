@@ -1,4 +1,4 @@
-/* source.c - opens a foreign model by its content and hands out its bytes. */
+/* source.c - opens a foreign model by its content and provides its bytes. */
 #include <string.h>
 
 #include "store/import/source_impl.h"
@@ -47,8 +47,8 @@ uint64_t fm_source_file_bytes(const fm_source *src)
     return sum;
 }
 
-/* The files may have changed since they were hashed, so the bytes are hashed again, and in the
- * copy: the mapping may change between two looks. */
+/* The files may have changed since they were hashed, so the copied bytes are hashed again: the
+ * mapping may change between two reads. */
 static fm_status read_leaf(const fm_source *src, const fm_entry *e, const src_piece *p, uint64_t i,
                            uint8_t *dst)
 {
@@ -66,7 +66,7 @@ static fm_status read_leaf(const fm_source *src, const fm_entry *e, const src_pi
 static fm_status read_leaves(const fm_source *src, const fm_entry *e, const src_piece *p,
                              uint64_t offset, uint64_t bytes, uint8_t *dst)
 {
-    uint8_t *part = NULL; /* a leaf of which not all is wanted */
+    uint8_t *part = NULL; /* buffer for a leaf of which only a part is wanted */
     fm_status rc = FM_OK;
 
     while (rc == FM_OK && bytes > 0) {
@@ -106,7 +106,7 @@ static fm_status read_range(void *ctx, const fm_entry *e, uint64_t offset, uint6
         src_piece_copy(dst, p, offset, bytes);
     else
         rc = read_leaves(src, e, p, offset, bytes, dst);
-    if (p->map) /* a model is larger than memory: what was read does not count for ever */
+    if (p->map) /* a model may be larger than memory: drop what was read */
         fm_map_forget(p->map, (size_t)(p->data - p->map->data) + (size_t)offset, (size_t)bytes);
     return rc;
 }
@@ -126,18 +126,18 @@ fm_provider fm_source_provider(const fm_source *src)
 {
     fm_provider p = {.read = read_entry, .range = read_range};
 
-    memcpy(&p.ctx, &src, sizeof p.ctx); /* the callback reads only; the type has no const there */
+    memcpy(&p.ctx, &src, sizeof p.ctx); /* drops a const: the callbacks only read */
     return p;
 }
 
-/* A pickle of protocol 2 to 5. A safetensors header of 0x..80 bytes begins with the same byte, but
- * its length then fits the file, which a pickle's first bytes never do. */
+/* Whether the file is a pickle. A safetensors header of 0x..80 bytes begins with the same byte, but
+ * its length fits the file, which a pickle's first eight bytes as a length never do. */
 static bool is_pickle(const uint8_t *head, uint64_t bytes)
 {
     return head[0] == 0x80 && head[1] <= 5 && fm_get_u64(head) >= bytes;
 }
 
-/* One file: GGUF or PyTorch's by its magic, other pickles refused, safetensors else. */
+/* Opens one file: GGUF or PyTorch's by its magic, safetensors else; other pickles are refused. */
 static fm_status open_file(fm_source *src)
 {
     uint8_t head[24] = {0};

@@ -63,7 +63,7 @@ static fm_status add_part(src_file *f, const src_part *part)
     return FM_OK;
 }
 
-/* The path of an entry below the source's root: what source.json speaks of. */
+/* An entry's path below the source's root, as source.json has it. */
 static const char *below_root(const fm_source *src, const char *path)
 {
     size_t n = strlen(src->root);
@@ -257,7 +257,7 @@ static int by_path(const void *a, const void *b)
     return strcmp(x->path, y->path);
 }
 
-/* In the tree's order: a tree that grows at its front moves all of its entries each time. */
+/* In the tree's order, since an entry put in front of others moves them all. */
 static fm_status put_tensors(fm_source *src)
 {
     if (src->tensor_count > 0)
@@ -320,7 +320,7 @@ static int hex_digit(uint8_t c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* In place. False where an escape is broken or stands for NUL. */
+/* Unescapes s in place. False: an escape is broken or means NUL. */
 static bool unescape(char *s)
 {
     char *to = s;

@@ -1,6 +1,6 @@
-/* source_hash.c - every byte of a source is hashed for its file and for its leaf in one look: file
- * and leaf go through the processor side by side, which costs little more than one of them, and
- * what was hashed is let go of at once. Files go in parallel. */
+/* source_hash.c - hashes every byte of a source for its file and for its leaf in one pass: both
+ * digests are computed together, which costs little more than one of them, and the mapped bytes are
+ * dropped from memory at once. Files are hashed in parallel. */
 #include <stdlib.h>
 
 #include "store/base/cancel.h"
@@ -13,7 +13,7 @@ typedef struct walk {
     fm_source *src;
     const src_file *file;
     fm_hasher *whole;
-    uint8_t *scratch; /* one leaf, for bytes that lie in another order */
+    uint8_t *scratch; /* one leaf, for bytes that are in another order */
 } walk;
 
 static uint64_t leaf_count(uint64_t bytes)
@@ -31,7 +31,7 @@ static void let_go(const walk *w, const uint8_t *data, uint64_t bytes)
     fm_map_forget(&w->file->map, (size_t)(data - w->file->map.data), (size_t)bytes);
 }
 
-/* whole NULL: the tensor alone. */
+/* Hashes a tensor's leaves, and for `whole` (may be NULL) its bytes in the file's order. */
 static fm_status hash_leaves(walk *w, src_tensor *t, fm_hasher *whole)
 {
     const src_piece *p = t->piece;
@@ -48,7 +48,7 @@ static fm_status hash_leaves(walk *w, src_tensor *t, fm_hasher *whole)
         const fm_span leaf = fm_span_of(is_moved(p) ? w->scratch : p->data + at, n);
         rc = whole ? fm_hasher_along(whole, fm_span_of(p->data + at, n), &p->leaf[i], leaf)
                    : fm_sha256(&p->leaf[i], leaf.data, leaf.len);
-        if (whole && p->heads == 0) /* else its rows are still wanted */
+        if (whole && p->heads == 0) /* else its rows are still needed */
             let_go(w, p->data + at, n);
     }
     if (whole && p->heads > 0)
@@ -78,7 +78,7 @@ static int by_place(const void *a, const void *b)
     return p < q ? -1 : p > q;
 }
 
-/* The tensors that lie in the file as they are, in its order. */
+/* Lists the tensors whose bytes are contiguous in the file, in the order of the file. */
 static src_tensor **tensors_in(fm_source *src, const src_file *f, size_t *count)
 {
     src_tensor **list = fm_malloc((f->end_tensor - f->first_tensor + 1) * sizeof(src_tensor *));
@@ -106,7 +106,7 @@ static fm_status hash_file(walk *w, src_file *f)
     for (size_t i = 0; rc == FM_OK && i < count; i++) {
         const uint64_t begin = (uint64_t)(list[i]->piece->data - f->map.data);
         list[i]->piece->map = &f->map;
-        if (begin < at) { /* shares bytes with the one before */
+        if (begin < at) { /* shares bytes with the tensor before */
             rc = hash_leaves(w, list[i], NULL);
             continue;
         }
@@ -145,7 +145,7 @@ static fm_status hash_files(void *ctx, size_t begin, size_t end, unsigned worker
     return rc;
 }
 
-/* Tensors that no file holds as they are. */
+/* Hashes the tensors that no file holds contiguously. */
 static fm_status hash_others(fm_source *src)
 {
     walk w;

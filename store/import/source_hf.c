@@ -1,8 +1,9 @@
 /* source_hf.c - Hugging Face model folders, single files of weights and PEFT adapter folders.
  *
- * The weights are the files that the loader would load (model.safetensors, or those that the index
- * names; pytorch_model.bin where there is none). Every other file of the folder is kept whole, so that export gives the folder back; other
- * formats of the same weights are left out and listed. */
+ * The weights are the files that transformers would load (model.safetensors, or those that the
+ * index names; pytorch_model.bin where there are none). Every other file of the folder is kept
+ * whole, so that export gives the folder back; other formats of the same weights are left out and
+ * listed. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static bool ends_with(const char *s, const char *suffix)
     return n >= m && strcmp(s + n - m, suffix) == 0;
 }
 
-/* A file: a folder of that name is no file of the model. */
+/* Whether the folder has a file (not a folder) of this name. */
 static bool holds(const fm_source *src, const char *name)
 {
     char folder[PATH_MAX];
@@ -53,7 +54,7 @@ static bool already_taken(const fm_source *src, const char *name)
     return fm_map_has(src->file_by_name, name, strlen(name));
 }
 
-/* Other forms of the weights, optimizer states: not the model that was imported. */
+/* Other formats of the weights, and optimizer states. */
 static bool is_other_weights(const char *name)
 {
     static const char *const suffix[] = {".bin",    ".pt",        ".pth",  ".ckpt",
@@ -96,7 +97,7 @@ static fm_status add_extra_file(fm_source *src, const char *dir, const char *nam
     return src_whole_file(src, f, at, known);
 }
 
-/* "1_Pooling": the folders of a sentence-transformers model, part of what it computes. */
+/* Folders as "1_Pooling" are parts of a sentence-transformers model. */
 static bool is_module_folder(const char *name)
 {
     size_t n = strspn(name, "0123456789");
@@ -158,7 +159,7 @@ fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place)
     return rc;
 }
 
-/* Where a file of a model folder belongs in the tree; NULL: source/files. */
+/* The tree path of a file of a model folder; NULL: below source/files. */
 static const char *place_of_model_file(const char *name)
 {
     static const char *const place[] = {
@@ -233,7 +234,8 @@ static bool file_holds(const src_file *f, const char *tensor)
     return f->torch ? fm_torch_find(f->torch, tensor) != NULL : fm_st_find(f->st, tensor) != NULL;
 }
 
-/* Shards in the order in which the map first names them; then each mapped tensor must be there. */
+/* Adds shards in the order in which the map first names them; each mapped tensor must then
+ * exist. */
 static fm_status add_shards(fm_source *src, const weights_form *form, const fm_json *map)
 {
     for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
@@ -309,7 +311,7 @@ fm_status src_open_torch(fm_source *src)
 
 /* ---- adapters ---- */
 
-/* The folder's kind from PEFT's type; unknown types keep their own name in lower case. */
+/* Sets the root "adapters/0-<kind>" by PEFT's type; unknown types keep their name in lower case. */
 static fm_status adapter_root(fm_source *src, const fm_json *config)
 {
     static const char *const known[][2] = {

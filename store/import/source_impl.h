@@ -1,7 +1,7 @@
-/* source_impl.h - what the readers of each kind of source share; inside store only.
+/* source_impl.h - shared by the readers of all kinds of sources; inside store only.
  *
- * A reader maps its files, names the tensors in them and says of which parts each file is made;
- * source_build.c hashes everything once and turns that into a tree, a provider and source.json. */
+ * A reader maps its files, names the tensors in them and lists the parts that each file is made of;
+ * source_hash.c hashes everything once, source_build.c makes the tree and source.json. */
 #ifndef FM_STORE_SOURCE_IMPL_H
 #define FM_STORE_SOURCE_IMPL_H
 
@@ -13,29 +13,29 @@
 #include "store/formats/torch.h"
 
 #define FM_SOURCE_MAX_FILES 10000u
-#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* files that are no model: GPUs, licences */
+#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* largest other file: cards, licences */
 #define FM_SOURCE_MAX_LITERAL_BYTES ((size_t)1 << 30)
 #define FM_SOURCE_JSON "source/source.json"
-/* Where source.json's entries lie ("adapters/0-lora"), in a file of its own: laying an adapter on a
- * parent moves it, and must not need to read and write source.json for that. Absent = "". */
+/* The folder of source.json's entries ("adapters/0-lora"; absent: ""), in a file of its own, so
+ * that applying an adapter to a parent, which moves the entries, need not rewrite source.json. */
 #define FM_SOURCE_ROOT "source/root"
 
-/* Where an object's bytes lie. heads > 0: `rows` rows in GGUF's interleaved rotary order. */
+/* The place of an object's bytes. heads > 0: `rows` rows in GGUF's interleaved rotary order. */
 typedef struct src_piece {
     const uint8_t *data;
     uint64_t bytes;
     uint64_t rows;
     uint32_t heads;
-    const fm_torch_tensor *view; /* not NULL: strides; data is then the whole file's */
+    const fm_torch_tensor *view; /* not NULL: has strides, and data is the whole file */
     const fm_file_map *map;      /* NULL: not in a file */
-    fm_digest *leaf;             /* of each leaf in Hugging Face's order; in the arena */
+    fm_digest *leaf;             /* digests of leaves in Hugging Face's order; in the arena */
 } src_piece;
 
 /* One segment of an original file: an entry of the tree or bytes of a literal. */
 typedef struct src_part {
     const char *path; /* entry: below root; literal: whole tree path. In the arena. */
     bool is_entry;
-    bool whole; /* all of the literal */
+    bool whole; /* all of the literal, not `bytes` from `at` */
     uint64_t at, bytes;
     uint32_t heads;
 } src_part;
@@ -44,12 +44,12 @@ typedef struct src_file {
     const char *name; /* below the exported folder, '/' between parts */
     fm_file_map map;
     fm_digest sha;
-    fm_st *st;       /* where it is safetensors */
-    fm_torch *torch; /* where it is of torch.save */
+    fm_st *st;       /* set for a safetensors file */
+    fm_torch *torch; /* set for a file of torch.save */
     src_part *part;
     size_t part_count, part_cap;
-    size_t first_tensor, end_tensor; /* those that were queued while it was the last file */
-    fm_buf literal; /* the bytes that are no tensor's, in order */
+    size_t first_tensor, end_tensor; /* its tensors in fm_source.tensor */
+    fm_buf literal;                  /* the bytes that belong to no tensor, in order */
 } src_file;
 
 typedef struct src_tensor { /* waiting for its id */
@@ -75,53 +75,52 @@ struct fm_source {
     size_t tensor_count, tensor_cap;
     fm_left_out *left_out;
     size_t left_out_count, left_out_cap;
-    char *real, *blobs; /* of a folder: where its links may lead; blobs NULL: nowhere else */
+    char *real, *blobs; /* where a folder's links may lead; blobs may be NULL */
 };
 
-/* Maps root_dir/name (root_dir NULL: name_path itself is `src->path`). */
+/* Maps dir/name, or where dir is NULL src->path. */
 fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const char *name);
-/* Queue a tensor and the part of f that it is. prefix as for fm_tensor_path. */
+/* Queues a tensor, and adds the part of f that it is. prefix as for fm_tensor_path. */
 fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
                          fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads);
-/* The same in two steps, for files whose tensors share bytes: queue (t->name, dtype, shape, piece
- * given; path is set), and say which segments of f an entry at path, or a blob put there, is. */
+/* The same in two steps, for files whose tensors share bytes: queue t (name, dtype, shape and piece
+ * given; path is set), and add parts of f: the entry at a path, or bytes put there as a blob. */
 fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t);
 fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint64_t bytes);
 fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes);
-/* Bytes of f that belong to no tensor; joined to the literal part before them. */
+/* Adds bytes of f that belong to no tensor to its literal, joined to a literal part before them. */
 fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes);
-/* The same for bytes [from, to) of the file; more than FM_INLINE_MAX_BYTES become a blob of their
- * own, which another file may share. */
+/* The same for bytes [from, to) of f; if they are more than FM_INLINE_MAX_BYTES, they become a blob
+ * of their own, which another file may share. */
 fm_status src_add_segment(fm_source *src, src_file *f, uint64_t from, uint64_t to);
-/* The whole of f is the tree entry at path; bytes stay in the mapping. */
+/* Makes all of f the tree entry at path, without a copy of the mapped bytes. */
 fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_entry);
-/* Bytes at a tree path: inline where they fit, else a blob; `bytes` must outlive src. */
+/* Puts bytes at a tree path: inline where they fit, else as a blob; `bytes` must outlive src. */
 fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes);
-/* Likewise, from bytes that are copied. */
+/* Likewise, and copies the bytes. */
 fm_status src_put_copy(fm_source *src, const char *path, fm_span bytes);
 fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_json_style style);
-/* A file's name in its entry of source.json: "name", or where it is no UTF-8 "name_escaped", with
- * %XX for '%' and whatever is not printable ASCII. get: owned; FM_ECORRUPT. */
+/* A file's name in source.json: "name", or where it is not UTF-8 "name_escaped", with %XX for '%'
+ * and bytes that are not printable ASCII. get: *out is freed by fm_free; FM_ECORRUPT. */
 fm_status src_name_put(fm_json *file, const char *name);
 fm_status src_name_get(char **out, const fm_json *file);
 /* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */
 const char *src_extra_path(fm_source *src, const char *name);
 const char *src_strdup(fm_source *src, const char *s);
-/* Of a folder: its own place, and where its links may lead. */
+/* For a folder: finds its real path, and the second folder into which its links may lead. */
 fm_status src_find_bounds(fm_source *src);
-/* A file of the folder: no link that leads out of it. FM_EINVAL names link and target. */
+/* Refuses a file that is a link to elsewhere: FM_EINVAL names link and target. */
 fm_status src_check_link(const fm_source *src, const char *dir, const char *name);
-/* A safetensors file: header as literal, tensors under prefix. */
+/* Adds a file of torch.save, or of safetensors (its header literal), with tensors under prefix. */
 fm_status src_add_torch(fm_source *src, const char *dir, const char *name, const char *prefix);
 fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
                               const char *prefix);
-/* Every file of dir that is not in src yet: kept whole under source/files (or where `place`
- * says). */
+/* Adds every file of dir that is not in src yet, whole: at place(name), or below source/files. */
 typedef const char *src_place_fn(const char *name); /* tree path, or NULL */
 fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place);
-/* Ids of all tensors, digests of all files and leaves. */
+/* Computes the ids of all tensors and the digests of all files and leaves. */
 fm_status src_hash_all(fm_source *src);
-/* Hash, fill the tree, write source.json. */
+/* Hashes, fills the tree, writes source.json. */
 fm_status src_finish(fm_source *src);
 
 fm_status src_open_hf(fm_source *src);
@@ -135,7 +134,7 @@ src_piece *src_new_piece(fm_source *src, fm_span bytes);
 
 /* Bytes [offset, offset + bytes) of the piece in Hugging Face's order, not verified. */
 void src_piece_copy(uint8_t *dst, const src_piece *p, uint64_t offset, uint64_t bytes);
-/* GGUF's order from Hugging Face's, by whole rows. rows is a multiple of 2 heads. */
+/* Puts rows from Hugging Face's order into GGUF's. rows is a multiple of 2 heads. */
 void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
                       uint32_t heads);
 

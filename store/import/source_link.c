@@ -1,10 +1,9 @@
-/* source_link.c - where the links in a folder may lead. */
+/* source_link.c - checks where the links in a folder lead. */
 #include <string.h>
 
 #include "store/import/source_impl.h"
 
-/* The folder's own place. In Hugging Face's cache, models--<org>--<name>/snapshots/<revision>/ holds
- * links to models--<org>--<name>/blobs/<digest>. */
+/* In Hugging Face's cache, models--<name>/snapshots/<revision>/ links to models--<name>/blobs/. */
 fm_status src_find_bounds(fm_source *src)
 {
     fm_status rc = fm_path_real(&src->real, src->path);

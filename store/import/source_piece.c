@@ -1,9 +1,9 @@
-/* source_piece.c - the bytes of a piece in Hugging Face's order, whatever order they lie in. */
+/* source_piece.c - a piece's bytes in Hugging Face's order, whatever their order in the file. */
 #include <string.h>
 
 #include "store/import/source_impl.h"
 
-/* Row (h, j, i) of HF's order, j choosing the half, is row (h, i, j) of GGUF's: the original Llama
+/* Row (h, j, i) of HF's order, where j is the half, is row (h, i, j) of GGUF's: the original Llama
  * code rotates neighbours, HF rotates element i with element i + half. */
 void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
                       uint32_t heads)
@@ -16,7 +16,7 @@ void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t
     }
 }
 
-/* Row r of Hugging Face's order as it lies in the piece; see src_rows_to_gguf. */
+/* The address of row r of Hugging Face's order in the piece; see src_rows_to_gguf. */
 static const uint8_t *row_at(const src_piece *p, uint64_t r)
 {
     const uint64_t dim = p->rows / p->heads, half = dim / 2;

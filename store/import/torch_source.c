@@ -1,9 +1,8 @@
 /* torch_source.c - a PyTorch checkpoint as a file of a source.
  *
- * The file is cut at its contiguous tensors: where several share bytes (tied weights, views) the
- * first and longest stands for them. What lies between is literal, or where it is long (a storage
- * that is only seen through strides, or that no tensor names) a blob of its own, so that the file
- * comes back byte for byte whatever its views are. */
+ * The file is cut at its contiguous tensors; of several that share bytes (tied weights, views) the
+ * first and longest is used. Bytes between them are literal, or where long (a storage that only
+ * strided tensors or none use) a blob of their own, so that the file comes back byte for byte. */
 #include "store/import/source_impl.h"
 
 #include <stdlib.h>
@@ -11,8 +10,8 @@
 
 #include "store/base/checked.h"
 
-#define MAX_VIEW_BYTES ((uint64_t)1 << 30) /* of views that are not contiguous, beside ... */
-#define MAX_VIEW_TIMES 4u                  /* ... so many times the file */
+#define MAX_VIEW_BYTES ((uint64_t)1 << 30) /* limit of all views that are not contiguous: this, */
+#define MAX_VIEW_TIMES 4u                  /* plus so many times the file's bytes */
 
 typedef struct segment {
     uint64_t at, bytes;
@@ -30,7 +29,7 @@ static int by_place(const void *a, const void *b)
     return strcmp(x->path, y->path);
 }
 
-/* A view of few bytes may stand for very many, and each is hashed. */
+/* Views of few bytes may have very many elements, all of which are hashed, so they are limited. */
 static fm_status make_piece(fm_source *src, const src_file *f, const fm_torch_tensor *t,
                             uint64_t *viewed, src_piece **out)
 {
@@ -56,7 +55,7 @@ static fm_status cut_file(fm_source *src, src_file *f, const segment *s, size_t 
 
     for (size_t i = 0; i < count; i++) {
         if (s[i].at < at || s[i].bytes == 0)
-            continue; /* its bytes, or some of them, are there already */
+            continue; /* the segment before has its bytes, or some of them */
         FM_TRY(src_add_segment(src, f, at, s[i].at));
         FM_TRY(src_add_entry_part(src, f, s[i].path, s[i].bytes));
         at = s[i].at + s[i].bytes;

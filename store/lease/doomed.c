@@ -145,7 +145,7 @@ static fm_status add_named_lease(fms_condemned *c, fm_span name)
     return fms_condemned_add_lease(c, text);
 }
 
-/* FM_EINVAL: no line of ours. */
+/* Adds one line to c. FM_EINVAL: it is not a line of this format. */
 static fm_status take_line(fms_condemned *c, fm_span line)
 {
     uint8_t id[FM_DIGEST_BYTES];
@@ -169,7 +169,7 @@ static fm_status take_line(fms_condemned *c, fm_span line)
     return FM_EINVAL;
 }
 
-/* The last line is the digest of all before it. */
+/* Whether the last line is the digest of all lines before it. */
 static bool sum_ok(fm_span text)
 {
     fm_digest want, got;
@@ -280,7 +280,7 @@ static fm_status write_path(const fms_condemned *c, const char *root, const char
     char *tmp = fm_path_join(root, "tmp");
     fm_status rc = tmp ? make_text(&text, c) : FM_ENOMEM;
     FM_THEN(rc, fm_sha256(sum, text.data, text.len));
-    FM_THEN(rc, fm_writer_open(&w, path, tmp)); /* a dead one is found by every open */
+    FM_THEN(rc, fm_writer_open(&w, path, tmp)); /* fm_store_open removes it after a crash */
     FM_THEN(rc, fm_writer_write(w, text.data, text.len));
     FM_THEN(rc, fm_writer_commit(w, NULL));
     fm_writer_close(w);

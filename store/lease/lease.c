@@ -1,4 +1,4 @@
-/* lease.c - leases of the living, and the gate between them and gc. */
+/* lease.c - leases, and the gate between their owners and gc. */
 #include "store/lease/lease.h"
 
 #include <pthread.h>
@@ -79,14 +79,14 @@ static fm_status write_head(fms_lease *l, const char *what)
     return rc == FM_OK ? rc : fm_error_prefix(rc, "lease %s", l->path);
 }
 
-/* With the gate open: what gc condemns from here on, it condemns knowing of this lease. */
+/* Called with the gate shared: gc will see this lease before it condemns anything more. */
 static fm_status begin_inside(fms_lease *l, const char *root, const char *what)
 {
     FM_TRY(make_file(l));
     FM_TRY(write_head(l, what));
 
     fm_status rc = fms_condemned_read(&l->condemned, root);
-    return rc == FM_ECORRUPT ? FM_OK : rc; /* nothing is condemned; gc begins anew */
+    return rc == FM_ECORRUPT ? FM_OK : rc; /* a damaged list condemns nothing */
 }
 
 fm_status fms_lease_begin(fms_lease **out, const char *root, bool writes, const char *what)
@@ -119,7 +119,7 @@ void fms_lease_end(fms_lease *l)
     if (!l)
         return;
     fm_error_save(&kept);
-    if (l->lock) /* removed while it is locked: nobody else removes or reads it meanwhile */
+    if (l->lock) /* removed while it is locked, so that gc does not take it for a dead one */
         fm_ignore(fm_remove_file(l->path), "gc removes what the dead leave");
     fm_error_restore(&kept);
     fm_lock_drop(l->lock);
@@ -160,7 +160,7 @@ static fm_status new_lines(const fms_lease *l, fms_hold kind, const uint8_t *ids
     return fm_buf_ok(b);
 }
 
-/* Remembered only once the lines are written: what failed is written again. */
+/* Remembers ids whose lines are written; after a failed write they are written again. */
 static fm_status remember(fms_lease *l, fms_hold kind, const uint8_t *ids, size_t count)
 {
     size_t bytes = hold_bytes(kind);
@@ -251,8 +251,8 @@ static bool take_what(fms_lease_seen *seen, fm_span line)
     return true;
 }
 
-/* Lines are written whole while the gate is open to their owner, so a living lease has no torn one;
- * what is not understood is a newer fmstore's. */
+/* Lines are written whole with the gate shared, so the lease of a living process has no torn line;
+ * a line that is not understood is a newer fmstore's. */
 static bool take_text(fms_leases *ls, fms_lease_seen *seen, fm_span text)
 {
     size_t head = strlen(HEAD_LINE);
@@ -291,7 +291,7 @@ static fm_status take_lease(fms_leases *ls, size_t *cap, const char *path, const
                          path);
     }
     fm_buf_release(&text);
-    return rc == FM_ENOTFOUND ? FM_OK : rc; /* it ended between the list and here */
+    return rc == FM_ENOTFOUND ? FM_OK : rc; /* it ended after the folder was listed */
 }
 
 fm_status fms_leases_read(fms_leases *out, const char *root)

@@ -1,9 +1,8 @@
-/* delta_chain.c - what an object is made from: its delta parents and recipes' inputs, opened at
- * once and judged (forms, depths, cost), then leaves and ranges out of them.
+/* delta_chain.c - opens an object with its delta parents and recipes' inputs, checks forms, depths
+ * and cost, and then decodes leaves and ranges.
  *
- * A plain delta chain needs no memory but the coder's two scratch leaves. A recipe's leaf is made
- * in memory of its own before any scratch leaf is in use, so that what its inputs need (chains and
- * recipes in turn) may use them. */
+ * A plain delta chain needs only the coder's two scratch leaves. A recipe's leaf is made in memory
+ * of its own before a scratch leaf is in use, so its inputs' chains may use them. */
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -26,7 +25,7 @@ static fm_status leaf_offsets(uint64_t **out, const fms_record *r)
     return FM_OK;
 }
 
-/* owned may be NULL and is taken over, whatever comes of it. */
+/* Takes ownership of owned (may be NULL), also on failure. */
 static fm_status push_link(fms_chain *ch, const fms_record *r, uint8_t *owned)
 {
     fm_status rc = FM_OK;
@@ -63,8 +62,8 @@ static fm_status push_object(fms_chain *ch, fm_store *s, const fm_digest *id, ui
     return rc;
 }
 
-/* repack and two writers at once leave an object at several places, of several depths; the one of
- * least depth never leads in a circle. */
+/* After repack, or two writers at once, an object has several places of different depths; chains
+ * through the places of least depth form no circle. */
 static fm_status push_shallowest(fms_chain *ch, fm_store *s, const fm_digest *id,
                                  const fms_staged *staged)
 {
@@ -105,7 +104,7 @@ static fm_status missing(const fms_record *child, const fm_digest *parent)
                    "tensor %s is stored as a delta against %s, which is missing: run fsck", a, b);
 }
 
-/* Finds or adds parent n of link k, and judges it. */
+/* Finds or adds parent n of link k, and checks it. */
 static fm_status attach(fms_chain *ch, fm_store *s, const fms_staged *staged, uint32_t k,
                         uint32_t n)
 {
@@ -149,7 +148,7 @@ static fm_status check_recipe(fms_chain *ch, uint32_t k)
     return fm_error_prefix(rc, "tensor %s", hex);
 }
 
-/* Leaves decoded for one leaf of link k, whose parents' costs are known. */
+/* Sets link k's cost, the leaves decoded for one leaf of it; its parents' costs are known. */
 static fm_status count_cost(fms_chain *ch, uint32_t k)
 {
     const fms_record *r = &ch->link[k];
@@ -321,10 +320,10 @@ static fm_status link_leaf(const fms_chain *ch, fms_coder *c, uint32_t k, uint32
 typedef struct eval {
     const fms_chain *ch;
     fms_coder *c;
-    uint32_t link; /* whose recipe it is */
+    uint32_t link; /* the link that has the recipe */
 } eval;
 
-/* A leaf of link k, from the cache or into it. */
+/* Gives a leaf of link k, from the cache, or decoded and put into it. */
 static fm_status hold_leaf(const fms_chain *ch, fms_coder *c, uint32_t k, uint32_t i,
                            fms_held_leaf *out)
 {
@@ -370,7 +369,7 @@ static fm_status read_input(void *ctx, uint32_t input, uint64_t offset, void *ds
     return link_range(e->ch, e->c, e->ch->more[e->link].parent[input], offset, dst, bytes);
 }
 
-/* *out is fm_malloc's. */
+/* Makes leaf i by link k's recipe; the caller frees *out. */
 static fm_status evaluate(const fms_chain *ch, fms_coder *c, uint32_t k, uint32_t i, uint8_t **out)
 {
     eval e = {ch, c, k};
@@ -397,7 +396,7 @@ static fm_status link_leaf(const fms_chain *ch, fms_coder *c, uint32_t k, uint32
             rc = evaluate(ch, c, way[n], i, &made);
             break;
         }
-        fm_assert(n < FMS_CHAIN_MAX && ch->link[way[n]].parent_count == 1); /* depths fall */
+        fm_assert(n < FMS_CHAIN_MAX && ch->link[way[n]].parent_count == 1); /* depths decrease */
         way[n + 1] = ch->more[way[n]].parent[0];
         n++;
     }
@@ -422,7 +421,7 @@ fm_status fms_chain_predict(const fms_chain *ch, fms_coder *c, uint32_t i, uint8
 {
     if (ch->link[0].recipe.op == FMS_OP_NONE)
         return link_leaf(ch, c, ch->more[0].parent[0], i, dst);
-    uint8_t *made; /* dst may be a scratch leaf, which the inputs' chains use */
+    uint8_t *made; /* not dst: that may be a scratch leaf, which the inputs' chains use */
     fm_status rc = evaluate(ch, c, 0, i, &made);
     if (rc == FM_OK)
         memcpy(dst, made, fms_leaf_bytes(ch->link[0].bytes, i));
@@ -433,7 +432,7 @@ fm_status fms_chain_predict(const fms_chain *ch, fms_coder *c, uint32_t i, uint8
 fm_status fms_chain_range(const fms_chain *ch, fms_coder *c, uint64_t offset, void *dst,
                           size_t bytes)
 {
-    fm_assert(ch->cache); /* fms_chain_keep */
+    fm_assert(ch->cache); /* made by fms_chain_keep */
     return link_range(ch, c, 0, offset, dst, bytes);
 }
 

@@ -1,11 +1,11 @@
-/* fsck.c - looking at everything: each pack's frame, each record's head, that parents exist, that
- * the index agrees; in full also each file's name against its bytes and each leaf of each object.
- * What it can mend it mends in the index alone: packs are never touched. An object that does not
- * decode is marked, so that storing the same object again writes it again.
+/* fsck.c - checks each pack's frame, each record's head, that parents exist and that the index
+ * agrees; a full check also each file's name against its bytes and each leaf of each object. It
+ * mends only the index and never touches a pack. An object that does not decode is marked, so that
+ * storing the same object again writes it again.
  *
- * gc and repack may run beside: a pack goes, and a parent may go before its child. So what looks
- * like a fault of a pack is looked at once more while gc is kept out, and told if it is there then.
- */
+ * gc and repack may run at the same time: a pack goes, and a parent may go before its child. So a
+ * pack that seems faulty is checked again with gc.lock held, and what is still wrong is
+ * reported. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -20,14 +20,14 @@ typedef struct fsck_state {
     fm_fault_fn fault;
     void *ctx;
     fms_coder *coder;
-    const char *name;        /* the pack at hand, */
-    uint64_t bytes;          /* its size, */
-    int64_t row;             /* its row in the index, */
-    uint64_t agreed, differ; /* its records that the index has, and has not, as they are */
+    const char *name;        /* name of the current pack */
+    uint64_t bytes;          /* its size */
+    int64_t row;             /* its row in the index */
+    uint64_t agreed, differ; /* its records that the index has right, and has not */
     uint8_t *leaf;           /* FM_LEAF_BYTES */
-    fm_map *chosen;          /* names of the packs to decode; NULL: as `full` says */
-    bool sure;               /* gc is kept out: a fault is one */
-    uint64_t suspected;      /* of the pack at hand, while that is not so */
+    fm_map *chosen;          /* names of the packs to decode; NULL: `full` decides */
+    bool sure;               /* gc.lock is held, so a fault is not due to gc */
+    uint64_t suspected;      /* faults of the current pack while `sure` is false */
 } fsck_state;
 
 static void tell(fsck_state *f, const char *text)
@@ -94,8 +94,8 @@ static fm_status settle_locked(fsck_state *f, fm_span pack)
                        : rc;
 }
 
-/* Makes the index agree with the pack: each record has its row, and no row is another's.
- * FM_ECORRUPT or FM_EVERSION: the frame is wrong, and the index says so. */
+/* Makes the index agree with the pack: a row for each record, and no other. FM_ECORRUPT or
+ * FM_EVERSION: the frame is wrong, and the index records that. */
 static fm_status settle(fsck_state *f, fm_span pack)
 {
     fms_index *ix = f->s->index;
@@ -203,7 +203,7 @@ static fm_status check_pack(fsck_state *f, const char *path)
     return rc;
 }
 
-/* Where nothing can be written, no gc can run either. */
+/* Takes gc.lock. Where nothing can be written, gc cannot run either, and there is no lock. */
 static fm_status keep_gc_out(const fsck_state *f, fm_lock **lock)
 {
     char *path = fm_path_join(f->s->root, "gc.lock");
@@ -234,7 +234,7 @@ static fm_status check_pack_surely(fsck_state *f, const char *path)
     return rc;
 }
 
-/* The packs that a rolling check decodes: the longest unverified, until they are enough. */
+/* The packs that a rolling check decodes: those verified longest ago, until `want` bytes. */
 typedef struct oldest {
     fm_map *chosen;
     uint64_t bytes, want;
@@ -298,7 +298,7 @@ static fm_status check_packs(fsck_state *f)
     return rc;
 }
 
-/* SQLite's own structure, and the list of packs. */
+/* Checks SQLite's own structure, and the list of packs. */
 static fm_status check_index(fsck_state *f)
 {
     fm_store *s = f->s;

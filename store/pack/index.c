@@ -1,5 +1,5 @@
-/* index.c - the store's only door to SQLite. Statements are prepared once; every failure becomes
- * an fm_status with SQLite's own words and the file's path. */
+/* index.c - the store's only door to SQLite. Statements are prepared once; every failure becomes an
+ * fm_status with SQLite's message and the file's path. */
 #include "store/pack/index.h"
 
 #include <sqlite3.h>
@@ -89,7 +89,7 @@ static fm_status sql_fail(const fms_index *ix, const char *what)
     int code = sqlite3_errcode(ix->db);
     if (code == SQLITE_NOMEM)
         return fm_fail(FM_ENOMEM, "out of memory");
-    /* ERROR: our statements are fixed, so the file has other tables than ours. */
+    /* SQLITE_ERROR: the statements are fixed, so the file must have other tables. */
     bool damaged = code == SQLITE_CORRUPT || code == SQLITE_NOTADB || code == SQLITE_ERROR;
     fm_status rc = damaged ? FM_ECORRUPT : FM_EIO;
     return fm_fail(rc, "%s: %s: %s; it is a cache and may be deleted", ix->path, what,
@@ -118,7 +118,7 @@ static fm_status read_int(fms_index *ix, const char *sql, int64_t *out)
     return rc;
 }
 
-/* Two processes may open an empty file at once: the version is looked at again under the lock. */
+/* Two processes may open an empty file at once: the version is read again under the lock. */
 static fm_status make_schema(fms_index *ix)
 {
     int64_t version = 0;
@@ -145,7 +145,7 @@ static fm_status connect(fms_index *ix, const char *path)
     if (rc == FM_OK && sqlite3_db_readonly(ix->db, "main") == 1)
         rc = fm_fail(FM_EIO, "%s: cannot be written", ix->path);
     FM_THEN(rc, make_schema(ix));
-    if (rc == FM_OK) /* apart from the schema: older builds share the file */
+    if (rc == FM_OK) /* not part of the schema's version: older builds share the file */
         rc = run(ix, "CREATE TABLE IF NOT EXISTS missing (name TEXT PRIMARY KEY) WITHOUT ROWID");
     for (int q = 0; rc == FM_OK && q < Q_COUNT; q++)
         if (sqlite3_prepare_v3(ix->db, query_text[q], -1, SQLITE_PREPARE_PERSISTENT, &ix->query[q],
@@ -278,7 +278,7 @@ static fm_status step_done(fms_index *ix, sqlite3_stmt *st)
     return rc;
 }
 
-/* Fills out->parent; a number other than `want` means that SQLite was led astray. */
+/* Fills out->parent; a number of parents other than `want` means that the file is damaged. */
 static fm_status find_parents(fms_index *ix, const fm_digest *id, int64_t want, fms_place *out)
 {
     sqlite3_stmt *st = fresh(ix, Q_EDGES);

@@ -1,15 +1,15 @@
-/* leaf_cache.c - decoded leaves kept for a while, least recently used out first.
+/* leaf_cache.c - a cache of decoded leaves; the least recently used one is dropped first.
  *
- * A recipe asks for its inputs in pieces (a row of each, a column's element of every row), and
- * several threads ask for the same leaf of an adapter: each is decoded once. Two threads that miss
- * at once both decode, which costs time and nothing else. */
+ * A recipe reads its inputs in pieces (a row of each, a column's element of every row), and several
+ * threads read the same leaf of an adapter: the leaf is decoded once. Two threads that miss at once
+ * both decode it, which costs only time. */
 #include "store/base/mem.h"
 #include "store/pack/store_priv.h"
 
 typedef struct slot {
     uint32_t link, leaf;
     uint32_t holders;
-    uint64_t used; /* time of the last taking */
+    uint64_t used; /* when it was last taken */
     uint8_t *data; /* NULL: empty */
 } slot;
 
@@ -66,7 +66,7 @@ void fms_cache_take(fms_leaf_cache *k, uint32_t link, uint32_t leaf, fms_held_le
     pthread_mutex_unlock(&k->mutex);
 }
 
-/* An empty place, or the longest unused one that nobody holds. */
+/* An empty slot, or the least recently used one that no thread holds. */
 static slot *make_room(fms_leaf_cache *k)
 {
     slot *best = NULL;

@@ -1,5 +1,5 @@
-/* pack.c - encoding and strict parsing of packs. Everything that a pack can say is checked here
- * once, so that readers above may trust a parsed record's lengths. */
+/* pack.c - encoding and strict parsing of packs. All fields of a pack are checked here, so that
+ * readers may trust a parsed record's lengths. */
 #include "store/pack/pack.h"
 
 #include <stdio.h>
@@ -159,7 +159,7 @@ static bool is_zero(const uint8_t *p, size_t n)
     return true;
 }
 
-/* The fixed part, after the checksum was found right: dtype, shape, sizes. */
+/* Parses the fixed part of a head whose checksum is right: dtype, shape, sizes. */
 static fm_status parse_fixed(fms_record *r, const uint8_t *h, const char *what)
 {
     if (h[12] != KIND_TENSOR && h[12] != KIND_BLOB)
@@ -167,7 +167,7 @@ static fm_status parse_fixed(fms_record *r, const uint8_t *h, const char *what)
     r->is_blob = h[12] == KIND_BLOB;
     if (h[13] > FLAG_RECIPE)
         return fm_fail(FM_EVERSION, "%s: record flags 0x%02x need a newer fmstore", what, h[13]);
-    r->parent_count = h[13] != 0; /* of a recipe they are counted in its section */
+    r->parent_count = h[13] != 0; /* with a recipe its section has the number */
     r->depth = h[14];
     r->shape.rank = h[15];
     if (r->depth > FMS_CHAIN_MAX || (r->depth > 0) != (r->parent_count > 0))
@@ -220,7 +220,7 @@ static fm_status parse_recipe(fms_record *r, fm_span section, const char *what)
     return fm_cursor_ok(&c, what, "the recipe");
 }
 
-/* What is reserved must be zero, so that it can mean something later. */
+/* Reserved bytes must be zero, so that a later version can give them a meaning. */
 static fm_status check_reserved(const fms_record *r, const uint8_t *h, const char *what)
 {
     const bool delta = h[13] == FLAG_PARENT;
@@ -346,14 +346,14 @@ static void where_at(char *out, size_t out_bytes, const char *what, uint64_t off
     snprintf(out, out_bytes, "%s: at byte %llu", what, (unsigned long long)offset);
 }
 
-/* Every damaged head may claim a long one, whose checksum is computed: the sum is bounded, so that
- * a hostile pack costs a small multiple of reading it. */
+/* A damaged head may claim a great length, over which a checksum is computed: the sum of these
+ * lengths is limited, so that a hostile pack costs a small multiple of reading it. */
 #define RESYNC_PACK_READS 4u
 #define RESYNC_FREE_BYTES (64ull << 20)
 
 typedef struct walk_state {
-    uint64_t end; /* of the records */
-    bool recipes; /* records may carry them */
+    uint64_t end; /* where the records end */
+    bool recipes; /* records may have recipes */
     uint64_t records;
     uint64_t wasted_bytes; /* claimed by damaged heads */
     bool bad;
@@ -376,7 +376,7 @@ static fm_status walk_records(fm_span pack, const char *what, const fms_pack_vis
                               walk_state *st)
 {
     const uint64_t end = st->end;
-    bool lost = false; /* between a bad record and the next sound one: one report is enough */
+    bool lost = false; /* after a bad record, until the next sound one: one report suffices */
     for (uint64_t at = FMS_PACK_HEADER_BYTES; at < end;) {
         char place[160];
         where_at(place, sizeof place, what, at);

@@ -1,9 +1,9 @@
 /* pack.h - the bytes of a pack: header, records, footer. FORMAT.md section "Packs" is the table.
  *
  * A pack is written once and named by the SHA-256 of its bytes. Each record describes itself (its
- * head carries a checksum, the object's id, its leaves and how each is coded), so that the index
- * is a cache and one bad record costs one record. Pure functions over memory: no file is opened
- * here, which is what lets a fuzzer at them. */
+ * head has a checksum, the object's id, its leaves and how each is coded), so that the index is a
+ * cache and damage to one record loses only that record. Pure functions over memory: no file is
+ * opened here, so a fuzzer can call them. */
 #ifndef FM_STORE_PACK_H
 #define FM_STORE_PACK_H
 
@@ -21,7 +21,7 @@ FM_BEGIN_DECLS
 #define FMS_RECORD_FIXED_BYTES 192u
 #define FMS_LEAF_ROW_BYTES 40u
 #define FMS_PACK_RECIPES 1u /* a feature: records may carry recipes */
-#define FMS_CHAIN_MAX 8u    /* most steps between an object and one that needs no parent */
+#define FMS_CHAIN_MAX 8u    /* most steps from an object to one that needs no parent */
 
 /* One record, parsed; table and payload point into the span it was parsed from. */
 typedef struct fms_record {
@@ -29,9 +29,9 @@ typedef struct fms_record {
     fm_dtype dtype; /* FM_DTYPE_NONE for blobs */
     fm_shape shape;
     fm_digest id;
-    uint32_t parent_count; /* 0: needs nothing. 1 without a recipe: a delta parent */
+    uint32_t parent_count; /* 1 without a recipe: a delta parent */
     fm_digest parent[FMS_PARENTS_MAX];
-    fms_recipe recipe; /* op FMS_OP_NONE: none. Its fit to the parents is not checked here */
+    fms_recipe recipe; /* op FMS_OP_NONE: none. Whether it fits the parents is not checked here */
     uint32_t depth;    /* 0 = needs no parent */
     uint32_t leaf_count;
     uint64_t bytes;         /* decoded */
@@ -49,8 +49,8 @@ void fms_leaf_digest(const fms_record *r, uint32_t i, fm_digest *out);
 uint8_t fms_leaf_codec(const fms_record *r, uint32_t i);
 uint32_t fms_leaf_stored(const fms_record *r, uint32_t i);
 
-/* The record that begins at bytes.data; `bytes` may go on after it. FM_ECORRUPT names `what`. The
- * head's checksum and the id (recomputed from the leaf digests) are checked, the payload is not. */
+/* Parses the record that begins at bytes.data; `bytes` may go on after it. FM_ECORRUPT names
+ * `what`. Checks the head's checksum, and the id by the leaf digests, but not the payload. */
 FM_CHECKED fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what);
 
 /* The row of one leaf, for writing. */
@@ -59,7 +59,7 @@ typedef struct fms_leaf_row {
     uint8_t codec;
     uint32_t stored_bytes;
 } fms_leaf_row;
-/* Appends the head of r (table, payload, head_bytes and stored_bytes of r are not read). */
+/* Appends the head of r (without reading its table, payload, head_bytes and stored_bytes). */
 FM_CHECKED fm_status fms_record_head(fm_buf *out, const fms_record *r, const fms_leaf_row *rows);
 
 /* features: 0 or FMS_PACK_RECIPES. */
@@ -68,9 +68,9 @@ void fms_pack_header(uint8_t out[FMS_PACK_HEADER_BYTES], uint32_t features);
 void fms_pack_footer(uint8_t out[FMS_PACK_FOOTER_BYTES], uint64_t records, uint64_t file_bytes,
                      const fm_digest *heads);
 
-/* Walks a whole pack. Each record goes to on_record with its offset; a place that holds no sound
- * record goes to on_fault once, and the walk goes on at the next sound one. Header and footer are
- * judged first: FM_ECORRUPT (truncated, no pack) or FM_EVERSION, and then nothing is called.
+/* Walks a whole pack. on_record is called for each record, with its offset; where no sound record
+ * is found on_fault is called once, and the walk goes on at the next sound record. Header and
+ * footer are checked first: FM_ECORRUPT (truncated, not a pack) or FM_EVERSION, without any call.
  * The walk stops at the first callback that fails. */
 typedef struct fms_pack_visitor {
     void *ctx;
@@ -78,10 +78,10 @@ typedef struct fms_pack_visitor {
     fm_status (*on_fault)(void *ctx, const char *text); /* may be NULL */
 } fms_pack_visitor;
 FM_CHECKED fm_status fms_pack_walk(fm_span pack, const char *what, const fms_pack_visitor *v);
-/* The same walk over the records of a pack whose header or footer is damaged or cut off: neither is
- * looked at, and each sound record that lies where records begin is found. */
+/* The same walk over a pack whose header or footer is damaged or cut off: both are ignored, and
+ * every sound record at a multiple of FMS_PACK_ALIGN is found. */
 FM_CHECKED fm_status fms_pack_salvage(fm_span pack, const char *what, const fms_pack_visitor *v);
-/* The name is the SHA-256 of the bytes: what cannot be read and has it is not damaged, but newer. */
+/* *yes: the name is the bytes' SHA-256. An unreadable pack that is intact has a newer format. */
 FM_CHECKED fm_status fms_pack_is_intact(fm_span pack, const char *name, bool *yes);
 
 FM_END_DECLS

@@ -1,5 +1,4 @@
-/* pack_writer.c - writing a pack: bytes, fsync, rename, fsync of the folder, index, in this
- * order. */
+/* pack_writer.c - writes a pack in this order: bytes, fsync, rename, fsync of the folder, index. */
 #include "store/pack/pack_writer.h"
 
 #include <string.h>

@@ -1,7 +1,6 @@
 /* read.c - objects out of records: delta chains, leaves, digests.
  *
- * Each leaf's digest is compared, the parents' too: a read gives the right bytes or an error that
- * names the id. */
+ * Each leaf's digest is compared, the parents' too: a read gives the right bytes or an error. */
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +40,7 @@ fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id)
 
 fm_status fm_store_coding(fm_store *s, fm_coding *out, const fm_digest *id)
 {
-    uint8_t at[256]; /* 1 + place in out of each codec */
+    uint8_t at[256]; /* 1 + index in out->codec, by codec */
     fms_record r;
     fms_place place;
     memset(out, 0, sizeof *out);
@@ -170,7 +169,7 @@ fm_status fm_store_view(fm_store *s, const fm_digest *id, fm_span *out)
                          hex, i);
         }
     }
-    /* Who has the view compares nothing any more. */
+    /* A caller that has the view does not compare digests any more. */
     if (rc == FM_OK && !fm_map_pin(r.payload))
         rc = fm_fail(FM_ECORRUPT, "%s was cut since it was opened, or its disk fails",
                      fm_map_failed(r.payload));
@@ -179,7 +178,7 @@ fm_status fm_store_view(fm_store *s, const fm_digest *id, fm_span *out)
     return rc;
 }
 
-/* What is not sound here may be so elsewhere, which a read looks for. */
+/* A damaged copy gives no view: a read may find a sound one in another pack. */
 static fm_status provide_view(void *ctx, const fm_entry *e, fm_span *out)
 {
     fm_error_state kept;

@@ -7,7 +7,7 @@
 typedef struct range_job {
     const fms_chain *chain;
     fms_coder *coder;
-    uint8_t *part; /* a leaf of which not all is wanted; made at its first use */
+    uint8_t *part; /* buffer for a leaf of which only a part is wanted; made at first use */
 } range_job;
 
 static fm_status read_leaves(range_job *j, uint64_t offset, uint64_t bytes, uint8_t *dst)
@@ -37,12 +37,12 @@ static fm_status read_leaves(range_job *j, uint64_t offset, uint64_t bytes, uint
 
 /* ==== the chain that was read last ========================================================= */
 
-/* A large object is read range by range, and its leaf table is as long as it is: the chain of the
- * last one stays open. Threads share it. */
+/* A large object is read range by range, and opening it reads a long leaf table, so the chain of
+ * the last object stays open. Threads share it. */
 struct fms_recent {
     fm_digest id;
     fms_chain chain;
-    uint32_t holders; /* the store's own counts; under its mutex */
+    uint32_t holders; /* the store counts as one; guarded by its mutex */
 };
 
 enum { RECENT_MIN_LEAVES = 8 };
@@ -60,7 +60,7 @@ static void let_go(fm_store *s, fms_recent *r)
     fm_free(r);
 }
 
-/* keep NULL: none is kept from now on. */
+/* Keeps r as the last chain, in place of the old one; NULL: keeps none. */
 static void keep(fm_store *s, fms_recent *r)
 {
     pthread_mutex_lock(&s->mutex);
@@ -114,7 +114,7 @@ static fm_status open_place(fm_store *s, const fm_digest *id, uint32_t nth, bool
 
 /* ==== reading ============================================================================== */
 
-/* A model is larger than memory: the mapped bytes that were decoded do not count for ever. */
+/* Drops mapped bytes that were decoded from memory: a model may be larger than it. */
 static void forget_leaves(const fms_chain *ch, uint64_t offset, uint64_t bytes)
 {
     const uint32_t first = (uint32_t)(offset / FM_LEAF_BYTES);
@@ -160,7 +160,7 @@ static fm_status read_place(fm_store *s, range_job *j, const wanted *w, uint32_t
     return rc;
 }
 
-/* As a whole read does: where one place is damaged, another may be sound. */
+/* As in fm_store_read, where one place is damaged another may be sound. */
 fm_status fm_store_read_range(fm_store *s, const fm_digest *id, uint64_t offset, uint64_t bytes,
                               void *dst, unsigned flags)
 {
@@ -203,7 +203,7 @@ static bool is_raw(const fms_record *r)
     return r->leaf_count > 0 && r->bytes <= r->payload_bytes;
 }
 
-/* Where the bytes lie in a pack as they are. An error here is one of the read that follows. */
+/* The place of raw bytes in a pack. Errors are left to the read that follows. */
 fm_status fms_store_provide_place(void *ctx, const fm_entry *e, fm_file_part *out)
 {
     fm_store *s = ctx;

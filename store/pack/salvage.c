@@ -1,8 +1,7 @@
-/* salvage.c - packs that are damaged or were cut off: their records are self-describing and carry
- * checksums, so each that decodes goes into a pack that can be read. Where all of them do, that pack
- * has the damaged one's very name and takes its place; else the damaged one stays, for the
- * quarantine. A pack whose name is the SHA-256 of its bytes is not damaged: a newer fmstore wrote
- * it, and it is left alone. */
+/* salvage.c - copies the records of damaged or cut packs: records describe themselves and have
+ * checksums, so each one that decodes goes into a new pack. If all do, the new pack has the damaged
+ * one's name and replaces it; else the damaged pack stays, for quarantine. A pack whose name is the
+ * SHA-256 of its bytes is not damaged: a newer fmstore wrote it, and it is left alone. */
 #include <string.h>
 
 #include "store/pack/pack_writer.h"
@@ -15,10 +14,10 @@ typedef struct salvage {
     uint8_t *leaf; /* FM_LEAF_BYTES */
     fms_packer packer;
     uint32_t features;
-    uint64_t records; /* that decode, and were copied */
+    uint64_t records; /* copied, since they decode */
     int64_t row;
-    bool frame; /* header or footer are wrong, so that nothing of the pack can be read as it is */
-    bool fault; /* a record is, or the footer does not match the records */
+    bool frame; /* header or footer is wrong, so the pack cannot be read as it is */
+    bool fault; /* a record is damaged, or the footer does not match the records */
 } salvage;
 
 static fm_status pass_over(void *ctx, uint64_t offset, const fms_record *r)
@@ -37,7 +36,7 @@ static fm_status note_fault(void *ctx, const char *text)
     return FM_OK;
 }
 
-/* Damage: it cannot be read as it is, and the bytes are not what the name says. */
+/* A pack is damaged if it has a fault and its name is not the SHA-256 of its bytes. */
 static fm_status is_damaged(salvage *v, bool *yes)
 {
     bool intact;
@@ -62,8 +61,8 @@ static fm_status index_record(void *ctx, uint64_t offset, const fms_record *r)
     return fms_index_put_object(v->s->index, v->row, offset, r);
 }
 
-/* Its records are found for a while, since they may be coded against each other: reading goes by
- * the index and compares every leaf with its digest. */
+/* Indexes the pack's records for a while, since they may be coded against each other and reads go
+ * by the index; every leaf is compared with its digest. */
 static fm_status show(salvage *v)
 {
     bool known;
@@ -92,7 +91,7 @@ static fm_status hide(salvage *v)
     return rc;
 }
 
-/* What does not decode stays where it is. */
+/* Copies a record if it decodes. */
 static fm_status copy_record(void *ctx, uint64_t offset, const fms_record *r)
 {
     salvage *v = ctx;
@@ -105,7 +104,7 @@ static fm_status copy_record(void *ctx, uint64_t offset, const fms_record *r)
     return rc == FM_OK ? fms_packer_copy(&v->packer, r, v->map->data + offset) : rc;
 }
 
-/* A pack that lost records and can be read as it is gains nothing: the quarantine copies it. */
+/* Places the new pack, unless the old one can be read and only lost records. */
 static fm_status place(salvage *v, bool *same)
 {
     fm_lock *lock = NULL;

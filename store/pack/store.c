@@ -2,8 +2,8 @@
  *
  * The packs are the truth. The index only says where to look, and is compared with the folder's
  * list at open and again whenever an id is not found, which is how a reader learns of packs that
- * another process wrote. Where it says something that the packs do not bear out, all of them are
- * scanned anew, once a handle. Records are parsed and checked anew from the mapping at each read. */
+ * another process wrote. Where a row is wrong, all packs are scanned anew, once a handle. Records
+ * are parsed and checked from the mapping at each read. */
 #include "store/pack/store_priv.h"
 
 #include <stdio.h>
@@ -60,7 +60,7 @@ fm_status fms_store_scan_pack(fm_store *s, const char *name, bool *sound)
     fm_status walked = rc == FM_OK ? fms_pack_walk(fm_span_of(map.data, map.len), name, &v) : rc;
     *sound = walked == FM_OK;
     rc = walked;
-    if (walked == FM_ECORRUPT || walked == FM_EVERSION) /* one pack must not close the others */
+    if (walked == FM_ECORRUPT || walked == FM_EVERSION) /* one pack must not block the others */
         rc = fms_index_put_pack(s->index, name, map.len, false, &st.pack, &known);
     fm_unmap_verified(&map);
     return rc;
@@ -94,7 +94,7 @@ typedef struct row_list {
     fm_map *by_name; /* name -> pack_row */
     pack_row *first;
     size_t unsound;
-    bool begun; /* a change of the index is open */
+    bool begun; /* the index has an open change */
 } row_list;
 
 static fm_status collect_row(void *ctx, int64_t pack, const char *name, uint64_t bytes, bool sound)
@@ -120,7 +120,7 @@ static fm_status begin_once(fm_store *s, row_list *rows)
     return rc;
 }
 
-/* A damaged pack whose size is no longer the one it was judged by: it was still being copied. */
+/* Whether a damaged pack changed its size since it was scanned: it was still being copied then. */
 static bool has_grown(const fm_store *s, const pack_row *p)
 {
     uint64_t bytes = 0;
@@ -130,8 +130,8 @@ static bool has_grown(const fm_store *s, const pack_row *p)
     return grown;
 }
 
-/* A row whose file is gone: gc drops rows before it removes files, so where the row is still there
- * inside of a change, the file was lost or moved away, and the index remembers that. */
+/* Drops the row of a pack whose file is gone. gc drops rows before it removes files, so if the row
+ * is still there within a change, the file was lost or moved, and the index notes it as missing. */
 static fm_status drop_row(fm_store *s, const pack_row *p)
 {
     char name[FM_HEX_CHARS + 1] = "";
@@ -206,7 +206,7 @@ static fm_status refresh_rows(fm_store *s)
     fm_ignore(fm_mark_time(&mark, s->packs_dir), "then the next open looks at all packs too");
     fm_status rc = fm_map_new(&rows.by_name);
     FM_THEN(rc, fm_arena_new(&rows.arena));
-    /* Rows first: a pack that appears in between is only looked at once too often. */
+    /* Rows first: a pack that appears in between is then only scanned needlessly. */
     FM_THEN(rc, fms_index_packs(s->index, collect_row, &rows));
     FM_THEN(rc, fm_list_dir(&files, s->packs_dir));
     FM_THEN(rc, reconcile(s, &files, &rows));
@@ -222,7 +222,7 @@ static fm_status refresh_rows(fm_store *s)
     return rc;
 }
 
-/* Rows get new numbers; the mappings are found again by name. */
+/* Forgets row numbers, which are given anew; open packs are then found by name. */
 static void forget_rows(fm_store *s)
 {
     for (fms_open_pack *p = s->open; p; p = p->next)
@@ -242,7 +242,7 @@ fm_status fms_store_refresh(fm_store *s)
         return fms_store_rescan(s, true);
     if (rc != FM_EIO)
         return rc;
-    rc = to_memory(s); /* the disk is full, say: reading must still work */
+    rc = to_memory(s); /* on a full disk, say, reading must still work */
     return rc == FM_OK ? refresh_rows(s) : rc;
 }
 
@@ -278,7 +278,7 @@ fm_status fms_store_rescan(fm_store *s, bool fresh)
     if (rc == FM_OK && !fresh) {
         fm_ignore(refresh_rows(s), "it notes what is missing; the scan reads the rest");
         rc = scan_all(s, &files);
-        fresh = rc == FM_ECORRUPT; /* of the index: a pack's damage is no failure of a scan */
+        fresh = rc == FM_ECORRUPT; /* the index is damaged: a damaged pack does not fail a scan */
         rc = fresh ? FM_OK : rc;
     }
     if (rc == FM_OK && fresh)
@@ -307,7 +307,7 @@ static fm_status map_pack(const fm_store *s, fms_open_pack *p, uint64_t bytes)
     return rc;
 }
 
-/* The mapping of a pack, made at its first use. The mutex is held. FM_ECONFLICT: it is gone. */
+/* Gives a pack, mapped at its first use. The mutex is held. FM_ECONFLICT: the file is gone. */
 static fm_status open_pack(fm_store *s, int64_t row, const fms_open_pack **out)
 {
     char name[FM_HEX_CHARS + 1];
@@ -385,11 +385,11 @@ static fm_status find_locked(fm_store *s, const fm_digest *id, uint32_t nth, boo
     return rc == FM_OK ? fms_index_find(s->index, id, nth, place) : rc;
 }
 
-/* Objects that share ancestors are many; each is looked at once. */
+/* Many objects share ancestors; each is looked up once. */
 typedef struct has_state {
     fm_store *s;
     bool look;
-    fm_map *had; /* made where an object has several parents */
+    fm_map *had; /* ids found; made when an object has several parents */
 } has_state;
 
 static fm_status has_locked(has_state *st, const fm_digest *id, uint32_t left, bool *out);
@@ -404,8 +404,8 @@ static fm_status has_parents(has_state *st, const fms_place *place, uint32_t lef
     return FM_OK;
 }
 
-/* An object is had when some place of it is sound and all that its deltas need is had too: else a
- * stray pack would keep good bytes from being stored. Parents lie above by at most `left` steps. */
+/* *out: some place of the object is sound, and all objects that it needs are stored too; otherwise
+ * a stray pack would keep its bytes from being stored again. left: most steps to an ancestor. */
 static fm_status has_locked(has_state *st, const fm_digest *id, uint32_t left, bool *out)
 {
     fm_status rc = FM_OK;
@@ -451,8 +451,8 @@ static fm_status not_found(const fm_store *s, const fm_digest *id)
     return fm_fail(FM_ENOTFOUND, "object %s is not in the store", hex);
 }
 
-/* The pack went away under the reader: another process's gc or repack, and the object lies elsewhere
- * now; or it is lost, which the first error says. The mutex is held. */
+/* Finds an object again whose pack is gone. Another process's gc or repack has moved the object, or
+ * it is lost, and the first error says so. The mutex is held. */
 static fm_status look_again(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
                             fms_place *place, const fms_open_pack **pack)
 {
@@ -499,13 +499,12 @@ static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool 
     return rc;
 }
 
-/* What the index says of an object is wrong, or nothing: it may be rubbish. Scans all packs, once
- * in the life of a handle, since an object that is really gone or damaged would do it at each read.
- */
+/* Scans all packs, since the index is wrong about an object or lacks it. Only once per handle: an
+ * object that is really gone or damaged would cause a scan at each read. */
 static bool rescan_once(fm_store *s)
 {
     pthread_mutex_lock(&s->mutex);
-    bool done = s->rescanned || fms_store_rescan(s, false) == FM_OK; /* perhaps beside us */
+    bool done = s->rescanned || fms_store_rescan(s, false) == FM_OK; /* or another thread did */
     s->rescanned = true;
     pthread_mutex_unlock(&s->mutex);
     return done;

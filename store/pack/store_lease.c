@@ -13,7 +13,7 @@ fm_status fm_store_lease(fm_store *s, bool writes, const char *what)
         fms_lease_end(lease);
         return rc;
     }
-    fms_lease_end(s->lease); /* a reader that becomes a writer is covered all along */
+    fms_lease_end(s->lease); /* after the new one began: a reader becomes a writer without a gap */
     s->lease = lease;
     return FM_OK;
 }

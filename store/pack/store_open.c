@@ -30,8 +30,7 @@ fm_status fm_store_init(const char *root)
     }
     char text[64];
     snprintf(text, sizeof text, FORMAT_TEXT "%d\n", FORMAT_VERSION);
-    FM_THEN(rc,
-            fm_write_file(format, text, strlen(text))); /* last: its presence makes a repository */
+    FM_THEN(rc, fm_write_file(format, text, strlen(text))); /* last: this file makes a repository */
     fm_free(format);
     return rc;
 }

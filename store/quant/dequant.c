@@ -1,8 +1,8 @@
 /* dequant.c - GGUF's 32-element block types to float32.
  *
- * Every product and sum is one IEEE operation in the order of ggml's reference code, with no
- * fusing, so the floats are the ones every other program sees. Scales are float16. In the 4- and
- * 5-bit types byte i holds element i in its low nibble and element i + 16 in its high one. */
+ * Every product and sum is one IEEE operation in the order of ggml's reference code, unfused, so
+ * the floats are those that every other program gets. Scales are float16. In the 4- and 5-bit types
+ * byte i holds element i in its low nibble and element i + 16 in its high one. */
 #include "store/quant/dequant.h"
 
 #define BLOCK 32u
@@ -44,7 +44,7 @@ void fm_dequant_q4_1(float *dst, const uint8_t *src, uint64_t blocks)
     }
 }
 
-/* The fifth bits of all 32 elements are one little-endian word; bit i belongs to element i. */
+/* `high` holds the fifth bits of all 32 elements; bit i belongs to element i. */
 static unsigned fifth_bit(uint32_t high, unsigned i)
 {
     return (unsigned)(high >> i & 1u) << 4;

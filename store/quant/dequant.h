@@ -4,7 +4,7 @@
 
 #include "store/tensor.h"
 
-/* dst: blocks * block_elems floats; src: blocks * block_bytes bytes, no alignment needed. */
+/* dst: blocks * block_elems floats; src: blocks * block_bytes bytes, not necessarily aligned. */
 typedef void fm_dequant_fn(float *dst, const uint8_t *src, uint64_t blocks);
 
 fm_dequant_fn fm_dequant_q8_0, fm_dequant_q4_0, fm_dequant_q4_1, fm_dequant_q5_0, fm_dequant_q5_1;

@@ -26,7 +26,7 @@ void fm_dequant_q4_k(float *dst, const uint8_t *src, uint64_t blocks)
         const float d = fm_f16_to_f32(fm_get_u16(src));
         const float dmin = fm_f16_to_f32(fm_get_u16(src + 2));
         for (unsigned j = 0; j < 8; j++) {
-            const uint8_t *q = src + 16 + j / 2 * SUB; /* 32 bytes serve two sub-blocks */
+            const uint8_t *q = src + 16 + j / 2 * SUB; /* 32 bytes hold two sub-blocks */
             const unsigned shift = j % 2 * 4;
             unsigned sc, m;
             scale_min(src + 4, j, &sc, &m);

@@ -1,5 +1,4 @@
-/* dequantized.c - the 32-element block types out of their floats, the choice of a type, and the
- * bytes. */
+/* dequantized.c - 32-element blocks from their floats, the choice of a type, a leaf's coding. */
 #include "store/quant/dequantized_impl.h"
 
 #include <float.h>
@@ -11,11 +10,11 @@
 
 /* ==== one scale: Q4_0, Q5_0, Q8_0, IQ4_NL =================================================== */
 
-/* The value that each code stands for, in the order in which the extreme element tries them. */
+/* The values of the codes, in the order in which they are tried for the extreme element. */
 typedef struct levels {
     int count, low, high;
     int16_t value[256];
-    int16_t code[256]; /* of value - low; -1: no such value */
+    int16_t code[256]; /* by value - low; -1: no such value */
 } levels;
 
 static void levels_add(levels *l, int value, int code)
@@ -26,7 +25,7 @@ static void levels_add(levels *l, int value, int code)
     l->high = value > l->high ? value : l->high;
 }
 
-/* Quantizers put the extreme on the code of the largest magnitude, so that comes first. */
+/* Quantizers give the extreme the code of the largest magnitude, so that code comes first. */
 static void levels_of(levels *l, fm_dtype type)
 {
     static const int8_t nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
@@ -72,8 +71,8 @@ static bool codes_at(uint8_t code[BLOCK], const float *y, float d, const levels 
     return true;
 }
 
-/* All zeros. Codes of zero under a scale of the zeros' sign; where the signs are mixed, codes of
- * either sign under +0. */
+/* A block of zeros: codes of zero under a scale with the zeros' sign; where the signs are mixed,
+ * codes of either sign under a scale of +0. */
 static bool zero_block(uint8_t code[BLOCK], uint16_t *d, const float *y, const levels *l)
 {
     bool plus = false, minus = false;
@@ -125,7 +124,8 @@ static bool codes_above(uint8_t code[BLOCK], const float *y, float d, float m, i
     return true;
 }
 
-/* The smallest value is the minimum itself (code 0), the largest has code `top` or a little less. */
+/* The smallest value is the minimum itself (code 0), the largest has code `top` or slightly
+ * less. */
 static bool solve_affine(uint8_t code[BLOCK], uint16_t *d, uint16_t *m, const float *y, int top)
 {
     float min = y[0], max = y[0];
@@ -138,7 +138,7 @@ static bool solve_affine(uint8_t code[BLOCK], uint16_t *d, uint16_t *m, const fl
     if (min != 0.0f && !fms_is_half(min, m))
         return false;
     if (min == max) {
-        *d = signbit(y[0]) && min == 0.0f ? 0x8000u : 0u; /* -0 is only -0 + -0 */
+        *d = signbit(y[0]) && min == 0.0f ? 0x8000u : 0u; /* only -0 + -0 is -0 */
         *m = (uint16_t)(*m | *d);
         memset(code, 0, BLOCK);
         for (unsigned i = 1; i < BLOCK; i++)
@@ -148,7 +148,7 @@ static bool solve_affine(uint8_t code[BLOCK], uint16_t *d, uint16_t *m, const fl
     }
     for (int span = top; span > 0; span--) {
         const uint16_t near = fm_f32_to_f16((max - min) / (float)span);
-        for (int step = 0; step < 3; step++) { /* the sum's rounding may have moved it by one */
+        for (int step = 0; step < 3; step++) { /* the sum's rounding may have moved d by one */
             *d = (uint16_t)(near + (step == 2 ? -1 : step));
             const float scale = fm_f16_to_f32(*d);
             if (scale > 0.0f && scale <= 65504.0f && codes_above(code, y, scale, min, top))
@@ -201,7 +201,7 @@ static bool solve_32(uint8_t *block, fm_dtype type, const float *y, const levels
     return true;
 }
 
-/* A solved block is dequantized once more and compared, whoever solved it. */
+/* Whichever solver found it, the block is dequantized and compared with y. */
 static bool solve(uint8_t *block, fm_dtype type, const float *y, const levels *l)
 {
     const uint32_t n = fm_dtype_get(type)->block_elems;
@@ -230,7 +230,7 @@ static bool all_zero(const float *y, uint32_t n)
     return true;
 }
 
-/* Blocks with something in them, spread over the leaf; the first of them decides most cases. */
+/* Tries some blocks that are not zero, spread over the leaf; most often the first one decides. */
 static bool probe(fm_dtype type, fm_span leaf)
 {
     const fm_dtype_info *info = fm_dtype_get(type);
@@ -254,11 +254,11 @@ static bool probe(fm_dtype type, fm_span leaf)
     return seen > 1;
 }
 
-/* Fewer bits first: what is Q4_0 is Q5_0 and Q8_0 too. */
+/* Fewer bits first: floats that were Q4_0 can be Q5_0 and Q8_0 too. */
 static const fm_dtype ORDER[] = {FM_Q4_0, FM_IQ4_NL, FM_Q4_K, FM_Q4_1, FM_Q5_0,
                                  FM_Q5_K, FM_Q5_1,   FM_Q6_K, FM_Q8_0};
 
-/* The first type that the probes allow from place i of the order on. */
+/* Sets out->type to the first type from ORDER[i] on whose probes succeed. */
 static bool find_from(fms_origin *out, size_t i, fm_span leaf)
 {
     for (out->type = FM_DTYPE_NONE; i < FM_ARRAY_LEN(ORDER); i++)
@@ -281,7 +281,7 @@ size_t fms_origin_block_bytes(fm_dtype type, fm_dtype dtype, size_t leaf_bytes)
     return leaf_bytes / fm_dtype_get(dtype)->block_bytes / info->block_elems * info->block_bytes;
 }
 
-/* *fits stays false where there are too many exceptions. */
+/* Codes the leaf as blocks of `type`; *fits stays false where there are too many exceptions. */
 static fm_status encode_as(fm_buf *blocks, fm_buf *rest, bool *fits, fm_dtype type, fm_span leaf)
 {
     const fm_dtype_info *info = fm_dtype_get(type);

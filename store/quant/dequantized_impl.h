@@ -8,7 +8,7 @@
 
 #include "store/quant/dequantized.h"
 
-/* The block whose dequantization is y, bit for bit; false: none was found. 256 floats, finite. */
+/* Find a block whose dequantization is y (256 finite floats), bit for bit; false: none found. */
 bool fms_solve_q4_k(uint8_t *block, const float *y);
 bool fms_solve_q5_k(uint8_t *block, const float *y);
 bool fms_solve_q6_k(uint8_t *block, const float *y);
@@ -25,7 +25,7 @@ static inline bool fms_same_float(float a, float b)
     return fms_float_bits(a) == fms_float_bits(b);
 }
 
-/* v is a float16, neither zero nor infinite; its bits to *h. */
+/* Whether v is a float16, neither zero nor infinite; *h gets its bits. */
 static inline bool fms_is_half(float v, uint16_t *h)
 {
     if ((fms_float_bits(v) & 0xfffu) != 0 || v == 0.0f)

@@ -1,9 +1,9 @@
-/* dequantized_k.c - the 256-element "K" types out of their floats.
+/* dequantized_k.c - 256-element "K" blocks from their floats.
  *
- * A block has one float16 super-scale d, and each sub-block the product of d with a small integer; the
- * quantizers give the sub-block of the largest scale the largest integer (63, -128), which is where
- * the search for d begins. A candidate d must be a float16 and then every other sub-block must have an
- * integer too, so a wrong one is dropped at once. */
+ * A block has one float16 super-scale d, and each sub-block's scale is d times a small integer; the
+ * quantizers give the largest scale the largest integer (63, -128), with which the search for d
+ * begins. A candidate d must be a float16, and every other sub-block must then have an integer too,
+ * so a wrong candidate is dropped at once. */
 #include "store/quant/dequantized_impl.h"
 
 #define BLOCK 256u
@@ -17,7 +17,7 @@
 typedef struct sub {
     const float *y;
     float low, high;
-    float step; /* the largest of which all distances are multiples; 0: all values are equal */
+    float step; /* the largest that divides all distances; 0: all values are equal */
 } sub;
 
 typedef struct solution {
@@ -41,7 +41,7 @@ static bool all_multiples(const sub *s, float step, float slack)
     return true;
 }
 
-/* The range over a whole number of steps is more exact than any single distance. */
+/* Finds low, high, step; the range over its number of steps is more exact than one distance. */
 static void measure(sub *s, const float *y, int top)
 {
     float v[LEN], gap = 0.0f;
@@ -69,7 +69,7 @@ static void measure(sub *s, const float *y, int top)
         }
 }
 
-/* v is n times unit, 0 <= n <= 63, within rounding. */
+/* The n, 0 <= n <= 63, for which v is n times unit within rounding; -1: there is none. */
 static int multiple(float v, float unit, float slack)
 {
     const float q = v / unit;
@@ -79,7 +79,7 @@ static int multiple(float v, float unit, float slack)
     return fabsf((float)n * unit - v) <= slack ? n : -1;
 }
 
-/* The sub-block's scale where its codes are multiples of `skip`; -1: there is none. */
+/* The sub-block's scale if its codes are multiples of `skip`; -1: there is none. */
 static int scale_of(const sub *s, float d, int skip)
 {
     return multiple(s->step / (float)skip, d, NEAR * s->step + slack_of(s));
@@ -100,7 +100,7 @@ static bool codes_of(uint8_t *code, const sub *s, float step, float min, int top
     return true;
 }
 
-/* The sub-block's integers, given both super-scales; it may be that no element has code 0. */
+/* Finds the sub-block's integers, given both super-scales; possibly no element has code 0. */
 static bool fit_sub(solution *out, unsigned j, const sub *s, int top)
 {
     if (s->step == 0.0f) {
@@ -110,7 +110,7 @@ static bool fit_sub(solution *out, unsigned j, const sub *s, int top)
         memset(out->code + j * LEN, 0, LEN);
         return m >= 0;
     }
-    for (int skip = 1; skip <= 3; skip++) { /* all codes may be multiples of two or three */
+    for (int skip = 1; skip <= 3; skip++) { /* all codes may be even, or multiples of three */
         const int n = scale_of(s, out->d, skip);
         if (n <= 0)
             continue;
@@ -136,7 +136,7 @@ static bool fit_all(solution *out, const sub *s, int top)
     return true;
 }
 
-/* Every dmin that the lowest value of some sub-block allows as its code 0. */
+/* Tries every dmin by which the lowest value of some sub-block can have code 0. */
 static bool with_d(solution *out, const sub *s, int top)
 {
     uint16_t half;
@@ -153,7 +153,7 @@ static bool with_d(solution *out, const sub *s, int top)
     return false;
 }
 
-/* Sub-block `anchor` has scale n; d must be a float16 that agrees, and must fit others' steps. */
+/* Whether a float16 d gives sub-block `anchor` the scale n and fits the other steps but one. */
 static bool plausible(solution *out, const sub *s, unsigned anchor, int n, int skip)
 {
     const float step = s[anchor].step / (float)skip;
@@ -182,7 +182,7 @@ static bool search(solution *out, const float *y, int top)
             widest = j;
     }
     *out = (solution){0};
-    if (flat == SUBS) { /* d is free; -0 is only -0 - 0 */
+    if (flat == SUBS) { /* any d will do; only -0 - 0 is -0 */
         out->d = y[0] == 0.0f && signbit(y[0]) ? -0.0f : 0.0f;
         return with_d(out, s, top);
     }
@@ -251,7 +251,7 @@ static float extreme_of(const float *y)
     return e;
 }
 
-/* Codes in the order in which an extreme has them: quantizers put it near -32. */
+/* The k-th code to try for an extreme: quantizers put it near -32. */
 static int extreme_code(int k)
 {
     return k < 32 ? k - 32 : 63 - k;

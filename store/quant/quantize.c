@@ -1,9 +1,8 @@
 /* quantize.c - float32 to the 32-element block types, and the table of all types.
  *
- * The scale comes from the extreme values, in float32 before it is rounded to float16: codes are
- * made with the unrounded one. Extremes are found on the bits as integers, which vectorizes; blocks
- * where that could differ from comparing floats in order (NaN, infinity, zeros of two signs) take
- * the plain loop. */
+ * The scale comes from the extreme values; codes are made with it in float32, before it is rounded
+ * to float16. Extremes are found by comparing bits as integers, which vectorizes; blocks where that
+ * could differ from comparing floats (NaN, infinity, zeros of two signs) take the plain loop. */
 #include "store/quant/quantize_impl.h"
 
 #include <float.h>
@@ -15,7 +14,7 @@
 
 /* ==== extremes ============================================================================== */
 
-/* The element of the largest magnitude, the first of equals; NaN is passed over. */
+/* The element of the largest magnitude, the first of equal ones; NaN is ignored. */
 FMS_INLINE float signed_extreme(const float *x)
 {
     uint32_t most = 0;
@@ -54,14 +53,14 @@ FMS_INLINE float magnitude(const float *x)
         memcpy(&amax, &most, sizeof amax);
         return amax;
     }
-    for (unsigned i = 0; i < BLOCK; i++) { /* a NaN is taken, and dropped by what follows it */
+    for (unsigned i = 0; i < BLOCK; i++) { /* takes a NaN, which the next element replaces */
         const float a = fabsf(x[i]);
         amax = amax > a ? amax : a;
     }
     return amax;
 }
 
-/* Bits in the order of the values; -0 comes just before +0. */
+/* An integer in the order of the values; -0 comes just before +0. */
 FMS_INLINE int32_t ordered(float f)
 {
     const int32_t i = (int32_t)fms_bits(f);
@@ -88,7 +87,7 @@ FMS_INLINE void extremes(const float *x, float *min, float *max)
     *min = from_ordered(low);
     *max = from_ordered(high);
     if (fabsf(*min) <= FLT_MAX && fabsf(*max) <= FLT_MAX && *min != 0.0f)
-        return; /* the sign of a largest value of zero goes nowhere */
+        return; /* the sign of a maximum of zero has no effect */
     *min = FLT_MAX;
     *max = -FLT_MAX;
     for (unsigned i = 0; i < BLOCK; i++) {
@@ -101,7 +100,7 @@ FMS_INLINE void extremes(const float *x, float *min, float *max)
 
 /* ==== codes ================================================================================= */
 
-/* Truncation to int32 as x86's conversion does it: what does not fit gives INT32_MIN. */
+/* Truncates to int32 as x86's conversion does: a value that does not fit gives INT32_MIN. */
 FMS_INLINE int32_t truncate(float v)
 {
     const float in = fabsf(v) < 2147483648.0f ? v : -2147483648.0f;
@@ -129,7 +128,7 @@ FMS_INLINE void nibbles(uint8_t *dst, const uint8_t *code)
         dst[i] = (uint8_t)((code[i] & 15u) | (unsigned)code[i + HALF] << 4);
 }
 
-/* ggml ORs the whole high code in: where an overflowed code is negative its bits reach the low one. */
+/* ggml ORs without cutting the low code: an overflowed code reaches into the high nibble. */
 FMS_INLINE void nibbles_4(uint8_t *dst, const uint8_t *code)
 {
     for (unsigned i = 0; i < HALF; i++)
@@ -147,7 +146,7 @@ FMS_INLINE uint32_t fifth_bits(const uint8_t *code)
 
 /* ==== types ================================================================================= */
 
-/* Half away from zero. The distance to the truncated value is exact. */
+/* Rounds half away from zero. The distance to the truncated value is exact. */
 FMS_INLINE uint8_t round_byte(float v)
 {
     const float in = fabsf(v) < 2147483648.0f ? v : -2147483648.0f;
@@ -212,7 +211,7 @@ FMS_INLINE void q5_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_var
         uint8_t code[BLOCK];
         extremes(x, &min, &max);
         const float d = (max - min) / 31.0f;
-        codes(code, x, min, reciprocal(d), 0.5f, 127, how); /* ggml has no cap here */
+        codes(code, x, min, reciprocal(d), 0.5f, 127, how); /* ggml does not cut at 31 here */
         fm_put_u16(dst, fms_half(d));
         fm_put_u16(dst + 2, fms_half(min));
         fm_put_u32(dst + 4, fifth_bits(code));
@@ -220,11 +219,11 @@ FMS_INLINE void q5_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_var
     }
 }
 
-/* IQ4_NL's 16 values are not evenly spaced; the code is the nearest one's number. */
+/* IQ4_NL's 16 values are not evenly spaced; the code is the index of the nearest. */
 static const int8_t LEVEL[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                  1,    13,   25,  38,  53,  69,  89,  113};
 
-/* Number of the level nearest to v; halfway goes up. */
+/* Index of the level nearest to v; halfway goes up. */
 FMS_INLINE unsigned level_of(float v)
 {
     unsigned n = 0;
@@ -238,7 +237,7 @@ FMS_INLINE unsigned level_of(float v)
     return v - (float)LEVEL[n] < (float)LEVEL[n + 1] - v ? n : n + 1;
 }
 
-/* Sums of w*q*x and w*q*q for codes at scale 1 / id; w = x*x. */
+/* The sums of w*q*x and w*q*q for the codes at scale 1 / id; w = x*x. */
 FMS_INLINE void iq4_nl_sums(const float *x, float id, float *qx, float *q2, fm_quant_variant how)
 {
     *qx = *q2 = 0.0f;
@@ -250,7 +249,7 @@ FMS_INLINE void iq4_nl_sums(const float *x, float id, float *qx, float *q2, fm_q
 }
 
 /* The best of sixteen scales: the one that puts the extreme on the lowest level, then those that
- * put it on -134 ... -120; each scale is then the least squares one for its codes. */
+ * put it on -134 ... -120; each is replaced by the least squares scale for its codes. */
 FMS_INLINE float iq4_nl_scale(const float *x, fm_quant_variant how)
 {
     const float max = signed_extreme(x);

@@ -1,13 +1,13 @@
 /* quantize.h - float32 to GGUF's block types, bit for bit as ggml's quantizers write them.
  *
- * What is computed is ggml's method without an importance matrix: per block a scale (and minimum),
- * for the K types by a search over candidate scales that weighs the error of each element. A block's
- * bytes depend on that block's floats alone, so a leaf can be made from the same leaf's elements.
+ * This is ggml's method without an importance matrix: per block a scale (and minimum), for the K
+ * types by a search over candidate scales that weighs the error of each element. A block's bytes
+ * depend on its own floats alone, so a leaf can be made from the same leaf's elements.
  *
- * ggml's sources do not fix the bits: a compiler that fuses a*b + c (any for AArch64, and gcc for
- * x86 with -march=native) rounds once where another rounds twice, and a scale or a code may move
- * by one. So the arithmetic is an argument; each variant is the same on every machine. The inverse
- * is fm_to_f32 (tensor.h). */
+ * ggml's sources do not determine the bits: a compiler that fuses a*b + c (any for AArch64, gcc for
+ * x86 with -march=native) rounds once where others round twice, and a scale or a code may move by
+ * one. So the arithmetic is a parameter; each variant has the same bits on every machine. Inverse:
+ * fm_to_f32. */
 #ifndef FM_STORE_QUANTIZE_H
 #define FM_STORE_QUANTIZE_H
 
@@ -23,13 +23,13 @@ typedef enum fm_quant_variant {
     FM_QUANT_VARIANTS
 } fm_quant_variant;
 
-/* Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL; nothing else. */
+/* True for Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K and IQ4_NL. */
 bool fm_quantize_applies(fm_dtype type);
 
-/* rows * row_elems floats at src to rows * row_elems / block_elems blocks at dst; no alignment of dst
- * needed, the two must not overlap. Pure and reentrant. FM_EUNSUPPORTED: no quantizer for `type`;
- * FM_EINVAL: row_elems is no whole number of blocks, or an unknown variant. NaN and infinity give
- * some bytes, the same everywhere. */
+/* Quantizes rows * row_elems floats at src to rows * row_elems / block_elems blocks at dst, which
+ * need not be aligned and must not overlap src. FM_EUNSUPPORTED: no quantizer for `type`;
+ * FM_EINVAL: row_elems is not a whole number of blocks, or an unknown variant. NaN and infinity
+ * give some bytes, the same on every machine. */
 FM_CHECKED fm_status fm_quantize_rows(void *dst, fm_dtype type, const float *src,
                                       uint64_t row_elems, uint64_t rows, fm_quant_variant variant);
 

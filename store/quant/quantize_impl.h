@@ -1,7 +1,7 @@
 /* quantize_impl.h - what quantize.c and quantize_k.c share; inside store only.
  *
- * Functions here are forced inline with `how` a constant, so that each target (the baseline, and
- * x86 with AVX2 and FMA) gets its own loops from one text and the same bits. */
+ * Functions here are forced inline, with `how` a constant, so that each target (the baseline, and
+ * x86 with AVX2 and FMA) gets its own loops from one source, with the same bits. */
 #ifndef FM_STORE_QUANTIZE_IMPL_H
 #define FM_STORE_QUANTIZE_IMPL_H
 
@@ -21,7 +21,7 @@
 typedef void fms_quant_fn(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                           fm_quant_variant how);
 fms_quant_fn fms_quantize_k; /* Q4_K, Q5_K, Q6_K */
-/* Without the CPU's extensions: what a test compares the fast ones with. */
+/* Without the CPU's extensions; a test compares the others with these. */
 fms_quant_fn fms_quantize_32_base, fms_quantize_k_base;
 
 FMS_INLINE uint32_t fms_bits(float f)
@@ -31,7 +31,7 @@ FMS_INLINE uint32_t fms_bits(float f)
     return u;
 }
 
-/* a * b + c in one expression: two roundings, or one. */
+/* a * b + c in one expression: one rounding where the compiler fuses, else two. */
 FMS_INLINE float fms_mad(float a, float b, float c, fm_quant_variant how)
 {
     return how != FM_QUANT_PLAIN ? fmaf(a, b, c) : a * b + c;
@@ -43,8 +43,8 @@ FMS_INLINE float fms_mad_apart(float a, float b, float c, fm_quant_variant how)
     return how == FM_QUANT_GCC ? fmaf(a, b, c) : a * b + c;
 }
 
-/* Rounding to nearest even by adding 1.5 * 2^23 and reading the low bits; what comes out for
- * |v| > 2^22 is whatever those bits are, as in ggml without assertions. */
+/* Rounds to nearest even by adding 1.5 * 2^23 and reading the low bits; for |v| > 2^22 the result
+ * is whatever these bits are, as in ggml without assertions. */
 #define FMS_NEAREST_ADD 12582912.0f
 FMS_INLINE int32_t fms_nearest_of(float sum)
 {

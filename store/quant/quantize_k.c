@@ -1,16 +1,15 @@
 /* quantize_k.c - float32 to the 256-element "K" block types.
  *
  * Each sub-block's scale (and minimum) is the best of some twenty candidates by weighted squared
- * error, all sums running over the elements in order. The sub-blocks of a block know nothing of each
- * other until their scales are rounded, so they are the lanes here: element i of all sub-blocks at
- * once, which keeps every lane's order of operations and lets the compiler vectorize. */
+ * error, all sums running over the elements in order. The sub-blocks of a block are independent
+ * until their scales are rounded, so they are the lanes here: element i of all sub-blocks at once,
+ * which keeps every lane's order of operations and lets the compiler vectorize. */
 #include "store/quant/quantize_impl.h"
 
 #define BLOCK 256u
 #define TINY 1e-15f
 
-/* The one NaN that arithmetic makes in place of all others: which payload survives a sum of two is
- * the compiler's choice, and fms_nearest reads payloads. */
+/* Makes every NaN the same: which payload survives a sum is the compiler's choice. */
 FMS_INLINE void quieten(float clean[BLOCK], const float *x)
 {
     for (unsigned i = 0; i < BLOCK; i++)
@@ -83,7 +82,7 @@ FMS_INLINE void range_and_sums(fit *f, fm_quant_variant how)
     }
 }
 
-/* Codes that spread `codes` steps from the best minimum so far to the largest value. */
+/* Encodes with `codes` steps from the best minimum so far to the largest value. */
 FMS_INLINE void encode(float *code, float *inverse, const fit *f, float codes, int top,
                        fm_quant_variant how)
 {
@@ -110,8 +109,8 @@ FMS_INLINE void measure(float *error, const fit *f, const float *code, const flo
         }
 }
 
-/* The least squares scale and minimum (at most 0) for the trial codes; where they are better than
- * what there is, they are taken with their codes. */
+/* Computes the least squares scale and minimum (at most 0) for the trial codes; where their error
+ * is less than the best so far, they replace it. */
 FMS_INLINE void improve(fit *f, fm_quant_variant how)
 {
     float l[LANES] = {0}, l2[LANES] = {0}, xl[LANES] = {0};
@@ -186,7 +185,7 @@ FMS_INLINE uint8_t six_bits(float a, float b, fm_quant_variant how)
     return low < 63 ? low : 63;
 }
 
-/* The sub-blocks' scales and minima on 6 bits below two float16s; FORMAT as in dequant_k.c. */
+/* Writes two float16 super-scales, and scales and minima in 6 bits as dequant_k.c reads them. */
 FMS_INLINE void put_scales(uint8_t *dst, const fit *f, uint8_t scale[LANES], uint8_t min[LANES],
                            fm_quant_variant how)
 {
@@ -208,7 +207,7 @@ FMS_INLINE void put_scales(uint8_t *dst, const fit *f, uint8_t scale[LANES], uin
     }
 }
 
-/* The codes again, with the scales as they will be read; a scale of zero leaves the search's. */
+/* Encodes again with the scales as they will be read; a scale of zero keeps the search's codes. */
 FMS_INLINE void final_codes(uint8_t code[BLOCK], const uint8_t *dst, const fit *f,
                             const uint8_t scale[LANES], const uint8_t min[LANES], const float *x,
                             int top)
@@ -269,8 +268,8 @@ typedef struct fit6 {
     bool zero[LANES];
 } fit6;
 
-/* Codes at scale 1 / inverse, and the sums of w*x*code and w*code*code with w = x*x. `sums` is how
- * those are added: gcc -O3 vectorizes the products of the loop over candidates, which then round. */
+/* Codes at scale 1 / inverse, and the sums of w*x*code and w*code*code with w = x*x. `sums` is the
+ * sums' variant: gcc -O3 vectorizes the products of the loop over candidates, which then round. */
 FMS_INLINE void encode6(float *code, const fit6 *f, const float *inverse, float *lx, float *l2,
                         fm_quant_variant how, fm_quant_variant sums)
 {
@@ -334,7 +333,7 @@ FMS_INLINE void fit6_block(fit6 *f, const float *x, fm_quant_variant how)
                 f->code[e * LANES + s] = take[s] ? f->trial[e * LANES + s] : f->code[e * LANES + s];
     }
     for (unsigned s = 0; s < LANES; s++)
-        if (f->zero[s]) { /* ggml leaves stored zeros here, which say -32 */
+        if (f->zero[s]) { /* ggml leaves stored zeros here, which mean -32 */
             f->scale[s] = 0.0f;
             for (unsigned e = 0; e < LEN; e++)
                 f->code[e * LANES + s] = -32.0f;

@@ -1,4 +1,4 @@
-/* scaled.c - the config's word on scales, the view of a tree, weights multiplied by theirs. */
+/* scaled.c - see scaled.h: the config, the view of a tree, weights multiplied by their scales. */
 #include "store/scaled.h"
 
 #include <stdio.h>
@@ -7,22 +7,22 @@
 #include "store/base/map.h"
 #include "store/base/mem.h"
 
-/* Elements that are computed at once. */
+/* Elements computed at a time. */
 #define RUN 4096u
 #define WEIGHT ".weight"
 
 typedef struct scaled {
-    const fm_entry *weight, *scale; /* of the tree that was given */
-    uint64_t n, k, rows, cols;      /* of the weight; of a block */
+    const fm_entry *weight, *scale; /* entries of the underlying tree */
+    uint64_t n, k, rows, cols;      /* shape of the weight; of a block */
     fm_dtype dtype;
 } scaled;
 
 struct fm_plain {
-    const fm_tree *tree; /* what is seen */
+    const fm_tree *tree; /* the view: own, or the tree that was given */
     fm_tree *own;        /* NULL: nothing is scaled */
     const fm_provider *behind;
     fm_provider p;
-    fm_map *by_id; /* of own's entries -> scaled * */
+    fm_map *by_id; /* id in own -> scaled * */
     scaled *list;
     size_t count;
 };
@@ -54,7 +54,7 @@ static fm_status block_of(fm_scaling_config *s, const fm_json *block, const char
     return FM_OK;
 }
 
-/* Every group must be of 8-bit floats; blocks of one size. */
+/* Every group must have 8-bit floats, and all the same block size. */
 static fm_status groups_of(fm_scaling_config *s, const fm_json *q, const char *what)
 {
     const fm_json *groups = fm_json_get(q, "config_groups");
@@ -134,7 +134,7 @@ static bool ends_with(const char *s, const char *tail)
     return n >= t && strcmp(s + n - t, tail) == 0;
 }
 
-/* What says how activations or cached keys and values were rounded. */
+/* Scales of activations and of cached keys and values. */
 static bool of_activations(const char *name)
 {
     static const char *const tail[] = {".input_scale", ".activation_scale", ".output_scale",
@@ -177,7 +177,7 @@ static uint64_t parts(uint64_t n, uint64_t of)
     return n / of + (n % of != 0);
 }
 
-/* What a block is, by the scale's shape. */
+/* Sets rows and cols of a block by the scale's shape. */
 static fm_status fit(scaled *s, const fm_scaling_config *c)
 {
     const fm_shape *g = &s->scale->shape;
@@ -267,7 +267,7 @@ static fm_status put_model(fm_plain *v, const fm_json *model)
     return rc;
 }
 
-/* In the tree's order, so that each entry is put behind the last. */
+/* In the tree's order, so that each entry is appended. */
 static fm_status put_all(fm_plain *v, const fm_tree *tree, const fm_json *model,
                          const fm_scaling_config *c)
 {
@@ -280,7 +280,7 @@ static fm_status put_all(fm_plain *v, const fm_tree *tree, const fm_json *model,
             FM_TRY(put_scaled(v, tree, e, c));
         else if (tensor && (ends_with(e->name, c->suffix) || of_activations(e->name)))
             continue;
-        else if (tensor && is_f8(e)) /* by itself it would be taken for what it is a part of */
+        else if (tensor && is_f8(e)) /* without its scale its values would be wrong */
             return fm_fail(
                 FM_EUNSUPPORTED,
                 "tensor '%s' is %s and no matrix 'X%s': where its scale is, is not known", e->name,
@@ -298,7 +298,7 @@ static const scaled *scaled_of(const fm_plain *v, const fm_entry *e)
     return e->kind == FM_ENTRY_TENSOR ? fm_map_get(v->by_id, e->id.b, sizeof(e->id.b)) : NULL;
 }
 
-/* Elements [first, first + n) of a row's segment, wide, by their scales. */
+/* Multiplies x, elements [first, first + n) of the weight in float32, by their scales. */
 static void multiply(float *x, const scaled *s, const float *scale, uint64_t first, uint64_t n)
 {
     const uint64_t across = parts(s->k, s->cols);
@@ -328,7 +328,7 @@ static fm_status scales_read(float **out, const fm_plain *v, const scaled *s)
     return rc;
 }
 
-/* Elements [first, first + n), whose F8 bytes are raw, into dst. */
+/* Writes elements [first, first + n), whose F8 bytes are `raw`, to dst. */
 static fm_status make(uint8_t *dst, const scaled *s, const float *scale, const uint8_t *raw,
                       uint64_t first, uint64_t n)
 {

@@ -1,7 +1,7 @@
 /* adamw.c - AdamW's recurrence forwards, and its scalars out of two checkpoints.
  *
- * The gradient is had from the first moment in double, which leaves the error of m' alone: half a
- * unit of its last place over 1 - beta1. In v' that is worth less than a unit, so most come out equal. */
+ * The gradient is computed from the first moment in double, so its error is that of m': half a unit
+ * of its last place over 1 - beta1. In v' that is less than a unit, so most are equal. */
 #include "store/recipe/adamw.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 /* ==== forwards ============================================================================== */
 
-/* One NaN for all: which payload survives is the compiler's choice. */
+/* Replaces every NaN by one: which payload survives is the compiler's choice. */
 INLINE float settled(float v)
 {
     return v == v ? v : NAN;
@@ -77,7 +77,7 @@ INLINE void all_w(float *out, const float *w0, const float *m1, const float *v1,
 }
 
 #ifdef X86
-/* The same code with the instruction: fmaf is a call per element without it. */
+/* The same code with the FMA instruction: without it fmaf is a call per element. */
 TARGET_FMA static void v_fma(float *out, const float *v0, const float *m0, const float *m1,
                              size_t n, const fms_adamw_scalars *s, fms_adamw_mode mode)
 {
@@ -155,7 +155,7 @@ fm_status fms_adamw_get(fms_adamw_scalars *out, fm_span params)
 
 #define PART 512u
 
-typedef struct arrays { /* what a fit looks at: out of a, b, c */
+typedef struct arrays { /* a fit makes `want` of a, b, c */
     const float *want, *a, *b, *c;
     size_t n;
     bool second; /* v of (v0, m0, m1); else w of (w0, m1, v1) */
@@ -179,7 +179,7 @@ static size_t equal(const arrays *x, const fms_adamw_scalars *s, fms_adamw_mode 
     return same;
 }
 
-/* Gauss with pivots; false: singular. */
+/* Gaussian elimination with pivots; false: singular. */
 static bool solve(double a[3][4], unsigned n, double *x)
 {
     for (unsigned c = 0; c < n; c++) {
@@ -204,7 +204,7 @@ static bool solve(double a[3][4], unsigned n, double *x)
     return true;
 }
 
-/* One observation, weighted, into the normal equations of n unknowns. */
+/* Adds one weighted observation to the normal equations of n unknowns. */
 static void observe(double a[3][4], unsigned n, const double *x, double y, double weight)
 {
     for (unsigned r = 0; r < n; r++) {
@@ -214,7 +214,8 @@ static void observe(double a[3][4], unsigned n, const double *x, double y, doubl
     }
 }
 
-/* v1 - v0 = c (m0^2 - v0) + 2 c k m0 d + c k^2 d^2 with d = m1 - m0, c = 1 - beta2, k = 1 / (1 - beta1) */
+/* v1 - v0 = c (m0^2 - v0) + 2 c k m0 d + c k^2 d^2 with d = m1 - m0, c = 1 - beta2, k = 1 / (1 -
+ * beta1) */
 static bool estimate_betas(const arrays *x, double *beta1, double *beta2)
 {
     double a[3][4] = {{0}}, r[3];
@@ -238,7 +239,8 @@ static double decimals(double v, int n)
     return floor(v * unit + 0.5) / unit;
 }
 
-/* PyTorch rounds 1 - beta from doubles; a program that keeps beta as float32 has another last bit. */
+/* PyTorch rounds 1 - beta from doubles; programs with float32 betas (narrow) get another last
+ * bit. */
 static void set_betas(fms_adamw_scalars *s, double beta1, double beta2, bool narrow)
 {
     if (narrow) {
@@ -259,7 +261,7 @@ void fms_adamw_fit_v(fms_adamw_fit *f, const float *v1, const float *v0, const f
     f->exact_v = 0;
     if (!estimate_betas(&x, &beta1, &beta2))
         return;
-    for (int k = 0; k < 5 * 6 * 4; k++) { /* 0.9 before 0.90012: the first of equals stays */
+    for (int k = 0; k < 5 * 6 * 4; k++) { /* 0.9 before 0.90012: the first of equal fits stays */
         const double b1 = decimals(beta1, 1 + k / 4 % 5), b2 = decimals(beta2, 1 + k / 20);
         const fms_adamw_mode mode = k & 1 ? FMS_ADAMW_PLAIN : FMS_ADAMW_FUSED;
         fms_adamw_scalars s = f->s;
@@ -276,8 +278,8 @@ void fms_adamw_fit_v(fms_adamw_fit *f, const float *v1, const float *v0, const f
     }
 }
 
-/* w1 - w0 = (decay - 1) w0 - (step root) m1 / (sqrt(v1) + eps root), from the first n elements; each
- * weighs by what rounding may have done to it. s has root and eps, and gets decay and step. */
+/* w1 - w0 = (decay - 1) w0 - (step root) m1 / (sqrt(v1) + eps root), from the first n elements;
+ * each weighs by what rounding may have done to it. s has root and eps, and gets decay and step. */
 static bool estimate_step(fms_adamw_scalars *s, const arrays *x, size_t n)
 {
     const double root = (double)s->root, below = (double)s->eps * root;
@@ -297,10 +299,10 @@ static bool estimate_step(fms_adamw_scalars *s, const arrays *x, size_t n)
     return true;
 }
 
-/* f takes s where that gives more equal elements; `part` of them are looked at first. */
+/* Takes s into f where it gives more equal elements; compares the first `part` elements first. */
 static void keep_better(fms_adamw_fit *f, const arrays *x, const fms_adamw_scalars *s, size_t part)
 {
-    const bool plain_v = f->mode == FMS_ADAMW_PLAIN; /* v's rounding is settled */
+    const bool plain_v = f->mode == FMS_ADAMW_PLAIN; /* the fit of v decided this */
 
     part = FM_MIN(part, x->n);
     for (int m = 0; m < FMS_ADAMW_MODES; m++) {
@@ -323,8 +325,7 @@ static bool set_root(fms_adamw_scalars *s, const fms_adamw_fit *f, double t)
     return s->root > 0.0f;
 }
 
-/* All numbers t of the step, since root = sqrt(1 - beta2^t); beyond some thousands it is nearly 1. The
- * best so far, or 0. */
+/* Tries step numbers t, from 4,000 on by 1 %: root = sqrt(1 - beta2^t). Returns the best, or 0. */
 static double scan_steps(fms_adamw_fit *f, const arrays *x, float eps)
 {
     fms_adamw_scalars s = f->s;
@@ -343,7 +344,7 @@ static double scan_steps(fms_adamw_fit *f, const arrays *x, float eps)
     return best;
 }
 
-/* The last bits of step and decay for one root, with all elements. */
+/* Finds the last bits of step and decay for one root, by all elements. */
 static void polish(fms_adamw_fit *f, const arrays *x, fms_adamw_scalars s)
 {
     if (!estimate_step(&s, x, x->n))
@@ -372,7 +373,7 @@ void fms_adamw_fit_w(fms_adamw_fit *f, const float *w1, const float *w0, const f
     if (f->exact_w == 0)
         return;
     polish(f, &x, f->s);
-    /* The scan's estimates were rough, so the true number may be a little off. */
+    /* The scan's estimates were rough, so the true t may be a little off. */
     for (double near = t - 16.0; t > 0.0 && near <= t + 16.0; near += 1.0) {
         fms_adamw_scalars s = f->s;
         if (near > 0.0 && set_root(&s, f, near))

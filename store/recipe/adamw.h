@@ -1,12 +1,13 @@
 /* adamw.h - a checkpoint predicted from the one a step before.
  *
  * AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", 2019) makes of a gradient g
- *   m' = m + (1-b1) (g - m),  v' = b2 v + (1-b2) g^2,  w' = decay w - step m' / (sqrt(v') / root + eps)
- * so m and m' give g up to rounding, g gives v', and m' and v' give w'. What is left to store is m'
- * and the few elements whose last bit the rounding of g moved.
+ *   m' = m + (1-b1) (g - m),  v' = b2 v + (1-b2) g^2
+ *   w' = decay w - step m' / (sqrt(v') / root + eps)
+ * so m and m' give g up to rounding, g gives v', and m' and v' give w'. Only m' and the few
+ * elements whose last bit the rounding of g changed have to be stored.
  *
- * The scalars are those that the optimizer's kernel had, as float32: nothing here computes powers. The
- * order of roundings is PyTorch's on a CPU, which train/ has too; other orders are other modes. */
+ * The scalars are those of the optimizer's kernel, as float32: nothing here computes powers. The
+ * order of roundings is PyTorch's on a CPU, and train/'s; other orders are other modes. */
 #ifndef FM_STORE_ADAMW_H
 #define FM_STORE_ADAMW_H
 
@@ -26,24 +27,25 @@ typedef struct fms_adamw_scalars {
     float one_less_beta1, beta2, one_less_beta2;
     float decay, step, root, eps;
 } fms_adamw_scalars;
-#define FMS_ADAMW_BYTES 28u /* the seven, little-endian, in that order */
+#define FMS_ADAMW_BYTES 28u /* the seven scalars, little-endian, in that order */
 
 void fms_adamw_put(uint8_t dst[FMS_ADAMW_BYTES], const fms_adamw_scalars *s);
 /* FM_ECORRUPT: NaN or infinity, or 1 - beta1 is zero. */
 FM_CHECKED fm_status fms_adamw_get(fms_adamw_scalars *out, fm_span params);
 
-/* Pure, element by element, so any range will do. Arrays of n float32; the result may be any of the
+/* Element by element, so any range will do. Arrays of n float32; the result may be one of the
  * inputs. The same bits on every machine; a NaN that arithmetic makes is 0x7fc00000. */
 void fms_adamw_v(float *v1, const float *v0, const float *m0, const float *m1, size_t n,
                  const fms_adamw_scalars *s, fms_adamw_mode mode);
 void fms_adamw_w(float *w1, const float *w0, const float *m1, const float *v1, size_t n,
                  const fms_adamw_scalars *s, fms_adamw_mode mode);
 
-/* Scalars and mode that make v1 of (v0, m0, m1), and w1 of (w0, m1, v1), from n elements (some
- * thousands, spread over a tensor; those with v1 = 0 say nothing and are best left out) of two steps
- * running: least squares, then snapped to decimals where those do no worse, then by counting equal
- * bits. exact: elements that come out equal; 0: nothing was found. *_v sets the betas and says whether
- * the mode is PLAIN; *_w wants that and sets the rest. About 0.5 and 30 ms for 4,096 elements. */
+/* Find the scalars and the mode that make v1 of (v0, m0, m1), and w1 of (w0, m1, v1), from n
+ * elements of two consecutive steps (thousands, spread over a tensor, without those of v1 = 0):
+ * least squares, then rounded to decimals where these fit as well, then by counting equal bits.
+ * exact_v, exact_w: elements that come out equal; 0: nothing was found. *_v sets the betas and
+ * whether the mode is PLAIN; *_w needs these and sets the rest. About 0.5 and 30 ms for 4,096
+ * elements. */
 typedef struct fms_adamw_fit {
     fms_adamw_scalars s;
     fms_adamw_mode mode;

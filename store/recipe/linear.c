@@ -1,8 +1,8 @@
-/* linear.c - element by element: casts, sums of several tensors.
+/* linear.c - operations element by element: casts, sums of several tensors.
  *
  * Sums are computed in double and rounded after each operation: for +, -, *, / of float32 that
- * gives the correctly rounded float32 (53 >= 2 * 24 + 2 bits), so one piece of code serves every
- * arithmetic, and no compiler can fuse or reorder it into other bits. */
+ * gives the correctly rounded float32 (53 >= 2 * 24 + 2 bits), so the same code serves every
+ * arithmetic, and no compiler's fusing or reordering can change its bits. */
 #include <math.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ static void store_f64(uint8_t *dst, const double *src, uint64_t n)
 typedef struct cast_work {
     float wide[TILE];
     double f64[TILE];
-    uint8_t scratch[]; /* as rcp_scratch_bytes says, and at least 8 * TILE */
+    uint8_t scratch[]; /* rcp_scratch_bytes, but at least 8 * TILE */
 } cast_work;
 
 static fm_status cast_tile(const fms_inputs *in, cast_work *w, uint64_t first, uint64_t n,
@@ -67,7 +67,7 @@ static fm_status cast_tile(const fms_inputs *in, cast_work *w, uint64_t first, u
         store_f64(dst, w->f64, n);
     else if (from64)
         rcp_store(dst, in->child.dtype, w->wide, n);
-    else /* payloads of NaN go on as tensor/float16.c's integer arithmetic takes them */
+    else /* NaN payloads are kept, as tensor/float16.c narrows them */
         FM_TRY(fm_from_f32(dst, in->child.dtype, w->wide, n));
     return FM_OK;
 }
@@ -113,7 +113,7 @@ FORCED double rounded(fms_arithmetic a, fm_dtype dtype, double v)
     return (double)(a == FMS_ARITH_STORED ? rcp_narrow(dtype, f) : f);
 }
 
-/* c x + sum */
+/* sum + c x, in arithmetic a. */
 FORCED double add_product(fms_arithmetic a, fm_dtype dtype, double c, double x, double sum)
 {
     if (a == FMS_ARITH_FUSED)
@@ -157,7 +157,7 @@ FORCED double task(const sum_work *w, fms_arithmetic a, uint64_t i)
     if (w->inputs < 2)
         return base;
     double d = rounded(a, w->dtype, x_at(w, 1, i) - base);
-    if (w->inputs == 2) /* one vector: its product and the base may be one operation */
+    if (w->inputs == 2) /* one difference: its product may be fused with the base */
         return add_product(a, w->dtype, w->c[1], d, base);
     double sum = rounded(a, w->dtype, w->c[1] * d);
     for (uint32_t k = 2; k < w->inputs; k++) {

@@ -1,9 +1,8 @@
 /* lora.c - W + scale (B A), as PEFT merges an adapter.
  *
  * Per element: a chain of fused multiply-adds over ascending rank from zero, one product with
- * scale, one addition, as lora_merge.c has it for whole tensors. A tile of rows by columns is made
- * at a time: its rows' factor and its columns' factor are read for it, so that memory is bounded
- * whatever the rank and shape. */
+ * scale, one addition, as lora_merge.c does it for whole tensors. One tile is computed at a time,
+ * from the factors of its rows and columns, so that memory is bounded. */
 #include <math.h>
 #include <string.h>
 
@@ -11,10 +10,10 @@
 #include "store/recipe/recipe_impl.h"
 #include "store/source.h"
 
-#define FACTOR_FLOATS (1u << 20) /* of a tile: each of the two factors, and the result */
+#define FACTOR_FLOATS (1u << 20) /* floats of a tile's factor, and of its result */
 
 typedef struct lora_form {
-    uint64_t rows, cols, rank; /* of W as it is stored */
+    uint64_t rows, cols, rank; /* shape of W as it is stored; rank of the factors */
     bool turned;
     float scale;
 } lora_form;
@@ -69,15 +68,15 @@ typedef struct lora_work {
     float *left;      /* [rows of the tile][rank] */
     float *right;     /* [rank][columns of the tile] */
     float *w;         /* [rows][columns] */
-    float *line;      /* a factor's row, before it is turned */
-    uint8_t *scratch; /* for as many elements as a tile may have */
+    float *line;      /* a factor's row, before it is transposed */
+    uint8_t *scratch; /* for rcp_floats of a tile's elements */
 } lora_work;
 
 typedef struct lora_tile {
     uint64_t row, rows, col, cols;
 } lora_tile;
 
-/* The [n][rank] factor (B, or the turned A): rows [first, first + n) of it. */
+/* Loads rows [first, first + n) of B, or of A transposed, as [n][rank]; turn: as [rank][n]. */
 static fm_status load_tall(lora_work *w, bool from_a, uint64_t first, uint64_t n, float *dst,
                            bool turn)
 {
@@ -85,7 +84,7 @@ static fm_status load_tall(lora_work *w, bool from_a, uint64_t first, uint64_t n
 
     if (!from_a && !turn)
         return rcp_floats(w->in, 2, first * rank, n * rank, dst, w->scratch);
-    if (from_a && turn) { /* A's columns as they lie: [rank][n] */
+    if (from_a && turn) { /* A's columns as stored: [rank][n] */
         for (uint64_t k = 0; k < rank; k++)
             FM_TRY(rcp_floats(w->in, 1, k * wide + first, n, dst + k * n, w->scratch));
         return FM_OK;
@@ -122,7 +121,7 @@ static void merge_rounded(const lora_work *w, const lora_tile *t)
         }
 }
 
-/* W's elements that the part needs; the others of the tile stay what they are. */
+/* Loads W's elements that the part needs; the tile's others are left as they are. */
 static fm_status load_base(const lora_work *w, const lora_tile *t, const rcp_part *p)
 {
     for (uint64_t i = 0; i < t->rows; i++) {
@@ -153,7 +152,7 @@ static fm_status merge_tile(lora_work *w, const lora_tile *t, const rcp_part *p)
     return FM_OK;
 }
 
-/* What of the tile lies in the part goes to its place. */
+/* Writes the tile's elements that belong to the part. */
 static void put_tile(const lora_work *w, const lora_tile *t, const rcp_part *p, uint8_t *dst)
 {
     const fm_dtype dtype = w->in->child.dtype;

@@ -1,4 +1,4 @@
-/* lora_merge.c - W += scale * (B A), in the order that PEFT's float32 merge has on a CPU.
+/* lora_merge.c - W += scale * (B A), in the order of PEFT's float32 merge on a CPU.
  *
  * Per element: a chain of fused multiply-adds over ascending rank from zero, then one product with
  * scale, then one addition. Vectors run over the columns, so their width changes no bit. */
@@ -38,7 +38,7 @@ static void merge_plain(float *w, const float *a, const float *b, uint64_t out, 
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* The same code with the instruction: fmaf is a call per element without it. */
+/* The same code with the FMA instruction: without it fmaf is a call per element. */
 __attribute__((target("avx2,fma"))) static void merge_fma(float *w, const float *a, const float *b,
                                                           uint64_t out, uint64_t in, uint64_t r,
                                                           float scale)

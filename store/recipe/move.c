@@ -1,5 +1,4 @@
-/* move.c - bytes of other tensors in other places: rows added, removed, fused, split, in
- * GGUF's rotary order, and transposed matrices. */
+/* move.c - operations that move bytes: rows added, removed, fused, split, reordered; transposes. */
 #include <string.h>
 
 #include "store/base/checked.h"
@@ -87,7 +86,7 @@ static fm_status check_rotary(const fms_recipe *r, const fms_inputs *in)
     return FM_OK;
 }
 
-/* GGUF has row (head, i, j) where Hugging Face has (head, j, i), j choosing the half. */
+/* The parent's row that becomes `row`. GGUF's row (head, i, j) is Hugging Face's (head, j, i). */
 static uint64_t rotary_source(const rotary *o, uint64_t row)
 {
     const uint64_t head = row / o->head_rows, at = row % o->head_rows;
@@ -134,14 +133,14 @@ uint64_t rcp_gather_touches(const fms_recipe *r, const fms_inputs *in, uint32_t 
         return FM_MIN(all, 2 * (o.head_rows * o.row_bytes / FM_LEAF_BYTES) + 4);
     }
     for (size_t i = 0; i < r->params.len / FMS_PIECE_BYTES; i++)
-        n += piece_at(r, i).input == k ? 2 : 0; /* a piece begins and ends within a leaf */
+        n += piece_at(r, i).input == k ? 2 : 0; /* its two ends may be in the middle of leaves */
     return FM_MIN(all, n);
 }
 
 /* ==== transpose ============================================================================ */
 
 typedef struct turn {
-    uint64_t rows, cols; /* of the parent's matrices */
+    uint64_t rows, cols; /* shape of the parent's matrices */
     uint64_t unit;
 } turn;
 
@@ -167,8 +166,8 @@ fm_status rcp_turn_check(const fms_recipe *r, const fms_inputs *in)
                                                 : rcp_refuse(r, "the parent's shape is not turned");
 }
 
-/* A part within one matrix of the child, [cols][rows]: its elements [first, first + count). Of each
- * of the parent's rows the columns that the part holds are read at once. */
+/* Makes elements [first, first + count) of one matrix of the child, [cols][rows]. From each of the
+ * parent's rows the columns that these need are read at once. */
 static fm_status turn_part(const fms_inputs *in, const turn *t, uint64_t base, uint64_t first,
                            uint64_t count, uint8_t *line, uint8_t *dst)
 {

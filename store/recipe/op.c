@@ -1,4 +1,4 @@
-/* op.c - what the operations of a recipe share: their names, and elements as floats. */
+/* op.c - shared by the operations of recipes: their names, and elements as floats. */
 #include "store/recipe/recipe_impl.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ double rcp_f64(const uint8_t *p)
     return v;
 }
 
-/* Blocks that elements [first, first + n) lie in. */
+/* The blocks that hold elements [first, first + n). */
 static void blocks_of(fm_dtype dtype, uint64_t first, uint64_t n, uint64_t *from, uint64_t *count)
 {
     const uint64_t per = fm_dtype_get(dtype)->block_elems;
@@ -57,7 +57,7 @@ static size_t align16(size_t n)
     return (n + 15) & ~(size_t)15;
 }
 
-/* Coded blocks, then for block types their floats: those at the ends may be wanted in part. */
+/* Scratch bytes for the coded blocks of n elements; two more, since both ends may cut one. */
 static size_t coded_bytes(fm_dtype dtype, uint64_t n)
 {
     const fm_dtype_info *type = fm_dtype_get(dtype);
@@ -102,7 +102,7 @@ void rcp_narrow_all(fm_dtype dtype, float *v, uint64_t n)
         v[i] = rcp_narrow(dtype, v[i]);
 }
 
-/* Which NaN arithmetic gives is the machine's choice, so it is made here. */
+/* Which NaN arithmetic gives depends on the machine, so every NaN becomes 0x7fc00000. */
 static uint32_t bits_of(float v)
 {
     uint32_t u;
@@ -123,13 +123,13 @@ void rcp_store(uint8_t *dst, fm_dtype dtype, const float *src, uint64_t n)
     }
 }
 
-/* More leaves than elements can be spread over: the parts of a leaf's elements in the input. */
+/* An upper bound of the input's leaves that hold the elements of one leaf of the child. */
 uint64_t rcp_elementwise_touches(const fms_recipe *r, const fms_inputs *in, uint32_t k)
 {
     (void)r;
     const fm_dtype_info *c = fm_dtype_get(in->child.dtype), *p = fm_dtype_get(in->input[k].dtype);
     if (!c->is_block && !p->is_block && p->block_bytes <= c->block_bytes)
-        return 1; /* both sizes are powers of two: a leaf's elements lie within one leaf */
+        return 1; /* both sizes are powers of two, so one leaf of the input holds them */
     const uint64_t elems = (FM_LEAF_BYTES / c->block_bytes + 2) * c->block_elems;
     return (elems / p->block_elems + 2) * p->block_bytes / FM_LEAF_BYTES + 2;
 }

@@ -1,4 +1,4 @@
-/* recipe.c - the table of operations, and what a recipe says to people. */
+/* recipe.c - the table of operations, and recipes as text for people. */
 #include "store/recipe/recipe_impl.h"
 
 #include <stdio.h>
@@ -66,7 +66,7 @@ fm_status fms_recipe_range(const fms_recipe *r, const fms_inputs *in, uint64_t o
 fm_status fms_recipe_leaf(const fms_recipe *r, const fms_inputs *in, uint32_t leaf, uint8_t *dst)
 {
     const uint64_t offset = (uint64_t)leaf * FM_LEAF_BYTES;
-    fm_assert(offset < in->child.bytes); /* a leaf is a whole number of plain elements */
+    fm_assert(offset < in->child.bytes); /* and a leaf is a whole number of plain elements */
     return fms_recipe_range(r, in, offset,
                             (size_t)FM_MIN(in->child.bytes - offset, (uint64_t)FM_LEAF_BYTES), dst);
 }

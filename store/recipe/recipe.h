@@ -1,14 +1,14 @@
 /* recipe.h - a tensor predicted from others by a named operation.
  *
  * A record may name, instead of a parent of its own dtype and shape, an operation, parameters and
- * up to 8 inputs of any dtype and shape. The operation gives a predicted tensor of the record's
- * dtype and shape, one leaf at a time from ranges of the inputs, and the record's leaves are coded
- * against it as against a parent's. So a wrong recipe costs bytes and never correctness; but the
- * prediction must be the same bits on every machine: each operation rounds as FORMAT.md section
- * "Recipes" says, every NaN that arithmetic makes is 0x7fc00000, and nothing depends on threads.
+ * up to 8 inputs of any dtype and shape. The operation predicts a tensor of the record's dtype and
+ * shape, one leaf at a time from ranges of the inputs, and the record's leaves are coded against it
+ * as against a parent's. So a wrong recipe costs bytes and never correctness; but the prediction
+ * must have the same bits on every machine: each operation rounds as FORMAT.md section "Recipes"
+ * says, every NaN that arithmetic makes is 0x7fc00000, and nothing depends on threads.
  *
- * Pure: no file, no store. Parameters and forms are hostile: check first. Memory of an evaluation
- * is bounded (about 12 MiB) whatever the tensors' sizes. */
+ * Pure functions: no file, no store. Parameters and forms are untrusted: check them first. An
+ * evaluation takes about 12 MiB at most, whatever the tensors' sizes. */
 #ifndef FM_STORE_RECIPE_H
 #define FM_STORE_RECIPE_H
 
@@ -53,21 +53,21 @@ typedef enum fms_arithmetic {
 /* LORA: mode = rounding | flags. Parameters: scale, f32. */
 enum {
     FMS_LORA_F32 = 0,             /* one rounding to the result's dtype, at the end */
-    FMS_LORA_DELTA = 1,           /* scale (B A) too is rounded to it */
-    FMS_LORA_STEPS = 2,           /* B A and scale (B A) too */
+    FMS_LORA_DELTA = 1,           /* scale (B A) is rounded to the result's dtype too */
+    FMS_LORA_STEPS = 2,           /* B A and scale (B A) are rounded to it too */
     FMS_LORA_TURNED = 16,         /* W is [in, out] (fan_in_fan_out) */
     FMS_LORA_NARROW_BASE = 32,    /* W is first rounded to the result's dtype */
-    FMS_LORA_NARROW_FACTORS = 64, /* A and B are */
+    FMS_LORA_NARROW_FACTORS = 64, /* A and B are first rounded to it */
 };
 
-/* GATHER. Parameters of PIECES: per piece input u32 (0xffffffff: zeros), from u64, bytes u64; of
- * the two others heads u64. */
+/* GATHER: the mode. Parameters of PIECES: per piece input u32 (0xffffffff: zeros), from u64, bytes
+ * u64; of ROTARY and UNROTARY: heads u64. */
 enum { FMS_GATHER_PIECES = 0, FMS_GATHER_ROTARY = 1, FMS_GATHER_UNROTARY = 2 };
 #define FMS_PIECE_BYTES 20u
 #define FMS_PIECE_ZEROS 0xffffffffu
 
-/* ADAMW: mode = fms_adamw_mode | FMS_ADAMW_WEIGHTS. Parameters: fms_adamw_put's. Inputs: v, m a step
- * before and m; of weights: w a step before, m and v. */
+/* ADAMW: mode = fms_adamw_mode | FMS_ADAMW_WEIGHTS. Parameters: fms_adamw_put's. Inputs: v and m of
+ * the step before, m; for weights: w of the step before, m, v. */
 #define FMS_ADAMW_WEIGHTS 16u
 
 typedef struct fms_recipe {
@@ -81,7 +81,8 @@ typedef struct fms_form {
     uint64_t bytes;
 } fms_form;
 
-/* What a recipe is applied to. read: bytes [offset, offset + bytes) of an input, within it. */
+/* A recipe's result and inputs. read gives bytes [offset, offset + bytes) of an input, within
+ * it. */
 typedef struct fms_inputs {
     fms_form child;
     fms_form input[FMS_PARENTS_MAX];
@@ -92,17 +93,16 @@ typedef struct fms_inputs {
 
 const char *fms_op_name(uint16_t op); /* "cast", "linear", ...; "unknown" */
 
-/* FM_ECORRUPT: these parameters and forms give no such tensor; FM_EVERSION: an unknown mode. `read`
- * is not called. Everything below wants a recipe that passed. */
+/* FM_ECORRUPT: these parameters and forms do not give such a tensor; FM_EVERSION: an unknown mode.
+ * Does not call `read`. The functions below need a recipe that passed. */
 FM_CHECKED fm_status fms_recipe_check(const fms_recipe *r, const fms_inputs *in);
-/* No leaf of the result needs more leaves of input k than this. */
+/* The most leaves of input k that one leaf of the result needs. */
 uint64_t fms_recipe_touches(const fms_recipe *r, const fms_inputs *in, uint32_t k);
-/* dst has the bytes of that leaf. Errors are read's, or FM_ENOMEM. */
+/* Makes one leaf of the result. Errors: those of `read`, or FM_ENOMEM. */
 FM_CHECKED fm_status fms_recipe_leaf(const fms_recipe *r, const fms_inputs *in, uint32_t leaf,
                                      uint8_t *dst);
 
-/* The same for any part; where the child's dtype is no block type, both are multiples of an
- * element's size. */
+/* The same for any part; for a plain dtype offset and bytes are multiples of an element's size. */
 FM_CHECKED fm_status fms_recipe_range(const fms_recipe *r, const fms_inputs *in, uint64_t offset,
                                       size_t bytes, uint8_t *dst);
 

@@ -1,7 +1,7 @@
 /* adamw.c - is the tensor AdamW's second moment, or a weight, one step after an offered tree?
  *
- * The first moment of the same checkpoint has to be stored before, and for a weight the second: that is
- * why put_entries asks for the role of an entry and writes the tree in that order. */
+ * The first moment of the same checkpoint has to be stored before, and for a weight also the
+ * second. That is why put_entries (txn.c) puts a tree's entries in the order of fms_search_turn. */
 #include <string.h>
 
 #include "store/recipe/adamw.h"
@@ -11,7 +11,7 @@
 #define FIT_MAX 4096u
 #define FIT_MIN 64u
 
-/* How checkpoints name weight, first and second moment: what stands before and after the name. */
+/* How checkpoints name weight, first and second moment: the texts before and after the stem. */
 static const struct naming {
     const char *before[3], *after[3];
 } NAMING[] = {
@@ -24,7 +24,7 @@ static const struct naming {
     {{"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}, {"", "", ""}},
 };
 
-/* NULL: no such tensor; a name that is no path names none. */
+/* *out: the F32 tensor of this name, or NULL; a name that has no path has no tensor. */
 static fm_status named(const fm_entry **out, const fm_tree *tree, const char *before, fm_span stem,
                        const char *after)
 {
@@ -46,7 +46,7 @@ static fm_status named(const fm_entry **out, const fm_tree *tree, const char *be
 
 enum { NO_PART = 3 };
 
-/* The three entries of the checkpoint that e belongs to; which: 0 weight, 1 m, 2 v, or NO_PART. */
+/* The three entries of e's checkpoint; *which of them e is: 0 weight, 1 m, 2 v, or NO_PART. */
 static fm_status triple_of(const fm_tree *tree, const fm_entry *e, unsigned *which,
                            const fm_entry *part[3])
 {
@@ -56,7 +56,7 @@ static fm_status triple_of(const fm_tree *tree, const fm_entry *e, unsigned *whi
         return FM_OK;
     const size_t len = strlen(e->name);
     for (size_t k = 0; k < FM_ARRAY_LEN(NAMING); k++)
-        for (unsigned w = 3; w-- > 0;) { /* a longer ending first */
+        for (unsigned w = 3; w-- > 0;) { /* longer endings first */
             const struct naming *n = &NAMING[k];
             const size_t head = strlen(n->before[w]), tail = strlen(n->after[w]);
             if (len <= head + tail || strncmp(e->name, n->before[w], head) != 0 ||
@@ -101,7 +101,7 @@ static float float_at(const uint8_t *p)
     return f;
 }
 
-/* From the windows; elements without a second moment say nothing. v: where it stands. */
+/* Gathers elements of the windows, without those whose second moment v is 0: these say nothing. */
 static fm_status gather(fms_search *s, samples *out, const uint32_t source[3], bool weights)
 {
     const size_t n = s->window_bytes / 4;
@@ -138,7 +138,7 @@ static fm_status try_scalars(fms_search *s, const uint32_t source[3], bool weigh
     return src_try(s, &r, source, 3, bits);
 }
 
-/* Scalars hold for all tensors of a checkpoint, so those of the tensor before come first. */
+/* The scalars hold for all tensors of a checkpoint, so those of the last tensor are tried first. */
 static fm_status fit(fms_search *s, const uint32_t source[3], bool weights)
 {
     double bits = 1e9;
@@ -165,14 +165,14 @@ static fm_status fit(fms_search *s, const uint32_t source[3], bool weights)
 
 /* ==== sources ============================================================================== */
 
-/* m' of a step gives v' and v' gives w', each one deeper; so m has to end its chain two earlier. */
+/* m' of a step gives v', and v' gives w', each one deeper; so m's chains end two steps earlier. */
 static uint32_t depth_limit(unsigned which)
 {
     return which == 1 ? FMS_CHAIN_MAX - 2 : FMS_CHAIN_MAX;
 }
 
-/* Where no step of the recurrence has room the chain begins anew with a delta to where it began: several
- * steps away, but all that follows is cheap again. */
+/* Where the chain is too deep for a step of the recurrence, it starts again with a delta to its
+ * first tensor, which is several steps old, but the tensors after it are cheap again. */
 static fm_status from_the_start(fms_search *s, uint32_t before)
 {
     const fms_chain *c = &s->source[before].chain;
@@ -195,11 +195,11 @@ static fm_status from_the_start(fms_search *s, uint32_t before)
         return rc;
     rc = src_try(s, &none, &at, 1, NULL);
     if (rc == FM_OK && s->best.count == 1 && s->best.source[0] == at)
-        s->best.bits = 0.0; /* whatever else may be nearer has no room */
+        s->best.bits = 0.0; /* nearer tensors are too deep */
     return rc;
 }
 
-/* The tensor in question a step later than `before`, which is part of the checkpoint old. */
+/* Tries the subject as one step after `before`, an entry of the older checkpoint `old`. */
 static fm_status step_from(fms_search *s, const fm_entry *before, const fm_entry *const own[3],
                            const fm_entry *const old[3], unsigned which)
 {

@@ -1,9 +1,9 @@
-/* linear.c - is the tensor a sum of those at its path? Averages, SLERP, task arithmetic.
+/* linear.c - is the tensor a sum of the tensors at its path? Averages, SLERP, task arithmetic.
  *
  * Coefficients come from least squares over the windows, in differences from the first tensor (a
  * family's members are nearly parallel, their differences are not), by a modified Gram-Schmidt in
- * double. They are then taken for what people write (0.3, 1/3) where they are near it, and the
- * orders and precisions that merging programs have are tried; the windows' bits judge. */
+ * double. Those near a number that people write (0.3, 1/3) are replaced by it, and the orders and
+ * precisions of merging programs are tried; the windows decide. */
 #include <math.h>
 #include <string.h>
 
@@ -17,13 +17,13 @@ typedef struct fit {
     const float *x[COLUMNS_MAX];
     double c[COLUMNS_MAX];
     uint32_t count;
-    double residual; /* norm */
+    double residual; /* its norm */
 } fit;
 
 typedef struct linear_work {
     fms_search *s;
     size_t n;     /* elements of all windows */
-    float *x;     /* [columns][n], y last */
+    float *x;     /* [columns][n], then y */
     double *q;    /* [columns][n] */
     double *rest; /* [n] */
     uint32_t dropped[COLUMNS_MAX];
@@ -52,7 +52,7 @@ static void load_column(const linear_work *w, const fit *f, uint32_t k, double *
         to[i] = (double)f->x[k][i] - (k ? (double)f->x[0][i] : 0.0);
 }
 
-/* Sets f->c and f->residual. Columns that the others span get 0. */
+/* Sets f->c and f->residual. Columns in the span of the others get 0. */
 static void solve(const linear_work *w, fit *f, const float *y)
 {
     double r[COLUMNS_MAX][COLUMNS_MAX] = {{0}}, z[COLUMNS_MAX] = {0};
@@ -80,7 +80,7 @@ static void solve(const linear_work *w, fit *f, const float *y)
             v -= r[k][j] * f->c[j];
         f->c[k] = r[k][k] > 0 ? v / r[k][k] : 0;
     }
-    for (uint32_t k = 1; k < f->count; k++) /* from differences back to the tensors */
+    for (uint32_t k = 1; k < f->count; k++) /* coefficients of the tensors, not of differences */
         f->c[0] -= f->c[k];
 }
 
@@ -94,7 +94,7 @@ static void remove_column(fit *f, uint32_t k)
     }
 }
 
-/* Tensors without which the sum is as good have no part in it. */
+/* Removes tensors without which the sum is as good. */
 static void reduce(linear_work *w, fit *f, const float *y)
 {
     while (f->count > 1) {
@@ -160,7 +160,7 @@ static fm_status try_reversed(fms_search *s, const fit *f)
     return try_arithmetics(s, FMS_LINEAR_SUM, source, c, f->count);
 }
 
-/* base + sum of c (x - base): base may be one of the sum's, or one that has no part in it. */
+/* Tries base + sum of c (x - base); base may be a tensor of the sum or another one. */
 static fm_status try_task(fms_search *s, const fit *f, uint32_t base)
 {
     uint32_t source[COLUMNS_MAX + 1] = {base}, n = 1;
@@ -204,7 +204,7 @@ static fm_status try_forms(linear_work *w, const fit *f)
     return rc;
 }
 
-/* What a person or a program would have written for c. */
+/* The number that a person or a program may have written for c. */
 static double snap(double c, double tolerance)
 {
     static const int q[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 100, 1000};
@@ -225,8 +225,8 @@ static float next_float(float v, int steps)
     return v;
 }
 
-/* Coefficients that are nobody's round numbers (an angle's) may be off by some units in their last
- * place: the windows say which way is better. */
+/* Coefficients that are not round numbers (from an angle) may be off by some units in the last
+ * place: the windows show which direction is better. */
 static fm_status refine(fms_search *s, const fit *f)
 {
     static const int step[] = {1, -1, 3, -3, 12, -12, 50, -50};
@@ -283,7 +283,7 @@ static bool all_finite(const float *x, size_t n)
     return true;
 }
 
-/* The windows' elements of a source, as a cast to float32 would give them. */
+/* Loads the windows' elements of a source, cast to float32. */
 static fm_status load_source(linear_work *w, uint32_t source, float *to)
 {
     fms_search *s = w->s;
@@ -334,7 +334,7 @@ static fm_status load_all(linear_work *w, fit *f, const float **y)
     return rc;
 }
 
-/* The nearest of them alone. */
+/* The residual of the nearest tensor alone. */
 static double nearest(const linear_work *w, const fit *f, const float *y)
 {
     double best = INFINITY;

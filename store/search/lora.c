@@ -1,4 +1,4 @@
-/* lora.c - is the tensor a weight of the path merged with an adapter that is stored? */
+/* lora.c - is the tensor the weight at its path merged with a stored adapter? */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ typedef struct lora_pair {
     bool turned;
 } lora_pair;
 
-/* "model.layers.0.mlp.up_proj.weight" -> the module, or false. */
+/* The module of "model.layers.0.mlp.up_proj.weight"; false: not a weight's name. */
 static bool module_of(char *out, size_t out_bytes, const char *name)
 {
     static const char suffix[] = ".weight";
@@ -42,7 +42,7 @@ static const fm_entry *factor(const fm_tree *tree, const adp_place *place, const
     return e && e->kind == FM_ENTRY_TENSOR ? e : NULL;
 }
 
-/* What cannot be understood is no candidate; *found then stays false. */
+/* Opens the adapter's factors for the module. *found false: none, or an unknown config. */
 static fm_status open_pair(fms_search *s, const fm_tree *tree, const adp_place *place,
                            const char *module, lora_pair *out, bool *found)
 {
@@ -97,7 +97,7 @@ static fm_status try_pair(fms_search *s, uint32_t base, const lora_pair *p, unsi
     return src_try(s, &r, source, 3, bits);
 }
 
-/* In a narrow dtype programs round in different places. */
+/* In a narrow dtype, programs differ in where they round. */
 static fm_status try_roundings(fms_search *s, uint32_t base, const lora_pair *p)
 {
     static const unsigned flags[] = {0, FMS_LORA_NARROW_BASE,

@@ -9,7 +9,7 @@
 #include "store/search/search_impl.h"
 
 #define PARTS_MAX FMS_PARENTS_MAX
-#define NEAR_MAX 32u /* tensors of the same layer that are probed */
+#define NEAR_MAX 32u /* tensors of the same layer to probe */
 #define PROBES 8u
 #define READ_MAX (256ull << 20)
 #define ROWS_MAX (1u << 20)
@@ -34,7 +34,7 @@ typedef struct row_list {
     uint32_t rows;
 } row_list;
 
-/* From hash to the first row that has it; open addressing, 0 = empty. */
+/* From a hash to the first row that has it; open addressing, 0 = empty. */
 typedef struct row_map {
     uint32_t *slot; /* 1 + number in all[] */
     uint32_t mask;
@@ -108,7 +108,7 @@ static fm_status hash_child(rows_work *w)
     for (uint32_t i = 0; rc == FM_OK && i < fms_leaf_count(sub->form.bytes); i++) {
         fm_span leaf;
         rc = sub->leaf(sub->ctx, i, buf, &leaf);
-        for (size_t at = 0; rc == FM_OK && at < leaf.len;) { /* a row may lie in two leaves */
+        for (size_t at = 0; rc == FM_OK && at < leaf.len;) { /* a row may span two leaves */
             const size_t n = FM_MIN(leaf.len - at, (size_t)w->row_bytes - have);
             memcpy(w->row + have, leaf.data + at, n);
             at += n;
@@ -124,7 +124,7 @@ static fm_status hash_child(rows_work *w)
     return rc == FM_OK ? map_rows(&w->child_map, w->child.hash, w->child.rows) : rc;
 }
 
-/* Some rows of the source are looked for in the tensor. */
+/* Looks for some rows of the source in the tensor; *hit: one was found. */
 static fm_status probe(rows_work *w, uint32_t source, bool *hit)
 {
     const uint64_t rows = rows_of(&w->s->source[source].form);
@@ -174,7 +174,7 @@ static fm_status add_part(rows_work *w, uint32_t source)
 
 /* ==== which tensors ======================================================================== */
 
-/* The first part of the path that is a number: the layer's. */
+/* The first part of the path that is a number, which is the layer's. */
 static fm_span layer_of(const char *path)
 {
     for (const char *p = path; *p;) {
@@ -221,12 +221,12 @@ static void put_piece(fm_buf *b, uint32_t input, uint64_t from, uint64_t bytes)
 }
 
 typedef struct run {
-    uint32_t part; /* FMS_PIECE_ZEROS: found nowhere */
+    uint32_t part; /* FMS_PIECE_ZEROS: no part has these rows */
     uint32_t row;
     uint32_t rows;
 } run;
 
-/* Where row i of the child lies: after the row before it if that can be, else anywhere. */
+/* A part's row that equals row i of the child: the one after `last` if it does, else any. */
 static run locate(const rows_work *w, const row_map *all, uint32_t i, const run *last)
 {
     const uint64_t h = w->child.hash[i];
@@ -248,7 +248,7 @@ static bool follows(const run *last, const run *next)
            (last->part == FMS_PIECE_ZEROS || last->row + last->rows == next->row);
 }
 
-/* The parts that are used get the numbers 0, 1, ... in the recipe. */
+/* Appends a run as a piece. The parts that are used get the numbers 0, 1, ... in the recipe. */
 static void emit(const rows_work *w, fm_buf *b, const run *r, uint32_t *number, uint32_t *used,
                  uint32_t *source)
 {
@@ -373,7 +373,7 @@ fm_status src_same_bytes(fms_search *s, const fm_entry *e)
         return rc;
     if (e->bytes == c->bytes)
         rc = try_whole(s, at, c->bytes);
-    else if (e->shape.rank && c->shape.rank == e->shape.rank && /* rows in front or cut off */
+    else if (e->shape.rank && c->shape.rank == e->shape.rank && /* rows appended or cut off */
              e->bytes / FM_MAX(e->shape.dim[0], (uint64_t)1) ==
                  c->bytes / FM_MAX(c->shape.dim[0], (uint64_t)1))
         rc = try_whole(s, at, FM_MIN(e->bytes, c->bytes));
@@ -383,7 +383,7 @@ fm_status src_same_bytes(fms_search *s, const fm_entry *e)
     return rc;
 }
 
-/* Square matrices turned, and rows in the order that GGUF has for rotary positions. */
+/* Tries square matrices transposed, and rows in GGUF's rotary order. */
 static fm_status by_order(fms_search *s)
 {
     static const uint64_t head_dim[] = {64, 128, 32, 80, 96, 256, 16};
@@ -410,7 +410,7 @@ static fm_status by_order(fms_search *s)
     return FM_OK;
 }
 
-/* Nothing at the path: a tensor of another name, in the same layer, may be its relation. */
+/* For a tensor with nothing at its path: tensors of the same layer under other names. */
 static fm_status by_form(fms_search *s)
 {
     const fm_span layer = layer_of(s->subject->path);

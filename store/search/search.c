@@ -1,5 +1,4 @@
-/* search.c - offers, the tensors at the path, and the choice between what the parts of the search
- * propose. */
+/* search.c - offers, the tensors at the path, and the choice among the candidates of the search. */
 #include <math.h>
 #include <string.h>
 
@@ -69,7 +68,7 @@ static bool same_shape(const fm_entry *e, const fms_form *f)
     return fm_shape_eq(&e->shape, &f->shape);
 }
 
-/* One tensor alone: as it is, in another dtype, quantized, in another shape. */
+/* Tries one tensor alone: as it is, in another dtype, quantized, in another shape. */
 static fm_status try_alone(fms_search *s, const fm_entry *e, uint32_t at)
 {
     const fms_form *c = &s->subject->form;
@@ -165,7 +164,7 @@ static fm_status coded_size(fms_search *s, const src_trial *t, size_t *out)
     return src_passes_over(rc) ? FM_OK : rc;
 }
 
-/* The distance in bits is a guess at the coded size: where two are near, they are coded. */
+/* The distance only estimates the coded size: where the best two are near, both are coded. */
 static fm_status decide(fms_search *s)
 {
     size_t a = 0, b = 0;
@@ -228,7 +227,7 @@ static fm_status try_all(fms_search *s)
         rc = src_lora(s);
     if (rc == FM_OK && !found_enough(s))
         rc = src_linear(s);
-    /* Rows are looked for where the tensor is no relation of those at its path. */
+    /* Rows are looked for where the tensor is not related to those at its path. */
     const double poor = 0.4 * 8 * (double)fm_dtype_get(s->subject->form.dtype)->block_bytes;
     if (rc == FM_OK && (s->best.count == 0 || s->best.bits > FM_MIN(poor, 8.0)))
         rc = src_rows(s);
@@ -248,15 +247,16 @@ static fm_status answer(fms_search *s, fms_guess *out)
     return fm_buf_ok(&s->params);
 }
 
-/* Bits an element beyond which a lone candidate is a stranger. Two random normal tensors are 11.5 (BF16,
- * F16) and 27.5 (F32) apart, for half of the signs differ; of F32 the low 16 bits are noise in a relation too. */
+/* Bits per element beyond which a lone candidate is unrelated. Two random normal tensors are 11.5
+ * (BF16, F16) and 27.5 (F32) bits apart, since half of the signs differ; in F32 the low 16 bits are
+ * noise between related tensors too. */
 static double strange_bits(fm_dtype dtype)
 {
     return dtype == FM_F32 ? 24 : dtype == FM_BF16 || dtype == FM_F16 ? 8 : INFINITY;
 }
 
-/* One tensor of its kind at the path, and nothing else to try: it is judged by the windows all the same
- * where something else could be found (layers that moved up, rows in another order, a square turned). */
+/* With one tensor of its kind at the path and nothing else to try, the windows still judge it where
+ * another candidate may exist (layers that moved, rows in another order, a transposed square). */
 static fm_status judge_alone(fms_search *s, bool *is_parent)
 {
     const fms_form *f = &s->subject->form;
@@ -272,7 +272,8 @@ static fm_status judge_alone(fms_search *s, bool *is_parent)
     return rc;
 }
 
-/* An adapter among the offers, or something else at the path than one tensor of its kind. */
+/* Whether there is more to try: an adapter among the offers, or something else at the path than one
+ * tensor of the same dtype and shape. */
 static bool has_choice(const fms_search *s)
 {
     const fms_form *f = &s->subject->form;

@@ -1,12 +1,10 @@
-/* search.h - finds by itself what a new tensor is best coded against: a stored tensor, or a recipe
- * over stored tensors (recipe/recipe.h).
+/* search.h - finds what a new tensor is best coded against: a stored tensor or a recipe over such.
  *
- * Only trees that were offered are looked at. Where one candidate alone is at hand it is taken if it
- * is a relation at all. Candidates are judged by windows of one leaf of the tensor (4 of 4,096 elements); the
- * best two by the coded size of that leaf. The work a tensor is bounded: at most 8 tensors at its
- * path, 4 pairs of LoRA factors, 8 tensors of whose rows it may consist (64 MiB of them and 2^20
- * rows are read), and 700 trials of windows. The same offers in the same order give the same
- * choice. Not for sharing between threads. */
+ * Only offered trees are searched. A single candidate is taken if it is related at all. Candidates
+ * are judged by windows of one leaf of the tensor (4 of 4,096 elements); the best two by the coded
+ * size of that leaf. The work per tensor is bounded: at most 8 tensors at its path, 4 pairs of LoRA
+ * factors, 8 tensors whose rows it may consist of (256 MiB and 2^20 rows of them are read), and 700
+ * trials of windows. The same offers in the same order give the same choice. */
 #ifndef FM_STORE_SEARCH_H
 #define FM_STORE_SEARCH_H
 
@@ -18,7 +16,7 @@ FM_BEGIN_DECLS
 
 typedef struct fms_search fms_search;
 
-/* known: in the store, or staged, and not condemned. */
+/* known: whether the object is stored or staged, and not condemned. */
 typedef struct fms_search_env {
     fm_store *store;
     const fms_staged *staged; /* may be NULL */
@@ -26,19 +24,18 @@ typedef struct fms_search_env {
     fm_status (*known)(void *ctx, const fm_digest *id, bool *out);
 } fms_search_env;
 
-/* env's staged must outlive the search. */
+/* env->staged must outlive the search. */
 FM_CHECKED fm_status fms_search_new(fms_search **out, const fms_search_env *env);
 void fms_search_free(fms_search *s);
-/* The tree is copied. Beyond FMS_OFFERS_MAX trees it is passed over. */
+/* The tree is copied. Trees beyond FMS_OFFERS_MAX are ignored. */
 FM_CHECKED fm_status fms_search_offer(fms_search *s, const fm_tree *tree);
 
-/* The tree that is being put, until the next call; borrowed, NULL: none. Its tensors serve as inputs once
- * they are stored, which is a matter of turns: 0 first, then 1, then 2. */
+/* Sets the tree that is being put, borrowed until the next call; NULL: none. Its tensors can be
+ * inputs once they are stored, so the caller puts them by fms_search_turn: 0, 1, 2. */
 void fms_search_put_tree(fms_search *s, const fm_tree *tree);
 FM_CHECKED fm_status fms_search_turn(unsigned *out, const fm_tree *tree, const fm_entry *e);
 
-/* The tensor in question. leaf: the bytes of leaf i, in memory of its own or in buf
- * (FM_LEAF_BYTES), valid until the next call. */
+/* The tensor to be coded. leaf: the bytes of leaf i, in buf or elsewhere, until the next call. */
 typedef struct fms_subject {
     const char *path; /* in its tree; NULL: not known, only `parent` is tried */
     const char *name; /* its true name; NULL: not known */
@@ -52,11 +49,10 @@ typedef struct fms_guess {
     fms_recipe recipe; /* params point into the search, valid until its next call */
     uint32_t parent_count;
     fm_digest parent[FMS_PARENTS_MAX];
-    double
-        bits; /* a sampled element's mean distance from the prediction, in bits; -1: not judged */
+    double bits; /* mean distance of sampled elements from the prediction; -1: not judged */
 } fms_guess;
 
-/* parent_count 0: nothing better than coding it alone. What is damaged is passed over. */
+/* out->parent_count 0: code the tensor alone. Damaged candidates are skipped. */
 FM_CHECKED fm_status fms_search_run(fms_search *s, const fms_subject *subject, fms_coder *coder,
                                     fms_guess *out);
 

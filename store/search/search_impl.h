@@ -1,4 +1,4 @@
-/* search_impl.h - what the parts of the search share; inside this folder only. */
+/* search_impl.h - shared by the files of the search; inside this folder only. */
 #ifndef FM_STORE_SEARCH_IMPL_H
 #define FM_STORE_SEARCH_IMPL_H
 
@@ -9,10 +9,10 @@
 #define SRC_SOURCES_MAX 24u
 #define SRC_PATH_SOURCES_MAX 8u
 #define SRC_TRIALS_MAX 700u
-#define SRC_NOTHING_NEARER 0.3 /* bits an element: of ADAMW: nothing else comes near */
-#define SRC_EXACT 0.002        /* bits an element: nothing can be better by much */
+#define SRC_NOTHING_NEARER 0.3 /* bits per element of ADAMW: nothing else can be nearer */
+#define SRC_EXACT 0.002        /* bits per element: nothing can be much better */
 
-/* A stored tensor that is looked at, its chain open and a few leaves kept. */
+/* A stored tensor that is a candidate's input, with its chain open and a few leaves cached. */
 typedef struct src_source {
     fm_digest id;
     fms_form form;
@@ -27,7 +27,7 @@ typedef struct src_trial {
     double bits;
 } src_trial;
 
-/* What worked for the tensor before is tried first on the next. */
+/* The recipe that was best for the last tensor, tried first on the next. */
 typedef struct src_habit {
     bool set;
     uint16_t op, mode;
@@ -42,37 +42,37 @@ struct fms_search {
     fm_tree *tree[FMS_OFFERS_MAX];
     uint32_t trees;
     src_habit habit;
-    const fm_tree *own;          /* that is being put; may be NULL */
-    struct fms_adamw_fit *adamw; /* of the tensor before; NULL: none yet */
-    fm_buf params;               /* of the guess */
-    /* of one run */
+    const fm_tree *own;          /* the tree that is being put; may be NULL */
+    struct fms_adamw_fit *adamw; /* fit of the last tensor; NULL: none yet */
+    fm_buf params;               /* parameters of the guess */
+    /* The state of one run. */
     const fms_subject *subject;
     fms_coder *coder;
     src_source source[SRC_SOURCES_MAX];
     uint32_t sources, path_sources;
-    uint32_t leaf;  /* that the windows are of */
-    uint8_t *bytes; /* of that leaf */
+    uint32_t leaf;  /* the leaf that the windows are in */
+    uint8_t *bytes; /* bytes of that leaf */
     size_t leaf_bytes;
     uint64_t window_at[SRC_WINDOWS]; /* byte offsets in the tensor */
     size_t window_bytes;
     uint32_t windows, trials;
-    uint8_t *predicted; /* a leaf's room */
+    uint8_t *predicted; /* FM_LEAF_BYTES */
     src_trial best, second;
 };
 
 /* ---- trial.c ---- */
-const fm_entry *
-src_own_entry(const fms_search *s); /* the subject in the tree that is put, or NULL */
+/* The subject's entry in the tree that is being put, or NULL. */
+const fm_entry *src_own_entry(const fms_search *s);
 
-/* Opens the tensor as a source; *at UINT32_MAX where it cannot serve. Same id, same number. */
+/* Opens the tensor as a source; *at: its number, the same for the same id; UINT32_MAX: unusable. */
 FM_CHECKED fm_status src_open(fms_search *s, const fm_digest *id, uint32_t *at);
-/* Judges a recipe over sources by the windows; the best two are kept, with their parameters copied.
- * *bits may be NULL. A recipe that does not fit the sources costs nothing and is no failure. */
+/* Judges a recipe over sources by the windows and keeps the best two, with copied parameters. bits
+ * may be NULL. A recipe that does not fit the sources is skipped and is not a failure. */
 FM_CHECKED fm_status src_try(fms_search *s, const fms_recipe *r, const uint32_t *source,
                              uint32_t count, double *bits);
 FM_CHECKED fm_status src_read(fms_search *s, uint32_t source, uint64_t offset, void *dst,
                               size_t bytes);
-/* Bytes [offset, offset + bytes) that the recipe makes of its sources. */
+/* Bytes [offset, offset + bytes) of what the recipe makes of its sources. */
 FM_CHECKED fm_status src_predict(fms_search *s, const fms_recipe *r, const uint32_t *source,
                                  uint32_t count, uint64_t offset, size_t bytes, uint8_t *dst);
 bool src_passes_over(fm_status rc);
@@ -80,14 +80,14 @@ void src_drop_trial(src_trial *t);
 
 /* ---- adamw.c ---- */
 FM_CHECKED fm_status src_adamw(fms_search *s);
-/* *out: the subject is a weight or a moment of the tree that is put. */
+/* *out: whether the subject is a weight or a moment of a checkpoint that is being put. */
 FM_CHECKED fm_status src_of_checkpoint(const fms_search *s, bool *out);
 /* ---- linear.c ---- */
 FM_CHECKED fm_status src_linear(fms_search *s);
 /* ---- lora.c ---- */
 FM_CHECKED fm_status src_lora(fms_search *s);
 /* ---- rows.c ---- */
-FM_CHECKED fm_status src_same_bytes(fms_search *s, const fm_entry *e); /* reshaped, turned */
+FM_CHECKED fm_status src_same_bytes(fms_search *s, const fm_entry *e); /* reshaped, transposed */
 FM_CHECKED fm_status src_rows(fms_search *s);
 
 #endif

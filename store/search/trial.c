@@ -1,5 +1,4 @@
-/* trial.c - the sources of a search, and how well a recipe over them predicts the subject. The parts
- * of the search propose; here is what each of them calls. */
+/* trial.c - the sources of a search, and how well a recipe over them predicts the subject. */
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -13,7 +12,7 @@ const fm_entry *src_own_entry(const fms_search *s)
 
 /* ==== sources ============================================================================== */
 
-/* Of the world's faults a candidate dies, not the put. */
+/* Whether a failure only rules out a candidate; other failures end the put. */
 bool src_passes_over(fm_status rc)
 {
     return rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_ENOTFOUND || rc == FM_EVERSION ||
@@ -74,7 +73,8 @@ static uint32_t ordered(uint32_t v, uint32_t sign)
     return v & sign ? ~v : v | sign;
 }
 
-/* Mean bits of the difference of the elements, as numbers where the dtype has an order. */
+/* The mean length in bits of the elements' differences, as ordered integers where there are
+ * such. */
 static double distance(fm_dtype dtype, const uint8_t *a, const uint8_t *b, size_t bytes)
 {
     uint64_t sum = 0;
@@ -119,7 +119,7 @@ fm_status src_predict(fms_search *s, const fms_recipe *r, const uint32_t *source
     return fms_recipe_range(r, &in, offset, bytes, dst);
 }
 
-/* A recipe's parents may not be at the greatest depth; a delta goes to an ancestor then. */
+/* Whether the recipe fits its sources, which may not be at the greatest depth, but for a delta. */
 static fm_status fits(fms_search *s, const fms_recipe *r, const uint32_t *source, uint32_t count)
 {
     const fms_form *c = &s->subject->form;

@@ -1,6 +1,6 @@
 /* float16.c - float16, bfloat16 and float8 to float32 and back, by integer arithmetic.
  *
- * The bits do not depend on the CPU's conversion instructions. Widening is exact and keeps NaN
+ * So the bits do not depend on the CPU's conversion instructions. Widening is exact and keeps NaN
  * payloads; narrowing rounds to nearest, ties to even, and makes a signalling NaN quiet. */
 #include "store/tensor/float16.h"
 

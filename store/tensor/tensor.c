@@ -1,7 +1,7 @@
 /* tensor.c - the table of dtypes, shape arithmetic, and tensor and blob identity.
  *
- * Identity is a hash of leaf hashes, not of the bytes at once: one leaf can then be verified on
- * its first touch, and a storage chunk of any whole number of leaves keeps the same id. */
+ * The id is a hash of leaf hashes, not of all bytes at once: a leaf can then be verified when it is
+ * first read, and a storage chunk of any whole number of leaves keeps the same id. */
 #include "store/tensor.h"
 
 #include <inttypes.h>
@@ -65,8 +65,7 @@ bool fm_shape_eq(const fm_shape *a, const fm_shape *b)
     return true;
 }
 
-/* A zero anywhere makes the product zero, but the other dimensions must still not overflow:
- * whoever computes a stride from them would. */
+/* A zero dimension makes the product zero, but strides of the others must not overflow either. */
 fm_status fm_shape_elems(uint64_t *out, const fm_shape *shape)
 {
     uint64_t n = 1;
@@ -143,7 +142,7 @@ static uint64_t leaf_count(uint64_t bytes)
     return bytes / FM_LEAF_BYTES + (bytes % FM_LEAF_BYTES != 0);
 }
 
-/* Header, then the leaf digests; shape NULL marks a blob. */
+/* Hashes the header; the leaf digests come after it. shape NULL: a blob. */
 static fm_status id_begin(fm_hasher *h, fm_dtype dtype, const fm_shape *shape, uint64_t bytes)
 {
     uint8_t head[128];

@@ -1,4 +1,4 @@
-/* tree.c - the sorted list of entries that makes a model version.
+/* tree.c - the sorted list of entries that makes up a model version.
  *
  * An array of pointers kept sorted at every put: trees have thousands of entries, arrive nearly
  * sorted, and are read far more often than changed; and a constant tree can then be searched by
@@ -107,7 +107,7 @@ void fm_tree_range(const fm_tree *tree, const char *prefix, size_t *begin, size_
     *end = i;
 }
 
-/* One part of a path: what no file system and no git tree may hold is refused. */
+/* Why a file system or a git tree may not hold this part of a path; NULL: it may. */
 static const char *part_fault(const char *part, size_t len)
 {
     if (len == 0)
@@ -142,7 +142,7 @@ static fm_status check_path(const char *path)
     return FM_OK;
 }
 
-/* Bytes of path up to the last '/' that both have in common. */
+/* The length of path up to the last '/' that both paths share. */
 static size_t shared_folders(const char *path, const char *other)
 {
     size_t shared = 0;
@@ -153,8 +153,8 @@ static size_t shared_folders(const char *path, const char *other)
     return shared;
 }
 
-/* No path may be a file and a folder at once: git could not hold the tree. The folders of the entries
- * around `at` are none; a name may have hundreds, which most entries share. */
+/* No path may be a file and a folder at once: git could not hold the tree. Folders that the entries
+ * around `at` have are known to be no files; a name may have hundreds, most of them shared. */
 static fm_status check_folders(const fm_tree *tree, const char *path, size_t at)
 {
     char prefix[FM_MAX_PATH_BYTES + 2];
@@ -183,7 +183,7 @@ static fm_status check_folders(const fm_tree *tree, const char *path, size_t at)
     return FM_OK;
 }
 
-/* Takes e over, whatever happens. */
+/* Takes ownership of e, also on failure. */
 static fm_status insert(fm_tree *tree, fm_entry *e)
 {
     size_t at = lower_bound(tree, e->path);
@@ -332,10 +332,9 @@ static bool must_escape(unsigned char c)
     return c < 0x20 || c == 0x7f || c == '%' || c == '/' || c == '\\' || c == ':' || c == '~';
 }
 
-/* One part. "%00" stands for the empty part: a name cannot hold NUL, so it is free. A leading dot
- * would hide the file or make ".git"; a trailing dot or space is dropped by some file systems;
- * '~' and ':' make short names and streams that git refuses (GIT~1). Bytes that are no UTF-8 could not
- * stand in JSON. */
+/* "%00" stands for the empty part: a name cannot hold NUL, so it is free. A leading dot would hide
+ * the file or make ".git"; some file systems drop a trailing dot or space; '~' and ':' make short
+ * names and streams that git refuses (GIT~1). Bytes that are not UTF-8 cannot be in JSON. */
 void fm_path_part(fm_buf *out, const char *part, size_t len)
 {
     if (len == 0)
@@ -372,7 +371,7 @@ fm_status fm_tensor_path(fm_buf *out, const char *prefix, const char *name)
 
 /* ---- pointer blobs ---- */
 
-/* The name stands on one line of text: control bytes and '%' are %XX. */
+/* The name is one line of text: control bytes and '%' become %XX. */
 static void put_name(fm_buf *out, const char *name)
 {
     for (const char *p = name; *p; p++) {

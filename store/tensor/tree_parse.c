@@ -1,7 +1,7 @@
-/* tree_parse.c - pointer blobs read back: a hostile git tree must not put anything odd in memory.
+/* tree_parse.c - parsing of pointer blobs, which may come from a hostile git tree.
  *
- * The grammar is exact (one field a line, fixed order, no spare space), so that an entry has one
- * encoding only and git's own object ids agree with ours about what is equal. */
+ * The grammar is exact (one field a line, fixed order, no spare space), so that an entry has only
+ * one encoding and equal entries have equal git object ids. */
 #include <inttypes.h>
 #include <string.h>
 

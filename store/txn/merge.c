@@ -1,4 +1,4 @@
-/* merge.c - weights of several trees summed by the recipes that they are then stored as. */
+/* merge.c - sums the weights of several trees by the recipes as which the sums are stored. */
 #include "store/merge.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct merge {
     fm_store *store;
     fm_provider from;
     const fm_merge *spec;
-    view part[FM_PARENTS_MAX], base; /* base: TASK */
+    view part[FM_PARENTS_MAX], base; /* base: of TASK only */
     fm_merge_stats stats;
 } merge;
 
@@ -30,8 +30,7 @@ static fm_status read_input(void *ctx, uint32_t input, uint64_t offset, void *ds
     return FM_OK;
 }
 
-/* What the recipe makes of the inputs, into the transaction. made: dtype and shape are set; gets
- * bytes and id. */
+/* Puts what the recipe makes of the inputs. made has dtype and shape, and gets bytes and id. */
 static fm_status make(merge *m, fm_txn *t, const fms_recipe *r, const fm_entry *const *input,
                       uint32_t count, fm_entry *made)
 {
@@ -106,7 +105,7 @@ static fm_status fold_term(merge *m, fm_txn *t, const exp_weight *w, size_t k, f
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", w->name);
 }
 
-/* Term k of every weight that has so many; the next term needs these stored. */
+/* Folds term k of every weight that has one; the next term needs the results stored. */
 static fm_status fold_terms(merge *m, view *v, size_t k, bool *any)
 {
     fm_txn *t = NULL;
@@ -179,7 +178,7 @@ static void put_coef(uint8_t *params, uint32_t k, double c)
     fm_put_u64(params + 8 * (size_t)k, bits);
 }
 
-/* What is summed for tensor i; 0 inputs: it is the first one's as it is. */
+/* The terms of tensor i's sum; count 0: all tensors are equal, the first one is taken as it is. */
 typedef struct terms {
     const fm_entry *input[FM_PARENTS_MAX];
     uint8_t params[8 * FM_PARENTS_MAX];
@@ -230,7 +229,7 @@ static fm_status merge_one(merge *m, fm_txn *t, size_t i, fm_tree *out)
     fm_status rc = FM_OK;
     made.dtype = like->dtype;
     m->stats.tensors++;
-    /* The same float32 in all, made by an adapter that all have: rounded, it is a tensor again. */
+    /* Equal float32 tensors, made by an adapter of all parts: they only have to be rounded. */
     if (sum.count == 0 && first->value[i].dtype != like->dtype) {
         sum.input[0] = &first->value[i];
         sum.count = 1;

@@ -1,4 +1,4 @@
-/* put.c - the queue of objects that a transaction is storing. */
+/* put.c - see put.h: the queue of objects that a transaction is storing. */
 #include "store/txn/put.h"
 
 #include <string.h>
@@ -40,14 +40,14 @@ static fm_status code_slot(fms_slot *s, fms_coder *c)
     return FM_OK;
 }
 
-/* Of whose error it is, where objects come from a tree. */
+/* Puts the entry's path in front of an error, where the object comes from a tree. */
 static fm_status name_entry(const fms_put *p, fm_status rc)
 {
     return rc != FM_OK && p->entry ? fm_error_prefix(rc, "%s", p->entry->path) : rc;
 }
 
-/* n is 1 or 2. Leaves are hashed and coded from private copies: the mapping of a file that someone
- * writes to may change between two looks. */
+/* Reads and hashes the leaves of n slots, 1 or 2. Leaves are hashed and coded from private copies:
+ * a mapped file that a process writes to may change between two reads. */
 static fm_status hash_slots(fms_slot *s, size_t n)
 {
     fm_digest two[2];
@@ -118,7 +118,7 @@ static fm_status check_id(const fms_put *p)
         p, fm_fail(FM_ECORRUPT, "the bytes offered for object %s are those of %s", a, b));
 }
 
-/* The record names its parents and recipe where a leaf makes use of them. */
+/* Sets the record's parents and recipe if a leaf is coded against them. */
 static void name_basis(fms_put *p)
 {
     bool used = false;
@@ -134,7 +134,7 @@ static void name_basis(fms_put *p)
     p->r.recipe = draft->recipe;
 }
 
-/* queue[0] is coded: it is written. */
+/* Writes queue[0], whose leaves are all coded. */
 static fm_status finish_first(fm_txn *t)
 {
     fms_put *p = t->queue[0];
@@ -163,7 +163,7 @@ static fm_status fill_slot(fms_slot *s, fms_put *p, uint32_t leaf)
     return p->from && !s->raw ? FM_ENOMEM : FM_OK;
 }
 
-/* Of a batch that `slots` leaves fill, from the first that is not coded on. */
+/* Fills up to t->slots slots with leaves of the queue, from the first that is not coded. */
 static fm_status fill_slots(fm_txn *t, size_t *out)
 {
     size_t n = 0;
@@ -178,8 +178,8 @@ static fm_status fill_slots(fm_txn *t, size_t *out)
     return rc;
 }
 
-/* A basis whose stored bytes are damaged must not cost the object, which may be hours of work: it is
- * coded anew, alone. Who reads the basis, and fsck, speak of the damage. */
+/* A basis whose stored bytes are damaged must not lose the object, which may be hours of work: the
+ * object is coded again, alone. Reads of the basis and fsck report the damage. */
 static void go_alone(fm_txn *t, fms_put *p)
 {
     fms_chain_release(&p->basis);
@@ -191,14 +191,14 @@ static void go_alone(fm_txn *t, fms_put *p)
     fms_payload_clear(t);
 }
 
-/* The coded leaf of a slot joins its object, which may be written then. *again: the basis is
- * damaged; what is in the slots from here on is made again. */
+/* Appends a slot's coded leaf to its object, and writes the object if that was its last. *again:
+ * the basis is damaged, and this slot and those after it have to be made again. */
 static fm_status take_slot(fm_txn *t, const fms_slot *s, bool *again)
 {
     fms_put *p = s->put;
     fm_status rc = FM_OK;
 
-    while (rc == FM_OK && t->queue[0] != p) /* objects of no bytes before it */
+    while (rc == FM_OK && t->queue[0] != p) /* empty objects before it */
         rc = finish_first(t);
     *again = rc == FM_OK && s->basis_damaged;
     if (*again)
@@ -257,8 +257,8 @@ static bool is_pending(const fm_txn *t, const fm_digest *id)
     return o && o->pending;
 }
 
-/* Opens a draft against the parent, or where that is at the depth limit, its nearest ancestor above
- * it; has_basis says whether there is one. FM_EBASE: dtype or shape differ. */
+/* Opens a draft against the parent, or where that is at the depth limit, against its nearest
+ * ancestor below the limit; p->has_basis: there is one. FM_EBASE: dtype or shape differ. */
 static fm_status open_parent(fms_put *p, fm_txn *t, const fm_digest *parent)
 {
     fms_staged staged = {t, fms_txn_read_staged};
@@ -268,7 +268,7 @@ static fm_status open_parent(fms_put *p, fm_txn *t, const fm_digest *parent)
     draft.parent[0] = *parent;
     for (;;) {
         const fm_digest id = draft.parent[0];
-        /* What gc is about to delete must not be needed by what is written now. */
+        /* An object that is written now must not need one that gc is about to delete. */
         if (fms_store_condemned(t->store, &id) && !fm_map_has(t->staged, id.b, FM_DIGEST_BYTES))
             return FM_OK;
         fm_status rc = fms_chain_open(&p->basis, t->store, &id, 0, &staged);
@@ -297,7 +297,7 @@ static fm_status subject_leaf(void *ctx, uint32_t i, uint8_t *buf, fm_span *out)
     return fms_put_leaf(ctx, i, buf, out);
 }
 
-/* What the search finds, or the parent where it finds nothing. */
+/* Opens what the search finds, or the parent where it finds nothing. */
 static fm_status open_basis(fms_put *p, fm_txn *t, const fm_digest *parent)
 {
     const fms_subject subject = {.path = p->entry ? p->entry->path : NULL,
@@ -324,7 +324,7 @@ static fm_status open_basis(fms_put *p, fm_txn *t, const fm_digest *parent)
     memcpy(draft.parent, g.parent, sizeof draft.parent);
     fm_status rc = fms_chain_draft(&p->basis, t->store, &draft, &staged);
     p->has_basis = rc == FM_OK;
-    if (rc == FM_ELIMIT) /* made of too many others in turn */
+    if (rc == FM_ELIMIT) /* its inputs need too many objects in turn */
         return parent ? open_parent(p, t, parent) : FM_OK;
     return rc;
 }
@@ -367,7 +367,7 @@ fm_status fms_put_add(fm_txn *t, fms_put *p, const fm_digest *parent)
         free_put(p);
         return rc;
     }
-    /* A recipe's chain keeps decoded leaves, too many for several to wait. */
+    /* The chain of a recipe caches decoded leaves, so only one such object may wait. */
     const bool heavy = p->has_basis && p->basis.cache;
     while (rc == FM_OK && t->queued &&
            (heavy || t->leaves_waiting >= t->slots || t->queued > t->slots))

@@ -1,8 +1,8 @@
-/* txn.c - a transaction: what is put goes to new packs in tmp/, and the commit makes them durable.
+/* txn.c - a transaction: objects go to new packs in tmp/, which the commit makes durable.
  *
  * The order of a commit is pack bytes, fsync, rename, fsync of the folder, index. A crash before
  * the rename leaves a file in tmp/ that the next open removes; a crash after it leaves a pack that
- * the next open indexes. Where there are several packs, none needs one that is renamed after it. */
+ * the next open indexes. With several packs, none needs one that is renamed later. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 /* ==== begin and close ====================================================================== */
 
-/* As many threads as there are processors, but no more than memory is bounded for. */
+/* One thread per processor, up to the number for which memory is bounded. */
 static fm_status new_pool(fm_pool **out)
 {
     fm_status rc = fm_pool_new(out, 0);
@@ -32,7 +32,7 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     t->store = s;
     t->roll_bytes = FMS_PACK_ROLL_BYTES;
     fm_buf_init(&t->payload, 2 * FMS_PAYLOAD_HELD_MAX_BYTES);
-    fm_status rc = fms_store_lease_need(s); /* before the first look at what is stored */
+    fm_status rc = fms_store_lease_need(s); /* before it is looked up what is stored */
     FM_THEN(rc, new_pool(&t->pool));
     if (rc != FM_OK)
         goto fail;
@@ -54,7 +54,7 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     if (rc != FM_OK)
         goto fail;
     pthread_mutex_lock(&s->mutex);
-    rc = fms_store_look(s); /* once: what others store meanwhile is stored twice, harmlessly */
+    rc = fms_store_look(s); /* once: objects that others store meanwhile may be stored twice */
     pthread_mutex_unlock(&s->mutex);
     if (rc != FM_OK)
         goto fail;
@@ -183,7 +183,7 @@ fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const 
     return put_bytes(t, id_out, &form, bytes, parent, NULL, want);
 }
 
-/* Is the input there, and of this form? */
+/* *known: the input is stored; *alike: it has the record's dtype and shape. */
 static fm_status serves(fm_txn *t, const fm_digest *id, const fms_record *form, bool *known,
                         bool *alike)
 {
@@ -230,7 +230,7 @@ fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes, const fm_
 
 /* ==== offers =============================================================================== */
 
-/* What waits to be written can be no parent yet. */
+/* A pending object cannot be a parent yet. */
 static fm_status usable(void *ctx, const fm_digest *id, bool *out)
 {
     fm_txn *t = ctx;
@@ -252,7 +252,7 @@ fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree)
 
 /* ==== trees ================================================================================ */
 
-/* The tensor of parent_tree at the same path, where it can serve as a delta parent. */
+/* The tensor of parent_tree at the entry's path, or NULL where it cannot be a delta parent. */
 static fm_status parent_of(fm_txn *t, const fm_tree *parent_tree, const fm_entry *e,
                            const fm_digest **out)
 {
@@ -297,7 +297,8 @@ static fm_status put_entry(fm_txn *t, const fm_entry *e, const fm_provider *from
     return fms_put_add(t, p, parent);
 }
 
-/* Entries in the order of their paths; those that may be made of others of the tree a turn later. */
+/* Puts entries in the order of their paths, those that others of the tree may predict a turn
+ * later. */
 static fm_status put_entries(fm_txn *t, const fm_tree *tree, const fm_provider *p,
                              const fm_tree *parent_tree)
 {
@@ -344,7 +345,7 @@ fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
     if (rc == FM_OK && progress && progress(ctx, t->total_bytes, t->total_bytes))
         rc = fm_fail(FM_ECANCELLED, "stopped at the end");
     t->progress = NULL;
-    if (rc != FM_OK) { /* what waits points into what the caller is about to close */
+    if (rc != FM_OK) { /* the queue points into memory that the caller is about to free */
         t->broken = t->broken || t->queued > 0;
         fms_put_drop(t);
     }
@@ -363,7 +364,7 @@ fm_status fm_txn_put_path(fm_txn *t, fm_tree *tree, const char *path, fm_span by
 
 /* ==== commit =============================================================================== */
 
-/* gc keeps off the packs from before they are there. */
+/* Names the packs in the lease, so that gc protects them from before they are in place. */
 static fm_status hold_packs(fm_txn *t)
 {
     for (size_t i = 0; i < t->packs; i++) {
@@ -385,13 +386,13 @@ fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
     if (t->broken)
         return fm_fail(FM_EINVAL, "the transaction failed before; begin a new one");
     if (t->packs) {
-        t->broken = true; /* a second commit is refused, whatever comes of this one */
+        t->broken = true; /* a second commit is refused, whether this one fails or not */
         rc = fms_txn_seal(t);
         FM_THEN(rc, hold_packs(t));
         FM_THEN(rc, fm_lock_take(&lock, t->store->lock_path));
     }
     pthread_mutex_lock(&t->store->mutex);
-    fresh = lock && fms_store_is_fresh(t->store); /* then it stays so by what follows */
+    fresh = lock && fms_store_is_fresh(t->store); /* and stays fresh after this commit */
     pthread_mutex_unlock(&t->store->mutex);
     for (size_t i = 0; rc == FM_OK && i < t->packs; i++) {
         rc = fms_packer_place(&t->pack[i]);

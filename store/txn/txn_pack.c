@@ -34,7 +34,7 @@ fm_status fms_payload_append(fm_txn *t, const void *data, size_t len)
     if (t->payload.len + len > t->held_max)
         rc = spill_held(t);
     if (rc == FM_OK && t->payload.cap < t->held_max && t->payload.len > t->held_max / 16) {
-        const size_t held = t->payload.len; /* in one step: growing would copy it over and over */
+        const size_t held = t->payload.len; /* in one step: growing by doubling would copy often */
         fm_ignore(!fm_buf_extend(&t->payload, t->held_max - held), "fm_buf_ok tells below");
         t->payload.len = held;
     }
@@ -49,8 +49,7 @@ static fms_packer *last_pack(fm_txn *t)
     return &t->pack[t->packs - 1];
 }
 
-/* A pack to write to: the open one, or a new one after it has grown large, or where it lacks a
- * feature that its header must tell of. */
+/* Opens a new pack if there is none, the last is large, or its header lacks a needed feature. */
 static fm_status need_pack(fm_txn *t, uint32_t features)
 {
     fm_status rc = FM_OK;
@@ -110,7 +109,7 @@ fm_status fms_txn_read_staged(void *ctx, const fm_digest *id, uint8_t **bytes, s
 
     if (!o || o->pending)
         return FM_ENOTFOUND;
-    if (o->stored_bytes > FMS_STAGED_READ_MAX_BYTES) /* its child is then coded alone */
+    if (o->stored_bytes > FMS_STAGED_READ_MAX_BYTES) /* the child is then coded alone */
         return fm_fail(FM_ECORRUPT, "a parent of this transaction is too large to be read back");
     *len = (size_t)o->stored_bytes;
     *bytes = fm_malloc(*len);

@@ -1,9 +1,9 @@
 /* detmath.c - elementary functions from IEEE basic operations and explicit fma alone.
  *
- * Argument reduction in two doubles (Cody and Waite), then plain Taylor polynomials: on ranges
- * this short they need only two or three terms more than minimax ones and every coefficient can be
- * checked by eye. fma() is exact by definition, so a CPU without it gives the same bits, slowly.
- * The round-to-nearest mode is assumed. */
+ * Argument reduction in two doubles (Cody and Waite), then plain Taylor polynomials: on ranges this
+ * short they need only two or three terms more than minimax ones and every coefficient can be
+ * checked by eye. fma() is exact by definition, so a CPU without the instruction gives the same
+ * bits, slowly. The rounding mode must be to nearest. */
 #include "store/base/math/detmath.h"
 
 #include <math.h>
@@ -60,7 +60,7 @@ static double exp_tail(double r)
     return p;
 }
 
-/* exp(x + extra), extra tiny beside x or beside 1. */
+/* exp(x + extra), where extra is tiny compared with x or with 1. */
 static double exp_dd(double x, double extra)
 {
     if (x != x)
@@ -72,7 +72,7 @@ static double exp_dd(double x, double extra)
     double n = (x * LOG2_E + ROUND_MAGIC) - ROUND_MAGIC;
     double r0 = fma(-n, LN2_HI, x);
     dd r1 = two_sum(r0, -n * LN2_LO);
-    double lost = -fma(n, LN2_LO, -(n * LN2_LO)); /* what rounding n * LN2_LO left */
+    double lost = -fma(n, LN2_LO, -(n * LN2_LO)); /* the rounding error of n * LN2_LO */
     dd r = two_sum(r1.hi, r1.lo + lost + extra);
     double y = 1.0 + (r.hi + fma(r.hi * r.hi, exp_tail(r.hi), r.lo));
     int k = (int)n;
@@ -150,7 +150,7 @@ static dd log_dd(double x)
     return add_dd(base, add_dd(twice, add_dd(s3, tail)));
 }
 
-/* Where log needs no arithmetic. */
+/* True where log(x) needs no arithmetic: x is zero, negative, infinite or NaN. */
 static bool log_special(double *out, double x)
 {
     if (x > 0.0 && x < (double)INFINITY)

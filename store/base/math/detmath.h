@@ -1,8 +1,9 @@
-/* detmath.h - exp, log, sin, cos, pow in double, the same bits on every CPU and C library.
+/* detmath.h - exp, log, sin, cos, pow in double, with the same bits on every CPU and C library.
  *
- * Built only from IEEE basic operations and explicit fma (a C library picks its code by CPU, so
- * its last bit does change). Relative error below 4e-16 in the ranges used; tests compare with
- * long double. For tables and scalars; vector kernels have float versions of their own. */
+ * Built only from IEEE basic operations and explicit fma (a C library picks its code by CPU, so its
+ * last bit does change). The relative error is below 4e-16 in the ranges used; tests compare with
+ * long double. These functions serve tables and scalars; vector kernels have float versions of
+ * their own. */
 #ifndef FM_BASE_DETMATH_H
 #define FM_BASE_DETMATH_H
 

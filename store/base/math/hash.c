@@ -1,6 +1,6 @@
-/* hash.c - SHA-256 by the processor's own instructions, which can go through two streams at once
- * (sha256_ni.c), else through OpenSSL 3, as git's SHA-1 always. OpenSSL's algorithm is fetched once a
- * process: an implicit fetch at each digest takes a global lock and costs more than a small object. */
+/* hash.c - SHA-256 by the processor's own instructions, which can hash two streams at once
+ * (sha256_ni.c), else by OpenSSL 3; git's SHA-1 always by OpenSSL. OpenSSL's algorithm is fetched
+ * once a process: a fetch at each digest takes a global lock and costs more than a small object. */
 #include "store/base/math/hash.h"
 
 #include "store/base/mem.h"
@@ -81,7 +81,7 @@ fm_status fm_sha1(uint8_t out[20], const void *data, size_t len)
 }
 
 struct fm_hasher {
-    EVP_MD_CTX *ctx; /* NULL: by the processor */
+    EVP_MD_CTX *ctx; /* NULL: the processor's instructions hash */
     fmb_sha own;
 };
 
@@ -176,7 +176,7 @@ fm_status fm_base64_encode(fm_buf *out, fm_span bytes)
     return FM_OK;
 }
 
-/* OpenSSL takes '=' for a digit of zeros anywhere, and passes over white space around the text. */
+/* OpenSSL takes '=' anywhere for zeros, and skips white space around the text: refused here. */
 fm_status fm_base64_decode(fm_buf *out, fm_span text)
 {
     size_t pad = 0, len = text.len / 4 * 3;

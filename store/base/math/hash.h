@@ -16,25 +16,25 @@ typedef struct fm_digest {
 } fm_digest;
 
 FM_CHECKED fm_status fm_sha256(fm_digest *out, const void *data, size_t len);
-/* Of both at once, which takes little longer than one where the CPU has SHA-NI. */
+/* The digests of both spans; with SHA-NI this takes little longer than one digest. */
 FM_CHECKED fm_status fm_sha256_two(fm_digest out[2], fm_span a, fm_span b);
-/* Tests: as on a CPU without SHA-NI. No hasher may be open, and no other thread at work. */
+/* Tests: true: hash as on a CPU without SHA-NI. No hasher may be open, no other thread hashing. */
 void fm_hash_plainly(bool plainly);
 
-/* SHA-1, for the checksums of git's own files and nothing of ours. */
+/* SHA-1, only for the checksums of git's own files. */
 FM_CHECKED fm_status fm_sha1(uint8_t out[20], const void *data, size_t len);
 
 typedef struct fm_hasher fm_hasher; /* incremental; one thread at a time */
 FM_CHECKED fm_status fm_hasher_new(fm_hasher **out);
 FM_CHECKED fm_status fm_hasher_update(fm_hasher *h, const void *data, size_t len);
-/* Updates h by data, and *out becomes the digest of `other` alone; both at once, as above. */
+/* Updates h by data, and sets *out to the digest of `other` alone; both at once, as above. */
 FM_CHECKED fm_status fm_hasher_along(fm_hasher *h, fm_span data, fm_digest *out, fm_span other);
-FM_CHECKED fm_status fm_hasher_final(fm_hasher *h, fm_digest *out); /* and starts afresh */
-/* The digest of what came so far; more may come. */
+FM_CHECKED fm_status fm_hasher_final(fm_hasher *h, fm_digest *out); /* h then starts afresh */
+/* The digest of all bytes so far; the caller may go on updating h. */
 FM_CHECKED fm_status fm_hasher_peek(const fm_hasher *h, fm_digest *out);
 void fm_hasher_free(fm_hasher *h);
 
-/* Base64 (RFC 4648, padded), appended to out. FM_ECORRUPT: text is none. */
+/* Base64 (RFC 4648, padded); the result is appended to out. FM_ECORRUPT: text is not base64. */
 FM_CHECKED fm_status fm_base64_encode(fm_buf *out, fm_span bytes);
 FM_CHECKED fm_status fm_base64_decode(fm_buf *out, fm_span text);
 

@@ -1,5 +1,5 @@
-/* rng.c - Philox4x32-10 and what is drawn from it. Counter words: index low, index high, stream
- * low, stream high; key: seed low, seed high. The words of one block are used as two 64-bit
+/* rng.c - Philox4x32-10 and the distributions drawn from it. Counter words: index low, index high,
+ * stream low, stream high; key: seed low, seed high. The words of one block are used as two 64-bit
  * numbers. These choices are part of every recipe: changing one changes every replay. */
 #include "store/base/math/rng.h"
 
@@ -60,7 +60,7 @@ double fm_rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 uint64_t fm_rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n)
 {
     fm_assert(n >= 1);
-    /* The lowest 2^64 mod n numbers would make small results likelier: draw again. */
+    /* The lowest 2^64 mod n numbers would make small results likelier: they are drawn again. */
     const uint64_t reject_below = (0 - n) % n;
 
     for (;; seed += 0x9E3779B97F4A7C15u) {

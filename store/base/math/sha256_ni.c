@@ -28,7 +28,7 @@ bool fmb_sha_usable(void)
     return (b & bit_SHA) && __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("ssse3");
 }
 
-/* The state as the instructions want it: ABEF and CDGH. */
+/* The state in the order that the instructions want: ABEF and CDGH. */
 WITH_SHA static void load_state(__m128i s[2], const uint32_t h[8])
 {
     const __m128i dcba = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(const void *)h), 0xB1);
@@ -149,7 +149,8 @@ void fmb_sha_init(fmb_sha *s)
     memcpy(s->h, first, sizeof first);
 }
 
-/* Fills the block that is begun; what is left begins at *p. Nothing is held unless all is taken. */
+/* Fills the block that is begun, from *p, which moves past the bytes taken. Bytes stay in `part`
+ * only if the input ended before the block was full. */
 static void fill_part(fmb_sha *s, const uint8_t **p, size_t *len)
 {
     const size_t held = (size_t)(s->bytes % 64), take = FM_MIN(*len, (64 - held) % 64);
@@ -164,7 +165,7 @@ static void fill_part(fmb_sha *s, const uint8_t **p, size_t *len)
         blocks(s->h, s->part, 1);
 }
 
-/* Whole blocks from p, then the rest is held. The held part is empty. */
+/* Compresses the whole blocks at p and keeps the rest in `part`, which must be empty. */
 static void take_rest(fmb_sha *s, const uint8_t *p, size_t len)
 {
     const size_t n = len / 64;

@@ -1,4 +1,4 @@
-/* clock.h - how long something took. */
+/* clock.h - a monotonic clock, for durations. */
 #ifndef FM_BASE_CLOCK_H
 #define FM_BASE_CLOCK_H
 

@@ -1,8 +1,8 @@
-/* guard.c - SIGBUS in a guarded mapping puts a page of zeros there and goes on.
+/* guard.c - the SIGBUS handler maps a page of zeros at the fault in a guarded mapping and returns.
  *
- * The table is read by the handler, so its places are atomic and never move. A place is taken and
- * left under the mutex; `begin` is written last when it is taken and cleared first when it is
- * left. */
+ * The handler reads the table, so its entries are atomic and never move. An entry is taken and
+ * released under the mutex; `begin` is written last when taking and cleared first when
+ * releasing. */
 #include "store/base/os/guard.h"
 
 #include "store/base/mem.h"
@@ -23,7 +23,7 @@ static struct guarded {
     char *path;
 } guarded[MAX_GUARDED];
 
-static atomic_uint used; /* places beyond were never taken */
+static atomic_uint used; /* entries from here on were never taken */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct sigaction before;
@@ -49,7 +49,7 @@ static void pass_on(int number, siginfo_t *info, void *context)
     } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
         struct sigaction plain = {.sa_handler = SIG_DFL};
         sigaction(SIGBUS, &plain, NULL); /* the instruction fails again and ends the process */
-        if (info->si_code <= 0)          /* sent by someone: no instruction fails again */
+        if (info->si_code <= 0)          /* sent by a process: no instruction fails again */
             raise(SIGBUS);
     } else {
         before.sa_handler(number);
@@ -83,7 +83,7 @@ static void install(void)
     atomic_store(&installed, sigaction(SIGBUS, &ours, &before) == 0);
 }
 
-/* The path is what an error will say: no memory for it, no guard. */
+/* Errors will name the path, so without memory for its copy the mapping is not guarded. */
 static fm_status guard(const fm_file_map *map, const char *path)
 {
     char *copy = fm_strdup(path);

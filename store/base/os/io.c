@@ -1,8 +1,7 @@
-/* io.c - files: reading, writing, locks. Every call that changes one passes the gate of io_path.c.
+/* io.c - files: reading, writing, locks. Calls that change a file pass fms_io_gate (io_path.c).
  *
  * A writer puts its bytes into a temporary file through a small buffer and publishes it by fsync,
- * rename and fsync of the folder; until then nobody sees it, and a crash leaves only the temporary.
- */
+ * rename and fsync of the folder; before that no reader sees it, and a crash leaves a temporary. */
 #include "store/base/os/io_impl.h"
 
 #include "store/base/mem.h"
@@ -108,7 +107,7 @@ fm_status fm_read_file(fm_buf *out, const char *path, size_t max_bytes)
     int fd = fms_io_open_read(path, 0);
     if (fd < 0)
         return fms_io_fail("open", path);
-    /* Chunks are reserved before they are read, so the limit is lifted by one and checked here. */
+    /* read_all reserves before it reads: the limit is raised by one chunk and checked here. */
     max_bytes = FM_MIN(max_bytes ? max_bytes : max, max - start);
     out->max = max < SIZE_MAX / 2 ? max + READ_CHUNK_BYTES : max;
     fm_status rc = read_all(out, fd, path, max_bytes);
@@ -153,16 +152,16 @@ fm_status fm_pread_file(const char *path, uint64_t offset, void *dst, size_t len
 
 struct fm_writer {
     int fd;
-    char *path; /* may be NULL: named at commit */
+    char *path; /* NULL: given at commit */
     char *temp; /* NULL once renamed: nothing left to remove */
     uint64_t flushed_bytes;
-    size_t held_bytes; /* of buffer */
+    size_t held_bytes; /* in buffer, not yet written */
     uint8_t *buffer;
     fm_status failed;
     fm_error_state error;
 };
 
-/* Remember the first failure: later calls give it again. */
+/* Remembers the first failure, which later calls return again. */
 static fm_status writer_fail(fm_writer *w, fm_status rc)
 {
     if (rc < 0 && w->failed >= 0) {
@@ -179,8 +178,8 @@ static fm_status writer_failed(const fm_writer *w)
     return w->failed;
 }
 
-/* The lock tells others that the owner lives, whatever machine or container it runs in. False: a
- * cleaner took the file between its making and here. Where no lock can be had (some network file
+/* The lock shows other processes that the owner lives, in whatever container it runs. False: a
+ * cleaner removed the file since its creation. Where no lock can be had (some network file
  * systems), no cleaner gets one either, and nothing is removed. */
 static bool own_temp(int fd)
 {
@@ -301,7 +300,7 @@ fm_status fm_writer_pwrite(fm_writer *w, uint64_t offset, const void *data, size
     fm_status rc = writer_usable(w, offset, len);
 
     if (rc >= 0)
-        rc = flush(w); /* else the buffered bytes would cover these later */
+        rc = flush(w); /* else the buffered bytes would overwrite these later */
     return rc < 0 ? rc : write_at(w, offset, data, len);
 }
 
@@ -325,7 +324,7 @@ void fm_io_copy_plainly(bool plainly)
     atomic_store(&copy_plainly, plainly);
 }
 
-/* As much as the kernel is willing to copy; what is left is the caller's. */
+/* Copies as much as the kernel is willing to; *offset and *len then describe the rest. */
 static fm_status copy_by_kernel(fm_writer *w, int from, uint64_t *offset, uint64_t *len)
 {
     while (*len > 0 && !atomic_load(&copy_plainly)) {
@@ -337,7 +336,7 @@ static fm_status copy_by_kernel(fm_writer *w, int from, uint64_t *offset, uint64
         if (n < 0 && (errno == ENOSPC || errno == EIO || errno == EDQUOT || errno == EFBIG))
             return writer_fail(w, fms_io_fail("write", w->temp));
         if (n <= 0)
-            return FM_OK; /* two file systems, say, or one that has no such call */
+            return FM_OK; /* across file systems, say, or one without such a call */
         *offset += (uint64_t)n;
         *len -= (uint64_t)n;
         w->flushed_bytes += (uint64_t)n;
@@ -407,7 +406,7 @@ fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len)
 
 static fm_status put_in_place(fm_writer *w, const char *path)
 {
-    /* Renamed while open: the lock that says that this file has an owner must not end before. */
+    /* Renamed while open: the lock that marks the temporary as owned must be held until then. */
     if (fms_io_gate() || rename(w->temp, path) < 0)
         return fms_io_fail("rename into place", path);
     fm_free(w->temp);
@@ -591,8 +590,8 @@ static bool still_at(int fd, const char *path)
            mine.st_dev == there.st_dev;
 }
 
-/* A holder removes the file before it lets go: who has locked a file that is no longer at the path
- * has locked nothing and looks again. */
+/* A holder removes the file before it unlocks it: a process that has locked a file which is no
+ * longer at the path has locked nothing and tries again. */
 fm_status fm_lock_try(fm_lock **out, const char *path)
 {
     fm_status rc;

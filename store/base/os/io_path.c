@@ -1,8 +1,8 @@
 /* io_path.c - the gate to the file system, then paths and folders: names, times, making, removing,
  * listing. io.c stands on this file.
  *
- * Every call that changes the file system passes fms_io_gate(), which counts it and lets tests fail
- * it or kill the process just before it. */
+ * Every call that changes the file system passes fms_io_gate(), which counts it and can, for tests,
+ * make it fail or kill the process just before it. */
 #include "store/base/os/io_impl.h"
 
 #include "store/base/mem.h"
@@ -200,7 +200,7 @@ fm_status fm_mark_time(int64_t *out, const char *path)
     *out = 0;
     if (clock_gettime(CLOCK_REALTIME, &t[1]) < 0)
         return fms_io_fail("read the clock for", path);
-    t[1].tv_nsec |= 1; /* a tick's end is even */
+    t[1].tv_nsec |= 1; /* the system's own times are even */
     if (fms_io_gate() || utimensat(AT_FDCWD, path, t, 0) < 0)
         return fms_io_fail("set the time of", path);
     FM_TRY(fm_file_time(out, path));
@@ -218,7 +218,7 @@ static fm_status fsync_path(const char *path, int flags)
 
     if (fd < 0)
         return fms_io_fail("open", path);
-    /* EINVAL: a file system that has nothing to sync for a folder. */
+    /* EINVAL: the file system has nothing to sync for a folder. */
     if (fms_io_fsync(fd) < 0 && errno != EINVAL)
         rc = fms_io_fail("fsync", path);
     close(fd);

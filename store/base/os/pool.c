@@ -1,21 +1,20 @@
 /* pool.c - a fork-join pool with persistent workers.
  *
  * The caller publishes a job and one 64-bit word: the generation and the number of parts. The
- * partition is fixed; who computes a part is not. A worker claims the part of its number; when the
- * caller is through with its own, it claims and computes those that no worker has begun, so that a
- * worker whose core is taken by another process holds nobody up. Only who has won a claim looks at
- * the job, so it may be rewritten as soon as all parts are done.
+ * partition is fixed; which thread computes a part is not. A worker claims the part of its number;
+ * when the caller has done its own part, it claims and computes those that no worker has begun, so
+ * that a worker whose core is taken by another process delays nothing. Only the thread that has won
+ * a claim looks at the job, so it may be rewritten as soon as all parts are done.
  *
- * A short call costs what its cache lines cost on their way between cores, so there are two of
- * them: the word with the job, which goes to a worker, and the worker's own, with its claim, its
- * status and whether it is done, which comes back.
+ * A short call costs as much as the cache lines that travel between cores, so there are two of
+ * them: one with the word and the job, which goes to a worker, and the worker's own, with its
+ * claim, its status and whether it is done, which comes back.
  *
- * Both sides spin for a few microseconds, then offer their core between looks (who is waited for may
- * stand in line behind us: spinning on would cost it all of the 40 us), and then sleep on a
- * condition variable: waking a sleeping thread costs more than a whole short kernel. Sleeping is
- * announced (sleepers, caller_waits) before the words are read a last time, and words are written
- * before the announcement is read, all in sequential consistency: one of the two sides always sees
- * the other. */
+ * Both sides spin for a few microseconds, then yield their core between looks (the awaited thread
+ * may be queued for this very core), and then sleep on a condition variable: waking a sleeping
+ * thread costs more than a whole short kernel. Sleeping is announced (sleepers, caller_waits)
+ * before the words are read a last time, and words are written before the announcement is read, all
+ * in sequential consistency: one of the two sides always sees the other. */
 #include "store/base/os/pool.h"
 
 #include "store/base/mem.h"
@@ -29,13 +28,13 @@
 
 #define MAX_THREADS 1024
 #define SPIN_NS 5000  /* with pauses */
-#define WAIT_NS 45000 /* and with offers of the core */
+#define WAIT_NS 45000 /* and yielding the core */
 #define SPINS_PER_CLOCK 64
 #define PARTS_BITS 16
 
 struct worker {
     _Alignas(64) atomic_uint_fast64_t state; /* the last generation begun << 1 | done */
-    fm_status status;                        /* of the part; written by who claimed it */
+    fm_status status;                        /* result of the part; written by the claimant */
     unsigned number;                         /* 1 ..: the caller is number 0 */
     fm_pool *pool;
     pthread_t thread;
@@ -46,12 +45,12 @@ struct fm_pool {
     unsigned threads;
     unsigned started;      /* workers whose thread runs */
     struct worker *worker; /* [threads], [0] unused */
-    /* the job; read by participants only, and on the line of the word that announces it */
+    /* The job: read by participants only, on the cache line of the word that announces it. */
     _Alignas(64) atomic_uint_fast64_t word; /* generation << PARTS_BITS | parts */
     fm_pool_fn fn;
     void *ctx;
     size_t count;
-    _Alignas(64) atomic_uint sleepers; /* read by all, rarely written */
+    _Alignas(64) atomic_uint sleepers; /* read by all threads, rarely written */
     atomic_bool caller_waits;
     atomic_bool stop;
     pthread_mutex_t mutex;
@@ -95,7 +94,7 @@ static void part_of(size_t *begin, size_t *end, size_t count, unsigned parts, un
     *end = *begin + each + (i < longer ? 1 : 0);
 }
 
-/* Between rounds of looking; false: time to sleep. */
+/* Pauses or yields between looks at a word; false: it is time to sleep. */
 static bool keep_waiting(int64_t since)
 {
     const int64_t waited = now_ns() - since;
@@ -165,8 +164,8 @@ static void finish_part(struct worker *w, uint64_t generation)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* One of the two sides wins each generation's part. A late worker loses to a caller that has gone
- * on: had the part not been begun, the caller would still be waiting. */
+/* Claims the worker's part of this generation; the worker or the caller wins. A late worker always
+ * loses: a caller that has gone on has computed the part itself. */
 static bool claim(struct worker *w, uint64_t generation)
 {
     uint_fast64_t last = atomic_load(&w->state);
@@ -295,7 +294,7 @@ fm_status fm_pool_run(fm_pool *pool, size_t count, size_t min_chunk, fm_pool_fn 
     fm_status rc = fn(ctx, begin, end, 0);
     fm_error_state own;
     if (rc < 0)
-        fm_error_save(&own); /* a part computed below may fail too; the lowest one's text counts */
+        fm_error_save(&own); /* a part computed below may fail too; the lowest part's text counts */
     compute_unclaimed(pool, parts, generation);
     if (rc < 0)
         fm_error_restore(&own);

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* No variables: a reader of SVG files need not know them. */
+/* No CSS variables: programs that show SVG files need not support them. */
 const char fm_chart_style[] =
     ":root{color-scheme:light dark;color:#1d1f23}.soft{color:#5c6370}.grid{color:#d5d8de}\n"
     ".good,.pass{color:#23794b}.bad,.FAIL{color:#c4262e}.blue{color:#2a78d6}"
@@ -73,7 +73,7 @@ double fm_svg_tick(double span, double most)
     return tick;
 }
 
-/* Where v stands on a way from low, at `from`, to high, at `to`. */
+/* The coordinate of v on an axis that has low at `from` and high at `to`. */
 static double place(double v, double low, double high, double from, double to)
 {
     return high > low ? from + (v - low) / (high - low) * (to - from) : from;
@@ -89,8 +89,8 @@ double fm_plot_y(const fm_plot *p, double v)
     return place(v, p->y_low, p->y_high, p->bottom, p->top);
 }
 
-/* The tick number i from low on; false: it lies behind high. A span that vanishes beside its values
- * has a few ticks of one place. */
+/* *v = the i-th tick from low on; false: it lies beyond high. A span that is tiny compared with its
+ * values has a few ticks at one place. */
 static bool tick_at(double *v, unsigned i, double low, double high, double tick)
 {
     *v = (ceil(low / tick) + i) * tick;
@@ -162,7 +162,7 @@ void fm_plot_line(fm_buf *out, const fm_plot *p, const char *css_class, const fm
     fm_markup(out, "\"/>\n");
 }
 
-/* Of pictures in a cell of a table. */
+/* Size of the pictures in a cell of a table. */
 enum { BAR = 120, BAR_HEIGHT = 16 };
 
 void fm_chart_interval(fm_buf *out, double value, double low, double high)

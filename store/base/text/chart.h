@@ -1,6 +1,6 @@
-/* chart.h - the pictures of pages: SVG written by hand, same input, same bytes. Coordinates have one
- * decimal. Classes give colours that follow the reader's scheme: good, bad, soft, blue, orange,
- * violet, grid; a mark has the colour of its class. */
+/* chart.h - the pictures of pages, as SVG. The same input gives the same bytes; coordinates have
+ * one decimal. A mark has the colour of its CSS class (good, bad, soft, blue, orange, violet,
+ * grid), which follows the viewer's light or dark scheme. */
 #ifndef FM_BASE_CHART_H
 #define FM_BASE_CHART_H
 
@@ -10,18 +10,17 @@
 FM_BEGIN_DECLS
 extern const char fm_chart_style[]; /* the part of the style sheet that pictures need */
 
-/* A picture; says: what it is, for those who do not see it. A file of its own gets the style sheet;
- * caption may be NULL. */
+/* says: a description for screen readers. file: with the style sheet. caption may be NULL. */
 void fm_svg_open(fm_buf *out, bool file, double width, double height, const char *says);
 void fm_svg_close(fm_buf *out, const char *caption);
 
 void fm_svg_line(fm_buf *out, const char *css_class, double x1, double y1, double x2, double y2);
 void fm_svg_rect(fm_buf *out, const char *css_class, double x, double y, double width,
                  double height);
-/* A short text at x, y, as fm_markup has it; anchor "start", "middle", "end". */
+/* A short text at x, y, formatted by fm_markup; anchor: "start", "middle" or "end". */
 void fm_svg_text(fm_buf *out, const char *css_class, const char *anchor, double x, double y,
                  const char *fmt, ...) FM_PRINTF(6, 7);
-/* 1, 2 or 5 times a power of ten, so that span has at most `most` of it. */
+/* The distance of ticks: 1, 2 or 5 times a power of ten, with at most `most` in span. */
 double fm_svg_tick(double span, double most);
 
 /* A box of a picture into which values are drawn. */
@@ -31,7 +30,7 @@ typedef struct fm_plot {
 } fm_plot;
 double fm_plot_x(const fm_plot *p, double v);
 double fm_plot_y(const fm_plot *p, double v);
-/* Lines at the multiples of tick and their values below (to the left of) the box. */
+/* Grid lines at the multiples of tick, with their values below (y: to the left of) the box. */
 void fm_plot_grid_x(fm_buf *out, const fm_plot *p, double tick);
 void fm_plot_grid_y(fm_buf *out, const fm_plot *p, double tick);
 
@@ -40,18 +39,19 @@ void fm_plot_grid_y(fm_buf *out, const fm_plot *p, double tick);
 typedef struct fm_series {
     double x[FM_SERIES_MAX], y[FM_SERIES_MAX];
     size_t count;
-    double x_high, y_low, y_high; /* from 0 on; INFINITY and -INFINITY where there is no point */
+    double x_high, y_low, y_high; /* x from 0; y INFINITY and -INFINITY where there is no point */
 } fm_series;
-/* Of an array of objects: the values of key x, `first` added, and of key y, as means of neighbours where
- * there are many; an object whose y is no number is left out. */
+/* The points of an array of objects: the value of key x plus `first`, and the value of key y.
+ * Beyond FM_SERIES_MAX objects neighbours are averaged; an object without a number y is left
+ * out. */
 void fm_series_of(fm_series *s, const fm_json *rows, const char *x, double first, const char *y);
-/* Through means over `far` points on both sides; 0: through the points. */
+/* A line through means over `far` points on both sides of each; 0: through the points. */
 void fm_plot_line(fm_buf *out, const fm_plot *p, const char *css_class, const fm_series *s,
                   size_t far);
 
-/* Pictures for a cell of a table. A share in [0, 1] with its interval; NaN: the interval alone. */
+/* For a cell of a table: a share in [0, 1] with its interval; value NaN: the interval alone. */
 void fm_chart_interval(fm_buf *out, double value, double low, double high);
-/* bad to the left and good to the right of a line; most: the longest bar of the table. */
+/* For a cell: bad to the left, good to the right of a line; most: the longest bar of the table. */
 void fm_chart_balance(fm_buf *out, double good, double bad, double most);
 FM_END_DECLS
 #endif

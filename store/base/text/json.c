@@ -1,8 +1,7 @@
 /* json.c - the value tree and its writer; the only user of jansson, whose nodes the values are.
  *
- * The writer is ours: jansson prints reals with a fixed precision and sorts keys by its own flag,
- * and digests are taken of these bytes, so they are spelled out here. The parser is in
- * json_parse.c. */
+ * The writer does not use jansson's, which prints reals with a fixed precision and sorts keys by a
+ * flag of its own: digests are taken of these bytes. The parser is in json_parse.c. */
 #include "store/base/text/json.h"
 
 #include "store/base/mem.h"
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INDENT_MAX 32u               /* levels: deeper ones would make a long text of a short one */
+#define INDENT_MAX 32u               /* levels: beyond them indentation would be most of the text */
 #define EXACT_INT 9007199254740992.0 /* 2^53: integral reals below are exact integers */
 
 /* ==== the allocator door ==== */
@@ -296,7 +295,7 @@ fm_json *fm_json_copy(const fm_json *v)
     return ours(json_deep_copy(node(v)));
 }
 
-/* Where jansson says no: was it memory, or the arguments? */
+/* The status of a call of jansson that failed: for lack of memory, or because of its arguments. */
 static fm_status build_error(const char *text, const char *key)
 {
     if (alloc_failed)
@@ -378,7 +377,7 @@ static void write_string(fm_buf *out, fm_span s)
     fm_buf_char(out, '"');
 }
 
-/* The shortest of 15 to 17 digits that reads back as the same bits, with a mark of a real. */
+/* The shortest of 15 to 17 digits that reads back as the same bits, with a '.' or 'e' in it. */
 static void write_real(fm_buf *out, double v)
 {
     char text[40];
@@ -389,7 +388,7 @@ static void write_real(fm_buf *out, double v)
         if (memcmp(&back, &v, sizeof(v)) == 0)
             break;
     }
-    for (char *p = text; *p; p++) /* a locale may have put another decimal mark */
+    for (char *p = text; *p; p++) /* the locale may have another decimal mark */
         if (!strchr("0123456789+-e", *p))
             *p = '.';
     fm_buf_str(out, text);

@@ -2,8 +2,8 @@
  * jansson's, and this is its only door.
  *
  * A value is an opaque reference-counted node. fm_json_parse and the constructors give an owned
- * node (fm_json_free); accessors give borrowed ones, valid while their root lives. Objects keep
- * the order of the file. Duplicate keys are refused. Integers beyond 64 bits are read as reals.
+ * node (fm_json_free); accessors give borrowed ones, valid while their root lives. Objects keep the
+ * order of their keys. Duplicate keys are refused. Integers beyond 64 bits are read as reals.
  * Strings are UTF-8 and may hold NUL: fm_json_str gives a span, its data NUL-terminated. */
 #ifndef FM_BASE_JSON_H
 #define FM_BASE_JSON_H
@@ -23,7 +23,7 @@ typedef enum fm_json_type {
     FM_JSON_OBJECT
 } fm_json_type;
 
-/* Arrays and objects inside one another, in reading and in writing. */
+/* Levels of arrays and objects inside one another, in reading and in writing. */
 #define FM_JSON_MAX_DEPTH 2048
 
 /* `what` names the file in errors: "<what>: line 3: duplicate key 'a'". FM_ECORRUPT: not JSON;
@@ -33,7 +33,7 @@ FM_CHECKED fm_status fm_json_parse_file(fm_json **out, const char *path, size_t 
 void fm_json_free(fm_json *v); /* NULL is fine; drops one reference */
 fm_json *fm_json_ref(const fm_json *v);
 
-/* Walking. All accept v == NULL (absent) and then say absent: type NULL, count 0. */
+/* Walking. All accept v == NULL (an absent value): type FM_JSON_NULL, count 0, NULL. */
 fm_json_type fm_json_typeof(const fm_json *v); /* FM_JSON_NULL for NULL */
 bool fm_json_is(const fm_json *v, fm_json_type t);
 const fm_json *fm_json_get(const fm_json *obj, const char *key);     /* NULL: absent or no object */
@@ -46,14 +46,14 @@ void *fm_json_next(const fm_json *obj, void *it);
 const char *fm_json_iter_key(void *it);
 const fm_json *fm_json_iter_value(void *it);
 
-/* Values with a default where absent or of another type. */
+/* Values; dflt where the value is absent or of another type. */
 fm_span fm_json_str(const fm_json *v);                        /* data NULL when no string */
 const char *fm_json_cstr(const fm_json *v, const char *dflt); /* NUL-terminated */
 int64_t fm_json_int(const fm_json *v, int64_t dflt);
 double fm_json_real(const fm_json *v, double dflt); /* ints too */
 bool fm_json_bool(const fm_json *v, bool dflt);
 
-/* Values that must be there: FM_EINVAL "<what>: field 'x' must be a string, is a number". */
+/* Fields that must be there: FM_EINVAL "<what>: field 'x' must be a string, is a number". */
 FM_CHECKED fm_status fm_json_need_int(int64_t *out, const fm_json *obj, const char *key,
                                       const char *what);
 FM_CHECKED fm_status fm_json_need_real(double *out, const fm_json *obj, const char *key,
@@ -66,11 +66,11 @@ FM_CHECKED fm_status fm_json_need_str(const char **out, const fm_json *obj, cons
 FM_CHECKED fm_status fm_json_known_keys(const fm_json *obj, const char *const *known,
                                         const char *what);
 
-/* Building. Constructors return NULL on ENOMEM; set/push consume value (NULL value = ENOMEM is
- * passed through), so that they nest: fm_json_set(o, "k", fm_json_new_int(3)). */
+/* Building. Constructors return NULL on ENOMEM; set and push consume value, and take NULL for a
+ * failed constructor (FM_ENOMEM), so that calls nest: fm_json_set(o, "k", fm_json_new_int(3)). */
 fm_json *fm_json_new_object(void);
 fm_json *fm_json_new_array(void);
-fm_json *fm_json_new_str(const char *s); /* invalid UTF-8 becomes U+FFFD; NULL s gives null */
+fm_json *fm_json_new_str(const char *s); /* ill-formed UTF-8 becomes U+FFFD; NULL gives null */
 fm_json *fm_json_new_strn(const char *s, size_t len);
 fm_json *fm_json_new_int(int64_t v);
 fm_json *fm_json_new_real(double v); /* NaN and infinities become null */
@@ -79,18 +79,17 @@ fm_json *fm_json_new_null(void);
 fm_json *fm_json_copy(const fm_json *v); /* deep */
 FM_CHECKED fm_status fm_json_set(fm_json *obj, const char *key, fm_json *value);
 FM_CHECKED fm_status fm_json_push(fm_json *array, fm_json *value);
-/* The same without a check per line: does nothing but free value once *rc is a failure, and keeps its
- * own failure there. */
+/* The same without checks: after a failure in *rc value is only freed; a new one goes to *rc. */
 void fm_json_put(fm_status *rc, fm_json *obj, const char *key, fm_json *value);
 void fm_json_push_to(fm_status *rc, fm_json *array, fm_json *value);
 bool fm_json_equal(const fm_json *a, const fm_json *b);
 
-/* Writing. Canonical: keys sorted by bytes, no spaces, reals shortest round-trip ("%.17g" trimmed):
- * what digests are taken of. Pretty: two spaces, file order. Compact: one line, file order. */
+/* Writing. Canonical, for digests: keys sorted by bytes, no spaces, reals with the fewest digits
+ * that read back equal. Pretty: two spaces, file order. Compact: one line, file order. */
 typedef enum fm_json_style { FM_JSON_CANONICAL, FM_JSON_PRETTY, FM_JSON_COMPACT } fm_json_style;
 FM_CHECKED fm_status fm_json_write(fm_buf *out, const fm_json *v, fm_json_style style);
 
-/* Internal to json*.c and yaml.c. A finite real whatever the locale. */
+/* Internal to json*.c and yaml.c. Parses a finite real, whatever the locale. */
 bool fms_json_real_of(double *out, const char *text);
 
 FM_END_DECLS

@@ -1,8 +1,8 @@
 /* json_parse.c - RFC 8259, strictly, into the value tree.
  *
- * Our own and not jansson's: its lexer ignores a failed allocation in the middle of a token (it
- * aborts on an assertion, or returns a shortened string), refuses integers beyond 64 bits, which
- * real tokenizer_config.json files hold, and its texts name no file. Recursive, with a depth limit
+ * Not jansson's parser: its lexer ignores a failed allocation in the middle of a token (it aborts
+ * on an assertion, or returns a shortened string), refuses integers beyond 64 bits, which real
+ * tokenizer_config.json files hold, and its messages name no file. Recursive, with a depth limit
  * that jansson's own recursion (free, copy, compare) can bear too. */
 #include "store/base/text/json.h"
 
@@ -22,7 +22,7 @@ struct parser {
     const uint8_t *end;
     const char *what;
     size_t line;
-    fm_buf scratch; /* the token at hand: a decoded string, or a number with its NUL */
+    fm_buf scratch; /* the current token: a decoded string, or a number with its NUL */
 };
 
 static fm_status fail_at(const struct parser *s, const char *text)
@@ -114,7 +114,7 @@ static fm_status unicode_escape(struct parser *s)
     return FM_OK;
 }
 
-static fm_status escape(struct parser *s) /* behind the backslash */
+static fm_status escape(struct parser *s) /* after the backslash */
 {
     static const char from[] = "\"\\/bfnrt";
     static const char to[] = "\"\\/\b\f\n\r\t";
@@ -131,7 +131,7 @@ static fm_status escape(struct parser *s) /* behind the backslash */
     return FM_OK;
 }
 
-/* Decode the string behind its opening quote into scratch. */
+/* Decodes the string after its opening quote into scratch. */
 static fm_status string(struct parser *s)
 {
     fm_buf_clear(&s->scratch);
@@ -162,7 +162,7 @@ static size_t digits(struct parser *s)
     return (size_t)(s->p - from);
 }
 
-/* Walk over a number; false where the grammar is broken. */
+/* Moves past a number; false where the grammar is broken. */
 static bool scan_number(struct parser *s, bool *is_integer)
 {
     *is_integer = true;
@@ -270,7 +270,7 @@ static fm_status array(fm_json **out, struct parser *s, unsigned depth)
     return rc;
 }
 
-/* The key at hand and its colon; *out is freed by the caller. */
+/* Reads a key and its colon; *out is freed by the caller. */
 static fm_status field_key(char **out, struct parser *s, const fm_json *object)
 {
     *out = NULL;

@@ -6,7 +6,7 @@
 
 #include "store/base/text/utf8.h"
 
-/* Bytes of the code point at p that XML 1.0 can hold, 0: it cannot, or it is no UTF-8. */
+/* The length of the code point at p; 0: XML 1.0 cannot hold it, or it is not UTF-8. */
 static size_t xml_char(const uint8_t *p, size_t left)
 {
     size_t n = fm_utf8_len(p, left);
@@ -14,7 +14,8 @@ static size_t xml_char(const uint8_t *p, size_t left)
         return 0;
     if (n == 3 && p[0] == 0xEF && p[1] == 0xBF && p[2] >= 0xBE) /* U+FFFE, U+FFFF */
         return 0;
-    if (n == 4 && (p[1] & 0xF) == 0xF && p[2] == 0xBF && p[3] >= 0xBE) /* of the other planes */
+    if (n == 4 && (p[1] & 0xF) == 0xF && p[2] == 0xBF &&
+        p[3] >= 0xBE) /* the same in the other planes */
         return 0;
     return n;
 }
@@ -84,7 +85,7 @@ static void real(fm_buf *out, char conversion, bool plus, int precision, double 
         fm_buf_printf(out, plus ? "%+.*g" : "%.*g", precision, v);
 }
 
-/* What the conversion asks for that p stands in, behind its '%'; returns where it ends. */
+/* Appends the argument of the conversion at p, after its '%'; returns the conversion's end. */
 static const char *argument(fm_buf *out, fm_escape *escape, const char *p, bool in_tag,
                             va_list *args)
 {

@@ -135,7 +135,7 @@ static void cell(fm_buf *out, const fm_json *row, const char *key, size_t len, b
     fm_markup(out, "</td>");
 }
 
-/* The heads (row NULL) or the cells of a row. */
+/* Appends the head row (row NULL) or the cells of a row. */
 static void columns_of(fm_buf *out, const char *column, const fm_json *row)
 {
     fm_markup(out, "<tr>");

@@ -10,20 +10,20 @@
 #include "store/base/buf.h"
 #include "store/base/mem.h"
 
-/* PCRE2 does not tell how many steps a match took, so a match begins with few and is made again with
- * ten times as many. What was in vain is counted, for all matches of a run together. */
+/* PCRE2 does not report how many steps a match took, so a match is tried with few steps first, then
+ * with ten times as many. The steps of failed tries of a run are added up. */
 #define FIRST_STEPS 1000u
-#define HEAP_MAX_KIB 65536u /* of one match; bounds its depth too, since each level lies there */
+#define HEAP_MAX_KIB 65536u /* heap of one match; it holds each level, so it bounds the depth */
 #define JIT_STACK_MAX ((size_t)8 << 20)
-#define PATTERN_MAX_BYTES 1024u /* of a config */
+#define PATTERN_MAX_BYTES 1024u /* a pattern of a PEFT config */
 #define PATTERN_STEPS 20000u
 
 struct fm_regex {
     pcre2_code *code;
-    uint32_t groups; /* the whole counts as one */
+    uint32_t groups; /* the whole match counts as one */
     bool jit;        /* matched by machine code */
-    bool valid;      /* its texts are known to be UTF-8 */
-    char said[104];  /* the beginning of the pattern, for errors */
+    bool valid;      /* its subjects are known to be UTF-8 */
+    char said[104];  /* the first characters of the pattern, for errors */
 };
 
 struct fm_regex_run {
@@ -157,7 +157,7 @@ static int match(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from)
     int n = pcre2_jit_match(re->code, s.data, s.len, from, 0, run->md, run->mctx);
     if (n != PCRE2_ERROR_JIT_STACKLIMIT || run->stack)
         return n;
-    /* 32 KiB of machine stack were not enough: take a real one and try once more. */
+    /* 32 KiB of machine stack were not enough: allocate a stack and try once more. */
     run->stack = pcre2_jit_stack_create((size_t)64 << 10, JIT_STACK_MAX, run->gctx);
     if (!run->stack)
         return PCRE2_ERROR_NOMEMORY;
@@ -229,7 +229,7 @@ static bool is_python_group(const char *p)
     return strchr(":=!#imsx", *p) != NULL; /* at the end too: PCRE2 says what is missing */
 }
 
-/* What PCRE2 takes and Python does not, or takes for something else; NULL: nothing. */
+/* The first construct in p that Python lacks or reads otherwise; NULL: there is none. */
 static const char *not_python(const char *p)
 {
     for (; *p; p++) {

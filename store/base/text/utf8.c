@@ -25,8 +25,8 @@ size_t fm_utf8_put(uint8_t out[4], uint32_t cp)
     return 4;
 }
 
-/* What a first byte asks for: length of the sequence and the range of its second byte
- * (Unicode table 3-7); 0 = no sequence starts so. */
+/* The length of the sequence that a first byte begins, and the range of its second byte (Unicode
+ * table 3-7); 0: no sequence begins with this byte. */
 static size_t lead(uint8_t b, uint8_t *lo, uint8_t *hi)
 {
     *lo = 0x80;
@@ -48,8 +48,8 @@ static size_t lead(uint8_t b, uint8_t *lo, uint8_t *hi)
     return b < 0xf0 ? 3 : 4;
 }
 
-/* Bytes of the well-formed code point at s, or -n where the maximal ill-formed subpart has n
- * bytes; *cut: the end of s came first. */
+/* Length of the code point at s, or -length of the maximal ill-formed subpart; *cut: s ends in
+ * it. */
 static int scan_one(const uint8_t *s, size_t len, bool *cut)
 {
     uint8_t lo, hi;

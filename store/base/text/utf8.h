@@ -1,7 +1,7 @@
-/* utf8.h - UTF-8 as Unicode has it: no overlong form, no surrogate, nothing above U+10FFFF.
+/* utf8.h - UTF-8 as Unicode defines it: no overlong form, no surrogate, nothing above U+10FFFF.
  *
- * What is ill-formed has length 0, and the caller decides: it refuses the text, or takes the byte
- * for U+FFFD (fm_utf8_lossy, which does so once for each maximal subpart, like Python and browsers). */
+ * An ill-formed sequence has length 0, and the caller decides: it refuses the text or puts U+FFFD
+ * (fm_utf8_lossy: one for each maximal ill-formed subpart, as Python and browsers do). */
 #ifndef FM_STORE_UTF8_H
 #define FM_STORE_UTF8_H
 
@@ -11,8 +11,9 @@ FM_BEGIN_DECLS
 
 #define FM_UTF8_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
-/* Bytes at p (left > 0) of one code point; 0: none is there, or the end cuts it. */
-size_t fm_utf8_len_of_many(const uint8_t *p, size_t left); /* of a byte beyond ASCII */
+/* The length of the code point at p (left > 0 bytes); 0: ill-formed, or cut off by the end. The
+ * first form is for a first byte beyond ASCII. */
+size_t fm_utf8_len_of_many(const uint8_t *p, size_t left);
 static inline size_t fm_utf8_len(const uint8_t *p, size_t left)
 {
     return p[0] < 0x80 ? 1 : fm_utf8_len_of_many(p, left);
@@ -41,11 +42,11 @@ static inline size_t fm_utf8_next(const uint8_t *s, uint32_t *cp)
 size_t fm_utf8_put(uint8_t out[4], uint32_t cp);
 /* Length of the longest valid prefix. */
 size_t fm_utf8_valid(const uint8_t *s, size_t len);
-/* At most max bytes of s, no code point cut. */
+/* Length of the longest prefix of at most max bytes that cuts no code point. */
 size_t fm_utf8_clip(const uint8_t *s, size_t len, size_t max);
-/* Appends s with U+FFFD for each maximal ill-formed subpart. */
+/* Appends s with U+FFFD in place of each maximal ill-formed subpart. */
 void fm_utf8_lossy(fm_buf *out, const uint8_t *s, size_t len);
-/* Bytes at the end of s (len > 0) that begin a code point and are cut off; 0 if none. */
+/* Number of bytes at the end of s (len > 0) that begin an incomplete code point; 0: none. */
 size_t fm_utf8_cut(const uint8_t *s, size_t len);
 
 FM_END_DECLS

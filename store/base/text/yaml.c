@@ -1,6 +1,6 @@
 /* yaml.c - the only user of libyaml: its events become a JSON value tree.
  *
- * Nodes and depth are counted through aliases, so that a short file cannot expand into a huge or a
+ * Nodes and depth are counted through aliases, so that a short file cannot expand into a huge or
  * deep tree ("billion laughs"). An alias is a deep copy: the tree stays a tree. */
 #include "store/base/text/yaml.h"
 
@@ -16,7 +16,7 @@
 #define MAX_INPUT_BYTES ((size_t)64 << 20)
 #define MAX_DEPTH 100
 #define MAX_NODES 4000000
-#define MAX_EXPANDED 100000 /* of them through aliases: people share settings, not data */
+#define MAX_EXPANDED 100000 /* nodes copied through aliases: people share settings, not data */
 #define MAX_NUMBER_CHARS 512
 
 struct anchor {
@@ -28,7 +28,7 @@ struct anchor {
 struct reader {
     yaml_parser_t parser;
     const char *what;
-    fm_map *anchors; /* name -> struct anchor in [anchor] order, stored as index + 1 */
+    fm_map *anchors; /* name -> index in anchor[] + 1 */
     struct anchor *anchor;
     size_t anchors_count;
     size_t anchors_cap;
@@ -187,7 +187,7 @@ static fm_status remember(struct reader *r, const yaml_char_t *name, const fm_js
     if (!name)
         return FM_OK;
     FM_TRY(fm_grow(&r->anchor, &r->anchors_cap, r->anchors_count + 1, sizeof(*r->anchor)));
-    /* A name given twice means the later one from here on, as YAML has it. */
+    /* An anchor's name given twice means the later node from here on, as YAML defines it. */
     FM_TRY(fm_map_put(r->anchors, name, strlen((const char *)name),
                       (void *)(uintptr_t)(r->anchors_count + 1), NULL));
     r->anchor[r->anchors_count++] = (struct anchor){fm_json_ref(v), nodes, height};
@@ -242,7 +242,7 @@ static fm_status sequence(fm_json **out, unsigned *height, struct reader *r, uns
     return rc;
 }
 
-/* The key of a field: a string that is new in this mapping, owned by *out until freed. */
+/* Reads the key of a field: a string that is new in this mapping. The caller frees *out. */
 static fm_status field_key(fm_json **out, const struct reader *r, const yaml_event_t *e,
                            const fm_json *map)
 {
@@ -307,7 +307,7 @@ static fm_status mapping(fm_json **out, unsigned *height, struct reader *r, unsi
     return rc;
 }
 
-/* The value that begins with event e. On failure *out is NULL. height: levels below it. */
+/* Reads the value that begins with event e; *out NULL on failure. *height: the levels below it. */
 static fm_status value(fm_json **out, unsigned *height, struct reader *r, yaml_event_t *e,
                        unsigned depth)
 {
