@@ -6,18 +6,16 @@
 
 FM_BEGIN_DECLS
 
-/* Does the case pass with the share alpha of the change (0 = the parent's value, 1 = the
- * child's)? */
+/* Sets whether the case passes with share alpha of the change (0: the parent, 1: the child). */
 typedef fm_status (*fm_interpolate_fn)(void *ctx, double alpha, bool *passes);
 typedef struct fm_interpolation {
-    bool found;   /* false: it does not pass at 0 either */
-    double alpha; /* it was seen to pass there */
-    double
-        fails; /* the least larger alpha that was seen to fail; 1 + 1/2^halvings: it passes at 1 */
-    uint32_t runs; /* of the oracle */
+    bool found;    /* false: the case does not pass at 0 either */
+    double alpha;  /* the case was run at this alpha and passed */
+    double fails;  /* least larger alpha that failed; 1 + 1/2^halvings: 1 passes */
+    uint32_t runs; /* runs of the oracle */
 } fm_interpolation;
-/* Bisection between 0, which must pass, and 1. Where the oracle is not monotone the answer is one
- * border of several; alpha itself was asked and passed, always. */
+/* Bisection between 0, where the case must pass, and 1. If the oracle is not monotone the result is
+ * one border of several; the case was always run and passed at alpha itself. */
 FM_CHECKED fm_status fm_blame_interpolate(fm_interpolation *out, unsigned halvings,
                                           fm_interpolate_fn passes, void *ctx);
 

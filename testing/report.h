@@ -1,10 +1,9 @@
-/* report.h - what suites gave on versions, for people and for machines.
+/* report.h - reports on runs of suites on versions, for people and for machines.
  *
- * A report is a table: one column per version, parents before children, and the runs of its suites
- * in it. Everything here is a function of that table: the same runs give the same bytes; no clock,
- * no locale, no link to anywhere. Names of cases and answers of models are hostile text and are
- * escaped in every format. JSON and JUnit of single runs are in testing.h. SUITES.md has the
- * forms. */
+ * A report is a table: one column per version, parents before children, with the runs of its
+ * suites. Everything here is a function of that table: the same runs give the same bytes; no clock,
+ * no locale, no link. Names of cases and answers of models are hostile text and are escaped in
+ * every format. JSON and JUnit of single runs are in testing.h. SUITES.md has the formats. */
 #ifndef FM_TESTING_REPORT_H
 #define FM_TESTING_REPORT_H
 
@@ -19,32 +18,31 @@ typedef struct fm_flip {
 } fm_flip;
 typedef struct fm_suite_change {
     const fm_suite_run *before, *now; /* borrowed */
-    size_t pairs;                     /* cases of both that are not flaky in either */
-    size_t left_out;                  /* cases of both that are */
+    size_t pairs;                     /* cases in both runs that are flaky in neither */
+    size_t left_out;                  /* cases in both runs that are flaky in one */
     size_t fixed, broken, both_pass;
-    double p_value, p_adjusted; /* exact two-sided McNemar; after fm_suite_changes_adjust */
-    fm_estimate
-        difference; /* of the pass rates over the pairs, now less before; paired bootstrap */
-    size_t graded;  /* of the pairs, those whose answers have a grade in [0, 1] on both sides */
-    double grade_change; /* the mean of their differences, now less before; NaN: there are none */
-    double grade_p;      /* two-sided, signs of the differences permuted; NaN likewise */
-    fm_flip *flip;       /* in the order of now */
+    double p_value, p_adjusted; /* exact McNemar; set by fm_suite_changes_adjust */
+    fm_estimate difference;     /* of the pass rates, now less before; paired bootstrap */
+    size_t graded;              /* pairs whose answers have a grade in [0, 1] on both sides */
+    double grade_change; /* mean difference of these grades, now less before; NaN: there are none */
+    double grade_p;      /* its p-value, by permuting signs; NaN likewise */
+    fm_flip *flip;       /* in the order of `now` */
     size_t flips;
 } fm_suite_change;
-/* A case that could not be run has not passed. Released by the next. */
+/* Compares two runs; *out must be released. A case that could not be run has not passed. */
 FM_CHECKED fm_status fm_suite_change_of(fm_suite_change *out, const fm_suite_run *before,
                                         const fm_suite_run *now, const fm_bootstrap *how);
 void fm_suite_change_release(fm_suite_change *c);
-/* The difference with its interval: the bootstrap's; where every resample is alike (all pairs flip
- * one way, or none does) it would claim certainty, and Newcombe's stands instead. */
+/* The difference with its interval: the bootstrap's. Where every resample is alike (all pairs flip
+ * one way, or no pair flips) the bootstrap would claim certainty, and Newcombe's is returned. */
 fm_estimate fm_suite_change_interval(const fm_suite_change *c, double confidence);
-/* p_adjusted of all: by Holm, or by Benjamini and Hochberg. */
+/* Sets p_adjusted of all changes: by Holm, or by Benjamini and Hochberg. */
 FM_CHECKED fm_status fm_suite_changes_adjust(fm_suite_change *c, size_t n, bool bh);
 
 /* ---- the table ---- */
-/* The tokens of an answer and how likely the model held each, for the worst cases. */
+/* The tokens of an answer with the model's log-probability of each, for the worst cases. */
 typedef struct fm_answer_token {
-    char *text; /* what it adds to the answer; owned by who made it */
+    char *text; /* what the token adds to the answer; owned by the caller */
     double logprob;
 } fm_answer_token;
 typedef struct fm_answer_tokens {
@@ -54,30 +52,30 @@ typedef struct fm_answer_tokens {
 } fm_answer_tokens;
 
 typedef struct fm_report_column {
-    const char *name; /* of the version */
-    const char *id;   /* of its commit, "" if none */
-    const char *note; /* how it came to be: "lora on almanac.jsonl"; "" if unknown */
+    const char *name; /* name of the version */
+    const char *id;   /* id of its commit, "" if none */
+    const char *note; /* how the version was made: "lora on almanac.jsonl"; "" if unknown */
     const fm_suite_run *run;
     size_t run_count;
-    size_t parent; /* the column that it came from or is compared with; SIZE_MAX: none */
+    size_t parent; /* column of its parent or baseline; SIZE_MAX: none */
 } fm_report_column;
 typedef struct fm_report {
     const char *title, *mode;
     const fm_report_column *column;
     size_t count;
-    size_t shown;   /* the column whose cases are told one by one */
-    bool adjust_bh; /* p-values by Benjamini and Hochberg, else by Holm */
+    size_t shown;   /* the column whose cases are listed one by one */
+    bool adjust_bh; /* adjust p-values by Benjamini and Hochberg, else by Holm */
     double confidence;
-    const fm_answer_tokens *tokens; /* of cases of `shown` */
+    const fm_answer_tokens *tokens; /* tokens of cases of `shown` */
     size_t token_count;
 } fm_report;
 
-/* Passes of the cases of one capability and kind (MFT, INV, DIR) on each version. */
+/* Outcomes of the cases of one capability and kind (MFT, INV, DIR) on each version. */
 typedef struct fm_matrix_cell {
-    size_t passed, failed, errors, flaky, waived, count; /* waived: of those that failed */
+    size_t passed, failed, errors, flaky, waived, count; /* waived: cases among those that failed */
 } fm_matrix_cell;
 typedef struct fm_matrix_row {
-    const char *capability; /* the case's, else its suite's name; borrowed */
+    const char *capability; /* the case's capability, else its suite's name; borrowed */
     const char *kind;
     fm_matrix_cell *cell; /* [columns] */
 } fm_matrix_row;
@@ -91,21 +89,21 @@ void fm_matrix_release(fm_matrix *m);
 /* Share of passes among the cases that count (neither flaky nor waived); NaN: there are none. */
 double fm_matrix_share(const fm_matrix_cell *c);
 
-/* What cases a person should look at first: of `shown`, those that did not pass, lowest score
- * first, those without a score in their order behind them; at most max. Borrowed from the runs. */
+/* The cases of `shown` to look at first: those that did not pass or are flaky, lowest score first,
+ * cases without a score last, equal ones by name; at most max. Borrowed from the runs. */
 FM_CHECKED fm_status fm_report_worst(const fm_case_result **out, size_t *n, size_t max,
                                      const fm_report *r);
-/* The suite of a result of `shown`, for its name. */
+/* The suite of a result of `shown`. */
 const fm_suite *fm_report_suite_of(const fm_report *r, const fm_case_result *result);
 
-/* ---- forms ---- */
-/* One HTML file: no script, no link; SVG with a table beside each, light and dark. */
+/* ---- formats ---- */
+/* One HTML file: no script, no link; each SVG has a table next to it; light and dark. */
 FM_CHECKED fm_status fm_report_html(fm_buf *out, const fm_report *r);
-/* SARIF 2.1.0: a rule per case, a result per failure; waived ones suppressed. Of `shown`. */
+/* SARIF 2.1.0 of `shown`: a rule per case, a result per failure; waived failures are suppressed. */
 FM_CHECKED fm_status fm_report_sarif(fm_buf *out, const fm_report *r);
-/* For a comment on a change: rates, flips, failing cases. */
+/* Markdown for a comment on a change: rates, flips, failing cases. */
 FM_CHECKED fm_status fm_report_markdown(fm_buf *out, const fm_report *r);
-/* TAP 14, one point per case of `shown`; flaky and waived ones are TODO. */
+/* TAP 14, one point per case of `shown`; flaky and waived cases are TODO. */
 FM_CHECKED fm_status fm_report_tap(fm_buf *out, const fm_report *r);
 
 FM_END_DECLS

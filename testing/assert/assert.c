@@ -1,4 +1,4 @@
-/* assert.c - `expect` of a case: how assertions are written, weighed and put together. */
+/* assert.c - `expect` of a case: how assertions are written, weighed and combined. */
 #include "testing/assert/assert.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "store/base/mem.h"
 
 #define SHOWN_BYTES ((size_t)200)  /* of an answer in a detail */
-#define WANTED_BYTES ((size_t)400) /* of what was expected */
+#define WANTED_BYTES ((size_t)400) /* of an expectation in a detail */
 #define WEIGHT_MAX 1e6
 
 static const fmv_assert_type *const families[] = {
@@ -19,7 +19,7 @@ static const fmv_assert_type set_type = {.word = "assert-set",
                                          .low = 0,
                                          .high = 1};
 
-/* What other tools have and this one does not, so that nobody looks for a misspelling. */
+/* Words of other tools that are refused with a reason, lest users look for a misspelling. */
 static const struct {
     const char *word, *why;
 } refused[] = {
@@ -99,7 +99,7 @@ static fm_status read_number(double *out, const fm_json *spec, const char *key, 
     return FM_OK;
 }
 
-/* Keys that would say nothing beside this word. */
+/* Refuses keys that have no meaning together with this word. */
 static fm_status check_beside(const fmv_assertion *a, const fm_json *spec, const char *where)
 {
     const fmv_assert_type *t = a->type;
@@ -155,7 +155,7 @@ static fm_status read_part(reader *r, fmv_assertion *a)
     return rc;
 }
 
-/* spec: the mapping that it stands in, for what is beside it. */
+/* Reads one assertion. spec: the mapping that contains it, with its options. */
 static fm_status read_one(reader *r, fmv_assertion *a, const char *word, const fm_json *value,
                           const fm_json *spec)
 {
@@ -193,7 +193,7 @@ static fm_status read_one(reader *r, fmv_assertion *a, const char *word, const f
     return t == &set_type ? read_part(r, a) : t->read(a, r->where);
 }
 
-/* {type: contains, value: x, weight: 2}, as promptfoo writes it. */
+/* Reads {type: contains, value: x, weight: 2}, promptfoo's form. */
 static fm_status read_typed(reader *r, fmv_assertion *a, const fm_json *spec)
 {
     const char *word = fm_json_cstr(fm_json_get(spec, "type"), NULL);
@@ -212,7 +212,7 @@ static fm_status read_typed(reader *r, fmv_assertion *a, const fm_json *spec)
     return read_one(r, a, word, fm_json_get(spec, key), spec);
 }
 
-/* One mapping: words to values, or one word and what is beside it. */
+/* Reads one mapping: words to values, or one word and its options. */
 static fm_status read_mapping(reader *r, const fm_json *spec, fmv_assertion **out, size_t *count)
 {
     size_t words = 0, others = 0;
@@ -378,7 +378,7 @@ static fm_status grade_list(const fmv_assertion *a, size_t n, double threshold,
 static fm_status grade_one(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out,
                            fm_buf *detail, fmv_metrics *metrics)
 {
-    fm_buf why; /* of a set: which part broke it */
+    fm_buf why; /* in a set: which part broke it */
     fm_buf_init(&why, 0);
     memset(out, 0, sizeof *out);
     fm_status rc = a->kind == FMV_SET
@@ -400,7 +400,7 @@ static fm_status grade_one(const fmv_assertion *a, const fmv_answer *said, fmv_g
     return rc;
 }
 
-/* holds: all of them, or the weighted mean of the scores where there is a threshold. */
+/* holds: all assertions do, or the weighted mean of the scores reaches the threshold, if any. */
 static fm_status grade_list(const fmv_assertion *a, size_t n, double threshold,
                             const fmv_answer *said, fmv_grade *out, fm_buf *detail,
                             fmv_metrics *metrics)

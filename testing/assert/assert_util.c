@@ -1,5 +1,4 @@
-/* assert_util.c - what every family of assertions leans on: texts of a value, what a value must be,
- * the grade of an answer. */
+/* assert_util.c - helpers of all families: texts and checks of a value, the grade of an answer. */
 #include "testing/assert/assert.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* aux_text.c - what assertions and scorings make of another model's say: the text that it reads, a
- * class by its label, the cosine of two vectors. */
+/* aux_text.c - for auxiliary models: the texts to read, a class by its label, a cosine. */
 #include <math.h>
 #include <string.h>
 

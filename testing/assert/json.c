@@ -1,4 +1,4 @@
-/* json.c - answers that are JSON, or hold it. */
+/* json.c - assertions on answers that are JSON, or contain it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "store/base/mem.h"
 #include "testing/assert/assert.h"
 
-#define SEARCH_BYTES_MAX ((size_t)4 << 20) /* looked at for JSON inside one answer */
+#define SEARCH_BYTES_MAX ((size_t)4 << 20) /* most bytes searched for JSON inside one answer */
 
 static fm_status read_fields(fmv_assertion *a, const char *where)
 {
@@ -39,7 +39,7 @@ static fm_status parsed(fm_json **got, fm_span text)
     return FM_OK;
 }
 
-/* true = any JSON value; a mapping: an object that has these fields with these values. */
+/* Checks that the answer is JSON. true: any value; a mapping: an object with these fields. */
 static fm_status check_fields(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     const fm_json *want = a->value;
@@ -53,7 +53,7 @@ static fm_status check_fields(const fmv_assertion *a, const fmv_answer *said, fm
     return rc;
 }
 
-/* JSON that satisfies the schema, if there is one. Keeps the first reason why not. */
+/* Whether text is JSON that satisfies the schema, if any. Keeps the first reason why not. */
 static fm_status fits_schema(const fmv_assertion *a, fm_span text, uint32_t *steps, bool *fits,
                              fmv_grade *out)
 {
@@ -80,8 +80,8 @@ static fm_status check_whole(const fmv_assertion *a, const fmv_answer *said, fmv
 
 #define NO_END SIZE_MAX
 
-/* end[i] of every bracket from `from` on that stands in no string: behind its partner, or NO_END.
- * Brackets within what looks like a string from here stay 0: another reading may see them. */
+/* Sets end[i] of every bracket from `from` on that is in no string: the index behind its partner,
+ * or NO_END. Brackets inside what looks like a string from here stay 0 for another start. */
 static void find_ends(size_t *end, size_t *open, fm_span s, size_t from)
 {
     size_t depth = 0;
@@ -102,7 +102,7 @@ static void find_ends(size_t *end, size_t *open, fm_span s, size_t from)
     }
 }
 
-/* Nothing was found when the search ended: no reason to say that something is not there. */
+/* The search ended without a find, which does not prove that there is none. */
 static fm_status gave_up(const fmv_assertion *a, fmv_grade *out)
 {
     if (a->negated)
@@ -116,7 +116,7 @@ static fm_status search(const fmv_assertion *a, fm_span s, size_t *end, size_t *
                         fmv_grade *out)
 {
     size_t looked = 0;
-    uint32_t steps = 0; /* over all that is found */
+    uint32_t steps = 0; /* over all candidates */
     bool fits = false;
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && !fits && i < s.len; i++) {

@@ -1,7 +1,7 @@
-/* markup.c - answers that are XML (xml.c) or HTML, or hold some.
+/* markup.c - assertions on answers that are XML (xml.c) or HTML, or contain some.
  *
- * HTML has a meaning for every text, so what is asked here is narrower and stated in SUITES.md:
- * elements of HTML by name, closed where they must be. */
+ * HTML gives every text a meaning, so the check here is narrower, as SUITES.md describes: elements
+ * of HTML by name, closed where they must be. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 
 #define ATTRIBUTES_MAX 64u
 #define PATH_BYTES_MAX ((size_t)200)
-#define SEARCH_BYTES_MAX ((size_t)4 << 20) /* looked at inside one answer */
-#define TRY_BYTES 64u                      /* what a beginning counts as beside its bytes */
+#define SEARCH_BYTES_MAX ((size_t)4 << 20) /* most bytes searched inside one answer */
+#define TRY_BYTES 64u                      /* what each attempt counts in addition to its bytes */
 
 typedef struct name {
     const uint8_t *at;
@@ -27,7 +27,7 @@ typedef struct reader {
     size_t at;
     name open[FMV_TAGS_DEEP_MAX]; /* elements around this place */
     size_t depth, elements;
-    const char *why; /* what is wrong at `at`; NULL: nothing yet */
+    const char *why; /* the error at `at`; NULL: none yet */
 } reader;
 
 /* ---- letters ---- */
@@ -135,7 +135,7 @@ static bool take_attributes(reader *r)
 
 static const char *const html_void[] = {"area",  "base", "br",   "col",    "embed", "hr",  "img",
                                         "input", "link", "meta", "source", "track", "wbr", NULL};
-/* Their end may be left out. */
+/* Elements whose end tag may be left out. */
 static const char *const html_open[] = {
     "p",      "li",       "dt", "dd", "tr",       "td",   "th",   "thead", "tbody", "tfoot",
     "option", "optgroup", "rp", "rt", "colgroup", "html", "head", "body",  NULL};
@@ -223,7 +223,7 @@ static bool close_tag(reader *r)
     return true;
 }
 
-/* One thing of a document: a tag, a comment, or text. */
+/* Reads one part of a document: a tag, a comment, or text. */
 static bool take_part(reader *r)
 {
     if (starts(r, "<!--")) {
@@ -242,7 +242,7 @@ static bool take_part(reader *r)
     return true;
 }
 
-/* The whole is a document, of one element or more. */
+/* Whether the whole text is a document, of one element or more. */
 static bool is_document(reader *r)
 {
     if (peek(r) != '<')
@@ -259,7 +259,7 @@ static bool is_document(reader *r)
     return r->elements || wrong(r, "there is no element");
 }
 
-/* One whole element begins at `at`. */
+/* Whether one whole element begins at `at`. */
 static bool is_element(reader *r)
 {
     do {
@@ -269,7 +269,7 @@ static bool is_element(reader *r)
     return r->elements;
 }
 
-/* As the functions of xml.h. */
+/* Reads HTML as fmv_xml_read reads XML. */
 static fm_status read_html(fm_span s, size_t at, bool whole, fmv_tags *out)
 {
     reader r = {.s = s, .at = at};
@@ -325,9 +325,10 @@ static fm_status check_whole(const fmv_assertion *a, const fmv_answer *said, fmv
     return FM_OK;
 }
 
-/* What was open where the reading broke off breaks off there too, wherever it is begun: a mark says
- * so. Nested too deep, it only would from outside; but if any of them is closed, the innermost is,
- * which is as good where no path is asked for and no end tag may be left out. */
+/* Marks elements that cannot be read: elements that were open where the reading stopped would stop
+ * there from their own start too. If they are nested too deep, that holds only for a start outside;
+ * but if any of them is closed, the innermost is, which is as good where no path is asked for and
+ * no end tag may be left out. */
 static void mark_open(uint8_t *hopeless, const fmv_assertion *a, const fmv_tags *t)
 {
     size_t n = t->depth < FMV_TAGS_DEEP_MAX                ? t->depth
@@ -367,7 +368,7 @@ static fm_status check_inside(const fmv_assertion *a, const fmv_answer *said, fm
     if (rc < 0)
         return rc;
     if (looked > SEARCH_BYTES_MAX && !found) {
-        if (a->negated) /* nothing was found: no reason to say that nothing is there */
+        if (a->negated) /* no find does not prove that there is none */
             return fm_fail(FM_ELIMIT, "the search for elements in the answer took too long");
         snprintf(out->note, sizeof out->note, "none was found before the search took too long");
     }

@@ -1,8 +1,8 @@
-/* model.c - assertions that ask a model: how sure the answer's own was, and what an
- * embedder, a classifier or a judge of the repository says of it.
+/* model.c - assertions that need a model: the confidence of the answer's own model, and the
+ * judgement of an embedder, a classifier or a judge of the repository.
  *
- * A judge's prompt and the form of its reply are fixed (FMV_JUDGE_VERSION) and in SUITES.md. It
- * decodes greedily under a grammar of the form; a reply that is not of it is the case's error. */
+ * A judge's prompt and the form of its reply are fixed (FMV_JUDGE_VERSION) and are in SUITES.md. A
+ * judge decodes greedily under a grammar of the form; another reply is the case's error. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 enum { PERPLEXITY, PERPLEXITY_SCORE, RUBRIC, FACTUALITY, CLOSED_QA };
 
-/* ---- of its own tokens ---- */
+/* ---- the answer's own tokens ---- */
 
 static fm_status read_alone(fmv_assertion *a, const char *where)
 {
@@ -129,7 +129,8 @@ const char *fmv_judge_form(const fmv_assertion *a)
     return forms[a->type->how];
 }
 
-/* %q the question, then %s: what the case wants, the answer. Both are texts as they are. */
+/* Builds a judge's prompt: %q is the question, the two %s are what the case wants and the answer.
+ * Texts are inserted as they are. */
 static fm_status ask_judge(const fmv_assertion *a, const fmv_answer *said, fmv_aux *h)
 {
     fm_buf b;

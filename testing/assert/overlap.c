@@ -1,9 +1,9 @@
-/* overlap.c - how much of a text an answer repeats.
+/* overlap.c - assertions on how much of a text an answer repeats.
  *
- * levenshtein: edits between code points. rouge-n, rouge-l (Lin 2004): F1 over words as rouge_score
- * makes them without its stemmer: letters a-z without case, and digits. bleu (Papineni 2002): of
- * one sentence as sacrebleu's sentence_bleu computes it: tokens of 13a, smoothing `exp`, effective
- * order. gleu (Wu 2016): as nltk's sentence_gleu, over tokens of 13a. */
+ * levenshtein: edits between code points. rouge-n, rouge-l (Lin 2004): F1 over words, which are
+ * those of rouge_score without its stemmer: letters a-z without case, and digits. bleu (Papineni
+ * 2002): of one sentence as sacrebleu's sentence_bleu computes it: tokens of 13a, smoothing `exp`,
+ * effective order. gleu (Wu 2016): as nltk's sentence_gleu, over tokens of 13a. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "store/base/mem.h"
 #include "testing/assert/assert.h"
 
-#define CELLS_MAX ((size_t)200000000) /* of a table of edits */
+#define CELLS_MAX ((size_t)200000000) /* most cells of a table of edits */
 #define ORDER 4
 
 enum { ROUGE_N, ROUGE_L, BLEU, GLEU };
@@ -90,7 +90,7 @@ static bool is_digit(int c)
     return c >= '0' && c <= '9';
 }
 
-/* a-z and 0-9 stay, all else parts words. */
+/* Keeps a-z and 0-9; every other character separates words. */
 static fm_status plain_words(fm_buf *out, fm_span s)
 {
     for (size_t i = 0; i < s.len; i++) {
@@ -121,8 +121,8 @@ static fm_status replaced(fm_buf *s, const char *from, const char *to)
     return rc;
 }
 
-/* Puts spaces into every pair that `apart` names: bits 1 before, 2 between, 4 behind. A character
- * is in one pair only, as in a substitution that goes from left to right. */
+/* Puts spaces into every pair of characters for which `apart` is not 0: bits 1 before, 2 between, 4
+ * behind. A character is in one pair only, as in a substitution from left to right. */
 static fm_status spaced_pairs(fm_buf *s, int (*apart)(int a, int b))
 {
     fm_buf out;
@@ -161,7 +161,7 @@ static int dash_after_digit(int a, int b)
     return is_digit(a) && b == '-' ? 2 | 4 : 0;
 }
 
-/* mteval-v13a's tokens: {-~ [-` space-& (-+ :-@ / stand alone; stops and dashes by their sides. */
+/* mteval-v13a's tokens: {-~ [-` space-& (-+ :-@ / alone; stops and dashes by their neighbours. */
 static fm_status tokens_13a(fm_buf *out, fm_span s, bool ignore_case)
 {
     static const char *const fixed[][2] = {{"<skipped>", ""}, {"-\n", ""},    {"\n", " "},
@@ -196,7 +196,7 @@ static fm_status tokens_13a(fm_buf *out, fm_span s, bool ignore_case)
     return rc == FM_OK ? spaced_pairs(out, dash_after_digit) : rc;
 }
 
-/* Words between white space to numbers: the place of each in the dictionary. */
+/* Numbers the words between white space by their index in the dictionary. */
 static fm_status numbered(words *out, fm_map *dictionary, fm_span s)
 {
     out->id = fm_calloc(s.len / 2 + 2, sizeof *out->id);
@@ -261,7 +261,7 @@ static fm_status grams_of(grams *out, const words *w, size_t order)
     return FM_OK;
 }
 
-/* How often the gram is among them. */
+/* How often the gram occurs in `in`. */
 static size_t times(const grams *in, const gram *g)
 {
     size_t low = 0, high = in->n, n = 0;
@@ -277,8 +277,7 @@ static size_t times(const grams *in, const gram *g)
     return n;
 }
 
-/* N-grams of the answer that some text has too, each at most as often as in the text that has it
- * most. */
+/* Counts n-grams of the answer that some text has, each at most as often as any text has it. */
 static fm_status common(size_t *hits, size_t *of, const words *answer, const words *text,
                         size_t texts, size_t order)
 {
@@ -319,7 +318,7 @@ static fm_status rouge_n(double *out, const words *answer, const words *text, si
     return rc;
 }
 
-/* The longest common subsequence. */
+/* F1 of the longest common subsequence. */
 static fm_status rouge_l(double *out, const words *answer, const words *text)
 {
     if (answer->n && text->n > CELLS_MAX / answer->n)
@@ -340,7 +339,7 @@ static fm_status rouge_l(double *out, const words *answer, const words *text)
     return FM_OK;
 }
 
-/* The length of the text whose length is nearest, the shorter of two. */
+/* The length of the text whose length is nearest to n; the shorter of two. */
 static size_t nearest_length(size_t n, const words *text, size_t texts)
 {
     size_t best = text[0].n;

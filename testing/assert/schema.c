@@ -1,9 +1,9 @@
-/* schema.c - JSON Schema, draft 2020-12, without what needs other documents or dynamic
+/* schema.c - JSON Schema, draft 2020-12, without the parts that need other documents or dynamic
  * scopes: a keyword that is not understood and would change a verdict is refused when the suite is
- * read. The schema is walked as it lies; only its patterns are compiled.
+ * read. The schema is walked as JSON; only its patterns are compiled.
  *
- * Numbers are compared by value (1 is 1.0, and an integer), strings by code points, objects without
- * order, as the draft says. Patterns are PCRE2, which agrees with ECMA-262 in all common ones. */
+ * As in the draft, numbers are compared by value (1 is 1.0, and an integer), strings by code
+ * points, objects without order. Patterns are PCRE2, which agrees with ECMA-262 in common ones. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,10 +11,10 @@
 #include "store/base/mem.h"
 #include "testing/assert/assert.h"
 
-#define SCHEMA_DEEP_MAX 64       /* of the document */
-#define CHECK_DEEP_MAX 512       /* of a check: values and references */
+#define SCHEMA_DEEP_MAX 64       /* nesting of the schema */
+#define CHECK_DEEP_MAX 512       /* nesting of a check: values and references */
 #define CHECK_STEPS_MAX 1000000u /* subschemas and comparisons of one check */
-#define PATTERN_STEPS 500u       /* what a match counts as */
+#define PATTERN_STEPS 500u       /* steps of one match of a pattern */
 #define SCHEMA_NODES_MAX 100000u
 
 struct fmv_schema {
@@ -31,16 +31,16 @@ struct fmv_schema {
 typedef enum form {
     ANYTHING,
     SCHEMA,
-    SCHEMAS,     /* a list of them, not empty */
-    SCHEMA_MAP,  /* by name */
-    PATTERN_MAP, /* by pattern */
+    SCHEMAS,     /* a list of schemas, not empty */
+    SCHEMA_MAP,  /* schemas by name */
+    PATTERN_MAP, /* schemas by pattern */
     NUMBER,
     POSITIVE,
     COUNT, /* a whole number, 0 or more */
     FLAG,
     NAMES,     /* a list of strings */
     NAMES_MAP, /* lists of strings by name */
-    LIST,      /* not empty */
+    LIST,      /* a list, not empty */
     TYPES,
     PATTERN,
     REFERENCE,
@@ -88,7 +88,7 @@ static const struct {
     {"$ref", REFERENCE},
     {"$defs", SCHEMA_MAP},
     {"definitions", SCHEMA_MAP},
-    {"$schema", ANYTHING}, /* from here on: says nothing of a value */
+    {"$schema", ANYTHING}, /* from here on keywords that do not restrict a value */
     {"$comment", ANYTHING},
     {"title", ANYTHING},
     {"description", ANYTHING},
@@ -155,7 +155,7 @@ static form form_of(const char *word)
     return ANYTHING;
 }
 
-/* A part of a JSON Pointer, at *p behind its '/'. False: it is too long, or of a form not read. */
+/* Reads a part of a JSON Pointer, at *p behind its '/'. False: too long, or not supported. */
 static bool take_part(char *name, size_t size, const char **p)
 {
     size_t n = 0;
@@ -179,8 +179,8 @@ static const fm_json *entry_of(const fm_json *list, const char *name)
     return *name && i < fm_json_count(list) ? fm_json_at(list, i) : NULL;
 }
 
-/* "#", "#/$defs/name": within the document, by JSON Pointer, from schema to schema: what lies in a
- * `default` or an `enum` was not read as one. NULL: no schema is there. */
+/* The schema that "#" or "#/$defs/name" refers to within the document, by JSON Pointer, from schema
+ * to schema: a value in a `default` or an `enum` was not read as one. NULL: there is none. */
 static const fm_json *referred(const fm_json *doc, const char *ref)
 {
     const fm_json *v = doc;
@@ -281,7 +281,7 @@ static fm_status read_schema(reader *r, const fm_json *v)
         size_t k = 0;
         while (k < FM_ARRAY_LEN(keyword) && strcmp(keyword[k].word, word) != 0)
             k++;
-        if (r->depth == 1 && strcmp(word, "$id") == 0) /* deeper it would move what '#' means */
+        if (r->depth == 1 && strcmp(word, "$id") == 0) /* deeper, $id would change what '#' means */
             continue;
         rc = k < FM_ARRAY_LEN(keyword)
                  ? read_value(r, word, fm_json_iter_value(it), keyword[k].form)
@@ -314,7 +314,7 @@ fm_status fmv_schema_new(fmv_schema **out, const fm_json *doc, const char *where
     s->doc = doc;
     reader r = {s, where, 0};
     fm_status rc = read_schema(&r, doc);
-    /* A schema that is only references to itself would never come to an end. */
+    /* A schema of references to itself alone would never end. */
     if (rc == FM_OK && (rc = fmv_schema_check(s, NULL, &steps, &valid, why, sizeof why)) < 0)
         rc = fm_error_prefix(rc, "%s", where);
     if (rc < 0)
@@ -330,10 +330,10 @@ typedef struct check {
     const fmv_schema *s;
     uint32_t steps;
     int depth;
-    char path[160]; /* of the value, JSON Pointer, cut where it is long */
-    char *why;      /* of the innermost place that broke first; NULL: nobody asks */
+    char path[160]; /* JSON Pointer of the value, cut where it is long */
+    char *why;      /* reason of the innermost place that broke first; NULL: not wanted */
     size_t why_size;
-    fm_status rc; /* once an error, nothing is decided any more */
+    fm_status rc; /* after an error nothing more is decided */
 } check;
 
 static bool valid(check *c, const fm_json *schema, const fm_json *v);
@@ -383,7 +383,7 @@ static bool same(check *c, const fm_json *a, const fm_json *b)
     return equal;
 }
 
-/* Of something inside of v: its name is part of the path while it is looked at. */
+/* Checks a value inside of v, whose name or index is added to the path meanwhile. */
 static bool valid_inside(check *c, const fm_json *schema, const fm_json *v, const char *name,
                          size_t index)
 {
@@ -397,7 +397,7 @@ static bool valid_inside(check *c, const fm_json *schema, const fm_json *v, cons
     return ok;
 }
 
-/* As a question whose no is no reason: anyOf, not, if, contains. */
+/* Checks without recording a reason, for anyOf, not, if, contains. */
 static bool valid_quietly(check *c, const fm_json *schema, const fm_json *v)
 {
     char *why = c->why;
@@ -450,7 +450,7 @@ static bool check_any_kind(check *c, const fm_json *s, const fm_json *v)
     return !only || same(c, only, v) || broke(c, "const");
 }
 
-/* low and high: the keywords that bound n. */
+/* Whether n is within the bounds of the keywords low and high. */
 static bool within(check *c, const fm_json *s, size_t n, const char *low, const char *high)
 {
     const fm_json *l = fm_json_get(s, low), *h = fm_json_get(s, high);

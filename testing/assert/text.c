@@ -1,4 +1,4 @@
-/* text.c - assertions on the letters of an answer, its length and its end. */
+/* text.c - assertions on the text of an answer, its length and its end. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static fm_status check_texts(const fmv_assertion *a, const fmv_answer *said, fmv
     return FM_OK;
 }
 
-/* White space at that end of both is no part of it. */
+/* Checks how the answer starts or ends; white space at this end of both texts is ignored. */
 static fm_status check_end(const fmv_assertion *a, const fmv_answer *said, fmv_grade *out)
 {
     fm_span text = fmv_trim(said->text), want = fm_json_str(a->value);
@@ -67,7 +67,7 @@ static fm_status check_regex(const fmv_assertion *a, const fmv_answer *said, fmv
     return rc;
 }
 
-/* A whole number, or {min, max}. */
+/* Reads a whole number, or {min, max}. */
 static fm_status read_size(fmv_assertion *a, const char *where)
 {
     static const char *const known[] = {"min", "max", NULL};

@@ -1,5 +1,4 @@
-/* text_match.c - texts, and regular expressions with match limits: a suite is a file from a stranger
- * too. */
+/* text_match.c - comparison of texts, and regular expressions with limits against strangers. */
 #include <ctype.h>
 #include <string.h>
 
@@ -85,7 +84,7 @@ static bool bytes_equal(const uint8_t *a, const uint8_t *b, size_t n, bool ignor
     return true;
 }
 
-/* ASCII letters alone are folded: more would need a locale. */
+/* Only ASCII letters are folded: more would need a locale. */
 bool fmv_text_equal(fm_span a, fm_span b, bool ignore_case)
 {
     return a.len == b.len && bytes_equal(a.data, b.data, a.len, ignore_case);

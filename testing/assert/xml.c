@@ -10,11 +10,11 @@
 typedef struct reader {
     XML_Parser parser;
     fm_span s;
-    size_t from; /* where the parser's bytes begin in s */
+    size_t from; /* offset in s at which the parser's bytes begin */
     bool whole, closed;
     const fm_json *paths;
     bool seen[FMV_XML_PATHS_MAX];
-    size_t len[FMV_TAGS_DEEP_MAX]; /* of the open elements' names */
+    size_t len[FMV_TAGS_DEEP_MAX]; /* length of the name of each open element */
     fmv_tags *tags;
 } reader;
 

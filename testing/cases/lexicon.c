@@ -1,6 +1,6 @@
 /* lexicon.c - the built-in lexicons, and the look-up of names in them and in the suite's own.
  *
- * The lists are short on purpose: they vary a prompt, they do not sample a population. Whoever
+ * The lists are short on purpose: they vary a prompt, they do not sample a population. A suite that
  * measures a gap between groups brings lists of the groups. */
 #include "testing/cases/lexicon.h"
 
@@ -129,7 +129,7 @@ static fm_status check_entry(const fm_json *v, const char *name, size_t i, const
                         where, name, i);
 }
 
-/* A name that a slot can say: letters, digits, - and _. */
+/* Whether a slot can have this name: letters, digits, - and _. */
 static bool word_of_slot(const char *s)
 {
     return *s && strlen(s) <= 64 &&

@@ -1,4 +1,4 @@
-/* perturb.c - perturbations that look at letters, spaces and marks; and the table of all. */
+/* perturb.c - perturbations of letters, spaces and marks; and the table of all perturbations. */
 #include "testing/cases/perturb.h"
 
 #include <stdio.h>
@@ -27,14 +27,14 @@ static bool ascii_letter(uint8_t c)
     return c < 0x80 && fmv_letter(c);
 }
 
-/* Letters i and i + 1 may change places: both of one word, not the same but for their case. */
+/* Whether letters i and i + 1 may be swapped: both of one word, differing in more than case. */
 static bool can_swap(const uint8_t *t, size_t len, size_t i)
 {
     return i + 1 < len && ascii_letter(t[i]) && ascii_letter(t[i + 1]) &&
            (t[i] | 0x20) != (t[i + 1] | 0x20);
 }
 
-/* Swaps p->n times: a place at random, or the next after it that can. */
+/* Swaps p->n times: at a random place, or the next place where a swap is possible. */
 static fm_status typos(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                        bool *applies)
 {
@@ -72,7 +72,7 @@ static fm_status typos(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv
 
 /* ==== numbers ==== */
 
-/* A whole number that stands alone: not part of a word, a decimal or a date. */
+/* Length of a whole number at i, no part of a word, a decimal or a date; 0: none. */
 static size_t number_at(fm_span s, size_t i)
 {
     size_t n = 0;
@@ -106,7 +106,7 @@ static fm_status numbers(fm_buf *out, fm_span text, fmv_draw *d, bool *applies)
         low *= k ? 10 : 1;
     }
     low = len == 1 ? 0 : low;
-    do /* another of as many digits: 10 low - low of them, or 10 */
+    do /* another number with as many digits: there are 9 low of them, or 10 */
         draw = low + fmv_draw_below(d, low ? 9 * low : 10);
     while (draw == value);
     int wrote = snprintf(other, sizeof other, "%llu", (unsigned long long)draw);
@@ -125,7 +125,7 @@ static fm_status numbers(fm_buf *out, fm_span text, fmv_draw *d, bool *applies)
 
 static void casing(fm_buf *out, const fmv_perturbation *p, fm_span text)
 {
-    bool inside = false; /* of a word */
+    bool inside = false; /* inside a word */
     for (size_t i = 0; i < text.len; i++) {
         uint8_t c = text.data[i];
         bool lower = c >= 'a' && c <= 'z', upper = c >= 'A' && c <= 'Z';
@@ -144,7 +144,7 @@ static bool mark(uint8_t c)
     return c == '.' || c == ',' || c == '!' || c == '?' || c == ';' || c == ':';
 }
 
-/* Marks that end a word go; those inside one (3.5, e.g., 10:30) stay. */
+/* Removes marks that end a word; marks inside a word (3.5, e.g., 10:30) stay. */
 static void strip_marks(fm_buf *out, fm_span text)
 {
     for (size_t i = 0; i < text.len; i++) {
@@ -182,7 +182,7 @@ static void punctuation(fm_buf *out, const fmv_perturbation *p, fm_span text)
     }
 }
 
-/* One space between words is doubled; where there is none, one comes in front. */
+/* Doubles one space between words; if there is none, adds one in front. */
 static void whitespace(fm_buf *out, fm_span text, fmv_draw *d)
 {
     size_t found = 0;
@@ -280,7 +280,7 @@ fm_status fmv_perturb(fm_buf *out, const fmv_perturbation *p, fm_span text, uint
     *applies = true;
     FM_TRY(dispatch(out, p, text, &d, applies));
     FM_TRY(fm_buf_ok(out));
-    if (*applies) /* what leaves the text as it was did nothing */
+    if (*applies) /* a result equal to the text does not count */
         *applies = !fm_span_eq(fm_span_of(out->data + before, out->len - before), text);
     if (!*applies && out->data) {
         out->len = before;

@@ -1,9 +1,9 @@
-/* perturb.h - another way to write a prompt. A perturbation is a pure function of the text, its
+/* perturb.h - other ways to write a prompt. A perturbation is a pure function of the text, its
  * options and a seed: no state, no clock, the same on every machine.
  *
- * The kinds are those of CheckList (Ribeiro et al. 2020) and a few of the robustness suites. What
- * looks at words knows English only. A perturbation that has nothing to take hold of (no name, no
- * verb that it can negate) does not apply: it says so and invents nothing. */
+ * The kinds are those of CheckList (Ribeiro et al. 2020) and a few of robustness suites. Kinds that
+ * need words know English only. A perturbation that finds nothing to change (no name, no verb that
+ * it can negate) does not apply: it reports so and invents nothing. */
 #ifndef FM_TESTING_PERTURB_H
 #define FM_TESTING_PERTURB_H
 
@@ -11,22 +11,22 @@
 #include "testing/cases/lexicon.h"
 
 typedef enum fmv_perturb_kind {
-    FMV_TYPOS,        /* n pairs of neighbouring letters of a word change places */
+    FMV_TYPOS,        /* n pairs of neighbouring letters of a word are swapped */
     FMV_CONTRACTIONS, /* "is not" <-> "isn't" */
-    FMV_NAMES,        /* a first name becomes another, everywhere alike */
+    FMV_NAMES,        /* a first name becomes another, the same everywhere */
     FMV_LOCATIONS,    /* a city or country likewise */
-    FMV_NUMBERS,      /* a whole number becomes another of as many digits */
+    FMV_NUMBERS,      /* a whole number becomes another with as many digits */
     FMV_NEGATION,     /* "is" -> "is not" and back: changes the meaning */
     FMV_CASING,
     FMV_PUNCTUATION,
     FMV_PREFIX, /* text in front, with a space between */
     FMV_SUFFIX,
-    FMV_NEUTRAL, /* a sentence that says nothing, in front */
+    FMV_NEUTRAL, /* a sentence without content, in front */
     FMV_WHITESPACE,
     FMV_PERTURBATIONS
 } fmv_perturb_kind;
 
-/* What `mode` (FMV_CASING: `to`) says; 0 is the default of each kind. */
+/* Values of `mode` (FMV_CASING: `to`); 0 is the default of each kind. */
 typedef enum fmv_perturb_mode {
     FMV_MODE_ANY,
     FMV_MODE_ADD,
@@ -43,28 +43,27 @@ typedef struct fmv_perturbation {
     fmv_perturb_mode mode;
     uint32_t n;       /* FMV_TYPOS: swaps */
     uint32_t count;   /* forms wanted of one prompt */
-    uint64_t seed;    /* of the first form; form k of a prompt uses seed + k, .. */
+    uint64_t seed;    /* seed of the first form; form k of a prompt uses seed + k, .. */
     const char *text; /* FMV_PREFIX, FMV_SUFFIX */
-    fm_span salt;     /* draw as for this text, so that several prompts change alike; data NULL: as
-                         for the text itself */
-    fmv_words words;  /* FMV_NAMES, FMV_LOCATIONS: instead of the built-in lists; own and builtin
-                         NULL: those */
+    /* draw as for this text, so that prompts change alike; data NULL: for the text itself */
+    fm_span salt;
+    fmv_words words; /* FMV_NAMES, FMV_LOCATIONS; both NULL: built-in lists */
 } fmv_perturbation;
 
 extern const char *const fmv_perturb_words[FMV_PERTURBATIONS]; /* "typos", ... */
 
-/* Appends the perturbed text. *applies false: out is as it was. */
+/* Appends the perturbed text. *applies false: out is unchanged. */
 fm_status fmv_perturb(fm_buf *out, const fmv_perturbation *p, fm_span text, uint64_t seed,
                       bool *applies);
 
-/* Draws of one perturbation of one text. */
+/* The random draws of one perturbation of one text. */
 typedef struct fmv_draw {
     uint64_t seed, stream, at;
 } fmv_draw;
 uint64_t fmv_draw_below(fmv_draw *d, uint64_t n);
 bool fmv_letter(uint8_t c); /* ASCII letters; bytes of other scripts count as letters */
 
-/* perturb_words.c: kinds that know words. Each appends and sets *applies as fmv_perturb does. */
+/* perturb_words.c: kinds that use lists of words, with the result as of fmv_perturb. */
 fm_status fmv_perturb_contractions(fm_buf *out, const fmv_perturbation *p, fm_span text,
                                    fmv_draw *d, bool *applies);
 fm_status fmv_perturb_swap(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
@@ -72,13 +71,12 @@ fm_status fmv_perturb_swap(fm_buf *out, const fmv_perturbation *p, fm_span text,
 fm_status fmv_perturb_negation(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                                bool *applies);
 
-/* perturb_case.c: a case with `perturb` becomes one without: its prompt and the perturbed forms of
- * it, kind INV unless it says DIR. room: the suite's lexicons, and what may still be written and
- * done. Consumes *doc in every event; *doc is NULL on failure. every: each perturbation must apply
- * (a case), else those that do not are left out and, when none does, *doc is NULL with FM_OK (a
- * filling of a template). */
+/* perturb_case.c: turns a case with `perturb` into one without: its prompt and the perturbed forms
+ * of the prompt, kind INV unless the case says DIR. room: the suite's lexicons and limits. Consumes
+ * *doc in every case; *doc is NULL on failure. every: each perturbation must apply (a case); else
+ * others are left out and, if none applies, *doc is NULL with FM_OK (a filling of a template). */
 fm_status fmv_perturb_case(fm_json **doc, fmv_expansion_room *room, bool every, const char *what);
-/* Up to n cases pushed to the array cases: c as it is but for its prompt, perturbed, and its name. */
+/* Pushes up to n cases to the array cases: copies of c with a perturbed prompt and another name. */
 fm_status fmv_perturbed_forms(fm_json *cases, const fmv_case *c, uint64_t seed, size_t n);
 
 #endif

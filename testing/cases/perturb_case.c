@@ -1,7 +1,6 @@
 /* perturb_case.c - `perturb` in a case, and perturbed forms of a case.
  *
- * What a case becomes is an ordinary INV or DIR case: the digest, the runner and the reports know
- * nothing of perturbations. */
+ * The result is an ordinary INV or DIR case: runner and reports know no perturbations. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -117,7 +116,7 @@ static fm_status read_options(fmv_perturbation *p, const fm_json *o, const fm_js
     return rc;
 }
 
-/* "typos", or {names: {count: 3}}, or {prefix: text}. */
+/* Reads "typos", or {names: {count: 3}}, or {prefix: text}. */
 static fm_status read_entry(fmv_perturbation *p, const fm_json *v, const fm_json *lexicons,
                             const char *where)
 {
@@ -162,7 +161,7 @@ static bool in_list(const fm_json *list, fm_span text)
     return false;
 }
 
-/* Looking for words of a list costs the more the longer it is. */
+/* Charges the steps of a perturbation: searching for words of a longer list costs more. */
 static fm_status charge(fmv_expansion_room *room, const fmv_perturbation *p, fm_span prompt,
                         const char *where)
 {
@@ -179,7 +178,7 @@ static fm_status charge(fmv_expansion_room *room, const fmv_perturbation *p, fm_
     return FM_OK;
 }
 
-/* Up to p->count forms that list does not hold yet, pushed. */
+/* Pushes up to p->count forms that list does not yet hold. */
 static fm_status push_forms(fm_json *list, const fmv_perturbation *p, fm_span prompt,
                             fmv_expansion_room *room, const char *where)
 {
@@ -239,7 +238,7 @@ static fm_status copy_but(fm_json *to, const fm_json *from, const char *a, const
     return FM_OK;
 }
 
-/* made = doc with the list in the prompt's place. */
+/* Makes `made` a copy of doc with the list in place of the prompt. */
 static fm_status write_case(fm_json *made, const fm_json *doc, const char *key, fm_json *list,
                             const char *where)
 {
@@ -284,7 +283,7 @@ fm_status fmv_perturb_case(fm_json **doc, fmv_expansion_room *room, bool every, 
 
 /* ==== perturbed forms of a case ==== */
 
-/* In turn, gentlest first. All keep the meaning, so that what was expected still is. */
+/* Perturbations in turn, gentlest first. All keep the meaning, so the expectation still holds. */
 static const struct {
     fmv_perturb_kind kind;
     fmv_perturb_mode mode;
@@ -311,7 +310,7 @@ static fm_status perturbed_text(fm_json **out, const fmv_perturbation *p, const 
     return rc;
 }
 
-/* The conversation with its last user message changed. */
+/* The conversation with its last user message perturbed. */
 static fm_status perturbed_messages(fm_json **out, const fmv_perturbation *p, const fm_json *list,
                                     bool *changed)
 {
@@ -339,7 +338,7 @@ static fm_status perturbed_messages(fm_json **out, const fmv_perturbation *p, co
     return rc;
 }
 
-/* The value of prompt, chat or messages, perturbed; *changed: something of it is. */
+/* The perturbed value of prompt, chat or messages; *changed: some of it is changed. */
 static fm_status perturbed_prompt(fm_json **out, fmv_perturbation *p, const fmv_case *c,
                                   bool *changed)
 {

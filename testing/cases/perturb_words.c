@@ -1,7 +1,8 @@
-/* perturb_words.c - perturbations that know words: contractions, names and places, negation.
+/* perturb_words.c - perturbations that use lists of words: contractions, names and places,
+ * negation.
  *
- * English, by lists and places of words, not by grammar. Each does what it can do without spoiling
- * the sentence and says "does not apply" to the rest. */
+ * They know English, by lists and positions of words and not by grammar. Each changes only what it
+ * can change without spoiling the sentence; to other texts it does not apply. */
 #include "testing/cases/perturb.h"
 
 #include <stdio.h>
@@ -34,7 +35,7 @@ static bool word_begins(fm_span s, size_t i)
     return i == 0 || (!word_byte(s.data[i - 1]) && s.data[i - 1] != '\'');
 }
 
-/* The phrase stands at i as whole words; an apostrophe after it goes on with the word unless
+/* Whether the phrase is at i as whole words; an apostrophe after it continues the word unless
  * possessive is allowed. */
 static bool stands_at(fm_span s, size_t i, const char *phrase, bool exact_case, bool possessive)
 {
@@ -52,7 +53,7 @@ static bool stands_at(fm_span s, size_t i, const char *phrase, bool exact_case, 
     return !word_byte(next) && (possessive || next != '\'');
 }
 
-/* The replacement, with a capital where the replaced had one. */
+/* Appends the replacement, with a capital if the replaced text had one. */
 static void put_as(fm_buf *out, const char *text, uint8_t model)
 {
     uint8_t first = (uint8_t)*text;
@@ -145,7 +146,7 @@ fm_status fmv_perturb_contractions(fm_buf *out, const fmv_perturbation *p, fm_sp
                                    fmv_draw *d, bool *applies)
 {
     const size_t before = out->len;
-    (void)d; /* all of them at once: nothing is drawn */
+    (void)d; /* changes all contractions at once: nothing is drawn */
     *applies = p->mode != FMV_MODE_EXPAND && contract_all(out, text, false);
     if (!*applies && p->mode != FMV_MODE_CONTRACT) {
         out->len = before;
@@ -179,7 +180,7 @@ static void lists_of(swap_lists *l, const fmv_perturbation *p)
     }
 }
 
-/* The longest entry of any list at i; its bytes, 0: none. */
+/* Finds the longest entry of any list at i; returns its length, 0: none. */
 static size_t entry_at(const swap_lists *l, fm_span s, size_t i, size_t *list, const char **word)
 {
     size_t best = 0;
@@ -253,7 +254,7 @@ static const struct {
     {"should", "shouldn't"}, {"must", "mustn't"},   {"does", "doesn't"}, {"do", "don't"},
     {"did", "didn't"},
 };
-#define FIRST_DO 10 /* from here on: an auxiliary in a question alone ("I did it") */
+#define FIRST_DO 10 /* from here on: auxiliaries only in a question ("I did it") */
 /* Verbs that take "do not" after I, you, we, they. */
 static const char *const plain_verbs[] = {"like",  "love",  "want",  "need", "think",     "believe",
                                           "know",  "see",   "enjoy", "hate", "live",      "work",
@@ -262,7 +263,7 @@ static const char *const plain_verbs[] = {"like",  "love",  "want",  "need", "th
 static const char *const plural_subjects[] = {"I", "you", "we", "they", NULL};
 static const char *const ask_words[] = {"what", "who", "which", "where",
                                         "when", "why", "how",   NULL};
-/* "Do it" is no question. */
+/* Words after "do" that make no question: "Do it". */
 static const char *const objects[] = {"it", "this", "that", "them", "so", "your", "my", NULL};
 static const char *const negators[] = {"not",    "no",      "never", "nobody",  "nothing", "none",
                                        "cannot", "neither", "nor",   "without", NULL};
@@ -287,7 +288,7 @@ static bool negative(fm_span s)
     return false;
 }
 
-/* Nothing but white space between i and the end of the sentence before. */
+/* Whether only white space is between i and the end of the sentence before. */
 static bool sentence_begins(fm_span s, size_t i)
 {
     while (i > 0 && (s.data[i - 1] == ' ' || s.data[i - 1] == '\n'))
@@ -295,7 +296,7 @@ static bool sentence_begins(fm_span s, size_t i)
     return i == 0 || strchr(".!?:\n", s.data[i - 1]) != NULL;
 }
 
-/* A question word, or a phrase that begins with one, stands before the auxiliary at i in its
+/* Whether a question word, or a phrase that begins with one, is before the auxiliary at i in its
  * sentence: "Which city is". */
 static bool asked(fm_span s, size_t i)
 {
@@ -314,8 +315,9 @@ static void replace(fm_buf *out, fm_span s, size_t at, size_t len, const char *w
     fm_buf_append(out, s.data + at + len, s.len - at - len);
 }
 
-/* At a sentence's begin and after a question word the subject follows the auxiliary, so that the
- * short form is right ("Isn't it?", "What isn't red?"); elsewhere "not" comes after it. */
+/* Negates an auxiliary. At the beginning of a sentence and after a question word the subject
+ * follows the auxiliary, so the short form is right ("Isn't it?", "What isn't red?"); elsewhere
+ * "not" follows it. */
 static bool negate_auxiliary(fm_buf *out, fm_span s)
 {
     for (size_t i = 0; i < s.len; i++)
@@ -356,7 +358,7 @@ static bool negate_verb(fm_buf *out, fm_span s)
     return false;
 }
 
-/* "X not" -> "X", "Xn't" -> "X"; "do not like" -> "like". The first one of the text. */
+/* Removes the first negation: "X not" -> "X", "Xn't" -> "X"; "do not like" -> "like". */
 static bool affirm(fm_buf *out, fm_span s)
 {
     char full[32];
@@ -384,7 +386,7 @@ static bool affirm(fm_buf *out, fm_span s)
 fm_status fmv_perturb_negation(fm_buf *out, const fmv_perturbation *p, fm_span text, fmv_draw *d,
                                bool *applies)
 {
-    (void)d; /* the first place that it knows: nothing is drawn */
+    (void)d; /* takes the first place that it knows: nothing is drawn */
     bool is = negative(text);
     *applies = false;
     if (p->mode != FMV_MODE_REMOVE && !is)

@@ -1,9 +1,9 @@
 /* template.c - one template, many cases: which fillings of its slots there are.
  *
  * slots is a list of rows ([{country: A, capital: B}, ...]) or a mapping of lists (their product);
- * a slot that it does not name is looked for among the lexicons, as it is or without the digits at
- * its end. Choices are made one variable after the other, and a variable that only some values
- * need (a slot within a slot) exists only below these: nothing is made twice. */
+ * a slot that is not in it is looked up in the lexicons, by its name with or without the digits at
+ * its end. Choices are made one variable after another, and a variable that only some values need
+ * (a slot within a slot) exists only below these values: nothing is made twice. */
 #include "testing/cases/template.h"
 
 #include <math.h>
@@ -15,19 +15,19 @@
 #include "store/base/math/rng.h"
 
 #define SLOTS_MAX 16
-#define SAMPLE_TRIES 50 /* draws for each filling of a sample before there seem to be no more */
+#define SAMPLE_TRIES 50 /* draws for each filling of a sample before it gives up on new ones */
 
 typedef struct expansion {
     const fm_json *tmpl, *slots; /* slots: NULL or the mapping */
     const char *where;
     fmv_expansion_room *room;
     bool nested;
-    size_t bytes; /* of the template's texts */
+    size_t bytes; /* length of the template's texts */
     fmv_case_fn each;
     void *ctx;
     fmv_variable v[FMV_VARIABLES_MAX];
     fmv_filling f;
-    unsigned depth; /* of rows' values within rows' values */
+    unsigned depth; /* nesting of rows' values within rows' values */
     /* sample */
     uint64_t seed, stream, draws;
     fm_map *seen; /* NULL: all fillings */
@@ -36,7 +36,7 @@ typedef struct expansion {
 
 /* ==== variables ==== */
 
-/* bytes: of text that is looked through beside. */
+/* Charges a step. bytes: length of the text that is searched too. */
 static fm_status step(expansion *x, size_t bytes)
 {
     size_t cost = 1 + bytes / 64;
@@ -47,7 +47,7 @@ static fm_status step(expansion *x, size_t bytes)
     return FM_OK;
 }
 
-/* The list that a name draws from. */
+/* Finds the list that a name draws from. */
 static bool list_of(const expansion *x, const char *name, fmv_words *out, bool *from_lexicon)
 {
     const fm_json *own = fm_json_get(x->slots, name);
@@ -83,7 +83,7 @@ static fm_status add_variable(expansion *x, const char *name, const fmv_words *l
 
 static fm_status need_variable(void *ctx, const char *name, size_t len);
 
-/* Slots that a row's value names; a cycle ends here, and the filling refuses it. */
+/* Adds the slots that a row's value names; a cycle ends here, and the filling refuses it. */
 static fm_status row_slots(expansion *x, const fm_json *value)
 {
     fm_status rc =
@@ -96,7 +96,8 @@ static fm_status row_slots(expansion *x, const fm_json *value)
     return rc;
 }
 
-/* name as it is, without a field, without digits at its end: the first that is a list. */
+/* Adds the variable for a name: as it is, without a field, or without digits at its end, the first
+ * of these that is a list. */
 static fm_status need_variable(void *ctx, const char *name, size_t len)
 {
     expansion *x = ctx;
@@ -125,7 +126,7 @@ static fm_status need_variable(void *ctx, const char *name, size_t len)
     return known ? add_variable(x, full, &list, lexicon) : FM_OK;
 }
 
-/* Does a text of the template draw from slot `name` by numbers alone ({name1}, {name2})? Then name
+/* Whether texts of the template use slot `name` only with numbers ({name1}, {name2}). Then name
  * itself needs no value. */
 typedef struct usage {
     const char *name;
@@ -146,7 +147,7 @@ static fm_status note_usage(void *ctx, const char *name, size_t len)
     return FM_OK;
 }
 
-/* The listed slots in their order, then what texts name beside them. */
+/* Adds the listed slots in their order, then the other names in texts. */
 static fm_status first_variables(expansion *x)
 {
     fm_status rc = step(x, x->bytes);
@@ -167,7 +168,7 @@ static bool same_list(const fmv_variable *a, const fmv_variable *b)
     return a->list.own == b->list.own && a->list.builtin == b->list.builtin;
 }
 
-/* Another variable before k has chosen this entry of the same list. */
+/* Whether a variable before k has chosen this entry of the same list. */
 static bool taken(const expansion *x, size_t k, size_t entry)
 {
     for (size_t i = 0; i < k; i++)
@@ -176,7 +177,7 @@ static bool taken(const expansion *x, size_t k, size_t entry)
     return false;
 }
 
-/* Slots that the value chosen for k names. */
+/* Adds the slots that the value chosen for k names. */
 static fm_status below(expansion *x, size_t k)
 {
     const fmv_variable *v = &x->v[k];
@@ -236,7 +237,7 @@ static size_t used_entries(const expansion *x, size_t k, size_t used[FMV_VARIABL
     return n;
 }
 
-/* One filling at random; FM_OK without `fresh` when it was there before or got stuck. */
+/* Draws one filling at random; FM_OK without `fresh` where it is not new or has no free value. */
 static fm_status draw_one(expansion *x, const fm_json *rows)
 {
     fm_buf key;

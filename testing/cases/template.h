@@ -1,5 +1,4 @@
-/* template.h - between template.c (which fillings there are) and template_fill.c (what a filling
- * writes). */
+/* template.h - shared by template.c (which fillings there are) and template_fill.c (their text). */
 #ifndef FM_TESTING_TEMPLATE_H
 #define FM_TESTING_TEMPLATE_H
 
@@ -9,7 +8,7 @@
 #define FMV_VARIABLES_MAX 32u
 #define FMV_NESTING_MAX 8u /* slots within the values of slots */
 
-/* Something that a filling chooses a value for: a slot, a lexicon, or a numbered draw of either
+/* A variable for which a filling chooses a value: a slot, a lexicon, or a numbered draw of either
  * ({name1}, {name2}: different entries of one list). */
 typedef struct fmv_variable {
     char name[72];
@@ -17,35 +16,35 @@ typedef struct fmv_variable {
     bool lexicon;  /* not one of `slots` */
     bool nested;   /* its texts may hold slots */
     size_t chosen; /* the index of its value */
-    bool open;     /* being written: a value that holds itself comes here twice */
+    bool open;     /* being written: a value that contains itself finds this set */
 } fmv_variable;
 
 /* One filling: the row, and a value for each variable. */
 typedef struct fmv_filling {
     const char *where;  /* "<file>: template 'capital-{id}'" */
-    const fm_json *row; /* of a template with rows, or NULL */
+    const fm_json *row; /* the row, of a template with rows; else NULL */
     bool nested;        /* values of rows may hold slots */
-    size_t number;      /* {#}: 1, 2, .. over the template */
+    size_t number;      /* value of {#}: 1, 2, .. over the template */
     fmv_variable *v;    /* [count] */
     size_t count;
     fmv_expansion_room *room;
 } fmv_filling;
 
-/* A slot as a text names it: {a:person1.city}. */
+/* A slot as it is written in a text: {a:person1.city}. */
 typedef struct fmv_slot_ref {
-    const char *name; /* into the text, len bytes; what is written is the whole: "person1.city" */
+    const char *name; /* in the text, len bytes: "person1.city" */
     size_t len;
     int article; /* 0, 'a', 'A' */
 } fmv_slot_ref;
-/* The slot that begins at text (a '{'); its length with the braces, 0: it has no end. */
+/* Reads the slot at text (a '{'); returns its length with the braces, 0: it has no end. */
 size_t fmv_slot_at(fmv_slot_ref *out, const char *text);
 
-/* Calls each for every slot that a string of v names (`slots` of the top level left out). */
+/* Calls each for every slot in the strings of v (except in `slots` of the top level). */
 typedef fm_status (*fmv_ref_fn)(void *ctx, const char *name, size_t len);
 fm_status fmv_slots_of(const fm_json *v, fmv_ref_fn each, void *ctx, int depth);
 fm_status fmv_slots_of_text(const char *text, fmv_ref_fn each, void *ctx);
 
-/* The template with f filled in, without the keys that make fillings. */
+/* The template with f filled in, without the keys that define fillings. */
 fm_status fmv_fill(fm_json **out, const fm_json *tmpl, fmv_filling *f);
 
 #endif

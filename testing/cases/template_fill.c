@@ -1,4 +1,4 @@
-/* template_fill.c - what a filling writes: every string of a template with its slots replaced. */
+/* template_fill.c - writes a filling: every string of a template with its slots replaced. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,8 @@
 #include "testing/cases/template.h"
 
 #define FILL_DEPTH_MAX 16
-#define NODE_BYTES 32 /* what a value costs beside its text, so that empty ones are not free */
+/* cost of a value in addition to its text, so that empty values are not free */
+#define NODE_BYTES 32
 
 /* ==== slots in a text ==== */
 
@@ -32,7 +33,7 @@ fm_status fmv_slots_of_text(const char *text, fmv_ref_fn each, void *ctx)
         } else if (*p == '{') {
             n = fmv_slot_at(&ref, p);
             if (n == 0)
-                break; /* the filling says so */
+                break; /* the filling reports it */
             FM_TRY(each(ctx, ref.name, ref.len));
         }
         p += n;
@@ -57,12 +58,12 @@ fm_status fmv_slots_of(const fm_json *v, fmv_ref_fn each, void *ctx, int depth)
 
 /* ==== values ==== */
 
-/* What a name says in a filling: the row's field, or a variable's value. */
+/* The meaning of a name in a filling: a field of the row, or the value of a variable. */
 typedef struct found {
     const fm_json *value; /* NULL: word */
-    const char *word;     /* of a built-in lexicon */
-    fmv_variable *of;     /* NULL: the row's */
-    bool field;           /* of a mapping: text as it is */
+    const char *word;     /* from a built-in lexicon */
+    fmv_variable *of;     /* NULL: from the row */
+    bool field;           /* a field of a mapping: its text is written as it is */
 } found;
 
 static bool find(found *out, fmv_filling *f, const char *name)
@@ -81,7 +82,7 @@ static bool find(found *out, fmv_filling *f, const char *name)
     return out->value != NULL;
 }
 
-/* "x", else "x.field" where x is a mapping. */
+/* Finds "x", else "x.field" where x is a mapping. */
 static fm_status find_path(found *out, fmv_filling *f, const char *name, size_t len)
 {
     char key[160];
@@ -121,7 +122,7 @@ static bool begins(const char *word, const char *const *list)
     return false;
 }
 
-/* "an" before a vowel that is heard. By spelling: an initialism is taken for a word. */
+/* "an" before the sound of a vowel, judged by spelling: an initialism is read as a word. */
 static const char *article(const char *word, int form)
 {
     static const char *const silent[] = {"hour", "honest", "honour", "honor", "heir", NULL};
@@ -240,7 +241,7 @@ static fm_status fill_string(fm_json **out, const char *text, fmv_filling *f)
     return rc;
 }
 
-/* Keys of a template that say how it is filled; they are no keys of a case. */
+/* Whether key says how a template is filled; such keys are not keys of a case. */
 static bool of_template(const char *key)
 {
     return strcmp(key, "slots") == 0 || strcmp(key, "sample") == 0 || strcmp(key, "seed") == 0 ||

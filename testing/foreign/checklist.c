@@ -1,5 +1,5 @@
-/* checklist.c - tests of CheckList (Ribeiro et al. 2020), exported as JSON with their
- * templates expanded: {"tests": [...]} or, as a TestSuite keeps them, {"tests": {"name": {...}}}.
+/* checklist.c - tests of CheckList (Ribeiro et al. 2020), exported as JSON with their templates
+ * expanded: {"tests": [...]} or, as a TestSuite keeps them, {"tests": {"name": {...}}}.
  *
  *   {"name", "type": "MFT|INV|DIR", "capability", "description", "data", "labels",
  *    "choices", "prompt", "expect": {"direction", "label"}}
@@ -8,7 +8,7 @@
  * and its perturbed forms of INV and DIR. labels is one for all or a list as long as data. A
  * classifier's labels mean nothing to a language model until they are words: `choices` names the
  * labels in their order, `prompt` says how a text is asked ({text}); both may stand at the top for
- * all tests. What pickles hold (functions) is not read. */
+ * all tests. Functions, which pickles hold, are not read. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ typedef struct reader {
     char where[400];
 } reader;
 
-/* Of the test, else of the file. */
+/* A setting of the test, else of the file. */
 static const fm_json *setting(const reader *r, const char *key)
 {
     const fm_json *v = fm_json_get(r->test, key);
@@ -45,7 +45,7 @@ static fm_json *asked(const reader *r, const fm_json *text)
     return v;
 }
 
-/* A label as the choice it means: its index, or the word itself; NULL: neither. */
+/* The choice that a label means: by its index, or the word itself; NULL: neither. */
 static const fm_json *choice_of(const reader *r, const fm_json *label)
 {
     if (fm_json_is(label, FM_JSON_INT)) {
@@ -114,7 +114,7 @@ static fm_status put_direction(fm_json *c, const reader *r)
     return rc;
 }
 
-/* texts: NULL, one text alone is `text`. */
+/* Adds a case. texts NULL: it has the one text `text`. */
 static fm_status add_case(const reader *r, const char *kind, const fm_json *texts,
                           const fm_json *text, const fm_json *label)
 {
@@ -148,7 +148,7 @@ static fm_status add_case(const reader *r, const char *kind, const fm_json *text
     return rc;
 }
 
-/* data[i] of a test: an example, or a list of them. */
+/* Adds data[i] of a test: an example, or a list of examples. */
 static fm_status add_example(reader *r, const char *kind, size_t i)
 {
     const fm_json *data = fm_json_at(fm_json_get(r->test, "data"), i),

@@ -3,8 +3,8 @@
  *   prompt (or chat), name, capability, tags.KEY, choices ("a|b|c"), answer, max-tokens,
  *   expected (promptfoo: __expected, __expected1, ...; __description is name)
  *
- * What is expected reads as promptfoo has it: "contains: Paris", "not-regex: ...", "icontains-any:
- * a, b", "levenshtein(3): text"; text without a type is `equals`. */
+ * Expectations are written as in promptfoo: "contains: Paris", "not-regex: ...", "icontains-any: a,
+ * b", "levenshtein(3): text"; text without a type is `equals`. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 
 /* ==== what is expected ==== */
 
-/* What stands between separators; words: without the white space around them and none empty. */
+/* Splits text at separators; words: without the white space around them and without empty ones. */
 static fm_json *list_of(const char *text, const char *separator, bool words)
 {
     fm_json *list = fm_json_new_array();
@@ -34,7 +34,7 @@ static fm_json *list_of(const char *text, const char *separator, bool words)
     return NULL;
 }
 
-/* "type(threshold): value" as {type, value, threshold}; else {equals}. */
+/* Reads "type(threshold): value" as {type, value, threshold}; else {equals}. */
 static fm_status read_expected(fm_json *a, const char *text, const char *where)
 {
     size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz-");

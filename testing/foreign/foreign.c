@@ -1,5 +1,5 @@
-/* foreign.c - suites of other tools as suites: which reader, the frame, and the proof that the
- * outcome is a suite. */
+/* foreign.c - conversion of suites of other tools: the choice of the reader, the common frame, and
+ * the check that the result is a suite. */
 #include "testing/foreign/foreign.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static const struct {
     {"csv", fmv_foreign_csv},
 };
 
-/* By its form: JSON has CheckList's tests, YAML with `prompts` or `task`, a table else. */
+/* Finds the format: JSON has CheckList's tests, YAML `prompts` or `task`; else a table. */
 static const char *told_by(fm_span text, const char *what)
 {
     const char *dot = strrchr(what, '.');
@@ -38,7 +38,7 @@ static const char *told_by(fm_span text, const char *what)
     return NULL;
 }
 
-/* What a file's own name becomes as the name of a suite. */
+/* Turns a file's name into the name of a suite. */
 static void suite_name(char out[65], const char *from)
 {
     size_t n = 0;

@@ -1,5 +1,4 @@
-/* foreign_case.c - what every reader of a foreign suite leans on: JSON put together, a case added
- * under a name of its own. */
+/* foreign_case.c - helpers of the readers: building JSON, adding a case under its own name. */
 #include "testing/foreign/foreign.h"
 
 #include <string.h>
@@ -21,15 +20,15 @@ fm_status fmv_foreign_keep(char **to, const fm_json *v)
     return *to ? FM_OK : FM_ENOMEM;
 }
 
-/* One line, no control bytes, at most 150 bytes; numbered when taken. */
+/* Makes a case's name: one line, no control bytes, at most 150 bytes; numbered if it is taken. */
 static fm_status name_case(fm_buf *out, const fmv_foreign *f, const char *name)
 {
     fm_span s = fmv_clip(fm_span_str(name), 150);
     fm_buf_init(out, 0);
     for (size_t i = 0; i < s.len; i++)
         fm_buf_char(out, s.data[i] < 0x20 || s.data[i] == 0x7f ? ' ' : (char)s.data[i]);
-    /* A name's value in the map is the last number given to it, so that many of one name are found
-     * a place at once. */
+    /* A name's value in the map is the last number given to it, so that the next free number of a
+     * frequent name is found at once. */
     const size_t own = out->len;
     uintptr_t k = (uintptr_t)fm_map_get(f->names, fm_buf_cstr(out), own);
     fm_status rc = fm_buf_ok(out);
@@ -43,7 +42,7 @@ static fm_status name_case(fm_buf *out, const fmv_foreign *f, const char *name)
     }
     if (rc == FM_OK && k)
         rc = fm_map_put(f->names, base, own, (void *)k, NULL);
-    if (rc == FM_OK) /* 1: the next of this very name is -2 */
+    if (rc == FM_OK) /* 1: the next case of this name is -2 */
         rc = fm_map_put(f->names, fm_buf_cstr(out), out->len, (void *)(uintptr_t)1, NULL);
     fm_free(base);
     return rc;

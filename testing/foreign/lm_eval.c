@@ -1,9 +1,9 @@
-/* lm_eval.c - a task of lm-evaluation-harness: one YAML file that says how an example is
+/* lm_eval.c - reads a task of lm-evaluation-harness: one YAML file that says how an example is
  * asked, and the examples as JSON Lines.
  *
  * multiple_choice becomes `choices`, generate_until an answer that must be equal, loglikelihood a
- * continuation that must be what greedy decoding says. Measures of the whole (ppl, f1) are none of
- * a case: what cannot be said of one example is refused. */
+ * continuation that must be that of greedy decoding. Measures of the whole task (ppl, f1) have no
+ * meaning for one example and are refused. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,11 +92,11 @@ static fm_status read_metrics(task *t)
         t->acc_norm = t->acc_norm || strcmp(word, "acc_norm") == 0;
         t->ignore_case = t->ignore_case || fm_json_bool(fm_json_get(m, "ignore_case"), false);
     }
-    t->acc_norm = t->acc_norm && !acc; /* both: the plain one decides */
+    t->acc_norm = t->acc_norm && !acc; /* if both are set the plain one decides */
     return FM_OK;
 }
 
-/* What doc_to_<x> gives for the row: a field by its name, else a template. */
+/* The text of doc_to_<x> for the row: a field by its name, else a template. */
 static fm_status text_of(fm_buf *out, const task *t, const char *key)
 {
     char where[400];
@@ -119,7 +119,7 @@ static fm_status text_of(fm_buf *out, const task *t, const char *key)
     return fm_buf_ok(out);
 }
 
-/* The list of choices: in the task, a field, or a template that names one. */
+/* The list of choices: written in the task, a field, or a template that names a field. */
 static const fm_json *choices_of(const task *t)
 {
     const fm_json *how = fm_json_get(t->doc, "doc_to_choice");
@@ -128,7 +128,7 @@ static const fm_json *choices_of(const task *t)
     return tmpl && !v ? fmv_foreign_value(tmpl, t->row) : v;
 }
 
-/* Choices of a list may be templates themselves. */
+/* The text of a choice; a choice of a list may be a template. */
 static fm_status choice_text(fm_buf *out, const task *t, const fm_json *v)
 {
     char where[400];
@@ -143,7 +143,7 @@ static fm_status choice_text(fm_buf *out, const task *t, const fm_json *v)
     return fm_buf_ok(out);
 }
 
-/* The number that text is, -1: none. */
+/* text as a whole number, -1: it is none. */
 static long whole(const char *text)
 {
     long n = 0;
@@ -155,7 +155,8 @@ static long whole(const char *text)
     return n;
 }
 
-/* Such a field is a choice's text whatever its letters: an index is a number, or a template's. */
+/* Whether the key names a field with a text: this is then a choice's text even if it has only
+ * digits. An index is a number, or comes from a template. */
 static bool field_of_text(const task *t, const char *key)
 {
     const char *name = fm_json_cstr(fm_json_get(t->doc, key), "");

@@ -1,9 +1,8 @@
-/* promptfoo.c - a promptfooconfig.yaml: each prompt with each test (and each combination of
+/* promptfoo.c - reads a promptfooconfig.yaml: each prompt with each test (and each combination of
  * variables that are lists) is a case.
  *
- * Which provider answers is the version's matter here, and how a run is shown the command's: such
- * keys are passed over. Whatever changes what is asked or what is demanded is translated or
- * refused. */
+ * Here the version decides which model answers, and the command how a run is shown: keys for these
+ * are ignored. Keys that change a prompt or an expectation are translated or refused. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +20,7 @@ static bool among(const char *key, const char *const *list)
     return false;
 }
 
-/* Every key is read or passed over; the rest is refused by name. */
+/* Refuses keys that are neither read nor ignored, by name. */
 static fm_status check_keys(const fm_json *o, const char *const *known, const char *where)
 {
     for (void *it = fm_json_iter(o); it; it = fm_json_next(o, it))
@@ -56,7 +55,7 @@ static const struct {
     {"human", "nobody is asked"},
 };
 
-/* A value with its {{variables}} filled in, whatever it holds. */
+/* A value of any type with its {{variables}} filled in. */
 static fm_status rendered(fm_json **out, const fm_json *v, const fm_json *vars, int depth,
                           const char *where)
 {
@@ -96,7 +95,8 @@ static fm_status rendered(fm_json **out, const fm_json *v, const fm_json *vars, 
     return rc;
 }
 
-/* "contains" of numbers: promptfoo compares texts. Words that have another name here, too. */
+/* Sets the value of an assertion. promptfoo compares numbers in "contains" as texts; some words
+ * have another name here. */
 static fm_status put_value(fm_json *entry, const char *type, const fm_json *value,
                            const fm_json *vars, const char *where)
 {
@@ -193,7 +193,7 @@ typedef struct config {
     char name[200];
 } config;
 
-/* Of the test, else of all. */
+/* An option of the test, else of the defaults. */
 static bool option(const config *g, const char *name)
 {
     const fm_json *own = fm_json_get(fm_json_get(g->test, "options"), name);
@@ -238,7 +238,7 @@ static fm_status put_prompt(fm_json *c, const config *g, const fm_json *prompt, 
     else
         fmv_foreign_text(&rc, c, g->f->key, fm_buf_span(&b));
     if (rc == FM_OK)
-        fm_error_clear(); /* a prompt that is no JSON is a prompt */
+        fm_error_clear(); /* a prompt that is not JSON is a text */
     fm_json_free(messages);
     fm_buf_release(&b);
     return rc;
@@ -263,7 +263,7 @@ static fm_status add_tags(fm_json *tags, const fm_json *meta)
     return rc;
 }
 
-/* The test's over those of all. */
+/* Sets the test's tags over those of the defaults. */
 static fm_status put_tags(fm_json *c, const config *g)
 {
     fm_json *tags = fm_json_new_object();
@@ -275,7 +275,7 @@ static fm_status put_tags(fm_json *c, const config *g)
     return rc;
 }
 
-/* One case: prompt p with these variables. */
+/* Adds one case: prompt p with these variables. */
 static fm_status add_case(const config *g, size_t p, const fm_json *vars)
 {
     char name[260];
@@ -305,7 +305,7 @@ static fm_status add_case(const config *g, size_t p, const fm_json *vars)
     return rc;
 }
 
-/* All combinations of the variables that are lists, the last fastest, as promptfoo does it. */
+/* Adds all combinations of variables that are lists, the last one fastest, as promptfoo. */
 static fm_status add_test(const config *g, const fm_json *vars)
 {
     const char *key[LISTS_MAX];

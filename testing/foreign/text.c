@@ -1,12 +1,12 @@
-/* text.c - the templates of other tools: {{ name }} by hand, since a name without a value
- * must be an error; all else by the engine of chat templates, which has Jinja's semantics. */
+/* text.c - the templates of other tools: {{ name }} is read here, since a name without a value must
+ * be an error; other Jinja goes through the engine of chat templates. */
 #include <string.h>
 
 #include "testing/foreign/foreign.h"
 
 #define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 
-/* One part of a path at *p: name, .name, [3], ['name']; *v goes down by it. False: no such form. */
+/* Reads a part of a path: name, .name, [3], ['name']; *v becomes its value. False: other form. */
 static bool part(const char **p, const fm_json **v, bool first)
 {
     char key[128];
@@ -36,7 +36,7 @@ static bool part(const char **p, const fm_json **v, bool first)
     return true;
 }
 
-/* "{{ path }}" at p: its length, 0 when it is no plain path. *v: the value, NULL: there is none. */
+/* Length of a plain "{{ path }}" at p, 0: it is none. *v: the value, NULL: there is none. */
 static size_t path_at(const char *p, const fm_json *vars, const fm_json **v)
 {
     const char *at = p + 2;
@@ -71,7 +71,7 @@ const fm_json *fmv_foreign_value(const char *tmpl, const fm_json *vars)
     return n && n == strlen(tmpl) ? v : NULL;
 }
 
-/* Work in a template is bounded by its length when nothing in it repeats. */
+/* Refuses statements that repeat, so that the work in a template is bounded by its length. */
 static fm_status check_statements(const char *tmpl, const char *where)
 {
     static const char *const words[] = {"for", "macro", "call", "include", "import"};

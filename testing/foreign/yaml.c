@@ -1,10 +1,9 @@
-/* yaml.c - a value tree as YAML in blocks, for people to read and go on from. */
+/* yaml.c - writes a value tree as YAML in blocks, for people to read and edit. */
 #include <string.h>
 
 #include "testing/foreign/foreign.h"
 
-/* Text that reads as itself without quotes: letters, digits and spaces, and no word that YAML takes
- * for something else. */
+/* Whether text needs no quotes: letters, digits, spaces, and no word of another YAML type. */
 static bool plain(fm_span s)
 {
     static const char *const words[] = {"null", "Null",  "NULL",  "true",  "True",
@@ -46,7 +45,7 @@ static void indent(fm_buf *out, int depth)
         fm_buf_str(out, "  ");
 }
 
-/* first: what stands before the value is already on this line. */
+/* first: the beginning of the value's line is already written. */
 static fm_status write(fm_buf *out, const fm_json *v, int depth, bool first)
 {
     bool list = fm_json_is(v, FM_JSON_ARRAY);

@@ -1,5 +1,5 @@
-/* html.c - the report as one HTML file. Every figure that a picture shows stands beside it as text;
- * colour alone says nothing. */
+/* html.c - the report as one HTML file. Every figure of a picture also stands as text; colour alone
+ * carries no information. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,19 +14,19 @@
 #define FLIPS_MAX 200u  /* rows of the table of flips */
 #define CASES_MAX 2000u /* rows of the table of all cases */
 #define DRAWS_MAX                                                                                  \
-    ((size_t)200000000) /* of the bootstraps of a page: a long lineage has fewer each */
-enum { BINS = 24 };     /* of a histogram */
+    ((size_t)200000000) /* most draws of a page's bootstraps: each has fewer in a long lineage */
+enum { BINS = 24 };     /* bins of a histogram */
 
 typedef struct page {
     const fm_report *report;
     fm_matrix matrix;
-    fm_matrix_cell *total;   /* [columns] of all cases */
-    fm_suite_change *change; /* per column and suite that has a parent column; by column */
+    fm_matrix_cell *total;   /* [columns] sums over all cases */
+    fm_suite_change *change; /* one a suite of a column with a parent, by column */
     size_t *change_column;   /* [changes] */
     size_t changes;
 } page;
 
-/* What a case is told as: its verdict, unless it is set apart; and its colour. */
+/* The word for a case (its verdict, unless it is flaky or waived) and its colour. */
 static const char *told(const fm_case_result *r, const char **colour)
 {
     static const char *const verdicts[] = {"pass", "fail", "error"};
@@ -57,7 +57,7 @@ static void versions_part(fm_buf *out, const page *p)
     fm_table_close(out);
 }
 
-/* From red over yellow to green. */
+/* A cell coloured from red over yellow to green. */
 static void matrix_cell(fm_buf *out, const fm_matrix_cell *m)
 {
     const double share = fm_matrix_share(m);
@@ -147,7 +147,7 @@ static void changes_table(fm_buf *out, const page *p)
     fm_table_close(out);
 }
 
-/* The end of a table in <details> that shows `most` rows. */
+/* Ends a table in <details> that shows `most` rows. */
 static void close_details(fm_buf *out, size_t most, size_t all)
 {
     fm_table_close(out);
@@ -218,7 +218,7 @@ static fm_status scores_of(score **out, size_t *n, const page *p)
     return FM_OK;
 }
 
-/* Over the common range of all columns. */
+/* A histogram over the common range of all columns. */
 static void histogram(fm_buf *out, const score *s, size_t n, double low, double high)
 {
     const fm_plot plot = {60, 720, 14, 104, low, high > low ? high : low + 1, 0, 1};
@@ -381,7 +381,7 @@ static void release(page *p)
     fm_matrix_release(&p->matrix);
 }
 
-/* Each column's suites against the same ones of its parent column; p-values adjusted over all. */
+/* Compares each column's suites with those of its parent column; p-values are adjusted over all. */
 static fm_status take_changes(page *p)
 {
     const fm_report *r = p->report;

@@ -1,4 +1,4 @@
-/* matrix.c - capability by kind by version, and which cases to look at first. */
+/* matrix.c - outcomes by capability, kind and version; the cases to look at first. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ double fm_matrix_share(const fm_matrix_cell *c)
     return n ? (double)c->passed / (double)n : (double)NAN;
 }
 
-/* The number of a case's row, which is made at its first appearance; rows holds it plus one. */
+/* The number of a case's row, which is made for its first case; rows holds the number plus one. */
 static fm_status row_of(size_t *row, fm_matrix *m, size_t cap[2], fm_map *rows, const fm_suite *s,
                         size_t i)
 {
@@ -83,8 +83,8 @@ void fm_matrix_release(fm_matrix *m)
     *m = (fm_matrix){0};
 }
 
-/* Lowest score first; those without one behind, in the order of the suites (qsort is not stable, so
- * places decide: results of one run lie side by side, runs are compared by their suite's name). */
+/* Lowest score first, cases without a score last; equal ones by name, then by index in the suite
+ * (qsort is not stable). */
 static int worse_first(const void *a, const void *b)
 {
     const fm_case_result *x = *(const fm_case_result *const *)a;

@@ -78,8 +78,7 @@ fm_json *fm_suite_run_json(const fm_suite_run *run)
     return NULL;
 }
 
-/* Waived and flaky cases are skipped, with the reason: a reader that counts failures alone still
- * shows them. */
+/* Waived and flaky cases are skipped, with the reason, so that every reader shows them. */
 static bool junit_skipped(fm_buf *out, const fm_suite *s, const fm_case_result *r)
 {
     const fm_waiver *w = r->waived && r->verdict != FM_PASS ? fm_suite_waiver(s, r->at) : NULL;
@@ -112,7 +111,7 @@ static void junit_case(fm_buf *out, const fm_suite *s, const fm_case_result *r,
     fm_markup(out, "</testcase>\n");
 }
 
-/* A measure is a case of its own: one that breaks its bound must not be lost. */
+/* A measure is a test case of its own, so that a broken bound is not lost. */
 static void junit_measure(fm_buf *out, const fm_measure_result *m, const char *model_name)
 {
     const char *kind = m->verdict == FM_FAIL ? "failure" : "error";

@@ -1,5 +1,5 @@
-/* sarif.c - SARIF 2.1.0 (OASIS): a rule per case that did not pass, a result per failure,
- * so that what shows findings of linters shows those of models. */
+/* sarif.c - SARIF 2.1.0 (OASIS): a rule per case that did not pass, a result per failure, so that
+ * programs that show findings of linters can show those of models. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static fm_json *list_of(fm_status *rc, fm_json *one)
     return a;
 }
 
-/* "suite/case", or of a measure "suite/measure: name": stable over runs and versions. */
+/* "suite/case", or for a measure "suite/measure: name": stable over runs and versions. */
 static fm_json *id_of(const fm_suite *s, const char *of, const char *name)
 {
     char *id = fm_asprintf("%s/%s%s", fm_suite_name(s), of, name);
@@ -102,7 +102,7 @@ static fm_json *result_of(fm_status *rc, const fm_suite *s, const fm_case_result
     return o;
 }
 
-/* A measure that breaks its bound: a rule and a result of its own. */
+/* A measure outside its bounds: a rule and a result of its own. */
 static void push_measure(fm_status *rc, fm_json *rules, fm_json *results, const fm_suite *s,
                          const fm_measure_result *m, int64_t rule)
 {

@@ -9,7 +9,7 @@
 #define LISTED_MAX 50u
 #define SHOWN_BYTES ((size_t)160)
 
-/* A text inside a cell or a line: one line, and nothing of it is markup. */
+/* Writes a text inside a cell or a line: on one line, with markup escaped. */
 static void markdown(fm_buf *out, const char *text, size_t most, bool in_tag)
 {
     fm_span s = fmv_clip(fm_span_str(text ? text : ""), FM_MIN(SHOWN_BYTES, most));
@@ -104,7 +104,7 @@ fm_status fm_report_markdown(fm_buf *out, const fm_report *r)
     return fm_buf_ok(out);
 }
 
-/* A description of TAP: one line; '#' begins a directive. */
+/* Writes a description of TAP: one line, where '#' would begin a directive. */
 static void tap(fm_buf *out, const char *text, size_t most, bool in_tag)
 {
     (void)in_tag;

@@ -1,13 +1,13 @@
-/* answers.c - what the filters of a case (suite/filters.c) make of the texts generated.
+/* answers.c - applies the filters of a case (suite/filters.c) to the generated texts.
  *
  * As in lm-eval, every filter works on the list of answers to one prompt: regex, strip and
- * lowercase on each, take-first and majority on the list. What is left first is the answer. */
+ * lowercase on each answer, take-first and majority on the list. The first one left counts. */
 #include <string.h>
 
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
-#define MATCHES_MAX 1000 /* looked at in one answer */
+#define MATCHES_MAX 1000 /* most matches in one answer */
 
 static fm_status set_text(fm_buf *b, fm_span text)
 {
@@ -20,7 +20,7 @@ static fm_status set_text(fm_buf *b, fm_span text)
     return rc;
 }
 
-/* The match-th of all that do not overlap, trimmed. */
+/* Replaces the text by its match number f->match, of those that do not overlap, trimmed. */
 static fm_status by_regex(const fmv_filter *f, fm_buf *b)
 {
     fm_span got, kept[101] = {{0}};
@@ -33,7 +33,8 @@ static fm_status by_regex(const fmv_filter *f, fm_buf *b)
             kept[n++ % FM_ARRAY_LEN(kept)] = got;
     }
 
-    size_t want = f->match < 0 ? n - (size_t)-f->match : (size_t)f->match; /* wraps: none */
+    /* wraps around where there is no such match */
+    size_t want = f->match < 0 ? n - (size_t)-f->match : (size_t)f->match;
     return set_text(b, want < n ? fmv_trim(kept[want % FM_ARRAY_LEN(kept)])
                                 : fm_span_str(f->fallback));
 }
@@ -45,7 +46,7 @@ static void to_lower(fm_buf *b)
             b->data[i] += 32;
 }
 
-/* The first of those that are there most often. */
+/* The first of the most frequent answers. */
 static size_t majority_of(const fmv_said *s, size_t n)
 {
     size_t best = 0, votes = 0;
@@ -88,7 +89,7 @@ static fm_status filtered(const fmv_filter *f, fmv_said *s, size_t *n)
     return FM_OK;
 }
 
-/* The answers to one prompt become one. */
+/* Makes one answer of the answers to one prompt. */
 static fm_status answer_of(fmv_said *out, const fmv_case *c, const fmv_work *w)
 {
     fmv_said all[FMV_REPEATS_MAX];

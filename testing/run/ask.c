@@ -1,4 +1,4 @@
-/* ask.c - what a model is asked for a case: prompts and continuations as tokens. */
+/* ask.c - turns the prompts and continuations of a case into tokens. */
 #include <string.h>
 
 #include "infer/prompt.h"
@@ -108,10 +108,10 @@ static const char *continuation_of(const fmv_case *c, size_t k)
     return c->scoring == FMV_SCORE_LOGPROB ? c->continuation : NULL;
 }
 
-/* ids = prompt and continuation encoded as one text, as a reader of the whole would see it, since
- * tokens may reach over the seam ("of " + "Paris" is "of", " Paris"). The continuation is what
- * comes after the tokens that both encodings share. So the space that ends a prompt goes with the
- * continuation, as in lm-eval; unlike there, a seam inside a token costs no token. */
+/* Encodes prompt and continuation as one text into ids, as a reader of the whole text sees it,
+ * since tokens may reach over the seam ("of " + "Paris" is "of", " Paris"). The continuation begins
+ * after the tokens that this encoding and that of the prompt share. So the space that ends a prompt
+ * belongs to the continuation, as in lm-eval; unlike there, no token is lost. */
 static fm_status encode_pair(fmv_work *w, const fmv_case *c, size_t prompt,
                              const char *continuation, const fm_model *m)
 {
@@ -177,8 +177,7 @@ static fm_status prepare_work(fmv_job *j, size_t k)
     return rc == FM_OK && continuation ? room_for(w, w->ids.count) : rc;
 }
 
-/* All choices of a prompt are scored after the same tokens, or their sums would be of different
- * events. */
+/* All choices of a prompt begin after the same tokens, or their sums are of different events. */
 static void share_prefix(fmv_work *work, size_t n)
 {
     size_t least = SIZE_MAX;
@@ -188,7 +187,7 @@ static void share_prefix(fmv_work *work, size_t n)
         work[k].prompt_len = least;
 }
 
-/* ids: the text after the token that begins texts (bos, else eos), as lm-eval does it. */
+/* Encodes a text behind the token that begins texts (bos, else eos), as lm-eval does. */
 static fm_status encode_alone(fmv_work *w, fm_span text, const fm_model *m)
 {
     const fm_tokenizer *t = fm_model_tokenizer(m);
@@ -227,7 +226,7 @@ static fm_status prepare_rolling(fmv_job *j)
     return check_vocabulary(&j->work->ids, fm_model_arch(j->model));
 }
 
-/* Texts for a classifier or an embedder. */
+/* Encodes a text for a classifier or an embedder. */
 static fm_status prepare_text(fmv_job *j, size_t k)
 {
     const fmv_case *c = j->c;
@@ -290,7 +289,7 @@ size_t fmv_reach(const fmv_job *j)
 
 bool fmv_window(size_t count, size_t reach, size_t i, size_t *begin, size_t *from, size_t *end)
 {
-    size_t scored = i * reach; /* tokens of earlier windows; the prefix is none of them */
+    size_t scored = i * reach; /* tokens of earlier windows, without the prefix */
     if (count < 2 || scored >= count - 1)
         return false;
     *end = FM_MIN(scored + reach, count - 1) + 1;

@@ -1,5 +1,4 @@
-/* aux_models.c - models of the repository that are asked about answers: opened once for a run,
- * asked for all answers together. */
+/* aux_models.c - auxiliary models: opened once for a run, asked about all answers together. */
 #include "testing/run/aux_models.h"
 
 #include <math.h>
@@ -9,9 +8,9 @@
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
-#define REPLY_TOKENS_MIN 64u /* of a judge: room that must be left */
+#define REPLY_TOKENS_MIN 64u /* tokens that must be left for a judge's reply */
 #define REPLY_TOKENS_MAX 192u
-#define MODELS_MAX 64u /* of one run */
+#define MODELS_MAX 64u /* most models of one run */
 
 void fmv_aux_release(fmv_aux *h)
 {
@@ -34,14 +33,14 @@ void fmv_auxs_release(fmv_job *j)
     j->aux = NULL;
 }
 
-/* ---- the run's helpers ---- */
+/* ---- the auxiliary models of a run ---- */
 
 struct fmv_aux_models {
     fm_engine *engine;
     const fm_result_cache *env;
     struct {
         const char *id;
-        fm_model *model; /* NULL: it could not be opened, why says it */
+        fm_model *model; /* NULL: it could not be opened, for the reason `why` */
         char *why;
     } opened[MODELS_MAX];
     size_t models;
@@ -121,12 +120,12 @@ static fm_status grammar_of(fmv_aux_models *h, const char *form, fm_grammar **ou
     return rc;
 }
 
-/* ---- what each is asked ---- */
+/* ---- the questions to each ---- */
 
 typedef struct asking {
     fmv_aux_models *h;
     fmv_job *j;
-    fmv_aux *aux; /* of this answer */
+    fmv_aux *aux; /* the aux entries of this answer */
     fmv_answer said;
 } asking;
 
@@ -191,9 +190,9 @@ static fm_status ask_all(fmv_aux_models *h, fmv_job *j)
     return rc;
 }
 
-/* ---- all of a kind at once ---- */
+/* ---- one batch for each kind of model ---- */
 
-/* The requests of some jobs to helpers. */
+/* The requests of some jobs to auxiliary models. */
 typedef struct batch {
     fmv_aux_models *h;
     fm_gen_request *gen;
@@ -201,7 +200,7 @@ typedef struct batch {
     fm_embed_request *embed;
     fm_classify_request *classify;
     size_t gens, embeds, classifies;
-    fmv_aux *aux; /* while one answer's are gathered */
+    fmv_aux *aux; /* used while the requests of one answer are gathered */
 } batch;
 
 static fm_status gather_one(void *ctx, const fmv_assertion *a)
@@ -274,7 +273,7 @@ static fm_status run_batch(fmv_aux_models *h, fmv_job *job, size_t jobs)
     return rc;
 }
 
-/* One that cannot be asked spoils the batch of all: then each is asked alone. */
+/* Runs one batch. If it fails because one job cannot be asked, each job runs alone. */
 static fm_status run_each(fmv_aux_models *h, fmv_job *job, size_t jobs)
 {
     fm_status rc = run_batch(h, job, jobs);

@@ -1,10 +1,10 @@
-/* aux_models.h - models of the repository that are asked about answers. */
+/* aux_models.h - auxiliary models: models of the repository that are asked about answers. */
 #ifndef FM_TESTING_HELP_H
 #define FM_TESTING_HELP_H
 
 #include "testing/assert/assert.h"
 
-/* Models and forms of a run; open until its answers are judged. */
+/* Models and reply grammars of a run, which stay open until its answers are judged. */
 typedef struct fmv_aux_models fmv_aux_models;
 void fmv_aux_models_free(fmv_aux_models *h);
 

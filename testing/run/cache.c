@@ -1,5 +1,5 @@
-/* cache.c - the key of a case's result, and the result as JSON. Outcomes are kept by what they
- * depend on and by nothing else: no name, no date. */
+/* cache.c - the key of a case's result, and the result as JSON. The key covers what the outcome
+ * depends on and nothing else: no name, no date. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ bool fm_suite_case_samples(const fm_suite *s, size_t i)
     return fmv_case_samples(&s->cases[i]);
 }
 
-/* What a case asks of its model. */
+/* The kind of question that a case asks its model. */
 static fm_ask_kind ask_kind(const fmv_case *c)
 {
     switch (c->scoring) {
@@ -57,7 +57,7 @@ static fm_status key_of(char out[65], const fmv_case *c, const fm_model *m, uint
     FM_THEN(rc, fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e))));
     if (rc == FM_OK && c->aux_count)
         rc = fm_json_set(o, "judge", fm_json_new_int(FMV_JUDGE_VERSION));
-    if (rc == FM_OK && c->scoring == FMV_SCORE_ROLLING) /* results before had no numbers */
+    if (rc == FM_OK && c->scoring == FMV_SCORE_ROLLING) /* older results have no numbers */
         rc = fm_json_set(o, "numbers", fm_json_new_int(1));
     if (rc == FM_OK && seed_shift && fmv_case_samples(c))
         rc = fm_json_set(o, "seed_shift", fm_json_new_int((int64_t)seed_shift));
@@ -138,7 +138,8 @@ fm_status fmv_result_decode(fm_case_result *out, fm_span text)
     size_t v = 0;
     while (v < FM_ARRAY_LEN(verdicts) && strcmp(verdicts[v], verdict) != 0)
         v++;
-    if (rc == FM_OK && v >= FM_ERROR_CASE) /* an error is never kept: a stranger's may be merged */
+    /* errors are never kept here, but a merged history may hold any record */
+    if (rc == FM_OK && v >= FM_ERROR_CASE)
         rc = fm_fail(FM_ECORRUPT, "kept result: verdict '%.40s' is not pass or fail", verdict);
     if (rc == FM_OK) {
         out->verdict = (fm_verdict)v;

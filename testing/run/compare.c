@@ -7,8 +7,7 @@
 #include "testing/suite/internal.h"
 #include "testing/report.h"
 
-/* Runs of the same cases pair in order; a map is made only where one holds cases that the other
- * lacks. */
+/* Runs of the same cases pair in order; a map is made only where one run lacks cases. */
 fm_status fmv_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b)
 {
     fm_map *names = NULL;
@@ -33,11 +32,12 @@ fm_status fmv_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b
 
 #define SIGN_FLIPS 20000u
 
-/* Grades tell of changes that flip no verdict. */
+/* Compares grades, which show changes that flip no verdict. */
 static void take_grades(fm_suite_change *c, double *difference, const size_t *at)
 {
     double sum = 0;
-    const fm_suite *suite = c->now->suite; /* NULL: a run without one, whose cases are not graded */
+    /* NULL: a run without a suite, whose cases have no grades */
+    const fm_suite *suite = c->now->suite;
     for (size_t i = 0; suite && i < c->now->count; i++) {
         if (at[i] == SIZE_MAX)
             continue;
@@ -54,7 +54,7 @@ static void take_grades(fm_suite_change *c, double *difference, const size_t *at
     c->grade_p = fm_permutation_paired(difference, c->graded, SIGN_FLIPS, 0);
 }
 
-/* The pairs that count, as later minus earlier; flips noted. */
+/* Collects the pairs that count, as later minus earlier, and the flips. */
 static void take_pairs(fm_suite_change *c, double *difference, const size_t *at)
 {
     for (size_t i = 0; i < c->now->count; i++) {

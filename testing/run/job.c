@@ -1,4 +1,4 @@
-/* job.c - what the parts of a run do alike to jobs: an error of one case, many generations. */
+/* job.c - jobs, for all parts of a run: the error of one case, many generations. */
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
@@ -16,7 +16,7 @@ fm_status fmv_case_error(fmv_job *j, fm_status rc)
     return j->result->detail ? FM_OK : FM_ENOMEM;
 }
 
-#define GENERATIONS_AT_ONCE 4096 /* what the scheduler may hold waiting is bounded */
+#define GENERATIONS_AT_ONCE 4096 /* the scheduler's queue is bounded */
 
 fm_status fmv_generate_all(fm_engine *e, const fm_gen_request *req, fm_gen_result *const *to,
                            size_t n)

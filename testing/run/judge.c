@@ -1,11 +1,11 @@
-/* judge.c - the verdict of one case from what its model answered. */
+/* judge.c - the verdict of one case from the answers of its model. */
 #include <math.h>
 #include <string.h>
 
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
-/* A model whose weights are broken gives scores that compare as nothing at all. */
+/* Refuses scores that are not finite: broken weights give NaN, which no comparison finds. */
 static fm_status need_finite(const fmv_job *j)
 {
     for (size_t k = 0; k < j->count; k++)
@@ -26,7 +26,7 @@ static void compare_answers(const fmv_job *j, size_t k, bool *ok, fm_buf *detail
                       (const char *)said.data);
 }
 
-/* The k-th prompt's answer, with all that assertions may look at. */
+/* The k-th prompt's answer, with everything that assertions read. */
 static fmv_answer answer_at(const fmv_job *j, size_t k)
 {
     const fm_gen_result *gen = &j->said[k].work->gen;
@@ -37,7 +37,7 @@ static fmv_answer answer_at(const fmv_job *j, size_t k)
                         .aux = j->aux ? j->aux + k * j->c->aux_count : NULL};
 }
 
-/* Of several answers the worst counts. */
+/* Judges a case that generates; of several answers the worst counts. */
 static fm_status judge_text(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
     const fmv_case *c = j->c;
@@ -71,8 +71,8 @@ static fm_status judge_text(fmv_job *j, fm_buf *output, fm_buf *detail)
     return rc;
 }
 
-/* The likeliest choice must be the answer, alone: a tie says that the model cannot tell. Score: its
- * lead over the best other (negative when it lost). */
+/* The likeliest choice must be the answer; with a tie the model cannot tell, and the case fails.
+ * Score: the lead of the answer over the best other choice (negative when it lost). */
 static fm_status judge_choice(fmv_job *j, fm_buf *output, fm_buf *detail)
 {
     const fmv_case *c = j->c;
@@ -109,7 +109,7 @@ static bool moves_as_wanted(const fmv_case *c, double from, double to)
     return by > 0 && by >= c->margin;
 }
 
-/* Did the greedy answer to the prompt turn out to be the continuation, token by token? */
+/* Whether greedy decoding gave the continuation, token by token. */
 static bool is_greedy(const fmv_work *w)
 {
     size_t n = w->ids.count - w->prompt_len;

@@ -1,4 +1,4 @@
-/* judge_scores.c - verdicts on texts that were looked at: perplexity, class, nearness. */
+/* judge_scores.c - verdicts on scored texts: perplexity, class, similarity. */
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static bool is_within(const fmv_case *c, double x, const char *what, fm_buf *det
     return true;
 }
 
-/* As lm-eval counts: runs of white space, and one. */
+/* Counts words as lm-eval does: the number of runs of white space, plus one. */
 static size_t words_between_blanks(fm_span s)
 {
     size_t n = 1;
@@ -72,7 +72,7 @@ static bool class_moves(const fmv_case *c, double first, double last, double now
     return c->kind == FMV_INV ? fabs(now - first) <= c->margin : by > 0 && by >= c->margin;
 }
 
-/* Without bounds the label must be the likeliest, alone. */
+/* Without bounds the label must be the single likeliest class. */
 static bool class_fits(const fmv_job *j, uint32_t want, double p, fm_buf *detail)
 {
     const fmv_case *c = j->c;
@@ -119,7 +119,7 @@ fm_status fmv_judge_class(fmv_job *j, fm_buf *output, fm_buf *detail)
     return j->result->answer ? FM_OK : FM_ENOMEM;
 }
 
-/* ---- nearness ---- */
+/* ---- similarity ---- */
 
 fm_status fmv_judge_embed(fmv_job *j, fm_buf *output, fm_buf *detail)
 {

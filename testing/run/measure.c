@@ -1,8 +1,7 @@
 /* measure.c - the measures of a suite over a run of all its cases.
  *
- * A case that could not be run counts as not passed in rates. In means (perplexity, calibration,
- * Brier) it would have to be left out, and a mean of the rest would flatter: then the measure is an
- * error. */
+ * In rates a case that could not be run counts as not passed. Means (perplexity, calibration,
+ * Brier) would have to leave it out, and the rest would flatter: then the measure is an error. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 #include "testing/suite/internal.h"
 #include "testing/stats.h"
 
-/* Waived and flaky cases count for nothing, here as elsewhere. */
+/* Whether a case counts: waived and flaky cases do not, here as elsewhere. */
 static bool counts(const fmv_measure *m, const fm_suite_run *run, size_t i)
 {
     const fm_case_result *r = &run->result[i];
@@ -31,7 +30,7 @@ static bool right(const fmv_measure *m, const fm_suite_run *run, size_t i)
     return r->verdict == FM_PASS;
 }
 
-/* The suite had enough of them when it was read; some may be waived or flaky now. */
+/* Checks that enough cases count: some may be waived or flaky since the suite was read. */
 static fm_status enough(const fmv_measure *m, size_t count)
 {
     return count >= m->min_count
@@ -80,8 +79,8 @@ static double rate(const group *g)
     return (double)g->passed / (double)g->count;
 }
 
-/* The best group against the worst. Their interval is at the confidence that all pairs of groups
- * have together (Bonferroni), since the two were picked among them. */
+/* Compares the best group with the worst. Their interval is at the confidence that all pairs of
+ * groups have together (Bonferroni), since the two were picked from all. */
 static fm_status take_groups(fm_measure_result *out, const fmv_measure *m, const fm_suite_run *run)
 {
     group *g = NULL;
@@ -141,7 +140,7 @@ static fm_status take_rate(fm_measure_result *out, const fmv_measure *m, const f
 }
 
 typedef struct column {
-    double *a, *b; /* by kind: nll and tokens; Brier; confidence */
+    double *a, *b; /* by kind of measure: nll and tokens; Brier; confidence */
     bool *right;
     size_t count;
 } column;
@@ -168,7 +167,7 @@ static fm_status read_column(column *c, const fmv_measure *m, const fm_suite_run
     return FM_OK;
 }
 
-/* exp of nats per token over all the texts picked. */
+/* exp of nats per token over all picked texts. */
 static double perplexity(const void *ctx, const uint32_t *pick, size_t n)
 {
     const column *c = ctx;
@@ -230,7 +229,7 @@ static fm_status judge(fm_measure_result *out, const fmv_measure *m)
         snprintf(text, sizeof text, "%s is not at most %g: %.4g, %.4g to %.4g", which, m->at_most,
                  out->value, out->low, out->high);
     else {
-        fm_free(out->detail); /* the groups, which a pass does not tell */
+        fm_free(out->detail); /* names of the groups, which a pass does not report */
         out->detail = NULL;
         return FM_OK;
     }

@@ -1,4 +1,4 @@
-/* measure_values.c - what a scored case adds to the measures of its suite. */
+/* measure_values.c - the values that a scored case adds to the measures of its suite. */
 #include <math.h>
 
 #include "store/base/math/detmath.h"

@@ -1,8 +1,8 @@
-/* pairs.c - does what must hold between the answers to two prompts of an INV or DIR case?
+/* pairs.c - judges what must hold between the answers to two prompts of an INV or DIR case.
  *
- * An expectation gives a verdict and a severity, as CheckList's do: 0 or more where it holds, the
- * further the safer. `all` takes the least, `any` the greatest; the case's score is the least over
- * its pairs. */
+ * As in CheckList an expectation gives a verdict and a number: 0 or more where it holds, and larger
+ * where it holds more safely. `all` takes the least, `any` the greatest; the case's score is the
+ * least over its pairs. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "testing/run/run.h"
 
 typedef struct side {
-    const double *p; /* softmax over the choices; of a continuation: [0] alone */
+    const double *p; /* softmax over the choices; for a continuation [0] alone */
     size_t best;
     fm_span text;
 } side;
@@ -38,7 +38,7 @@ static held probability_moves(const fmv_case *c, const fm_json *v, const side *a
     return (held){by >= 0, by};
 }
 
-/* The lead of a's choice among b's probabilities: how far from another answer b is. */
+/* The lead of a's choice among b's probabilities: how far b is from another answer. */
 static held answer_same(const fmv_case *c, const side *a, const side *b)
 {
     double other = -INFINITY;
@@ -109,7 +109,8 @@ static void show_side(fm_buf *output, const fmv_case *c, const side *s, size_t i
         fm_buf_printf(output, "%s%.4f", i ? ", " : "", s->p[0]);
 }
 
-/* What the case's `answer` says beside its pairs: INV all prompts prefer it, DIR the first. */
+/* Whether `answer` holds, which a case may have in addition to its pairs: in INV all prompts must
+ * prefer it, in DIR the first. */
 static bool answers_right(const fmv_case *c, const side *s, fm_buf *detail)
 {
     if (c->scoring != FMV_SCORE_CHOICE || c->answer == c->choice_count)

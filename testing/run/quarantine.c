@@ -1,9 +1,9 @@
-/* quarantine.c - cases whose verdict was seen to change with the seed, kept where results are.
+/* quarantine.c - cases whose verdict has changed with the seed; records of them are kept with the
+ * results.
  *
- * A record is under a key of the case's digest alone: the same question with the same sampling is
- * as shaky on the next version, and one that is changed begins anew. Only cases that sample have
- * one. Nothing is ever taken out of what is kept, so a quarantine that is lifted is a record that
- * says so. */
+ * The key of a record is made from the case's digest alone: the same question with the same
+ * sampling is as unsteady on the next version, and a changed case begins anew. Only cases that
+ * sample have a record. A record is never deleted, so lifting writes another one. */
 #include <string.h>
 
 #include "testing/suite/internal.h"
@@ -26,7 +26,7 @@ static fm_status key_of(char out[65], const fm_suite *s, size_t i)
     return rc;
 }
 
-/* A stranger's may have been merged: what is no record is none. */
+/* Reads a record. A merged history may hold any text here; what is no record counts as none. */
 static fm_quarantine record_of(fm_span text)
 {
     fm_json *o = NULL;
@@ -97,7 +97,7 @@ fm_status fm_quarantine_apply(fm_suite_run *run, const fm_result_cache *kept)
     for (size_t i = 0; rc == FM_OK && i < run->count; i++) {
         fm_case_result *r = &run->result[i];
         fm_quarantine q = {0};
-        if (!r->repeats) /* else it was asked here and now */
+        if (!r->repeats) /* else this run has repeated it */
             rc = fm_quarantine_read(&q, run->suite, r->at, kept);
         if (rc < 0 || !q.on || r->verdict == FM_ERROR_CASE)
             continue;

@@ -1,5 +1,4 @@
-/* repeat.c - runs of one suite on one model put together: more cases, or the same under other
- * seeds. */
+/* repeat.c - joins runs of one suite on one model: more cases, or the same under other seeds. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +38,7 @@ static int by_place(const void *a, const void *b)
 fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more)
 {
     size_t n = run->count + more->count;
-    if (!run->result) { /* the first part: with all that the runner found out about it */
+    if (!run->result) { /* the first part is taken whole */
         *run = *more;
         *more = (fm_suite_run){0};
     } else {
@@ -73,7 +72,7 @@ fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again)
         r->repeats++;
         r->repeats_passed += again->result[i].verdict == FM_PASS;
         if (again->result[i].verdict == FM_ERROR_CASE && r->verdict != FM_ERROR_CASE) {
-            /* What could not be asked once has no verdict, and excuses nothing. */
+            /* A case that could not be asked once has no verdict and excuses nothing. */
             r->verdict = FM_ERROR_CASE;
             r->flaky = false;
             fm_free(r->detail);

@@ -1,9 +1,9 @@
-/* runner.c - suites on models, everything in one batch.
+/* runner.c - runs suites on models, everything in one batch.
  *
  * Each case on each model is a job; every prompt of a job becomes one generation or one scoring per
  * continuation. All jobs run together (rows of a batch do not change each other's bits, and models
- * share the products of what tensors they share), then each is judged alone. A case that cannot be
- * asked (no chat template, a token beyond the model) is an error of that case on that model. */
+ * share the products of the tensors that they share), then each is judged alone. A case that cannot
+ * be asked (no chat template, a token beyond the model) is an error of that case on that model. */
 #include <math.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static fm_status prepare(runner *r)
     return rc;
 }
 
-/* The answer to a prompt, or what greedy decoding says where a continuation is asked to be it. */
+/* The generation for a prompt: its answer, or greedy decoding to compare a continuation with. */
 static fm_gen_request generation(const fmv_job *j, size_t k)
 {
     const fmv_case *c = j->c;
@@ -131,7 +131,7 @@ static void runner_release(runner *r)
     fm_free(r->job);
 }
 
-/* Errors are not kept: what stood in the way may be gone tomorrow. */
+/* Keeps a result. Errors are not kept, since their cause may be gone tomorrow. */
 static fm_status keep(const fmv_job *j, const fm_result_cache *cache)
 {
     fm_buf text;
@@ -200,7 +200,7 @@ static size_t cases_of(const fm_suite_ask *a)
     return a->case_name ? 1 : a->pick ? a->pick_count : a->suite->count;
 }
 
-/* Room for the results of one suite on one model; *first is its first case. */
+/* Allocates the results of one suite on one model; *first is its first case. */
 static fm_status open_run(fm_suite_run *run, const fm_suite_ask *a, size_t *first)
 {
     long only = a->case_name ? fm_suite_find(a->suite, a->case_name) : 0;

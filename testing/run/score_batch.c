@@ -1,4 +1,4 @@
-/* score_batch.c - what scores whole texts, all jobs together: log-probabilities over windows,
+/* score_batch.c - scores whole texts, of all jobs together: log-probabilities over windows,
  * classes, and states as vectors. */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 typedef struct windows {
     fm_score_request *req;
-    fmv_work **to; /* whose tokens [from, end) a window scores */
+    fmv_work **to; /* the work whose tokens [from, end) a window scores */
     size_t *from, *begin;
     size_t n, cap, caps[3];
 } windows;
@@ -107,7 +107,7 @@ fm_status fmv_look_all(fm_engine *e, fmv_job *job, size_t jobs)
     FM_THEN(rc, run_texts(e, job, jobs));
     if (rc == FM_OK || rc == FM_ENOMEM)
         return rc;
-    fm_error_clear(); /* a version that cannot do it spoils the batch of all: each alone */
+    fm_error_clear(); /* a version that cannot be scored fails the batch: run each job alone */
     rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
         rc = run_windows(e, &job[i], 1);

@@ -1,4 +1,4 @@
-/* work_score.c - what one work of a scoring is worth: its log-probability, as normalized. */
+/* work_score.c - the score of one work of a scoring: its log-probability, as normalized. */
 #include <string.h>
 
 #include "testing/run/run.h"
@@ -11,14 +11,14 @@ double fmv_logprob_of(const fmv_work *w)
     return sum;
 }
 
-/* The blank between prompt and choice is none of the choice's. */
+/* Number of characters of a choice, without the space between prompt and choice. */
 static size_t characters(const char *choice)
 {
     size_t n = fmv_count_points(fm_span_str(choice));
     return *choice == ' ' && n > 1 ? n - 1 : n;
 }
 
-/* Of the work that scores a choice after a prompt. */
+/* The score of a work that scores a choice after a prompt. */
 static double choice_score(const fmv_job *j, size_t work)
 {
     const fmv_case *c = j->c;

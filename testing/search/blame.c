@@ -1,17 +1,16 @@
 /* blame.c - where in history a case began to fail: a noisy search on the graph of versions.
  *
- * Rounds of asks, each chosen for what it is expected to tell about the verdict (hypotheses.c),
- * until one verdict has the wanted posterior, the runs are used up, or nothing more can be
- * learnt. */
+ * Each round of asks is chosen to tell most about the verdict (hypotheses.c), until one verdict has
+ * the wanted posterior, the runs are used up, or nothing is left to learn. */
 #include <math.h>
 #include <string.h>
 
 #include "store/base/mem.h"
 #include "testing/search/hypotheses.h"
 
-#define MEASURE_ASKS 12u /* of node 0, where the flip rate is to be measured */
-#define FLIP_LEAST 0.01  /* a rate that is measured is never taken as none */
-#define FLIP_MOST 0.2    /* above it a case is flaky, whatever was measured */
+#define MEASURE_ASKS 12u /* asks of node 0 to measure the flip rate */
+#define FLIP_LEAST 0.01  /* a measured rate is never taken as 0 */
+#define FLIP_MOST 0.2    /* highest rate taken from a measurement; above it the case is flaky */
 #define FLIP_STATED_MOST 0.45
 
 const char *fm_blame_class_word(fm_blame_class c)
@@ -58,9 +57,9 @@ static fm_status open_worlds(fmv_search *s)
 
 /* ---- the end ---- */
 
-/* Without noise, and with every version asked, nothing is left to infer; worlds may even be too
- * few, where history broke more than three times. A version that could not be asked is taken to
- * be as its first parent, and the doubt is said. */
+/* Reads the verdict from the outcomes. Without noise, and with every version asked, nothing is left
+ * to infer; there may even be too few worlds, where history broke more than three times. A version
+ * that could not be asked is taken to be as its first parent, and the doubt is reported. */
 static fm_status read_outcomes(fmv_search *s, fmv_observation *top)
 {
     uint64_t *row = fm_calloc(s->w.words, sizeof *row);
@@ -144,8 +143,8 @@ static void fill_outcomes(fmv_search *s)
     }
 }
 
-/* That a failure is inherited says something of every version: those that were not asked yet are
- * asked once, in one batch, before it is believed. */
+/* An inherited failure is a claim about every version: those not asked yet are asked once, in one
+ * batch, before it is believed. */
 static fm_status look_between(fmv_search *s, size_t *asked)
 {
     size_t *node = fm_calloc(s->count, sizeof *node);
@@ -160,7 +159,7 @@ static fm_status look_between(fmv_search *s, size_t *asked)
     return rc;
 }
 
-/* The search stops a little above what is wanted: a posterior is no better than its prior. */
+/* Stops a little above the wanted confidence: a posterior is no better than its prior. */
 static fm_status run_rounds(fmv_search *s)
 {
     double enough = 1 - (s->opts.flip_rate > 0 ? 0.3 : 0.5) * (1 - s->opts.confidence);

@@ -1,5 +1,4 @@
-/* blame_ask.c - asks of a search for a version: what a reply does to counts and worlds, and what
- * was answered so far. */
+/* blame_ask.c - the asks of a search for a version, which update counts and worlds. */
 #include "store/base/mem.h"
 #include "testing/search/hypotheses.h"
 
@@ -34,7 +33,7 @@ uint64_t fmv_wrong_answer(const fmv_search *s, size_t node)
     return best;
 }
 
-/* What one reply does to counts and worlds. */
+/* Updates counts and worlds by one reply. */
 static fm_status take_reply(fmv_search *s, const fm_blame_ask *ask, const fm_blame_reply *said)
 {
     const fm_blame_evidence e = {.kind = FM_BLAME_CASE,

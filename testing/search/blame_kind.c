@@ -1,9 +1,8 @@
-/* blame_kind.c - what kind of failure it is, once history has named a version.
+/* blame_kind.c - the kind of a failure, once history has named a version.
  *
- * Something older that fails too: with the same answer the fault is that old and was exposed;
- * with another one it is a second fault. Nothing older fails: then other forms of the case are
- * asked of older versions, and the step's change is tried alone on the base, where the oracle
- * can do so. */
+ * If something older fails too: with the same answer the fault is that old and was exposed; with
+ * another answer it is a second fault. If nothing older fails, other forms of the case are asked of
+ * older versions, and the step's change is tried alone on the base, where the oracle can do so. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +11,10 @@
 #include "testing/search/hypotheses.h"
 #include "testing/stats.h"
 
-#define PRIOR_EXPOSED 0.1 /* of what looks introduced, before other forms are asked */
+/* that an introduced-looking failure is older, before other forms are asked */
+#define PRIOR_EXPOSED 0.1
 #define CHANCE_LEAST 0.02 /* that a sound version gives the very same wrong answer to a form */
-#define FAULT_LEAST 0.25  /* that a version with the fault does */
+#define FAULT_LEAST 0.25  /* that a version with the fault gives it */
 #define MIX_REPEATS_MAX 64u
 
 static void note(fmv_search *s, const char *text)
@@ -23,7 +23,7 @@ static void note(fmv_search *s, const char *text)
         snprintf(s->out->note, sizeof s->out->note, "%s", text);
 }
 
-/* The answer of a node that history says fails; asked for where it was never heard. */
+/* The answer of a node that fails according to history; asks it if it has none yet. */
 static fm_status hear_answer(fmv_search *s, size_t node, uint64_t *out)
 {
     fm_status rc = FM_OK;
@@ -59,7 +59,7 @@ static fm_status decide_older(fmv_search *s, const fmv_observation *top)
     for (size_t i = top->culprit + 1; rc == FM_OK && i < s->count; i++) {
         if (!fmv_bit(anc, i) || fails[i] <= 0.5)
             continue;
-        /* The nearest is asked for its answer; of the others what was heard anyway counts. */
+        /* The nearest node is asked for its answer; of the others only known answers count. */
         if (out->source == SIZE_MAX)
             rc = hear_answer(s, i, &its);
         else
@@ -82,9 +82,9 @@ static fm_status decide_older(fmv_search *s, const fmv_observation *top)
 
 /* ---- nothing older fails: other forms of the case ---- */
 
-/* Odds of "this version has the fault" against "it answers so by chance", from `same` of
- * `asked`: with the fault any rate from FAULT_LEAST on is as likely as another. The mean of the
- * binomial's mass over these rates is a tail of the beta distribution. */
+/* Odds of "this version has the fault" against "it answers so by chance", from `same` of `asked`:
+ * with the fault all rates from FAULT_LEAST on are equally likely. The mean of the binomial's mass
+ * over these rates is a tail of the beta distribution. */
 static double fault_odds(const fm_blame_forms *f, double chance)
 {
     double least = FM_MAX(chance, FAULT_LEAST), k = f->same, n = f->asked;
@@ -106,8 +106,7 @@ static fm_status ask_forms(fmv_search *s, const size_t *node, size_t n, uint64_t
     return rc;
 }
 
-/* By first parents back from the culprit: out[0] = the culprit, then its ancestors; the last is the
- * base. */
+/* The line of first parents from the culprit, out[0], to the base; returns its length. */
 static size_t first_line(const fmv_search *s, size_t culprit, size_t *out)
 {
     size_t n = 0;
@@ -118,7 +117,7 @@ static size_t first_line(const fmv_search *s, size_t culprit, size_t *out)
     }
 }
 
-/* The odds that some of n versions carry the fault; *source: the last of them that shows it. */
+/* The odds that some of n versions have the fault; *source: the last of them that shows it. */
 static fm_status odds_of_forms(fmv_search *s, const size_t *node, size_t n, uint64_t wrong,
                                double *best, size_t *source, bool *sign)
 {
@@ -139,7 +138,7 @@ static fm_status odds_of_forms(fmv_search *s, const size_t *node, size_t n, uint
 }
 
 /* The posterior that the fault is older. The culprit's parents are asked first, since what its step
- * exposes is there; where they show a sign of it the base is asked too, to say how old it is. */
+ * exposes is there; if they show a sign of the fault the base is asked too, to date it. */
 static fm_status older_by_forms(fmv_search *s, const size_t *line, size_t n, uint64_t wrong,
                                 double *posterior, size_t *source)
 {
@@ -162,7 +161,7 @@ static fm_status older_by_forms(fmv_search *s, const size_t *line, size_t n, uin
 
 /* ---- the step alone on the base ---- */
 
-/* Units are the steps between base and culprit; the culprit's own step is always in. */
+/* The units are the steps between base and culprit; the culprit's own step is always included. */
 typedef struct steps {
     fmv_search *s;
     const size_t *line; /* [0] the culprit */
@@ -219,7 +218,7 @@ static fm_status run_steps(void *ctx, const fm_mixture *m, size_t n, fm_mixture_
     return rc;
 }
 
-/* Does the culprit's step alone on the base fail? Repeated until the odds are clear. */
+/* Sets whether the culprit's step alone on the base fails; repeated until the odds are clear. */
 static fm_status step_alone(steps *st, bool *fails, bool *possible)
 {
     const fm_blame_opts *o = &st->s->opts;
@@ -246,7 +245,7 @@ static fm_status step_alone(steps *st, bool *fails, bool *possible)
     return rc;
 }
 
-/* Which earlier steps does the culprit's need? The mixture of all of them is the culprit itself. */
+/* Finds the earlier steps that the culprit's needs; all of them make the culprit itself. */
 static fm_status needed_steps(steps *st, double *posterior)
 {
     fmv_search *s = st->s;
@@ -307,7 +306,7 @@ static fm_status decide_step(fmv_search *s, const fmv_observation *top, double *
             out->likely = FM_BLAME_EXPOSED;
             out->source = source;
         }
-        /* Forms that speak against it, or say little, leave history's word as it is. */
+        /* Forms that speak against an older fault, or tell little, leave the verdict of history. */
         *posterior *= older > PRIOR_EXPOSED ? FM_MAX(older, 1 - older) : 1;
     }
     if (rc == FM_OK && out->likely == FM_BLAME_INTRODUCED && s->oracle->mix && n > 2 &&

@@ -1,11 +1,11 @@
-/* hypotheses.c - the posterior over what every version of a history would truly say.
+/* hypotheses.c - the posterior over the true outcome of every version of a history.
  *
- * A world is one outcome per version. It comes from events: a root that fails, a step that
- * breaks, a step that mends; at most three in one history. Without an event a version says what
- * its parents say; where a merge's parents differ, either side may win. Each event has a prior
- * in proportion to the weight of its step. A flaky world is one of a single event whose failing
- * versions fail at a rate of their own. All worlds are written down with their verdict, so that
- * the posterior of a verdict is a sum, and the question that tells most is found by counting. */
+ * A world is one outcome per version. It comes from events: a root that fails, a step that breaks,
+ * a step that mends; at most three in one history. Without an event a version has its parents'
+ * outcome; where a merge's parents differ, either side may win. Each event has a prior in
+ * proportion to the weight of its step. A flaky world has a single event, and its failing versions
+ * fail at a rate of their own. All worlds are listed with their verdict, so that the posterior of a
+ * verdict is a sum, and the question that tells most is found by counting. */
 #include <math.h>
 #include <string.h>
 
@@ -14,13 +14,13 @@
 
 #define WORLDS_MAX 24000u
 #define NODES_MAX 4096u
-/* Priors, of a whole history. */
-#define PRIOR_FAILS 0.5 /* of node 0, where the case is not flaky */
+/* Priors for a whole history. */
+#define PRIOR_FAILS 0.5 /* that node 0 fails, where the case is not flaky */
 #define PRIOR_ROOT 0.3
 #define PRIOR_BREAK 0.7
 #define PRIOR_MEND 0.6
 #define PRIOR_FLAKY 0.1
-#define TINY 1e-9 /* bits: less is nothing to learn */
+#define TINY 1e-9 /* bits: a smaller gain counts as none */
 
 static const double flaky_rate[] = {0.3, 0.5, 0.7};
 
@@ -31,12 +31,12 @@ static double fail_rate(const fmv_hypotheses *w, uint8_t channel, bool fails)
     return channel ? flaky_rate[channel - 1] : 1 - w->flip;
 }
 
-/* ---- making them ---- */
+/* ---- making worlds ---- */
 
 typedef struct maker {
     fmv_hypotheses *w;
     unsigned events_max, mixed_max;
-    uint64_t *row; /* [words] being filled, roots first */
+    uint64_t *row; /* [words] the row being filled, roots first */
     bool *reached; /* [count] */
     bool full;
 } maker;
@@ -95,7 +95,7 @@ static fm_status fill_with(maker *m, size_t i, bool fails, unsigned events, unsi
     return fill(m, i, events, mixed, logp);
 }
 
-/* Nodes [left, count) are filled. */
+/* Fills the nodes below `left`; nodes [left, count) are filled. */
 static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, double logp)
 {
     const fmv_hypotheses *w = m->w;
@@ -120,7 +120,7 @@ static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, do
     return FM_OK;
 }
 
-/* What histories are worth before anything is asked: node 0 fails or not, flaky or not. */
+/* Sets the prior mass of histories: node 0 fails or not, flaky or not. */
 static void balance(fmv_hypotheses *w)
 {
     double sum[3] = {0, 0, 0};
@@ -226,10 +226,10 @@ static bool older_fails(const fmv_hypotheses *w, const uint64_t *row, size_t i)
     return false;
 }
 
-/* What failed is followed upwards along failing parents. A failing version none of whose parents
- * fails broke it. A merge of a failing and a passing line has the failure from the failing line,
- * unless that line failed from its root on and the other one had mended it: then the merge lost
- * the repair. */
+/* Follows the failure upwards along failing parents. A failing version none of whose parents fails
+ * broke the case. A merge of a failing and a passing line has the failure from the failing line,
+ * unless that line failed from its root on and the other had repaired it: then the repair was
+ * lost. */
 fmv_observation fmv_hypotheses_classify(const fmv_hypotheses *w, const uint64_t *row, bool *reached)
 {
     size_t merge = SIZE_MAX, oldest = 0;
@@ -274,7 +274,7 @@ void fmv_hypotheses_learn(fmv_hypotheses *w, size_t node, bool fails)
     }
 }
 
-/* Refuted worlds, and those 1e13 times less likely than the best, are thrown away. */
+/* Refuted worlds, and worlds 1e13 times less likely than the best, are dropped. */
 void fmv_hypotheses_normalize(fmv_hypotheses *w)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -299,7 +299,7 @@ void fmv_hypotheses_normalize(fmv_hypotheses *w)
         w->mass[k] /= sum;
 }
 
-/* FLAKY is one answer wherever it begins; otherwise kind and version. */
+/* The answer's row: FLAKY is one answer wherever it begins; others differ by kind and version. */
 static size_t answer_row(const fmv_hypotheses *w, size_t k)
 {
     size_t kind = w->answer[k] / w->count;
@@ -360,7 +360,7 @@ typedef struct chooser {
     uint32_t *row_of;    /* [n] */
     size_t *answer_of;   /* [rows] */
     uint8_t *channel_of; /* [rows] */
-    uint8_t *pattern;    /* [n] what the nodes picked so far would truly say, a bit each */
+    uint8_t *pattern;    /* [n] true outcomes of the nodes picked so far, a bit each */
     double *table;       /* [rows][1 << FMV_BATCH_MAX] */
     double *joint;       /* one answer's, [1 << FMV_BATCH_MAX] */
 } chooser;
@@ -370,7 +370,7 @@ static double plogp(double p)
     return p > 0 ? p * log2(p) : 0;
 }
 
-/* What is heard, from what is true: each of the `bits` outcomes goes through the row's channel. */
+/* Turns true outcomes into observed ones: each of the `bits` goes through the row's channel. */
 static void through_channel(const fmv_hypotheses *w, double *cell, size_t bits, uint8_t channel)
 {
     double fp = fail_rate(w, channel, false), ff = fail_rate(w, channel, true);
@@ -385,8 +385,8 @@ static void through_channel(const fmv_hypotheses *w, double *cell, size_t bits, 
         }
 }
 
-/* Expected entropy of the answer after hearing the picks and `node`, less a constant. Rows of one
- * answer are neighbours. */
+/* Expected entropy of the answer after the replies of the picks and of `node`, less a constant.
+ * Rows of one answer are neighbours. */
 static double expected_entropy(const chooser *c, size_t node, size_t picks)
 {
     const fmv_hypotheses *w = c->w;

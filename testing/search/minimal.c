@@ -1,13 +1,13 @@
 /* minimal.c - a minimal set of units whose child values make a case fail.
  *
- * Level by level (layers, modules, tensors, ...), within what the level above left: of the
- * candidates in the order of their expected effect, the shortest prefix that fails is found by
- * halving; its last candidate is needed beside the earlier ones, and the search goes on before
- * it (QuickXplain, Junker 2004). Halves are halves of expected effect: of the sizes of the
- * changes, corrected by what the scores of the prefixes run so far say. At the end each unit is
- * left out once, and what can be left out is, so that the set is 1-minimal whatever the oracle
- * does. Mixtures are remembered by their bit set. With noise a mixture is repeated until the
- * odds of its outcome are clear: loosely on the way, strictly for what is claimed. */
+ * Level by level (layers, modules, tensors, ...), within the units that the level above kept: of
+ * the candidates in the order of their expected effect, the shortest prefix that fails is found by
+ * halving; its last candidate is needed together with the earlier ones, and the search goes on
+ * before it (QuickXplain, Junker 2004). Halves are halves of expected effect: the sizes of the
+ * changes, corrected by the scores of the prefixes run so far. At the end each unit is left out
+ * once, and units that can be left out are, so that the set is 1-minimal whatever the oracle does.
+ * Mixtures are remembered by their bit set. With noise a mixture is repeated until the odds of its
+ * outcome are clear: loosely on the way, strictly for a claim. */
 #include <math.h>
 #include <string.h>
 
@@ -16,13 +16,13 @@
 #include "testing/blame.h"
 
 #define ON_THE_WAY 0.97 /* confidence of a decision that a later one may correct */
-#define SEARCHES_MAX 3u /* a set that did not stand the strict test is searched again, strictly */
+#define SEARCHES_MAX 3u /* a set that fails the strict test is searched again, strictly */
 #define END_RUNS 3u     /* none taken, all taken, child without the set: always run */
 
 typedef struct tally {
     uint32_t fails, passes;
-    uint32_t due; /* asks of the round under way */
-    bool placed;  /* among them */
+    uint32_t due; /* asks in the current round */
+    bool placed;  /* already placed among them */
     bool unasked;
     double score; /* sum over asks */
 } tally;
@@ -57,7 +57,7 @@ static double log_odds(const dd *d, const tally *t)
     return lead == 0 ? 0 : lead * d->odds_of_one;
 }
 
-/* How many more asks settle it, if they agree. A mixture that cannot be asked is settled. */
+/* How many more asks settle a mixture, if they agree. A mixture that cannot be asked is settled. */
 static uint32_t asks_due(const dd *d, const tally *t, double bound)
 {
     double want = log(bound / (1 - bound)) - fabs(log_odds(d, t));
@@ -66,8 +66,7 @@ static uint32_t asks_due(const dd *d, const tally *t, double bound)
     return isinf(d->odds_of_one) ? 1 : (uint32_t)ceil(want / d->odds_of_one);
 }
 
-/* One batch: every mixture that is not settled, as often as it is due; one that stands among them
- * twice is asked as one. */
+/* Asks one batch: mixtures that are not settled, as often as due, equal ones once. */
 static fm_status ask_round(dd *d, const bool *takes, tally *const *t, size_t n, size_t asks)
 {
     size_t at = 0, units = d->u->count;
@@ -98,8 +97,8 @@ static fm_status ask_round(dd *d, const bool *takes, tally *const *t, size_t n, 
     return rc;
 }
 
-/* Which of n mixtures fail? One that cannot be asked, and one that was never asked because the
- * runs are used up, does not: what was found so far stays. */
+/* Finds which of n mixtures fail. A mixture that cannot be asked, or was never asked because the
+ * runs are used up, does not fail: the result so far stays. */
 static fm_status decide(dd *d, const bool *takes, size_t n, double bound, bool *fails)
 {
     tally **t = fm_calloc(n, sizeof *t);
@@ -135,7 +134,7 @@ static double score_of(const dd *d, const bool *take)
     return asks ? t->score / asks : (double)NAN;
 }
 
-/* The probability that a decision that was made is right. */
+/* The probability that the decision on a mixture is right. */
 static double surety(dd *d, const bool *take)
 {
     const tally *t = fm_map_get(d->seen, take, d->u->count * sizeof *take);
@@ -147,13 +146,13 @@ static double surety(dd *d, const bool *take)
 /* ---- one level ---- */
 
 typedef struct level {
-    size_t n;       /* candidates, in the order in which they are tried */
-    size_t *rank;   /* [units] candidate of a unit, SIZE_MAX = out of the search */
+    size_t n;       /* number of candidates, which are tried in order */
+    size_t *rank;   /* [units] candidate of a unit; SIZE_MAX = not in the search */
     double *weight; /* [n] expected effect */
     bool *need;     /* [n] */
     bool *take;     /* scratch: [batch][units] */
     double bound;
-    bool dense; /* the last candidate of the prefix was needed: so may the one before it be */
+    bool dense; /* the last candidate of the prefix was needed: the one before may be too */
 } level;
 
 static void prefix(const dd *d, const level *l, size_t p, bool *take)
@@ -162,7 +161,7 @@ static void prefix(const dd *d, const level *l, size_t p, bool *take)
         take[u] = l->rank[u] != SIZE_MAX && (l->rank[u] < p || l->need[l->rank[u]]);
 }
 
-/* p in (lo, hi) up to which `part` of the effect expected between lo and hi lies. */
+/* The p in (lo, hi) up to which `part` of the effect expected between lo and hi lies. */
 static size_t split(const level *l, size_t lo, size_t hi, double part)
 {
     double sum = 0, at = 0;
@@ -174,7 +173,7 @@ static size_t split(const level *l, size_t lo, size_t hi, double part)
     return FM_MIN(FM_MAX(p, lo + 1), hi - 1);
 }
 
-/* The scores at lo, mid and hi say how the effect between lo and hi is shared out. */
+/* Corrects the expected effects between lo and hi by the scores at lo, mid and hi. */
 static void learn(const dd *d, level *l, size_t lo, size_t mid, size_t hi)
 {
     double s[3], drop[2], sum[2] = {0, 0};
@@ -196,7 +195,7 @@ static void learn(const dd *d, level *l, size_t lo, size_t mid, size_t hi)
             l->weight[k] *= drop[i] * all / sum[i];
 }
 
-/* The shortest prefix that fails beside what is needed; *hi is known to. */
+/* Finds the shortest prefix that fails with the needed candidates; that of *hi does. */
 static fm_status shortest(dd *d, level *l, size_t *hi)
 {
     size_t lo = 0, at[FM_BLAME_LEVELS_MAX], n;
@@ -236,7 +235,7 @@ static fm_status shortest(dd *d, level *l, size_t *hi)
     return rc;
 }
 
-/* take: the set so far, which fails; shrunk to the candidates that are needed. */
+/* Shrinks take, the set so far, which fails, to the candidates that are needed. */
 static fm_status search_level(dd *d, level *l, bool *take)
 {
     size_t hi = l->n;
@@ -258,7 +257,7 @@ typedef struct order {
     double weight;
 } order;
 
-/* Candidates of a level: the groups of the units that are still in, heaviest first. */
+/* Lists the candidates of a level: the groups of the units that are still in, heaviest first. */
 static fm_status open_level(dd *d, level *l, const size_t *group_of, const bool *take)
 {
     size_t units = d->u->count;
@@ -328,7 +327,7 @@ static size_t size_of(const dd *d, const bool *take)
     return n;
 }
 
-/* Leaves out what can be left out, one unit at a time, until nothing can. */
+/* Leaves out units that can be left out, one at a time, until none can. */
 static fm_status leave_out(dd *d, bool *take, double bound, fm_minimal_set *out)
 {
     size_t units = d->u->count, n = size_of(d, take), *unit = fm_calloc(n + 1, sizeof *unit);
@@ -361,7 +360,7 @@ static fm_status leave_out(dd *d, bool *take, double bound, fm_minimal_set *out)
     return rc;
 }
 
-/* Loosely, and where the outcome does not stand the strict test, again and strictly. */
+/* Searches loosely; if the result fails the strict test, searches again strictly. */
 static fm_status find_cause(dd *d, bool *take, double strict, fm_minimal_set *out)
 {
     bool fails = false;
@@ -401,7 +400,7 @@ static fm_status run_search(dd *d, fm_minimal_set *out)
     out->size = size_of(d, out->take);
     for (size_t u = 0; u < units; u++)
         both[u] = !out->take[u];
-    d->max_runs = UINT32_MAX; /* what was kept back for it */
+    d->max_runs = UINT32_MAX; /* this decision may use the run that was kept back */
     bool was = d->exhausted;
     FM_THEN(rc, decide(d, both, 1, was ? ON_THE_WAY : strict, fails));
     out->necessary = rc == FM_OK && !fails[0];
@@ -421,7 +420,7 @@ fm_status fm_blame_minimal(fm_minimal_set *out, const fm_blame_units *units, fm_
     d.o.batch = FM_MIN(FM_MAX(opts->batch, 1u), (uint32_t)FM_BLAME_LEVELS_MAX);
     d.odds_of_one =
         opts->flip_rate > 0 ? log((1 - opts->flip_rate) / opts->flip_rate) : (double)INFINITY;
-    /* The last of the end runs comes after the search: kept back for it. */
+    /* The last of the end runs comes after the search, so one run is kept back for it. */
     d.max_runs = FM_MAX(opts->max_runs ? opts->max_runs : 400, END_RUNS) - 1;
     out->take = fm_calloc(units->count, sizeof *out->take);
     fm_status rc = out->take ? fm_map_new(&d.seen) : FM_ENOMEM;

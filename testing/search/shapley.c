@@ -1,9 +1,9 @@
 /* shapley.c - what each unit adds, on average over all orders of adding them (Shapley 1953).
  *
- * Few units: every coalition once, weighted by how many orders meet it. More: random orders from
- * a counter generator, each with its reverse, whose errors lean the other way (antithetic
- * pairs); a pair's mean is one sample of an interval by Student's t. Coalitions are remembered:
- * none is valued twice. */
+ * With few units every coalition is valued once, weighted by the number of orders that contain it.
+ * With more units random orders from a counter generator are taken, each with its reverse, whose
+ * error goes the other way (antithetic pairs); a pair's mean is one sample of an interval by
+ * Student's t. Values of coalitions are remembered: none is computed twice. */
 #include <math.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static const double *value_of(const game *g, uint64_t set)
     return fm_map_get(g->seen, &set, sizeof set);
 }
 
-/* Values those of n coalitions that are not known yet, in one call. */
+/* Computes the values of those of n coalitions that are not yet known, in one call. */
 static fm_status learn(game *g, const uint64_t *set, size_t n)
 {
     size_t asks = 0;
@@ -86,7 +86,7 @@ static void game_close(game *g)
 static fm_status exact(game *g, fm_shapley *out)
 {
     size_t n = g->units, all = (size_t)1 << n;
-    double weight[EXACT_MOST]; /* of a coalition of s others: s! (n-1-s)! / n! */
+    double weight[EXACT_MOST]; /* weight of a coalition of s others: s! (n-1-s)! / n! */
     uint64_t *set = fm_calloc(all, sizeof *set);
     if (!set)
         return FM_ENOMEM;
@@ -109,7 +109,7 @@ static fm_status exact(game *g, fm_shapley *out)
 
 /* ---- sampled ---- */
 
-/* Of Student's t, p >= 0.5; the tails of t are one of a beta distribution. */
+/* Quantile of Student's t, p >= 0.5; the two tails of t are one of a beta distribution. */
 static double student_quantile(double p, double df)
 {
     if (df > 1000)
@@ -139,8 +139,8 @@ static fm_status sampled(game *g, fm_shapley *out, const fm_shapley_opts *o, uin
     double *add = fm_calloc(n, sizeof *add), *square = fm_calloc(n, sizeof *square);
     double pairs = 0, confidence = o->confidence > 0 ? o->confidence : 0.95;
     fm_status rc = order && set && add && square ? FM_OK : FM_ENOMEM;
-    /* A pair values at most 2 (n - 1) coalitions beside the ends. Where most are known already
-     * pairs are free, so that their number is bounded too. */
+    /* A pair values at most 2 (n - 1) coalitions besides the two ends. Where most are already known
+     * pairs cost nothing, so their number is bounded too. */
     while (rc == FM_OK && g->runs + 2 * (n - 1) <= max_runs && pairs < max_runs) {
         fm_rng_permutation(order, (uint32_t)n, o->seed, (uint64_t)pairs);
         memset(add, 0, n * sizeof *add);

@@ -1,4 +1,4 @@
-/* bootstrap.c - intervals of any statistic of cases, by drawing cases anew. */
+/* bootstrap.c - intervals of any statistic of cases, by resampling. */
 #include "testing/stats.h"
 
 #include <math.h>
@@ -12,13 +12,13 @@ fm_bootstrap fm_bootstrap_defaults(void)
     return (fm_bootstrap){FM_BOOTSTRAP_RESAMPLES, 0, 0.95, true};
 }
 
-/* The high half of the product of a 64-bit number and n: uniform in [0, n) but for n / 2^64. */
+/* The high half of a 64-bit number times n: uniform in [0, n) up to an error of n / 2^64. */
 static uint32_t below(uint32_t low, uint32_t high, uint32_t n)
 {
     return (uint32_t)(((uint64_t)high * n + ((uint64_t)low * n >> 32)) >> 32);
 }
 
-/* Cases of resample r: words (0, 1) of block i are the draw 2i, words (2, 3) the draw 2i + 1. */
+/* Draws the cases of resample r: words (0, 1) of block i are draw 2i, words (2, 3) draw 2i + 1. */
 static void draw(uint32_t *pick, size_t n, uint64_t seed, uint32_t r)
 {
     for (size_t i = 0; i < n; i += 2) {
@@ -44,15 +44,15 @@ static double quantile(const double *sorted, size_t n, double p)
     return sorted[i] + (at - floor_at) * (sorted[i + 1] - sorted[i]);
 }
 
-/* Third moment of the jackknife's influence over its second, by 6: BCa's acceleration. pick is
- * scratch of n. NaN where every case weighs the same. */
+/* BCa's acceleration: third moment of the jackknife's influence over its second, divided by 6. pick
+ * is scratch of n. NaN where every case has the same weight. */
 static double acceleration(fm_statistic_fn f, const void *ctx, uint32_t *pick, double *left,
                            size_t n)
 {
     double mean = 0, square = 0, cube = 0;
     for (size_t i = 1; i < n; i++)
         pick[i - 1] = (uint32_t)i;
-    for (size_t i = 0; i < n; i++) { /* all but i */
+    for (size_t i = 0; i < n; i++) { /* all cases but i */
         left[i] = f(ctx, pick, n - 1);
         mean += left[i] / (double)n;
         if (i + 1 < n)
@@ -66,8 +66,8 @@ static double acceleration(fm_statistic_fn f, const void *ctx, uint32_t *pick, d
     return square > 0 ? cube / (6 * square * sqrt(square)) : (double)NAN;
 }
 
-/* Efron 1987: which percentiles to take. bias from the share of resamples below the value (ties
- * half). Percentiles stay as they are where that share is 0 or 1. */
+/* Chooses percentiles (Efron 1987). The bias comes from the share of resamples below the value
+ * (ties count half). Percentiles stay as they are where that share is 0 or 1. */
 static void shift_tails(double tail[2], double share, double a)
 {
     double z0 = fm_normal_quantile(share);
@@ -80,8 +80,8 @@ static void shift_tails(double tail[2], double share, double a)
     }
 }
 
-/* JACKKNIFE_MAX: a general statistic costs n per case left out; beyond it a is taken as 0, which it
- * approaches as 1 / sqrt(n). */
+/* A general statistic costs n for each case left out; above this n the acceleration is taken as 0,
+ * which it approaches as 1 / sqrt(n). */
 #define JACKKNIFE_MAX 5000u
 
 static double share_below(const double *stat, size_t n, double value)

@@ -1,4 +1,4 @@
-/* calibration.c - is a model as often right as it is sure? */
+/* calibration.c - whether a model is as often right as it is confident. */
 #include "testing/stats.h"
 
 #include <math.h>

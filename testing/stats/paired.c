@@ -1,4 +1,4 @@
-/* paired.c - the same cases on two models. */
+/* paired.c - comparisons of two models on the same cases. */
 #include "testing/stats.h"
 
 #include <math.h>
@@ -6,10 +6,10 @@
 #include "store/base/mem.h"
 #include "store/base/math/rng.h"
 
-#define SIGNS_MAX 16u /* differences whose signs are all tried */
+#define SIGNS_MAX 16u /* up to so many differences all signs are tried */
 
-/* Up to EXACT_FLIPS coefficients are summed as they are (whole numbers, then one scaling):
- * p-values of few flips, which gates compare with bounds, are the exact fractions. */
+/* Up to EXACT_FLIPS the coefficients are summed as whole numbers and scaled once: p-values of few
+ * flips, which gates compare with bounds, are exact fractions. */
 #define EXACT_FLIPS 1000u
 
 double fm_mcnemar(size_t b, size_t c)
@@ -36,7 +36,7 @@ fm_estimate fm_paired_difference(size_t fixed, size_t broken, size_t both_pass, 
     fm_interval is = fm_wilson(both_pass + fixed, n, confidence);
     double p1 = (a + b) / (double)n, p2 = (a + c) / (double)n, diff = (c - b) / (double)n;
     double margins = (a + b) * (c + d) * (a + c) * (b + d), odds = a * d - b * c;
-    if (odds > 0) /* as Newcombe: positive correlation is taken a little weaker */
+    if (odds > 0) /* as in Newcombe: positive correlation is taken as slightly weaker */
         odds = fmax(odds - (double)n / 2, 0);
     double phi = margins > 0 ? odds / sqrt(margins) : 0;
     double down1 = p1 - was.low, up1 = was.high - p1, down2 = p2 - is.low, up2 = is.high - p2;
@@ -45,8 +45,8 @@ fm_estimate fm_paired_difference(size_t fixed, size_t broken, size_t both_pass, 
     return (fm_estimate){diff, diff - sqrt(fmax(0, low)), diff + sqrt(fmax(0, high))};
 }
 
-/* The share of sign patterns whose sum is at least as far from 0. The margin takes sums that differ
- * by rounding alone. */
+/* The share of sign patterns whose sum is at least as far from 0. A margin includes sums that
+ * differ by rounding only. */
 static double all_signs(const double *x, unsigned n, double seen)
 {
     uint32_t patterns = 1u << n, as_far = 0;

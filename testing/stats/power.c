@@ -1,4 +1,4 @@
-/* power.c - what a number of cases can show, by the exact distributions of the tests. */
+/* power.c - the effects that n cases can show, by the exact distributions of the tests. */
 #include "testing/stats.h"
 
 #include <math.h>
@@ -35,8 +35,8 @@ static int64_t enough_broken(int64_t d, int64_t from, double alpha)
     return x;
 }
 
-/* Flips that happen, d of n, times the power given d; masses beyond nine deviations are left out.
- * */
+/* Sums the probability of d flips among n, times the power given d; values of d beyond nine
+ * deviations are left out. */
 double fm_mcnemar_power(size_t n, double fixed, double broken, double alpha)
 {
     double flips = fixed + broken, m = (double)n, power = 0;

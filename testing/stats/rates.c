@@ -1,4 +1,4 @@
-/* rates.c - one pass rate, and two of different cases. */
+/* rates.c - one pass rate, and two rates of different cases. */
 #include "testing/stats.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ fm_estimate fm_rate_difference(size_t k1, size_t n1, size_t k2, size_t n2, doubl
                          d + sqrt((b.high - p2) * (b.high - p2) + (p1 - a.low) * (p1 - a.low))};
 }
 
-/* Score statistic of the hypothesis p2 = ratio p1, signed like p2 - ratio p1. Its likeliest p1
- * solves a quadratic (Koopman 1984; Miettinen & Nurminen 1985). */
+/* For the score statistic of the hypothesis p2 = ratio p1, signed like p2 - ratio p1. The likeliest
+ * p1 solves a quadratic (Koopman 1984; Miettinen & Nurminen 1985). */
 typedef struct ratio_aim {
     double k1, n1, k2, n2, z;
     bool up; /* towards the upper limit */
@@ -48,7 +48,7 @@ static double ratio_score(const ratio_aim *t, double ratio)
     return gap / sqrt(var);
 }
 
-/* Grows with log ratio through the limit that is looked for. */
+/* Grows with log ratio; 0 at the wanted limit. */
 static double ratio_gap(const void *ctx, double x)
 {
     const ratio_aim *t = ctx;

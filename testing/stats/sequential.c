@@ -1,18 +1,18 @@
-/* sequential.c - looking at a pass rate while it is measured, without fooling oneself. */
+/* sequential.c - tests of a pass rate while it is measured, valid at every look. */
 #include "testing/stats.h"
 
 #include <math.h>
 
-/* Least number of passes of N cases that reaches the threshold; a rounding error above a whole
- * number is none (0.7 of 10 is 7). */
+/* Least number of passes of N cases that reaches the threshold; an excess of a rounding error over
+ * a whole number is ignored (0.7 of 10 is 7). */
 static int64_t passes_needed(const fm_sequential *s)
 {
     double need = ceil(s->threshold * (double)s->population - 1e-9);
     return need > 0 ? (int64_t)need : 0;
 }
 
-/* Uniform prior over posterior at the rate: 1 / ((n + 1) P[k | rate]); infinite where the rate is
- * impossible. */
+/* Ratio of the uniform prior and the posterior at the rate: 1 / ((n + 1) P[k | rate]); infinite
+ * where the rate is impossible. */
 static double e_value(int64_t k, int64_t n, double rate)
 {
     return 1 / ((double)(n + 1) * fm_binom_pmf(k, n, rate));
@@ -23,8 +23,8 @@ static double e_value_of(const fm_sequential *s, int64_t k, int64_t n, int64_t p
     return 1 / ((double)(n + 1) * fm_hypergeom_pmf(k, (int64_t)s->population, passes, n));
 }
 
-/* The posterior has one mode, so that the e-value of all rates below the threshold is that of the
- * nearest one, when the mode lies above; and the other way round. */
+/* The posterior has one mode. So the e-value of all rates below the threshold is that of the
+ * nearest one if the mode is above the threshold, and the other way round. */
 static fm_decision look_finite(const fm_sequential *s, int64_t k, int64_t n)
 {
     int64_t all = (int64_t)s->population, need = passes_needed(s);
@@ -64,7 +64,7 @@ static double edge_gap(const void *ctx, double x)
     return 1 / e->alpha - e_value(e->k, e->n, e->sign * x);
 }
 
-/* The passes in all, from `inside` outwards to `end`, that the evidence leaves. */
+/* The last number of passes, from `inside` outwards to `end`, that is not ruled out. */
 static int64_t last_left(const fm_sequential *s, int64_t k, int64_t n, int64_t inside, int64_t end)
 {
     while (inside != end) {

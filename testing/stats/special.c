@@ -34,7 +34,7 @@ double fm_log_gamma(double x)
     return (x - 0.5) * fm_log(x) - x + LOG_SQRT_2PI + stirling_tail(x) - fm_log(product);
 }
 
-/* log n! - log(sqrt(2 pi n) (n/e)^n), n > 0: what Stirling's formula leaves. */
+/* log n! - log(sqrt(2 pi n) (n/e)^n), n > 0: the error of Stirling's formula. */
 static double stirling_error(double n)
 {
     if (n >= 16)
@@ -59,7 +59,7 @@ static double deviance(double x, double m)
     return sum;
 }
 
-/* log(1 - less), 1 - less given too. */
+/* log(1 - less), where rest is 1 - less. */
 static double log_rest(double less, double rest)
 {
     return less < 1e-4 ? -less * (1 + less * (1.0 / 2 + less * (1.0 / 3 + less / 4)))
@@ -188,7 +188,7 @@ double fm_beta_quantile(double p, double a, double b)
     return p < 1 ? fm_root(beta_gap, &(beta_aim){p, a, b}, 0, 1) : 1;
 }
 
-/* Near 0 its power series, further out the continued fraction of the tail (Laplace). */
+/* Uses the power series near 0, further out the continued fraction of the tail (Laplace). */
 double fm_normal_cdf(double z)
 {
     double density = fm_exp(-z * z / 2 - LOG_SQRT_2PI), far = fabs(z);
@@ -219,7 +219,7 @@ double fm_normal_quantile(double p)
         return (double)NAN;
     if (p <= 0 || p >= 1)
         return p <= 0 ? -(double)INFINITY : (double)INFINITY;
-    if (p > 0.5) { /* the upper tail has the digits of 1 - p alone */
+    if (p > 0.5) { /* in the upper tail only 1 - p keeps the digits */
         double q = 1 - p;
         return -fm_root(normal_gap, &q, -40, 0);
     }

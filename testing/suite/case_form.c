@@ -1,4 +1,4 @@
-/* case_form.c - what a case is filed under (capability, tags), and against what DIR compares. */
+/* case_form.c - reads capability and tags of a case, and what DIR compares with. */
 #include <string.h>
 
 #include "testing/suite/internal.h"

@@ -1,10 +1,9 @@
-/* changes.c - what a descendant changes in a suite that it inherits: cases overridden, added,
- * waived.
+/* changes.c - changes of a descendant to a suite that it inherits: cases overridden, added, waived.
  *
- * Each change stays a file of its own beside the suite, so that git keeps who made it and why,
- * and a suite that is renewed above does not lose what was said below. The documents are laid
- * over the suite's before cases are made of it: what is added may use all that the suite's own
- * may. */
+ * Each change is a file of its own next to the suite, so that git keeps who made it and why, and a
+ * new version of the suite does not lose the changes of descendants. The documents are applied to
+ * the suite's document before cases are made from it: an added case may use everything that the
+ * suite's own cases may. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +12,7 @@
 #include "store/base/text/yaml.h"
 #include "testing/suite/internal.h"
 
-#define CHANGES_MAX 64u /* documents over one suite */
+#define CHANGES_MAX 64u /* most documents over one suite */
 #define REASON_MAX 2000u
 #define WORD_MAX 200u
 
@@ -120,15 +119,15 @@ fm_status fm_suite_doc_kind(char **suite, char **topic, fm_span yaml, const char
     return rc;
 }
 
-/* ---- laid over one another ---- */
+/* ---- applying the documents ---- */
 
 typedef struct overlay {
-    fm_json *doc;      /* the suite's, with what is added */
+    fm_json *doc;      /* the suite's document, with added cases */
     fm_json *override; /* case name -> document */
-    fm_json *waive;    /* case name -> waiver; the last word on a case stands */
+    fm_json *waive;    /* case name -> waiver; the last one for a case holds */
 } overlay;
 
-/* The list of that key, made where there is none; borrowed. */
+/* The list of that key, made if it is missing; borrowed. */
 static fm_status list_of(const fm_json **out, fm_json *doc, const char *key)
 {
     fm_status rc = FM_OK;
@@ -190,7 +189,7 @@ static fm_status lay_over(overlay *o, const fm_suite_doc *d, const char *suite)
     return rc;
 }
 
-/* The waiver's place of each case, by name. */
+/* Maps the name of each case to its waiver. */
 static fm_status places(fm_map **at, const fm_suite *s)
 {
     FM_TRY(fm_map_new(at));
@@ -199,7 +198,7 @@ static fm_status places(fm_map **at, const fm_suite *s)
     return FM_OK;
 }
 
-/* The texts stay in the suite's document, under a key that no file can have there. */
+/* Sets waivers. Their texts stay in the suite's document, under a key that no file can have. */
 static fm_status set_waivers(fm_suite *s, fm_json *waive, const char *what)
 {
     fm_map *at = NULL;

@@ -1,4 +1,4 @@
-/* filters.c - `filter` of a case: how it is written. run/answers.c has what filters do. */
+/* filters.c - reads `filter` of a case. run/answers.c applies filters. */
 #include <string.h>
 
 #include "store/base/mem.h"

@@ -1,4 +1,4 @@
-/* gate.c - a run of a suite under its gate: the outcomes of its cases given to the policy. */
+/* gate.c - judges a run of a suite by its gate: gives the outcomes of its cases to the policy. */
 #include "testing/policy.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static fm_status cases_of(fm_policy_case **out, const fm_suite_run *run)
     return FM_OK;
 }
 
-/* "gap by group: 0.2 is above 0.1; ..." */
+/* Lists failed measures: "gap by group: 0.2 is above 0.1; ..." */
 static fm_status failed_measures(fm_buf *out, const fm_suite_run *run)
 {
     for (size_t i = 0; i < run->measure_count; i++) {

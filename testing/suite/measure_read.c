@@ -1,4 +1,4 @@
-/* measure_read.c - `measures` of a suite: what is refused, and what each is called. */
+/* measure_read.c - reads `measures` of a suite: what is refused, and the name of each. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 static const struct {
     const char *word;
     fmv_measure_kind kind;
-    double low, high; /* values that it can take */
+    double low, high; /* values that the measure can have */
 } words[] = {
     {"pass-rate", FMV_PASS_RATE, 0, 1},
     {"accuracy", FMV_ACCURACY, 0, 1},
@@ -49,7 +49,7 @@ static fm_status number(double *out, const fm_json *o, const char *key, double l
     return FM_OK;
 }
 
-/* A bound at the end of what a measure can be holds always, or never. */
+/* Reads bounds. A bound at the end of a measure's range would hold always, or never. */
 static fm_status read_bounds(fmv_measure *m, const fm_json *o, const char *where)
 {
     double low = words[m->kind].low, high = words[m->kind].high;
@@ -178,7 +178,7 @@ const char *fmv_group_of(const fmv_measure *m, const fm_suite *s, size_t i)
     return tag;
 }
 
-/* A measure of a slice that is empty could never be taken. */
+/* Checks that a measure's slice has enough cases: one of an empty slice could never be computed. */
 static fm_status check_slice(const fmv_measure *m, const fm_suite *s, const char *where)
 {
     size_t n = 0, other = 0;

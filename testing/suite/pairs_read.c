@@ -1,4 +1,4 @@
-/* pairs_read.c - `pairs` of a case: what must hold between prompts. run/pairs.c judges by it. */
+/* pairs_read.c - reads `pairs` of a case: what must hold between prompts (run/pairs.c). */
 #include <math.h>
 #include <string.h>
 

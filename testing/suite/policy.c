@@ -1,4 +1,4 @@
-/* policy.c - gates: their rules read, and judged over outcomes. */
+/* policy.c - gates: reads their rules, and judges outcomes by them. */
 #include "testing/policy.h"
 
 #include <math.h>
@@ -64,7 +64,7 @@ static fm_status read_baseline(fm_policy *p, const fm_json *gate, const char *wh
     return FM_OK;
 }
 
-/* A whole number of cases, or a share of them below 1. */
+/* Reads a whole number of cases, or a share of them below 1. */
 static fm_status read_allowed(fm_policy *p, const fm_json *gate, const char *what)
 {
     const fm_json *v = fm_json_get(gate, "allowed-regressions");
@@ -131,8 +131,8 @@ fm_status fm_policy_read(fm_policy *out, const fm_json *gate, const char *what)
 
 /* ---- judging ---- */
 
-/* Pairs by digest: the case says the same in both, whatever it is called. Equal cases of one suite
- * have equal outcomes, so that any of them stands for all. */
+/* Counts flips. Cases pair by digest: the case is the same in both runs, even under another name.
+ * Equal cases of one suite have equal outcomes, so any of them stands for all. */
 static fm_status count_flips(fm_policy_outcome *o, const fm_policy_facts *f)
 {
     fm_map *passed = NULL, *known = NULL;

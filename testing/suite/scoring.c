@@ -1,5 +1,5 @@
-/* scoring.c - cases that generate nothing and compare no continuation: how likely the prompt is as
- * a text, which class it has, how near other texts are to it. */
+/* scoring.c - reads cases that generate nothing and compare no continuation: how likely the prompt
+ * is as a text, which class it has, how similar other texts are to it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,7 +76,7 @@ static fm_status read_rolling(fmv_case *c, const char *where)
     return rc;
 }
 
-/* As of a continuation: within `margin`, or in a direction. */
+/* Reads a relation between prompts, as for a continuation: within `margin`, or in a direction. */
 static fm_status read_relation(fmv_case *c, const char *where)
 {
     const char *direction = fm_json_cstr(fm_json_get(c->doc, "direction"), "");

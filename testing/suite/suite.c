@@ -10,14 +10,14 @@
 typedef struct builder {
     fm_suite *suite;
     const char *what;
-    const fm_json *override; /* case name -> what stands for it; NULL = none */
-    fm_map *names;           /* of the cases so far */
+    const fm_json *override; /* case name -> document that replaces the case; NULL = none */
+    fm_map *names;           /* names of the cases so far */
     fmv_expansion_room room;
     bool filled; /* the case comes from a template */
 } builder;
 
-/* What stands for the case of that name, owned (doc is consumed), or doc itself; NULL = ENOMEM.
- * override may be NULL. */
+/* The document that replaces the case of this name, owned (doc is consumed), or doc itself; NULL =
+ * ENOMEM. override may be NULL. */
 static fm_json *overridden(fm_json *doc, const fm_json *override)
 {
     const char *name = fm_json_cstr(fm_json_get(doc, "name"), NULL);
@@ -55,7 +55,8 @@ static fm_status add_case(void *ctx, fm_json *doc)
     return fm_map_put(b->names, c->name, strlen(c->name), c->name, NULL);
 }
 
-/* A template whose every filling was left out, since no perturbation applies, tests nothing. */
+/* Adds the cases of a template. A template of which every filling is left out, since no
+ * perturbation applies, tests nothing and is refused. */
 static fm_status add_template(builder *b, const fm_json *tmpl)
 {
     const size_t before = b->suite->count;
@@ -110,7 +111,7 @@ static fm_status check_name(const char *name, const char *what)
                          name);
 }
 
-/* Names, prompts and patterns go to code that ends a text at its first NUL. */
+/* Whether a string in v has a NUL: other code ends names, prompts and patterns there. */
 static bool has_nul(const fm_json *v)
 {
     fm_span s = fm_json_str(v);
@@ -273,7 +274,7 @@ long fm_suite_find(const fm_suite *s, const char *case_name)
     return -1;
 }
 
-/* Every string in v, whatever it lies in. */
+/* Calls text for every string in v, at any depth. */
 static fm_status texts_of(const fm_json *v, fm_status (*text)(void *ctx, fm_span text), void *ctx)
 {
     fm_span s = fm_json_str(v);

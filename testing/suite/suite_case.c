@@ -1,4 +1,4 @@
-/* suite_case.c - one case: what it asks, how it is scored, what it expects. Every key is known or
+/* suite_case.c - reads one case: its prompt, its scoring, its expectation. Every key is known or
  * refused: a misspelt assertion that silently passes is the worst thing that a test can do. */
 #include <math.h>
 #include <stdio.h>
@@ -8,9 +8,9 @@
 #include "testing/suite/internal.h"
 
 #define MAX_TOKENS_LIMIT 4096
-#define SEED_LIMIT 9007199254740992.0 /* 2^53: what a double counts exactly */
+#define SEED_LIMIT 9007199254740992.0 /* 2^53: a double counts exactly up to it */
 
-/* An optional string: a value of another type is a mistake, never the default. */
+/* Reads an optional string: a value of another type is an error, never the default. */
 static fm_status read_word(const char **out, const fm_json *obj, const char *key, const char *where)
 {
     const fm_json *v = fm_json_get(obj, key);
@@ -49,7 +49,7 @@ static fm_status check_messages(const fm_json *m, const char *where)
     return fm_json_count(m) ? FM_OK : fm_fail(FM_EINVAL, "%s: 'messages' is empty", where);
 }
 
-/* prompt/chat: a string, or for INV and DIR a list of them. messages: one conversation. */
+/* Reads prompts. prompt/chat: a string, for INV and DIR a list. messages: one conversation. */
 static fm_status need_prompts(fmv_case *c, const char *where)
 {
     static const char *const keys[] = {"prompt", "chat", "messages"};
@@ -116,7 +116,7 @@ static fm_status read_stops(fmv_case *c, const fm_json *stop, const char *where)
     return FM_OK;
 }
 
-/* Applied twice: the suite's defaults, then the case's own. */
+/* Reads `generate`; called twice: for the suite's defaults, then for the case's own. */
 static fm_status read_generate(fmv_case *c, const fm_json *g, const char *where)
 {
     static const char *const known[] = {"max-tokens", "stop", "temperature",        "top-p",
@@ -237,8 +237,8 @@ static fm_status read_logprob(fmv_case *c, const char *where)
     return FM_OK;
 }
 
-/* Which keys say something, by what the case is scored by: a key without effect is refused, since
- * its writer believes that it tests something. */
+/* Refuses keys without effect in the case's kind of scoring, since the writer of such a key
+ * believes that it tests something. */
 static fm_status check_meaning(const fmv_case *c, const char *where)
 {
     enum { TEXT = 1, CHOICE = 2, BOUND = 4, INV = 8, DIR = 16, CLASS = 32, OTHER = 64 };
@@ -298,7 +298,7 @@ static fm_status read_scoring(fmv_case *c, const fm_json *defaults, const char *
     return fmv_expect_read(c, where);
 }
 
-/* generate as it came out of defaults and case, so that one and the same has one digest. */
+/* `generate` as resolved from defaults and case, so that equal settings have one digest. */
 static fm_json *resolved_generate(const fmv_case *c)
 {
     const fm_sample_params *p = &c->sampling;
@@ -323,8 +323,8 @@ static fm_json *resolved_generate(const fmv_case *c)
     return NULL;
 }
 
-/* The digest covers what the verdict depends on: everything but the name, the note and what the
- * case is filed under, and `generate` as resolved; not the case's neighbours. */
+/* Computes the digest, which covers what the verdict depends on: every key except the name, the
+ * note and the classification, and `generate` as resolved; nothing of other cases. */
 static fm_status take_digest(fmv_case *c)
 {
     fm_buf text;

@@ -1,4 +1,4 @@
-/* attribution.c - the table of methods, what they share, and training again without a group. */
+/* attribution.c - the table of methods, their common parts, and training again without a group. */
 #include "train/attribution/walk.h"
 
 #include "store/base/mem.h"
@@ -53,7 +53,7 @@ fm_status fm_attribution_scores(const fm_attribution_in *in, double *const score
     return rc == FM_OK && gradients ? fmt_attribution_gradients(in, score) : rc;
 }
 
-/* ---- which run it was ---- */
+/* ---- the digest of the run ---- */
 static fm_status note_run(void *ctx, uint32_t child, const fm_digest *run, fm_train_state *out,
                           bool *found)
 {
@@ -81,7 +81,7 @@ fm_status fm_attribution_run(const fm_attribution_in *in, fm_digest *run)
 }
 
 /* ---- training again ---- */
-/* The data without what is left out: its examples are borrowed from d. */
+/* The data set without the examples that are left out; it borrows its examples from d. */
 static fm_status subset(fm_dataset *out, const fm_dataset *d, const bool *without, const char *name)
 {
     *out = *d;

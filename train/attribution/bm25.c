@@ -1,4 +1,4 @@
-/* bm25.c - BM25 over token ids: the plain rival, which needs no model. */
+/* bm25.c - BM25 over token ids: the plain baseline, which needs no model. */
 #include "train/attribution/walk.h"
 
 #include "store/base/mem.h"
@@ -8,7 +8,7 @@
 
 #define K1 1.5
 #define B 0.75
-#define FLOOR 0.25 /* of the mean idf, for words that most documents have */
+#define FLOOR 0.25 /* share of the mean idf for words that most documents have */
 
 static int by_id(const void *x, const void *y)
 {
@@ -49,7 +49,7 @@ static void make_idf(double *idf, const uint32_t *df, size_t words, size_t n)
 }
 
 typedef struct corpus {
-    int32_t *word; /* [words] ascending: all that occur */
+    int32_t *word; /* [words] all words that occur, ascending */
     size_t words, tokens;
     uint32_t *df, *last; /* [words]; last: the document that counted it, from 1 */
     double *idf;

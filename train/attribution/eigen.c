@@ -7,8 +7,8 @@
 
 enum { ROUNDS = 64 };
 
-/* m [n, n] becomes H m, H = 1 - 2 v v^T / length, v from its element `first` on; columns from
- * `from` on; t [n] is a room. */
+/* m [n, n] becomes H m, H = 1 - 2 v v^T / length, for v from element `first` on and columns from
+ * `from` on; t [n] is working memory. */
 static void from_left(double *m, const double *v, double length, double *t, size_t n, size_t first,
                       size_t from)
 {
@@ -24,8 +24,8 @@ static void from_left(double *m, const double *v, double length, double *t, size
     }
 }
 
-/* Row k of a, cleared behind its neighbour by a reflection that is applied from both sides to what
- * lies below, and collected in qt, whose rows become the eigenvectors. */
+/* Clears row k of a behind its neighbour by a reflection, which is applied from both sides to the
+ * part below and collected in qt, whose rows become the eigenvectors. */
 static void reflect(double *a, double *qt, double *v, double *t, size_t n, size_t k)
 {
     double norm = 0.0;
@@ -65,8 +65,8 @@ static void turn_rows(double *qt, size_t n, size_t i, double c, double s)
     }
 }
 
-/* One implicit QR sweep of the tridiagonal block lo .. hi: diagonal d, beside it e[i] at (i, i +
- * 1); Wilkinson's shift. The bulge is chased by rotations of neighbours. */
+/* One implicit QR sweep of the tridiagonal block lo .. hi: diagonal d, off-diagonal e[i] at (i, i +
+ * 1); Wilkinson's shift. Rotations of neighbours chase the bulge. */
 static void sweep(double *d, double *e, double *qt, size_t n, size_t lo, size_t hi)
 {
     double half = (d[hi - 1] - d[hi]) / 2.0;

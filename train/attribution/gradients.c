@@ -6,15 +6,15 @@
 #include <math.h>
 #include <string.h>
 
-enum { MIDDLE = 1 }; /* point at which the damped matrix is made: 0.3 of the way */
+enum { MIDDLE = 1 }; /* the point at which the damped matrix is made: 0.3 of the way */
 
-typedef struct sweep { /* of all examples at one point */
+typedef struct sweep { /* A walk over all examples at one point. */
     fmt_walk *w;
     double *const *score;
     fmt_kron *kron;          /* NULL: not wanted */
-    float *target, *through; /* [total]: the target's gradient; the same through the inverse */
-    double norm;             /* of the target */
-    double weight;           /* of the point */
+    float *target, *through; /* [total] the target's gradient, and its product with the inverse */
+    double norm;             /* norm of the target's gradient */
+    double weight;           /* weight of the point */
     bool at_child, at_kron, on_line;
 } sweep;
 
@@ -70,8 +70,8 @@ static bool wants_kron(double *const score[FM_ATTRIBUTIONS])
     return score[FM_ATTR_INFLUENCE] || score[FM_ATTR_RELATIF];
 }
 
-/* Points that some method wants: TracIn those of states where there are any, the others those on
- * the line, which rank better than the run's own states (tests/bench/SPEED.md). */
+/* Whether some method wants a point. TracIn wants the states, if there are any; the other methods
+ * want the points on the line, which rank better than the run's states (tests/bench/SPEED.md). */
 static bool wants_point(double *const score[FM_ATTRIBUTIONS], size_t point, size_t states)
 {
     bool on_line = point < FMT_WALK_LINE;

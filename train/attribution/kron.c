@@ -1,12 +1,12 @@
 /* kron.c - a damped Gauss-Newton matrix for influence, one block a parameter.
  *
- * The block of a matrix [out, in] is taken as a Kronecker product whose factors' eigenvectors
- * are those of E[G G^T] and E[G^T G], G the gradient of one example: the sum over its tokens of
- * output gradient times activation. Its eigenvalues are then measured in that basis, E[(U^T G
- * V)^2]: George et al. 2018 (EK-FAC); Grosse et al. 2023 for influence; Morwani et al. 2024 on
- * these factors. The damping is a tenth of the block's mean eigenvalue. A side that is long, or
- * whose turning would cost more than FMT_KRON_WORK products an example, keeps its own axes (the
- * short side of a low-rank factor never does); vectors have the diagonal. */
+ * The block of a matrix [out, in] is a Kronecker product whose factors' eigenvectors are those of
+ * E[G G^T] and E[G^T G], where G is the gradient of one example: the sum over its tokens of output
+ * gradient times activation. Its eigenvalues are then measured in that basis, E[(U^T G V)^2]:
+ * George et al. 2018 (EK-FAC); Grosse et al. 2023 for influence; Morwani et al. 2024 on these
+ * factors. The damping is a tenth of the block's mean eigenvalue. A side that is long, or whose
+ * turning would cost more than FMT_KRON_WORK products an example, keeps its own axes (the short
+ * side of a low-rank factor never does); a vector has a diagonal block. */
 #include "train/attribution/walk.h"
 
 #include "store/base/mem.h"
@@ -21,7 +21,7 @@ typedef struct block {
     uint64_t at, rows, cols, turned; /* turned: as fmt_param's */
     bool left, right;                /* which sides are turned; the others keep their axes */
     double *su, *sv;                 /* [rows, rows], [cols, cols]: sums, while they are made */
-    float *u, *v;                    /* the same sides' eigenvectors, as columns */
+    float *u, *v;                    /* eigenvectors of the same sides, as columns */
     double *value;                   /* [rows, cols] eigenvalues */
     double damping;
 } block;
@@ -29,7 +29,7 @@ typedef struct block {
 struct fmt_kron {
     block *item;
     size_t count;
-    float *m, *t; /* room: a matrix, and one between two products */
+    float *m, *t; /* working memory: a matrix, and the one between two products */
     size_t sampled;
 };
 
@@ -95,7 +95,7 @@ static void add_row(float *restrict y, const float *restrict x, float f, size_t 
         y[c] += f * x[c];
 }
 
-/* x [rows, cols] = U^T x V; back: U x V^T. t: a room as large. */
+/* x [rows, cols] = U^T x V; back: U x V^T. t: working memory of the same size. */
 static void turn_basis(const block *b, float *restrict x, float *restrict t, bool back)
 {
     size_t rows = (size_t)b->rows;
@@ -155,7 +155,7 @@ static fm_status add_values(void *ctx, size_t n, const float *g)
     return FM_OK;
 }
 
-/* *sum: its lower half is filled; freed. */
+/* Eigenvectors of *sum, of which the lower half is filled; frees *sum. */
 static fm_status to_basis(float *basis, double **sum, size_t n)
 {
     double *a = *sum;
@@ -216,7 +216,7 @@ static fm_status make_block(fmt_kron *k, const fmt_param *p)
     return all ? FM_OK : FM_ENOMEM;
 }
 
-typedef struct kept { /* gradients of the sample, where they fit */
+typedef struct kept { /* Gradients of the sample, if they fit. */
     float *g;
     uint64_t total;
 } kept;

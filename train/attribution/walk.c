@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FULL_MAX_FLOATS ((uint64_t)1 << 24) /* of one gradient of a full fine-tune */
+#define FULL_MAX_FLOATS ((uint64_t)1 << 24) /* most floats of one gradient of a full fine-tune */
 #define LANES_MAX ((size_t)8)
-#define LANES_FLOATS ((uint64_t)1 << 23) /* of the gradients of all lanes */
+#define LANES_FLOATS ((uint64_t)1 << 23) /* most floats of the gradients of all lanes */
 
 /* ---- which layers of a full fine-tune count ---- */
 static bool joins(char *list, size_t room, const char *name)
@@ -19,7 +19,7 @@ static bool joins(char *list, size_t room, const char *name)
     return snprintf(list + n, room - n, "%s%s", n > 0 ? "," : "", name) < (int)(room - n);
 }
 
-/* Matrices outside the layers (the vocabulary's) are large and say least: frozen first. */
+/* Freezes matrices outside the layers (the vocabulary's) first: they are large and tell least. */
 static fm_status freeze_outside(fm_train_config *c, const fm_arch *a)
 {
     fm_param p;
@@ -48,7 +48,7 @@ static uint64_t floats_of(const fm_arch *a, int32_t layer)
     return sum;
 }
 
-/* The last layers that the run trained, at least one. */
+/* Takes only the last layers that the run trained, at least one. */
 static fm_status bound_full(fm_train_config *c, const fm_arch *a)
 {
     uint64_t inside = 0;
@@ -92,7 +92,7 @@ static fm_status choose_job(fmt_walk *w, bool bounded)
                        j->name);
     if (j->config.method != FM_METHOD_FULL || j->config.objective == FM_OBJECTIVE_CLASSIFY)
         return FM_OK;
-    w->job.parent = w->in->child; /* what is left out stands as the child has it */
+    w->job.parent = w->in->child; /* layers that are left out have the child's values */
     rc = fm_arch_of_tree(&arch, w->job.parent, j->name);
     return rc == FM_OK && bounded ? bound_full(&w->job.config, &arch) : rc;
 }
@@ -125,7 +125,7 @@ static fmt_batch_how how_of_target(const fmt_walk *w, const fmt_child *ch)
     return how;
 }
 
-/* Room for the longest of all examples, one at a time, and the case. */
+/* Sizes a lane for the longest of all examples, one at a time, and for the case. */
 static void set_most(fmt_walk *w, fmt_child *ch)
 {
     fmt_pass_size *most = &ch->lane.most;
@@ -197,7 +197,7 @@ static fm_status load_child(fmt_walk *w, fmt_params *ps)
     return rc;
 }
 
-/* An adapter's beginning is its seeded one, B = 0; a full fine-tune's its parent. */
+/* Loads the values before the step (seeded, or a full fine-tune's parent) and the child's. */
 static fm_status load_ends(fmt_walk *w)
 {
     fmt_params *ps = &w->worker[0].ps;
@@ -214,8 +214,8 @@ static fm_status load_ends(fmt_walk *w)
 }
 
 /* ---- points ---- */
-/* 0 = before the step, 1 = the child. At the child alone an example that was learnt well has
- * hardly a gradient left; before the step it has not yet what the step makes of it. */
+/* 0 = before the step, 1 = the child. At the child an example that was learnt well has hardly a
+ * gradient left; before the step its gradient does not yet show what the step learns. */
 static const float on_the_line[FMT_WALK_LINE] = {0.1f, 0.3f, 0.5f};
 
 static size_t picked_state(const fmt_walk *w, size_t i)
@@ -405,7 +405,7 @@ fm_status fmt_walk_each(fmt_walk *w, const size_t *which, size_t n, fmt_gradient
     return rc;
 }
 
-/* One text of the case: its loss, a sum over its targets; its gradient is the worker's. */
+/* Runs one text of the case: *loss is a sum over its targets; its gradient is the worker's. */
 static fm_status run_text(fmt_walk *w, const fm_example *e, double *loss)
 {
     fmt_child *ch = &w->worker[0];

@@ -1,7 +1,7 @@
 /* batch.c - a micro-batch as flat rows, without padding.
  *
  * Attention is causal, so tokens after a sequence's last target change neither the loss nor any
- * gradient; they are left out, as is the last token, which has nothing to predict. */
+ * gradient. They are left out, and so is the last token, which predicts nothing. */
 #include "train/net/internal.h"
 
 #include "infer/model/class_head.h"
@@ -15,7 +15,7 @@ static bool has_target(const fmt_seq_in *s, uint32_t token)
     return token + 1 < s->len && s->labels[token + 1] >= 0;
 }
 
-/* The token of a pick that is one. */
+/* The token of a pick that takes one token of a sequence. */
 static uint32_t picked_token(const fmt_seq_in *s, const fmt_batch_how *how)
 {
     if (how->pick == FMT_PICK_LAST)
@@ -75,7 +75,7 @@ static fm_status check_ids(const fmt_seq_in *s, const fmt_batch_how *how)
     return FM_OK;
 }
 
-/* The arrays grow to the largest batch seen and stay. */
+/* Makes space for the rows; the arrays grow to the largest batch so far and stay. */
 static fm_status batch_room(fmt_batch *b, const fmt_seq_in *s, size_t n, const fmt_batch_how *how)
 {
     fmt_batch_clear(b);
@@ -96,7 +96,7 @@ static fm_status batch_room(fmt_batch *b, const fmt_seq_in *s, size_t n, const f
     return fm_grow(&b->which, &b->cap[5], b->seqs, sizeof(uint32_t));
 }
 
-/* Label of a token's row; *picked: it has one. */
+/* Label of a token's row; *picked: the row is picked. */
 static int32_t label_of(const fmt_seq_in *s, const fmt_batch_how *how, uint32_t token, bool *picked)
 {
     if (how->pick == FMT_PICK_TARGETS) {

@@ -1,7 +1,7 @@
-/* classes.c - labels of records to numbered classes.
+/* classes.c - turns the labels of records into numbered classes.
  *
- * Whole numbers are their own classes. Words are sorted by their bytes, so that the same records in
- * another order, or with some left out, give the same numbers. */
+ * Labels that are whole numbers are the class numbers. Words are sorted by their bytes, so that the
+ * same records in another order, or with some left out, give the same numbers. */
 #include "train/data/dataset.h"
 
 #include "store/base/mem.h"
@@ -62,7 +62,7 @@ static int by_bytes(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* names[label] in the order of appearance, borrowed from d->labels. */
+/* names[label] in order of appearance, borrowed from d->labels. */
 static const char **names_of(const fm_dataset *d)
 {
     const char **names = fm_calloc(fm_json_count(d->labels), sizeof(*names));
@@ -98,7 +98,7 @@ static fm_status count_classes(fm_dataset *d, const char *const *names, size_t n
     return FM_OK;
 }
 
-/* sorted: the words; a class that no record has is called by its number. */
+/* sorted: the words in order; a class that no record has is named by its number. */
 static fm_status name_classes(fm_dataset *d, const char *const *sorted, size_t n)
 {
     d->klass = fm_calloc(d->classes, sizeof(*d->klass));

@@ -1,9 +1,9 @@
 /* contamination.c - which examples hold a text that is meant to test the model.
  *
- * Both sides are reduced to words: lower case, letters and digits, whatever stands between. A text
- * of 13 words or more is found where any 13 of its words in a row stand (the measure of Brown et
- * al. 2020, appendix C), a shorter one where it stands whole. Fewer than four words say nothing:
- * "yes" is everywhere. Examples are looked at as they are trained on, after the cut. */
+ * Both sides are reduced to words: lower case, letters and digits, without the separators. A text
+ * of 13 words or more is found where any 13 consecutive words of it occur (the measure of Brown et
+ * al. 2020, appendix C), a shorter one where the whole text occurs. A text of fewer than four words
+ * is skipped: "yes" is everywhere. Examples are searched as they are trained on, after the cut. */
 #include "train/data/report.h"
 
 #include "store/base/mem.h"
@@ -17,7 +17,7 @@
 #define BASE UINT64_C(0x9E3779B97F4A7C15)
 #define SIEVE_BITS 16
 
-typedef struct gram { /* `words` words in a row of a probe */
+typedef struct gram { /* `words` consecutive words of a probe */
     uint32_t words;
     uint32_t probe;
     uint64_t hash;
@@ -31,7 +31,8 @@ typedef struct words {
 typedef struct search {
     gram *gram;
     size_t grams, cap;
-    uint64_t sieve[MOST + 1][1u << (SIEVE_BITS - 6)]; /* by low bits of a hash: may be among gram */
+    /* bit map by the high bits of a hash: clear means that no gram has it */
+    uint64_t sieve[MOST + 1][1u << (SIEVE_BITS - 6)];
     bool used[MOST + 1];
     words w;
     fm_buf text;
@@ -45,8 +46,8 @@ fm_status fmt_hit_add(fmt_hits *list, size_t example, size_t other)
     return FM_OK;
 }
 
-/* Bytes of a word character at s: ASCII letters and digits, and what is beyond ASCII but general
- * punctuation (U+2000 .. U+206F) and the no-break space. 0: a separator. */
+/* Bytes of a word character at s: ASCII letters and digits, and characters beyond ASCII except
+ * general punctuation (U+2000 .. U+206F) and the no-break space. 0: a separator. */
 static size_t word_char(const uint8_t *s, size_t left)
 {
     if (s[0] < 0x80)
@@ -109,7 +110,7 @@ static uint64_t power(uint32_t n)
     return p;
 }
 
-/* The next window's hash from the last one: out leaves, in enters. */
+/* The hash of the next window, from that of the last one: word `out` leaves, word `in` enters. */
 static uint64_t roll(uint64_t hash, uint64_t out, uint64_t in, uint64_t top)
 {
     return (hash - out * top) * BASE + in;

@@ -1,4 +1,4 @@
-/* csv.c - tables to records: the header row names the fields. */
+/* csv.c - turns tables into records: the header row names the fields. */
 #include "store/base/text/csv.h"
 
 #include "store/base/mem.h"
@@ -90,7 +90,7 @@ fm_status fmt_csv_records(fm_span bytes, char separator, const char *what,
     return rc;
 }
 
-/* Would a record with these fields be of any kind? */
+/* Whether a record with these fields is of some kind. */
 static fm_status names_record(bool *found, const table *t)
 {
     static const fm_objective objectives[] = {FM_OBJECTIVE_NEXT_TOKEN, FM_OBJECTIVE_DPO,
@@ -119,5 +119,5 @@ fm_status fmt_csv_header(bool *found, fm_span bytes, char separator)
     if (rc == FM_OK && t.columns > 1)
         rc = names_record(found, &t);
     release(&t);
-    return rc == FM_ENOMEM ? rc : FM_OK; /* anything else: no header */
+    return rc == FM_ENOMEM ? rc : FM_OK; /* any other error means that there is no header */
 }

@@ -1,9 +1,9 @@
-/* dataset.c - files of training data to examples: what each is, record by record, and a manifest.
+/* dataset.c - turns files of training data into examples, record by record, and writes a manifest.
  *
- * A file that begins as JSON and then breaks is an error at its line, never text. Examples in
- * which no token counts (an answer beyond the cut) are left out and listed. Which examples are
- * held out is a function of the seed and the record alone: neither its place nor its neighbours
- * matter, and a record that stands twice is wholly on one side. */
+ * A file that begins as JSON and then breaks is an error with the line, and is never taken as text.
+ * Examples in which no token counts (an answer beyond the cut) are left out and listed. Which
+ * examples are held out is a function of the seed and the record alone: neither its place nor its
+ * neighbours matter, and all copies of a record are on one side. */
 #include "train/data/dataset.h"
 
 #include "store/base/mem.h"
@@ -20,7 +20,7 @@
 
 typedef struct loader {
     fm_dataset *d;
-    fmt_data_file *f; /* the one in hand */
+    fmt_data_file *f; /* the current file */
     uint32_t file;
     fmt_renderer r;
     double eval_share;
@@ -89,7 +89,7 @@ static fm_status push_example(fmt_examples *list, fm_example *e, const fmt_rende
     return FM_OK;
 }
 
-/* Takes e over. */
+/* Takes ownership of e. */
 static fm_status keep(loader *l, fm_example *e, const fmt_render_info *info)
 {
     fmt_data_file *f = l->f;
@@ -132,7 +132,7 @@ static fm_status add_record(void *ctx, const fm_json *record)
     uint32_t label = 0;
     fm_status rc = next_number(l, &number);
 
-    /* Also of records that are left out: classes must not be renumbered by that. */
+    /* Also for records that are left out, since leaving them out must not renumber the classes. */
     if (rc == FM_OK && fmt_kind_of(record, l->r.objective) == FMT_KIND_CLASS)
         rc = fmt_label_of(&label, l->d, record, l->r.what, number);
     if (rc < 0 || is_skipped(l->f, number))
@@ -162,7 +162,7 @@ static fm_status load_array(loader *l, fm_span bytes)
     return rc;
 }
 
-/* Bytes of blank in front of s. */
+/* Length of the white space at the beginning of s. */
 static size_t leading_blank(fm_span s)
 {
     size_t n = 0;
@@ -224,7 +224,7 @@ static fm_status load_text(loader *l, fm_span bytes)
     return rc;
 }
 
-/* A lone object over several lines is an array of one. */
+/* Loads objects one a line; a single object over several lines is one record. */
 static fm_status load_objects(loader *l, fm_span bytes)
 {
     fm_json *whole = NULL;
@@ -246,7 +246,7 @@ static bool is_named(const char *what, const char *ending)
     return n > m && strcmp(what + n - m, ending) == 0;
 }
 
-/* Of a file named .txt: it is records only where its first line (or all of it) is JSON. */
+/* Whether a file named .txt holds records: its first line, or the whole file, must be JSON. */
 static fm_status reads_as_json(bool *json, fm_span bytes)
 {
     const uint8_t *end = memchr(bytes.data, '\n', bytes.len);
@@ -258,10 +258,10 @@ static fm_status reads_as_json(bool *json, fm_span bytes)
         rc = fm_json_parse(&v, bytes, "text");
     *json = rc == FM_OK;
     fm_json_free(v);
-    return rc == FM_ENOMEM ? rc : FM_OK; /* anything else: text */
+    return rc == FM_ENOMEM ? rc : FM_OK; /* any other error means that the file is text */
 }
 
-/* bytes begin with what is no blank. */
+/* Finds the format. bytes do not begin with white space. */
 static fm_status tell_format(fmt_data_file *f, fm_span bytes, const char *what)
 {
     bool json = bytes.data[0] == '[' || bytes.data[0] == '{';

@@ -1,5 +1,4 @@
-/* dataset.h - what the files of a data set share: its parts in memory, and readers of bytes to
- * records. Inner header. */
+/* dataset.h - a data set in memory, and the readers that turn bytes into records. Inner header. */
 #ifndef FM_TRAIN_DATASET_H
 #define FM_TRAIN_DATASET_H
 
@@ -14,27 +13,27 @@ typedef enum fmt_format {
     FMT_FORMAT_TEXT
 } fmt_format;
 
-typedef struct fmt_numbers { /* record numbers of one file */
+typedef struct fmt_numbers { /* Record numbers of one file. */
     uint32_t *item;
     size_t count, cap;
 } fmt_numbers;
 
 typedef struct fmt_data_file {
     char *name, *licence, *source, *split; /* the last three may be NULL */
-    fm_digest digest;                      /* of the file's bytes */
+    fm_digest digest;                      /* digest of the file's bytes */
     double weight;
     bool held_out; /* all of it */
     fmt_format format;
     char separator; /* TABLE */
-    fmt_kind kind;  /* of its first example */
+    fmt_kind kind;  /* kind of its first example */
     size_t records, used;
     uint64_t tokens;
-    fmt_numbers skipped; /* asked for, sorted */
-    fmt_numbers empty;   /* without a counted token */
-    fmt_numbers held;    /* held out */
+    fmt_numbers skipped; /* records that the caller asked to leave out, sorted */
+    fmt_numbers empty;   /* records without a counted token */
+    fmt_numbers held;    /* records that are held out */
 } fmt_data_file;
 
-/* Beside every example: what the report needs and training does not. */
+/* Examples, and for each of them what the report needs and training does not. */
 typedef struct fmt_examples {
     fm_example *item;
     fmt_render_info *info;
@@ -47,34 +46,34 @@ struct fm_dataset {
     fmt_examples train, held;
     double eval_share;
     fm_objective objective;
-    fm_json *labels; /* classify: {"name": number} in the order of appearance */
+    fm_json *labels; /* classify: {"name": number} in order of appearance */
     char **klass;    /* [classes] */
     uint32_t classes;
-    bool any_number, any_word; /* labels: JSON numbers; texts that are no number */
+    bool any_number, any_word; /* some label is a number; some label is a text that is no number */
 };
 
-/* All that training takes from d: tokens, labels, parts, classes and weights. */
+/* Hashes everything that training takes from d: tokens, labels, parts, classes and weights. */
 FM_CHECKED fm_status fmt_dataset_hash(const fm_dataset *d, fm_hasher *h);
 
-/* What a reader calls for each record: v is the reader's. */
+/* A reader calls record for each record; the reader owns v. */
 typedef struct fmt_record_sink {
     void *ctx;
     fm_status (*record)(void *ctx, const fm_json *v);
 } fmt_record_sink;
 
-/* RFC 4180 with the separator given: a header row of names, then one object of texts a row.
- * FM_ECORRUPT names the line. */
+/* Reads RFC 4180 with the given separator: a header row of names, then one object of texts for each
+ * row. FM_ECORRUPT names the line. */
 FM_CHECKED fm_status fmt_csv_records(fm_span bytes, char separator, const char *what,
                                      const fmt_record_sink *sink);
-/* *found: the first line names, between such separators, columns that make a record. */
+/* *found: the fields that the first line names, split by this separator, make a record. */
 FM_CHECKED fm_status fmt_csv_header(bool *found, fm_span bytes, char separator);
 
 /* ---- classes ---- */
-/* Number of the record's label among d->labels, in the order of appearance. */
+/* Number of the record's label among d->labels, in order of appearance. */
 FM_CHECKED fm_status fmt_label_of(uint32_t *label, fm_dataset *d, const fm_json *record,
                                   const char *what, size_t number);
-/* When all records are read: names in their order, klass of every example. wanted: as configured, 0
- * where the data decide. */
+/* Once all records are read: sorts the names and sets klass of every example. wanted: the
+ * configured number of classes, 0 where the data decide. */
 FM_CHECKED fm_status fmt_settle_classes(fm_dataset *d, uint32_t wanted);
 
 FM_END_DECLS

@@ -1,8 +1,8 @@
 /* order.c - the examples of every step, walked epoch by epoch.
  *
- * In the plain case (no packing, buckets or weights) the place of a step is arithmetic. Else it
- * depends on all that came before, and is found by walking there, which costs a few nanoseconds an
- * example and no state that a checkpoint would have to keep. */
+ * In the plain case (no packing, buckets or weights) the place of a step is computed. Else it
+ * depends on all steps before, and a walk finds it, which costs a few nanoseconds an example and
+ * needs no state in a checkpoint. */
 #include "train/data/order.h"
 
 #include "store/base/mem.h"
@@ -14,11 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_EMPTY_EPOCHS 1000000u /* of weights below 1: never by chance */
+/* consecutive epochs without an example, when weights are below 1: never by chance */
+#define MAX_EMPTY_EPOCHS 1000000u
 
 typedef struct place {
     uint64_t epoch;
-    size_t at; /* in the epoch's list */
+    size_t at; /* index in the epoch's list */
 } place;
 
 struct fmt_order {
@@ -27,26 +28,24 @@ struct fmt_order {
     uint32_t n;
     bool weighted, bucketed, plain;
     uint64_t stream, weight_stream, bucket_stream;
-    uint64_t room;  /* tokens of a packed micro-batch */
-    uint64_t total; /* plain: examples to be seen in all; 0 = steps decide */
+    uint64_t room;  /* most tokens of a packed micro-batch */
+    uint64_t total; /* plain case: examples of the whole run; 0 = `steps` decides */
     uint32_t steps;
-    uint64_t last_epoch; /* where epochs decide */
-    double last_share;   /* of the last epoch */
-    /* the epoch in hand */
-    bool has_epoch;
+    uint64_t last_epoch; /* if epochs decide */
+    double last_share;   /* share of the last epoch that is used */
+    bool has_epoch;      /* of the current epoch, as the fields below */
     uint64_t epoch;
     size_t listed, list_cap;
     uint32_t *list;
     bool *starts; /* bucketed: list[i] begins a micro-batch */
     uint32_t *permutation, *other;
-    uint32_t *chunk, *chunk_order; /* bucketed: where micro-batches begin, and their order */
-    uint32_t *bucket;              /* bucketed: [n] of each example */
+    uint32_t *chunk, *chunk_order; /* bucketed: beginnings of micro-batches, and their order */
+    uint32_t *bucket;              /* bucketed: [n] bucket of each example */
     uint32_t buckets, *bucket_at;  /* [buckets] */
     /* the walk */
     uint32_t next_step;
     place at;
-    /* the step in hand */
-    uint32_t *example, *ends;
+    uint32_t *example, *ends; /* of the current step, as the two below */
     size_t count, cap;
 };
 
@@ -79,7 +78,7 @@ static void list_examples(fmt_order *o, uint64_t epoch)
         o->list[i] = to[o->permutation[i]];
 }
 
-/* Stable, so that the order within a bucket is the epoch's permutation. */
+/* A stable sort by bucket, so that the order within a bucket is the epoch's permutation. */
 static void gather_buckets(fmt_order *o, uint32_t *to)
 {
     uint32_t at = 0;
@@ -144,7 +143,7 @@ static void load_epoch(fmt_order *o, uint64_t epoch)
     o->epoch = epoch;
 }
 
-/* Examples of the epoch in hand that the run sees. */
+/* How many examples of the current epoch the run uses. */
 static size_t epoch_end(const fmt_order *o)
 {
     if (o->c->steps > 0 || o->epoch < o->last_epoch)
@@ -153,7 +152,7 @@ static size_t epoch_end(const fmt_order *o)
 }
 
 /* ---- the walk ---- */
-/* At the next example, in an epoch that has one. false: the run is over. */
+/* Moves to the next example, in an epoch that has one; false: the run is over. */
 static bool settle(fmt_order *o)
 {
     for (uint32_t empty = 0; empty < MAX_EMPTY_EPOCHS; empty++) {
@@ -210,7 +209,7 @@ static size_t take_step(fmt_order *o)
     return micros;
 }
 
-/* Where steps have a place by arithmetic; the last step of the run may be short. */
+/* Takes a step in the plain case; the last step of the run may be short. */
 static size_t take_plain_step(fmt_order *o, uint32_t step)
 {
     uint64_t per_step = (uint64_t)o->c->batch * o->c->accumulate;
@@ -287,7 +286,7 @@ static fm_status make_buckets(fmt_order *o)
     return FM_OK;
 }
 
-/* The most that an epoch lists and that a step takes. */
+/* Finds the largest numbers of examples that an epoch lists and that a step takes. */
 static fm_status measure(fmt_order *o)
 {
     double most = 0.0;

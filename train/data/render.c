@@ -1,4 +1,4 @@
-/* render.c - one training record to an example: its kind, its pieces, what is shown of it. */
+/* render.c - turns one training record into an example: its kind, its pieces, its preview. */
 #include "train/data/render.h"
 
 #include "store/base/mem.h"
@@ -12,7 +12,7 @@ static fm_status take_preview(fm_example *out, const fmt_pieces *p)
     size_t prompt = p->prompt.len;
     size_t answer = p->answer.len;
 
-    /* The end of a long prompt says less than the beginning of the answer: half the room each. */
+    /* A long prompt's end says less than the answer's beginning: each gets half the bytes. */
     if (prompt + answer + 4 > FMT_PREVIEW_BYTES) {
         size_t half = FMT_PREVIEW_BYTES / 2 - 2;
         size_t spare = answer < half ? half - answer : 0;

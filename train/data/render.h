@@ -1,4 +1,4 @@
-/* render.h - one training record to ids and labels. Inner header of the dataset. */
+/* render.h - turns one training record into ids and labels. Inner header of the data set. */
 #ifndef FM_TRAIN_RENDER_H
 #define FM_TRAIN_RENDER_H
 
@@ -19,10 +19,10 @@ typedef enum fmt_kind {
     FMT_KIND_PREFERENCE,
     FMT_KIND_PAIR, /* contrastive */
     FMT_KIND_CLASS,
-    FMT_KIND_BLOCK, /* of plain text */
+    FMT_KIND_BLOCK, /* a block of plain text */
 } fmt_kind;
 const char *fmt_kind_name(fmt_kind kind); /* "alpaca" */
-/* What a record's fields make it for this objective; FMT_KIND_NONE where they are of no kind. */
+/* The kind of a record for this objective, by its fields; FMT_KIND_NONE where they fit no kind. */
 fmt_kind fmt_kind_of(const fm_json *record, fm_objective objective);
 
 typedef struct fmt_renderer {
@@ -32,22 +32,22 @@ typedef struct fmt_renderer {
     uint32_t max_tokens;
     bool answers_only;
     fm_objective objective;
-    const char *what; /* file, for errors */
+    const char *what; /* name of the file, for errors */
 } fmt_renderer;
 
 typedef struct fmt_render_info {
     fmt_kind kind;
-    uint32_t prompt_len; /* tokens in front of the first answer, also where these count; 0: none */
-    uint32_t label;      /* classify: in the order of appearance; the data set's */
-    bool has_answer;     /* something was written to be answered: its end should be learnt */
+    uint32_t prompt_len; /* tokens in front of the first answer, even if these count; 0: none */
+    uint32_t label;      /* classify: number of the label in the data set, in order of appearance */
+    bool has_answer;     /* there is an answer, whose end should be learnt */
 } fmt_render_info;
 
-/* ids, labels, len, parts, lost and preview of out; the caller owns them (fmt_example_release). Of
- * each part everything after max_tokens is cut. klass stays -1: only a whole data set knows its
- * classes. FM_EINVAL names record and field. */
+/* Fills ids, labels, len, parts, lost and preview of out, which the caller releases
+ * (fmt_example_release). Each part is cut after max_tokens. klass stays -1: classes are known only
+ * for a whole data set. FM_EINVAL names record and field. */
 FM_CHECKED fm_status fmt_render_record(fm_example *out, fmt_render_info *info,
                                        const fmt_renderer *r, const fm_json *record, size_t number);
-/* A block of plain text that is tokenized already: every token counts. */
+/* Fills out from a block of plain text that is already tokenized: every token counts. */
 FM_CHECKED fm_status fmt_render_block(fm_example *out, fmt_render_info *info, const fmt_renderer *r,
                                       const int32_t *ids, size_t n, size_t number);
 void fmt_example_release(fm_example *e);
@@ -62,31 +62,32 @@ typedef struct fmt_pieces {
     size_t part_lost[FM_EXAMPLE_PARTS];
     bool answered;         /* prompt_len is known */
     size_t prompt_len;     /* of the first part */
-    fm_buf prompt, answer; /* heads of both, for the preview */
+    fm_buf prompt, answer; /* the beginnings of both, for the preview */
     size_t number;
     fmt_kind kind;
 } fmt_pieces;
 
 FM_CHECKED fm_status fmt_bad_field(const fmt_pieces *p, const char *field, const char *must);
-/* What follows is the next part. */
+/* Begins the next part. */
 void fmt_begin_part(fmt_pieces *p);
-void fmt_end_part(fmt_pieces *p); /* cuts what is beyond max_tokens; once more at the end */
+void fmt_end_part(fmt_pieces *p); /* cuts the part at max_tokens; called after each part */
 FM_CHECKED fm_status fmt_add_text(fmt_pieces *p, fm_span text, bool counts);
 FM_CHECKED fm_status fmt_add_id(fmt_pieces *p, int32_t id, bool counts);
 FM_CHECKED fm_status fmt_add_bos(fmt_pieces *p);
-/* A text as inference encodes a whole one, with what the tokenizer puts around it; nothing counts.
- * It is cut to max_tokens inside, so that what stands behind it stays. second (data NULL: none): a
- * text that goes with it, behind the first one's end token; for a tokenizer without one, on a new
- * line. */
+/* Adds a text as inference encodes a whole text, with the tokens that the tokenizer puts around it;
+ * no token counts. The text is cut inside to max_tokens, so that the tokens behind it stay. second
+ * (data NULL: none): a text that belongs to it and follows the first one's end token, or stands on
+ * a new line if the tokenizer has no end token. */
 FM_CHECKED fm_status fmt_add_whole(fmt_pieces *p, fm_span text, fm_span second);
-/* An id that counts or not as said, whatever answers_only says. */
+/* Adds an id that counts or not as the caller says, even against answers_only. */
 FM_CHECKED fm_status fmt_add_labelled(fmt_pieces *p, int32_t id, bool counts);
 void fmt_note(fm_buf *b, fm_span text);
-/* The assistant's turns from message `first` on count. tools may be NULL. field: for errors. */
+/* Adds a conversation; the assistant's turns from message `first` on count. tools may be NULL.
+ * field: name of the field, for errors. */
 FM_CHECKED fm_status fmt_add_conversation(fmt_pieces *p, const fm_json *messages, size_t first,
                                           const fm_json *tools, const char *field);
 FM_CHECKED fm_status fmt_push_message(fm_json *messages, const char *role, fm_span text);
-/* One record of p->kind. */
+/* Adds one record of p->kind. */
 FM_CHECKED fm_status fmt_add_record(fmt_pieces *p, const fm_json *record);
 
 FM_END_DECLS

@@ -1,4 +1,4 @@
-/* render_kinds.c - what a record is, by its fields, and the pieces of each kind. */
+/* render_kinds.c - the kind of a record, by its fields, and the pieces of each kind. */
 #include "train/data/render.h"
 
 #include "store/base/mem.h"
@@ -19,7 +19,7 @@ static bool has(const fm_json *record, const char *key)
     return fm_json_get(record, key) != NULL;
 }
 
-/* Fields that hold texts: those that belong together, and those of one text to classify. */
+/* Fields with texts that belong together, and below fields with one text to classify. */
 static const char *const pair_fields[][FM_EXAMPLE_PARTS] = {
     {"anchor", "positive", "negative"},
     {"query", "positive", "negative"},
@@ -57,7 +57,7 @@ static fmt_kind text_kind(const fm_json *record)
     if (has(record, "instruction") || has(record, "output"))
         return FMT_KIND_ALPACA;
     if (has(record, "chosen") || has(record, "rejected"))
-        return FMT_KIND_NONE; /* never half of a preference in silence */
+        return FMT_KIND_NONE; /* half a preference is refused, not ignored */
     if (has(record, "prompt") || has(record, "completion"))
         return FMT_KIND_COMPLETION;
     return has(record, "text") ? FMT_KIND_TEXT : FMT_KIND_NONE;
@@ -95,8 +95,8 @@ static const struct need {
      "label, and text; sentence; premise and hypothesis; sentence1 and sentence2"},
 };
 
-/* The record is of no kind that the objective can use: says what it needs, and which objective
- * would fit what is there. */
+/* The record is of no kind that the objective can use: names the fields that it needs, and the
+ * objective that would fit the record. */
 static fm_status misfit(const fmt_pieces *p, const fm_json *record)
 {
     const struct need *wanted = &needs[0];
@@ -119,7 +119,7 @@ static fm_status misfit(const fmt_pieces *p, const fm_json *record)
 }
 
 /* ---- text fields ---- */
-/* Absent and null give an empty span without data. */
+/* Reads a text field; an absent field and null give an empty span without data. */
 static fm_status optional_text(fm_span *out, const fmt_pieces *p, const fm_json *record,
                                const char *field)
 {
@@ -138,7 +138,7 @@ static fm_status needed_text(fm_span *out, const fmt_pieces *p, const fm_json *r
     return out->data ? FM_OK : fmt_bad_field(p, field, "must be text");
 }
 
-/* The array itself, or the one that a text holds as JSON: owned, NULL where there is none. */
+/* A field that is an array, or a text that holds one as JSON: owned, NULL where there is none. */
 static fm_status take_array(fm_json **out, const fmt_pieces *p, const fm_json *record,
                             const char *field)
 {
@@ -292,7 +292,7 @@ static fm_status add_line(fmt_pieces *p, fm_span text, bool counts)
     return rc;
 }
 
-/* Without a template every field is a line. */
+/* Adds the fields of a record without a template: each is a line. */
 static fm_status alpaca_lines(fmt_pieces *p, fm_span system, const fm_json *history, fm_span user,
                               fm_span answer)
 {
@@ -343,10 +343,10 @@ static fm_status add_alpaca(fmt_pieces *p, const fm_json *record)
     return rc;
 }
 
-/* ---- prompt and what follows it: completions and preferences ---- */
+/* ---- prompts with completions or preferences ---- */
 
-/* prompt as messages (or a text of the user), then side (messages, or a text of the assistant).
- * *first: the number of messages that came before side. */
+/* Joins prompt (messages, or a text of the user) and side (messages, or a text of the assistant).
+ * *first: the number of messages before side. */
 static fm_status join_messages(fm_json **out, size_t *first, const fmt_pieces *p,
                                const fm_json *prompt, const fm_json *side)
 {
@@ -396,7 +396,7 @@ static fm_status add_completion(fmt_pieces *p, const fm_json *record)
     return rc;
 }
 
-/* How much of two texts is the same, never ending inside a character or a word. */
+/* Length of the common beginning of two texts, which never ends inside a character or a word. */
 static size_t common_text(fm_span a, fm_span b)
 {
     size_t n = 0;
@@ -406,7 +406,7 @@ static size_t common_text(fm_span a, fm_span b)
     while (n > 0 && a.data[n - 1] != ' ' && a.data[n - 1] != '\n')
         n--;
     if (n > 0 && a.data[n - 1] == ' ')
-        n--; /* a word's token holds the blank in front of it */
+        n--; /* the token of a word includes the space in front of it */
     return n;
 }
 
@@ -537,7 +537,7 @@ static fm_status add_token(fmt_pieces *p, const fm_json *ids, const fm_json *lab
     return fmt_add_labelled(p, id, !labels || label != FMT_NO_LABEL);
 }
 
-/* Tokens that the mask leaves: it may only pad on the right. */
+/* Number of tokens that the mask leaves; a mask may only pad on the right. */
 static fm_status masked_count(size_t *n, const fmt_pieces *p, const fm_json *mask)
 {
     if (!mask)

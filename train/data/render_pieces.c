@@ -1,9 +1,10 @@
-/* render_pieces.c - pieces of one training record to ids and labels, in the model's own template.
+/* render_pieces.c - turns the pieces of one training record into ids and labels, in the model's own
+ * template.
  *
  * A conversation is rendered up to each assistant turn with the generation prompt, and again with
- * the turn: what the second has more is the turn as the model must learn to write it, its end
- * marker included. The pieces are tokenized one by one, so that the ids in front of an answer are
- * exactly those that inference will put there. */
+ * the turn: the text that the second rendering adds is the turn as the model must learn to write
+ * it, with its end marker. The pieces are tokenized one by one, so that the ids in front of an
+ * answer are exactly those of inference. */
 #include "train/data/render.h"
 
 #include "store/base/mem.h"
@@ -23,7 +24,7 @@ void fmt_note(fm_buf *b, fm_span text)
     fm_buf_append(b, text.data, FM_MIN(text.len, room));
 }
 
-/* at: the place of the first token that follows. */
+/* Notes where the answer begins. at: index of its first token. */
 static void begin_answer(fmt_pieces *p, size_t at, bool counts)
 {
     if (!counts || p->answered || p->parts > 1)
@@ -59,7 +60,7 @@ fm_status fmt_add_labelled(fmt_pieces *p, int32_t id, bool counts)
     return fm_ids_push(&p->labels, counts ? id : FMT_NO_LABEL);
 }
 
-/* The token that the tokenizer itself puts in front of a text, for text without a template. */
+/* Adds the token that the tokenizer itself puts in front of a text, where there is no template. */
 fm_status fmt_add_bos(fmt_pieces *p)
 {
     fm_ids ids = {0};
@@ -73,7 +74,7 @@ fm_status fmt_add_bos(fmt_pieces *p)
 }
 
 /* ---- whole texts ---- */
-typedef struct around { /* what the tokenizer puts in front of a text and behind it */
+typedef struct around { /* ids that the tokenizer puts in front of a text and behind it */
     fm_ids ids;
     size_t head, tail;
 } around;
@@ -91,7 +92,7 @@ static fm_status around_of(around *a, const fm_tokenizer *tok)
     return rc;
 }
 
-/* The first `room` of count ids, the last `tail` of them being the last of all. */
+/* Adds at most `room` of count ids: the first ones, then the last `tail` ones. */
 static fm_status push_whole(fmt_pieces *p, const int32_t *id, size_t count, size_t tail,
                             size_t room)
 {
@@ -104,7 +105,7 @@ static fm_status push_whole(fmt_pieces *p, const int32_t *id, size_t count, size
     return FM_OK;
 }
 
-/* The longer text gives way first, as in Hugging Face's truncation "longest_first". */
+/* Adds two texts. The longer one is cut first, as in Hugging Face's truncation "longest_first". */
 static fm_status push_two(fmt_pieces *p, const fm_ids *a, const fm_ids *b, const around *with)
 {
     size_t fixed = with->head + 2 * with->tail;
@@ -212,7 +213,7 @@ static fm_status render(fm_buf *out, const talk *t, size_t n, bool add_generatio
     return rc < 0 ? fm_error_prefix(rc, "%s: record %zu", p->r->what, p->number) : rc;
 }
 
-/* The text of now beyond what is done; FM_EUNSUPPORTED where now does not begin with it. */
+/* The text of now behind done; FM_EUNSUPPORTED where now does not begin with done. */
 static fm_status beyond(fm_span *out, const fmt_pieces *p, const fm_buf *done, const fm_buf *now)
 {
     if (now->len < done->len || (done->len > 0 && memcmp(now->data, done->data, done->len) != 0))
@@ -248,7 +249,7 @@ static void note_message(fmt_pieces *p, const fm_json *message, const char *role
         fmt_note(&p->answer, text);
 }
 
-/* A text, parts of one, or nothing where the turn is a call of tools. */
+/* Whether a message has content: a text or parts of one. A turn that calls tools may have none. */
 static bool has_content(const fm_json *message)
 {
     const fm_json *content = fm_json_get(message, "content");

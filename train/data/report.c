@@ -1,6 +1,6 @@
-/* report.c - what a data set is like before it is trained on: what is cut, repeated,
- * contradictory, without an end, or a test's own text. Everything is taken from the examples as
- * training sees them. */
+/* report.c - the report on a data set before training: examples that are cut, repeated,
+ * contradictory, without an end, or contain a test's text. Everything is read from the examples as
+ * training gets them. */
 #include "train/data/report.h"
 
 #include "store/base/mem.h"
@@ -30,8 +30,8 @@ static bool is_blank(const fmt_report *r, int32_t id)
     return true;
 }
 
-/* Does what counts before `end` close with an end token? Blanks that a template puts behind it are
- * not minded. */
+/* Whether the counted tokens before `end` close with an end token. White space that a template puts
+ * behind it is ignored. */
 static bool run_stops(const fmt_report *r, const fm_example *e, uint32_t begin, uint32_t end)
 {
     while (end > begin && !is_end(r, e->ids[end - 1]) && is_blank(r, e->ids[end - 1]))
@@ -39,7 +39,7 @@ static bool run_stops(const fmt_report *r, const fm_example *e, uint32_t begin, 
     return end > begin && is_end(r, e->ids[end - 1]);
 }
 
-/* Every run of counted tokens is an answer that should stop. */
+/* Whether each answer of an example stops; every run of counted tokens is an answer. */
 static bool answers_stop(const fmt_report *r, const fm_example *e)
 {
     uint32_t part_end = 0;
@@ -83,7 +83,7 @@ static fm_status look_at(fmt_report *r, fm_data_report *out, size_t i)
     return rc;
 }
 
-/* ---- examples beside one another ---- */
+/* ---- examples compared with one another ---- */
 typedef struct keyed {
     fm_digest key;
     uint32_t example;
@@ -105,7 +105,7 @@ static int by_example(const void *a, const void *b)
     return (x->example > y->example) - (x->example < y->example);
 }
 
-/* Tokens of the question; 0: nothing is asked, or one question may well stand often. */
+/* Length of the question in tokens; 0: the kind has no question, or one that may occur often. */
 static uint32_t question_len(const fmt_report *r, size_t i)
 {
     const fmt_render_info *info = &r->d->train.info[i];
@@ -127,7 +127,7 @@ static bool same_answer(const fmt_report *r, size_t i, size_t k)
            memcmp(a->ids + at, b->ids + at, (a->len - at) * sizeof(*a->ids)) == 0;
 }
 
-/* The examples of key[0..n) that share a key with an earlier one. */
+/* Finds the examples of key[0..n) that share a key with an earlier one. */
 static fm_status find_repeats(fmt_report *r, keyed *key, size_t n, bool answers_differ,
                               fmt_hits *list)
 {
@@ -169,7 +169,7 @@ static fm_status compare_all(fmt_report *r)
     return rc;
 }
 
-/* ---- what follows from it ---- */
+/* ---- findings ---- */
 static fm_status find(fmt_report *r, const char *level, const char *fmt, ...) FM_PRINTF(3, 4);
 
 static fm_status find(fmt_report *r, const char *level, const char *fmt, ...)
@@ -232,7 +232,7 @@ static fm_status judge_classes(fmt_report *r)
     return find(r, "warning", "%" PRIu32 " of %" PRIu32 " classes have no example", n - seen, n);
 }
 
-/* In-batch negatives need another text in the step. */
+/* Negatives from the batch need another text in the step. */
 static fm_status judge_contrast(fmt_report *r)
 {
     if (r->c->objective != FM_OBJECTIVE_CONTRASTIVE)

@@ -1,4 +1,4 @@
-/* report.h - what the files of the report on a data set share. Inner header. */
+/* report.h - declarations that the files of the report on a data set share. Inner header. */
 #ifndef FM_TRAIN_REPORT_H
 #define FM_TRAIN_REPORT_H
 
@@ -6,7 +6,7 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmt_hit { /* an example that something was found in */
+typedef struct fmt_hit { /* An example with a finding. */
     uint32_t example;
     uint32_t other; /* duplicates, conflicts: the earlier example; contaminated: the probe */
 } fmt_hit;
@@ -22,12 +22,12 @@ typedef struct fmt_report {
     const fm_tokenizer *tok;
     const fm_train_config *c;
     const fm_data_report_opts *opts;
-    int32_t own_end; /* where opts names none */
+    int32_t own_end; /* the tokenizer's end token, used where opts names none */
     const int32_t *end;
     size_t ends;
     fmt_hits truncated, no_stop, duplicates, conflicts, contaminated;
     size_t answers;      /* examples with an answer */
-    size_t short_probes; /* too short to tell anything */
+    size_t short_probes; /* probes that are too short to mean anything */
     size_t *per_class;   /* [classes] */
     size_t length[FMT_LENGTH_BINS];
     fm_json *findings; /* [{"level","what"}] */
@@ -37,7 +37,7 @@ typedef struct fmt_report {
 FM_CHECKED fm_status fmt_hit_add(fmt_hits *list, size_t example, size_t other);
 /* Fills r->contaminated and r->short_probes. */
 FM_CHECKED fm_status fmt_find_probes(fmt_report *r);
-/* The outcome as JSON and as lines; both owned by out. */
+/* Write the report as JSON and as lines of text; out owns both. */
 FM_CHECKED fm_status fmt_report_json(fm_data_report *out, const fmt_report *r);
 FM_CHECKED fm_status fmt_report_text(fm_data_report *out, const fmt_report *r);
 

@@ -1,4 +1,4 @@
-/* report_text.c - the report on a data set as JSON, with every record by its number, and as the
+/* report_text.c - writes the report on a data set: as JSON with the number of every record, and as
  * lines that people read before training begins. */
 #include "train/data/report.h"
 
@@ -8,9 +8,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define LISTED 1000u      /* records of a list in the JSON; the count is always whole */
-#define SHOWN 5u          /* and in the text */
-#define FIRST_BYTES 2000u /* of the first example in the text: half from each end */
+#define LISTED 1000u      /* most records of a list in the JSON, which has the full count too */
+#define SHOWN 5u          /* most records of a list in the text */
+#define FIRST_BYTES 2000u /* most bytes of the first example in the text: half from each end */
 
 /* ---- JSON ---- */
 static fm_json *done(fm_status rc, fm_json *v)
@@ -76,7 +76,7 @@ static fm_json *segment_json(bool counts, fm_span text)
     return done(rc, o);
 }
 
-/* A part as runs of tokens that count and that do not. */
+/* A part as JSON: runs of tokens that count and runs that do not. */
 static fm_json *part_json(const fmt_report *r, const int32_t *ids, const int32_t *labels,
                           uint32_t len)
 {
@@ -298,7 +298,7 @@ static void say_found(fm_buf *b, const fmt_report *r)
                       r->per_class[i], plural(r->per_class[i]));
 }
 
-/* [what does not count] and plainly what does; nothing is marked where no token is a target. */
+/* Writes text in brackets where it does not count; nothing is marked if there is no target. */
 static void write_masked(fm_buf *b, const fm_json *part, bool targets)
 {
     for (size_t i = 0; i < fm_json_count(part); i++) {
@@ -311,7 +311,7 @@ static void write_masked(fm_buf *b, const fm_json *part, bool targets)
     }
 }
 
-/* Each line behind a bar; the middle of a long text is left out, at whole characters. */
+/* Writes each line behind a bar; the middle of a long text is left out, at whole characters. */
 static void say_indented(fm_buf *b, fm_span text)
 {
     size_t head = text.len;
@@ -329,9 +329,10 @@ static void say_indented(fm_buf *b, fm_span text)
             fm_buf_printf(b, " ... %zu bytes ... ", tail - head);
             i = tail;
         }
+        /* control characters must not reach the terminal */
         if ((text.data[i] < ' ' && text.data[i] != '\n' && text.data[i] != '\t') ||
             text.data[i] == 0x7F)
-            fm_buf_printf(b, "\\x%02x", text.data[i]); /* never a terminal's commands */
+            fm_buf_printf(b, "\\x%02x", text.data[i]);
         else
             fm_buf_char(b, (char)text.data[i]);
         if (text.data[i] == '\n' && i + 1 < text.len)

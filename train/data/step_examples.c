@@ -1,4 +1,4 @@
-/* step_examples.c - which examples a step of a run took. */
+/* step_examples.c - which examples a step of a run took (fm_train_step_examples). */
 #include "train/data/order.h"
 
 #include "store/base/mem.h"

@@ -28,7 +28,7 @@ typedef struct field {
     const char *key;
     field_kind kind;
     size_t at;
-    size_t bytes; /* TEXT: room with the NUL */
+    size_t bytes; /* TEXT: capacity with the NUL */
     double min, max;
 } field;
 
@@ -120,7 +120,7 @@ fm_train_config fm_train_defaults(fm_method method)
     if (method == FM_METHOD_FULL)
         c.lr = 2e-5;
     if (method == FM_METHOD_IA3) {
-        c.targets[0] = '\0'; /* what PEFT scales in this family */
+        c.targets[0] = '\0'; /* empty: PEFT's modules of the family */
         c.lr = 3e-3;
     }
     if (method == FM_METHOD_PREFIX)
@@ -284,7 +284,7 @@ static const char *dtype_text(fm_dtype dtype)
     for (size_t i = 0; i < FM_ARRAY_LEN(dtype_names); i++)
         if (dtype_names[i].dtype == dtype)
             return dtype_names[i].name;
-    return ""; /* set past the parser: reading it back fails by name */
+    return ""; /* a value that no parser set: reading it back fails by name */
 }
 
 fm_status fm_train_config_set(fm_train_config *c, const char *key, const char *value)
@@ -342,7 +342,7 @@ static fm_json *field_json(const fm_train_config *c, const field *f)
     case KIND_U32:
         memcpy(&narrow, at, sizeof(narrow));
         return fm_json_new_int((int64_t)narrow);
-    case KIND_U64: /* as text: JSON's integers end at 63 bits */
+    case KIND_U64: /* as text, since JSON integers have 63 bits here */
         memcpy(&whole, at, sizeof(whole));
         if (whole <= INT64_MAX)
             return fm_json_new_int((int64_t)whole);
@@ -376,7 +376,7 @@ fm_json *fm_train_config_json(const fm_train_config *c)
 
     for (size_t i = 0; o && i < FM_ARRAY_LEN(fields); i++) {
         if (fields[i].at == AT(shards) && c->shards == 1)
-            continue; /* recipes from before it was a setting stay what they are */
+            continue; /* leaves older recipes, which lack this setting, as they are */
         if (fm_json_set(o, fields[i].key, field_json(c, &fields[i])) < 0) {
             fm_json_free(o);
             return NULL;
@@ -385,7 +385,7 @@ fm_json *fm_train_config_json(const fm_train_config *c)
     return o;
 }
 
-/* A JSON scalar as the text that --set would carry, so that one parser judges both. */
+/* A JSON scalar as the text that --set would pass, so that one parser checks both. */
 static fm_status scalar_text(fm_buf *out, const fm_json *v, const char *key, const char *what)
 {
     fm_buf_clear(out);

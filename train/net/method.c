@@ -147,7 +147,7 @@ static fm_status from_scale(fmt_net *net, fmt_params *ps, const fm_entry *e, con
     return in || out ? fmt_ia3_add(net, ps, l, peft, in) : misfit(e->name, l);
 }
 
-/* Without ".base_layer", which stands in names of modules that PEFT wrapped. */
+/* Copies name without ".base_layer", which PEFT puts into the names of modules that it wraps. */
 static void unwrap(char *out, size_t room, const char *name)
 {
     static const char wrap[] = ".base_layer.";
@@ -185,7 +185,7 @@ static fm_status from_virtual(fmt_net *net, fmt_params *ps, const fm_json *confi
     return FM_OK;
 }
 
-/* PEFT saves the matrix of an embedding that it adapts beside the factors: the parent's own. */
+/* PEFT saves an adapted embedding's matrix with its factors: it must be the parent's. */
 static fm_status check_base_copy(const fmt_net *net, const fm_tree *parent, const fm_entry *e)
 {
     char peft[FMT_MODULE_BYTES + 64];
@@ -283,7 +283,7 @@ fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *p
     return rc;
 }
 
-/* An init with an adapter_config.json says itself which modules and ranks train. */
+/* Declares what trains by init, where init has an adapter_config.json. */
 static fm_status from_init(fmt_net *net, fmt_params *ps, const fmt_method *m, fm_json **config,
                            bool *done)
 {
@@ -308,7 +308,7 @@ static fm_status from_init(fmt_net *net, fmt_params *ps, const fmt_method *m, fm
     return rc;
 }
 
-/* A weight that its scale would be left beside; before anything takes memory for it. */
+/* Refuses to train a weight that has a scale, before memory is taken for it. */
 static fm_status check_scaled(const fmt_params *ps, const fmt_method *m)
 {
     fm_plain *plain = NULL;
@@ -361,7 +361,7 @@ void fmt_method_bind(fmt_net *net, fmt_params *ps)
         if (!l->dora)
             continue;
         l->out_scale.s = l->dora->scale;
-        l->bias_after = l->bias; /* what is scaled is W x + s B A x alone */
+        l->bias_after = l->bias; /* DoRA scales W x + s B A x without the bias */
         l->bias = NULL;
     }
     if (net->virt_param >= 0)

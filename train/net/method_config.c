@@ -14,7 +14,7 @@ typedef struct peft_default {
     const char *text;
 } peft_default;
 
-/* What depends on the run is filled in between. */
+/* Fields that depend on the run are filled in between. */
 static const peft_default lora_fields[] = {
     {"alora_invocation_tokens", 'n', NULL},
     {"alpha_pattern", 'o', NULL},
@@ -180,7 +180,7 @@ static fm_json *layer_list(const char *list, uint32_t layers)
     return NULL;
 }
 
-/* PEFT's classes for text classification save their head under either of two names. */
+/* PEFT's classes for text classification save their head under one of two names. */
 static fm_json *saved_names(const fm_train_config *c)
 {
     char all[sizeof(c->modules_to_save) + 32];
@@ -203,7 +203,7 @@ static fm_status common(fm_json *o, const fm_train_config *c, const char *base_n
     return fm_json_set(o, "task_type", fm_json_new_str(task));
 }
 
-/* A list of targets as PEFT writes it; a regular expression is a text. */
+/* A list of targets as PEFT writes it; a regular expression is a JSON string. */
 static fm_json *target_names(fmt_net *net, const char *targets)
 {
     if (fm_pattern_is_regex(targets))
@@ -253,7 +253,8 @@ static fm_status lora(fm_json *o, fmt_net *net, const fm_train_config *c)
     };
     fm_status rc = exclude(o, c);
 
-    for (size_t i = 0; i < FM_ARRAY_LEN(set); i++) { /* each value is consumed, whatever happens */
+    /* each value is consumed, also after an error */
+    for (size_t i = 0; i < FM_ARRAY_LEN(set); i++) {
         fm_status one = fm_json_set(o, set[i].key, set[i].value);
         rc = rc == FM_OK ? one : rc;
     }

@@ -40,9 +40,9 @@ void fmt_dora_free(fmt_dora *d)
     fm_free(d);
 }
 
-/* ---- memory of all of them together: one look at it, one answer ---- */
+/* ---- memory of all modules together: one download, one upload a refresh ---- */
 
-/* Parameters that the norms are made of: floats lo .. hi - 1 of the flat ones. */
+/* Widens lo .. hi - 1, the flat floats that the norms are computed from, by those of module l. */
 static void used_params(const fmt_params *ps, const fmt_linear *l, uint64_t *lo, uint64_t *hi)
 {
     const fmt_term *t = &l->term[l->dora->term];
@@ -134,7 +134,7 @@ fm_status fmt_dora_prepare(fmt_net *net, const fm_tree *parent, const fm_provide
     return FM_OK;
 }
 
-/* g[i][j] = rows i and j of a multiplied, [r, r]. */
+/* g [r, r]: the products of all pairs of rows of a. */
 static void gram(float *g, const float *a, uint32_t r, uint32_t in)
 {
     for (uint32_t i = 0; i < r; i++)
@@ -167,7 +167,7 @@ static double norm2_of(const fmt_linear *l, uint32_t i, const float *b, const fl
     return l->dora->norm2[i] + 2.0 * s * cross + s * s * own;
 }
 
-/* From what is on the host: its scale and the inverse of its norms, there. */
+/* Computes the module's scale and inverse norms on the host, in the mirror. */
 static void refresh_one(const fmt_dora_set *set, const fmt_params *ps, const fmt_linear *l)
 {
     fmt_dora *d = l->dora;

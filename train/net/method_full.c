@@ -1,5 +1,5 @@
 /* method_full.c - parameters that train whole: a full fine-tune with frozen parts, biases alone
- * (BitFit, Ben Zaken et al. 2021), and what an adapter saves beside its factors. */
+ * (BitFit, Ben Zaken et al. 2021), and modules and biases that an adapter also saves. */
 #include "train/net/method.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ static void module_part(const fm_param *p, char *out, size_t room)
     (void)snprintf(out, room, "%.*s", (int)(dot ? dot - p->name : 0), p->name);
 }
 
-/* Each name of the list is a module of the parent or of something above one. */
+/* Checks that each name of the list is a module of the parent or lies above one. */
 static fm_status check_modules(const fm_arch *a, const char *list, const char *setting,
                                bool (*names)(const char *path, const char *list))
 {
@@ -100,7 +100,7 @@ fm_status fmt_saved_declare(fmt_net *net, fmt_params *ps, const fm_train_config 
     fmt_linear *head = &net->outer[FMT_HEAD];
     fm_param p;
     FM_TRY(c->objective == FM_OBJECTIVE_CLASSIFY
-               ? FM_OK /* the head is the objective's */
+               ? FM_OK /* the objective declares the head */
                : check_modules(a, c->modules_to_save, "modules_to_save", fmt_is_saved));
 
     for (uint32_t i = 0; fm_arch_param(a, i, &p); i++) {
@@ -109,7 +109,7 @@ fm_status fmt_saved_declare(fmt_net *net, fmt_params *ps, const fm_train_config 
         if (fmt_is_saved(module, c->modules_to_save))
             FM_TRY(save_param(net, ps, p.name, &p.shape));
     }
-    /* a tied head is no parameter of its own until it is saved */
+    /* a tied head is a parameter of its own only when it is saved */
     if (a->tied && head->module[0] && fmt_is_saved(head->module, c->modules_to_save)) {
         char name[FMT_MODULE_BYTES + 16];
         fm_shape shape = {.rank = 2, .dim = {head->out, head->in}};
@@ -119,7 +119,7 @@ fm_status fmt_saved_declare(fmt_net *net, fmt_params *ps, const fm_train_config 
     return FM_OK;
 }
 
-/* The linear module whose bias `name` is; NULL: a norm's. */
+/* The linear module whose bias is `name`; NULL: the bias of a norm. */
 static const fmt_linear *linear_of_bias(fmt_net *net, const char *name)
 {
     size_t n = strlen(name) - strlen(".bias");
@@ -131,7 +131,7 @@ static const fmt_linear *linear_of_bias(fmt_net *net, const char *name)
     return NULL;
 }
 
-/* PEFT wraps a module that it adapts: its bias is then base_layer's. */
+/* PEFT wraps a module that it adapts, so its bias is named under base_layer. */
 fm_status fmt_biases_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
 {
     bool all = strcmp(c->bias, "all") == 0;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* PEFT's TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING and _FEEDFORWARD_, by model_type; the
- * first fits what is built like Llama. */
+ * first entry also serves every family that is built like Llama. */
 static const struct usual {
     const char *family;
     const char *targets, *feedforward;
@@ -50,7 +50,7 @@ fm_status fmt_ia3_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *m
     return fmt_params_add(ps, &scale->param, name, &shape);
 }
 
-/* Whether a name of the list is the end of this module's. */
+/* Whether this module's name ends with a name of the list. */
 static bool ends_in(const char *module, const char *list)
 {
     size_t len = 0;

@@ -1,5 +1,5 @@
-/* method_init.c - values before the first step: PEFT's laws with our own random numbers (a tensor's
- * are a function of the seed, its name and the place), or the parent's values. */
+/* method_init.c - values before the first step: PEFT's distributions with our own random numbers (a
+ * function of the seed, the tensor's name and the index), or the parent's values. */
 #include "train/net/method.h"
 
 #include "store/base/mem.h"
@@ -10,18 +10,18 @@
 #include <string.h>
 
 typedef enum law {
-    LAW_PARENT,  /* what the parent computes with */
+    LAW_PARENT,  /* the tensor that the parent computes with */
     LAW_ZERO,    /* B; A of an embedding */
     LAW_ONE,     /* IA3 */
     LAW_UNIFORM, /* A: U(-1/sqrt(in), 1/sqrt(in)), which is kaiming_uniform_(a = sqrt(5)) */
     LAW_NORMAL,  /* N(0, 1): virtual tokens, B of an embedding */
-    LAW_NORMS,   /* of W's rows: DoRA's magnitude */
+    LAW_NORMS,   /* norms of W's rows: DoRA's magnitude */
 } law;
 
 static const struct {
     const char *end;
     law law;
-    const char *purpose; /* of the random stream */
+    const char *purpose; /* names the random stream */
 } laws[] = {
     {".lora_A.weight", LAW_UNIFORM, "lora_A"},
     {".lora_B.weight", LAW_ZERO, ""},

@@ -55,7 +55,7 @@ fm_status fmt_lora_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *
     return dora ? fmt_dora_add(net, ps, l, module) : FM_OK;
 }
 
-/* Every name of a pattern means a module that was chosen; a typing error would pass unseen. */
+/* Every name of a pattern must mean a chosen module; else a typing error would pass unseen. */
 static fm_status check_patterns(fmt_net *net, const fm_train_config *c, const fm_json *config,
                                 const char *field)
 {

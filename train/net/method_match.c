@@ -1,4 +1,4 @@
-/* method_match.c - which modules the settings of a method mean: PEFT's rules for names. */
+/* method_match.c - which modules the settings of a method choose: PEFT's rules for names. */
 #include "train/net/method.h"
 
 #include "infer/arch/table.h"
@@ -61,7 +61,7 @@ bool fmt_is_saved(const char *path, const char *list)
     return false;
 }
 
-/* "3" or "3-5" of the list into low, high; false: neither. */
+/* Reads "3" or "3-5" into low and high; false: it is neither. */
 static bool parse_range(const char *text, size_t len, uint32_t *low, uint32_t *high)
 {
     char own[32];
@@ -122,7 +122,7 @@ static bool begins_module(const char *name, const char *module)
     return n > 0 && strncmp(name, module, n) == 0 && (!name[n] || name[n] == '.');
 }
 
-/* Heads stand outside of what the family's prefix names. */
+/* Heads do not have the family's prefix in their names. */
 static bool of_head(const fmt_net *net, const char *name)
 {
     return begins_module(name, net->arch.head_name) ||
@@ -147,7 +147,7 @@ void fmt_own_name(const fmt_net *net, const char *peft, char *out, size_t room)
     const char *const *prefix = fmi_family_of(a)->prefix;
     const char *usual = prefix[0];
 
-    /* a class with a head may call the model inside of it otherwise: "bert.encoder" */
+    /* a class with a head may have another name for the model inside: "bert.encoder" */
     for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
         if (strncmp(peft, prefix[i], strlen(prefix[i])) == 0)
             usual = prefix[i];
@@ -181,20 +181,20 @@ bool fmt_is_target(fmt_net *net, const fmt_linear *l, const fm_train_config *c, 
         return false;
     if (strcmp(targets, "all-linear") == 0)
         return layer != FMT_OUTSIDE;
-    if (fm_pattern_is_regex(targets)) { /* fmt_check_targets has looked at it */
+    if (fm_pattern_is_regex(targets)) { /* fmt_check_targets has checked it */
         bool found = false;
         return fm_pattern_matches(&found, targets, name, "targets") == FM_OK && found;
     }
     return listed(name, targets);
 }
 
-/* The part of a module's name that says what it is, in any layer and expert. */
+/* The part of a module's name that is the same in all layers and experts. */
 static const char *kind_of(const char *module)
 {
     const char *last = strrchr(module, '.');
     const char *kind = last ? last + 1 : module;
 
-    /* BERT's are all named dense: of the pooler, too, which is no module here */
+    /* BERT names several modules dense, also the pooler's, which is no module here */
     if (strcmp(kind, "dense") != 0 || !last)
         return kind;
     for (kind = last; kind > module && kind[-1] != '.';)

@@ -1,4 +1,4 @@
-/* method_tree.c - adapters of trees. */
+/* method_tree.c - the adapters in a tree: find them and read their tensors. */
 #include "train/net/method.h"
 
 #include "store/base/mem.h"
@@ -99,7 +99,7 @@ fm_status fmt_params_load(fmt_params *ps, const fm_tree *tree, const fm_provider
     return rc;
 }
 
-/* ".base_layer" stands in names of modules that PEFT wrapped. */
+/* Whether two names are equal without ".base_layer", PEFT's mark of wrapped modules. */
 static bool same_unwrapped(const char *a, const char *b)
 {
     static const char wrap[] = ".base_layer.";
@@ -157,7 +157,8 @@ const fm_entry *fmt_base_entry(const fmt_net *net, const fm_tree *parent, const 
         best = fmt_find_tensor(parent, name);
     (void)snprintf(head, sizeof(head), "%s.weight", net->arch.head_name);
     if (!best && net->arch.tied && strcmp(name, head) == 0) {
-        fm_param embed; /* its first; a last stage's net has no module of it */
+        /* the embedding is the first parameter; the net of a last stage has no module of it */
+        fm_param embed;
         if (fm_arch_param(&net->arch, 0, &embed))
             best = fmt_find_tensor(parent, embed.name);
     }

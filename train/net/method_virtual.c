@@ -1,13 +1,13 @@
 /* method_virtual.c - prefix tuning (Li and Liang 2021): keys and values of virtual positions;
- * prompt tuning (Lester et al. 2021): rows in the place of their embeddings. As in PEFT prefix rows
- * are [layers][2][kv heads * head_dim], not turned by rope; text goes on behind them. */
+ * prompt tuning (Lester et al. 2021): rows in place of token embeddings. As in PEFT the rows of a
+ * prefix are [layers][2][kv heads * head_dim], without rope; the text's positions follow theirs. */
 #include "train/net/method.h"
 
 #include "store/base/mem.h"
 
 #include <string.h>
 
-/* Stored [virt][layers * 2][kv]; a layer's keys are read as one matrix. */
+/* Stored as [virt][layers * 2][kv]; turned so that a layer's keys are one matrix. */
 static void turn(float *out, const float *rows, uint32_t virt, size_t parts, size_t kv)
 {
     for (size_t v = 0; v < virt; v++)

@@ -1,7 +1,7 @@
 /* net.c - the modules of a model by name, and which of their parameters train.
  *
- * The list of parameters that infer has (fm_arch_param) says which modules there are; a place in it
- * is a weight or bias of one of ours. */
+ * infer's list of parameters (fm_arch_param) says which modules there are; each place in it is a
+ * weight or bias of one module here. */
 #include "train/net/method.h"
 
 #include "infer/model/class_head.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what a place of the architecture is here ---- */
+/* ---- the module of each place of the architecture ---- */
 typedef enum part_kind { PART_WEIGHT, PART_BIAS, PART_GAIN, PART_NORM_BIAS } part_kind;
 
 typedef struct part {
@@ -93,7 +93,7 @@ static uint32_t which_linear(const part *at, const fm_param *p)
 }
 
 /* ---- modules ---- */
-/* The module's name: the parameter's without its last word. */
+/* The module's name: the parameter's name without its last part. */
 static void module_name(char *out, const char *param)
 {
     const char *dot = strrchr(param, '.');
@@ -242,8 +242,8 @@ static fm_status take_block(const fmt_net *net, fmt_block *b, const fm_layer *fr
     return rc;
 }
 
-/* The parent's terms on the embedding, frozen. A row of a matrix is what the embedding of its
- * number gives. */
+/* Takes the parent's terms on the embedding, frozen. Their factors are in a product layout;
+ * embedding the numbers 0, 1, .. reads the rows. */
 static fm_status take_embed_terms(fmt_net *net, const fm_model *model)
 {
     fmt_linear *l = &net->outer[FMT_EMBED];
@@ -287,7 +287,7 @@ static fm_status take_embed_terms(fmt_net *net, const fm_model *model)
 
 static fm_status take_before(fmt_net *net, const fm_model *model)
 {
-    fm_linear embed = model->embed; /* its terms lie otherwise */
+    fm_linear embed = model->embed; /* take_embed_terms takes its terms */
 
     net->outer_norm[FMT_EMBED_NORM].gain = model->embed_norm;
     net->outer_norm[FMT_EMBED_NORM].bias = model->embed_norm_b;
@@ -462,7 +462,7 @@ static int32_t *place_of(fmt_net *net, const fm_param *p)
     return NULL;
 }
 
-/* A tied head has no parameter of its own, but may train beside a frozen embedding. */
+/* A tied head has no parameter of its own, but may train while the embedding is frozen. */
 static int32_t *tied_head(fmt_net *net, const char *name, fm_shape *want)
 {
     fmt_linear *head = &net->outer[FMT_HEAD];

@@ -1,5 +1,5 @@
-/* net_bind.c - a net over the memory of its parameters: what points there, what is made of them,
- * and the release of all of it. It stands above net.c and the methods, which do not call it. */
+/* net_bind.c - binds a net to the memory of its parameters, computes what depends on them, and
+ * releases everything. It is above net.c and the methods, which do not call it. */
 #include "train/net/method.h"
 
 #include "store/base/mem.h"
@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* ---- matrices stored [in, out] ---- */
-typedef struct fmt_turn { /* of one shape: float i of the turned matrix is float index[i] */
+/* The transposition of one shape: float i of the turned matrix is float index[i]. */
+typedef struct fmt_turn {
     uint32_t in, out;
     int32_t *index; /* device */
 } fmt_turn;
@@ -20,7 +21,8 @@ static fmt_turn *turn_of(const fmt_net *net, const fmt_linear *l)
     return NULL;
 }
 
-/* A host that does not see the device's memory must not carry every matrix to and fro. */
+/* Lets the device reorder matrices where the host does not see its memory: carrying every matrix to
+ * the host and back would be slow. */
 static fm_status put_turn(fmt_net *net, const fmt_linear *l)
 {
     size_t n = (size_t)l->in * l->out;
@@ -74,7 +76,7 @@ void fmt_net_release(fmt_net *net)
 }
 
 /* ---- binding ---- */
-/* Weights are made from zeros here and filled by fmt_net_refresh once values are in place. */
+/* Makes a weight from zeros; fmt_net_refresh fills it once values are in place. */
 static fm_status own_weight(fmt_params *ps, fmt_param *p, const fmt_linear *l)
 {
     void *zero = fm_calloc((size_t)p->n, sizeof(float));
@@ -99,7 +101,7 @@ static fm_status bind_linear(fmt_linear *l, fmt_params *ps, bool own, bool types
     }
     if (own && l->bias_param >= 0)
         l->bias = ps->p + ps->item[l->bias_param].at;
-    if (own && l->w_param >= 0 && types) { /* its first row alone is used, as a bias */
+    if (own && l->w_param >= 0 && types) { /* only its first row is used, as a bias */
         l->bias = ps->p + ps->item[l->w_param].at;
     } else if (own && l->w_param >= 0) {
         rc = own_weight(ps, &ps->item[l->w_param], l);
@@ -108,8 +110,8 @@ static fm_status bind_linear(fmt_linear *l, fmt_params *ps, bool own, bool types
     return rc;
 }
 
-/* Room for what is made of parameters: gains 1 + w behind as many ones as the widest has, and a
- * matrix that is stored [in, out], turned. Gains point to theirs. */
+/* Allocates memory for what is computed from parameters: first as many ones as the widest gain has,
+ * then gains 1 + w, and a transposed matrix. Points the norms at their gains. */
 static fm_status make_room(fmt_net *net, const fmt_params *ps)
 {
     bool plus1 = net->arch.sw.norm == FM_NORM_RMS_PLUS1;
@@ -171,7 +173,7 @@ fm_status fmt_net_bind(fmt_net *net, fmt_params *ps, bool own_weights)
         if (n->bias_param >= 0)
             n->bias = ps->p + ps->item[n->bias_param].at;
     }
-    /* A tied head trains as the embedding; beside a frozen stem each may train on its own. */
+    /* A tied head trains as the embedding; on a frozen stem each may train on its own. */
     bool adapts = head->w && head->w != embed->w;
     if (net->arch.tied && head->w_param < 0 && embed->w_param >= 0 && !adapts) {
         head->w = embed->w;
@@ -182,7 +184,7 @@ fm_status fmt_net_bind(fmt_net *net, fmt_params *ps, bool own_weights)
     return FM_OK;
 }
 
-/* A matrix of [in, out] as the product layout wants it. */
+/* Refreshes the product layout of a matrix that is stored [in, out]. */
 static fm_status refresh_turned(fmt_net *net, fmt_params *ps, const fmt_linear *l)
 {
     const fmt_param *p = &ps->item[l->w_param];

@@ -16,8 +16,8 @@ uint32_t fmt_schedule_steps(const fm_train_config *c, uint64_t examples)
     return steps >= 4294967295.0 ? UINT32_MAX : (uint32_t)steps;
 }
 
-/* Warm-up step i has (i + 1) / warmup of lr; what follows runs over the remaining steps and would
- * reach 0 just after the last one, as the schedules of the usual trainers do. */
+/* Warm-up step i has (i + 1) / warmup of lr; the schedule runs over the remaining steps and would
+ * reach 0 just after the last one, as in the usual trainers. */
 double fmt_schedule_lr(const fm_train_config *c, uint32_t step, uint32_t steps)
 {
     const double pi = 3.14159265358979323846;

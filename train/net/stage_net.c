@@ -1,4 +1,4 @@
-/* stage_net.c - what of a net a stage holds. */
+/* stage_net.c - the part of a net that a stage holds. */
 #include "train/net/stage_net.h"
 
 #include "store/base/mem.h"
@@ -110,8 +110,9 @@ fm_status fmt_stage_keep(fmt_stage *s, fmt_net *net, fmt_params *ps)
     ps->stage = s;
     fmt_stage_note(s, net, ps);
     net->depth = fmt_net_depth(net);
-    /* As fmt_net_bind ties them: where nothing is frozen the head has no weight yet. Of a frozen
-     * stem the last stage alone sees the head, so who trains decides, not what is bound. */
+    /* Ties them as fmt_net_bind does: where nothing is frozen the head has no weight yet. In a
+     * frozen stem only the last stage sees the head, so the parameters decide here, not the weights
+     * that are bound. */
     bool tied = fmt_stage_ties(net);
     ps->tied = tied ? embed->w_param : -1;
     if (tied)

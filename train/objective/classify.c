@@ -1,5 +1,5 @@
-/* classify.c - classes of whole texts: the head over the picked states, and the parent
- * with a head that its data need. */
+/* classify.c - classes of whole texts: the loss over the picked states, and the parent with a head
+ * for the classes of the data. */
 #include "train/objective/objective.h"
 
 #include "infer/model/class_head.h"
@@ -102,7 +102,7 @@ static fm_status put(fmt_fresh *f, const char *name, const fm_shape *shape, floa
     return rc;
 }
 
-/* As transformers begins a linear layer: N(0, initializer_range), biases 0. */
+/* Initial values of a linear layer, as in transformers: N(0, initializer_range), biases 0. */
 static fm_status put_linear(fmt_fresh *f, const char *module, uint32_t out, uint32_t in, bool bias,
                             uint64_t seed, double range)
 {
@@ -129,7 +129,7 @@ static fm_status put_linear(fmt_fresh *f, const char *module, uint32_t out, uint
     return data ? put(f, name, &b, data) : FM_ENOMEM;
 }
 
-/* The parent's own tensor of this name, or one that an adapter of it brought. */
+/* The parent's own tensor of this module, or one that its adapter saved. */
 static const fm_entry *parents(const fm_tree *tree, const char *module)
 {
     char name[96], saved[128];
@@ -199,7 +199,7 @@ static fm_status settle_config(fmt_fresh *f, const fm_train_job *job, double *ra
     fm_status rc = fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json");
 
     fm_buf_init(&text, (size_t)16 << 20);
-    union { /* parsed here: it is ours to change */
+    union { /* this function parsed it and may change it */
         const fm_json *in;
         fm_json *out;
     } config = {.in = fm_json_get(v, "config")};
@@ -323,7 +323,7 @@ fm_status fmt_fresh_declare(fmt_fresh *f, fmt_net *net, fmt_params *ps, const fm
 
 /* ==== the result ==== */
 
-/* PEFT names modules as the class with the head has them: inside of "bert". */
+/* PEFT names modules as the class with the head does, which puts BERT's inside of "bert". */
 static fm_status inside_bert(fm_train_result *out)
 {
     size_t skip = strlen(FMT_PEFT_PREFIX);

@@ -1,15 +1,15 @@
-/* contrastive.c - texts that belong together, told from the others of the micro-batch. Of
- * several shards the vectors' gradients are given (run/child_gather.c). */
+/* contrastive.c - the loss over texts that belong together, against the other texts of the
+ * micro-batch. With several shards the gradients of the vectors are given (run/child_gather.c). */
 #include "train/objective/objective.h"
 
 #include "store/base/mem.h"
 
-#define TEMPERATURE 0.05 /* where the settings leave it open: sentence-transformers' scale 20 */
+#define TEMPERATURE 0.05 /* if the settings give none: sentence-transformers' scale 20 */
 
-/* Where the vectors of a micro-batch stand: anchors, then their positives, then the negatives. */
+/* The order of the vectors of a micro-batch: anchors, then their positives, then the negatives. */
 typedef struct layout {
     uint32_t anchors, negatives;
-    uint32_t seen[3]; /* of each part, while walking */
+    uint32_t seen[3]; /* vectors of each part so far */
 } layout;
 
 static layout layout_of(const fmt_lane *lane)
@@ -24,7 +24,7 @@ static layout layout_of(const fmt_lane *lane)
     return l;
 }
 
-/* Place of the next sequence's vector among all. */
+/* Index of the next sequence's vector. */
 static size_t place(layout *l, const fmt_seq_of *s)
 {
     size_t base = s->part == 0 ? 0 : s->part == 1 ? l->anchors : 2 * (size_t)l->anchors;
@@ -68,7 +68,7 @@ static void hand_back(const fmt_objective_setup *g, float *dx, const double *dou
     }
 }
 
-/* States of the lane's picked rows, where the host reads them. */
+/* The states of the lane's picked rows, in memory that the host reads. */
 static fm_status read_states(fmt_pass *p, const fmt_lane *lane, const float *x, const float **out)
 {
     fmt_objective_setup *g = lane->objective_ctx;
@@ -103,7 +103,7 @@ fm_status fmt_contrastive_vectors(fmt_pass *p, fmt_lane *lane)
     return FM_OK;
 }
 
-/* The gradients are there already. */
+/* Takes the gradients that child_gather.c has computed. */
 static fm_status given(fmt_pass *p, const fmt_lane *lane, float *dx)
 {
     fmt_objective_setup *g = lane->objective_ctx;

@@ -1,6 +1,6 @@
-/* distill.c - towards a teacher's next-token distribution. A teacher of the child's shape
- * is a frozen lane of the same pass, any other has run a pass of its own; both leave the states of
- * the same labelled rows, from which logits are made for the chunk in hand. */
+/* distill.c - trains towards a teacher's next-token distribution. A teacher of the child's shape is
+ * a frozen lane of the same pass; any other runs a pass of its own before. Both leave the states of
+ * the same labelled rows, from which the logits of the current chunk are computed. */
 #include "train/objective/objective.h"
 
 const fmt_objective fmt_teacher = {.name = "teacher", .head = true, .silent = true};

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define LANES 8u
-#define TINY 1e-12 /* as torch's normalize: no vector is divided by less */
+#define TINY 1e-12 /* no vector is divided by less, as in torch's normalize */
 
 /* ---- pooling ---- */
 static uint32_t picked(uint32_t len, fmi_pool_mode mode)
@@ -43,7 +43,7 @@ void fmt_pool_rows_grad(float *dx, const double *dout, uint32_t len, uint32_t h,
 
 /* ---- InfoNCE ---- */
 
-/* Element i into lane i % 8, ascending; lanes folded by halves. */
+/* Adds element i to lane i % 8, ascending; then the lanes are folded by halves. */
 static double dot(const double *a, const double *b, uint32_t n)
 {
     double lane[LANES] = {0};
@@ -59,7 +59,7 @@ static double dot(const double *a, const double *b, uint32_t n)
     return lane[0];
 }
 
-/* unit [n, h] = x over its norm. */
+/* unit [n, h]: rows of x divided by their norm. */
 static void units(double *unit, double *norm, const double *x, uint32_t n, uint32_t h)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -70,8 +70,8 @@ static void units(double *unit, double *norm, const double *x, uint32_t n, uint3
     }
 }
 
-/* Cross entropy of `own` among count scores that stand `step` apart; their gradient is added to ds,
- * times by. *best: none scores more than own. */
+/* Cross entropy of `own` among `count` scores at a distance of `step`; adds their gradient, times
+ * `by`, to ds. *best: no score is above own's. */
 static double choose(double *ds, const double *s, uint32_t count, size_t step, uint32_t own,
                      double by, bool *best)
 {

@@ -1,4 +1,4 @@
-/* objective.c - what every objective shares: rows of examples, frozen lanes, memory. */
+/* objective.c - the common parts of all objectives: rows of examples, frozen lanes, memory. */
 #include "train/objective/objective.h"
 #include "train/pass/stage_pass.h"
 
@@ -205,7 +205,8 @@ fm_status fmt_objective_setup_open(fmt_objective_setup *g, fm_engine *e, const f
     case FM_OBJECTIVE_DISTILL:
         if (lane->ps)
             return open_distill(g);
-        lane->objective = &fmt_next_token; /* an evaluation: of the text, not of the teacher */
+        /* an evaluation measures the text's loss, not the teacher's */
+        lane->objective = &fmt_next_token;
         return FM_OK;
     case FM_OBJECTIVE_NEXT_TOKEN:
         break;

@@ -1,7 +1,7 @@
 /* floats.c - zeros and copies of a row of floats on the device. */
 #include "train/params/zero.h"
 
-/* By copying a row of zeros to all: a product with 0 would keep NaN and make -0. */
+/* Zeros are copied from a row of zeros: a product with 0 would keep NaN and make -0. */
 void fmt_params_put_zeros(const fmt_params *ps, float *x, uint64_t floats)
 {
     uint32_t rows = (uint32_t)(floats / FMT_ZERO_FLOATS);
@@ -19,7 +19,7 @@ void fmt_params_zero_grad(fmt_params *ps)
     fmt_params_put_zeros(ps, ps->g, ps->total + ps->guest);
 }
 
-/* Rows of 1 Mi floats, since a row's length is 32 bits. */
+/* Copies in rows of 1 Mi floats, since the length of a row has 32 bits. */
 void fmt_copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
 {
     const uint64_t most = (uint64_t)1 << 20;

@@ -1,7 +1,8 @@
-/* params.c - what trains: one flat device buffer each of values, gradients and AdamW's moments.
+/* params.c - the parameters that train: one flat device buffer each of values, gradients and
+ * AdamW's moments.
  *
- * Flat, because clipping and AdamW are then one call over everything, a checkpoint is three
- * reads, and the low-rank factors of modules that read the same input lie side by side. */
+ * They are flat because clipping and AdamW are then one call over everything, a checkpoint is three
+ * reads, and the low-rank factors of modules that read the same input lie next to each other. */
 #include "train/params/stage.h"
 
 #include "store/base/checked.h"
@@ -73,7 +74,7 @@ fm_status fmt_params_alloc(fmt_params *ps, fm_backend *be, bool moments)
     return rc;
 }
 
-/* Between a tensor as it is stored and as it lies in the buffers. */
+/* Copies a tensor between its stored order and its order in the buffers. */
 static void turn(const fmt_param *p, float *buffers, float *stored, bool store)
 {
     uint64_t rows = p->shape.dim[0];
@@ -109,8 +110,8 @@ fm_status fmt_params_put(fmt_params *ps, int32_t index, const float *host)
     return rc;
 }
 
-/* A parameter's part of which, as it is stored. whole: of all ranks, on the host; NULL: which is
- * that. */
+/* The floats of parameter p in the buffer `which`, in stored order. whole: the buffer of all
+ * stages, on the host; NULL: `which` holds everything. */
 static fm_status get_one(const fmt_params *ps, const fmt_param *p, const float *which,
                          const float *whole, float *host)
 {
@@ -193,7 +194,7 @@ fm_status fmt_params_grad_norm(fmt_params *ps, double *norm)
     return rc;
 }
 
-/* Widens at .. end by the floats of a parameter that this rank's stage updates, and its padding. */
+/* Widens at .. end by the padded floats of parameter i that this rank's stage updates. */
 static void widen(const fmt_params *ps, size_t i, uint64_t *at, uint64_t *end)
 {
     const fmt_param *p = &ps->item[i];
@@ -204,7 +205,7 @@ static void widen(const fmt_params *ps, size_t i, uint64_t *at, uint64_t *end)
     *end = FM_MAX(*end, p->at + ((p->here + 15u) & ~(uint64_t)15u));
 }
 
-/* Parameters begin .. end - 1 of the flat ones, which have one learning rate. */
+/* Updates the floats begin .. end - 1, which have one learning rate. */
 static void step_range(fmt_params *ps, const fm_train_config *c, double lr, uint64_t step,
                        float g_scale, uint64_t begin, uint64_t end)
 {
@@ -221,7 +222,7 @@ static void step_range(fmt_params *ps, const fm_train_config *c, double lr, uint
     }
 }
 
-/* Neighbours with one learning rate are one call a stripe; padding is 0 and stays it. */
+/* Neighbouring parameters with one learning rate take one call a stripe; padding stays 0. */
 fm_status fmt_params_step(fmt_params *ps, const fm_train_config *c, double lr, uint64_t step,
                           float g_scale)
 {
@@ -260,7 +261,7 @@ static fm_status one_result(fm_trained *out, const fmt_params *ps, const fmt_par
     return rc;
 }
 
-/* A child in its parent's types can be stored as a delta to it; in others it cannot. */
+/* A child can be stored as a delta to its parent only in the parent's types. */
 static fm_dtype dtype_as_parent(const fm_tree *parent, const char *name)
 {
     const fm_entry *e = fmt_find_tensor(parent, name);

@@ -1,4 +1,4 @@
-/* stage.c - the ranks as stages; what of the parameters a stage holds. */
+/* stage.c - the ranks as stages; which part of the parameters a stage holds. */
 #include "train/params/stage.h"
 
 #include "store/base/mem.h"
@@ -80,8 +80,7 @@ uint32_t fmt_stage_end_rank(const fmt_stage *s)
 }
 
 /* ---- places ---- */
-/* Floats begin .. begin + n - 1 of a parameter that a stage updates, padding behind its last
- * included. */
+/* How many floats of p, from *begin on, `stage` updates, with the padding at p's end. */
 static uint64_t part_of(const fmt_stage *s, const fmt_param *p, uint32_t stage, uint64_t *begin)
 {
     uint64_t padded = (p->n + 15u) & ~(uint64_t)15u;

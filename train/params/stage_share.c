@@ -1,5 +1,5 @@
-/* stage_share.c - what all ranks make of parameters that each has a part of: the norm's blocks, the
- * whole on rank 0, a tied embedding's values. */
+/* stage_share.c - work of all ranks on parameters of which each rank has a part: the blocks of the
+ * norm, the whole on rank 0, the values of a tied embedding. */
 #include "train/params/stage.h"
 
 #include "store/base/mem.h"
@@ -10,17 +10,18 @@
 #define PIECE_FLOATS ((uint64_t)1 << 20)
 #define TOGETHER UINT32_MAX
 
-/* Blocks that lie on one rank are summed there, those of several are put together on all. */
+/* Blocks of the norm. A block that lies on one rank is summed there; the floats of the others are
+ * put together on every rank. */
 typedef struct fmt_edges {
     uint64_t blocks;
-    uint32_t *who;   /* [blocks] the rank, or TOGETHER */
-    uint32_t *place; /* [blocks] which of its blocks, or of those together */
-    uint32_t most;   /* blocks of the rank that has most */
+    uint32_t *who;   /* [blocks] the rank that holds the block, or TOGETHER */
+    uint32_t *place; /* [blocks] number among that rank's blocks, or among the joint ones */
+    uint32_t most;   /* blocks of the rank that has the most */
     uint32_t together;
-    fmt_extent *mine; /* [count] of this rank's stripe */
+    fmt_extent *mine; /* [count] extents that this rank updates */
     size_t count;
-    float *floats; /* device [together, BLOCK], the last as long as it is */
-    uint64_t used; /* of them */
+    float *floats; /* device [together, BLOCK]; the last may be shorter */
+    uint64_t used; /* length of `floats` */
 } fmt_edges;
 
 static uint64_t len_of(const fmt_params *ps, uint64_t block)
@@ -28,8 +29,9 @@ static uint64_t len_of(const fmt_params *ps, uint64_t block)
     return FM_MIN(BLOCK, ps->whole - block * BLOCK);
 }
 
-/* ---- which rank has what ---- */
-/* Of a stage's extents those that rank d of its ranks updates, as fmt_params_share cuts them. */
+/* ---- which rank holds which floats ---- */
+/* Cuts a stage's extents down to those that rank d of the stage updates, as fmt_params_share splits
+ * them; returns their number. */
 static size_t cut_stripe(fmt_extent *e, size_t n, uint64_t total, uint32_t wide, uint32_t d)
 {
     uint64_t per = fmt_stage_stripe(total, wide);
@@ -194,7 +196,7 @@ fm_status fmt_stage_add(const fmt_params *ps, const double *sums, double *sum)
 }
 
 /* ---- the whole on rank 0 ---- */
-/* A moment, of which each rank of the stage has its stripe: all of it, in *room (the caller's). */
+/* Gathers a moment, of which each rank has its stripe, in *room, which the caller frees. */
 static fm_status whole_moment(const fmt_params *ps, const float *own, float **room)
 {
     fm_backend *be = ps->be;
@@ -205,7 +207,7 @@ static fm_status whole_moment(const fmt_params *ps, const float *own, float **ro
     return rc == FM_OK ? fmt_ranks_moment(ps, own, *room) : rc;
 }
 
-/* Floats from .. from + n - 1 of a stage, to where one process has them. */
+/* Copies floats from .. from + n - 1 of a stage to where they lie in one process's buffers. */
 static void lay_out(float *host, const fmt_extent *e, size_t count, const float *got, uint64_t from,
                     uint64_t n)
 {
@@ -217,7 +219,7 @@ static void lay_out(float *host, const fmt_extent *e, size_t count, const float 
     }
 }
 
-/* Rank 0: those of stage t, which are x where t is its own. */
+/* On rank 0: brings the floats of stage t, which are x if t is rank 0's own stage, to host. */
 static fm_status fetch(const fmt_params *ps, uint32_t t, const float *x, float *room, float *got,
                        float *host)
 {
@@ -285,7 +287,7 @@ fm_status fmt_stage_collect(const fmt_params *ps, const float *x, bool moment, f
     return rc;
 }
 
-/* ---- words ---- */
+/* ---- messages between stages ---- */
 fm_status fmt_stage_tell_tied(fmt_params *ps)
 {
     const fmt_stage *s = ps->stage;

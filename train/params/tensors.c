@@ -1,4 +1,4 @@
-/* tensors.c - tensors of trees: finding them, reading them as float32; their streams of numbers. */
+/* tensors.c - tensors of trees: found by name, read as float32; their random streams. */
 #include "train/params/params.h"
 
 #include "store/base/mem.h"

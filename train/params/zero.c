@@ -1,4 +1,4 @@
-/* zero.c - gradients of shards: kept, exchanged, added in order. */
+/* zero.c - the gradients of shards are kept, exchanged and added in order. */
 #include "train/params/stage.h"
 
 #include "store/base/mem.h"
@@ -29,7 +29,7 @@ uint64_t fmt_params_rounds(const fmt_params *ps)
     return (ps->total + round_floats(ps) - 1) / round_floats(ps);
 }
 
-/* Rank's stripe of a round; n 0: there is none. */
+/* A rank's stripe of a round; n 0: it has none. */
 static fmt_stripe stripe_of(const fmt_params *ps, uint64_t round, uint32_t rank)
 {
     uint64_t at = FM_MIN(ps->total, round * round_floats(ps) + rank * ps->stripe);
@@ -47,7 +47,7 @@ bool fmt_params_stripe(const fmt_params *ps, uint64_t i, fmt_stripe *out)
     return out->n > 0;
 }
 
-/* Ranks of one comm may have devices of different kinds. */
+/* Takes the least *piece of all ranks, since their devices may be of different kinds. */
 static fm_status least(fm_comm *comm, uint64_t *piece)
 {
     uint64_t all[FM_COMM_MAX_RANKS];
@@ -130,7 +130,7 @@ void fmt_shards_keep(fmt_shards *s, fmt_params *ps, uint32_t i, fmt_shard_sum su
         return;
     if (s->comm && i + 1 < s->own)
         fmt_copy_floats(be, s->kept + i * ps->total, ps->g, ps->total);
-    else if (s->comm) /* the last one goes from where it is */
+    else if (s->comm) /* the last shard is sent from g itself */
         return;
     else if (i == 0)
         fmt_copy_floats(be, s->kept, ps->g, ps->total);
@@ -141,13 +141,14 @@ void fmt_shards_keep(fmt_shards *s, fmt_params *ps, uint32_t i, fmt_shard_sum su
 }
 
 /* ---- rounds ---- */
-/* The i-th shard of this rank, flat. */
+/* The flat gradient of this rank's i-th shard. */
 static float *own_shard(const fmt_shards *s, const fmt_params *ps, uint32_t i)
 {
     return i + 1 < s->own ? s->kept + i * ps->total : ps->g;
 }
 
-/* Of a rank's stripe of a round what travels at once, from `from` on; n 0: no more. */
+/* The piece of a rank's stripe that one exchange carries, `from` floats into the stripe; n 0: the
+ * stripe ends before. */
 static fmt_stripe piece_of(const fmt_params *ps, uint64_t round, uint32_t rank, uint64_t from)
 {
     fmt_stripe s = stripe_of(ps, round, rank);
@@ -155,7 +156,7 @@ static fmt_stripe piece_of(const fmt_params *ps, uint64_t round, uint32_t rank, 
     return (fmt_stripe){s.at + skip, FM_MIN(ps->piece, s.n - skip), s.own + skip};
 }
 
-/* Shard k of a piece of this rank. */
+/* Shard k of this rank's piece: its own gradient, or where it is received. */
 static float *part_of(const fmt_shards *s, const fmt_params *ps, const fmt_stripe *mine, uint32_t k)
 {
     if (k >= s->first && k < s->first + s->own)
@@ -163,7 +164,7 @@ static float *part_of(const fmt_shards *s, const fmt_params *ps, const fmt_strip
     return s->room + (k < s->first ? k : k - s->own) * ps->piece;
 }
 
-/* The i-th shard of every rank: of a piece of each, this rank's into its place in room. */
+/* Exchanges a piece of every rank's i-th shard; what this rank receives goes to s->room. */
 static fm_status exchange_one(fmt_shards *s, fmt_params *ps, uint64_t round, uint64_t from,
                               uint32_t i, bool host)
 {
@@ -188,7 +189,7 @@ static fm_status exchange_one(fmt_shards *s, fmt_params *ps, uint64_t round, uin
                 : fm_comm_exchange(s->comm, part, out, got, in);
 }
 
-/* The backend's add, where that is another thread's: one rounding an element either way. */
+/* The backend's add, for a thread that is not the backend's: one rounding an element either way. */
 static void add_here(float *restrict y, const float *restrict x, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
@@ -261,7 +262,7 @@ size_t fmt_ranks_sums(const fmt_params *ps)
     return (size_t)(fmt_params_rounds(ps) * (ps->stripe / FMT_BLOCK_FLOATS));
 }
 
-/* Block by block, gathered and added from +0 in ascending order: as sum_squares adds them. */
+/* Sums of blocks are gathered and added from +0 in ascending order, as sum_squares adds them. */
 fm_status fmt_ranks_add(const fmt_params *ps, const double *sums, double *sum)
 {
     size_t most = fmt_ranks_sums(ps), ranks = fm_comm_size(ps->comm);

@@ -2,7 +2,7 @@
  * fused), head norms, rotary positions, attention, the output product. Mirrors infer's. */
 #include "train/pass/pass.h"
 
-/* q, k and v of all rows, or their gradients; where they lie. */
+/* Where q, k and v of all rows lie, or their gradients. */
 typedef struct qkv {
     float *q, *k, *v;
     size_t ldq, ldk;
@@ -68,7 +68,7 @@ static uint32_t seqs_of(fmt_parts ps)
     return last->seq0 + last->batch.seqs;
 }
 
-/* Where only the first elements of a head turn, head by head. */
+/* Applies rope; head by head where only the first elements of a head turn. */
 static void rotate(fmt_pass *p, uint32_t layer, float *x, size_t ld, uint32_t rows, uint32_t heads,
                    bool inverse)
 {
@@ -85,7 +85,7 @@ static void rotate(fmt_pass *p, uint32_t layer, float *x, size_t ld, uint32_t ro
         p->be->rope(p->be, x + (size_t)h * hd, ld, p->pos, cos, sin, rows, 1, turns, inverse);
 }
 
-/* GPT-NeoX's product gives (q, k, v) of one head after another; back: the same of gradients. */
+/* GPT-NeoX's product gives (q, k, v) of each head in turn: copies them apart, or back. */
 static void deal_heads(fmt_pass *p, const qkv *t, float *fused, uint32_t rows, bool back)
 {
     uint32_t hd = p->arch.head_dim;
@@ -190,7 +190,7 @@ fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, cons
     return FM_OK;
 }
 
-/* Gradients of q, k and v to their input: dh set, and what trains. */
+/* From the gradients of q, k and v: sets dh, adds the gradients of parameters. */
 fm_status fmt_attention_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh,
                                    const float *x)
 {
@@ -204,7 +204,7 @@ fm_status fmt_attention_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, fl
                             one ? &fused : apart, one ? 1 : 3);
 }
 
-/* A linear that is not there trains nothing. */
+/* A linear that the layer lacks trains nothing. */
 bool fmt_attention_input_trains(fmt_parts ps, uint32_t layer)
 {
     const fmt_out in[] = {{FMT_Q, NULL, 0}, {FMT_K, NULL, 0}, {FMT_V, NULL, 0}};

@@ -2,7 +2,7 @@
  * gate and up in one product, or no gate at all. */
 #include "train/pass/pass.h"
 
-/* The activation is swiglu's, of rows that lie one behind the other. */
+/* Whether the activation is swiglu on rows that lie one behind another. */
 static bool is_swiglu(const fm_switches *sw)
 {
     return !sw->plain_mlp && !sw->fused_mlp && sw->act == FM_ACT_SILU;
@@ -48,7 +48,7 @@ static void activate_grad(fmt_pass *p, const fmt_slot *s, uint32_t rows)
                      n);
 }
 
-/* The products that read the branch's input, with y of the forward or of the gradient. */
+/* Lists the products that read the branch's input; y is their output or its gradient. */
 static uint32_t inputs(const fm_arch *a, fmt_out out[2], float *gate, float *up)
 {
     if (a->sw.plain_mlp) {
@@ -75,7 +75,7 @@ fm_status fmt_mlp_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float
     return fmt_linears_forward(p, ps, (int32_t)layer, p->act, a->inter, &out, 1);
 }
 
-/* dy -> gradients of gate and up. */
+/* Goes from dy to the gradients of gate and up. */
 fm_status fmt_mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
 {
     const fm_arch *a = &p->arch;
@@ -85,7 +85,7 @@ fm_status fmt_mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const floa
     bool trains = fmt_linears_train(ps, (int32_t)layer, &out, 1);
     const fm_swiglu made = swiglu_of(p, s, ps.rows);
 
-    if (trains && is_swiglu(&a->sw)) { /* cheap to make, large to keep */
+    if (trains && is_swiglu(&a->sw)) { /* cheap to compute again, large to keep */
         FM_TRY(
             fmt_linears_made_grad(p, ps, (int32_t)layer, p->dact, a->inter, &made, a->inter, &out));
     } else {

@@ -1,27 +1,28 @@
 /* block_moe.c - the feed-forward branch of a layer with experts, forward and backward.
  *
- * As infer's: the router's scores choose where they are (fm_backend.route), rows are laid out once
+ * As in infer the device chooses by the router's scores (fm_backend.route), rows are laid out once
  * for each choice, sorted by expert (rows ascending inside), and each expert's segment goes through
  * the same grouped products as any linear layer. Lanes that the backward leaves out stand behind
- * the others, so of every segment it needs the first part. The host asks once a layer and forward
- * where the segments begin: what trains is a product of so many rows, for which the operations
- * have no segments that the device alone knows. The gradient of a weight goes through the softmax
- * over the chosen (renormalised) or over all experts, in double; the choice itself has none. */
+ * the others, so it needs the first part of every segment. The host waits once a layer, in the
+ * forward, for the beginnings of the segments: a product has so many rows, and the operations
+ * cannot take a number of rows that only the device knows. The gradient of a weight goes through
+ * the softmax over the chosen (renormalised) or over all experts, in double; the choice has
+ * none. */
 #include "train/pass/pass.h"
 
 #include <string.h>
 
 #include "store/base/mem.h"
 
-/* Of one slot; the device's, but for begin. A row's choices are numbers i * chosen + j; slots are
- * the numbers sorted by expert. */
+/* The choices of one slot, on the device but for begin. A row's choices have the numbers i * chosen
+ * + j; slots are these numbers sorted by expert. */
 struct fmt_choices {
-    int32_t *begin; /* host [experts * parts + 1] slots of expert e and part p, as in fm_route */
+    int32_t *begin; /* host [experts * parts + 1] first slots, as in fm_route */
     uint32_t parts, slots;
     float *score;                   /* [rows, experts] */
-    int32_t *expert, *slot, *order; /* [rows * chosen] by number; likewise; slot -> row */
+    int32_t *expert, *slot, *order; /* [rows * chosen]: expert and slot by number; row by slot */
     float *weight, *slot_weight;    /* [rows * chosen] by number, by slot */
-    float *gate;                    /* [rows] of the shared expert */
+    float *gate;                    /* [rows] gate of the shared expert */
 };
 
 struct fmt_moe {
@@ -29,13 +30,13 @@ struct fmt_moe {
     uint32_t choice_sets;
     void *ints;                          /* device */
     int32_t *bound, *begin, *list, *row; /* device: as in fm_route; number -> row */
-    int32_t *host;                       /* [max(rows * chosen, room + 1)]: what is uploaded */
+    int32_t *host;                       /* [max(rows * chosen, room + 1)] data to upload */
     fmt_part *part;
     float *drouter;          /* device [rows, experts] */
     float *xr, *dyr, *dxr;   /* device [rows * chosen, hidden] */
     float *dweight, *ones;   /* device [rows * chosen] */
     float *shared, *dswitch; /* device [rows, hidden], [rows] */
-    const float *dy;         /* of the layer in hand, from backward to input_grad */
+    const float *dy;         /* of the current layer, from backward to input_grad */
 };
 
 static uint64_t entries(const fmt_pass *p)
@@ -52,7 +53,8 @@ static size_t begins(const fmt_pass *p)
 static fm_status device_ints(fmt_pass *p, struct fmt_moe *x)
 {
     size_t n = (size_t)entries(p), shared = 2 * n + p->room + 1 + begins(p);
-    fm_status rc = p->be->alloc(p->be, &x->ints, (3 * n * x->choice_sets + shared) * sizeof(int32_t));
+    fm_status rc =
+        p->be->alloc(p->be, &x->ints, (3 * n * x->choice_sets + shared) * sizeof(int32_t));
     int32_t *at = x->ints;
 
     for (uint32_t i = 0; rc == FM_OK && i < x->choice_sets; i++, at += 3 * n) {
@@ -169,7 +171,7 @@ static fm_route route_of(const fmt_pass *p, const struct fmt_choices *d, uint32_
                       .slot = d->slot};
 }
 
-/* By slot what is by number. An int goes as the 32 bits that it is. */
+/* Orders values by slot that are ordered by number. An int is copied as its 32 bits. */
 static void by_slot(fmt_pass *p, const struct fmt_choices *d, void *out, const void *in)
 {
     p->be->copy_rows(p->be, out, 1, in, 1, p->moe->list, d->slots, 1);
@@ -202,7 +204,7 @@ static uint32_t first_slot(const struct fmt_choices *d, uint32_t e)
     return (uint32_t)d->begin[(size_t)e * d->parts];
 }
 
-/* The slots of expert e that are of rows of ps, the first parts of the choice. */
+/* The slots of expert e for the rows of ps, which are the first parts of the choice. */
 static fmt_parts parts_of(fmt_pass *p, fmt_parts ps, const struct fmt_choices *d, uint32_t e)
 {
     fmt_parts out = {p->moe->part, 0, 0};
@@ -274,13 +276,13 @@ fm_status fmt_moe_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float
     p->be->copy_rows(p->be, moe->xr, h, x, h, s->choices->order, s->choices->slots, h);
     for (uint32_t e = 0; e < sw->experts; e++)
         FM_TRY(expert_forward(p, ps, layer, s, e));
-    p->be->mix_rows(p->be, y, h, s->xout, h, s->choices->slot, s->choices->weight, sw->chosen, ps.rows,
-                    h);
+    p->be->mix_rows(p->be, y, h, s->xout, h, s->choices->slot, s->choices->weight, sw->chosen,
+                    ps.rows, h);
     return sw->shared_expert ? shared_forward(p, ps, layer, s, x, y) : FM_OK;
 }
 
 /* ---- backward ---- */
-/* Gradients of the weights, of what the experts gave, of the router's scores. */
+/* Gradients of the choices' weights, of the experts' outputs and of the router's scores. */
 static void weights_grad(fmt_pass *p, fmt_slot *s, uint32_t rows, const float *dy)
 {
     struct fmt_moe *x = p->moe;
@@ -324,7 +326,7 @@ static fm_status expert_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, fm
     return fmt_linears_grad(p, mine, (int32_t)layer, p->moe->dxr, h, false, p->moe->xr, h, in, 2);
 }
 
-/* The shared expert, whole: it adds to dh. Its buffers are those of the others, which are done. */
+/* The whole backward of the shared expert; adds to dh. It reuses the other experts' buffers. */
 static fm_status shared_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_slot *s,
                                  const float *dy, float *dh, const float *x)
 {
@@ -347,7 +349,7 @@ static fm_status shared_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_
     return fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, in, 3);
 }
 
-/* dy -> gradients of the experts' first products and of the scores; dy itself stays in hand. */
+/* From dy to the gradients of the experts' first products and of the scores; keeps dy. */
 fm_status fmt_moe_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
 {
     fmt_slot *s = fmt_slot_of(p, layer);

@@ -1,10 +1,10 @@
 /* head.c - losses of the lanes of a pass, and the gradient of every row behind the last layer.
  *
- * The picked rows of all lanes are gathered and normed together. Those of objectives over tokens go
+ * The picked rows of all lanes are gathered and normed together. Rows of objectives over tokens go
  * through the language head, a chunk of rows at a time: logits become their own gradient in place.
- * An objective whose rows' weights follow from all of their losses (DPO) gets the gradient of unit
- * weights, which is scaled by rows where the head is frozen; where it trains, the head runs once
- * more with the weights known. Objectives over states get them as they are. */
+ * In an objective where the weight of a row depends on all losses (DPO), the gradient of unit
+ * weights is scaled row by row if the head is frozen; if it trains, the head runs once more when
+ * the weights are known. Objectives over states get the states as they are. */
 #include "train/pass/pass.h"
 
 #include "store/base/mem.h"
@@ -16,7 +16,7 @@ static bool head_trains(const fmt_lane *l)
     return l->ps && fmt_linear_trains(&l->net->outer[FMT_HEAD]);
 }
 
-/* Its head waits for the weights. */
+/* Whether the lane's head must wait for the weights of the rows. */
 static bool waits(const fmt_lane *l)
 {
     return l->objective->weigh && head_trains(l);
@@ -31,7 +31,7 @@ static fmt_part part_of(fmt_lane *l, uint32_t at, uint32_t begin, uint32_t end)
                       .deeper = l->deep};
 }
 
-/* Lanes' picked rows as parts of rows at .. at + n - 1 of the picked. */
+/* The lanes' parts of the picked rows at .. at + n - 1. */
 static fmt_parts label_parts(fmt_pass *p, uint32_t at, uint32_t n)
 {
     fmt_parts ps = {p->head_part, 0, 0};
@@ -49,7 +49,7 @@ static fmt_parts label_parts(fmt_pass *p, uint32_t at, uint32_t n)
 }
 
 /* ---- logits ---- */
-/* As infer's: divided, then capped. */
+/* Divides, then caps the logits, as infer does. */
 static void finish_logits(fmt_pass *p, float *logits, uint32_t n)
 {
     const fm_arch *a = &p->arch;
@@ -76,7 +76,7 @@ fm_status fmt_head_logits(fmt_pass *p, fmt_lane *lane, uint32_t at, uint32_t n, 
     return logits_of(p, ps, p->hl + (size_t)(lane->label0 + at) * p->arch.hidden, logits, n);
 }
 
-/* Before the losses, and after them: what finish_logits did, backwards. */
+/* Keeps the capped logits for unfinish_logits, which undoes finish_logits in the backward. */
 static void keep_logits(fmt_pass *p, uint32_t n)
 {
     uint32_t v = p->arch.vocab;
@@ -96,7 +96,7 @@ static void unfinish_logits(fmt_pass *p, uint32_t n)
         p->be->scale(p->be, p->logits, 1.0f / a->sw.logit_divisor, (uint64_t)n * a->vocab);
 }
 
-/* The gradient of logits of a chunk at `at`, to dl and the gradients of the head. */
+/* Goes from the gradient of a chunk's logits to dl and to the gradients of the head. */
 static fm_status logits_grad(fmt_pass *p, fmt_parts ps, uint32_t at)
 {
     size_t h = p->arch.hidden;
@@ -106,7 +106,7 @@ static fm_status logits_grad(fmt_pass *p, fmt_parts ps, uint32_t at)
                             1);
 }
 
-/* Losses of one part; its logits become the gradient. */
+/* Computes the losses of one part; its logits become their gradient. */
 static fm_status part_loss(fmt_pass *p, const fmt_part *part, uint32_t at)
 {
     fmt_lane *l = part->lane;
@@ -121,7 +121,7 @@ static fm_status part_loss(fmt_pass *p, const fmt_part *part, uint32_t at)
     return FM_OK;
 }
 
-/* One chunk of rows that go through the head: logits, losses, the gradient of hl in dl. */
+/* Takes one chunk of rows through the head: logits, losses, the gradient of hl in dl. */
 static fm_status chunk_pass(fmt_pass *p, uint32_t at, uint32_t n)
 {
     fmt_parts ps = label_parts(p, at, n), grads;
@@ -133,7 +133,8 @@ static fm_status chunk_pass(fmt_pass *p, uint32_t at, uint32_t n)
     for (uint32_t i = 0; i < ps.n && rc == FM_OK; i++)
         rc = part_loss(p, &ps.p[i], at);
     unfinish_logits(p, n);
-    for (uint32_t i = 0, j; i < ps.n && rc == FM_OK; i = j) { /* segments that wait for nothing */
+    /* segments of lanes that need not wait */
+    for (uint32_t i = 0, j; i < ps.n && rc == FM_OK; i = j) {
         grads = (fmt_parts){ps.p + i, 0, 0};
         for (j = i; j < ps.n && !waits(ps.p[j].lane); j++, grads.n++)
             grads.rows += ps.p[j].count;
@@ -146,8 +147,7 @@ static fm_status chunk_pass(fmt_pass *p, uint32_t at, uint32_t n)
 }
 
 /* ---- weights that follow from the losses ---- */
-/* Rows i .. i + n - 1 of x, of the picked, times their weights: those take their losses' place on
- * the device. */
+/* Multiplies picked rows i .. i + n - 1 in x by their weights, uploaded over their losses. */
 static fm_status scale_by_weight(fmt_pass *p, float *x, uint32_t n, uint32_t i, uint32_t width)
 {
     fm_status rc = p->be->upload(p->be, p->loss + i, p->host_weigh + i, n * sizeof(float));
@@ -156,7 +156,7 @@ static fm_status scale_by_weight(fmt_pass *p, float *x, uint32_t n, uint32_t i, 
     return rc;
 }
 
-/* The head again, for a lane whose head trains: rows weigh what p->host_weigh says. */
+/* Runs the head again for a lane whose head trains, with the weights in p->host_weigh. */
 static fm_status chunk_again(fmt_pass *p, fmt_lane *l, uint32_t at, uint32_t n)
 {
     uint32_t v = p->arch.vocab, row = l->label0 + at;
@@ -201,7 +201,7 @@ fm_status fmt_put_off(fmt_pass *p, const fmt_lane *lane)
     return FM_OK;
 }
 
-/* As they are summed where nothing waits: row by row, then the sum to the others. */
+/* Sums as a pass without a tally does: row by row, then the sum to the others. */
 void fmt_tally_settle(fmt_tally *t, const float *rows)
 {
     for (size_t i = 0; i < t->count; i++) {
@@ -253,14 +253,14 @@ void fmt_head_states(fmt_pass *p)
     uint32_t r = p->labels;
 
     p->be->copy_rows(p->be, p->xl, h, p->xout, h, p->label_row, r, (uint32_t)h);
-    if (p->arch.sw.encoder) /* its last layer ends with a norm */
+    if (p->arch.sw.encoder) /* an encoder's last layer ends with a norm */
         p->be->copy_rows(p->be, p->hl, h, p->xl, h, NULL, r, (uint32_t)h);
     else
         fmt_norms(p, label_parts(p, 0, r), FMT_OUTSIDE, FMT_NORM, p->hl, p->xl, p->rstdl, 1,
                   (uint32_t)h);
 }
 
-/* Rows of lanes of which something in the layers or below them trains: the first ones. */
+/* How many rows belong to lanes that train in the layers or below them: the first ones. */
 static uint32_t rows_below(const fmt_pass *p)
 {
     uint32_t rows = 0;
@@ -270,8 +270,8 @@ static uint32_t rows_below(const fmt_pass *p)
     return rows;
 }
 
-/* dl -> gradient of xl, in hl (no longer needed), then back to all rows: those that are not picked
- * take the row of zeros that follows. */
+/* Goes from dl to the gradient of xl, in hl, which is no longer needed, and spreads it over all
+ * rows: rows that are not picked get the row of zeros behind it. */
 static void spread(fmt_pass *p)
 {
     size_t h = p->arch.hidden;
@@ -301,7 +301,7 @@ static fm_status over_states(fmt_pass *p)
     return FM_OK;
 }
 
-/* Segments of lanes whose rows go through the language head, chunk by chunk. */
+/* Takes segments of lanes with token objectives through the language head, chunk by chunk. */
 static fm_status over_tokens(fmt_pass *p)
 {
     fm_status rc = FM_OK;

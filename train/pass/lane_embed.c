@@ -1,5 +1,5 @@
-/* lane_embed.c - what a lane does to its embeddings beside looking them up: a low-rank term, rows
- * of virtual tokens (prompt tuning); and virtual keys and values in each layer (prefix tuning). */
+/* lane_embed.c - what a lane adds to its embeddings: a low-rank term, rows of virtual tokens
+ * (prompt tuning); and virtual keys and values in each layer (prefix tuning). */
 #include "train/pass/pass.h"
 
 /* Calls fn for each segment of rows that are tokens: all of the lane's, or those behind the virtual
@@ -42,7 +42,7 @@ void fmt_embed_terms(fmt_pass *p, fmt_lane *lane, float *x)
         each_segment(p, lane, terms, x);
 }
 
-/* Given rows stand for what the embedding gives, scaled. */
+/* Copies the rows of virtual tokens into x; they take the place of scaled embeddings. */
 void fmt_virtual_rows(fmt_pass *p, fmt_lane *lane, float *x)
 {
     const fmt_net *net = lane->net;

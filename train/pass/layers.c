@@ -1,12 +1,12 @@
 /* layers.c - embeddings and layers of a pass, forward and backward.
  *
  * Mirrors the forward of infer: the same operations in the same order, so that a trained model's
- * loss is what its inference gives. The norms' outputs and the activation are made again in the
- * backward: cheap an element, large in memory. */
+ * loss is what its inference gives. The backward computes the norms' outputs and the activation
+ * again: they are cheap to compute and large to keep. */
 #include "train/pass/pass.h"
 
 /* ---- embedding ---- */
-/* Rows of a table by number: ids into the embedding, places into the positions. */
+/* Looks up rows of a table: ids in the embedding, places in the positions. */
 static void look_up(fmt_pass *p, uint32_t which, const int32_t *ids, float *x)
 {
     fmt_parts ps = fmt_parts_all(p);
@@ -52,7 +52,7 @@ static float *grad_at(const fmt_lane *l, int32_t param)
     return l->ps->g + l->ps->item[param].at;
 }
 
-/* What a lane's embeddings get of dx, the gradient before their norm. */
+/* Adds a lane's gradients of the embeddings, from dx before their norm. */
 static void embed_params(fmt_pass *p, fmt_lane *l)
 {
     const fmt_linear *outer = l->net->outer;
@@ -64,7 +64,7 @@ static void embed_params(fmt_pass *p, fmt_lane *l)
     if (outer[FMT_POSITIONS].w_param >= 0)
         be->embed_grad(be, grad_at(l, outer[FMT_POSITIONS].w_param), dx, h, p->place + l->row0,
                        rows, h);
-    if (outer[FMT_TYPES].w_param >= 0) /* its first row */
+    if (outer[FMT_TYPES].w_param >= 0) /* only its first row is used */
         be->bias_grad(be, grad_at(l, outer[FMT_TYPES].w_param), dx, h, rows, h);
     if (p->arch.sw.embed_scale != 1.0f)
         be->scale(be, dx, p->arch.sw.embed_scale, (uint64_t)rows * h);
@@ -86,7 +86,7 @@ void fmt_embed_backward(fmt_pass *p)
 }
 
 /* ---- a branch and its place in the layer ---- */
-/* A norm behind the branch, or behind the sum. */
+/* Whether a norm stands behind the branch or behind the sum. */
 static bool has_post(const fmt_pass *p)
 {
     fm_block_order o = p->arch.sw.order;
@@ -99,7 +99,7 @@ static bool has_input_norm(const fmt_pass *p)
     return o != FM_BLOCK_AFTER && o != FM_BLOCK_POST;
 }
 
-/* What a branch reads: x, or its norm in p->h. */
+/* The input of a branch: x, or its norm in p->h. */
 static const float *input_of(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t which,
                              const float *x, float *rstd)
 {
@@ -109,8 +109,9 @@ static const float *input_of(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t
     return p->h;
 }
 
-/* out = x + branch, with what the family does to the branch first or to the sum afterwards. The
- * branch is in raw where a norm follows (which then stays for the gradient), else in out. */
+/* out = x + branch, with the norm or scale that the family applies to the branch before or to the
+ * sum afterwards. The branch is in raw where a norm follows (and stays for the gradient), else in
+ * out. */
 static void join(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t post, float *out,
                  const float *x, float *raw, float *rstd)
 {
@@ -128,7 +129,7 @@ static void join(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t post, float
         fmt_norms(p, ps, (int32_t)layer, post, out, raw, rstd, 1, h);
 }
 
-/* dx, the gradient of the sum, becomes that of x; returned: that of the branch. */
+/* Turns dx from the gradient of the sum into that of x; returns the gradient of the branch. */
 static const float *split(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t post,
                           const float *raw, const float *rstd)
 {
@@ -151,7 +152,7 @@ static const float *split(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t po
     return d;
 }
 
-/* dx += what the branch's input got in dh. */
+/* Adds to dx the gradient that the branch's input has in dh. */
 static void input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t which, const float *x,
                        const float *rstd)
 {
@@ -181,7 +182,7 @@ static fm_status mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const f
                                : fmt_mlp_backward(p, ps, layer, dy);
 }
 
-/* From the gradients of its first products to dx; x is what the branch's norm (or it) read. */
+/* From the gradients of the branch's first products to dx; x is the branch's or norm's input. */
 static fm_status mlp_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x,
                                 const float *rstd)
 {
@@ -266,7 +267,7 @@ static fm_status parallel_backward(fmt_pass *p, uint32_t layer)
     return rc == FM_OK ? attention_input_grad(p, layer) : rc;
 }
 
-/* dx, the gradient behind the layer, becomes the one before it. */
+/* Turns dx from the gradient behind the layer into the gradient before it. */
 static fm_status layer_backward(fmt_pass *p, uint32_t layer)
 {
     fmt_slot *s = fmt_slot_of(p, layer);

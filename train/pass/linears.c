@@ -1,8 +1,8 @@
 /* linears.c - linear layers over the rows of several children, forward and backward.
  *
- * Neighbouring parts that hold the same weight and bias are one product; all products that share x
- * are one call, and so are all low-rank terms. A row's result does not depend on how rows are
- * grouped. Gradients of parameters are sums over one lane's rows. */
+ * Neighbouring parts that hold the same weight and bias go through one product; all products that
+ * share x are one call, and so are all low-rank terms. A row's result does not depend on how rows
+ * are grouped. Gradients of parameters are sums over one lane's rows. */
 #include "train/pass/pass.h"
 
 #include "store/base/mem.h"
@@ -23,8 +23,8 @@ bool fmt_linears_train(fmt_parts ps, int32_t layer, const fmt_out *out, uint32_t
     return false;
 }
 
-/* Parts from i on that hold the same weight (and, forward, the same bias): one segment of rows.
- * Parts that go alone are left out, ending it. */
+/* Finds the parts from i on that hold the same weight (and, forward, the same bias): one segment of
+ * rows. Parts that fmt_goes_alone are left out and end it. */
 static uint32_t same_weight(fmt_parts ps, uint32_t i, int32_t layer, uint32_t which, bool forward,
                             uint32_t *rows)
 {
@@ -58,7 +58,7 @@ static size_t most_terms(fmt_parts ps, int32_t layer, const fmt_out *out, uint32
     return most;
 }
 
-/* The k-th terms of all linears into p->term; their number. */
+/* Lists the k-th terms of all linears in p->term; returns their number. */
 static uint32_t list_terms(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x, size_t ldx,
                            const fmt_out *out, uint32_t outs, size_t k)
 {
@@ -82,8 +82,7 @@ static uint32_t list_terms(fmt_pass *p, fmt_parts ps, int32_t layer, const float
     return n;
 }
 
-/* The products and the first terms of all linears, which a device may take at once, then what other
- * terms there are. */
+/* Runs products and first terms of all linears, in one call if possible, then other terms. */
 static fm_status products_and_terms(fmt_pass *p, fmt_parts ps, int32_t layer, const float *x,
                                     size_t ldx, uint32_t in, const fmt_out *out, uint32_t outs,
                                     uint32_t products, const fm_swiglu *made)
@@ -112,7 +111,7 @@ static float *grad_of(const fmt_part *part, int32_t param)
     return fmt_lane_grad(part->lane, param);
 }
 
-/* A term's gradients over a part's rows; du is the caller's to add. */
+/* A term's gradients over a part's rows; the caller sets du. */
 static fm_term back_term(const fmt_part *part, const fmt_linear *l, const fmt_term *t, float *dx,
                          size_t lddx, const float *x, size_t ldx, const fmt_out *out)
 {
@@ -195,7 +194,7 @@ static fm_status forward(fmt_pass *p, fmt_parts ps, int32_t layer, const float *
     return FM_OK;
 }
 
-/* Linears of which nothing but their product and first term reads x. */
+/* Whether only the product and the first term of these linears read x. */
 static bool reads_once(fmt_parts ps, int32_t layer, const fmt_out *out)
 {
     for (uint32_t i = 0; i < ps.n; i++) {
@@ -222,7 +221,7 @@ fm_status fmt_linears_forward(fmt_pass *p, fmt_parts ps, int32_t layer, const fl
 }
 
 /* ---- backward ---- */
-/* Neighbours that want the gradient of x and hold the same weight. */
+/* Neighbouring parts of the same weight that want the gradient of x go through one product. */
 static void dx_of(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
                   const fmt_out *out)
 {
@@ -263,8 +262,8 @@ static void weight_grads(fmt_pass *p, fmt_parts ps, int32_t layer, const float *
     }
 }
 
-/* Products and terms of all outs at once, where the device has that: linears are plain and have a
- * term or none. A linear without a term is none of a device's gain, unless another has one. */
+/* Whether the device takes products and terms of all outs in one call: it has the operation, and
+ * every linear is plain with at most one term. Without any term the call gains nothing. */
 static bool goes_at_once(const fmt_pass *p, fmt_parts ps, int32_t layer, const fmt_out *out,
                          uint32_t outs)
 {
@@ -396,7 +395,7 @@ void fmt_norms_grad(fmt_pass *p, fmt_parts ps, int32_t layer, uint32_t which, fl
             j = i + 1;
             continue;
         }
-        for (j = i; j < ps.n; j++) { /* what trains is summed over its lane alone */
+        for (j = i; j < ps.n; j++) { /* the gradient of a parameter is summed over its lane alone */
             const fmt_norm *other = norm_of(&ps.p[j], layer, which);
             bool alone =
                 n->param >= 0 || other->param >= 0 || n->bias_param >= 0 || other->bias_param >= 0;

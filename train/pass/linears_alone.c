@@ -1,11 +1,11 @@
-/* linears_alone.c - what a linear layer does beside its product and plain low-rank terms: scales of
- * its input (IA3) and output (IA3, DoRA), and terms whose input is dropped out. Part by part, since
- * each has its own x or dy:
+/* linears_alone.c - what a linear layer does besides its product and plain low-rank terms: scales
+ * of its input (IA3) and output (IA3, DoRA), and terms with dropout on their input. It goes part
+ * by part, since each part has its own x or dy:
  *   y = ((x * in_scale) W^T + bias + terms) * out_scale + bias_after
  * DoRA with dropout is PEFT's, xd = drop(x):
  *   y = (xd W^T + terms(xd)) * out_scale + (x - xd) W^T + bias
- * DoRA's norm is a constant of the gradient (PEFT detaches it); its magnitude's gradient is the sum
- * of dy times what was scaled over the norm. */
+ * DoRA's norm is a constant of the gradient (PEFT detaches it); the gradient of its magnitude is
+ * the sum of dy times the value that is scaled, divided by the norm. */
 #include "train/pass/pass.h"
 
 #include "store/base/math/rng.h"
@@ -48,7 +48,7 @@ uint64_t fmt_alone_floats(const fmt_lane *lane)
     return most;
 }
 
-/* The mask is a function of the child's seed, the module, the step, the row in it, the column. */
+/* Dropout: the mask is a function of the child's seed, the module, the step, row and column. */
 static void drop(fmt_pass *p, const fmt_part *part, const fmt_term *t, float *y, size_t ldy,
                  const float *x, size_t ldx, uint32_t n, bool accumulate)
 {
@@ -77,7 +77,7 @@ static void term_forward(fmt_pass *p, const fmt_part *part, const fmt_linear *l,
     p->be->terms(p->be, &one, 1);
 }
 
-/* The output's scale, and before it a copy of what is scaled, for the scale's gradient. */
+/* Scales the output, and before that copies what the gradient of the scale needs. */
 static void scale_output(fmt_pass *p, const fmt_part *part, const fmt_linear *l, float *y,
                          size_t ldy, const float *bias)
 {
@@ -93,7 +93,7 @@ static void scale_output(fmt_pass *p, const fmt_part *part, const fmt_linear *l,
         be->affine(be, y, ldy, l->out, l->out_scale.s, bias, 0, part->count, NULL);
 }
 
-/* y[rows, n] += x[rows, n], of other strides. */
+/* y[m, n] += x[m, n], with any strides. */
 static void add_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
                      uint32_t n)
 {
@@ -162,15 +162,16 @@ fm_status fmt_alone_forward(fmt_pass *p, fmt_parts ps, int32_t layer, const floa
 }
 
 /* ---- backward ---- */
-typedef struct grads { /* of one part: dy behind the output's scale, dx before the input's */
+/* Gradients of one part: dy behind the output's scale, dx before the input's scale. */
+typedef struct grads {
     const float *dy;
     size_t lddy;
-    float *dx; /* NULL: nobody wants it */
+    float *dx; /* NULL: not wanted */
     size_t lddx;
     bool add;
 } grads;
 
-/* dense [m, n], to where the gradient is wanted: set, or added to. */
+/* Sets the wanted gradient to dense [m, n], or adds dense to it. */
 static void give_dx(fm_backend *be, const grads *g, const float *dense, uint32_t m, uint32_t n)
 {
     if (g->add)
@@ -202,7 +203,7 @@ static void term_backward(fmt_pass *p, const fmt_part *part, const fmt_linear *l
     p->be->terms_grad(p->be, &one, 1);
     if (!dropped || !g->dx)
         return;
-    if (!da) /* then du has not been made */
+    if (!da) /* else du is already computed */
         p->be->gemm(p->be, p->du, t->r, g->dy, g->lddy, false, t->b, t->r, false, part->count, t->r,
                     l->out, t->scale, false);
     p->be->gemm(p->be, p->alone[2], l->in, p->du, t->r, false, t->a, l->in, false, part->count,
@@ -210,7 +211,7 @@ static void term_backward(fmt_pass *p, const fmt_part *part, const fmt_linear *l
     drop(p, part, t, g->dx, g->lddx, p->alone[2], l->in, l->in, true);
 }
 
-/* dy behind the scale of the output, and that scale's gradient. */
+/* Goes from dy behind the output's scale to dy before it, and adds the gradient of the scale. */
 static void unscale_output(fmt_pass *p, const fmt_part *part, const fmt_linear *l, grads *g)
 {
     int32_t param = l->dora ? l->dora->magnitude : l->out_scale.param;
@@ -224,7 +225,7 @@ static void unscale_output(fmt_pass *p, const fmt_part *part, const fmt_linear *
     g->lddy = l->out;
 }
 
-/* dx = dy W + drop(dy' (W + terms) - dy W), dy' behind the scale. */
+/* dx = dy W + drop(dy' (W + terms) - dy W), dy' being dy before the scale. */
 static void dora_backward(fmt_pass *p, const fmt_part *part, const fmt_linear *l, const grads *g,
                           const float *x, size_t ldx)
 {

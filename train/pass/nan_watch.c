@@ -1,4 +1,4 @@
-/* nan_watch.c - finds the first tensor of a step that is no finite number. */
+/* nan_watch.c - finds the first tensor of a step with a number that is not finite. */
 #include "train/pass/pass.h"
 
 #include "store/base/mem.h"

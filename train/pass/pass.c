@@ -44,7 +44,7 @@ static void find_first(fmt_lane *lane)
     lane->deep = lane->ps && (lane->first < net->arch.layers || d.norm);
 }
 
-/* Ranks of all terms of the widest block. */
+/* Sum of the ranks of all terms in the block where it is largest. */
 static uint64_t widest_block(fmt_lane *lane)
 {
     const fmt_net *net = lane->net;
@@ -64,7 +64,7 @@ static uint64_t widest_block(fmt_lane *lane)
     return widest;
 }
 
-/* Weights through which gradients go back get the layout for that. */
+/* Gives weights through which gradients go back the product layout for that. */
 static fm_status prepare_weights(fm_backend *be, const fmt_lane *lane)
 {
     fmt_linear *l;
@@ -150,7 +150,7 @@ static fm_status host_memory(fmt_pass *p)
     return all ? FM_OK : FM_ENOMEM;
 }
 
-/* Rows of all lanes that train in a slot's layer or below it, as far as they fit in a pass. */
+/* Counts for each slot the rows of lanes that train in its layer or below, up to cap.rows. */
 static void count_saved(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
     uint32_t slots = fmt_pass_slots(p);
@@ -262,13 +262,14 @@ uint64_t fmt_pass_bytes(const fmt_pass *p)
 }
 
 /* ---- the run ---- */
-/* The rows that are needed longest come first; those of silent lanes go through no head. */
+/* The order of lanes: rows that the backward needs longest come first, and rows of silent lanes,
+ * which go through no head, after the others of a layer. */
 static uint32_t rank_of(const fmt_lane *l)
 {
     return 2 * l->first + l->objective->silent;
 }
 
-/* Lanes with rows by their rank, else in the order given; places of their rows. */
+/* Sorts the lanes that have rows by rank_of, else in the order given, and places their rows. */
 static void line_up(fmt_pass *p, fmt_lane *const *lane, size_t n)
 {
     p->lanes = 0;
@@ -310,7 +311,7 @@ static void list_sequences(fmt_pass *p)
     }
 }
 
-/* Row numbers of the labelled, and each row's place among them (`labels`: none). */
+/* Uploads the numbers of labelled rows, and each row's index among them (p->labels: none). */
 static fm_status put_places(fmt_pass *p)
 {
     fm_backend *be = p->be;

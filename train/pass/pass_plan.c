@@ -1,4 +1,4 @@
-/* pass_plan.c - what a pass holds: one table of sizes, walked twice (to measure, then to carve). */
+/* pass_plan.c - the buffer of a pass: one table of sizes, walked to measure and to carve. */
 #include "train/pass/pass.h"
 
 static float *behind(float *p, uint64_t n)
@@ -6,7 +6,7 @@ static float *behind(float *p, uint64_t n)
     return p ? p + n : NULL;
 }
 
-/* Which kinds of layers a slot may hold: the first is shared by all below, or by all. */
+/* Kinds of layers that a slot may hold: layers up to p->low, or all layers, share the first. */
 typedef struct kinds {
     bool dense, sparse;
 } kinds;
@@ -64,7 +64,7 @@ static void plan_experts(fmt_slot *s, float *base, uint64_t *at, const fm_arch *
     s->sswitch = fmt_plan_take(base, at, m);
 }
 
-/* Everything of a layer but its input. */
+/* Lays out all fields of a slot but the layer's input. */
 static void plan_slot(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m, kinds k)
 {
     const fm_switches *sw = &a->sw;
@@ -93,7 +93,8 @@ static void one_slot(const void *ctx, fmt_slot *s, float *base, uint64_t *at, ui
     plan_slot(s, base, at, ctx, m, (kinds){.dense = true, .sparse = false});
 }
 
-/* Some rows are saved by fewer layers than others. Experts' rows stand in another order. */
+/* Whether slots share memory: some rows are saved by fewer layers than others. Rows of experts
+ * stand in another order. */
 static bool shares(const fmt_pass *p, uint32_t slots)
 {
     return !p->recompute && slots > 1 && p->arch.sw.experts == 0 && p->saved[0] < p->cap.rows;
@@ -121,7 +122,7 @@ static fm_status plan_slots(fmt_pass *p, float *base, uint64_t *at)
     return FM_OK;
 }
 
-/* Of a row: the dense layers', all chosen experts', the shared expert's. */
+/* The widest inner activation of a row: dense, all chosen experts, the shared expert. */
 static uint64_t widest_inter(const fmt_pass *p)
 {
     const fm_switches *sw = &p->arch.sw;
@@ -167,7 +168,7 @@ static bool any_slides(const fm_arch *a)
     return false;
 }
 
-/* What only some families have. */
+/* Fields that only some families have. */
 static void plan_extras(fmt_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
@@ -189,7 +190,7 @@ static void plan_extras(fmt_pass *p, float *base, uint64_t *at)
         p->branch = fmt_plan_take(base, at, m * a->hidden);
 }
 
-/* What the head needs, where it is. */
+/* Fields of the head, if this stage has it. */
 static void plan_head(fmt_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
@@ -209,7 +210,7 @@ static void plan_head(fmt_pass *p, float *base, uint64_t *at)
         p->capped = fmt_plan_take(base, at, (uint64_t)p->chunk * a->vocab);
 }
 
-/* What is read by the backward, besides slots. */
+/* Fields besides the slots that the backward reads. */
 static void plan_embed(fmt_pass *p, float *base, uint64_t *at)
 {
     uint64_t m = p->cap.rows;

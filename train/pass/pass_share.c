@@ -1,14 +1,15 @@
-/* pass_share.c - saved activations of lanes that need them, and no others.
+/* pass_share.c - saves activations only of lanes that need them.
  *
- * Rows stand by the lowest layer in which their lane trains, so those that a layer's backward reads
- * are its first ones; the others are read again by that layer's forward alone. Each kind of
- * activation is therefore one segment of rows through all layers: a layer begins behind the rows
- * that the one below it saves, and its other rows lie where the next layer's will be written. */
+ * Rows are ordered by the lowest layer in which their lane trains, so the rows that a layer's
+ * backward reads are its first ones; the others are read again only by that layer's forward. Each
+ * kind of activation is therefore one segment of rows through all layers: a layer begins behind the
+ * rows that the layer below saves, and the next layer's are written over its other rows. */
 #include "train/pass/pass.h"
 
 #include "store/base/mem.h"
 
-/* A slot's field as it grows with the rows: where it begins for m rows, how wide a row is. */
+/* How a field of a slot grows: for m rows it begins at fixed + m * per_row; a row is `wide`
+ * floats. */
 typedef struct column {
     uint64_t per_row, fixed, wide;
     bool there;
@@ -19,7 +20,7 @@ static float **fields(fmt_slot *s)
     return (float **)(void *)s;
 }
 
-/* Measured on a slot of 16 and one of 32 rows. */
+/* Measures the fields on a slot of 16 rows and one of 32. */
 static fm_status columns(column *c, uint64_t *total, fmt_plan_slot_fn plan, const void *ctx)
 {
     fmt_slot a = {0}, b = {0};

@@ -1,5 +1,4 @@
-/* pass_util.c - what every part of a pass leans on: the rows of a layer, what it saves, the gradient
- * of a parameter. */
+/* pass_util.c - helpers of a pass: the rows of a layer, its slot, a parameter's gradient. */
 #include "train/pass/pass.h"
 
 float *fmt_lane_grad(const fmt_lane *lane, int32_t param)
@@ -58,7 +57,7 @@ float *fmt_plan_take(float *base, uint64_t *at, uint64_t n)
     return p;
 }
 
-/* Kept where the gradient needs it; else in the room of du, one piece for each term of the call. */
+/* Kept memory where the gradient needs it; else p->du, a piece for each term of the call. */
 float *fmt_place_u(fmt_pass *p, const fmt_term *t, const fmt_part *part, uint64_t *at)
 {
     if (t->u && part->lane->ps)

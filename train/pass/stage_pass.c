@@ -1,4 +1,4 @@
-/* stage_pass.c - a pass over a stage's layers: what comes from its neighbours and goes to them. */
+/* stage_pass.c - a pass over a stage's layers: rows and gradients from and to its neighbours. */
 #include "train/pass/stage_pass.h"
 
 static uint64_t rows_of(const fmt_pass *p, const fmt_lane *const *lane, size_t n, uint32_t below)
@@ -34,7 +34,7 @@ fm_status fmt_stage_swap(const fmt_stage *s, bool next, const float *send, size_
 }
 
 /* ---- a tied embedding that trains ---- */
-/* Its gradient, between the first stage and the last, for each lane that has one. */
+/* Sends or receives the tied gradient, between first and last stage, for each lane with one. */
 static fm_status pass_tied(fmt_pass *p, bool send, bool others_follow)
 {
     const fmt_stage *s = p->stage;
@@ -53,7 +53,7 @@ static fm_status pass_tied(fmt_pass *p, bool send, bool others_follow)
     return FM_OK;
 }
 
-/* Before the head: what the passes before gave, the rows' part with it. */
+/* On the last stage, before the head: receives the gradient of the earlier passes. */
 static fm_status take_tied(fmt_pass *p)
 {
     const fmt_stage *s = p->stage;
@@ -79,7 +79,7 @@ fm_status fmt_stage_head_and_layers(fmt_pass *p)
     return fmt_layers_backward(p);
 }
 
-/* The last stage's part follows when its gradient has gone on: the first waits for that first. */
+/* The last stage sends its part after its rows' gradient, which the first awaits first. */
 fm_status fmt_stage_embed(fmt_pass *p)
 {
     if (fmt_stage_is_last(p->stage))

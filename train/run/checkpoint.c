@@ -1,7 +1,8 @@
-/* checkpoint.c - a run's state as named tensors for whoever keeps it, and back.
+/* checkpoint.c - turns a run's state into named tensors for the callbacks that keep it, and back.
  *
- * "p/NAME", "m/NAME", "v/NAME" for every parameter that trains; read back in any order. On
- * a backend whose memory the host sees they lie where they are; else they are downloaded. */
+ * A state has "p/NAME", "m/NAME", "v/NAME" for every parameter that trains; they may be read back
+ * in any order. On a backend whose memory the host sees the tensors point at the parameters; else
+ * they are downloaded. */
 #include "train/pass/stage_pass.h"
 
 #include "store/base/mem.h"
@@ -11,8 +12,8 @@
 enum { PARTS = 3 };
 static const char part_word[PARTS] = {'p', 'm', 'v'};
 
-/* Memory for a copy of everything, and on the device for the moments of which each rank has its
- * stripes. The ranks take it together or not at all: what follows is theirs together. */
+/* Host memory for a copy of everything, and device memory to gather a moment, of which each rank
+ * has its stripes. Either all ranks get their memory or the save fails on all. */
 typedef struct rooms {
     float *copy;  /* host [PARTS, total]; NULL: the parameters are read where they are */
     void *gather; /* device [total] */
@@ -25,7 +26,7 @@ static void rooms_release(rooms *r, const fmt_params *ps)
     fm_free(r->copy);
 }
 
-/* All ranks that the parameters are split over. */
+/* The ranks that the parameters are split over. */
 static fm_comm *ranks_of(const fmt_params *ps)
 {
     return ps->stage ? ps->stage->all : ps->comm;
@@ -48,14 +49,14 @@ static fm_status rooms_take(rooms *r, const fmt_params *ps)
     r->copy = fm_malloc(PARTS * (size_t)floats_of(ps) * sizeof(float));
     if (!r->copy)
         rc = FM_ENOMEM;
-    if (ps->stage) /* the others see it fail in what they send */
+    if (ps->stage) /* the other stages see a failure in their sends */
         return rc;
     if (rc == FM_OK && ps->comm)
         rc = ps->be->alloc(ps->be, &r->gather, (size_t)ps->total * sizeof(float));
     return ps->comm ? fm_comm_agree(ps->comm, rc) : rc;
 }
 
-/* A moment, of which each rank has its stripes. */
+/* Gathers a moment, of which each rank has its stripes. */
 static fm_status gathered(const fmt_params *ps, const rooms *r, const float *own, float *host)
 {
     FM_TRY(fmt_ranks_moment(ps, own, r->gather));
@@ -109,7 +110,7 @@ fm_status fmt_checkpoint_save(const fm_train_job *job, uint32_t child, const fmt
     bool writes = fm_comm_rank(ranks_of(ps)) == 0;
     bool due = k && (!writes || !k->due || k->due(k->ctx, child, c->step));
 
-    if (k && ranks_of(ps)) { /* it may depend on the clock */
+    if (k && ranks_of(ps)) { /* due() may depend on the clock, so rank 0's answer holds */
         fm_status told = fm_comm_tell(ranks_of(ps), &due, sizeof(due), 0);
         if (told < 0)
             return told;
@@ -129,7 +130,7 @@ fm_status fmt_checkpoint_save(const fm_train_job *job, uint32_t child, const fmt
     if (rc == FM_OK && writes)
         rc = k->save(k->ctx, child, &s);
     for (size_t i = 0; s.tensors && i < s.count; i++)
-        fm_free(s.tensors[i].name); /* the bytes are the parameters' or the copy's */
+        fm_free(s.tensors[i].name); /* the bytes belong to the parameters or the copy */
     fm_free(s.tensors);
     rooms_release(&room, ps);
     return rc;
@@ -185,7 +186,7 @@ static fm_status put_state(fmt_params *ps, const fm_train_state *s, const char *
     return rc;
 }
 
-/* All ranks go on from the same state, or none does. */
+/* Fails on all ranks unless all have loaded the same step. */
 static fm_status same_step(fm_comm *comm, fm_status rc, uint32_t step, const char *name)
 {
     uint32_t all[FM_COMM_MAX_RANKS];

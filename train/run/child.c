@@ -1,4 +1,4 @@
-/* child.c - one job from its settings to its result; run.c takes the steps of all together. */
+/* child.c - one job from settings to result; run.c takes the steps of all children together. */
 #include "train/run/child.h"
 #include "train/net/method.h"
 
@@ -97,7 +97,7 @@ void fmt_child_part(const fmt_child *ch, size_t k, uint32_t s, size_t *begin, si
         (*end)++;
 }
 
-/* Rows before a shard's first, shard by shard: what dropout counts by. */
+/* Rows of the shards before this one; dropout numbers rows by it. */
 static uint64_t rows_before(const fmt_child *ch, uint32_t shard)
 {
     uint64_t rows = 0;
@@ -112,7 +112,7 @@ static uint64_t rows_before(const fmt_child *ch, uint32_t shard)
     return rows;
 }
 
-/* The largest micro-batch of the whole run, so that memory is taken once. */
+/* Finds the largest micro-batch of the whole run, so that memory is taken once. */
 static fm_status measure(fmt_child *ch)
 {
     fm_status rc = FM_OK;
@@ -189,7 +189,7 @@ static fm_status build(fmt_child *ch)
     ch->how.vocab = arch.vocab;
     FM_THEN(rc, fmt_objective_setup_how(&ch->goal, &ch->how, j, ch->p, &arch));
     if (rc == FM_OK && ch->how.pick != FMT_PICK_TARGETS && !arch.tied)
-        arch.headless = true; /* nothing is said, so the head neither trains nor decays */
+        arch.headless = true; /* no text is predicted, so the head neither trains nor decays */
     if (rc == FM_OK && fmt_method_needs_stem(ch->c))
         rc = fm_model_load(&ch->stem, ch->e, j->parent, ch->p, j->name);
     const uint32_t all[] = {0, arch.layers};
@@ -353,7 +353,8 @@ fm_status fmt_child_begin_step(fmt_child *ch)
 void fmt_child_begin_shard(fmt_child *ch, uint32_t s)
 {
     ch->shard = s;
-    ch->loss = ch->goal.all.given && s == 0 ? ch->goal.all.loss : 0.0; /* it is of all shards */
+    /* the gathered loss is that of all shards */
+    ch->loss = ch->goal.all.given && s == 0 ? ch->goal.all.loss : 0.0;
     ch->tokens = 0;
     ch->lane.later = &ch->shards.sum[s].loss;
     ch->lane.row_base = rows_before(ch, s);
@@ -433,8 +434,8 @@ static fm_status log_step(fmt_child *ch, const fm_train_progress *p)
     return fm_json_push(ch->state.log, o);
 }
 
-/* The run has diverged: the mean loss of the last steps is beyond DIVERGED times what it was before
- * the first update, and 1 nat more. From the log, so that a resumed run ends alike. */
+/* Whether the run has diverged: the mean loss of the last steps is above DIVERGED times the loss
+ * before the first update, and 1 nat more. Read from the log, so that a resumed run ends alike. */
 static bool diverged(const fmt_child *ch, double *first, double *last)
 {
     size_t n = fm_json_count(ch->state.log);
@@ -449,7 +450,7 @@ static bool diverged(const fmt_child *ch, double *first, double *last)
     return *last > DIVERGED * *first + 1.0;
 }
 
-/* The parameter with the largest gradient, of those here; most: its squares' sum. */
+/* The parameter on this rank with the largest gradient; *most: the sum of its squares. */
 static size_t largest_here(const fmt_child *ch, const float *host, double *most)
 {
     size_t at = 0;
@@ -468,7 +469,7 @@ static size_t largest_here(const fmt_child *ch, const float *host, double *most)
     return at;
 }
 
-/* Of all ranks' the largest, the first of equals. */
+/* The largest of all ranks, of equals the first. */
 static fm_status largest_of_ranks(const fmt_child *ch, size_t *at, double most)
 {
     const struct said {

@@ -1,12 +1,12 @@
 /* child_gather.c - a contrastive loss over all shards of a micro-batch.
  *
- * The negatives of an anchor are all other texts of its micro-batch, whoever computes them. So the
- * vectors of a step are known before its gradients: each rank computes those of its shards, all
- * ranks gather them, each computes the losses of whole micro-batches (in double, in the order of
- * one shard) and keeps the gradients of all vectors, of which its own go back through the pass.
- * That is the gradient of the whole loss, and not, as where other ranks' vectors are constants, a
- * part of it. Vectors are computed once more for their gradients (Gao et al. 2021), unless the pass
- * that computed them still stands. */
+ * The negatives of an anchor are all other texts of its micro-batch, on all ranks. So the vectors
+ * of a step must be known before its gradients: each rank computes those of its shards, all ranks
+ * gather them, each computes the losses of whole micro-batches (in double, in the order of one
+ * shard) and the gradients of all vectors, of which its own go back through the pass. This is the
+ * gradient of the whole loss, while taking other ranks' vectors as constants gives only a part of
+ * it. Vectors are computed once more for their gradients (Gao et al. 2021), unless the pass that
+ * computed them is still in memory. */
 #include "train/run/child.h"
 
 #include "store/base/mem.h"
@@ -18,7 +18,7 @@ static bool has_rows(const fmt_child *ch, size_t i)
     return fmt_seq_rows(&ch->seq[i], &ch->how) > 0;
 }
 
-/* Vectors of a rank's shards, packed one after another, and back. Returns how many. */
+/* Packs the vectors of a rank's shards (out), or unpacks them; returns their number. */
 static size_t pack(const fmt_child *ch, uint32_t rank, double *packed, bool out)
 {
     size_t h = ch->net.arch.hidden, count = 0;
@@ -60,7 +60,7 @@ static fm_status exchange(fmt_child *ch)
     return rc;
 }
 
-/* Between the order of sequences and that of anchors, positives, negatives. */
+/* From the order of sequences to that of anchors, positives, negatives (out), or back. */
 static void lay_out(const fmt_child *ch, size_t begin, size_t end, size_t anchors, double *laid,
                     double *vec, bool out)
 {
@@ -109,7 +109,7 @@ static fm_status micro_loss(fmt_child *ch, size_t begin, size_t end)
     return FM_OK;
 }
 
-/* Vectors of this rank's shards. *stands: the pass still has the rows of the last of them. */
+/* Computes the vectors of this rank's shards. *stands: the last of them is still in the pass. */
 static fm_status embed(fmt_child *ch, fmt_pass *p, bool *stands)
 {
     fm_status rc = FM_OK;

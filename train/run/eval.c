@@ -1,16 +1,16 @@
-/* eval.c - the loss over what is held out, while a child trains: frozen lanes over its own net in a
+/* eval.c - the loss over held-out examples while a child trains: frozen lanes over its own net in a
  * small pass of their own, whose memory is taken before the first step. Nothing that trains is
  * touched.
  *
  * Pieces are micro-batches of as many examples as training takes, cut into the recipe's shards
- * where the loss is a sum over examples (a contrastive one keeps its micro-batch whole). Ranks
- * compute every size-th piece each; what pieces say is gathered and added in their order, so the
- * sums are those of one rank. */
+ * where the loss is a sum over examples (a contrastive loss keeps its micro-batch whole). With n
+ * ranks each computes every n-th piece; the sums of pieces are gathered and added in their order,
+ * so they have the bits of one rank. */
 #include "train/run/child.h"
 
 #include "store/base/mem.h"
 
-typedef struct said { /* of one piece */
+typedef struct said { /* Sums of one piece. */
     double loss;
     uint64_t hits, tried;
 } said;
@@ -24,13 +24,13 @@ struct fmt_eval {
     fmt_seq_of *of;
     uint32_t *ends; /* [pieces] */
     size_t pieces;
-    said *own; /* [per] of this rank's pieces */
+    said *own; /* [per] sums of this rank's pieces */
     said *all; /* [ranks * per], rank by rank */
     size_t per;
     uint64_t units;
 };
 
-/* Pieces of whole examples, in the order given; some may be empty. */
+/* Lists the pieces: whole examples in the order given; some pieces may be empty. */
 static fm_status list(fmt_eval *ev)
 {
     const fm_train_job *j = ev->ch->job;
@@ -136,7 +136,7 @@ fm_status fmt_eval_run(fmt_eval *ev, fm_evaluation *out)
     ev->lane.dloss = 1.0f;
     for (size_t k = fm_comm_rank(comm); rc == FM_OK && k < ev->pieces; k += ranks)
         rc = run_piece(ev, k, &ev->own[k / ranks]);
-    if (comm && !ev->ch->stage) /* stages hear of it in what they wait for */
+    if (comm && !ev->ch->stage) /* other stages see a failure in their receives */
         rc = fm_comm_agree(comm, rc);
     if (rc == FM_OK && comm)
         rc = fm_comm_collect(comm, ev->all, ev->own, ev->per * sizeof(*ev->own));

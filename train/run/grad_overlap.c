@@ -1,4 +1,4 @@
-/* grad_overlap.c - which rounds wait for which layer, and who exchanges them. */
+/* grad_overlap.c - which rounds wait for which layer, and which thread exchanges them. */
 #include "train/run/grad_overlap.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #define NOTHING INT32_MAX
 
 typedef struct round_of {
-    int32_t layer; /* that it waits for */
+    int32_t layer; /* the layer that the round waits for */
     uint32_t child;
     uint64_t round;
 } round_of;
@@ -26,13 +26,13 @@ struct fmt_grad_overlap {
     round_of *list; /* [count] in the order of all ranks */
     size_t count;
     how how;
-    bool working; /* the thread runs */
+    bool working; /* the thread is running */
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t wake, done;
-    bool *on;         /* [n] at work in this step */
+    bool *on;         /* [n] whether the child is at work in this step */
     int32_t *reached; /* [n] the layer that the backward has left last */
-    size_t at;        /* in list */
+    size_t at;        /* index in list */
     bool ends;
     fm_status rc;
     fm_error_state why;
@@ -58,8 +58,7 @@ static void note_linear(int32_t *layer, const fmt_linear *l, int32_t at)
     }
 }
 
-/* Of each parameter the lowest layer that adds to its gradient; BEHIND_ALL: the embeddings do, or
- * nothing here knows. */
+/* Notes each parameter's lowest layer with a gradient; BEHIND_ALL for the embeddings. */
 static void note_net(int32_t *layer, const fmt_net *net)
 {
     int32_t head = (int32_t)net->arch.layers;
@@ -134,7 +133,7 @@ static fm_status make_list(fmt_grad_overlap *b)
 }
 
 /* ---- taking rounds ---- */
-/* The next one of a child that is at work, if its turn has come; NULL: not yet, or none is left. */
+/* The next round of a child at work, if its gradients are done; NULL: not yet, or none left. */
 static const round_of *next(fmt_grad_overlap *b)
 {
     while (b->at < b->count && !b->on[b->list[b->at].child])
@@ -175,7 +174,7 @@ static void *carry(void *arg)
     return NULL;
 }
 
-/* Whatever is ready, by the caller. */
+/* Takes all rounds that are ready, in the caller's thread. */
 static fm_status take_ready(fmt_grad_overlap *b)
 {
     const round_of *r;

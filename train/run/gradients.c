@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct probe { /* a net whose gradients are wanted, values as they are */
-    fm_tree *stem;     /* without the adapter that trains */
+typedef struct probe { /* A net whose gradients are wanted at the given values. */
+    fm_tree *stem;     /* the tree without the adapter that trains */
     fm_model *model;
     fmt_net net;
     fmt_params ps;
@@ -52,7 +52,7 @@ static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const f
     return FM_OK;
 }
 
-/* Adapters: the one at prefix trains and the net gets its values. */
+/* For a tree with adapters: the adapter at prefix trains, and the net gets its values. */
 static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p,
                                const char *prefix)
 {
@@ -77,7 +77,7 @@ static fm_status probe_full(probe *b, fm_engine *e, const fm_tree *tree, const f
     return fmt_net_bind(&b->net, &b->ps, false);
 }
 
-/* Sum of gradients of the sequences, each scaled so that the mean loss is differentiated. */
+/* Adds up the gradients of the sequences, scaled to give the gradient of the mean loss. */
 static fm_status probe_run(probe *b, const fmt_seq_in *s, size_t n, double *loss)
 {
     fmt_lane *lane = &b->lane;

@@ -1,7 +1,7 @@
-/* pass_size.c - how large the pass of several children is. */
+/* pass_size.c - the size of the pass of several children. */
 #include "train/run/child.h"
 
-#define PASS_ROWS 1024u /* more rows in a pass gain nothing; a child's micro-batch is never cut */
+#define PASS_ROWS 1024u /* more rows in a pass gain no speed; a child's micro-batch is never cut */
 
 static uint32_t cap_of(uint64_t sum, uint32_t largest)
 {
@@ -21,7 +21,7 @@ fmt_pass_size fmt_run_size(fmt_child *child, size_t n, fmt_lane **lane, size_t *
     for (size_t i = 0; i < n; i++) {
         const fmt_pass_size *s = &child[i].lane.most;
         size_t own = fmt_objective_setup_lanes(&child[i].goal, lane + *lanes);
-        uint32_t times = (uint32_t)own; /* a frozen lane has the rows of the child's */
+        uint32_t times = (uint32_t)own; /* a frozen lane has as many rows as the child's lane */
         *lanes += own;
         rows += (uint64_t)s->rows * times;
         labels += (uint64_t)s->labels * times;

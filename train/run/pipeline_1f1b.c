@@ -1,6 +1,6 @@
 /* pipeline_1f1b.c - see pipeline_1f1b.h. A step is planned first: which micro-batches of which
- * shards share a pass, and how many rows of it travel; every rank finds the same by itself. Then
- * passes go through, their forwards ahead of their backwards by as many stages as follow. */
+ * shards share a pass, and how many of its rows go to a neighbour; every rank finds the same plan
+ * by itself. Then the passes run, forwards ahead of backwards by the stages that follow. */
 #include "train/run/pipeline_1f1b.h"
 
 #include "store/base/mem.h"
@@ -14,7 +14,7 @@ typedef struct bit { /* one child's part of a pass */
 } bit;
 
 typedef struct item {    /* a pass of the step */
-    uint32_t shard;      /* of each child's own */
+    uint32_t shard;      /* number among this rank's shards */
     size_t k;            /* micro-batch */
     size_t first, count; /* its bits */
     fmt_rows_to before, behind;
@@ -22,10 +22,9 @@ typedef struct item {    /* a pass of the step */
 
 typedef struct flight {
     fmt_pass *pass;
-    fmt_lane *lane; /* [n] with a batch and kept x A^T of its own */
-    fmt_objective_setup
-        *goal; /* [n] copies of the children's, whose lanes are these; frozen ones are in them */
-    fmt_lane **in; /* [2 n] those of the pass in hand */
+    fmt_lane *lane;            /* [n] each with a batch and kept x A^T of its own */
+    fmt_objective_setup *goal; /* [n] copies of the children's, for these lanes */
+    fmt_lane **in;             /* [2 n] lanes of the current pass */
     size_t count;
 } flight;
 
@@ -40,7 +39,7 @@ struct fmt_pipeline {
     item *item;
     bit *bit;
     size_t items, bits, item_cap, bit_cap;
-    uint32_t begun, kept; /* shards: forwards have begun, backwards are done */
+    uint32_t begun, kept; /* shards whose forwards have begun; shards whose backwards are done */
     fmt_tally *tally;
 };
 
@@ -53,7 +52,7 @@ static void copy_lane(fmt_lane *to, const fmt_lane *from, fmt_objective_setup *g
     to->objective_ctx = goal;
 }
 
-/* The lanes of a child: its own, and a frozen one beside it. */
+/* Adds the lanes of a child: its own, and its frozen one. */
 static void put_lanes(flight *l, size_t child)
 {
     l->count += fmt_objective_setup_lanes(&l->goal[child], l->in + l->count);
@@ -118,7 +117,7 @@ void fmt_pipeline_free(fmt_pipeline *f)
                 f->be->free(f->be, l->lane[k].mem);
         }
         fm_free(l->lane);
-        fm_free(l->goal); /* what it points at is the child's */
+        fm_free(l->goal); /* the child owns what it points at */
         fm_free(l->in);
     }
     fm_free(f->flight);
@@ -138,7 +137,7 @@ uint64_t fmt_pipeline_bytes(const fmt_pipeline *f, uint32_t *passes)
 }
 
 /* ---- which passes a step has ---- */
-/* A child's rows in a pass, and those of its own lane. */
+/* A child's rows in a pass (all), and those of its own lane (own). */
 typedef struct size {
     fmt_pass_size all;
     uint32_t own;
@@ -154,7 +153,7 @@ static void grow(size *s, const fmt_seq_in *seq, const fmt_batch_how *how)
     s->all.seqs += rows > 0;
 }
 
-/* Of a child's micro-batch k in its i-th own shard; all 0: it has none. */
+/* Sizes of a child's micro-batch k in this rank's i-th shard; all 0: it has no rows. */
 static size size_of(fmt_child *ch, uint32_t i, size_t k)
 {
     const fmt_batch_how aux = fmt_objective_setup_aux_how(&ch->goal);
@@ -184,7 +183,7 @@ static fm_status new_item(fmt_pipeline *f, uint32_t shard, size_t k)
     return FM_OK;
 }
 
-/* The child's bit before this one, of the same shard, is told that another follows. */
+/* Whether the child has an earlier bit in the same shard, whose goes_on is then set. */
 static bool follows(fmt_pipeline *f, uint32_t shard, size_t child)
 {
     for (size_t i = f->items; i-- > 0 && f->item[i].shard == shard;)
@@ -213,7 +212,7 @@ static fm_status add_bit(fmt_pipeline *f, uint32_t shard, size_t child, const si
     return FM_OK;
 }
 
-/* The children's k-th micro-batches of a shard, in as few passes as they fit in. */
+/* Plans the children's k-th micro-batches of a shard, in as few passes as they fit in. */
 static fm_status plan_micro(fmt_pipeline *f, uint32_t shard, size_t k)
 {
     fmt_pass_size in = {0};
@@ -286,7 +285,7 @@ static flight *flight_of(fmt_pipeline *f, size_t i)
     return &f->flight[i % f->most];
 }
 
-/* Terms of a net keep x A^T where the lane of the pass in hand has room. */
+/* Points the terms of the nets at the memory for x A^T of the current pass's lanes. */
 static void point_at(flight *l)
 {
     for (size_t i = 0; i < l->count; i++)
@@ -301,7 +300,7 @@ static void swap_batches(fmt_lane *a, fmt_lane *b)
     b->batch = batch;
 }
 
-/* Lanes take over what the child has in hand. */
+/* The lanes take over the child's current batches. */
 static void hand_over(fmt_objective_setup *goal, fmt_child *ch, const bit *b)
 {
     fmt_lane *to = goal->lane, *from = &ch->lane;
@@ -361,7 +360,7 @@ static fm_status backward(fmt_pipeline *f, size_t i)
     keep_shards(f, it->shard);
     point_at(l);
     fm_status rc = fmt_stage_head_and_layers(l->pass);
-    for (size_t b = it->first; b < it->first + it->count; b++) { /* what was not put off */
+    for (size_t b = it->first; b < it->first + it->count; b++) { /* losses that were not put off */
         size_t c = f->bit[b].child;
         fmt_shards *s = &f->child[c].shards;
         s->sum[s->first + it->shard].loss += l->lane[c].loss;
@@ -370,7 +369,7 @@ static fm_status backward(fmt_pipeline *f, size_t i)
 }
 
 /* ---- neighbours ---- */
-/* With the stage behind: rows of pass i go on, gradients of pass j come back; f->items: none. */
+/* With the next stage: sends rows of pass i, receives gradients of pass j; f->items: none. */
 static fm_status meet_next(fmt_pipeline *f, size_t i, size_t j)
 {
     bool on = i < f->items, back = j < f->items;
@@ -382,7 +381,7 @@ static fm_status meet_next(fmt_pipeline *f, size_t i, size_t j)
                           back ? f->item[j].behind.back : 0);
 }
 
-/* With the stage before: gradients of pass j go back, rows of pass i come. */
+/* With the previous stage: sends the gradients of pass j, receives the rows of pass i. */
 static fm_status meet_before(fmt_pipeline *f, size_t j, size_t i)
 {
     bool on = i < f->items, back = j < f->items;
@@ -433,13 +432,13 @@ fm_status fmt_pipeline_step(fmt_pipeline *f, fmt_tally *tally)
     return rc;
 }
 
-/* ---- what broke ---- */
+/* ---- the first tensor that is not finite ---- */
 typedef struct said {
-    uint64_t at; /* of what all stages look at; lower comes first; UINT64_MAX: found nothing */
+    uint64_t at; /* order over all stages; UINT64_MAX: nothing found */
     char name[sizeof(((fmt_watch *)0)->name)];
 } said;
 
-/* The finding with the lowest number, the lowest rank's of equals. */
+/* Shares the finding with the lowest number, of equals that of the lowest rank, with all ranks. */
 static fm_status first_found(const fmt_pipeline *f, uint64_t at, fmt_watch *w)
 {
     uint32_t ranks = fm_comm_size(f->s->all), best = 0;
@@ -458,7 +457,7 @@ static fm_status first_found(const fmt_pipeline *f, uint64_t at, fmt_watch *w)
     return rc;
 }
 
-/* Of the parameters that this rank has, the number of the first that is no finite number. */
+/* Looks for the first parameter of all ranks with a number that is not finite. */
 static fm_status look_at_params(const fmt_pipeline *f, const fmt_child *ch, fmt_watch *w)
 {
     uint64_t at = 0;
@@ -470,7 +469,7 @@ static fm_status look_at_params(const fmt_pipeline *f, const fmt_child *ch, fmt_
     return rc == FM_OK ? first_found(f, at, w) : rc;
 }
 
-/* One micro-batch of one shard: every rank does the same, whatever it has found. */
+/* Looks at one micro-batch of one shard; every rank makes the same calls in any case. */
 static fm_status look_at(fmt_pipeline *f, fmt_child *ch, uint32_t shard, size_t k, fmt_watch *w)
 {
     const fmt_stage *s = f->s;
@@ -494,7 +493,7 @@ static fm_status look_at(fmt_pipeline *f, fmt_child *ch, uint32_t shard, size_t 
     bool clean = !w->found; /* on all ranks */
     if (rc == FM_OK && clean)
         rc = fmt_stage_backward(l->pass);
-    if (rc == FM_OK && clean) /* gradients go down */
+    if (rc == FM_OK && clean) /* the backward runs from the last stage to the first */
         rc = first_found(f, s->stages - 1 - s->mine, w);
     fmt_pass_watch(l->pass, NULL);
     return rc;

@@ -1,10 +1,10 @@
-/* plan.c - what a training will take, before its first step.
+/* plan.c - the memory and time that a training will take, before its first step.
  *
  * Memory is counted where it is taken: the children are opened and their pass is laid out as
- * fm_train_run does it. Time is measured on the thing itself: the first micro-batches go through as
- * few layers as have a backward, and through the head, by a table of operations that looks at the
- * clock; what a layer costs is then multiplied by the layers, the rows, labels and row pairs of all
- * steps, which the order of the examples tells. */
+ * fm_train_run does it. Time is measured: the first micro-batches go through as few layers as have
+ * a backward, and through the head, by a table of operations that reads the clock; the cost of a
+ * layer is then multiplied by the layers, rows, labels and row pairs of all steps, which follow
+ * from the order of the examples. */
 #include "train/run/stage_plan.h"
 
 #include "store/base/mem.h"
@@ -19,12 +19,12 @@ enum { FORWARD, HEAD, BACKWARD, PHASES };
 #define PROBE_LOOKS 4
 
 typedef struct probe {
-    fm_backend be; /* the real one's table with clocks; first, so that a call finds its probe */
+    fm_backend be; /* the real backend's table with clocks; first, so that a call finds its probe */
     fm_backend *real;
     double spent[PHASES][KINDS], phase_s[PHASES];
     int phase;
-    double since;                     /* of the phase */
-    const int32_t *gathers, *spreads; /* by which rows the head begins and ends */
+    double since;                     /* begin of the phase */
+    const int32_t *gathers, *spreads; /* rows with which the head begins and ends */
 } probe;
 
 typedef struct work { /* rows, labelled rows, sum of squared lengths */
@@ -137,7 +137,7 @@ static void probe_begin(probe *p, const fmt_pass *pass, fm_backend *real)
     p->be.terms = timed_terms;
     p->be.terms_grad = timed_terms_grad;
     p->be.copy_rows = timed_copy_rows;
-    p->be.products_terms = NULL; /* both kinds are counted apart */
+    p->be.products_terms = NULL; /* products and terms are counted apart */
     p->be.linears_dx = NULL;
     p->since = fm_now_s();
 }
@@ -182,7 +182,7 @@ static fm_status work_of_all(work *w, fmt_child *ch)
     return FM_OK;
 }
 
-/* Of the batches in hand. */
+/* Work of the current batches. */
 static work work_in_hand(const fmt_pass *p)
 {
     work w = {0};
@@ -197,7 +197,7 @@ static work work_in_hand(const fmt_pass *p)
     return w;
 }
 
-/* ---- the look ---- */
+/* ---- the measurement ---- */
 static fm_status first_batches(fmt_child *child, size_t n, const fmt_pass_size *cap,
                                fmt_lane **lane, size_t *lanes)
 {
@@ -209,7 +209,7 @@ static fm_status first_batches(fmt_child *child, size_t n, const fmt_pass_size *
         const fmt_batch *b = &child[i].lane.batch;
         rc = fmt_child_begin_step(&child[i]);
         for (uint32_t s = 0; rc == FM_OK && b->rows == 0 && s < child[i].c->shards; s++) {
-            fmt_child_begin_shard(&child[i], s); /* the first may be empty */
+            fmt_child_begin_shard(&child[i], s); /* the first shard may be empty */
             rc = fmt_child_load_micro(&child[i], 0);
         }
         size_t own = fmt_objective_setup_lanes(&child[i].goal, lane + *lanes);
@@ -223,7 +223,7 @@ static fm_status first_batches(fmt_child *child, size_t n, const fmt_pass_size *
     return rc;
 }
 
-/* Layers up to the lowest that trains, which passes its gradient down as those above it do. */
+/* Measures layers up to the lowest that trains, which passes its gradient down as others do. */
 static fm_status look(probe *best, fmt_pass *pass, fmt_lane *const *lane, size_t lanes)
 {
     fm_backend *real = pass->be;
@@ -244,7 +244,7 @@ static fm_status look(probe *best, fmt_pass *pass, fmt_lane *const *lane, size_t
         enter(&one, one.phase);
         pass->be = real;
         double took = fm_now_s() - began;
-        if (k <= 1 || took < least) { /* the first touches memory for the first time */
+        if (k <= 1 || took < least) { /* the first run touches memory for the first time */
             *best = one;
             least = took;
         }
@@ -268,7 +268,7 @@ static double time_update(fmt_child *ch)
     return fm_now_s() - began;
 }
 
-/* ---- from the look to the whole ---- */
+/* ---- from the measurement to the whole run ---- */
 static void extrapolate(fm_plan *out, const fmt_pass *pass, const probe *p, const work *all,
                         const work *seen)
 {
@@ -291,7 +291,7 @@ static void extrapolate(fm_plan *out, const fmt_pass *pass, const probe *p, cons
     out->head_s = p->phase_s[HEAD] * labels;
 }
 
-/* resident: when weights and parameters were there, and nothing else of ours had been touched. */
+/* resident: the process with weights and parameters, before other buffers were touched. */
 static void count_memory(fm_plan *out, fm_engine *e, const fmt_pass *pass, const fmt_child *child,
                          size_t n, uint64_t resident)
 {

@@ -1,8 +1,8 @@
 /* run.c - the steps of all children of a call, taken together.
  *
  * A step of the run is the next step of every child that is still at work; their micro-batches go
- * through passes together, as many rows in each as pay. A child that ends, is dropped or breaks
- * leaves; nothing that the others compute depends on it. */
+ * through passes together, with as many rows in each as pay. A child that ends, is dropped or
+ * breaks leaves; nothing that the other children compute depends on it. */
 #include "train/run/grad_overlap.h"
 #include "train/net/method.h"
 #include "train/run/pipeline_1f1b.h"
@@ -19,17 +19,17 @@ typedef struct run {
     fm_backend *be;
     fmt_pass *pass;
     fmt_pass_size cap;
-    fmt_lane **lane;             /* [2 n] of the pass in hand */
-    fm_train_progress *progress; /* [n] of the step in hand */
+    fmt_lane **lane;             /* [2 n] lanes of the current pass */
+    fm_train_progress *progress; /* [n] progress in the current step */
     bool *drop;                  /* [n] */
     double *norm;                /* [n] of the step's gradients */
     double started;
-    uint32_t shard;           /* of each child's own, in hand */
-    size_t micro;             /* of each child's, in hand */
-    bool stands;              /* the next pass has gone through its layers */
+    uint32_t shard;           /* current shard, among each child's shards on this rank */
+    size_t micro;             /* current micro-batch */
+    bool stands;              /* the next pass has already gone through its layers */
     fmt_grad_overlap *beside; /* NULL: one rank, or stages */
-    /* What the host wants to know of a step, looked at once: sums of squares of all children, then
-     * the losses of rows that were put off. */
+    /* What the host downloads of a step, at once: sums of squares of all children, then the losses
+     * of rows that were put off. */
     double *report, *host_report; /* device and host, [report_bytes] */
     size_t sums, report_bytes;
     fmt_tally tally;
@@ -65,7 +65,7 @@ static fm_status run_pass(run *r, size_t lanes)
     return lanes > 0 ? fmt_pass_run(r->pass, r->lane, lanes) : FM_OK;
 }
 
-/* Of the micro-batch in hand. */
+/* Sizes of the child's current micro-batch. */
 static fmt_pass_size size_of(fmt_child *ch)
 {
     fmt_lane *lane[2];
@@ -80,7 +80,7 @@ static fmt_pass_size size_of(fmt_child *ch)
     return s;
 }
 
-/* The k-th micro-batches of all, in as few passes as they fit in. *any: some child had one. */
+/* Runs all children's k-th micro-batches in the fewest passes. *any: some child had one. */
 static fm_status micro_passes(run *r, size_t k, bool *any)
 {
     fmt_pass_size in = {0};
@@ -127,8 +127,8 @@ static uint32_t most_shards(const run *r)
     return most;
 }
 
-/* Losses that are over all shards. One child of one micro-batch and one shard on this rank goes
- * through the layers once: its pass waits for the others' vectors. */
+/* Gathers losses that are over all shards. A single child with one micro-batch and one shard on
+ * this rank goes through the layers once: its pass waits for the vectors of the other ranks. */
 static fm_status gather(run *r)
 {
     fm_status rc = FM_OK;
@@ -152,7 +152,8 @@ static bool has_lane(const fmt_pass *p, const fmt_child *ch)
     return false;
 }
 
-/* In its last micro-batch of its last shard here, what a child's layer has got is all. */
+/* Called when the backward has left a layer: in a child's last micro-batch of its last shard on
+ * this rank the layer's gradients are complete. */
 static fm_status left(void *ctx, const fmt_pass *p, uint32_t layer)
 {
     run *r = ctx;
@@ -195,7 +196,7 @@ static fm_status gradients(run *r)
     return rc;
 }
 
-/* ---- the look ---- */
+/* ---- the download of a step ---- */
 static fm_status open_report(run *r)
 {
     void *mem = NULL;
@@ -215,7 +216,7 @@ static fm_status open_report(run *r)
     return rc;
 }
 
-/* Everything up to the gradients' norms is queued, and then looked at: the one wait of a step. */
+/* Downloads losses and sums of squares when the norms are queued: the one wait of a step. */
 static fm_status look(run *r)
 {
     size_t at = 0;
@@ -272,8 +273,8 @@ static char *examples_text(const fmt_child *ch)
     return out;
 }
 
-/* Why the step's loss or gradient is no number: its examples, and the first tensor that is none,
- * found by computing the step's first bad micro-batch again, alone and watched. */
+/* Explains why the step's loss or gradient is not finite: its examples, and the first tensor that
+ * is not finite, found by computing the step's first bad micro-batch again, alone and watched. */
 static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
 {
     fmt_watch watch = {0};
@@ -311,7 +312,7 @@ static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
     return rc;
 }
 
-/* Updates of all; progress of those that have one. */
+/* Updates all children; fills the progress of those that took a step. */
 static fm_status updates(run *r, size_t *reports)
 {
     double seconds = fm_now_s() - r->started;
@@ -350,7 +351,7 @@ static fm_status keep(run *r, bool all)
     return rc;
 }
 
-/* Who is asked is rank 0; what it said holds for all. */
+/* Only rank 0 calls the callback; its answer holds for all ranks. */
 static fm_status share_decision(run *r, bool *stopped)
 {
     if (r->comm)
@@ -455,7 +456,7 @@ static fm_status check_jobs(const fm_train_job *jobs, size_t n)
     return FM_OK;
 }
 
-/* One pass has one shape: what differs besides adapters and values cannot share it. */
+/* A pass has one shape: children may differ by adapters and values only. */
 static fm_status check_stem(const run *r)
 {
     for (size_t i = 1; i < r->n; i++)
@@ -519,7 +520,7 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
     FM_THEN(rc, all_steps(&r, progress, ctx, &stopped));
     FM_THEN(rc, take_results(&r, stopped));
     fmt_grad_overlap_close(r.beside);
-    rc = fm_comm_meet(r.comm, rc, 0); /* a rank that failed above has failed all */
+    rc = fm_comm_meet(r.comm, rc, 0); /* a rank that failed above makes all ranks fail */
     for (size_t i = 0; r.child && i < n; i++) {
         if (r.child[i].e)
             fmt_child_release(&r.child[i]);

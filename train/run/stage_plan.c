@@ -1,4 +1,4 @@
-/* stage_plan.c - see stage_plan.h. Memory is counted as it would be laid out. */
+/* stage_plan.c - see stage_plan.h. Memory is counted as the stages would lay it out. */
 #include "train/run/stage_plan.h"
 
 #include "store/base/mem.h"
@@ -26,7 +26,7 @@ static bool has(const fmt_stage *s, const fm_arch *a, const fm_param *p, uint32_
     return behind ? last : stage == 0;
 }
 
-/* By its share of the parameters. */
+/* Bytes of the stem on a stage, by the stage's share of the parameters. */
 static uint64_t stem_of(const asked *q, uint32_t stage)
 {
     const fm_arch *a = &q->pass->arch;
@@ -65,7 +65,7 @@ static uint64_t layouts_of(const fmt_child *ch, uint32_t stage)
     return floats;
 }
 
-/* Floats of other ranks' shards, of each, that come at once. */
+/* Floats of each other rank's shard that one exchange receives. */
 static uint64_t piece_of(const asked *q, const fmt_child *ch, uint64_t floats)
 {
     bool host = q->pass->be->host_visible;
@@ -93,7 +93,7 @@ static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage)
 }
 
 /* ---- activations ---- */
-/* Floats of a pass over a stage; kin: of another one beside it. */
+/* Floats of a pass over a stage; kin: a pass that borrows the working memory of another. */
 static fm_status pass_floats(fmt_pass *p, bool kin, uint64_t *floats)
 {
     fmt_pass first = *p;

@@ -1,4 +1,4 @@
-/* stage_plan.h - the memory that a training over stages will take, from what one process takes. */
+/* stage_plan.h - the memory that a training over stages will take, computed from one process's. */
 #ifndef FM_TRAIN_STAGE_PLAN_H
 #define FM_TRAIN_STAGE_PLAN_H
 
@@ -6,7 +6,8 @@
 
 FM_BEGIN_DECLS
 
-/* The children are open, whole; pass: laid out for all of them; whole: what it takes. */
+/* Fills out. The children are open with whole models; pass is laid out for all of them; whole is
+ * the plan of one process. */
 FM_CHECKED fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *child,
                                      size_t n, const fmt_pass *pass, uint32_t ranks,
                                      uint32_t stages);
