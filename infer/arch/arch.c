@@ -253,7 +253,7 @@ static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, c
         return rc;
     }
     if (a->head_dim < 2 || a->head_dim > FM_MAX_HEAD_DIM || (!shares && a->hidden % a->heads != 0))
-        return fm_fail(FM_EINVAL, "%s: %u elements cannot be dealt to %u attention heads", what,
+        return fm_fail(FM_EINVAL, "%s: %u elements cannot be split over %u attention heads", what,
                        a->hidden, a->heads);
     if (a->heads % a->kv_heads != 0)
         return fm_fail(FM_EINVAL, "%s: %u attention heads cannot share %u key/value heads", what,

@@ -1,8 +1,8 @@
 /* host_staging.h - host memory that bytes are read into on their way to the device: a few pieces of
  * pinned memory (fm_backend.host_alloc), kept from tensor to tensor since allocating one costs more
  * than filling it. Any thread may call these functions. */
-#ifndef FM_INFER_STAGING_H
-#define FM_INFER_STAGING_H
+#ifndef FM_INFER_HOST_STAGING_H
+#define FM_INFER_HOST_STAGING_H
 
 #include <pthread.h>
 

@@ -3,8 +3,8 @@
  * The host waits for its device inside of calls that cannot be ended. A thread looks at how long
  * the engine's thread has been in a step; past the limit it says so, once, while the engine's
  * thread cannot leave the step. */
-#ifndef FM_INFER_PATIENCE_H
-#define FM_INFER_PATIENCE_H
+#ifndef FM_INFER_WATCHDOG_H
+#define FM_INFER_WATCHDOG_H
 
 #include "infer/infer.h"
 

@@ -10,8 +10,8 @@
  *
  * The cache holds no pages: it keeps them (kvcache.h), so they leave when their room is needed,
  * those of texts not used for longest first and of one text the deepest first. */
-#ifndef FM_INFER_PREFIX_H
-#define FM_INFER_PREFIX_H
+#ifndef FM_INFER_PREFIX_CACHE_H
+#define FM_INFER_PREFIX_CACHE_H
 
 #include "infer/kv/kvcache.h"
 #include "store/base/math/hash.h"

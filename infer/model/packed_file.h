@@ -26,8 +26,8 @@
  *
  * The sum finds accidents, at the speed of memory. SHA-256 over all would cost as much as packing
  * anew, and would not stop who can write here: he can write its digest too. */
-#ifndef FM_INFER_ARTEFACT_H
-#define FM_INFER_ARTEFACT_H
+#ifndef FM_INFER_PACKED_FILE_H
+#define FM_INFER_PACKED_FILE_H
 
 #include "infer/backend.h"
 #include "store/base/math/hash.h"

@@ -18,8 +18,8 @@
  * two small messages; over a device's wire and over MPI three, since there the plans are compared
  * before anything moves (sockets see a message of another size), and a step that is recorded one
  * more. Ranks whose plans differ fail the step by name, and go on. */
-#ifndef FM_INFER_PARALLEL_H
-#define FM_INFER_PARALLEL_H
+#ifndef FM_INFER_SHARD_H
+#define FM_INFER_SHARD_H
 
 #include "infer/comm.h"
 #include "infer/model/model_bind.h"

@@ -79,7 +79,7 @@ fm_status fmi_stage_split_of(fmi_stage_split *out, const fm_arch *a, uint32_t st
                        FMI_STAGES_MOST);
     if (a->layers < stages)
         return fm_fail(FM_EUNSUPPORTED,
-                       "%s: %u layers cannot be dealt to %u stages; use at most %u", what,
+                       "%s: %u layers cannot be split over %u stages; use at most %u", what,
                        a->layers, stages, a->layers);
     work *w = fm_malloc(sizeof(*w));
     if (!w)

@@ -7,8 +7,8 @@
  * the parameters that a row meets (of experts the chosen ones), the last stage the head besides.
  * So has the fullest of those before the last, and so on; earlier stages have fewer layers where
  * it is the same, since the first has the embedding's memory. */
-#ifndef FM_INFER_DEAL_H
-#define FM_INFER_DEAL_H
+#ifndef FM_INFER_STAGE_SPLIT_H
+#define FM_INFER_STAGE_SPLIT_H
 
 #include "infer/arch.h"
 

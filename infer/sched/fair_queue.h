@@ -5,8 +5,8 @@
  * A model that comes back from having nothing to do begins at the least counter of those that have,
  * so that idleness earns nothing (virtual token counters: Sheng et al., "Fairness in Serving Large
  * Language Models", OSDI 2024). Inside a model requests start in order of arrival. */
-#ifndef FM_INFER_FAIR_H
-#define FM_INFER_FAIR_H
+#ifndef FM_INFER_FAIR_QUEUE_H
+#define FM_INFER_FAIR_QUEUE_H
 
 #include "infer/sched/request.h"
 

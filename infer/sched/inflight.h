@@ -1,7 +1,7 @@
 /* inflight.h - a step of the scheduler that is queued: who is aboard, and what becomes of them when
  * it lands. Used where the device picks tokens (fmi_picks), ahead of the host where fmi_queues. */
-#ifndef FM_INFER_FLIGHT_H
-#define FM_INFER_FLIGHT_H
+#ifndef FM_INFER_INFLIGHT_H
+#define FM_INFER_INFLIGHT_H
 
 #include "infer/sched/request.h"
 

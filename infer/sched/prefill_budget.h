@@ -5,8 +5,8 @@
  * steps were measured to take: the time without prompts is remembered, and measured anew now and
  * then; what a row of a prompt costs is taken from the mixed steps. Both are medians of a few, since
  * on a busy machine single steps say little. */
-#ifndef FM_INFER_PACE_H
-#define FM_INFER_PACE_H
+#ifndef FM_INFER_PREFILL_BUDGET_H
+#define FM_INFER_PREFILL_BUDGET_H
 
 #include "store/base/fm.h"
 

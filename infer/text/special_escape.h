@@ -5,8 +5,8 @@
  * one beside its neighbour), a mark that no string holds is put inside it; the marks travel through
  * the template, are taken out of its text, and no special token is found across their places.
  * Strings without such text are not touched, so that the ids are those of Hugging Face there. */
-#ifndef FM_INFER_GUARD_H
-#define FM_INFER_GUARD_H
+#ifndef FM_INFER_SPECIAL_ESCAPE_H
+#define FM_INFER_SPECIAL_ESCAPE_H
 
 #include "infer/tokenizer.h"
 

@@ -4,8 +4,8 @@
  * rows and columns of a matrix have scales of their own. The mean exponent of each row and column
  * is stored (a byte, entropy-coded); their sum gives an element's context. FORMAT.md
  * "Exponents". */
-#ifndef FM_STORE_CODEC_EXPS_H
-#define FM_STORE_CODEC_EXPS_H
+#ifndef FM_STORE_EXPONENTS_H
+#define FM_STORE_EXPONENTS_H
 
 #include "store/codec/codec.h"
 

@@ -1,7 +1,7 @@
 /* exponents_kern.h - loops of exponents.c, in a header so that exponents_simd.c can compile them
  * for wider vectors too. The _wide forms give the same results; they need FMS_SIMD_AVX512. */
-#ifndef FM_STORE_CODEC_EXPS_KERN_H
-#define FM_STORE_CODEC_EXPS_KERN_H
+#ifndef FM_STORE_EXPONENTS_KERN_H
+#define FM_STORE_EXPONENTS_KERN_H
 
 #include "store/base/cursor.h"
 

@@ -7,8 +7,8 @@
  * which the decoder has: elements are put in the order of the parent's exponent (stable counting
  * sort), and each run of exponents gets statistics of its own. Sorting, rather than a coder that
  * switches tables, lets any byte coder be the last stage. */
-#ifndef FM_STORE_DELTA_H
-#define FM_STORE_DELTA_H
+#ifndef FM_STORE_SORTED_DELTA_H
+#define FM_STORE_SORTED_DELTA_H
 
 #include "store/tensor.h"
 

@@ -4,7 +4,7 @@
 
 #include "store/base/mem.h"
 
-enum { STRETCH_ELEMS = 1 << 20 };
+enum { SEGMENT_ELEMS = 1 << 20 };
 
 /* *out: n floats, freed by fm_free. */
 static fm_status read_f32(float **out, const fm_entry *e, const fm_provider *p)
@@ -92,7 +92,7 @@ static fm_status write_made(const exp_weight *w, const fm_provider *p, fm_writer
     const fm_shape *s = &w->base->shape;
     const uint64_t row = s->rank > 1 ? FM_MAX(s->dim[s->rank - 1], (uint64_t)1)
                                      : fm_dtype_get(w->base->dtype)->block_elems;
-    const uint64_t at_once = row * FM_MAX(STRETCH_ELEMS / row, (uint64_t)1);
+    const uint64_t at_once = row * FM_MAX(SEGMENT_ELEMS / row, (uint64_t)1);
     made_weight m = {0};
     uint64_t n = 0;
     fm_status rc = fm_shape_elems(&n, s);

@@ -3,8 +3,8 @@
  * A reader still finds condemned objects. For a writer whose lease began after they were condemned
  * they are not stored, so it stores them again. The file is replaced whole and durably; when it is
  * lost or damaged nothing is condemned, which costs a grace period and no data. */
-#ifndef FM_STORE_CONDEMN_H
-#define FM_STORE_CONDEMN_H
+#ifndef FM_STORE_DOOMED_H
+#define FM_STORE_DOOMED_H
 
 #include "store/base/math/hash.h"
 #include "store/base/map.h"

@@ -3,8 +3,8 @@
  * Bytes go to a temporary and are hashed on the way; sealing ends the pack and gives it its name,
  * placing makes it durable and indexes it. The same records in the same order give the same
  * pack. */
-#ifndef FM_STORE_PACKER_H
-#define FM_STORE_PACKER_H
+#ifndef FM_STORE_PACK_WRITER_H
+#define FM_STORE_PACK_WRITER_H
 
 #include "store/pack/store_priv.h"
 

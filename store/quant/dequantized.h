@@ -4,8 +4,8 @@
  * so the block can be found again: some code of the extreme value gives a float16 scale, and by it
  * every other value must be an integer. A block that was found is always dequantized and must give
  * the same bits, signs of zeros included. It need not be the original block. */
-#ifndef FM_STORE_ORIGIN_H
-#define FM_STORE_ORIGIN_H
+#ifndef FM_STORE_DEQUANTIZED_H
+#define FM_STORE_DEQUANTIZED_H
 
 #include "store/base/buf.h"
 #include "store/tensor.h"

@@ -1,7 +1,7 @@
 /* dequantized_impl.h - solvers of one block, shared by dequantized.c and dequantized_k.c; inside
  * store only. */
-#ifndef FM_STORE_ORIGIN_IMPL_H
-#define FM_STORE_ORIGIN_IMPL_H
+#ifndef FM_STORE_DEQUANTIZED_IMPL_H
+#define FM_STORE_DEQUANTIZED_IMPL_H
 
 #include <math.h>
 #include <string.h>

@@ -110,7 +110,7 @@ static fm_status check_beside(const fmv_assertion *a, const fm_json *spec, const
         {"threshold", t->flags & (FMV_TAKES_THRESHOLD | FMV_NEEDS_THRESHOLD),
          t->flags & FMV_NEEDS_THRESHOLD},
         {"n", t->flags & FMV_TAKES_N, false},
-        {"model", t->role != FMV_NO_HELPER, t->role != FMV_NO_HELPER},
+        {"model", t->role != FMV_NO_AUX, t->role != FMV_NO_AUX},
     };
     for (size_t i = 0; i < FM_ARRAY_LEN(rule); i++) {
         bool has = fm_json_get(spec, rule[i].key) != NULL;
@@ -184,7 +184,7 @@ static fm_status read_one(reader *r, fmv_assertion *a, const char *word, const f
     FM_TRY(read_name(&a->metric, spec, "metric", r->where));
     FM_TRY(read_name(&a->model, spec, "model", r->where));
     a->n = (uint32_t)n;
-    if (t->role != FMV_NO_HELPER)
+    if (t->role != FMV_NO_AUX)
         a->aux_at = r->c->aux_count++;
     if (t->flags & FMV_NEEDS_LOGPROBS)
         r->c->wants_logprobs = true;
@@ -312,9 +312,9 @@ void fmv_expect_release(fmv_case *c)
 static fm_status each_aux(const fmv_assertion *a, size_t n, fmv_assertion_fn each, void *ctx)
 {
     for (size_t i = 0; i < n; i++)
-        FM_TRY(a[i].kind == FMV_SET               ? each_aux(a[i].part, a[i].part_count, each, ctx)
-               : a[i].type->role != FMV_NO_HELPER ? each(ctx, &a[i])
-                                                  : FM_OK);
+        FM_TRY(a[i].kind == FMV_SET            ? each_aux(a[i].part, a[i].part_count, each, ctx)
+               : a[i].type->role != FMV_NO_AUX ? each(ctx, &a[i])
+                                               : FM_OK);
     return FM_OK;
 }
 

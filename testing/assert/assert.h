@@ -16,7 +16,7 @@
 #define FMV_JUDGE_VERSION 1 /* version of the judges' prompts and of the reading of their replies */
 
 /* Another model's view of one answer. `ask` fills text and texts, run/aux_models.c the rest. */
-typedef enum fmv_aux_role { FMV_NO_HELPER, FMV_JUDGE, FMV_EMBEDDER, FMV_CLASSIFIER } fmv_aux_role;
+typedef enum fmv_aux_role { FMV_NO_AUX, FMV_JUDGE, FMV_EMBEDDER, FMV_CLASSIFIER } fmv_aux_role;
 typedef struct fmv_aux {
     fm_model *model; /* borrowed from the run */
     fm_buf *text;    /* [texts] what the model reads */

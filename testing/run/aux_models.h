@@ -1,6 +1,6 @@
 /* aux_models.h - auxiliary models: models of the repository that are asked about answers. */
-#ifndef FM_TESTING_HELP_H
-#define FM_TESTING_HELP_H
+#ifndef FM_TESTING_AUX_MODELS_H
+#define FM_TESTING_AUX_MODELS_H
 
 #include "testing/assert/assert.h"
 

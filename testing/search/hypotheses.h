@@ -1,8 +1,8 @@
 /* hypotheses.h - declarations that the files of the search through history share: worlds
  * (hypotheses.c), the search (blame.c), its asks (blame_ask.c), the kind of a failure
  * (blame_kind.c). */
-#ifndef FM_TESTING_BLAME_WORLD_H
-#define FM_TESTING_BLAME_WORLD_H
+#ifndef FM_TESTING_HYPOTHESES_H
+#define FM_TESTING_HYPOTHESES_H
 
 #include "testing/blame.h"
 

@@ -115,7 +115,7 @@ want 128 show on-g
 
 say "training: what cannot be shared"
 want 128 --ranks 2 derive atlas --as odd --set shards=3 "${how[@]}"
-grep -q "3 shards cannot be dealt to 2 ranks" err || die "$(cat err)"
+grep -q "3 shards cannot be split over 2 ranks" err || die "$(cat err)"
 want 128 --ranks 2 replay shared
 grep -q "exact-f32-1/2 ranks" err || die "$(cat err)"
 

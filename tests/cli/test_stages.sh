@@ -31,7 +31,7 @@ grep -q "40 of 40 passed, cached" out || die "one process does not find what two
 
 printf '{"anchor":"a","positive":"b"}\n%.0s' 1 2 3 4 >pairs
 say "refusals"
-refused 128 "6 layers cannot be dealt to 7 stages; use at most 6" --stages 7 "${ask[@]}"
+refused 128 "6 layers cannot be split over 7 stages; use at most 6" --stages 7 "${ask[@]}"
 refused 129 "4 ranks are not 3 equal stages" --ranks 4 --stages 3 "${ask[@]}"
 refused 129 "4 ranks are not 2 stages of 4 ranks" --ranks 4 --stages 2 --tensor-parallel-size 4 "${ask[@]}"
 refused 129 "--stages wants a number up to 256" --stages two "${ask[@]}"
@@ -104,7 +104,7 @@ want 0 --ranks 4 --stages 2 serve atlas --plan --mode exact
 grep -Eq "^ +2 +2 .*  0-2, 3-5$" out || die "$(cat out)"
 [ "$(grep -Ec "^ +[124] +[124] " out)" = 1 ] || die "$(cat out)"
 want 0 --ranks 7 serve atlas --plan --mode exact
-grep -Eq "^ +7 +1 .* 6 layers cannot be dealt to 7 stages" out || die "$(cat out)"
+grep -Eq "^ +7 +1 .* 6 layers cannot be split over 7 stages" out || die "$(cat out)"
 
 say "blame: where an answer turns, over ranks and stages as in one process; what trains is refused"
 python3 - "$atlas/almanac.jsonl" some.jsonl <<'PY'

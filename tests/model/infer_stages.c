@@ -453,7 +453,7 @@ TEST(layers_are_dealt_evenly)
     expect_deal(&heaviest, 3, (const uint32_t[]){1, 2, 1});   /* one layer beside the head */
     expect_deal(&heaviest, 4, (const uint32_t[]){1, 1, 1, 1});
     tk_fails(fmi_stage_split_of(&d, &heaviest, 5, "it"), FM_EUNSUPPORTED,
-             "it: 4 layers cannot be dealt to 5 stages; use at most 4");
+             "it: 4 layers cannot be split over 5 stages; use at most 4");
     tk_fails(fmi_stage_split_of(&d, &thin, 65, "it"), FM_EUNSUPPORTED, "at most 64");
     assert_int_equal(fmi_pipe_pieces(40, 2, 5), 8);
     assert_int_equal(fmi_pipe_pieces(40, 2, 16), 2);
@@ -476,7 +476,7 @@ TEST(what_cannot_be_dealt_is_refused)
     o.stages = 3;
     rk_open(&k, 3, &o, &p);
     tk_fails(fm_model_load(&m, k.e, fm_source_tree(g.src), &p, "gemma2"), FM_EUNSUPPORTED,
-             "gemma2: 2 layers cannot be dealt to 3 stages; use at most 2");
+             "gemma2: 2 layers cannot be split over 3 stages; use at most 2");
     rk_close(&k);
     tk_fails(fm_engine_new(&e, &o), FM_EINVAL, "1 ranks do not go into 3 equal stages");
     o.stages = 65;

@@ -641,7 +641,7 @@ static void refuse(const char *set, uint32_t ranks, fm_status want, const char *
 
 TEST(what_does_not_fit_is_refused)
 {
-    refuse("steps=1 shards=3", 2, FM_EINVAL, "3 shards cannot be dealt to 2 ranks");
+    refuse("steps=1 shards=3", 2, FM_EINVAL, "3 shards cannot be split over 2 ranks");
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     c.shards = 0;
     tk_fails(fmt_shards_check(&c, NULL, "child"), FM_EINVAL, "at least 1");

@@ -391,7 +391,7 @@ TEST(what_stages_cannot_do_is_refused)
     refuse_stages(
         "objective=contrastive pooling=mean steps=1 max_tokens=48", 2, 2, FM_EUNSUPPORTED,
         "objective=contrastive, whose loss is over all texts of a step, cannot train over");
-    refuse_stages("steps=1 shards=3", 2, 4, FM_EINVAL, "3 shards cannot be dealt to 2 ranks");
+    refuse_stages("steps=1 shards=3", 2, 4, FM_EINVAL, "3 shards cannot be split over 2 ranks");
 }
 
 /* ---- memory: what a stage holds ---- */

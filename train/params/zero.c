@@ -12,9 +12,10 @@ fm_status fmt_shards_check(const fm_train_config *c, const fm_comm *comm, const 
     if (c->shards == 0)
         return fm_fail(FM_EINVAL, "%s: shards must be at least 1", name);
     if (c->shards % ranks != 0)
-        return fm_fail(FM_EINVAL,
-                       "%s: %u shards cannot be dealt to %u ranks evenly; set shards to a multiple",
-                       name, c->shards, ranks);
+        return fm_fail(
+            FM_EINVAL,
+            "%s: %u shards cannot be split over %u ranks evenly; set shards to a multiple", name,
+            c->shards, ranks);
     return FM_OK;
 }
 

@@ -20,8 +20,8 @@
  * the norm may begin anywhere among them, and every end of a stripe cuts one, which all ranks then
  * put together. The round is taken after the last backward, in pieces as long as stripes are
  * elsewhere: before that the passes themselves use the comm. */
-#ifndef FM_TRAIN_PARALLEL_H
-#define FM_TRAIN_PARALLEL_H
+#ifndef FM_TRAIN_ZERO_H
+#define FM_TRAIN_ZERO_H
 
 #include "infer/comm.h"
 #include "infer/parallel_plan.h"

@@ -9,8 +9,8 @@
  * If the comm moves memory of the host, a thread of this file exchanges and adds, and no other
  * thread uses the comm until fmt_grad_overlap_end. If the device has its own wire and a second
  * stream (fm_backend.aside), the caller queues both there. Else all rounds are taken at the end. */
-#ifndef FM_TRAIN_BESIDE_H
-#define FM_TRAIN_BESIDE_H
+#ifndef FM_TRAIN_GRAD_OVERLAP_H
+#define FM_TRAIN_GRAD_OVERLAP_H
 
 #include "train/run/child.h"
 

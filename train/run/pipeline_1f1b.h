@@ -1,7 +1,7 @@
 /* pipeline_1f1b.h - a step's passes over a stage, one forward and one backward in turn
  * (params/stage.h). */
-#ifndef FM_TRAIN_STAGE_RUN_H
-#define FM_TRAIN_STAGE_RUN_H
+#ifndef FM_TRAIN_PIPELINE_1F1B_H
+#define FM_TRAIN_PIPELINE_1F1B_H
 
 #include "train/run/child.h"
 

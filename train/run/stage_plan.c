@@ -150,7 +150,7 @@ fm_status fmt_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmt_child *
     for (size_t i = 0; i < n; i++) {
         FM_TRY(fm_train_check_stages(child[i].c, child[i].job->name));
         if (child[i].c->shards % q.s.wide != 0)
-            return fm_fail(FM_EINVAL, "%s: %u shards cannot be dealt to %u ranks evenly",
+            return fm_fail(FM_EINVAL, "%s: %u shards cannot be split over %u ranks evenly",
                            child[i].job->name, child[i].c->shards, q.s.wide);
         fmt_stage_note(&q.s, &child[i].net, &child[i].ps);
     }

@@ -5,8 +5,8 @@
  * tree is: checkpoint.json {"format","run","child","step","tokens"}, train_log.json, and p/, m/,
  * v/ with the tensors, each coded against the one before. One process at a time trains a run: a
  * lock per run. */
-#ifndef FM_OPS_KEEPER_H
-#define FM_OPS_KEEPER_H
+#ifndef FM_OPS_CHECKPOINTS_H
+#define FM_OPS_CHECKPOINTS_H
 
 #include "cli/ops/derive.h"
 

@@ -12,7 +12,7 @@ static fm_status over_ranks(const fmo_derivation *d, fm_derive_plan *out)
     if (out->shards == 1)
         out->shards = ranks; /* as derive --ranks sets it */
     if (out->shards % ranks != 0)
-        return fm_fail(FM_EINVAL, "%u shards cannot be dealt to %u ranks evenly", out->shards,
+        return fm_fail(FM_EINVAL, "%u shards cannot be split over %u ranks evenly", out->shards,
                        ranks);
     out->rank_shards = out->shards / ranks;
     fm_train_ranks_plan_of(&out->of_rank, out->plan.parameter_bytes / sizeof(float), ranks,

@@ -1,7 +1,7 @@
 /* objective_setup.h - what a training objective needs beside its examples: names of the classes,
  * what is held out, the teacher. Kept in the recipe, so that a replay finds it. */
-#ifndef FM_OPS_GOAL_H
-#define FM_OPS_GOAL_H
+#ifndef FM_OPS_OBJECTIVE_SETUP_H
+#define FM_OPS_OBJECTIVE_SETUP_H
 
 #include "cli/ops/base/say.h"
 #include "train/train.h"

@@ -1,6 +1,6 @@
 /* words.h - words that the three reports of a blame share. */
-#ifndef FM_OPS_BLAME_REPORT_H
-#define FM_OPS_BLAME_REPORT_H
+#ifndef FM_OPS_WORDS_H
+#define FM_OPS_WORDS_H
 
 #include "cli/ops/blame/blame_more.h"
 
