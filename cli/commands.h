@@ -1,5 +1,5 @@
-/* commands.h - one function per command: argv[0] is the command's name; the result is the exit
- * code of the program. */
+/* commands.h - one function per command: argv[0] is the command's name; it returns the exit code of
+ * the program. */
 #ifndef FM_CLI_COMMANDS_H
 #define FM_CLI_COMMANDS_H
 

@@ -1,4 +1,4 @@
-/* main.c - the command table. One command, one file; this one finds it and gives the exit code. */
+/* main.c - the table of commands; finds the command, one file each, and returns its exit code. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ typedef struct command {
     int (*run)(cli *c, int argc, char **argv);
     const char *usage;
     const char *summary;
-    const char *group; /* printed before the first of its group */
+    const char *group; /* heading, printed before the first command of the group */
 } command;
 
 static int cmd_version(cli *c, int argc, char **argv);
@@ -134,8 +134,8 @@ static int usage_error(const char *what, const char *arg)
     return EXIT_USAGE;
 }
 
-/* As git does it: relative paths of the command are meant from DIR too. A rank that another one
- * began is there already. */
+/* Enters -C DIR, so that relative paths of the command start there too, as in git. A rank that
+ * another process started is there already. */
 static int enter_dir(const char *dir)
 {
     uint32_t rank, size;
@@ -162,7 +162,7 @@ static int take_number(unsigned *out, const char *option, unsigned long most, co
     return 0;
 }
 
-/* Where the number of a global option goes; NULL: it is no such option. */
+/* The member that a global option with a number sets; NULL: option is no such option. */
 static unsigned *number_of(cli *c, const char *option, unsigned long *most)
 {
     *most = strcmp(option, "--threads") == 0 ? 4096 : FM_COMM_MAX_RANKS;
@@ -182,7 +182,7 @@ static int take_global(cli *c, const char *option, const char *value)
     return number ? take_number(number, option, most, value) : enter_dir(value);
 }
 
-/* Options before the command. Returns the command's index in argv, or an exit code negated - 1. */
+/* Reads the options before the command. Returns the command's index in argv, or -1 - exit code. */
 static int global_options(cli *c, int argc, char **argv)
 {
     int i = 1;
@@ -221,7 +221,7 @@ static int run_command(cli *c, int argc, char **argv)
     return usage_error("no such command:", argv[0]);
 }
 
-/* A rank but 0: Ctrl-C is rank 0's, and it ends with that. */
+/* Runs a rank other than 0. It ignores Ctrl-C: it ends when rank 0 ends. */
 static int follow(cli *c)
 {
     (void)signal(SIGINT, SIG_IGN);
@@ -231,8 +231,8 @@ static int follow(cli *c)
 int main(int argc, char **argv)
 {
     cli c = {.dir = ".", .argv = argv, .ui = cli_ui};
-    (void)signal(SIGXFSZ,
-                 SIG_IGN); /* ulimit -f: a write then fails, and is told and cleaned up after */
+    /* ulimit -f: a write then fails with an error, and is cleaned up */
+    (void)signal(SIGXFSZ, SIG_IGN);
     int at = global_options(&c, argc, argv);
     int code = at < 0 ? -1 - at : EXIT_USAGE;
     if (at == argc)

@@ -1,10 +1,10 @@
-/* author.c - who a commit is by: given, of the environment, or of a configuration. */
+/* author.c - the author of a commit: as given, or from the environment or a configuration. */
 #include "lineage/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* "Name <mail>", both without the bytes that end a field of a commit. */
+/* Whether s is "Name <mail>", both without the bytes that end a field of a commit. */
 static bool author_ok(const char *s)
 {
     const char *lt = strchr(s, '<'), *gt = lt ? strchr(lt, '>') : NULL;
@@ -13,7 +13,7 @@ static bool author_ok(const char *s)
            !strchr(lt + 1, '<') && !strchr(s, '\n') && strspn(s, " ") == 0;
 }
 
-/* REPO/config, then git's files (lineage.git/config, the user's, the system's). */
+/* Reads REPO/config, then git's files (lineage.git/config, the user's, the system's). */
 char *fm_repo_config(fm_repo *r, const char *key)
 {
     char *path = fm_path_join(r->path, "config"), *out = NULL;

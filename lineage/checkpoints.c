@@ -1,9 +1,9 @@
-/* checkpoints.c - states of trainings that nobody went on with: gc drops their names when they are
- * old, and what they hold is then unreached like anything else.
+/* checkpoints.c - checkpoints of abandoned trainings: gc drops their refs when they are old, and
+ * then treats their objects like all unreached ones.
  *
- * A training holds the flock of its run's file in tmp/ from before it looks for states until its
- * end. It is tried first, and held while the run's states are listed, judged and dropped, each by
- * compare-and-swap: a training that runs, or has just begun, is never touched. */
+ * A training holds the flock of its run's file in tmp/ from before it looks for checkpoints until
+ * its end. gc takes that flock first, and holds it while it lists, judges and drops the run's refs,
+ * each by compare-and-swap: a training that runs, or has just begun, is never touched. */
 #include "lineage/internal.h"
 
 #include <stdio.h>
@@ -59,12 +59,12 @@ static fm_status add_run(void *ctx, const char *name, const fm_oid *oid)
     (void)oid;
     if (!slash || (size_t)(slash - run) != FM_RUN_CHARS ||
         strspn(run, "0123456789abcdef") != FM_RUN_CHARS)
-        return FM_OK; /* none of ours */
+        return FM_OK; /* not a checkpoint's name */
     return fm_map_put(runs, run, FM_RUN_CHARS, ctx, NULL);
 }
 
-/* When a state was made: its commit's time, or its ref's where that is later (SOURCE_DATE_EPOCH may
- * have given the commit an old one). */
+/* The time of a checkpoint: that of its commit or of its ref's file, whichever is later
+ * (SOURCE_DATE_EPOCH may have dated the commit back). */
 static fm_status time_of_state(const expiry *x, const state *s, int64_t *newest)
 {
     fm_version v;
@@ -82,7 +82,7 @@ static fm_status time_of_state(const expiry *x, const state *s, int64_t *newest)
     return rc;
 }
 
-/* What the states hold on disk, each object once; their parents may be others'. */
+/* The checkpoints' bytes on disk, each object once; without the delta bases of other versions. */
 static fm_status weigh(const expiry *x, uint64_t *bytes)
 {
     fm_map *seen = NULL;
@@ -139,7 +139,7 @@ static fm_status drop_states(expiry *x, const char *run)
     snprintf(name, sizeof name, FM_CHECKPOINTS_KEPT "%s", run);
     if (rc == FM_OK && fm_ref_read(x->r, &kept, name) == FM_OK)
         rc = fm_ref_delete(x->r, name, &kept);
-    if (rc == FM_ECONFLICT || rc == FM_ENOTFOUND) { /* plain git's doing: the next gc looks again */
+    if (rc == FM_ECONFLICT || rc == FM_ENOTFOUND) { /* moved by plain git: for the next gc */
         fm_error_clear();
         rc = FM_OK;
     }
@@ -155,7 +155,7 @@ static bool is_kept(const expiry *x, const char *run)
     return fm_ref_read(x->r, &oid, name) == FM_OK;
 }
 
-/* Under the run's lock. */
+/* Runs under the run's lock. */
 static fm_status expire_states(expiry *x, const char *run)
 {
     char prefix[sizeof FM_CHECKPOINTS + FM_RUN_CHARS + 2];
@@ -174,7 +174,7 @@ static fm_status expire_states(expiry *x, const char *run)
     forget_states(x);
     if (rc != FM_ECORRUPT && rc != FM_EVERSION)
         return rc;
-    fm_error_clear(); /* what cannot be read stays, and the marking speaks of it */
+    fm_error_clear(); /* an unreadable one stays; fml_reach_all reports it */
     return FM_OK;
 }
 
@@ -202,7 +202,7 @@ static fm_status expire_run(expiry *x, const char *run)
     return rc;
 }
 
-/* Files of the locks of trainings that were killed. */
+/* Deletes the lock files of trainings that were killed. */
 static fm_status sweep_locks(const fm_repo *r)
 {
     char *dir = fm_path_join(r->path, "tmp");

@@ -1,8 +1,8 @@
-/* commit.c - a model tree written as git trees, and a version read back.
+/* commit.c - writes a model tree as git trees and a commit, and reads a version back.
  *
  * fm_tree is sorted by whole path bytes, which is exactly git's order (a folder sorts as if its
- * name ended in '/'), so one pass over the entries writes every folder. Reading trusts nothing:
- * clones come from strangers. */
+ * name ended in '/'), so one pass over the entries writes every folder. Reading trusts nothing: a
+ * clone may be hostile. */
 #include "lineage/internal.h"
 
 #include <inttypes.h>
@@ -28,8 +28,8 @@ static fm_status put_blob(fm_repo *r, const fm_entry *e, git_oid *out)
     return rc;
 }
 
-/* Entries [begin, end) share their first `skip` bytes, the folder. Depth is bounded by
- * FM_MAX_PATH_BYTES / 2. */
+/* Writes the folder of entries [begin, end), which share their first `skip` bytes, its path. Depth
+ * is bounded by FM_MAX_PATH_BYTES / 2. */
 static fm_status put_folder(fm_repo *r, const fm_tree *tree, size_t begin, size_t end, size_t skip,
                             git_oid *out)
 {
@@ -70,7 +70,8 @@ fm_status fml_check_stored(fm_repo *r, const fm_tree *tree)
 {
     char hex[FM_HEX_CHARS + 1];
 
-    /* Taken over from another version, not stored under this lease: gc must hear of it first. */
+    /* A condemned object was taken from another version, not stored under this lease: the lease
+     * must name it before gc deletes it. */
     for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
 
@@ -82,7 +83,7 @@ fm_status fml_check_stored(fm_repo *r, const fm_tree *tree)
         fm_object_info info;
         if (e->kind == FM_ENTRY_FILE || fm_store_has(r->store, &e->id))
             continue;
-        fm_status rc = fm_store_info(r->store, &info, &e->id); /* looks harder, and says why */
+        fm_status rc = fm_store_info(r->store, &info, &e->id); /* also reads the index anew */
         if (rc == FM_OK && fm_store_has(r->store, &e->id))
             continue;
         if (rc < 0 && rc != FM_ENOTFOUND)
@@ -135,8 +136,8 @@ fm_status fml_commit_put(fm_repo *r, git_oid *out, const fml_commit *c)
     return rc;
 }
 
-/* Parents exist, are named once, and are not younger than the commit: a walk by commit time then
- * shows children first without looking ahead. */
+/* Checks that parents exist and are named once. The commit is not dated before one: a walk by
+ * commit time then shows children first without looking ahead. */
 static fm_status read_parents(fm_repo *r, const fm_commit_opts *opts, git_oid *parent,
                               int64_t *commit_time)
 {
@@ -245,8 +246,8 @@ static fm_status walk_blob(tree_walk *w, const git_oid *id)
     return rc;
 }
 
-/* git_tree accepts entry names that no checkout could hold; fm_tree refuses them later by rule,
- * but a '/' inside one name would pass there for a folder. */
+/* git_tree accepts entry names that no checkout could hold. fm_tree refuses them later, but would
+ * take a '/' inside one name for a folder. */
 static fm_status push_name(tree_walk *w, size_t *len, const git_tree_entry *e)
 {
     const char *name = git_tree_entry_name(e);
@@ -313,7 +314,8 @@ fm_status fml_tree_walk(fm_repo *r, const git_oid *tree, const fml_tree_visitor 
     return rc;
 }
 
-/* What fm_tree refuses as a caller's mistake is, in a stranger's tree, damage. */
+/* fm_tree's FM_EINVAL, for a mistake of its caller, becomes FM_ECORRUPT: the tree comes from
+ * git. */
 static fm_status decode_blob(void *ctx, const char *path, const git_oid *id, fm_span bytes)
 {
     fm_tree *tree = ctx;

@@ -1,10 +1,10 @@
-/* concat.c - several git packs as one, without decoding an object.
+/* concat.c - joins several git packs into one, without decoding an object.
  *
  * A pack is a header, objects one after the other, and a SHA-1. An object refers to its delta base
- * by distance or by id, so the bodies can be laid behind one another as they are; the new index is the
- * old ones merged, each place moved by its body's shift. An object must not be in a pack twice: of
- * two packs that share one (an earlier repack was killed before it removed what it had copied, two
- * writers did not see one another) the smaller is left out, and what it alone holds is coded anew.
+ * by distance or by id, so the bodies can be written one after another as they are; the new index
+ * merges the old ones, each offset moved by its pack's shift. No object may be in a pack twice: of
+ * two packs that share one (an earlier repack was killed before it removed the old packs, or two
+ * writers did not see each other) the smaller is left out, and its other objects are coded anew.
  * Formats: gitformat-pack(5), pack version 2, index version 2. */
 #include "lineage/internal.h"
 
@@ -22,14 +22,14 @@
 typedef struct entry {
     uint8_t id[SHA1_BYTES];
     uint8_t crc[4];
-    uint32_t at;   /* in its own pack */
-    uint32_t pack; /* its number */
+    uint32_t at;   /* offset in its own pack */
+    uint32_t pack; /* index of that pack in join.part */
 } entry;
 
 typedef struct part { /* one of the packs */
     fm_file_map idx, pack;
-    uint64_t shift; /* from its places to those of the joined one */
-    bool left_out;  /* a larger one holds an object of it */
+    uint64_t shift; /* added to its offsets gives those in the joined pack */
+    bool left_out;  /* a larger pack holds an object of this one */
 } part;
 
 typedef struct join {
@@ -37,7 +37,7 @@ typedef struct join {
     size_t parts;
     entry *entry;
     size_t count, cap;
-    git_oid *rest; /* objects that only packs which are left out hold */
+    git_oid *rest; /* objects held only by packs that are left out */
     size_t rest_count, rest_cap;
     fm_buf pack, idx;
 } join;
@@ -137,7 +137,8 @@ static bool same_id(const entry *a, const entry *b)
     return memcmp(a->id, b->id, SHA1_BYTES) == 0;
 }
 
-/* Sorted by id; packs come by size, so that the last of equals lies in the largest. */
+/* Entries are sorted by id, and packs by size: the last of equal entries lies in the largest
+ * pack. */
 static void leave_out(join *j)
 {
     for (size_t i = 0; i + 1 < j->count; i++)
@@ -221,7 +222,7 @@ static fm_status make_index(join *j)
     return close_with_sum(&j->idx);
 }
 
-/* The staging lies in the repository's tmp, whose dead files are swept. */
+/* Writes by way of the repository's tmp/: files of killed processes there are swept. */
 static fm_status write_file(fm_repo *r, const char *name, const char *ext, const fm_buf *bytes)
 {
     char *path = fm_asprintf("%s/objects/pack/pack-%s%s", r->git_path, name, ext);
@@ -249,7 +250,7 @@ static fm_status join_all(join *j, char *const *idx)
     return make_index(j);
 }
 
-/* The pack before its index: that makes it seen. */
+/* Writes the pack before its index: readers find a pack by the index. */
 static fm_status write_all(fm_repo *r, const join *j, char **name, char **rest_name)
 {
     char hex[2 * SHA1_BYTES + 1];

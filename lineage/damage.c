@@ -1,8 +1,8 @@
-/* damage.c - which versions and paths a damaged or missing object touches.
+/* damage.c - finds the versions and paths that a damaged or missing object affects.
  *
  * A version's name is the shortest walk along first parents from a branch or tag ("main~2"), or the
- * beginning of its id. Folders that hold nothing damaged are looked at once, whatever the number of
- * versions that share them. What git itself cannot read is told by fsck. */
+ * beginning of its id. A folder without damage is read once, whatever the number of versions that
+ * share it. Unreadable git objects are reported by fsck, not here. */
 #include "lineage/internal.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct search {
     void *ctx;
     fm_map *state; /* git id of a folder or file -> CLEAN or DIRTY */
     fm_map *seen;  /* commits */
-    git_oid *todo; /* that no walk along first parents met */
+    git_oid *todo; /* commits not met on a walk along first parents */
     size_t todo_count, todo_cap;
     char rev[FML_MAX_REF_BYTES + 32];
     char path[FM_MAX_PATH_BYTES + 1];
@@ -38,7 +38,7 @@ static fm_status look_at_file(search *s, const git_oid *id, bool *dirty)
     FM_THEN(rc, fm_tree_put_encoded(
                     one, "x", fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj))));
     const fm_entry *e = rc == FM_OK ? fm_tree_at(one, 0) : NULL;
-    if (rc != FM_ENOMEM) /* no pointer of ours: fsck's to tell */
+    if (rc != FM_ENOMEM) /* not a valid pointer: fsck reports it */
         rc = FM_OK;
     *dirty = e && e->kind != FM_ENTRY_FILE && !fm_store_has(s->r->store, &e->id);
     if (*dirty)
@@ -111,7 +111,7 @@ static fm_status add_todo(search *s, const git_oid *id)
     return FM_OK;
 }
 
-/* name: of the commit, or NULL: its id. */
+/* Walks the first parents of tip. name: the ref's name; NULL: versions are named by their ids. */
 static fm_status walk_line(search *s, const char *name, const git_oid *tip)
 {
     git_oid at = *tip;
@@ -172,7 +172,7 @@ fm_status fm_repo_damage(fm_repo *r, fm_damage_fn fn, void *ctx)
     static const char *const order[] = {"refs/heads/", "refs/tags/", "refs/"};
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(order); i++) {
         rc = fm_ref_each(r, order[i], walk_ref, s);
-        rc = rc == FM_ECORRUPT ? FM_OK : rc; /* a broken ref is fsck's to tell */
+        rc = rc == FM_ECORRUPT ? FM_OK : rc; /* fsck reports a broken ref */
     }
     while (rc == FM_OK && s->todo_count > 0) {
         git_oid next = s->todo[--s->todo_count];

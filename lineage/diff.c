@@ -1,7 +1,7 @@
-/* diff.c - which entries two trees do not share, and how far apart two tensors are.
+/* diff.c - the entries that two trees do not share, and the distance of two tensors.
  *
- * Ids decide what changed; weights are read only where someone asks how much. Sums are one chain
- * of doubles in element order, so that a figure in a report is the same everywhere. */
+ * Ids decide what changed; weights are read only by fm_tensor_compare. Each sum is one chain of
+ * doubles in element order, so that a figure in a report is the same on every machine. */
 #include "lineage/internal.h"
 
 #include <inttypes.h>
@@ -64,7 +64,7 @@ static double int_at(fm_dtype dtype, const uint8_t *p, uint64_t i)
     return (double)u;
 }
 
-/* n elements at element offset `at`, as doubles; exact for all but 64-bit integers. */
+/* Converts n elements at element offset `at` to double; exact for all but 64-bit integers. */
 static fm_status widen(double *dst, fm_dtype dtype, const uint8_t *src, uint64_t at, uint64_t n)
 {
     const fm_dtype_info *info = fm_dtype_get(dtype);
@@ -101,7 +101,7 @@ static void add(sums *s, const double *a, const double *b, uint64_t n)
         s->dd += d * d;
         if (size > s->max || isnan(size))
             s->max = isnan(s->max) ? s->max : size;
-        if (memcmp(&a[i], &b[i], sizeof a[i]) != 0) /* -0.0 and NaN payloads count */
+        if (memcmp(&a[i], &b[i], sizeof a[i]) != 0) /* -0.0 and NaN payloads are changes */
             s->changed++;
     }
 }

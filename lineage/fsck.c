@@ -1,13 +1,13 @@
-/* fsck.c - is all that any ref reaches there, readable, and true?
+/* fsck.c - checks that all objects that a ref reaches are present, readable and correct.
  *
  * Each git object is read once, whatever the number of versions that share it; libgit2 checks its
  * hash on the way. A pointer is checked against the store's record: id, dtype, shape, size. Then
- * each distinct tree is opened by the very functions that open and export use, so that what fsck
- * calls clean is what they can read.
+ * each distinct tree is opened by the functions that open and export use, so that they can read
+ * every version that fsck calls clean.
  *
- * Others may write meanwhile: refs go, git's packs are joined, gc deletes. So nothing that looks
- * like a fault is believed at first sight. If there is any, all of git is looked at once more with
- * gc and refs held still, and only what is found then is told. */
+ * Other processes may write meanwhile: refs are deleted, git's packs are joined, gc runs. So after
+ * a pass with faults all of git is checked once more with gc and refs locked, and only the faults
+ * of that second pass are reported. */
 #include "lineage/internal.h"
 #include "store/source.h"
 
@@ -24,11 +24,11 @@ typedef struct check {
     fm_repo *r;
     const fm_fsck_opts *opts;
     fm_buf lines;     /* faults of this pass, each with its NUL */
-    uint64_t faults;  /* their number */
-    uint64_t objects; /* of git, of this pass */
-    bool rows_differ; /* of lineage.sqlite and git */
+    uint64_t faults;  /* number of lines */
+    uint64_t objects; /* git objects checked in this pass */
+    bool rows_differ; /* lineage.sqlite does not agree with git */
     fm_map *seen;     /* ids of trees and blobs that were checked */
-    fm_map *commits;  /* ids of commits that were, or wait in todo */
+    fm_map *commits;  /* ids of commits that were checked, or wait in todo */
     fm_map *opened; /* trees that were opened, with the digest of the recipe that goes with them */
     git_oid *todo;
     size_t todo_count, todo_cap;
@@ -46,8 +46,8 @@ static void say(check *c, const char *text)
         c->stop = FM_ENOMEM;
 }
 
-/* The current error text, with the place in front. Memory trouble is no fault of the repository, nor
- * is the wish to stop. */
+/* Notes the current error text as a fault, with the place in front. Lack of memory and cancellation
+ * are no faults of the repository. */
 static void say_error(check *c, fm_status rc)
 {
     fm_status ignored;
@@ -61,7 +61,7 @@ static void say_error(check *c, fm_status rc)
     say(c, fm_error_text());
 }
 
-/* True the first time. */
+/* True the first time that id is met. */
 static bool first_sight(check *c, fm_map *map, const git_oid *id)
 {
     if (fm_map_has(map, id->id, sizeof id->id))
@@ -105,7 +105,7 @@ static fm_status model_blob(check *c, const char *path, fm_span bytes)
     return rc;
 }
 
-/* A fault in one blob is told and the walk goes on. */
+/* Notes a fault in one blob; the walk goes on. */
 static fm_status on_blob(void *ctx, const char *path, const git_oid *id, fm_span bytes)
 {
     check *c = ctx;
@@ -189,7 +189,7 @@ static fm_status open_version(check *c, const git_commit *commit, const fm_versi
     return rc;
 }
 
-/* After its objects were looked at one by one, which names each that is bad. */
+/* Opens a version after its objects were checked one by one, which names each bad one. */
 static void check_version(check *c, git_commit *commit)
 {
     fm_version v;
@@ -238,8 +238,8 @@ static void check_history(check *c, const git_oid *tip)
     }
 }
 
-/* One bad ref is told by name, and hides no other. A name of something else than a commit (a tag of
- * a file, say) has no history; a symbolic one whose branch is not here is no fault. */
+/* Reports a bad ref by name; other refs are checked all the same. A ref to something else than a
+ * commit (a tag of a file) has no history; a symbolic ref without its branch is no fault. */
 static void check_ref(check *c, const char *name)
 {
     git_reference *ref = NULL;
@@ -269,7 +269,7 @@ static fm_status add_name(check *c, fm_map *names, const char *name)
     return fm_map_put(names, name, strlen(name) + 1, c, NULL);
 }
 
-/* The files below a folder of refs, readable or not. */
+/* Lists the files below a folder of refs, readable or not. */
 static fm_status loose_names(check *c, fm_map *names, const char *folder, unsigned depth)
 {
     char *dir = fm_path_join(c->r->git_path, folder);
@@ -294,7 +294,7 @@ static fm_status loose_names(check *c, fm_map *names, const char *folder, unsign
     return rc == FM_ENOTFOUND && depth > 0 ? FM_OK : rc; /* the last ref in it was deleted */
 }
 
-/* libgit2's iterator passes over a file that holds no id, so files are listed beside it. */
+/* libgit2's iterator passes over a file that holds no id, so the files are listed too. */
 static fm_status all_names(check *c, fm_map *names)
 {
     git_reference_iterator *it = NULL;
@@ -370,7 +370,7 @@ static fm_status check_results(check *c)
     return rc;
 }
 
-/* What libgit2 was writing when its process was killed. Young ones may still be written. */
+/* Deletes old temporary files that a killed process left; young ones may still be written. */
 static fm_status sweep_packs(const fm_repo *r, fm_fsck_report *out)
 {
     char *dir = fm_path_join(r->git_path, "objects/pack");
@@ -383,7 +383,7 @@ static fm_status sweep_packs(const fm_repo *r, fm_fsck_report *out)
         if (path && lstat(path, &st) == 0 && time(NULL) - st.st_mtime > DEAD_PACK_SECONDS) {
             rc = fm_remove_file(path);
             out->repaired += rc == FM_OK;
-            rc = rc == FM_ENOTFOUND ? FM_OK : rc; /* another one swept it */
+            rc = rc == FM_ENOTFOUND ? FM_OK : rc; /* another process swept it */
         }
         fm_free(path);
     }
@@ -392,8 +392,8 @@ static fm_status sweep_packs(const fm_repo *r, fm_fsck_report *out)
     return rc;
 }
 
-/* An object of a pack is checked when it is read; this is for the bytes that no ref reaches, and to
- * name the file. */
+/* Checks a pack's checksum: this covers bytes that no ref reaches, and names the file. The objects
+ * themselves are checked when they are read. */
 static fm_status check_pack(check *c, const char *dir, const char *name)
 {
     char *path = fm_path_join(dir, name);
@@ -456,7 +456,8 @@ static fm_status look(check *c, fm_repo *r, const fm_fsck_opts *opts)
     return check_results(c);
 }
 
-/* Where nothing can be written, nobody else who goes by these locks writes either. */
+/* Takes both locks; goes on without them on a read-only disk, where no fmstore process can
+ * write. */
 static fm_status hold_still(fm_repo *r, fm_lock **gc, fm_lock **refs)
 {
     char *path = fm_path_join(r->path, "gc.lock");
@@ -514,7 +515,7 @@ static fm_status check_git(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report 
     if (rc == FM_OK && c.rows_differ) {
         rc = fml_results_renew(r);
         out->repaired += rc == FM_OK;
-        rc = rc == FM_ECORRUPT ? FM_OK : rc; /* git's copy is the damaged one, and was told */
+        rc = rc == FM_ECORRUPT ? FM_OK : rc; /* git's copy is damaged, and was reported */
     }
     end_pass(&c);
     return rc;

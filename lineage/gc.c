@@ -1,7 +1,7 @@
-/* gc.c - deleting what nothing reaches: lineage's half, and the order of a run.
+/* gc.c - deletes unreached objects: the part that knows git, and the order of a run.
  *
- * Objects of git go first, then those of the store: a run that dies in between leaves bytes that
- * the next one finds, and no version without its bytes. */
+ * Git objects are deleted first, then those of the store: a run that is killed in between leaves
+ * bytes that the next run finds, and no version without its bytes. */
 #include "lineage/reach.h"
 #include "store/gc/room.h"
 
@@ -16,9 +16,9 @@ typedef struct gc_run {
     fml_reach reach;
     git_oid *packed; /* objects in git's packs */
     size_t packed_count;
-    git_oid *garbage; /* of these, what no root reaches */
+    git_oid *garbage; /* those of packed that no root reaches */
     size_t garbage_count;
-    bool no_room; /* for what git keeps, anew */
+    bool no_room; /* the disk is too full to write git's new pack */
 } gc_run;
 
 fm_gc_opts fm_gc_defaults(void)
@@ -55,7 +55,8 @@ static fm_status open_store(gc_run *g)
     return fms_gc_open(&g->gc, g->r->store, &so);
 }
 
-/* What stays of the garbage (its grace is not over, or a writer holds it) must stay whole. */
+/* Garbage that stays (its grace period runs, or a writer holds it) must keep all that it
+ * reaches. */
 static fm_status reach_grace(gc_run *g)
 {
     for (size_t i = 0; i < g->garbage_count; i++)
@@ -88,7 +89,7 @@ static bool goes(void *ctx, const git_oid *id)
     return true;
 }
 
-/* True: there is no room for what would be written, and so nothing was. */
+/* True: the disk is full, and nothing was written. */
 static bool for_want_of_room(fm_status rc)
 {
     if (rc == FM_OK || rc == FM_ENOMEM || !fms_no_room())
@@ -106,7 +107,7 @@ static fm_status drop_git(gc_run *g)
     return FM_OK;
 }
 
-/* The gate is closed and refs do not move: whatever is reached now, is reached. */
+/* Runs with the leases' gate closed and refs locked: nothing becomes reached any more. */
 static fm_status delete_inside(gc_run *g)
 {
     fm_lock *lock = NULL;
@@ -116,7 +117,7 @@ static fm_status delete_inside(gc_run *g)
     FM_THEN(rc, fml_reach_all(&g->reach));
     FM_THEN(rc, reach_grace(g));
     FM_THEN(rc, drop_git(g));
-    bool late = for_want_of_room(rc); /* git's objects are written anew: the packs' room serves */
+    bool late = for_want_of_room(rc); /* retried below with the space of the removed packs */
     if (late)
         rc = fms_gc_git_stays(g->gc);
     FM_THEN(rc, fms_gc_remove(g->gc));
@@ -139,7 +140,7 @@ static fm_status expire_reflogs(gc_run *g, uint64_t *dropped)
     fm_status rc = fml_ref_lock(g->r, &lock);
     FM_THEN(rc, fml_reflogs_expire(g->r, g->reflog, dropped));
     fm_lock_drop(lock);
-    return for_want_of_room(rc) ? FM_OK : rc; /* expired entries keep nothing, written or not */
+    return for_want_of_room(rc) ? FM_OK : rc; /* an expired entry keeps nothing, even in the log */
 }
 
 static fm_status expire_checkpoints(const gc_run *g, fm_gc_report *out)
@@ -223,12 +224,12 @@ static fm_status run(gc_run *g, fm_gc_report *out)
     FM_THEN(rc, mark(g));
     FM_THEN(rc,
             fms_gc_condemn(g->gc, g->garbage_count ? g->garbage[0].id : NULL, g->garbage_count));
-    if (rc == FM_OK) /* not before all that is reached was found */
+    if (rc == FM_OK) /* only after the walk found all that is reached */
         rc = expire_reflogs(g, &out->reflog_entries);
     FM_THEN(rc, reach_grace(g));
     FM_THEN(rc, fms_gc_rewrite(g->gc));
     FM_THEN(rc, delete_inside(g));
-    if (rc == FM_OK && !g->opts->dry_run) { /* what commits only joined is coded now */
+    if (rc == FM_OK && !g->opts->dry_run) { /* codes what commits only joined */
         rc = fml_packs_repack(g->r, true);
         rc = for_want_of_room(rc) ? FM_OK : rc;
     }

@@ -1,6 +1,6 @@
-/* index.c - lineage.sqlite: the one file of lineage that speaks SQL.
+/* index.c - lineage.sqlite, a cache of results; the only file of lineage with SQL.
  *
- * A cache. A file that SQLite cannot read, or of another schema, is deleted and filled again from
+ * A file that SQLite cannot read, or of another schema, is deleted and filled again from
  * refs/fmstore/results; only results that were put and never flushed can be lost with it. SQLite
  * keeps no checksums: each row has the digest of its key and value, compared at every read. */
 #include "lineage/internal.h"
@@ -32,7 +32,7 @@ static fm_status sql_fail(sqlite3 *db, int code, const char *what)
     if (base == SQLITE_NOMEM)
         status = FM_ENOMEM;
     else if (base == SQLITE_CORRUPT || base == SQLITE_NOTADB || base == SQLITE_ERROR)
-        status = FM_ECORRUPT; /* ERROR: our statements are fixed, so the tables are not ours */
+        status = FM_ECORRUPT; /* ERROR: the statements are fixed, so the tables are foreign */
     return fm_fail(status,
                    "lineage.sqlite: %s: %s; it is a cache of results, 'fmstore fsck "
                    "--rebuild-index' makes it again",
@@ -64,7 +64,7 @@ void fml_rows_close(fml_rows *ix)
     fm_free(ix);
 }
 
-/* FM_ECORRUPT also where the file is of another schema: it is then made anew. */
+/* FM_ECORRUPT also for another schema: the caller then makes the file anew. */
 static fm_status check_schema(fml_rows *ix)
 {
     sqlite3_stmt *q = NULL;
@@ -179,7 +179,7 @@ static fm_status sum_of(fm_digest *out, const char *key, fm_span value)
     return rc;
 }
 
-/* The row at hand: key, value, sum. Borrowed until the next step. */
+/* The current row: key, value, sum; both results are borrowed until the next step. */
 static fm_status row_at(sqlite3_stmt *q, const char **key, fm_span *value)
 {
     fm_digest want;

@@ -1,6 +1,7 @@
-/* internal.h - what the files of lineage share: the handle, the door for git objects, SQL calls.
+/* internal.h - declarations shared by the files of lineage: the handle, git objects, SQL calls.
  *
- * git2.h is included here and nowhere else in the project; sqlite3.h in index.c alone. */
+ * Of the product's files only this one includes git2.h; sqlite3.h is included by index.c alone (and
+ * by store/pack/index.c). */
 #ifndef FM_LINEAGE_INTERNAL_H
 #define FM_LINEAGE_INTERNAL_H
 
@@ -15,14 +16,14 @@
 #define FML_FORMAT 1   /* repository format; SCHEMA.md */
 #define FML_ENCODING 1 /* trailer Fmstore-Version: how a tree is laid out */
 #define FML_RESULTS_REF "refs/fmstore/results"
-#define FML_INCOMING "refs/fmstore/incoming-" /* results being merged; and who fetched them */
+#define FML_INCOMING "refs/fmstore/incoming-" /* results being merged; the fetching pid follows */
 #define FML_NOTES_REF "refs/notes/fmstore"
 #define FML_LOST_PREFIX "refs/fmstore/lost/"
 #define FML_MAX_REV_BYTES 512u
 #define FML_MAX_REF_BYTES 200u
 #define FML_MAX_MESSAGE_BYTES (1u << 20)
 #define FML_MAX_RESULT_BYTES (64u << 20)
-#define FML_MAX_WALK_NODES 4000000u /* objects of one tree: a bomb of nested trees ends here */
+#define FML_MAX_WALK_NODES 4000000u /* objects of one tree: the limit for a bomb of nested trees */
 #define FML_REF_MODE 0100644
 
 typedef struct fml_rows fml_rows;
@@ -30,9 +31,9 @@ typedef struct fml_rows fml_rows;
 struct fm_repo {
     char *path;      /* holds config, packs, lineage.git */
     char *git_path;  /* path/lineage.git */
-    char *lock_path; /* flock of whoever moves refs */
+    char *lock_path; /* the flock held while refs move */
     git_repository *git;
-    git_odb *odb;           /* one reference of ours */
+    git_odb *odb;           /* the handle owns one reference */
     git_odb_backend *fresh; /* in memory, owned by odb: objects of the commit being made */
     git_oid *pending;       /* ids in `fresh` */
     size_t pending_count, pending_cap;
@@ -41,11 +42,11 @@ struct fm_repo {
 };
 
 /* ---- util.c ---- */
-/* "<text>: <what libgit2 says>" with the status that git's code stands for. */
+/* Fails with "<text>: <libgit2's message>" and the status that libgit2's code maps to. */
 fm_status fml_git_fail(int code, const char *fmt, ...) FM_PRINTF(2, 3);
-/* As fml_git_fail, but a missing or broken object is damage, not a wrong question. */
+/* As fml_git_fail, but a missing or broken object is FM_ECORRUPT: the caller's input was right. */
 fm_status fml_damage(int code, const char *fmt, ...) FM_PRINTF(2, 3);
-/* One mover of refs at a time. */
+/* Takes the lock that every move of a ref holds. */
 FM_CHECKED fm_status fml_ref_lock(fm_repo *r, fm_lock **out);
 
 static inline git_oid fml_git_oid(const fm_oid *oid)
@@ -61,46 +62,54 @@ static inline void fml_from_git(fm_oid *out, const git_oid *g)
 }
 
 /* ---- objects.c: new objects gather in memory and become one pack ---- */
-/* Every pack's index against its own checksum: libgit2 follows a damaged one out of bounds. */
+/* Compares every pack's index with its own checksum: libgit2 follows a damaged one out of
+ * bounds. */
 FM_CHECKED fm_status fml_pack_indexes_check(const fm_repo *r);
 FM_CHECKED fm_status fml_odb_setup(fm_repo *r);
 /* Nothing happens if the object exists. */
 FM_CHECKED fm_status fml_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes);
 /* Takes note of an object that libgit2 itself wrote into `fresh`. */
 FM_CHECKED fm_status fml_object_note(fm_repo *r, const git_oid *id);
-/* Tells gc of them; before the write, and not under the lock of refs (gc takes that second). */
+/* Names the pending objects in the lease, for gc. Call it before the write, and not under the lock
+ * of refs: gc takes that lock after the leases' gate. */
 FM_CHECKED fm_status fml_objects_hold(fm_repo *r);
 FM_CHECKED fm_status fml_objects_write(fm_repo *r); /* durable on return */
 void fml_objects_abort(fm_repo *r);                 /* keeps the current error text */
 bool fml_is_pack_index(const char *name);
-/* These objects as one pack with its index, durable; *name (may be NULL): its hash. fm_free. */
+/* Writes these objects as one durable pack with its index; *name (may be NULL): its hash,
+ * fm_free. */
 FM_CHECKED fm_status fml_pack_write(fm_repo *r, const git_oid *id, size_t count, char **name);
 
-/* ---- repack.c, concat.c: few packs ---- */
-/* After a commit, by a bounded amount of work; force: all into one, coded anew. */
+/* ---- repack.c, concat.c: the number of packs is kept small ---- */
+/* Called after a commit; does a bounded amount of work. force: codes all anew into one pack. */
 FM_CHECKED fm_status fml_packs_repack(fm_repo *r, bool force);
-/* The packs of these indexes, smallest first, as one, copied as they are; *name: its hash. What only
- * packs hold that share objects with larger ones goes to a second, *rest_name (NULL: none). Both
- * fm_free. Each is compared with its checksums first: FM_ECORRUPT. */
+/* Joins the packs of these indexes, smallest first, into one without decoding; *name: its hash. A
+ * pack that shares an object with a larger one is not copied: the objects that only such packs hold
+ * go to a second pack, *rest_name (NULL: none). The caller frees both names with fm_free. Each pack
+ * is compared with its checksums first: FM_ECORRUPT. */
 FM_CHECKED fm_status fml_packs_concat(fm_repo *r, char *const *idx, size_t count, char **name,
                                       char **rest_name);
 
-/* All packs become one without the objects that drop says; none if it says none. A multi-pack-index
- * or .keep stops it. Under the lock of refs. */
+/* Rewrites all packs as one without the objects for which drop is true; does nothing if there are
+ * none. A pack with a .keep stays; with a multi-pack-index nothing is touched. Under the ref
+ * lock. */
 FM_CHECKED fm_status fml_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id),
                                     void *ctx);
-/* Every object in packs that fml_packs_drop would touch; fm_free. */
+/* Lists every object in packs that fml_packs_drop would touch; the caller frees *out with
+ * fm_free. */
 FM_CHECKED fm_status fml_packed_ids(fm_repo *r, git_oid **out, size_t *count);
-/* All packs become one, with what is noted since; a sound object in memory stands for one on disk. The
- * old packs go unless bad says of one of their objects that no sound copy is left. */
+/* Writes all packs and the pending objects as one pack; a pending object replaces a damaged one of
+ * the same id. The old packs are removed unless bad is true for an object: no sound copy is
+ * left. */
 FM_CHECKED fm_status fml_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id),
                                      void *ctx);
 bool fml_still_there(const fm_repo *r, const git_oid *id); /* on disk, whatever is cached */
-/* A lease's word for a version, if there is a lease. FM_ENOTFOUND: gc was faster. */
+/* Names a version in the lease, if there is a lease. FM_ENOTFOUND: gc deleted the version
+ * before. */
 FM_CHECKED fm_status fml_hold_commit(fm_repo *r, const git_oid *id);
 
 /* ---- commit.c ---- */
-/* The pointers of a tree are stored, and stay so while the lease lives. */
+/* Checks that the objects of a tree's pointers are stored; the lease then keeps them. */
 FM_CHECKED fm_status fml_check_stored(fm_repo *r, const fm_tree *tree);
 typedef struct fml_commit {
     git_oid tree;
@@ -111,16 +120,16 @@ typedef struct fml_commit {
     const char *message; /* whole, with trailers */
 } fml_commit;
 FM_CHECKED fm_status fml_commit_put(fm_repo *r, git_oid *out, const fml_commit *c);
-/* author.c: "Name <mail>": given, or environment, or config, or fmstore's own. fm_free. */
+/* author.c: "Name <mail>" as given, or from environment or config, or fmstore's own. fm_free. */
 FM_CHECKED fm_status fml_author(char **out, fm_repo *r, const char *given);
 FM_CHECKED fm_status fml_commit_clock(int64_t *out); /* SOURCE_DATE_EPOCH or the clock */
 FM_CHECKED fm_status fml_version_of(fm_version *out, git_commit *commit);
 
-/* The model tree of a commit, read as nobody's: fm_version_tree, and fsck. */
+/* Reads the model tree of a commit without naming it in the lease; for fm_version_tree and fsck. */
 FM_CHECKED fm_status fml_tree_read(fm_repo *r, fm_tree **out, const git_commit *commit);
 
 typedef struct fml_tree_visitor {
-    /* False skips the folder. NULL: all are entered. */
+    /* False skips the folder; NULL: every folder is entered. */
     bool (*enter)(void *ctx, const git_oid *tree, const char *path);
     fm_status (*blob)(void *ctx, const char *path, const git_oid *id, fm_span bytes);
     void *ctx;
@@ -132,25 +141,27 @@ FM_CHECKED fm_status fml_tree_walk(fm_repo *r, const git_oid *tree, const fml_tr
 bool fml_kind_known(const char *kind);
 FM_CHECKED fm_status fml_message_make(fm_buf *out, const fm_commit_opts *opts);
 FM_CHECKED fm_status fml_message_read(fm_version *out, const char *message);
-uint32_t fml_message_encoding(const char *message); /* Fmstore-Version; 0 = not ours */
+uint32_t fml_message_encoding(const char *message); /* Fmstore-Version; 0 = a foreign commit */
 
 /* ---- refs.c ---- */
-/* The id a ref holds, unpeeled; *exists false where there is none. */
+/* The id that a ref holds, unpeeled; *exists is false where there is no such ref. */
 FM_CHECKED fm_status fml_ref_peek(fm_repo *r, git_oid *out, bool *exists, const char *name);
-/* Under the lock; old NULL = must not exist. FM_EEXISTS or FM_ECONFLICT when it has moved. */
+/* Moves a ref under the ref lock; old NULL: it must not exist (FM_EEXISTS); old given: it must hold
+ * old (FM_ECONFLICT). */
 FM_CHECKED fm_status fml_ref_move(fm_repo *r, const char *name, const git_oid *to,
                                   const git_oid *old, const char *reflog);
-FM_CHECKED fm_status fml_head_mend(fm_repo *r, bool *changed); /* HEAD names a branch that is */
+FM_CHECKED fm_status fml_head_mend(fm_repo *r, bool *changed); /* HEAD names an existing branch */
 bool fml_is_commit(fm_repo *r, const git_oid *id);
 
 /* ---- index.c: lineage.sqlite ---- */
-/* r->rows is open on FM_OK; made if missing, in memory where the repository cannot be written. */
+/* Opens r->rows; makes the file if missing, or a table in memory if the repository is read-only. */
 FM_CHECKED fm_status fml_rows_need(fm_repo *r);
 FM_CHECKED fm_status fml_rows_drop(fm_repo *r); /* closes and deletes it */
 void fml_rows_close(fml_rows *ix);
-/* FM_ECORRUPT, here and in the two lists: unreadable, or a value that is not that of its sum. */
+/* FM_ECORRUPT, here and in the two lists: a row is unreadable, or its value does not match its
+ * sum. */
 FM_CHECKED fm_status fml_rows_get(fml_rows *ix, fm_buf *out, const char *key);
-/* flushed false: it differs from what git holds. keep: an existing row stays. */
+/* flushed false: git does not hold the value yet. keep: an existing row stays. */
 FM_CHECKED fm_status fml_rows_put(fml_rows *ix, const char *key, fm_span value, bool flushed,
                                   bool keep);
 typedef fm_status (*fml_row_fn)(void *ctx, const char *key, fm_span value);
@@ -166,15 +177,16 @@ FM_CHECKED fm_status fml_rows_commit(fml_rows *ix);
 void fml_rows_rollback(fml_rows *ix); /* keeps the current error text */
 
 /* ---- checkpoints.c ---- */
-/* Those whose last state is of that time or before, unless they are trained just now; kept_too: also
- * what is marked FM_CHECKPOINTS_KEPT. Then files of dead trainings' locks. */
+/* Drops the checkpoint refs of each training that does not run and whose last checkpoint is from
+ * `expire` or before; kept_too: also of those that FM_CHECKPOINTS_KEPT marks. Then deletes the lock
+ * files of trainings that were killed. */
 FM_CHECKED fm_status fml_checkpoints_expire(fm_repo *r, int64_t expire, bool kept_too, bool dry_run,
                                             fm_gc_report *out);
 /* ---- results.c ---- */
 FM_CHECKED fm_status fml_results_sync(fm_repo *r);  /* rows of the ref that SQLite lacks */
 FM_CHECKED fm_status fml_results_renew(fm_repo *r); /* SQLite made again from the ref */
 /* ---- results_merge.c ---- */
-/* Drops the names of what processes that are gone had fetched; what they held is gc's. */
+/* Drops the FML_INCOMING refs of processes that are gone; gc deletes the objects behind them. */
 FM_CHECKED fm_status fml_results_sweep(fm_repo *r);
 bool fml_result_key_ok(const char *key);
 

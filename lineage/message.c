@@ -1,8 +1,8 @@
-/* message.c - the words of a commit: what people write, and our trailers as its last paragraph.
+/* message.c - the message of a commit: the author's text, and fmstore's trailers as last paragraph.
  *
  * Trailers are git's own convention, so `git log --format='%(trailers:key=Fmstore-Kind)'` works.
- * Only the last paragraph counts, and a message that brings Fmstore- lines of its own there is
- * refused: the kind of an edge cannot be forged by a subject line. */
+ * Only the last paragraph counts, and a message with Fmstore- lines of its own is refused: a
+ * message cannot forge the kind of an edge. */
 #include "lineage/internal.h"
 
 #include <string.h>
@@ -42,7 +42,7 @@ fm_status fm_kind_check(const char *kind)
     return kind && fml_kind_known(kind) ? FM_OK : fail_kind(kind);
 }
 
-/* Where the last paragraph begins, or the end if there is only one (a subject has no trailers). */
+/* The start of the last paragraph, or the end if there is only one (a subject has no trailers). */
 static const char *last_paragraph(const char *message)
 {
     const char *end = message + strlen(message), *at;
@@ -134,7 +134,7 @@ static bool value_of(const char *line, const char *key, fm_span *value)
     return true;
 }
 
-/* Foreign commits may say anything: a value that is no kind of ours reads as none. */
+/* A value that is no known kind, in a foreign commit, reads as none. */
 static void read_kind(fm_version *out, fm_span v)
 {
     if (v.len >= sizeof out->kind)

@@ -1,7 +1,7 @@
-/* notes.c - one line for people on a commit, as git notes (`git log` shows refs/notes/fmstore).
+/* notes.c - lines of text on a commit, as git notes (`git log` shows refs/notes/fmstore).
  *
- * Written object by object, not by git_note_create, which would move the ref before the objects
- * are durable. A tree that plain git has fanned out (aa/bbcc...) is followed, never made. */
+ * git_note_create would move the ref before the objects are durable, so the objects are written
+ * here one by one. A tree that plain git has fanned out (aa/bbcc...) is followed, never made. */
 #include "lineage/internal.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit)
     return read_note(r, &id, out);
 }
 
-/* base (NULL: empty) with name -> blob put in, following a fan-out. */
+/* Makes the tree of base (NULL: empty) with name -> blob added; follows a fan-out. */
 static fm_status put_in(fm_repo *r, const git_tree *base, const char *name, const git_oid *blob,
                         git_oid *out)
 {

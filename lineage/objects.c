@@ -1,8 +1,8 @@
-/* objects.c - the door for new git objects: they gather in memory and become one durable pack.
+/* objects.c - new git objects: they gather in memory and become one durable pack.
  *
  * A commit of 300 tensors as loose objects costs 300 fsyncs (1.5 s measured), as one pack one.
- * libgit2's own mempack dump packs the whole tree of each commit; here only what is new is
- * packed, so a commit costs what it changed. */
+ * libgit2's own mempack dump packs the whole tree of each commit; here only new objects are packed,
+ * so the cost of a commit is that of its changes. */
 #include "lineage/internal.h"
 
 #include <string.h>
@@ -91,7 +91,7 @@ fm_status fml_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span by
     code = git_odb_hash(out, data, bytes.len, type);
     if (code < 0)
         return fml_git_fail(code, "cannot hash a git object");
-    /* No refresh: to rescan the packs for each new object costs more than a doubled one. */
+    /* No refresh: a rescan of the packs for each new object costs more than a duplicate object. */
     if (git_odb_exists_ext(r->odb, out, GIT_ODB_LOOKUP_NO_REFRESH) &&
         !fms_store_git_condemned(r->store, out->id))
         return FM_OK;
@@ -147,8 +147,8 @@ fm_status fml_objects_write(fm_repo *r)
     return code < 0 ? fml_git_fail(code, "cannot reload '%s'", r->git_path) : FM_OK;
 }
 
-/* libgit2's cache may hold objects that were never written and would then say that they exist:
- * the whole object database is dropped and opened again. */
+/* Drops the object database and opens it again: libgit2's cache may hold objects that were never
+ * written, and would report them as existing. */
 void fml_objects_abort(fm_repo *r)
 {
     fm_error_state kept;
@@ -167,7 +167,7 @@ void fml_objects_abort(fm_repo *r)
     fm_error_restore(&kept);
 }
 
-/* Asked of a database opened for it: that of the handle may remember what is gone. */
+/* Opens a database of its own: that of the handle may cache objects that were deleted. */
 bool fml_still_there(const fm_repo *r, const git_oid *id)
 {
     git_odb *odb = NULL;

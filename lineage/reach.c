@@ -58,7 +58,7 @@ bool fml_reach_stays(const fml_reach *x, const git_oid *id)
     return root_at(x, id) != FMS_ROOT_NONE;
 }
 
-/* True: it is to be walked for this root. */
+/* *walk true: the object is to be walked for this root. */
 static fm_status first_sight(fml_reach *x, const git_oid *id, uint32_t root, bool *walk)
 {
     uint32_t now = root_at(x, id);
@@ -99,8 +99,8 @@ static fm_status take_blob(fml_reach *x, const git_oid *id, uint32_t root)
     if (head && len > head + FM_HEX_CHARS && fm_digest_parse(&digest, data + head, FM_HEX_CHARS))
         rc = emit(x, &digest, root);
     else if (len >= sizeof mark - 1 && memcmp(data, mark, sizeof mark - 1) == 0)
-        rc = fm_fail(FM_EVERSION, "a pointer that this fmstore cannot read: '%.40s'",
-                     data); /* libgit2 ends data with a NUL */
+        /* libgit2 ends data with a NUL */
+        rc = fm_fail(FM_EVERSION, "a pointer that this fmstore cannot read: '%.40s'", data);
     git_odb_object_free(obj);
     return rc;
 }
@@ -112,7 +112,7 @@ static fm_status take_entry(fml_reach *x, const git_tree_entry *e, uint32_t root
     bool walk;
     const git_oid *id = git_tree_entry_id(e);
     git_filemode_t mode = git_tree_entry_filemode(e);
-    if (mode == GIT_FILEMODE_COMMIT) /* another repository's */
+    if (mode == GIT_FILEMODE_COMMIT) /* a submodule: another repository's */
         return FM_OK;
     fm_status rc = first_sight(x, id, root, &walk);
     if (rc < 0 || !walk)
@@ -232,7 +232,7 @@ static fm_status take_ref(fml_reach *x, const char *name)
         return FM_OK;
     if (code == 0 && git_reference_type(ref) == GIT_REFERENCE_DIRECT) {
         rc = take_named(x, name, git_reference_target(ref));
-    } else if (code == 0) { /* what it names is a ref of its own */
+    } else if (code == 0) { /* symbolic: its target is listed as a ref too */
         code = git_reference_resolve(&direct, ref);
         code = code == GIT_ENOTFOUND ? 0 : code;
     }
@@ -243,7 +243,7 @@ static fm_status take_ref(fml_reach *x, const char *name)
     return rc;
 }
 
-/* An entry whose version is gone already (an older gc's) keeps nothing. */
+/* An entry whose version an earlier gc deleted keeps nothing. */
 static fm_status take_entry_id(fml_reach *x, const char *root, const git_oid *id)
 {
     if (git_oid_is_zero(id) || !git_odb_exists(x->r->odb, id))
@@ -251,7 +251,7 @@ static fm_status take_entry_id(fml_reach *x, const char *root, const git_oid *id
     return take_named(x, root, id);
 }
 
-/* A branch and its reflog go together, and HEAD's is that of the branch it names. */
+/* A reflog counts for the root of its branch, HEAD's for that of the branch that HEAD names. */
 static fm_status log_keeper(fml_reach *x, const char *name, char **out)
 {
     git_reference *head = NULL;
@@ -265,7 +265,8 @@ static fm_status log_keeper(fml_reach *x, const char *name, char **out)
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-/* "old new Name <mail> time zone\tmessage". False: no such line (the last one of a crash, say). */
+/* "old new Name <mail> time zone\tmessage". False: another line, as a crash may leave at the
+ * end. */
 static bool parse_entry(const char *line, size_t len, git_oid id[2], int64_t *time)
 {
     const char *mail = memchr(line, '>', len);
@@ -306,8 +307,8 @@ static fm_status take_entries(fml_reach *x, const char *root, fm_span text)
     return rc;
 }
 
-/* Not by libgit2, which makes a reflog where there is none: a branch that is deleted just now would
- * get an empty one. */
+/* Reads the file itself: libgit2 makes a missing reflog, so a branch that is just being deleted
+ * would get an empty one. */
 static fm_status take_reflog(fml_reach *x, const char *name)
 {
     char *root = NULL, *path = fm_asprintf("%s/logs/%s", x->r->git_path, name);
@@ -323,7 +324,7 @@ static fm_status take_reflog(fml_reach *x, const char *name)
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
 
-/* The files below a folder of lineage.git: "refs" (a broken one is not passed over) and "logs". */
+/* Lists the files below "refs" (broken refs included) or "logs" in lineage.git. */
 static fm_status file_names(fm_repo *r, fm_map *names, const char *folder, size_t skip,
                             unsigned depth)
 {
@@ -399,7 +400,7 @@ fm_status fml_reach_all(fml_reach *x)
 
 /* ---- reflogs ---- */
 
-/* A line whose predecessors went begins from nothing, or git would call its old id missing. */
+/* After a dropped line the old id becomes zero, or git would report it as missing. */
 static void keep_line(fm_buf *to, const char *line, size_t len, bool after_gap)
 {
     static const char zeros[] = "0000000000000000000000000000000000000000";
@@ -433,7 +434,7 @@ static uint64_t shorten(fm_buf *to, fm_span text, int64_t expire)
     return dropped;
 }
 
-/* Not by libgit2, whose lock file would outlive a kill and stop every later gc. */
+/* libgit2 is not used: its lock file would outlive a kill and stop every later gc. */
 static fm_status write_log(fm_repo *r, const char *path, const fm_buf *text)
 {
     char *tmp = fm_path_join(r->path, "tmp");

@@ -1,8 +1,8 @@
-/* refs.c - names of versions: moved by compare-and-swap, with a reflog, one mover at a time.
+/* refs.c - names of versions: moved by compare-and-swap, with a reflog, one move at a time.
  *
- * libgit2 locks each ref by a file, which a killed process leaves behind for ever. All our moves
- * hold one flock, so a lock file seen under it is plain git's (brief) or a dead process's (swept
- * once it is old). */
+ * libgit2 locks each ref by a file, which a killed process leaves behind for ever. All moves by
+ * fmstore hold one flock, so a lock file seen under it belongs to plain git (for a moment) or to a
+ * killed process (it is swept once it is old). */
 #include "lineage/internal.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #define HEADS "refs/heads/"
 #define MOVED_LOOKS 8u
 #define STALE_LOCK_SECONDS 5
-#define LOCK_WAIT_STEPS 200 /* of 50 ms: longer than a stale lock needs to be called stale */
+#define LOCK_WAIT_STEPS 200 /* of 50 ms: longer than the age at which a lock file is swept */
 
 /* ---- names ---- */
 
@@ -107,7 +107,7 @@ static fm_status check_ref_name(const char *name)
     return FM_OK;
 }
 
-/* ---- one mover at a time ---- */
+/* ---- lock files ---- */
 
 static bool stale(const char *path)
 {
@@ -116,7 +116,7 @@ static bool stale(const char *path)
     return stat(path, &st) == 0 && time(NULL) - st.st_mtime > STALE_LOCK_SECONDS;
 }
 
-/* True when it is worth another try: a dead lock was swept, or a live one may end soon. */
+/* True: try again, as a dead lock file was swept or a live one may go soon. */
 static bool wait_lock(fm_repo *r, const char *name, unsigned step)
 {
     const char *const file[] = {name, "HEAD", "packed-refs"};
@@ -209,7 +209,7 @@ static fm_status first_branch(void *ctx, const char *name, const fm_oid *oid)
     return *out ? FM_ECANCELLED : FM_ENOMEM;
 }
 
-/* HEAD has no meaning to us; plain `git log` begins there. */
+/* fmstore does not read HEAD; plain `git log` begins there. */
 fm_status fml_head_mend(fm_repo *r, bool *changed)
 {
     git_reference *head = NULL, *made = NULL;
@@ -243,7 +243,7 @@ done:
 
 /* ---- move ---- */
 
-/* path of the folder that holds the file of a ref. */
+/* The path of the folder that holds the file of a ref. */
 static char *ref_folder(const fm_repo *r, const char *name)
 {
     const char *slash = strrchr(name, '/');
@@ -251,8 +251,8 @@ static char *ref_folder(const fm_repo *r, const char *name)
     return fm_asprintf("%s/%.*s", r->git_path, slash ? (int)(slash - name) : 0, name);
 }
 
-/* libgit2 fsyncs the folder of a ref that it writes, not the folders that it makes for it. What
- * stands in the way it tells better than we do. */
+/* libgit2 fsyncs the folder of a ref that it writes, but not the new folders above. A failure here
+ * is ignored: libgit2's own message is better. */
 static void make_folder(const fm_repo *r, const char *name)
 {
     char *folder = ref_folder(r, name);
@@ -265,7 +265,7 @@ static void make_folder(const fm_repo *r, const char *name)
     fm_free(folder);
 }
 
-/* After a deletion, with which empty folders may have gone: the nearest one that is there. */
+/* Fsyncs the nearest existing folder of a deleted ref: empty folders may have gone with it. */
 static fm_status fsync_folder(const fm_repo *r, const char *name)
 {
     char *folder = ref_folder(r, name);
@@ -345,7 +345,7 @@ static void who_moved(fm_repo *r, const char *name, fm_buf *out)
     git_reflog_free(log);
 }
 
-/* The loser's commit is work that may have taken hours: a ref of its own keeps it from gc. */
+/* A commit that lost the race may be hours of work: a ref of its own keeps it from gc. */
 static fm_status keep_lost(fm_repo *r, const git_oid *lost, const char *reflog)
 {
     char name[sizeof FML_LOST_PREFIX + 40] = FML_LOST_PREFIX;
@@ -361,7 +361,7 @@ static fm_status keep_lost(fm_repo *r, const git_oid *lost, const char *reflog)
     return fml_ref_move(r, name, lost, NULL, reflog);
 }
 
-/* The text says who won and where the loser's commit is. */
+/* The text names the writer that won and the ref that keeps the other's commit. */
 static fm_status report_conflict(fm_repo *r, fm_status rc, const char *name, const git_oid *to,
                                  const char *reflog)
 {
@@ -392,14 +392,13 @@ static fm_status update_locked(fm_repo *r, const char *name, const git_oid *to, 
 
     if (is_branch && (rc == FM_ECONFLICT || rc == FM_EEXISTS))
         return report_conflict(r, rc, name, to, reflog);
-    if (rc == FM_OK && is_branch) /* the ref is moved: a HEAD that stays unborn is no failure */
+    if (rc == FM_OK && is_branch) /* the ref is moved: an unborn HEAD is no failure */
         fm_ignore(fml_head_mend(r, &changed), "only plain git's default; fsck mends it");
     return rc;
 }
 
-/* What a ref is about to name must outlive a gc that runs beside. Where this handle had no lease
- * until now it may remember a version that is gone: then the disk is asked, down to the pointers.
- */
+/* Names the ref's new target in the lease: a concurrent gc must not delete it. A handle that had no
+ * lease until now may cache a deleted version, so the disk is checked, down to the pointers. */
 static fm_status hold_target(fm_repo *r, const fm_oid *oid, const git_oid *id)
 {
     bool leased = fms_store_leased(r->store, true);
@@ -505,7 +504,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const named *)a)->name, ((const named *)b)->name);
 }
 
-/* A name of something else than a commit (a tag of a file, say) is left out. */
+/* Adds a ref to the list; a ref to something else than a commit (a tag of a file) is left out. */
 static fm_status take_ref(named **list, size_t *count, size_t *cap, git_reference *ref)
 {
     git_object *obj = NULL;
@@ -530,8 +529,8 @@ static fm_status take_ref(named **list, size_t *count, size_t *cap, git_referenc
     return rc;
 }
 
-/* A version that cannot be read is damage only while the ref still names it: a branch may have been
- * deleted or moved since it was listed, and gc may have been there. */
+/* An unreadable version is damage only if the ref still names it: the branch may have been deleted
+ * or moved since it was listed, and gc may have deleted the version. */
 static fm_status take_current(fm_repo *r, named **list, size_t *count, size_t *cap,
                               git_reference *ref)
 {

@@ -1,11 +1,11 @@
 /* repack.c - keeps the git packs few, by a bounded amount of work in each commit.
  *
- * A commit writes one small pack, and each lookup asks every pack. So when there are more than
- * REPACK_AT, one of two things is done. The smallest, where they are small commits, are coded anew
- * as one pack, whose deltas make it half their size; at most CODE_OBJECTS, since that costs 50 us
- * an object. Else packs are joined by copying (concat.c, as fast as a disk) in geometric steps, up
- * to CONCAT_BYTES: so a byte is copied a few times in all, and no commit pays for a long history.
- * What this leaves uncoded, gc codes. */
+ * A commit writes one small pack, and each lookup searches every pack. So when there are more than
+ * REPACK_AT, one of two things is done. If the smallest packs are small commits, they are coded
+ * anew as one pack, whose deltas halve the size; at most CODE_OBJECTS, since an object costs 50 us.
+ * Else packs are joined by copying (concat.c, as fast as a disk) in geometric steps, up to
+ * CONCAT_BYTES: a byte is copied a few times in all, and no commit waits for a long history. gc
+ * codes the packs that were only joined. */
 #include "lineage/internal.h"
 
 #include <string.h>
@@ -14,16 +14,16 @@
 
 #define REPACK_AT 32u
 #define CODE_OBJECTS 1024u
-#define CODE_PACKS 16u /* fewer are not worth it */
+#define CODE_PACKS 16u /* the fewest packs worth coding anew */
 #define CONCAT_BYTES ((uint64_t)32 << 20)
-#define IDX_FIXED_BYTES 1072u /* of an index besides its entries */
+#define IDX_FIXED_BYTES 1072u /* bytes of an index without its entries */
 #define IDX_ENTRY_BYTES 28u
 
 typedef struct repack {
     fm_repo *r;
     char **idx; /* paths of the packs' indexes */
     uint64_t *bytes;
-    uint64_t *objects; /* as the size of the index says */
+    uint64_t *objects; /* number per pack, from the size of its index */
     size_t count, cap_idx, cap_bytes, cap_objects;
     git_oid *id;
     size_t id_count, id_cap;
@@ -33,7 +33,7 @@ typedef struct repack {
     fm_status rc;
 } repack;
 
-/* path with its ".idx" replaced. */
+/* The index's path with another extension. */
 static char *sibling(const char *idx, const char *ext)
 {
     return fm_asprintf("%.*s%s", (int)(strlen(idx) - 4), idx, ext);
@@ -48,7 +48,7 @@ static fm_status grow(repack *f)
     return fm_grow(&f->objects, &f->cap_objects, f->count + 1, sizeof(uint64_t));
 }
 
-/* One more candidate, kept sorted by size; takes idx. */
+/* Adds a candidate, sorted by size; takes ownership of idx. */
 static fm_status insert(repack *f, char *idx, uint64_t bytes, uint64_t idx_bytes)
 {
     size_t at = f->count;
@@ -71,7 +71,7 @@ static fm_status insert(repack *f, char *idx, uint64_t bytes, uint64_t idx_bytes
     return FM_OK;
 }
 
-/* A pack that git was told to keep stays. */
+/* Adds a pack unless a .keep file protects it. */
 static fm_status add_pack(repack *f, const char *dir, const char *name)
 {
     char *idx = fm_path_join(dir, name), *pack = idx ? sibling(idx, ".pack") : NULL;
@@ -126,9 +126,9 @@ static fm_status gather_pack(repack *f, const char *idx)
     return code < 0 ? fml_damage(code, "cannot read '%s'", idx) : FM_OK;
 }
 
-/* The new pack is durable before an old one goes. A reader that loses a pack under its feet looks
- * again (git and libgit2 both do). A pack is named by a hash: an old one that held everything
- * has the new one's name, and must stay. */
+/* Removes the old packs once the new one is durable. A reader whose pack is removed looks again
+ * (git and libgit2 both do). A pack is named by a hash: an old pack that held all objects has the
+ * new one's name, and must stay. */
 static fm_status drop_packs(repack *f, size_t count, char *const new_name[2])
 {
     static const char *const ext[] = {".idx", ".pack", ".rev"};
@@ -146,7 +146,7 @@ static fm_status drop_packs(repack *f, size_t count, char *const new_name[2])
     return rc;
 }
 
-/* How many of the smallest are coded anew. */
+/* The number of the smallest packs to code anew. */
 static size_t choose_code(const repack *f)
 {
     uint64_t sum = 0;
@@ -157,7 +157,7 @@ static size_t choose_code(const repack *f)
     return n >= CODE_PACKS ? n : 0;
 }
 
-/* How many of the smallest are joined: each next one while it is at most twice what is there. */
+/* The number of the smallest packs to join: each next one while it is at most twice their sum. */
 static size_t choose_concat(const repack *f)
 {
     uint64_t sum = 0;
@@ -226,7 +226,7 @@ fm_status fml_packs_repack(fm_repo *r, bool force)
 
     if (rc < 0 || fm_path_exists(midx) || (!force && names.count <= 2 * (size_t)REPACK_AT))
         goto fail;
-    rc = fml_ref_lock(r, &lock); /* one folder at a time */
+    rc = fml_ref_lock(r, &lock); /* one process repacks at a time */
     if (rc == FM_OK) {
         fm_names_release(&names);
         rc = fm_list_dir(&names, dir);
@@ -243,7 +243,7 @@ fail:
 
 /* ---- for gc ---- */
 
-/* All packs that are ours to touch, and their objects; none where git keeps a multi-pack-index. */
+/* Lists all packs without a .keep, and their objects; none if git keeps a multi-pack-index. */
 static fm_status gather_all(repack *f, const char *dir)
 {
     fm_names names = {NULL, 0};
@@ -312,7 +312,7 @@ fm_status fml_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id),
         rc = fml_pack_write(r, f.id, f.id_count, &new_name[0]);
     if (rc == FM_OK && f.dropped == 0)
         rc = drop_packs(&f, f.count, new_name);
-    if (rc == FM_OK) { /* libgit2 holds on to packs that are gone */
+    if (rc == FM_OK) { /* libgit2 still has the removed packs open */
         r->pending_count = 0;
         git_odb_free(r->odb);
         r->odb = NULL;

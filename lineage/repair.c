@@ -1,6 +1,6 @@
-/* repair.c - sound copies of what is damaged or missing here, from another repository or from the
- * file that was once imported. Everything is taken by id and checked against it, so a wrong source
- * gives nothing. Git's objects first: only what they reach can be asked for. */
+/* repair.c - replaces damaged or missing objects by sound copies from another repository or from
+ * the file that was once imported. Every object is found by id and checked against it, so a wrong
+ * source does no harm. Git's objects come first: the pointers in them name the store's. */
 #include "lineage/internal.h"
 
 #include <stdio.h>
@@ -11,13 +11,13 @@
 #include "store/source.h"
 
 typedef struct repair {
-    fm_repo *r, *other; /* other NULL: from a source */
+    fm_repo *r, *other; /* other NULL: copies come from a file or folder */
     fm_source *source;
-    fm_map *by_id;   /* of the source: content id -> entry */
+    fm_map *by_id;   /* content id -> entry of the file or folder */
     fm_tree *wanted; /* entries under made-up paths */
     fm_map *known;   /* ids in `wanted` */
     fm_repair_report *out;
-    uint64_t unreadable; /* git objects that no one has */
+    uint64_t unreadable; /* git objects without a sound copy anywhere */
     git_oid *todo;
     size_t todo_count, todo_cap;
     fm_map *seen;
@@ -34,7 +34,7 @@ static bool readable(fm_repo *r, const git_oid *id)
     return yes;
 }
 
-/* Into memory, in front of the damaged one; fml_packs_renew writes it. */
+/* Puts a sound copy in memory, which hides the damaged object; fml_packs_renew writes it. */
 static fm_status mend_git(repair *p, const git_oid *id)
 {
     git_odb_object *obj = NULL;
@@ -164,7 +164,7 @@ static fm_status want(void *ctx, const char *rev, const char *path, const fm_ent
                : fm_tree_put_blob(p->wanted, name, &e->id, e->bytes);
 }
 
-/* FM_ENOTFOUND, FM_ECORRUPT, FM_EBASE: the source has no sound copy. */
+/* Reads a sound copy of e. FM_ENOTFOUND, FM_ECORRUPT, FM_EBASE: the source has none. */
 static fm_status fetch(repair *p, const fm_entry *e, fm_buf *to)
 {
     if (p->other) {
@@ -212,7 +212,8 @@ static fm_status repair_store(repair *p)
     return rc;
 }
 
-/* This folder, not one above it as fm_repo_open would have it: a model's folder may lie in ours. */
+/* Whether `from` itself is a repository. fm_repo_open would also take a folder above it, and a
+ * model's folder may lie inside this repository's. */
 static fm_status is_repo(const char *from, bool *yes)
 {
     char *bare = fm_path_join(from, "lineage.git"),

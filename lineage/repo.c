@@ -1,4 +1,4 @@
-/* repo.c - a repository on disk: made, found, opened.
+/* repo.c - makes, finds and opens a repository on disk.
  *
  * `config` is written last, so a folder with a config is a whole repository and an init that was
  * killed can be run again. Its format number is read before anything else is touched. */
@@ -18,7 +18,8 @@ static pthread_once_t git_once = PTHREAD_ONCE_INIT;
 static int git_started;
 
 /* Never shut down: handles of several threads share libgit2's globals. Owner validation is off
- * because a store of models is commonly read by others than its owner, and we run no hooks. */
+ * because a store of models is commonly read by users who do not own it, and fmstore runs no
+ * hook. */
 static void git_start(void)
 {
     git_started = git_libgit2_init();
@@ -36,13 +37,13 @@ static fm_status start(void)
 
 /* ---- init ---- */
 
-/* HEAD names main until a first branch has another name; every ref keeps a reflog, without which
- * name@{1} and a lost branch could not be found; plain `git log` shows our notes. */
+/* HEAD names main until a first branch has another name; every ref keeps a reflog, by which
+ * name@{1} and a lost branch are found; plain `git log` shows fmstore's notes. */
 static fm_status init_git(const char *git_path)
 {
     static const char *const setting[][2] = {
         {"core.logallrefupdates", "always"},
-        {"notes.displayref", FML_NOTES_REF "*"}, /* git warns of a plain one until it is there */
+        {"notes.displayref", FML_NOTES_REF "*"}, /* '*': git warns of a plain name of no ref */
     };
     git_repository_init_options opts;
     git_repository *git = NULL;
@@ -63,8 +64,8 @@ static fm_status init_git(const char *git_path)
         rc = fml_git_fail(code, "cannot make '%s'", git_path);
     git_config_free(config);
     git_repository_free(git);
-    /* libgit2 fsyncs little of what it makes here, and later commits only their own files: without
-     * this a stop of the machine could take objects/pack away, and all packs with it. */
+    /* libgit2 fsyncs few of the files that it makes here, and a later commit fsyncs only its own:
+     * without this call a power failure could lose objects/pack with all packs in it. */
     return rc == FM_OK ? fm_fsync_tree(git_path) : rc;
 }
 
@@ -140,7 +141,7 @@ static fm_status is_repo(bool *yes, const char *root)
     return rc;
 }
 
-/* folder itself, or its .fmstore; *out NULL where neither is one. */
+/* *out: folder itself, or its .fmstore; NULL if neither is a repository. */
 static fm_status root_at(char **out, const char *folder)
 {
     char *dot = fm_path_join(folder, DOT_DIR);
@@ -162,7 +163,7 @@ static fm_status root_at(char **out, const char *folder)
     return rc;
 }
 
-/* dir, dir/.fmstore, then the same for each folder above. */
+/* Tries dir and dir/.fmstore, then the same for each folder above. */
 static fm_status find_root(char **out, const char *dir)
 {
     char full[PATH_MAX];
@@ -212,7 +213,7 @@ static fm_status check_format(const char *root)
     return rc;
 }
 
-/* Who the reflog says it was. */
+/* Sets the identity that libgit2 writes into reflogs. */
 static fm_status set_ident(fm_repo *r)
 {
     char *author = NULL, *mail, *end;

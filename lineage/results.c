@@ -1,9 +1,9 @@
-/* results.c - outcomes of tests: a row in SQLite to be found fast, a blob in git to travel.
+/* results.c - results of tests: rows in SQLite for fast lookup, blobs in git for other clones.
  *
- * refs/fmstore/results holds "<2 hex>/<64 hex>" -> JSON. A flush is one commit on top of what the
- * ref holds now, so two writers, or two clones, join by union. SQLite remembers the commit that
- * its rows agree with; when the ref has moved (a fetch, another process, a lost SQLite) the
- * folders that differ are read again. */
+ * refs/fmstore/results holds "<2 hex>/<64 hex>" -> JSON. A flush is one commit on top of the ref's
+ * current one, so two writers, or two clones, join by union. SQLite stores the commit that its rows
+ * agree with; when the ref has moved (a fetch, another process, a lost SQLite file) the folders
+ * that differ are read again. */
 #include "lineage/internal.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static fm_status check_key(fm_repo *r, const char *key)
 
 typedef struct sync_ctx {
     fm_repo *r;
-    git_tree *old; /* what the rows agree with already; NULL = nothing */
+    git_tree *old; /* the tree that the rows agree with; NULL = none */
 } sync_ctx;
 
 static bool enter_changed(void *ctx, const git_oid *tree, const char *path)
@@ -40,7 +40,7 @@ static bool enter_changed(void *ctx, const git_oid *tree, const char *path)
     return !e || !git_oid_equal(git_tree_entry_id(e), tree);
 }
 
-/* Names that are no keys are a stranger's; fsck speaks of them. */
+/* Passes over names that are no keys; fsck reports them. */
 static fm_status sync_blob(void *ctx, const char *path, const git_oid *id, fm_span bytes)
 {
     const sync_ctx *s = ctx;
@@ -228,7 +228,7 @@ static fm_status flush_commit(flush *f, const git_oid *parent, git_oid *out)
     return rc == FM_OK ? fml_commit_put(f->r, out, &c) : rc;
 }
 
-/* Under the ref lock and SQLite's: nothing can be put between the read and the mark. */
+/* Runs under the ref lock and SQLite's: no result can be put between the read and the mark. */
 static fm_status flush_locked(flush *f)
 {
     fm_repo *r = f->r;
@@ -262,7 +262,7 @@ fm_status fm_result_flush(fm_repo *r)
     fm_lock *lock = NULL;
     fm_status rc = r ? fml_ref_lock(r, &lock) : fm_fail(FM_EINVAL, "result: no repository");
 
-    if (rc == FM_OK) /* rows of the ref first: the head that is set must cover them */
+    if (rc == FM_OK) /* the ref's rows first: the new results_head covers them */
         rc = fml_results_sync(r);
     FM_THEN(rc, fml_rows_begin(r->rows));
     FM_THEN(rc, flush_locked(&f));

@@ -1,10 +1,10 @@
-/* results_merge.c - the results of another clone joined to those of this one.
+/* results_merge.c - joins the results of another clone with those of this one.
  *
- * The union of two trees, key by key, as a commit of two parents, so that the next merge knows
- * what is common and every value that ever stood stays reachable. One key stands for one
- * outcome; where two clones hold different values for it, the side that changed it since the
- * merge base has it, and where both did, the value that is less as bytes. That depends on no
- * order and no side: clones that merge each other, in whatever turn, end with the same tree. */
+ * The union of two trees, key by key, becomes a commit of two parents, so that the next merge has a
+ * merge base and every value that ever was stays reachable. Where two clones hold different values
+ * for a key, the side that changed it since the merge base has its value taken; where both did, the
+ * value that compares less as bytes is taken. The choice depends on no order and no side: clones
+ * that merge each other, in whatever order, end with the same tree. */
 #include "lineage/internal.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ typedef struct join {
     git_treebuilder *top, *sub;
 } join;
 
-/* ---- where they are ---- */
+/* ---- find the other clone's results ---- */
 
 static fm_status commit_of(fm_repo *r, const git_oid *id, const char *name, git_oid *out)
 {
@@ -41,7 +41,7 @@ static fm_status commit_of(fm_repo *r, const git_oid *id, const char *name, git_
     return code < 0 ? fml_damage(code, "results of '%s'", name) : FM_OK;
 }
 
-/* The bare git repository of a folder: fmstore's, or any other; owned. */
+/* The path of a folder's bare git repository, fmstore's or any other; fm_free. */
 static char *git_folder(const char *path)
 {
     static const char *const inside[] = {"lineage.git", ".fmstore/lineage.git", "."};
@@ -57,7 +57,7 @@ static char *git_folder(const char *path)
     return NULL;
 }
 
-/* Brings the other repository's results here under a name of this process. */
+/* Fetches the other repository's results under a ref named after this process. */
 static fm_status fetch(fm_repo *r, const char *path, char *ref, size_t ref_bytes, git_oid *out)
 {
     char spec[200], whole[PATH_MAX];
@@ -114,7 +114,7 @@ static fm_status tree_of(fm_repo *r, const git_oid *commit, git_tree **out)
     return code < 0 ? fml_damage(code, "results: commit") : FM_OK;
 }
 
-/* A version's tree is no tree of results: every name there is a folder of two digits. */
+/* Refuses a tree that is not one of results, where every name is a folder of two hex digits. */
 static fm_status check_shape(const git_tree *t, const char *from)
 {
     for (size_t i = 0; i < git_tree_entrycount(t); i++) {
@@ -138,7 +138,7 @@ static fm_status read_blob(fm_repo *r, const git_tree_entry *e, git_blob **out, 
     return FM_OK;
 }
 
-/* Asked before it is read into memory. */
+/* Checked before the blob is read into memory. */
 static bool too_large(fm_repo *r, const git_tree_entry *e)
 {
     size_t bytes = 0;
@@ -163,7 +163,7 @@ static bool less(fm_span a, fm_span b)
     return order < 0 || (order == 0 && a.len < b.len);
 }
 
-/* ours is not theirs: which one stands? */
+/* *take: whether theirs replaces ours; the two differ. */
 static fm_status choose(join *j, const git_tree_entry *ours, const git_tree_entry *theirs,
                         const git_tree_entry *base, fm_span value, bool *take)
 {
@@ -171,7 +171,7 @@ static fm_status choose(join *j, const git_tree_entry *ours, const git_tree_entr
     fm_span mine;
     *take = false;
     if (base && git_oid_equal(git_tree_entry_id(base), git_tree_entry_id(theirs)))
-        return FM_OK; /* only ours was renewed */
+        return FM_OK; /* only this side renewed it */
     fm_status rc = read_blob(j->r, ours, &blob, &mine);
     if (rc < 0)
         return rc;
@@ -223,7 +223,7 @@ static fm_status join_key(join *j, const git_tree_entry *theirs, const git_tree_
 
 /* ---- a folder, all folders ---- */
 
-/* The folder of that name, NULL where there is none. */
+/* *out: the folder of that name; NULL if there is none. */
 static fm_status folder(fm_repo *r, const git_tree *of, const char *name, git_tree **out)
 {
     const git_tree_entry *e = of ? git_tree_entry_byname(of, name) : NULL;
@@ -317,7 +317,7 @@ static fm_status commit(join *j, const git_oid *tree, const git_oid *parent, siz
     return fml_commit_put(j->r, out, &c);
 }
 
-/* Under the lock of refs and SQLite's. */
+/* Runs under the lock of refs and SQLite's. */
 static fm_status join_locked(join *j, const git_oid *theirs)
 {
     git_oid parent[2], tree, to;
@@ -333,7 +333,7 @@ static fm_status join_locked(join *j, const git_oid *theirs)
         return rc;
     if (exists && (git_oid_equal(&parent[0], theirs) ||
                    git_graph_descendant_of(j->r->git, &parent[0], theirs) == 1))
-        return FM_OK; /* nothing that was not here */
+        return FM_OK; /* the other clone has nothing new */
     parent[1] = *theirs;
     bool forward = !exists || git_graph_descendant_of(j->r->git, theirs, &parent[0]) == 1;
     if (forward && git_oid_equal(&tree, git_tree_id(j->theirs)))
@@ -352,7 +352,7 @@ static fm_status join_at(join *j, const git_oid *theirs, const char *from)
     fm_lock *lock = NULL;
     fm_status rc = tree_of(j->r, theirs, &j->theirs);
     FM_THEN(rc, check_shape(j->theirs, from));
-    FM_THEN(rc, fm_result_flush(j->r)); /* what was put here is in the tree that is joined */
+    FM_THEN(rc, fm_result_flush(j->r)); /* unflushed results must be in the tree to join */
     FM_THEN(rc, fml_ref_lock(j->r, &lock));
     FM_THEN(rc, fml_results_sync(j->r));
     FM_THEN(rc, fml_rows_begin(j->r->rows));
@@ -369,7 +369,7 @@ static fm_status join_at(join *j, const git_oid *theirs, const char *from)
     return rc;
 }
 
-/* The name of what was fetched; it may never have been made. Keeps the current error text. */
+/* Deletes the ref of fetched results; it may not exist. Keeps the current error text. */
 static void drop(fm_repo *r, const char *ref)
 {
     fm_error_state kept;
@@ -383,7 +383,7 @@ static void drop(fm_repo *r, const char *ref)
     fm_error_restore(&kept);
 }
 
-/* Whether the process that a name was made by is known to be gone. */
+/* Whether the process that made a ref is known to be gone. */
 static bool is_left_over(const char *name)
 {
     char *end;

@@ -1,13 +1,13 @@
-/* rev.c - what people type for a version: git's spellings, by libgit2, peeled to a commit.
+/* rev.c - resolves a version's name, written as for git, to a commit; libgit2 does the parsing.
  *
- * HEAD is refused: nothing is checked out, so it would mean whichever branch was made first. */
+ * HEAD is refused: nothing is checked out, so HEAD would mean whichever branch was made first. */
 #include "lineage/internal.h"
 
 #include <string.h>
 
 #define MAX_NEAR_BYTES 64u
 
-/* Letters to insert, delete or replace; capped words keep it cheap. */
+/* The number of letters to insert, delete or replace; the length limit bounds the cost. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t row[MAX_NEAR_BYTES + 1], n = strlen(a), m = strlen(b);

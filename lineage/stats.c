@@ -1,7 +1,7 @@
-/* stats.c - what a family costs, and what each branch brings of its own.
+/* stats.c - the size of a repository, and of each branch's own objects.
  *
- * Counted by content id: a tensor at two paths, or in two branches, is stored once. "Shared" is
- * said of a branch, so the shared bytes of two branches that share one tensor both count it. */
+ * Objects are counted by content id: a tensor at two paths, or in two branches, is stored once. The
+ * shared bytes of each of two branches that share a tensor count it. */
 #include "lineage/internal.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 typedef struct usage { /* of one object, over all branches */
     size_t branches;
-    size_t last; /* 1 + number of the last branch that was counted */
+    size_t last; /* 1 + index of the last branch counted */
     uint64_t bytes, stored;
 } usage;
 
@@ -83,7 +83,7 @@ static fm_status add_branch(void *ctx, const char *name, const fm_oid *oid)
     return rc == FM_OK ? count_uses(f, f->tree[s->count - 1]) : rc;
 }
 
-/* Second pass: every object's number of branches is known now. */
+/* The second pass, when the number of branches of every object is known. */
 static void sum_branch(family *f, size_t b)
 {
     fm_branch_stats *s = &f->out->branch[b];
@@ -111,7 +111,7 @@ static void sum_branch(family *f, size_t b)
     f->out->logical_bytes += s->logical_bytes;
 }
 
-/* Files under path; what vanishes meanwhile is skipped. */
+/* Adds the sizes of the files under path; skips files that vanish meanwhile. */
 static fm_status folder_bytes(uint64_t *sum, const char *path, unsigned depth)
 {
     fm_names names;

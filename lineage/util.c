@@ -1,4 +1,4 @@
-/* util.c - what all files here lean on: libgit2's errors as ours, ids as text, the lock of the
+/* util.c - helpers of all files here: libgit2's errors as fm_status, ids as text, the lock of the
  * repository's refs. */
 #include "lineage/internal.h"
 
@@ -31,7 +31,7 @@ static fm_status status_of(int code)
         return FM_EIO;
     if (e->klass == GIT_ERROR_NOMEMORY)
         return FM_ENOMEM;
-    if (e->klass == GIT_ERROR_REFERENCE) /* a name that is another's folder, say */
+    if (e->klass == GIT_ERROR_REFERENCE) /* e.g. a name that is a folder of other refs */
         return FM_EINVAL;
     if (e->klass == GIT_ERROR_ODB || e->klass == GIT_ERROR_OBJECT || e->klass == GIT_ERROR_TREE ||
         e->klass == GIT_ERROR_CONFIG || e->klass == GIT_ERROR_ZLIB || e->klass == GIT_ERROR_INDEXER)

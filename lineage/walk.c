@@ -1,15 +1,15 @@
-/* walk.c - history, newest first, children before parents, without reading all of it first.
+/* walk.c - walks history newest first, children before parents, without reading all of it first.
  *
  * libgit2's topological walk reads everything before its first row (50-125 ms at 3,000 commits).
- * Our commits are never older than their parents, so a frontier ordered by commit time needs care
- * only among commits of one second: those are put in order together. A foreign commit whose clock
- * ran behind its parent's may be shown after it. */
+ * fmstore's commits are never older than their parents, so a frontier ordered by commit time is in
+ * order except among commits of one second, which are sorted together. A foreign commit whose clock
+ * ran behind its parent's may be shown after that parent. */
 #include "lineage/internal.h"
 
 #include <string.h>
 
 typedef struct node {
-    git_commit *commit; /* until it is shown */
+    git_commit *commit; /* freed once it is shown */
     int64_t time;
     size_t seq; /* order of arrival breaks ties, so that output is stable */
     unsigned next_parent;
@@ -72,7 +72,7 @@ static node *heap_pop(list *h)
     return top;
 }
 
-/* The node of id, made at first sight (*fresh). */
+/* Finds the node of id, or makes it (*fresh). */
 static fm_status meet(walk *w, node **out, const git_oid *id, bool *fresh)
 {
     node *n = fm_map_get(w->seen, id->id, sizeof id->id);
@@ -103,8 +103,8 @@ static fm_status meet(walk *w, node **out, const git_oid *id, bool *fresh)
     return fm_map_put(w->seen, id->id, sizeof id->id, n, NULL);
 }
 
-/* Depth first through what is not older than `now`; the rest joins the frontier. `order` gets
- * parents before children. */
+/* Goes depth first through commits that are not older than `now`; older ones join the frontier.
+ * `order` gets parents before children. */
 static fm_status visit(walk *w, node *root, int64_t now)
 {
     fm_status rc;
@@ -134,7 +134,7 @@ static fm_status visit(walk *w, node *root, int64_t now)
     return rc;
 }
 
-/* The newest second of the frontier, in order. */
+/* Shows the commits of the frontier's newest second, in order. */
 static fm_status show_next(walk *w, fm_version_fn fn, void *ctx)
 {
     int64_t now = w->heap.at[0]->time;

@@ -1,4 +1,4 @@
-/* context.c - what is said of a command and its failures, Ctrl-C, exit codes. */
+/* context.c - usage and help of the command, failures, Ctrl-C, exit codes. */
 #include "cli/base/context.h"
 
 #include <signal.h>
@@ -32,14 +32,14 @@ void cli_catch_interrupts(bool reading_too)
     static fm_chat_watch watch = {.stop = interrupted};
     struct sigaction sa;
     all_reading_stops = reading_too;
-    (void)fm_chat_watch_set(&watch); /* this thread renders all templates, but for a server's */
+    (void)fm_chat_watch_set(&watch); /* this thread renders all templates but a server's */
     memset(&sa, 0, sizeof sa);
     sa.sa_handler = on_signal;
-    sa.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program the hard way */
+    sa.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C kills the program */
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     struct sigaction hup;
-    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN) /* nohup: goes on */
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN) /* nohup: stays ignored */
         sigaction(SIGHUP, &sa, NULL);
 }
 
@@ -79,8 +79,8 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
     return CLI_GO_ON;
 }
 
-/* Names in errors may come from strangers: no byte of theirs may move the cursor or add a line. In
- * one write, so that what several ranks say does not mingle. */
+/* Names in errors may be hostile: no byte of them may move the cursor or add a line. The text goes
+ * out in one write, so that lines of several ranks do not mix. */
 void cli_say_failure(const char *text)
 {
     char line[16 + 4 * 1024]; /* an error has up to 1,023 bytes */
@@ -109,7 +109,8 @@ int cli_exit(fm_status rc)
     if (rc == FM_OK)
         return EXIT_YES;
     out_progress_end();
-    /* Text of something else; what names memory names the rank or the operation that lacked it. */
+    /* A text that does not name memory belongs to an earlier error; one that does names the rank or
+     * operation that lacked it. */
     if (rc == FM_ENOMEM && !strstr(fm_error_text(), "memory"))
         fm_ignore(fm_fail(rc, "out of memory"), "for cli_say_error");
     else if (rc != FM_EREFUSED && !*fm_error_text())

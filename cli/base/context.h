@@ -1,4 +1,4 @@
-/* context.h - what every command starts from: options, failures, Ctrl-C, exit codes. */
+/* context.h - the base of every command: options, failures, Ctrl-C, exit codes. */
 #ifndef FM_CLI_CONTEXT_H
 #define FM_CLI_CONTEXT_H
 
@@ -6,7 +6,7 @@
 #include "cli/base/out.h"
 #include "cli/ops/ops.h"
 
-#define CLI_ANSWER_MODE "fast" /* of commands that answer people: serve, run */
+#define CLI_ANSWER_MODE "fast" /* default of the commands that answer people: serve, run */
 #define CLI_MODE_OPTION(c)                                                                         \
     {                                                                                              \
         0, "mode", OPT_STR, "M", "exact (same bits everywhere) or fast", &(c)->mode                \
@@ -19,31 +19,31 @@
 
 enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_FAILURE_128 = 128, EXIT_USAGE = 129, CLI_GO_ON = -1 };
 
-/* What every command starts from: the handle of all operations. */
+/* The handle of the operations, passed to every command. */
 typedef fm_ops cli;
 
-/* The command that runs, for its usage and its help; main's. */
+/* The running command, for its usage and help; set by main.c. */
 typedef struct cli_command {
     const char *usage, *summary;
 } cli_command;
 extern cli_command cli_running;
 
-/* Parse or explain: CLI_GO_ON, or the exit code to return (help printed, usage error printed). */
+/* Parses the options. Returns CLI_GO_ON, or an exit code after printing help or a usage error. */
 int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char **args, size_t min,
               size_t max, size_t *count);
 int cli_usage_error(cli *c, const char *fmt, ...) FM_PRINTF(2, 3);
-/* Exit code of a status; prints one line "fmstore: <text>" for failures. FM_EREFUSED is an honest
- * no. */
+/* The exit code of a status; prints one line "fmstore: <text>" for a failure. FM_EREFUSED gives
+ * EXIT_NO. */
 int cli_exit(fm_status rc);
 
-/* For fm_engine_hung: tells it and ends the process; no destructor would come back. */
+/* For fm_engine_hung: reports it and ends the process at once, as a destructor would hang too. */
 FM_NORETURN void cli_hung(void *ctx, const char *text);
 fm_status cli_read_stdin_line(fm_buf *line, bool *end); /* without its newline; limit 64 MiB */
-void cli_say_error(void);                               /* that line alone */
-void cli_say_failure(const char *text); /* the same of another text than the error's */
-/* Set by Ctrl-C; long work looks at it through progress callbacks, chat templates by themselves.
- * reading_too: fm_go_on refuses then, for commands that only end; others go on reading to leave their
- * work as it should be. */
+void cli_say_error(void);                               /* prints that line for the current error */
+void cli_say_failure(const char *text);                 /* prints that line for another text */
+/* Set by Ctrl-C; long work checks it in progress callbacks, chat templates by themselves.
+ * reading_too: fm_go_on then refuses to read on, for commands that may just end; other commands go
+ * on reading, to finish their work properly. */
 extern volatile int cli_interrupted;
 void cli_catch_interrupts(bool reading_too);
 

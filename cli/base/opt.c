@@ -1,4 +1,4 @@
-/* opt.c - one small parser for every command: --name VALUE, --name=VALUE, -x VALUE, -xVALUE. */
+/* opt.c - the parser of every command's options: --name VALUE, --name=VALUE, -x VALUE, -xVALUE. */
 #include "cli/base/opt.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ static fm_status store_value(const opt_spec *o, const char *shown, const char *v
     return FM_OK;
 }
 
-/* One option word at argv[*i]; may consume the next word as its value. */
+/* Takes the option at argv[*i], perhaps with the next word as its value. */
 static fm_status take_option(int argc, char **argv, int *i, const opt_spec *table)
 {
     char *word = argv[*i];

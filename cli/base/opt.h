@@ -1,4 +1,4 @@
-/* opt.h - options by table, shared by every command; the short help is printed from the table. */
+/* opt.h - options by table, for every command; the short help is printed from the table. */
 #ifndef FM_CLI_OPT_H
 #define FM_CLI_OPT_H
 
@@ -24,9 +24,9 @@ typedef struct opt_spec {
     void *dest;
 } opt_spec;
 
-/* Positional words are moved to args[0..*count); "--" ends options. Returns FM_EINVAL with text for
- * an unknown option, a missing or bad value, or a count outside [min, max]; FM_ECANCELLED when -h
- * was asked for. Options may stand anywhere. */
+/* Parses options, which may stand anywhere, and moves positional words to args[0..*count); "--"
+ * ends options. FM_EINVAL: an unknown option, a missing or bad value, or a count outside [min,
+ * max]; FM_ECANCELLED: -h was given. */
 fm_status opt_parse(int argc, char **argv, const opt_spec *table, const char **args, size_t min,
                     size_t max, size_t *count);
 void opt_print_help(const opt_spec *table);

@@ -1,4 +1,4 @@
-/* out.c - the only place that decides how things look. */
+/* out.c - formats all output of the command line. */
 #include "cli/base/out.h"
 
 #include <stdarg.h>
@@ -96,7 +96,7 @@ void out_end_row(out_table *t)
         t->cell[t->count - 1].ends_row = true;
 }
 
-/* Columns a person sees: escape sequences and UTF-8 continuation bytes take none. */
+/* The visible width in columns: escape sequences and UTF-8 continuation bytes take none. */
 static int seen_width(const char *s)
 {
     int w = 0;

@@ -1,5 +1,4 @@
-/* blame.c - fmstore blame: a readable account of where a failure came from, with the evidence.
- */
+/* blame.c - fmstore blame: reports the cause of a failure, with the evidence. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +37,7 @@ static fm_status write_json(const fmo_blame_run *r)
     return o ? out_json(o) : FM_ENOMEM;
 }
 
-/* What is known is printed before the next part is looked for. */
+/* Prints the history's verdict before the other parts are searched. */
 static fm_status run(cli *c, const blame_opts *o)
 {
     fmo_blame_run r;
@@ -46,7 +45,7 @@ static fm_status run(cli *c, const blame_opts *o)
     if (rc == FM_OK && !o->json)
         print_history(&r);
     FM_THEN(rc, fmo_blame_run_search(&r));
-    if (r.parts.trace || r.parts.steps || r.parts.repairs) /* these can be stopped */
+    if (r.parts.trace || r.parts.steps || r.parts.repairs) /* these parts can be stopped */
         cli_catch_interrupts(false);
     FM_THEN(rc, fmo_blame_run_explain(&r));
     if (rc == FM_OK && !o->json)
@@ -60,7 +59,7 @@ static fm_status run(cli *c, const blame_opts *o)
     return rc;
 }
 
-/* A number from 0 to below `end`, 0 where the option was not given. */
+/* Reads a number from 0 to below `end`; 0 if the option was not given. */
 static bool parse_share(const char *text, double end, double *out)
 {
     char *rest = NULL;

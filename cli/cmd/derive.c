@@ -13,7 +13,7 @@ static int check_opts(cli *c, fm_derive_opts *o, size_t parents)
                                   "--recompute, --stored, --no-gate, --log, "
                                   "--stop-after and those of checkpoints");
     if (!o->name && o->check_data)
-        o->name = "data"; /* nothing is made */
+        o->name = "data"; /* no branch is made */
     if (!o->family_file && (!o->name || o->data.count == 0 || (parents == 0) == !o->config_dir))
         return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
                                   "of PARENT, or -f FAMILY.yaml)");
@@ -80,14 +80,14 @@ int cmd_derive(cli *c, int argc, char **argv)
     if (code != CLI_GO_ON)
         return code;
     if (fmo_ranks_mine() > 0 && (o.plan || o.check_data))
-        return EXIT_YES; /* rank 0 says it */
+        return EXIT_YES; /* rank 0 reports */
     cli_catch_interrupts(false);
     o.parent = n ? parent : NULL;
     fm_status rc = fm_ops_derive(c, &o, &r);
     if (rc == FM_OK && o.plan)
         print_derive_plan(c, &r.plan);
     fm_derive_result_release(&r);
-    if (fmo_ranks_mine() > 0 && c->comm) /* rank 0 has heard of it, and tells */
+    if (fmo_ranks_mine() > 0 && c->comm) /* rank 0 knows of a failure, and reports it */
         return rc == FM_OK ? EXIT_YES : EXIT_FAILURE_128;
     return cli_exit(rc);
 }

@@ -1,4 +1,4 @@
-/* devices.c - fmstore devices: what --device can name on this machine. */
+/* devices.c - fmstore devices: lists the devices that --device can name on this machine. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 #define LINE_BYTES 256u
 
-/* The CPU's row: its kernels are those that an engine would take. */
+/* The CPU's row, with the kernels that an engine would take. */
 static fm_status cpu_line(cli *c, char text[LINE_BYTES])
 {
     fm_engine *e = NULL;

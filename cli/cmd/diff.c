@@ -1,5 +1,5 @@
-/* diff.c - fmstore diff A B: which tensors and files changed, and by how much; what changed in
- * the recipe; what the tests last said of each. */
+/* diff.c - fmstore diff A B: the tensors and files that changed, and by how much; the changes of
+ * the recipe; the last test results of each. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,7 @@ typedef struct diff_state {
 
 static const char *const change_word[] = {"added", "deleted", "modified"};
 
-/* Can the two be compared value by value? */
+/* Whether the two entries can be compared value by value. */
 static bool comparable(const fm_change *ch)
 {
     return ch->kind == FM_CHANGE_MODIFY && ch->a->kind == FM_ENTRY_TENSOR &&
@@ -181,7 +181,7 @@ int cmd_diff(cli *c, int argc, char **argv)
     FM_THEN(rc, finish(&s, tree[0], tree[1]));
     if (rc == FM_OK && s.tensors + s.files) {
         fm_error_clear();
-        rc = FM_EREFUSED; /* the honest no: they differ */
+        rc = FM_EREFUSED; /* exit code 1: they differ */
     }
     fm_json_free(s.changes);
     out_table_free(s.table);

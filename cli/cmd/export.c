@@ -1,11 +1,11 @@
-/* export.c - fmstore export: a version as files that other tools read. */
+/* export.c - fmstore export: writes a version as files for other tools. */
 #include <pthread.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "store/source.h"
 
-/* The store's provider, with an eye on what is read. Threads read at once. */
+/* The store's provider, which counts the bytes read. Several threads read at once. */
 typedef struct watched {
     fm_provider from;
     pthread_mutex_t mutex;

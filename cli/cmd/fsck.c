@@ -1,4 +1,4 @@
-/* fsck.c - fmstore fsck: every byte, every pointer, every ref; what damage touches; mending
+/* fsck.c - fmstore fsck: checks every byte, pointer and ref; lists what damage affects; repairs
  * it. */
 #include <string.h>
 
@@ -9,7 +9,7 @@ enum { PLACES_SHOWN = 200 };
 
 typedef struct fsck_run {
     bool quick, rebuild, json;
-    uint64_t oldest; /* percent; 0: all */
+    uint64_t oldest; /* percent of all bytes to decode; 0: all */
     const char *repair;
     fm_json *faults, *places; /* --json */
     uint64_t place_count;
@@ -101,8 +101,9 @@ static fm_status print_report(const fm_fsck_report *r, const fsck_run *s)
     return rc;
 }
 
-/* Find what is damaged, fetch it, and where then all that is reached is sound, put the damaged
- * packs out of the way. A second look tells what is left. */
+/* Finds damaged objects and copies sound ones; if faults remain, moves damaged packs to quarantine,
+ * which gc does only if every reached object is sound. The caller's fsck then reports what is
+ * left. */
 static fm_status repair(cli *c, fsck_run *s)
 {
     fm_fsck_report before, after;
@@ -115,11 +116,11 @@ static fm_status repair(cli *c, fsck_run *s)
     fm_gc_report report;
     opts.quarantine = true;
     opts.prune = opts.reflog = opts.checkpoints = "never";
-    fm_store_lease_end(fm_repo_store(c->repo)); /* the repair's own */
+    fm_store_lease_end(fm_repo_store(c->repo)); /* taken by the repair; gc would wait for it */
     rc = fm_repo_gc(c->repo, &opts, &report);
     s->set_aside = rc == FM_OK;
     fm_gc_report_release(&report);
-    if (rc == FM_ECORRUPT) { /* something is lost still: the report says what */
+    if (rc == FM_ECORRUPT) { /* an object is still lost: the report names it */
         fm_error_clear();
         rc = FM_OK;
     }

@@ -1,4 +1,4 @@
-/* gc.c - fmstore gc: one run of the collector, told in words or JSON. */
+/* gc.c - fmstore gc: one run of the collector, reported as text or JSON. */
 #include <string.h>
 
 #include "cli/commands.h"

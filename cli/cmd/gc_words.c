@@ -1,4 +1,4 @@
-/* gc_words.c - a collector's run, and its report as text and JSON. */
+/* gc_words.c - runs the collector, and writes its report as text and JSON. */
 #include "cli/cmd/gc_words.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* graph.c - fmstore graph: the family tree of all branches, oldest at the top. A version with
- * several parents stands under its first and names the others. */
+/* graph.c - fmstore graph: prints the family tree of all branches, oldest at the top. A version
+ * with several parents is printed under its first and names the others. */
 #include <string.h>
 
 #include "cli/commands.h"
@@ -9,7 +9,7 @@
 
 typedef struct node {
     fm_version v;
-    char names[256]; /* branches and tags at it */
+    char names[256]; /* its branches and tags */
     size_t *child;
     size_t children, cap;
     bool is_root;
@@ -76,8 +76,8 @@ static fm_status link_children(family *f)
 static void print_node(const node *n, const char *lead, const char *branch)
 {
     printf("%s%s%s%s%s  %s  %s: %s", lead, branch, out_c(OUT_BOLD),
-           n->names[0] ? out_text(n->names, 500) : "-", out_c(OUT_PLAIN), fm_ops_short_oid(&n->v.oid),
-           out_text(n->v.kind, 60), out_text(n->v.subject, 500));
+           n->names[0] ? out_text(n->names, 500) : "-", out_c(OUT_PLAIN),
+           fm_ops_short_oid(&n->v.oid), out_text(n->v.kind, 60), out_text(n->v.subject, 500));
     for (uint32_t i = 1; i < n->v.parent_count; i++)
         printf(" (and from %s)", fm_ops_short_oid(&n->v.parent[i]));
     putchar('\n');

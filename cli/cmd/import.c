@@ -1,4 +1,4 @@
-/* import.c - fmstore import: a foreign model becomes a version, its suites run as gates. */
+/* import.c - fmstore import: makes a version of a foreign model; its suites run as gates. */
 #include "cli/commands.h"
 #include "cli/ops/import.h"
 

@@ -1,4 +1,4 @@
-/* init.c - fmstore init: an empty repository. */
+/* init.c - fmstore init: makes an empty repository. */
 #include "cli/commands.h"
 #include "store/base/os/io.h"
 

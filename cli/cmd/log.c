@@ -1,4 +1,4 @@
-/* log.c - fmstore log: versions newest first, streamed. */
+/* log.c - fmstore log: versions, newest first, printed as they are read. */
 #include <string.h>
 
 #include "cli/commands.h"

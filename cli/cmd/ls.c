@@ -1,4 +1,4 @@
-/* ls.c - fmstore ls and fmstore cat: look inside a version. */
+/* ls.c - fmstore ls and fmstore cat: list and print the entries of a version. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "cli/commands.h"
 #include "store/base/mem.h"
 
-/* "rev:path" -> rev and path (borrowed from spec's copy in buf). Path without a leading slash. */
+/* Splits "rev:path" into rev, copied, and *path, borrowed from spec; "" without a colon. */
 static fm_status split_spec(const char *spec, char *rev, size_t rev_bytes, const char **path)
 {
     const char *colon = strchr(spec, ':');

@@ -1,4 +1,4 @@
-/* merge.c - fmstore merge: one version out of several, by weighted average or task arithmetic. */
+/* merge.c - fmstore merge: merges versions into one, by weighted average or task arithmetic. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static fm_status read_method(fm_merge_method *out, const char *word)
                    word);
 }
 
-/* out [FM_PARENTS_MAX]: what --weight says for each of `count` versions. */
+/* out [FM_PARENTS_MAX]: the values of --weight for each of `count` versions. */
 static fm_status read_weights(double *out, const opt_list *words, size_t count)
 {
     if (words->count != count)

@@ -1,11 +1,11 @@
-/* plumbing.c - tokenize, score, embed and classify: one JSON object a line in, one a line out,
- * in order, so that any script can hold the engine against another. */
+/* plumbing.c - tokenize, score, embed and classify: one JSON object per line in, one per line out,
+ * in order, so that a script can compare the engine with another. */
 #include <string.h>
 
 #include "cli/commands.h"
 #include "store/base/mem.h"
 
-/* Answers one request object; the result is owned by the caller. */
+/* Answers one request object; the caller owns *out. */
 typedef fm_status (*line_fn)(void *ctx, const fm_json *in, fm_json **out);
 
 static fm_status each_line(line_fn fn, void *ctx)
@@ -41,7 +41,7 @@ static fm_status each_line(line_fn fn, void *ctx)
 }
 
 typedef struct plumb {
-    fm_model *m; /* score alone */
+    fm_model *m; /* NULL for tokenize */
     const fm_tokenizer *tok;
     uint64_t vocab;
     bool decode;
@@ -144,7 +144,7 @@ static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
     return rc;
 }
 
-/* A text as encoders and classifiers read it, or its ids. */
+/* The ids of a text as encoders and classifiers read it, or the given ids. */
 static fm_status whole_text(const plumb *p, const fm_json *in, fm_ids *ids)
 {
     fm_span text = fm_json_str(fm_json_get(in, "text"));
@@ -229,7 +229,7 @@ static fm_status score(cli *c, const char *rev, uint64_t top)
     return rc;
 }
 
-/* embed, classify */
+/* Runs embed and classify. */
 static fm_status of_texts(cli *c, const char *rev, line_fn fn)
 {
     fm_oid oid;

@@ -1,4 +1,4 @@
-/* refs.c - fmstore branch and fmstore tag: names of versions. */
+/* refs.c - fmstore branch and fmstore tag: list, make and delete names of versions. */
 #include <string.h>
 
 #include "cli/commands.h"
@@ -39,7 +39,7 @@ static fm_status make_ref(cli *c, const char *space, const char *name, const cha
     fm_status rc = full_name(ref, sizeof ref, space, name);
     FM_THEN(rc, fm_branch_name_fit(name));
     FM_THEN(rc, fm_ops_resolve(c, rev, &oid, NULL));
-    if (rc == FM_OK && space[0] == 'h') /* a name that is taken is a mistake here, no race lost */
+    if (rc == FM_OK && space[0] == 'h') /* here a name in use is a mistake, not a lost race */
         rc = fmo_branch_must_be_new(c, name);
     FM_THEN(rc, fm_ref_update(c->repo, ref, &oid, NULL, "created"));
     if (rc == FM_EEXISTS && space[0] == 't')

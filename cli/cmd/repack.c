@@ -1,4 +1,4 @@
-/* repack.c - fmstore repack: many packs into few, long delta chains shortened, bytes coded anew. */
+/* repack.c - fmstore repack: joins packs, shortens delta chains, codes objects anew. */
 #include <string.h>
 
 #include "cli/commands.h"

@@ -1,10 +1,10 @@
-/* replay.c - fmstore replay: trained again, is it the same? */
+/* replay.c - fmstore replay: trains a version again and reports whether it is the same. */
 #include <string.h>
 
 #include "cli/commands.h"
 #include "cli/ops/replay.h"
 
-#define NAMED 20u /* paths that differ, for people */
+#define NAMED 20u /* most differing paths that are printed */
 
 static void print_replayed(const fm_json *v)
 {
@@ -25,7 +25,7 @@ static void print_replayed(const fm_json *v)
 }
 
 typedef struct told {
-    fm_json *list; /* of --json; NULL: for people */
+    fm_json *list; /* for --json; NULL: prints text */
     fm_status rc;
 } told;
 

@@ -1,4 +1,4 @@
-/* results.c - fmstore results: what is kept of tests, and another clone's joined to it. */
+/* results.c - fmstore results: lists stored test results, and joins those of another clone. */
 #include <string.h>
 
 #include "cli/commands.h"
@@ -56,7 +56,7 @@ static fm_status merge(cli *c, const char *from, bool json)
 typedef struct listing {
     cli *c;
     const fm_model *model;
-    fm_json *array; /* NULL: as text */
+    fm_json *array; /* --json; NULL: prints text */
     size_t kept, count;
 } listing;
 

@@ -1,4 +1,4 @@
-/* run.c - fmstore run: one answer, or a conversation line by line. */
+/* run.c - fmstore run: prints one answer, or leads a conversation line by line. */
 #include <string.h>
 #include <unistd.h>
 
@@ -51,7 +51,7 @@ static fm_status generate(cli *c, const run_opts *o, fm_model *m, const fm_ids *
     while (rc == FM_OK && busy)
         rc = fm_scheduler_step(s, &busy);
     fm_scheduler_free(s);
-    if (a->text.len || (rc == FM_OK && !a->failed)) /* an error stands alone */
+    if (a->text.len || (rc == FM_OK && !a->failed)) /* no empty line before an error */
         putchar('\n');
     return rc == FM_OK && a->failed ? FM_EINVAL : rc;
 }
@@ -66,7 +66,7 @@ static fm_status push_message(fm_json *messages, const char *role, fm_span text)
     return rc;
 }
 
-/* messages NULL: plain continuation of the text. */
+/* messages NULL: continues the text; else answers it as the next message of a chat. */
 static fm_status answer_one(cli *c, const run_opts *o, fm_model *m, fm_json *messages, fm_span text)
 {
     fm_ids ids = {0};
@@ -102,7 +102,7 @@ static fm_status converse(cli *c, const run_opts *o, fm_model *m, fm_json *messa
         if (rc == FM_OK && line.len)
             rc = answer_one(c, o, m, messages, fm_buf_span(&line));
     }
-    if (tty) /* the shell's prompt begins its own line */
+    if (tty) /* the shell's prompt gets a line of its own */
         fputc('\n', stderr);
     fm_buf_release(&line);
     return rc;

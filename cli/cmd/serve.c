@@ -1,4 +1,4 @@
-/* serve.c - fmstore serve: branches, tags and ids as models of an OpenAI-compatible server. */
+/* serve.c - fmstore serve: an OpenAI-compatible server; its models are branches, tags and ids. */
 #include <string.h>
 #include <unistd.h>
 
@@ -13,8 +13,8 @@
 
 typedef struct catalog {
     cli *c;
-    fm_repo *repo;     /* a handle of the loading thread's own: one serves one thread at a time */
-    const char **only; /* names that may be asked for; count 0: every revision */
+    fm_repo *repo;     /* for the loading thread: one thread at a time may use a handle */
+    const char **only; /* names that may be requested; count 0: every revision */
     size_t count;
 } catalog;
 
@@ -83,14 +83,15 @@ static fm_status list_all(void *ctx,
     return fm_ref_each(k->c->repo, "refs/tags/", list_one, &s);
 }
 
-/* The key is the file's first line: command lines are seen by everybody on the machine. */
+/* Reads the key from the file's first line: a command line is visible to all users of the
+ * machine. */
 static fm_status read_key(const char *path, fm_buf *key)
 {
     FM_TRY(fm_read_file(key, path, 4096));
     const char *text = fm_buf_cstr(key);
     size_t end = strcspn(text, "\r\n"), from = strspn(text, " \t");
     while (end > from && (text[end - 1] == ' ' || text[end - 1] == '\t'))
-        end--; /* nobody can send blanks at the end of a header */
+        end--; /* a header cannot end in blanks */
     if (end <= from)
         return fm_fail(FM_EINVAL, "%s: holds no key on its first line", path);
     memmove(key->data, key->data + from, end - from);
@@ -99,7 +100,7 @@ static fm_status read_key(const char *path, fm_buf *key)
     return FM_OK;
 }
 
-/* 0: not known. */
+/* The memory of the machine; 0: not known. */
 static uint64_t machine_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
@@ -122,7 +123,7 @@ static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *
                  : fm_fail(FM_EINVAL, "--pin %s: is not among the models to serve", pins->item[i]);
     for (size_t i = 0; rc == FM_OK && i < k->count; i++)
         rc = fm_server_preload(*out, k->only[i]);
-    if (rc == FM_OK) /* no step follows the server's last */
+    if (rc == FM_OK) /* the server outlives every step of the engine */
         fm_engine_hung(k->c->engine, hung, *out);
     return rc;
 }
@@ -130,7 +131,7 @@ static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *
 static fm_status plan_all(cli *c, const char *rev, uint32_t rows)
 {
     uint32_t ranks = FM_MAX(c->ranks, 1u);
-    c->ranks = 0; /* one looks */
+    c->ranks = 0; /* one process makes the plan */
     FM_TRY(fm_ops_open(c));
     FM_TRY(fm_ops_engine(c));
     return plan_serve(c, rev, ranks, c->stages, rows, machine_bytes());
@@ -141,7 +142,7 @@ int cmd_serve(cli *c, int argc, char **argv)
     fm_server_opts opts = fm_server_defaults();
     const char *args[OPT_LIST_MAX], *key_file = NULL;
     uint64_t port = 8080, max_running = opts.max_running;
-    /* The other half is for pages of keys and values, and for other programs. */
+    /* The other half is for the KV cache and for other programs. */
     uint64_t weights = machine_bytes() / 2 / MIB;
     opt_list pins = {.count = 0};
     size_t n;
@@ -185,7 +186,7 @@ int cmd_serve(cli *c, int argc, char **argv)
     fm_status rc = fm_ops_open(c);
     FM_THEN(rc, fm_repo_open(&k.repo, c->dir));
     if (rc == FM_OK && fm_store_lease(fm_repo_store(k.repo), false, "serve") != FM_OK)
-        fm_error_clear(); /* a repository that cannot be written: no gc runs there either */
+        fm_error_clear(); /* read-only: gc cannot delete there either */
     FM_THEN(rc, fm_ops_engine(c));
     if (rc == FM_OK && key_file)
         rc = read_key(key_file, &key);

@@ -1,4 +1,4 @@
-/* show.c - fmstore show: one version for a person: what, from what, how, how large. */
+/* show.c - fmstore show: one version: its kind, parents, recipe and size. */
 #include <string.h>
 
 #include "cli/commands.h"
@@ -9,7 +9,7 @@
 typedef struct summary {
     uint64_t tensors, tensor_bytes, elems;
     uint64_t by_dtype[FM_DTYPE_COUNT];
-    uint64_t changed, unchanged; /* tensors against the first parent */
+    uint64_t changed, unchanged; /* tensors, compared with the first parent */
     bool has_parent;
 } summary;
 
@@ -53,7 +53,7 @@ static void print_arch(const fm_tree *tree)
     if (fm_arch_of_tree(&a, tree, "model.json") == FM_OK)
         printf("Model:   %s, %u layers, hidden %u, %u/%u heads, %u tokens\n", a.family, a.layers,
                a.hidden, a.heads, a.kv_heads, a.vocab);
-    fm_error_clear(); /* a version that this build cannot run can be shown all the same */
+    fm_error_clear(); /* a version that this build cannot run is shown all the same */
 }
 
 static void print_summary(const summary *s)
@@ -73,7 +73,7 @@ static void print_summary(const summary *s)
                (unsigned long long)s->changed);
 }
 
-/* Where the number of steps is given, epochs decide nothing; steps=0 is "not given". */
+/* Whether a setting has an effect: epochs have none if steps is above 0, and steps=0 has none. */
 static bool counts(const fm_json *cfg, const char *key)
 {
     bool by_steps = fm_json_int(fm_json_get(cfg, "steps"), 0) > 0;

@@ -1,4 +1,4 @@
-/* stats.c - fmstore stats: users disbelieve sharing that they cannot see. */
+/* stats.c - fmstore stats: the size of each branch, and how much of it is shared. */
 #include "cli/commands.h"
 #include "cli/cmd/stats_codecs.h"
 

@@ -1,4 +1,4 @@
-/* stats_codecs.c - how objects are stored, and why. */
+/* stats_codecs.c - prints the codecs of objects, and the reasons. */
 #include "cli/cmd/stats_codecs.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static fm_status count_object(void *ctx, const fm_digest *id)
         kind_use *to = kind_of(c, u->against ? how_made(&k, &info) : "alone", u->name);
         to->objects++;
         to->bytes += u->bytes;
-        to->stored_bytes += u->stored_bytes + (i == 0 ? head : 0); /* the head once */
+        to->stored_bytes += u->stored_bytes + (i == 0 ? head : 0); /* the head counts once */
     }
     return FM_OK;
 }
@@ -145,7 +145,7 @@ fm_status stats_of_codecs(cli *c, bool json)
 
 typedef struct names {
     cli *c;
-    fm_map *of; /* id -> "branch:path", in an arena */
+    fm_map *of; /* id -> "branch:path"; the texts are in an arena */
     fm_arena *arena;
 } names;
 
@@ -182,7 +182,7 @@ static const char *name_of(const names *n, const fm_digest *id, char hex[FM_HEX_
     return name ? name : hex;
 }
 
-/* "12 of 14 leaves as predicted" and the like. */
+/* Writes the reason for a coding, such as "12 of 14 leaves as predicted". */
 static void why_of(char *out, size_t bytes, const fm_coding *k, const fm_object_info *info)
 {
     uint32_t leaves = 0, same = 0, against = 0;

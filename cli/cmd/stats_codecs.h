@@ -1,13 +1,14 @@
-/* stats_codecs.h - stats --codecs: how objects are stored, and why. */
+/* stats_codecs.h - stats --codecs: the codecs of objects, and the reasons. */
 #ifndef FM_CLI_STATS_CODECS_H
 #define FM_CLI_STATS_CODECS_H
 
 #include "cli/base/context.h"
 
-/* Of the whole store: per way of making and codec the objects, their bytes, what they take. */
+/* Prints for the whole store, by prediction and codec: objects, their bytes, their bytes on
+ * disk. */
 fm_status stats_of_codecs(cli *c, bool json);
-/* Of one version: each tensor with its codecs, recipe, parents (as BRANCH:path where a branch has
- * them) and the reason. */
+/* Prints for one version each tensor with its codecs, recipe, parents (as BRANCH:path if a branch
+ * has them) and the reason. */
 fm_status stats_of_version(cli *c, const char *rev, bool json);
 
 #endif

@@ -1,4 +1,4 @@
-/* suite.c - fmstore suite: what a branch and its descendants are held to. */
+/* suite.c - fmstore suite: lists and changes the suites of a branch. */
 #include <string.h>
 
 #include "cli/commands.h"

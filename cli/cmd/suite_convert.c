@@ -1,5 +1,5 @@
-/* suite_convert.c - fmstore suite convert: a suite of another tool printed as one of ours. It needs
- * no repository. */
+/* suite_convert.c - fmstore suite convert: prints a suite of another tool as a suite of fmstore. It
+ * needs no repository. */
 #include <string.h>
 
 #include "cli/commands.h"

@@ -4,7 +4,7 @@
 
 #include "cli/base/context.h"
 
-/* argv as cmd_suite has it: "suite", .. "convert", FILE, options. */
+/* argv is that of cmd_suite: "suite", .. "convert", FILE, options. */
 int suite_convert(cli *c, int argc, char **argv);
 
 #endif

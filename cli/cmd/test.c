@@ -1,4 +1,4 @@
-/* test.c - fmstore test: suites of versions, alone, together, or one against another. */
+/* test.c - fmstore test: runs the suites of one version, of several, or of one against another. */
 #include <math.h>
 #include <string.h>
 
@@ -21,10 +21,10 @@ static fm_status run(cli *c, const test_opts *o)
     if (rc < 0 || good)
         return rc;
     fm_error_clear();
-    return FM_EREFUSED; /* the honest no has been printed already */
+    return FM_EREFUSED; /* the results are printed already */
 }
 
-/* CLI_GO_ON, or the exit code of what cannot be meant. */
+/* Returns CLI_GO_ON, or the exit code for options that exclude each other. */
 static int check(cli *c, test_opts *o, size_t n)
 {
     bool several = n > 1 || o->ask.descendants || o->ask.ancestors;

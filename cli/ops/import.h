@@ -1,5 +1,5 @@
-/* import.h - a foreign model becomes a version: a folder of Hugging Face or PEFT, a GGUF, a file of
- * PyTorch (store/source.h lists them). */
+/* import.h - makes a version of a foreign model: a folder of Hugging Face or PEFT, a GGUF, a file
+ * of PyTorch (store/source.h lists the forms). */
 #ifndef FM_OPS_IMPORT_H
 #define FM_OPS_IMPORT_H
 
@@ -12,20 +12,20 @@ typedef struct fm_import_opts {
     const char *path;    /* of the file or folder */
     const char *name;    /* the branch to make */
     const char *parent;  /* REV that it was adapted from; NULL: none. An adapter needs one */
-    const char *kind;    /* of the edge; NULL: what the source and the parent say */
-    const char *message; /* of the commit; NULL: made of the path */
-    fm_words suites;     /* files, hung on it */
+    const char *kind;    /* of the edge; NULL: by the source and the parent */
+    const char *message; /* of the commit; NULL: made from the path */
+    fm_words suites;     /* suite files to add to the version */
     bool no_gate;        /* land without running the suites */
 } fm_import_opts;
 
 typedef struct fm_import_result {
     fm_oid oid;
-    uint64_t file_bytes; /* that were read */
+    uint64_t file_bytes; /* bytes of the files that were read */
     fm_txn_stats stats;
 } fm_import_result;
 
-/* Leases, hashes, stores, commits, runs the gates, makes the branch. What the source has and a version
- * cannot hold is named in notes. FM_EREFUSED: a gate failed, the candidate is kept under
+/* Takes a lease, hashes, stores, commits, runs the gates, makes the branch. Notes name the parts of
+ * the source that a version cannot hold. FM_EREFUSED: a gate failed, the candidate is kept under
  * refs/fmstore/rejected/. FM_ECORRUPT: the file is damaged. *out is filled in after FM_OK and
  * FM_EREFUSED. */
 fm_status fm_ops_import(fm_ops *c, const fm_import_opts *opts, fm_import_result *out);

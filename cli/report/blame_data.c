@@ -1,4 +1,4 @@
-/* blame_data.c - the ranking of examples for people. */
+/* blame_data.c - prints the ranking of examples. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* blame_text.c - a blame for a terminal. */
+/* blame_text.c - prints a blame on a terminal. */
 #include "cli/ops/blame/report/words.h"
 #include "cli/report/report.h"
 
@@ -66,7 +66,7 @@ void blame_print_history(const fmo_blame_more *m)
 
 /* ---- tensors ---- */
 
-/* One line a layer: what is left of the name after "model.layers.N.". */
+/* Prints one line for each layer: names of units without "model.layers.N.". */
 static void print_units(const fmo_blame *b, const fm_minimal_set *set)
 {
     for (size_t g = 0; g < b->group_count; g++) {
@@ -141,7 +141,7 @@ static void print_tensors(const fmo_blame *b)
     print_shapley(b);
 }
 
-/* ---- what each step is worth ---- */
+/* ---- Shapley values of the steps ---- */
 
 static void print_worth(const fmo_blame_more *m)
 {
@@ -165,7 +165,7 @@ static void print_worth(const fmo_blame_more *m)
     out_table_print(t, stdout, "  ");
 }
 
-/* ---- where the answer turns ---- */
+/* ---- trace ---- */
 
 static char cell_sign(const fm_trace *t, unsigned site, size_t cell)
 {
@@ -203,7 +203,7 @@ static void print_grid(const fmo_blame_grids *g, const fm_trace *t)
     out_table_print(table, stdout, "    ");
 }
 
-/* The cells with the largest effect, so that nobody has to read the grid. */
+/* Prints the cells with the largest effect, a summary of the grid. */
 static void print_peaks(const fmo_blame_grids *g, const fm_trace *t)
 {
     for (unsigned s = 0; s < FM_SITES; s++) {

@@ -1,4 +1,4 @@
-/* plan_ranks.c - prints plans over ranks: who holds what. */
+/* plan_ranks.c - prints plans over ranks: the memory of each rank. */
 #include "cli/report/plan_ranks.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static fm_status cell_stages(out_table *t, const fm_serve_plan *p, uint32_t stag
     return rc;
 }
 
-/* A way that the model cannot go is a row that says why. */
+/* Prints one split as a row; a split that the model does not allow is a row with the reason. */
 static fm_status serve_row(out_table *t, const fm_serve_ask *ask, const char *rev, uint32_t stages,
                            uint32_t split)
 {

@@ -1,4 +1,4 @@
-/* plan_text.c - fmstore derive --plan: memory, time and where they go, for people. */
+/* plan_text.c - prints fmstore derive --plan: memory and time, part by part. */
 #include "cli/report/plan_ranks.h"
 #include "cli/report/report.h"
 

@@ -1,4 +1,4 @@
-/* report.h - what the operations found, printed for people and scripts. */
+/* report.h - prints the results of the operations, for people and scripts. */
 #ifndef FM_CLI_REPORT_H
 #define FM_CLI_REPORT_H
 
@@ -7,9 +7,10 @@
 #include "cli/ops/derive.h"
 #include "cli/ops/test/test_report.h"
 
-/* suite_text.c: effective cases of one suite and the versions that added, changed and waived them. */
+/* suite_text.c: the effective cases of a suite, and the versions that added, changed, waived
+ * them. */
 fm_status print_suite(cli *c, const char *rev, const char *suite, bool json);
-/* test_text.c: writes the files that are asked for, then prints. */
+/* test_text.c: writes the requested files, then prints. */
 fm_status print_tests(cli *c, const fm_test_result *r, const fmo_test_output *o);
 /* plan_text.c: derive --plan. */
 void print_derive_plan(const cli *c, const fm_derive_plan *p);

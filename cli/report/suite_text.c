@@ -1,4 +1,5 @@
-/* suite_text.c - one suite as a version has it, and which version made each case what it is. */
+/* suite_text.c - prints a suite of a version, and the versions that added, changed, waived its
+ * cases. */
 #include "cli/ops/version/suite_edit.h"
 #include "cli/report/report.h"
 #include "testing/policy.h"

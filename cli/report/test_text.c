@@ -1,4 +1,4 @@
-/* test_text.c - tested versions on the terminal. */
+/* test_text.c - prints tested versions on the terminal. */
 #include <math.h>
 
 #include "cli/report/report.h"
@@ -32,7 +32,7 @@ static void print_case(const fm_suite_run *run, const fm_case_result *r)
         printf("       answer: %s\n", out_text(r->output, 120));
 }
 
-/* What the figures are worth: before anybody trusts them. */
+/* Prints the confidence interval and the smallest difference that the cases can show. */
 static void print_worth(const fm_suite_run *run)
 {
     size_t n = run->count - run->flaky - run->waived;
@@ -159,7 +159,7 @@ static void print_change(const fm_suite_change *c, const char *was, const char *
     }
 }
 
-/* ---- all of it ---- */
+/* ---- print ---- */
 
 static fm_status print_text(const fm_test_result *t, const fmo_test_output *o, const fm_report *r,
                             const fmo_test_changes *ch)

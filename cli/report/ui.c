@@ -39,7 +39,7 @@ static void print_landed(const fm_json *v)
     printf("%s%s%s  %.10s  ", out_c(OUT_BOLD), fm_json_cstr(fm_json_get(v, "branch"), ""),
            out_c(OUT_PLAIN), id);
     out_line(message, strcspn(message, "\n"));
-    fflush(stdout); /* in its place among the talk; main looks at the stream's error */
+    fflush(stdout); /* in order with stderr; main checks the stream's error */
 }
 
 static void print_settings(out_table *table, const fm_json *set)
@@ -72,7 +72,7 @@ static void print_sweep(const fm_json *v)
         out_cell(table, "trial %zu", i + 1);
         print_settings(table, fm_json_get(t, "set"));
         out_cell_right(table, "%lld", (long long)fm_json_int(fm_json_get(t, "steps"), 0));
-        if (fm_json_is(loss, FM_JSON_NULL)) /* it failed, or never came to a number */
+        if (fm_json_is(loss, FM_JSON_NULL)) /* it failed, or has no loss */
             out_cell_right(table, "-");
         else
             out_cell_right(table, "%.4f", fm_json_real(loss, 0));

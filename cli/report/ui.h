@@ -1,4 +1,4 @@
-/* ui.h - what operations tell, on a terminal: results to stdout, talk to stderr. */
+/* ui.h - the callbacks of the operations on a terminal: results to stdout, messages to stderr. */
 #ifndef FM_CLI_UI_H
 #define FM_CLI_UI_H
 

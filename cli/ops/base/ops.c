@@ -1,4 +1,4 @@
-/* ops.c - the repository and the engine of a handle, opened once and as its options say. */
+/* ops.c - opens the repository and the engine of a handle, once, by its options. */
 #include "cli/ops/ops.h"
 
 #include <stdlib.h>
@@ -30,8 +30,7 @@ fm_status fm_ops_lease(fm_ops *c, bool writes, const char *what)
     FM_TRY(fm_ops_open(c));
 
     fm_status rc = fm_store_lease(fm_repo_store(c->repo), writes, what);
-    if (rc == FM_EIO &&
-        !writes) { /* read-only: who cannot write there cannot delete there either */
+    if (rc == FM_EIO && !writes) { /* read-only: gc cannot delete there either */
         fm_error_clear();
         rc = FM_OK;
     }
@@ -54,7 +53,7 @@ static fm_status cache_max(fm_ops *c, uint64_t *bytes)
     return rc;
 }
 
-/* --device, FMSTORE_DEVICE, config compute.device: the first that says something. *kept holds it. */
+/* The first of --device, FMSTORE_DEVICE, config compute.device that is set. *kept owns the text. */
 static fm_status pick_device(fm_ops *c, const char **out, char **kept)
 {
     const char *env = getenv("FMSTORE_DEVICE");
@@ -66,7 +65,7 @@ static fm_status pick_device(fm_ops *c, const char **out, char **kept)
     if (!*out && c->repo)
         *out = *kept = fm_repo_config(c->repo, "compute.device");
     fm_status rc = fm_device_check(*out);
-    if (rc == FM_OK || asked) /* the option was checked when it was read */
+    if (rc == FM_OK || asked) /* --device was checked when it was read */
         return rc;
     return fm_error_prefix(rc, set ? "environment FMSTORE_DEVICE" : "config compute.device");
 }
@@ -123,7 +122,7 @@ fm_status fm_ops_engine(fm_ops *c)
     opts.comm = takes ? c->comm : NULL;
     opts.comm_splits_batches = c->split_batches;
     opts.stages = takes ? c->stages : 0;
-    if (rc == FM_OK && opts.comm && !c->split_batches) /* one budget, as serve --plan counts it */
+    if (rc == FM_OK && opts.comm && !c->split_batches) /* one budget of all ranks */
         opts.kv_bytes_max /= fm_comm_size(opts.comm);
     if (rc == FM_OK && c->keep_packed && c->repo) {
         rc = cache_max(c, &opts.cache_bytes_max);
@@ -137,7 +136,7 @@ fm_status fm_ops_engine(fm_ops *c)
     return rc;
 }
 
-/* Nobody asked for it, so it is worth a word: a disk that damages one file damages others. */
+/* Warns of damaged files in the cache: a disk that damages one file damages others. */
 static void tell_damage(fm_ops *c)
 {
     static uint64_t told;

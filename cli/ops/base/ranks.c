@@ -1,4 +1,4 @@
-/* ranks.c - begins the ranks of a command, or follows as one of them. */
+/* ranks.c - starts the ranks of a command, or joins as one of them. */
 #include "cli/ops/base/ranks.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "infer/comm_launch.h"
 #include "store/base/mem.h"
 
-/* A peer that is silent for so long is lost; one that dies is told at once. */
+/* After so long a silence a peer counts as lost; the death of a peer is seen at once. */
 #define PATIENCE_S 3600.0
 
 static bool begun(uint32_t *rank)
@@ -69,7 +69,7 @@ uint32_t fmo_ranks_count(const fm_ops *c)
     return launched || size > 1 ? size : FM_MAX(c->ranks, 1u);
 }
 
-/* So that ranks of one host do not wait for each other's processors. */
+/* Splits the processors of a host, so that its ranks do not wait for each other. */
 static void share_processors(fm_ops *c, uint32_t ranks_here)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
@@ -89,8 +89,8 @@ fm_status fmo_ranks_open(fm_ops *c, bool all_run_it)
 {
     static char self[] = "fmstore", follow[] = "follow";
     char *const follower[] = {self, follow, NULL};
-    const double step_timeout_s =
-        all_run_it ? PATIENCE_S : 0.0; /* who follows waits for requests */
+    /* a follower waits for requests without limit */
+    const double step_timeout_s = all_run_it ? PATIENCE_S : 0.0;
     uint32_t rank;
     if (c->comm)
         return FM_OK;
@@ -139,7 +139,7 @@ fm_status fmo_ranks_card(const fm_ops *c, const char **device, char text[RANKS_C
     unsigned long first = colon ? strtoul(colon + 1, NULL, 10) : 0;
     fm_status rc = fm_device_count(&cards);
     if (rc != FM_OK || cards == 0 || first >= cards)
-        return rc; /* opening it says so */
+        return rc; /* opening the device reports it */
     (void)snprintf(text, RANKS_CARD_BYTES, "cuda:%u", ((uint32_t)first + before) % cards);
     *device = text;
     return FM_OK;

@@ -1,34 +1,34 @@
 /* ranks.h - fmstore over several ranks: --ranks N on one host, or mpirun.
  *
- * Commands that answer split every model over the ranks: rank 0 is the command, the others
- * follow its engine. --stages S deals a model's layers to S stages of N / S neighbouring ranks
+ * Commands that answer split every model over the ranks: rank 0 runs the command, the others
+ * follow its engine. --stages S splits a model's layers into S stages of N / S neighbouring ranks
  * (mpirun numbers the ranks of a node one after another, so a stage lies inside of a node); vLLM's
- * names are understood: --pipeline-parallel-size for S, --tensor-parallel-size for N / S. derive
- * splits each micro-batch: every rank runs the command, rank 0 alone writes. */
+ * option names are accepted: --pipeline-parallel-size for S, --tensor-parallel-size for N / S.
+ * derive splits each micro-batch: every rank runs the command, rank 0 alone writes. */
 #ifndef FM_OPS_RANKS_H
 #define FM_OPS_RANKS_H
 
 #include "cli/ops/ops.h"
 
-/* Once the options are read: what was left out of ranks = stages * split follows from the rest, and
- * from the number that mpirun began. FM_EINVAL: they do not agree. */
+/* Call it once the options are read: computes the member of ranks = stages * split that was not
+ * given, also from the number of ranks under mpirun. FM_EINVAL: they do not agree. */
 fm_status fmo_ranks_settle(fm_ops *c);
-/* Ranks were asked for: by --ranks, or by whoever began this process. */
+/* Whether several ranks are requested: by --ranks, or by the environment of mpirun or a rank 0. */
 bool fmo_ranks_wanted(const fm_ops *c);
-/* This process's rank, as the environment says; how many there are to be. */
+/* This process's rank, from the environment; the number of ranks. */
 uint32_t fmo_ranks_mine(void);
 uint32_t fmo_ranks_count(const fm_ops *c);
-/* c->comm; begins the others. They get the whole command where all run it. */
+/* Makes c->comm and starts the other ranks. all_run_it: they get the whole command line. */
 fm_status fmo_ranks_open(fm_ops *c, bool all_run_it);
-/* Rank 0 of an engine that is to be split: what the others need to make theirs. */
+/* Called by rank 0 of an engine to split: sends the others the options of their engines. */
 fm_status fmo_ranks_tell_engine(fm_ops *c);
-/* Ranks of one machine take one GPU each, from the named one on, and share them where there are
- * fewer. text: room for the name that *device becomes. */
+/* Ranks of one machine take one GPU each, from the named one on, and share GPUs if there are fewer.
+ * text: buffer for the name that *device becomes. */
 #define RANKS_CARD_BYTES 24
 fm_status fmo_ranks_card(const fm_ops *c, const char **device, char text[RANKS_CARD_BYTES]);
-/* Ranks but 0 of such an engine: the program's whole work. */
+/* Called by the ranks other than 0 of such an engine: their whole program. */
 fm_status fmo_ranks_follow(fm_ops *c);
-/* At the end of the program, behind the engine. */
+/* Call it at the end of the program, after the engine was freed. */
 void fmo_ranks_close(fm_ops *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* ranks_follow.c - a rank but 0 of an engine whose models are split. */
+/* ranks_follow.c - the work of a rank other than 0 of an engine whose models are split. */
 #include "cli/ops/base/ranks.h"
 
 static fm_status hear_engine(fm_ops *c, fm_json **said, const char **repo)
@@ -31,7 +31,7 @@ fm_status fmo_ranks_follow(fm_ops *c)
     FM_THEN(rc, hear_engine(c, &said, &repo));
     FM_THEN(rc, fm_repo_open(&c->repo, repo));
     if (rc == FM_OK && fm_store_lease(fm_repo_store(c->repo), false, "a rank's model") != FM_OK)
-        fm_error_clear(); /* a repository that cannot be written: no gc runs there either */
+        fm_error_clear(); /* read-only: gc cannot delete there either */
     FM_THEN(rc, fm_ops_engine(c));
     if (rc == FM_OK) {
         fm_provider p = fm_store_provider(fm_repo_store(c->repo));
@@ -40,7 +40,7 @@ fm_status fmo_ranks_follow(fm_ops *c)
     fm_error_save(&why);
     fm_engine_free(c->engine);
     c->engine = NULL;
-    c->mode = c->device = NULL; /* of what rank 0 said */
+    c->mode = c->device = NULL; /* they lie in *said */
     fm_json_free(said);
     fm_error_restore(&why);
     return rc;

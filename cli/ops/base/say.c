@@ -1,4 +1,4 @@
-/* say.c - messages, progress and results, made up and handed on. */
+/* say.c - formats messages, progress and results, and passes them to the callbacks. */
 #include "cli/ops/base/say.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* answers.c - the wrong answer and the right one, and how likely a model finds each. */
+/* answers.c - finds the wrong and the right answer, and each version's log-probability of them. */
 #include "cli/ops/blame/blame_more.h"
 #include "cli/ops/base/say.h"
 
@@ -51,7 +51,7 @@ fm_status fmo_blame_try(fmo_blame_more *m, const fm_tree *tree, const fmo_blame_
 
 /* ---- which answers ---- */
 
-/* What a version answers, if it passes. */
+/* The answer of a version, if it passes. */
 static fm_status passing_answer(fmo_blame_more *m, size_t node, char **out)
 {
     fmo_blame *b = m->b;
@@ -69,7 +69,8 @@ static fm_status passing_answer(fmo_blame_more *m, size_t node, char **out)
     return rc;
 }
 
-/* The culprit's parents first, then whoever passes, the nearest first. */
+/* Takes the right answer from a parent of the culprit, else from the nearest version that
+ * passes. */
 static fm_status find_right(fmo_blame_more *m)
 {
     fmo_blame *b = m->b;

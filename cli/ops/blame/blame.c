@@ -1,5 +1,5 @@
-/* blame.c - what the parts of a blame share: the case asked of many trees, the guilty step
- * opened. */
+/* blame.c - functions that the parts of a blame share: they run the case on many trees and open the
+ * guilty step. */
 #include "cli/ops/blame/blame.h"
 #include "cli/ops/base/say.h"
 
@@ -12,9 +12,9 @@
 
 #define MODELS_AT_ONCE 16u
 #define ASKS_AT_ONCE 256u
-#define BYTES_AT_ONCE ((uint64_t)8 << 30) /* of tensors that the models of a batch do not share */
+#define BYTES_AT_ONCE ((uint64_t)8 << 30) /* distinct tensors of a batch's models */
 
-/* ---- asking ---- */
+/* ---- running the case ---- */
 
 char fmo_blame_letter(char c)
 {
@@ -23,7 +23,8 @@ char fmo_blame_letter(char c)
     return word ? low : 0;
 }
 
-/* Of its letters alone. A case without an answer (a log-probability) has one way to fail. */
+/* A digest of the answer's letters and digits. A case without an answer (a log-probability) can
+ * fail in one way only: 1. */
 static fm_status answer_digest(const fm_case_result *r, uint64_t *out)
 {
     fm_buf words;
@@ -65,7 +66,7 @@ void fmo_blame_heard_release(fmo_blame_heard *h, size_t n)
     memset(h, 0, n * sizeof *h);
 }
 
-/* Tensor bytes of a tree that are not in `seen` yet. */
+/* Counts the bytes of a tree's tensors that are not in `seen`, and adds them to it. */
 static fm_status new_bytes(fm_map *seen, const fm_tree *tree, uint64_t *out)
 {
     *out = 0;
@@ -79,7 +80,7 @@ static fm_status new_bytes(fm_map *seen, const fm_tree *tree, uint64_t *out)
     return FM_OK;
 }
 
-/* The models of a batch, each tree's once. */
+/* The models of a batch, one for each tree. */
 typedef struct loaded {
     fm_model *model[MODELS_AT_ONCE];
     const fm_tree *tree[MODELS_AT_ONCE];
@@ -119,7 +120,7 @@ static void unload(loaded *l)
     }
 }
 
-/* A number for what has none of its own. */
+/* Sets the score of results that have none to the margin. */
 static fm_status add_margins(const fmo_blame *b, const fmo_blame_question *q,
                              const fm_suite_ask *ask, const size_t *of, size_t n,
                              fmo_blame_heard *out)
@@ -184,7 +185,7 @@ static fm_status ask_batch(fmo_blame *b, const fmo_blame_question *q, size_t n,
     return rc;
 }
 
-/* How many of the questions go in one batch. */
+/* The number of questions that go into one batch. */
 static fm_status batch_of(const fmo_blame_question *q, size_t n, size_t *some)
 {
     fm_map *seen = NULL;

@@ -1,5 +1,5 @@
-/* data.c - which examples of the guilty step's data pull towards the wrong answer: the
- * step as its recipe has it, the case as texts, scores of every method asked for. */
+/* data.c - ranks the examples of the guilty step's data by how they pull towards the wrong answer:
+ * opens the step by its recipe, makes texts of the case, computes the scores of every method. */
 #include "cli/ops/blame/blame_more.h"
 #include "cli/ops/base/say.h"
 
@@ -25,7 +25,8 @@ typedef struct placed {
     uint32_t at;
 } placed;
 
-/* Where the scores of the first n fall most steeply: to less than half; n where they nowhere do. */
+/* The place among the first n at which the scores fall most steeply, to less than half; n if there
+ * is none. */
 static size_t steepest(const placed *p, size_t n, size_t count, double bound)
 {
     size_t cut = n;
@@ -40,9 +41,9 @@ static size_t steepest(const placed *p, size_t n, size_t count, double bound)
     return cut;
 }
 
-/* How many examples stand out of the crowd: more than six robust deviations (median absolute
- * deviation, scaled to a normal's) above the median, down to the steepest fall among those. A place
- * to look, not a verdict. */
+/* The number of examples that stand out: more than six robust deviations (median absolute
+ * deviation, scaled to a normal's) above the median, down to the steepest fall among those. They
+ * are a place to look, not a verdict. */
 static fm_status standing_out(size_t *out, const placed *p, size_t count)
 {
     double *v = fm_calloc(count, sizeof *v);
@@ -67,7 +68,7 @@ const fm_attribution_kind blame_data_order[FM_ATTRIBUTIONS] = {
     FM_ATTR_PATH,      FM_ATTR_COSINE, FM_ATTR_RELATIF, FM_ATTR_TRACIN,
     FM_ATTR_INFLUENCE, FM_ATTR_BM25,   FM_ATTR_DOT};
 
-/* ---- the step as it was run ---- */
+/* ---- the guilty step ---- */
 typedef struct step {
     fm_json *recipe;
     fm_train_config config;
@@ -97,8 +98,8 @@ static void step_release(step *s)
     fm_json_free(s->recipe);
 }
 
-/* The data as the recipe trained on it: same files and settings, same records left out. *found
- * false: the version carries no data or no recipe of a training. */
+/* Opens the data of the recipe: same files and settings, same records left out. *found false: the
+ * version has no data, or no recipe. */
 static fm_status open_step(fmo_blame *b, step *s, bool *found)
 {
     size_t begin, end;
@@ -126,7 +127,7 @@ static fm_status open_step(fmo_blame *b, step *s, bool *found)
 }
 
 /* ---- the case as texts ---- */
-/* prompt + answer, labels on the answer. */
+/* Makes an example of prompt and answer, with labels on the answer. */
 static fm_status make_text(const fmo_blame *b, const fm_model *m, const char *answer, fm_example *e)
 {
     fm_ids ids = {0};
@@ -147,11 +148,11 @@ static fm_status make_text(const fmo_blame *b, const fm_model *m, const char *an
     e->len = e->part_len[0] = (uint32_t)ids.count;
     e->parts = 1;
     e->klass = -1;
-    e->ids = ids.id; /* taken */
+    e->ids = ids.id; /* e owns them now */
     return FM_OK;
 }
 
-/* classify: the text of the case, and the class by its name. */
+/* For classifiers: makes an example of the case's text, with the class of that name. */
 static fm_status make_class(const fmo_blame *b, const step *s, const char *answer, fm_example *e)
 {
     fm_ids ids = {0};
@@ -178,8 +179,8 @@ static fm_status make_side(const fmo_blame *b, const step *s, const char *answer
                                                         : make_text(b, s->model, answer, e);
 }
 
-/* What the parent answered where it passes: it is what the case expects in the words of a model of
- * this kind, which an expected fragment or pattern is not. */
+/* Takes the parent's answer, if it passes, as the right one: unlike the fragment or pattern that
+ * the case expects, it is a whole answer as such a model writes it. */
 static fm_status right_answer(fmo_blame *b, step *s)
 {
     fmo_blame_heard r = {0};
@@ -194,21 +195,21 @@ static fm_status right_answer(fmo_blame *b, step *s)
         s->right_known = rc == FM_OK;
     }
     fmo_blame_heard_release(&r, 1);
-    if (rc == FM_EUNSUPPORTED) { /* a class that is not among the data's: go without */
+    if (rc == FM_EUNSUPPORTED) { /* a class that the data do not have */
         fm_error_clear();
         rc = FM_OK;
     }
     return rc;
 }
 
-/* ---- the run's states, where they were kept ---- */
+/* ---- kept checkpoints of the run ---- */
 static fm_status open_states(fmo_blame *b, step *s, fm_attribution_in *in)
 {
     enum { MOST = 8 };
     fm_digest run;
     fm_status rc = fm_attribution_run(in, &run);
     FM_THEN(rc, fmo_checkpoints_states(b->c, &run, MOST, (uint64_t)1 << 30, &s->state, &s->states));
-    if (rc < 0) { /* without them there are still the points on the line */
+    if (rc < 0) { /* without them, points between parent and child serve */
         for (size_t i = 0; i < s->states; i++)
             fm_train_state_release(&s->state[i]);
         s->states = 0;
@@ -278,7 +279,7 @@ static char *file_name(const fm_dataset *data, const fm_example *e)
     return name;
 }
 
-/* The first ranking as what blame shows. */
+/* Takes the examples of the first ranking, which blame shows. */
 static fm_status take_examples(fmo_blame *b, const fm_dataset *data)
 {
     const fmo_blame_ranking *r = &b->data.ranking[0];

@@ -1,10 +1,10 @@
-/* fidelity.c - are the rankings true? The step is trained again without groups of
- * examples, and the change of the case's margin is what the group did.
+/* fidelity.c - measures the rankings: the step is trained again without groups of examples, and the
+ * change of the case's margin is the effect of the group.
  *
  * In this order, as far as the budget goes: each method's first group, one random group, each
- * method's last group; what is left goes to random halves of the data, whose changes are
- * compared with the sums of scores (LDS: Ilyas et al. 2022; Park et al. 2023). Equal groups
- * train once. */
+ * method's last group; the rest of the budget goes to random halves of the data, whose changes are
+ * compared with the sums of scores (LDS: Ilyas et al. 2022; Park et al. 2023). Equal groups train
+ * once. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static void groups_release(groups *g)
     fm_free(g->margin);
 }
 
-/* take is owned from here; *at: its place, or -1 where the budget is used up. */
+/* Adds a group and takes ownership of take; *at: its index, or -1 if the budget is used up. */
 static fm_status add_group(groups *g, bool *take, long *at)
 {
     *at = -1;
@@ -57,7 +57,7 @@ static bool *of_ranking(const fmo_blame_data_section *d, const fmo_blame_ranking
     return take;
 }
 
-/* `size` of n examples: those with the smallest random numbers of this draw. */
+/* Draws `size` of n examples, every subset equally likely (selection sampling). */
 static bool *at_random(size_t n, size_t size, uint64_t draw)
 {
     bool *take = fm_calloc(n, sizeof *take);
@@ -123,8 +123,8 @@ static fm_status train(const fm_ops *c, fmo_blame_data_section *d, const fm_attr
                : rc;
 }
 
-/* As many as blame's default ranking says to leave out: causes that stand in for each other show
- * only when they go together. */
+/* The size of a group: the number of examples that stand out in the default ranking, within bounds.
+ * Causes that replace each other show only if they are left out together. */
 static size_t group_size(const fmo_blame_data_section *d)
 {
     size_t least = FM_MAX((size_t)1, d->count / 20), most = FM_MAX((size_t)1, d->count / 4);

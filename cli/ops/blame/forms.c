@@ -1,5 +1,5 @@
-/* forms.c - other forms of the case, asked of older versions: is the fault older than the
- * step that shows it? */
+/* forms.c - runs other forms of the case on older versions, to see whether the fault is older than
+ * the step that shows it. */
 #include <string.h>
 
 #include "cli/ops/blame/blame.h"
@@ -7,7 +7,7 @@
 
 #define FORMS 6
 #define FORM_ID 11u /* question ids of forms begin with it */
-#define CHANCE 0.02 /* that a sound version happens to give one very wrong answer in free text */
+#define CHANCE 0.02 /* probability that a sound version gives a certain wrong answer in free text */
 
 static size_t word_at(const char *s, char *out, size_t bytes)
 {
@@ -34,7 +34,7 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-/* Does `said` hold every word that sets the wrong answer apart from the right one? Without such
+/* Whether `said` has every word that is in the wrong answer but not in the right one. Without such
  * words answers are compared as a whole, by their digests. */
 static bool same_answer(const char *wrong, const char *right, const fmo_blame_heard *said,
                         uint64_t digest)
@@ -57,7 +57,7 @@ static bool same_answer(const char *wrong, const char *right, const fmo_blame_he
     return false;
 }
 
-/* The text of a digest, and what a version said that passes. */
+/* *wrong: the answer with that digest; *right: the answer of a version that passes. */
 static void texts_of(const fmo_blame *b, uint64_t digest, const char **wrong, const char **right)
 {
     *wrong = *right = NULL;
@@ -74,7 +74,7 @@ static fm_status open_forms(fmo_blame *b)
     fm_status rc = FM_OK;
     if (!b->forms)
         rc = fm_suite_perturbed(&b->forms, b->suite, b->case_index, b->how.seed, FORMS);
-    if (rc == FM_ENOTFOUND) { /* nothing that could be written in another way */
+    if (rc == FM_ENOTFOUND) { /* the case has no other form */
         fm_error_clear();
         rc = FM_OK;
     }

@@ -1,4 +1,4 @@
-/* history.c - where in history: versions as nodes of the search in testing. */
+/* history.c - searches the history: versions are the nodes of testing's search. */
 #include "cli/ops/blame/blame.h"
 
 #include <math.h>
@@ -40,8 +40,8 @@ static fm_status name_node(void *ctx, const char *ref, const fm_oid *oid)
     return FM_OK;
 }
 
-/* A step that touched nothing of what a model is made of (a suite added, a note) can hardly have
- * broken a case. */
+/* The prior weight of a step that changed no part of the model (it added a suite): it can hardly
+ * have broken a case. */
 #define WEIGHT_OF_NOTHING 0.02
 
 static fm_status count_bytes(void *ctx, const fm_change *ch)
@@ -87,7 +87,7 @@ static fm_status link_nodes(fmo_blame *b, const fm_map *index)
     return FM_OK;
 }
 
-/* A round of versions, each model loaded once however often it is asked. */
+/* Runs a round of versions, and loads each model once, however often it runs. */
 static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_blame_reply *out)
 {
     fmo_blame *b = ctx;
@@ -122,7 +122,7 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
     return rc;
 }
 
-/* A round of mixtures of steps. */
+/* Runs a round of mixtures of steps. */
 fm_status fmo_blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t n,
                                       fm_blame_reply *out)
 {
@@ -165,7 +165,8 @@ fm_status fmo_blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t
     return rc;
 }
 
-/* The search wants its nodes in one row; their parents stay the versions'. */
+/* Copies the nodes into one array for the search; their lists of parents stay those of
+ * b->version. */
 static fm_status search(fmo_blame *b, const fm_blame_oracle *oracle, const fm_blame_opts *opts)
 {
     fm_blame_node *node = fm_calloc(b->count, sizeof *node);

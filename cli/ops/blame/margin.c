@@ -1,5 +1,5 @@
-/* margin.c - a number where the case has none: how much likelier the right answer is than the wrong
- * one. */
+/* margin.c - a score for cases that have none: the log-probability of the right answer less that of
+ * the wrong one. */
 #include "cli/ops/blame/blame.h"
 
 #include <math.h>
@@ -22,11 +22,12 @@ void fmo_blame_contrast(fmo_blame *b)
 typedef struct scoring {
     fm_ids ids;
     size_t prompt;
-    float *logprob; /* [ids.count]; NULL: there is no such number, or it is kept */
+    float *logprob; /* [ids.count]; NULL: it cannot be computed, or was found in the results */
     char key[FM_HEX_CHARS + 1];
 } scoring;
 
-/* What the number depends on: kept with the results of tests, a later search need not ask again. */
+/* The key of a log-probability, a digest of all that it depends on: it is stored with the results
+ * of tests, so that a later search finds it. */
 static fm_status scoring_key(scoring *s, const fm_model *m)
 {
     const fm_engine *e = fm_model_engine(m);
@@ -46,7 +47,7 @@ static fm_status scoring_key(scoring *s, const fm_model *m)
     return rc;
 }
 
-/* NaN where it is not kept. */
+/* Reads a stored log-probability; *out is unchanged (NaN) if there is none. */
 static fm_status kept_lp(const fmo_blame *b, const char *key, double *out)
 {
     fm_buf text;
@@ -58,7 +59,7 @@ static fm_status kept_lp(const fmo_blame *b, const char *key, double *out)
         *out = fm_json_real(fm_json_get(o, "logprob"), NAN);
     fm_json_free(o);
     fm_buf_release(&text);
-    if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || rc == FM_EINVAL) { /* no number: none is kept */
+    if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || rc == FM_EINVAL) { /* none is stored */
         fm_error_clear();
         rc = FM_OK;
     }
@@ -79,14 +80,14 @@ static fm_status keep_lp(const fmo_blame *b, const char *key, double lp)
     return rc;
 }
 
-/* *lp: what is kept of it; else room for what is to be asked. */
+/* *lp: the stored value; else allocates s->logprob for the request. */
 static fm_status open_scoring(const fmo_blame *b, const fmo_blame_answer *a, scoring *s, double *lp)
 {
     if (!a->text)
         return FM_OK;
     fm_status rc =
         fm_suite_case_answer(&s->ids, &s->prompt, b->suite, b->case_index, a->model, a->text);
-    if (rc == FM_EUNSUPPORTED) { /* the verdict stands */
+    if (rc == FM_EUNSUPPORTED) { /* then there is only the verdict */
         fm_error_clear();
         return FM_OK;
     }
@@ -97,7 +98,7 @@ static fm_status open_scoring(const fmo_blame *b, const fmo_blame_answer *a, sco
     return rc;
 }
 
-/* Of an answer that was asked. */
+/* Sums the log-probabilities of the answer's tokens, and stores the sum. */
 static fm_status close_scoring(const fmo_blame *b, const scoring *s, double *lp)
 {
     *lp = 0;
@@ -134,7 +135,7 @@ fm_status fmo_blame_lps(const fmo_blame *b, const fmo_blame_answer *a, size_t n,
     }
     fm_free(s);
     fm_free(req);
-    if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) { /* no text model, or too long for it */
+    if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) { /* no text model, or too long a text */
         fm_error_clear();
         rc = FM_OK;
     }

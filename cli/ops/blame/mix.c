@@ -1,6 +1,6 @@
-/* mix.c - trees that no version has: a base with the changes of some steps, an adapter
- * without some of its ranks. Tensors that have to be computed live in memory and are served
- * beside the store. */
+/* mix.c - makes trees that no version has: a base with the changes of some steps, an adapter
+ * without some of its ranks. Tensors that must be computed are in memory; a provider serves them
+ * together with the store's. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,7 +165,7 @@ fm_status fmo_blame_close_gaps(fm_tree *tree)
         fm_tree_range(tree, tensors, &tb, &te);
         if (tb != te && next++ == n)
             continue;
-        /* Without any tensor it has nothing to say, and its config must go too. */
+        /* An adapter without a tensor goes with its config; a later one takes its number. */
         fm_tree *was = NULL;
         rc = fm_tree_copy(&was, tree);
         FM_THEN(rc, fmo_tree_drop(tree, prefix));
@@ -176,13 +176,13 @@ fm_status fmo_blame_close_gaps(fm_tree *tree)
     return rc;
 }
 
-/* ---- steps: what some of them make of a tensor is x + (b1 - a1) + (b2 - a2) + ... ---- */
+/* ---- a tensor with the changes of some steps is x + (b1 - a1) + (b2 - a2) + ... ---- */
 
 typedef struct mixing {
     fmo_blame *b;
     fmo_blame_overlay *overlay;
     fm_tree *tree;
-    const fm_tree *own, *before; /* of the step at hand */
+    const fm_tree *own, *before; /* of the current step */
     fm_change *change;           /* of all steps; entries live in b->tree */
     size_t changes, change_cap;
     bool impossible;
@@ -196,8 +196,7 @@ static fm_status keep_step_change(void *ctx, const fm_change *ch)
     return FM_OK;
 }
 
-/* Is everything of this adapter new in the step? Otherwise it was changed in place, or taken
- * away. */
+/* Whether the step added this adapter; else it changed it in place, or removed it. */
 static bool folder_is_new(const mixing *m, const char *path)
 {
     char prefix[FM_MAX_PATH_BYTES];
@@ -222,7 +221,7 @@ static bool of_the_model(const char *path)
            strncmp(path, "tensors/", 8) == 0;
 }
 
-/* Everything of a step but what has to be added up. */
+/* Takes over the changes of a step, except those of tensors, which are added up later. */
 static fm_status take_step(mixing *m, size_t node)
 {
     char last[FM_MAX_PATH_BYTES] = "";
@@ -262,8 +261,8 @@ static fm_status add_difference(const fm_provider *p, const fm_change *ch, float
     return rc;
 }
 
-/* All changes of one path, in the order of time: from -> to. Where each begins at what the one
- * before it ended with, the end is what the last one has, to the bit. */
+/* Adds up all changes of one path, from -> to, oldest first. If each begins with the tensor with
+ * which the one before it ends, the sum is the last tensor, to the bit. */
 static fm_status put_sum(mixing *m, const fm_change *const *ch, size_t count)
 {
     const fm_entry *base = fm_tree_find(m->tree, ch[0]->a->path);
@@ -298,7 +297,7 @@ static int by_path(const void *x, const void *y)
 {
     const fm_change *const *a = x, *const *b = y;
     int order = strcmp((*a)->b->path, (*b)->b->path);
-    return order ? order : *a < *b ? -1 : *a > *b; /* of one path: in the order of time */
+    return order ? order : *a < *b ? -1 : *a > *b; /* one path: oldest first */
 }
 
 static fm_status put_sums(mixing *m)

@@ -1,4 +1,5 @@
-/* mixtures.c - the guilty step's child with some units set back to the parent's, and asked. */
+/* mixtures.c - makes the guilty step's child with some units set back to the parent's, and runs
+ * it. */
 #include <string.h>
 
 #include "cli/ops/blame/blame.h"

@@ -1,5 +1,5 @@
-/* ranks.c - inside the units: how large a change is, and an adapter's module taken apart
- * into its rank-one parts, column r of B with row r of A. */
+/* ranks.c - looks inside the units: the size of a change, and the rank-one parts of an adapter's
+ * module, column r of B with row r of A. */
 #include <math.h>
 #include <string.h>
 
@@ -14,8 +14,7 @@ static bool ends_with(const char *s, const char *end)
     return n > m && strcmp(s + n - m, end) == 0;
 }
 
-/* The factors of a unit that its step added as a LoRA, and nothing else; false: it is something
- * else. */
+/* The factors of a unit that consists of a LoRA which its step added; false: any other unit. */
 static bool factors_of(const fmo_blame_unit *u, const fm_entry **a, const fm_entry **b)
 {
     *a = *b = NULL;
@@ -64,7 +63,7 @@ static fm_status factor_size(const fm_provider *p, const fm_entry *a, const fm_e
     return rc;
 }
 
-/* |after - before| / |before|; 1 where one of them is missing or cannot be read as numbers. */
+/* |after - before| / |before|; 1 if one of them is missing or cannot be read as numbers. */
 static fm_status tensor_size(const fm_provider *p, const fm_change *ch, double *out)
 {
     float *a = NULL, *b = NULL;
@@ -103,14 +102,14 @@ fm_status fmo_blame_unit_size(const fmo_blame *b, const fmo_blame_unit *u, doubl
             rc = tensor_size(&p, u->change[i], &one);
             *out = FM_MAX(*out, one);
         }
-    if (!isfinite(*out)) /* a tensor with NaN or infinity is where to look first */
+    if (!isfinite(*out)) /* a tensor with NaN or infinity comes first */
         *out = 1e12;
     return rc;
 }
 
 /* ---- ranks ---- */
 
-/* B of one unit without the columns that are not taken. */
+/* Puts B of one unit into tree, with zeros in the columns that are not taken. */
 static fm_status put_columns(const fmo_blame *b, size_t unit, const bool *take,
                              fmo_blame_overlay *overlay, fm_tree *tree)
 {
@@ -133,13 +132,13 @@ static fm_status put_columns(const fmo_blame *b, size_t unit, const bool *take,
     return rc;
 }
 
-/* The parent with the found units, these without the ranks that are not taken. */
+/* Makes the tree of the parent with the found units, these without the ranks that are not taken. */
 static fm_status rank_tree(const fmo_blame *b, const bool *take, fmo_blame_overlay *overlay,
                            fm_tree **out)
 {
     bool *unit = fm_memdup(b->minimal.take, b->unit_count * sizeof *unit);
     fm_status rc = unit ? FM_OK : FM_ENOMEM;
-    /* A unit none of whose ranks is taken is the parent's. */
+    /* A unit without a taken rank is set back to the parent's. */
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++) {
         bool any = false, has = false;
         for (size_t k = 0; k < b->rank_count; k++)
@@ -151,7 +150,7 @@ static fm_status rank_tree(const fmo_blame *b, const bool *take, fmo_blame_overl
     }
     *out = NULL;
     fm_tree *ranks = NULL;
-    /* Columns are set in a copy of the child, where paths are as the units know them. */
+    /* Columns are set in a copy of the child, whose paths are those of the units. */
     FM_THEN(rc, fm_tree_copy(&ranks, b->child));
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++)
         if (unit[u])
@@ -198,7 +197,7 @@ static fm_status ranks_fail(void *ctx, const fm_mixture *mix, size_t n, fm_mixtu
     return rc;
 }
 
-/* Every rank of every adapter's module that was found, with the size of its part. */
+/* Lists every rank of the adapters' modules among the found units, with the size of its part. */
 static fm_status list_ranks(fmo_blame *b, double **weight)
 {
     const fm_provider p = fm_store_provider(fm_repo_store(b->c->repo));
@@ -240,7 +239,8 @@ fm_status fmo_blame_ranks(fmo_blame *b)
         module = fm_calloc(b->rank_count, sizeof *module);
         rc = module ? FM_OK : FM_ENOMEM;
     }
-    /* Group numbers are below the count of what is grouped: that of a module's first rank. */
+    /* The group number of a module is the index of its first rank: numbers must be below the
+     * count. */
     for (size_t k = 0; rc == FM_OK && k < b->rank_count; k++)
         module[k] = k && b->rank[k].unit == b->rank[k - 1].unit ? module[k - 1] : k;
     if (rc == FM_OK && b->rank_count) {

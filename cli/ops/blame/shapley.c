@@ -1,4 +1,4 @@
-/* shapley.c - what each unit of a found set adds to the failure. */
+/* shapley.c - Shapley values of the units of a found set: how much each adds to the failure. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 typedef struct worth {
     fmo_blame *b;
-    size_t *unit; /* [n] of the set */
+    size_t *unit; /* [n] the set's units */
     size_t n;
     bool margin;
 } worth;
@@ -36,7 +36,7 @@ static fm_status coalitions(void *ctx, const bool *take, size_t n, double *value
     return rc;
 }
 
-/* Is there a number, not only a verdict, for both ends? */
+/* Sets w->margin: whether the empty and the whole set both have a score. */
 static fm_status has_margin(worth *w)
 {
     bool *both = fm_calloc(2 * w->n, sizeof *both);
@@ -66,7 +66,7 @@ fm_status fmo_blame_shapley(fmo_blame *b)
     fm_status rc = has_margin(&w);
     b->shapley_margin = w.margin;
     FM_THEN(rc, fm_shapley_values(&b->shapley, w.n, coalitions, &w, &opts));
-    if (rc == FM_EINVAL) { /* what the search found stands */
+    if (rc == FM_EINVAL) { /* the set itself is still valid */
         b->shapley_why_not = fm_strdup(fm_error_text());
         fm_error_clear();
         rc = b->shapley_why_not ? FM_OK : FM_ENOMEM;

@@ -1,5 +1,5 @@
-/* shapley_steps.c - what each step of the history adds to the failure: the base with every
- * choice of the steps since, run for real. */
+/* shapley_steps.c - Shapley values of the history's steps: how much each adds to the failure. The
+ * base is run with subsets of the steps since. */
 #include <math.h>
 #include <string.h>
 
@@ -7,9 +7,9 @@
 #include "cli/ops/base/say.h"
 #include "store/base/mem.h"
 
-#define AT_ONCE 16u /* mixtures whose tensors are held at a time */
+#define AT_ONCE 16u /* mixtures whose computed tensors are in memory at a time */
 
-/* Does the step touch what answers are made of? */
+/* Whether the step changed a tensor or another part of the model. */
 static bool counts(const fmo_blame *b, size_t node)
 {
     return b->version[node].node.parent_count && b->version[node].changed_bytes > 0;
@@ -24,7 +24,7 @@ static fm_status mix_some(const fmo_blame_step_shapley *w, fmo_blame *b, const b
     fm_status rc = step ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         mix[i] = (fm_blame_mix){.step = step + i * w->count};
-        step[i * w->count] = w->node[0]; /* says whose base, also where no step is taken */
+        step[i * w->count] = w->node[0]; /* names the base, even with count 0 */
         for (size_t k = 0; k < w->count; k++)
             if (take[i * w->count + k])
                 step[i * w->count + mix[i].count++] = w->node[k];
@@ -56,7 +56,7 @@ static fm_status coalitions(void *ctx, const bool *take, size_t n, double *value
     return FM_OK;
 }
 
-/* Is there a number, not only a verdict, for the base and for all steps? */
+/* Sets w->margin: whether the base and the base with all steps both have a score. */
 static fm_status has_margin(asking *a)
 {
     bool both[2 * BLAME_WORTH_MOST] = {false};

@@ -1,10 +1,11 @@
-/* steps.c - at which step of the guilty run the case began to fail.
+/* steps.c - finds the step of the guilty run at which the case began to fail.
  *
- * Points are states of the run at which the case is asked: the parent (it passes), checkpoints that
+ * Points are states of the run on which the case is run: the parent (it passes), checkpoints that
  * the repository keeps, the version (it fails). The first pair of neighbours of which one passes
- * and the next fails is narrowed, first by the checkpoints in it, then by training the steps
- * between again from the nearest state before, up to FINE states at a time. What is found is a step
- * before which the case passes and after which it fails, both asked; a run may have several. */
+ * and the next fails is narrowed, first by the checkpoints between them, then by training the steps
+ * between them again from the nearest state before, up to FINE states at a time. The result is a
+ * step before which the case passes and after which it fails, both run; a run may have several
+ * such. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 #include "train/train.h"
 
 #define PREFIX "refs/fmstore/checkpoints/"
-#define STATES_BYTES (1ull << 30) /* of states held in memory */
+#define STATES_BYTES (1ull << 30) /* limit for the states held in memory */
 enum { RUN_HEX = 20, FINE = 16 };
 
 typedef struct kept_state { /* a checkpoint, or a state in memory */
@@ -33,7 +34,7 @@ typedef struct hunt {
     kept_state *kept; /* ascending steps */
     size_t count, cap;
     uint64_t state_bytes;
-    /* of a walk */
+    /* the current walk: a training from one state to a step */
     const kept_state *from; /* NULL: the beginning */
     uint32_t to, every;
     kept_state *got;
@@ -57,14 +58,14 @@ static fm_status train(hunt *h, const fm_train_checkpoints *checkpoints, uint32_
     fm_train_job job = job_of(h->r);
     job.checkpoints = checkpoints;
     job.checkpoint_every = every;
-    job.held_outs = 0; /* what is held out moves no weight */
+    job.held_outs = 0; /* held-out examples move no weight */
     fmo_blame_swap_engines(h->m);
     fm_status rc = fm_train_run(h->r->c->engine, &p, &job, 1, result, progress, h);
     fmo_blame_swap_engines(h->m);
     return rc;
 }
 
-/* What the states of this run are called. */
+/* Computes the digest that names the checkpoints of this run. */
 static fm_status name_run(hunt *h)
 {
     const fm_provider p = fm_store_provider(fm_repo_store(h->r->c->repo));
@@ -169,8 +170,8 @@ static fm_status ask_state(hunt *h, const kept_state *k, bool kept)
     return rc;
 }
 
-/* The first neighbours of which one passes and the next fails. What could not be asked is no
- * neighbour. */
+/* Finds the first neighbours of which one passes and the next fails; points that could not be run
+ * are skipped. */
 static void narrow(fmo_blame_steps *s)
 {
     size_t pass = SIZE_MAX;
@@ -202,7 +203,7 @@ static fm_status ends(hunt *h)
     return FM_OK;
 }
 
-/* Checkpoints strictly between, FINE of them at a time, evenly. */
+/* Runs the case on checkpoints strictly between the pair, FINE at a time, evenly chosen. */
 static fm_status ask_kept(hunt *h)
 {
     fmo_blame_steps *s = &h->m->steps;
@@ -221,12 +222,12 @@ static fm_status ask_kept(hunt *h)
             FM_THEN(rc, ask_state(h, k, true));
         }
         narrow(s);
-        more = s->passes_at > low || s->fails_at < high; /* else none of them could be asked */
+        more = s->passes_at > low || s->fails_at < high; /* else none of them could be run */
     }
     return rc;
 }
 
-/* ---- trained again, state by state ---- */
+/* ---- train again, state by state ---- */
 
 static void states_release(kept_state *k, size_t n)
 {
@@ -284,7 +285,7 @@ static bool until(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
                            h->from ? h->from->step : 0, h->to);
 }
 
-/* From the newest state that is not after passes_at, to fails_at. */
+/* Trains from a state (NULL: the beginning) to fails_at and keeps states on the way. */
 static fm_status walk(hunt *h, const kept_state *from)
 {
     const fmo_blame_steps *s = &h->m->steps;
@@ -331,7 +332,7 @@ static fm_status ask_got(hunt *h)
 static fm_status train_between(hunt *h)
 {
     fmo_blame_steps *s = &h->m->steps;
-    kept_state *held = NULL; /* of the walk before */
+    kept_state *held = NULL; /* the states of the walk before */
     size_t held_count = 0;
     fm_status rc = FM_OK;
     fmo_ui_say(h->m->b->c, FM_UI_NOTE,
@@ -348,7 +349,7 @@ static fm_status train_between(hunt *h)
         held = h->got;
         held_count = h->got_count;
         if (s->passes_at == low && s->fails_at == high)
-            break; /* nothing between could be asked */
+            break; /* no state between them could be run */
     }
     states_release(held, held_count);
     h->got = NULL;

@@ -1,4 +1,4 @@
-/* tensors.c - which tensors: mixtures of the guilty step's parent and child, run for real. */
+/* tensors.c - finds the guilty tensors: runs mixtures of the guilty step's parent and child. */
 #include "cli/ops/base/say.h"
 #include "cli/ops/blame/blame.h"
 
@@ -20,8 +20,9 @@ static fm_status keep_change(void *ctx, const fm_change *ch)
     return FM_OK;
 }
 
-/* "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" -> "model.layers.0.mlp.up_proj" with
- * the adapter's folder in front when it is not the first; plain tensors keep their name. */
+/* Names the unit of an entry: "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" becomes
+ * "model.layers.0.mlp.up_proj", with " (adapter FOLDER)" behind it unless the adapter is the first;
+ * a plain tensor loses only ".weight". */
 static void fmo_unit_name(char out[BLAME_UNIT_NAME], const fm_entry *e)
 {
     static const char peft[] = "base_model.model.";
@@ -40,8 +41,8 @@ static void fmo_unit_name(char out[BLAME_UNIT_NAME], const fm_entry *e)
     }
 }
 
-/* Units of one layer form a group, and within it those of one part ("layers.3.mlp") a block;
- * what is outside the layers is a group and a block by itself. */
+/* The units of one layer form a group, and within it those of one part ("layers.3.mlp") a block; a
+ * unit outside the layers is a group and a block of its own. */
 static void group_key(char *out, size_t bytes, const char *unit, bool block)
 {
     const char *layers = strstr(unit, "layers."), *dot = layers ? strchr(layers + 7, '.') : NULL;
@@ -98,8 +99,8 @@ static fm_status build_units(fmo_blame *b)
     return rc;
 }
 
-/* set_back: take says what goes back to the parent, and what is looked for is a child that
- * passes. */
+/* Runs mixtures. set_back: take marks the units set back to the parent, and the search looks for a
+ * child that passes; else take marks the child's units, and it looks for a failure. */
 static fm_status ask_mixtures(fmo_blame *b, const fm_mixture *mix, size_t n, bool set_back,
                               fm_mixture_reply *out)
 {
@@ -115,7 +116,7 @@ static fm_status ask_mixtures(fmo_blame *b, const fm_mixture *mix, size_t n, boo
     }
     FM_THEN(rc, fmo_blame_run_mixtures(b, take, repeat, n, heard));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        /* A mixture that cannot be asked proves nothing, in either direction. */
+        /* A mixture that cannot be run proves nothing, in either direction. */
         out[i] = (fm_mixture_reply){
             .fails = heard[i].verdict == (set_back ? FM_PASS : FM_FAIL),
             .unasked = heard[i].verdict == FM_ERROR_CASE,
@@ -140,7 +141,7 @@ static fm_status resets_repair(void *ctx, const fm_mixture *mix, size_t n, fm_mi
     return ask_mixtures(ctx, mix, n, true, out);
 }
 
-/* Both sets: what breaks the parent, what repairs the child. */
+/* Searches both sets of units: one that breaks the parent, one that repairs the child. */
 static fm_status search_units(fmo_blame *b)
 {
     size_t n = b->unit_count;
@@ -174,7 +175,7 @@ fm_status fmo_blame_tensors(fmo_blame *b)
     FM_THEN(rc, build_units(b));
     if (rc < 0 || b->unit_count == 0)
         return rc;
-    /* Both ends stay resident, so that a mixture loads no weight at all. */
+    /* Parent and child stay open, so that a mixture loads no weight at all. */
     rc = fm_ops_load_model(b->c, b->parent, "parent", &keep[0]);
     FM_THEN(rc, fm_ops_load_model(b->c, b->child, "child", &keep[1]));
     fmo_blame_contrast(b);

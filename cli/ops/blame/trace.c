@@ -1,5 +1,5 @@
-/* trace.c - at which layer and token the answer turns: the child with the parent's states and
- * the other way round (infer/trace.h). */
+/* trace.c - finds the layer and token at which the answer turns: runs the child with the parent's
+ * states and the parent with the child's (infer/trace.h). */
 #include "cli/ops/blame/blame_more.h"
 #include "cli/ops/base/say.h"
 
@@ -7,7 +7,7 @@
 
 #include "store/base/mem.h"
 
-enum { ROWS_MAX = 12000 }; /* of one direction; more tokens than that are taken together */
+enum { ROWS_MAX = 12000 }; /* limit of rows in one direction; beyond it tokens are joined */
 
 typedef struct texts {
     fm_ids wrong, right;
@@ -22,7 +22,8 @@ static fm_status say_no(fmo_blame_more *m, fm_status rc)
     return m->grids.why_not ? FM_OK : FM_ENOMEM;
 }
 
-/* The same tokens for both models; where one text begins with the other, its end is said too. */
+/* Makes both texts, of the same tokens for both models. If one text begins with the other, both get
+ * an end token. */
 static fm_status open_texts(const fmo_blame_more *m, fm_model *child, fm_model *parent, texts *t)
 {
     fm_ids other = {0};

@@ -1,4 +1,4 @@
-/* checkpoints.c - one commit per state, one ref per commit, one lock per run. */
+/* checkpoints.c - checkpoints: one commit per state, one ref per commit, one lock per run. */
 #include "cli/ops/derive/checkpoints.h"
 #include "cli/ops/base/say.h"
 #include "cli/ops/base/ranks.h"
@@ -15,28 +15,28 @@
 #define PREFIX FM_CHECKPOINTS
 #define RUN_HEX FM_RUN_CHARS
 enum { STEP_DIGITS = 10, SECONDS_BETWEEN = 60 };
-static const double cost_share = 0.02; /* of the time, at most */
+static const double cost_share = 0.02; /* largest share of the time spent on checkpoints */
 
 typedef struct kept {
     const char *name;
     char run[RUN_HEX + 1]; /* empty: not begun */
-    fm_lock *lock;         /* NULL also where an earlier child of the same run has it */
+    fm_lock *lock;         /* NULL also if an earlier child of the same run holds it */
     char *lock_path;
-    fm_tree *newest; /* of the last state: what the next is coded against */
+    fm_tree *newest; /* of the last state, against which the next is coded */
     fm_json *log;    /* of the state that was loaded */
     uint32_t step, steps;
-    double saved_s; /* when; the beginning before the first */
+    double saved_s; /* time of the last state; before it, that of the beginning */
 } kept;
 
 struct fmo_checkpoints {
     fm_ops *c;
-    fm_repo *repo; /* the handle in use: a state is written through one of its own */
+    fm_repo *repo; /* the handle in use: c->repo, or while a state is written one of its own */
     fm_keep_policy policy;
     kept *child;
     size_t count;
-    const size_t *job; /* child of each */
+    const size_t *job; /* the child of each job */
     bool stopping, at_ends;
-    double begun_s, spent_s, cost_s; /* of all states, of the last one */
+    double begun_s, spent_s, cost_s; /* start; seconds for all states, for the last one */
     fm_train_checkpoints train;
 };
 
@@ -97,7 +97,7 @@ void fmo_checkpoints_name(fmo_checkpoints *k, size_t child, const char *name)
     k->child[child].name = name;
 }
 
-/* Time decides only when a state is written, never what is in it. */
+/* Whether to write a state now. Time decides only that, never the content of a state. */
 static bool due(void *ctx, uint32_t job, uint32_t step)
 {
     fmo_checkpoints *k = ctx;
@@ -108,7 +108,7 @@ static bool due(void *ctx, uint32_t job, uint32_t step)
         return true;
     if (k->policy.every)
         return step % k->policy.every == 0;
-    if (since < SECONDS_BETWEEN) /* an end too: what is lost is a minute at most */
+    if (since < SECONDS_BETWEEN) /* at the end too: at most a minute is lost */
         return false;
     return at_end || k->spent_s + k->cost_s <= cost_share * (now - k->begun_s);
 }
@@ -134,7 +134,7 @@ static fm_status take_ref(void *ctx, const char *name, const fm_oid *oid)
     const char *digits = strrchr(name, '/') + 1;
     unsigned long long step = strtoull(digits, &end, 10);
     if (*end || end == digits || step > UINT32_MAX)
-        return FM_OK; /* not one of ours */
+        return FM_OK; /* not a checkpoint's name */
     FM_TRY(fm_grow(&l->step, &l->step_cap, l->count + 1, sizeof *l->step));
     FM_TRY(fm_grow(&l->oid, &l->oid_cap, l->count + 1, sizeof *l->oid));
     l->step[l->count] = (uint32_t)step;
@@ -147,7 +147,7 @@ static fm_status list_refs(const fmo_checkpoints *k, const kept *s, state_refs *
     char prefix[sizeof PREFIX + RUN_HEX + 2];
     memset(out, 0, sizeof *out);
     snprintf(prefix, sizeof prefix, PREFIX "%s/", s->run);
-    return fm_ref_each(k->repo, prefix, take_ref, out); /* sorted by name: by step */
+    return fm_ref_each(k->repo, prefix, take_ref, out); /* sorted by name, so by step */
 }
 
 static void free_refs(state_refs *l)
@@ -182,7 +182,7 @@ static fm_status unmark(const fmo_checkpoints *k, const kept *s)
     return FM_OK;
 }
 
-/* What the policy does not keep; gc takes the rest. all: the child has landed. */
+/* Drops the refs that the policy does not keep; gc deletes the rest. all: the child has landed. */
 static fm_status drop_refs(const fmo_checkpoints *k, const kept *s, bool all)
 {
     state_refs l;
@@ -209,7 +209,7 @@ static fm_status move_ref(const fmo_checkpoints *k, const char *name, const fm_o
     return rc == FM_OK ? fm_ref_update(k->repo, name, oid, there ? &old : NULL, "checkpoint") : rc;
 }
 
-/* A person wants them: age alone does not make gc drop them. */
+/* Marks the checkpoints as kept: gc does not drop them for their age alone. */
 static fm_status mark_kept(const fmo_checkpoints *k, const kept *s)
 {
     state_refs l;
@@ -240,7 +240,7 @@ static fm_status put_about(fm_txn *txn, fm_tree *tree, const kept *s, const fm_t
     return rc == FM_OK ? fmo_tree_put_json(txn, tree, "train_log.json", state->log) : rc;
 }
 
-/* "p/NAME" lies below p/, by the path of NAME. */
+/* Puts "p/NAME" below p/, at the path of NAME. */
 static fm_status put_state_tensor(fm_txn *txn, fm_tree *tree, const fm_tree *before,
                                   const fm_trained *t)
 {
@@ -272,7 +272,8 @@ static fm_status store_state(fmo_checkpoints *k, const kept *s, const fm_train_s
     return rc;
 }
 
-/* A state of that step may be there: of another child that is the very same run, or damaged. */
+/* Points the ref of a step at a state. An old ref may exist: of another child that is the same run,
+ * or of a damaged state. */
 static fm_status point_at(const fmo_checkpoints *k, const kept *s, uint32_t step, const fm_oid *oid)
 {
     char name[128];
@@ -294,8 +295,9 @@ static fm_status write_state(fmo_checkpoints *k, kept *s, const fm_train_state *
     return drop_refs(k, s, false);
 }
 
-/* Through a handle of its own, whose lease ends with it: the ref alone keeps the state, and what
- * the policy has dropped goes with the next gc, however long the training still runs. */
+/* Writes a state through a handle of its own, whose lease ends with it: then the ref alone keeps
+ * the state, and the next gc deletes states that the policy dropped, even while the training
+ * runs. */
 static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
 {
     fmo_checkpoints *k = ctx;
@@ -401,8 +403,8 @@ static fm_status load_one(fmo_checkpoints *k, kept *s, const fm_oid *oid, const 
     return FM_OK;
 }
 
-/* The newest that can be read. A damaged one costs time, not the result: the bits do not depend on
- * where a run goes on from. */
+/* Loads the newest state that can be read. A damaged one costs time only: the bits of the result do
+ * not depend on the step at which a run resumes. */
 static fm_status load_newest(fmo_checkpoints *k, kept *s, const fm_digest *run, fm_train_state *out,
                              bool *found)
 {
@@ -454,11 +456,11 @@ fm_status fmo_checkpoints_states(fm_ops *c, const fm_digest *run, size_t most, u
     return rc;
 }
 
-/* One of several children that are the very same run holds the lock for all of them. */
+/* Takes the lock of the run. Of several children that are the same run, one holds it for all. */
 static fm_status lock_run(fmo_checkpoints *k, kept *s)
 {
     if (fmo_ranks_mine() > 0)
-        return FM_OK; /* rank 0 has it */
+        return FM_OK; /* rank 0 holds it */
     for (size_t i = 0; i < k->count; i++)
         if (&k->child[i] != s && k->child[i].lock && strcmp(k->child[i].run, s->run) == 0)
             return FM_OK;
@@ -494,7 +496,7 @@ static fm_status load(void *ctx, uint32_t job, const fm_digest *run, fm_train_st
     return FM_OK;
 }
 
-/* ---- */
+/* ---- life cycle ---- */
 
 fm_status fmo_checkpoints_new(fmo_checkpoints **out, fm_ops *c, const fm_keep_policy *policy,
                               size_t children)

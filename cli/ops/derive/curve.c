@@ -1,4 +1,4 @@
-/* curve.c - the curve of a training as SVG and a page around it. */
+/* curve.c - draws the curve of a training as SVG and writes a page around it. */
 #include "cli/ops/derive/curve.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 
 enum { WIDTH = 760, HEIGHT = 412, LEFT = 64, RIGHT = 744 };
 
-/* The loss, faint as it is and thick as means of neighbours, above the learning rate. */
+/* Draws the loss, as a faint line, and its moving average, as a thick one, above the learning
+ * rate. */
 static void draw(fm_buf *out, bool file, const fm_json *log, const char *title)
 {
     fm_series loss, rate;

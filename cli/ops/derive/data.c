@@ -13,7 +13,7 @@
 #define DATA_MAX_BYTES ((size_t)8 << 30)
 #define META_MAX_BYTES ((size_t)1 << 20)
 
-/* ---- words and keys ---- */
+/* ---- options and keys ---- */
 
 static fmo_data_file *add_file(fmo_data_list *l, char *path)
 {
@@ -89,7 +89,7 @@ static fm_status take_text(char **out, const fm_json *obj, const char *key, cons
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-/* What f does not know yet of where it comes from. */
+/* Takes licence, source and split from obj where f lacks them. */
 static fm_status take_origin(fmo_data_file *f, const fm_json *obj, const char *where)
 {
     FM_TRY(take_text(&f->licence, obj, "licence", where));
@@ -198,7 +198,7 @@ const char *fmo_data_title(const fmo_data_list *l)
     return s;
 }
 
-/* ---- files to a data set ---- */
+/* ---- a data set from files ---- */
 
 static fm_status read_meta(fmo_data_file *f)
 {
@@ -282,7 +282,7 @@ fm_status fmo_data_open(fmo_data_list *l, fm_dataset **out, const fm_tokenizer *
     return open_files(l, out, tok, chat, c);
 }
 
-/* ---- into a version and out of it ---- */
+/* ---- data in a version ---- */
 
 fm_json *fmo_data_manifests(const fm_dataset *d)
 {
@@ -344,7 +344,7 @@ static fm_status recipe_skips(fmo_data_file *f, const fm_json *manifest)
     return f->skip ? FM_OK : FM_ENOMEM;
 }
 
-/* The bytes must be those that the recipe's digest names. */
+/* Reads a file of the version and compares it with the digest in the recipe. */
 static fm_status recipe_file(fm_ops *c, fmo_data_list *l, const fm_tree *tree,
                              const fm_json *manifest)
 {

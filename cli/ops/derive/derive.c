@@ -1,8 +1,8 @@
-/* derive.c - one training call for all children of a wave, then one version each.
+/* derive.c - trains all children of a wave in one call, then makes a version of each.
  *
- * A wave is what stands on versions that are there: first on the parent, then on the children of
- * the wave before, which are committed by then. Branches move when the last wave is trained, so that a
- * family that is stopped lands nothing. */
+ * The children of the first wave are trained on the parent, those of each later wave on children of
+ * the waves before, which are committed by then. Branches move when the last wave is trained, so
+ * that a family that is stopped lands nothing. */
 #include "cli/ops/derive/derive_run.h"
 #include "cli/ops/base/say.h"
 #include "cli/ops/base/ranks.h"
@@ -23,9 +23,9 @@ static const char *const config_files[CONFIG_FILES] = {
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "chat_template.jinja"};
 
-/* ---- what the children begin from ---- */
+/* ---- parent and data ---- */
 
-/* The config folder's files, read before anything is stored. */
+/* Reads the config folder's files, before anything is stored. */
 static fm_status read_config_files(fmo_derivation *d)
 {
     fm_status rc = FM_OK;
@@ -65,7 +65,7 @@ static fm_status put_model_json(const fmo_derivation *d, fm_tree *tree)
     return rc;
 }
 
-/* A tree of the config folder: what a model is before it has weights. */
+/* Makes a tree of the config folder: a model without weights. */
 static fm_status store_config(fmo_derivation *d)
 {
     fm_txn *txn = NULL;
@@ -80,7 +80,7 @@ static fm_status store_config(fmo_derivation *d)
             rc = fm_txn_put_path(txn, d->parent, to, fm_buf_span(&d->config[i]));
         fm_free(to);
     }
-    if (rc == FM_OK && !d->plan && fmo_ranks_mine() == 0) /* a plan changes nothing */
+    if (rc == FM_OK && !d->plan && fmo_ranks_mine() == 0) /* a plan stores nothing */
         rc = fm_txn_commit(txn, NULL);
     fm_txn_close(txn);
     return rc;
@@ -100,7 +100,7 @@ static fm_status open_parent(fmo_derivation *d)
     return FM_OK;
 }
 
-/* Everything that can be wrong with the words of a child, before any work. */
+/* Checks all options of a child before any work. */
 static fm_status check_child(const fmo_derivation *d, size_t i)
 {
     const fmo_child *ch = &d->f->child[i];
@@ -137,7 +137,7 @@ static fm_status prepare_child(fmo_derivation *d, size_t i)
     return rc;
 }
 
-/* What the data are like, before the first step; children with the same need it once. */
+/* Reports on the data before the first step, once for each data set. */
 static fm_status show_reports(const fmo_derivation *d)
 {
     const fm_ui_level level = d->check_data ? FM_UI_RESULT : FM_UI_NOTE;
@@ -175,13 +175,13 @@ static fm_train_job job_of(const fmo_derivation *d, size_t i)
                         .parent = fmo_base_tree(d, i),
                         .data = d->training[i].dataset,
                         .checkpoints = fmo_checkpoints_train(d->checkpoints),
-                        .checkpoint_every = 1, /* the checkpoints says when */
+                        .checkpoint_every = 1, /* checkpoints.c decides when */
                         .recompute = d->recompute};
     fmo_goal_job(&d->training[i].goal, &job);
     return job;
 }
 
-/* ---- while they train ---- */
+/* ---- during training ---- */
 
 static bool show_one(const fmo_derivation *d, const fm_train_progress *p, size_t i)
 {
@@ -204,7 +204,7 @@ static bool show_one(const fmo_derivation *d, const fm_train_progress *p, size_t
     return stop;
 }
 
-/* What a trial did before it was stopped is in the log of its state. */
+/* Notes a step of a trial; the steps before it resumed are in the log of its state. */
 static fm_status note_step(fmo_derivation *d, size_t i, const fm_train_progress *p)
 {
     const fmo_unit *u = &d->f->unit[d->f->child[i].unit];
@@ -217,7 +217,8 @@ static fm_status note_step(fmo_derivation *d, size_t i, const fm_train_progress 
     return fmo_sweep_step(u->sweep, trial, p->step, p->loss);
 }
 
-/* Who was seen, has steps left and is not there any more came to grief; why is told at the end. */
+/* A trial that was seen, has steps left and is not among the n has failed; the reason comes
+ * later. */
 static void note_absent(fmo_derivation *d, const fm_train_progress *p, size_t n)
 {
     for (size_t j = 0; j < d->jobs; j++) {
@@ -304,7 +305,7 @@ static void derivation_release(fmo_derivation *d)
     fm_tree_free(d->parent);
 }
 
-/* Nothing lands before all are trained: the very same command then goes on where this one ended. */
+/* No branch moves before all are trained, so the same command resumes where this one ended. */
 static fm_status fail_stopped(const fmo_derivation *d)
 {
     return fm_fail(FM_ECANCELLED,
@@ -332,7 +333,7 @@ static fm_status write_log(const fmo_derivation *d, const char *path)
 
 /* ---- a wave ---- */
 
-/* Who stands on what came to nothing is not trained. */
+/* A unit is not trained if the unit that it builds on has failed. */
 static bool can_train(fmo_derivation *d, size_t at)
 {
     const fmo_unit *u = &d->f->unit[at];
@@ -341,7 +342,7 @@ static bool can_train(fmo_derivation *d, size_t at)
         return true;
     d->cand[at].made = true;
     d->cand[at].rc = on->rc;
-    if (fmo_ranks_mine() > 0) /* rank 0 says it */
+    if (fmo_ranks_mine() > 0) /* rank 0 reports it */
         return false;
     fmo_come_to_nothing(d, fm_fail(on->rc, "'%s' was not trained: '%s', on which it stands, %s",
                                    fmo_unit_name(d->f, u), fmo_unit_name(d->f, &d->f->unit[u->on]),
@@ -383,7 +384,7 @@ static fm_status train_wave(fmo_derivation *d, unsigned wave, bool *stopped)
     return rc == FM_OK ? d->sweep_rc : rc;
 }
 
-/* Why a child failed, without its name before it. */
+/* The reason why a child failed, without its name in front. */
 static const char *why_failed(const fmo_derivation *d, size_t i)
 {
     const char *why = d->training[i].result.why, *name = d->f->child[i].name;
@@ -401,13 +402,13 @@ static void tell_sweep(const fm_ops *c, const fmo_sweep *s)
     fmo_ui_result(c, "sweep", o, rc);
 }
 
-/* The best trial; FM_OK with the only child where there is no sweep. */
+/* Chooses the best trial of a sweep, or the only child. */
 static fm_status choose_child(fmo_derivation *d, const fmo_unit *u, size_t *out)
 {
     size_t winner = 0;
     for (size_t i = 0; u->sweep && i < u->count; i++) {
         const fm_train_result *r = &d->training[u->first + i].result;
-        if (fmo_sweep_seen(u->sweep, i) == 0) { /* it came from a state at its end */
+        if (fmo_sweep_seen(u->sweep, i) == 0) { /* it resumed at its last step */
             FM_TRY(fmo_sweep_log(u->sweep, i, r->log));
         }
         if (r->failed)
@@ -437,7 +438,8 @@ static void make_candidate(fmo_derivation *d, size_t at)
     fmo_come_to_nothing(d, rc);
 }
 
-/* The last wave lands child by child; those before it just before that. */
+/* Makes the versions of a wave. With the last wave all land: first the earlier ones, then each
+ * child as it is made. */
 static void finish_wave(fmo_derivation *d, unsigned wave)
 {
     bool last = wave + 1 == d->f->waves;
@@ -452,21 +454,21 @@ static void finish_wave(fmo_derivation *d, unsigned wave)
     }
 }
 
-typedef struct told { /* of a candidate, by rank 0 */
+typedef struct told { /* rank 0's message about a candidate */
     fm_status rc;
     bool made;
     fm_oid oid;
 } told;
 
-/* What rank 0 made of a wave's units is what the other ranks' next wave stands on: they read the
- * same repository. */
+/* Rank 0 sends the ids of the versions that it made of a wave: the other ranks read them from the
+ * same repository as bases of the next wave. */
 static fm_status share_wave(fmo_derivation *d)
 {
     fm_status rc = FM_OK, told_rc = FM_OK;
     for (size_t k = 0; told_rc == FM_OK && k < d->f->units; k++) {
         fmo_candidate *cand = &d->cand[k];
         told t;
-        memset(&t, 0, sizeof t); /* its padding travels too */
+        memset(&t, 0, sizeof t); /* its padding is sent too */
         t.rc = cand->rc;
         t.made = cand->made;
         t.oid = cand->oid;
@@ -503,7 +505,7 @@ static fm_status prepare(fmo_derivation *d)
     return FM_OK;
 }
 
-/* What became of each version that was tried. */
+/* Fills in the outcome of each version that was tried. */
 static fm_status take_result(const fmo_derivation *d, fm_derive_result *out)
 {
     out->item = fm_calloc(FM_MAX(d->f->units, (size_t)1), sizeof *out->item);
@@ -542,7 +544,7 @@ fm_status fmo_family_derive(fm_ops *c, fmo_family *f, const fm_derive_opts *how,
                         .stop_after = how->stop_after};
     bool stopped = false, lands = fmo_ranks_mine() == 0;
     fm_status rc = prepare(&d);
-    rc = fm_comm_meet(c->comm, rc, 0); /* some of it the ranks did together */
+    rc = fm_comm_meet(c->comm, rc, 0); /* parts of it are collective */
     if (rc == FM_OK && lands)
         rc = show_reports(&d);
     if (rc == FM_OK && how->plan) {

@@ -1,5 +1,5 @@
-/* derive_land.c - from a result to a version: weights, data, recipe, log and curve in a tree;
- * commit, gates, branch.
+/* derive_land.c - makes a version of a training's result: a tree of weights, data, recipe, log and
+ * curve; commit, gates, branch.
  *
  * The recipe holds what a replay needs: operation, every setting, parent, data digests, compute
  * mode and kernel class. Data travels with the version (data/<name>), so that blame can rank it. */
@@ -23,7 +23,7 @@ size_t fmo_data_owner(const fmo_derivation *d, size_t i)
     return u->sweep && fmo_sweep_shares_data(u->sweep) && same_split ? u->first : i;
 }
 
-/* ---- what a child stands on ---- */
+/* ---- the base of a child ---- */
 
 static const fmo_candidate *base_of(const fmo_derivation *d, size_t i)
 {
@@ -46,9 +46,9 @@ const fm_model *fmo_base_model(const fmo_derivation *d, size_t i)
     return base_of(d, i) ? base_of(d, i)->model : d->model;
 }
 
-/* ---- from a result to a version ---- */
+/* ---- the version's tree ---- */
 
-/* manifests: one a file; consumed. */
+/* manifests: one for each data file; consumed. */
 static fm_json *make_recipe(const fmo_derivation *d, size_t i, fm_json *manifests)
 {
     char hex[FM_HEX_CHARS + 1];
@@ -75,7 +75,7 @@ static fm_json *make_recipe(const fmo_derivation *d, size_t i, fm_json *manifest
     return NULL;
 }
 
-/* The digest is of the canonical form. */
+/* The digest of v's canonical form. */
 static fm_status digest_json(fm_digest *digest, const fm_json *v)
 {
     fm_buf text;
@@ -104,7 +104,7 @@ static fm_status put_tensor(fm_txn *txn, fm_tree *tree, const char *prefix, cons
     return rc;
 }
 
-/* The folder's kind, as infer reads it (infer/model/adapter.c). */
+/* The kind in an adapter folder's name, as infer reads it (infer/model/adapter.c). */
 static const char *adapter_kind(const fm_json *config)
 {
     static const struct {
@@ -157,7 +157,7 @@ static fm_status put_text(fm_txn *txn, fm_tree *tree, const char *path, fm_buf *
     return rc;
 }
 
-/* The curve and the page, once all else is in the tree. */
+/* Adds the curve and the page, once the tree has all else. */
 static fm_status put_pages(const fmo_derivation *d, size_t i, fm_txn *txn, fm_tree *tree,
                            const fm_json *recipe, const fm_json *trials)
 {
@@ -169,7 +169,7 @@ static fm_status put_pages(const fmo_derivation *d, size_t i, fm_txn *txn, fm_tr
     fm_tree_range(tree, "suites/", &begin, &end);
     for (size_t k = begin; k < end && n < FM_WORDS_MAX; k++)
         gates[n++] = fm_path_base(fm_tree_at(tree, k)->path);
-    char title[400]; /* no branch's name: what is trained alike is the same tree */
+    char title[400]; /* without the branch: equal trainings give one tree */
     snprintf(title, sizeof title, "%s on %.300s", fmo_method_name(d->f->child[i].config.method),
              fmo_data_title(&d->f->child[i].data));
     fm_json *reports = fm_json_new_array();
@@ -221,7 +221,7 @@ static fm_status put_version(fmo_derivation *d, size_t i, fm_tree *tree, fm_dige
     for (size_t k = 0; rc == FM_OK && k < ch->suites.count; k++)
         rc = fm_ops_add_suite(txn, tree, ch->suites.item[k]);
     FM_THEN(rc, put_record(d, i, txn, tree, manifests, recipe));
-    bool one = fm_json_count(manifests) == 1; /* as before there could be several */
+    bool one = fm_json_count(manifests) == 1; /* older versions have a digest of one manifest */
     FM_THEN(rc, digest_json(data, one ? fm_json_at(manifests, 0) : manifests));
     FM_THEN(rc, fm_txn_commit(txn, NULL));
     fm_txn_close(txn);
@@ -229,7 +229,7 @@ static fm_status put_version(fmo_derivation *d, size_t i, fm_tree *tree, fm_dige
     return rc;
 }
 
-/* The kind of the edge: what was done, in lineage's words. */
+/* The kind of the edge, a name that lineage knows. */
 static const char *edge_kind(const fm_train_config *c)
 {
     static const char *const kinds[] = {"lora",   "finetune", "pretrain", "ia3",
@@ -249,8 +249,8 @@ static fm_landing landing_of(const fmo_derivation *d, const fmo_unit *u)
                                    .parent_count = d->pretrain ? 0 : 1}};
 }
 
-/* Suites are answered in mode exact, whatever mode trained: their results can then be compared; and
- * by a whole model, which an engine that trains over stages does not have. */
+/* Suites run in mode exact, whatever mode trained, so that their results can be compared; and on a
+ * whole model, which an engine that trains over stages does not have. */
 static void swap_engines(fmo_derivation *d, const char *mode)
 {
     fm_engine *e = d->c->engine;
@@ -312,7 +312,7 @@ void fmo_come_to_nothing(fmo_derivation *d, fm_status rc)
     fm_error_clear();
 }
 
-/* There is a commit: nothing is left to resume, of a winner nor of those it won against. */
+/* Once there is a commit, the checkpoints of the winner and of all other trials can go. */
 void fmo_forget_states(fmo_derivation *d, const fmo_unit *u, fm_status rc)
 {
     if (rc == FM_OK || rc == FM_EREFUSED || rc == FM_ECONFLICT || rc == FM_EEXISTS)

@@ -1,4 +1,4 @@
-/* derive_plan.c - what a derivation would take: memory and time, and memory over ranks. */
+/* derive_plan.c - estimates the memory and time of a derivation, and its memory over ranks. */
 #include "cli/ops/base/ranks.h"
 #include "cli/ops/derive/derive_run.h"
 

@@ -118,7 +118,7 @@ static fm_status add_skip(fmo_child *ch, int64_t n)
     return FM_OK;
 }
 
-/* "FILE:N": a record of one of several files, by the file's name. */
+/* Adds "FILE:N", a record of one of several files, to the list of that file. */
 static fm_status add_file_skip(fmo_child *ch, const char *name, size_t len, long long n)
 {
     for (size_t i = 0; i < ch->data.count; i++) {
@@ -164,7 +164,7 @@ static fm_status known_keys(const fm_json *obj, const char *const *known, const 
     return fm_json_known_keys(obj, known, where);
 }
 
-/* Absent is fine; another type would be left out in silence. */
+/* Checks the type of a key that may be absent: a value of another type would be ignored. */
 static fm_status want_type(const fm_json *obj, const char *key, fm_json_type type,
                            const char *where)
 {
@@ -239,7 +239,7 @@ static fm_status read_lists(fmo_child *ch, const fm_json *v, const char *path, c
     return FM_OK;
 }
 
-/* trial: what a sweep sets for this one, NULL without a sweep. */
+/* trial: the settings that a sweep gives this child; NULL without a sweep. */
 static fm_status read_child(fmo_family *f, const fm_json *v, const char *path, const char *name,
                             const fm_json *trial, const char *where)
 {
@@ -282,7 +282,7 @@ static fm_status read_trials(fmo_family *f, const fm_json *v, const char *path, 
     return FM_OK;
 }
 
-/* module: its key; NULL: one of the children. */
+/* module: the key of a module; NULL: the unit is a child. */
 static fm_status read_unit(fmo_family *f, const fm_json *v, const char *path, const char *module,
                            const char *where)
 {
@@ -329,7 +329,7 @@ static fm_status read_children(fmo_family *f, const char *path)
     return FM_OK;
 }
 
-/* ---- who stands on whom ---- */
+/* ---- the order of units ---- */
 
 static bool is_called(const fmo_family *f, const fmo_unit *u, const char *name)
 {
@@ -348,7 +348,7 @@ static fm_status find_on(fmo_family *f, fmo_unit *u, const char *path)
                    path, fmo_unit_name(f, u), u->on_name);
 }
 
-/* Wave by wave; what is left when nothing moves stands on itself. */
+/* Numbers the waves one after another; units left over form a cycle. */
 static fm_status find_waves(fmo_family *f, const char *path)
 {
     for (size_t i = 0; i < f->units; i++) {
@@ -438,7 +438,7 @@ void fmo_family_release(fmo_family *f)
         fm_free(ch->teacher);
         fm_free(ch->skip);
         for (size_t k = 0; f->doc && k < ch->suites.count; k++)
-            fm_free((void *)(uintptr_t)ch->suites.item[k]); /* family files own theirs */
+            fm_free((void *)(uintptr_t)ch->suites.item[k]); /* owned if a family file made them */
     }
     for (size_t i = 0; i < f->units; i++) {
         fm_free(f->unit[i].on_name);

@@ -1,4 +1,4 @@
-/* objective_setup.c - a job's classes, held-out examples and teacher. */
+/* objective_setup.c - sets a job's classes, held-out examples and teacher. */
 #include "cli/ops/derive/objective_setup.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* objective_setup.h - what a training objective needs beside its examples: names of the classes,
- * what is held out, the teacher. Kept in the recipe, so that a replay finds it. */
+/* objective_setup.h - inputs of a training objective other than its examples: names of the classes,
+ * held-out examples, the teacher. The recipe records them for a replay. */
 #ifndef FM_OPS_OBJECTIVE_SETUP_H
 #define FM_OPS_OBJECTIVE_SETUP_H
 
@@ -8,7 +8,7 @@
 
 typedef struct fmo_goal {
     const fm_example **held; /* [helds] */
-    const char **name;       /* [names] of classes */
+    const char **name;       /* [names] names of classes */
     size_t helds;
     uint32_t names, eval_every;
     fm_oid teacher_oid;
@@ -20,11 +20,11 @@ typedef struct fmo_goal {
 fm_status fmo_goal_open(fmo_goal *g, fm_ops *c, const fm_dataset *data,
                         const fm_train_config *config, const char *teacher, uint64_t eval_every);
 void fmo_goal_release(fmo_goal *g);
-/* Into a job, borrowed. */
+/* Sets the inputs in a job, which borrows them. */
 void fmo_goal_job(const fmo_goal *g, fm_train_job *job);
-/* "teacher" and "eval_every", where they are. */
+/* Writes "teacher" and "eval_every", if they are set. */
 void fmo_goal_recipe(const fmo_goal *g, fm_json *recipe, fm_status *rc);
-/* The same out of a recipe. */
+/* fmo_goal_open with the teacher and interval of a recipe. */
 fm_status fmo_goal_of_recipe(fmo_goal *g, fm_ops *c, const fm_dataset *data,
                              const fm_train_config *config, const fm_json *recipe);
 

@@ -1,9 +1,9 @@
-/* replay.c - data, suites and parent out of the store, settings, mode and kernel class out of the
+/* replay.c - takes data, suites and parent from the store, settings, mode and kernel class from the
  * recipe; the training runs without checkpoints; ids are compared, not bytes.
  *
- * Whatever a version was trained beside - a family, a sweep, an interruption - does not matter: each
- * child's bytes are those of its run alone. Settings that an older recipe does not have are at their
- * defaults, which is what they were. */
+ * It does not matter whether the version was trained in a family or a sweep, or was interrupted:
+ * each child's bytes are those of its run alone. A setting that an older recipe lacks has its
+ * default, which it had then. */
 #include "cli/ops/derive/replay.h"
 #include "cli/ops/base/say.h"
 
@@ -61,7 +61,7 @@ static fm_status use_mode(fmo_replay *r)
     }
     c->mode = mode;
     fm_status rc = fm_ops_engine(c);
-    c->mode = NULL; /* the engine knows; the text goes with the recipe */
+    c->mode = NULL; /* the text belongs to the recipe, which is freed; the engine has a copy */
     if (rc == FM_OK && strcmp(fm_engine_kernel_class(c->engine), kernels) != 0)
         rc = fm_fail(FM_EUNSUPPORTED,
                      "%s: was trained in kernel class '%s', this machine computes mode %s in '%s': "
@@ -70,9 +70,9 @@ static fm_status use_mode(fmo_replay *r)
     return rc;
 }
 
-/* ---- what it was made from ---- */
+/* ---- the parent ---- */
 
-/* A tree of the config folder, as derive makes one: what a model is before it has weights. */
+/* Makes the tree of a pretraining's config folder, as derive does: a model without weights. */
 static fm_status unborn_parent(fmo_replay *r)
 {
     const fm_entry *model = fm_tree_find(r->tree, "model.json");
@@ -97,8 +97,8 @@ static fm_status try_parent(fmo_replay *r, uint32_t i, char hex[FM_HEX_CHARS + 1
     return FM_OK;
 }
 
-/* The first parent that is the recipe's model: a repair (blame --fix) has what it repairs as its
- * first parent, and what it was trained on as its second. */
+/* Finds the first parent that is the recipe's model: a repair (blame --fix) has the version that it
+ * repairs as first parent, and the one that it was trained on as second. */
 static fm_status stored_parent(fmo_replay *r)
 {
     char hex[FM_HEX_CHARS + 1] = "";
@@ -158,7 +158,7 @@ fm_status fmo_replay_open(fmo_replay *r, fm_ops *c, const fm_oid *oid, const cha
     return open_data(r);
 }
 
-/* ---- again ---- */
+/* ---- train again ---- */
 
 static bool show_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 {
@@ -185,7 +185,7 @@ static fm_status train_again(fmo_replay *r)
     return rc;
 }
 
-/* ---- and compared ---- */
+/* ---- compare ---- */
 
 static fm_status put_result(fmo_replay *r, fm_tree *tree)
 {
@@ -241,8 +241,8 @@ static fm_status compare_log(const fmo_replay *r, fmo_replay_report *out)
     return rc;
 }
 
-/* The parent's tree with what was trained now in it holds the tensors that the version should hold:
- * also what training leaves alone is compared. */
+/* Compares the version with the parent's tree plus the tensors trained now, so that tensors which
+ * training leaves alone are compared too. */
 static fm_status compare(fmo_replay *r, fmo_replay_report *out)
 {
     fm_status rc = fm_tree_copy(&r->expect, r->parent);

@@ -1,4 +1,4 @@
-/* run.c - the operation: options to a family, over the ranks that there are. */
+/* run.c - the operation: makes a family of the options and derives it, over all ranks. */
 #include "cli/ops/derive.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "cli/ops/derive/family.h"
 #include "store/base/mem.h"
 
-/* It is part of the recipe, so the file and the command line must not say two things. */
+/* Chooses the compute mode, which the recipe records: file and command line must agree. */
 static fm_status choose_mode(fm_ops *c, const fmo_family *f, const char *word)
 {
     const char *mode = fmo_family_mode(f);
@@ -22,7 +22,7 @@ static fm_status choose_mode(fm_ops *c, const fmo_family *f, const char *word)
     return FM_OK;
 }
 
-/* Each rank takes as many shards of a step; what the file or --set says stands. */
+/* Gives each rank one shard of a step, unless the file or --set has another number. */
 static fm_status share_over_ranks(fm_ops *c, fmo_family *f)
 {
     uint32_t ranks = fmo_ranks_count(c);
@@ -39,7 +39,7 @@ static fm_status share_over_ranks(fm_ops *c, fmo_family *f)
     return FM_OK;
 }
 
-/* What can be wrong before anything is read. */
+/* Checks the options before anything is read. */
 static fm_status check_opts(const fm_derive_opts *o)
 {
     bool own = o->parent || o->config_dir || o->name || o->method || o->message || o->teacher ||
@@ -69,13 +69,13 @@ fm_status fm_ops_derive(fm_ops *c, const fm_derive_opts *opts, fm_derive_result 
     FM_THEN(rc, choose_mode(c, &f, opts->mode));
     if (rc == FM_OK && !opts->plan && !opts->check_data) {
         rc = share_over_ranks(c, &f);
-    } else { /* what it would take is one rank's to say */
+    } else { /* one rank can plan and check data */
         ranks = c->ranks;
         c->ranks = 0;
     }
     FM_THEN(rc, fm_ops_lease(c, true, "derive"));
     FM_THEN(rc, fmo_family_derive(c, &f, opts, ranks, out));
-    c->mode = mode; /* the file's goes with it */
+    c->mode = mode; /* the text of the file is freed next */
     fmo_family_release(&f);
     if (out == &own)
         fm_derive_result_release(out);

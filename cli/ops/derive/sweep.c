@@ -1,4 +1,4 @@
-/* sweep.c - which settings are tried, which trials go on, which wins. */
+/* sweep.c - chooses the settings to try, the trials that go on, and the winner. */
 #include "cli/ops/derive/sweep.h"
 
 #include <math.h>
@@ -19,10 +19,10 @@ typedef struct trial {
     double *loss; /* [seen] */
     size_t loss_cap;
     uint32_t seen;
-    uint32_t dropped; /* rung it did not pass, GOES_ON */
-    uint32_t place;   /* among those that came to that rung, or to the end; from 1 */
-    double metric;    /* there */
-    char *failed;     /* why; NULL */
+    uint32_t dropped; /* the rung at which it was dropped, or GOES_ON */
+    uint32_t place;   /* rank among the trials that reached that rung, or the end; from 1 */
+    double metric;    /* at that rung, or at the end */
+    char *failed;     /* the reason; NULL: it has not failed */
 } trial;
 
 struct fmo_sweep {
@@ -32,7 +32,7 @@ struct fmo_sweep {
     trial *trial;
     size_t count, cap;
     uint32_t rung[RUNGS_MAX];
-    uint32_t came[RUNGS_MAX]; /* trials that came to it */
+    uint32_t came[RUNGS_MAX]; /* number of trials that reached each rung */
     size_t rungs, decided;
     double keep;
     size_t winner;
@@ -47,7 +47,7 @@ static bool is_reserved(const char *key, const fm_json *v)
            (strcmp(key, "seed") == 0 && !fm_json_is(v, FM_JSON_ARRAY));
 }
 
-/* What examples look like depends on none of these. */
+/* Whether a setting has no influence on the examples. */
 static bool leaves_data_alone(const char *key)
 {
     static const char *const keys[] = {
@@ -107,7 +107,7 @@ static fm_status check_keys(fmo_sweep *s, const fm_json *spec, const char *where
     return keys ? FM_OK : fm_fail(FM_EINVAL, "%s: sweep: no setting is swept", where);
 }
 
-/* Number n written in mixed radix, the last key fastest. */
+/* Point n of the grid: the digits of n in mixed radix, the last key fastest. */
 static fm_json *grid_point(const fm_json *spec, uint64_t n, uint64_t total)
 {
     fm_status rc = FM_OK;
@@ -141,7 +141,7 @@ static fm_status make_grid(fmo_sweep *s, const fm_json *spec, const char *where)
     return FM_OK;
 }
 
-/* Six digits: what people read in the recipe is what was used. */
+/* Rounds to six digits, so that the recipe shows exactly the value used. */
 static double six_digits(double x)
 {
     char text[32];
@@ -168,7 +168,7 @@ static fm_status draw_range(fm_json **out, const fm_json *v, double u, const cha
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-/* Draw n: each key has a stream of its own, by its place in the file. */
+/* Draws point n: each key has a random stream of its own, by its position in the file. */
 static fm_status random_point(const fmo_sweep *s, const fm_json *spec, uint64_t n,
                               const char *where, fm_json **out)
 {
@@ -200,7 +200,8 @@ static bool is_known(const fmo_sweep *s, const fm_json *set)
     return false;
 }
 
-/* What was drawn before is drawn anew; where the lists hold no more, there are fewer trials. */
+/* Draws the trials; a point drawn before is drawn again. If the lists have no more points, there
+ * are fewer trials. */
 static fm_status make_random(fmo_sweep *s, const fm_json *spec, uint64_t trials, const char *where)
 {
     fm_status rc = FM_OK;
@@ -332,7 +333,7 @@ bool fmo_sweep_shares_data(const fmo_sweep *s)
 fm_status fmo_sweep_step(fmo_sweep *s, size_t trial_at, uint32_t step, double loss)
 {
     trial *t = &s->trial[trial_at];
-    if (step > t->seen) /* not noted in order: nothing could be said of the steps between */
+    if (step > t->seen) /* a gap: the losses of the steps between are missing */
         return fm_fail(FM_EINVAL, "sweep '%s': trial %zu comes to step %u after step %u", s->name,
                        trial_at + 1, step, t->seen);
     FM_TRY(fm_grow(&t->loss, &t->loss_cap, (size_t)step + 1, sizeof *t->loss));
@@ -370,7 +371,7 @@ uint32_t fmo_sweep_seen(const fmo_sweep *s, size_t trial_at)
 
 /* ---- judgement ---- */
 
-/* Mean over the last quarter of the first `steps` steps; a NaN is as bad as can be. */
+/* The mean loss over the last quarter of the first `steps` steps; NaN counts as infinity. */
 static double metric_at(const trial *t, uint32_t steps)
 {
     uint32_t n = (steps + 3) / 4;
@@ -381,7 +382,7 @@ static double metric_at(const trial *t, uint32_t steps)
     return isnan(mean) ? (double)INFINITY : mean;
 }
 
-/* A trial still in the race. */
+/* Whether a trial is neither dropped nor failed. */
 static bool races(const trial *t)
 {
     return t->dropped == GOES_ON && !t->failed;
@@ -400,7 +401,7 @@ static void rank(fmo_sweep *s, const size_t *who, size_t n)
     }
 }
 
-/* False: somebody who races has not come to the rung yet. */
+/* Decides a rung. False: some trial left has not reached it yet. */
 static bool decide(fmo_sweep *s, size_t rung)
 {
     size_t who[SWEEP_TRIALS_MAX], n = 0;
@@ -448,7 +449,7 @@ fm_status fmo_sweep_end(fmo_sweep *s, size_t *winner)
     return rc;
 }
 
-/* ---- for people ---- */
+/* ---- sweep.json ---- */
 
 static void outcome(const fmo_sweep *s, size_t i, char *out, size_t bytes)
 {

@@ -1,4 +1,4 @@
-/* replay.c - a version, or all of a chain, trained or grafted again and told about. */
+/* replay.c - trains or grafts a version, or all of a chain, again and reports. */
 #include "cli/ops/replay.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static fm_status add_oid(ancestry *a, const fm_oid *oid)
     return FM_OK;
 }
 
-/* First parents, up to what no training made. */
+/* Lists the first parents, up to a version that no training made. */
 static fm_status find_chain(fm_ops *c, ancestry *a)
 {
     fm_status rc = FM_OK;
@@ -60,7 +60,7 @@ static fm_json *report_json(const char *label, const fm_oid *oid, const fmo_repl
     return NULL;
 }
 
-/* *yes: the version is a graft, and it was made again. */
+/* Makes a version again if it is a graft (*yes). */
 static fm_status try_graft(fm_ops *c, const fm_oid *oid, const char *label, fmo_replay_report *out,
                            bool *yes)
 {
@@ -85,7 +85,7 @@ static fm_status replay_version(fm_ops *c, const fm_oid *oid, const char *label,
     return rc < 0 || graft ? rc : fmo_replay_training(c, oid, label, out);
 }
 
-/* Oldest first: what a version was trained on is told before it. */
+/* Replays the oldest first: a version is reported after the one that it was trained on. */
 static fm_status replay_all(fm_ops *c, const ancestry *a, const char *rev, bool *equal)
 {
     for (size_t i = a->count; i > 0; i--) {

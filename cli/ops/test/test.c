@@ -1,4 +1,4 @@
-/* test.c - the operation: versions found, their suites run, outcomes kept and noted. */
+/* test.c - the operation: finds versions, runs their suites, stores and notes the results. */
 #include "cli/ops/test.h"
 
 #include "cli/ops/test/test_many.h"
@@ -23,7 +23,7 @@ static bool holds(const fm_tested *v)
     return all;
 }
 
-/* The note on a commit tells of all of a version's own suites, run once. */
+/* Whether all suites ran once: only such a run is noted on the commit. */
 static bool is_whole(const fm_test_opts *o)
 {
     const fm_test_choice *ch = &o->choice;
@@ -50,7 +50,7 @@ static fm_status add_versions(fm_ops *c, fm_test_result *t, const fm_test_opts *
     return FM_OK;
 }
 
-/* The version to compare with stands behind the one that is told; the two may be one. */
+/* Adds the version to compare with as the last one; it may be version 0 itself. */
 static fm_status add_against(fm_ops *c, fm_test_result *t, const char *rev)
 {
     fm_oid oid;
@@ -85,7 +85,7 @@ fm_status fm_ops_test(fm_ops *c, const fm_test_opts *opts, fm_test_result *out)
     FM_THEN(rc, note_all(c, &o, out));
     out->holds = rc == FM_OK;
     for (size_t i = 0; rc == FM_OK && i < out->count; i++)
-        if (i == 0 || !o.choice.suites_of) /* of the others it is only asked how they do */
+        if (i == 0 || !o.choice.suites_of) /* the others are only for comparison */
             out->holds = out->holds && holds(&out->version[i]);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* test_many.c - the suites of several versions as one batch. */
+/* test_many.c - runs the suites of several versions as one batch. */
 #include "cli/ops/test/test_many.h"
 #include "cli/ops/base/say.h"
 
@@ -89,7 +89,7 @@ fm_status fmo_test_many_descendants(fm_ops *c, fm_test_result *t, const char *re
     return fm_ref_each(c->repo, "refs/heads/", add_descendant, &d);
 }
 
-/* A branch of that commit gives it its name, else its id does. */
+/* The name of a version: that of a branch at its commit, else its id. */
 typedef struct name_search {
     const fm_oid *oid;
     char name[256];
@@ -124,7 +124,7 @@ fm_status fmo_test_many_ancestors(fm_ops *c, fm_test_result *t, const char *rev)
 
 /* ---- suites ---- */
 
-/* --case SUITE/CASE, as blame takes it; the name of a case may hold '/' itself. */
+/* Accepts --case SUITE/CASE, as blame does; the name of a case may hold '/' itself. */
 static fm_test_choice in_suite(const fm_suite *s, const fm_test_choice *choice)
 {
     fm_test_choice one = *choice;
@@ -136,7 +136,7 @@ static fm_test_choice in_suite(const fm_suite *s, const fm_test_choice *choice)
     return one;
 }
 
-/* Keeps the suites of which something is asked, and opens their parts. */
+/* Keeps the suites with chosen cases, and opens their parts. */
 static fm_status choose(fm_tested *v, const fm_test_choice *choice)
 {
     size_t kept = 0, all = v->set.count;
@@ -210,7 +210,7 @@ static uint64_t half_of_memory(void)
     return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : UINT64_MAX;
 }
 
-/* Files that are mapped cost no memory that could run out. */
+/* Mapped files do not count: the system can drop their pages. */
 static bool memory_is_full(const fm_ops *c)
 {
     fm_engine_stats s = fm_engine_stats_of(c->engine);
@@ -231,8 +231,8 @@ static fm_status load_version(fm_ops *c, fm_tested *v)
     return rc;
 }
 
-/* Opens models from first on. *end: behind the last one of this batch. The one that makes it too
- * large is in it still, unless the engine's own budget refused it. */
+/* Opens models from first on. *end: one past the last of this batch. The model that fills the
+ * memory is still part of it, unless the engine's own budget refused it. */
 static fm_status load_batch(fm_ops *c, fm_test_result *t, size_t first, size_t *end)
 {
     size_t i = first, open = 0;
@@ -253,13 +253,13 @@ static fm_status load_batch(fm_ops *c, fm_test_result *t, size_t first, size_t *
     return FM_OK;
 }
 
-/* Asks of one round, and where each belongs. */
+/* The requests of one round, and the place of each result. */
 typedef struct round {
     fm_suite_ask *ask;
     fm_suite_run *run;
     fm_suite_run **to;
     fm_test_part **part;
-    size_t **own; /* [n] picks of this round's own, or NULL */
+    size_t **own; /* [n] picks made for this round, or NULL */
     size_t n;
 } round;
 
@@ -278,7 +278,7 @@ static void round_release(round *r)
     fm_free(r->own);
 }
 
-/* Those cases of a run that another seed could change. */
+/* Lists the cases of a run whose result depends on the seed. */
 static fm_status pick_sampling(size_t **out, size_t *n, const fm_suite_run *run)
 {
     *n = 0;
@@ -289,7 +289,7 @@ static fm_status pick_sampling(size_t **out, size_t *n, const fm_suite_run *run)
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-/* shift 0: what the parts want next; else all that samples, once more. */
+/* shift 0: takes the next cases of each part; else all cases that sample, with another seed. */
 static fm_status plan_round(round *r, fm_test_result *t, size_t first, size_t end, uint64_t shift)
 {
     size_t cap = 0;
@@ -340,7 +340,7 @@ static fm_status run_round(fm_ops *c, round *r, uint64_t shift)
     return rc;
 }
 
-/* What repeats found is kept; without repeats, what others found is shown. */
+/* Stores the flaky cases that repeats found; without repeats, marks those stored before. */
 static fm_status keep_flaky(fm_ops *c, fm_tested *v, uint64_t repeat)
 {
     fm_result_cache cache = fmo_suite_cache(c);
@@ -351,8 +351,8 @@ static fm_status keep_flaky(fm_ops *c, fm_tested *v, uint64_t repeat)
     return FM_OK;
 }
 
-/* The suites of versions first to end, whose models are open: rounds of all of them as one batch,
- * until nothing is left to ask, then the repeats. */
+/* Runs the suites of versions first to end, whose models are open: rounds of all of them as one
+ * batch, until no case is left, then the repeats. */
 static fm_status run_batch(fm_ops *c, fm_test_result *t, size_t first, size_t end, uint64_t repeat)
 {
     fm_status rc = FM_OK;
@@ -370,7 +370,7 @@ static fm_status run_batch(fm_ops *c, fm_test_result *t, size_t first, size_t en
     return rc;
 }
 
-/* All but the last one's, which holds the stem for the batch that comes. */
+/* Closes all models but the last, which keeps the stem in memory for the next batch. */
 static void close_batch(fm_test_result *t, size_t first, size_t end, fm_model **stem)
 {
     fm_model *last = NULL;

@@ -1,4 +1,5 @@
-/* test_pages.c - tested versions as a report, in the order of history, and the files made of it. */
+/* test_pages.c - makes a report of tested versions, in the order of history, and writes its
+ * files. */
 #include <math.h>
 #include <string.h>
 
@@ -7,8 +8,8 @@
 #include "store/base/map.h"
 #include "store/base/mem.h"
 
-#define WORST_CASES 12u   /* whose tokens are scored for the page */
-#define ANSWER_TOKENS 96u /* of each, at most */
+#define WORST_CASES 12u   /* cases whose answers are scored token by token for the page */
+#define ANSWER_TOKENS 96u /* of each answer, at most */
 
 /* ---- order and parents ---- */
 
@@ -41,8 +42,8 @@ static size_t tested_place(const fm_test_result *t, const fm_oid *oid)
     return SIZE_MAX;
 }
 
-/* From the oldest on: the nearest tested version on the line of first parents is the column that a
- * version came from. near[] holds that column plus one, by place in the walk. */
+/* Makes the columns, the oldest version first. The parent of a column is the nearest tested version
+ * along first parents; near[] holds that column plus one, by position in the walk. */
 static fm_status place_columns(fmo_test_pages *p, const fm_test_result *t, const ancestry *a)
 {
     fm_map *at = NULL;
@@ -151,7 +152,7 @@ void fmo_test_pages_release(fmo_test_pages *p)
     fm_free(p->note);
 }
 
-/* ---- how likely the model held its answers ---- */
+/* ---- the model's probabilities of its answers ---- */
 
 /* The text that token i adds to the answer. */
 static fm_status token_text(char **out, const fm_tokenizer *tok, const int32_t *ids, size_t i)
@@ -168,8 +169,8 @@ static fm_status token_text(char **out, const fm_tokenizer *tok, const int32_t *
     return rc == FM_OK && !*out ? FM_ENOMEM : rc;
 }
 
-/* The answer's tokens, encoded after the case's (first) prompt, and the model's probability of
- * each. What cannot be asked (a prompt too long) has none. */
+/* Gives the answer's tokens, encoded after the case's (first) prompt, and the model's probability
+ * of each; none if the prompt is too long for the model. */
 static fm_status score_answer(fm_answer_tokens *out, fm_model *m, const fm_suite *s,
                               const fm_case_result *r)
 {

@@ -1,4 +1,4 @@
-/* test_pick.c - slices, single cases, and stopping early. */
+/* test_pick.c - slices, single cases, and early stopping. */
 #include "cli/ops/test/test_pick.h"
 
 #include <math.h>
@@ -9,8 +9,8 @@
 #include "store/base/math/rng.h"
 #include "testing/policy.h"
 
-#define LOOK_CASES 32u /* a look after so many: what a batch needs to be worth its weights */
-#define ORDER_SEED 1   /* of the order in which a sequential test asks */
+#define LOOK_CASES 32u /* cases between two decisions; a smaller batch wastes its weight reads */
+#define ORDER_SEED 1   /* of the order of cases in a sequential test */
 
 static fm_status in_slice(bool *in, const fm_suite *s, size_t i, const fm_test_choice *choice)
 {
@@ -26,8 +26,8 @@ static fm_status in_slice(bool *in, const fm_suite *s, size_t i, const fm_test_c
     return FM_OK;
 }
 
-/* The share that decides: of the gate, else what was asked for; NaN = none. A gate that asks for
- * more than a share can only be judged on the whole. */
+/* The share of passes that decides: that of the gate, else the requested one; NaN = none. A gate
+ * with other conditions than a share can only be judged on all cases. */
 static double threshold_of(const fm_suite *s, const fm_test_choice *choice)
 {
     const fm_policy *p = fm_suite_policy(s);

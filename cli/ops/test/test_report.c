@@ -1,4 +1,4 @@
-/* test_report.c - tested versions compared, and as JSON. */
+/* test_report.c - compares two tested versions, and writes results as JSON. */
 #include "cli/ops/test/test_report.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* test_report.h - what the suites of versions gave: compared, as JSON, into files. */
+/* test_report.h - results of the suites of versions: comparison, JSON, files. */
 #ifndef FM_OPS_TEST_REPORT_H
 #define FM_OPS_TEST_REPORT_H
 
@@ -11,7 +11,7 @@ typedef struct fmo_test_output {
     const char *junit, *sarif, *html, *markdown, *tap;
 } fmo_test_output;
 
-/* What changed between two versions, suite by suite; released by the caller, nothing after a
+/* The changes between two versions, suite by suite; the caller releases them, but not after a
  * failure. */
 typedef struct fmo_test_changes {
     fm_suite_change *at;
@@ -20,18 +20,18 @@ typedef struct fmo_test_changes {
 fm_status fmo_test_changes_of(fmo_test_changes *ch, const fm_tested *was, const fm_tested *is,
                               bool bh);
 void fmo_test_changes_release(fmo_test_changes *ch);
-/* Owned; NULL = ENOMEM. ch: where t->against is set. */
+/* The results as JSON, owned; NULL = ENOMEM. ch: given if t->against is set. */
 fm_json *fmo_test_json(const fm_test_result *t, const fmo_test_output *o,
                        const fmo_test_changes *ch);
 #define TEST_CONFIDENCE 0.95
-#define TEST_ALPHA 0.05 /* of what could be shown */
+#define TEST_ALPHA 0.05 /* for the smallest difference that the cases can show */
 #define TEST_POWER 0.8
 
 /* test_pages.c: the table of versions, parents before children. Borrows from t. */
 typedef struct fmo_test_pages {
     fm_report report;
     fm_report_column *column;
-    size_t *version; /* [columns] place in t */
+    size_t *version; /* [columns] index in t->version */
     char (*hex)[41];
     char **note, *title;
     fm_answer_tokens *tokens;

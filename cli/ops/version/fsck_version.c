@@ -1,7 +1,8 @@
-/* fsck_version.c - a version is opened by the functions that the other commands open it with.
+/* fsck_version.c - opens a version with the functions that the other commands use.
  *
- * An import keeps what came in, whether or not this fmstore can compute with it: a config that no
- * engine takes is no damage there. What was made here was opened here before, so it must open. */
+ * An import keeps a model whether or not this fmstore can compute with it, so there a config that
+ * no engine takes is no damage. A version made by fmstore was opened when it was made, so it must
+ * open. */
 #include "cli/ops/version/fsck_version.h"
 
 #include <string.h>
@@ -29,7 +30,7 @@ static fm_status read_json(fm_ops *c, const fm_tree *tree, const char *path, fm_
     return rc;
 }
 
-/* The commit names the digest of the recipe that its tree carries. */
+/* Checks that the commit names the digest of the recipe in its tree. */
 static fm_status check_digest(const fm_version *v, const fm_json *recipe)
 {
     fm_buf text;
@@ -64,7 +65,7 @@ static fm_status check_recipe(fmo_fsck_versions *s, const fm_version *v, const f
     return rc;
 }
 
-/* merged: of parents that may have been of a kind that no engine takes. */
+/* merged: the version is a merge, whose parents may have been models that no engine takes. */
 static fm_status check_model(fmo_fsck_versions *s, const fm_tree *tree, bool merged)
 {
     const fm_provider p = fm_store_provider(fm_repo_store(s->c->repo));
@@ -96,7 +97,7 @@ static fm_status suites_digest(const fm_tree *tree, fm_digest *out)
     return rc;
 }
 
-/* Children inherit suites: each set is read once. */
+/* Reads each set of suites once: children inherit them. */
 static fm_status check_suites(fmo_fsck_versions *s, const fm_tree *tree)
 {
     fm_digest id;

@@ -1,5 +1,5 @@
-/* fsck_version.h - what fsck asks of a version beside what lineage and store can judge: does the
- * engine take its model, do its suites and its recipe read? */
+/* fsck_version.h - fsck's checks of a version beyond those of lineage and store: whether the engine
+ * takes its model, and whether its suites and recipe can be read. */
 #ifndef FM_OPS_FSCK_VERSION_H
 #define FM_OPS_FSCK_VERSION_H
 
@@ -8,10 +8,10 @@
 
 typedef struct fmo_fsck_versions {
     fm_ops *c;
-    fm_map *suites; /* digests of the sets of suites that were read */
+    fm_map *suites; /* digests of the sets of suites already read */
 } fmo_fsck_versions;
 
-/* An fm_fsck_version_fn but for the ctx. No weight is read and no tokenizer is made. */
+/* An fm_fsck_version_fn but for the type of ctx. Reads no weight and makes no tokenizer. */
 fm_status fmo_fsck_version(fmo_fsck_versions *s, const fm_version *v, const fm_tree *tree);
 
 #endif

@@ -1,4 +1,4 @@
-/* gate.c - the suites that a tree carries, run before a branch moves. */
+/* gate.c - runs the suites that a tree carries, before a branch moves. */
 #include <stdio.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ char *fmo_tests_note(fm_ops *c, const fm_oid *oid)
         const char *text = fm_buf_cstr(&note), *last = strrchr(text, '\n');
         line = fm_strdup(last ? last + 1 : text);
     }
-    fm_error_clear(); /* a version without a note is the common case */
+    fm_error_clear(); /* most versions have no note */
     fm_buf_release(&note);
     return line;
 }
@@ -59,15 +59,15 @@ fm_status fmo_note_tests(fm_ops *c, const fm_oid *oid, const fm_tally *tally)
 
 /* ---- gates ---- */
 
-/* A version that gates compare with; several suites may name one. */
+/* A version that gates compare with; several suites may share one. */
 typedef struct baseline {
     fm_oid oid;
-    fm_model *model; /* while its batch runs */
+    fm_model *model; /* open while its batch runs */
     char name[32];   /* "parent 1a2b3c4d5e" */
 } baseline;
 
 #define BASELINES_MAX 64u
-#define BASELINES_AT_ONCE 4u /* open beside the version: each may have weights of its own */
+#define BASELINES_AT_ONCE 4u /* open together with the version: each may have weights of its own */
 
 typedef struct gates {
     fm_ops *c;
@@ -77,11 +77,11 @@ typedef struct gates {
     fm_version version;
     baseline base[BASELINES_MAX];
     size_t bases;
-    baseline **of;              /* [set.count] of each suite; NULL = none */
-    fm_suite_run *run, *before; /* [set.count]; before: where of is set */
+    baseline **of;              /* [set.count] baseline of each suite; NULL = none */
+    fm_suite_run *run, *before; /* [set.count] on the version; on the baseline, if there is one */
 } gates;
 
-/* The end of the line of first parents. */
+/* The oldest version along first parents. */
 static fm_status first_version(fm_ops *c, const fm_version *v, fm_oid *out)
 {
     *out = v->parent[0];
@@ -97,7 +97,7 @@ static fm_status first_version(fm_ops *c, const fm_version *v, fm_oid *out)
     return FM_OK;
 }
 
-/* *found false: the policy wants none, or the version has no parent. */
+/* The baseline that a policy names. *found false: it names none, or the version has no parent. */
 static fm_status baseline_oid(gates *g, const fm_policy *p, fm_oid *out, const char **word,
                               bool *found)
 {
@@ -166,7 +166,7 @@ static bool is_among(const gates *g, size_t suite, size_t first, size_t end)
     return b && b >= g->base + first && b < g->base + end;
 }
 
-/* What is asked of baselines first to end, and of the version with the first ones. */
+/* Runs the suites on baselines first to end; with first 0 also on the version. */
 static fm_status run_batch(gates *g, size_t first, size_t end)
 {
     fm_result_cache cache = fmo_suite_cache(g->c);
@@ -195,7 +195,7 @@ static fm_status run_batch(gates *g, size_t first, size_t end)
     return rc;
 }
 
-/* The version and its baselines, a few of these at a time, in as many batches. */
+/* Runs the version and its baselines in batches of a few baselines each. */
 static fm_status run_all(gates *g)
 {
     fm_status rc = FM_OK;

@@ -1,4 +1,4 @@
-/* import.c - from a foreign file or folder to a version: the tree, its storing, its landing. */
+/* import.c - makes a version of a foreign file or folder: tree, store, landing. */
 #include "cli/ops/import.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ static bool show_bytes(void *ctx, uint64_t done, uint64_t total)
     return fmo_ui_progress_bytes(ctx, done, total, "storing");
 }
 
-/* What stays behind is told: an import that drops it without a word looks whole. */
+/* Names the parts of the source that are not imported. */
 static void tell_left_out(const fm_ops *c, const fm_source *src)
 {
     enum { SHOWN = 20 };
@@ -35,7 +35,8 @@ static void tell_left_out(const fm_ops *c, const fm_source *src)
         fmo_ui_say(c, FM_UI_NOTE, "  note: not imported: %zu more", count - SHOWN);
 }
 
-/* The tree to store: the source's own, or its adapter laid on the parent. Suites are inherited. */
+/* Makes the tree to store: the source's own, or the parent's with the source's adapter. Suites are
+ * inherited. */
 static fm_status compose(fm_ops *c, importing *im)
 {
     fm_status rc;
@@ -48,7 +49,7 @@ static fm_status compose(fm_ops *c, importing *im)
                            im->o->path);
         fm_buf warning;
         fm_buf_init(&warning, 0);
-        fm_tree *base = NULL; /* what the parent was trained on is not what this one was */
+        fm_tree *base = NULL; /* the parent's data are not this version's */
         rc = fm_tree_copy(&base, im->parent);
         FM_THEN(rc, fmo_tree_drop_history(base));
         FM_THEN(rc, fm_adapter_apply(&im->tree, base, own, im->o->parent, &warning));
@@ -82,7 +83,7 @@ static fm_status store_tree(fm_ops *c, importing *im)
     return rc;
 }
 
-/* An adapter's folder says its kind: "adapters/0-lora/". */
+/* The kind of an adapter, from its folder: "adapters/0-lora/". */
 static const char *adapter_kind(const fm_tree *adapter, char *word, size_t bytes)
 {
     static const char folder[] = "adapters/0-";
@@ -94,7 +95,7 @@ static const char *adapter_kind(const fm_tree *adapter, char *word, size_t bytes
     snprintf(word, bytes, "%.*s", (int)strcspn(kind, "/"), kind);
     if (fm_kind_check(word) == FM_OK)
         return word;
-    fm_error_clear(); /* what can be kept, though not run, goes under its nearest relation */
+    fm_error_clear(); /* lineage has no such kind: take the nearest */
     if (strcmp(word, "dora") == 0)
         return "lora";
     return strcmp(word, "prompt") == 0 ? "prefix" : "finetune";
@@ -122,7 +123,7 @@ static fm_status land(fm_ops *c, importing *im)
     return fm_ops_land(c, &l, &im->out->oid);
 }
 
-/* Say so before hours of hashing, not after. */
+/* Finds wrong options before hours of hashing. */
 static fm_status check_words(fm_ops *c, const importing *im)
 {
     FM_TRY(fmo_branch_must_be_new(c, im->o->name));

@@ -1,5 +1,5 @@
-/* merge.c - one version out of several. The weights are store's work; here: which parents, over which
- * base, do they agree on what is no weight, and the version with its recipe. */
+/* merge.c - merges several versions into one. store computes the weights; this file chooses parents
+ * and base, checks that the parents agree in all else, and makes the version with its recipe. */
 #include "cli/ops/merge.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "cli/ops/base/say.h"
 #include "cli/ops/version/version_tree.h"
 
-#define COEFFICIENT_MAX 1e6 /* beyond it nothing is left of the others, or of float32 */
+#define COEFFICIENT_MAX 1e6 /* beyond it float32 keeps nothing of the other versions */
 
 typedef struct merging {
     fm_ops *c;
@@ -26,7 +26,7 @@ static double weight_of(const merging *g, size_t k)
     return g->o->weight ? g->o->weight[k] : 1;
 }
 
-/* How often version k is taken; sum: of the weights. */
+/* The factor of version k; sum: that of all weights. */
 static double coefficient(const merging *g, size_t k, double sum)
 {
     const double w = weight_of(g, k);
@@ -91,7 +91,7 @@ static fm_status open_parents(merging *g)
     return FM_OK;
 }
 
-/* ==== what is no weight ==================================================================== */
+/* ==== config and tokenizer ================================================================= */
 
 static fm_status differ(const merging *g, size_t k, const char *what)
 {
@@ -117,7 +117,7 @@ static fm_status same_tokenizer(const merging *g, size_t k)
     return FM_OK;
 }
 
-/* Where it came from and what wrote it is no part of a model's form. */
+/* Whether a key of the config describes the architecture; keys of origin and writer do not. */
 static bool is_form(const char *key)
 {
     static const char *const free_keys[] = {"_name_or_path", "transformers_version", "torch_dtype",
@@ -128,7 +128,7 @@ static bool is_form(const char *key)
     return true;
 }
 
-/* The first key of a that b lacks or has otherwise, or NULL. */
+/* The first key of a that b lacks or has with another value, or NULL. */
 static const char *first_difference(const fm_json *a, const fm_json *b)
 {
     for (void *it = fm_json_iter(a); it; it = fm_json_next(a, it)) {
@@ -205,7 +205,8 @@ static fm_status merge_weights(merging *g)
     return fm_merge_tensors(g->tree, fm_repo_store(g->c->repo), &m, &g->out->stats);
 }
 
-/* The first parent's tree without its weights and its history; the union of all parents' suites. */
+/* Makes the first parent's tree without its weights and its history, with the union of all parents'
+ * suites. */
 static fm_status start_tree(merging *g)
 {
     FM_TRY(fm_tree_copy(&g->tree, g->parent[0]));
@@ -217,7 +218,7 @@ static fm_status start_tree(merging *g)
 
 static void add_part(fm_status *rc, fm_json *o, const fm_tree *tree)
 {
-    /* What is no weight, config or tokenizer: two versions that answer alike are one here. */
+    /* Left out of the digest: all but weights, config and tokenizer, on which answers depend. */
     static const char *const beside[] = {"suites/",        "source/",   "data/",      "recipe.json",
                                          "train_log.json", "train.svg", "train.html", "sweep.json",
                                          "README.md",      NULL};

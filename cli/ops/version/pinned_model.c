@@ -1,4 +1,4 @@
-/* pinned_model.c - a version that a suite names by its id: judges, embedders, classifiers. */
+/* pinned_model.c - opens a version that a suite names by its id: judges, embedders, classifiers. */
 #include <string.h>
 
 #include "cli/ops/version/version_tree.h"
@@ -8,7 +8,8 @@ static bool is_full_id(const char *id)
     return strlen(id) == 40 && strspn(id, "0123456789abcdef") == 40;
 }
 
-/* What a name means moves; a suite's verdicts must not. */
+/* Refuses a name: it may move to another version, and a suite's verdicts must not change with
+ * it. */
 static fm_status refuse_name(fm_ops *c, const char *name)
 {
     char hex[41];
@@ -51,7 +52,7 @@ static fm_status find(fm_ops *c, const char *id, fm_oid *out)
         return rc;
     if (rc == FM_OK) {
         fm_oid_hex(out, hex);
-        if (strcmp(hex, id) == 0) /* else a branch or tag whose name looks like an id */
+        if (strcmp(hex, id) == 0) /* else: a branch or tag whose name looks like an id */
             return FM_OK;
     }
     fm_error_clear();

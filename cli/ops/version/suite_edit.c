@@ -1,4 +1,4 @@
-/* suite_edit.c - suites changed on a branch: the commit, waivers put in and taken out. */
+/* suite_edit.c - changes suites on a branch: the commit; waivers added and removed. */
 #include "cli/ops/version/suite_edit.h"
 #include "cli/ops/base/say.h"
 
@@ -102,8 +102,8 @@ static void write_value(fm_buf *out, const fm_json *v, fm_status *rc)
     FM_THEN(*rc, fm_json_write(out, v, FM_JSON_COMPACT));
 }
 
-/* YAML that people read and git shows line by line: an entry of a list a line, each in JSON's form,
- * which is YAML too. */
+/* Writes YAML that git shows line by line: one line for each entry of a list, in JSON, which is
+ * YAML too. */
 static fm_status write_doc(fmo_suite_edit *e, const char *path, const fm_json *doc)
 {
     fm_buf text;
@@ -129,8 +129,8 @@ static fm_status write_doc(fmo_suite_edit *e, const char *path, const fm_json *d
     return rc;
 }
 
-/* doc without the waiver of that case, and with one more where `more` is not NULL (consumed);
- * owned. *left: entries of its lists. *found: there was such a waiver. */
+/* Copies doc without the waiver of that case, and with one more if `more` is not NULL (consumed).
+ * *left: number of entries in the copy's lists. *found: doc had such a waiver. */
 static fm_status changed_doc(fm_json **out, const fm_json *doc, const char *suite, const char *name,
                              fm_json *more, size_t *left, bool *found)
 {
@@ -182,7 +182,7 @@ static fm_json *waiver_json(const fmo_waive_words *w, const char *name)
     return NULL;
 }
 
-/* Puts the words into the file of waivers (NULL: takes the case's out of it). */
+/* Adds a waiver by the words to the file of waivers (NULL: removes the case's). */
 static fm_status edit_waiver(fmo_suite_edit *e, const char *suite, const char *name,
                              const fmo_waive_words *words, bool *found)
 {
@@ -230,7 +230,7 @@ fm_status fmo_suite_waive(fm_ops *c, const fmo_waive_words *w)
     return rc;
 }
 
-/* Does not ask whether the suites parse: a waiver of a case that is gone can be taken out. */
+/* Does not parse the suites: a waiver of a case that no longer exists can be removed. */
 fm_status fmo_suite_unwaive(fm_ops *c, const char *branch, const char *which)
 {
     fmo_suite_edit e;

@@ -1,4 +1,4 @@
-/* suite_files.c - from the files under suites/ to suites. */
+/* suite_files.c - makes suites of the files under suites/. */
 #include "cli/ops/version/suite_files.h"
 #include "cli/ops/base/say.h"
 
@@ -24,7 +24,7 @@ void fmo_suite_files_release(fmo_suite_files *f)
     *f = (fmo_suite_files){0};
 }
 
-/* The file at that path, made where there is none. */
+/* Finds the file at that path, or adds an empty one. */
 static fm_status place(fmo_suite_files *f, const char *path, fmo_suite_file **out)
 {
     for (size_t i = 0; i < f->count; i++)
@@ -59,7 +59,7 @@ fm_status fmo_suite_files_of(fm_ops *c, const fm_tree *tree, fmo_suite_files *ou
     return rc;
 }
 
-/* The bytes of a user's file and the path that they belong to, owned. */
+/* Reads a user's file; *where: its path in the tree, owned. */
 static fm_status read_file(fm_buf *text, char **where, const char *path)
 {
     char *suite = NULL, *topic = NULL;
@@ -146,8 +146,8 @@ static int by_path(const void *a, const void *b)
     return strcmp((*(fmo_suite_file *const *)a)->path, (*(fmo_suite_file *const *)b)->path);
 }
 
-/* Where "suites/<suite>.<topic>.yaml" ends its suite's name; 0: the file is a suite itself. A
- * suite's name has no dot. */
+/* The offset in "suites/<suite>.<topic>.yaml" at which the suite's name ends; 0: the file is a
+ * suite itself. A suite's name has no dot. */
 static size_t topic_at(const char *path)
 {
     const char *dot = strchr(path, '.'), *last = strrchr(path, '.');
@@ -160,7 +160,7 @@ static bool changes(const fmo_suite_file *change, const fmo_suite_file *suite)
     return n && strncmp(change->path, suite->path, n) == 0 && strcmp(suite->path + n, ".yaml") == 0;
 }
 
-/* sorted[at] is a suite: it, and its changes in the order of their topics. */
+/* Parses the suite sorted[at] with its changes, by topic. */
 static fm_status parse_one(fm_suite **out, fmo_suite_file *const *sorted, size_t n, size_t at)
 {
     fm_suite_doc *doc = fm_calloc(n, sizeof *doc);
@@ -220,14 +220,14 @@ static bool is_date(const char *s)
     return true;
 }
 
-/* SOURCE_DATE_EPOCH or the clock, as commits have it. */
+/* SOURCE_DATE_EPOCH or the clock, as for commits. */
 static int64_t today(void)
 {
     const char *fixed = getenv("SOURCE_DATE_EPOCH");
     return fixed && *fixed ? strtoll(fixed, NULL, 10) : (int64_t)time(NULL);
 }
 
-/* In force through that day, by UTC. */
+/* A waiver is in force to the end of its day, in UTC. */
 static fm_status day_is_over(const char *until, bool *over)
 {
     int64_t day = 0, now = today();
@@ -246,7 +246,7 @@ static fm_status version_has(fm_ops *c, const char *rev, const fm_oid *at, bool 
         *has = fm_oid_eq(&base, &oid);
     if (rc != FM_ENOTFOUND)
         return rc;
-    fm_error_clear(); /* a release that is to come; or another family's */
+    fm_error_clear(); /* a future release, or one of another family */
     return FM_OK;
 }
 
@@ -261,7 +261,7 @@ fm_status fmo_waiver_until_check(fm_ops *c, const char *until, const fm_oid *at)
     return FM_OK;
 }
 
-/* at NULL: those until a day; else those until a revision. */
+/* at NULL: ends waivers until a day; else those until a revision. */
 static fm_status end_waivers(fm_ops *c, const fm_suite_set *s, const fm_oid *at)
 {
     fm_status rc = FM_OK;
@@ -323,7 +323,7 @@ static bool same_entry(const fm_entry *a, const fm_entry *b)
 typedef struct suite_merge {
     fm_ops *c;
     fm_tree *dst;
-    const fm_tree *theirs, *base; /* base NULL: nothing in common */
+    const fm_tree *theirs, *base; /* base NULL: no common ancestor */
     bool first_wins;
 } suite_merge;
 
@@ -376,14 +376,13 @@ fm_status fmo_tree_merge_suites(fm_ops *c, fm_tree *dst, const fm_oid *parent, s
         FM_THEN(rc, fm_version_tree(c->repo, &theirs, &parent[i]));
         m = (suite_merge){c, dst, theirs, base, first_wins};
         FM_THEN(rc, merge_all(&m, theirs));
-        if (rc == FM_OK) /* what they removed */
+        if (rc == FM_OK) /* files that the other parent removed */
             rc = merge_all(&m, base);
         fm_tree_free(theirs);
         fm_tree_free(base);
     }
     fm_suite_set check = {0};
-    FM_THEN(rc,
-            fmo_suites_of(c, dst, &check)); /* a waiver of a case that the other side took away */
+    FM_THEN(rc, fmo_suites_of(c, dst, &check)); /* fails on a waiver of a case that is gone */
     fm_suite_set_free(&check);
     return rc;
 }

@@ -1,8 +1,8 @@
-/* suite_origin.c - which version made each case of a suite what it is.
+/* suite_origin.c - finds the versions that added, changed and waived each case of a suite.
  *
- * For each case three things are followed back through history by themselves: that it is there,
- * what it says (its digest), and its waiver. As long as a parent has the same, that parent is
- * asked next; the version without such a parent made it. */
+ * Three facts about a case are followed back through history one by one: its presence, its content
+ * (a digest), and its waiver. While a parent has the same, the search goes on in that parent; the
+ * version without such a parent introduced the fact. */
 #include <string.h>
 
 #include "cli/ops/version/suite_edit.h"
@@ -12,17 +12,17 @@
 /* The suite as one version has it. */
 typedef struct stage {
     fm_version version;
-    fm_digest files; /* of its files: versions with the same have the same suite */
-    fm_suite *suite; /* NULL: the version has none of that name; shared by equal files */
-    fm_map *place;   /* case name -> its waiver's or its own address in `at` */
-    size_t *at;      /* [count] 0, 1, 2 ...: what place points to */
-    bool shares;     /* suite, place and at are another stage's */
+    fm_digest files; /* of the suite's files: equal digests are equal suites */
+    fm_suite *suite; /* NULL: the version has no suite of that name */
+    fm_map *place;   /* case name -> pointer to the case's index, in `at` */
+    size_t *at;      /* [count] 0, 1, 2 ...: the indices */
+    bool shares;     /* suite, place and at belong to another stage with equal files */
 } stage;
 
 struct fmo_suite_origins {
     fm_ops *c;
     const char *name;
-    stage **stage; /* pointers stay while the list grows */
+    stage **stage; /* each allocated alone: pointers to them stay valid */
     size_t count, cap;
     fm_map *by_oid;
 };
@@ -61,7 +61,7 @@ static fm_status digest_files(const fmo_suite_files *f, fm_digest *out)
     return rc;
 }
 
-/* Only the files of this suite. */
+/* Reads only the files of this suite. */
 static fm_status read_files(fmo_suite_origins *h, const fm_oid *oid, fmo_suite_files *out)
 {
     fm_tree *tree = NULL, *own = NULL;
@@ -137,7 +137,7 @@ static fm_status stage_of(fmo_suite_origins *h, const fm_oid *oid, const stage *
     return rc;
 }
 
-/* ---- who made it ---- */
+/* ---- origins ---- */
 
 typedef enum trait { IS_THERE, SAYS, IS_WAIVED } trait;
 

@@ -1,4 +1,4 @@
-/* version_tree.c - from a finished tree to a branch that points at it, in the only safe order. */
+/* version_tree.c - lands a finished tree on a branch, in the only safe order. */
 #include "cli/ops/version/version_tree.h"
 #include "cli/ops/base/say.h"
 
@@ -135,7 +135,7 @@ static fm_status keep_rejected(fm_ops *c, const fm_landing *l, const fm_oid *oid
 
 enum { PACKS_MANY = 50 };
 
-/* Each version brings a pack; a lookup that misses asks all of them. */
+/* Each version adds a pack, and a lookup that misses searches all packs. */
 static void hint_repack(fm_ops *c)
 {
     fm_names packs = {NULL, 0};

@@ -1,5 +1,5 @@
-/* ablate.c - recipe ablation: the guilty step trained again without a file, with one setting
- * as the parent or the defaults have it, with half the steps, with another seed. */
+/* ablate.c - recipe ablation: trains the guilty step again without a file, with one setting of the
+ * parent or of the defaults, with half the steps, with another seed. */
 #include <math.h>
 #include <string.h>
 
@@ -7,15 +7,15 @@
 #include "cli/ops/base/say.h"
 #include "store/base/mem.h"
 
-enum { IN_A_PASS = 4 }; /* trainings at a time */
+enum { IN_A_PASS = 4 }; /* trainings in one pass */
 
-/* Settings whose value may be the cause. What fits the model to the data's form (targets, layers,
- * max_tokens, objective) is left as it is. */
+/* Settings whose value may be the cause; not those that fit the model to the data's form (targets,
+ * layers, max_tokens, objective). */
 static const char *const settings[] = {
     "lr",      "epochs", "steps",    "batch",        "accumulate", "r",    "alpha",
     "dropout", "warmup", "schedule", "weight_decay", "loraplus",   "clip", "answers_only"};
 
-typedef struct planned { /* beside steps.ablation[i] */
+typedef struct planned { /* the training of steps.ablation[i] */
     fm_train_config config;
     fm_json *recipe;
 } planned;
@@ -29,7 +29,7 @@ typedef struct plan {
     uint32_t steps;
 } plan;
 
-/* recipe and what are taken; share: of the whole run's time. */
+/* Takes ownership of recipe and what; share: of the whole run's time. */
 static fm_status add(plan *p, const fm_train_config *config, fm_json *recipe, double share,
                      char *what)
 {
@@ -60,7 +60,7 @@ static double share_of(const char *key, const fm_json *own, const fm_json *other
 {
     double a = fm_json_real(own, 0), b = fm_json_real(other, 0);
     bool length = strcmp(key, "epochs") == 0 || strcmp(key, "steps") == 0;
-    if (strcmp(key, "steps") == 0 && b < 1) /* epochs decide then; not known here */
+    if (strcmp(key, "steps") == 0 && b < 1) /* the epochs then give the number, not known here */
         return 1;
     return length && a > 0 ? b / a : 1;
 }
@@ -72,7 +72,7 @@ static fm_status add_setting(plan *p, const char *key, const fm_json *mine, cons
     fm_train_config config;
     if (!own || !other || fm_json_equal(own, other))
         return FM_OK;
-    if (strcmp(key, "epochs") == 0 && p->r->config.steps) /* steps decide */
+    if (strcmp(key, "epochs") == 0 && p->r->config.steps) /* epochs have no effect */
         return FM_OK;
     fm_json *changed = fm_json_copy(mine);
     fm_status rc = changed ? fm_json_set(changed, key, fm_json_copy(other)) : FM_ENOMEM;
@@ -92,7 +92,7 @@ static fm_status add_setting(plan *p, const char *key, const fm_json *mine, cons
     return rc;
 }
 
-/* The parent's settings where it was trained by the same method, else the defaults. */
+/* Adds settings of the parent if it was trained by the same method, else the defaults. */
 static fm_status add_settings(plan *p)
 {
     const fmo_replay *r = p->r;
@@ -160,7 +160,8 @@ static fm_status judge(const plan *p, fmo_blame_variant *v, fmo_blame_ablation *
     return rc;
 }
 
-/* One that cannot be trained (no example is left, say) is told, and does not hold up the others. */
+/* Opens a variant. One that cannot be trained (no example is left) gets the reason in a->why; the
+ * others go on. */
 static fm_status open_one(const plan *p, size_t i, fmo_blame_variant *v, fmo_blame_ablation *a,
                           bool *fit)
 {
@@ -199,7 +200,7 @@ static fm_status run_some(const plan *p, const size_t *pick, size_t n)
     return rc;
 }
 
-/* In the order of the list, as many as the budget's estimate allows. */
+/* Trains the variants in the order of the list, as many as the budget allows by their estimates. */
 static fm_status run_all(const plan *p)
 {
     fmo_blame_steps *s = &p->m->steps;

@@ -1,5 +1,5 @@
-/* commit.c - the best repair as a child of the version: tensors stored, recipe, gates,
- * then the branch by compare-and-swap. */
+/* commit.c - commits the best repair as a child of the version: stores tensors and recipe, runs the
+ * gates, moves the branch by compare-and-swap. */
 #include <string.h>
 
 #include "cli/ops/blame/blame_more.h"
@@ -19,7 +19,7 @@ static const fmo_blame_made *made_for(const fmo_blame_overlay *o, const fm_entry
     return NULL;
 }
 
-/* Coded against what the version has there, where it fits. */
+/* Stores the computed tensors, coded against the version's tensor of the same path if it fits. */
 static fm_status put_tensors(const fmo_blame_candidate *k, const fm_tree *version, fm_txn *txn)
 {
     for (size_t i = 0; i < fm_tree_count(k->tree); i++) {
@@ -47,7 +47,7 @@ static fm_status drop_stale_pages(fm_tree *tree)
     return FM_OK;
 }
 
-/* The tree as it is to be committed: a trained one keeps its data, a graft has none of its own. */
+/* Makes the tree to commit: that of a trained repair keeps its data, a graft has none. */
 static fm_status make_tree(fm_ops *c, const fmo_blame_candidate *k, const fm_tree *version,
                            fm_tree **out)
 {

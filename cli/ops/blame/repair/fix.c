@@ -1,5 +1,5 @@
-/* fix.c - what would repair the version: candidates made, each run against all suites of the
- * version, ranked; the best committed. */
+/* fix.c - finds repairs: makes candidates, runs all suites of the version on each, and ranks them
+ * (commit.c commits the best). */
 #include "cli/ops/blame/repair/fix.h"
 #include "cli/ops/base/say.h"
 
@@ -12,7 +12,7 @@
 #include "store/base/math/hash.h"
 #include "store/base/mem.h"
 
-typedef struct outcomes { /* of all suites on one tree */
+typedef struct outcomes { /* results of all suites on one tree */
     fm_suite_run *run;
     size_t count;
 } outcomes;
@@ -76,8 +76,8 @@ static fm_status compare(fmo_blame_candidate *k, const outcomes *before, const o
     return rc;
 }
 
-/* Sum of squares of the difference of two entries; either may be NULL (zero there). What has no
- * values to subtract counts as the one that can be read. */
+/* Adds the sum of squares of the difference of two entries. An entry that is NULL, or cannot be
+ * read as numbers, counts as zero. */
 static fm_status add_distance(const fm_provider *p, const fm_entry *a, const fm_entry *b,
                               double *sum)
 {
@@ -126,7 +126,8 @@ static fm_status distance(const fm_provider *p, const fm_tree *a, const fm_tree 
     return rc;
 }
 
-/* Between the version's margin and that of the guilty step's parent; NaN where one is not known. */
+/* The mean of the version's margin and that of the guilty step's parent; NaN if one is not
+ * known. */
 static double halfway(const fmo_blame_more *m)
 {
     const fmo_blame *b = m->b;
@@ -158,7 +159,7 @@ static fm_status judge(fmo_blame_more *m, fmo_blame_candidate *k, const fm_tree 
     return rc;
 }
 
-/* What is known not to work is told with its reason. */
+/* A candidate that cannot be made keeps the reason in k->why; other failures are returned. */
 static fm_status set_aside(fmo_blame_candidate *k, fm_status rc)
 {
     if (rc != FM_EUNSUPPORTED && rc != FM_EINVAL && rc != FM_ENOTFOUND && rc != FM_EBASE)
@@ -225,9 +226,9 @@ static fm_status grafts(fmo_blame_more *m, const fm_tree *version, const outcome
                                                          : rc;
 }
 
-/* ---- trained again ---- */
+/* ---- train again ---- */
 
-/* The recipe that says what was trained now, with what it repairs. */
+/* The recipe of this training, with the version and case that it repairs. */
 static fm_json *trained_recipe(const fmo_blame_more *m, const fmo_blame_variant *v)
 {
     char hex[41];
@@ -244,7 +245,7 @@ static fm_json *trained_recipe(const fmo_blame_more *m, const fmo_blame_variant 
     return NULL;
 }
 
-/* The candidates that wait for a training: those without a tree and without a reason. */
+/* Whether a candidate waits for its training: it has neither a tree nor a reason for none. */
 static bool waits(const fmo_blame_candidate *k)
 {
     return (k->kind == BLAME_REPAIR_DROP || k->kind == BLAME_REPAIR_FILE) && !k->why && !k->tree;
@@ -255,7 +256,7 @@ static bool same_file(const fmo_blame_example *a, const fmo_blame_example *b)
     return !a->file || !b->file || strcmp(a->file, b->file) == 0;
 }
 
-/* The records that stand out, left out of the files that they are from. */
+/* The recipe without the records that stand out, each left out of its own file. */
 static fm_json *recipe_without_outstanding(const fmo_blame *b, const fm_json *recipe)
 {
     uint32_t *record = fm_calloc(b->outstanding, sizeof *record);
@@ -264,7 +265,7 @@ static fm_json *recipe_without_outstanding(const fmo_blame *b, const fm_json *re
         size_t n = 0, first = 0;
         while (!same_file(&b->example[first], &b->example[i]))
             first++;
-        if (first < i) /* its file was done with the first that is from it */
+        if (first < i) /* done with the first record of its file */
             continue;
         for (size_t k = i; k < b->outstanding; k++)
             if (same_file(&b->example[k], &b->example[i]))
@@ -367,16 +368,16 @@ static fm_status rederivations(fmo_blame_more *m, const fm_tree *version, const 
     FM_THEN(rc, rederive_all(m, &r, version, before));
     fmo_blame_replay_close(m, &r);
     if (rc == FM_EUNSUPPORTED || rc == FM_ECORRUPT || rc == FM_ENOTFOUND) {
-        fm_error_clear(); /* no training made it, or it cannot be repeated here: grafts remain */
+        fm_error_clear(); /* no training made it, or it cannot be repeated: only grafts are left */
         rc = FM_OK;
     }
     return rc;
 }
 
-/* ---- all of them ---- */
+/* ---- all candidates ---- */
 
-/* Offered first; more that it repairs; those that do not just pass; then whatever moves the version
- * least. */
+/* Order: the offered first; then those that were run; more cases fixed; fewer broken; firm ones; a
+ * smaller change of the version. */
 static int better(const void *x, const void *y)
 {
     const fmo_blame_candidate *a = x, *b = y;

@@ -1,4 +1,4 @@
-/* graft.c - candidates for a repair that take or mix tensors of the guilty step's parent. */
+/* graft.c - makes repair candidates that take or mix tensors of the guilty step's parent. */
 #include "cli/ops/blame/repair/fix.h"
 #include "cli/ops/base/say.h"
 
@@ -11,7 +11,7 @@
 
 enum { HALVINGS = 6 };
 
-/* Of a change without a parent's value: a low-rank term's B carries the whole of it, A none. */
+/* Whether e is factor A or B (`which`) of a low-rank term. */
 static bool is_factor(const fm_entry *e, char which)
 {
     char word[16];
@@ -19,7 +19,7 @@ static bool is_factor(const fm_entry *e, char which)
     return strstr(e->name, word) != NULL;
 }
 
-/* A later step may have changed it too: then it is not the guilty step's any more. */
+/* Checks that no later step changed the entry too. */
 static fm_status still_there(const fm_tree *tree, const fm_change *ch)
 {
     const fm_entry *e = fm_tree_find(tree, (ch->b ? ch->b : ch->a)->path);
@@ -48,7 +48,7 @@ static fm_status mix_entry(fm_tree *tree, fmo_blame_overlay *made, const fm_entr
     return rc;
 }
 
-/* alpha 0 sets back without arithmetic. */
+/* alpha 0 takes the parent's entry without arithmetic. */
 fm_status fmo_blame_graft_entry(fm_tree *tree, fmo_blame_overlay *made, const fm_entry *a,
                                 const fm_entry *b, double alpha)
 {
@@ -71,7 +71,7 @@ static fm_status graft_change(fmo_blame_candidate *k, const fm_change *ch, doubl
     return fmo_blame_graft_entry(k->tree, k->made, ch->a, ch->b, alpha);
 }
 
-/* Nothing made, an overlay that can take tensors. */
+/* Gives the candidate an empty, open overlay. */
 fm_status fmo_blame_candidate_clear(fmo_blame_more *m, fmo_blame_candidate *k)
 {
     if (k->made)
@@ -117,7 +117,7 @@ static fm_status passes_at(void *ctx, double alpha, bool *passes)
     return rc;
 }
 
-/* Sets k->alpha and leaves the tree of it. */
+/* Sets k->alpha and leaves its tree in k. */
 fm_status fmo_blame_reweight(fmo_blame_more *m, fmo_blame_candidate *k)
 {
     mixing x = {m, k};

@@ -1,4 +1,4 @@
-/* rederive.c - the guilty step trained again, with something left out or set otherwise. */
+/* rederive.c - trains the guilty step again, with examples left out or settings changed. */
 #include "cli/ops/blame/repair/rederive.h"
 #include "cli/ops/base/say.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- engines ---- */
 
-/* Cases are judged in mode exact, whatever mode trained. */
+/* Swaps the judging engine, of mode exact, and the one of the training's mode, if they differ. */
 void fmo_blame_swap_engines(fmo_blame_more *m)
 {
     if (!m->other)
@@ -187,7 +187,7 @@ double fmo_blame_plan(fmo_blame_more *m, const fmo_replay *r, uint64_t *state_by
 
 /* ---- trees ---- */
 
-/* The folder of the adapter that this step added: "adapters/1-lora"; "" where it added none. */
+/* The folder of the adapter that this step added: "adapters/1-lora"; "" if it added none. */
 static void own_adapter(const fmo_replay *r, char *out, size_t bytes)
 {
     size_t begin, end;
@@ -206,7 +206,7 @@ static void own_adapter(const fmo_replay *r, char *out, size_t bytes)
     }
 }
 
-/* A state's F32 values in the type that the version has there. */
+/* Puts a state's F32 values into the tree, in the type of the version's tensor of that path. */
 static fm_status put_state(const fmo_replay *r, const fm_trained *t, const char *path,
                            fm_tree *tree, fmo_blame_overlay *made)
 {

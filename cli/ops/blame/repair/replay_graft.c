@@ -1,5 +1,5 @@
-/* replay_graft.c - a version that blame --fix made of tensors of others, made again from its
- * recipe. */
+/* replay_graft.c - makes a version that blame --fix grafted from other versions' tensors again,
+ * from its recipe. */
 #include <math.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ fm_status fmo_replay_graft(fm_ops *c, const fm_tree *stored, const fm_json *reci
     double began = fm_now_s();
     fmo_blame_overlay_open(&made, &b);
     out->paths = fm_json_new_array();
-    out->log_same = true; /* there is none */
+    out->log_same = true; /* a graft has no log */
     out->tensors = fm_json_count(fm_json_get(recipe, "tensors"));
     fm_status rc = out->paths ? tree_named(c, &g, "version", &g.tree) : FM_ENOMEM;
     FM_THEN(rc, tree_named(c, &g, "from", &g.from));

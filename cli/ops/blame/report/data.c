@@ -1,4 +1,4 @@
-/* data.c - the ranking of examples as JSON. */
+/* data.c - writes the ranking of examples as JSON. */
 #include <math.h>
 
 #include "cli/ops/blame/blame.h"

@@ -1,5 +1,5 @@
-/* html.c - a blame as one page. Every picture has a table with the same numbers beside it, and
- * nothing is said by colour alone. */
+/* html.c - a blame as one page. Every picture comes with a table of the same numbers, and no
+ * information is in the colour alone. */
 #include "cli/ops/blame/report/words.h"
 #include "cli/ops/base/say.h"
 
@@ -38,8 +38,8 @@ static void draw_case(fm_buf *o, const fmo_blame_more *m)
 
 /* ---- the lineage: newest below, as in the terminal ---- */
 
-/* A lane for each line of descent: a version stands in the lane of the first child that has it as
- * first parent, else in a new one. */
+/* Gives each line of descent a lane: a version takes the lane of the first child that has it as
+ * first parent, else a new one. */
 static size_t give_lanes(const fmo_blame *b, unsigned *lane)
 {
     size_t used = 1;
@@ -112,7 +112,7 @@ static void draw_history(fm_buf *o, const fmo_blame_more *m)
     fm_table_close(o);
 }
 
-/* Shapley values: of steps, or of the units of a set. */
+/* Draws Shapley values of steps, or of the units of a set. */
 static void draw_values(fm_buf *o, const char *what, const char *columns, const fm_json *values,
                         const fm_json *of)
 {
@@ -129,7 +129,7 @@ static void draw_values(fm_buf *o, const char *what, const char *columns, const 
 typedef struct map {
     const char *module[64];
     size_t modules;
-    long layers; /* the highest + 1 */
+    long layers; /* the highest layer + 1 */
 } map;
 
 static size_t module_at(map *g, const char *module)
@@ -223,7 +223,7 @@ static void draw_tensors(fm_buf *o, const fmo_blame *b, const fm_json *tensors)
 
 /* ---- the patching grids ---- */
 
-/* Tokens by layers: the margin of each run, on a ground as dark as its share is large. */
+/* Draws tokens by layers: the margin of each run, on a background as dark as its share is large. */
 static void draw_site(fm_buf *o, const fmo_blame_grids *g, const fm_trace *t, unsigned s)
 {
     fm_markup(o, "<div class=\"wide\"><table class=\"heat\">\n<tr><th>%s</th>", blame_site_word[s]);

@@ -1,4 +1,4 @@
-/* json.c - a blame for scripts. Keys are only ever added. */
+/* json.c - writes a blame as JSON. Keys may be added, but never removed or renamed. */
 #include "cli/ops/blame/report/words.h"
 
 static fm_json *history_json(const fmo_blame_more *m)
@@ -128,7 +128,7 @@ static fm_json *tensors_json(const fmo_blame *b)
     return o;
 }
 
-/* What was asked of versions, forms of the case and sums of steps, in order. */
+/* The runs on versions, forms of the case and sums of steps, in order. */
 static fm_json *evidence_json(const fmo_blame *b)
 {
     static const char *const kind[] = {"case", "form", "mix"};

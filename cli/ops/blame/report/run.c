@@ -1,4 +1,4 @@
-/* run.c - the operation: request, history, what is looked for in the guilty step, report. */
+/* run.c - the operation: request, history, the searches in the guilty step, report. */
 #include "cli/ops/blame/report/run.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static fm_status check(const fm_ops *c, const fm_blame_request *o)
     if (o->data_target && strcmp(o->data_target, "margin") != 0 &&
         strcmp(o->data_target, "wrong") != 0)
         return fm_fail(FM_EINVAL, "a target is margin or wrong, not '%s'", o->data_target);
-    /* Gradients and runs need whole models. */
+    /* Gradients and training need whole models. */
     return trains && fmo_ranks_count(c) > 1
                ? fm_fail(FM_EUNSUPPORTED,
                          "blame --data, --steps, --repairs and --fix train, and models that are "
@@ -34,7 +34,7 @@ static fm_status check(const fm_ops *c, const fm_blame_request *o)
                : FM_OK;
 }
 
-/* A branch to move must be what was asked about. */
+/* Checks that the version is named by a branch, which the fix will move. */
 static fm_status check_branch(const fmo_blame_run *r)
 {
     fm_oid oid;
@@ -49,7 +49,7 @@ static fm_status check_branch(const fmo_blame_run *r)
                 : rc;
 }
 
-/* The suite and its case. */
+/* Finds the suite and its case. */
 static fm_status find_case(fmo_blame_run *r)
 {
     const fm_blame_request *o = r->ask;
@@ -94,8 +94,8 @@ static void fill(fmo_blame_run *r, fm_ops *c, const fm_blame_request *o)
                             .max_runs = max_runs};
 }
 
-/* What was asked for, of a failure that a step made. Tensors and data where nothing is named
- * (tensors alone with several ranks); what a repair is made of comes with it. */
+/* Sets the parts to search, if a step caused the failure: the requested ones; tensors and data if
+ * none is requested (tensors alone with several ranks). Repairs need tensors and data. */
 static void choose_parts(fmo_blame_run *r)
 {
     const fm_blame_request *o = r->ask;

@@ -1,4 +1,4 @@
-/* words.c - texts of a blame that its reports share. */
+/* words.c - makes the texts of a blame that its reports share. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
