@@ -1,6 +1,6 @@
 /* arch.h - what a model's config says, in one struct, and the names its tensors must have.
  *
- * Read from HF config.json (transformers 4's rope_theta/rope_scaling/torch_dtype and 5's
+ * The config is HF's config.json (transformers 4's rope_theta/rope_scaling/torch_dtype and 5's
  * rope_parameters/dtype). A field that changes the result and is not understood is an error.
  * Families differ by sizes, switches and names; arch/table.c holds one row for each. */
 #ifndef FM_INFER_ARCH_H
@@ -41,7 +41,7 @@ typedef enum fm_fused { FM_FUSED_NONE, FM_FUSED_QKV, FM_FUSED_QKV_HEADS } fm_fus
 #define FM_LAYER_SPARSE 2u /* a mixture of experts */
 #define FM_LAYER_NO_ROPE 4u
 
-/* Everything beside sizes that decides what a pass computes. Zero is Llama. */
+/* Everything that decides what a pass computes, apart from sizes. Llama: zeros, scales 1. */
 typedef struct fm_switches {
     fm_norm_kind norm;
     fm_block_order order;
@@ -98,17 +98,17 @@ typedef struct fm_arch {
     bool headless; /* a decoder with a classification head in the language head's place */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     fm_switches sw;
-    fm_rope rope[2];          /* of full layers, of sliding layers */
+    fm_rope rope[2];          /* [0] of full layers, [1] of sliding layers */
     int32_t bos, eos[8], pad; /* -1 = none */
     uint32_t eos_count;
 } fm_arch;
 
-/* model_json: the tree's model.json. FM_EUNSUPPORTED names a model_type or field we lack. */
+/* model_json: the tree's model.json. FM_EUNSUPPORTED names an unsupported model_type or field. */
 FM_CHECKED fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what);
-/* Likewise, and the prefix is the one under which the tree has its embedding. */
+/* Likewise; `prefix` becomes the one under which the tree has its embedding. */
 FM_CHECKED fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what);
-/* NULL: sizes and rotary settings say all of it, as with Llama, and a model's digest needs no more;
- * else the name of what it has besides. */
+/* NULL: sizes and rotary settings say all of the architecture, as with Llama, and a model's digest
+ * needs no more; else the name of what the architecture has besides. */
 const char *fm_arch_beyond_llama(const fm_arch *a);
 
 /* cos, sin: [positions, rotary_dim/2] of rope[which]; inverse frequencies and angles rounded to
@@ -126,7 +126,7 @@ typedef enum fm_place {
     FM_P_NORM,
     FM_P_NORM_B,
     FM_P_HEAD,
-    /* of a layer */
+    /* Parameters of a layer. */
     FM_P_ATTN_NORM,
     FM_P_ATTN_NORM_B,
     FM_P_ATTN_POST,
@@ -161,7 +161,7 @@ typedef enum fm_place {
     FM_P_S_SWITCH, /* the shared expert */
 } fm_place;
 
-/* Each parameter of the architecture in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++). */
+/* Each parameter in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++). */
 typedef struct fm_param {
     char name[160];  /* "model.layers.3.self_attn.q_proj.weight" */
     fm_shape shape;  /* as stored */

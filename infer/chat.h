@@ -1,17 +1,18 @@
 /* chat.h - chat templates: messages to the text that a model was trained on.
  *
  * A template is the Jinja2 source that a Hugging Face folder carries (chat_template.jinja, or the
- * field in tokenizer_config.json). It is a program from a stranger: it sees only the values given
- * here, and every construct that is not implemented is an error with its line, at open wherever
- * that can be known. What a rendering may do is bounded: work, memory, output bytes and depth.
+ * field in tokenizer_config.json). It is an untrusted program: it sees only the values given here,
+ * and every construct that is not implemented is an error with its line, reported at open wherever
+ * that is possible. A rendering has bounds on work, memory, output bytes and depth.
  *
- * Work is what is done, not what is written: nodes evaluated, values visited and compared, bytes
- * copied, searched, mapped and printed, each at a price (jinja.h) of about a nanosecond a unit. So
- * the bound is one on time, about a second of a CPU, whatever the template does. It does not grow
- * with the messages: 2,000 of them with 1 MB of text take real templates some hundredths of it.
+ * Work counts what is executed: nodes evaluated, values visited and compared, bytes copied,
+ * searched, mapped and printed. Each has a price in units of about a nanosecond (jinja.h), so the
+ * bound limits time, to about a second of a CPU, whatever the template does. The bound does not
+ * grow with the messages: real templates need some hundredths of it for 2,000 messages with 1 MB of
+ * text.
  *
  * The rendered text has a bound of its own, since it is tokenized next, at 0.1 to 0.3 us a byte:
- * FM_CHAT_OUTPUT_ALWAYS and FM_CHAT_OUTPUT_FACTOR times the memory of the values that were given. */
+ * FM_CHAT_OUTPUT_ALWAYS and FM_CHAT_OUTPUT_FACTOR times the memory of the values given. */
 #ifndef FM_INFER_CHAT_H
 #define FM_INFER_CHAT_H
 
@@ -20,7 +21,7 @@
 FM_BEGIN_DECLS
 
 #define FM_CHAT_SOURCE_MAX ((size_t)1 << 20) /* bytes of a template */
-#define FM_CHAT_OUTPUT_MAX ((size_t)64 << 20) /* bytes of a text, in between too */
+#define FM_CHAT_OUTPUT_MAX ((size_t)64 << 20) /* bytes of a text, also of an intermediate one */
 #define FM_CHAT_OUTPUT_ALWAYS ((size_t)4 << 20)
 #define FM_CHAT_OUTPUT_FACTOR 4
 #define FM_CHAT_WORK_MAX UINT64_C(1000000000) /* units of work in one rendering */
@@ -33,16 +34,16 @@ FM_CHECKED fm_status fm_chat_template_open(fm_chat_template **out, fm_span sourc
                                            const char *what);
 void fm_chat_template_close(fm_chat_template *t); /* NULL is a no-op */
 
-/* Who watches the renderings of a thread. */
+/* Watches the renderings of a thread. */
 typedef struct fm_chat_watch {
-    bool (*stop)(void *ctx); /* asked every few milliseconds of a rendering; true: FM_ECANCELLED.
-                              * NULL: nobody is asked */
+    /* Called every few milliseconds of a rendering; true: FM_ECANCELLED. NULL: never called. */
+    bool (*stop)(void *ctx);
     void *ctx;
-    uint64_t work_max; /* less than FM_CHAT_WORK_MAX; 0: that */
-    uint64_t work;     /* what the last rendering came to */
+    uint64_t work_max; /* less than FM_CHAT_WORK_MAX; 0: FM_CHAT_WORK_MAX */
+    uint64_t work;     /* units that the last rendering took */
 } fm_chat_watch;
-/* From now on w (NULL: nobody) watches what this thread renders; borrowed until the next call.
- * Returns who did so before. */
+/* From now on w (NULL: none) watches what this thread renders; borrowed until the next call.
+ * Returns the watch before it. */
 fm_chat_watch *fm_chat_watch_set(fm_chat_watch *w);
 
 /* Append the rendered text. messages: array of objects; tools_or_null: array, visible as `tools`

@@ -7,15 +7,15 @@
  * and is kept per automaton state, so that only tokens that leave it are walked again
  * (the method of XGrammar, Dong et al. 2024).
  *
- * What is written always parses and satisfies the schema; not every satisfying text can be
- * written. Chosen once, as engines for serving do:
+ * Every text that the grammar allows parses and satisfies the schema; it does not allow every
+ * satisfying text. The choices are those of other serving engines:
  *  - properties come in the order of the schema, undeclared ones after them and only where
  *    additionalProperties is true or a schema (absent: none, unless nothing is declared);
  *    two undeclared ones may bear the same name;
  *  - blanks: none, or one space after ',' and ':', or a newline with at most 24 spaces or 6 tabs
  *    after '{', '[', ',' and before '}', ']' (compact: none at all);
  *  - numbers have at most 15 digits, an exponent at most 2; numbers with bounds have none;
- *  - values that nothing describes nest at most FM_GRAMMAR_ANY_DEPTH deep;
+ *  - values that no schema describes nest at most FM_GRAMMAR_ANY_DEPTH deep;
  *  - strings under 'pattern', 'format', 'enum', 'const' and names of properties are spelled without
  *    needless escapes.
  *
@@ -31,7 +31,7 @@
 FM_BEGIN_DECLS
 
 #define FM_GRAMMAR_ANY_DEPTH 20
-#define FM_GRAMMAR_STATES_MAX ((size_t)1 << 18) /* of a compiled grammar */
+#define FM_GRAMMAR_STATES_MAX ((size_t)1 << 18) /* states of a compiled grammar */
 #define FM_GRAMMAR_RULES_MAX 8192u
 #define FM_GRAMMAR_REPEAT_MAX 16384u /* largest minItems, maxItems, minLength, maxLength */
 #define FM_GRAMMAR_STACKS_MAX ((size_t)1 << 20)
@@ -41,8 +41,8 @@ FM_BEGIN_DECLS
  * to one thread at a time. */
 typedef struct fm_grammar fm_grammar;
 
-/* schema is only read here. FM_EINVAL: no schema, or nothing satisfies it; FM_EUNSUPPORTED: a
- * keyword that is not understood, with its place ("schema.properties.a: ..."); FM_ELIMIT: too
+/* schema is not used after return. FM_EINVAL: no schema, or nothing satisfies it; FM_EUNSUPPORTED:
+ * a keyword that is not understood, with its place ("schema.properties.a: ..."); FM_ELIMIT: too
  * large. */
 FM_CHECKED fm_status fm_grammar_new(fm_grammar **out, const fm_json *schema, bool compact);
 /* Any JSON object. */
@@ -63,12 +63,12 @@ FM_CHECKED fm_status fm_grammar_state_new(fm_grammar_state **out, fm_grammar *g,
                                           const fm_token_trie *trie);
 void fm_grammar_state_free(fm_grammar_state *st); /* NULL is a no-op */
 
-/* mask[i / 64] bit i % 64: token i may come next; [fm_token_trie_words]. The end of text is not in
- * it: it may come exactly when fm_grammar_complete. FM_EINVAL: no token of the vocabulary goes on
- * and the value is not complete; FM_ELIMIT: the schema is too ambiguous or too deep at this
- * place. */
+/* mask[i / 64] bit i % 64: token i may come next; [fm_token_trie_words]. The mask leaves out the
+ * end of text, which may come exactly when fm_grammar_complete. FM_EINVAL: no token of the
+ * vocabulary may follow and the value is not complete; FM_ELIMIT: the schema is too ambiguous or
+ * too deep at this place. */
 FM_CHECKED fm_status fm_grammar_mask(fm_grammar_state *st, uint64_t *mask);
-/* Go on by a token or by bytes. FM_EINVAL: not allowed here; the state is as before. */
+/* Moves the state on by a token or by bytes. FM_EINVAL: not allowed; the state is as before. */
 FM_CHECKED fm_status fm_grammar_accept(fm_grammar_state *st, int32_t token);
 FM_CHECKED fm_status fm_grammar_accept_bytes(fm_grammar_state *st, fm_span bytes);
 bool fm_grammar_complete(const fm_grammar_state *st); /* the text so far is a whole value */

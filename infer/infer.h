@@ -1,13 +1,14 @@
 /* infer.h - the inference engine: engines, models, timelines, steps, generation, scoring.
  *
- * engine    one backend, one thread pool, one cache of weights keyed by tensor id: two models that
- * hold the same tensor hold it once in memory, and their rows go through one product model     one
- * version bound to an engine: architecture, weights, adapters, tokenizer, template seq       one
- * timeline: tokens seen so far and their pages of the KV cache step      a flat list of rows, each
- * the next token of some seq of any model; rows are grouped by weight id layer by layer; nothing is
- * padded to a common rank A row's bits never depend on the other rows of its step, on threads, or
- * on how a prompt was cut. An engine and what hangs on it are used by one thread at a time, but for
- * fm_model_prepare. */
+ * - engine: one backend, one thread pool, one cache of weights keyed by tensor id. Two models that
+ *   hold the same tensor hold it once in memory, and their rows go through one product.
+ * - model: one version bound to an engine: architecture, weights, adapters, tokenizer, template.
+ * - seq: one timeline: the tokens seen so far and their pages of the KV cache.
+ * - step: a flat list of rows, each the next token of a seq of any model. Rows are grouped by
+ *   weight layer by layer; nothing is padded to a common rank of adapters.
+ *
+ * A row's bits never depend on the other rows of its step, on threads, or on how a prompt was cut.
+ * One thread at a time uses an engine with its models and seqs, except for fm_model_prepare. */
 #ifndef FM_INFER_INFER_H
 #define FM_INFER_INFER_H
 
@@ -33,62 +34,61 @@ typedef struct fm_engine_opts {
     /* Weights stay in the type that they are stored in (mode exact; modes with layouts of their own
      * ignore it): a quantized stem takes its quantized size. The same bits, in more time. */
     bool keep_stored;
-    uint32_t max_rows; /* of one step; longer prompts are cut (512) */
-    uint64_t
-        kv_bytes_max;  /* KV pages are taken as needed up to this (1 GiB), cached ones included */
+    uint32_t max_rows; /* of one step; longer prompts take several steps (512) */
+    /* KV pages are taken as needed up to this (1 GiB), cached ones included. */
+    uint64_t kv_bytes_max;
     bool prefix_cache; /* keep blocks of past texts for texts that begin alike (true) */
-    /* Most bytes of weights (0 = no budget). With one, what no open model holds stays until the
-     * room is needed; without, it leaves with its last model. */
+    /* Most bytes of weights (0 = no budget). With a budget, a weight that no open model holds stays
+     * until its memory is needed; without one, it leaves with its last model. */
     uint64_t weight_bytes_max;
     /* A folder where packed weights are kept in files, found again by later runs and shared by
      * processes; made when needed, deletable at any time. NULL: none. Copied. */
     const char *cache_dir;
     uint64_t cache_bytes_max; /* of those files; the longest unused go (4 GiB; 0 = no bound) */
-    uint64_t cache_min_bytes; /* smaller ones are not worth a file (256 KiB) */
+    uint64_t cache_min_bytes; /* smaller weights are not kept in files (256 KiB) */
     /* Ranks over which every model is split (comm.h, model/shard.h); borrowed, used by this engine
-     * alone until it is freed. Rank 0's engine is used as any other; those of the others, made with
-     * the same options at the same time, follow it: fm_engine_follow. NULL: one rank. */
+     * alone until it is freed. Rank 0's engine is used as any other; other ranks make their engines
+     * with the same options at the same time and follow it: fm_engine_follow. NULL: one rank. */
     struct fm_comm *comm;
-    /* Of the ranks: a model's layers are split over so many stages of ranks / stages neighbours,
-     * which split the stage's (1). kv_bytes_max and weight_bytes_max are a rank's. A step's rows go
-     * through the stages in pieces of micro_rows, so that stages work at the same time (0: as suits
-     * the device). Bits and kernel class are those of ranks / stages ranks. */
+    /* A model's layers are split over this many stages (1). A stage is ranks / stages neighbouring
+     * ranks, which split its layers. kv_bytes_max and weight_bytes_max are those of one rank. A
+     * step's rows go through the stages in micro-batches of micro_rows, so that stages work at the
+     * same time (0: as suits the device). Bits and class are those of ranks / stages ranks. */
     uint32_t stages, micro_rows;
-    /* Or: training shares its examples over the ranks, all of which run it (train.h), and nobody
-     * follows. This engine holds whole models; with stages it has its stage's layers alone and
-     * cannot answer (fm_seq_open). */
+    /* Instead of models, batches are split: every rank runs the training with its share of the
+     * examples (train.h), and no rank follows. The engine holds whole models; with stages it holds
+     * its stage's layers alone and cannot answer (fm_seq_open). */
     bool comm_splits_batches;
-    /* Seconds that a step may take (0: any). With several ranks one that waits longer for another
-     * fails as for a lost rank, and an exchange between GPUs that takes longer is given up; a
-     * device that hangs while its process lives is told of a little later: fm_engine_hung. Not for
-     * training. */
+    /* Seconds that a step may take (0: any). A rank that waits longer for another fails as if that
+     * rank were lost, and a longer exchange between GPUs is given up. A device that hangs while its
+     * process lives is reported a little later: fm_engine_hung. Not for training. */
     double step_timeout_s;
 } fm_engine_opts;
-/* A step does not end. Called once for that step, on a thread of its own, while the engine's thread
- * is in it and cannot leave it; it may wait for others and end the process. text names device and
+/* Called once for a step that does not end, on a thread of its own, while the engine's thread is in
+ * that step and cannot leave it. It may wait for other ranks and end the process. text: device,
  * rank. */
 typedef void (*fm_hung_fn)(void *ctx, const char *text);
 fm_engine_opts fm_engine_defaults(void);
 FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
 void fm_engine_free(fm_engine *e);                             /* after its models and seqs */
-void fm_engine_hung(fm_engine *e, fm_hung_fn hung, void *ctx); /* NULL: nobody hears */
-/* Ranks but 0: does what rank 0's engine does until that is freed; models come from p, which knows
- * their tensors by id. An error, sticking to the comm, where a rank is lost. */
+void fm_engine_hung(fm_engine *e, fm_hung_fn hung, void *ctx); /* NULL: not reported */
 /* Whether the ranks that share its models are all there: what a server asks while it is idle. */
 FM_CHECKED fm_status fm_engine_check(const fm_engine *e);
 uint32_t fm_engine_ranks(const fm_engine *e); /* over which its models are split; 1: they are not */
 struct fm_comm *fm_engine_batch_ranks(const fm_engine *e); /* NULL: batches are not split */
-/* Of those ranks: the stages that training deals a model's layers to; 1: each holds all. */
+/* The stages over which training splits a model's layers on those ranks; 1: each holds all. */
 uint32_t fm_engine_batch_stages(const fm_engine *e);
+/* On every rank but 0: does what rank 0's engine does, until rank 0 frees it. Models come from p,
+ * which knows their tensors by id. Fails where a rank is lost; the error stays with the comm. */
 FM_CHECKED fm_status fm_engine_follow(fm_engine *e, const fm_provider *p);
 const char *fm_engine_mode(const fm_engine *e);
 const char *fm_engine_isa(const fm_engine *e);    /* "avx512": for people */
 const char *fm_engine_device(const fm_engine *e); /* "cpu", "cuda:0" */
-/* FM_EINVAL where `device` is no name of a device; NULL is one. */
+/* FM_EINVAL where `device` is no name of a device; NULL is valid. */
 FM_CHECKED fm_status fm_device_check(const char *device);
 /* How many GPUs there are; FM_EUNSUPPORTED says why there is none. */
 FM_CHECKED fm_status fm_device_count(uint32_t *out);
-/* A line about one for people: name, memory, compute capability. */
+/* A line for people about one GPU: name, memory, compute capability. */
 FM_CHECKED fm_status fm_device_describe(char *text, size_t cap, uint32_t device);
 /* The file of the CUDA module that is in use, "" if none is. */
 const char *fm_device_module(void);
@@ -101,35 +101,34 @@ typedef struct fm_engine_stats {
     uint64_t weight_bytes_idle;     /* of weight_bytes: held by none, first to go */
     uint64_t weight_bytes_mapped;   /* of weight_bytes: files that are mapped, not memory */
     uint64_t weight_bytes_max;      /* the budget, 0 = none */
-    /* Since the beginning: tensors asked for and found, read, and sent away for room. */
+    /* Since the beginning: tensors that were found resident, read, and evicted. */
     uint64_t weight_hits, weight_misses, weight_evictions;
     /* Files of cache_dir: mapped, written, and refused because they were damaged. */
     uint64_t packed_mapped, packed_written, packed_refused;
     uint64_t kv_bytes, steps, rows, models;
     uint64_t gemm_groups; /* products run, to show sharing */
     uint64_t layer_rows;  /* rows that ran, summed over layers */
-    /* Tokens of whole blocks that were looked for in the prefix cache, and those that needed no
-     * computation at all; bytes that it keeps (of kv_bytes), pages that it lost for room. */
+    /* Tokens of whole blocks that were looked for in the prefix cache, and those of them that
+     * needed no computation at all; bytes that the cache keeps (of kv_bytes), pages evicted. */
     uint64_t prefix_queries, prefix_hits, prefix_bytes, prefix_evictions;
 } fm_engine_stats;
 fm_engine_stats fm_engine_stats_of(const fm_engine *e);
 /* Blocks whose K and V of this layer were found in the prefix cache. */
 uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer);
 
-/* Reads config, weights and adapters of tree from p, which is not used after return; but where it
- * has view, what it showed is computed with as it lies, so its owner outlives the model. what
- * names the model in errors. FM_EUNSUPPORTED: an architecture or adapter kind that this build
- * lacks. A tree without tokenizer/ loads; fm_model_tokenizer is then NULL. */
+/* Reads config, weights and adapters of tree from p, which is not called after return. Where p has
+ * view, the model computes with the bytes that p showed, so their owner must outlive the model.
+ * `what` names the model in errors. FM_EUNSUPPORTED: an architecture or adapter kind that this
+ * build lacks. A tree without tokenizer/ loads; fm_model_tokenizer is then NULL. */
 FM_CHECKED fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree,
                                    const fm_provider *p, const char *what);
-/* What fm_model_load would say of the tree before it reads a tensor: the architecture of
- * model.json, each parameter there with its shape, nothing left over, the adapters' folders and
- * configs. Needs no engine. */
+/* What fm_model_load checks before it reads a tensor: the architecture of model.json, each
+ * parameter there with its shape, no tensor left over, adapters' configs. Needs no engine. */
 FM_CHECKED fm_status fm_model_check(const fm_tree *tree, const fm_provider *p, const char *what);
-/* The two halves of that. Prepare reads, decodes and packs, and may run on any thread while the
- * engine steps; the provider must allow that. threads: how many of its own it may use (1: only the
+/* The two halves of fm_model_load. Prepare reads, decodes and packs, and may run on any thread
+ * while the engine steps; the provider must allow that. threads: how many it may use (1: only the
  * caller's). Adopt is short and belongs to the engine's thread; before it the model may only be
- * adopted or closed (closed on any thread). After a failed adopt it is still to be closed.
+ * adopted or closed (closed on any thread). After a failed adopt the caller still closes the model.
  * FM_ELIMIT from prepare: the budget for weights is held by other models. */
 FM_CHECKED fm_status fm_model_prepare(fm_model **out, fm_engine *e, const fm_tree *tree,
                                       const fm_provider *p, const char *what, unsigned threads);
@@ -140,10 +139,9 @@ const fm_tokenizer *fm_model_tokenizer(const fm_model *m);         /* NULL if th
 const fm_chat_template *fm_model_chat_template(const fm_model *m); /* NULL if the tree has none */
 /* Digest of everything that an output depends on: config, weights, adapters (not the tokenizer). */
 fm_digest fm_model_digest(const fm_model *m);
-/* Digest of what the answers to one kind of question depend on, so that a child which differs in
- * something else has its parent's: two models with one digest give the same bits. What cannot be
- * told apart is counted in: every adapter, for embeddings and classes, even one on the head of
- * tokens. */
+/* Digest of what the answers to one kind of question depend on. Two models with the same digest
+ * give the same bits, so a child that differs in something else has its parent's digest. The digest
+ * of embeddings and of classes includes every adapter, even one on the head of tokens. */
 typedef enum fm_ask_kind {
     FM_ASK_TEXT,  /* generation and scores of tokens: all but a classification head */
     FM_ASK_EMBED, /* vectors: all but heads, and how states are pooled */
@@ -170,8 +168,8 @@ typedef struct fm_row {
  * is row i's [vocab] f32, NULL where not wanted; valid until the next step. */
 FM_CHECKED fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n);
 const float *fm_engine_logits(const fm_engine *e, uint32_t i);
-/* Of the same rows, the state that the logits are made of: [hidden] f32, after the final norm. An
- * encoder has no logits and takes a text in one step. */
+/* The state from which row i's logits are made: [hidden] f32, after the final norm. An encoder has
+ * no logits and takes a whole text in one step. */
 const float *fm_engine_hidden(const fm_engine *e, uint32_t i);
 
 /* ---- hidden states, for tests against references ----
@@ -213,13 +211,13 @@ typedef struct fm_gen_request {
 typedef struct fm_scheduler fm_scheduler;
 FM_CHECKED fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_running);
 void fm_scheduler_free(fm_scheduler *s); /* running requests end "cancelled" */
-/* FM_EINVAL names the field. Starts when there is room: the models that were served least first,
- * inside of a model first come first served. */
+/* FM_EINVAL names the field. A request starts when fewer than max_running run and pages are there:
+ * requests of the model that was served least go first, and among them the oldest. */
 FM_CHECKED fm_status fm_scheduler_add(fm_scheduler *s, const fm_gen_request *req, uint64_t *id_out);
-/* Its pages are free at once; its last event comes with the next step. */
+/* Frees its pages at once; its last event comes with the next step. False: no such request. */
 bool fm_scheduler_cancel(fm_scheduler *s, uint64_t id);
 /* One step over everything that runs: decode rows, then as many rows of prompts as keep the step
- * below 1.6 times what it takes without; all that fit where nothing decodes. *busy: more to do. */
+ * below 1.6 times its time without them; where nothing decodes, all that fit. *busy: more to do. */
 FM_CHECKED fm_status fm_scheduler_step(fm_scheduler *s, bool *busy);
 uint32_t fm_scheduler_running(const fm_scheduler *s);
 uint32_t fm_scheduler_waiting(const fm_scheduler *s);
@@ -243,9 +241,8 @@ void fm_gen_result_release(fm_gen_result *r);
  * [n, top_k] best of each position, for the token after position i. */
 FM_CHECKED fm_status fm_score(fm_model *m, const int32_t *ids, size_t n, float *logprobs,
                               fm_logprob *top, uint32_t top_k);
-/* Many scorings of any models of one engine in shared steps. Those that begin alike share the
- * blocks of the prefix cache that lie before their first position of interest, and only positions
- * from there on have logits. */
+/* Many scorings of any models of one engine in shared steps. Texts that begin alike share the
+ * blocks of the prefix cache before position `from`, and only later positions have logits. */
 typedef struct fm_score_request {
     fm_model *model;
     const int32_t *ids;
@@ -256,9 +253,9 @@ typedef struct fm_score_request {
 FM_CHECKED fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n);
 
 /* ---- embeddings ----
- * One vector of a text: an encoder's states averaged and normalised, a decoder's state of the last
- * token; or as the folder of sentence-transformers says that the version came from (modules.json).
- * FM_EUNSUPPORTED: a pooling that this build lacks. An encoder's text is at most max_rows
+ * One vector of a text: an encoder's states averaged and normalised, or a decoder's state of the
+ * last token; or as the modules.json of the sentence-transformers folder says that was imported.
+ * FM_EUNSUPPORTED: a pooling that this build lacks. An encoder's text has at most max_rows
  * tokens. */
 typedef struct fm_embed_request {
     fm_model *model;
@@ -267,13 +264,13 @@ typedef struct fm_embed_request {
     float *out; /* [hidden] */
 } fm_embed_request;
 FM_CHECKED fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, size_t n);
-/* A text's tokens with what the tokenizer puts around them, cut to fm_embed_tokens_max. */
+/* A text's tokens with the tokenizer's special tokens around them, cut to fm_embed_tokens_max. */
 FM_CHECKED fm_status fm_embed_encode(const fm_model *m, fm_span text, fm_ids *out);
 uint32_t fm_embed_tokens_max(const fm_model *m);
 
 /* ---- classes of texts ----
- * Of a version with a classification head (transformers' ...ForSequenceClassification, or PEFT's
- * SEQ_CLS adapters): log-probabilities of its classes. Texts are encoded as for embeddings. */
+ * A version with a classification head (transformers' ...ForSequenceClassification, or PEFT's
+ * SEQ_CLS adapters) gives log-probabilities of its classes. Texts are encoded as for embeddings. */
 uint32_t fm_model_classes(const fm_model *m); /* 0: it has no such head */
 /* config's id2label, else "LABEL_<i>"; NULL where i is no class. */
 const char *fm_model_label(const fm_model *m, uint32_t i);
@@ -283,7 +280,7 @@ typedef struct fm_classify_request {
     size_t n;        /* 1 to the model's positions */
     float *logprobs; /* [fm_model_classes] */
 } fm_classify_request;
-/* FM_EUNSUPPORTED: no head, or one whose output is no choice of one class. */
+/* FM_EUNSUPPORTED: no head, or a head whose output is no choice of one class. */
 FM_CHECKED fm_status fm_classify_many(fm_engine *e, const fm_classify_request *req, size_t n);
 
 FM_END_DECLS

@@ -1,5 +1,5 @@
 /* model.h - inside of a model: weights bound by name. For infer's own files and for train, which
- * mirrors the forward pass; nobody else needs it. */
+ * mirrors the forward pass. */
 #ifndef FM_INFER_MODEL_H
 #define FM_INFER_MODEL_H
 
@@ -14,11 +14,11 @@ typedef struct fm_lora_term {
     const fm_weight *b; /* [out, r] */
     uint32_t r;
     float scale;
-    uint32_t adapter; /* which adapters/<n> it is of */
+    uint32_t adapter; /* n of its adapters/<n>-<kind>/ */
 } fm_lora_term;
 
-/* y = ((x * in_scale) W^T + bias + low-rank terms) * out_scale + bias_after, where what is NULL is
- * left out. Rows are grouped by (w, bias), terms by their factors. */
+/* y = ((x * in_scale) W^T + bias + low-rank terms) * out_scale + bias_after; NULL parts are left
+ * out. Rows are grouped by (w, bias), terms by their factors. */
 typedef struct fm_linear {
     const fm_weight *w; /* [out, in]; shared through the cache */
     fm_digest id;       /* of w's tensor */
@@ -28,9 +28,9 @@ typedef struct fm_linear {
     uint32_t lora_count;
     const float *in_scale;   /* [in]: IA3 on a feed-forward module */
     const float *out_scale;  /* [out]: IA3; DoRA's magnitude over the norm of W + scale B A */
-    const float *bias_after; /* [out]: DoRA scales what is added to the bias, not the bias */
+    const float *bias_after; /* [out]: the bias under DoRA, whose out_scale must not scale it */
     bool transposed;         /* its tensor is stored [in, out] */
-    bool split;              /* fm_product.split: the head, whose error is that of the logits */
+    bool split;              /* fm_product.split: set on the head */
 } fm_linear;
 
 /* Experts of a layer: a router's product chooses some for each row. */
@@ -40,8 +40,8 @@ typedef struct fm_experts {
     fm_linear s_gate, s_up, s_down, s_switch; /* the shared expert, w NULL: none */
 } fm_experts;
 
-/* Gains (Gemma's with 1 added) and biases of norms; NULL: not there. Which of them a family has,
- * and where they stand, is fm_switches.order's. */
+/* Gains (Gemma's with 1 added) and biases of norms; NULL: not there. fm_switches.order says which
+ * of them a family has and where they stand. */
 typedef struct fm_layer {
     const float *attn_norm, *mlp_norm;     /* [hidden], before the branch */
     const float *attn_norm_b, *mlp_norm_b; /* their biases */
@@ -57,10 +57,10 @@ typedef struct fm_layer {
 struct fm_model {
     fm_engine *engine;
     fm_arch arch;
-    fm_linear embed;            /* [vocab, hidden]; used by rows, as lora[].a [vocab, r] is */
+    fm_linear embed;            /* [vocab, hidden]; looked up by rows, as lora[].a [vocab, r] is */
     fm_linear head;             /* [vocab, hidden]; the same weight where tied */
     const float *norm, *norm_b; /* [hidden]; NULL: none */
-    fm_linear positions;        /* [position_rows, hidden], used by rows; w NULL: none */
+    fm_linear positions;        /* [position_rows, hidden], looked up by rows; w NULL: none */
     const float *types;         /* [hidden], row 0 of the token types; NULL: none */
     const float *embed_norm, *embed_norm_b; /* [hidden] or NULL */
     fm_layer *layers;

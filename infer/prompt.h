@@ -7,10 +7,10 @@
 
 FM_BEGIN_DECLS
 
-/* Render messages with the model's own template and encode them. The template writes the special
- * tokens; those that stand in messages, tools or documents are ordinary text
- * (text/special_escape.h), where Hugging Face would let them through: without such texts the ids
- * are the same. FM_EUNSUPPORTED where the model has no template or tokenizer. Appends to out. */
+/* Renders messages with the model's own template, encodes them and appends the ids to out. The
+ * template writes the special tokens; special tokens inside messages, tools or documents are
+ * ordinary text (text/special_escape.h), where Hugging Face would let them through. Without such
+ * texts the ids are Hugging Face's. FM_EUNSUPPORTED: the model has no template or tokenizer. */
 FM_CHECKED fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages,
                                     const fm_json *tools_or_null);
 /* The same with further variables of the template (an object; NULL: none), before bos_token and the

@@ -2,9 +2,9 @@
  *
  * Order of operations, as Hugging Face's generate: repetition penalty, temperature, top-k, top-p,
  * min-p, then one draw. Candidates are ordered by logit, equal logits by id (lowest first), so
- * every cut and every draw is one exact answer: the same bits on any machine, since
- * exponentials and sums are in double by store/base/math/detmath.h, in that order. Greedy is the
- * first candidate. The draw is a pure function of (seed, index). */
+ * every cut and every draw has one exact answer, with the same bits on any machine: exponentials
+ * and sums are in double by store/base/math/detmath.h, in that order. Greedy takes the first
+ * candidate. The draw is a pure function of (seed, index). */
 #ifndef FM_INFER_SAMPLER_H
 #define FM_INFER_SAMPLER_H
 
@@ -44,15 +44,15 @@ FM_CHECKED fm_status fm_sampler_pick(int32_t *token_out, fm_sampler *s, const fl
                                      uint32_t vocab, const fm_sample_params *p,
                                      const int32_t *history, size_t history_count, uint64_t index);
 /* The same among the tokens whose bit in allowed is set (allowed[i / 64] bit i % 64, [vocab / 64 +
- * 1]; NULL: all): the others are left out before everything else. FM_EINVAL: none of them has a
+ * 1]; NULL: all); the others are left out before everything else. FM_EINVAL: no allowed token has a
  * finite logit. */
 FM_CHECKED fm_status fm_sampler_pick_allowed(int32_t *token_out, fm_sampler *s, const float *logits,
                                              uint32_t vocab, const fm_sample_params *p,
                                              const uint64_t *allowed, const int32_t *history,
                                              size_t history_count, uint64_t index);
 
-/* Log-softmax of the raw logits (before penalty and temperature). *logprob is token's (NULL: not
- * wanted); top[0..top_count) are the best, lowest id first among equals; top_count <= vocab. */
+/* Log-softmax of the raw logits (before penalty and temperature). *logprob: of token (NULL: not
+ * wanted), top[0..top_count) the best, lowest id first among equals; top_count <= vocab. */
 FM_CHECKED fm_status fm_logprobs(float *logprob, fm_logprob *top, uint32_t top_count,
                                  const float *logits, uint32_t vocab, int32_t token);
 

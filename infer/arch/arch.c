@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Read below, or checked to have the only value that we compute; of every rotary decoder. */
+/* Keys of every rotary decoder that are read below, or checked to have the only supported value. */
 static const char *const understood[] = {
     "model_type",
     "vocab_size",
@@ -44,8 +44,8 @@ static const char *const understood[] = {
     NULL,
 };
 
-/* Cannot change what a forward pass at inference gives (pretraining_tp splits a product and sums
- * the parts: the same value in exact arithmetic). */
+/* Keys that cannot change the result of a forward pass at inference (pretraining_tp splits a
+ * product and sums the parts: the same value in exact arithmetic). */
 static const char *const harmless[] = {
     "architectures",
     "attention_dropout",
@@ -89,7 +89,7 @@ static const char *const harmless[] = {
     NULL,
 };
 
-/* Of a Gemma 3 that also sees: what stands beside text_config. */
+/* Keys next to text_config in the config of a Gemma 3 with vision. */
 static const char *const beside_text[] = {
     "model_type",
     "text_config",
@@ -132,7 +132,7 @@ static fm_status check_keys(const fm_json *c, const fmi_family *f, const char *w
     return FM_OK;
 }
 
-/* Settings of which only one value is computed. */
+/* Checks settings of which only one value is supported. */
 static fm_status check_fixed(const fm_json *c, const char *what)
 {
     static const struct {
@@ -176,7 +176,7 @@ static fm_status take_id(int32_t *out, const fm_json *v, const fm_arch *a, const
     return FM_OK;
 }
 
-/* generation_config says what ends a text; config is asked where it is silent. */
+/* Reads token ids: generation_config says which tokens end a text, else the config. */
 static fm_status read_ids(fm_arch *a, const fm_json *c, const fm_json *g, const char *what)
 {
     fm_status rc;
@@ -238,7 +238,7 @@ static int64_t or_required(uint32_t dflt)
 static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     fm_status rc;
-    /* A family that shares no key/value heads has no key for it. */
+    /* A family without shared key/value heads has no config key for their number. */
     bool shares = !f->alone;
     bool null_kv = fm_json_get(c, "num_key_value_heads") != NULL; /* null: as many as heads */
     int64_t kv = f->kv_heads && !null_kv ? f->kv_heads : a->heads;
@@ -273,7 +273,7 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
         (rc = fmi_take_u32(&a->hidden, c, key_or(f->k_hidden, "hidden_size"), -1, 1, wide, what)) !=
             FM_OK)
         return rc;
-    int64_t inter_dflt = f->k_inter ? 4 * (int64_t)a->hidden : -1; /* GPT-2 alone may be silent */
+    int64_t inter_dflt = f->k_inter ? 4 * (int64_t)a->hidden : -1; /* optional in GPT-2 alone */
     if ((rc = fmi_take_u32(&a->inter, c, inter, inter_dflt, 1, 4 * wide, what)) != FM_OK ||
         (rc = fmi_take_u32(&a->layers, c, key_or(f->k_layers, "num_hidden_layers"), -1, 1,
                            FM_MAX_LAYERS, what)) != FM_OK ||
@@ -305,7 +305,7 @@ static fm_status window_by_types(fm_arch *a, const fm_json *types, const char *w
     return FM_OK;
 }
 
-/* Which layers slide where the config does not list them. */
+/* Marks the layers that slide where the config does not list them. */
 static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     uint32_t from = 0, pattern = f->slide_pattern;
@@ -470,7 +470,7 @@ static fm_status read_biases(fm_arch *a, const fmi_family *f, const fm_json *c, 
     return rc;
 }
 
-/* A softcap: absent means the family's, null none. */
+/* Reads a softcap: an absent key means the family's value, null none. */
 static fm_status take_cap(float *out, const fm_json *c, const char *key, const char *what)
 {
     double cap = 0;
@@ -572,7 +572,7 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
     return rc == FM_OK ? read_experts(a, f, c, what) : rc;
 }
 
-/* The positions of RoBERTa begin behind the padding's. */
+/* RoBERTa counts positions from behind the id of its padding. */
 static fm_status offset_positions(fm_arch *a, const char *what)
 {
     uint32_t pad = a->pad >= 0 ? (uint32_t)a->pad : 1;
@@ -615,7 +615,7 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
     return rc;
 }
 
-/* A Gemma 3 that also sees is its text part: pictures are refused by having no tokens. */
+/* Takes the text part of a Gemma 3 with vision: without tokens for pictures it cannot get any. */
 static fm_status text_part(const fm_json **config, const char *what)
 {
     const fm_json *text = fm_json_get(*config, "text_config");
@@ -640,7 +640,7 @@ fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char 
     const fm_json *config = fm_json_get(model_json, "config");
     if (!fm_json_is(config, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: model.json has no 'config' object", what);
-    fm_scaling_config scales; /* fm_plain_open takes them away; here they are only understood */
+    fm_scaling_config scales; /* only checked here; fm_plain_open removes them */
     fm_status rc = fm_scaling_config_of(&scales, config, what);
     FM_THEN(rc, text_part(&config, what));
     FM_THEN(rc, read_config(out, config, fm_json_get(model_json, "generation_config"), what));
@@ -659,7 +659,7 @@ static fm_status has_tensor(bool *there, const fm_tree *tree, const char *name)
     return rc;
 }
 
-/* transformers' ...ForSequenceClassification has a score where the language model has its head. */
+/* Sets headless: transformers' ...ForSequenceClassification has a `score` for a language head. */
 static fm_status find_head(fm_arch *a, const fm_tree *tree)
 {
     char name[sizeof(a->head_name) + 8];

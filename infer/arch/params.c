@@ -1,4 +1,4 @@
-/* params.c - what an architecture is made of: its parameters in a fixed order. */
+/* params.c - lists the parameters of an architecture in a fixed order. */
 #include "infer/arch/table.h"
 
 #include <stdio.h>
@@ -104,7 +104,7 @@ static void fill(const fm_arch *a, const fmi_arch_part *part, int32_t layer, uin
     set_name(a, f, part, p);
 }
 
-/* The i-th parameter of a list, `left` what remains of i behind the list. */
+/* The i-th parameter of a list; *left: what remains of i behind the list. */
 static bool of_list(const fm_arch *a, const fmi_arch_part *list, int32_t layer, uint32_t i,
                     uint32_t *left, fm_param *out)
 {
@@ -148,7 +148,7 @@ bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out)
     return of_list(a, f->last, -1, i, &i, out);
 }
 
-/* Digits without a leading zero; the text behind them. */
+/* Reads digits without a leading zero; returns the text behind them. */
 static const char *number(const char *s, uint32_t *out)
 {
     uint64_t n = 0;

@@ -1,4 +1,4 @@
-/* rope.c - rotary positions: the settings in every spelling, and the tables they give.
+/* rope.c - rotary positions: reads the settings in every spelling and computes the tables.
  *
  * Kinds (names as in transformers' modeling_rope_utils): default, linear (Kaiokendev), llama3, yarn
  * (Peng et al. 2023), dynamic (NTK) and longrope (Ding et al. 2024). The last two change the
@@ -133,7 +133,7 @@ static fm_status rope_yarn(fm_rope *o, fm_arch *a, const fm_json *r, const char 
     if (o->low == o->high)
         o->high += 0.001; /* as Hugging Face, against a division by zero */
     double reach = FM_MIN((double)o->original * o->factor, (double)(1 << 28));
-    a->max_positions = FM_MAX(a->max_positions, (uint32_t)reach); /* what the scaling is for */
+    a->max_positions = FM_MAX(a->max_positions, (uint32_t)reach); /* yarn extends the length */
     o->kind = FM_ROPE_YARN;
     return FM_OK;
 }
@@ -179,7 +179,7 @@ static fm_status rope_linear(fm_rope *o, const fm_json *r, const char *what)
     return fmi_take_positive(&o->factor, r, "factor", 1, what);
 }
 
-/* Default up to the length that it was trained with; see the head of this file. */
+/* Dynamic is the default kind up to the length of training; see the head of this file. */
 static fm_status rope_dynamic(fm_arch *a, const fm_json *r, const char *what)
 {
     uint32_t original = 0;
@@ -219,7 +219,7 @@ static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const 
                    what, type);
 }
 
-/* How many leading elements of a head turn. */
+/* Sets how many leading elements of a head turn. */
 static fm_status rotary_dim(fm_arch *a, const fmi_family *f, const fm_json *c, const fm_json *r,
                             const char *what)
 {
@@ -240,7 +240,7 @@ static fm_status rotary_dim(fm_arch *a, const fmi_family *f, const fm_json *c, c
     return FM_OK;
 }
 
-/* Gemma 3: settings of full layers and of sliding ones. */
+/* Gemma 3: reads the settings of full layers and of sliding ones. */
 static fm_status by_type(fm_arch *a, const fmi_family *f, const fm_json *c, const fm_json *r,
                          const char *what)
 {

@@ -212,7 +212,7 @@ static const fmi_arch_part bert_layer[] = {
     {.name = NULL}};
 static const fmi_arch_part bert_last[] = {{.name = NULL}};
 
-/* ==== settings beside the usual ones ==== */
+/* ==== settings in addition to the usual ones ==== */
 
 #define LIST(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
 

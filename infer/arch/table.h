@@ -1,4 +1,4 @@
-/* table.h - the table of architectures: what table.c says and this folder reads. */
+/* table.h - the table of architectures (table.c), for this folder. */
 #ifndef FM_INFER_ARCH_TABLE_H
 #define FM_INFER_ARCH_TABLE_H
 
@@ -19,7 +19,7 @@ typedef enum fmi_when {
 } fmi_when;
 
 typedef enum fmi_dim {
-    D_1, /* as columns: a vector */
+    D_1, /* as cols: the parameter is a vector */
     D_ONE,
     D_HIDDEN,
     D_INTER,
@@ -58,9 +58,9 @@ typedef struct fmi_arch_part {
 #define F_USE_BIAS 2048u      /* use_bias: all linear layers */
 #define F_USE_QKV_BIAS 4096u  /* use_qkv_bias */
 #define F_CONV1D 8192u        /* matrices of layers are stored [in, out] */
-#define F_ORIGINAL_KEY 16384u /* original_max_position_embeddings beside the rope settings */
-#define F_PARALLEL_KEY 32768u /* use_parallel_residual, true where silent */
-#define F_QKV_BIAS_KEY 65536u /* qkv_bias, true where silent */
+#define F_ORIGINAL_KEY 16384u /* original_max_position_embeddings next to the rope settings */
+#define F_PARALLEL_KEY 32768u /* use_parallel_residual, true where absent */
+#define F_QKV_BIAS_KEY 65536u /* qkv_bias, true where absent */
 
 typedef struct fmi_family {
     const char *name;
@@ -69,17 +69,17 @@ typedef struct fmi_family {
     const char *layers;    /* "layers." */
     const char *head_name;
     const fmi_arch_part *first, *layer, *last; /* each ends with a name of NULL */
-    /* Names of settings; NULL: the usual one. */
+    /* Names of settings; NULL: the usual name. */
     const char *k_hidden, *k_inter, *k_layers, *k_heads, *k_positions, *k_eps, *k_act;
-    /* What silence means; 0 (NULL): the usual. */
+    /* Values where the config has none; 0 (NULL): the usual value. */
     uint32_t kv_heads, head_dim, heads, vocab, max_positions, window;
     uint32_t slide_pattern; /* without layer_types every n-th layer is full, the others slide */
     double eps, theta, local_theta, partial;
     const char *act;
     bool tied, qkv_bias, o_bias, mlp_bias;
-    fm_switches sw;              /* but for what the config says */
-    const char *const *keys;     /* settings beside the usual ones that are read or checked */
-    const char *const *harmless; /* settings beside the usual ones without effect */
+    fm_switches sw;              /* before the config's settings are read */
+    const char *const *keys;     /* further settings that are read or checked */
+    const char *const *harmless; /* further settings without effect */
     const char *const *ignored;  /* tensors without effect: "*end" or "begin*" */
     bool alone;                  /* the usual keys of rotary decoders are not this family's */
 } fmi_family;

@@ -1,4 +1,4 @@
-/* engine.c - life of engines, and what models share inside of an engine. */
+/* engine.c - makes and frees engines, and holds what models share inside of an engine. */
 #include "infer/engine/watchdog.h"
 #include "infer/engine/pipeline.h"
 
@@ -24,15 +24,15 @@ static fm_status open_weights(fm_engine *e)
 {
     fm_engine_opts *o = &e->opts;
     fm_status rc = FM_OK;
-    if (o->cache_dir && e->be->weight_image) /* a device's own layout is made by the device */
+    if (o->cache_dir && e->be->weight_image) /* without it a device makes its layout itself */
         rc = fmi_packed_files_new(&e->artefacts, o->cache_dir, e->be->layout, o->cache_bytes_max);
-    o->cache_dir = NULL; /* the caller's */
+    o->cache_dir = NULL; /* the caller's memory, copied above */
     fmi_weights_opts w = {o->weight_bytes_max, e->artefacts, o->cache_min_bytes};
     return rc == FM_OK ? fmi_weights_new(&e->weights, e->be, &w) : rc;
 }
 
-/* Other ranks wait for step_timeout_s; so what they can end themselves is over before the device's
- * own limit. */
+/* Starts the watchdog. Over ranks its limit is a little longer than step_timeout_s, with which the
+ * comm ends waits for other ranks by itself. */
 static fm_status watch_steps(fm_engine *e, const char *device)
 {
     char name[64];
@@ -47,7 +47,7 @@ static fm_status watch_steps(fm_engine *e, const char *device)
     } else {
         (void)snprintf(name, sizeof(name), "device %s", device);
     }
-    /* What runs on the host cannot hang, and takes what it takes. */
+    /* A device whose memory is the host's cannot hang, however long its operations take. */
     return e->be->host_visible ? FM_OK : fmi_watchdog_new(&e->watchdog, limit, name);
 }
 
@@ -69,7 +69,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     if (!o.mode)
         o.mode = "exact";
     e->opts = o;
-    e->opts.device = NULL; /* the caller's */
+    e->opts.device = NULL; /* the caller's memory */
     (void)pthread_mutex_init(&e->share, NULL);
     fm_status rc = fm_pool_new(&e->pool, o.threads);
     FM_THEN(rc, fm_backend_open_on(&e->be, o.device, o.mode, e->pool));
@@ -231,7 +231,7 @@ uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer)
 
 /* ==== what models share ==== */
 
-/* Pools of every stage's layers. */
+/* Opens the pools of every stage's layers. */
 static fm_status open_lanes(fm_engine *e, fmi_geom *g)
 {
     fm_status rc = FM_OK;
@@ -268,7 +268,7 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_
     g->window = a->window;
     g->eps = a->eps;
     g->qk_norm = a->qk_norm;
-    memcpy(&g->sw, &a->sw, sizeof(a->sw)); /* padding too: the comparison above sees it */
+    memcpy(&g->sw, &a->sw, sizeof(a->sw)); /* with padding, which is compared above */
     g->split = *d;
     g->begin = d->begin[e->stage];
     g->here = d->begin[e->stage + 1] - g->begin;
@@ -311,7 +311,7 @@ static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a, uint32_t
     return rc;
 }
 
-/* No sequence can be longer than the KV budget of a stage, so a table need not be either. */
+/* Positions of a rotary table: no sequence can be longer than the KV budget of a stage allows. */
 static uint32_t rope_positions(const fm_engine *e, const fm_arch *a, uint32_t layers)
 {
     uint64_t page = 2 * (uint64_t)layers * e->be->kv_page_bytes(e->be, a->kv_heads, a->head_dim);
@@ -319,8 +319,8 @@ static uint32_t rope_positions(const fm_engine *e, const fm_arch *a, uint32_t la
     return (uint32_t)FM_MAX(1u, FM_MIN(fit, (uint64_t)a->max_positions));
 }
 
-/* One more reference to the table with these settings; fresh takes its place where there is none
- * (by now). Tables are computed without the lock. */
+/* Takes one more reference to the table with these settings; where there is none by now, fresh is
+ * added. Tables are computed without the lock. */
 static fmi_rope *rope_share(fm_engine *e, const fmi_rope *want, fmi_rope *fresh)
 {
     (void)pthread_mutex_lock(&e->share);

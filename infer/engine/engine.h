@@ -7,10 +7,11 @@
 
 FM_BEGIN_DECLS
 
+/* The shape class of an architecture that is split so, made if need be. */
 FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a,
                                  const fmi_stage_split *d);
-/* Any thread, as fmi_text_bind. which: 0 of full layers, 1 of sliding ones; layers: the most of a
- * stage. */
+/* A rotary table, made if need be. Any thread, as fmi_text_bind. which: 0 of full layers, 1 of
+ * sliding ones; layers: the most of a stage. */
 FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which,
                                  uint32_t layers);
 void fmi_rope_drop(fm_engine *e, fmi_rope *r);
@@ -18,13 +19,13 @@ void fmi_rope_drop(fm_engine *e, fmi_rope *r);
 FM_CHECKED fm_status fmi_step_new(fmi_step **out, fm_engine *e);
 void fmi_step_free(fmi_step *s);
 
-/* Log sum exp of the logits of each row of the last step that wanted them; then fmi_step_lse. */
+/* Computes log sum exp of each row of logits of the last step; fmi_engine_lse_of reads a row's. */
 FM_CHECKED fm_status fmi_engine_lse(fm_engine *e);
 float fmi_engine_lse_of(const fm_engine *e, uint32_t row);
 
-/* ---- ranks_leader.c: what an engine of several ranks is asked, in one order for all ---- */
+/* ---- ranks_leader.c: the calls to rank 0's engine, which all ranks repeat in one order ---- */
 
-/* What happens to a sequence between steps. */
+/* What happens to a sequence between steps: fmi_seq_expect and so on. */
 typedef enum fmi_seq_op {
     FMI_OP_EXPECT,
     FMI_OP_TELL,
@@ -36,28 +37,28 @@ typedef enum fmi_seq_op {
     FMI_OP_UNCACHE
 } fmi_seq_op;
 
-/* Who observes the engine: fm_engine.log, NULL with one rank. Rank 0 encodes and sends; a follower,
- * which does what rank 0 sent, takes part in the meetings alone. */
+/* Observes the engine: fm_engine.log, NULL with one rank. Rank 0 encodes the calls and sends them;
+ * a follower repeats what rank 0 sent and only takes part in the meetings (fm_comm_meet). */
 typedef struct fmi_engine_log {
-    /* Encodes what the others need to make this model. */
+    /* Encodes what the other ranks need to make this model. */
     fm_status (*prepare)(fm_model *m, const fm_tree *tree, const char *what);
-    fm_status (*adopt)(fm_model *m); /* all make it; the status is the worst of all */
+    fm_status (*adopt)(fm_model *m); /* all ranks make it; returns the worst status of all */
     void (*close)(fm_model *m);
-    /* Before a step; when it is planned, with what all ranks have to have planned; and, where the
-     * first was FM_OK, behind it with what became of it here: returns what became of it on all. */
+    /* step: before a step. planned: when it is planned; plan must be equal on all ranks.
+     * end, where step returned FM_OK: after it, with this rank's status; returns that of all. */
     fm_status (*step)(fm_engine *e, const fm_row *rows, uint32_t n);
     void (*planned)(fm_engine *e, uint64_t plan);
     fm_status (*end)(fm_engine *e, fm_status rc);
-    /* Before a sequence opens and, where that was FM_OK, behind it: returns what became of it on
-     * all; the caller closes s (NULL: it did not open here) where that failed. *met: the opening
-     * computed something on all ranks. */
+    /* open: before a sequence opens. opened, where open returned FM_OK: after it, with this rank's
+     * status; returns the status of all ranks, and where that is a failure the caller closes s
+     * (NULL: it did not open here). *met: the opening computed something on all ranks. */
     fm_status (*open)(fm_model *m);
     fm_status (*opened)(fm_model *m, fm_seq *s, fm_status rc, bool *met);
     void (*op)(fm_seq *s, fmi_seq_op op, uint32_t a, int32_t b);
-    void (*free)(fm_engine *e); /* the leader's: the others end */
+    void (*free)(fm_engine *e); /* the leader's ends the followers */
 } fmi_engine_log;
 
-/* After be, opts and comm are set: checks that the ranks were made alike, sets e->log. */
+/* Called once be, opts and comm are set: checks that the ranks were made alike, sets e->log. */
 FM_CHECKED fm_status fmi_log_new(fm_engine *e);
 
 static inline void fmi_log_op(fm_seq *s, fmi_seq_op op, uint32_t a, int32_t b)
@@ -69,9 +70,9 @@ static inline void fmi_log_op(fm_seq *s, fmi_seq_op op, uint32_t a, int32_t b)
 
 /* ---- hooks.c ---- */
 
-/* What of s's hooks concerns its `rows` next tokens, for the other ranks: bytes of it; into a log;
- * out of one, as hooks of s (NULL: skipped) that lie in *memory, fm_free'd by the caller.
- * FM_ECORRUPT: no such hooks. */
+/* The parts of s's hooks that concern its next `rows` tokens, for the other ranks. Size: their
+ * bytes in the log. Encode: appends them to the log. Decode: sets them as hooks of s (NULL: skips
+ * them); they lie in *memory, which the caller frees by fm_free. FM_ECORRUPT: no valid hooks. */
 uint64_t fmi_hooks_size(const fm_seq *s, uint32_t rows);
 void fmi_hooks_encode(fm_buf *log, const fm_seq *s, uint32_t rows);
 FM_CHECKED fm_status fmi_hooks_decode(fm_cursor *c, fm_seq *s, void **memory);
@@ -82,25 +83,25 @@ FM_CHECKED fm_status fmi_hooks_decode(fm_cursor *c, fm_seq *s, void **memory);
 FM_CHECKED fm_status fmi_seq_new(fm_seq **out, fm_model *m);
 /* Positions that a sequence of m can have for tokens. */
 uint32_t fmi_positions(const fm_model *m);
-/* Room in the tables for len tokens, so that steps up to there allocate nothing. */
+/* Grows the tables for len tokens, so that steps up to there allocate nothing. */
 FM_CHECKED fm_status fmi_seq_expect(fm_seq *s, uint32_t len);
-/* Token at (>= len) will be this one; what was said of it and what follows is forgotten where it
- * differs. Within what was expected. */
+/* Sets the future token `at` (>= the sequence's length). Where it differs from the one set before,
+ * all known tokens behind it are forgotten. `at` lies below the len given to fmi_seq_expect. */
 void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token);
 /* Logits of tokens begin .. end - 1 will be wanted, as far as is known: until the next step. */
 void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end);
-/* Takes over the blocks behind len whose tokens are known and whose K and V the cache has in all
- * layers; one known token at least stays to be computed. */
+/* Takes blocks behind the sequence's length from the cache: those whose tokens are known and whose
+ * K and V the cache has in all layers. At least one known token stays to be computed. */
 void fmi_seq_adopt(fm_seq *s);
-/* Pages so that s can hold len tokens, those to be written its own; gives back what it took when it
- * fails. Blocks that are known to their end begin at the layer up to which the cache has them. */
+/* Takes pages so that s can hold len tokens; pages that will be written are its own. On failure it
+ * gives back what it took. A block of known tokens begins at the layer up to which it is cached. */
 FM_CHECKED fm_status fmi_seq_reserve(fm_seq *s, uint32_t len);
-/* The rows of a step are done. */
+/* Moves the length on: the rows of a step are done. */
 void fmi_seq_advance(fm_seq *s, uint32_t rows);
-/* The rows of a step are queued: its tokens may not be known yet, and nothing of them is in the
- * cache before fmi_seq_confirm. */
+/* Moves the length on: the rows of a step are queued. Their tokens may not be known yet, and none
+ * of them is in the cache before fmi_seq_confirm. */
 void fmi_seq_queue(fm_seq *s, uint32_t rows);
-/* Token at (the first that is not known, below len) was this one. */
+/* Sets token `at` (the first that is not known, below the length), which a queued step computed. */
 void fmi_seq_learn(fm_seq *s, uint32_t at, int32_t token);
 /* The first len tokens are computed: complete blocks of them go into the cache. */
 void fmi_seq_confirm(fm_seq *s, uint32_t len);
@@ -115,9 +116,9 @@ void fmi_virtual_drop(fm_model *m);
 
 /* ---- engine/step/step_queue.c: steps that are queued and collected later ---- */
 
-/* Whether the device picks tokens: not beside a tap. */
+/* Whether the device picks tokens: never while a tap is set. */
 bool fmi_picks(const fm_engine *e);
-/* And says later what they were: not on ranks. */
+/* Whether steps can also be queued before those tokens are known: never over several ranks. */
 bool fmi_queues(const fm_engine *e);
 
 /* How the token of a row with logits is picked; how NULL: its logits go to the host. */
@@ -125,7 +126,7 @@ typedef struct fmi_row_pick {
     const fm_sample_params *how;
     uint64_t index;
     uint64_t *seen; /* device, as in fm_pick */
-    int32_t pick;   /* set: the number of its token */
+    int32_t pick;   /* out: the number of its token among those picked */
 } fmi_row_pick;
 
 /* A queued step. */
@@ -138,21 +139,20 @@ FM_CHECKED fm_status fmi_queued_init(fmi_queued *q, fm_engine *e);
 /* Waits for the step, if one is queued. */
 void fmi_queued_release(fmi_queued *q, fm_engine *e);
 
-/* As fm_engine_step, but returns when all is queued: lengths of sequences have moved, tokens are
- * picked for the rows that ask, numbered in their order. A row's token may be -1 - j: what the last
- * queued step picks with number j. Where rows want their logits on the host it waits for those:
- * fm_engine_logits. The step before must be collected before the next one is queued. */
+/* As fm_engine_step, but returns when all is queued: the lengths of sequences have moved, and
+ * tokens are picked for the rows that ask, numbered in their order. A row's token may be -1 - j:
+ * the one that the last queued step picks with number j. Where rows want their logits on the host
+ * it waits for those: fm_engine_logits. At most one step before may still be uncollected. */
 FM_CHECKED fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
                                     fmi_row_pick *ask);
-/* Its tokens are in q->picked. A failure of it or of anything that it stands on: what its rows left
- * in their sequences is void. */
+/* Waits for the step; its tokens are in q->picked then. It fails where the step, or an earlier one
+ * that it depends on, failed: what its rows left in their sequences is void then. */
 FM_CHECKED fm_status fmi_step_wait(fm_engine *e, fmi_queued *q);
-/* As fm_engine_step, but tokens are picked for the rows that ask, on the device: q->picked holds
- * them then, and logits of the others alone are the host's. On ranks, where rank 0 has all
- * logits. */
+/* As fm_engine_step, but the device picks tokens for the rows that ask: q->picked holds them on
+ * return, and only the logits of other rows come to the host. For several ranks. */
 FM_CHECKED fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
                                      fmi_row_pick *ask);
-/* FM_ECORRUPT with the host sampler's words where bad says that there was nothing to pick. */
+/* FM_ECORRUPT with the host sampler's text where bad says that there was nothing to pick. */
 FM_CHECKED fm_status fmi_pick_status(int32_t bad);
 
 /* ---- engine/step/step.c ---- */

@@ -1,8 +1,8 @@
-/* hooks.c - rows of hidden states read and replaced on their way through a pass; over ranks, too.
+/* hooks.c - rows of hidden states read and replaced during a pass; over ranks, too.
  *
- * Where ranks meet, in front of every site, the rows are whole on each rank of the stage that
- * computes it: all of them replace alike, rank 0 reads its own stage's, and the first rank of
- * another stage sends what was read there behind the passes. */
+ * At every site the rows are whole on each rank of the stage that computes it, since partial sums
+ * were added before. So all ranks of the stage replace alike; rank 0 reads the rows of its own
+ * stage, and the first rank of another stage sends the rows that it read after the passes. */
 #include "infer/engine/pipeline.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ fm_status fm_seq_hooks(fm_seq *s, const fm_hook *hook, size_t n)
     return FM_OK;
 }
 
-/* ==== who reads ==== */
+/* ==== which rows are read ==== */
 
 static bool covers(const fm_hook *k, uint32_t token)
 {
@@ -64,8 +64,7 @@ static uint32_t count_reads(const fmi_hooked *w, uint32_t stage)
     return n;
 }
 
-/* Whether any stage reads the row. What else rank 0 hangs on a sequence the others need not
- * know. */
+/* Whether a hook reads the row, on any stage. */
 static bool is_read(const fmi_hooked *w)
 {
     bool is = false;
@@ -74,7 +73,7 @@ static bool is_read(const fmi_hooked *w)
     return is;
 }
 
-/* The rank whose rows are told on: every rank of a stage has them whole. */
+/* Whether this rank sends its stage's rows: one rank of a stage does, since all have them whole. */
 static bool speaks(const fm_engine *e)
 {
     return fm_comm_rank(e->group) == 0;
@@ -108,7 +107,7 @@ fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n)
 
 /* ==== in a pass ==== */
 
-/* One row: to the caller's memory on rank 0, on another stage to what it sends. */
+/* Copies one row: on rank 0 to the caller's memory, on another stage to its send buffer. */
 static fm_status read_row(fmi_step *s, float *to, const float *row, size_t h, uint32_t taken)
 {
     fm_engine *e = s->e;
@@ -154,7 +153,7 @@ fm_status fmi_run_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x)
 
 /* ==== what other stages read ==== */
 
-/* Of one stage, on rank 0: from taken_host to the caller's memory. */
+/* Rank 0: copies the rows of one stage from taken_host to the caller's memory. */
 static void scatter(const fmi_step *s, uint32_t stage)
 {
     const float *from = s->taken_host;
@@ -207,7 +206,7 @@ fm_status fmi_hooks_deliver(fmi_step *s)
 enum { READS = 1, WRITES = 2 };
 #define HOOK_WORDS 5u /* site, layer, token, tokens, READS | WRITES */
 
-/* k's tokens among [from, from + rows). */
+/* The number of k's tokens among [from, from + rows); *token: the first of them. */
 static uint32_t part_of(const fm_hook *k, uint32_t from, uint32_t rows, uint32_t *token)
 {
     uint64_t begin = FM_MAX(k->token, from);
@@ -253,10 +252,10 @@ void fmi_hooks_encode(fm_buf *log, const fm_seq *s, uint32_t rows)
     }
 }
 
-/* One hook; its rows go to *rows, of which left floats are left. */
+/* Decodes one hook; its replacement rows go to *rows, which has space for *left floats. */
 static bool decode_one(fm_cursor *c, fm_hook *k, size_t h, float **rows, uint64_t *left)
 {
-    static float elsewhere; /* what is read goes to rank 0 */
+    static float elsewhere; /* marks a hook that reads: the rows are sent to rank 0 */
     uint32_t site = fm_cursor_u32(c), layer = fm_cursor_u32(c);
     uint32_t token = fm_cursor_u32(c), tokens = fm_cursor_u32(c), what = fm_cursor_u32(c);
     uint64_t floats = what & WRITES ? (uint64_t)tokens * h : 0;

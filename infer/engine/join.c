@@ -50,7 +50,7 @@ void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count
         be->softcap(be, rows, s->ld, count, m->arch.vocab, sw->logit_softcap);
 }
 
-/* Columns of rank r for all rows, part by part. */
+/* Places the columns of rank r for all rows, part by part. */
 static void place_logits(fmi_pass *p, const float *from, size_t ld, uint32_t r)
 {
     for (uint32_t i = 0; i < p->want.n; i++) {

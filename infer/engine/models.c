@@ -1,5 +1,4 @@
-/* models.c - a tree becomes a model of an engine: architecture, tensors (model/bind.c), adapters,
- * tokenizer; and its end. */
+/* models.c - loads and closes models: architecture, tensors (model/bind.c), adapters, tokenizer. */
 #include "infer/comm.h"
 #include "infer/engine/engine.h"
 #include "infer/model/shard.h"
@@ -41,7 +40,7 @@ static fm_status bind(fmi_binder *b)
     return rc;
 }
 
-/* pool: threads that may read, NULL = this one. Touches nothing of the engine but what locks. */
+/* pool: threads that may read, NULL = this one. Uses only those parts of the engine that lock. */
 static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
                          const char *what, fm_pool *pool)
 {

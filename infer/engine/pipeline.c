@@ -7,9 +7,9 @@
 #include "store/base/mem.h"
 
 #define SLICE_FLOATS 16u       /* parts of a residual stream begin on cache lines */
-#define PIECES_PER_STAGE 4u    /* more cut the waiting by less than they cost */
-#define HOST_MICRO_ROWS 16u    /* a CPU's products are bound by arithmetic from here on, */
-#define DEVICE_MICRO_ROWS 256u /* a GPU's from here */
+#define PIECES_PER_STAGE 4u    /* more pieces cost more than they save in waiting */
+#define HOST_MICRO_ROWS 16u    /* from so many rows on a CPU's products are bound by arithmetic */
+#define DEVICE_MICRO_ROWS 256u /* the same for a GPU */
 
 /* ==== life ==== */
 
@@ -63,8 +63,8 @@ uint32_t fmi_pipe_pieces(uint32_t m, uint32_t stages, uint32_t micro_rows)
     return stages <= 1 ? 1 : FM_MIN(most, PIECES_PER_STAGE * stages);
 }
 
-/* Where the piece that begins at row `at` of pass [begin, end) ends: pieces are equal but for texts
- * that stay whole. */
+/* The end of the piece that begins at row `at` of pass [begin, end): pieces are equal, except where
+ * a text has to stay whole. */
 static uint32_t piece_end(const fmi_step *s, const fm_row *rows, uint32_t begin, uint32_t end,
                           uint32_t at, uint32_t pieces)
 {
@@ -78,7 +78,7 @@ static uint32_t piece_end(const fmi_step *s, const fm_row *rows, uint32_t begin,
     return to;
 }
 
-/* Runs of the rows [at, to), which are one pass now, into out[*count]. */
+/* Writes the runs of rows [at, to), which become a pass, to out from *count on. */
 static void cut_runs(fmi_step *s, const fm_row *rows, uint32_t at, uint32_t to, fmi_part *out,
                      uint32_t *count)
 {
@@ -101,7 +101,7 @@ static void cut_runs(fmi_step *s, const fm_row *rows, uint32_t at, uint32_t to, 
 
 void fmi_pipe_cut(fmi_step *s, const fm_row *rows, uint32_t n)
 {
-    fmi_part *fresh = s->want; /* free until the passes run; at most a run for each row */
+    fmi_part *fresh = s->want; /* unused until the passes run; at most a run for each row */
     uint32_t count = 0;
     if (s->e->stages == 1)
         return;
@@ -122,8 +122,8 @@ void fmi_pipe_cut(fmi_step *s, const fm_row *rows, uint32_t n)
 
 /* ==== between stages ==== */
 
-/* x [m, hidden] of the rows that have run below layer l, which are a segment of the pass: those
- * that begin higher stand before them. */
+/* x [m, hidden] of the rows that have run below layer l. They are a segment of the pass: rows that
+ * begin higher stand before them. */
 static float *rows_below(const fmi_pass *p, uint32_t l, uint64_t *floats)
 {
     uint32_t r0 = 0;
@@ -193,7 +193,7 @@ size_t fmi_pipe_shard_ld(const fmi_step *s)
     return most;
 }
 
-/* Rank 0's, of what every rank of the last stage sent. */
+/* Rank 0: puts the logits that every rank of the last stage sent into place. */
 static void place_shards(fmi_step *s, size_t ld)
 {
     size_t rows = s->wanted;

@@ -1,5 +1,5 @@
-/* ranks_follower.c - another rank than 0: decodes what the leader logged (ranks_leader.c) and asks
- * its own engine for the same, by the public calls. */
+/* ranks_follower.c - a rank other than 0: decodes the leader's log (ranks_leader.c) and repeats its
+ * calls on its own engine, by the public functions. */
 #include <string.h>
 
 #include "infer/engine/ranks_log.h"
@@ -44,7 +44,7 @@ static fm_status follow_op(fm_engine *e, fm_cursor *c)
         if (a <= fmi_priv(s->model)->rope->positions)
             fm_ignore(fmi_seq_expect(s, a), "a step that needs it fails");
         return FM_OK;
-    case FMI_OP_TELL: /* what was not expected here, or not adopted, makes another plan */
+    case FMI_OP_TELL: /* a token out of range here is dropped: then the plans differ */
         if (a >= s->len && a <= s->known && a < s->page_cap * FM_KV_PAGE)
             fmi_seq_tell(s, a, (int32_t)b);
         return FM_OK;
@@ -72,7 +72,7 @@ static fm_status follow_op(fm_engine *e, fm_cursor *c)
     return fm_fail(FM_ECORRUPT, "rank 0 says something that is not known here");
 }
 
-/* Rank 0 is in the step, or the opening: it waits for this rank, which cannot begin. */
+/* Rank 0 is in the step, or the opening, and waits for this rank, which cannot begin. */
 static fm_status cannot(fm_engine *e, fm_status rc)
 {
     fm_ignore(fmi_ranks_meet(e, rc), "rank 0 has the answer");
@@ -80,7 +80,7 @@ static fm_status cannot(fm_engine *e, fm_status rc)
     return fm_comm_state(e->comm);
 }
 
-/* Rows of a step. Each is a number, a token and whether its logits are wanted. */
+/* Reads the rows of a step: the number of a sequence, a token, whether its logits are wanted. */
 static fm_status read_rows(const fmi_ranks *r, fm_cursor *c, fm_row *row, uint32_t n)
 {
     bool good = true;
@@ -93,7 +93,7 @@ static fm_status read_rows(const fmi_ranks *r, fm_cursor *c, fm_row *row, uint32
     return good ? FM_OK : fm_fail(FM_ENOTFOUND, "a sequence of the step could not be opened");
 }
 
-/* Of the step that follows. */
+/* Reads the hooks of the next step. */
 static fm_status follow_hooks(fm_engine *e, fm_cursor *c)
 {
     fmi_ranks *r = e->ranks;
@@ -110,7 +110,7 @@ static fm_status follow_hooks(fm_engine *e, fm_cursor *c)
     return rc == FM_ENOMEM ? FM_OK : rc;
 }
 
-/* What it returns is the comm's state: a step that fails has failed on all ranks. */
+/* Returns the comm's state, not the step's status: a step that fails has failed on all ranks. */
 static fm_status follow_step(fm_engine *e, fm_cursor *c)
 {
     fmi_ranks *r = e->ranks;
@@ -130,7 +130,7 @@ static fm_status follow_step(fm_engine *e, fm_cursor *c)
     FM_THEN(rc, fm_engine_step(e, row, n));
     fm_free(row);
     drop_hooks(r);
-    if (rc != FM_OK && r->meets) /* before rank 0 was met */
+    if (rc != FM_OK && r->meets) /* failed before the meeting */
         return cannot(e, rc);
     return fm_comm_state(e->comm);
 }
@@ -144,13 +144,13 @@ static fm_status follow_open(fm_engine *e, fm_cursor *c)
     if (c->failed || !m)
         return fm_fail(FM_ECORRUPT, "rank 0 opens a sequence of a model that is not there");
     fm_status rc = room_for(&r->seq, &r->seq_cap, number);
-    if (rc == FM_ENOMEM) /* its steps fail */
+    if (rc == FM_ENOMEM) /* without the sequence: its steps fail */
         return meets ? cannot(e, rc) : FM_OK;
     if (rc != FM_OK)
         return rc;
     fm_seq *s = known(r->seq, r->seqs, number);
     drop_hooks(r);
-    if (s) /* it did not open there */
+    if (s) /* it did not open on all ranks */
         fm_seq_close(s);
     fmi_ranks_put(r->seq, &r->seqs, NULL, number);
     r->meets = meets;
@@ -284,7 +284,7 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
         fm_cursor_init(&c, fm_buf_span(&message));
         if (rc == FM_OK)
             rc = follow_message(e, p, &c, &ended);
-        else if (fm_comm_meet(e->comm, rc, 0) != FM_OK) /* lost: it cannot be sent again */
+        else if (fm_comm_meet(e->comm, rc, 0) != FM_OK) /* the log cannot be sent again */
             rc = fm_error_prefix(rc, "what rank 0 said");
     }
     fm_error_state why;

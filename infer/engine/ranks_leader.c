@@ -1,15 +1,15 @@
-/* ranks_leader.c - rank 0 logs what its engine is asked, the others do the same
+/* ranks_leader.c - rank 0 logs the calls to its engine; the other ranks repeat them
  * (ranks_follower.c).
  *
- * What happens between steps goes into a log that travels with the next step (or model, or sequence
- * whose opening computes something). What an engine does is a function of what it was asked, never
- * of the clock (how many rows a step takes, which depends on measured times, is decided above
- * this), so the ranks keep the same pages and find the same blocks. What happens inside of a step
- * is the step's.
+ * Calls between steps go into a log that is sent with the next step (or model, or sequence whose
+ * opening computes something). An engine's state is a function of these calls, never of the clock
+ * (the scheduler above decides how many rows a step takes, which depends on measured times), so the
+ * ranks keep the same pages and find the same blocks. Calls inside of a step are not logged: the
+ * step repeats them.
  *
- * What a rank lacks the memory for is its alone. A sequence that it could not open is a number
- * without a sequence, whose ops are nothing and whose steps fail; a step, and an opening that
- * computes, ends with a meeting of all. */
+ * A rank that lacks memory for a call fails alone. A sequence that it could not open is a number
+ * without a sequence: its ops do nothing and its steps fail. A step, and an opening that computes,
+ * ends with a meeting of all ranks. */
 #include "infer/engine/ranks_log.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static bool leads(const fm_engine *e)
 
 /* ==== numbers ==== */
 
-/* Room for the lowest free number. */
+/* Finds the lowest free number and grows the list for it. */
 static fm_status free_number(void ***at, const size_t *count, size_t *cap, uint32_t *number)
 {
     size_t i = 0;
@@ -68,7 +68,7 @@ static fm_status send_log(fm_engine *e)
 {
     fmi_ranks *r = e->ranks;
     fm_status rc = fm_buf_ok(&r->log);
-    if (rc != FM_OK) /* and so it stays: the others would do something else */
+    if (rc != FM_OK) /* for good: without the lost entry the other ranks would do something else */
         return fm_error_prefix(rc, "what the other ranks must know");
     rc = fm_comm_tell_buf(e->comm, &r->log, 0);
     fm_buf_clear(&r->log);
@@ -90,7 +90,7 @@ static void log_op(fm_seq *s, fmi_seq_op op, uint32_t a, int32_t b)
         e->ranks->seq[s->log_number] = NULL;
 }
 
-/* Hooks of the sequences of a step; where they are refused nothing of it is encoded. */
+/* Encodes the hooks of a step's sequences; where they are refused it encodes nothing. */
 static fm_status encode_hooks(fm_engine *e, const fm_row *rows, uint32_t n)
 {
     fm_buf *log = &e->ranks->log;
@@ -207,7 +207,7 @@ static fm_status log_opened(fm_model *m, fm_seq *s, fm_status rc, bool *met)
         fmi_ranks_put(r->seq, &r->seqs, s, r->opens);
         return rc;
     }
-    fm_buf_u32(&r->log, FMI_LOG_OP); /* where it opened, it closes again */
+    fm_buf_u32(&r->log, FMI_LOG_OP); /* ranks that opened the sequence close it again */
     fm_buf_u32(&r->log, r->opens);
     fm_buf_u32(&r->log, FMI_OP_CLOSE);
     fm_buf_u32(&r->log, 0);
@@ -217,7 +217,7 @@ static fm_status log_opened(fm_model *m, fm_seq *s, fm_status rc, bool *met)
 
 /* ==== models ==== */
 
-/* What a rank needs of a tree: not its text, its suites, its history. */
+/* Whether a rank needs this part of a tree: not the tokenizer, suites or history. */
 static bool is_of_model(const char *path)
 {
     static const char *const not_wanted[] = {"tokenizer/",  "suites/",        "source/",  "data/",
@@ -290,7 +290,7 @@ static void log_close(fm_model *m)
 
 /* ==== life ==== */
 
-/* What must be equal on all ranks, so that their engines plan and answer alike. */
+/* The settings that must be equal on all ranks, so that their engines plan and answer alike. */
 typedef struct made {
     char mode[16], kernel_class[48];
     uint64_t kv_bytes, weight_bytes;
@@ -337,7 +337,7 @@ static void log_free(fm_engine *e)
 {
     fmi_ranks *r = e->ranks;
     if (leads(e)) {
-        fm_error_state why; /* the engine may be closed for a reason */
+        fm_error_state why; /* the error for which the engine may be closed stays */
         fm_error_save(&why);
         fm_buf_u32(&r->log, FMI_LOG_END);
         fm_ignore(send_log(e), "who does not hear it sees the connection end");
@@ -380,7 +380,7 @@ fm_status fmi_log_new(fm_engine *e)
         return FM_ENOMEM;
     fm_buf_clear(&r->log);
     uint32_t split = fm_comm_size(e->comm) / e->stages;
-    if (split > 1) /* stages cut no sum */
+    if (split > 1) /* stages alone cut no sum */
         (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s/%u ranks", e->be->kernel_class,
                        split);
     FM_TRY(check_alike(e));

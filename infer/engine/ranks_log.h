@@ -1,6 +1,6 @@
 /* ranks_log.h - the log that keeps ranks in step: what the leader (ranks_leader.c) encodes and
- * sends, and a follower (ranks_follower.c) decodes and does. For these two alone; the rest of the
- * engine tells what happens by fmi_engine_log (engine.h). */
+ * sends, and a follower (ranks_follower.c) decodes and repeats. For these two alone; the rest of
+ * the engine reports its calls through fmi_engine_log (engine.h). */
 #ifndef FM_INFER_RANKS_LOG_H
 #define FM_INFER_RANKS_LOG_H
 
@@ -9,7 +9,7 @@
 
 FM_BEGIN_DECLS
 
-/* What an entry of the log is; its first word. */
+/* The kind of an entry of the log; its first 32 bits. */
 enum {
     FMI_LOG_OP = 1,
     FMI_LOG_STEP,
@@ -19,17 +19,17 @@ enum {
     FMI_LOG_END,
     FMI_LOG_HOOKS
 };
-#define FMI_LOG_MAX ((size_t)512 << 20)
-/* Of a log from the beginning: what is lost cannot be sent again. */
+#define FMI_LOG_MAX ((size_t)512 << 20) /* bytes */
+/* Bytes that a log has from the beginning: an entry that cannot be appended is lost for good. */
 #define FMI_LOG_ROOM ((size_t)64 << 10)
-#define FMI_NUMBERS_MAX (1u << 20) /* of models and of sequences */
+#define FMI_NUMBERS_MAX (1u << 20) /* numbers of models and of sequences are below it */
 
-/* Of every rank, the leader's and the followers'. */
+/* State of the leader and of each follower. */
 struct fmi_ranks {
     fm_buf log;
-    uint32_t depth; /* inside of something that is in the log */
-    bool meets;     /* the outermost of it ends with a meeting */
-    uint64_t plan;  /* of the step in hand: the same on all ranks */
+    uint32_t depth; /* logged calls that this thread is inside of */
+    bool meets;     /* the outermost of these calls ends with a meeting */
+    uint64_t plan;  /* digest of the current step's plan: must be the same on all ranks */
     uint32_t opens; /* the number of the sequence that is being opened */
     struct {
         fm_seq *seq;
@@ -41,12 +41,12 @@ struct fmi_ranks {
     size_t models, seqs, model_cap, seq_cap;
 };
 
-/* There is room for number. */
+/* Puts thing at `number` of a list that has capacity for it. */
 void fmi_ranks_put(void **at, size_t *count, void *thing, uint32_t number);
-/* Waits without limit from here on, for what may take any time: rank 0 has nothing to do, or a rank
- * reads a model. Gives the limit that there was. */
+/* Removes the comm's time limit, for waits of any length: rank 0 has nothing to do, or a rank reads
+ * a model. Returns the limit that was set. */
 double fmi_ranks_wait(const fm_engine *e);
-/* The meeting behind the outermost entry: rc is the worst of all ranks. */
+/* The meeting after the outermost entry. rc: this rank's status; returns the worst of all. */
 FM_CHECKED fm_status fmi_ranks_meet(fm_engine *e, fm_status rc);
 
 FM_END_DECLS

@@ -1,5 +1,5 @@
-/* seq_open.c - a sequence opens: the first one of a model computes its virtual positions, and over
- * ranks all open it or none. */
+/* seq_open.c - opens sequences: the first one of a model computes its virtual positions, and either
+ * all ranks open a sequence or none does. */
 #include "infer/engine/engine.h"
 
 static fm_status open_seq(fm_seq **out, fm_model *m)
@@ -19,7 +19,7 @@ static fm_status open_logged(fm_seq **out, fm_model *m, const fmi_engine_log *lo
         return rc;
     fm_seq_close(*out);
     *out = NULL;
-    if (met) /* another rank may not have them: all compute them again */
+    if (met) /* another rank may lack the virtual positions: all compute them again */
         fmi_virtual_drop(m);
     return rc;
 }

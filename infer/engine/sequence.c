@@ -1,17 +1,17 @@
-/* sequence.c - timelines: their length, their page tables, one per layer, and what they take from
- * the prefix cache and leave in it.
+/* sequence.c - timelines: their length, their page tables, one per layer, and the blocks that they
+ * take from the prefix cache and leave in it.
  *
  * Tables are [layers, page_cap]: layers differ in their pages, since a layer may be shared with
- * another model while the one above it is not. Positions count the model's virtual ones, whose
- * pages the model holds; a sequence begins by holding the full ones too and copies the last, partly
- * filled one.
+ * another model while the one above it is not. Positions include the model's virtual ones, whose
+ * pages the model holds. A sequence begins by holding the full virtual pages too, and copies the
+ * last, partly filled one.
  *
- * A block is begun before its first row is computed. If all its tokens are known by then, the cache
- * is asked: pages of the lower layers that it has are taken over, and the block's rows begin at the
- * layer above, where the residual stream was kept; where all layers are there, they need not run at
- * all. A block whose last row is done is put into the cache. Within a step a block never begins
- * higher than the one before it, so that rows can be sorted by their first layer and those of one
- * sequence still stand by position. */
+ * A block is begun before its first row is computed. If all its tokens are known by then, it is
+ * looked up in the cache: the sequence takes the pages of the lower layers that the cache has, and
+ * the block's rows begin at the layer above, where the residual stream was kept; where the cache
+ * has all layers, the rows need not run at all. A block whose last row is done is put into the
+ * cache. Within a step a block never begins higher than the one before it, so that rows can be
+ * sorted by their first layer and the rows of one sequence still stand in order of position. */
 #include "infer/engine/engine.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ static fmi_kv_pool *pool_of(const fm_seq *s, uint32_t layer)
     return fmi_pool_at(fmi_priv(s->model)->geom, layer);
 }
 
-/* Of the residual streams before the layer. */
+/* The pool of residual streams before the layer. */
 static fmi_kv_pool *rows_of(const fm_seq *s, uint32_t layer)
 {
     return fmi_rows_at(fmi_priv(s->model)->geom, layer);
@@ -58,7 +58,7 @@ static void changed(fm_seq *s)
 static bool caches(const fm_seq *s)
 {
     return s->model->engine->prefix && !s->uncached && !s->model->engine->tap &&
-           !s->model->arch.sw.encoder; /* its keys depend on what stands behind them */
+           !s->model->arch.sw.encoder; /* an encoder's keys depend on later tokens */
 }
 
 fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token)
@@ -111,7 +111,7 @@ fm_status fmi_seq_expect(fm_seq *s, uint32_t len)
 
 /* ==== blocks ==== */
 
-/* What a block holds for the time that it is incomplete. */
+/* Gives back what a block holds only while it is incomplete. */
 static void settle(fm_seq *s, fmi_block *k)
 {
     if (k->from >= 0)
@@ -128,7 +128,7 @@ static void settle(fm_seq *s, fmi_block *k)
     k->node = NULL;
 }
 
-/* The last block goes, its topmost page first. */
+/* Drops the last block, its topmost page first. */
 static void drop_last(fm_seq *s)
 {
     uint32_t b = --s->page_count;
@@ -138,7 +138,7 @@ static void drop_last(fm_seq *s)
     changed(s);
 }
 
-/* Rows of the block that the step in hand, or what was told of later ones, want logits of. */
+/* How many rows of the block have wanted logits (fmi_seq_want, or the current step). */
 static uint32_t wanted_in(const fm_seq *s, uint32_t b)
 {
     uint32_t begin = FM_MAX(block_begin(s, b), s->want_begin);
@@ -168,8 +168,8 @@ static uint32_t depth_of(const fm_seq *s, const fmi_node *n)
     return l;
 }
 
-/* Asks the cache for block b: what it is there, and from which layer its rows have to run. False
- * where there was nothing to ask for; *depth: layers found. */
+/* Looks block b up in the cache: sets its node and the layer from which its rows have to run. False
+ * where it cannot be looked up; *depth: layers found. */
 static bool look_up(fm_seq *s, uint32_t b, fmi_block *k, uint32_t *depth)
 {
     const fmi_prefix *c = s->model->engine->prefix;
@@ -209,7 +209,7 @@ static void count_hits(const fm_seq *s, uint32_t b, uint32_t depth)
         e->layer_hits[l]++;
 }
 
-/* The part of the page that the model's last virtual positions fill. */
+/* Copies the part of a page that the model's last virtual positions fill. */
 static void copy_virtual(fm_seq *s, uint32_t layer, uint32_t b)
 {
     const fm_model *m = s->model;
@@ -223,8 +223,8 @@ static void copy_virtual(fm_seq *s, uint32_t layer, uint32_t b)
                     p->local.head_dim);
 }
 
-/* Pages of block b: those below its first layer from the cache, the others fresh. Those of the
- * cache are held before any is taken, since taking makes room. */
+/* Takes pages of block b: below its first layer from the cache, the others fresh. The cached pages
+ * are held before a fresh one is taken, since taking may evict cached pages. */
 static fm_status take_pages(fm_seq *s, uint32_t b, const fmi_block *k)
 {
     const fmi_model_priv *p = fmi_priv(s->model);
@@ -249,8 +249,9 @@ static fm_status take_pages(fm_seq *s, uint32_t b, const fmi_block *k)
     return FM_OK;
 }
 
-/* Room for the residual streams that others can go on from. There may be none; then they do not:
- * but on ranks only what all of them find, which is that the budget is used up. */
+/* Takes pages for the residual streams from which other models can go on; without a page a stream
+ * is not saved. Over ranks only a full budget may cause that, since all ranks see it alike; other
+ * failures are returned. */
 static fm_status take_saves(fm_seq *s, uint32_t b, fmi_block *k)
 {
     const fmi_model_priv *p = fmi_priv(s->model);
@@ -301,8 +302,8 @@ static fm_status begin_block(fm_seq *s)
     return saved;
 }
 
-/* Blocks that are begun and will be written become the sequence's own where rows run; one that no
- * longer can begin where it was to runs from the beginning. */
+/* Makes the pages of begun blocks the sequence's own in the layers where rows will run. A block
+ * that can no longer begin at its first layer runs from layer 0. */
 static fm_status own_blocks(fm_seq *s, uint32_t len)
 {
     uint32_t layers = s->model->arch.layers, limit = layers;
@@ -323,7 +324,7 @@ static fm_status own_blocks(fm_seq *s, uint32_t len)
     return FM_OK;
 }
 
-/* The saved rows of a complete block become the cache's. */
+/* Puts the saved streams of a complete block into the cache. */
 static void put_saves(fm_seq *s, const fmi_block *k)
 {
     fmi_prefix *c = s->model->engine->prefix;
@@ -335,8 +336,8 @@ static void put_saves(fm_seq *s, const fmi_block *k)
     }
 }
 
-/* Every page of the complete block b goes into the cache, or the one that is there takes its
- * place: the same bits, held once. */
+/* Puts every page of the complete block b into the cache; where the cache has one already, the
+ * sequence takes that one in its place: the same bits, held once. */
 static void put_pages(fm_seq *s, uint32_t b)
 {
     fmi_prefix *c = s->model->engine->prefix;
@@ -366,7 +367,7 @@ static void complete_block(fm_seq *s, uint32_t b)
     fmi_node *n = NULL;
     if (c && !s->uncached &&
         fmi_prefix_grow(c, &n, s->node, s->token + begin, end - begin) != FM_OK)
-        s->uncached = true; /* no memory: it goes on without */
+        s->uncached = true; /* no memory: the sequence goes on without the cache */
     if (c)
         fmi_node_drop(c, s->node);
     s->node = NULL;
@@ -454,7 +455,7 @@ uint32_t fm_seq_len(const fm_seq *s)
     return s->len;
 }
 
-/* What is behind len is not known any more, nor what the block of len was to be. */
+/* Forgets the tokens from `at` on, and what an incomplete last block took from the cache. */
 static void forget_from(fm_seq *s, uint32_t at)
 {
     s->known = FM_MIN(at, s->known);

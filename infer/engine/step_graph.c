@@ -1,19 +1,19 @@
-/* step_graph.c - steps that come again: the passes of a step are kept by the device (a CUDA graph)
- * and run again where nothing but the contents of memory is different.
+/* step_graph.c - records the passes of a step on the device (a CUDA graph) and replays them for
+ * later steps that differ in the contents of memory alone.
  *
- * What a step's operations are given is settled by the runs of rows (models, counts, places), the
+ * The arguments of a step's operations follow from the runs of rows (models, counts, places), the
  * stride of page tables and the addresses of workspace and caches; those numbers are its signature.
  * The first time that a signature is seen the step is run, and its lists of row numbers get memory
- * of their own; the second time all lists are there, so operations alone are left, and the device
- * keeps them; from then on they are replayed. Residual streams that rows leave for others go to pages
- * by number, so a step that is kept leaves them on a stage first. Steps that read back in the middle
- * (hooks), or whose rows begin from such streams, are just run.
+ * of their own. The second time all lists are there, so only operations are left, and the device
+ * records them; from then on they are replayed. Residual streams that rows save go to pages whose
+ * numbers change, so a recorded step puts them into buffers of the step first. Steps that read back
+ * in the middle (hooks), or whose rows begin from such streams, are run without recording.
  *
- * Over ranks with a device's wire the exchanges of a step are kept with it, which all ranks have to
- * do alike (comm.h). Each looks what it could do before the step's plans are compared, and says so
- * with its plan; what becomes of the step follows from all their words: run again where all have it
- * under one key, kept where all have its lists, else run as it comes. Where a rank cannot keep it
- * all run it as it comes, from then on. */
+ * Over ranks with a device's wire a recording holds the exchanges of the step, which all ranks have
+ * to record and replay alike (comm.h). Each rank finds out what it could do before the plans of the
+ * step are compared, and sends that with its plan. All ranks then decide the same: replay where all
+ * have the step under one key, record where all have its lists, else run it directly. Where a rank
+ * cannot record it all ranks run it directly from then on. */
 #include "infer/engine/pipeline.h"
 
 #include <string.h>
@@ -24,25 +24,25 @@
 
 typedef struct fmi_step_graph {
     fm_digest sign;
-    uint64_t used; /* by the clock below; 0: free */
-    uint64_t key;  /* on the device, 0: not kept */
+    uint64_t used; /* fmi_step_graphs.clock at its last use; 0: free */
+    uint64_t key;  /* on the device, 0: not recorded */
     fmi_lists lists;
-    uint64_t gemm_groups, layer_rows; /* what the engine counts in one run */
-    bool refused;                     /* the device cannot keep it */
+    uint64_t gemm_groups, layer_rows; /* what one run adds to the engine's counters */
+    bool refused;                     /* the device cannot record it */
     fm_script script;                 /* its exchanges with other ranks */
 } fmi_step_graph;
 
-/* What becomes of a step over ranks; of one rank: what it could do. */
+/* How ranks run a step; in fmi_way: what one rank could do. */
 enum { AS_IT_COMES, SEEN_FIRST, REFUSED, KEEP, AGAIN };
 
 typedef struct fmi_step_graphs {
     fmi_step_graph of[REPLAYS];
-    uint64_t clock, keys, age; /* age: of the comm, when the last was kept */
-    /* Of the step in hand, over ranks. */
+    uint64_t clock, keys, age; /* age: fm_comm_age of the recordings */
+    /* The current step, over ranks. */
     fm_digest sign;
     fmi_step_graph *now; /* NULL: not seen before, or not looked for */
     uint32_t does;
-    uint64_t *word; /* [WORDS(max_rows)] what is signed */
+    uint64_t *word; /* [WORDS(max_rows)] the signature before it is hashed */
     size_t words;
 } fmi_step_graphs;
 
@@ -142,7 +142,7 @@ static fmi_step_graph *find(fmi_step_graphs *all, const fm_digest *sign)
     return NULL;
 }
 
-/* The longest unused entry, empty. */
+/* The least recently used entry, emptied. */
 static fmi_step_graph *fresh(fmi_step *s, fmi_step_graphs *all)
 {
     fmi_step_graph *r = &all->of[0];
@@ -165,19 +165,20 @@ static fmi_step_graphs *replays_of(fmi_step *s)
 
 /* ==== running ==== */
 
-/* All that a step's operations are, but for what is given back to the host. */
+/* Calls all operations of a step, except downloads to the host. */
 static fm_status operate(fmi_step *s, fmi_lists *lists, uint32_t n)
 {
     s->lists = lists;
     fm_status rc = fmi_step_passes(s, n);
     FM_THEN(rc, fmi_pipe_deliver(s));
     if (rc == FM_OK && lists != &s->own && lists->count > 0)
-        rc = fmi_list_room(s, s->max_rows + 1); /* for those that the next run looks up */
+        rc = fmi_list_room(s, s->max_rows + 1); /* so that the next run allocates nothing */
     s->lists = &s->own;
     return rc;
 }
 
-/* Lists are made; what of the signature was settled by running it is known now. */
+/* Runs a step whose signature is new: this makes its lists, and workspace may move, so the
+ * signature is computed afterwards. */
 static fm_status first_run(fmi_step *s, fmi_step_graphs *all, uint32_t n)
 {
     fmi_step_graph *r = fresh(s, all);
@@ -190,14 +191,14 @@ static fm_status first_run(fmi_step *s, fmi_step_graphs *all, uint32_t n)
     return rc;
 }
 
-/* Kept under key and not run, or FM_EUNSUPPORTED; another failure is the step's. */
+/* Records the step under key without running it. FM_EUNSUPPORTED: it cannot be recorded. */
 static fm_status capture(fmi_step *s, fmi_step_graph *r, uint64_t key, uint32_t n)
 {
     fm_engine *e = s->e;
     fm_backend *be = e->be;
     uint64_t groups = e->gemm_groups, rows = e->layer_rows;
     fm_status rc = be->record(be, key);
-    if (rc != FM_OK) /* no room to keep it is no reason not to run it */
+    if (rc != FM_OK) /* the step can still be run without a recording */
         return fm_fail(FM_EUNSUPPORTED, "this step cannot be recorded");
     rc = operate(s, &r->lists, n);
     fm_status kept = be->recorded(be);
@@ -269,7 +270,7 @@ fm_status fmi_step_graph_passes(fmi_step *s, uint32_t n)
 
 /* ==== over ranks ==== */
 
-/* Where the wire was made anew nothing is kept any more. */
+/* Forgets all recordings if the wire was made anew since. */
 static void grow_older(fmi_step *s, fmi_step_graphs *all)
 {
     fm_backend *be = s->e->be;
@@ -320,16 +321,16 @@ void fmi_step_graph_agree(fmi_step *s, const fmi_way *way, uint32_t ranks)
     if (!all)
         return;
     all->does = least < KEEP ? (uint32_t)least : same && least > AGAIN ? AGAIN : KEEP;
-    all->keys = keys + (all->does == KEEP); /* a key is the same thing on all ranks */
+    all->keys = keys + (all->does == KEEP); /* a key means the same recording on all ranks */
 }
 
-/* Captured here as on all others, with addresses that stay. */
+/* Records the step as all other ranks do; fails where an address changes meanwhile. */
 static fm_status capture_alike(fmi_step *s, fmi_step_graphs *all, uint32_t n)
 {
     fm_engine *e = s->e;
     fmi_step_graph *r = all->now;
     fm_digest after;
-    if (r->key) /* others have it no more */
+    if (r->key) /* other ranks have this recording no more */
         e->be->forget(e->be, r->key);
     r->key = 0;
     fm_script_release(&r->script);
@@ -342,7 +343,7 @@ static fm_status capture_alike(fmi_step *s, fmi_step_graphs *all, uint32_t n)
     return rc;
 }
 
-/* Kept, if all ranks could. */
+/* Records the step if all ranks can. */
 static fm_status keep_together(fmi_step *s, fmi_step_graphs *all, uint32_t n, bool *kept)
 {
     fm_engine *e = s->e;
@@ -360,7 +361,7 @@ static fm_status keep_together(fmi_step *s, fmi_step_graphs *all, uint32_t n, bo
     if (r->key)
         e->be->forget(e->be, r->key);
     r->key = 0;
-    r->refused = rc == FM_OK; /* a rank that failed is another matter */
+    r->refused = rc == FM_OK; /* a failed exchange would not mean that it cannot be recorded */
     return rc;
 }
 

@@ -1,14 +1,14 @@
 /* virtual_tokens.c - positions that a model puts before every text: prefix tuning gives their keys
- * and values, prompt tuning what stands in the place of their embeddings. Either way their pages
- * are made once, when the model's first sequence opens, and held by the model; every sequence
- * shares them (Li and Liang 2021, Lester et al. 2021, as PEFT computes them). */
+ * and values, prompt tuning their embeddings. Either way the model makes their pages once, when its
+ * first sequence opens, and holds them; every sequence shares them (Li and Liang 2021, Lester et
+ * al. 2021, as PEFT computes them). */
 #include "infer/engine/engine.h"
 
 #include <string.h>
 
 #include "store/base/mem.h"
 
-/* Keys and values as rows [len, layers, 2, kv_heads * head_dim] into the pages of s. */
+/* Writes keys and values, rows [len, layers, 2, kv_heads * head_dim], to the pages of s. */
 static fm_status write_rows(fm_seq *s, const float *rows, uint32_t len)
 {
     const fm_arch *a = &fmi_priv(s->model)->local;
@@ -32,7 +32,7 @@ static fm_status write_rows(fm_seq *s, const float *rows, uint32_t len)
         if (rc == FM_OK) {
             be->kv_write(be, fmi_kv_view(pool), k, row, k + d, row, slots, len, a->kv_heads,
                          a->head_dim);
-            rc = be->sync(be); /* slots are written over */
+            rc = be->sync(be); /* before the next round overwrites slots */
         }
     }
     if (dev)
@@ -67,7 +67,7 @@ fm_status fmi_virtual_ready(fm_model *m)
     int32_t *page = fm_malloc((size_t)layers * pages * sizeof(int32_t));
     if (!page)
         return FM_ENOMEM;
-    /* A sequence that begins with nothing computes them; then the model holds its pages. */
+    /* A sequence without virtual positions computes them; then the model takes over its pages. */
     uint32_t len = m->virtual_len;
     fm_seq s = {.model = m, .uncached = true};
     fm_status rc = compute(&s, m);

@@ -8,15 +8,15 @@
 #include "store/base/mem.h"
 #include "store/base/os/clock.h"
 
-#define LOOKS 8.0 /* in the time of the limit */
+#define LOOKS 8.0 /* checks within the time limit */
 
 struct fmi_watchdog {
     double limit_s;
     char name[64];
-    pthread_mutex_t lock; /* of what follows; held while hung is called */
+    pthread_mutex_t lock; /* guards what follows; held while hung is called */
     pthread_cond_t wake;
     pthread_t thread;
-    uint32_t depth; /* of steps that the engine's thread is in */
+    uint32_t depth; /* nested steps that the engine's thread is in */
     double begun;
     bool ends, told;
     fm_hung_fn hung;

@@ -18,7 +18,7 @@ fm_status gr_set_add(gr_set *s, uint32_t lo, uint32_t hi)
         return FM_OK;
     while (i < s->count && s->r[i].hi + 1 < lo)
         i++;
-    size_t k = i; /* [i, k) touch the new range and melt into it */
+    size_t k = i; /* ranges [i, k) touch the new one and are merged into it */
     for (; k < s->count && s->r[k].lo <= hi + 1; k++) {
         lo = FM_MIN(lo, s->r[k].lo);
         hi = FM_MAX(hi, s->r[k].hi);
@@ -64,7 +64,7 @@ void gr_set_release(gr_set *s)
 
 /* ---- UTF-8 ---- */
 
-/* Code points that differ by whole ranges of their last bytes only: a product of byte ranges. */
+/* Writes code points whose UTF-8 bytes are a product of byte ranges. */
 static fm_status product(gr_builder *b, uint32_t in, uint32_t out, uint32_t lo, uint32_t hi)
 {
     uint8_t x[4], y[4];
@@ -82,7 +82,8 @@ static fm_status product(gr_builder *b, uint32_t in, uint32_t out, uint32_t lo, 
     return rc;
 }
 
-/* Cut where the length changes, then where a leading part would end in the middle of a block. */
+/* Writes lo..hi as products: cut where the length changes, and where a leading part would end in
+ * the middle of a block. */
 static fm_status utf8_range(gr_builder *b, uint32_t in, uint32_t out, uint32_t lo, uint32_t hi)
 {
     static const uint32_t ends[] = {0x7f, 0x7ff, 0xd7ff, 0xffff, LAST_CODE_POINT};
@@ -162,7 +163,7 @@ fm_status gr_chars(gr_builder *b, uint32_t in, uint32_t out, const gr_set *set, 
         for (uint32_t cp = lo; cp <= hi && cp <= '\\'; cp++) {
             if (!needs_escape(cp))
                 continue;
-            if (cp > lo) /* what lies before it stands for itself */
+            if (cp > lo) /* the characters before it need no escape */
                 FM_TRY(utf8_range(b, in, out, lo, cp - 1));
             if (!plain && cp > 0)
                 FM_TRY(escaped(b, in, out, cp));
@@ -183,7 +184,7 @@ static fm_status hex_range(gr_builder *b, uint32_t in, uint32_t out, unsigned lo
     return rc < 0 || hi < 10 ? rc : gr_bytes(b, in, out, 'A' + FM_MAX(lo, 10u) - 10, 'A' + hi - 10);
 }
 
-/* \uXXXX: four ranges of hexadecimal digits, at `in` behind the u. */
+/* Writes \uXXXX from behind the u: four ranges of hexadecimal digits. */
 static fm_status hex4(gr_builder *b, uint32_t in, uint32_t out, const uint8_t range[4][2])
 {
     fm_status rc = FM_OK;
@@ -198,7 +199,7 @@ static fm_status hex4(gr_builder *b, uint32_t in, uint32_t out, const uint8_t ra
     return rc;
 }
 
-/* Any \u but NUL and a surrogate alone. */
+/* Any \u except NUL and a lone surrogate. */
 static fm_status any_unicode_escape(gr_builder *b, uint32_t in, uint32_t out)
 {
     static const uint8_t all[][4][2] = {
@@ -242,7 +243,7 @@ static bool has_prefix(fm_span s, fm_span prefix)
     return s.len >= prefix.len && memcmp(s.data, prefix.data, prefix.len) == 0;
 }
 
-/* The characters by which names go on behind `prefix`; *whole: one of them ends here. */
+/* The characters with which names go on behind `prefix`; *whole: one of the names ends here. */
 static fm_status continuations(gr_builder *b, gr_set *set, bool *whole, const fm_json *names,
                                fm_span prefix)
 {
@@ -266,12 +267,12 @@ static fm_status continuations(gr_builder *b, gr_set *set, bool *whole, const fm
 typedef struct name_trie {
     gr_builder *b;
     const fm_json *names;
-    uint32_t other, close; /* away from every name; behind the closing quote */
+    uint32_t other, close; /* states: the text is no declared name any more; after the quote */
 } name_trie;
 
 static fm_status name_node(name_trie *t, uint32_t node, fm_span prefix);
 
-/* One declared name's next character: on to its node. Each character once, by its first name. */
+/* Writes the edge for cp to the node of the names that go on with it; once for each character. */
 static fm_status name_child(name_trie *t, uint32_t node, fm_span prefix, uint32_t cp)
 {
     for (void *it = fm_json_iter(t->names); it; it = fm_json_next(t->names, it)) {
@@ -318,7 +319,7 @@ fm_status gr_other_name(gr_builder *b, uint32_t in, uint32_t out, const fm_json 
     fm_status rc = gr_set_add(&all, 0x20, LAST_CODE_POINT);
 
     for (void *it = fm_json_iter(names); it && rc == FM_OK; it = fm_json_next(names, it))
-        if (strlen(fm_json_iter_key(it)) > 512) /* the depth of name_node */
+        if (strlen(fm_json_iter_key(it)) > 512) /* limits the recursion of name_node */
             rc = fm_fail(FM_ELIMIT, "%s: a property's name has more than 512 bytes", b->where);
     FM_THEN(rc, gr_node(b, &first));
     FM_THEN(rc, gr_node(b, &t.other));

@@ -1,8 +1,8 @@
-/* internal.h - what the files of the grammar share. Not for others.
+/* internal.h - what the files of the grammar share, for this folder alone.
  *
  * Compiling: each rule (a subschema that is reached by a call) is written as a nondeterministic
- * automaton by the emit functions (in state, out state), made deterministic, and appended
- * to the grammar. Rules never begin with a call, so calling never loops. */
+ * automaton by functions that take its states `in` and `out`, made deterministic, and appended to
+ * the grammar. Rules never begin with a call, so calling never loops. */
 #ifndef FM_INFER_GRAMMAR_INTERNAL_H
 #define FM_INFER_GRAMMAR_INTERNAL_H
 
@@ -36,7 +36,7 @@ struct fm_grammar {
     gr_call *call;
     uint32_t *start; /* [rules] */
     size_t states, states_cap, edges, edges_cap, calls, calls_cap, rules, rules_cap;
-    /* masks kept per state, for one trie (mask.c) */
+    /* Masks kept per state, for one trie (mask.c). */
     const fm_token_trie *trie;
     gr_cached **cached; /* [states] */
     size_t cached_bytes;
@@ -51,7 +51,7 @@ typedef struct gr_nfa_edge {
 typedef struct gr_range {
     uint32_t lo, hi; /* code points, both included */
 } gr_range;
-typedef struct gr_set { /* ascending, apart */
+typedef struct gr_set { /* ascending ranges, with gaps between them */
     gr_range *r;
     size_t count, cap;
 } gr_set;
@@ -79,10 +79,10 @@ typedef struct gr_builder {
     size_t rules, rules_cap;
     fm_json **owned; /* merged schemas */
     size_t owned_count, owned_cap;
-    const char *where; /* of the rule being written */
+    const char *where; /* place in the schema of the rule being written */
     uint64_t work;
     int depth;
-    /* the rule being written */
+    /* The automaton of the rule being written. */
     uint32_t *head; /* [nodes] first edge */
     size_t nodes, nodes_cap;
     gr_nfa_edge *nfa;
@@ -95,9 +95,9 @@ fm_status gr_empty(gr_builder *b, uint32_t in, uint32_t out);
 fm_status gr_bytes(gr_builder *b, uint32_t in, uint32_t out, unsigned lo, unsigned hi);
 fm_status gr_text(gr_builder *b, uint32_t in, uint32_t out, fm_span text);
 fm_status gr_call_to(gr_builder *b, uint32_t in, uint32_t out, uint32_t rule);
-/* Append the rule written between `in` and `out` to the grammar as rule number `rule`. */
+/* Appends the rule written between `in` and `out` to the grammar as rule number `rule`. */
 fm_status gr_determinize(gr_builder *b, uint32_t rule, uint32_t in, uint32_t out);
-/* Take out whatever cannot end. FM_EINVAL: nothing satisfies rule 0. */
+/* Takes out states from which no text ends. FM_EINVAL: nothing satisfies rule 0. */
 fm_status gr_trim(gr_builder *b);
 
 /* ---- characters of JSON strings, patterns (chars.c, regex.c) ---- */
@@ -105,11 +105,10 @@ fm_status gr_set_add(gr_set *s, uint32_t lo, uint32_t hi);
 fm_status gr_set_invert(gr_set *s); /* within all code points */
 bool gr_set_has(const gr_set *s, uint32_t cp);
 void gr_set_release(gr_set *s);
-/* One character out of set, as it is spelled inside a JSON string; plain: only those that need no
- * escape. */
+/* One character out of set, as it is spelled inside a JSON string; plain: never escaped. */
 fm_status gr_chars(gr_builder *b, uint32_t in, uint32_t out, const gr_set *set, bool plain);
 fm_status gr_any_char(gr_builder *b, uint32_t in, uint32_t out); /* any spelling */
-/* Without the quotes. */
+/* A string that satisfies the pattern, without the quotes. */
 fm_status gr_pattern(gr_builder *b, uint32_t in, uint32_t out, fm_span pattern);
 /* The name of an undeclared property, with its quotes: any but those of `names` (an object). */
 fm_status gr_other_name(gr_builder *b, uint32_t in, uint32_t out, const fm_json *names);
@@ -124,7 +123,7 @@ fm_status gr_own(gr_builder *b, fm_json *v); /* consumed; NULL = ENOMEM */
 fm_status gr_str(gr_builder *b, uint32_t in, uint32_t out, const char *s);
 /* A newline with its indentation, or one space. */
 fm_status gr_some_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space);
-/* Blanks that may stand here: none, one space, and (lines) a newline with its indentation: a call,
+/* Optional blanks: none, one space, or (lines) a newline with its indentation. Written as a call,
  * since they stand in many places. */
 fm_status gr_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space, bool lines);
 fm_status gr_json_text(gr_builder *b, uint32_t in, uint32_t out, const fm_json *v);
@@ -139,7 +138,7 @@ fm_status gr_any_container(gr_builder *b, uint32_t in, uint32_t out, bool braces
 /* ---- schemas (schema.c, merge.c) ---- */
 fm_status gr_refuse(const gr_builder *b, const char *key);
 bool gr_is_annotation(const char *key);
-/* *out is owned by b: what satisfies both. */
+/* A schema for what satisfies both x and y; *out is owned by b. */
 fm_status gr_merge(gr_builder *b, const fm_json **out, const fm_json *x, const fm_json *y);
 fm_status gr_resolve(gr_builder *b, const fm_json **out, const fm_json *schema); /* its $ref */
 

@@ -1,14 +1,14 @@
 /* mask.c - running a grammar over bytes and tokens.
  *
- * A configuration is (state, stack); stacks are shared lists of return states, each distinct one
- * numbered once, so that equal stacks are equal numbers. A set of configurations is kept closed:
- * calls entered, ended rules left. All that is kept can end (gr_trim), so leaving configurations
- * out beyond GR_SET_MAX only narrows what may be written. */
+ * A configuration is (state, stack). Stacks are shared lists of return states; each distinct one
+ * has one number, so that equal stacks have equal numbers. A set of configurations is kept closed:
+ * calls entered, ended rules left. From every configuration some text ends (gr_trim), so dropping
+ * configurations beyond GR_SET_MAX only narrows what may be written. */
 #include "infer/grammar/mask.h"
 
 #include <string.h>
 
-enum { OUTSIDE = 0, EMPTY = 1 }; /* stacks: unknown, where masks to keep are made; nothing */
+enum { OUTSIDE = 0, EMPTY = 1 }; /* stacks: unknown (for masks that are kept); empty */
 
 typedef struct conf {
     uint32_t state, stack;
@@ -126,8 +126,8 @@ static void add(confs *s, conf c)
         s->c[s->n++] = c;
 }
 
-/* Add c with all that it may become without reading: rules end, others are called. Called rules
- * begin with bytes, so this ends. */
+/* Adds c and all configurations that it may become without reading: rules end, others are called.
+ * Called rules begin with bytes, so this ends. */
 static fm_status add_closed(fm_grammar_state *st, confs *s, conf c)
 {
     const fm_grammar *g = st->g;
@@ -141,7 +141,7 @@ static fm_status add_closed(fm_grammar_state *st, confs *s, conf c)
             const gr_state *back = &g->state[call->to];
             uint32_t stack = c.stack;
 
-            if (!back->final || back->edges > 0 || back->calls > 0) /* else: a tail call */
+            if (!back->final || back->edges > 0 || back->calls > 0) /* else it is a tail call */
                 FM_TRY(push(st, c.stack, call->to, &stack));
             add(s, (conf){g->start[call->rule], stack});
         }
@@ -168,7 +168,7 @@ static uint32_t edge_on(const fm_grammar *g, uint32_t state, uint8_t byte)
     return GR_NONE;
 }
 
-/* Where `byte` leads from a closed set: not closed yet. */
+/* Sets *to to the configurations that `byte` leads to from a closed set, not closed yet. */
 static void step(fm_grammar_state *st, confs *to, const confs *from, uint8_t byte)
 {
     to->n = 0;
@@ -195,8 +195,8 @@ static fm_status close_set(fm_grammar_state *st, confs *s)
 
 /* ---- walks ---- */
 
-/* Over the trie nodes [at, end), children of a node of depth `base`, from level[0]. Sets the bits
- * of the tokens that can be read; notes nodes behind which the rule may have ended. */
+/* Walks the trie nodes [at, end), children of a node of depth `base`, from level[0]. Sets the bits
+ * of tokens that can be read, and notes nodes behind which the rule may have ended. */
 static fm_status walk(fm_grammar_state *st, uint32_t at, uint32_t end, uint16_t base)
 {
     const fm_token_trie *t = st->trie;
@@ -254,7 +254,7 @@ static fm_status keep(fm_grammar_state *st, gr_cached *kept)
     return FM_OK;
 }
 
-/* What the tokens do from `state`, whatever the stack. */
+/* The tokens that `state` allows with any stack, made at first use. */
 static fm_status cached(fm_grammar_state *st, uint32_t state, const gr_cached **out)
 {
     fm_grammar *g = st->g;
@@ -284,7 +284,7 @@ static fm_status cached(fm_grammar_state *st, uint32_t state, const gr_cached **
     return rc;
 }
 
-/* Tokens that end the rule of c and go on in what follows it. */
+/* Sets the bits of tokens that end the rule of c and go on in what follows it. */
 static fm_status beyond(fm_grammar_state *st, conf c, const gr_cached *kept)
 {
     confs after = {.n = 0};
@@ -311,7 +311,7 @@ static fm_status add_mask(fm_grammar_state *st, conf c, uint64_t *mask)
     for (size_t i = 0; i < kept->ids; i++)
         mask[kept->id[i] / 64] |= (uint64_t)1 << (kept->id[i] % 64);
     uint64_t *own = st->bits;
-    st->bits = mask; /* walks add to it */
+    st->bits = mask; /* walks add to the mask */
     fm_status rc = beyond(st, c, kept);
     st->bits = own;
     return rc;

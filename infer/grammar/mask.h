@@ -1,4 +1,4 @@
-/* mask.h - the trie of a vocabulary and the running state of a grammar. Not for others. */
+/* mask.h - the trie of a vocabulary and the masks kept per state, for this folder alone. */
 #ifndef FM_INFER_GRAMMAR_MASK_H
 #define FM_INFER_GRAMMAR_MASK_H
 
@@ -9,10 +9,10 @@
 #define GR_CACHE_MAX ((size_t)64 << 20)
 
 typedef struct gr_trie_node {
-    uint32_t end;    /* one behind its subtree, which begins behind it */
-    uint32_t token;  /* first of its tokens in order */
-    uint32_t tokens; /* that end here */
-    uint16_t depth;  /* bytes from the root; 1 for its children */
+    uint32_t end;    /* one behind the last node of its subtree, which follows it */
+    uint32_t token;  /* index in order of its first token */
+    uint32_t tokens; /* tokens that end here */
+    uint16_t depth;  /* bytes from the root; 1 for the root's children */
     uint8_t byte;
 } gr_trie_node;
 typedef struct gr_piece {
@@ -28,9 +28,9 @@ struct fm_token_trie {
     size_t vocab;
 };
 
-/* What the tokens do from one state of the automaton as long as they stay in its rule. */
+/* The tokens that are allowed from one state of the automaton while they stay in its rule. */
 struct gr_cached {
-    uint64_t *bits; /* [words], or NULL and */
+    uint64_t *bits; /* [words] mask, or NULL: id lists the tokens */
     uint32_t *id;   /* [ids] */
     size_t ids;
     uint32_t *leave; /* [leaves] trie nodes behind which the rule may have ended */
@@ -38,7 +38,7 @@ struct gr_cached {
     size_t bytes;
 };
 
-/* Empties the kept masks (also for another trie). */
+/* Empties the kept masks (also when another trie comes). */
 void gr_cache_clear(fm_grammar *g);
 
 #endif

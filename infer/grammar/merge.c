@@ -17,7 +17,7 @@ bool gr_is_annotation(const char *key)
 
 /* ---- references ---- */
 
-/* One step of a JSON pointer, with ~0 and ~1 undone. */
+/* Reads one step of a JSON pointer, with ~0 and ~1 decoded. */
 static fm_status pointer_step(const gr_builder *b, const char **at, char *key, size_t room)
 {
     size_t n = 0;
@@ -58,7 +58,7 @@ static fm_status target(const gr_builder *b, const fm_json **out, const char *re
     return v ? FM_OK : fm_fail(FM_EINVAL, "%s: $ref '%.200s' leads nowhere", b->where, ref);
 }
 
-/* schema without `key` and annotations; *some: anything is left. */
+/* schema without `key` and annotations; *some: whether anything is left. */
 static fm_status without(gr_builder *b, const fm_json **out, const fm_json *schema, const char *key,
                          bool *some)
 {
@@ -140,7 +140,7 @@ static fm_status both(gr_builder *b, fm_json **out, const fm_json *x, const fm_j
     return rc;
 }
 
-/* Properties of both; those that both have must satisfy both. */
+/* Merges the properties of x and y; one that both have must satisfy both schemas. */
 static fm_status merge_properties(gr_builder *b, fm_json **out, const fm_json *x, const fm_json *y)
 {
     fm_json *o = fm_json_copy(x), *two;
@@ -168,7 +168,7 @@ static bool has(const fm_json *list, const fm_json *v)
     return false;
 }
 
-/* union: required; else intersection: enum. */
+/* all: the union of two lists (required); else their intersection (enum). */
 static fm_status merge_lists(fm_json **out, const fm_json *x, const fm_json *y, bool all)
 {
     fm_json *list = fm_json_new_array();
@@ -295,7 +295,7 @@ fm_status gr_merge(gr_builder *b, const fm_json **out, const fm_json *x, const f
 
     FM_TRY(gr_resolve(b, &y, y));
     bool x_bool = fm_json_is(x, FM_JSON_BOOL), y_bool = fm_json_is(y, FM_JSON_BOOL);
-    if (x_bool || y_bool) { /* true: the other one; false: nothing */
+    if (x_bool || y_bool) { /* true gives the other schema, false allows nothing */
         const fm_json *flag = x_bool ? x : y, *other = x_bool ? y : x;
         *out = fm_json_bool(flag, false) ? other : flag;
         return FM_OK;

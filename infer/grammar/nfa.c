@@ -1,4 +1,4 @@
-/* nfa.c - automata: written with empty moves, made deterministic by subsets, trimmed. */
+/* nfa.c - automata: written with empty moves, made deterministic, trimmed. */
 #include "infer/grammar/internal.h"
 
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static void put(subsets *s, uint32_t node, size_t *todo_len)
     s->todo[(*todo_len)++] = node;
 }
 
-/* Add a node and what empty moves reach from it. */
+/* Adds a node and all nodes that empty moves reach from it. */
 static fm_status add_closed(subsets *s, uint32_t node)
 {
     size_t todo = 0;
@@ -188,7 +188,7 @@ static fm_status intern(subsets *s, uint32_t *out)
     return new_subset(s, at, out);
 }
 
-/* Where bytes lo..hi lead from subset i; *any false: nowhere. */
+/* The subset that byte lo leads to from subset i; *any false: none. */
 static fm_status step_on(subsets *s, uint32_t i, unsigned lo, uint32_t *to, bool *any)
 {
     fm_status rc = FM_OK;
@@ -245,14 +245,14 @@ static fm_status expand_bytes(subsets *s, uint32_t i)
     return rc;
 }
 
-/* One call per rule: whatever follows the calls of one rule is one set. */
+/* Makes one call for each called rule: the states behind all calls of a rule become one set. */
 static fm_status expand_calls(subsets *s, uint32_t i)
 {
     fm_grammar *g = s->b->g;
     uint32_t first = (uint32_t)g->calls, last = GR_NONE, to;
     fm_status rc = FM_OK;
 
-    for (;;) { /* the next larger rule number that is called */
+    for (;;) { /* finds the next larger rule number that is called */
         uint32_t rule = GR_NONE;
         begin_set(s);
         for (int pass = 0; rc == FM_OK && pass < 2; pass++)
@@ -356,7 +356,7 @@ fm_status gr_trim(gr_builder *b)
     fm_grammar *g = b->g;
     bool more = true;
 
-    /* Backwards: chains end at their highest numbers, called rules come after their callers. */
+    /* Goes backwards: chains end at their highest numbers, called rules follow callers. */
     while (more) {
         more = false;
         for (size_t i = g->states; i-- > 0;)

@@ -1,6 +1,6 @@
-/* number.c - numbers as decimal text. A number with bounds is compared with them digit by
- * digit: the states remember whether the digits so far are those of the lower or upper bound. At
- * most 15 digits, since distinct decimals of so few digits stay distinct as doubles. */
+/* number.c - numbers as decimal text. A number with bounds is compared with them digit by digit:
+ * the states hold whether the digits so far equal those of the lower or upper bound. Numbers have
+ * at most 15 digits, since distinct decimals of so few digits stay distinct as doubles. */
 #include "infer/grammar/internal.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static fm_status digits(gr_builder *b, uint32_t in, uint32_t out, int at_most)
 {
     fm_status rc = FM_OK;
 
-    for (int i = 0; rc == FM_OK && i < at_most; i++) { /* in is a state with no digit yet */
+    for (int i = 0; rc == FM_OK && i < at_most; i++) { /* `in` is the state before any digit */
         uint32_t next;
         rc = gr_node(b, &next);
         FM_THEN(rc, gr_bytes(b, in, next, '0', '9'));
@@ -63,10 +63,10 @@ typedef struct decimal {
     uint8_t digit[40]; /* of the whole part, then of the fraction */
     int whole, count;
     bool open;  /* the bound itself is not allowed */
-    bool given; /* false: none (as a lower bound: zero) */
+    bool given; /* false: no bound (a lower one: zero) */
 } decimal;
 
-/* |value| in its shortest digits that read back the same. */
+/* |value| in the shortest digits that read back as the same double. */
 static fm_status decimal_of(gr_builder *b, decimal *out, double value, bool open)
 {
     char text[64];
@@ -105,7 +105,7 @@ static bool zeros_from(const decimal *d, int i)
     return true;
 }
 
-/* Texts of numbers between lo and hi with `whole` digits before the point. */
+/* State of writing the numbers between lo and hi with `whole` digits before the point. */
 typedef struct walk {
     gr_builder *b;
     const decimal *lo, *hi;
@@ -135,7 +135,7 @@ static fm_status node_of(walk *w, int at, bool on_lo, bool on_hi, uint32_t *out)
     return rc;
 }
 
-/* The digit at position `at` from a state that reads it. */
+/* Writes the edges for the digit at position `at`. */
 static fm_status one_digit(walk *w, uint32_t from, int at, bool on_lo, bool on_hi)
 {
     unsigned first = at == 0 && w->whole > 1 ? 1 : 0;
@@ -149,7 +149,7 @@ static fm_status one_digit(walk *w, uint32_t from, int at, bool on_lo, bool on_h
     return FM_OK;
 }
 
-/* What follows the state with `at` digits. */
+/* Writes what follows the state with `at` digits. */
 static fm_status go_on(walk *w, int at, bool on_lo, bool on_hi)
 {
     uint32_t from = w->node[at][on_lo][on_hi] - 1, dot = from;

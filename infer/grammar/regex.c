@@ -1,8 +1,8 @@
-/* regex.c - 'pattern': the part of ECMA regular expressions that is regular and means the
- * same in every engine. Literals, escapes, classes, groups, alternatives, quantifiers, ^ and $ at
- * the ends. Written out while it is read; a repeated part is read again. \d \w \s are their ASCII
- * sets, \D \W \S and negated classes that hold such a set ASCII too, so that no engine
- * disagrees. */
+/* regex.c - 'pattern': the part of ECMA regular expressions that is regular and means the same in
+ * every engine. Literals, escapes, classes, groups, alternatives, quantifiers, ^ and $ at the ends.
+ * The automaton is written while the pattern is read; a repeated part is read again. \d \w \s are
+ * their ASCII sets; \D \W \S and negated classes that hold such a set are limited to ASCII too, so
+ * that all engines agree. */
 #include "infer/grammar/internal.h"
 
 #include <string.h>
@@ -90,7 +90,7 @@ static fm_status hex_escape(rx *x, size_t digits, uint32_t *cp)
     return *cp >= 0xd800 && *cp <= 0xdfff ? bad(x, "a surrogate") : FM_OK;
 }
 
-/* Behind a backslash: one code point. */
+/* Reads an escape behind its backslash: one code point. */
 static fm_status escape(rx *x, uint32_t *cp)
 {
     static const char from[] = "nrtfv", to[] = "\n\r\t\f\v";
@@ -151,7 +151,7 @@ static fm_status class_item(rx *x, gr_set *set, bool *has_shorthand)
     return rc < 0 ? rc : gr_set_add(set, lo, hi);
 }
 
-/* Behind '['. */
+/* Reads a class behind its '['. */
 static fm_status class_of(rx *x, gr_set *set)
 {
     bool negated = take(x, '^'), has_shorthand = false;
@@ -189,7 +189,7 @@ static fm_status any_text(rx *x, uint32_t in, uint32_t out)
     return rc < 0 ? rc : gr_empty(x->b, loop, out);
 }
 
-/* Behind '('. */
+/* Reads a group behind its '('. */
 static fm_status group(rx *x, uint32_t in, uint32_t out)
 {
     fm_status rc;
@@ -251,7 +251,7 @@ static bool number(rx *x, uint32_t *out)
     return x->at > begin;
 }
 
-/* Once where none stands here. *most GR_NONE: without end. */
+/* Reads a quantifier; without one, once. *most GR_NONE: no limit. */
 static fm_status quantifier(rx *x, uint32_t *least, uint32_t *most)
 {
     *least = *most = 1;
@@ -273,7 +273,7 @@ static fm_status quantifier(rx *x, uint32_t *least, uint32_t *most)
     } else {
         return FM_OK;
     }
-    (void)take(x, '?'); /* lazy: the same texts */
+    (void)take(x, '?'); /* a lazy quantifier matches the same texts */
     if (peek(x, 0) == '+' || peek(x, 0) == '*')
         return bad(x, "a quantifier that is not supported");
     if (*least > FM_GRAMMAR_REPEAT_MAX || (*most != GR_NONE && *most > FM_GRAMMAR_REPEAT_MAX))
@@ -281,7 +281,7 @@ static fm_status quantifier(rx *x, uint32_t *least, uint32_t *most)
     return FM_OK;
 }
 
-/* atom{least,most} at `begin`, written anew each time. */
+/* Writes atom{least,most}, reading the atom at `begin` anew each time. */
 static fm_status repeat(rx *x, size_t begin, uint32_t in, uint32_t out, uint32_t least,
                         uint32_t most)
 {
@@ -297,7 +297,7 @@ static fm_status repeat(rx *x, size_t begin, uint32_t in, uint32_t out, uint32_t
         FM_THEN(rc, atom(x, in, next));
         in = next;
     }
-    if (rc == FM_OK && most == GR_NONE) { /* a node of its own: `in` may have other ways out */
+    if (rc == FM_OK && most == GR_NONE) { /* a new node, since `in` may have other edges */
         rc = gr_node(x->b, &next);
         FM_THEN(rc, gr_empty(x->b, in, next));
         x->at = begin;
@@ -308,7 +308,7 @@ static fm_status repeat(rx *x, size_t begin, uint32_t in, uint32_t out, uint32_t
     return rc < 0 ? rc : gr_empty(x->b, in, out);
 }
 
-/* Over one atom without writing it; what is malformed is found when it is written. */
+/* Skips one atom without writing it; a malformed one is found when it is written. */
 static void skip_atom(rx *x)
 {
     int open = 0;
@@ -358,7 +358,7 @@ static fm_status sequence(rx *x, uint32_t in, uint32_t out)
         FM_THEN(rc, any_text(x, in, next));
         in = next;
     }
-    if (rc == FM_OK) { /* what repeats must not reach back into what stands before */
+    if (rc == FM_OK) { /* a loop must not lead back into the part before it */
         rc = gr_node(x->b, &next);
         FM_THEN(rc, gr_empty(x->b, in, next));
         in = next;

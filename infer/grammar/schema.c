@@ -23,7 +23,7 @@ static bool is_any(const fm_json *schema)
     return fm_json_is(schema, FM_JSON_OBJECT);
 }
 
-/* Without its annotations: equal schemas are one rule whatever they are called. */
+/* Strips annotations, so that schemas that differ in titles alone become one rule. */
 static fm_status strip(gr_builder *b, const fm_json **io)
 {
     bool any = false;
@@ -42,7 +42,7 @@ static fm_status strip(gr_builder *b, const fm_json **io)
     return rc;
 }
 
-/* The rule of a subschema; step names it below the current place. */
+/* The rule of a subschema; `step` is its path below the current place, for errors. */
 static fm_status rule_of(gr_builder *b, const fm_json *schema, const char *step, uint32_t *out)
 {
     fm_buf text;
@@ -78,7 +78,8 @@ static fm_status rule_of(gr_builder *b, const fm_json *schema, const char *step,
     return rc;
 }
 
-/* Small sets of texts are written in place: alternatives that differ in them then part early. */
+/* Whether the schema is a small set of texts. Such a set is written in place instead of called, so
+ * that alternatives that differ in it part early. */
 static bool is_small(const fm_json *schema)
 {
     const char *type = fm_json_cstr(fm_json_get(schema, "type"), "");
@@ -95,7 +96,7 @@ static fm_status value(gr_builder *b, uint32_t in, uint32_t out, const fm_json *
     if (is_small(schema))
         return emit(b, in, out, schema);
     if (fm_json_is(schema, FM_JSON_BOOL) && !fm_json_bool(schema, true))
-        return FM_OK; /* no value at all */
+        return FM_OK; /* false allows no value */
     FM_TRY(rule_of(b, schema, step, &rule));
     return gr_call_to(b, in, out, rule);
 }
@@ -107,7 +108,7 @@ typedef struct object {
     const fm_json *other; /* schema of undeclared properties; NULL: none */
     uint32_t key;         /* before the name of the next property */
     uint32_t end;         /* behind the last one, before the blanks and '}' */
-    size_t missing;       /* required ones that are still to come */
+    size_t missing;       /* required properties that are still to come */
 } object;
 
 static bool names(const fm_json *list, const char *name)
@@ -118,7 +119,7 @@ static bool names(const fm_json *list, const char *name)
     return false;
 }
 
-/* ':' and the value behind a name; then the end, or a comma and the next name. */
+/* Writes ':' and the value behind a name; then the end, or a comma and the next name. */
 static fm_status key_value(gr_builder *b, const object *o, uint32_t named, uint32_t next,
                            const fm_json *schema, const char *name)
 {
@@ -136,7 +137,7 @@ static fm_status key_value(gr_builder *b, const object *o, uint32_t named, uint3
     return gr_blanks(b, comma, next, true, true);
 }
 
-/* One declared property at o->key, which moves on to the next one. */
+/* Writes one declared property at o->key, which moves on to the next one. */
 static fm_status property(gr_builder *b, object *o, const char *name, const fm_json *schema)
 {
     uint32_t named, next;
@@ -155,7 +156,7 @@ static fm_status property(gr_builder *b, object *o, const char *name, const fm_j
     return rc;
 }
 
-/* Names in 'required' that no property declares. */
+/* Writes the names in 'required' that no property declares. */
 static fm_status undeclared(gr_builder *b, object *o)
 {
     for (size_t i = 0; i < fm_json_count(o->required); i++) {
@@ -170,7 +171,7 @@ static fm_status undeclared(gr_builder *b, object *o)
     return FM_OK;
 }
 
-/* What may not be the name of an undeclared property: all declared and all required ones. */
+/* The names that an undeclared property may not have: all declared and all required ones. */
 static fm_status taken_names(gr_builder *b, const object *o, const fm_json **out)
 {
     fm_json *all = fm_json_new_object();
@@ -196,7 +197,7 @@ static fm_status others(gr_builder *b, object *o)
     return key_value(b, o, named, o->key, o->other, "additionalProperties");
 }
 
-/* Each required name once, as a string. */
+/* Checks that each required name is a string and comes once. */
 static fm_status check_required(const gr_builder *b, const fm_json *required)
 {
     for (size_t i = 0; i < fm_json_count(required); i++) {
@@ -249,7 +250,7 @@ static fm_status emit_object(gr_builder *b, uint32_t in, uint32_t out, const fm_
         o.other = NULL;
     if (more || (fm_json_count(o.properties) > 0 && fm_json_count(o.required) == 0))
         return members(b, in, out, &o);
-    /* Absent means true: used where names must come from somewhere. */
+    /* An absent additionalProperties means true, where no properties are declared. */
     fm_json *any = fm_json_new_bool(true);
     FM_TRY(gr_own(b, any));
     bool lacks = fm_json_count(o.properties) == 0;
@@ -261,7 +262,7 @@ static fm_status emit_object(gr_builder *b, uint32_t in, uint32_t out, const fm_
 
 /* ---- arrays ---- */
 
-/* The i-th item, from the place before it to the one behind it. */
+/* Writes the i-th item between the state before it and the one behind it. */
 static fm_status item(gr_builder *b, uint32_t from, uint32_t to, uint32_t i, const fm_json *schema)
 {
     uint32_t begin, comma = from;
@@ -278,7 +279,7 @@ static fm_status item(gr_builder *b, uint32_t from, uint32_t to, uint32_t i, con
 typedef struct array {
     const fm_json *first; /* prefixItems, or NULL */
     const fm_json *rest;  /* NULL: any */
-    uint32_t least, most; /* most GR_NONE: without end */
+    uint32_t least, most; /* most GR_NONE: no limit */
 } array;
 
 static fm_status read_array(gr_builder *b, array *a, const fm_json *schema)
@@ -317,7 +318,7 @@ static fm_status emit_array(gr_builder *b, uint32_t in, uint32_t out, const fm_j
     if (rc < 0)
         return rc;
     firsts = (uint32_t)fm_json_count(a.first);
-    uint32_t apart = FM_MAX(FM_MAX(firsts, a.least), 1u); /* items with a place of their own */
+    uint32_t apart = FM_MAX(FM_MAX(firsts, a.least), 1u); /* items with states of their own */
     uint32_t stop = a.most == GR_NONE ? apart : a.most;
     for (uint32_t i = 0; rc == FM_OK; i++, at = next) {
         uint32_t end;
@@ -338,7 +339,7 @@ static fm_status emit_array(gr_builder *b, uint32_t in, uint32_t out, const fm_j
 
 /* ---- a schema ---- */
 
-/* Known keywords; those of the second list only at the value that demands nothing. */
+/* Checks keywords; those of the second list are known only with the value that demands nothing. */
 static fm_status check_keys(const gr_builder *b, const fm_json *schema)
 {
     static const char *const known[] = {"type",
@@ -459,7 +460,7 @@ static fm_status emit_type(gr_builder *b, uint32_t in, uint32_t out, const fm_js
     return gr_str(b, in, out, "false");
 }
 
-/* The type that the keywords speak of where none is named. */
+/* The type that the keywords imply where none is named. */
 static const char *implied_type(const fm_json *schema)
 {
     static const char *const of[][2] = {{"properties", "object"},
@@ -500,7 +501,7 @@ static fm_status emit_typed(gr_builder *b, uint32_t in, uint32_t out, const fm_j
     return FM_OK;
 }
 
-/* anyOf, oneOf: each branch together with what stands beside it. */
+/* anyOf, oneOf: each branch merged with the keywords next to it. */
 static fm_status emit_union(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema,
                             const char *key)
 {
@@ -539,7 +540,7 @@ static fm_status emit_object_schema(gr_builder *b, uint32_t in, uint32_t out, co
     return emit_typed(b, in, out, schema);
 }
 
-/* Every alternative starts at a node of its own: loops at its begin must not be shared. */
+/* Alternatives start at nodes of their own, since they must not share loops at their start. */
 static fm_status emit(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema)
 {
     uint32_t own;

@@ -30,8 +30,8 @@ static bool is_ascii(fm_span s)
     return s.len > 0;
 }
 
-/* A token behind another must add its own bytes and nothing else: a decoder that puts spaces
- * between tokens, say, cannot be followed byte by byte. Looks at a sample of the ASCII tokens. */
+/* Checks that a token behind another adds its own bytes only: a decoder that puts spaces between
+ * tokens, say, cannot be followed byte by byte. Looks at a sample of the ASCII tokens. */
 static fm_status check_decoder(const fm_tokenizer *t, const entry *e, size_t count)
 {
     fm_buf one, two;
@@ -71,7 +71,7 @@ static fm_status add_node(fm_token_trie *t, uint8_t byte, uint16_t depth)
     return FM_OK;
 }
 
-/* Entries in order: each adds the nodes below what it shares with the one before. */
+/* Inserts the next entry in order: adds the nodes below the prefix shared with the entry before. */
 static fm_status insert(fm_token_trie *t, uint32_t *open, size_t *depth, const entry *e)
 {
     size_t shared = 0;

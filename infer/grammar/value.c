@@ -1,12 +1,11 @@
-/* value.c - what schemas are made of: blanks, texts, strings, and values that nothing
- * describes. */
+/* value.c - the parts of values: blanks, texts, strings, and values that no schema describes. */
 #include "infer/grammar/internal.h"
 
 #include <string.h>
 
 #define SPACES_MAX 24
 #define TABS_MAX 6
-#define LONG_STRING 24 /* counted characters from here on are calls: one state each */
+#define LONG_STRING 24 /* from so many counted characters on, each is a call: one state each */
 
 /* ---- rules ---- */
 
@@ -173,7 +172,7 @@ static fm_status one_char(gr_builder *b, uint32_t in, uint32_t out, bool by_call
     return gr_call_to(b, in, out, rule);
 }
 
-/* least to most characters (GR_NONE: any number). */
+/* Writes least to most characters (GR_NONE: any number). */
 static fm_status counted(gr_builder *b, uint32_t in, uint32_t out, uint32_t least, uint32_t most)
 {
     uint32_t copies = most == GR_NONE ? least : most, next;
@@ -205,7 +204,7 @@ fm_status gr_string(gr_builder *b, uint32_t in, uint32_t out, const fm_json *sch
                        "supported; put the lengths into the pattern",
                        b->where);
     if (most < least)
-        return FM_OK; /* nothing is so short and so long */
+        return FM_OK; /* no string is both so short and so long */
     FM_TRY(gr_node(b, &open));
     FM_TRY(gr_node(b, &close));
     FM_TRY(gr_str(b, in, open, "\""));
@@ -214,7 +213,7 @@ fm_status gr_string(gr_builder *b, uint32_t in, uint32_t out, const fm_json *sch
                         : counted(b, open, close, least, most);
 }
 
-/* ---- values that nothing describes ---- */
+/* ---- values that no schema describes ---- */
 
 static fm_status call_built_in(gr_builder *b, uint32_t in, uint32_t out, gr_rule_kind kind,
                                int depth)

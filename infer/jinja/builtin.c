@@ -6,7 +6,7 @@
 
 enum { RANGE, DICT, NAMESPACE, RAISE, STRFTIME, CYCLER, JOINER, LIPSUM };
 
-/* The last three are jinja2's; to call them is refused. */
+/* The last three exist in jinja2; calling them is refused. */
 static const char *const functions[] = {"range",        "dict",   "namespace", "raise_exception",
                                         "strftime_now", "cycler", "joiner",    "lipsum"};
 

@@ -1,4 +1,4 @@
-/* call.c - arguments, macros, and everything that can be called. */
+/* call.c - arguments, macros, and calls of any value. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>
@@ -77,7 +77,7 @@ fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n)
 
 static fm_status bind_parameters(jj_ctx *c, const jj_node *def, const jj_args *a)
 {
-    bool used[ARGS_MAX + 1] = {false}; /* the caller is one more */
+    bool used[ARGS_MAX + 1] = {false}; /* one more for `caller` */
     bool caller = false;
 
     for (size_t i = 0; i < def->kid_count; i++) {
@@ -167,7 +167,7 @@ fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *c
     c->line = n->line;
     if (!method)
         return call_value(c, out, f, &a);
-    /* a method, unless a mapping holds something callable there */
+    /* A call of a method, unless a mapping holds a callable value under that name. */
     const jj_val *held = NULL;
     if (self.type == JJ_NAMESPACE || self.type == JJ_DICT)
         FM_TRY(jj_dict_get(c, &held, self.u.dict, n->a->name, strlen(n->a->name)));

@@ -35,7 +35,7 @@ static uint32_t simple(uint32_t cp, jj_case to)
 }
 
 /* One code point as Python maps it: up to three. A small or title letter that folds to several
- * characters has these as its capital form; its title form is one character where Unicode has it. */
+ * characters has these as its capital form; its title form is one where Unicode has one. */
 static size_t map_one(uint32_t out[3], uint32_t cp, jj_case to)
 {
     utf8proc_int32_t fold[4];
@@ -69,7 +69,7 @@ static bool is_ignorable(uint32_t cp)
            k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
 }
 
-/* A capital sigma at the end of a word has a small form of its own. */
+/* Whether the capital sigma at `at` ends a word: its small form is then another one. */
 static bool final_sigma(const uint8_t *p, size_t at, size_t len)
 {
     uint32_t cp = 0;

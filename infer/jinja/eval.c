@@ -1,5 +1,5 @@
-/* eval.c - expressions of the tree to values. Undefined values may be tested, printed (as
- * nothing) and iterated (as empty); anything else with them is an error. */
+/* eval.c - evaluates expressions. Undefined values may be tested, printed (as nothing) and iterated
+ * (as empty); any other use of them is an error. */
 #include "infer/jinja/jinja.h"
 
 /* ---- comparisons ---- */
@@ -74,7 +74,7 @@ static fm_status slice(jj_ctx *c, jj_val *out, const jj_node *n)
         out->type = v.type;
         return rc;
     }
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* its characters were counted as they were listed */
+    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* work was counted when the characters were listed */
     for (size_t k = 0; k < out->u.list->count; k++)
         fm_buf_append(&b, out->u.list->v[k].u.s.p, out->u.list->v[k].u.s.n);
     return jj_buf_str(c, out, &b, FM_OK);

@@ -1,9 +1,9 @@
-/* exec.c - statements: they write text, set names, and repeat. */
+/* exec.c - runs statements: they write text, set names, and repeat. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>
 
-/* To a NAME, the field of a namespace, or a TUPLE of such. */
+/* Assigns v to a NAME, the field of a namespace, or a TUPLE of such targets. */
 static fm_status assign_to(jj_ctx *c, const jj_node *to, jj_val v)
 {
     jj_val list, ns;
@@ -43,7 +43,7 @@ fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body)
 
 /* ---- loops ---- */
 
-/* A fresh scope for one pass: the same memory, unless a macro holds on to it. */
+/* Enters a fresh scope for one pass: the same memory again, unless a macro refers to it. */
 static fm_status next_pass(jj_ctx *c, jj_scope **own, jj_scope *parent)
 {
     if (*own && !(*own)->captured) {
@@ -56,7 +56,7 @@ static fm_status next_pass(jj_ctx *c, jj_scope **own, jj_scope *parent)
     return rc;
 }
 
-/* The items that pass the loop's own condition; it sees the target, not `loop`. */
+/* The items that satisfy the loop's condition, which sees the target but not `loop`. */
 static fm_status loop_items(jj_ctx *c, jj_val *out, const jj_node *n, jj_val iterable)
 {
     jj_val all = jj_none(), keep;
@@ -103,7 +103,7 @@ static fm_status exec_for(jj_ctx *c, const jj_node *n, jj_flow *f)
         whole = whole || inner == JJ_NEXT;
         c->scope = outer;
     }
-    /* jinja2's else: where no pass went through to its end */
+    /* As jinja2, else runs where no pass reached its end. */
     return rc == FM_OK && !whole && n->c ? jj_run(c, n->c, f) : rc;
 }
 
@@ -118,7 +118,7 @@ static fm_status exec_set(jj_ctx *c, const jj_node *n)
     return rc < 0 ? rc : assign_to(c, n->kid[0], v);
 }
 
-/* The text of n's body, through n's filters. */
+/* The text of n's body after n's filters. */
 static fm_status filtered_text(jj_ctx *c, jj_val *out, const jj_node *n)
 {
     jj_scope *outer = c->scope;
@@ -169,7 +169,7 @@ static fm_status exec_body(jj_ctx *c, const jj_node *n, jj_flow *f)
 {
     fm_status rc = FM_OK;
 
-    if (n->b) { /* generation: what it sets stays inside */
+    if (n->b) { /* generation: names that it sets stay inside */
         jj_scope *outer = c->scope;
         rc = jj_scope_enter(c, outer);
         FM_THEN(rc, jj_run(c, n->b, f));

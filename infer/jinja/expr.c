@@ -1,5 +1,5 @@
-/* expr.c - expressions of a template. Precedence and quirks are jinja2's: tests and filters
- * bind tighter than arithmetic, `is` takes one bare argument, `~` stands between + and *. */
+/* expr.c - parses expressions. Precedence and quirks are jinja2's: tests and filters bind tighter
+ * than arithmetic, `is` takes one bare argument, `~` stands between + and *. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>
@@ -72,7 +72,8 @@ fm_status jj_p_need_name(jj_parser *p, const char **out)
     return FM_OK;
 }
 
-/* Append to a growing array in the arena: capacities are powers of two, so the count tells. */
+/* Makes space for one more element of an array in the arena. Capacities are powers of two, so the
+ * count shows when it is full. */
 static fm_status grow(jj_parser *p, void *array_ptr, size_t count, size_t elem)
 {
     void **array = array_ptr;
@@ -117,7 +118,7 @@ static fm_status keyword(jj_parser *p, jj_node *call)
     return FM_OK;
 }
 
-/* Behind '(': positional arguments, *more of them, keywords. */
+/* Parses arguments behind '(': positional ones, *args, keywords. */
 static fm_status arguments(jj_parser *p, jj_node *call)
 {
     while (!jj_p_take_op(p, ")")) {
@@ -144,7 +145,7 @@ static fm_status arguments(jj_parser *p, jj_node *call)
     return FM_OK;
 }
 
-/* Items up to the closing operator, as kids; pairs: key ':' value. */
+/* Parses items up to the closing operator, as kids; pairs: key ':' value. */
 static fm_status items(jj_parser *p, jj_node *n, const char *close, bool pairs)
 {
     while (!jj_p_take_op(p, close)) {
@@ -162,7 +163,7 @@ static fm_status items(jj_parser *p, jj_node *n, const char *close, bool pairs)
     return FM_OK;
 }
 
-/* Behind '(': a parenthesised expression or a tuple. */
+/* Parses a parenthesised expression or a tuple behind its '('. */
 static fm_status paren(jj_parser *p, jj_node **out)
 {
     jj_node *tuple = jj_p_new_node(p, JJ_N_TUPLE);
@@ -189,7 +190,7 @@ static fm_status string_const(jj_parser *p, jj_node *n)
         p->t++;
         return FM_OK;
     }
-    fm_buf_init(&b, FM_CHAT_SOURCE_MAX); /* neighbouring literals are one */
+    fm_buf_init(&b, FM_CHAT_SOURCE_MAX); /* neighbouring literals are joined */
     for (; p->t->kind == JJ_T_STRING; p->t++)
         fm_buf_append(&b, p->t->s, p->t->len);
     fm_status rc = fm_buf_ok(&b);
@@ -248,7 +249,7 @@ static fm_status primary(jj_parser *p, jj_node **out)
     return jj_p_fail(p, "unexpected token");
 }
 
-/* Behind '[': an index or a slice. */
+/* Parses an index or a slice behind its '['. */
 static fm_status subscript(jj_parser *p, jj_node *n)
 {
     jj_node **part[3] = {&n->b, &n->c, &n->d};
@@ -272,7 +273,7 @@ static fm_status subscript(jj_parser *p, jj_node *n)
     return jj_p_need_op(p, "]");
 }
 
-/* Behind '.': a name, or a number, which is an index. */
+/* Parses what follows '.': a name, or a number, which is an index. */
 static fm_status field(jj_parser *p, jj_node *n)
 {
     if (p->t->kind != JJ_T_INT)
@@ -323,7 +324,7 @@ static bool starts_bare_argument(const jj_parser *p)
     return jj_p_is_op(p, "[") || jj_p_is_op(p, "{");
 }
 
-/* Behind `is`. */
+/* Parses a test behind `is`. */
 static fm_status test(jj_parser *p, jj_node **io)
 {
     jj_node *n = jj_p_new_node(p, JJ_N_TEST), *arg;
@@ -347,7 +348,7 @@ static fm_status test(jj_parser *p, jj_node **io)
     return jj_p_add_kid(p, n, arg);
 }
 
-/* Behind '|' (or at the name, in a filtered block). */
+/* Parses a filter behind '|' (in a filtered block, at its name). */
 fm_status jj_p_filter(jj_parser *p, jj_node **io)
 {
     jj_node *n = jj_p_new_node(p, JJ_N_FILTER);
@@ -535,7 +536,7 @@ fm_status jj_p_expression(jj_parser *p, jj_node **out)
     return rc;
 }
 
-/* An expression, or several with commas between: a tuple without parentheses. */
+/* Parses an expression, or several with commas between: a tuple without parentheses. */
 fm_status jj_p_tuple_expression(jj_parser *p, jj_node **out)
 {
     fm_status rc = jj_p_expression(p, out);

@@ -1,5 +1,4 @@
-/* filter.c - filters of lists, mappings and any value, and the table of all filters, which the
- * parser checks names against. */
+/* filter.c - filters of lists, mappings and any value, and the table of all filters' names. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>
@@ -111,11 +110,11 @@ static fm_status f_reverse(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     FM_THEN(rc, jj_list_new(c, out));
     for (size_t i = 0; rc == FM_OK && i < v.u.list->count; i++)
         rc = jj_list_push(c, out->u.list, v.u.list->v[v.u.list->count - 1 - i]);
-    if (in.type != JJ_GEN) /* that has no length: a list is made of it first */
+    if (in.type != JJ_GEN) /* a generator has no length and gives a list */
         out->type = JJ_GEN;
     if (rc < 0 || in.type != JJ_STRING)
         return rc;
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* counted as they were listed */
+    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* the work was counted when the items were listed */
     for (size_t i = 0; i < out->u.list->count; i++)
         fm_buf_append(&b, out->u.list->v[i].u.s.p, out->u.list->v[i].u.s.n);
     return jj_buf_str(c, out, &b, FM_OK);
@@ -148,7 +147,7 @@ static jj_args tail(const jj_args *a, size_t n)
     return t;
 }
 
-/* By attribute=, or by a filter and its arguments. */
+/* map(attribute=..), or map of a filter and its arguments. */
 static fm_status f_map(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val list, v, attr = jj_arg(a, SIZE_MAX, "attribute");
@@ -266,7 +265,7 @@ static fm_status sort_by(jj_ctx *c, jj_list *list, const jj_list *keys, bool rev
     return rc;
 }
 
-/* The keys that sort, unique, min and max look at: items or one attribute of them, strings in
+/* The keys by which sort, unique, min and max compare: items or one attribute of them, strings in
  * lower case where fold. */
 static fm_status keys_of(jj_ctx *c, jj_val *out, jj_val list, jj_val attr, bool fold)
 {
@@ -380,7 +379,7 @@ static const jj_filter filters[] = {{"length", f_length},
                                     {"min", f_min},
                                     {"max", f_max}};
 
-/* These, then those of text and numbers. */
+/* Indices count these filters, then those of text and numbers. */
 int jj_filter_find(const char *name)
 {
     for (int i = 0; i < (int)FM_ARRAY_LEN(filters); i++)

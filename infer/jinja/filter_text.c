@@ -1,5 +1,4 @@
-/* filter_text.c - filters of text and of numbers. Those of text mostly take any value and
- * work on its str(). */
+/* filter_text.c - filters of text and of numbers. Most of the former work on any value's str(). */
 #include "infer/jinja/jinja.h"
 
 #include <errno.h>
@@ -24,7 +23,7 @@ static fm_status as_text(jj_ctx *c, jj_val *out, jj_val in)
     return jj_buf_str(c, out, &b, rc);
 }
 
-/* The arguments are among names, and in as text. */
+/* Checks that the arguments are among names, and gives `in` as text. */
 static fm_status begin(jj_ctx *c, jj_val *s, jj_val in, const jj_args *a, const char *what,
                        const char *const *names, size_t n)
 {
@@ -175,7 +174,7 @@ static fm_status f_indent(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 
 /* ---- numbers ---- */
 
-/* Without blanks around and single underscores between digits; NULL: no number's text. */
+/* A number's text without blanks around and single underscores between digits; NULL: none. */
 static fm_status plain_number(jj_ctx *c, jj_val in, char **out)
 {
     jj_val t = in;

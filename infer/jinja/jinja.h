@@ -14,7 +14,7 @@
 #define JJ_EVAL_DEPTH 1000                /* nested evaluations, macro calls included */
 #define JJ_VALUE_DEPTH 100                /* nesting of a value that is printed or compared */
 #define JJ_TOKENS_MAX 1000000             /* of one template */
-#define JJ_NAME_MAX 255                   /* bytes: names are compared whenever one is looked up */
+#define JJ_NAME_MAX 255                   /* bytes; bounds the time to look a name up */
 #define JJ_MEMORY_MAX ((size_t)256 << 20) /* of values in one rendering */
 #define JJ_RANGE_MAX 100000               /* as jinja2's sandbox */
 
@@ -59,8 +59,8 @@ typedef enum jj_type {
     JJ_LIST,
     JJ_TUPLE,
     JJ_RANGE,
-    JJ_VIEW, /* what a mapping's keys, values, items give */
-    JJ_GEN,  /* a generator, as map and select give: true, without length, used up once */
+    JJ_VIEW, /* the result of a mapping's keys, values, items */
+    JJ_GEN,  /* a generator, from map and select: true, without length, used up once */
     JJ_DICT,
     JJ_NAMESPACE,
     JJ_LOOP,
@@ -119,7 +119,7 @@ typedef struct jj_scope {
     struct jj_scope *parent;
     jj_var *var;
     size_t count, cap;
-    bool captured; /* a macro was defined in it or below: it stays as it is */
+    bool captured; /* a macro was defined in it or below: the scope must not be reused */
 } jj_scope;
 struct jj_macro {
     const jj_node *node;
@@ -128,7 +128,7 @@ struct jj_macro {
 typedef struct jj_ctx {
     fm_arena *arena;
     size_t bytes;                     /* taken from arena */
-    uint64_t work, work_max, look_at; /* done; the most; when the watch is asked next */
+    uint64_t work, work_max, look_at; /* done; limit; work at which the watch is called next */
     const fm_chat_watch *watch;       /* or NULL */
     int depth;
     uint32_t line; /* of the node being evaluated */
@@ -140,25 +140,25 @@ typedef struct jj_ctx {
 
 /* ---- errors, work and memory of a rendering (util.c) ---- */
 fm_status jj_error(const jj_ctx *c, fm_status rc, const char *fmt, ...) FM_PRINTF(3, 4);
-/* What things cost, in units of FM_CHAT_WORK_MAX. A byte that is copied, compared or searched: 1. */
+/* Prices in units of FM_CHAT_WORK_MAX. A byte that is copied, compared or searched: 1. */
 enum {
     JJ_ITEM = 8,     /* a value that is visited or stored */
-    JJ_PAIR = 14,    /* two that are compared */
+    JJ_PAIR = 14,    /* two values that are compared */
     JJ_CHAR = 8,     /* a byte of text that is decoded and classified, or written alone */
-    JJ_MAP = 32,     /* one whose case is mapped */
-    JJ_HIT = 64,     /* a part of a text that is found, and the search begun anew */
+    JJ_MAP = 32,     /* a byte whose case is mapped */
+    JJ_HIT = 64,     /* a part of a text that is found, after which the search begins anew */
     JJ_NODE = 48,    /* an expression or a statement */
     JJ_CALL = 160,   /* a name that is looked for in a table; a whole number that is printed */
     JJ_REAL = 15000, /* a number with a point that is read or printed */
 };
-/* Counts n units: FM_ELIMIT where they are more than are left, FM_ECANCELLED where the watch says
- * so. Every loop whose length a template or its input decides is counted, before it runs: by itself
- * or, where that is a multiple of what it calls, by that. */
+/* Counts n units: FM_ELIMIT where fewer are left, FM_ECANCELLED where the watch stops the
+ * rendering. Every loop whose length a template or its input decides is counted before it runs: by
+ * itself or, where each round calls a function that counts at least as much, by that function. */
 fm_status jj_work(jj_ctx *c, uint64_t n);
-/* The same for `times` things of `each`. */
+/* Counts times * each units. */
 fm_status jj_work_by(jj_ctx *c, uint64_t times, uint64_t each);
-/* Counts its bytes, but leaves it to the next jj_work to end the rendering. NULL with the error
- * set: ENOMEM or ELIMIT. */
+/* Counts the bytes as work, but only the next jj_work ends the rendering for it. NULL with the
+ * error set: ENOMEM or ELIMIT. */
 void *jj_alloc(jj_ctx *c, size_t bytes);
 fm_status jj_alloc_status(const jj_ctx *c);
 
@@ -172,8 +172,8 @@ jj_val jj_str(const char *p, size_t n); /* borrows */
 fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n);
 /* Copies b where rc is FM_OK, and releases it. */
 fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b, fm_status rc);
-/* Room for one more of `elem` bytes: arrays double inside the arena; what they leave behind is less
- * than what they hold. */
+/* Makes space for one more element of `elem` bytes: arrays double inside the arena; the old copies
+ * that they leave behind are smaller than what they hold. */
 fm_status jj_grow(jj_ctx *c, void *array_ptr, size_t *cap, size_t count, size_t elem);
 fm_status jj_list_new(jj_ctx *c, jj_val *out);
 fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v);
@@ -195,14 +195,14 @@ fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay);
 fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v); /* str() */
 fm_status jj_tojson(jj_ctx *c, jj_val *out, jj_val in, const struct jj_args *a);
 fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v); /* iterate: characters, keys, items */
-/* Both look at every byte; who calls them counts that. */
+/* Both look at every byte; their callers count that. */
 size_t jj_chars(jj_val str);                     /* code points */
 size_t jj_char_offset(jj_val str, size_t index); /* byte offset of code point index */
 void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits);
-/* Counts all searches for part in s, each from behind the last hit (and JJ_HIT and part for that).
- */
+/* Counts the work of finding every part in s, each search from behind the last hit, with JJ_HIT and
+ * the length of part for each hit. */
 fm_status jj_count_search(jj_ctx *c, jj_val s, jj_val part);
-/* Counts, and finds the first place of part within s, NULL: none. */
+/* Finds the first place of part within s and counts the work; NULL: none. */
 fm_status jj_find(jj_ctx *c, const char **out, jj_val s, jj_val part);
 
 /* ---- tree (parse.c) ---- */
@@ -239,7 +239,7 @@ typedef enum jj_kind {
     JJ_N_NEG,
     JJ_N_POS,
     JJ_N_BINARY,  /* op */
-    JJ_N_COMPARE, /* a, then kid[] with their op */
+    JJ_N_COMPARE, /* a, then kid[], each with its op */
     JJ_N_CAPTURED /* the text of a set block */
 } jj_kind;
 
@@ -282,9 +282,9 @@ typedef struct jj_parser {
     fm_arena *arena;
     const jj_tok *t; /* the next token; the last one is JJ_T_EOF */
     int depth;
-    int loops;   /* for bodies around this place, for break and continue */
-    int macros;  /* macros around it */
-    bool caller; /* the macro around it names `caller` */
+    int loops;   /* bodies of for around this place: allow break and continue */
+    int macros;  /* macros around this place */
+    bool caller; /* the macro around this place names `caller` */
 } jj_parser;
 fm_status jj_p_fail(const jj_parser *p, const char *why);
 fm_status jj_p_refuse(const jj_parser *p, const char *what); /* "what 'the token'": unsupported */
@@ -344,26 +344,25 @@ fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b);
 /* ---- names (scope.c) ---- */
 fm_status jj_lookup(jj_ctx *c, const char *name, jj_val *out); /* undefined: not found */
 fm_status jj_assign(jj_ctx *c, const char *name, jj_val v);
-/* A scope below the present one becomes the present one; the caller takes the outer one
- * back. */
+/* A new scope below parent becomes the present one; the caller sets the former one again. */
 fm_status jj_scope_enter(jj_ctx *c, jj_scope *parent);
 
 /* ---- evaluation (eval.c), calls (call.c), statements (exec.c) ---- */
 typedef enum jj_flow { JJ_NEXT, JJ_BREAK, JJ_CONTINUE } jj_flow;
-fm_status jj_enter(jj_ctx *c, const jj_node *n); /* depth + 1; the caller takes it back */
+fm_status jj_enter(jj_ctx *c, const jj_node *n); /* depth + 1; the caller subtracts it again */
 fm_status jj_eval(jj_ctx *c, jj_val *out, const jj_node *n);
 fm_status jj_run(jj_ctx *c, const jj_node *n, jj_flow *f);
-/* A body with its text caught, in a scope of its own. */
+/* Runs a body in a scope of its own and returns its text in *out. */
 fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body);
-/* The arguments of n; and of a call block, its body as the keyword `caller`, else NULL. */
+/* Evaluates the arguments of n. caller: the body of a call block, as keyword `caller`, or NULL. */
 fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n, const jj_val *caller);
 fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *caller);
 fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n);
 
 /* ---- case (case.c) ---- */
 typedef enum jj_case { JJ_LOWER, JJ_UPPER, JJ_TITLE } jj_case;
-/* The code point at byte `at` of str, mapped in its place (a small sigma depends on its neighbours);
- * its bytes in str. */
+/* Writes the code point at byte `at` of str, mapped for its place (a small sigma depends on its
+ * neighbours); returns its bytes in str. */
 size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to);
 fm_status jj_put_cased(jj_ctx *c, fm_buf *out, jj_val str, jj_case to); /* all of str */
 fm_status jj_cased(jj_ctx *c, jj_val *out, jj_val str, jj_case to);
@@ -372,7 +371,7 @@ bool jj_is_cased(uint32_t cp);
 
 /* ---- methods of strings (str.c) ---- */
 fm_status jj_str_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, const jj_args *a);
-bool jj_is_str_method(const char *name); /* of Python's, implemented or not */
+bool jj_is_str_method(const char *name); /* a method of Python's str, implemented or not */
 fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s);
 
 /* ---- filters of text (filter_text.c) ---- */

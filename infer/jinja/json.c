@@ -116,7 +116,7 @@ static fm_status put_container(const dump *d, jj_val v, int level)
     return rc < 0 ? rc : fm_buf_ok(d->out);
 }
 
-/* The pairs by key, as Python orders keys; equal keys cannot be. */
+/* Sorts the pairs by key, in Python's order; there are no equal keys. */
 static fm_status sorted(const dump *d, jj_val *io)
 {
     jj_val copy;

@@ -1,6 +1,6 @@
-/* lex.c - template source to tokens, with jinja2's whitespace rules: trim_blocks (a newline
- * behind a block or comment goes), lstrip_blocks (blanks before one at the start of a line go),
- * '-' strips all, '+' keeps all; one newline at the very end of the template goes. */
+/* lex.c - template source to tokens, with jinja2's whitespace rules: trim_blocks (drops a newline
+ * behind a block or comment), lstrip_blocks (drops blanks before one at the start of a line), '-'
+ * strips all, '+' keeps all; one newline at the very end of the template is dropped. */
 #include "infer/jinja/jinja.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ typedef struct lexer {
     const char *s;
     size_t len, pos;
     uint32_t line;
-    bool line_start; /* the text that follows begins a line */
+    bool line_start; /* the next text begins a line */
 } lexer;
 
 static fm_status fail(const lexer *x, const char *why)
@@ -73,8 +73,8 @@ static void skip_spaces(lexer *x)
         advance(x, 1);
 }
 
-/* Text of n bytes, shortened by the whitespace rule of the tag behind it: its sign, and whether it
- * is one of {{ }}. Moves behind the text. */
+/* Pushes a text of n bytes, shortened by the whitespace rule of the tag behind it: sign is the
+ * tag's '-' or '+', variable means {{ }}. Moves behind the text. */
 static fm_status push_text(lexer *x, size_t n, char sign, bool variable)
 {
     const char *begin = x->s + x->pos;
@@ -98,7 +98,7 @@ static fm_status push_text(lexer *x, size_t n, char sign, bool variable)
     return rc;
 }
 
-/* Text up to the next tag. */
+/* Reads the text up to the next tag. */
 static fm_status text(lexer *x)
 {
     const char *begin = x->s + x->pos;
@@ -111,7 +111,7 @@ static fm_status text(lexer *x)
     return push_text(x, n, n + 2 < left ? begin[n + 2] : 0, begin[n + 1] == '{');
 }
 
-/* Behind a closing tag. sign: the character before "%}"; trim: blocks and comments. */
+/* Moves behind a closing tag. sign: the character before "%}"; trim: of blocks and comments. */
 static void close_tag(lexer *x, char sign, bool trim)
 {
     advance(x, 2);
@@ -148,7 +148,7 @@ static int hex(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* \xHH \uHHHH \UHHHHHHHH; p at the letter. Returns characters taken, 0 = malformed. */
+/* Decodes \xHH \uHHHH \UHHHHHHHH, with p at the letter. Returns characters read, 0 = malformed. */
 static size_t code_escape(const char *p, size_t left, char *dst, size_t *put)
 {
     size_t digits = p[0] == 'x' ? 2 : p[0] == 'u' ? 4 : 8;
@@ -167,7 +167,7 @@ static size_t code_escape(const char *p, size_t left, char *dst, size_t *put)
     return digits + 1;
 }
 
-/* Python's escapes; an unknown one stays as it is, backslash included. */
+/* Decodes Python's escapes; an unknown one stays as it is, with its backslash. */
 static fm_status unescape(lexer *x, const char *p, size_t n, char *dst, size_t *len)
 {
     static const char from[] = "ntrabfv\\'\"", to[] = "\n\t\r\a\b\f\v\\'\"";
@@ -231,7 +231,7 @@ static size_t digits_at(const lexer *x, size_t from)
     return n;
 }
 
-/* Decimal, with a point or an exponent a float; no other bases, no underscores. */
+/* Reads a decimal number, a float with a point or an exponent; no other bases, no underscores. */
 static fm_status number(lexer *x)
 {
     bool indexed = x->pos > 0 && x->s[x->pos - 1] == '.'; /* a.0.1: no float */
@@ -264,7 +264,7 @@ static fm_status number(lexer *x)
     return FM_OK;
 }
 
-/* What follows {% raw %} is no template: it is refused before it is read as one. */
+/* Reads a name. The text behind {% raw %} is no template, so raw is refused before that is read. */
 static fm_status name(lexer *x, bool statement)
 {
     size_t n = 0;
@@ -298,7 +298,7 @@ static fm_status operator_token(lexer *x)
     return fm_fail(FM_EINVAL, "line %u: unexpected character '%c'", x->line, at(x, 0));
 }
 
-/* Inside {{ }} or {% %}. A brace that closes a dict literal is no end of a variable tag. */
+/* Reads the inside of {{ }} or {% %}. A dict literal's brace does not end a variable tag. */
 static fm_status tag(lexer *x, bool block)
 {
     const char end = block ? '%' : '}';
@@ -331,7 +331,7 @@ static fm_status tag(lexer *x, bool block)
     return rc;
 }
 
-/* \r\n and \r become \n; one final newline goes. */
+/* Replaces \r\n and \r by \n and drops one final newline. */
 static fm_status prepare(lexer *x, fm_span source)
 {
     char *s = fm_arena_alloc(x->arena, source.len + 1);

@@ -1,5 +1,5 @@
-/* method.c - methods: those of strings are in str.c, those of mappings and lists here. Methods that
- * would change a list or a mapping are refused, as in transformers' sandbox. */
+/* method.c - methods of mappings and lists; methods of strings are in str.c. Methods that would
+ * change a list or a mapping are refused, as in transformers' sandbox. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>
@@ -49,7 +49,7 @@ static fm_status dict_method(jj_ctx *c, jj_val *out, jj_val self, const char *na
     return rc;
 }
 
-/* index(x), which prompts of evaluations use. */
+/* A list has index(x), which prompts of evaluations use. */
 static fm_status list_method(jj_ctx *c, jj_val *out, jj_val self, const char *name,
                              const jj_args *a)
 {

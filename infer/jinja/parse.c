@@ -13,7 +13,7 @@ static fm_status end_block(jj_parser *p)
     return FM_OK;
 }
 
-/* The word that ended a body, then its own end. */
+/* Parses the end of a block: the word w, then the end of its tag. */
 static fm_status end_word(jj_parser *p, const char *w)
 {
     if (!jj_p_take_word(p, w))
@@ -49,7 +49,7 @@ static fm_status if_statement(jj_parser *p, jj_node *n)
 
 static fm_status target_list(jj_parser *p, jj_node **out, bool attr);
 
-/* A name, a field of a namespace (where attr), or targets in parentheses. */
+/* Parses a target: a name, a field of a namespace (where attr), or targets in parentheses. */
 static fm_status target(jj_parser *p, jj_node **out, bool attr)
 {
     jj_node *n = *out = jj_p_new_node(p, JJ_N_NAME);
@@ -71,7 +71,7 @@ static fm_status target(jj_parser *p, jj_node **out, bool attr)
     return jj_p_need_name(p, &field->name);
 }
 
-/* One target, or several with commas: a TUPLE of them. */
+/* Parses one target, or several with commas: a TUPLE of them. */
 static fm_status target_list(jj_parser *p, jj_node **out, bool attr)
 {
     jj_node *one, *tuple = jj_p_new_node(p, JJ_N_TUPLE);
@@ -91,7 +91,7 @@ static fm_status target_list(jj_parser *p, jj_node **out, bool attr)
     return rc;
 }
 
-/* What a loop runs over: no inline if, that is the loop's condition; commas make a tuple. */
+/* Parses what a loop runs over. An `if` here is the loop's condition; commas make a tuple. */
 static fm_status iterable(jj_parser *p, jj_node **out)
 {
     jj_node *tuple = jj_p_new_node(p, JJ_N_TUPLE), *item;
@@ -135,7 +135,7 @@ static fm_status for_statement(jj_parser *p, jj_node *n)
     return rc < 0 ? rc : end_word(p, "endfor");
 }
 
-/* Filters over the text of a block: `|a|b` (bar) or `a|b`. */
+/* Parses filters over the text of a block: `|a|b` (bar) or `a|b`. */
 static fm_status block_filters(jj_parser *p, jj_node **out, bool bar)
 {
     *out = jj_p_new_node(p, JJ_N_CAPTURED);
@@ -148,7 +148,7 @@ static fm_status block_filters(jj_parser *p, jj_node **out, bool bar)
     return FM_OK;
 }
 
-/* The body of a block whose text is caught: breaks out of it do not go. */
+/* Parses the body of a block whose text is captured: break and continue cannot leave it. */
 static fm_status own_body(jj_parser *p, jj_node **out, const char *end)
 {
     const char *const ends[] = {end};
@@ -188,7 +188,7 @@ static fm_status filter_statement(jj_parser *p, jj_node *n)
     return own_body(p, &n->b, "endfilter");
 }
 
-/* Behind '(': names with defaults, as kids. */
+/* Parses a macro's parameters behind '(': names with defaults, as kids. */
 static fm_status parameters(jj_parser *p, jj_node *n)
 {
     bool dflt = false;
@@ -276,7 +276,7 @@ static fm_status statement(jj_parser *p, jj_node **out)
         n->kind = word[0] == 'b' ? JJ_N_BREAK : JJ_N_CONTINUE;
         return p->loops > 0 ? end_block(p) : jj_p_fail(p, "break or continue outside a loop");
     }
-    if (strcmp(word, "generation") == 0) { /* transformers marks the answers so; prints its body */
+    if (strcmp(word, "generation") == 0) { /* transformers' mark of answers; prints its body */
         rc = end_block(p);
         FM_THEN(rc, body(p, &n->b, generation_end, 1));
         return rc < 0 ? rc : end_word(p, "endgeneration");
@@ -316,7 +316,7 @@ static fm_status one(jj_parser *p, jj_node **out)
     return rc;
 }
 
-/* Statements until one of `ends`, whose word is then next; ends NULL: the whole template. */
+/* Parses statements up to one of `ends`, whose word is then next; n 0: the whole template. */
 static fm_status body(jj_parser *p, jj_node **out, const char *const *ends, size_t n)
 {
     jj_node *list = jj_p_new_node(p, JJ_N_BODY);
@@ -334,7 +334,7 @@ static fm_status body(jj_parser *p, jj_node **out, const char *const *ends, size
         FM_THEN(rc, jj_p_add_kid(p, list, v));
     }
     if (rc == FM_OK && n > 0)
-        p->t++; /* the block's begin */
+        p->t++; /* the opening tag of the end */
     p->depth--;
     return rc;
 }

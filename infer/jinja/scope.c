@@ -1,8 +1,8 @@
 /* scope.c - the names of a rendering.
  *
- * Scopes are jinja2's: bodies of loops, macros, with, and blocks whose text is caught have their
- * own, `if` has not; what a loop sets is gone after each pass, which is why templates use
- * namespace(). */
+ * Scopes are jinja2's: bodies of loops and macros, and blocks whose text is captured, have a
+ * scope of their own, `if` has none. Names that a loop sets are gone after each pass, which is why
+ * templates use namespace(). */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>

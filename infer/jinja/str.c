@@ -80,7 +80,7 @@ fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, j
         left--;
     }
     for (; rc == FM_OK && from.u.s.n == 0 && left != 0; left--) {
-        uint32_t cp; /* before every character and at the end */
+        uint32_t cp; /* inserts before every character and at the end */
         rc = jj_work(c, 2 * JJ_CHAR + to.u.s.n);
         fm_buf_append(&b, to.u.s.p, to.u.s.n);
         if (i >= s.u.s.n)
@@ -93,7 +93,7 @@ fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, j
     return jj_buf_str(c, out, &b, rc);
 }
 
-/* whole: str.title (a capital after whatever is not cased); else only the first character. */
+/* whole: as str.title, a capital behind every uncased character; else only the first character. */
 fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole)
 {
     fm_buf b;
@@ -167,7 +167,7 @@ static fm_status m_split(jj_ctx *c, jj_val *out, jj_val s, const jj_args *a)
     return split_spaces(c, out->u.list, s, n);
 }
 
-/* Bytes of the line break at p, 0: none. */
+/* Bytes of the line break at byte `at` of s, 0: none. */
 static size_t break_at(jj_val s, size_t at)
 {
     uint32_t cp;
@@ -211,7 +211,7 @@ static bool affix(jj_val s, jj_val part, bool front)
     return memcmp(at, part.u.s.p, part.u.s.n) == 0;
 }
 
-/* One string or a tuple of them. */
+/* startswith and endswith: part is one string or a tuple of strings. */
 static fm_status has_affix(jj_ctx *c, jj_val *out, jj_val s, jj_val part, bool front)
 {
     bool hit = affix(s, part, front);
@@ -271,7 +271,7 @@ static fm_status m_join(jj_ctx *c, jj_val *out, jj_val sep, const jj_args *a)
 
 /* ---- format ---- */
 
-/* Which arguments the fields of a format take: in turn ({}), by number ({0}), by name ({key}). */
+/* The arguments that the fields of a format take: in turn {}, by number {0}, by name {key}. */
 typedef struct fields {
     const jj_args *args;
     size_t next;
@@ -308,7 +308,7 @@ static fm_status field_value(jj_ctx *c, jj_val *out, fields *f, const char *name
     return FM_OK;
 }
 
-/* The field behind the '{' at s[*at]; *at moves to its '}'. */
+/* Writes the field behind the '{' at s[*at]; *at moves to its '}'. */
 static fm_status put_field(jj_ctx *c, fm_buf *b, jj_val s, size_t *at, fields *f)
 {
     const char *name = s.u.s.p + *at + 1, *end = memchr(name, '}', s.u.s.n - *at - 1);
@@ -420,7 +420,7 @@ static const struct {
                {"lower", m_lower, 0, 0},
                {"upper", m_upper, 0, 0}};
 
-/* What Python's strings have besides: without a call jinja2 finds these too. */
+/* Further methods of Python's strings, which are not implemented: as attributes they exist too. */
 static const char *const others[] = {
     "casefold",     "center",       "count",      "encode",    "expandtabs",  "format_map",
     "index",        "isalnum",      "isalpha",    "isascii",   "isdecimal",   "isdigit",

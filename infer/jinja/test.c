@@ -1,4 +1,4 @@
-/* test.c - tests (`x is defined`): a table that the parser checks names against. */
+/* test.c - tests (`x is defined`), and their table, by which the parser checks names. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>

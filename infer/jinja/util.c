@@ -1,4 +1,4 @@
-/* util.c - what everything in a rendering calls: errors with their line, the counts of work and of
+/* util.c - helpers of every part of a rendering: errors with their line, the counts of work and of
  * memory, new strings. */
 #include "infer/jinja/jinja.h"
 
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LOOK_EVERY 2000000u /* units between two looks at the watch: one or two milliseconds */
+#define LOOK_EVERY 2000000u /* units between two calls of the watch: one or two milliseconds */
 
 fm_status jj_error(const jj_ctx *c, fm_status rc, const char *fmt, ...)
 {

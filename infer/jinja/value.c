@@ -217,7 +217,7 @@ bool jj_truth(jj_val v)
         return v.u.list->count > 0;
     case JJ_DICT:
         return v.u.dict->count > 0;
-    case JJ_LOOP: /* it has a length, that of its items */
+    case JJ_LOOP: /* has a length, that of its items, which is not 0 */
     case JJ_GEN:
     case JJ_NAMESPACE:
     case JJ_MACRO:
@@ -259,7 +259,7 @@ static fm_status lists_equal(jj_ctx *c, bool *out, const jj_list *a, const jj_li
     return FM_OK;
 }
 
-/* Values that hold no others. */
+/* Equality of values that hold no others. */
 static bool plain_equal(jj_val a, jj_val b)
 {
     switch (a.type) {
@@ -290,8 +290,8 @@ static bool plain_equal(jj_val a, jj_val b)
     return true;
 }
 
-/* A list may hold another one many times, so that a small value takes a walk without end: every
- * pair that is looked at counts. */
+/* A list may hold another one many times, so that even a small value can take almost endless time
+ * to compare: every compared pair counts as work. */
 static fm_status equal_at(jj_ctx *c, bool *out, jj_val a, jj_val b, int depth)
 {
     bool texts = a.type == JJ_STRING && b.type == JJ_STRING && a.u.s.n == b.u.s.n;
@@ -373,8 +373,8 @@ fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b)
     return compare_at(c, order, a, b, 0);
 }
 
-/* The C library looks for parts of up to 256 bytes by a hash of two, and compares the rest at each
- * place where that fits; for longer ones in linear time. */
+/* The C library finds parts of up to 256 bytes by a hash of two bytes, and compares the rest at
+ * each place where that fits; it finds longer parts in linear time. */
 fm_status jj_count_search(jj_ctx *c, jj_val s, jj_val part)
 {
     FM_TRY(jj_work(c, part.u.s.n));
@@ -408,7 +408,7 @@ fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay)
     }
     if (hay.type == JJ_UNDEFINED)
         return FM_OK;
-    if (hay.type == JJ_GEN) { /* used up as far as it is looked at */
+    if (hay.type == JJ_GEN) { /* the search uses up the items that it looks at */
         while (rc == FM_OK && hay.u.list->at < hay.u.list->count && !*out)
             rc = jj_equal(c, out, needle, hay.u.list->v[hay.u.list->at++]);
         return rc;

@@ -1,10 +1,10 @@
-/* kvarena.c - see kvarena.h. First fit: a pool goes on where it is as long as the next extent is
- * free, so one pool alone loses nothing, and several lose less than a page at each border. */
+/* kvarena.c - see kvarena.h. First fit: a pool goes on behind its last extent as long as the next
+ * one is free, so one pool wastes nothing, several less than a page at each border. */
 #include "infer/kv/kvarena.h"
 
 #include <string.h>
 
-#define AHEAD 16u /* extents for so many pages are taken at once, where they are free */
+#define AHEAD 16u /* a pool takes extents for so many pages at once, where they are free */
 
 void fmi_arena_init(fmi_arena *a, uint64_t bytes)
 {
@@ -32,13 +32,13 @@ static uint64_t pages_in(const fmi_arena_pool *p, uint64_t from, uint64_t end)
     return at < end ? (end - at) / p->bytes : 0;
 }
 
-/* The extent behind what p took last. */
+/* The extent behind those that p took last. */
 static uint32_t behind(const fmi_arena *a, const fmi_arena_pool *p)
 {
     return p->end == a->bytes ? a->extents : (uint32_t)(p->end / a->extent);
 }
 
-/* Free extents from i on go to p, until `from` on there is room for AHEAD pages. */
+/* Gives free extents from i on to p, until AHEAD pages fit from offset `from` on. */
 static void claim(fmi_arena *a, fmi_arena_pool *p, uint32_t i, uint64_t from)
 {
     while (i < a->extents && a->owner[i] == FMI_NOBODY && pages_in(p, from, begin_of(a, i)) < AHEAD)
@@ -47,7 +47,7 @@ static void claim(fmi_arena *a, fmi_arena_pool *p, uint32_t i, uint64_t from)
     p->end = begin_of(a, i);
 }
 
-/* Where the free extents from i on end. */
+/* The end of the free extents from i on. */
 static uint32_t free_end(const fmi_arena *a, uint32_t i)
 {
     while (i < a->extents && a->owner[i] == FMI_NOBODY)
@@ -93,7 +93,7 @@ uint64_t fmi_arena_left(const fmi_arena *a, const fmi_arena_pool *p, const bool 
     for (uint32_t i = 0, j; i < a->extents; i = j + 1) {
         for (j = i; j < a->extents && is_free(a, j, gives, pools);)
             j++;
-        bool goes_on = i <= own && own < j && !counted; /* from where p stands */
+        bool goes_on = i <= own && own < j && !counted; /* p goes on from its last page */
         pages += goes_on ? pages_in(p, p->at, begin_of(a, j))
                          : pages_in(p, begin_of(a, i), begin_of(a, j));
         counted = counted || goes_on;

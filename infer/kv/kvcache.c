@@ -1,6 +1,6 @@
 /* kvcache.c - see kvcache.h. Idle pages form a list by the time of their last release; the budget
- * counts the pages that were ever used, since a page that is given back keeps its memory for the
- * next taker. A pool without holders is dropped whole when another one needs its memory.
+ * counts the pages that were ever used, since a page that is given back keeps its memory for its
+ * next use. A pool without holders is dropped whole when another one needs its memory.
  *
  * Where memory is taken at once, it is one piece for all pools of a lane (kvarena.h): a pool's page
  * lies at its number times k_bytes from the beginning of the piece, its values right behind its
@@ -25,21 +25,21 @@ struct fmi_kv_pool {
     uint32_t kv_heads, head_dim, hidden; /* hidden: a pool of rows */
     size_t k_bytes, v_bytes;             /* of a page */
     uint64_t pages_max, used, in_use;    /* used: ever handed out; in_use: held */
-    uint64_t idle, kept;                 /* kept: idle ones included */
+    uint64_t idle, kept;                 /* kept: includes idle pages */
     fm_kv_view view;
     page_state *state;  /* [pages_max] */
-    int32_t *free_page; /* stack of those neither held nor idle, [pages_max] */
+    int32_t *free_page; /* stack of pages that are neither held nor idle, [pages_max] */
     uint64_t free_count;
-    int32_t oldest, newest; /* of the idle ones */
-    fmi_arena_pool room;    /* where memory is taken at once */
+    int32_t oldest, newest; /* list of idle pages */
+    fmi_arena_pool room;    /* used where memory is taken at once */
 };
 
 struct fmi_kv {
     fm_backend *be;
-    uint64_t *bytes, bytes_max; /* [lanes]; of each */
+    uint64_t *bytes, bytes_max; /* [lanes] taken; limit of each lane */
     uint32_t lanes, here;
     fmi_arena *arena; /* [lanes]; NULL: pools have memory of their own */
-    void *piece;      /* of the lane here: the memory that its arena deals */
+    void *piece;      /* the memory of lane `here`, which its arena splits */
     fmi_kv_pool *pools;
     uint32_t pool_count;
     fmi_kv_forget forget;
@@ -115,7 +115,7 @@ static void release_arrays(fmi_kv_pool *p)
     p->free_page = NULL;
 }
 
-/* Every page but held ones gives its memory back; only for pools that nobody holds a page of. */
+/* Gives back the memory of a pool's pages, of which none is held or idle. */
 static void drop_pool(fmi_kv_pool *p)
 {
     fm_assert(p->in_use == 0 && p->idle == 0);
@@ -252,7 +252,7 @@ static void link_idle(fmi_kv_pool *p, int32_t page)
     p->idle++;
 }
 
-/* The oldest idle page becomes a free one. */
+/* Makes the oldest idle page a free one. */
 static bool forget_one(fmi_kv_pool *p)
 {
     int32_t page = p->oldest;
@@ -281,8 +281,8 @@ static bool by_page(const fmi_kv *kv)
     return kv->be->reserve && kv->be->commit && !kv->arena;
 }
 
-/* Addresses for all pages. Where the device gives no memory as it is touched, pages get theirs when
- * they are first used (commit_page), or all at once. */
+/* Reserves addresses for all pages. On a device without memory on first touch, pages get theirs
+ * when they are first used (commit_page), or all at once. */
 static fm_status reserve_bytes(const fmi_kv *kv, void **out, uint64_t bytes)
 {
     fm_backend *be = kv->be;
@@ -300,7 +300,7 @@ static fm_status commit_page(const fmi_kv_pool *p, uint64_t page)
     return FM_OK;
 }
 
-/* Values lie one page's keys behind the keys. */
+/* Uses the piece that all pools share. A page's values lie directly behind its keys. */
 static fm_status take_piece(fmi_kv_pool *p)
 {
     fmi_kv *kv = p->kv;
@@ -340,7 +340,7 @@ static fm_status reserve_arrays(fmi_kv_pool *p)
     return rc;
 }
 
-/* A pool of p's lane whose memory p may have: all of its pages are idle. */
+/* Whether o can be dropped so that p gets its memory: it is of p's lane, and no page is held. */
 static bool droppable(const fmi_kv_pool *o, const fmi_kv_pool *p)
 {
     return o != p && o->lane == p->lane && o->in_use == 0;
@@ -368,7 +368,7 @@ static uint64_t growable(const fmi_kv_pool *p)
     return FM_MIN(spare / fmi_kv_page_bytes(p), p->pages_max - p->used);
 }
 
-/* A page more, beside what all pools have. */
+/* Whether one more page fits into the budget. */
 static bool fits(const fmi_kv_pool *p)
 {
     const fmi_kv *kv = p->kv;
@@ -376,7 +376,7 @@ static bool fits(const fmi_kv_pool *p)
                      : kv->bytes[p->lane] + fmi_kv_page_bytes(p) <= kv->bytes_max;
 }
 
-/* The next page's number; there is room for it. */
+/* The number of the next page, for which there is space. */
 static int32_t next_number(fmi_kv_pool *p)
 {
     uint64_t at = 0;

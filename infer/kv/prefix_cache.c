@@ -1,5 +1,5 @@
-/* prefix_cache.c - see prefix_cache.h. Nodes come from slabs and entries live in an array beside
- * their pool's pages, so that a step that completes a block allocates nothing. */
+/* prefix_cache.c - see prefix_cache.h. Nodes come from slabs, and each pool has an array of entries
+ * by page number, so that a step that completes a block allocates nothing. */
 #include "infer/kv/prefix_cache.h"
 
 #include <string.h>
@@ -11,9 +11,9 @@
 #define MAX_POOLS 512u
 
 struct fmi_node {
-    fmi_node *parent, *next; /* next: of its bucket, or of the free list */
+    fmi_node *parent, *next; /* next: in its bucket, or in the free list */
     uint64_t hash;
-    uint32_t refs; /* pages, children, holders */
+    uint32_t refs; /* from pages, children and holders */
     uint32_t count;
     int32_t token[FM_KV_PAGE];
 };
@@ -23,11 +23,11 @@ typedef struct slab {
     fmi_node node[SLAB_NODES];
 } slab;
 
-/* What a kept page is: by page number. */
+/* The node and key of a kept page; by page number. */
 typedef struct entry {
     fmi_node *node;
     fm_digest key;
-    int32_t next; /* of its bucket, -1 = last */
+    int32_t next; /* in its bucket, -1 = last */
 } entry;
 
 typedef struct shelf { /* entries of one pool */
@@ -263,7 +263,7 @@ fm_status fmi_prefix_expect_pages(fmi_prefix *c, const fmi_kv_pool *p)
 void fmi_prefix_put(fmi_prefix *c, fmi_kv_pool *p, fmi_node *n, const fm_digest *key, int32_t page)
 {
     uint32_t i = fmi_kv_pool_index(p);
-    if (i >= MAX_POOLS) /* more shapes than anybody opens: the rest does without */
+    if (i >= MAX_POOLS) /* pools beyond that are not cached */
         return;
     shelf *s = &c->shelf[i];
     fm_assert(s->page);

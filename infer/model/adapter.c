@@ -1,11 +1,11 @@
-/* adapter.c - adapters/<n>-<kind>/ as PEFT writes them: finding them, their configs, which tensor
- * means what. What a tensor does to the model is in adapter_kinds.c.
+/* adapter.c - adapters/<n>-<kind>/ as PEFT writes them: finding them, their configs, the meaning of
+ * their tensors. adapter_kinds.c applies the tensors to the model.
  *
  * Keys are "base_model.model.<module>.lora_A.weight", lora_B, lora_embedding_A, lora_embedding_B,
- * lora_magnitude_vector, ia3_l, or "prompt_embeddings"; any other tensor stands for a parameter that
- * it replaces (modules_to_save, trained biases). A setting that would change the result and is not
- * computed here is refused by name, as in arch/arch.c; null, false and empty values mean "off" in
- * PEFT's configs. */
+ * lora_magnitude_vector, ia3_l, or "prompt_embeddings"; any other tensor stands for a parameter
+ * that it replaces (modules_to_save, trained biases). A setting that would change the result and is
+ * not computed here is refused by name, as in arch/arch.c; null, false and empty values mean "off"
+ * in PEFT's configs. */
 #include "infer/model/model_bind.h"
 
 #include <stdio.h>
@@ -14,12 +14,12 @@
 #include "store/base/mem.h"
 #include "store/source.h"
 
-/* Understood below or in adapter_kinds.c, or without effect on a forward pass. */
+/* Settings that are read below or in adapter_kinds.c, or have no effect on a forward pass. */
 static const char *const common_keys[] = {
     "peft_type",      "target_modules",  "modules_to_save", "base_model_name_or_path",
     "inference_mode", "peft_version",    "revision",        "task_type",
     "auto_mapping",   "exclude_modules", "layers_pattern",  "layers_to_transform",
-    "fan_in_fan_out", /* how matrices are stored, which the architecture tells */
+    "fan_in_fan_out", /* how matrices are stored, which follows from the architecture */
 };
 
 static const char *const lora_keys[] = {
@@ -47,7 +47,7 @@ typedef struct key_set {
 static const struct kind {
     const char *name; /* of the folder */
     const char *peft_type;
-    key_set keys[2]; /* beside common_keys */
+    key_set keys[2]; /* in addition to common_keys */
 } kinds[FMI_ADAPTER_KINDS] = {
     [FMI_LORA] = {"lora", "LORA", {KEYS(lora_keys)}},
     [FMI_DORA] = {"dora", "LORA", {KEYS(lora_keys), KEYS(dora_keys)}},
@@ -255,7 +255,7 @@ void fmi_adapters_release(fmi_binder *b)
 
 /* ==== binding ==== */
 
-/* Factors first: a magnitude is of the matrix that they make. */
+/* Binds low-rank factors first: a magnitude needs the matrix that they make. */
 fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest)
 {
     static fm_status (*const bind[])(fmi_binder *, uint32_t, const fm_entry *, fm_hasher *) = {

@@ -1,4 +1,4 @@
-/* adapter_kinds.c - what the tensors of an adapter do to a model: low-rank terms, scales, virtual
+/* adapter_kinds.c - applies the tensors of an adapter to a model: low-rank terms, scales, virtual
  * positions. Formulas as in PEFT 0.21 (peft/tuners/lora, ia3, prefix_tuning, prompt_tuning). */
 #include "infer/model/shard.h"
 
@@ -161,7 +161,7 @@ typedef struct dora {
     float scale;
 } dora;
 
-/* A matrix that is stored [in, out], turned. */
+/* Transposes a matrix that is stored [in, out]. */
 static fm_status turn(dora *d)
 {
     float *t = fm_malloc((size_t)d->out * d->in * sizeof(float));
@@ -175,7 +175,7 @@ static fm_status turn(dora *d)
     return FM_OK;
 }
 
-/* magnitude[i] / norm of row i of W + scale (B A), into m. Sums of squares in double, ascending. */
+/* Sets m to magnitude[i] / norm of row i of W + scale (B A). Squares add in double, ascending. */
 static fm_status dora_scales(dora *d)
 {
     float *row = fm_malloc(d->in * sizeof(float));

@@ -1,11 +1,11 @@
-/* ask_digest.c - what one kind of question depends on, as a digest.
+/* ask_digest.c - digests of what one kind of question depends on.
  *
- * The digest of a whole model would make a child whose only change is a head that a question
- * never reads ask everything again. Text depends on all that is bound before the classification
- * head (engine/models.c takes it there). Embeddings and classes end at the final norm: sizes, every
- * parameter but the head of tokens, every file of every adapter, then what comes after. Too much
- * in it costs a run that was not needed; too little would serve a wrong answer, so what is in
- * doubt is in. */
+ * By the digest of a whole model, a child whose only change is a head that a question never reads
+ * would have to be asked again. Text depends on all that is bound before the classification head
+ * (bind.c takes the digest there). Embeddings and classes depend on sizes, every parameter but the
+ * head of tokens, every file of every adapter, and what follows the final norm. A needless input
+ * costs a run that was not needed; a missing one would serve a wrong answer, so doubtful ones
+ * count. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ static fm_status add_entry(fm_hasher *h, const fm_entry *e)
     return fm_hasher_update(h, e->id.b, sizeof(e->id.b));
 }
 
-/* All that lies under adapters/: terms, replaced tensors, virtual tokens, and their settings. */
+/* Adds all files under adapters/: terms, replaced tensors, virtual tokens, and their settings. */
 static fm_status add_adapters(const fmi_binder *b, fm_hasher *h)
 {
     size_t begin, end;
@@ -60,7 +60,7 @@ static fm_status add_pooling(const fmi_binder *b, fm_hasher *h)
     return fm_hasher_update(h, text, (size_t)n + 1);
 }
 
-/* The head's tensors in the tree (an adapter's own are in its folder), its classes and their
+/* Adds the head's tensors in the tree (an adapter's are in its folder), the classes and their
  * names. */
 static fm_status add_classes(const fmi_binder *b, fm_hasher *h)
 {
@@ -87,7 +87,7 @@ fm_status fmi_ask_digests(fmi_binder *b)
     FM_THEN(rc, add_pooling(b, h));
     FM_THEN(rc, fm_hasher_final(h, &asked[FM_ASK_EMBED]));
     FM_THEN(rc, add_states(b, h, "class"));
-    FM_THEN(rc, add_pooling(b, h)); /* where a text is cut */
+    FM_THEN(rc, add_pooling(b, h)); /* its limit of tokens cuts texts for classes too */
     FM_THEN(rc, add_classes(b, h));
     FM_THEN(rc, fm_hasher_final(h, &asked[FM_ASK_CLASS]));
     fm_hasher_free(h);

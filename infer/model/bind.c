@@ -1,8 +1,8 @@
 /* bind.c - the tensors of a tree bound to a model, by name.
  *
  * Every parameter that the architecture names must be there with its shape, and every tensor of the
- * tree must be used or be known to be without effect: a leftover tensor would mean that we compute
- * something else than the model's author did. Adapter parsing is in adapter.c. */
+ * tree must be used or be known to be without effect: a leftover tensor would mean that the result
+ * differs from that of the model's author. Adapter parsing is in adapter.c. */
 #include "infer/model/shard.h"
 
 #include <stdio.h>
@@ -67,8 +67,8 @@ static fm_status bind_param(fmi_binder *b, const fm_param *p, fm_hasher *digest)
     return rc;
 }
 
-/* A tied head is the base's embedding, unless an adapter brought its own; an embedding that an
- * adapter replaced does not change the head (PEFT keeps the original module tied). */
+/* A tied head is the base's embedding, unless an adapter has a head; an embedding that an adapter
+ * replaced does not change the head (PEFT keeps the original module tied). */
 static fm_status bind_tied_head(fmi_binder *b, fm_hasher *digest)
 {
     fm_param p;
@@ -87,7 +87,7 @@ static fm_status bind_tied_head(fmi_binder *b, fm_hasher *digest)
         rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s' is missing", b->what, p.name);
     fmi_cached *w = NULL;
     FM_THEN(rc, check_shape(b, e, &p));
-    fmi_slice slice = fmi_slice_of_param(b->m, &p); /* the embedding's, but the last stage's */
+    fmi_slice slice = fmi_slice_of_param(b->m, &p); /* as the embedding, but in the last stage */
     slice.elsewhere = !fmi_pipe_holds(b->m, FMI_BEHIND_LAYERS);
     FM_THEN(rc, fmi_hold_slice(b, &w, e, FMI_MATRIX, &slice));
     FM_THEN(rc, fm_hasher_update(digest, e->id.b, sizeof(e->id.b)));
@@ -105,7 +105,7 @@ static bool is_head(const fm_arch *a, const char *name, size_t len)
            memcmp(name + n, ".weight", 7) == 0;
 }
 
-/* A head beside a tied embedding is not read by the model; frequencies are computed. */
+/* The model does not read a head where the embedding is tied, and computes rotary frequencies. */
 static bool without_effect(const fm_arch *a, const char *name)
 {
     return (a->tied && is_head(a, name, strlen(name))) || fmi_family_ignores(a, name);
@@ -134,7 +134,7 @@ static fm_status check_leftovers(fmi_binder *b)
         fm_span name = fm_map_key_at(b->replaced, i);
         char text[FM_MAX_NAME_BYTES + 1];
         (void)snprintf(text, sizeof(text), "%.*s", (int)name.len, (const char *)name.data);
-        bool head = is_head(&b->m->arch, text, name.len) || /* a tied model's */
+        bool head = is_head(&b->m->arch, text, name.len) || /* a tied head that is stored */
                     fmi_class_tensor(&b->m->arch, text);
         if (!head && !fm_map_has(known, name.data, name.len))
             rc = fm_fail(FM_EBASE, "%s: an adapter replaces '%.*s', which the model lacks", b->what,
@@ -146,7 +146,7 @@ static fm_status check_leftovers(fmi_binder *b)
 
 /* ==== digest ==== */
 
-/* Kept as it was for what it can say, so that results stay found. */
+/* The digest's text of architectures like Llama. It must not change, or stored results are lost. */
 static int digest_llama(char *text, size_t cap, const fm_arch *a)
 {
     const fm_rope *r = &a->rope[0];

@@ -1,4 +1,4 @@
-/* class_head.c - see class_head.h: which tensors are a head's, binding it, its labels. */
+/* class_head.c - see class_head.h: the names of a head's tensors, binding it, its labels. */
 #include "infer/model/class_head.h"
 
 #include <stdio.h>
@@ -41,8 +41,8 @@ static bool is_of(const char *tensor, const char *module, bool bias)
            (strcmp(tensor + n, ".weight") == 0 || (bias && strcmp(tensor + n, ".bias") == 0));
 }
 
-/* PEFT names modules as the class with the head does: "bert.pooler.dense", whatever the file left
- * out. */
+/* PEFT names modules as the class with the head does: "bert.pooler.dense", even where the model
+ * file leaves the prefix out. */
 static const char *dense_in_adapter(const fm_arch *a)
 {
     return strcmp(a->family, "bert") == 0 ? "bert.pooler.dense" : "classifier.dense";
@@ -86,7 +86,7 @@ static fm_status hold_into(fmi_binder *b, fmi_cached **w, const fm_entry *e, fmi
     return fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
 }
 
-/* rows 0: as many as the tensor has. */
+/* Binds a linear layer of the head. rows 0: as many as the tensor has. */
 static fm_status bind_linear(fmi_binder *b, fm_linear *lin, const fm_entry *w, const char *module,
                              uint32_t rows, bool bias, fm_hasher *digest)
 {

@@ -18,15 +18,15 @@ typedef struct fmi_class_names {
 } fmi_class_names;
 void fmi_class_names_of(fmi_class_names *out, const fm_arch *a);
 /* The token whose state is classified: an encoder's first, else the last that is not pad (-1: no
- * token is). n >= 1. For training too, so that both look at the same one. */
+ * token is padding). n >= 1. Training uses it too, so that both classify the same state. */
 size_t fmi_class_token(const int32_t *ids, size_t n, bool encoder, int32_t pad);
 
-/* What a model has. */
+/* The classification head of a model. */
 typedef struct fmi_class_head {
     fm_linear dense, out; /* w NULL: none */
     uint32_t classes;     /* 0: the model has no head */
     char **label;         /* [classes] */
-    char refused[160];    /* why its output is no choice of a class; empty: it is */
+    char refused[160];    /* why its output is no choice of a class; empty: it is one */
 } fmi_class_head;
 void fmi_class_head_release(fmi_class_head *h);
 const fmi_class_head *fmi_model_class_head(const fm_model *m); /* borrowed; NULL: it has none */

@@ -4,10 +4,10 @@
  *   kv[l]         stream[l], the layer's own attention norm, K and V projections, k norm
  *   stream[l + 1] kv[l] and everything else of layer l
  *
- * So two models whose kv[l] are equal have the same K and V in layer l for the same tokens, bit for
- * bit, and whose stream[l] are equal the same residual stream before it. Weights count by their
- * ids, vectors that have none (computed scales) by their values. Settings count by exclusion: the
- * whole fm_arch but the fields below. A field that somebody adds to a layer stops the build here. */
+ * So two models with equal kv[l] have the same K and V in layer l for the same tokens, bit for bit,
+ * and two with equal stream[l] the same residual stream before it. Weights are hashed by their ids,
+ * vectors without an id (computed scales) by their values. Of the settings the whole fm_arch is
+ * hashed, except the fields below. A field that is added to a layer stops the build here. */
 #include "infer/model/model_bind.h"
 
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 
 #include "store/base/mem.h"
 
-/* Each field is hashed below or known to be without effect (fm_lora_term.r, .adapter; .transposed is
- * the architecture's). */
+/* Each field is hashed below or known to be without effect (fm_lora_term.r, .adapter; .transposed
+ * follows from the architecture). */
 _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term in put_linear");
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
 _Static_assert(sizeof(fm_experts) == 5 * 104 + 3 * 8, "hash the new field of fm_experts");
@@ -26,8 +26,8 @@ _Static_assert(sizeof(fm_layer) == 10 * 8 + 2 * 32 + 7 * 104 + 8,
 typedef struct keyer {
     fm_model *m;
     fm_hasher *h;
-    const fmi_cached **by_address; /* what the model holds, sorted */
-    float *host;                   /* room for a vector without an id */
+    const fmi_cached **by_address; /* the model's weights, sorted by address */
+    float *host;                   /* buffer for a vector without an id */
     size_t host_floats;
     fm_status rc;
 } keyer;
@@ -76,7 +76,7 @@ static void put_matrix(keyer *k, const fm_weight *w)
 {
     const fmi_cached *c = held_at(k, w);
     put_u32(k, w != NULL);
-    if (w && !c && k->rc == FM_OK) /* what is not known to be equal must differ */
+    if (w && !c && k->rc == FM_OK) /* without an id its key could equal another weight's */
         k->rc = fm_fail(FM_EUNSUPPORTED, "a weight that the model does not hold");
     if (c)
         put(k, c->id.b, sizeof(c->id.b));
@@ -121,7 +121,7 @@ static void put_norm(keyer *k, const float *gain, const float *bias)
     put_vector(k, bias, k->m->arch.hidden);
 }
 
-/* A fused q is K and V too. */
+/* Hashes what gives K and V; a fused q holds these too. */
 static void put_kv(keyer *k, const fm_layer *y)
 {
     const fm_arch *a = &k->m->arch;
@@ -158,11 +158,11 @@ static void put_rest(keyer *k, const fm_layer *y)
         put_experts(k, y->experts);
 }
 
-/* Everything but what only the head, the tokenizer or the number of layers above has to do with. */
+/* Hashes the architecture, except fields of the head, the tokenizer and the number of layers. */
 static void put_arch(keyer *k)
 {
     fm_arch a;
-    memcpy(&a, &k->m->arch, sizeof(a)); /* padding too: it was zeroed */
+    memcpy(&a, &k->m->arch, sizeof(a)); /* with padding, which was zeroed */
     a.layers = a.vocab = a.eos_count = 0;
     a.tied = false;
     a.bos = a.pad = 0;
@@ -205,8 +205,8 @@ static void chain(keyer *k, fm_digest *kv, fm_digest *stream)
 
 /* ==== where models part ==== */
 
-/* The layer before which a and b still have the same residual stream for the same tokens, 0: none
- * worth keeping. The chain differs from there on, so it can be searched by halves. */
+/* The last layer before which a and b have the same residual stream for the same tokens; 0: there
+ * is none worth keeping. All digests behind it differ, so a binary search finds it. */
 static uint32_t parting(const fm_model *a, const fm_model *b)
 {
     const fm_digest *x = fmi_priv(a)->stream_key, *y = fmi_priv(b)->stream_key;
@@ -221,7 +221,7 @@ static uint32_t parting(const fm_model *a, const fm_model *b)
     return low;
 }
 
-/* The layers where most others part, upper ones first. */
+/* Chooses the layers where most other models part from m, of equal ones the upper. */
 static void choose(fm_model *m)
 {
     fmi_model_priv *p = fmi_priv(m);

@@ -1,8 +1,8 @@
 /* model_bind.h - what engine/models.c and the files of this folder share while a tree is bound.
  *
- * Binding may run beside a stepping engine, on another thread: it uses the weights cache, rotary
- * tables and texts (which lock), and of the backend what may be called from any thread; never an
- * operation, the engine's pool or its counters. What must is in fm_model_adopt. */
+ * Binding may run on another thread while the engine steps: it uses the weights cache, rotary
+ * tables and texts (which lock), and those calls of the backend that any thread may make; never an
+ * operation, the engine's pool or its counters. fm_model_adopt does what needs these. */
 #ifndef FM_INFER_MODEL_BIND_H
 #define FM_INFER_MODEL_BIND_H
 
@@ -35,7 +35,7 @@ typedef struct fmi_binder {
     const fm_tree *tree;
     const fm_provider *p;
     const char *what;
-    fm_pool *pool;    /* threads that may read for this model alone; NULL: the caller's */
+    fm_pool *pool;    /* threads that read for this model alone; NULL: the caller's thread */
     fm_map *replaced; /* parameter name -> const fm_entry * of the adapter that replaces it */
     fmi_adapter adapter[FMI_MAX_ADAPTERS];
     uint32_t adapters;
@@ -43,17 +43,17 @@ typedef struct fmi_binder {
 
 /* ---- bind.c ---- */
 
-/* Every tensor of the tree in its place in the model; what was read is told to digest, whose end is
- * the model's. */
+/* Binds every tensor of the tree to its place in the model and adds what it read to digest, whose
+ * result becomes the model's digest. */
 FM_CHECKED fm_status fmi_bind_weights(fmi_binder *b, fm_hasher *digest);
-/* What the sizes and settings of an architecture say. */
+/* Adds sizes and settings of an architecture to h. */
 FM_CHECKED fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a);
 
 /* ---- take.c ---- */
 
 /* e's tensor, held until the model closes. */
 FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form);
-/* Of a slice of e's tensor (shard.h). */
+/* Likewise a slice of e's tensor (shard.h). */
 struct fmi_slice;
 FM_CHECKED fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e,
                                     fmi_form form, const struct fmi_slice *slice);
@@ -61,9 +61,9 @@ FM_CHECKED fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_en
 FM_CHECKED fm_status fmi_held(fm_model *m, fmi_cached *w);
 /* The entry that holds parameter `name`: an adapter's replacement, else the base tensor. */
 FM_CHECKED fm_status fmi_find_entry(fmi_binder *b, const fm_entry **out, const char *name);
-/* e's elements as f32 [n], the caller's to fm_free. */
+/* e's elements as f32 [n]; the caller frees them by fm_free. */
 FM_CHECKED fm_status fmi_read_floats(fmi_binder *b, float **out, const fm_entry *e);
-/* A device vector that the model owns: what is computed from tensors, not held as one. */
+/* A device vector that the model owns: values computed from tensors, not held by the cache. */
 FM_CHECKED fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n);
 /* The form in which the cache holds a parameter's tensor. */
 fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
@@ -72,7 +72,7 @@ fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
  * read is left to binding, which reports it. */
 void fmi_read_ahead(fmi_binder *b);
 
-/* pooling.c: reads how states are pooled; what is not understood is refused when one asks. */
+/* pooling.c: reads how states are pooled; an unknown setting is refused at the first request. */
 FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
 
 /* ask_digest.c: the digests of embeddings and classes, when all else is bound. */
@@ -87,33 +87,33 @@ bool fmi_class_tensor(const fm_arch *a, const char *tensor);
 
 /* The linear layer whose weight or bias p is; NULL: p is a norm's or a table of the embedding. */
 fm_linear *fmi_linear_at(fm_model *m, const fm_param *p);
-/* Where a vector of a norm or of the embedding is kept. */
+/* The field that points to this vector of a norm or of the embedding. */
 const float **fmi_vector_at(fm_model *m, const fm_param *p);
 /* PEFT's "base_model.model.X": X, else NULL. */
 const char *fmi_module_of(const char *key);
 /* The linear layer that PEFT's module name means ("model.layers.1.self_attn.q_proj", "lm_head");
  * NULL: there is none that takes a LoRA. */
 fm_linear *fmi_linear_of_module(fm_model *m, const char *module);
-/* That name means the embedding of tokens. */
+/* Whether that module name means the embedding of tokens. */
 bool fmi_is_embedding(const fm_model *m, const char *module);
-/* Room for the experts of sparse layers. */
+/* Allocates the model's layers, with the experts of sparse ones. */
 FM_CHECKED fm_status fmi_layers_new(fm_model *m);
 void fmi_layers_free(fm_model *m);
 
-/* Tokenizer, chat template and text_digest of the tree, shared through the engine. */
+/* Binds tokenizer, chat template and text_digest of the tree, shared through the engine. */
 FM_CHECKED fm_status fmi_text_bind(fmi_binder *b);
 void fmi_text_drop(fm_engine *e, fmi_text *t); /* NULL is fine */
 void fmi_texts_free(fm_engine *e);
 /* The trie of the model's vocabulary, made at the first call. FM_EINVAL: no tokenizer. */
 FM_CHECKED fm_status fmi_text_trie(const fm_token_trie **out, const fm_model *m);
 
-/* adapter.c: reads the configs, fills `replaced`; then, once the base is bound, hangs terms, scales
- * and virtual positions on. */
+/* adapter.c: find reads the configs and fills `replaced`; bind, called once the base is bound, adds
+ * terms, scales and virtual positions. */
 FM_CHECKED fm_status fmi_adapters_find(fmi_binder *b);
 FM_CHECKED fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest);
 void fmi_adapters_release(fmi_binder *b);
 
-/* adapter_kinds.c: each binds what `e` of adapter n stands for and tells digest what it read. */
+/* adapter_kinds.c: each binds what entry e of adapter n means and adds it to digest. */
 FM_CHECKED fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);
 FM_CHECKED fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea,
                                         fm_hasher *digest);

@@ -64,8 +64,8 @@ fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
     fm_param p;
     if (strcmp(module, a->head_name) == 0)
         return m->head.w ? &m->head : NULL;
-    /* PEFT names modules as the class does, whatever the file left out; a class with a head may
-     * call the model inside of it otherwise ("bert.encoder"). */
+    /* PEFT names modules as the class does, even where the file leaves a prefix out; in a class
+     * with a head the inner model may have another name ("bert.encoder"). */
     for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
         if (strncmp(module, prefix[i], strlen(prefix[i])) == 0)
             usual = prefix[i];

@@ -1,7 +1,7 @@
-/* packed_file.c - see packed_file.h. The folder's size is looked up when a process first writes and
- * followed by addition from there; several writers may overshoot the bound by what each wrote since,
- * until the next one looks. One process writes half of the bound at most: a model larger than the
- * folder would else push out its own first half while it writes the second, at every load. */
+/* packed_file.c - see packed_file.h. A process measures the folder when it first writes, and adds
+ * the size of its own files from then on; so several writers may overshoot the bound until one of
+ * them measures again. One process writes half of the bound at most: a model larger than the folder
+ * would otherwise delete its own first half while it writes the second, at every load. */
 #include "infer/model/packed_file.h"
 
 #include <pthread.h>
@@ -25,10 +25,10 @@ struct fmi_packed_files {
     uint64_t bytes_max;
     atomic_bool off; /* a write failed: no more are tried */
     atomic_uint_fast64_t mapped, written, refused;
-    pthread_mutex_t lock; /* the two below, and pruning */
+    pthread_mutex_t lock; /* guards what follows, and pruning */
     bool counted;
     uint64_t bytes; /* of the folder */
-    uint64_t own;   /* written by us */
+    uint64_t own;   /* written by this process */
 };
 
 fm_status fmi_packed_files_new(fmi_packed_files **out, const char *cache_dir, const char *layout,
@@ -75,7 +75,7 @@ static char *path_of(const fmi_packed_files *a, const fmi_packed_file_key *key)
     return fm_asprintf("%s/%s/%.2s/%s.%s", a->packed, a->layout, hex, hex, role[key->role]);
 }
 
-/* Everything but the sums; head is zero. */
+/* Writes the header's fields except the sums; head is zero. */
 static void put_fields(uint8_t *head, const fmi_packed_files *a, const fmi_packed_file_key *key)
 {
     const char *dtype = fm_dtype_get(key->dtype)->name;
@@ -106,14 +106,14 @@ static fm_status put_head(uint8_t *head, const fmi_packed_files *a, const fmi_pa
 
 /* ==== reading ==== */
 
-/* The whole header is what we would write for this image: no field goes unlooked at. */
+/* Whether the file's header, in every byte, is what this process would write for the image. */
 static bool fits(const fmi_packed_files *a, const fm_file_map *map, const fmi_packed_file_key *key)
 {
     uint8_t want[FMI_ARTEFACT_HEADER_BYTES] = {0};
     if (map->len < FMI_ARTEFACT_HEADER_BYTES || map->len - FMI_ARTEFACT_HEADER_BYTES != key->bytes)
         return false;
     put_fields(want, a, key);
-    if (memcmp(map->data, want, 136) != 0) /* another's, before its image is hashed */
+    if (memcmp(map->data, want, 136) != 0) /* of another tensor: do not hash the image */
         return false;
     return put_head(want, a, key, map->data + FMI_ARTEFACT_HEADER_BYTES) == FM_OK &&
            memcmp(map->data, want, sizeof(want)) == 0;
@@ -160,7 +160,7 @@ static int by_age(const void *x, const void *y)
     return a->time < b->time ? -1 : a->time > b->time;
 }
 
-/* Files three folders below; what cannot be looked at is passed over. */
+/* Notes the files under dir, `depth` folders deep; skips what it cannot read. */
 static void look(survey *s, const char *dir, unsigned depth)
 {
     fm_names names = {NULL, 0};
@@ -182,7 +182,7 @@ static void look(survey *s, const char *dir, unsigned depth)
     fm_names_release(&names);
 }
 
-/* Counts the folder anew and deletes the oldest beyond the bound. The lock is held. */
+/* Measures the folder anew and deletes the oldest files beyond the bound. The lock is held. */
 static void prune(fmi_packed_files *a, uint64_t coming)
 {
     survey s = {NULL, 0, 0, 0};
@@ -256,7 +256,7 @@ bool fmi_packed_file_write(fmi_packed_files *a, const fmi_packed_file_key *key, 
             rc = write_file(a, key, image, path);
         }
         done = rc == FM_OK;
-        if (rc == FM_EIO || rc == FM_ENOTFOUND) /* read-only, full, or gone: not once a tensor */
+        if (rc == FM_EIO || rc == FM_ENOTFOUND) /* read-only, full, or gone: try no more */
             atomic_store(&a->off, true);
         fm_free(folder);
         fm_free(path);

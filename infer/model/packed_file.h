@@ -18,14 +18,14 @@
  *   184    3912  zero
  *   4096   ...   the image, to the end of the file
  *
- * A file is written beside its place and renamed, never changed: processes map and share it, and it
- * may be deleted at any time, also while it is mapped. It is a cache, not made durable: every map
- * compares header and sum, and what does not fit (damaged, cut, another's) is as if it were not
- * there, counted, and written anew. Where nothing can be written (read-only, full), nothing is, and
- * loading goes on without. Any thread may call.
+ * A file is written under a temporary name, renamed and never changed: processes map and share it,
+ * and it may be deleted at any time, also while it is mapped. It is a cache and not made durable:
+ * every map checks header and sum. A file that does not fit (damaged, cut, of another tensor)
+ * counts as absent, is counted as refused, and is written anew. Where no file can be written
+ * (read-only, full), loading goes on without. Any thread may call.
  *
- * The sum finds accidents, at the speed of memory. SHA-256 over all would cost as much as packing
- * anew, and would not stop who can write here: he can write its digest too. */
+ * The sum finds accidents, at the speed of memory. SHA-256 over the image would cost as much as
+ * packing anew, and would not stop an attacker who can write here: he can write its digest too. */
 #ifndef FM_INFER_PACKED_FILE_H
 #define FM_INFER_PACKED_FILE_H
 
@@ -46,18 +46,18 @@ typedef struct fmi_packed_file_key {
 } fmi_packed_file_key;
 
 typedef struct fmi_packed_files fmi_packed_files;
-/* bytes_max: of all files of all layouts; what was used longest ago goes first. 0: no bound. */
+/* bytes_max: of all files of all layouts; the least recently used are deleted. 0: no bound. */
 FM_CHECKED fm_status fmi_packed_files_new(fmi_packed_files **out, const char *cache_dir,
                                           const char *layout, uint64_t bytes_max);
 void fmi_packed_files_free(fmi_packed_files *a); /* NULL is fine; mappings stay valid */
 
 /* true: *map is the file (fm_unmap_file), its image at FMI_ARTEFACT_HEADER_BYTES. */
 bool fmi_packed_file_map(fmi_packed_files *a, fm_file_map *map, const fmi_packed_file_key *key);
-/* true: it is there now. */
+/* true: the file is there now. */
 bool fmi_packed_file_write(fmi_packed_files *a, const fmi_packed_file_key *key, const void *image);
 
 typedef struct fmi_packed_file_stats {
-    uint64_t mapped, written, refused; /* files; refused: there, but not what they should be */
+    uint64_t mapped, written, refused; /* files; refused: found, but header or sum did not fit */
 } fmi_packed_file_stats;
 fmi_packed_file_stats fmi_packed_file_stats_of(fmi_packed_files *a);
 

@@ -1,8 +1,8 @@
 /* pooling.c - how a model's states become one vector.
  *
- * What a folder of sentence-transformers says is followed: modules.json, the pooling's config.json,
- * sentence_bert_config.json. Silent folders get what their kind is used with: an encoder the
- * normalised mean over its tokens (as MiniLM documents), a decoder its last token's state. */
+ * A sentence-transformers folder decides by modules.json, the pooling's config.json and
+ * sentence_bert_config.json. Without these files an encoder gets the normalised mean over its
+ * tokens (as MiniLM documents), a decoder its last token's state. */
 #include "infer/model/pooling.h"
 
 #include <stdarg.h>

@@ -15,8 +15,8 @@ typedef struct fmi_pooling {
     char refused[200];   /* why this model gives no embeddings; empty: it does */
 } fmi_pooling;
 
-/* How a version's texts are pooled: what its folder of sentence-transformers says, else what its
- * kind is used with. */
+/* How a version's texts are pooled: as its sentence-transformers folder says, else an encoder's by
+ * mean and a decoder's by the last token. */
 FM_CHECKED fm_status fmi_pooling_read(fmi_pooling *out, const fm_tree *tree, const fm_provider *p,
                                       const fm_arch *a, const char *what);
 

@@ -20,7 +20,7 @@ static fm_status divide(uint32_t *n, uint32_t ranks, const char *of, const char 
 
 fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks, const char *what)
 {
-    memcpy(local, whole, sizeof(*local)); /* padding too: shapes are compared bytewise */
+    memcpy(local, whole, sizeof(*local)); /* with padding: shapes are compared bytewise */
     if (ranks <= 1)
         return FM_OK;
     if (whole->sw.qk == FM_QK_ALL)
@@ -48,7 +48,7 @@ static void add_part(fmi_cut *c, uint64_t begin, uint64_t count)
     c->count[c->parts++] = count;
 }
 
-/* Part `rank` of [first, first + n). */
+/* Adds part `rank` of [first, first + n). */
 static void add_equal(fmi_cut *c, uint64_t first, uint64_t n, uint32_t rank, uint32_t ranks)
 {
     add_part(c, first + n / ranks * rank, n / ranks);
@@ -125,7 +125,7 @@ fmi_cut fmi_cut_of(const fm_arch *a, fm_place place, uint32_t rank, uint32_t ran
     return c;
 }
 
-/* By its place in the model. */
+/* Finds the place of lin in a layer; false: it is none of the layer's. */
 static bool place_in_layer(fm_place *place, const fm_layer *l, uint32_t experts,
                            const fm_linear *lin)
 {
@@ -182,7 +182,7 @@ uint64_t fmi_cut_total(const fmi_cut *c)
     return n;
 }
 
-/* Every rank has an equal part, but of the vocabulary and of heads that neighbours share. */
+/* Every rank has an equal part, except of the vocabulary and of heads that neighbours share. */
 static uint32_t whole_of(const fm_model *m, const fm_linear *lin, bool inputs)
 {
     uint32_t here = inputs ? lin->in : lin->out;
@@ -285,7 +285,7 @@ static fm_status row_bytes(uint64_t *out, const fm_entry *e, uint64_t elems)
     return fm_tensor_bytes(out, e->dtype, &row, e->name);
 }
 
-/* Whole rows lie one after another. */
+/* Reads a slice of rows: whole rows lie one after another. */
 static fm_status read_rows(const reader *r, uint8_t *dst)
 {
     const fm_entry *e = r->whole;

@@ -10,12 +10,12 @@
 struct fmi_slab {
     char *room;
     size_t used, size;
-    uint32_t pieces; /* not given back */
+    uint32_t pieces; /* pieces in use */
 };
 
 struct fmi_slabs {
     pthread_mutex_t lock;
-    fmi_slab *open; /* where the next piece goes; NULL: nowhere yet */
+    fmi_slab *open; /* gives the next piece; NULL: no slab yet */
 };
 
 fm_status fmi_slabs_new(fmi_slabs **out)
@@ -58,7 +58,7 @@ static fmi_slab *slab_new(size_t size)
     return NULL;
 }
 
-/* A slab with room; pieces of half a slab and more have one of their own. The lock is held. */
+/* A slab with space for a piece; pieces of half a slab and more get their own. The lock is held. */
 static fmi_slab *slab_for(fmi_slabs *s, size_t bytes)
 {
     if (bytes >= SLAB_BYTES / 2)
@@ -99,7 +99,7 @@ void fmi_slab_give(fmi_slabs *s, fmi_slab *of)
         return;
     (void)pthread_mutex_lock(&s->lock);
     if (--of->pieces == 0 && of == s->open)
-        of->used = 0; /* as good as new */
+        of->used = 0; /* used anew from its beginning */
     else if (of->pieces == 0)
         slab_free(of);
     (void)pthread_mutex_unlock(&s->lock);

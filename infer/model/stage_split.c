@@ -1,6 +1,6 @@
-/* stage_split.c - see stage_split.h. The smallest possible maximum is found by halves: a limit is
- * possible if, filling stages from the last one, every layer finds a place. Then the same for what
- * is left. */
+/* stage_split.c - see stage_split.h. A binary search finds the smallest possible maximum: a limit
+ * is possible if every layer finds a place when stages are filled from the last one. Then the same
+ * for the stages before the last. */
 #include "infer/model/stage_split.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ typedef struct work {
     uint64_t layer[FM_MAX_LAYERS], head;
 } work;
 
-/* Parameters that one row meets. */
+/* Counts the parameters that one row uses. */
 static void count(work *w, const fm_arch *a)
 {
     fm_param p;
@@ -28,8 +28,8 @@ static void count(work *w, const fm_arch *a)
     }
 }
 
-/* Whether layers [0, layers) go into `stages` stages of at most `limit`, head behind the last one;
- * *last: where that one begins, filled as far as it may be. */
+/* Whether layers [0, layers) fit into `stages` stages of at most `limit`, the last one with the
+ * head; *last: the first layer of the last stage when it is filled as far as the limit allows. */
 static bool fits(const work *w, uint32_t layers, uint32_t stages, uint64_t head, uint64_t limit,
                  uint32_t *last)
 {
@@ -37,7 +37,7 @@ static bool fits(const work *w, uint32_t layers, uint32_t stages, uint64_t head,
     for (uint32_t s = stages; s-- > 0; head = 0) {
         uint32_t end = l;
         uint64_t sum = head;
-        while (l > s && sum + w->layer[l - 1] <= limit) /* one is left for each before it */
+        while (l > s && sum + w->layer[l - 1] <= limit) /* leaves a layer to each stage before */
             sum += w->layer[--l];
         if (l == end)
             return false;
@@ -47,7 +47,7 @@ static bool fits(const work *w, uint32_t layers, uint32_t stages, uint64_t head,
     return l == 0;
 }
 
-/* Where the last of them begins if the fullest has as little as possible. */
+/* The first layer of the last stage if the fullest stage has as little as possible. */
 static uint32_t last_begins(const work *w, uint32_t layers, uint32_t stages, uint64_t head)
 {
     uint64_t low = 0, high = head;

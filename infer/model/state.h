@@ -1,5 +1,5 @@
-/* state.h - what a model, a sequence and the engine consist of: types that all files from here to
- * the right share. */
+/* state.h - what a model, a sequence and the engine consist of: types for this folder, engine/,
+ * sched/ and tasks/. */
 #ifndef FM_INFER_STATE_H
 #define FM_INFER_STATE_H
 
@@ -26,9 +26,10 @@ typedef struct fmi_geom {
     fmi_stage_split split;
     uint32_t begin, here;     /* this rank's layers: begin .. begin + here - 1 */
     fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
-    fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST]; /* [stages], likewise */
+    /* [stages] the same for every stage's layers. */
+    fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST];
     uint64_t stamp; /* the step that seqs belongs to */
-    uint32_t seqs;  /* sequences of it */
+    uint32_t seqs;  /* sequences of this shape class in that step */
     struct fmi_geom *next;
 } fmi_geom;
 
@@ -41,7 +42,7 @@ typedef struct fmi_rope {
     struct fmi_rope *next;
 } fmi_rope;
 
-/* Of layer l; rows: those that stand before it. */
+/* The pool of keys and values of layer l; fmi_rows_at: of residual streams before layer l. */
 static inline fmi_kv_pool *fmi_pool_at(const fmi_geom *g, uint32_t l)
 {
     return g->lane[fmi_stage_split_stage(&g->split, l)];
@@ -58,30 +59,30 @@ typedef struct fmi_text fmi_text;   /* a tokenizer and its template: text_cache.
 
 /* fm_model.priv */
 typedef struct fmi_model_priv {
-    fm_arch local;        /* of the shard that this rank holds; with one rank the model's */
+    fm_arch local;         /* of the shard that this rank holds; with one rank the model's */
     fmi_stage_split split; /* of its layers to the stages */
-    uint32_t log_number;  /* its number in the log of the ranks */
-    fm_buf encoded;       /* what they need to make it */
+    uint32_t log_number;   /* its number in the log of the ranks */
+    fm_buf encoded;        /* log entry from which the other ranks make the model */
     fmi_geom *geom;
     fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
     fmi_text *text;
     fmi_pooling pooling;
     fmi_class_head classifier;
-    fm_digest asked[FM_ASK_KINDS]; /* of what each kind of question depends on */
+    fm_digest asked[FM_ASK_KINDS]; /* fm_model_digest_for each kind of question */
     fmi_cached **held;             /* references taken from the cache, each entry once */
     size_t held_count, held_cap;
-    float **own; /* device vectors of its own: scales computed from tensors */
+    float **own; /* device vectors that the model owns: scales computed from tensors */
     size_t own_count, own_cap;
-    uint64_t bytes_alone;  /* what its weights take without other models */
-    uint64_t serial;       /* among all that were ever adopted */
+    uint64_t bytes_alone;  /* bytes of its weights without sharing */
+    uint64_t serial;       /* its number among all models that were ever adopted */
     bool adopted;          /* counted by the engine, geom is set */
     uint32_t seqs;         /* open sequences */
     int32_t *virtual_page; /* [layers, pages of virtual_len], held; NULL until first needed */
     fm_digest *kv_key, *stream_key; /* [layers], [layers + 1]: layer_key.c; one allocation */
-    uint32_t *parts;                /* [layers]: other models that part from this one there */
-    uint32_t save[FMI_SAVES - 1];   /* layers before which the residual stream is of use to them */
+    uint32_t *parts;                /* [layers]: how many other models first differ there */
+    uint32_t save[FMI_SAVES - 1];   /* layers before which other models can use its stream */
     uint32_t saves;
-    fm_model *next; /* of the engine's */
+    fm_model *next; /* in the engine's list */
     uint64_t stamp; /* the step that run belongs to */
     uint32_t run;
 } fmi_model_priv;
@@ -94,11 +95,11 @@ static inline fmi_model_priv *fmi_priv(const fm_model *m)
 /* A page's worth of positions of a sequence. */
 typedef struct fmi_block {
     uint32_t first; /* its rows begin at this layer: below, K and V come from the cache */
-    int32_t from;   /* held: the residual stream there, -1: not needed */
-    fmi_node *node; /* held while it is incomplete: its place in the cache, NULL: none yet */
+    int32_t from;   /* held: the page of the residual stream there, -1: not needed */
+    fmi_node *node; /* held while the block is incomplete: its node in the cache, NULL: none yet */
     struct {
         uint32_t layer; /* >= 1 */
-        int32_t page;   /* held: takes the residual stream before that layer, -1: none */
+        int32_t page;   /* held: to save the residual stream before that layer, -1: none */
     } save[FMI_SAVES];
 } fmi_block;
 
@@ -109,19 +110,19 @@ struct fm_seq {
     int32_t *page;    /* [layers, page_cap], of which page_count of each layer are held */
     fmi_block *block; /* [page_cap] */
     uint32_t page_count, page_cap;
-    int32_t *token; /* [known], known >= len: what is to come too, as far as somebody told */
+    int32_t *token; /* [known]; behind len: future tokens that fmi_seq_tell has set */
     uint32_t known;
     uint32_t whole;      /* tokens in complete blocks */
-    fmi_node *node;      /* held: their place in the cache */
+    fmi_node *node;      /* held: the cache's node of the last complete block */
     bool uncached;       /* takes nothing from the cache, gives nothing to it */
     const fm_hook *hook; /* [hooks] borrowed; trace.h */
     size_t hooks;
     uint32_t skipped;              /* tokens of which nothing was computed */
-    uint32_t want_begin, want_end; /* tokens whose logits are wanted lie in here */
-    uint64_t version;              /* of its page table: no two tables of an engine have the same */
-    uint64_t stamp;                /* the step that the two below belong to */
-    uint32_t pending;              /* rows of it */
-    uint32_t number;               /* among its sequences of one shape class */
+    uint32_t want_begin, want_end; /* tokens whose logits are wanted lie in this range */
+    uint64_t version;              /* of its page table; unique among the tables of an engine */
+    uint64_t stamp;                /* the step that the next two fields belong to */
+    uint32_t pending;              /* rows of this sequence in that step */
+    uint32_t number;               /* its number among that step's sequences of its shape class */
     uint32_t log_number;           /* its number in the log of the ranks */
 };
 
@@ -131,13 +132,13 @@ struct fm_engine {
     fm_engine_opts opts;
     fm_pool *pool;
     fm_backend *be;
-    struct fmi_watchdog *watchdog;    /* engine/watchdog.h; NULL: with any step */
-    struct fm_comm *comm;             /* borrowed, NULL: models are not split */
-    struct fm_comm *batch_comm;       /* likewise: batches are not split */
+    struct fmi_watchdog *watchdog;    /* engine/watchdog.h; NULL: a step may take any time */
+    struct fm_comm *comm;             /* borrowed; NULL: models are not split */
+    struct fm_comm *batch_comm;       /* borrowed; NULL: batches are not split */
     const struct fmi_engine_log *log; /* engine/engine.h; NULL: one rank */
-    fmi_ranks *ranks;                 /* what that needs */
-    /* engine/pipeline.h: stages (1: none) and which of them this rank is in; its ranks, which split
-     * the stage's layers: comm itself where there is one stage. */
+    fmi_ranks *ranks;                 /* state of the log */
+    /* engine/pipeline.h: stages (1: none), the stage of this rank, and the group of ranks that
+     * split its layers: comm itself where there is one stage. */
     uint32_t stages, stage;
     struct fm_comm *group;
     char kernel_class[64];
@@ -146,8 +147,8 @@ struct fm_engine {
     fmi_kv *kv;
     fmi_prefix *prefix; /* NULL: switched off */
     fmi_geom *geoms;
-    fm_model *first_model; /* adopted ones */
-    pthread_mutex_t share; /* the two below: models are prepared on other threads */
+    fm_model *first_model; /* list of the adopted models */
+    pthread_mutex_t share; /* guards ropes and texts: other threads prepare models */
     fmi_rope *ropes;
     fmi_text *texts;
     fmi_step *step;
@@ -156,22 +157,22 @@ struct fm_engine {
     uint32_t models, seqs;
     uint64_t bytes_unshared;
     uint64_t stamp;    /* of the step that is being planned */
-    uint64_t failures; /* syncs that told of one: what is queued then may have been lost */
+    uint64_t failures; /* failed syncs: operations queued then may have been lost */
     uint64_t model_clock;
     uint64_t table_clock;
     uint64_t steps, rows, gemm_groups, layer_rows;
-    uint64_t replayed; /* steps that the device ran again from what it had kept */
+    uint64_t replayed;                    /* recorded steps that the device ran again */
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t layer_hits[FM_MAX_LAYERS];   /* blocks */
 };
 
 /* ---- layer_key.c ---- */
 
-/* kv_key and stream_key of m, and who parts from whom; the engine's thread. */
+/* Sets kv_key and stream_key of m, and for all models where they part; the engine's thread. */
 FM_CHECKED fm_status fmi_layer_keys(fm_model *m);
 void fmi_layer_keys_drop(fm_model *m);
-/* Whether b finds in the cache what a leaves there: all layers, or those below one where the
- * residual stream is kept. */
+/* Whether b can use the blocks that a leaves in the cache: in all layers, or in those below a layer
+ * before which the residual stream is kept. */
 bool fmi_leaves_for(const fm_model *a, const fm_model *b);
 
 FM_END_DECLS

@@ -23,7 +23,7 @@ fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi
     fm_status rc = fmi_slice_id(&id, e, slice);
     for (size_t i = 0; rc == FM_OK && i < p->held_count; i++)
         if (p->held[i]->form == form && fm_digest_eq(&p->held[i]->id, &id)) {
-            *out = p->held[i]; /* tied, or read ahead */
+            *out = p->held[i]; /* a tied weight, or prefetched */
             return FM_OK;
         }
     FM_THEN(rc, fmi_take_slice(b->m->engine->weights, &w, e, form, b->p, slice));
@@ -103,7 +103,7 @@ fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n)
     return be->upload(be, v, host, (size_t)n * sizeof(float));
 }
 
-/* A matrix is a linear layer, but the token types: of them the first row is added as it is. */
+/* A matrix is held for products, except the token types, whose first row is added as a vector. */
 fmi_form fmi_form_of(const fm_arch *a, const fm_param *p)
 {
     if (p->is_matrix && p->place != FM_P_TYPES)

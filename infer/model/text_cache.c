@@ -1,8 +1,8 @@
 /* text_cache.c - tokenizers and chat templates, shared by the models of an engine.
  *
- * Both are immutable and are made from the files under tokenizer/ alone, so those files' ids name
- * them. Parsing a large tokenizer.json takes longer than loading a small model, and a search for
- * blame opens many mixtures of one family: so the text that was used last stays when its last
+ * Both are immutable and made from the files under tokenizer/ alone, so the ids of those files are
+ * their key. Parsing a large tokenizer.json takes longer than loading a small model, and a search
+ * for blame opens many mixtures of one family. So the text that was used last stays when its last
  * model closes, until another takes its place. */
 #include "infer/model/model_bind.h"
 
@@ -19,7 +19,7 @@ struct fmi_text {
     fmi_text *next;
 };
 
-/* The paths and ids of all that lies under tokenizer/: what turns text into tokens and back. */
+/* Digest of the paths and ids of all files under tokenizer/. */
 static fm_status digest_text(fm_digest *out, const fm_tree *tree)
 {
     fm_hasher *h = NULL;
@@ -60,7 +60,7 @@ static fm_status open_text(fmi_text *t, const fmi_binder *b)
     fm_span source = fm_buf_span(&chat);
     if (rc == FM_OK && !has_chat && t->tokenizer)
         source = fm_tokenizer_chat_template(t->tokenizer);
-    if (rc == FM_OK && source.data) /* it outlives this model: its errors name no model */
+    if (rc == FM_OK && source.data) /* outlives this model, so its errors name no model */
         rc = fm_chat_template_open(&t->chat, source, "chat template");
     fm_buf_release(&tok);
     fm_buf_release(&conf);
@@ -76,7 +76,7 @@ static void free_text(fmi_text *t)
     fm_free(t);
 }
 
-/* One more reference to the text of this id; fresh takes its place where there is none (by now).
+/* Takes one more reference to the text of this id; where there is none by now, fresh is added.
  * Files are parsed without the lock. */
 static fmi_text *share_text(fm_engine *e, const fm_digest *id, fmi_text *fresh)
 {
@@ -134,7 +134,7 @@ fm_status fmi_text_trie(const fm_token_trie **out, const fm_model *m)
     return rc;
 }
 
-/* Takes out what nobody uses, but `keep`. */
+/* Takes out the texts without references, except `keep`. */
 static fmi_text *sweep(fm_engine *e, const fmi_text *keep)
 {
     fmi_text *gone = NULL;

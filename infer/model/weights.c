@@ -1,10 +1,10 @@
-/* weights.c - chained hash table over tensor ids, and a list of what nobody references. An id is a
- * SHA-256 of content, so its first bytes spread evenly; the table grows by doubling and its entries
- * never move.
+/* weights.c - chained hash table over tensor ids, and a list of entries without references. An id
+ * is a SHA-256 of content, so its first bytes spread evenly; the table grows by doubling and its
+ * entries never move.
  *
- * An entry is made before its bytes are read, in state LOADING, so that whoever wants the same
- * tensor finds it and waits; one whose reading failed leaves the table at once and is freed by the
- * last that waited for it, who then try for themselves. */
+ * An entry is made before its bytes are read, in state LOADING, so that other threads that want the
+ * same tensor find it and wait. An entry whose reading failed leaves the table at once; the last
+ * thread that waited for it frees it, and each of them then tries to read by itself. */
 #include "infer/model/weights.h"
 
 #include "infer/device/host_staging.h"
@@ -16,8 +16,8 @@
 #include "store/base/checked.h"
 #include "store/base/mem.h"
 
-/* A file is worth its room up to twice the tensor's bytes (README.md has the measurements): what
- * mode fast makes, and f32 or bf16 in mode exact, but not 4-bit blocks widened to 6.4 times. */
+/* An image is kept in a file up to twice the tensor's bytes (infer/README.md has the measurements):
+ * images of mode fast, and f32 or bf16 in mode exact, but not 4-bit blocks widened to 6.4 times. */
 #define ARTEFACT_GROWTH_MAX 2u
 
 struct fmi_weights {
@@ -25,11 +25,11 @@ struct fmi_weights {
     fmi_weights_opts opts;
     fmi_slabs *slabs;
     fmi_staging staging;
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* guards all below */
     pthread_cond_t settled;
     fmi_cached **bucket;
     size_t buckets;              /* power of two */
-    fmi_cached *oldest, *newest; /* without references */
+    fmi_cached *oldest, *newest; /* list of entries without references */
     fmi_weights_stats stats;
 };
 
@@ -178,7 +178,7 @@ static void reference(fmi_weights *c, fmi_cached *w)
     }
 }
 
-/* true: it has left the table, and the caller releases it without the lock. */
+/* Drops a reference. True: w has left the table, and the caller releases it without the lock. */
 static bool dereference(fmi_weights *c, fmi_cached *w)
 {
     fm_assert(w->refs > 0);
@@ -199,7 +199,7 @@ static bool dereference(fmi_weights *c, fmi_cached *w)
     return true;
 }
 
-/* Evicts until `need` more bytes fit; what leaves is chained to *gone. */
+/* Evicts until `need` more bytes fit; evicted entries are chained to *gone. */
 static fm_status make_room(fmi_weights *c, uint64_t need, const fm_entry *e, fmi_cached **gone)
 {
     const fmi_weights_stats *s = &c->stats;
@@ -258,14 +258,14 @@ static fmi_packed_file_key key_of(const fmi_cached *w, const fm_entry *e)
                                  .bytes = w->bytes};
 }
 
-/* A turned matrix has no name of its own beside the plain one's. */
+/* A transposed matrix has no file: its key would be that of the plain one. */
 static bool keeps_file(const fmi_weights *c, const fmi_cached *w, uint64_t stored_bytes)
 {
     return !fmi_form_is_vector(w->form) && w->form != FMI_MATRIX_T && c->opts.artefacts &&
            w->bytes >= c->opts.artefact_min && w->bytes / ARTEFACT_GROWTH_MAX <= stored_bytes;
 }
 
-/* w from its artefact; false: there is none. */
+/* Maps w from its packed file; false: there is none. */
 static bool load_file(fmi_weights *c, fmi_cached *w, const fm_entry *e)
 {
     fmi_packed_file_key key = key_of(w, e);
@@ -298,7 +298,8 @@ static fm_status transposed(void **out, fm_dtype dtype, uint32_t rows, uint32_t 
     return FM_OK;
 }
 
-/* file: the image is written out, and then mapped in place of our own: other processes share it. */
+/* Makes w's image. file: the image is also written to a file, which is then mapped in its place, so
+ * that processes share it. */
 static fm_status load_image(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
                             bool file)
 {
@@ -362,8 +363,8 @@ static fm_status load_vector(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
     return rc;
 }
 
-/* The bytes of the tensor are what the backend computes with: float32 vectors, and the factors of
- * adapters where it reads them as f32 [n, k] (backend.h, weight_floats). */
+/* Whether the backend computes with the bytes as they are stored: float32 vectors, and factors of
+ * adapters that it reads as f32 [n, k] (backend.h, weight_floats). */
 static bool used_as_stored(const fmi_weights *c, const fmi_cached *w, const fm_entry *e)
 {
     return c->be->host_visible && e->dtype == FM_F32 &&
@@ -371,7 +372,7 @@ static bool used_as_stored(const fmi_weights *c, const fmi_cached *w, const fm_e
             ((w->form == FMI_LORA_A || w->form == FMI_LORA_B) && c->be->weight_floats));
 }
 
-/* w over bytes that stay where they are. */
+/* Makes w use the provider's bytes in place. */
 static fm_status lend(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes)
 {
     fmi_packed_file_key key = key_of(w, e);
@@ -390,10 +391,10 @@ static fm_status load_from(fmi_weights *c, fmi_cached *w, const fm_entry *e, con
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", e->name);
 }
 
-/* What models compare of it. */
+/* Gives w an address for comparisons, without bytes. */
 static void name_elsewhere(fmi_cached *w)
 {
-    w->lent = true; /* nothing to keep for later */
+    w->lent = true; /* leaves with its last reference */
     if (fmi_form_is_vector(w->form))
         w->v = (const float *)(const void *)w;
     else
@@ -426,8 +427,8 @@ static fm_status load(fmi_weights *c, fmi_cached *w, const fm_entry *e, const fm
 
 /* ==== taking and dropping ==== */
 
-/* A resident entry with one more reference, or NULL. Waits for one that is being read; the lock is
- * held, but not while it waits. */
+/* A resident entry with one more reference, or NULL. Waits for an entry that is being read. The
+ * lock is held, but not while it waits. */
 static fmi_cached *take_resident(fmi_weights *c, const fm_entry *e, fmi_form form)
 {
     for (;;) {
@@ -442,11 +443,12 @@ static fmi_cached *take_resident(fmi_weights *c, const fm_entry *e, fmi_form for
             return w;
         }
         if (dereference(c, w))
-            release(c, w); /* empty: nothing was read */
+            release(c, w); /* without bytes: reading failed */
     }
 }
 
-/* The bytes are read or not; whoever waits goes on. Frees w where it failed and nobody waits. */
+/* Ends LOADING, by whether the bytes were read, and wakes the waiting threads. Frees w where
+ * reading failed and no thread waits. */
 static void settle(fmi_weights *c, fmi_cached *w, bool read)
 {
     bool last = false;

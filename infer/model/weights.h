@@ -5,12 +5,12 @@
  * equal weights: the engine groups rows by pointer. A tensor used both as a matrix and as a plain
  * vector is held in both forms.
  *
- * References are pins. What nobody references leaves at once where there is no budget; with one it
- * stays, least recently used first to go, until room is needed. Bytes are reserved before they are
- * read, so the budget holds at every moment.
+ * References are pins. An entry without references leaves at once where there is no budget; with a
+ * budget it stays until memory is needed, and the least recently used one leaves first. Bytes are
+ * reserved before they are read, so the budget holds at every moment.
  *
- * Any thread may call; the lock is never held while a tensor is read or packed. Two that want the
- * same tensor read it once: the second waits. */
+ * Any thread may call; the lock is never held while a tensor is read or packed. When two threads
+ * want the same tensor the first reads it and the second waits. */
 #ifndef FM_INFER_WEIGHTS_H
 #define FM_INFER_WEIGHTS_H
 
@@ -27,9 +27,8 @@ typedef enum fmi_form {
     FMI_VECTOR,                  /* float32 as stored, row-major: gains, biases */
     FMI_VECTOR_PLUS1,            /* likewise, 1 added to each: Gemma's gains */
     FMI_MATRIX_T,                /* FMI_MATRIX of a tensor that is stored [k, n] */
-    /* Added to a form: the tensor is another stage's (stage_split.h). An id and an address that no
-     * other entry has, so that models are told apart as where it is; no bytes, and nobody reads
-     * it. */
+    /* Added to a form: another stage has the tensor (stage_split.h). The entry has an id and an
+     * address of its own, so that models can be compared as on that stage, but no bytes to read. */
     FMI_ELSEWHERE = 64,
 } fmi_form;
 
@@ -44,15 +43,15 @@ typedef struct fmi_cached {
     fm_weight *w;   /* forms of matrices */
     const float *v; /* forms of vectors */
     uint64_t bytes; /* on the device */
-    /* The cache's own, behind its lock. */
+    /* For the cache alone, behind its lock. */
     enum { FMI_LOADING, FMI_READY, FMI_FAILED } state;
     uint32_t refs;
-    void *mem;       /* what v is on the device */
-    fmi_slab *slab;  /* what w is mapped from: a piece of it, or */
-    fm_file_map map; /* an artefact's file */
+    void *mem;       /* device memory of v */
+    fmi_slab *slab;  /* the slab from a piece of which w is mapped, or */
+    fm_file_map map; /* the packed file from which w is mapped */
     bool lent;       /* w or v is the provider's own bytes: leaves with its last reference */
-    struct fmi_cached *next;          /* of its bucket */
-    struct fmi_cached *older, *newer; /* of those without references */
+    struct fmi_cached *next;          /* in its bucket */
+    struct fmi_cached *older, *newer; /* in the list of entries without references */
 } fmi_cached;
 
 typedef struct fmi_weights fmi_weights;
@@ -65,10 +64,10 @@ FM_CHECKED fm_status fmi_weights_new(fmi_weights **out, fm_backend *be,
                                      const fmi_weights_opts *opts);
 void fmi_weights_free(fmi_weights *c); /* asserts that nothing is held any more */
 
-/* One more reference to e's tensor in this form, read from p if it is not resident. Where p has view
- * and the backend can use the bytes as they are stored, they stay where they are: p's owner must
- * outlive the reference. FM_ELIMIT names what is needed, what is in use and the budget; then closing
- * models and asking again may help. */
+/* One more reference to e's tensor in this form, read from p if it is not resident. Where p has
+ * view and the backend can use the bytes as they are stored, they stay where they are: p's owner
+ * must outlive the reference. FM_ELIMIT names what is needed, what is in use and the budget; then
+ * closing models and asking again may help. */
 FM_CHECKED fm_status fmi_weights_take(fmi_weights *c, fmi_cached **out, const fm_entry *e,
                                       fmi_form form, const fm_provider *p);
 void fmi_weights_drop(fmi_weights *c, fmi_cached *w); /* NULL is fine */

@@ -10,9 +10,9 @@ _Static_assert(FM_STAGE_PLANS == FMI_STAGES_MOST, "a plan has room for every sta
 
 /* ==== serving ==== */
 
-/* Of the model's parameters, what a rank of stage s holds; since all are laid out at about the same
- * size, the same share of its bytes. Norms, routers and tables of positions are whole on every rank
- * of a stage. */
+/* The share of the model's parameters that a rank of stage s holds. Since all are laid out at about
+ * the same size, it holds the same share of the bytes. Norms, routers and tables of positions are
+ * whole on every rank of a stage. */
 static double held_share(const fm_arch *a, const fmi_stage_split *d, uint32_t s, uint32_t split)
 {
     double all = 0.0, mine = 0.0;
@@ -75,7 +75,7 @@ uint64_t fm_train_stripe(uint64_t parameters, uint32_t ranks, uint32_t shards, b
     return FM_MAX(FM_MIN(most, even), (uint64_t)1) * block;
 }
 
-/* Floats of the first rank's stripes: nobody has more. */
+/* Floats of the first rank's stripes; no rank has more. */
 static uint64_t most_owned(uint64_t parameters, uint32_t ranks, uint64_t stripe)
 {
     uint64_t round = ranks * stripe, rest = parameters % round;

@@ -1,5 +1,5 @@
-/* fair_queue.c - see fair_queue.h. Flows stay when they are empty, with their counters; a list is
- * searched once a request, which is nothing beside running it. */
+/* fair_queue.c - see fair_queue.h. Flows stay when they are empty, with their counters. Each
+ * request searches the list of flows once, which takes no time compared with running it. */
 #include "infer/sched/fair_queue.h"
 
 #include "store/base/mem.h"
@@ -31,7 +31,7 @@ fmi_flow *fmi_fair_queue_flow(fmi_fair_queue *f, const fm_model *m)
     return w;
 }
 
-/* A flow that had nothing to do begins where the least served of the busy ones is. */
+/* Raises the counter of a flow that was idle to the least counter of the busy ones. */
 static void lift(const fmi_fair_queue *f, fmi_flow *w)
 {
     uint64_t least = UINT64_MAX;

@@ -22,7 +22,7 @@ void fmi_inflight_release(fmi_inflight *f, fm_engine *e)
 
 /* ==== what the device is asked ==== */
 
-/* Tokens so far as the device's set of bits: made once, then the device adds what it picks. */
+/* Uploads the tokens so far as a set of bits, once; then the device adds those that it picks. */
 static fm_status fill_seen(fmi_request *r, fm_engine *e)
 {
     fm_backend *be = e->be;
@@ -62,7 +62,7 @@ static fm_status ask_of(fmi_request *r, fm_engine *e, fmi_row_pick *ask)
     return rc;
 }
 
-/* Who is aboard, and what the device is asked for them. */
+/* Notes the requests that have rows in the step, and how the device picks their tokens. */
 static fm_status board(fmi_inflight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
                        uint32_t n, fmi_row_pick *ask)
 {
@@ -86,12 +86,12 @@ static fm_status board(fmi_inflight *f, fm_engine *e, fmi_request *const *run, u
 
 static void leave(fmi_inflight *f)
 {
-    for (uint32_t i = 0; i < f->count; i++) /* a token may have joined them already */
+    for (uint32_t i = 0; i < f->count; i++) /* the device may have added a token already */
         f->of[i].r->seen_whole = false;
     f->count = f->hosts = 0;
 }
 
-/* Numbers go by row, and rows by the order aboard. */
+/* Gives each request the number of its pick; picks go by row, in the order of requests. */
 static void number_picks(fmi_inflight *f, const fmi_row_pick *ask)
 {
     for (uint32_t i = 0; i < f->count; i++) {
@@ -121,7 +121,7 @@ fm_status fmi_inflight_launch(fmi_inflight *f, fm_engine *e, fmi_request *const 
 
 /* ==== landing ==== */
 
-/* ahead: what is computed is not confirmed yet. */
+/* Gives a request its token. ahead: the step was queued, so its rows are not confirmed yet. */
 static void hand_over(fmi_inflight *f, const fmi_aboard *a, bool ahead)
 {
     fmi_request *r = a->r;

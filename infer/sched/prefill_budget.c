@@ -1,14 +1,14 @@
-/* prefill_budget.c - see prefill_budget.h. What a row costs is not known beforehand (it depends on
- * the model, on how long its context is, on what else is in the step) and changes slowly: few rows
- * may cost nothing where weights are waited for anyway, and more of them may. So the number moves
- * by steps. */
+/* prefill_budget.c - see prefill_budget.h. The cost of a row is not known beforehand (it depends on
+ * the model, the length of its context and the other rows) and changes slowly. It also grows with
+ * the number of rows: a few may cost nothing, since the step waits for weights anyway. So the
+ * number of rows changes step by step. */
 #include "infer/sched/prefill_budget.h"
 
-#define PACE_FACTOR 1.6   /* of the time without prompts; twice that time is what must not happen */
-#define FIRST_ROWS 8.0    /* of the first mixed step */
-#define MOST_GROWTH 1.4   /* from one mixed step to the next */
-#define MEASURE_EVERY 16u /* mixed steps in a row */
-#define MEASURE_AGAIN 4u  /* the same where the number of streams changed */
+#define PACE_FACTOR 1.6   /* of the time without prompts; leaves a margin to twice that time */
+#define FIRST_ROWS 8.0    /* rows of prompts in the first mixed step */
+#define MOST_GROWTH 1.4   /* factor from one mixed step to the next */
+#define MEASURE_EVERY 16u /* mixed steps before a step without prompts */
+#define MEASURE_AGAIN 4u  /* the same after the number of streams changed */
 
 void fmi_prefill_budget_init(fmi_prefill_budget *p)
 {
@@ -20,7 +20,7 @@ static void sample(fmi_samples *s, double v)
     s->v[s->n++ % FMI_PACE_SAMPLES] = v;
 }
 
-/* The lower one of two; 0 without samples. */
+/* The lower of the two middle samples where their number is even; 0 without samples. */
 static double median(const fmi_samples *s)
 {
     double v[FMI_PACE_SAMPLES] = {0};
@@ -63,6 +63,6 @@ void fmi_prefill_budget_note(fmi_prefill_budget *p, uint32_t decoding, uint32_t 
     if (cost * most > (PACE_FACTOR - 1.0) * alone)
         right = (PACE_FACTOR - 1.0) * alone / cost;
     if ((double)prompt_rows + 1.0 < p->rows && right > p->rows)
-        return; /* there were no more rows to take: nothing is known of more */
+        return; /* fewer rows waited than were allowed: the time of more is not known */
     p->rows = FM_MIN(FM_MAX(FM_MAX(right, p->rows / 2.0), 1.0), 65536.0);
 }

@@ -1,5 +1,5 @@
 /* request.c - see request.h. Text is handed out as soon as no stop string can begin in it any more:
- * what is held back is the longest end of the text that some stop string begins with. */
+ * the longest end of the text that is the beginning of a stop string is held back. */
 #include "infer/sched/request.h"
 
 #include "infer/model/model_bind.h"
@@ -205,7 +205,7 @@ fm_status fmi_request_allowed(fmi_request *r, const uint64_t **out)
     return FM_OK;
 }
 
-/* Nothing can follow, and no token says so: the model has none, or it is ignored. */
+/* Whether the form allows no more text and no end token can come (none, or ignored). */
 static bool form_ended(const fmi_request *r)
 {
     return r->form && eos_at(r, 0) < 0 && fm_grammar_ended(r->form);
@@ -237,7 +237,7 @@ void fmi_request_token(fmi_request *r, int32_t token, float logprob, uint32_t to
                             .top = top_count ? r->top : NULL,
                             .top_count = top_count});
     drop_front(&r->text, out);
-    if (stop != SIZE_MAX) { /* the stop string and what came after it, half a code point too */
+    if (stop != SIZE_MAX) { /* drops the stop string and what follows, also half a code point */
         r->text.len = 0;
         r->stopped = true;
     }
@@ -254,7 +254,7 @@ void fmi_request_finish(fmi_request *r, const char *why, const char *error)
     if (r->done)
         return;
     r->done = true;
-    char copy[512] = ""; /* error is often the thread's text, which what follows may change */
+    char copy[512] = ""; /* error is often the thread's text, which later calls may change */
     if (error) {
         size_t n = FM_MIN(strlen(error), sizeof(copy) - 1);
         memcpy(copy, error, n);

@@ -1,17 +1,16 @@
 /* scheduler.c - continuous batching: one step over whatever runs.
  *
- * Decode rows come first, then prompts in the order of their start, as many rows as the pace allows
- * beside decoding streams (prefill_budget.h). Who starts is a matter of fairness over models
- * (fair_queue.h). A prompt that goes through the same blocks as one before it in the step waits for
- * those blocks and finds them in the cache. When KV pages run out, the request that began
- * last gives its pages back and waits; it is computed again later, and since bits do not depend on
- * how a prompt was cut, its answer goes on as if nothing had happened. A failing request ends
- * alone.
+ * Decode rows come first, then prompts in the order of their start, as many rows as
+ * prefill_budget.h allows. fair_queue.h decides which request starts next. A prompt that goes
+ * through the same blocks as one before it in the step waits for those blocks and finds them in the
+ * cache. When KV pages run out, the request that began last gives its pages back and waits; it is
+ * computed again later, and since bits do not depend on how a prompt was cut, its answer goes on
+ * unchanged. A failing request ends alone.
  *
  * Where the device picks tokens (fmi_queues), step t + 1 is queued before the tokens of step t are
- * here: a stream's next row takes its token from where the device put it. Who turns out to have
- * ended had one row for nothing. What needs to know more than that (logits on the host, pages that
- * are only free once somebody gave theirs back, a failure) waits for the step that is up. */
+ * on the host: a stream's next row takes its token from device memory. A request that turns out to
+ * have ended had one row for nothing. Whatever needs more than that (logits on the host, pages that
+ * another request must give back first, a failure) waits for the queued step. */
 #include "infer/sched/scheduler.h"
 
 #include "infer/comm.h"
@@ -33,19 +32,19 @@ struct fm_scheduler {
     uint32_t sampler_vocab;
     fmi_request **run; /* [max_running] in order of their start */
     uint32_t running, max_running;
-    fmi_fair_queue fair;     /* those that wait */
+    fmi_fair_queue fair;     /* waiting requests */
     fm_row *row;             /* [max_rows] */
-    uint32_t rows, decoding; /* of this step; decoding: the first of them */
+    uint32_t rows, decoding; /* of this step; the first `decoding` rows are decode rows */
     uint64_t next_id;
     fmi_prefill_budget pace;
     fmi_clock now;
     void *now_ctx;
-    /* Where steps are queued: the one that is up, if any, is inflight[up]. */
+    /* Where steps are queued: the queued step, if any, is inflight[up]. */
     fmi_inflight inflight[2];
     fmi_row_pick *ask; /* [max_rows] */
     uint32_t up;
     bool picks, queues; /* fmi_picks, fmi_queues */
-    bool stuck;         /* no page is free before that step lands */
+    bool stuck;         /* no page is free before that step is collected */
     double landed;
 };
 
@@ -178,7 +177,7 @@ bool fm_scheduler_cancel(fm_scheduler *s, uint64_t id)
                 found = r;
     if (!found || found->done)
         return false;
-    found->cancelled = true; /* told at the next step, but its pages are free now */
+    found->cancelled = true; /* its last event comes with the next step; its pages are free now */
     found->rows = 0;
     fm_seq_close(found->seq);
     found->seq = NULL;
@@ -222,7 +221,7 @@ static void sweep_running(fm_scheduler *s)
     s->running = keep;
 }
 
-/* Pages for the whole prompt should be there, unless it has the engine to itself. */
+/* Whether there are pages for the whole prompt, or no other request runs. */
 static bool has_room(const fm_scheduler *s, const fmi_request *r)
 {
     const fm_model *m = r->ask.model;
@@ -234,7 +233,7 @@ static bool has_room(const fm_scheduler *s, const fmi_request *r)
     return s->running == 0 || room;
 }
 
-/* Its sequence, with room for the whole answer and what the cache has of the prompt. */
+/* Opens the request's sequence: tables for the whole answer, cached blocks of the prompt. */
 static fm_status begin(fmi_request *r)
 {
     FM_TRY(fm_seq_open(&r->seq, r->ask.model));
@@ -244,15 +243,15 @@ static fm_status begin(fmi_request *r)
     return FM_OK;
 }
 
-/* With several ranks a failure may be another one's trouble, and over: a rank that lacked the
- * memory to open a sequence, say, lacks that sequence for good. So a request begins anew a few
- * times before it fails. */
+/* With several ranks a failure may come from another rank and be over: a rank that lacked the
+ * memory to open a sequence, say, lacks that sequence for good, but not the next one. So a request
+ * begins anew a few times before it fails. */
 static bool may_begin_anew(const fm_scheduler *s, fmi_request *r)
 {
     return fm_engine_ranks(s->e) > 1 && fm_comm_state(s->e->comm) == FM_OK && r->anew++ < ANEW_MOST;
 }
 
-/* As at its start: what it has is computed again. FM_OK, or why it cannot. */
+/* Begins the request anew: its tokens so far are computed again. FM_OK, or why it cannot. */
 static fm_status begin_anew(const fm_scheduler *s, fmi_request *r, fm_status rc)
 {
     while (rc != FM_OK && may_begin_anew(s, r)) {
@@ -285,7 +284,7 @@ static void start_waiting(fm_scheduler *s)
     }
 }
 
-/* The request that began last goes back to the head of its queue without its pages. */
+/* Takes the pages of the request that began last and puts it back at the head of its queue. */
 static void preempt_last(fm_scheduler *s)
 {
     fmi_request *r = s->run[--s->running];
@@ -298,8 +297,8 @@ static void preempt_last(fm_scheduler *s)
 
 /* ==== rows of a step ==== */
 
-/* What can go through the step: of a stream whose next token is still up there that one, unless it
- * is the last. */
+/* Tokens of r that can go through the step. While the queued step still picks its next token, that
+ * one alone can, unless it is the answer's last. */
 static uint32_t tokens_left(const fmi_request *r)
 {
     if (r->pick >= 0)
@@ -319,12 +318,12 @@ static void put_rows(fm_scheduler *s, fmi_request *r, uint32_t n)
                                      .want_logits = r->wants && i + 1 == n};
 }
 
-/* Reserves and puts n rows of run[i]. Requests behind it may lose their pages when may_preempt;
- * false: it has to wait, or (done) it failed. */
+/* Reserves pages for n rows of run[i] and adds the rows. With may_preempt, requests behind it may
+ * lose their pages. False: the request has to wait, or (done) has failed. */
 static bool offer(fm_scheduler *s, uint32_t i, uint32_t n, bool may_preempt)
 {
     fmi_request *r = s->run[i];
-    uint32_t known = (uint32_t)r->count + (r->pick >= 0); /* of that, only the last */
+    uint32_t known = (uint32_t)r->count + (r->pick >= 0); /* logits of the last one are wanted */
     fmi_seq_want(r->seq, known - 1, known);
     for (;;) {
         fm_status rc = fmi_seq_reserve(r->seq, fm_seq_len(r->seq) + n);
@@ -342,12 +341,12 @@ static bool offer(fm_scheduler *s, uint32_t i, uint32_t n, bool may_preempt)
         if (!may_preempt)
             return false;
         preempt_last(s);
-        if (i == s->running) /* it was itself the last one */
+        if (i == s->running) /* the request itself was preempted */
             return false;
     }
 }
 
-/* The next block of r goes through the step already, as part of a request before it. */
+/* Whether the next block of run[i] goes through the step already, in a request before it. */
 static bool is_underway(const fm_scheduler *s, uint32_t i)
 {
     const fmi_request *r = s->run[i];
@@ -387,7 +386,7 @@ static void gather(fm_scheduler *s)
     s->stuck = false;
     for (uint32_t i = 0; i < s->running; i++)
         s->run[i]->rows = 0;
-    for (uint32_t i = 0; i < s->running && !s->stuck; i++) /* nobody behind i has rows yet */
+    for (uint32_t i = 0; i < s->running && !s->stuck; i++) /* requests behind i have no rows yet */
         if (!s->run[i]->done && tokens_left(s->run[i]) == 1)
             (void)offer(s, i, 1, true);
     gather_prompts(s, s->e->opts.max_rows);
@@ -403,7 +402,7 @@ static void take_token(fm_scheduler *s, fmi_request *r, uint32_t row)
     float logprob = 0;
     uint32_t top = r->ask.want_logprobs ? r->ask.top_logprobs : 0;
     const uint64_t *allowed;
-    r->seen_whole = false; /* the device does not hear of this one */
+    r->seen_whole = false; /* the host picks, so the device's set lacks this token */
     fm_status rc = fmi_request_allowed(r, &allowed);
     FM_THEN(rc, fm_sampler_pick_allowed(&token, s->sampler, logits, vocab, &r->ask.sampling,
                                         allowed, r->token, r->count, r->count - r->prompt_len));
@@ -417,7 +416,7 @@ static void take_token(fm_scheduler *s, fmi_request *r, uint32_t row)
     }
 }
 
-/* The joint step failed: each request alone, so that only the guilty ends. */
+/* The joint step failed: runs each request alone, so that only the failing one ends. */
 static void step_alone(fm_scheduler *s)
 {
     for (uint32_t i = 0; i < s->running; i++) {
@@ -453,10 +452,10 @@ static void step_together(fm_scheduler *s)
 
 /* ==== steps that are queued ==== */
 
-/* Something of the steps that are up failed: all of it is computed again, each request alone. */
+/* A queued step failed: undoes the queued steps and computes them again, each request alone. */
 static void recover(fm_scheduler *s)
 {
-    fmi_inflight_undo(&s->inflight[1 - s->up], s->e); /* of two the later one */
+    fmi_inflight_undo(&s->inflight[1 - s->up], s->e); /* the later of two steps first */
     fmi_inflight_undo(&s->inflight[s->up], s->e);
     fm_error_clear();
     sweep_running(s);
@@ -477,7 +476,7 @@ static fm_status land(fm_scheduler *s, fmi_inflight *f)
     return rc;
 }
 
-/* The rows that were gathered go up; then what was up before lands. */
+/* Queues the rows that were gathered, then collects the step before. */
 static fm_status launch_and_land(fm_scheduler *s)
 {
     fmi_inflight *before = &s->inflight[s->up], *f = &s->inflight[1 - s->up];
@@ -494,7 +493,7 @@ static fm_status launch_and_land(fm_scheduler *s)
         s->up = 1 - s->up;
     if (rc != FM_OK || !f->up || !f->hosts)
         return rc;
-    rc = land(s, f); /* somebody's token is the host's to choose */
+    rc = land(s, f); /* the host has to choose some of the tokens */
     for (uint32_t i = 0; i < f->count && rc == FM_OK; i++) {
         fmi_request *r = f->of[i].r;
         if (f->of[i].host && r && !r->done && !r->cancelled)

@@ -6,10 +6,10 @@
 
 FM_BEGIN_DECLS
 
-/* The clock that the pace of prompts goes by, in seconds; NULL: the system's. */
+/* Sets the clock of the prefill budget, in seconds; NULL: the system's. */
 typedef double (*fmi_clock)(void *ctx);
 void fmi_scheduler_clock(fm_scheduler *s, fmi_clock now, void *ctx);
-/* What a model was served so far: fair_queue.h. */
+/* The model's counter of service: fair_queue.h. */
 uint64_t fmi_scheduler_served(const fm_scheduler *s, const fm_model *m);
 
 FM_END_DECLS

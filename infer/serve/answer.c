@@ -1,15 +1,15 @@
-/* answer.c - the JSON that goes back: errors, whole answers, and the pieces that chunks share.
- * Runs on HTTP threads; tokenizers are immutable, so token texts are looked up here.
+/* answer.c - the JSON of responses: errors, whole answers, and the pieces that chunks share. Runs
+ * on HTTP threads; tokenizers are immutable, so token texts are looked up here.
  *
- * A whole answer is written piece by piece as it is sent. What is kept of it is what the engine
- * said (24 bytes a token and 8 an alternative); its text may be a hundred times that, and a JSON
+ * A whole answer is written piece by piece as it is sent. Until then only the engine's results are
+ * kept (24 bytes a token and 8 an alternative); the text may be a hundred times that, and a JSON
  * tree of all of it eleven times the text. */
 #include "infer/serve/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-#define LOWEST_LOGPROB (-9999.0) /* JSON has no infinity; what clients of this API expect */
+#define LOWEST_LOGPROB (-9999.0) /* JSON has no infinity; clients of this API expect this value */
 
 /* ==== errors ==== */
 
@@ -136,7 +136,7 @@ static fm_json *text_value(const fmi_job *j, const fmi_choice *c, const fmi_toke
     return fm_json_new_real(shown(t->logprob));
 }
 
-/* {text: logprob}; of two tokens with one text (both ill-formed alone, say) the likelier stays. */
+/* {text: logprob}; of two tokens with the same text (ill-formed ones) the likelier is kept. */
 static fm_json *text_tops(const fmi_job *j, const fmi_choice *c, const fmi_token *t, fm_status *rc)
 {
     fm_json *o = fm_json_new_object();
@@ -160,7 +160,7 @@ static fm_json *text_offset(const fmi_job *j, const fmi_choice *c, const fmi_tok
     return fm_json_new_int(t->text_at);
 }
 
-/* What "logprobs" holds: one list or several, each with an entry a token. */
+/* A list inside of "logprobs", with an entry for each token; there are one or several. */
 typedef struct list {
     const char *name; /* NULL: no more */
     fm_json *(*entry)(const fmi_job *j, const fmi_choice *c, const fmi_token *t, fm_status *rc);
@@ -205,7 +205,7 @@ static fm_status write_value(fm_buf *out, fm_json *v, fm_status rc)
     return rc;
 }
 
-/* An object that goes on. Consumes it. */
+/* Writes an object without its closing brace, so that it can go on. Consumes it. */
 static fm_status write_open(fm_buf *out, fm_json *object, fm_status rc)
 {
     rc = write_value(out, object, rc);
@@ -248,7 +248,7 @@ static fm_status begin_choice(fm_buf *out, const fmi_job *j, size_t i)
     return rc;
 }
 
-/* Entries of the list that c is at, up to its end or until out holds most. */
+/* Writes entries of c's current list, up to its end or until out holds `most` bytes. */
 static fm_status fill_list(fm_buf *out, const fmi_job *j, fmi_choice *c, size_t most)
 {
     const list *l = &lists_of(j)[c->list];

@@ -1,10 +1,10 @@
-/* api_format.c - the form that a request wants its answers in: {"type": "text" | "json_object" |
- * "json_schema"}, and what other servers call guided_json and structured_outputs. */
+/* api_format.c - the form of answers that a request wants: {"type": "text" | "json_object" |
+ * "json_schema"}, and the fields guided_json and structured_outputs of other servers. */
 #include "infer/serve/openai_read.h"
 
 #include <string.h>
 
-/* Whatever is wrong with a schema is wrong with the request. */
+/* Reports a fault of a schema as a fault of the request. */
 static fm_status blame(const fmi_ask_reader *r, fm_status rc)
 {
     if (rc == FM_OK || rc == FM_ENOMEM)

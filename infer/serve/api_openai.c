@@ -1,4 +1,4 @@
-/* api_openai.c - request bodies, by one table of fields: name, where it is known, who reads it. */
+/* api_openai.c - reads request bodies by one table of fields: name, endpoints, reading function. */
 #include "infer/serve/openai_read.h"
 
 #include <inttypes.h>
@@ -266,7 +266,7 @@ static fm_status bad_message(fmi_ask *a, size_t i, const char *field, const char
     return fmi_ask_at(a, param, fm_fail(FM_EINVAL, "'%s' %s", param, what));
 }
 
-/* Text parts joined: templates take strings. Parts of other kinds need models that see or hear. */
+/* Joins text parts, since templates take strings. Other parts need models that see or hear. */
 static fm_status join_parts(fmi_ask *a, size_t i, const fm_json *parts, fm_buf *out)
 {
     for (size_t k = 0; k < fm_json_count(parts); k++) {
@@ -294,8 +294,8 @@ static fm_status with_joined(fmi_ask *a, size_t i, const fm_json *message, fm_js
     return rc;
 }
 
-/* Clients write the arguments of a call as JSON text; templates take the object. What is no JSON
- * stays text. */
+/* Clients write the arguments of a call as JSON text; templates take the object. Other text
+ * stays. */
 static fm_status read_arguments(fm_json *call)
 {
     const fm_json *f = fm_json_get(call, "function");
@@ -381,7 +381,7 @@ static fm_status take_messages(reader *r)
     return FM_OK;
 }
 
-/* ==== fields that are known and go only at the value that changes nothing ==== */
+/* ==== known fields that are accepted only with the value that changes nothing ==== */
 
 static fm_status refuse(const reader *r, const char *only)
 {
@@ -422,7 +422,7 @@ static fm_status only_text_out(reader *r)
     return text ? FM_OK : refuse(r, "[\"text\"]");
 }
 
-/* ==== what else a template is shown ==== */
+/* ==== further variables of a template ==== */
 
 static fm_status objects(const reader *r, size_t most)
 {
@@ -447,7 +447,7 @@ static fm_status take_tools(reader *r)
     return FM_OK;
 }
 
-/* Calls are not forced: "required" and a named function would need their answers to be. */
+/* "required" and a named function are refused: their answers would have to be calls. */
 static fm_status take_tool_choice(reader *r)
 {
     fm_span s = fm_json_str(r->v);

@@ -79,7 +79,7 @@ static bool on_event(void *ctx, const fm_gen_event *ev)
     return go_on;
 }
 
-/* ==== what the HTTP side asks for ==== */
+/* ==== stages that the HTTP side posts ==== */
 
 static void serve_list(fm_server *s, fmi_job *j)
 {
@@ -117,12 +117,12 @@ static fm_status start(fm_server *s, fmi_job *j, fmi_choice *c)
                         .top_logprobs = a->top_logprobs,
                         .on_event = on_event,
                         .ctx = c};
-    /* Several prompts of one request draw each its own numbers. */
+    /* Each choice of a request draws its own numbers. */
     q.sampling.seed += (uint64_t)(c - j->choice);
     return fm_scheduler_add(s->scheduler, &q, &c->id);
 }
 
-/* The most that may be kept of j's answers until they are sent. */
+/* The most bytes that j's answers may take until they are sent. */
 static size_t answer_bytes(const fmi_job *j)
 {
     const fm_arch *a = fm_model_arch(j->res->model);
@@ -137,7 +137,7 @@ static size_t answer_bytes(const fmi_job *j)
     return bytes;
 }
 
-/* Answers wait in memory for readers that may be slow: together they have a bound. */
+/* Counts j's answers against the bound of all answers, which wait in memory for slow readers. */
 static fm_status reserve_answer(fm_server *s, fmi_job *j)
 {
     size_t bytes = answer_bytes(j);
@@ -189,7 +189,7 @@ static void serve_run(fm_server *s, fmi_job *j)
     j->next_active = s->active;
     s->active = j;
     if (j->ask.stream || started == 0)
-        fmi_job_resume(j); /* the head of the answer goes out now */
+        fmi_job_resume(j); /* the HTTP side sends the head of the answer now */
 }
 
 void fmi_batch_serve(fm_server *s, fmi_job *j)
@@ -212,7 +212,7 @@ void fmi_batch_serve(fm_server *s, fmi_job *j)
     case FMI_FOUND:
     case FMI_RUNNING:
     case FMI_FAILED:
-        break; /* not stages that are posted */
+        break; /* these stages are never posted */
     }
 }
 
@@ -236,7 +236,7 @@ void fmi_batch_abandon(fm_server *s, const char *code, const char *text, bool st
 {
     for (fmi_job *j = s->active; j; j = j->next_active) {
         (void)pthread_mutex_lock(&j->lock);
-        if (j->left > 0) /* else its answer is whole, and only not sent yet */
+        if (j->left > 0) /* else the answer is whole, though perhaps not sent yet */
             fmi_job_fail(j, 503, code, NULL, text);
         if (stuck) {
             j->left = 0;

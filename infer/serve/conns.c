@@ -1,10 +1,11 @@
-/* conns.c - the open connections, whom they belong to, and how long they may wait for their client.
+/* conns.c - the open connections, their clients, and how long they may wait for their client.
  *
- * libmicrohttpd's timeout starts again at every byte, so a client that sends one a second holds its
- * place for ever. Here a head and a body have a deadline of their own, and when places run short
- * whoever waits for its client leaves first: of the client that has most connections, the one that
- * waits longest. A connection is ended by shutting its socket down under the lock; libmicrohttpd
- * finds that out and closes it, and the descriptor is ours to look at until it says CLOSED. */
+ * libmicrohttpd's timeout starts again at every byte, so a client that sends one a second would
+ * hold its place for ever. Here a head and a body have a deadline of their own. When places run
+ * short, connections that wait for their client are ended first: of the client with the most
+ * connections, the one that waits longest. A connection is ended by shutting its socket down under
+ * the lock; libmicrohttpd notices that and closes it. The descriptor stays valid until
+ * libmicrohttpd notifies MHD_CONNECTION_NOTIFY_CLOSED. */
 #include "infer/serve/conns.h"
 
 #include <netinet/in.h>
@@ -15,10 +16,10 @@
 #include "infer/serve/internal.h"
 #include "store/base/mem.h"
 
-#define PROGRESS 1024u     /* a piece of a body that is no dribble */
-#define GRACE_S 1.0        /* after which a connection may go for lack of places */
-#define SWEEP_S 0.5        /* deadlines are looked at that often */
-#define VICTIMS_A_SWEEP 64 /* a bound for the time under the lock */
+#define PROGRESS 1024u     /* bytes of a body that count as progress */
+#define GRACE_S 1.0        /* seconds before a connection may be ended for lack of places */
+#define SWEEP_S 0.5        /* seconds between checks of deadlines */
+#define VICTIMS_A_SWEEP 64 /* bounds the time under the lock */
 
 struct fmi_client {
     uint8_t address[16];
@@ -29,13 +30,13 @@ struct fmi_client {
 struct fmi_conn {
     int fd;
     fmi_client *client;
-    double since, until; /* waits for its client since, until; until 0: it does not */
+    double since, until; /* it waits for its client since; deadline; until 0: it does not wait */
     bool busy;           /* a request is under way, from its head to the last byte of its answer */
     bool ending;         /* its socket is shut down */
     fmi_conn *next, **at;
 };
 
-/* An IPv4 address whole; of an IPv6 address the half that names a network, and all of a mapped one. */
+/* The whole of an IPv4 address, also of a mapped one; of an IPv6 address the network's half. */
 static void address_of(const struct sockaddr *a, uint8_t out[16])
 {
     memset(out, 0, 16);
@@ -61,7 +62,7 @@ static fmi_client **find_client(fmi_conns *cs, const uint8_t address[16])
     return at;
 }
 
-/* ==== what libmicrohttpd tells ==== */
+/* ==== notifications of libmicrohttpd ==== */
 
 static fmi_conn *opened(fmi_conns *cs, int fd, const struct sockaddr *from)
 {
@@ -130,7 +131,7 @@ void fmi_conns_notify(void *cls, struct MHD_Connection *conn, void **context,
     *context = fd ? opened(cs, fd->connect_fd, from ? from->client_addr : NULL) : NULL;
 }
 
-/* ==== what the requests tell ==== */
+/* ==== calls for a request ==== */
 
 static fmi_conn *of(struct MHD_Connection *conn)
 {
@@ -189,7 +190,7 @@ void fmi_conns_answered(fmi_conns *cs, struct MHD_Connection *conn)
     (void)pthread_mutex_unlock(&cs->lock);
 }
 
-/* ==== who has to go ==== */
+/* ==== ending connections ==== */
 
 static void end(fmi_conns *cs, fmi_conn *c)
 {
@@ -199,7 +200,7 @@ static void end(fmi_conns *cs, fmi_conn *c)
     c->ending = true;
 }
 
-/* Nothing of it lies here unread: it is the client that is waited for, and not we. */
+/* Whether the connection waits for its client: no byte that the client sent is unread here. */
 static bool waits(const fmi_conn *c)
 {
     int unread = 0;

@@ -1,5 +1,4 @@
-/* conns.h - the open connections: deadlines for what clients send, and a share of the places for
- * each. */
+/* conns.h - the open connections: deadlines for what clients send, limits of each client. */
 #ifndef FM_INFER_SERVE_CONNS_H
 #define FM_INFER_SERVE_CONNS_H
 
@@ -10,20 +9,20 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_CONN_HEAD_SECONDS 30.0     /* from the connection to the end of its first head, */
-#define FMI_CONN_IDLE_SECONDS 60u      /* and so many more to the end of a further one */
-#define FMI_CONN_BODY_SECONDS 30.0     /* for a body, */
-#define FMI_CONN_BYTES_A_SECOND 4096.0 /* and a second more for so many of its bytes */
+#define FMI_CONN_HEAD_SECONDS 30.0     /* from the connection to the end of its first head */
+#define FMI_CONN_IDLE_SECONDS 60u      /* added to that before a further head */
+#define FMI_CONN_BODY_SECONDS 30.0     /* for a body */
+#define FMI_CONN_BYTES_A_SECOND 4096.0 /* a body gets a second more for so many bytes */
 #define FMI_CONN_BUCKETS 256u
 
 typedef struct fmi_conn fmi_conn;
 typedef struct fmi_client fmi_client;
 
 typedef struct fmi_conns {
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* guards all below */
     bool ready;
-    uint32_t open, ending; /* connections; those of them that are shut down */
-    uint32_t places;       /* how many there may be */
+    uint32_t open, ending; /* connections; how many of them are shut down */
+    uint32_t places;       /* most connections */
     uint32_t share;        /* requests of one client at the same time */
     double head_s, body_s, swept;
     fmi_conn *first;
@@ -37,14 +36,14 @@ void fmi_conns_destroy(fmi_conns *cs); /* after the daemon's end */
 void fmi_conns_notify(void *cls, struct MHD_Connection *conn, void **context,
                       enum MHD_ConnectionNotificationCode code);
 
-/* HTTP threads: the head of a request is here; false: its client has more than its share. */
+/* HTTP threads: a request's head is here. False: its client has more than its share. */
 bool fmi_conns_head(fmi_conns *cs, struct MHD_Connection *conn);
 void fmi_conns_body(fmi_conns *cs, struct MHD_Connection *conn, size_t bytes);
 void fmi_conns_asked(fmi_conns *cs, struct MHD_Connection *conn); /* the request is whole */
 void fmi_conns_answered(fmi_conns *cs, struct MHD_Connection *conn);
 
-/* Ends those that are overdue, and where seven of eight places are taken those that wait for their
- * clients. Called all the time by the engine's thread. */
+/* Ends overdue connections and, where seven of eight places are taken, those that wait for their
+ * clients. The engine's thread calls it again and again. */
 void fmi_conns_sweep(fmi_conns *cs);
 
 FM_END_DECLS

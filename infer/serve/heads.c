@@ -1,4 +1,4 @@
-/* heads.c - what headers say about who asks. Pure functions of the head of one request. */
+/* heads.c - see heads.h. Pure functions of the head of one request. */
 #include "infer/serve/heads.h"
 
 #include <string.h>

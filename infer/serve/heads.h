@@ -1,5 +1,5 @@
-/* heads.h - what headers say about who asks: the host that was meant, the web page that asks, and
- * how long the body is. */
+/* heads.h - checks of a request's headers: the host that was meant, the web page that sent the
+ * request, and the length of the body. */
 #ifndef FM_INFER_SERVE_HEADS_H
 #define FM_INFER_SERVE_HEADS_H
 
@@ -11,10 +11,10 @@ FM_BEGIN_DECLS
 
 /* host ("name", "name:port", "[v6]:port") is this machine's loopback, or name (NULL: none). */
 bool fmi_host_local(const char *host, const char *name);
-/* The request comes from no web page, or from one of this server or of a server on the browser's own
- * machine. Any page may send a POST of text anywhere; browsers say in Origin whose page it is. */
+/* The request comes from no web page, or from a page of this server or of a server on the browser's
+ * own machine. Any page may send a POST of text anywhere; browsers name its server in Origin. */
 bool fmi_origin_fits(struct MHD_Connection *conn);
-/* One length: two lengths, or a length and chunks, mean different bodies to different readers. */
+/* At most one length: two, or a length and chunks, mean different bodies to different readers. */
 bool fmi_framing_fits(struct MHD_Connection *conn);
 
 FM_END_DECLS

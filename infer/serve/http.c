@@ -21,20 +21,20 @@
 #include "store/base/mem.h"
 
 #define THREADS 4u
-#define SPARE_CONNECTIONS 128u /* beyond those that wait or run: health, metrics, idle ones */
+#define SPARE_CONNECTIONS 128u /* beyond waiting and running requests: health, metrics, idle ones */
 #define MEMORY_PER_CONNECTION ((size_t)64 << 10)
 #define DISCARD_FACTOR 16 /* a body of that many limits is cut off instead of read to its end */
-#define BODIES_FACTOR 32  /* all bodies being read together, in limits of one */
+#define BODIES_FACTOR 32  /* limit of all bodies together, in limits of one body */
 #define SSE_BLOCK 16384
-#define FILL_BYTES ((size_t)64 << 10)   /* of an answer that leaves in pieces, formatted ahead */
+#define FILL_BYTES ((size_t)64 << 10)   /* formatted ahead of an answer that leaves in pieces */
 #define WHOLE_BYTES ((size_t)512 << 10) /* a longer answer leaves in pieces */
 
 /* ==== sending ==== */
 
 static void add_header(struct MHD_Response *r, const char *name, const char *value)
 {
-    (void)MHD_add_response_header(r, name,
-                                  value); /* fails without memory; the answer then lacks it */
+    /* Fails only without memory; the answer then lacks the header. */
+    (void)MHD_add_response_header(r, name, value);
 }
 
 static enum MHD_Result queue_response(fmi_job *j, unsigned code, struct MHD_Response *r,
@@ -119,7 +119,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *dst, size_t max)
         n = (ssize_t)left;
     } else if (n == 0 && j->stream_over) {
         n = MHD_CONTENT_READER_END_OF_STREAM;
-    } else if (n == 0) { /* the next event resumes us */
+    } else if (n == 0) { /* the next event resumes the connection */
         j->suspended = true;
         MHD_suspend_connection(j->conn);
     }
@@ -152,7 +152,7 @@ static enum MHD_Result send_stream(fmi_job *j)
     return queue_response(j, 200, r, "text/event-stream; charset=utf-8");
 }
 
-/* A long answer is written as it leaves, in chunks: its length is not known before. */
+/* A long answer is written while it is sent, in chunks, since its length is not known before. */
 static enum MHD_Result send_answer(fmi_job *j)
 {
     fm_status rc = fill(j, WHOLE_BYTES);
@@ -166,14 +166,14 @@ static enum MHD_Result send_answer(fmi_job *j)
 
 /* ==== the body ==== */
 
-/* To the engine thread with the connection suspended, or straight to the refusal. */
+/* Hands j to the engine thread and suspends the connection, or refuses at once. */
 static enum MHD_Result hand_over(fmi_job *j, fmi_stage stage)
 {
     (void)pthread_mutex_lock(&j->lock);
     j->stage = stage;
     j->suspended = fmi_server_post(j->server, j);
     bool posted = j->suspended;
-    if (posted) /* the engine cannot resume us before: it needs the lock */
+    if (posted) /* the engine cannot resume the connection before: that needs the lock */
         MHD_suspend_connection(j->conn);
     (void)pthread_mutex_unlock(&j->lock);
     if (posted)
@@ -266,7 +266,7 @@ static enum MHD_Result after_run(fmi_job *j)
     (void)pthread_mutex_lock(&j->lock);
     bool failed = j->fault.http != 0, done = j->left == 0;
     bool wait = !done && (failed || !j->ask.stream);
-    if (wait) { /* resumed early: the engine side is not through with it */
+    if (wait) { /* resumed early: the engine side still works on it */
         j->suspended = true;
         MHD_suspend_connection(j->conn);
     }
@@ -296,7 +296,7 @@ static enum MHD_Result advance(fmi_job *j)
     case FMI_FIND:
     case FMI_FOUND:
     case FMI_RUN:
-        break; /* others have it; we are suspended */
+        break; /* other threads have the job; the connection is suspended */
     }
     return MHD_NO;
 }
@@ -325,8 +325,8 @@ static const char *header(const fmi_job *j, const char *name)
     return MHD_lookup_connection_value(j->conn, MHD_HEADER_KIND, name);
 }
 
-/* Digests of fixed length are compared without a branch on their content: the time says nothing
- * about the key. */
+/* Compares digests of fixed length without a branch on their content, so that the time reveals
+ * nothing about the key. */
 static bool key_fits(const fmi_job *j)
 {
     const char *given = header(j, "Authorization");
@@ -344,8 +344,8 @@ static bool key_fits(const fmi_job *j)
     return differ == 0;
 }
 
-/* A web page can point a name of its own at 127.0.0.1 and so speak to a server that asks for no
- * key; its requests carry that name. */
+/* A web page can point a name of its own at 127.0.0.1 and so reach a server that needs no key; its
+ * requests carry that name. */
 static bool host_fits(const fmi_job *j)
 {
     const char *host = header(j, "Host");
@@ -353,7 +353,7 @@ static bool host_fits(const fmi_job *j)
            fmi_host_local(host, j->server->host);
 }
 
-/* Lenient: what curl sends unasked goes too; what is surely no JSON does not. */
+/* Lenient: accepts the type that curl sends by default; refuses types that are surely no JSON. */
 static bool type_fits(const fmi_job *j)
 {
     static const char *const fit[] = {"application/json", "text/json", "text/plain",
@@ -493,13 +493,13 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char
         check_head(j, url, method);
         if (!fmi_conns_head(&j->server->conns, conn) && j->route != FMI_ROUTE_HEALTH)
             fmi_job_fail(j, 503, "queue_full", NULL, "too many requests of this client; try again");
-        if (!fmi_framing_fits(conn)) { /* nobody knows where its body ends: this connection does */
+        if (!fmi_framing_fits(conn)) { /* the body's end is unknown: close the connection */
             fmi_job_fail(j, 400, "bad_framing", NULL,
                          "give one Content-Length, or Transfer-Encoding, and not both");
             j->close = true;
             return send_fault(j);
         }
-        /* whoever asks before sending a body is told before sending it */
+        /* A client that waits with its body (Expect) gets the refusal before it sends the body. */
         return j->fault.http && header(j, "Expect") ? send_fault(j) : MHD_YES;
     }
     if (*upload_len) {
@@ -522,7 +522,7 @@ static void completed(void *cls, struct MHD_Connection *conn, void **con_cls,
     fmi_conns_answered(&s->conns, conn);
     release_body(j);
     (void)pthread_mutex_lock(&j->lock);
-    /* an answer that went out in full is not a client that left */
+    /* A client whose answer was sent in full has not left. */
     j->gone = j->gone || how != MHD_REQUEST_TERMINATED_COMPLETED_OK || j->left > 0;
     j->suspended = false;
     (void)pthread_mutex_unlock(&j->lock);

@@ -1,10 +1,10 @@
 /* internal.h - one request on its way between threads, and what the files of this folder share.
  *
- * A job belongs to two sides. The HTTP side (a libmicrohttpd thread) reads, parses, formats and
- * sends; the engine side (the caller of fm_server_run) resolves, adopts and generates, and has
- * threads of prepare.c encode the prompts in between. A job is handed to the engine through the
- * server's queue while its connection is suspended, and handed back by resuming it. What both touch at the same time lies behind job->lock. Lock order:
- * job, then server. */
+ * Two sides work on a job. The HTTP side (a libmicrohttpd thread) reads, parses, formats and sends;
+ * the engine side (the caller of fm_server_run) resolves, adopts and generates, and lets threads of
+ * prepare.c encode the prompts in between. A job is handed to the engine through the server's queue
+ * while its connection is suspended, and handed back by resuming it. job->lock guards what both
+ * sides use at the same time. Lock order: job, then server. */
 #ifndef FM_INFER_SERVE_INTERNAL_H
 #define FM_INFER_SERVE_INTERNAL_H
 
@@ -57,19 +57,19 @@ void fmi_metrics_write(fmi_metrics *m, fm_buf *out); /* Prometheus text */
 
 typedef struct fmi_resident {
     char version[65];
-    fm_model *model;  /* NULL until it is loaded; set by the loader's thread while it has it */
+    fm_model *model;  /* NULL until it is loaded; the loader's thread sets it */
     bool ready;       /* adopted by the engine */
     atomic_uint pins; /* jobs that hold it; only the engine thread pins */
     uint32_t kept;    /* names of fm_server_pin that mean it */
-    uint64_t used;    /* a clock of uses, for the choice of what to close */
-    fmi_job *waiting; /* until it is ready; a reference each, oldest first */
-    double parked;    /* since when it waits for others to end; 0: it does not */
-    bool for_memory;  /* parked for that, not for a place among max_models */
-    bool alone;       /* when its load began no other was in memory or on its way, but kept ones */
-    uint64_t opened;  /* server->opened then */
+    uint64_t used;    /* server->use_clock at its last use: the least is closed first */
+    fmi_job *waiting; /* jobs that wait until it is ready; a reference each, oldest first */
+    double parked;    /* time since it waits for other models to end; 0: it does not wait */
+    bool for_memory;  /* parked for memory, not for a place among max_models */
+    bool alone;       /* when its load began, no other but kept models were loaded or loading */
+    uint64_t opened;  /* server->opened when its load began */
     struct fmi_resident *next;
-    /* what the loader is given and says */
-    char *name; /* that it was first asked for by, for errors */
+    /* For the loader, and its result. */
+    char *name; /* the name in the first request for it, for errors */
     fm_status rc;
     fm_error_state error;
     double seconds;
@@ -83,36 +83,37 @@ typedef struct fmi_kept {
     struct fmi_kept *next;
 } fmi_kept;
 
-/* Finds what j asks for and hands j back with it pinned, now or when it is loaded; or with a fault.
- * Takes a reference of its own where j waits. */
+/* Finds the model of j and hands j back with the model pinned, now or when it is loaded; or with a
+ * fault. Takes a reference of its own where j waits. */
 void fmi_models_want(fm_server *s, fmi_job *j);
-/* What the loader finished: models are adopted, jobs that waited go on. A load that lacked memory
- * is begun again when something idle could be closed for it; while all are busy it is parked for a
- * second, then its jobs are told. */
+/* Adopts the models that the loader finished; jobs that waited for them go on. A load that lacked
+ * memory begins again when an idle model could be closed for it; while all are busy it is parked
+ * for a second, then its jobs fail. */
 void fmi_models_settle(fm_server *s);
-/* Clients that left while they waited for a load; with all: everybody that waits, 503. */
+/* Drops jobs that wait for a load and whose clients have left; all: fails all of them by 503. */
 void fmi_models_drop_waiting(fm_server *s, bool all);
-/* Loads on this thread, with nobody beside it; keep: fm_server_pin. */
+/* Loads on this thread, before the server runs; keep: fm_server_pin. */
 FM_CHECKED fm_status fmi_models_load_now(fm_server *s, const char *name, bool keep);
 void fmi_models_close_all(fm_server *s);
-/* name NULL: the list object; else the one, FM_ENOTFOUND. */
+/* name NULL: the list of models; else the model of this name, FM_ENOTFOUND. */
 FM_CHECKED fm_status fmi_models_describe(fm_server *s, const char *name, fm_json **out);
 
 /* ---- loader.c: one thread that loads models one after another ---- */
 
 FM_CHECKED fm_status fmi_loader_start(fm_server *s);
-void fmi_loader_stop(fm_server *s); /* what it is at ends cancelled; it takes no more */
-/* Tree and weights of r's version into r->model, or r->rc and r->error. Any thread. */
+void fmi_loader_stop(fm_server *s); /* the current load ends cancelled; no other begins */
+/* Loads tree and weights of r's version into r->model, or sets r->rc and r->error. Any thread. */
 void fmi_load(fm_server *s, fmi_resident *r, unsigned threads);
-/* Engine thread: queue r; take all that are done, oldest first. */
+/* Engine thread: queues r. */
 void fmi_loader_put(fm_server *s, fmi_resident *r);
+/* Engine thread: takes all finished loads, oldest first. */
 fmi_resident *fmi_loader_take(fm_server *s);
 
 /* ---- jobs ---- */
 
-/* All answers that are kept until they are sent, by the most that they may come to: so much for each
- * sequence that may wait or run (one of 4,096 tokens with 20 alternatives each takes three quarters
- * of it), but not less than MIN. */
+/* Limit of the bytes that all unsent answers may come to: so many for each sequence that may wait
+ * or run (an answer of 4,096 tokens with 20 alternatives each takes three quarters of that), but
+ * not less than MIN. */
 #define FMI_ANSWER_BYTES_EACH ((size_t)1 << 20)
 #define FMI_ANSWER_BYTES_MIN ((size_t)256 << 20)
 
@@ -120,16 +121,16 @@ typedef struct fmi_token {
     int32_t id;
     float logprob;
     uint32_t top0, top_count; /* within choice->top */
-    uint32_t text_at;         /* code points of the answer before it */
-    uint32_t text_end;        /* bytes of the answer's text once it was there */
+    uint32_t text_at;         /* code points of the answer before this token */
+    uint32_t text_end;        /* bytes of the answer's text including this token */
 } fmi_token;
 
 typedef struct fmi_choice {
     fmi_job *job;
-    int32_t *prompt; /* owned by the first of the answers to it */
+    int32_t *prompt; /* owned by the first choice with this prompt */
     size_t prompt_len;
-    uint32_t cached; /* tokens of it that the prefix cache saved computing */
-    uint64_t id;     /* the scheduler's; 0: not there */
+    uint32_t cached; /* tokens of the prompt that the prefix cache saved computing */
+    uint64_t id;     /* the scheduler's; 0: not in the scheduler */
     bool done;
     char finish[12];
     fm_buf text;
@@ -138,9 +139,9 @@ typedef struct fmi_choice {
     fm_logprob *top;
     size_t tops, tops_cap;
     size_t text_chars;            /* code points of all tokens so far */
-    size_t sent_text, sent_token; /* what went out; sent_token: of the list that is being written */
-    unsigned list;                /* whole answers: of "logprobs", which is being written */
-    bool began, ended;            /* first and last piece went out */
+    size_t sent_text, sent_token; /* already written; sent_token: of the current list */
+    unsigned list;                /* whole answers: the list of "logprobs" that is being written */
+    bool began, ended;            /* first and last piece are written */
     float *vector;                /* embeddings: [hidden] */
 } fmi_choice;
 
@@ -182,7 +183,7 @@ struct fmi_job {
     char id[40];
     int64_t created; /* unix seconds */
     double begun;    /* monotonic seconds */
-    double found;    /* when its model was; likewise */
+    double found;    /* when its model was found; monotonic seconds */
     fmi_route route;
     char *name; /* of GET /v1/models/{name} */
     bool close; /* the connection ends with the answer */
@@ -192,10 +193,10 @@ struct fmi_job {
     fmi_ask ask;
     uint32_t admitted; /* sequences counted in server->admitted */
 
-    pthread_mutex_t lock; /* everything below */
+    pthread_mutex_t lock; /* guards everything below */
     fmi_stage stage;
     bool suspended;
-    bool gone; /* the client is not there any more */
+    bool gone; /* the client has left */
     fmi_fault fault;
     fm_json *listing;
     fmi_resident *res;
@@ -204,7 +205,7 @@ struct fmi_job {
     bool first_token;
     fm_buf out; /* formatted, not yet sent */
     size_t out_at;
-    size_t filled; /* whole answers: choices that are in it, or went out */
+    size_t filled; /* whole answers: choices that are in out or were sent */
     bool stream_over;
     size_t answer_bytes; /* counted in server->answer_bytes */
 
@@ -215,13 +216,13 @@ void fmi_job_ref(fmi_job *j);
 void fmi_job_unref(fmi_job *j);
 void fmi_job_resume(fmi_job *j); /* takes the lock */
 void fmi_job_resume_locked(fmi_job *j);
-/* To the HTTP side: its next stage, or FMI_FAILED where there is a fault. Takes the lock. */
+/* Hands j to the HTTP side at its next stage, or at FMI_FAILED with a fault. Takes the lock. */
 void fmi_job_give_back(fmi_job *j, fmi_stage next);
-/* The client closed its connection. Takes the lock. */
+/* Whether the client has closed its connection. Takes the lock. */
 bool fmi_job_client_left(fmi_job *j);
 unsigned fmi_job_http_of(fm_status rc);
-const char *fmi_job_question(const fmi_job *j); /* the field that holds what is asked */
-/* It ends before its answer is whole: its client left (499, to nobody), or the server ends. */
+const char *fmi_job_question(const fmi_job *j); /* name of the field that holds the prompt */
+/* The job ends before its answer is whole: its client left (499, not sent), or the server ends. */
 void fmi_job_fail_cancelled(fmi_job *j);
 /* A fault about the model, from the thread's error. */
 void fmi_job_fail_model(fmi_job *j, fm_status rc);
@@ -231,19 +232,21 @@ void fmi_job_fail(fmi_job *j, unsigned http, const char *code, const char *param
 /* ---- answer.c: what goes back ---- */
 
 FM_CHECKED fm_status fmi_fault_write(fm_buf *out, const fmi_fault *f);
-/* Appends the next pieces of the whole answer to j->out until it holds most bytes, at least one;
- * sets j->stream_over at the end. Lock held, or nobody else has j any more. */
+/* Appends the next pieces of the whole answer, at least one, to j->out until it holds `most` bytes;
+ * sets j->stream_over at the end. The caller holds the lock, or the only reference to j. */
 FM_CHECKED fm_status fmi_answer_fill(fmi_job *j, size_t most);
 
 /* ---- vectors.c: embeddings ---- */
 
 /* Engine thread: the next step of the oldest job that wants vectors, if there is one. */
 void fmi_vectors_step(fm_server *s);
-void fmi_vectors_cancel(fmi_job *j); /* engine thread: what is not computed will not be */
+void fmi_vectors_cancel(fmi_job *j); /* engine thread: computes no more vectors of j */
 FM_CHECKED fm_status fmi_vectors_fill(fmi_job *j, size_t most); /* as fmi_answer_fill */
 
-/* ---- sse.c: appends to j->out what is new, until it holds most bytes; sets j->stream_over at the
- * end. Lock held. ---- */
+/* ---- sse.c ---- */
+
+/* Appends new text to j->out as events until it holds `most` bytes; sets j->stream_over at the end.
+ * The caller holds the lock. */
 FM_CHECKED fm_status fmi_sse_fill(fmi_job *j, size_t most);
 
 /* Pieces of answers that sse.c uses too. */
@@ -271,44 +274,44 @@ struct fm_server {
     fmi_conns conns;
     fmi_metrics metrics;
     fmi_resident *resident;
-    uint32_t residents, loading; /* both counts hold those that are not ready */
+    uint32_t residents, loading; /* models, including those that are not ready; those that load */
     fmi_kept *kept;
     uint64_t use_clock;
-    uint64_t opened; /* loads that ended well */
+    uint64_t opened; /* loads that succeeded */
     struct fmi_prepare *prepare;
 
-    atomic_bool stop;      /* asked for */
+    atomic_bool stop;      /* the server is to end */
     atomic_bool refusing;  /* no new requests */
     atomic_uint open_jobs; /* HTTP sides alive */
     atomic_bool working;   /* sequences run: the loader takes one CPU, not all */
     atomic_bool no_loads;  /* the loader is to end */
     atomic_size_t body_bytes;
-    atomic_size_t answer_bytes; /* most that the answers in flight may come to */
+    atomic_size_t answer_bytes; /* most bytes that the unsent answers may come to */
 
-    pthread_mutex_t lock; /* below */
+    pthread_mutex_t lock; /* guards what follows, up to admitted */
     pthread_cond_t wake;
     fmi_job *queue, **queue_end;
     pthread_t loader;
     bool has_loader;
     pthread_cond_t load;
     fmi_resident *to_load, **to_load_end, *loaded, **loaded_end;
-    bool closed; /* nobody takes from the queue any more */
+    bool closed; /* the engine thread takes no more jobs from the queue */
     uint32_t admitted;
 
-    fmi_job *active; /* engine thread */
+    fmi_job *active; /* engine thread alone */
 };
 
 /* ---- queue.c ---- */
 
-/* Hands j (a reference of its own) to the engine thread; false: nobody is there. */
+/* Queues j for the engine thread, with a reference of its own; false: the queue is closed. */
 bool fmi_server_post(fm_server *s, fmi_job *j);
-/* Engine thread: the whole queue, oldest first; waits up to `seconds` while it is empty. close: it
- * takes no more. */
+/* Engine thread: takes the whole queue, oldest first; waits up to `seconds` while it is empty.
+ * close: closes the queue. */
 fmi_job *fmi_server_take(fm_server *s, double seconds, bool close);
 
 /* ---- util.c ---- */
 
-/* Room for n more sequences? Counted until fmi_server_leave. */
+/* Whether n more sequences may wait or run; if so they are counted until fmi_server_leave. */
 bool fmi_server_admit(fm_server *s, uint32_t n);
 void fmi_server_leave(fm_server *s, uint32_t n);
 void fmi_models_unpin(fmi_resident *r); /* any thread; NULL is a no-op */

@@ -7,7 +7,7 @@
 
 #include "store/base/mem.h"
 
-#define TRIM_BYTES ((size_t)1 << 20) /* after such a request freed memory goes back to the system */
+#define TRIM_BYTES ((size_t)1 << 20) /* after larger requests free heap goes back to the system */
 
 void fmi_job_ref(fmi_job *j)
 {
@@ -24,7 +24,7 @@ static void free_choice(fmi_choice *c, bool owns)
     fm_buf_release(&c->text);
 }
 
-/* Roughly what the request took, of the heaps of all threads that had it. */
+/* Roughly the bytes that the request took from the heaps of all its threads. */
 static size_t bytes_of(const fmi_job *j)
 {
     size_t n = j->body_seen + j->out.cap;
@@ -82,8 +82,8 @@ void fmi_job_give_back(fmi_job *j, fmi_stage next)
     (void)pthread_mutex_unlock(&j->lock);
 }
 
-/* A suspended connection is not watched by libmicrohttpd; its descriptor cannot be closed while we
- * hold the lock and it stays suspended, so we may look at it ourselves. */
+/* libmicrohttpd does not watch a suspended connection. The descriptor cannot be closed while the
+ * lock is held and the connection stays suspended, so this thread may look at it. */
 bool fmi_job_client_left(fmi_job *j)
 {
     (void)pthread_mutex_lock(&j->lock);
@@ -129,7 +129,7 @@ void fmi_job_fail_cancelled(fmi_job *j)
 
 void fmi_job_fail_model(fmi_job *j, fm_status rc)
 {
-    unsigned http = rc == FM_EIO ? 503 : fmi_job_http_of(rc); /* a disk may come back */
+    unsigned http = rc == FM_EIO ? 503 : fmi_job_http_of(rc); /* a failed read may pass */
     fmi_job_fail(j, http,
                  http == 404    ? "model_not_found"
                  : rc == FM_EIO ? "model_not_readable"

@@ -1,16 +1,16 @@
-/* loader.c - the thread that reads models while the engine's thread steps. One after another: two
- * at once would share the same disk and CPUs, hold twice the memory half loaded, and could each
- * hold what the other lacks. While sequences run a load takes one thread, at a lower priority than
- * the steps have; else as many as the engine has. */
+/* loader.c - the thread that reads models while the engine's thread steps, one model after another:
+ * two at once would share the same disk and CPUs, hold twice the memory half loaded, and could each
+ * hold memory that the other lacks. While sequences run a load takes one thread, at a lower
+ * priority than the steps have; else as many as the engine has. */
 #include <string.h>
 #include <sys/resource.h>
 
 #include "infer/serve/internal.h"
 #include "store/base/mem.h"
 
-#define NICENESS 5 /* a third of a step's share where every CPU is taken */
+#define NICENESS 5 /* a third of a step's share of CPU time where every CPU is busy */
 
-/* The catalog's provider, but the end of the server ends a load between two tensors. */
+/* Reads through the catalog's provider; the end of the server ends a load between two tensors. */
 static fm_status read_unless_over(void *ctx, const fm_entry *e, void *dst)
 {
     fm_server *s = ctx;
@@ -46,7 +46,7 @@ void fmi_load(fm_server *s, fmi_resident *r, unsigned threads)
 static void *loader_main(void *arg)
 {
     fm_server *s = arg;
-    (void)setpriority(PRIO_PROCESS, 0, NICENESS); /* Linux: of this thread and those it makes */
+    (void)setpriority(PRIO_PROCESS, 0, NICENESS); /* Linux: this thread and those it starts */
     (void)pthread_mutex_lock(&s->lock);
     for (;;) {
         while (!s->to_load && !atomic_load(&s->no_loads))

@@ -1,5 +1,5 @@
-/* metrics.c - counters, and the Prometheus text made of them. One lock: whoever counts holds it for
- * a few additions, a scrape for one formatting into memory. */
+/* metrics.c - counters, and the Prometheus text made of them. There is one lock: a thread that
+ * counts holds it for a few additions, a scrape while it formats into memory. */
 #include "infer/serve/internal.h"
 
 #include <inttypes.h>

@@ -1,9 +1,9 @@
-/* models.c - the versions in memory, found by version id and by no name.
+/* models.c - the versions in memory, found by version id, never by name.
  *
- * Weights are shared by tensor id inside the engine, so what a resident version costs is mostly
- * what it does not share. A new one is loaded before an old one is closed: its tensors are often
- * the very ones that the old one holds. Only where the budget for weights refuses is an idle one
- * closed first; what was read by then stays in the cache, so the second try goes on there. */
+ * Weights are shared by tensor id inside the engine, so a resident version mostly costs the weights
+ * that it does not share. A new version is loaded before an old one is closed, since the old one
+ * often holds the same tensors. Only where the budget for weights refuses, an idle version is
+ * closed first; the weights read by then stay in the cache, so the second try goes on there. */
 #include "infer/serve/prepare.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 
 #include "store/base/mem.h"
 
-#define PARK_SECONDS 1.0 /* for others to end before 503 */
+#define PARK_SECONDS 1.0 /* wait for other models to end before 503 */
 
 /* ==== the list ==== */
 
@@ -60,7 +60,7 @@ static bool any_idle(const fm_server *s)
     return r != NULL;
 }
 
-/* Requests hold memory that they will give back. */
+/* Whether requests hold a model: they will give its memory back. */
 static bool any_busy(const fm_server *s)
 {
     const fmi_resident *r = s->resident;
@@ -81,7 +81,7 @@ static fm_status add(fm_server *s, const char *name, const char *version, fmi_re
     }
     memcpy(r->version, version, sizeof(r->version));
     r->name = copy;
-    fmi_resident **at = &s->resident; /* oldest first: who waits longest is looked at first */
+    fmi_resident **at = &s->resident; /* oldest first: the longest waiting is looked at first */
     while (*at)
         at = &(*at)->next;
     *at = r;
@@ -91,7 +91,7 @@ static fm_status add(fm_server *s, const char *name, const char *version, fmi_re
     return FM_OK;
 }
 
-/* One more, closing an idle one if need be. */
+/* Whether there is a place for one more version, perhaps after closing an idle one. */
 static bool has_place(const fm_server *s, uint32_t beside)
 {
     return beside < s->opts.max_models || any_idle(s);
@@ -117,7 +117,7 @@ static void pin(fm_server *s, fmi_resident *r)
     r->used = ++s->use_clock;
 }
 
-/* A kept name keeps what it means now. */
+/* Moves a kept name to the version that it means now. */
 static void follow(fm_server *s, const char *name, fmi_resident *r)
 {
     fmi_kept *k = s->kept;
@@ -131,7 +131,7 @@ static void follow(fm_server *s, const char *name, fmi_resident *r)
     r->kept++;
 }
 
-/* j gets r, which is ready; the lock of j is not held. */
+/* Gives r, which is ready, to j; the caller does not hold j's lock. */
 static void give(fm_server *s, fmi_job *j, fmi_resident *r)
 {
     follow(s, j->ask.model, r);
@@ -165,18 +165,18 @@ static void begin_load(fm_server *s, fmi_resident *r)
     fmi_loader_put(s, r);
 }
 
-/* Its load lacked memory though nothing was there that could be closed. */
+/* Whether r's load lacked memory although there was no other model that could be closed. */
 static bool never_fits(const fm_server *s, const fmi_resident *r)
 {
     return r->alone && r->opened == s->opened;
 }
 
-/* After fmi_load: FM_OK and r is ready; *again: something was closed for it, load once more. */
+/* Called after fmi_load. FM_OK: r is ready; or *again: a model was closed: load once more. */
 static fm_status conclude(fm_server *s, fmi_resident *r, bool *again)
 {
     fm_status rc = r->rc;
     *again = false;
-    if (rc == FM_OK && (rc = fm_model_adopt(r->model)) != FM_OK) { /* another rank may lack room */
+    if (rc == FM_OK && (rc = fm_model_adopt(r->model)) != FM_OK) { /* a rank lacked memory */
         fm_error_save(&r->error);
         fm_model_close(r->model);
         r->model = NULL;
@@ -219,7 +219,7 @@ static void give_up(fm_server *s, fmi_resident *r, fm_status rc)
     remove_one(s, r);
 }
 
-/* Memory is on its way to somebody, who will be busy and then idle. */
+/* Whether a model is loading, which will be busy and then idle. */
 static bool any_load(const fm_server *s)
 {
     const fmi_resident *r = s->resident;
@@ -244,11 +244,11 @@ static bool all_places_kept(const fm_server *s)
     return n >= s->opts.max_models;
 }
 
-/* What a load lacked says nothing about now: others may have been closed since, for somebody else.
- * It is begun again whenever there is less in its way, and final only where nothing was. */
+/* Looks at a parked load: models may have been closed since it failed. It begins again whenever an
+ * idle model can be closed or no other is in the way; its failure is final only where none was. */
 static bool look_at_one(fm_server *s, fmi_resident *r)
 {
-    if (!r->waiting) { /* nobody wants it any more */
+    if (!r->waiting) { /* no job wants it any more */
         remove_one(s, r);
         return true;
     }
@@ -417,8 +417,8 @@ void fmi_models_close_all(fm_server *s)
 /* ==== descriptions ==== */
 
 typedef struct lister {
-    fm_json *list;    /* all, or */
-    const char *only; /* the first of this name */
+    fm_json *list;    /* gets all models; or, where only is set, */
+    const char *only; /* found gets the first of this name */
     fm_json *found;
 } lister;
 
@@ -454,7 +454,7 @@ static fm_status describe_one(fm_server *s, const char *name, fm_json **out)
     fm_status rc = k->resolve(k->ctx, name, version);
     FM_THEN(rc, k->list(k->ctx, each, &l));
     version[64] = '\0';
-    if (rc == FM_OK && !l.found) /* a revision that is no branch or tag: its time is not listed */
+    if (rc == FM_OK && !l.found) /* a revision that is no branch or tag has no listed time */
         l.found = describe(name, version, 0, &rc);
     if (rc < 0) {
         fm_json_free(l.found);

@@ -1,10 +1,10 @@
-/* openai.h - what a client asks, as plain values: the body of POST /v1/completions, of
+/* openai.h - a client's request as plain values: the body of POST /v1/completions, of
  * /v1/chat/completions and of /v1/embeddings, read and checked. A pure function over JSON: it knows
  * no sockets, no models and no clock.
  *
- * A field that would change the answer and is not implemented is refused by name, and so is a name
- * that nobody knows: an answer that quietly left out half of the question is worse than a refusal.
- * null stands for an absent field, as clients send it. */
+ * A field that would change the answer and is not implemented is refused by name, and so is an
+ * unknown field: an answer that silently ignored half of the request is worse than a refusal. null
+ * stands for an absent field, as clients send it. */
 #ifndef FM_INFER_SERVE_OPENAI_H
 #define FM_INFER_SERVE_OPENAI_H
 
@@ -41,7 +41,7 @@ typedef struct fmi_ask {
     fmi_prompt *prompt; /* [prompts]; chat: none; embeddings: input */
     size_t prompts;
     uint32_t n, best_of; /* answers per prompt; best_of 0: not given, else equal to n */
-    fm_json *tools;      /* chat: what the template is shown; NULL: none */
+    fm_json *tools;      /* chat: tools for the template; NULL: none */
     fm_json *variables;  /* chat: further variables of the template; NULL: none */
     fm_grammar *grammar; /* the form of every answer; NULL: any text */
     uint32_t max_tokens;
@@ -52,7 +52,7 @@ typedef struct fmi_ask {
     bool stream, include_usage, ignore_eos, logprobs, token_ids;
     uint32_t top_logprobs;
     bool hide_tools; /* tool_choice "none" */
-    bool has_top;    /* chat: top_logprobs was given, which wants logprobs */
+    bool has_top;    /* chat: top_logprobs was given, which needs logprobs */
     bool base64;     /* embeddings: vectors as base64 of float32, little-endian */
     char param[64];  /* after FM_EINVAL: the field at fault, "" for the whole body */
 } fmi_ask;
@@ -61,7 +61,7 @@ typedef struct fmi_ask {
  * out->param. Release after either outcome. */
 FM_CHECKED fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, fmi_ask_kind kind,
                                    uint32_t max_tokens_cap);
-/* Texts are encoded: body and messages can go. */
+/* Frees body and messages, once their texts are encoded. */
 void fmi_ask_drop_texts(fmi_ask *a);
 void fmi_ask_release(fmi_ask *a);
 

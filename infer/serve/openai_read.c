@@ -1,4 +1,4 @@
-/* openai_read.c - what is wrong with a field of a request. */
+/* openai_read.c - error texts about a field of a request. */
 #include "infer/serve/openai_read.h"
 
 #include <stdio.h>

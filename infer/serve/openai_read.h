@@ -13,7 +13,7 @@ typedef struct fmi_ask_reader {
     uint32_t cap;
 } fmi_ask_reader;
 
-/* Remembers the field; the text is set by fm_fail beside it. */
+/* Notes the field at fault and returns rc; the caller sets the error text by fm_fail. */
 fm_status fmi_ask_at(fmi_ask *a, const char *param, fm_status rc);
 /* "null", "a number", ... */
 const char *fmi_ask_type(const fm_json *v);

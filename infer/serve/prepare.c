@@ -9,12 +9,12 @@
 #define WORKERS 4u
 #define ONE_MODEL_MAX (WORKERS - 1)
 #define READY_WITHIN                                                                               \
-    30.0 /* seconds from found to run; a rendering alone takes one or two at most */
+    30.0 /* seconds from FMI_FOUND to FMI_RUN; a rendering alone takes one or two at most */
 
 typedef struct worker {
     struct fmi_prepare *of;
     pthread_t thread;
-    fmi_job *job; /* at work on; its model is job->res */
+    fmi_job *job; /* the job that it works on; its model is job->res */
     double until;
     fm_chat_watch watch;
 } worker;
@@ -24,7 +24,7 @@ typedef struct fmi_prepare {
     worker worker[WORKERS];
     size_t started;
     atomic_bool over;
-    pthread_mutex_t lock; /* queue, and which job a worker has; never taken around another */
+    pthread_mutex_t lock; /* guards queue and worker[].job; no other lock is taken inside of it */
     pthread_cond_t wake;
     fmi_job *queue, **queue_end;
 } fmi_prepare;
@@ -41,12 +41,12 @@ static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
         return fm_embed_encode(m, p->text, ids);
     if (p->text.data)
         return fm_prompt_text(ids, m, p->text);
-    *ids = (fm_ids){p->ids, p->count, p->count}; /* moves */
+    *ids = (fm_ids){p->ids, p->count, p->count}; /* moves them */
     p->ids = NULL;
     return FM_OK;
 }
 
-/* Asked between prompts, and now and then by a template. */
+/* Whether to stop: called between prompts, and now and then during a rendering. */
 static bool given_up(void *ctx)
 {
     worker *w = ctx;
@@ -84,7 +84,7 @@ static fm_status encode(worker *w, fmi_job *j)
     return FM_OK;
 }
 
-/* over: nobody is there any more to go on with it. */
+/* Fails the job. over: the server is shutting down. */
 static void refuse(fmi_job *j, fm_status rc, bool over)
 {
     char text[96];
@@ -94,7 +94,7 @@ static void refuse(fmi_job *j, fm_status rc, bool over)
     (void)pthread_mutex_lock(&j->lock);
     if (over)
         fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
-    else if (rc == FM_ECANCELLED) /* or the client left, and nobody reads it */
+    else if (rc == FM_ECANCELLED) /* too late; or the client left and does not read this */
         fmi_job_fail(j, 503, "prompt_not_ready", fmi_job_question(j), text);
     else
         fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_value", fmi_job_question(j), NULL);
@@ -127,7 +127,7 @@ static unsigned at_work(const fmi_prepare *p, const fmi_resident *r)
     return n;
 }
 
-/* The job that is next, out of the queue; NULL: none may be taken now. Lock held. */
+/* Takes the next job out of the queue; NULL: none may be taken now. The lock is held. */
 static fmi_job *take(fmi_prepare *p)
 {
     fmi_job **best = NULL;
@@ -166,7 +166,7 @@ static void *worker_main(void *arg)
         prepare(w, j);
         (void)pthread_mutex_lock(&p->lock);
         w->job = NULL;
-        (void)pthread_cond_broadcast(&p->wake); /* its model may have one more again */
+        (void)pthread_cond_broadcast(&p->wake); /* its model may use one more thread again */
         (void)pthread_mutex_unlock(&p->lock);
         fmi_job_unref(j);
         (void)pthread_mutex_lock(&p->lock);
@@ -178,7 +178,7 @@ static void *worker_main(void *arg)
 void fmi_prepare_put(fm_server *s, fmi_job *j)
 {
     fmi_prepare *p = s->prepare;
-    (void)pthread_mutex_lock(&j->lock); /* the HTTP side has suspended itself when we get it */
+    (void)pthread_mutex_lock(&j->lock); /* with it, the HTTP side has suspended the connection */
     j->stage = FMI_FOUND;
     (void)pthread_mutex_unlock(&j->lock);
     j->found = fm_now_s();
@@ -228,7 +228,7 @@ void fmi_prepare_stop(fm_server *s)
     atomic_store(&p->over, true);
     (void)pthread_cond_broadcast(&p->wake);
     (void)pthread_mutex_unlock(&p->lock);
-    for (; p->started > 0; p->started--) /* they empty the queue first */
+    for (; p->started > 0; p->started--) /* the workers empty the queue first */
         (void)pthread_join(p->worker[p->started - 1].thread, NULL);
 }
 

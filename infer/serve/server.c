@@ -1,8 +1,8 @@
-/* server.c - the server's life, and the loop of the engine thread.
+/* server.c - begin and end of the server, and the loop of the engine thread.
  *
- * One thread owns engine, catalog and scheduler, so none of them needs a lock; all that crosses is
- * a job, or a version on its way to the loader and back. The queue is bounded at admission:
- * sequences that are waiting or running are counted from parsing to the last byte sent. */
+ * One thread owns engine, catalog and scheduler, so none of them needs a lock; only jobs, and
+ * versions on their way to the loader and back, pass between threads. The queue is bounded at
+ * admission: waiting and running sequences are counted from parsing to the last byte sent. */
 #include "infer/serve/batch.h"
 #include "infer/serve/prepare.h"
 
@@ -13,8 +13,8 @@
 
 #define IDLE_WAIT 0.1 /* seconds; how soon *stop is seen */
 #define LOOK_FOR_DEPARTED 0.05
-#define FINISH_WITHIN 10.0 /* requests in flight at the end */
-#define SEND_WITHIN 2.0    /* answers that are ready then */
+#define FINISH_WITHIN 10.0 /* seconds for requests in flight at the end */
+#define SEND_WITHIN 2.0    /* then seconds for answers that are ready */
 
 fm_server_opts fm_server_defaults(void)
 {
@@ -58,7 +58,7 @@ static fm_status make_locks(fm_server *s)
 static fm_status fill(fm_server *s, const fm_server_opts *opts)
 {
     s->opts = *opts;
-    s->opts.api_key = opts->api_key ? "" : NULL; /* its digest is all we keep */
+    s->opts.api_key = opts->api_key ? "" : NULL; /* only its digest is kept */
     s->host = fm_strdup(opts->host);
     if (!s->host)
         return FM_ENOMEM;
@@ -160,7 +160,7 @@ static bool working(const fm_server *s)
     return s->active || fm_scheduler_running(s->scheduler) || fm_scheduler_waiting(s->scheduler);
 }
 
-/* One round. idle: how long it may wait for work. */
+/* One round of the loop. idle: seconds that it may wait for work. */
 static fm_status turn(fm_server *s, double idle, double *looked)
 {
     fm_status rc = FM_OK;
@@ -192,7 +192,7 @@ static void let_answers_leave(const fm_server *s)
         nap();
 }
 
-/* The engine is of no more use: whoever asked is told why. */
+/* The engine cannot be used any more: fails every request with the reason. */
 static void give_up(fm_server *s)
 {
     fm_error_state kept;
@@ -208,7 +208,7 @@ static void give_up(fm_server *s)
     fm_error_restore(&kept);
 }
 
-/* Nothing new comes in; what is in flight may end in time, and answers may leave. */
+/* Refuses new requests, lets those in flight end in time, and lets answers leave. */
 static fm_status wind_up(fm_server *s)
 {
     fm_status rc = FM_OK;
@@ -258,7 +258,7 @@ void fm_server_free(fm_server *s)
     fmi_prepare_free(s);
     refuse_queue(s);
     fmi_batch_cancel_all(s);
-    fm_scheduler_free(s->scheduler); /* what still runs ends "cancelled" and is resumed */
+    fm_scheduler_free(s->scheduler); /* running requests end "cancelled" and their jobs resume */
     s->scheduler = NULL;
     fmi_batch_retire_done(s);
     fmi_http_stop(s);

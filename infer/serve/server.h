@@ -6,13 +6,13 @@
  *
  * libmicrohttpd's threads only parse, queue and stream; one engine thread (the caller of
  * fm_server_run) owns the engine, resolves names and runs steps; one loading thread reads models
- * while it does, first come first served; four threads render templates and tokenize. The folder knows no repository: names are resolved
- * through callbacks. A name is resolved anew at each request; requests in flight stay on the
- * version they began with; answers carry it as "system_fingerprint".
+ * meanwhile, first come first served; four threads render templates and tokenize. The folder knows
+ * no repository: callbacks resolve names. A name is resolved anew at each request; requests in
+ * flight stay on the version they began with; answers carry it as "system_fingerprint".
  *
- * Memory is the engine's weight_bytes_max and max_models: where a load does not fit, models without
- * requests are closed, the one not used for longest first, pinned ones never; where all are busy
- * the request is answered 503 with Retry-After, and 400 where it did not fit alone. */
+ * The engine's weight_bytes_max and max_models limit memory: where a load does not fit, models
+ * without requests are closed, the least recently used first, pinned ones never. Where all are busy
+ * the request is answered 503 with Retry-After, and 400 where the model does not fit alone. */
 #ifndef FM_INFER_SERVE_SERVER_H
 #define FM_INFER_SERVE_SERVER_H
 
@@ -25,7 +25,7 @@ typedef struct fm_server_catalog {
     /* Name -> version id (hex, NUL-terminated). FM_ENOTFOUND: 404; FM_EIO, it could not be read:
      * 503. Cheap: called per request. On the engine thread, as list. */
     fm_status (*resolve)(void *ctx, const char *name, char version[65]);
-    /* The version's tree; the caller frees it. On the loading thread, beside the others. */
+    /* The version's tree; the caller frees it. On the loading thread, parallel to the others. */
     fm_status (*tree)(void *ctx, const char *version, fm_tree **out);
     /* Names to list; each_fn returns non-OK to stop. */
     fm_status (*list)(void *ctx,
@@ -53,10 +53,10 @@ typedef struct fm_server fm_server;
 FM_CHECKED fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opts);
 uint16_t fm_server_port(const fm_server *s);
 bool fm_server_local(const fm_server *s); /* only this machine reaches it */
-/* Load a model ahead of its first request; before fm_server_run. */
+/* Loads a model ahead of its first request; before fm_server_run. */
 FM_CHECKED fm_status fm_server_preload(fm_server *s, const char *name);
-/* As preload, and whatever version the name means is never closed to make room, from the time it is
- * loaded to the time a request finds that the name has moved and the new one is loaded. */
+/* As preload, and the version that the name means is never closed to free memory: from the time it
+ * is loaded until a request finds that the name has moved and the new version is loaded. */
 FM_CHECKED fm_status fm_server_pin(fm_server *s, const char *name);
 /* Serves until *stop is non-zero (a signal handler may set it; looked at every 100 ms) or
  * fm_server_stop; then refuses new requests, finishes those in flight (10 s at most), returns. */

@@ -1,10 +1,10 @@
 /* sse.c - streamed answers as server-sent events.
  *
- * Answers pile up in the job; a chunk is what came since the last one, so a slow reader gets fewer
- * and larger chunks and the batch never waits for it. A chunk has TOKENS_PER_CHUNK tokens at most,
- * and chunks are made as the socket takes them, so that they take little memory beside the answer.
- * Pieces of text are whole code points (the engine sees to that), so that the chunks joined are the
- * text of the answer not streamed. */
+ * Answers collect in the job; a chunk holds what came since the last one, so a slow reader gets
+ * fewer and larger chunks and the batch never waits for it. A chunk has TOKENS_PER_CHUNK tokens at
+ * most, and chunks are made as the socket takes them, so that they take little memory besides the
+ * answer. The engine gives text in whole code points, so the joined chunks equal the text of an
+ * answer that is not streamed. */
 #include "infer/serve/internal.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ static fm_status emit(fmi_job *j, fm_json *o, fm_status rc)
     return rc == FM_OK ? fm_buf_ok(&j->out) : rc;
 }
 
-/* The text of one chunk: into "text", or into a delta whose first names the role. */
+/* Puts the text of one chunk into "text", or into a delta, the first of which names the role. */
 static void put_text(fm_json *o, const fmi_job *j, fmi_choice *c, size_t end, fm_status *rc)
 {
     size_t n = end - c->sent_text;
@@ -114,13 +114,13 @@ static fm_status fill_choice(fmi_job *j, size_t i, size_t most)
 fm_status fmi_sse_fill(fmi_job *j, size_t most)
 {
     fm_status rc = FM_OK;
-    if (j->fault.http) { /* the head of the answer said 200 long ago */
+    if (j->fault.http) { /* the status 200 was sent before */
         j->stream_over = true;
         return error_event(j);
     }
     for (size_t i = 0; i < j->choices && rc == FM_OK; i++)
         rc = fill_choice(j, i, most);
-    if (rc < 0 || j->left > 0 || j->out.len >= most) /* room again: the next call goes on */
+    if (rc < 0 || j->left > 0 || j->out.len >= most) /* the next call goes on */
         return rc;
     j->stream_over = true;
     if (j->ask.include_usage)

@@ -1,5 +1,4 @@
-/* util.c - what all of the server calls: the clock, the count of sequences that are admitted, and the
- * release of a model. */
+/* util.c - helpers of the server: the count of admitted sequences, the release of a model. */
 #include "infer/serve/internal.h"
 
 

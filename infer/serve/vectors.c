@@ -1,5 +1,5 @@
-/* vectors.c - embeddings: the texts of a request become vectors, a step's worth at a time between the
- * steps of those who decode, so that a long list delays them by one step and not by all of it. */
+/* vectors.c - embeddings: the texts of a request become vectors, a piece at a time between the
+ * steps of decoding streams, so that a long list delays them by one piece only. */
 #include "infer/serve/internal.h"
 
 #include <string.h>
@@ -7,12 +7,12 @@
 #include "store/base/math/hash.h"
 #include "store/base/mem.h"
 
-#define PIECE_MAX 64u   /* texts of one piece, */
-#define PIECE_ROWS 512u /* and tokens, but for one text that is longer */
+#define PIECE_MAX 64u   /* texts of one piece */
+#define PIECE_ROWS 512u /* tokens of one piece, unless it is one longer text */
 
 /* ==== engine thread ==== */
 
-/* New jobs are put in front. */
+/* The oldest job that wants vectors: new jobs are put in front of the list. */
 static fmi_job *oldest(const fm_server *s)
 {
     fmi_job *found = NULL;
@@ -50,7 +50,7 @@ void fmi_vectors_step(fm_server *s)
         return;
     fm_status rc = compute(s, j, &n);
     for (int more = 0; rc < 0 && more < 2 && fm_engine_ranks(s->engine) > 1; more++)
-        rc = compute(s, j, &n); /* another rank's trouble may be over */
+        rc = compute(s, j, &n); /* a failure of another rank may be over */
     (void)pthread_mutex_lock(&j->lock);
     if (rc < 0) {
         fmi_job_fail(j, rc == FM_ELIMIT ? 400 : fmi_job_http_of(rc), "invalid_value", "input",
@@ -128,7 +128,7 @@ static fm_status write_end(fm_buf *out, const fmi_job *j)
     size_t at = out->len;
     FM_THEN(rc, fm_json_write(out, o, FM_JSON_COMPACT));
     if (rc == FM_OK)
-        out->data[at] = ','; /* instead of its brace: it goes on with the object of the list */
+        out->data[at] = ','; /* replaces the brace: the list's object goes on */
     fm_json_free(o);
     return rc;
 }

@@ -15,7 +15,7 @@ static fm_status check(const fm_classify_request *q)
     return q->n ? FM_OK : fm_fail(FM_EINVAL, "classify: no tokens");
 }
 
-/* logits [classes] of one state [hidden]; room: device [2 hidden + classes]. */
+/* Computes the logits [classes] of one state [hidden]; room: device [2 hidden + classes]. */
 static fm_status run_head(fm_engine *e, const fmi_class_head *h, const float *state, float *room,
                           float *logits)
 {
@@ -59,7 +59,7 @@ static fm_status heads(fm_engine *e, const fm_classify_request *req, size_t n, c
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fmi_class_head *h = &fmi_priv(req[i].model)->classifier;
         for (uint32_t k = 0; k < h->out.in; k++)
-            state[k] = (float)sum[i * wide + k]; /* one token's: exact */
+            state[k] = (float)sum[i * wide + k]; /* the sum of one token is exact */
         rc = run_head(e, h, state, room, req[i].logprobs);
         if (rc == FM_OK)
             log_softmax(req[i].logprobs, h->classes);

@@ -13,7 +13,7 @@ uint32_t fm_embed_tokens_max(const fm_model *m)
     return fmi_priv(m)->pooling.tokens_max;
 }
 
-/* Tokens that the tokenizer puts behind every text: the end of what it makes of none. */
+/* *tail: how many tokens the tokenizer puts behind every text; found by encoding an empty one. */
 static fm_status tail_of(const fm_tokenizer *tok, const fm_ids *ids, size_t *tail)
 {
     fm_ids none = {0};
@@ -71,7 +71,7 @@ typedef struct job {
     size_t done; /* tokens */
 } job;
 
-/* One step: of each of n jobs the next tokens, as many as fit. The jobs before the last are run to
+/* Runs one step with the next tokens of each of n jobs, as many as fit. All jobs but the last reach
  * their end. */
 static fm_status step(fm_engine *e, job *j, size_t n, fm_row *row)
 {

@@ -12,8 +12,8 @@ typedef struct fmi_states_request {
     const int32_t *ids;
     size_t n; /* 1 to the model's positions */
     size_t first, last;
-    double *sum;      /* [hidden], added to */
-    const char *what; /* before errors */
+    double *sum;      /* [hidden], += */
+    const char *what; /* prefix of error texts */
 } fmi_states_request;
 /* Many texts of any models of the engine in shared steps. */
 FM_CHECKED fm_status fmi_states_many(fm_engine *e, const fmi_states_request *req, size_t n);

@@ -12,7 +12,7 @@ typedef struct collector {
     fm_gen_result *r;
     bool logprobs;
     size_t cap, lp_cap;
-    fm_status failed; /* to collect, not of the request */
+    fm_status failed; /* a failure to collect, not of the request */
 } collector;
 
 static bool collect(void *ctx, const fm_gen_event *ev)

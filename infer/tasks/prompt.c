@@ -27,7 +27,7 @@ fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages
     return fm_prompt_messages(out, m, messages, tools_or_null, NULL);
 }
 
-/* What people wrote, with marks where it holds special tokens; extra's documents too. */
+/* Messages, tools and documents, with marks where they hold special tokens. */
 typedef struct guarded {
     fmi_special_escape guard;
     fm_json *messages, *tools;

@@ -1,6 +1,6 @@
 /* score.c - log-probabilities of given texts. Many sequences share the steps. Rows before the first
- * position of interest have no logits, so whole blocks of them come from the prefix cache; those
- * behind are limited by the memory that logits take, not by max_rows alone. */
+ * position of interest have no logits, so whole blocks of them can come from the prefix cache; the
+ * memory for logits limits the rows behind it, not max_rows alone. */
 #include "infer/engine/engine.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ typedef struct job {
     fm_logprob *top;
     uint32_t top_k;
     fm_seq *seq;
-    size_t feed;  /* tokens to run: the last one's successor is only asked for with top */
+    size_t feed;  /* tokens to run: the last one only with top, which wants its logits */
     size_t first; /* row that has logits */
     size_t done;
     uint32_t rows, row0; /* in this step */
@@ -43,10 +43,10 @@ static fm_status check(const job *j)
                : FM_OK;
 }
 
-#define LOOK_BACK 16u /* jobs of a step that others may wait for */
+#define LOOK_BACK 16u /* so many jobs before a job are compared with it */
 
-/* The next block of j[i] goes through this step as part of a job before it: it waits, and finds it
- * in the cache. */
+/* Whether the next block of j[i] goes through this step in a job before it: then j[i] waits and
+ * finds the block in the cache. */
 static bool is_underway(const job *j, size_t i)
 {
     const fm_score_request *q = j[i].q;
@@ -65,7 +65,7 @@ static bool is_underway(const job *j, size_t i)
     return false;
 }
 
-/* Its sequence, with what the cache has of it before the first row that has logits. */
+/* Opens j's sequence, with the cached blocks before the first row that has logits. */
 static fm_status begin(job *j)
 {
     FM_TRY(fm_seq_open(&j->seq, j->q->model));
@@ -82,11 +82,11 @@ static void adopt(job *j)
     j->done = fm_seq_len(j->seq);
 }
 
-typedef struct room { /* of a step */
+typedef struct room { /* what a step still has space for */
     uint32_t rows, logits;
 } room;
 
-/* Rows of the next step that are j's: all that there is room for. */
+/* Rows of j in the next step: as many as fit. */
 static uint32_t rows_of(const job *j, room left)
 {
     size_t silent = j->first > j->done ? j->first - j->done : 0;
@@ -94,7 +94,7 @@ static uint32_t rows_of(const job *j, room left)
     return (uint32_t)FM_MIN(most, (size_t)left.rows);
 }
 
-/* Rows of unfinished jobs, in order, up to the room; at most `jobs` of them begin or go on. */
+/* Gathers rows of unfinished jobs, in order, as many as fit; at most `jobs` jobs begin or go on. */
 static fm_status gather(fm_row *row, room left, job *j, size_t n, size_t jobs, uint32_t *out)
 {
     uint32_t at = 0;
@@ -145,7 +145,8 @@ static fm_status take(fm_engine *e, job *j)
     return FM_OK;
 }
 
-/* KV pages did not suffice for all: give those of later jobs back and run the first alone. */
+/* There were not enough KV pages for all: closes the sequences of all jobs but the first unfinished
+ * one, which then runs alone. */
 static void first_only(job *j, size_t n)
 {
     bool first = true;

@@ -1,9 +1,9 @@
-/* trace.c - activation patching: where, by layer and token, another model's state turns an answer.
+/* trace.c - activation patching: at which layer and token another model's state changes an answer.
  *
  * A lane is one row of the grid: a sequence that is run over the common tokens once, and then, for
- * each column from the last to the first, taken back to that column and run on with the states of
- * the other model in it. So a column costs the tokens behind it, not the text; and what stands
- * before it never was patched. Lanes go through the steps together. */
+ * each column from the last to the first, rewound to that column and run on with the states of the
+ * other model in it. So a column costs only the tokens behind it, and the tokens before it were
+ * never patched. Lanes go through the steps together. */
 #include "infer/trace.h"
 
 #include <string.h>
@@ -12,13 +12,13 @@
 #include "store/base/mem.h"
 
 #define LOGIT_FLOATS (16u << 20)  /* of one step: 64 MiB */
-#define STATE_FLOATS (256u << 20) /* of the other model: 1 GiB */
+#define STATE_FLOATS (256u << 20) /* states of the other model: 1 GiB */
 #define LANES_MAX 64u
 
 typedef struct lane {
     fm_seq *seq;
     fm_hook hook;
-    const float *state; /* [common, hidden] what is put in */
+    const float *state; /* [common, hidden] the states to put in */
     double margin;
     double *effect; /* [columns] */
 } lane;
@@ -150,11 +150,11 @@ static void take(const trace *t, lane *l, const int32_t *ids, size_t len, uint32
     double lse = (double)fmi_engine_lse_of(t->e, row);
     if (at + 1 < len)
         l->margin += sign * ((double)logits[ids[at + 1]] - lse);
-    if (at + 1 == t->out->common && sign > 0) /* where they part one row speaks for both */
+    if (at + 1 == t->out->common && sign > 0) /* where the texts part one row scores both */
         l->margin -= (double)logits[q->right[at + 1]] - lse;
 }
 
-/* Tokens [from, len - 1) of ids to each lane; the margin grows by sign times their log P. */
+/* Runs tokens [from, len - 1) of ids in each lane and adds sign times their log P to its margin. */
 static fm_status feed(trace *t, lane *l, uint32_t lanes, const int32_t *ids, size_t len,
                       uint32_t from, double sign)
 {
@@ -182,7 +182,7 @@ static fm_status feed(trace *t, lane *l, uint32_t lanes, const int32_t *ids, siz
     return rc;
 }
 
-/* From token `from` to the ends of both texts. */
+/* Runs the lanes from token `from` to the ends of both texts. */
 static fm_status both_ends(trace *t, lane *l, uint32_t lanes, uint32_t from)
 {
     const fm_trace_ask *q = t->q;
@@ -197,7 +197,7 @@ static fm_status both_ends(trace *t, lane *l, uint32_t lanes, uint32_t from)
                : rc;
 }
 
-/* A model as it is; hook: the states of the common tokens are read. */
+/* Runs a model without patches; hook: reads the states of the common tokens. */
 static fm_status alone(trace *t, fm_model *m, const fm_hook *hook, size_t hooks, double *margin)
 {
     lane l = {0};

@@ -1,4 +1,4 @@
-/* chat.c - open and render a chat template: the door between JSON and the Jinja interpreter. */
+/* chat.c - opens and renders chat templates: between JSON and the Jinja interpreter. */
 #include "infer/chat.h"
 
 #include <string.h>
@@ -113,7 +113,7 @@ fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *
         return fm_fail(FM_EINVAL, "%s: messages must be a list", t->what);
     FM_TRY(fm_arena_new(&c.arena));
     rc = globals(&c, messages, tools_or_null, add_generation_prompt, extra_or_null);
-    /* c.bytes: the values of what was given, at most JJ_MEMORY_MAX */
+    /* c.bytes: memory of the given values so far, at most JJ_MEMORY_MAX. */
     fm_buf_init(
         &text, FM_MIN(FM_CHAT_OUTPUT_ALWAYS + c.bytes * FM_CHAT_OUTPUT_FACTOR, FM_CHAT_OUTPUT_MAX));
     FM_THEN(rc, jj_exec(&c, t->root));

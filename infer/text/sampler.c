@@ -111,7 +111,7 @@ static cand pop(cand *h, size_t *n)
     return top;
 }
 
-/* Copy the row, penalise, check it. -inf (masked) is legal; NaN and +inf are a broken model. */
+/* Copies, penalises and checks the row. -inf (masked) is legal; NaN and +inf are a broken model. */
 static fm_status load(fm_sampler *s, const float *logits, uint32_t vocab, float penalty,
                       const int32_t *history, size_t history_count)
 {
@@ -146,7 +146,7 @@ static double weight_of(float logit, float best, double temperature)
     return logit > -INFINITY ? fm_exp(((double)logit - (double)best) / temperature) : 0.0;
 }
 
-/* Pop the candidates that survive top-k, top-p and min-p; returns how many, and their mass. */
+/* Pops the candidates that survive top-k, top-p and min-p; returns how many, and their mass. */
 static size_t keep(fm_sampler *s, size_t n, const fm_sample_params *p, double total, double *mass)
 {
     double t = (double)p->temperature;
@@ -168,7 +168,7 @@ static size_t keep(fm_sampler *s, size_t n, const fm_sample_params *p, double to
             s->weight[i] = weight_of(s->kept[i].logit, best, t);
             kept = i + 1;
         }
-        /* the best has weight 1; it always stays */
+        /* The best candidate has weight 1 and always stays. */
         if (i > 0 && ((p->top_p < 1.0f && !(*mass < (double)p->top_p * total)) ||
                       s->weight[i] < (double)p->min_p))
             return i;
@@ -227,7 +227,7 @@ static bool is_allowed(const uint64_t *allowed, int32_t id)
     return allowed[id / 64] >> (id % 64) & 1;
 }
 
-/* Strike out what is not allowed. */
+/* Takes out the tokens that are not allowed. */
 static fm_status restrict_to(fm_sampler *s, uint32_t vocab, const uint64_t *allowed)
 {
     bool any = false;
@@ -270,7 +270,7 @@ fm_status fm_sampler_pick_allowed(int32_t *token_out, fm_sampler *s, const float
         return FM_OK;
     }
     *token_out = draw(s, vocab, p, index);
-    if (allowed && !is_allowed(allowed, *token_out)) { /* rounding put the draw behind the last */
+    if (allowed && !is_allowed(allowed, *token_out)) { /* rounding drew beyond the last one */
         *token_out = s->kept[0].id;
         for (uint32_t i = 0; i < vocab && !is_allowed(allowed, *token_out); i++)
             *token_out = (int32_t)i;

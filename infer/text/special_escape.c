@@ -8,7 +8,7 @@
 
 #define FIRST_MARK 0xfdd0u
 #define LAST_MARK 0xfdefu
-#define SHORTEST_PART 2 /* bytes of a token's end or beginning; its other part is then seen too */
+#define SHORTEST_PART 2 /* fewest bytes of a token's end or beginning that get a mark */
 
 /* ---- the mark ---- */
 
@@ -72,8 +72,8 @@ static bool is_boundary(fm_span s, size_t at)
     return at == s.len || (s.data[at] & 0xc0) != 0x80;
 }
 
-/* Does a mark belong before byte i of s? Inside a whole token; before what may be the end of one;
- * behind what may be the beginning of one. */
+/* Whether a mark belongs before byte i of s: inside a whole token, before a possible end of one, or
+ * behind a possible beginning of one. */
 static bool marked_at(const fmi_special_escape *g, fm_span s, size_t i)
 {
     for (size_t k = 0; k < g->specials; k++) {
@@ -101,7 +101,7 @@ static fm_status mark_text(fmi_special_escape *g, fm_buf *out, fm_span s)
     for (size_t k = 0; k < g->specials; k++)
         starts[g->special[k].data[0]] = true;
     for (size_t i = 0; i <= s.len; i++) {
-        /* inside a whole token: behind its first character, so look only behind such bytes */
+        /* Inside a whole token the mark stands behind the first character: look only there. */
         bool look = i == 0 || i == s.len;
         for (size_t back = 1; back <= 4 && back <= i && !look; back++)
             look = starts[s.data[i - back]];

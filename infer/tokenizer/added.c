@@ -1,5 +1,5 @@
-/* added.c - added tokens: texts that are one token wherever they stand, found before anything
- * else looks at the text; leftmost first, of several at one place the longest. */
+/* added.c - added tokens: texts that are one token wherever they stand. They are found before the
+ * other steps, leftmost first, of several at one place the longest. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>
@@ -228,7 +228,7 @@ bool fmi_added_marked(const fmi_added_scan *sc, size_t begin, size_t end)
     return lo < sc->marks && sc->mark[lo] < end;
 }
 
-/* Does the match [begin, end) count? Widens it over the spaces it swallows. */
+/* Whether the match [begin, end) counts. Widens it by spaces that lstrip and rstrip include. */
 static bool accept(const fmi_added_scan *sc, const fmi_added_token *t, size_t *begin, size_t *end)
 {
     if (t->special && (sc->plain || fmi_added_marked(sc, *begin, *end)))
@@ -248,7 +248,7 @@ static bool emit(fmi_added_scan *sc, size_t begin, size_t end, int32_t id, fmi_s
 
     if (begin <= sc->pos) {
         *out = hit;
-    } else { /* the text before it first */
+    } else { /* returns the text before the match first */
         out->begin = sc->pos;
         out->end = begin;
         out->id = -1;

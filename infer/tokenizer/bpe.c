@@ -24,7 +24,7 @@ struct fmi_symbol {
 typedef struct fmi_heap_item {
     uint64_t key; /* rank << 32 | position: the order of merging */
     uint64_t pair;
-    uint32_t id; /* what the pair becomes */
+    uint32_t id; /* of the merged pair */
 } fmi_heap_item;
 
 typedef struct fmi_affix {
@@ -145,7 +145,7 @@ static fm_status parse_merges(fmi_bpe *m, const fm_json *list)
 
 /* ---- reading ---- */
 
-/* Chance has no place here. */
+/* Refuses options that would make encoding random. */
 static fm_status refuse_options(const fm_json *model)
 {
     const fm_json *v = fm_json_get(model, "dropout");
@@ -155,7 +155,7 @@ static fm_status refuse_options(const fm_json *model)
     return fm_fail(FM_EUNSUPPORTED, "tokenizer.json: model.dropout is not implemented");
 }
 
-/* What is written before every character but a word's first, and behind its last. */
+/* Reads the text that is put before every character but a word's first, or behind its last. */
 static fm_status parse_affix(fmi_affix *out, const fm_json *model, const char *key)
 {
     const fm_json *v = fm_json_get(model, key);
@@ -251,8 +251,8 @@ static bool put_fallback(const fmi_bpe *m, fmi_tok_scratch *s, size_t *n, const 
     return true;
 }
 
-/* The id of the character at word[i], with what belongs before and behind it; *len bytes of *text
- * are what falls back to bytes. */
+/* The id of the character at word[i] with its affixes; text[0..*len) is the text that falls back to
+ * bytes where there is no id. */
 static uint32_t symbol_at(const fmi_bpe *m, fm_span word, size_t i, uint8_t *text, size_t *len)
 {
     uint32_t cp;
@@ -281,15 +281,16 @@ static uint32_t symbol_at(const fmi_bpe *m, fm_span word, size_t i, uint8_t *tex
     return (uint32_t)fmi_vocab_find(&m->vocab, fm_span_of(text, at));
 }
 
-/* Characters to ids. What the vocabulary lacks becomes bytes, else unk, else nothing. An unk is
- * written when the next known character comes, so behind bytes that follow it: as in `tokenizers`. */
+/* Turns characters into ids. A character that the vocabulary lacks becomes bytes, else unk, else
+ * nothing. As in `tokenizers`, an unk is written when the next known character comes, behind later
+ * bytes. */
 static fm_status first_symbols(const fmi_bpe *m, fmi_tok_scratch *s, fm_span word, size_t *count)
 {
     size_t n = 0, room = word.len + m->last.len;
     bool unk_open = false;
 
     if (m->inside.len > 0)
-        room += m->inside.len * word.len; /* they too fall back to bytes */
+        room += m->inside.len * word.len; /* prefixes fall back to bytes too */
     if (room > s->sym_cap) {
         FM_TRY(fm_grow(&s->sym, &s->sym_cap, room, sizeof *s->sym));
     }
@@ -386,7 +387,7 @@ static void heap_push(const fmi_bpe *m, fmi_tok_scratch *s, size_t *n, uint32_t 
     heap_up(s->heap, (*n)++);
 }
 
-/* Each merge adds at most two pairs and ends one symbol: 3 n items are enough. */
+/* Each merge adds at most two pairs and ends one symbol, so 3 n items are enough. */
 static fm_status merge_heap(const fmi_bpe *m, fmi_tok_scratch *s, size_t *count)
 {
     size_t n = *count, items = 0;
@@ -407,7 +408,7 @@ static fm_status merge_heap(const fmi_bpe *m, fmi_tok_scratch *s, size_t *count)
         uint32_t left = (uint32_t)top.key, right = sym[left].next;
         if (sym[left].id != (uint32_t)(top.pair >> 32) || right == NO_ID ||
             sym[right].id != (uint32_t)top.pair)
-            continue; /* stale: one of them was merged since */
+            continue; /* stale: one of the two was merged since */
         sym[left].id = top.id;
         sym[left].next = sym[right].next;
         sym[right].id = NO_ID;

@@ -1,14 +1,15 @@
-/* charsmap.c - the precompiled character map of SentencePiece models: which texts a normalizer
- * replaces, and by what. The bytes are
+/* charsmap.c - the precompiled character map of SentencePiece models: the texts that a normalizer
+ * replaces, and their replacements. The bytes are
  *
  *   u32 bytes of the array, little-endian
- *   u32 units[]             a double array (darts-clone): bit 31 a value, 30..10 offset, 9 its scale,
+ *   u32 units[]             a double array (darts-clone): bit 31 a value, 30..10 offset, 9 its
+ *   scale,
  *                           8 has a value below it, 7..0 label
  *   replacement texts, each ended by a 0 byte; values are offsets of them
  *
- * `tokenizers` and SentencePiece read it differently: the first asks for a whole grapheme cluster
- * shorter than 6 bytes and takes the shortest entry that begins it, then for single characters;
- * the second takes the longest entry at each place. */
+ * `tokenizers` and SentencePiece read it differently: the first looks up a whole grapheme cluster
+ * shorter than 6 bytes and takes the shortest entry that begins it, then looks up single
+ * characters; the second takes the longest entry at each place. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>
@@ -90,7 +91,7 @@ static uint32_t offset_of(uint32_t unit)
     return (unit >> 10) << ((unit & (1u << 9)) >> 6);
 }
 
-/* The shortest or the longest entry that begins text. Hostile arrays lead outside: no entry. */
+/* The shortest or the longest entry that begins text. A link out of a hostile array: no entry. */
 static size_t find(const fmi_charsmap *m, fm_span text, bool longest, fm_span *replacement)
 {
     uint32_t pos = offset_of(m->unit[0]), value = 0;

@@ -1,11 +1,11 @@
 /* decode.c - decoders: tokens back to text.
  *
- * A decoder is a list of steps. Those before the tokens are joined act on one token at a time, and
- * ask at most whether it is the first or the last one, so each token's bytes are computed at open,
- * once for each answer that matters; behind the joint only Strip is left. That makes the streaming
- * decoder the same code. What would have to see the whole text is refused. One difference from
- * `tokenizers`: where a run of byte-fallback tokens is not UTF-8, it gives one U+FFFD per byte of
- * the run, this one per ill-formed part. */
+ * A decoder is a list of steps. Steps before the tokens are joined act on one token at a time and
+ * depend at most on whether it is the first or the last one, so each token's bytes are computed at
+ * open, once for each case; after the tokens are joined only Strip is left. So the streaming
+ * decoder is the same code. Steps that would have to see the whole text are refused. One difference
+ * from `tokenizers`: where a run of byte-fallback tokens is not UTF-8, `tokenizers` gives one
+ * U+FFFD per byte of the run, this decoder one per ill-formed part. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>
@@ -129,7 +129,7 @@ static const struct {
              {"ByteLevel", FMI_DECODE_BYTE_LEVEL, parse_nothing},
              {"Fuse", FMI_DECODE_FUSE, parse_nothing}};
 
-/* Is a step possible where it stands? Sets what the streaming decoder has to know. */
+/* Checks that a step is possible where it stands, and sets what the streaming decoder needs. */
 static fm_status place(parse_state *s, fmi_decode_step *p, const char *type)
 {
     fmi_decoder *d = s->d;
@@ -214,7 +214,7 @@ void fmi_decoder_release(fmi_decoder *d)
 
 /* ---- one token ---- */
 
-/* A token all of whose characters stand for bytes is those bytes; any other is its own text. */
+/* ByteLevel: a token whose characters all stand for bytes gives those bytes; any other its text. */
 static void byte_level(fm_span text, fm_buf *out)
 {
     size_t begin = out->len;
@@ -259,7 +259,7 @@ static void replace_all(fm_buf *out, fm_span text, fm_span from, fm_span to)
     fm_buf_append(out, text.data + done, text.len - done);
 }
 
-/* The spaces that tokenizing English puts before punctuation and contractions. */
+/* Removes the spaces that tokenizing English puts before punctuation and contractions. */
 static void clean_up(fm_buf *out, fm_span text)
 {
     static const char *const pair[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
@@ -357,7 +357,7 @@ static bool byte_token(fm_span text, uint8_t *byte)
     return true;
 }
 
-/* Returns false at a byte of ByteFallback, which no later step touches. */
+/* Runs a step on a token. False: the result is a byte of ByteFallback, which later steps leave. */
 static bool run_step(const fmi_decode_step *p, fm_span text, unsigned form, fm_buf *out)
 {
     bool first = form & FMI_FORM_FIRST, last = form & FMI_FORM_LAST;
@@ -399,7 +399,7 @@ static bool run_step(const fmi_decode_step *p, fm_span text, unsigned form, fm_b
     return true;
 }
 
-/* grow_left: bytes by which steps may still make tokens longer. */
+/* Decodes a token. grow_left: bytes by which steps may still make tokens longer. */
 static fm_status decode_token(const fmi_decoder *d, fm_span text, unsigned form, size_t *grow_left,
                               fm_buf *out)
 {
@@ -412,7 +412,7 @@ static fm_status decode_token(const fmi_decoder *d, fm_span text, unsigned form,
     for (size_t i = 0; i < d->count && rc == FM_OK && more; i++) {
         fm_buf *b = &tmp[i & 1];
         if (&d->step[i] == d->strip)
-            break; /* of the joined text */
+            break; /* Strip acts on the joined text */
         fm_buf_clear(b);
         b->max = fmi_room(text.len, *grow_left);
         more = run_step(&d->step[i], text, form, b);
@@ -483,8 +483,8 @@ void fm_tok_stream_init(fm_tok_stream *s, const fm_tokenizer *t, bool skip_speci
     s->previous = -1;
 }
 
-/* Whole code points of the joined text: what Strip takes from its ends is left out. At its end up
- * to `stop` of the character are kept back until something else follows. */
+/* Delivers whole code points of the joined text without the characters that Strip takes from its
+ * ends. At the end up to `stop` such characters are kept back until another character follows. */
 static void deliver(fm_tok_stream *s, const fmi_decode_step *p, fm_span text, fm_buf *out)
 {
     fm_span c = p ? part_span(&p->a) : fm_span_of("", 0);
@@ -507,7 +507,7 @@ static void deliver(fm_tok_stream *s, const fmi_decode_step *p, fm_span text, fm
         text.len -= c.len;
         tail++;
     }
-    /* all of it is that character: of what was kept back before, the oldest may go */
+    /* The text is only that character: the oldest of those kept back may be delivered. */
     uint32_t give = text.len > 0                     ? s->strip_held
                     : s->strip_held + tail > p->stop ? s->strip_held + tail - p->stop
                                                      : 0;
@@ -518,7 +518,7 @@ static void deliver(fm_tok_stream *s, const fmi_decode_step *p, fm_span text, fm
     s->strip_held = FM_MIN(s->strip_held, p->stop);
 }
 
-/* held + bytes -> whole code points to out, the unfinished rest to held */
+/* Joins held and b: writes whole code points to out and keeps the unfinished rest in held. */
 static void whole_points(fm_tok_stream *s, fm_span b, fm_buf *out)
 {
     while (s->held_len > 0 && b.len > 0) {
@@ -564,7 +564,7 @@ static fm_status put_token(fm_tok_stream *s, const fm_tokenizer *t, int32_t id, 
     fm_status rc = FM_OK;
 
     if (t->decoder.ctc && b.len == 0)
-        return FM_OK; /* padding */
+        return FM_OK; /* CTC's padding */
     if (t->decoder.join_space && s->any)
         rc = pour(s, t, fm_span_str(" "), out);
     s->any = true;

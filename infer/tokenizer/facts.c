@@ -1,4 +1,4 @@
-/* facts.c - what an open tokenizer says of itself and of its tokens. */
+/* facts.c - facts about an open tokenizer and its tokens. */
 #include "infer/tokenizer/internal.h"
 
 size_t fm_tokenizer_vocab_size(const fm_tokenizer *t)

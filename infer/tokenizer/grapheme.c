@@ -1,6 +1,6 @@
 /* grapheme.c - extended grapheme clusters (UAX 29), as the Rust crate unicode-segmentation cuts
- * them. Classes are utf8proc's (Unicode 15) with what came later, and the conjuncts of Indic scripts
- * (rule GB9c), which it does not know. */
+ * them. Classes are utf8proc's (Unicode 15) with later additions, and the conjuncts of Indic
+ * scripts (rule GB9c), which utf8proc lacks. */
 #include "infer/tokenizer/internal.h"
 
 #include <utf8proc.h>
@@ -87,7 +87,7 @@ static int class_of(uint32_t cp)
 typedef struct state {
     int last;
     bool pict;      /* a pictograph and only Extend since */
-    bool pict_zwj;  /* and then a joiner */
+    bool pict_zwj;  /* the same, then a joiner */
     bool regional;  /* an odd number of regional indicators */
     bool consonant; /* an Indic consonant, and only Extend and linkers since */
     bool linker;    /* with a linker among them */
@@ -110,7 +110,7 @@ static bool is_control(int c)
            c == UTF8PROC_BOUNDCLASS_CONTROL;
 }
 
-/* Does a code point of class c belong to the cluster so far? */
+/* Whether a code point of class c belongs to the cluster so far. */
 static bool joins(const state *s, int c, uint32_t cp)
 {
     if (s->last == UTF8PROC_BOUNDCLASS_CR && c == UTF8PROC_BOUNDCLASS_LF)

@@ -1,4 +1,4 @@
-/* internal.h - what the tokenizer's files share. Not for others.
+/* internal.h - what the tokenizer's files share, for this folder alone.
  *
  * Encoding runs over a list of pieces: spans of one text buffer. Splitting steps only make the
  * spans smaller; steps that change the text (normalizers, ByteLevel) write a new buffer. */
@@ -15,9 +15,10 @@
 #define FMI_TOK_TOKEN_MAX 65536   /* bytes of one vocabulary entry */
 #define FMI_TOK_TEMPLATE_MAX 64   /* ids around a text */
 #define FMI_TOK_PIECE_MAX 1024    /* bytes of a token in a prefix tree: bounds the work per byte */
-#define FMI_TOK_PTREE_MAX ((size_t)1 << 27) /* bytes of all of them */
-/* Steps that change a text (normalizers, pre-tokenizers; decoders the vocabulary) may make it longer
- * by this much in all, or a few steps in a row make a gigabyte of a line. Real ones triple it. */
+#define FMI_TOK_PTREE_MAX ((size_t)1 << 27) /* bytes of a prefix tree */
+/* Steps that change a text (normalizers, pre-tokenizers; decoders on the vocabulary) may together
+ * make it longer by this much; else a few steps in a row could make a gigabyte of a
+ * line. Real ones triple it. */
 #define FMI_TOK_GROW_TIMES 8
 #define FMI_TOK_GROW_MORE ((size_t)1 << 20)
 #define FMI_SPM_SPACE "\xe2\x96\x81" /* U+2581, a space in a SentencePiece model */
@@ -30,7 +31,7 @@ void fmi_regex_free(fmi_regex *re);
 /* First match in subject at or after `from`. *found false: none. subject is valid UTF-8. */
 fm_status fmi_regex_next(const fmi_regex *re, fm_regex_run *run, fm_span subject, size_t from,
                          bool *found, size_t *begin, size_t *end);
-/* Rewrite an Oniguruma class shorthand pattern so that PCRE2 gives the same classes. */
+/* Rewrites the class shorthands of an Oniguruma pattern so that PCRE2 gives the same classes. */
 fm_status fmi_regex_rewrite(fm_buf *out, fm_span pattern, const char *field);
 
 /* ---- Unicode facts beyond the libraries' tables (unicode.c) ---- */
@@ -43,14 +44,14 @@ extern const size_t fmi_unicode_extra_count;
 bool fmi_is_numeric(uint32_t cp); /* Rust's char::is_numeric: N*, Unicode 17 */
 bool fmi_is_space(uint32_t cp);   /* White_Space */
 bool fmi_is_word(uint32_t cp);    /* Rust regex \w: Alphabetic, M, Nd, Pc, Join_Control */
-/* Of the Unicode that `tokenizers` knows there (unicode_old.c). */
+/* By the older Unicode versions that `tokenizers` uses for these (unicode_old.c). */
 bool fmi_is_nonspacing(uint32_t cp);  /* Mn, for BertNormalizer */
 bool fmi_is_mark(uint32_t cp);        /* M*, for StripAccents */
 bool fmi_is_punctuation(uint32_t cp); /* P* and ASCII's symbols */
 bool fmi_is_other(uint32_t cp);       /* Cc, Cf, Co */
-bool fmi_is_inert(uint32_t cp);       /* its normal forms leave this one as it is, where it is */
-uint32_t fmi_lower(uint32_t cp);      /* but U+0130, which becomes two code points */
-int fmi_script(uint32_t cp);          /* script.c; -1: of any script */
+bool fmi_is_inert(uint32_t cp);       /* no normal form changes or moves it */
+uint32_t fmi_lower(uint32_t cp);      /* except U+0130, which becomes two code points */
+int fmi_script(uint32_t cp);          /* script.c; -1: fits any script */
 
 typedef struct fmi_ptree_key {
     fm_span text;
@@ -79,8 +80,8 @@ fm_status fmi_pieces_add(fmi_pieces *ps, size_t off, size_t len); /* drops empty
 typedef struct fmi_tok_scratch {
     fmi_pieces a, b;
     fm_buf norm[2];
-    bool first_segment; /* what is normalised begins the text */
-    bool head_lost;     /* the last normalising dropped the beginning of the text */
+    bool first_segment; /* the segment to be normalised begins the text */
+    bool head_lost;     /* the last normalisation dropped the beginning of the text */
     size_t grow_left;   /* bytes by which steps may still make the text longer */
     fm_regex_run *run;
     struct fmi_symbol *sym;
@@ -95,7 +96,7 @@ typedef struct fmi_tok_scratch {
     size_t spm_pair_cap;
 } fmi_tok_scratch;
 
-/* What a step may write that reads so many bytes. */
+/* Most bytes that a step may write when it reads `in` bytes. */
 static inline size_t fmi_room(size_t in, size_t grow_left)
 {
     return FM_MIN(in + grow_left, FM_TOK_TEXT_MAX * 4);
@@ -107,15 +108,15 @@ static inline void fmi_grew(size_t *grow_left, size_t in, size_t out)
 }
 
 /* ---- normalizers (normalize.c) ---- */
-/* A table of replacements compiled by SentencePiece: a double array over texts, and the replacements
- * (charsmap.c). */
+/* A table of replacements compiled by SentencePiece: a double array over texts, and the
+ * replacements (charsmap.c). */
 typedef struct fmi_charsmap fmi_charsmap;
 fm_status fmi_charsmap_new(fmi_charsmap **out, fm_span bytes, const char *field);
 fm_status fmi_charsmap_new_base64(fmi_charsmap **out, fm_span text, const char *field);
 void fmi_charsmap_free(fmi_charsmap *m);
 /* As `tokenizers` does it, by grapheme clusters. */
 fm_status fmi_charsmap_normalize(const fmi_charsmap *m, fm_span in, fm_buf *out);
-/* As SentencePiece does it: the longest entry that begins text; its length in bytes (0 = none). */
+/* As SentencePiece does it: bytes of the longest entry that begins text (0 = none). */
 size_t fmi_charsmap_longest(const fmi_charsmap *m, fm_span text, fm_span *replacement);
 /* Bytes of the extended grapheme cluster that begins text (grapheme.c). */
 size_t fmi_grapheme_next(fm_span text);
@@ -141,15 +142,15 @@ typedef enum fmi_norm_kind {
 
 typedef struct fmi_norm {
     fmi_norm_kind kind;
-    char *text; /* Prepend, Replace: what is put in */
+    char *text; /* Prepend, Replace: the text to insert */
     size_t text_len;
     fmi_regex *re;
     bool left, right; /* Strip; SPM: remove_extra_whitespaces */
     fmi_charsmap *map;
     /* SPM: a space before (of every segment of a text, or of the first) or behind; spaces become
-     * U+2581; texts that are left as they are */
+     * U+2581. */
     bool prefix, every_segment, suffix, escape;
-    fmi_ptree symbols;
+    fmi_ptree symbols; /* SPM: texts that are left as they are */
 } fmi_norm;
 
 typedef struct fmi_norms {
@@ -158,10 +159,10 @@ typedef struct fmi_norms {
 } fmi_norms;
 fm_status fmi_norms_parse(fmi_norms *out, const fm_json *v);
 void fmi_norms_release(fmi_norms *ns);
-/* One segment by a SentencePiece model's rules (sentencepiece_normalize.c);
- * first: it begins the text. */
+/* Normalises one segment by a SentencePiece model's rules (sentencepiece_normalize.c); first: the
+ * segment begins the text. */
 fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *out);
-/* Normalise in; the result lies in one of s->norm or is `in` itself. */
+/* Normalises in; the result lies in one of s->norm or is `in` itself. */
 fm_status fmi_norms_run(const fmi_norms *ns, fmi_tok_scratch *s, fm_span in, fm_span *out);
 
 /* ---- pre-tokenizers (pre_tokenize.c) ---- */
@@ -211,7 +212,7 @@ void fmi_pres_release(fmi_pres *ps);
 /* s->a holds one piece; on return it holds the words. first: the segment starts the text. */
 fm_status fmi_pres_run(const fmi_pres *ps, fmi_tok_scratch *s, bool first);
 uint32_t fmi_byte_to_char(uint8_t b); /* GPT-2's printable character for a byte */
-int fmi_char_to_byte(uint32_t cp);    /* -1: not one of them */
+int fmi_char_to_byte(uint32_t cp);    /* the reverse; -1: no such character */
 
 /* ---- vocabulary and prefix tree (vocab.c) ---- */
 /* Hash of token text to id, with the texts in one arena; ids are dense up to `size`. */
@@ -235,12 +236,12 @@ void fmi_byte_ids(int32_t out[256], const fmi_vocab *v);
 /* {"text": id, ...} */
 fm_status fmi_vocab_parse(fmi_vocab *out, const fm_json *v);
 
-/* Sorts the keys. Of equal texts the one with the largest token counts. */
+/* Sorts the keys. Among equal texts the one with the largest token is used. */
 fm_status fmi_ptree_build(fmi_ptree *t, fmi_ptree_key *key, size_t count);
 void fmi_ptree_release(fmi_ptree *t);
-/* From a node (0 = root) on; 0 = no such text. */
+/* The node that byte leads to from a node (0 = root); 0 = no such text. */
 uint32_t fmi_ptree_step(const fmi_ptree *t, uint32_t node, uint8_t byte);
-int32_t fmi_ptree_token(const fmi_ptree *t, uint32_t node); /* that ends here; -1 = none */
+int32_t fmi_ptree_token(const fmi_ptree *t, uint32_t node); /* ending at node; -1 = none */
 /* Bytes of the longest key that begins text (0 = none). */
 size_t fmi_ptree_longest(const fmi_ptree *t, fm_span text, int32_t *token);
 
@@ -294,7 +295,7 @@ void fmi_spm_bpe_free(fmi_spm_bpe *m);
 fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, fm_ids *out);
 const fmi_vocab *fmi_spm_bpe_vocab(const fmi_spm_bpe *m);
 
-/* One of them (vocab_model.c). */
+/* The model of a tokenizer: one of the four (vocab_model.c). */
 typedef struct fmi_model {
     fmi_bpe *bpe;
     fmi_wordpiece *wordpiece;
@@ -311,7 +312,7 @@ typedef struct fmi_added_token {
     int32_t id;
     char *text;
     size_t len;
-    char *shown; /* what it decodes to: normalised, where it is matched so */
+    char *shown; /* its decoded text: normalised where `normalized` */
     size_t shown_len;
     bool special, normalized, lstrip, rstrip, single_word;
 } fmi_added_token;
@@ -335,7 +336,7 @@ typedef struct fmi_added_scan {
     const fmi_added *added;
     const fmi_trie *trie;
     fm_span text;
-    size_t pos;         /* end of what was given out */
+    size_t pos;         /* end of the last segment returned */
     size_t search;      /* where to look for the next match */
     bool plain;         /* special tokens are ordinary text */
     const size_t *mark; /* [marks] ascending: no special token lies across one of them */
@@ -344,7 +345,7 @@ typedef struct fmi_added_scan {
     fmi_segment next;
 } fmi_added_scan;
 bool fmi_added_next(fmi_added_scan *scan, fmi_segment *out);
-/* Does a mark lie inside: begin < mark < end? */
+/* Whether a mark lies inside: begin < mark < end. */
 bool fmi_added_marked(const fmi_added_scan *scan, size_t begin, size_t end);
 
 /* ---- decoders (decode.c) ---- */
@@ -367,22 +368,22 @@ typedef struct fmi_text_part {
 
 typedef struct fmi_decode_step {
     fmi_decode_kind kind;
-    fmi_text_part a, b;   /* pattern, prefix, suffix, character, padding; replacement, delimiter */
+    fmi_text_part a, b;   /* a: pattern, prefix, suffix, ..; b: replacement, delimiter */
     uint32_t start, stop; /* Strip */
     bool drop_first;      /* Metaspace: a first token loses its spaces */
     bool cleanup;         /* WordPiece, CTC */
 } fmi_decode_step;
 
-enum { FMI_FORM_FIRST = 1, FMI_FORM_LAST = 2 }; /* a token's place that its bytes depend on */
+enum { FMI_FORM_FIRST = 1, FMI_FORM_LAST = 2 }; /* a token's bytes can depend on its place */
 
 typedef struct fmi_decoder {
     fmi_decode_step step[16];
     size_t count;
-    const fmi_decode_step *strip; /* of the joined text; NULL: none */
+    const fmi_decode_step *strip; /* applied to the joined text; NULL: none */
     bool join_space;              /* no decoder given: tokens joined by a space */
     bool bytes, ctc, by_first, by_last;
     struct {
-        fm_buf bytes;  /* all tokens' bytes in one piece */
+        fm_buf bytes;  /* bytes of all tokens, one after another */
         uint32_t *off; /* [size + 1] */
     } form[4];
 } fmi_decoder;
@@ -409,16 +410,16 @@ struct fm_tokenizer {
     int32_t prefix[FMI_TOK_TEMPLATE_MAX], suffix[FMI_TOK_TEMPLATE_MAX];
     size_t prefix_count, suffix_count;
     int32_t bos, eos, pad, unk;
-    bool add_bos, add_eos; /* a SentencePiece model: around a text */
+    bool add_bos, add_eos; /* a SentencePiece model puts them around a text */
     char *chat_template;
     size_t chat_template_len;
 };
 
-/* Norms, decoder, added tokens and model out of a SentencePiece model file (sentencepiece.c);
+/* Reads norms, decoder, added tokens and model from a SentencePiece model file (sentencepiece.c);
  * config is tokenizer_config.json or NULL. */
 fm_status fmi_spm_open(fm_tokenizer *t, fm_span file, const fm_json *config);
 
-/* Tables of code points: ascending ranges, both ends in. */
+/* Tables of code points: ascending ranges, both ends included. */
 typedef struct fmi_range {
     uint32_t lo, hi;
 } fmi_range;

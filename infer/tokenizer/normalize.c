@@ -62,7 +62,7 @@ static fm_status parse_one(fmi_norm *n, const fm_json *v, const char *type)
     return fm_fail(FM_EUNSUPPORTED, "%s: type '%s' is not implemented", field, type);
 }
 
-/* The next step; NULL where there are too many. */
+/* Adds a step; NULL where there are too many. */
 static fmi_norm *add_step(fmi_norms *out)
 {
     if (out->count < FMI_TOK_STEPS_MAX)
@@ -71,7 +71,7 @@ static fmi_norm *add_step(fmi_norms *out)
     return NULL;
 }
 
-/* Its parts become steps of their own. */
+/* BertNormalizer: each of its parts becomes a step. */
 static fm_status parse_bert(fmi_norms *out, const fm_json *v)
 {
     static const char field[] = "tokenizer.json: normalizer";
@@ -148,11 +148,11 @@ static bool all_ascii(fm_span s)
     return true;
 }
 
-/* utf8proc puts marks in order by exchanging neighbours, which for a long run takes quadratic time:
- * such runs are put in order before. */
+/* utf8proc sorts marks by exchanging neighbours, which takes quadratic time for a long run: runs
+ * longer than this are sorted before. */
 #define LONG_RUN 64
 
-/* The combining class; 1 for the starters that decompose to marks, which are parts of runs too. */
+/* The combining class; 1 for starters that decompose to marks, since they belong to runs too. */
 static unsigned mark_class(uint32_t cp)
 {
     if (cp < 0x300)
@@ -176,8 +176,8 @@ static bool has_long_run(fm_span in)
     return false;
 }
 
-/* A run of marks by class, in their order within one (counting sort). Those that decompose to marks of
- * two classes are decomposed. */
+/* Writes a run of marks sorted by class, keeping their order inside of a class (counting sort).
+ * Marks that decompose to marks of two classes are decomposed. */
 static fm_status put_run(fm_span run, fm_buf *out)
 {
     size_t at[257] = {0}, count = 0, n;
@@ -242,7 +242,7 @@ static fm_status form_ordered(unsigned opt, fm_span in, fm_buf *out)
     utf8proc_ssize_t n =
         utf8proc_decompose(in.data, (utf8proc_ssize_t)in.len, NULL, 0, (utf8proc_option_t)opt);
     if (n >= 0) {
-        /* reencode writes UTF-8 (up to 4 bytes each and a NUL) over the code points */
+        /* reencode writes UTF-8 (up to 4 bytes each and a NUL) over the code points. */
         cps = fm_malloc(((size_t)n + 2) * sizeof *cps);
         if (!cps)
             return FM_ENOMEM;
@@ -272,8 +272,8 @@ static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
     return form_ordered(opt, in, out);
 }
 
-/* Code points that the older Unicode does not know are starters there that neither decompose nor
- * compose: what lies between them is normalised by itself. */
+/* In the older Unicode, code points that it does not know are starters that neither decompose nor
+ * compose: the text between them is normalised piece by piece. */
 static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
 {
     unsigned opt = UTF8PROC_STABLE;
@@ -394,7 +394,7 @@ static fm_status replace(const fmi_norm *n, fmi_tok_scratch *s, fm_span in, fm_b
         FM_TRY(fmi_regex_next(n->re, s->run, in, from, &found, &b, &e));
         if (!found)
             break;
-        if (b == e) /* an empty match replaces nothing here */
+        if (b == e) /* empty matches are not implemented */
             return fm_fail(FM_EUNSUPPORTED,
                            "tokenizer.json: normalizer: Replace pattern matches an empty text");
         s->head_lost = s->head_lost || (b == 0 && n->text_len == 0);
@@ -504,7 +504,7 @@ fm_status fmi_norms_run(const fmi_norms *ns, fmi_tok_scratch *s, fm_span in, fm_
         if (rc < 0)
             return rc;
         fmi_grew(&s->grow_left, out->len, b->len);
-        *out = fm_span_of(fm_buf_cstr(b), b->len); /* never NULL, so that steps may add to it */
+        *out = fm_span_of(fm_buf_cstr(b), b->len); /* data is never NULL: steps may add to it */
     }
     return FM_OK;
 }

@@ -20,7 +20,7 @@ uint32_t fmi_byte_to_char(uint8_t b)
 
     if ((b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae)
         return b;
-    /* the other 68, in order, are moved to U+0100 and on */
+    /* The other 68 bytes become, in order, the characters from U+0100 on. */
     if (b <= 0x20)
         skipped = b;
     else if (b <= 0xa0)
@@ -131,7 +131,7 @@ static fm_status parse_fixed_length(fmi_pre *p, const fm_json *v)
     return FM_OK;
 }
 
-/* Removes one character. */
+/* CharDelimiterSplit: the delimiter is one character, which is removed. */
 static fm_status parse_delimiter(fmi_pre *p, const fm_json *v)
 {
     fm_span c = fm_json_str(fm_json_get(v, "delimiter"));
@@ -236,7 +236,7 @@ static fm_status flush(joiner *j)
     return was ? fmi_pieces_add(j->out, j->off, j->len) : FM_OK;
 }
 
-/* Does a part that follows the open one belong to it? */
+/* Whether a part belongs to the open piece before it. */
 static bool joins(const joiner *j, bool is_match)
 {
     switch (j->behavior) {
@@ -285,7 +285,7 @@ static fm_status split_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in,
         rc = fmi_regex_next(p->re, s->run, text, from, &found, &b, &e);
         if (rc < 0 || !found)
             break;
-        if (b == e) { /* empty match: no part of its own, look on behind the next character */
+        if (b == e) { /* an empty match is no part: search on behind the next character */
             uint32_t cp;
             from = e < in.len ? e + fm_utf8_next(text.data + e, &cp) : in.len + 1;
             continue;
@@ -313,7 +313,7 @@ static char_class classify(const fmi_pre *p, uint32_t cp)
     return p->kind == FMI_PRE_BERT && fmi_is_punctuation(cp) ? CLASS_B : CLASS_A;
 }
 
-/* Runs of one class become pieces; CLASS_NONE is dropped. */
+/* Makes pieces of runs of one class; drops CLASS_NONE. */
 static fm_status class_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
 {
     const uint8_t *text = s->a.text.data + in.off;
@@ -361,7 +361,7 @@ static fm_status punctuation_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_pie
     return flush(&j);
 }
 
-/* A piece begins where the script changes; what belongs to any script and leads is dropped. */
+/* Begins a piece where the script changes; drops leading code points that fit any script. */
 static fm_status script_piece(fmi_tok_scratch *s, fmi_piece in, fmi_pieces *out)
 {
     const uint8_t *text = s->a.text.data + in.off;
@@ -397,7 +397,7 @@ static fm_status fixed_piece(const fmi_pre *p, fmi_tok_scratch *s, fmi_piece in,
     return fmi_pieces_add(out, in.off + begin, in.len - begin);
 }
 
-/* Append s with every byte written as its printable character. */
+/* Appends s with every byte written as its printable character. */
 static void put_bytes(fm_buf *out, const uint8_t *s, size_t len)
 {
     uint8_t *dst = fm_buf_extend(out, 2 * len);
@@ -428,7 +428,7 @@ static fm_status grown(const fm_buf *b)
                : fm_buf_ok(b);
 }
 
-/* Takes s->a to s->b with the text rewritten. */
+/* Rewrites the text of s->a into s->b. */
 static fm_status byte_level(const fmi_pre *p, fmi_tok_scratch *s)
 {
     fm_status rc = FM_OK;
@@ -479,7 +479,7 @@ static void put_metaspace(const fmi_pre *p, fm_buf *out, fm_span text, bool prep
     }
 }
 
-/* Spaces become the replacement character, and words begin with it. */
+/* Replaces spaces by the replacement character, with which words begin. */
 static fm_status metaspace(const fmi_pre *p, fmi_tok_scratch *s, bool first)
 {
     fmi_pieces tmp = {.p = NULL};
@@ -507,7 +507,7 @@ static fm_status metaspace(const fmi_pre *p, fmi_tok_scratch *s, bool first)
     fm_free(tmp.p);
     if (rc < 0)
         return rc;
-    fm_buf swap = s->a.text; /* the pieces in b are spans of it */
+    fm_buf swap = s->a.text; /* the pieces in b are spans of this text */
     s->a.text = s->b.text;
     s->b.text = swap;
     return FM_OK;
@@ -534,7 +534,7 @@ static fm_status border_step(const fmi_pre *p, fmi_tok_scratch *s)
     for (size_t i = 0; i < s->a.count; i++) {
         FM_TRY(cut_piece(p, s, s->a.p[i]));
     }
-    fm_buf swap = s->a.text; /* borders only: the text stays */
+    fm_buf swap = s->a.text; /* only borders change: the text stays */
     s->a.text = s->b.text;
     s->b.text = swap;
     return FM_OK;

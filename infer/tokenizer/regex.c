@@ -1,6 +1,6 @@
 /* regex.c - the regular expressions of tokenizer.json on PCRE2.
  *
- * The files are written for Oniguruma. Most of its syntax means the same in PCRE2; what does not is
+ * The files are written for Oniguruma. Most of its syntax means the same in PCRE2; the rest is
  * rewritten here (\s \d \w \p{..} \v \u: newer Unicode, other sets) or refused by name (anchors,
  * \b, nested classes, back references), since a pattern that matches slightly differently gives
  * wrong ids without any sign. */
@@ -68,8 +68,8 @@ static void put_category(fm_buf *out, const char *name)
     put_extra(out, name);
 }
 
-/* Contents of \w as Oniguruma has it: letters, marks, Nd, Nl, Pc, circled and squared letters, and
- * the Latin-1 numbers. */
+/* Writes the contents of \w as Oniguruma has it: letters, marks, Nd, Nl, Pc, circled and squared
+ * letters, and the Latin-1 numbers. */
 static void put_word(fm_buf *out)
 {
     static const char *const part[] = {"L", "M", "Nd", "Nl", "Pc"};
@@ -92,7 +92,7 @@ static bool known_category(const char *name)
     return false;
 }
 
-/* \p{Name}, \P{Name}, \p{^Name}; pos is at the 'p'. */
+/* Rewrites \p{Name}, \P{Name}, \p{^Name}; pos is at the 'p'. */
 static fm_status rewrite_property(rewrite *r, bool in_class)
 {
     bool negated = r->s[r->pos] == 'P';
@@ -158,7 +158,7 @@ static bool is_hex(uint8_t c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* \xHH below 0x80, \x{H..}, \uHHHH */
+/* Rewrites \xHH below 0x80, \x{H..}, \uHHHH. */
 static fm_status rewrite_code(rewrite *r)
 {
     size_t i = r->pos + 1, begin = i, max = r->s[r->pos] == 'u' ? 4 : 2;
@@ -181,7 +181,7 @@ static fm_status rewrite_code(rewrite *r)
     return FM_OK;
 }
 
-/* pos is at the backslash. */
+/* Rewrites an escape; pos is at the backslash. */
 static fm_status rewrite_escape(rewrite *r, bool in_class)
 {
     if (++r->pos >= r->len)
@@ -232,7 +232,7 @@ static fm_status rewrite_class(rewrite *r)
     return FM_OK;
 }
 
-/* Groups whose meaning both languages share. */
+/* Whether the group means the same in both languages. */
 static bool known_group(const rewrite *r)
 {
     static const char *const ok[] = {"?:", "?=", "?!", "?>", "?<=", "?<!", "?i:", "?i)"};

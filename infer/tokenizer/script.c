@@ -1,6 +1,6 @@
-/* script.c - the script of a code point as UnicodeScripts of Hugging Face's tokenizers has it:
- * Hiragana and Katakana count as Han; spaces and code points without a script belong to any. The
- * numbers have no meaning but to be equal or not (tests/peer/tok_tables.py prints the table). */
+/* script.c - the script of a code point as in UnicodeScripts of Hugging Face's tokenizers: Hiragana
+ * and Katakana count as Han; spaces and code points without a script fit any script. The numbers
+ * only serve to compare scripts (tests/peer/tok_tables.py prints the table). */
 #include "infer/tokenizer/internal.h"
 
 static const struct {

@@ -1,9 +1,10 @@
 /* sentencepiece.c - SentencePiece model files (tokenizer.model, spiece.model): a protobuf message
- * that holds pieces with scores and how texts are normalised.
+ * that holds pieces with scores and the rules of normalisation.
  *
- *   ModelProto      1 pieces (SentencePiece)*   2 trainer_spec   3 normalizer_spec   5 denormalizer_spec
- *   SentencePiece   1 piece (text)   2 score (float)   3 type (1 normal .. 6 byte)
- *   TrainerSpec     3 model_type (1 Unigram, 2 BPE)   24 treat_whitespace_as_suffix   35 byte_fallback
+ *   ModelProto      1 pieces (SentencePiece)*   2 trainer_spec   3 normalizer_spec   5
+ *   denormalizer_spec SentencePiece   1 piece (text)   2 score (float)   3 type (1 normal .. 6
+ *   byte) TrainerSpec     3 model_type (1 Unigram, 2 BPE)   24 treat_whitespace_as_suffix   35
+ *   byte_fallback
  *                   46 bos_piece   47 eos_piece   48 pad_piece
  *   NormalizerSpec  2 precompiled_charsmap   3 add_dummy_prefix   4 remove_extra_whitespaces
  *                   5 escape_whitespaces
@@ -23,7 +24,7 @@ static const char file_name[] = "tokenizer.model";
 typedef struct field {
     uint32_t number, wire;
     uint64_t value; /* of a varint */
-    fm_span bytes;  /* of the other kinds */
+    fm_span bytes;  /* of the other wire types */
 } field;
 
 static bool read_varint(fm_span *in, uint64_t *out)
@@ -39,7 +40,7 @@ static bool read_varint(fm_span *in, uint64_t *out)
     return false;
 }
 
-/* The next field of a message; *end: there is none. `what` names the message. */
+/* Reads the next field of a message; *end: there is none. `what` names the message. */
 static fm_status next_field(fm_span *in, field *f, bool *end, const char *what)
 {
     uint64_t key, len = 0;
@@ -191,7 +192,7 @@ static fm_status read_normalizer(spec *s, fm_span in)
     return rc;
 }
 
-/* Only decoding would use it. */
+/* Refuses a denormalizer with rules, which decoding would have to use. */
 static fm_status check_denormalizer(fm_span in)
 {
     field f;
@@ -240,7 +241,7 @@ static fm_status read_model(spec *s, fm_span in)
     return FM_OK;
 }
 
-/* ---- what becomes of it ---- */
+/* ---- building the tokenizer ---- */
 
 static fm_status build_normalizer(fm_tokenizer *t, const spec *s, bool every_segment)
 {
@@ -316,7 +317,7 @@ static bool decimal(const char *s, int64_t *out)
     return *s == 0;
 }
 
-/* tokenizer_config.json's {"32000": {"content": ...}}. */
+/* Adds the tokens of tokenizer_config.json's {"32000": {"content": ...}}. */
 static fm_status push_config_tokens(fm_json *list, const fm_json *map)
 {
     for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
@@ -333,7 +334,7 @@ static fm_status push_config_tokens(fm_json *list, const fm_json *map)
     return FM_OK;
 }
 
-/* T5's older folders count them only: <extra_id_0> is the last id. */
+/* Adds T5's extra ids, which older folders only count: <extra_id_0> is the last id. */
 static fm_status push_extra_ids(fm_json *list, size_t base, int64_t count)
 {
     fm_status rc = FM_OK;
@@ -366,7 +367,7 @@ static fm_status build_added(fm_tokenizer *t, const spec *s, const fm_json *conf
     return rc;
 }
 
-/* Which of Hugging Face's classes wraps the file; others than these may number the pieces anew. */
+/* Whether the class of Hugging Face that wraps the file is known; others may renumber pieces. */
 static fm_status known_class(const fm_json *config, bool *t5, bool *bos)
 {
     static const struct {

@@ -23,8 +23,8 @@ struct fmi_spm_pair {
 
 struct fmi_spm_bpe {
     fmi_vocab all;      /* every piece */
-    fmi_vocab normal;   /* those that text can become */
-    fmi_vocab reserved; /* the others; found first */
+    fmi_vocab normal;   /* pieces that a text can become */
+    fmi_vocab reserved; /* the other pieces; looked up first */
     fmi_ptree symbols;  /* user-defined */
     float *score;       /* [count] */
     size_t len_max;     /* bytes of the longest normal piece */
@@ -222,7 +222,7 @@ fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span t
         }
         for (size_t k = 0; m->byte_fallback && k < piece.len && rc == FM_OK; k++)
             rc = fm_ids_push(out, m->byte_id[piece.data[k]]);
-        if (!m->byte_fallback && !unknown) /* neighbours are one */
+        if (!m->byte_fallback && !unknown) /* neighbouring unknowns are one */
             rc = fm_ids_push(out, m->unk);
         unknown = true;
     }

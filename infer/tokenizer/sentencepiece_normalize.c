@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* What the text begins with becomes *to; its length. */
+/* Rewrites the beginning of text to *to; returns the bytes that this replaces. */
 static size_t rewrite(const fmi_norm *n, fm_span text, fm_span *to)
 {
     int32_t symbol;

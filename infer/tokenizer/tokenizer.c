@@ -1,15 +1,15 @@
-/* tokenizer.c - opening a tokenizer, and the way of a text through its parts: added tokens are cut
- * out, the rest is normalised, cut into words, and merged; then the template's ids go around. */
+/* tokenizer.c - opens a tokenizer and takes a text through its parts: added tokens are cut out, the
+ * rest is normalised, cut into words, and merged; then the template's ids are put around. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>
 
 #include "store/base/cancel.h"
 
-/* Of the regular expressions: for one match, and in vain for all of a text. */
+/* Limits of steps of regular expressions: for one match; and for all failing ones in a text. */
 #define MATCH_STEPS 10000000u
-#define TEXT_STEPS ((size_t)100000000) /* ... and as many for each byte of the text: */
-#define BYTE_STEPS 16u
+#define TEXT_STEPS ((size_t)100000000)
+#define BYTE_STEPS 16u /* added to TEXT_STEPS for each byte of the text */
 
 static fm_status scratch_init(fmi_tok_scratch *s, size_t text_bytes)
 {
@@ -40,7 +40,7 @@ static void scratch_release(fmi_tok_scratch *s)
 
 /* ---- opening: post-processor ---- */
 
-typedef struct around { /* what one post-processor puts around a text */
+typedef struct around { /* the ids that one post-processor puts around a text */
     int32_t id[2][FMI_TOK_TEMPLATE_MAX];
     size_t count[2];
 } around;
@@ -56,7 +56,7 @@ static fm_status add_template_id(around *w, bool after, const fm_tokenizer *t, i
     return FM_OK;
 }
 
-/* One template item: {"SpecialToken": {"id": name}} goes before or behind {"Sequence": ...}. */
+/* Reads one template item: {"SpecialToken": {"id": name}} before or behind {"Sequence": ...}. */
 static fm_status template_item(around *w, const fm_tokenizer *t, const fm_json *v,
                                const fm_json *item, bool *after)
 {
@@ -96,7 +96,7 @@ static fm_status parse_template(around *w, const fm_tokenizer *t, const fm_json 
     return FM_OK;
 }
 
-/* ["[SEP]", 102] and ["[CLS]", 101] */
+/* Reads "sep" and "cls": ["[SEP]", 102] and ["[CLS]", 101]. */
 static fm_status parse_cls_sep(around *w, const fm_tokenizer *t, const fm_json *v)
 {
     FM_TRY(add_template_id(w, false, t, fm_json_int(fm_json_at(fm_json_get(v, "cls"), 1), -1)));
@@ -104,7 +104,7 @@ static fm_status parse_cls_sep(around *w, const fm_tokenizer *t, const fm_json *
     return add_template_id(w, true, t, fm_json_int(fm_json_at(fm_json_get(v, "sep"), 1), -1));
 }
 
-/* A later post-processor of a sequence goes around what the earlier ones put there. */
+/* Adds the ids of a later post-processor of a sequence around those of the earlier ones. */
 static fm_status wrap(fm_tokenizer *t, const around *w)
 {
     size_t before = w->count[0], after = w->count[1];
@@ -170,7 +170,7 @@ static fm_status merge_added(fm_tokenizer *t)
     return FM_OK;
 }
 
-/* Added tokens decode to what they were matched as. */
+/* Decodes all tokens; added tokens decode to the text by which they are matched. */
 static fm_status decode_all(fm_tokenizer *t)
 {
     fm_span *text = fm_calloc(t->all.size + 1, sizeof *text);
@@ -196,7 +196,7 @@ static fm_status mark_special(fm_tokenizer *t)
     return FM_OK;
 }
 
-/* "<s>" or {"content": "<s>", ...}; -1 where absent, null or unknown. */
+/* The id of a token given as "<s>" or {"content": "<s>", ...}; -1 where absent, null or unknown. */
 static int32_t named_token(const fm_tokenizer *t, const fm_json *config, const char *key)
 {
     const fm_json *v = fm_json_get(config, key);
@@ -262,7 +262,7 @@ static size_t added_bytes(const fmi_added *a)
     return sum;
 }
 
-/* root: tokenizer.json; NULL: the parts are there already. */
+/* Finishes opening. root: tokenizer.json; NULL: the parts are there already. */
 static fm_status finish(fm_tokenizer *t, const fm_json *root, const fm_json *config)
 {
     fmi_tok_scratch scratch;
@@ -344,7 +344,7 @@ void fm_tokenizer_close(fm_tokenizer *t)
 
 /* ---- encoding ---- */
 
-/* A normalised segment without added tokens. */
+/* Encodes a normalised segment without added tokens. */
 static fm_status encode_words(const fm_tokenizer *t, fmi_tok_scratch *s, fm_span text, bool first,
                               fm_ids *out)
 {

@@ -78,7 +78,7 @@ bool fmi_is_numeric(uint32_t cp)
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
     if (c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO)
         return true;
-    /* Unicode 17's numbers */
+    /* Numbers that Unicode 17 added. */
     if ((cp >= 0x11de0 && cp <= 0x11de9) || (cp >= 0x16ff4 && cp <= 0x16ff6))
         return true;
     return extra_category(cp)[0] == 'N';
@@ -105,7 +105,7 @@ bool fmi_is_word(uint32_t cp)
                cp == '_';
     if (is_word_category(utf8proc_category((utf8proc_int32_t)cp)))
         return true;
-    /* Other_Alphabetic symbols (circled and squared letters), Join_Control */
+    /* Other_Alphabetic symbols (circled and squared letters), Join_Control. */
     if ((cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
         (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189) || cp == 0x200c ||
         cp == 0x200d)

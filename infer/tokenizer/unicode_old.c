@@ -1,5 +1,5 @@
-/* unicode_old.c - where Hugging Face's tokenizers knows an older Unicode than utf8proc, and where
- * a newer one.
+/* unicode_old.c - differences between the Unicode versions of Hugging Face's tokenizers and of
+ * utf8proc.
  *
  * Its classes of BertNormalizer, StripAccents and punctuation are Unicode 8's to 9's, its normal
  * forms Unicode 9's; its lower case is Unicode 17's. The tables hold the code points that differ,
@@ -8,7 +8,7 @@
 
 #include <utf8proc.h>
 
-/* Mn that BertNormalizer keeps */
+/* Mn that BertNormalizer keeps. */
 static const fmi_range not_nonspacing[] = {
     {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8e1},     {0x9fe, 0x9fe},
     {0xafa, 0xaff},     {0xb55, 0xb55},     {0xc04, 0xc04},     {0xc3c, 0xc3c},
@@ -35,7 +35,7 @@ static const fmi_range not_nonspacing[] = {
     {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef}, {0x1e944, 0x1e94a},
 };
 
-/* marks that StripAccents keeps */
+/* Marks that StripAccents keeps. */
 static const fmi_range not_mark[] = {
     {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
     {0xafa, 0xaff},     {0xb55, 0xb55},     {0xc04, 0xc04},     {0xc3c, 0xc3c},
@@ -58,7 +58,7 @@ static const fmi_range not_mark[] = {
     {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef},
 };
 
-/* P that is no punctuation there */
+/* P that is no punctuation in its older Unicode. */
 static const fmi_range not_punctuation[] = {
     {0x61d, 0x61d},     {0x9fd, 0x9fd},     {0xa76, 0xa76},     {0xc77, 0xc77},
     {0xc84, 0xc84},     {0x1b7d, 0x1b7e},   {0x2e43, 0x2e4f},   {0x2e52, 0x2e5d},
@@ -70,7 +70,7 @@ static const fmi_range not_punctuation[] = {
     {0x12ff1, 0x12ff2}, {0x16e97, 0x16e9a}, {0x16fe2, 0x16fe2}, {0x1e95e, 0x1e95f},
 };
 
-/* Cf that BertNormalizer keeps */
+/* Cf that BertNormalizer keeps. */
 static const fmi_range not_other[] = {
     {0x890, 0x891},
     {0x8e2, 0x8e2},
@@ -78,7 +78,7 @@ static const fmi_range not_other[] = {
     {0x13430, 0x1343f},
 };
 
-/* neither decomposed, composed nor reordered there */
+/* Code points that its older Unicode neither decomposes, composes nor reorders. */
 static const fmi_range inert[] = {
     {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
     {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},
@@ -117,7 +117,7 @@ bool fmi_is_mark(uint32_t cp)
 
 bool fmi_is_punctuation(uint32_t cp)
 {
-    if (cp < 128) /* all of ASCII's symbols too */
+    if (cp < 128) /* includes all symbols of ASCII */
         return cp > 32 && cp < 127 && !fmi_is_word(cp) ? true : cp == '_';
     utf8proc_category_t c = category(cp);
     return cp == 0x166d || cp == 0x111c9 ||

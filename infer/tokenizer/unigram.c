@@ -1,8 +1,8 @@
-/* unigram.c - Unigram: of all ways to cut a word into tokens the one with the largest sum of
- * scores (Viterbi over the bytes; at equal sums the one found first stays).
+/* unigram.c - Unigram: of all ways to cut a word into tokens takes the one with the largest sum of
+ * scores (Viterbi over the bytes; of equal sums the one found first).
  *
- * tokenizer.json's models add in double precision, SentencePiece's own in single: near ties fall
- * differently, so both are done as their originals do them. */
+ * tokenizer.json's models add in double precision, SentencePiece's own in single: near ties come
+ * out differently, so each is computed as in its original. */
 #include "infer/tokenizer/internal.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 
 struct fmi_best { /* the best cut that ends at a byte */
     double score;
-    uint32_t start; /* of its last token; NONE: no cut ends here. While writing: of the next one */
+    uint32_t start; /* of its last token; NONE: no cut ends here; after turn_links: of the next */
     int32_t id;
 };
 #define NONE UINT32_MAX
@@ -32,10 +32,10 @@ struct fmi_unigram {
 
 /* ---- reading ---- */
 
-/* The double that `tokenizers` makes of a score. Its JSON reader takes the decimal digits for an
- * integer and divides by a power of ten, which is off by one rounding for one score in eight; where
- * two cuts are equal but for rounding, that decides. The digits are those of the shortest text that
- * means the score, which is how these files are written. */
+/* The double that `tokenizers` makes of a score. Its JSON reader reads the decimal digits as an
+ * integer and divides by a power of ten, which is off by one rounding for one score in eight; that
+ * decides where two cuts differ only by rounding. The digits are those of the shortest text that
+ * means the score, as these files are written. */
 static double as_read_there(double v)
 {
     char text[40], digits[24];
@@ -73,7 +73,7 @@ static fm_status parse_vocab(fmi_unigram *m, const fm_json *list, double *min)
     m->score = fm_calloc(count + 1, sizeof *m->score);
     if (!m->score)
         return FM_ENOMEM;
-    m->vocab.twice_ok = true; /* the last one counts */
+    m->vocab.twice_ok = true; /* of equal texts the last id is used */
     for (size_t i = 0; i < count; i++) {
         const fm_json *one = fm_json_at(list, i), *score = fm_json_at(one, 1);
         fm_span text = fm_json_str(fm_json_at(one, 0));
@@ -167,7 +167,7 @@ fm_status fmi_unigram_of_pieces(fmi_unigram **out, const fmi_pieces_model *p)
         const fmi_piece_def *d = &p->piece[i];
         skip[i] = d->type != FMI_PIECE_NORMAL && d->type != FMI_PIECE_USER;
         m->score[i] = (double)d->score;
-        if (d->type == FMI_PIECE_USER) /* more than any logarithm of a probability */
+        if (d->type == FMI_PIECE_USER) /* 0.1: above any logarithm of a probability */
             m->score[i] = (double)0.1f;
     }
     if (rc == FM_OK) {
@@ -212,7 +212,7 @@ static void offer(const fmi_unigram *m, struct fmi_best *at, double score, uint3
     at->id = id;
 }
 
-/* All tokens that begin at `start`, and the unknown character. */
+/* Offers all tokens that begin at `start`, and the unknown character. */
 static fm_status extend(const fmi_unigram *m, struct fmi_best *best, fm_span word, size_t start,
                         size_t char_len)
 {
@@ -238,7 +238,7 @@ static fm_status extend(const fmi_unigram *m, struct fmi_best *best, fm_span wor
     return FM_OK;
 }
 
-/* A run of unknown characters. */
+/* Writes a run of unknown characters. */
 static fm_status put_unknown(const fmi_unigram *m, fm_span run, fm_ids *out)
 {
     int32_t id = m->single ? -1 : fmi_vocab_find(&m->vocab, run);
@@ -255,7 +255,7 @@ static fm_status put_unknown(const fmi_unigram *m, fm_span run, fm_ids *out)
     return FM_OK;
 }
 
-/* Turns the links of the best cut round, from ends to starts to the other way. */
+/* Turns the links of the best cut round: each then leads from a token's start to the next one. */
 static void turn_links(struct fmi_best *best, size_t len)
 {
     uint32_t at = (uint32_t)len, next = NONE;
@@ -294,7 +294,7 @@ fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_tok_scratch *s, fm_span w
     for (size_t i = 0; i < word.len;) {
         int32_t id = best[i].id;
         size_t end = best[i].start;
-        if (id == m->unk && m->unk >= 0) { /* neighbours are one */
+        if (id == m->unk && m->unk >= 0) { /* neighbouring unknowns are one */
             while (end < word.len && best[end].id == m->unk)
                 end = best[end].start;
             FM_TRY(put_unknown(m, fm_span_of(word.data + i, end - i), out));

@@ -1,5 +1,5 @@
-/* util.c - what the parsers and models of a tokenizer call: lists of ids, and fields that many parts
- * of a tokenizer.json have. */
+/* util.c - helpers of a tokenizer's parsers and models: lists of ids, and fields that many parts of
+ * a tokenizer.json have. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>

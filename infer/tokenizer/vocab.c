@@ -1,6 +1,5 @@
-/* vocab.c - what the kinds of models share: the vocabulary, a hash from text to id with the texts
- * in one arena; and a prefix tree over token texts for the kinds that look for the tokens that
- * begin at a place. */
+/* vocab.c - shared by the kinds of models: the vocabulary, a hash from text to id with the texts in
+ * one arena; and a prefix tree over token texts, to find the tokens that begin at a place. */
 #include "infer/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -187,13 +186,13 @@ typedef struct queue {
     size_t count, cap;
 } queue;
 
-/* The children of one node; their ranges go to the queue. */
+/* Adds the children of one node and puts their ranges into the queue. */
 static fm_status grow_node(fmi_ptree *t, const fmi_ptree_key *key, range r, queue *q)
 {
     fm_status rc = FM_OK;
 
     for (; r.begin < r.end && key[r.begin].text.len == r.depth; r.begin++)
-        t->node[r.node].token = key[r.begin].token; /* of equal texts the last id counts */
+        t->node[r.node].token = key[r.begin].token; /* of equal texts the last id is used */
     t->node[r.node].child = (uint32_t)t->count;
     while (rc == FM_OK && r.begin < r.end) {
         range kid = {r.begin, r.begin, 0, r.depth + 1};

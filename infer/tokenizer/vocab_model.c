@@ -1,9 +1,9 @@
-/* vocab_model.c - the kinds of models behind one name: a word in, ids out. */
+/* vocab_model.c - one interface to the kinds of models: a word in, ids out. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>
 
-/* Files older than the field 'type' are told apart by their other fields. */
+/* The kind of a model; files without the field 'type', which are older, show it by other fields. */
 static const char *kind_of(const fm_json *model)
 {
     const char *type = fm_json_cstr(fm_json_get(model, "type"), NULL);

@@ -1,6 +1,6 @@
 /* wordpiece.c - WordPiece: the longest token that begins the word, then the longest continuation
- * behind it, and so on; a word that cannot be covered so is the unknown token as a whole. And
- * WordLevel, where a word is a token or unknown. */
+ * behind it, and so on; a word that cannot be covered in this way becomes the unknown token as a
+ * whole. Also WordLevel, where a word is a token or unknown. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ struct fmi_wordpiece {
     size_t chars_max;
 };
 
-/* Tokens that begin with prefix, without it, to a tree. */
+/* Builds a tree of the tokens that begin with prefix, without the prefix. */
 static fm_status build_tree(fmi_ptree *out, const fmi_vocab *v, fm_span prefix)
 {
     fmi_ptree_key *key = fm_calloc(v->size, sizeof *key);

@@ -29,7 +29,7 @@ static fmi_gain gain_k(const fm_model *m, uint32_t l)
     return (fmi_gain){m->layers[l].k_norm, NULL};
 }
 
-/* q, k and v of all rows; where they lie. */
+/* Where q, k and v of all rows lie. */
 typedef struct qkv {
     float *q, *k, *v;
     size_t ldq, ldk;
@@ -41,7 +41,7 @@ static const fmi_rope *rope_of(const fmi_pass *p, uint32_t l, uint32_t part)
     return p->g->sw.layer[l] & FM_LAYER_SLIDES ? m->rope_slide : m->rope;
 }
 
-/* The part behind those from i on that have i's rotary table; their rows. */
+/* The end of the parts from i on that have part i's rotary table; *rows: their rows. */
 static uint32_t same_rope(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *rows)
 {
     uint32_t j = i;
@@ -50,7 +50,7 @@ static uint32_t same_rope(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *r
     return j;
 }
 
-/* Rotate `heads` heads of head_dim; where only the first elements turn, head by head. */
+/* Rotates `heads` heads of head_dim; where only the first elements turn, head by head. */
 static void rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t heads)
 {
     fm_backend *be = p->e->be;
@@ -67,7 +67,7 @@ static void rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t heads)
     }
 }
 
-/* GPT-NeoX's product gives (q, k, v) of one head after another. */
+/* Splits GPT-NeoX's fused product, which has (q, k, v) of one head after another. */
 static void deal_heads(fmi_pass *p, const qkv *t)
 {
     fm_backend *be = p->e->be;
@@ -114,7 +114,7 @@ static void norm_heads(fmi_pass *p, uint32_t l, const qkv *t)
     }
 }
 
-/* q and k turned, k and v in their pages. */
+/* Rotates q and k, and writes k and v to their pages. */
 static void keep(fmi_pass *p, uint32_t l, const qkv *t, fm_kv_view kv)
 {
     fm_backend *be = p->e->be;

@@ -1,18 +1,19 @@
 /* block_moe.c - the feed-forward branch of a layer with experts.
  *
- * The router's product gives each row a score per expert; the choice, the weights and the lists of
- * rows by expert are made where the scores are (fm_backend.route), so the host waits for nothing
- * and a step looks alike whoever goes where. Rows are laid out once for each choice, row by row:
- * what an expert's products, low-rank terms and scales go over are segments of a list that only
- * the device knows, and those of all experts are one call. Neighbouring models that hold the same
- * weight share a segment. A row's parts are added in ascending order of experts. */
+ * The router's product gives each row a score per expert. The device makes the choice, the weights
+ * and the lists of rows by expert (fm_backend.route), so the host waits for nothing, and a step has
+ * the same operations whatever the choices are. Rows are laid out once for each choice, row by row.
+ * An expert's products, low-rank terms and scales go over segments of a list that only the device
+ * knows; all experts are one call. Neighbouring models that hold the same weight share a segment. A
+ * row's parts are added in ascending order of experts. */
 #include "infer/engine/step/step.h"
 
 #include <string.h>
 
 #include "store/base/mem.h"
 
-/* Of layers with so many experts of which so many are chosen; all device, and never moved. */
+/* Buffers for layers with so many experts, so many of them chosen. They are on the device unless
+ * marked, and never move. */
 struct fmi_routes {
     uint32_t chosen, experts;
     int32_t *row, *number;  /* [max_rows * chosen] i / chosen, i */
@@ -20,7 +21,7 @@ struct fmi_routes {
     int32_t *begin;         /* [experts * max_rows + 1] */
     float *weight;          /* [max_rows * chosen] */
     int32_t *first;         /* host [max_rows + 1] */
-    fm_product *product;    /* host lists of one call */
+    fm_product *product;    /* host: this and the next two are the lists of one call */
     fm_lora *term;
     fm_scaling *scaling;
     size_t product_cap, term_cap, scaling_cap;
@@ -56,7 +57,7 @@ static fm_status device_ints(fm_backend *be, void *out, size_t n)
     return rc;
 }
 
-/* Numbers that depend on nothing but their place. */
+/* Fills row and number, whose values depend on the index alone. */
 static fm_status fill(fm_backend *be, const fmi_routes *r, size_t all)
 {
     int32_t *host = fm_malloc(2 * all * sizeof(int32_t));
@@ -130,13 +131,13 @@ static fm_status choose(fmi_pass *p, fmi_routes *r)
 
 typedef enum which { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN } which;
 
-/* Linears of all experts of a layer on the same x, whose rows are numbers as y's are. */
+/* Linears of all experts of a layer on the same x; rows of x and y are numbered as in fm_route. */
 typedef struct job {
     fmi_pass *p;
     const fmi_routes *r;
     uint32_t layer, in;
     fmi_matrix x;
-    bool scaled; /* those whose linear scales its input, or those whose does not */
+    bool scaled; /* only models whose linear scales its input, or only the others */
 } job;
 
 typedef struct expert_out {
@@ -150,7 +151,7 @@ static const fm_linear *linear_of(const job *j, const expert_out *o, uint32_t e,
     return o->which == EXPERT_GATE ? &x->gate[e] : o->which == EXPERT_UP ? &x->up[e] : &x->down[e];
 }
 
-/* Where the numbers of expert e and of parts [i, j) stand in the list, and how many at most. */
+/* Where the rows of expert e and of parts [i, j) stand in the list, and how many at most. */
 typedef struct segment {
     const int32_t *from, *to;
     uint32_t m;
@@ -207,7 +208,7 @@ static bool same_term(const fm_lora_term *a, const fm_lora_term *b)
     return a->a == b->a && a->b == b->b && memcmp(&a->scale, &b->scale, sizeof(float)) == 0;
 }
 
-/* The t-th low-rank terms of all experts. */
+/* Lists the t-th low-rank terms of all experts. */
 static fm_status add_terms(const job *j, fmi_routes *r, const expert_out *o, uint32_t t,
                            uint32_t *count)
 {
@@ -274,8 +275,7 @@ static fm_status multiply(const job *j, fmi_routes *r, const expert_out *out, ui
 
 /* ==== scales ==== */
 
-/* Of the rows of each part: by in_scale what is multiplied, else by out_scale and bias what
- * came. */
+/* Scales the rows of each part: the input by in_scale, or the output by out_scale and bias. */
 static fm_status scale(const job *j, fmi_routes *r, const expert_out *o, bool input)
 {
     uint32_t count = 0;

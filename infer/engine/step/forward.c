@@ -1,4 +1,4 @@
-/* forward.c - the passes of a step; one pass: rows of one shape class through a model's layers.
+/* forward.c - runs the passes of a step; a pass takes rows of one shape class through the layers.
  *
  * Families differ by switches (arch/table.c), not by code paths of their own: where norms stand,
  * how positions enter, what a branch computes. Linear layers go through linears.c, which groups
@@ -45,7 +45,7 @@ static fmi_gain gain_embed(const fm_model *m, uint32_t l)
 
 /* ==== embedding ==== */
 
-/* Rows of a table by number: ids into the embedding, places into the positions. */
+/* Looks rows of a table up: ids in the embedding, places in the positions. */
 static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y)
 {
     fm_backend *be = p->e->be;
@@ -65,7 +65,7 @@ static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y)
     }
 }
 
-/* Low-rank terms of the embedding, one after another; xn and o are free yet. */
+/* Adds low-rank terms of the embedding, one after another; xn and o are still unused. */
 static void embed_terms(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
@@ -87,8 +87,8 @@ static void embed_terms(fmi_pass *p)
     }
 }
 
-/* Rows that are given (one sequence in its order, engine/virtual_tokens.c) stand for scaled
- * embeddings. */
+/* Computes the embeddings. Given rows (one sequence in its order, engine/virtual_tokens.c) take the
+ * place of scaled embeddings. */
 static fm_status embed(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
@@ -121,14 +121,14 @@ static fm_status embed(fmi_pass *p)
 
 /* ==== layers ==== */
 
-/* Every row of the pass wants its logits, as a step of streams that decode has it. */
+/* Whether every row of the pass wants its logits, as in a step of decoding streams. */
 static bool all_wanted(const fmi_pass *p)
 {
     return p->w == p->rows && p->m == p->rows;
 }
 
-/* Whether xn may be made with x: whoever reads it next finds the same rows, as they are now.
- * next_layer: layers for the final norm. */
+/* Whether xn may be computed together with x: the next layer reads the same rows, and no hook
+ * changes them before. next_layer: layers for the final norm. */
 static bool norm_follows(const fmi_pass *p, uint32_t next_layer)
 {
     const fm_switches *sw = &p->g->sw;
@@ -155,8 +155,8 @@ static void add_and_norm(fmi_pass *p, float *branch, fmi_gain_fn gain, uint32_t 
     p->normed = true;
 }
 
-/* x = x + branch, with what the family does to the branch first or to the sum afterwards. next:
- * the norm in front of the branch that follows, of next_layer. */
+/* x = x + branch, with the family's norm or scale of the branch before, or norm of the sum after
+ * it. next: the norm in front of the next branch, in next_layer. */
 static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post, fmi_gain_fn next,
                  uint32_t next_layer)
 {
@@ -177,7 +177,7 @@ static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post, fmi_g
         fmi_norm(p, p->all, sw->norm, post, l, p->x, p->x, 1, h);
 }
 
-/* What a branch reads: x, or its norm in xn. */
+/* The input of a branch: x, or its norm in xn. */
 static float *input_of(fmi_pass *p, uint32_t l, fmi_gain_fn gain)
 {
     const fm_switches *sw = &p->g->sw;
@@ -218,7 +218,7 @@ static fm_status layer(fmi_pass *p, uint32_t l)
 
 /* ==== the ends ==== */
 
-/* Rows of x in the caller's order to whoever listens. */
+/* Gives the rows of x to the tap, in the caller's order. */
 static fm_status tap(fmi_pass *p, uint32_t layer_number, const float *x)
 {
     fmi_step *s = p->s;
@@ -232,7 +232,7 @@ static fm_status tap(fmi_pass *p, uint32_t layer_number, const float *x)
     float *sorted = s->tap_host + floats;
     const uint32_t *order = s->order + p->row0;
     for (uint32_t i = 0; i < p->m; i++) {
-        uint32_t rank = 0; /* of row i among the caller's rows of this fmi_pass */
+        uint32_t rank = 0; /* place of row i among the caller's rows of this pass */
         for (uint32_t j = 0; j < p->m; j++)
             rank += order[j] < order[i];
         memcpy(sorted + (size_t)rank * h, s->tap_host + (size_t)i * h, h * sizeof(float));
@@ -257,7 +257,7 @@ static fm_status head_of_ranks(fmi_pass *p, float *states)
     return rc == FM_OK && !later ? fmi_gather_logits(p, s->shard, ld) : rc;
 }
 
-/* Final states of the rows that want them into the step's hidden, then their logits. */
+/* Writes the final states of the rows that want logits to the step's hidden, then their logits. */
 static fm_status logits(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
@@ -291,7 +291,7 @@ static fm_status logits(fmi_pass *p)
     return FM_OK;
 }
 
-/* What this rank's first layer begins with. */
+/* Prepares x for this rank's first layer: the embeddings, or rows from the stage before. */
 static fm_status beginning(fmi_pass *p, uint32_t begin)
 {
     if (begin > 0)
@@ -330,13 +330,13 @@ static fm_status forward(fmi_pass *p)
 
 /* ==== the passes of a step ==== */
 
-/* Where the parts of one pass begin in what was uploaded. */
+/* Where the slots, tables and logits of a pass begin in the step's. */
 typedef struct cursor {
     uint32_t want0;
     size_t slot, table;
 } cursor;
 
-/* One pass over runs [i, j) of m rows. */
+/* Runs one pass over runs [i, j) of m rows. */
 static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint32_t m, cursor *at)
 {
     const fmi_geom *g = fmi_geom_of_run(s, i);

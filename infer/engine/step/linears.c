@@ -1,6 +1,6 @@
 /* linears.c - linear layers over rows of many models: grouping by weight, low-rank terms, scales.
  *
- * The runs that hold the same weight and bias go through one product, whoever's models they are;
+ * The runs that hold the same weight and bias go through one product, whatever their models;
  * all products that share x (q, k, v of every group) are one call. Low-rank terms follow, each
  * over the rows that have it, with its own rank, and last the scales of IA3 and DoRA. A group that
  * is no single segment of rows gets a list of row numbers; lists are made once per step and
@@ -80,7 +80,7 @@ fm_status fmi_list_room(fmi_step *s, uint32_t count)
     return next_chunk(s);
 }
 
-/* The count numbers at the chunk's end become a list, or one that is there already. */
+/* Makes the last `count` numbers of the chunk a list, or finds an equal list. */
 static fm_status close_list(fmi_step *s, fmi_rows *out, uint32_t count)
 {
     fmi_lists *l = s->lists;
@@ -137,7 +137,8 @@ typedef struct job {
     bool scaled;
 } job;
 
-/* The linear of every part into s->lin, NULL where it is not for this call; the most terms. */
+/* Writes the linear of every part to s->lin, NULL where it is left out; returns the
+ * highest number of terms. */
 static uint32_t pick_all(const job *j, const fmi_out *o)
 {
     uint32_t most = 0;
@@ -184,7 +185,7 @@ static bool same_term(const fm_lora_term *a, const fm_lora_term *b)
     return a->a == b->a && a->b == b->b && memcmp(&a->scale, &b->scale, sizeof(float)) == 0;
 }
 
-/* The t-th low-rank term of every part that has so many. */
+/* Lists the t-th low-rank term of every part that has one. */
 static fm_status add_terms(const job *j, const fmi_out *o, uint32_t t, uint32_t *count)
 {
     fmi_step *s = j->p->s;
@@ -243,7 +244,7 @@ static fm_status multiply(const job *j, const fmi_out *out, uint32_t outs)
 
 /* ==== scales ==== */
 
-/* Parts whose linear scales its input (IA3): their rows of x, scaled, one linear after another. */
+/* Parts whose linear scales its input (IA3): scales their rows of x, one linear after another. */
 static fm_status multiply_scaled(job *j, const fmi_out *o)
 {
     fmi_pass *p = j->p;

@@ -99,7 +99,7 @@ void fmi_step_free(fmi_step *s)
 
 /* ==== the step ==== */
 
-/* What the rows wanted, on the host. */
+/* Brings the logits and states that the rows wanted to the host. */
 static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
@@ -107,7 +107,7 @@ static fm_status collect(fmi_step *s)
     if (rc == FM_OK && s->picking)
         return fmi_collect_picks(s);
     if (rc != FM_OK || be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) != 0)
-        return rc != FM_OK ? rc : be->sync(be); /* rank 0 alone is asked for them */
+        return rc != FM_OK ? rc : be->sync(be); /* only rank 0 needs them on the host */
     rc = be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
     if (rc != FM_OK || s->ld == 0)
         return rc;
@@ -122,7 +122,7 @@ void fmi_step_undo(fmi_step *s)
     fm_error_save(&error);
     for (uint32_t i = 0; i < s->seqs; i++)
         fmi_seq_trim(s->seq[i]);
-    if (s->e->log) /* a rank may have found, or kept, less than another */
+    if (s->e->log) /* a rank may have found, or kept, fewer pages than another */
         fmi_kv_drop_idle(s->e->kv);
     s->e->failures++;
     fm_ignore(s->e->be->sync(s->e->be), "it is known");
@@ -135,7 +135,7 @@ static fm_status run_step(fm_engine *e, const fm_row *rows, uint32_t n)
     fm_status rc = fmi_step_plan(s, rows, n);
     FM_THEN(rc, e->log ? fmi_step_graph_together(s, n) : fmi_step_passes(s, n));
     FM_THEN(rc, collect(s));
-    if (e->log && s->seqs > 0) /* the other ranks were told of it */
+    if (e->log && s->seqs > 0) /* the step was sent to the other ranks */
         rc = e->log->end(e, rc);
     if (rc != FM_OK) {
         fmi_step_undo(s);

@@ -6,11 +6,11 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_part { /* rows [begin, begin + count) of one model; numbers inside of its
-                             fmi_pass */
+/* Rows [begin, begin + count) of one model, numbered inside of their fmi_pass. */
+typedef struct fmi_part {
     fm_model *model;
     uint32_t begin, count;
-    uint32_t wanted; /* of them want logits */
+    uint32_t wanted; /* how many of its rows want logits */
     uint32_t row0;   /* rows of the step before its fmi_pass */
     uint32_t first;  /* its rows begin at this layer */
     uint32_t at;     /* begin, if all rows of the fmi_pass ran */
@@ -21,21 +21,21 @@ typedef struct fmi_parts {
     uint32_t n;
 } fmi_parts;
 
-/* Rows [row, row + count) of the step are those of one block from its row `off`, and take or leave
- * a residual stream. */
+/* Rows [row, row + count) of the step are rows off, off + 1, .. of a block that takes or saves a
+ * stream. */
 typedef struct fmi_span {
     uint32_t row, count, off;
     const fmi_block *block;
 } fmi_span;
 
-/* Row `row` of the step is token `token` of a sequence that has hooks; taken: rows that this rank's
- * stage reads before its own, in their order. */
+/* Row `row` of the step is token `token` of a sequence that has hooks; taken: how many rows this
+ * rank's stage reads before it. */
 typedef struct fmi_hooked {
     const fm_seq *seq;
     uint32_t row, token, taken;
 } fmi_hooked;
 
-typedef struct fmi_chunk { /* row lists of this step, host copy beside the device's */
+typedef struct fmi_chunk { /* row lists of this step, on the host and on the device */
     int32_t *host, *dev;
     uint32_t used;
     struct fmi_chunk *next;
@@ -54,14 +54,14 @@ typedef struct fmi_lists { /* row lists that are on the device */
 
 typedef struct fmi_routes fmi_routes;
 
-/* Residual streams that rows of the pass at row0 leave before a layer, on their way to pages: a
- * step that comes again puts them at an address that stays. */
+/* Residual streams that rows of the pass at row0 leave before a layer, on their way to pages. A
+ * recorded step must write them to the same address each time; this names one such buffer. */
 #define FMI_STAGES 8u
 typedef struct fmi_saved_stream {
     uint32_t row0, layer;
 } fmi_saved_stream;
 
-/* What a step that is collected by its picks is asked for: fmi_step_picked. */
+/* The arguments of fmi_step_picked. */
 typedef struct fmi_picking {
     fmi_queued *q;
     const fm_row *rows;
@@ -80,8 +80,8 @@ struct fmi_step {
     fmi_hooked *hooked; /* mostly none */
     uint32_t hooked_count;
     size_t hooked_cap;
-    /* Of stages but the first, whose first rank keeps what hooks read until the passes are done,
-     * and of rank 0, which gets it then: rows of taken_ld floats. */
+    /* Rows of taken_ld floats that hooks read. Each later stage's first rank keeps them until the
+     * passes are done; then rank 0 gets them. */
     float *taken, *taken_host;
     size_t taken_floats, taken_host_floats, taken_ld;
     uint32_t *order;    /* [max_rows] the caller's number of each row, passes one after another */
@@ -99,8 +99,8 @@ struct fmi_step {
     int32_t *host, *dev; /* ids, pos, gather, seq of n rows, then slots [layers, m] of each pass */
     size_t ints;
     /* Page tables [layers, sequences, stride] of each shape class, and the versions of the
-     * sequences that they were made of: a step whose sequences have the tables that the last one
-     * had sends none. Of slots and tables, layers are those of this rank's stage. */
+     * sequences that they were made from: a step with the same versions as the last one uploads no
+     * tables. Slots and tables have the layers of this rank's stage. */
     int32_t *table_host, *table;
     size_t table_ints;
     uint64_t *version; /* [max_rows] */
@@ -110,7 +110,7 @@ struct fmi_step {
     float *logits, *logits_host; /* [wanted, ld]; host: the same where the device is visible */
     size_t logits_floats, logits_host_floats, ld;
     uint32_t wanted;
-    float *shard; /* of several ranks: logits of this one, rank 0: of all, one after another */
+    float *shard; /* with several ranks: this one's logits; on rank 0 those of all, one by one */
     size_t shard_floats;
     float *lse, *lse_host; /* [max_rows] */
     float *tap_host;
@@ -119,19 +119,19 @@ struct fmi_step {
     size_t hidden_floats, hidden_host_floats, hidden_ld;
     int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
     fmi_routes *routes;    /* block_moe.c; NULL until a layer has experts; stays where it is */
-    fmi_lists own, *lists; /* lists: own, begun anew by each step, or those of a replay */
-    struct fmi_step_graphs *replays; /* engine/step_graph.c; NULL where the device keeps no steps */
-    /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
-     * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */
+    fmi_lists own, *lists; /* lists: own, begun anew by each step, or those of a recorded step */
+    struct fmi_step_graphs *replays; /* engine/step_graph.c; NULL: the device records no steps */
     fmi_saved_stream stage_of[FMI_STAGES];
-    uint32_t stages; /* of this step; 0: streams go to their pages at once */
+    uint32_t stages; /* saved streams of this step; 0: streams go to their pages at once */
     float *stage;    /* [stages, max_rows, hidden_ld] device */
     size_t stage_floats;
+    /* For queued steps (step_queue.c): the tokens that the last one picked, whether each is bad,
+     * then ids and the places that ids are gathered from; [4 * max_rows] on device and host. */
     int32_t *picked, *picked_host;
     uint32_t picks;
     fm_pick *pick_host, *pick;  /* [max_rows] */
-    const fmi_picking *picking; /* NULL: logits are the host's */
-    bool queued;                /* the step in hand may have rows of tokens that only picked has */
+    const fmi_picking *picking; /* NULL: logits go to the host */
+    bool queued;                /* rows of the current step may have tokens that only picked has */
 };
 
 /* One pass: the runs of one shape class. */
@@ -139,11 +139,11 @@ typedef struct fmi_pass {
     fmi_step *s;
     fm_engine *e;
     const fmi_geom *g;
-    fmi_parts all, want; /* all: of the layer that was entered */
-    uint32_t row0, m;    /* first row in step order; rows of the layer that was entered */
+    fmi_parts all, want; /* all: parts that run in the current layer */
+    uint32_t row0, m;    /* first row in step order; rows of the current layer */
     uint32_t want0, w;   /* first row of logits, rows of them */
     uint32_t table_stride;
-    fmi_part *parts; /* all of them, those that begin at upper layers first */
+    fmi_part *parts; /* all parts of the pass, those that begin at upper layers first */
     uint32_t part_count, rows, step_rows;
     float *x0;                               /* x, if all rows ran */
     bool normed;                             /* xn is already what the next branch reads */
@@ -151,7 +151,7 @@ typedef struct fmi_pass {
     const int32_t *ids, *pos, *gather, *seq; /* device, of the rows that run */
     const int32_t *slots, *tables;           /* device, [layers, m], [layers, seqs, stride] */
     uint32_t seqs;
-    const int32_t *slot, *table; /* device, of the layer that was entered: [m], [seqs, stride] */
+    const int32_t *slot, *table; /* device, of the current layer: [m], [seqs, stride] */
     const int32_t *place, *seen; /* device: row of the position table, last position seen */
     /* Activations; step_layout.c has their sizes. xr, yr: rows times chosen experts. */
     float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled, *fused, *other, *xr, *yr, *router;
@@ -162,12 +162,12 @@ typedef struct fmi_pass {
 
 #define FMI_OUTS 4u /* linears that may share one x */
 
-typedef struct fmi_rows { /* begin, begin + 1, .. (list NULL), or the listed ones */
+typedef struct fmi_rows { /* rows begin, begin + 1, .. (list NULL), or those of the list */
     uint32_t begin, count;
     const int32_t *list; /* device; valid for this step */
 } fmi_rows;
 
-/* Room for count more numbers without a new piece of memory. */
+/* Makes sure that count more row numbers fit without a new allocation. */
 FM_CHECKED fm_status fmi_list_room(fmi_step *s, uint32_t count);
 void fmi_lists_clear(fmi_lists *l); /* no list; the memory stays */
 void fmi_lists_release(fm_engine *e, fmi_lists *l);
@@ -187,8 +187,8 @@ typedef struct fmi_out {
     fmi_matrix y;
 } fmi_out;
 
-/* Up to FMI_OUTS linears of one layer on the same x, for all rows of ps: rows of the same weight go
- * through one product, whoever's model they are of; then low-rank terms, then scales. */
+/* Up to FMI_OUTS linears of one layer on the same x, for all rows of ps: rows with the same weight
+ * go through one product, whatever their model; then low-rank terms, then scales. */
 FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32_t layer,
                                  const fmi_out *out, uint32_t outs);
 
@@ -197,13 +197,14 @@ FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32
 /* Runs [i, the return value) are one pass; *m: its rows. */
 uint32_t fmi_pass_end(const fmi_step *s, uint32_t i, uint32_t *m);
 fmi_geom *fmi_geom_of_run(const fmi_step *s, uint32_t i);
-/* Passes of one shape class, which follow one another, share their page tables: of so many ints. */
+/* Runs [i, the return value) are the passes of one shape class, which share their page tables. */
 uint32_t fmi_class_end(const fmi_step *s, uint32_t i);
-size_t fmi_table_ints(const fmi_step *s, const fmi_geom *g);
-/* Floats of a pass's activations; then where each of them begins in s->act. */
+size_t fmi_table_ints(const fmi_step *s, const fmi_geom *g); /* ints of these tables */
+/* Floats of a pass's activations. */
 size_t fmi_act_floats(const fmi_geom *g, uint32_t rows);
+/* Sets the pointers of p's activations into s->act. */
 void fmi_carve(fmi_pass *p);
-/* Where learned positions are looked up, and what each row of an encoder sees: its whole text. */
+/* Uploads the rows of the position table, and the last position that each encoder row sees. */
 FM_CHECKED fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows);
 
 /* ---- step_plan.c ---- */
@@ -213,54 +214,57 @@ FM_CHECKED fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n);
 
 /* ---- step.c ---- */
 
-/* After a failure: sequences as before, and nothing of it left in the device's queue. */
+/* After a failure: restores the sequences and empties the device's queue. */
 void fmi_step_undo(fmi_step *s);
 
 /* ---- step_streams.c ---- */
 
-/* The rows that run in layer l, their slots and page tables become the pass's; rows that begin here
- * get their residual stream, rows that others may begin from leave theirs. forward.c calls it
- * before each layer, with l = layers before the final norm. A layer may have no rows. */
+/* Sets the pass to the rows that run in layer l, with their slots and page tables. Rows that begin
+ * here get their residual stream from the cache; rows that later texts may begin from save theirs.
+ * forward.c calls it before each layer, l = layers before the final norm. It may have no rows. */
 void fmi_pass_enter(fmi_pass *p, uint32_t l);
 
-/* Streams that the step's rows leave get a place by pass and layer. False: rows take some too, or
- * the places do not suffice. Behind the passes: on to their pages. */
+/* Plans a buffer for the streams that the step's rows save, by pass and layer. *fits false: rows
+ * take streams too, or there are not enough buffers. */
 FM_CHECKED fm_status fmi_stage_plan(fmi_step *s, bool *fits);
+/* After the passes: copies the buffers to their pages. */
 void fmi_stage_empty(fmi_step *s);
 
 /* ---- step_picks.c ---- */
 
-FM_CHECKED fm_status fmi_pick_room(fmi_step *s);
-/* Tokens of the rows that ask, into s->picked; queued. */
+FM_CHECKED fm_status fmi_pick_room(fmi_step *s); /* allocates picked and pick */
+/* Queues the picks of the rows that ask, into s->picked. */
 FM_CHECKED fm_status fmi_pick_tokens(fmi_step *s, fmi_queued *q, const fm_row *rows, uint32_t n,
                                      fmi_row_pick *ask);
-/* The logits of rows that have no pick: segments of them, waiting. */
+/* Fetches the logits of rows that have no pick, segment by segment, and waits. */
 FM_CHECKED fm_status fmi_fetch_logits(fmi_step *s, const fm_row *rows, uint32_t n,
                                       const fmi_row_pick *ask);
-/* Both, with the tokens here. */
+/* Does both for s->picking, and waits for the tokens. */
 FM_CHECKED fm_status fmi_collect_picks(fmi_step *s);
 
 /* ---- engine/step_graph.c ---- */
 
-/* The passes of a step that is queued: run, or kept and run, or run again from what was kept. */
+/* Runs the passes of a queued step: directly, or recorded and replayed, or replayed. */
 FM_CHECKED fm_status fmi_step_graph_passes(fmi_step *s, uint32_t n);
 void fmi_step_graphs_free(fmi_step *s);
-/* Over ranks with a device's wire: what this rank could do with the step that is planned; what all
- * do, from what each could; then, with any wire, the operations of the step. */
+/* What a rank could do with the planned step. */
 typedef struct fmi_way {
     uint64_t can, keys;
 } fmi_way;
+/* Over ranks with a device's wire: what this rank could do; then what all will do, by the ways of
+ * all ranks. */
 FM_CHECKED fm_status fmi_step_graph_look(fmi_step *s, uint32_t n, fmi_way *out);
 void fmi_step_graph_agree(fmi_step *s, const fmi_way *way /* [ranks] */, uint32_t ranks);
+/* Runs the operations of the step in the agreed way; with any wire. */
 FM_CHECKED fm_status fmi_step_graph_together(fmi_step *s, uint32_t n);
 
 /* ---- engine/hooks.c ---- */
 
 /* Notes the rows whose sequences have hooks. */
 FM_CHECKED fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n);
-/* Behind all passes: what the stages read comes to rank 0. */
+/* After all passes: sends what hooks read in later stages to rank 0. */
 FM_CHECKED fm_status fmi_hooks_deliver(fmi_step *s);
-/* Reads and replaces rows of x [m, hidden], which is what the site of the layer has computed. */
+/* Reads and replaces rows of x [m, hidden], the output of this site of the layer. */
 FM_CHECKED fm_status fmi_run_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x);
 static inline fm_status fmi_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x)
 {
@@ -280,7 +284,7 @@ typedef struct fmi_gain {
 } fmi_gain;
 typedef fmi_gain (*fmi_gain_fn)(const fm_model *m, uint32_t layer);
 
-/* y = norm(x), each row with its own model's gain; per_row vectors of h to a row. */
+/* y = norm(x), each row with its own model's gain; a row has per_row vectors of h. */
 void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, uint32_t layer,
               float *y, const float *x, uint32_t per_row, uint32_t h);
 

@@ -1,5 +1,5 @@
-/* step_layout.c - which runs of a step are a pass; the activations of a pass and where they lie;
- * places of rows beside positions. */
+/* step_layout.c - which runs of a step are a pass; where the activations of a pass lie; what
+ * learned positions and encoders need for each row besides positions. */
 #include "infer/engine/step/step.h"
 
 #include <string.h>
@@ -69,7 +69,7 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
     size_t qkv = s->fused ? q + 2 * kv : 0, up = FM_MAX(inter, (size_t)s->shared_inter);
     size_t gate = s->fused_mlp ? FM_MAX(2 * inter, up) : up, chosen = s->chosen;
     size_t expert = FM_MAX(h, (size_t)s->expert_inter) * chosen;
-    size_t one = s->fused == FM_FUSED_QKV ? 0 : 1; /* q, k, v are parts of fused then */
+    size_t one = s->fused == FM_FUSED_QKV ? 0 : 1; /* 0: q, k, v are parts of fused */
     const size_t all[FMI_ACTIVATIONS] = {h,
                                          h,
                                          q * one,

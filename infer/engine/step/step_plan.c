@@ -2,7 +2,7 @@
  *
  * Rows are reordered so that those of one model stand together (a run); the runs of one shape class
  * form a pass (forward.c). Positions and pages are settled before anything runs, so that a step
- * that does not fit changes nothing. Over ranks all compare what they have planned. */
+ * that does not fit changes nothing. Ranks compare their plans. */
 #include <string.h>
 
 #include "infer/device/room.h"
@@ -66,7 +66,7 @@ static void count_rows(fmi_step *s, const fm_row *rows, uint32_t n, uint64_t sta
     }
 }
 
-/* Room, tokens, pages. */
+/* Reserves tables and pages for the rows, and notes their tokens. */
 static fm_status reserve(const fmi_step *s, const fm_row *rows, uint32_t n)
 {
     for (uint32_t i = 0; i < s->seqs; i++) {
@@ -98,8 +98,8 @@ static uint32_t run_for(fmi_step *s, fm_model *m, uint32_t first)
     return i;
 }
 
-/* Runs of one shape class together, classes in order of first appearance, and in them those that
- * begin at upper layers first. s->member: where each run went. */
+/* Sorts runs by shape class, classes in order of first appearance; in a class, runs that begin at
+ * upper layers come first. s->member: the new place of each run. */
 static void sort_runs(fmi_step *s)
 {
     uint32_t *was = s->order; /* not filled yet */
@@ -111,7 +111,7 @@ static void sort_runs(fmi_step *s)
         uint32_t to = i, number = was[i], last = i;
         while (last > 0 && fmi_priv(s->run[last - 1].model)->geom != g)
             last--;
-        if (last > 0) /* behind those of its class that begin no lower */
+        if (last > 0) /* behind the runs of its class that begin at its first layer or above */
             for (to = last; to > 0 && fmi_priv(s->run[to - 1].model)->geom == g &&
                             s->run[to - 1].first < t.first;)
                 to--;
@@ -124,7 +124,7 @@ static void sort_runs(fmi_step *s)
         s->member[was[i]] = i;
 }
 
-/* Runs, their counts, then beginnings of each inside of its pass, then the order of rows. */
+/* Finds the runs, their counts, where each begins inside of its pass, and the order of rows. */
 static void place_rows(fmi_step *s, const fm_row *rows, uint32_t n)
 {
     s->runs = 0;
@@ -157,7 +157,7 @@ static bool same_pass(const fmi_step *s, uint32_t a, uint32_t b)
     return s->run[s->run_of[a]].row0 == s->run[s->run_of[b]].row0;
 }
 
-/* Rows that take a residual stream from the cache or leave one there, block by block. */
+/* Finds the rows that take a residual stream from the cache or save one there, block by block. */
 static void find_spans(fmi_step *s, const fm_row *rows, uint32_t n)
 {
     s->spans = 0;
@@ -179,7 +179,7 @@ static void find_spans(fmi_step *s, const fm_row *rows, uint32_t n)
     }
 }
 
-/* Host and device room for `ints`, with more where a growing need would soon come back. */
+/* Grows host and device memory to `ints`, and by half more, so that it seldom grows again. */
 static fm_status int_room(fm_engine *e, int32_t **host, int32_t **dev, size_t *have, size_t ints)
 {
     if (ints <= *have)
@@ -197,7 +197,7 @@ static fm_status int_room(fm_engine *e, int32_t **host, int32_t **dev, size_t *h
     return rc;
 }
 
-/* Where each row's keys and values go in each layer, for one pass. */
+/* Fills in the slot of each row's keys and values in each layer, for one pass. */
 static void fill_slots(const fmi_step *s, const fm_row *rows, uint32_t row0, uint32_t m,
                        const fmi_geom *g, int32_t *slot)
 {
@@ -210,7 +210,7 @@ static void fill_slots(const fmi_step *s, const fm_row *rows, uint32_t row0, uin
         }
 }
 
-/* ids, pos, gather, seq of all rows in step order, then slots, in one upload. */
+/* Uploads ids, pos, gather, seq of all rows in step order, then slots, in one piece. */
 static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
 {
     size_t ints = (size_t)n * 4, most = 0;
@@ -262,7 +262,7 @@ static bool same_tables(fmi_step *s)
         cap = FM_MAX(cap, s->seq[i]->page_cap);
     }
     s->versions = s->seqs;
-    while (s->e->be->replay && stride < cap && stride & (stride - 1)) /* steps look alike longer */
+    while (s->e->be->replay && stride < cap && stride & (stride - 1)) /* signatures change less */
         stride++;
     same = same && s->table_stride == stride;
     s->table_stride = stride;
@@ -285,7 +285,7 @@ static void fill_table(const fmi_step *s, const fmi_geom *g, int32_t *table)
     }
 }
 
-/* As large as the tables of these sequences may become, so that growing texts do not come back. */
+/* Makes the tables as large as these sequences may need, so that growing texts allocate nothing. */
 static fm_status table_room(fmi_step *s)
 {
     size_t ints = 0;
@@ -300,7 +300,7 @@ static fm_status upload_tables(fmi_step *s)
     size_t ints = 0, at = 0;
     if (same_tables(s))
         return FM_OK;
-    s->versions = 0; /* until they are there */
+    s->versions = 0; /* until the tables are uploaded */
     for (uint32_t i = 0; i < s->runs; i = fmi_class_end(s, i))
         ints += fmi_table_ints(s, fmi_geom_of_run(s, i));
     FM_TRY(table_room(s));
@@ -313,7 +313,7 @@ static fm_status upload_tables(fmi_step *s)
     return FM_OK;
 }
 
-/* Room for activations of every pass at max_rows, and for the logits of this step. */
+/* Allocates the activations of every pass at max_rows, and the logits of this step. */
 static fm_status workspace(fmi_step *s)
 {
     fm_engine *e = s->e;
@@ -330,7 +330,7 @@ static fm_status workspace(fmi_step *s)
            states = (size_t)s->wanted * s->hidden_ld;
     fm_status rc = fmi_float_room(e->be, &s->logits, &s->logits_floats, need);
     FM_THEN(rc, fmi_float_room(e->be, &s->hidden, &s->hidden_floats, states));
-    if (e->be->host_visible) { /* also where one of them has moved, and the other found no room */
+    if (e->be->host_visible) { /* also on failure: one of the two may have moved */
         s->logits_host = s->logits;
         s->hidden_host = s->hidden;
     }
@@ -343,7 +343,7 @@ static fm_status workspace(fmi_step *s)
 
 /* ==== the step ==== */
 
-/* What the passes of the step compute on every rank alike. */
+/* A digest of what the passes of the step compute on every rank alike. */
 static uint64_t plan_of(const fmi_step *s, uint32_t n)
 {
     uint64_t h = 0xcbf29ce484222325u;
@@ -357,7 +357,7 @@ static uint64_t plan_of(const fmi_step *s, uint32_t n)
     return h;
 }
 
-/* What ranks tell of a step that they have planned: what it is, and whether it may be replayed. */
+/* What ranks send about a planned step: its digest, and whether it may be replayed. */
 typedef struct planned {
     uint64_t plan;
     fmi_way way;
@@ -391,7 +391,7 @@ fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
     FM_TRY(check_rows(e, rows, n));
     if (e->log)
         FM_TRY(e->log->step(e, rows, n));
-    /* A failed step's stamps must not be taken for this one's. */
+    /* A new stamp, since those of a failed step must not count for this one. */
     count_rows(s, rows, n, ++e->stamp);
     FM_TRY(reserve(s, rows, n));
     place_rows(s, rows, n);

@@ -1,10 +1,11 @@
 /* step_queue.c - steps that are queued on a device which picks their tokens itself, and collected
- * later: while the GPU runs step t, the host plans step t + 1, whose rows take their tokens from
- * where step t puts them.
+ * later: while the GPU runs step t, the host plans step t + 1, whose rows take the tokens that step
+ * t puts into device memory.
  *
  * The device keeps [tokens, bad] of the last queued step; the ids of the next one are gathered from
- * that and from those which the host knows. All is in one line, so nothing is ever overtaken: pages
- * that are given back while a step still reads them are written by later steps only. */
+ * these and from the ids that the host knows. All operations are in one stream, so none overtakes
+ * another: pages that are given back while a step still reads them are written by later steps only.
+ */
 #include "infer/engine/step/step.h"
 
 #include <string.h>
@@ -21,7 +22,7 @@ bool fmi_picks(const fm_engine *e)
 
 bool fmi_queues(const fm_engine *e)
 {
-    return fmi_picks(e) && fm_comm_size(e->comm) <= 1; /* the others' hosts know of no token yet */
+    return fmi_picks(e) && fm_comm_size(e->comm) <= 1; /* other ranks' hosts lack the tokens */
 }
 
 fm_status fmi_queued_init(fmi_queued *q, fm_engine *e)
@@ -45,7 +46,7 @@ void fmi_queued_release(fmi_queued *q, fm_engine *e)
 
 /* ==== the step ==== */
 
-/* The ids of the step where only the device knows them. */
+/* Gathers the ids of the step on the device, where only the device knows some of them. */
 static fm_status gather_ids(fmi_step *s, const fm_row *rows, uint32_t n)
 {
     fm_backend *be = s->e->be;
@@ -57,7 +58,7 @@ static fm_status gather_ids(fmi_step *s, const fm_row *rows, uint32_t n)
     }
     int32_t *dev = s->picked + 2 * (size_t)s->max_rows;
     fm_status rc = be->upload(be, dev, known, 2 * (size_t)n * sizeof(int32_t));
-    if (rc == FM_OK) /* numbers are copied as they are */
+    if (rc == FM_OK) /* copies integers as floats: copy_rows keeps their bits */
         be->copy_rows(be, (float *)(void *)s->dev, 1, (const float *)(const void *)s->picked, 1,
                       dev + n, n, 1);
     return rc;

@@ -1,5 +1,5 @@
-/* step_streams.c - residual streams that rows of a pass take from the cache and leave there, layer
- * by layer; those of a step that comes again go to a place of the step first. */
+/* step_streams.c - residual streams that rows of a pass take from the cache and save there, layer
+ * by layer; a recorded step saves them in buffers of its own first. */
 #include "infer/device/room.h"
 #include "infer/engine/step/step.h"
 
@@ -31,8 +31,8 @@ static bool add_stage(fmi_step *s, uint32_t row0, uint32_t layer)
     return true;
 }
 
-/* Whether rows of a model of g go through layer l (layers: the end) on this rank, so that its page
- * has memory here. */
+/* Whether rows of shape class g go through layer l (layers: the end) on this rank, so that pages of
+ * streams before it have memory here. */
 static bool passes_here(const fmi_step *s, const fmi_geom *g, uint32_t l)
 {
     const uint32_t *deal = g->split.begin + s->e->stage;
@@ -79,7 +79,7 @@ void fmi_stage_empty(fmi_step *s)
     s->stages = 0;
 }
 
-/* Before layer l all rows of the pass leave their streams where the stages say. */
+/* Saves the streams of all rows of the pass before layer l in the buffers planned for it. */
 static void put_on_stage(const fmi_pass *p, uint32_t l)
 {
     const fmi_step *s = p->s;
@@ -90,7 +90,7 @@ static void put_on_stage(const fmi_pass *p, uint32_t l)
                                 p->x0, h, NULL, p->rows, h);
 }
 
-/* The residual streams that rows of the pass take and leave before layer l. */
+/* Takes and saves residual streams of rows of the pass before layer l. */
 static void exchange(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
