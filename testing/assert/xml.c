@@ -82,7 +82,8 @@ static bool all_seen(const reader *r)
     return true;
 }
 
-/* Such an error stands where its token begins; expat has looked for the token's end up to the text's. */
+/* Such an error stands where its token begins; expat has looked for the token's end up to the
+ * text's. */
 static bool runs_to_the_end(enum XML_Error error)
 {
     return error == XML_ERROR_UNCLOSED_TOKEN || error == XML_ERROR_PARTIAL_CHAR ||

@@ -1,7 +1,7 @@
 /* What loading a version costs: without kept images, writing them, and mapping them, beside what
- * hashing and copying the same bytes cost in the same run. Usage: bench_load REPO REV [THREADS [ROUNDS]].
- * Each figure is the best of ROUNDS, in seconds of CPU time (user and system); the page cache is
- * warm. */
+ * hashing and copying the same bytes cost in the same run. Usage: bench_load REPO REV [THREADS
+ * [ROUNDS]]. Each figure is the best of ROUNDS, in seconds of CPU time (user and system); the page
+ * cache is warm. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

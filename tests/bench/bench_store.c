@@ -5,8 +5,8 @@
  * the source export, compared byte for byte. Beside it stand the case's goal, the peers' figures on
  * the same file (store_peers.py, in the same run), and the speed of memcpy and SHA-256. Speeds are
  * per second of CPU time of all threads together, so they are those of one core; pin the run to one
- * (taskset -c 0) all the same, for caches and clocks. `bench_store --big GB [DIR]` proves the memory
- * instead: a synthetic model of that size in, out, and in again. */
+ * (taskset -c 0) all the same, for caches and clocks. `bench_store --big GB [DIR]` proves the
+ * memory instead: a synthetic model of that size in, out, and in again. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

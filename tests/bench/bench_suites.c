@@ -1,4 +1,5 @@
-/* bench_suites.c - the suites of 8 LoRA children of SmolLM2 in one batch beside one child at a time.
+/* bench_suites.c - the suites of 8 LoRA children of SmolLM2 in one batch beside one child at a
+ * time.
  *
  *   bench_suites [--mode exact|fast] [--threads N] [--turns N] [--children N] [NAME...]
  *

@@ -18,8 +18,8 @@
 /* ---- blame_damage.c: what the planter cannot do with the program alone ---- */
 /* --damage REPO PARENT RAW NAME MODULE KIND AMOUNT SEED: version NAME on PARENT, which is RAW but
  * for one tensor. --weigh-adapter REPO TIP NAME NUMBER WEIGHT: version NAME on TIP, its adapter
- * NUMBER with that weight; 0: without it. --reset-layers REPO TIP BEFORE NAME N: version NAME on TIP,
- * tensors of its first N layers as version BEFORE has them. */
+ * NUMBER with that weight; 0: without it. --reset-layers REPO TIP BEFORE NAME N: version NAME on
+ * TIP, tensors of its first N layers as version BEFORE has them. */
 int bb_damage(int argc, char **argv);
 int bb_weigh_adapter(int argc, char **argv);
 int bb_reset_layers(int argc, char **argv);

@@ -1,5 +1,6 @@
 /* gpu_library.c - cuBLASLt as the peer: opened at run time, by hand, because headers of CUDA stay
- * below infer/. Prototypes and numbers are those of its reference (cublasLt.h of CUDA 12 and 13). */
+ * below infer/. Prototypes and numbers are those of its reference (cublasLt.h of CUDA 12 and
+ * 13). */
 #include <dlfcn.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* gpu_parts.c - what bench_gpu times: layers of 1B and 7B models out of random weights, operation by
- * operation through the seam, in the lists that the engine makes. */
+/* gpu_parts.c - what bench_gpu times: layers of 1B and 7B models out of random weights, operation
+ * by operation through the seam, in the lists that the engine makes. */
 #include <stdio.h>
 
 #include "tests/bench/gpu_bench.h"

@@ -5,8 +5,8 @@
 #include "store/store.h"
 #include "tests/testkit.h"
 
-/* Of the process, all threads: with the kernel's part, which on a virtual machine is mostly fresh pages
- * for files, and without it. */
+/* Of the process, all threads: with the kernel's part, which on a virtual machine is mostly fresh
+ * pages for files, and without it. */
 typedef struct sk_cpu {
     double all_s, user_s;
 } sk_cpu;

@@ -1,4 +1,5 @@
-/* train_cases.c - our side of bench_train: steps in this process, memory and the command in others. */
+/* train_cases.c - our side of bench_train: steps in this process, memory and the command in
+ * others. */
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <time.h>

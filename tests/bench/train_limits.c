@@ -1,8 +1,8 @@
 /* train_limits.c - the products of a training step, by oneDNN alone.
  *
- * For each linear layer: y = x W^T, dx = dy W and, where the weight trains, dW = dy^T x, each on its
- * own shape, weights packed beforehand; the head likewise. Attention, norms, low-rank terms and the
- * optimizer count nothing, so nobody reaches the whole of it. */
+ * For each linear layer: y = x W^T, dx = dy W and, where the weight trains, dW = dy^T x, each on
+ * its own shape, weights packed beforehand; the head likewise. Attention, norms, low-rank terms
+ * and the optimizer count nothing, so nobody reaches the whole of it. */
 #include "tests/bench/train_bench.h"
 
 #define LAYERS 5u

@@ -107,7 +107,8 @@ struct pending {
 static std::mutex lock; /* of what follows */
 static std::map<void *, comm_ref> comms;
 static std::string fault;
-static std::string newest, newest_fault; /* the id that was made last, if by this process, and under which */
+/* The id that was made last, if by this process, and the fault under which it was. */
+static std::string newest, newest_fault;
 static unsigned long seen;
 static thread_local int depth;
 static thread_local std::vector<pending> group;

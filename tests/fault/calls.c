@@ -5,7 +5,8 @@
  * interrupted write is nobody's error, nor is any interrupted call of ours; libgit2 and SQLite do
  * not try open and fsync again, which no local file system interrupts: there it may be a clean
  * failure.
- *   FM_FAULT_ALL=1: each call in each way; else one error in turn at the first call of each sort (what
+ *   FM_FAULT_ALL=1: each call in each way; else one error in turn at the first call of each sort
+ * (what
  *   is done to which sort of file) and at each FM_FAULT_EACH-th (12); FM_FAULT_SEED=n says which.
  *   FM_FAULT_ONLY=pattern of the tests to run ("*tag*"). */
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* gc and repack while a pack cannot be read: nothing is deleted, and once the pack is put right,
  * every version is what it was. Each bit of a pack's frame, the heads of its records, cut and
- * missing packs, one that may not be opened, one of a newer fmstore; with lists of condemned objects
- * that were written before, and beside a writer.
+ * missing packs, one that may not be opened, one of a newer fmstore; with lists of condemned
+ * objects that were written before, and beside a writer.
  *   FM_GC_STRIDE=n (7): every n-th bit of the records; of the frame each bit is tried always. */
 #include <pthread.h>
 #include <sys/stat.h>
@@ -641,8 +641,8 @@ static void *read_child(void *arg)
     return NULL;
 }
 
-/* The index judged the pack while it was damaged. The first thread that misses scans all packs anew;
- * one that missed beside it looks again too. */
+/* The index judged the pack while it was damaged. The first thread that misses scans all packs
+ * anew; one that missed beside it looks again too. */
 TEST(readers_find_a_pack_that_was_put_right)
 {
     enum { TRIES = 200, READERS = 16 };

@@ -1,6 +1,6 @@
 /* ctest: cost=15 */
-/* Every step of a run is kept, weights and both moments: the series comes back bit for bit and costs
- * little more than the first moments' deltas. */
+/* Every step of a run is kept, weights and both moments: the series comes back bit for bit and
+ * costs little more than the first moments' deltas. */
 #include "tests/testkit.h"
 
 #include <string.h>

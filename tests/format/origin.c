@@ -1,5 +1,5 @@
-/* Floats that came out of block types: found, kept as blocks, given back bit for bit; and those that
- * did not: refused. */
+/* Floats that came out of block types: found, kept as blocks, given back bit for bit; and those
+ * that did not: refused. */
 #include "tests/testkit.h"
 
 #include <math.h>
@@ -73,7 +73,8 @@ TEST(every_type_is_found_at_its_own_size)
     fm_free(y);
 }
 
-/* Blocks of zeros of either sign, of both, of one value; subnormal scales; a tail that is no block. */
+/* Blocks of zeros of either sign, of both, of one value; subnormal scales; a tail that is no
+ * block. */
 TEST(awkward_blocks_come_back)
 {
     float *y = fm_malloc(N * sizeof *y);

@@ -2,7 +2,8 @@
  * block of every quantized tensor, bit for bit, and the time it takes.
  *
  * The files are FM_MODELS/quantized/smollm2-<kind>.gguf, each from smollm2-bf16.gguf beside them by
- * `llama-quantize smollm2-bf16.gguf smollm2-Q4_0.gguf Q4_0` and so on; absent ones are passed over. */
+ * `llama-quantize smollm2-bf16.gguf smollm2-Q4_0.gguf Q4_0` and so on; absent ones are passed
+ * over. */
 #include "tests/testkit.h"
 
 #include <inttypes.h>

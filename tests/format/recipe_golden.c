@@ -1,7 +1,7 @@
-/* The golden packs of recipes must decode for ever: every operation, chains of them, leaves that the
- * recipe gives whole and leaves that differ from it; quantize, all types, in a pack of its own. The packs are built
- * here from the pure parts, so that what the search would choose is of no account. FM_BLESS=FOLDER writes
- * them to folders in it. */
+/* The golden packs of recipes must decode for ever: every operation, chains of them, leaves that
+ * the recipe gives whole and leaves that differ from it; quantize, all types, in a pack of its
+ * own. The packs are built here from the pure parts, so that what the search would choose is of no
+ * account. FM_BLESS=FOLDER writes them to folders in it. */
 #include <stdlib.h>
 #include <string.h>
 

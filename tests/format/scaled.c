@@ -222,7 +222,8 @@ TEST(what_does_not_fit_is_refused_by_name)
     }
 }
 
-/* Experts in one tensor, say: their scales are not looked for, so they are not taken as they are. */
+/* Experts in one tensor, say: their scales are not looked for, so they are not taken as they
+ * are. */
 TEST(other_tensors_of_8_bits_are_refused)
 {
     static const struct {

@@ -1,5 +1,6 @@
-/* Any bytes as a recipe, forms and parameters: refused, or evaluated within the inputs' bounds, leaf and
- * range alike. u16 operation | u16 mode | u8 inputs | per form u8 dtype, u8 rank, u16 dims | parameters */
+/* Any bytes as a recipe, forms and parameters: refused, or evaluated within the inputs' bounds,
+ * leaf and range alike. u16 operation | u16 mode | u8 inputs | per form u8 dtype, u8 rank, u16
+ * dims | parameters */
 #include <string.h>
 
 #include "store/base/mem.h"

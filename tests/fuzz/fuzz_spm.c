@@ -1,5 +1,5 @@
-/* A hostile SentencePiece model file, alone and under the configuration of a Llama folder; what opens
- * must encode and decode some text, and ids must be its own. */
+/* A hostile SentencePiece model file, alone and under the configuration of a Llama folder; what
+ * opens must encode and decode some text, and ids must be its own. */
 #include "infer/tokenizer.h"
 
 #include "store/base/mem.h"

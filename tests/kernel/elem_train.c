@@ -123,8 +123,8 @@ TEST(dropout_equals_the_generator)
         kk_check("dropout", case_dropout, dims[i], TOL_ELEM);
 }
 
-/* The share that is dropped, the mean that is kept; rows in one call or in two: the same mask; p = 0
- * keeps every bit, NaN and infinity are dropped like anything else. */
+/* The share that is dropped, the mean that is kept; rows in one call or in two: the same mask; p =
+ * 0 keeps every bit, NaN and infinity are dropped like anything else. */
 TEST(dropout_keeps_the_mean)
 {
     enum { M = 200, N = 600 };

@@ -1,6 +1,6 @@
 /* apart_ahead.c - steps queued before the tokens of the step before are known, tokens picked by the
- * device, steps replayed from what it kept: answers are those of the CPU, token by token, whoever is
- * beside whom, who ends early, who comes later, and what fails. */
+ * device, steps replayed from what it kept: answers are those of the CPU, token by token, whoever
+ * is beside whom, who ends early, who comes later, and what fails. */
 #include "tests/apart/apart.h"
 #include "tests/model/variant_kit.h"
 

@@ -1,5 +1,5 @@
-/* SmolLM2 under a schema: every answer that ends parses and has the schema's fields, and what a mask
- * takes beside what a token takes. */
+/* SmolLM2 under a schema: every answer that ends parses and has the schema's fields, and what a
+ * mask takes beside what a token takes. */
 #include "tests/model/infer_kit.h"
 
 #include <time.h>

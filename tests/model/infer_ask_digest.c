@@ -1,6 +1,6 @@
-/* What each kind of question depends on: a change that it does not read keeps its digest, and its bits;
- * a change that it reads changes the digest. So a child whose only change is a head finds its parent's
- * results. */
+/* What each kind of question depends on: a change that it does not read keeps its digest, and its
+ * bits; a change that it reads changes the digest. So a child whose only change is a head finds
+ * its parent's results. */
 #include "store/base/map.h"
 #include "testing/testing.h"
 #include "tests/model/infer_kit.h"

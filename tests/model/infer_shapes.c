@@ -144,8 +144,8 @@ TEST(training_and_inference_agree_on_odd_shapes)
         check_shape(&shapes[i]);
 }
 
-/* Families that training does not know, at sizes that divide nothing: the same bits whole, cut, beside
- * others, on one thread and on three. */
+/* Families that training does not know, at sizes that divide nothing: the same bits whole, cut,
+ * beside others, on one thread and on three. */
 #define SIZES(v, h, i, l, n)                                                                       \
     "\"vocab_size\":" #v ",\"hidden_size\":" #h ",\"intermediate_size\":" #i                       \
     ",\"num_hidden_layers\":" #l ",\"num_attention_heads\":" #n ",\"max_position_embeddings\":40,"

@@ -1,5 +1,5 @@
-/* ops.c - a C program that imports, derives, tests, blames, replays and merges without a command line:
- * what came is in structs, what was said went to callbacks. */
+/* ops.c - a C program that imports, derives, tests, blames, replays and merges without a command
+ * line: what came is in structs, what was said went to callbacks. */
 #include "tests/testkit.h"
 
 #include <string.h>

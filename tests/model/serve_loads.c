@@ -355,8 +355,8 @@ static void *storm(void *arg)
     return NULL;
 }
 
-/* m0 and m3 fit, but not together, m1 and m2 never: what a load lacked may be free when it is looked
- * at, since its place was given to one that did not fit. */
+/* m0 and m3 fit, but not together, m1 and m2 never: what a load lacked may be free when it is
+ * looked at, since its place was given to one that did not fit. */
 TEST(what_fits_alone_is_never_400)
 {
     sk_server s;

@@ -24,8 +24,8 @@ static inline void kit_ref_name(char *out, size_t room, const char *prefix, cons
         (void)snprintf(out, room, "%s%s", prefix, name);
 }
 
-/* transformers 5 keeps Mixtral's experts as one tensor: the reference of `name`, a tensor of n floats.
- * gate_up_proj holds w1 over w3 of each expert. */
+/* transformers 5 keeps Mixtral's experts as one tensor: the reference of `name`, a tensor of n
+ * floats. gate_up_proj holds w1 over w3 of each expert. */
 static inline float *kit_ref_expert(const ik_ref *ref, const char *prefix, const char *name,
                                     size_t n)
 {

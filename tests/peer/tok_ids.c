@@ -1,7 +1,7 @@
-/* tok_ids FILE [CONFIG] [--plain] [--bare] - texts as JSON strings on stdin, one a line; ids and the
- * decoded text on stdout, one JSON list a line. The C side of tokenizers_diff.py. FILE is a
- * tokenizer.json, a tokenizer.model or a GGUF. --plain: special tokens in the text are text; --bare: nothing
- * is put around it. */
+/* tok_ids FILE [CONFIG] [--plain] [--bare] - texts as JSON strings on stdin, one a line; ids and
+ * the decoded text on stdout, one JSON list a line. The C side of tokenizers_diff.py. FILE is a
+ * tokenizer.json, a tokenizer.model or a GGUF. --plain: special tokens in the text are text;
+ * --bare: nothing is put around it. */
 #include "infer/tokenizer.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"

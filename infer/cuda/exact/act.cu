@@ -38,8 +38,8 @@ void fmc_op_layernorm(fm_backend *be, float *y, const float *x, const float *gai
                       const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_layernorm,
-                fmc_rows_of(m, h, 1, fmc_aligned(y, x, gain, bias) && fmc_aligned_ld(ldx)), y, x, gain,
-                bias, ldx, eps);
+                fmc_rows_of(m, h, 1, fmc_aligned(y, x, gain, bias) && fmc_aligned_ld(ldx)), y, x,
+                gain, bias, ldx, eps);
 }
 
 __global__ void k_act(fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
@@ -66,8 +66,8 @@ void fmc_op_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gat
     if (!up)
         ldu = 0;
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_act, m, n,
-                 fmc_aligned(y, gate, up) && fmc_aligned_ld(ldy, ldg, ldu), f, y, ldy, gate, ldg, up,
-                 ldu);
+                 fmc_aligned(y, gate, up) && fmc_aligned_ld(ldy, ldg, ldu), f, y, ldy, gate, ldg,
+                 up, ldu);
 }
 
 __global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t n, bool wide)
@@ -84,8 +84,8 @@ __global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t 
 
 void fmc_op_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
 {
-    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_softcap, m, n, fmc_aligned(y) && fmc_aligned_ld(ldy), y, ldy,
-                 cap);
+    FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_softcap, m, n, fmc_aligned(y) && fmc_aligned_ld(ldy), y,
+                 ldy, cap);
 }
 
 __global__ void k_mix_rows(float *y, size_t ldy, const float *x, size_t ldx, const int32_t *from,

@@ -85,7 +85,8 @@ void fmc_op_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
 {
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_affine, m, n,
-                 fmc_aligned(y, scale, bias) && fmc_aligned_ld(ldy), y, ldy, scale, bias, first, rows);
+                 fmc_aligned(y, scale, bias) && fmc_aligned_ld(ldy), y, ldy, scale, bias, first,
+                 rows);
 }
 
 __global__ void k_copy_rows(float *y, size_t ldy, const float *x, size_t ldx, const int32_t *rows,
@@ -221,8 +222,8 @@ void fmc_op_add_rmsnorm(fm_backend *be, float *y, float *x, const float *branch,
                         uint32_t m, uint32_t h, float eps)
 {
     FMC_ROWS_BY(FMC_RUN_PDL, fmc_of(be), k_add_rmsnorm,
-                fmc_rows_of(m, h, 1, fmc_aligned(y, x, branch, gain) && fmc_aligned_ld(h)), y, x, branch,
-                gain, eps);
+                fmc_rows_of(m, h, 1, fmc_aligned(y, x, branch, gain) && fmc_aligned_ld(h)), y, x,
+                branch, gain, eps);
 }
 
 /* ---- pages of keys and values ---- */

@@ -29,8 +29,8 @@ __global__ void k_swiglu_grad(float *dgate, float *dup, const float *dy, const f
 void fmc_op_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
                         const float *gate, const float *up, uint64_t n)
 {
-    FMC_SPAN(fmc_of(be), k_swiglu_grad, n, fmc_aligned(dgate, dup, dy, gate, up), dgate, dup, dy, gate,
-             up);
+    FMC_SPAN(fmc_of(be), k_swiglu_grad, n, fmc_aligned(dgate, dup, dy, gate, up), dgate, dup, dy,
+             gate, up);
 }
 
 __global__ void k_act_grad(fm_act f, float *dgate, size_t lddg, float *dup, size_t lddu,
@@ -63,8 +63,8 @@ void fmc_op_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float 
     lddu = dup ? lddu : 0;
     ldu = up ? ldu : 0;
     FMC_CELLS(fmc_of(be), k_act_grad, m, n,
-              fmc_aligned(dgate, dup, dy, gate, up) && fmc_aligned_ld(lddg, lddu, lddy, ldg, ldu), f,
-              dgate, lddg, dup, lddu, dy, lddy, gate, ldg, up, ldu);
+              fmc_aligned(dgate, dup, dy, gate, up) && fmc_aligned_ld(lddg, lddu, lddy, ldg, ldu),
+              f, dgate, lddg, dup, lddu, dy, lddy, gate, ldg, up, ldu);
 }
 
 __global__ void k_softcap_grad(float *dy, size_t lddy, const float *y, size_t ldy, float cap,
@@ -85,8 +85,8 @@ __global__ void k_softcap_grad(float *dy, size_t lddy, const float *y, size_t ld
 void fmc_op_softcap_grad(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
                          uint32_t m, uint32_t n, float cap)
 {
-    FMC_CELLS(fmc_of(be), k_softcap_grad, m, n, fmc_aligned(dy, y) && fmc_aligned_ld(lddy, ldy), dy, lddy,
-              y, ldy, cap);
+    FMC_CELLS(fmc_of(be), k_softcap_grad, m, n, fmc_aligned(dy, y) && fmc_aligned_ld(lddy, ldy), dy,
+              lddy, y, ldy, cap);
 }
 
 __global__ void k_scale_rows(float *y, size_t ldy, const float *x, size_t ldx, const float *w_row,
@@ -104,8 +104,8 @@ __global__ void k_scale_rows(float *y, size_t ldy, const float *x, size_t ldx, c
 void fmc_op_scale_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n)
 {
-    FMC_CELLS(fmc_of(be), k_scale_rows, m, n, fmc_aligned(y, x) && fmc_aligned_ld(ldy, ldx), y, ldy, x,
-              ldx, w);
+    FMC_CELLS(fmc_of(be), k_scale_rows, m, n, fmc_aligned(y, x) && fmc_aligned_ld(ldy, ldx), y, ldy,
+              x, ldx, w);
 }
 
 typedef struct adamw_scalars {
@@ -279,8 +279,9 @@ void fmc_op_scale_grad(fm_backend *be, float *dx, size_t lddx, float *dscale, co
     if (dscale)
         column_dots(fmc_of(be), dscale, dy, lddy, x, ldx, NULL, m, n);
     if (dx)
-        FMC_CELLS(fmc_of(be), k_multiply, m, n, fmc_aligned(dx, dy, scale) && fmc_aligned_ld(lddx, lddy),
-                  dx, lddx, dy, lddy, scale);
+        FMC_CELLS(fmc_of(be), k_multiply, m, n,
+                  fmc_aligned(dx, dy, scale) && fmc_aligned_ld(lddx, lddy), dx, lddx, dy, lddy,
+                  scale);
 }
 
 /* Block (i, c): if no row before i has its id, all rows with that id are added to columns c of
@@ -431,8 +432,8 @@ void fmc_op_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *d
         column_dots(d, dgain, dy, ldx, x, ldx, rstd, m, h);
     if (dx)
         FMC_ROWS(d, k_rmsnorm_dx,
-                 fmc_rows_of(m, h, 2, fmc_aligned(dx, dy, x, gain) && fmc_aligned_ld(ldx)), dx, dy, x,
-                 gain, rstd, ldx, accumulate_dx);
+                 fmc_rows_of(m, h, 2, fmc_aligned(dx, dy, x, gain) && fmc_aligned_ld(ldx)), dx, dy,
+                 x, gain, rstd, ldx, accumulate_dx);
 }
 
 /* stat[row] = mean, 1 / deviation */
@@ -525,15 +526,15 @@ void fmc_op_layernorm_grad(fm_backend *be, float *dx, float *dgain, float *dbias
     float *stat = (float *)fmc_scratch_get(d, FMC_SCRATCH_OTHER, 2 * (size_t)m * sizeof *stat);
     if (!stat)
         return;
-    FMC_ROWS(d, k_layernorm_stats, fmc_rows_of(m, h, 1, fmc_aligned(x) && fmc_aligned_ld(ldx)), stat, x,
-             ldx, eps);
+    FMC_ROWS(d, k_layernorm_stats, fmc_rows_of(m, h, 1, fmc_aligned(x) && fmc_aligned_ld(ldx)),
+             stat, x, ldx, eps);
     if ((dgain || dbias) && h > 0)
         FMC_RUN(d, k_layernorm_columns, fmc_blocks(h, FMC_STRIP), FMC_THREADS, 0, dgain, dbias, dy,
                 x, stat, ldx, m, h);
     if (dx)
         FMC_ROWS(d, k_layernorm_dx,
-                 fmc_rows_of(m, h, 2, fmc_aligned(dx, dy, x, gain) && fmc_aligned_ld(ldx)), dx, dy, x,
-                 gain, stat, ldx, accumulate_dx);
+                 fmc_rows_of(m, h, 2, fmc_aligned(dx, dy, x, gain) && fmc_aligned_ld(ldx)), dx, dy,
+                 x, gain, stat, ldx, accumulate_dx);
 }
 
 /* ---- sums over a row, sums over everything ---- */
@@ -567,8 +568,9 @@ __global__ void k_row_dots(fmc_rows r, float *out, const float *a, size_t lda, c
 void fmc_op_row_dots(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
                      size_t ldb, const int32_t *rows_of_b, uint32_t m, uint32_t n)
 {
-    FMC_ROWS(fmc_of(be), k_row_dots, fmc_rows_of(m, n, 2, fmc_aligned(a, b) && fmc_aligned_ld(lda, ldb)),
-             out, a, lda, b, ldb, rows_of_b);
+    FMC_ROWS(fmc_of(be), k_row_dots,
+             fmc_rows_of(m, n, 2, fmc_aligned(a, b) && fmc_aligned_ld(lda, ldb)), out, a, lda, b,
+             ldb, rows_of_b);
 }
 
 #define SUM_BLOCK 65536u /* elements of one partial sum of squares */

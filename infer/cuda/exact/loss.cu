@@ -217,5 +217,6 @@ void fmc_op_distill(fm_backend *be, float *loss, float *logits, size_t ld, const
                          (float)((double)dloss * w * t), 1.0 - w, w * t * t};
     if (m > 0 && v > 0)
         FMC_RUN(dev, k_distill, fmc_blocks(m, 1), fmc_long<3>::threads, 0, loss, logits, ld,
-                teacher, ldt, label, m, v, d, fmc_aligned(logits, teacher) && fmc_aligned_ld(ld, ldt));
+                teacher, ldt, label, m, v, d,
+                fmc_aligned(logits, teacher) && fmc_aligned_ld(ld, ldt));
 }

@@ -1,8 +1,8 @@
 /* csv.h - tables in the format of RFC 4180, with any separator; a line may also end with LF alone.
  *
- * Text behind a closing quote, a quote that is never closed and text that is not UTF-8 are refused by
- * line. Quotes inside a cell that begins without one stand for themselves, as Python's csv and pandas
- * have it. Empty lines between rows are skipped. */
+ * Text behind a closing quote, a quote that is never closed and text that is not UTF-8 are refused
+ * by line. Quotes inside a cell that begins without one stand for themselves, as Python's csv and
+ * pandas have it. Empty lines between rows are skipped. */
 #ifndef FM_STORE_CSV_H
 #define FM_STORE_CSV_H
 

@@ -4,8 +4,8 @@
 
 #include "tests/testkit.h"
 
-/* Runs the scenario with the 1st, 2nd, ... allocation failing, once and for ever after, until it gets
- * through; at_least: so many there must be. */
+/* Runs the scenario with the 1st, 2nd, ... allocation failing, once and for ever after, until it
+ * gets through; at_least: so many there must be. */
 static inline void ak_fail_each(fm_status (*scenario)(void), uint64_t at_least)
 {
     for (int forever = 0; forever < 2; forever++) {

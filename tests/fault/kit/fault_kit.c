@@ -407,8 +407,8 @@ void fk_world_free(fk_world *w)
     memset(w, 0, sizeof *w);
 }
 
-/* What is done to which sort of file: a hash of the kind, the folder without its hex digits and what
- * follows the last dot of the name. */
+/* What is done to which sort of file: a hash of the kind, the folder without its hex digits and
+ * what follows the last dot of the name. */
 static uint64_t sort_of(const rec *r, const char *path)
 {
     const char *name = strrchr(path, '/'), *dot = strrchr(path, '.');

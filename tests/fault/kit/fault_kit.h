@@ -54,8 +54,8 @@ typedef struct fk_fate {
     bool data;
 } fk_fate;
 
-/* How many of n points to take: with sanitizers, where a start of the program costs ten times as much
- * and most of what is tested is not memory, an eighth. */
+/* How many of n points to take: with sanitizers, where a start of the program costs ten times as
+ * much and most of what is tested is not memory, an eighth. */
 unsigned fk_scaled(unsigned n);
 /* Scratch folders in memory, where the machine has such a place: nothing waits for a disk. */
 void fk_use_memory(void);
@@ -89,15 +89,16 @@ bool fk_refs_equal(const fk_refs *a, const fk_refs *b);
 /* Sets the times of all files back, as if the kill had been an hour ago. */
 void fk_age(const char *dir);
 
-/* Kills commands: at a call, in the middle of a write, or at any time. Half of the points come on top
- * of what the one before left behind. From point `first` on: a run in parts kills at other points. */
+/* Kills commands: at a call, in the middle of a write, or at any time. Half of the points come on
+ * top of what the one before left behind. From point `first` on: a run in parts kills at other
+ * points. */
 typedef struct fk_crashes {
     unsigned points, killed, landed, done_again, failures;
 } fk_crashes;
 void fk_crash(fk_world *w, uint64_t seed, uint64_t first, unsigned n, fk_crashes *out);
 
-/* Stops the machine at any point of each command, `points` times each: what was not fsynced is lost,
- * torn or out of order (lost.c). At the end of a command its work must be there. */
+/* Stops the machine at any point of each command, `points` times each: what was not fsynced is
+ * lost, torn or out of order (lost.c). At the end of a command its work must be there. */
 typedef struct fk_losses {
     unsigned points, mended, failures;
 } fk_losses;

@@ -142,7 +142,8 @@ TEST(bombs_end_within_their_work)
     }
 }
 
-/* Looking a name up compares it with others: their length is bounded when the template is opened. */
+/* Looking a name up compares it with others: their length is bounded when the template is
+ * opened. */
 TEST(long_names_are_refused)
 {
     fm_buf source, out;

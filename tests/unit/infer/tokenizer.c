@@ -1,5 +1,6 @@
 /* Tokenizers of many kinds against ids that Hugging Face's `tokenizers` gave (tokenizer_cases.json,
- * tokenizer_cases/: small vocabularies, hostile texts), what must be refused, and the streaming decoder. */
+ * tokenizer_cases/: small vocabularies, hostile texts), what must be refused, and the streaming
+ * decoder. */
 #include "infer/tokenizer.h"
 #include "store/source.h"
 #include "tests/testkit.h"

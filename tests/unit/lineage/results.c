@@ -433,8 +433,9 @@ TEST(notes_gather_lines)
     kit_close(r, dir);
 }
 
-/* libgit2 1.5 leaks the match data of each pattern that does not match (git_regexp_match with PCRE2),
- * which it asks of the configuration whenever it opens a remote. Nothing else here uses PCRE2. */
+/* libgit2 1.5 leaks the match data of each pattern that does not match (git_regexp_match with
+ * PCRE2), which it asks of the configuration whenever it opens a remote. Nothing else here uses
+ * PCRE2. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {

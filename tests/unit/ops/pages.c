@@ -1,5 +1,5 @@
-/* Hostile text in every place of every page: of a test, a training, a blame. The pages stay well formed,
- * have no element and no attribute but ours, and show the text. */
+/* Hostile text in every place of every page: of a test, a training, a blame. The pages stay well
+ * formed, have no element and no attribute but ours, and show the text. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>

@@ -26,7 +26,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Encodes with vectors and without (same bytes), decodes both ways, compares; returns the coded size. */
+/* Encodes with vectors and without (same bytes), decodes both ways, compares; returns the coded
+ * size. */
 static uint64_t row_bytes = 0, leaf_offset = 0;
 static bool slow = false;
 static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const uint8_t *parent,
@@ -168,8 +169,8 @@ TEST(low_bits_that_stay_cost_nothing)
     fm_free(c);
 }
 
-/* Dequantized GGUF weights cost the block type's bytes, though some blocks were changed since and the
- * leaf ends within one. */
+/* Dequantized GGUF weights cost the block type's bytes, though some blocks were changed since and
+ * the leaf ends within one. */
 TEST(dequantized_floats_cost_their_blocks)
 {
     static const fm_dtype types[] = {FM_Q8_0, FM_Q4_0, FM_Q5_1, FM_Q4_K, FM_Q6_K, FM_IQ4_NL};

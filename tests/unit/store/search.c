@@ -1,5 +1,5 @@
-/* What a new tensor is coded against where one tensor lies at its path: that one if it is a relation, else
- * what it is made of. */
+/* What a new tensor is coded against where one tensor lies at its path: that one if it is a
+ * relation, else what it is made of. */
 #include <string.h>
 
 #include "store/base/math/rng.h"

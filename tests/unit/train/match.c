@@ -2,7 +2,8 @@
 #include "tests/testkit.h"
 #include "train/net/method.h"
 
-/* PEFT's modules_to_save (0.21, peft/utils/other.py): a module whose name ends so, with all in it. */
+/* PEFT's modules_to_save (0.21, peft/utils/other.py): a module whose name ends so, with all in
+ * it. */
 TEST(saved_modules_are_named_by_their_ends)
 {
     assert_true(fmt_is_saved("model.norm", "norm"));

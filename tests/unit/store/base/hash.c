@@ -74,7 +74,8 @@ TEST(hex_reads_back_in_either_case)
     assert_false(fm_digest_is_zero(&a));
 }
 
-/* Every length around a block, and cuts of them: by the processor, by OpenSSL, one or two at once. */
+/* Every length around a block, and cuts of them: by the processor, by OpenSSL, one or two at
+ * once. */
 TEST(all_ways_give_the_same_digest)
 {
     uint8_t data[700];
