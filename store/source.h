@@ -70,6 +70,12 @@ FM_CHECKED fm_status fm_export_check(const fm_tree *tree, const fm_provider *p);
 void fm_lora_merge(float *w, const float *a, const float *b, uint64_t out, uint64_t in, uint64_t r,
                    float scale);
 
+/* FM_EUNSUPPORTED names the field of an adapter_config.json that changes what a model computes and
+ * is not computed here, or is not known. kind: of the folder, "lora"; others than those that run
+ * ("lora", "dora", "ia3", "prefix", "prompt") are FM_OK. what: for the message. */
+FM_CHECKED fm_status fm_adapter_config_check(const fm_json *config, const char *kind,
+                                             const char *what);
+
 /* Rank and scale of one module by an adapter_config.json, with rank_pattern, alpha_pattern and
  * rslora resolved. module: "model.layers.1.self_attn.q_proj". */
 typedef struct fm_lora_spec {

@@ -4,8 +4,7 @@
  * Keys are "base_model.model.<module>.lora_A.weight", lora_B, lora_embedding_A, lora_embedding_B,
  * lora_magnitude_vector, ia3_l, or "prompt_embeddings"; any other tensor stands for a parameter
  * that it replaces (modules_to_save, trained biases). A setting that would change the result and is
- * not computed here is refused by name, as in arch/arch.c; null, false and empty values mean "off"
- * in PEFT's configs. */
+ * not computed here is refused by name, as in arch/arch.c (store/import/adapter_config.c). */
 #include "infer/model/model_bind.h"
 
 #include <stdio.h>
@@ -14,98 +13,18 @@
 #include "store/base/mem.h"
 #include "store/source.h"
 
-/* Settings that are read below or in adapter_kinds.c, or have no effect on a forward pass. */
-static const char *const common_keys[] = {
-    "peft_type",      "target_modules",  "modules_to_save", "base_model_name_or_path",
-    "inference_mode", "peft_version",    "revision",        "task_type",
-    "auto_mapping",   "exclude_modules", "layers_pattern",  "layers_to_transform",
-    "fan_in_fan_out", /* how matrices are stored, which follows from the architecture */
+/* The folders' names. */
+static const char *const kinds[FMI_ADAPTER_KINDS] = {
+    [FMI_LORA] = "lora",     [FMI_DORA] = "dora",     [FMI_IA3] = "ia3",
+    [FMI_PREFIX] = "prefix", [FMI_PROMPT] = "prompt",
 };
-
-static const char *const lora_keys[] = {
-    "r",          "lora_alpha",   "rank_pattern",      "alpha_pattern", "use_rslora",
-    "bias",       "lora_dropout", "init_lora_weights", "megatron_core", "qalora_group_size",
-    "eva_config", "corda_config", "lora_ga_config",    "loftq_config",  "ensure_weight_tying",
-};
-static const char *const dora_keys[] = {"use_dora"};
-static const char *const ia3_keys[] = {"feedforward_modules", "init_ia3_weights"};
-static const char *const virtual_keys[] = {
-    "num_virtual_tokens", "num_transformer_submodules", "num_layers",       "num_attention_heads",
-    "token_dim",          "encoder_hidden_size",        "prefix_projection"};
-static const char *const prompt_keys[] = {"prompt_tuning_init", "prompt_tuning_init_text",
-                                          "tokenizer_kwargs", "tokenizer_name_or_path"};
-
-typedef struct key_set {
-    const char *const *key;
-    size_t count;
-} key_set;
-#define KEYS(array)                                                                                \
-    {                                                                                              \
-        array, FM_ARRAY_LEN(array)                                                                 \
-    }
-
-static const struct kind {
-    const char *name; /* of the folder */
-    const char *peft_type;
-    key_set keys[2]; /* in addition to common_keys */
-} kinds[FMI_ADAPTER_KINDS] = {
-    [FMI_LORA] = {"lora", "LORA", {KEYS(lora_keys)}},
-    [FMI_DORA] = {"dora", "LORA", {KEYS(lora_keys), KEYS(dora_keys)}},
-    [FMI_IA3] = {"ia3", "IA3", {KEYS(ia3_keys)}},
-    [FMI_PREFIX] = {"prefix", "PREFIX_TUNING", {KEYS(virtual_keys)}},
-    [FMI_PROMPT] = {"prompt", "PROMPT_TUNING", {KEYS(virtual_keys), KEYS(prompt_keys)}},
-};
-
-static bool is_off(const fm_json *v)
-{
-    switch (fm_json_typeof(v)) {
-    case FM_JSON_NULL:
-        return true;
-    case FM_JSON_BOOL:
-        return !fm_json_bool(v, true);
-    case FM_JSON_ARRAY:
-    case FM_JSON_OBJECT:
-        return fm_json_count(v) == 0;
-    case FM_JSON_STRING:
-        return fm_json_str(v).len == 0;
-    case FM_JSON_INT:
-    case FM_JSON_REAL:
-        break;
-    }
-    return false;
-}
-
-static bool in_set(key_set s, const char *key)
-{
-    for (size_t i = 0; i < s.count; i++)
-        if (strcmp(s.key[i], key) == 0)
-            return true;
-    return false;
-}
-
-static bool is_known(const struct kind *k, const char *key)
-{
-    return in_set((key_set)KEYS(common_keys), key) || in_set(k->keys[0], key) ||
-           in_set(k->keys[1], key);
-}
 
 static fm_status check_config(const fmi_binder *b, const fmi_adapter *a)
 {
-    const struct kind *k = &kinds[a->kind];
-    const char *type = fm_json_cstr(fm_json_get(a->config, "peft_type"), "");
-    if (strcmp(type, k->peft_type) != 0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: peft_type '%s' in a folder of kind %s, which wants %s",
-                       a->what, type, k->name, k->peft_type);
-    for (void *it = fm_json_iter(a->config); it; it = fm_json_next(a->config, it))
-        if (!is_known(k, fm_json_iter_key(it)) && !is_off(fm_json_iter_value(it)))
-            return fm_fail(FM_EUNSUPPORTED, "%s: adapter setting '%s' is not supported", a->what,
-                           fm_json_iter_key(it));
-    const char *bias = fm_json_cstr(fm_json_get(a->config, "bias"), "none");
-    if (strcmp(bias, "none") != 0 && strcmp(bias, "all") != 0 && strcmp(bias, "lora_only") != 0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: bias '%s' is not supported; none, all, lora_only are",
-                       a->what, bias);
+    const fm_json *saved = fm_json_get(a->config, "modules_to_save");
+    FM_TRY(fm_adapter_config_check(a->config, kinds[a->kind], a->what));
     if (b->m->arch.tied && fm_json_bool(fm_json_get(a->config, "ensure_weight_tying"), false) &&
-        !is_off(fm_json_get(a->config, "modules_to_save")))
+        fm_json_count(saved) > 0)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: ensure_weight_tying with modules_to_save is not supported", a->what);
     return FM_OK;
@@ -118,7 +37,7 @@ static fm_status find_kind(fmi_adapter *a, const char *folder)
 {
     size_t len = strcspn(folder, "/");
     for (int k = 0; k < FMI_ADAPTER_KINDS; k++)
-        if (strlen(kinds[k].name) == len && memcmp(folder, kinds[k].name, len) == 0) {
+        if (strlen(kinds[k]) == len && memcmp(folder, kinds[k], len) == 0) {
             a->kind = (fmi_adapter_kind)k;
             return FM_OK;
         }
@@ -144,7 +63,7 @@ static fm_status find_one(fmi_binder *b, uint32_t n, bool *there, size_t *seen)
     b->adapters = n + 1;
     (void)snprintf(a->what, sizeof(a->what), "%.200s: adapter %u", b->what, n);
     FM_TRY(find_kind(a, fm_tree_at(b->tree, begin)->path + strlen(prefix)));
-    const char *kind = kinds[a->kind].name;
+    const char *kind = kinds[a->kind];
     (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/tensors/", n, kind);
     fm_tree_range(b->tree, prefix, &a->begin, &a->end);
     (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/adapter_config.json", n, kind);

@@ -55,29 +55,17 @@ static fm_status find_weight(exp_weight **out, exp_plan *plan, const fm_tree *tr
 /* Refuses settings by which the result is not W + scale * B A. */
 static fm_status check_plain(const adp_place *place, const fm_json *config)
 {
-    static const char *const field[] = {
-        "use_dora",          "use_qalora",        "use_bdlora",
-        "lora_bias",         "fan_in_fan_out",    "alora_invocation_tokens",
-        "layer_replication", "target_parameters", "trainable_token_indices",
-        "arrow_config",      "kasa_config",       "velora_config",
-    };
-
     if (strcmp(place->kind, "lora") != 0)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: an adapter of kind '%s' cannot be merged into the "
                        "weights; export it with --format peft",
                        place->dir, place->kind);
-    for (size_t i = 0; i < FM_ARRAY_LEN(field); i++) {
-        const fm_json *v = fm_json_get(config, field[i]);
-        fm_json_type t = fm_json_typeof(v);
-        bool off = t == FM_JSON_NULL || (t == FM_JSON_BOOL && !fm_json_bool(v, true)) ||
-                   ((t == FM_JSON_ARRAY || t == FM_JSON_OBJECT) && fm_json_count(v) == 0);
-        if (!off)
-            return fm_fail(FM_EUNSUPPORTED,
-                           "%s/adapter_config.json: field '%s' is set; such an "
-                           "adapter cannot be merged, export it with --format peft",
-                           place->dir, field[i]);
-    }
+    FM_TRY(fm_adapter_config_check(config, place->kind, place->dir));
+    if (fm_json_bool(fm_json_get(config, "fan_in_fan_out"), false))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s/adapter_config.json: field 'fan_in_fan_out' is set; such an "
+                       "adapter cannot be merged, export it with --format peft",
+                       place->dir);
     return FM_OK;
 }
 

@@ -370,6 +370,7 @@ fm_status src_open_peft(fm_source *src)
                        src->path);
     rc = parse_in(&config, src, "adapter_config.json", MAX_CONFIG_BYTES);
     FM_THEN(rc, adapter_root(src, config));
+    FM_THEN(rc, fm_adapter_config_check(config, src->root + strlen("adapters/0-"), src->path));
     fm_json_free(config);
     return rc == FM_OK ? add_adapter_files(src) : rc;
 }

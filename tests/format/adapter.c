@@ -317,6 +317,106 @@ TEST(other_kinds_are_kept_and_not_merged)
     close_pair(&p);
 }
 
+/* ---- adapter_config.json ---- */
+
+static fm_json *peft_configs(void)
+{
+    fm_json *all = NULL;
+    tk_ok(fm_json_parse_file(&all, FM_SOURCE_DIR "/tests/format/peft_configs.json", 1 << 20));
+    return all;
+}
+
+/* c with one field changed. */
+static fm_json *changed(const fm_json *c, const char *name, fm_json *value)
+{
+    fm_json *out = fm_json_new_object();
+    for (void *it = fm_json_iter(c); it; it = fm_json_next(c, it))
+        tk_ok(fm_json_set(out, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it))));
+    tk_ok(fm_json_set(out, name, value));
+    return out;
+}
+
+/* What PEFT writes passes as it is; each of its fields, set to something, is taken or refused as a
+ * field that is known. */
+TEST(every_field_that_peft_writes_is_known)
+{
+    fm_json *all = peft_configs();
+    size_t fields = 0, refused_fields = 0;
+    for (void *k = fm_json_iter(all); k; k = fm_json_next(all, k)) {
+        const char *kind = fm_json_iter_key(k);
+        const fm_json *config = fm_json_iter_value(k);
+        tk_ok(fm_adapter_config_check(config, kind, kind));
+        for (void *it = fm_json_iter(config); it; it = fm_json_next(config, it)) {
+            fm_json *c = changed(config, fm_json_iter_key(it), fm_json_new_str("something"));
+            fm_status rc = fm_adapter_config_check(c, kind, kind);
+            if (rc < 0 && strstr(fm_error_text(), "not known"))
+                fail_msg("%s", fm_error_text());
+            fields++;
+            refused_fields += rc < 0;
+            fm_json_free(c);
+        }
+    }
+    assert_int_equal(fm_json_count(all), 5);
+    assert_int_equal(fields, 41 + 41 + 13 + 16 + 17);
+    /* of a LoRA 12 that are not computed, peft_type, bias, init_lora_weights, use_dora; of a DoRA
+     * all but the last; of the others peft_type */
+    assert_int_equal(refused_fields, 16 + 15 + 3);
+    fm_json_free(all);
+}
+
+TEST(a_field_that_is_not_known_is_refused_where_it_is_set)
+{
+    fm_json *all = peft_configs();
+    for (void *k = fm_json_iter(all); k; k = fm_json_next(all, k)) {
+        const char *kind = fm_json_iter_key(k);
+        fm_json *off[] = {fm_json_new_null(), fm_json_new_bool(false), fm_json_new_str(""),
+                          fm_json_new_object()};
+        fm_json *on[] = {fm_json_new_int(0), fm_json_new_bool(true), fm_json_new_str("x")};
+        for (size_t i = 0; i < FM_ARRAY_LEN(off); i++) {
+            fm_json *c = changed(fm_json_iter_value(k), "lora_twist", off[i]);
+            tk_ok(fm_adapter_config_check(c, kind, kind));
+            fm_json_free(c);
+        }
+        for (size_t i = 0; i < FM_ARRAY_LEN(on); i++) {
+            fm_json *c = changed(fm_json_iter_value(k), "lora_twist", on[i]);
+            tk_fails(fm_adapter_config_check(c, kind, kind), FM_EUNSUPPORTED,
+                     "'lora_twist' is not known here");
+            fm_json_free(c);
+        }
+    }
+    fm_json_free(all);
+}
+
+/* A start that takes a part out of the base's weights: its factors mean nothing on the base. */
+TEST(a_start_that_changes_the_base_is_refused_at_import)
+{
+    static const char *const bad[] = {"pissa", "pissa_niter_16", "olora",   "OLoRA",
+                                      "corda", "loftq",          "lora_ga", "tomorrows"};
+    static const char *const good[] = {"true",    "false",          "null",    "\"gaussian\"",
+                                       "\"eva\"", "\"orthogonal\"", "\"mica\""};
+    char *dir = tk_scratch();
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad) + FM_ARRAY_LEN(good); i++) {
+        bool wrong = i < FM_ARRAY_LEN(bad);
+        char *config = fm_asprintf(
+            "{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 6, \"rank_pattern\": "
+            "{\"mlp.up_proj\": 2}, \"init_lora_weights\": %s%s%s}",
+            wrong ? "\"" : "", wrong ? bad[i] : good[i - FM_ARRAY_LEN(bad)], wrong ? "\"" : "");
+        char *at = fm_asprintf("%s/%zu", dir, i);
+        fm_source *src = NULL;
+        fx_peft_folder(at, config, FX_ADAPTER, 4);
+        if (wrong) {
+            tk_fails(fm_source_open(&src, at), FM_EUNSUPPORTED, "'init_lora_weights'");
+            assert_non_null(strstr(fm_error_text(), bad[i]));
+        } else {
+            tk_ok(fm_source_open(&src, at));
+        }
+        fm_source_close(src);
+        fm_free(config);
+        fm_free(at);
+    }
+    fm_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +430,9 @@ int main(void)
         cmocka_unit_test(a_wrapped_modules_own_weight_replaces_it),
         cmocka_unit_test(a_saved_embedding_leaves_a_tied_head_as_it_was),
         cmocka_unit_test(other_kinds_are_kept_and_not_merged),
+        cmocka_unit_test(every_field_that_peft_writes_is_known),
+        cmocka_unit_test(a_field_that_is_not_known_is_refused_where_it_is_set),
+        cmocka_unit_test(a_start_that_changes_the_base_is_refused_at_import),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,6 +135,11 @@ static void unknown_setting(ik_adapted *a)
 {
     put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"lora_twist\":2}");
 }
+static void start_in_the_base(ik_adapted *a)
+{
+    put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,"
+                  "\"init_lora_weights\":\"pissa_niter_16\"}");
+}
 static void wrong_rank(ik_adapted *a)
 {
     put_config(a, "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":8,"
@@ -194,6 +199,7 @@ TEST(what_is_not_computed_is_refused)
     refuse(other_type, FM_EUNSUPPORTED, "IA3");
     refuse(other_biases, FM_EUNSUPPORTED, "bias");
     refuse(unknown_setting, FM_EUNSUPPORTED, "lora_twist");
+    refuse(start_in_the_base, FM_EUNSUPPORTED, "pissa_niter_16");
     refuse(other_kind, FM_EUNSUPPORTED, "vera");
     refuse(folder_of_another_kind, FM_EUNSUPPORTED, "kind prefix");
     refuse(magnitude_in_a_lora, FM_EUNSUPPORTED, "lora_magnitude_vector");
