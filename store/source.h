@@ -34,9 +34,11 @@ const fm_tree *fm_source_tree(const fm_source *src);  /* borrowed */
 fm_provider fm_source_provider(const fm_source *src); /* valid while src is open */
 uint64_t fm_source_file_bytes(const fm_source *src);  /* sum of the original files */
 
-/* A file of the folder that was not imported: its name (untrusted) and why. In order of names. */
+/* A file of the folder that was not imported: its name (untrusted), why, and its bytes; for a folder
+ * those of all files in it. In the order of names. */
 typedef struct fm_left_out {
     const char *name, *why;
+    uint64_t bytes;
 } fm_left_out;
 const fm_left_out *fm_source_left_out(const fm_source *src, size_t *count); /* borrowed */
 

@@ -63,6 +63,26 @@ static fm_status export_watched(cli *c, const fm_tree *tree, const char *dst,
     return rc;
 }
 
+/* What an import left out does not come back, and that is told here too. */
+static void tell_left_out(cli *c, const fm_tree *tree, const char *rev)
+{
+    fm_json *source = NULL;
+    fm_buf text;
+    const fm_entry *e = fm_tree_find(tree, "source/source.json");
+    fm_buf_init(&text, 0);
+    fm_status rc = e ? fm_ops_entry_bytes(c, e, &text) : FM_ENOTFOUND;
+    FM_THEN(rc, fm_json_parse(&source, fm_buf_span(&text), e->path));
+    const size_t count = fm_json_count(fm_json_get(source, "left_out"));
+    if (count > 0)
+        fprintf(
+            stderr,
+            "  note: import left out of what came in: %zu (fmstore cat %s:source/source.json names "
+            "them under left_out)\n",
+            count, rev);
+    fm_json_free(source);
+    fm_buf_release(&text);
+}
+
 int cmd_export(cli *c, int argc, char **argv)
 {
     static const char *const names[] = {"source", "hf", "safetensors", "peft"};
@@ -98,6 +118,8 @@ int cmd_export(cli *c, int argc, char **argv)
     fm_status rc = fm_ops_lease(c, false, "export");
     FM_THEN(rc, fm_ops_resolve(c, args[0], &oid, &tree));
     FM_THEN(rc, export_watched(c, tree, args[1], formats[f], dtype));
+    if (rc == FM_OK && formats[f] == FM_EXPORT_SOURCE)
+        tell_left_out(c, tree, args[0]);
     if (rc == FM_OK)
         printf("%s written to %s (%s)\n", args[0], args[1], format);
     fm_tree_free(tree);

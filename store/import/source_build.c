@@ -382,6 +382,19 @@ static fm_json *file_json(const src_file *f)
     return NULL;
 }
 
+static fm_json *left_out_json(const fm_left_out *left)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? src_name_put(o, left->name) : FM_ENOMEM;
+
+    FM_THEN(rc, fm_json_set(o, "bytes", fm_json_new_int((int64_t)left->bytes)));
+    FM_THEN(rc, fm_json_set(o, "why", fm_json_new_str(left->why)));
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
 static fm_status put_source_json(fm_source *src)
 {
     static const char *const kind[] = {"hf", "safetensors", "gguf", "peft", "torch"};
@@ -395,7 +408,7 @@ static fm_status put_source_json(fm_source *src)
         rc = fm_json_push(files, file_json(src->file[i]));
     FM_THEN(rc, fm_json_set(o, "files", fm_json_ref(files)));
     for (size_t i = 0; rc == FM_OK && i < src->left_out_count; i++)
-        rc = fm_json_push(left, fm_json_new_str(src->left_out[i].name));
+        rc = fm_json_push(left, left_out_json(&src->left_out[i]));
     FM_THEN(rc, fm_json_set(o, "left_out", fm_json_ref(left)));
     FM_THEN(rc, src_put_json(src, FM_SOURCE_JSON, o, FM_JSON_COMPACT));
     if (rc == FM_OK && src->root[0])

@@ -73,9 +73,9 @@ static const char *place_nowhere(const char *name)
     return NULL;
 }
 
-static fm_status leave_out(fm_source *src, const char *name, const char *why)
+static fm_status leave_out(fm_source *src, const char *name, uint64_t bytes, const char *why)
 {
-    const fm_left_out left = {src_strdup(src, name), why};
+    const fm_left_out left = {src_strdup(src, name), why, bytes};
     FM_TRY(left.name
                ? fm_grow(&src->left_out, &src->left_out_cap, src->left_out_count + 1, sizeof left)
                : FM_ENOMEM);
@@ -124,6 +124,19 @@ static fm_status add_module_folder(fm_source *src, const char *dir, const char *
     return rc;
 }
 
+static fm_status leave_out_folder(fm_source *src, const char *path, const char *name)
+{
+    uint64_t bytes = 0;
+    fm_status rc = fm_tree_bytes(&bytes, path);
+
+    if (rc == FM_OK)
+        return leave_out(src, name, bytes, "a folder, with all that is in it");
+    if (rc == FM_ENOMEM)
+        return rc;
+    fm_error_clear(); /* what is not taken need not be readable */
+    return leave_out(src, name, bytes, "a folder that cannot be read whole");
+}
+
 static fm_status add_extra(fm_source *src, const char *dir, const char *name, src_place_fn *place,
                            bool top)
 {
@@ -134,16 +147,17 @@ static fm_status add_extra(fm_source *src, const char *dir, const char *name, sr
 
     if (rc == FM_OK && !is_dir)
         rc = fm_file_bytes(&bytes, path);
+    else if (rc == FM_OK && top && is_module_folder(name))
+        rc = add_module_folder(src, dir, name);
+    else if (rc == FM_OK)
+        rc = leave_out_folder(src, path, name);
     fm_free(path);
-    if (rc < 0)
+    if (rc < 0 || is_dir)
         return rc;
-    if (is_dir)
-        return top && is_module_folder(name) ? add_module_folder(src, dir, name)
-                                             : leave_out(src, name, "a folder");
     if (is_other_weights(name))
-        return leave_out(src, name, "another form of the weights");
+        return leave_out(src, name, bytes, "another form of the weights");
     if (bytes > FM_SOURCE_MAX_EXTRA_BYTES)
-        return leave_out(src, name, "more than 64 MiB beside the weights");
+        return leave_out(src, name, bytes, "more than 64 MiB beside the weights");
     return add_extra_file(src, dir, name, place);
 }
 

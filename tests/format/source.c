@@ -259,20 +259,48 @@ TEST(a_snapshot_in_hugging_faces_cache_is_imported)
 
 TEST(what_is_left_out_is_told)
 {
-    char *in = dir_in("in"), *sub = fm_path_join(in, "sub");
+    char *in = dir_in("in"), *sub = fm_path_join(in, "sub"), *deep = fm_path_join(sub, "deep");
+    char *loop = fm_path_join(deep, "loop"), *large = fm_path_join(in, "large");
     fm_source *src = NULL;
     size_t count;
     fx_hf_folder(in);
     tk_ok(fm_make_dirs(sub));
+    tk_ok(fm_make_dirs(deep));
+    fx_text(sub, "a", "four");
+    fx_text(deep, "b", "seven..");
+    assert_int_equal(symlink("..", loop), 0);
     fx_text(in, "model.onnx", "x");
+    fx_text(in, "odd\xff.bin", "12");
+    fx_text(in, "large", "");
+    assert_int_equal(truncate(large, (64 << 20) + 1), 0);
     tk_ok(fm_source_open(&src, in));
     const fm_left_out *left = fm_source_left_out(src, &count);
-    assert_int_equal(count, 2);
-    assert_string_equal(left[0].name, "model.onnx");
-    assert_string_equal(left[0].why, "another form of the weights");
-    assert_string_equal(left[1].name, "sub");
-    assert_string_equal(left[1].why, "a folder");
+    static const fm_left_out want[] = {
+        {"large", "more than 64 MiB beside the weights", (64 << 20) + 1},
+        {"model.onnx", "another form of the weights", 1},
+        {"odd\xff.bin", "another form of the weights", 2},
+        {"sub", "a folder, with all that is in it", 4 + 7},
+    };
+    assert_int_equal(count, FM_ARRAY_LEN(want));
+    for (size_t i = 0; i < count; i++) {
+        assert_string_equal(left[i].name, want[i].name);
+        assert_string_equal(left[i].why, want[i].why);
+        assert_int_equal(left[i].bytes, want[i].bytes);
+    }
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), "source/source.json");
+    fm_json *json = NULL;
+    tk_ok(fm_json_parse(&json, (fm_span){e->data, e->bytes}, "source.json"));
+    const fm_json *list = fm_json_get(json, "left_out");
+    assert_int_equal(fm_json_count(list), count);
+    assert_string_equal(fm_json_cstr(fm_json_get(fm_json_at(list, 2), "name_escaped"), ""),
+                        "odd%FF.bin");
+    assert_int_equal(fm_json_int(fm_json_get(fm_json_at(list, 3), "bytes"), 0), 11);
+    assert_string_equal(fm_json_cstr(fm_json_get(fm_json_at(list, 0), "why"), ""), want[0].why);
+    fm_json_free(json);
     fm_source_close(src);
+    fm_free(deep);
+    fm_free(loop);
+    fm_free(large);
     fm_free(in);
     fm_free(sub);
 }
@@ -361,7 +389,8 @@ TEST(module_folders_come_back_and_other_weights_are_listed)
     tk_ok(fm_export(fm_source_tree(src), &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE));
     fx_same_file(a, b);
     const fm_entry *e = fm_tree_find(fm_source_tree(src), "source/source.json");
-    assert_non_null(strstr((const char *)e->data, "\"left_out\":[\"rust_model.ot\"]"));
+    assert_non_null(
+        strstr((const char *)e->data, "\"left_out\":[{\"name\":\"rust_model.ot\",\"bytes\":13,"));
     fm_source_close(src);
     fm_free(in);
     fm_free(sub);

@@ -1,6 +1,7 @@
 /* import.c - makes a version of a foreign file or folder: tree, store, landing. */
 #include "cli/ops/import.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,16 +24,24 @@ static bool show_bytes(void *ctx, uint64_t done, uint64_t total)
 }
 
 /* Names the parts of the source that are not imported. */
-static void tell_left_out(const fm_ops *c, const fm_source *src)
+static void tell_left_out(const fm_ops *c, const fm_source *src, const char *name)
 {
     enum { SHOWN = 20 };
     size_t count;
     const fm_left_out *left = fm_source_left_out(src, &count);
-    for (size_t i = 0; i < FM_MIN(count, (size_t)SHOWN); i++)
-        fmo_ui_say(c, FM_UI_NOTE, "  note: not imported: '%s', %s", fmo_ui_shown(left[i].name, 200),
-                   left[i].why);
+    uint64_t more = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (i < SHOWN)
+            fmo_ui_say(c, FM_UI_NOTE, "  note: not imported: '%s' (%" PRIu64 " bytes), %s",
+                       fmo_ui_shown(left[i].name, 200), left[i].bytes, left[i].why);
+        else
+            more += left[i].bytes;
+    }
     if (count > SHOWN)
-        fmo_ui_say(c, FM_UI_NOTE, "  note: not imported: %zu more", count - SHOWN);
+        fmo_ui_say(c, FM_UI_NOTE,
+                   "  note: not imported: %zu more (%" PRIu64
+                   " bytes), which fmstore cat %s:source/source.json names",
+                   count - SHOWN, more, name);
 }
 
 /* Makes the tree to store: the source's own, or the parent's with the source's adapter. Suites are
@@ -140,7 +149,7 @@ static fm_status open_source(fm_ops *c, importing *im)
     if (rc == FM_ECORRUPT)
         rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
     if (rc == FM_OK)
-        tell_left_out(c, im->source);
+        tell_left_out(c, im->source, im->o->name);
     return rc;
 }
 

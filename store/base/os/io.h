@@ -65,6 +65,8 @@ bool fm_path_is_dir(const char *path);
 /* Whether `dir` has an entry of this name. No allocation: lack of memory must not hide a file. */
 bool fm_path_holds(const char *dir, const char *name);
 FM_CHECKED fm_status fm_file_bytes(uint64_t *out, const char *path);
+/* Of all files below a folder; does not follow links, but path itself may be one. */
+FM_CHECKED fm_status fm_tree_bytes(uint64_t *out, const char *path);
 /* The time of the last change in nanoseconds since 1970; fm_touch_file sets it to now. */
 FM_CHECKED fm_status fm_file_time(int64_t *out, const char *path);
 FM_CHECKED fm_status fm_touch_file(const char *path);

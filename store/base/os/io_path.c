@@ -321,6 +321,36 @@ fm_status fm_remove_tree(const char *path)
     return remove_at(path, 0);
 }
 
+static fm_status bytes_below(uint64_t *sum, const char *path, int depth)
+{
+    fm_names names = {NULL, 0};
+    fm_status rc = depth < TREE_MAX_DEPTH
+                       ? fm_list_dir(&names, path)
+                       : fm_fail(FM_ELIMIT, "%s: deeper than %d folders", path, TREE_MAX_DEPTH);
+
+    for (size_t i = 0; i < names.count && rc == FM_OK; i++) {
+        char *child = fm_path_join(path, names.name[i]);
+        struct stat st;
+        if (!child)
+            rc = FM_ENOMEM;
+        else if (lstat(child, &st) < 0)
+            rc = errno == ENOENT ? FM_OK : fms_io_fail("stat", child);
+        else if (S_ISDIR(st.st_mode))
+            rc = bytes_below(sum, child, depth + 1);
+        else if (S_ISREG(st.st_mode))
+            *sum += (uint64_t)st.st_size;
+        fm_free(child);
+    }
+    fm_names_release(&names);
+    return rc;
+}
+
+fm_status fm_tree_bytes(uint64_t *out, const char *path)
+{
+    *out = 0;
+    return bytes_below(out, path, 0);
+}
+
 static fm_status fsync_at(const char *path, int depth)
 {
     fm_names names = {NULL, 0};
