@@ -46,12 +46,14 @@ typedef struct fm_chat_watch {
  * Returns the watch before it. */
 fm_chat_watch *fm_chat_watch_set(fm_chat_watch *w);
 
-/* Append the rendered text. messages: array of objects; tools_or_null: array, visible as `tools`
- * (NULL: none); extra_or_null: object whose fields become variables (bos_token, eos_token,
- * enable_thinking, ...). Its field "strftime_now" (unix seconds, UTC) gives the function
- * strftime_now its time; without it that function is not defined, so that a rendering never
- * depends on the clock. On failure *out is as before: FM_EINVAL with the template's own
- * raise_exception text or the line of the error, FM_ELIMIT, FM_ECANCELLED (fm_chat_watch). */
+/* Append the rendered text. messages: array of objects, which the template sees as they are; where
+ * it cannot work with a content that is null beside tool_calls or a list of texts, or shows it as
+ * Python would write it, it sees "", or the texts with line ends between them, as with vLLM.
+ * tools_or_null: array, visible as `tools` (NULL: none); extra_or_null: object whose fields become
+ * variables (bos_token, eos_token, enable_thinking, ...). Its field "strftime_now" (unix seconds,
+ * UTC) gives the function strftime_now its time; without it that function is not defined, so that a
+ * rendering never depends on the clock. On failure *out is as before: FM_EINVAL with the template's
+ * own raise_exception text or the line of the error, FM_ELIMIT, FM_ECANCELLED (fm_chat_watch). */
 FM_CHECKED fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *messages,
                                     const fm_json *tools_or_null, bool add_generation_prompt,
                                     const fm_json *extra_or_null);

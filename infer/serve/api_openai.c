@@ -266,32 +266,17 @@ static fm_status bad_message(fmi_ask *a, size_t i, const char *field, const char
     return fmi_ask_at(a, param, fm_fail(FM_EINVAL, "'%s' %s", param, what));
 }
 
-/* Joins text parts, since templates take strings. Other parts need models that see or hear. */
-static fm_status join_parts(fmi_ask *a, size_t i, const fm_json *parts, fm_buf *out)
+/* Parts of other kinds need models that see or hear. */
+static fm_status check_parts(fmi_ask *a, size_t i, const fm_json *parts)
 {
     for (size_t k = 0; k < fm_json_count(parts); k++) {
         const fm_json *part = fm_json_at(parts, k);
-        fm_span text = fm_json_str(fm_json_get(part, "text"));
         if (!fm_span_eq_str(fm_json_str(fm_json_get(part, "type")), "text"))
             return bad_message(a, i, ".content", "holds a part that is not of type 'text'");
-        if (!text.data)
+        if (!fm_json_str(fm_json_get(part, "text")).data)
             return bad_message(a, i, ".content", "holds a part whose 'text' is no string");
-        fm_buf_append(out, text.data, text.len);
     }
-    return fm_buf_ok(out);
-}
-
-static fm_status with_joined(fmi_ask *a, size_t i, const fm_json *message, fm_json **out)
-{
-    fm_buf text;
-    fm_buf_init(&text, 0);
-    fm_status rc = join_parts(a, i, fm_json_get(message, "content"), &text);
-    if (rc == FM_OK) {
-        *out = fm_json_copy(message);
-        rc = fm_json_set(*out, "content", fm_json_new_strn(fm_buf_cstr(&text), text.len));
-    }
-    fm_buf_release(&text);
-    return rc;
+    return FM_OK;
 }
 
 /* Clients write the arguments of a call as JSON text; templates take the object. Other text
@@ -338,6 +323,20 @@ static fm_status with_calls(const fm_json *calls, fm_json **io)
     return rc;
 }
 
+/* Clients send what they keep, with null or [] for what is not there; a template that asks whether
+ * the name is there would take it for a call. */
+static fm_status without_calls(fm_json **io)
+{
+    fm_json *m = fm_json_new_object();
+    fm_status rc = m ? FM_OK : FM_ENOMEM;
+    for (void *it = fm_json_iter(*io); rc == FM_OK && it; it = fm_json_next(*io, it))
+        if (strcmp(fm_json_iter_key(it), "tool_calls") != 0)
+            rc = fm_json_set(m, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
+    fm_json_free(*io);
+    *io = m;
+    return rc;
+}
+
 static fm_status check_message(fmi_ask *a, size_t i, const fm_json *m, fm_json **out)
 {
     const fm_json *list = fm_json_get(m, "tool_calls");
@@ -350,14 +349,15 @@ static fm_status check_message(fmi_ask *a, size_t i, const fm_json *m, fm_json *
     if (list && !fm_json_is(list, FM_JSON_NULL) && !fm_json_is(list, FM_JSON_ARRAY))
         return bad_message(a, i, ".tool_calls", "must be an array");
     bool calls = fm_json_count(list) > 0;
-    if (fm_json_is(content, FM_JSON_ARRAY)) {
-        fm_status rc = with_joined(a, i, m, out);
-        return rc == FM_OK && calls ? with_calls(list, out) : rc;
-    }
-    if (!fm_json_is(content, FM_JSON_STRING) && !(calls && fm_json_typeof(content) == FM_JSON_NULL))
+    if (fm_json_is(content, FM_JSON_ARRAY))
+        FM_TRY(check_parts(a, i, content));
+    else if (!fm_json_is(content, FM_JSON_STRING) &&
+             !(calls && fm_json_typeof(content) == FM_JSON_NULL))
         return bad_message(a, i, ".content", "must be a string or an array of text parts");
     *out = fm_json_ref(m);
-    return calls ? with_calls(list, out) : FM_OK;
+    if (calls)
+        return with_calls(list, out);
+    return list ? without_calls(out) : FM_OK;
 }
 
 static fm_status take_messages(reader *r)

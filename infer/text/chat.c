@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "infer/jinja/jinja.h"
+#include "infer/text/chat_plain.h"
 #include "infer/tokenizer/internal.h"
 
 struct fm_chat_template {
@@ -96,28 +97,92 @@ fm_chat_watch *fm_chat_watch_set(fm_chat_watch *w)
     return before;
 }
 
+typedef struct rendering {
+    const fm_chat_template *t;
+    const fm_json *tools, *extra;
+    bool add_prompt;
+    fm_chat_watch *watch;
+    uint64_t work, work_max; /* done and the most, of all turns together */
+} rendering;
+
+/* text: initialized here, released by the caller. */
+static fm_status render_text(rendering *r, const fm_json *messages, fm_buf *text)
+{
+    jj_scope scope = {.parent = NULL};
+    jj_ctx c = {.scope = &scope,
+                .out = text,
+                .watch = r->watch,
+                .work_max = r->work_max > r->work ? r->work_max - r->work : 1};
+    fm_status rc;
+
+    fm_buf_init(text, 0);
+    FM_TRY(fm_arena_new(&c.arena));
+    rc = globals(&c, messages, r->tools, r->add_prompt, r->extra);
+    /* c.bytes: the values of what was given, at most JJ_MEMORY_MAX */
+    fm_buf_init(
+        text, FM_MIN(FM_CHAT_OUTPUT_ALWAYS + c.bytes * FM_CHAT_OUTPUT_FACTOR, FM_CHAT_OUTPUT_MAX));
+    FM_THEN(rc, jj_exec(&c, r->t->root));
+    FM_THEN(rc, fm_buf_ok(text));
+    r->work += c.work;
+    fm_arena_free(c.arena);
+    return rc;
+}
+
+/* The least change of the messages with which the template shows all of them: none, parts joined,
+ * null made "", both. Where none does, both. */
+static fm_status render_changed(rendering *r, const fm_json *messages, fm_buf *text)
+{
+    enum { ALL = FMI_CHAT_JOIN | FMI_CHAT_BLANK };
+    const int changes = fmi_chat_unplain(messages);
+    fm_buf made[ALL + 1];
+    bool there[ALL + 1] = {false};
+    fm_status rc = FM_OK;
+    int best = -1;
+
+    for (int k = 0; k <= ALL; k++)
+        fm_buf_init(&made[k], 0);
+    for (int k = 0; k <= ALL && best < 0; k++) {
+        fm_json *changed = NULL;
+        if ((k & changes) != k)
+            continue;
+        rc = fmi_chat_plain(&changed, messages, k);
+        FM_THEN(rc, render_text(r, changed, &made[k]));
+        fm_json_free(changed);
+        there[k] = rc == FM_OK;
+        if (k == changes || (there[k] && fmi_chat_shows_all(&made[k], NULL, messages)) ||
+            (rc < 0 && rc != FM_EINVAL))
+            best = k;
+    }
+    for (int k = 0; best == changes && k < changes;
+         k++) /* what shows no more than all of them do */
+        if (there[k] &&
+            (!there[changes] || fmi_chat_shows_all(&made[k], &made[changes], messages))) {
+            best = k;
+            rc = FM_OK;
+        }
+    *text = made[best];
+    for (int k = 0; k <= ALL; k++)
+        if (k != best)
+            fm_buf_release(&made[k]);
+    return rc;
+}
+
 fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *messages,
                          const fm_json *tools_or_null, bool add_generation_prompt,
                          const fm_json *extra_or_null)
 {
-    jj_scope scope = {.parent = NULL};
-    fm_buf text;
     fm_chat_watch *w = watched_by;
-    jj_ctx c = {.scope = &scope,
-                .out = &text,
-                .watch = w,
-                .work_max = w && w->work_max ? w->work_max : FM_CHAT_WORK_MAX};
-    fm_status rc;
+    rendering r = {.t = t,
+                   .tools = tools_or_null,
+                   .extra = extra_or_null,
+                   .add_prompt = add_generation_prompt,
+                   .watch = w,
+                   .work_max = w && w->work_max ? w->work_max : FM_CHAT_WORK_MAX};
+    fm_buf text;
 
     if (!fm_json_is(messages, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "%s: messages must be a list", t->what);
-    FM_TRY(fm_arena_new(&c.arena));
-    rc = globals(&c, messages, tools_or_null, add_generation_prompt, extra_or_null);
-    /* c.bytes: memory of the given values so far, at most JJ_MEMORY_MAX. */
-    fm_buf_init(
-        &text, FM_MIN(FM_CHAT_OUTPUT_ALWAYS + c.bytes * FM_CHAT_OUTPUT_FACTOR, FM_CHAT_OUTPUT_MAX));
-    FM_THEN(rc, jj_exec(&c, t->root));
-    FM_THEN(rc, fm_buf_ok(&text));
+    fm_status rc = render_changed(&r, messages, &text);
     if (rc == FM_OK) {
         fm_buf_append(out, text.data, text.len);
         rc = fm_buf_ok(out);
@@ -125,9 +190,8 @@ fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *
         rc = fm_error_prefix(rc, "%s", t->what);
     }
     if (w)
-        w->work = c.work;
+        w->work = r.work;
     fm_buf_release(&text);
-    fm_arena_free(c.arena);
     return rc;
 }
 

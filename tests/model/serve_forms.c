@@ -13,6 +13,7 @@ static sk_family family;
 static const char template_text[] =
     "{{ bos_token }}{% if tools %}T:{{ tools | tojson }}{% endif %}{% for d in documents or [] %}"
     "D:{{ d.text }}{% endfor %}{{ mood or '' }}{% for m in messages %}[{{ m.role }}]"
+    "{% if said and m.tool_calls %}{{ '[says ' + m.content + ']' }}{% endif %}"
     "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.arguments.city }}{% endfor %}"
     "{% else %}{{ m.content }}{% endif %}{% endfor %}";
 
@@ -269,6 +270,15 @@ TEST(templates_see_tools_documents_and_variables)
                 "\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\","
                 "\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"city\\\":\\\"Ulm\\\"}\"}}]}]",
                 "[assistant]Ulm");
+    /* the second turn of a call, as OpenAI's client sends it back */
+    want_prompt(port,
+                "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+                "{\"type\":\"text\",\"text\":\"b</s>\"}]},{\"role\":\"assistant\",\"content\":null,"
+                "\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+                "\"arguments\":\"{\\\"city\\\":\\\"Ulm\\\"}\"}}]},{\"role\":\"tool\","
+                "\"tool_call_id\":\"c\",\"content\":\"21\"}],"
+                "\"chat_template_kwargs\":{\"said\":true}",
+                "[user]a\nb</s>[assistant][says ]Ulm[tool]21");
     sk_stop(&s);
 }
 

@@ -188,12 +188,12 @@ TEST(hostile_templates_end)
     fm_buf_release(&deep);
 }
 
-static fm_status render_case(fm_buf *out, const fm_json *file, const fm_json *c)
+static fm_status render_case(fm_buf *out, const fm_json *file, const fm_json *c, const char *where)
 {
     static const char extra_text[] = "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\","
                                      "\"strftime_now\": 1721988000}";
     const char *set = fm_json_cstr(fm_json_get(c, "messages"), "");
-    const fm_json *messages = fm_json_get(fm_json_get(file, "messages"), set);
+    const fm_json *messages = fm_json_get(fm_json_get(file, where), set);
     bool tools = fm_json_bool(fm_json_get(c, "tools"), false);
     fm_chat_template *t = NULL;
     fm_json *extra;
@@ -243,20 +243,20 @@ TEST(random_templates_equal_jinja2)
     assert_int_equal(bad, 0);
 }
 
-TEST(cases_equal_jinja2)
+static void all_cases_equal(const char *list, const char *messages, size_t least)
 {
     char *path = tk_source("tests/unit/infer/jinja_cases.json");
     fm_json *file;
     size_t bad = 0;
 
     tk_ok(fm_json_parse_file(&file, path, (size_t)1 << 22));
-    const fm_json *cases = fm_json_get(file, "cases");
-    assert_true(fm_json_count(cases) > 130);
+    const fm_json *cases = fm_json_get(file, list);
+    assert_true(fm_json_count(cases) > least);
     for (size_t i = 0; i < fm_json_count(cases); i++) {
         const fm_json *c = fm_json_at(cases, i);
         fm_buf out;
         fm_buf_init(&out, 0);
-        fm_status rc = render_case(&out, file, c);
+        fm_status rc = render_case(&out, file, c, messages);
         if (rc < 0 || !fm_span_eq(fm_buf_span(&out), fm_json_str(fm_json_get(c, "text")))) {
             fprintf(stderr, "%s: %s\n got  %s\n want %s\n",
                     fm_json_cstr(fm_json_get(c, "name"), ""), rc < 0 ? fm_error_text() : "",
@@ -268,6 +268,17 @@ TEST(cases_equal_jinja2)
     fm_json_free(file);
     fm_free(path);
     assert_int_equal(bad, 0);
+}
+
+TEST(cases_equal_jinja2)
+{
+    all_cases_equal("cases", "messages", 130);
+}
+
+/* Contents that are null, missing or parts: tests/peer/tool_turns.py. */
+TEST(second_turns_of_tool_calls_equal_transformers_and_vllm)
+{
+    all_cases_equal("turn_cases", "turns", 50);
 }
 
 TEST(strftime_now_needs_a_given_time)
@@ -286,18 +297,16 @@ TEST(strftime_now_needs_a_given_time)
     fm_buf_release(&out);
 }
 
-TEST(every_failed_allocation_is_reported)
+static void fail_each_allocation(const char *messages, const char *source)
 {
-    for (uint64_t n = 1; n < 200; n++) {
+    for (uint64_t n = 1; n < 1000; n++) {
         fm_buf out;
         fm_buf_init(&out, 0);
         fm_chat_template *t = NULL;
         fm_json *m = NULL;
-        tk_ok(fm_json_parse(&m, fm_span_str("[{\"a\":[1,2,\"x\"]}]"), "m"));
+        tk_ok(fm_json_parse(&m, fm_span_str(messages), "m"));
         fm_mem_fail_at(n, false);
-        fm_status rc = fm_chat_template_open(
-            &t, fm_span_str("{% for i in messages %}{{ i.a | join('-') | upper }}{% endfor %}"),
-            "t");
+        fm_status rc = fm_chat_template_open(&t, fm_span_str(source), "t");
         if (rc == FM_OK)
             rc = fm_chat_render(&out, t, m, NULL, false, NULL);
         fm_mem_fail_at(0, false);
@@ -309,6 +318,15 @@ TEST(every_failed_allocation_is_reported)
         assert_int_equal(rc, FM_ENOMEM);
     }
     fail_msg("never succeeded");
+}
+
+TEST(every_failed_allocation_is_reported)
+{
+    fail_each_allocation("[{\"a\":[1,2,\"x\"]}]",
+                         "{% for i in messages %}{{ i.a | join('-') | upper }}{% endfor %}");
+    fail_each_allocation("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]},"
+                         "{\"role\":\"assistant\",\"tool_calls\":[{}],\"content\":null}]",
+                         "{% for i in messages %}{{ i.role }}{{ '' + i.content }}{% endfor %}");
 }
 
 /* For tests/peer/jinja_diff.py: each line of the file is {"template", "vars"}; prints a line with
@@ -357,6 +375,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(syntax_errors_are_refused_at_open),
         cmocka_unit_test(rendering_errors_name_what_and_where),
         cmocka_unit_test(cases_equal_jinja2),
+        cmocka_unit_test(second_turns_of_tool_calls_equal_transformers_and_vllm),
         cmocka_unit_test(random_templates_equal_jinja2),
         cmocka_unit_test(strftime_now_needs_a_given_time),
         cmocka_unit_test(hostile_templates_end),

@@ -251,15 +251,25 @@ TEST(prompts_of_ids_are_one_or_many)
     fmi_ask_release(&a);
 }
 
-TEST(text_parts_are_joined)
+/* The template decides what it takes: infer/chat.h. */
+TEST(contents_arrive_as_they_were_sent)
 {
     fmi_ask a;
     tk_ok(parse(&a, FMI_ASK_CHAT,
                 "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":["
                 "{\"type\":\"text\",\"text\":\"ab\"},{\"type\":\"text\",\"text\":\"c\"}]},"
-                "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]}]}"));
-    assert_string_equal(fm_json_cstr(fm_json_get(fm_json_at(a.messages, 0), "content"), ""), "abc");
-    assert_int_equal(fm_json_count(a.messages), 2);
+                "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]},"
+                "{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":null},"
+                "{\"role\":\"assistant\",\"content\":\"y\",\"tool_calls\":[]}]}"));
+    const fm_json *parts = fm_json_get(fm_json_at(a.messages, 0), "content");
+    assert_int_equal(fm_json_count(parts), 2);
+    assert_string_equal(fm_json_cstr(fm_json_get(fm_json_at(parts, 1), "text"), ""), "c");
+    assert_int_equal(fm_json_count(a.messages), 4);
+    assert_true(fm_json_is(fm_json_get(fm_json_at(a.messages, 1), "content"), FM_JSON_NULL));
+    for (size_t i = 2; i < 4; i++) { /* no call: no field that a template could take for one */
+        assert_null(fm_json_get(fm_json_at(a.messages, i), "tool_calls"));
+        assert_int_equal(fm_json_count(fm_json_at(a.messages, i)), 2);
+    }
     fmi_ask_release(&a);
 }
 
@@ -271,7 +281,8 @@ TEST(running_out_of_memory_leaks_nothing)
                         fm_span_str("{\"model\":\"m\",\"stop\":[\"a\",\"b\"],\"tools\":[{}],"
                                     "\"guided_json\":{\"type\":\"integer\"},\"documents\":[{}],"
                                     "\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{"
-                                    "\"function\":{\"arguments\":\"{}\"}}]},{\"role\":\"user\","
+                                    "\"function\":{\"arguments\":\"{}\"}}]},{"
+                                    "\"role\":\"user\",\"content\":\"\",\"tool_calls\":[]},{\"role\":\"user\","
                                     "\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}"),
                         "test"));
     for (uint64_t nth = 1; !done && nth < 400; nth++) {
@@ -299,7 +310,7 @@ int main(void)
         cmocka_unit_test(forms_tools_and_variables_arrive),
         cmocka_unit_test(absent_fields_have_the_defaults_of_the_api),
         cmocka_unit_test(prompts_of_ids_are_one_or_many),
-        cmocka_unit_test(text_parts_are_joined),
+        cmocka_unit_test(contents_arrive_as_they_were_sent),
         cmocka_unit_test(running_out_of_memory_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
