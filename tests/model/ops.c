@@ -359,11 +359,114 @@ TEST(options_that_do_not_go_together_are_refused)
     fm_free(dir);
 }
 
+/* The atlas with each 16-bit value changed in its last bit (a fine-tune), or all of them in the other
+ * order, or its tensors under other names. */
+typedef enum change { TUNED, TURNED, RENAMED } change;
+
+static char *changed_atlas(const char *dir, change how)
+{
+    static const char *const names[] = {"tuned", "turned", "renamed"};
+    char *from = tk_source("examples/atlas/base"), *to = fm_path_join(dir, names[how]);
+    char *in = fm_path_join(from, "config.json"), *out = fm_path_join(to, "config.json");
+    fm_buf b;
+    fm_buf_init(&b, 0);
+    tk_ok(fm_make_dirs(to));
+    tk_ok(fm_read_file(&b, in, 1 << 20));
+    tk_ok(fm_write_file(out, b.data, b.len));
+    fm_free(in);
+    fm_free(out);
+    in = fm_path_join(from, "model.safetensors");
+    out = fm_path_join(to, "model.safetensors");
+    fm_buf_clear(&b);
+    tk_ok(fm_read_file(&b, in, 1 << 24));
+    uint64_t header = 0;
+    memcpy(&header, b.data, 8);
+    for (uint8_t *at = b.data + 8; how == RENAMED && at < b.data + 8 + header - 6; at++)
+        if (memcmp(at, "model.", 6) == 0)
+            at[0] = 'n';
+    uint8_t *values = b.data + 8 + header;
+    const size_t n = (b.len - 8 - header) / 2;
+    for (size_t i = 0; how == TUNED && i < n; i++)
+        values[2 * i] ^= 1;
+    for (size_t i = 0; how == TURNED && i < n / 2; i++) {
+        uint8_t kept[2];
+        memcpy(kept, values + 2 * i, 2);
+        memcpy(values + 2 * i, values + 2 * (n - 1 - i), 2);
+        memcpy(values + 2 * (n - 1 - i), kept, 2);
+    }
+    tk_ok(fm_write_file(out, b.data, b.len));
+    fm_buf_release(&b);
+    fm_free(in);
+    fm_free(out);
+    fm_free(from);
+    return to;
+}
+
+static fm_status import_child(fm_ops *c, const char *path, const char *name, const char *kind,
+                              fm_import_result *r)
+{
+    return fm_ops_import(
+        c,
+        &(fm_import_opts){
+            .path = path, .name = name, .kind = kind, .parent = "atlas", .no_gate = true},
+        r);
+}
+
+TEST(a_parent_that_it_was_not_made_from_is_told)
+{
+    fm_ops c;
+    heard h;
+    char *dir, *path;
+    fm_import_result r;
+    open_repo(&c, &h, &dir);
+    import_atlas(&c);
+
+    path = changed_atlas(dir, TUNED);
+    tk_ok(import_child(&c, path, "tuned", NULL, &r));
+    const size_t all = r.kin.tensors;
+    assert_int_equal(all, 56);
+    assert_true(r.kin.fit == all && r.kin.equal == 0);
+    assert_true(r.kin.looked == 32 && r.kin.alike == 32 && !r.kin.doubted);
+    assert_false(says(&h.notes, "does not look like"));
+    fm_free(path);
+
+    path = changed_atlas(dir, TURNED);
+    tk_ok(import_child(&c, path, "turned", NULL, &r));
+    assert_true(r.kin.fit == all && r.kin.equal == 0);
+    assert_true(r.kin.looked == 32 && r.kin.alike == 0 && r.kin.doubted);
+    assert_true(says(&h.notes,
+                     "does not look like one made from 'atlas': of its 56 tensors 56 have "
+                     "name and shape of the parent's, 0 are the parent's very tensors; of "
+                     "32 matrices looked at 0 have values like the parent's"));
+    fm_free(path);
+
+    path = changed_atlas(dir, RENAMED); /* its very tensors under other names */
+    tk_ok(import_child(&c, path, "renamed", NULL, &r));
+    assert_true(r.kin.equal == all && r.kin.fit < all && !r.kin.doubted);
+    fm_free(path);
+
+    path = tk_shared("arch/gpt2");
+    if (path) { /* another architecture */
+        tk_fails(import_child(&c, path, "other", NULL, &r), FM_EBASE,
+                 "has name and shape of one of 'atlas'");
+        assert_false(is_branch(&c, "other"));
+        fm_buf_clear(&h.notes);
+        tk_ok(import_child(&c, path, "other", "distill", &r));
+        assert_true(r.kin.fit == 0 && !r.kin.doubted);
+        assert_false(says(&h.notes, "does not look like"));
+    }
+    fm_free(path);
+    fm_ops_close(&c);
+    heard_close(&h);
+    fm_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_child_is_derived_tested_and_blamed),
         cmocka_unit_test(nobody_needs_to_listen),
+        cmocka_unit_test(a_parent_that_it_was_not_made_from_is_told),
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

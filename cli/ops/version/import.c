@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/ops/base/say.h"
+#include "cli/ops/version/kinship.h"
 #include "cli/ops/version/version_tree.h"
 #include "store/base/os/io.h"
 #include "store/source.h"
@@ -69,6 +70,10 @@ static fm_status compose(fm_ops *c, importing *im)
         return rc;
     }
     rc = fm_tree_copy(&im->tree, own);
+    if (rc == FM_OK && im->parent) {
+        const fm_provider p = fm_source_provider(im->source);
+        rc = fmo_kinship(c, own, &p, im->parent, im->o, &im->out->kin);
+    }
     if (rc == FM_OK && im->parent)
         rc = fmo_tree_inherit(im->tree, im->parent, "suites/");
     return rc;
