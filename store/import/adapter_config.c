@@ -33,69 +33,70 @@ static const struct kind {
 /* A field that is in the table for other kinds alone is refused where it is set. */
 static const struct field {
     const char *name;
-    int taken; /* the kinds that may set it */
+    int taken;         /* the kinds that may set it */
+    fm_json_type type; /* NULL: of any; what is read here and is of another is refused */
 } fields[] = {
     /* Read here: by the engine, or by what exports and trains an adapter. */
-    {"peft_type", ALL},
-    {"r", LORAS},
-    {"lora_alpha", LORAS},
-    {"rank_pattern", LORAS},
-    {"alpha_pattern", LORAS},
-    {"use_rslora", LORAS},
-    {"use_dora", DORA},
-    {"bias", LORAS},
-    {"init_lora_weights", LORAS},
-    {"ensure_weight_tying", LORAS},
-    {"fan_in_fan_out", LORAS | IA3},
-    {"feedforward_modules", IA3},
-    {"modules_to_save", ALL},
-    {"num_virtual_tokens", VIRTUAL},
-    {"num_transformer_submodules", VIRTUAL},
-    {"num_layers", VIRTUAL},
-    {"num_attention_heads", VIRTUAL},
-    {"token_dim", VIRTUAL},
+    {"peft_type", ALL, FM_JSON_NULL},
+    {"r", LORAS, FM_JSON_NULL},
+    {"lora_alpha", LORAS, FM_JSON_NULL},
+    {"rank_pattern", LORAS, FM_JSON_OBJECT},
+    {"alpha_pattern", LORAS, FM_JSON_OBJECT},
+    {"use_rslora", LORAS, FM_JSON_BOOL},
+    {"use_dora", DORA, FM_JSON_BOOL},
+    {"bias", LORAS, FM_JSON_NULL},
+    {"init_lora_weights", LORAS, FM_JSON_NULL},
+    {"ensure_weight_tying", LORAS, FM_JSON_BOOL},
+    {"fan_in_fan_out", LORAS | IA3, FM_JSON_BOOL},
+    {"feedforward_modules", IA3, FM_JSON_NULL},
+    {"modules_to_save", ALL, FM_JSON_NULL},
+    {"num_virtual_tokens", VIRTUAL, FM_JSON_NULL},
+    {"num_transformer_submodules", VIRTUAL, FM_JSON_NULL},
+    {"num_layers", VIRTUAL, FM_JSON_NULL},
+    {"num_attention_heads", VIRTUAL, FM_JSON_NULL},
+    {"token_dim", VIRTUAL, FM_JSON_NULL},
     /* Which modules were trained: the names of the tensors say it. */
-    {"target_modules", ALL},
-    {"exclude_modules", ALL},
-    {"layers_to_transform", LORAS},
-    {"layers_pattern", LORAS},
+    {"target_modules", ALL, FM_JSON_NULL},
+    {"exclude_modules", ALL, FM_JSON_NULL},
+    {"layers_to_transform", LORAS, FM_JSON_NULL},
+    {"layers_pattern", LORAS, FM_JSON_NULL},
     /* Where it comes from. */
-    {"task_type", ALL},
-    {"auto_mapping", ALL},
-    {"base_model_name_or_path", ALL},
-    {"revision", ALL},
-    {"peft_version", ALL},
-    {"inference_mode", ALL},
+    {"task_type", ALL, FM_JSON_NULL},
+    {"auto_mapping", ALL, FM_JSON_NULL},
+    {"base_model_name_or_path", ALL, FM_JSON_NULL},
+    {"revision", ALL, FM_JSON_NULL},
+    {"peft_version", ALL, FM_JSON_NULL},
+    {"inference_mode", ALL, FM_JSON_NULL},
     /* Of training alone, or read by PEFT only beside a field that is refused. */
-    {"lora_dropout", LORAS},
-    {"init_ia3_weights", IA3},
-    {"init_weights", PREFIX},
-    {"encoder_hidden_size", VIRTUAL},
-    {"prefix_projection", VIRTUAL}, /* PEFT saves what came out of the projection */
-    {"prompt_tuning_init", PROMPT},
-    {"prompt_tuning_init_text", PROMPT},
-    {"tokenizer_name_or_path", PROMPT},
-    {"tokenizer_kwargs", PROMPT},
-    {"loftq_config", LORAS},
-    {"eva_config", LORAS},
-    {"corda_config", LORAS},
-    {"lora_ga_config", LORAS},
-    {"qalora_group_size", LORAS},
-    {"megatron_core", LORAS},
-    {"runtime_config", LORAS}, /* PEFT passes over it */
+    {"lora_dropout", LORAS, FM_JSON_NULL},
+    {"init_ia3_weights", IA3, FM_JSON_NULL},
+    {"init_weights", PREFIX, FM_JSON_NULL},
+    {"encoder_hidden_size", VIRTUAL, FM_JSON_NULL},
+    {"prefix_projection", VIRTUAL, FM_JSON_NULL}, /* PEFT saves what came out of the projection */
+    {"prompt_tuning_init", PROMPT, FM_JSON_NULL},
+    {"prompt_tuning_init_text", PROMPT, FM_JSON_NULL},
+    {"tokenizer_name_or_path", PROMPT, FM_JSON_NULL},
+    {"tokenizer_kwargs", PROMPT, FM_JSON_NULL},
+    {"loftq_config", LORAS, FM_JSON_NULL},
+    {"eva_config", LORAS, FM_JSON_NULL},
+    {"corda_config", LORAS, FM_JSON_NULL},
+    {"lora_ga_config", LORAS, FM_JSON_NULL},
+    {"qalora_group_size", LORAS, FM_JSON_NULL},
+    {"megatron_core", LORAS, FM_JSON_NULL},
+    {"runtime_config", LORAS, FM_JSON_NULL}, /* PEFT passes over it */
     /* Not computed here. */
-    {"lora_bias", 0},
-    {"target_parameters", 0},
-    {"trainable_token_indices", 0},
-    {"layer_replication", 0},
-    {"alora_invocation_tokens", 0},
-    {"arrow_config", 0},
-    {"kasa_config", 0},
-    {"monteclora_config", 0},
-    {"velora_config", 0},
-    {"use_bdlora", 0},
-    {"use_qalora", 0},
-    {"megatron_config", 0},
+    {"lora_bias", 0, FM_JSON_NULL},
+    {"target_parameters", 0, FM_JSON_NULL},
+    {"trainable_token_indices", 0, FM_JSON_NULL},
+    {"layer_replication", 0, FM_JSON_NULL},
+    {"alora_invocation_tokens", 0, FM_JSON_NULL},
+    {"arrow_config", 0, FM_JSON_NULL},
+    {"kasa_config", 0, FM_JSON_NULL},
+    {"monteclora_config", 0, FM_JSON_NULL},
+    {"velora_config", 0, FM_JSON_NULL},
+    {"use_bdlora", 0, FM_JSON_NULL},
+    {"use_qalora", 0, FM_JSON_NULL},
+    {"megatron_config", 0, FM_JSON_NULL},
 };
 
 /* The laws of a LoRA's start that leave the base's weights alone. The others (pissa, pissa_niter_N,
@@ -122,16 +123,26 @@ static bool is_off(const fm_json *v)
     return false;
 }
 
-static fm_status check_field(const struct kind *k, const char *name, const char *what)
+static fm_status check_known(const struct kind *k, const struct field *f, const fm_json *v,
+                             const char *what)
+{
+    if (!(f->taken & k->bit))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: adapter setting '%s' is not supported for kind %s; merge the "
+                       "adapter with PEFT (merge_and_unload) and import the whole model",
+                       what, f->name, k->name);
+    if (f->type != FM_JSON_NULL && !fm_json_is(v, f->type))
+        return fm_fail(FM_EINVAL, "%s: field '%s' must be %s", what, f->name,
+                       f->type == FM_JSON_BOOL ? "true or false" : "an object");
+    return FM_OK;
+}
+
+static fm_status check_field(const struct kind *k, const char *name, const fm_json *v,
+                             const char *what)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(fields); i++)
         if (strcmp(fields[i].name, name) == 0)
-            return fields[i].taken & k->bit
-                       ? FM_OK
-                       : fm_fail(FM_EUNSUPPORTED,
-                                 "%s: adapter setting '%s' is not supported for kind %s; merge the "
-                                 "adapter with PEFT (merge_and_unload) and import the whole model",
-                                 what, name, k->name);
+            return check_known(k, &fields[i], v, what);
     return fm_fail(FM_EUNSUPPORTED,
                    "%s: adapter setting '%.100s' is not known here, and it is set; where it does "
                    "not change what the model computes, take it out or make it null; else merge "
@@ -181,7 +192,7 @@ fm_status fm_adapter_config_check(const fm_json *config, const char *kind, const
                        k->name, k->peft_type);
     for (void *it = fm_json_iter(config); it; it = fm_json_next(config, it))
         if (!is_off(fm_json_iter_value(it)))
-            FM_TRY(check_field(k, fm_json_iter_key(it), what));
+            FM_TRY(check_field(k, fm_json_iter_key(it), fm_json_iter_value(it), what));
     if (k->bit & LORAS) {
         FM_TRY(check_init(config, what));
         FM_TRY(check_bias(config, what));

@@ -358,9 +358,9 @@ TEST(every_field_that_peft_writes_is_known)
     }
     assert_int_equal(fm_json_count(all), 5);
     assert_int_equal(fields, 41 + 41 + 13 + 16 + 17);
-    /* of a LoRA 12 that are not computed, peft_type, bias, init_lora_weights, use_dora; of a DoRA
-     * all but the last; of the others peft_type */
-    assert_int_equal(refused_fields, 16 + 15 + 3);
+    /* of a LoRA 12 that are not computed, peft_type, bias, init_lora_weights, and 6 that are read
+     * and no text; of an IA3 peft_type and one of those; of the others peft_type */
+    assert_int_equal(refused_fields, 2 * (12 + 3 + 6) + 2 + 1 + 1);
     fm_json_free(all);
 }
 
@@ -384,6 +384,19 @@ TEST(a_field_that_is_not_known_is_refused_where_it_is_set)
             fm_json_free(c);
         }
     }
+    fm_json_free(all);
+}
+
+/* Python takes 1 and "x" for true; read as false here it would be another scale. */
+TEST(a_field_that_is_read_has_its_type)
+{
+    fm_json *all = peft_configs();
+    fm_json *c = changed(fm_json_get(all, "lora"), "use_rslora", fm_json_new_int(1));
+    tk_fails(fm_adapter_config_check(c, "lora", "a"), FM_EINVAL, "'use_rslora' must be true or");
+    fm_json_free(c);
+    c = changed(fm_json_get(all, "lora"), "rank_pattern", fm_json_new_str("x"));
+    tk_fails(fm_adapter_config_check(c, "lora", "a"), FM_EINVAL, "'rank_pattern' must be an obj");
+    fm_json_free(c);
     fm_json_free(all);
 }
 
@@ -432,6 +445,7 @@ int main(void)
         cmocka_unit_test(other_kinds_are_kept_and_not_merged),
         cmocka_unit_test(every_field_that_peft_writes_is_known),
         cmocka_unit_test(a_field_that_is_not_known_is_refused_where_it_is_set),
+        cmocka_unit_test(a_field_that_is_read_has_its_type),
         cmocka_unit_test(a_start_that_changes_the_base_is_refused_at_import),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
