@@ -340,24 +340,54 @@ static fm_status lookup_commit(fm_repo *r, git_commit **out, const fm_oid *oid)
     return fml_git_fail(code, "no version %s", hex);
 }
 
-fm_status fml_tree_read(fm_repo *r, fm_tree **out, const git_commit *commit)
+static fm_status read_model(fm_repo *r, fm_tree **out, const git_oid *id)
 {
     fml_tree_visitor v = {.blob = decode_blob, .max_blob_bytes = FM_INLINE_MAX_BYTES};
     fm_tree *tree = NULL;
-    fm_status rc = FM_OK;
+    fm_status rc = fm_tree_new(&tree);
 
     *out = NULL;
-    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
-        return fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
-    rc = fm_tree_new(&tree);
     if (rc == FM_OK) {
         v.ctx = tree;
-        rc = fml_tree_walk(r, git_commit_tree_id(commit), &v);
+        rc = fml_tree_walk(r, id, &v);
     }
     if (rc < 0)
         fm_tree_free(tree);
     else
         *out = tree;
+    return rc;
+}
+
+fm_status fml_tree_read(fm_repo *r, fm_tree **out, const git_commit *commit)
+{
+    *out = NULL;
+    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
+        return fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
+    return read_model(r, out, git_commit_tree_id(commit));
+}
+
+fm_status fm_tree_of_id(fm_repo *r, fm_tree **out, const char *id)
+{
+    git_oid git;
+    git_object *obj = NULL;
+    fm_oid oid;
+    fm_status rc = FM_OK;
+
+    *out = NULL;
+    if (!r || !id || git_oid_fromstr(&git, id) < 0)
+        return fm_fail(FM_EINVAL, "tree: a repository and an id of 40 hex digits are needed");
+    int code = git_object_lookup(&obj, r->git, &git, GIT_OBJECT_ANY);
+    if (code < 0)
+        return fml_git_fail(code, "no version or tree %s", id);
+    FM_THEN(rc, fml_hold_commit(r, &git));
+    fml_from_git(&oid, &git);
+    if (rc == FM_OK && git_object_type(obj) == GIT_OBJECT_TREE)
+        rc = read_model(r, out, &git);
+    else if (rc == FM_OK && git_object_type(obj) == GIT_OBJECT_COMMIT)
+        rc = fm_version_tree(r, out, &oid);
+    else if (rc == FM_OK)
+        rc = fm_fail(FM_ENOTFOUND, "no version or tree %s", id);
+    git_object_free(obj);
     return rc;
 }
 

@@ -9,6 +9,8 @@
  * a pass with faults all of git is checked once more with gc and refs locked, and only the faults
  * of that second pass are reported. */
 #include "lineage/internal.h"
+#include "lineage/named.h"
+#include "store/lease/doomed.h"
 #include "store/source.h"
 
 #include <inttypes.h>
@@ -24,11 +26,15 @@ typedef struct check {
     fm_repo *r;
     const fm_fsck_opts *opts;
     fm_buf lines;     /* faults of this pass, each with its NUL */
-    uint64_t faults;  /* number of lines */
-    uint64_t objects; /* git objects checked in this pass */
-    bool rows_differ; /* lineage.sqlite does not agree with git */
+    fm_buf absent;    /* likewise, what names a version that is not here */
+    uint64_t faults;  /* their number */
+    uint64_t objects; /* of git, of this pass */
+    bool rows_differ; /* of lineage.sqlite and git */
     fm_map *seen;     /* ids of trees and blobs that were checked */
-    fm_map *commits;  /* ids of commits that were checked, or wait in todo */
+    fm_map *commits;  /* ids of commits (and named trees) that were, or wait in todo */
+    fm_map *named;    /* recipes, suites and their folders that were read for what they name */
+    fm_map *missed;   /* hex of what was named and is not here */
+    fms_condemned *condemned;
     fm_map *opened; /* trees that were opened, with the digest of the recipe that goes with them */
     git_oid *todo;
     size_t todo_count, todo_cap;
@@ -202,6 +208,87 @@ static void check_version(check *c, git_commit *commit)
     fm_version_release(&v);
 }
 
+static fm_status enter_named(void *ctx, const git_oid *id, bool *yes)
+{
+    check *c = ctx;
+
+    *yes = first_sight(c, c->named, id);
+    return c->stop;
+}
+
+static fm_status is_stored(void *ctx, const char *path, const git_oid *id, fm_span bytes)
+{
+    const check *c = ctx;
+    fm_digest digest;
+    bool is_tensor;
+
+    (void)id;
+    if (!fml_pointer_of(&digest, &is_tensor, bytes) || fm_store_has(c->r->store, &digest))
+        return FM_OK;
+    return fm_fail(FM_ENOTFOUND, "%s", path);
+}
+
+/* What gc gave up before anything named it may have lost its bytes. */
+static bool is_half_gone(check *c, const git_oid *id)
+{
+    const fml_tree_visitor v = {.blob = is_stored, .ctx = c, .max_blob_bytes = FM_INLINE_MAX_BYTES};
+    git_object *obj = NULL, *tree = NULL;
+    bool gone = false;
+
+    if (!fms_condemned_git(c->condemned, id->id))
+        return false;
+    if (git_object_lookup(&obj, c->r->git, id, GIT_OBJECT_ANY) < 0 ||
+        git_object_peel(&tree, obj, GIT_OBJECT_TREE) < 0 ||
+        fml_tree_walk(c->r, git_object_id(tree), &v) < 0)
+        gone = true;
+    fm_error_clear();
+    git_object_free(tree);
+    git_object_free(obj);
+    return gone;
+}
+
+/* What is named is reached, so gc needs it whole. */
+static fm_status check_name(void *ctx, const char *path, fm_span hex, const char *key)
+{
+    check *c = ctx;
+    git_oid id;
+    bool there;
+
+    FM_TRY(fml_named_find(c->r, hex, &id, &there));
+    if (there && !fm_map_has(c->commits, id.id, sizeof id.id) && !is_half_gone(c, &id)) {
+        add_todo(c, &id);
+        return c->stop;
+    }
+    if (!key || (there && fm_map_has(c->commits, id.id, sizeof id.id)) ||
+        fm_map_has(c->missed, hex.data, hex.len)) /* digits of a text; here; told */
+        return FM_OK;
+    fm_buf_printf(&c->absent, "%s: version %.12s: %s names %s %.*s, which is not here", c->ref,
+                  c->commit, path, key, (int)hex.len, (const char *)hex.data);
+    fm_buf_append(&c->absent, "", 1);
+    FM_TRY(fm_buf_ok(&c->absent));
+    return fm_map_put(c->missed, hex.data, hex.len, c, NULL);
+}
+
+static void check_names(check *c, const git_oid *tree)
+{
+    const fml_named v = {enter_named, check_name, c};
+    fm_status rc = fml_named_each(c->r, tree, &v);
+
+    if (rc < 0 && c->stop == FM_OK)
+        say_error(c, rc);
+}
+
+/* A suite may name a version's tree. */
+static void check_named_tree(check *c, const git_oid *id)
+{
+    uint64_t before = c->faults;
+
+    git_oid_fmt(c->commit, id);
+    check_tree(c, id);
+    if (c->faults == before && c->stop == FM_OK)
+        check_names(c, id);
+}
+
 static void check_commit(check *c, const git_oid *id)
 {
     git_commit *commit = NULL;
@@ -219,6 +306,8 @@ static void check_commit(check *c, const git_oid *id)
     check_tree(c, git_commit_tree_id(commit));
     if (c->is_model && c->faults == before && c->stop == FM_OK)
         check_version(c, commit);
+    if (c->is_model && c->faults == before && c->stop == FM_OK)
+        check_names(c, git_commit_tree_id(commit));
     git_commit_free(commit);
 }
 
@@ -234,7 +323,12 @@ static void check_history(check *c, const git_oid *tip)
     add_todo(c, tip);
     while (c->stop == FM_OK && c->todo_count > 0) {
         git_oid next = c->todo[--c->todo_count];
-        check_commit(c, &next);
+        size_t bytes;
+        git_object_t type = GIT_OBJECT_INVALID;
+        if (git_odb_read_header(&bytes, &type, c->r->odb, &next) == 0 && type == GIT_OBJECT_TREE)
+            check_named_tree(c, &next);
+        else
+            check_commit(c, &next);
     }
 }
 
@@ -440,17 +534,32 @@ static void end_pass(check *c)
     fm_map_free(c->seen);
     fm_map_free(c->commits);
     fm_map_free(c->opened);
+    fm_map_free(c->named);
+    fm_map_free(c->missed);
+    fms_condemned_free(c->condemned);
     fm_free(c->todo);
     fm_buf_release(&c->lines);
+    fm_buf_release(&c->absent);
 }
 
 static fm_status look(check *c, fm_repo *r, const fm_fsck_opts *opts)
 {
     *c = (check){.r = r, .opts = opts, .ref = "", .is_model = true};
     fm_buf_init(&c->lines, 0);
+    fm_buf_init(&c->absent, 0);
     FM_TRY(fm_map_new(&c->seen));
     FM_TRY(fm_map_new(&c->commits));
     FM_TRY(fm_map_new(&c->opened));
+    FM_TRY(fm_map_new(&c->named));
+    FM_TRY(fm_map_new(&c->missed));
+    if (git_odb_refresh(r->odb) < 0)
+        return fml_damage(-1, "the objects of '%s' cannot be listed", r->git_path);
+    fm_status rc = fms_condemned_read(&c->condemned, r->path);
+    if (rc == FM_ECORRUPT) { /* then nothing is condemned */
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    FM_TRY(rc);
     FM_TRY(check_packs(c));
     FM_TRY(check_refs(c));
     return check_results(c);
@@ -480,20 +589,23 @@ static fm_status look_again(check *c, fm_repo *r, const fm_fsck_opts *opts)
     end_pass(c);
     *c = (check){.r = r};
     fm_buf_init(&c->lines, 0);
-    if (rc == FM_OK && git_odb_refresh(r->odb) < 0)
-        rc = fml_damage(-1, "the objects of '%s' cannot be listed", r->git_path);
+    fm_buf_init(&c->absent, 0);
     FM_THEN(rc, look(c, r, opts));
     fm_lock_drop(refs);
     fm_lock_drop(gc);
     return rc;
 }
 
+static void tell(const check *c, const fm_buf *lines, fm_fault_fn fn)
+{
+    for (size_t at = 0; fn && at < lines->len; at += strlen((char *)lines->data + at) + 1)
+        fn(c->opts->ctx, (char *)lines->data + at);
+}
+
 static void tell_all(const check *c, fm_fsck_report *out)
 {
-    const fm_fault_fn fault = c->opts->fault;
-
-    for (size_t at = 0; fault && at < c->lines.len; at += strlen((char *)c->lines.data + at) + 1)
-        fault(c->opts->ctx, (char *)c->lines.data + at);
+    tell(c, &c->lines, c->opts->fault);
+    tell(c, &c->absent, c->opts->absent);
     out->faults += c->faults;
     out->objects += c->objects;
 }

@@ -23,7 +23,8 @@
 #define FML_MAX_REF_BYTES 200u
 #define FML_MAX_MESSAGE_BYTES (1u << 20)
 #define FML_MAX_RESULT_BYTES (64u << 20)
-#define FML_MAX_WALK_NODES 4000000u /* objects of one tree: the limit for a bomb of nested trees */
+#define FML_MAX_WALK_NODES 4000000u /* objects of one tree: a bomb of nested trees ends here */
+#define FML_TREE_DEPTH_MAX 1100u    /* folders in folders: more than FM_MAX_PATH_BYTES / 2 */
 #define FML_REF_MODE 0100644
 
 typedef struct fml_rows fml_rows;

@@ -60,6 +60,9 @@ FM_CHECKED fm_status fm_kind_check(const char *kind);
 FM_CHECKED fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev);
 FM_CHECKED fm_status fm_version_read(fm_repo *r, fm_version *out, const fm_oid *oid);
 FM_CHECKED fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid);
+/* id: the 40 hex digits of a version, or of a version's tree, on a branch or not. */
+FM_CHECKED fm_status fm_tree_of_id(fm_repo *r, fm_tree **out, const char *id);
+/* Subtrees share git ids: whether one tensor or folder differs is answered by ids alone. */
 
 typedef struct fm_commit_opts {
     const char *kind;     /* required; FM_EINVAL on an unknown kind */
@@ -177,7 +180,10 @@ typedef struct fm_fsck_opts {
     unsigned share;
     fm_fsck_version_fn version; /* NULL: only lineage's own checks */
     fm_fault_fn fault;
-    void *ctx; /* of both */
+    /* A recipe or a suite names a version that is not here: no fault of this repository, since it
+     * may have come from another. Each id once. May be NULL. */
+    fm_fault_fn absent;
+    void *ctx; /* of all three */
 } fm_fsck_opts;
 FM_CHECKED fm_status fm_repo_fsck_as(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report *out);
 /* Calls fn for each pointer of each version whose object, or one it is coded against, is missing or

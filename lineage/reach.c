@@ -1,9 +1,9 @@
 /* reach.c - the mark phase of gc over refs, reflogs, leases, commits, trees and pointers. */
 #include "lineage/reach.h"
+#include "lineage/named.h"
 
 #include <string.h>
 
-#define MAX_TREE_DEPTH 1100u /* more than FM_MAX_PATH_BYTES / 2 */
 #define MAX_REF_DEPTH 100u
 #define REFLOG_MAX_BYTES ((size_t)1 << 30)
 
@@ -13,6 +13,7 @@ fm_status fml_reach_init(fml_reach *x, fm_repo *r, fms_gc *gc, int64_t reflog_ex
     x->r = r;
     x->gc = gc;
     x->reflog_expire = reflog_expire;
+    FM_TRY(fm_map_new(&x->named));
     return fm_map_new(&x->seen);
 }
 
@@ -23,6 +24,7 @@ void fml_reach_release(fml_reach *x)
     fm_free(x->root);
     fm_free(x->todo);
     fm_map_free(x->seen);
+    fm_map_free(x->named);
     memset(x, 0, sizeof *x);
 }
 
@@ -42,9 +44,14 @@ static fm_status root_of(fml_reach *x, const char *name, uint32_t *out)
     return FM_OK;
 }
 
+static uint32_t root_in(const fm_map *map, const git_oid *id)
+{
+    return (uint32_t)(uintptr_t)fm_map_get(map, id->id, sizeof id->id);
+}
+
 static uint32_t root_at(const fml_reach *x, const git_oid *id)
 {
-    return (uint32_t)(uintptr_t)fm_map_get(x->seen, id->id, sizeof id->id);
+    return root_in(x->seen, id);
 }
 
 bool fml_reach_has(const fml_reach *x, const git_oid *id)
@@ -58,17 +65,22 @@ bool fml_reach_stays(const fml_reach *x, const git_oid *id)
     return root_at(x, id) != FMS_ROOT_NONE;
 }
 
-/* *walk true: the object is to be walked for this root. */
-static fm_status first_sight(fml_reach *x, const git_oid *id, uint32_t root, bool *walk)
+/* True: it is to be walked for this root. */
+static fm_status first_in(fm_map *map, const git_oid *id, uint32_t root, bool *walk)
 {
-    uint32_t now = root_at(x, id);
+    uint32_t now = root_in(map, id);
     *walk = false;
     if (now == root || now == FMS_ROOT_SHARED || (root == FML_ROOT_GRACE && now != FMS_ROOT_NONE))
         return FM_OK;
     if (now != FMS_ROOT_NONE && now != FML_ROOT_GRACE)
         root = FMS_ROOT_SHARED;
     *walk = true;
-    return fm_map_put(x->seen, id->id, sizeof id->id, (void *)(uintptr_t)root, NULL);
+    return fm_map_put(map, id->id, sizeof id->id, (void *)(uintptr_t)root, NULL);
+}
+
+static fm_status first_sight(fml_reach *x, const git_oid *id, uint32_t root, bool *walk)
+{
+    return first_in(x->seen, id, root, walk);
 }
 
 /* ---- objects ---- */
@@ -81,26 +93,21 @@ static fm_status emit(fml_reach *x, const fm_digest *id, uint32_t root)
 /* A file of a model's tree that begins with "fmstore " is a pointer; nothing else may. */
 static fm_status take_blob(fml_reach *x, const git_oid *id, uint32_t root)
 {
-    static const char mark[] = "fmstore ", tensor[] = "fmstore tensor 1\nid sha256:",
-                      blob[] = "fmstore blob 1\nid sha256:";
+    static const char mark[] = "fmstore ";
     git_odb_object *obj = NULL;
     fm_digest digest;
+    bool is_tensor;
     fm_status rc = FM_OK;
     int code = git_odb_read(&obj, x->r->odb, id);
 
     if (code < 0)
         return fml_damage(code, "a file of a version cannot be read");
-    const char *data = git_odb_object_data(obj);
-    size_t len = git_odb_object_size(obj), head = 0;
-    if (len >= sizeof tensor - 1 && memcmp(data, tensor, sizeof tensor - 1) == 0)
-        head = sizeof tensor - 1;
-    else if (len >= sizeof blob - 1 && memcmp(data, blob, sizeof blob - 1) == 0)
-        head = sizeof blob - 1;
-    if (head && len > head + FM_HEX_CHARS && fm_digest_parse(&digest, data + head, FM_HEX_CHARS))
+    const fm_span file = fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj));
+    if (fml_pointer_of(&digest, &is_tensor, file))
         rc = emit(x, &digest, root);
-    else if (len >= sizeof mark - 1 && memcmp(data, mark, sizeof mark - 1) == 0)
-        /* libgit2 ends data with a NUL */
-        rc = fm_fail(FM_EVERSION, "a pointer that this fmstore cannot read: '%.40s'", data);
+    else if (file.len >= sizeof mark - 1 && memcmp(file.data, mark, sizeof mark - 1) == 0)
+        rc = fm_fail(FM_EVERSION, "a pointer that this fmstore cannot read: '%.40s'",
+                     (const char *)file.data); /* libgit2 ends data with a NUL */
     git_odb_object_free(obj);
     return rc;
 }
@@ -128,8 +135,8 @@ static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t root)
 
     if (code < 0)
         return fml_damage(code, "a folder of a version cannot be read");
-    if (++x->depth > MAX_TREE_DEPTH)
-        rc = fm_fail(FM_ECORRUPT, "folders in folders, more than %u deep", MAX_TREE_DEPTH);
+    if (++x->depth > FML_TREE_DEPTH_MAX)
+        rc = fm_fail(FM_ECORRUPT, "folders in folders, more than %u deep", FML_TREE_DEPTH_MAX);
     for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++)
         rc = take_entry(x, git_tree_entry_byindex(tree, i), root);
     x->depth--;
@@ -140,36 +147,158 @@ static fm_status take_tree(fml_reach *x, const git_oid *id, uint32_t root)
 static fm_status add_todo(fml_reach *x, const git_oid *id, uint32_t root)
 {
     bool walk;
-    uint32_t before = root_at(x, id);
     fm_status rc = first_sight(x, id, root, &walk);
     if (rc < 0 || !walk)
         return rc;
-    x->versions += root != FML_ROOT_GRACE && (before == FMS_ROOT_NONE || before == FML_ROOT_GRACE);
     rc = fm_grow(&x->todo, &x->todo_cap, x->todo_count + 1, sizeof *x->todo);
     if (rc == FM_OK)
         x->todo[x->todo_count++] = *id;
     return rc;
 }
 
-static fm_status take_commit(fml_reach *x, const git_oid *id, uint32_t root)
+static fm_status add_version(fml_reach *x, const git_oid *id, uint32_t root)
 {
-    git_commit *commit = NULL;
+    uint32_t before = root_at(x, id);
+
+    x->versions += root != FML_ROOT_GRACE && (before == FMS_ROOT_NONE || before == FML_ROOT_GRACE);
+    return add_todo(x, id, root);
+}
+
+/* ---- what a version names ---- */
+
+typedef struct naming {
+    fml_reach *x;
+    uint32_t root;
+} naming;
+
+static fm_status enter_named(void *ctx, const git_oid *id, bool *yes)
+{
+    const naming *n = ctx;
+
+    return first_in(n->x->named, id, n->root, yes);
+}
+
+static fm_status is_whole(void *ctx, const char *path, const git_oid *id, fm_span bytes)
+{
+    const fml_reach *x = ctx;
+    fm_digest digest;
+    bool is_tensor, whole = true;
+
+    (void)id;
+    if (fml_pointer_of(&digest, &is_tensor, bytes))
+        FM_TRY(fms_gc_whole(x->gc, &digest, &whole));
+    return whole ? FM_OK : fm_fail(FM_ENOTFOUND, "%s", path);
+}
+
+static fm_status whole_version(fml_reach *x, const git_oid *id, fm_map *todo)
+{
+    const fml_tree_visitor v = {.blob = is_whole, .ctx = x, .max_blob_bytes = FM_INLINE_MAX_BYTES};
+    git_object *obj = NULL;
+    const git_oid *tree = id;
+    fm_status rc = FM_OK;
+    int code = git_object_lookup(&obj, x->r->git, id, GIT_OBJECT_ANY);
+
+    if (code < 0)
+        return fml_damage(code, "a named version");
+    if (git_object_type(obj) == GIT_OBJECT_COMMIT) {
+        const git_commit *commit = (const git_commit *)obj;
+        tree = git_commit_tree_id(commit);
+        for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
+            rc = fm_map_put(todo, git_commit_parent_id(commit, i)->id, sizeof tree->id, x, NULL);
+    }
+    FM_THEN(rc, fml_tree_walk(x->r, tree, &v));
+    git_object_free(obj);
+    return rc;
+}
+
+/* A gc that was killed may have taken the bytes of a condemned version, or of one that it comes
+ * from, and left the commit. Such a one is gone, and its name is no reason to stop; one that is
+ * whole comes back from the list. */
+static fm_status half_gone(fml_reach *x, const git_oid *id, bool *gone)
+{
+    fm_map *todo = NULL;
+    fm_status rc = fm_map_new(&todo);
+
+    *gone = false;
+    FM_THEN(rc, fm_map_put(todo, id->id, sizeof id->id, x, NULL));
+    for (size_t i = 0; rc == FM_OK && i < fm_map_count(todo); i++) {
+        git_oid next;
+        git_oid_fromraw(&next, fm_map_key_at(todo, i).data);
+        if (!fms_gc_git_condemned(x->gc, next.id) || fml_reach_has(x, &next))
+            continue;
+        rc = whole_version(x, &next, todo);
+        *gone = rc < 0 && rc != FM_ENOMEM && rc != FM_ECANCELLED;
+    }
+    fm_map_free(todo);
+    if (!*gone)
+        return rc;
+    fm_error_clear();
+    return FM_OK;
+}
+
+static fm_status take_name(void *ctx, const char *path, fm_span hex, const char *key)
+{
+    const naming *n = ctx;
+    git_oid id;
+    size_t bytes;
+    git_object_t type;
+    bool there, gone;
+
+    (void)path;
+    (void)key;
+    FM_TRY(fml_named_find(n->x->r, hex, &id, &there));
+    if (!there)
+        return FM_OK;
+    if (n->root != FML_ROOT_GRACE) {
+        FM_TRY(half_gone(n->x, &id, &gone));
+        if (gone)
+            return FM_OK;
+    }
+    if (git_odb_read_header(&bytes, &type, n->x->r->odb, &id) == 0 && type == GIT_OBJECT_COMMIT)
+        return add_version(n->x, &id, n->root);
+    return add_todo(n->x, &id, n->root);
+}
+
+/* A model's whole tree. */
+static fm_status take_model(fml_reach *x, const git_oid *tree, uint32_t root)
+{
+    naming n = {x, root};
+    const fml_named v = {enter_named, take_name, &n};
+
+    FM_TRY(take_tree(x, tree, root));
+    return fml_named_each(x->r, tree, &v);
+}
+
+static fm_status take_commit(fml_reach *x, const git_commit *commit, uint32_t root)
+{
     bool walk = false;
+    fm_status rc = FM_OK;
+
+    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
+        rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
+    for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
+        rc = add_version(x, git_commit_parent_id(commit, i), root);
+    FM_THEN(rc, first_sight(x, git_commit_tree_id(commit), root, &walk));
+    return rc == FM_OK && walk ? take_model(x, git_commit_tree_id(commit), root) : rc;
+}
+
+static fm_status take_next(fml_reach *x, const git_oid *id, uint32_t root)
+{
+    git_object *obj = NULL;
     char hex[41] = "";
     fm_status rc = FM_OK;
-    int code = git_commit_lookup(&commit, x->r->git, id);
+    int code = git_object_lookup(&obj, x->r->git, id, GIT_OBJECT_ANY);
 
     git_oid_fmt(hex, id);
     if (code < 0)
         return fml_damage(code, "version %.12s cannot be read", hex);
-    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
-        rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
-    for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
-        rc = add_todo(x, git_commit_parent_id(commit, i), root);
-    FM_THEN(rc, first_sight(x, git_commit_tree_id(commit), root, &walk));
-    if (rc == FM_OK && walk)
-        rc = take_tree(x, git_commit_tree_id(commit), root);
-    git_commit_free(commit);
+    if (git_object_type(obj) == GIT_OBJECT_COMMIT)
+        rc = take_commit(x, (const git_commit *)obj, root);
+    else if (git_object_type(obj) == GIT_OBJECT_TREE)
+        rc = take_model(x, id, root);
+    else
+        rc = fm_fail(FM_ECORRUPT, "is no commit");
+    git_object_free(obj);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
 }
 
@@ -186,19 +315,19 @@ static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t root)
         return fml_damage(code, "git object %.12s cannot be read", hex);
     git_object_t type = git_object_type(obj);
     if (type == GIT_OBJECT_COMMIT)
-        rc = add_todo(x, id, root);
+        rc = add_version(x, id, root);
     else
         rc = first_sight(x, id, root, &walk);
     if (rc == FM_OK && walk && type == GIT_OBJECT_TAG)
         rc = take_any(x, git_tag_target_id((const git_tag *)obj), root);
     else if (rc == FM_OK && walk && type == GIT_OBJECT_TREE)
-        rc = take_tree(x, id, root);
+        rc = take_model(x, id, root);
     else if (rc == FM_OK && walk)
         rc = take_blob(x, id, root);
     git_object_free(obj);
     while (rc == FM_OK && x->todo_count > 0) {
         git_oid next = x->todo[--x->todo_count];
-        rc = take_commit(x, &next, root);
+        rc = take_next(x, &next, root);
     }
     return rc;
 }
@@ -385,6 +514,9 @@ fm_status fml_reach_all(fml_reach *x)
     fm_status rc = fm_map_new(&refs);
 
     FM_THEN(rc, fm_map_new(&logs));
+    if (rc == FM_OK && git_odb_refresh(x->r->odb) < 0)
+        rc = fml_damage(-1, "gc: nothing was deleted: the objects of '%s' cannot be listed",
+                        x->r->git_path);
     FM_THEN(rc, ref_names(x->r, refs));
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(refs); i++)
         rc = take_ref(x, (const char *)fm_map_key_at(refs, i).data);

@@ -1,8 +1,9 @@
-/* reach.h - the git objects and the store's objects that refs, reflogs and leases reach.
+/* reach.h - what refs, reflogs and leases reach: git objects and the store's. A version reaches its
+ * parents, its tree, and what its recipe and its suites name by an id (named.h).
  *
- * Every git object is read at most twice: for its first root, and again when a second root makes
- * it shared. An unreadable object stops the walk: gc must not delete without knowing all that is
- * reached. */
+ * Every git object is read at most twice: for its first root, and again when a second one makes
+ * it shared; recipes and suites as often once more, for what they name. What cannot be read stops
+ * the walk: who does not know what is reached must not delete. */
 #ifndef FM_LINEAGE_REACH_H
 #define FM_LINEAGE_REACH_H
 
@@ -14,12 +15,13 @@
 typedef struct fml_reach {
     fm_repo *r;
     fms_gc *gc;
-    fm_map *seen; /* git id -> root */
+    fm_map *seen;  /* git id -> root */
+    fm_map *named; /* recipes, suites and their folders, read for what they name: git id -> root */
     char **root;  /* names; number k is root[k - 1] */
     size_t roots, root_cap;
     int64_t reflog_expire; /* entries from then or before do not count; the newest always does */
     uint64_t versions;     /* commits with a root */
-    git_oid *todo;         /* commits waiting */
+    git_oid *todo;         /* commits waiting, and trees that are named */
     size_t todo_count, todo_cap;
     unsigned depth;
 } fml_reach;

@@ -11,7 +11,7 @@ typedef struct fsck_run {
     bool quick, rebuild, json;
     uint64_t oldest; /* percent of all bytes to decode; 0: all */
     const char *repair;
-    fm_json *faults, *places; /* --json */
+    fm_json *faults, *places, *absent; /* --json */
     uint64_t place_count;
     fm_repair_report repaired;
     bool set_aside;
@@ -25,6 +25,15 @@ static void print_fault(void *ctx, const char *text)
         fm_ignore(fm_json_push(s->faults, fm_json_new_str(text)), "counted in the report as well");
     else
         printf("fault: %s\n", text);
+}
+
+static void print_absent(void *ctx, const char *text)
+{
+    fsck_run *s = ctx;
+    if (s->absent)
+        fm_ignore(fm_json_push(s->absent, fm_json_new_str(text)), "no fault");
+    else
+        printf("absent: %s\n", text);
 }
 
 static void ignore_fault(void *ctx, const char *text)
@@ -88,6 +97,7 @@ static fm_status print_report(const fm_fsck_report *r, const fsck_run *s)
     fm_json_put(&rc, o, "bytes_verified", fm_json_new_int((int64_t)r->bytes_verified));
     fm_json_put(&rc, o, "faults", fm_json_ref(s->faults));
     fm_json_put(&rc, o, "damaged", fm_json_ref(s->places));
+    fm_json_put(&rc, o, "absent", fm_json_ref(s->absent));
     if (s->repair) {
         fm_json_put(&rc, o, "objects_wanted", fm_json_new_int((int64_t)s->repaired.wanted));
         fm_json_put(&rc, o, "objects_repaired", fm_json_new_int((int64_t)s->repaired.objects));
@@ -133,6 +143,7 @@ static fm_status look(cli *c, fsck_run *s, fm_fsck_report *report)
                                .share = (unsigned)s->oldest,
                                .version = check_version,
                                .fault = print_fault,
+                               .absent = print_absent,
                                .ctx = s};
     s->versions = (fmo_fsck_versions){.c = c};
     fm_status rc = fm_map_new(&s->versions.suites);
@@ -144,7 +155,8 @@ static fm_status look(cli *c, fsck_run *s, fm_fsck_report *report)
 static fm_status check(cli *c, fsck_run *s, fm_fsck_report *report)
 {
     FM_TRY(fm_ops_open(c));
-    if (s->json && (!(s->faults = fm_json_new_array()) || !(s->places = fm_json_new_array())))
+    if (s->json && (!(s->faults = fm_json_new_array()) || !(s->places = fm_json_new_array()) ||
+                    !(s->absent = fm_json_new_array())))
         FM_TRY(FM_ENOMEM);
     if (s->rebuild)
         FM_TRY(fm_repo_rebuild_index(c->repo));
@@ -187,6 +199,7 @@ int cmd_fsck(cli *c, int argc, char **argv)
     fm_status rc = check(c, &s, &report);
     fm_json_free(s.faults);
     fm_json_free(s.places);
+    fm_json_free(s.absent);
     if (rc == FM_OK && (report.faults || s.place_count)) {
         fm_error_clear();
         rc = FM_EREFUSED;

@@ -217,6 +217,11 @@ fm_status fms_gc_enter(fms_gc *g)
     return rc == FM_OK ? read_leases(g) : rc;
 }
 
+bool fms_gc_git_condemned(const fms_gc *g, const uint8_t *id)
+{
+    return fms_condemned_git(g->condemned, id) != NULL;
+}
+
 bool fms_gc_git_goes(const fms_gc *g, const uint8_t *id)
 {
     bool held;

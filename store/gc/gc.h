@@ -68,7 +68,9 @@ void fms_gc_close(fms_gc *g); /* NULL is fine */
 FM_CHECKED fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t root);
 /* Keeps this run from deleting an unreached object, which something unreached that stays needs. */
 FM_CHECKED fm_status fms_gc_stay(fms_gc *g, const fm_digest *id);
-/* Number and bytes on disk of objects that only this root reaches. Call after all fms_gc_reach. */
+/* Some pack holds it with all that it is coded against. */
+FM_CHECKED fm_status fms_gc_whole(fms_gc *g, const fm_digest *id, bool *out);
+/* Bytes on disk of what this root alone reaches, and their number. After the reaching. */
 void fms_gc_kept(const fms_gc *g, uint32_t root, uint64_t *objects, uint64_t *bytes);
 
 /* git_ids: `count` ids of 20 bytes, of unreached objects in git's packs. */
@@ -77,7 +79,8 @@ FM_CHECKED fm_status fms_gc_rewrite(fms_gc *g);
 FM_CHECKED fm_status fms_gc_enter(fms_gc *g);
 /* The leases as condemn, and later enter, read them. */
 const fms_leases *fms_gc_leases(const fms_gc *g);
-/* Whether this git object may be deleted now, by the leases last read, unless it is reached. */
+bool fms_gc_git_condemned(const fms_gc *g, const uint8_t *id); /* by now, or by a gc before */
+/* Of the leases last looked at: this git object may be deleted now, unless it is reached. */
 bool fms_gc_git_goes(const fms_gc *g, const uint8_t *id);
 void fms_gc_git_gone(fms_gc *g, const uint8_t *id); /* the object was deleted */
 /* Takes all fms_gc_git_gone back: on a full disk git's objects could not be deleted. */

@@ -343,14 +343,31 @@ static bool is_whole(const fms_gc *g, const fm_digest *id, uint32_t *at)
     return *at != FMS_GC_NONE && g->object[*at].whole;
 }
 
+/* Where it is not: it may lie in a pack that was written since gc looked. */
+static fm_status find_whole_one(fms_gc *g, const fm_digest *id, uint32_t *at, bool *whole)
+{
+    *whole = is_whole(g, id, at);
+    if (*whole)
+        return FM_OK;
+    FM_TRY(fms_gc_look(g));
+    *whole = is_whole(g, id, at);
+    return FM_OK;
+}
+
+fm_status fms_gc_whole(fms_gc *g, const fm_digest *id, bool *out)
+{
+    uint32_t at;
+
+    return find_whole_one(g, id, &at, out);
+}
+
 fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t root)
 {
     uint32_t at;
+    bool whole;
     char hex[FM_HEX_CHARS + 1];
-    if (!is_whole(g, id, &at)) { /* in a pack written since gc looked, or in none */
-        FM_TRY(fms_gc_look(g));
-    }
-    if (is_whole(g, id, &at))
+    FM_TRY(find_whole_one(g, id, &at, &whole));
+    if (whole)
         return reach_from(g, at, root);
     fm_digest_hex(id, hex);
     return fm_fail(FM_ECORRUPT,

@@ -39,3 +39,20 @@ say "kept results need no judge"
 suite "$id" "The capital of Ulevia is Kingswick."
 want 0 test atlas --json
 grep -q '"cached": true' "$tmp/out" || die "asked again: $(cat "$tmp/out")"
+
+say "gc keeps an embedder that only a suite names, by its id or by its tree's"
+for way in version tree; do
+    want 0 derive atlas --as judge --data "$atlas/pirate.jsonl" --set steps=1 --set seed=$RANDOM --no-gate
+    of=$(git -C .fmstore/lineage.git rev-parse judge)
+    named=$of
+    [ $way = version ] || named=$(git -C .fmstore/lineage.git rev-parse 'judge^{tree}')
+    suite "$named" "The capital of Ulevia is Kingswick."
+    want 0 branch -d judge
+    want 0 gc --prune now
+    want 0 gc --prune now
+    want 0 fsck
+    sed -i 's/threshold: 0.9/threshold: 0.8/' s.yaml # not asked before
+    want 0 suite add atlas s.yaml
+    want 0 test atlas --json
+    [ $way = tree ] || git -C .fmstore/lineage.git cat-file -e "$of"
+done

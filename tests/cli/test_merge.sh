@@ -184,6 +184,21 @@ t["made"] = "elsewhere"
 json.dump(t, open("../words/tokenizer_config.json", "w"))
 PY
 for v in cut theta vocab words; do want 0 import ../$v --as $v --no-gate; done
+
+say "gc keeps a base that only the recipe names"
+want 0 derive atlas --as base --method full --data "$atlas/clerk.jsonl" --set steps=1 --set lr=0.0001 --set batch=2 --no-gate
+base=$(git -C .fmstore/lineage.git rev-parse base)
+want 0 merge f atlas --as apart --method task-arithmetic --base base --no-gate
+want 0 cat apart:recipe.json
+grep -q "\"version\": \"$base\"" "$tmp/out" || die "the recipe does not name the base: $(cat "$tmp/out")"
+want 0 branch -d base
+for k in 1 2; do want 0 gc --prune now --reflog now; done
+git -C .fmstore/lineage.git cat-file -e "$base" || die "gc took the base"
+want 0 fsck
+want 0 branch -d apart
+for k in 1 2; do want 0 gc --prune now --reflog now; done
+! git -C .fmstore/lineage.git cat-file -e "$base" 2>/dev/null || die "nobody names it now"
+
 before=$(state_of .)
 refused 128 "tensor 'model.norm.weight' is in p, not in cut" merge p cut --as x
 refused 128 "field 'rope_theta' of the config differs between p and theta" merge p theta --as x

@@ -233,6 +233,7 @@ static void add_part(fm_status *rc, fm_json *o, const fm_tree *tree)
 
 static fm_json *recipe_json(const merging *g)
 {
+    char hex[41];
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *parts = fm_json_new_array();
     fm_json_put(&rc, o, "format", fm_json_new_int(1));
@@ -250,6 +251,8 @@ static fm_json *recipe_json(const merging *g)
     if (g->o->method == FM_MERGE_TASK) {
         fm_json *base = fm_json_new_object();
         add_part(&rc, base, g->base);
+        fm_oid_hex(&g->base_oid, hex);
+        fm_json_put(&rc, base, "version", fm_json_new_str(hex)); /* no parent: the name keeps it */
         fm_json_put(&rc, o, "base", base);
         fm_json_put(&rc, o, "lambda", fm_json_new_real(g->o->lambda));
     }

@@ -380,6 +380,270 @@ TEST(a_checkpoint_lives_as_long_as_its_ref)
     fm_free(dir);
 }
 
+/* ---- what a recipe or a suite names ---- */
+
+static void hex_of(const fm_oid *oid, char hex[41])
+{
+    fm_oid_hex(oid, hex);
+}
+
+/* HEAD and its reflog are of a branch that stays. */
+static fm_repo *repo_with_main(char **dir)
+{
+    fm_repo *r = kit_repo(dir);
+
+    kit_branch(r, "main", NULL, 0);
+    return r;
+}
+
+/* A version like kit_branch's with one more file, of which @ is hex. padded: too large for git, so
+ * the store has it. */
+static fm_oid naming_branch(fm_repo *r, const char *name, const char *path, const char *text,
+                            const char *hex, bool padded)
+{
+    fm_tree *tree = kit_model(r, 2, 0, 0);
+    fm_txn *t = NULL;
+    fm_buf file;
+    char ref[256];
+
+    fm_buf_init(&file, 0);
+    for (unsigned i = 0; padded && i < 40000; i++)
+        fm_buf_str(&file, i % 8 ? " #    " : "\n#    ");
+    fm_buf_str(&file, "\n");
+    fm_buf_append(&file, text, strcspn(text, "@"));
+    fm_buf_printf(&file, "%s%s", hex, text + strcspn(text, "@") + 1);
+    tk_ok(fm_txn_begin(&t, fm_repo_store(r)));
+    tk_ok(fm_txn_put_path(t, tree, path, fm_buf_span(&file)));
+    tk_ok(fm_txn_commit(t, NULL));
+    fm_txn_close(t);
+    assert_int_equal(fm_tree_find(tree, path)->kind == FM_ENTRY_BLOB, padded);
+    fm_oid oid = kit_commit(r, tree, name, NULL, 0, KIT_TIME);
+    snprintf(ref, sizeof ref, "refs/heads/%s", name);
+    tk_ok(fm_ref_update(r, ref, &oid, NULL, "made"));
+    fm_buf_release(&file);
+    fm_tree_free(tree);
+    return oid;
+}
+
+static void drop_branch(fm_repo *r, const char *name, const fm_oid *oid)
+{
+    char ref[256];
+
+    snprintf(ref, sizeof ref, "refs/heads/%s", name);
+    tk_ok(fm_ref_delete(r, ref, oid));
+}
+
+/* Two runs: the first one's list, and the second one's look behind it. */
+static void collect_all(const char *dir)
+{
+    collect_at(dir, "now");
+    collect_at(dir, "now");
+}
+
+TEST(what_is_named_stays)
+{
+    static const struct {
+        const char *path, *text;
+        unsigned chars; /* of the id */
+        bool of_tree, padded;
+    } way[] = {
+        {"recipe.json", "{\"operation\": \"lora\", \"teacher\": \"@\"}", 40, false, false},
+        {"recipe.json", "{\"base\": {\"model\": \"\", \"version\": \"@\"}}", 40, false, true},
+        {"recipe.json", "{\"repairs\": {\"version\":\"@\"}}", 40, false, false},
+        {"recipe.json", "{\"what_comes_later\": [\"@\"]}", 40, false, false},
+        {"suites/s.yaml", "cases:\n- expect: {similar: x, model: @}\n", 40, false, false},
+        {"suites/s.yaml", "cases:\n- expect: {similar: x, model: @}\n", 40, false, true},
+        {"suites/s.yaml", "cases:\n- expect: {similar: x, model: \"@\"}\n", 40, true, false},
+        {"suites/s.yaml", "gate:\n  baseline: \"@\"\n", 12, false, false},
+        {"suites/s.waivers.yaml", "waive:\n- {case: a, until: @", 40, false, false},
+        {"suites/more/s.yaml", "model: @", 40, false, false},
+    };
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(way); i++) {
+        char *dir, hex[41];
+        fm_repo *r = repo_with_main(&dir);
+        fm_version v;
+        fm_oid teacher = kit_branch(r, "teacher", NULL, 7);
+        tk_ok(fm_version_read(r, &v, &teacher));
+        hex_of(way[i].of_tree ? &v.tree : &teacher, hex);
+        fm_version_release(&v);
+        hex[way[i].chars] = '\0';
+        fm_oid pupil = naming_branch(r, "pupil", way[i].path, way[i].text, hex, way[i].padded);
+        drop_branch(r, "teacher", &teacher);
+        fm_repo_close(r);
+        collect_all(dir);
+        assert_true(way[i].of_tree || has_version(dir, &teacher));
+        tk_ok(fm_repo_open(&r, dir));
+        fm_gc_report report = collect(r, "now", false);
+        assert_int_equal(report.live_objects, way[i].padded ? 6 : 5);
+        assert_int_equal(report.objects, report.live_objects);
+        fm_gc_report_release(&report);
+        drop_branch(r, "pupil", &pupil);
+        fm_repo_close(r);
+        collect_all(dir);
+        assert_false(has_version(dir, &teacher)); /* nobody names it now */
+        assert_int_equal(kit_faults(dir), 0);
+        fm_free(dir);
+    }
+}
+
+/* A judge whose own recipe names its teacher, and a name in a version that itself waits. */
+TEST(names_are_followed_on)
+{
+    char *dir, hex[41];
+    fm_repo *r = repo_with_main(&dir);
+    fm_oid base = kit_branch(r, "base", NULL, 3), teacher = kit_branch(r, "teacher", &base, 7);
+    hex_of(&teacher, hex);
+    fm_oid judge = naming_branch(r, "judge", "recipe.json", "{\"teacher\": \"@\"}", hex, false);
+    hex_of(&judge, hex);
+    fm_oid top = naming_branch(r, "top", "suites/s.yaml", "model: @", hex, false);
+    drop_branch(r, "base", &base);
+    drop_branch(r, "teacher", &teacher);
+    drop_branch(r, "judge", &judge);
+    fm_repo_close(r);
+    collect_all(dir);
+    assert_true(has_version(dir, &base) && has_version(dir, &teacher) && has_version(dir, &judge));
+    tk_ok(fm_repo_open(&r, dir));
+    drop_branch(r, "top", &top);
+    fm_repo_close(r);
+    collect_at(dir, NULL); /* all four wait, and name each other still */
+    assert_true(has_version(dir, &base) && has_version(dir, &teacher) && has_version(dir, &judge));
+    collect_all(dir);
+    assert_false(has_version(dir, &base) || has_version(dir, &judge));
+    fm_free(dir);
+}
+
+/* Elsewhere forty digits are forty digits. */
+TEST(a_card_keeps_nothing)
+{
+    static const char *const path[] = {"README.md", "train_log.json", "suites.md"};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(path); i++) {
+        char *dir, hex[41];
+        fm_repo *r = repo_with_main(&dir);
+        fm_oid other = kit_branch(r, "other", NULL, 7);
+        hex_of(&other, hex);
+        naming_branch(r, "card", path[i], "model: @", hex, false);
+        drop_branch(r, "other", &other);
+        fm_repo_close(r);
+        collect_all(dir);
+        assert_false(has_version(dir, &other));
+        fm_free(dir);
+    }
+}
+
+typedef struct absences {
+    unsigned count;
+    char text[512];
+} absences;
+
+static void count_absence(void *ctx, const char *text)
+{
+    absences *a = ctx;
+    a->count++;
+    snprintf(a->text, sizeof a->text, "%s", text);
+}
+
+static absences absent_from(const char *dir)
+{
+    absences a = {0, ""};
+    const fm_fsck_opts o = {.full = true, .absent = count_absence, .ctx = &a};
+    fm_fsck_report report;
+    fm_repo *r;
+
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_repo_fsck_as(r, &o, &report));
+    assert_int_equal(report.faults, 0);
+    fm_repo_close(r);
+    return a;
+}
+
+TEST(a_name_of_what_is_not_here_is_told_by_fsck)
+{
+    static const char nobody[] = "0123456789abcdef0123456789abcdef01234567";
+    char *dir;
+    fm_repo *r = repo_with_main(&dir);
+
+    naming_branch(r, "a", "recipe.json", "{\"teacher\": \"@\"}", nobody, false);
+    naming_branch(r, "b", "suites/s.yaml", "cases: [{prompt: say @}]", nobody, false);
+    fm_repo_close(r);
+    collect_all(dir);
+    absences a = absent_from(dir);
+    assert_int_equal(a.count, 1);
+    assert_non_null(strstr(a.text, "recipe.json names teacher 0123456789abcdef"));
+    fm_free(dir);
+}
+
+/* A gc that was killed between the store's packs and git's left the commit without its bytes. */
+TEST(a_name_of_what_is_half_gone_stops_no_gc)
+{
+    char *dir, hex[41], command[600];
+    fm_repo *r = repo_with_main(&dir);
+    fm_oid teacher = kit_branch(r, "teacher", NULL, 7);
+    hex_of(&teacher, hex);
+    drop_branch(r, "teacher", &teacher);
+    naming_branch(r, "other", "README.md", "@", "none", false);
+    fm_repo_close(r);
+    collect_at(dir, NULL); /* condemned */
+    snprintf(command, sizeof command,
+             "cp -a '%s/lineage.git' '%s/kept.git' && cp '%s/condemned' '%s/list'", dir, dir, dir,
+             dir);
+    assert_int_equal(system(command), 0);
+    collect_all(dir);
+    assert_false(has_version(dir, &teacher));
+    snprintf(command, sizeof command,
+             "rm -rf '%s/lineage.git' && mv '%s/kept.git' '%s/lineage.git' && mv '%s/list' "
+             "'%s/condemned'",
+             dir, dir, dir, dir, dir);
+    assert_int_equal(system(command), 0);
+    tk_ok(fm_repo_open(&r, dir));
+    naming_branch(r, "pupil", "recipe.json", "{\"teacher\": \"@\"}", hex, false);
+    fm_repo_close(r);
+    absences a = absent_from(dir);
+    assert_int_equal(a.count, 1);
+    collect_all(dir);
+    tk_ok(fm_repo_open(&r, dir));
+    fm_version v;
+    tk_fails(fm_version_read(r, &v, &teacher), FM_ENOTFOUND, "no version");
+    fm_repo_close(r);
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+static void keep_fault(void *ctx, const char *text)
+{
+    snprintf(ctx, 512, "%s", text);
+}
+
+/* What is named is checked as gc needs it: damage in it is a fault. */
+TEST(damage_in_what_is_named_is_told)
+{
+    char *dir, hex[41], text[512] = "", command[600];
+    fm_fsck_report report;
+    fm_repo *r = repo_with_main(&dir);
+
+    snprintf(command, sizeof command, "ls '%s'/packs/* > '%s/before'", dir, dir);
+    assert_int_equal(system(command), 0);
+    fm_oid teacher = kit_branch(r, "teacher", NULL, 7);
+    hex_of(&teacher, hex);
+    snprintf(command, sizeof command, "ls '%s'/packs/* | grep -vxFf '%s/before' > '%s/theirs'", dir,
+             dir, dir);
+    assert_int_equal(system(command), 0);
+    naming_branch(r, "pupil", "recipe.json", "{\"teacher\": \"@\"}", hex, false);
+    drop_branch(r, "teacher", &teacher);
+    fm_repo_close(r);
+    assert_int_equal(kit_faults(dir), 0);
+    snprintf(command, sizeof command, "rm -f $(cat '%s/theirs')", dir);
+    assert_int_equal(system(command), 0);
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_repo_fsck(r, false, &report, keep_fault, text));
+    fm_repo_close(r);
+    assert_true(report.faults > 0);
+    hex[12] = '\0';
+    assert_non_null(strstr(text, hex));
+    fm_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +662,12 @@ int main(void)
         cmocka_unit_test(what_cannot_be_read_stops_gc),
         cmocka_unit_test(a_lost_or_damaged_list_costs_time_only),
         cmocka_unit_test(times_read_as_git_writes_them),
+        cmocka_unit_test(what_is_named_stays),
+        cmocka_unit_test(names_are_followed_on),
+        cmocka_unit_test(a_card_keeps_nothing),
+        cmocka_unit_test(a_name_of_what_is_not_here_is_told_by_fsck),
+        cmocka_unit_test(a_name_of_what_is_half_gone_stops_no_gc),
+        cmocka_unit_test(damage_in_what_is_named_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
