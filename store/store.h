@@ -95,16 +95,21 @@ typedef bool (*fm_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_by
 FM_CHECKED fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
                                      const fm_tree *parent_tree, fm_progress_fn progress,
                                      void *ctx);
-/* Later tensors of fm_txn_put_tree may be coded against the tree's stored tensors, or predicted
- * from them by a recipe (search/search.h). Offer the parent's tree first, then other branches'. The
- * tree is copied; trees beyond 64 are ignored. fm_txn_put_tree offers its parent_tree itself. */
+/* Trees whose stored tensors may be what later tensors of put_tree are coded against, or made from by
+ * a recipe (search/search.h): the parent's first, then those of other branches. Copied; 64 are
+ * candidates, the others are counted in offers_passed_over. put_tree offers its parent_tree
+ * itself. */
 FM_CHECKED fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree);
-/* Puts bytes at path of the tree: as an inline file where they fit, else as a blob. */
+/* What put_tree will be given; borrowed until then. Of what is offered from now on the nearest are
+ * the candidates, however many there are, nearest first; what was offered before stays first. */
+FM_CHECKED fm_status fm_txn_expect(fm_txn *t, const fm_tree *tree, const fm_provider *from);
+/* Store bytes as an inline file if they fit, as a blob else, and put it at path. */
 FM_CHECKED fm_status fm_txn_put_path(fm_txn *t, fm_tree *tree, const char *path, fm_span bytes);
 typedef struct fm_txn_stats {
     uint64_t objects_new, objects_known;
     uint64_t bytes_in;     /* decoded bytes offered */
     uint64_t bytes_stored; /* written to the pack */
+    uint64_t offers_passed_over; /* trees that were no candidates: farther than 64 others */
 } fm_txn_stats;
 /* Pack, fsync, rename, fsync of the folder, then the index: durable on return. An empty transaction
  * writes nothing. Before commit the store cannot read staged objects. After a put that failed while

@@ -43,22 +43,42 @@ void fms_search_free(fms_search *s)
     for (uint32_t i = 0; i < s->trees; i++)
         fm_tree_free(s->tree[i]);
     fm_buf_release(&s->params);
+    src_nearest_free(s->nearest);
     fm_free(s->adamw);
     fm_free(s);
 }
 
 fm_status fms_search_offer(fms_search *s, const fm_tree *tree)
 {
-    if (s->trees == FMS_OFFERS_MAX)
+    if (s->nearest)
+        return src_nearest_offer(s, tree);
+    if (s->trees == FMS_OFFERS_MAX) {
+        s->passed_over++;
         return FM_OK;
+    }
     fm_status rc = fm_tree_copy(&s->tree[s->trees], tree);
     s->trees += rc == FM_OK;
     return rc;
 }
 
+fm_status fms_search_expect(fms_search *s, const fm_tree *tree, const fm_provider *from)
+{
+    return src_nearest_new(s, tree, from);
+}
+
+uint64_t fms_search_passed_over(const fms_search *s)
+{
+    return s->passed_over;
+}
+
 void fms_search_put_tree(fms_search *s, const fm_tree *tree)
 {
     s->own = tree;
+    if (!tree) { /* what was expected has come */
+        src_nearest_free(s->nearest);
+        s->nearest = NULL;
+        s->expected = NULL;
+    }
 }
 
 /* ==== the tensors at the path ============================================================== */

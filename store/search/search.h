@@ -1,10 +1,12 @@
 /* search.h - finds what a new tensor is best coded against: a stored tensor or a recipe over such.
  *
- * Only offered trees are searched. A single candidate is taken if it is related at all. Candidates
- * are judged by windows of one leaf of the tensor (4 of 4,096 elements); the best two by the coded
- * size of that leaf. The work per tensor is bounded: at most 8 tensors at its path, 4 pairs of LoRA
- * factors, 8 tensors whose rows it may consist of (256 MiB and 2^20 rows of them are read), and 700
- * trials of windows. The same offers in the same order give the same choice. */
+ * Only trees that were offered are looked at, of more than FMS_OFFERS_MAX the nearest
+ * (nearest.c). Where one candidate alone is at hand it is taken if it is a relation at all.
+ * Candidates are judged by windows of one leaf of the tensor (4 of 4,096 elements); the best two by
+ * the coded size of that leaf. The work a tensor is bounded: at most 8 tensors at its path, 4 pairs
+ * of LoRA factors, 8 tensors of whose rows it may consist (64 MiB of them and 2^20 rows are read),
+ * and 700 trials of windows. The same offers in the same order give the same choice. Not for
+ * sharing between threads. */
 #ifndef FM_STORE_SEARCH_H
 #define FM_STORE_SEARCH_H
 
@@ -27,8 +29,14 @@ typedef struct fms_search_env {
 /* env->staged must outlive the search. */
 FM_CHECKED fm_status fms_search_new(fms_search **out, const fms_search_env *env);
 void fms_search_free(fms_search *s);
-/* The tree is copied. Trees beyond FMS_OFFERS_MAX are ignored. */
+/* What will be put next, with its bytes; borrowed until the last offer for it. From now on the
+ * nearest FMS_OFFERS_MAX of all offers are kept (nearest.c), nearest first, behind those that were
+ * offered before. */
+FM_CHECKED fm_status fms_search_expect(fms_search *s, const fm_tree *tree, const fm_provider *from);
+/* The tree is copied. Of more than FMS_OFFERS_MAX the rest is passed over: the farthest, or where
+ * nothing is expected the last. */
 FM_CHECKED fm_status fms_search_offer(fms_search *s, const fm_tree *tree);
+uint64_t fms_search_passed_over(const fms_search *s); /* trees so far */
 
 /* Sets the tree that is being put, borrowed until the next call; NULL: none. Its tensors can be
  * inputs once they are stored, so the caller puts them by fms_search_turn: 0, 1, 2. */

@@ -41,6 +41,9 @@ struct fms_search {
     fms_search_env env;
     fm_tree *tree[FMS_OFFERS_MAX];
     uint32_t trees;
+    uint64_t passed_over;        /* trees that were offered and are not among these */
+    struct src_nearest *nearest; /* ranks them for `expected`; NULL: the first to come */
+    const fm_tree *expected;
     src_habit habit;
     const fm_tree *own;          /* the tree that is being put; may be NULL */
     struct fms_adamw_fit *adamw; /* fit of the last tensor; NULL: none yet */
@@ -78,6 +81,10 @@ FM_CHECKED fm_status src_predict(fms_search *s, const fms_recipe *r, const uint3
 bool src_passes_over(fm_status rc);
 void src_drop_trial(src_trial *t);
 
+/* ---- nearest.c ---- */
+FM_CHECKED fm_status src_nearest_new(fms_search *s, const fm_tree *tree, const fm_provider *from);
+FM_CHECKED fm_status src_nearest_offer(fms_search *s, const fm_tree *tree);
+void src_nearest_free(struct src_nearest *n);
 /* ---- adamw.c ---- */
 FM_CHECKED fm_status src_adamw(fms_search *s);
 /* *out: whether the subject is a weight or a moment of a checkpoint that is being put. */

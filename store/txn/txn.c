@@ -240,14 +240,27 @@ static fm_status usable(void *ctx, const fm_digest *id, bool *out)
     return o && o->pending ? FM_OK : fms_txn_known(t, id, out);
 }
 
+static fm_status need_search(fm_txn *t)
+{
+    if (t->search)
+        return FM_OK;
+    t->search_staged = (fms_staged){t, fms_txn_read_staged};
+    const fms_search_env env = {t->store, &t->search_staged, t, usable};
+    return fms_search_new(&t->search, &env);
+}
+
 fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree)
 {
-    if (!t->search) {
-        t->search_staged = (fms_staged){t, fms_txn_read_staged};
-        const fms_search_env env = {t->store, &t->search_staged, t, usable};
-        FM_TRY(fms_search_new(&t->search, &env));
-    }
-    return fms_search_offer(t->search, tree);
+    FM_TRY(need_search(t));
+    FM_TRY(fms_search_offer(t->search, tree));
+    t->stats.offers_passed_over = fms_search_passed_over(t->search);
+    return FM_OK;
+}
+
+fm_status fm_txn_expect(fm_txn *t, const fm_tree *tree, const fm_provider *from)
+{
+    FM_TRY(need_search(t));
+    return fms_search_expect(t->search, tree, from);
 }
 
 /* ==== trees ================================================================================ */

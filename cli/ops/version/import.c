@@ -87,12 +87,18 @@ static fm_status store_tree(fm_ops *c, importing *im)
     fm_status rc = fm_txn_begin(&txn, store);
     if (rc == FM_OK && im->parent)
         rc = fm_txn_offer(txn, im->parent);
+    FM_THEN(rc, fm_txn_expect(txn, fm_source_tree(im->source), &p));
     FM_THEN(rc, fmo_offer_branches(c, txn));
     FM_THEN(rc, fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, c));
     for (size_t i = 0; rc == FM_OK && i < im->o->suites.count; i++)
         rc = fm_ops_add_suite(txn, im->tree, im->o->suites.item[i]);
     FM_THEN(rc, fm_txn_commit(txn, &im->out->stats));
     fmo_ui_progress_end(c);
+    if (rc == FM_OK && im->out->stats.offers_passed_over)
+        fmo_ui_say(c, FM_UI_NOTE,
+                   "  note: coded against what the nearest branches hold; %llu farther ones were "
+                   "compared by samples alone",
+                   (unsigned long long)im->out->stats.offers_passed_over);
     fm_txn_close(txn);
     return rc;
 }
