@@ -7,6 +7,7 @@
 #include "store/search/search_impl.h"
 
 #define PAIRS_MAX 4u
+#define FACTOR_MAX_BYTES (8u << 20)
 
 typedef struct lora_pair {
     uint32_t a, b; /* sources */
@@ -63,6 +64,96 @@ static fm_status open_pair(fms_search *s, const fm_tree *tree, const adp_place *
     *found = rc == FM_OK && out->a != UINT32_MAX && out->b != UINT32_MAX;
     return rc;
 }
+
+/* ==== a window of a tree's merge ============================================================ */
+
+typedef struct merge_inputs {
+    fms_search *s;
+    const fm_entry *e[3]; /* W, A, B */
+    uint8_t *whole[3];    /* of the factors, which every window needs */
+} merge_inputs;
+
+static fm_status read_input(void *ctx, uint32_t k, uint64_t offset, void *dst, size_t bytes)
+{
+    const merge_inputs *m = ctx;
+    if (!m->whole[k])
+        return fm_store_read_range(m->s->env.store, &m->e[k]->id, offset, bytes, dst, 0);
+    memcpy(dst, m->whole[k] + offset, bytes);
+    return FM_OK;
+}
+
+static fm_status open_input(merge_inputs *m, uint32_t k, bool *usable)
+{
+    const fm_entry *e = m->e[k];
+    FM_TRY(m->s->env.known(m->s->env.ctx, &e->id, usable));
+    *usable = *usable && (k == 0 || e->bytes <= FACTOR_MAX_BYTES);
+    if (!*usable || k == 0)
+        return FM_OK;
+    m->whole[k] = fm_malloc((size_t)e->bytes);
+    if (!m->whole[k])
+        return FM_ENOMEM;
+    return fm_store_read(m->s->env.store, &e->id, m->whole[k], e->bytes);
+}
+
+static fm_status merge_window(merge_inputs *m, const fm_entry *e, const fms_recipe *r,
+                              uint64_t offset, size_t bytes, uint8_t *dst, bool *made)
+{
+    fms_inputs in = {
+        .child = {e->dtype, e->shape, e->bytes}, .count = 3, .ctx = m, .read = read_input};
+    fm_status rc = FM_OK;
+    bool usable = true;
+    for (uint32_t k = 0; rc == FM_OK && usable && k < 3; k++) {
+        in.input[k] = (fms_form){m->e[k]->dtype, m->e[k]->shape, m->e[k]->bytes};
+        rc = open_input(m, k, &usable);
+    }
+    if (rc == FM_OK && usable) {
+        rc = fms_recipe_check(r, &in);
+        FM_THEN(rc, fms_recipe_range(r, &in, offset, bytes, dst));
+        *made = rc == FM_OK;
+    }
+    for (uint32_t k = 0; k < 3; k++)
+        fm_free(m->whole[k]);
+    return rc;
+}
+
+fm_status src_lora_window(fms_search *s, const fm_tree *tree, size_t adapter, const fm_entry *e,
+                          uint64_t offset, size_t bytes, uint8_t *dst, bool *there, bool *made)
+{
+    char module[FM_MAX_NAME_BYTES + 1];
+    adp_place *place = NULL;
+    size_t places = 0;
+    fm_json *config = NULL;
+    fm_lora_spec spec;
+    merge_inputs m = {.s = s};
+    uint8_t scale[4];
+    uint32_t bits;
+    *there = *made = false;
+    if (!module_of(module, sizeof module, e->name) || adp_list(&place, &places, tree) != FM_OK)
+        return FM_OK;
+    *there = adapter < places;
+    m.e[0] = fm_tree_find(tree, e->path);
+    m.e[1] = *there ? factor(tree, &place[adapter], module, "lora_A") : NULL;
+    m.e[2] = *there ? factor(tree, &place[adapter], module, "lora_B") : NULL;
+    fm_status rc = FM_OK;
+    if (m.e[0] && m.e[0]->kind == FM_ENTRY_TENSOR && m.e[1] && m.e[2] &&
+        adp_config(&config, tree, NULL, &place[adapter]) == FM_OK &&
+        fm_lora_spec_of(&spec, config, module) == FM_OK) {
+        memcpy(&bits, &spec.scale, sizeof bits);
+        fm_put_u32(scale, bits);
+        const bool turned = fm_json_bool(fm_json_get(config, "fan_in_fan_out"), false);
+        const fms_recipe r = {FMS_OP_LORA, turned ? FMS_LORA_TURNED : 0, fm_span_of(scale, 4)};
+        rc = merge_window(&m, e, &r, offset, bytes, dst, made);
+    }
+    fm_json_free(config);
+    fm_free(place);
+    if (rc == FM_OK || src_passes_over(rc)) {
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    return rc;
+}
+
+/* ==== pairs ================================================================================ */
 
 static fm_status pairs_of(fms_search *s, const fm_tree *tree, const char *module, lora_pair *pair,
                           uint32_t *count)

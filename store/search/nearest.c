@@ -13,6 +13,7 @@
 
 #define SAMPLES 3u
 #define WINDOW_ELEMS 4096u
+#define ADAPTERS_MAX 4u /* of an offer that are looked at */
 #define STRANGER 2.0 /* two independent tensors of one size: |a - b|^2 = 2 |a|^2 */
 
 typedef struct sample {
@@ -188,6 +189,24 @@ static fm_status distance_to(fms_search *s, uint32_t number, const fm_tree *tree
     return fm_map_put(n->distance, &key, sizeof key, (void *)(uintptr_t)n->values, NULL);
 }
 
+/* A model may be an offer with its adapter merged: then the offer's own weights say little, and
+ * those of a hundred adapters of one base are the same. */
+static fm_status merged_distance(fms_search *s, const sample *k, const fm_tree *tree, double *out)
+{
+    struct src_nearest *n = s->nearest;
+    const fm_dtype_info *type = fm_dtype_get(k->e->dtype);
+    bool there = *out > 0 && !type->is_block, made;
+    for (size_t i = 0; there && i < ADAPTERS_MAX; i++) {
+        FM_TRY(src_lora_window(s, tree, i, k->e, k->first * type->block_bytes,
+                               (size_t)k->elems * type->block_bytes, n->bytes, &there, &made));
+        if (!made)
+            continue;
+        FM_TRY(fm_to_f32(n->other, k->e->dtype, n->bytes, k->elems));
+        *out = FM_MIN(*out, apart(k, n->other));
+    }
+    return FM_OK;
+}
+
 /* Both are sorted by path. */
 static void count_common(const fm_tree *a, const fm_tree *b, nearness *out)
 {
@@ -212,6 +231,7 @@ static fm_status judge(fms_search *s, const fm_tree *tree, double limit, nearnes
     for (uint32_t k = 0; k < s->nearest->samples && out->far <= limit; k++) {
         double d;
         FM_TRY(distance_to(s, k, tree, &d));
+        FM_TRY(merged_distance(s, &s->nearest->sample[k], tree, &d));
         out->far += d / s->nearest->samples;
     }
     return FM_OK;

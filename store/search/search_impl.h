@@ -93,6 +93,11 @@ FM_CHECKED fm_status src_of_checkpoint(const fms_search *s, bool *out);
 FM_CHECKED fm_status src_linear(fms_search *s);
 /* ---- lora.c ---- */
 FM_CHECKED fm_status src_lora(fms_search *s);
+/* Bytes of what an offered tree's tensor at e's path is with the tree's adapter of that number
+ * merged, in e's dtype. *there: it has so many adapters; *made: dst was filled. */
+FM_CHECKED fm_status src_lora_window(fms_search *s, const fm_tree *tree, size_t adapter,
+                                     const fm_entry *e, uint64_t offset, size_t bytes, uint8_t *dst,
+                                     bool *there, bool *made);
 /* ---- rows.c ---- */
 FM_CHECKED fm_status src_same_bytes(fms_search *s, const fm_entry *e); /* reshaped, transposed */
 FM_CHECKED fm_status src_rows(fms_search *s);

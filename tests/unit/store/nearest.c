@@ -214,6 +214,80 @@ TEST(a_cast_relative_is_found)
     family_close(&f);
 }
 
+/* ---- adapters ---- */
+
+enum { RANK = 4 };
+
+static double factor(unsigned branch, unsigned k, unsigned which, size_t i)
+{
+    return (double)(float)((which ? 0.02 : 0.1) * fm_rng_normal(500 + branch * 2 + which, k, i));
+}
+
+/* The base with an adapter of its own, stored. */
+static fm_tree *with_adapter(family *f, const model *base, unsigned branch)
+{
+    static const char config[] =
+        "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":4,\"target_modules\":[\"up_proj\"]}";
+    fm_tree *tree;
+    fm_txn *t;
+    tk_ok(fm_tree_copy(&tree, base->tree));
+    tk_ok(fm_txn_begin(&t, f->s));
+    for (unsigned k = 0; k < TENSORS; k++)
+        for (unsigned which = 0; which < 2; which++) {
+            const fm_shape shape = {2, {which ? ROWS : RANK, which ? RANK : COLUMNS}};
+            float w[COLUMNS * RANK];
+            const size_t n = which ? ROWS * RANK : RANK * COLUMNS;
+            fm_buf path;
+            fm_digest id;
+            char *name = fm_asprintf("base_model.model.model.layers.%u.mlp.up_proj.lora_%s.weight",
+                                     k, which ? "B" : "A");
+            for (size_t i = 0; i < n; i++)
+                w[i] = (float)factor(branch, k, which, i);
+            fm_buf_init(&path, 0);
+            tk_ok(fm_tensor_path(&path, "adapters/0-lora/tensors", name));
+            tk_ok(fm_txn_put_tensor(t, &id, FM_F32, &shape, fm_span_of(w, n * 4), NULL, NULL));
+            tk_ok(fm_tree_put_tensor(tree, fm_buf_cstr(&path), name, FM_F32, &shape, &id));
+            fm_buf_release(&path);
+            fm_free(name);
+        }
+    tk_ok(fm_txn_commit(t, NULL));
+    fm_txn_close(t);
+    tk_ok(fm_tree_put_file(tree, "adapters/0-lora/adapter_config.json", fm_span_str(config)));
+    return tree;
+}
+
+static model *merged(const model *base, unsigned branch)
+{
+    model *m = model_new(FM_BF16);
+    for (unsigned k = 0; k < TENSORS; k++)
+        for (size_t i = 0; i < ELEMS; i++) {
+            double v = (double)fm_bf16_to_f32(fm_get_u16(base->bytes[k] + 2 * i));
+            for (size_t r = 0; r < RANK; r++)
+                v += factor(branch, k, 1, i / COLUMNS * RANK + r) *
+                     factor(branch, k, 0, r * COLUMNS + i % COLUMNS);
+            set(m, k, i, v);
+        }
+    name_all(m);
+    return m;
+}
+
+TEST(the_adapter_that_was_merged_is_found_among_many)
+{
+    family f;
+    fm_tree *tree[SIBLINGS];
+    const fm_tree *offer[SIBLINGS];
+    family_open(&f);
+    for (unsigned i = 0; i < SIBLINGS; i++)
+        offer[i] = tree[i] = with_adapter(&f, f.m[0], i);
+    model *m = merged(f.m[0], SIBLINGS - 1);
+    const fm_txn_stats st = put(&f, m, offer, SIBLINGS, true);
+    tk_assert_le((double)st.bytes_stored / (double)(TENSORS * m->size), 0.06, "a merge");
+    model_free(m);
+    for (unsigned i = 0; i < SIBLINGS; i++)
+        fm_tree_free(tree[i]);
+    family_close(&f);
+}
+
 /* Branches that differ in suites and cards alone are one candidate, not 64. */
 TEST(copies_crowd_nobody_out)
 {
@@ -256,6 +330,7 @@ int main(void)
         cmocka_unit_test(the_nearest_is_found_wherever_it_stands),
         cmocka_unit_test(both_parents_of_a_merge_are_found),
         cmocka_unit_test(a_cast_relative_is_found),
+        cmocka_unit_test(the_adapter_that_was_merged_is_found_among_many),
         cmocka_unit_test(copies_crowd_nobody_out),
         cmocka_unit_test(what_is_passed_over_is_counted_also_where_nothing_is_expected),
     };
