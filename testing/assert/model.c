@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/base/math/detmath.h"
 #include "store/base/mem.h"
 #include "testing/assert/assert.h"
 
@@ -31,7 +32,7 @@ static fm_status check_perplexity(const fmv_assertion *a, const fmv_answer *said
         return fm_fail(FM_EUNSUPPORTED, "the answer has no tokens, so no perplexity");
     for (size_t i = 0; i < said->tokens; i++)
         sum += (double)said->logprobs[i];
-    double ppl = exp(-sum / (double)said->tokens), score = 1 / (1 + ppl);
+    double ppl = fm_exp(-sum / (double)said->tokens), score = 1 / (1 + ppl);
     if (isnan(ppl))
         return fm_fail(FM_EUNSUPPORTED, "the model's log-probabilities are not finite");
     out->score = score;
@@ -93,7 +94,7 @@ static fm_status check_label(const fmv_assertion *a, const fmv_answer *said, fmv
     const fmv_aux *h = &said->aux[a->aux_at];
     uint32_t k = 0;
     FM_TRY(fmv_class_of(&k, h->model, fm_json_cstr(a->value, "")));
-    double p = h->ids[0].count ? exp((double)h->out[k]) : 0;
+    double p = h->ids[0].count ? fm_exp((double)h->out[k]) : 0;
     if (isnan(p))
         return fm_fail(FM_EUNSUPPORTED, "the classifier's probabilities are not finite");
     fmv_grade_at_least(out, p, a->threshold);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "store/base/map.h"
+#include "store/base/math/detmath.h"
 #include "store/base/mem.h"
 #include "testing/assert/assert.h"
 
@@ -365,12 +366,12 @@ static fm_status bleu(double *out, const words *answer, const words *text, size_
         any += hits;
         if (!hits)
             halves *= 2;
-        sum += hits ? log((double)hits / (double)of) : -log(halves * (double)of);
+        sum += hits ? fm_log((double)hits / (double)of) : -fm_log(halves * (double)of);
     }
     if (!any)
         return FM_OK;
     double have = (double)answer->n, want = (double)nearest_length(answer->n, text, texts);
-    *out = (have < want ? exp(1 - want / have) : 1) * exp(sum / (double)order);
+    *out = (have < want ? fm_exp(1 - want / have) : 1) * fm_exp(sum / (double)order);
     return FM_OK;
 }
 

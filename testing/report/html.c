@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/math/detmath.h"
 #include "store/base/mem.h"
 #include "store/base/text/chart.h"
 #include "store/base/text/page.h"
@@ -309,14 +310,14 @@ static void token_part(fm_buf *out, const fm_answer_tokens *t)
 {
     fm_markup(out, "<p class=\"tokens\">");
     for (size_t i = 0; i < t->count; i++) {
-        const double p = exp(t->token[i].logprob);
+        const double p = fm_exp(t->token[i].logprob);
         fm_markup(out, "<span class=\"tok p%d\" title=\"%.4f\">%s</span>",
                   (p >= 0.1) + (p >= 0.5) + (p >= 0.9), p, t->token[i].text);
     }
     fm_markup(out, "</p>\n<details><summary>Probability of each token</summary>\n");
     fm_table_open(out, "Token|#Probability");
     for (size_t i = 0; i < t->count; i++)
-        fm_table_row(out, "<code>%s</code>|#%.4f", t->token[i].text, exp(t->token[i].logprob));
+        fm_table_row(out, "<code>%s</code>|#%.4f", t->token[i].text, fm_exp(t->token[i].logprob));
     close_details(out, t->count, t->count);
 }
 

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "store/base/math/detmath.h"
 #include "store/base/mem.h"
 #include "testing/run/run.h"
 
@@ -45,7 +46,7 @@ fm_status fmv_judge_rolling(fmv_job *j, fm_buf *output, fm_buf *detail)
                                      : w->ids.count - w->prompt_len;
     if (!isfinite(sum))
         return fm_fail(FM_EUNSUPPORTED, "the model's log-probabilities are not finite");
-    double ppl = exp(-sum / (double)n);
+    double ppl = fm_exp(-sum / (double)n);
     fm_buf_printf(output, "%.3f over %zu %ss, perplexity %.4f", sum, n, unit[c->per], ppl);
     j->result->score = ppl;
     j->result->verdict = is_within(c, ppl, "perplexity", detail) ? FM_PASS : FM_FAIL;
@@ -81,7 +82,7 @@ static bool class_fits(const fmv_job *j, uint32_t want, double p, fm_buf *detail
     for (uint32_t i = 0; i < fm_model_classes(j->model); i++)
         if (i != want && j->work->logprobs[i] >= j->work->logprobs[want]) {
             fm_buf_printf(detail, "expected class \"%s\" (%.3f), \"%s\" has %.3f", c->label, p,
-                          fm_model_label(j->model, i), exp((double)j->work->logprobs[i]));
+                          fm_model_label(j->model, i), fm_exp((double)j->work->logprobs[i]));
             return false;
         }
     return true;
@@ -95,7 +96,7 @@ fm_status fmv_judge_class(fmv_job *j, fm_buf *output, fm_buf *detail)
     bool ok = true;
     FM_TRY(fmv_class_of(&want, j->model, c->label));
     for (size_t k = 0; k < j->count; k++) {
-        double p = exp((double)j->work[k].logprobs[want]);
+        double p = fm_exp((double)j->work[k].logprobs[want]);
         FM_TRY(likeliest(&best, j, &j->work[k]));
         fm_buf_printf(output, "%s%s (%s %.3f)", k ? ", " : "", fm_model_label(j->model, best),
                       c->label, p);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/base/math/detmath.h"
 #include "store/base/mem.h"
 #include "testing/search/hypotheses.h"
 #include "testing/stats.h"
@@ -223,8 +224,8 @@ static fm_status step_alone(steps *st, bool *fails, bool *possible)
 {
     const fm_blame_opts *o = &st->s->opts;
     bool *none = fm_calloc(FM_MAX(st->between, (size_t)1), sizeof *none);
-    double step = o->flip_rate > 0 ? log((1 - o->flip_rate) / o->flip_rate) : (double)INFINITY;
-    double odds = 0, enough = log(2 / (1 - o->confidence));
+    double step = o->flip_rate > 0 ? fm_log((1 - o->flip_rate) / o->flip_rate) : (double)INFINITY;
+    double odds = 0, enough = fm_log(2 / (1 - o->confidence));
     fm_status rc = none ? FM_OK : FM_ENOMEM;
     *possible = false;
     for (uint32_t r = 0; rc == FM_OK && r < MIX_REPEATS_MAX && fabs(odds) < enough; r++) {

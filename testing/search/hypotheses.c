@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "store/base/math/detmath.h"
 #include "store/base/mem.h"
 #include "testing/search/hypotheses.h"
 
@@ -20,7 +21,8 @@
 #define PRIOR_BREAK 0.7
 #define PRIOR_MEND 0.6
 #define PRIOR_FLAKY 0.1
-#define TINY 1e-9 /* bits: a smaller gain counts as none */
+#define LN2 0.69314718055994530942
+#define TINY 1e-9 /* bits: less is nothing to learn */
 
 static const double flaky_rate[] = {0.3, 0.5, 0.7};
 
@@ -109,14 +111,14 @@ static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, do
     if (failing && failing < parents) {
         if (mixed == m->mixed_max)
             return fill_with(m, i, true, events, mixed, logp);
-        FM_TRY(fill_with(m, i, true, events, mixed + 1, logp + log(0.5)));
-        return fill_with(m, i, false, events, mixed + 1, logp + log(0.5));
+        FM_TRY(fill_with(m, i, true, events, mixed + 1, logp + fm_log(0.5)));
+        return fill_with(m, i, false, events, mixed + 1, logp + fm_log(0.5));
     }
     bool as_before = failing > 0;
     double p = as_before ? w->mends[i] : w->breaks[i];
-    FM_TRY(fill_with(m, i, as_before, events, mixed, logp + log1p(-p)));
+    FM_TRY(fill_with(m, i, as_before, events, mixed, logp + fm_log1p(-p)));
     if (events < m->events_max)
-        FM_TRY(fill_with(m, i, !as_before, events + 1, mixed, logp + log(p)));
+        FM_TRY(fill_with(m, i, !as_before, events + 1, mixed, logp + fm_log(p)));
     return FM_OK;
 }
 
@@ -131,9 +133,9 @@ static void balance(fmv_hypotheses *w)
             size_t kind = w->answer[k] / w->count;
             size_t part = kind == FMV_ANSWER_PASSES ? 0 : kind == FMV_ANSWER_FLAKY ? 2 : 1;
             if (pass == 0)
-                sum[part] += exp(w->logw[k]);
+                sum[part] += fm_exp(w->logw[k]);
             else
-                w->logw[k] += log(want[part] / sum[part]);
+                w->logw[k] += fm_log(want[part] / sum[part]);
         }
 }
 
@@ -270,7 +272,7 @@ void fmv_hypotheses_learn(fmv_hypotheses *w, size_t node, bool fails)
     for (size_t k = 0; k < w->n; k++) {
         double p = fail_rate(w, w->channel[k], fmv_bit(w->state + k * w->words, node));
         p = fails ? p : 1 - p;
-        w->logw[k] += p > 0 ? log(p) : -(double)INFINITY;
+        w->logw[k] += p > 0 ? fm_log(p) : -(double)INFINITY;
     }
 }
 
@@ -294,7 +296,7 @@ void fmv_hypotheses_normalize(fmv_hypotheses *w)
         return;
     w->n = kept;
     for (size_t k = 0; k < w->n; k++)
-        sum += w->mass[k] = exp(w->logw[k]);
+        sum += w->mass[k] = fm_exp(w->logw[k]);
     for (size_t k = 0; k < w->n; k++)
         w->mass[k] /= sum;
 }
@@ -367,7 +369,7 @@ typedef struct chooser {
 
 static double plogp(double p)
 {
-    return p > 0 ? p * log2(p) : 0;
+    return p > 0 ? p * (fm_log(p) / LN2) : 0;
 }
 
 /* Turns true outcomes into observed ones: each of the `bits` goes through the row's channel. */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "store/base/map.h"
+#include "store/base/math/detmath.h"
 #include "store/base/mem.h"
 #include "testing/blame.h"
 
@@ -60,7 +61,7 @@ static double log_odds(const dd *d, const tally *t)
 /* How many more asks settle a mixture, if they agree. A mixture that cannot be asked is settled. */
 static uint32_t asks_due(const dd *d, const tally *t, double bound)
 {
-    double want = log(bound / (1 - bound)) - fabs(log_odds(d, t));
+    double want = fm_log(bound / (1 - bound)) - fabs(log_odds(d, t));
     if (t->unasked || want <= 0)
         return 0;
     return isinf(d->odds_of_one) ? 1 : (uint32_t)ceil(want / d->odds_of_one);
@@ -140,7 +141,7 @@ static double surety(dd *d, const bool *take)
     const tally *t = fm_map_get(d->seen, take, d->u->count * sizeof *take);
     if (!t || t->unasked || isinf(d->odds_of_one))
         return t ? 1 : 0.5;
-    return 1 / (1 + exp(-fabs(log_odds(d, t))));
+    return 1 / (1 + fm_exp(-fabs(log_odds(d, t))));
 }
 
 /* ---- one level ---- */
@@ -419,8 +420,8 @@ fm_status fm_blame_minimal(fm_minimal_set *out, const fm_blame_units *units, fm_
     d.o.confidence = opts->confidence > 0 ? opts->confidence : 0.95;
     d.o.batch = FM_MIN(FM_MAX(opts->batch, 1u), (uint32_t)FM_BLAME_LEVELS_MAX);
     d.odds_of_one =
-        opts->flip_rate > 0 ? log((1 - opts->flip_rate) / opts->flip_rate) : (double)INFINITY;
-    /* The last of the end runs comes after the search, so one run is kept back for it. */
+        opts->flip_rate > 0 ? fm_log((1 - opts->flip_rate) / opts->flip_rate) : (double)INFINITY;
+    /* The last of the end runs comes after the search: kept back for it. */
     d.max_runs = FM_MAX(opts->max_runs ? opts->max_runs : 400, END_RUNS) - 1;
     out->take = fm_calloc(units->count, sizeof *out->take);
     fm_status rc = out->take ? fm_map_new(&d.seen) : FM_ENOMEM;

@@ -172,6 +172,17 @@ double fm_log(double x)
     return l.hi + l.lo;
 }
 
+/* What rounding 1 + x loses is added to the first order (Goldberg 1991, theorem 4). */
+double fm_log1p(double x)
+{
+    double one = 1.0 + x;
+
+    if (!(one > 0.0 && one < (double)INFINITY))
+        return fm_log(one);
+    dd s = two_sum(1.0, x);
+    return fm_log(one) + s.lo / one;
+}
+
 double fm_pow(double base, double exponent)
 {
     double special;

@@ -85,6 +85,25 @@ TEST(exp_and_log_are_within_an_ulp)
     tk_assert_le(l, LIMIT, "log of a subnormal");
 }
 
+TEST(log1p_keeps_what_one_plus_x_rounds_away)
+{
+    double worst = 0.0;
+
+    for (uint64_t i = 0; i < 200000; i++) {
+        double size = fm_exp(draw(-80.0, -0.001, 13, i)), x = i & 1 ? -size : size;
+        note(&worst, fm_log1p(x), log1pl((long double)x));
+    }
+    for (uint64_t i = 0; i < 20000; i++) {
+        double x = fm_exp(draw(0.0, 700.0, 14, i));
+        note(&worst, fm_log1p(x), log1pl((long double)x));
+    }
+    printf("log1p %.3g\n", worst);
+    tk_assert_le(worst, 2 * LIMIT, "log1p");
+    assert_true(fm_log1p(0.0) == 0.0 && fm_log1p(-1.0) == -(double)INFINITY);
+    assert_true(isnan(fm_log1p(-1.5)) && isnan(fm_log1p((double)NAN)));
+    assert_true(fm_log1p((double)INFINITY) == (double)INFINITY);
+}
+
 TEST(pow_is_within_an_ulp)
 {
     double rope = 0.0, wide = 0.0;
@@ -149,6 +168,7 @@ int main(void)
         cmocka_unit_test(limits_give_infinities_zeros_and_nans),
         cmocka_unit_test(exact_cases_are_exact),
         cmocka_unit_test(exp_and_log_are_within_an_ulp),
+        cmocka_unit_test(log1p_keeps_what_one_plus_x_rounds_away),
         cmocka_unit_test(pow_is_within_an_ulp),
         cmocka_unit_test(sincos_is_within_an_ulp),
         cmocka_unit_test(the_bits_are_the_recorded_ones),
