@@ -7,22 +7,26 @@
  * and is kept per automaton state, so that only tokens that leave it are walked again
  * (the method of XGrammar, Dong et al. 2024).
  *
- * Every text that the grammar allows parses and satisfies the schema; it does not allow every
- * satisfying text. The choices are those of other serving engines:
+ * What is written always parses and satisfies the schema; not every satisfying text can be
+ * written. Chosen once, as engines for serving do:
+ *  - where no type is named, values of the type that the keywords speak of (minLength: strings);
  *  - properties come in the order of the schema, undeclared ones after them and only where
  *    additionalProperties is true or a schema (absent: none, unless nothing is declared);
  *    two undeclared ones may bear the same name;
  *  - blanks: none, or one space after ',' and ':', or a newline with at most 24 spaces or 6 tabs
  *    after '{', '[', ',' and before '}', ']' (compact: none at all);
  *  - numbers have at most 15 digits, an exponent at most 2; numbers with bounds have none;
- *  - values that no schema describes nest at most FM_GRAMMAR_ANY_DEPTH deep;
+ *  - values that nothing describes nest at most FM_GRAMMAR_ANY_DEPTH deep;
+ *  - values of 'enum' and 'const' are written as the schema has them (1 for 1, not 1.0);
  *  - strings under 'pattern', 'format', 'enum', 'const' and names of properties are spelled without
  *    needless escapes.
  *
  * Understood: type, properties, required, additionalProperties, items, prefixItems, minItems,
  * maxItems, minLength, maxLength, pattern, enum, const, format (date, time, date-time, uuid, ipv4,
- * email), minimum, maximum, exclusive*, anyOf, oneOf (as anyOf), allOf (merged), $ref within the
- * schema, recursion; annotations are skipped. Any other keyword is refused by name. */
+ * email), minimum, maximum, exclusive*, anyOf, oneOf, allOf (merged), $ref within the schema,
+ * recursion; annotations are skipped. Any other keyword is refused by name, and so is a oneOf of
+ * which two branches may hold at once: they must differ in type, in the values of const or enum, or
+ * in a member that one of them requires. */
 #ifndef FM_INFER_GRAMMAR_H
 #define FM_INFER_GRAMMAR_H
 
@@ -45,6 +49,8 @@ typedef struct fm_grammar fm_grammar;
  * a keyword that is not understood, with its place ("schema.properties.a: ..."); FM_ELIMIT: too
  * large. */
 FM_CHECKED fm_status fm_grammar_new(fm_grammar **out, const fm_json *schema, bool compact);
+/* FM_EUNSUPPORTED: this value of '$schema' names no draft whose keywords are known. */
+FM_CHECKED fm_status fm_grammar_check_draft(const fm_json *uri, const char *where);
 /* Any JSON object. */
 FM_CHECKED fm_status fm_grammar_new_object(fm_grammar **out, bool compact);
 void fm_grammar_free(fm_grammar *g); /* after its states; NULL is a no-op */

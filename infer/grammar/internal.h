@@ -135,11 +135,19 @@ fm_status gr_any_value(gr_builder *b, uint32_t in, uint32_t out, int depth);
 /* {...} (braces) or [...] of values of the depth below; depth 0: empty ones only. */
 fm_status gr_any_container(gr_builder *b, uint32_t in, uint32_t out, bool braces, int depth);
 
-/* ---- schemas (schema.c, merge.c) ---- */
+/* ---- schemas (schema.c, merge.c, apart.c) ---- */
 fm_status gr_refuse(const gr_builder *b, const char *key);
 bool gr_is_annotation(const char *key);
 /* A schema for what satisfies both x and y; *out is owned by b. */
 fm_status gr_merge(gr_builder *b, const fm_json **out, const fm_json *x, const fm_json *y);
 fm_status gr_resolve(gr_builder *b, const fm_json **out, const fm_json *schema); /* its $ref */
+/* schema without `key` and annotations; *some: anything is left. */
+fm_status gr_without(gr_builder *b, const fm_json **out, const fm_json *schema, const char *key,
+                     bool *some);
+/* The type that the keywords speak of where none is named, or NULL. */
+const char *gr_implied_type(const fm_json *schema);
+/* apart.c: nothing that is written for branch i, as `written`, satisfies another one of the list.
+ * FM_EUNSUPPORTED: that could not be shown. */
+fm_status gr_check_one_of(gr_builder *b, const fm_json *written, const fm_json *list, size_t i);
 
 #endif

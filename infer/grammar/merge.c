@@ -34,17 +34,47 @@ static fm_status pointer_step(const gr_builder *b, const char **at, char *key, s
     return FM_OK;
 }
 
+/* Below the root '$id' would move what '#' means. */
+static fm_status check_id(const gr_builder *b, const fm_json *schema)
+{
+    if (schema == b->root || !fm_json_is(fm_json_get(schema, "$id"), FM_JSON_STRING))
+        return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED, "%s: '$id' below the root of a schema is not supported",
+                   b->where);
+}
+
+/* What a keyword holds: a schema, or ('m') schemas by name or number; 0: nothing that is one. */
+static char holds(const char *key)
+{
+    static const char *const one[] = {
+        "additionalProperties", "items", "contains", "not", "if", "then", "else", "propertyNames"};
+    static const char *const many[] = {
+        "properties",  "prefixItems",       "allOf",           "anyOf", "oneOf", "$defs",
+        "definitions", "patternProperties", "dependentSchemas"};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(one); i++)
+        if (strcmp(key, one[i]) == 0)
+            return '1';
+    for (size_t i = 0; i < FM_ARRAY_LEN(many); i++)
+        if (strcmp(key, many[i]) == 0)
+            return 'm';
+    return 0;
+}
+
 static fm_status target(const gr_builder *b, const fm_json **out, const char *ref)
 {
     const fm_json *v = b->root;
     const char *at = ref;
-    char key[256];
+    char key[256], in = '1';
 
     if (*at++ != '#' || (*at && *at != '/'))
         return fm_fail(FM_EUNSUPPORTED, "%s: $ref '%.200s' leads out of the schema", b->where, ref);
     while (*at == '/' && v) {
         at++;
         FM_TRY(pointer_step(b, &at, key, sizeof key));
+        in = in == 'm' ? '1' : holds(key);
+        if (!in) /* a 'default' or an 'enum' holds values, not schemas */
+            break;
         if (fm_json_is(v, FM_JSON_ARRAY)) {
             size_t i = 0, n = 0;
             for (; key[n] >= '0' && key[n] <= '9' && n < 6; n++)
@@ -53,14 +83,16 @@ static fm_status target(const gr_builder *b, const fm_json **out, const char *re
         } else {
             v = fm_json_get(v, key);
         }
+        FM_TRY(check_id(b, v));
     }
     *out = v;
-    return v ? FM_OK : fm_fail(FM_EINVAL, "%s: $ref '%.200s' leads nowhere", b->where, ref);
+    return v && in == '1'
+               ? FM_OK
+               : fm_fail(FM_EINVAL, "%s: $ref '%.200s' leads to no schema", b->where, ref);
 }
 
-/* schema without `key` and annotations; *some: whether anything is left. */
-static fm_status without(gr_builder *b, const fm_json **out, const fm_json *schema, const char *key,
-                         bool *some)
+fm_status gr_without(gr_builder *b, const fm_json **out, const fm_json *schema, const char *key,
+                     bool *some)
 {
     fm_json *rest = fm_json_new_object();
     fm_status rc = gr_own(b, rest);
@@ -82,7 +114,7 @@ static fm_status resolve_ref(gr_builder *b, const fm_json **out, const fm_json *
     if (!ref)
         return fm_fail(FM_EINVAL, "%s: '$ref' must be a string", b->where);
     FM_TRY(target(b, &to, ref));
-    FM_TRY(without(b, &rest, schema, "$ref", &some));
+    FM_TRY(gr_without(b, &rest, schema, "$ref", &some));
     *out = to;
     return some ? gr_merge(b, out, rest, to) : FM_OK;
 }
@@ -94,7 +126,7 @@ static fm_status resolve_all(gr_builder *b, const fm_json **out, const fm_json *
 
     if (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) == 0)
         return fm_fail(FM_EINVAL, "%s: 'allOf' must be an array with something in it", b->where);
-    FM_TRY(without(b, out, schema, "allOf", &some));
+    FM_TRY(gr_without(b, out, schema, "allOf", &some));
     for (size_t i = 0; i < fm_json_count(list); i++)
         FM_TRY(gr_merge(b, out, *out, fm_json_at(list, i)));
     return FM_OK;
@@ -106,6 +138,7 @@ fm_status gr_resolve(gr_builder *b, const fm_json **out, const fm_json *schema)
 
     *out = schema;
     for (int i = 0; rc == FM_OK && fm_json_is(*out, FM_JSON_OBJECT); i++) {
+        FM_TRY(check_id(b, *out));
         bool ref = fm_json_get(*out, "$ref") != NULL;
         if (!ref && !fm_json_get(*out, "allOf"))
             return FM_OK;
@@ -266,11 +299,24 @@ static fm_status check_closed(const gr_builder *b, const fm_json *x, const fm_js
     return FM_OK;
 }
 
+/* 'items' speaks of what the 'prefixItems' beside it leave, and of these alone. */
+static fm_status check_items(const gr_builder *b, const fm_json *x, const fm_json *y)
+{
+    if (!fm_json_get(x, "items") || fm_json_get(x, "prefixItems") || !fm_json_get(y, "prefixItems"))
+        return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: 'items' of one schema and 'prefixItems' of another that must both hold are "
+                   "not supported",
+                   b->where);
+}
+
 static fm_status merge_objects(gr_builder *b, fm_json *o, const fm_json *x, const fm_json *y)
 {
     fm_status rc = check_closed(b, x, y);
 
     FM_THEN(rc, check_closed(b, y, x));
+    FM_THEN(rc, check_items(b, x, y));
+    FM_THEN(rc, check_items(b, y, x));
     for (void *it = fm_json_iter(x); it && rc == FM_OK; it = fm_json_next(x, it)) {
         const char *key = fm_json_iter_key(it);
         fm_json *v = fm_json_ref(fm_json_iter_value(it));

@@ -370,8 +370,7 @@ static fm_status check_keys(const gr_builder *b, const fm_json *schema)
         bool fine = gr_is_annotation(key);
         for (size_t i = 0; i < FM_ARRAY_LEN(known) && !fine; i++)
             fine = strcmp(key, known[i]) == 0;
-        if (strcmp(key, "uniqueItems") == 0 || strcmp(key, "unevaluatedProperties") == 0 ||
-            strcmp(key, "unevaluatedItems") == 0 || strcmp(key, "nullable") == 0)
+        if (strcmp(key, "uniqueItems") == 0 || strcmp(key, "nullable") == 0)
             fine = fm_json_is(v, FM_JSON_BOOL) && !fm_json_bool(v, true);
         if (strcmp(key, "minProperties") == 0 || strcmp(key, "minContains") == 0)
             fine = fm_json_is(v, FM_JSON_INT) && fm_json_int(v, 1) == 0;
@@ -460,8 +459,7 @@ static fm_status emit_type(gr_builder *b, uint32_t in, uint32_t out, const fm_js
     return gr_str(b, in, out, "false");
 }
 
-/* The type that the keywords imply where none is named. */
-static const char *implied_type(const fm_json *schema)
+const char *gr_implied_type(const fm_json *schema)
 {
     static const char *const of[][2] = {{"properties", "object"},
                                         {"required", "object"},
@@ -488,7 +486,7 @@ static const char *implied_type(const fm_json *schema)
 static fm_status emit_typed(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema)
 {
     const fm_json *type = fm_json_get(schema, "type");
-    const char *one = type ? fm_json_cstr(type, NULL) : implied_type(schema);
+    const char *one = type ? fm_json_cstr(type, NULL) : gr_implied_type(schema);
 
     if (one)
         return emit_type(b, in, out, schema, one);
@@ -505,21 +503,20 @@ static fm_status emit_typed(gr_builder *b, uint32_t in, uint32_t out, const fm_j
 static fm_status emit_union(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema,
                             const char *key)
 {
-    const fm_json *list = fm_json_get(schema, key), *branch;
-    fm_json *rest = fm_json_new_object();
-    fm_status rc = gr_own(b, rest);
+    const fm_json *list = fm_json_get(schema, key), *branch, *rest;
+    bool some;
+    fm_status rc = gr_without(b, &rest, schema, key, &some);
 
     if (rc == FM_OK && (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) == 0))
         return fm_fail(FM_EINVAL, "%s: '%s' must be an array with something in it", b->where, key);
     if (fm_json_get(schema, "anyOf") && fm_json_get(schema, "oneOf"))
         return fm_fail(FM_EUNSUPPORTED, "%s: 'anyOf' beside 'oneOf' is not supported", b->where);
-    for (void *it = fm_json_iter(schema); it && rc == FM_OK; it = fm_json_next(schema, it))
-        if (strcmp(fm_json_iter_key(it), key) != 0 && !gr_is_annotation(fm_json_iter_key(it)))
-            rc = fm_json_set(rest, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
         branch = fm_json_at(list, i);
-        if (fm_json_count(rest) > 0)
+        if (some)
             rc = gr_merge(b, &branch, rest, branch);
+        if (rc == FM_OK && key[0] == 'o')
+            rc = gr_check_one_of(b, branch, list, i);
         FM_THEN(rc, emit(b, in, out, branch));
     }
     return rc;
@@ -630,11 +627,31 @@ static fm_status build(fm_grammar **out, const fm_json *schema, bool compact)
     return rc;
 }
 
+fm_status fm_grammar_check_draft(const fm_json *uri, const char *where)
+{
+    static const char *const known[] = {"/draft/2020-12/schema", "/draft/2019-09/schema",
+                                        "/draft-07/schema", "/draft-06/schema", "/draft-04/schema"};
+    const char *text = fm_json_cstr(uri, ""), *at = strstr(text, "://json-schema.org/");
+
+    for (size_t i = 0; at && i < FM_ARRAY_LEN(known); i++) {
+        const char *path = at + strlen("://json-schema.org");
+        size_t n = strlen(known[i]);
+        if (strncmp(path, known[i], n) == 0 && (!path[n] || strcmp(path + n, "#") == 0))
+            return FM_OK;
+    }
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: '$schema' names '%.100s', which is no draft of json-schema.org from 4 to "
+                   "2020-12; what its keywords mean is not known here",
+                   where, text);
+}
+
 fm_status fm_grammar_new(fm_grammar **out, const fm_json *schema, bool compact)
 {
     *out = NULL;
     if (!fm_json_is(schema, FM_JSON_OBJECT) && !fm_json_is(schema, FM_JSON_BOOL))
         return fm_fail(FM_EINVAL, "schema: must be an object or a boolean");
+    if (fm_json_get(schema, "$schema"))
+        FM_TRY(fm_grammar_check_draft(fm_json_get(schema, "$schema"), "schema"));
     return build(out, schema, compact);
 }
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "infer/grammar.h"
 #include "store/base/mem.h"
 #include "testing/assert/assert.h"
 
@@ -44,6 +45,7 @@ typedef enum form {
     TYPES,
     PATTERN,
     REFERENCE,
+    DRAFT,
 } form;
 
 static const struct {
@@ -88,12 +90,13 @@ static const struct {
     {"$ref", REFERENCE},
     {"$defs", SCHEMA_MAP},
     {"definitions", SCHEMA_MAP},
-    {"$schema", ANYTHING}, /* from here on keywords that do not restrict a value */
-    {"$comment", ANYTHING},
+    {"$schema", DRAFT},
+    {"$comment", ANYTHING}, /* from here on: says nothing of a value */
     {"title", ANYTHING},
     {"description", ANYTHING},
     {"default", ANYTHING},
     {"examples", ANYTHING},
+    {"example", ANYTHING},
     {"deprecated", ANYTHING},
     {"readOnly", ANYTHING},
     {"writeOnly", ANYTHING},
@@ -215,7 +218,7 @@ static fm_status read_map(reader *r, const char *word, const fm_json *v, form f)
         else if (f == PATTERN_MAP)
             FM_TRY(add_pattern(r, one, fm_json_iter_key(it)));
         if (f != NAMES_MAP)
-            FM_TRY(read_schema(r, one));
+            FM_TRY(is_schema(one) ? read_schema(r, one) : wants(r, word, "schemas by name"));
     }
     return FM_OK;
 }
@@ -227,12 +230,14 @@ static fm_status read_value(reader *r, const char *word, const fm_json *v, form 
     case ANYTHING:
         return FM_OK;
     case SCHEMA:
-        return read_schema(r, v);
+        return is_schema(v) ? read_schema(r, v)
+                            : wants(r, word, "a schema: a mapping, true or false");
     case SCHEMAS:
         if (!fm_json_is(v, FM_JSON_ARRAY) || !fm_json_count(v))
             return wants(r, word, "a list of schemas");
         for (size_t i = 0; rc == FM_OK && i < fm_json_count(v); i++)
-            rc = read_schema(r, fm_json_at(v, i));
+            rc = is_schema(fm_json_at(v, i)) ? read_schema(r, fm_json_at(v, i))
+                                             : wants(r, word, "a list of schemas");
         return rc;
     case SCHEMA_MAP:
     case PATTERN_MAP:
@@ -263,6 +268,8 @@ static fm_status read_value(reader *r, const char *word, const fm_json *v, form 
         return is_schema(referred(r->s->doc, fm_json_cstr(v, "")))
                    ? FM_OK
                    : wants(r, word, "a schema of the same document, like '#/$defs/name'");
+    case DRAFT:
+        return fm_grammar_check_draft(v, r->where);
     }
     return FM_OK;
 }
@@ -282,6 +289,9 @@ static fm_status read_schema(reader *r, const fm_json *v)
         while (k < FM_ARRAY_LEN(keyword) && strcmp(keyword[k].word, word) != 0)
             k++;
         if (r->depth == 1 && strcmp(word, "$id") == 0) /* deeper, $id would change what '#' means */
+            continue;
+        if (strcmp(word, "nullable") == 0 && fm_json_is(fm_json_iter_value(it), FM_JSON_BOOL) &&
+            !fm_json_bool(fm_json_iter_value(it), true)) /* OpenAPI's: it allows nothing more */
             continue;
         rc = k < FM_ARRAY_LEN(keyword)
                  ? read_value(r, word, fm_json_iter_value(it), keyword[k].form)

@@ -328,11 +328,49 @@ TEST(what_is_not_understood_is_refused_by_name_and_place)
             "minLength");
     refused("{\"type\":\"array\",\"uniqueItems\":true}", FM_EUNSUPPORTED, "uniqueItems");
     refused("{\"$ref\":\"other.json\"}", FM_EUNSUPPORTED, "out of the schema");
-    refused("{\"$ref\":\"#/$defs/x\"}", FM_EINVAL, "leads nowhere");
+    refused("{\"$ref\":\"#/$defs/x\"}", FM_EINVAL, "leads to no schema");
+    refused("{\"$ref\":\"#/enum/0\",\"enum\":[{}]}", FM_EINVAL, "leads to no schema");
+    refused("{\"allOf\":[{\"prefixItems\":[{\"minimum\":3}]}],\"items\":{\"minimum\":5}}",
+            FM_EUNSUPPORTED, "'items' of one schema and 'prefixItems' of another");
     refused("{\"minimum\":1e300}", FM_EUNSUPPORTED, "1e15");
     refused("{\"minimum\":\"x\"}", FM_EINVAL, "'minimum' must be a number");
     refused("{\"maxItems\":100000}", FM_ELIMIT, "'maxItems'");
     refused("{\"minItems\":-1}", FM_EINVAL, "'minItems'");
+}
+
+/* Schemas whose branches cannot hold at once are among the cases. */
+TEST(branches_that_may_hold_at_once_are_refused)
+{
+    static const char *const schema[] = {
+        "[true,{'type':'string'}]",
+        "[{'type':'integer'},{'type':'number'}]",
+        "[{'type':['string','null']},{'type':['null','integer']}]",
+        "[{'type':'integer'},{'minimum':2}]",
+        "[{'enum':[1,2]},{'enum':[2.0,3]}]",
+        "[{'const':{'a':[1]}},{'const':{'a':[1.0]}}]",
+        "[{'enum':['a','b']},{'type':'string'}]",
+        "[{'type':'string'},{'properties':{'a':true}}]", /* the second one holds for strings too */
+        "[{'type':'array','items':{'type':'string'}},{'type':'array','items':{'type':'null'}}]",
+        "[{'type':'object','properties':{'a':{'const':1}}},"
+        "{'type':'object','properties':{'a':{'const':2}}}]", /* {} */
+        "[{'type':'object','required':['a']},{'type':'object','required':['b']}]",
+        "[{'type':'object','properties':{'a':true,'b':true},'required':['a']},"
+        "{'type':'object','properties':{'b':true},'required':['b']}]",
+        "[{'properties':{'k':{'const':1}},'required':['k']},"
+        "{'properties':{'k':{'const':2}},'required':['k']},"
+        "{'properties':{'k':{'enum':[0,1]}},'required':['k']}]",
+        "[{'anyOf':[{'type':'string'},{'type':'null'}]},{'type':'null'}]",
+        "[{'type':'null'},{'$ref':'#'}]",
+    };
+    for (size_t i = 0; i < FM_ARRAY_LEN(schema); i++) {
+        char *text = fm_asprintf("{\"oneOf\":%s}", schema[i]);
+        for (char *p = text; *p; p++)
+            *p = *p == '\'' ? '"' : *p;
+        refused(text, FM_EUNSUPPORTED, "'oneOf': a value of branch");
+        fm_free(text);
+    }
+    refused("{\"properties\":{\"p\":{\"oneOf\":[{},{}]}}}", FM_EUNSUPPORTED,
+            "schema.p: 'oneOf': a value of branch 0 may satisfy branch 1 too");
 }
 
 TEST(what_nothing_satisfies_is_refused)
@@ -491,6 +529,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_understood_is_refused_by_name_and_place),
+        cmocka_unit_test(branches_that_may_hold_at_once_are_refused),
         cmocka_unit_test(what_nothing_satisfies_is_refused),
         cmocka_unit_test(patterns_outside_the_subset_are_refused),
         cmocka_unit_test(texts_are_taken_as_jsonschema_judges_them),

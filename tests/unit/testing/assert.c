@@ -567,7 +567,7 @@ TEST(schemas_are_refused_by_keyword)
     refused(S("multipleOf: 0"), "'multipleOf' wants");
     refused(S("required: a"), "'required' wants a list of names");
     refused(S("anyOf: []"), "'anyOf' wants a list of schemas");
-    refused(S("items: [{type: integer}]"), "a schema is a mapping");
+    refused(S("items: [{type: integer}]"), "'items' wants a schema");
     refused(S("pattern: '('"), "regular expression '('");
     refused(S("$ref: '#/$defs/x'"), "'$ref' wants a schema of the same document");
     refused(S("$ref: 'http://x/y'"), "'$ref' wants a schema of the same document");
@@ -581,7 +581,9 @@ TEST(schemas_are_refused_by_keyword)
     refused_as(S("$ref: '#/$defs/a', $defs: {a: {anyOf: [{$ref: '#/$defs/b'}]}, "
                  "b: {not: {$ref: '#/$defs/a'}}}"),
                FM_ELIMIT, "refers deeper");
-    fm_suite_free(parsed_case(S("$id: 'x', $schema: y, title: t, examples: [1], type: object")));
+    fm_suite_free(parsed_case(S("$id: 'x', $schema: 'http://json-schema.org/draft-07/schema#', "
+                                "title: t, examples: [1], type: object")));
+    refused_as(S("$schema: y"), FM_EUNSUPPORTED, "'$schema' names 'y'");
 #undef S
 }
 
