@@ -5,21 +5,16 @@
 #include "infer/jinja/jinja.h"
 #include "infer/tokenizer/internal.h"
 
-static utf8proc_category_t category(uint32_t cp)
-{
-    return utf8proc_category((utf8proc_int32_t)cp);
-}
-
 bool jj_is_cased(uint32_t cp)
 {
-    utf8proc_category_t k = category(cp);
+    int k = fmi_category(cp);
 
     return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT;
 }
 
 bool jj_is_printable(uint32_t cp)
 {
-    utf8proc_category_t k = category(cp);
+    int k = fmi_category(cp);
     bool separator = k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP;
 
     return cp == ' ' || !(separator || k >= UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CN);
@@ -29,9 +24,11 @@ static uint32_t simple(uint32_t cp, jj_case to)
 {
     utf8proc_int32_t c = (utf8proc_int32_t)cp;
 
-    return (uint32_t)(to == JJ_LOWER   ? utf8proc_tolower(c)
-                      : to == JJ_UPPER ? utf8proc_toupper(c)
-                                       : utf8proc_totitle(c));
+    if (to == JJ_LOWER)
+        return fmi_lower_15(cp);
+    c = to == JJ_UPPER ? utf8proc_toupper(c) : utf8proc_totitle(c);
+    /* A newer utf8proc gives capitals that Unicode 15 has not. */
+    return fmi_category((uint32_t)c) == UTF8PROC_CATEGORY_CN ? cp : (uint32_t)c;
 }
 
 /* One code point as Python maps it: up to three. A small or title letter that folds to several
@@ -47,10 +44,10 @@ static size_t map_one(uint32_t out[3], uint32_t cp, jj_case to)
         out[1] = 0x307;
         return 2;
     }
-    if (to != JJ_LOWER && cp >= 0x80 && jj_is_cased(cp) && category(cp) != UTF8PROC_CATEGORY_LU)
+    if (to != JJ_LOWER && cp >= 0x80 && jj_is_cased(cp) && fmi_category(cp) != UTF8PROC_CATEGORY_LU)
         n = utf8proc_decompose_char((utf8proc_int32_t)cp, fold, 4, UTF8PROC_CASEFOLD, NULL);
     if (n < 2 || n > 3 || (to == JJ_TITLE && out[0] != cp && cp != 0xdf) ||
-        category(cp) == (to == JJ_TITLE ? UTF8PROC_CATEGORY_LT : UTF8PROC_CATEGORY_LU))
+        fmi_category(cp) == (to == JJ_TITLE ? UTF8PROC_CATEGORY_LT : UTF8PROC_CATEGORY_LU))
         return 1;
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         uint32_t part = (uint32_t)fold[i];
@@ -62,7 +59,7 @@ static size_t map_one(uint32_t out[3], uint32_t cp, jj_case to)
 
 static bool is_ignorable(uint32_t cp)
 {
-    utf8proc_category_t k = category(cp);
+    int k = fmi_category(cp);
 
     return cp == '\'' || cp == '.' || cp == ':' || cp == 0xb7 || cp == 0x2019 ||
            k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||

@@ -1,6 +1,6 @@
 /* grapheme.c - extended grapheme clusters (UAX 29), as the Rust crate unicode-segmentation cuts
- * them. Classes are utf8proc's (Unicode 15) with later additions, and the conjuncts of Indic
- * scripts (rule GB9c), which utf8proc lacks. */
+ * them. Classes are unicode_15.c's with what came later, and the conjuncts of Indic scripts
+ * (rule GB9c), which it does not know. */
 #include "infer/tokenizer/internal.h"
 
 #include <utf8proc.h>
@@ -81,7 +81,7 @@ static int class_of(uint32_t cp)
         return UTF8PROC_BOUNDCLASS_PREPEND;
     if (FMI_IN(new_other, cp))
         return UTF8PROC_BOUNDCLASS_OTHER;
-    return (int)utf8proc_get_property((utf8proc_int32_t)cp)->boundclass;
+    return fmi_boundclass(cp);
 }
 
 typedef struct state {

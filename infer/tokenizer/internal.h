@@ -31,7 +31,9 @@ void fmi_regex_free(fmi_regex *re);
 /* First match in subject at or after `from`. *found false: none. subject is valid UTF-8. */
 fm_status fmi_regex_next(const fmi_regex *re, fm_regex_run *run, fm_span subject, size_t from,
                          bool *found, size_t *begin, size_t *end);
-/* Rewrites the class shorthands of an Oniguruma pattern so that PCRE2 gives the same classes. */
+/* Rewrite an Oniguruma class shorthand pattern so that PCRE2 gives the same classes. */
+/* unicode: the version that PCRE2 knows. FM_EUNSUPPORTED: not one that the table makes up for. */
+fm_status fmi_regex_check_unicode(const char *unicode, const char *field);
 fm_status fmi_regex_rewrite(fm_buf *out, fm_span pattern, const char *field);
 
 /* ---- Unicode facts beyond the libraries' tables (unicode.c) ---- */
@@ -41,6 +43,10 @@ typedef struct fmi_unicode_range {
 } fmi_unicode_range;
 extern const fmi_unicode_range fmi_unicode_extra[];
 extern const size_t fmi_unicode_extra_count;
+/* Unicode 15.0's, whatever utf8proc is installed (unicode_15.c). */
+int fmi_category(uint32_t cp);   /* utf8proc_category_t */
+int fmi_boundclass(uint32_t cp); /* utf8proc_boundclass_t */
+uint32_t fmi_lower_15(uint32_t cp);
 bool fmi_is_numeric(uint32_t cp); /* Rust's char::is_numeric: N*, Unicode 17 */
 bool fmi_is_space(uint32_t cp);   /* White_Space */
 bool fmi_is_word(uint32_t cp);    /* Rust regex \w: Alphabetic, M, Nd, Pc, Join_Control */

@@ -272,8 +272,8 @@ static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
     return form_ordered(opt, in, out);
 }
 
-/* In the older Unicode, code points that it does not know are starters that neither decompose nor
- * compose: the text between them is normalised piece by piece. */
+/* Code points that the older Unicode does not know, or Unicode 15, are starters there that neither
+ * decompose nor compose: what lies between them is normalised by itself. */
 static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
 {
     unsigned opt = UTF8PROC_STABLE;

@@ -284,12 +284,29 @@ fm_status fmi_regex_rewrite(fm_buf *out, fm_span pattern, const char *field)
 
 /* ---- compiling and matching ---- */
 
+fm_status fmi_regex_check_unicode(const char *unicode, const char *field)
+{
+    static const char *const known[] = {"14.0.0", "15.0.0", "15.1.0", "16.0.0"};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
+        if (strcmp(unicode, known[i]) == 0)
+            return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: a regular expression of a tokenizer needs a PCRE2 with Unicode 14 to 16, "
+                   "and the one installed knows Unicode %s: ids of newer characters would differ "
+                   "from Hugging Face's",
+                   field, unicode);
+}
+
 static fm_status compile(fmi_regex *re, fm_span pattern, const char *field)
 {
+    char unicode[32];
     fm_buf text;
 
+    fm_regex_unicode(unicode);
     fm_buf_init(&text, FM_REGEX_MAX_BYTES);
-    fm_status rc = fmi_regex_rewrite(&text, pattern, field);
+    fm_status rc = fmi_regex_check_unicode(unicode, field);
+    FM_THEN(rc, fmi_regex_rewrite(&text, pattern, field));
     FM_THEN(rc, fm_regex_new(&re->code, fm_buf_span(&text), FM_REGEX_OFTEN, field));
     fm_buf_release(&text);
     return rc;

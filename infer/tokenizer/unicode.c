@@ -1,6 +1,6 @@
 /* unicode.c - UTF-8, and what newer Unicode versions added to the classes of the libraries.
  *
- * PCRE2 10.42 knows Unicode 14 and utf8proc 2.8 Unicode 15; Hugging Face's tokenizers matches with
+ * PCRE2 10.42 knows Unicode 14 and unicode_15.c Unicode 15; Hugging Face's tokenizers matches with
  * Unicode 16 tables (its is_numeric with 17). The table lists every code point that has a
  * letter, mark, number, punctuation or symbol category there and none in Unicode 14, found by
  * matching all code points with both. Only U+1171E changed category (Mn to Mc); classes of the
@@ -75,7 +75,7 @@ bool fmi_is_numeric(uint32_t cp)
 {
     if (cp < 128)
         return cp >= '0' && cp <= '9';
-    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+    int c = fmi_category(cp);
     if (c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO)
         return true;
     /* Numbers that Unicode 17 added. */
@@ -92,7 +92,7 @@ bool fmi_is_space(uint32_t cp)
            cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
-static bool is_word_category(utf8proc_category_t c)
+static bool is_word_category(int c)
 {
     return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_ND) || c == UTF8PROC_CATEGORY_NL ||
            c == UTF8PROC_CATEGORY_PC;
@@ -103,7 +103,7 @@ bool fmi_is_word(uint32_t cp)
     if (cp < 128)
         return (cp >= '0' && cp <= '9') || (cp >= 'A' && cp <= 'Z') || (cp >= 'a' && cp <= 'z') ||
                cp == '_';
-    if (is_word_category(utf8proc_category((utf8proc_int32_t)cp)))
+    if (is_word_category(fmi_category(cp)))
         return true;
     /* Other_Alphabetic symbols (circled and squared letters), Join_Control. */
     if ((cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||

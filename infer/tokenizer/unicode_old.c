@@ -1,5 +1,5 @@
-/* unicode_old.c - differences between the Unicode versions of Hugging Face's tokenizers and of
- * utf8proc.
+/* unicode_old.c - where Hugging Face's tokenizers knows an older Unicode than unicode_15.c, and
+ * where a newer one.
  *
  * Its classes of BertNormalizer, StripAccents and punctuation are Unicode 8's to 9's, its normal
  * forms Unicode 9's; its lower case is Unicode 17's. The tables hold the code points that differ,
@@ -94,23 +94,19 @@ static const fmi_range inert[] = {
     {0x1e4ec, 0x1e4ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
 };
 
-static utf8proc_category_t category(uint32_t cp)
-{
-    return utf8proc_category((utf8proc_int32_t)cp);
-}
-
 bool fmi_is_nonspacing(uint32_t cp)
 {
     if (cp < 0x300)
         return false;
-    return cp == 0x1734 || (category(cp) == UTF8PROC_CATEGORY_MN && !FMI_IN(not_nonspacing, cp));
+    return cp == 0x1734 ||
+           (fmi_category(cp) == UTF8PROC_CATEGORY_MN && !FMI_IN(not_nonspacing, cp));
 }
 
 bool fmi_is_mark(uint32_t cp)
 {
     if (cp < 0x300)
         return false;
-    utf8proc_category_t c = category(cp);
+    int c = fmi_category(cp);
     return cp == 0x1cf2 || cp == 0x1cf3 ||
            (c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME && !FMI_IN(not_mark, cp));
 }
@@ -119,7 +115,7 @@ bool fmi_is_punctuation(uint32_t cp)
 {
     if (cp < 128) /* includes all symbols of ASCII */
         return cp > 32 && cp < 127 && !fmi_is_word(cp) ? true : cp == '_';
-    utf8proc_category_t c = category(cp);
+    int c = fmi_category(cp);
     return cp == 0x166d || cp == 0x111c9 ||
            (c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO && !FMI_IN(not_punctuation, cp));
 }
@@ -128,14 +124,14 @@ bool fmi_is_other(uint32_t cp)
 {
     if (cp < 128)
         return cp < 32 || cp == 127;
-    utf8proc_category_t c = category(cp);
+    int c = fmi_category(cp);
     return (c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO) &&
            !FMI_IN(not_other, cp);
 }
 
 bool fmi_is_inert(uint32_t cp)
 {
-    return cp >= 0x300 && FMI_IN(inert, cp);
+    return cp >= 0x300 && (fmi_category(cp) == UTF8PROC_CATEGORY_CN || FMI_IN(inert, cp));
 }
 
 uint32_t fmi_lower(uint32_t cp)
@@ -152,5 +148,5 @@ uint32_t fmi_lower(uint32_t cp)
     for (size_t i = 0; i < FM_ARRAY_LEN(newer); i++)
         if (cp >= newer[i].lo && cp <= newer[i].hi)
             return newer[i].to + (cp - newer[i].lo);
-    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    return fmi_lower_15(cp);
 }

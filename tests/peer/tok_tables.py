@@ -3,7 +3,7 @@ Unicode differs from utf8proc's, found by asking the package about every code po
 
     VENV/bin/python tests/peer/tok_tables.py old | script | grapheme
 
-Needs PyPI tokenizers, for grapheme sentencepiece, and libutf8proc.so.2 (2.8: Unicode 15)."""
+Needs PyPI tokenizers, for grapheme sentencepiece, and libutf8proc.so.2 (2.8: Unicode 15, as unicode_15.c has it)."""
 import ctypes
 import sys
 

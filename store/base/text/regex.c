@@ -71,6 +71,14 @@ static fm_status compile(fm_regex *re, fm_span pattern, uint32_t options, const 
                    (const char *)why, (size_t)at);
 }
 
+void fm_regex_unicode(char out[32])
+{
+    char said[64] = "";
+
+    (void)pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, said);
+    snprintf(out, 32, "%.31s", said);
+}
+
 fm_status fm_regex_new(fm_regex **out, fm_span pattern, unsigned flags, const char *where)
 {
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;

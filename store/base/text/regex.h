@@ -19,7 +19,9 @@ enum fm_regex_flags {
     FM_REGEX_OFTEN = 1 << 2, /* compiled to machine code; texts to match must be valid UTF-8 */
 };
 
-/* where: the file or field that holds the pattern, for errors. FM_EINVAL: PCRE2 refuses it. */
+/* The version of Unicode whose classes \p{..} stands for, like "14.0.0"; out has room for 32. */
+void fm_regex_unicode(char out[32]);
+/* where: what holds the pattern, for errors. FM_EINVAL: PCRE2 does not take it. */
 FM_CHECKED fm_status fm_regex_new(fm_regex **out, fm_span pattern, unsigned flags,
                                   const char *where);
 void fm_regex_free(fm_regex *re);
