@@ -4,6 +4,8 @@
  * beginning of its id. A folder without damage is read once, whatever the number of versions that
  * share it. Unreadable git objects are reported by fsck, not here. */
 #include "lineage/internal.h"
+#include "lineage/named.h"
+#include "store/lease/doomed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +19,10 @@ typedef struct search {
     fm_damage_fn fn;
     void *ctx;
     fm_map *state; /* git id of a folder or file -> CLEAN or DIRTY */
-    fm_map *seen;  /* commits */
-    git_oid *todo; /* commits not met on a walk along first parents */
+    fm_map *seen;  /* commits, and trees that are named */
+    fm_map *named; /* recipes, suites and their folders that were read for what they name */
+    fms_condemned *condemned;
+    git_oid *todo; /* that no walk along first parents met */
     size_t todo_count, todo_cap;
     char rev[FML_MAX_REF_BYTES + 32];
     char path[FM_MAX_PATH_BYTES + 1];
@@ -111,7 +115,61 @@ static fm_status add_todo(search *s, const git_oid *id)
     return FM_OK;
 }
 
-/* Walks the first parents of tip. name: the ref's name; NULL: versions are named by their ids. */
+static fm_status walk_line(search *s, const char *name, const git_oid *tip);
+
+static fm_status enter_named(void *ctx, const git_oid *id, bool *yes)
+{
+    search *s = ctx;
+
+    *yes = !fm_map_has(s->named, id->id, sizeof id->id);
+    return *yes ? fm_map_put(s->named, id->id, sizeof id->id, s, NULL) : FM_OK;
+}
+
+/* What was condemned before it was named may be half gone: that is no damage. */
+static fm_status take_name(void *ctx, const char *path, fm_span hex, const char *key)
+{
+    search *s = ctx;
+    git_oid id;
+    bool there;
+
+    (void)path;
+    (void)key;
+    FM_TRY(fml_named_find(s->r, hex, &id, &there));
+    return there && !fms_condemned_git(s->condemned, id.id) ? add_todo(s, &id) : FM_OK;
+}
+
+static fm_status look_at_names(search *s, const git_oid *tree)
+{
+    const fml_named v = {enter_named, take_name, s};
+    fm_status rc = fml_named_each(s->r, tree, &v);
+
+    if (rc == FM_OK || rc == FM_ENOMEM || rc == FM_ECANCELLED)
+        return rc;
+    fm_error_clear(); /* the file itself is damaged, and was told */
+    return FM_OK;
+}
+
+/* A suite may name a version's tree. */
+static fm_status walk_named(search *s, const git_oid *id)
+{
+    size_t bytes;
+    git_object_t type;
+    bool dirty;
+
+    if (git_odb_read_header(&bytes, &type, s->r->odb, id) < 0 || type != GIT_OBJECT_TREE)
+        return walk_line(s, NULL, id);
+    if (fm_map_has(s->seen, id->id, sizeof id->id))
+        return FM_OK;
+    char hex[41] = "";
+    git_oid_fmt(hex, id);
+    snprintf(s->rev, sizeof s->rev, "%.10s", hex);
+    s->path[0] = '\0';
+    FM_TRY(fm_map_put(s->seen, id->id, sizeof id->id, s, NULL));
+    FM_TRY(look_at_folder(s, id, 0, &dirty));
+    return look_at_names(s, id);
+}
+
+/* name: of the commit, or NULL: its id. */
 static fm_status walk_line(search *s, const char *name, const git_oid *tip)
 {
     git_oid at = *tip;
@@ -132,6 +190,7 @@ static fm_status walk_line(search *s, const char *name, const git_oid *tip)
             snprintf(s->rev, sizeof s->rev, "%.*s~%u", (int)FML_MAX_REF_BYTES, name, n);
         rc = fm_map_put(s->seen, at.id, sizeof at.id, s, NULL);
         FM_THEN(rc, look_at_version(s, commit));
+        FM_THEN(rc, look_at_names(s, git_commit_tree_id(commit)));
         unsigned parents = git_commit_parentcount(commit);
         for (unsigned i = 1; rc == FM_OK && i < parents; i++)
             rc = add_todo(s, git_commit_parent_id(commit, i));
@@ -169,6 +228,14 @@ fm_status fm_repo_damage(fm_repo *r, fm_damage_fn fn, void *ctx)
     s->ctx = ctx;
     rc = fm_map_new(&s->state);
     FM_THEN(rc, fm_map_new(&s->seen));
+    FM_THEN(rc, fm_map_new(&s->named));
+    if (rc == FM_OK && git_odb_refresh(r->odb) < 0)
+        rc = fml_damage(-1, "the objects of '%s' cannot be listed", r->git_path);
+    FM_THEN(rc, fms_condemned_read(&s->condemned, r->path));
+    if (rc == FM_ECORRUPT && s->condemned) { /* then nothing is condemned */
+        fm_error_clear();
+        rc = FM_OK;
+    }
     static const char *const order[] = {"refs/heads/", "refs/tags/", "refs/"};
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(order); i++) {
         rc = fm_ref_each(r, order[i], walk_ref, s);
@@ -176,10 +243,12 @@ fm_status fm_repo_damage(fm_repo *r, fm_damage_fn fn, void *ctx)
     }
     while (rc == FM_OK && s->todo_count > 0) {
         git_oid next = s->todo[--s->todo_count];
-        rc = walk_line(s, NULL, &next);
+        rc = walk_named(s, &next);
     }
     fm_map_free(s->state);
     fm_map_free(s->seen);
+    fm_map_free(s->named);
+    fms_condemned_free(s->condemned);
     fm_free(s->todo);
     fm_free(s);
     return rc;

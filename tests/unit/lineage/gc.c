@@ -615,10 +615,11 @@ static void keep_fault(void *ctx, const char *text)
     snprintf(ctx, 512, "%s", text);
 }
 
-/* What is named is checked as gc needs it: damage in it is a fault. */
-TEST(damage_in_what_is_named_is_told)
+/* What is named is checked as gc needs it: damage in it is a fault, and is repaired. */
+TEST(damage_in_what_is_named_is_told_and_repaired)
 {
-    char *dir, hex[41], text[512] = "", command[600];
+    char *dir, *copy, hex[41], text[512] = "", command[600];
+    fm_repair_report mended;
     fm_fsck_report report;
     fm_repo *r = repo_with_main(&dir);
 
@@ -633,6 +634,8 @@ TEST(damage_in_what_is_named_is_told)
     drop_branch(r, "teacher", &teacher);
     fm_repo_close(r);
     assert_int_equal(kit_faults(dir), 0);
+    copy = tk_scratch();
+    kit_copy_tree(dir, copy);
     snprintf(command, sizeof command, "rm -f $(cat '%s/theirs')", dir);
     assert_int_equal(system(command), 0);
     tk_ok(fm_repo_open(&r, dir));
@@ -641,6 +644,14 @@ TEST(damage_in_what_is_named_is_told)
     assert_true(report.faults > 0);
     hex[12] = '\0';
     assert_non_null(strstr(text, hex));
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_repo_repair(r, copy, &mended));
+    fm_repo_close(r);
+    assert_int_equal(mended.objects, 1);
+    assert_int_equal(kit_faults(dir), 0);
+    collect_all(dir);
+    assert_true(has_version(dir, &teacher));
+    fm_free(copy);
     fm_free(dir);
 }
 
@@ -667,7 +678,7 @@ int main(void)
         cmocka_unit_test(a_card_keeps_nothing),
         cmocka_unit_test(a_name_of_what_is_not_here_is_told_by_fsck),
         cmocka_unit_test(a_name_of_what_is_half_gone_stops_no_gc),
-        cmocka_unit_test(damage_in_what_is_named_is_told),
+        cmocka_unit_test(damage_in_what_is_named_is_told_and_repaired),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
