@@ -1,0 +1,12 @@
+#!/bin/bash
+# What a command does not need, it does not load at its start (bench/bench_start.py has the milliseconds).
+. "$(dirname "$0")/lib.sh"
+cd "$tmp"
+want 0 init .
+LD_DEBUG=bindings want 0 log
+grep -q 'binding file' err || { echo "skip: this linker tells no bindings"; exit 77; }
+
+say "libgit2 reads no certificates"
+if grep 'mbedtls_x509_crt_parse_file' err | has -v "to $fm "; then
+    die "$(grep 'mbedtls_x509_crt_parse_file' err)"
+fi
