@@ -36,7 +36,7 @@ my @foreign = (
     [qr{^yaml\.h$}, qr{^store/base/text/yaml\.c$}],
     [qr{^openssl/}, qr{^store/base/math/hash\.c$}],
     [qr{^(?:dnnl|oneapi/dnnl|cuda|cublas|nccl|nvrtc|mpi)}, qr{^infer/}],
-    [qr{^microhttpd\.h$}, qr{^infer/serve/}],
+    [qr{^microhttpd\.h$}, qr{^infer/serve/mhd\.h$}],
     [qr{^curl/}, qr{^store/}],
     [qr{^pcre2\.h$}, qr{^store/base/text/regex\.c$}],
     [qr{^utf8proc\.h$}, qr{^infer/}],

@@ -2,9 +2,9 @@
 #ifndef FM_INFER_SERVE_CONNS_H
 #define FM_INFER_SERVE_CONNS_H
 
-#include <microhttpd.h>
 #include <pthread.h>
 
+#include "infer/serve/mhd.h"
 #include "store/base/error.h"
 
 FM_BEGIN_DECLS

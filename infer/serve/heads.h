@@ -3,8 +3,7 @@
 #ifndef FM_INFER_SERVE_HEADS_H
 #define FM_INFER_SERVE_HEADS_H
 
-#include <microhttpd.h>
-
+#include "infer/serve/mhd.h"
 #include "store/base/fm.h"
 
 FM_BEGIN_DECLS

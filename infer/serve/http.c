@@ -565,6 +565,7 @@ fm_status fmi_http_start(fm_server *s)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *ai = NULL;
     char port[8];
+    FM_TRY(fmi_mhd_open());
     FM_TRY(fmi_conns_init(&s->conns, FM_MIN(s->opts.max_running + s->opts.max_queue, 65536u) +
                                          SPARE_CONNECTIONS));
     (void)snprintf(port, sizeof(port), "%u", s->opts.port);

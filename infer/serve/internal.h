@@ -8,11 +8,11 @@
 #ifndef FM_INFER_SERVE_INTERNAL_H
 #define FM_INFER_SERVE_INTERNAL_H
 
-#include <microhttpd.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "infer/serve/conns.h"
+#include "infer/serve/mhd.h"
 #include "infer/serve/openai.h"
 #include "infer/serve/server.h"
 #include "store/base/os/clock.h"

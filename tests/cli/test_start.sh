@@ -10,3 +10,11 @@ say "libgit2 reads no certificates"
 if grep 'mbedtls_x509_crt_parse_file' err | has -v "to $fm "; then
     die "$(grep 'mbedtls_x509_crt_parse_file' err)"
 fi
+
+say "only serve opens libmicrohttpd, and names it where it cannot be opened"
+if grep -q 'libmicrohttpd' err; then die "$(grep -m1 'libmicrohttpd' err)"; fi
+mkdir none
+: >none/libmicrohttpd.so.12
+want 0 import "$atlas/base" --as base --no-gate
+LD_LIBRARY_PATH=$tmp/none refused 128 "libmicrohttpd.so.12: file too short; install libmicrohttpd12" \
+    serve base --port 0
