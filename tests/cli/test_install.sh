@@ -14,9 +14,9 @@ if ! cmake --install "$build" --prefix "$tmp/first" >out 2>err; then
     die "cmake --install: $(cat err)"
 fi
 mv first moved
-for module in "$build"/cli/*.so; do
-    [ -e "$module" ] || continue
-    [ -e "moved/lib/fmstore/${module##*/}" ] || die "${module##*/} is not installed: $(cat out)"
+for module in fm_cuda:libfmstore-cuda.so fmstore_mpi:fmstore_mpi.so; do # target:file
+    grep -q "/${module%:*}.dir\$" "$build/CMakeFiles/TargetDirectories.txt" || continue # not in this build
+    [ -e "moved/lib/fmstore/${module#*:}" ] || die "${module#*:} is not installed: $(cat out)"
 done
 fm=$tmp/moved/bin/fmstore
 at=moved/lib/fmstore
