@@ -1,13 +1,27 @@
 /* yaml.c - writes a value tree as YAML in blocks, for people to read and edit. */
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
+#include "store/base/text/utf8.h"
 #include "testing/foreign/foreign.h"
 
-/* Whether text needs no quotes: letters, digits, spaces, and no word of another YAML type. */
+/* Whether a YAML 1.1 or 1.2 reader, or another case of letters in one, takes the word for a truth
+ * value or for none. */
+static bool other_type(fm_span s)
+{
+    static const char *const words[] = {"null", "true", "false", "yes", "no",
+                                        "on",   "off",  "y",     "n"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(words); i++)
+        if (s.len == strlen(words[i]) && strncasecmp((const char *)s.data, words[i], s.len) == 0)
+            return true;
+    return false;
+}
+
+/* Whether text needs no quotes: letters, digits, spaces, and no word of another YAML type. Numbers
+ * and dates begin with a digit, a sign or a point. */
 static bool plain(fm_span s)
 {
-    static const char *const words[] = {"null", "Null",  "NULL",  "true",  "True",
-                                        "TRUE", "false", "False", "FALSE", NULL};
     const char *t = (const char *)s.data;
     bool letter = false;
     if (s.len == 0 || s.len > 100 || t[0] == ' ' || t[0] == '-' || t[s.len - 1] == ' ')
@@ -15,13 +29,43 @@ static bool plain(fm_span s)
     for (size_t i = 0; i < s.len; i++) {
         bool alpha = (t[i] >= 'a' && t[i] <= 'z') || (t[i] >= 'A' && t[i] <= 'Z');
         letter = letter || alpha;
-        if (!alpha && !(t[i] >= '0' && t[i] <= '9') && !strchr(" _-/()", t[i]))
+        if (!alpha && !(t[i] >= '0' && t[i] <= '9') && !memchr(" _-/()", t[i], 6))
             return false;
     }
-    for (size_t i = 0; words[i]; i++)
-        if (fm_span_eq_str(s, words[i]))
-            return false;
-    return letter && !(t[0] >= '0' && t[0] <= '9');
+    return letter && !(t[0] >= '0' && t[0] <= '9') && !other_type(s);
+}
+
+/* Whether YAML 1.1 takes the character for a line end, or refuses it unescaped. */
+static bool escaped(uint32_t cp)
+{
+    return (cp >= 0x7f && cp <= 0x9f) || cp == 0x2028 || cp == 0x2029 || cp == 0xfeff ||
+           cp == 0xfffe || cp == 0xffff;
+}
+
+/* JSON's string; YAML reads its escapes, but leaves fewer characters as they are. */
+static void put_string(fm_buf *out, fm_span json)
+{
+    char text[16];
+    for (size_t i = 0, n; i < json.len; i += n) {
+        uint32_t cp;
+        n = fm_utf8_next(json.data + i, &cp);
+        snprintf(text, sizeof text, "\\u%04x", (unsigned)cp);
+        if (escaped(cp))
+            fm_buf_str(out, text);
+        else
+            fm_buf_append(out, json.data + i, n);
+    }
+}
+
+/* JSON's number; in YAML 1.1 one with an exponent and no point is text. */
+static void put_real(fm_buf *out, fm_span json)
+{
+    const char *t = (const char *)json.data, *e = memchr(t, 'e', json.len);
+    size_t digits = e ? (size_t)(e - t) : json.len;
+    fm_buf_append(out, t, digits);
+    if (!memchr(t, '.', digits))
+        fm_buf_str(out, ".0");
+    fm_buf_append(out, t + digits, json.len - digits);
 }
 
 static fm_status scalar(fm_buf *out, const fm_json *v)
@@ -31,7 +75,15 @@ static fm_status scalar(fm_buf *out, const fm_json *v)
         fm_buf_append(out, s.data, s.len);
         return fm_buf_ok(out);
     }
-    return fm_json_write(out, v, FM_JSON_COMPACT); /* JSON's scalars are YAML's */
+    fm_buf json;
+    fm_buf_init(&json, 0);
+    fm_status rc = fm_json_write(&json, v, FM_JSON_COMPACT);
+    if (rc == FM_OK && fm_json_is(v, FM_JSON_REAL))
+        put_real(out, fm_buf_span(&json));
+    else if (rc == FM_OK)
+        put_string(out, fm_buf_span(&json));
+    fm_buf_release(&json);
+    return rc == FM_OK ? fm_buf_ok(out) : rc;
 }
 
 static bool block(const fm_json *v)

@@ -1,9 +1,12 @@
 /* Suites of other tools: what each becomes, and that what has no meaning here is refused by file,
  * test and key. The fixtures are small files in the forms that the tools' documents describe. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "store/base/text/yaml.h"
+#include "testing/foreign/foreign.h"
 #include "testing/suite/internal.h"
 #include "tests/testkit.h"
 
@@ -170,6 +173,73 @@ TEST(checklist_is_read)
     assert_true(c->against_first);
     assert_string_equal(text_of(fm_json_path(c->pairs, "probability.of")), " positive");
     fm_suite_free(s);
+}
+
+/* Compares what PyYAML reads in yaml with json; Python without it compares nothing. */
+static void pyyaml_agrees(fm_span yaml, fm_span json)
+{
+    static const char code[] =
+        "import json, sys\n"
+        "try: import yaml\n"
+        "except ImportError: sys.exit(0)\n"
+        "a, b = (open(sys.argv[i], encoding='utf-8').read() for i in (1, 2))\n"
+        "bad = [p for p in zip(yaml.safe_load(a), json.loads(b)) if p[0] != p[1]]\n"
+        "sys.exit('PyYAML reads %r' % bad if bad else 0)\n";
+    char command[1600], *dir = tk_scratch();
+    const fm_span part[] = {yaml, json};
+    static const char *const name[] = {"a.yaml", "b.json"};
+    for (size_t i = 0; i < 2; i++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", dir, name[i]);
+        tk_ok(fm_write_file(path, part[i].data, part[i].len));
+    }
+    if (system("python3 -c 'import json' 2>/dev/null") == 0) {
+        snprintf(command, sizeof command, "python3 -c \"%s\" '%s/a.yaml' '%s/b.json'", code, dir,
+                 dir);
+        assert_int_equal(system(command), 0);
+    }
+    fm_free(dir);
+}
+
+/* Every value must come back as itself, also from a reader of YAML 1.1 (PyYAML, if it is there). */
+TEST(yaml_keeps_types)
+{
+    static const char values[] =
+        "[\"yes\", \"No\", \"ON\", \"off\", \"y\", \"N\", \"null\", \"tRUE\", \"False\", \"~\", "
+        "\"\","
+        " \"0o7\", \"0x1f\", \"0b1\", \"1_000\", \"1:30\", \".inf\", \"-.INF\", \".nan\", \"1.5\","
+        " \"+1\", \"1e3\", \"2001-01-01\", \"2001-01-01 10:00:00\", \"<<\", \"=\", \"-\", \"- a\","
+        " \"---\", \"...\", \"?\", \"!x\", \"&x\", \"*x\", \"%x\", \"@x\", \"`x\", \"|\", \">\","
+        " \"[\", \"{\", \" a\", \"a \", \"a: b\", \"a #b\", \"a\\tb\", \"a\\nb\", \"a\\u007f\","
+        " \"a\\u0085b\", \"a\\u00a0b\", \"a\\u2028b\", \"\\ufeffa\", \"\\\"\", \"'\", \"\\\\\","
+        " \"yes no\", 1e20, 1e-7, 0.5, 3.0, -2e100, 7, true]";
+    fm_json *list, *keys = fm_json_new_object(), *back = NULL;
+    fm_status rc = FM_OK;
+    fm_buf yaml, json;
+    tk_ok(fm_json_parse(&list, fm_span_of(values, sizeof values - 1), "values"));
+    for (size_t i = 0; i < fm_json_count(list); i++) {
+        const char *text = fm_json_cstr(fm_json_at(list, i), NULL);
+        if (text)
+            fm_json_put(&rc, keys, text, fm_json_new_str(text));
+    }
+    fm_json_push_to(&rc, list, keys);
+    tk_ok(rc);
+    fm_buf_init(&yaml, 0);
+    fm_buf_init(&json, 0);
+    tk_ok(fmv_yaml_write(&yaml, list));
+    tk_ok(fm_json_write(&json, list, FM_JSON_COMPACT));
+    for (size_t i = 0; i < 9; i++) { /* this project's reader takes some of these words as text */
+        char bare[16];
+        snprintf(bare, sizeof bare, "- %s\n", text_of(fm_json_at(list, i)));
+        assert_null(strstr(fm_buf_cstr(&yaml), bare));
+    }
+    tk_ok(fm_yaml_parse(&back, fm_buf_span(&yaml), "written"));
+    assert_true(fm_json_equal(list, back));
+    pyyaml_agrees(fm_buf_span(&yaml), fm_buf_span(&json));
+    fm_buf_release(&yaml);
+    fm_buf_release(&json);
+    fm_json_free(list);
+    fm_json_free(back);
 }
 
 TEST(tables_are_read)
@@ -355,6 +425,7 @@ int main(void)
         cmocka_unit_test(promptfoo_has_options_for_all),
         cmocka_unit_test(checklist_is_read),
         cmocka_unit_test(tables_are_read),
+        cmocka_unit_test(yaml_keeps_types),
         cmocka_unit_test(promptfoo_without_meaning_is_refused),
         cmocka_unit_test(lm_eval_without_meaning_is_refused),
         cmocka_unit_test(other_formats_are_refused_by_place),
