@@ -83,7 +83,7 @@ uint32_t fm_engine_batch_stages(const fm_engine *e);
 FM_CHECKED fm_status fm_engine_follow(fm_engine *e, const fm_provider *p);
 const char *fm_engine_mode(const fm_engine *e);
 const char *fm_engine_isa(const fm_engine *e);    /* "avx512": for people */
-const char *fm_engine_device(const fm_engine *e); /* "cpu", "cuda:0" */
+const char *fm_engine_device(const fm_engine *e); /* "cpu", "cuda" */
 /* FM_EINVAL where `device` is no name of a device; NULL is valid. */
 FM_CHECKED fm_status fm_device_check(const char *device);
 /* How many GPUs there are; FM_EUNSUPPORTED says why there is none. */

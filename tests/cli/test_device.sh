@@ -96,6 +96,7 @@ printf '{"text":"The capital of Ulevia is Kingswick."}\n' >d.jsonl
 for d in cpu cuda; do
     want 0 derive base --as "on-$d" --data d.jsonl --device $d --no-gate --set steps=1 --set batch=1 \
         --set r=2 --set targets=q_proj
+    "$fm" cat "on-$d:recipe.json" | has "\"device\": *\"$d\"" || die "on-$d: the recipe names no $d"
 done
 ids on-cpu >ids.cpu
 ids on-cuda >ids.cuda

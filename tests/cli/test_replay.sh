@@ -64,6 +64,16 @@ say "pretraining, whose parent is a config alone"
 want 0 derive --from-config "$atlas/config" --as born --data "$atlas/corpus.jsonl" --set steps=3 --set batch=2 --set seed=3 --set max_tokens=64 --no-gate
 equal born
 
+say "the recipe says which device trained; the class, not the device, binds a replay"
+device_of() { "$fm" cat "$1:recipe.json" | python3 -c 'import json,sys; print(json.load(sys.stdin)["device"])'; }
+[ "$(device_of lone)" = cpu ] || die "lone: device $(device_of lone)"
+if [ -n "${FM_APART:-}" ]; then
+    "$FM_APART" derive atlas --as apart "${how[@]}" >"$tmp/out" 2>"$tmp/err" || die "$(cat "$tmp/err")"
+    [ "$(device_of apart)" = apart ] || die "apart: device $(device_of apart)"
+    "$fm" cat apart:train.html | has 'device apart' || die "the page does not say the device"
+    equal apart
+fi
+
 say "nothing is changed by it, and no state is left"
 before=$(state_of .)
 want 0 replay lone
@@ -90,6 +100,10 @@ json.dump(r, open('$tmp/forged.json', 'w'))"
     git update-ref "refs/heads/$2" "$(git commit-tree "$(git write-tree)" -p "$1~1" -F "$tmp/message")"
     unset GIT_INDEX_FILE
 }
+
+say "another class is no finding, and both devices are named"
+forge lone classed "r['kernel_class'] = 'cuda-bf16-1'; r['device'] = 'cuda'"
+refused 128 "in kernel class 'cuda-bf16-1' (device cuda), this machine computes mode exact in 'exact-f32-1' (device cpu)" replay classed
 
 say "a recipe that is not what was done: exit 1, and the tensors are named"
 forge lone forged "r['config']['seed'] = 6"

@@ -54,7 +54,7 @@ fm_status fmo_curve_svg(fm_buf *out, const fm_json *log, const char *title)
 
 static void about(fm_buf *out, const fm_json *recipe)
 {
-    static const char *const keys[] = {"operation", "engine", "mode", "kernel_class"};
+    static const char *const keys[] = {"operation", "engine", "device", "mode", "kernel_class"};
     fm_markup(out, "<p>");
     for (size_t i = 0; i < FM_ARRAY_LEN(keys); i++)
         fm_markup(out, "%s%s %s", i ? " \xC2\xB7 " : "", keys[i],

@@ -58,7 +58,7 @@ static fm_json *make_recipe(const fmo_derivation *d, size_t i, fm_json *manifest
     fm_json_put(&rc, o, "format", fm_json_new_int(1));
     fm_json_put(&rc, o, "operation", fm_json_new_str(fmo_method_name(ch->config.method)));
     fm_json_put(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
-    fm_json_put(&rc, o, "device", fm_json_new_str("cpu"));
+    fm_json_put(&rc, o, "device", fm_json_new_str(fm_engine_device(d->c->engine)));
     fm_json_put(&rc, o, "mode", fm_json_new_str(fm_engine_mode(d->c->engine)));
     fm_json_put(&rc, o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(d->c->engine)));
     if (!d->pretrain) {

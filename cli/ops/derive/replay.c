@@ -64,9 +64,11 @@ static fm_status use_mode(fmo_replay *r)
     c->mode = NULL; /* the text belongs to the recipe, which is freed; the engine has a copy */
     if (rc == FM_OK && strcmp(fm_engine_kernel_class(c->engine), kernels) != 0)
         rc = fm_fail(FM_EUNSUPPORTED,
-                     "%s: was trained in kernel class '%s', this machine computes mode %s in '%s': "
-                     "other bits are no finding; replay it on a machine of that class",
-                     r->label, kernels, mode, fm_engine_kernel_class(c->engine));
+                     "%s: was trained in kernel class '%s' (device %s), this machine computes mode "
+                     "%s in '%s' (device %s): other bits are no finding; replay it on a machine or "
+                     "--device of that class",
+                     r->label, kernels, fm_json_cstr(fm_json_get(r->recipe, "device"), "unknown"),
+                     mode, fm_engine_kernel_class(c->engine), fm_engine_device(c->engine));
     return rc;
 }
 

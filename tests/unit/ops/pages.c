@@ -221,7 +221,7 @@ static void put(fm_status *rc, fm_json *o, const char *key)
 
 TEST(a_training_holds)
 {
-    static const char *const about[] = {"operation", "engine", "mode", "kernel_class"};
+    static const char *const about[] = {"operation", "engine", "device", "mode", "kernel_class"};
     fm_status rc = FM_OK;
     fm_json *recipe = fm_json_new_object(), *config = fm_json_new_object();
     fm_json *data = fm_json_new_array(), *file = fm_json_new_object();
