@@ -31,8 +31,8 @@ typedef struct fm_engine_opts {
     /* "cpu" (NULL), "cuda", "cuda:N", "auto": fm_backend_open_on. Mode and kernel class decide
      * what a result is, not the device. */
     const char *device;
-    /* Weights stay in the type that they are stored in (mode exact; modes with layouts of their own
-     * ignore it): a quantized stem takes its quantized size. The same bits, in more time. */
+    /* Weights stay in the type that they are stored in (mode exact; FM_EUNSUPPORTED in modes with
+     * layouts of their own): a quantized stem takes its quantized size. The same bits, in more time. */
     bool keep_stored;
     uint32_t max_rows; /* of one step; longer prompts take several steps (512) */
     /* KV pages are taken as needed up to this (1 GiB), cached ones included. */

@@ -56,6 +56,16 @@ void fm_engine_hung(fm_engine *e, fm_hung_fn hung, void *ctx)
     fmi_watchdog_hung(e->watchdog, hung, ctx);
 }
 
+static fm_status keep_stored(fm_backend *be)
+{
+    if (be->keep_stored)
+        return be->keep_stored(be);
+    return fm_fail(FM_EUNSUPPORTED,
+                   "mode %s on device %s lays out weights in its own way and cannot keep them as "
+                   "they are stored (--stored): use mode exact, or leave --stored out",
+                   be->mode, be->name);
+}
+
 fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
 {
     *out = NULL;
@@ -89,8 +99,8 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
         rc = fmi_pipe_group(e);
     if (rc == FM_OK && o.step_timeout_s > 0.0)
         rc = watch_steps(e, o.device);
-    if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
-        rc = e->be->keep_stored(e->be);
+    if (rc == FM_OK && o.keep_stored)
+        rc = keep_stored(e->be);
     FM_THEN(rc, open_weights(e));
     FM_THEN(rc, fmi_kv_new(&e->kv, e->be, o.kv_bytes_max));
     FM_THEN(rc, fmi_kv_lanes(e->kv, e->stages, e->stage));

@@ -17,6 +17,8 @@ want 0 --threads 2 derive atlas --as thread2 "${how[@]}"
 [ "$(tree_of whole)" = "$(tree_of thread2)" ] || die "two threads give another tree"
 want 0 derive atlas --as stored --stored "${how[@]}"
 [ "$(tree_of whole)" = "$(tree_of stored)" ] || die "a stem that stays as it is stored gives another tree"
+refused 128 "mode bf16 on device cpu lays out weights in its own way and cannot keep them as they are stored (--stored)" \
+    derive atlas --as narrow --stored --mode bf16 "${how[@]}"
 want 0 derive atlas --as other "${how[@]}" --set seed=6
 [ "$(ids whole)" != "$(ids other)" ] || die "the seed does nothing"
 

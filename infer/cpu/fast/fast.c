@@ -75,6 +75,7 @@ fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)
     *fast = (fmi_fast){.kern = choice.kern, .exact = *be};
     fmi_cpu_of(be)->fast = fast;
     be->close = fast_close;
+    be->keep_stored = NULL; /* these modes have layouts of their own */
     be->isa = choice.kern->isa;
     *out = be;
     return FM_OK;
