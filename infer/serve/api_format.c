@@ -41,6 +41,8 @@ fm_status fmi_ask_take_format(fmi_ask_reader *r)
     const char *type = fm_json_cstr(fm_json_get(r->v, "type"), "");
     const fm_json *js = fm_json_get(r->v, "json_schema");
     FM_TRY(only_keys(r, r->v, outer));
+    if (fm_json_typeof(js) != FM_JSON_NULL && strcmp(type, "json_schema") != 0)
+        return bad(r, "has a 'json_schema', which needs type \"json_schema\"");
     if (strcmp(type, "text") == 0)
         return FM_OK;
     if (strcmp(type, "json_object") == 0)

@@ -148,6 +148,18 @@ static fm_status take_top_logprobs(reader *r)
     return read_uint(r, 0, FMI_ASK_MAX_TOP, &r->a->top_logprobs);
 }
 
+static fm_status refuse(const reader *r, const char *only)
+{
+    return fmi_ask_at(
+        r->a, r->name,
+        fm_fail(FM_EINVAL, "'%s' is not supported here but as %s; leave it out", r->name, only));
+}
+
+static fm_status only_false(reader *r)
+{
+    return fm_json_is(r->v, FM_JSON_BOOL) && !fm_json_bool(r->v, true) ? FM_OK : refuse(r, "false");
+}
+
 static fm_status take_stream_options(reader *r)
 {
     if (!fm_json_is(r->v, FM_JSON_OBJECT))
@@ -155,8 +167,13 @@ static fm_status take_stream_options(reader *r)
     for (void *it = fm_json_iter(r->v); it; it = fm_json_next(r->v, it)) {
         const char *key = fm_json_iter_key(it);
         const fm_json *v = fm_json_iter_value(it);
-        if (fm_json_is(v, FM_JSON_NULL) || strcmp(key, "include_obfuscation") == 0)
+        if (fm_json_is(v, FM_JSON_NULL))
             continue;
+        if (strcmp(key, "include_obfuscation") == 0) { /* it would hide the lengths of chunks */
+            reader no = {r->a, v, "stream_options.include_obfuscation", 0};
+            FM_TRY(only_false(&no));
+            continue;
+        }
         if (strcmp(key, "include_usage") != 0)
             return fmi_ask_at(
                 r->a, r->name,
@@ -383,23 +400,11 @@ static fm_status take_messages(reader *r)
 
 /* ==== known fields that are accepted only with the value that changes nothing ==== */
 
-static fm_status refuse(const reader *r, const char *only)
-{
-    return fmi_ask_at(
-        r->a, r->name,
-        fm_fail(FM_EINVAL, "'%s' is not supported here but as %s; leave it out", r->name, only));
-}
-
 static fm_status only_zero(reader *r)
 {
     bool number = fm_json_is(r->v, FM_JSON_INT) || fm_json_is(r->v, FM_JSON_REAL);
     double x = fm_json_real(r->v, 1);
     return number && !(x < 0) && !(x > 0) ? FM_OK : refuse(r, "0");
-}
-
-static fm_status only_false(reader *r)
-{
-    return fm_json_is(r->v, FM_JSON_BOOL) && !fm_json_bool(r->v, true) ? FM_OK : refuse(r, "false");
 }
 
 static fm_status only_empty(reader *r)
@@ -495,6 +500,17 @@ static fm_status take_encoding(reader *r)
     return fmi_ask_wants(r, "\"float\" or \"base64\"");
 }
 
+/* Several calls in one answer are not prevented: check_whole refuses `false` beside tools. */
+static fm_status take_parallel_calls(reader *r)
+{
+    bool parallel = true;
+    FM_TRY(read_bool(r, &parallel));
+    r->a->one_call = !parallel;
+    return FM_OK;
+}
+
+/* For fields that say who asks, what to keep of it and how soon or how cheaply to answer: the
+ * answer is the same without them, whatever their value. */
 static fm_status changes_nothing(reader *r)
 {
     (void)r;
@@ -547,11 +563,14 @@ static const field fields[] = {
     {"guided_json", IN_BOTH, fmi_ask_take_guided_json},
     {"structured_outputs", IN_BOTH, fmi_ask_take_structured},
     {"modalities", IN_CHAT, only_text_out},
-    {"parallel_tool_calls", IN_CHAT, changes_nothing},
+    {"parallel_tool_calls", IN_CHAT, take_parallel_calls},
     {"store", IN_CHAT, changes_nothing},
     {"metadata", IN_CHAT, changes_nothing},
     {"service_tier", IN_BOTH, changes_nothing},
     {"prompt_cache_key", IN_BOTH, changes_nothing},
+    {"prompt_cache_retention", IN_BOTH, changes_nothing},
+    {"cache_prompt", IN_BOTH, changes_nothing}, /* llama.cpp's */
+    {"prediction", IN_CHAT, changes_nothing},
     {"safety_identifier", IN_BOTH, changes_nothing},
     {"user", IN_BOTH | IN_EMBED, changes_nothing},
 };
@@ -613,6 +632,11 @@ static fm_status check_whole(fmi_ask *a)
         fm_json_free(a->tools);
         a->tools = NULL;
     }
+    if (a->one_call && fm_json_count(a->tools) > 0)
+        return fmi_ask_at(a, "parallel_tool_calls",
+                          fm_fail(FM_EINVAL, "'parallel_tool_calls' false is not supported beside "
+                                             "'tools': an answer may hold several calls; leave it "
+                                             "out"));
     if (a->has_top && !a->logprobs)
         return fmi_ask_at(a, "top_logprobs",
                           fm_fail(FM_EINVAL, "'top_logprobs' is given without 'logprobs': true"));

@@ -52,6 +52,7 @@ typedef struct fmi_ask {
     bool stream, include_usage, ignore_eos, logprobs, token_ids;
     uint32_t top_logprobs;
     bool hide_tools; /* tool_choice "none" */
+    bool one_call;   /* parallel_tool_calls false */
     bool has_top;    /* chat: top_logprobs was given, which needs logprobs */
     bool base64;     /* embeddings: vectors as base64 of float32, little-endian */
     char param[64];  /* after FM_EINVAL: the field at fault, "" for the whole body */

@@ -144,6 +144,47 @@ TEST(fields_of_the_other_endpoint_are_unknown)
     refused(FMI_ASK_TEXT, "{" T "\"best_of\":3}", "best_of");
 }
 
+TEST(no_field_is_taken_and_ignored)
+{
+    static const char tools[] = "\"tools\":[{\"type\":\"function\"}],";
+    static const char *const harmless[] = {"user",
+                                           "safety_identifier",
+                                           "metadata",
+                                           "store",
+                                           "service_tier",
+                                           "prompt_cache_key",
+                                           "prompt_cache_retention",
+                                           "cache_prompt",
+                                           "prediction"};
+    char text[300];
+    fmi_ask a;
+    for (size_t i = 0; i < FM_ARRAY_LEN(harmless); i++) {
+        snprintf(text, sizeof text, "{" C "\"%s\":{\"any\":\"value\"}}", harmless[i]);
+        tk_ok(parse(&a, FMI_ASK_CHAT, text));
+        fmi_ask_release(&a);
+    }
+    snprintf(text, sizeof text, "{" C "%s\"parallel_tool_calls\":false}", tools);
+    refused(FMI_ASK_CHAT, text, "parallel_tool_calls");
+    refused(FMI_ASK_CHAT, "{" C "\"parallel_tool_calls\":7}", "parallel_tool_calls");
+    snprintf(text, sizeof text, "{" C "%s\"parallel_tool_calls\":true}", tools);
+    tk_ok(parse(&a, FMI_ASK_CHAT, text));
+    fmi_ask_release(&a);
+    snprintf(text, sizeof text, "{" C "%s\"parallel_tool_calls\":false,\"tool_choice\":\"none\"}",
+             tools);
+    tk_ok(parse(&a, FMI_ASK_CHAT, text));
+    fmi_ask_release(&a);
+    refused(FMI_ASK_CHAT,
+            "{" C "\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}}",
+            "stream_options.include_obfuscation");
+    tk_ok(parse(&a, FMI_ASK_CHAT,
+                "{" C "\"stream\":true,\"stream_options\":{\"include_obfuscation\":false}}"));
+    fmi_ask_release(&a);
+    refused(FMI_ASK_CHAT,
+            "{" C "\"response_format\":{\"type\":\"json_object\",\"json_schema\":{\"schema\":{}}}}",
+            "response_format");
+    refused(FMI_ASK_CHAT, "{" C "\"verbosity\":\"low\"}", "verbosity");
+}
+
 TEST(bad_prompts_and_messages_are_placed)
 {
     refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":{}}", "prompt");
@@ -305,6 +346,7 @@ int main(void)
         cmocka_unit_test(inputs_of_embeddings_are_read),
         cmocka_unit_test(wrong_types_and_ranges_name_their_field),
         cmocka_unit_test(fields_of_the_other_endpoint_are_unknown),
+        cmocka_unit_test(no_field_is_taken_and_ignored),
         cmocka_unit_test(bad_prompts_and_messages_are_placed),
         cmocka_unit_test(every_field_arrives),
         cmocka_unit_test(forms_tools_and_variables_arrive),
