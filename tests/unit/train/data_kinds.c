@@ -132,7 +132,6 @@ TEST(broken_tables_are_refused_by_line)
         {"prompt,completion\na,b,c\n", "line 2"},
         {"prompt,completion\na,b\na,\"b\n", "line 3"},
         {"prompt,completion\n\"a\"x,b\n", "line 2"},
-        {"prompt,completion\na,b\"c\"\n", "line 2"},
         {"prompt,completion\n\"a\nb\",c\nx\n", "line 4"},
         {"prompt,prompt\na,b\n", "two columns are called 'prompt'"},
         {"prompt,\na,b\n", "no name"},
