@@ -70,8 +70,9 @@ static const command commands[] = {
     {"run", cmd_run, "run REV [-p PROMPT] [--raw] [-n N] [--temperature T] [--seed S] [--mode M]",
      "ask a model, or chat with it", "use"},
     {"serve", cmd_serve,
-     "serve [REV...] [--pin REV]... [--weights-memory MIB] [--mode M] [--port N] [--host H] "
-     "[--api-key-file FILE]",
+     "serve [REV...] [--pin REV]... [--weights-memory MIB] [--kv-memory MIB]\n"
+     "       [--max-running N] [--max-queue N] [--max-models N] [--max-tokens N] [--mode M]\n"
+     "       [--port N] [--host H] [--api-key-file FILE]",
      "answer for all models in one batch, OpenAI's HTTP API", NULL},
     {"tokenize", cmd_tokenize, "tokenize REV [--decode]", "JSON lines: text to ids and back",
      "plumbing"},

@@ -35,7 +35,7 @@ typedef struct fm_engine_opts {
      * layouts of their own): a quantized stem takes its quantized size. The same bits, in more time. */
     bool keep_stored;
     uint32_t max_rows; /* of one step; longer prompts take several steps (512) */
-    /* KV pages are taken as needed up to this (1 GiB), cached ones included. */
+    /* KV pages are taken as needed (on a GPU at once) up to this (1 GiB), cached ones included. */
     uint64_t kv_bytes_max;
     bool prefix_cache; /* keep blocks of past texts for texts that begin alike (true) */
     /* Most bytes of weights (0 = no budget). With a budget, a weight that no open model holds stays

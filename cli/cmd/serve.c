@@ -1,6 +1,5 @@
 /* serve.c - fmstore serve: an OpenAI-compatible server; its models are branches, tags and ids. */
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/ops/base/ranks.h"
@@ -10,6 +9,7 @@
 #include "store/base/mem.h"
 
 #define MIB ((uint64_t)1 << 20)
+#define NOT_GIVEN UINT64_MAX
 
 typedef struct catalog {
     cli *c;
@@ -100,13 +100,6 @@ static fm_status read_key(const char *path, fm_buf *key)
     return FM_OK;
 }
 
-/* The memory of the machine; 0: not known. */
-static uint64_t machine_bytes(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : 0;
-}
-
 static void hung(void *server, const char *text)
 {
     fm_server_abandon(server, text);
@@ -128,22 +121,46 @@ static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *
     return rc;
 }
 
+/* A limit that an option, else the repository's config, changes. */
+typedef struct limit {
+    const char *option, *key, *unit;
+    uint64_t least, most, given; /* given: the option's number, NOT_GIVEN */
+    uint32_t *value;
+} limit;
+
+static fm_status read_limits(cli *c, const limit *all, size_t n)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        uint64_t v = all[i].given != NOT_GIVEN ? all[i].given : *all[i].value;
+        if (all[i].given == NOT_GIVEN)
+            rc = fm_ops_config_uint(c, all[i].key, all[i].unit, all[i].least, all[i].most, &v);
+        *all[i].value = (uint32_t)v;
+    }
+    return rc;
+}
+
 static fm_status plan_all(cli *c, const char *rev, uint32_t rows)
 {
     uint32_t ranks = FM_MAX(c->ranks, 1u);
     c->ranks = 0; /* one process makes the plan */
     FM_TRY(fm_ops_open(c));
     FM_TRY(fm_ops_engine(c));
-    return plan_serve(c, rev, ranks, c->stages, rows, machine_bytes());
+    return plan_serve(c, rev, ranks, c->stages, rows, fm_ops_machine_bytes());
 }
 
 int cmd_serve(cli *c, int argc, char **argv)
 {
     fm_server_opts opts = fm_server_defaults();
     const char *args[OPT_LIST_MAX], *key_file = NULL;
-    uint64_t port = 8080, max_running = opts.max_running;
+    uint64_t port = 8080, max_running = opts.max_running, kv = NOT_GIVEN;
+    limit limits[] = {
+        {"max-queue", "serve.maxQueue", "requests", 0, 32768, NOT_GIVEN, &opts.max_queue},
+        {"max-models", "serve.maxModels", "models", 1, 65536, NOT_GIVEN, &opts.max_models},
+        {"max-tokens", "serve.maxTokens", "tokens", 1, 1048576, NOT_GIVEN, &opts.max_tokens},
+    };
     /* The other half is for the KV cache and for other programs. */
-    uint64_t weights = machine_bytes() / 2 / MIB;
+    uint64_t weights = fm_ops_machine_bytes() / 2 / MIB;
     opt_list pins = {.count = 0};
     size_t n;
     fm_buf key;
@@ -155,6 +172,16 @@ int cmd_serve(cli *c, int argc, char **argv)
         {0, "api-key-file", OPT_STR, "FILE", "ask clients for the key on its first line",
          &key_file},
         {0, "max-running", OPT_UINT, "N", "answers in one batch (32)", &max_running},
+        {0, "max-queue", OPT_UINT, "N",
+         "answers that may wait; more are refused (config serve.maxQueue, 256)", &limits[0].given},
+        {0, "max-models", OPT_UINT, "N", "versions in memory (config serve.maxModels, 64)",
+         &limits[1].given},
+        {0, "max-tokens", OPT_UINT, "N",
+         "most tokens that a request may ask for (config serve.maxTokens, 4096)", &limits[2].given},
+        {0, "kv-memory", OPT_UINT, "MIB",
+         "most memory for keys and values (config compute.kvMemory; an eighth of the machine's, "
+         "on a GPU 1024)",
+         &kv},
         {0, "weights-memory", OPT_UINT, "MIB",
          "most memory for weights, 0 = no bound (half of the machine's)", &weights},
         {0, "pin", OPT_LIST, "REV", "keep this version in memory; may be given again", &pins},
@@ -175,7 +202,16 @@ int cmd_serve(cli *c, int argc, char **argv)
         return cli_usage_error(c, "--port wants 0 to 65535, --max-running 1 to 4096");
     if (weights > UINT64_MAX / MIB)
         return cli_usage_error(c, "--weights-memory wants MiB, fewer");
+    if (kv != NOT_GIVEN && (kv == 0 || kv > FM_OPS_MIB_MAX))
+        return cli_usage_error(c, "--kv-memory wants MiB, at least 1");
+    for (size_t i = 0; i < FM_ARRAY_LEN(limits); i++)
+        if (limits[i].given != NOT_GIVEN &&
+            (limits[i].given < limits[i].least || limits[i].given > limits[i].most))
+            return cli_usage_error(c, "--%s wants %llu to %llu", limits[i].option,
+                                   (unsigned long long)limits[i].least,
+                                   (unsigned long long)limits[i].most);
     c->weight_bytes_max = weights * MIB;
+    c->kv_bytes_max = kv == NOT_GIVEN ? 0 : kv * MIB;
     if (plan && n != 1)
         return cli_usage_error(c, "--plan wants one REV");
     if (plan)
@@ -187,6 +223,7 @@ int cmd_serve(cli *c, int argc, char **argv)
     FM_THEN(rc, fm_repo_open(&k.repo, c->dir));
     if (rc == FM_OK && fm_store_lease(fm_repo_store(k.repo), false, "serve") != FM_OK)
         fm_error_clear(); /* read-only: gc cannot delete there either */
+    FM_THEN(rc, read_limits(c, limits, FM_ARRAY_LEN(limits)));
     FM_THEN(rc, fm_ops_engine(c));
     if (rc == FM_OK && key_file)
         rc = read_key(key_file, &key);

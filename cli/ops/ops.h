@@ -66,6 +66,7 @@ typedef struct fm_ops {
     const char *mode;          /* compute mode: "exact", "fast", "bf16"; NULL: exact */
     const char *device;        /* NULL: FMSTORE_DEVICE, config compute.device, else the CPU */
     uint64_t weight_bytes_max; /* of the engine; 0 = no budget */
+    uint64_t kv_bytes_max;     /* whole MiB; 0: config compute.kvMemory, or by the machine */
     bool keep_stored;          /* weights stay in their stored type */
     bool keep_packed;          /* packed weights are kept in the repository's cache/ */
     /* Several ranks (ranks.h): only for a program whose main starts them as fmstore's main does. */
@@ -77,6 +78,7 @@ typedef struct fm_ops {
     fm_repo *repo;           /* by fm_ops_open */
     fm_engine *engine;       /* by fm_ops_engine */
     uint32_t step_timeout_s; /* of the engine: config compute.stepTimeout, or rank 0's value */
+    uint64_t kv_bytes;       /* of the engine, or of all ranks together: from kv_bytes_max */
     bool ranks_taken;        /* the first engine uses the ranks; later engines are of one rank */
     struct fm_comm *comm;    /* by fmo_ranks_open */
     struct fm_ranks *others; /* by fmo_ranks_open: the ranks that this process started */
@@ -95,6 +97,12 @@ void fm_ops_close(fm_ops *c);
 fm_status fm_ops_lease(fm_ops *c, bool writes, const char *what);
 /* Makes the engine by the options above, unless there is one. */
 fm_status fm_ops_engine(fm_ops *c);
+/* Sets *value to the number that the repository's config has for key; it stays where there is none.
+ * FM_EINVAL, naming key and unit: no number from least to most. */
+fm_status fm_ops_config_uint(fm_ops *c, const char *key, const char *unit, uint64_t least,
+                             uint64_t most, uint64_t *value);
+#define FM_OPS_MIB_MAX (((uint64_t)1 << 40) - 1) /* the most MiB of a setting */
+uint64_t fm_ops_machine_bytes(void);             /* the machine's memory; 0: not known */
 
 /* Resolves rev to a commit and, unless tree is NULL, reads its tree, which the caller frees. */
 fm_status fm_ops_resolve(fm_ops *c, const char *rev, fm_oid *oid, fm_tree **tree);

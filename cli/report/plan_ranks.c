@@ -79,7 +79,7 @@ fm_status plan_serve(cli *c, const char *rev, uint32_t ranks, uint32_t stages, u
     const bool host = strcmp(fm_engine_device(c->engine), "cpu") == 0;
     const fm_serve_ask ask = {.arch = fm_model_arch(m),
                               .weight_bytes = fm_engine_stats_of(c->engine).weight_bytes,
-                              .kv_bytes = fm_engine_defaults().kv_bytes_max,
+                              .kv_bytes = c->kv_bytes,
                               .memory_bytes = host ? machine_bytes : 0,
                               .rows = rows};
     printf("plan    %s, mode %s, %u rank%s, a step of %u rows; of the rank with the most:\n", rev,

@@ -83,6 +83,9 @@ FM_CHECKED fm_status fmi_hooks_decode(fm_cursor *c, fm_seq *s, void **memory);
 FM_CHECKED fm_status fmi_seq_new(fm_seq **out, fm_model *m);
 /* Positions that a sequence of m can have for tokens. */
 uint32_t fmi_positions(const fm_model *m);
+/* What sets that limit, as the subject and verb of an error: the model, or the KV cache's memory,
+ * with the settings that change it. */
+const char *fmi_positions_limit(const fm_model *m);
 /* Grows the tables for len tokens, so that steps up to there allocate nothing. */
 FM_CHECKED fm_status fmi_seq_expect(fm_seq *s, uint32_t len);
 /* Sets the future token `at` (>= the sequence's length). Where it differs from the one set before,

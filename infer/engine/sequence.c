@@ -392,6 +392,13 @@ uint32_t fmi_positions(const fm_model *m)
     return positions > m->virtual_len ? positions - m->virtual_len : 0;
 }
 
+const char *fmi_positions_limit(const fm_model *m)
+{
+    if (fmi_priv(m)->rope->positions < m->arch.max_positions)
+        return "the KV cache (" FMI_KV_SETTING ") holds";
+    return "the model takes";
+}
+
 /* Holds the full pages of the model's virtual positions. */
 static fm_status begin(fm_seq *s)
 {
@@ -545,10 +552,7 @@ fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
     fmi_log_op(s, FMI_OP_RESERVE, len, 0);
     if (len > positions - s->base)
         return fm_fail(FM_ELIMIT, "sequence of %u tokens: %s at most %u", len,
-                       positions < s->model->arch.max_positions
-                           ? "the engine's KV memory (kv_bytes_max) holds"
-                           : "the model takes",
-                       positions - s->base);
+                       fmi_positions_limit(s->model), positions - s->base);
     fm_status rc = table_room(s, pages_of(s, len));
     if (rc == FM_OK && len > s->len)
         rc = own_blocks(s, len);

@@ -420,7 +420,7 @@ fm_status fmi_kv_take(fmi_kv_pool *p, int32_t *page)
             return rc;
         }
     } else {
-        return fm_fail(FM_ELIMIT, "KV cache: all of its %llu bytes are in use",
+        return fm_fail(FM_ELIMIT, "KV cache (" FMI_KV_SETTING "): all of its %llu bytes are in use",
                        (unsigned long long)kv->bytes_max);
     }
     p->state[*page] = (page_state){.holders = 1, .older = -1, .newer = -1};

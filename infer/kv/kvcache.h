@@ -20,6 +20,9 @@
 
 FM_BEGIN_DECLS
 
+/* The settings of its memory, for errors. */
+#define FMI_KV_SETTING "serve --kv-memory, config compute.kvMemory"
+
 typedef struct fmi_kv fmi_kv; /* one budget over its pools */
 typedef struct fmi_kv_pool fmi_kv_pool;
 /* A kept page leaves: the cache must not find it any more. Called inside of fmi_kv_take. */

@@ -24,10 +24,7 @@ static fm_status check(const fm_gen_request *q)
         return fm_fail(FM_EINVAL, "request: 'prompt' is empty");
     if (q->prompt_len >= positions)
         return fm_fail(FM_EINVAL, "request: 'prompt' has %zu tokens, %s at most %u", q->prompt_len,
-                       fmi_priv(q->model)->rope->positions < a->max_positions
-                           ? "the engine's KV memory (kv_bytes_max) holds"
-                           : "the model takes",
-                       positions ? positions - 1 : 0);
+                       fmi_positions_limit(q->model), positions ? positions - 1 : 0);
     for (size_t i = 0; i < q->prompt_len; i++)
         if (q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= a->vocab)
             return fm_fail(FM_EINVAL, "request: 'prompt' token %zu is %d, the vocabulary has %u", i,

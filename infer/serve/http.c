@@ -217,7 +217,8 @@ static void parse(fmi_job *j)
     if (fmi_server_admit(j->server, n))
         j->admitted = n;
     else
-        fmi_job_fail(j, 503, "queue_full", NULL, "too many requests are waiting; try again");
+        fmi_job_fail(j, 503, "queue_full", NULL,
+                     "too many requests are waiting (serve --max-queue); try again");
 }
 
 /* ==== stages ==== */

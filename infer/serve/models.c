@@ -99,7 +99,8 @@ static bool has_place(const fm_server *s, uint32_t beside)
 
 static fm_status no_place(const fm_server *s)
 {
-    return fm_fail(FM_ELIMIT, "all %u models that may be in memory are busy; try again",
+    return fm_fail(FM_ELIMIT,
+                   "all %u models that may be in memory are busy (serve --max-models); try again",
                    s->opts.max_models);
 }
 

@@ -51,7 +51,8 @@ static fm_status check(const fmi_states_request *q, uint32_t max_rows)
     if (q->n < 1)
         return fm_fail(FM_EINVAL, "%s: no tokens", q->what);
     if (q->n > a->max_positions || q->n > fmi_positions(q->model))
-        return fm_fail(FM_EINVAL, "%s: %zu tokens, the model takes at most %u", q->what, q->n,
+        return fm_fail(FM_EINVAL, "%s: %zu tokens, %s at most %u", q->what, q->n,
+                       fmi_positions_limit(q->model),
                        FM_MIN(a->max_positions, fmi_positions(q->model)));
     if (a->sw.encoder && q->n > max_rows)
         return fm_fail(FM_ELIMIT,

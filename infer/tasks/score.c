@@ -36,8 +36,8 @@ static fm_status check(const job *j)
             return fm_fail(FM_EINVAL, "score: token %zu is %d, the vocabulary has %u", i, q->ids[i],
                            a->vocab);
     if (j->feed > fmi_positions(q->model))
-        return fm_fail(FM_EINVAL, "score: %zu tokens, the model takes at most %u", q->n,
-                       fmi_positions(q->model));
+        return fm_fail(FM_EINVAL, "score: %zu tokens, %s at most %u", q->n,
+                       fmi_positions_limit(q->model), fmi_positions(q->model));
     return j->top_k > a->vocab
                ? fm_fail(FM_EINVAL, "score: top_k is %u, the vocabulary has %u", j->top_k, a->vocab)
                : FM_OK;

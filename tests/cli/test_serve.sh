@@ -10,7 +10,7 @@ command -v curl >/dev/null || { echo "skip: no curl"; exit 77; }
 command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
 
 tmp=$(mktemp -d) || exit 1
-server=
+server= ranks=
 cleanup() {
     [ -n "$server" ] && kill "$server" 2>/dev/null
     rm -rf "$tmp"
@@ -122,11 +122,11 @@ code=$?
 server=
 check "Ctrl-C ends it with 0, not $code" [ "$code" = 0 ]
 check "nothing was printed to stderr" [ ! -s serve.err ]
-# start ARGUMENT...: another server; its address in $url once it listens, "" where it ended.
+# start ARGUMENT...: another server, of $ranks processes where that is set; its address in $url once it listens, "" where it ended.
 start() {
     url=
     : >serve.out
-    "$fm" -C repo serve --port 0 "$@" >serve.out 2>serve.err &
+    "$fm" ${ranks:+--ranks "$ranks"} -C repo serve --port 0 "$@" >serve.out 2>serve.err &
     server=$!
     while [ -z "$url" ] && kill -0 "$server" 2>/dev/null; do
         url=$(sed -n 's|.*\(http://[^ ]*\).*|\1|p' serve.out)
@@ -161,4 +161,53 @@ if grep -q "^0*1 " /proc/net/if_inet6 2>/dev/null; then
     check "loopback says nothing more" [ ! -s serve.err ]
     stop
 fi
+# Limits: the options and the config's keys, and errors that name them.
+mkdir wide
+cp "$base"/* wide/
+sed -i 's/"max_position_embeddings": 256/"max_position_embeddings": 4096/' wide/config.json
+"$fm" -C repo import "$tmp/wide" --as wide >/dev/null || exit 1
+words() { # words N: a prompt of N ids
+    python3 -c "print('{\"model\":\"wide\",\"max_tokens\":2,\"prompt\":[' + '5,' * $(($1 - 1)) + '5]}')"
+}
+text() { get "$url/v1/completions" -d "$1"; }
+holds='the KV cache (serve --kv-memory, config compute.kvMemory) holds at most 319'
+start --mode exact --kv-memory 1 --max-tokens 7 --max-queue 0 --max-running 1
+check "a short text has room" grep -q '"choices"' <(text "$(words 300)")
+check "a long one names the setting" grep -qF "$holds" <(text "$(words 400)")
+check "its vector too" grep -qF "${holds/319/320}" <(get "$url/v1/embeddings" -d "{\"model\":\"wide\",\"input\":[$(seq -s, 1 400)]}")
+check "the cap of answers" grep -q '"param":"max_tokens"' <(text '{"model":"wide","prompt":"x","max_tokens":8}')
+check "no place to wait" grep -qF 'serve --max-queue' <(text '{"model":"wide","prompt":"x","max_tokens":2,"n":2}')
+stop
+printf '[compute]\n\tkvMemory = 2\n[serve]\n\tmaxTokens = 9\n\tmaxQueue = 1\n\tmaxModels = 1\n' >>repo/.fmstore/config
+start --mode exact --max-running 1
+check "config's memory is more" grep -q '"choices"' <(text "$(words 400)")
+check "and ends too" grep -qF 'holds at most 671' <(text "$(words 700)")
+check "config's cap" grep -q '"param":"max_tokens"' <(text '{"model":"wide","prompt":"x","max_tokens":10}')
+check "config's queue: one waits" grep -q '"choices"' <(text '{"model":"wide","prompt":"x","max_tokens":9,"n":2}')
+check "two do not" grep -qF 'serve --max-queue' <(text '{"model":"wide","prompt":"x","max_tokens":2,"n":3}')
+check "another version is answered" grep -q '"choices"' <(text '{"model":"atlas","prompt":"x","max_tokens":2}')
+get "$url/metrics" >metrics.txt
+check "config's models: one at a time" grep -q '^fmstore_models_resident 1$' metrics.txt
+stop
+start --kv-memory 8 --max-models 2 --max-tokens 10
+check "options come before config" grep -q '"choices"' <(text "$(words 700)")
+text '{"model":"atlas","prompt":"x","max_tokens":10}' >ten.json
+check "for each of them" grep -q '"choices"' ten.json
+get "$url/metrics" >metrics.txt
+check "two versions" grep -q '^fmstore_models_resident 2$' metrics.txt
+stop
+ranks=2
+start --mode exact --kv-memory 1
+check "ranks agree on one budget" grep -qF "$holds" <(text "$(words 400)")
+[ -z "$url" ] || stop
+server= ranks=
+"$fm" -C repo serve --max-models 0 >serve.out 2>serve.err
+check "no number of models" [ $? = 129 ]
+check "is refused by name" grep -qF -- '--max-models wants 1 to 65536' serve.err
+sed -i 's/maxTokens = 9/maxTokens = many/' repo/.fmstore/config
+"$fm" -C repo serve --port 0 >serve.out 2>serve.err
+check "a bad key is named" grep -qF "config serve.maxTokens is 'many', not a number of tokens" serve.err
+sed -i 's/kvMemory = 2/kvMemory = 0/' repo/.fmstore/config
+"$fm" -C repo run wide -p x >serve.out 2>serve.err
+check "in other commands too" grep -qF "config compute.kvMemory is '0', not a number of MiB" serve.err
 exit $failed

@@ -314,7 +314,8 @@ static void what_never_fits_is_refused_by_name(void **state)
     tk_ok(fm_scheduler_new(&s, e, 4));
     fm_gen_request q = {.model = m, .prompt = w->ids, .prompt_len = 130, .max_new = 2};
     fm_sample_defaults(&q.sampling);
-    tk_fails(fm_scheduler_add(s, &q, NULL), FM_EINVAL, "kv_bytes_max");
+    tk_fails(fm_scheduler_add(s, &q, NULL), FM_EINVAL,
+             "the KV cache (serve --kv-memory, config compute.kvMemory) holds at most 127");
     journal j[3]; /* each needs three of four blocks: they wait for each other */
     for (int i = 0; i < 3; i++)
         add(s, m, w->ids + i * 9, 80, 10, &j[i]);

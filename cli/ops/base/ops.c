@@ -1,8 +1,10 @@
 /* ops.c - opens the repository and the engine of a handle, once, by its options. */
 #include "cli/ops/ops.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/ops/base/ranks.h"
 #include "cli/ops/base/say.h"
@@ -10,6 +12,8 @@
 #include "store/base/mem.h"
 
 #define PATIENCE_S 600u
+#define MIB ((uint64_t)1 << 20)
+#define KV_LEAST_MIB ((uint64_t)256)
 
 fm_status fm_ops_open(fm_ops *c)
 {
@@ -37,20 +41,39 @@ fm_status fm_ops_lease(fm_ops *c, bool writes, const char *what)
     return rc;
 }
 
+fm_status fm_ops_config_uint(fm_ops *c, const char *key, const char *unit, uint64_t least,
+                             uint64_t most, uint64_t *value)
+{
+    char *text = c->repo ? fm_repo_config(c->repo, key) : NULL, *end = NULL;
+    if (!text)
+        return FM_OK;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    bool good =
+        text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && n >= least && n <= most;
+    if (good)
+        *value = n;
+    fm_status rc =
+        good ? FM_OK
+             : fm_fail(FM_EINVAL, "config %s is '%s', not a number of %s (%llu to %llu)", key, text,
+                       unit, (unsigned long long)least, (unsigned long long)most);
+    fm_free(text);
+    return rc;
+}
+
+uint64_t fm_ops_machine_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : 0;
+}
+
 /* Config fmstore.cachemax, in MiB; 0: nothing is kept there. */
 static fm_status cache_max(fm_ops *c, uint64_t *bytes)
 {
-    char *text = fm_repo_config(c->repo, "fmstore.cachemax"), *end = NULL;
-    if (!text)
-        return FM_OK;
-    unsigned long long mib = strtoull(text, &end, 10);
-    bool good = text[0] >= '0' && text[0] <= '9' && *end == '\0' && mib < (1ull << 40);
-    *bytes = (uint64_t)mib << 20;
-    fm_status rc =
-        good ? FM_OK
-             : fm_fail(FM_EINVAL, "config fmstore.cachemax is '%s', not a number of MiB", text);
-    fm_free(text);
-    return rc;
+    uint64_t mib = *bytes / MIB;
+    FM_TRY(fm_ops_config_uint(c, "fmstore.cachemax", "MiB", 0, FM_OPS_MIB_MAX, &mib));
+    *bytes = mib * MIB;
+    return FM_OK;
 }
 
 /* The first of --device, FMSTORE_DEVICE, config compute.device that is set. *kept owns the text. */
@@ -73,19 +96,31 @@ static fm_status pick_device(fm_ops *c, const char **out, char **kept)
 /* Config compute.stepTimeout, in seconds; 0: a step may take any time. */
 static fm_status read_step_timeout(fm_ops *c)
 {
-    char *text = c->repo ? fm_repo_config(c->repo, "compute.stepTimeout") : NULL, *end = NULL;
-    c->step_timeout_s = PATIENCE_S;
-    if (!text)
-        return FM_OK;
-    unsigned long long s = strtoull(text, &end, 10);
-    bool good = text[0] >= '0' && text[0] <= '9' && *end == '\0' && s <= 10000000;
+    uint64_t s = PATIENCE_S;
+    FM_TRY(fm_ops_config_uint(c, "compute.stepTimeout", "seconds", 0, 10000000, &s));
     c->step_timeout_s = (uint32_t)s;
-    fm_status rc =
-        good ? FM_OK
-             : fm_fail(FM_EINVAL, "config compute.stepTimeout is '%s', not a number of seconds",
-                       text);
-    fm_free(text);
-    return rc;
+    return FM_OK;
+}
+
+/* The KV cache's memory: the caller's number, else config compute.kvMemory, else an eighth of the
+ * machine's. A GPU takes all of it at once, and its memory is not the machine's: there the default
+ * is the engine's own. */
+static fm_status read_kv_memory(fm_ops *c, uint64_t engine_default)
+{
+    const char *device;
+    char *kept;
+    uint64_t mib = c->kv_bytes_max / MIB;
+    if (mib == 0)
+        FM_TRY(fm_ops_config_uint(c, "compute.kvMemory", "MiB", 1, FM_OPS_MIB_MAX, &mib));
+    c->kv_bytes = mib * MIB;
+    if (mib)
+        return FM_OK;
+    FM_TRY(pick_device(c, &device, &kept));
+    bool host = !device || strcmp(device, "cpu") == 0;
+    uint64_t machine = host ? fm_ops_machine_bytes() : 0;
+    c->kv_bytes = machine ? FM_MAX(machine / 8 / MIB, KV_LEAST_MIB) * MIB : engine_default;
+    fm_free(kept);
+    return FM_OK;
 }
 
 static fm_status new_engine(fm_ops *c, fm_engine_opts *opts)
@@ -111,6 +146,8 @@ fm_status fm_ops_engine(fm_ops *c)
     if (c->mode)
         opts.mode = c->mode;
     fm_status rc = fmo_ranks_mine() == 0 ? read_step_timeout(c) : FM_OK;
+    FM_THEN(rc, read_kv_memory(c, opts.kv_bytes_max));
+    opts.kv_bytes_max = c->kv_bytes;
     if (rc == FM_OK && fmo_ranks_wanted(c) && !c->comm)
         rc = fmo_ranks_open(c, c->split_batches);
     bool takes = c->comm && !c->ranks_taken;

@@ -118,6 +118,7 @@ fm_status fmo_ranks_tell_engine(fm_ops *c)
     fm_json_put(&rc, o, "threads", fm_json_new_int(c->threads));
     fm_json_put(&rc, o, "stages", fm_json_new_int(c->stages));
     fm_json_put(&rc, o, "weights", fm_json_new_int((int64_t)c->weight_bytes_max));
+    fm_json_put(&rc, o, "kv", fm_json_new_int((int64_t)c->kv_bytes));
     fm_json_put(&rc, o, "step_timeout", fm_json_new_int(c->step_timeout_s));
     fm_json_put(&rc, o, "stored", fm_json_new_bool(c->keep_stored));
     fm_json_put(&rc, o, "packed", fm_json_new_bool(c->keep_packed));

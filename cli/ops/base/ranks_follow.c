@@ -16,6 +16,7 @@ static fm_status hear_engine(fm_ops *c, fm_json **said, const char **repo)
     c->threads = (unsigned)fm_json_int(fm_json_get(*said, "threads"), 0);
     c->stages = (uint32_t)fm_json_int(fm_json_get(*said, "stages"), 0);
     c->weight_bytes_max = (uint64_t)fm_json_int(fm_json_get(*said, "weights"), 0);
+    c->kv_bytes_max = (uint64_t)fm_json_int(fm_json_get(*said, "kv"), 0);
     c->step_timeout_s = (uint32_t)fm_json_int(fm_json_get(*said, "step_timeout"), 0);
     c->keep_stored = fm_json_bool(fm_json_get(*said, "stored"), false);
     c->keep_packed = fm_json_bool(fm_json_get(*said, "packed"), false);

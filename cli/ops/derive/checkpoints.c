@@ -44,17 +44,7 @@ struct fmo_checkpoints {
 
 static fm_status config_number(uint64_t *out, fm_ops *c, const char *key)
 {
-    char *text = fm_repo_config(c->repo, key), *end = NULL;
-    if (!text)
-        return FM_OK;
-    unsigned long long n = strtoull(text, &end, 10);
-    bool good = text[0] >= '0' && text[0] <= '9' && *end == '\0' && n <= UINT32_MAX;
-    *out = n;
-    fm_status rc =
-        good ? FM_OK
-             : fm_fail(FM_EINVAL, "config %s is '%s', not a number of steps or states", key, text);
-    fm_free(text);
-    return rc;
+    return fm_ops_config_uint(c, key, "steps or states", 0, UINT32_MAX, out);
 }
 
 fm_status fmo_checkpoints_policy_fill(fm_keep_policy *p, fm_ops *c)

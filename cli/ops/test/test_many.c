@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "store/base/mem.h"
 
@@ -206,8 +205,8 @@ static fm_status read_suites(fm_ops *c, fm_test_result *t, const fm_test_choice 
 
 static uint64_t half_of_memory(void)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : UINT64_MAX;
+    uint64_t bytes = fm_ops_machine_bytes();
+    return bytes ? bytes / 2 : UINT64_MAX;
 }
 
 /* Mapped files do not count: the system can drop their pages. */
