@@ -11,7 +11,7 @@
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
-#define PATIENCE_S 600u
+#define STEP_TIMEOUT_S 600u
 #define MIB ((uint64_t)1 << 20)
 #define KV_LEAST_MIB ((uint64_t)256)
 
@@ -96,7 +96,7 @@ static fm_status pick_device(fm_ops *c, const char **out, char **kept)
 /* Config compute.stepTimeout, in seconds; 0: a step may take any time. */
 static fm_status read_step_timeout(fm_ops *c)
 {
-    uint64_t s = PATIENCE_S;
+    uint64_t s = STEP_TIMEOUT_S;
     FM_TRY(fm_ops_config_uint(c, "compute.stepTimeout", "seconds", 0, 10000000, &s));
     c->step_timeout_s = (uint32_t)s;
     return FM_OK;
