@@ -1,6 +1,7 @@
-/* convert.c - values of any type as float32. */
+/* convert.c - values of any type as float32, of bytes or of a tensor that is read for them. */
 #include "store/quant/dequant.h"
 #include "store/tensor/float16.h"
+#include "store/tree.h"
 
 static fm_dequant_fn *dequant_of(fm_dtype dtype)
 {
@@ -25,4 +26,14 @@ fm_status fm_to_f32(float *dst, fm_dtype dtype, const void *src, uint64_t n)
                        (unsigned long long)n, info->name);
     dequant_of(dtype)(dst, src, n / info->block_elems);
     return FM_OK;
+}
+
+fm_status fm_entry_read_f32(float *dst, const fm_provider *p, const fm_entry *e, uint64_t first,
+                            uint64_t n, void *raw)
+{
+    const fm_dtype_info *info = fm_dtype_get(e->dtype);
+
+    FM_TRY(fm_entry_read_range(p, e, first / info->block_elems * info->block_bytes,
+                               n / info->block_elems * info->block_bytes, raw, 0));
+    return fm_to_f32(dst, e->dtype, raw, n);
 }

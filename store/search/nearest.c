@@ -79,11 +79,7 @@ static uint64_t elems_of(const fm_entry *e)
 static fm_status window(const struct src_nearest *n, const sample *k, const fm_provider *from,
                         const fm_entry *e, float *to)
 {
-    const fm_dtype_info *type = fm_dtype_get(e->dtype);
-    const uint64_t at = k->first / type->block_elems * type->block_bytes,
-                   bytes = k->elems / type->block_elems * type->block_bytes;
-    FM_TRY(fm_entry_read_range(from, e, at, bytes, n->bytes, 0));
-    return fm_to_f32(to, e->dtype, n->bytes, k->elems);
+    return fm_entry_read_f32(to, from, e, k->first, k->elems, n->bytes);
 }
 
 static fm_status take_sample(struct src_nearest *n, const fm_entry *e, const fm_provider *from)
@@ -277,12 +273,11 @@ fm_status src_nearest_new(fms_search *s, const fm_tree *tree, const fm_provider 
     n->other = fm_malloc(WINDOW_ELEMS * sizeof *n->other);
     n->bytes = fm_malloc(WINDOW_ELEMS * sizeof(double)); /* no type has larger elements */
     n->pinned = s->trees;
-    fm_status rc = n->other && n->bytes ? fm_map_new(&n->offered) : FM_ENOMEM;
-    FM_THEN(rc, fm_map_new(&n->distance));
-    for (uint32_t t = 0; rc == FM_OK && t < s->trees; t++)
-        rc = note(n, s->tree[t], &again);
-    FM_THEN(rc, take_samples(s, tree, from));
-    return rc;
+    FM_TRY(n->other && n->bytes ? fm_map_new(&n->offered) : FM_ENOMEM);
+    FM_TRY(fm_map_new(&n->distance));
+    for (uint32_t t = 0; t < s->trees; t++)
+        FM_TRY(note(n, s->tree[t], &again));
+    return take_samples(s, tree, from);
 }
 
 fm_status src_nearest_offer(fms_search *s, const fm_tree *tree)

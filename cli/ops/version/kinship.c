@@ -54,15 +54,6 @@ static void count_fit(fm_import_kin *out, const fm_tree *child, const fm_tree *p
     }
 }
 
-static fm_status read_values(float *out, const fm_provider *p, const fm_entry *e, uint64_t at,
-                             uint64_t n, uint8_t *raw)
-{
-    const fm_dtype_info *d = fm_dtype_get(e->dtype);
-    FM_TRY(fm_entry_read_range(p, e, at / d->block_elems * d->block_bytes,
-                               n / d->block_elems * d->block_bytes, raw, 0));
-    return fm_to_f32(out, e->dtype, raw, n);
-}
-
 /* The cosine of the two is above a half. */
 static bool same_way(const float *a, const float *b, uint64_t n)
 {
@@ -89,8 +80,8 @@ static fm_status look_at(fm_import_kin *out, const pair *m, const fm_provider *p
     FM_TRY(fm_shape_elems(&elems, &m->child->shape));
     const uint64_t n = FM_MIN(elems, (uint64_t)VALUES);
     const uint64_t at = (elems - n) / 2 / BLOCK_ELEMS * BLOCK_ELEMS;
-    fm_status rc = read_values(values, pc, m->child, at, n, raw);
-    FM_THEN(rc, read_values(values + VALUES, pp, m->parent, at, n, raw));
+    fm_status rc = fm_entry_read_f32(values, pc, m->child, at, n, raw);
+    FM_THEN(rc, fm_entry_read_f32(values + VALUES, pp, m->parent, at, n, raw));
     if (rc == FM_OK) {
         out->looked++;
         out->alike += same_way(values, values + VALUES, n);
