@@ -105,39 +105,33 @@ static fm_status read_step_timeout(fm_ops *c)
 /* The KV cache's memory: the caller's number, else config compute.kvMemory, else an eighth of the
  * machine's. A GPU takes all of it at once, and its memory is not the machine's: there the default
  * is the engine's own. */
-static fm_status read_kv_memory(fm_ops *c, uint64_t engine_default)
+static fm_status read_kv_memory(fm_ops *c, const fm_engine_opts *opts)
 {
-    const char *device;
-    char *kept;
     uint64_t mib = c->kv_bytes_max / MIB;
     if (mib == 0)
         FM_TRY(fm_ops_config_uint(c, "compute.kvMemory", "MiB", 1, FM_OPS_MIB_MAX, &mib));
     c->kv_bytes = mib * MIB;
     if (mib)
         return FM_OK;
-    FM_TRY(pick_device(c, &device, &kept));
-    bool host = !device || strcmp(device, "cpu") == 0;
+    bool host = !opts->device || strcmp(opts->device, "cpu") == 0;
     uint64_t machine = host ? fm_ops_machine_bytes() : 0;
-    c->kv_bytes = machine ? FM_MAX(machine / 8 / MIB, KV_LEAST_MIB) * MIB : engine_default;
-    fm_free(kept);
+    c->kv_bytes = machine ? FM_MAX(machine / 8 / MIB, KV_LEAST_MIB) * MIB : opts->kv_bytes_max;
     return FM_OK;
 }
 
 static fm_status new_engine(fm_ops *c, fm_engine_opts *opts)
 {
-    char *kept, card[RANKS_CARD_BYTES];
-    fm_status rc = pick_device(c, &opts->device, &kept);
-    FM_THEN(rc, opts->comm ? fmo_ranks_card(c, &opts->device, card) : FM_OK);
-    FM_THEN(rc, fm_engine_new(&c->engine, opts));
-    if (rc == FM_OK)
-        fm_engine_hung(c->engine, c->ui.hung, c->ui.ctx);
-    fm_free(kept);
-    return rc;
+    char card[RANKS_CARD_BYTES];
+    if (opts->comm)
+        FM_TRY(fmo_ranks_card(c, &opts->device, card));
+    FM_TRY(fm_engine_new(&c->engine, opts));
+    fm_engine_hung(c->engine, c->ui.hung, c->ui.ctx);
+    return FM_OK;
 }
 
 fm_status fm_ops_engine(fm_ops *c)
 {
-    char *folder = NULL;
+    char *folder = NULL, *device;
     if (c->engine)
         return FM_OK;
     fm_engine_opts opts = fm_engine_defaults();
@@ -145,8 +139,9 @@ fm_status fm_ops_engine(fm_ops *c)
     opts.keep_stored = c->keep_stored;
     if (c->mode)
         opts.mode = c->mode;
-    fm_status rc = fmo_ranks_mine() == 0 ? read_step_timeout(c) : FM_OK;
-    FM_THEN(rc, read_kv_memory(c, opts.kv_bytes_max));
+    fm_status rc = pick_device(c, &opts.device, &device);
+    FM_THEN(rc, fmo_ranks_mine() == 0 ? read_step_timeout(c) : FM_OK);
+    FM_THEN(rc, read_kv_memory(c, &opts));
     opts.kv_bytes_max = c->kv_bytes;
     if (rc == FM_OK && fmo_ranks_wanted(c) && !c->comm)
         rc = fmo_ranks_open(c, c->split_batches);
@@ -169,6 +164,7 @@ fm_status fm_ops_engine(fm_ops *c)
         opts.cache_dir = opts.cache_bytes_max ? folder : NULL;
     }
     FM_THEN(rc, new_engine(c, &opts));
+    fm_free(device);
     fm_free(folder);
     return rc;
 }

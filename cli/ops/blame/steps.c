@@ -17,9 +17,8 @@
 #include "train/attribution.h"
 #include "train/train.h"
 
-#define PREFIX "refs/fmstore/checkpoints/"
 #define STATES_BYTES (1ull << 30) /* limit for the states held in memory */
-enum { RUN_HEX = 20, FINE = 16 };
+enum { FINE = 16 };
 
 typedef struct kept_state { /* a checkpoint, or a state in memory */
     uint32_t step;
@@ -92,10 +91,10 @@ static fm_status take_ref(void *ctx, const char *name, const fm_oid *oid)
 
 static fm_status find_kept(hunt *h)
 {
-    char hex[FM_HEX_CHARS + 1], prefix[sizeof PREFIX + RUN_HEX + 2];
+    char hex[FM_HEX_CHARS + 1], prefix[sizeof FM_CHECKPOINTS + FM_RUN_CHARS + 2];
     fm_status rc = name_run(h);
     fm_digest_hex(&h->run, hex);
-    snprintf(prefix, sizeof prefix, PREFIX "%.*s/", RUN_HEX, hex);
+    snprintf(prefix, sizeof prefix, FM_CHECKPOINTS "%.*s/", (int)FM_RUN_CHARS, hex);
     FM_THEN(rc, fm_ref_each(h->r->c->repo, prefix, take_ref, h));
     h->m->steps.states_kept = h->count;
     return rc;
