@@ -105,7 +105,7 @@ typedef struct rendering {
     uint64_t work, work_max; /* done and the most, of all turns together */
 } rendering;
 
-/* text: initialized here, released by the caller. */
+/* text: initialized and released by the caller, empty; gets its bound here. */
 static fm_status render_text(rendering *r, const fm_json *messages, fm_buf *text)
 {
     jj_scope scope = {.parent = NULL};
@@ -115,7 +115,6 @@ static fm_status render_text(rendering *r, const fm_json *messages, fm_buf *text
                 .work_max = r->work_max > r->work ? r->work_max - r->work : 1};
     fm_status rc;
 
-    fm_buf_init(text, 0);
     FM_TRY(fm_arena_new(&c.arena));
     rc = globals(&c, messages, r->tools, r->add_prompt, r->extra);
     /* c.bytes: the values of what was given, at most JJ_MEMORY_MAX */
@@ -145,16 +144,16 @@ static fm_status render_changed(rendering *r, const fm_json *messages, fm_buf *t
         fm_json *changed = NULL;
         if ((k & changes) != k)
             continue;
-        rc = fmi_chat_plain(&changed, messages, k);
-        FM_THEN(rc, render_text(r, changed, &made[k]));
+        rc = k ? fmi_chat_plain(&changed, messages, k) : FM_OK;
+        FM_THEN(rc, render_text(r, k ? changed : messages, &made[k]));
         fm_json_free(changed);
         there[k] = rc == FM_OK;
         if (k == changes || (there[k] && fmi_chat_shows_all(&made[k], NULL, messages)) ||
             (rc < 0 && rc != FM_EINVAL))
             best = k;
     }
-    for (int k = 0; best == changes && k < changes;
-         k++) /* what shows no more than all of them do */
+    /* The least that shows no more than all the changes do. */
+    for (int k = 0; best == changes && k < changes; k++)
         if (there[k] &&
             (!there[changes] || fmi_chat_shows_all(&made[k], &made[changes], messages))) {
             best = k;
