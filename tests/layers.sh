@@ -8,7 +8,7 @@ set -u
 root=${1:-$(dirname "$0")/..}
 cd "$root" || exit 1
 
-LC_ALL=C find store lineage infer train testing cli -type f \
+LC_ALL=C find store lineage infer train testing remote cli -type f \
     \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | LC_ALL=C sort |
 perl -e '
 use strict;
@@ -21,10 +21,11 @@ my %may = (
     infer => [qw(infer store)],
     train => [qw(train infer store)],
     testing => [qw(testing infer store)],
-    cli => [qw(cli lineage train testing infer store)],
+    remote => [qw(remote lineage store)],
+    cli => [qw(cli remote lineage train testing infer store)],
 );
 # What cli may see of the other folders: the public headers and what these include.
-my $public = qr{^(?:store/(?:base/(?:\w+/)?\w+|store|tensor|tree|source|merge)|lineage/lineage
+my $public = qr{^(?:store/(?:base/(?:\w+/)?\w+|store|tensor|tree|source|merge)|lineage/lineage|remote/\w+
     |infer/(?:infer|arch|chat|comm|comm_launch|parallel_plan|sampler|tokenizer|prompt|trace|serve/\w+)|train/(?:train|attribution)
     |testing/(?:testing|stats|report|policy|blame|interpolate))\.h$}x;
 # Foreign headers and the only files that may include them.
@@ -37,7 +38,7 @@ my @foreign = (
     [qr{^openssl/}, qr{^store/base/math/hash\.c$}],
     [qr{^(?:dnnl|oneapi/dnnl|cuda|cublas|nccl|nvrtc|mpi)}, qr{^infer/}],
     [qr{^microhttpd\.h$}, qr{^infer/serve/mhd\.h$}],
-    [qr{^curl/}, qr{^store/}],
+    [qr{^curl/}, qr{^remote/http/curl\.h$}],
     [qr{^pcre2\.h$}, qr{^store/base/text/regex\.c$}],
     [qr{^utf8proc\.h$}, qr{^infer/}],
     [qr{^xxhash\.h$}, qr{^infer/model/packed_file\.c$}],
@@ -85,7 +86,7 @@ sub blank {
 sub check_include {
     my ($file, $line, $name, $ours) = @_;
     my ($from) = $file =~ m{^(\w+)/};
-    if ($ours && $name =~ m{^(store|lineage|infer|train|testing|cli|tests)/}) {
+    if ($ours && $name =~ m{^(store|lineage|infer|train|testing|remote|cli|tests)/}) {
         my $to = $1;
         breach($file, $line, "$from must not include $name") unless grep { $_ eq $to } @{$may{$from}};
         breach($file, $line, "cli sees public headers only, not $name")
@@ -136,7 +137,7 @@ exit($breaches ? 1 : 0);
 failed=$?
 
 # Each folder of the top explains itself, and its sub-folders, to its next maintainer.
-for folder in store lineage infer train testing cli tests; do
+for folder in store lineage infer train testing remote cli tests; do
     if [ ! -s "$folder/README.md" ]; then
         echo "$folder: no README.md"
         failed=1

@@ -8,7 +8,7 @@ import pathlib
 import re
 import subprocess
 
-TOPS = ["store", "lineage", "infer", "train", "testing", "cli"]
+TOPS = ["store", "lineage", "infer", "train", "testing", "remote", "cli"]
 
 # Lowest first. What stands to the right may include and call what stands to its left. A dot is what lies in the
 # top folder itself: its public headers. An entry is a folder with all below it, or one file; the longest one wins.
@@ -17,6 +17,7 @@ ORDER = {
     "infer": ". arch cpu device comm cuda kv tokenizer jinja text grammar model engine plan sched tasks serve",
     "train": ". params net data pass objective run attribution",
     "testing": ". assert cases stats suite foreign run report search",
+    "remote": ". http wire link bucket hub",
     "cli": "ops ops/base ops/version ops/derive ops/blame ops/blame/report ops/replay ops/test base . report cmd main.c",
 }
 
