@@ -7,6 +7,14 @@
 
 int cmd_init(cli *c, int argc, char **argv);
 int cmd_import(cli *c, int argc, char **argv);
+int cmd_clone(cli *c, int argc, char **argv);
+int cmd_remote(cli *c, int argc, char **argv);
+int cmd_ls_remote(cli *c, int argc, char **argv);
+int cmd_fetch(cli *c, int argc, char **argv);
+int cmd_pull(cli *c, int argc, char **argv);
+int cmd_push(cli *c, int argc, char **argv);
+int cmd_upload_pack(cli *c, int argc, char **argv);
+int cmd_receive_pack(cli *c, int argc, char **argv);
 int cmd_export(cli *c, int argc, char **argv);
 int cmd_log(cli *c, int argc, char **argv);
 int cmd_graph(cli *c, int argc, char **argv);

@@ -13,27 +13,6 @@ static bool author_ok(const char *s)
            !strchr(lt + 1, '<') && !strchr(s, '\n') && strspn(s, " ") == 0;
 }
 
-/* Reads REPO/config, then git's files (lineage.git/config, the user's, the system's). */
-char *fm_repo_config(fm_repo *r, const char *key)
-{
-    char *path = fm_path_join(r->path, "config"), *out = NULL;
-    git_config *ours = NULL, *theirs = NULL;
-    git_buf value = GIT_BUF_INIT;
-    int code = path ? git_config_open_ondisk(&ours, path) : -1;
-
-    if (code == 0)
-        code = git_config_get_string_buf(&value, ours, key);
-    if (code < 0 && git_repository_config(&theirs, r->git) == 0)
-        code = git_config_get_string_buf(&value, theirs, key);
-    if (code == 0 && value.size > 0)
-        out = fm_strndup(value.ptr, value.size);
-    git_buf_dispose(&value);
-    git_config_free(ours);
-    git_config_free(theirs);
-    fm_free(path);
-    return out;
-}
-
 fm_status fml_author(char **out, fm_repo *r, const char *given)
 {
     const char *name = getenv("GIT_AUTHOR_NAME"), *mail = getenv("GIT_AUTHOR_EMAIL");

@@ -29,11 +29,18 @@ FM_CHECKED fm_status fm_repo_init(const char *dir, bool bare);
  * make a repository; FM_EVERSION: written by a newer fmstore; FM_ECORRUPT names the damaged file. A
  * repository on a read-only disk can be read. */
 FM_CHECKED fm_status fm_repo_open(fm_repo **out, const char *dir);
+/* *yes: dir itself is a repository, or its .fmstore is; folders above do not count. */
+FM_CHECKED fm_status fm_repo_is(const char *dir, bool *yes);
 void fm_repo_close(fm_repo *r);
 fm_store *fm_repo_store(fm_repo *r);
 /* The value of key ("fmstore.cachemax") in REPO/config, else in git's own files; NULL: unset. The
  * caller frees it with fm_free. */
 char *fm_repo_config(fm_repo *r, const char *key);
+/* Sets key in REPO/config, or removes it (value NULL; a key that is not there is fine). */
+FM_CHECKED fm_status fm_repo_config_set(fm_repo *r, const char *key, const char *value);
+/* Calls fn for each key of REPO/config that begins with prefix ("remote."), in the file's order. */
+typedef fm_status (*fm_config_fn)(void *ctx, const char *key, const char *value);
+FM_CHECKED fm_status fm_repo_config_each(fm_repo *r, const char *prefix, fm_config_fn fn, void *ctx);
 const char *fm_repo_path(const fm_repo *r); /* the folder that holds config, packs, lineage.git */
 
 /* ---- versions ---- */
@@ -89,6 +96,8 @@ FM_CHECKED fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *t
 FM_CHECKED fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid,
                                    const fm_oid *old, const char *reflog);
 FM_CHECKED fm_status fm_ref_read(fm_repo *r, fm_oid *out, const char *name); /* FM_ENOTFOUND */
+/* Likewise, but what the ref itself holds: an annotated tag is not peeled. */
+FM_CHECKED fm_status fm_ref_read_raw(fm_repo *r, fm_oid *out, const char *name);
 FM_CHECKED fm_status fm_ref_delete(fm_repo *r, const char *name, const fm_oid *old);
 /* Whether git takes refs/heads/<name>. FM_EINVAL says why not. */
 FM_CHECKED fm_status fm_branch_name_check(const char *name);

@@ -189,6 +189,20 @@ fm_status fm_ref_read(fm_repo *r, fm_oid *out, const char *name)
     return rc;
 }
 
+fm_status fm_ref_read_raw(fm_repo *r, fm_oid *out, const char *name)
+{
+    git_oid id;
+    bool there;
+
+    memset(out, 0, sizeof *out);
+    FM_TRY(check_ref_name(name));
+    FM_TRY(fml_ref_peek(r, &id, &there, name));
+    if (!there)
+        return fm_fail(FM_ENOTFOUND, "no ref '%s'", name);
+    fml_from_git(out, &id);
+    return FM_OK;
+}
+
 /* ---- HEAD ---- */
 
 static bool ref_exists(fm_repo *r, const char *name)

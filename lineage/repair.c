@@ -212,24 +212,10 @@ static fm_status repair_store(repair *p)
     return rc;
 }
 
-/* Whether `from` itself is a repository. fm_repo_open would also take a folder above it, and a
- * model's folder may lie inside this repository's. */
-static fm_status is_repo(const char *from, bool *yes)
-{
-    char *bare = fm_path_join(from, "lineage.git"),
-         *dot = fm_path_join(from, ".fmstore/lineage.git");
-
-    *yes = bare && dot && (fm_path_is_dir(bare) || fm_path_is_dir(dot));
-    fm_status rc = bare && dot ? FM_OK : FM_ENOMEM;
-    fm_free(bare);
-    fm_free(dot);
-    return rc;
-}
-
 static fm_status open_from(repair *p, const char *from)
 {
-    bool repo;
-    FM_TRY(is_repo(from, &repo));
+    bool repo; /* fm_repo_open would take a folder above, and a model may lie inside r's */
+    FM_TRY(fm_repo_is(from, &repo));
     if (repo)
         return fm_repo_open(&p->other, from);
     FM_TRY(fm_source_open(&p->source, from));

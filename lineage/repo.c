@@ -163,6 +163,15 @@ static fm_status root_at(char **out, const char *folder)
     return rc;
 }
 
+fm_status fm_repo_is(const char *dir, bool *yes)
+{
+    char *root = NULL;
+    fm_status rc = root_at(&root, dir);
+    *yes = root != NULL;
+    fm_free(root);
+    return rc;
+}
+
 /* Tries dir and dir/.fmstore, then the same for each folder above. */
 static fm_status find_root(char **out, const char *dir)
 {

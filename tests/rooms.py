@@ -17,8 +17,8 @@ ORDER = {
     "infer": ". arch cpu device comm cuda kv tokenizer jinja text grammar model engine plan sched tasks serve",
     "train": ". params net data pass objective run attribution",
     "testing": ". assert cases stats suite foreign run report search",
-    "remote": ". http wire link bucket hub",
-    "cli": "ops ops/base ops/version ops/derive ops/blame ops/blame/report ops/replay ops/test base . report cmd main.c",
+    "remote": ". http wire link bucket sync hub",
+    "cli": "ops ops/base ops/remote ops/version ops/derive ops/blame ops/blame/report ops/replay ops/test base . report cmd main.c",
 }
 
 

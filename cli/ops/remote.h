@@ -1,0 +1,70 @@
+/* remote.h - other repositories by name: clone, fetch, pull, push, as git has them.
+ *
+ * A remote is remote.<name>.url in REPO/config. Its branches as they were seen last are
+ * refs/remotes/<name>/<branch>, "origin/x" on a command line. There is no working tree and no current
+ * branch, so clone makes a branch of each of the remote's, and pull forwards each that can be. Tags
+ * come with all branches; notes and results are merged by union, whichever way they go.
+ *
+ * What becomes of each ref is told by ui.message, and as result "ref" {"name", "outcome", "old",
+ * "new", "text"}: outcome "new", "forwarded", "forced", "deleted", "kept", "refused" or "up to
+ * date". FM_EREFUSED: at least one ref was refused; the others moved. */
+#ifndef FM_OPS_REMOTE_H
+#define FM_OPS_REMOTE_H
+
+#include "cli/ops/ops.h"
+#include "remote/remote.h"
+
+FM_BEGIN_DECLS
+
+/* FM_EEXISTS, FM_EINVAL: the name is there, or git forbids it. A path becomes absolute. */
+fm_status fm_ops_remote_add(fm_ops *c, const char *name, const char *url);
+fm_status fm_ops_remote_set_url(fm_ops *c, const char *name, const char *url);
+fm_status fm_ops_remote_remove(fm_ops *c, const char *name);        /* with its refs/remotes */
+fm_status fm_ops_remote_is(fm_ops *c, const char *name, bool *yes); /* a remote has this name */
+typedef fm_status (*fm_ops_remote_fn)(void *ctx, const char *name, const char *url);
+fm_status fm_ops_remote_each(fm_ops *c, fm_ops_remote_fn fn, void *ctx);
+
+typedef struct fm_fetch_opts {
+    const char *remote;        /* NULL: the only one, else origin */
+    const char *const *branch; /* count 0: all, with all tags */
+    size_t count;
+    bool dry_run; /* says what would travel */
+    bool
+        lineage_only; /* git's objects alone; config remote.<name>.lineageOnly has the same effect */
+} fm_fetch_opts;
+fm_status fm_ops_fetch(fm_ops *c, const fm_fetch_opts *o, fm_travel *out);
+/* Fetches, makes branches that are new and forwards those that are behind; one that has versions of
+ * its own is left as it is and refused. */
+fm_status fm_ops_pull(fm_ops *c, const fm_fetch_opts *o, fm_travel *out);
+
+typedef struct fm_clone_opts {
+    const char *url, *dir;
+    bool bare;
+    const char *branch; /* NULL: all */
+    bool lineage_only;
+} fm_clone_opts;
+/* Makes the repository and the remote origin, and pulls; c must have no repository open, and has this
+ * one afterwards. Where the transfer breaks off, the repository stays with what has come. */
+fm_status fm_ops_clone(fm_ops *c, const fm_clone_opts *o, fm_travel *out);
+
+typedef struct fm_push_opts {
+    const char *remote; /* a name or a URL; NULL: as above */
+    const char *const
+        *spec; /* "x" (a branch or tag), "SRC:DST", ":DST" deletes; count 0 with all */
+    size_t count;
+    bool all;   /* all branches and tags */
+    bool lease; /* a branch may lose versions, if it holds what was fetched last */
+    bool dry_run;
+} fm_push_opts;
+fm_status fm_ops_push(fm_ops *c, const fm_push_opts *o, fm_travel *out);
+
+/* The refs of a remote, or of a URL. */
+fm_status fm_ops_ls_remote(fm_ops *c, const char *remote, fm_exchange_ref_fn fn, void *ctx);
+
+/* Brings objects that a version's tree names and this repository lacks, of the tensors and files
+ * whose path matches one of the patterns (fnmatch; count 0: all). */
+fm_status fm_ops_fetch_tree(fm_ops *c, const char *remote, const fm_tree *tree,
+                            const char *const *pattern, size_t count, fm_travel *out);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,25 @@
+/* open.h - the far side of a URL. */
+#ifndef FM_REMOTE_LINK_OPEN_H
+#define FM_REMOTE_LINK_OPEN_H
+
+#include "remote/link/url.h"
+#include "remote/wire/client.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fmr_open_opts {
+    const char *ssh; /* the command that stands for ssh, run by the shell; NULL: $GIT_SSH_COMMAND,
+                          * else ssh */
+    const char *program; /* fmstore at the other end of ssh; NULL: fmstore */
+} fmr_open_opts;
+/* FM_ENOTFOUND: there is no repository at the URL; FM_EUNSUPPORTED: a scheme that this build lacks. */
+FM_CHECKED fm_status fmr_open(fmr_far **out, const fmr_url *url, fmr_service service,
+                              const fmr_open_opts *opts);
+
+/* local.c, ssh.c */
+FM_CHECKED fm_status fmr_open_folder(fmr_far **out, const fmr_url *url, fmr_service service);
+FM_CHECKED fm_status fmr_open_ssh(fmr_far **out, const fmr_url *url, fmr_service service,
+                                  const fmr_open_opts *opts);
+
+FM_END_DECLS
+#endif
