@@ -65,6 +65,8 @@ fm_span fmr_answer_header(const fmr_answer *a, const char *name);
  * FM_ECONFLICT, 429 and 503 FM_EIO, the others FM_EIO. */
 FM_CHECKED fm_status fmr_answer_check(const fmr_answer *a, const char *what);
 
+/* Appends a URL for people: without user, password, query and control bytes. */
+void fmr_url_shown(fm_buf *out, const char *url);
 /* Appends text with all but letters, digits and "-._~" (and '/' if slashes) as %XX. */
 void fmr_url_escape(fm_buf *out, const char *text, bool slashes);
 
