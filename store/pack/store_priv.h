@@ -38,6 +38,8 @@ struct fm_store {
     size_t unsound_packs; /* at the last look at packs/ */
     fms_lease *lease;     /* NULL: none */
     fms_recent *recent;   /* NULL: none */
+    fm_missing_fn missing; /* NULL: none */
+    void *missing_ctx;
     bool rescanned;       /* a read had all packs scanned anew, which is done once */
 };
 
