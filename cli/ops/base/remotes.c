@@ -1,5 +1,5 @@
 /* remotes.c - names of remotes in REPO/config, and what is told of refs. */
-#include "cli/ops/remote/remotes.h"
+#include "cli/ops/base/remotes.h"
 
 #include <stdio.h>
 #include <string.h>
