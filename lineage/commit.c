@@ -215,6 +215,14 @@ fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
 
 /* ---- read ---- */
 
+static fm_status unreadable(const fml_tree_visitor *v, int code, const char *path,
+                            const char *what)
+{
+    const fm_status rc = fml_damage(code, "tree path '%s': cannot read its git %s", path, what);
+
+    return code == GIT_ENOTFOUND && v->absent < 0 ? v->absent : rc;
+}
+
 typedef struct tree_walk {
     fm_repo *r;
     const fml_tree_visitor *v;
@@ -239,7 +247,7 @@ static fm_status walk_blob(tree_walk *w, const git_oid *id)
     if (code == 0)
         code = git_odb_read(&obj, w->r->odb, id);
     if (code < 0)
-        return fml_damage(code, "tree path '%s': cannot read its git object", w->path);
+        return unreadable(w->v, code, w->path, "object");
     rc = w->v->blob(w->v->ctx, w->path, id,
                     fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj)));
     git_odb_object_free(obj);
@@ -272,7 +280,7 @@ static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
     int code = git_tree_lookup(&tree, w->r->git, id);
 
     if (code < 0)
-        return fml_damage(code, "tree path '%s': cannot read its git tree", w->path);
+        return unreadable(w->v, code, w->path, "tree");
     for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++) {
         const git_tree_entry *e = git_tree_entry_byindex(tree, i);
         git_filemode_t mode = git_tree_entry_filemode(e);
