@@ -195,7 +195,7 @@ fm_status fm_ref_read_raw(fm_repo *r, fm_oid *out, const char *name)
     bool there;
 
     memset(out, 0, sizeof *out);
-    FM_TRY(check_ref_name(name));
+    FM_TRY(fml_ref_name_check(name));
     FM_TRY(fml_ref_peek(r, &id, &there, name));
     if (!there)
         return fm_fail(FM_ENOTFOUND, "no ref '%s'", name);
