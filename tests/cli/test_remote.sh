@@ -5,13 +5,12 @@
 . "$(dirname "$0")/lib.sh"
 cd "$tmp"
 
-ids() { "$fm" -C "$1" ls-remote . 2>/dev/null || "$fm" ls-remote "$1"; }
 refs_of() { "$fm" ls-remote "$1" | grep -v refs/fmstore | sort; }
 # same A B REV: the version exports to the same bytes from both.
 same() {
     rm -rf one two
-    "$fm" -C "$1" export "$3" one --format source >/dev/null 2>&1
-    "$fm" -C "$2" export "$3" two --format source >/dev/null 2>&1
+    "$fm" -C "$1" export "$3" "$tmp/one" >/dev/null 2>&1
+    "$fm" -C "$2" export "$3" "$tmp/two" >/dev/null 2>&1
     diff -r one two || die "$3 differs"
 }
 # travelled: the number of objects that the last command says it moved.

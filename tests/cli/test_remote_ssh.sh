@@ -56,8 +56,8 @@ url="ssh://$me@127.0.0.1:$port$tmp/a"
 want 0 clone "$url" b
 want 0 -C b fsck
 for rev in base one; do
-    "$fm" -C a export $rev "x-$rev" --format source >/dev/null 2>&1
-    "$fm" -C b export $rev "y-$rev" --format source >/dev/null 2>&1
+    "$fm" -C a export $rev "$tmp/x-$rev" >/dev/null 2>&1
+    "$fm" -C b export $rev "$tmp/y-$rev" >/dev/null 2>&1
     diff -r "x-$rev" "y-$rev" || die "$rev differs"
 done
 
@@ -92,7 +92,7 @@ for cut in 3000 60000 300000 2000000; do
     want 0 -C d fsck
     want 0 -C d pull
     want 0 -C d fsck
-    "$fm" -C d export one z --format source >/dev/null 2>&1
+    "$fm" -C d export one "$tmp/z" >/dev/null 2>&1
     diff -r x-one z || die "cut at $cut: one differs"
     rm -rf z
 done
