@@ -13,6 +13,14 @@ same() {
     "$fm" -C "$2" export "$3" "$tmp/two" >/dev/null 2>&1
     diff -r one two || die "$3 differs"
 }
+# not_cloned TEXT ARGUMENT...: refused, and the folder (the last argument) is not made.
+not_cloned() {
+    local text=$1
+    shift
+    want 128 clone "$@"
+    grep -qF -- "$text" err || die "want '$text' in: $(cat err)"
+    [ ! -e "${!#}" ] || die "a refused clone left a folder"
+}
 # travelled: the number of objects that the last command says it moved.
 travelled() { sed -n 's/^\([0-9]*\) objects, .*/\1/p' err; }
 
@@ -75,8 +83,7 @@ want 0 clone --branch two hub d
 want 0 -C d ls
 [ "$(wc -l <out)" = 1 ] || die "$(cat out)"
 same a d two
-refused 128 "has no branch 'nine'" clone --branch nine hub e
-[ ! -e e ] || die "a refused clone left a folder"
+not_cloned "has no branch 'nine'" --branch nine hub e
 
 say "of two pushers one wins; the other hears it, and a pull tells the two sides apart"
 want 0 -C c derive two --as new-c --method lora --data "$atlas/pirate.jsonl" --set steps=1 --set r=2 --no-gate
@@ -113,12 +120,11 @@ cmp left.json right.json || die "results differ"
 
 say "what cannot be"
 refused 128 "there is no remote 'nowhere'" -C a fetch nowhere
-refused 128 "is no repository of fmstore" clone "$tmp/nothing" x
-[ ! -e x ] || die "a refused clone left a folder"
+not_cloned "is no repository of fmstore" "$tmp/nothing" x
 refused 128 "is there and not empty" clone a b
-refused 128 "is none of file, ssh, http, https, s3" clone gopher://a/b x
-refused 128 "must not begin with '-'" clone "ssh://-oProxyCommand=touch evil/x" x
-refused 128 "must not begin with '-'" clone -- "-oProxyCommand=touch evil:x" x
+not_cloned "is none of file, ssh, http, https, s3" gopher://a/b x
+not_cloned "must not begin with '-'" "ssh://-oProxyCommand=touch evil/x" x
+not_cloned "must not begin with '-'" -- "-oProxyCommand=touch evil:x" x
 [ ! -e evil ] || die "an option reached ssh"
 want 0 -C a remote add there "$tmp/hub"
 refused 128 "is there already" -C a remote add there x

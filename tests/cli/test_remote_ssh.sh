@@ -78,7 +78,7 @@ want 0 -C c fsck
 say "the far fmstore is killed in the middle: what came is kept, and the next pull goes on"
 cat >bin/fmstore-killed <<EOF2
 #!/bin/sh
-"$fm" "\$@" | head -c \${CUT:-300000}
+"$fm" "\$@" | { head -c \$CUT; kill -9 0; }
 EOF2
 chmod +x bin/fmstore-killed
 for cut in 3000 60000 300000 2000000; do
