@@ -7,11 +7,11 @@
 #define FM_STORE_EXCHANGE_INTAKE_H
 
 #include "store/exchange.h"
+#include "store/exchange/sweep.h"
 #include "store/pack/pack_writer.h"
 
 FM_BEGIN_DECLS
 
-#define FMS_INCOMING_DIR "incoming"
 #define FMS_INCOMING_ROLL_BYTES ((uint64_t)2 << 30) /* a file that is so long is published */
 #define FMS_INCOMING_RECORDS_MAX 262144u            /* or has so many records */
 /* A coder writes a leaf raw where nothing is smaller; more than this no record has to store. */
@@ -77,8 +77,6 @@ FM_CHECKED fm_status fms_incoming_drop_rest(fms_incoming *f); /* what follows th
 /* Durable and stored on return; closed, whatever comes. Nothing may follow the last record. */
 FM_CHECKED fm_status fms_incoming_publish(fms_incoming *f);
 void fms_incoming_close(fms_incoming *f, bool keep);
-/* Removes the files of dead owners whose last change was not after `until` (seconds since 1970). */
-FM_CHECKED fm_status fms_incoming_sweep(const char *root, int64_t until);
 
 /* ---- check.c ---- */
 /* Opens what the record is coded against; a fault is noted as late. */

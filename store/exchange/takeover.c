@@ -190,6 +190,10 @@ fm_status fms_take_over(fm_intake *in)
         in->cut_bytes = 0;
         return rc;
     }
+    if (best.bytes && fm_intake_has(in, &best.info.id)) { /* it came in another way since */
+        fms_incoming_close(&best.file, false);
+        best.bytes = 0;
+    }
     in->file = best.file;
     in->cut = best.info;
     in->cut_bytes = best.bytes;
