@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "store/base/cancel.h"
-#include "tests/kit/exchange_kit.h"
+#include "tests/kit/versions_kit.h"
 
 static const fm_oid zero;
 
