@@ -26,6 +26,7 @@ struct fm_git_intake {
     fm_repo *r;
     fml_pack_scan *scan;
     git_indexer *indexer;
+    git_indexer_progress progress; /* libgit2 goes on by it */
     char *dir, *lock_path;
     fm_lock *lock; /* others see by it that this process lives */
     bool failed, ended;
@@ -135,13 +136,11 @@ static fm_status index_failed(const fm_git_intake *in, int code)
 
 static fm_status append(fm_git_intake *in, fm_span bytes)
 {
-    git_indexer_progress stats = {0};
-
     FM_TRY(fml_pack_scan_bytes(in->scan, bytes));
     while (bytes.len > 0) {
         const size_t n = FM_MIN(bytes.len, PIECE_BYTES);
         FM_TRY(fm_go_on());
-        int code = git_indexer_append(in->indexer, bytes.data, n, &stats);
+        int code = git_indexer_append(in->indexer, bytes.data, n, &in->progress);
         if (code < 0)
             return index_failed(in, code);
         bytes = fm_span_of(bytes.data + n, bytes.len - n);
@@ -215,8 +214,7 @@ static fm_status place(const fm_git_intake *in, const char *name)
 
 static fm_status take_pack(fm_git_intake *in)
 {
-    git_indexer_progress stats = {0};
-    int code = git_indexer_commit(in->indexer, &stats);
+    int code = git_indexer_commit(in->indexer, &in->progress);
 
     if (code < 0)
         return index_failed(in, code);
