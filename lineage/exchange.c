@@ -388,7 +388,11 @@ static fm_status check_ask(const fm_repo *r, const fm_exchange_ask *ask)
  * gc either. */
 static fm_status hold_wants(fm_repo *r, const fm_exchange_ask *ask)
 {
-    if (fm_store_lease(r->store, false, "an exchange of versions") != FM_OK)
+    fm_status rc = fm_store_lease(r->store, false, "an exchange of versions");
+
+    if (rc == FM_ENOMEM)
+        return rc;
+    if (rc < 0)
         fm_error_clear();
     for (size_t i = 0; i < ask->wants; i++)
         FM_TRY(fms_store_hold(r->store, FMS_HOLD_COMMIT, ask->want[i].b, 1));
