@@ -271,8 +271,8 @@ static fm_status name_unreached(const reached *x, const fm_exchange_ask *ask)
     for (size_t i = 0; i < ask->wants; i++)
         if (fm_map_get(x->want, ask->want[i].b, sizeof ask->want[i].b) != x)
             fm_oid_hex(&ask->want[i], hex);
-    return fm_fail(FM_ENOTFOUND, "no branch or tag reaches %s: it may have been deleted; fetch anew",
-                   hex);
+    return fm_fail(FM_ENOTFOUND,
+                   "no branch or tag reaches %s: it may have been deleted; fetch anew", hex);
 }
 
 static fm_status check_wants(fm_repo *r, const fm_exchange_ask *ask)
@@ -498,10 +498,8 @@ static fm_status mark_known(void *ctx, const char *path, const git_oid *id, fm_s
  * itself are read for that. */
 static fm_status leave_out(pointers *p, const fm_exchange_ask *ask)
 {
-    const fml_tree_visitor v = {.enter = enter_known,
-                                .blob = mark_known,
-                                .ctx = p,
-                                .max_blob_bytes = FM_INLINE_MAX_BYTES};
+    const fml_tree_visitor v = {
+        .enter = enter_known, .blob = mark_known, .ctx = p, .max_blob_bytes = FM_INLINE_MAX_BYTES};
     for (size_t i = 0; i < ask->haves && p->count > 0; i++) {
         const git_oid id = fml_git_oid(&ask->have[i]);
         git_object *obj = NULL, *tree = NULL;

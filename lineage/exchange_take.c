@@ -130,8 +130,7 @@ fm_status fm_git_intake_open(fm_git_intake **out, fm_repo *r, uint64_t max_bytes
 
 static fm_status index_failed(const fm_git_intake *in, int code)
 {
-    return in->rc < 0 ? in->rc
-                      : fml_damage(code, "the git pack of the other side cannot be taken");
+    return in->rc < 0 ? in->rc : fml_damage(code, "the git pack of the other side cannot be taken");
 }
 
 static fm_status append(fm_git_intake *in, fm_span bytes)

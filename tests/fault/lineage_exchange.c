@@ -11,9 +11,9 @@
 
 enum { MAX_CALLS = 2000, REFS = 6 };
 
-static const char *const ref_name[REFS] = {
-    "refs/heads/main", "refs/heads/new",     "refs/heads/gone",
-    "refs/tags/v1",    "refs/notes/fmstore", "refs/fmstore/results"};
+static const char *const ref_name[REFS] = {"refs/heads/main",    "refs/heads/new",
+                                           "refs/heads/gone",    "refs/tags/v1",
+                                           "refs/notes/fmstore", "refs/fmstore/results"};
 
 /* What the child is to do, in a file: a pack and what the refs become. */
 typedef struct work {
