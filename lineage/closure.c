@@ -65,8 +65,7 @@ static fm_status read_file(fml_closure *c, const git_oid *id)
         code = git_odb_read(&obj, c->r->odb, id);
     if (code < 0)
         return absent(c, code, id);
-    rc = c->file(c->ctx, c->path,
-                 fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj)));
+    rc = c->file(c->ctx, c->path, fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj)));
     git_odb_object_free(obj);
     return rc;
 }

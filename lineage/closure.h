@@ -18,7 +18,7 @@ typedef struct fml_closure {
     bool (*pass)(void *ctx, const git_oid *id); /* true: it is left out; may be NULL */
     void *ctx;                                  /* of all three */
     fm_map *seen;                               /* id -> KNOWN or WANTED; closure.c's */
-    fm_map *named;                              /* recipes, suites and their folders that were read */
+    fm_map *named; /* recipes, suites and their folders that were read */
     git_oid *todo;
     size_t todo_count, todo_cap;
     char version[41];

@@ -271,8 +271,8 @@ static fm_status name_unreached(const reached *x, const fm_exchange_ask *ask)
     for (size_t i = 0; i < ask->wants; i++)
         if (fm_map_get(x->want, ask->want[i].b, sizeof ask->want[i].b) != x)
             fm_oid_hex(&ask->want[i], hex);
-    return fm_fail(FM_ENOTFOUND, "no branch or tag reaches %s: it may have been deleted; fetch anew",
-                   hex);
+    return fm_fail(FM_ENOTFOUND,
+                   "no branch or tag reaches %s: it may have been deleted; fetch anew", hex);
 }
 
 static fm_status check_wants(fm_repo *r, const fm_exchange_ask *ask)
@@ -388,7 +388,11 @@ static fm_status check_ask(const fm_repo *r, const fm_exchange_ask *ask)
  * gc either. */
 static fm_status hold_wants(fm_repo *r, const fm_exchange_ask *ask)
 {
-    if (fm_store_lease(r->store, false, "an exchange of versions") != FM_OK)
+    fm_status rc = fm_store_lease(r->store, false, "an exchange of versions");
+
+    if (rc == FM_ENOMEM)
+        return rc;
+    if (rc < 0)
         fm_error_clear();
     for (size_t i = 0; i < ask->wants; i++)
         FM_TRY(fms_store_hold(r->store, FMS_HOLD_COMMIT, ask->want[i].b, 1));
@@ -494,10 +498,8 @@ static fm_status mark_known(void *ctx, const char *path, const git_oid *id, fm_s
  * itself are read for that. */
 static fm_status leave_out(pointers *p, const fm_exchange_ask *ask)
 {
-    const fml_tree_visitor v = {.enter = enter_known,
-                                .blob = mark_known,
-                                .ctx = p,
-                                .max_blob_bytes = FM_INLINE_MAX_BYTES};
+    const fml_tree_visitor v = {
+        .enter = enter_known, .blob = mark_known, .ctx = p, .max_blob_bytes = FM_INLINE_MAX_BYTES};
     for (size_t i = 0; i < ask->haves && p->count > 0; i++) {
         const git_oid id = fml_git_oid(&ask->have[i]);
         git_object *obj = NULL, *tree = NULL;

@@ -26,7 +26,7 @@ struct fm_git_intake {
     fm_repo *r;
     fml_pack_scan *scan;
     git_indexer *indexer;
-    git_indexer_progress stats; /* the indexer goes on from what it counted there */
+    git_indexer_progress progress; /* libgit2 goes on by it */
     char *dir, *lock_path;
     fm_lock *lock; /* others see by it that this process lives */
     bool failed, ended;
@@ -130,8 +130,7 @@ fm_status fm_git_intake_open(fm_git_intake **out, fm_repo *r, uint64_t max_bytes
 
 static fm_status index_failed(const fm_git_intake *in, int code)
 {
-    return in->rc < 0 ? in->rc
-                      : fml_damage(code, "the git pack of the other side cannot be taken");
+    return in->rc < 0 ? in->rc : fml_damage(code, "the git pack of the other side cannot be taken");
 }
 
 static fm_status append(fm_git_intake *in, fm_span bytes)
@@ -140,7 +139,7 @@ static fm_status append(fm_git_intake *in, fm_span bytes)
     while (bytes.len > 0) {
         const size_t n = FM_MIN(bytes.len, PIECE_BYTES);
         FM_TRY(fm_go_on());
-        int code = git_indexer_append(in->indexer, bytes.data, n, &in->stats);
+        int code = git_indexer_append(in->indexer, bytes.data, n, &in->progress);
         if (code < 0)
             return index_failed(in, code);
         bytes = fm_span_of(bytes.data + n, bytes.len - n);
@@ -214,7 +213,7 @@ static fm_status place(const fm_git_intake *in, const char *name)
 
 static fm_status take_pack(fm_git_intake *in)
 {
-    int code = git_indexer_commit(in->indexer, &in->stats);
+    int code = git_indexer_commit(in->indexer, &in->progress);
 
     if (code < 0)
         return index_failed(in, code);

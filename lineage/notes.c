@@ -165,7 +165,7 @@ typedef struct notes {
     struct note {
         char name[NAME_CHARS + 1];
         git_oid blob;
-    } *note;
+    } * note;
     size_t count, cap;
 } notes;
 
@@ -301,8 +301,8 @@ static fm_status write_notes(const notes *n, git_oid *out)
     int code = git_treebuilder_new(&b, n->r->git, NULL);
 
     for (size_t i = 0; code == 0 && i < n->count; i++)
-        code = git_treebuilder_insert(NULL, b, n->note[i].name, &n->note[i].blob,
-                                      GIT_FILEMODE_BLOB);
+        code =
+            git_treebuilder_insert(NULL, b, n->note[i].name, &n->note[i].blob, GIT_FILEMODE_BLOB);
     if (code == 0)
         code = git_treebuilder_write(out, b);
     git_treebuilder_free(b);
@@ -337,8 +337,8 @@ static fm_status join_locked(notes *n, const git_oid *theirs)
     bool exists = false;
     FM_TRY(fml_ref_peek(n->r, &ours, &exists, FML_NOTES_REF));
 
-    if (exists && (git_oid_equal(&ours, theirs) ||
-                   git_graph_descendant_of(n->r->git, &ours, theirs) == 1))
+    if (exists &&
+        (git_oid_equal(&ours, theirs) || git_graph_descendant_of(n->r->git, &ours, theirs) == 1))
         return FM_OK;
     if (exists)
         FM_TRY(take_side(n, &ours, &our_tree, &time));

@@ -27,8 +27,8 @@ struct fml_pack_scan {
     size_t start_cap;
     /* the object at hand */
     git_object_t type;
-    uint64_t size, out;   /* of the stream: claimed, unpacked so far */
-    uint64_t number;      /* being read */
+    uint64_t size, out; /* of the stream: claimed, unpacked so far */
+    uint64_t number;    /* being read */
     unsigned number_len;
     uint8_t delta[DELTA_HEAD_BYTES]; /* the first bytes of a delta */
     z_stream z;
@@ -76,20 +76,25 @@ void fml_pack_scan_free(fml_pack_scan *s)
 
 static fm_status bad(const fml_pack_scan *s, const char *why)
 {
-    return fm_fail(FM_ECORRUPT, "the git pack of the other side: object %" PRIu32 " of %" PRIu32
-                   ", byte %" PRIu64 ": %s", s->object, s->objects, s->bytes, why);
+    return fm_fail(FM_ECORRUPT,
+                   "the git pack of the other side: object %" PRIu32 " of %" PRIu32
+                   ", byte %" PRIu64 ": %s",
+                   s->object, s->objects, s->bytes, why);
 }
 
 static fm_status unpacks_to(fml_pack_scan *s, uint64_t bytes)
 {
     if (bytes > FML_PACK_MAX_OBJECT_BYTES)
-        return fm_fail(FM_ELIMIT, "the git pack of the other side: object %" PRIu32
-                       " unpacks to %" PRIu64 " bytes, at most %u", s->object, bytes,
-                       FML_PACK_MAX_OBJECT_BYTES);
+        return fm_fail(FM_ELIMIT,
+                       "the git pack of the other side: object %" PRIu32 " unpacks to %" PRIu64
+                       " bytes, at most %u",
+                       s->object, bytes, FML_PACK_MAX_OBJECT_BYTES);
     s->unpacked += bytes;
     if (s->unpacked / FML_PACK_UNPACKED_TIMES > s->max_bytes)
-        return fm_fail(FM_ELIMIT, "the git pack of the other side unpacks to more than %u times "
-                       "%" PRIu64 " bytes", FML_PACK_UNPACKED_TIMES, s->max_bytes);
+        return fm_fail(FM_ELIMIT,
+                       "the git pack of the other side unpacks to more than %u times "
+                       "%" PRIu64 " bytes",
+                       FML_PACK_UNPACKED_TIMES, s->max_bytes);
     return FM_OK;
 }
 
@@ -129,8 +134,9 @@ static fm_status take_head(fml_pack_scan *s, fm_span *in)
     s->objects = (uint32_t)s->head[8] << 24 | (uint32_t)s->head[9] << 16 |
                  (uint32_t)s->head[10] << 8 | s->head[11];
     if (s->objects > FML_PACK_MAX_OBJECTS)
-        return fm_fail(FM_ELIMIT, "the git pack of the other side claims %" PRIu32
-                       " objects, at most %u", s->objects, FML_PACK_MAX_OBJECTS);
+        return fm_fail(FM_ELIMIT,
+                       "the git pack of the other side claims %" PRIu32 " objects, at most %u",
+                       s->objects, FML_PACK_MAX_OBJECTS);
     next_object(s);
     return FM_OK;
 }

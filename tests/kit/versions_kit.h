@@ -82,8 +82,18 @@ static inline void kit_carry(fm_repo *from, fm_repo *to, const char *name)
 
 static inline void kit_pack_begin(fm_buf *b, uint32_t objects)
 {
-    const uint8_t head[12] = {'P', 'A', 'C', 'K', 0, 0, 0, 2, (uint8_t)(objects >> 24),
-                              (uint8_t)(objects >> 16), (uint8_t)(objects >> 8), (uint8_t)objects};
+    const uint8_t head[12] = {'P',
+                              'A',
+                              'C',
+                              'K',
+                              0,
+                              0,
+                              0,
+                              2,
+                              (uint8_t)(objects >> 24),
+                              (uint8_t)(objects >> 16),
+                              (uint8_t)(objects >> 8),
+                              (uint8_t)objects};
 
     fm_buf_init(b, 0);
     fm_buf_append(b, head, sizeof head);

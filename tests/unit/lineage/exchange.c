@@ -499,8 +499,9 @@ TEST(a_branch_moves_only_forward)
     assert_int_equal(kit_move(a, &w), FM_OK);
     w = kit_wish("refs/heads/x", &side, &tip[2]);
     assert_int_equal(kit_move(a, &w), FM_EREFUSED);
-    assert_string_equal(w.text, "refs/heads/x: not a fast-forward (the remote has versions that you "
-                                "lack): fetch and merge, or --force-with-lease");
+    assert_string_equal(w.text,
+                        "refs/heads/x: not a fast-forward (the remote has versions that you "
+                        "lack): fetch and merge, or --force-with-lease");
     w.force = true;
     w.old = tip[1];
     assert_int_equal(kit_move(a, &w), FM_ECONFLICT); /* force is no licence to race */
@@ -549,10 +550,16 @@ TEST(tags_stay_and_remote_tracking_refs_follow)
 
 TEST(names_that_do_not_travel_are_refused)
 {
-    static const char *const name[] = {"refs/fmstore/rejected/x", "refs/heads/../x", "refs/heads/",
-                                       "refs/remotes/origin",     "HEAD",            "refs/heads/a b",
-                                       "refs/heads/deadbeef",     "refs/heads/\342\200\256x",
-                                       "refs/notes/other",        "refs/heads/x.lock"};
+    static const char *const name[] = {"refs/fmstore/rejected/x",
+                                       "refs/heads/../x",
+                                       "refs/heads/",
+                                       "refs/remotes/origin",
+                                       "HEAD",
+                                       "refs/heads/a b",
+                                       "refs/heads/deadbeef",
+                                       "refs/heads/\342\200\256x",
+                                       "refs/notes/other",
+                                       "refs/heads/x.lock"};
     char *here;
     fm_repo *a = kit_repo(&here);
     fm_oid main = kit_branch(a, "main", NULL, 0);
@@ -766,9 +773,8 @@ TEST(notes_that_plain_git_fanned_out_are_read)
     assert_int_equal(git_treebuilder_write(&tree, top), 0);
     assert_int_equal(git_tree_lookup(&t, g, &tree), 0);
     assert_int_equal(git_signature_new(&who, "A", "a@b", 1, 0), 0);
-    assert_int_equal(git_commit_create(&commit, g, "refs/notes/fmstore", who, who, NULL, "n", t, 0,
-                                       NULL),
-                     0);
+    assert_int_equal(
+        git_commit_create(&commit, g, "refs/notes/fmstore", who, who, NULL, "n", t, 0, NULL), 0);
     memcpy(x.b, commit.id, sizeof x.b);
     fm_repo_close(b);
     tk_ok(fm_repo_open(&b, db));
@@ -1233,6 +1239,40 @@ TEST(gc_keeps_what_a_remote_tracking_ref_reaches)
     fm_free(dir);
 }
 
+static fm_status count_version(void *ctx, const fm_version *v)
+{
+    (void)v;
+    ++*(unsigned *)ctx;
+    return FM_OK;
+}
+
+static fm_status count_ref(void *ctx, const char *name, const fm_oid *oid)
+{
+    (void)name;
+    (void)oid;
+    ++*(unsigned *)ctx;
+    return FM_OK;
+}
+
+TEST(the_log_of_all_shows_remote_tracking_refs_and_no_branch_is_made_of_them)
+{
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    fm_oid at = kit_branch(r, "main", NULL, 0), other = kit_branch(r, "other", &at, 1), got;
+    fm_ref_wish w = kit_wish("refs/remotes/origin/other", &other, NULL);
+    unsigned versions = 0, branches = 0;
+
+    w.any_old = true;
+    assert_int_equal(kit_move(r, &w), FM_OK);
+    tk_ok(fm_ref_delete(r, "refs/heads/other", &other));
+    tk_ok(fm_log_walk(r, NULL, 0, count_version, &versions));
+    assert_int_equal(versions, 2);
+    tk_ok(fm_ref_each(r, "refs/heads/", count_ref, &branches));
+    assert_int_equal(branches, 1);
+    tk_fails(fm_rev_resolve(r, &got, "origin/othr"), FM_ENOTFOUND, "did you mean 'origin/other'");
+    kit_close(r, dir);
+}
+
 TEST(what_a_killed_intake_left_is_swept)
 {
     char *dir;
@@ -1288,7 +1328,10 @@ int main(void)
         cmocka_unit_test(a_pack_without_what_it_reaches_moves_no_ref),
         cmocka_unit_test(gc_keeps_what_arrives_until_its_ref_moves_or_the_process_ends),
         cmocka_unit_test(gc_keeps_what_a_remote_tracking_ref_reaches),
+        cmocka_unit_test(the_log_of_all_shows_remote_tracking_refs_and_no_branch_is_made_of_them),
         cmocka_unit_test(what_a_killed_intake_left_is_swept),
     };
+    if (!getenv("TMPDIR") && access("/dev/shm", W_OK) == 0)
+        setenv("TMPDIR", "/dev/shm", 1); /* some thousand small intakes, each with its fsyncs */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
