@@ -309,12 +309,12 @@ static fm_status refusal(const fmr_answer *a, const char *what, const char *page
                          const char *words)
 {
     if (code_is(a, "GatedRepo") && has_token)
-        return fm_fail(FM_EREFUSED,
+        return fm_fail(FM_EINVAL,
                        "%s: is gated, and this token's account has no access yet: ask for it at "
                        "%s%s",
                        what, page, words);
     if (code_is(a, "GatedRepo"))
-        return fm_fail(FM_EREFUSED,
+        return fm_fail(FM_EINVAL,
                        "%s: is gated: accept its conditions at %s, then give a token of that "
                        "account in HF_TOKEN%s",
                        what, page, words);
@@ -328,10 +328,10 @@ static fm_status refusal(const fmr_answer *a, const char *what, const char *page
                                  : ": give a token that sees it in HF_TOKEN",
                        words);
     if (a->status == 401)
-        return fm_fail(FM_EREFUSED, "%s: the Hub does not know this token (HF_TOKEN)%s", what,
+        return fm_fail(FM_EINVAL, "%s: the Hub does not know this token (HF_TOKEN)%s", what,
                        words);
     if (a->status == 403)
-        return fm_fail(FM_EREFUSED, "%s: the Hub refuses it%s", what, words);
+        return fm_fail(FM_EINVAL, "%s: the Hub refuses it%s", what, words);
     return fm_error_prefix(fmr_answer_check(a, what), "%s", "the Hub");
 }
 

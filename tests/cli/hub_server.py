@@ -57,10 +57,23 @@ def git_id(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
+KNOWN = {}
+
+
+def digests(path):
+    """SHA-256 and git's id of a file; kept until it changes."""
+    stat = path.stat()
+    key = (path, stat.st_mtime_ns, stat.st_size)
+    if key not in KNOWN:
+        data = path.read_bytes()
+        KNOWN[key] = hashlib.sha256(data).hexdigest(), git_id(data)
+    return KNOWN[key]
+
+
 def commit_of(folder):
     h = hashlib.sha1()
     for p in files_of(folder):
-        h.update(str(p.relative_to(folder)).encode() + b"\0" + p.read_bytes())
+        h.update(str(p.relative_to(folder)).encode() + digests(p)[1].encode())
     return h.hexdigest()
 
 
@@ -163,19 +176,16 @@ class Hub(Base):
             return self.api("/".join(parts[2:4]), parts[4:])
         if len(parts) >= 5 and parts[2] == "resolve":
             return self.resolve("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
-        if parts[0] == "plain":
-            return self.send_file((ROOT / "plain" / parts[1]).read_bytes(), "plain", parts[1])
         return self.reply(404)
 
     def entry(self, folder, path):
-        data = path.read_bytes()
-        name = str(path.relative_to(folder))
-        entry = {"rfilename": name, "size": len(data), "blobId": git_id(data)}
+        size, name = path.stat().st_size, str(path.relative_to(folder))
+        digest, blob = digests(path)
+        entry = {"rfilename": name, "size": size, "blobId": blob}
         if name.endswith(LFS):
-            digest = hashlib.sha256(data).hexdigest()
-            pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(data)}\n"
+            pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {size}\n"
             entry["blobId"] = git_id(pointer.encode())
-            entry["lfs"] = {"sha256": digest, "size": len(data), "pointerSize": len(pointer)}
+            entry["lfs"] = {"sha256": digest, "size": size, "pointerSize": len(pointer)}
         return entry
 
     def api(self, repo, rest):
@@ -212,12 +222,12 @@ class Hub(Base):
         if to is not None:
             return self.reply(302, Location=to, X_Repo_Commit=commit)
         if name.endswith(LFS):
-            digest = hashlib.sha256(data).hexdigest()
+            digest, blob = digests(path)
             query = urllib.parse.urlencode({"file": str(path.relative_to(ROOT)), "sig": "secret"})
             return self.reply(302, b"Found. Redirecting to the CDN", Location=f"{CDN}/{digest}?{query}",
                               X_Repo_Commit=commit, X_Linked_Etag=f'"{digest}"',
-                              X_Linked_Size=str(len(data)), ETag=f'"{git_id(data)}"')
-        return self.send_file(data, git_id(data), name, X_Repo_Commit=commit)
+                              X_Linked_Size=str(len(data)), ETag=f'"{blob}"')
+        return self.send_file(data, digests(path)[1], name, X_Repo_Commit=commit)
 
 
 class Cdn(Base):
@@ -226,6 +236,9 @@ class Cdn(Base):
     def do_GET(self):
         self.note()
         url = urllib.parse.urlsplit(self.path)
+        if url.path.startswith("/plain/"):
+            file = ROOT / url.path[1:]
+            return self.send_file(file.read_bytes(), digests(file)[0], file.name)
         file = ROOT / urllib.parse.parse_qs(url.query)["file"][0]
         data = file.read_bytes()
         if fault("bytes", file.name) is not None:
