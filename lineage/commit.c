@@ -417,6 +417,51 @@ fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid)
     return FM_OK;
 }
 
+/* Reads the blob at path into the tree. */
+static fm_status read_entry(fm_repo *r, fm_tree *tree, const git_commit *commit, const char *path)
+{
+    git_tree *root = NULL;
+    git_tree_entry *entry = NULL;
+    git_blob *blob = NULL;
+    fm_status rc = FM_OK;
+
+    int code = git_commit_tree(&root, commit);
+    if (code == 0)
+        code = git_tree_entry_bypath(&entry, root, path);
+    if (code == 0)
+        code = git_blob_lookup(&blob, r->git, git_tree_entry_id(entry));
+    if (code < 0)
+        rc = fml_git_fail(code, "%s", path);
+    else if (git_blob_rawsize(blob) > (git_object_size_t)FM_INLINE_MAX_BYTES)
+        rc = fm_fail(FM_ECORRUPT, "%s: larger than a file or pointer of a version may be", path);
+    else
+        rc = fm_tree_put_encoded(
+            tree, path, fm_span_of(git_blob_rawcontent(blob), (size_t)git_blob_rawsize(blob)));
+    git_blob_free(blob);
+    git_tree_entry_free(entry);
+    git_tree_free(root);
+    return rc;
+}
+
+fm_status fm_version_entry(fm_repo *r, fm_tree **out, const fm_oid *oid, const char *path)
+{
+    git_commit *commit = NULL;
+    fm_tree *tree = NULL;
+
+    *out = NULL;
+    if (!r || !oid || !path)
+        return fm_fail(FM_EINVAL, "version: a repository, an id and a path are needed");
+    fm_status rc = fm_tree_new(&tree);
+    FM_THEN(rc, lookup_commit(r, &commit, oid));
+    FM_THEN(rc, read_entry(r, tree, commit, path));
+    git_commit_free(commit);
+    if (rc == FM_OK)
+        *out = tree;
+    else
+        fm_tree_free(tree);
+    return rc;
+}
+
 fm_status fml_version_of(fm_version *out, git_commit *commit)
 {
     const git_signature *author = git_commit_author(commit);

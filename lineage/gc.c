@@ -224,6 +224,8 @@ static fm_status run(gc_run *g, fm_gc_report *out)
         FM_THEN(rc, fms_incoming_sweep(g->r->path, g->prune));
     }
     FM_THEN(rc, expire_checkpoints(g, out));
+    if (rc == FM_OK && !g->opts->dry_run)
+        rc = fml_downloads_expire(g->r, g->prune);
     FM_THEN(rc, fml_reach_init(&g->reach, g->r, g->gc, g->reflog));
     FM_THEN(rc, mark(g));
     FM_THEN(rc,

@@ -200,6 +200,9 @@ void fml_rows_rollback(fml_rows *ix); /* keeps the current error text */
  * files of trainings that were killed. */
 FM_CHECKED fm_status fml_checkpoints_expire(fm_repo *r, int64_t expire, bool kept_too, bool dry_run,
                                             fm_gc_report *out);
+/* ---- downloads.c ---- */
+/* Removes what imports from a Hub left, where none runs and the last one was at `expire` or before. */
+FM_CHECKED fm_status fml_downloads_expire(fm_repo *r, int64_t expire);
 /* ---- results.c ---- */
 FM_CHECKED fm_status fml_results_sync(fm_repo *r);  /* rows of the ref that SQLite lacks */
 FM_CHECKED fm_status fml_results_renew(fm_repo *r); /* SQLite made again from the ref */

@@ -67,6 +67,10 @@ FM_CHECKED fm_status fm_kind_check(const char *kind);
 FM_CHECKED fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev);
 FM_CHECKED fm_status fm_version_read(fm_repo *r, fm_version *out, const fm_oid *oid);
 FM_CHECKED fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid);
+/* A tree with the version's entry at path alone ("source/source.json"); the others are not read.
+ * FM_ENOTFOUND: the version has none there. */
+FM_CHECKED fm_status fm_version_entry(fm_repo *r, fm_tree **out, const fm_oid *oid,
+                                      const char *path);
 /* id: the 40 hex digits of a version, or of a version's tree, on a branch or not. */
 FM_CHECKED fm_status fm_tree_of_id(fm_repo *r, fm_tree **out, const char *id);
 /* Subtrees share git ids: whether one tensor or folder differs is answered by ids alone. */

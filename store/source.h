@@ -63,6 +63,11 @@ typedef enum fm_export_format {
 FM_CHECKED fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
                                fm_export_format format, fm_dtype dtype);
 
+/* Writes the one imported file whose SHA-256 source.json gives so, byte for byte, to dst, a new file.
+ * FM_ENOTFOUND: no file has it; FM_EUNSUPPORTED: the version was changed since it was imported. */
+FM_CHECKED fm_status fm_export_file(const fm_tree *tree, const fm_provider *p,
+                                    const fm_digest *sha256, const char *dst);
+
 /* The checks that fm_export makes before it writes, for each format that applies to the tree:
  * names, pieces and sizes of source.json, model.json, the adapters' folders, configs and shapes.
  * Reads these files and no tensor. FM_OK also where a format cannot hold such a model. */

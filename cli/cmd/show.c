@@ -80,6 +80,19 @@ static bool counts(const fm_json *cfg, const char *key)
     return strcmp(key, by_steps ? "epochs" : "steps") != 0;
 }
 
+/* Of an import from a Hub or a URL. */
+static void print_source(const fm_json *source)
+{
+    const char *model = fm_json_cstr(fm_json_get(source, "model"), NULL);
+    const char *commit = fm_json_cstr(fm_json_get(source, "commit"), "?");
+    const char *file = fm_json_cstr(fm_json_get(source, "file"), NULL);
+    if (model)
+        printf("Source:  %s at %s%s%s\n", out_text(model, 200), out_text(commit, 60),
+               file ? ", " : "", file ? out_text(file, 300) : "");
+    else if (source)
+        printf("Source:  %s\n", out_text(fm_json_cstr(fm_json_get(source, "url"), "?"), 300));
+}
+
 static void print_recipe(const fm_json *recipe)
 {
     if (!recipe)
@@ -95,6 +108,7 @@ static void print_recipe(const fm_json *recipe)
                 printf(" %s=%g", shown[i], fm_json_real(v, 0));
     }
     putchar('\n');
+    print_source(fm_json_get(recipe, "source"));
     for (size_t i = 0; i < fm_json_count(data); i++) {
         const fm_json *d = fm_json_at(data, i);
         printf("Data:    %s, %lld of %lld records, sha256 %.16s\n",

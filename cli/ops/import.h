@@ -1,5 +1,5 @@
 /* import.h - makes a version of a foreign model: a folder of Hugging Face or PEFT, a GGUF, a file
- * of PyTorch (store/source.h lists the forms). */
+ * of PyTorch (store/source.h lists the forms), of this machine or of a Hub (remote/hub.h). */
 #ifndef FM_OPS_IMPORT_H
 #define FM_OPS_IMPORT_H
 
@@ -9,7 +9,7 @@ FM_BEGIN_DECLS
 
 /* All texts are borrowed. */
 typedef struct fm_import_opts {
-    const char *path;    /* of the file or folder */
+    const char *path;    /* of the file or folder; "hf:org/name@rev/file", "https://host/x.gguf" */
     const char *name;    /* the branch to make */
     const char *parent;  /* REV that it was adapted from; NULL: none. An adapter needs one */
     const char *kind;    /* of the edge; NULL: by the source and the parent */

@@ -353,3 +353,35 @@ fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst)
     exp_pump_free(r.pump);
     return rc;
 }
+
+static const fm_json *file_with(const fm_json *spec, const char *hex)
+{
+    const fm_json *files = fm_json_get(spec, "files");
+    for (size_t i = 0; i < fm_json_count(files); i++)
+        if (strcmp(fm_json_cstr(fm_json_get(fm_json_at(files, i), "sha256"), ""), hex) == 0)
+            return fm_json_at(files, i);
+    return NULL;
+}
+
+fm_status fm_export_file(const fm_tree *tree, const fm_provider *p, const fm_digest *sha256,
+                         const char *dst)
+{
+    rebuild r = {.tree = tree, .p = p, .root = ""};
+    fm_json *spec = NULL;
+    char hex[FM_HEX_CHARS + 1];
+
+    fm_digest_hex(sha256, hex);
+    if (fm_path_exists(dst))
+        return fm_fail(FM_EEXISTS, "%s exists", dst);
+    fm_status rc = read_spec(&spec, &r);
+    const fm_json *file = rc == FM_OK ? file_with(spec, hex) : NULL;
+    if (rc == FM_OK && !file)
+        rc = fm_fail(FM_ENOTFOUND, "source/source.json: no file has the SHA-256 %.16s...", hex);
+    FM_THEN(rc, fm_hasher_new(&r.hash));
+    FM_THEN(rc, exp_pump_new(&r.pump, p, emit, &r));
+    FM_THEN(rc, rebuild_file(&r, file, "the file", dst));
+    fm_json_free(spec);
+    fm_hasher_free(r.hash);
+    exp_pump_free(r.pump);
+    return rc;
+}

@@ -1,4 +1,5 @@
-/* import.c - makes a version of a foreign file or folder: tree, store, landing. */
+/* import.c - makes a version of a foreign file or folder, of this machine or of a Hub: tree, store,
+ * landing. */
 #include "cli/ops/import.h"
 
 #include <inttypes.h>
@@ -8,12 +9,16 @@
 #include "cli/ops/base/say.h"
 #include "cli/ops/version/kinship.h"
 #include "cli/ops/version/version_tree.h"
+#include "remote/hub.h"
 #include "store/base/os/io.h"
 #include "store/source.h"
 
 typedef struct importing {
     const fm_import_opts *o;
     fm_import_result *out;
+    fmr_hub_model *hub; /* NULL: a path of this machine */
+    fm_json *recipe;    /* where it came from; NULL likewise */
+    char recipe_hex[FM_HEX_CHARS + 1];
     fm_source *source;
     fm_tree *parent, *tree;
     fm_oid parent_oid;
@@ -90,6 +95,8 @@ static fm_status store_tree(fm_ops *c, importing *im)
     FM_THEN(rc, fm_txn_expect(txn, fm_source_tree(im->source), &p));
     FM_THEN(rc, fmo_offer_branches(c, txn));
     FM_THEN(rc, fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, c));
+    if (rc == FM_OK && im->recipe)
+        rc = fmo_tree_put_json(txn, im->tree, "recipe.json", im->recipe);
     for (size_t i = 0; rc == FM_OK && i < im->o->suites.count; i++)
         rc = fm_ops_add_suite(txn, im->tree, im->o->suites.item[i]);
     FM_THEN(rc, fm_txn_commit(txn, &im->out->stats));
@@ -133,12 +140,14 @@ static const char *kind_of(const importing *im, char *word, size_t bytes)
 static fm_status land(fm_ops *c, importing *im)
 {
     char subject[600], word[32];
-    snprintf(subject, sizeof subject, "import %.400s", fm_path_base(im->o->path));
+    snprintf(subject, sizeof subject, "import %.400s",
+             im->hub ? fmr_hub_name(im->hub) : fm_path_base(im->o->path));
     fm_landing l = {.branch = im->o->name, .tree = im->tree, .gate = !im->o->no_gate};
     l.commit.kind = kind_of(im, word, sizeof word);
     l.commit.message = im->o->message ? im->o->message : subject;
     l.commit.parent = &im->parent_oid;
     l.commit.parent_count = im->parent ? 1 : 0;
+    l.commit.recipe_digest = im->recipe ? im->recipe_hex : NULL;
     im->out->file_bytes = fm_source_file_bytes(im->source);
     return fm_ops_land(c, &l, &im->out->oid);
 }
@@ -152,13 +161,83 @@ static fm_status check_words(fm_ops *c, const importing *im)
     return fmo_suite_files_check(&im->o->suites);
 }
 
+/* ---- models of a Hub ---- */
+
+static bool show_download(void *ctx, uint64_t done, uint64_t total)
+{
+    return fmo_ui_progress_bytes(ctx, done, total, "downloading");
+}
+
+static void tell(void *ctx, const char *text)
+{
+    fmo_ui_say(ctx, FM_UI_NOTE, "  note: %s", fmo_ui_shown(text, 500));
+}
+
+static fm_status make_recipe(importing *im)
+{
+    fm_buf text;
+    fm_digest digest;
+    fm_status rc = FM_OK;
+    fm_buf_init(&text, 0);
+    im->recipe = fm_json_new_object();
+    fm_json_put(&rc, im->recipe, "format", fm_json_new_int(1));
+    fm_json_put(&rc, im->recipe, "operation", fm_json_new_str("import"));
+    fm_json_put(&rc, im->recipe, "engine", fm_json_new_str("fmstore " FM_VERSION));
+    fm_json_put(&rc, im->recipe, "source", fmr_hub_origin(im->hub));
+    FM_THEN(rc, fm_json_write(&text, im->recipe, FM_JSON_CANONICAL));
+    FM_THEN(rc, fm_sha256(&digest, text.data, text.len));
+    if (rc == FM_OK)
+        fm_digest_hex(&digest, im->recipe_hex);
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status download(fm_ops *c, importing *im)
+{
+    const fmr_hub_opts o = {.repo = c->repo, .progress = show_download, .note = tell, .ctx = c};
+    fm_status rc = fmr_hub_get(&im->hub, &o, im->o->path);
+    fmo_ui_progress_end(c);
+    FM_THEN(rc, make_recipe(im));
+    return rc;
+}
+
+/* The bytes that were hashed must be those that the Hub announced, wherever they lay. */
+static fm_status check_download(const importing *im)
+{
+    const fm_tree *tree = fm_source_tree(im->source);
+    const fm_entry *e = fm_tree_find(tree, "source/source.json");
+    const fm_provider p = fm_source_provider(im->source);
+    fm_json *spec = NULL;
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = e ? fm_entry_read(&text, &p, e) : fm_fail(FM_ECORRUPT, "no source/source.json");
+    FM_THEN(rc, fm_json_parse(&spec, fm_buf_span(&text), "source/source.json"));
+    FM_THEN(rc, fmr_hub_check(im->hub, spec));
+    fm_json_free(spec);
+    fm_buf_release(&text);
+    return rc;
+}
+
+/* What was downloaded goes once the version has it, or where it is damaged; else the next import of
+ * the same goes on with it. */
+static void close_download(importing *im, fm_status rc)
+{
+    fmr_hub_close(im->hub, rc == FM_OK || rc == FM_EREFUSED || rc == FM_ECORRUPT);
+    fm_json_free(im->recipe);
+}
+
 static fm_status open_source(fm_ops *c, importing *im)
 {
-    (void)fmo_ui_progress(c, 0, 0, "hashing %s", im->o->path);
-    fm_status rc = fm_source_open(&im->source, im->o->path);
+    if (fmr_hub_is_address(im->o->path))
+        FM_TRY(download(c, im));
+    const char *path = im->hub ? fmr_hub_path(im->hub) : im->o->path;
+    (void)fmo_ui_progress(c, 0, 0, "hashing %s", im->hub ? fmr_hub_name(im->hub) : path);
+    fm_status rc = fm_source_open(&im->source, path);
     fmo_ui_progress_end(c);
     if (rc == FM_ECORRUPT)
         rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
+    if (rc == FM_OK && im->hub)
+        rc = check_download(im);
     if (rc == FM_OK)
         tell_left_out(c, im->source, im->o->name);
     return rc;
@@ -182,5 +261,6 @@ fm_status fm_ops_import(fm_ops *c, const fm_import_opts *opts, fm_import_result 
     fm_tree_free(im.tree);
     fm_tree_free(im.parent);
     fm_source_close(im.source);
+    close_download(&im, rc);
     return rc;
 }

@@ -70,6 +70,9 @@ FM_CHECKED fm_status fm_make_dirs(const char *path); /* mkdir -p; existing is fi
 FM_CHECKED fm_status fm_fsync_dir(const char *path);
 /* Renames within one file system, durably: both folders are fsynced. */
 FM_CHECKED fm_status fm_move_file(const char *from, const char *to);
+/* Gives a file a second name; where the file system cannot, the name is that of a copy. Neither is to
+ * be written to. FM_EEXISTS. Not durable. */
+FM_CHECKED fm_status fm_link_file(const char *from, const char *to);
 FM_CHECKED fm_status fm_fsync_tree(const char *path);  /* every file and folder in it, and it */
 FM_CHECKED fm_status fm_remove_file(const char *path); /* a missing file is fine */
 FM_CHECKED fm_status fm_remove_tree(const char *path); /* rm -r; does not follow links */

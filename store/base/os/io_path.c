@@ -284,6 +284,24 @@ fm_status fm_move_file(const char *from, const char *to)
     return fms_io_fsync_folder(from);
 }
 
+fm_status fm_link_file(const char *from, const char *to)
+{
+    fm_writer *w = NULL;
+    uint64_t bytes = 0;
+
+    if (!fms_io_gate() && link(from, to) == 0)
+        return FM_OK;
+    if (errno == EEXIST)
+        return fm_fail(FM_EEXISTS, "%s is there already", to);
+    fm_status rc = fm_file_bytes(&bytes, from); /* another file system, or one without links */
+    FM_THEN(rc, fm_writer_open(&w, to, NULL));
+    FM_THEN(rc, fm_writer_reserve(w, bytes));
+    FM_THEN(rc, fm_writer_copy(w, from, 0, bytes));
+    FM_THEN(rc, fm_writer_place(w, NULL));
+    fm_writer_close(w);
+    return rc;
+}
+
 static fm_status remove_children(const char *path, int depth);
 
 static fm_status remove_at(const char *path, int depth)
