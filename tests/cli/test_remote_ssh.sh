@@ -5,6 +5,7 @@
 for tool in /usr/sbin/sshd ssh ssh-keygen; do
     command -v "$tool" >/dev/null || { echo "skip: no $tool"; exit 77; }
 done
+need_python
 cd "$tmp"
 ssh-keygen -q -t ed25519 -N '' -f host
 ssh-keygen -q -t ed25519 -N '' -f user
@@ -27,7 +28,7 @@ UsePAM no
 PermitRootLogin yes
 SetEnv PATH=$tmp/bin:$PATH
 EOF2
-        rm -f log
+        : >log
         /usr/sbin/sshd -D -e -f config 2>log &
         sshd=$!
         until grep -q -e 'Server listening' -e 'annot bind' log || ! kill -0 $sshd 2>/dev/null; do sleep 0.05; done
@@ -71,17 +72,23 @@ want 0 -C "$odd" fsck
 want 0 -C b push odd --all
 grep -q '^0 objects' err || die "$(cat err)"
 
-say "the other form, host:path, and a folder of the home"
+say "the other form, host:path"
 GIT_SSH_COMMAND="$GIT_SSH_COMMAND -p $port" want 0 clone "$me@127.0.0.1:$tmp/a" c
 want 0 -C c fsck
 
 say "the far fmstore is killed in the middle: what came is kept, and the next pull goes on"
 cat >bin/fmstore-killed <<EOF2
-#!/bin/sh
-"$fm" "\$@" | { head -c \$CUT; kill -9 0; }
+#!/usr/bin/env python3
+import os, subprocess, sys
+left = int(os.environ["CUT"])
+far = subprocess.Popen(["$fm", *sys.argv[1:]], stdout=subprocess.PIPE)
+while left and (piece := os.read(far.stdout.fileno(), min(left, 65536))):
+    os.write(1, piece)
+    left -= len(piece)
+far.kill()
 EOF2
 chmod +x bin/fmstore-killed
-for cut in 3000 60000 300000 2000000; do
+for cut in 100 3000 60000 300000 1500000; do
     rm -rf d
     mkdir d
     want 0 init d
