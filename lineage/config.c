@@ -43,9 +43,39 @@ fm_status fm_repo_config_set(fm_repo *r, const char *key, const char *value)
     const int code =
         value ? git_config_set_string(ours, key, value) : git_config_delete_entry(ours, key);
     git_config_free(ours);
+    r->partial = 0;
     if (code == 0 || (!value && code == GIT_ENOTFOUND))
         return FM_OK;
     return fml_git_fail(code, "cannot set '%s' in '%s/config'", key, r->path);
+}
+
+fm_status fml_partial(fm_repo *r, bool *yes)
+{
+    if (r->partial == 0) {
+        git_config *ours;
+        int set = 0;
+        FM_TRY(open_ours(r, &ours));
+        const int code = git_config_get_bool(&set, ours, "fmstore.partial");
+        git_config_free(ours);
+        if (code < 0 && code != GIT_ENOTFOUND)
+            return fml_git_fail(code, "cannot read '%s/config'", r->path);
+        r->partial = code == 0 && set ? 2 : 1;
+    }
+    *yes = r->partial == 2;
+    return FM_OK;
+}
+
+fm_status fml_promised(fm_repo *r, const fm_digest *id, bool *yes)
+{
+    fm_object_info info;
+    FM_TRY(fml_partial(r, yes));
+    if (!*yes)
+        return FM_OK;
+    const fm_status rc = fm_store_info(r->store, &info, id);
+    *yes = rc == FM_ENOTFOUND;
+    if (*yes)
+        fm_error_clear();
+    return FM_OK;
 }
 
 typedef struct visit {

@@ -44,8 +44,12 @@ static fm_status look_at_file(search *s, const git_oid *id, bool *dirty)
     const fm_entry *e = rc == FM_OK ? fm_tree_at(one, 0) : NULL;
     if (rc != FM_ENOMEM) /* not a valid pointer: fsck reports it */
         rc = FM_OK;
+    bool promised = false;
     *dirty = e && e->kind != FM_ENTRY_FILE && !fm_store_has(s->r->store, &e->id);
     if (*dirty)
+        rc = fml_promised(s->r, &e->id, &promised);
+    *dirty = *dirty && !promised;
+    if (rc == FM_OK && *dirty)
         rc = s->fn(s->ctx, s->rev, s->path, e);
     fm_tree_free(one);
     git_odb_object_free(obj);

@@ -80,10 +80,13 @@ static bool first_sight(check *c, fm_map *map, const git_oid *id)
 static fm_status check_pointer(check *c, const fm_entry *e)
 {
     fm_object_info info;
-    fm_status rc;
+    bool promised = false;
+    fm_status rc = FM_OK;
 
-    if (e->kind == FM_ENTRY_FILE)
-        return FM_OK;
+    if (e->kind != FM_ENTRY_FILE)
+        rc = fml_promised(c->r, &e->id, &promised);
+    if (rc < 0 || promised || e->kind == FM_ENTRY_FILE)
+        return rc;
     rc = fm_store_info(c->r->store, &info, &e->id);
     if (rc < 0)
         return fm_error_prefix(rc, "tree path '%s'", e->path);

@@ -99,9 +99,14 @@ static fm_status read_bytes(scan *s, fm_span bytes)
 
 /* ---- files ---- */
 
-static fm_status read_object(const fm_repo *r, scan *s, const fm_digest *id)
+/* What only the remote of a clone has names nothing here. */
+static fm_status read_object(fm_repo *r, scan *s, const fm_digest *id)
 {
     fm_object_info info;
+    bool promised;
+    FM_TRY(fml_promised(r, id, &promised));
+    if (promised)
+        return FM_OK;
     fm_status rc = fm_store_info(r->store, &info, id);
     const size_t room = rc == FM_OK ? (size_t)FM_MIN(info.bytes, (uint64_t)PIECE_BYTES) : 0;
     uint8_t *piece = rc == FM_OK ? fm_malloc(room + 1) : NULL;

@@ -24,13 +24,16 @@ typedef struct family {
 static fm_status use_of(family *f, const fm_entry *e, usage **out)
 {
     usage *u = fm_map_get(f->use, e->id.b, sizeof e->id.b);
-    fm_object_info info;
+    fm_object_info info = {.bytes = e->bytes}; /* of what only the remote has */
+    bool promised;
     fm_status rc;
 
     *out = u;
     if (u)
         return FM_OK;
-    rc = fm_store_info(f->r->store, &info, &e->id);
+    rc = fml_promised(f->r, &e->id, &promised);
+    if (rc == FM_OK && !promised)
+        rc = fm_store_info(f->r->store, &info, &e->id);
     if (rc < 0)
         return fm_error_prefix(rc, "tree path '%s'", e->path);
     u = fm_calloc(1, sizeof *u);

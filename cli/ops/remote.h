@@ -29,8 +29,9 @@ typedef struct fm_fetch_opts {
     const char *const *branch; /* count 0: all, with all tags */
     size_t count;
     bool dry_run; /* says what would travel */
-    bool
-        lineage_only; /* git's objects alone; config remote.<name>.lineageOnly has the same effect */
+    /* Git's objects alone, from now on (config remote.<name>.lineageOnly): tensors come when something
+     * reads them. */
+    bool lineage_only;
 } fm_fetch_opts;
 fm_status fm_ops_fetch(fm_ops *c, const fm_fetch_opts *o, fm_travel *out);
 /* Fetches, makes branches that are new and forwards those that are behind; one that has versions of

@@ -369,6 +369,8 @@ fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t root)
     FM_TRY(find_whole_one(g, id, &at, &whole));
     if (whole)
         return reach_from(g, at, root);
+    if (g->opts.partial && at == FMS_GC_NONE)
+        return FM_OK;
     fm_digest_hex(id, hex);
     return fm_fail(FM_ECORRUPT,
                    "no pack holds object %s with all that it is coded against: 'fmstore fsck "

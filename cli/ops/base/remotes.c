@@ -167,6 +167,14 @@ fm_status fm_ops_remote_each(fm_ops *c, fm_ops_remote_fn fn, void *ctx)
     return fm_repo_config_each(c->repo, "remote.", tell_one, &e);
 }
 
+fm_status fmo_remote_promise(fm_ops *c, const char *name)
+{
+    char key[KEY_BYTES];
+    key_of(key, name, "lineageOnly");
+    FM_TRY(fm_repo_config_set(c->repo, key, "true"));
+    return fm_repo_config_set(c->repo, "fmstore.partial", "true");
+}
+
 /* ---- opening ---- */
 
 typedef struct only {

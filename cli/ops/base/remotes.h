@@ -17,6 +17,9 @@ void fmo_remote_close(fmo_remote *m);
 /* REPO/config's remote.<name>.<key>; NULL: unset. fm_free. */
 char *fmo_remote_config(fm_ops *c, const char *name, const char *key);
 
+/* This repository holds versions without their tensors from now on, and the remote has those. */
+fm_status fmo_remote_promise(fm_ops *c, const char *name);
+
 /* The refs that a remote holds. */
 typedef struct fmo_refs {
     struct fmo_ref {

@@ -11,9 +11,7 @@ static fm_status prepare(fm_ops *c, const fm_clone_opts *o)
     FM_TRY(fm_repo_init(o->dir, o->bare));
     c->dir = o->dir;
     FM_TRY(fm_ops_lease(c, true, "a clone"));
-    FM_TRY(fm_ops_remote_add(c, "origin", o->url));
-    return o->lineage_only ? fm_repo_config_set(c->repo, "remote.origin.lineageOnly", "true")
-                           : FM_OK;
+    return fm_ops_remote_add(c, "origin", o->url);
 }
 
 static fm_status bring(fm_ops *c, const fm_clone_opts *o, fmo_remote *m, const fmo_refs *refs,

@@ -150,6 +150,8 @@ fm_status fmo_fetch_from(fm_ops *c, fmo_remote *m, const fmo_refs *refs, const f
             want[f.wants++] = refs->ref[i].oid;
     f.want = want;
     fm_status rc = check_branches(m, refs, o);
+    if (rc == FM_OK && o->lineage_only && !o->dry_run)
+        rc = fmo_remote_promise(c, m->name);
     if (rc == FM_OK && f.wants)
         rc = fm_remote_fetch(m->at, c->repo, &f, out);
     fmo_ui_progress_end(c);
