@@ -126,21 +126,31 @@ TEST(a_full_file_is_published_by_itself)
     xk_release(&to);
 }
 
-/* The receiver has the parent, but deeper than the child thinks. */
-TEST(a_parent_may_be_deeper_here)
+/* XK_CODED as the last of a chain that only the receiver has. */
+static xk_store with_coded_at_depth(unsigned depth)
 {
     xk_store to = xk_empty();
     uint8_t *bytes = fm_malloc((size_t)2 * XK_ELEMS);
     fm_object_info info;
     tk_ok(fm_store_read(from.s, &from.id[XK_CODED], bytes, (uint64_t)2 * XK_ELEMS));
-    for (uint64_t k = 0; k < 3; k++) { /* three ancestors that only the receiver has */
-        bytes[1000 + 2 * k] ^= 1;
+    for (unsigned k = 0; k < depth; k++)
+        bytes[1000 + 2 * (size_t)k] ^= 1;
+    for (unsigned k = 0; k <= depth; k++) {
         xk_put(&to, (int)k, FM_BF16, XK_ELEMS, bytes, (int)k - 1, NULL);
+        bytes[1000 + 2 * (size_t)k] ^= 1;
     }
-    tk_ok(fm_store_read(from.s, &from.id[XK_CODED], bytes, (uint64_t)2 * XK_ELEMS));
-    xk_put(&to, 3, FM_BF16, XK_ELEMS, bytes, 2, NULL);
     fm_free(bytes);
-    assert_true(fm_digest_eq(&to.id[3], &from.id[XK_CODED]));
+    assert_true(fm_digest_eq(&to.id[depth], &from.id[XK_CODED]));
+    tk_ok(fm_store_info(to.s, &info, &from.id[XK_CODED]));
+    assert_int_equal(info.chain_depth, depth);
+    return to;
+}
+
+/* The receiver has the parent, but deeper than the child thinks. */
+TEST(a_parent_may_be_deeper_here)
+{
+    xk_store to = with_coded_at_depth(3);
+    fm_object_info info;
     fm_intake *in = intake(to.s);
     tk_ok(xk_send(&from, XK_CODED, in, 0)); /* known */
     tk_ok(xk_send(&from, XK_CHILD, in, 0));
@@ -153,6 +163,24 @@ TEST(a_parent_may_be_deeper_here)
     assert_int_equal(info.chain_depth, 5);
     xk_expect(&from, XK_CHILD, to.s);
     xk_expect(&from, XK_GRANDCHILD, to.s);
+    xk_sound(to.s);
+    xk_release(&to);
+}
+
+TEST(a_parent_at_the_greatest_depth_is_told_with_the_way_out)
+{
+    xk_store to = with_coded_at_depth(FMS_CHAIN_MAX);
+    fm_intake *in = intake(to.s);
+    tk_fails(xk_send(&from, XK_CHILD, in, 0), FM_EBASE, "repack --depth");
+    fm_intake_close(in);
+    xk_release(&to);
+    to = with_coded_at_depth(FMS_CHAIN_MAX - 1);
+    in = intake(to.s);
+    tk_ok(xk_send(&from, XK_CHILD, in, 0));
+    tk_fails(xk_send(&from, XK_GRANDCHILD, in, 0), FM_EBASE, "repack --depth");
+    tk_ok(fm_intake_publish(in, NULL));
+    fm_intake_close(in);
+    xk_expect(&from, XK_CHILD, to.s);
     xk_sound(to.s);
     xk_release(&to);
 }
@@ -806,6 +834,7 @@ int main(void)
         cmocka_unit_test(what_is_known_passes_quietly),
         cmocka_unit_test(a_full_file_is_published_by_itself),
         cmocka_unit_test(a_parent_may_be_deeper_here),
+        cmocka_unit_test(a_parent_at_the_greatest_depth_is_told_with_the_way_out),
         cmocka_unit_test(wrong_bytes_are_refused_and_lose_nothing),
         cmocka_unit_test(a_child_before_its_parent_is_refused_by_name),
         cmocka_unit_test(more_and_fewer_bytes_are_refused),

@@ -215,6 +215,53 @@ TEST(a_missing_parent_is_named_and_storing_again_repairs)
     drop(&x);
 }
 
+/* A head needs no payload to be read, and its depth may change. */
+TEST(a_head_is_read_alone)
+{
+    fixture x;
+    fms_record whole, r;
+    uint64_t n;
+    make(&x);
+    const fm_span first =
+        fm_span_of(x.pack.data + FMS_PACK_HEADER_BYTES, x.pack.len - FMS_PACK_HEADER_BYTES);
+    tk_ok(fms_record_parse(&whole, first, "whole"));
+    tk_ok(fms_record_head_length(&n, fm_span_of(first.data, FMS_RECORD_FIXED_BYTES), "start"));
+    assert_int_equal(n, whole.head_bytes);
+    uint8_t *head = fm_memdup(first.data, (size_t)n); /* exactly: a sanitizer sees more */
+    tk_ok(fms_record_parse_head(&r, fm_span_of(head, (size_t)n), "head"));
+    assert_int_equal(r.stored_bytes, whole.stored_bytes);
+    assert_true(fm_digest_eq(&r.id, &whole.id));
+    tk_fails(fms_record_parse(&r, fm_span_of(head, (size_t)n), "head"), FM_ECORRUPT, "payload");
+    tk_fails(fms_record_parse_head(&r, fm_span_of(head, (size_t)n - 1), "head"), FM_ECORRUPT,
+             "leaves the pack");
+    tk_fails(fms_record_head_length(&n, fm_span_of(head, FMS_RECORD_FIXED_BYTES - 1), "start"),
+             FM_ECORRUPT, "no record begins");
+    n = whole.stored_bytes; /* the child's, whose depth is 1 */
+    const fm_span second = fm_span_of(first.data + n, first.len - (size_t)n);
+    tk_ok(fms_record_parse(&whole, second, "child"));
+    fm_free(head);
+    head = fm_memdup(second.data, (size_t)whole.head_bytes);
+    tk_ok(fms_record_set_depth(head, (size_t)whole.head_bytes, 5));
+    tk_ok(fms_record_parse_head(&r, fm_span_of(head, (size_t)whole.head_bytes), "deeper"));
+    assert_int_equal(whole.depth, 1);
+    assert_int_equal(r.depth, 5);
+    assert_true(fm_digest_eq(&r.id, &whole.id));
+    fm_free(head);
+    drop(&x);
+}
+
+TEST(an_end_says_where_it_is)
+{
+    fixture x;
+    make(&x);
+    assert_true(fms_pack_is_ended(fm_buf_span(&x.pack)));
+    assert_false(fms_pack_is_ended(fm_span_of(x.pack.data, x.pack.len - 64)));
+    assert_false(fms_pack_is_ended(fm_span_of(x.pack.data, 64)));
+    x.pack.data[x.pack.len - 48] ^= 1;
+    assert_false(fms_pack_is_ended(fm_buf_span(&x.pack)));
+    drop(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +269,8 @@ int main(void)
         cmocka_unit_test(a_cut_or_extended_pack_is_never_opened_as_good),
         cmocka_unit_test(a_newer_pack_serves_nothing_and_is_named),
         cmocka_unit_test(a_missing_parent_is_named_and_storing_again_repairs),
+        cmocka_unit_test(a_head_is_read_alone),
+        cmocka_unit_test(an_end_says_where_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,6 +127,31 @@ TEST(a_look_in_between_changes_nothing)
     fm_hash_plainly(false);
 }
 
+TEST(a_copy_goes_on_by_itself)
+{
+    for (int plainly = 0; plainly < 2; plainly++) {
+        fm_hasher *h, *copy;
+        fm_digest d, want;
+        fm_hash_plainly(plainly);
+        tk_ok(fm_hasher_new(&h));
+        tk_ok(fm_hasher_new(&copy));
+        tk_ok(fm_hasher_update(h, "abc", 3));
+        tk_ok(fm_hasher_update(copy, "what is forgotten", 17));
+        tk_ok(fm_hasher_copy(copy, h));
+        tk_ok(fm_hasher_update(h, "xyz", 3));
+        tk_ok(fm_hasher_update(copy, "def", 3));
+        tk_ok(fm_sha256(&want, "abcdef", 6));
+        tk_ok(fm_hasher_final(copy, &d));
+        assert_true(fm_digest_eq(&d, &want));
+        tk_ok(fm_sha256(&want, "abcxyz", 6));
+        tk_ok(fm_hasher_final(h, &d));
+        assert_true(fm_digest_eq(&d, &want));
+        fm_hasher_free(copy);
+        fm_hasher_free(h);
+    }
+    fm_hash_plainly(false);
+}
+
 TEST(base64_is_that_of_rfc_4648)
 {
     static const char *const pair[][2] = {{"", ""},
@@ -165,6 +190,7 @@ int main(void)
         cmocka_unit_test(known_vectors_hold),
         cmocka_unit_test(pieces_hash_like_the_whole_and_the_hasher_starts_afresh),
         cmocka_unit_test(a_look_in_between_changes_nothing),
+        cmocka_unit_test(a_copy_goes_on_by_itself),
         cmocka_unit_test(base64_is_that_of_rfc_4648),
         cmocka_unit_test(all_ways_give_the_same_digest),
         cmocka_unit_test(hex_reads_back_in_either_case),

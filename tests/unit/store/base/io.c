@@ -204,6 +204,65 @@ TEST(a_writer_that_is_closed_early_leaves_nothing)
     fm_free(folder);
 }
 
+static char *only_file(const char *folder)
+{
+    fm_names names;
+
+    tk_ok(fm_list_dir(&names, folder));
+    assert_int_equal(names.count, 1);
+    char *path = fm_path_join(folder, names.name[0]);
+    fm_names_release(&names);
+    return path;
+}
+
+TEST(a_kept_temporary_is_gone_on_with)
+{
+    char *folder = at("kept"), *path = at("whole");
+    fm_writer *w, *other;
+    fm_file_map map;
+
+    tk_ok(fm_make_dirs(folder));
+    tk_ok(fm_writer_open(&w, NULL, folder));
+    fm_writer_keep(w, true);
+    tk_ok(fm_writer_write(w, "abc", 3));
+    char *temp = only_file(folder);
+    assert_string_equal(fm_writer_temp(w), temp);
+    tk_fails(fm_writer_resume(&other, temp), FM_ECONFLICT, "held by another");
+    fm_writer_close(w);
+    assert_file(temp, "abc");
+    tk_ok(fm_writer_resume(&w, temp));
+    assert_int_equal(fm_writer_offset(w), 3);
+    tk_ok(fm_writer_write(w, "defgh", 5));
+    tk_ok(fm_writer_map(&map, w, 100000)); /* more than there is */
+    tk_ok(fm_writer_flush(w));
+    assert_memory_equal(map.data, "abcdefgh", 8);
+    fm_unmap_file(&map);
+    tk_ok(fm_writer_write(w, "ijk", 3));
+    tk_fails(fm_writer_cut(w, 12), FM_EINVAL, "beyond");
+    tk_ok(fm_writer_cut(w, 9)); /* in what is not written yet */
+    tk_ok(fm_writer_cut(w, 5));
+    assert_int_equal(fm_writer_offset(w), 5);
+    fm_writer_close(w);
+    assert_file(temp, "abcde");
+    tk_ok(fm_writer_resume(&w, temp));
+    tk_ok(fm_writer_write(w, "z", 1));
+    tk_ok(fm_writer_commit(w, path));
+    assert_null(fm_writer_temp(w));
+    fm_writer_close(w);
+    assert_file(path, "abcdez");
+    assert_int_equal(files_in(folder), 0);
+    tk_fails(fm_writer_resume(&w, temp), FM_ENOTFOUND, temp);
+    tk_fails(fm_writer_resume(&w, folder), FM_EIO, folder);
+    tk_ok(fm_write_file(temp, "abc", 3));
+    tk_ok(fm_writer_resume(&w, temp));
+    fm_writer_keep(w, false);
+    fm_writer_close(w);
+    assert_int_equal(files_in(folder), 0);
+    fm_free(temp);
+    fm_free(path);
+    fm_free(folder);
+}
+
 TEST(the_name_may_be_decided_at_commit)
 {
     char *tmp = at("staging");
@@ -337,6 +396,7 @@ int main(void)
         cmocka_unit_test(reading_appends_and_stops_at_the_limit),
         cmocka_unit_test(a_writer_streams_large_and_small_pieces_in_order),
         cmocka_unit_test(a_writer_that_is_closed_early_leaves_nothing),
+        cmocka_unit_test(a_kept_temporary_is_gone_on_with),
         cmocka_unit_test(the_name_may_be_decided_at_commit),
         cmocka_unit_test(folders_are_made_listed_in_order_and_removed),
         cmocka_unit_test(removing_a_tree_does_not_follow_links),
