@@ -163,8 +163,6 @@ static int gather_id(const git_oid *id, void *ctx)
     fm_git_intake *in = ctx;
 
     in->rc = fm_grow(&in->id, &in->cap, in->count + 1, sizeof *in->id);
-    if (in->rc == FM_OK && in->count > 0 && git_oid_equal(&in->id[in->count - 1], id))
-        in->rc = fm_fail(FM_ECORRUPT, "the git pack of the other side has an object twice");
     if (in->rc < 0)
         return -1;
     in->id[in->count++] = *id;

@@ -1,5 +1,6 @@
 /* exchange.c - versions travel from one repository to another as git packs. */
 #include <git2.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -957,6 +958,14 @@ TEST(packs_that_lie_about_sizes_and_places_are_refused)
     kit_pack_object(&p, 3, "hello", 5);
     kit_pack_object(&p, 3, "hello", 5);
     refused(b, &p, FM_ECORRUPT, NULL);
+    kit_pack_begin(&p, 3); /* twice the same, once as a delta that changes nothing */
+    kit_pack_object(&p, 3, "world", 5);
+    kit_pack_object(&p, 3, "hello", 5);
+    n = delta_of(d, 5, 5);
+    kit_pack_head(&p, 6, n);
+    fm_buf_u8(&p, 17);
+    kit_pack_body(&p, d, n);
+    refused(b, &p, FM_ECORRUPT, NULL);
     kit_pack_begin(&p, 1); /* one less than there are */
     kit_pack_object(&p, 3, "hello", 5);
     kit_pack_object(&p, 3, "world", 5);
@@ -1184,6 +1193,62 @@ static void gc_now(const char *dir)
     fm_repo_close(r);
 }
 
+static int tag_text(char text[200], const fm_oid *at, bool of_tag)
+{
+    char hex[41];
+
+    fm_oid_hex(at, hex);
+    return snprintf(text, 200, "object %s\ntype %s\ntag t\ntagger A <a@b> 1 +0000\n\nt\n", hex,
+                    of_tag ? "tag" : "commit");
+}
+
+/* Tags of tags, the last first: as many as a stack of calls would not bear. */
+TEST(a_long_chain_of_tags_is_refused_and_does_no_harm)
+{
+    enum { TAGS = 5000, STACK_BYTES = 400 << 10 };
+    static fm_oid at[TAGS + 1];
+    char *dir, text[200];
+    fm_repo *r = kit_repo(&dir);
+    fm_ref_wish w;
+    fm_buf pack;
+    int status;
+
+    at[0] = kit_branch(r, "main", NULL, 0);
+    for (unsigned i = 0; i < TAGS; i++) {
+        git_oid id;
+        int n = tag_text(text, &at[i], i > 0);
+        assert_int_equal(git_odb_hash(&id, text, (size_t)n, GIT_OBJECT_TAG), 0);
+        memcpy(at[i + 1].b, id.id, sizeof id.id);
+    }
+    kit_pack_begin(&pack, TAGS);
+    for (unsigned i = TAGS; i-- > 0;) {
+        int n = tag_text(text, &at[i], i > 0);
+        kit_pack_object(&pack, 4, text, (size_t)n);
+    }
+    kit_pack_end(&pack);
+    tk_ok(kit_take(r, fm_buf_span(&pack), pack.len));
+    w = kit_wish("refs/tags/two", &at[2], NULL);
+    assert_int_equal(kit_move(r, &w), FM_OK);
+    w.name = "refs/heads/two";
+    assert_int_equal(kit_move(r, &w), FM_EINVAL);
+    assert_non_null(strstr(w.text, "a branch holds a version"));
+    w = kit_wish("refs/tags/deep", &at[TAGS], NULL);
+    assert_int_equal(kit_move(r, &w), FM_ELIMIT);
+    pid_t pid = fork();
+    if (pid == 0) { /* while the lease holds them all */
+        const struct rlimit stack = {STACK_BYTES, STACK_BYTES};
+        setrlimit(RLIMIT_STACK, &stack);
+        gc_now(dir);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    fm_buf_release(&pack);
+    fm_repo_close(r);
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
 TEST(gc_keeps_what_arrives_until_its_ref_moves_or_the_process_ends)
 {
     char *here, *there;
@@ -1326,6 +1391,7 @@ int main(void)
         cmocka_unit_test(a_pack_over_its_limit_is_refused),
         cmocka_unit_test(versions_that_fsck_would_not_pass_move_no_ref),
         cmocka_unit_test(a_pack_without_what_it_reaches_moves_no_ref),
+        cmocka_unit_test(a_long_chain_of_tags_is_refused_and_does_no_harm),
         cmocka_unit_test(gc_keeps_what_arrives_until_its_ref_moves_or_the_process_ends),
         cmocka_unit_test(gc_keeps_what_a_remote_tracking_ref_reaches),
         cmocka_unit_test(the_log_of_all_shows_remote_tracking_refs_and_no_branch_is_made_of_them),
