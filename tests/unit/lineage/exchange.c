@@ -101,6 +101,40 @@ TEST(a_history_travels_and_then_only_what_is_new)
     fm_free(there);
 }
 
+TEST(a_pack_that_plain_git_made_is_taken)
+{
+    static const char *const how[] = {"--delta-base-offset", "--no-reuse-delta"};
+    char *here, *there, command[400], out[300];
+    fm_repo *a = kit_repo(&here), *b;
+    fm_oid tip[12];
+    fm_buf pack;
+    fm_ref_wish w;
+
+    if (!kit_have_git())
+        skip();
+    grow(a, tip, 12);
+    w = kit_wish("refs/heads/main", &tip[11], NULL);
+    for (size_t i = 0; i < FM_ARRAY_LEN(how); i++) {
+        b = kit_repo(&there);
+        share_tensors(b, 12);
+        snprintf(command, sizeof command,
+                 "rev-list --objects main | cut -c1-40 | git -C '%s/lineage.git' pack-objects "
+                 "-q --stdout %s > '%s/its.pack'",
+                 here, how[i], here);
+        assert_int_equal(kit_git(here, command, out, sizeof out), 0);
+        snprintf(command, sizeof command, "%s/its.pack", here);
+        fm_buf_init(&pack, 0);
+        tk_ok(fm_read_file(&pack, command, 1u << 20));
+        for (size_t piece = 1; piece < 40; piece += 13)
+            tk_ok(kit_take(b, fm_buf_span(&pack), piece));
+        assert_int_equal(kit_move(b, &w), FM_OK);
+        assert_git_clean(there);
+        fm_buf_release(&pack);
+        kit_close(b, there);
+    }
+    kit_close(a, here);
+}
+
 TEST(nothing_new_is_an_empty_pack)
 {
     char *here, *there;
@@ -1365,6 +1399,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_history_travels_and_then_only_what_is_new),
+        cmocka_unit_test(a_pack_that_plain_git_made_is_taken),
         cmocka_unit_test(nothing_new_is_an_empty_pack),
         cmocka_unit_test(a_file_that_both_sides_had_long_ago_is_left_out),
         cmocka_unit_test(a_version_that_arrives_twice_is_fine),
