@@ -1029,6 +1029,70 @@ TEST(packs_that_lie_about_sizes_and_places_are_refused)
     kit_close(b, there);
 }
 
+/* The deltas of a chain follow one another by their places, by their ids, or by their ids with the
+ * last one first. */
+enum order { BY_PLACE, BY_ID, LAST_FIRST, ORDERS };
+
+static void chain_of(fm_buf *p, unsigned deltas, enum order order)
+{
+    static size_t at[5001];
+    char text[9] = "00000000";
+    uint8_t d[11] = {8, 8, 8};
+    fm_buf b;
+
+    fm_buf_init(&b, 0);
+    kit_pack_object(&b, 3, text, 8);
+    at[0] = 0;
+    for (unsigned i = 1; i <= deltas; i++) {
+        git_oid base;
+        assert_int_equal(git_odb_hash(&base, text, 8, GIT_OBJECT_BLOB), 0);
+        snprintf(text, sizeof text, "%08u", i);
+        memcpy(d + 3, text, 8);
+        at[i] = b.len;
+        assert_true(at[i] - at[i - 1] < 128);
+        kit_pack_head(&b, order == BY_PLACE ? 6 : 7, sizeof d);
+        if (order == BY_PLACE)
+            fm_buf_u8(&b, (uint8_t)(at[i] - at[i - 1]));
+        else
+            fm_buf_append(&b, base.id, sizeof base.id);
+        kit_pack_body(&b, d, sizeof d);
+    }
+    at[deltas + 1] = b.len;
+    kit_pack_begin(p, deltas + 1);
+    for (unsigned i = 0; i <= deltas; i++) {
+        const unsigned k = order == LAST_FIRST ? deltas - i : i;
+        fm_buf_append(p, b.data + at[k], at[k + 1] - at[k]);
+    }
+    kit_pack_end(p);
+    fm_buf_release(&b);
+}
+
+TEST(a_chain_of_deltas_has_an_end)
+{
+    char *there;
+    fm_repo *b = kit_repo(&there);
+    git_oid last;
+    fm_oid id;
+    fm_buf p;
+
+    for (unsigned order = 0; order < ORDERS; order++)
+        for (unsigned deltas = order == LAST_FIRST ? 4098 : 4096; deltas < 4099; deltas++) {
+            chain_of(&p, deltas, (enum order)order);
+            tk_fails(kit_take(b, fm_buf_span(&p), p.len), FM_ELIMIT, "more than 4095 deltas");
+            fm_buf_release(&p);
+            assert_int_equal(files_in(there, "lineage.git/objects/pack"), 0);
+        }
+    for (unsigned order = 0; order < LAST_FIRST; order++) { /* in which libgit2 takes long */
+        chain_of(&p, 4095, (enum order)order);
+        tk_ok(kit_take(b, fm_buf_span(&p), p.len));
+        fm_buf_release(&p);
+    }
+    assert_int_equal(git_odb_hash(&last, "00004095", 8, GIT_OBJECT_BLOB), 0);
+    memcpy(id.b, last.id, sizeof id.b);
+    assert_true(fm_exchange_has(b, &id));
+    kit_close(b, there);
+}
+
 TEST(deltas_within_the_pack_are_taken)
 {
     char *there;
@@ -1422,6 +1486,7 @@ int main(void)
         cmocka_unit_test(a_pack_cut_anywhere_leaves_nothing),
         cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(packs_that_lie_about_sizes_and_places_are_refused),
+        cmocka_unit_test(a_chain_of_deltas_has_an_end),
         cmocka_unit_test(deltas_within_the_pack_are_taken),
         cmocka_unit_test(a_pack_over_its_limit_is_refused),
         cmocka_unit_test(versions_that_fsck_would_not_pass_move_no_ref),
