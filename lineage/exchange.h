@@ -28,7 +28,8 @@ FM_CHECKED fm_status fm_is_ancestor(fm_repo *r, bool *yes, const fm_oid *old,
  * `have` does not: commits, trees, blobs, annotated tags, and the versions that recipes and suites
  * of these name by their ids and that are here (SCHEMA.md). Those of `have` that are not here are
  * passed over; objects that both sides' common versions reach are left out. FM_ENOTFOUND: a wanted
- * id is none that a travelling ref reaches. *objects (may be NULL): how many went. */
+ * id is none that a travelling ref reaches. *objects (may be NULL): how many went. The store's handle
+ * gets a reader's lease, which holds the wants until it is closed. */
 typedef struct fm_exchange_ask {
     const fm_oid *want, *have;
     size_t wants, haves;

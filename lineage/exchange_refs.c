@@ -14,6 +14,7 @@
 #define HEADS "refs/heads/"
 #define TAGS "refs/tags/"
 #define REMOTES "refs/remotes/"
+#define MAX_TAGS 16u /* of tags; plain git makes one */
 
 typedef struct whole {
     fm_repo *r;
@@ -181,17 +182,26 @@ static fm_status check_new(whole *w, const git_oid *tip)
                                  : fml_damage(code, "the versions that it comes from");
 }
 
-/* *commit: what the ref's target is peeled to. */
-static fm_status check_whole(whole *w, const fm_ref_wish *wish, git_oid *commit)
+/* What a ref holds: a version, or of refs/tags/ a tag of one. *commit: the version. */
+static fm_status find_version(fm_repo *r, const fm_ref_wish *wish, git_oid *commit)
 {
     const git_oid id = fml_git_oid(&wish->new_oid);
+    git_oid at = id;
+    git_tag *tag = NULL;
     char hex[41];
-    fm_status rc = fml_peel(w->r, commit, &id);
 
+    for (unsigned depth = 0; git_tag_lookup(&tag, r->git, &at) == 0; depth++) {
+        at = *git_tag_target_id(tag);
+        git_tag_free(tag);
+        if (depth == MAX_TAGS)
+            return fm_fail(FM_ELIMIT, "tags of tags, more than %u", MAX_TAGS);
+    }
+    fm_status rc = fml_peel(r, commit, &at);
     fm_oid_hex(&wish->new_oid, hex);
     if (rc == FM_ENOTFOUND)
         return fm_fail(FM_EBASE, "version %.12s has not arrived", hex);
-    FM_THEN(rc, check_new(w, commit));
+    if (rc == FM_OK && !starts(wish->name, TAGS) && !git_oid_equal(commit, &id))
+        return fm_fail(FM_EINVAL, "%.12s is a tag; a branch holds a version", hex);
     return rc;
 }
 
@@ -317,7 +327,8 @@ static fm_status move_one(whole *whole_of, const fm_ref_wish *w, const char *ref
                    ? fm_fail(FM_EREFUSED, "results and notes are merged, never deleted")
                    : delete_ref(r, w);
     whole_of->model = !results && !notes;
-    FM_TRY(check_whole(whole_of, w, &commit));
+    FM_TRY(find_version(r, w, &commit));
+    FM_TRY(check_new(whole_of, &commit));
     if (results)
         return fml_results_join(r, &commit, "the other side");
     if (notes)

@@ -163,12 +163,19 @@ static int gather_id(const git_oid *id, void *ctx)
     fm_git_intake *in = ctx;
 
     in->rc = fm_grow(&in->id, &in->cap, in->count + 1, sizeof *in->id);
-    if (in->rc == FM_OK && in->count > 0 && git_oid_equal(&in->id[in->count - 1], id))
-        in->rc = fm_fail(FM_ECORRUPT, "the git pack of the other side has an object twice");
     if (in->rc < 0)
         return -1;
     in->id[in->count++] = *id;
     return 0;
+}
+
+static fm_status check_chains(const fm_git_intake *in, const char *idx)
+{
+    fm_file_map map;
+    FM_TRY(fm_map_file(&map, idx));
+    fm_status rc = fml_pack_scan_chains(in->scan, fm_span_of(map.data, map.len));
+    fm_unmap_file(&map);
+    return rc;
 }
 
 static fm_status hold_ids(fm_git_intake *in, const char *idx)
@@ -219,7 +226,8 @@ static fm_status take_pack(fm_git_intake *in)
         return index_failed(in, code);
     char *name = fm_asprintf("pack-%s", git_indexer_name(in->indexer));
     char *idx = name ? fm_asprintf("%s/%s.idx", in->dir, name) : NULL;
-    fm_status rc = idx ? hold_ids(in, idx) : FM_ENOMEM;
+    fm_status rc = idx ? check_chains(in, idx) : FM_ENOMEM;
+    FM_THEN(rc, hold_ids(in, idx));
     FM_THEN(rc, place(in, name));
     fm_free(idx);
     fm_free(name);

@@ -13,6 +13,9 @@
 #define DELTA_HEAD_BYTES 20u /* two numbers of at most 10 bytes */
 #define OUT_BYTES (64u << 10)
 #define MAX_NUMBER_BYTES 10u
+#define BY_ID 0x80000000u
+#define IDX_IDS 1032u /* where the ids begin in an index of version 2 */
+#define PLACE_IS_64 0x80000000u
 
 typedef enum step { IN_HEAD, IN_TYPE, IN_PLACE, IN_ID, IN_BODY, IN_SUM, AT_END } step;
 
@@ -24,7 +27,9 @@ struct fml_pack_scan {
     size_t part_len;
     uint32_t objects, object; /* of the pack; that were begun */
     uint64_t *start;          /* where each object begins */
-    size_t start_cap;
+    uint32_t *base;           /* of each object: 1 + the number of its base, or BY_ID and ... */
+    size_t start_cap, base_cap;
+    fm_buf ids; /* ... the place of its base's id here */
     /* the object at hand */
     git_object_t type;
     uint64_t size, out; /* of the stream: claimed, unpacked so far */
@@ -55,6 +60,7 @@ fm_status fml_pack_scan_new(fml_pack_scan **out, uint64_t max_bytes)
     if (!s)
         return FM_ENOMEM;
     s->max_bytes = max_bytes;
+    fm_buf_init(&s->ids, (size_t)FML_PACK_MAX_OBJECTS * SHA1_BYTES);
     s->z.zalloc = take;
     s->z.zfree = give;
     if (inflateInit(&s->z) != Z_OK) {
@@ -70,7 +76,9 @@ void fml_pack_scan_free(fml_pack_scan *s)
     if (!s)
         return;
     (void)inflateEnd(&s->z);
+    fm_buf_release(&s->ids);
     fm_free(s->start);
+    fm_free(s->base);
     fm_free(s);
 }
 
@@ -145,6 +153,8 @@ static fm_status take_type(fml_pack_scan *s, uint8_t byte, uint64_t at)
 {
     if (s->number_len == 0) {
         FM_TRY(fm_grow(&s->start, &s->start_cap, (size_t)s->object + 1, sizeof *s->start));
+        FM_TRY(fm_grow(&s->base, &s->base_cap, (size_t)s->object + 1, sizeof *s->base));
+        s->base[s->object] = 0;
         s->start[s->object++] = at;
         s->type = (git_object_t)(byte >> 4 & 7);
         s->size = byte & 15;
@@ -167,20 +177,21 @@ static fm_status take_type(fml_pack_scan *s, uint8_t byte, uint64_t at)
     return FM_OK;
 }
 
-static bool begins_at(const fml_pack_scan *s, uint64_t at)
+/* The number of the object that begins there, of the first `count`; `count`: none does. */
+static uint32_t number_at(const fml_pack_scan *s, uint64_t at, uint32_t count)
 {
-    size_t low = 0, high = s->object - 1u; /* the object at hand is none of them */
+    uint32_t low = 0, high = count;
 
     while (low < high) {
-        size_t mid = low + (high - low) / 2;
+        const uint32_t mid = low + (high - low) / 2;
         if (s->start[mid] == at)
-            return true;
+            return mid;
         if (s->start[mid] < at)
             low = mid + 1;
         else
             high = mid;
     }
-    return false;
+    return count;
 }
 
 static fm_status take_place(fml_pack_scan *s, uint8_t byte)
@@ -192,8 +203,19 @@ static fm_status take_place(fml_pack_scan *s, uint8_t byte)
     s->number = s->number_len == 1 ? byte & 0x7fu : (s->number + 1) << 7 | (byte & 0x7fu);
     if (byte & 0x80)
         return FM_OK;
-    if (s->number > here || !begins_at(s, here - s->number))
+    const uint32_t last = s->object - 1;
+    const uint32_t base = s->number > here ? last : number_at(s, here - s->number, last);
+    if (base == last)
         return bad(s, "its base is no object of the pack");
+    s->base[last] = base + 1;
+    return begin_body(s);
+}
+
+static fm_status take_id(fml_pack_scan *s)
+{
+    s->base[s->object - 1] = BY_ID | (uint32_t)(s->ids.len / SHA1_BYTES);
+    fm_buf_append(&s->ids, s->part, SHA1_BYTES);
+    FM_TRY(fm_buf_ok(&s->ids));
     return begin_body(s);
 }
 
@@ -282,7 +304,7 @@ static fm_status take_step(fml_pack_scan *s, fm_span *in)
         *in = fm_span_of(in->data + 1, in->len - 1);
         return s->step == IN_TYPE ? take_type(s, byte, s->bytes) : take_place(s, byte);
     case IN_ID:
-        return gather(s, in, SHA1_BYTES) ? begin_body(s) : FM_OK;
+        return gather(s, in, SHA1_BYTES) ? take_id(s) : FM_OK;
     case IN_BODY:
         return take_body(s, in);
     case IN_SUM:
@@ -313,4 +335,90 @@ fm_status fml_pack_scan_end(const fml_pack_scan *s, uint32_t *objects)
         return bad(s, "the pack ends here");
     *objects = s->objects;
     return FM_OK;
+}
+
+/* ---- chains ---- */
+
+typedef struct chains {
+    const fml_pack_scan *s;
+    fm_span idx;
+    uint16_t *depth; /* 1 + the number of deltas below each object; 0: not known yet */
+} chains;
+
+static uint32_t be32(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+/* The number of the object of the nth id of the index. */
+static uint32_t number_of(const chains *c, uint32_t nth)
+{
+    const size_t n = c->s->objects;
+    const uint8_t *places = c->idx.data + IDX_IDS + n * (SHA1_BYTES + 4);
+    uint64_t at = be32(places + (size_t)4 * nth);
+
+    if (at & PLACE_IS_64) {
+        const size_t far = n * 4 + (size_t)8 * (at & ~PLACE_IS_64);
+        if (far + 8 > c->idx.len - IDX_IDS - n * (SHA1_BYTES + 4))
+            return c->s->objects;
+        at = (uint64_t)be32(places + far) << 32 | be32(places + far + 4);
+    }
+    return number_at(c->s, at, c->s->objects);
+}
+
+/* The number of an object's base; that of all objects: it has none. */
+static uint32_t base_of(const chains *c, uint32_t object)
+{
+    const uint32_t base = c->s->base[object];
+    uint32_t low = 0, high = c->s->objects;
+
+    if (!(base & BY_ID))
+        return base == 0 ? c->s->objects : base - 1;
+    const uint8_t *id = c->s->ids.data + (size_t)SHA1_BYTES * (base & ~BY_ID);
+    while (low < high) {
+        const uint32_t mid = low + (high - low) / 2;
+        const int order = memcmp(c->idx.data + IDX_IDS + (size_t)SHA1_BYTES * mid, id, SHA1_BYTES);
+        if (order == 0)
+            return number_of(c, mid);
+        if (order < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return c->s->objects;
+}
+
+static fm_status measure(const chains *c, uint32_t object)
+{
+    uint32_t below = 0, at = object;
+
+    while (at != c->s->objects && c->depth[at] == 0 && below <= FML_PACK_MAX_CHAIN + 1) {
+        at = base_of(c, at);
+        below++;
+    }
+    if (at != c->s->objects)
+        below += c->depth[at];
+    if (below > FML_PACK_MAX_CHAIN + 1)
+        return fm_fail(FM_ELIMIT,
+                       "the git pack of the other side has a chain of more than %u deltas",
+                       FML_PACK_MAX_CHAIN);
+    for (at = object; at != c->s->objects && c->depth[at] == 0; at = base_of(c, at))
+        c->depth[at] = (uint16_t)below--;
+    return FM_OK;
+}
+
+fm_status fml_pack_scan_chains(const fml_pack_scan *s, fm_span idx)
+{
+    chains c = {s, idx, NULL};
+    fm_status rc = FM_OK;
+
+    if (idx.len < IDX_IDS + (size_t)s->objects * (SHA1_BYTES + 8) + 2 * SHA1_BYTES)
+        return bad(s, "its index is cut");
+    c.depth = fm_calloc((size_t)s->objects + 1, sizeof *c.depth);
+    if (!c.depth)
+        return FM_ENOMEM;
+    for (uint32_t i = 0; rc == FM_OK && i < s->objects; i++)
+        rc = measure(&c, i);
+    fm_free(c.depth);
+    return rc;
 }

@@ -10,6 +10,8 @@
 #define FML_PACK_MAX_OBJECT_BYTES FML_MAX_RESULT_BYTES /* the largest file that lineage writes */
 #define FML_PACK_UNPACKED_TIMES 16u /* all objects may unpack to so much more than the pack */
 
+#define FML_PACK_MAX_CHAIN 4095u /* deltas on deltas; git makes no longer ones either */
+
 typedef struct fml_pack_scan fml_pack_scan;
 FM_CHECKED fm_status fml_pack_scan_new(fml_pack_scan **out, uint64_t max_bytes);
 void fml_pack_scan_free(fml_pack_scan *s); /* NULL is fine */
@@ -18,5 +20,8 @@ FM_CHECKED fm_status fml_pack_scan_bytes(fml_pack_scan *s, fm_span bytes);
 /* FM_ECORRUPT: the pack is not whole. Its checksum is compared only where it has no objects:
  * libgit2 does it otherwise. */
 FM_CHECKED fm_status fml_pack_scan_end(const fml_pack_scan *s, uint32_t *objects);
+/* FM_ELIMIT: a chain of deltas is too long: each reading of its end would unpack all of it. idx: the
+ * index that libgit2 made of the pack. */
+FM_CHECKED fm_status fml_pack_scan_chains(const fml_pack_scan *s, fm_span idx);
 
 #endif

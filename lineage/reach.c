@@ -303,7 +303,9 @@ static fm_status take_next(fml_reach *x, const git_oid *id, uint32_t root)
     return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
 }
 
-static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t root)
+/* An object of any kind but what it waits for. *tag: a tag, whose target *next is. */
+static fm_status take_first(fml_reach *x, const git_oid *id, uint32_t root, bool *tag,
+                            git_oid *next)
 {
     git_object *obj = NULL;
     bool walk = false;
@@ -311,6 +313,7 @@ static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t root)
     fm_status rc = FM_OK;
     int code = git_object_lookup(&obj, x->r->git, id, GIT_OBJECT_ANY);
 
+    *tag = false;
     git_oid_fmt(hex, id);
     if (code < 0)
         return fml_damage(code, "git object %.12s cannot be read", hex);
@@ -319,15 +322,30 @@ static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t root)
         rc = add_version(x, id, root);
     else
         rc = first_sight(x, id, root, &walk);
-    if (rc == FM_OK && walk && type == GIT_OBJECT_TAG)
-        rc = take_any(x, git_tag_target_id((const git_tag *)obj), root);
-    else if (rc == FM_OK && walk && type == GIT_OBJECT_TREE)
+    if (rc == FM_OK && walk && type == GIT_OBJECT_TAG) {
+        *tag = true;
+        *next = *git_tag_target_id((const git_tag *)obj);
+    } else if (rc == FM_OK && walk && type == GIT_OBJECT_TREE) {
         rc = take_model(x, id, root);
-    else if (rc == FM_OK && walk)
+    } else if (rc == FM_OK && walk) {
         rc = take_blob(x, id, root);
+    }
     git_object_free(obj);
+    return rc;
+}
+
+static fm_status take_any(fml_reach *x, const git_oid *id, uint32_t root)
+{
+    git_oid next = *id;
+    bool tag = true;
+    fm_status rc = FM_OK;
+
+    while (rc == FM_OK && tag) { /* tags of tags: a hostile chain of them has any length */
+        const git_oid at = next;
+        rc = take_first(x, &at, root, &tag, &next);
+    }
     while (rc == FM_OK && x->todo_count > 0) {
-        git_oid next = x->todo[--x->todo_count];
+        next = x->todo[--x->todo_count];
         rc = take_next(x, &next, root);
     }
     return rc;

@@ -115,10 +115,10 @@ static void run(fm_span pack)
     static char *dir;
     ids all = {.count = 0};
 
-    if (!r) {
+    if (!dir)
         dir = tk_scratch();
+    if (!r)
         fm_assert(fm_repo_init(dir, true) == FM_OK && fm_repo_open(&r, dir) == FM_OK);
-    }
     fm_status rc = take(r, pack);
     nothing_in(dir, "tmp");
     if (rc < 0) {
@@ -129,7 +129,6 @@ static void run(fm_span pack)
     use(r, dir, &all);
     fm_repo_close(r);
     fm_assert(fm_remove_tree(dir) == FM_OK);
-    fm_free(dir);
     r = NULL;
 }
 

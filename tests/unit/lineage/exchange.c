@@ -1,5 +1,6 @@
 /* exchange.c - versions travel from one repository to another as git packs. */
 #include <git2.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,6 +99,40 @@ TEST(a_history_travels_and_then_only_what_is_new)
     fm_repo_close(b);
     assert_int_equal(kit_faults(there), 0);
     fm_free(there);
+}
+
+TEST(a_pack_that_plain_git_made_is_taken)
+{
+    static const char *const how[] = {"--delta-base-offset", "--no-reuse-delta"};
+    char *here, *there, command[400], out[300];
+    fm_repo *a = kit_repo(&here), *b;
+    fm_oid tip[12];
+    fm_buf pack;
+    fm_ref_wish w;
+
+    if (!kit_have_git())
+        skip();
+    grow(a, tip, 12);
+    w = kit_wish("refs/heads/main", &tip[11], NULL);
+    for (size_t i = 0; i < FM_ARRAY_LEN(how); i++) {
+        b = kit_repo(&there);
+        share_tensors(b, 12);
+        snprintf(command, sizeof command,
+                 "rev-list --objects main | cut -c1-40 | git -C '%s/lineage.git' pack-objects "
+                 "-q --stdout %s > '%s/its.pack'",
+                 here, how[i], here);
+        assert_int_equal(kit_git(here, command, out, sizeof out), 0);
+        snprintf(command, sizeof command, "%s/its.pack", here);
+        fm_buf_init(&pack, 0);
+        tk_ok(fm_read_file(&pack, command, 1u << 20));
+        for (size_t piece = 1; piece < 40; piece += 13)
+            tk_ok(kit_take(b, fm_buf_span(&pack), piece));
+        assert_int_equal(kit_move(b, &w), FM_OK);
+        assert_git_clean(there);
+        fm_buf_release(&pack);
+        kit_close(b, there);
+    }
+    kit_close(a, here);
 }
 
 TEST(nothing_new_is_an_empty_pack)
@@ -957,6 +992,14 @@ TEST(packs_that_lie_about_sizes_and_places_are_refused)
     kit_pack_object(&p, 3, "hello", 5);
     kit_pack_object(&p, 3, "hello", 5);
     refused(b, &p, FM_ECORRUPT, NULL);
+    kit_pack_begin(&p, 3); /* twice the same, once as a delta that changes nothing */
+    kit_pack_object(&p, 3, "world", 5);
+    kit_pack_object(&p, 3, "hello", 5);
+    n = delta_of(d, 5, 5);
+    kit_pack_head(&p, 6, n);
+    fm_buf_u8(&p, 17);
+    kit_pack_body(&p, d, n);
+    refused(b, &p, FM_ECORRUPT, NULL);
     kit_pack_begin(&p, 1); /* one less than there are */
     kit_pack_object(&p, 3, "hello", 5);
     kit_pack_object(&p, 3, "world", 5);
@@ -983,6 +1026,70 @@ TEST(packs_that_lie_about_sizes_and_places_are_refused)
     refused(b, &p, FM_ELIMIT, "unpacks to");
     assert_int_equal(files_in(there, "lineage.git/objects/pack"), 0);
     assert_int_equal(files_in(there, "tmp"), 0);
+    kit_close(b, there);
+}
+
+/* The deltas of a chain follow one another by their places, by their ids, or by their ids with the
+ * last one first. */
+enum order { BY_PLACE, BY_ID, LAST_FIRST, ORDERS };
+
+static void chain_of(fm_buf *p, unsigned deltas, enum order order)
+{
+    static size_t at[5001];
+    char text[9] = "00000000";
+    uint8_t d[11] = {8, 8, 8};
+    fm_buf b;
+
+    fm_buf_init(&b, 0);
+    kit_pack_object(&b, 3, text, 8);
+    at[0] = 0;
+    for (unsigned i = 1; i <= deltas; i++) {
+        git_oid base;
+        assert_int_equal(git_odb_hash(&base, text, 8, GIT_OBJECT_BLOB), 0);
+        snprintf(text, sizeof text, "%08u", i);
+        memcpy(d + 3, text, 8);
+        at[i] = b.len;
+        assert_true(at[i] - at[i - 1] < 128);
+        kit_pack_head(&b, order == BY_PLACE ? 6 : 7, sizeof d);
+        if (order == BY_PLACE)
+            fm_buf_u8(&b, (uint8_t)(at[i] - at[i - 1]));
+        else
+            fm_buf_append(&b, base.id, sizeof base.id);
+        kit_pack_body(&b, d, sizeof d);
+    }
+    at[deltas + 1] = b.len;
+    kit_pack_begin(p, deltas + 1);
+    for (unsigned i = 0; i <= deltas; i++) {
+        const unsigned k = order == LAST_FIRST ? deltas - i : i;
+        fm_buf_append(p, b.data + at[k], at[k + 1] - at[k]);
+    }
+    kit_pack_end(p);
+    fm_buf_release(&b);
+}
+
+TEST(a_chain_of_deltas_has_an_end)
+{
+    char *there;
+    fm_repo *b = kit_repo(&there);
+    git_oid last;
+    fm_oid id;
+    fm_buf p;
+
+    for (unsigned order = 0; order < ORDERS; order++)
+        for (unsigned deltas = order == LAST_FIRST ? 4098 : 4096; deltas < 4099; deltas++) {
+            chain_of(&p, deltas, (enum order)order);
+            tk_fails(kit_take(b, fm_buf_span(&p), p.len), FM_ELIMIT, "more than 4095 deltas");
+            fm_buf_release(&p);
+            assert_int_equal(files_in(there, "lineage.git/objects/pack"), 0);
+        }
+    for (unsigned order = 0; order < LAST_FIRST; order++) { /* in which libgit2 takes long */
+        chain_of(&p, 4095, (enum order)order);
+        tk_ok(kit_take(b, fm_buf_span(&p), p.len));
+        fm_buf_release(&p);
+    }
+    assert_int_equal(git_odb_hash(&last, "00004095", 8, GIT_OBJECT_BLOB), 0);
+    memcpy(id.b, last.id, sizeof id.b);
+    assert_true(fm_exchange_has(b, &id));
     kit_close(b, there);
 }
 
@@ -1184,6 +1291,62 @@ static void gc_now(const char *dir)
     fm_repo_close(r);
 }
 
+static int tag_text(char text[200], const fm_oid *at, bool of_tag)
+{
+    char hex[41];
+
+    fm_oid_hex(at, hex);
+    return snprintf(text, 200, "object %s\ntype %s\ntag t\ntagger A <a@b> 1 +0000\n\nt\n", hex,
+                    of_tag ? "tag" : "commit");
+}
+
+/* Tags of tags, the last first: as many as a stack of calls would not bear. */
+TEST(a_long_chain_of_tags_is_refused_and_does_no_harm)
+{
+    enum { TAGS = 5000, STACK_BYTES = 400 << 10 };
+    static fm_oid at[TAGS + 1];
+    char *dir, text[200];
+    fm_repo *r = kit_repo(&dir);
+    fm_ref_wish w;
+    fm_buf pack;
+    int status;
+
+    at[0] = kit_branch(r, "main", NULL, 0);
+    for (unsigned i = 0; i < TAGS; i++) {
+        git_oid id;
+        int n = tag_text(text, &at[i], i > 0);
+        assert_int_equal(git_odb_hash(&id, text, (size_t)n, GIT_OBJECT_TAG), 0);
+        memcpy(at[i + 1].b, id.id, sizeof id.id);
+    }
+    kit_pack_begin(&pack, TAGS);
+    for (unsigned i = TAGS; i-- > 0;) {
+        int n = tag_text(text, &at[i], i > 0);
+        kit_pack_object(&pack, 4, text, (size_t)n);
+    }
+    kit_pack_end(&pack);
+    tk_ok(kit_take(r, fm_buf_span(&pack), pack.len));
+    w = kit_wish("refs/tags/two", &at[2], NULL);
+    assert_int_equal(kit_move(r, &w), FM_OK);
+    w.name = "refs/heads/two";
+    assert_int_equal(kit_move(r, &w), FM_EINVAL);
+    assert_non_null(strstr(w.text, "a branch holds a version"));
+    w = kit_wish("refs/tags/deep", &at[TAGS], NULL);
+    assert_int_equal(kit_move(r, &w), FM_ELIMIT);
+    pid_t pid = fork();
+    if (pid == 0) { /* while the lease holds them all */
+        const struct rlimit stack = {STACK_BYTES, STACK_BYTES};
+        setrlimit(RLIMIT_STACK, &stack);
+        gc_now(dir);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    fm_buf_release(&pack);
+    fm_repo_close(r);
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
 TEST(gc_keeps_what_arrives_until_its_ref_moves_or_the_process_ends)
 {
     char *here, *there;
@@ -1300,6 +1463,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_history_travels_and_then_only_what_is_new),
+        cmocka_unit_test(a_pack_that_plain_git_made_is_taken),
         cmocka_unit_test(nothing_new_is_an_empty_pack),
         cmocka_unit_test(a_file_that_both_sides_had_long_ago_is_left_out),
         cmocka_unit_test(a_version_that_arrives_twice_is_fine),
@@ -1322,10 +1486,12 @@ int main(void)
         cmocka_unit_test(a_pack_cut_anywhere_leaves_nothing),
         cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(packs_that_lie_about_sizes_and_places_are_refused),
+        cmocka_unit_test(a_chain_of_deltas_has_an_end),
         cmocka_unit_test(deltas_within_the_pack_are_taken),
         cmocka_unit_test(a_pack_over_its_limit_is_refused),
         cmocka_unit_test(versions_that_fsck_would_not_pass_move_no_ref),
         cmocka_unit_test(a_pack_without_what_it_reaches_moves_no_ref),
+        cmocka_unit_test(a_long_chain_of_tags_is_refused_and_does_no_harm),
         cmocka_unit_test(gc_keeps_what_arrives_until_its_ref_moves_or_the_process_ends),
         cmocka_unit_test(gc_keeps_what_a_remote_tracking_ref_reaches),
         cmocka_unit_test(the_log_of_all_shows_remote_tracking_refs_and_no_branch_is_made_of_them),

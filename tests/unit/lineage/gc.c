@@ -4,6 +4,7 @@
 
 #include "store/lease/doomed.h"
 #include "store/lease/lease.h"
+#include "tests/kit/exchange_kit.h"
 #include "tests/kit/lineage_kit.h"
 
 static fm_gc_report collect(fm_repo *r, const char *prune, bool dry)
@@ -603,6 +604,25 @@ TEST(a_name_of_what_is_not_here_is_told_by_fsck)
     fm_free(dir);
 }
 
+static void expect_sent_without(const char *dir, const char *name, const fm_oid *gone)
+{
+    char *there;
+    fm_repo *r, *other = kit_repo(&there);
+    fm_oid at;
+    fm_buf pack;
+
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_ref_read(r, &at, name));
+    kit_send(r, &pack, &at, 1, NULL, 0);
+    tk_ok(kit_take(other, fm_buf_span(&pack), pack.len));
+    assert_true(fm_exchange_has(other, &at));
+    assert_true(fm_exchange_has(r, gone));
+    assert_false(fm_exchange_has(other, gone));
+    fm_buf_release(&pack);
+    fm_repo_close(r);
+    kit_close(other, there);
+}
+
 /* A gc that was killed between the store's packs and git's left the commit without its bytes. */
 TEST(a_name_of_what_is_half_gone_stops_no_gc)
 {
@@ -628,6 +648,7 @@ TEST(a_name_of_what_is_half_gone_stops_no_gc)
     tk_ok(fm_repo_open(&r, dir));
     naming_branch(r, "pupil", "recipe.json", "{\"teacher\": \"@\"}", hex, false);
     fm_repo_close(r);
+    expect_sent_without(dir, "refs/heads/pupil", &teacher);
     absences a = absent_from(dir);
     assert_int_equal(a.count, 1);
     collect_all(dir);
