@@ -399,7 +399,7 @@ static fm_status set_method(transfer *t)
 /* Headers that a host may see which the request did not name. */
 static bool is_harmless(const char *header)
 {
-    static const char *const known[] = {"Accept:", "Content-Type:", "User-Agent:"};
+    static const char *const known[] = {"Accept:", "Content-Type:", "If-Range:", "User-Agent:"};
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
         if (strncasecmp(header, known[i], strlen(known[i])) == 0)
             return true;

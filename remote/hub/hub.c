@@ -164,7 +164,7 @@ static fm_status find_missing(getting *g, missing *out)
         fmr_hub_file *f = &l->file[i];
         bool there = !f->take;
         if (f->take)
-            FM_TRY(fmr_folder_has(&there, g->m->gathering.files, f->name, f->bytes));
+            FM_TRY(fmr_folder_has(&there, g->m->gathering.files, f));
         if (!there)
             FM_TRY(link_from_cache(g, f, &there));
         if (there)

@@ -112,7 +112,8 @@ class Base(http.server.BaseHTTPRequestHandler):
         """A whole file or the part that is asked for."""
         begin, end, status = 0, len(data), 200
         asked = self.headers.get("Range")
-        if asked and fault("norange", name) is None:
+        same = self.headers.get("If-Range") in (None, f'"{etag}"')
+        if asked and same and fault("norange", name) is None:
             first, last = asked.removeprefix("bytes=").split("-")
             begin, end = int(first), min(len(data), int(last) + 1 if last else len(data))
             if begin >= len(data):
