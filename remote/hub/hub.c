@@ -419,8 +419,8 @@ static fm_status use_cache_alone(getting *g, fm_status why)
             rc = fm_fail(FM_ENOTFOUND, "%s: the cache has no file '%s' of it", m->what,
                          m->address.file);
         if (rc == FM_OK)
-            note(g, "%s: %s: taken from the cache as it was, %.12s", m->what,
-                 why == FM_OK ? "HF_HUB_OFFLINE is set" : "the Hub cannot be reached", m->commit);
+            note(g, "%s: taken from the cache as it was, %.12s", /* the failure's text names it */
+                 why == FM_OK ? "HF_HUB_OFFLINE is set" : kept.text, m->commit);
     } else if (rc == FM_OK) {
         fm_error_restore(&kept);
         rc = why != FM_OK
