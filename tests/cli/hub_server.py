@@ -9,7 +9,7 @@ each request, has lines that say what goes wrong:
   pause NAME N     the CDN sends N bytes of that file, says "paused NAME N" in the log and waits until
                    the client has gone
   cut NAME N       the CDN closes the connection after N bytes of each answer
-  bytes NAME       the CDN sends other bytes
+  bytes NAME       other bytes are sent
   redirect NAME U  the Hub redirects to U
   norange NAME     the CDN sends the whole where a part is asked for
   down             the Hub answers 503
@@ -228,6 +228,8 @@ class Hub(Base):
             return self.reply(302, b"Found. Redirecting to the CDN", Location=f"{CDN}/{digest}?{query}",
                               X_Repo_Commit=commit, X_Linked_Etag=f'"{digest}"',
                               X_Linked_Size=str(len(data)), ETag=f'"{blob}"')
+        if fault("bytes", name) is not None:
+            data = bytes(len(data))
         return self.send_file(data, digests(path)[1], name, X_Repo_Commit=commit)
 
 

@@ -164,6 +164,7 @@ lie() {
     [ "$(state_of l)" = "$before" ] || die "the repository changed: $1"
 }
 lie 'bytes model.safetensors' 128 'model.safetensors: these are other bytes than the Hub announces'
+lie 'bytes config.json' 128 'config.json: these are other bytes than the Hub announces: their git blob id'
 lie 'redirect model.safetensors file:///etc/passwd' 128 'redirects to a file: URL'
 lie 'redirect config.json /nowhere' 128 'config.json'
 lie 'cut model.safetensors 100' 128 'model.safetensors'
