@@ -380,13 +380,23 @@ static void tell_left_out(const getting *g)
         note(g, "not downloaded: %zu more (%" PRIu64 " bytes)", more, bytes);
 }
 
+static void add_share(fm_buf *out, size_t files, uint64_t bytes, const char *from)
+{
+    if (files > 0)
+        fm_buf_printf(out, "%s %zu file%s %s (%" PRIu64 " bytes)", out->len > 0 ? "," : "", files,
+                      files == 1 ? "" : "s", from, bytes);
+}
+
 static void tell_taken(const getting *g)
 {
-    note(g,
-         "%s at %.12s: %zu files downloaded (%" PRIu64 " bytes), %zu from the cache (%" PRIu64
-         "), %zu from versions that are here (%" PRIu64 ")",
-         g->m->what, g->m->commit, g->fetched_count, g->fetched, g->cached_count, g->cached,
-         g->stored_count, g->stored);
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    add_share(&text, g->fetched_count, g->fetched, "downloaded");
+    add_share(&text, g->cached_count, g->cached, "from the cache");
+    add_share(&text, g->stored_count, g->stored, "from versions that are here");
+    note(g, "%s at %.12s:%s", g->m->what, g->m->commit,
+         text.len > 0 ? fm_buf_cstr(&text) : " an earlier call downloaded all files");
+    fm_buf_release(&text);
 }
 
 static fm_status bring_files(getting *g)
@@ -448,7 +458,7 @@ static fm_status get_model(getting *g)
     FM_THEN(rc, use_snapshot(g, &here));
     if (rc == FM_OK && !here)
         rc = bring_files(g);
-    if (rc == FM_OK)
+    if (rc == FM_OK && !here) /* import names what a cache has beyond it */
         tell_left_out(g);
     return rc;
 }

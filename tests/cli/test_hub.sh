@@ -108,7 +108,7 @@ say "a file whose digest a version here names is not downloaded"
 quiet
 want 0 -C r import hf:org/atlas@v2 --as second --no-gate
 [ "$(asked model.safetensors)" = 0 ] || die "downloaded again: $(cat root/log)"
-grep -q '1 from versions that are here' "$tmp/err" || die "$(cat "$tmp/err")"
+grep -q ' 1 file from versions that are here' "$tmp/err" || die "$(cat "$tmp/err")"
 want 0 -C r export second "$tmp/xout2" --format source
 cmp xout2/model.safetensors $main/model.safetensors
 cmp xout2/README.md root/org/atlas/v2/README.md
@@ -317,7 +317,7 @@ rm -rf k
 want 0 init k
 want 0 -C k import hf:org/atlas@v2 --as a --no-gate # another revision: all but one file are the same
 [ "$(asked 'resolve.*README.md')" = 1 ] && [ "$(asked resolve)" = 1 ] || die "$(cat root/log)"
-grep -q '6 from the cache' "$tmp/err" || die "$(cat "$tmp/err")"
+grep -q ' 6 files from the cache' "$tmp/err" || die "$(cat "$tmp/err")"
 [ "$(leftovers k)" = 0 ] || die "links were left"
 [ -s "$cache/blobs/$(sha256sum $main/model.safetensors | cut -c1-64)" ] || die "the cache lost a file"
 
