@@ -1,7 +1,7 @@
 /* http.c - a request: its tries, the redirects of a try, and what is checked while bytes arrive.
  *
- * Redirects are followed here and not by libcurl, so that each one is looked at: where it leads, and
- * whether the credentials go along. The transfer itself runs by curl's multi interface with short
+ * Redirects are followed here and not by libcurl, so that each one is looked at (target.c): where it
+ * leads, and whether the credentials go along. The transfer itself runs by curl's multi interface with short
  * waits, because only then the process hears of a request to stop in the midst of a silent one. */
 #include "remote/http/http.h"
 
@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "remote/http/curl.h"
+#include "remote/http/target.h"
 #include "store/base/cancel.h"
 #include "store/base/mem.h"
 #include "store/base/os/clock.h"
@@ -399,7 +400,7 @@ static fm_status set_method(transfer *t)
 /* Headers that a host may see which the request did not name. */
 static bool is_harmless(const char *header)
 {
-    static const char *const known[] = {"Accept:", "Content-Type:", "User-Agent:"};
+    static const char *const known[] = {"Accept:", "Content-Type:", "If-Range:", "User-Agent:"};
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
         if (strncasecmp(header, known[i], strlen(known[i])) == 0)
             return true;
@@ -450,6 +451,7 @@ static fm_status prepare(transfer *t, struct curl_slist **list)
     SET(FOLLOWLOCATION, 0L);
     SET(HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(NOSIGNAL, 1L);
+    SET(QUICK_EXIT, 1L); /* a request that is stopped does not wait for the resolver */
     SET(SUPPRESS_CONNECT_HEADERS, 1L);
     SET(USERAGENT, "fmstore/" FM_VERSION);
     SET(CONNECTTIMEOUT, (long)t->h->connect_seconds);
@@ -558,100 +560,31 @@ static fm_status hop(transfer *t)
     return rc;
 }
 
-/* ==== URLs ==== */
-
-typedef struct place {
-    char *scheme, *host, *port;
-} place;
-
-static void place_release(place *p)
-{
-    curl_free(p->scheme);
-    curl_free(p->host);
-    curl_free(p->port);
-    *p = (place){NULL, NULL, NULL};
-}
-
-static bool place_of(place *out, CURLU *u)
-{
-    *out = (place){NULL, NULL, NULL};
-    return curl_url_get(u, CURLUPART_SCHEME, &out->scheme, 0) == CURLUE_OK &&
-           curl_url_get(u, CURLUPART_HOST, &out->host, 0) == CURLUE_OK && out->host[0] &&
-           curl_url_get(u, CURLUPART_PORT, &out->port, CURLU_DEFAULT_PORT) == CURLUE_OK;
-}
-
-static bool is_web(const place *p)
-{
-    return p->scheme && (strcmp(p->scheme, "http") == 0 || strcmp(p->scheme, "https") == 0);
-}
-
-static fm_status copy_of(char **out, char *by_curl)
-{
-    *out = by_curl ? fm_strdup(by_curl) : NULL;
-    fm_status rc = by_curl && !*out ? FM_ENOMEM : FM_OK;
-    curl_free(by_curl);
-    return rc;
-}
-
-static fm_status part_of(char **out, CURLU *u, CURLUPart part, unsigned flags)
-{
-    char *text = NULL;
-    if (curl_url_get(u, part, &text, flags) != CURLUE_OK)
-        text = NULL;
-    return copy_of(out, text);
-}
-
-static fm_status url_without_user(char **out, CURLU *u)
-{
-    (void)curl_url_set(u, CURLUPART_USER, NULL, 0);
-    (void)curl_url_set(u, CURLUPART_PASSWORD, NULL, 0);
-    (void)curl_url_set(u, CURLUPART_FRAGMENT, NULL, 0);
-    FM_TRY(part_of(out, u, CURLUPART_URL, 0));
-    return *out ? FM_OK : FM_ENOMEM;
-}
-
-static bool has_control(const char *text)
-{
-    for (; text && *text; text++)
-        if ((uint8_t)*text < 0x20 || *text == 0x7f)
-            return true;
-    return false;
-}
-
 static fm_status check_request(const fmr_request *q)
 {
-    bool bad = has_control(q->method) || has_control(q->bearer) || has_control(q->user) ||
-               has_control(q->password);
+    bool bad = fmr_has_control(q->method) || fmr_has_control(q->bearer) ||
+               fmr_has_control(q->user) || fmr_has_control(q->password);
     for (size_t i = 0; i < FMR_HTTP_MAX_HEADERS && q->header[i]; i++)
-        bad = bad || has_control(q->header[i]);
+        bad = bad || fmr_has_control(q->header[i]);
     if (bad)
         return fm_fail(FM_EINVAL, "http: a header or a credential has a control byte in it");
     return FM_OK;
 }
 
-/* Takes the request's URL apart: user and password leave it, so that no text can show them. */
+/* The credentials are the request's, or those that its URL has. */
 static fm_status read_url(transfer *t)
 {
-    place p = {NULL, NULL, NULL};
-    CURLU *u = curl_url();
-    if (!u)
-        return fm_fail(FM_ENOMEM, "http: out of memory");
-    fm_status rc = FM_OK;
-    if (curl_url_set(u, CURLUPART_URL, t->q->url, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK ||
-        !place_of(&p, u) || !is_web(&p))
-        rc = fail(t, FM_EINVAL, "is no http:// or https:// URL");
-    if (t->q->user || t->q->password) {
-        t->user = t->q->user ? fm_strdup(t->q->user) : NULL;
-        t->password = t->q->password ? fm_strdup(t->q->password) : NULL;
-        if ((t->q->user && !t->user) || (t->q->password && !t->password))
+    char *user, *password;
+    fm_status rc = fmr_target_read(&t->first, &user, &password, t->q->url);
+    const bool given = t->q->user || t->q->password;
+    t->user = given ? fm_strdup(t->q->user ? t->q->user : "") : user;
+    t->password = given ? fm_strdup(t->q->password ? t->q->password : "") : password;
+    if (given) {
+        fm_free(user);
+        fm_free(password);
+        if (!t->user || !t->password)
             FM_THEN(rc, FM_ENOMEM);
-    } else {
-        FM_THEN(rc, part_of(&t->user, u, CURLUPART_USER, CURLU_URLDECODE));
-        FM_THEN(rc, part_of(&t->password, u, CURLUPART_PASSWORD, CURLU_URLDECODE));
     }
-    FM_THEN(rc, url_without_user(&t->first, u));
-    place_release(&p);
-    curl_url_cleanup(u);
     return rc;
 }
 
@@ -665,39 +598,6 @@ static fm_status set_url(transfer *t, const char *url)
     return FM_OK;
 }
 
-/* Looks at where a redirect leads. *out: the URL without what it has of credentials. */
-static fm_status check_redirect(transfer *t, const char *to, char **out, bool *same)
-{
-    place here = {NULL, NULL, NULL}, there = {NULL, NULL, NULL};
-    CURLU *first = curl_url(), *next = curl_url();
-    fm_status rc = first && next ? FM_OK : fm_fail(FM_ENOMEM, "http: out of memory");
-    if (rc == FM_OK &&
-        (curl_url_set(first, CURLUPART_URL, t->first, 0) != CURLUE_OK || !place_of(&here, first)))
-        rc = fm_fail(FM_ENOMEM, "http: out of memory");
-    if (rc == FM_OK &&
-        (curl_url_set(next, CURLUPART_URL, to, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK ||
-         curl_url_get(next, CURLUPART_SCHEME, &there.scheme, 0) != CURLUE_OK))
-        rc = fail(t, FM_EIO, "redirects to something that is no URL");
-    if (rc == FM_OK && !is_web(&there))
-        rc = fail(t, FM_EIO, "redirects to a %.20s: URL; only http and https are followed",
-                  there.scheme);
-    if (rc == FM_OK && strncmp(t->url, "https:", 6) == 0 && strcmp(there.scheme, "https") != 0)
-        rc = fail(t, FM_EIO, "redirects from https to http, which would be open to anyone's eyes");
-    place_release(&there);
-    if (rc == FM_OK && !place_of(&there, next))
-        rc = fail(t, FM_EIO, "redirects to a URL without a host");
-    if (rc == FM_OK) {
-        *same = strcmp(here.scheme, there.scheme) == 0 && strcasecmp(here.host, there.host) == 0 &&
-                strcmp(here.port, there.port) == 0;
-        rc = url_without_user(out, next);
-    }
-    place_release(&here);
-    place_release(&there);
-    curl_url_cleanup(first);
-    curl_url_cleanup(next);
-    return rc;
-}
-
 /* ==== the request ==== */
 
 static bool follows(const fmr_request *q, unsigned status)
@@ -709,29 +609,6 @@ static bool follows(const fmr_request *q, unsigned status)
     return is_read(q) && (status == 301 || status == 302 || status == 303);
 }
 
-/* Where a redirect leads, as a whole URL; NULL: it does not say. */
-static fm_status location_of(const transfer *t, char **out)
-{
-    fm_span text = fmr_answer_header(t->out, "Location");
-    *out = NULL;
-    if (!text.data || text.len == 0)
-        return FM_OK;
-    char *location = fm_strndup((const char *)text.data, text.len);
-    if (!location)
-        return FM_ENOMEM;
-    CURLU *u = curl_url();
-    fm_status rc = u ? FM_OK : fm_fail(FM_ENOMEM, "http: out of memory");
-    if (rc == FM_OK &&
-        (has_control(location) || curl_url_set(u, CURLUPART_URL, t->url, 0) != CURLUE_OK ||
-         curl_url_set(u, CURLUPART_URL, location, CURLU_URLENCODE | CURLU_NON_SUPPORT_SCHEME) !=
-             CURLUE_OK))
-        rc = fail(t, FM_EIO, "redirects to something that is no URL");
-    FM_THEN(rc, part_of(out, u, CURLUPART_URL, 0));
-    curl_url_cleanup(u);
-    fm_free(location);
-    return rc;
-}
-
 /* One try: from the request's own URL to the end of its redirects. */
 static fm_status follow(transfer *t)
 {
@@ -739,20 +616,19 @@ static fm_status follow(transfer *t)
     t->home = true;
     t->passing = false;
     for (unsigned n = 0;; n++) {
-        char *to = NULL, *next = NULL;
+        char *next = NULL;
         bool same = false;
         FM_TRY(hop(t));
-        if (!follows(t->q, t->out->status))
+        const fm_span location = fmr_answer_header(t->out, "Location");
+        if (!follows(t->q, t->out->status) || location.len == 0)
             return FM_OK;
-        fm_status rc = location_of(t, &to);
-        if (rc == FM_OK && !to)
-            return FM_OK;
-        if (rc == FM_OK && n == MAX_REDIRECTS)
-            rc = fail(t, FM_EIO, "more than %u redirects follow each other", MAX_REDIRECTS);
-        FM_THEN(rc, check_redirect(t, to, &next, &same));
+        fm_status rc =
+            n < MAX_REDIRECTS
+                ? FM_OK
+                : fail(t, FM_EIO, "more than %u redirects follow each other", MAX_REDIRECTS);
+        FM_THEN(rc, fmr_target_redirect(&next, &same, location, t->url, t->first));
         FM_THEN(rc, set_url(t, next));
         t->home = t->home && same; /* a host that was left is not trusted again */
-        fm_free(to);
         fm_free(next);
         if (rc != FM_OK)
             return rc;

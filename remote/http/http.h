@@ -54,8 +54,9 @@ typedef struct fmr_answer {
     char *url;      /* after redirects */
 } fmr_answer;
 /* FM_OK: an answer came, whatever its status. take is called for status 200 and 206 alone. A server
- * that sends another range than was asked for, or more or fewer bytes than it announced, is
- * FM_ECORRUPT. FM_EIO: no answer; the text names host and cause, and no credentials. */
+ * that sends another range than was asked for, or another number of bytes than it announced, is
+ * FM_ECORRUPT (bytes beyond a Content-Length are not read, and end the connection). FM_EIO: no
+ * answer; the text names host and cause, and no credentials. */
 FM_CHECKED fm_status fmr_http_do(fmr_http *h, const fmr_request *q, fmr_answer *out);
 void fmr_answer_release(fmr_answer *a);
 /* The value of a header (its name in any case) without blanks around it; data NULL: absent. */

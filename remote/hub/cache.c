@@ -1,6 +1,7 @@
 /* cache.c - finds files in Hugging Face's cache, and keeps the folder of downloads. */
 #include "remote/hub/cache.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -65,21 +66,56 @@ fm_status fmr_cache_commit(char out[41], const fmr_hub_env *env, const char *rep
     return rc;
 }
 
-fm_status fmr_folder_has(bool *yes, const char *folder, const char *name, uint64_t bytes)
+static fm_status read_whole(fm_buf *out, const char *path, uint64_t bytes)
 {
-    uint64_t there = 0;
-    char *path = fm_path_join(folder, name);
-    *yes = false;
-    if (!path)
-        return FM_ENOMEM;
-    if (fm_path_exists(path) && !fm_path_is_dir(path)) {
-        if (fm_file_bytes(&there, path) == FM_OK)
-            *yes = there == bytes;
-        else
-            fm_error_clear(); /* it is fetched */
+    fm_buf_printf(out, "blob %" PRIu64, bytes);
+    fm_buf_append(out, "", 1);
+    FM_TRY(fm_buf_ok(out));
+    return fm_read_file(out, path, FMR_HUB_PLAIN_MAX_BYTES);
+}
+
+fm_status fmr_git_id(char out[41], const char *path, uint64_t bytes)
+{
+    uint8_t sha1[20];
+    fm_buf text;
+    fm_buf_init(&text, FMR_HUB_PLAIN_MAX_BYTES + 4096);
+    fm_status rc = read_whole(&text, path, bytes);
+    FM_THEN(rc, fm_sha1(sha1, text.data, text.len));
+    for (size_t i = 0; rc == FM_OK && i < sizeof sha1; i++) {
+        out[2 * i] = "0123456789abcdef"[sha1[i] >> 4];
+        out[2 * i + 1] = "0123456789abcdef"[sha1[i] & 15];
     }
-    fm_free(path);
+    out[40] = '\0';
+    fm_buf_release(&text);
+    return rc;
+}
+
+/* Whether the file at path is this one, as far as that is cheap to say. */
+static fm_status is_file(bool *yes, const char *path, const fmr_hub_file *file)
+{
+    uint64_t bytes = 0;
+    char hex[41];
+    *yes = false;
+    if (!fm_path_exists(path) || fm_path_is_dir(path))
+        return FM_OK;
+    fm_status rc = fm_file_bytes(&bytes, path);
+    *yes = rc == FM_OK && bytes == file->bytes;
+    if (*yes && !file->lfs) {
+        rc = fmr_git_id(hex, path, bytes);
+        *yes = rc == FM_OK && strcmp(hex, file->etag) == 0;
+    }
+    if (rc == FM_OK || rc == FM_ENOMEM)
+        return rc;
+    fm_error_clear(); /* what cannot be read is fetched */
     return FM_OK;
+}
+
+fm_status fmr_folder_has(bool *yes, const char *folder, const fmr_hub_file *file)
+{
+    char *path = fm_path_join(folder, file->name);
+    fm_status rc = path ? is_file(yes, path, file) : FM_ENOMEM;
+    fm_free(path);
+    return rc;
 }
 
 fm_status fmr_folder_has_all(bool *yes, const char *folder, const fmr_listing *l)
@@ -87,20 +123,21 @@ fm_status fmr_folder_has_all(bool *yes, const char *folder, const fmr_listing *l
     *yes = true;
     for (size_t i = 0; *yes && i < l->count; i++)
         if (l->file[i].take)
-            FM_TRY(fmr_folder_has(yes, folder, l->file[i].name, l->file[i].bytes));
+            FM_TRY(fmr_folder_has(yes, folder, &l->file[i]));
     return FM_OK;
 }
 
 fm_status fmr_cache_blob(char **out, const fmr_hub_env *env, const char *repo,
                          const fmr_hub_file *file)
 {
-    uint64_t bytes = 0;
+    bool yes = false;
     FM_TRY(find(out, env, repo, "blobs", file->etag));
-    if (*out && (fm_file_bytes(&bytes, *out) != FM_OK || bytes != file->bytes)) {
+    fm_status rc = *out ? is_file(&yes, *out, file) : FM_OK;
+    if (!yes) {
         fm_free(*out);
         *out = NULL;
     }
-    return FM_OK;
+    return rc;
 }
 
 /* ==== the folder of downloads ==== */

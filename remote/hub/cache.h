@@ -26,10 +26,13 @@ FM_CHECKED fm_status fmr_cache_commit(char out[41], const fmr_hub_env *env, cons
 /* The path of the cached file with these very bytes, by its name; NULL as above. */
 FM_CHECKED fm_status fmr_cache_blob(char **out, const fmr_hub_env *env, const char *repo,
                                     const fmr_hub_file *file);
-/* Whether folder has every file that is to be taken, with its size. */
+/* Whether folder has every file that is to be taken. A file counts by its size, and by its bytes
+ * where it is not in LFS; those in LFS, which may be large, are compared after they were hashed for
+ * the import (fmr_hub_check). */
 FM_CHECKED fm_status fmr_folder_has_all(bool *yes, const char *folder, const fmr_listing *l);
-FM_CHECKED fm_status fmr_folder_has(bool *yes, const char *folder, const char *name,
-                                    uint64_t bytes);
+FM_CHECKED fm_status fmr_folder_has(bool *yes, const char *folder, const fmr_hub_file *file);
+/* Git's id of a file of at most FMR_HUB_PLAIN_MAX_BYTES, as a blob, in hex. */
+FM_CHECKED fm_status fmr_git_id(char out[41], const char *path, uint64_t bytes);
 
 typedef struct fmr_gathering {
     char *files, *parts; /* folders */

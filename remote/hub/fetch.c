@@ -2,17 +2,21 @@
  *
  * A file gathers in its part, to which bytes are only ever appended, so whatever is there after a
  * kill is a beginning of the file and the next run asks for the rest. A part whose digest turns out
- * wrong although an earlier process began it (the power failed, say) is fetched once more whole. */
+ * wrong although an earlier process began it (the power failed, say) is fetched once more whole. Of
+ * a file without a digest the server's ETag is kept beside the part, and the rest is asked for under
+ * the condition that it is still the same (If-Range). */
 #include "remote/hub/fetch.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <time.h>
 
+#include "remote/hub/cache.h"
 #include "store/base/cancel.h"
 #include "store/base/mem.h"
 #include "store/base/os/clock.h"
@@ -24,6 +28,7 @@
 #define IDLE_TRIES 4u                     /* of a file that does not grow */
 #define GROWTH_BYTES ((uint64_t)64 << 10) /* less does not count as growing */
 #define TICK_NS 100000000L
+#define TAG_BYTES ((size_t)256)
 
 typedef struct fetching {
     const fmr_fetch *f;
@@ -47,6 +52,8 @@ typedef struct arrival {
     uint64_t bytes;  /* in the part and held */
     bool resumed;    /* an earlier process began it */
     fm_status local; /* what failed here and not on the way */
+    fmr_answer answer;
+    char tag[TAG_BYTES]; /* the server's ETag, of a file without a digest; "": not known */
 } arrival;
 
 /* ==== the part ==== */
@@ -58,10 +65,59 @@ static fm_status flush(arrival *a)
     return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", a->job->part);
 }
 
+static char *tag_path(const arrival *a)
+{
+    return fm_asprintf("%s.etag", a->job->part);
+}
+
+/* Keeps the ETag of the answer whose first bytes come; one that may differ in meaning (weak) is not
+ * one. */
+static fm_status keep_tag(arrival *a)
+{
+    const fm_span tag = fmr_answer_header(&a->answer, "ETag");
+    char *path = tag_path(a);
+    fm_status rc = path ? FM_OK : FM_ENOMEM;
+    if (tag.data && tag.len > 2 && tag.len < TAG_BYTES && tag.data[0] == '"') {
+        memcpy(a->tag, tag.data, tag.len);
+        a->tag[tag.len] = '\0';
+        FM_THEN(rc, fm_write_file(path, tag.data, tag.len));
+    } else {
+        FM_THEN(rc, fm_remove_file(path));
+    }
+    fm_free(path);
+    return rc;
+}
+
+static fm_status read_tag(arrival *a)
+{
+    char *path = tag_path(a);
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = path ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK && fm_path_exists(path))
+        rc = fm_read_file(&text, path, TAG_BYTES - 1);
+    if (rc == FM_OK && strlen(fm_buf_cstr(&text)) == text.len && text.len > 0)
+        memcpy(a->tag, text.data, text.len + 1);
+    fm_buf_release(&text);
+    fm_free(path);
+    return rc;
+}
+
+static fm_status drop_tag(arrival *a)
+{
+    char *path = tag_path(a);
+    fm_status rc = path ? fm_remove_file(path) : FM_ENOMEM;
+    fm_free(path);
+    a->tag[0] = '\0';
+    return rc;
+}
+
 static fm_status take_bytes(arrival *a, const void *data, size_t len)
 {
     if (a->all->stop)
         return fm_fail(FM_ECANCELLED, "stopped");
+    if (!a->job->file && a->bytes == 0)
+        FM_TRY(keep_tag(a));
     if (a->hash)
         FM_TRY(fm_hasher_update(a->hash, data, len));
     fm_buf_append(&a->held, data, len);
@@ -87,6 +143,8 @@ static fm_status begin_anew(arrival *a)
     a->bytes = 0;
     a->resumed = false;
     fm_buf_clear(&a->held);
+    if (!a->job->file)
+        FM_TRY(drop_tag(a));
     if (a->hash)
         FM_TRY(fm_hasher_final(a->hash, &unfinished));
     return fm_lock_try(&a->file, a->job->part);
@@ -115,39 +173,14 @@ static fm_status open_part(arrival *a)
     uint64_t bytes = 0;
     FM_TRY(fm_lock_try(&a->file, a->job->part));
     FM_TRY(fm_file_bytes(&bytes, a->job->part));
-    const bool unknown =
-        !a->job->file; /* whether it is a part of what is there now, nobody knows */
-    if (bytes > 0 && (unknown || bytes > a->job->file->bytes))
+    if (!a->job->file)
+        FM_TRY(read_tag(a));
+    if (bytes > 0 && (a->job->file ? bytes > a->job->file->bytes : !a->tag[0]))
         return begin_anew(a);
     return read_part(a, bytes);
 }
 
 /* ==== its digest ==== */
-
-static fm_status read_whole(fm_buf *out, const char *path, uint64_t bytes)
-{
-    fm_buf_printf(out, "blob %" PRIu64, bytes);
-    fm_buf_append(out, "", 1);
-    FM_TRY(fm_buf_ok(out));
-    return fm_read_file(out, path, FMR_HUB_PLAIN_MAX_BYTES);
-}
-
-/* Git's id of the file as a blob. */
-static fm_status git_id(char out[41], const char *path, uint64_t bytes)
-{
-    uint8_t sha1[20];
-    fm_buf text;
-    fm_buf_init(&text, FMR_HUB_PLAIN_MAX_BYTES + 4096);
-    fm_status rc = read_whole(&text, path, bytes);
-    FM_THEN(rc, fm_sha1(sha1, text.data, text.len));
-    for (size_t i = 0; rc == FM_OK && i < sizeof sha1; i++) {
-        out[2 * i] = "0123456789abcdef"[sha1[i] >> 4];
-        out[2 * i + 1] = "0123456789abcdef"[sha1[i] & 15];
-    }
-    out[40] = '\0';
-    fm_buf_release(&text);
-    return rc;
-}
 
 static fm_status check_digest(arrival *a, bool *right)
 {
@@ -161,7 +194,7 @@ static fm_status check_digest(arrival *a, bool *right)
         FM_TRY(fm_hasher_final(a->hash, &digest));
         fm_digest_hex(&digest, hex);
     } else {
-        FM_TRY(git_id(hex, a->job->part, f->bytes));
+        FM_TRY(fmr_git_id(hex, a->job->part, f->bytes));
     }
     *right = strcmp(hex, f->etag) == 0;
     if (*right)
@@ -189,43 +222,65 @@ static fm_status finish(arrival *a, bool *again)
         *again = resumed;
         return resumed ? FM_OK : rc;
     }
+    if (rc == FM_OK && !a->job->file)
+        rc = drop_tag(a);
     return rc == FM_OK ? fm_move_file(a->job->part, a->job->path) : rc;
 }
 
 /* ==== requests ==== */
 
-/* One request for what is missing; *final: another one would not help. */
-static fm_status ask(arrival *a, fmr_http *http, bool *final)
+static fmr_request request_of(arrival *a, char *condition, size_t bytes)
+{
+    const fmr_hub_file *file = a->job->file;
+    fmr_request q = {.method = "GET",
+                     .url = a->job->url,
+                     .bearer = a->all->f->token,
+                     .take = on_bytes,
+                     .ctx = a,
+                     .max_bytes = FMR_HUB_FILE_MAX_BYTES};
+    if (file)
+        q.max_bytes = FM_MAX(file->bytes - a->bytes, (uint64_t)1);
+    if (a->bytes > 0) {
+        q.from = a->bytes;
+        q.bytes = file ? file->bytes - a->bytes : FMR_HTTP_ANY;
+    }
+    if (a->bytes > 0 && !file) {
+        (void)snprintf(condition, bytes, "If-Range: %s", a->tag);
+        q.header[0] = condition;
+    }
+    return q;
+}
+
+static fm_status check_answer(const arrival *a)
 {
     const fmr_fetch *f = a->all->f;
     const fmr_hub_file *file = a->job->file;
-    fmr_answer answer;
-    fmr_request q = {.method = "GET",
-                     .url = a->job->url,
-                     .bearer = f->token,
-                     .take = on_bytes,
-                     .ctx = a,
-                     .max_bytes = file ? FM_MAX(file->bytes - a->bytes, (uint64_t)1)
-                                       : FMR_HUB_FILE_MAX_BYTES};
-    if (a->bytes > 0 && file) {
-        q.from = a->bytes;
-        q.bytes = file->bytes - a->bytes;
-    }
+    if (a->answer.status >= 300)
+        return fmr_hub_explain(&a->answer, a->job->what, f->page, f->token != NULL);
+    if (a->answer.status != 200 && a->answer.status != 206)
+        return fm_fail(FM_EIO, "%s: HTTP %u has no file in it", a->job->what, a->answer.status);
+    if (file && a->bytes != file->bytes)
+        return fm_fail(FM_ECORRUPT, "%s: has %" PRIu64 " bytes, the Hub announces %" PRIu64,
+                       a->job->what, a->bytes, file->bytes);
+    return FM_OK;
+}
+
+/* One request for what is missing; *final: another one would not help. */
+static fm_status ask(arrival *a, fmr_http *http, bool *final)
+{
+    char condition[TAG_BYTES + 16];
+    const fmr_request q = request_of(a, condition, sizeof condition);
+    const bool resumes = a->bytes > 0;
     a->local = FM_OK;
-    fm_status rc = fmr_http_do(http, &q, &answer);
+    fm_status rc = fmr_http_do(http, &q, &a->answer);
     *final = a->local != FM_OK || rc == FM_ECANCELLED || rc == FM_ENOMEM || rc == FM_ELIMIT ||
-             rc == FM_EINVAL;
+             rc == FM_EINVAL || a->bytes == 0; /* it was tried several times already */
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", a->job->what);
-    *final = true;
-    if (answer.status >= 300)
-        rc = fmr_hub_explain(&answer, a->job->what, f->page, f->token != NULL);
-    else if (answer.status != 200 && answer.status != 206)
-        rc = fm_fail(FM_EIO, "%s: HTTP %u has no file in it", a->job->what, answer.status);
-    else if (file && a->bytes != file->bytes)
-        rc = fm_fail(FM_ECORRUPT, "%s: has %" PRIu64 " bytes, the Hub announces %" PRIu64,
-                     a->job->what, a->bytes, file->bytes);
-    fmr_answer_release(&answer);
+    *final = !(resumes && a->answer.status == 416); /* the server has a shorter file now */
+    rc = *final ? check_answer(a)
+                : fm_fail(FM_ECORRUPT, "%s: has no byte %" PRIu64, a->job->what, a->bytes);
+    fmr_answer_release(&a->answer);
     return rc;
 }
 
@@ -247,23 +302,20 @@ static bool is_whole(const arrival *a)
     return a->job->file && a->bytes == a->job->file->bytes;
 }
 
-/* Asks until the file is whole, as long as it grows. A server that gives no parts is asked for the
- * whole again. */
+/* Asks until the file is whole, as long as it grows. Where nothing can be added to what is here, a
+ * server that gives no parts, or has another file by now, is asked for the whole. */
 static fm_status fill(arrival *a, fmr_http *http)
 {
     for (unsigned idle = 0; !is_whole(a);) {
         const uint64_t before = a->bytes;
         bool final;
         fm_status rc = ask(a, http, &final);
-        if (rc == FM_OK)
-            return FM_OK;
-        if (final)
+        if (rc == FM_OK || final)
             return rc;
-        const bool grew = a->bytes >= before + GROWTH_BYTES;
-        idle = grew ? 0 : idle + 1;
+        idle = a->bytes >= before + GROWTH_BYTES ? 0 : idle + 1;
         if (idle >= IDLE_TRIES)
             return rc;
-        if ((!grew && before > 0) || !a->job->file)
+        if ((rc == FM_ECORRUPT && a->bytes == before) || (!a->job->file && !a->tag[0]))
             FM_TRY(begin_anew(a));
         FM_TRY(pause_a_little(a, idle));
     }

@@ -164,7 +164,7 @@ static fm_status find_missing(getting *g, missing *out)
         fmr_hub_file *f = &l->file[i];
         bool there = !f->take;
         if (f->take)
-            FM_TRY(fmr_folder_has(&there, g->m->gathering.files, f->name, f->bytes));
+            FM_TRY(fmr_folder_has(&there, g->m->gathering.files, f));
         if (!there)
             FM_TRY(link_from_cache(g, f, &there));
         if (there)
@@ -380,13 +380,23 @@ static void tell_left_out(const getting *g)
         note(g, "not downloaded: %zu more (%" PRIu64 " bytes)", more, bytes);
 }
 
+static void add_share(fm_buf *out, size_t files, uint64_t bytes, const char *from)
+{
+    if (files > 0)
+        fm_buf_printf(out, "%s %zu file%s %s (%" PRIu64 " bytes)", out->len > 0 ? "," : "", files,
+                      files == 1 ? "" : "s", from, bytes);
+}
+
 static void tell_taken(const getting *g)
 {
-    note(g,
-         "%s at %.12s: %zu files downloaded (%" PRIu64 " bytes), %zu from the cache (%" PRIu64
-         "), %zu from versions that are here (%" PRIu64 ")",
-         g->m->what, g->m->commit, g->fetched_count, g->fetched, g->cached_count, g->cached,
-         g->stored_count, g->stored);
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    add_share(&text, g->fetched_count, g->fetched, "downloaded");
+    add_share(&text, g->cached_count, g->cached, "from the cache");
+    add_share(&text, g->stored_count, g->stored, "from versions that are here");
+    note(g, "%s at %.12s:%s", g->m->what, g->m->commit,
+         text.len > 0 ? fm_buf_cstr(&text) : " an earlier call downloaded all files");
+    fm_buf_release(&text);
 }
 
 static fm_status bring_files(getting *g)
@@ -419,8 +429,8 @@ static fm_status use_cache_alone(getting *g, fm_status why)
             rc = fm_fail(FM_ENOTFOUND, "%s: the cache has no file '%s' of it", m->what,
                          m->address.file);
         if (rc == FM_OK)
-            note(g, "%s: %s: taken from the cache as it was, %.12s", m->what,
-                 why == FM_OK ? "HF_HUB_OFFLINE is set" : "the Hub cannot be reached", m->commit);
+            note(g, "%s: taken from the cache as it was, %.12s", /* the failure's text names it */
+                 why == FM_OK ? "HF_HUB_OFFLINE is set" : kept.text, m->commit);
     } else if (rc == FM_OK) {
         fm_error_restore(&kept);
         rc = why != FM_OK
@@ -448,7 +458,7 @@ static fm_status get_model(getting *g)
     FM_THEN(rc, use_snapshot(g, &here));
     if (rc == FM_OK && !here)
         rc = bring_files(g);
-    if (rc == FM_OK)
+    if (rc == FM_OK && !here) /* import names what a cache has beyond it */
         tell_left_out(g);
     return rc;
 }

@@ -64,7 +64,10 @@ static fm_status read_file(fmr_listing *l, const fm_json *v, const char *what)
     if (bytes < 0 || (uint64_t)bytes > FMR_HUB_FILE_MAX_BYTES)
         return bad(what, f->name, "has no sensible size");
     f->bytes = (uint64_t)bytes;
-    return read_digest(f, v, what);
+    FM_TRY(read_digest(f, v, what));
+    if (!f->lfs && f->bytes > FMR_HUB_PLAIN_MAX_BYTES)
+        return bad(what, f->name, "is larger than git holds on the Hub, and not in LFS");
+    return FM_OK;
 }
 
 static int by_name(const void *a, const void *b)
@@ -328,8 +331,7 @@ static fm_status refusal(const fmr_answer *a, const char *what, const char *page
                                  : ": give a token that sees it in HF_TOKEN",
                        words);
     if (a->status == 401)
-        return fm_fail(FM_EINVAL, "%s: the Hub does not know this token (HF_TOKEN)%s", what,
-                       words);
+        return fm_fail(FM_EINVAL, "%s: the Hub does not know this token (HF_TOKEN)%s", what, words);
     if (a->status == 403)
         return fm_fail(FM_EINVAL, "%s: the Hub refuses it%s", what, words);
     return fm_error_prefix(fmr_answer_check(a, what), "%s", "the Hub");

@@ -9,7 +9,7 @@ each request, has lines that say what goes wrong:
   pause NAME N     the CDN sends N bytes of that file, says "paused NAME N" in the log and waits until
                    the client has gone
   cut NAME N       the CDN closes the connection after N bytes of each answer
-  bytes NAME       the CDN sends other bytes
+  bytes NAME       other bytes are sent
   redirect NAME U  the Hub redirects to U
   norange NAME     the CDN sends the whole where a part is asked for
   down             the Hub answers 503
@@ -112,7 +112,8 @@ class Base(http.server.BaseHTTPRequestHandler):
         """A whole file or the part that is asked for."""
         begin, end, status = 0, len(data), 200
         asked = self.headers.get("Range")
-        if asked and fault("norange", name) is None:
+        same = self.headers.get("If-Range") in (None, f'"{etag}"')
+        if asked and same and fault("norange", name) is None:
             first, last = asked.removeprefix("bytes=").split("-")
             begin, end = int(first), min(len(data), int(last) + 1 if last else len(data))
             if begin >= len(data):
@@ -227,6 +228,8 @@ class Hub(Base):
             return self.reply(302, b"Found. Redirecting to the CDN", Location=f"{CDN}/{digest}?{query}",
                               X_Repo_Commit=commit, X_Linked_Etag=f'"{digest}"',
                               X_Linked_Size=str(len(data)), ETag=f'"{blob}"')
+        if fault("bytes", name) is not None:
+            data = bytes(len(data))
         return self.send_file(data, digests(path)[1], name, X_Repo_Commit=commit)
 
 

@@ -108,7 +108,7 @@ say "a file whose digest a version here names is not downloaded"
 quiet
 want 0 -C r import hf:org/atlas@v2 --as second --no-gate
 [ "$(asked model.safetensors)" = 0 ] || die "downloaded again: $(cat root/log)"
-grep -q '1 from versions that are here' "$tmp/err" || die "$(cat "$tmp/err")"
+grep -q ' 1 file from versions that are here' "$tmp/err" || die "$(cat "$tmp/err")"
 want 0 -C r export second "$tmp/xout2" --format source
 cmp xout2/model.safetensors $main/model.safetensors
 cmp xout2/README.md root/org/atlas/v2/README.md
@@ -164,6 +164,7 @@ lie() {
     [ "$(state_of l)" = "$before" ] || die "the repository changed: $1"
 }
 lie 'bytes model.safetensors' 128 'model.safetensors: these are other bytes than the Hub announces'
+lie 'bytes config.json' 128 'config.json: these are other bytes than the Hub announces: their git blob id'
 lie 'redirect model.safetensors file:///etc/passwd' 128 'redirects to a file: URL'
 lie 'redirect config.json /nowhere' 128 'config.json'
 lie 'cut model.safetensors 100' 128 'model.safetensors'
@@ -206,6 +207,14 @@ for i in $(seq 20); do
     cmp xkout/model.safetensors $main/model.safetensors
 done
 
+# The client has written a part of what the server sent before it waits.
+until_part() { # until_part PID REPO
+    until_there "$1" root/log "^paused"
+    until [ -n "$(find "$2/.fmstore/incoming-hub" -path '*/parts/*' -size +600k)" ]; do
+        kill -0 "$1" 2>/dev/null || die "the import ended"
+        sleep 0.02
+    done
+}
 say "a beginning that is not the file's is fetched anew; so is all where no part is given"
 spoil() { # a part of another content
     rm -rf k
@@ -214,7 +223,7 @@ spoil() { # a part of another content
     echo 'pause model.safetensors 1000000' >root/fault
     "$fm" -C k import hf:org/atlas --as a --no-gate >/dev/null 2>&1 &
     pid=$!
-    until_there $pid root/log "^paused"
+    until_part $pid k
     kill -9 $pid
     wait $pid 2>/dev/null || true
     quiet
@@ -229,6 +238,43 @@ want 0 -C k import hf:org/atlas --as a --no-gate
 want 0 -C k export a "$tmp/xkout2" --format source
 cmp xkout2/model.safetensors $main/model.safetensors
 
+say "a connection that ends again and again is taken up again and again"
+rm -rf k xkout
+want 0 init k
+quiet
+echo 'cut model.safetensors 700000' >root/fault
+want 0 -C k import hf:org/atlas --as a --no-gate
+[ "$(asked '^cdn')" = 4 ] || die "$(cat root/log)"
+[ "$(asked '^cdn.*bytes=2100000-')" = 1 ] || die "$(cat root/log)"
+want 0 -C k export a "$tmp/xkout" --format source
+cmp xkout/model.safetensors $main/model.safetensors
+
+say "a URL's download goes on while the file is the same, and begins anew where it is another"
+cut_url() {
+    rm -rf k xkout
+    want 0 init k
+    quiet
+    echo 'pause x.safetensors 1000000' >root/fault
+    "$fm" -C k import "$cdn/plain/x.safetensors" --as a --no-gate >/dev/null 2>&1 &
+    pid=$!
+    until_part $pid k
+    kill -9 $pid
+    wait $pid 2>/dev/null || true
+    quiet
+}
+cut_url
+want 0 -C k import "$cdn/plain/x.safetensors" --as a --no-gate
+[ "$(asked '^cdn.*bytes=[1-9][0-9]*- -$')" = 1 ] && [ "$(asked '^cdn')" = 1 ] || die "$(cat root/log)"
+want 0 -C k export a "$tmp/xkout" --format source
+cmp xkout root/plain/x.safetensors
+cut_url
+cp root/org/shards/main/model-00001-of-00002.safetensors root/plain/x.safetensors
+want 0 -C k import "$cdn/plain/x.safetensors" --as a --no-gate
+[ "$(asked '^cdn')" = 2 ] || die "$(cat root/log)"
+want 0 -C k export a "$tmp/xkout" --format source
+cmp xkout root/plain/x.safetensors
+[ "$(leftovers k)" = 0 ] || die "downloads were left"
+
 say "Ctrl-C ends it at once; gc removes what nobody comes back for"
 rm -rf k
 want 0 init k
@@ -236,7 +282,7 @@ quiet
 echo 'pause model.safetensors 1000000' >root/fault
 "$fm" -C k import hf:org/atlas --as a --no-gate >/dev/null 2>&1 &
 pid=$!
-until_there $pid root/log "^paused"
+until_part $pid k
 kill -INT $pid
 got=0
 wait $pid || got=$?
@@ -271,9 +317,20 @@ rm -rf k
 want 0 init k
 want 0 -C k import hf:org/atlas@v2 --as a --no-gate # another revision: all but one file are the same
 [ "$(asked 'resolve.*README.md')" = 1 ] && [ "$(asked resolve)" = 1 ] || die "$(cat root/log)"
-grep -q '6 from the cache' "$tmp/err" || die "$(cat "$tmp/err")"
+grep -q ' 6 files from the cache' "$tmp/err" || die "$(cat "$tmp/err")"
 [ "$(leftovers k)" = 0 ] || die "links were left"
 [ -s "$cache/blobs/$(sha256sum $main/model.safetensors | cut -c1-64)" ] || die "the cache lost a file"
+
+say "a damaged small file of the cache is not taken"
+blob=$( (printf 'blob %d\0' "$(stat -c %s $main/config.json)"; cat $main/config.json) | sha1sum | cut -c1-40)
+cp "$cache/blobs/$blob" kept.json
+tr a b <kept.json >"$cache/blobs/$blob"
+rm -rf k
+want 0 init k
+quiet
+want 0 -C k import hf:org/atlas --as a --no-gate
+[ "$(asked 'resolve.*/config.json')" = 1 ] || die "$(cat root/log)"
+cp kept.json "$cache/blobs/$blob"
 
 say "without a network the cache serves, and says so"
 kill $hub
@@ -281,7 +338,7 @@ wait $hub 2>/dev/null || true
 rm -rf k
 want 0 init k
 want 0 -C k import hf:org/atlas --as a --no-gate
-grep -q 'the Hub cannot be reached: taken from the cache' "$tmp/err" || die "$(cat "$tmp/err")"
+grep -q "hf:org/atlas@main: $HF_ENDPOINT.*: taken from the cache as it was, $(echo $main_commit | cut -c1-12)" "$tmp/err" || die "$(cat "$tmp/err")"
 HF_HUB_OFFLINE=1 want 0 -C k import "hf:org/atlas@$main_commit" --as b --no-gate
 [ "$(cd k && ids a)" = "$(cd r && ids local)" ] || die "other tensors"
 HF_HUB_OFFLINE=1 refused 128 "the cache does not have it" -C k import hf:org/atlas@v2 --as x

@@ -18,3 +18,11 @@ mkdir none
 want 0 import "$atlas/base" --as base --no-gate
 LD_LIBRARY_PATH=$tmp/none refused 128 "libmicrohttpd.so.12: file too short; install libmicrohttpd12" \
     serve base --port 0
+
+say "only what goes to another host opens libcurl, and names it where it cannot be opened"
+want 0 init other
+LD_DEBUG=bindings want 0 -C other import "$atlas/base" --as base --no-gate
+if grep -q 'libcurl' err; then die "$(grep -m1 'libcurl' err)"; fi
+: >none/libcurl.so.4
+HF_HOME=$tmp/none LD_LIBRARY_PATH=$tmp/none refused 128 "libcurl.so.4: file too short; install libcurl4" \
+    -C other import hf:org/name --as name

@@ -224,6 +224,32 @@ TEST(a_strangers_source_json_cannot_leave_the_folder)
     fm_free(out);
 }
 
+TEST(one_file_is_made_again_by_its_digest)
+{
+    fm_source *src = open_model();
+    const fm_provider p = fm_source_provider(src);
+    const fm_tree *t = fm_source_tree(src);
+    char *out = under("again"), *in = under("in/model.safetensors");
+    fm_file_map came, made;
+    fm_digest sha;
+    tk_ok(fm_map_file(&came, in));
+    tk_ok(fm_sha256(&sha, came.data, came.len));
+    tk_ok(fm_export_file(t, &p, &sha, out));
+    tk_ok(fm_map_file(&made, out));
+    assert_int_equal(made.len, came.len);
+    assert_memory_equal(made.data, came.data, came.len);
+    tk_fails(fm_export_file(t, &p, &sha, out), FM_EEXISTS, "again");
+    tk_ok(fm_remove_file(out));
+    sha.b[0] ^= 1;
+    tk_fails(fm_export_file(t, &p, &sha, out), FM_ENOTFOUND, "SHA-256");
+    assert_false(fm_path_exists(out));
+    fm_unmap_file(&came);
+    fm_unmap_file(&made);
+    fm_source_close(src);
+    fm_free(out);
+    fm_free(in);
+}
+
 TEST(a_changed_version_has_no_source_bytes)
 {
     fm_source *src = open_model();
@@ -252,6 +278,7 @@ int main(void)
         cmocka_unit_test_setup(blocks_are_widened_where_the_format_has_none, make_root),
         cmocka_unit_test_setup(an_adapter_made_here_leaves_as_peft_writes_it, make_root),
         cmocka_unit_test_setup(a_strangers_source_json_cannot_leave_the_folder, make_root),
+        cmocka_unit_test_setup(one_file_is_made_again_by_its_digest, make_root),
         cmocka_unit_test_setup(a_changed_version_has_no_source_bytes, make_root),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,6 +89,29 @@ TEST(a_tree_comes_back_equal)
     kit_close(r, dir);
 }
 
+TEST(one_entry_is_read_without_the_others)
+{
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    fm_tree *tree = kit_model(r, 3, 0, 0), *one = NULL;
+
+    tk_ok(fm_tree_put_file(tree, "source/source.json", fm_span_str("{}")));
+    const fm_oid oid = kit_commit(r, tree, "first", NULL, 0, KIT_TIME);
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
+        const fm_entry *want = fm_tree_at(tree, i);
+        tk_ok(fm_version_entry(r, &one, &oid, want->path));
+        assert_int_equal(fm_tree_count(one), 1);
+        assert_true(fm_digest_eq(&fm_tree_at(one, 0)->id, &want->id));
+        assert_int_equal(fm_tree_at(one, 0)->kind, want->kind);
+        fm_tree_free(one);
+    }
+    tk_fails(fm_version_entry(r, &one, &oid, "source/none"), FM_ENOTFOUND, "source/none");
+    tk_fails(fm_version_entry(r, &one, &oid, "source"), FM_ENOTFOUND, "source");
+    assert_null(one);
+    fm_tree_free(tree);
+    kit_close(r, dir);
+}
+
 TEST(an_empty_tree_is_a_version)
 {
     char *dir;
@@ -423,6 +446,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(a_tree_comes_back_equal),
+        cmocka_unit_test(one_entry_is_read_without_the_others),
         cmocka_unit_test(an_empty_tree_is_a_version),
         cmocka_unit_test(words_and_trailers_come_back),
         cmocka_unit_test(the_same_commit_has_the_same_id),

@@ -1,6 +1,7 @@
 /* Files: errors name the path, writers publish whole files or nothing. */
 #include "tests/testkit.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -333,6 +334,32 @@ TEST(removing_a_tree_does_not_follow_links)
     fm_free(kept);
 }
 
+TEST(a_file_has_a_second_name)
+{
+    char *from = at("first"), *to = at("second"), *copy = at("copy");
+    uint64_t a[2], b[2];
+
+    tk_ok(fm_write_file(from, "bytes", 5));
+    tk_ok(fm_link_file(from, to));
+    tk_ok(fm_file_identity(a, from));
+    tk_ok(fm_file_identity(b, to));
+    assert_memory_equal(a, b, sizeof a);
+    tk_fails(fm_link_file(from, to), FM_EEXISTS, "second");
+    fm_io_fail_at(1, EXDEV); /* as on another file system */
+    tk_ok(fm_link_file(from, copy));
+    fm_io_fail_at(0, 0);
+    tk_ok(fm_file_identity(b, copy));
+    assert_true(a[1] != b[1]);
+    tk_ok(fm_remove_file(from));
+    assert_file(to, "bytes");
+    assert_file(copy, "bytes");
+    tk_ok(fm_remove_file(to));
+    tk_fails(fm_link_file(from, to), FM_ENOTFOUND, "first");
+    fm_free(from);
+    fm_free(to);
+    fm_free(copy);
+}
+
 TEST(paths_join_with_one_slash)
 {
     static const char *const cases[][3] = {
@@ -400,6 +427,7 @@ int main(void)
         cmocka_unit_test(the_name_may_be_decided_at_commit),
         cmocka_unit_test(folders_are_made_listed_in_order_and_removed),
         cmocka_unit_test(removing_a_tree_does_not_follow_links),
+        cmocka_unit_test(a_file_has_a_second_name),
         cmocka_unit_test(paths_join_with_one_slash),
         cmocka_unit_test(a_lock_is_taken_dropped_and_taken_again),
         cmocka_unit_test(a_lock_is_tried_without_waiting_and_ended_with_its_file),
