@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/ops/remote.h"
 #include "cli/ops/version/fsck_version.h"
 
 enum { PLACES_SHOWN = 200 };
@@ -118,7 +119,7 @@ static fm_status repair(cli *c, fsck_run *s)
 {
     fm_fsck_report before, after;
     fm_status rc = fm_repo_fsck(c->repo, true, &before, ignore_fault, NULL);
-    FM_THEN(rc, fm_repo_repair(c->repo, s->repair, &s->repaired));
+    FM_THEN(rc, fm_ops_repair(c, s->repair, &s->repaired));
     FM_THEN(rc, fm_repo_fsck(c->repo, true, &after, ignore_fault, NULL));
     if (rc != FM_OK || after.faults == 0)
         return rc;
@@ -184,7 +185,8 @@ int cmd_fsck(cli *c, int argc, char **argv)
          &s.rebuild},
         {0, "repair", OPT_STR, "FROM",
          "mend packs from their own records, and take sound copies of what is damaged or missing "
-         "from another repository, or from the file or folder that was imported; FROM may be this "
+         "from another repository (a remote, a URL or a path), or from the file or folder that was "
+         "imported; FROM may be this "
          "repository itself, where the first is enough",
          &s.repair},
         {0, "json", OPT_FLAG, NULL, "as JSON", &s.json},

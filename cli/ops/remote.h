@@ -59,6 +59,9 @@ typedef struct fm_push_opts {
 } fm_push_opts;
 fm_status fm_ops_push(fm_ops *c, const fm_push_opts *o, fm_travel *out);
 
+/* fm_repo_repair, with sound copies from a remote, a URL, or as there a path. */
+fm_status fm_ops_repair(fm_ops *c, const char *from, fm_repair_report *out);
+
 /* The refs of a remote, or of a URL. */
 fm_status fm_ops_ls_remote(fm_ops *c, const char *remote, fm_exchange_ref_fn fn, void *ctx);
 

@@ -449,8 +449,20 @@ fm_status fms_index_durable(fms_index *ix, bool yes)
 
 fm_status fms_index_drop_all(fms_index *ix)
 {
-    return run(ix, "DELETE FROM edge; DELETE FROM object; DELETE FROM pack;"
+    return run(ix, "DROP TABLE IF EXISTS temp.found_bad;"
+                   "CREATE TEMP TABLE found_bad AS SELECT o.id, o.offset, p.name FROM object o"
+                   " JOIN pack p ON p.pack = o.pack WHERE o.bad <> 0;"
+                   "DELETE FROM edge; DELETE FROM object; DELETE FROM pack;"
                    "UPDATE folder SET seen = 0;");
+}
+
+fm_status fms_index_mark_again(fms_index *ix)
+{
+    return run(ix, "UPDATE object SET bad = 1 WHERE EXISTS (SELECT 1 FROM temp.found_bad f"
+                   " JOIN pack p ON p.name = f.name WHERE f.id = object.id"
+                   " AND f.offset = object.offset AND p.pack = object.pack)"
+                   " AND EXISTS (SELECT 1 FROM temp.found_bad);"
+                   "DROP TABLE temp.found_bad;");
 }
 
 static const char *column_name(sqlite3_stmt *st, int at)

@@ -57,7 +57,10 @@ FM_CHECKED fm_status fms_index_put_pack(fms_index *ix, const char *name, uint64_
 FM_CHECKED fm_status fms_index_put_object(fms_index *ix, int64_t pack, uint64_t offset,
                                           const fms_record *r);
 FM_CHECKED fm_status fms_index_drop_pack(fms_index *ix, int64_t pack);
-FM_CHECKED fm_status fms_index_drop_all(fms_index *ix); /* missing packs stay noted */
+/* Missing packs stay noted. What was marked as bad is marked again, where the same pack is back, by
+ * fms_index_mark_again: a scan decodes nothing, so it finds no damage of leaves. */
+FM_CHECKED fm_status fms_index_drop_all(fms_index *ix);
+FM_CHECKED fm_status fms_index_mark_again(fms_index *ix);
 
 /* Drops the rows of a pack whose file gc did not remove, and notes its name as missing: gc deletes
  * nothing while a pack is missing. fms_index_put_pack and fms_index_forget_missing end that. */

@@ -264,6 +264,7 @@ static fm_status scan_all(fm_store *s, const fm_names *files)
             rc = fms_store_scan_pack(s, name, &sound);
         unsound += !sound;
     }
+    FM_THEN(rc, fms_index_mark_again(s->index));
     rc = fms_index_end(s->index, rc);
     if (rc == FM_OK)
         s->unsound_packs = unsound;

@@ -118,6 +118,17 @@ want 0 -C b test base
 "$fm" -C a results ls base --json >right.json
 cmp left.json right.json || die "results differ"
 
+say "fsck --repair takes what is damaged from a remote"
+want 0 clone hub f
+for pack in f/.fmstore/packs/*.pack f/.fmstore/lineage.git/objects/pack/*.pack; do
+    chmod u+w "$pack"
+    printf '\xff\xff\xff\xff' | dd of="$pack" bs=1 seek=$(($(stat -c %s "$pack") / 2)) conv=notrunc status=none
+done
+want 1 -C f fsck
+want 0 -C f fsck --repair origin
+want 0 -C f fsck
+same a f four
+
 say "what cannot be"
 refused 128 "there is no remote 'nowhere'" -C a fetch nowhere
 not_cloned "is no repository of fmstore" "$tmp/nothing" x

@@ -224,6 +224,40 @@ TEST(a_damaged_parent_does_not_cost_its_child)
     fm_free(x.root);
 }
 
+/* A miss scans all packs anew, and a scan decodes no leaf. */
+TEST(what_fsck_found_bad_stays_so_when_an_object_is_missed)
+{
+    repo x;
+    make(&x);
+    char *path = copy_pack(&x, &x, 0, SIZE_MAX);
+    fm_buf b;
+    fm_digest nowhere = {{7}};
+    fm_fsck_report report;
+    char text[400] = "";
+    uint8_t back[BYTES];
+    fm_store *s;
+    fm_buf_init(&b, 0);
+    tk_ok(fm_read_file(&b, path, 1 << 24));
+    b.data[FMS_PACK_HEADER_BYTES + 320 + 20] ^= 4;
+    tk_ok(fm_write_file(path, b.data, b.len));
+    tk_ok(fm_store_open(&s, x.root));
+    assert_true(fm_store_has(s, &x.id[0]));
+    tk_ok(fm_store_fsck(s, true, &report, note, text));
+    assert_false(fm_store_has(s, &x.id[0]));
+    tk_fails(fm_store_read(s, &nowhere, back, BYTES), FM_ENOTFOUND, "is not in the store");
+    assert_false(fm_store_has(s, &x.id[0]));
+    (void)put(s, x.bytes[0], NULL); /* the same pack by name: the damaged one is still mapped */
+    fm_store_close(s);
+    tk_ok(fm_store_open(&s, x.root));
+    assert_true(fm_store_has(s, &x.id[0]));
+    tk_ok(fm_store_read(s, &x.id[0], back, BYTES));
+    assert_memory_equal(back, x.bytes[0], BYTES);
+    fm_store_close(s);
+    fm_buf_release(&b);
+    fm_free(path);
+    fm_free(x.root);
+}
+
 TEST(a_pack_that_goes_away_is_an_error_that_names_it)
 {
     repo x;
@@ -335,6 +369,7 @@ int main(void)
         cmocka_unit_test(a_strayed_delta_does_not_stand_for_its_object),
         cmocka_unit_test(a_pack_still_being_copied_is_taken_once_whole),
         cmocka_unit_test(a_damaged_parent_does_not_cost_its_child),
+        cmocka_unit_test(what_fsck_found_bad_stays_so_when_an_object_is_missed),
         cmocka_unit_test(a_pack_that_goes_away_is_an_error_that_names_it),
         cmocka_unit_test(a_pack_of_lying_heads_costs_no_more_than_reading_it),
         cmocka_unit_test(a_disk_that_takes_nothing_can_still_be_read),
