@@ -33,7 +33,6 @@ FM_CHECKED fm_status fm_remote_refs(fm_remote *m, fm_exchange_ref_fn fn, void *c
 
 typedef struct fm_travel {
     uint64_t objects, bytes;    /* tensors and files that travelled (dry run: would), as stored */
-    uint64_t known_objects;     /* of what the versions name, on the other side already */
     uint64_t wire_in, wire_out; /* bytes on the connection so far */
 } fm_travel;
 

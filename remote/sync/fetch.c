@@ -90,11 +90,7 @@ static fm_status want(void *ctx, const fm_digest *id, bool is_tensor, uint64_t b
     fetch *x = ctx;
     (void)is_tensor;
     (void)bytes;
-    if (is_here(x, id)) {
-        x->out->known_objects++;
-        return FM_OK;
-    }
-    return fmr_list_add(&x->list, id);
+    return is_here(x, id) ? FM_OK : fmr_list_add(&x->list, id);
 }
 
 /* Asks what the records are, and adds what they are coded against. */

@@ -55,10 +55,8 @@ static fm_status find_missing(push *x)
         l->known = end;
         for (size_t i = from; i < end; i++) {
             l->there[i] = !l->there[i]; /* from here on: it travels */
-            if (!l->there[i]) {
-                x->out->known_objects++;
+            if (!l->there[i])
                 continue;
-            }
             FM_TRY(fm_record_info_of(x->store, &l->info[i], &l->id[i]));
             x->out->objects++;
             x->out->bytes += l->info[i].stored_bytes;
