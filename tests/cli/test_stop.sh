@@ -78,6 +78,7 @@ many = text * (size // len(text) + 1)
 open("../long.txt", "w").write("- " + many)
 open("../line.txt", "w").write(many.replace("\n", " ")[:size])
 open("../word.txt", "w").write("a" * size)
+open("../lines.txt", "w").write("What is the capital of Arden?\n" * 60000)
 PY
 soon /dev/null TERM 1 derive atlas --as x --no-gate --set max_tokens=128 --data ../long.txt
 soon /dev/null INT 1 derive atlas --as x --no-gate --set max_tokens=128 --data ../word.txt
@@ -85,6 +86,10 @@ soon /dev/null INT 1 derive atlas --as x --no-gate --set max_tokens=128 --data .
 say "while it tokenizes a prompt"
 soon ../line.txt TERM 1 run atlas --raw
 soon ../line.txt INT 1 run atlas
+
+say "while it answers"
+soon ../lines.txt TERM 1 run atlas --raw
+soon ../lines.txt INT 2 run atlas --raw
 
 say "in the middle of a long step of a training"
 step=(derive atlas --as x --no-gate --data "$atlas/corpus.jsonl" --set steps=2 --set batch=1024)
