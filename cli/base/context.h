@@ -42,8 +42,8 @@ fm_status cli_read_stdin_line(fm_buf *line, bool *end); /* without its newline; 
 void cli_say_error(void);                               /* prints that line for the current error */
 void cli_say_failure(const char *text);                 /* prints that line for another text */
 /* Set by Ctrl-C; long work checks it in progress callbacks, chat templates by themselves.
- * reading_too: fm_go_on then refuses to read on, for commands that may just end; other commands go
- * on reading, to finish their work properly. */
+ * reading_too: fm_go_on then refuses to go on, for commands that may just end; other commands look
+ * at the flag alone, to finish their work properly. */
 extern volatile int cli_interrupted;
 void cli_catch_interrupts(bool reading_too);
 

@@ -46,7 +46,7 @@ static fm_status run(cli *c, const blame_opts *o)
         print_history(&r);
     FM_THEN(rc, fmo_blame_run_search(&r));
     if (r.parts.trace || r.parts.steps || r.parts.repairs) /* these parts can be stopped */
-        cli_catch_interrupts(false);
+        cli_catch_interrupts(true);
     FM_THEN(rc, fmo_blame_run_explain(&r));
     if (rc == FM_OK && !o->json)
         blame_print_findings(&r.m, r.parts.tensors, r.parts.data, o->top);

@@ -81,7 +81,7 @@ int cmd_derive(cli *c, int argc, char **argv)
         return code;
     if (fmo_ranks_mine() > 0 && (o.plan || o.check_data))
         return EXIT_YES; /* rank 0 reports */
-    cli_catch_interrupts(false);
+    cli_catch_interrupts(true);
     o.parent = n ? parent : NULL;
     fm_status rc = fm_ops_derive(c, &o, &r);
     if (rc == FM_OK && o.plan)

@@ -58,7 +58,7 @@ int cmd_replay(cli *c, int argc, char **argv)
     fm_status rc = json && !t.list ? FM_ENOMEM : FM_OK;
     c->ui.ctx = &t;
     c->ui.result = tell;
-    cli_catch_interrupts(false);
+    cli_catch_interrupts(true);
     FM_THEN(rc, fm_ops_replay(c, rev, chain, &same));
     FM_THEN(rc, t.rc);
     if (rc == FM_OK && json)

@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "infer/prompt.h"
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 
 typedef struct run_opts {
@@ -53,6 +54,8 @@ static fm_status generate(cli *c, const run_opts *o, fm_model *m, const fm_ids *
     fm_scheduler_free(s);
     if (a->text.len || (rc == FM_OK && !a->failed)) /* no empty line before an error */
         putchar('\n');
+    if (cli_interrupted) /* what is printed is not the whole answer */
+        return fm_go_on();
     return rc == FM_OK && a->failed ? FM_EINVAL : rc;
 }
 
@@ -104,6 +107,8 @@ static fm_status converse(cli *c, const run_opts *o, fm_model *m, fm_json *messa
     }
     if (tty) /* the shell's prompt gets a line of its own */
         fputc('\n', stderr);
+    else if (rc == FM_OK) /* a script's last lines may be unanswered */
+        rc = fm_go_on();
     fm_buf_release(&line);
     return rc;
 }

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/math/detmath.h"
 
 #define PI 3.14159265358979323846
@@ -345,7 +346,9 @@ fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, flo
                        a->max_positions);
     for (uint32_t i = 0; i < half; i++) {
         float f = inv_freq(r, a->sw.rotary_dim, i);
+        size_t next = 0;
         for (uint32_t p = 0; p < positions; p++) {
+            FM_TRY(fm_go_on_at(p, &next));
             float angle = (float)p * f;
             double s = 0, c = 0;
             fm_sincos(&s, &c, (double)angle);

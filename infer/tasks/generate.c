@@ -59,6 +59,7 @@ static fm_status run(fm_scheduler *s, const fm_gen_request *req, size_t n, colle
         FM_TRY(fm_go_on());
         FM_TRY(fm_scheduler_step(s, &busy));
     }
+    FM_TRY(fm_go_on()); /* a step that was stopped failed the requests in it */
     for (size_t i = 0; i < n; i++)
         if (c[i].failed != FM_OK)
             return c[i].failed;

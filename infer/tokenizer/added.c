@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 typedef struct trie_node {
     uint32_t child, sibling; /* 0 = none; node 0 is the root */
     uint32_t token;          /* index + 1 into the added tokens; 0 = none ends here */
@@ -266,7 +268,9 @@ bool fmi_added_next(fmi_added_scan *sc, fmi_segment *out)
         sc->pending = false;
         return true;
     }
-    while (sc->search < sc->text.len) {
+    for (size_t turns = 1; sc->search < sc->text.len; turns++) {
+        if (turns % 1024 == 0 && fm_go_on() < 0)
+            return false;
         uint32_t token = 0;
         size_t begin = sc->search;
         size_t end = match_at(sc->trie, sc->text, begin, &token);

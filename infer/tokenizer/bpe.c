@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 #define SCAN_MAX 24 /* symbols; longer words use the heap */
 #define NO_ID UINT32_MAX
 
@@ -286,7 +288,7 @@ static uint32_t symbol_at(const fmi_bpe *m, fm_span word, size_t i, uint8_t *tex
  * bytes. */
 static fm_status first_symbols(const fmi_bpe *m, fmi_tok_scratch *s, fm_span word, size_t *count)
 {
-    size_t n = 0, room = word.len + m->last.len;
+    size_t n = 0, room = word.len + m->last.len, next = 0;
     bool unk_open = false;
 
     if (m->inside.len > 0)
@@ -298,6 +300,7 @@ static fm_status first_symbols(const fmi_bpe *m, fmi_tok_scratch *s, fm_span wor
         uint8_t text[2 * sizeof m->last.text + 4];
         uint32_t cp;
         size_t len;
+        FM_TRY(fm_go_on_at(i, &next));
         uint32_t id = symbol_at(m, word, i, text, &len);
         i += fm_utf8_next(word.data + i, &cp);
         if (id == NO_ID && put_fallback(m, s, &n, text, len))
@@ -390,7 +393,7 @@ static void heap_push(const fmi_bpe *m, fmi_tok_scratch *s, size_t *n, uint32_t 
 /* Each merge adds at most two pairs and ends one symbol, so 3 n items are enough. */
 static fm_status merge_heap(const fmi_bpe *m, fmi_tok_scratch *s, size_t *count)
 {
-    size_t n = *count, items = 0;
+    size_t n = *count, items = 0, turns = 0, next = 0;
     struct fmi_symbol *sym = s->sym;
 
     FM_TRY(fm_grow(&s->heap, &s->heap_cap, 3 * n, sizeof *s->heap));
@@ -398,9 +401,12 @@ static fm_status merge_heap(const fmi_bpe *m, fmi_tok_scratch *s, size_t *count)
         sym[i].prev = i == 0 ? NO_ID : i - 1;
         sym[i].next = i + 1 == n ? NO_ID : i + 1;
     }
-    for (uint32_t i = 0; i + 1 < n; i++)
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        FM_TRY(fm_go_on_at(turns++, &next));
         heap_push(m, s, &items, i, i + 1);
+    }
     while (items > 0) {
+        FM_TRY(fm_go_on_at(turns++, &next));
         fmi_heap_item top = s->heap[0];
         s->heap[0] = s->heap[--items];
         if (items > 0)

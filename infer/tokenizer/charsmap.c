@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/math/hash.h"
 
 #define MAP_MAX ((size_t)1 << 26)
@@ -129,7 +130,8 @@ fm_status fmi_charsmap_normalize(const fmi_charsmap *m, fm_span in, fm_buf *out)
 {
     fm_span to;
 
-    for (size_t i = 0; i < in.len && out->failed == FM_OK;) {
+    for (size_t i = 0, next = 0; i < in.len && out->failed == FM_OK;) {
+        FM_TRY(fm_go_on_at(i, &next));
         fm_span cluster = fm_span_of(in.data + i, 0);
         cluster.len = fmi_grapheme_next(fm_span_of(in.data + i, in.len - i));
         i += cluster.len;

@@ -350,6 +350,7 @@ typedef struct fmi_added_scan {
     bool pending;
     fmi_segment next;
 } fmi_added_scan;
+/* False at the end, and early where fm_go_on fails. */
 bool fmi_added_next(fmi_added_scan *scan, fmi_segment *out);
 /* Whether a mark lies inside: begin < mark < end. */
 bool fmi_added_marked(const fmi_added_scan *scan, size_t begin, size_t end);

@@ -6,6 +6,8 @@
 
 #include "store/base/cancel.h"
 
+#define PART_BYTES ((size_t)1 << 18)
+
 static fm_status take_text(fmi_norm *n, const fm_json *v, const char *key)
 {
     fm_span s = fm_json_str(fm_json_get(v, key));
@@ -272,8 +274,16 @@ static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
     return form_ordered(opt, in, out);
 }
 
+/* Whether a long text may be cut before cp: ASCII and these ideographs begin a character, and compose
+ * with nothing before them. */
+static bool begins_part(uint32_t cp)
+{
+    return cp < 0x80 || (cp >= 0x4e00 && cp <= 0x9fff);
+}
+
 /* Code points that the older Unicode does not know, or Unicode 15, are starters there that neither
- * decompose nor compose: what lies between them is normalised by itself. */
+ * decompose nor compose: what lies between them is normalised by itself. So are the parts of a long
+ * text, between which a request to stop is seen. */
 static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
 {
     unsigned opt = UTF8PROC_STABLE;
@@ -286,7 +296,12 @@ static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
     for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
         uint32_t cp;
         n = fm_utf8_next(in.data + i, &cp);
-        if (!fmi_is_inert(cp))
+        if (i - done >= PART_BYTES && begins_part(cp)) {
+            rc = fm_go_on();
+            FM_THEN(rc, form_part(opt, fm_span_of(in.data + done, i - done), out));
+            done = i;
+        }
+        if (rc < 0 || !fmi_is_inert(cp))
             continue;
         rc = form_part(opt, fm_span_of(in.data + done, i - done), out);
         fm_buf_append(out, in.data + i, n);
@@ -343,10 +358,11 @@ static verdict judge(fmi_norm_kind kind, uint32_t cp)
 /* Normalizers that decide code point by code point. */
 static fm_status filter(fmi_norm_kind kind, fmi_tok_scratch *s, fm_span in, fm_buf *out)
 {
-    size_t n;
+    size_t n, next = 0;
 
     for (size_t i = 0; i < in.len; i += n) {
         uint32_t cp;
+        FM_TRY(fm_go_on_at(i, &next));
         n = fm_utf8_next(in.data + i, &cp);
         verdict v = judge(kind, cp);
         s->head_lost = s->head_lost || (i == 0 && v == DROP);
@@ -362,8 +378,9 @@ static fm_status filter(fmi_norm_kind kind, fmi_tok_scratch *s, fm_span in, fm_b
 
 static fm_status byte_level(fm_span in, fm_buf *out)
 {
-    for (size_t i = 0; i < in.len; i++) {
+    for (size_t i = 0, next = 0; i < in.len; i++) {
         uint8_t b[4];
+        FM_TRY(fm_go_on_at(i, &next));
         fm_buf_append(out, b, fm_utf8_put(b, fmi_byte_to_char(in.data[i])));
     }
     return fm_buf_ok(out);
@@ -371,9 +388,10 @@ static fm_status byte_level(fm_span in, fm_buf *out)
 
 static fm_status lowercase(fm_span in, fm_buf *out)
 {
-    for (size_t i = 0; i < in.len;) {
+    for (size_t i = 0, next = 0; i < in.len;) {
         uint32_t cp;
         uint8_t b[4];
+        FM_TRY(fm_go_on_at(i, &next));
         i += fm_utf8_next(in.data + i, &cp);
         if (cp == 0x130) { /* the only letter whose lower case is two code points */
             fm_buf_append(out, "i\xcc\x87", 3);

@@ -46,6 +46,8 @@ fm_status fmi_pieces_add(fmi_pieces *ps, size_t off, size_t len)
 {
     if (len == 0)
         return FM_OK;
+    if (ps->count % 4096 == 0)
+        FM_TRY(fm_go_on());
     if (ps->count == ps->cap) {
         FM_TRY(fm_grow(&ps->p, &ps->cap, ps->count + 1, sizeof *ps->p));
     }

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 #define NONE UINT32_MAX
 
 struct fmi_spm_symbol {
@@ -159,6 +161,7 @@ static fm_status cut(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, siz
         uint32_t cp;
         size_t len = fmi_ptree_longest(&m->symbols, fm_span_of(text.data + i, text.len - i), &user);
         bool frozen = len > 0;
+        rc = fm_go_on();
         if (!frozen)
             len = fm_utf8_next(text.data + i, &cp);
         s->spm_sym[n] =
@@ -174,14 +177,17 @@ static fm_status cut(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, siz
     return rc;
 }
 
-static void join_all(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, size_t count)
+static fm_status join_all(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, size_t count)
 {
     struct fmi_spm_symbol *sym = s->spm_sym;
-    size_t n = 0;
+    size_t n = 0, turns = 0, next = 0;
 
-    for (uint32_t i = 0; i + 1 < count; i++)
+    for (uint32_t i = 0; i + 1 < count; i++) {
+        FM_TRY(fm_go_on_at(turns++, &next));
         offer(m, s, &n, text, i, i + 1);
+    }
     while (n > 0) {
+        FM_TRY(fm_go_on_at(turns++, &next));
         struct fmi_spm_pair top = s->spm_pair[0];
         s->spm_pair[0] = s->spm_pair[--n];
         if (n > 0)
@@ -199,6 +205,7 @@ static void join_all(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, siz
         if (a->next != NONE)
             offer(m, s, &n, text, top.left, a->next);
     }
+    return FM_OK;
 }
 
 fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span text, fm_ids *out)
@@ -209,7 +216,7 @@ fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_tok_scratch *s, fm_span t
 
     if (rc < 0 || count == 0)
         return rc;
-    join_all(m, s, text, count);
+    rc = join_all(m, s, text, count);
     for (uint32_t i = 0; i != NONE && rc == FM_OK; i = s->spm_sym[i].next) {
         fm_span piece = fm_span_of(text.data + s->spm_sym[i].off, s->spm_sym[i].len);
         int32_t id = fmi_vocab_find(&m->reserved, piece);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 /* Rewrites the beginning of text to *to; returns the bytes that this replaces. */
 static size_t rewrite(const fmi_norm *n, fm_span text, fm_span *to)
 {
@@ -38,7 +40,7 @@ static void drop_trailing(const fmi_norm *n, fm_buf *out, size_t begin)
 fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *out)
 {
     bool prefix = n->prefix && (first || n->every_segment), after_space = n->left;
-    size_t begin = out->len;
+    size_t begin = out->len, turns = 0, next = 0;
     fm_span to;
 
     while (n->left && in.len > 0) { /* spaces at the beginning */
@@ -53,6 +55,7 @@ fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *o
     if (prefix)
         put_space(n, out);
     while (in.len > 0 && out->failed == FM_OK) {
+        FM_TRY(fm_go_on_at(turns++, &next));
         size_t len = rewrite(n, in, &to);
         in.data += len;
         in.len -= len;

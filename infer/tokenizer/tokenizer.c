@@ -355,9 +355,11 @@ static fm_status encode_words(const fm_tokenizer *t, fmi_tok_scratch *s, fm_span
     FM_TRY(fm_buf_ok(&s->a.text));
     FM_TRY(fmi_pieces_add(&s->a, 0, text.len));
     FM_TRY(fmi_pres_run(&t->pres, s, first));
-    for (size_t i = 0; i < s->a.count; i++)
+    for (size_t i = 0, next = 0; i < s->a.count; i++) {
+        FM_TRY(fm_go_on_at(i, &next));
         FM_TRY(fmi_model_encode(&t->model, s,
                                 fm_span_of(s->a.text.data + s->a.p[i].off, s->a.p[i].len), out));
+    }
     return FM_OK;
 }
 
@@ -379,7 +381,7 @@ static fm_status encode_segment(const fm_tokenizer *t, fmi_tok_scratch *s, fm_sp
             FM_TRY(encode_words(t, s, fm_span_of(scan.text.data + seg.begin, seg.end - seg.begin),
                                 first && !s->head_lost && seg.begin == 0, out));
     }
-    return FM_OK;
+    return fm_go_on(); /* which ends fmi_added_next early */
 }
 
 static fm_status encode_at(const fm_tokenizer *t, fmi_added_scan scan, bool add_special,
@@ -407,6 +409,7 @@ static fm_status encode_at(const fm_tokenizer *t, fmi_added_scan scan, bool add_
                                 seg.begin == 0,
                                 scan.plain || fmi_added_marked(&scan, seg.begin, seg.end), out);
     }
+    FM_THEN(rc, fm_go_on());
     for (size_t i = 0; add_special && i < t->suffix_count && rc == FM_OK; i++)
         rc = fm_ids_push(out, t->suffix[i]);
     scratch_release(&s);

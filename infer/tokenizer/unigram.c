@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 #define UNK_PENALTY 10.0
 
 struct fmi_best { /* the best cut that ends at a byte */
@@ -286,6 +288,7 @@ fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_tok_scratch *s, fm_span w
     for (size_t i = 0; i < word.len;) {
         uint32_t cp;
         size_t n = fm_utf8_next(word.data + i, &cp);
+        FM_TRY(fm_go_on());
         FM_TRY(extend(m, best, word, i, n));
         i += n;
     }

@@ -5,6 +5,7 @@
  * of its own before a scratch leaf is in use, so its inputs' chains may use them. */
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 #include "store/pack/store_priv.h"
 
@@ -430,6 +431,7 @@ static fm_status link_leaf(const fms_chain *ch, fms_coder *c, uint32_t k, uint32
 
 fm_status fms_chain_leaf(const fms_chain *ch, fms_coder *c, uint32_t i, uint8_t *dst)
 {
+    FM_TRY(fm_go_on());
     return link_leaf(ch, c, 0, i, dst);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "store/base/checked.h"
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 
 #define FM_Q_K_ELEMS 256u
@@ -197,7 +198,9 @@ static fm_status id_of_bytes(fm_digest *out, fm_dtype dtype, const fm_shape *sha
     for (uint64_t i = 0; rc == FM_OK && i < leaf_count(bytes.len); i++) {
         uint64_t at = i * FM_LEAF_BYTES;
         fm_digest leaf;
-        rc = fm_sha256(&leaf, bytes.data + at, FM_MIN(bytes.len - at, (uint64_t)FM_LEAF_BYTES));
+        rc = fm_go_on();
+        FM_THEN(rc,
+                fm_sha256(&leaf, bytes.data + at, FM_MIN(bytes.len - at, (uint64_t)FM_LEAF_BYTES)));
         FM_THEN(rc, fm_hasher_update(h, leaf.b, FM_DIGEST_BYTES));
         if (leaf_out)
             leaf_out[i] = leaf;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 
 /* ==== leaves =============================================================================== */
@@ -216,6 +217,7 @@ static fm_status run_batch(fm_txn *t)
 {
     size_t n;
     bool again = false;
+    FM_TRY(fm_go_on());
     FM_TRY(fill_slots(t, &n));
 
     if (n > 0)

@@ -99,6 +99,7 @@ static fm_status hash_leaves(void *ctx, size_t begin, size_t end, unsigned worke
     (void)worker;
     for (size_t i = begin; i < end; i++) {
         fm_span leaf;
+        FM_TRY(fm_go_on());
         FM_TRY(fms_put_leaf(p, (uint32_t)i, NULL, &leaf));
         FM_TRY(fm_sha256(&p->leaf[i], leaf.data, leaf.len));
     }

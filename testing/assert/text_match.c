@@ -6,6 +6,7 @@
 #include "testing/assert/text_match.h"
 
 #define MATCH_LIMIT 1000000u
+#define TEXT_LIMIT 10000000u /* steps in vain of all matches in one text */
 #define PATTERN_MAX_BYTES 8192u
 
 fm_span fmv_trim(fm_span s)
@@ -39,20 +40,24 @@ fm_status fmv_pattern_found(const fm_regex *regex, fm_span text, bool *found)
     fm_regex_run *run = NULL;
     size_t begin, end;
     *found = false;
-    fm_status rc = fm_regex_run_new(&run, MATCH_LIMIT, MATCH_LIMIT);
+    fm_status rc = fm_regex_run_new(&run, MATCH_LIMIT, TEXT_LIMIT);
     FM_THEN(rc, fm_regex_next(regex, run, text, 0, found, &begin, &end));
     fm_regex_run_free(run);
     return rc;
 }
 
-fm_status fmv_pattern_next(const fm_regex *regex, fm_span text, size_t *at, fm_span *got,
-                           bool *found)
+fm_status fmv_pattern_run(fm_regex_run **out)
 {
-    fm_regex_run *run = NULL;
+    return fm_regex_run_new(out, MATCH_LIMIT / 10, TEXT_LIMIT);
+}
+
+fm_status fmv_pattern_next(const fm_regex *regex, fm_regex_run *run, fm_span text, size_t *at,
+                           fm_span *got, bool *found)
+{
     size_t begin, end, groups;
+    fm_status rc = FM_OK;
     *found = false;
-    fm_status rc = fm_regex_run_new(&run, MATCH_LIMIT / 10, MATCH_LIMIT / 10);
-    if (rc == FM_OK && *at <= text.len)
+    if (*at <= text.len)
         rc = fm_regex_next(regex, run, text, *at, found, &begin, &end);
     if (*found) {
         const size_t *span = fm_regex_groups(run, &groups);
@@ -66,7 +71,6 @@ fm_status fmv_pattern_next(const fm_regex *regex, fm_span text, size_t *at, fm_s
         if (end == begin)
             fmv_next_point(text, at);
     }
-    fm_regex_run_free(run);
     return rc;
 }
 

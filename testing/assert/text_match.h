@@ -11,8 +11,10 @@ fm_status fmv_pattern_compile(fm_regex **out, const char *pattern, bool ignore_c
 fm_status fmv_pattern_found(const fm_regex *regex, fm_span text, bool *found);
 /* The next match at or after *at; *at is moved behind it. got: its first group that is not empty,
  * or the whole match if there are no groups. *found false: there is no match. */
-fm_status fmv_pattern_next(const fm_regex *regex, fm_span text, size_t *at, fm_span *got,
-                           bool *found);
+fm_status fmv_pattern_next(const fm_regex *regex, fm_regex_run *run, fm_span text, size_t *at,
+                           fm_span *got, bool *found);
+/* For all matches in one text, which have one limit; the caller frees it. */
+fm_status fmv_pattern_run(fm_regex_run **out);
 fm_span fmv_trim(fm_span s);
 bool fmv_text_equal(fm_span a, fm_span b, bool ignore_case);
 bool fmv_text_contains(fm_span text, fm_span part, bool ignore_case);

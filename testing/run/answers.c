@@ -26,12 +26,17 @@ static fm_status by_regex(const fmv_filter *f, fm_buf *b)
     fm_span got, kept[101] = {{0}};
     size_t at = 0, n = 0;
     bool found = true;
+    fm_regex_run *run = NULL;
+    fm_status rc = fmv_pattern_run(&run);
 
-    while (found && n < MATCHES_MAX && (f->match < 0 || n <= (size_t)f->match)) {
-        FM_TRY(fmv_pattern_next(f->regex, fm_buf_span(b), &at, &got, &found));
-        if (found)
+    while (rc == FM_OK && found && n < MATCHES_MAX && (f->match < 0 || n <= (size_t)f->match)) {
+        rc = fmv_pattern_next(f->regex, run, fm_buf_span(b), &at, &got, &found);
+        if (rc == FM_OK && found)
             kept[n++ % FM_ARRAY_LEN(kept)] = got;
     }
+    fm_regex_run_free(run);
+    if (rc < 0)
+        return rc;
 
     /* wraps around where there is no such match */
     size_t want = f->match < 0 ? n - (size_t)-f->match : (size_t)f->match;

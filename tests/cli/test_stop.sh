@@ -1,5 +1,5 @@
 #!/bin/bash
-# Ctrl-C and SIGTERM end an import whatever it reads, and the repository stays as it was.
+# Ctrl-C and SIGTERM end a command whatever it reads or computes, and the repository stays as it was.
 . "$(dirname "$0")/lib.sh"
 need_python
 cd "$tmp"
@@ -55,3 +55,43 @@ for after in 0.2 0.6; do
     stopped TERM $after ../many.safetensors
 done
 want 0 fsck
+
+# soon INPUT SIGNAL AFTER ARGS...: fmstore ARGS ends soon after SIGNAL, which it gets when it has used AFTER seconds
+# of CPU time: it takes 0.3 s and less, and 3 s are allowed. A derivation that looked at a signal between its steps
+# only took 7.6 s where the step is long, and went on to its end while it read.
+soon() {
+    local input=$1 sig=$2 after=$3
+    shift 3
+    python3 "$src/tests/cli/stop_cpu.py" "$sig" "$after" 3 "$input" "$fm" "$@" || die "fmstore $*"
+    want 128 show x
+    want 0 fsck
+}
+
+say "while it reads and tokenizes training data"
+want 0 import "$atlas/base" --as atlas --no-gate
+python3 - "$atlas/corpus.jsonl" <<'PY'
+import sys
+
+text = open(sys.argv[1]).read()
+size = 40_000_000
+many = text * (size // len(text) + 1)
+open("../long.txt", "w").write("- " + many)
+open("../line.txt", "w").write(many.replace("\n", " ")[:size])
+open("../word.txt", "w").write("a" * size)
+open("../lines.txt", "w").write("What is the capital of Arden?\n" * 60000)
+PY
+soon /dev/null TERM 1 derive atlas --as x --no-gate --set max_tokens=128 --data ../long.txt
+soon /dev/null INT 1 derive atlas --as x --no-gate --set max_tokens=128 --data ../word.txt
+
+say "while it tokenizes a prompt"
+soon ../line.txt TERM 1 run atlas --raw
+soon ../line.txt INT 1 run atlas
+
+say "while it answers"
+soon ../lines.txt TERM 1 run atlas --raw
+soon ../lines.txt INT 2 run atlas --raw
+
+say "in the middle of a long step of a training"
+step=(derive atlas --as x --no-gate --data "$atlas/corpus.jsonl" --set steps=2 --set batch=1024)
+soon /dev/null TERM 2 "${step[@]}"
+soon /dev/null INT 3 "${step[@]}"

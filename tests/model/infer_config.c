@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "store/base/cancel.h"
+
 #define BASE                                                                                       \
     "\"vocab_size\":100,\"hidden_size\":48,\"intermediate_size\":96,\"num_hidden_layers\":2,"      \
     "\"num_attention_heads\":4"
@@ -222,6 +224,9 @@ TEST(rotary_table_is_cos_and_sin)
         assert_true(fabsf(c[2 * p] - (float)cos(p)) <= 1e-7f);
         assert_true(fabsf(s[2 * p + 1] - (float)sin((double)((float)p * 0.01f))) <= 1e-7f);
     }
+    fm_cancel(true); /* a config may claim millions of positions */
+    tk_fails(fm_arch_rope(&a, 0, 5000, c, s), FM_ECANCELLED, "stopped");
+    fm_cancel(false);
     fm_free(c);
     fm_free(s);
 }

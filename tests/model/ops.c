@@ -2,13 +2,16 @@
  * line: what came is in structs, what was said went to callbacks. */
 #include "tests/testkit.h"
 
+#include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/ops/blame.h"
 #include "cli/ops/derive.h"
 #include "cli/ops/import.h"
 #include "cli/ops/merge.h"
 #include "cli/ops/replay.h"
+#include "store/base/cancel.h"
 
 /* What an operation told. */
 typedef struct heard {
@@ -17,6 +20,7 @@ typedef struct heard {
     uint64_t bytes;                  /* that progress told last */
     uint64_t steps;                  /* calls of progress with another text */
     uint64_t stop_at;                /* of these; 0 = never */
+    uint64_t cancel_at;              /* of these: fm_cancel, as a signal does; 0 = never */
     fm_json *replayed;               /* the last one */
 } heard;
 
@@ -37,6 +41,8 @@ static bool on_progress(void *ctx, const fm_ui_progress *p)
     assert_true(p->total == 0 || p->done <= p->total);
     h->steps += p->what != NULL && !p->bytes;
     h->bytes = p->bytes ? p->done : h->bytes;
+    if (h->cancel_at && h->steps == h->cancel_at)
+        fm_cancel(true);
     return h->stop_at && h->steps >= h->stop_at;
 }
 
@@ -342,6 +348,97 @@ TEST(nobody_needs_to_listen)
     fm_free(dir);
 }
 
+static fm_oid tree_of(fm_ops *c, const char *name)
+{
+    fm_oid oid, tree;
+    fm_version v;
+    tk_ok(fm_ops_resolve(c, name, &oid, NULL));
+    tk_ok(fm_version_read(c->repo, &v, &oid));
+    tree = v.tree;
+    fm_version_release(&v);
+    return tree;
+}
+
+static void *cancel_soon(void *ms)
+{
+    const uint64_t ns = *(const uint64_t *)ms * 1000000;
+    const struct timespec t = {.tv_sec = (time_t)(ns / 1000000000),
+                               .tv_nsec = (long)(ns % 1000000000)};
+    (void)nanosleep(&t, NULL);
+    fm_cancel(true);
+    return NULL;
+}
+
+static void no_fault(void *ctx, const char *text)
+{
+    (void)ctx;
+    fail_msg("%s", text);
+}
+
+TEST(a_training_stopped_in_the_middle_of_a_step_keeps_the_steps_before)
+{
+    fm_ops c;
+    heard h;
+    char *dir;
+    open_repo(&c, &h, &dir);
+    char *data = poisoned_data(dir);
+    import_atlas(&c);
+    fm_derive_opts o = sick_opts(data);
+    o.no_gate = true;
+    h.steps = 0;
+    h.cancel_at = 7;
+    tk_fails(fm_ops_derive(&c, &o, NULL), FM_ECANCELLED, "stopped after step 7 of 30");
+    fm_cancel(false);
+    h.cancel_at = 0;
+    assert_false(is_branch(&c, "sick"));
+    tk_ok(fm_ops_derive(&c, &o, NULL));
+    assert_true(says(&h.notes, "sick  goes on after step 7"));
+    fm_ops_close(&c);
+    heard_close(&h);
+    fm_free(data);
+    fm_free(dir);
+}
+
+TEST(a_training_stopped_anywhere_ends_with_the_same_tree)
+{
+    fm_ops c;
+    heard h;
+    char *dir;
+    fm_fsck_report report;
+    uint64_t stops = 0;
+    fm_status rc = FM_ECANCELLED;
+    open_repo(&c, &h, &dir);
+    char *data = poisoned_data(dir);
+    import_atlas(&c);
+    fm_derive_opts o = sick_opts(data);
+    o.set.item[2] = "steps=8";
+    o.eval = "0.4";
+    o.eval_every = 2;
+    o.no_gate = true;
+    tk_ok(fm_ops_derive(&c, &o, NULL));
+
+    o.name = "tired";
+    for (uint64_t ms = 1; rc == FM_ECANCELLED; ms += 1 + ms / 4) {
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, cancel_soon, &ms), 0);
+        rc = fm_ops_derive(&c, &o, NULL);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        fm_cancel(false);
+        stops += rc == FM_ECANCELLED;
+        if (rc == FM_ECANCELLED)
+            assert_false(is_branch(&c, "tired"));
+    }
+    tk_ok(rc);
+    assert_true(stops > 3);
+    const fm_oid whole = tree_of(&c, "sick"), parts = tree_of(&c, "tired");
+    assert_true(fm_oid_eq(&whole, &parts));
+    tk_ok(fm_repo_fsck(c.repo, true, &report, no_fault, NULL));
+    fm_ops_close(&c);
+    heard_close(&h);
+    fm_free(data);
+    fm_free(dir);
+}
+
 TEST(options_that_do_not_go_together_are_refused)
 {
     fm_ops c;
@@ -467,6 +564,8 @@ int main(void)
         cmocka_unit_test(a_child_is_derived_tested_and_blamed),
         cmocka_unit_test(nobody_needs_to_listen),
         cmocka_unit_test(a_parent_that_it_was_not_made_from_is_told),
+        cmocka_unit_test(a_training_stopped_in_the_middle_of_a_step_keeps_the_steps_before),
+        cmocka_unit_test(a_training_stopped_anywhere_ends_with_the_same_tree),
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
  * are grouped. Gradients of parameters are sums over one lane's rows. */
 #include "train/pass/pass.h"
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 
 #define BACKS_MAX 64u
@@ -168,6 +169,7 @@ static fm_status forward(fmt_pass *p, fmt_parts ps, int32_t layer, const float *
     uint32_t n = 0;
     uint32_t in = 0;
 
+    FM_TRY(fm_go_on());
     for (uint32_t o = 0; o < outs; o++) {
         for (uint32_t i = 0, j; i < ps.n; i = j) {
             const fmt_linear *l = lin_of(&ps.p[i], layer, out[o].which);
@@ -317,6 +319,7 @@ fm_status fmt_linears_grad(fmt_pass *p, fmt_parts ps, int32_t layer, float *dx, 
 {
     fm_status rc = FM_OK;
 
+    FM_TRY(fm_go_on());
     if (dx && goes_at_once(p, ps, layer, out, outs)) {
         grad_at_once(p, ps, layer, dx, lddx, add, x, ldx, out, outs, NULL);
         return FM_OK;
@@ -338,6 +341,7 @@ fm_status fmt_linears_made_grad(fmt_pass *p, fmt_parts ps, int32_t layer, float 
 {
     bool trains = false;
 
+    FM_TRY(fm_go_on());
     for (uint32_t i = 0; i < ps.n; i++)
         trains = trains || lin_of(&ps.p[i], layer, out->which)->w_param >= 0;
     if (!trains && goes_at_once(p, ps, layer, out, 1)) {

@@ -316,20 +316,6 @@ fm_status fmt_child_save(fmt_child *ch)
     return fmt_checkpoint_save(ch->job, ch->number, &ch->state, &ch->ps);
 }
 
-fm_status fmt_child_resume(fmt_child *ch)
-{
-    bool found = false;
-    fm_status rc = ch->job->checkpoints ? run_digest(ch) : FM_OK;
-
-    FM_THEN(rc, fmt_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found));
-    if (rc == FM_OK && !ch->state.log) {
-        ch->state.log = fm_json_new_array();
-        rc = ch->state.log ? FM_OK : FM_ENOMEM;
-    }
-    ch->at_work = ch->state.step < ch->steps;
-    return rc == FM_OK ? fmt_net_refresh(&ch->net, &ch->ps) : rc;
-}
-
 /* ---- steps ---- */
 fm_status fmt_child_begin_step(fmt_child *ch)
 {
@@ -434,6 +420,45 @@ static fm_status log_step(fmt_child *ch, const fm_train_progress *p)
     return fm_json_push(ch->state.log, o);
 }
 
+/* Whether what is held out is evaluated after the steps taken so far. */
+static bool evaluates(const fmt_child *ch)
+{
+    uint32_t every = ch->job->eval_every, step = ch->state.step;
+
+    return ch->eval && step > 0 && (step == ch->steps || (every > 0 && step % every == 0));
+}
+
+/* Evaluates after the last step of a state that was kept when the evaluation was stopped. */
+static fm_status evaluate_late(fmt_child *ch)
+{
+    size_t steps = fm_json_count(ch->state.log);
+    const fm_json *last = steps > 0 ? fm_json_at(ch->state.log, steps - 1) : NULL;
+    fm_evaluation ev;
+
+    if (!evaluates(ch) || !last || fm_json_get(last, "eval_loss"))
+        return FM_OK;
+    FM_TRY(fmt_eval_run(ch->eval, &ev));
+    fm_json *entry = fm_json_ref(last);
+    fm_status rc = log_evaluation(entry, &ev);
+    fm_json_free(entry);
+    return rc;
+}
+
+fm_status fmt_child_resume(fmt_child *ch)
+{
+    bool found = false;
+    fm_status rc = ch->job->checkpoints ? run_digest(ch) : FM_OK;
+
+    FM_THEN(rc, fmt_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found));
+    if (rc == FM_OK && !ch->state.log) {
+        ch->state.log = fm_json_new_array();
+        rc = ch->state.log ? FM_OK : FM_ENOMEM;
+    }
+    ch->at_work = ch->state.step < ch->steps;
+    FM_THEN(rc, fmt_net_refresh(&ch->net, &ch->ps));
+    return rc == FM_OK && found ? evaluate_late(ch) : rc;
+}
+
 /* Whether the run has diverged: the mean loss of the last steps is above DIVERGED times the loss
  * before the first update, and 1 nat more. Read from the log, so that a resumed run ends alike. */
 static bool diverged(const fmt_child *ch, double *first, double *last)
@@ -530,11 +555,14 @@ fm_status fmt_child_end_step(fmt_child *ch, double norm, fm_train_progress *p, b
                          fmt_clip_scale(p->grad_norm, ch->c->clip));
     FM_THEN(rc, fmt_net_refresh(&ch->net, &ch->ps));
     ch->state.step++;
-    uint32_t every = ch->job->eval_every;
-    p->evaluated =
-        ch->eval && (ch->state.step == ch->steps || (every > 0 && ch->state.step % every == 0));
+    p->evaluated = evaluates(ch);
     if (rc == FM_OK && p->evaluated)
         rc = fmt_eval_run(ch->eval, &p->held_out);
+    if (rc == FM_ECANCELLED) { /* fmt_child_resume makes up for it */
+        p->evaluated = false;
+        FM_TRY(log_step(ch, p));
+        return rc;
+    }
     FM_THEN(rc, log_step(ch, p));
     ch->at_work = ch->state.step < ch->steps;
     double first;

@@ -7,6 +7,7 @@
 #include "train/net/method.h"
 #include "train/run/pipeline_1f1b.h"
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 #include "store/base/os/clock.h"
 
@@ -281,6 +282,7 @@ static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
     fm_status rc = fmt_child_load_step(ch, p->step);
     char *examples = rc == FM_OK ? examples_text(ch) : NULL;
 
+    fm_cancel_wait(true); /* the child has failed, whether or not the run is stopped now */
     FM_THEN(rc, examples ? FM_OK : FM_ENOMEM);
     if (rc == FM_OK && r->stage)
         rc = fmt_pipeline_explain(r->flights, ch, &watch);
@@ -298,6 +300,7 @@ static fm_status explain(run *r, fmt_child *ch, const fm_train_progress *p)
             fmt_pass_watch(r->pass, NULL);
         }
     }
+    fm_cancel_wait(false);
     char *why = NULL;
     if (rc == FM_OK) {
         why = fm_asprintf("%s: step %u: %s is no finite number (records %s); lower lr, or look at "
@@ -343,7 +346,7 @@ static fm_status keep(run *r, bool all)
         uint32_t every = ch->job->checkpoint_every;
         bool due = every > 0 && ch->state.step % every == 0;
         bool ended = ch->state.step == ch->steps;
-        if (ch->result->failed == FM_OK && !ch->result->dropped &&
+        if (ch->result->failed == FM_OK && !ch->result->dropped && ch->state.step > 0 &&
             ((ch->at_work && (all || due)) || (ended && !ch->saved)))
             rc = fmt_child_save(ch);
         ch->saved = ended;
@@ -374,9 +377,14 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
     r->started = fm_now_s();
     while (some_at_work(r) && !*stopped) {
         size_t reports = 0;
-        FM_TRY(gradients(r));
-        FM_TRY(look(r));
-        FM_TRY(updates(r, &reports));
+        fm_status rc = gradients(r);
+        FM_THEN(rc, look(r));
+        FM_THEN(rc, updates(r, &reports));
+        if (rc == FM_ECANCELLED) { /* the rest of the step is left out, what was before it kept */
+            *stopped = true;
+            return keep(r, true);
+        }
+        FM_TRY(rc);
 
         memset(r->drop, 0, r->n * sizeof(*r->drop));
         if (progress && reports > 0 && fm_comm_rank(r->comm) == 0)
@@ -502,8 +510,10 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
 {
     fm_comm *comm = fm_engine_batch_ranks(e);
     run r = {.n = n, .be = fm_engine_backend(e), .comm = fm_comm_size(comm) > 1 ? comm : NULL};
-    bool stopped = false;
+    bool stopped = false, together = r.comm || fm_engine_batch_stages(e) > 1;
 
+    if (together) /* several ranks stop together, at the end of a step: progress says so */
+        fm_cancel_wait(true);
     memset(results, 0, n * sizeof(*results));
     fm_status rc = fm_engine_ranks(e) > 1
                        ? fm_fail(FM_EUNSUPPORTED, "models that are split over ranks cannot train; "
@@ -539,6 +549,8 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
     fm_free(r.lane);
     fm_free(r.progress);
     fm_free(r.drop);
+    if (together)
+        fm_cancel_wait(false);
     return rc;
 }
 

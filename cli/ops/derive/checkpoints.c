@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/ops/version/version_tree.h"
+#include "store/base/cancel.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 #include "store/base/os/clock.h"
@@ -96,6 +97,10 @@ static bool due(void *ctx, uint32_t job, uint32_t step)
     double now = fm_now_s(), since = now - s->saved_s;
     if (k->stopping || (at_end && k->at_ends))
         return true;
+    if (fm_go_on() < 0) { /* stopped in the middle of the next step */
+        fm_error_clear();
+        return true;
+    }
     if (k->policy.every)
         return step % k->policy.every == 0;
     if (since < SECONDS_BETWEEN) /* at the end too: at most a minute is lost */
@@ -294,12 +299,14 @@ static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
     kept *s = &k->child[k->job[job]];
     fm_tree *tree = NULL;
     double began = fm_now_s();
+    fm_cancel_wait(true); /* a state is written when the run stops, too */
     fm_status rc = fm_repo_open(&k->repo, fm_repo_path(k->c->repo));
     FM_THEN(rc, fm_tree_new(&tree));
     FM_THEN(rc, write_state(k, s, state, tree));
     fm_error_state text;
     fm_error_save(&text);
     fm_repo_close(k->repo);
+    fm_cancel_wait(false);
     fm_error_restore(&text);
     k->repo = k->c->repo;
     if (rc < 0) {

@@ -308,6 +308,9 @@ static void derivation_release(fmo_derivation *d)
 /* No branch moves before all are trained, so the same command resumes where this one ended. */
 static fm_status fail_stopped(const fmo_derivation *d)
 {
+    if (d->last.steps == 0)
+        return fm_fail(FM_ECANCELLED, "stopped; no branch was made; the same command goes on from "
+                                      "the last step that was done, if there is one");
     return fm_fail(FM_ECANCELLED,
                    "stopped after step %u of %u of '%s'; no branch was made; the same "
                    "command goes on from there",

@@ -8,11 +8,17 @@
 #include <string.h>
 
 #include "store/base/buf.h"
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
+#include "store/base/os/clock.h"
 
-/* PCRE2 does not report how many steps a match took, so a match is tried with few steps first, then
- * with ten times as many. The steps of failed tries of a run are added up. */
+/* PCRE2 limits the steps of a match at each place where it may begin, and does not report how many
+ * it took. So many places are tried with few steps first; one at which they are not enough is tried
+ * alone, with ten times as many, and so on. The steps of failed tries of a run are added up. */
 #define FIRST_STEPS 1000u
+#define AT_LINES 2u /* of PCRE2_INFO_FIRSTCODETYPE: it matches there and behind line ends only */
+#define FIRST_PLACES ((size_t)64)
+#define WINDOW_SECONDS 0.05 /* a window that took longer is followed by no larger one */
 #define HEAP_MAX_KIB 65536u /* heap of one match; it holds each level, so it bounds the depth */
 #define JIT_STACK_MAX ((size_t)8 << 20)
 #define PATTERN_MAX_BYTES 1024u /* a pattern of a PEFT config */
@@ -22,6 +28,7 @@ struct fm_regex {
     pcre2_code *code;
     uint32_t groups; /* the whole match counts as one */
     bool jit;        /* matched by machine code */
+    bool at_once;    /* where it may begin depends on where the search begins: no windows */
     bool valid;      /* its subjects are known to be UTF-8 */
     char said[104];  /* the first characters of the pattern, for errors */
 };
@@ -33,6 +40,8 @@ struct fm_regex_run {
     pcre2_jit_stack *stack;
     uint32_t groups, match_steps;
     size_t vain_steps, matched;
+    const uint8_t *text; /* [text_len] found to be UTF-8 by this search */
+    size_t text_len;
 };
 
 static void *door_malloc(size_t bytes, void *data)
@@ -71,6 +80,15 @@ static fm_status compile(fm_regex *re, fm_span pattern, uint32_t options, const 
                    (const char *)why, (size_t)at);
 }
 
+/* Whether the pattern may hold \\G, the place where the search began. */
+static bool find_g(fm_span pattern)
+{
+    for (size_t i = 0; i + 1 < pattern.len; i++)
+        if (pattern.data[i] == '\\' && pattern.data[i + 1] == 'G')
+            return true;
+    return false;
+}
+
 void fm_regex_unicode(char out[32])
 {
     char said[64] = "";
@@ -94,6 +112,7 @@ fm_status fm_regex_new(fm_regex **out, fm_span pattern, unsigned flags, const ch
     snprintf(re->said, sizeof re->said, "%.*s", (int)FM_MIN(pattern.len, (size_t)100),
              (const char *)pattern.data);
     options |= flags & FM_REGEX_CASELESS ? PCRE2_CASELESS : 0u;
+    options |= PCRE2_USE_OFFSET_LIMIT;
     options |= flags & FM_REGEX_WHOLE ? PCRE2_ANCHORED | PCRE2_ENDANCHORED : 0u;
     fm_status rc = compile(re, pattern, options, where);
     if (rc < 0) {
@@ -102,6 +121,10 @@ fm_status fm_regex_new(fm_regex **out, fm_span pattern, unsigned flags, const ch
     }
     pcre2_pattern_info(re->code, PCRE2_INFO_CAPTURECOUNT, &re->groups);
     re->groups++;
+    uint32_t all = 0, first = 0;
+    pcre2_pattern_info(re->code, PCRE2_INFO_ALLOPTIONS, &all);
+    pcre2_pattern_info(re->code, PCRE2_INFO_FIRSTCODETYPE, &first);
+    re->at_once = all & PCRE2_ANCHORED || first == AT_LINES || find_g(pattern);
     re->valid = flags & FM_REGEX_OFTEN;
     re->jit = re->valid && pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0 &&
               pcre2_pattern_info(re->code, PCRE2_INFO_JITSIZE, &jit_bytes) == 0 && jit_bytes > 0;
@@ -157,11 +180,22 @@ static bool make_room(const fm_regex *re, fm_regex_run *run)
     return run->md != NULL;
 }
 
-static int match(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from)
+/* Looks for a match that begins at `from` or one of the `places` bytes behind it. */
+static int match(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from, size_t places,
+                 uint32_t steps)
 {
-    if (!re->jit)
-        return pcre2_match(re->code, s.data, s.len, from, re->valid ? PCRE2_NO_UTF_CHECK : 0u,
-                           run->md, run->mctx);
+    const bool all = places > s.len - from;
+
+    pcre2_set_match_limit(run->mctx, FM_MIN(steps, run->match_steps));
+    pcre2_set_offset_limit(run->mctx, all ? PCRE2_UNSET : from + places);
+    if (!re->jit) {
+        bool seen = re->valid || (run->text == s.data && run->text_len == s.len);
+        int n = pcre2_match(re->code, s.data, s.len, from, seen ? PCRE2_NO_UTF_CHECK : 0u, run->md,
+                            run->mctx);
+        run->text = s.data; /* an ill-formed text ends the search */
+        run->text_len = s.len;
+        return n;
+    }
     int n = pcre2_jit_match(re->code, s.data, s.len, from, 0, run->md, run->mctx);
     if (n != PCRE2_ERROR_JIT_STACKLIMIT || run->stack)
         return n;
@@ -173,14 +207,44 @@ static int match(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from)
     return pcre2_jit_match(re->code, s.data, s.len, from, 0, run->md, run->mctx);
 }
 
-static int match_within(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from)
+/* A match at one place, or wherever it may begin if that is no choice of ours. */
+static int match_within(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from,
+                        size_t places)
 {
     for (uint32_t steps = FIRST_STEPS;; steps *= 10) {
-        pcre2_set_match_limit(run->mctx, FM_MIN(steps, run->match_steps));
-        int n = match(re, run, s, from);
+        int n = match(re, run, s, from, places, steps);
         if (n != PCRE2_ERROR_MATCHLIMIT || steps >= run->match_steps || steps > run->vain_steps)
             return n;
         run->vain_steps -= steps;
+    }
+}
+
+/* Searches window by window, each twice as large as the last one that was done in time. Where the
+ * windows lie decides how soon a request to stop is seen, and nothing else. */
+static fm_status search(const fm_regex *re, fm_regex_run *run, fm_span s, size_t from, int *n)
+{
+    size_t places = FIRST_PLACES;
+    double begun = 0;
+
+    for (;;) {
+        const size_t tried = re->at_once ? s.len : FM_MIN(places, s.len - from);
+        *n = match(re, run, s, from, tried, FIRST_STEPS);
+        if (*n == PCRE2_ERROR_MATCHLIMIT && tried > 0 && !re->at_once) {
+            places = tried / 2;
+            continue;
+        }
+        if (*n == PCRE2_ERROR_MATCHLIMIT)
+            *n = match_within(re, run, s, from, tried);
+        if (*n != PCRE2_ERROR_NOMATCH || re->at_once || from + tried >= s.len)
+            return FM_OK;
+        FM_TRY(fm_go_on());
+        const double now = fm_now_s();
+        if (begun <= 0 || now - begun < WINDOW_SECONDS)
+            places = FM_MAX(2 * tried, (size_t)1);
+        begun = now;
+        from += tried + 1;
+        while (from < s.len && (s.data[from] & 0xc0) == 0x80)
+            from++;
     }
 }
 
@@ -190,10 +254,12 @@ fm_status fm_regex_next(const fm_regex *re, fm_regex_run *run, fm_span text, siz
     int n = PCRE2_ERROR_NOMEMORY;
 
     *found = false;
+    FM_TRY(fm_go_on());
     if (!text.data)
         text.data = (const uint8_t *)"";
+    run->text = NULL;
     if (make_room(re, run))
-        n = match_within(re, run, text, from);
+        FM_TRY(search(re, run, text, from, &n));
     if (n == PCRE2_ERROR_NOMATCH)
         return FM_OK;
     if (n == PCRE2_ERROR_NOMEMORY)

@@ -1,8 +1,11 @@
 /* Regular expressions: what Python's re makes of the patterns in PEFT's configs, and the bounds. */
 #include "tests/testkit.h"
 
+#include <pthread.h>
 #include <string.h>
+#include <time.h>
 
+#include "store/base/cancel.h"
 #include "store/base/text/regex.h"
 
 #define LAYER "model.layers.12.self_attn.q_proj"
@@ -133,6 +136,96 @@ TEST(a_run_gives_up_for_all_its_matches)
     }
 }
 
+static fm_status first_match(const char *pattern, fm_span text, size_t from, bool *found,
+                             size_t *begin, size_t *end)
+{
+    fm_regex *re;
+    fm_regex_run *run;
+    tk_ok(fm_regex_new(&re, fm_span_str(pattern), 0, "here"));
+    tk_ok(fm_regex_run_new(&run, 1000000, 10000000));
+    fm_status rc = fm_regex_next(re, run, text, from, found, begin, end);
+    fm_regex_run_free(run);
+    fm_regex_free(re);
+    return rc;
+}
+
+/* A text of n times `unit`, then `tail`. */
+static char *long_text(const char *unit, size_t n, const char *tail)
+{
+    size_t len = strlen(unit);
+    char *text = fm_malloc(n * len + strlen(tail) + 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < n; i++)
+        memcpy(text + i * len, unit, len);
+    memcpy(text + n * len, tail, strlen(tail) + 1);
+    return text;
+}
+
+/* The bound of one match holds at each place where it may begin: 80,000 of them took a minute. */
+TEST(all_places_of_a_search_have_one_bound)
+{
+    char *text = long_text("a", 80000, "");
+    size_t begin, end;
+    bool found;
+    tk_fails(first_match("\\w+\\d", fm_span_str(text), 0, &found, &begin, &end), FM_ELIMIT,
+             "gave up");
+    fm_free(text);
+}
+
+TEST(a_search_of_a_long_text_finds_its_first_match)
+{
+    static const struct {
+        const char *pattern;
+        bool far; /* found where the tail is, though it may begin nowhere else */
+    } cases[] = {{"x\\d", true},
+                 {"(?<=\xc3\xa9)x", true},
+                 {"x.$", true},
+                 {"\\bx1", false},
+                 {"^x", false},
+                 {"\\Gx", false},
+                 {"\\Ax", false},
+                 {"(?m)^x1$", false},
+                 {"(?:^|\xc3\xa9)x", true}};
+    for (size_t n = 0; n < 300; n = n < 140 ? n + 1 : n + 37) {
+        char *text = long_text("\xc3\xa9", n, "x1");
+        for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
+            size_t begin = 0, end = 0;
+            bool found;
+            tk_ok(first_match(cases[i].pattern, fm_span_str(text), 0, &found, &begin, &end));
+            bool behind = strncmp(cases[i].pattern, "(?<=", 4) == 0 ||
+                          strncmp(cases[i].pattern, "(?:^", 4) == 0;
+            if (found != (n == 0 ? !behind || cases[i].pattern[2] == ':' : cases[i].far))
+                fail_msg("'%s' behind %zu characters: %d", cases[i].pattern, n, found);
+            if (found)
+                assert_int_equal(begin, n > 0 && cases[i].pattern[2] == ':' ? 2 * n - 2 : 2 * n);
+        }
+        fm_free(text);
+    }
+}
+
+static void *cancel_soon(void *arg)
+{
+    (void)arg;
+    (void)nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    fm_cancel(true);
+    return NULL;
+}
+
+/* The whole search is 10^11 comparisons. */
+TEST(a_search_sees_a_request_to_stop)
+{
+    char *text = long_text("a", 500000, "");
+    size_t begin, end;
+    bool found;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, NULL), 0);
+    tk_fails(first_match("a++\\d", fm_span_str(text), 0, &found, &begin, &end), FM_ECANCELLED,
+             "stopped");
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    fm_cancel(false);
+    fm_free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +234,9 @@ int main(void)
         cmocka_unit_test(an_empty_pattern_is_one),
         cmocka_unit_test(work_has_bounds),
         cmocka_unit_test(a_run_gives_up_for_all_its_matches),
+        cmocka_unit_test(all_places_of_a_search_have_one_bound),
+        cmocka_unit_test(a_search_of_a_long_text_finds_its_first_match),
+        cmocka_unit_test(a_search_sees_a_request_to_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
