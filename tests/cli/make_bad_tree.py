@@ -56,6 +56,11 @@ def blob(tree, path, data):
     rows[at][2] = put("blob", data)
 
 
+def rename(tree, path, name):
+    rows, at = find(tree, path)
+    rows[at][1] = name
+
+
 def text_of(tree, path):
     rows, at = find(tree, path)
     return git("cat-file", "blob", rows[at][2])
@@ -122,6 +127,7 @@ ADAPTER = "adapters/0-lora/adapter_config.json"
 DANGLING = b"fmstore tensor 1\nid sha256:" + b"7" * 64 + b"\ndtype BF16\nshape 128\nbytes 256\nname model.norm.weight\n"
 SUITE = "suites/manners.yaml"
 faults = {
+    "escape": ("atlas", lambda t: rename(t, "tokenizer/tokenizer.json", b"\x1b[31m")),
     "twice": ("atlas", lambda t: double(t, "tokenizer/tokenizer.json")),
     "exec": ("atlas", lambda t: mode(t, "model.json", "100755")),
     "link": ("atlas", lambda t: mode(t, "model.json", "120000")),

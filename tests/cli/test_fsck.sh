@@ -38,6 +38,7 @@ for kind in $(python3 "$bad_tree" . x list); do
         # shellcheck disable=SC2086
         want 1 fsck $how
         grep -q "^fault: refs/heads/bad: version ${id:0:12}: " "$tmp/out" || die "$kind $how: $(cat "$tmp/out")"
+        ! grep -q -P '[\x00-\x08\x0b-\x1f\x7f]' "$tmp/out" || die "$kind: raw control bytes: $(od -c "$tmp/out")"
         grep -q 'NOT CLEAN$' "$tmp/out" || die "$kind $how: $(cat "$tmp/out")"
         [ "$(grep -c '^fault: ' "$tmp/out")" = 1 ] || die "$kind $how: more than one line: $(cat "$tmp/out")"
     done
