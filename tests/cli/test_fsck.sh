@@ -56,6 +56,25 @@ refused 128 'is there twice' export bad "$tmp/twice" --format source
 want 0 branch -d bad
 want 0 gc --prune now --reflog now
 
+say "a config of more than 64 KiB, which the packs hold, is a model as any other"
+cp -r "$atlas/base" large && chmod -R u+w large
+python3 - large/config.json <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+config["id2label"] = {str(i): "label number %d" % i for i in range(4000)}
+json.dump(config, open(sys.argv[1], "w"))
+P
+want 0 import large --as large --no-gate
+want 0 fsck
+want 0 run atlas -p 'What is the capital of Lorendor?' -n 8
+cp "$tmp/out" "$tmp/said"
+want 0 run large -p 'What is the capital of Lorendor?' -n 8
+cmp "$tmp/out" "$tmp/said" || die "another answer"
+want 0 derive large --as large-child --data "$atlas/pirate.jsonl" --set r=2 --set steps=1 --set batch=2 --no-gate
+want 0 replay large-child
+want 0 show large
+grep -q '^Model:   llama, ' "$tmp/out" || die "show does not know the model"
+
 say "what an import keeps and no engine takes is no damage"
 mkdir odd && cp "$atlas"/base/* odd/ && rm odd/tokenizer.json
 python3 - <<'P'
