@@ -110,8 +110,8 @@ FM_CHECKED fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, 
 FM_CHECKED fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const fm_provider *p,
                                      const char *what);
 /* The tree's model.json, parsed; a large one is a blob of the store. */
-FM_CHECKED fm_status fm_model_json_of_tree(fm_json **out, const fm_tree *tree,
-                                           const fm_provider *p, const char *what);
+FM_CHECKED fm_status fm_model_json_of_tree(fm_json **out, const fm_tree *tree, const fm_provider *p,
+                                           const char *what);
 /* NULL: sizes and rotary settings say all of the architecture, as with Llama, and a model's digest
  * needs no more; else the name of what the architecture has besides. */
 const char *fm_arch_beyond_llama(const fm_arch *a);
