@@ -105,8 +105,13 @@ typedef struct fm_arch {
 
 /* model_json: the tree's model.json. FM_EUNSUPPORTED names an unsupported model_type or field. */
 FM_CHECKED fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what);
-/* Likewise; `prefix` becomes the one under which the tree has its embedding. */
-FM_CHECKED fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what);
+/* Likewise; `prefix` becomes the one under which the tree has its embedding. p may be NULL where the
+ * tree holds model.json itself. */
+FM_CHECKED fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const fm_provider *p,
+                                     const char *what);
+/* The tree's model.json, parsed; a large one is a blob of the store. */
+FM_CHECKED fm_status fm_model_json_of_tree(fm_json **out, const fm_tree *tree, const fm_provider *p,
+                                           const char *what);
 /* NULL: sizes and rotary settings say all of the architecture, as with Llama, and a model's digest
  * needs no more; else the name of what the architecture has besides. */
 const char *fm_arch_beyond_llama(const fm_arch *a);

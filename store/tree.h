@@ -63,6 +63,7 @@ FM_CHECKED fm_status fm_tree_put_tensor(fm_tree *tree, const char *path, const c
                                         fm_dtype dtype, const fm_shape *shape, const fm_digest *id);
 FM_CHECKED fm_status fm_tree_put_blob(fm_tree *tree, const char *path, const fm_digest *id,
                                       uint64_t bytes);
+FM_CHECKED fm_status fm_tree_check_path(const char *path); /* whether a put may take the path */
 /* At most FM_INLINE_MAX_BYTES, and not starting with "fmstore " (which marks a pointer); otherwise
  * FM_ELIMIT: put the bytes as a blob through the store's transaction. */
 FM_CHECKED fm_status fm_tree_put_file(fm_tree *tree, const char *path, fm_span bytes);

@@ -231,10 +231,23 @@ const char *out_text(const char *s, size_t max)
     return fmo_ui_shown(s, max);
 }
 
-void out_line(const char *s, size_t len)
+static void put_shown(FILE *to, const char *s, size_t len)
 {
     char one[8];
     for (size_t used; len; s += used, len -= used)
-        fwrite(one, 1, fmo_ui_show_char(one, s, len, &used), stdout);
-    putchar('\n');
+        fwrite(one, 1, fmo_ui_show_char(one, s, len, &used), to);
+    putc('\n', to);
+}
+
+void out_line(const char *s, size_t len)
+{
+    put_shown(stdout, s, len);
+}
+
+void out_lines(FILE *to, const char *s)
+{
+    for (size_t n; *s; s += n + (s[n] == '\n')) {
+        n = strcspn(s, "\n");
+        put_shown(to, s, n);
+    }
 }

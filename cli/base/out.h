@@ -47,5 +47,7 @@ fm_status out_json(fm_json *v);
 const char *out_text(const char *s, size_t max);
 /* Prints such a text whole to stdout, with a newline. */
 void out_line(const char *s, size_t len);
+/* The same of a text of several lines, to any stream: its newlines stay. */
+void out_lines(FILE *to, const char *s);
 
 #endif

@@ -17,7 +17,7 @@ typedef struct blame_opts {
 static void print_history(const fmo_blame_run *r)
 {
     printf("case     %s/%s on %s\n", fm_suite_name(r->b.suite),
-           fm_suite_case_name(r->b.suite, r->b.case_index), r->ask->rev);
+           out_text(fm_suite_case_name(r->b.suite, r->b.case_index), 300), r->ask->rev);
     blame_print_history(&r->m);
 }
 

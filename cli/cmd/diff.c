@@ -88,7 +88,7 @@ static fm_status each_change(void *ctx, const fm_change *ch)
     describe_entry(was, sizeof was, ch->a);
     describe_entry(is, sizeof is, ch->b);
     out_cell(s->table, "%c", "ADM"[ch->kind]);
-    out_cell(s->table, "%s", e->path);
+    out_cell(s->table, "%s", out_text(e->path, 500));
     if (measured)
         print_measured(s->table, &t);
     else if (ch->kind == FM_CHANGE_MODIFY && strcmp(was, is) != 0)
@@ -112,7 +112,8 @@ static void print_recipe_difference(const fm_json *a, const fm_json *b)
         if (fm_json_get(ca, key))
             fm_ignore(fm_json_write(&was, fm_json_get(ca, key), FM_JSON_COMPACT), "for people");
         fm_ignore(fm_json_write(&is, fm_json_iter_value(it), FM_JSON_COMPACT), "for people");
-        printf("recipe  %s: %s -> %s\n", key, was.len ? fm_buf_cstr(&was) : "-", fm_buf_cstr(&is));
+        printf("recipe  %s: %s -> %s\n", out_text(key, 100),
+               was.len ? out_text(fm_buf_cstr(&was), 500) : "-", out_text(fm_buf_cstr(&is), 500));
         fm_buf_release(&was);
         fm_buf_release(&is);
     }

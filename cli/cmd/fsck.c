@@ -19,13 +19,20 @@ typedef struct fsck_run {
     fmo_fsck_versions versions;
 } fsck_run;
 
+/* Paths and names of a stranger's tree are in the text. */
+static void print_line(const char *what, const char *text)
+{
+    fputs(what, stdout);
+    out_line(text, strlen(text));
+}
+
 static void print_fault(void *ctx, const char *text)
 {
     fsck_run *s = ctx;
     if (s->faults)
         fm_ignore(fm_json_push(s->faults, fm_json_new_str(text)), "counted in the report as well");
     else
-        printf("fault: %s\n", text);
+        print_line("fault: ", text);
 }
 
 static void print_absent(void *ctx, const char *text)
@@ -34,7 +41,7 @@ static void print_absent(void *ctx, const char *text)
     if (s->absent)
         fm_ignore(fm_json_push(s->absent, fm_json_new_str(text)), "no fault");
     else
-        printf("absent: %s\n", text);
+        print_line("absent: ", text);
 }
 
 static void ignore_fault(void *ctx, const char *text)

@@ -150,7 +150,7 @@ static fm_status print_tensor_summary(const fm_entry *e, const fm_buf *bytes)
     double sum = 0, sq = 0, lo = INFINITY, hi = -INFINITY;
     char shape[128];
     fm_shape_text(&e->shape, shape, sizeof shape);
-    printf("name   %s\ndtype  %s\nshape  %s\nbytes  %" PRIu64 "\n", e->name,
+    printf("name   %s\ndtype  %s\nshape  %s\nbytes  %" PRIu64 "\n", out_text(e->name, 500),
            fm_dtype_get(e->dtype)->name, shape, e->bytes);
     fm_status rc = fm_shape_elems(&n, &e->shape);
     if (rc < 0 || !fm_dtype_get(e->dtype)->is_float || n == 0)

@@ -100,8 +100,8 @@ static fm_status list_case(listing *l, const fm_suite *s, size_t i)
         return rc;
     l->count++;
     if (!l->array) {
-        printf("%.16s  %-5s  %s/%s%s\n", key, verdict, fm_suite_name(s), fm_suite_case_name(s, i),
-               quarantined ? "  (quarantined)" : "");
+        printf("%.16s  %-5s  %s/%s%s\n", key, verdict, fm_suite_name(s),
+               out_text(fm_suite_case_name(s, i), 300), quarantined ? "  (quarantined)" : "");
         return FM_OK;
     }
     fm_json *o = fm_json_new_object();

@@ -47,10 +47,11 @@ static fm_status summarize(cli *c, const fm_version *v, const fm_tree *tree, sum
     return rc;
 }
 
-static void print_arch(const fm_tree *tree)
+static void print_arch(cli *c, const fm_tree *tree)
 {
+    const fm_provider p = fm_store_provider(fm_repo_store(c->repo));
     fm_arch a;
-    if (fm_arch_of_tree(&a, tree, "model.json") == FM_OK)
+    if (fm_arch_of_tree(&a, tree, &p, "model.json") == FM_OK)
         printf("Model:   %s, %u layers, hidden %u, %u/%u heads, %u tokens\n", a.family, a.layers,
                a.hidden, a.heads, a.kv_heads, a.vocab);
     fm_error_clear(); /* a version that this build cannot run is shown all the same */
@@ -162,7 +163,7 @@ static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const su
     printf("Author:  %s\nDate:    %s\n\n    ", out_text(v->author, 400), out_date(v->time));
     out_line(v->subject, strlen(v->subject));
     putchar('\n');
-    print_arch(tree);
+    print_arch(c, tree);
     print_summary(s);
     print_recipe(recipe);
     print_paths(tree, "suites/", "Suite:   ");

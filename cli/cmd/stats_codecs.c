@@ -225,7 +225,7 @@ static fm_status read_row(cli *c, const fm_entry *e, row *out)
 static void print_row(const names *n, const row *r)
 {
     char hex[FM_HEX_CHARS + 1];
-    printf("%s  %s %s of %s (%.2f %%)", r->e->path, fm_dtype_get(r->e->dtype)->name,
+    printf("%s  %s %s of %s (%.2f %%)", out_text(r->e->path, 500), fm_dtype_get(r->e->dtype)->name,
            out_bytes(r->info.stored_bytes), out_bytes(r->info.bytes),
            percent(r->info.stored_bytes, r->info.bytes));
     for (uint32_t i = 0; i < r->k.codecs; i++)

@@ -66,7 +66,7 @@ static fm_status list(cli *c, const char *rev, bool json)
         if (waived_cases(s))
             snprintf(waived, sizeof waived, "%zu waived  ", waived_cases(s));
         printf("%-16s %3zu cases  %-5s %s%s\n", fm_suite_name(s), fm_suite_count(s),
-               fm_suite_is_gate(s) ? "gate" : "", waived, fm_suite_description(s));
+               fm_suite_is_gate(s) ? "gate" : "", waived, out_text(fm_suite_description(s), 500));
     }
     fm_suite_set_free(&set);
     return rc;

@@ -74,7 +74,7 @@ static void print_units(const fmo_blame *b, const fm_minimal_set *set)
         for (size_t u = 0; u < b->unit_count; u++) {
             if (b->unit[u].group != g || !set->take[u])
                 continue;
-            const char *name = b->unit[u].name, *layers = strstr(name, "layers.");
+            const char *name = out_text(b->unit[u].name, 300), *layers = strstr(name, "layers.");
             const char *rest = layers ? strchr(layers + strlen("layers."), '.') : NULL;
             if (rest && sep[0] == ' ')
                 printf("    %.*s: %s", (int)(rest - name), name, rest + 1);
@@ -95,7 +95,8 @@ static void print_ranks(const fmo_blame *b)
            b->rank_set.runs);
     for (size_t k = 0; k < b->rank_count; k++)
         if (b->rank_set.take[k])
-            printf("    %s rank %u\n", b->unit[b->rank[k].unit].name, b->rank[k].rank);
+            printf("    %s rank %u\n", out_text(b->unit[b->rank[k].unit].name, 300),
+                   b->rank[k].rank);
 }
 
 static void print_shapley(const fmo_blame *b)
@@ -111,7 +112,7 @@ static void print_shapley(const fmo_blame *b)
     for (size_t u = 0, k = 0; k < b->shapley.units && u < b->unit_count; u++) {
         if (!b->minimal.take[u])
             continue;
-        out_cell(t, "%s", b->unit[u].name);
+        out_cell(t, "%s", out_text(b->unit[u].name, 300));
         out_cell_right(t, "%+.3f", b->shapley.value[k]);
         if (!b->shapley.exact)
             out_cell(t, "[%+.3f, %+.3f]", b->shapley.low[k], b->shapley.high[k]);
@@ -336,7 +337,7 @@ static void print_names(const char *what, char **name, size_t count)
         return;
     printf("      %s", what);
     for (size_t i = 0; i < count && i < 8; i++)
-        printf("%s %s", i ? "," : "", name[i]);
+        printf("%s %s", i ? "," : "", out_text(name[i], 300));
     printf("%s\n", count > 8 ? ", .." : "");
 }
 

@@ -11,7 +11,7 @@ static void print_stage(const char *word, const fm_version *v)
 
 static void print_origin(const fmo_suite_origin *o)
 {
-    printf("  %s%s%s\n", out_c(OUT_BOLD), o->name, out_c(OUT_PLAIN));
+    printf("  %s%s%s\n", out_c(OUT_BOLD), out_text(o->name, 300), out_c(OUT_PLAIN));
     print_stage("added", o->added);
     if (o->changed)
         print_stage("changed", o->changed);

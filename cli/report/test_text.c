@@ -18,14 +18,15 @@ static void print_case(const fm_suite_run *run, const fm_case_result *r)
            out_c(pass       ? OUT_GREEN
                  : r->flaky ? OUT_YELLOW
                             : OUT_RED),
-           r->waived && !pass ? "waived " : "", word_of(r), out_c(OUT_PLAIN), r->name);
+           r->waived && !pass ? "waived " : "", word_of(r), out_c(OUT_PLAIN),
+           out_text(r->name, 300));
     if (r->repeats)
         printf("  (%s%u of %u repeats passed)", r->quarantined ? "quarantined: " : "",
                r->repeats_passed, r->repeats);
     printf("\n");
     if (r->flaky)
         printf("       gates do not count it; 'fmstore results lift REV %s/%s' lets them\n",
-               fm_suite_name(run->suite), r->name);
+               fm_suite_name(run->suite), out_text(r->name, 300));
     if (!pass && r->detail)
         printf("       %s\n", out_text(r->detail, 200));
     if (r->output)
@@ -153,7 +154,7 @@ static void print_change(const fm_suite_change *c, const char *was, const char *
         const fm_flip *f = &c->flip[k];
         bool fixed = f->now->verdict == FM_PASS;
         printf("  %s%-6s%s %s\n", out_c(fixed ? OUT_GREEN : OUT_RED), fixed ? "fixed" : "broken",
-               out_c(OUT_PLAIN), f->now->name);
+               out_c(OUT_PLAIN), out_text(f->now->name, 300));
         printf("         %s: %s\n", was, out_text(f->before->output, 100));
         printf("         %s: %s\n", is, out_text(f->now->output, 100));
     }

@@ -12,7 +12,7 @@ static void say(void *ctx, fm_ui_level level, const char *text)
     if (level == FM_UI_WARNING)
         cli_say_failure(text);
     else
-        fprintf(level == FM_UI_RESULT ? stdout : stderr, "%s\n", text);
+        out_lines(level == FM_UI_RESULT ? stdout : stderr, text);
 }
 
 static bool show(void *ctx, const fm_ui_progress *p)
@@ -28,7 +28,7 @@ static bool show(void *ctx, const fm_ui_progress *p)
     else if (p->bytes)
         out_bar_at(&bar, p->done, p->total);
     else
-        out_progress("%s", p->what);
+        out_progress("%s", out_text(p->what, 500));
     return cli_interrupted;
 }
 

@@ -689,20 +689,30 @@ static fm_status choose_prefix(fm_arch *a, const fm_tree *tree)
     return FM_OK;
 }
 
-fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what)
+fm_status fm_model_json_of_tree(fm_json **out, const fm_tree *tree, const fm_provider *p,
+                                const char *what)
 {
-    memset(out, 0, sizeof(*out));
+    fm_buf text;
+    *out = NULL;
     const fm_entry *e = fm_tree_find(tree, "model.json");
     if (!e)
         return fm_fail(FM_ENOTFOUND,
                        "%s: no model.json in the tree; import a folder with config.json", what);
-    if (e->kind != FM_ENTRY_FILE)
-        return fm_fail(FM_ECORRUPT, "%s: model.json is not a plain file", what);
+    if (e->kind == FM_ENTRY_TENSOR)
+        return fm_fail(FM_ECORRUPT, "%s: model.json is a tensor", what);
+    fm_buf_init(&text, 0);
+    fm_status rc = fm_entry_read(&text, p, e);
+    FM_THEN(rc, fm_json_parse(out, fm_buf_span(&text), "model.json"));
+    fm_buf_release(&text);
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", what);
+}
+
+fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const fm_provider *p, const char *what)
+{
     fm_json *v = NULL;
-    fm_status rc = fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json");
-    if (rc != FM_OK)
-        return fm_error_prefix(rc, "%s", what);
-    rc = fm_arch_from_json(out, v, what);
+    memset(out, 0, sizeof(*out));
+    FM_TRY(fm_model_json_of_tree(&v, tree, p, what));
+    fm_status rc = fm_arch_from_json(out, v, what);
     fm_json_free(v);
     FM_THEN(rc, choose_prefix(out, tree));
     return rc == FM_OK ? find_head(out, tree) : rc;

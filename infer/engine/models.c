@@ -10,7 +10,7 @@ static fm_status bind_shape(fmi_binder *b)
 {
     fm_model *m = b->m;
     fmi_model_priv *p = fmi_priv(m);
-    fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->what);
+    fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->p, b->what);
     FM_THEN(rc, fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what));
     FM_THEN(rc, fmi_stage_split_of(&p->split, &m->arch, m->engine->stages, b->what));
     uint32_t most = fmi_stage_split_most(&p->split);

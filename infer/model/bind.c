@@ -231,7 +231,7 @@ fm_status fmi_bind_weights(fmi_binder *b, fm_hasher *digest)
 static fm_status check_params(fmi_binder *b)
 {
     fm_param p;
-    FM_TRY(fm_arch_of_tree(&b->m->arch, b->tree, b->what));
+    FM_TRY(fm_arch_of_tree(&b->m->arch, b->tree, b->p, b->what));
     FM_TRY(fmi_adapters_find(b));
     for (uint32_t i = 0; fm_arch_param(&b->m->arch, i, &p); i++) {
         const fm_entry *e = NULL;

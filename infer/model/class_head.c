@@ -129,11 +129,8 @@ static fm_status read_labels(fmi_class_head *h, const fm_json *config)
 
 static fm_status read_config(fmi_binder *b, fmi_class_head *h)
 {
-    const fm_entry *e = fm_tree_find(b->tree, "model.json");
     fm_json *v = NULL;
-    fm_status rc = fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json");
-    if (rc != FM_OK)
-        return fm_error_prefix(rc, "%s", b->what);
+    FM_TRY(fm_model_json_of_tree(&v, b->tree, b->p, b->what));
     const fm_json *config = fm_json_get(v, "config");
     const char *problem = fm_json_cstr(fm_json_get(config, "problem_type"), NULL);
     if (h->classes < 2)
@@ -144,7 +141,7 @@ static fm_status read_config(fmi_binder *b, fmi_class_head *h)
         (void)snprintf(h->refused, sizeof(h->refused),
                        "problem_type '%.60s' is not supported, single_label_classification is",
                        problem);
-    rc = read_labels(h, config);
+    fm_status rc = read_labels(h, config);
     fm_json_free(v);
     return rc;
 }

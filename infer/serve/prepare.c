@@ -94,7 +94,9 @@ static void refuse(fmi_job *j, fm_status rc, bool over)
     (void)pthread_mutex_lock(&j->lock);
     if (over)
         fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
-    else if (rc == FM_ECANCELLED) /* too late; or the client left and does not read this */
+    else if (rc == FM_ECANCELLED && j->gone)
+        fmi_job_fail_cancelled(j);
+    else if (rc == FM_ECANCELLED)
         fmi_job_fail(j, 503, "prompt_not_ready", fmi_job_question(j), text);
     else
         fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_value", fmi_job_question(j), NULL);

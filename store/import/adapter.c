@@ -302,8 +302,7 @@ static fm_status fit_one(const fm_tree *parent, const fm_entry *e, const fm_json
     return fit_vector(e, &key, base, config);
 }
 
-/* Requires both factors: a lone lora_A would be skipped by a merge and crash a run. */
-static fm_status check_pair(const fm_tree *adapter, const fm_entry *e)
+fm_status adp_check_pair(const fm_tree *adapter, const fm_entry *e)
 {
     char *other, *p;
     bool whole = true;
@@ -355,7 +354,7 @@ static fm_status check_fit(const fm_tree *parent, const fm_tree *adapter, const 
         if (e->kind != FM_ENTRY_TENSOR)
             continue;
         FM_TRY(fit_one(parent, e, config));
-        FM_TRY(check_pair(adapter, e));
+        FM_TRY(adp_check_pair(adapter, e));
     }
     return FM_OK;
 }

@@ -38,5 +38,7 @@ fm_status adp_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
                      const adp_place *place);
 /* Finds the base tensor of a name; a tied lm_head gives the embedding. *out NULL: absent. */
 fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char *name);
+/* Requires both factors of e, a tensor of the adapter: a merge would skip one that is alone. */
+fm_status adp_check_pair(const fm_tree *adapter, const fm_entry *e);
 
 #endif

@@ -122,7 +122,7 @@ static const char *part_fault(const char *part, size_t len)
     return NULL;
 }
 
-static fm_status check_path(const char *path)
+fm_status fm_tree_check_path(const char *path)
 {
     const char *part = path, *fault = NULL;
     size_t len = strlen(path);
@@ -209,7 +209,7 @@ static fm_status insert(fm_tree *tree, fm_entry *e)
 static fm_status entry_new(fm_entry **out, const char *path, fm_entry_kind kind)
 {
     fm_entry *e = NULL;
-    fm_status rc = check_path(path);
+    fm_status rc = fm_tree_check_path(path);
 
     *out = NULL;
     if (rc < 0)

@@ -192,7 +192,7 @@ static void run_line(result *r, const bi_opts *o)
     if (!path)
         return;
     tk_ok(fm_source_open(&src, path));
-    tk_ok(fm_arch_of_tree(&a, fm_source_tree(src), path));
+    tk_ok(fm_arch_of_tree(&a, fm_source_tree(src), NULL, path));
     r->there = true;
     r->stem_bytes = bk_matrix_bytes(src);
     r->ops_a_token = r->line->work == PREFILL ? bk_prefill_ops(&a, BI_PREFILL) / BI_PREFILL

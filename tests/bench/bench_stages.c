@@ -114,7 +114,7 @@ static fm_tree *make_tree(void)
                    "\"max_position_embeddings\":512,\"tie_word_embeddings\":true}}",
                    VOCAB, HIDDEN, INTER, LAYERS);
     must(fm_tree_put_file(t, "model.json", fm_span_str(config)));
-    must(fm_arch_of_tree(&a, t, "noise"));
+    must(fm_arch_of_tree(&a, t, NULL, "noise"));
     for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++) {
         fm_digest id;
         fm_buf path;

@@ -237,7 +237,7 @@ int main(int argc, char **argv)
     }
     fm_pool *pool = NULL;
     tk_ok(fm_source_open(&b.src, path));
-    tk_ok(fm_arch_of_tree(&b.arch, fm_source_tree(b.src), path));
+    tk_ok(fm_arch_of_tree(&b.arch, fm_source_tree(b.src), NULL, path));
     bk_clock(b.threads);
     tk_ok(fm_pool_new(&pool, b.threads));
     b.read_gbs = bk_memory_gbs(pool);

@@ -231,7 +231,7 @@ int main(int argc, char **argv)
     }
     bk_clock(b.threads);
     tk_ok(fm_source_open(&b.src, path));
-    tk_ok(fm_arch_of_tree(&b.arch, fm_source_tree(b.src), path));
+    tk_ok(fm_arch_of_tree(&b.arch, fm_source_tree(b.src), NULL, path));
     rc = memory ? tb_peak_child(&b, &memory_case, strcmp(memory, "recompute") == 0)
                 : run_all(&b, only);
     fm_source_close(b.src);

@@ -261,7 +261,7 @@ fm_status bk_child_load(fm_model **out, fm_engine *e, const fm_source *src, bk_c
     *out = NULL;
     if (kind == BK_STEM)
         return fm_model_load(out, e, fm_source_tree(src), &p, "smollm2");
-    tk_ok(fm_arch_of_tree(&a, fm_source_tree(src), "smollm2"));
+    tk_ok(fm_arch_of_tree(&a, fm_source_tree(src), NULL, "smollm2"));
     if (kind == BK_FULL_UPPER)
         return load_full(out, e, src, &a, bytes);
     char *folder = write_peft(&a, kind, rank, seed, bytes);

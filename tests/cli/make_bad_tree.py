@@ -4,6 +4,7 @@ Trees are written as raw git objects, since git's and libgit2's own builders ref
 """
 
 import json
+import re
 import subprocess
 import sys
 
@@ -54,6 +55,16 @@ def remove(tree, path):
 def blob(tree, path, data):
     rows, at = find(tree, path)
     rows[at][2] = put("blob", data)
+
+
+def called(tree, path, name):
+    rows, at = find(tree, path)
+    rows[at][2] = put("blob", re.sub(rb"\nname .*", b"\nname " + name, git("cat-file", "blob", rows[at][2])))
+
+
+def rename(tree, path, name):
+    rows, at = find(tree, path)
+    rows[at][1] = name
 
 
 def text_of(tree, path):
@@ -119,9 +130,11 @@ def mode(tree, path, value):
 
 TENSOR = "tensors/model/norm.weight"
 ADAPTER = "adapters/0-lora/adapter_config.json"
+LORA = "adapters/0-lora/tensors/base_model/model/model/layers/2/self_attn/v_proj"
 DANGLING = b"fmstore tensor 1\nid sha256:" + b"7" * 64 + b"\ndtype BF16\nshape 128\nbytes 256\nname model.norm.weight\n"
 SUITE = "suites/manners.yaml"
 faults = {
+    "escape": ("atlas", lambda t: rename(t, "tokenizer/tokenizer.json", b"\x1b[31m")),
     "twice": ("atlas", lambda t: double(t, "tokenizer/tokenizer.json")),
     "exec": ("atlas", lambda t: mode(t, "model.json", "100755")),
     "link": ("atlas", lambda t: mode(t, "model.json", "120000")),
@@ -146,6 +159,9 @@ faults = {
     "pointer": ("atlas", lambda t: blob(t, TENSOR, DANGLING.replace(b"dtype", b"type"))),
     "no_tensor": ("child", lambda t: blob(t, TENSOR, b"plain text")),
     "tensor_gone": ("child", lambda t: remove(t, TENSOR)),
+    "renamed": ("atlas", lambda t: called(t, TENSOR, b"model.other.weight")),
+    "moved": ("child", lambda t: rename(t, LORA, b"zz_proj")),
+    "lone_b": ("child", lambda t: remove(t, LORA + "/lora_A.weight")),
     "config_gone": ("child", lambda t: remove(t, ADAPTER)),
     "config_text": ("child", lambda t: blob(t, ADAPTER, b"[")),
     "recipe_text": ("child", lambda t: blob(t, "recipe.json", b"{")),

@@ -107,14 +107,25 @@ refused 128 "fmstore ls atlas" ls atlas:no/such/folder
 
 say "a message is shown, not obeyed: controls, C1 controls and marks of direction; JSON is exact"
 nasty=$'\e]0;owned\a and \xc2\x9b31m, \xe2\x80\xae turned, \xd8\x9c'
-want 0 import "$atlas/base" --as nasty --no-gate -m "$nasty"$'\n\nbody \e[2J\x7f'
+printf 'suite: odd\ndescription: "d\\u001b[2J\\u202e"\ncases:\n  - {name: "n\\u202e\\u0085", chat: hi, expect: {contains: q}}\n' \
+    >"$tmp/odd.yaml"
+cp -r "$atlas/base" "$tmp/odd" && echo x >"$tmp/odd/"$'f\xe2\x80\xae.txt'
+want 0 import "$tmp/odd" --as nasty --no-gate --suite "$tmp/odd.yaml" -m "$nasty"$'\n\nbody \e[2J\x7f'
 cp "$tmp/out" "$tmp/shown"
-for c in "log nasty" "log --oneline" "show nasty" graph branch ls; do
+for c in "test nasty" "diff atlas nasty"; do
+    # shellcheck disable=SC2086
+    want 1 $c
+    cat "$tmp/out" >>"$tmp/shown"
+done
+for c in "log nasty" "log --oneline" "show nasty" graph branch ls "ls nasty" "suite ls nasty" "suite show nasty odd" \
+    "results ls nasty"; do
     # shellcheck disable=SC2086
     want 0 $c
     cat "$tmp/out" >>"$tmp/shown"
 done
 grep -q '\\x1b]0;owned\\x07 and' "$tmp/shown" || die "the message is not shown"
+grep -q 'd\\x1b\[2J\\xe2' "$tmp/shown" || die "the suite's description is not shown"
+[ "$(grep -c 'n\\xe2\\x80\\xae\\xc2\\x85' "$tmp/shown")" -ge 3 ] || die "the case's name is not shown"
 grep -q 'body \\x1b\[2J\\x7f' "$tmp/shown" || die "the message's body is not shown"
 ! grep -q -P '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xd8\x9c' "$tmp/shown" ||
     die "raw control characters: $(grep -a -P '[\x00-\x08\x0b-\x1f\x7f]|\xe2\x80' "$tmp/shown" | od -c | head)"

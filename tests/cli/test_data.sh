@@ -27,6 +27,15 @@ want 1 derive atlas --data ../one.jsonl --set objective=classify --check-data
 grep -q '  error: all examples are of one class' "$tmp/out" || die "no error: $(cat "$tmp/out")"
 want 1 derive atlas --data ../a.jsonl --set max_tokens=20 --check-data
 grep -q '  error: ' "$tmp/out" || die "no error: $(cat "$tmp/out")"
+# No tree or no recipe.json can hold these names.
+for name in $'d\e[31m.jsonl' $'d\xff.jsonl' .git; do
+    cp ../a.jsonl "../$name"
+    refused 128 'cannot be kept by name; rename it' derive atlas --as odd --data "../$name" --set steps=1
+    ! grep -q 'step 1' "$tmp/err" || die "trained before it refused"
+done
+cp ../a.jsonl $'../d\xe2\x80\xae.jsonl' # a mark of direction is kept, and shown
+want 0 derive atlas --data $'../d\xe2\x80\xae.jsonl' --check-data
+grep -q 'd\\xe2\\x80\\xae.jsonl: ' "$tmp/out" || die "the name is not shown: $(cat "$tmp/out")"
 [ "$before" = "$(state_of .)" ] || die "--check-data changed the repository"
 
 say "what the suites ask is looked for"

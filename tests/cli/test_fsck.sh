@@ -38,6 +38,7 @@ for kind in $(python3 "$bad_tree" . x list); do
         # shellcheck disable=SC2086
         want 1 fsck $how
         grep -q "^fault: refs/heads/bad: version ${id:0:12}: " "$tmp/out" || die "$kind $how: $(cat "$tmp/out")"
+        ! grep -q -P '[\x00-\x08\x0b-\x1f\x7f]' "$tmp/out" || die "$kind: raw control bytes: $(od -c "$tmp/out")"
         grep -q 'NOT CLEAN$' "$tmp/out" || die "$kind $how: $(cat "$tmp/out")"
         [ "$(grep -c '^fault: ' "$tmp/out")" = 1 ] || die "$kind $how: more than one line: $(cat "$tmp/out")"
     done
@@ -54,6 +55,25 @@ refused 128 'is there twice' export bad "$tmp/twice" --format source
 [ ! -e "$tmp/twice" ] || die "something was written"
 want 0 branch -d bad
 want 0 gc --prune now --reflog now
+
+say "a config of more than 64 KiB, which the packs hold, is a model as any other"
+cp -r "$atlas/base" large && chmod -R u+w large
+python3 - large/config.json <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+config["id2label"] = {str(i): "label number %d" % i for i in range(4000)}
+json.dump(config, open(sys.argv[1], "w"))
+P
+want 0 import large --as large --no-gate
+want 0 fsck
+want 0 run atlas -p 'What is the capital of Lorendor?' -n 8
+cp "$tmp/out" "$tmp/said"
+want 0 run large -p 'What is the capital of Lorendor?' -n 8
+cmp "$tmp/out" "$tmp/said" || die "another answer"
+want 0 derive large --as large-child --data "$atlas/pirate.jsonl" --set r=2 --set steps=1 --set batch=2 --no-gate
+want 0 replay large-child
+want 0 show large
+grep -q '^Model:   llama, ' "$tmp/out" || die "show does not know the model"
 
 say "what an import keeps and no engine takes is no damage"
 mkdir odd && cp "$atlas"/base/* odd/ && rm odd/tokenizer.json

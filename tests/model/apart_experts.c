@@ -85,7 +85,7 @@ static void base(void)
     fm_param p;
     tk_ok(fm_tree_new(&w.tree[0]));
     tk_ok(fm_tree_put_file(w.tree[0], "model.json", fm_span_str(config)));
-    tk_ok(fm_arch_of_tree(&a, w.tree[0], "base"));
+    tk_ok(fm_arch_of_tree(&a, w.tree[0], NULL, "base"));
     assert_int_equal(a.sw.experts, EXPERTS);
     for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++) {
         bool matrix = p.shape.rank == 2, bias = strstr(p.name, ".bias") != NULL;
@@ -264,7 +264,7 @@ static fm_tree *merged(const char *kind, uint64_t seed)
     char name[128];
     bool ia3 = strcmp(kind, "ia3") == 0, dora = strcmp(kind, "dora") == 0;
     tk_ok(fm_tree_copy(&t, w.tree[0]));
-    tk_ok(fm_arch_of_tree(&a, w.tree[0], "base"));
+    tk_ok(fm_arch_of_tree(&a, w.tree[0], NULL, "base"));
     for (uint32_t i = 0; i < LAYERS * EXPERTS * 3; i++) {
         uint32_t which = i % 3, n = out_of(which), k = in_of(which), number = 0;
         (void)snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s.weight",

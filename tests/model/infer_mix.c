@@ -44,7 +44,7 @@ static void change_upper_half(world *w, fm_tree *t)
 {
     fm_arch a;
     fm_param p;
-    tk_ok(fm_arch_of_tree(&a, t, "base"));
+    tk_ok(fm_arch_of_tree(&a, t, NULL, "base"));
     for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++)
         if (p.layer >= (int32_t)VK_LAYERS / 2 || strcmp(p.name, "model.norm.weight") == 0)
             vk_change(&w->mem, t, p.name, 5000 + i);
@@ -54,7 +54,7 @@ static void change_biases(world *w, fm_tree *t)
 {
     fm_arch a;
     fm_param p;
-    tk_ok(fm_arch_of_tree(&a, t, "base"));
+    tk_ok(fm_arch_of_tree(&a, t, NULL, "base"));
     for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++)
         if (p.layer >= 1 && strstr(p.name, ".bias"))
             vk_put(&w->mem, t, "tensors", p.name, 6000 + i, 1, p.shape.dim[0], 1, 0.0, 0.3);

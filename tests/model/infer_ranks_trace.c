@@ -232,7 +232,7 @@ static fm_tree *noise(ik_mem *mem, uint32_t hidden)
         hidden);
     tk_ok(fm_tree_new(&t));
     tk_ok(fm_tree_put_file(t, "model.json", fm_span_str(text)));
-    tk_ok(fm_arch_of_tree(&a, t, "noise"));
+    tk_ok(fm_arch_of_tree(&a, t, NULL, "noise"));
     for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++)
         vk_put(mem, t, "tensors", p.name, hidden + i, p.shape.rank, p.shape.dim[0],
                p.shape.rank == 2 ? p.shape.dim[1] : 1, 0.1, 0.2);

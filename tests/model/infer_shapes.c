@@ -60,7 +60,7 @@ static void make(ik_mem *mem, fm_tree **tree, const shape *s)
     fm_param p;
     tk_ok(fm_tree_new(tree));
     describe(*tree, s);
-    tk_ok(fm_arch_of_tree(&a, *tree, s->type));
+    tk_ok(fm_arch_of_tree(&a, *tree, NULL, s->type));
     assert_int_equal(a.window, s->window);
     for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++)
         put_random(mem, *tree, &p, i);
@@ -187,7 +187,7 @@ static void check_odd(const char *config)
     char *text = fm_asprintf("{\"format\":1,\"config\":{%s}}", config);
     tk_ok(fm_tree_new(&tree));
     tk_ok(fm_tree_put_file(tree, "model.json", fm_span_str(text)));
-    tk_ok(fm_arch_of_tree(&a, tree, config));
+    tk_ok(fm_arch_of_tree(&a, tree, NULL, config));
     for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++) {
         fm_param same;
         assert_true(fm_arch_param_named(&a, p.name, &same) && same.place == p.place &&

@@ -104,6 +104,9 @@ TEST(clients_that_leave_end_their_renderings)
         (void)close(fd[i]);
     want_200(port, "POST", CHAT, GOOD);
     want_200(port, "GET", "/health", NULL);
+    sk_wait_metric(port, "requests_waiting", 0);
+    assert_true(sk_metric(port, "requests_total{code=\"499\"}") > 0);
+    assert_true(sk_metric(port, "requests_total{code=\"503\"}") <= 0); /* nobody received one */
     sk_stop(&s);
 }
 

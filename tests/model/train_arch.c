@@ -331,7 +331,7 @@ TEST(a_full_result_has_the_parents_names_in_the_configs_dtype)
     fm_train_job j = tiny_job(&t, FM_METHOD_FULL);
     j.config.dtype = FM_BF16;
     run_with(&r, &t, &j, 2, NULL, NULL);
-    tk_ok(fm_arch_of_tree(&arch, fm_source_tree(t.src), "llama"));
+    tk_ok(fm_arch_of_tree(&arch, fm_source_tree(t.src), NULL, "llama"));
     fm_param p;
     uint32_t n = 0;
     for (; fm_arch_param(&arch, n, &p); n++) {

@@ -49,7 +49,7 @@ static inline void vk_base(ik_mem *mem, fm_tree **t)
     fm_param p;
     tk_ok(fm_tree_new(t));
     vk_config(*t, "1e-6", "10000.0");
-    tk_ok(fm_arch_of_tree(&a, *t, "base"));
+    tk_ok(fm_arch_of_tree(&a, *t, NULL, "base"));
     for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++) {
         bool matrix = p.shape.rank == 2, bias = strstr(p.name, ".bias") != NULL;
         vk_put(mem, *t, "tensors", p.name, 100 + i, p.shape.rank, p.shape.dim[0],
@@ -64,7 +64,7 @@ static inline void vk_change(ik_mem *mem, fm_tree *t, const char *name, uint64_t
     fm_arch a;
     fm_param p;
     uint32_t i = 0;
-    tk_ok(fm_arch_of_tree(&a, t, "base"));
+    tk_ok(fm_arch_of_tree(&a, t, NULL, "base"));
     while (fm_arch_param(&a, i, &p) && strcmp(p.name, name) != 0)
         i++;
     assert_string_equal(p.name, name);

@@ -93,7 +93,7 @@ static fm_status choose_job(fmt_walk *w, bool bounded)
     if (j->config.method != FM_METHOD_FULL || j->config.objective == FM_OBJECTIVE_CLASSIFY)
         return FM_OK;
     w->job.parent = w->in->child; /* layers that are left out have the child's values */
-    rc = fm_arch_of_tree(&arch, w->job.parent, j->name);
+    rc = fm_arch_of_tree(&arch, w->job.parent, w->in->p, j->name);
     return rc == FM_OK && bounded ? bound_full(&w->job.config, &arch) : rc;
 }
 

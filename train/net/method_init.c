@@ -133,17 +133,13 @@ static fm_status begin(fmt_net *net, fmt_params *ps, int32_t index, const fmt_me
 }
 
 /* ---- pretraining ---- */
-static double initializer_range(const fm_tree *tree)
+static fm_status initializer_range(double *out, const fmt_method *m)
 {
-    const fm_entry *e = fm_tree_find(tree, "model.json");
     fm_json *v = NULL;
-    double range = 0.02;
-
-    if (e && e->kind == FM_ENTRY_FILE &&
-        fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json") == FM_OK)
-        range = fm_json_real(fm_json_path(v, "config.initializer_range"), range);
+    FM_TRY(fm_model_json_of_tree(&v, m->parent, m->p, "the parent"));
+    *out = fm_json_real(fm_json_path(v, "config.initializer_range"), 0.02);
     fm_json_free(v);
-    return range;
+    return FM_OK;
 }
 
 /* Matrices N(0, initializer_range), gains 1 (Gemma's, which are added to 1: 0), biases 0. */
@@ -168,8 +164,9 @@ static fm_status begin_new(const fmt_net *net, fmt_params *ps, int32_t index, ui
 fm_status fmt_method_begin(fmt_net *net, fmt_params *ps, const fmt_method *m)
 {
     bool fresh = m->c->method == FM_METHOD_PRETRAIN;
-    double range = fresh ? initializer_range(m->parent) : 0.0;
+    double range = 0.0;
 
+    FM_TRY(fresh ? initializer_range(&range, m) : FM_OK);
     for (size_t i = 0; i < ps->count; i++)
         if (ps->item[i].here > 0)
             FM_TRY(fresh ? begin_new(net, ps, (int32_t)i, m->c->seed, range)

@@ -193,10 +193,9 @@ static fm_status class_architecture(fm_json *config)
 
 static fm_status settle_config(fmt_fresh *f, const fm_train_job *job, double *range)
 {
-    const fm_entry *e = fm_tree_find(f->tree, "model.json");
     fm_json *v = NULL;
     fm_buf text;
-    fm_status rc = fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json");
+    fm_status rc = fm_model_json_of_tree(&v, f->tree, f->behind, job->name);
 
     fm_buf_init(&text, (size_t)16 << 20);
     union { /* this function parsed it and may change it */
@@ -258,7 +257,7 @@ fm_status fmt_fresh_head(fmt_fresh *f, fm_train_job *job, fm_provider *p, const 
     fm_arch a;
     fmi_class_names names;
     double range = 0.02;
-    fm_status rc = fm_arch_of_tree(&a, job->parent, job->name);
+    fm_status rc = fm_arch_of_tree(&a, job->parent, behind, job->name);
 
     memset(f, 0, sizeof(*f));
     f->behind = behind;

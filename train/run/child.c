@@ -182,7 +182,7 @@ static fm_status build(fmt_child *ch)
     const fmt_method m = {ch->c, j->parent, ch->p, j->init, j->init_provider};
     fm_comm *comm = ch->stage ? ch->stage->group : fm_engine_batch_ranks(ch->e);
     fm_arch arch;
-    fm_status rc = fm_arch_of_tree(&arch, j->parent, j->name);
+    fm_status rc = fm_arch_of_tree(&arch, j->parent, ch->p, j->name);
 
     if (rc == FM_OK && ch->stage)
         rc = fmt_stage_split(ch->stage, &arch, j->name);

@@ -8,6 +8,7 @@
 #include "cli/ops/version/version_tree.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
+#include "store/base/text/utf8.h"
 #include "store/base/text/yaml.h"
 
 #define DATA_MAX_BYTES ((size_t)8 << 30)
@@ -224,15 +225,31 @@ static fm_status read_meta(fmo_data_file *f)
     return rc;
 }
 
+/* A version keeps a data file under its name, and the recipe names it in JSON: a name that a tree or
+ * a JSON text cannot hold is refused before the training, not after it. */
+static fm_status check_name(const char *name)
+{
+    char *path = fm_asprintf("data/%s", name);
+    fm_status rc = path ? fm_tree_check_path(path) : FM_ENOMEM;
+    if (rc == FM_OK && fm_utf8_valid((const uint8_t *)name, strlen(name)) < strlen(name))
+        rc = fm_fail(FM_EINVAL, "is no UTF-8, and recipe.json is");
+    if (rc == FM_EINVAL)
+        rc = fm_error_prefix(rc, "the data file '%s' cannot be kept by name; rename it", name);
+    fm_free(path);
+    return rc;
+}
+
 static fm_status check_names(const fmo_data_list *l)
 {
-    for (size_t i = 0; i < l->count; i++)
+    for (size_t i = 0; i < l->count; i++) {
+        FM_TRY(check_name(fm_path_base(l->file[i].path)));
         for (size_t k = 0; k < i; k++)
             if (strcmp(fm_path_base(l->file[i].path), fm_path_base(l->file[k].path)) == 0)
                 return fm_fail(FM_EINVAL,
                                "two data files are called %s; a version keeps them by name, so "
                                "rename one",
                                fm_path_base(l->file[i].path));
+    }
     return FM_OK;
 }
 
