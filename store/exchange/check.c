@@ -42,28 +42,32 @@ static fm_status missing(const fm_digest *parent)
     return fm_fail(FM_EBASE, "it is coded against %s, which is neither stored nor received", hex);
 }
 
-/* Another coding of the parent, shallower, would do: repack makes one. */
+static fm_status too_deep(const fm_digest *parent)
+{
+    char hex[FM_HEX_CHARS + 1];
+    fm_digest_hex(parent, hex);
+    return fm_fail(FM_EBASE,
+                   "it is coded against %s, which is made in %u steps here already: 'fmstore "
+                   "repack --depth 4' in this repository makes it less",
+                   hex, FMS_CHAIN_MAX);
+}
+
+/* The least depth of a parent's records: another record, shallower, would do. */
 static fm_status check_depth(fm_intake *in, const fm_digest *parent)
 {
     fms_record r;
     fms_place place;
-    char hex[FM_HEX_CHARS + 1];
-    uint32_t least = FMS_CHAIN_MAX;
     fm_status rc = map_record(in, parent, &r);
-    if (rc == FM_OK)
-        least = r.depth;
-    for (uint32_t nth = 0; rc != FM_OK && least == FMS_CHAIN_MAX; nth++) {
-        if (fms_store_record(in->store, parent, nth, false, &r, &place) != FM_OK)
-            break;
-        least = FM_MIN(least, r.depth);
+    uint32_t least = rc == FM_OK ? r.depth : FMS_CHAIN_MAX;
+    bool more = rc == FM_ENOTFOUND;
+    for (uint32_t nth = 0; more && least == FMS_CHAIN_MAX; nth++) {
+        rc = fms_store_record(in->store, parent, nth, false, &r, &place);
+        more = rc == FM_OK;
+        least = more ? r.depth : least;
     }
-    fm_digest_hex(parent, hex);
-    return least < FMS_CHAIN_MAX
-               ? FM_OK
-               : fm_fail(FM_EBASE,
-                         "it is coded against %s, which is made in %u steps here already: 'fmstore "
-                         "repack --depth 4' in this repository makes it less",
-                         hex, FMS_CHAIN_MAX);
+    if (rc != FM_OK && rc != FM_ENOTFOUND)
+        return rc;
+    return least < FMS_CHAIN_MAX ? FM_OK : too_deep(parent);
 }
 
 /* Opens the chain at the greatest depth; then what the parents are here says how deep it is. */
@@ -72,9 +76,9 @@ static fm_status open_chain(fm_intake *in)
     const fms_staged staged = {.ctx = in, .map = map_record};
     fms_record r = in->r;
     for (uint32_t k = 0; k < r.parent_count; k++) {
-        if (!fm_intake_has(in, &r.parent[k]))
-            return missing(&r.parent[k]);
-        FM_TRY(check_depth(in, &r.parent[k]));
+        bool has;
+        FM_TRY(fms_intake_has(in, &r.parent[k], &has));
+        FM_TRY(has ? check_depth(in, &r.parent[k]) : missing(&r.parent[k]));
     }
     r.depth = r.parent_count ? FMS_CHAIN_MAX : 0;
     FM_TRY(fms_chain_from(&in->chain, in->store, &r, &staged));

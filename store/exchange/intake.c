@@ -97,14 +97,18 @@ bool fm_intake_cut(const fm_intake *in, fm_digest *id, fm_digest *head, uint64_t
     return true;
 }
 
+fm_status fms_intake_has(fm_intake *in, const fm_digest *id, bool *out)
+{
+    *out = fms_incoming_is_open(&in->file) && fm_map_has(in->file.record, id->b, FM_DIGEST_BYTES);
+    if (*out || fms_store_condemned(in->store, id)) /* gc may delete it: it is received again */
+        return FM_OK;
+    return fms_store_has(in->store, id, false, out);
+}
+
 bool fm_intake_has(fm_intake *in, const fm_digest *id)
 {
-    bool has = false;
-    if (fms_incoming_is_open(&in->file) && fm_map_has(in->file.record, id->b, FM_DIGEST_BYTES))
-        return true;
-    if (fms_store_condemned(in->store, id)) /* gc may delete it: it is to be received again */
-        return false;
-    return fms_store_has(in->store, id, false, &has) == FM_OK && has;
+    bool has;
+    return fms_intake_has(in, id, &has) == FM_OK && has;
 }
 
 /* ==== a record ============================================================================= */
@@ -229,7 +233,10 @@ fm_status fm_intake_begin(fm_intake *in, const fm_record_info *info, uint64_t of
     fms_intake_forget(in);
     in->info = *info;
     in->came = offset;
-    if (offset == 0 && fm_intake_has(in, &info->id)) {
+    bool has = false;
+    if (offset == 0)
+        FM_TRY(fms_intake_has(in, &info->id, &has));
+    if (has) {
         in->state = FMS_INTAKE_PASSING;
         return FM_OK;
     }
@@ -347,8 +354,9 @@ fm_status fms_intake_whole(fm_intake *in)
         return late_fault(in);
     if (in->depth > in->r.depth)
         FM_TRY(set_depth(in));
-    const bool fresh = !fm_intake_has(in, &in->r.id);
-    fm_status rc = fms_incoming_count(&in->file, &in->r, fresh);
+    bool has;
+    FM_TRY(fms_intake_has(in, &in->r.id, &has));
+    fm_status rc = fms_incoming_count(&in->file, &in->r, !has);
     if (rc != FM_OK)
         fms_incoming_close(&in->file, true);
     return rc;

@@ -88,6 +88,7 @@ fms_check_rest(fm_intake *in); /* hashes and looks at what follows the leaves */
 void fms_check_close(fm_intake *in);
 
 /* ---- intake.c ---- */
+FM_CHECKED fm_status fms_intake_has(fm_intake *in, const fm_digest *id, bool *out);
 /* Reads the head once it is here. FM_ECORRUPT, FM_ELIMIT: it is wrong, or not what info says. */
 FM_CHECKED fm_status fms_intake_head(fm_intake *in);
 /* The whole record is here: compares it and counts it. */

@@ -183,6 +183,9 @@ fm_status fms_take_over(fm_intake *in)
             keep_longest(in, &best);
     }
     fm_names_release(&names);
+    bool has = false;
+    if (rc == FM_OK && best.bytes)
+        rc = fms_intake_has(in, &best.info.id, &has);
     if (rc != FM_OK) {
         if (fms_incoming_is_open(&in->file))
             fms_incoming_close(&in->file, true);
@@ -190,7 +193,7 @@ fm_status fms_take_over(fm_intake *in)
         in->cut_bytes = 0;
         return rc;
     }
-    if (best.bytes && fm_intake_has(in, &best.info.id)) { /* it came in another way since */
+    if (has) { /* it came in another way since */
         fms_incoming_close(&best.file, false);
         best.bytes = 0;
     }

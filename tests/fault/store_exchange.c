@@ -17,6 +17,8 @@ typedef struct progress {
     uint64_t handed; /* bytes of the next one */
 } progress;
 
+typedef enum start { EMPTY, LEFTOVERS, DEEPER } start; /* what the receiver has */
+
 static xk_store from;
 static progress *done;
 
@@ -73,8 +75,10 @@ static fm_status transfer(fm_store *to, uint32_t most)
     const bool is_cut = fm_intake_cut(in, &id, &head, &cut);
     for (uint32_t k = 0; rc == FM_OK && k < most; k++) {
         const uint64_t at = is_cut && fm_digest_eq(&id, &from.id[k]) ? cut : 0;
-        if (at == 0 && fm_intake_has(in, &from.id[k]))
+        if (at == 0 && fm_intake_has(in, &from.id[k])) {
+            done->ended = FM_MAX(done->ended, k + 1);
             continue;
+        }
         done->handed = at;
         rc = fm_intake_begin(in, &from.info[k], at);
         FM_THEN(rc, fm_record_send(from.s, &from.info[k], at, hand, in));
@@ -121,7 +125,7 @@ static bool broken_off(const char *root, uint64_t nth, int err)
 }
 
 /* Takes over what is there, looks at it, and finishes. */
-static void expect_nothing_lost(const char *root, bool cut_may_go)
+static void expect_nothing_lost(const char *root, start what, bool cut_may_go)
 {
     fm_store *s = xk_open(root);
     fm_intake *in;
@@ -141,8 +145,11 @@ static void expect_nothing_lost(const char *root, bool cut_may_go)
     tk_ok(transfer(s, OBJECTS));
     fm_store_close(s);
     s = xk_open(root);
-    for (int k = 0; k < OBJECTS; k++)
+    for (int k = what == DEEPER; k < OBJECTS; k++)
         xk_expect(&from, k, s);
+    fm_object_info child;
+    tk_ok(fm_store_info(s, &child, &from.id[1]));
+    assert_int_equal(child.chain_depth, what == DEEPER ? 2 : 1);
     xk_sound(s);
     assert_int_equal(xk_files(root, "incoming"), 0);
     assert_int_equal(xk_files(root, "tmp"), 0);
@@ -164,7 +171,22 @@ static void leave_some(const char *root)
     done->handed = 200000;
 }
 
-static void at_every_call(int err, bool leftovers)
+/* The first tensor as a child, so that the depth of its own child has to be another here. */
+static void store_deeper(const char *root)
+{
+    static uint8_t bytes[BYTES];
+    xk_store to = {.s = xk_open(root)};
+    tk_ok(fm_store_read(from.s, &from.id[0], bytes, BYTES));
+    bytes[9] ^= 1;
+    xk_put(&to, 1, FM_BF16, BYTES / 2, bytes, -1, NULL);
+    bytes[9] ^= 1;
+    xk_put(&to, 0, FM_BF16, BYTES / 2, bytes, 1, NULL);
+    assert_true(fm_digest_eq(&to.id[0], &from.id[0]));
+    fm_store_close(to.s);
+    done->ended = 1;
+}
+
+static void at_every_call(int err, start what)
 {
     char *scratch = tk_scratch();
     uint64_t nth = 1;
@@ -173,10 +195,12 @@ static void at_every_call(int err, bool leftovers)
         tk_ok(fm_make_dirs(root));
         tk_ok(fm_store_init(root));
         memset(done, 0, sizeof *done);
-        if (leftovers)
+        if (what == LEFTOVERS)
             leave_some(root);
+        else if (what == DEEPER)
+            store_deeper(root);
         through = broken_off(root, nth, err);
-        expect_nothing_lost(root, err == ENOSPC);
+        expect_nothing_lost(root, what, err == ENOSPC);
         tk_ok(fm_remove_tree(root));
         fm_free(root);
         assert_true(nth < MAX_CALLS);
@@ -188,22 +212,27 @@ static void at_every_call(int err, bool leftovers)
 
 TEST(a_kill_at_any_call_loses_nothing)
 {
-    at_every_call(0, false);
+    at_every_call(0, EMPTY);
 }
 
 TEST(a_kill_while_taking_over_loses_nothing)
 {
-    at_every_call(0, true);
+    at_every_call(0, LEFTOVERS);
+}
+
+TEST(a_kill_while_a_depth_is_changed_loses_nothing)
+{
+    at_every_call(0, DEEPER);
 }
 
 TEST(an_io_error_at_any_call_loses_nothing)
 {
-    at_every_call(EIO, false);
+    at_every_call(EIO, EMPTY);
 }
 
 TEST(a_full_disk_while_taking_over_loses_no_whole_record)
 {
-    at_every_call(ENOSPC, true);
+    at_every_call(ENOSPC, LEFTOVERS);
 }
 
 int main(void)
@@ -211,6 +240,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kill_at_any_call_loses_nothing),
         cmocka_unit_test(a_kill_while_taking_over_loses_nothing),
+        cmocka_unit_test(a_kill_while_a_depth_is_changed_loses_nothing),
         cmocka_unit_test(an_io_error_at_any_call_loses_nothing),
         cmocka_unit_test(a_full_disk_while_taking_over_loses_no_whole_record),
     };
