@@ -21,7 +21,9 @@ typedef struct whole {
     bool model;        /* not results or notes */
     bool lineage_only; /* objects of pointers may be missing */
     fm_map *seen;      /* id and path of folders that were checked, and the kind of their version */
-    fm_map *versions;  /* likewise of commits */
+    fm_map *known[2];  /* versions that are whole with all that they come from; [1]: models */
+    git_oid *todo;     /* those that are being checked */
+    size_t todo_count, todo_cap;
     /* of one version */
     fm_tree *tree; /* what is new of it */
     fm_map *paths;
@@ -116,7 +118,8 @@ static fm_status check_commit(whole *w, git_commit *commit)
     FM_TRY(fml_version_of(&version, commit));
     fm_version_release(&version);
     w->rc = FM_OK;
-    fm_status rc = fm_map_new(&w->paths);
+    fm_status rc = w->seen ? FM_OK : fm_map_new(&w->seen);
+    FM_THEN(rc, fm_map_new(&w->paths));
     FM_THEN(rc, fm_tree_new(&w->tree));
     FM_THEN(rc, fml_tree_walk(w->r, git_commit_tree_id(commit), &v));
     FM_THEN(rc, w->rc);
@@ -128,58 +131,107 @@ static fm_status check_commit(whole *w, git_commit *commit)
     return rc;
 }
 
-static fm_status check_version(whole *w, const git_oid *id)
+/* ---- all that is new ---- */
+
+static bool is_known(const whole *w, const git_oid *id)
+{
+    return fm_map_has(w->known[w->model], id->id, sizeof id->id);
+}
+
+static fm_status add_known(whole *w, const git_oid *id)
+{
+    return fm_map_put(w->known[w->model], id->id, sizeof id->id, w, NULL);
+}
+
+typedef struct begin {
+    const whole *w;
+    git_revwalk *walk;
+} begin;
+
+static fm_status begin_at(void *ctx, const char *name, const fm_oid *oid)
+{
+    const begin *b = ctx;
+    const git_oid id = fml_git_oid(oid);
+    const bool model = !starts(name, FML_RESULTS_REF) && !starts(name, FML_INCOMING) &&
+                       !starts(name, "refs/notes/");
+    int code = model == b->w->model ? git_revwalk_push(b->walk, &id) : 0;
+
+    return code < 0 ? fml_damage(code, "ref '%s'", name) : FM_OK;
+}
+
+/* The versions of all refs, once for each kind. */
+static fm_status find_known(whole *w)
+{
+    begin b = {.w = w};
+    git_oid id;
+
+    if (w->known[w->model])
+        return FM_OK;
+    fm_status rc = fm_map_new(&w->known[w->model]);
+    int code = rc == FM_OK ? git_revwalk_new(&b.walk, w->r->git) : 0;
+    if (rc == FM_OK && code == 0)
+        rc = fm_ref_each(w->r, "refs/", begin_at, &b);
+    while (rc == FM_OK && code == 0 && (code = git_revwalk_next(&id, b.walk)) == 0) {
+        rc = fm_go_on();
+        FM_THEN(rc, add_known(w, &id));
+    }
+    git_revwalk_free(b.walk);
+    return rc < 0 || code == GIT_ITEROVER ? rc : fml_damage(code, "the versions of the refs");
+}
+
+static fm_status add_todo(whole *w, fm_map *met, const git_oid *id)
+{
+    if (fm_map_has(met, id->id, sizeof id->id))
+        return FM_OK;
+    FM_TRY(fm_map_put(met, id->id, sizeof id->id, w, NULL));
+    FM_TRY(fm_grow(&w->todo, &w->todo_cap, w->todo_count + 1, sizeof *w->todo));
+    w->todo[w->todo_count++] = *id;
+    return FM_OK;
+}
+
+/* libgit2's own walk is not used here: version 1.5 leaks where a commit is malformed. */
+static fm_status check_version(whole *w, fm_map *met, const git_oid *id)
 {
     git_commit *commit = NULL;
-    uint8_t key[1 + sizeof id->id];
     char hex[41] = "";
-
-    key[0] = w->model;
-    memcpy(key + 1, id->id, sizeof id->id);
-    if (fm_map_has(w->versions, key, sizeof key))
-        return FM_OK;
     int code = git_commit_lookup(&commit, w->r->git, id);
+
     git_oid_fmt(hex, id);
     if (code == GIT_ENOTFOUND)
         return fm_fail(FM_EBASE, "version %.12s has not arrived", hex);
     if (code < 0)
         return fml_damage(code, "version %.12s", hex);
     fm_status rc = check_commit(w, commit);
+    for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
+        if (!is_known(w, git_commit_parent_id(commit, i)))
+            rc = add_todo(w, met, git_commit_parent_id(commit, i));
     git_commit_free(commit);
-    FM_THEN(rc, fm_map_put(w->versions, key, sizeof key, w, NULL));
     return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
 }
 
-/* ---- all that is new ---- */
-
-static fm_status hide(void *ctx, const char *name, const fm_oid *oid)
-{
-    const git_oid id = fml_git_oid(oid);
-    int code = git_revwalk_hide(ctx, &id);
-
-    return code < 0 ? fml_damage(code, "ref '%s'", name) : FM_OK;
-}
-
+/* A version that a ref reaches is looked at again itself, as its tensors may be missing in a partial
+ * clone. What was seen under one that is not whole counts for nothing. */
 static fm_status check_new(whole *w, const git_oid *tip)
 {
-    git_revwalk *walk = NULL;
-    git_oid id;
-    fm_status rc = check_version(w, tip);
-    int code = rc == FM_OK ? git_revwalk_new(&walk, w->r->git) : 0;
+    fm_map *met = NULL;
+    fm_status rc = find_known(w);
 
-    if (rc == FM_OK && code == 0)
-        code = git_revwalk_push(walk, tip);
-    if (rc == FM_OK && code == 0)
-        rc = fm_ref_each(w->r, "refs/", hide, walk);
-    while (rc == FM_OK && code == 0 && (code = git_revwalk_next(&id, walk)) == 0) {
+    w->todo_count = 0;
+    FM_THEN(rc, fm_map_new(&met));
+    FM_THEN(rc, add_todo(w, met, tip));
+    for (size_t i = 0; rc == FM_OK && i < w->todo_count; i++) {
+        const git_oid id = w->todo[i];
         rc = fm_go_on();
-        FM_THEN(rc, check_version(w, &id));
+        FM_THEN(rc, check_version(w, met, &id));
     }
-    git_revwalk_free(walk);
-    if (rc < 0 || code == GIT_ITEROVER)
-        return rc;
-    return code == GIT_ENOTFOUND ? fm_fail(FM_EBASE, "a version that it comes from has not arrived")
-                                 : fml_damage(code, "the versions that it comes from");
+    for (size_t i = 0; rc == FM_OK && i < w->todo_count; i++)
+        rc = add_known(w, &w->todo[i]);
+    fm_map_free(met);
+    if (rc == FM_OK)
+        return FM_OK;
+    fm_map_free(w->seen);
+    w->seen = NULL;
+    return rc;
 }
 
 /* What a ref holds: a version, or of refs/tags/ a tag of one. *commit: the version. */
@@ -359,9 +411,7 @@ fm_status fm_refs_move(fm_repo *r, fm_ref_wish *wish, size_t count, bool lineage
     for (size_t i = 0; i < count; i++)
         if (!wish[i].name)
             return fm_fail(FM_EINVAL, "refs: a wish has no name");
-    FM_TRY(hold_new(r, wish, count));
-    fm_status rc = fm_map_new(&w.seen);
-    FM_THEN(rc, fm_map_new(&w.versions));
+    fm_status rc = hold_new(r, wish, count);
     for (size_t i = 0; rc == FM_OK && i < count; i++) {
         fm_ref_wish *k = &wish[i];
         k->text[0] = '\0';
@@ -372,7 +422,9 @@ fm_status fm_refs_move(fm_repo *r, fm_ref_wish *wish, size_t count, bool lineage
             rc = k->status;
     }
     fm_map_free(w.seen);
-    fm_map_free(w.versions);
+    fm_map_free(w.known[0]);
+    fm_map_free(w.known[1]);
+    fm_free(w.todo);
     if (rc == FM_OK)
         fm_ignore(fml_packs_repack(r, false), "the refs stand; the next commit repacks");
     return rc;

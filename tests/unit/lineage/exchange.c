@@ -641,6 +641,41 @@ TEST(a_version_without_its_tensors_moves_no_ref)
     kit_close(b, there);
 }
 
+/* What was looked at for one ref that cannot move does not count for the next one. */
+TEST(versions_that_share_a_missing_tensor_move_no_ref)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid one = kit_branch(a, "one", NULL, 3), two, want[2];
+    fm_tree *tree;
+    fm_ref_wish w[3];
+    fm_buf pack;
+
+    tk_ok(fm_version_tree(a, &tree, &one));
+    two = kit_commit(a, tree, "the same tree", NULL, 0, KIT_TIME + 9);
+    tk_ok(fm_ref_update(a, "refs/heads/two", &two, NULL, "made"));
+    want[0] = one;
+    want[1] = two;
+    kit_send(a, &pack, want, 2, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), pack.len));
+    w[0] = kit_wish("refs/heads/one", &one, NULL);
+    w[1] = kit_wish("refs/heads/two", &two, NULL);
+    w[2] = kit_wish("refs/heads/again", &one, NULL);
+    tk_ok(fm_refs_move(b, w, 3, false, "push"));
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(w[i].status, FM_EBASE);
+    fm_tree_free(kit_model(b, 3, 1, 3));
+    tk_ok(fm_refs_move(b, w, 3, false, "push"));
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(w[i].status, FM_OK);
+    fm_buf_release(&pack);
+    fm_tree_free(tree);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
 /* Exit code 1: won, 2: lost by conflict. */
 static int mover(const char *dir, const fm_oid *to, const fm_oid *old)
 {
@@ -1479,6 +1514,7 @@ int main(void)
         cmocka_unit_test(tags_stay_and_remote_tracking_refs_follow),
         cmocka_unit_test(names_that_do_not_travel_are_refused),
         cmocka_unit_test(a_version_without_its_tensors_moves_no_ref),
+        cmocka_unit_test(versions_that_share_a_missing_tensor_move_no_ref),
         cmocka_unit_test(of_many_movers_at_once_one_wins),
         cmocka_unit_test(notes_of_two_clones_become_the_same_union),
         cmocka_unit_test(notes_that_plain_git_fanned_out_are_read),
