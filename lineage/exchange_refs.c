@@ -22,6 +22,7 @@ typedef struct whole {
     bool lineage_only; /* objects of pointers may be missing */
     fm_map *seen;      /* id and path of folders that were checked, and the kind of their version */
     fm_map *known[2];  /* versions that are whole with all that they come from; [1]: models */
+    bool all_known[2]; /* not only the tips */
     git_oid *todo;     /* those that are being checked */
     size_t todo_count, todo_cap;
     /* of one version */
@@ -133,19 +134,14 @@ static fm_status check_commit(whole *w, git_commit *commit)
 
 /* ---- all that is new ---- */
 
-static bool is_known(const whole *w, const git_oid *id)
-{
-    return fm_map_has(w->known[w->model], id->id, sizeof id->id);
-}
-
 static fm_status add_known(whole *w, const git_oid *id)
 {
     return fm_map_put(w->known[w->model], id->id, sizeof id->id, w, NULL);
 }
 
 typedef struct begin {
-    const whole *w;
-    git_revwalk *walk;
+    whole *w;
+    git_revwalk *walk; /* NULL: only the tips are wanted */
 } begin;
 
 static fm_status begin_at(void *ctx, const char *name, const fm_oid *oid)
@@ -154,29 +150,50 @@ static fm_status begin_at(void *ctx, const char *name, const fm_oid *oid)
     const git_oid id = fml_git_oid(oid);
     const bool model = !starts(name, FML_RESULTS_REF) && !starts(name, FML_INCOMING) &&
                        !starts(name, "refs/notes/");
-    int code = model == b->w->model ? git_revwalk_push(b->walk, &id) : 0;
-
-    return code < 0 ? fml_damage(code, "ref '%s'", name) : FM_OK;
+    if (model != b->w->model)
+        return FM_OK;
+    int code = b->walk ? git_revwalk_push(b->walk, &id) : 0;
+    return code < 0 ? fml_damage(code, "ref '%s'", name) : add_known(b->w, &id);
 }
 
-/* The versions of all refs, once for each kind. */
+static fm_status find_tips(whole *w)
+{
+    begin b = {.w = w};
+
+    if (w->known[w->model])
+        return FM_OK;
+    FM_TRY(fm_map_new(&w->known[w->model]));
+    return fm_ref_each(w->r, "refs/", begin_at, &b);
+}
+
+/* All versions of the refs. */
 static fm_status find_known(whole *w)
 {
     begin b = {.w = w};
     git_oid id;
+    fm_status rc = FM_OK;
+    int code = git_revwalk_new(&b.walk, w->r->git);
 
-    if (w->known[w->model])
-        return FM_OK;
-    fm_status rc = fm_map_new(&w->known[w->model]);
-    int code = rc == FM_OK ? git_revwalk_new(&b.walk, w->r->git) : 0;
-    if (rc == FM_OK && code == 0)
+    if (code == 0)
         rc = fm_ref_each(w->r, "refs/", begin_at, &b);
     while (rc == FM_OK && code == 0 && (code = git_revwalk_next(&id, b.walk)) == 0) {
         rc = fm_go_on();
         FM_THEN(rc, add_known(w, &id));
     }
     git_revwalk_free(b.walk);
+    w->all_known[w->model] = rc == FM_OK;
     return rc < 0 || code == GIT_ITEROVER ? rc : fml_damage(code, "the versions of the refs");
+}
+
+/* Most often a new version comes from the tip of a branch, and no history is read. */
+static fm_status is_known(whole *w, const git_oid *id, bool *yes)
+{
+    *yes = fm_map_has(w->known[w->model], id->id, sizeof id->id);
+    if (*yes || w->all_known[w->model])
+        return FM_OK;
+    FM_TRY(find_known(w));
+    *yes = fm_map_has(w->known[w->model], id->id, sizeof id->id);
+    return FM_OK;
 }
 
 static fm_status add_todo(whole *w, fm_map *met, const git_oid *id)
@@ -202,9 +219,12 @@ static fm_status check_version(whole *w, fm_map *met, const git_oid *id)
     if (code < 0)
         return fml_damage(code, "version %.12s", hex);
     fm_status rc = check_commit(w, commit);
-    for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
-        if (!is_known(w, git_commit_parent_id(commit, i)))
+    for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++) {
+        bool known;
+        rc = is_known(w, git_commit_parent_id(commit, i), &known);
+        if (rc == FM_OK && !known)
             rc = add_todo(w, met, git_commit_parent_id(commit, i));
+    }
     git_commit_free(commit);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
 }
@@ -214,7 +234,7 @@ static fm_status check_version(whole *w, fm_map *met, const git_oid *id)
 static fm_status check_new(whole *w, const git_oid *tip)
 {
     fm_map *met = NULL;
-    fm_status rc = find_known(w);
+    fm_status rc = find_tips(w);
 
     w->todo_count = 0;
     FM_THEN(rc, fm_map_new(&met));
