@@ -72,6 +72,12 @@ static void gather(const char *dir, ids *all)
     fm_free(objects);
 }
 
+static void print_fault(void *ctx, const char *text)
+{
+    (void)ctx;
+    print_error("fault: %s\n", text);
+}
+
 static void use(fm_repo *r, const char *dir, const ids *all)
 {
     static const char *const name[] = {"refs/heads/x", "refs/notes/fmstore",
@@ -93,7 +99,8 @@ static void use(fm_repo *r, const char *dir, const ids *all)
         fm_fsck_report report;
         fm_repo *again = NULL;
         fm_assert(fm_repo_open(&again, dir) == FM_OK);
-        fm_assert(fm_repo_fsck(again, true, &report, NULL, NULL) == FM_OK && report.faults == 0);
+        fm_assert(fm_repo_fsck(again, true, &report, print_fault, NULL) == FM_OK &&
+                  report.faults == 0);
         fm_repo_close(again);
     }
 }

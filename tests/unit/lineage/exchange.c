@@ -337,6 +337,37 @@ TEST(what_a_recipe_names_travels_with_its_history)
     fm_free(there);
 }
 
+TEST(a_named_version_that_is_not_whole_moves_no_ref)
+{
+    char *here, *there, text[200], hex[41];
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid main = kit_branch(a, "main", NULL, 0), teacher = kit_branch(a, "teacher", NULL, 1);
+    fm_oid child;
+    fm_tree *tree = kit_model(a, 3, 0, 0);
+    fm_ref_wish w;
+    fm_buf pack;
+
+    fm_oid_hex(&teacher, hex);
+    snprintf(text, sizeof text, "{\"teacher\":\"%s\"}", hex);
+    tk_ok(fm_tree_put_file(tree, "recipe.json", fm_span_str(text)));
+    child = kit_commit(a, tree, "distilled", &main, 1, KIT_TIME + 6);
+    tk_ok(fm_ref_update(a, "refs/heads/main", &child, &main, "distilled"));
+    share_tensors(b, 1); /* not those of the teacher */
+    kit_send(a, &pack, &child, 1, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 64));
+    w = kit_wish("refs/heads/main", &child, NULL);
+    assert_int_equal(kit_move(b, &w), FM_EBASE);
+    assert_non_null(strstr(w.text, "has not arrived"));
+    share_tensors(b, 2);
+    assert_int_equal(kit_move(b, &w), FM_OK);
+    fm_buf_release(&pack);
+    fm_tree_free(tree);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
 TEST(what_no_travelling_ref_reaches_is_not_given_away)
 {
     char *here;
@@ -1504,6 +1535,7 @@ int main(void)
         cmocka_unit_test(a_version_that_arrives_twice_is_fine),
         cmocka_unit_test(a_merge_and_an_annotated_tag_travel),
         cmocka_unit_test(what_a_recipe_names_travels_with_its_history),
+        cmocka_unit_test(a_named_version_that_is_not_whole_moves_no_ref),
         cmocka_unit_test(what_no_travelling_ref_reaches_is_not_given_away),
         cmocka_unit_test(a_sender_stops_where_its_callback_fails_or_it_is_asked_to),
         cmocka_unit_test(haves_are_the_tips_and_older_ones_at_growing_distances),
