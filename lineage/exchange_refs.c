@@ -4,7 +4,7 @@
  * of a new one ends at them. What it must hold is what gc and fsck need: every object readable, a
  * model's tree as commit.c reads it, each pointer's object stored. */
 #include "lineage/exchange.h"
-#include "lineage/internal.h"
+#include "lineage/named.h"
 #include "store/base/cancel.h"
 #include "store/base/text/markup.h"
 
@@ -21,7 +21,12 @@ typedef struct whole {
     bool model;        /* not results or notes */
     bool lineage_only; /* objects of pointers may be missing */
     fm_map *seen;      /* id and path of folders that were checked, and the kind of their version */
-    fm_map *versions;  /* likewise of commits */
+    fm_map *named;     /* recipes, suites and their folders that were read */
+    fm_map *known[2];  /* versions that are whole with all that they come from; [1]: models */
+    bool all_known[2]; /* not only the tips */
+    fm_map *met;       /* versions that are being checked, */
+    git_oid *todo;     /* ... in order */
+    size_t todo_count, todo_cap;
     /* of one version */
     fm_tree *tree; /* what is new of it */
     fm_map *paths;
@@ -101,7 +106,7 @@ static fm_status check_stored(const whole *w)
     return rc;
 }
 
-static fm_status check_commit(whole *w, git_commit *commit)
+static fm_status check_tree(whole *w, const git_oid *tree)
 {
     const fml_tree_visitor v = {.enter = enter,
                                 .blob = take_file,
@@ -109,16 +114,12 @@ static fm_status check_commit(whole *w, git_commit *commit)
                                 .max_blob_bytes =
                                     w->model ? FM_INLINE_MAX_BYTES : FML_MAX_RESULT_BYTES,
                                 .absent = FM_EBASE};
-    fm_version version;
 
-    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
-        return fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
-    FM_TRY(fml_version_of(&version, commit));
-    fm_version_release(&version);
     w->rc = FM_OK;
-    fm_status rc = fm_map_new(&w->paths);
+    fm_status rc = w->seen ? FM_OK : fm_map_new(&w->seen);
+    FM_THEN(rc, fm_map_new(&w->paths));
     FM_THEN(rc, fm_tree_new(&w->tree));
-    FM_THEN(rc, fml_tree_walk(w->r, git_commit_tree_id(commit), &v));
+    FM_THEN(rc, fml_tree_walk(w->r, tree, &v));
     FM_THEN(rc, w->rc);
     FM_THEN(rc, check_stored(w));
     fm_tree_free(w->tree);
@@ -128,58 +129,181 @@ static fm_status check_commit(whole *w, git_commit *commit)
     return rc;
 }
 
+/* ---- all that is new ---- */
+
+static fm_status add_known(whole *w, const git_oid *id)
+{
+    return fm_map_put(w->known[w->model], id->id, sizeof id->id, w, NULL);
+}
+
+typedef struct begin {
+    whole *w;
+    git_revwalk *walk; /* NULL: only the tips are wanted */
+} begin;
+
+static fm_status begin_at(void *ctx, const char *name, const fm_oid *oid)
+{
+    const begin *b = ctx;
+    const git_oid id = fml_git_oid(oid);
+    const bool model = !starts(name, FML_RESULTS_REF) && !starts(name, FML_INCOMING) &&
+                       !starts(name, "refs/notes/");
+    if (model != b->w->model)
+        return FM_OK;
+    int code = b->walk ? git_revwalk_push(b->walk, &id) : 0;
+    return code < 0 ? fml_damage(code, "ref '%s'", name) : add_known(b->w, &id);
+}
+
+static fm_status find_tips(whole *w)
+{
+    begin b = {.w = w};
+
+    if (w->known[w->model])
+        return FM_OK;
+    FM_TRY(fm_map_new(&w->known[w->model]));
+    return fm_ref_each(w->r, "refs/", begin_at, &b);
+}
+
+/* All versions of the refs. */
+static fm_status find_known(whole *w)
+{
+    begin b = {.w = w};
+    git_oid id;
+    fm_status rc = FM_OK;
+    int code = git_revwalk_new(&b.walk, w->r->git);
+
+    if (code == 0)
+        rc = fm_ref_each(w->r, "refs/", begin_at, &b);
+    while (rc == FM_OK && code == 0 && (code = git_revwalk_next(&id, b.walk)) == 0) {
+        rc = fm_go_on();
+        FM_THEN(rc, add_known(w, &id));
+    }
+    git_revwalk_free(b.walk);
+    w->all_known[w->model] = rc == FM_OK;
+    return rc < 0 || code == GIT_ITEROVER ? rc : fml_damage(code, "the versions of the refs");
+}
+
+/* Most often a new version comes from the tip of a branch, and no history is read. */
+static fm_status is_known(whole *w, const git_oid *id, bool *yes)
+{
+    *yes = fm_map_has(w->known[w->model], id->id, sizeof id->id);
+    if (*yes || w->all_known[w->model])
+        return FM_OK;
+    FM_TRY(find_known(w));
+    *yes = fm_map_has(w->known[w->model], id->id, sizeof id->id);
+    return FM_OK;
+}
+
+static fm_status add_todo(whole *w, const git_oid *id)
+{
+    if (fm_map_has(w->met, id->id, sizeof id->id))
+        return FM_OK;
+    FM_TRY(fm_map_put(w->met, id->id, sizeof id->id, w, NULL));
+    FM_TRY(fm_grow(&w->todo, &w->todo_cap, w->todo_count + 1, sizeof *w->todo));
+    w->todo[w->todo_count++] = *id;
+    return FM_OK;
+}
+
+static fm_status add_new(whole *w, const git_oid *id)
+{
+    bool known;
+    FM_TRY(is_known(w, id, &known));
+
+    return known ? FM_OK : add_todo(w, id);
+}
+
+static fm_status enter_named(void *ctx, const git_oid *id, bool *yes)
+{
+    whole *w = ctx;
+
+    *yes = !fm_map_has(w->named, id->id, sizeof id->id);
+    return *yes ? fm_map_put(w->named, id->id, sizeof id->id, w, NULL) : FM_OK;
+}
+
+/* gc reaches what is named and here; of what it has condemned it minds no loss. */
+static fm_status take_name(void *ctx, const char *path, fm_span hex, const char *key)
+{
+    whole *w = ctx;
+    git_oid id;
+    bool there;
+
+    (void)path;
+    (void)key;
+    FM_TRY(fml_named_find(w->r, hex, &id, &there));
+    return there && !fms_store_git_condemned(w->r->store, id.id) ? add_new(w, &id) : FM_OK;
+}
+
+static fm_status check_model(whole *w, const git_oid *tree)
+{
+    const fml_named v = {enter_named, take_name, w};
+    FM_TRY(check_tree(w, tree));
+
+    if (!w->model)
+        return FM_OK;
+    fm_status rc = w->named ? FM_OK : fm_map_new(&w->named);
+    FM_THEN(rc, fml_named_each(w->r, tree, &v));
+    return w->lineage_only && rc == FM_ENOTFOUND ? FM_OK : rc;
+}
+
+static fm_status check_commit(whole *w, git_commit *commit)
+{
+    fm_version version;
+
+    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
+        return fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
+    FM_TRY(fml_version_of(&version, commit));
+    fm_version_release(&version);
+    for (unsigned i = 0; i < git_commit_parentcount(commit); i++)
+        FM_TRY(add_new(w, git_commit_parent_id(commit, i)));
+    return check_model(w, git_commit_tree_id(commit));
+}
+
+/* libgit2's own walk is not used here: version 1.5 leaks where a commit is malformed. */
 static fm_status check_version(whole *w, const git_oid *id)
 {
-    git_commit *commit = NULL;
-    uint8_t key[1 + sizeof id->id];
+    git_object *obj = NULL;
     char hex[41] = "";
+    int code = git_object_lookup(&obj, w->r->git, id, GIT_OBJECT_ANY);
+    fm_status rc;
 
-    key[0] = w->model;
-    memcpy(key + 1, id->id, sizeof id->id);
-    if (fm_map_has(w->versions, key, sizeof key))
-        return FM_OK;
-    int code = git_commit_lookup(&commit, w->r->git, id);
     git_oid_fmt(hex, id);
     if (code == GIT_ENOTFOUND)
         return fm_fail(FM_EBASE, "version %.12s has not arrived", hex);
     if (code < 0)
         return fml_damage(code, "version %.12s", hex);
-    fm_status rc = check_commit(w, commit);
-    git_commit_free(commit);
-    FM_THEN(rc, fm_map_put(w->versions, key, sizeof key, w, NULL));
+    if (git_object_type(obj) == GIT_OBJECT_COMMIT)
+        rc = check_commit(w, (git_commit *)obj);
+    else if (git_object_type(obj) == GIT_OBJECT_TREE) /* a suite may name one */
+        rc = check_model(w, id);
+    else
+        rc = fm_fail(FM_ECORRUPT, "is no version");
+    git_object_free(obj);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
 }
 
-/* ---- all that is new ---- */
-
-static fm_status hide(void *ctx, const char *name, const fm_oid *oid)
-{
-    const git_oid id = fml_git_oid(oid);
-    int code = git_revwalk_hide(ctx, &id);
-
-    return code < 0 ? fml_damage(code, "ref '%s'", name) : FM_OK;
-}
-
+/* A version that a ref reaches is looked at again itself, as its tensors may be missing in a partial
+ * clone. What was seen under one that is not whole counts for nothing. */
 static fm_status check_new(whole *w, const git_oid *tip)
 {
-    git_revwalk *walk = NULL;
-    git_oid id;
-    fm_status rc = check_version(w, tip);
-    int code = rc == FM_OK ? git_revwalk_new(&walk, w->r->git) : 0;
+    fm_status rc = find_tips(w);
 
-    if (rc == FM_OK && code == 0)
-        code = git_revwalk_push(walk, tip);
-    if (rc == FM_OK && code == 0)
-        rc = fm_ref_each(w->r, "refs/", hide, walk);
-    while (rc == FM_OK && code == 0 && (code = git_revwalk_next(&id, walk)) == 0) {
+    w->todo_count = 0;
+    FM_THEN(rc, fm_map_new(&w->met));
+    FM_THEN(rc, add_todo(w, tip));
+    for (size_t i = 0; rc == FM_OK && i < w->todo_count; i++) {
+        const git_oid id = w->todo[i];
         rc = fm_go_on();
         FM_THEN(rc, check_version(w, &id));
     }
-    git_revwalk_free(walk);
-    if (rc < 0 || code == GIT_ITEROVER)
-        return rc;
-    return code == GIT_ENOTFOUND ? fm_fail(FM_EBASE, "a version that it comes from has not arrived")
-                                 : fml_damage(code, "the versions that it comes from");
+    for (size_t i = 0; rc == FM_OK && i < w->todo_count; i++)
+        rc = add_known(w, &w->todo[i]);
+    fm_map_free(w->met);
+    w->met = NULL;
+    if (rc == FM_OK)
+        return FM_OK;
+    fm_map_free(w->seen);
+    fm_map_free(w->named);
+    w->seen = w->named = NULL;
+    return rc;
 }
 
 /* What a ref holds: a version, or of refs/tags/ a tag of one. *commit: the version. */
@@ -359,9 +483,7 @@ fm_status fm_refs_move(fm_repo *r, fm_ref_wish *wish, size_t count, bool lineage
     for (size_t i = 0; i < count; i++)
         if (!wish[i].name)
             return fm_fail(FM_EINVAL, "refs: a wish has no name");
-    FM_TRY(hold_new(r, wish, count));
-    fm_status rc = fm_map_new(&w.seen);
-    FM_THEN(rc, fm_map_new(&w.versions));
+    fm_status rc = hold_new(r, wish, count);
     for (size_t i = 0; rc == FM_OK && i < count; i++) {
         fm_ref_wish *k = &wish[i];
         k->text[0] = '\0';
@@ -372,7 +494,10 @@ fm_status fm_refs_move(fm_repo *r, fm_ref_wish *wish, size_t count, bool lineage
             rc = k->status;
     }
     fm_map_free(w.seen);
-    fm_map_free(w.versions);
+    fm_map_free(w.named);
+    fm_map_free(w.known[0]);
+    fm_map_free(w.known[1]);
+    fm_free(w.todo);
     if (rc == FM_OK)
         fm_ignore(fml_packs_repack(r, false), "the refs stand; the next commit repacks");
     return rc;

@@ -1,5 +1,5 @@
-/* Any bytes as a git pack of the other side, once as they are and once with the checksum that makes
- * them be looked at: nothing is left of a pack that is refused, pointers are told of what arrived,
+/* Any bytes as a git pack of the other side: as they are, with the checksum that makes them be
+ * looked at, and as the contents of objects whose pack is sound. Nothing is left of a pack that is refused, pointers are told of what arrived,
  * and where a branch moves to one of its versions fsck finds nothing. */
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +7,7 @@
 
 #include <git2.h>
 
-#include "lineage/exchange.h"
-#include "tests/testkit.h"
+#include "tests/kit/exchange_kit.h"
 
 #define MAX_PACK_BYTES (1u << 16)
 #define MAX_IDS 32u
@@ -73,6 +72,12 @@ static void gather(const char *dir, ids *all)
     fm_free(objects);
 }
 
+static void print_fault(void *ctx, const char *text)
+{
+    (void)ctx;
+    print_error("fault: %s\n", text);
+}
+
 static void use(fm_repo *r, const char *dir, const ids *all)
 {
     static const char *const name[] = {"refs/heads/x", "refs/notes/fmstore",
@@ -94,7 +99,8 @@ static void use(fm_repo *r, const char *dir, const ids *all)
         fm_fsck_report report;
         fm_repo *again = NULL;
         fm_assert(fm_repo_open(&again, dir) == FM_OK);
-        fm_assert(fm_repo_fsck(again, true, &report, NULL, NULL) == FM_OK && report.faults == 0);
+        fm_assert(fm_repo_fsck(again, true, &report, print_fault, NULL) == FM_OK &&
+                  report.faults == 0);
         fm_repo_close(again);
     }
 }
@@ -132,6 +138,43 @@ static void run(fm_span pack)
     r = NULL;
 }
 
+/* An object is its type, two bytes of length, and contents in which 0xff n stands for the id of the
+ * nth object before, and 0xfe n for its hex digits. */
+static void run_objects(const uint8_t *data, size_t size)
+{
+    git_oid id[MAX_IDS];
+    fm_buf pack, text;
+    uint32_t count = 0;
+
+    kit_pack_begin(&pack, 0);
+    fm_buf_init(&text, 0);
+    for (size_t at = 0; at + 3 <= size && count < MAX_IDS; count++) {
+        const unsigned type = 1 + (data[at] - 1u) % 4;
+        const size_t len = FM_MIN((size_t)data[at + 1] | (size_t)data[at + 2] << 8, size - at - 3);
+        const uint8_t *p = data + at + 3;
+        fm_buf_clear(&text);
+        for (size_t i = 0; i < len; i++) {
+            char hex[41] = "";
+            const git_oid *of = i + 1 < len && p[i + 1] < count ? &id[p[i + 1]] : NULL;
+            if (of && p[i] == 0xff)
+                fm_buf_append(&text, of->id, sizeof of->id);
+            else if (of && p[i] == 0xfe)
+                fm_buf_str(&text, git_oid_tostr(hex, sizeof hex, of));
+            else
+                fm_buf_u8(&text, p[i]);
+            i += of && p[i] >= 0xfe;
+        }
+        fm_assert(git_odb_hash(&id[count], fm_buf_cstr(&text), text.len, (git_object_t)type) == 0);
+        kit_pack_object(&pack, type, fm_buf_cstr(&text), FM_MIN(text.len, (size_t)65535));
+        at += 3 + len;
+    }
+    pack.data[11] = (uint8_t)count;
+    kit_pack_end(&pack);
+    run(fm_buf_span(&pack));
+    fm_buf_release(&pack);
+    fm_buf_release(&text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fm_buf b;
@@ -139,6 +182,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (!getenv("TMPDIR") && access("/dev/shm", W_OK) == 0)
         setenv("TMPDIR", "/dev/shm", 1);
+    if (size > 4 && memcmp(data, "OBJS", 4) == 0) {
+        run_objects(data + 4, size - 4);
+        return 0;
+    }
     run(fm_span_of(data, size));
     fm_buf_init(&b, 0);
     fm_buf_append(&b, data, size);

@@ -337,6 +337,37 @@ TEST(what_a_recipe_names_travels_with_its_history)
     fm_free(there);
 }
 
+TEST(a_named_version_that_is_not_whole_moves_no_ref)
+{
+    char *here, *there, text[200], hex[41];
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid main = kit_branch(a, "main", NULL, 0), teacher = kit_branch(a, "teacher", NULL, 1);
+    fm_oid child;
+    fm_tree *tree = kit_model(a, 3, 0, 0);
+    fm_ref_wish w;
+    fm_buf pack;
+
+    fm_oid_hex(&teacher, hex);
+    snprintf(text, sizeof text, "{\"teacher\":\"%s\"}", hex);
+    tk_ok(fm_tree_put_file(tree, "recipe.json", fm_span_str(text)));
+    child = kit_commit(a, tree, "distilled", &main, 1, KIT_TIME + 6);
+    tk_ok(fm_ref_update(a, "refs/heads/main", &child, &main, "distilled"));
+    share_tensors(b, 1); /* not those of the teacher */
+    kit_send(a, &pack, &child, 1, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 64));
+    w = kit_wish("refs/heads/main", &child, NULL);
+    assert_int_equal(kit_move(b, &w), FM_EBASE);
+    assert_non_null(strstr(w.text, "has not arrived"));
+    share_tensors(b, 2);
+    assert_int_equal(kit_move(b, &w), FM_OK);
+    fm_buf_release(&pack);
+    fm_tree_free(tree);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
 TEST(what_no_travelling_ref_reaches_is_not_given_away)
 {
     char *here;
@@ -639,6 +670,41 @@ TEST(a_version_without_its_tensors_moves_no_ref)
     fm_buf_release(&pack);
     kit_close(a, here);
     kit_close(b, there);
+}
+
+/* What was looked at for one ref that cannot move does not count for the next one. */
+TEST(versions_that_share_a_missing_tensor_move_no_ref)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid one = kit_branch(a, "one", NULL, 3), two, want[2];
+    fm_tree *tree;
+    fm_ref_wish w[3];
+    fm_buf pack;
+
+    tk_ok(fm_version_tree(a, &tree, &one));
+    two = kit_commit(a, tree, "the same tree", NULL, 0, KIT_TIME + 9);
+    tk_ok(fm_ref_update(a, "refs/heads/two", &two, NULL, "made"));
+    want[0] = one;
+    want[1] = two;
+    kit_send(a, &pack, want, 2, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), pack.len));
+    w[0] = kit_wish("refs/heads/one", &one, NULL);
+    w[1] = kit_wish("refs/heads/two", &two, NULL);
+    w[2] = kit_wish("refs/heads/again", &one, NULL);
+    tk_ok(fm_refs_move(b, w, 3, false, "push"));
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(w[i].status, FM_EBASE);
+    fm_tree_free(kit_model(b, 3, 1, 3));
+    tk_ok(fm_refs_move(b, w, 3, false, "push"));
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(w[i].status, FM_OK);
+    fm_buf_release(&pack);
+    fm_tree_free(tree);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
 }
 
 /* Exit code 1: won, 2: lost by conflict. */
@@ -1469,6 +1535,7 @@ int main(void)
         cmocka_unit_test(a_version_that_arrives_twice_is_fine),
         cmocka_unit_test(a_merge_and_an_annotated_tag_travel),
         cmocka_unit_test(what_a_recipe_names_travels_with_its_history),
+        cmocka_unit_test(a_named_version_that_is_not_whole_moves_no_ref),
         cmocka_unit_test(what_no_travelling_ref_reaches_is_not_given_away),
         cmocka_unit_test(a_sender_stops_where_its_callback_fails_or_it_is_asked_to),
         cmocka_unit_test(haves_are_the_tips_and_older_ones_at_growing_distances),
@@ -1479,6 +1546,7 @@ int main(void)
         cmocka_unit_test(tags_stay_and_remote_tracking_refs_follow),
         cmocka_unit_test(names_that_do_not_travel_are_refused),
         cmocka_unit_test(a_version_without_its_tensors_moves_no_ref),
+        cmocka_unit_test(versions_that_share_a_missing_tensor_move_no_ref),
         cmocka_unit_test(of_many_movers_at_once_one_wins),
         cmocka_unit_test(notes_of_two_clones_become_the_same_union),
         cmocka_unit_test(notes_that_plain_git_fanned_out_are_read),
