@@ -4,7 +4,7 @@
 
 #include "store/lease/doomed.h"
 #include "store/lease/lease.h"
-#include "tests/kit/exchange_kit.h"
+#include "tests/kit/versions_kit.h"
 #include "tests/kit/lineage_kit.h"
 
 static fm_gc_report collect(fm_repo *r, const char *prune, bool dry)
