@@ -82,7 +82,7 @@ static fm_status open_chain(fm_intake *in)
     }
     r.depth = r.parent_count ? FMS_CHAIN_MAX : 0;
     FM_TRY(fms_chain_from(&in->chain, in->store, &r, &staged));
-    in->has_chain = true;
+    in->has_chain = in->chain.own_unchecked = true;
     in->depth = in->r.depth;
     for (uint32_t k = 0; k < r.parent_count; k++)
         in->depth = FM_MAX(in->depth, in->chain.link[in->chain.more[0].parent[k]].depth + 1);
@@ -112,9 +112,9 @@ typedef struct batch {
     fm_intake *in;
     uint32_t first, count;
     uint64_t hash_to; /* 0: nothing is hashed */
-    atomic_uint next; /* 0: the digest of the file; n: leaf first + n - 1 */
+    atomic_uint next; /* 0: the digest of the file; n: the nth pair of leaves */
     pthread_mutex_t mutex;
-    uint32_t bad; /* the lowest leaf with a fault */
+    uint32_t bad; /* the lowest of these with a fault */
     fm_status rc;
     fm_error_state text;
 } batch;
@@ -130,6 +130,35 @@ static void note_bad(batch *b, uint32_t n, fm_status rc)
     pthread_mutex_unlock(&b->mutex);
 }
 
+static fm_status wrong_leaf(const fm_intake *in, uint32_t leaf)
+{
+    char hex[FM_HEX_CHARS + 1];
+    fm_digest_hex(&in->r.id, hex);
+    return fm_fail(FM_ECORRUPT, "object %s, leaf %u: the bytes do not match their digest", hex,
+                   leaf);
+}
+
+/* Decodes two leaves, or the last one, and takes their digests at once, which costs little more
+ * than one. */
+static fm_status check_pair(const fm_intake *in, uint32_t leaf, uint32_t count, unsigned worker)
+{
+    fm_digest got[2], want;
+    fm_span bytes[2] = {{NULL, 0}, {NULL, 0}};
+    for (uint32_t k = 0; k < count; k++) {
+        uint8_t *to = in->leaf[worker] + (size_t)k * FM_LEAF_BYTES;
+        FM_TRY(fms_chain_leaf(&in->chain, in->coder[worker], leaf + k, to));
+        bytes[k] = fm_span_of(to, fms_leaf_bytes(in->r.bytes, leaf + k));
+    }
+    FM_TRY(count == 2 ? fm_sha256_two(got, bytes[0], bytes[1])
+                      : fm_sha256(got, bytes[0].data, bytes[0].len));
+    for (uint32_t k = 0; k < count; k++) {
+        fms_leaf_digest(&in->r, leaf + k, &want);
+        if (!fm_digest_eq(&got[k], &want))
+            return wrong_leaf(in, leaf + k);
+    }
+    return FM_OK;
+}
+
 static fm_status run_lane(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     batch *b = ctx;
@@ -139,10 +168,10 @@ static fm_status run_lane(void *ctx, size_t begin, size_t end, unsigned worker)
     for (;;) {
         const uint32_t n = atomic_fetch_add(&b->next, 1);
         fm_status rc = FM_OK;
-        if (n > b->count)
+        if (n > (b->count + 1) / 2)
             return FM_OK;
         if (n > 0)
-            rc = fms_chain_leaf(&in->chain, in->coder[worker], b->first + n - 1, in->leaf[worker]);
+            rc = check_pair(in, b->first + 2 * (n - 1), FM_MIN(2u, b->count - 2 * (n - 1)), worker);
         else if (b->hash_to > in->file.hashed)
             rc = fms_incoming_hash(&in->file, b->hash_to);
         if (rc != FM_OK)

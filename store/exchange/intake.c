@@ -27,7 +27,7 @@ static fm_status new_workers(fm_intake *in)
     if (!in->coder || !in->leaf)
         return FM_ENOMEM;
     for (unsigned i = 0; i < in->threads; i++) {
-        in->leaf[i] = fm_malloc(FM_LEAF_BYTES);
+        in->leaf[i] = fm_malloc((size_t)2 * FM_LEAF_BYTES);
         FM_TRY(in->leaf[i] ? fms_store_coder(in->store, &in->coder[i]) : FM_ENOMEM);
     }
     return FM_OK;

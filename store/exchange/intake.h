@@ -16,7 +16,7 @@ FM_BEGIN_DECLS
 #define FMS_INCOMING_RECORDS_MAX 262144u            /* or has so many records */
 /* A coder writes a leaf raw where nothing is smaller; more than this no record has to store. */
 #define FMS_INCOMING_STORED_MAX(bytes) (2 * (bytes) + 65536u)
-enum { FMS_INTAKE_THREADS_MAX = 12, FMS_INTAKE_LEAVES_PER_THREAD = 8 };
+enum { FMS_INTAKE_THREADS_MAX = 12, FMS_INTAKE_LEAVES_PER_THREAD = 4 };
 
 /* The file that is being filled; all zeros: there is none. */
 typedef struct fms_incoming {
@@ -41,7 +41,7 @@ struct fm_intake {
     fm_pool *pool;
     unsigned threads;
     fms_coder **coder; /* one per thread */
-    uint8_t **leaf;    /* likewise, FM_LEAF_BYTES */
+    uint8_t **leaf;    /* likewise, room for two leaves */
     fms_incoming file;
     uint64_t roll_bytes; /* FMS_INCOMING_ROLL_BYTES; tests set less */
     /* the record that arrives */

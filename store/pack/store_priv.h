@@ -97,6 +97,7 @@ typedef struct fms_chain {
     size_t link_cap, more_cap;
     fms_leaf_cache *cache; /* NULL: no recipe, and no fms_chain_keep */
     bool unchecked;        /* digests of leaves are not compared: FM_RANGE_UNCHECKED */
+    bool own_unchecked;    /* those of the object itself are not: the caller compares them */
 } fms_chain;
 
 /* Gives records that are not stored yet; FM_ENOTFOUND: it is none of them. One of the two is set:

@@ -408,7 +408,7 @@ TEST(a_wrong_leaf_is_named_and_ends_the_writing)
     b.data[fm_get_u32(b.data + 8) + FM_LEAF_BYTES + 5] ^= 1;
     fm_intake *in = intake(to.s);
     const unsigned threads = in->threads;
-    in->threads = 1; /* a batch is eight leaves */
+    in->threads = 1; /* a batch is less than the leaves that come first */
     tk_ok(fm_intake_begin(in, &big.info[0], 0));
     tk_ok(fm_intake_bytes(in, b.data, (size_t)9 << 20));
     char *path = the_file(to.root);
