@@ -407,7 +407,7 @@ static fm_status check_forward(fm_repo *r, const fm_ref_wish *w, const git_oid *
 static fm_status move_locked(fm_repo *r, const fm_ref_wish *w, const git_oid *to,
                              const char *reflog)
 {
-    git_oid now;
+    git_oid now = {{0}};
     bool exists = false, changed;
     FM_TRY(fml_ref_peek(r, &now, &exists, w->name));
 
@@ -423,7 +423,7 @@ static fm_status move_locked(fm_repo *r, const fm_ref_wish *w, const git_oid *to
 
 static fm_status delete_ref(fm_repo *r, const fm_ref_wish *w)
 {
-    git_oid now;
+    git_oid now = {{0}};
     fm_oid at;
     bool exists = false;
     FM_TRY(fml_ref_peek(r, &now, &exists, w->name));
