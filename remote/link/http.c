@@ -46,7 +46,8 @@ typedef struct http {
     credentials key;
     fm_buf message;
     step at;
-    bool asked; /* a message was sent before */
+    bool asked;   /* a message was sent before */
+    bool streams; /* this one is sent as it is made */
     pthread_t thread;
     bool running;
 
@@ -313,7 +314,7 @@ static fm_status post(http *l, const char *session)
         q.user = k->helped.user ? k->helped.user : "";
         q.password = k->helped.password;
     }
-    if (l->at == STREAM) {
+    if (l->streams) {
         q.send = give_body;
         q.send_bytes = FMR_HTTP_ANY;
     } else {
@@ -350,7 +351,7 @@ static fm_status ask(http *l)
     while (again) {
         FM_TRY(post(l, session));
         again = false;
-        if (l->answer.status == 401 && l->at != STREAM)
+        if (l->answer.status == 401 && !l->streams)
             FM_TRY(next_credentials(l, &again));
     }
     FM_TRY(check_answer(l));
@@ -374,11 +375,12 @@ static void *exchange(void *arg)
 
 /* ==== the stream ==== */
 
-static fm_status begin(http *l, step at)
+static fm_status begin(http *l, bool streams)
 {
     if (l->asked && strcmp(l->session, NEW_SESSION) == 0)
         return fm_fail(FM_ECORRUPT, "%s: takes a push and gives it no session", l->url->text);
-    l->at = at;
+    l->at = streams ? STREAM : TURNED;
+    l->streams = streams;
     l->asked = true;
     l->over = l->up_ended = false;
     l->rc = FM_OK;
@@ -455,7 +457,7 @@ static fm_status write_some(void *ctx, const void *data, size_t len)
         return fm_buf_ok(&l->message);
     }
     if (l->at == GATHER) {
-        FM_TRY(begin(l, STREAM));
+        FM_TRY(begin(l, true));
         FM_TRY(push(l, l->message.data, l->message.len));
     }
     return push(l, data, len);
@@ -465,10 +467,11 @@ static fm_status turn(void *ctx)
 {
     http *l = ctx;
     if (l->at == GATHER) {
-        FM_TRY(begin(l, GATHER));
+        FM_TRY(begin(l, false));
     } else if (l->at == STREAM) {
         (void)pthread_mutex_lock(&l->lock);
         l->up_ended = true;
+        l->at = TURNED;
         (void)pthread_cond_broadcast(&l->change);
         (void)pthread_mutex_unlock(&l->lock);
     }
