@@ -187,7 +187,7 @@ static fm_status redirected(const http *l)
         fmr_url_shown(&shown, text);
     const size_t tail = strlen(FM_REMOTE_WIRE_PATH);
     if (shown.len > tail && memcmp(shown.data + shown.len - tail, FM_REMOTE_WIRE_PATH, tail) == 0)
-        shown.len -= tail;
+        shown.data[shown.len -= tail] = '\0';
     const bool web =
         text && (strncasecmp(text, "http://", 7) == 0 || strncasecmp(text, "https://", 8) == 0);
     fm_status rc =

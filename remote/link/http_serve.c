@@ -259,10 +259,15 @@ static fm_status write_answer(void *ctx, const void *data, size_t len)
     return rc;
 }
 
-/* A failure that the wire told is no failure of the request. */
+/* A failure that the wire told is no failure of the request; one before that is a body that begins
+ * with no message. */
 static fm_status outcome(const request *q, fm_status rc)
 {
-    return q->begun && !q->failed ? FM_OK : rc;
+    if (q->failed || rc == FM_OK)
+        return rc;
+    if (q->begun)
+        return FM_OK;
+    return rc == FM_ECORRUPT || rc == FM_EIO ? FM_EINVAL : rc;
 }
 
 /* *good: the message was answered, and another may follow. */
