@@ -202,7 +202,7 @@ int cmd_serve(cli *c, int argc, char **argv)
     fm_buf key;
     bool plan = false, remote = false, remote_write = false;
     fm_remote_web *web = NULL;
-    fm_site sites[2] = {{.prefix = NULL}, {.prefix = NULL}};
+    fm_server_site sites[2] = {{.prefix = NULL}, {.prefix = NULL}};
     fm_server *server = NULL;
     const opt_spec table[] = {
         {0, "port", OPT_UINT, "N", "0 = any free one (8080)", &port},
@@ -275,7 +275,7 @@ int cmd_serve(cli *c, int argc, char **argv)
         rc = fm_remote_web_new(&web, fm_repo_path(k.repo), remote_write);
     if (rc == FM_OK) {
         if (web)
-            sites[0] = (fm_site){.prefix = FM_REMOTE_WIRE_PATH,
+            sites[0] = (fm_server_site){.prefix = FM_REMOTE_WIRE_PATH,
                                  .methods = "POST, DELETE",
                                  .writes = remote_write,
                                  .ctx = web,

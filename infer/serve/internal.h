@@ -22,7 +22,7 @@ FM_BEGIN_DECLS
 
 typedef struct fmi_job fmi_job;
 typedef struct fmi_site_load {
-    const fm_site *site;
+    const fm_server_site *site;
     atomic_uint running; /* threads that answer */
 } fmi_site_load;
 
@@ -272,12 +272,12 @@ void fmi_http_stop(fm_server *s);
 
 #define FMI_SITES_MAX 8u
 
-FM_CHECKED fm_status fmi_sites_init(fm_server *s, const fm_site *sites);
+FM_CHECKED fm_status fmi_sites_init(fm_server *s, const fm_server_site *sites);
 void fmi_sites_end(fm_server *s);  /* requests under way end with FM_ECANCELLED; no other begins */
 void fmi_sites_wait(fm_server *s); /* as end, and waits for their threads */
 /* HTTP threads. NULL: no site has this address. */
 fmi_site_load *fmi_site_of(fm_server *s, const char *url);
-bool fmi_site_takes(const fm_site *site, const char *method);
+bool fmi_site_takes(const fm_server_site *site, const char *method);
 /* Begins the callback's thread. False: it sets a fault. */
 bool fmi_site_begin(fmi_job *j, const char *url, const char *method);
 /* A piece of the body; *len becomes what is left of it, with the connection suspended if that is

@@ -24,7 +24,7 @@ typedef struct pair {
 
 struct fm_site_call {
     fmi_job *job;
-    const fm_site *site;
+    const fm_server_site *site;
     char *method;
     const char *path; /* within url */
     char *url;
@@ -273,7 +273,7 @@ fmi_site_load *fmi_site_of(fm_server *s, const char *url)
     return NULL;
 }
 
-bool fmi_site_takes(const fm_site *site, const char *method)
+bool fmi_site_takes(const fm_server_site *site, const char *method)
 {
     const size_t n = strlen(method);
     for (const char *p = site->methods; *p; p += strspn(p, ", ")) {
@@ -460,10 +460,10 @@ void fmi_site_free(fm_site_call *c)
 
 /* ==== the server ==== */
 
-fm_status fmi_sites_init(fm_server *s, const fm_site *sites)
+fm_status fmi_sites_init(fm_server *s, const fm_server_site *sites)
 {
     for (size_t n = 0; sites && sites[n].prefix; n++) {
-        const fm_site *site = &sites[n];
+        const fm_server_site *site = &sites[n];
         if (n + 1 >= FMI_SITES_MAX || site->prefix[0] != '/' || !site->methods || !site->answer)
             return fm_fail(FM_EINVAL, "server: a site lacks something, or there are too many");
         if (site->writes && !s->opts.api_key)

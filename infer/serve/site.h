@@ -18,7 +18,7 @@ FM_BEGIN_DECLS
 
 typedef struct fm_site_call fm_site_call; /* one request and its answer */
 
-typedef struct fm_site {
+typedef struct fm_server_site {
     const char *prefix;  /* "/fmstore/"; NULL ends an array of sites. The first that fits answers */
     const char *methods; /* "GET, HEAD": others get 405 */
     bool writes;         /* requests may change something: such a server must have an API key */
@@ -28,7 +28,7 @@ typedef struct fm_site {
      * fits and the error's text; after it, the connection is cut, so that the client sees that the
      * answer is not whole. */
     fm_status (*answer)(void *ctx, fm_site_call *call);
-} fm_site;
+} fm_server_site;
 
 /* What was asked; valid until the callback returns. NULL: there is no such header or argument. */
 const char *fm_site_method(const fm_site_call *c);

@@ -142,7 +142,7 @@ static fm_status answer(void *ctx, fm_site_call *c)
     return fm_fail(FM_ENOTFOUND, "there is no '%s' on this site", path);
 }
 
-static const fm_site sites[] = {
+static const fm_server_site sites[] = {
     {"/site/", "GET, HEAD, PUT", false, 3, &family, answer},
     {.prefix = NULL},
 };
@@ -316,7 +316,7 @@ TEST(keys_and_pages_are_checked)
     fm_server *none = NULL;
     fm_engine *e = ik_engine(1, 8);
     fm_server_opts o = sk_opts(&family);
-    fm_site writes[2] = {sites[0], sites[1]};
+    fm_server_site writes[2] = {sites[0], sites[1]};
     writes[0].writes = true;
     o.sites = writes;
     tk_fails(fm_server_new(&none, e, &o), FM_EINVAL, "needs an API key");
