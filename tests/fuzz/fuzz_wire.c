@@ -7,8 +7,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static fm_repo *repo;
-static char *dir;
+static fm_repo *repo; /* at dir, a copy of the one at first; NULL: it was changed */
+static char *first, *dir;
 
 static fm_status fold(void *ctx, const char *name, const fm_oid *oid, const fm_oid *peeled)
 {
@@ -28,12 +28,16 @@ static uint64_t refs_now(void)
     return sum;
 }
 
-static void drop_repo(void)
+static void need_repo(void)
 {
-    fm_repo_close(repo);
-    fm_assert(fm_remove_tree(dir) == FM_OK);
-    fm_free(dir);
-    repo = NULL;
+    if (repo)
+        return;
+    if (!first) {
+        fm_repo_close(wk_repo(&first));
+        dir = tk_scratch();
+    }
+    kit_copy_tree(first, dir);
+    fm_assert(fm_repo_open(&repo, dir) == FM_OK);
 }
 
 static void write_seeds(const char *folder)
@@ -46,9 +50,8 @@ static void write_seeds(const char *folder)
     wk_loop_release(&l);
     kit_close(near, near_dir);
     near = wk_repo(&near_dir);
-    fm_repo *far = repo;
     char *far_dir;
-    far = kit_repo(&far_dir);
+    fm_repo *far = kit_repo(&far_dir);
     wk_talk(&l, near, far, FMR_WRITE);
     wk_seed(folder, "push", 1, &l.said);
     wk_loop_release(&l);
@@ -62,8 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         setenv("TMPDIR", "/dev/shm", 1);
     if (size == 0)
         return 0;
-    if (!repo)
-        repo = wk_repo(&dir);
+    need_repo();
     const char *folder = getenv("FUZZ_WIRE_SEEDS");
     if (folder)
         write_seeds(folder);
@@ -80,8 +82,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fm_buf_release(&side.to);
     fm_assert(service == FMR_WRITE || refs_now() == before);
     if (refs_now() != before) {
+        fm_repo_close(repo);
+        repo = NULL;
         wk_sound(dir);
-        drop_repo();
     }
     return 0;
 }

@@ -50,8 +50,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *folder = getenv("FUZZ_WIRE_SEEDS");
     if (folder)
         write_seeds(folder);
+    if (!dir)
+        dir = tk_scratch();
     if (!to)
-        to = kit_repo(&dir);
+        fm_assert(fm_repo_init(dir, true) == FM_OK && fm_repo_open(&to, dir) == FM_OK);
     const fmr_service service = data[0] & 1 ? FMR_WRITE : FMR_READ;
     const fm_status rc = converse(fm_span_of(data + 1, size - 1), to, service);
     if (rc != FM_OK)
@@ -61,7 +63,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fm_repo_close(to);
     wk_sound(dir);
     fm_assert(fm_remove_tree(dir) == FM_OK);
-    fm_free(dir);
     to = NULL;
     return 0;
 }
