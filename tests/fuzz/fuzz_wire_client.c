@@ -28,7 +28,7 @@ static fm_status converse(fm_span answers, fm_repo *to, fmr_service service)
     wk_bytes side = {.from = answers};
     fmr_far *far = NULL;
     fm_buf_init(&side.to, (size_t)256 << 20);
-    const fmr_stream stream = {&side, wk_read, wk_write, NULL};
+    const fmr_stream stream = {&side, wk_read_frame, wk_write, NULL};
     fm_status rc = fmr_client_new(&far, &stream, NULL, "the far side", service);
     FM_THEN(rc, service == FMR_WRITE ? wk_push(far, full) : wk_fetch(far, to));
     if (far)

@@ -26,6 +26,15 @@ static inline fm_status wk_read(void *ctx, void *dst, size_t cap, size_t *got)
     return FM_OK;
 }
 
+/* A frame at a time: a client that finds more than an answer refuses it. */
+static inline fm_status wk_read_frame(void *ctx, void *dst, size_t cap, size_t *got)
+{
+    wk_bytes *b = ctx;
+    const size_t left = b->from.len - b->at;
+    const size_t frame = left < 5 ? left : (size_t)fm_get_u32(b->from.data + b->at) + 5;
+    return wk_read(b, dst, FM_MIN(cap, frame), got);
+}
+
 static inline fm_status wk_write(void *ctx, const void *data, size_t len)
 {
     wk_bytes *b = ctx;
