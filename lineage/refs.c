@@ -243,7 +243,11 @@ fm_status fml_head_mend(fm_repo *r, bool *changed)
     }
     if (rc < 0 || !branch)
         goto done;
-    code = git_reference_symbolic_create(&made, r->git, "HEAD", branch, 1, NULL);
+    for (unsigned step = 0;; step++) {
+        code = git_reference_symbolic_create(&made, r->git, "HEAD", branch, 1, NULL);
+        if (code != GIT_ELOCKED || !wait_lock(r, "HEAD", step))
+            break;
+    }
     if (code < 0)
         rc = fml_git_fail(code, "cannot point HEAD to '%s'", branch);
     else

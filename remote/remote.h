@@ -20,6 +20,9 @@ typedef struct fm_remote_opts {
     bool write;          /* for push */
     const char *ssh;     /* the command in the place of ssh; NULL: $GIT_SSH_COMMAND, else ssh */
     const char *program; /* fmstore at the other end of ssh; NULL: "fmstore" */
+    /* Certificates to trust in the place of the system's (PEM). NULL: $GIT_SSL_CAINFO, else git's
+     * http.sslCAInfo, else the system's. */
+    const char *ca_file;
 } fm_remote_opts;
 /* FM_EINVAL: no URL; FM_ENOTFOUND: no repository is there; FM_EREFUSED: it cannot be written;
  * FM_EVERSION: it speaks a newer protocol; FM_EIO: it cannot be reached. */

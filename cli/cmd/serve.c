@@ -5,6 +5,7 @@
 #include "cli/ops/base/ranks.h"
 #include "cli/report/plan_ranks.h"
 #include "infer/serve/server.h"
+#include "remote/serve.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
@@ -100,6 +101,41 @@ static fm_status read_key(const char *path, fm_buf *key)
     return FM_OK;
 }
 
+/* ---- this repository as a remote ---- */
+
+static fm_status read_body(void *ctx, void *dst, size_t cap, size_t *got)
+{
+    return fm_site_read(ctx, dst, cap, got);
+}
+
+static fm_status begin_answer(void *ctx, unsigned status, const char *session)
+{
+    FM_TRY(fm_site_set(ctx, "Content-Type", FM_REMOTE_WIRE_TYPE));
+    FM_TRY(fm_site_set(ctx, "Cache-Control", "no-store"));
+    FM_TRY(fm_site_set(ctx, "X-Accel-Buffering", "no"));
+    if (session)
+        FM_TRY(fm_site_set(ctx, FM_REMOTE_SESSION, session));
+    return fm_site_begin(ctx, status, status == 204 ? 0 : FM_SITE_UNKNOWN);
+}
+
+static fm_status write_answer(void *ctx, const void *data, size_t len)
+{
+    return fm_site_write(ctx, data, len);
+}
+
+static fm_status answer_remote(void *web, fm_site_call *call)
+{
+    if (*fm_site_path(call))
+        return fm_fail(FM_ENOTFOUND, "there is nothing below " FM_REMOTE_WIRE_PATH);
+    const fm_remote_exchange x = {.session = fm_site_header(call, FM_REMOTE_SESSION),
+                                  .ends = strcmp(fm_site_method(call), "DELETE") == 0,
+                                  .ctx = call,
+                                  .read = read_body,
+                                  .begin = begin_answer,
+                                  .write = write_answer};
+    return fm_remote_web_answer(web, &x);
+}
+
 static void hung(void *server, const char *text)
 {
     fm_server_abandon(server, text);
@@ -164,7 +200,9 @@ int cmd_serve(cli *c, int argc, char **argv)
     opt_list pins = {.count = 0};
     size_t n;
     fm_buf key;
-    bool plan = false;
+    bool plan = false, remote = false, remote_write = false;
+    fm_remote_web *web = NULL;
+    fm_server_site sites[2] = {{.prefix = NULL}, {.prefix = NULL}};
     fm_server *server = NULL;
     const opt_spec table[] = {
         {0, "port", OPT_UINT, "N", "0 = any free one (8080)", &port},
@@ -185,6 +223,9 @@ int cmd_serve(cli *c, int argc, char **argv)
         {0, "weights-memory", OPT_UINT, "MIB",
          "most memory for weights, 0 = no bound (half of the machine's)", &weights},
         {0, "pin", OPT_LIST, "REV", "keep this version in memory; may be given again", &pins},
+        {0, "remote", OPT_FLAG, NULL, "clone and fetch may come from here, by this server's URL",
+         &remote},
+        {0, "remote-write", OPT_FLAG, NULL, "push too; wants --api-key-file", &remote_write},
         {0, "plan", OPT_FLAG, NULL,
          "say what each of --ranks would hold of the model, in how many --stages, and serve "
          "nothing",
@@ -212,6 +253,9 @@ int cmd_serve(cli *c, int argc, char **argv)
                                    (unsigned long long)limits[i].most);
     c->weight_bytes_max = weights * MIB;
     c->kv_bytes_max = kv == NOT_GIVEN ? 0 : kv * MIB;
+    if (remote_write && !key_file)
+        return cli_usage_error(c, "--remote-write wants --api-key-file FILE: whoever has the key "
+                                  "may push");
     if (plan && n != 1)
         return cli_usage_error(c, "--plan wants one REV");
     if (plan)
@@ -227,7 +271,16 @@ int cmd_serve(cli *c, int argc, char **argv)
     FM_THEN(rc, fm_ops_engine(c));
     if (rc == FM_OK && key_file)
         rc = read_key(key_file, &key);
+    if (rc == FM_OK && (remote || remote_write))
+        rc = fm_remote_web_new(&web, fm_repo_path(k.repo), remote_write);
     if (rc == FM_OK) {
+        if (web)
+            sites[0] = (fm_server_site){.prefix = FM_REMOTE_WIRE_PATH,
+                                 .methods = "POST, DELETE",
+                                 .writes = remote_write,
+                                 .ctx = web,
+                                 .answer = answer_remote};
+        opts.sites = sites;
         opts.port = (uint16_t)port;
         opts.max_running = (uint32_t)max_running;
         opts.api_key = key_file ? fm_buf_cstr(&key) : NULL;
@@ -239,6 +292,9 @@ int cmd_serve(cli *c, int argc, char **argv)
         bool v6 = strchr(opts.host, ':') != NULL;
         printf("serving on http://%s%s%s:%u  (Ctrl-C stops)\n", v6 ? "[" : "", opts.host,
                v6 ? "]" : "", fm_server_port(server));
+        if (web)
+            printf("a remote at that URL, to %s\n",
+                   remote_write ? "fetch from and push to" : "fetch from");
         fflush(stdout);
         if (!key_file && !fm_server_local(server))
             fprintf(stderr,
@@ -248,6 +304,7 @@ int cmd_serve(cli *c, int argc, char **argv)
         rc = fm_server_run(server, &cli_interrupted);
     }
     fm_server_free(server);
+    fm_remote_web_free(web);
     fm_repo_close(k.repo);
     fm_buf_release(&key);
     return cli_exit(rc);

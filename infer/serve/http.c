@@ -37,17 +37,25 @@ static void add_header(struct MHD_Response *r, const char *name, const char *val
     (void)MHD_add_response_header(r, name, value);
 }
 
+static const char *methods_of(const fmi_job *j)
+{
+    if (j->route == FMI_ROUTE_SITE)
+        return j->site->site->methods;
+    return j->route >= FMI_ROUTE_COMPLETIONS ? "POST" : "GET, HEAD";
+}
+
 static enum MHD_Result queue_response(fmi_job *j, unsigned code, struct MHD_Response *r,
                                       const char *type)
 {
     if (!r)
         return MHD_NO;
-    add_header(r, "Content-Type", type);
+    if (type)
+        add_header(r, "Content-Type", type);
     add_header(r, "X-Request-Id", j->id);
     if (code == 401)
         add_header(r, "WWW-Authenticate", "Bearer");
     if (code == 405)
-        add_header(r, "Allow", j->route >= FMI_ROUTE_COMPLETIONS ? "POST" : "GET, HEAD");
+        add_header(r, "Allow", methods_of(j));
     if (code == 503)
         add_header(r, "Retry-After", "1");
     if (j->close || atomic_load(&j->server->refusing))
@@ -239,8 +247,25 @@ static enum MHD_Result send_metrics(fmi_job *j)
     return send_buf(j, 200, &text, "text/plain; version=0.0.4; charset=utf-8");
 }
 
+static enum MHD_Result send_site(fmi_job *j)
+{
+    struct MHD_Response *r = NULL;
+    unsigned status = 0;
+    switch (fmi_site_asked(j, &status, &r)) {
+    case FMI_SITE_WAITS:
+        return MHD_YES;
+    case FMI_SITE_ANSWERS:
+        return queue_response(j, status, r, NULL);
+    case FMI_SITE_FAILED:
+        break;
+    }
+    return send_fault(j);
+}
+
 static enum MHD_Result after_read(fmi_job *j)
 {
+    if (j->call)
+        return send_site(j);
     if (j->fault.http)
         return send_fault(j);
     switch (j->route) {
@@ -256,6 +281,7 @@ static enum MHD_Result after_read(fmi_job *j)
     case FMI_ROUTE_EMBEDDINGS:
         parse(j);
         return j->fault.http ? send_fault(j) : hand_over(j, FMI_FIND);
+    case FMI_ROUTE_SITE:
     case FMI_ROUTE_NONE:
         break;
     }
@@ -388,12 +414,13 @@ static void check_head(fmi_job *j, const char *url, const char *method)
     char text[256];
     bool post = j->route >= FMI_ROUTE_COMPLETIONS;
     bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    bool site = j->route == FMI_ROUTE_SITE, changes = site ? !get : post;
     if (atomic_load(&j->server->refusing))
         fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
     else if (!host_fits(j))
         fmi_job_fail(j, 403, "foreign_host", NULL,
                      "this server is for this machine alone; its Host header must say so");
-    else if (post && !j->server->opts.api_key && !fmi_origin_fits(j->conn))
+    else if (changes && !j->server->opts.api_key && !fmi_origin_fits(j->conn))
         fmi_job_fail(j, 403, "foreign_origin", NULL,
                      "web pages of other sites may not ask here; behind a proxy, let it pass the "
                      "Host header on or set an API key");
@@ -403,13 +430,16 @@ static void check_head(fmi_job *j, const char *url, const char *method)
     if (j->route == FMI_ROUTE_NONE) {
         (void)snprintf(text, sizeof(text), "there is nothing at %.200s", url);
         fmi_job_fail(j, 404, "unknown_url", NULL, text);
-    } else if (post ? strcmp(method, "POST") != 0 : !get) {
-        (void)snprintf(text, sizeof(text), "this address takes %s", post ? "POST" : "GET");
+    } else if (site ? !fmi_site_takes(j->site->site, method)
+                    : post ? strcmp(method, "POST") != 0
+                           : !get) {
+        (void)snprintf(text, sizeof(text), "this address takes %s",
+                       site ? j->site->site->methods : post ? "POST" : "GET");
         fmi_job_fail(j, 405, "method_not_allowed", NULL, text);
     } else if (post && !type_fits(j)) {
         fmi_job_fail(j, 415, "unsupported_media_type", NULL, "send application/json");
     }
-    if (too_long(j))
+    if (!site && too_long(j))
         fail_too_long(j);
 }
 
@@ -445,6 +475,8 @@ static fmi_job *job_new(fm_server *s, struct MHD_Connection *conn, const char *u
     j->begun = fm_now_s();
     j->created = (int64_t)time(NULL);
     j->route = route_of(url);
+    if (j->route == FMI_ROUTE_NONE && (j->site = fmi_site_of(s, url)))
+        j->route = FMI_ROUTE_SITE;
     fm_buf_init(&j->body, s->opts.max_body_bytes);
     fm_buf_init(&j->out, 0);
     make_id(j);
@@ -500,11 +532,18 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char
             j->close = true;
             return send_fault(j);
         }
+        bool refused = j->fault.http != 0;
+        if (j->site && !refused)
+            refused = !fmi_site_begin(j, url, method);
         /* A client that waits with its body (Expect) gets the refusal before it sends the body. */
-        return j->fault.http && header(j, "Expect") ? send_fault(j) : MHD_YES;
+        return refused && header(j, "Expect") ? send_fault(j) : MHD_YES;
     }
     if (*upload_len) {
         size_t n = *upload_len;
+        if (j->call) {
+            fmi_conns_body(&j->server->conns, conn, n);
+            return fmi_site_body(j, upload, upload_len) ? MHD_YES : MHD_NO;
+        }
         *upload_len = 0;
         return take_body(j, upload, n);
     }
@@ -526,6 +565,8 @@ static void completed(void *cls, struct MHD_Connection *conn, void **con_cls,
     /* A client whose answer was sent in full has not left. */
     j->gone = j->gone || how != MHD_REQUEST_TERMINATED_COMPLETED_OK || j->left > 0;
     j->suspended = false;
+    if (j->call)
+        fmi_site_left(j);
     (void)pthread_mutex_unlock(&j->lock);
     fmi_job_unref(j);
     atomic_fetch_sub(&s->open_jobs, 1);

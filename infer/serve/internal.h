@@ -15,11 +15,16 @@
 #include "infer/serve/mhd.h"
 #include "infer/serve/openai.h"
 #include "infer/serve/server.h"
+#include "infer/serve/site.h"
 #include "store/base/os/clock.h"
 
 FM_BEGIN_DECLS
 
 typedef struct fmi_job fmi_job;
+typedef struct fmi_site_load {
+    const fm_server_site *site;
+    atomic_uint running; /* threads that answer */
+} fmi_site_load;
 
 /* ---- metrics.c ---- */
 
@@ -151,6 +156,7 @@ typedef enum fmi_route {
     FMI_ROUTE_METRICS,
     FMI_ROUTE_MODELS,
     FMI_ROUTE_MODEL,
+    FMI_ROUTE_SITE,
     FMI_ROUTE_COMPLETIONS,
     FMI_ROUTE_CHAT,
     FMI_ROUTE_EMBEDDINGS
@@ -186,6 +192,8 @@ struct fmi_job {
     double found;    /* when its model was found; monotonic seconds */
     fmi_route route;
     char *name; /* of GET /v1/models/{name} */
+    fmi_site_load *site; /* of its address; NULL: none */
+    fm_site_call *call;         /* set before its thread begins */
     bool close; /* the connection ends with the answer */
 
     fm_buf body; /* HTTP side, while reading */
@@ -260,6 +268,28 @@ fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from,
 FM_CHECKED fm_status fmi_http_start(fm_server *s);
 void fmi_http_stop(fm_server *s);
 
+/* ---- site.c ---- */
+
+#define FMI_SITES_MAX 8u
+
+FM_CHECKED fm_status fmi_sites_init(fm_server *s, const fm_server_site *sites);
+void fmi_sites_end(fm_server *s);  /* requests under way end with FM_ECANCELLED; no other begins */
+void fmi_sites_wait(fm_server *s); /* as end, and waits for their threads */
+/* HTTP threads. NULL: no site has this address. */
+fmi_site_load *fmi_site_of(fm_server *s, const char *url);
+bool fmi_site_takes(const fm_server_site *site, const char *method);
+/* Begins the callback's thread. False: it sets a fault. */
+bool fmi_site_begin(fmi_job *j, const char *url, const char *method);
+/* A piece of the body; *len becomes what is left of it, with the connection suspended if that is
+ * all of it. False: close the connection. */
+bool fmi_site_body(fmi_job *j, const char *data, size_t *len);
+/* The body is whole. WAITS: the connection is suspended; FAILED: the fault says why. *out NULL
+ * where memory lacks. */
+typedef enum fmi_site_next { FMI_SITE_WAITS, FMI_SITE_FAILED, FMI_SITE_ANSWERS } fmi_site_next;
+fmi_site_next fmi_site_asked(fmi_job *j, unsigned *status, struct MHD_Response **out);
+void fmi_site_left(fmi_job *j); /* lock held: the connection ended */
+void fmi_site_free(fm_site_call *c);
+
 /* ---- server.c ---- */
 
 struct fm_server {
@@ -279,6 +309,8 @@ struct fm_server {
     uint64_t use_clock;
     uint64_t opened; /* loads that succeeded */
     struct fmi_prepare *prepare;
+    fmi_site_load site[FMI_SITES_MAX]; /* those without one follow the others */
+    atomic_bool sites_end;
 
     atomic_bool stop;      /* the server is to end */
     atomic_bool refusing;  /* no new requests */

@@ -48,6 +48,7 @@ void fmi_job_unref(fmi_job *j)
         free_choice(&j->choice[i], i % j->ask.n == 0);
     fm_free(j->choice);
     fm_free(j->name);
+    fmi_site_free(j->call);
     fm_json_free(j->listing);
     fmi_ask_release(&j->ask);
     fm_buf_release(&j->body);

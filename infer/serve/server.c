@@ -85,6 +85,7 @@ fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opt
         return rc;
     }
     rc = fill(s, opts);
+    FM_THEN(rc, fmi_sites_init(s, opts->sites));
     FM_THEN(rc, fm_scheduler_new(&s->scheduler, e, opts->max_running));
     FM_THEN(rc, fmi_loader_start(s));
     FM_THEN(rc, fmi_prepare_start(s));
@@ -204,6 +205,7 @@ static void give_up(fm_server *s)
     fmi_batch_cancel_all(s);
     for (int rounds = 0; working(s) && rounds < 8; rounds++)
         fm_ignore(fmi_batch_step(s), "the cancelled ones end in it");
+    fmi_sites_end(s);
     let_answers_leave(s);
     fm_error_restore(&kept);
 }
@@ -223,6 +225,7 @@ static fm_status wind_up(fm_server *s)
     fmi_batch_cancel_all(s);
     while (rc == FM_OK && working(s))
         rc = fmi_batch_step(s);
+    fmi_sites_end(s);
     let_answers_leave(s);
     return rc;
 }
@@ -261,6 +264,7 @@ void fm_server_free(fm_server *s)
     fm_scheduler_free(s->scheduler); /* running requests end "cancelled" and their jobs resume */
     s->scheduler = NULL;
     fmi_batch_retire_done(s);
+    fmi_sites_wait(s);
     fmi_http_stop(s);
     fmi_loader_stop(s);
     fmi_models_close_all(s);

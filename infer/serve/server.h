@@ -3,6 +3,7 @@
  *
  *   GET  /v1/models   POST /v1/chat/completions   POST /v1/completions   (SSE with "stream")
  *   POST /v1/embeddings          GET  /health                 GET  /metrics (Prometheus text)
+ *   and what its owner answers (site.h)
  *
  * libmicrohttpd's threads only parse, queue and stream; one engine thread (the caller of
  * fm_server_run) owns the engine, resolves names and runs steps; one loading thread reads models
@@ -17,6 +18,7 @@
 #define FM_INFER_SERVE_SERVER_H
 
 #include "infer/infer.h"
+#include "infer/serve/site.h"
 
 FM_BEGIN_DECLS
 
@@ -45,6 +47,7 @@ typedef struct fm_server_opts {
     uint32_t max_tokens;   /* cap and default of a request's max_tokens (cap 4096, default 256) */
     size_t max_body_bytes; /* beyond: 413 (4 MiB) */
     fm_server_catalog catalog;
+    const fm_server_site *sites; /* further addresses, until one without a prefix; borrowed. NULL: none */
 } fm_server_opts;
 fm_server_opts fm_server_defaults(void);
 

@@ -488,7 +488,14 @@ static CURLcode result_of(fmr_http *h)
     return code;
 }
 
-/* Runs the transfer to its end, or until the process is asked to stop. */
+static fm_status go_on(const transfer *t)
+{
+    if (t->q->stopped && t->q->stopped(t->q->ctx))
+        return fm_fail(FM_ECANCELLED, "stopped");
+    return fm_go_on();
+}
+
+/* Runs the transfer to its end, or until it is asked to stop. */
 static fm_status run(transfer *t)
 {
     CURLM *m = t->h->multi;
@@ -501,7 +508,7 @@ static fm_status run(transfer *t)
         code = curl_multi_perform(m, &running);
         if (code != CURLM_OK || !running)
             break;
-        rc = fm_go_on();
+        rc = go_on(t);
         if (rc == FM_OK)
             code = curl_multi_poll(m, NULL, 0, POLL_MS, NULL);
         if (rc != FM_OK || code != CURLM_OK)
@@ -651,7 +658,7 @@ static fm_status pause_before(const transfer *t, unsigned tried)
     const double end = fm_now_s() + FM_MIN(seconds, MAX_PAUSE_S);
     const struct timespec step = {0, 20 * 1000 * 1000};
     while (fm_now_s() < end) {
-        FM_TRY(fm_go_on());
+        FM_TRY(go_on(t));
         (void)nanosleep(&step, NULL);
     }
     return FM_OK;

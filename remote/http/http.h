@@ -43,7 +43,8 @@ typedef struct fmr_request {
     uint64_t send_bytes;  /* FMR_HTTP_ANY: not known (chunked) */
     uint64_t max_bytes;   /* of the answer; more is FM_ELIMIT. 0: 64 MiB */
     fmr_take_fn take;     /* NULL: the answer's body goes to fmr_answer.body */
-    void *ctx;            /* of send and take */
+    void *ctx;            /* of send, take and stopped */
+    bool (*stopped)(void *ctx); /* looked at while it waits; true: FM_ECANCELLED. May be NULL */
     bool no_redirect;     /* the caller looks at a redirect itself */
 } fmr_request;
 

@@ -11,6 +11,7 @@ fm_status fmr_open(fmr_far **out, const fmr_url *url, fmr_service service,
     case FMR_SSH:
         return fmr_open_ssh(out, url, service, opts);
     case FMR_HTTP:
+        return fmr_open_http(out, url, service, opts);
     case FMR_S3:
         break;
     }

@@ -17,7 +17,7 @@ fm_status fm_remote_open(fm_remote **out, const fm_remote_opts *opts)
     fm_remote *m = fm_calloc(1, sizeof *m);
     if (!m)
         return FM_ENOMEM;
-    const fmr_open_opts how = {opts->ssh, opts->program};
+    const fmr_open_opts how = {opts->ssh, opts->program, opts->ca_file};
     fm_status rc = fmr_url_parse(&m->url, opts->url);
     FM_THEN(rc, fmr_open(&m->far, &m->url, opts->write ? FMR_WRITE : FMR_READ, &how));
     if (rc != FM_OK) {

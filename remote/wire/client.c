@@ -24,6 +24,8 @@ static fm_status ask(client *c, fmr_op op)
 {
     const uint8_t byte = (uint8_t)op;
     fm_buf_clear(&c->list);
+    if (c->wire.ahead_at != c->wire.ahead_end)
+        return fm_fail(FM_ECORRUPT, "%s: sends more than an answer", c->peer);
     return fmr_send(&c->wire, FMR_ASK, &byte, 1);
 }
 
@@ -76,6 +78,8 @@ static fm_status next(answers *a)
         if (type != FMR_LIST && type != FMR_END)
             return fm_fail(FM_ECORRUPT, "%s: a frame '%c' came where a list is due", a->c->peer,
                            (char)type);
+        if (type == FMR_LIST && p.len == 0) /* or an answer could go on for ever */
+            return fm_fail(FM_ECORRUPT, "%s: sends an empty list", a->c->peer);
         a->ended = type == FMR_END;
         fm_cursor_init(&a->at, p);
     }

@@ -156,6 +156,8 @@ fm_status fmr_receive(fmr_wire *w, bool may_end, fmr_frame *type, fm_span *paylo
     FM_TRY(fill(w, w->in, len, &ended));
     if (ended)
         return fm_fail(FM_EIO, "%s: the connection ended in the middle of an answer", w->peer);
+    if (len == 0 && head[4] == FMR_DATA) /* nothing would come of it, for ever */
+        return fm_fail(FM_ECORRUPT, "%s: a frame of data without data", w->peer);
     *type = (fmr_frame)head[4];
     *payload = fm_span_of(w->in, len);
     return *type == FMR_FAIL ? failure(w, *payload) : FM_OK;

@@ -224,12 +224,14 @@ fm_status fmo_remote_open(fm_ops *c, fmo_remote *out, const char *given, bool wr
     fm_status rc = find(c, out, given);
     char *ssh = rc == FM_OK && c->repo ? fm_repo_config(c->repo, "core.sshCommand") : NULL;
     char *program = rc == FM_OK && out->name ? fmo_remote_config(c, out->name, "program") : NULL;
+    char *ca_file = rc == FM_OK && c->repo ? fm_repo_config(c->repo, "http.sslCAInfo") : NULL;
     if (rc == FM_OK) {
-        const fm_remote_opts o = {out->url, write, ssh, program};
+        const fm_remote_opts o = {out->url, write, ssh, program, ca_file};
         rc = fm_remote_open(&out->at, &o);
     }
     fm_free(ssh);
     fm_free(program);
+    fm_free(ca_file);
     if (rc != FM_OK)
         fmo_remote_close(out);
     return rc;

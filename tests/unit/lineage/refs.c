@@ -264,6 +264,25 @@ TEST(a_dead_lock_does_not_block_a_branch)
     kit_close(r, dir);
 }
 
+/* As before, but it held that of HEAD, in a repository whose HEAD names no branch yet. */
+TEST(a_dead_lock_does_not_block_head)
+{
+    char *dir, path[512];
+    fm_repo *r = kit_repo(&dir);
+    struct utimbuf old = {1000, 1000};
+
+    kit_branch(r, "smol", NULL, 0);
+    snprintf(path, sizeof path, "%s/lineage.git/HEAD", dir);
+    tk_ok(fm_write_file(path, "ref: refs/heads/gone\n", 21));
+    snprintf(path, sizeof path, "%s/lineage.git/HEAD.lock", dir);
+    tk_ok(fm_write_file(path, "x", 1));
+    assert_int_equal(utime(path, &old), 0);
+    assert_int_equal(kit_faults(dir), 0);
+    assert_head(dir, "ref: refs/heads/smol\n");
+    assert_false(fm_path_exists(path));
+    kit_close(r, dir);
+}
+
 TEST(an_annotated_tag_is_peeled)
 {
     char *dir, path[512];
@@ -302,6 +321,7 @@ int main(void)
         cmocka_unit_test(many_branches_share_one_repository),
         cmocka_unit_test(of_two_writers_one_wins_and_the_other_keeps_its_commit),
         cmocka_unit_test(a_dead_lock_does_not_block_a_branch),
+        cmocka_unit_test(a_dead_lock_does_not_block_head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
