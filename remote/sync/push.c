@@ -121,6 +121,7 @@ fm_status fm_remote_push(fm_remote *m, fm_repo *r, fm_push *p, fm_travel *out)
 {
     push x = {.m = m, .r = r, .store = fm_repo_store(r), .p = p};
     x.out = out;
+    m->far->repo = r;
     memset(out, 0, sizeof *out);
     fm_status rc = fmr_list_init(&x.list);
     FM_THEN(rc, make_ask(&x));
