@@ -30,6 +30,11 @@ static bool starts(const char *text, const char *with)
 
 /* ---- results and notes ---- */
 
+static bool is_shared(const char *name)
+{
+    return !starts(name, HEADS) && !starts(name, TAGS);
+}
+
 typedef struct taking {
     fm_repo *repo;
     fm_git_intake *in;
@@ -99,6 +104,8 @@ static fm_status check(fmr_bucket *b, fm_ref_wish *w, const fm_oid *now)
 {
     if (!fm_exchange_ref_travels(w->name) || strlen(w->name) > FMR_REF_NAME_MAX)
         return refuse(w, FM_EREFUSED, "it is no branch, tag, note or result");
+    if (is_shared(w->name) && is_none(&w->new_oid))
+        return refuse(w, FM_EREFUSED, "results and notes are merged, never deleted");
     if (!w->any_old && !fm_oid_eq(now, &w->old))
         return refuse(w, FM_ECONFLICT, "it moved meanwhile; fetch, and push again");
     if (is_none(now) || is_none(&w->new_oid) || w->force)
@@ -128,12 +135,11 @@ static fm_status try_wish(fmr_bucket *b, fm_ref_wish *w, bool *changed)
     const struct fmr_bucket_ref *ref = fmr_manifest_ref(&b->manifest, w->name);
     const fm_oid now = ref ? ref->oid : no_oid;
     fm_oid to = w->new_oid, commit = no_oid;
-    const bool shared = !starts(w->name, HEADS) && !starts(w->name, TAGS);
     w->status = FM_OK;
     w->text[0] = '\0';
     if (fm_oid_eq(&now, &w->new_oid))
         return FM_OK;
-    if (shared && !is_none(&now) && !is_none(&to) && fm_exchange_ref_travels(w->name)) {
+    if (is_shared(w->name) && !is_none(&now) && !is_none(&to) && fm_exchange_ref_travels(w->name)) {
         FM_TRY(unite(b, w->name, &now, &to));
         *changed = *changed || !fm_oid_eq(&to, &now);
         return fmr_manifest_set_ref(&b->manifest, w->name, &to, &commit);
