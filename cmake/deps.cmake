@@ -4,7 +4,8 @@ find_package(Threads REQUIRED)
 foreach(dep IN ITEMS
     "GIT2 libgit2>=1.5" "SQLITE sqlite3>=3.40" "ZSTD libzstd>=1.5" "CRYPTO libcrypto>=3.0"
     "JANSSON jansson>=2.14" "YAML yaml-0.1" "PCRE2 libpcre2-8>=10.40" "UTF8PROC libutf8proc"
-    "MHD libmicrohttpd>=0.9.70" "EXPAT expat>=2.5" "XXHASH libxxhash>=0.8" "CURL libcurl>=7.88")
+    "MHD libmicrohttpd>=0.9.70" "EXPAT expat>=2.5" "XXHASH libxxhash>=0.8" "CURL libcurl>=7.88"
+    "ZLIB zlib>=1.2")
   separate_arguments(part UNIX_COMMAND "${dep}")
   list(GET part 0 name)
   list(GET part 1 module)

@@ -3,7 +3,7 @@
 
 fm_build_packages="build-essential cmake ninja-build pkg-config git curl
   libgit2-dev libsqlite3-dev libzstd-dev libssl-dev libjansson-dev libyaml-dev libpcre2-dev
-  libutf8proc-dev libmicrohttpd-dev libexpat1-dev libxxhash-dev libcurl4-openssl-dev
+  libutf8proc-dev libmicrohttpd-dev libexpat1-dev libxxhash-dev libcurl4-openssl-dev zlib1g-dev
   libcmocka-dev json-schema-test-suite"
 
 # install_packages NAME... : only what is missing; by root, by sudo, or says that it cannot.

@@ -222,6 +222,13 @@ typedef struct tree_walk {
     uint64_t nodes;
 } tree_walk;
 
+static fm_status unreadable(const tree_walk *w, int code, const git_oid *id, const char *what)
+{
+    const fm_status rc = fml_damage(code, "tree path '%s': cannot read its git %s", w->path, what);
+
+    return w->v->absent < 0 && !git_odb_exists(w->r->odb, id) ? w->v->absent : rc;
+}
+
 static fm_status walk_blob(tree_walk *w, const git_oid *id)
 {
     git_odb_object *obj = NULL;
@@ -239,7 +246,7 @@ static fm_status walk_blob(tree_walk *w, const git_oid *id)
     if (code == 0)
         code = git_odb_read(&obj, w->r->odb, id);
     if (code < 0)
-        return fml_damage(code, "tree path '%s': cannot read its git object", w->path);
+        return unreadable(w, code, id, "object");
     rc = w->v->blob(w->v->ctx, w->path, id,
                     fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj)));
     git_odb_object_free(obj);
@@ -272,7 +279,7 @@ static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
     int code = git_tree_lookup(&tree, w->r->git, id);
 
     if (code < 0)
-        return fml_damage(code, "tree path '%s': cannot read its git tree", w->path);
+        return unreadable(w, code, id, "tree");
     for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++) {
         const git_tree_entry *e = git_tree_entry_byindex(tree, i);
         git_filemode_t mode = git_tree_entry_filemode(e);

@@ -39,9 +39,10 @@ FM_CHECKED fm_status fm_git_send(fm_repo *r, const fm_exchange_ask *ask,
 /* Commits for `have`: the tips of all refs, remote-tracking ones too, then older commits at growing
  * distances, at most `most` in all, newest first. The caller frees *out with fm_free. */
 FM_CHECKED fm_status fm_exchange_haves(fm_repo *r, fm_oid **out, size_t *count, size_t most);
-/* Calls fn once for each content id that pointers reached from ask->want name and those reached from
- * ask->have (which must be here; others are passed over) do not. FM_ENOTFOUND: a git object is
- * missing: the wanted versions are not connected. */
+/* Calls fn once for each content id that pointers reached from ask->want name, and that is neither in
+ * a pointer file that ask->have reach nor anywhere in the trees of ask->have themselves (which must
+ * be here; others are passed over). FM_ENOTFOUND: a git object is missing: the wanted versions are
+ * not connected. */
 typedef fm_status (*fm_pointer_fn)(void *ctx, const fm_digest *id, bool is_tensor, uint64_t bytes);
 FM_CHECKED fm_status fm_exchange_pointers(fm_repo *r, const fm_exchange_ask *ask, fm_pointer_fn fn,
                                           void *ctx);
@@ -71,8 +72,10 @@ typedef struct fm_ref_wish {
 } fm_ref_wish;
 /* Each wanted version is checked whole first (connected, and every pointer stored), as
  * fm_version_commit does. refs/fmstore/results and refs/notes/fmstore are merged by union with what
- * is here, whatever `old` says. A branch is moved as fm_ref_update does it. lineage_only: objects of
- * pointers may be missing (a partial clone). The call fails only where nothing could be tried. */
+ * is here, whatever `old` says; a union depends on neither order nor side. A branch is moved as
+ * fm_ref_update does it, but a version that lost is not kept here: its sender has it. refs/remotes/
+ * may be moved too; a server refuses them to others (fm_exchange_ref_travels). lineage_only: objects
+ * of pointers may be missing (a partial clone). The call fails only where nothing could be tried. */
 FM_CHECKED fm_status fm_refs_move(fm_repo *r, fm_ref_wish *wish, size_t count, bool lineage_only,
                                   const char *reflog);
 

@@ -140,7 +140,8 @@ static bool on_folder(void *ctx, const git_oid *tree, const char *path)
 
 static void check_tree(check *c, const git_oid *tree)
 {
-    fml_tree_visitor v = {on_folder, on_blob, c, FM_INLINE_MAX_BYTES};
+    fml_tree_visitor v = {
+        .enter = on_folder, .blob = on_blob, .ctx = c, .max_blob_bytes = FM_INLINE_MAX_BYTES};
     fm_status rc;
 
     if (!c->is_model)

@@ -3,6 +3,7 @@
  * Git objects are deleted first, then those of the store: a run that is killed in between leaves
  * bytes that the next run finds, and no version without its bytes. */
 #include "lineage/reach.h"
+#include "store/exchange/sweep.h"
 #include "store/gc/room.h"
 
 #include <string.h>
@@ -217,8 +218,11 @@ static fm_status run(gc_run *g, fm_gc_report *out)
     fm_status rc = g->opts->quarantine ? fm_repo_damage(g->r, refuse_damage, NULL) : FM_OK;
 
     FM_THEN(rc, open_store(g));
-    if (rc == FM_OK && !g->opts->dry_run)
+    if (rc == FM_OK && !g->opts->dry_run) {
+        fml_intake_sweep(g->r);
         rc = fml_results_sweep(g->r);
+        FM_THEN(rc, fms_incoming_sweep(g->r->path, g->prune));
+    }
     FM_THEN(rc, expire_checkpoints(g, out));
     FM_THEN(rc, fml_reach_init(&g->reach, g->r, g->gc, g->reflog));
     FM_THEN(rc, mark(g));

@@ -67,6 +67,9 @@ static inline void fml_from_git(fm_oid *out, const git_oid *g)
  * bounds. */
 FM_CHECKED fm_status fml_pack_indexes_check(const fm_repo *r);
 FM_CHECKED fm_status fml_odb_setup(fm_repo *r);
+/* Drops the object database with all that it caches and opens it again: it then has what is on
+ * disk, and no more. */
+FM_CHECKED fm_status fml_odb_renew(fm_repo *r);
 /* Nothing happens if the object exists. */
 FM_CHECKED fm_status fml_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes);
 /* Takes note of an object that libgit2 itself wrote into `fresh`. */
@@ -135,6 +138,7 @@ typedef struct fml_tree_visitor {
     fm_status (*blob)(void *ctx, const char *path, const git_oid *id, fm_span bytes);
     void *ctx;
     uint64_t max_blob_bytes;
+    fm_status absent; /* what a git object that is not here fails with; FM_OK: FM_ECORRUPT */
 } fml_tree_visitor;
 FM_CHECKED fm_status fml_tree_walk(fm_repo *r, const git_oid *tree, const fml_tree_visitor *v);
 
@@ -145,6 +149,7 @@ FM_CHECKED fm_status fml_message_read(fm_version *out, const char *message);
 uint32_t fml_message_encoding(const char *message); /* Fmstore-Version; 0 = a foreign commit */
 
 /* ---- refs.c ---- */
+FM_CHECKED fm_status fml_ref_name_check(const char *name); /* FM_EINVAL: no name of a ref */
 /* The id that a ref holds, unpeeled; *exists is false where there is no such ref. */
 FM_CHECKED fm_status fml_ref_peek(fm_repo *r, git_oid *out, bool *exists, const char *name);
 /* Moves a ref under the ref lock; old NULL: it must not exist (FM_EEXISTS); old given: it must hold
@@ -153,6 +158,18 @@ FM_CHECKED fm_status fml_ref_move(fm_repo *r, const char *name, const git_oid *t
                                   const git_oid *old, const char *reflog);
 FM_CHECKED fm_status fml_head_mend(fm_repo *r, bool *changed); /* HEAD names an existing branch */
 bool fml_is_commit(fm_repo *r, const git_oid *id);
+
+/* ---- notes.c ---- */
+/* Joins another clone's notes with those here: FML_NOTES_REF then holds the union. The note of a
+ * version has the lines of both: first those of the one that compares less as bytes, then what the
+ * other has besides. So the outcome depends on no order and no side, its commit neither, and a note
+ * that goes on where another ends stays as it is. */
+FM_CHECKED fm_status fml_notes_join(fm_repo *r, const git_oid *theirs);
+
+/* ---- exchange.c, exchange_take.c ---- */
+/* The commit that an object of any kind is peeled to. FM_ENOTFOUND: not here; FM_EINVAL: none. */
+FM_CHECKED fm_status fml_peel(fm_repo *r, git_oid *out, const git_oid *id);
+void fml_intake_sweep(const fm_repo *r); /* removes what killed intakes of git packs left */
 
 /* ---- index.c: lineage.sqlite ---- */
 /* Opens r->rows; makes the file if missing, or a table in memory if the repository is read-only. */
@@ -190,5 +207,7 @@ FM_CHECKED fm_status fml_results_renew(fm_repo *r); /* SQLite made again from th
 /* Drops the FML_INCOMING refs of processes that are gone; gc deletes the objects behind them. */
 FM_CHECKED fm_status fml_results_sweep(fm_repo *r);
 bool fml_result_key_ok(const char *key);
+/* As fm_results_merge from a commit that is here; from: for people. */
+FM_CHECKED fm_status fml_results_join(fm_repo *r, const git_oid *theirs, const char *from);
 
 #endif

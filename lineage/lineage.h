@@ -121,7 +121,7 @@ char *fm_checkpoint_lock(const fm_repo *r, const char *run);
 /* ---- history ---- */
 typedef fm_status (*fm_version_fn)(void *ctx, const fm_version *v); /* FM_ECANCELLED ends quietly */
 /* Calls fn newest first, children before parents, without reading all of history first; NULL start:
- * all branches and tags. A foreign commit dated before its own parent may come after it. */
+ * all branches, those of remotes too, and tags. A foreign commit dated before its own parent may come after it. */
 FM_CHECKED fm_status fm_log_walk(fm_repo *r, const fm_oid *start, size_t start_count,
                                  fm_version_fn fn, void *ctx);
 FM_CHECKED fm_status fm_merge_base(fm_repo *r, fm_oid *out, const fm_oid *a, const fm_oid *b);

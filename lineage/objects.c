@@ -147,8 +147,15 @@ fm_status fml_objects_write(fm_repo *r)
     return code < 0 ? fml_git_fail(code, "cannot reload '%s'", r->git_path) : FM_OK;
 }
 
-/* Drops the object database and opens it again: libgit2's cache may hold objects that were never
- * written, and would report them as existing. */
+fm_status fml_odb_renew(fm_repo *r)
+{
+    git_odb_free(r->odb);
+    r->odb = NULL;
+    git_repository__cleanup(r->git);
+    return fml_odb_setup(r);
+}
+
+/* libgit2's cache may hold objects that were never written, and would report them as existing. */
 void fml_objects_abort(fm_repo *r)
 {
     fm_error_state kept;
@@ -157,10 +164,7 @@ void fml_objects_abort(fm_repo *r)
         return;
     fm_error_save(&kept);
     r->pending_count = 0;
-    git_odb_free(r->odb);
-    r->odb = NULL;
-    git_repository__cleanup(r->git);
-    if (fml_odb_setup(r) < 0) {
+    if (fml_odb_renew(r) < 0) {
         git_odb_free(r->odb);
         r->odb = NULL; /* later writes are refused */
     }

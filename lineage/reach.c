@@ -1,5 +1,6 @@
 /* reach.c - the mark phase of gc over refs, reflogs, leases, commits, trees and pointers. */
 #include "lineage/reach.h"
+#include "lineage/closure.h"
 #include "lineage/named.h"
 
 #include <string.h>
@@ -508,6 +509,70 @@ static fm_status take_held(fml_reach *x, fms_hold kind)
     return FM_OK;
 }
 
+static bool is_reached(void *ctx, const git_oid *id)
+{
+    return fml_reach_has(ctx, id);
+}
+
+static fm_status is_whole_file(void *ctx, const char *path, fm_span bytes)
+{
+    static const char mark[] = "fmstore ";
+    fm_digest digest;
+    bool is_tensor;
+
+    if (bytes.len >= sizeof mark - 1 && memcmp(bytes.data, mark, sizeof mark - 1) == 0 &&
+        !fml_pointer_of(&digest, &is_tensor, bytes))
+        return fm_fail(FM_EVERSION, "%s", path);
+    return is_whole(ctx, path, NULL, bytes);
+}
+
+static fm_status is_ours(void *ctx, const git_oid *id, const char *path)
+{
+    const fml_reach *x = ctx;
+    git_commit *commit = NULL;
+    fm_status rc = FM_OK;
+
+    if (*path || git_commit_lookup(&commit, x->r->git, id) < 0)
+        return FM_OK;
+    if (fml_message_encoding(git_commit_message_raw(commit)) > FML_ENCODING)
+        rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
+    git_commit_free(commit);
+    return rc;
+}
+
+/* Git objects that a process writes or receives. What arrives from another repository is not whole
+ * until its ref moves, which is no reason to stop: it stays then, with all that is here of it. */
+static fm_status take_arriving(fml_reach *x)
+{
+    const fm_buf *held = &fms_gc_leases(x->gc)->held[FMS_HOLD_GIT];
+    fml_closure whole;
+    fm_status rc = fml_closure_init(&whole, x->r);
+
+    whole.pass = is_reached;
+    whole.object = is_ours;
+    whole.file = is_whole_file;
+    whole.ctx = x;
+    for (size_t at = 0; rc == FM_OK && at < held->len; at += FMS_GIT_ID_BYTES) {
+        git_oid id;
+        git_oid_fromraw(&id, held->data + at);
+        if (git_odb_exists(x->r->odb, &id))
+            rc = fml_closure_add(&whole, &id);
+    }
+    fml_closure_release(&whole);
+    if (rc == FM_OK)
+        return take_held(x, FMS_HOLD_GIT);
+    if (rc == FM_ENOMEM || rc == FM_ECANCELLED)
+        return rc;
+    fm_error_clear();
+    for (size_t at = 0; at < held->len; at += FMS_GIT_ID_BYTES) {
+        git_oid id;
+        git_oid_fromraw(&id, held->data + at);
+        if (git_odb_exists(x->r->odb, &id))
+            FM_TRY(fml_reach_grace(x, &id));
+    }
+    return FM_OK;
+}
+
 fm_status fml_reach_all(fml_reach *x)
 {
     fm_map *refs = NULL, *logs = NULL;
@@ -524,7 +589,7 @@ fm_status fml_reach_all(fml_reach *x)
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(logs); i++)
         rc = take_reflog(x, (const char *)fm_map_key_at(logs, i).data);
     FM_THEN(rc, take_held(x, FMS_HOLD_COMMIT));
-    FM_THEN(rc, take_held(x, FMS_HOLD_GIT));
+    FM_THEN(rc, take_arriving(x));
     fm_map_free(refs);
     fm_map_free(logs);
     return rc;

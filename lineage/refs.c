@@ -95,7 +95,7 @@ fm_status fm_branch_name_fit(const char *name)
     return FM_OK;
 }
 
-static fm_status check_ref_name(const char *name)
+fm_status fml_ref_name_check(const char *name)
 {
     int valid = 0;
 
@@ -169,7 +169,7 @@ fm_status fm_ref_read(fm_repo *r, fm_oid *out, const char *name)
 {
     git_reference *ref = NULL;
     git_object *obj = NULL;
-    fm_status rc = check_ref_name(name);
+    fm_status rc = fml_ref_name_check(name);
     int code;
 
     memset(out, 0, sizeof *out);
@@ -195,7 +195,7 @@ fm_status fm_ref_read_raw(fm_repo *r, fm_oid *out, const char *name)
     bool there;
 
     memset(out, 0, sizeof *out);
-    FM_TRY(check_ref_name(name));
+    FM_TRY(fml_ref_name_check(name));
     FM_TRY(fml_ref_peek(r, &id, &there, name));
     if (!there)
         return fm_fail(FM_ENOTFOUND, "no ref '%s'", name);
@@ -443,7 +443,7 @@ fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid, con
 
     if (!r || !new_oid)
         return fm_fail(FM_EINVAL, "ref: a repository and an id are needed");
-    FM_TRY(check_ref_name(name));
+    FM_TRY(fml_ref_name_check(name));
     to = fml_git_oid(new_oid);
     if (!fml_is_commit(r, &to)) {
         fm_oid_hex(new_oid, hex);
@@ -498,7 +498,7 @@ static fm_status delete_locked(fm_repo *r, const char *name, const fm_oid *old)
 fm_status fm_ref_delete(fm_repo *r, const char *name, const fm_oid *old)
 {
     fm_lock *lock = NULL;
-    fm_status rc = r ? check_ref_name(name) : fm_fail(FM_EINVAL, "ref: no repository");
+    fm_status rc = r ? fml_ref_name_check(name) : fm_fail(FM_EINVAL, "ref: no repository");
 
     FM_THEN(rc, fml_ref_lock(r, &lock));
     FM_THEN(rc, delete_locked(r, name, old));

@@ -10,8 +10,6 @@
 
 #include <string.h>
 
-#include <git2/sys/repository.h>
-
 #define REPACK_AT 32u
 #define CODE_OBJECTS 1024u
 #define CODE_PACKS 16u /* the fewest packs worth coding anew */
@@ -314,10 +312,7 @@ fm_status fml_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id),
         rc = drop_packs(&f, f.count, new_name);
     if (rc == FM_OK) { /* libgit2 still has the removed packs open */
         r->pending_count = 0;
-        git_odb_free(r->odb);
-        r->odb = NULL;
-        git_repository__cleanup(r->git);
-        rc = fml_odb_setup(r);
+        rc = fml_odb_renew(r);
     }
     fm_free(new_name[0]);
     fm_free(dir);

@@ -68,7 +68,10 @@ static git_tree *tree_of(fm_repo *r, const char *hex)
 static fm_status sync_rows(fm_repo *r, const char *have, const char *want)
 {
     sync_ctx s = {r, *have ? tree_of(r, have) : NULL};
-    fml_tree_visitor v = {enter_changed, sync_blob, &s, FML_MAX_RESULT_BYTES};
+    fml_tree_visitor v = {.enter = enter_changed,
+                          .blob = sync_blob,
+                          .ctx = &s,
+                          .max_blob_bytes = FML_MAX_RESULT_BYTES};
     git_tree *now = tree_of(r, want);
     fm_status rc;
 

@@ -406,6 +406,14 @@ fm_status fml_results_sweep(fm_repo *r)
                : FM_OK;
 }
 
+fm_status fml_results_join(fm_repo *r, const git_oid *theirs, const char *from)
+{
+    fm_results_merge_report report = {0};
+    join j = {.r = r, .out = &report};
+
+    return join_at(&j, theirs, from);
+}
+
 fm_status fm_results_merge(fm_repo *r, const char *from, fm_result_differ_fn differ, void *ctx,
                            fm_results_merge_report *out)
 {

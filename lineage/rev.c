@@ -38,7 +38,7 @@ typedef struct near {
 static fm_status try_near(void *ctx, const char *name, const fm_oid *oid)
 {
     near *n = ctx;
-    const char *bare = strchr(name + 5, '/'); /* after refs/heads or refs/tags */
+    const char *bare = strchr(name + 5, '/'); /* after refs/heads, refs/tags or refs/remotes */
     size_t d;
 
     (void)oid;
@@ -62,7 +62,8 @@ static fm_status not_found(fm_repo *r, const char *rev)
     n.best = len / 3 + 2; /* a third of the letters may be wrong */
     n.best = FM_MIN(n.best, FM_MAX(len, (size_t)1));
     if (fm_ref_each(r, "refs/heads/", try_near, &n) == FM_OK &&
-        fm_ref_each(r, "refs/tags/", try_near, &n) == FM_OK && n.name[0] && n.best == 0)
+        fm_ref_each(r, "refs/tags/", try_near, &n) == FM_OK &&
+        fm_ref_each(r, "refs/remotes/", try_near, &n) == FM_OK && n.name[0] && n.best == 0)
         return fm_fail(FM_ENOTFOUND, "no version '%s': '%s' exists but does not go back that far",
                        rev, n.name);
     if (n.name[0])

@@ -186,6 +186,8 @@ fm_status fm_log_walk(fm_repo *r, const fm_oid *start, size_t start_count, fm_ve
         rc = fm_ref_each(r, "refs/heads/", add_ref, &w);
     if (rc == FM_OK && !start)
         rc = fm_ref_each(r, "refs/tags/", add_ref, &w);
+    if (rc == FM_OK && !start)
+        rc = fm_ref_each(r, "refs/remotes/", add_ref, &w);
     while (rc == FM_OK && w.heap.count > 0)
         rc = show_next(&w, fn, ctx);
     for (size_t i = 0; i < w.all.count; i++) {

@@ -27,14 +27,15 @@ typedef struct fm_record_info {
 FM_CHECKED fm_status fm_record_info_of(fm_store *s, fm_record_info *out, const fm_digest *id);
 
 /* Gives bytes [offset, stored_bytes) of the record with this head, in pieces of at most 1 MiB that
- * lie in the mapped pack. FM_ENOTFOUND: the object has no such record any more: ask anew. FM_ECORRUPT:
- * the pack was cut. Nothing is decoded: the receiver does that. */
+ * lie in the mapped pack. FM_ENOTFOUND: the object has no such record any more: ask anew.
+ * FM_ECORRUPT: the pack was cut. Nothing is decoded: the receiver does that. */
 typedef fm_status (*fm_bytes_fn)(void *ctx, const void *data, size_t len);
 FM_CHECKED fm_status fm_record_send(fm_store *s, const fm_record_info *info, uint64_t offset,
                                     fm_bytes_fn fn, void *ctx);
 
 /* ---- the receiver ----
- * Records arrive parents first. Until it is published nothing that came is visible, and a process
+ * Records arrive parents first. Until it is published nothing that came is visible (what fills a
+ * pack, 2 GiB, is published when the next record begins; no ref reaches it yet), and a process
  * that is killed at any point leaves a file in REPO/incoming/, whose whole records the next intake
  * of the repository takes over, and whose last, cut record can be gone on with. gc removes such a
  * file when no process holds it and it is older than what gc prunes. */
@@ -42,17 +43,17 @@ typedef struct fm_intake fm_intake;
 /* Takes a writer's lease on s, and publishes the whole records that a killed intake left. */
 FM_CHECKED fm_status fm_intake_open(fm_intake **out, fm_store *s);
 void fm_intake_close(fm_intake *in); /* what is not published stays in incoming/; NULL is fine */
-/* The record that a killed intake left cut: its object, its head, and the bytes of it that are here.
- * False: there is none. It is kept until fm_intake_begin or the close. */
+/* The record that a killed intake left cut: its object, its head, and the bytes of it that are
+ * here. False: there is none. It is kept until fm_intake_begin or the close. */
 bool fm_intake_cut(const fm_intake *in, fm_digest *id, fm_digest *head, uint64_t *bytes);
 /* Stored, or received whole by this intake. */
 bool fm_intake_has(fm_intake *in, const fm_digest *id);
 
-/* A record whose bytes from `offset` on follow; offset is 0, or what fm_intake_cut said of this head.
- * FM_ELIMIT: info claims what no record may. */
+/* A record whose bytes from `offset` on follow; offset is 0, or what fm_intake_cut said of this
+ * head. FM_ELIMIT: info claims what no record may. */
 FM_CHECKED fm_status fm_intake_begin(fm_intake *in, const fm_record_info *info, uint64_t offset);
-/* FM_ECORRUPT, FM_ELIMIT: the head is wrong, is another's, or more bytes come than info has. The
- * record is dropped; the ones before it stay. */
+/* FM_ECORRUPT, FM_ELIMIT: the head is wrong, is another's, or more bytes come than info has;
+ * FM_EVERSION: it needs a newer fmstore. The record is dropped; the ones before it stay. */
 FM_CHECKED fm_status fm_intake_bytes(fm_intake *in, const void *data, size_t len);
 /* The record is whole: every leaf is decoded and compared. FM_ECORRUPT names the object and the
  * leaf, FM_EBASE a parent that is neither stored nor received; the record is dropped. */

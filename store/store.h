@@ -62,6 +62,12 @@ typedef struct fm_coding {
     } codec[FM_CODECS_MAX];
 } fm_coding;
 FM_CHECKED fm_status fm_store_coding(fm_store *s, fm_coding *out, const fm_digest *id);
+/* For a repository that holds only a part (a clone of the lineage alone): fn is called where a read
+ * looks for an object that is not stored; it stores the object and returns FM_OK, and the read goes
+ * on, or fails, and the read fails with its error; FM_ENOTFOUND: nobody has it. fn may be called by
+ * several threads at once, and not by what it calls on the same thread. NULL: no more. */
+typedef fm_status (*fm_missing_fn)(void *ctx, const fm_digest *id);
+void fm_store_on_missing(fm_store *s, fm_missing_fn fn, void *ctx);
 /* Calls fn once for each indexed object, ascending by id. */
 FM_CHECKED fm_status fm_store_each(fm_store *s, fm_status (*fn)(void *ctx, const fm_digest *id),
                                    void *ctx);

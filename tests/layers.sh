@@ -32,6 +32,7 @@ my $public = qr{^(?:store/(?:base/(?:\w+/)?\w+|store|tensor|tree|source|merge)|l
 my @foreign = (
     [qr{^git2(?:/|\.h)}, qr{^lineage/}],
     [qr{^sqlite3\.h$}, qr{^(?:store|lineage)/}],
+    [qr{^zlib\.h$}, qr{^lineage/pack_scan\.c$}],
     [qr{^zstd\w*\.h$}, qr{^store/entropy/stream\.c$}],
     [qr{^jansson\.h$}, qr{^store/base/text/json\.c$}],
     [qr{^yaml\.h$}, qr{^store/base/text/yaml\.c$}],

@@ -143,6 +143,7 @@ int cmd_graph(cli *c, int argc, char **argv)
     FM_THEN(rc, fm_log_walk(c->repo, NULL, 0, keep, &f));
     FM_THEN(rc, fm_ref_each(c->repo, "refs/heads/", name_it, &f));
     FM_THEN(rc, fm_ref_each(c->repo, "refs/tags/", name_it, &f));
+    FM_THEN(rc, fm_ref_each(c->repo, "refs/remotes/", name_it, &f)); /* origin/main */
     FM_THEN(rc, link_children(&f));
     if (rc == FM_OK && json)
         rc = graph_json(&f);

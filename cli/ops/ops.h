@@ -75,14 +75,15 @@ typedef struct fm_ops {
     char **argv;            /* the program's arguments, for the ranks that it starts */
     bool split_batches;     /* the ranks share a training's examples, not a model */
     /* ---- set by the functions below; for reading ---- */
-    fm_repo *repo;           /* by fm_ops_open */
-    fm_engine *engine;       /* by fm_ops_engine */
-    uint32_t step_timeout_s; /* of the engine: config compute.stepTimeout, or rank 0's value */
-    uint64_t kv_bytes;       /* of the engine, or of all ranks together: from kv_bytes_max */
-    bool ranks_taken;        /* the first engine uses the ranks; later engines are of one rank */
-    struct fm_comm *comm;    /* by fmo_ranks_open */
-    struct fm_ranks *others; /* by fmo_ranks_open: the ranks that this process started */
-    bool stopped;            /* ui.progress returned true */
+    fm_repo *repo;            /* by fm_ops_open */
+    fm_engine *engine;        /* by fm_ops_engine */
+    uint32_t step_timeout_s;  /* of the engine: config compute.stepTimeout, or rank 0's value */
+    uint64_t kv_bytes;        /* of the engine, or of all ranks together: from kv_bytes_max */
+    bool ranks_taken;         /* the first engine uses the ranks; later engines are of one rank */
+    struct fm_comm *comm;     /* by fmo_ranks_open */
+    struct fm_ranks *others;  /* by fmo_ranks_open: the ranks that this process started */
+    struct fm_demand *demand; /* by fm_ops_resolve: tensors of a clone of the lineage alone */
+    bool stopped;             /* ui.progress returned true */
 } fm_ops;
 
 /* Opens the repository that dir is, or lies in, unless it is open. FM_ENOTFOUND says how to make a

@@ -167,10 +167,10 @@ static fm_status parse(fmr_url *u, const char *text)
             return fm_fail(FM_EINVAL, "URL: file:// wants an absolute path: file:///a/b");
         return copy(&u->path, text + 7, strlen(text + 7));
     }
-    if (strstr(text, "://"))
+    colon = scp_colon(text);
+    if (strstr(text, "://") || (colon && colon[1] == ':')) /* git's helpers are not used */
         return fm_fail(FM_EINVAL, "URL: '%.*s' is none of file, ssh, http, https, s3",
                        (int)FM_MIN(strcspn(text, ":"), 40), text);
-    colon = scp_colon(text);
     if (colon)
         return read_scp(u, text, colon);
     u->scheme = FMR_FOLDER;

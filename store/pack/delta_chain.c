@@ -44,21 +44,37 @@ static fm_status push_link(fms_chain *ch, const fms_record *r, uint8_t *owned)
     return leaf_offsets(&ch->more[ch->count - 1].offset, r);
 }
 
+/* *bytes: what the link will own, or NULL. */
+static fm_status staged_record(const fms_staged *staged, const fm_digest *id, fms_record *r,
+                               uint8_t **bytes)
+{
+    size_t len = 0;
+    if (staged->map)
+        return staged->map(staged->ctx, id, r);
+    FM_TRY(staged->read(staged->ctx, id, bytes, &len));
+    fm_status rc = fms_record_parse(r, fm_span_of(*bytes, len), "staged record");
+    if (rc != FM_OK) {
+        fm_free(*bytes);
+        *bytes = NULL;
+    }
+    return rc;
+}
+
 static fm_status push_object(fms_chain *ch, fm_store *s, const fm_digest *id, uint32_t nth,
                              const fms_staged *staged)
 {
     fms_record r;
     fms_place place;
     uint8_t *bytes = NULL;
-    size_t len = 0;
-    fm_status rc = staged && nth == 0 ? staged->read(staged->ctx, id, &bytes, &len) : FM_ENOTFOUND;
-    if (rc == FM_OK)
-        rc = fms_record_parse(&r, fm_span_of(bytes, len), "staged record");
-    else if (rc == FM_ENOTFOUND)
+    fm_status rc = staged && nth == 0 ? staged_record(staged, id, &r, &bytes) : FM_ENOTFOUND;
+    const bool is_staged = rc == FM_OK;
+    if (rc == FM_ENOTFOUND)
         rc = fms_store_record(s, id, nth, true, &r, &place);
+    if (rc != FM_OK)
+        return rc;
+    rc = push_link(ch, &r, bytes);
     if (rc == FM_OK)
-        return push_link(ch, &r, bytes);
-    fm_free(bytes);
+        ch->more[ch->count - 1].staged = is_staged;
     return rc;
 }
 
@@ -68,7 +84,7 @@ static fm_status push_shallowest(fms_chain *ch, fm_store *s, const fm_digest *id
                                  const fms_staged *staged)
 {
     fm_status rc = push_object(ch, s, id, 0, staged);
-    if (rc != FM_OK || ch->more[ch->count - 1].owned)
+    if (rc != FM_OK || ch->more[ch->count - 1].staged)
         return rc;
     fm_error_state kept;
     fm_error_save(&kept);

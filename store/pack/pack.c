@@ -13,15 +13,11 @@ static const uint8_t pack_magic[8] = {0x93, 'F', 'M', 'P', 'A', 'C', 'K', '\n'};
 static const uint8_t record_magic[8] = {0x93, 'F', 'M', 'R', 'E', 'C', '1', '\n'};
 static const uint8_t footer_magic[8] = {0x93, 'F', 'M', 'E', 'N', 'D', '1', '\n'};
 
-#define FMS_RECIPE_BYTES_MAX                                                                       \
-    (RECIPE_FIXED_BYTES + FMS_PARENTS_MAX * FM_DIGEST_BYTES + FMS_PARAMS_MAX)
-
 enum {
     KIND_TENSOR = 1,
     KIND_BLOB = 2,
     FLAG_PARENT = 1,
     FLAG_RECIPE = 2,
-    RECIPE_FIXED_BYTES = 16,
     DTYPE_NAME_BYTES = 16
 };
 
@@ -73,7 +69,8 @@ static uint32_t recipe_bytes_of(const fms_record *r)
     if (r->recipe.op == FMS_OP_NONE)
         return 0;
     fm_assert(r->recipe.params.len <= FMS_PARAMS_MAX && r->parent_count <= FMS_PARENTS_MAX);
-    return RECIPE_FIXED_BYTES + r->parent_count * FM_DIGEST_BYTES + (uint32_t)r->recipe.params.len;
+    return FMS_RECIPE_FIXED_BYTES + r->parent_count * FM_DIGEST_BYTES +
+           (uint32_t)r->recipe.params.len;
 }
 
 /* u16 operation | u16 mode | u32 parents | u32 bytes of parameters | u32 0 | ids | parameters */
@@ -83,7 +80,7 @@ static void put_recipe(uint8_t *at, const fms_record *r)
     fm_put_u16(at + 2, r->recipe.mode);
     fm_put_u32(at + 4, r->parent_count);
     fm_put_u32(at + 8, (uint32_t)r->recipe.params.len);
-    at += RECIPE_FIXED_BYTES;
+    at += FMS_RECIPE_FIXED_BYTES;
     for (uint32_t k = 0; k < r->parent_count; k++, at += FM_DIGEST_BYTES)
         memcpy(at, r->parent[k].b, FM_DIGEST_BYTES);
     if (r->recipe.params.len)
@@ -211,7 +208,7 @@ static fm_status parse_recipe(fms_record *r, fm_span section, const char *what)
     const uint32_t params = fm_cursor_u32(&c), reserved = fm_cursor_u32(&c);
     if (c.failed || r->parent_count < 1 || r->parent_count > FMS_PARENTS_MAX ||
         params > FMS_PARAMS_MAX || reserved || r->recipe.op == FMS_OP_NONE ||
-        section.len != RECIPE_FIXED_BYTES + r->parent_count * FM_DIGEST_BYTES + params)
+        section.len != FMS_RECIPE_FIXED_BYTES + r->parent_count * FM_DIGEST_BYTES + params)
         return fm_fail(FM_ECORRUPT, "%s: the recipe of %u parents and %u parameter bytes is none",
                        what, r->parent_count, params);
     for (uint32_t k = 0; k < r->parent_count; k++)
@@ -272,20 +269,33 @@ static fm_status check_id(const fms_record *r, const char *what)
     return FM_OK;
 }
 
-fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what)
+fm_status fms_record_head_length(uint64_t *out, fm_span start, const char *what)
+{
+    *out = 0;
+    if (start.len < FMS_RECORD_FIXED_BYTES || memcmp(start.data, record_magic, 8) != 0)
+        return fm_fail(FM_ECORRUPT, "%s: no record begins here", what);
+    const uint64_t bytes = fm_get_u32(start.data + 8);
+    const uint32_t recipe_bytes = fm_get_u32(start.data + 116);
+    if (bytes % FMS_PACK_ALIGN || recipe_bytes > FMS_RECIPE_BYTES_MAX ||
+        bytes != head_bytes_of(fm_get_u32(start.data + 112), recipe_bytes))
+        return fm_fail(FM_ECORRUPT, "%s: a record head has not %llu bytes", what,
+                       (unsigned long long)bytes);
+    *out = bytes;
+    return FM_OK;
+}
+
+/* room: bytes that may follow the head, where the payload must end. */
+static fm_status parse_record(fms_record *out, fm_span bytes, uint64_t room, const char *what)
 {
     memset(out, 0, sizeof *out);
     fms_record r;
     memset(&r, 0, sizeof r);
-    if (bytes.len < FMS_RECORD_FIXED_BYTES || memcmp(bytes.data, record_magic, 8) != 0)
-        return fm_fail(FM_ECORRUPT, "%s: no record begins here", what);
-    r.head_bytes = fm_get_u32(bytes.data + 8);
-    const uint32_t recipe_bytes = fm_get_u32(bytes.data + 116);
-    if (r.head_bytes > bytes.len || r.head_bytes % FMS_PACK_ALIGN ||
-        recipe_bytes > FMS_RECIPE_BYTES_MAX ||
-        r.head_bytes != head_bytes_of(fm_get_u32(bytes.data + 112), recipe_bytes))
+    FM_TRY(fms_record_head_length(&r.head_bytes, bytes, what));
+    if (r.head_bytes > bytes.len)
         return fm_fail(FM_ECORRUPT, "%s: record head of %llu bytes leaves the pack", what,
                        (unsigned long long)r.head_bytes);
+    room = FM_MIN(room, UINT64_MAX - r.head_bytes);
+    const uint32_t recipe_bytes = fm_get_u32(bytes.data + 116);
     fm_digest sum;
     FM_TRY(fm_sha256(&sum, bytes.data, (size_t)r.head_bytes - FM_DIGEST_BYTES));
     if (memcmp(sum.b, bytes.data + r.head_bytes - FM_DIGEST_BYTES, FM_DIGEST_BYTES) != 0)
@@ -301,7 +311,7 @@ fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what)
     r.payload = bytes.data + r.head_bytes;
     uint64_t padded;
     if (fm_align_overflow(&padded, r.payload_bytes, FMS_PACK_ALIGN) ||
-        padded > bytes.len - r.head_bytes)
+        padded > FM_MAX(room, bytes.len - r.head_bytes))
         return fm_fail(FM_ECORRUPT, "%s: payload of %llu bytes leaves the pack", what,
                        (unsigned long long)r.payload_bytes);
     r.stored_bytes = r.head_bytes + padded;
@@ -309,6 +319,27 @@ fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what)
     FM_TRY(parse_table(&r, what));
     FM_TRY(check_id(&r, what));
     *out = r;
+    return FM_OK;
+}
+
+fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what)
+{
+    return parse_record(out, bytes, 0, what);
+}
+
+fm_status fms_record_parse_head(fms_record *out, fm_span head, const char *what)
+{
+    return parse_record(out, head, UINT64_MAX, what);
+}
+
+fm_status fms_record_set_depth(uint8_t *head, size_t head_bytes, uint32_t depth)
+{
+    fm_digest sum;
+
+    fm_assert(depth <= FMS_CHAIN_MAX && head_bytes > FMS_RECORD_FIXED_BYTES);
+    head[14] = (uint8_t)depth;
+    FM_TRY(fm_sha256(&sum, head, head_bytes - FM_DIGEST_BYTES));
+    memcpy(head + head_bytes - FM_DIGEST_BYTES, sum.b, FM_DIGEST_BYTES);
     return FM_OK;
 }
 
@@ -330,6 +361,15 @@ static fm_status check_frame(fm_span pack, const char *what)
         fm_get_u64(f + 16) != pack.len || !is_zero(f + 24, 8))
         return fm_fail(FM_ECORRUPT, "%s: the pack is cut off or has bytes after its end", what);
     return FM_OK;
+}
+
+bool fms_pack_is_ended(fm_span pack)
+{
+    fm_error_state kept;
+    fm_error_save(&kept);
+    const bool ended = check_frame(pack, "") == FM_OK;
+    fm_error_restore(&kept);
+    return ended;
 }
 
 /* The next offset that might hold a record after a bad one. */

@@ -20,6 +20,9 @@ FM_BEGIN_DECLS
 #define FMS_PACK_FOOTER_BYTES 64u
 #define FMS_RECORD_FIXED_BYTES 192u
 #define FMS_LEAF_ROW_BYTES 40u
+#define FMS_RECIPE_FIXED_BYTES 16u
+#define FMS_RECIPE_BYTES_MAX                                                                       \
+    (FMS_RECIPE_FIXED_BYTES + FMS_PARENTS_MAX * FM_DIGEST_BYTES + FMS_PARAMS_MAX)
 #define FMS_PACK_RECIPES 1u /* a feature: records may carry recipes */
 #define FMS_CHAIN_MAX 8u    /* most steps from an object to one that needs no parent */
 
@@ -53,6 +56,14 @@ uint32_t fms_leaf_stored(const fms_record *r, uint32_t i);
  * `what`. Checks the head's checksum, and the id by the leaf digests, but not the payload. */
 FM_CHECKED fm_status fms_record_parse(fms_record *out, fm_span bytes, const char *what);
 
+/* The length of the head that begins with these bytes, at least FMS_RECORD_FIXED_BYTES of it.
+ * FM_ECORRUPT: no head begins so. */
+FM_CHECKED fm_status fms_record_head_length(uint64_t *out, fm_span start, const char *what);
+/* As fms_record_parse, of a record of which no more than the head need be in `head`. */
+FM_CHECKED fm_status fms_record_parse_head(fms_record *out, fm_span head, const char *what);
+/* Changes the depth in a whole head, and its checksum. */
+FM_CHECKED fm_status fms_record_set_depth(uint8_t *head, size_t head_bytes, uint32_t depth);
+
 /* The row of one leaf, for writing. */
 typedef struct fms_leaf_row {
     fm_digest digest;
@@ -78,6 +89,8 @@ typedef struct fms_pack_visitor {
     fm_status (*on_fault)(void *ctx, const char *text); /* may be NULL */
 } fms_pack_visitor;
 FM_CHECKED fm_status fms_pack_walk(fm_span pack, const char *what, const fms_pack_visitor *v);
+/* It begins as a pack does and has a footer that says where it ends; no record is looked at. */
+bool fms_pack_is_ended(fm_span pack);
 /* The same walk over a pack whose header or footer is damaged or cut off: both are ignored, and
  * every sound record at a multiple of FMS_PACK_ALIGN is found. */
 FM_CHECKED fm_status fms_pack_salvage(fm_span pack, const char *what, const fms_pack_visitor *v);

@@ -510,8 +510,8 @@ static bool rescan_once(fm_store *s)
     return done;
 }
 
-fm_status fms_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
-                           fms_record *out, fms_place *place)
+static fm_status record_here(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+                             fms_record *out, fms_place *place)
 {
     fm_status rc = record_at(s, id, nth, look, out, place);
     if (nth > 0 || !look || (rc != FM_ECORRUPT && rc != FM_ENOTFOUND))
@@ -522,6 +522,25 @@ fm_status fms_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool 
         return FM_OK;
     fm_error_restore(&first);
     return rc;
+}
+
+void fm_store_on_missing(fm_store *s, fm_missing_fn fn, void *ctx)
+{
+    s->missing = fn;
+    s->missing_ctx = ctx;
+}
+
+fm_status fms_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+                           fms_record *out, fms_place *place)
+{
+    static _Thread_local bool asking; /* what brings an object reads what it is coded against */
+    const fm_status rc = record_here(s, id, nth, look, out, place);
+    if (rc != FM_ENOTFOUND || nth > 0 || !look || !s->missing || asking)
+        return rc;
+    asking = true;
+    const fm_status brought = s->missing(s->missing_ctx, id);
+    asking = false;
+    return brought == FM_OK ? record_here(s, id, nth, look, out, place) : brought;
 }
 
 /* ==== totals =============================================================================== */

@@ -38,6 +38,8 @@ struct fm_store {
     size_t unsound_packs; /* at the last look at packs/ */
     fms_lease *lease;     /* NULL: none */
     fms_recent *recent;   /* NULL: none */
+    fm_missing_fn missing; /* NULL: none */
+    void *missing_ctx;
     bool rescanned;       /* a read had all packs scanned anew, which is done once */
 };
 
@@ -80,6 +82,7 @@ FM_CHECKED fm_status fms_store_record(fm_store *s, const fm_digest *id, uint32_t
 typedef struct fms_link_more {
     uint64_t *offset;                 /* offset of each leaf in the payload */
     uint8_t *owned;                   /* a staged record, read back; NULL: the record is mapped */
+    bool staged;                      /* not stored yet */
     uint32_t parent[FMS_PARENTS_MAX]; /* indices in fms_chain.link */
     fms_inputs inputs;                /* inputs of the recipe; read and ctx are not set */
     uint64_t cost;
@@ -96,10 +99,12 @@ typedef struct fms_chain {
     bool unchecked;        /* digests of leaves are not compared: FM_RANGE_UNCHECKED */
 } fms_chain;
 
-/* Gives a transaction's staged records; FM_ENOTFOUND: not staged. The caller frees *bytes. */
+/* Gives records that are not stored yet; FM_ENOTFOUND: it is none of them. One of the two is set:
+ * read gives a copy that the caller frees, map a record whose bytes stay while a chain is open. */
 typedef struct fms_staged {
     void *ctx;
     fm_status (*read)(void *ctx, const fm_digest *id, uint8_t **bytes, size_t *len);
+    fm_status (*map)(void *ctx, const fm_digest *id, fms_record *out);
 } fms_staged;
 
 /* staged may be NULL. FM_EBASE: a parent is missing or has another dtype or shape. FM_ELIMIT: more

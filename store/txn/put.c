@@ -261,7 +261,7 @@ static bool is_pending(const fm_txn *t, const fm_digest *id)
  * ancestor below the limit; p->has_basis: there is one. FM_EBASE: dtype or shape differ. */
 static fm_status open_parent(fms_put *p, fm_txn *t, const fm_digest *parent)
 {
-    fms_staged staged = {t, fms_txn_read_staged};
+    fms_staged staged = {.ctx = t, .read = fms_txn_read_staged};
     fms_record draft = p->r;
 
     draft.parent_count = 1;
@@ -306,7 +306,7 @@ static fm_status open_basis(fms_put *p, fm_txn *t, const fm_digest *parent)
                                  .parent = parent,
                                  .ctx = p,
                                  .leaf = subject_leaf};
-    fms_staged staged = {t, fms_txn_read_staged};
+    fms_staged staged = {.ctx = t, .read = fms_txn_read_staged};
     fms_record draft = p->r;
     fms_guess g = {.parent_count = 0};
 

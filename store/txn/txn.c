@@ -244,7 +244,7 @@ static fm_status need_search(fm_txn *t)
 {
     if (t->search)
         return FM_OK;
-    t->search_staged = (fms_staged){t, fms_txn_read_staged};
+    t->search_staged = (fms_staged){.ctx = t, .read = fms_txn_read_staged};
     const fms_search_env env = {t->store, &t->search_staged, t, usable};
     return fms_search_new(&t->search, &env);
 }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "store/base/math/rng.h"
-#include "store/store.h"
+#include "store/exchange.h"
 #include "tests/testkit.h"
 
 enum { BYTES = 3000000, ONE_MORE = 1000 };
@@ -178,6 +178,69 @@ TEST(a_view_ends_the_process)
     release(&k);
 }
 
+static fm_status count_piece(void *ctx, const void *data, size_t len)
+{
+    (void)data;
+    *(uint64_t *)ctx += len;
+    return FM_OK;
+}
+
+/* What cannot be read is not sent. */
+TEST(a_pack_cut_while_it_is_sent_is_an_error)
+{
+    kept k = stored(true);
+    fm_store *s;
+    fm_record_info info;
+    uint64_t sent = 0;
+    tk_ok(fm_store_open(&s, k.root));
+    tk_ok(fm_record_info_of(s, &info, &k.id));
+    cut(&k);
+    tk_fails(fm_record_send(s, &info, 0, count_piece, &sent), FM_ECORRUPT, fm_path_base(k.pack));
+    assert_int_equal(sent, 0);
+    fm_store_close(s);
+    release(&k);
+}
+
+static fm_status hand_over(void *ctx, const void *data, size_t len)
+{
+    return fm_intake_bytes(ctx, data, len);
+}
+
+/* A record whose bytes cannot be read again is refused; the ones after it are not harmed. */
+TEST(a_record_cut_while_it_arrives_is_an_error)
+{
+    kept k = stored(true), empty = {.root = tk_scratch()};
+    fm_store *s, *to;
+    fm_intake *in;
+    fm_record_info info;
+    fm_names names;
+    tk_ok(fm_store_open(&s, k.root));
+    tk_ok(fm_record_info_of(s, &info, &k.id));
+    tk_ok(fm_store_init(empty.root));
+    tk_ok(fm_store_open(&to, empty.root));
+    tk_ok(fm_intake_open(&in, to));
+    char *dir = fm_path_join(empty.root, "incoming");
+    tk_ok(fm_intake_begin(in, &info, 0));
+    tk_ok(fm_record_send(s, &info, 0, hand_over, in));
+    tk_ok(fm_list_dir(&names, dir));
+    empty.pack = fm_path_join(dir, names.name[0]);
+    cut(&empty);
+    tk_fails(fm_intake_end(in), FM_ECORRUPT, NULL);
+    tk_ok(fm_intake_begin(in, &info, 0));
+    tk_ok(fm_record_send(s, &info, 0, hand_over, in));
+    tk_ok(fm_intake_end(in));
+    tk_ok(fm_intake_publish(in, NULL));
+    fm_intake_close(in);
+    tk_ok(fm_store_read(to, &k.id, back, BYTES));
+    assert_memory_equal(back, bytes, BYTES);
+    fm_names_release(&names);
+    fm_free(dir);
+    fm_store_close(to);
+    fm_store_close(s);
+    release(&empty);
+    release(&k);
+}
+
 /* Each in a process of its own, and not under cmocka, which takes SIGBUS for itself. An assertion
  * that fails ends the process with a text all the same. */
 static int alone(const char *name, void (*test)(void **state))
@@ -206,5 +269,7 @@ int main(void)
     failed |= ALONE(a_pack_cut_while_mapped_is_an_error);
     failed |= ALONE(a_child_of_a_cut_parent_is_stored);
     failed |= ALONE(a_view_ends_the_process);
+    failed |= ALONE(a_pack_cut_while_it_is_sent_is_an_error);
+    failed |= ALONE(a_record_cut_while_it_arrives_is_an_error);
     return failed;
 }

@@ -13,7 +13,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 build=${FM_FUZZ_BUILD:-$root/build-fuzz}
 targets=("$@")
-[ $# -gt 0 ] || targets=(safetensors gguf pack record index torch codec entry)
+[ $# -gt 0 ] || targets=(safetensors gguf pack record index intake torch codec entry)
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug \
     -DCMAKE_C_FLAGS_DEBUG="-g -O1" -DFM_FUZZ=ON -DFM_TESTS=ON -DFM_WERROR=OFF -DFM_SANITIZE=address,undefined \
     ${FM_FUZZ_CMAKE:-} > /dev/null

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/ops/base/demand.h"
 #include "cli/ops/base/ranks.h"
 #include "cli/ops/base/say.h"
 #include "store/base/os/io.h"
@@ -25,6 +26,7 @@ void fm_ops_close(fm_ops *c)
     fm_engine_free(c->engine);
     c->engine = NULL;
     fmo_ranks_close(c);
+    fmo_demand_end(c);
     fm_repo_close(c->repo);
     c->repo = NULL;
 }
@@ -184,14 +186,16 @@ fm_status fm_ops_resolve(fm_ops *c, const char *rev, fm_oid *oid, fm_tree **tree
 {
     FM_TRY(fm_ops_open(c));
     FM_TRY(fm_rev_resolve(c->repo, oid, rev));
-    if (tree)
-        FM_TRY(fm_version_tree(c->repo, tree, oid));
-    return FM_OK;
+    if (!tree)
+        return FM_OK;
+    FM_TRY(fmo_demand_begin(c));
+    return fm_version_tree(c->repo, tree, oid);
 }
 
 fm_status fm_ops_load_model(fm_ops *c, const fm_tree *tree, const char *what, fm_model **out)
 {
     fm_provider p = fm_store_provider(fm_repo_store(c->repo));
+    FM_TRY(fmo_demand_tree(c, tree));
     FM_TRY(fm_ops_engine(c));
 
     fm_status rc = fm_model_load(out, c->engine, tree, &p, what);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/ops/remote/remotes.h"
+#include "cli/ops/base/remotes.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
 

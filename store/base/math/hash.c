@@ -142,6 +142,12 @@ fm_status fm_hasher_final(fm_hasher *h, fm_digest *out)
     return EVP_DigestInit_ex2(h->ctx, sha256, NULL) ? FM_OK : refused();
 }
 
+fm_status fm_hasher_copy(fm_hasher *h, const fm_hasher *from)
+{
+    h->own = from->own;
+    return !h->ctx || EVP_MD_CTX_copy_ex(h->ctx, from->ctx) ? FM_OK : refused();
+}
+
 fm_status fm_hasher_peek(const fm_hasher *h, fm_digest *out)
 {
     memset(out, 0, sizeof(*out));

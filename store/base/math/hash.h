@@ -30,6 +30,8 @@ FM_CHECKED fm_status fm_hasher_update(fm_hasher *h, const void *data, size_t len
 /* Updates h by data, and sets *out to the digest of `other` alone; both at once, as above. */
 FM_CHECKED fm_status fm_hasher_along(fm_hasher *h, fm_span data, fm_digest *out, fm_span other);
 FM_CHECKED fm_status fm_hasher_final(fm_hasher *h, fm_digest *out); /* h then starts afresh */
+/* h goes on where `from` is, whatever it was given before. */
+FM_CHECKED fm_status fm_hasher_copy(fm_hasher *h, const fm_hasher *from);
 /* The digest of all bytes so far; the caller may go on updating h. */
 FM_CHECKED fm_status fm_hasher_peek(const fm_hasher *h, fm_digest *out);
 void fm_hasher_free(fm_hasher *h);

@@ -110,10 +110,8 @@ static fm_status guard(const fm_file_map *map, const char *path)
     return FM_OK;
 }
 
-fm_status fm_map_verified(fm_file_map *out, const char *path)
+static fm_status guard_mapped(fm_file_map *out, const char *path, fm_status rc)
 {
-    fm_status rc = fm_map_file(out, path);
-
     if (rc < 0 || out->len == 0)
         return rc;
     pthread_once(&once, install);
@@ -121,6 +119,16 @@ fm_status fm_map_verified(fm_file_map *out, const char *path)
     if (rc < 0)
         fm_unmap_file(out);
     return rc;
+}
+
+fm_status fm_map_verified(fm_file_map *out, const char *path)
+{
+    return guard_mapped(out, path, fm_map_file(out, path));
+}
+
+fm_status fm_map_written(fm_file_map *out, const fm_writer *w, size_t len)
+{
+    return guard_mapped(out, fm_writer_temp(w), fm_writer_map(out, w, len));
 }
 
 void fm_unmap_verified(fm_file_map *map)

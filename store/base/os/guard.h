@@ -17,7 +17,9 @@
 FM_BEGIN_DECLS
 
 FM_CHECKED fm_status fm_map_verified(fm_file_map *out, const char *path); /* as fm_map_file */
-void fm_unmap_verified(fm_file_map *map);                                 /* NULL-safe */
+/* As fm_writer_map. */
+FM_CHECKED fm_status fm_map_written(fm_file_map *out, const fm_writer *w, size_t len);
+void fm_unmap_verified(fm_file_map *map); /* NULL-safe */
 /* From now on a page of the guarded mapping that holds `at` ends the process where it cannot be
  * read. False: pages of it could not be read before, and zeros are in their place. */
 bool fm_map_pin(const void *at);

@@ -156,6 +156,7 @@ struct fm_writer {
     char *temp; /* NULL once renamed: nothing left to remove */
     uint64_t flushed_bytes;
     size_t held_bytes; /* in buffer, not yet written */
+    bool kept;         /* close leaves the temporary */
     uint8_t *buffer;
     fm_status failed;
     fm_error_state error;
@@ -218,6 +219,17 @@ static fm_status open_temp(fm_writer *w, const char *folder)
     return fm_fail(FM_EIO, "cannot create a temporary file in %s: every name is taken", folder);
 }
 
+static fm_writer *new_writer(void)
+{
+    fm_writer *w = fm_calloc(1, sizeof(*w));
+
+    if (!w)
+        return NULL;
+    w->fd = -1;
+    w->buffer = fm_malloc(WRITER_BUFFER_BYTES);
+    return w;
+}
+
 fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir)
 {
     char *folder = NULL;
@@ -225,11 +237,9 @@ fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir)
     *out = NULL;
     if (!path && !tmp_dir)
         return fm_fail(FM_EINVAL, "a writer needs a path or a folder");
-    fm_writer *w = fm_calloc(1, sizeof(*w));
+    fm_writer *w = new_writer();
     if (!w)
         return FM_ENOMEM;
-    w->fd = -1;
-    w->buffer = fm_malloc(WRITER_BUFFER_BYTES);
     w->path = path ? fm_strdup(path) : NULL;
     folder = tmp_dir ? fm_strdup(tmp_dir) : fms_io_folder(path);
     fm_status rc = FM_ENOMEM;
@@ -447,6 +457,95 @@ fm_status fm_writer_place(fm_writer *w, const char *path)
     return finish(w, path, put_in_place);
 }
 
+void fm_writer_keep(fm_writer *w, bool keep)
+{
+    w->kept = keep;
+}
+
+static bool still_at(int fd, const char *path)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+           mine.st_dev == there.st_dev;
+}
+
+/* Takes a kept temporary over: its lock, and the end at which it goes on. */
+static fm_status take_over(fm_writer *w, const char *path)
+{
+    struct stat st;
+
+    w->fd = fms_io_gate_open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    if (w->fd < 0)
+        return fms_io_fail("open", path);
+    if (flock(w->fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK ? fm_fail(FM_ECONFLICT, "%s is held by another process", path)
+                                    : fm_fail(FM_ECONFLICT, "%s cannot be locked", path);
+    if (!still_at(w->fd, path))
+        return fm_fail(FM_ENOTFOUND, "%s went away", path);
+    if (fstat(w->fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return fm_fail(FM_EIO, "%s: not a regular file", path);
+    w->flushed_bytes = (uint64_t)st.st_size;
+    w->temp = fm_strdup(path);
+    return w->temp ? FM_OK : FM_ENOMEM;
+}
+
+fm_status fm_writer_resume(fm_writer **out, const char *path)
+{
+    fm_writer *w = new_writer();
+
+    *out = NULL;
+    if (!w)
+        return FM_ENOMEM;
+    w->kept = true;
+    fm_status rc = w->buffer ? take_over(w, path) : FM_ENOMEM;
+    if (rc < 0) {
+        fm_writer_close(w);
+        return rc;
+    }
+    *out = w;
+    return FM_OK;
+}
+
+fm_status fm_writer_flush(fm_writer *w)
+{
+    FM_TRY(writer_usable(w, 0, 0));
+    return flush(w);
+}
+
+fm_status fm_writer_cut(fm_writer *w, uint64_t bytes)
+{
+    FM_TRY(writer_usable(w, bytes, 0));
+    if (bytes > fm_writer_offset(w))
+        return fm_fail(FM_EINVAL, "%s: cut beyond what was written", w->temp);
+    if (bytes >= w->flushed_bytes) {
+        w->held_bytes = (size_t)(bytes - w->flushed_bytes);
+        return FM_OK;
+    }
+    if (fms_io_gate() || ftruncate(w->fd, (off_t)bytes) < 0)
+        return writer_fail(w, fms_io_fail("cut", w->temp));
+    w->held_bytes = 0;
+    w->flushed_bytes = bytes;
+    return FM_OK;
+}
+
+const char *fm_writer_temp(const fm_writer *w)
+{
+    return w->temp;
+}
+
+fm_status fm_writer_map(fm_file_map *out, const fm_writer *w, size_t len)
+{
+    *out = (fm_file_map){no_bytes, 0};
+    FM_TRY(writer_usable(w, 0, len));
+    if (len == 0)
+        return FM_OK;
+    void *p = mmap(NULL, len, PROT_READ, MAP_SHARED, w->fd, 0);
+    if (p == MAP_FAILED)
+        return fms_io_fail("map", w->temp);
+    *out = (fm_file_map){p, len};
+    return FM_OK;
+}
+
 void fm_writer_close(fm_writer *w)
 {
     fm_error_state kept;
@@ -454,9 +553,11 @@ void fm_writer_close(fm_writer *w)
     if (!w)
         return;
     fm_error_save(&kept); /* a caller on its way out with an error keeps its text */
+    if (w->kept && w->temp && w->failed >= 0)
+        fm_ignore(flush(w), "what does not fit is sent again");
     if (w->fd >= 0)
         close(w->fd);
-    if (w->temp)
+    if (w->temp && !w->kept)
         fm_ignore(fm_remove_file(w->temp), "a temporary left behind is found by gc");
     fm_error_restore(&kept);
     fm_free(w->temp);
@@ -581,13 +682,6 @@ void fm_lock_drop(fm_lock *lock)
         return;
     close(lock->fd); /* the lock file stays: removing it would race with the next taker */
     fm_free(lock);
-}
-
-static bool still_at(int fd, const char *path)
-{
-    struct stat mine, there;
-    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
-           mine.st_dev == there.st_dev;
 }
 
 /* A holder removes the file before it unlocks it: a process that has locked a file which is no

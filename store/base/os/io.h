@@ -48,6 +48,19 @@ FM_CHECKED fm_status fm_writer_commit(fm_writer *w, const char *path);
 /* As commit, but not durable: for files that can be made again and whose readers check them. */
 FM_CHECKED fm_status fm_writer_place(fm_writer *w, const char *path);
 void fm_writer_close(fm_writer *w);
+/* true: close leaves the temporary with all that was written, so that a transfer can be gone on
+ * with. Such files lie in a folder of their own: fm_remove_dead_temps would remove them. */
+void fm_writer_keep(fm_writer *w, bool keep);
+/* Goes on at the end of a temporary that was kept, and keeps it. FM_ECONFLICT: its owner lives, or
+ * that cannot be found out; FM_ENOTFOUND: it went away. */
+FM_CHECKED fm_status fm_writer_resume(fm_writer **out, const char *path);
+/* What was written so far can be read through the file's path or mapping. */
+FM_CHECKED fm_status fm_writer_flush(fm_writer *w);
+FM_CHECKED fm_status fm_writer_cut(fm_writer *w, uint64_t bytes); /* drops what follows */
+const char *fm_writer_temp(const fm_writer *w); /* its path; NULL once committed; borrowed */
+/* Maps the first len bytes, also where the file has yet to grow so far: only what was flushed may
+ * be read. */
+FM_CHECKED fm_status fm_writer_map(fm_file_map *out, const fm_writer *w, size_t len);
 
 /* Removes dead owners' temporaries from a folder. A failure does no harm and is not reported. */
 void fm_remove_dead_temps(const char *dir);

@@ -260,6 +260,35 @@ TEST(a_lease_that_cannot_be_read_stops_gc)
     fm_free(dir);
 }
 
+/* What a killed transfer left: it goes with its grace, unless somebody goes on with it. */
+TEST(a_file_that_came_in_part_goes_when_its_time_is_over)
+{
+    fm_oid a, b;
+    char *dir = with_garbage(&a, &b);
+    char *folder = fm_path_join(dir, "incoming");
+    char *dead = fm_path_join(folder, "tmp-1-dead"), *living = fm_path_join(folder, "tmp-1-living");
+    fm_writer *w;
+    fm_repo *r;
+    tk_ok(fm_make_dirs(folder));
+    tk_ok(fm_write_file(dead, "some bytes", 10));
+    tk_ok(fm_write_file(living, "some bytes", 10));
+    tk_ok(fm_writer_resume(&w, living));
+    collect_at(dir, "2.weeks.ago");
+    tk_ok(fm_repo_open(&r, dir));
+    fm_gc_report report = collect(r, "now", true);
+    fm_gc_report_release(&report);
+    fm_repo_close(r);
+    assert_true(fm_path_exists(dead));
+    collect_at(dir, "now");
+    assert_false(fm_path_exists(dead));
+    assert_true(fm_path_exists(living));
+    fm_writer_close(w);
+    fm_free(folder);
+    fm_free(dead);
+    fm_free(living);
+    fm_free(dir);
+}
+
 TEST(reflogs_keep_until_they_expire)
 {
     fm_oid a, b;
@@ -669,6 +698,7 @@ int main(void)
         cmocka_unit_test(a_condemned_tree_taken_over_is_rescued),
         cmocka_unit_test(a_dead_owners_lease_holds_nothing),
         cmocka_unit_test(a_lease_that_cannot_be_read_stops_gc),
+        cmocka_unit_test(a_file_that_came_in_part_goes_when_its_time_is_over),
         cmocka_unit_test(reflogs_keep_until_they_expire),
         cmocka_unit_test(what_cannot_be_read_stops_gc),
         cmocka_unit_test(a_lost_or_damaged_list_costs_time_only),

@@ -1,5 +1,5 @@
 /* remotes.c - names of remotes in REPO/config, and what is told of refs. */
-#include "cli/ops/remote/remotes.h"
+#include "cli/ops/base/remotes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -183,6 +183,13 @@ static fm_status count_remote(void *ctx, const char *name, const char *url)
     return FM_OK;
 }
 
+/* A word that names no remote is a URL where it looks like one, or names a repository's folder. */
+static bool is_url(const char *given)
+{
+    bool repo = false;
+    return strpbrk(given, "/:") || (fm_repo_is(given, &repo) == FM_OK && repo);
+}
+
 static fm_status find(fm_ops *c, fmo_remote *m, const char *given)
 {
     only o = {.count = 0};
@@ -190,12 +197,12 @@ static fm_status find(fm_ops *c, fmo_remote *m, const char *given)
         FM_TRY(fm_ops_remote_each(c, count_remote, &o));
         given = o.count == 1 ? o.name : "origin";
     }
-    m->url = fmo_remote_config(c, given, "url");
+    m->url = c->repo ? fmo_remote_config(c, given, "url") : NULL;
     if (m->url) {
         m->name = fm_strdup(given);
         return m->name ? FM_OK : FM_ENOMEM;
     }
-    if (!strpbrk(given, "/:"))
+    if (!is_url(given))
         return fm_fail(FM_ENOTFOUND,
                        "there is no remote '%s'; 'fmstore remote add %s URL' makes one", given,
                        given);
@@ -207,7 +214,7 @@ fm_status fmo_remote_open(fm_ops *c, fmo_remote *out, const char *given, bool wr
 {
     memset(out, 0, sizeof *out);
     fm_status rc = find(c, out, given);
-    char *ssh = rc == FM_OK ? fm_repo_config(c->repo, "core.sshCommand") : NULL;
+    char *ssh = rc == FM_OK && c->repo ? fm_repo_config(c->repo, "core.sshCommand") : NULL;
     char *program = rc == FM_OK && out->name ? fmo_remote_config(c, out->name, "program") : NULL;
     if (rc == FM_OK) {
         const fm_remote_opts o = {out->url, write, ssh, program};
@@ -321,17 +328,13 @@ bool fmo_remote_progress(void *ctx, uint64_t done, uint64_t total)
 fm_status fm_ops_ls_remote(fm_ops *c, const char *remote, fm_exchange_ref_fn fn, void *ctx)
 {
     fmo_remote m;
-    fm_status rc = FM_OK;
-    if (remote && strpbrk(remote, "/:")) { /* a URL needs no repository here */
-        const fm_remote_opts o = {.url = remote};
-        memset(&m, 0, sizeof m);
-        rc = fm_remote_open(&m.at, &o);
-    } else {
-        rc = fm_ops_open(c);
-        FM_THEN(rc, fmo_remote_open(c, &m, remote, false));
+    fm_status rc = fm_ops_open(c);
+    if (rc == FM_ENOTFOUND && remote) { /* a URL needs no repository here */
+        fm_error_clear();
+        rc = FM_OK;
     }
-    if (rc != FM_OK)
-        return rc;
+    FM_TRY(rc);
+    FM_TRY(fmo_remote_open(c, &m, remote, false));
     rc = fm_remote_refs(m.at, fn, ctx);
     fmo_remote_close(&m);
     return rc;

@@ -1,0 +1,1337 @@
+/* exchange.c - versions travel from one repository to another as git packs. */
+#include <git2.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "store/base/cancel.h"
+#include "tests/kit/versions_kit.h"
+
+static const fm_oid zero;
+
+/* Both repositories hold the tensors of kit_model with these seeds. */
+static void share_tensors(fm_repo *to, unsigned seeds)
+{
+    for (unsigned i = 0; i < seeds; i++)
+        fm_tree_free(kit_model(to, 3, 1, i));
+}
+
+/* main with `versions` versions, one after the other; tip[i] is the one of seed i. */
+static void grow(fm_repo *r, fm_oid *tip, unsigned versions)
+{
+    tip[0] = kit_branch(r, "main", NULL, 0);
+    for (unsigned i = 1; i < versions; i++) {
+        fm_tree *tree = kit_model(r, 3, 1, i);
+        tip[i] = kit_commit(r, tree, "more", &tip[i - 1], 1, KIT_TIME + (int64_t)i);
+        tk_ok(fm_ref_update(r, "refs/heads/main", &tip[i], &tip[i - 1], "more"));
+        fm_tree_free(tree);
+    }
+}
+
+static uint64_t git_counts(const char *dir, const char *args)
+{
+    char command[300], out[64];
+
+    snprintf(command, sizeof command, "rev-list --objects %s | wc -l", args);
+    assert_int_equal(kit_git(dir, command, out, sizeof out), 0);
+    return strtoull(out, NULL, 10);
+}
+
+static void assert_git_clean(const char *dir)
+{
+    char out[4000];
+    int code = kit_have_git() ? kit_git(dir, "fsck --strict --no-dangling", out, sizeof out) : 0;
+
+    if (code != 0)
+        print_message("%s\n", out);
+    assert_int_equal(code, 0);
+}
+
+static unsigned files_in(const char *dir, const char *sub)
+{
+    char *path = fm_path_join(dir, sub);
+    fm_names names;
+    unsigned count;
+
+    tk_ok(fm_list_dir(&names, path));
+    count = (unsigned)names.count;
+    fm_names_release(&names);
+    fm_free(path);
+    return count;
+}
+
+/* ---- what travels ---- */
+
+TEST(a_history_travels_and_then_only_what_is_new)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid tip[5], at;
+    fm_buf pack;
+    fm_ref_wish w;
+    uint64_t n;
+
+    grow(a, tip, 5);
+    share_tensors(b, 5);
+    n = kit_send(a, &pack, &tip[3], 1, NULL, 0);
+    if (kit_have_git()) {
+        char args[64];
+        snprintf(args, sizeof args, "main~1");
+        assert_int_equal(n, git_counts(here, args));
+    }
+    tk_ok(kit_take(b, fm_buf_span(&pack), 7));
+    fm_buf_release(&pack);
+    w = kit_wish("refs/heads/main", &tip[3], NULL);
+    assert_int_equal(kit_move(b, &w), FM_OK);
+
+    n = kit_send(a, &pack, &tip[4], 1, &tip[3], 1);
+    if (kit_have_git())
+        assert_int_equal(n, git_counts(here, "main ^main~1"));
+    assert_true(n > 1 && n < 12);
+    tk_ok(kit_take(b, fm_buf_span(&pack), pack.len));
+    w = kit_wish("refs/heads/main", &tip[4], &tip[3]);
+    assert_int_equal(kit_move(b, &w), FM_OK);
+    tk_ok(fm_ref_read(b, &at, "refs/heads/main"));
+    assert_true(fm_oid_eq(&at, &tip[4]));
+    assert_git_clean(there);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
+TEST(nothing_new_is_an_empty_pack)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid at = kit_branch(a, "main", NULL, 0);
+    fm_buf pack;
+
+    assert_int_equal(kit_send(a, &pack, &at, 1, &at, 1), 0);
+    assert_int_equal(pack.len, 32);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 5));
+    pack.data[31] ^= 1;
+    tk_fails(kit_take(b, fm_buf_span(&pack), 5), FM_ECORRUPT, "checksum");
+    assert_int_equal(files_in(there, "lineage.git/objects/pack"), 0);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+    kit_close(b, there);
+}
+
+TEST(a_file_that_both_sides_had_long_ago_is_left_out)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid tip[4], back;
+    fm_tree *tree;
+    fm_buf pack;
+
+    grow(a, tip, 4);
+    tk_ok(fm_version_tree(a, &tree, &tip[0]));
+    back = kit_commit(a, tree, "back", &tip[3], 1, KIT_TIME + 9);
+    tk_ok(fm_ref_update(a, "refs/heads/main", &back, &tip[3], "back"));
+    assert_int_equal(kit_send(a, &pack, &back, 1, &tip[3], 1), 1); /* the commit alone */
+    fm_tree_free(tree);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+}
+
+TEST(a_version_that_arrives_twice_is_fine)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid tip[3];
+    fm_buf pack, more;
+    fm_ref_wish w;
+
+    grow(a, tip, 3);
+    share_tensors(b, 3);
+    kit_send(a, &pack, &tip[1], 1, NULL, 0);
+    kit_send(a, &more, &tip[2], 1, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 100));
+    tk_ok(kit_take(b, fm_buf_span(&pack), 100));
+    tk_ok(kit_take(b, fm_buf_span(&more), 100));
+    w = kit_wish("refs/heads/main", &tip[2], NULL);
+    assert_int_equal(kit_move(b, &w), FM_OK);
+    assert_int_equal(kit_move(b, &w), FM_OK); /* it was so already */
+    assert_int_equal(files_in(there, "tmp"), 0);
+    fm_buf_release(&pack);
+    fm_buf_release(&more);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
+static git_repository *git_of(const char *dir)
+{
+    git_repository *g = NULL;
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/lineage.git", dir);
+    assert_int_equal(git_repository_open_bare(&g, path), 0);
+    return g;
+}
+
+static fm_oid annotate(const char *dir, const char *name, const fm_oid *at)
+{
+    git_repository *g = git_of(dir);
+    git_signature *who = NULL;
+    git_object *target = NULL;
+    git_oid id, tag;
+    fm_oid out;
+
+    assert_int_equal(git_signature_new(&who, "A", "a@b", 1, 0), 0);
+    git_oid_fromraw(&id, at->b);
+    assert_int_equal(git_object_lookup(&target, g, &id, GIT_OBJECT_COMMIT), 0);
+    assert_int_equal(git_tag_create(&tag, g, name, target, who, "words", 0), 0);
+    memcpy(out.b, tag.id, sizeof out.b);
+    git_object_free(target);
+    git_signature_free(who);
+    git_repository_free(g);
+    return out;
+}
+
+typedef struct listed {
+    char names[2000];
+    fm_oid tag, peeled;
+} listed;
+
+static fm_status list_ref(void *ctx, const char *name, const fm_oid *oid, const fm_oid *peeled)
+{
+    listed *l = ctx;
+
+    snprintf(l->names + strlen(l->names), sizeof l->names - strlen(l->names), "%s ", name);
+    if (strcmp(name, "refs/tags/release") == 0) {
+        l->tag = *oid;
+        l->peeled = *peeled;
+    } else {
+        assert_true(fm_oid_eq(peeled, &zero));
+    }
+    return FM_OK;
+}
+
+TEST(a_merge_and_an_annotated_tag_travel)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid parent[2], merge, tag, want[2];
+    fm_tree *tree = kit_model(a, 3, 1, 2);
+    fm_ref_wish w[2];
+    fm_buf pack;
+    listed l = {.names = ""};
+
+    parent[0] = kit_branch(a, "main", NULL, 0);
+    parent[1] = kit_branch(a, "side", &parent[0], 1);
+    merge = kit_commit(a, tree, "both", parent, 2, KIT_TIME + 9);
+    tk_ok(fm_ref_update(a, "refs/heads/main", &merge, &parent[0], "merge"));
+    tk_ok(fm_ref_update(a, "refs/fmstore/rejected/x", &parent[0], NULL, "kept"));
+    tk_ok(fm_ref_update(a, "refs/remotes/origin/x", &parent[0], NULL, "fetched"));
+    tag = annotate(here, "release", &merge);
+    tk_ok(fm_note_add(a, &merge, "a line"));
+    share_tensors(b, 3);
+
+    tk_ok(fm_exchange_refs(a, list_ref, &l));
+    assert_string_equal(l.names,
+                        "refs/heads/main refs/heads/side refs/notes/fmstore refs/tags/release ");
+    assert_true(fm_oid_eq(&l.tag, &tag) && fm_oid_eq(&l.peeled, &merge));
+    want[0] = tag;
+    want[1] = parent[1];
+    kit_send(a, &pack, want, 2, NULL, 0);
+    assert_false(fm_exchange_has(b, &tag));
+    tk_ok(kit_take(b, fm_buf_span(&pack), 64));
+    assert_true(fm_exchange_has(b, &tag));
+    w[0] = kit_wish("refs/tags/release", &tag, NULL);
+    w[1] = kit_wish("refs/heads/side", &parent[1], NULL);
+    tk_ok(fm_refs_move(b, w, 2, false, NULL));
+    assert_int_equal(w[0].status, FM_OK);
+    assert_int_equal(w[1].status, FM_OK);
+    memset(&l, 0, sizeof l);
+    tk_ok(fm_exchange_refs(b, list_ref, &l));
+    assert_string_equal(l.names, "refs/heads/side refs/tags/release ");
+    assert_true(fm_oid_eq(&l.tag, &tag) && fm_oid_eq(&l.peeled, &merge));
+    assert_git_clean(there);
+    fm_buf_release(&pack);
+    fm_tree_free(tree);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
+TEST(what_a_recipe_names_travels_with_its_history)
+{
+    char *here, *there, text[200], hex[41];
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid main = kit_branch(a, "main", NULL, 0), old = kit_branch(a, "teacher", NULL, 1), child;
+    fm_oid teacher;
+    fm_tree *tree = kit_model(a, 3, 1, 2);
+    fm_ref_wish w;
+    fm_buf pack;
+
+    teacher = kit_commit(a, tree, "teacher", &old, 1, KIT_TIME + 5);
+    tk_ok(fm_ref_delete(a, "refs/heads/teacher", &old));
+    fm_oid_hex(&teacher, hex);
+    snprintf(text, sizeof text, "{\"teacher\":\"%s\"}", hex);
+    tk_ok(fm_tree_put_file(tree, "recipe.json", fm_span_str(text)));
+    child = kit_commit(a, tree, "distilled", &main, 1, KIT_TIME + 6);
+    tk_ok(fm_ref_update(a, "refs/heads/main", &child, &main, "distilled"));
+
+    kit_send(a, &pack, &child, 1, &main, 1);
+    share_tensors(b, 3);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 64));
+    assert_true(fm_exchange_has(b, &teacher) && fm_exchange_has(b, &old));
+    assert_false(fm_exchange_has(b, &main));
+    w = kit_wish("refs/heads/main", &child, NULL);
+    assert_int_equal(kit_move(b, &w), FM_EBASE); /* main was said to be there and is not */
+    fm_buf_release(&pack);
+    kit_send(a, &pack, &child, 1, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 64));
+    assert_int_equal(kit_move(b, &w), FM_OK);
+    fm_buf_release(&pack);
+    /* Its recipe did not change, so what it names is not sent again. */
+    tk_ok(fm_tree_put_file(tree, "README.md", fm_span_str("more")));
+    main = kit_commit(a, tree, "more", &child, 1, KIT_TIME + 7);
+    tk_ok(fm_ref_update(a, "refs/heads/main", &main, &child, "more"));
+    assert_int_equal(kit_send(a, &pack, &main, 1, &child, 1), 3);
+    fm_buf_release(&pack);
+    fm_tree_free(tree);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
+TEST(what_no_travelling_ref_reaches_is_not_given_away)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid main = kit_branch(a, "main", NULL, 0), gone = kit_branch(a, "gone", &main, 1);
+    fm_oid bad = kit_branch(a, "bad", &main, 2);
+    fm_exchange_ask ask = {&gone, NULL, 1, 0};
+    fm_buf pack;
+
+    tk_ok(fm_ref_delete(a, "refs/heads/gone", &gone));
+    tk_ok(fm_ref_update(a, "refs/fmstore/rejected/bad", &bad, NULL, "failed a gate"));
+    tk_ok(fm_ref_delete(a, "refs/heads/bad", &bad));
+    fm_buf_init(&pack, 0);
+    tk_fails(fm_git_send(a, &ask, kit_gather, &pack, NULL), FM_ENOTFOUND, "no branch or tag");
+    ask.want = &bad;
+    tk_fails(fm_git_send(a, &ask, kit_gather, &pack, NULL), FM_ENOTFOUND, "no branch or tag");
+    ask.want = &zero;
+    tk_fails(fm_git_send(a, &ask, kit_gather, &pack, NULL), FM_ENOTFOUND, "no branch or tag");
+    assert_int_equal(pack.len, 0);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+}
+
+static fm_status refuse_bytes(void *ctx, const void *data, size_t len)
+{
+    (void)ctx;
+    (void)data;
+    (void)len;
+    return fm_fail(FM_EIO, "the line is cut");
+}
+
+TEST(a_sender_stops_where_its_callback_fails_or_it_is_asked_to)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid main = kit_branch(a, "main", NULL, 0);
+    fm_exchange_ask ask = {&main, NULL, 1, 0};
+    fm_buf pack;
+
+    tk_fails(fm_git_send(a, &ask, refuse_bytes, NULL, NULL), FM_EIO, "the line is cut");
+    fm_buf_init(&pack, 0);
+    fm_cancel(true);
+    tk_fails(fm_git_send(a, &ask, kit_gather, &pack, NULL), FM_ECANCELLED, NULL);
+    fm_cancel(false);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+}
+
+TEST(haves_are_the_tips_and_older_ones_at_growing_distances)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid tip[20], side, *have;
+    size_t count;
+
+    grow(a, tip, 20);
+    side = kit_branch(a, "side", &tip[2], 30);
+    tk_ok(fm_ref_update(a, "refs/remotes/origin/main", &tip[5], NULL, "fetched"));
+    tk_ok(fm_exchange_haves(a, &have, &count, 100));
+    assert_true(fm_oid_eq(&have[0], &side));
+    assert_true(fm_oid_eq(&have[1], &tip[19]));
+    assert_true(fm_oid_eq(&have[2], &tip[18]));
+    assert_true(fm_oid_eq(&have[3], &tip[16]));
+    assert_true(fm_oid_eq(&have[4], &tip[12]));
+    assert_true(fm_oid_eq(&have[5], &tip[5]));
+    assert_true(fm_oid_eq(&have[6], &tip[3]));
+    assert_int_equal(count, 7);
+    fm_free(have);
+    tk_ok(fm_exchange_haves(a, &have, &count, 3));
+    assert_int_equal(count, 3); /* the tips */
+    assert_true(fm_oid_eq(&have[2], &tip[5]));
+    fm_free(have);
+    kit_close(a, here);
+}
+
+TEST(ancestors_are_told_from_other_versions)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid tip[3], side, tag;
+    bool yes;
+
+    grow(a, tip, 3);
+    side = kit_branch(a, "side", &tip[0], 7);
+    tag = annotate(here, "release", &tip[2]);
+    tk_ok(fm_is_ancestor(a, &yes, &tip[0], &tag));
+    assert_true(yes);
+    tk_ok(fm_is_ancestor(a, &yes, &tip[2], &tip[2]));
+    assert_true(yes);
+    tk_ok(fm_is_ancestor(a, &yes, &tip[2], &tip[0]));
+    assert_false(yes);
+    tk_ok(fm_is_ancestor(a, &yes, &side, &tip[2]));
+    assert_false(yes);
+    tk_fails(fm_is_ancestor(a, &yes, &zero, &tip[2]), FM_ENOTFOUND, NULL);
+    kit_close(a, here);
+}
+
+/* ---- pointers ---- */
+
+typedef struct counted {
+    unsigned tensors, blobs;
+    uint64_t bytes;
+} counted;
+
+static fm_status count_pointer(void *ctx, const fm_digest *id, bool is_tensor, uint64_t bytes)
+{
+    counted *c = ctx;
+
+    (void)id;
+    *(is_tensor ? &c->tensors : &c->blobs) += 1;
+    c->bytes += bytes;
+    return FM_OK;
+}
+
+TEST(pointers_are_those_that_the_other_side_lacks)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid tip[3], moved;
+    fm_exchange_ask ask = {&tip[2], NULL, 1, 0};
+    counted c = {0};
+    fm_tree *tree, *other;
+    const fm_entry *e;
+
+    grow(a, tip, 3);
+    tk_ok(fm_exchange_pointers(a, &ask, count_pointer, &c));
+    assert_int_equal(c.tensors, 5); /* three layers, of which the first was changed twice */
+    assert_int_equal(c.blobs, 1);
+    assert_int_equal(c.bytes, 5 * 128 + 20);
+    memset(&c, 0, sizeof c);
+    ask.have = &tip[1];
+    ask.haves = 1;
+    tk_ok(fm_exchange_pointers(a, &ask, count_pointer, &c));
+    assert_int_equal(c.tensors, 1);
+    assert_int_equal(c.blobs, 0);
+
+    tk_ok(fm_version_tree(a, &tree, &tip[2]));
+    tk_ok(fm_tree_new(&other));
+    e = fm_tree_find(tree, "tensors/model/layers/0/mlp.up_proj.weight");
+    for (size_t i = 0; !e && i < fm_tree_count(tree); i++)
+        if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
+            e = fm_tree_at(tree, i);
+    assert_non_null(e);
+    tk_ok(fm_tree_put_tensor(other, "tensors/renamed", "renamed", e->dtype, &e->shape, &e->id));
+    tk_ok(fm_tree_put_file(other, "model.json", fm_span_str("{\"format\":1,\"config\":{}}")));
+    moved = kit_commit(a, other, "renamed", &tip[2], 1, KIT_TIME + 9);
+    memset(&c, 0, sizeof c);
+    ask.want = &moved;
+    ask.have = &tip[2];
+    tk_ok(fm_exchange_pointers(a, &ask, count_pointer, &c));
+    assert_int_equal(c.tensors, 0); /* the same object at another path */
+    fm_tree_free(tree);
+    fm_tree_free(other);
+    kit_close(a, here);
+}
+
+TEST(pointers_of_a_version_that_is_not_whole_are_not_told)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid tip[3];
+    fm_exchange_ask ask = {&tip[2], NULL, 1, 0};
+    fm_buf pack;
+    counted c = {0};
+
+    grow(a, tip, 3);
+    kit_send(a, &pack, &tip[2], 1, &tip[1], 1);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 64));
+    tk_fails(fm_exchange_pointers(b, &ask, count_pointer, &c), FM_ENOTFOUND, "is not here");
+    fm_buf_release(&pack);
+    kit_close(a, here);
+    kit_close(b, there);
+}
+
+/* ---- moves ---- */
+
+TEST(a_branch_moves_only_forward)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid tip[4], side, at;
+    fm_ref_wish w;
+
+    grow(a, tip, 4);
+    side = kit_branch(a, "side", &tip[0], 9);
+    w = kit_wish("refs/heads/x", &tip[1], NULL);
+    assert_int_equal(kit_move(a, &w), FM_OK);
+    w = kit_wish("refs/heads/x", &tip[2], NULL);
+    assert_int_equal(kit_move(a, &w), FM_ECONFLICT);
+    assert_non_null(strstr(w.text, "refs/heads/x: it was made meanwhile"));
+    w = kit_wish("refs/heads/x", &tip[2], &tip[0]);
+    assert_int_equal(kit_move(a, &w), FM_ECONFLICT);
+    assert_non_null(strstr(w.text, "it moved meanwhile"));
+    w = kit_wish("refs/heads/x", &tip[2], &tip[1]);
+    assert_int_equal(kit_move(a, &w), FM_OK);
+    w = kit_wish("refs/heads/x", &side, &tip[2]);
+    assert_int_equal(kit_move(a, &w), FM_EREFUSED);
+    assert_string_equal(w.text,
+                        "refs/heads/x: not a fast-forward (the remote has versions that you "
+                        "lack): fetch and merge, or --force-with-lease");
+    w.force = true;
+    w.old = tip[1];
+    assert_int_equal(kit_move(a, &w), FM_ECONFLICT); /* force is no licence to race */
+    w.old = tip[2];
+    assert_int_equal(kit_move(a, &w), FM_OK);
+    tk_ok(fm_ref_read(a, &at, "refs/heads/x"));
+    assert_true(fm_oid_eq(&at, &side));
+    w = kit_wish("refs/heads/gone", NULL, &side);
+    assert_int_equal(kit_move(a, &w), FM_OK); /* it was not there already */
+    w = kit_wish("refs/heads/x", NULL, &tip[2]);
+    assert_int_equal(kit_move(a, &w), FM_ECONFLICT);
+    w = kit_wish("refs/heads/x", NULL, &side);
+    assert_int_equal(kit_move(a, &w), FM_OK);
+    tk_fails(fm_ref_read(a, &at, "refs/heads/x"), FM_ENOTFOUND, NULL);
+    kit_close(a, here);
+}
+
+TEST(tags_stay_and_remote_tracking_refs_follow)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid tip[3], at;
+    fm_ref_wish w;
+
+    grow(a, tip, 3);
+    w = kit_wish("refs/tags/v1", &tip[0], NULL);
+    assert_int_equal(kit_move(a, &w), FM_OK);
+    w = kit_wish("refs/tags/v1", &tip[1], &tip[0]);
+    assert_int_equal(kit_move(a, &w), FM_EREFUSED);
+    assert_non_null(strstr(w.text, "tags do not move"));
+    w.force = true;
+    assert_int_equal(kit_move(a, &w), FM_OK);
+    for (unsigned i = 3; i > 0; i--) { /* backwards, whatever it held */
+        w = kit_wish("refs/remotes/origin/main", &tip[i - 1], NULL);
+        w.any_old = true;
+        assert_int_equal(kit_move(a, &w), FM_OK);
+    }
+    tk_ok(fm_rev_resolve(a, &at, "origin/main"));
+    assert_true(fm_oid_eq(&at, &tip[0]));
+    w = kit_wish("refs/remotes/origin/main", NULL, NULL);
+    w.any_old = true;
+    assert_int_equal(kit_move(a, &w), FM_OK);
+    tk_fails(fm_rev_resolve(a, &at, "origin/main"), FM_ENOTFOUND, NULL);
+    kit_close(a, here);
+}
+
+TEST(names_that_do_not_travel_are_refused)
+{
+    static const char *const name[] = {"refs/fmstore/rejected/x",
+                                       "refs/heads/../x",
+                                       "refs/heads/",
+                                       "refs/remotes/origin",
+                                       "HEAD",
+                                       "refs/heads/a b",
+                                       "refs/heads/deadbeef",
+                                       "refs/heads/\342\200\256x",
+                                       "refs/notes/other",
+                                       "refs/heads/x.lock"};
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid main = kit_branch(a, "main", NULL, 0);
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(name); i++) {
+        fm_ref_wish w = kit_wish(name[i], &main, NULL);
+        assert_int_equal(kit_move(a, &w), FM_EINVAL);
+        assert_true(w.text[0]);
+    }
+    assert_true(fm_exchange_ref_travels("refs/heads/x/y"));
+    assert_true(fm_exchange_ref_travels("refs/fmstore/results"));
+    assert_false(fm_exchange_ref_travels("refs/fmstore/lost/x"));
+    assert_false(fm_exchange_ref_travels("refs/remotes/origin/x"));
+    assert_false(fm_exchange_ref_travels("refs/heads/a..b"));
+    assert_false(fm_exchange_ref_travels(NULL));
+    kit_close(a, here);
+}
+
+TEST(a_version_without_its_tensors_moves_no_ref)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid tip[2], at;
+    fm_ref_wish w;
+    fm_buf pack;
+
+    grow(a, tip, 2);
+    share_tensors(b, 1);
+    kit_send(a, &pack, &tip[1], 1, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 1000));
+    w = kit_wish("refs/heads/main", &tip[1], NULL);
+    assert_int_equal(kit_move(b, &w), FM_EBASE);
+    assert_non_null(strstr(w.text, "has not arrived"));
+    tk_fails(fm_ref_read(b, &at, "refs/heads/main"), FM_ENOTFOUND, NULL);
+    tk_ok(fm_refs_move(b, &w, 1, true, "clone --lineage-only"));
+    assert_int_equal(w.status, FM_OK);
+    /* The branch is here without its tensors, and still does not count for whole. */
+    w = kit_wish("refs/heads/other", &tip[1], NULL);
+    assert_int_equal(kit_move(b, &w), FM_EBASE);
+    share_tensors(b, 2);
+    assert_int_equal(kit_move(b, &w), FM_OK);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+    kit_close(b, there);
+}
+
+/* Exit code 1: won, 2: lost by conflict. */
+static int mover(const char *dir, const fm_oid *to, const fm_oid *old)
+{
+    fm_repo *r = NULL;
+    fm_ref_wish w = kit_wish("refs/heads/main", to, old);
+
+    if (fm_repo_open(&r, dir) < 0 || fm_refs_move(r, &w, 1, false, "push") < 0)
+        return 100;
+    fm_repo_close(r);
+    return w.status == FM_OK ? 1 : w.status == FM_ECONFLICT ? 2 : 100;
+}
+
+TEST(of_many_movers_at_once_one_wins)
+{
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    fm_oid base = kit_branch(r, "main", NULL, 0), child[6];
+    pid_t pid[6];
+    unsigned won = 0, lost = 0;
+
+    for (unsigned i = 0; i < 6; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "child%u", i);
+        child[i] = kit_branch(r, name, &base, i + 1);
+    }
+    fm_repo_close(r);
+    for (unsigned i = 0; i < 6; i++) {
+        pid[i] = fork();
+        if (pid[i] == 0)
+            _exit(mover(dir, &child[i], &base));
+    }
+    for (unsigned i = 0; i < 6; i++) {
+        int status;
+        assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+        assert_true(WIFEXITED(status));
+        won += WEXITSTATUS(status) == 1;
+        lost += WEXITSTATUS(status) == 2;
+    }
+    assert_int_equal(won, 1);
+    assert_int_equal(lost, 5);
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+/* ---- unions ---- */
+
+static fm_oid tree_at(const char *dir, const char *name, fm_oid *commit)
+{
+    git_repository *g = git_of(dir);
+    git_oid id;
+    git_commit *c = NULL;
+    fm_oid out;
+
+    assert_int_equal(git_reference_name_to_id(&id, g, name), 0);
+    assert_int_equal(git_commit_lookup(&c, g, &id), 0);
+    memcpy(out.b, git_commit_tree_id(c)->id, sizeof out.b);
+    if (commit)
+        memcpy(commit->b, id.id, sizeof commit->b);
+    git_commit_free(c);
+    git_repository_free(g);
+    return out;
+}
+
+/* Both repositories get what the other has, at once: neither sees the other's outcome. */
+static void cross(const char *da, fm_repo *a, const char *db, fm_repo *b, const char *name)
+{
+    fm_oid x, y;
+    fm_buf pa, pb;
+    fm_ref_wish w;
+
+    (void)tree_at(da, name, &x);
+    (void)tree_at(db, name, &y);
+    kit_send(a, &pa, &x, 1, NULL, 0);
+    kit_send(b, &pb, &y, 1, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pa), 512));
+    tk_ok(kit_take(a, fm_buf_span(&pb), 512));
+    w = kit_wish(name, &y, NULL);
+    assert_int_equal(kit_move(a, &w), FM_OK);
+    w = kit_wish(name, &x, NULL);
+    assert_int_equal(kit_move(b, &w), FM_OK);
+    fm_buf_release(&pa);
+    fm_buf_release(&pb);
+}
+
+static void assert_note(fm_repo *r, const fm_oid *at, const char *text)
+{
+    fm_buf b;
+
+    fm_buf_init(&b, 0);
+    tk_ok(fm_note_read(r, &b, at));
+    assert_string_equal(fm_buf_cstr(&b), text);
+    fm_buf_release(&b);
+}
+
+TEST(notes_of_two_clones_become_the_same_union)
+{
+    char *da, *db, out[200];
+    fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
+    fm_oid at = kit_branch(a, "main", NULL, 0), other = kit_branch(a, "side", &at, 1), x, y;
+    fm_oid tx, ty;
+    fm_ref_wish w;
+
+    share_tensors(b, 2);
+    kit_carry(a, b, "refs/heads/side");
+    kit_carry(a, b, "refs/heads/main");
+    tk_ok(fm_note_add(a, &at, "common"));
+    kit_carry(a, b, "refs/notes/fmstore");
+    assert_note(b, &at, "common\n");
+    tk_ok(fm_note_add(a, &at, "of a"));
+    tk_ok(fm_note_add(a, &at, "both"));
+    tk_ok(fm_note_add(b, &at, "both"));
+    tk_ok(fm_note_add(b, &at, "of b"));
+    tk_ok(fm_note_add(b, &other, "only b"));
+    cross(da, a, db, b, "refs/notes/fmstore");
+    tx = tree_at(da, "refs/notes/fmstore", &x);
+    ty = tree_at(db, "refs/notes/fmstore", &y);
+    assert_true(fm_oid_eq(&tx, &ty));
+    assert_true(fm_oid_eq(&x, &y)); /* the very same commit */
+    assert_note(a, &at, "common\nboth\nof b\nof a\n");
+    assert_note(b, &other, "only b\n");
+    /* A note that goes on where the other ends stays as it is, and the ref goes forward. */
+    tk_ok(fm_note_add(a, &at, "later"));
+    kit_carry(a, b, "refs/notes/fmstore");
+    (void)tree_at(da, "refs/notes/fmstore", &x);
+    (void)tree_at(db, "refs/notes/fmstore", &y);
+    assert_true(fm_oid_eq(&x, &y));
+    w = kit_wish("refs/notes/fmstore", NULL, &x);
+    assert_int_equal(kit_move(a, &w), FM_EREFUSED);
+    if (kit_have_git())
+        assert_int_equal(kit_git(db, "notes --ref fmstore list", out, sizeof out), 0);
+    assert_git_clean(db);
+    fm_repo_close(a);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(da), 0);
+    assert_int_equal(kit_faults(db), 0);
+    fm_free(da);
+    fm_free(db);
+}
+
+TEST(notes_that_plain_git_fanned_out_are_read)
+{
+    char *da, *db, hex[41], args[200], out[300];
+    fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
+    fm_oid at = kit_branch(a, "main", NULL, 0), x;
+    git_repository *g;
+    git_treebuilder *top = NULL, *sub = NULL;
+    git_oid blob, tree, commit;
+    git_tree *t = NULL;
+    git_signature *who = NULL;
+
+    share_tensors(b, 1);
+    kit_carry(a, b, "refs/heads/main");
+    tk_ok(fm_note_add(a, &at, "flat"));
+    (void)args;
+    g = git_of(db);
+    fm_oid_hex(&at, hex);
+    assert_int_equal(git_blob_create_from_buffer(&blob, g, "fanned", 6), 0);
+    assert_int_equal(git_treebuilder_new(&sub, g, NULL), 0);
+    assert_int_equal(git_treebuilder_insert(NULL, sub, hex + 2, &blob, GIT_FILEMODE_BLOB), 0);
+    assert_int_equal(git_treebuilder_write(&tree, sub), 0);
+    hex[2] = '\0';
+    assert_int_equal(git_treebuilder_new(&top, g, NULL), 0);
+    assert_int_equal(git_treebuilder_insert(NULL, top, hex, &tree, GIT_FILEMODE_TREE), 0);
+    assert_int_equal(git_treebuilder_insert(NULL, top, "README", &blob, GIT_FILEMODE_BLOB), 0);
+    assert_int_equal(git_treebuilder_write(&tree, top), 0);
+    assert_int_equal(git_tree_lookup(&t, g, &tree), 0);
+    assert_int_equal(git_signature_new(&who, "A", "a@b", 1, 0), 0);
+    assert_int_equal(
+        git_commit_create(&commit, g, "refs/notes/fmstore", who, who, NULL, "n", t, 0, NULL), 0);
+    memcpy(x.b, commit.id, sizeof x.b);
+    fm_repo_close(b);
+    tk_ok(fm_repo_open(&b, db));
+    cross(da, a, db, b, "refs/notes/fmstore");
+    assert_note(a, &at, "fanned\nflat\n");
+    assert_note(b, &at, "fanned\nflat\n");
+    x = tree_at(da, "refs/notes/fmstore", NULL);
+    assert_memory_equal(x.b, tree_at(db, "refs/notes/fmstore", NULL).b, sizeof x.b);
+    (void)out;
+    git_signature_free(who);
+    git_tree_free(t);
+    git_treebuilder_free(top);
+    git_treebuilder_free(sub);
+    git_repository_free(g);
+    kit_close(a, da);
+    kit_close(b, db);
+}
+
+static void put_result(fm_repo *r, char c, const char *json)
+{
+    char key[65];
+
+    memset(key, c, 64);
+    key[64] = '\0';
+    tk_ok(fm_result_put(r, key, fm_span_str(json)));
+    tk_ok(fm_result_flush(r));
+}
+
+static void assert_result(fm_repo *r, char c, const char *json)
+{
+    char key[65];
+    fm_buf b;
+
+    memset(key, c, 64);
+    key[64] = '\0';
+    fm_buf_init(&b, 0);
+    tk_ok(fm_result_get(r, &b, key));
+    assert_string_equal(fm_buf_cstr(&b), json);
+    fm_buf_release(&b);
+}
+
+TEST(results_of_two_clones_become_the_same_union)
+{
+    char *da, *db;
+    fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
+    fm_oid tx, ty, x, y;
+    fm_ref_wish w;
+
+    put_result(a, 'a', "1");
+    put_result(a, 'c', "[1]");
+    put_result(b, 'b', "2");
+    put_result(b, 'c', "[2]");
+    cross(da, a, db, b, "refs/fmstore/results");
+    tx = tree_at(da, "refs/fmstore/results", &x);
+    ty = tree_at(db, "refs/fmstore/results", &y);
+    assert_true(fm_oid_eq(&tx, &ty));
+    for (unsigned i = 0; i < 2; i++) {
+        assert_result(i ? a : b, 'a', "1");
+        assert_result(i ? a : b, 'b', "2");
+        assert_result(i ? a : b, 'c', "[1]");
+    }
+    kit_carry(a, b, "refs/fmstore/results");
+    kit_carry(b, a, "refs/fmstore/results");
+    (void)tree_at(da, "refs/fmstore/results", &x);
+    (void)tree_at(db, "refs/fmstore/results", &y);
+    assert_true(fm_oid_eq(&x, &y));
+    w = kit_wish("refs/fmstore/results", NULL, &x);
+    assert_int_equal(kit_move(a, &w), FM_EREFUSED);
+    assert_git_clean(da);
+    fm_repo_close(a);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(da), 0);
+    assert_int_equal(kit_faults(db), 0);
+    fm_free(da);
+    fm_free(db);
+}
+
+/* ---- hostile packs ---- */
+
+TEST(a_pack_cut_anywhere_leaves_nothing)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid main = kit_branch(a, "main", NULL, 0);
+    fm_buf pack;
+
+    kit_send(a, &pack, &main, 1, NULL, 0);
+    for (size_t n = 0; n < pack.len; n++)
+        tk_fails(kit_take(b, fm_span_of(pack.data, n), 64), FM_ECORRUPT, "git pack");
+    assert_int_equal(files_in(there, "lineage.git/objects/pack"), 0);
+    assert_int_equal(files_in(there, "tmp"), 0);
+    fm_buf_char(&pack, 'x');
+    tk_fails(kit_take(b, fm_buf_span(&pack), pack.len), FM_ECORRUPT, "after the end");
+    tk_ok(kit_take(b, fm_span_of(pack.data, pack.len - 1), 3));
+    assert_int_equal(files_in(there, "lineage.git/objects/pack"), 2);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+    kit_close(b, there);
+}
+
+TEST(a_flipped_bit_is_found)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid main = kit_branch(a, "main", NULL, 0);
+    fm_buf pack;
+
+    kit_send(a, &pack, &main, 1, NULL, 0);
+    for (size_t i = 0; i < pack.len; i++) {
+        pack.data[i] ^= (uint8_t)(1u << i % 8);
+        fm_status rc = kit_take(b, fm_buf_span(&pack), pack.len);
+        if (rc != FM_ECORRUPT && rc != FM_ELIMIT)
+            print_message("byte %zu: %s: %s\n", i, fm_status_name(rc), fm_error_text());
+        assert_true(rc == FM_ECORRUPT || rc == FM_ELIMIT);
+        pack.data[i] ^= (uint8_t)(1u << i % 8);
+    }
+    assert_int_equal(files_in(there, "lineage.git/objects/pack"), 0);
+    assert_int_equal(files_in(there, "tmp"), 0);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+    kit_close(b, there);
+}
+
+static void refused(fm_repo *b, fm_buf *pack, fm_status status, const char *why)
+{
+    kit_pack_end(pack);
+    tk_fails(kit_take(b, fm_buf_span(pack), pack->len), status, why);
+    fm_buf_release(pack);
+}
+
+/* A delta of 3 bytes that claims to make `result` bytes of `base`. */
+static size_t delta_of(uint8_t out[32], uint64_t base, uint64_t result)
+{
+    size_t n = 0;
+    uint64_t v[2] = {base, result};
+
+    for (int i = 0; i < 2; i++) {
+        for (; v[i] > 0x7f; v[i] >>= 7)
+            out[n++] = (uint8_t)(v[i] | 0x80);
+        out[n++] = (uint8_t)v[i];
+    }
+    out[n++] = 0x90; /* copy from 0 so many bytes */
+    out[n++] = 5;
+    return n;
+}
+
+TEST(packs_that_lie_about_sizes_and_places_are_refused)
+{
+    char *there;
+    fm_repo *b = kit_repo(&there);
+    fm_buf p;
+    uint8_t d[32];
+    size_t n;
+
+    kit_pack_begin(&p, 1);
+    p.data[7] = 3;
+    refused(b, &p, FM_ECORRUPT, "no git pack of version 2");
+    kit_pack_begin(&p, 0xffffffffu);
+    refused(b, &p, FM_ELIMIT, "claims 4294967295 objects");
+    kit_pack_begin(&p, 1);
+    kit_pack_head(&p, 3, (uint64_t)1 << 40);
+    kit_pack_body(&p, "hello", 5);
+    refused(b, &p, FM_ELIMIT, "unpacks to 1099511627776 bytes");
+    kit_pack_begin(&p, 1);
+    kit_pack_head(&p, 3, 4);
+    kit_pack_body(&p, "hello", 5);
+    refused(b, &p, FM_ECORRUPT, "longer than it claims");
+    kit_pack_begin(&p, 1);
+    kit_pack_head(&p, 3, 6);
+    kit_pack_body(&p, "hello", 5);
+    refused(b, &p, FM_ECORRUPT, "shorter than it claims");
+    kit_pack_begin(&p, 1);
+    kit_pack_object(&p, 5, "hello", 5);
+    refused(b, &p, FM_ECORRUPT, "no such kind");
+    kit_pack_begin(&p, 1);
+    for (unsigned i = 0; i < 12; i++)
+        fm_buf_u8(&p, 0xbf);
+    refused(b, &p, FM_ECORRUPT, "its size is no number");
+    kit_pack_begin(&p, 2); /* twice the same */
+    kit_pack_object(&p, 3, "hello", 5);
+    kit_pack_object(&p, 3, "hello", 5);
+    refused(b, &p, FM_ECORRUPT, NULL);
+    kit_pack_begin(&p, 1); /* one less than there are */
+    kit_pack_object(&p, 3, "hello", 5);
+    kit_pack_object(&p, 3, "world", 5);
+    refused(b, &p, FM_ECORRUPT, "after the end");
+    kit_pack_begin(&p, 2); /* a base that is not in the pack */
+    kit_pack_object(&p, 3, "hello", 5);
+    n = delta_of(d, 5, 5);
+    kit_pack_head(&p, 7, n);
+    fm_buf_append(&p, "abcdefghijklmnopqrst", 20);
+    kit_pack_body(&p, d, n);
+    refused(b, &p, FM_ECORRUPT, NULL);
+    kit_pack_begin(&p, 2); /* a base in the middle of an object */
+    kit_pack_object(&p, 3, "hello", 5);
+    kit_pack_head(&p, 6, n);
+    fm_buf_u8(&p, 10);
+    kit_pack_body(&p, d, n);
+    refused(b, &p, FM_ECORRUPT, "its base is no object");
+    kit_pack_begin(&p, 2); /* a delta that would make a terabyte */
+    kit_pack_object(&p, 3, "hello", 5);
+    n = delta_of(d, 5, (uint64_t)1 << 40);
+    kit_pack_head(&p, 6, n);
+    fm_buf_u8(&p, 17);
+    kit_pack_body(&p, d, n);
+    refused(b, &p, FM_ELIMIT, "unpacks to");
+    assert_int_equal(files_in(there, "lineage.git/objects/pack"), 0);
+    assert_int_equal(files_in(there, "tmp"), 0);
+    kit_close(b, there);
+}
+
+TEST(deltas_within_the_pack_are_taken)
+{
+    char *there;
+    fm_repo *b = kit_repo(&there);
+    fm_oid id;
+    git_oid hash;
+    fm_buf p;
+    uint8_t d[32];
+    size_t n, at;
+
+    kit_pack_begin(&p, 2);
+    at = p.len;
+    kit_pack_object(&p, 3, "hello there", 11);
+    at = p.len - at;
+    n = delta_of(d, 11, 5);
+    kit_pack_head(&p, 6, n);
+    assert_true(at < 128);
+    fm_buf_u8(&p, (uint8_t)at);
+    kit_pack_body(&p, d, n);
+    kit_pack_end(&p);
+    tk_ok(kit_take(b, fm_buf_span(&p), 1));
+    assert_int_equal(git_odb_hash(&hash, "hello", 5, GIT_OBJECT_BLOB), 0);
+    memcpy(id.b, hash.id, sizeof id.b);
+    assert_true(fm_exchange_has(b, &id));
+    fm_buf_release(&p);
+    kit_close(b, there);
+}
+
+TEST(a_pack_over_its_limit_is_refused)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid main = kit_branch(a, "main", NULL, 0);
+    fm_git_intake *in;
+    fm_buf pack;
+
+    kit_send(a, &pack, &main, 1, NULL, 0);
+    tk_ok(fm_git_intake_open(&in, b, pack.len - 1));
+    tk_ok(fm_git_intake_bytes(in, pack.data, 20));
+    tk_fails(fm_git_intake_bytes(in, pack.data + 20, pack.len - 20), FM_ELIMIT, "larger than");
+    tk_fails(fm_git_intake_bytes(in, pack.data + 20, 1), FM_EINVAL, "failed before");
+    tk_fails(fm_git_intake_end(in, NULL), FM_EINVAL, "failed before");
+    fm_git_intake_close(in);
+    assert_int_equal(files_in(there, "tmp"), 0);
+    fm_git_intake_close(NULL);
+    fm_cancel(true);
+    tk_fails(kit_take(b, fm_buf_span(&pack), 64), FM_ECANCELLED, NULL);
+    fm_cancel(false);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+    kit_close(b, there);
+}
+
+/* ---- hostile versions ---- */
+
+/* A pack of one commit over a tree of these bytes and a file "hello"; the commit's id. */
+static fm_oid pack_of_tree(fm_buf *p, fm_span tree, const char *message)
+{
+    git_oid id;
+    char hex[41] = "", text[500];
+    fm_oid out;
+    int n;
+
+    assert_int_equal(git_odb_hash(&id, tree.data, tree.len, GIT_OBJECT_TREE), 0);
+    git_oid_fmt(hex, &id);
+    n = snprintf(text, sizeof text,
+                 "tree %s\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n\n%s", hex, message);
+    kit_pack_begin(p, 3);
+    kit_pack_object(p, 1, text, (size_t)n);
+    kit_pack_object(p, 2, tree.data, tree.len);
+    kit_pack_object(p, 3, "hello", 5);
+    kit_pack_end(p);
+    assert_int_equal(git_odb_hash(&id, text, (size_t)n, GIT_OBJECT_COMMIT), 0);
+    memcpy(out.b, id.id, sizeof out.b);
+    return out;
+}
+
+static void add_entry(fm_buf *b, const char *mode, const char *name)
+{
+    git_oid id;
+
+    assert_int_equal(git_odb_hash(&id, "hello", 5, GIT_OBJECT_BLOB), 0);
+    fm_buf_printf(b, "%s %s", mode, name);
+    fm_buf_u8(b, 0);
+    fm_buf_append(b, id.id, sizeof id.id);
+}
+
+static void refused_tree(fm_repo *r, const fm_buf *tree, const char *message, fm_status status)
+{
+    fm_buf pack;
+    fm_oid at = pack_of_tree(&pack, fm_buf_span(tree), message);
+    fm_ref_wish w = kit_wish("refs/heads/hostile", &at, NULL);
+    fm_oid now;
+
+    tk_ok(kit_take(r, fm_buf_span(&pack), pack.len));
+    if (kit_move(r, &w) != status)
+        print_message("%s: %s\n", fm_status_name(w.status), w.text);
+    assert_int_equal(w.status, status);
+    if (status != FM_OK)
+        tk_fails(fm_ref_read(r, &now, "refs/heads/hostile"), FM_ENOTFOUND, NULL);
+    fm_buf_release(&pack);
+}
+
+TEST(versions_that_fsck_would_not_pass_move_no_ref)
+{
+    char *there;
+    fm_repo *b = kit_repo(&there);
+    fm_buf t;
+    fm_oid at;
+    fm_ref_wish w;
+
+    fm_buf_init(&t, 0);
+    add_entry(&t, "100644", "a");
+    add_entry(&t, "100644", "a");
+    refused_tree(b, &t, "m\n", FM_ECORRUPT);
+    fm_buf_clear(&t);
+    add_entry(&t, "100644", "..");
+    refused_tree(b, &t, "m\n", FM_ECORRUPT);
+    fm_buf_clear(&t);
+    add_entry(&t, "120000", "link");
+    refused_tree(b, &t, "m\n", FM_ECORRUPT);
+    fm_buf_clear(&t);
+    add_entry(&t, "40000", "folder"); /* which is a file */
+    refused_tree(b, &t, "m\n", FM_ECORRUPT);
+    fm_buf_clear(&t);
+    add_entry(&t, "100644", "a");
+    refused_tree(b, &t, "m\n\nFmstore-Kind: import\nFmstore-Version: 99\n", FM_EVERSION);
+    refused_tree(b, &t, "m\n\nFmstore-Kind: import\nFmstore-Version: 1\n", FM_OK);
+    /* Notes and results do not take a model's tree for theirs. */
+    tk_ok(fm_ref_read(b, &at, "refs/heads/hostile"));
+    w = kit_wish("refs/fmstore/results", &at, NULL);
+    assert_int_equal(kit_move(b, &w), FM_EINVAL);
+    fm_buf_release(&t);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
+TEST(a_pack_without_what_it_reaches_moves_no_ref)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid tip[3], now;
+    fm_ref_wish w;
+    fm_buf pack;
+    git_repository *g;
+    git_packbuilder *pb = NULL;
+    git_commit *c = NULL;
+    git_oid id;
+    git_buf buf = {0};
+
+    grow(a, tip, 3);
+    share_tensors(b, 3);
+    kit_send(a, &pack, &tip[2], 1, &tip[1], 1); /* its parent is missing */
+    tk_ok(kit_take(b, fm_buf_span(&pack), pack.len));
+    w = kit_wish("refs/heads/main", &tip[2], NULL);
+    assert_int_equal(kit_move(b, &w), FM_EBASE);
+    w = kit_wish("refs/heads/main", &tip[1], NULL);
+    assert_int_equal(kit_move(b, &w), FM_EBASE);
+    /* A commit and its tree, without the folders and files of it. */
+    g = git_of(here);
+    git_oid_fromraw(&id, tip[0].b);
+    assert_int_equal(git_packbuilder_new(&pb, g), 0);
+    assert_int_equal(git_commit_lookup(&c, g, &id), 0);
+    assert_int_equal(git_packbuilder_insert(pb, &id, NULL), 0);
+    assert_int_equal(git_packbuilder_insert(pb, git_commit_tree_id(c), NULL), 0);
+    assert_int_equal(git_packbuilder_write_buf(&buf, pb), 0);
+    tk_ok(kit_take(b, fm_span_of(buf.ptr, buf.size), buf.size));
+    w = kit_wish("refs/heads/main", &tip[0], NULL);
+    assert_int_equal(kit_move(b, &w), FM_EBASE);
+    tk_fails(fm_ref_read(b, &now, "refs/heads/main"), FM_ENOTFOUND, NULL);
+    git_buf_dispose(&buf);
+    git_commit_free(c);
+    git_packbuilder_free(pb);
+    git_repository_free(g);
+    fm_buf_release(&pack);
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
+/* ---- with gc ---- */
+
+static void gc_now(const char *dir)
+{
+    fm_gc_opts o = fm_gc_defaults();
+    fm_gc_report report;
+    fm_repo *r;
+
+    o.prune = "now";
+    o.reflog = "now";
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_repo_gc(r, &o, &report));
+    fm_gc_report_release(&report);
+    fm_repo_close(r);
+}
+
+TEST(gc_keeps_what_arrives_until_its_ref_moves_or_the_process_ends)
+{
+    char *here, *there;
+    fm_repo *a = kit_repo(&here), *b = kit_repo(&there);
+    fm_oid tip[3], other;
+    fm_ref_wish w;
+    fm_buf pack;
+
+    grow(a, tip, 3);
+    other = kit_branch(a, "other", NULL, 7);
+    kit_send(a, &pack, &tip[2], 1, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 100));
+    fm_buf_release(&pack);
+    gc_now(there); /* tensors have not arrived: no reason to stop */
+    gc_now(there);
+    assert_true(fm_exchange_has(b, &tip[0]));
+    share_tensors(b, 3);
+    gc_now(there);
+    w = kit_wish("refs/heads/main", &tip[2], NULL);
+    assert_int_equal(kit_move(b, &w), FM_OK);
+    kit_send(a, &pack, &other, 1, NULL, 0);
+    tk_ok(kit_take(b, fm_buf_span(&pack), 100));
+    fm_buf_release(&pack);
+    fm_repo_close(b); /* as if it had been killed */
+    gc_now(there);
+    gc_now(there);
+    tk_ok(fm_repo_open(&b, there));
+    assert_true(fm_exchange_has(b, &tip[0]));
+    assert_false(fm_exchange_has(b, &other));
+    kit_close(a, here);
+    fm_repo_close(b);
+    assert_int_equal(kit_faults(there), 0);
+    fm_free(there);
+}
+
+TEST(gc_keeps_what_a_remote_tracking_ref_reaches)
+{
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    fm_oid at = kit_branch(r, "main", NULL, 0);
+    fm_ref_wish w = kit_wish("refs/remotes/origin/x", &at, NULL);
+
+    w.any_old = true;
+    assert_int_equal(kit_move(r, &w), FM_OK);
+    tk_ok(fm_ref_delete(r, "refs/heads/main", &at));
+    fm_repo_close(r);
+    gc_now(dir);
+    gc_now(dir);
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_rev_resolve(r, &at, "origin/x"));
+    fm_repo_close(r);
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
+static fm_status count_version(void *ctx, const fm_version *v)
+{
+    (void)v;
+    ++*(unsigned *)ctx;
+    return FM_OK;
+}
+
+static fm_status count_ref(void *ctx, const char *name, const fm_oid *oid)
+{
+    (void)name;
+    (void)oid;
+    ++*(unsigned *)ctx;
+    return FM_OK;
+}
+
+TEST(the_log_of_all_shows_remote_tracking_refs_and_no_branch_is_made_of_them)
+{
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    fm_oid at = kit_branch(r, "main", NULL, 0), other = kit_branch(r, "other", &at, 1), got;
+    fm_ref_wish w = kit_wish("refs/remotes/origin/other", &other, NULL);
+    unsigned versions = 0, branches = 0;
+
+    w.any_old = true;
+    assert_int_equal(kit_move(r, &w), FM_OK);
+    tk_ok(fm_ref_delete(r, "refs/heads/other", &other));
+    tk_ok(fm_log_walk(r, NULL, 0, count_version, &versions));
+    assert_int_equal(versions, 2);
+    tk_ok(fm_ref_each(r, "refs/heads/", count_ref, &branches));
+    assert_int_equal(branches, 1);
+    tk_fails(fm_rev_resolve(r, &got, "origin/othr"), FM_ENOTFOUND, "did you mean 'origin/other'");
+    kit_close(r, dir);
+}
+
+TEST(what_a_killed_intake_left_is_swept)
+{
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    fm_git_intake *in;
+    pid_t pid = fork();
+    int status;
+
+    if (pid == 0) {
+        if (fm_git_intake_open(&in, r, 0) < 0 || fm_git_intake_bytes(in, "PACK", 4) < 0)
+            _exit(1);
+        kill(getpid(), SIGKILL);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(files_in(dir, "tmp"), 2); /* a folder and its lock */
+    tk_ok(fm_git_intake_open(&in, r, 0));
+    assert_int_equal(files_in(dir, "tmp"), 2); /* those of the new one */
+    fm_git_intake_close(in);
+    assert_int_equal(files_in(dir, "tmp"), 0);
+    kit_close(r, dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_history_travels_and_then_only_what_is_new),
+        cmocka_unit_test(nothing_new_is_an_empty_pack),
+        cmocka_unit_test(a_file_that_both_sides_had_long_ago_is_left_out),
+        cmocka_unit_test(a_version_that_arrives_twice_is_fine),
+        cmocka_unit_test(a_merge_and_an_annotated_tag_travel),
+        cmocka_unit_test(what_a_recipe_names_travels_with_its_history),
+        cmocka_unit_test(what_no_travelling_ref_reaches_is_not_given_away),
+        cmocka_unit_test(a_sender_stops_where_its_callback_fails_or_it_is_asked_to),
+        cmocka_unit_test(haves_are_the_tips_and_older_ones_at_growing_distances),
+        cmocka_unit_test(ancestors_are_told_from_other_versions),
+        cmocka_unit_test(pointers_are_those_that_the_other_side_lacks),
+        cmocka_unit_test(pointers_of_a_version_that_is_not_whole_are_not_told),
+        cmocka_unit_test(a_branch_moves_only_forward),
+        cmocka_unit_test(tags_stay_and_remote_tracking_refs_follow),
+        cmocka_unit_test(names_that_do_not_travel_are_refused),
+        cmocka_unit_test(a_version_without_its_tensors_moves_no_ref),
+        cmocka_unit_test(of_many_movers_at_once_one_wins),
+        cmocka_unit_test(notes_of_two_clones_become_the_same_union),
+        cmocka_unit_test(notes_that_plain_git_fanned_out_are_read),
+        cmocka_unit_test(results_of_two_clones_become_the_same_union),
+        cmocka_unit_test(a_pack_cut_anywhere_leaves_nothing),
+        cmocka_unit_test(a_flipped_bit_is_found),
+        cmocka_unit_test(packs_that_lie_about_sizes_and_places_are_refused),
+        cmocka_unit_test(deltas_within_the_pack_are_taken),
+        cmocka_unit_test(a_pack_over_its_limit_is_refused),
+        cmocka_unit_test(versions_that_fsck_would_not_pass_move_no_ref),
+        cmocka_unit_test(a_pack_without_what_it_reaches_moves_no_ref),
+        cmocka_unit_test(gc_keeps_what_arrives_until_its_ref_moves_or_the_process_ends),
+        cmocka_unit_test(gc_keeps_what_a_remote_tracking_ref_reaches),
+        cmocka_unit_test(the_log_of_all_shows_remote_tracking_refs_and_no_branch_is_made_of_them),
+        cmocka_unit_test(what_a_killed_intake_left_is_swept),
+    };
+    if (!getenv("TMPDIR") && access("/dev/shm", W_OK) == 0)
+        setenv("TMPDIR", "/dev/shm", 1); /* some thousand small intakes, each with its fsyncs */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
