@@ -120,8 +120,8 @@ static fm_status open_bucket(fmr_far **out, fmr_door *door, fmr_service service,
         rc = FM_OK;
     }
     if (rc == FM_ENOTFOUND)
-        rc = fm_fail(FM_ENOTFOUND, "%s: there is no repository of fmstore: it has no %s",
-                     door->shown, FMR_MANIFEST_NAME);
+        rc = fm_fail(FM_ENOTFOUND, "%s: there is no repository of fmstore (%s)", door->shown,
+                     fm_error_text());
     if (rc != FM_OK) {
         fm_error_save(&text);
         close_bucket(&b->far);
