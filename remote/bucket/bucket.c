@@ -112,6 +112,7 @@ static fm_status open_bucket(fmr_far **out, fmr_door *door, fmr_service service,
         return FM_ENOMEM;
     }
     b->far.ops = &bucket_ops;
+    b->far.unkept = true;
     b->door = door;
     b->service = service;
     fm_status rc = fmr_bucket_load(b);
@@ -119,7 +120,9 @@ static fm_status open_bucket(fmr_far **out, fmr_door *door, fmr_service service,
         fm_error_clear();
         rc = FM_OK;
     }
-    if (rc == FM_ENOTFOUND)
+    if (rc == FM_OK && service == FMR_WRITE)
+        rc = fmr_bucket_list(b);
+    else if (rc == FM_ENOTFOUND)
         rc = fm_fail(FM_ENOTFOUND, "%s: there is no repository of fmstore (%s)", door->shown,
                      fm_error_text());
     if (rc != FM_OK) {

@@ -219,10 +219,13 @@ fm_status fmr_bucket_move(fmr_far *f, fm_ref_wish *wish, size_t count)
     fmr_bucket *b = fmr_bucket_of(f);
     fm_assert(f->repo);
     for (unsigned tried = 0; tried < TRIES_MAX; tried++) {
-        bool changed = false, done = false;
-        for (size_t i = 0; i < count; i++)
+        bool changed = false, granted = false, done = false;
+        for (size_t i = 0; i < count; i++) {
             FM_TRY(try_wish(b, &wish[i], &changed));
-        if (!changed)
+            granted = granted || wish[i].status == FM_OK;
+        }
+        /* A ref that is there already may have been mended: new packs count as well. */
+        if (!changed && (!granted || b->fresh.packs + b->fresh.gits == 0))
             return FM_OK;
         FM_TRY(swap(b, &done));
         fmr_bucket_count(b);

@@ -56,10 +56,15 @@ static fm_status mark_gone(fmr_bucket *b)
     return FM_OK;
 }
 
+/* The opening for a push has listed the objects. */
+static fm_status need_list(const fmr_bucket *b)
+{
+    return b->listed ? FM_OK
+                     : fm_fail(FM_EREFUSED, "%s: was not opened for writing", b->door->shown);
+}
+
 fm_status fmr_bucket_list(fmr_bucket *b)
 {
-    if (b->service != FMR_WRITE)
-        return fm_fail(FM_EREFUSED, "%s: was not opened for writing", b->door->shown);
     fm_map_free(b->listed);
     b->listed = NULL;
     if (!b->arena)
@@ -70,15 +75,10 @@ fm_status fmr_bucket_list(fmr_bucket *b)
     return mark_gone(b);
 }
 
-static fm_status list_once(fmr_bucket *b)
-{
-    return b->listed ? FM_OK : fmr_bucket_list(b);
-}
-
 fm_status fmr_bucket_has(fmr_far *f, const fm_digest *id, size_t count, bool *there)
 {
     fmr_bucket *b = fmr_bucket_of(f);
-    FM_TRY(list_once(b));
+    FM_TRY(need_list(b));
     FM_TRY(fmr_bucket_heads(b));
     for (size_t i = 0; i < count; i++)
         there[i] = fmr_heads_find(&b->heads, &id[i]) != NULL;
@@ -323,7 +323,7 @@ static fm_status check_levels(const fmr_bucket *b, const fmr_load *load)
 fm_status fmr_bucket_put(fmr_far *f, const fmr_load *load)
 {
     fmr_bucket *b = fmr_bucket_of(f);
-    FM_TRY(list_once(b));
+    FM_TRY(need_list(b));
     FM_TRY(fmr_bucket_heads(b));
     FM_TRY(check_levels(b, load));
     packing p = {.b = b, .load = load};
@@ -363,7 +363,7 @@ fm_status fmr_bucket_git_put(fmr_far *f, fm_repo *from, const fm_exchange_ask *a
     fmr_bucket *b = fmr_bucket_of(f);
     uint64_t objects = 0;
     fm_buf pack;
-    FM_TRY(list_once(b));
+    FM_TRY(need_list(b));
     fm_buf_init(&pack, (size_t)FMR_GIT_PACK_MAX);
     fm_status rc = fm_git_send(from, ask, take_git, &pack, &objects);
     if (rc == FM_ELIMIT)

@@ -51,6 +51,7 @@ typedef struct fmr_far_ops {
 struct fmr_far {
     const fmr_far_ops *ops;
     uint64_t in, out; /* bytes on the wire so far */
+    bool unkept;      /* no program there keeps what refs reach: a push asks about all of its own */
     fm_repo *repo;    /* that fetches or pushes, set by these: files cannot decide what it has */
 };
 

@@ -109,8 +109,12 @@ m['packs'][0]['heads_sha256'] = hashlib.sha256(open(pack + '.heads', 'rb').read(
 lie 'object' "flip(pack + '.pack', 64 + 400)"
 lie 'bytes up to' "os.truncate(pack + '.pack', os.path.getsize(pack + '.pack') - 4096)"
 lie 'not the bytes' "flip('lineage/' + m['lineage'][0]['sha256'] + '.pack', 20)"
-lie 'does not' "m['lineage'] = []"
+lie 'is not here' "m['lineage'] = []"
 lie 'lacks' "m['packs'] = []"
 lie 'of version 2' "m['fmstore_bucket'] = 2"
-lie 'is no' "m['refs'][0]['name'] = 'refs/heads/../../x'"
+rm -rf lying x # a name that climbs is no ref's, and is passed over
+cp -r other lying
+sed -i 's|"refs/heads/one"|"refs/heads/../../climbed"|' lying/fmstore-bucket.json
+want 0 clone "$tmp/lying" x
+[ -z "$(find . -name climbed)" ] || die "$(find . -name climbed)"
 echo ok

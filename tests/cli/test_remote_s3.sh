@@ -96,7 +96,7 @@ say "$first parts before the kill, $both in all"
 [ $((both - first)) -lt 7 ] || die "no part was taken over"
 want 0 clone s3://models/big big2
 want 0 -C big2 fsck
-want 0 -C big2 export big back.safetensors --format source
+want 0 -C big2 export big "$tmp/back.safetensors" --format source
 cmp big.safetensors back.safetensors || die "another file came back"
 "$python" -c "
 import boto3
