@@ -23,7 +23,7 @@ static int cmd_help(cli *c, int argc, char **argv);
 static int run_command(cli *c, int argc, char **argv);
 
 static const command commands[] = {
-    {"init", cmd_init, "init [--bare] [DIR]", "make an empty repository", "start and exchange"},
+    {"init", cmd_init, "init [--bare | --bucket] [DIR]", "make an empty repository", "start and exchange"},
     {"import", cmd_import,
      "import SRC --as NAME [--parent REV] [--kind KIND] [--suite FILE]... [--no-gate] [-m TEXT]",
      "bring in an HF folder, safetensors, GGUF, PyTorch checkpoint or PEFT adapter", NULL},

@@ -31,6 +31,9 @@ void fm_remote_close(fm_remote *m);            /* NULL is fine */
 const char *fm_remote_url(const fm_remote *m); /* as it may be shown: without user and password */
 /* FM_EINVAL: text is no URL that fm_remote_open would take. */
 FM_CHECKED fm_status fm_remote_check_url(const char *text);
+/* Makes an empty bucket in a folder: a remote that is only files (remote/bucket/README.md). FM_EEXISTS:
+ * one is there. */
+FM_CHECKED fm_status fm_remote_make_bucket(const char *dir);
 /* Its branches, tags, notes and results, by name. */
 FM_CHECKED fm_status fm_remote_refs(fm_remote *m, fm_exchange_ref_fn fn, void *ctx);
 

@@ -10,10 +10,28 @@
 
 /* ---- git's objects ---- */
 
+typedef struct git_packs {
+    fm_repo *r;
+    fm_git_intake *in; /* NULL between two packs */
+} git_packs;
+
+static fm_status end_git(git_packs *p)
+{
+    fm_status rc = p->in ? fm_git_intake_end(p->in, NULL) : FM_OK;
+    fm_git_intake_close(p->in);
+    p->in = NULL;
+    return rc;
+}
+
 static fm_status take_git(void *ctx, const void *data, size_t len)
 {
+    git_packs *p = ctx;
     FM_TRY(fm_go_on());
-    return fm_git_intake_bytes(ctx, data, len);
+    if (!data)
+        return end_git(p);
+    if (!p->in)
+        FM_TRY(fm_git_intake_open(&p->in, p->r, 0));
+    return fm_git_intake_bytes(p->in, data, len);
 }
 
 static fm_status pass_over(void *ctx, const fm_digest *id, bool is_tensor, uint64_t bytes)
@@ -46,7 +64,7 @@ static fm_status are_here(fm_repo *r, const fm_fetch *f, bool *yes)
 
 static fm_status bring_git(fm_remote *m, fm_repo *r, const fm_fetch *f)
 {
-    fm_git_intake *in = NULL;
+    git_packs packs = {r, NULL};
     fm_oid *have = NULL;
     fm_exchange_ask ask = {f->want, NULL, f->wants, 0};
     bool here;
@@ -55,10 +73,9 @@ static fm_status bring_git(fm_remote *m, fm_repo *r, const fm_fetch *f)
         return FM_OK;
     fm_status rc = fm_exchange_haves(r, &have, &ask.haves, HAVES_MAX);
     ask.have = have;
-    FM_THEN(rc, fm_git_intake_open(&in, r, 0));
-    FM_THEN(rc, m->far->ops->git_get(m->far, &ask, take_git, in));
-    FM_THEN(rc, fm_git_intake_end(in, NULL));
-    fm_git_intake_close(in);
+    FM_THEN(rc, m->far->ops->git_get(m->far, &ask, take_git, &packs));
+    FM_THEN(rc, end_git(&packs));
+    fm_git_intake_close(packs.in);
     fm_free(have);
     return rc;
 }
@@ -227,6 +244,7 @@ static fm_status publish(fetch *x)
 
 static fm_status open_fetch(fetch *x, bool dry_run)
 {
+    x->m->far->repo = x->r;
     FM_TRY(fmr_list_init(&x->list));
     FM_TRY(fm_store_lease(x->store, true, "a fetch"));
     return dry_run ? FM_OK : fm_intake_open(&x->intake, x->store);

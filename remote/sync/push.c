@@ -119,11 +119,13 @@ fm_status fm_remote_push(fm_remote *m, fm_repo *r, fm_push *p, fm_travel *out)
 {
     push x = {.m = m, .r = r, .store = fm_repo_store(r), .p = p};
     x.out = out;
+    m->far->repo = r;
     memset(out, 0, sizeof *out);
     fm_status rc = fmr_list_init(&x.list);
     FM_THEN(rc, make_ask(&x));
+    const fm_exchange_ask all = {x.want, NULL, x.ask.wants, 0};
     if (rc == FM_OK && x.ask.wants)
-        rc = fm_exchange_pointers(r, &x.ask, name_it, &x);
+        rc = fm_exchange_pointers(r, m->far->unkept ? &all : &x.ask, name_it, &x);
     FM_THEN(rc, find_missing(&x));
     if (rc == FM_OK && !p->dry_run)
         rc = send_all(&x);

@@ -31,6 +31,7 @@ typedef struct fmr_load {
 
 typedef struct fmr_far_ops {
     FM_CHECKED fm_status (*refs)(fmr_far *f, fm_exchange_ref_fn fn, void *ctx);
+    /* fn is called with data NULL after each pack but the last, which may be left to the return. */
     FM_CHECKED fm_status (*git_get)(fmr_far *f, const fm_exchange_ask *ask, fm_bytes_fn fn,
                                     void *ctx);
     /* there[i]: out[i] is set. */
@@ -50,6 +51,8 @@ typedef struct fmr_far_ops {
 struct fmr_far {
     const fmr_far_ops *ops;
     uint64_t in, out; /* bytes on the wire so far */
+    bool unkept;      /* no program there keeps what refs reach: a push asks about all of its own */
+    fm_repo *repo;    /* that fetches or pushes, set by these: files cannot decide what it has */
 };
 
 FM_END_DECLS
