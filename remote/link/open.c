@@ -13,7 +13,7 @@ static fm_status open_web(fmr_far **out, const fmr_url *url, fmr_service service
         return rc;
     fm_error_save(&first);
     const fm_status files = fmr_open_bucket_http(out, url->text, service);
-    if (files == FM_ENOTFOUND)
+    if (files == FM_ENOTFOUND || files == FM_EIO) /* there is no bucket either */
         fm_error_restore(&first);
     return files;
 }

@@ -54,7 +54,7 @@ want 0 -C a push "$tmp/www/family" four
 : >access.log
 want 0 -C b pull
 same a b four
-sent=$(awk '{ sum += $10 } END { print sum }' access.log)
+sent=$(awk '$9 < 300 { sum += $10 } END { print sum }' access.log)
 new=$(($(stat -c %s www/family/fmstore-bucket.json) + $(ls -t www/family/packs/*.pack | sed -n 1p | xargs stat -c %s) + \
     $(ls -t www/family/packs/*.heads | sed -n 1p | xargs stat -c %s) + \
     $(ls -t www/family/lineage/*.pack | sed -n 1p | xargs stat -c %s)))
