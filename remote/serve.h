@@ -13,10 +13,10 @@ FM_CHECKED fm_status fm_remote_serve(fm_repo *r, bool write, int in, int out);
 
 /* ---- over HTTP ----
  * A message of the wire is the body of a POST to {base}/fmstore/wire, and its answer the answer's
- * body. Reading needs no state here. A push has a session, with a repository and a writer's lease of
- * its own: the header FM_REMOTE_SESSION of its first request says "new", that of the answer has the
- * session's name, which each further request carries. It ends by DELETE, by a message that fails,
- * after FM_REMOTE_IDLE_S seconds without a request, or when a newer one needs its place. */
+ * body. Reading needs no state here. A push has a session, with a repository and a writer's lease
+ * of its own: the header FM_REMOTE_SESSION of its first request says "new", that of the answer has
+ * the session's name, which each further request carries. It ends by DELETE, by a message that
+ * fails, after FM_REMOTE_IDLE_S seconds without a request, or when a newer one needs its place. */
 #define FM_REMOTE_WIRE_PATH "/fmstore/wire"
 #define FM_REMOTE_WIRE_TYPE "application/x-fmstore-wire"
 #define FM_REMOTE_SESSION "X-Fmstore-Session"
@@ -36,7 +36,7 @@ typedef struct fm_remote_exchange {
     void *ctx;
     fm_status (*read)(void *ctx, void *dst, size_t cap,
                       size_t *got); /* of its body; got 0: the end */
-    /* Status 200 or 204, with a session's name for the header; NULL. At most once, then the body. */
+    /* Status 200 or 204, with a session's name for the header, or NULL. Once, then the body. */
     fm_status (*begin)(void *ctx, unsigned status, const char *session);
     fm_status (*write)(void *ctx, const void *data, size_t len);
 } fm_remote_exchange;

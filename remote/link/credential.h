@@ -1,4 +1,4 @@
-/* credential.h - user and password for an https:// or http:// host, from git's credential helpers. */
+/* credential.h - user and password for a host of HTTP, from git's credential helpers. */
 #ifndef FM_REMOTE_LINK_CREDENTIAL_H
 #define FM_REMOTE_LINK_CREDENTIAL_H
 

@@ -71,7 +71,8 @@ static fm_status make_session(const fm_remote_web *w, session **out)
     return FM_OK;
 }
 
-/* Lock held. The place of the session that is idle the longest, at least since `since`; else NULL. */
+/* Lock held. The place of the session that is idle the longest, and since `since` at least; NULL:
+ * there is none. */
 static session **idle_place(fm_remote_web *w, double since)
 {
     session **best = NULL;

@@ -1,4 +1,4 @@
-/* ring.h - a queue of bytes with a fixed most, between two threads that share a lock of their own. */
+/* ring.h - a queue of bytes with a fixed most; its two threads share a lock of their own. */
 #ifndef FM_BASE_RING_H
 #define FM_BASE_RING_H
 

@@ -224,4 +224,4 @@ while [ "$done_kills" -lt "$kills" ]; do
         want 0 -C "$at" fsck
     done
 done
-say "  $done_kills kills within $span ms, of which $finished came after the end; every export is equal, every fsck clean"
+say "  $done_kills kills within $span ms, $finished of them after the end; every export is equal, every fsck clean"

@@ -1,6 +1,6 @@
 /* Any bytes as what a client says to a repository: the first bit says whether it may push. Nothing
- * crashes, what moved leaves a sound repository, and a reader changes nothing. FUZZ_WIRE_SEEDS=FOLDER
- * writes what a real fetch and a real push say. */
+ * crashes, what moved leaves a sound repository, and a reader changes nothing.
+ * FUZZ_WIRE_SEEDS=FOLDER writes what a real fetch and a real push say. */
 #include <unistd.h>
 
 #include "tests/kit/wire_kit.h"

@@ -1,5 +1,5 @@
-/* wire_kit.h - both sides of the wire in one thread: what one says is heard by the other at once, and
- * kept as seeds for fuzzing; and a side whose words are given. */
+/* wire_kit.h - both sides of the wire in one thread: what one says is heard by the other at once,
+ * and kept as seeds for fuzzing; and a side whose words are given. */
 #ifndef FM_TESTS_KIT_WIRE_H
 #define FM_TESTS_KIT_WIRE_H
 
