@@ -40,6 +40,8 @@ static fm_status add(fmr_heads *h, const fms_record *r, size_t pack, uint64_t of
 {
     if (fmr_heads_find(h, &r->id))
         return FM_OK;
+    if (fm_map_count(h->place) == FMR_RECORDS_MAX)
+        return fm_fail(FM_ELIMIT, "the bucket has more than %u objects", FMR_RECORDS_MAX);
     fmr_place *p = fm_arena_alloc(h->arena, sizeof *p);
     fm_digest *parent = fm_arena_alloc(h->arena, (r->parent_count + 1) * sizeof *parent);
     if (!p || !parent)

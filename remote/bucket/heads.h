@@ -14,6 +14,8 @@
 
 FM_BEGIN_DECLS
 
+#define FMR_RECORDS_MAX (1u << 22) /* of a bucket: they are in memory, 200 bytes each */
+
 typedef struct fmr_place {
     fm_digest id, head;
     uint64_t bytes, stored_bytes, offset;

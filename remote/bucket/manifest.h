@@ -11,7 +11,7 @@ FM_BEGIN_DECLS
 #define FMR_MANIFEST_VERSION 1
 #define FMR_MANIFEST_MAX ((size_t)64 << 20) /* bytes */
 #define FMR_REF_NAME_MAX 255u
-#define FMR_HEADS_MAX ((uint64_t)1 << 30) /* bytes of the heads of one pack: 25 TB of tensors */
+#define FMR_HEADS_MAX ((uint64_t)64 << 20) /* of one pack; that of the largest tensor has 40 MiB */
 #define FMR_GIT_PACK_MAX ((uint64_t)256 << 20)
 
 typedef struct fmr_manifest {

@@ -10,9 +10,10 @@
 #include "store/base/os/io.h"
 
 #define SLOTS 8u
-#define PIECE_BYTES ((uint64_t)8 << 20) /* of one request */
-#define GAP_BYTES ((uint64_t)64 << 10)  /* less between two records is read too */
-#define TRIES 3u                        /* of a part that broke off */
+#define PIECE_BYTES ((uint64_t)8 << 20)   /* of one request */
+#define GAP_BYTES ((uint64_t)64 << 10)    /* less between two records is read too */
+#define GIT_BYTES_MAX ((uint64_t)4 << 30) /* of all git packs of a fetch */
+#define TRIES 3u                          /* of a part that broke off */
 #define CACHE_DIR "cache/heads"
 
 /* ---- git's objects ---- */
@@ -51,13 +52,20 @@ fm_status fmr_bucket_git_get(fmr_far *f, const fm_exchange_ask *ask, fm_bytes_fn
 {
     fmr_bucket *b = fmr_bucket_of(f);
     const fmr_manifest *m = &b->manifest;
+    uint64_t bytes = 0;
     bool any = false;
     (void)ask;
     for (size_t i = 0; i < m->gits; i++)
         any = any || !f->repo || !tips_are_here(f->repo, &m->git[i]);
-    for (size_t i = 0; i < m->gits; i++)
-        if (!any || !f->repo || !tips_are_here(f->repo, &m->git[i]))
-            FM_TRY(give_git(b, &m->git[i], fn, ctx));
+    for (size_t i = 0; i < m->gits; i++) {
+        if (any && f->repo && tips_are_here(f->repo, &m->git[i]))
+            continue;
+        bytes += m->git[i].bytes;
+        if (bytes > GIT_BYTES_MAX)
+            return fm_fail(FM_ELIMIT, "%s: its lineage is more than %llu GiB", b->door->shown,
+                           (unsigned long long)(GIT_BYTES_MAX >> 30));
+        FM_TRY(give_git(b, &m->git[i], fn, ctx));
+    }
     return FM_OK;
 }
 

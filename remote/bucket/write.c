@@ -13,7 +13,8 @@
 #include "store/base/mem.h"
 #include "store/pack/pack.h"
 
-#define PACK_BYTES ((uint64_t)1 << 30) /* a pack that has these ends with the record */
+#define PACK_BYTES ((uint64_t)1 << 30)   /* a pack that has these ends with the record */
+#define HEADS_BYTES ((uint64_t)16 << 20) /* or has so many bytes of heads */
 #define PART_BYTES ((uint64_t)16 << 20)
 #define PART_BYTES_MAX ((uint64_t)64 << 20)
 
@@ -23,6 +24,8 @@ static fm_status note_listed(void *ctx, const char *name, uint64_t bytes)
 {
     fmr_bucket *b = ctx;
     uint64_t *size = fm_arena_alloc(b->arena, sizeof *size);
+    if (fm_map_count(b->listed) == FMR_LIST_MAX)
+        return fm_fail(FM_ELIMIT, "%s: more than %zu objects", b->door->shown, FMR_LIST_MAX);
     if (!size)
         return FM_ENOMEM;
     *size = bytes;
@@ -148,16 +151,18 @@ static fm_status take_head(void *ctx, const void *data, size_t len)
     return h->whole ? FM_ECANCELLED : FM_OK; /* it is enough */
 }
 
-static fm_status gather_heads(packing *p)
+/* Takes the load's next record into the pack. */
+static fm_status add_record(packing *p)
 {
-    for (size_t i = p->first; i < p->end; i++) {
-        head_of h = {.out = &p->heads, .begin = p->heads.len};
-        fm_status rc = fm_record_send(p->load->from, &p->load->info[i], 0, take_head, &h);
-        if (!h.whole)
-            return rc != FM_OK ? rc : fm_fail(FM_ECORRUPT, "a record is shorter than its head");
-    }
-    p->pack.heads_bytes = p->heads.len;
-    return fm_sha256(&p->pack.heads, p->heads.data, p->heads.len);
+    const fm_record_info *info = &p->load->info[p->end];
+    head_of h = {.out = &p->heads, .begin = p->heads.len};
+    fm_assert(p->load->offset[p->end] == 0); /* nothing is ever cut here */
+    fm_status rc = fm_record_send(p->load->from, info, 0, take_head, &h);
+    if (!h.whole)
+        return rc != FM_OK ? rc : fm_fail(FM_ECORRUPT, "a record is shorter than its head");
+    p->pack.bytes += info->stored_bytes;
+    p->end++;
+    return FM_OK;
 }
 
 static fm_status add_to_hash(void *ctx, const void *data, size_t len)
@@ -277,15 +282,14 @@ static fm_status send_pack(packing *p)
 static fm_status put_pack(packing *p)
 {
     char name[FMR_OBJECT_MAX];
-    fm_buf_init(&p->heads, (size_t)FMR_HEADS_MAX);
-    fm_status rc = gather_heads(p);
+    p->pack.heads_bytes = p->heads.len;
+    fm_status rc = fm_sha256(&p->pack.heads, p->heads.data, p->heads.len);
     FM_THEN(rc, name_pack(p));
     FM_THEN(rc, send_pack(p));
     fmr_heads_name(name, &p->pack.name);
     if (rc == FM_OK && !lists(p->b, name, p->pack.heads_bytes))
         rc = p->b->door->ops->put(p->b->door, name, fm_buf_span(&p->heads), NULL);
     FM_THEN(rc, fmr_manifest_add_pack(&p->b->fresh, &p->pack));
-    fm_buf_release(&p->heads);
     return rc;
 }
 
@@ -327,17 +331,21 @@ fm_status fmr_bucket_put(fmr_far *f, const fmr_load *load)
     FM_TRY(fmr_bucket_heads(b));
     FM_TRY(check_levels(b, load));
     packing p = {.b = b, .load = load};
-    while (p.end < load->count) {
+    fm_status rc = FM_OK;
+    fm_buf_init(&p.heads, (size_t)FMR_HEADS_MAX);
+    while (rc == FM_OK && p.end < load->count) {
         p.first = p.end;
         p.pack.bytes = FMS_PACK_HEADER_BYTES + FMS_PACK_FOOTER_BYTES;
-        while (p.end < load->count && p.pack.bytes < PACK_BYTES) {
-            fm_assert(load->offset[p.end] == 0); /* nothing is ever cut here */
-            p.pack.bytes += load->info[p.end++].stored_bytes;
-        }
-        FM_TRY(put_pack(&p));
+        fm_buf_clear(&p.heads);
+        do
+            rc = add_record(&p);
+        while (rc == FM_OK && p.end < load->count && p.pack.bytes < PACK_BYTES &&
+               p.heads.len < HEADS_BYTES);
+        FM_THEN(rc, put_pack(&p));
     }
+    fm_buf_release(&p.heads);
     fmr_bucket_count(b);
-    return FM_OK;
+    return rc;
 }
 
 /* ---- git's objects ---- */
