@@ -9,7 +9,7 @@ static fm_status open_web(fmr_far **out, const fmr_url *url, fmr_service service
 {
     fm_error_state first;
     const fm_status rc = fmr_open_http(out, url, service, opts);
-    if (rc != FM_ENOTFOUND || service != FMR_READ)
+    if (rc != FM_ENOTFOUND)
         return rc;
     fm_error_save(&first);
     const fm_status files = fmr_open_bucket_http(out, url->text, service);

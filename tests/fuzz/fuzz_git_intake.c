@@ -7,7 +7,7 @@
 
 #include <git2.h>
 
-#include "tests/kit/exchange_kit.h"
+#include "tests/kit/versions_kit.h"
 
 #define MAX_PACK_BYTES (1u << 16)
 #define MAX_IDS 32u
