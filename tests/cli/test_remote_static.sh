@@ -64,6 +64,6 @@ say "what cannot be"
 want 1 -C a push "$url" --all
 grep -q 'can only be read' err || die "$(cat err)"
 want 128 clone "http://127.0.0.1:$port/nothing" x
-grep -q 'there is no repository of fmstore' err || die "$(cat err)"
+grep -q 'no fmstore server answers there' err || die "$(cat err)"
 [ ! -e x ] || die "a refused clone left a folder"
 echo ok
