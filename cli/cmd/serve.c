@@ -256,6 +256,8 @@ int cmd_serve(cli *c, int argc, char **argv)
     if (remote_write && !key_file)
         return cli_usage_error(c, "--remote-write wants --api-key-file FILE: whoever has the key "
                                   "may push");
+    if ((remote || remote_write) && n > 0)
+        return cli_usage_error(c, "--remote gives every version to whoever fetches: name no REV");
     if (plan && n != 1)
         return cli_usage_error(c, "--plan wants one REV");
     if (plan)

@@ -50,6 +50,7 @@ child a base one 1
 say "--remote-write wants a key; a server without --remote is no remote"
 want 129 -C a serve --port 0 --remote-write
 grep -q -- '--remote-write wants --api-key-file' "$tmp/err" || die "$(cat "$tmp/err")"
+want 129 -C a serve base --port 0 --remote # who fetches gets all, so a choice of models would mislead
 "$fm" -C a serve --port 0 >serve.out 2>serve.err </dev/null &
 server=$!
 until_there "$server" serve.out 'serving on'
