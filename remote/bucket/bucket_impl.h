@@ -10,9 +10,15 @@
 
 FM_BEGIN_DECLS
 
+/* Defaults; tests set less. */
+#define FMR_PACK_BYTES ((uint64_t)1 << 30)  /* a pack that has these ends with the record */
+#define FMR_PART_BYTES ((uint64_t)16 << 20) /* of an upload; doubled for a very long pack */
+#define FMR_PIECE_BYTES ((uint64_t)8 << 20) /* of a pack that are read by one request */
+
 typedef struct fmr_bucket {
     fmr_far far;
     fmr_service service;
+    uint64_t pack_bytes, part_bytes, piece_bytes;
     fmr_door *door;
     fmr_door *worker[FMR_CREW_MAX]; /* the doors of a crew's threads; opened when first needed */
     fmr_manifest manifest;
