@@ -59,8 +59,9 @@ FM_CHECKED fm_status fmr_bucket_get(fmr_far *f, const fmr_ask_record *ask, size_
 FM_CHECKED fm_status fmr_bucket_has(fmr_far *f, const fm_digest *id, size_t count, bool *there);
 FM_CHECKED fm_status fmr_bucket_put(fmr_far *f, const fmr_load *load);
 FM_CHECKED fm_status fmr_bucket_git_put(fmr_far *f, fm_repo *from, const fm_exchange_ask *ask);
-/* Lists the objects, and marks the packs that the manifest names and the bucket has not. To be called
- * after the manifest was read: what it names was there before it. FM_ECORRUPT: a git pack is gone. */
+/* Lists the objects, and marks the packs that the manifest names and the bucket has not. To be
+ * called after the manifest was read: what it names was there before it. FM_ECORRUPT: a git pack
+ * is gone. */
 FM_CHECKED fm_status fmr_bucket_list(fmr_bucket *b);
 
 /* ---- move.c ---- */

@@ -2,9 +2,9 @@
  * packs, their heads, and a git pack.
  *
  * A pack is read twice out of the mapped records and never written here: first for its name, the
- * SHA-256 of its bytes, then to be sent. So it is uploaded under its own name, and nothing has to be
- * copied there; the same records give the same name, so a push that was killed finds its packs, and
- * the parts of the one that was cut. */
+ * SHA-256 of its bytes, then to be sent. So it is uploaded under its own name, and nothing has to
+ * be copied there; the same records give the same name, so a push that was killed finds its packs,
+ * and the parts of the one that was cut. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Records go to a bucket and come back as they lay: packs that end where they must, uploads in parts,
- * ranges in any order, from any offset, over gaps and over the ends of requests. */
+/* Records go to a bucket and come back as they lay: packs that end where they must, uploads in
+ * parts, ranges in any order, from any offset, over gaps and over the ends of requests. */
 #include "remote/bucket/bucket.h"
 #include "remote/bucket/bucket_impl.h"
 #include "remote/remote.h"
