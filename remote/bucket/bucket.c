@@ -113,6 +113,9 @@ static fm_status open_bucket(fmr_far **out, fmr_door *door, fmr_service service,
     }
     b->far.ops = &bucket_ops;
     b->far.unkept = true;
+    b->pack_bytes = FMR_PACK_BYTES;
+    b->part_bytes = FMR_PART_BYTES;
+    b->piece_bytes = FMR_PIECE_BYTES;
     b->door = door;
     b->service = service;
     fm_status rc = fmr_bucket_load(b);

@@ -10,9 +10,15 @@
 
 FM_BEGIN_DECLS
 
+/* Defaults; tests set less. */
+#define FMR_PACK_BYTES ((uint64_t)1 << 30)  /* a pack that has these ends with the record */
+#define FMR_PART_BYTES ((uint64_t)16 << 20) /* of an upload; doubled for a very long pack */
+#define FMR_PIECE_BYTES ((uint64_t)8 << 20) /* of a pack that are read by one request */
+
 typedef struct fmr_bucket {
     fmr_far far;
     fmr_service service;
+    uint64_t pack_bytes, part_bytes, piece_bytes;
     fmr_door *door;
     fmr_door *worker[FMR_CREW_MAX]; /* the doors of a crew's threads; opened when first needed */
     fmr_manifest manifest;
@@ -53,8 +59,9 @@ FM_CHECKED fm_status fmr_bucket_get(fmr_far *f, const fmr_ask_record *ask, size_
 FM_CHECKED fm_status fmr_bucket_has(fmr_far *f, const fm_digest *id, size_t count, bool *there);
 FM_CHECKED fm_status fmr_bucket_put(fmr_far *f, const fmr_load *load);
 FM_CHECKED fm_status fmr_bucket_git_put(fmr_far *f, fm_repo *from, const fm_exchange_ask *ask);
-/* Lists the objects, and marks the packs that the manifest names and the bucket has not. To be called
- * after the manifest was read: what it names was there before it. FM_ECORRUPT: a git pack is gone. */
+/* Lists the objects, and marks the packs that the manifest names and the bucket has not. To be
+ * called after the manifest was read: what it names was there before it. FM_ECORRUPT: a git pack
+ * is gone. */
 FM_CHECKED fm_status fmr_bucket_list(fmr_bucket *b);
 
 /* ---- move.c ---- */

@@ -1,9 +1,9 @@
 /* door_s3.c - a bucket in S3, or in what speaks its protocol.
  *
- * Every request is signed here (s3_sign.h) with the digest of its body, which S3 compares. A pack of
- * several parts is a multipart upload; one that a push left is found by the pack's name, and its
- * parts are not sent again. That compare-and-swap works there is tried out before a first use: a
- * server that takes no notice of If-Match would lose the push of one of two. */
+ * Every request is signed here (s3_sign.h) with the digest of its body, which S3 compares. A pack
+ * of several parts is a multipart upload; one that a push left is found by the pack's name, and
+ * its parts are not sent again. That compare-and-swap works there is tried out before a first use:
+ * a server that takes no notice of If-Match would lose the push of one of two. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

@@ -1,11 +1,11 @@
-/* heads.h - where the records of a bucket lie, read from the heads of its packs: an object's record,
- * what it is coded against and its byte range are known without reading the pack.
+/* heads.h - where the records of a bucket lie, read from the heads of its packs: an object's
+ * record, what it is coded against and its byte range are known without reading the pack.
  *
  * The heads of a pack are one file: head after head, in the order of the records. Offsets are not
  * written: records follow each other without gaps, so each head says where the next record begins,
  * and the last one must end where the footer does. Each head is checked by its own checksum and by
- * its object's id. Of an object with several records the one of the first pack counts: what that is
- * coded against lies in the same pack or in an earlier one. */
+ * its object's id. Of an object with several records the one of the first pack counts: what that
+ * is coded against lies in the same pack or in an earlier one. */
 #ifndef FM_REMOTE_BUCKET_HEADS_H
 #define FM_REMOTE_BUCKET_HEADS_H
 

@@ -10,7 +10,6 @@
 #include "store/base/os/io.h"
 
 #define SLOTS 8u
-#define PIECE_BYTES ((uint64_t)8 << 20)   /* of one request */
 #define GAP_BYTES ((uint64_t)64 << 10)    /* less between two records is read too */
 #define GIT_BYTES_MAX ((uint64_t)4 << 30) /* of all git packs of a fetch */
 #define TRIES 3u                          /* of a part that broke off */
@@ -256,7 +255,7 @@ static bool plan(reading *r, piece *out)
     uint64_t end = r->next_at;
     while (r->next < r->count) {
         const fmr_place *p = r->place[r->next];
-        const uint64_t most = out->from + PIECE_BYTES;
+        const uint64_t most = out->from + r->b->piece_bytes;
         if (p->pack != out->pack || r->next_at < end || r->next_at > end + GAP_BYTES ||
             r->next_at >= most)
             break;
@@ -357,7 +356,7 @@ fm_status fmr_bucket_get(fmr_far *f, const fmr_ask_record *ask, size_t count, co
     FM_TRY(fmr_bucket_heads(b));
     FM_TRY(fmr_bucket_workers(b));
     for (unsigned i = 0; i < SLOTS; i++)
-        fm_buf_init(&r.piece[i].data, (size_t)PIECE_BYTES + 1);
+        fm_buf_init(&r.piece[i].data, (size_t)b->piece_bytes + 1);
     fm_status rc = fmr_crew_new(&r.crew, b->door->workers, read_piece, &r);
     FM_THEN(rc, find_places(&r));
     FM_THEN(rc, read_records(&r));

@@ -1,6 +1,6 @@
-/* s3_sign.c - AWS Signature Version 4, as its documentation has it: a canonical request, a string to
- * sign, a key made of the secret, the day, the region and the service. Not libcurl's own,
- * whose behaviour depends on its version, and which cannot be tested by AWS's examples. */
+/* s3_sign.c - AWS Signature Version 4, as its documentation has it: a canonical request, a string
+ * to sign, a key made of the secret, the day, the region and the service. Not libcurl's own, whose
+ * behaviour depends on its version, and which cannot be tested by AWS's examples. */
 #include "remote/bucket/s3_sign.h"
 
 #include <string.h>

@@ -2,9 +2,9 @@
  * packs, their heads, and a git pack.
  *
  * A pack is read twice out of the mapped records and never written here: first for its name, the
- * SHA-256 of its bytes, then to be sent. So it is uploaded under its own name, and nothing has to be
- * copied there; the same records give the same name, so a push that was killed finds its packs, and
- * the parts of the one that was cut. */
+ * SHA-256 of its bytes, then to be sent. So it is uploaded under its own name, and nothing has to
+ * be copied there; the same records give the same name, so a push that was killed finds its packs,
+ * and the parts of the one that was cut. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,9 +13,7 @@
 #include "store/base/mem.h"
 #include "store/pack/pack.h"
 
-#define PACK_BYTES ((uint64_t)1 << 30)   /* a pack that has these ends with the record */
-#define HEADS_BYTES ((uint64_t)16 << 20) /* or has so many bytes of heads */
-#define PART_BYTES ((uint64_t)16 << 20)
+#define HEADS_BYTES ((uint64_t)16 << 20) /* a pack that has so many of heads ends */
 #define PART_BYTES_MAX ((uint64_t)64 << 20)
 
 /* ---- what is there ---- */
@@ -252,7 +250,7 @@ static fm_status send_pack(packing *p)
     fmr_bucket *b = p->b;
     fmr_door *d = b->door;
     char name[FMR_OBJECT_MAX];
-    uint64_t part_bytes = PART_BYTES;
+    uint64_t part_bytes = b->part_bytes;
     sending s = {.b = b, .slots = d->workers + 1};
     fmr_pack_name(name, &p->pack.name);
     if (lists(b, name, p->pack.bytes)) /* a push that was killed has brought it */
@@ -339,7 +337,7 @@ fm_status fmr_bucket_put(fmr_far *f, const fmr_load *load)
         fm_buf_clear(&p.heads);
         do
             rc = add_record(&p);
-        while (rc == FM_OK && p.end < load->count && p.pack.bytes < PACK_BYTES &&
+        while (rc == FM_OK && p.end < load->count && p.pack.bytes < b->pack_bytes &&
                p.heads.len < HEADS_BYTES);
         FM_THEN(rc, put_pack(&p));
     }

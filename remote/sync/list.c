@@ -48,8 +48,9 @@ static int by_depth(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Records that came into a bucket by several pushes have depths of their own senders, so what each is
- * coded against decides. LEVELS_MAX: a sender that lies may name a circle; the intake refuses it. */
+/* Records that came into a bucket by several pushes have depths of their own senders, so what each
+ * is coded against decides. LEVELS_MAX: a sender that lies may name a circle; the intake refuses
+ * it. */
 #define LEVELS_MAX 64u
 
 static uint32_t level_above(const fmr_list *l, const place *p, const uint32_t *at_of)

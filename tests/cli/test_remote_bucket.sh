@@ -32,27 +32,29 @@ milliseconds() {
     want 0 "$@"
     ms=$(((${EPOCHREALTIME/./} - begin) / 1000))
 }
-# kill_one COMMAND...: kills it at a random moment of $ms.
+# kill_one COMMAND...: kills it at a random moment of $ms; whole=1: it came to its end before.
 kill_one() {
     "$fm" "$@" >out 2>err &
-    local pid=$! at=$((RANDOM % (ms + 20)))
+    local pid=$! at=$((RANDOM % ms))
     sleep "$((at / 1000)).$(printf '%03d' $((at % 1000)))"
     if kill -9 $pid 2>/dev/null; then lost=$((lost + 1)); fi
-    { wait $pid; } 2>/dev/null || true
+    whole=1
+    { wait $pid; } 2>/dev/null || whole=0
 }
-lost=0
+lost=0 whole=1
 want 0 init --bucket unharmed
 milliseconds -C a push "$tmp/unharmed" --all
-for i in $(seq "$kills"); do
-    [ $((i % 6)) = 1 ] && rm -rf other && want 0 init --bucket other
+for _ in $(seq "$kills"); do
+    [ $whole = 0 ] || { rm -rf other && want 0 init --bucket other; }
     kill_one -C a push "$tmp/other" --all
     want 0 ls-remote "$tmp/other" # what is there can always be read
 done
 want 0 -C a push "$tmp/other" --all
 [ -z "$(find other/incoming -type f)" ] || die "temporaries of the dead stay"
 milliseconds clone "$tmp/other" unharmed-clone
-for i in $(seq "$kills"); do
-    [ $((i % 6)) = 1 ] && rm -rf e && want 0 init e && want 0 -C e remote add origin "$tmp/other"
+whole=1
+for _ in $(seq "$kills"); do
+    [ $whole = 0 ] || { rm -rf e && want 0 init e && want 0 -C e remote add origin "$tmp/other"; }
     kill_one -C e pull
     want 0 -C e fsck
 done

@@ -1,5 +1,6 @@
 /* What a bucket is believed: manifests and heads that lie are refused by name, an object's first
- * record counts, records come in an order in which they can be decoded, and of two writers one wins. */
+ * record counts, records come in an order in which they can be decoded, and of two writers one
+ * wins. */
 #include <pthread.h>
 #include <string.h>
 
