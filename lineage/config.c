@@ -1,7 +1,13 @@
 /* config.c - REPO/config, in git's syntax. */
 #include "lineage/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "lineage/exchange.h"
+
+#define CONFIG_MAX ((size_t)1 << 20)
 
 /* Reads REPO/config, then git's files (lineage.git/config, the user's, the system's). */
 char *fm_repo_config(fm_repo *r, const char *key)
@@ -36,6 +42,21 @@ static fm_status open_ours(fm_repo *r, git_config **out)
     return rc;
 }
 
+/* Makes the file durable as it is: libgit2 renames a new one into place and syncs nothing. */
+static fm_status settle(fm_repo *r)
+{
+    char *path = fm_path_join(r->path, "config");
+    fm_buf text;
+    fm_buf_init(&text, CONFIG_MAX);
+    fm_map_free(r->promised);
+    r->promised = NULL;
+    fm_status rc = path ? fm_read_file(&text, path, CONFIG_MAX) : FM_ENOMEM;
+    FM_THEN(rc, fm_write_file(path, text.data, text.len));
+    fm_buf_release(&text);
+    fm_free(path);
+    return rc;
+}
+
 fm_status fm_repo_config_set(fm_repo *r, const char *key, const char *value)
 {
     git_config *ours;
@@ -43,36 +64,109 @@ fm_status fm_repo_config_set(fm_repo *r, const char *key, const char *value)
     const int code =
         value ? git_config_set_string(ours, key, value) : git_config_delete_entry(ours, key);
     git_config_free(ours);
-    r->partial = 0;
+    if (code == 0)
+        FM_TRY(settle(r));
     if (code == 0 || (!value && code == GIT_ENOTFOUND))
         return FM_OK;
     return fml_git_fail(code, "cannot set '%s' in '%s/config'", key, r->path);
 }
 
-fm_status fml_partial(fm_repo *r, bool *yes)
+fm_status fm_repo_partial(fm_repo *r, bool *yes)
 {
-    if (r->partial == 0) {
-        git_config *ours;
-        int set = 0;
-        FM_TRY(open_ours(r, &ours));
-        const int code = git_config_get_bool(&set, ours, "fmstore.partial");
-        git_config_free(ours);
-        if (code < 0 && code != GIT_ENOTFOUND)
-            return fml_git_fail(code, "cannot read '%s/config'", r->path);
-        r->partial = code == 0 && set ? 2 : 1;
+    git_config *ours;
+    int set = 0;
+    FM_TRY(open_ours(r, &ours));
+    const int code = git_config_get_bool(&set, ours, "fmstore.partial");
+    git_config_free(ours);
+    *yes = code == 0 && set;
+    return code < 0 && code != GIT_ENOTFOUND
+               ? fml_git_fail(code, "cannot read '%s/config'", r->path)
+               : FM_OK;
+}
+
+/* Ours, or that of the user who called sudo. */
+fm_status fm_repo_is_ours(const fm_repo *r, bool *yes)
+{
+    char *path = fm_path_join(r->path, "config");
+    const char *sudo = geteuid() == 0 ? getenv("SUDO_UID") : NULL;
+    uint64_t owner = 0;
+    fm_status rc = path ? fm_file_owner(&owner, path) : FM_ENOMEM;
+    *yes = rc == FM_OK && (owner == geteuid() || (sudo && strtoull(sudo, NULL, 10) == owner));
+    fm_free(path);
+    return rc;
+}
+
+/* ---- what remotes promise ---- */
+
+typedef struct tips {
+    fm_repo *r;
+    fm_oid *oid;
+    size_t count, cap;
+} tips;
+
+static fm_status add_promising(void *ctx, const char *name, const fm_oid *oid)
+{
+    tips *t = ctx;
+    const char *remote = name + strlen("refs/remotes/"), *slash = strchr(remote, '/');
+    char *key =
+        slash ? fm_asprintf("remote.%.*s.lineageOnly", (int)(slash - remote), remote) : NULL;
+    char *value = key ? fm_repo_config(t->r, key) : NULL;
+    fm_status rc = slash && !key ? FM_ENOMEM : FM_OK;
+    if (rc == FM_OK && value && strcmp(value, "true") == 0) {
+        rc = fm_grow(&t->oid, &t->cap, t->count + 1, sizeof *t->oid);
+        if (rc == FM_OK)
+            t->oid[t->count++] = *oid;
     }
-    *yes = r->partial == 2;
-    return FM_OK;
+    fm_free(key);
+    fm_free(value);
+    return rc;
+}
+
+static fm_status add_promise(void *ctx, const fm_digest *id, bool is_tensor, uint64_t bytes)
+{
+    (void)is_tensor;
+    (void)bytes;
+    return fm_map_put(ctx, id->b, sizeof id->b, ctx, NULL);
+}
+
+/* A version that cannot be read promises nothing: fsck tells it. */
+static fm_status gather_promises(fm_repo *r)
+{
+    tips t = {.r = r};
+    bool partial;
+    FM_TRY(fm_map_new(&r->promised));
+    FM_TRY(fm_repo_partial(r, &partial));
+    if (!partial)
+        return FM_OK;
+    fm_status rc = fm_ref_each(r, "refs/remotes/", add_promising, &t);
+    for (size_t i = 0; rc == FM_OK && i < t.count; i++) {
+        const fm_exchange_ask ask = {&t.oid[i], t.oid, 1, i};
+        rc = fm_exchange_pointers(r, &ask, add_promise, r->promised);
+        if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || rc == FM_EIO) {
+            fm_error_clear();
+            rc = FM_OK;
+        }
+    }
+    fm_free(t.oid);
+    return rc;
 }
 
 fm_status fml_promised(fm_repo *r, const fm_digest *id, bool *yes)
 {
+    *yes = false;
+    if (!r->promised)
+        FM_TRY(gather_promises(r));
+    *yes = fm_map_has(r->promised, id->b, sizeof id->b);
+    return FM_OK;
+}
+
+fm_status fml_elsewhere(fm_repo *r, const fm_digest *id, bool *yes)
+{
     fm_object_info info;
-    FM_TRY(fml_partial(r, yes));
+    FM_TRY(fml_promised(r, id, yes));
     if (!*yes)
         return FM_OK;
-    const fm_status rc = fm_store_info(r->store, &info, id);
-    *yes = rc == FM_ENOTFOUND;
+    *yes = fm_store_info(r->store, &info, id) == FM_ENOTFOUND;
     if (*yes)
         fm_error_clear();
     return FM_OK;

@@ -47,7 +47,7 @@ static fm_status look_at_file(search *s, const git_oid *id, bool *dirty)
     bool promised = false;
     *dirty = e && e->kind != FM_ENTRY_FILE && !fm_store_has(s->r->store, &e->id);
     if (*dirty)
-        rc = fml_promised(s->r, &e->id, &promised);
+        rc = fml_elsewhere(s->r, &e->id, &promised);
     *dirty = *dirty && !promised;
     if (rc == FM_OK && *dirty)
         rc = s->fn(s->ctx, s->rev, s->path, e);

@@ -84,7 +84,7 @@ static fm_status check_pointer(check *c, const fm_entry *e)
     fm_status rc = FM_OK;
 
     if (e->kind != FM_ENTRY_FILE)
-        rc = fml_promised(c->r, &e->id, &promised);
+        rc = fml_elsewhere(c->r, &e->id, &promised);
     if (rc < 0 || promised || e->kind == FM_ENTRY_FILE)
         return rc;
     rc = fm_store_info(c->r->store, &info, &e->id);

@@ -39,13 +39,17 @@ static fm_status time_of(gc_run *g, int64_t *out, const char *given, const char 
     return rc;
 }
 
+static fm_status is_promised(void *ctx, const fm_digest *id, bool *yes)
+{
+    return fml_promised(ctx, id, yes);
+}
+
 static fm_status open_store(gc_run *g)
 {
     const fm_gc_opts *o = g->opts;
-    bool partial;
-    FM_TRY(fml_partial(g->r, &partial));
     fms_gc_opts so = {.dry_run = o->dry_run,
-                      .partial = partial,
+                      .promised = is_promised,
+                      .promised_ctx = g->r,
                       .now = g->now,
                       .expire = g->prune,
                       .repack = o->repack || o->repack_all,

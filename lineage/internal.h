@@ -40,7 +40,7 @@ struct fm_repo {
     size_t pending_count, pending_cap;
     fm_store *store;
     fml_rows *rows; /* opened at first use */
-    int partial;    /* 0: not read yet, 1: no, 2: yes */
+    fm_map *promised; /* ids that remotes with lineageOnly have; NULL: not made yet */
 };
 
 /* ---- util.c ---- */
@@ -64,11 +64,11 @@ static inline void fml_from_git(fm_oid *out, const git_oid *g)
 }
 
 /* ---- config.c ---- */
-/* Config fmstore.partial: a clone of the lineage alone, whose pointers may name objects that only its
- * remote has. */
-FM_CHECKED fm_status fml_partial(fm_repo *r, bool *yes);
-/* *yes: this repository is such a clone, and the object is not here. */
+/* *yes: a version that a remote with lineageOnly holds (its refs here) names the object, so that the
+ * remote has it. What only versions made here name is promised by nobody. */
 FM_CHECKED fm_status fml_promised(fm_repo *r, const fm_digest *id, bool *yes);
+/* *yes: it is promised, and not here. */
+FM_CHECKED fm_status fml_elsewhere(fm_repo *r, const fm_digest *id, bool *yes);
 
 /* ---- objects.c: new objects gather in memory and become one pack ---- */
 /* Compares every pack's index with its own checksum: libgit2 follows a damaged one out of

@@ -41,6 +41,12 @@ FM_CHECKED fm_status fm_repo_config_set(fm_repo *r, const char *key, const char 
 /* Calls fn for each key of REPO/config that begins with prefix ("remote."), in the file's order. */
 typedef fm_status (*fm_config_fn)(void *ctx, const char *key, const char *value);
 FM_CHECKED fm_status fm_repo_config_each(fm_repo *r, const char *prefix, fm_config_fn fn, void *ctx);
+/* *yes: a clone of the lineage alone (config fmstore.partial): tensors and files of its remotes'
+ * versions may be missing, and are no damage. */
+FM_CHECKED fm_status fm_repo_partial(fm_repo *r, bool *yes);
+/* *yes: the repository's config belongs to the user who runs this (or to whom sudo stands for), so
+ * that programs which it names may be run. */
+FM_CHECKED fm_status fm_repo_is_ours(const fm_repo *r, bool *yes);
 const char *fm_repo_path(const fm_repo *r); /* the folder that holds config, packs, lineage.git */
 
 /* ---- versions ---- */

@@ -104,7 +104,7 @@ static fm_status read_object(fm_repo *r, scan *s, const fm_digest *id)
 {
     fm_object_info info;
     bool promised;
-    FM_TRY(fml_promised(r, id, &promised));
+    FM_TRY(fml_elsewhere(r, id, &promised));
     if (promised)
         return FM_OK;
     fm_status rc = fm_store_info(r->store, &info, id);

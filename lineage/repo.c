@@ -285,6 +285,7 @@ void fm_repo_close(fm_repo *r)
     if (!r)
         return;
     fml_rows_close(r->rows);
+    fm_map_free(r->promised);
     git_odb_free(r->odb);
     git_repository_free(r->git);
     fm_store_close(r->store);

@@ -3,6 +3,7 @@
  * HEAD is refused: nothing is checked out, so HEAD would mean whichever branch was made first. */
 #include "lineage/internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define MAX_NEAR_BYTES 64u
@@ -94,8 +95,30 @@ static fm_status check_spelling(const char *rev)
     return FM_OK;
 }
 
+/* git takes a tag before a branch of the same name; here a branch is a model's name, which no tag that
+ * comes from elsewhere may take over. out: rev with the whole name of the branch, if there is one. */
+static void branch_first(fm_repo *r, char *out, size_t bytes, const char *rev)
+{
+    static const char *const space[] = {"refs/heads/", "refs/remotes/"};
+    const char *at = strstr(rev, "@{");
+    size_t n = strcspn(rev, "~^");
+
+    n = at ? FM_MIN(n, (size_t)(at - rev)) : n;
+    snprintf(out, bytes, "%s", rev);
+    for (size_t i = 0; i < FM_ARRAY_LEN(space); i++) {
+        char name[FML_MAX_REV_BYTES + 32];
+        git_oid id;
+        snprintf(name, sizeof name, "%s%.*s", space[i], (int)n, rev);
+        if (git_reference_name_to_id(&id, r->git, name) == 0) {
+            snprintf(out, bytes, "%s%s", space[i], rev);
+            return;
+        }
+    }
+}
+
 fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev)
 {
+    char whole[FML_MAX_REV_BYTES + 32];
     git_object *obj = NULL, *commit = NULL;
     fm_status rc;
     int code;
@@ -104,7 +127,8 @@ fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev)
     rc = r ? check_spelling(rev) : fm_fail(FM_EINVAL, "version: no repository");
     if (rc < 0)
         return rc;
-    code = git_revparse_single(&obj, r->git, rev);
+    branch_first(r, whole, sizeof whole, rev);
+    code = git_revparse_single(&obj, r->git, whole);
     if (code == GIT_ENOTFOUND)
         return not_found(r, rev);
     if (code == GIT_EAMBIGUOUS)

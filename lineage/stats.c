@@ -31,7 +31,7 @@ static fm_status use_of(family *f, const fm_entry *e, usage **out)
     *out = u;
     if (u)
         return FM_OK;
-    rc = fml_promised(f->r, &e->id, &promised);
+    rc = fml_elsewhere(f->r, &e->id, &promised);
     if (rc == FM_OK && !promised)
         rc = fm_store_info(f->r->store, &info, &e->id);
     if (rc < 0)

@@ -18,7 +18,8 @@ typedef struct fm_remote fm_remote;
 typedef struct fm_remote_opts {
     const char *url;
     bool write;          /* for push */
-    const char *ssh;     /* the command in the place of ssh; NULL: $GIT_SSH_COMMAND, else ssh */
+    const char
+        *ssh; /* the command in the place of ssh; NULL: ssh. $GIT_SSH_COMMAND goes before it */
     const char *program; /* fmstore at the other end of ssh; NULL: "fmstore" */
     /* Certificates to trust in the place of the system's (PEM). NULL: $GIT_SSL_CAINFO, else git's
      * http.sslCAInfo, else the system's. */
@@ -45,7 +46,7 @@ typedef struct fm_travel {
 typedef struct fm_fetch {
     const fm_oid *want; /* commits or annotated tags of the remote's refs */
     size_t wants;
-    bool lineage_only; /* git objects alone: tensors and files stay there */
+    bool lineage_only; /* git objects, and files of up to 16 MiB; tensors stay there */
     bool dry_run;      /* git objects come, so that the rest can be counted, and nothing else */
     fm_progress_fn progress; /* of bytes as stored; may be NULL; true cancels */
     void *ctx;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
+#include "store/base/map.h"
 #include "store/base/mem.h"
 #include "store/base/text/json.h"
 
@@ -118,15 +120,18 @@ static bool take_bytes(const fm_json *v, const char *key, uint64_t *out)
     return n > 0;
 }
 
-static fm_status read_refs(fmr_manifest *m, const fm_json *list, const char *what)
+static fm_status read_named_refs(fmr_manifest *m, const fm_json *list, const char *what,
+                                 fm_map *names)
 {
     for (size_t i = 0; i < fm_json_count(list); i++) {
         const fm_json *v = fm_json_at(list, i);
         const fm_span name = fm_json_str(fm_json_get(v, "name"));
         fm_oid oid, peeled = no_oid;
+        FM_TRY(fm_go_on());
         if (!name.data || name.len == 0 || name.len > FMR_REF_NAME_MAX ||
-            memchr(name.data, 0, name.len) || fmr_manifest_ref(m, (const char *)name.data))
+            memchr(name.data, 0, name.len) || fm_map_has(names, name.data, name.len))
             return bad(what, "refs", i, "name");
+        FM_TRY(fm_map_put(names, name.data, name.len, names, NULL));
         if (!fmr_oid_parse(&oid, fm_json_str(fm_json_get(v, "oid"))) || fm_oid_eq(&oid, &no_oid))
             return bad(what, "refs", i, "oid");
         if (fm_json_get(v, "commit") &&
@@ -135,6 +140,15 @@ static fm_status read_refs(fmr_manifest *m, const fm_json *list, const char *wha
         FM_TRY(add_ref(m, (const char *)name.data, &oid, &peeled));
     }
     return FM_OK;
+}
+
+static fm_status read_refs(fmr_manifest *m, const fm_json *list, const char *what)
+{
+    fm_map *names = NULL;
+    fm_status rc = fm_map_new(&names);
+    FM_THEN(rc, read_named_refs(m, list, what, names));
+    fm_map_free(names);
+    return rc;
 }
 
 static fm_status read_packs(fmr_manifest *m, const fm_json *list, const char *what)

@@ -458,8 +458,9 @@ static fm_status prepare(transfer *t, struct curl_slist **list)
     SET(LOW_SPEED_LIMIT, 1L);
     SET(LOW_SPEED_TIME, (long)t->h->stall_seconds);
     SET(TCP_KEEPALIVE, 1L);
-    SET(BUFFERSIZE, BUFFER_BYTES);
-    SET(UPLOAD_BUFFERSIZE, BUFFER_BYTES);
+    /* Hints; libcurl 7.88 refuses them after a transfer that failed in its resolver. */
+    (void)curl_easy_setopt(e, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
+    (void)curl_easy_setopt(e, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
     SET(ERRORBUFFER, t->cause);
     SET(WRITEFUNCTION, on_body);
     SET(WRITEDATA, t);

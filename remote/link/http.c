@@ -255,11 +255,21 @@ static bool offers(const fmr_answer *a, const char *scheme)
     return false;
 }
 
+/* The environment's token is for whatever host is asked: others must not read it on the way. */
+static bool may_send_token(const fmr_url *u)
+{
+    return strncmp(u->text, "https:", 6) == 0 || strcmp(u->host, "localhost") == 0 ||
+           strncmp(u->host, "127.", 4) == 0 || strcmp(u->host, "::1") == 0;
+}
+
 /* What was sent is refused. *again: something else can be sent. */
 static fm_status next_credentials(http *l, bool *again)
 {
     credentials *k = &l->key;
     *again = false;
+    if (k->by == NONE && k->token && !may_send_token(l->url))
+        return fm_fail(FM_EREFUSED, "%s: wants a key, and FMSTORE_TOKEN is not sent without TLS",
+                       l->url->text);
     if (k->by == NONE && k->token) {
         k->by = TOKEN;
         *again = true;

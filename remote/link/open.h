@@ -8,8 +8,8 @@
 FM_BEGIN_DECLS
 
 typedef struct fmr_open_opts {
-    const char *ssh; /* the command that stands for ssh, run by the shell; NULL: $GIT_SSH_COMMAND,
-                          * else ssh */
+    const char *ssh;     /* the command that stands for ssh, run by the shell; NULL: ssh.
+                      * $GIT_SSH_COMMAND goes before it */
     const char *program; /* fmstore at the other end of ssh; NULL: fmstore */
     const char *ca_file; /* NULL: what git is set to, else the system's */
 } fmr_open_opts;

@@ -87,11 +87,10 @@ static void far_command(fm_buf *b, const fmr_url *url, fmr_service service, cons
 static fm_status command(fm_buf *b, const fmr_url *url, fmr_service service,
                          const fmr_open_opts *opts)
 {
-    const char *given = opts && opts->ssh ? opts->ssh : getenv("GIT_SSH_COMMAND");
+    const char *env = getenv("GIT_SSH_COMMAND"), *given = env && *env ? env : opts->ssh;
     fm_buf far;
     fm_buf_init(&far, 4 * FMR_URL_MAX + 4096);
-    far_command(&far, url, service, opts ? opts->program : NULL);
-    fm_buf_str(b, "exec ");
+    far_command(&far, url, service, opts->program);
     fm_buf_str(b, given && *given ? given : "ssh");
     if (url->port)
         fm_buf_printf(b, " -p %u", url->port);

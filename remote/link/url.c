@@ -53,6 +53,8 @@ static fm_status read_authority(fmr_url *u, const char *text, size_t len)
     }
     size_t bracket = from < len && text[from] == '[' ? place_of(text, len, ']') : len;
     size_t colon = bracket < len ? bracket : from;
+    if (bracket + 1 < len && text[bracket + 1] != ':')
+        return fm_fail(FM_EINVAL, "URL: after the ']' of a host comes a port or the path");
     colon += place_of(text + colon, len - colon, ':');
     if (colon < len) {
         FM_TRY(read_port(&u->port, text + colon + 1, len - colon - 1));

@@ -6,7 +6,8 @@
 #include "store/base/mem.h"
 
 #define HAVES_MAX 1024u /* commits that the other side is told of */
-#define ROUNDS_MAX 4u   /* a sender that repacks in between is asked again so often */
+#define FILE_BYTES_MAX ((uint64_t)16 << 20)
+#define ROUNDS_MAX 4u /* a sender that repacks in between is asked again so often */
 
 /* ---- git's objects ---- */
 
@@ -108,6 +109,12 @@ static fm_status want(void *ctx, const fm_digest *id, bool is_tensor, uint64_t b
     (void)is_tensor;
     (void)bytes;
     return is_here(x, id) ? FM_OK : fmr_list_add(&x->list, id);
+}
+
+/* Recipes, suites and tokenizers belong to the lineage; what is larger waits with the tensors. */
+static fm_status want_file(void *ctx, const fm_digest *id, bool is_tensor, uint64_t bytes)
+{
+    return is_tensor || bytes > FILE_BYTES_MAX ? FM_OK : want(ctx, id, is_tensor, bytes);
 }
 
 /* Asks what the records are, and adds what they are coded against. */
@@ -301,10 +308,10 @@ fm_status fm_remote_fetch(fm_remote *m, fm_repo *r, const fm_fetch *f, fm_travel
     const fm_exchange_ask ask = {f->want, NULL, f->wants, 0};
     x.out = out;
     memset(out, 0, sizeof *out);
-    fm_status rc = open_fetch(&x, f->dry_run || f->lineage_only);
+    fm_status rc = open_fetch(&x, f->dry_run);
     FM_THEN(rc, bring_git(m, r, f));
-    if (rc == FM_OK && !f->lineage_only) {
-        rc = fm_exchange_pointers(r, &ask, want, &x);
+    if (rc == FM_OK) {
+        rc = fm_exchange_pointers(r, &ask, f->lineage_only ? want_file : want, &x);
         FM_THEN(rc, describe(&x));
         FM_THEN(rc, need_all(&x));
         if (rc == FM_OK)

@@ -113,6 +113,7 @@ static fm_status hello(client *c, fmr_service service)
     FM_TRY(take_end(c, &at));
     const uint32_t version = fm_cursor_u32(&at);
     const bool may_write = fm_cursor_u8(&at) != 0;
+    c->far.unkept = fm_cursor_u8(&at) != 0;
     FM_TRY(fm_cursor_ok(&at, c->peer, "its greeting"));
     if (version != FMR_WIRE_VERSION)
         return fm_fail(FM_EVERSION, "%s: speaks version %u of the protocol; this is version %u",
@@ -224,13 +225,14 @@ static fm_status get_one(client *c, size_t i, const fmr_sink *to, fmr_frame *typ
     return there ? to->end(to->ctx) : FM_OK;
 }
 
-static fm_status get(fmr_far *f, const fmr_ask_record *what, size_t count, const fmr_sink *to)
+/* Records [from, to) of what is asked for. */
+static fm_status get_some(client *c, const fmr_ask_record *what, size_t from, size_t to,
+                          const fmr_sink *sink)
 {
-    client *c = of(f);
     fmr_frame type;
     fm_span p;
     FM_TRY(ask(c, FMR_GET));
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = from; i < to; i++) {
         fmr_put_digest(&c->list, &what[i].id);
         fmr_put_digest(&c->list, &what[i].head);
         fm_buf_u64(&c->list, what[i].offset);
@@ -238,10 +240,17 @@ static fm_status get(fmr_far *f, const fmr_ask_record *what, size_t count, const
     }
     FM_TRY(end_ask(c));
     FM_TRY(fmr_receive(&c->wire, false, &type, &p));
-    for (size_t i = 0; i < count; i++)
-        FM_TRY(get_one(c, i, to, &type, &p));
+    for (size_t i = from; i < to; i++)
+        FM_TRY(get_one(c, i, sink, &type, &p));
     if (type != FMR_END)
         return fm_fail(FM_ECORRUPT, "%s: sends more records than it was asked for", c->peer);
+    return FM_OK;
+}
+
+static fm_status get(fmr_far *f, const fmr_ask_record *what, size_t count, const fmr_sink *to)
+{
+    for (size_t at = 0; at < count; at += FMR_ASK_IDS)
+        FM_TRY(get_some(of(f), what, at, FM_MIN(count, at + FMR_ASK_IDS), to));
     return FM_OK;
 }
 
@@ -290,7 +299,7 @@ static fm_status why_not(client *c, fm_status rc)
     fm_error_state first;
     fm_error_save(&first);
     const fm_status said = fmr_receive(&c->wire, true, &type, &p);
-    if (said != FM_OK && said != FM_EIO && said != FM_ECORRUPT)
+    if (said != FM_OK && c->wire.told)
         return said;
     fm_error_restore(&first);
     return rc;

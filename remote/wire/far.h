@@ -51,8 +51,10 @@ typedef struct fmr_far_ops {
 struct fmr_far {
     const fmr_far_ops *ops;
     uint64_t in, out; /* bytes on the wire so far */
-    bool unkept;      /* no program there keeps what refs reach: a push asks about all of its own */
-    fm_repo *repo;    /* that fetches or pushes, set by these: files cannot decide what it has */
+    /* What its refs reach may be missing there (a bucket, a clone of the lineage alone), so a push
+     * asks about all that its versions name. */
+    bool unkept;
+    fm_repo *repo; /* that fetches or pushes, set by these: files cannot decide what it has */
 };
 
 FM_END_DECLS

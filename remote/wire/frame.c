@@ -123,7 +123,7 @@ static bool is_type(uint8_t t)
            t == FMR_FAIL;
 }
 
-static fm_status failure(const fmr_wire *w, fm_span p)
+static fm_status failure(fmr_wire *w, fm_span p)
 {
     char text[900];
     fm_status status = FM_EIO;
@@ -132,6 +132,9 @@ static fm_status failure(const fmr_wire *w, fm_span p)
     const uint32_t code = fm_get_u32(p.data);
     if (code >= 1 && code <= (uint32_t)-FM_EREFUSED)
         status = (fm_status) - (int)code;
+    if (status == FM_ENOMEM || status == FM_ECANCELLED) /* there, not here */
+        status = FM_EIO;
+    w->told = true;
     const size_t n = FM_MIN(p.len - 4, sizeof text - 1);
     memcpy(text, p.data + 4, n);
     text[n] = '\0';

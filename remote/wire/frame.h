@@ -38,6 +38,7 @@ typedef struct fmr_wire {
     uint8_t *in;      /* the last frame's payload, FMR_FRAME_MAX */
     uint8_t *ahead;   /* bytes read and not used */
     size_t ahead_at, ahead_end;
+    bool told; /* the other side has said why it failed */
     uint64_t bytes_in, bytes_out;
 } fmr_wire;
 

@@ -2,7 +2,7 @@
  *
  * | operation | asks with                  | is answered with                                    |
  * |-----------|----------------------------|-----------------------------------------------------|
- * | HELLO     | version u32, service u8    | END: version u32, may_write u8                      |
+ * | HELLO     | version u32, service u8    | END: version u32, may_write u8, partial u8          |
  * | REFS      |                            | LIST of refs, END                                   |
  * | GIT_GET   | LIST of wants, LIST of haves (20 each; an empty LIST ends the wants), END | DATA: a git |
  * |           |                            | pack; END: objects u64                              |
@@ -26,7 +26,7 @@ FM_BEGIN_DECLS
 
 #define FMR_WIRE_VERSION 1u
 #define FMR_LIST_MAX ((size_t)1 << 22) /* items of a message */
-#define FMR_ASK_IDS 4096u              /* ids that this program puts into a message */
+#define FMR_ASK_IDS 4096u              /* ids or records of one message INFO, GET or HAS */
 
 typedef enum fmr_op {
     FMR_HELLO = 1,

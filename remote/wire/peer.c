@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 
 struct fmr_peer {
@@ -72,7 +73,8 @@ static fm_status end_answer(fmr_peer *p, fmr_wire *w, const fm_buf *fields)
 
 /* Reads lists of items of `each` bytes up to the message's end, or to an empty list. The caller
  * frees *out. */
-static fm_status read_items(fmr_wire *w, size_t each, uint8_t **out, size_t *count, bool *ended)
+static fm_status read_items(fmr_wire *w, size_t each, size_t most, uint8_t **out, size_t *count,
+                            bool *ended)
 {
     size_t cap = 0;
     *out = NULL;
@@ -90,8 +92,9 @@ static fm_status read_items(fmr_wire *w, size_t each, uint8_t **out, size_t *cou
                            "a frame '%c' of %zu bytes came within a list of items "
                            "of %zu",
                            (char)type, s.len, each);
-        if (*count + s.len / each > FMR_LIST_MAX)
-            return fm_fail(FM_ELIMIT, "more than %zu items in one message", FMR_LIST_MAX);
+        FM_TRY(fm_go_on());
+        if (*count + s.len / each > most)
+            return fm_fail(FM_ELIMIT, "more than %zu items in one message", most);
         FM_TRY(fm_grow(out, &cap, *count + s.len / each, each));
         memcpy(*out + *count * each, s.data, s.len);
         *count += s.len / each;
@@ -117,10 +120,13 @@ static fm_status hello(fmr_peer *p, fmr_wire *w, fm_cursor *fields)
     (void)fm_cursor_u32(fields); /* the client compares the versions */
     (void)fm_cursor_u8(fields);
     FM_TRY(fm_cursor_ok(fields, "the wire", "a greeting"));
+    bool partial;
     FM_TRY(no_list(w));
+    FM_TRY(fm_repo_partial(p->r, &partial));
     fm_buf_init(&b, 4096);
     fm_buf_u32(&b, FMR_WIRE_VERSION);
     fm_buf_u8(&b, p->service == FMR_WRITE);
+    fm_buf_u8(&b, partial);
     fm_status rc = end_answer(p, w, &b);
     fm_buf_release(&b);
     return rc;
@@ -156,9 +162,9 @@ static fm_status git_get(fmr_peer *p, fmr_wire *w)
     bool ended;
     fm_buf b;
     fm_buf_init(&b, 64);
-    fm_status rc = read_items(w, sizeof(fm_oid), &want, &ask.wants, &ended);
+    fm_status rc = read_items(w, sizeof(fm_oid), FMR_LIST_MAX, &want, &ask.wants, &ended);
     if (rc == FM_OK && !ended)
-        rc = read_items(w, sizeof(fm_oid), &have, &ask.haves, &ended);
+        rc = read_items(w, sizeof(fm_oid), FMR_LIST_MAX, &have, &ask.haves, &ended);
     ask.want = (const fm_oid *)want;
     ask.have = (const fm_oid *)have;
     FM_THEN(rc, fm_git_send(p->r, &ask, fmr_send_data, w, &objects));
@@ -175,7 +181,7 @@ static fm_status info(fmr_peer *p, fmr_wire *w)
     uint8_t *items = NULL;
     size_t count;
     bool ended;
-    fm_status rc = read_items(w, FM_DIGEST_BYTES, &items, &count, &ended);
+    fm_status rc = read_items(w, FM_DIGEST_BYTES, FMR_ASK_IDS, &items, &count, &ended);
     for (size_t i = 0; rc == FM_OK && i < count; i++) {
         fm_record_info found;
         fm_status got = fm_record_info_of(p->store, &found, &((const fm_digest *)items)[i]);
@@ -217,7 +223,7 @@ static fm_status get(fmr_peer *p, fmr_wire *w)
     uint8_t *items = NULL;
     size_t count;
     bool ended;
-    fm_status rc = read_items(w, FMR_ASK_RECORD_BYTES, &items, &count, &ended);
+    fm_status rc = read_items(w, FMR_ASK_RECORD_BYTES, FMR_ASK_IDS, &items, &count, &ended);
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         rc = send_record(p, w, items + i * FMR_ASK_RECORD_BYTES);
     FM_THEN(rc, end_answer(p, w, NULL));
@@ -232,7 +238,7 @@ static fm_status has(fmr_peer *p, fmr_wire *w)
     uint8_t *items = NULL;
     size_t count;
     bool ended;
-    fm_status rc = read_items(w, FM_DIGEST_BYTES, &items, &count, &ended);
+    fm_status rc = read_items(w, FM_DIGEST_BYTES, FMR_ASK_IDS, &items, &count, &ended);
     FM_THEN(rc, need_intake(p));
     for (size_t i = 0; rc == FM_OK && i < count; i++) {
         fm_buf_u8(&p->list, fm_intake_has(p->intake, &((const fm_digest *)items)[i]));

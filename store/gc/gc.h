@@ -39,7 +39,10 @@ typedef struct fms_gc_opts {
     bool repack_all; /* repack every pack */
     uint32_t depth;  /* longest delta chain of a repacked object; FMS_CHAIN_MAX: any */
     bool slow;       /* repacked objects are coded again with the slow level */
-    bool partial;    /* an object that lies nowhere is no fault: another repository has it */
+    /* *yes: another repository has the object, so that it may lie nowhere here; NULL: none is so.
+     * Its ctx is promised_ctx. */
+    fm_status (*promised)(void *ctx, const fm_digest *id, bool *yes);
+    void *promised_ctx;
     bool quarantine; /* damaged packs go to quarantine/ once all reached objects are safe */
     uint64_t pack_bytes;     /* a new pack ends at this size; 0 = 2 GiB */
     fm_progress_fn progress; /* called while decoding and writing; may be NULL */

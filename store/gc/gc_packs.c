@@ -361,16 +361,33 @@ fm_status fms_gc_whole(fms_gc *g, const fm_digest *id, bool *out)
     return find_whole_one(g, id, &at, out);
 }
 
+/* *yes: no pack has the object, and another repository does. Packs that came since gc looked may have
+ * it, but a look for each such object would take hours with the gate closed. */
+static fm_status is_elsewhere(fms_gc *g, const fm_digest *id, bool *yes)
+{
+    *yes = false;
+    if (!g->opts.promised || fms_gc_find(g, id) != FMS_GC_NONE)
+        return FM_OK;
+    FM_TRY(g->opts.promised(g->opts.promised_ctx, id, yes));
+    if (!*yes || g->looked)
+        return FM_OK;
+    g->looked = true;
+    FM_TRY(fms_gc_look(g));
+    *yes = fms_gc_find(g, id) == FMS_GC_NONE;
+    return FM_OK;
+}
+
 fm_status fms_gc_reach(fms_gc *g, const fm_digest *id, uint32_t root)
 {
     uint32_t at;
     bool whole;
     char hex[FM_HEX_CHARS + 1];
+    FM_TRY(is_elsewhere(g, id, &whole));
+    if (whole)
+        return FM_OK;
     FM_TRY(find_whole_one(g, id, &at, &whole));
     if (whole)
         return reach_from(g, at, root);
-    if (g->opts.partial && at == FMS_GC_NONE)
-        return FM_OK;
     fm_digest_hex(id, hex);
     return fm_fail(FM_ECORRUPT,
                    "no pack holds object %s with all that it is coded against: 'fmstore fsck "

@@ -70,6 +70,7 @@ struct fms_gc {
     fms_condemned *condemned;
     fm_digest sum; /* digest of the list's file as this run wrote it */
     bool written;  /* this run wrote the list */
+    bool looked;   /* for objects that are promised: once, however many there are */
     fms_leases leases;
     fm_map *git_gone;
     char fault[FMS_GC_TROUBLE_BYTES / 2]; /* why the last unreadable pack is so */

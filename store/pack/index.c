@@ -458,10 +458,9 @@ fm_status fms_index_drop_all(fms_index *ix)
 
 fm_status fms_index_mark_again(fms_index *ix)
 {
-    return run(ix, "UPDATE object SET bad = 1 WHERE EXISTS (SELECT 1 FROM temp.found_bad f"
-                   " JOIN pack p ON p.name = f.name WHERE f.id = object.id"
-                   " AND f.offset = object.offset AND p.pack = object.pack)"
-                   " AND EXISTS (SELECT 1 FROM temp.found_bad);"
+    return run(ix, "UPDATE object SET bad = 1 WHERE (id, pack, offset) IN"
+                   " (SELECT f.id, p.pack, f.offset FROM temp.found_bad f"
+                   " JOIN pack p ON p.name = f.name);"
                    "DROP TABLE temp.found_bad;");
 }
 

@@ -535,13 +535,16 @@ fm_status fms_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool 
                            fms_record *out, fms_place *place)
 {
     static _Thread_local bool asking; /* what brings an object reads what it is coded against */
-    const fm_status rc = record_here(s, id, nth, look, out, place);
-    if (rc != FM_ENOTFOUND || nth > 0 || !look || !s->missing || asking)
-        return rc;
-    asking = true;
+    if (!s->missing || asking || nth > 0 || !look)
+        return record_here(s, id, nth, look, out, place);
+    const fm_status rc = record_at(s, id, nth, look, out, place);
+    if (rc != FM_ENOTFOUND)
+        return rc == FM_ECORRUPT ? record_here(s, id, nth, look, out, place) : rc;
+    asking = true; /* before all packs are scanned anew: most are simply not here */
     const fm_status brought = s->missing(s->missing_ctx, id);
     asking = false;
-    return brought == FM_OK ? record_here(s, id, nth, look, out, place) : brought;
+    return brought == FM_OK || brought == FM_ENOTFOUND ? record_here(s, id, nth, look, out, place)
+                                                       : brought;
 }
 
 /* ==== totals =============================================================================== */

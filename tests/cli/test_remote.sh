@@ -129,6 +129,50 @@ want 0 -C f fsck --repair origin
 want 0 -C f fsck
 same a f four
 
+say "a branch at the remote becomes a folder of branches; what cannot be taken is told, and the rest goes on"
+want 0 -C a push "$tmp/hub" four:move
+want 0 -C f fetch
+want 0 -C a push "$tmp/hub" :move
+want 0 -C a push "$tmp/hub" four:move/sub
+want 0 -C f fetch
+want 0 -C f show origin/move/sub
+refused 128 "no version 'origin/move'" -C f show origin/move
+git -C hub/lineage.git update-ref "$(printf 'refs/heads/b\xc2\x9bd')" refs/heads/four
+git -C hub/lineage.git update-ref refs/heads/later refs/heads/four
+want 1 -C f pull
+grep -q ' ! refused' err || die "$(cat err)"
+grep -q ' \* new  *later -> later' err || die "$(cat err)"
+git -C hub/lineage.git update-ref -d "$(printf 'refs/heads/b\xc2\x9bd')"
+
+say "a tag takes no branch's name over, and a lease needs what was fetched"
+git -C hub/lineage.git update-ref refs/tags/four refs/heads/base
+want 0 -C f ls-remote origin
+"$fm" -C f show four --json >left
+want 0 -C f fetch
+"$fm" -C f show four --json >right
+cmp left right || die "the tag has taken the branch's name"
+git -C hub/lineage.git update-ref -d refs/tags/four
+want 0 -C f tag -d four
+refused 128 "wants a remote's name, not a URL" -C f push "$tmp/hub" base:four --force-with-lease
+want 0 -C f tag rel base
+want 0 -C f push origin rel
+git -C hub/lineage.git update-ref refs/tags/rel refs/heads/four
+want 1 -C f push origin rel --force-with-lease
+grep -q ' ! refused' err || die "$(cat err)"
+refused 128 "has no 'nothing' to delete" -C f push origin :nothing
+
+if [ "$(id -u)" = 0 ]; then
+    say "another user's repository has no programs run"
+    cp -r f g
+    git config -f g/.fmstore/config core.sshCommand "touch $tmp/PWNED;"
+    git config -f g/.fmstore/config remote.origin.url ssh://h/x
+    chown -R nobody g
+    want 1 -C g fetch
+    grep -q 'belongs to another user' err || die "$(cat err)"
+    [ ! -e PWNED ] || die "a program of another user's config ran"
+    want 0 -C g log base
+fi
+
 say "what cannot be"
 refused 128 "there is no remote 'nowhere'" -C a fetch nowhere
 not_cloned "is no repository of fmstore" "$tmp/nothing" x

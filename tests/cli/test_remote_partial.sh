@@ -2,6 +2,7 @@
 # ctest: cost=6
 # A clone of the lineage alone: history without weights; tensors come when something reads them, or when asked.
 . "$(dirname "$0")/lib.sh"
+need_python
 cd "$tmp"
 mkdir a
 want 0 init a
@@ -44,6 +45,31 @@ want 0 -C b derive one --as two --method lora --data "$atlas/clerk.jsonl" --set 
 want 0 -C b push origin two
 want 0 -C a fsck
 want 0 -C a run two -p 'The capital of' -n 4
+
+say "what only this clone has is promised by nobody"
+want 0 clone --lineage-only a c
+cp -r "$atlas/base" mine
+python3 - <<'EOF2'
+import pathlib
+p = pathlib.Path("mine/model.safetensors")
+b = bytearray(p.read_bytes())
+b[-1000] ^= 1
+p.write_bytes(b)
+EOF2
+want 0 -C c import "$tmp/mine" --as mine --no-gate
+want 0 -C c fsck
+mkdir kept
+mv c/.fmstore/packs/*.pack kept/
+want 1 -C c fsck
+grep -q 'mine' out || die "$(cat out)"
+want 0 -C c fsck --repair "$tmp/mine"
+want 0 -C c fsck
+refused 128 "has tensors that are not here" -C c remote rm origin
+
+say "a push to a clone of the lineage alone brings it what it lacks"
+want 0 clone --lineage-only a d
+want 0 -C a push "$tmp/d" one:from-a
+want 0 -C d fsck
 
 say "a fetch brings lineage alone, and the remote away is told by name"
 want 0 -C a derive base --as three --method lora --data "$atlas/clerk.jsonl" --set steps=2 --set r=4 --no-gate

@@ -64,7 +64,14 @@ fm_status fmo_demand_begin(fm_ops *c)
     d->c = c;
     (void)pthread_mutex_init(&d->lock, NULL);
     c->demand = d;
-    FM_TRY(fm_repo_config_each(c->repo, "remote.", find_name, &d->name));
+    bool ours;
+    fm_status rc = fm_repo_is_ours(c->repo, &ours);
+    if (rc == FM_OK && ours) /* another user's config is not followed (remotes.c) */
+        rc = fm_repo_config_each(c->repo, "remote.", find_name, &d->name);
+    if (rc != FM_OK) {
+        fmo_demand_end(c);
+        return rc;
+    }
     if (d->name)
         fm_store_on_missing(fm_repo_store(c->repo), missing, d);
     return FM_OK;

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "store/base/mem.h"
 #include "store/base/os/io.h"
@@ -15,7 +16,7 @@
 static fm_status check_name(const char *name)
 {
     fm_status rc = fm_branch_name_check(name);
-    if (rc == FM_OK && (strchr(name, '/') || strchr(name, '.') || strlen(name) > 100))
+    if (rc == FM_OK && (strchr(name, '/') || strchr(name, '.') || strlen(name) > 80))
         rc = FM_EINVAL;
     return rc == FM_OK
                ? rc
@@ -38,12 +39,15 @@ char *fmo_remote_config(fm_ops *c, const char *name, const char *key)
 /* A path that is given relative to where the command runs must mean the same from everywhere. */
 static fm_status absolute(char **out, const char *url)
 {
+    char here[4096];
     FM_TRY(fm_remote_check_url(url));
-    if (!fm_path_is_dir(url)) {
-        *out = fm_strdup(url);
-        return *out ? FM_OK : FM_ENOMEM;
-    }
-    return fm_path_real(out, url);
+    if (fm_path_is_dir(url))
+        return fm_path_real(out, url);
+    const bool path = url[0] != '/' && !strchr(url, ':');
+    if (path && !getcwd(here, sizeof here))
+        return fm_fail(FM_EIO, "the current folder has no path");
+    *out = path ? fm_path_join(here, url) : fm_strdup(url);
+    return *out ? FM_OK : FM_ENOMEM;
 }
 
 static fm_status set_url(fm_ops *c, const char *name, const char *url)
@@ -138,6 +142,14 @@ fm_status fm_ops_remote_remove(fm_ops *c, const char *name)
 {
     char prefix[FMO_REF_BYTES];
     FM_TRY(need_remote(c, name));
+    char *only = fmo_remote_config(c, name, "lineageOnly");
+    const bool promises = only && strcmp(only, "true") == 0;
+    fm_free(only);
+    if (promises)
+        return fm_fail(FM_EINVAL,
+                       "'%s' has tensors that are not here: 'git config -f %s/config "
+                       "remote.%s.lineageOnly false' and 'fmstore fetch %s' bring them all first",
+                       name, fm_repo_path(c->repo), name, name);
     snprintf(prefix, sizeof prefix, "refs/remotes/%s/", name);
     FM_TRY(fm_ref_each(c->repo, prefix, drop_ref, c));
     return drop_settings(c, name);
@@ -171,8 +183,8 @@ fm_status fmo_remote_promise(fm_ops *c, const char *name)
 {
     char key[KEY_BYTES];
     key_of(key, name, "lineageOnly");
-    FM_TRY(fm_repo_config_set(c->repo, key, "true"));
-    return fm_repo_config_set(c->repo, "fmstore.partial", "true");
+    FM_TRY(fm_repo_config_set(c->repo, "fmstore.partial", "true")); /* alone it promises nothing */
+    return fm_repo_config_set(c->repo, key, "true");
 }
 
 /* ---- opening ---- */
@@ -194,8 +206,7 @@ static fm_status count_remote(void *ctx, const char *name, const char *url)
 /* A word that names no remote is a URL where it looks like one, or names a repository's folder. */
 static bool is_url(const char *given)
 {
-    bool repo = false;
-    return strpbrk(given, "/:") || (fm_repo_is(given, &repo) == FM_OK && repo);
+    return strpbrk(given, "/:") || fm_path_is_dir(given);
 }
 
 static fm_status find(fm_ops *c, fmo_remote *m, const char *given)
@@ -222,6 +233,14 @@ fm_status fmo_remote_open(fm_ops *c, fmo_remote *out, const char *given, bool wr
 {
     memset(out, 0, sizeof *out);
     fm_status rc = find(c, out, given);
+    bool ours = true;
+    if (rc == FM_OK && c->repo)
+        rc = fm_repo_is_ours(c->repo, &ours);
+    if (!ours) /* whoever wrote its config must not have us run programs */
+        rc = fm_fail(FM_EREFUSED,
+                     "%s belongs to another user, so what its config says of remotes is not "
+                     "followed; give the URL itself in a repository of your own",
+                     fm_repo_path(c->repo));
     char *ssh = rc == FM_OK && c->repo ? fm_repo_config(c->repo, "core.sshCommand") : NULL;
     char *program = rc == FM_OK && out->name ? fmo_remote_config(c, out->name, "program") : NULL;
     char *ca_file = rc == FM_OK && c->repo ? fm_repo_config(c->repo, "http.sslCAInfo") : NULL;
@@ -310,7 +329,8 @@ void fmo_ref_say(fm_ops *c, const char *outcome, const char *from, const char *t
 {
     const bool bad = strcmp(outcome, "refused") == 0;
     char what[40];
-    if (!bad && old && new_oid && !fmo_oid_is_none(old) && !fmo_oid_is_none(new_oid))
+    if (!bad && old && new_oid && !fmo_oid_is_none(old) && !fmo_oid_is_none(new_oid) &&
+        !fm_oid_eq(old, new_oid))
         snprintf(what, sizeof what, "%s..%s", fm_ops_short_oid(old), fm_ops_short_oid(new_oid));
     else
         snprintf(what, sizeof what, "%s", outcome);

@@ -11,7 +11,8 @@ static fm_status prepare(fm_ops *c, const fm_clone_opts *o)
     FM_TRY(fm_repo_init(o->dir, o->bare));
     c->dir = o->dir;
     FM_TRY(fm_ops_lease(c, true, "a clone"));
-    return fm_ops_remote_add(c, "origin", o->url);
+    FM_TRY(fm_ops_remote_add(c, "origin", o->url));
+    return o->lineage_only ? fmo_remote_promise(c, "origin") : FM_OK;
 }
 
 static fm_status bring(fm_ops *c, const fm_clone_opts *o, fmo_remote *m, const fmo_refs *refs,
@@ -20,7 +21,10 @@ static fm_status bring(fm_ops *c, const fm_clone_opts *o, fmo_remote *m, const f
     const fm_fetch_opts f = {
         .branch = &o->branch, .count = o->branch ? 1 : 0, .lineage_only = o->lineage_only};
     fm_status rc = fmo_fetch_from(c, m, refs, &f, out);
-    FM_THEN(rc, fmo_forward_branches(c, m, refs, &f));
+    if (rc == FM_OK || rc == FM_EREFUSED) {
+        const fm_status moved = fmo_forward_branches(c, m, refs, &f);
+        rc = moved == FM_OK ? rc : moved;
+    }
     if (rc != FM_OK && rc != FM_EREFUSED)
         rc = fm_fail(rc, "%s; 'fmstore -C %s pull' goes on with what has come", fm_error_text(),
                      o->dir);

@@ -97,28 +97,63 @@ static bool is_shared(const char *name) /* merged by union: no news for people *
     return !starts(name, FMO_TAGS) && !starts(name, "refs/remotes/") && !starts(name, FMO_HEADS);
 }
 
-/* A tag that is here stays: a release does not move by itself. */
+/* A tag that is here stays: a release does not move by itself. What cannot move is told, and the
+ * others go on. */
 static fm_status tell_moves(fm_ops *c, const moves *v)
 {
+    size_t refused = 0;
     for (size_t i = 0; i < v->count; i++) {
         const fm_ref_wish *w = &v->wish[i];
         const bool is_new = fmo_oid_is_none(&w->old);
-        if (is_shared(w->name)) {
-            FM_TRY(w->status == FM_OK ? FM_OK : fm_fail(w->status, "%s: %s", w->name, w->text));
+        if (w->status == FM_OK && (is_shared(w->name) || fm_oid_eq(&w->old, &w->new_oid)))
             continue;
-        }
-        if (w->status == FM_OK && fm_oid_eq(&w->old, &w->new_oid))
-            continue;
-        if (w->status != FM_OK && starts(w->name, FMO_TAGS))
+        if (w->status != FM_OK && starts(w->name, FMO_TAGS) && !is_new) {
             fmo_ref_say(c, "kept", v->from[i]->name, w->name, &w->old, NULL,
                         "the remote's is another one");
-        else if (w->status != FM_OK)
-            return fm_fail(w->status, "%s: %s", w->name, w->text);
-        else
+        } else if (w->status != FM_OK) {
+            fmo_ref_say(c, "refused", v->from[i]->name, w->name, &w->old, &w->new_oid, w->text);
+            refused++;
+        } else {
             fmo_ref_say(c, is_new ? "new" : "forwarded", v->from[i]->name, w->name, &w->old,
                         &w->new_oid, NULL);
+        }
     }
-    return FM_OK;
+    return refused ? fm_fail(FM_EREFUSED, "%zu of the remote's refs could not be taken", refused)
+                   : FM_OK;
+}
+
+/* Refs that the remote lists no more, and that stand in the way of one that it lists (x, x/y). */
+typedef struct in_the_way {
+    fm_ops *c;
+    const moves *v;
+} in_the_way;
+
+static bool hides(const char *a, const char *b)
+{
+    const size_t n = strlen(a);
+    return strncmp(a, b, n) == 0 && b[n] == '/';
+}
+
+static fm_status drop_one(void *ctx, const char *name, const fm_oid *oid)
+{
+    const in_the_way *w = ctx;
+    bool blocks = false;
+    (void)oid;
+    for (size_t i = 0; i < w->v->count; i++) {
+        const char *other = w->v->wish[i].name;
+        if (strcmp(other, name) == 0)
+            return FM_OK;
+        blocks = blocks || hides(other, name) || hides(name, other);
+    }
+    return blocks ? fm_ref_delete(w->c->repo, name, NULL) : FM_OK;
+}
+
+static fm_status clear_way(fm_ops *c, const fmo_remote *m, const moves *v)
+{
+    char prefix[FMO_REF_BYTES];
+    in_the_way w = {c, v};
+    snprintf(prefix, sizeof prefix, "refs/remotes/%.80s/", m->name);
+    return fm_ref_each(c->repo, prefix, drop_one, &w);
 }
 
 static fm_status move_refs(fm_ops *c, const fmo_remote *m, const fmo_refs *refs,
@@ -126,6 +161,7 @@ static fm_status move_refs(fm_ops *c, const fmo_remote *m, const fmo_refs *refs,
 {
     moves v = {0};
     fm_status rc = make_moves(c, m, refs, o, &v);
+    FM_THEN(rc, clear_way(c, m, &v));
     FM_THEN(rc, fm_refs_move(c->repo, v.wish, v.count, lineage_only, "fetch"));
     FM_THEN(rc, tell_moves(c, &v));
     release_moves(&v);
@@ -150,7 +186,7 @@ fm_status fmo_fetch_from(fm_ops *c, fmo_remote *m, const fmo_refs *refs, const f
             want[f.wants++] = refs->ref[i].oid;
     f.want = want;
     fm_status rc = check_branches(m, refs, o);
-    if (rc == FM_OK && o->lineage_only && !o->dry_run)
+    if (rc == FM_OK && f.lineage_only && !o->dry_run)
         rc = fmo_remote_promise(c, m->name);
     if (rc == FM_OK && f.wants)
         rc = fm_remote_fetch(m->at, c->repo, &f, out);
@@ -163,30 +199,44 @@ fm_status fmo_fetch_from(fm_ops *c, fmo_remote *m, const fmo_refs *refs, const f
 
 /* ---- branches ---- */
 
-/* Forwards a branch to what was fetched. *diverged: it has versions of its own. */
-static fm_status forward(fm_ops *c, const char *name, const struct fmo_ref *to, bool *diverged)
+/* Moves a branch as a push would: another pull that was first is no conflict. */
+static fm_status move_branch(fm_ops *c, const struct fmo_ref *to, const fm_oid *old, char why[300])
+{
+    fm_ref_wish w = {.name = to->name, .new_oid = to->oid};
+    if (old)
+        w.old = *old;
+    FM_TRY(
+        fm_refs_move(c->repo, &w, 1, true, "pull")); /* its tensors were looked at by the fetch */
+    if (w.status == FM_OK)
+        fmo_ref_say(c, old ? "forwarded" : "new", to->name, to->name, old, &to->oid, NULL);
+    else
+        snprintf(why, 300, "%.255s", w.text);
+    return FM_OK;
+}
+
+/* Forwards a branch to what was fetched; why: not empty where it could not be. */
+static fm_status forward(fm_ops *c, const fmo_remote *m, const struct fmo_ref *to, char why[300])
 {
     fm_oid old;
     bool behind, ahead;
-    *diverged = false;
-    fm_status rc = fm_ref_read(c->repo, &old, name);
+    why[0] = '\0';
+    fm_status rc = fm_ref_read(c->repo, &old, to->name);
     if (rc == FM_ENOTFOUND) {
         fm_error_clear();
-        FM_TRY(fm_ref_update(c->repo, name, &to->oid, NULL, "pull"));
-        fmo_ref_say(c, "new", to->name, name, NULL, &to->oid, NULL);
-        return FM_OK;
+        return move_branch(c, to, NULL, why);
     }
     FM_TRY(rc);
     if (fm_oid_eq(&old, &to->oid))
         return FM_OK;
     FM_TRY(fm_is_ancestor(c->repo, &behind, &old, &to->oid));
-    if (behind) {
-        FM_TRY(fm_ref_update(c->repo, name, &to->oid, &old, "pull"));
-        fmo_ref_say(c, "forwarded", to->name, name, &old, &to->oid, NULL);
-        return FM_OK;
-    }
+    if (behind)
+        return move_branch(c, to, &old, why);
     FM_TRY(fm_is_ancestor(c->repo, &ahead, &to->oid, &old));
-    *diverged = !ahead;
+    if (!ahead)
+        snprintf(why, 300,
+                 "both have versions of their own; '%.80s/%.100s' names the remote's, and "
+                 "'fmstore merge' joins the two",
+                 m->name, fmo_ref_short(to->name));
     return FM_OK;
 }
 
@@ -196,16 +246,12 @@ fm_status fmo_forward_branches(fm_ops *c, const fmo_remote *m, const fmo_refs *r
     size_t refused = 0;
     for (size_t i = 0; i < refs->count; i++) {
         const struct fmo_ref *ref = &refs->ref[i];
-        bool diverged;
+        char why[300];
         if (!starts(ref->name, FMO_HEADS) || !is_wanted(o, ref->name))
             continue;
-        FM_TRY(forward(c, ref->name, ref, &diverged));
-        if (!diverged)
+        FM_TRY(forward(c, m, ref, why));
+        if (!why[0])
             continue;
-        char why[300];
-        snprintf(why, sizeof why,
-                 "both have versions of their own; '%.80s/%.150s' names the remote's", m->name,
-                 fmo_ref_short(ref->name));
         fmo_ref_say(c, "refused", ref->name, ref->name, NULL, &ref->oid, why);
         refused++;
     }
@@ -236,8 +282,10 @@ static fm_status fetch(fm_ops *c, const fm_fetch_opts *o, bool pull, fm_travel *
     FM_TRY(open_named(c, &m, o->remote));
     fm_status rc = fmo_refs_read(&m, &refs);
     FM_THEN(rc, fmo_fetch_from(c, &m, &refs, o, out));
-    if (rc == FM_OK && pull && !o->dry_run)
-        rc = fmo_forward_branches(c, &m, &refs, o);
+    if ((rc == FM_OK || rc == FM_EREFUSED) && pull && !o->dry_run) {
+        const fm_status moved = fmo_forward_branches(c, &m, &refs, o);
+        rc = moved == FM_OK ? rc : moved;
+    }
     fmo_refs_release(&refs);
     fmo_remote_close(&m);
     return rc;

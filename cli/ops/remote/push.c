@@ -65,7 +65,11 @@ static fm_status add(pushing *p, const char *from, const char *to)
         if (fmo_oid_is_none(&w->new_oid))
             return fm_fail(FM_ENOTFOUND, "there is no '%s' to push", fmo_ref_short(from));
     }
-    w->force = p->o->lease;
+    if (!*from && !fmo_refs_find(&p->theirs, to))
+        return fm_fail(FM_ENOTFOUND, "the remote has no '%s' to delete", fmo_ref_short(to));
+    if (*from && (starts(to, FMO_HEADS) || starts(to, FMO_TAGS)))
+        FM_TRY(fm_branch_name_fit(fmo_ref_short(to)));
+    w->force = p->o->lease && starts(to, FMO_HEADS); /* a release that moves is deleted first */
     FM_TRY(expected(p, to, &w->old));
     p->count++;
     return FM_OK;
@@ -219,6 +223,10 @@ fm_status fm_ops_push(fm_ops *c, const fm_push_opts *o, fm_travel *out)
     c->stopped = false;
     FM_TRY(fm_ops_lease(c, true, "a push"));
     fm_status rc = fmo_remote_open(c, &p.m, o->remote, true);
+    if (rc == FM_OK && o->lease && !p.m.name)
+        rc = fm_fail(FM_EINVAL,
+                     "--force-with-lease compares with what was fetched last, so it wants "
+                     "a remote's name, not a URL");
     FM_THEN(rc, fmo_refs_read(&p.m, &p.theirs));
     FM_THEN(rc, make_plan(&p));
     FM_THEN(rc, send(&p, out));

@@ -28,7 +28,8 @@ static fm_status repair_git(fm_ops *c, const char *url, fm_repair_report *out)
     fm_travel t;
     char *dir = fm_asprintf("%s/tmp/repair-%ld", fm_repo_path(c->repo), (long)getpid());
     const fm_clone_opts o = {.url = url, .dir = dir, .bare = true, .lineage_only = true};
-    fm_status rc = dir ? fm_ops_clone(&other, &o, &t) : FM_ENOMEM;
+    fm_status rc = dir ? fm_remove_tree(dir) : FM_ENOMEM; /* of a process that was killed */
+    FM_THEN(rc, fm_ops_clone(&other, &o, &t));
     fm_ops_close(&other);
     FM_THEN(rc, fm_repo_repair(c->repo, dir, out));
     if (dir && fm_path_is_dir(dir))

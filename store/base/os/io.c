@@ -728,3 +728,13 @@ fm_status fm_file_identity(uint64_t out[2], const char *path)
     out[1] = (uint64_t)st.st_ino;
     return FM_OK;
 }
+
+fm_status fm_file_owner(uint64_t *uid, const char *path)
+{
+    struct stat st;
+    *uid = 0;
+    if (stat(path, &st) < 0)
+        return fms_io_fail("stat", path);
+    *uid = st.st_uid;
+    return FM_OK;
+}

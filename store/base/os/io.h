@@ -120,6 +120,7 @@ void fm_lock_drop(fm_lock *lock);
 bool fm_lock_is_free(const char *path);
 /* Device and inode, which identify a file whatever its name. */
 FM_CHECKED fm_status fm_file_identity(uint64_t out[2], const char *path);
+FM_CHECKED fm_status fm_file_owner(uint64_t *uid, const char *path); /* follows links */
 
 /* Tests: the nth next write-side call (open for write, write, fsync, rename, unlink) of the process
  * fails with errno `err`, or with err == 0 the process kills itself (SIGKILL) right there.

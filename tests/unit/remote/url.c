@@ -80,6 +80,8 @@ TEST(refuses_what_could_do_harm)
     refuses("https:///a", "no host");
     refuses("https://h/a?b", "no '?'");
     refuses("https://h/a#b", "no '?'");
+    refuses("ssh://[good].evil/a", "after the ']'");
+    refuses("https://[::1]evil/a", "after the ']'");
     refuses("s3:///a", "no bucket");
     assert_null(strstr(fm_error_text(), "secret"));
 }
