@@ -72,6 +72,9 @@ FM_CHECKED fm_status fm_tree_remove(fm_tree *tree, const char *path);     /* FM_
 
 /* Appends prefix ("tensors", "adapters/0-lora/tensors"), '/' and a tensor name's escaped path. */
 FM_CHECKED fm_status fm_tensor_path(fm_buf *out, const char *prefix, const char *name);
+/* An engine finds a tensor by its path, an export by its name: FM_ECORRUPT where a tensor below
+ * tensors/ or an adapter's tensors/ lies at another path than its name says. */
+FM_CHECKED fm_status fm_entry_check_name(const fm_entry *e);
 /* Appends one part (a file's name, say), escaped the same way. */
 void fm_path_part(fm_buf *out, const char *part, size_t len);
 

@@ -119,6 +119,11 @@ static fm_status check_leftovers(fmi_binder *b)
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++)
         rc = fm_map_put(known, p.name, strlen(p.name), b, NULL);
     size_t begin = 0, end = 0;
+    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(b->tree); i++) {
+        rc = fm_entry_check_name(fm_tree_at(b->tree, i));
+        if (rc != FM_OK)
+            rc = fm_error_prefix(rc, "%s", b->what);
+    }
     fm_tree_range(b->tree, "tensors/", &begin, &end);
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
         const fm_entry *e = fm_tree_at(b->tree, i);

@@ -148,19 +148,6 @@ static fm_status add_adapter_tensor(exp_plan *plan, const fm_tree *tree, const f
     return FM_OK;
 }
 
-/* An engine finds a tensor by its path, an export by its name: they must be of one tensor. */
-static fm_status check_named(const char *prefix, const fm_entry *e)
-{
-    fm_buf path;
-
-    fm_buf_init(&path, 0);
-    fm_status rc = fm_tensor_path(&path, prefix, e->name);
-    if (rc == FM_OK && strcmp(fm_buf_cstr(&path), e->path) != 0)
-        rc = fm_fail(FM_ECORRUPT, "tree path '%s' holds a tensor called '%s'", e->path, e->name);
-    fm_buf_release(&path);
-    return rc;
-}
-
 static fm_status add_adapter(exp_plan *plan, const fm_tree *tree, const fm_provider *p,
                              const adp_place *place)
 {
@@ -172,10 +159,8 @@ static fm_status add_adapter(exp_plan *plan, const fm_tree *tree, const fm_provi
     FM_THEN(rc, check_plain(place, config));
     snprintf(prefix, sizeof prefix, "%s/tensors/", place->dir);
     fm_tree_range(tree, prefix, &begin, &end);
-    prefix[strlen(prefix) - 1] = '\0';
     for (size_t i = begin; rc == FM_OK && i < end; i++)
-        if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
-            rc = check_named(prefix, fm_tree_at(tree, i));
+        rc = fm_entry_check_name(fm_tree_at(tree, i));
     for (int pass = 0; pass < 2; pass++) /* whole parameters first, then terms */
         for (size_t i = begin; rc == FM_OK && i < end; i++)
             if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
@@ -195,7 +180,7 @@ static fm_status add_base(exp_plan *plan, const fm_tree *tree)
         const fm_entry *e = fm_tree_at(tree, i);
         if (e->kind != FM_ENTRY_TENSOR)
             return fm_fail(FM_ECORRUPT, "tree path '%s' is no tensor", e->path);
-        FM_TRY(check_named("tensors", e));
+        FM_TRY(fm_entry_check_name(e));
         FM_TRY(add_weight(plan, e->name, e));
     }
     return FM_OK;

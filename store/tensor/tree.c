@@ -369,6 +369,28 @@ fm_status fm_tensor_path(fm_buf *out, const char *prefix, const char *name)
     }
 }
 
+fm_status fm_entry_check_name(const fm_entry *e)
+{
+    static const char folder[] = "tensors/";
+    char prefix[FM_MAX_PATH_BYTES + 1];
+    const char *at = strncmp(e->path, folder, sizeof folder - 1) == 0 ? e->path : NULL;
+    fm_buf path;
+
+    if (!at && strncmp(e->path, "adapters/", 9) == 0 && (at = strstr(e->path, "/tensors/")))
+        at++;
+    if (!at || e->kind != FM_ENTRY_TENSOR)
+        return FM_OK;
+    const size_t n = (size_t)(at - e->path) + sizeof folder - 2; /* without the last '/' */
+    memcpy(prefix, e->path, n);
+    prefix[n] = '\0';
+    fm_buf_init(&path, 0);
+    fm_status rc = fm_tensor_path(&path, prefix, e->name);
+    if (rc == FM_OK && strcmp(fm_buf_cstr(&path), e->path) != 0)
+        rc = fm_fail(FM_ECORRUPT, "tree path '%s' holds a tensor called '%s'", e->path, e->name);
+    fm_buf_release(&path);
+    return rc;
+}
+
 /* ---- pointer blobs ---- */
 
 /* The name is one line of text: control bytes and '%' become %XX. */

@@ -56,6 +56,13 @@ refused 128 'is there twice' export bad "$tmp/twice" --format source
 want 0 branch -d bad
 want 0 gc --prune now --reflog now
 
+say "no answer comes of tensors that lie at each other's paths"
+for kind in renamed moved; do
+    python3 "$bad_tree" . bad "$kind" >/dev/null
+    refused 128 'holds a tensor called' run bad -p hi -n 1
+    git -C .fmstore/lineage.git -c safe.directory='*' update-ref -d refs/heads/bad
+done
+
 say "a config of more than 64 KiB, which the packs hold, is a model as any other"
 cp -r "$atlas/base" large && chmod -R u+w large
 python3 - large/config.json <<'P'
