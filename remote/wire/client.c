@@ -177,16 +177,21 @@ static fm_status git_get(fmr_far *f, const fm_exchange_ask *what, fm_bytes_fn fn
     return FM_OK;
 }
 
-static fm_status info_of(client *c, const fm_digest *id, size_t count, fm_record_info *out,
-                         bool *there)
+static fm_status ask_ids(client *c, fmr_op op, const fm_digest *id, size_t count)
 {
-    answers a = {.c = c};
-    FM_TRY(ask(c, FMR_INFO));
+    FM_TRY(ask(c, op));
     for (size_t i = 0; i < count; i++) {
         fmr_put_digest(&c->list, &id[i]);
         FM_TRY(item_done(c));
     }
-    FM_TRY(end_ask(c));
+    return end_ask(c);
+}
+
+static fm_status info_of(client *c, const fm_digest *id, size_t count, fm_record_info *out,
+                         bool *there)
+{
+    answers a = {.c = c};
+    FM_TRY(ask_ids(c, FMR_INFO, id, count));
     for (size_t i = 0; i < count; i++) {
         FM_TRY(need(&a));
         FM_TRY(fmr_take_info(&a.at, &there[i], &out[i]));
@@ -257,12 +262,7 @@ static fm_status get(fmr_far *f, const fmr_ask_record *what, size_t count, const
 static fm_status has_of(client *c, const fm_digest *id, size_t count, bool *there)
 {
     answers a = {.c = c};
-    FM_TRY(ask(c, FMR_HAS));
-    for (size_t i = 0; i < count; i++) {
-        fmr_put_digest(&c->list, &id[i]);
-        FM_TRY(item_done(c));
-    }
-    FM_TRY(end_ask(c));
+    FM_TRY(ask_ids(c, FMR_HAS, id, count));
     for (size_t i = 0; i < count; i++) {
         FM_TRY(need(&a));
         there[i] = fm_cursor_u8(&a.at) != 0;
