@@ -84,14 +84,38 @@ fm_status fm_repo_partial(fm_repo *r, bool *yes)
                : FM_OK;
 }
 
-/* Ours, or that of the user who called sudo. */
+typedef struct allowed {
+    const char *path;
+    bool yes;
+} allowed;
+
+static int is_allowed(const git_config_entry *e, void *ctx)
+{
+    allowed *a = ctx;
+    a->yes = a->yes || (e->value && (strcmp(e->value, "*") == 0 || strcmp(e->value, a->path) == 0));
+    return 0;
+}
+
+/* git's own list of what its user trusts, which no repository can add to. */
+static bool is_safe_directory(const char *path)
+{
+    allowed a = {path, false};
+    git_config *user = NULL;
+    if (git_config_open_default(&user) == 0)
+        (void)git_config_get_multivar_foreach(user, "safe.directory", NULL, is_allowed, &a);
+    git_config_free(user);
+    return a.yes;
+}
+
+/* Ours, that of the user who called sudo, or one that this user trusts. */
 fm_status fm_repo_is_ours(const fm_repo *r, bool *yes)
 {
     char *path = fm_path_join(r->path, "config");
     const char *sudo = geteuid() == 0 ? getenv("SUDO_UID") : NULL;
     uint64_t owner = 0;
     fm_status rc = path ? fm_file_owner(&owner, path) : FM_ENOMEM;
-    *yes = rc == FM_OK && (owner == geteuid() || (sudo && strtoull(sudo, NULL, 10) == owner));
+    *yes = rc == FM_OK && (owner == geteuid() || (sudo && strtoull(sudo, NULL, 10) == owner) ||
+                           is_safe_directory(r->path));
     fm_free(path);
     return rc;
 }

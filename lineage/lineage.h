@@ -44,8 +44,8 @@ FM_CHECKED fm_status fm_repo_config_each(fm_repo *r, const char *prefix, fm_conf
 /* *yes: a clone of the lineage alone (config fmstore.partial): tensors and files of its remotes'
  * versions may be missing, and are no damage. */
 FM_CHECKED fm_status fm_repo_partial(fm_repo *r, bool *yes);
-/* *yes: the repository's config belongs to the user who runs this (or to whom sudo stands for), so
- * that programs which it names may be run. */
+/* *yes: the repository's config belongs to the user who runs this (or to whom sudo stands for), or
+ * git's safe.directory names the repository: programs that the config names may be run. */
 FM_CHECKED fm_status fm_repo_is_ours(const fm_repo *r, bool *yes);
 const char *fm_repo_path(const fm_repo *r); /* the folder that holds config, packs, lineage.git */
 

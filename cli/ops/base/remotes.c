@@ -238,9 +238,9 @@ fm_status fmo_remote_open(fm_ops *c, fmo_remote *out, const char *given, bool wr
         rc = fm_repo_is_ours(c->repo, &ours);
     if (!ours) /* whoever wrote its config must not have us run programs */
         rc = fm_fail(FM_EREFUSED,
-                     "%s belongs to another user, so what its config says of remotes is not "
-                     "followed; give the URL itself in a repository of your own",
-                     fm_repo_path(c->repo));
+                     "%s belongs to another user, whose config may name programs; 'git config "
+                     "--global --add safe.directory %s' trusts it",
+                     fm_repo_path(c->repo), fm_repo_path(c->repo));
     char *ssh = rc == FM_OK && c->repo ? fm_repo_config(c->repo, "core.sshCommand") : NULL;
     char *program = rc == FM_OK && out->name ? fmo_remote_config(c, out->name, "program") : NULL;
     char *ca_file = rc == FM_OK && c->repo ? fm_repo_config(c->repo, "http.sslCAInfo") : NULL;
