@@ -6,7 +6,8 @@ the two. At each step the same news goes by `fmstore push` and `fmstore clone` o
 rsync and by a plain copy; what the peers move are the exports that a person would share: folders of
 safetensors, the adapter as PEFT has it. Bytes are
 fmstore's own count of its connection; the sizes of new LFS objects with git's pack; what rsync --stats
-says it sent; the sizes of files. The wall time of a clone stands beside `cp` of the packs.
+says it sent; the sizes of files. The wall time of a clone stands beside `cp` and `sync` of
+the packs.
 """
 import os, re, shutil, subprocess, sys, tempfile, time
 from pathlib import Path
@@ -106,8 +107,9 @@ print("|---|---|---|---|---|---|---|---|")
 step("the base", "base", lambda: shutil.copytree("base", peers.files / "base"))
 cold = time.perf_counter()
 run("cp", "-r", "hub", "hub.copy")
+run("sync", "-f", "hub.copy")
 cp_s = time.perf_counter() - cold
-print(f"(cp -r of the bare repository, {size('hub') / 1e6:.1f} MB: {cp_s:.2f} s; "
+print(f"(cp -r and sync of the bare repository, {size('hub') / 1e6:.1f} MB: {cp_s:.2f} s; "
       f"clone / cp = {cp_s / rows[0][4]:.2f} of its rate)")
 fm("-C", "a", "derive", "base", "--as", "lora", "--method", "lora", "--data", str(data), "--set", "steps=2",
    "--set", "r=8", "--no-gate")
