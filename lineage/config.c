@@ -153,7 +153,13 @@ static fm_status add_promise(void *ctx, const fm_digest *id, bool is_tensor, uin
     return fm_map_put(ctx, id->b, sizeof id->b, ctx, NULL);
 }
 
-/* A version that cannot be read promises nothing: fsck tells it. */
+static bool is_unreadable(fm_status rc)
+{
+    return rc == FM_ENOTFOUND || rc == FM_ECORRUPT || rc == FM_EIO;
+}
+
+/* All in one walk; where that fails, version by version: one that cannot be read promises nothing,
+ * and fsck tells it. */
 static fm_status gather_promises(fm_repo *r)
 {
     tips t = {.r = r};
@@ -163,10 +169,18 @@ static fm_status gather_promises(fm_repo *r)
     if (!partial)
         return FM_OK;
     fm_status rc = fm_ref_each(r, "refs/remotes/", add_promising, &t);
-    for (size_t i = 0; rc == FM_OK && i < t.count; i++) {
-        const fm_exchange_ask ask = {&t.oid[i], t.oid, 1, i};
+    const fm_exchange_ask all = {t.oid, NULL, t.count, 0};
+    if (rc == FM_OK && t.count)
+        rc = fm_exchange_pointers(r, &all, add_promise, r->promised);
+    const bool one_by_one = is_unreadable(rc);
+    if (one_by_one) {
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    for (size_t i = 0; one_by_one && rc == FM_OK && i < t.count; i++) {
+        const fm_exchange_ask ask = {&t.oid[i], NULL, 1, 0};
         rc = fm_exchange_pointers(r, &ask, add_promise, r->promised);
-        if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || rc == FM_EIO) {
+        if (is_unreadable(rc)) {
             fm_error_clear();
             rc = FM_OK;
         }

@@ -180,17 +180,8 @@ static fm_status check_chains(const fm_git_intake *in, const char *idx)
 
 static fm_status hold_ids(fm_git_intake *in, const char *idx)
 {
-    git_odb *odb = NULL;
-    git_odb_backend *one = NULL;
-    int code = git_odb_new(&odb);
+    int code = fml_pack_each(idx, gather_id, in);
 
-    if (code == 0)
-        code = git_odb_backend_one_pack(&one, idx);
-    if (code == 0)
-        code = git_odb_add_backend(odb, one, 1);
-    if (code == 0)
-        code = git_odb_foreach(odb, gather_id, in);
-    git_odb_free(odb);
     if (code < 0)
         return index_failed(in, code);
     return fms_store_hold(in->r->store, FMS_HOLD_GIT, in->id[0].id, in->count);

@@ -88,6 +88,8 @@ FM_CHECKED fm_status fml_objects_hold(fm_repo *r);
 FM_CHECKED fm_status fml_objects_write(fm_repo *r); /* durable on return */
 void fml_objects_abort(fm_repo *r);                 /* keeps the current error text */
 bool fml_is_pack_index(const char *name);
+/* Calls fn for each object of the pack of this index, in the order of ids; libgit2's code. */
+int fml_pack_each(const char *idx, git_odb_foreach_cb fn, void *ctx);
 /* Writes these objects as one durable pack with its index; *name (may be NULL): its hash,
  * fm_free. */
 FM_CHECKED fm_status fml_pack_write(fm_repo *r, const git_oid *id, size_t count, char **name);

@@ -20,6 +20,22 @@ bool fml_is_pack_index(const char *name)
     return n > 4 && strcmp(name + n - 4, ".idx") == 0;
 }
 
+int fml_pack_each(const char *idx, git_odb_foreach_cb fn, void *ctx)
+{
+    git_odb *odb = NULL;
+    git_odb_backend *one = NULL;
+    int code = git_odb_new(&odb);
+
+    if (code == 0)
+        code = git_odb_backend_one_pack(&one, idx);
+    if (code == 0)
+        code = git_odb_add_backend(odb, one, 1);
+    if (code == 0)
+        code = git_odb_foreach(odb, fn, ctx);
+    git_odb_free(odb);
+    return code;
+}
+
 static fm_status check_index(const char *path)
 {
     fm_file_map map = {NULL, 0};

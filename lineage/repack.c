@@ -108,17 +108,8 @@ static int gather_id(const git_oid *id, void *ctx)
 
 static fm_status gather_pack(repack *f, const char *idx)
 {
-    git_odb *odb = NULL;
-    git_odb_backend *one = NULL;
-    int code = git_odb_new(&odb);
+    int code = fml_pack_each(idx, gather_id, f);
 
-    if (code == 0)
-        code = git_odb_backend_one_pack(&one, idx);
-    if (code == 0)
-        code = git_odb_add_backend(odb, one, 1);
-    if (code == 0)
-        code = git_odb_foreach(odb, gather_id, f);
-    git_odb_free(odb);
     if (f->rc < 0)
         return f->rc;
     return code < 0 ? fml_damage(code, "cannot read '%s'", idx) : FM_OK;

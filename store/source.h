@@ -24,6 +24,11 @@ typedef enum fm_source_kind {
 
 typedef struct fm_source fm_source; /* immutable once open; provider is thread-safe */
 
+/* A file beside a model's safetensors that holds other weights, by its name (".onnx", ".gguf", an
+ * optimizer's state): an import of the folder names it and leaves it out. */
+bool fm_source_other_weights(const char *name);
+#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* largest other file: cards, licences */
+
 /* Detects the kind by content and hashes every byte once. An error names file, field and reason.
  * Links that lead out of a folder are refused, except from a snapshot in Hugging Face's cache to
  * its blobs/. */

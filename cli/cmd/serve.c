@@ -185,6 +185,20 @@ static fm_status plan_all(cli *c, const char *rev, uint32_t rows)
     return plan_serve(c, rev, ranks, c->stages, rows, fm_ops_machine_bytes());
 }
 
+static void announce(const fm_server *server, const fm_server_opts *o, bool remote, bool write)
+{
+    const bool v6 = strchr(o->host, ':') != NULL;
+    printf("serving on http://%s%s%s:%u  (Ctrl-C stops)\n", v6 ? "[" : "", o->host, v6 ? "]" : "",
+           fm_server_port(server));
+    if (remote)
+        printf("a remote at that URL, to %s\n", write ? "fetch from and push to" : "fetch from");
+    fflush(stdout);
+    if (!o->api_key && !fm_server_local(server))
+        fprintf(stderr,
+                "note: whoever reaches %s can use this server; --api-key-file asks for a key\n",
+                o->host);
+}
+
 int cmd_serve(cli *c, int argc, char **argv)
 {
     fm_server_opts opts = fm_server_defaults();
@@ -202,7 +216,9 @@ int cmd_serve(cli *c, int argc, char **argv)
     fm_buf key;
     bool plan = false, remote = false, remote_write = false;
     fm_remote_web *web = NULL;
-    fm_server_site sites[2] = {{.prefix = NULL}, {.prefix = NULL}};
+    fm_server_site sites[2] = {
+        {.prefix = FM_REMOTE_WIRE_PATH, .methods = "POST, DELETE", .answer = answer_remote},
+        {.prefix = NULL}};
     fm_server *server = NULL;
     const opt_spec table[] = {
         {0, "port", OPT_UINT, "N", "0 = any free one (8080)", &port},
@@ -276,13 +292,9 @@ int cmd_serve(cli *c, int argc, char **argv)
     if (rc == FM_OK && (remote || remote_write))
         rc = fm_remote_web_new(&web, fm_repo_path(k.repo), remote_write);
     if (rc == FM_OK) {
-        if (web)
-            sites[0] = (fm_server_site){.prefix = FM_REMOTE_WIRE_PATH,
-                                 .methods = "POST, DELETE",
-                                 .writes = remote_write,
-                                 .ctx = web,
-                                 .answer = answer_remote};
-        opts.sites = sites;
+        sites[0].writes = remote_write;
+        sites[0].ctx = web;
+        opts.sites = web ? sites : NULL;
         opts.port = (uint16_t)port;
         opts.max_running = (uint32_t)max_running;
         opts.api_key = key_file ? fm_buf_cstr(&key) : NULL;
@@ -291,18 +303,7 @@ int cmd_serve(cli *c, int argc, char **argv)
         rc = begin(&server, &k, &opts, &pins);
     }
     if (rc == FM_OK) {
-        bool v6 = strchr(opts.host, ':') != NULL;
-        printf("serving on http://%s%s%s:%u  (Ctrl-C stops)\n", v6 ? "[" : "", opts.host,
-               v6 ? "]" : "", fm_server_port(server));
-        if (web)
-            printf("a remote at that URL, to %s\n",
-                   remote_write ? "fetch from and push to" : "fetch from");
-        fflush(stdout);
-        if (!key_file && !fm_server_local(server))
-            fprintf(stderr,
-                    "note: whoever reaches %s can use this server; --api-key-file asks for "
-                    "a key\n",
-                    opts.host);
+        announce(server, &opts, web != NULL, remote_write);
         rc = fm_server_run(server, &cli_interrupted);
     }
     fm_server_free(server);

@@ -10,7 +10,8 @@
 #include "store/base/mem.h"
 
 typedef struct local {
-    fmr_fds near, far;
+    fmr_fds near; /* first: it is the stream's ctx, by which close_local finds the rest */
+    fmr_fds far;
     fm_repo *repo;
     fmr_peer *peer;
     pthread_t thread;
@@ -28,7 +29,7 @@ static void *answer(void *ctx)
 
 static void close_local(void *ctx)
 {
-    local *l = (local *)((char *)ctx - offsetof(local, near));
+    local *l = ctx;
     if (l->near.in >= 0)
         (void)shutdown(l->near.in, SHUT_RDWR);
     if (l->running)

@@ -92,7 +92,6 @@ typedef struct fetch {
     size_t *order;
     size_t order_count;
     uint64_t done, total; /* bytes as stored */
-    uint64_t record_left; /* of the record that arrives */
     fm_progress_fn progress;
     void *ctx;
     fm_travel *out;

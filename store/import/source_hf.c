@@ -54,8 +54,7 @@ static bool already_taken(const fm_source *src, const char *name)
     return fm_map_has(src->file_by_name, name, strlen(name));
 }
 
-/* Other formats of the weights, and optimizer states. */
-static bool is_other_weights(const char *name)
+bool fm_source_other_weights(const char *name)
 {
     static const char *const suffix[] = {".bin",    ".pt",        ".pth",  ".ckpt",
                                          ".h5",     ".msgpack",   ".onnx", ".gguf",
@@ -154,7 +153,7 @@ static fm_status add_extra(fm_source *src, const char *dir, const char *name, sr
     fm_free(path);
     if (rc < 0 || is_dir)
         return rc;
-    if (is_other_weights(name))
+    if (fm_source_other_weights(name))
         return leave_out(src, name, bytes, "another form of the weights");
     if (bytes > FM_SOURCE_MAX_EXTRA_BYTES)
         return leave_out(src, name, bytes, "more than 64 MiB beside the weights");

@@ -13,7 +13,6 @@
 #include "store/formats/torch.h"
 
 #define FM_SOURCE_MAX_FILES 10000u
-#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* largest other file: cards, licences */
 #define FM_SOURCE_MAX_LITERAL_BYTES ((size_t)1 << 30)
 #define FM_SOURCE_JSON "source/source.json"
 /* The folder of source.json's entries ("adapters/0-lora"; absent: ""), in a file of its own, so

@@ -103,7 +103,6 @@ fm_status fm_ops_remote_set_url(fm_ops *c, const char *name, const char *url)
 
 typedef struct keys {
     fm_words words;
-    fm_status rc;
     const char *prefix;
 } keys;
 
@@ -203,7 +202,7 @@ static fm_status count_remote(void *ctx, const char *name, const char *url)
     return FM_OK;
 }
 
-/* A word that names no remote is a URL where it looks like one, or names a repository's folder. */
+/* A word that names no remote is a URL where it looks like one, or names a folder. */
 static bool is_url(const char *given)
 {
     return strpbrk(given, "/:") || fm_path_is_dir(given);
@@ -275,11 +274,11 @@ bool fmo_oid_is_none(const fm_oid *oid)
 static fm_status add_ref(void *ctx, const char *name, const fm_oid *oid, const fm_oid *peeled)
 {
     fmo_refs *r = ctx;
+    (void)peeled;
     FM_TRY(fm_grow(&r->ref, &r->cap, r->count + 1, sizeof *r->ref));
     struct fmo_ref *ref = &r->ref[r->count];
     ref->name = fm_strdup(name);
     ref->oid = *oid;
-    ref->peeled = fmo_oid_is_none(peeled) ? *oid : *peeled;
     r->count += ref->name != NULL;
     return ref->name ? FM_OK : FM_ENOMEM;
 }

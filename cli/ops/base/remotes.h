@@ -24,7 +24,7 @@ fm_status fmo_remote_promise(fm_ops *c, const char *name);
 typedef struct fmo_refs {
     struct fmo_ref {
         char *name;
-        fm_oid oid, peeled; /* peeled: the commit of an annotated tag, else oid again */
+        fm_oid oid; /* of an annotated tag: the tag's own */
     } * ref;
     size_t count, cap;
 } fmo_refs;
