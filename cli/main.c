@@ -23,7 +23,8 @@ static int cmd_help(cli *c, int argc, char **argv);
 static int run_command(cli *c, int argc, char **argv);
 
 static const command commands[] = {
-    {"init", cmd_init, "init [--bare | --bucket] [DIR]", "make an empty repository", "start and exchange"},
+    {"init", cmd_init, "init [--bare | --bucket] [DIR]", "make an empty repository",
+     "start and exchange"},
     {"import", cmd_import,
      "import SRC --as NAME [--parent REV] [--kind KIND] [--suite FILE]... [--no-gate] [-m TEXT]",
      "bring in an HF folder, safetensors, GGUF, PyTorch checkpoint or PEFT adapter", NULL},
@@ -38,7 +39,8 @@ static const command commands[] = {
      "bring versions of another repository, as origin/NAME", NULL},
     {"pull", cmd_pull, "pull [REMOTE [BRANCH...]] [--dry-run] [--lineage-only]",
      "fetch, then make and forward the branches of that name", NULL},
-    {"push", cmd_push, "push [REMOTE [NAME|SRC:DST|:DST]...] [--all] [--force-with-lease] [--dry-run]",
+    {"push", cmd_push,
+     "push [REMOTE [NAME|SRC:DST|:DST]...] [--all] [--force-with-lease] [--dry-run]",
      "send branches and tags to another repository", NULL},
     {"ls-remote", cmd_ls_remote, "ls-remote [REMOTE|URL]", "list another repository's refs", NULL},
     {"log", cmd_log, "log [REV...] [-n N] [--oneline] [--json]", "show versions, newest first",
@@ -51,9 +53,11 @@ static const command commands[] = {
     {"cat", cmd_cat, "cat REV:PATH [--raw]", "print a file, or a tensor's summary", NULL},
     {"stats", cmd_stats, "stats [--codecs [REV]] [--json]",
      "what is shared, and what the family costs", NULL},
-    {"branch", cmd_branch, "branch [NAME REV | -d NAME | -m OLD NEW]",
+    {"branch", cmd_branch,
+     "branch [-r | -a] [--json] | branch NAME REV | branch -d NAME | branch -m OLD NEW",
      "list, make, move or delete branches", "names"},
-    {"tag", cmd_tag, "tag [NAME REV | -d NAME]", "list, make or delete tags", NULL},
+    {"tag", cmd_tag, "tag [--json] | tag NAME REV | tag -d NAME", "list, make or delete tags",
+     NULL},
     {"derive", cmd_derive,
      "derive PARENT --as NAME [--method M] --data FILE [--set KEY=VALUE]... | derive -f FILE",
      "train adapted models, several of one parent at once", "make and test"},
