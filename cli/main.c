@@ -35,9 +35,10 @@ static const command commands[] = {
     {"remote", cmd_remote, "remote [ls | add NAME URL | set-url NAME URL | rm NAME] [--json]",
      "names of other repositories", NULL},
     {"fetch", cmd_fetch,
-     "fetch [REMOTE [BRANCH...]] [--dry-run] [--lineage-only] | fetch REV [-- PATTERN...]",
+     "fetch [REMOTE [BRANCH | tag NAME]...] [--prune] [--dry-run] [--lineage-only]\n"
+     "       | fetch REV [-- PATTERN...]",
      "bring versions of another repository, as origin/NAME", NULL},
-    {"pull", cmd_pull, "pull [REMOTE [BRANCH...]] [--dry-run] [--lineage-only]",
+    {"pull", cmd_pull, "pull [REMOTE [BRANCH...]] [--prune] [--dry-run] [--lineage-only]",
      "fetch, then make and forward the branches of that name", NULL},
     {"push", cmd_push,
      "push [REMOTE [NAME|SRC:DST|:DST]...] [--all] [--force-with-lease] [--dry-run]",

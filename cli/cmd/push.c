@@ -15,7 +15,8 @@ int cmd_push(cli *c, int argc, char **argv)
         {0, "all", OPT_FLAG, NULL, "all branches and tags", &o.all},
         {0, "force-with-lease", OPT_FLAG, NULL,
          "let a branch lose versions if it holds what was fetched last", &o.lease},
-        {'n', "dry-run", OPT_FLAG, NULL, "say what would travel; move nothing", &o.dry_run},
+        {'n', "dry-run", OPT_FLAG, NULL, "say what would travel, and which refs would move",
+         &o.dry_run},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, args, 0, FM_WORDS_MAX, &n);

@@ -26,9 +26,15 @@ fm_status fm_ops_remote_each(fm_ops *c, fm_ops_remote_fn fn, void *ctx);
 
 typedef struct fm_fetch_opts {
     const char *remote;        /* NULL: the only one, else origin */
-    const char *const *branch; /* count 0: all, with all tags */
+    /* Branches and tags, or whole names of refs; count 0: all. Where a branch and a tag have one name,
+     * the branch is meant. */
+    const char *const *name;
     size_t count;
-    bool dry_run; /* says what would travel */
+    bool dry_run; /* says what would travel, and which refs would move */
+    /* Deletes refs/remotes/<remote>/x where the remote has no branch x any more; git's config
+     * remote.<name>.prune and fetch.prune say so too. In a clone of the lineage alone one that names
+     * here come from is kept. With names nothing is deleted. */
+    bool prune;
     /* Git's objects alone, from now on (config remote.<name>.lineageOnly): tensors come when something
      * reads them. */
     bool lineage_only;

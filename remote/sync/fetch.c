@@ -35,43 +35,11 @@ static fm_status take_git(void *ctx, const void *data, size_t len)
     return fm_git_intake_bytes(p->in, data, len);
 }
 
-static fm_status pass_over(void *ctx, const fm_digest *id, bool is_tensor, uint64_t bytes)
-{
-    (void)ctx;
-    (void)id;
-    (void)is_tensor;
-    (void)bytes;
-    return FM_OK;
-}
-
-/* All wanted versions are here, with everything that they reach. */
-static fm_status are_here(fm_repo *r, const fm_fetch *f, bool *yes)
-{
-    fm_status rc = FM_OK;
-    *yes = true;
-    for (size_t i = 0; i < f->wants && *yes; i++)
-        *yes = fm_exchange_has(r, &f->want[i]);
-    if (!*yes)
-        return FM_OK;
-    const fm_exchange_ask ask = {f->want, NULL, f->wants, 0};
-    rc = fm_exchange_pointers(r, &ask, pass_over, NULL);
-    if (rc == FM_ENOTFOUND) { /* an earlier fetch brought the commits, and gc took a part of it */
-        fm_error_clear();
-        *yes = false;
-        rc = FM_OK;
-    }
-    return rc;
-}
-
 static fm_status bring_git(fm_remote *m, fm_repo *r, const fm_fetch *f)
 {
     git_packs packs = {r, NULL};
     fm_oid *have = NULL;
     fm_exchange_ask ask = {f->want, NULL, f->wants, 0};
-    bool here;
-    FM_TRY(are_here(r, f, &here));
-    if (here)
-        return FM_OK;
     fm_status rc = fm_exchange_haves(r, &have, &ask.haves, HAVES_MAX);
     ask.have = have;
     FM_THEN(rc, m->far->ops->git_get(m->far, &ask, take_git, &packs));
@@ -114,6 +82,26 @@ static fm_status want(void *ctx, const fm_digest *id, bool is_tensor, uint64_t b
 static fm_status want_file(void *ctx, const fm_digest *id, bool is_tensor, uint64_t bytes)
 {
     return is_tensor || bytes > FILE_BYTES_MAX ? FM_OK : want(ctx, id, is_tensor, bytes);
+}
+
+/* Lists what the wanted versions name and the store lacks, once git's objects are here. Where the
+ * commits are, as an earlier fetch brought them, so is most often all that they reach; gc may have
+ * taken a part. */
+static fm_status list_wanted(fetch *x, const fm_fetch *f)
+{
+    const fm_exchange_ask ask = {f->want, NULL, f->wants, 0};
+    const fm_pointer_fn fn = f->lineage_only ? want_file : want;
+    bool here = true;
+    for (size_t i = 0; i < f->wants && here; i++)
+        here = fm_exchange_has(x->r, &f->want[i]);
+    if (here) {
+        fm_status rc = fm_exchange_pointers(x->r, &ask, fn, x);
+        if (rc != FM_ENOTFOUND)
+            return rc;
+        fm_error_clear();
+    }
+    FM_TRY(bring_git(x->m, x->r, f));
+    return fm_exchange_pointers(x->r, &ask, fn, x);
 }
 
 /* Asks what the records are, and adds what they are coded against. */
@@ -304,21 +292,17 @@ static fm_status need_all(const fetch *x)
 fm_status fm_remote_fetch(fm_remote *m, fm_repo *r, const fm_fetch *f, fm_travel *out)
 {
     fetch x = {.m = m, .r = r, .store = fm_repo_store(r), .progress = f->progress, .ctx = f->ctx};
-    const fm_exchange_ask ask = {f->want, NULL, f->wants, 0};
     x.out = out;
     memset(out, 0, sizeof *out);
     fm_status rc = open_fetch(&x, f->dry_run);
-    FM_THEN(rc, bring_git(m, r, f));
-    if (rc == FM_OK) {
-        rc = fm_exchange_pointers(r, &ask, f->lineage_only ? want_file : want, &x);
-        FM_THEN(rc, describe(&x));
-        FM_THEN(rc, need_all(&x));
-        if (rc == FM_OK)
-            count_travel(&x);
-        if (rc == FM_OK && !f->dry_run) {
-            rc = get_all(&x);
-            FM_THEN(rc, publish(&x));
-        }
+    FM_THEN(rc, list_wanted(&x, f));
+    FM_THEN(rc, describe(&x));
+    FM_THEN(rc, need_all(&x));
+    if (rc == FM_OK)
+        count_travel(&x);
+    if (rc == FM_OK && !f->dry_run) {
+        rc = get_all(&x);
+        FM_THEN(rc, publish(&x));
     }
     close_fetch(&x);
     return rc;

@@ -12,7 +12,8 @@ typedef struct push {
     fm_push *p;
     fmr_list list;
     fm_oid *want, *have;
-    fm_exchange_ask ask;
+    fm_exchange_ask ask; /* for git's objects: without the settled ones, which come last in want */
+    size_t wants;        /* with those */
     uint64_t done, total;
     fm_travel *out;
 } push;
@@ -25,9 +26,12 @@ static fm_status make_ask(push *x)
     if (!x->want || !x->have)
         return FM_ENOMEM;
     static const fm_oid none;
-    for (size_t i = 0; i < x->p->count; i++)
-        if (!fm_oid_eq(&x->p->wish[i].new_oid, &none))
-            x->want[x->ask.wants++] = x->p->wish[i].new_oid;
+    for (size_t i = 0; i < x->p->count; i++) {
+        if (fm_oid_eq(&x->p->wish[i].new_oid, &none))
+            continue;
+        x->want[x->wants++] = x->p->wish[i].new_oid;
+        x->ask.wants += i < x->p->count - x->p->settled;
+    }
     for (size_t i = 0; i < x->p->their_count; i++)
         if (fm_exchange_has(x->r, &x->p->theirs[i]))
             x->have[x->ask.haves++] = x->p->theirs[i];
@@ -112,7 +116,8 @@ static fm_status send_all(push *x)
     FM_TRY(put_records(x));
     if (x->ask.wants)
         FM_TRY(x->m->far->ops->git_put(x->m->far, x->r, &x->ask));
-    return x->m->far->ops->move(x->m->far, x->p->wish, x->p->count);
+    const size_t moves = x->p->count - x->p->settled;
+    return moves ? x->m->far->ops->move(x->m->far, x->p->wish, moves) : FM_OK;
 }
 
 fm_status fm_remote_push(fm_remote *m, fm_repo *r, fm_push *p, fm_travel *out)
@@ -123,9 +128,10 @@ fm_status fm_remote_push(fm_remote *m, fm_repo *r, fm_push *p, fm_travel *out)
     memset(out, 0, sizeof *out);
     fm_status rc = fmr_list_init(&x.list);
     FM_THEN(rc, make_ask(&x));
-    const fm_exchange_ask all = {x.want, NULL, x.ask.wants, 0};
-    if (rc == FM_OK && x.ask.wants)
-        rc = fm_exchange_pointers(r, m->far->unkept ? &all : &x.ask, name_it, &x);
+    const fm_exchange_ask all = {x.want, NULL, x.wants, 0};
+    const fm_exchange_ask *ask = m->far->unkept ? &all : &x.ask;
+    if (rc == FM_OK && ask->wants)
+        rc = fm_exchange_pointers(r, ask, name_it, &x);
     FM_THEN(rc, find_missing(&x));
     if (rc == FM_OK && !p->dry_run)
         rc = send_all(&x);

@@ -37,3 +37,98 @@ want 0 -C b log origin/two --oneline
 grep -q 'child two' out || die "$(cat out)"
 refused 129 "list names, and want none" -C b branch -r one
 want 129 -C b tag -r
+
+# tells TEXT: the last command's messages have this line, blanks taken together.
+tells() { tr -s ' ' <err | has -F -- "$1" || die "want '$1' in: $(cat err)"; }
+# moved REPO BRANCH REV: the branch is at that version from now on.
+moved() { git -C "$1/.fmstore/lineage.git" update-ref "refs/heads/$2" "refs/heads/$3"; }
+
+say "a dry run of a fetch, a pull or a push names the refs that would move, and moves none"
+short() { "$fm" -C "$1" show "$2" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["id"][:10])'; }
+want 0 -C a derive one --as next --method lora --data "$atlas/pirate.jsonl" --set steps=1 --set r=2 --no-gate
+moved a one next
+was=$(short b one) now=$(short a next)
+"$fm" -C b branch -a >before
+want 0 -C b fetch --dry-run
+tells " $was..$now one -> origin/one"
+tells " * new next -> origin/next"
+tells "would travel"
+want 0 -C b pull --dry-run
+tells " $was..$now one -> one"
+tells " * new next -> next"
+"$fm" -C b branch -a >after
+cmp before after || die "a dry run moved refs"
+want 0 -C b pull
+tells " $was..$now one -> one"
+want 0 -C b derive one --as mine --method lora --data "$atlas/pirate.jsonl" --set steps=1 --set r=2 --no-gate
+"$fm" ls-remote a >before
+want 1 -C b push origin --dry-run mine base:one base :next
+tells " * new mine -> mine"
+tells " ! refused base -> one (not a fast-forward"
+tells " up to date base -> base"
+tells " - deleted next -> next"
+want 0 -C b push origin --dry-run --force-with-lease base:one
+tells " + $now..$(short b base) base -> one"
+"$fm" ls-remote a >after
+cmp before after || die "a dry run moved the remote's refs"
+want 0 -C b push origin --force-with-lease base:one
+tells " + $now..$(short b base) base -> one"
+moved a one next
+
+say "fetch --prune forgets what the remote has no more; config says so too, and names do not"
+want 0 -C b fetch
+want 0 -C a branch -d next
+want 0 -C b fetch
+want 0 -C b show origin/next
+want 0 -C b fetch --prune --dry-run
+tells " - deleted (none) -> origin/next"
+want 0 -C b fetch --prune origin base
+want 0 -C b show origin/next
+want 0 -C b fetch --prune
+tells " - deleted (none) -> origin/next"
+refused 128 "origin/next" -C b show origin/next
+want 0 -C b show next # a branch here stays
+git config -f b/.fmstore/config fetch.prune true
+git config -f b/.fmstore/config remote.origin.prune false
+want 0 -C a branch gone base
+want 0 -C b fetch
+want 0 -C a branch -d gone
+want 0 -C b fetch
+want 0 -C b show origin/gone
+git config -f b/.fmstore/config --unset remote.origin.prune
+want 0 -C b pull
+tells " - deleted (none) -> origin/gone"
+git config -f b/.fmstore/config --unset fetch.prune
+
+say "in a clone of the lineage alone what names here come from stays promised"
+want 0 clone --lineage-only a thin
+want 0 -C a branch -d two
+want 0 -C thin fetch --prune
+tells " kept origin/two -> origin/two"
+want 0 -C thin fsck
+want 0 -C thin branch -d two
+want 0 -C thin fetch --prune
+tells " - deleted (none) -> origin/two"
+want 0 -C thin fsck
+
+say "one tag alone, by its name or as git writes it; a branch of the name goes before it"
+want 0 -C a tag v2 base
+want 0 -C a tag one base
+mkdir t
+want 0 init t
+want 0 -C t remote add origin ../a
+want 0 -C t fetch origin v1
+tells " * new v1 -> v1"
+want 0 -C t ls
+[ ! -s out ] || die "$(cat out)"
+want 0 -C t tag
+[ "$(cut -d' ' -f1 out | xargs)" = v1 ] || die "$(cat out)"
+want 0 -C t fetch origin tag v2
+tells " * new v2 -> v2"
+want 0 -C t fetch origin one
+tells " * new one -> origin/one"
+want 0 -C t fetch origin refs/tags/one
+tells " * new one -> one"
+refused 128 "has no branch or tag 'nothing'" -C t fetch origin nothing
+refused 128 "has no branch or tag 'refs/notes/fmstore'" -C t fetch origin refs/notes/fmstore
+refused 129 "there is no SRC:DST" -C t fetch origin one:x

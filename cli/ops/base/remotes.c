@@ -323,6 +323,21 @@ static void set_oid(fm_json *v, const char *key, const fm_oid *oid)
     fm_ignore(fm_json_set(v, key, fm_json_new_str(hex)), "the report lacks it then");
 }
 
+const char *fmo_ref_outcome(fm_ops *c, const fm_oid *old, const fm_oid *new_oid)
+{
+    bool forward = false;
+    if (fmo_oid_is_none(new_oid))
+        return "deleted";
+    if (fmo_oid_is_none(old))
+        return "new";
+    if (fm_oid_eq(old, new_oid))
+        return "up to date";
+    /* what is not here is no ancestor of what is */
+    if (fm_exchange_has(c->repo, old) && fm_is_ancestor(c->repo, &forward, old, new_oid) != FM_OK)
+        fm_error_clear();
+    return forward ? "forwarded" : "forced";
+}
+
 void fmo_ref_say(fm_ops *c, const char *outcome, const char *from, const char *to,
                  const fm_oid *old, const fm_oid *new_oid, const char *text)
 {
@@ -333,7 +348,11 @@ void fmo_ref_say(fm_ops *c, const char *outcome, const char *from, const char *t
         snprintf(what, sizeof what, "%s..%s", fm_ops_short_oid(old), fm_ops_short_oid(new_oid));
     else
         snprintf(what, sizeof what, "%s", outcome);
-    const char *mark = bad ? "!" : strcmp(outcome, "new") == 0 ? "*" : " ";
+    const char *mark = bad                               ? "!"
+                       : strcmp(outcome, "new") == 0     ? "*"
+                       : strcmp(outcome, "forced") == 0  ? "+"
+                       : strcmp(outcome, "deleted") == 0 ? "-"
+                                                         : " ";
     const char *shown_from = fmo_ui_shown(fmo_ref_short(from), 200),
                *shown_to = fmo_ui_shown(fmo_ref_short(to), 200);
     const bool why = text && *text;

@@ -19,7 +19,7 @@ static fm_status bring(fm_ops *c, const fm_clone_opts *o, fmo_remote *m, const f
                        fm_travel *out)
 {
     const fm_fetch_opts f = {
-        .branch = &o->branch, .count = o->branch ? 1 : 0, .lineage_only = o->lineage_only};
+        .name = &o->branch, .count = o->branch ? 1 : 0, .lineage_only = o->lineage_only};
     fm_status rc = fmo_fetch_from(c, m, refs, &f, out);
     if (rc == FM_OK || rc == FM_EREFUSED) {
         const fm_status moved = fmo_forward_branches(c, m, refs, &f);

@@ -14,26 +14,43 @@ static bool starts(const char *text, const char *with)
 
 /* ---- what is wanted ---- */
 
-static bool is_wanted(const fm_fetch_opts *o, const char *name)
+/* A word is a ref's whole name, or a branch's, else a tag's. */
+static bool is_named(const fmo_refs *refs, const char *word, const char *name)
 {
-    if (starts(name, FMO_TAGS))
-        return o->count == 0;
-    if (!starts(name, FMO_HEADS))
-        return true; /* notes and results */
-    for (size_t i = 0; i < o->count; i++)
-        if (strcmp(name + strlen(FMO_HEADS), o->branch[i]) == 0)
-            return true;
-    return o->count == 0;
+    char head[FMO_REF_BYTES];
+    if (strcmp(word, name) == 0)
+        return true;
+    if (starts(name, FMO_HEADS))
+        return strcmp(word, name + strlen(FMO_HEADS)) == 0;
+    if (strcmp(word, name + strlen(FMO_TAGS)) != 0)
+        return false;
+    snprintf(head, sizeof head, FMO_HEADS "%.250s", word);
+    return !fmo_refs_find(refs, head);
 }
 
-static fm_status check_branches(const fmo_remote *m, const fmo_refs *refs, const fm_fetch_opts *o)
+static bool is_wanted(const fm_fetch_opts *o, const fmo_refs *refs, const char *name)
+{
+    if (o->count == 0 || (!starts(name, FMO_HEADS) && !starts(name, FMO_TAGS)))
+        return true; /* notes and results go along */
+    for (size_t i = 0; i < o->count; i++)
+        if (is_named(refs, o->name[i], name))
+            return true;
+    return false;
+}
+
+static fm_status check_names(const fmo_remote *m, const fmo_refs *refs, const fm_fetch_opts *o)
 {
     for (size_t i = 0; i < o->count; i++) {
-        char name[FMO_REF_BYTES];
-        snprintf(name, sizeof name, FMO_HEADS "%.250s", o->branch[i]);
-        if (!fmo_refs_find(refs, name))
-            return fm_fail(FM_ENOTFOUND, "'%s' has no branch '%s'; 'fmstore ls-remote' lists them",
-                           m->name ? m->name : fm_remote_url(m->at), o->branch[i]);
+        bool there = false;
+        for (size_t k = 0; k < refs->count && !there; k++) {
+            const char *name = refs->ref[k].name;
+            there = (starts(name, FMO_HEADS) || starts(name, FMO_TAGS)) &&
+                    is_named(refs, o->name[i], name);
+        }
+        if (!there)
+            return fm_fail(FM_ENOTFOUND,
+                           "'%s' has no branch or tag '%s'; 'fmstore ls-remote' lists them",
+                           m->name ? m->name : fm_remote_url(m->at), o->name[i]);
     }
     return FM_OK;
 }
@@ -64,8 +81,27 @@ static void release_moves(moves *v)
     fm_free((void *)v->from);
 }
 
+static bool is_shared(const char *name) /* merged by union: no news for people */
+{
+    return !starts(name, FMO_TAGS) && !starts(name, "refs/remotes/") && !starts(name, FMO_HEADS);
+}
+
+/* What the ref here has, so nothing is to be brought or moved. */
+static bool is_settled(fm_ops *c, const fm_ref_wish *w)
+{
+    bool yes = fm_oid_eq(&w->old, &w->new_oid);
+    if (!yes && is_shared(w->name) && fm_exchange_has(c->repo, &w->old) &&
+        fm_exchange_has(c->repo, &w->new_oid) &&
+        fm_is_ancestor(c->repo, &yes, &w->new_oid, &w->old) != FM_OK) {
+        fm_error_clear(); /* the fetch says what is missing */
+        yes = false;
+    }
+    return yes;
+}
+
+/* all: also refs that hold already what the remote's do. */
 static fm_status make_moves(fm_ops *c, const fmo_remote *m, const fmo_refs *refs,
-                            const fm_fetch_opts *o, moves *v)
+                            const fm_fetch_opts *o, bool all, moves *v)
 {
     v->wish = fm_calloc(refs->count + 1, sizeof *v->wish);
     v->name = fm_calloc(refs->count + 1, sizeof *v->name);
@@ -74,7 +110,7 @@ static fm_status make_moves(fm_ops *c, const fmo_remote *m, const fmo_refs *refs
         return FM_ENOMEM;
     for (size_t i = 0; i < refs->count; i++) {
         const struct fmo_ref *ref = &refs->ref[i];
-        if (!is_wanted(o, ref->name))
+        if (!is_wanted(o, refs, ref->name))
             continue;
         fm_ref_wish *w = &v->wish[v->count];
         kept_as(v->name[v->count], m, ref->name);
@@ -87,35 +123,31 @@ static fm_status make_moves(fm_ops *c, const fmo_remote *m, const fmo_refs *refs
         } else {
             FM_TRY(rc);
         }
-        v->from[v->count++] = ref;
+        if (all || !is_settled(c, w))
+            v->from[v->count++] = ref;
     }
     return FM_OK;
 }
 
-static bool is_shared(const char *name) /* merged by union: no news for people */
-{
-    return !starts(name, FMO_TAGS) && !starts(name, "refs/remotes/") && !starts(name, FMO_HEADS);
-}
-
 /* A tag that is here stays: a release does not move by itself. What cannot move is told, and the
- * others go on. */
-static fm_status tell_moves(fm_ops *c, const moves *v)
+ * others go on. In a dry run nothing was tried, and no branch of the remote's can be refused. */
+static fm_status tell_moves(fm_ops *c, const moves *v, bool dry_run)
 {
     size_t refused = 0;
     for (size_t i = 0; i < v->count; i++) {
         const fm_ref_wish *w = &v->wish[i];
-        const bool is_new = fmo_oid_is_none(&w->old);
-        if (w->status == FM_OK && (is_shared(w->name) || fm_oid_eq(&w->old, &w->new_oid)))
+        const bool stays = starts(w->name, FMO_TAGS) && !fmo_oid_is_none(&w->old);
+        if (fm_oid_eq(&w->old, &w->new_oid) || (w->status == FM_OK && is_shared(w->name)))
             continue;
-        if (w->status != FM_OK && starts(w->name, FMO_TAGS) && !is_new) {
+        if (stays && (dry_run || w->status != FM_OK)) {
             fmo_ref_say(c, "kept", v->from[i]->name, w->name, &w->old, NULL,
                         "the remote's is another one");
         } else if (w->status != FM_OK) {
             fmo_ref_say(c, "refused", v->from[i]->name, w->name, &w->old, &w->new_oid, w->text);
             refused++;
         } else {
-            fmo_ref_say(c, is_new ? "new" : "forwarded", v->from[i]->name, w->name, &w->old,
-                        &w->new_oid, NULL);
+            fmo_ref_say(c, fmo_ref_outcome(c, &w->old, &w->new_oid), v->from[i]->name, w->name,
+                        &w->old, &w->new_oid, NULL);
         }
     }
     return refused ? fm_fail(FM_EREFUSED, "%zu of the remote's refs could not be taken", refused)
@@ -138,14 +170,17 @@ static fm_status drop_one(void *ctx, const char *name, const fm_oid *oid)
 {
     const in_the_way *w = ctx;
     bool blocks = false;
-    (void)oid;
     for (size_t i = 0; i < w->v->count; i++) {
         const char *other = w->v->wish[i].name;
         if (strcmp(other, name) == 0)
             return FM_OK;
         blocks = blocks || hides(other, name) || hides(name, other);
     }
-    return blocks ? fm_ref_delete(w->c->repo, name, NULL) : FM_OK;
+    if (!blocks)
+        return FM_OK;
+    FM_TRY(fm_ref_delete(w->c->repo, name, NULL));
+    fmo_ref_say(w->c, "deleted", "(none)", name, oid, NULL, NULL);
+    return FM_OK;
 }
 
 static fm_status clear_way(fm_ops *c, const fmo_remote *m, const moves *v)
@@ -156,22 +191,120 @@ static fm_status clear_way(fm_ops *c, const fmo_remote *m, const moves *v)
     return fm_ref_each(c->repo, prefix, drop_one, &w);
 }
 
-static fm_status move_refs(fm_ops *c, const fmo_remote *m, const fmo_refs *refs,
-                           const fm_fetch_opts *o, bool lineage_only)
+static fm_status move_refs(fm_ops *c, const fmo_remote *m, moves *v, bool lineage_only)
 {
-    moves v = {0};
-    fm_status rc = make_moves(c, m, refs, o, &v);
-    FM_THEN(rc, clear_way(c, m, &v));
-    FM_THEN(rc, fm_refs_move(c->repo, v.wish, v.count, lineage_only, "fetch"));
-    FM_THEN(rc, tell_moves(c, &v));
-    release_moves(&v);
+    FM_TRY(clear_way(c, m, v));
+    FM_TRY(fm_refs_move(c->repo, v->wish, v->count, lineage_only, "fetch"));
+    return tell_moves(c, v, false);
+}
+
+/* ---- refs that the remote has no more ---- */
+
+typedef struct pruning {
+    fm_ops *c;
+    const fmo_remote *m;
+    const fmo_refs *refs;
+    bool dry_run;
+    /* Tensors of what the remote's refs reach may be there alone, and be lost with its ref. */
+    bool lineage_only;
+    /* of one ref */
+    const fm_oid *oid;
+    bool needed;
+} pruning;
+
+static fm_status reaches(pruning *p, const fm_oid *from, bool *yes)
+{
+    *yes = false;
+    return fm_exchange_has(p->c->repo, from) ? fm_is_ancestor(p->c->repo, yes, p->oid, from)
+                                             : FM_OK;
+}
+
+static fm_status note_need(void *ctx, const char *name, const fm_oid *oid)
+{
+    pruning *p = ctx;
+    if (p->needed || (!starts(name, FMO_HEADS) && !starts(name, FMO_TAGS)))
+        return FM_OK;
+    return reaches(p, oid, &p->needed);
+}
+
+/* A name here counts on it, and no other branch of the remote reaches it. */
+static fm_status find_need(pruning *p)
+{
+    bool there = false;
+    p->needed = false;
+    for (size_t i = 0; p->lineage_only && i < p->refs->count && !there; i++)
+        if (starts(p->refs->ref[i].name, FMO_HEADS))
+            FM_TRY(reaches(p, &p->refs->ref[i].oid, &there));
+    return p->lineage_only && !there ? fm_ref_each(p->c->repo, "refs/", note_need, p) : FM_OK;
+}
+
+static fm_status prune_one(void *ctx, const char *name, const fm_oid *oid)
+{
+    pruning *p = ctx;
+    char head[FMO_REF_BYTES];
+    const size_t skip = strlen("refs/remotes/") + strlen(p->m->name) + 1;
+    snprintf(head, sizeof head, FMO_HEADS "%.250s", name + skip);
+    if (fmo_refs_find(p->refs, head) || strcmp(name + skip, "HEAD") == 0)
+        return FM_OK;
+    p->oid = oid;
+    FM_TRY(find_need(p));
+    if (p->needed) {
+        fmo_ref_say(p->c, "kept", name, name, oid, NULL,
+                    "gone there, but names here come from it, whose tensors may be missing");
+        return FM_OK;
+    }
+    if (!p->dry_run)
+        FM_TRY(fm_ref_delete(p->c->repo, name, NULL));
+    fmo_ref_say(p->c, "deleted", "(none)", name, oid, NULL, NULL);
+    return FM_OK;
+}
+
+/* git's config: that of the remote goes before fetch.prune. */
+static bool wants_prune(fm_ops *c, const fmo_remote *m, const fm_fetch_opts *o)
+{
+    char *set = fmo_remote_config(c, m->name, "prune");
+    if (!set)
+        set = fm_repo_config(c->repo, "fetch.prune");
+    const bool yes = o->prune || (set && strcmp(set, "true") == 0);
+    fm_free(set);
+    return yes && o->count == 0;
+}
+
+static fm_status prune(fm_ops *c, const fmo_remote *m, const fmo_refs *refs, const fm_fetch_opts *o,
+                       bool lineage_only)
+{
+    char prefix[FMO_REF_BYTES];
+    pruning p = {.c = c, .m = m, .refs = refs, .dry_run = o->dry_run, .lineage_only = lineage_only};
+    snprintf(prefix, sizeof prefix, "refs/remotes/%.80s/", m->name);
+    return wants_prune(c, m, o) ? fm_ref_each(c->repo, prefix, prune_one, &p) : FM_OK;
+}
+
+/* ---- a fetch ---- */
+
+static fm_status bring(fm_ops *c, fmo_remote *m, const fm_fetch_opts *o, fm_fetch *f, moves *v,
+                       fm_travel *out)
+{
+    fm_oid *want = fm_calloc(v->count + 1, sizeof *want);
+    if (!want)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < v->count; i++)
+        want[f->wants++] = v->wish[i].new_oid;
+    f->want = want;
+    fm_status rc = FM_OK;
+    if (f->lineage_only && !o->dry_run)
+        rc = fmo_remote_promise(c, m->name);
+    FM_THEN(rc, fm_remote_fetch(m->at, c->repo, f, out));
+    fmo_ui_progress_end(c);
+    FM_THEN(rc, o->dry_run ? tell_moves(c, v, true) : move_refs(c, m, v, f->lineage_only));
+    fm_free(want);
     return rc;
 }
 
 fm_status fmo_fetch_from(fm_ops *c, fmo_remote *m, const fmo_refs *refs, const fm_fetch_opts *o,
                          fm_travel *out)
 {
-    fm_oid *want = fm_calloc(refs->count + 1, sizeof *want);
+    moves v = {0};
+    bool partial;
     char *only = fmo_remote_config(c, m->name, "lineageOnly");
     fm_fetch f = {.lineage_only = o->lineage_only || (only && strcmp(only, "true") == 0),
                   .dry_run = o->dry_run,
@@ -179,34 +312,31 @@ fm_status fmo_fetch_from(fm_ops *c, fmo_remote *m, const fmo_refs *refs, const f
                   .ctx = c};
     fm_free(only);
     memset(out, 0, sizeof *out);
-    if (!want)
-        return FM_ENOMEM;
-    for (size_t i = 0; i < refs->count; i++)
-        if (is_wanted(o, refs->ref[i].name))
-            want[f.wants++] = refs->ref[i].oid;
-    f.want = want;
-    fm_status rc = check_branches(m, refs, o);
-    if (rc == FM_OK && f.lineage_only && !o->dry_run)
-        rc = fmo_remote_promise(c, m->name);
-    if (rc == FM_OK && f.wants)
-        rc = fm_remote_fetch(m->at, c->repo, &f, out);
-    fmo_ui_progress_end(c);
-    if (rc == FM_OK && !o->dry_run)
-        rc = move_refs(c, m, refs, o, f.lineage_only);
-    fm_free(want);
+    FM_TRY(check_names(m, refs, o));
+    FM_TRY(fm_repo_partial(c->repo, &partial));
+    /* A ref here reaches nothing that is missing; where the tensors of some were left out, a fetch
+     * of all of them brings those. */
+    fm_status rc = make_moves(c, m, refs, o, partial && !f.lineage_only, &v);
+    FM_THEN(rc, bring(c, m, o, &f, &v, out));
+    if (rc == FM_OK || rc == FM_EREFUSED) {
+        const fm_status pruned = prune(c, m, refs, o, f.lineage_only);
+        rc = pruned == FM_OK ? rc : pruned;
+    }
+    release_moves(&v);
     return rc;
 }
 
 /* ---- branches ---- */
 
 /* Moves a branch as a push would: another pull that was first is no conflict. */
-static fm_status move_branch(fm_ops *c, const struct fmo_ref *to, const fm_oid *old, char why[300])
+static fm_status move_branch(fm_ops *c, const struct fmo_ref *to, const fm_oid *old, bool dry_run,
+                             char why[300])
 {
     fm_ref_wish w = {.name = to->name, .new_oid = to->oid};
     if (old)
         w.old = *old;
-    FM_TRY(
-        fm_refs_move(c->repo, &w, 1, true, "pull")); /* its tensors were looked at by the fetch */
+    if (!dry_run) /* its tensors were looked at by the fetch */
+        FM_TRY(fm_refs_move(c->repo, &w, 1, true, "pull"));
     if (w.status == FM_OK)
         fmo_ref_say(c, old ? "forwarded" : "new", to->name, to->name, old, &to->oid, NULL);
     else
@@ -215,7 +345,8 @@ static fm_status move_branch(fm_ops *c, const struct fmo_ref *to, const fm_oid *
 }
 
 /* Forwards a branch to what was fetched; why: not empty where it could not be. */
-static fm_status forward(fm_ops *c, const fmo_remote *m, const struct fmo_ref *to, char why[300])
+static fm_status forward(fm_ops *c, const fmo_remote *m, const struct fmo_ref *to, bool dry_run,
+                         char why[300])
 {
     fm_oid old;
     bool behind, ahead;
@@ -223,14 +354,14 @@ static fm_status forward(fm_ops *c, const fmo_remote *m, const struct fmo_ref *t
     fm_status rc = fm_ref_read(c->repo, &old, to->name);
     if (rc == FM_ENOTFOUND) {
         fm_error_clear();
-        return move_branch(c, to, NULL, why);
+        return move_branch(c, to, NULL, dry_run, why);
     }
     FM_TRY(rc);
     if (fm_oid_eq(&old, &to->oid))
         return FM_OK;
     FM_TRY(fm_is_ancestor(c->repo, &behind, &old, &to->oid));
     if (behind)
-        return move_branch(c, to, &old, why);
+        return move_branch(c, to, &old, dry_run, why);
     FM_TRY(fm_is_ancestor(c->repo, &ahead, &to->oid, &old));
     if (!ahead)
         snprintf(why, 300,
@@ -247,9 +378,9 @@ fm_status fmo_forward_branches(fm_ops *c, const fmo_remote *m, const fmo_refs *r
     for (size_t i = 0; i < refs->count; i++) {
         const struct fmo_ref *ref = &refs->ref[i];
         char why[300];
-        if (!starts(ref->name, FMO_HEADS) || !is_wanted(o, ref->name))
+        if (!starts(ref->name, FMO_HEADS) || !is_wanted(o, refs, ref->name))
             continue;
-        FM_TRY(forward(c, m, ref, why));
+        FM_TRY(forward(c, m, ref, o->dry_run, why));
         if (!why[0])
             continue;
         fmo_ref_say(c, "refused", ref->name, ref->name, NULL, &ref->oid, why);
@@ -282,7 +413,7 @@ static fm_status fetch(fm_ops *c, const fm_fetch_opts *o, bool pull, fm_travel *
     FM_TRY(open_named(c, &m, o->remote));
     fm_status rc = fmo_refs_read(&m, &refs);
     FM_THEN(rc, fmo_fetch_from(c, &m, &refs, o, out));
-    if ((rc == FM_OK || rc == FM_EREFUSED) && pull && !o->dry_run) {
+    if ((rc == FM_OK || rc == FM_EREFUSED) && pull) {
         const fm_status moved = fmo_forward_branches(c, &m, &refs, o);
         rc = moved == FM_OK ? rc : moved;
     }

@@ -18,6 +18,7 @@ typedef struct pushing {
     } * plan;
     fm_ref_wish *wish;
     size_t count, plan_cap, wish_cap;
+    size_t settled; /* the last so many are there already */
 } pushing;
 
 static bool starts(const char *text, const char *with)
@@ -139,6 +140,31 @@ static fm_status add_shared(pushing *p, const char *name)
     return add(p, name, name);
 }
 
+static bool is_settled(const pushing *p, size_t i)
+{
+    const struct fmo_ref *ref = fmo_refs_find(&p->theirs, p->plan[i].to);
+    return ref && fm_oid_eq(&ref->oid, &p->wish[i].new_oid);
+}
+
+/* Puts what is there already last. */
+static void settle(pushing *p)
+{
+    for (size_t i = p->count; i-- > 0;) {
+        if (!is_settled(p, i))
+            continue;
+        const size_t last = p->count - ++p->settled;
+        const struct plan plan = p->plan[i];
+        const fm_ref_wish wish = p->wish[i];
+        p->plan[i] = p->plan[last];
+        p->wish[i] = p->wish[last];
+        p->plan[last] = plan;
+        p->wish[last] = wish;
+        p->wish[last].old = wish.new_oid;
+    }
+    for (size_t i = 0; i < p->count; i++)
+        p->wish[i].name = p->plan[i].to;
+}
+
 static fm_status make_plan(pushing *p)
 {
     if (!p->o->all && p->o->count == 0)
@@ -150,8 +176,7 @@ static fm_status make_plan(pushing *p)
     FM_TRY(fm_result_flush(p->c->repo));
     FM_TRY(add_shared(p, RESULTS));
     FM_TRY(add_shared(p, NOTES));
-    for (size_t i = 0; i < p->count; i++)
-        p->wish[i].name = p->plan[i].to;
+    settle(p);
     return FM_OK;
 }
 
@@ -169,27 +194,46 @@ static fm_status note_seen(pushing *p, const fm_ref_wish *w)
     return fm_refs_move(p->c->repo, &seen, 1, true, "push");
 }
 
+/* What the remote would say to a wish, as its refs are now. */
+static void foretell(pushing *p, fm_ref_wish *w)
+{
+    const struct fmo_ref *ref = fmo_refs_find(&p->theirs, w->name);
+    static const fm_oid none;
+    const char *why = NULL;
+    const bool moved = !fm_oid_eq(ref ? &ref->oid : &none, &w->old);
+    if (moved && starts(w->name, FMO_HEADS))
+        why = "it moved since it was fetched: fetch and try again";
+    else if (ref && starts(w->name, FMO_TAGS) && !fmo_oid_is_none(&w->new_oid))
+        why = "the tag is there and holds another version: tags do not move";
+    else if (!w->force && starts(w->name, FMO_HEADS) &&
+             strcmp(fmo_ref_outcome(p->c, &w->old, &w->new_oid), "forced") == 0)
+        why = "not a fast-forward: fetch and merge, or --force-with-lease";
+    if (!why)
+        return;
+    w->status = FM_EREFUSED;
+    snprintf(w->text, sizeof w->text, "%s", why);
+}
+
 static fm_status tell(pushing *p)
 {
     size_t refused = 0;
     for (size_t i = 0; i < p->count; i++) {
-        const fm_ref_wish *w = &p->wish[i];
-        const bool gone = fmo_oid_is_none(&w->new_oid), fresh = fmo_oid_is_none(&w->old);
+        fm_ref_wish *w = &p->wish[i];
+        const bool gone = fmo_oid_is_none(&w->new_oid);
         const bool shared = !starts(w->name, FMO_HEADS) && !starts(w->name, FMO_TAGS);
         const char *from = gone ? w->name : p->plan[i].from;
+        if (p->o->dry_run && i < p->count - p->settled)
+            foretell(p, w);
         if (w->status != FM_OK) {
             fmo_ref_say(p->c, "refused", from, w->name, &w->old, &w->new_oid, w->text);
             refused++;
             continue;
         }
-        FM_TRY(note_seen(p, w));
+        if (!p->o->dry_run)
+            FM_TRY(note_seen(p, w));
         if (!shared)
-            fmo_ref_say(p->c,
-                        gone                              ? "deleted"
-                        : fresh                           ? "new"
-                        : fm_oid_eq(&w->old, &w->new_oid) ? "up to date"
-                                                          : "forwarded",
-                        from, w->name, gone ? NULL : &w->old, gone ? NULL : &w->new_oid, NULL);
+            fmo_ref_say(p->c, fmo_ref_outcome(p->c, &w->old, &w->new_oid), from, w->name,
+                        gone ? NULL : &w->old, gone ? NULL : &w->new_oid, NULL);
     }
     return refused ? fm_fail(FM_EREFUSED, "%zu of %zu refs %s refused", refused, p->count,
                              refused == 1 ? "was" : "were")
@@ -201,6 +245,7 @@ static fm_status send(pushing *p, fm_travel *out)
     fm_oid *theirs = fm_calloc(p->theirs.count + 1, sizeof *theirs);
     fm_push push = {.wish = p->wish,
                     .count = p->count,
+                    .settled = p->settled,
                     .theirs = theirs,
                     .their_count = p->theirs.count,
                     .dry_run = p->o->dry_run,
@@ -230,8 +275,7 @@ fm_status fm_ops_push(fm_ops *c, const fm_push_opts *o, fm_travel *out)
     FM_THEN(rc, fmo_refs_read(&p.m, &p.theirs));
     FM_THEN(rc, make_plan(&p));
     FM_THEN(rc, send(&p, out));
-    if (rc == FM_OK && !o->dry_run)
-        rc = tell(&p);
+    FM_THEN(rc, tell(&p));
     fm_free(p.plan);
     fm_free(p.wish);
     fmo_refs_release(&p.theirs);
