@@ -32,7 +32,9 @@ static const command commands[] = {
      "write a version out, byte for byte or in another format", NULL},
     {"clone", cmd_clone, "clone URL [DIR] [--bare] [--branch NAME] [--lineage-only]",
      "make a repository with the branches of another one", NULL},
-    {"remote", cmd_remote, "remote [ls | add NAME URL | set-url NAME URL | rm NAME] [--json]",
+    {"remote", cmd_remote,
+     "remote [ls | add NAME URL | set-url NAME URL | get-url NAME | show NAME | rename OLD NEW |\n"
+     "       rm NAME] [--json]",
      "names of other repositories", NULL},
     {"fetch", cmd_fetch,
      "fetch [REMOTE [BRANCH | tag NAME]...] [--prune] [--dry-run] [--lineage-only]\n"

@@ -112,6 +112,21 @@ fm_status fm_is_ancestor(fm_repo *r, bool *yes, const fm_oid *old, const fm_oid 
     return FM_OK;
 }
 
+fm_status fm_ahead_behind(fm_repo *r, size_t *ahead, size_t *behind, const fm_oid *a,
+                          const fm_oid *b)
+{
+    git_oid ours, theirs;
+
+    if (!r || !a || !b)
+        return fm_fail(FM_EINVAL, "ahead, behind: a repository and two versions are needed");
+    ours = fml_git_oid(a);
+    theirs = fml_git_oid(b);
+    FM_TRY(fml_peel(r, &ours, &ours));
+    FM_TRY(fml_peel(r, &theirs, &theirs));
+    int code = git_graph_ahead_behind(ahead, behind, r->git, &ours, &theirs);
+    return code < 0 ? fml_git_fail(code, "history") : FM_OK;
+}
+
 /* ---- haves ---- */
 
 typedef struct have {

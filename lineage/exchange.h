@@ -22,6 +22,9 @@ bool fm_exchange_has(fm_repo *r, const fm_oid *oid); /* a git object of any kind
 /* Whether `old` is `new_oid` or one of its ancestors; both must be commits, peeled here. */
 FM_CHECKED fm_status fm_is_ancestor(fm_repo *r, bool *yes, const fm_oid *old,
                                     const fm_oid *new_oid);
+/* How many versions a comes from, itself too, that b does not; and the other way round. */
+FM_CHECKED fm_status fm_ahead_behind(fm_repo *r, size_t *ahead, size_t *behind, const fm_oid *a,
+                                     const fm_oid *b);
 
 /* ---- the sender ----
  * A git pack (version 2, no delta against an object outside of it) with all that `want` reaches and

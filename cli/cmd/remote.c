@@ -1,6 +1,7 @@
 /* remote.c - fmstore remote and fmstore ls-remote: names of other repositories, and what they hold. */
 #include <string.h>
 
+#include "cli/cmd/remote_show.h"
 #include "cli/commands.h"
 #include "cli/ops/remote.h"
 
@@ -61,9 +62,17 @@ int cmd_remote(cli *c, int argc, char **argv)
         return cli_exit(fm_ops_remote_add(c, args[1], args[2]));
     if (n == 3 && strcmp(args[0], "set-url") == 0)
         return cli_exit(fm_ops_remote_set_url(c, args[1], args[2]));
+    if (n == 3 && strcmp(args[0], "rename") == 0)
+        return cli_exit(fm_ops_remote_rename(c, args[1], args[2]));
+    if (n == 2 && strcmp(args[0], "show") == 0)
+        return cli_exit(remote_show(c, args[1], json));
+    if (n == 2 && strcmp(args[0], "get-url") == 0)
+        return cli_exit(remote_get_url(c, args[1]));
     if (n == 2 && strcmp(args[0], "rm") == 0)
         return cli_exit(fm_ops_remote_remove(c, args[1]));
-    return cli_usage_error(c, "remote has 'ls', 'add NAME URL', 'set-url NAME URL' and 'rm NAME'");
+    return cli_usage_error(c,
+                           "remote has 'ls', 'add NAME URL', 'set-url NAME URL', 'get-url NAME', "
+                           "'show NAME', 'rename OLD NEW' and 'rm NAME'");
 }
 
 /* ---- ls-remote ---- */

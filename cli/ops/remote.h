@@ -19,10 +19,27 @@ FM_BEGIN_DECLS
 /* FM_EEXISTS, FM_EINVAL: the name is there, or git forbids it. A path becomes absolute. */
 fm_status fm_ops_remote_add(fm_ops *c, const char *name, const char *url);
 fm_status fm_ops_remote_set_url(fm_ops *c, const char *name, const char *url);
+fm_status fm_ops_remote_rename(fm_ops *c, const char *from,
+                               const char *to);                     /* with its refs/remotes */
 fm_status fm_ops_remote_remove(fm_ops *c, const char *name);        /* with its refs/remotes */
 fm_status fm_ops_remote_is(fm_ops *c, const char *name, bool *yes); /* a remote has this name */
 typedef fm_status (*fm_ops_remote_fn)(void *ctx, const char *name, const char *url);
 fm_status fm_ops_remote_each(fm_ops *c, fm_ops_remote_fn fn, void *ctx);
+
+fm_status fm_ops_remote_url(fm_ops *c, const char *name, char **out); /* fm_free */
+
+/* A branch that the remote has, or had when it was fetched last. */
+typedef struct fm_remote_branch {
+    const char *name;
+    const char
+        *state; /* "new": never fetched; "tracked": as fetched last; "moved" since; "stale": gone */
+    fm_oid version; /* stale: as fetched last */
+    bool here;      /* there is a branch of that name here too */
+    bool counted;   /* ... and version is here, so its versions that the other lacks are counted: */
+    size_t ahead, behind; /* of the branch here, of the remote's */
+} fm_remote_branch;
+typedef fm_status (*fm_remote_branch_fn)(void *ctx, const fm_remote_branch *b);
+fm_status fm_ops_remote_show(fm_ops *c, const char *name, fm_remote_branch_fn fn, void *ctx);
 
 typedef struct fm_fetch_opts {
     const char *remote;        /* NULL: the only one, else origin */

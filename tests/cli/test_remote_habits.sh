@@ -132,3 +132,60 @@ tells " * new one -> one"
 refused 128 "has no branch or tag 'nothing'" -C t fetch origin nothing
 refused 128 "has no branch or tag 'refs/notes/fmstore'" -C t fetch origin refs/notes/fmstore
 refused 129 "there is no SRC:DST" -C t fetch origin one:x
+
+say "remote rename: settings and what was fetched go along, also where the remote alone has the tensors"
+want 0 clone --lineage-only a thin2
+git config -f thin2/.fmstore/config remote.origin.prune true
+"$fm" -C thin2 branch -r | sed 's,^origin/,hub/,' | tr -s ' ' >before
+want 0 -C thin2 remote rename origin hub
+"$fm" -C thin2 branch -r | tr -s ' ' >after
+cmp before after || die "$(cat after)"
+want 0 -C thin2 remote
+[ "$(wc -l <out)" = 1 ] && grep -q '^hub ' out || die "$(cat out)"
+[ "$(git config -f thin2/.fmstore/config remote.hub.prune)" = true ] || die "a setting is lost"
+git config -f thin2/.fmstore/config --get-regexp 'remote\.origin' && die "an old setting stayed"
+want 0 -C thin2 fsck
+want 0 -C thin2 fetch hub
+want 0 -C thin2 run base -p x -n 1
+want 0 -C thin2 remote add other ../b
+refused 128 "is there already" -C thin2 remote rename hub other
+refused 128 "cannot name a remote" -C thin2 remote rename hub a/b
+refused 128 "there is no remote 'origin'" -C thin2 remote rename origin x
+
+say "remote show: each branch of the remote beside what is here"
+want 0 clone a s
+want 0 -C a branch fresh base
+want 0 -C a branch gone base
+want 0 -C s fetch origin gone
+want 0 -C a branch -d gone
+moved a one base
+want 0 -C s derive one --as m --method lora --data "$atlas/pirate.jsonl" --set steps=1 --set r=2 --no-gate
+moved s one m
+want 0 -C s remote show origin
+squeezed() { tr -s ' ' <out | has -E -- "$1" || die "want '$1' in: $(cat out)"; }
+squeezed "^origin /.*/a$"
+squeezed "^ base [0-9a-f]{10} tracked up to date$"
+squeezed "^ fresh [0-9a-f]{10} new no branch here$"
+squeezed "^ gone [0-9a-f]{10} stale no branch here$"
+squeezed "^ one [0-9a-f]{10} moved 3 ahead$"
+want 0 -C a derive base --as b2 --method lora --data "$atlas/pirate.jsonl" --set steps=1 --set r=2 --no-gate
+moved a one b2
+want 0 -C s remote show origin
+squeezed "^ one [0-9a-f]{10} moved not fetched$"
+want 0 -C s fetch
+tells "+ "
+want 0 -C s remote show origin
+squeezed "^ one [0-9a-f]{10} tracked 3 here alone, 1 there alone$"
+want 0 -C s remote show origin --json
+python3 - <<'E2'
+import json
+r = json.load(open("out"))
+b = {x["name"]: x for x in r["branches"]}
+assert r["name"] == "origin" and r["url"].endswith("/a"), r
+assert (b["one"]["ahead"], b["one"]["behind"], b["one"]["state"]) == (3, 1, "tracked"), b
+assert b["gone"]["state"] == "stale" and b["fresh"]["branch"] is False, b
+E2
+want 0 -C s remote get-url origin
+[ "$(cat out)" = "$(cd a && pwd -P)" ] || die "$(cat out)"
+refused 128 "there is no remote 'nowhere'" -C s remote show nowhere
+refused 128 "there is no remote 'nowhere'" -C s remote get-url nowhere

@@ -13,7 +13,7 @@
 
 /* ---- names ---- */
 
-static fm_status check_name(const char *name)
+fm_status fmo_remote_name_check(const char *name)
 {
     fm_status rc = fm_branch_name_check(name);
     if (rc == FM_OK && (strchr(name, '/') || strchr(name, '.') || strlen(name) > 80))
@@ -70,7 +70,7 @@ static bool is_there(fm_ops *c, const char *name)
 
 fm_status fm_ops_remote_add(fm_ops *c, const char *name, const char *url)
 {
-    FM_TRY(check_name(name));
+    FM_TRY(fmo_remote_name_check(name));
     FM_TRY(fm_ops_open(c));
     if (is_there(c, name))
         return fm_fail(FM_EEXISTS,
@@ -86,7 +86,7 @@ fm_status fm_ops_remote_is(fm_ops *c, const char *name, bool *yes)
     return FM_OK;
 }
 
-static fm_status need_remote(fm_ops *c, const char *name)
+fm_status fmo_remote_needed(fm_ops *c, const char *name)
 {
     FM_TRY(fm_ops_open(c));
     return is_there(c, name)
@@ -97,7 +97,7 @@ static fm_status need_remote(fm_ops *c, const char *name)
 
 fm_status fm_ops_remote_set_url(fm_ops *c, const char *name, const char *url)
 {
-    FM_TRY(need_remote(c, name));
+    FM_TRY(fmo_remote_needed(c, name));
     return set_url(c, name, url);
 }
 
@@ -140,7 +140,7 @@ static fm_status drop_ref(void *ctx, const char *name, const fm_oid *oid)
 fm_status fm_ops_remote_remove(fm_ops *c, const char *name)
 {
     char prefix[FMO_REF_BYTES];
-    FM_TRY(need_remote(c, name));
+    FM_TRY(fmo_remote_needed(c, name));
     char *only = fmo_remote_config(c, name, "lineageOnly");
     const bool promises = only && strcmp(only, "true") == 0;
     fm_free(only);

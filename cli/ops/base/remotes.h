@@ -14,6 +14,9 @@ typedef struct fmo_remote {
 /* given: a name, a URL, or NULL. FM_ENOTFOUND says how to add a remote. */
 fm_status fmo_remote_open(fm_ops *c, fmo_remote *out, const char *given, bool write);
 void fmo_remote_close(fmo_remote *m);
+fm_status fmo_remote_name_check(const char *name);
+fm_status fmo_remote_needed(fm_ops *c,
+                            const char *name); /* FM_ENOTFOUND: no remote has this name */
 /* REPO/config's remote.<name>.<key>; NULL: unset. fm_free. */
 char *fmo_remote_config(fm_ops *c, const char *name, const char *key);
 
