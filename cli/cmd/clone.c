@@ -27,10 +27,11 @@ static char *folder_of(const char *url)
     return fm_strndup(url + from, end - from);
 }
 
-static fm_status check_folder(const char *dir)
+/* given: by the user, not made of the URL. */
+static fm_status check_folder(const char *dir, bool given)
 {
     fm_names names = {NULL, 0};
-    if (!*dir || strcmp(dir, ".") == 0 || strcmp(dir, "..") == 0)
+    if (!*dir || (!given && (strcmp(dir, ".") == 0 || strcmp(dir, "..") == 0)))
         return fm_fail(FM_EINVAL, "clone: the URL names no folder; give one after it");
     if (!fm_path_exists(dir))
         return FM_OK;
@@ -60,7 +61,7 @@ int cmd_clone(cli *c, int argc, char **argv)
         return code;
     cli_catch_interrupts(true);
     char *named = n == 1 ? folder_of(args[0]) : fm_strdup(args[1]);
-    fm_status rc = named ? check_folder(named) : FM_ENOMEM;
+    fm_status rc = named ? check_folder(named, n == 2) : FM_ENOMEM;
     if (rc == FM_OK) {
         o.url = args[0];
         o.dir = named;

@@ -1,4 +1,6 @@
 /* remote.c - fmstore remote and fmstore ls-remote: names of other repositories, and what they hold. */
+#include <fnmatch.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/cmd/remote_show.h"
@@ -84,24 +86,71 @@ static void print_ref(const fm_oid *oid, const char *name, const char *mark)
     printf("%s\t%s%s\n", hex, out_text(name, 300), mark);
 }
 
-static fm_status print_one(void *ctx, const char *name, const fm_oid *oid, const fm_oid *peeled)
+typedef struct listing {
+    const char *const *pattern;
+    size_t count;
+    fm_json *array; /* --json */
+} listing;
+
+/* As git has it: a pattern is for the end of a name, from a '/' on. */
+static bool is_asked(const listing *l, const char *name)
+{
+    char whole[400], pattern[400];
+    snprintf(whole, sizeof whole, "/%s", name);
+    for (size_t i = 0; i < l->count; i++) {
+        snprintf(pattern, sizeof pattern, "*/%s", l->pattern[i]);
+        if (fnmatch(pattern, whole, 0) == 0)
+            return true;
+    }
+    return l->count == 0;
+}
+
+static fm_status ref_json(fm_json *array, const char *name, const fm_oid *oid, const fm_oid *peeled)
+{
+    char hex[41];
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object();
+    fm_json_put(&rc, o, "name", fm_json_new_str(name));
+    fm_oid_hex(oid, hex);
+    fm_json_put(&rc, o, "id", fm_json_new_str(hex));
+    fm_oid_hex(peeled ? peeled : oid, hex);
+    fm_json_put(&rc, o, "version", fm_json_new_str(hex)); /* of an annotated tag: what it names */
+    fm_json_push_to(&rc, array, o);
+    return rc;
+}
+
+static fm_status list_ref(void *ctx, const char *name, const fm_oid *oid, const fm_oid *peeled)
 {
     static const fm_oid none;
-    (void)ctx;
+    const listing *l = ctx;
+    const bool is_tag = !fm_oid_eq(peeled, &none);
+    if (!is_asked(l, name))
+        return FM_OK;
+    if (l->array)
+        return ref_json(l->array, name, oid, is_tag ? peeled : NULL);
     print_ref(oid, name, "");
-    if (!fm_oid_eq(peeled, &none))
+    if (is_tag)
         print_ref(peeled, name, "^{}");
     return FM_OK;
 }
 
 int cmd_ls_remote(cli *c, int argc, char **argv)
 {
-    const char *args[1] = {NULL};
+    const char *args[FM_WORDS_MAX] = {NULL};
     size_t n;
-    const opt_spec table[] = {{0, NULL, OPT_FLAG, NULL, NULL, NULL}};
-    int code = cli_parse(c, argc, argv, table, args, 0, 1, &n);
+    bool json = false;
+    const opt_spec table[] = {
+        {0, "json", OPT_FLAG, NULL, "as JSON", &json},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, args, 0, FM_WORDS_MAX, &n);
     if (code != CLI_GO_ON)
         return code;
     cli_catch_interrupts(true);
-    return cli_exit(fm_ops_ls_remote(c, args[0], print_one, NULL));
+    listing l = {args + 1, n ? n - 1 : 0, json ? fm_json_new_array() : NULL};
+    fm_status rc = fm_ops_ls_remote(c, args[0], list_ref, &l);
+    if (rc == FM_OK && json)
+        return cli_exit(out_json(l.array));
+    fm_json_free(l.array);
+    return cli_exit(rc);
 }

@@ -189,3 +189,37 @@ want 0 -C s remote get-url origin
 [ "$(cat out)" = "$(cd a && pwd -P)" ] || die "$(cat out)"
 refused 128 "there is no remote 'nowhere'" -C s remote show nowhere
 refused 128 "there is no remote 'nowhere'" -C s remote get-url nowhere
+
+say "ls-remote: patterns are for the ends of names, as in git; and JSON"
+git -C a/.fmstore/lineage.git -c user.name=n -c user.email=n@n tag -a -m text notes-1 base
+want 0 ls-remote a base
+[ "$(cut -f2 out | xargs)" = refs/heads/base ] || die "$(cat out)"
+want 0 ls-remote a 'tags/*' one
+[ "$(cut -f2 out | xargs)" = "refs/heads/one refs/tags/notes-1 refs/tags/notes-1^{} refs/tags/one refs/tags/v1 refs/tags/v2" ] ||
+    die "$(cat out)"
+want 0 ls-remote a nothing
+[ ! -s out ] || die "$(cat out)"
+want 0 ls-remote a 'as*'
+[ ! -s out ] || die "a pattern begins at a '/': $(cat out)"
+want 0 ls-remote a base notes-1 --json
+python3 - "$(git -C a/.fmstore/lineage.git rev-parse base)" "$(git -C a/.fmstore/lineage.git rev-parse notes-1)" <<'E2'
+import json, sys
+r = {x["name"]: x for x in json.load(open("out"))}
+assert sorted(r) == ["refs/heads/base", "refs/tags/notes-1"], r
+assert r["refs/heads/base"] == {"name": "refs/heads/base", "id": sys.argv[1], "version": sys.argv[1]}, r
+assert (r["refs/tags/notes-1"]["id"], r["refs/tags/notes-1"]["version"]) == (sys.argv[2], sys.argv[1]), r
+E2
+want 0 -C b fetch origin tag notes-1
+tells " * new notes-1 -> notes-1"
+
+say "clone into the folder that one is in, if it is empty"
+mkdir empty empty2
+want 0 -C empty clone ../a .
+want 0 -C empty ls
+want 0 clone --bare a empty2
+want 0 -C empty2 fsck
+mkdir full
+touch full/file
+refused 128 "'.' is there and not empty" -C full clone ../a .
+refused 128 "'.' is there and not empty" -C empty clone ../a .
+refused 128 "the URL names no folder" -C a clone .
