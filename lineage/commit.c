@@ -88,6 +88,10 @@ fm_status fml_check_stored(fm_repo *r, const fm_tree *tree)
             continue;
         if (rc < 0 && rc != FM_ENOTFOUND)
             return fm_error_prefix(rc, "commit: '%s'", e->path);
+        bool elsewhere;
+        FM_TRY(fml_elsewhere(r, &e->id, &elsewhere));
+        if (elsewhere)
+            continue;
         fm_digest_hex(&e->id, hex);
         return fm_fail(FM_ENOTFOUND,
                        "commit: '%s' (sha256:%.16s...) is not in the store; commit the store's "

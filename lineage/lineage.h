@@ -93,7 +93,7 @@ typedef struct fm_commit_opts {
     int64_t time; /* 0 = SOURCE_DATE_EPOCH if set, else now */
 } fm_commit_opts;
 /* Writes git objects (one pack per commit, fsynced) and no ref. FM_ENOTFOUND names the path of a
- * pointer whose object is not in the store. */
+ * pointer whose object is not in the store; in a clone of the lineage alone a remote may have it. */
 FM_CHECKED fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
                                        const fm_commit_opts *opts);
 

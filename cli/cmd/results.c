@@ -116,12 +116,36 @@ static fm_status list_case(listing *l, const fm_suite *s, size_t i)
     return rc;
 }
 
+/* Keys depend on the ids of tensors and not on their values, which are neither read nor, in a clone
+ * of the lineage alone, fetched. */
+static fm_status read_no_tensor(void *ctx, const fm_entry *e, void *dst)
+{
+    const fm_provider *store = ctx;
+    if (e->kind != FM_ENTRY_TENSOR)
+        return store->read(store->ctx, e, dst);
+    memset(dst, 0, e->bytes);
+    return FM_OK;
+}
+
+static fm_status load_without_values(cli *c, const char *rev, fm_oid *oid, fm_model **out)
+{
+    fm_tree *tree = NULL;
+    FM_TRY(fm_ops_lease(c, false, "a model in use"));
+    FM_TRY(fm_ops_resolve(c, rev, oid, &tree));
+    fm_provider store = fm_store_provider(fm_repo_store(c->repo));
+    const fm_provider p = {.ctx = &store, .read = read_no_tensor};
+    fm_status rc = fm_ops_engine(c);
+    FM_THEN(rc, fm_model_load(out, c->engine, tree, &p, rev));
+    fm_tree_free(tree);
+    return rc;
+}
+
 static fm_status list(cli *c, const char *rev, bool json)
 {
     fm_oid oid;
     fm_model *model = NULL;
     fm_suite_set set = {0};
-    fm_status rc = fm_ops_load_rev(c, rev, &oid, &model);
+    fm_status rc = load_without_values(c, rev, &oid, &model);
     FM_THEN(rc, fm_ops_suites(c, &oid, NULL, &set));
     listing l = {.c = c, .model = model, .array = json ? fm_json_new_array() : NULL};
     for (size_t i = 0; rc == FM_OK && i < set.count; i++)

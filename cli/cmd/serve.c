@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/ops/base/demand.h"
 #include "cli/ops/base/ranks.h"
 #include "cli/report/plan_ranks.h"
 #include "infer/serve/server.h"
@@ -14,7 +15,7 @@
 
 typedef struct catalog {
     cli *c;
-    fm_repo *repo;     /* for the loading thread: one thread at a time may use a handle */
+    fm_ops loader;     /* for the loading thread: one thread at a time may use a handle */
     const char **only; /* names that may be requested; count 0: every revision */
     size_t count;
 } catalog;
@@ -48,8 +49,22 @@ static fm_status tree_of(void *ctx, const char *version, fm_tree **out)
 {
     catalog *k = ctx;
     fm_oid oid;
-    FM_TRY(fm_rev_resolve(k->repo, &oid, version));
-    return fm_version_tree(k->repo, out, &oid);
+    FM_TRY(fm_ops_resolve(&k->loader, version, &oid, out));
+    fm_status rc = fmo_demand_tree(&k->loader, *out);
+    if (rc == FM_OK)
+        return FM_OK;
+    fm_tree_free(*out);
+    *out = NULL;
+    if (rc == FM_ENOMEM || rc == FM_ECANCELLED)
+        return rc;
+    return fm_error_prefix(FM_EIO, "its tensors could not be fetched"); /* which may pass: 503 */
+}
+
+static bool is_over(void *ctx, const fm_ui_progress *p)
+{
+    (void)ctx;
+    (void)p;
+    return cli_interrupted;
 }
 
 typedef struct list_state {
@@ -279,18 +294,17 @@ int cmd_serve(cli *c, int argc, char **argv)
     if (plan)
         return cli_exit(plan_all(c, args[0], (uint32_t)max_running));
     catalog k = {.c = c, .only = args, .count = n};
+    k.loader = (fm_ops){.dir = c->dir, .ui = {.message = c->ui.message, .progress = is_over}};
     fm_buf_init(&key, 8192);
     cli_catch_interrupts(false);
     fm_status rc = fm_ops_open(c);
-    FM_THEN(rc, fm_repo_open(&k.repo, c->dir));
-    if (rc == FM_OK && fm_store_lease(fm_repo_store(k.repo), false, "serve") != FM_OK)
-        fm_error_clear(); /* read-only: gc cannot delete there either */
+    FM_THEN(rc, fm_ops_lease(&k.loader, false, "serve"));
     FM_THEN(rc, read_limits(c, limits, FM_ARRAY_LEN(limits)));
     FM_THEN(rc, fm_ops_engine(c));
     if (rc == FM_OK && key_file)
         rc = read_key(key_file, &key);
     if (rc == FM_OK && (remote || remote_write))
-        rc = fm_remote_web_new(&web, fm_repo_path(k.repo), remote_write);
+        rc = fm_remote_web_new(&web, fm_repo_path(k.loader.repo), remote_write);
     if (rc == FM_OK) {
         sites[0].writes = remote_write;
         sites[0].ctx = web;
@@ -299,7 +313,7 @@ int cmd_serve(cli *c, int argc, char **argv)
         opts.max_running = (uint32_t)max_running;
         opts.api_key = key_file ? fm_buf_cstr(&key) : NULL;
         opts.catalog = (fm_server_catalog){&k, resolve, tree_of, list_all,
-                                           fm_store_provider(fm_repo_store(k.repo))};
+                                           fm_store_provider(fm_repo_store(k.loader.repo))};
         rc = begin(&server, &k, &opts, &pins);
     }
     if (rc == FM_OK) {
@@ -308,7 +322,7 @@ int cmd_serve(cli *c, int argc, char **argv)
     }
     fm_server_free(server);
     fm_remote_web_free(web);
-    fm_repo_close(k.repo);
+    fm_ops_close(&k.loader);
     fm_buf_release(&key);
     return cli_exit(rc);
 }

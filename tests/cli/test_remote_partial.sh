@@ -82,3 +82,71 @@ want 0 -C b run one -p x -n 1
 mv away a
 want 0 -C b run three -p x -n 1
 want 0 -C b fsck
+
+say "results ls reads no tensor, and a suite is added to a version whose tensors are elsewhere"
+want 0 clone --lineage-only a e
+want 0 -C e results ls base --json
+[ "$(packs e)" -le 1 ] || die "tensors came"
+cp out left
+want 0 -C a results ls base --json
+cmp left out || die "results differ"
+grep -q '"pass"' left || die "$(cat left)"
+size() { du -sb "$1/.fmstore/packs" | cut -f1; }
+was=$(size e)
+want 0 -C e suite add one "$atlas/suites/clerk.yaml"
+"$fm" -C e suite ls one --json >suites.json
+want 0 -C e suite waive one "$(python3 -c '
+import json
+s = [s for s in json.load(open("suites.json")) if s["name"] != "facts"][0]
+print(s["name"] + "/" + s["cases"][0])')" --reason x
+[ $(($(size e) - was)) -lt 100000 ] || die "tensors came: $was, then $(size e)"
+want 0 -C e fsck
+want 0 -C e gc --prune=now
+want 0 -C e fsck
+want 0 -C e push origin one:one-with-suite
+want 0 -C a fsck
+want 0 -C a run one-with-suite -p 'The capital of' -n 4 --mode exact
+
+say "what is fetched on demand is held by no writer's lease: gc deletes what was condemned meanwhile"
+mkfifo questions
+"$fm" -C e score one >answers 2>scored <questions &
+scorer=$!
+exec 9>questions
+echo '{"text": "The capital of"}' >&9
+until_there "$scorer" answers logprobs
+grep -rl '^write ' e/.fmstore/leases && die "a writer's lease is left"
+exec 9>&-
+wait "$scorer"
+
+command -v curl >/dev/null || { echo "no curl: serve is left out"; exit 0; }
+say "serve brings a version's tensors on its loading thread, and answers 503 while the remote is away"
+want 0 clone --lineage-only a f
+"$fm" -C f serve --port 0 --mode exact >served 2>told &
+server=$!
+trap 'kill "$server" 2>/dev/null || true; rm -rf "$tmp"' EXIT
+until_there "$server" served http
+url=$(sed -n 's|.*\(http://[0-9.:]*\).*|\1|p' served)
+ask() {
+    curl -s -o answer -w '%{http_code}' "$url/v1/completions" -H 'Content-Type: application/json' \
+        -d "{\"model\":\"$1\",\"max_tokens\":4,\"temperature\":0,\"prompt\":\"The capital of\"}"
+}
+mv a away
+[ "$(ask one)" = 503 ] || die "$(cat answer)"
+grep -q 'could not be fetched' answer || die "$(cat answer)"
+mv away a
+[ "$(ask one)" = 200 ] || die "$(cat answer)"
+grep -rl '^write ' f/.fmstore/leases && die "the server has a writer's lease"
+want 0 -C a run one --raw -p 'The capital of' -n 4 --mode exact
+python3 - <<'E2'
+import json
+assert json.load(open("answer"))["choices"][0]["text"].strip() in open("out").read(), (open("answer").read(), open("out").read())
+E2
+[ "$(ask base)" = 200 ] || die "$(cat answer)"
+kill -INT "$server"
+wait "$server"
+want 0 -C f fsck
+want 0 clone --lineage-only a g
+"$fm" -C g serve two --port 0 >served 2>told &
+server=$!
+until_there "$server" served http
+[ "$(packs g)" -gt 0 ] || die "serve REV fetched nothing before it began"

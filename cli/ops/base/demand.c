@@ -13,6 +13,7 @@ typedef struct fm_demand {
     pthread_mutex_t lock; /* of what follows: several threads read */
     fmo_remote remote;
     bool open;
+    fm_repo *repo; /* a handle of its own, which takes in what comes */
 } fm_demand;
 
 static fm_status find_name(void *ctx, const char *key, const char *value)
@@ -26,16 +27,35 @@ static fm_status find_name(void *ctx, const char *key, const char *value)
     return *name ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status bring(fm_demand *d, const fm_digest *id, size_t count)
+static fm_status open_both(fm_demand *d)
+{
+    if (!d->repo)
+        FM_TRY(fm_repo_open(&d->repo, fm_repo_path(d->c->repo)));
+    if (d->open)
+        return FM_OK;
+    FM_TRY(fmo_remote_open(d->c, &d->remote, d->name, false));
+    d->open = true;
+    return FM_OK;
+}
+
+/* Taking in needs a writer's lease, since it passes over what is stored. A command that only reads
+ * must not keep one until it ends: a server would keep gc from deleting anything that is condemned
+ * meanwhile. So the lease belongs to a handle of its own, and ends once what came is durable. From
+ * then on it is kept by what reaches it: a ref, or the version that the reader's lease of the
+ * command's own handle names, or that of a writer, which keeps all that is condemned during it. What
+ * was condemned before is brought again, as nothing condemned counts as stored for a later lease
+ * (store/README.md, rule 2). Where none of these holds, an old version named by its id alone, gc may
+ * delete it after its grace, and the next read brings it again. */
+static fm_status bring(fm_demand *d, const fm_digest *id, size_t count, bool tell)
 {
     fm_travel t;
     size_t absent = 0;
-    fm_status rc = FM_OK;
     (void)pthread_mutex_lock(&d->lock);
-    if (!d->open)
-        rc = fmo_remote_open(d->c, &d->remote, d->name, false);
-    d->open = d->open || rc == FM_OK;
-    FM_THEN(rc, fm_remote_bring(d->remote.at, d->c->repo, id, count, NULL, NULL, &absent, &t));
+    fm_status rc = open_both(d);
+    FM_THEN(rc, fm_remote_bring(d->remote.at, d->repo, id, count, tell ? fmo_remote_progress : NULL,
+                                d->c, &absent, &t));
+    if (d->repo)
+        fm_store_lease_end(fm_repo_store(d->repo));
     if (rc != FM_OK && d->open) { /* a connection that failed is of no more use */
         fmo_remote_close(&d->remote);
         d->open = false;
@@ -51,7 +71,7 @@ static fm_status bring(fm_demand *d, const fm_digest *id, size_t count)
 
 static fm_status missing(void *ctx, const fm_digest *id)
 {
-    return bring(ctx, id, 1);
+    return bring(ctx, id, 1, false); /* on any thread */
 }
 
 fm_status fmo_demand_begin(fm_ops *c)
@@ -86,6 +106,7 @@ void fmo_demand_end(fm_ops *c)
         fm_store_on_missing(fm_repo_store(c->repo), NULL, NULL);
     if (d->open)
         fmo_remote_close(&d->remote);
+    fm_repo_close(d->repo);
     (void)pthread_mutex_destroy(&d->lock);
     fm_free(d->name);
     fm_free(d);
@@ -110,7 +131,8 @@ fm_status fmo_demand_tree(fm_ops *c, const fm_tree *tree)
     fm_status rc = FM_OK;
     if (n) {
         fmo_ui_say(c, FM_UI_NOTE, "%zu tensors and files come from '%s'", n, c->demand->name);
-        rc = bring(c->demand, id, n);
+        rc = bring(c->demand, id, n, true);
+        fmo_ui_progress_end(c);
     }
     fm_free(id);
     return rc;
