@@ -7,6 +7,9 @@
 #include "store/base/mem.h"
 #include "store/base/os/io.h"
 
+#define NOT_GIVEN UINT64_MAX
+#define DEPTH_MAX 1000000u
+
 /* The last name of the URL, without the endings that bare repositories have. */
 static char *folder_of(const char *url)
 {
@@ -48,17 +51,26 @@ int cmd_clone(cli *c, int argc, char **argv)
     const char *args[2] = {NULL, NULL};
     fm_travel t;
     size_t n;
+    uint64_t depth = NOT_GIVEN;
     const opt_spec table[] = {
         {0, "bare", OPT_FLAG, NULL, "the folder is the repository itself, not DIR/.fmstore",
          &o.bare},
         {'b', "branch", OPT_STR, "NAME", "this branch alone", &o.branch},
         {0, "lineage-only", OPT_FLAG, NULL,
          "versions without their tensors, which come when they are needed", &o.lineage_only},
+        {0, "depth", OPT_UINT, "N",
+         "all versions, with tensors of the newest N of each branch; others come when needed",
+         &depth},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, args, 1, 2, &n);
     if (code != CLI_GO_ON)
         return code;
+    const bool deep = depth != NOT_GIVEN;
+    if (deep && (depth == 0 || depth > DEPTH_MAX || o.lineage_only))
+        return cli_usage_error(c, "--depth wants 1 to 1000000, and goes without --lineage-only, "
+                                  "which brings no tensors");
+    o.depth = deep ? (uint32_t)depth : 0;
     cli_catch_interrupts(true);
     char *named = n == 1 ? folder_of(args[0]) : fm_strdup(args[1]);
     fm_status rc = named ? check_folder(named, n == 2) : FM_ENOMEM;

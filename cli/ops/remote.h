@@ -66,6 +66,9 @@ typedef struct fm_clone_opts {
     bool bare;
     const char *branch; /* NULL: all */
     bool lineage_only;
+    /* Not 0: lineage_only, but versions fewer than so many steps behind a branch's tip come with their
+     * tensors, in later fetches too (config remote.origin.depth). */
+    uint32_t depth;
 } fm_clone_opts;
 /* Makes the repository and the remote origin, and pulls; c must have no repository open, and has this
  * one afterwards. Where the transfer breaks off, the repository stays with what has come. */

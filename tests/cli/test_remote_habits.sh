@@ -223,3 +223,59 @@ touch full/file
 refused 128 "'.' is there and not empty" -C full clone ../a .
 refused 128 "'.' is there and not empty" -C empty clone ../a .
 refused 128 "the URL names no folder" -C a clone .
+
+say "clone --depth: all versions, and the tensors of each branch's newest ones; later fetches do the same"
+mkdir deep
+want 0 init deep
+want 0 -C deep import "$atlas/base" --as v0 --no-gate
+cp -r "$atlas/base" big
+# other N: version N is of other numbers altogether, so none is stored as another's delta
+other() {
+    python3 - "$1" <<'E2'
+import pathlib, random, sys
+p = pathlib.Path("big/model.safetensors")
+b = bytearray(p.read_bytes())
+at = 8 + int.from_bytes(b[:8], "little")
+random.seed(int(sys.argv[1]))
+b[at:] = random.randbytes(len(b) - at)
+b[at + 1::2] = bytes(0x3c | x & 0x80 for x in b[at + 1::2])
+p.write_bytes(b)
+E2
+    want 0 -C deep import "$tmp/big" --as "v$1" --parent "v$(($1 - 1))" --no-gate
+    git -C deep/.fmstore/lineage.git update-ref refs/heads/main "refs/heads/v$1"
+    want 0 -C deep branch -d "v$(($1 - 1))"
+}
+for n in 1 2 3; do other $n; done
+want 0 -C deep branch -d v3
+size() { du -sb "$1/.fmstore/packs" | cut -f1; }
+want 0 clone deep whole
+want 0 clone --depth 1 deep d1
+want 0 clone --depth 2 deep d2
+"$fm" -C deep log --json >left
+"$fm" -C d1 log --json >right
+cmp left right || die "log differs"
+[ $(($(size d1) * 3)) -lt "$(size whole)" ] || die "--depth 1: $(size d1) of $(size whole)"
+[ $(($(size d2) * 3)) -lt $(($(size whole) * 2)) ] || die "--depth 2: $(size d2) of $(size whole)"
+for d in d1 d2; do
+    want 0 -C $d fsck
+    want 0 -C $d gc --prune=now
+    want 0 -C $d fsck
+done
+mv deep away
+want 0 -C d1 run main -p x -n 1
+want 128 -C d1 run main~1 -p x -n 1
+want 0 -C d2 run main~1 -p x -n 1
+want 128 -C d2 run main~2 -p x -n 1
+mv away deep
+want 0 -C deep branch v3 main
+other 4
+want 0 -C d1 pull
+[ "$(size d1)" -gt $(($(size whole) / 3)) ] || die "a new version came without its tensors: $(size d1)"
+mv deep away
+want 0 -C d1 run main -p x -n 1
+want 1 -C d1 diff main main~1
+mv away deep
+want 0 -C d1 run main~3 -p x -n 1
+want 0 -C d1 fsck
+refused 129 "--depth wants 1 to" clone --depth 0 deep d0
+refused 129 "--depth wants 1 to" clone --depth 1 --lineage-only deep d0

@@ -107,6 +107,14 @@ want 0 -C e push origin one:one-with-suite
 want 0 -C a fsck
 want 0 -C a run one-with-suite -p 'The capital of' -n 4 --mode exact
 
+say "lineageOnly false, and a fetch brings all, though every ref is there already"
+want 0 clone --lineage-only a h
+git config -f h/.fmstore/config remote.origin.lineageOnly false
+want 0 -C h fetch
+mv a away
+want 0 -C h run one -p x -n 1
+mv away a
+
 say "what is fetched on demand is held by no writer's lease: gc deletes what was condemned meanwhile"
 mkfifo questions
 "$fm" -C e score one >answers 2>scored <questions &

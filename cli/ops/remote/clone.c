@@ -1,4 +1,5 @@
 /* clone.c - a new repository with the branches of another one. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,11 @@ static fm_status prepare(fm_ops *c, const fm_clone_opts *o)
     c->dir = o->dir;
     FM_TRY(fm_ops_lease(c, true, "a clone"));
     FM_TRY(fm_ops_remote_add(c, "origin", o->url));
-    return o->lineage_only ? fmo_remote_promise(c, "origin") : FM_OK;
+    if (o->lineage_only || o->depth)
+        FM_TRY(fmo_remote_promise(c, "origin"));
+    char depth[24];
+    snprintf(depth, sizeof depth, "%" PRIu32, o->depth);
+    return o->depth ? fm_repo_config_set(c->repo, "remote.origin.depth", depth) : FM_OK;
 }
 
 static fm_status bring(fm_ops *c, const fm_clone_opts *o, fmo_remote *m, const fmo_refs *refs,

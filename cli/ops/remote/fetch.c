@@ -279,6 +279,108 @@ static fm_status prune(fm_ops *c, const fmo_remote *m, const fmo_refs *refs, con
     return wants_prune(c, m, o) ? fm_ref_each(c->repo, prefix, prune_one, &p) : FM_OK;
 }
 
+/* ---- the newest versions with their tensors (clone --depth) ---- */
+
+#define DEPTH_MAX 1000000u
+
+typedef struct newest {
+    fm_ops *c;
+    fm_map *met; /* version -> itself */
+    fm_oid *todo;
+    size_t count, cap;
+    fm_map *seen; /* of ids */
+    fm_digest *id;
+    size_t ids, id_cap;
+} newest;
+
+static fm_status meet(newest *n, const fm_oid *oid)
+{
+    if (fm_map_has(n->met, oid->b, sizeof oid->b))
+        return FM_OK;
+    FM_TRY(fm_map_put(n->met, oid->b, sizeof oid->b, n, NULL));
+    FM_TRY(fm_grow(&n->todo, &n->cap, n->count + 1, sizeof *n->todo));
+    n->todo[n->count++] = *oid;
+    return FM_OK;
+}
+
+static fm_status take_tree(newest *n, const fm_oid *oid)
+{
+    fm_tree *tree = NULL;
+    fm_status rc = fm_version_tree(n->c->repo, &tree, oid);
+    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        if (e->kind == FM_ENTRY_FILE || fm_map_has(n->seen, e->id.b, sizeof e->id.b))
+            continue;
+        rc = fm_map_put(n->seen, e->id.b, sizeof e->id.b, n, NULL);
+        FM_THEN(rc, fm_grow(&n->id, &n->id_cap, n->ids + 1, sizeof *n->id));
+        if (rc == FM_OK)
+            n->id[n->ids++] = e->id;
+    }
+    fm_tree_free(tree);
+    return rc;
+}
+
+/* As git counts: the tips, and all versions fewer than depth steps behind them. */
+static fm_status gather(newest *n, const moves *v, uint64_t depth)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < v->count; i++)
+        if (starts(v->from[i]->name, FMO_HEADS))
+            FM_TRY(meet(n, &v->wish[i].new_oid));
+    for (; depth > 0 && at < n->count; depth--) {
+        for (const size_t end = n->count; at < end; at++) {
+            const fm_oid oid = n->todo[at];
+            fm_version version;
+            FM_TRY(take_tree(n, &oid));
+            FM_TRY(fm_version_read(n->c->repo, &version, &oid));
+            fm_status rc = FM_OK;
+            for (uint32_t k = 0; rc == FM_OK && k < version.parent_count; k++)
+                rc = meet(n, &version.parent[k]);
+            fm_version_release(&version);
+            FM_TRY(rc);
+        }
+    }
+    return FM_OK;
+}
+
+/* Before refs move, so that a fetch that breaks off is gone on with. */
+static fm_status bring_newest(fm_ops *c, fmo_remote *m, const moves *v, uint64_t depth,
+                              fm_travel *out)
+{
+    newest n = {.c = c};
+    fm_travel t;
+    size_t absent = 0;
+    fm_status rc = fm_map_new(&n.met);
+    FM_THEN(rc, fm_map_new(&n.seen));
+    FM_THEN(rc, gather(&n, v, depth));
+    if (rc == FM_OK && n.ids) {
+        rc = fm_remote_bring(m->at, c->repo, n.id, n.ids, fmo_remote_progress, c, &absent, &t);
+        if (rc == FM_OK && absent)
+            rc = fm_fail(FM_ENOTFOUND, "%s: lacks %zu of its newest versions' tensors",
+                         fm_remote_url(m->at), absent);
+        out->objects += t.objects;
+        out->bytes += t.bytes;
+        out->wire_in = t.wire_in;
+        out->wire_out = t.wire_out;
+    }
+    fm_map_free(n.met);
+    fm_map_free(n.seen);
+    fm_free(n.todo);
+    fm_free(n.id);
+    return rc;
+}
+
+static fm_status depth_of(fm_ops *c, const fmo_remote *m, const fm_fetch_opts *o, uint64_t *depth)
+{
+    char *key = fm_asprintf("remote.%s.depth", m->name);
+    *depth = 0;
+    fm_status rc = key ? FM_OK : FM_ENOMEM;
+    if (!o->lineage_only && !o->dry_run)
+        FM_THEN(rc, fm_ops_config_uint(c, key, "versions", 0, DEPTH_MAX, depth));
+    fm_free(key);
+    return rc;
+}
+
 /* ---- a fetch ---- */
 
 static fm_status bring(fm_ops *c, fmo_remote *m, const fm_fetch_opts *o, fm_fetch *f, moves *v,
@@ -290,10 +392,13 @@ static fm_status bring(fm_ops *c, fmo_remote *m, const fm_fetch_opts *o, fm_fetc
     for (size_t i = 0; i < v->count; i++)
         want[f->wants++] = v->wish[i].new_oid;
     f->want = want;
-    fm_status rc = FM_OK;
-    if (f->lineage_only && !o->dry_run)
+    uint64_t depth;
+    fm_status rc = depth_of(c, m, o, &depth);
+    if (rc == FM_OK && f->lineage_only && !o->dry_run)
         rc = fmo_remote_promise(c, m->name);
     FM_THEN(rc, fm_remote_fetch(m->at, c->repo, f, out));
+    if (rc == FM_OK && f->lineage_only && depth)
+        rc = bring_newest(c, m, v, depth, out);
     fmo_ui_progress_end(c);
     FM_THEN(rc, o->dry_run ? tell_moves(c, v, true) : move_refs(c, m, v, f->lineage_only));
     fm_free(want);
