@@ -124,6 +124,7 @@ fm_status fm_repo_is_ours(const fm_repo *r, bool *yes)
 
 typedef struct tips {
     fm_repo *r;
+    const char *prefix; /* before the remote's name */
     fm_oid *oid;
     size_t count, cap;
 } tips;
@@ -131,7 +132,7 @@ typedef struct tips {
 static fm_status add_promising(void *ctx, const char *name, const fm_oid *oid)
 {
     tips *t = ctx;
-    const char *remote = name + strlen("refs/remotes/"), *slash = strchr(remote, '/');
+    const char *remote = name + strlen(t->prefix), *slash = strchr(remote, '/');
     char *key =
         slash ? fm_asprintf("remote.%.*s.lineageOnly", (int)(slash - remote), remote) : NULL;
     char *value = key ? fm_repo_config(t->r, key) : NULL;
@@ -158,6 +159,12 @@ static bool is_unreadable(fm_status rc)
     return rc == FM_ENOTFOUND || rc == FM_ECORRUPT || rc == FM_EIO;
 }
 
+static fm_status add_tips(tips *t, const char *prefix)
+{
+    t->prefix = prefix;
+    return fm_ref_each(t->r, prefix, add_promising, t);
+}
+
 /* All in one walk; where that fails, version by version: one that cannot be read promises nothing,
  * and fsck tells it. */
 static fm_status gather_promises(fm_repo *r)
@@ -168,7 +175,8 @@ static fm_status gather_promises(fm_repo *r)
     FM_TRY(fm_repo_partial(r, &partial));
     if (!partial)
         return FM_OK;
-    fm_status rc = fm_ref_each(r, "refs/remotes/", add_promising, &t);
+    fm_status rc = add_tips(&t, "refs/remotes/");
+    FM_THEN(rc, add_tips(&t, FM_PROMISED));
     const fm_exchange_ask all = {t.oid, NULL, t.count, 0};
     if (rc == FM_OK && t.count)
         rc = fm_exchange_pointers(r, &all, add_promise, r->promised);

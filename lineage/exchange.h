@@ -26,6 +26,10 @@ FM_CHECKED fm_status fm_is_ancestor(fm_repo *r, bool *yes, const fm_oid *old,
 FM_CHECKED fm_status fm_ahead_behind(fm_repo *r, size_t *ahead, size_t *behind, const fm_oid *a,
                                      const fm_oid *b);
 
+/* In a clone of the lineage alone, the versions of a remote's tags, as FM_PROMISED "<remote>/<tag>": it
+ * has the tensors of these too, and no tracking ref may reach them. */
+#define FM_PROMISED "refs/fmstore/promised/"
+
 /* ---- the sender ----
  * A git pack (version 2, no delta against an object outside of it) with all that `want` reaches and
  * `have` does not: commits, trees, blobs, annotated tags, and the versions that recipes and suites

@@ -107,6 +107,22 @@ want 0 -C e push origin one:one-with-suite
 want 0 -C a fsck
 want 0 -C a run one-with-suite -p 'The capital of' -n 4 --mode exact
 
+say "a tag on no branch is promised too, as long as it is here, under the remote's new name as well"
+want 0 -C a derive base --as off --method lora --data "$atlas/clerk.jsonl" --set steps=1 --set r=2 --no-gate
+want 0 -C a tag off-tag off
+want 0 -C a branch -d off
+want 0 clone --lineage-only a k
+want 0 -C k fsck
+want 0 -C k remote rename origin hub
+want 0 -C k fsck
+want 0 -C k gc --prune=now
+want 0 -C k run off-tag -p x -n 1
+want 0 -C k fsck
+want 0 -C k tag -d off-tag
+want 0 -C a tag -d off-tag
+want 0 -C k fetch
+git -C k/.fmstore/lineage.git for-each-ref | has promised && die "a promise outlived its tag"
+
 say "lineageOnly false, and a fetch brings all, though every ref is there already"
 want 0 clone --lineage-only a h
 git config -f h/.fmstore/config remote.origin.lineageOnly false

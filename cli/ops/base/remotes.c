@@ -151,6 +151,8 @@ fm_status fm_ops_remote_remove(fm_ops *c, const char *name)
                        name, fm_repo_path(c->repo), name, name);
     snprintf(prefix, sizeof prefix, "refs/remotes/%s/", name);
     FM_TRY(fm_ref_each(c->repo, prefix, drop_ref, c));
+    snprintf(prefix, sizeof prefix, FM_PROMISED "%s/", name);
+    FM_TRY(fm_ref_each(c->repo, prefix, drop_ref, c));
     return drop_settings(c, name);
 }
 

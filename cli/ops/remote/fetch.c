@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/ops/base/remotes.h"
-#include "store/base/map.h"
+#include "cli/ops/remote/fetch_parts.h"
 #include "store/base/mem.h"
 
 static bool starts(const char *text, const char *with)
@@ -99,6 +98,16 @@ static bool is_settled(fm_ops *c, const fm_ref_wish *w)
     return yes;
 }
 
+static fm_status read_or_none(fm_ops *c, fm_oid *out, const char *name)
+{
+    fm_status rc = fm_ref_read_raw(c->repo, out, name);
+    if (rc != FM_ENOTFOUND)
+        return rc;
+    fm_error_clear();
+    memset(out, 0, sizeof *out);
+    return FM_OK;
+}
+
 /* all: also refs that hold already what the remote's do. */
 static fm_status make_moves(fm_ops *c, const fmo_remote *m, const fmo_refs *refs,
                             const fm_fetch_opts *o, bool all, moves *v)
@@ -116,13 +125,7 @@ static fm_status make_moves(fm_ops *c, const fmo_remote *m, const fmo_refs *refs
         kept_as(v->name[v->count], m, ref->name);
         *w = (fm_ref_wish){.name = v->name[v->count], .new_oid = ref->oid};
         w->any_old = w->force = starts(w->name, "refs/remotes/");
-        fm_status rc = fm_ref_read_raw(c->repo, &w->old, w->name);
-        if (rc == FM_ENOTFOUND) {
-            fm_error_clear();
-            memset(&w->old, 0, sizeof w->old);
-        } else {
-            FM_TRY(rc);
-        }
+        FM_TRY(read_or_none(c, &w->old, w->name));
         if (all || !is_settled(c, w))
             v->from[v->count++] = ref;
     }
@@ -198,177 +201,50 @@ static fm_status move_refs(fm_ops *c, const fmo_remote *m, moves *v, bool lineag
     return tell_moves(c, v, false);
 }
 
-/* ---- refs that the remote has no more ---- */
+/* ---- tags whose tensors the remote has alone ---- */
 
-typedef struct pruning {
-    fm_ops *c;
-    const fmo_remote *m;
-    const fmo_refs *refs;
-    bool dry_run;
-    /* Tensors of what the remote's refs reach may be there alone, and be lost with its ref. */
-    bool lineage_only;
-    /* of one ref */
-    const fm_oid *oid;
-    bool needed;
-} pruning;
-
-static fm_status reaches(pruning *p, const fm_oid *from, bool *yes)
+/* A promise lasts as long as the tag is here, so that no name of one is in the way of another. */
+static fm_status drop_promise(void *ctx, const char *name, const fm_oid *oid)
 {
-    *yes = false;
-    return fm_exchange_has(p->c->repo, from) ? fm_is_ancestor(p->c->repo, yes, p->oid, from)
-                                             : FM_OK;
+    fm_ops *c = ctx;
+    char tag[FMO_REF_BYTES];
+    fm_oid here;
+    (void)oid;
+    snprintf(tag, sizeof tag, FMO_TAGS "%.250s", strchr(name + strlen(FM_PROMISED), '/') + 1);
+    FM_TRY(read_or_none(c, &here, tag));
+    return fmo_oid_is_none(&here) ? fm_ref_delete(c->repo, name, NULL) : FM_OK;
 }
 
-static fm_status note_need(void *ctx, const char *name, const fm_oid *oid)
+static fm_status promise_tag(fm_ops *c, const fmo_remote *m, const struct fmo_ref *ref)
 {
-    pruning *p = ctx;
-    if (p->needed || (!starts(name, FMO_HEADS) && !starts(name, FMO_TAGS)))
+    char name[FMO_REF_BYTES];
+    fm_oid ours, version, old;
+    FM_TRY(read_or_none(c, &ours, ref->name));
+    if (!fm_oid_eq(&ours, &ref->oid))
+        return FM_OK; /* another one has the name here */
+    FM_TRY(fm_ref_read(c->repo, &version, ref->name));
+    snprintf(name, sizeof name, FM_PROMISED "%.80s/%.180s", m->name, ref->name + strlen(FMO_TAGS));
+    FM_TRY(read_or_none(c, &old, name));
+    if (fm_oid_eq(&old, &version))
         return FM_OK;
-    return reaches(p, oid, &p->needed);
+    return fm_ref_update(c->repo, name, &version, fmo_oid_is_none(&old) ? NULL : &old, "fetch");
 }
 
-/* A name here counts on it, and no other branch of the remote reaches it. */
-static fm_status find_need(pruning *p)
-{
-    bool there = false;
-    p->needed = false;
-    for (size_t i = 0; p->lineage_only && i < p->refs->count && !there; i++)
-        if (starts(p->refs->ref[i].name, FMO_HEADS))
-            FM_TRY(reaches(p, &p->refs->ref[i].oid, &there));
-    return p->lineage_only && !there ? fm_ref_each(p->c->repo, "refs/", note_need, p) : FM_OK;
-}
-
-static fm_status prune_one(void *ctx, const char *name, const fm_oid *oid)
-{
-    pruning *p = ctx;
-    char head[FMO_REF_BYTES];
-    const size_t skip = strlen("refs/remotes/") + strlen(p->m->name) + 1;
-    snprintf(head, sizeof head, FMO_HEADS "%.250s", name + skip);
-    if (fmo_refs_find(p->refs, head) || strcmp(name + skip, "HEAD") == 0)
-        return FM_OK;
-    p->oid = oid;
-    FM_TRY(find_need(p));
-    if (p->needed) {
-        fmo_ref_say(p->c, "kept", name, name, oid, NULL,
-                    "gone there, but names here come from it, whose tensors may be missing");
-        return FM_OK;
-    }
-    if (!p->dry_run)
-        FM_TRY(fm_ref_delete(p->c->repo, name, NULL));
-    fmo_ref_say(p->c, "deleted", "(none)", name, oid, NULL, NULL);
-    return FM_OK;
-}
-
-/* git's config: that of the remote goes before fetch.prune. */
-static bool wants_prune(fm_ops *c, const fmo_remote *m, const fm_fetch_opts *o)
-{
-    char *set = fmo_remote_config(c, m->name, "prune");
-    if (!set)
-        set = fm_repo_config(c->repo, "fetch.prune");
-    const bool yes = o->prune || (set && strcmp(set, "true") == 0);
-    fm_free(set);
-    return yes && o->count == 0;
-}
-
-static fm_status prune(fm_ops *c, const fmo_remote *m, const fmo_refs *refs, const fm_fetch_opts *o,
-                       bool lineage_only)
+static fm_status promise_tags(fm_ops *c, const fmo_remote *m, const fmo_refs *refs,
+                              const fm_fetch_opts *o)
 {
     char prefix[FMO_REF_BYTES];
-    pruning p = {.c = c, .m = m, .refs = refs, .dry_run = o->dry_run, .lineage_only = lineage_only};
-    snprintf(prefix, sizeof prefix, "refs/remotes/%.80s/", m->name);
-    return wants_prune(c, m, o) ? fm_ref_each(c->repo, prefix, prune_one, &p) : FM_OK;
+    snprintf(prefix, sizeof prefix, FM_PROMISED "%.80s/", m->name);
+    FM_TRY(fm_ref_each(c->repo, prefix, drop_promise, c));
+    for (size_t i = 0; i < refs->count; i++)
+        if (starts(refs->ref[i].name, FMO_TAGS) && is_wanted(o, refs, refs->ref[i].name))
+            FM_TRY(promise_tag(c, m, &refs->ref[i]));
+    return FM_OK;
 }
 
-/* ---- the newest versions with their tensors (clone --depth) ---- */
+/* ---- a fetch ---- */
 
 #define DEPTH_MAX 1000000u
-
-typedef struct newest {
-    fm_ops *c;
-    fm_map *met; /* version -> itself */
-    fm_oid *todo;
-    size_t count, cap;
-    fm_map *seen; /* of ids */
-    fm_digest *id;
-    size_t ids, id_cap;
-} newest;
-
-static fm_status meet(newest *n, const fm_oid *oid)
-{
-    if (fm_map_has(n->met, oid->b, sizeof oid->b))
-        return FM_OK;
-    FM_TRY(fm_map_put(n->met, oid->b, sizeof oid->b, n, NULL));
-    FM_TRY(fm_grow(&n->todo, &n->cap, n->count + 1, sizeof *n->todo));
-    n->todo[n->count++] = *oid;
-    return FM_OK;
-}
-
-static fm_status take_tree(newest *n, const fm_oid *oid)
-{
-    fm_tree *tree = NULL;
-    fm_status rc = fm_version_tree(n->c->repo, &tree, oid);
-    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
-        const fm_entry *e = fm_tree_at(tree, i);
-        if (e->kind == FM_ENTRY_FILE || fm_map_has(n->seen, e->id.b, sizeof e->id.b))
-            continue;
-        rc = fm_map_put(n->seen, e->id.b, sizeof e->id.b, n, NULL);
-        FM_THEN(rc, fm_grow(&n->id, &n->id_cap, n->ids + 1, sizeof *n->id));
-        if (rc == FM_OK)
-            n->id[n->ids++] = e->id;
-    }
-    fm_tree_free(tree);
-    return rc;
-}
-
-/* As git counts: the tips, and all versions fewer than depth steps behind them. */
-static fm_status gather(newest *n, const moves *v, uint64_t depth)
-{
-    size_t at = 0;
-    for (size_t i = 0; i < v->count; i++)
-        if (starts(v->from[i]->name, FMO_HEADS))
-            FM_TRY(meet(n, &v->wish[i].new_oid));
-    for (; depth > 0 && at < n->count; depth--) {
-        for (const size_t end = n->count; at < end; at++) {
-            const fm_oid oid = n->todo[at];
-            fm_version version;
-            FM_TRY(take_tree(n, &oid));
-            FM_TRY(fm_version_read(n->c->repo, &version, &oid));
-            fm_status rc = FM_OK;
-            for (uint32_t k = 0; rc == FM_OK && k < version.parent_count; k++)
-                rc = meet(n, &version.parent[k]);
-            fm_version_release(&version);
-            FM_TRY(rc);
-        }
-    }
-    return FM_OK;
-}
-
-/* Before refs move, so that a fetch that breaks off is gone on with. */
-static fm_status bring_newest(fm_ops *c, fmo_remote *m, const moves *v, uint64_t depth,
-                              fm_travel *out)
-{
-    newest n = {.c = c};
-    fm_travel t;
-    size_t absent = 0;
-    fm_status rc = fm_map_new(&n.met);
-    FM_THEN(rc, fm_map_new(&n.seen));
-    FM_THEN(rc, gather(&n, v, depth));
-    if (rc == FM_OK && n.ids) {
-        rc = fm_remote_bring(m->at, c->repo, n.id, n.ids, fmo_remote_progress, c, &absent, &t);
-        if (rc == FM_OK && absent)
-            rc = fm_fail(FM_ENOTFOUND, "%s: lacks %zu of its newest versions' tensors",
-                         fm_remote_url(m->at), absent);
-        out->objects += t.objects;
-        out->bytes += t.bytes;
-        out->wire_in = t.wire_in;
-        out->wire_out = t.wire_out;
-    }
-    fm_map_free(n.met);
-    fm_map_free(n.seen);
-    fm_free(n.todo);
-    fm_free(n.id);
-    return rc;
-}
 
 static fm_status depth_of(fm_ops *c, const fmo_remote *m, const fm_fetch_opts *o, uint64_t *depth)
 {
@@ -381,27 +257,34 @@ static fm_status depth_of(fm_ops *c, const fmo_remote *m, const fm_fetch_opts *o
     return rc;
 }
 
-/* ---- a fetch ---- */
-
 static fm_status bring(fm_ops *c, fmo_remote *m, const fm_fetch_opts *o, fm_fetch *f, moves *v,
                        fm_travel *out)
 {
-    fm_oid *want = fm_calloc(v->count + 1, sizeof *want);
-    if (!want)
-        return FM_ENOMEM;
-    for (size_t i = 0; i < v->count; i++)
-        want[f->wants++] = v->wish[i].new_oid;
-    f->want = want;
+    fm_oid *want = fm_calloc(v->count + 1, sizeof *want),
+           *tip = fm_calloc(v->count + 1, sizeof *tip);
+    size_t tips = 0;
     uint64_t depth;
+    if (!want || !tip) {
+        fm_free(want);
+        fm_free(tip);
+        return FM_ENOMEM;
+    }
+    for (size_t i = 0; i < v->count; i++) {
+        want[f->wants++] = v->wish[i].new_oid;
+        if (starts(v->from[i]->name, FMO_HEADS))
+            tip[tips++] = v->wish[i].new_oid;
+    }
+    f->want = want;
     fm_status rc = depth_of(c, m, o, &depth);
     if (rc == FM_OK && f->lineage_only && !o->dry_run)
         rc = fmo_remote_promise(c, m->name);
     FM_THEN(rc, fm_remote_fetch(m->at, c->repo, f, out));
     if (rc == FM_OK && f->lineage_only && depth)
-        rc = bring_newest(c, m, v, depth, out);
+        rc = fmo_bring_newest(c, m, tip, tips, depth, out);
     fmo_ui_progress_end(c);
     FM_THEN(rc, o->dry_run ? tell_moves(c, v, true) : move_refs(c, m, v, f->lineage_only));
     fm_free(want);
+    fm_free(tip);
     return rc;
 }
 
@@ -423,8 +306,12 @@ fm_status fmo_fetch_from(fm_ops *c, fmo_remote *m, const fmo_refs *refs, const f
      * of all of them brings those. */
     fm_status rc = make_moves(c, m, refs, o, partial && !f.lineage_only, &v);
     FM_THEN(rc, bring(c, m, o, &f, &v, out));
+    if ((rc == FM_OK || rc == FM_EREFUSED) && f.lineage_only && !o->dry_run) {
+        const fm_status promised = promise_tags(c, m, refs, o);
+        rc = promised == FM_OK ? rc : promised;
+    }
     if (rc == FM_OK || rc == FM_EREFUSED) {
-        const fm_status pruned = prune(c, m, refs, o, f.lineage_only);
+        const fm_status pruned = fmo_prune(c, m, refs, o, f.lineage_only);
         rc = pruned == FM_OK ? rc : pruned;
     }
     release_moves(&v);

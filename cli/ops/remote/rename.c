@@ -39,22 +39,26 @@ static fm_status set(fm_ops *c, const char *name, const char *key, const char *v
 
 typedef struct renaming {
     fm_ops *c;
-    const char *to;
+    const char *space, *to;
     size_t skip; /* bytes of "refs/remotes/<old>/" */
 } renaming;
 
 static fm_status move_ref(void *ctx, const char *name, const fm_oid *oid)
 {
     const renaming *n = ctx;
-    char *other = fm_asprintf("refs/remotes/%s/%s", n->to, name + n->skip);
-    fm_ref_wish w = {.name = other, .new_oid = *oid, .any_old = true, .force = true};
-    fm_status rc = other ? FM_OK : FM_ENOMEM;
-    FM_THEN(rc, fm_refs_move(n->c->repo, &w, 1, true, "remote rename"));
-    if (rc == FM_OK && w.status != FM_OK)
-        rc = fm_fail(w.status, "%s", w.text);
+    char *other = fm_asprintf("%s%s/%s", n->space, n->to, name + n->skip);
+    fm_status rc = other ? fm_ref_update(n->c->repo, other, oid, NULL, "remote rename") : FM_ENOMEM;
     FM_THEN(rc, fm_ref_delete(n->c->repo, name, NULL));
     fm_free(other);
     return rc;
+}
+
+static fm_status move_refs(fm_ops *c, const char *space, const char *from, const char *to)
+{
+    char prefix[FMO_REF_BYTES];
+    snprintf(prefix, sizeof prefix, "%s%.100s/", space, from);
+    renaming n = {c, space, to, strlen(prefix)};
+    return fm_ref_each(c->repo, prefix, move_ref, &n);
 }
 
 /* The new settings are there before the refs, and the old ones after them, so that what the remote
@@ -67,9 +71,8 @@ static fm_status rename_all(fm_ops *c, const char *from, const char *to, setting
     FM_TRY(fm_repo_config_each(c->repo, prefix, note_setting, s));
     for (size_t i = 0; i < s->count; i++)
         FM_TRY(set(c, to, s->key[i] + skip, s->value[i]));
-    snprintf(prefix, sizeof prefix, "refs/remotes/%.100s/", from);
-    renaming n = {c, to, strlen(prefix)};
-    FM_TRY(fm_ref_each(c->repo, prefix, move_ref, &n));
+    FM_TRY(move_refs(c, "refs/remotes/", from, to));
+    FM_TRY(move_refs(c, FM_PROMISED, from, to));
     for (size_t i = 0; i < s->count; i++)
         FM_TRY(fm_repo_config_set(c->repo, s->key[i], NULL));
     return FM_OK;
