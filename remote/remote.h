@@ -63,8 +63,8 @@ FM_CHECKED fm_status fm_remote_bring(fm_remote *m, fm_repo *r, const fm_digest *
 typedef struct fm_push {
     fm_ref_wish *wish; /* of the remote's refs; each gets its outcome. dry_run: none is tried */
     size_t count;
-    /* The last so many wishes are fulfilled, by what the remote's refs hold: they are not tried, and
-     * what their versions name is asked about only where the remote may lack some of it. */
+    /* The last so many wishes are fulfilled, by what the remote's refs hold: what their versions name is
+     * asked about only where the remote may lack some of it, and they are tried only if it does. */
     size_t settled;
     const fm_oid *theirs; /* what the remote's refs hold, for what need not travel */
     size_t their_count;

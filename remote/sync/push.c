@@ -116,7 +116,8 @@ static fm_status send_all(push *x)
     FM_TRY(put_records(x));
     if (x->ask.wants)
         FM_TRY(x->m->far->ops->git_put(x->m->far, x->r, &x->ask));
-    const size_t moves = x->p->count - x->p->settled;
+    /* a move is what makes records that travelled known; settled ones are tried along then */
+    const size_t moves = x->p->count - (x->out->objects ? 0 : x->p->settled);
     return moves ? x->m->far->ops->move(x->m->far, x->p->wish, moves) : FM_OK;
 }
 

@@ -70,6 +70,14 @@ say "a push to a clone of the lineage alone brings it what it lacks"
 want 0 clone --lineage-only a d
 want 0 -C a push "$tmp/d" one:from-a
 want 0 -C d fsck
+want 0 -C a derive base --as late --method lora --data "$atlas/clerk.jsonl" --set steps=2 --set r=2 --set seed=5 --no-gate
+want 0 -C d pull
+was=$(find d/.fmstore/packs -name '*.pack' | wc -l)
+want 0 -C a push "$tmp/d" late # which it has, without the tensors
+[ "$(packs d)" -gt "$was" ] || die "$(cat err)"
+mv a away
+want 0 -C d run late -p x -n 1
+mv away a
 
 say "a fetch brings lineage alone, and the remote away is told by name"
 want 0 -C a derive base --as three --method lora --data "$atlas/clerk.jsonl" --set steps=2 --set r=4 --no-gate
