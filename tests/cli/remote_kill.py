@@ -21,6 +21,7 @@ rng = random.Random(seed)
 work = Path(tempfile.mkdtemp(prefix="fmstore-kill-"))
 os.chdir(work)
 versions = ["base", "one", "two", "three"]
+round_number = 0
 NOTHING = "there is no repository of fmstore"
 
 
@@ -29,7 +30,7 @@ def run(*argv):
 
 
 def stop(text):
-    sys.exit(f"seed {seed}: {text}")
+    sys.exit(f"seed {seed}, transfer {round_number}: {text}")
 
 
 def fm(*argv, code=0):
@@ -130,7 +131,6 @@ if kind == "s3":
     derive("c", "theirs", 99, "--method", "lora", "--set", "r=2")
 truth = digests("a")
 theirs = digests("c", ["theirs"]) if kind == "s3" else {}
-round_number = 0
 
 
 def prepare(way):

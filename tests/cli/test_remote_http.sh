@@ -168,6 +168,26 @@ rss=$(sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$server/status")
 say "  $asked prompts; the server's memory at its highest: $((rss / 1024)) MiB"
 quit
 
+# slowed COUNT ADDRESS: a clone while so many clients from there hold places of the server.
+slowed() {
+    rm -rf slowed slow.in
+    mkfifo slow.in
+    python3 "$src/tests/cli/slow_clients.py" "$port" "$1" "$2" <slow.in >slow.out 2>&1 &
+    local slow=$!
+    exec 9>slow.in
+    until_there "$slow" slow.out begun
+    limit_s=60 want 0 clone "$url" slowed
+    kill -0 "$slow" || die "the slow clients ended: $(cat slow.out)"
+    exec 9>&-
+    wait "$slow"
+    want 0 -C slowed fsck
+}
+say "16 clients that trickle lose their places, 64 of one address have no more than its share of them"
+serve a --remote
+slowed 16 127.0.0.1
+slowed 64 127.0.0.2
+quit
+
 say "kills of the client and of the server, in a push and in a fetch; the next run goes on"
 kills=${REMOTE_KILLS:-28} seed=${REMOTE_SEED:-1}
 RANDOM=$seed
