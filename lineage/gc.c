@@ -226,7 +226,7 @@ static fm_status run(gc_run *g, fm_gc_report *out)
 
     FM_THEN(rc, open_store(g));
     if (rc == FM_OK && !g->opts->dry_run) {
-        fml_intake_sweep(g->r);
+        fml_staging_sweep(g->r);
         rc = fml_results_sweep(g->r);
         FM_THEN(rc, fms_incoming_sweep(g->r->path, g->prune));
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""slow_clients.py PORT COUNT ADDRESS - so many clients from ADDRESS, each of which sends a remote's server a message of
-a gigabyte, one byte in a fifth of a second, and comes back when it is cut off. It prints a line when all have begun,
-and ends with its standard input."""
+"""slow_clients.py PORT COUNT ADDRESS - so many clients from ADDRESS, each of which sends a remote's
+server a message of a gigabyte, one byte in a fifth of a second, and comes back when it is cut off.
+It prints a line when all have begun, and ends with its standard input."""
 import os, socket, sys, threading, time
 
 port, count, address = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
