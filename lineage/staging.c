@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PREFIX "stage-"
+#define PREFIX "git-"
 #define LOCK ".lock"
 #define MAX_TRIES 1000u
 
