@@ -80,7 +80,7 @@ static fm_status mark(gc_run *g)
 
     FM_THEN(rc, fml_packed_ids(g->r, &g->packed, &g->packed_count));
     for (size_t i = 0; rc == FM_OK && i < g->packed_count; i++)
-        if (!fml_reach_has(&g->reach, &g->packed[i]))
+        if (!fml_reach_stays(&g->reach, &g->packed[i]))
             g->packed[n++] = g->packed[i];
     g->garbage = g->packed;
     g->garbage_count = rc == FM_OK ? n : 0;
