@@ -7,6 +7,7 @@
 #include "lineage/internal.h"
 #include "lineage/pack_scan.h"
 #include "store/base/cancel.h"
+#include "store/base/os/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,11 @@
 
 #define DEFAULT_BYTES ((uint64_t)4 << 30)
 #define PIECE_BYTES ((size_t)1 << 20) /* between two looks at a request to stop */
+/* libgit2 goes through all deltas once for each link of a chain whose deltas come before their
+ * bases, and unpacks all below a large one anew. Senders put bases first, and then its work is about
+ * that of the bytes' arrival: it gets so many times as much processor time, and some seconds. */
+#define RESOLVE_TIMES 10.0
+#define RESOLVE_S 5.0
 
 struct fm_git_intake {
     fm_repo *r;
@@ -23,6 +29,8 @@ struct fm_git_intake {
     git_indexer *indexer;
     git_indexer_progress progress; /* libgit2 goes on by it */
     fm_staging *folder;
+    double spent; /* seconds of processor time for the bytes */
+    double end;   /* that the deltas may take, by the thread's clock; 0: they wait */
     bool failed, ended;
     git_oid *id;
     size_t count, cap;
@@ -37,6 +45,10 @@ static int look_up(const git_indexer_progress *stats, void *ctx)
 
     (void)stats;
     in->rc = fm_go_on();
+    if (in->rc == FM_OK && in->end > 0 && fm_thread_cpu_s() > in->end)
+        in->rc = fm_fail(
+            FM_ELIMIT, "the git pack of the other side takes too long to put together: deltas "
+                       "come before their bases; 'git repack -adf' there makes one that does not");
     return in->rc == FM_OK ? 0 : -1;
 }
 
@@ -92,7 +104,9 @@ fm_status fm_git_intake_bytes(fm_git_intake *in, const void *data, size_t len)
 {
     if (in->failed || in->ended)
         return fm_fail(FM_EINVAL, "this intake has %s", in->failed ? "failed before" : "ended");
+    const double from = fm_thread_cpu_s();
     fm_status rc = append(in, fm_span_of(data, len));
+    in->spent += fm_thread_cpu_s() - from;
     in->failed = rc < 0;
     return rc;
 }
@@ -152,6 +166,7 @@ static fm_status place(const fm_git_intake *in, const char *name)
 
 static fm_status take_pack(fm_git_intake *in)
 {
+    in->end = fm_thread_cpu_s() + RESOLVE_S + RESOLVE_TIMES * in->spent;
     int code = git_indexer_commit(in->indexer, &in->progress);
 
     if (code < 0)
