@@ -10,7 +10,7 @@ bytes on both sides. The moments are spread over the time that an undisturbed tr
 
 s3 finds the server (AWS_ENDPOINT_URL, its credentials, the bucket "models") in the environment and
 needs a Python that has boto3. There the family has a model of 40 MiB too, whose pack is uploaded in
-parts, and at each third push another repository pushes a branch at the same time.
+parts, and beside two of three pushes another repository pushes a branch.
 """
 import hashlib, json, os, random, re, shutil, signal, struct, subprocess, sys, tempfile, time
 from pathlib import Path

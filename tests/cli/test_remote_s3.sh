@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: cost=30
+# ctest: cost=60
 # s3:// against the server of the Python package moto, which checks signatures: a family goes there and comes back
 # equal, uploads in parts go on after a kill, and writes are conditional.
 #   FM_KILLS=n, FM_KILL_SEED=n: so many kills of pushes and pulls (8), and of their times.
