@@ -211,8 +211,13 @@ def check_bucket():
 def kept_bytes():
     if kind == "s3" and not Path("b").exists():
         prefix = url("b").removeprefix("s3://models/")
-        parts = sum(p["Size"] for u in uploads(prefix) for p in client.list_parts(
-            Bucket="models", Key=u["Key"], UploadId=u["UploadId"]).get("Parts", []))
+        parts = 0
+        for u in uploads(prefix):
+            try:
+                listed = client.list_parts(Bucket="models", Key=u["Key"], UploadId=u["UploadId"])
+            except client.exceptions.NoSuchUpload:  # the server has completed it since
+                continue
+            parts += sum(p["Size"] for p in listed.get("Parts", []))
         return sum(size for _, size in objects(prefix, ".pack")) + parts
     return sum(f.stat().st_size for f in Path("b/.fmstore").rglob("*.pack") if f.is_file())
 
