@@ -7,85 +7,35 @@
 #include "lineage/internal.h"
 #include "lineage/pack_scan.h"
 #include "store/base/cancel.h"
+#include "store/base/os/clock.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <git2/indexer.h>
 #include <git2/odb_backend.h>
 
-#define PREFIX "git-"
-#define LOCK ".lock"
 #define DEFAULT_BYTES ((uint64_t)4 << 30)
 #define PIECE_BYTES ((size_t)1 << 20) /* between two looks at a request to stop */
-#define MAX_TRIES 1000u
+/* libgit2 goes through all deltas once for each link of a chain whose deltas come before their
+ * bases, and unpacks all below a large one anew. Senders put bases first, and then its work is about
+ * that of the bytes' arrival: it gets so many times as much processor time, and some seconds. */
+#define RESOLVE_TIMES 10.0
+#define RESOLVE_S 5.0
 
 struct fm_git_intake {
     fm_repo *r;
     fml_pack_scan *scan;
     git_indexer *indexer;
     git_indexer_progress progress; /* libgit2 goes on by it */
-    char *dir, *lock_path;
-    fm_lock *lock; /* others see by it that this process lives */
+    fm_staging *folder;
+    double spent; /* seconds of processor time for the bytes */
+    double end;   /* that the deltas may take, by the thread's clock; 0: they wait */
     bool failed, ended;
     git_oid *id;
     size_t count, cap;
     fm_status rc; /* of the callbacks */
 };
-
-/* ---- the folder ---- */
-
-static bool is_lock(const char *name)
-{
-    const size_t n = strlen(name);
-
-    return strncmp(name, PREFIX, sizeof PREFIX - 1) == 0 && n > sizeof LOCK - 1 &&
-           strcmp(name + n - (sizeof LOCK - 1), LOCK) == 0;
-}
-
-/* What it cannot remove does no harm. */
-static void sweep_one(const char *tmp, const char *name)
-{
-    char *lock = fm_path_join(tmp, name);
-    char *dir = lock ? fm_strndup(lock, strlen(lock) - (sizeof LOCK - 1)) : NULL;
-
-    if (dir && fm_lock_is_free(lock) && fm_remove_tree(dir) == FM_OK)
-        fm_ignore(fm_remove_file(lock), "the next sweep removes it");
-    fm_free(dir);
-    fm_free(lock);
-}
-
-void fml_intake_sweep(const fm_repo *r)
-{
-    char *tmp = fm_path_join(r->path, "tmp");
-    fm_names names = {NULL, 0};
-    fm_error_state kept;
-
-    fm_error_save(&kept);
-    if (tmp && fm_list_dir(&names, tmp) == FM_OK)
-        for (size_t i = 0; i < names.count; i++)
-            if (is_lock(names.name[i]))
-                sweep_one(tmp, names.name[i]);
-    fm_names_release(&names);
-    fm_free(tmp);
-    fm_error_restore(&kept);
-}
-
-static fm_status make_folder(fm_git_intake *in)
-{
-    fm_status rc = FM_EEXISTS;
-
-    for (unsigned n = 0; rc == FM_EEXISTS && n < MAX_TRIES; n++) {
-        fm_free(in->dir);
-        fm_free(in->lock_path);
-        in->dir = fm_asprintf("%s/tmp/" PREFIX "%ld-%u", in->r->path, (long)getpid(), n);
-        in->lock_path = in->dir ? fm_asprintf("%s" LOCK, in->dir) : NULL;
-        rc = in->lock_path ? fm_lock_make(&in->lock, in->lock_path) : FM_ENOMEM;
-    }
-    return rc == FM_OK ? fm_make_dirs(in->dir) : rc;
-}
 
 /* ---- bytes ---- */
 
@@ -95,6 +45,10 @@ static int look_up(const git_indexer_progress *stats, void *ctx)
 
     (void)stats;
     in->rc = fm_go_on();
+    if (in->rc == FM_OK && in->end > 0 && fm_thread_cpu_s() > in->end)
+        in->rc = fm_fail(
+            FM_ELIMIT, "the git pack of the other side takes too long to put together: deltas "
+                       "come before their bases; 'git repack -adf' there makes one that does not");
     return in->rc == FM_OK ? 0 : -1;
 }
 
@@ -107,20 +61,19 @@ fm_status fm_git_intake_open(fm_git_intake **out, fm_repo *r, uint64_t max_bytes
     if (!r)
         return fm_fail(FM_EINVAL, "intake: no repository");
     FM_TRY(fm_store_lease(r->store, true, "an intake of versions"));
-    fml_intake_sweep(r);
     in = fm_calloc(1, sizeof *in);
     if (!in)
         return FM_ENOMEM;
     in->r = r;
-    fm_status rc = make_folder(in);
+    fm_status rc = fm_staging_make(&in->folder, r);
     FM_THEN(rc, fml_pack_scan_new(&in->scan, max_bytes ? max_bytes : DEFAULT_BYTES));
     int code = git_indexer_options_init(&opts, GIT_INDEXER_OPTIONS_VERSION);
     opts.progress_cb = look_up;
     opts.progress_cb_payload = in;
     if (rc == FM_OK && code == 0)
-        code = git_indexer_new(&in->indexer, in->dir, 0, NULL, &opts);
+        code = git_indexer_new(&in->indexer, fm_staging_dir(in->folder), 0, NULL, &opts);
     if (rc == FM_OK && code < 0)
-        rc = fml_git_fail(code, "cannot begin a git pack in '%s'", in->dir);
+        rc = fml_git_fail(code, "cannot begin a git pack in '%s'", fm_staging_dir(in->folder));
     if (rc < 0)
         fm_git_intake_close(in);
     else
@@ -151,7 +104,9 @@ fm_status fm_git_intake_bytes(fm_git_intake *in, const void *data, size_t len)
 {
     if (in->failed || in->ended)
         return fm_fail(FM_EINVAL, "this intake has %s", in->failed ? "failed before" : "ended");
+    const double from = fm_thread_cpu_s();
     fm_status rc = append(in, fm_span_of(data, len));
+    in->spent += fm_thread_cpu_s() - from;
     in->failed = rc < 0;
     return rc;
 }
@@ -195,7 +150,7 @@ static fm_status place(const fm_git_intake *in, const char *name)
     fm_status rc = FM_OK;
 
     for (size_t i = 0; rc == FM_OK && i < 2; i++) {
-        from[i] = fm_asprintf("%s/%s%s", in->dir, name, ext[i]);
+        from[i] = fm_asprintf("%s/%s%s", fm_staging_dir(in->folder), name, ext[i]);
         to[i] = fm_asprintf("%s/objects/pack/%s%s", in->r->git_path, name, ext[i]);
         rc = from[i] && to[i] ? FM_OK : FM_ENOMEM;
     }
@@ -211,12 +166,13 @@ static fm_status place(const fm_git_intake *in, const char *name)
 
 static fm_status take_pack(fm_git_intake *in)
 {
+    in->end = fm_thread_cpu_s() + RESOLVE_S + RESOLVE_TIMES * in->spent;
     int code = git_indexer_commit(in->indexer, &in->progress);
 
     if (code < 0)
         return index_failed(in, code);
     char *name = fm_asprintf("pack-%s", git_indexer_name(in->indexer));
-    char *idx = name ? fm_asprintf("%s/%s.idx", in->dir, name) : NULL;
+    char *idx = name ? fm_asprintf("%s/%s.idx", fm_staging_dir(in->folder), name) : NULL;
     fm_status rc = idx ? check_chains(in, idx) : FM_ENOMEM;
     FM_THEN(rc, hold_ids(in, idx));
     FM_THEN(rc, place(in, name));
@@ -245,20 +201,11 @@ fm_status fm_git_intake_end(fm_git_intake *in, uint64_t *objects)
 
 void fm_git_intake_close(fm_git_intake *in)
 {
-    fm_error_state kept;
-
     if (!in)
         return;
-    fm_error_save(&kept);
     git_indexer_free(in->indexer);
     fml_pack_scan_free(in->scan);
-    if (in->lock) {
-        fm_ignore(fm_remove_tree(in->dir), "the next intake removes it");
-        fm_lock_end(in->lock, in->lock_path);
-    }
-    fm_error_restore(&kept);
-    fm_free(in->dir);
-    fm_free(in->lock_path);
+    fm_staging_end(in->folder);
     fm_free(in->id);
     fm_free(in);
 }

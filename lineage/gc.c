@@ -80,7 +80,7 @@ static fm_status mark(gc_run *g)
 
     FM_THEN(rc, fml_packed_ids(g->r, &g->packed, &g->packed_count));
     for (size_t i = 0; rc == FM_OK && i < g->packed_count; i++)
-        if (!fml_reach_has(&g->reach, &g->packed[i]))
+        if (!fml_reach_stays(&g->reach, &g->packed[i]))
             g->packed[n++] = g->packed[i];
     g->garbage = g->packed;
     g->garbage_count = rc == FM_OK ? n : 0;
@@ -226,7 +226,7 @@ static fm_status run(gc_run *g, fm_gc_report *out)
 
     FM_THEN(rc, open_store(g));
     if (rc == FM_OK && !g->opts->dry_run) {
-        fml_intake_sweep(g->r);
+        fml_staging_sweep(g->r);
         rc = fml_results_sweep(g->r);
         FM_THEN(rc, fms_incoming_sweep(g->r->path, g->prune));
     }

@@ -179,7 +179,9 @@ FM_CHECKED fm_status fml_notes_join(fm_repo *r, const git_oid *theirs);
 /* ---- exchange.c, exchange_take.c ---- */
 /* The commit that an object of any kind is peeled to. FM_ENOTFOUND: not here; FM_EINVAL: none. */
 FM_CHECKED fm_status fml_peel(fm_repo *r, git_oid *out, const git_oid *id);
-void fml_intake_sweep(const fm_repo *r); /* removes what killed intakes of git packs left */
+
+/* ---- staging.c ---- */
+void fml_staging_sweep(const fm_repo *r); /* removes the folders of processes that were killed */
 
 /* ---- index.c: lineage.sqlite ---- */
 /* Opens r->rows; makes the file if missing, or a table in memory if the repository is read-only. */

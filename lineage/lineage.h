@@ -220,6 +220,12 @@ typedef struct fm_repair_report {
     uint64_t packs;       /* damaged packs whose sound records were copied */
 } fm_repair_report;
 FM_CHECKED fm_status fm_repo_repair(fm_repo *r, const char *from, fm_repair_report *out);
+/* An empty folder in REPO/tmp for as long as it is needed. Where its process is killed, the next
+ * one that is made, or gc, removes it. */
+typedef struct fm_staging fm_staging;
+FM_CHECKED fm_status fm_staging_make(fm_staging **out, const fm_repo *r);
+const char *fm_staging_dir(const fm_staging *s);
+void fm_staging_end(fm_staging *s); /* removes it, and keeps the error; NULL is fine */
 /* Makes index.sqlite again from the packs, and lineage.sqlite from git. */
 FM_CHECKED fm_status fm_repo_rebuild_index(fm_repo *r);
 

@@ -28,7 +28,9 @@ struct fml_pack_scan {
     uint32_t objects, object; /* of the pack; that were begun */
     uint64_t *start;          /* where each object begins */
     uint32_t *base;           /* of each object: 1 + the number of its base, or BY_ID and ... */
-    size_t start_cap, base_cap;
+    uint16_t *depth;          /* of each object: the deltas below it, by places */
+    uint64_t walk;            /* the sum of these */
+    size_t start_cap, base_cap, depth_cap;
     fm_buf ids; /* ... the place of its base's id here */
     /* the object at hand */
     git_object_t type;
@@ -79,6 +81,7 @@ void fml_pack_scan_free(fml_pack_scan *s)
     fm_buf_release(&s->ids);
     fm_free(s->start);
     fm_free(s->base);
+    fm_free(s->depth);
     fm_free(s);
 }
 
@@ -154,7 +157,9 @@ static fm_status take_type(fml_pack_scan *s, uint8_t byte, uint64_t at)
     if (s->number_len == 0) {
         FM_TRY(fm_grow(&s->start, &s->start_cap, (size_t)s->object + 1, sizeof *s->start));
         FM_TRY(fm_grow(&s->base, &s->base_cap, (size_t)s->object + 1, sizeof *s->base));
+        FM_TRY(fm_grow(&s->depth, &s->depth_cap, (size_t)s->object + 1, sizeof *s->depth));
         s->base[s->object] = 0;
+        s->depth[s->object] = 0;
         s->start[s->object++] = at;
         s->type = (git_object_t)(byte >> 4 & 7);
         s->size = byte & 15;
@@ -194,6 +199,26 @@ static uint32_t number_at(const fml_pack_scan *s, uint64_t at, uint32_t count)
     return count;
 }
 
+static fm_status too_long(void)
+{
+    return fm_fail(FM_ELIMIT, "the git pack of the other side has a chain of more than %u deltas",
+                   FML_PACK_MAX_CHAIN);
+}
+
+static fm_status take_depth(fml_pack_scan *s, uint32_t object, uint32_t base)
+{
+    if (s->depth[base] >= FML_PACK_MAX_CHAIN)
+        return too_long();
+    s->depth[object] = (uint16_t)(s->depth[base] + 1);
+    s->walk += s->depth[object];
+    if (s->walk > FML_PACK_CHAIN_SLACK + (uint64_t)FML_PACK_MEAN_CHAIN * s->object)
+        return fm_fail(FM_ELIMIT,
+                       "the git pack of the other side has chains of more than %u deltas on "
+                       "average; 'git repack -adf' there makes shorter ones",
+                       FML_PACK_MEAN_CHAIN);
+    return FM_OK;
+}
+
 static fm_status take_place(fml_pack_scan *s, uint8_t byte)
 {
     const uint64_t here = s->start[s->object - 1];
@@ -208,6 +233,7 @@ static fm_status take_place(fml_pack_scan *s, uint8_t byte)
     if (base == last)
         return bad(s, "its base is no object of the pack");
     s->base[last] = base + 1;
+    FM_TRY(take_depth(s, last, base));
     return begin_body(s);
 }
 
@@ -399,9 +425,7 @@ static fm_status measure(const chains *c, uint32_t object)
     if (at != c->s->objects)
         below += c->depth[at];
     if (below > FML_PACK_MAX_CHAIN + 1)
-        return fm_fail(FM_ELIMIT,
-                       "the git pack of the other side has a chain of more than %u deltas",
-                       FML_PACK_MAX_CHAIN);
+        return too_long();
     for (at = object; at != c->s->objects && c->depth[at] == 0; at = base_of(c, at))
         c->depth[at] = (uint16_t)below--;
     return FM_OK;

@@ -11,6 +11,11 @@
 #define FML_PACK_UNPACKED_TIMES 16u /* all objects may unpack to so much more than the pack */
 
 #define FML_PACK_MAX_CHAIN 4095u /* deltas on deltas; git makes no longer ones either */
+/* libgit2 walks a chain for each of its deltas, and again at each of its passes over the pack. All
+ * deltas' ways to the end of their chain, by places: so many steps an object, and SLACK. git's own
+ * chains have at most 250 deltas where it is asked for small packs. */
+#define FML_PACK_MEAN_CHAIN 128u
+#define FML_PACK_CHAIN_SLACK ((uint64_t)1 << 24)
 
 typedef struct fml_pack_scan fml_pack_scan;
 FM_CHECKED fm_status fml_pack_scan_new(fml_pack_scan **out, uint64_t max_bytes);

@@ -15,6 +15,7 @@ fm_status fml_reach_init(fml_reach *x, fm_repo *r, fms_gc *gc, int64_t reflog_ex
     x->gc = gc;
     x->reflog_expire = reflog_expire;
     FM_TRY(fm_map_new(&x->named));
+    FM_TRY(fm_map_new(&x->cut));
     return fm_map_new(&x->seen);
 }
 
@@ -26,6 +27,7 @@ void fml_reach_release(fml_reach *x)
     fm_free(x->todo);
     fm_map_free(x->seen);
     fm_map_free(x->named);
+    fm_map_free(x->cut);
     memset(x, 0, sizeof *x);
 }
 
@@ -188,6 +190,8 @@ static fm_status is_whole(void *ctx, const char *path, const git_oid *id, fm_spa
     (void)id;
     if (fml_pointer_of(&digest, &is_tensor, bytes))
         FM_TRY(fms_gc_whole(x->gc, &digest, &whole));
+    if (!whole)
+        FM_TRY(fml_promised(x->r, &digest, &whole));
     return whole ? FM_OK : fm_fail(FM_ENOTFOUND, "%s", path);
 }
 
@@ -212,29 +216,60 @@ static fm_status whole_version(fml_reach *x, const git_oid *id, fm_map *todo)
     return rc;
 }
 
-/* A gc that was killed may have taken the bytes of a condemned version, or of one that it comes
- * from, and left the commit. Such a one is gone, and its name is no reason to stop; one that is
- * whole comes back from the list. */
-static fm_status half_gone(fml_reach *x, const git_oid *id, bool *gone)
+typedef enum named_is { WHOLE, CUT, GONE } named_is;
+
+/* Neither is a reason to stop, as a name that nothing has is none:
+ * GONE: a gc that was killed may have taken the bytes of a condemned version, or of one that it
+ * comes from, and left the commit; one that is whole comes back from the list.
+ * CUT: a fetch that did not end brought it, and no ref has it; something of it lies nowhere. */
+static fm_status look_at_named(fml_reach *x, const git_oid *id, named_is *out)
 {
     fm_map *todo = NULL;
     fm_status rc = fm_map_new(&todo);
 
-    *gone = false;
+    *out = WHOLE;
     FM_THEN(rc, fm_map_put(todo, id->id, sizeof id->id, x, NULL));
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(todo); i++) {
         git_oid next;
         git_oid_fromraw(&next, fm_map_key_at(todo, i).data);
-        if (!fms_gc_git_condemned(x->gc, next.id) || fml_reach_has(x, &next))
+        if (fml_reach_has(x, &next))
             continue;
         rc = whole_version(x, &next, todo);
-        *gone = rc < 0 && rc != FM_ENOMEM && rc != FM_ECANCELLED;
+        if (rc == FM_ENOMEM || rc == FM_ECANCELLED)
+            break;
+        if (rc < 0 && fms_gc_git_condemned(x->gc, next.id))
+            *out = GONE;
+        else if (rc == FM_ENOTFOUND)
+            *out = CUT;
+        else if (rc < 0) /* the walk meets it, and says what is damaged */
+            break;
     }
     fm_map_free(todo);
-    if (!*gone)
+    if (rc == FM_ENOMEM || rc == FM_ECANCELLED)
         return rc;
     fm_error_clear();
     return FM_OK;
+}
+
+/* Keeps what is here of a version that is not whole: the rest may come. */
+static fm_status keep_cut(fml_reach *x, const git_oid *id)
+{
+    git_oid *todo = x->todo;
+    const size_t count = x->todo_count, cap = x->todo_cap;
+    const unsigned depth = x->depth;
+
+    x->todo = NULL;
+    x->todo_count = x->todo_cap = 0;
+    x->depth = 0;
+    fm_status rc = fml_reach_grace(x, id);
+    fm_error_clear();
+    fm_free(x->todo);
+    x->todo = todo;
+    x->todo_count = count;
+    x->todo_cap = cap;
+    x->depth = depth;
+    FM_THEN(rc, fm_map_put(x->cut, id->id, sizeof id->id, x, NULL));
+    return rc;
 }
 
 static fm_status take_name(void *ctx, const char *path, fm_span hex, const char *key)
@@ -243,16 +278,19 @@ static fm_status take_name(void *ctx, const char *path, fm_span hex, const char 
     git_oid id;
     size_t bytes;
     git_object_t type;
-    bool there, gone;
+    bool there;
+    named_is state;
 
     (void)path;
     (void)key;
     FM_TRY(fml_named_find(n->x->r, hex, &id, &there));
-    if (!there)
+    if (!there || fm_map_has(n->x->cut, id.id, sizeof id.id))
         return FM_OK;
     if (n->root != FML_ROOT_GRACE) {
-        FM_TRY(half_gone(n->x, &id, &gone));
-        if (gone)
+        FM_TRY(look_at_named(n->x, &id, &state));
+        if (state == CUT)
+            return keep_cut(n->x, &id);
+        if (state == GONE)
             return FM_OK;
     }
     if (git_odb_read_header(&bytes, &type, n->x->r->odb, &id) == 0 && type == GIT_OBJECT_COMMIT)

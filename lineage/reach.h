@@ -17,6 +17,7 @@ typedef struct fml_reach {
     fms_gc *gc;
     fm_map *seen;  /* git id -> root */
     fm_map *named; /* recipes, suites and their folders, read for what they name: git id -> root */
+    fm_map *cut;   /* named versions that are not whole here */
     char **root;  /* names; number k is root[k - 1] */
     size_t roots, root_cap;
     int64_t reflog_expire; /* entries from then or before do not count; the newest always does */

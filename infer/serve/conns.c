@@ -190,6 +190,12 @@ void fmi_conns_answered(fmi_conns *cs, struct MHD_Connection *conn)
     (void)pthread_mutex_unlock(&cs->lock);
 }
 
+const void *fmi_conns_client(struct MHD_Connection *conn)
+{
+    const fmi_conn *c = of(conn);
+    return c ? c->client : NULL;
+}
+
 /* ==== ending connections ==== */
 
 static void end(fmi_conns *cs, fmi_conn *c)

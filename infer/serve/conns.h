@@ -41,6 +41,8 @@ bool fmi_conns_head(fmi_conns *cs, struct MHD_Connection *conn);
 void fmi_conns_body(fmi_conns *cs, struct MHD_Connection *conn, size_t bytes);
 void fmi_conns_asked(fmi_conns *cs, struct MHD_Connection *conn); /* the request is whole */
 void fmi_conns_answered(fmi_conns *cs, struct MHD_Connection *conn);
+/* Whose connection it is: equal for equal addresses, to be compared while it is open. */
+const void *fmi_conns_client(struct MHD_Connection *conn);
 
 /* Ends overdue connections and, where seven of eight places are taken, those that wait for their
  * clients. The engine's thread calls it again and again. */

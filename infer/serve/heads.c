@@ -40,18 +40,27 @@ bool fmi_origin_fits(struct MHD_Connection *conn)
     return (host && strcasecmp(origin, host) == 0) || fmi_host_local(origin, NULL);
 }
 
+typedef struct framing {
+    unsigned hosts, lengths;
+    bool coded; /* in another way than by chunks: the body's end is unknown */
+} framing;
+
 static enum MHD_Result count(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
 {
+    framing *f = cls;
     (void)kind;
-    (void)value;
-    if (strcasecmp(key, "Content-Length") == 0 || strcasecmp(key, "Transfer-Encoding") == 0)
-        ++*(unsigned *)cls;
+    f->hosts += strcasecmp(key, "Host") == 0;
+    f->lengths += strcasecmp(key, "Content-Length") == 0;
+    if (strcasecmp(key, "Transfer-Encoding") == 0) {
+        f->lengths++;
+        f->coded = f->coded || !value || strcasecmp(value, "chunked") != 0;
+    }
     return MHD_YES;
 }
 
 bool fmi_framing_fits(struct MHD_Connection *conn)
 {
-    unsigned lengths = 0;
-    (void)MHD_get_connection_values(conn, MHD_HEADER_KIND, count, &lengths);
-    return lengths < 2;
+    framing f = {0};
+    (void)MHD_get_connection_values(conn, MHD_HEADER_KIND, count, &f);
+    return f.hosts < 2 && f.lengths < 2 && !f.coded;
 }

@@ -24,6 +24,7 @@ typedef struct fmi_job fmi_job;
 typedef struct fmi_site_load {
     const fm_server_site *site;
     atomic_uint running; /* threads that answer */
+    fm_site_call *first; /* those that hold a place; the server's site_lock guards it */
 } fmi_site_load;
 
 /* ---- metrics.c ---- */
@@ -310,6 +311,7 @@ struct fm_server {
     uint64_t opened; /* loads that succeeded */
     struct fmi_prepare *prepare;
     fmi_site_load site[FMI_SITES_MAX]; /* those without one follow the others */
+    pthread_mutex_t site_lock;         /* taken before a job's */
     atomic_bool sites_end;
 
     atomic_bool stop;      /* the server is to end */

@@ -46,7 +46,8 @@ static fm_status check(const fm_server_opts *o)
 static fm_status make_locks(fm_server *s)
 {
     pthread_condattr_t attr;
-    bool ok = pthread_mutex_init(&s->lock, NULL) == 0 && pthread_condattr_init(&attr) == 0;
+    bool ok = pthread_mutex_init(&s->lock, NULL) == 0 &&
+              pthread_mutex_init(&s->site_lock, NULL) == 0 && pthread_condattr_init(&attr) == 0;
     if (ok) {
         ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
              pthread_cond_init(&s->wake, &attr) == 0 && pthread_cond_init(&s->load, NULL) == 0;
@@ -272,6 +273,7 @@ void fm_server_free(fm_server *s)
     (void)pthread_cond_destroy(&s->wake);
     (void)pthread_cond_destroy(&s->load);
     (void)pthread_mutex_destroy(&s->lock);
+    (void)pthread_mutex_destroy(&s->site_lock);
     fm_free(s->host);
     fm_free(s);
 }

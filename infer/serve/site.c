@@ -3,9 +3,12 @@
  * times a second while it waits. */
 #include "infer/serve/site.h"
 
+#include <linux/tcp.h> /* the C library's tcp_info is an older one */
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "infer/serve/internal.h"
@@ -32,6 +35,9 @@ struct fm_site_call {
     size_t asked_count, asked_cap;
     bool is_head;
 
+    const void *client;       /* of its connection */
+    fm_site_call *next, **at; /* site_lock: among those that hold a place; at NULL: it holds none */
+
     /* job->lock */
     pthread_cond_t wake; /* the callback's thread waits for it */
     fm_ring in, out;
@@ -40,6 +46,12 @@ struct fm_site_call {
     uint64_t dropped;  /* bytes of it */
     bool begun, ended; /* the answer; ended: the callback has returned */
     bool failed;       /* the answer is not whole */
+    bool left;         /* the connection is over, or has another request */
+    bool cut;          /* its socket was shut down here */
+    double late;       /* seconds that the client is behind FM_SITE_BYTES_A_SECOND */
+    double since;      /* that the callback waits for it; 0: it does not wait */
+    uint64_t passed;   /* bytes of the body and of the answer, through the queues */
+    uint64_t seen;     /* of traffic(), when `late` was reckoned */
     unsigned status;
     uint64_t bytes, written;
     pair set[MAX_HEADERS];
@@ -118,24 +130,66 @@ const char *fm_site_argument(const fm_site_call *c, const char *name)
 
 /* ==== the callback's thread ==== */
 
+/* Lock held. Grows with every byte that the client acknowledges or sends. The queues alone would
+ * not do: the kernel takes megabytes at once of an answer that leaves slowly. */
+static uint64_t traffic(const fm_site_call *c)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof info;
+    if (!c->left && c->job->fd >= 0)
+        (void)getsockopt(c->job->fd, IPPROTO_TCP, TCP_INFO, &info, &len);
+    return c->passed + info.tcpi_bytes_acked + info.tcpi_bytes_received;
+}
+
+/* Lock held. How many seconds the client is behind. */
+static double behind(fm_site_call *c)
+{
+    const uint64_t all = traffic(c);
+    if (c->since > 0) {
+        const double now = fm_now_s();
+        c->late += now - c->since;
+        c->since = now;
+    }
+    if (all > c->seen)
+        c->late = FM_MAX(c->late - (double)(all - c->seen) / FM_SITE_BYTES_A_SECOND, 0);
+    c->seen = all;
+    return c->late;
+}
+
+/* Lock held. libmicrohttpd closes the connection then; the descriptor is its own until `left`. */
+static void cut(fm_site_call *c)
+{
+    if (!c->left && !c->cut && c->job->fd >= 0)
+        (void)shutdown(c->job->fd, SHUT_RDWR);
+    c->cut = true;
+    (void)pthread_cond_signal(&c->wake);
+}
+
 /* Lock held. What ends a callback that waits for its client. */
-static fm_status go_on(const fm_site_call *c)
+static fm_status go_on(fm_site_call *c)
 {
     if (c->job->gone)
         return fm_fail(FM_EIO, "the client has left");
     if (atomic_load(&c->job->server->sites_end))
         return fm_fail(FM_ECANCELLED, "the server ends");
-    return FM_OK;
+    if (behind(c) > FM_SITE_STALL_S)
+        cut(c);
+    return c->cut ? fm_fail(FM_EIO, "the client moves fewer than %.0f bytes a second",
+                            FM_SITE_BYTES_A_SECOND)
+                  : FM_OK;
 }
 
-static void wait_a_little(fm_site_call *c)
+static void wait_for_client(fm_site_call *c)
 {
     struct timespec until;
+    c->since = fm_now_s();
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += (long)(LOOK_S * 1e9);
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
     (void)pthread_cond_timedwait(&c->wake, &c->job->lock, &until);
+    (void)behind(c);
+    c->since = 0;
 }
 
 /* As much as there is, at least a byte before the end. */
@@ -150,7 +204,7 @@ static fm_status read_locked(fm_site_call *c, void *dst, size_t cap, size_t *got
             fmi_job_resume_locked(c->job);
         if (*got || c->in_ended)
             return FM_OK;
-        wait_a_little(c);
+        wait_for_client(c);
     }
 }
 
@@ -208,7 +262,7 @@ static fm_status write_locked(fm_site_call *c, const uint8_t *data, size_t len)
         if (put)
             fmi_job_resume_locked(c->job);
         else
-            wait_a_little(c);
+            wait_for_client(c);
     }
     return FM_OK;
 }
@@ -248,6 +302,83 @@ static void end(fm_site_call *c, fm_status rc)
     fmi_job_resume_locked(c->job);
 }
 
+/* Lock held. Waits until the answer has left: until then the request has its place. */
+static void see_off(fm_site_call *c)
+{
+    while (!c->left && c->out.len > 0 && go_on(c) == FM_OK)
+        wait_for_client(c);
+}
+
+/* ==== places ==== */
+
+/* Lock of the sites held. */
+static void give_place(fm_site_call *c)
+{
+    if (!c->at)
+        return;
+    *c->at = c->next;
+    if (c->next)
+        c->next->at = c->at;
+    c->at = NULL;
+}
+
+static void take_place(fmi_site_load *load, fm_site_call *c)
+{
+    c->next = load->first;
+    c->at = &load->first;
+    if (c->next)
+        c->next->at = &c->next;
+    load->first = c;
+}
+
+/* Lock of the sites held. Takes the place of the slowest client; of this one alone: its own. */
+static bool push_out(fmi_site_load *load, const void *client)
+{
+    fm_site_call *slowest = NULL;
+    double most = FM_SITE_SLOW_S;
+    for (fm_site_call *c = load->first; c; c = c->next) {
+        (void)pthread_mutex_lock(&c->job->lock);
+        const double late = behind(c);
+        (void)pthread_mutex_unlock(&c->job->lock);
+        if (late > most && (!client || c->client == client)) {
+            most = late;
+            slowest = c;
+        }
+    }
+    if (!slowest)
+        return false;
+    (void)pthread_mutex_lock(&slowest->job->lock);
+    cut(slowest);
+    (void)pthread_mutex_unlock(&slowest->job->lock);
+    give_place(slowest);
+    return true;
+}
+
+static bool find_place(fmi_job *j)
+{
+    fmi_site_load *load = j->site;
+    const uint32_t places = load->site->most ? load->site->most : FM_SITE_REQUESTS;
+    uint32_t taken = 0, own = 0;
+    (void)pthread_mutex_lock(&j->server->site_lock);
+    for (const fm_site_call *c = load->first; c; c = c->next) {
+        taken++;
+        own += c->client == j->call->client;
+    }
+    const bool greedy = own >= places - places / 4;
+    const bool ok = (taken < places && !greedy) || push_out(load, greedy ? j->call->client : NULL);
+    if (ok)
+        take_place(load, j->call);
+    (void)pthread_mutex_unlock(&j->server->site_lock);
+    return ok;
+}
+
+static void leave_place(fmi_job *j)
+{
+    (void)pthread_mutex_lock(&j->server->site_lock);
+    give_place(j->call);
+    (void)pthread_mutex_unlock(&j->server->site_lock);
+}
+
 static void *answer(void *arg)
 {
     fmi_job *j = arg;
@@ -257,7 +388,9 @@ static void *answer(void *arg)
     const fm_status rc = c->site->answer(c->site->ctx, c);
     (void)pthread_mutex_lock(&j->lock);
     end(c, rc);
+    see_off(c);
     (void)pthread_mutex_unlock(&j->lock);
+    leave_place(j);
     fmi_job_unref(j);
     atomic_fetch_sub(&load->running, 1); /* the server may be freed from here on */
     return NULL;
@@ -312,7 +445,7 @@ static bool spawn(fmi_job *j)
     return ok;
 }
 
-static bool begin(fmi_job *j, const char *url, const char *method)
+static bool make_call(fmi_job *j, const char *url, const char *method)
 {
     fm_site_call *c = fm_calloc(1, sizeof *c);
     if (!c)
@@ -324,20 +457,23 @@ static bool begin(fmi_job *j, const char *url, const char *method)
     c->in.max = c->out.max = FM_SITE_QUEUE_BYTES;
     c->job = j;
     c->site = j->site->site;
+    c->client = fmi_conns_client(j->conn);
     j->call = c; /* the job frees it */
-    if (copy_request(c, url, method) == FM_OK && spawn(j))
-        return true;
-    j->call = NULL;
-    fmi_site_free(c);
-    return false;
+    return copy_request(c, url, method) == FM_OK;
 }
 
 bool fmi_site_begin(fmi_job *j, const char *url, const char *method)
 {
-    const uint32_t most = j->site->site->most ? j->site->site->most : FM_SITE_REQUESTS;
-    const bool full = atomic_fetch_add(&j->site->running, 1) >= most;
-    if (!full && !atomic_load(&j->server->sites_end) && begin(j, url, method))
-        return true;
+    bool full = false;
+    atomic_fetch_add(&j->site->running, 1);
+    if (!atomic_load(&j->server->sites_end) && make_call(j, url, method)) {
+        full = !find_place(j);
+        if (!full && spawn(j))
+            return true;
+        leave_place(j);
+    }
+    fmi_site_free(j->call);
+    j->call = NULL;
     atomic_fetch_sub(&j->site->running, 1);
     fmi_job_fail(j, 503, full ? "queue_full" : "out_of_memory", NULL,
                  full ? "too many requests are being answered; try again"
@@ -355,6 +491,7 @@ bool fmi_site_body(fmi_job *j, const char *data, size_t *len)
         c->dropped += put;
     else
         rc = fm_ring_put(&c->in, data, *len, &put);
+    c->passed += put;
     if (put)
         (void)pthread_cond_signal(&c->wake);
     const bool too_much = c->dropped > DISCARD_BYTES && !j->server->opts.api_key;
@@ -374,6 +511,7 @@ static ssize_t read_answer(void *cls, uint64_t pos, char *dst, size_t max)
     (void)pos;
     (void)pthread_mutex_lock(&j->lock);
     ssize_t n = (ssize_t)fm_ring_take(&c->out, dst, max);
+    c->passed += (size_t)n;
     if (n > 0 && c->out.len <= FM_SITE_QUEUE_BYTES / 2)
         (void)pthread_cond_signal(&c->wake);
     if (n == 0 && c->ended) {
@@ -432,6 +570,7 @@ fmi_site_next fmi_site_asked(fmi_job *j, unsigned *status, struct MHD_Response *
 
 void fmi_site_left(fmi_job *j)
 {
+    j->call->left = true;
     (void)pthread_cond_signal(&j->call->wake);
 }
 

@@ -15,6 +15,13 @@ FM_BEGIN_DECLS
 
 #define FM_SITE_QUEUE_BYTES ((size_t)1 << 20)
 #define FM_SITE_REQUESTS 16u /* that a site answers at the same time, where it says nothing */
+/* A request holds its place until its answer has left. While the callback waits for a client that
+ * moves fewer bytes a second, the client falls behind; after SLOW seconds it may lose its place to
+ * another request, after STALL its connection is cut. A client (an address) has at most three
+ * quarters of a site's places. */
+#define FM_SITE_BYTES_A_SECOND 4096.0
+#define FM_SITE_SLOW_S 5.0
+#define FM_SITE_STALL_S 60.0
 
 typedef struct fm_site_call fm_site_call; /* one request and its answer */
 

@@ -54,13 +54,14 @@ fm_status fmr_bucket_workers(fmr_bucket *b)
     return FM_OK;
 }
 
-void fmr_bucket_count(fmr_bucket *b)
+static void traffic(fmr_far *f, uint64_t *in, uint64_t *out)
 {
-    b->far.in = b->door->in;
-    b->far.out = b->door->out;
+    const fmr_bucket *b = fmr_bucket_of(f);
+    *in = b->door->in;
+    *out = b->door->out;
     for (unsigned i = 0; i < b->door->workers; i++) {
-        b->far.in += b->worker[i] ? b->worker[i]->in : 0;
-        b->far.out += b->worker[i] ? b->worker[i]->out : 0;
+        *in += b->worker[i] ? b->worker[i]->in : 0;
+        *out += b->worker[i] ? b->worker[i]->out : 0;
     }
 }
 
@@ -99,8 +100,8 @@ static void close_bucket(fmr_far *f)
 }
 
 static const fmr_far_ops bucket_ops = {
-    refs, fmr_bucket_git_get, fmr_bucket_info,    fmr_bucket_get,  fmr_bucket_has,
-    cut,  fmr_bucket_put,     fmr_bucket_git_put, fmr_bucket_move, close_bucket};
+    refs,           fmr_bucket_git_get, fmr_bucket_info, fmr_bucket_get, fmr_bucket_has, cut,
+    fmr_bucket_put, fmr_bucket_git_put, fmr_bucket_move, traffic,        close_bucket};
 
 /* Takes the door over. may_make: a push makes the manifest. */
 static fm_status open_bucket(fmr_far **out, fmr_door *door, fmr_service service, bool may_make)
@@ -134,7 +135,6 @@ static fm_status open_bucket(fmr_far **out, fmr_door *door, fmr_service service,
         fm_error_restore(&text);
         return rc;
     }
-    fmr_bucket_count(b);
     *out = &b->far;
     return FM_OK;
 }

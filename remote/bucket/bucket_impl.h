@@ -44,7 +44,6 @@ void fmr_git_name(char out[FMR_OBJECT_MAX], const fm_digest *d);
 /* Reads the manifest anew; the heads are read again after it. */
 FM_CHECKED fm_status fmr_bucket_load(fmr_bucket *b);
 FM_CHECKED fm_status fmr_bucket_workers(fmr_bucket *b);
-void fmr_bucket_count(fmr_bucket *b); /* the doors' bytes go to far.in and far.out */
 
 /* ---- read.c ---- */
 FM_CHECKED fm_status fmr_bucket_heads(fmr_bucket *b); /* reads the heads, once */

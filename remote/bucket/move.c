@@ -228,7 +228,6 @@ fm_status fmr_bucket_move(fmr_far *f, fm_ref_wish *wish, size_t count)
         if (!changed && (!granted || b->fresh.packs + b->fresh.gits == 0))
             return FM_OK;
         FM_TRY(swap(b, &done));
-        fmr_bucket_count(b);
         if (done)
             return FM_OK;
         FM_TRY(pause_a_little(tried));

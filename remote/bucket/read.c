@@ -41,7 +41,6 @@ static fm_status give_git(fmr_bucket *b, const struct fmr_bucket_git *g, fm_byte
     FM_THEN(rc, fn(ctx, pack.data, pack.len));
     FM_THEN(rc, fn(ctx, NULL, 0));
     fm_buf_release(&pack);
-    fmr_bucket_count(b);
     return rc;
 }
 
@@ -176,7 +175,6 @@ fm_status fmr_bucket_heads(fmr_bucket *b)
     for (unsigned i = 0; i < SLOTS; i++)
         fm_buf_release(&j.text[i]);
     b->has_heads = rc == FM_OK;
-    fmr_bucket_count(b);
     return rc;
 }
 
@@ -331,7 +329,6 @@ static fm_status give_piece(reading *r, const piece *p)
 static fm_status take_piece(reading *r, unsigned slot)
 {
     FM_TRY(fmr_crew_wait(r->crew, slot));
-    fmr_bucket_count(r->b);
     return give_piece(r, &r->piece[slot]);
 }
 
@@ -364,6 +361,5 @@ fm_status fmr_bucket_get(fmr_far *f, const fmr_ask_record *ask, size_t count, co
     fm_free((void *)r.place);
     for (unsigned i = 0; i < SLOTS; i++)
         fm_buf_release(&r.piece[i].data);
-    fmr_bucket_count(b);
     return rc;
 }

@@ -209,7 +209,6 @@ static fm_status part_is_full(sending *s)
     s->part_of[s->slot] = s->part - 1;
     fmr_crew_give(s->crew, s->slot);
     s->slot = (s->slot + 1) % s->slots;
-    fmr_bucket_count(s->b);
     return fmr_crew_wait(s->crew, s->slot);
 }
 
@@ -272,7 +271,6 @@ static fm_status send_pack(packing *p)
     for (unsigned i = 0; i < s.slots; i++)
         fm_free(s.data[i]);
     fmr_upload_release(&s.up);
-    fmr_bucket_count(b);
     return rc;
 }
 
@@ -342,7 +340,6 @@ fm_status fmr_bucket_put(fmr_far *f, const fmr_load *load)
         FM_THEN(rc, put_pack(&p));
     }
     fm_buf_release(&p.heads);
-    fmr_bucket_count(b);
     return rc;
 }
 
@@ -378,6 +375,5 @@ fm_status fmr_bucket_git_put(fmr_far *f, fm_repo *from, const fm_exchange_ask *a
     if (rc == FM_OK && objects > 0)
         rc = put_git_pack(b, &pack, ask);
     fm_buf_release(&pack);
-    fmr_bucket_count(b);
     return rc;
 }

@@ -12,9 +12,10 @@
 #include "store/base/os/clock.h"
 
 #define READERS_KEPT 4u
+#define READER_AGE_S 10.0 /* an older one is opened anew: it may map packs that gc has deleted */
 #define BUSY_WITHIN_S 30.0 /* for the session's last request, which may still be under way */
 #define SPARED_S 5.0 /* a session without a request for so long may give its place to another */
-#define LOOK_S 5     /* how often idle sessions are looked for */
+#define LOOK_S 5     /* how often idle sessions and old readers are looked for */
 
 typedef struct session {
     char name[33]; /* of 128 random bits */
@@ -24,13 +25,18 @@ typedef struct session {
     double used; /* when its last request ended */
 } session;
 
+typedef struct reader {
+    fm_repo *repo; /* NULL: none */
+    double opened;
+} reader;
+
 struct fm_remote_web {
     char *dir;
     bool write;
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t change;
     bool ends;
-    fm_repo *reader[READERS_KEPT];
+    reader reader[READERS_KEPT];
     size_t readers;
     session *session[FM_REMOTE_SESSIONS];
     pthread_t sweeper;
@@ -186,49 +192,75 @@ static void give_session(fm_remote_web *w, session *s, bool ends)
         close_session(s);
 }
 
-/* Closes sessions that are idle for too long. */
+/* ==== readers ==== */
+
+static bool is_old(const reader *r)
+{
+    return fm_now_s() - r->opened > READER_AGE_S;
+}
+
+/* Lock held. */
+static reader old_reader(fm_remote_web *w)
+{
+    for (size_t i = 0; i < w->readers; i++)
+        if (is_old(&w->reader[i])) {
+            const reader r = w->reader[i];
+            w->reader[i] = w->reader[--w->readers];
+            return r;
+        }
+    return (reader){NULL, 0};
+}
+
+static fm_status take_reader(fm_remote_web *w, reader *out)
+{
+    *out = (reader){NULL, 0};
+    (void)pthread_mutex_lock(&w->lock);
+    for (size_t i = 0; i < w->readers && !out->repo; i++)
+        if (!is_old(&w->reader[i])) {
+            *out = w->reader[i];
+            w->reader[i] = w->reader[--w->readers];
+        }
+    (void)pthread_mutex_unlock(&w->lock);
+    if (out->repo)
+        return FM_OK;
+    out->opened = fm_now_s();
+    return fm_repo_open(&out->repo, w->dir);
+}
+
+/* Its lease ends here, or what it named would be kept for as long as the server runs. */
+static void give_reader(fm_remote_web *w, reader r)
+{
+    fm_store_lease_end(fm_repo_store(r.repo));
+    (void)pthread_mutex_lock(&w->lock);
+    const bool keep = w->readers < READERS_KEPT && !is_old(&r);
+    if (keep)
+        w->reader[w->readers++] = r;
+    (void)pthread_mutex_unlock(&w->lock);
+    if (!keep)
+        fm_repo_close(r.repo);
+}
+
+/* Closes sessions that are idle for too long, and readers that are old. */
 static void *sweep(void *arg)
 {
     fm_remote_web *w = arg;
     (void)pthread_mutex_lock(&w->lock);
     while (!w->ends) {
         session **at = idle_place(w, fm_now_s() - FM_REMOTE_IDLE_S), *gone = at ? *at : NULL;
-        if (!at) {
+        const reader old = old_reader(w);
+        if (!gone && !old.repo) {
             wait_for_change(w, LOOK_S);
             continue;
         }
-        *at = NULL;
+        if (at)
+            *at = NULL;
         (void)pthread_mutex_unlock(&w->lock);
         close_session(gone);
+        fm_repo_close(old.repo);
         (void)pthread_mutex_lock(&w->lock);
     }
     (void)pthread_mutex_unlock(&w->lock);
     return NULL;
-}
-
-/* ==== readers ==== */
-
-static fm_status take_reader(fm_remote_web *w, fm_repo **out)
-{
-    *out = NULL;
-    (void)pthread_mutex_lock(&w->lock);
-    if (w->readers)
-        *out = w->reader[--w->readers];
-    (void)pthread_mutex_unlock(&w->lock);
-    return *out ? FM_OK : fm_repo_open(out, w->dir);
-}
-
-/* Its lease ends here, or what it named would be kept for as long as the server runs. */
-static void give_reader(fm_remote_web *w, fm_repo *r)
-{
-    fm_store_lease_end(fm_repo_store(r));
-    (void)pthread_mutex_lock(&w->lock);
-    const bool keep = w->readers < READERS_KEPT;
-    if (keep)
-        w->reader[w->readers++] = r;
-    (void)pthread_mutex_unlock(&w->lock);
-    if (!keep)
-        fm_repo_close(r);
 }
 
 /* ==== a request ==== */
@@ -303,10 +335,10 @@ static fm_status tell(request *q, fm_status why)
 static fm_status answer_reader(fm_remote_web *w, request *q)
 {
     fmr_peer *p = NULL;
-    fm_repo *r;
+    reader r;
     bool good;
     FM_TRY(take_reader(w, &r));
-    fm_status rc = fmr_peer_new(&p, r, FMR_READ);
+    fm_status rc = fmr_peer_new(&p, r.repo, FMR_READ);
     FM_THEN(rc, answer_by(p, q, &good));
     fmr_peer_free(p);
     give_reader(w, r);
@@ -379,7 +411,7 @@ fm_status fm_remote_web_new(fm_remote_web **out, const char *dir, bool write)
     w->dir = fm_strdup(dir);
     if (!w->dir)
         rc = FM_ENOMEM;
-    if (rc == FM_OK && write) {
+    if (rc == FM_OK) {
         w->has_sweeper = pthread_create(&w->sweeper, NULL, sweep, w) == 0;
         if (!w->has_sweeper)
             rc = fm_fail(FM_ENOMEM, "a remote's server: no thread");
@@ -405,7 +437,7 @@ void fm_remote_web_free(fm_remote_web *w)
     for (size_t i = 0; i < FM_REMOTE_SESSIONS; i++)
         close_session(w->session[i]);
     while (w->readers)
-        fm_repo_close(w->reader[--w->readers]);
+        fm_repo_close(w->reader[--w->readers].repo);
     (void)pthread_cond_destroy(&w->change);
     (void)pthread_mutex_destroy(&w->lock);
     fm_free(w->dir);

@@ -249,8 +249,7 @@ static void close_fetch(fetch *x)
     fm_intake_close(x->intake);
     fmr_list_release(&x->list);
     fm_free(x->order);
-    x->out->wire_in = x->m->far->in;
-    x->out->wire_out = x->m->far->out;
+    x->m->far->ops->traffic(x->m->far, &x->out->wire_in, &x->out->wire_out);
 }
 
 fm_status fm_remote_bring(fm_remote *m, fm_repo *r, const fm_digest *id, size_t count,

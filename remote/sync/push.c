@@ -139,7 +139,6 @@ fm_status fm_remote_push(fm_remote *m, fm_repo *r, fm_push *p, fm_travel *out)
     fmr_list_release(&x.list);
     fm_free(x.want);
     fm_free(x.have);
-    out->wire_in = m->far->in;
-    out->wire_out = m->far->out;
+    m->far->ops->traffic(m->far, &out->wire_in, &out->wire_out);
     return rc;
 }

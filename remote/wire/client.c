@@ -56,8 +56,6 @@ static fm_status take_end(client *c, fm_cursor *fields)
     fm_span p;
     FM_TRY(fmr_expect(&c->wire, FMR_END, &p));
     fm_cursor_init(fields, p);
-    c->far.in = c->wire.bytes_in;
-    c->far.out = c->wire.bytes_out;
     return FM_OK;
 }
 
@@ -95,8 +93,6 @@ static fm_status need(answers *a)
 static fm_status need_end(answers *a)
 {
     FM_TRY(next(a));
-    a->c->far.in = a->c->wire.bytes_in;
-    a->c->far.out = a->c->wire.bytes_out;
     return a->ended ? FM_OK : fm_fail(FM_ECORRUPT, "%s: the answer has too many items", a->c->peer);
 }
 
@@ -172,7 +168,6 @@ static fm_status git_get(fmr_far *f, const fm_exchange_ask *what, fm_bytes_fn fn
         if (type != FMR_DATA)
             return fm_fail(FM_ECORRUPT, "%s: a frame '%c' came within a pack", c->peer, (char)type);
         FM_TRY(fn(ctx, p.data, p.len));
-        c->far.in = c->wire.bytes_in;
     }
     return FM_OK;
 }
@@ -220,7 +215,6 @@ static fm_status get_one(client *c, size_t i, const fmr_sink *to, fmr_frame *typ
     FM_TRY(to->begin(to->ctx, i, there));
     for (;;) {
         FM_TRY(fmr_receive(&c->wire, false, type, p));
-        c->far.in = c->wire.bytes_in;
         if (*type != FMR_DATA)
             break;
         if (!there)
@@ -314,7 +308,6 @@ static fm_status send_piece(void *ctx, const void *data, size_t len)
 {
     const sender *s = ctx;
     FM_TRY(fmr_send_data(&s->c->wire, data, len));
-    s->c->far.out = s->c->wire.bytes_out;
     return s->load->sent ? s->load->sent(s->load->ctx, data, len) : FM_OK;
 }
 
@@ -379,6 +372,12 @@ static fm_status move(fmr_far *f, fm_ref_wish *wish, size_t count)
     return need_end(&a);
 }
 
+static void traffic(fmr_far *f, uint64_t *in, uint64_t *out)
+{
+    *in = of(f)->wire.bytes_in;
+    *out = of(f)->wire.bytes_out;
+}
+
 static void close_client(fmr_far *f)
 {
     client *c = of(f);
@@ -390,8 +389,8 @@ static void close_client(fmr_far *f)
     fm_free(c);
 }
 
-static const fmr_far_ops client_ops = {refs, git_get, info,    get,  has,
-                                       cut,  put,     git_put, move, close_client};
+static const fmr_far_ops client_ops = {refs, git_get, info, get,     has,         cut,
+                                       put,  git_put, move, traffic, close_client};
 
 fm_status fmr_client_new(fmr_far **out, const fmr_stream *stream, void (*close)(void *ctx),
                          const char *peer, fmr_service service)

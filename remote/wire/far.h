@@ -45,12 +45,12 @@ typedef struct fmr_far_ops {
     FM_CHECKED fm_status (*put)(fmr_far *f, const fmr_load *load);
     FM_CHECKED fm_status (*git_put)(fmr_far *f, fm_repo *from, const fm_exchange_ask *ask);
     FM_CHECKED fm_status (*move)(fmr_far *f, fm_ref_wish *wish, size_t count);
+    void (*traffic)(fmr_far *f, uint64_t *in, uint64_t *out); /* bytes on the wire so far */
     void (*close)(fmr_far *f);
 } fmr_far_ops;
 
 struct fmr_far {
     const fmr_far_ops *ops;
-    uint64_t in, out; /* bytes on the wire so far */
     /* What its refs reach may be missing there (a bucket, a clone of the lineage alone), so a push
      * asks about all that its versions name. */
     bool unkept;

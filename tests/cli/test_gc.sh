@@ -111,6 +111,30 @@ want 0 fsck --repair ../repo
 want 0 fsck
 git -C .fmstore/lineage.git -c safe.directory='*' fsck --no-dangling >/dev/null 2>"$tmp/err" || die "$(cat "$tmp/err")"
 
+say "a version that a suite names and that came without its tensors stops no gc"
+cd "$tmp"
+rm -rf names && mkdir names && cd names
+want 0 init .
+want 0 import "$atlas/base" --as names --no-gate
+child=$(git -C ../repo/.fmstore/lineage.git -c safe.directory='*' rev-parse refs/heads/child)
+sed "1i # compared with $child" "$atlas/suites/facts.yaml" >facts.yaml
+want 0 suite add names facts.yaml
+want 0 gc --prune=now
+git -C .fmstore/lineage.git -c safe.directory='*' fetch -q "$tmp/repo/.fmstore/lineage.git" refs/heads/child # as a fetch that was killed
+rm -f .fmstore/lineage.git/FETCH_HEAD
+want 0 gc --prune=now
+want 0 gc --prune=now
+git -C .fmstore/lineage.git cat-file -e "$child^{tree}" || die "gc took what had arrived"
+want 1 fsck
+grep -q "^damaged: ${child:0:10}" "$tmp/out" || die "$(cat "$tmp/out")"
+want 0 fsck --repair ../repo
+want 0 gc --prune=now
+want 0 branch whole "$child"
+want 0 fsck
+want 0 branch -d whole
+rm "$(find .fmstore/packs -name '*.pack' -newer facts.yaml | sed -n 1p)" # what was whole and is lost does stop it
+want 128 gc --prune=now
+
 say "a share of the bytes at a time"
 cd "$tmp/repo"
 want 0 fsck --verify-oldest 10

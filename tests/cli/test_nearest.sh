@@ -38,3 +38,20 @@ sed -n 's/.* in, \([0-9.]*\) kB stored.*/\1/p' "$tmp/out" >"$tmp/child"
 python3 -c 'import sys; s, c = (float(open(f).read()) for f in sys.argv[1:]); sys.exit(c > 0.6 * s)' \
     "$tmp/sibling" "$tmp/child" || die "a sibling takes $(cat "$tmp/sibling") kB, the child $(cat "$tmp/child")"
 want 0 fsck
+
+say "a branch that cannot be read stops no import, and is named"
+git_here() { git -C .fmstore/lineage.git -c safe.directory='*' -c user.name=t -c user.email=t@t "$@"; }
+blob=$(printf 'fmstore tensor 2\nid sha512:00\n' | git_here hash-object -w --stdin)
+tree=$(printf '100644 blob %s\tx.weight\n' "$blob" | git_here mktree)
+tree=$(printf '040000 tree %s\ttensors\n' "$tree" | git_here mktree)
+git_here update-ref refs/heads/newer "$(git_here commit-tree -m x "$tree")"
+want 0 import ../100.safetensors --as beside
+grep -q 'note: .* not coded against refs/heads/newer: version .* a pointer of a newer fmstore' "$tmp/err" ||
+    die "$(cat "$tmp/err")"
+echo 1234567890123456789012345678901234567890 >.fmstore/lineage.git/refs/heads/gone
+want 0 import ../101.safetensors --as beside2
+grep -q "note: .* not coded against any branch: ref 'refs/heads/gone' cannot be read" "$tmp/err" ||
+    die "$(cat "$tmp/err")"
+rm .fmstore/lineage.git/refs/heads/gone
+git_here update-ref -d refs/heads/newer
+want 0 fsck

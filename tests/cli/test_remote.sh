@@ -129,6 +129,26 @@ want 0 -C f fsck --repair origin
 want 0 -C f fsck
 same a f four
 
+say "what a repair was killed over is removed by gc, and not while it lives"
+staged() { find f/.fmstore/tmp -mindepth 1 -maxdepth 1 -type d | wc -l; }
+for _ in $(seq 200); do # a repair is caught while it has its clone
+    "$fm" -C f fsck --repair origin >/dev/null 2>&1 &
+    pid=$!
+    until [ "$(staged)" -gt 0 ] || ! kill -0 $pid 2>/dev/null; do :; done
+    if kill -STOP $pid 2>/dev/null && [ "$(staged)" -gt 0 ]; then break; fi
+    kill -CONT $pid 2>/dev/null || true
+    wait $pid || true
+    pid=0
+done
+[ $pid != 0 ] || die "no repair was caught"
+want 0 -C f gc
+[ "$(staged)" = 1 ] || die "gc took the folder of a repair that lives"
+kill -9 $pid
+{ wait $pid; } 2>/dev/null || true
+[ "$(staged)" = 1 ] || die "the kill left nothing"
+want 0 -C f gc
+[ "$(staged)" = 0 ] || die "gc leaves $(ls f/.fmstore/tmp)"
+
 say "a branch at the remote becomes a folder of branches; what cannot be taken is told, and the rest goes on"
 want 0 -C a push "$tmp/hub" four:move
 want 0 -C f fetch

@@ -9,7 +9,7 @@ command -v curl >/dev/null || { echo "skip: no curl"; exit 77; }
 cd "$tmp"
 export FMSTORE_TOKEN=open-sesame GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 echo open-sesame >key
-server=0 port=0
+server=0 port=0 waited=0
 trap '[ "$server" = 0 ] || kill -9 "$server" 2>/dev/null || true; rm -rf "$tmp"' EXIT
 
 # serve REPO [OPTION...]: starts the server; url and port are where it is. A second start takes the same port.
@@ -166,6 +166,45 @@ whole=$(digest big)
 [ "$(digest a)" = "$whole" ] || die "what was pushed differs"
 rss=$(sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$server/status")
 say "  $asked prompts; the server's memory at its highest: $((rss / 1024)) MiB"
+quit
+
+# slowed COUNT ADDRESS: a clone while so many clients from there hold places of the server.
+slowed() {
+    rm -rf slowed slow.in
+    mkfifo slow.in
+    python3 "$src/tests/cli/slow_clients.py" "$port" "$1" "$2" <slow.in >slow.out 2>&1 &
+    local slow=$!
+    exec 9>slow.in
+    until_there "$slow" slow.out begun
+    limit_s=60 want 0 clone "$url" slowed
+    kill -0 "$slow" || die "the slow clients ended: $(cat slow.out)"
+    exec 9>&-
+    wait "$slow"
+    want 0 -C slowed fsck
+}
+say "what gc deleted is given back while the server runs"
+want 0 init room
+want 0 -C room import "$atlas/base" --as base --no-gate
+child room base gone 7
+serve room --remote
+want 0 clone "$url" whole
+mapped() { grep -F "/room/.fmstore/packs/" "/proc/$server/maps" || true; }
+[ -n "$(mapped)" ] || die "the server has mapped no pack"
+want 0 -C room branch -d gone
+have=$(mapped | awk '{print $6}' | sort -u)
+want 0 -C room gc --prune=now
+[ -n "$(for f in $have; do [ -e "$f" ] || echo "$f"; done)" ] || die "gc deleted no pack that is mapped"
+until [ -z "$(mapped | grep -F '(deleted)')" ]; do
+    [ $((waited += 1)) -lt 600 ] || die "it maps $(mapped)"
+    sleep 0.1
+done
+want 0 clone "$url" whole2
+quit
+
+say "16 clients that trickle lose their places, 64 of one address have no more than its share of them"
+serve a --remote
+slowed 16 127.0.0.1
+slowed 64 127.0.0.2
 quit
 
 say "kills of the client and of the server, in a push and in a fetch; the next run goes on"

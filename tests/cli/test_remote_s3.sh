@@ -1,7 +1,8 @@
 #!/bin/bash
-# ctest: cost=30
+# ctest: cost=60
 # s3:// against the server of the Python package moto, which checks signatures: a family goes there and comes back
 # equal, uploads in parts go on after a kill, and writes are conditional.
+#   FM_KILLS=n, FM_KILL_SEED=n: so many kills of pushes and pulls (8), and of their times.
 #   FM_S3_PYTHON: a Python that has moto[server]; without it one is made by pip, and where that cannot be had the
 #   test is skipped.
 . "$(dirname "$0")/lib.sh"
@@ -58,6 +59,9 @@ mkdir .aws
 printf '[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n' "$access" "$secret" >.aws/credentials
 refused 128 "there is no repository of fmstore" ls-remote "$url"
 refused 128 "NoSuchBucket" ls-remote s3://nothing-here/x
+
+say "kill -9 of a push or a pull, of what stands before the server too; the next run goes on"
+TMPDIR=$tmp "$python" "$src/tests/cli/remote_kill.py" "$fm" "$atlas" "${FM_KILLS:-8}" "${FM_KILL_SEED:-19}" s3
 
 family
 push_and_clone "$url"

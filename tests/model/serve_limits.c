@@ -360,10 +360,16 @@ TEST(hosts_are_whole_names)
 }
 
 /* sk_read reads to the end of the connection: that it returns says that it was closed. */
-TEST(bodies_of_two_lengths_end_the_connection)
+TEST(heads_of_two_meanings_end_the_connection)
 {
     static const char head[] = "POST " TEXT " HTTP/1.1\r\nHost: localhost\r\n";
-    static const char *const lengths[] = {
+    static const char *const lines[] = {
+        "Host: localhost\r\nContent-Length: 2\r\n\r\n{}",
+        "hOST: evil.example\r\nContent-Length: 2\r\n\r\n{}",
+        "Content-Length: 2, 2\r\n\r\n{}",
+        "Content-Length: -2\r\n\r\n{}",
+        "Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "Transfer-Encoding: identity\r\n\r\n{}",
         "Content-Length: 2\r\nContent-Length: 30\r\n\r\n{}",
         "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
         "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
@@ -371,13 +377,13 @@ TEST(bodies_of_two_lengths_end_the_connection)
     sk_server s;
     fm_server_opts o = sk_opts(&family);
     sk_start(&s, &family, &o);
-    for (size_t i = 0; i < FM_ARRAY_LEN(lengths); i++) {
+    for (size_t i = 0; i < FM_ARRAY_LEN(lines); i++) {
         char text[256];
         double begun = now_s();
-        (void)snprintf(text, sizeof(text), "%s%s", head, lengths[i]);
+        (void)snprintf(text, sizeof(text), "%s%s", head, lines[i]);
         int status = status_of(fm_server_port(s.server), text);
         if (status != 400 || now_s() - begun > 20.0)
-            fail_msg("%s: %d after %g s", lengths[i], status, now_s() - begun);
+            fail_msg("%s: %d after %g s", lines[i], status, now_s() - begun);
     }
     sk_stop(&s);
 }
@@ -409,7 +415,7 @@ int main(void)
         cmocka_unit_test(a_client_has_a_share_of_the_places),
         cmocka_unit_test(pages_of_other_sites_may_not_ask),
         cmocka_unit_test(hosts_are_whole_names),
-        cmocka_unit_test(bodies_of_two_lengths_end_the_connection),
+        cmocka_unit_test(heads_of_two_meanings_end_the_connection),
         cmocka_unit_test(clients_that_left_are_no_503),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -3,6 +3,7 @@
 #include "infer/serve/site.h"
 
 #include "store/base/math/hash.h"
+#include "store/base/os/clock.h"
 #include "tests/model/serve_kit.h"
 
 #define LONG_BYTES ((size_t)9 << 20) /* beyond both queues and the sockets' own */
@@ -144,6 +145,7 @@ static fm_status answer(void *ctx, fm_site_call *c)
 
 static const fm_server_site sites[] = {
     {"/site/", "GET, HEAD, PUT", false, 3, &family, answer},
+    {"/wide/", "GET, HEAD, PUT", false, 8, &family, answer},
     {.prefix = NULL},
 };
 
@@ -316,7 +318,7 @@ TEST(keys_and_pages_are_checked)
     fm_server *none = NULL;
     fm_engine *e = ik_engine(1, 8);
     fm_server_opts o = sk_opts(&family);
-    fm_server_site writes[2] = {sites[0], sites[1]};
+    fm_server_site writes[2] = {sites[0], {.prefix = NULL}};
     writes[0].writes = true;
     o.sites = writes;
     tk_fails(fm_server_new(&none, e, &o), FM_EINVAL, "needs an API key");
@@ -337,15 +339,23 @@ TEST(keys_and_pages_are_checked)
 }
 
 /* Sends the head of a request whose body does not come, and waits for its callback. */
-static int begin_waiting(uint16_t port, int count)
+static int begin_waiting_at(const char *site, uint16_t port, int count)
 {
-    static const char head[] =
-        "PUT /site/wait HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc";
+    char head[128];
+    const int n = snprintf(head, sizeof head,
+                           "PUT %swait HTTP/1.1\r\nHost: localhost\r\n"
+                           "Content-Length: 1000\r\n\r\nabc",
+                           site);
     int fd = sk_connect(port);
-    sk_send(fd, head, sizeof head - 1);
+    sk_send(fd, head, (size_t)n);
     while (atomic_load(&waiting) < count)
         (void)usleep(1000);
     return fd;
+}
+
+static int begin_waiting(uint16_t port, int count)
+{
+    return begin_waiting_at("/site/", port, count);
 }
 
 TEST(too_many_at_once_are_503)
@@ -364,11 +374,99 @@ TEST(too_many_at_once_are_503)
     assert_int_equal(r.status, 200);
     sk_release(&r);
     for (int i = 0; i < 3; i++) {
-        sk_send(fd[i], "defghij", 7);
+        static const char rest[997];
+        sk_send(fd[i], rest, sizeof rest);
         char c;
         assert_int_equal(recv(fd[i], &c, 1, 0), 1);
         (void)close(fd[i]);
     }
+    while (atomic_load(&waiting))
+        (void)usleep(1000);
+    sk_stop(&s);
+}
+
+static int begin_reading(uint16_t port)
+{
+    static const char head[] = "GET /site/make HTTP/1.1\r\nHost: localhost\r\n"
+                               "Connection: close\r\n\r\n";
+    int fd = sk_connect(port);
+    sk_send(fd, head, sizeof head - 1);
+    return fd;
+}
+
+static int status_now(uint16_t port, const char *path)
+{
+    sk_reply r;
+    sk_ask(&r, port, "GET", path, "", NULL);
+    const int status = r.status;
+    sk_release(&r);
+    return status;
+}
+
+/* One sends a byte in a tenth of a second, one reads one; the third reads 100 KB in a second. */
+TEST(who_trickles_loses_its_place_to_another)
+{
+    sk_server s;
+    char some[10000];
+    size_t got = 0;
+    ssize_t n;
+    start(&s, NULL);
+    const uint16_t p = fm_server_port(s.server);
+    const int sends = begin_waiting(p, 1), reads = begin_reading(p), slow = begin_reading(p);
+    const double begun = fm_now_s();
+    while (status_now(p, "/site/say") == 503) {
+        (void)usleep(100000);
+        (void)send(sends, "x", 1, MSG_NOSIGNAL);
+        assert_true(recv(reads, some, 1, 0) <= 1);
+        n = recv(slow, some, sizeof some, 0);
+        assert_true(n > 0);
+        got += (size_t)n;
+        if (fm_now_s() - begun > 60)
+            fail_msg("clients that trickle keep their places for a minute");
+    }
+    while ((n = recv(slow, some, sizeof some, 0)) > 0)
+        got += (size_t)n;
+    assert_true(n == 0 && got > LONG_BYTES); /* the honest one was left alone */
+    (void)close(sends);
+    (void)close(reads);
+    (void)close(slow);
+    while (atomic_load(&waiting))
+        (void)usleep(1000);
+    sk_stop(&s);
+}
+
+static int connect_from_elsewhere(uint16_t port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET};
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(inet_pton(AF_INET, "127.0.0.2", &a.sin_addr), 1);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(inet_pton(AF_INET, "127.0.0.1", &a.sin_addr), 1);
+    a.sin_port = htons(port);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+TEST(a_client_has_three_quarters_of_the_places)
+{
+    static const char head[] = "GET /wide/say HTTP/1.1\r\nHost: localhost\r\n"
+                               "Connection: close\r\n\r\n";
+    sk_server s;
+    sk_reply r;
+    int fd[6];
+    start(&s, NULL);
+    const uint16_t p = fm_server_port(s.server);
+    for (int i = 0; i < 6; i++)
+        fd[i] = begin_waiting_at("/wide/", p, i + 1);
+    assert_int_equal(status_now(p, "/wide/say"), 503);
+    const int other = connect_from_elsewhere(p);
+    sk_send(other, head, sizeof head - 1);
+    sk_read(&r, other);
+    assert_int_equal(r.status, 200);
+    sk_release(&r);
+    for (int i = 0; i < 6; i++)
+        (void)close(fd[i]);
     while (atomic_load(&waiting))
         (void)usleep(1000);
     sk_stop(&s);
@@ -412,6 +510,8 @@ int main(void)
         cmocka_unit_test(a_body_that_is_not_wanted_is_thrown_away),
         cmocka_unit_test(keys_and_pages_are_checked),
         cmocka_unit_test(too_many_at_once_are_503),
+        cmocka_unit_test(who_trickles_loses_its_place_to_another),
+        cmocka_unit_test(a_client_has_three_quarters_of_the_places),
         cmocka_unit_test(a_client_that_leaves_ends_its_callback),
         cmocka_unit_test(the_end_of_the_server_ends_callbacks),
     };

@@ -1,8 +1,5 @@
 /* repair.c - fsck --repair from a remote: git's objects through a clone of its lineage in REPO/tmp, the
  * store's by their ids. */
-#include <stdio.h>
-#include <unistd.h>
-
 #include "cli/ops/base/remotes.h"
 #include "store/base/mem.h"
 #include "store/base/os/io.h"
@@ -26,15 +23,14 @@ static fm_status repair_git(fm_ops *c, const char *url, fm_repair_report *out)
 {
     fm_ops other = {.ui = c->ui};
     fm_travel t;
-    char *dir = fm_asprintf("%s/tmp/repair-%ld", fm_repo_path(c->repo), (long)getpid());
-    const fm_clone_opts o = {.url = url, .dir = dir, .bare = true, .lineage_only = true};
-    fm_status rc = dir ? fm_remove_tree(dir) : FM_ENOMEM; /* of a process that was killed */
-    FM_THEN(rc, fm_ops_clone(&other, &o, &t));
+    fm_staging *folder;
+    FM_TRY(fm_staging_make(&folder, c->repo));
+    const fm_clone_opts o = {
+        .url = url, .dir = fm_staging_dir(folder), .bare = true, .lineage_only = true};
+    fm_status rc = fm_ops_clone(&other, &o, &t);
     fm_ops_close(&other);
-    FM_THEN(rc, fm_repo_repair(c->repo, dir, out));
-    if (dir && fm_path_is_dir(dir))
-        fm_ignore(fm_remove_tree(dir), "gc removes what is left");
-    fm_free(dir);
+    FM_THEN(rc, fm_repo_repair(c->repo, fm_staging_dir(folder), out));
+    fm_staging_end(folder);
     return rc;
 }
 

@@ -193,21 +193,35 @@ fm_status fm_ops_land(fm_ops *c, const fm_landing *l, fm_oid *out)
 typedef struct offering {
     fm_ops *c;
     fm_txn *txn;
+    size_t passed_over;
 } offering;
+
+/* A branch that cannot be read is no reason to refuse: only what new objects are coded against
+ * depends on it. The first is named. */
+static fm_status pass_over(offering *o, const char *name, fm_status rc)
+{
+    if (rc == FM_OK || rc == FM_ENOMEM || rc == FM_ECANCELLED)
+        return rc;
+    if (o->passed_over++ == 0)
+        fmo_ui_say(o->c, FM_UI_NOTE,
+                   "  note: what is new is not coded against %s: %s; 'fmstore fsck' says more",
+                   name, fm_error_text());
+    fm_error_clear();
+    return FM_OK;
+}
 
 static fm_status offer_one(void *ctx, const char *name, const fm_oid *oid)
 {
     offering *o = ctx;
     fm_tree *tree = NULL;
-    (void)name;
     fm_status rc = fm_version_tree(o->c->repo, &tree, oid);
     FM_THEN(rc, fm_txn_offer(o->txn, tree));
     fm_tree_free(tree);
-    return rc;
+    return pass_over(o, name, rc);
 }
 
 fm_status fmo_offer_branches(fm_ops *c, fm_txn *txn)
 {
-    offering o = {c, txn};
-    return fm_ref_each(c->repo, "refs/heads/", offer_one, &o);
+    offering o = {c, txn, 0};
+    return pass_over(&o, "any branch", fm_ref_each(c->repo, "refs/heads/", offer_one, &o));
 }
