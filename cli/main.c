@@ -31,7 +31,7 @@ static const command commands[] = {
      "write a version out, byte for byte or in another format", NULL},
     {"clone", cmd_clone, "clone URL [DIR] [--bare] [--branch NAME] [--lineage-only]",
      "make a repository with the branches of another one", NULL},
-    {"remote", cmd_remote, "remote [ls | add NAME URL | set-url NAME URL | rm NAME] [--json]",
+    {"remote", cmd_remote, "remote [ls | add NAME URL | set-url NAME URL | rm NAME] [--packs URL] [--json]",
      "names of other repositories", NULL},
     {"fetch", cmd_fetch,
      "fetch [REMOTE [BRANCH...]] [--dry-run] [--lineage-only] | fetch REV [-- PATTERN...]",

@@ -22,13 +22,18 @@
 #define PIECE_BYTES ((size_t)1 << 20) /* between two looks at a request to stop */
 #define MAX_TRIES 1000u
 
+struct fm_staging {
+    char *dir, *lock_path;
+    fm_lock *lock; /* others see by it that this process lives */
+};
+
 struct fm_git_intake {
     fm_repo *r;
     fml_pack_scan *scan;
     git_indexer *indexer;
     git_indexer_progress progress; /* libgit2 goes on by it */
-    char *dir, *lock_path;
-    fm_lock *lock; /* others see by it that this process lives */
+    fm_staging *staging;
+    const char *dir; /* of staging */
     bool failed, ended;
     git_oid *id;
     size_t count, cap;
@@ -73,18 +78,57 @@ void fml_intake_sweep(const fm_repo *r)
     fm_error_restore(&kept);
 }
 
-static fm_status make_folder(fm_git_intake *in)
+static fm_status make_folder(fm_staging *s, const char *root)
 {
     fm_status rc = FM_EEXISTS;
 
     for (unsigned n = 0; rc == FM_EEXISTS && n < MAX_TRIES; n++) {
-        fm_free(in->dir);
-        fm_free(in->lock_path);
-        in->dir = fm_asprintf("%s/tmp/" PREFIX "%ld-%u", in->r->path, (long)getpid(), n);
-        in->lock_path = in->dir ? fm_asprintf("%s" LOCK, in->dir) : NULL;
-        rc = in->lock_path ? fm_lock_make(&in->lock, in->lock_path) : FM_ENOMEM;
+        fm_free(s->dir);
+        fm_free(s->lock_path);
+        s->dir = fm_asprintf("%s/tmp/" PREFIX "%ld-%u", root, (long)getpid(), n);
+        s->lock_path = s->dir ? fm_asprintf("%s" LOCK, s->dir) : NULL;
+        rc = s->lock_path ? fm_lock_make(&s->lock, s->lock_path) : FM_ENOMEM;
     }
-    return rc == FM_OK ? fm_make_dirs(in->dir) : rc;
+    return rc == FM_OK ? fm_make_dirs(s->dir) : rc;
+}
+
+fm_status fm_staging_open(fm_staging **out, fm_repo *r)
+{
+    fm_staging *s;
+
+    *out = NULL;
+    fml_intake_sweep(r);
+    s = fm_calloc(1, sizeof *s);
+    if (!s)
+        return FM_ENOMEM;
+    fm_status rc = make_folder(s, r->path);
+    if (rc < 0)
+        fm_staging_close(s);
+    else
+        *out = s;
+    return rc;
+}
+
+const char *fm_staging_path(const fm_staging *s)
+{
+    return s->dir;
+}
+
+void fm_staging_close(fm_staging *s)
+{
+    fm_error_state kept;
+
+    if (!s)
+        return;
+    fm_error_save(&kept);
+    if (s->lock) {
+        fm_ignore(fm_remove_tree(s->dir), "the next one removes it");
+        fm_lock_end(s->lock, s->lock_path);
+    }
+    fm_error_restore(&kept);
+    fm_free(s->dir);
+    fm_free(s->lock_path);
+    fm_free(s);
 }
 
 /* ---- bytes ---- */
@@ -107,12 +151,12 @@ fm_status fm_git_intake_open(fm_git_intake **out, fm_repo *r, uint64_t max_bytes
     if (!r)
         return fm_fail(FM_EINVAL, "intake: no repository");
     FM_TRY(fm_store_lease(r->store, true, "an intake of versions"));
-    fml_intake_sweep(r);
     in = fm_calloc(1, sizeof *in);
     if (!in)
         return FM_ENOMEM;
     in->r = r;
-    fm_status rc = make_folder(in);
+    fm_status rc = fm_staging_open(&in->staging, r);
+    in->dir = rc == FM_OK ? fm_staging_path(in->staging) : NULL;
     FM_THEN(rc, fml_pack_scan_new(&in->scan, max_bytes ? max_bytes : DEFAULT_BYTES));
     int code = git_indexer_options_init(&opts, GIT_INDEXER_OPTIONS_VERSION);
     opts.progress_cb = look_up;
@@ -245,20 +289,11 @@ fm_status fm_git_intake_end(fm_git_intake *in, uint64_t *objects)
 
 void fm_git_intake_close(fm_git_intake *in)
 {
-    fm_error_state kept;
-
     if (!in)
         return;
-    fm_error_save(&kept);
     git_indexer_free(in->indexer);
     fml_pack_scan_free(in->scan);
-    if (in->lock) {
-        fm_ignore(fm_remove_tree(in->dir), "the next intake removes it");
-        fm_lock_end(in->lock, in->lock_path);
-    }
-    fm_error_restore(&kept);
-    fm_free(in->dir);
-    fm_free(in->lock_path);
+    fm_staging_close(in->staging);
     fm_free(in->id);
     fm_free(in);
 }
