@@ -121,10 +121,11 @@ void fm_staging_close(fm_staging *s)
     if (!s)
         return;
     fm_error_save(&kept);
-    if (s->lock) {
-        fm_ignore(fm_remove_tree(s->dir), "the next one removes it");
+    /* A program that was given the folder may still write there; then the next sweep removes it. */
+    if (s->lock && fm_remove_tree(s->dir) == FM_OK)
         fm_lock_end(s->lock, s->lock_path);
-    }
+    else
+        fm_lock_drop(s->lock);
     fm_error_restore(&kept);
     fm_free(s->dir);
     fm_free(s->lock_path);

@@ -89,10 +89,13 @@ static fm_status take_line(fmr_host_refs *r, fm_span line, const char *what)
 
 fm_status fmr_host_refs_parse(fmr_host_refs *out, fm_span text, const char *what)
 {
+    fm_status rc = FM_OK;
     memset(out, 0, sizeof *out);
-    while (text.len > 0)
-        FM_TRY(take_line(out, next_line(&text), what));
-    return FM_OK;
+    while (rc == FM_OK && text.len > 0)
+        rc = take_line(out, next_line(&text), what);
+    if (rc != FM_OK)
+        fmr_host_refs_release(out);
+    return rc;
 }
 
 void fmr_host_refs_release(fmr_host_refs *refs)

@@ -19,7 +19,7 @@ typedef struct fmr_host_refs {
     size_t count, kept_count, ref_cap, kept_cap;
 } fmr_host_refs;
 /* Of `git ls-remote`; refs of other kinds are passed over. FM_ECORRUPT: a line is none of its;
- * FM_EUNSUPPORTED: a repository of SHA-256. *out is released after a failure too. */
+ * FM_EUNSUPPORTED: a repository of SHA-256. A failure leaves nothing to release. */
 FM_CHECKED fm_status fmr_host_refs_parse(fmr_host_refs *out, fm_span text, const char *what);
 void fmr_host_refs_release(fmr_host_refs *refs);
 const struct fmr_host_ref *fmr_host_refs_find(const fmr_host_refs *refs, const char *name);

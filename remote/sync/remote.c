@@ -42,6 +42,10 @@ fm_status fm_remote_open(fm_remote **out, const fm_remote_opts *opts)
     if (rc == FM_OK)
         rc = opts->packs ? fmr_open_githost(&m->far, opts->url, &packs, service, &how)
                          : fmr_open(&m->far, &m->url, service, &how);
+    if (rc == FM_OK && opts->packs) {
+        m->packs = packs.text;
+        packs.text = NULL;
+    }
     fmr_url_release(&packs);
     if (rc != FM_OK) {
         fm_remote_close(m);
@@ -60,6 +64,7 @@ void fm_remote_close(fm_remote *m)
     if (m->far)
         m->far->ops->close(m->far);
     fmr_url_release(&m->url);
+    fm_free(m->packs);
     fm_free(m);
     fm_error_restore(&text);
 }

@@ -91,7 +91,7 @@ elif lie == "bomb":  # a tree of 64 GiB, it says
 elif lie == "blob":  # half a GiB of zeros that nothing asked for
     serve(lost, pack([alone, (3, 512 << 20, zeros(512 << 20))]))
 elif lie == "pointer":  # git finds no fault in it; the tensor is nowhere
-    blob = b"fmstore tensor 1\nid sha256:" + b"78" * 32 + b"\ndtype f32\nshape 2\nbytes 8\n"
+    blob = b"fmstore tensor 1\nid sha256:" + b"78" * 32 + b"\ndtype F32\nshape 2\nbytes 8\nname x\n"
     tree = b"100644 x\0" + hashlib.sha1(b"blob %d\0" % len(blob) + blob).digest()
     root = b"40000 tensors\0" + hashlib.sha1(b"tree %d\0" % len(tree) + tree).digest()
     tip, version = commit(hashlib.sha1(b"tree %d\0" % len(root) + root).hexdigest())

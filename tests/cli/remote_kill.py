@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""remote_kill.py FMSTORE ATLAS KILLS SEED folder|pipe - kill -9 during push, pull and clone.
+"""remote_kill.py FMSTORE ATLAS KILLS SEED folder|pipe|githost - kill -9 during push, pull and clone.
 
 A family of four versions goes from one repository to another. At a random moment the process that
 transfers is killed, or (pipe: GIT_SSH_COMMAND starts a process of its own at the other end) the one
-that answers. Then both repositories must pass fsck, the receiver's branches must read, and the same
+that answers. With githost the family lies on a git host in a folder, with a bucket, and a git that fmstore has
+started may be the one that is killed. Then both repositories must pass fsck, the receiver's branches must read, and the same
 command must finish the transfer; every version exports to the same bytes on both sides. The moments
 are spread over the time that an undisturbed transfer takes.
 """
@@ -57,6 +58,8 @@ truth = digests("a")
 
 
 def prepare(way):
+    if kind == "githost":
+        return prepare_host(way)
     for repo in "b":
         shutil.rmtree(repo, ignore_errors=True)
     fm("init", "b")
@@ -67,13 +70,53 @@ def prepare(way):
     return ["-C", "b", "pull"]
 
 
+def prepare_host(way):
+    """A push goes to an empty host; a pull comes from one that has all."""
+    for place in "b", "host.git", "bucket":
+        shutil.rmtree(place, ignore_errors=True)
+    if way == "push":
+        subprocess.run(["git", "init", "-q", "--bare", "host.git"], check=True)
+        fm("init", "--bucket", "bucket")
+        fm("-C", "a", "remote", "add", "r", f"{work}/host.git", "--packs", f"{work}/bucket")
+        return ["-C", "a", "push", "r", "--all"]
+    shutil.copytree("full.git", "host.git")
+    shutil.copytree("full", "bucket")
+    fm("init", "b")
+    fm("-C", "b", "remote", "add", "r", f"{work}/host.git", "--packs", f"{work}/bucket")
+    return ["-C", "b", "pull"]
+
+
+def check_host():
+    """git finds no fault, and what its refs reach has all tensors: a clone can be had at any time."""
+    subprocess.run(["git", "-C", "host.git", "fsck", "--strict", "--full"], check=True, capture_output=True)
+    shutil.rmtree("any", ignore_errors=True)
+    fm("clone", "host.git", "--packs", "bucket", "any")
+    fm("-C", "any", "fsck")
+
+
 def finish(way):
     if way == "push":
         fm("-C", "a", "remote", "rm", "r")
 
 
-def far_side():
-    """The process at the other end of the pipe."""
+def gits(of):
+    """Programs that a process has started and those that these have; of None: all that work here."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if words.startswith(b"git") and (of == parent if of else str(work).encode() in words):
+            found.append(int(pid))
+    return found
+
+
+def far_side(of=None):
+    """The process at the other end of the pipe, or the git that fmstore has started."""
+    if kind == "githost":
+        return next(iter(gits(of)), None)
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -89,7 +132,7 @@ def once(way, after, far):
     command = prepare(way)
     p = subprocess.Popen([program, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(after)
-    victim = far_side() if far else p.pid
+    victim = far_side(p.pid) if far else p.pid
     running = p.poll() is None and victim is not None
     if running:
         try:
@@ -97,13 +140,23 @@ def once(way, after, far):
         except ProcessLookupError:
             running = False
     p.wait()
-    while kind == "pipe" and far_side():
+    while kind != "folder" and far_side():
         time.sleep(0.01)
     for repo in "ab":
-        fm("-C", repo, "fsck")
-    kept = sum(f.stat().st_size for f in Path("b/.fmstore").rglob("*.pack") if f.is_file())
+        if Path(repo).exists():
+            fm("-C", repo, "fsck")
+    if kind == "githost":
+        check_host()
+    kept = sum(f.stat().st_size for place in ("b/.fmstore", "bucket") for f in Path(place).rglob("*.pack")
+               if f.is_file())
     fm(*command)
+    if kind == "githost" and way == "push":
+        check_host()
+        Path("any").rename("b")
     fm("-C", "b", "fsck")
+    fm("-C", "b", "gc")
+    if list(Path("b/.fmstore/tmp").glob("git-*")):
+        sys.exit(f"seed {seed}: something is left in tmp/")
     if digests("b") != truth:
         sys.exit(f"seed {seed}: a version differs after a kill of {way} at {after:.3f} s")
     if list(Path("b/.fmstore/incoming").glob("*")) if Path("b/.fmstore/incoming").exists() else []:
@@ -112,6 +165,12 @@ def once(way, after, far):
     return running, kept
 
 
+if kind == "githost":
+    prepare("push")
+    fm("-C", "a", "push", "r", "--all")
+    fm("-C", "a", "remote", "rm", "r")
+    shutil.copytree("host.git", "full.git")
+    shutil.copytree("bucket", "full")
 length = {}
 for way in "push", "pull":
     command = prepare(way)
@@ -122,7 +181,7 @@ for way in "push", "pull":
 hit = resumed = 0
 for n in range(kills):
     way = ("push", "pull")[n % 2]
-    running, kept = once(way, rng.uniform(0, length[way]), kind == "pipe" and n % 4 > 1)
+    running, kept = once(way, rng.uniform(0, length[way]), kind != "folder" and n % 4 > 1)
     hit += running
     resumed += running and kept > 0
 print(f"{kind}, seed {seed}: {kills} transfers, {hit} killed, {resumed} with bytes kept; nothing lost")

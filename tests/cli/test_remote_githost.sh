@@ -46,7 +46,28 @@ host plain
 url=$tmp/hosts/plain.git
 push_and_clone "$url" --packs "$(packs plain)"
 two_at_once "$url" --packs "$(packs plain)"
+
+say "results of three who push at once join"
+for i in 1 2 3; do
+    want 0 clone --branch base "$url" --packs "$(packs plain)" "r$i"
+    child "r$i" base "tested-$i" "$((60 + i))"
+    "$fm" -C "r$i" test "tested-$i" >out 2>err || [ $? = 1 ] || die "$(cat err)"
+done
+pushers=()
+for i in 1 2 3; do
+    "$fm" -C "r$i" push origin "tested-$i" >"r$i.out" 2>"r$i.err" &
+    pushers+=($!)
+done
+for i in 1 2 3; do wait "${pushers[$((i - 1))]}" || die "pusher $i: $(cat "r$i.err")"; done
+want 0 clone "$url" --packs "$(packs plain)" joined
+for i in 1 2 3; do
+    "$fm" -C "r$i" results ls "tested-$i" --json >left
+    "$fm" -C joined results ls "tested-$i" --json >right
+    [ "$(wc -c <left)" -gt 10 ] && cmp left right || die "results of tested-$i differ"
+done
 is_clean plain
+
+say "the lineage is git's"
 git clone -q --bare "$url" unchanged.git # git alone shows the lineage
 git -C unchanged.git log --oneline --stat one >log
 grep -q 'child one' log && grep -q 'tensors/' log || die "$(cat log)"
@@ -180,7 +201,7 @@ want 0 -C a push policy --all
 rm -rf x && want 0 clone --branch base "$tmp/hosts/shell.git" --packs "$(packs shell)" x
 same a x base
 rm -rf x && want 128 clone "$tmp/hosts/shell.git" --packs "$(packs plain)" x # another family's bucket
-grep -q 'lacks [0-9]* object.* that its versions name' err || die "$(cat err)"
+grep -q "buckets/plain: lacks [0-9]* object.* that the versions of $tmp/hosts/shell.git name" err || die "$(cat err)"
 rm -rf x
 
 say "two URLs that are no remote"
