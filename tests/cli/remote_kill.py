@@ -100,15 +100,16 @@ def finish(way):
 
 
 def gits(of):
-    """Programs that a process has started and those that these have; of None: all that work here."""
+    """The gits that a process has started; of None: all that work here."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            place = os.readlink(f"/proc/{pid}/cwd")
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if words.startswith(b"git") and (of == parent if of else str(work).encode() in words):
+        if words.startswith(b"git") and (of == parent if of else place.startswith(str(work))):
             found.append(int(pid))
     return found
 
@@ -155,8 +156,9 @@ def once(way, after, far):
         Path("any").rename("b")
     fm("-C", "b", "fsck")
     fm("-C", "b", "gc")
-    if list(Path("b/.fmstore/tmp").glob("git-*")):
-        sys.exit(f"seed {seed}: something is left in tmp/")
+    left = list(Path("b/.fmstore/tmp").glob("git-*"))
+    if left:
+        sys.exit(f"seed {seed}: {left} after a kill of {way} at {after:.3f} s")
     if digests("b") != truth:
         sys.exit(f"seed {seed}: a version differs after a kill of {way} at {after:.3f} s")
     if list(Path("b/.fmstore/incoming").glob("*")) if Path("b/.fmstore/incoming").exists() else []:

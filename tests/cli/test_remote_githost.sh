@@ -67,6 +67,23 @@ for i in 1 2 3; do
 done
 is_clean plain
 
+say "of two who push one branch in the same moment one wins"
+for i in 1 2 3 4; do
+    pushers=() codes=
+    for who in r1 r2; do
+        "$fm" -C $who push origin "tested-${who#r}:contested-$i" >$who.out 2>$who.err &
+        pushers+=($!)
+    done
+    for p in "${pushers[@]}"; do
+        code=0
+        wait "$p" || code=$?
+        codes+=$code
+    done
+    [ "$codes" = 01 ] || [ "$codes" = 10 ] || die "exit codes $codes: $(cat r1.err r2.err)"
+    loser=r$((1 + (codes == 1)))
+    grep -q " ! refused .*-> contested-$i (.*\\(moved\\|not here; fetch\\)" $loser.err || die "$(cat $loser.err)"
+done
+
 say "the lineage is git's"
 git clone -q --bare "$url" unchanged.git # git alone shows the lineage
 git -C unchanged.git log --oneline --stat one >log
