@@ -13,6 +13,7 @@
 #include "store/base/os/io.h"
 
 #define GIT_BYTES_MAX ((uint64_t)4 << 30) /* of a fetch; the intake's limit for one pack */
+#define MEMORY_BYTES ((uint64_t)4 << 30)  /* of git, which unpacks what the host sends */
 #define PIECE_BYTES ((size_t)1 << 20)
 
 /* ---- the repository that git fetches into ---- */
@@ -141,7 +142,10 @@ static fm_status run_fetch(const fmr_githost *h, const char *dir, const fm_buf *
     fmr_call_add(&c, "--no-write-fetch-head");
     fmr_call_add(&c, "--");
     fmr_call_add(&c, "%s", h->url);
-    fmr_git_run run = {.say = fm_buf_span(say), .answer = &none, .file_bytes = GIT_BYTES_MAX};
+    fmr_git_run run = {.say = fm_buf_span(say),
+                       .answer = &none,
+                       .file_bytes = GIT_BYTES_MAX,
+                       .memory_bytes = MEMORY_BYTES};
     fm_status rc = fmr_call_run(&c, h, &run);
     if (rc == FM_OK && run.code != 0) /* 1: an object that it was told of is missing */
         rc = fm_fail(FM_EIO, "%s: git could not fetch all", h->shown);

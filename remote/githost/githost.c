@@ -8,7 +8,8 @@
 #include "store/base/mem.h"
 #include "store/base/os/io.h"
 
-#define LIST_BYTES_MAX ((size_t)64 << 20) /* of `git ls-remote` */
+#define LIST_BYTES_MAX ((size_t)64 << 20)   /* of `git ls-remote`, */
+#define LIST_MEMORY_MAX ((uint64_t)1 << 29) /* and of its memory: it gathers all before it prints */
 
 /* ---- the git half ---- */
 
@@ -24,7 +25,7 @@ fm_status fmr_githost_list(fmr_githost *h)
     fmr_call_add(&c, "ls-remote");
     fmr_call_add(&c, "--");
     fmr_call_add(&c, "%s", h->url);
-    fmr_git_run run = {.answer = &text};
+    fmr_git_run run = {.answer = &text, .memory_bytes = LIST_MEMORY_MAX};
     fm_status rc = fmr_call_run(&c, h, &run);
     if (rc == FM_EIO && (strstr(run.words, "does not appear to be a git repository") ||
                          strstr(run.words, "not found")))

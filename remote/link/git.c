@@ -15,7 +15,6 @@
 
 #define LOOK_MS 200
 #define END_WITHIN_S 5.0
-#define MEMORY_BYTES ((uint64_t)4 << 30) /* where files are limited: a foreign pack is unpacked */
 
 extern char **environ;
 
@@ -171,15 +170,18 @@ static fm_status await(talk *t, int *status)
     return FM_OK;
 }
 
-/* Before it is given its input, and so before it starts anything. */
-static fm_status limit(pid_t pid, uint64_t file_bytes)
+static bool set_limit(pid_t pid, __rlimit_resource_t what, uint64_t most)
 {
-    const struct rlimit file = {file_bytes, file_bytes}, data = {MEMORY_BYTES, MEMORY_BYTES};
-    if (file_bytes == 0)
+    const struct rlimit limit = {most, most};
+    return most == 0 || prlimit(pid, what, &limit, NULL) == 0;
+}
+
+/* Before it is given its input. */
+static fm_status limit(pid_t pid, const fmr_git_run *g)
+{
+    if (set_limit(pid, RLIMIT_FSIZE, g->file_bytes) && set_limit(pid, RLIMIT_DATA, g->memory_bytes))
         return FM_OK;
-    if (prlimit(pid, RLIMIT_FSIZE, &file, NULL) < 0 || prlimit(pid, RLIMIT_DATA, &data, NULL) < 0)
-        return fm_fail(FM_EIO, "cannot limit git: %s", strerror(errno));
-    return FM_OK;
+    return fm_fail(FM_EIO, "cannot limit git: %s", strerror(errno));
 }
 
 static fm_status start(talk *t, int fd, int error)
@@ -205,7 +207,7 @@ static fm_status run(talk *t, const int out[2], const int err[2])
         return rc;
     t->fd = out[0];
     t->error = t->g->listen ? err[0] : -1;
-    rc = limit(t->pid, t->g->file_bytes);
+    rc = limit(t->pid, t->g);
     FM_THEN(rc, converse(t));
     FM_THEN(rc, await(t, &status));
     if (rc != FM_OK) {

@@ -20,11 +20,12 @@ int fmr_reap(pid_t pid, double within_s);
 
 #define FMR_GIT_WORDS_MAX 4096u
 typedef struct fmr_git_run {
-    char *const *argv;   /* "git", ..., NULL */
-    fm_span say;         /* its standard input */
-    fm_buf *answer;      /* its standard output; more than its room is FM_ELIMIT */
-    uint64_t file_bytes; /* the most that it may write into one file, with 4 GiB of memory;
-                          * 0: no limits. It must not begin before it has read its input. */
+    char *const *argv; /* "git", ..., NULL */
+    fm_span say;       /* its standard input */
+    fm_buf *answer;    /* its standard output; more than its room is FM_ELIMIT */
+    /* The most that it may write into one file and take of memory, with all that it starts; 0: no
+     * limit. Set when it runs: what must not begin before waits for its input. */
+    uint64_t file_bytes, memory_bytes;
     bool listen; /* words are wanted; else what it complains of is seen on a terminal alone */
     /* out */
     int code;                      /* its exit status; a signal counts as 128 + its number */

@@ -8,6 +8,8 @@ import struct
 import sys
 import zlib
 
+if "-G" in sys.argv:  # git asks whether this is OpenSSH
+    sys.exit(1)
 lie = os.environ["FM_LIE"]
 oid = os.environ.get("FM_LIE_OID", "12" * 20)
 out = sys.stdout.buffer
@@ -77,6 +79,10 @@ if lie == "names":
     advertise([("HEAD", oid), ("refs/heads/../../evil", oid), ("refs/heads/a b", oid), ("refs/heads/-x", oid),
                ("refs/remotes/origin/evil", oid), ("refs/fmstore/lost/evil", oid), ("refs/fmstore/kept/evil", oid),
                ("refs/heads/\x1b[31mred", oid), ("refs/heads/" + "n" * 4000, oid), ("refs/heads/good", oid)])
+elif lie == "endless":
+    line(f"{oid} refs/heads/base\0ofs-delta\n")
+    while True:
+        line(f"{oid} refs/heads/{'x' * 60000}\n")
 elif lie == "garbage":
     out.write(b"<html>no git here</html>\n" * 100)
 elif lie == "sha256":

@@ -248,7 +248,7 @@ want 0 -C liar remote add it host:x --packs "$(packs plain)"
 before=$(state_of liar)
 FM_LIE=names want 0 -C liar ls-remote it
 [ "$(cut -f2 out)" = refs/heads/good ] || die "$(cat out)"
-for lie in garbage sha256 absent hole bomb blob pointer cut bits words; do
+for lie in endless garbage sha256 absent hole bomb blob pointer cut bits words; do
     FM_LIE=$lie want 128 -C liar fetch it
     [ "$(wc -l <err)" = 1 ] && [ "$(wc -c <err)" -lt 1200 ] || die "$lie: $(head -c 3000 err)"
     LC_ALL=C grep -q -P '[\x00-\x09\x0b-\x1f\x7f]' err && die "$lie: control bytes: $(cat -v err)"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# ctest: cost=60
+# ctest: cost=20
 # kill -9 of a push or a pull, at either end: nothing is lost, and the same command goes on (remote_kill.py has
-# more kills: remote_kill.py FMSTORE ATLAS 200 SEED folder|pipe|githost).
+# more kills: remote_kill.py FMSTORE ATLAS 200 SEED folder|pipe).
 . "$(dirname "$0")/lib.sh"
 need_python
 export TMPDIR=$tmp
@@ -9,9 +9,3 @@ say "in a folder"
 python3 "$src/tests/cli/remote_kill.py" "$fm" "$atlas" 6 11 folder
 say "over a pipe, as ssh gives it"
 python3 "$src/tests/cli/remote_kill.py" "$fm" "$atlas" 8 12 pipe
-say "with a git host and a bucket"
-if command -v git >/dev/null; then
-    python3 "$src/tests/cli/remote_kill.py" "$fm" "$atlas" 32 13 githost
-else
-    echo "skip: no git"
-fi
