@@ -34,7 +34,7 @@ static const command commands[] = {
      "make a repository with the branches of another one", NULL},
     {"remote", cmd_remote,
      "remote [ls | add NAME URL | set-url NAME URL | get-url NAME | show NAME | rename OLD NEW |\n"
-     "       rm NAME] [--json]",
+     "       rm NAME] [--packs URL] [--json]",
      "names of other repositories", NULL},
     {"fetch", cmd_fetch,
      "fetch [REMOTE [BRANCH | tag NAME]...] [--prune] [--dry-run] [--lineage-only]\n"

@@ -187,6 +187,8 @@ static fm_status take_name(void *ctx, const char *path, fm_span hex, const char 
     if (!there || is_seen(c, &id))
         return FM_OK;
     FM_TRY(is_whole(c, &id, &whole));
+    if (whole && c->name)
+        FM_TRY(c->name(c->ctx, &id));
     return whole ? later(c, &id) : FM_OK;
 }
 

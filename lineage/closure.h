@@ -15,9 +15,10 @@ typedef struct fml_closure {
     fm_status (*object)(void *ctx, const git_oid *id, const char *path);
     /* Each file that could be a pointer, by its size. NULL: no file is read. */
     fm_status (*file)(void *ctx, const char *path, fm_span bytes);
-    bool (*pass)(void *ctx, const git_oid *id); /* true: it is left out; may be NULL */
-    void *ctx;                                  /* of all three */
-    fm_map *seen;                               /* id -> KNOWN or WANTED; closure.c's */
+    fm_status (*name)(void *ctx, const git_oid *id); /* each that is met by its name; may be NULL */
+    bool (*pass)(void *ctx, const git_oid *id);      /* true: it is left out; may be NULL */
+    void *ctx;                                       /* of all four */
+    fm_map *seen;                                    /* id -> KNOWN or WANTED; closure.c's */
     fm_map *named; /* recipes, suites and their folders that were read */
     git_oid *todo;
     size_t todo_count, todo_cap;

@@ -439,6 +439,68 @@ fm_status fm_git_send(fm_repo *r, const fm_exchange_ask *ask,
     return rc;
 }
 
+/* ---- what is named ---- */
+
+typedef struct names {
+    git_oid *id;
+    size_t count, cap;
+} names;
+
+static fm_status add_name(void *ctx, const git_oid *id)
+{
+    names *n = ctx;
+    FM_TRY(fm_grow(&n->id, &n->cap, n->count + 1, sizeof *n->id));
+    n->id[n->count++] = *id;
+    return FM_OK;
+}
+
+static fm_status gather_names(fm_repo *r, const fm_exchange_ask *ask, names *out)
+{
+    fml_closure c;
+    fm_status rc = fml_closure_init(&c, r);
+
+    c.name = add_name;
+    c.ctx = out;
+    FM_THEN(rc, close_over(&c, ask));
+    fml_closure_release(&c);
+    return rc;
+}
+
+/* A name may be met before the history that holds it, so that is looked at apart. */
+static fm_status give_names(fm_repo *r, const fm_exchange_ask *ask, const names *n, fm_oid_fn fn,
+                            void *ctx)
+{
+    fml_closure c;
+    fm_oid oid;
+    fm_status rc = fml_closure_init(&c, r);
+
+    c.known = true;
+    FM_THEN(rc, add_all(&c, ask->have, ask->haves));
+    FM_THEN(rc, add_all(&c, ask->want, ask->wants));
+    for (size_t i = 0; rc == FM_OK && i < n->count; i++) {
+        if (fm_map_has(c.seen, n->id[i].id, sizeof n->id[i].id))
+            continue;
+        fml_from_git(&oid, &n->id[i]);
+        rc = fn(ctx, &oid);
+    }
+    fml_closure_release(&c);
+    return rc;
+}
+
+fm_status fm_exchange_named(fm_repo *r, const fm_exchange_ask *ask, fm_oid_fn fn, void *ctx)
+{
+    names n = {NULL, 0, 0};
+    FM_TRY(check_ask(r, ask));
+    FM_TRY(fn ? FM_OK : fm_fail(FM_EINVAL, "exchange: a callback is needed"));
+    FM_TRY(hold_wants(r, ask));
+
+    fm_status rc = gather_names(r, ask, &n);
+    if (rc == FM_OK && n.count)
+        rc = give_names(r, ask, &n, fn, ctx);
+    fm_free(n.id);
+    return rc;
+}
+
 /* ---- pointers ---- */
 
 typedef struct pointer {

@@ -55,6 +55,13 @@ typedef fm_status (*fm_pointer_fn)(void *ctx, const fm_digest *id, bool is_tenso
 FM_CHECKED fm_status fm_exchange_pointers(fm_repo *r, const fm_exchange_ask *ask, fm_pointer_fn fn,
                                           void *ctx);
 
+/* Calls fn for each version or tree that recipes and suites of the wanted versions name by its id,
+ * and that no version in the history of ask->want and ask->have is. On a plain git host no branch
+ * reaches these. The store's handle gets a reader's lease, as above. */
+typedef fm_status (*fm_oid_fn)(void *ctx, const fm_oid *oid);
+FM_CHECKED fm_status fm_exchange_named(fm_repo *r, const fm_exchange_ask *ask, fm_oid_fn fn,
+                                       void *ctx);
+
 /* ---- the receiver ---- */
 typedef struct fm_git_intake fm_git_intake;
 /* Takes a writer's lease on the repository's store, and keeps it beyond the close. max_bytes: of the

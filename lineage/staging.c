@@ -19,20 +19,25 @@ static bool is_lock(const char *name)
 {
     const size_t n = strlen(name);
 
-    return strncmp(name, PREFIX, sizeof PREFIX - 1) == 0 && n > sizeof LOCK - 1 &&
-           strcmp(name + n - (sizeof LOCK - 1), LOCK) == 0;
+    return n > sizeof LOCK - 1 && strcmp(name + n - (sizeof LOCK - 1), LOCK) == 0;
 }
 
-/* What it cannot remove does no harm. */
+/* What it cannot remove does no harm. A folder is made after its lock and goes before it: one without
+ * a lock is what a program made anew that outlived its fmstore. */
 static void sweep_one(const char *tmp, const char *name)
 {
-    char *lock = fm_path_join(tmp, name);
-    char *dir = lock ? fm_strndup(lock, strlen(lock) - (sizeof LOCK - 1)) : NULL;
+    const bool by_lock = is_lock(name);
+    char *path = fm_path_join(tmp, name);
+    char *dir = path && by_lock ? fm_strndup(path, strlen(path) - (sizeof LOCK - 1)) : NULL;
+    char *lock = path && !by_lock ? fm_asprintf("%s" LOCK, path) : NULL;
 
-    if (dir && fm_lock_is_free(lock) && fm_remove_tree(dir) == FM_OK)
-        fm_ignore(fm_remove_file(lock), "the next sweep removes it");
+    if (dir && fm_lock_is_free(path) && fm_remove_tree(dir) == FM_OK)
+        fm_ignore(fm_remove_file(path), "the next sweep removes it");
+    if (lock && !fm_path_exists(lock))
+        fm_ignore(fm_remove_tree(path), "the next sweep removes it");
     fm_free(dir);
     fm_free(lock);
+    fm_free(path);
 }
 
 void fml_staging_sweep(const fm_repo *r)
@@ -44,7 +49,7 @@ void fml_staging_sweep(const fm_repo *r)
     fm_error_save(&kept);
     if (tmp && fm_list_dir(&names, tmp) == FM_OK)
         for (size_t i = 0; i < names.count; i++)
-            if (is_lock(names.name[i]))
+            if (strncmp(names.name[i], PREFIX, sizeof PREFIX - 1) == 0)
                 sweep_one(tmp, names.name[i]);
     fm_names_release(&names);
     fm_free(tmp);
@@ -93,10 +98,11 @@ void fm_staging_end(fm_staging *s)
     if (!s)
         return;
     fm_error_save(&kept);
-    if (s->lock) {
-        fm_ignore(fm_remove_tree(s->dir), "the next one removes it");
+    /* A program that was given the folder may still write there; then the next sweep removes it. */
+    if (s->lock && fm_remove_tree(s->dir) == FM_OK)
         fm_lock_end(s->lock, s->lock_path);
-    }
+    else
+        fm_lock_drop(s->lock);
     fm_error_restore(&kept);
     fm_free(s->dir);
     fm_free(s->lock_path);

@@ -17,6 +17,9 @@ FM_BEGIN_DECLS
 typedef struct fm_remote fm_remote;
 typedef struct fm_remote_opts {
     const char *url;
+    /* The bucket that has the tensors, where url is a git host, which has the lineage; NULL: url has
+     * both. */
+    const char *packs;
     bool write;          /* for push */
     const char
         *ssh; /* the command in the place of ssh; NULL: ssh. $GIT_SSH_COMMAND goes before it */
@@ -25,13 +28,13 @@ typedef struct fm_remote_opts {
      * http.sslCAInfo, else the system's. */
     const char *ca_file;
 } fm_remote_opts;
-/* FM_EINVAL: no URL; FM_ENOTFOUND: no repository is there; FM_EREFUSED: it cannot be written;
+/* FM_EINVAL: no URL; FM_EUNSUPPORTED: packs are given, and git is missing; FM_ENOTFOUND: no repository is there; FM_EREFUSED: it cannot be written;
  * FM_EVERSION: it speaks a newer protocol; FM_EIO: it cannot be reached. */
 FM_CHECKED fm_status fm_remote_open(fm_remote **out, const fm_remote_opts *opts);
 void fm_remote_close(fm_remote *m);            /* NULL is fine */
 const char *fm_remote_url(const fm_remote *m); /* as it may be shown: without user and password */
-/* FM_EINVAL: text is no URL that fm_remote_open would take. */
-FM_CHECKED fm_status fm_remote_check_url(const char *text);
+/* FM_EINVAL: no URL that fm_remote_open would take, or with packs (may be NULL) no such two. */
+FM_CHECKED fm_status fm_remote_check_url(const char *url, const char *packs);
 /* Makes an empty bucket in a folder: a remote that is only files (remote/bucket/README.md). FM_EEXISTS:
  * one is there. */
 FM_CHECKED fm_status fm_remote_make_bucket(const char *dir);

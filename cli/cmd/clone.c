@@ -56,6 +56,8 @@ int cmd_clone(cli *c, int argc, char **argv)
         {0, "bare", OPT_FLAG, NULL, "the folder is the repository itself, not DIR/.fmstore",
          &o.bare},
         {'b', "branch", OPT_STR, "NAME", "this branch alone", &o.branch},
+        {0, "packs", OPT_STR, "URL", "the bucket of the tensors, where URL is a git host's",
+         &o.packs},
         {0, "lineage-only", OPT_FLAG, NULL,
          "versions without their tensors, which come when they are needed", &o.lineage_only},
         {0, "depth", OPT_UINT, "N",

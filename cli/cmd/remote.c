@@ -7,19 +7,23 @@
 #include "cli/commands.h"
 #include "cli/ops/remote.h"
 
-static fm_status add_row(void *ctx, const char *name, const char *url)
+static fm_status add_row(void *ctx, const char *name, const char *url, const char *packs)
 {
     out_cell(ctx, "%s", out_text(name, 100));
     out_cell(ctx, "%s", out_text(url, 500));
+    if (packs)
+        out_cell(ctx, "%s", out_text(packs, 500));
     out_end_row(ctx);
     return FM_OK;
 }
 
-static fm_status add_json(void *ctx, const char *name, const char *url)
+static fm_status add_json(void *ctx, const char *name, const char *url, const char *packs)
 {
     fm_json *v = fm_json_new_object();
     fm_status rc = fm_json_set(v, "name", fm_json_new_str(name));
     FM_THEN(rc, fm_json_set(v, "url", fm_json_new_str(url)));
+    if (packs)
+        FM_THEN(rc, fm_json_set(v, "packs", fm_json_new_str(packs)));
     if (rc != FM_OK) {
         fm_json_free(v);
         return rc;
@@ -49,32 +53,34 @@ static fm_status list(cli *c, bool json)
 int cmd_remote(cli *c, int argc, char **argv)
 {
     bool json = false;
-    const char *args[3] = {"ls"};
+    const char *args[3] = {"ls"}, *packs = NULL;
     size_t n;
     const opt_spec table[] = {
         {0, "json", OPT_FLAG, NULL, "as JSON", &json},
+        {0, "packs", OPT_STR, "URL", "add, set-url: the bucket of the tensors; URL is a git host's",
+         &packs},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, args, 0, 3, &n);
     if (code != CLI_GO_ON)
         return code;
-    if (n <= 1 && strcmp(args[0], "ls") == 0)
+    if (n <= 1 && !packs && strcmp(args[0], "ls") == 0)
         return cli_exit(list(c, json));
     if (n == 3 && strcmp(args[0], "add") == 0)
-        return cli_exit(fm_ops_remote_add(c, args[1], args[2]));
+        return cli_exit(fm_ops_remote_add(c, args[1], args[2], packs));
     if (n == 3 && strcmp(args[0], "set-url") == 0)
-        return cli_exit(fm_ops_remote_set_url(c, args[1], args[2]));
-    if (n == 3 && strcmp(args[0], "rename") == 0)
+        return cli_exit(fm_ops_remote_set_url(c, args[1], args[2], packs));
+    if (n == 3 && !packs && strcmp(args[0], "rename") == 0)
         return cli_exit(fm_ops_remote_rename(c, args[1], args[2]));
-    if (n == 2 && strcmp(args[0], "show") == 0)
+    if (n == 2 && !packs && strcmp(args[0], "show") == 0)
         return cli_exit(remote_show(c, args[1], json));
-    if (n == 2 && strcmp(args[0], "get-url") == 0)
+    if (n == 2 && !packs && strcmp(args[0], "get-url") == 0)
         return cli_exit(remote_get_url(c, args[1]));
-    if (n == 2 && strcmp(args[0], "rm") == 0)
+    if (n == 2 && !packs && strcmp(args[0], "rm") == 0)
         return cli_exit(fm_ops_remote_remove(c, args[1]));
-    return cli_usage_error(c,
-                           "remote has 'ls', 'add NAME URL', 'set-url NAME URL', 'get-url NAME', "
-                           "'show NAME', 'rename OLD NEW' and 'rm NAME'");
+    return cli_usage_error(c, "remote has 'ls', 'add NAME URL [--packs URL]', 'set-url NAME URL "
+                              "[--packs URL]', 'get-url NAME', 'show NAME', 'rename OLD NEW' and "
+                              "'rm NAME'");
 }
 
 /* ---- ls-remote ---- */

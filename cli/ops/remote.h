@@ -16,14 +16,16 @@
 
 FM_BEGIN_DECLS
 
-/* FM_EEXISTS, FM_EINVAL: the name is there, or git forbids it. A path becomes absolute. */
-fm_status fm_ops_remote_add(fm_ops *c, const char *name, const char *url);
-fm_status fm_ops_remote_set_url(fm_ops *c, const char *name, const char *url);
+/* packs: the bucket of the tensors, where url is a git host's (remote.<name>.packs); NULL: url has
+ * all. FM_EEXISTS, FM_EINVAL: the name is there, or git forbids it. A path becomes absolute. */
+fm_status fm_ops_remote_add(fm_ops *c, const char *name, const char *url, const char *packs);
+fm_status fm_ops_remote_set_url(fm_ops *c, const char *name, const char *url, const char *packs);
 fm_status fm_ops_remote_rename(fm_ops *c, const char *from,
                                const char *to);                     /* with its refs/remotes */
 fm_status fm_ops_remote_remove(fm_ops *c, const char *name);        /* with its refs/remotes */
 fm_status fm_ops_remote_is(fm_ops *c, const char *name, bool *yes); /* a remote has this name */
-typedef fm_status (*fm_ops_remote_fn)(void *ctx, const char *name, const char *url);
+typedef fm_status (*fm_ops_remote_fn)(void *ctx, const char *name, const char *url,
+                                      const char *packs); /* NULL: none */
 fm_status fm_ops_remote_each(fm_ops *c, fm_ops_remote_fn fn, void *ctx);
 
 fm_status fm_ops_remote_url(fm_ops *c, const char *name, char **out); /* fm_free */
@@ -63,6 +65,7 @@ fm_status fm_ops_pull(fm_ops *c, const fm_fetch_opts *o, fm_travel *out);
 
 typedef struct fm_clone_opts {
     const char *url, *dir;
+    const char *packs; /* as of fm_ops_remote_add */
     bool bare;
     const char *branch; /* NULL: all */
     bool lineage_only;

@@ -2,115 +2,22 @@
  * too. */
 #include "remote/link/credential.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "remote/link/socket.h"
+#include "remote/link/process.h"
 #include "store/base/mem.h"
 
 #define ANSWER_MAX ((size_t)64 << 10)
 
-extern char **environ;
-
-/* ==== git as a process ==== */
-
-static bool sets(const char *entry, const char *name)
-{
-    const size_t n = strlen(name);
-    return strncmp(entry, name, n) == 0 && entry[n] == '=';
-}
-
-/* The environment; without a terminal git must ask nobody, through no program either. */
-static fm_status make_environment(char ***out)
-{
-    static char no_prompt[] = "GIT_TERMINAL_PROMPT=0", no_ask[] = "GIT_ASKPASS=";
-    const bool quiet = isatty(STDIN_FILENO) == 0;
-    size_t n = 0, kept = 0;
-    while (environ[n])
-        n++;
-    char **e = fm_calloc(n + 3, sizeof *e);
-    *out = e;
-    if (!e)
-        return FM_ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        if (!quiet ||
-            (!sets(environ[i], "GIT_TERMINAL_PROMPT") && !sets(environ[i], "GIT_ASKPASS")))
-            e[kept++] = environ[i];
-    if (quiet) {
-        e[kept++] = no_prompt;
-        e[kept++] = no_ask;
-    }
-    return FM_OK;
-}
-
-static fm_status spawn(pid_t *pid, char *const argv[], int fd)
-{
-    char **env = NULL;
-    posix_spawn_file_actions_t at;
-    FM_TRY(make_environment(&env));
-    int failed = posix_spawn_file_actions_init(&at);
-    if (failed == 0) {
-        failed = posix_spawn_file_actions_adddup2(&at, fd, STDIN_FILENO);
-        if (failed == 0)
-            failed = posix_spawn_file_actions_adddup2(&at, fd, STDOUT_FILENO);
-        if (failed == 0 && !isatty(STDERR_FILENO)) /* what it fails with is said in our words */
-            failed = posix_spawn_file_actions_addopen(&at, STDERR_FILENO, "/dev/null", 1, 0);
-        if (failed == 0)
-            failed = posix_spawnp(pid, "git", &at, NULL, argv, env);
-        (void)posix_spawn_file_actions_destroy(&at);
-    }
-    fm_free(env);
-    return failed ? fm_fail(FM_ENOTFOUND, "cannot run git: %s", strerror(failed)) : FM_OK;
-}
-
-static fm_status read_all(const fmr_stream *from, fm_buf *out)
-{
-    for (;;) {
-        uint8_t some[4096];
-        size_t got;
-        FM_TRY(from->read(from->ctx, some, sizeof some, &got));
-        if (got == 0)
-            return fm_buf_ok(out);
-        fm_buf_append(out, some, got);
-        FM_TRY(fm_buf_ok(out));
-    }
-}
-
-static fm_status talk(int fd, const fm_buf *say, fm_buf *answer)
-{
-    fmr_fds fds = {fd, fd, "git"};
-    const fmr_stream s = fmr_fds_stream(&fds);
-    fm_status rc = say->len ? s.write(s.ctx, say->data, say->len) : FM_OK;
-    (void)shutdown(fd, SHUT_WR);
-    FM_THEN(rc, read_all(&s, answer));
-    return rc;
-}
-
 /* FM_ENOTFOUND: git is not there, or said no. */
 static fm_status run_git(char *const argv[], const fm_buf *say, fm_buf *answer)
 {
-    int pair[2], status = 0;
-    pid_t pid;
-    FM_TRY(fmr_socket_pair(pair));
-    fm_status rc = spawn(&pid, argv, pair[1]);
-    (void)close(pair[1]);
-    if (rc == FM_OK) {
-        rc = talk(pair[0], say, answer);
-        if (rc != FM_OK)
-            (void)kill(pid, SIGTERM);
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-            ;
-        if (rc == FM_OK && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
-            rc = fm_fail(FM_ENOTFOUND, "git %s says no", argv[1]);
-    }
-    (void)close(pair[0]);
-    return rc;
+    fmr_git_run g = {.argv = argv, .say = fm_buf_span(say), .answer = answer};
+    const fm_status rc = fmr_git(&g);
+    if (rc == FM_OK && g.code != 0)
+        return fm_fail(FM_ENOTFOUND, "git %s says no", argv[1]);
+    return rc == FM_EUNSUPPORTED ? FM_ENOTFOUND : rc;
 }
 
 /* ==== credentials ==== */

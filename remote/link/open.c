@@ -32,6 +32,8 @@ fm_status fmr_open(fmr_far **out, const fmr_url *url, fmr_service service,
         return open_web(out, url, service, opts);
     case FMR_S3:
         return fmr_open_bucket_s3(out, url->host, url->path, service);
+    case FMR_GIT: /* remote/githost: with the bucket of its tensors */
+        break;
     }
     return fm_fail(FM_EUNSUPPORTED, "%s: remotes of this kind cannot be reached yet", url->text);
 }

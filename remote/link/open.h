@@ -13,7 +13,7 @@ typedef struct fmr_open_opts {
     const char *program; /* fmstore at the other end of ssh; NULL: fmstore */
     const char *ca_file; /* NULL: what git is set to, else the system's */
 } fmr_open_opts;
-/* FM_ENOTFOUND: there is no repository at the URL; FM_EUNSUPPORTED: a scheme that this build lacks. */
+/* FM_ENOTFOUND: there is no repository at the URL; FM_EUNSUPPORTED: a git host's. */
 FM_CHECKED fm_status fmr_open(fmr_far **out, const fmr_url *url, fmr_service service,
                               const fmr_open_opts *opts);
 

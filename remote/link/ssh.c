@@ -1,42 +1,19 @@
 /* ssh.c - a repository of another machine: fmstore at the other end of the user's own ssh. */
-#include <errno.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "remote/link/open.h"
+#include "remote/link/process.h"
 #include "remote/link/socket.h"
 #include "store/base/mem.h"
-#include "store/base/os/clock.h"
 
 #define END_WITHIN_S 5.0
-
-extern char **environ;
 
 typedef struct ssh {
     fmr_fds fds;
     pid_t pid; /* 0: none */
 } ssh;
-
-/* Waits for ssh, which ends when its input does; one that does not is told to. */
-static void reap(pid_t pid)
-{
-    const double end = fm_now_s() + END_WITHIN_S;
-    int status;
-    while (waitpid(pid, &status, WNOHANG) == 0) {
-        if (fm_now_s() > end) {
-            (void)kill(pid, SIGTERM);
-            (void)waitpid(pid, &status, 0);
-            return;
-        }
-        (void)usleep(2000);
-    }
-}
 
 static void close_ssh(void *ctx)
 {
@@ -44,7 +21,7 @@ static void close_ssh(void *ctx)
     if (s->fds.in >= 0)
         (void)close(s->fds.in);
     if (s->pid > 0)
-        reap(s->pid);
+        (void)fmr_reap(s->pid, END_WITHIN_S); /* ssh ends when its input does */
     fm_free(s);
 }
 
@@ -108,32 +85,18 @@ static fm_status command(fm_buf *b, const fmr_url *url, fmr_service service,
     return rc;
 }
 
-static fm_status spawn(pid_t *pid, char *line, int fd)
-{
-    char sh[] = "sh", c[] = "-c";
-    char *argv[] = {sh, c, line, NULL};
-    posix_spawn_file_actions_t at;
-    int failed = posix_spawn_file_actions_init(&at);
-    if (failed == 0)
-        failed = posix_spawn_file_actions_adddup2(&at, fd, 0);
-    if (failed == 0)
-        failed = posix_spawn_file_actions_adddup2(&at, fd, 1);
-    if (failed == 0)
-        failed = posix_spawn(pid, "/bin/sh", &at, NULL, argv, environ);
-    (void)posix_spawn_file_actions_destroy(&at);
-    return failed ? fm_fail(FM_EIO, "cannot run ssh: %s", strerror(failed)) : FM_OK;
-}
-
 static fm_status begin(ssh *s, const fmr_url *url, fmr_service service, const fmr_open_opts *opts)
 {
     int pair[2];
     fm_buf line;
+    char sh[] = "/bin/sh", c[] = "-c";
     fm_buf_init(&line, 16 * FMR_URL_MAX);
     fm_status rc = command(&line, url, service, opts);
     FM_THEN(rc, fmr_socket_pair(pair));
     if (rc == FM_OK) {
         s->fds.in = s->fds.out = pair[0];
-        rc = spawn(&s->pid, (char *)line.data, pair[1]);
+        char *const argv[] = {sh, c, (char *)line.data, NULL};
+        rc = fmr_spawn(&s->pid, argv, NULL, pair[1], -1);
         (void)close(pair[1]);
     }
     fm_buf_release(&line);

@@ -122,6 +122,13 @@ static fm_status read_http(fmr_url *u, const char *text, const char *rest)
     return FM_OK;
 }
 
+static fm_status read_git(fmr_url *u, const char *rest)
+{
+    FM_TRY(read_ssh(u, rest));
+    u->scheme = FMR_GIT;
+    return u->user ? fm_fail(FM_EINVAL, "URL: git:// knows no users") : FM_OK;
+}
+
 static fm_status read_s3(fmr_url *u, const char *rest)
 {
     u->scheme = FMR_S3;
@@ -157,6 +164,8 @@ static fm_status parse(fmr_url *u, const char *text)
     FM_TRY(copy(&u->text, text, strlen(text)));
     if (begins(text, "ssh://"))
         return read_ssh(u, text + 6);
+    if (begins(text, "git://"))
+        return read_git(u, text + 6);
     if (begins(text, "https://"))
         return read_http(u, text, text + 8);
     if (begins(text, "http://"))
@@ -171,7 +180,7 @@ static fm_status parse(fmr_url *u, const char *text)
     }
     colon = scp_colon(text);
     if (strstr(text, "://") || (colon && colon[1] == ':')) /* git's helpers are not used */
-        return fm_fail(FM_EINVAL, "URL: '%.*s' is none of file, ssh, http, https, s3",
+        return fm_fail(FM_EINVAL, "URL: '%.*s' is none of file, ssh, http, https, git, s3",
                        (int)FM_MIN(strcspn(text, ":"), 40), text);
     if (colon)
         return read_scp(u, text, colon);

@@ -4,6 +4,7 @@
  *   ssh://user@host:port/a/b         a folder of another one; host:a/b and user@host:a/b too, where
  *                                    no '/' stands before the colon
  *   http://, https://host/a          fmstore's own server, or a static file server
+ *   git://host/a                     a git host's own protocol, for a lineage alone
  *   s3://bucket/prefix               object storage */
 #ifndef FM_REMOTE_LINK_URL_H
 #define FM_REMOTE_LINK_URL_H
@@ -14,11 +15,11 @@ FM_BEGIN_DECLS
 
 #define FMR_URL_MAX 2048u
 
-typedef enum fmr_scheme { FMR_FOLDER, FMR_SSH, FMR_HTTP, FMR_S3 } fmr_scheme;
+typedef enum fmr_scheme { FMR_FOLDER, FMR_SSH, FMR_HTTP, FMR_S3, FMR_GIT } fmr_scheme;
 typedef struct fmr_url {
     fmr_scheme scheme;
     char *user;    /* ssh; NULL: none given. All four: fm_free by fmr_url_release */
-    char *host;    /* ssh and http without the port; s3: the bucket; NULL for a folder */
+    char *host;    /* ssh, http and git without the port; s3: the bucket; NULL for a folder */
     char *path;    /* of a folder or ssh as it is given; s3: the prefix without slashes around it */
     char *text;    /* the whole URL; http without user and password */
     unsigned port; /* 0: the scheme's */

@@ -282,6 +282,11 @@ static fm_status need_all(const fetch *x)
     if (n == 0)
         return FM_OK;
     fm_digest_hex(&first, hex);
+    if (x->m->packs)
+        return fm_fail(FM_ENOTFOUND,
+                       "%s: lacks %zu object%s that the versions of %s name, the first %.12s; push "
+                       "these again from where they are whole",
+                       x->m->packs, n, n == 1 ? "" : "s", x->m->url.text, hex);
     return fm_fail(FM_ENOTFOUND,
                    "%s: lacks %zu object%s that its versions name, the first %.12s; "
                    "'fmstore fsck' there says which versions are damaged",

@@ -11,6 +11,7 @@ FM_BEGIN_DECLS
 
 struct fm_remote {
     fmr_url url;
+    char *packs; /* as it may be shown; NULL: url has all */
     fmr_far *far;
 };
 

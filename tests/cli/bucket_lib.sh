@@ -26,14 +26,14 @@ family() {
     want 0 -C a tag v1 one
 }
 
-# push_and_clone URL: what a family's way through a bucket is.
+# push_and_clone URL [--packs URL]: what a family's way through a bucket is.
 push_and_clone() {
     say "push a family, clone it elsewhere: equal ids and bytes"
-    want 0 -C a remote add bucket "$1"
+    want 0 -C a remote add bucket "$@"
     want 0 -C a push bucket --all
     [ "$(travelled)" -gt 0 ] || die "$(cat err)"
     grep -q ' \* new  *one -> one' err || die "$(cat err)"
-    want 0 clone "$1" b
+    want 0 clone "$@" b
     for rev in base one two three v1; do
         same a b "$rev"
         (cd a && ids "$rev") >"$tmp/left"
@@ -62,7 +62,7 @@ push_and_clone() {
     [ "$(travelled)" = "$n" ] || die "$(cat err)"
     grep -q '; .* kB on the wire$' err || die "more than kilobytes: $(cat err)"
     same a b four
-    want 0 clone --branch two "$1" c
+    want 0 clone --branch two "$@" c
     same a c two
 
     say "of two pushers to one branch one wins; the other is refused by name"
@@ -78,22 +78,22 @@ push_and_clone() {
     want 1 -C b push origin new-b:two --force-with-lease
     grep -q ' ! refused' err || die "$(cat err)"
     want 0 -C b push origin :three
-    want 0 ls-remote "$1"
+    want 0 -C a ls-remote bucket
     grep -q 'refs/heads/three' out && die "three is still there"
 
     say "results and notes join"
     want 0 -C a suite add base "$atlas/suites/facts.yaml"
     want 0 -C a push bucket base
-    want 0 clone --branch base "$1" d
+    want 0 clone --branch base "$@" d
     child d base mine 7
     "$fm" -C a test base >out 2>err || [ $? = 1 ] || die "$(cat err)"
     "$fm" -C d test mine >out 2>err || [ $? = 1 ] || die "$(cat err)"
     want 0 -C a push bucket base
     want 0 -C d push origin mine # whoever comes second brings the union
-    want 0 clone "$1" whole
+    want 0 clone "$@" whole
     for one in "a base" "d mine"; do
         # shellcheck disable=SC2086 # a repository and a name
-        set -- $one "$1"
+        set -- $one "$@"
         "$fm" -C "$1" results ls "$2" --json >left
         "$fm" -C whole results ls "$2" --json >right
         [ -s left ] && cmp left right || die "results of $2 differ"
@@ -103,12 +103,12 @@ push_and_clone() {
     git -C whole/.fmstore/lineage.git fsck --strict >/dev/null 2>&1 || die "git fsck"
 }
 
-# two_at_once URL: pushers who begin in the same moment all arrive.
+# two_at_once URL [--packs URL]: pushers who begin in the same moment all arrive.
 two_at_once() {
     local i pids=()
     say "six pushers at once"
     for i in 1 2 3 4 5 6; do
-        want 0 clone --branch base "$1" "p$i"
+        want 0 clone --branch base "$@" "p$i"
         child "p$i" base "at-once-$i" "$((40 + i))"
     done
     for i in 1 2 3 4 5 6; do
@@ -118,7 +118,7 @@ two_at_once() {
     for i in 1 2 3 4 5 6; do
         wait "${pids[$((i - 1))]}" || die "pusher $i: $(cat "$tmp/p$i.err")"
     done
-    want 0 clone "$1" all
+    want 0 clone "$@" all
     for i in 1 2 3 4 5 6; do same "p$i" all "at-once-$i"; done
     want 0 -C all fsck
 }

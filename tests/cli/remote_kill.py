@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""remote_kill.py FMSTORE ATLAS KILLS SEED folder|pipe|s3 - kill -9 during push, pull and clone.
+"""remote_kill.py FMSTORE ATLAS KILLS SEED folder|pipe|s3|githost - kill -9 during push, pull and clone.
 
 A family of four versions goes from one repository to another. At a random moment the process that
 transfers is killed, or the one that answers (pipe: GIT_SSH_COMMAND starts a process of its own at
 the other end; s3: what stands between the client and the server, which is started anew at once, so
-that requests and answers are cut at any byte). Then both sides must pass fsck, the receiver's
+that requests and answers are cut at any byte; githost: a git that fmstore has started, the family
+being on a git host in a folder, with a bucket). Then both sides must pass fsck, the receiver's
 branches must read, and the same command must finish the transfer; every version exports to the same
 bytes on both sides. The moments are spread over the time that an undisturbed transfer takes.
 
@@ -135,6 +136,8 @@ theirs = digests("c", ["theirs"]) if kind == "s3" else {}
 
 def prepare(way):
     global round_number
+    if kind == "githost":
+        return prepare_host(way)
     round_number += 1
     shutil.rmtree("b", ignore_errors=True)
     if way == "push":
@@ -147,15 +150,56 @@ def prepare(way):
     return ["-C", "b", "pull"]
 
 
+def prepare_host(way):
+    """A push goes to an empty host; a pull comes from one that has all."""
+    for place in "b", "host.git", "bucket":
+        shutil.rmtree(place, ignore_errors=True)
+    if way == "push":
+        subprocess.run(["git", "init", "-q", "--bare", "host.git"], check=True)
+        fm("init", "--bucket", "bucket")
+        fm("-C", "a", "remote", "add", "r", f"{work}/host.git", "--packs", f"{work}/bucket")
+        return ["-C", "a", "push", "r", "--all"]
+    shutil.copytree("full.git", "host.git")
+    shutil.copytree("full", "bucket")
+    fm("init", "b")
+    fm("-C", "b", "remote", "add", "r", f"{work}/host.git", "--packs", f"{work}/bucket")
+    return ["-C", "b", "pull"]
+
+
+def check_host():
+    """git finds no fault, and what its refs reach has all tensors: a clone can be had at any time."""
+    subprocess.run(["git", "-C", "host.git", "fsck", "--strict", "--full"], check=True, capture_output=True)
+    shutil.rmtree("any", ignore_errors=True)
+    fm("clone", "host.git", "--packs", "bucket", "any")
+    fm("-C", "any", "fsck")
+
+
 def finish(way):
     if way == "push":
         fm("-C", "a", "remote", "rm", "r")
 
 
-def far_side():
-    """The process at the other end."""
+def gits(of):
+    """The gits that a process has started; of None: all that work here."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            place = os.readlink(f"/proc/{pid}/cwd")
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if words.startswith(b"git") and (of == parent if of else place.startswith(str(work))):
+            found.append(int(pid))
+    return found
+
+
+def far_side(of=None):
+    """The process at the other end, or the git that fmstore has started."""
     if kind == "s3":
         return relay.pid
+    if kind == "githost":
+        return next(iter(gits(of)), None)
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -169,7 +213,7 @@ def far_side():
 def revive():
     if kind == "s3" and relay.poll() is not None:
         start_relay(relay_port)
-    while kind == "pipe" and far_side():
+    while kind in ("pipe", "githost") and far_side():
         time.sleep(0.01)
 
 
@@ -231,7 +275,7 @@ def once(way, after, far, beside):
     other = subprocess.Popen([program, "-C", "c", "push", url("b"), "theirs"], **quiet) if beside else None
     p = subprocess.Popen([program, *command], **quiet)
     time.sleep(after)
-    victim = far_side() if far else p.pid
+    victim = far_side(p.pid) if far else p.pid
     running = p.poll() is None and victim is not None
     if running:
         try:
@@ -249,7 +293,10 @@ def once(way, after, far, beside):
     if bucket:
         check_bucket()
     for repo in "a" if bucket else "ab":
-        fm("-C", repo, "fsck")
+        if Path(repo).exists():
+            fm("-C", repo, "fsck")
+    if kind == "githost":
+        check_host()
     fm(*command)
     if beside:
         fm("-C", "c", "push", url("b"), "theirs")
@@ -258,7 +305,13 @@ def once(way, after, far, beside):
         # What another pushed meanwhile need not travel again: then the pack is another one.
         if not beside and (left := uploads(url("b").removeprefix("s3://models/"))):
             stop(f"an upload is left: {left}")
+    if kind == "githost" and way == "push":
+        check_host()
+        Path("any").rename("b")
     fm("-C", "b", "fsck")
+    fm("-C", "b", "gc")
+    if left := list(Path("b/.fmstore/tmp").glob("git-*")):
+        stop(f"{left} is left in tmp/")
     if digests("b") != truth or beside and digests("b", ["theirs"]) != theirs:
         stop(f"a version differs after a kill of {way} at {after:.3f} s")
     if list(Path("b/.fmstore/incoming").glob("*")) if Path("b/.fmstore/incoming").exists() else []:
@@ -270,6 +323,12 @@ def once(way, after, far, beside):
     return running, kept
 
 
+if kind == "githost":
+    prepare("push")
+    fm("-C", "a", "push", "r", "--all")
+    fm("-C", "a", "remote", "rm", "r")
+    shutil.copytree("host.git", "full.git")
+    shutil.copytree("bucket", "full")
 length = {}
 if kind == "s3":
     fm("-C", "a", "push", url("a"), "--all")

@@ -202,7 +202,7 @@ say "what cannot be"
 refused 128 "there is no remote 'nowhere'" -C a fetch nowhere
 not_cloned "is no repository of fmstore" "$tmp/nothing" x
 refused 128 "is there and not empty" clone a b
-not_cloned "is none of file, ssh, http, https, s3" gopher://a/b x
+not_cloned "is none of file, ssh, http, https, git, s3" gopher://a/b x
 not_cloned "must not begin with '-'" "ssh://-oProxyCommand=touch evil/x" x
 not_cloned "must not begin with '-'" -- "-oProxyCommand=touch evil:x" x
 [ ! -e evil ] || die "an option reached ssh"

@@ -106,4 +106,14 @@ cmp big.safetensors back.safetensors || die "another file came back"
 import boto3
 left = boto3.client('s3').list_multipart_uploads(Bucket='models').get('Uploads', [])
 assert not left, left"
+
+say "packs for a lineage on a git host"
+git init -q --bare host.git
+want 0 -C a remote add host "$tmp/host.git" --packs "s3://models/packs of/host"
+want 0 -C a push host --all
+want 0 clone "$tmp/host.git" --packs "s3://models/packs of/host" of-host
+same a of-host one
+child of-host one of-host 11
+want 0 -C of-host push origin of-host
+want 0 -C a fetch host
 echo ok

@@ -66,4 +66,14 @@ grep -q 'can only be read' err || die "$(cat err)"
 want 128 clone "http://127.0.0.1:$port/nothing" x
 grep -q 'no fmstore server answers there' err || die "$(cat err)"
 [ ! -e x ] || die "a refused clone left a folder"
+
+say "packs for a lineage on a git host"
+git init -q --bare host.git
+want 0 init --bucket "$tmp/www/packs"
+want 0 -C a remote add host "$tmp/host.git" --packs "$tmp/www/packs"
+want 0 -C a push host --all
+want 0 clone "$tmp/host.git" --packs "http://127.0.0.1:$port/packs" of-host
+same a of-host one
+want 1 -C of-host push origin one:more
+grep -q 'a static file server can only be read' err || die "$(cat err)"
 echo ok

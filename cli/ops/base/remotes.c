@@ -40,7 +40,6 @@ char *fmo_remote_config(fm_ops *c, const char *name, const char *key)
 static fm_status absolute(char **out, const char *url)
 {
     char here[4096];
-    FM_TRY(fm_remote_check_url(url));
     if (fm_path_is_dir(url))
         return fm_path_real(out, url);
     const bool path = url[0] != '/' && !strchr(url, ':');
@@ -50,14 +49,22 @@ static fm_status absolute(char **out, const char *url)
     return *out ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status set_url(fm_ops *c, const char *name, const char *url)
+static fm_status set_place(fm_ops *c, const char *name, const char *which, const char *url)
 {
     char key[KEY_BYTES], *whole = NULL;
-    FM_TRY(absolute(&whole, url));
-    key_of(key, name, "url");
+    if (url)
+        FM_TRY(absolute(&whole, url));
+    key_of(key, name, which);
     fm_status rc = fm_repo_config_set(c->repo, key, whole);
     fm_free(whole);
     return rc;
+}
+
+static fm_status set_url(fm_ops *c, const char *name, const char *url, const char *packs)
+{
+    FM_TRY(fm_remote_check_url(url, packs));
+    FM_TRY(set_place(c, name, "packs", packs));
+    return set_place(c, name, "url", url);
 }
 
 static bool is_there(fm_ops *c, const char *name)
@@ -68,7 +75,7 @@ static bool is_there(fm_ops *c, const char *name)
     return yes;
 }
 
-fm_status fm_ops_remote_add(fm_ops *c, const char *name, const char *url)
+fm_status fm_ops_remote_add(fm_ops *c, const char *name, const char *url, const char *packs)
 {
     FM_TRY(fmo_remote_name_check(name));
     FM_TRY(fm_ops_open(c));
@@ -76,7 +83,7 @@ fm_status fm_ops_remote_add(fm_ops *c, const char *name, const char *url)
         return fm_fail(FM_EEXISTS,
                        "remote '%s' is there already; 'fmstore remote set-url %s URL' changes it",
                        name, name);
-    return set_url(c, name, url);
+    return set_url(c, name, url, packs);
 }
 
 fm_status fm_ops_remote_is(fm_ops *c, const char *name, bool *yes)
@@ -95,10 +102,10 @@ fm_status fmo_remote_needed(fm_ops *c, const char *name)
                          name);
 }
 
-fm_status fm_ops_remote_set_url(fm_ops *c, const char *name, const char *url)
+fm_status fm_ops_remote_set_url(fm_ops *c, const char *name, const char *url, const char *packs)
 {
     FM_TRY(fmo_remote_needed(c, name));
-    return set_url(c, name, url);
+    return set_url(c, name, url, packs);
 }
 
 typedef struct keys {
@@ -157,6 +164,7 @@ fm_status fm_ops_remote_remove(fm_ops *c, const char *name)
 }
 
 typedef struct each {
+    fm_ops *c;
     fm_ops_remote_fn fn;
     void *ctx;
 } each;
@@ -170,12 +178,15 @@ static fm_status tell_one(void *ctx, const char *key, const char *value)
         return FM_OK;
     memcpy(name, key + from, n - from - tail);
     name[n - from - tail] = '\0';
-    return e->fn(e->ctx, name, value);
+    char *packs = fmo_remote_config(e->c, name, "packs");
+    const fm_status rc = e->fn(e->ctx, name, value, packs);
+    fm_free(packs);
+    return rc;
 }
 
 fm_status fm_ops_remote_each(fm_ops *c, fm_ops_remote_fn fn, void *ctx)
 {
-    each e = {fn, ctx};
+    each e = {c, fn, ctx};
     FM_TRY(fm_ops_open(c));
     return fm_repo_config_each(c->repo, "remote.", tell_one, &e);
 }
@@ -195,10 +206,11 @@ typedef struct only {
     size_t count;
 } only;
 
-static fm_status count_remote(void *ctx, const char *name, const char *url)
+static fm_status count_remote(void *ctx, const char *name, const char *url, const char *packs)
 {
     only *o = ctx;
     (void)url;
+    (void)packs;
     snprintf(o->name, sizeof o->name, "%s", name);
     o->count++;
     return FM_OK;
@@ -220,6 +232,7 @@ static fm_status find(fm_ops *c, fmo_remote *m, const char *given)
     m->url = c->repo ? fmo_remote_config(c, given, "url") : NULL;
     if (m->url) {
         m->name = fm_strdup(given);
+        m->packs = fmo_remote_config(c, given, "packs");
         return m->name ? FM_OK : FM_ENOMEM;
     }
     if (!is_url(given))
@@ -246,7 +259,7 @@ fm_status fmo_remote_open(fm_ops *c, fmo_remote *out, const char *given, bool wr
     char *program = rc == FM_OK && out->name ? fmo_remote_config(c, out->name, "program") : NULL;
     char *ca_file = rc == FM_OK && c->repo ? fm_repo_config(c->repo, "http.sslCAInfo") : NULL;
     if (rc == FM_OK) {
-        const fm_remote_opts o = {out->url, write, ssh, program, ca_file};
+        const fm_remote_opts o = {out->url, out->packs, write, ssh, program, ca_file};
         rc = fm_remote_open(&out->at, &o);
     }
     fm_free(ssh);
@@ -262,6 +275,7 @@ void fmo_remote_close(fmo_remote *m)
     fm_remote_close(m->at);
     fm_free(m->name);
     fm_free(m->url);
+    fm_free(m->packs);
     memset(m, 0, sizeof *m);
 }
 

@@ -8,7 +8,7 @@
 /* A remote that is opened. */
 typedef struct fmo_remote {
     char *name; /* NULL: given by its URL, so it has no refs/remotes */
-    char *url;
+    char *url, *packs; /* packs: NULL: url has all */
     fm_remote *at;
 } fmo_remote;
 /* given: a name, a URL, or NULL. FM_ENOTFOUND says how to add a remote. */

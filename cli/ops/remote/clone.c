@@ -12,7 +12,7 @@ static fm_status prepare(fm_ops *c, const fm_clone_opts *o)
     FM_TRY(fm_repo_init(o->dir, o->bare));
     c->dir = o->dir;
     FM_TRY(fm_ops_lease(c, true, "a clone"));
-    FM_TRY(fm_ops_remote_add(c, "origin", o->url));
+    FM_TRY(fm_ops_remote_add(c, "origin", o->url, o->packs));
     if (o->lineage_only || o->depth)
         FM_TRY(fmo_remote_promise(c, "origin"));
     char depth[24];
@@ -41,7 +41,7 @@ fm_status fm_ops_clone(fm_ops *c, const fm_clone_opts *o, fm_travel *out)
 {
     fmo_remote m = {0};
     fmo_refs refs = {0};
-    const fm_remote_opts how = {.url = o->url};
+    const fm_remote_opts how = {.url = o->url, .packs = o->packs};
     memset(out, 0, sizeof *out);
     c->stopped = false;
     if (c->repo)

@@ -19,14 +19,17 @@ static fm_status note(void *ctx, const char *rev, const char *path, const fm_ent
     return FM_OK;
 }
 
-static fm_status repair_git(fm_ops *c, const char *url, fm_repair_report *out)
+static fm_status repair_git(fm_ops *c, const fmo_remote *m, fm_repair_report *out)
 {
     fm_ops other = {.ui = c->ui};
     fm_travel t;
     fm_staging *folder;
     FM_TRY(fm_staging_make(&folder, c->repo));
-    const fm_clone_opts o = {
-        .url = url, .dir = fm_staging_dir(folder), .bare = true, .lineage_only = true};
+    const fm_clone_opts o = {.url = m->url,
+                             .packs = m->packs,
+                             .dir = fm_staging_dir(folder),
+                             .bare = true,
+                             .lineage_only = true};
     fm_status rc = fm_ops_clone(&other, &o, &t);
     fm_ops_close(&other);
     FM_THEN(rc, fm_repo_repair(c->repo, fm_staging_dir(folder), out));
@@ -57,7 +60,7 @@ fm_status fm_ops_repair(fm_ops *c, const char *from, fm_repair_report *out)
     if (!remote && fm_path_exists(from))
         return fm_repo_repair(c->repo, from, out);
     FM_TRY(fmo_remote_open(c, &m, from, false));
-    fm_status rc = repair_git(c, m.url, out);
+    fm_status rc = repair_git(c, &m, out);
     FM_THEN(rc, repair_store(c, &m, out));
     fmo_remote_close(&m);
     return rc;

@@ -284,6 +284,57 @@ TEST(what_a_recipe_names_travels_with_its_history)
     fm_free(there);
 }
 
+typedef struct named {
+    fm_oid oid[8];
+    size_t count;
+} named;
+
+static fm_status note_named(void *ctx, const fm_oid *oid)
+{
+    named *n = ctx;
+    assert_true(n->count < FM_ARRAY_LEN(n->oid));
+    n->oid[n->count++] = *oid;
+    return FM_OK;
+}
+
+static void name_version(fm_tree *tree, const char *key, const fm_oid *oid)
+{
+    char text[200], hex[41];
+    fm_oid_hex(oid, hex);
+    snprintf(text, sizeof text, "{\"%s\":\"%s\"}", key, hex);
+    tk_ok(fm_tree_put_file(tree, "recipe.json", fm_span_str(text)));
+}
+
+TEST(named_versions_that_no_history_has)
+{
+    char *here;
+    fm_repo *a = kit_repo(&here);
+    fm_oid main = kit_branch(a, "main", NULL, 0), old = kit_branch(a, "teacher", NULL, 1), tip = main;
+    fm_tree *tree = kit_model(a, 3, 1, 2);
+    named n = {.count = 0};
+
+    tk_ok(fm_ref_delete(a, "refs/heads/teacher", &old));
+    name_version(tree, "teacher", &old);
+    const fm_oid distilled = kit_commit(a, tree, "distilled", &main, 1, KIT_TIME + 6);
+    name_version(tree, "from", &main); /* in its history */
+    tip = kit_commit(a, tree, "repaired", &distilled, 1, KIT_TIME + 7);
+    tk_ok(fm_ref_update(a, "refs/heads/main", &tip, &main, "repaired"));
+    fm_exchange_ask ask = {&tip, NULL, 1, 0};
+    tk_ok(fm_exchange_named(a, &ask, note_named, &n));
+    assert_int_equal(n.count, 1);
+    assert_true(fm_oid_eq(&n.oid[0], &old));
+    n.count = 0;
+    ask.have = &old; /* a ref there has it already */
+    ask.haves = 1;
+    tk_ok(fm_exchange_named(a, &ask, note_named, &n));
+    assert_int_equal(n.count, 0);
+    ask.have = &distilled; /* and so did whoever pushed this */
+    tk_ok(fm_exchange_named(a, &ask, note_named, &n));
+    assert_int_equal(n.count, 0);
+    fm_tree_free(tree);
+    kit_close(a, here);
+}
+
 TEST(a_named_version_that_is_not_whole_moves_no_ref)
 {
     char *here, *there, text[200], hex[41];
@@ -829,6 +880,7 @@ int main(void)
         cmocka_unit_test(a_version_that_arrives_twice_is_fine),
         cmocka_unit_test(a_merge_and_an_annotated_tag_travel),
         cmocka_unit_test(what_a_recipe_names_travels_with_its_history),
+        cmocka_unit_test(named_versions_that_no_history_has),
         cmocka_unit_test(a_named_version_that_is_not_whole_moves_no_ref),
         cmocka_unit_test(what_no_travelling_ref_reaches_is_not_given_away),
         cmocka_unit_test(a_sender_stops_where_its_callback_fails_or_it_is_asked_to),

@@ -180,6 +180,10 @@ TEST(what_a_killed_intake_left_is_swept)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status));
     assert_int_equal(files_in(dir, "tmp"), 2); /* a folder and its lock */
+    char *outlived = fm_asprintf("%s/tmp/git-1-0/objects", dir); /* its lock is gone */
+    tk_ok(fm_make_dirs(outlived));
+    fm_free(outlived);
+    assert_int_equal(files_in(dir, "tmp"), 3);
     tk_ok(fm_git_intake_open(&in, r, 0));
     assert_int_equal(files_in(dir, "tmp"), 2); /* those of the new one */
     fm_git_intake_close(in);

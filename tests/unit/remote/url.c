@@ -41,6 +41,7 @@ TEST(reads_gits_spellings)
     reads("http://me@h:8080", FMR_HTTP, "me", "h", 8080, "");
     reads("s3://bucket/a/b/", FMR_S3, "", "bucket", 0, "a/b");
     reads("s3://bucket", FMR_S3, "", "bucket", 0, "");
+    reads("git://h:9419/a/b.git", FMR_GIT, "", "h", 9419, "/a/b.git");
 }
 
 TEST(shows_no_user_of_http_and_no_slash_at_its_end)
@@ -72,6 +73,8 @@ TEST(refuses_what_could_do_harm)
     refuses("h:-a", "must not begin with '-'");
     refuses("ssh://me:secret@h/a", "password");
     refuses("https://me:secret@h/a", "password");
+    refuses("git://me@h/a", "no users");
+    refuses("git://-h/a", "must not begin with '-'");
     refuses("ssh://h", "no path");
     refuses("ssh:///a", "no host");
     refuses("ssh://h:0/a", "no port");
