@@ -8,9 +8,11 @@
 
 /* ---- models ---- */
 
+static char *root; /* models in it are functions of their names */
+
 #define Q_PROJ "model.layers.0.self_attn.q_proj.weight"
 
-static char *make_hf(const char *root, const char *name)
+static char *make_hf(const char *name)
 {
     char *dir = fm_path_join(root, name);
     fx_hf_folder(dir);
@@ -18,17 +20,17 @@ static char *make_hf(const char *root, const char *name)
 }
 
 /* Weights of several leaves, whose rows end within leaves. */
-static char *make_big(const char *root)
+static char *make_big(void)
 {
     static const fx_item items[] = {{"model.embed_tokens.weight", 6, 1003},
                                     {Q_PROJ, 1504, 1003},
                                     {"model.norm.weight", 0, 1003}};
-    char *dir = make_hf(root, "big");
+    char *dir = make_hf("big");
     fx_safetensors(dir, "model.safetensors", items, FM_ARRAY_LEN(items));
     return dir;
 }
 
-static char *make_big_lora(const char *root)
+static char *make_big_lora(void)
 {
     static const fx_item items[] = {{FX_KEY "self_attn.q_proj.lora_A.weight", 3, 1003},
                                     {FX_KEY "self_attn.q_proj.lora_B.weight", 1504, 3}};
@@ -37,7 +39,7 @@ static char *make_big_lora(const char *root)
     return dir;
 }
 
-static char *make_lora(const char *root)
+static char *make_lora(void)
 {
     char *dir = fm_path_join(root, "lora");
     fx_peft_folder(dir, FX_LORA, FX_ADAPTER, FM_ARRAY_LEN(FX_ADAPTER));
@@ -45,7 +47,7 @@ static char *make_lora(const char *root)
 }
 
 /* A config that a derivation wrote, without PEFT's other fields. */
-static char *make_plain_lora(const char *root)
+static char *make_plain_lora(void)
 {
     char *dir = fm_path_join(root, "plain_lora");
     fx_peft_folder(dir,
@@ -56,7 +58,7 @@ static char *make_plain_lora(const char *root)
 }
 
 /* A whole lm_head beside the LoRA: the merged model has a weight more, and is no longer tied. */
-static char *make_saved_head(const char *root)
+static char *make_saved_head(void)
 {
     const fx_item items[] = {
         {"base_model.model.lm_head.weight", 6, 8}, FX_ADAPTER[0], FX_ADAPTER[1]};
@@ -65,7 +67,7 @@ static char *make_saved_head(const char *root)
     return dir;
 }
 
-static char *make_gguf(const char *root)
+static char *make_gguf(void)
 {
     const gg_spec spec = {.bias = true};
     char *path = fm_path_join(root, "m.gguf");
@@ -78,25 +80,25 @@ static char *make_gguf(const char *root)
 }
 
 /* The model of a case's name, "model" or "model+adapter". */
-static void open_named(vk_world *w, const char *root, const char *name)
+static void open_named(vk_world *w, const char *name)
 {
     char *golden = fm_asprintf("%s/tests/model/golden/arch/llama-fp8", FM_SOURCE_DIR);
     if (strcmp(name, "hf") == 0)
-        vk_open(w, make_hf(root, "hf"), NULL);
+        vk_open(w, make_hf("hf"), NULL);
     else if (strcmp(name, "hf+lora") == 0)
-        vk_open(w, make_hf(root, "hf"), make_lora(root));
+        vk_open(w, make_hf("hf"), make_lora());
     else if (strcmp(name, "hf+plain_lora") == 0)
-        vk_open(w, make_hf(root, "hf"), make_plain_lora(root));
+        vk_open(w, make_hf("hf"), make_plain_lora());
     else if (strcmp(name, "hf+saved_head") == 0)
-        vk_open(w, make_hf(root, "hf"), make_saved_head(root));
+        vk_open(w, make_hf("hf"), make_saved_head());
     else if (strcmp(name, "big") == 0)
-        vk_open(w, make_big(root), NULL);
+        vk_open(w, make_big(), NULL);
     else if (strcmp(name, "big+lora") == 0)
-        vk_open(w, make_big(root), make_big_lora(root));
+        vk_open(w, make_big(), make_big_lora());
     else if (strcmp(name, "lora") == 0)
-        vk_open(w, make_lora(root), NULL);
+        vk_open(w, make_lora(), NULL);
     else if (strcmp(name, "gguf") == 0)
-        vk_open(w, make_gguf(root), NULL);
+        vk_open(w, make_gguf(), NULL);
     else if (strcmp(name, "fp8") == 0)
         vk_open(w, fm_strdup(golden), NULL);
     else if (strcmp(name, "atlas") == 0)
@@ -176,22 +178,19 @@ static const vk_case cases[] = {
 TEST(views_and_exports_are_what_exports_were)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
-        char *root = tk_scratch();
         vk_world w;
-        open_named(&w, root, cases[i].model);
+        open_named(&w, cases[i].model);
         vk_check(&w, &cases[i], root, 100, 1000);
         vk_close(&w);
-        fm_free(root);
     }
 }
 
 TEST(shards_and_their_index_are_in_the_view)
 {
     const fm_view_opts opts = {.format = FM_EXPORT_HF};
-    char *root = tk_scratch();
     fm_view *v = NULL;
     vk_world w;
-    open_named(&w, root, "hf+lora");
+    open_named(&w, "hf+lora");
     tk_ok(exp_view_open(&v, w.tree, &w.p, &opts, 400));
     assert_true(fm_view_find(v, "model.safetensors.index.json") < fm_view_count(v));
     assert_true(fm_view_find(v, "model-00002-of-00003.safetensors") < fm_view_count(v));
@@ -199,7 +198,47 @@ TEST(shards_and_their_index_are_in_the_view)
     vk_check_view(v, "4c64a7bf324371ef4cc043316c5fdbdad8b8a0bf45d0f6cb6f7fa18c074a3c9d", 100, 100);
     fm_view_close(v);
     vk_close(&w);
-    fm_free(root);
+}
+
+/* Where two parts of a model would be written under one name, the later one was left on disk. */
+TEST(of_two_files_with_one_name_the_later_stays)
+{
+    static const char mine[] = "tokenizer's";
+    static const char *const names[] = {"README.md", "generation_config.json", "model.safetensors"};
+    const fm_view_opts opts = {.format = FM_EXPORT_HF};
+    char *out = fm_path_join(root, "out");
+    fm_view *v = NULL, *plain = NULL;
+    fm_tree *t = NULL;
+    vk_world w;
+    open_named(&w, "hf");
+    tk_ok(fm_tree_copy(&t, w.tree));
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
+        char *path = fm_path_join("tokenizer", names[i]);
+        tk_ok(fm_tree_put_file(t, path, fm_span_str(mine)));
+        fm_free(path);
+    }
+    tk_ok(fm_view_open(&plain, w.tree, &w.p, &opts));
+    tk_ok(fm_view_open(&v, t, &w.p, &opts));
+    tk_ok(fm_export(t, &w.p, out, FM_EXPORT_HF, FM_DTYPE_NONE));
+    assert_int_equal(fm_view_count(v), fm_view_count(plain));
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
+        const size_t f = fm_view_find(v, names[i]), old = fm_view_find(plain, names[i]);
+        const bool weights = i == 2;
+        char *path = fm_path_join(out, names[i]);
+        fm_file_map map;
+        tk_ok(fm_map_file(&map, path));
+        assert_int_equal(map.len, weights ? fm_view_at(plain, old)->bytes : strlen(mine));
+        vk_same_range(v, f, map.data, 0, fm_view_at(v, f)->bytes);
+        assert_int_equal(map.len, fm_view_at(v, f)->bytes);
+        fm_unmap_file(&map);
+        fm_free(path);
+    }
+    tk_ok(fm_remove_tree(out));
+    fm_view_close(plain);
+    fm_view_close(v);
+    fm_tree_free(t);
+    vk_close(&w);
+    fm_free(out);
 }
 
 /* ---- rotary rows ---- */
@@ -222,11 +261,11 @@ TEST(rows_in_rotary_order_are_read_in_ranges)
 {
     static const unsigned heads[] = {1, 4, 47, 752};
     enum { ROWS = 1504, ROW = 1003 * 4, BYTES = ROWS * ROW };
-    char *root = tk_scratch(), hex[FM_HEX_CHARS + 1];
+    char hex[FM_HEX_CHARS + 1];
     const fm_view_opts opts = {.format = FM_EXPORT_SOURCE};
     vk_world w;
     fm_tree *t = NULL;
-    open_named(&w, root, "big");
+    open_named(&w, "big");
     const fm_entry *e = fm_tree_find(w.tree, "tensors/model/layers/0/self_attn/q_proj.weight");
     const fm_entry *card = fm_tree_find(w.tree, "README.md");
     uint8_t *stored = fm_malloc(BYTES), *want = fm_malloc(BYTES + 2 * card->bytes);
@@ -271,7 +310,6 @@ TEST(rows_in_rotary_order_are_read_in_ranges)
     vk_close(&w);
     fm_free(stored);
     fm_free(want);
-    fm_free(root);
 }
 
 /* ---- how much is read ---- */
@@ -320,10 +358,9 @@ TEST(a_small_range_reads_little)
     };
     for (size_t i = 0; i < FM_ARRAY_LEN(form); i++) {
         const fm_view_opts opts = {.format = FM_EXPORT_HF, .dtype = form[i].dtype};
-        char *root = tk_scratch();
         fm_view *v = NULL;
         vk_world w;
-        open_named(&w, root, form[i].model);
+        open_named(&w, form[i].model);
         counted c = {.from = w.p};
         const fm_provider p = {.ctx = &c, .read = count_read, .range = count_range};
         tk_ok(fm_view_open(&v, w.tree, &p, &opts));
@@ -340,7 +377,6 @@ TEST(a_small_range_reads_little)
         assert_true(read >= 100 && read <= form[i].most);
         fm_view_close(v);
         vk_close(&w);
-        fm_free(root);
     }
 }
 
@@ -368,11 +404,10 @@ static void *race(void *arg)
 TEST(two_threads_read_one_view)
 {
     const fm_view_opts opts = {.format = FM_EXPORT_HF, .dtype = FM_F32};
-    char *root = tk_scratch();
     fm_view *v = NULL;
     vk_world w;
     pthread_t other;
-    open_named(&w, root, "big+lora");
+    open_named(&w, "big+lora");
     tk_ok(fm_view_open(&v, w.tree, &w.p, &opts));
     const size_t f = fm_view_find(v, "model.safetensors");
     uint8_t *whole = vk_range_of(v, f, 0, fm_view_at(v, f)->bytes);
@@ -383,7 +418,6 @@ TEST(two_threads_read_one_view)
     fm_free(whole);
     fm_view_close(v);
     vk_close(&w);
-    fm_free(root);
 }
 
 /* ---- refusals ---- */
@@ -399,11 +433,10 @@ static fm_status stop_at_once(void *ctx, const void *data, size_t len)
 TEST(what_lies_outside_a_file_is_refused_and_a_failure_ends_it)
 {
     const fm_view_opts opts = {.format = FM_EXPORT_SAFETENSORS};
-    char *root = tk_scratch();
     fm_view *v = NULL;
     vk_world w;
     int calls = 0;
-    open_named(&w, root, "big");
+    open_named(&w, "big");
     tk_ok(fm_view_open(&v, w.tree, &w.p, &opts));
     const uint64_t n = fm_view_at(v, 0)->bytes;
     assert_string_equal(fm_view_at(v, 0)->name, "model.safetensors");
@@ -417,7 +450,6 @@ TEST(what_lies_outside_a_file_is_refused_and_a_failure_ends_it)
     assert_int_equal(calls, 1);
     fm_view_close(v);
     vk_close(&w);
-    fm_free(root);
 }
 
 TEST(a_view_refuses_what_an_export_refuses)
@@ -435,14 +467,12 @@ TEST(a_view_refuses_what_an_export_refuses)
         {"lora", {.format = FM_EXPORT_SAFETENSORS}, FM_EUNSUPPORTED, "no model"},
     };
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
-        char *root = tk_scratch();
         vk_world w;
         fm_view *v = NULL;
-        open_named(&w, root, bad[i].model);
+        open_named(&w, bad[i].model);
         tk_fails(fm_view_open(&v, w.tree, &w.p, &bad[i].opts), bad[i].rc, bad[i].says);
         assert_null(v);
         vk_close(&w);
-        fm_free(root);
     }
 }
 
@@ -468,7 +498,7 @@ static void refused(const vk_world *w, fm_span text, fm_status rc, const char *s
     const fm_view_opts opts = {.format = FM_EXPORT_SOURCE};
     with_text with = {.from = w->p, .text = text};
     const fm_provider p = {.ctx = &with, .read = text_read};
-    char *root = tk_scratch(), *out = fm_path_join(root, "out");
+    char *out = fm_path_join(root, "out");
     fm_tree *t = NULL;
     fm_view *v = NULL;
     tk_ok(fm_blob_id(&with.id, text, NULL));
@@ -481,7 +511,6 @@ static void refused(const vk_world *w, fm_span text, fm_status rc, const char *s
     tk_fails(fm_export_check(t, &p), rc, says);
     fm_tree_free(t);
     fm_free(out);
-    fm_free(root);
 }
 
 #define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
@@ -515,9 +544,8 @@ TEST(a_hostile_source_json_opens_no_view)
          "no digest", FM_ECORRUPT},
         {"{\"format\":2,\"files\":[]}", "unknown format", FM_EVERSION},
     };
-    char *root = tk_scratch();
     vk_world w;
-    open_named(&w, root, "hf");
+    open_named(&w, "hf");
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
         refused(&w, fm_span_str(bad[i].text), bad[i].rc, bad[i].says);
     fm_buf many; /* refused by their number, before one is looked at */
@@ -530,7 +558,6 @@ TEST(a_hostile_source_json_opens_no_view)
     refused(&w, fm_buf_span(&many), FM_ELIMIT, "pieces");
     fm_buf_release(&many);
     vk_close(&w);
-    fm_free(root);
 }
 
 /* ---- names of bases ---- */
@@ -565,10 +592,9 @@ TEST(an_adapters_base_can_be_named_anew)
         {"hf+plain_lora", NULL, NULL, NULL, NULL, false},
     };
     for (size_t i = 0; i < FM_ARRAY_LEN(form); i++) {
-        char *root = tk_scratch();
         vk_world w;
         bool same;
-        open_named(&w, root, form[i].model);
+        open_named(&w, form[i].model);
         fm_json *c = config_of(&w, form[i].name, form[i].revision, &same);
         const char *name = fm_json_cstr(fm_json_get(c, "base_model_name_or_path"), NULL);
         const char *revision = fm_json_cstr(fm_json_get(c, "revision"), NULL);
@@ -579,7 +605,6 @@ TEST(an_adapters_base_can_be_named_anew)
         assert_int_equal(fm_json_int(fm_json_path(c, "r"), 0), 3);
         fm_json_free(c);
         vk_close(&w);
-        fm_free(root);
     }
 }
 
@@ -588,6 +613,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(views_and_exports_are_what_exports_were),
         cmocka_unit_test(shards_and_their_index_are_in_the_view),
+        cmocka_unit_test(of_two_files_with_one_name_the_later_stays),
         cmocka_unit_test(rows_in_rotary_order_are_read_in_ranges),
         cmocka_unit_test(a_small_range_reads_little),
         cmocka_unit_test(two_threads_read_one_view),
@@ -596,5 +622,8 @@ int main(void)
         cmocka_unit_test(a_hostile_source_json_opens_no_view),
         cmocka_unit_test(an_adapters_base_can_be_named_anew),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    root = tk_scratch();
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fm_free(root);
+    return failed;
 }
