@@ -26,7 +26,7 @@ FM_CHECKED fm_status fm_view_open(fm_view **out, const fm_tree *tree, const fm_p
 void fm_view_close(fm_view *v); /* NULL is fine */
 
 typedef struct fm_view_file {
-    const char *name; /* relative, '/' between folders, checked as a tree's path is; borrowed */
+    const char *name; /* relative, '/' between parts, none empty, "." or ".."; borrowed, untrusted */
     uint64_t bytes;
     bool
         known; /* sha256 is set: it is recorded (source.json), and was not computed from the bytes */

@@ -1,10 +1,15 @@
-/* export_impl.h - shared by the writers of the formats; inside store only (and for its tests). */
+/* export_impl.h - shared by the writers of the formats; inside store only (and for its tests).
+ *
+ * A format says which files an export has and what each consists of (hf.c, peft.c, source.c), by
+ * filling a view; view.c gives the bytes of any range, export.c writes all of them to disk. */
 #ifndef FM_STORE_EXPORT_IMPL_H
 #define FM_STORE_EXPORT_IMPL_H
 
 #include "store/import/adapter_impl.h"
 #include "store/base/os/io.h"
+#include "store/export_view.h"
 #include "store/formats/safetensors.h"
+#include "store/scaled.h"
 #include "store/source.h"
 
 #define FM_EXPORT_SHARD_BYTES 5000000000ull /* as Hugging Face splits by default */
@@ -31,45 +36,100 @@ typedef struct exp_plan {
     bool unties; /* an adapter gives a tied model its own lm_head */
 } exp_plan;
 
+/* The weights of a model with its adapters merged. */
 fm_status exp_plan_make(exp_plan *out, const fm_tree *tree, const fm_provider *p, fm_dtype dtype);
+fm_status exp_plan_add(exp_plan *plan, const char *name, const fm_entry *base);
+/* Sets the weights' dtypes and sizes; dtype NONE: as stored where safetensors has the type. */
+fm_status exp_plan_sizes(exp_plan *plan, fm_dtype dtype);
 void exp_plan_free(exp_plan *plan);
-/* Writes weights[0 .. count) as one safetensors file. */
-fm_status exp_write_weights(const char *path, const exp_weight *weights, size_t count,
-                            const fm_provider *p);
-/* The dtype to write a tensor in: `wanted`, or `stored` where that is NONE or does not apply. */
-fm_dtype exp_dtype(fm_dtype stored, fm_dtype wanted);
 
-fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst);
-/* The checks of exp_source before it writes: source.json's names, pieces and sizes. */
-fm_status exp_source_check(const fm_tree *tree, const fm_provider *p);
+/* ---- views ---- */
+
+/* Bytes [at, at + bytes) of a file: the literal's, or a made weight's, or an entry's from `from` on;
+ * with heads > 0 all of the entry, its rows in GGUF's rotary order (heads divides half of them). */
+typedef struct exp_segment {
+    uint64_t at, bytes;
+    const uint8_t *literal;
+    const exp_weight *made;
+    const fm_entry *e;
+    uint64_t from, heads;
+} exp_segment;
+
+typedef struct exp_file {
+    fm_view_file shown;
+    char *name;
+    uint8_t *text;     /* owned; a literal of its own, or NULL */
+    size_t first, end; /* its segments */
+    size_t order;      /* of two files with one name the one that was added later stays */
+} exp_file;
+
+struct fm_view {
+    const fm_tree *tree;
+    const fm_provider *p;
+    fm_plain *plain;
+    exp_plan plan;
+    exp_file *file;
+    size_t count, cap;
+    exp_segment *segment;
+    size_t segments, segment_cap;
+    bool single; /* its one file is exported under the target's own name */
+};
+
+fm_status exp_view_open(fm_view **out, const fm_tree *tree, const fm_provider *p,
+                        const fm_view_opts *opts, uint64_t shard_bytes);
+void exp_view_release(fm_view *v); /* frees what it holds, not itself */
+/* Writes the files to dst; a failure leaves nothing there. */
+fm_status exp_write(const fm_view *v, const char *dst);
+/* Adds an empty file; the calls below append to the file that was added last. */
+fm_status exp_add_file(fm_view *v, const char *name);
+fm_status exp_add_text(fm_view *v, fm_buf *text); /* takes the bytes; once for a file */
+fm_status exp_add_entry(fm_view *v, const fm_entry *e, uint64_t from, uint64_t bytes);
+fm_status exp_add_rotary(fm_view *v, const fm_entry *e, uint64_t heads);
+/* Adds a safetensors file of weights, which are the view's. */
+fm_status exp_add_weights(fm_view *v, const char *name, const exp_weight *weights, size_t count);
+/* Adds a file of JSON, and `tail` behind it. */
+fm_status exp_add_json(fm_view *v, const char *name, const fm_json *json, const char *tail);
+
+/* Fill a view with the format's files. only: of the imported files this one alone; may be NULL. */
+fm_status exp_source(fm_view *v, const fm_digest *only);
+fm_status exp_hf(fm_view *v, fm_dtype dtype, uint64_t shard_bytes);
+fm_status exp_safetensors(fm_view *v, fm_dtype dtype);
+fm_status exp_peft(fm_view *v, const fm_view_opts *opts);
 /* Reads model.json, which must have an object 'config'. FM_EUNSUPPORTED: there is none. */
 fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p);
-fm_status exp_hf(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype,
-                 uint64_t shard_bytes);
-fm_status exp_safetensors(const fm_tree *tree, const fm_provider *p, const char *dst,
-                          fm_dtype dtype);
-fm_status exp_peft(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype);
 
-/* Reads entries' bytes in parts on several threads and gives them to the sink in order, when a
- * batch is full or flushed; entries must live until then. */
+/* ---- bytes ---- */
+
+/* Reads segments' bytes in parts on several threads and gives them to the sink in order, when a
+ * batch is full or flushed; segments must live until then. */
 typedef struct exp_pump exp_pump;
-typedef fm_status (*exp_sink_fn)(void *ctx, const uint8_t *data, size_t len);
-fm_status exp_pump_new(exp_pump **out, const fm_provider *p, exp_sink_fn sink, void *ctx);
+typedef fm_status (*exp_sink_fn)(void *ctx, const void *data, size_t len);
+fm_status exp_pump_new(exp_pump **out, const fm_provider *p, unsigned threads_max, exp_sink_fn sink,
+                       void *ctx);
 void exp_pump_free(exp_pump *m);
 /* The sink, or NULL, for entries of at least a leaf that are uncoded in a file, unverified. */
 typedef fm_status (*exp_place_fn)(void *ctx, const fm_file_part *place, uint64_t offset,
                                   uint64_t len);
 void exp_pump_places(exp_pump *m, exp_place_fn sink);
 void exp_pump_flags(exp_pump *m, unsigned range_flags); /* for later reads; at first 0 */
-/* Queues bytes [offset, offset + bytes) of e. */
-fm_status exp_pump_entry(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes);
-/* Queues all of a tensor, its rows in GGUF's rotary order; heads divides half of its rows. */
-fm_status exp_pump_rotary(exp_pump *m, const fm_entry *e, uint64_t heads);
+/* Queues bytes [from, end) of a segment, at least one. */
+fm_status exp_pump_add(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end);
 fm_status exp_pump_flush(exp_pump *m);
 void exp_pump_drop(exp_pump *m); /* drops the queue */
 
-/* Write bytes, or an entry's bytes, to dst/name. */
-fm_status exp_put_file(const char *dst, const char *name, fm_span bytes);
-fm_status exp_put_entry(const char *dst, const char *name, const fm_provider *p, const fm_entry *e);
+/* Gives bytes [offset, offset + bytes) of file i to the pump's sink. */
+fm_status exp_view_pump(const fm_view *v, size_t i, uint64_t offset, uint64_t bytes, exp_pump *m);
+
+/* The factors of a weight's terms in float32. */
+typedef struct exp_factors {
+    float **a, **b;
+    size_t count;
+} exp_factors;
+fm_status exp_factors_read(exp_factors *out, const exp_weight *w, const fm_provider *p);
+void exp_factors_free(exp_factors *f);
+/* Makes elements [first, first + n) as they are written: whole blocks, and where there are terms
+ * whole rows. wide has room for n floats, data for n elements as stored and as written. */
+fm_status exp_make(uint8_t *data, float *wide, const exp_weight *w, const exp_factors *f,
+                   const fm_provider *p, uint64_t first, uint64_t n);
 
 #endif

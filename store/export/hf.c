@@ -8,20 +8,6 @@
 
 #include "store/base/mem.h"
 
-static fm_status put_json(const char *dst, const char *name, const fm_json *v)
-{
-    fm_buf text;
-    fm_status rc;
-
-    fm_buf_init(&text, 0);
-    rc = fm_json_write(&text, v, FM_JSON_PRETTY);
-    fm_buf_char(&text, '\n');
-    FM_THEN(rc, fm_buf_ok(&text));
-    FM_THEN(rc, exp_put_file(dst, name, fm_buf_span(&text)));
-    fm_buf_release(&text);
-    return rc;
-}
-
 /* The dtype in which all float weights are written; FM_DTYPE_NONE where they differ. */
 static fm_dtype common_dtype(const exp_plan *plan)
 {
@@ -78,39 +64,44 @@ fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *
     return rc;
 }
 
-static fm_status put_config(const fm_tree *tree, const fm_provider *p, const char *dst,
-                            const exp_plan *plan, fm_dtype dtype)
+static fm_status add_config(fm_view *v, fm_dtype dtype)
 {
     fm_json *model = NULL, *config = NULL;
     const fm_json *gen;
-    fm_status rc = exp_model_json(&model, tree, p);
+    fm_status rc = exp_model_json(&model, v->tree, v->p);
 
     if (rc == FM_OK) {
         config = fm_json_copy(fm_json_get(model, "config"));
-        rc = config ? adjust_config(config, plan, dtype) : FM_ENOMEM;
+        rc = config ? adjust_config(config, &v->plan, dtype) : FM_ENOMEM;
     }
-    FM_THEN(rc, put_json(dst, "config.json", config));
+    FM_THEN(rc, exp_add_json(v, "config.json", config, "\n"));
     gen = fm_json_get(model, "generation_config");
     if (rc == FM_OK && fm_json_is(gen, FM_JSON_OBJECT))
-        rc = put_json(dst, "generation_config.json", gen);
+        rc = exp_add_json(v, "generation_config.json", gen, "\n");
     fm_json_free(config);
     fm_json_free(model);
     return rc;
 }
 
-/* Writes tokenizer/x as x. Paths with more parts are skipped: fmstore makes none. */
-static fm_status put_tokenizer(const fm_tree *tree, const fm_provider *p, const char *dst)
+static fm_status add_whole(fm_view *v, const char *name, const fm_entry *e)
 {
-    const fm_entry *card = fm_tree_find(tree, "README.md");
-    size_t begin, end;
-    fm_status rc = card ? exp_put_entry(dst, "README.md", p, card) : FM_OK;
+    FM_TRY(exp_add_file(v, name));
+    return exp_add_entry(v, e, 0, e->bytes);
+}
 
-    fm_tree_range(tree, "tokenizer/", &begin, &end);
+/* Adds tokenizer/x as x. Paths with more parts are skipped: fmstore makes none. */
+static fm_status add_tokenizer(fm_view *v)
+{
+    const fm_entry *card = fm_tree_find(v->tree, "README.md");
+    size_t begin, end;
+    fm_status rc = card ? add_whole(v, "README.md", card) : FM_OK;
+
+    fm_tree_range(v->tree, "tokenizer/", &begin, &end);
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
-        const fm_entry *e = fm_tree_at(tree, i);
+        const fm_entry *e = fm_tree_at(v->tree, i);
         const char *name = e->path + strlen("tokenizer/");
         if (!strchr(name, '/') && strcmp(name, "config.json") != 0)
-            rc = exp_put_entry(dst, name, p, e);
+            rc = add_whole(v, name, e);
     }
     return rc;
 }
@@ -143,26 +134,26 @@ static fm_status map_shard(fm_json *map, const exp_plan *plan, size_t begin, siz
     return FM_OK;
 }
 
-static fm_status put_index(const char *dst, const exp_plan *plan, const fm_json *map)
+static fm_status add_index(fm_view *v, const fm_json *map)
 {
     fm_json *index = fm_json_new_object(), *meta = fm_json_new_object();
     uint64_t total = 0;
     fm_status rc = index && meta ? FM_OK : FM_ENOMEM;
 
-    for (size_t i = 0; i < plan->count; i++)
-        total += plan->weight[i].bytes;
+    for (size_t i = 0; i < v->plan.count; i++)
+        total += v->plan.weight[i].bytes;
     FM_THEN(rc, fm_json_set(meta, "total_size", fm_json_new_int((int64_t)total)));
     FM_THEN(rc, fm_json_set(index, "metadata", fm_json_ref(meta)));
     FM_THEN(rc, fm_json_set(index, "weight_map", fm_json_ref(map)));
-    FM_THEN(rc, put_json(dst, "model.safetensors.index.json", index));
+    FM_THEN(rc, exp_add_json(v, "model.safetensors.index.json", index, "\n"));
     fm_json_free(meta);
     fm_json_free(index);
     return rc;
 }
 
-static fm_status put_shards(const exp_plan *plan, const fm_provider *p, const char *dst,
-                            uint64_t shard_bytes)
+static fm_status add_shards(fm_view *v, uint64_t shard_bytes)
 {
+    const exp_plan *plan = &v->plan;
     fm_json *map = fm_json_new_object();
     size_t shards = 0, at = 0;
     fm_status rc = map ? FM_OK : FM_ENOMEM;
@@ -172,41 +163,28 @@ static fm_status put_shards(const exp_plan *plan, const fm_provider *p, const ch
     for (size_t i = 0; rc == FM_OK && i < shards; i++) {
         size_t end = shard_end(plan, at, shard_bytes);
         char name[64];
-        char *path;
         shard_name(name, i, shards);
-        path = fm_path_join(dst, name);
-        rc = path ? exp_write_weights(path, plan->weight + at, end - at, p) : FM_ENOMEM;
-        fm_free(path);
+        rc = exp_add_weights(v, name, plan->weight + at, end - at);
         FM_THEN(rc, map_shard(map, plan, at, end, name));
         at = end;
     }
     if (rc == FM_OK && shards > 1)
-        rc = put_index(dst, plan, map);
+        rc = add_index(v, map);
     fm_json_free(map);
     return rc;
 }
 
-fm_status exp_hf(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype,
-                 uint64_t shard_bytes)
+fm_status exp_hf(fm_view *v, fm_dtype dtype, uint64_t shard_bytes)
 {
-    exp_plan plan;
-    FM_TRY(exp_plan_make(&plan, tree, p, dtype));
-
-    fm_status rc = fm_make_dirs(dst);
-    FM_THEN(rc, put_config(tree, p, dst, &plan, dtype));
-    FM_THEN(rc, put_tokenizer(tree, p, dst));
-    FM_THEN(rc, put_shards(&plan, p, dst, shard_bytes));
-    exp_plan_free(&plan);
-    return rc;
+    FM_TRY(exp_plan_make(&v->plan, v->tree, v->p, dtype));
+    FM_TRY(add_config(v, dtype));
+    FM_TRY(add_tokenizer(v));
+    return add_shards(v, shard_bytes);
 }
 
-fm_status exp_safetensors(const fm_tree *tree, const fm_provider *p, const char *dst,
-                          fm_dtype dtype)
+fm_status exp_safetensors(fm_view *v, fm_dtype dtype)
 {
-    exp_plan plan;
-    FM_TRY(exp_plan_make(&plan, tree, p, dtype));
-
-    fm_status rc = exp_write_weights(dst, plan.weight, plan.count, p);
-    exp_plan_free(&plan);
-    return rc;
+    v->single = true;
+    FM_TRY(exp_plan_make(&v->plan, v->tree, v->p, dtype));
+    return exp_add_weights(v, "model.safetensors", v->plan.weight, v->plan.count);
 }

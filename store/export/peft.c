@@ -42,81 +42,77 @@ static fm_status sorted(fm_json **out, const fm_json *o)
     return rc;
 }
 
-static fm_status filled_config(fm_buf *out, const fm_json *config)
+/* The config with the fields that PEFT's own file always has. */
+static fm_status filled_config(fm_json **out, const fm_json *config)
 {
-    fm_json *all = NULL, *ordered = NULL;
+    fm_json *all = NULL;
     fm_status rc = fm_json_parse(&all, fm_span_str(LORA_DEFAULTS), "LoRA defaults");
 
     for (void *it = fm_json_iter(config); rc == FM_OK && it; it = fm_json_next(config, it))
         rc = fm_json_set(all, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
-    FM_THEN(rc, sorted(&ordered, all));
-    FM_THEN(rc, fm_json_write(out, ordered, FM_JSON_PRETTY));
-    fm_json_free(ordered);
+    FM_THEN(rc, sorted(out, all));
     fm_json_free(all);
     return rc;
 }
 
-static fm_status put_config(const fm_tree *tree, const fm_provider *p, const char *dst,
-                            const adp_place *place)
+static fm_status set_text(fm_json *config, const char *key, const char *text)
 {
-    char path[128];
-    fm_json *config = NULL;
-    fm_buf text;
-    fm_status rc = adp_config(&config, tree, p, place);
+    return text ? fm_json_set(config, key, fm_json_new_str(text)) : FM_OK;
+}
 
-    fm_buf_init(&text, 0);
-    snprintf(path, sizeof path, "%s/adapter_config.json", place->dir);
-    if (rc == FM_OK && strcmp(place->kind, "lora") == 0 && !fm_json_get(config, "peft_version"))
-        rc = filled_config(&text, config);
-    else if (rc == FM_OK)
-        rc = fm_entry_read(&text, p, fm_tree_find(tree, path));
-    FM_THEN(rc, exp_put_file(dst, "adapter_config.json", fm_buf_span(&text)));
-    fm_buf_release(&text);
-    fm_json_free(config);
+static fm_status add_config(fm_view *v, const adp_place *place, const fm_view_opts *opts)
+{
+    static const char name[] = "adapter_config.json";
+    char path[128];
+    fm_json *stored = NULL, *filled = NULL;
+    fm_status rc = adp_config(&stored, v->tree, v->p, place);
+
+    if (rc == FM_OK && strcmp(place->kind, "lora") == 0 && !fm_json_get(stored, "peft_version"))
+        rc = filled_config(&filled, stored);
+    fm_json *config = filled ? filled : stored;
+    FM_THEN(rc, set_text(config, "base_model_name_or_path", opts->base_name));
+    FM_THEN(rc, set_text(config, "revision", opts->base_revision));
+    if (rc == FM_OK && (filled || opts->base_name || opts->base_revision)) {
+        rc = exp_add_json(v, name, config, "");
+    } else if (rc == FM_OK) {
+        snprintf(path, sizeof path, "%s/%s", place->dir, name);
+        const fm_entry *e = fm_tree_find(v->tree, path);
+        rc = exp_add_file(v, name);
+        FM_THEN(rc, exp_add_entry(v, e, 0, e->bytes));
+    }
+    fm_json_free(filled);
+    fm_json_free(stored);
     return rc;
 }
 
-static fm_status put_tensors(const fm_tree *tree, const fm_provider *p, const char *dst,
-                             const adp_place *place, fm_dtype dtype)
+static fm_status add_tensors(fm_view *v, const adp_place *place, fm_dtype dtype)
 {
     char prefix[96];
-    char *path = fm_path_join(dst, "adapter_model.safetensors");
-    size_t begin, end, n = 0;
-    exp_weight *list;
-    fm_status rc = path ? FM_OK : FM_ENOMEM;
+    size_t begin, end;
 
     snprintf(prefix, sizeof prefix, "%s/tensors/", place->dir);
-    fm_tree_range(tree, prefix, &begin, &end);
-    list = fm_calloc(end - begin + 1, sizeof *list);
-    if (!list)
-        rc = FM_ENOMEM;
-    for (size_t i = begin; rc == FM_OK && i < end; i++) {
-        const fm_entry *e = fm_tree_at(tree, i);
-        if (e->kind != FM_ENTRY_TENSOR)
-            continue;
-        list[n] = (exp_weight){e->name, e, NULL, 0, 0, exp_dtype(e->dtype, dtype), 0};
-        rc = fm_tensor_bytes(&list[n].bytes, list[n].dtype, &e->shape, e->name);
-        n++;
+    fm_tree_range(v->tree, prefix, &begin, &end);
+    for (size_t i = begin; i < end; i++) {
+        const fm_entry *e = fm_tree_at(v->tree, i);
+        if (e->kind == FM_ENTRY_TENSOR)
+            FM_TRY(exp_plan_add(&v->plan, e->name, e));
     }
-    if (rc == FM_OK && n == 0)
-        rc = fm_fail(FM_ECORRUPT, "%s holds no tensors", place->dir);
-    FM_THEN(rc, exp_write_weights(path, list, n, p));
-    fm_free(list);
-    fm_free(path);
-    return rc;
+    if (v->plan.count == 0)
+        return fm_fail(FM_ECORRUPT, "%s holds no tensors", place->dir);
+    FM_TRY(exp_plan_sizes(&v->plan, dtype));
+    return exp_add_weights(v, "adapter_model.safetensors", v->plan.weight, v->plan.count);
 }
 
-fm_status exp_peft(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype)
+fm_status exp_peft(fm_view *v, const fm_view_opts *opts)
 {
     adp_place *place = NULL;
     size_t count = 0;
-    fm_status rc = adp_list(&place, &count, tree);
+    fm_status rc = adp_list(&place, &count, v->tree);
 
     if (rc == FM_OK && count == 0)
         rc = fm_fail(FM_EUNSUPPORTED, "this version holds no adapter; export it with --format hf");
-    FM_THEN(rc, fm_make_dirs(dst));
-    FM_THEN(rc, put_config(tree, p, dst, &place[count - 1]));
-    FM_THEN(rc, put_tensors(tree, p, dst, &place[count - 1], dtype));
+    FM_THEN(rc, add_config(v, &place[count - 1], opts));
+    FM_THEN(rc, add_tensors(v, &place[count - 1], opts->dtype));
     fm_free(place);
     return rc;
 }

@@ -18,7 +18,7 @@ void exp_plan_free(exp_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-static fm_status add_weight(exp_plan *plan, const char *name, const fm_entry *base)
+fm_status exp_plan_add(exp_plan *plan, const char *name, const fm_entry *base)
 {
     exp_weight w = {NULL, base, NULL, 0, 0, FM_DTYPE_NONE, 0};
     FM_TRY(fm_grow(&plan->weight, &plan->cap, plan->count + 1, sizeof w));
@@ -44,7 +44,7 @@ static fm_status find_weight(exp_weight **out, exp_plan *plan, const fm_tree *tr
     FM_TRY(adp_base_tensor(&base, tree, name));
     if (!base)
         return fm_fail(FM_EBASE, "adapter tensor '%s': the model has no '%s'", e->name, name);
-    rc = add_weight(plan, name, base);
+    rc = exp_plan_add(plan, name, base);
     plan->unties = true;
     *out = rc == FM_OK ? &plan->weight[plan->count - 1] : NULL;
     return rc;
@@ -181,7 +181,29 @@ static fm_status add_base(exp_plan *plan, const fm_tree *tree)
         if (e->kind != FM_ENTRY_TENSOR)
             return fm_fail(FM_ECORRUPT, "tree path '%s' is no tensor", e->path);
         FM_TRY(fm_entry_check_name(e));
-        FM_TRY(add_weight(plan, e->name, e));
+        FM_TRY(exp_plan_add(plan, e->name, e));
+    }
+    return FM_OK;
+}
+
+/* The dtype to write a tensor in: `wanted`, or `stored` where that is NONE or does not apply. */
+static fm_dtype dtype_of(fm_dtype stored, fm_dtype wanted)
+{
+    const fm_dtype_info *info = fm_dtype_get(stored);
+
+    if (!info->is_float)
+        return stored;
+    if (wanted != FM_DTYPE_NONE)
+        return wanted;
+    return info->is_block ? FM_F32 : stored;
+}
+
+fm_status exp_plan_sizes(exp_plan *plan, fm_dtype dtype)
+{
+    for (size_t i = 0; i < plan->count; i++) {
+        exp_weight *w = &plan->weight[i];
+        w->dtype = dtype_of(w->base->dtype, dtype);
+        FM_TRY(fm_tensor_bytes(&w->bytes, w->dtype, &w->base->shape, w->name));
     }
     return FM_OK;
 }
@@ -197,24 +219,9 @@ fm_status exp_plan_make(exp_plan *out, const fm_tree *tree, const fm_provider *p
     FM_THEN(rc, adp_list(&place, &count, tree));
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         rc = add_adapter(out, tree, p, &place[i]);
-    for (size_t i = 0; rc == FM_OK && i < out->count; i++) {
-        exp_weight *w = &out->weight[i];
-        w->dtype = exp_dtype(w->base->dtype, dtype);
-        rc = fm_tensor_bytes(&w->bytes, w->dtype, &w->base->shape, w->name);
-    }
+    FM_THEN(rc, exp_plan_sizes(out, dtype));
     fm_free(place);
     if (rc < 0)
         exp_plan_free(out);
     return rc;
-}
-
-fm_dtype exp_dtype(fm_dtype stored, fm_dtype wanted)
-{
-    const fm_dtype_info *info = fm_dtype_get(stored);
-
-    if (!info->is_float)
-        return stored;
-    if (wanted != FM_DTYPE_NONE)
-        return wanted;
-    return info->is_block ? FM_F32 : stored;
 }

@@ -1,4 +1,4 @@
-/* pump.c - reads entries' bytes in parts on several threads and gives them on in order, so that an
+/* pump.c - reads segments' bytes in parts on several threads and gives them on in order, so that an
  * export holds a few megabytes whatever the tensors' sizes. */
 #include "store/export/export_impl.h"
 
@@ -8,15 +8,16 @@
 #include "store/base/os/pool.h"
 #include "store/import/source_impl.h"
 
-enum { PART_BYTES = 2 << 20, SLOTS_PER_THREAD = 2, SLOTS_MAX = 24, THREADS_MAX = 12 };
+enum { PART_BYTES = 2 << 20, PART_ELEMS = 1 << 20, HELD_BYTES = 64 << 20 };
+enum { SLOTS_PER_THREAD = 2, SLOTS_MAX = 24 };
 
-/* A segment of an entry; heads > 0: this many whole heads, to be put in GGUF's row order. */
+/* Bytes [skip, skip + bytes) of what is read or made from one place on: `span` bytes of an entry,
+ * or `span` elements of a made weight. */
 typedef struct part {
-    const fm_entry *e;
-    uint64_t offset, bytes;
-    uint64_t rows, row_bytes, heads;
-    uint8_t *data, *turned; /* buffers, reused by later batches */
-    uint64_t data_cap, turned_cap;
+    const exp_segment *s;
+    uint64_t from, span, skip, bytes;
+    uint8_t *data, *more; /* buffers, reused by later batches */
+    uint64_t data_cap, more_cap;
 } part;
 
 struct exp_pump {
@@ -25,6 +26,8 @@ struct exp_pump {
     fm_pool *pool;
     part *part;
     size_t slots, used;
+    uint64_t held;
+    exp_factors factors; /* of the weight whose parts are queued */
     exp_sink_fn sink;
     exp_place_fn place_sink;
     void *ctx;
@@ -37,21 +40,22 @@ void exp_pump_free(exp_pump *m)
     fm_pool_free(m->pool);
     for (size_t i = 0; m->part && i < m->slots; i++) {
         fm_free(m->part[i].data);
-        fm_free(m->part[i].turned);
+        fm_free(m->part[i].more);
     }
     fm_free(m->part);
     fm_free(m);
 }
 
-fm_status exp_pump_new(exp_pump **out, const fm_provider *p, exp_sink_fn sink, void *ctx)
+fm_status exp_pump_new(exp_pump **out, const fm_provider *p, unsigned threads_max, exp_sink_fn sink,
+                       void *ctx)
 {
     exp_pump *m = fm_calloc(1, sizeof *m);
-    fm_status rc = m ? fm_pool_new(&m->pool, 0) : FM_ENOMEM;
+    fm_status rc = m ? fm_pool_new(&m->pool, threads_max == 1 ? 1 : 0) : FM_ENOMEM;
 
     *out = NULL;
-    if (rc == FM_OK && fm_pool_threads(m->pool) > THREADS_MAX) {
+    if (rc == FM_OK && fm_pool_threads(m->pool) > threads_max) {
         fm_pool_free(m->pool);
-        rc = fm_pool_new(&m->pool, THREADS_MAX);
+        rc = fm_pool_new(&m->pool, threads_max);
     }
     if (rc == FM_OK) {
         m->p = p;
@@ -79,6 +83,8 @@ void exp_pump_places(exp_pump *m, exp_place_fn sink)
     m->place_sink = sink;
 }
 
+/* ==== parts ================================================================================ */
+
 static fm_status need(uint8_t **data, uint64_t *cap, uint64_t bytes)
 {
     if (bytes <= *cap)
@@ -89,16 +95,40 @@ static fm_status need(uint8_t **data, uint64_t *cap, uint64_t bytes)
     return *data ? FM_OK : FM_ENOMEM;
 }
 
+static fm_status make_part(const exp_pump *m, part *p)
+{
+    const exp_weight *w = p->s->made;
+    const fm_dtype_info *from = fm_dtype_get(w->base->dtype), *to = fm_dtype_get(w->dtype);
+    const uint64_t stored = p->span / from->block_elems * from->block_bytes;
+    FM_TRY(need(&p->data, &p->data_cap, FM_MAX(stored, p->span * to->block_bytes)));
+    FM_TRY(need(&p->more, &p->more_cap, p->span * sizeof(float)));
+
+    return exp_make(p->data, (float *)(void *)p->more, w, &m->factors, m->p, p->from, p->span);
+}
+
 static fm_status read_part(const exp_pump *m, part *p)
 {
-    FM_TRY(need(&p->data, &p->data_cap, p->bytes));
+    const exp_segment *s = p->s;
 
-    if (p->heads > 0)
-        FM_TRY(need(&p->turned, &p->turned_cap, p->bytes));
-    FM_TRY(fm_entry_read_range(m->p, p->e, p->offset, p->bytes, p->data, m->flags));
-    if (p->heads > 0)
-        src_rows_to_gguf(p->turned, p->data, p->rows, p->row_bytes, (uint32_t)p->heads);
+    if (s->literal)
+        return FM_OK;
+    if (s->made)
+        return make_part(m, p);
+    FM_TRY(need(&p->data, &p->data_cap, p->span));
+    if (s->heads > 0)
+        FM_TRY(need(&p->more, &p->more_cap, p->span));
+    FM_TRY(fm_entry_read_range(m->p, s->e, p->from, p->span, p->data, m->flags));
+    if (s->heads > 0) {
+        const uint64_t row_bytes = s->e->bytes / s->e->shape.dim[0];
+        const uint64_t heads = p->span / (s->e->bytes / s->heads);
+        src_rows_to_gguf(p->more, p->data, p->span / row_bytes, row_bytes, (uint32_t)heads);
+    }
     return FM_OK;
+}
+
+static const uint8_t *part_data(const part *p)
+{
+    return p->s->literal ? p->s->literal : p->s->heads > 0 ? p->more : p->data;
 }
 
 static fm_status read_parts(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -117,29 +147,34 @@ fm_status exp_pump_flush(exp_pump *m)
 
     for (size_t i = 0; rc == FM_OK && i < m->used; i++) {
         const part *p = &m->part[i];
-        rc = m->sink(m->ctx, p->heads > 0 ? p->turned : p->data, (size_t)p->bytes);
+        rc = m->sink(m->ctx, part_data(p) + p->skip, (size_t)p->bytes);
     }
-    m->used = 0;
+    exp_pump_drop(m);
     return rc;
 }
 
 void exp_pump_drop(exp_pump *m)
 {
     m->used = 0;
+    m->held = 0;
 }
 
-static fm_status add(exp_pump *m, const part *segment)
+/* Queues what of bytes [at, at + len) of the segment lies in [from, end). */
+static fm_status add(exp_pump *m, const part *what, uint64_t at, uint64_t len, uint64_t from,
+                     uint64_t end)
 {
     part *p = &m->part[m->used++];
 
-    p->e = segment->e;
-    p->offset = segment->offset;
-    p->bytes = segment->bytes;
-    p->rows = segment->rows;
-    p->row_bytes = segment->row_bytes;
-    p->heads = segment->heads;
-    return m->used == m->slots ? exp_pump_flush(m) : FM_OK;
+    p->s = what->s;
+    p->from = what->from;
+    p->span = what->span;
+    p->skip = from > at ? from - at : 0;
+    p->bytes = FM_MIN(len, end - at) - p->skip;
+    m->held += len;
+    return m->used == m->slots || m->held >= HELD_BYTES ? exp_pump_flush(m) : FM_OK;
 }
+
+/* ==== segments ============================================================================= */
 
 /* Gives the bytes to the place sink if a file has them uncoded; *done: it did. */
 static fm_status pump_place(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes,
@@ -157,39 +192,72 @@ static fm_status pump_place(exp_pump *m, const fm_entry *e, uint64_t offset, uin
     return rc;
 }
 
-fm_status exp_pump_entry(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes)
+static fm_status add_entry(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
 {
     fm_status rc = FM_OK;
     bool done = false;
 
-    if (m->place_sink && m->p->place && bytes >= FM_LEAF_BYTES && e->kind != FM_ENTRY_FILE)
-        rc = pump_place(m, e, offset, bytes, &done);
-    while (!done && rc == FM_OK && bytes > 0) {
+    if (m->place_sink && m->p->place && end - from >= FM_LEAF_BYTES)
+        rc = pump_place(m, s->e, s->from + from, end - from, &done);
+    while (!done && rc == FM_OK && from < end) {
         /* Up to the end of a leaf, so that no leaf is read twice. */
-        const uint64_t stop = (offset / PART_BYTES + 1) * PART_BYTES;
-        const part p = {.e = e, .offset = offset, .bytes = FM_MIN(bytes, stop - offset)};
-        rc = add(m, &p);
-        offset += p.bytes;
-        bytes -= p.bytes;
+        const uint64_t offset = s->from + from;
+        const uint64_t len = FM_MIN(end - from, PART_BYTES - offset % PART_BYTES);
+        rc = add(m, &(part){.s = s, .from = offset, .span = len}, from, len, from, end);
+        from += len;
     }
     return rc;
 }
 
-fm_status exp_pump_rotary(exp_pump *m, const fm_entry *e, uint64_t heads)
+static fm_status add_rotary(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
 {
-    const uint64_t rows = e->shape.dim[0], row_bytes = e->bytes / rows;
-    const uint64_t head_bytes = e->bytes / heads;
-    const uint64_t at_once = FM_MAX(PART_BYTES / FM_MAX(head_bytes, (uint64_t)1), (uint64_t)1);
+    const uint64_t head = s->bytes / s->heads;
+    const uint64_t at_once = head * FM_MAX(PART_BYTES / head, (uint64_t)1);
 
-    for (uint64_t h = 0; h < heads && e->bytes > 0; h += at_once) {
-        const uint64_t n = FM_MIN(at_once, heads - h);
-        const part p = {.e = e,
-                        .offset = h * head_bytes,
-                        .bytes = n * head_bytes,
-                        .rows = rows / heads * n,
-                        .row_bytes = row_bytes,
-                        .heads = n};
-        FM_TRY(add(m, &p));
+    for (uint64_t at = from / head * head; at < end;) {
+        const uint64_t len = FM_MIN(at_once, (end - at + head - 1) / head * head);
+        FM_TRY(add(m, &(part){.s = s, .from = at, .span = len}, at, len, from, end));
+        at += len;
     }
     return FM_OK;
+}
+
+/* Whole blocks as the base has them, and whole rows where adapters are added. */
+static fm_status add_made(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
+{
+    const exp_weight *w = s->made;
+    const uint64_t unit =
+        w->term_count > 0 ? w->base->shape.dim[1] : fm_dtype_get(w->base->dtype)->block_elems;
+    const uint64_t elem =
+        fm_dtype_get(w->dtype)->block_bytes; /* no type that is written has blocks */
+    const uint64_t at_once = unit * elem * FM_MAX(PART_ELEMS / unit, (uint64_t)1);
+
+    for (uint64_t at = from / (unit * elem) * (unit * elem); at < end;) {
+        const uint64_t wanted = (end - at + unit * elem - 1) / (unit * elem) * (unit * elem);
+        const uint64_t len = FM_MIN(at_once - at % at_once, wanted);
+        const part p = {.s = s, .from = at / elem, .span = len / elem};
+        FM_TRY(add(m, &p, at, len, from, end));
+        at += len;
+    }
+    return FM_OK;
+}
+
+static fm_status add_merged(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
+{
+    fm_status rc = exp_pump_flush(m);
+
+    FM_THEN(rc, exp_factors_read(&m->factors, s->made, m->p));
+    FM_THEN(rc, add_made(m, s, from, end));
+    FM_THEN(rc, exp_pump_flush(m));
+    exp_factors_free(&m->factors);
+    return rc;
+}
+
+fm_status exp_pump_add(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
+{
+    if (s->literal)
+        return add(m, &(part){.s = s}, 0, s->bytes, from, end);
+    if (s->made)
+        return s->made->term_count > 0 ? add_merged(m, s, from, end) : add_made(m, s, from, end);
+    return s->heads > 0 ? add_rotary(m, s, from, end) : add_entry(m, s, from, end);
 }

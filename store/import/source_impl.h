@@ -13,6 +13,7 @@
 #include "store/formats/torch.h"
 
 #define FM_SOURCE_MAX_FILES 10000u
+#define FM_SOURCE_MAX_PIECES (4u * FM_MAX_TENSORS) /* that source.json lists */
 #define FM_SOURCE_MAX_LITERAL_BYTES ((size_t)1 << 30)
 #define FM_SOURCE_JSON "source/source.json"
 /* The folder of source.json's entries ("adapters/0-lora"; absent: ""), in a file of its own, so

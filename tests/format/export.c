@@ -113,7 +113,11 @@ TEST(large_models_are_sharded_with_an_index)
     fm_json *v = NULL;
     fm_digest a, b;
     const char *const skip[] = {"source/", NULL};
-    tk_ok(exp_hf(fm_source_tree(src), &p, out, FM_DTYPE_NONE, 400));
+    const fm_view_opts opts = {.format = FM_EXPORT_HF};
+    fm_view *view = NULL;
+    tk_ok(exp_view_open(&view, fm_source_tree(src), &p, &opts, 400));
+    tk_ok(exp_write(view, out));
+    fm_view_close(view);
     tk_ok(fm_json_parse_file(&v, index, 1 << 20));
     assert_int_equal(fm_json_int(fm_json_path(v, "metadata.total_size"), 0),
                      4 * (6 * 8 + 8 * 8 + 12 * 8 + 8));
