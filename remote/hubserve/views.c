@@ -1,0 +1,387 @@
+/* views.c - versions as folders of files, open for whoever asks, and the digests of these files.
+ *
+ * Each open version has a repository handle of its own, whose reader's lease keeps what the version
+ * needs from gc. The lease ends when nobody reads the version, and begins anew with the next
+ * reader: a server that idles keeps nothing alive. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "remote/hubserve/web.h"
+#include "store/base/mem.h"
+
+#define MERGED "-merged"
+
+/* ==== opening ==== */
+
+static void close_open(fmr_open *o)
+{
+    if (!o)
+        return;
+    fm_view_close(o->view);
+    fm_tree_free(o->tree);
+    fm_repo_close(o->repo);
+    fm_free(o->title);
+    fm_free(o->sum);
+    fm_free(o);
+}
+
+/* Takes the lease, and names the version in it. A read-only disk has no lease, and no gc. */
+static fm_status hold(fmr_open *o)
+{
+    fm_oid oid;
+    if (fm_store_lease(fm_repo_store(o->repo), false, "serve --hub") != FM_OK)
+        fm_error_clear();
+    return fm_rev_resolve(o->repo, &oid, o->commit);
+}
+
+static fm_status read_version(fmr_open *o, const fm_oid *oid)
+{
+    fm_version v;
+    FM_TRY(fm_version_read(o->repo, &v, oid));
+    fm_oid_hex(&v.tree, o->tree_id);
+    o->title = fm_strdup(v.subject);
+    o->time = v.time;
+    fm_version_release(&v);
+    return o->title ? fm_version_tree(o->repo, &o->tree, oid) : FM_ENOMEM;
+}
+
+/* The version's own form is PEFT's where its last step is one adapter over an ancestor. */
+static fm_status choose(fmr_open *o, const fm_oid *oid, fm_view_opts *opts)
+{
+    fm_oid base;
+    char hex[41];
+    bool whole;
+    *opts = (fm_view_opts){.format = o->form == FMR_FORM_GGUF ? FM_EXPORT_SOURCE : FM_EXPORT_HF,
+                           .dtype = FM_DTYPE_NONE};
+    if (o->form == FMR_FORM_OWN)
+        FM_TRY(fmr_model_base(o->repo, oid, o->tree, &base, &o->peft, &whole));
+    if (o->peft) {
+        fm_oid_hex(&base, hex);
+        (void)snprintf(o->base, sizeof o->base, "%s/%s%s", o->owner, hex, whole ? MERGED : "");
+        opts->format = FM_EXPORT_PEFT;
+        opts->base_name = o->base;
+    } else if (o->form != FMR_FORM_GGUF && !fm_tree_find(o->tree, "model.json")) {
+        opts->format = FM_EXPORT_SAFETENSORS; /* tensors alone */
+    }
+    return FM_OK;
+}
+
+static bool ends_with(const char *s, const char *suffix)
+{
+    const size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && strcasecmp(s + n - m, suffix) == 0;
+}
+
+static fm_status check_gguf(const fmr_open *o)
+{
+    for (size_t i = 0; i < fm_view_count(o->view); i++)
+        if (ends_with(fm_view_at(o->view, i)->name, ".gguf"))
+            return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED,
+                   "this version was not imported from a GGUF; it is served without -GGUF");
+}
+
+static fm_status open_view(fmr_open *o, const char *dir, const fm_oid *oid)
+{
+    fm_view_opts opts;
+    FM_TRY(fm_repo_open(&o->repo, dir));
+    FM_TRY(hold(o));
+    FM_TRY(read_version(o, oid));
+    FM_TRY(choose(o, oid, &opts));
+    o->provider = fm_store_provider(fm_repo_store(o->repo));
+    FM_TRY(fm_view_open(&o->view, o->tree, &o->provider, &opts));
+    if (o->form == FMR_FORM_GGUF)
+        FM_TRY(check_gguf(o));
+    o->sum = fm_calloc(fm_view_count(o->view) + 1, sizeof *o->sum);
+    return o->sum ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status open_new(const fmr_views *v, fmr_open **out, const fm_oid *oid, fmr_form form,
+                          const char *owner)
+{
+    fm_error_state text;
+    fmr_open *o = fm_calloc(1, sizeof *o);
+    if (!o)
+        return FM_ENOMEM;
+    fm_oid_hex(oid, o->commit);
+    (void)snprintf(o->owner, sizeof o->owner, "%s", owner);
+    o->form = form;
+    const fm_status rc = open_view(o, v->dir, oid);
+    if (rc != FM_OK) {
+        fm_error_save(&text);
+        close_open(o);
+        fm_error_restore(&text);
+        return rc;
+    }
+    *out = o;
+    return FM_OK;
+}
+
+/* ==== those that are open ==== */
+
+fm_status fmr_views_init(fmr_views *v, const char *dir)
+{
+    *v = (fmr_views){.dir = dir};
+    if (pthread_mutex_init(&v->lock, NULL) != 0)
+        return fm_fail(FM_ENOMEM, "a Hub's server: cannot make a lock");
+    if (pthread_cond_init(&v->change, NULL) == 0)
+        return FM_OK;
+    (void)pthread_mutex_destroy(&v->lock);
+    return fm_fail(FM_ENOMEM, "a Hub's server: cannot make a lock");
+}
+
+void fmr_views_release(fmr_views *v)
+{
+    for (size_t i = 0; i < v->count; i++)
+        close_open(v->open[i]);
+    fm_free(v->open);
+    (void)pthread_cond_destroy(&v->change);
+    (void)pthread_mutex_destroy(&v->lock);
+}
+
+/* Lock held. A PEFT folder names its base with the owner that was asked for. */
+static fmr_open *find(const fmr_views *v, const char *commit, fmr_form form, const char *owner)
+{
+    for (size_t i = 0; i < v->count; i++) {
+        fmr_open *o = v->open[i];
+        if (o->form == form && strcmp(o->commit, commit) == 0 &&
+            (!o->peft || strcmp(o->owner, owner) == 0))
+            return o;
+    }
+    return NULL;
+}
+
+/* Lock held. */
+static void take_out(fmr_views *v, const fmr_open *o)
+{
+    size_t i = 0;
+    while (v->open[i] != o)
+        i++;
+    v->open[i] = v->open[--v->count];
+}
+
+/* Lock held. NULL: fewer idle ones are open than may stay; else the one used longest ago. */
+static fmr_open *surplus(fmr_views *v)
+{
+    fmr_open *oldest = NULL;
+    size_t idle = 0;
+    for (size_t i = 0; i < v->count; i++) {
+        fmr_open *o = v->open[i];
+        if (o->users > 0)
+            continue;
+        idle++;
+        if (!oldest || o->used < oldest->used)
+            oldest = o;
+    }
+    if (idle <= FMR_SERVE_VIEWS)
+        return NULL;
+    take_out(v, oldest);
+    return oldest;
+}
+
+/* Lock held. *gone: what is to be closed: one that gc has taken away meanwhile. */
+static bool take_open(fmr_views *v, fmr_open **out, const char *commit, fmr_form form,
+                      const char *owner, fmr_open **gone)
+{
+    fmr_open *o = find(v, commit, form, owner);
+    *gone = NULL;
+    if (o && o->users == 0 && hold(o) != FM_OK) {
+        fm_error_clear();
+        take_out(v, o);
+        *gone = o;
+        o = NULL;
+    }
+    if (o)
+        o->users++;
+    *out = o;
+    return o != NULL;
+}
+
+/* Lock held. */
+static fm_status keep(fmr_views *v, fmr_open *o)
+{
+    FM_TRY(fm_grow(&v->open, &v->cap, v->count + 1, sizeof(*v->open)));
+    v->open[v->count++] = o;
+    o->users = 1;
+    return FM_OK;
+}
+
+fm_status fmr_views_take(fmr_views *v, fmr_open **out, const fm_oid *oid, fmr_form form,
+                         const char *owner)
+{
+    char commit[41];
+    fmr_open *gone, *new_one = NULL;
+    fm_oid_hex(oid, commit);
+    (void)pthread_mutex_lock(&v->lock);
+    bool there = take_open(v, out, commit, form, owner, &gone);
+    (void)pthread_mutex_unlock(&v->lock);
+    close_open(gone);
+    if (there)
+        return FM_OK;
+    FM_TRY(open_new(v, &new_one, oid, form, owner));
+    (void)pthread_mutex_lock(&v->lock);
+    there = take_open(v, out, commit, form, owner, &gone); /* another request was faster */
+    const fm_status rc = there ? FM_OK : keep(v, new_one);
+    (void)pthread_mutex_unlock(&v->lock);
+    close_open(gone);
+    if (there || rc != FM_OK)
+        close_open(new_one);
+    else
+        *out = new_one;
+    return rc;
+}
+
+void fmr_views_give(fmr_views *v, fmr_open *o)
+{
+    fm_error_state text;
+    fmr_open *gone = NULL;
+    if (!o)
+        return;
+    fm_error_save(&text);
+    (void)pthread_mutex_lock(&v->lock);
+    o->used = ++v->ticks;
+    if (--o->users == 0) {
+        fm_store_lease_end(fm_repo_store(o->repo));
+        gone = surplus(v);
+    }
+    (void)pthread_mutex_unlock(&v->lock);
+    close_open(gone);
+    fm_error_restore(&text);
+}
+
+/* ==== digests ==== */
+
+bool fmr_view_is_lfs(const fm_view_file *f)
+{
+    static const char *const weights[] = {".safetensors", ".gguf", ".bin", ".pt", ".pth"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(weights); i++)
+        if (ends_with(f->name, weights[i]))
+            return true;
+    return f->bytes > FMR_SERVE_PLAIN_MAX;
+}
+
+void fmr_lfs_pointer(fm_buf *out, const char *sha256, uint64_t bytes)
+{
+    fm_buf_printf(out, "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %llu\n",
+                  sha256, (unsigned long long)bytes);
+}
+
+fm_status fmr_blob_id(char out[41], fm_span bytes)
+{
+    fm_oid oid;
+    fm_buf blob;
+    fm_buf_init(&blob, 0);
+    fm_buf_printf(&blob, "blob %zu", bytes.len);
+    fm_buf_char(&blob, '\0');
+    fm_buf_append(&blob, bytes.data, bytes.len);
+    fm_status rc = fm_buf_ok(&blob);
+    FM_THEN(rc, fm_sha1(oid.b, blob.data, blob.len));
+    if (rc == FM_OK)
+        fm_oid_hex(&oid, out);
+    fm_buf_release(&blob);
+    return rc;
+}
+
+typedef struct summing {
+    fm_hasher *hasher;
+    const fm_hub_exchange *x;
+} summing;
+
+/* The body was read to its end, so that a further read says at once whether the server ends. The
+ * client may leave: it will ask again, and others wait for this digest. */
+static fm_status sum_piece(void *ctx, const void *data, size_t len)
+{
+    summing *s = ctx;
+    uint8_t none[1];
+    size_t got;
+    if (s->x->read(s->x->ctx, none, sizeof none, &got) == FM_ECANCELLED)
+        return FM_ECANCELLED;
+    return fm_hasher_update(s->hasher, data, len);
+}
+
+static fm_status compute(fmr_open *o, size_t i, const fm_hub_exchange *x, char sha256[65])
+{
+    summing s = {.x = x};
+    fm_digest d;
+    fm_status rc = fm_hasher_new(&s.hasher);
+    FM_THEN(rc, fm_view_read(o->view, i, 0, fm_view_at(o->view, i)->bytes, sum_piece, &s));
+    FM_THEN(rc, fm_hasher_final(s.hasher, &d));
+    if (rc == FM_OK)
+        fm_digest_hex(&d, sha256);
+    fm_hasher_free(s.hasher);
+    return rc;
+}
+
+/* What is recorded, else what is kept, else computed. */
+static fm_status sha256_of(const fmr_views *v, fmr_open *o, size_t i, const fm_hub_exchange *x,
+                           char sha256[65])
+{
+    const fm_view_file *f = fm_view_at(o->view, i);
+    fm_buf of;
+    bool found;
+    if (f->known) {
+        fm_digest_hex(&f->sha256, sha256);
+        return FM_OK;
+    }
+    fm_buf_init(&of, 0);
+    fm_buf_printf(&of, "1 %s %d %d %llu %s", o->tree_id, (int)o->form, o->peft,
+                  (unsigned long long)f->bytes, f->name);
+    fm_status rc = fm_buf_ok(&of);
+    if (rc == FM_OK)
+        fmr_sums_read(v->dir, fm_buf_span(&of), sha256, &found);
+    if (rc == FM_OK && !found) {
+        rc = compute(o, i, x, sha256);
+        if (rc == FM_OK)
+            fmr_sums_keep(v->dir, fm_buf_span(&of), sha256);
+    }
+    fm_buf_release(&of);
+    return rc;
+}
+
+static fm_status append(void *ctx, const void *data, size_t len)
+{
+    fm_buf_append(ctx, data, len);
+    return fm_buf_ok(ctx);
+}
+
+static fm_status find_sum(const fmr_views *v, fmr_open *o, size_t i, const fm_hub_exchange *x,
+                          fmr_sum *out)
+{
+    const fm_view_file *f = fm_view_at(o->view, i);
+    fm_status rc;
+    fm_buf text;
+    fm_buf_init(&text, FMR_SERVE_PLAIN_MAX);
+    if (fmr_view_is_lfs(f)) {
+        rc = sha256_of(v, o, i, x, out->sha256);
+        if (rc == FM_OK)
+            fmr_lfs_pointer(&text, out->sha256, f->bytes);
+    } else {
+        rc = fm_view_read(o->view, i, 0, f->bytes, append, &text);
+    }
+    FM_THEN(rc, fm_buf_ok(&text));
+    FM_THEN(rc, fmr_blob_id(out->blob, fm_buf_span(&text)));
+    fm_buf_release(&text);
+    return rc;
+}
+
+fm_status fmr_view_sum(fmr_views *v, fmr_open *o, size_t i, fmr_sum *out, const fm_hub_exchange *x)
+{
+    fmr_sum sum = {.state = FMR_SUM_BUSY};
+    fm_status rc = FM_OK;
+    (void)pthread_mutex_lock(&v->lock);
+    while (o->sum[i].state == FMR_SUM_BUSY)
+        (void)pthread_cond_wait(&v->change, &v->lock);
+    if (o->sum[i].state == FMR_SUM_NONE) {
+        o->sum[i].state = FMR_SUM_BUSY;
+        (void)pthread_mutex_unlock(&v->lock);
+        rc = find_sum(v, o, i, x, &sum);
+        (void)pthread_mutex_lock(&v->lock);
+        sum.state = rc == FM_OK ? FMR_SUM_KNOWN : FMR_SUM_NONE;
+        o->sum[i] = sum;
+        (void)pthread_cond_broadcast(&v->change);
+    }
+    *out = o->sum[i];
+    (void)pthread_mutex_unlock(&v->lock);
+    return rc;
+}
