@@ -1,5 +1,4 @@
 /* api.c - what the Hub says in JSON: models, their files, refs and commits. */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -337,28 +336,6 @@ static fm_status answer_tree(fmr_ask *a, const char *folder)
 
 /* ==== paths ==== */
 
-static int hex_digit(char c)
-{
-    return isdigit((unsigned char)c)    ? c - '0'
-           : isxdigit((unsigned char)c) ? (c | 32) - 'a' + 10
-                                        : -1;
-}
-
-/* One value of a form. */
-static void unescape(fm_buf *out, const char *text, size_t len)
-{
-    for (size_t i = 0; i < len; i++) {
-        const bool coded = text[i] == '%' && i + 2 < len && hex_digit(text[i + 1]) >= 0 &&
-                           hex_digit(text[i + 2]) >= 0;
-        if (coded) {
-            fm_buf_char(out, (char)(hex_digit(text[i + 1]) * 16 + hex_digit(text[i + 2])));
-            i += 2;
-        } else {
-            fm_buf_char(out, text[i] == '+' ? ' ' : text[i]);
-        }
-    }
-}
-
 /* What the view has of this path: a file, a folder, nothing. */
 static void put_path(fm_status *rc, fmr_ask *a, fm_json *list, const char *path)
 {
@@ -389,7 +366,7 @@ static fm_status paths_of_form(fmr_ask *a, fm_json *list)
                                                                 : 0;
         if (name) {
             fm_buf_clear(&path);
-            unescape(&path, text + name, n - name);
+            fmr_url_unescape(&path, text + name, n - name, true);
             rc = fm_buf_ok(&path);
             put_path(&rc, a, list, fm_buf_cstr(&path));
             count++;
