@@ -9,7 +9,8 @@
  * A suffix counts only where no branch or tag has the whole name. Without one, a version whose last
  * step is one adapter over an ancestor is a PEFT folder, whose base is {owner}/{commit id of that
  * ancestor}: an id and not a branch's name, so that a branch that moves never changes a base.
- * Everything else is a Hugging Face folder. revision: main (what the name holds now), a commit's id
+ * What was imported as a Hugging Face folder with safetensors, and not changed since, is that folder
+ * byte for byte; everything else is one as export writes it. revision: main (what the name holds now), a commit's id
  * or its beginning, a tag, refs/heads/x, refs/tags/x; another is 404. A name that is a commit's id has
  * this version alone, whatever revision is asked for: clients ask for an adapter's revision of its
  * base too.

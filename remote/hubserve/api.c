@@ -138,17 +138,6 @@ static fm_json *folder_entry(fm_status *rc, const fmr_ask *a, const char *path, 
 
 /* ==== a model ==== */
 
-static bool has_file(const fm_view *v, const char *suffix)
-{
-    for (size_t i = 0; i < fm_view_count(v); i++) {
-        const char *name = fm_view_at(v, i)->name;
-        const size_t n = strlen(name), m = strlen(suffix);
-        if (n >= m && strcmp(name + n - m, suffix) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* architectures and model_type of the model's config, as the Hub shows them. */
 static void put_config(fm_status *rc, fm_json *o, const fmr_open *v)
 {
@@ -177,7 +166,7 @@ static void put_kind(fm_status *rc, fm_json *o, const fmr_open *v)
     const char *library = v->peft ? "peft" : gguf ? "gguf" : "transformers";
     fm_json *tags = fm_json_new_array();
     fm_json_push_to(rc, tags, fm_json_new_str(library));
-    if (has_file(v->view, ".safetensors"))
+    if (fmr_view_has(v->view, ".safetensors"))
         fm_json_push_to(rc, tags, fm_json_new_str("safetensors"));
     if (v->peft) {
         char *base = fm_asprintf("base_model:adapter:%s", v->base);

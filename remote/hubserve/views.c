@@ -12,6 +12,12 @@
 
 #define MERGED "-merged"
 
+static bool ends_with(const char *s, const char *suffix)
+{
+    const size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && strcasecmp(s + n - m, suffix) == 0;
+}
+
 /* ==== opening ==== */
 
 static void close_open(fmr_open *o)
@@ -67,32 +73,53 @@ static fm_status choose(fmr_open *o, const fm_oid *oid, fm_view_opts *opts)
     return FM_OK;
 }
 
-static bool ends_with(const char *s, const char *suffix)
+bool fmr_view_has(const fm_view *v, const char *suffix)
 {
-    const size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && strcasecmp(s + n - m, suffix) == 0;
+    for (size_t i = 0; i < fm_view_count(v); i++)
+        if (ends_with(fm_view_at(v, i)->name, suffix))
+            return true;
+    return false;
 }
 
-static fm_status check_gguf(const fmr_open *o)
+/* What came in is a folder as clients like it best: its digests are known, and it has all its files.
+ * False: it is none, was changed, or holds pickles. */
+static bool open_source(fmr_open *o)
 {
-    for (size_t i = 0; i < fm_view_count(o->view); i++)
-        if (ends_with(fm_view_at(o->view, i)->name, ".gguf"))
-            return FM_OK;
-    return fm_fail(FM_EUNSUPPORTED,
-                   "this version was not imported from a GGUF; it is served without -GGUF");
+    const fm_view_opts opts = {.format = FM_EXPORT_SOURCE, .dtype = FM_DTYPE_NONE};
+    if (!fm_tree_find(o->tree, "source/source.json") ||
+        fm_view_open(&o->view, o->tree, &o->provider, &opts) != FM_OK) {
+        fm_error_clear();
+        return false;
+    }
+    if (fm_view_find(o->view, "config.json") != SIZE_MAX && fmr_view_has(o->view, ".safetensors") &&
+        !fmr_view_has(o->view, ".bin") && !fmr_view_has(o->view, ".pt") &&
+        !fmr_view_has(o->view, ".pth"))
+        return true;
+    fm_view_close(o->view);
+    o->view = NULL;
+    return false;
+}
+
+static fm_status open_files(fmr_open *o, const fm_oid *oid)
+{
+    fm_view_opts opts;
+    FM_TRY(choose(o, oid, &opts));
+    if (o->form == FMR_FORM_OWN && opts.format == FM_EXPORT_HF && open_source(o))
+        return FM_OK;
+    FM_TRY(fm_view_open(&o->view, o->tree, &o->provider, &opts));
+    if (o->form == FMR_FORM_GGUF && !fmr_view_has(o->view, ".gguf"))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "this version was not imported from a GGUF; it is served without -GGUF");
+    return FM_OK;
 }
 
 static fm_status open_view(fmr_open *o, const char *dir, const fm_oid *oid)
 {
-    fm_view_opts opts;
     FM_TRY(fm_repo_open(&o->repo, dir));
     FM_TRY(hold(o));
     FM_TRY(read_version(o, oid));
-    FM_TRY(choose(o, oid, &opts));
     o->provider = fm_store_provider(fm_repo_store(o->repo));
-    FM_TRY(fm_view_open(&o->view, o->tree, &o->provider, &opts));
-    if (o->form == FMR_FORM_GGUF)
-        FM_TRY(check_gguf(o));
+    FM_TRY(open_files(o, oid));
     o->sum = fm_calloc(fm_view_count(o->view) + 1, sizeof *o->sum);
     return o->sum ? FM_OK : FM_ENOMEM;
 }

@@ -80,6 +80,8 @@ void fmr_views_release(fmr_views *v);
 FM_CHECKED fm_status fmr_views_take(fmr_views *v, fmr_open **out, const fm_oid *oid, fmr_form form,
                                     const char *owner);
 void fmr_views_give(fmr_views *v, fmr_open *o);
+bool fmr_view_has(const fm_view *v,
+                  const char *suffix); /* a file whose name ends so, in any case */
 bool fmr_view_is_lfs(const fm_view_file *f);
 /* Digests of file i, computed once whoever asks. The current request is asked between pieces whether
  * the server goes on. */

@@ -127,7 +127,16 @@ def main():
     base = f"/api/models/{MODEL}/tree/{rev}"
     listed, head = api(base + "?recursive=True&expand=False")
     want(([e for e in listed if e["type"] == "file"], head["Link"]), (entries, None), "the tree")
-    want([e for e in api(base)[0] if e["type"] == "file"], flat, "the folder at the top")
+    folders = sorted({n.rsplit("/", 1)[0] for n in files if "/" in n})
+    want([e["path"] for e in listed if e["type"] == "directory"], folders, "its folders")
+    top = api(base)[0]
+    want([e for e in top if e["type"] == "file"], flat, "the folder at the top")
+    want([e["path"] for e in top if e["type"] == "directory"], folders, "its folders")
+    for folder in folders:
+        inside = [e for e in entries if e["path"].startswith(folder + "/")]
+        want(api(f"{base}/{folder}")[0], inside, folder)
+        found = api(f"/api/models/{MODEL}/paths-info/{rev}", urllib.parse.urlencode({"paths": folder}))[0]
+        want([(e["type"], e["path"]) for e in found], [("directory", folder)], "a folder by its path")
     want(pages(base + "?recursive=true&limit=1"), listed, "the tree in pages")
     asked = urllib.parse.urlencode({"paths": [flat[0]["path"], "no/such", "x" * 9000], "expand": False}, doseq=True)
     kind = {"Content-Type": "application/x-www-form-urlencoded"}

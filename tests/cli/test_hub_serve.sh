@@ -44,6 +44,11 @@ value() { sed -n "s/^$1: \(.*\)\r$/\1/p" head; }
 
 want 0 init r
 want 0 -C r import "$atlas/base" --as atlas --no-gate
+cp -r "$atlas/base" st
+mkdir st/1_Pooling st/2_Dense
+for f in 1_Pooling/a 1_Pooling/config 2_Dense/config modules; do echo "{\"of\": \"$f\"}" >st/$f.json; done
+echo '# A card' >st/README.md
+want 0 -C r import "$tmp/st" --as st --no-gate
 derive atlas pirate lora
 derive pirate second lora
 derive atlas team/full full
@@ -61,11 +66,13 @@ serve --hub
 [ "$(curl -s "$url/metrics" | sed -n 's/^fmstore_models_resident //p')" = 0 ] || die "$(curl -s "$url/metrics")"
 
 say "each form is what export writes: HF, merged, PEFT, GGUF"
-for rev in atlas team/full; do
-    mkdir -p out.team
-    export_as $rev hf
-    check "fmstore/${rev//\//__}" "out.$rev.hf"
-done
+check fmstore/atlas "$atlas/base"
+check fmstore/st st
+export_as atlas hf
+check fmstore/atlas-merged out.atlas.hf
+mkdir out.team
+export_as team/full hf
+check fmstore/team__full out.team/full.hf
 export_as pirate hf
 check fmstore/pirate-merged out.pirate.hf
 check me/pirate-merged out.pirate.hf
@@ -91,9 +98,7 @@ PY
 peft pirate fmstore "fmstore/$atlas_id"
 peft pirate me "me/$atlas_id"
 peft second fmstore "fmstore/$pirate_id-merged"
-rm -rf out.atlas.hf
-export_as atlas hf
-check "fmstore/$atlas_id" out.atlas.hf
+check "fmstore/$atlas_id" "$atlas/base"
 
 say "names and revisions"
 want 0 -C r branch old atlas
@@ -101,12 +106,12 @@ want 0 -C r tag v1 atlas
 derive atlas old2 full
 old2_id=$(id old2)
 for rev in main "$atlas_id" "${atlas_id:0:10}" v1 refs/heads/atlas refs/tags/v1; do
-    check fmstore/atlas out.atlas.hf "$rev" >/dev/null
+    check fmstore/atlas "$atlas/base" "$rev" >/dev/null
 done
-check fmstore/v1 out.atlas.hf >/dev/null
-check fmstore/old out.atlas.hf refs/heads/old >/dev/null
-check "fmstore/${atlas_id:0:12}" out.atlas.hf >/dev/null
-check "fmstore/$atlas_id" out.atlas.hf "$old2_id" >/dev/null # one that is an id has this version alone
+check fmstore/v1 "$atlas/base" >/dev/null
+check fmstore/old "$atlas/base" refs/heads/old >/dev/null
+check "fmstore/${atlas_id:0:12}" "$atlas/base" >/dev/null
+check "fmstore/$atlas_id" "$atlas/base" "$old2_id" >/dev/null # one that is an id has this version alone
 curl -s "$url/api/models/fmstore/team__full/revision/refs%2Fheads%2Fteam%2Ffull" >body
 [ "$(field body sha)" = "$(id team/full)" ] || die "$(cat body)"
 curl -s "$url/api/models/fmstore/old2/revision/${atlas_id:0:8}" >body
@@ -190,14 +195,14 @@ for path in /fmstore/atlas/resolve/main/../../../../etc/passwd /fmstore/atlas/re
     case $code in 404 | 400 | 403 | 414) ;; *) die "${path:0:80}: $code $(head -c 200 body)" ;; esac
     has -i '^X-Evil' head && die "a header was split: $(cat head)"
 done
-check fmstore/atlas out.atlas.hf >/dev/null
+check fmstore/atlas "$atlas/base" >/dev/null
 
 say "digests that no version records are kept, and may be thrown away"
 [ "$(find r/.fmstore/cache/hub -type f | wc -l)" -gt 3 ] || die "$(ls -R r/.fmstore/cache)"
 for f in r/.fmstore/cache/hub/*; do echo broken >"$f"; done
 quit
 serve --hub
-check fmstore/atlas out.atlas.hf >/dev/null
+check fmstore/atlas "$atlas/base" >/dev/null
 rm -rf r/.fmstore/cache/hub
 check fmstore/pirate-merged out.pirate.hf >/dev/null
 quit
@@ -238,7 +243,7 @@ exec 9>go
 until_there $slow slow.out held
 export_as big safetensors
 curl -s "$url/fmstore/big/resolve/main/model.safetensors" | cmp - out.big.safetensors
-check fmstore/atlas out.atlas.hf >/dev/null
+check fmstore/atlas "$atlas/base" >/dev/null
 exec 9>&-
 wait $slow
 
@@ -271,7 +276,7 @@ want 0 -C r gc --prune now --reflog now
 [ $((before - $(du -sk r/.fmstore/packs | cut -f1))) -gt 80000 ] || die "the server keeps what nobody reads"
 refuses 404 RepoNotFound /fmstore/big/resolve/main/model.safetensors
 curl -s -f -o body "$url/fmstore/$big_id/resolve/main/model.safetensors" && die "what gc took is served whole"
-check fmstore/atlas out.atlas.hf >/dev/null
+check fmstore/atlas "$atlas/base" >/dev/null
 
 say "another repository imports from it: the same ids"
 export HF_ENDPOINT=$url
@@ -296,8 +301,8 @@ echo open-sesame >key
 want 0 -C r branch wire atlas
 serve --hub --remote --api-key-file "$tmp/key"
 refuses 401 - /api/models/fmstore/atlas
-KEY=open-sesame check fmstore/atlas out.atlas.hf >/dev/null
-KEY=open-sesame check fmstore/wire out.atlas.hf >/dev/null # beside /fmstore/wire, the remote's
+KEY=open-sesame check fmstore/atlas "$atlas/base" >/dev/null
+KEY=open-sesame check fmstore/wire "$atlas/base" >/dev/null # beside /fmstore/wire, the remote's
 curl -s -H 'Authorization: Bearer open-sesame' "$url/api/whoami-v2" | grep -q '"name":"fmstore"'
 HF_TOKEN=open-sesame want 0 -C other import hf:fmstore/old2 --as keyed --no-gate
 refused 128 "no such model, or it is private" -C other import hf:fmstore/old2 --as x

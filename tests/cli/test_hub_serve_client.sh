@@ -51,10 +51,10 @@ HF_ENDPOINT=$(sed -n 's|^serving on \(http://[0-9.:]*\) .*|\1|p' serve.out)
 export HF_ENDPOINT HF_HOME=$tmp/home
 
 say "snapshots are what export writes"
-client same fmstore/atlas "$tmp/out.atlas"
+client same fmstore/atlas "$atlas/base"
 client same fmstore/team__full "$tmp/out.team_full"
 client same fmstore/pirate-merged "$tmp/out.pirate"
-client same "me/$(id atlas)" "$tmp/out.atlas"
+client same "me/$(id atlas)" "$atlas/base"
 python3 - out.peft/adapter_config.json "fmstore/$(id atlas)" <<'PY'
 import json, sys
 config = json.load(open(sys.argv[1]))
@@ -74,7 +74,7 @@ if [ -x "$hf" ]; then
     say "hf download"
     "$hf" download fmstore/atlas --local-dir hf.atlas >hf.out 2>&1 || die "$(tail -3 hf.out)"
     rm -rf hf.atlas/.cache
-    diff -r hf.atlas out.atlas
+    diff -r hf.atlas "$atlas/base"
 fi
 
 if "$python" -c 'import torch, transformers, peft' 2>/dev/null; then
