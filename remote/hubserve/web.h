@@ -80,23 +80,20 @@ void fmr_views_release(fmr_views *v);
 FM_CHECKED fm_status fmr_views_take(fmr_views *v, fmr_open **out, const fm_oid *oid, fmr_form form,
                                     const char *owner);
 void fmr_views_give(fmr_views *v, fmr_open *o);
-bool fmr_view_has(const fm_view *v,
-                  const char *suffix); /* a file whose name ends so, in any case */
+bool fmr_ends_with(const char *s, const char *suffix);   /* in any case */
+bool fmr_view_has(const fm_view *v, const char *suffix); /* a file whose name ends so */
+
+/* ---- sums.c ---- */
+
 bool fmr_view_is_lfs(const fm_view_file *f);
-/* Digests of file i, computed once whoever asks. The current request is asked between pieces whether
- * the server goes on. */
+/* Digests of file i, recorded, kept in REPO/cache/hub, or computed once whoever asks. The request is
+ * asked between pieces whether the server goes on. */
 FM_CHECKED fm_status fmr_view_sum(fmr_views *v, fmr_open *o, size_t i, fmr_sum *out,
                                   const fm_hub_exchange *x);
 /* Appends the text that git holds in an LFS file's place. */
 void fmr_lfs_pointer(fm_buf *out, const char *sha256, uint64_t bytes);
 /* Git's id of a blob of these bytes. */
 FM_CHECKED fm_status fmr_blob_id(char out[41], fm_span bytes);
-
-/* ---- sums.c: digests in REPO/cache/hub ---- */
-
-/* of: what the bytes follow from. *found false: not kept. */
-void fmr_sums_read(const char *dir, fm_span of, char sha256[65], bool *found);
-void fmr_sums_keep(const char *dir, fm_span of, const char *sha256); /* a failure does no harm */
 
 /* ---- web.c ---- */
 
@@ -133,6 +130,18 @@ bool fmr_ask_is(const fmr_ask *a, const char *method);
 /* ---- file.c ---- */
 /* what: "main/config.json". raw: as git has it, an LFS file's pointer. */
 FM_CHECKED fm_status fmr_answer_file(fmr_ask *a, const char *what, bool raw);
+
+/* ---- tree.c ---- */
+const char *fmr_argument(const fmr_ask *a, const char *name);
+bool fmr_argument_true(const fmr_ask *a, const char *name);
+/* none: where there is no number. */
+uint64_t fmr_argument_number(const fmr_ask *a, const char *name, uint64_t none, uint64_t most);
+/* The answer goes on at {this server}/api/models/{owner}/{name}/{verb}?{query}. */
+FM_CHECKED fm_status fmr_set_next(const fmr_ask *a, const char *verb, const char *query);
+/* A file as a model's list has it. blobs: with size and digests. */
+fm_json *fmr_sibling(fm_status *rc, fmr_ask *a, size_t i, bool blobs);
+FM_CHECKED fm_status fmr_answer_tree(fmr_ask *a, const char *folder);
+FM_CHECKED fm_status fmr_answer_paths(fmr_ask *a); /* that the request's body names */
 
 /* ---- api.c ---- */
 FM_CHECKED fm_status fmr_answer_models(fmr_ask *a);

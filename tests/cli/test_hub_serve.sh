@@ -81,6 +81,7 @@ mkdir gguf
 cp out.tiny.source gguf/tiny-Q4_0.gguf
 cmp tiny-Q4_0.gguf gguf/tiny-Q4_0.gguf
 check fmstore/tiny-GGUF gguf
+check fmstore/tiny-GGUF gguf "$(id tiny)" >/dev/null # llama.cpp asks by the id that refs tells
 
 say "an adapter names the version that it stands on, by its id and the owner asked for"
 peft() { # NAME OWNER BASE: its PEFT folder, with this base
