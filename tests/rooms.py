@@ -17,7 +17,7 @@ ORDER = {
     "infer": ". arch cpu device comm cuda kv tokenizer jinja text grammar model engine plan sched tasks serve",
     "train": ". params net data pass objective run attribution",
     "testing": ". assert cases stats suite foreign run report search",
-    "remote": ". http wire bucket link githost sync hub",
+    "remote": ". http wire bucket link githost sync hub hubserve",
     "cli": "ops ops/base ops/remote ops/version ops/derive ops/blame ops/blame/report ops/replay ops/test base . report cmd main.c",
 }
 

@@ -1,12 +1,12 @@
 /* serve.c - fmstore serve: an OpenAI-compatible server; its models are branches, tags and ids. */
 #include <string.h>
 
+#include "cli/cmd/serve_sites.h"
 #include "cli/commands.h"
 #include "cli/ops/base/demand.h"
 #include "cli/ops/base/ranks.h"
 #include "cli/report/plan_ranks.h"
 #include "infer/serve/server.h"
-#include "remote/serve.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
@@ -116,41 +116,6 @@ static fm_status read_key(const char *path, fm_buf *key)
     return FM_OK;
 }
 
-/* ---- this repository as a remote ---- */
-
-static fm_status read_body(void *ctx, void *dst, size_t cap, size_t *got)
-{
-    return fm_site_read(ctx, dst, cap, got);
-}
-
-static fm_status begin_answer(void *ctx, unsigned status, const char *session)
-{
-    FM_TRY(fm_site_set(ctx, "Content-Type", FM_REMOTE_WIRE_TYPE));
-    FM_TRY(fm_site_set(ctx, "Cache-Control", "no-store"));
-    FM_TRY(fm_site_set(ctx, "X-Accel-Buffering", "no"));
-    if (session)
-        FM_TRY(fm_site_set(ctx, FM_REMOTE_SESSION, session));
-    return fm_site_begin(ctx, status, status == 204 ? 0 : FM_SITE_UNKNOWN);
-}
-
-static fm_status write_answer(void *ctx, const void *data, size_t len)
-{
-    return fm_site_write(ctx, data, len);
-}
-
-static fm_status answer_remote(void *web, fm_site_call *call)
-{
-    if (*fm_site_path(call))
-        return fm_fail(FM_ENOTFOUND, "there is nothing below " FM_REMOTE_WIRE_PATH);
-    const fm_remote_exchange x = {.session = fm_site_header(call, FM_REMOTE_SESSION),
-                                  .ends = strcmp(fm_site_method(call), "DELETE") == 0,
-                                  .ctx = call,
-                                  .read = read_body,
-                                  .begin = begin_answer,
-                                  .write = write_answer};
-    return fm_remote_web_answer(web, &x);
-}
-
 static void hung(void *server, const char *text)
 {
     fm_server_abandon(server, text);
@@ -200,13 +165,12 @@ static fm_status plan_all(cli *c, const char *rev, uint32_t rows)
     return plan_serve(c, rev, ranks, c->stages, rows, fm_ops_machine_bytes());
 }
 
-static void announce(const fm_server *server, const fm_server_opts *o, bool remote, bool write)
+static void announce(const fm_server *server, const fm_server_opts *o, const serve_sites *sites)
 {
     const bool v6 = strchr(o->host, ':') != NULL;
     printf("serving on http://%s%s%s:%u  (Ctrl-C stops)\n", v6 ? "[" : "", o->host, v6 ? "]" : "",
            fm_server_port(server));
-    if (remote)
-        printf("a remote at that URL, to %s\n", write ? "fetch from and push to" : "fetch from");
+    serve_sites_announce(sites);
     fflush(stdout);
     if (!o->api_key && !fm_server_local(server))
         fprintf(stderr,
@@ -229,11 +193,8 @@ int cmd_serve(cli *c, int argc, char **argv)
     opt_list pins = {.count = 0};
     size_t n;
     fm_buf key;
-    bool plan = false, remote = false, remote_write = false;
-    fm_remote_web *web = NULL;
-    fm_server_site sites[2] = {
-        {.prefix = FM_REMOTE_WIRE_PATH, .methods = "POST, DELETE", .answer = answer_remote},
-        {.prefix = NULL}};
+    bool plan = false;
+    serve_sites sites = {.remote = false};
     fm_server *server = NULL;
     const opt_spec table[] = {
         {0, "port", OPT_UINT, "N", "0 = any free one (8080)", &port},
@@ -255,8 +216,10 @@ int cmd_serve(cli *c, int argc, char **argv)
          "most memory for weights, 0 = no bound (half of the machine's)", &weights},
         {0, "pin", OPT_LIST, "REV", "keep this version in memory; may be given again", &pins},
         {0, "remote", OPT_FLAG, NULL, "clone and fetch may come from here, by this server's URL",
-         &remote},
-        {0, "remote-write", OPT_FLAG, NULL, "push too; wants --api-key-file", &remote_write},
+         &sites.remote},
+        {0, "remote-write", OPT_FLAG, NULL, "push too; wants --api-key-file", &sites.remote_write},
+        {0, "hub", OPT_FLAG, NULL,
+         "answer Hugging Face's clients too, whose HF_ENDPOINT is this server's URL", &sites.hub},
         {0, "plan", OPT_FLAG, NULL,
          "say what each of --ranks would hold of the model, in how many --stages, and serve "
          "nothing",
@@ -284,11 +247,12 @@ int cmd_serve(cli *c, int argc, char **argv)
                                    (unsigned long long)limits[i].most);
     c->weight_bytes_max = weights * MIB;
     c->kv_bytes_max = kv == NOT_GIVEN ? 0 : kv * MIB;
-    if (remote_write && !key_file)
+    if (sites.remote_write && !key_file)
         return cli_usage_error(c, "--remote-write wants --api-key-file FILE: whoever has the key "
                                   "may push");
-    if ((remote || remote_write) && n > 0)
-        return cli_usage_error(c, "--remote gives every version to whoever fetches: name no REV");
+    if ((sites.remote || sites.remote_write || sites.hub) && n > 0)
+        return cli_usage_error(c, "--%s gives every version to whoever fetches: name no REV",
+                               sites.hub ? "hub" : "remote");
     if (plan && n != 1)
         return cli_usage_error(c, "--plan wants one REV");
     if (plan)
@@ -303,12 +267,9 @@ int cmd_serve(cli *c, int argc, char **argv)
     FM_THEN(rc, fm_ops_engine(c));
     if (rc == FM_OK && key_file)
         rc = read_key(key_file, &key);
-    if (rc == FM_OK && (remote || remote_write))
-        rc = fm_remote_web_new(&web, fm_repo_path(k.loader.repo), remote_write);
+    FM_THEN(rc, serve_sites_open(&sites, fm_repo_path(k.loader.repo)));
     if (rc == FM_OK) {
-        sites[0].writes = remote_write;
-        sites[0].ctx = web;
-        opts.sites = web ? sites : NULL;
+        opts.sites = sites.site;
         opts.port = (uint16_t)port;
         opts.max_running = (uint32_t)max_running;
         opts.api_key = key_file ? fm_buf_cstr(&key) : NULL;
@@ -317,11 +278,11 @@ int cmd_serve(cli *c, int argc, char **argv)
         rc = begin(&server, &k, &opts, &pins);
     }
     if (rc == FM_OK) {
-        announce(server, &opts, web != NULL, remote_write);
+        announce(server, &opts, &sites);
         rc = fm_server_run(server, &cli_interrupted);
     }
     fm_server_free(server);
-    fm_remote_web_free(web);
+    serve_sites_close(&sites);
     fm_ops_close(&k.loader);
     fm_buf_release(&key);
     return cli_exit(rc);

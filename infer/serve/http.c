@@ -490,6 +490,32 @@ static fmi_job *job_new(fm_server *s, struct MHD_Connection *conn, const char *u
 
 /* ==== callbacks of libmicrohttpd ==== */
 
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'                 ? c - '0'
+           : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                : -1;
+}
+
+/* In place. %00 stays as it is written: a name would end there, and be that of another thing. */
+static size_t unescape(void *cls, struct MHD_Connection *conn, char *s)
+{
+    char *to = s;
+    (void)cls;
+    (void)conn;
+    for (const char *p = s; *p; p++) {
+        const int high = *p == '%' ? hex_digit(p[1]) : -1, low = high >= 0 ? hex_digit(p[2]) : -1;
+        if (low >= 0 && high * 16 + low > 0) {
+            *to++ = (char)(high * 16 + low);
+            p += 2;
+        } else {
+            *to++ = *p;
+        }
+    }
+    *to = '\0';
+    return (size_t)(to - s);
+}
+
 static enum MHD_Result take_body(fmi_job *j, const char *data, size_t n)
 {
     fm_server *s = j->server;
@@ -594,12 +620,13 @@ static struct MHD_Daemon *listen_at(fm_server *s, const struct addrinfo *ai)
     unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     if (ai->ai_family == AF_INET6)
         flags |= MHD_USE_IPv6;
-    return MHD_start_daemon(
-        flags, s->opts.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR, ai->ai_addr,
-        MHD_OPTION_NOTIFY_COMPLETED, completed, s, MHD_OPTION_THREAD_POOL_SIZE, THREADS,
-        MHD_OPTION_CONNECTION_TIMEOUT, FMI_CONN_IDLE_SECONDS, MHD_OPTION_CONNECTION_LIMIT,
-        s->conns.places, MHD_OPTION_NOTIFY_CONNECTION, fmi_conns_notify, &s->conns,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY_PER_CONNECTION, MHD_OPTION_END);
+    return MHD_start_daemon(flags, s->opts.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR,
+                            ai->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, completed, s,
+                            MHD_OPTION_THREAD_POOL_SIZE, THREADS, MHD_OPTION_CONNECTION_TIMEOUT,
+                            FMI_CONN_IDLE_SECONDS, MHD_OPTION_CONNECTION_LIMIT, s->conns.places,
+                            MHD_OPTION_NOTIFY_CONNECTION, fmi_conns_notify, &s->conns,
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY_PER_CONNECTION,
+                            MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
 }
 
 fm_status fmi_http_start(fm_server *s)

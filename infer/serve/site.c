@@ -398,10 +398,19 @@ static void *answer(void *arg)
 
 /* ==== the HTTP side ==== */
 
+static bool fits(const fm_server_site *site, const char *url)
+{
+    const size_t n = strlen(site->prefix);
+    if (strncmp(url, site->prefix, n) != 0 ||
+        (site->prefix[n - 1] != '/' && url[n] && url[n] != '/'))
+        return false;
+    return !site->takes || site->takes(url + n);
+}
+
 fmi_site_load *fmi_site_of(fm_server *s, const char *url)
 {
     for (size_t i = 0; i < FMI_SITES_MAX && s->site[i].site; i++)
-        if (strncmp(url, s->site[i].site->prefix, strlen(s->site[i].site->prefix)) == 0)
+        if (fits(s->site[i].site, url))
             return &s->site[i];
     return NULL;
 }

@@ -26,7 +26,9 @@ FM_BEGIN_DECLS
 typedef struct fm_site_call fm_site_call; /* one request and its answer */
 
 typedef struct fm_server_site {
-    const char *prefix;  /* "/fmstore/"; NULL ends an array of sites. The first that fits answers */
+    /* "/site/", or "/site": that address and those below it. NULL ends an array of sites; the first
+     * that fits answers. */
+    const char *prefix;
     const char *methods; /* "GET, HEAD": others get 405 */
     bool writes;         /* requests may change something: such a server must have an API key */
     uint32_t most;       /* requests at the same time; more get 503 with Retry-After. 0: as above */
@@ -35,6 +37,9 @@ typedef struct fm_server_site {
      * fits and the error's text; after it, the connection is cut, so that the client sees that the
      * answer is not whole. */
     fm_status (*answer)(void *ctx, fm_site_call *call);
+    /* Whether the site has this path, which begins behind the prefix; NULL: it has all. On the
+     * server's threads, and quickly. */
+    bool (*takes)(const char *path);
 } fm_server_site;
 
 /* What was asked; valid until the callback returns. NULL: there is no such header or argument. */

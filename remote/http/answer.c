@@ -123,3 +123,24 @@ void fmr_url_escape(fm_buf *out, const char *text, bool slashes)
             fm_buf_printf(out, "%%%02X", (unsigned)(uint8_t)*p);
     }
 }
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'                 ? c - '0'
+           : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                : -1;
+}
+
+void fmr_url_unescape(fm_buf *out, const char *text, size_t len, bool form)
+{
+    for (size_t i = 0; i < len; i++) {
+        const int high = text[i] == '%' && i + 2 < len ? hex_digit(text[i + 1]) : -1;
+        const int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
+        if (low >= 0) {
+            fm_buf_char(out, (char)(high * 16 + low));
+            i += 2;
+        } else {
+            fm_buf_char(out, form && text[i] == '+' ? ' ' : text[i]);
+        }
+    }
+}

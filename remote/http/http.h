@@ -71,6 +71,8 @@ FM_CHECKED fm_status fmr_answer_check(const fmr_answer *a, const char *what);
 void fmr_url_shown(fm_buf *out, const char *url);
 /* Appends text with all but letters, digits and "-._~" (and '/' if slashes) as %XX. */
 void fmr_url_escape(fm_buf *out, const char *text, bool slashes);
+/* Appends text with each %XX as a byte; form: and each '+' as a blank. */
+void fmr_url_unescape(fm_buf *out, const char *text, size_t len, bool form);
 
 FM_END_DECLS
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "remote/http/http.h"
 #include "store/base/mem.h"
 #include "store/base/os/io.h"
 
@@ -52,28 +53,12 @@ static size_t word_len(const char *p)
     return n <= FMR_HUB_NAME_MAX / 2 && p[0] != '.' && p[0] != '-' ? n : 0;
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'                 ? c - '0'
-           : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                : -1;
-}
-
 /* A copy with %XX as bytes. */
 static fm_status unescaped(char **out, const char *text, size_t len)
 {
     fm_buf b;
     fm_buf_init(&b, 0);
-    for (size_t i = 0; i < len; i++) {
-        const int high = text[i] == '%' && i + 2 < len ? hex_digit(text[i + 1]) : -1;
-        const int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
-        if (low >= 0) {
-            fm_buf_char(&b, (char)(high * 16 + low));
-            i += 2;
-        } else {
-            fm_buf_char(&b, text[i]);
-        }
-    }
+    fmr_url_unescape(&b, text, len, false);
     fm_status rc = fm_buf_ok(&b);
     if (rc == FM_OK) {
         *out = fm_strdup(fm_buf_cstr(&b)); /* ends at a NUL byte */

@@ -20,7 +20,7 @@ check_page() {
     python3 "$src/tests/cli/doc_outputs.py" run "$tmp/repo" "$src/docs/$1.md" >"$tmp/page" ||
         die "docs/$1.md shows something else than this: $(cat "$tmp/page")"
 }
-for page in commands storage distributed remotes; do
+for page in commands storage distributed remotes hub; do
     check_page $page
 done
 if [ -e "${FM_CUDA_EMULATED:-}" ]; then

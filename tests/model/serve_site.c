@@ -143,9 +143,22 @@ static fm_status answer(void *ctx, fm_site_call *c)
     return fm_fail(FM_ENOTFOUND, "there is no '%s' on this site", path);
 }
 
+static bool takes_say(const char *path)
+{
+    return strncmp(path, "say", 3) == 0;
+}
+
+static fm_status answer_path(void *ctx, fm_site_call *c)
+{
+    (void)ctx;
+    return answer_text(c, fm_site_path(c));
+}
+
 static const fm_server_site sites[] = {
-    {"/site/", "GET, HEAD, PUT", false, 3, &family, answer},
-    {"/wide/", "GET, HEAD, PUT", false, 8, &family, answer},
+    {"/site/", "GET, HEAD, PUT", false, 3, &family, answer, NULL},
+    {"/wide/", "GET, HEAD, PUT", false, 8, &family, answer, NULL},
+    {"/end", "GET", false, 0, NULL, answer_path, NULL},
+    {"/", "GET", false, 0, NULL, answer_path, takes_say},
     {.prefix = NULL},
 };
 
@@ -259,6 +272,34 @@ static void want_error(uint16_t port, const char *method, const char *path, cons
     if (r.status != status || !strstr(fm_buf_cstr(&r.body), text))
         fail_msg("%s %s: %d and not %d: %s", method, path, r.status, status, fm_buf_cstr(&r.body));
     sk_release(&r);
+}
+
+TEST(a_site_has_the_paths_that_it_takes)
+{
+    static const char *const path[][2] = {
+        {"/end", ""},
+        {"/end/x", "/x"},
+        {"/ending", NULL},
+        {"/say", "say"},
+        {"/says", "says"},
+        {"/no", NULL},
+        {"/", NULL},
+        {"/say%2fx", "say/x"},
+        {"/say%00x", "say%00x"},
+        {"/say%2g%", "say%2g%"},
+        {"/say%25", "say%"},
+    };
+    sk_server s;
+    sk_reply r;
+    start(&s, NULL);
+    for (size_t i = 0; i < FM_ARRAY_LEN(path); i++) {
+        sk_ask(&r, fm_server_port(s.server), "GET", path[i][0], "", NULL);
+        assert_int_equal(r.status, path[i][1] ? 200 : 404);
+        if (path[i][1])
+            assert_string_equal(fm_buf_cstr(&r.body), path[i][1]);
+        sk_release(&r);
+    }
+    sk_stop(&s);
 }
 
 TEST(failures_before_an_answer_are_told)
@@ -505,6 +546,7 @@ int main(void)
         cmocka_unit_test(long_bodies_stream),
         cmocka_unit_test(long_answers_stream),
         cmocka_unit_test(parts_heads_and_arguments),
+        cmocka_unit_test(a_site_has_the_paths_that_it_takes),
         cmocka_unit_test(failures_before_an_answer_are_told),
         cmocka_unit_test(failures_within_an_answer_cut_it),
         cmocka_unit_test(a_body_that_is_not_wanted_is_thrown_away),
