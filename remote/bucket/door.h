@@ -15,7 +15,7 @@ typedef struct fmr_door fmr_door;
 
 /* An upload in parts of the same size, but for the last one. */
 typedef struct fmr_upload {
-    const char *name; /* of the object, borrowed */
+    const char *name; /* of the object, borrowed; where names may be late, finish reads it first */
     uint64_t bytes, part_bytes;
     char *id;     /* S3's; NULL: begun by the first part */
     size_t count; /* of parts */
@@ -52,6 +52,7 @@ struct fmr_door {
     const fmr_door_ops *ops;
     char *shown;               /* the place, for errors: without credentials */
     unsigned workers;          /* that make requests at once */
+    bool late_names;           /* an upload need not know the object's name before it is finished */
     _Atomic(uint64_t) in, out; /* bytes of objects that came and went */
 };
 

@@ -151,19 +151,16 @@ static fm_status list(fmr_door *d, const char *name, fmr_listed_fn fn, void *ctx
 
 static fm_status begin(fmr_door *d, fmr_upload *u)
 {
-    char *path, *dir = NULL;
+    char *dir;
     fm_writer *w = NULL;
-    FM_TRY(path_of(d, u->name, &path));
-    fm_status rc = path_of(d, INCOMING, &dir);
-    FM_THEN(rc, make_folder_of(d, u->name));
-    FM_THEN(rc, fm_make_dirs(dir));
+    FM_TRY(path_of(d, INCOMING, &dir));
+    fm_status rc = fm_make_dirs(dir);
     if (rc == FM_OK)
         fm_remove_dead_temps(dir);
-    FM_THEN(rc, fm_writer_open(&w, path, dir));
+    FM_THEN(rc, fm_writer_open(&w, NULL, dir));
     FM_THEN(rc, fm_writer_reserve(w, u->bytes));
     u->state = w;
     fm_free(dir);
-    fm_free(path);
     return rc;
 }
 
@@ -172,6 +169,7 @@ static fm_status part(fmr_door *d, fmr_upload *u, size_t i, fm_span bytes)
 {
     fm_assert(fm_writer_offset(u->state) == i * u->part_bytes);
     FM_TRY(fm_writer_write(u->state, bytes.data, bytes.len));
+    fm_writer_urge(u->state);
     d->out += bytes.len;
     u->part[i].there = true;
     return FM_OK;
@@ -186,7 +184,11 @@ static void drop(fmr_door *d, fmr_upload *u)
 
 static fm_status finish(fmr_door *d, fmr_upload *u)
 {
-    fm_status rc = fm_writer_commit(u->state, NULL);
+    char *path;
+    FM_TRY(make_folder_of(d, u->name));
+    FM_TRY(path_of(d, u->name, &path));
+    fm_status rc = fm_writer_commit(u->state, path);
+    fm_free(path);
     drop(d, u);
     return rc;
 }
@@ -214,6 +216,7 @@ fm_status fmr_door_folder(fmr_door **out, const char *dir)
         return FM_ENOMEM;
     f->door.ops = &folder_ops;
     f->door.workers = 1;
+    f->door.late_names = true;
     f->door.shown = fm_strdup(dir);
     f->dir = fm_strdup(dir);
     if (!f->dir || !f->door.shown) {

@@ -4,7 +4,8 @@
  * A pack is read twice out of the mapped records and never written here: first for its name, the
  * SHA-256 of its bytes, then to be sent. So it is uploaded under its own name, and nothing has to
  * be copied there; the same records give the same name, so a push that was killed finds its packs,
- * and the parts of the one that was cut. */
+ * and the parts of the one that was cut. In a folder a file is renamed for nothing, so there a pack
+ * is read once, unless one of its size is there, which a push that was killed may have brought. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -190,6 +191,7 @@ typedef struct sending {
     size_t part_of[FMR_CREW_MAX];
     size_t part; /* that is being filled */
     uint64_t filled;
+    fm_hasher *hasher; /* of a pack whose name is not known yet; NULL */
 } sending;
 
 static fm_status send_part(void *ctx, unsigned worker, unsigned slot)
@@ -215,6 +217,8 @@ static fm_status part_is_full(sending *s)
 static fm_status fill(void *ctx, const void *data, size_t len)
 {
     sending *s = ctx;
+    if (s->hasher)
+        FM_TRY(fm_hasher_update(s->hasher, data, len));
     while (len > 0) {
         const size_t n = (size_t)FM_MIN(len, fmr_upload_part_bytes(&s->up, s->part) - s->filled);
         if (!s->up.part[s->part].there)
@@ -244,7 +248,16 @@ static fm_status send_parts(sending *s, const packing *p)
     return rc;
 }
 
-static fm_status send_pack(packing *p)
+static bool may_be_there(const fmr_bucket *b, uint64_t bytes)
+{
+    for (size_t i = 0; i < fm_map_count(b->listed); i++)
+        if (*(const uint64_t *)fm_map_value_at(b->listed, i) == bytes)
+            return true;
+    return false;
+}
+
+/* late: its name is found out on the way. */
+static fm_status send_pack(packing *p, bool late)
 {
     fmr_bucket *b = p->b;
     fmr_door *d = b->door;
@@ -252,15 +265,20 @@ static fm_status send_pack(packing *p)
     uint64_t part_bytes = b->part_bytes;
     sending s = {.b = b, .slots = d->workers + 1};
     fmr_pack_name(name, &p->pack.name);
-    if (lists(b, name, p->pack.bytes)) /* a push that was killed has brought it */
+    if (!late && lists(b, name, p->pack.bytes)) /* a push that was killed has brought it */
         return FM_OK;
     while (part_bytes < PART_BYTES_MAX && p->pack.bytes / part_bytes >= FMR_PARTS_MAX)
         part_bytes *= 2;
     fm_status rc = fmr_upload_init(&s.up, name, p->pack.bytes, part_bytes);
     FM_THEN(rc, fmr_bucket_workers(b));
     FM_THEN(rc, d->ops->begin(d, &s.up));
+    if (late)
+        FM_THEN(rc, fm_hasher_new(&s.hasher));
     FM_THEN(rc, send_parts(&s, p));
     fmr_crew_free(s.crew);
+    if (late)
+        FM_THEN(rc, fm_hasher_final(s.hasher, &p->pack.name));
+    fmr_pack_name(name, &p->pack.name);
     FM_THEN(rc, d->ops->finish(d, &s.up));
     if (rc != FM_OK && d->ops->drop) {
         fm_error_state text;
@@ -271,6 +289,7 @@ static fm_status send_pack(packing *p)
     for (unsigned i = 0; i < s.slots; i++)
         fm_free(s.data[i]);
     fmr_upload_release(&s.up);
+    fm_hasher_free(s.hasher);
     return rc;
 }
 
@@ -280,8 +299,10 @@ static fm_status put_pack(packing *p)
     char name[FMR_OBJECT_MAX];
     p->pack.heads_bytes = p->heads.len;
     fm_status rc = fm_sha256(&p->pack.heads, p->heads.data, p->heads.len);
-    FM_THEN(rc, name_pack(p));
-    FM_THEN(rc, send_pack(p));
+    const bool late = p->b->door->late_names && !may_be_there(p->b, p->pack.bytes);
+    if (!late)
+        FM_THEN(rc, name_pack(p));
+    FM_THEN(rc, send_pack(p, late));
     fmr_heads_name(name, &p->pack.name);
     if (rc == FM_OK && !lists(p->b, name, p->pack.heads_bytes))
         rc = p->b->door->ops->put(p->b->door, name, fm_buf_span(&p->heads), NULL);

@@ -1,5 +1,5 @@
 /* local.c - a repository of this machine: a thread of this process answers for it, over a socket, as
- * the process at the other end of ssh does. */
+ * the process at the other end of ssh does; records alone go without it. */
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -74,5 +74,7 @@ fm_status fmr_open_folder(fmr_far **out, const fmr_url *url, fmr_service service
     }
     const fmr_stream s = fmr_fds_stream(&l->near);
     l->near.peer = "the remote";
-    return fmr_client_new(out, &s, close_local, url->text, service);
+    FM_TRY(fmr_client_new(out, &s, close_local, url->text, service));
+    fmr_client_beside(*out, l->peer);
+    return FM_OK;
 }

@@ -10,6 +10,7 @@ typedef struct client {
     fmr_wire wire;
     char *peer;
     void (*close)(void *ctx);
+    fmr_peer *here; /* the one that answers, in this process; NULL */
     fm_buf list; /* items of the frame being made */
 } client;
 
@@ -248,8 +249,14 @@ static fm_status get_some(client *c, const fmr_ask_record *what, size_t from, si
 
 static fm_status get(fmr_far *f, const fmr_ask_record *what, size_t count, const fmr_sink *to)
 {
+    client *c = of(f);
+    if (c->here) {
+        const fm_status rc = fmr_peer_get(c->here, what, count, to, &c->wire.bytes_in);
+        f->in = c->wire.bytes_in;
+        return rc;
+    }
     for (size_t at = 0; at < count; at += FMR_ASK_IDS)
-        FM_TRY(get_some(of(f), what, at, FM_MIN(count, at + FMR_ASK_IDS), to));
+        FM_TRY(get_some(c, what, at, FM_MIN(count, at + FMR_ASK_IDS), to));
     return FM_OK;
 }
 
@@ -330,6 +337,11 @@ static fm_status put(fmr_far *f, const fmr_load *load)
 {
     client *c = of(f);
     fm_cursor at;
+    if (c->here) {
+        const fm_status rc = fmr_peer_put(c->here, load, &c->wire.bytes_out);
+        f->out = c->wire.bytes_out;
+        return rc;
+    }
     fm_status rc = put_records(c, load);
     if (rc == FM_EIO)
         rc = why_not(c, rc);
@@ -391,6 +403,11 @@ static void close_client(fmr_far *f)
 
 static const fmr_far_ops client_ops = {refs, git_get, info, get,     has,         cut,
                                        put,  git_put, move, traffic, close_client};
+
+void fmr_client_beside(fmr_far *f, fmr_peer *here)
+{
+    of(f)->here = here;
+}
 
 fm_status fmr_client_new(fmr_far **out, const fmr_stream *stream, void (*close)(void *ctx),
                          const char *peer, fmr_service service)

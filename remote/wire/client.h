@@ -3,7 +3,7 @@
 #define FM_REMOTE_WIRE_CLIENT_H
 
 #include "remote/wire/far.h"
-#include "remote/wire/frame.h"
+#include "remote/wire/peer.h"
 
 FM_BEGIN_DECLS
 
@@ -13,6 +13,9 @@ FM_BEGIN_DECLS
 FM_CHECKED fm_status fmr_client_new(fmr_far **out, const fmr_stream *stream,
                                     void (*close)(void *ctx), const char *peer,
                                     fmr_service service);
+
+/* The peer that answers is in this process: records go without messages (fmr_peer_get). */
+void fmr_client_beside(fmr_far *f, fmr_peer *here);
 
 FM_END_DECLS
 #endif

@@ -28,13 +28,18 @@ void fmr_wire_release(fmr_wire *w)
     w->in = w->ahead = NULL;
 }
 
+static fm_status write_out(fmr_wire *w, const void *data, size_t len)
+{
+    w->bytes_out += len;
+    return w->stream.write(w->stream.ctx, data, len);
+}
+
 static fm_status flush(fmr_wire *w)
 {
     FM_TRY(fm_buf_ok(&w->out));
     if (w->out.len == 0)
         return FM_OK;
-    w->bytes_out += w->out.len;
-    FM_TRY(w->stream.write(w->stream.ctx, w->out.data, w->out.len));
+    FM_TRY(write_out(w, w->out.data, w->out.len));
     fm_buf_clear(&w->out);
     return FM_OK;
 }
@@ -46,9 +51,12 @@ fm_status fmr_send(fmr_wire *w, fmr_frame type, const void *data, size_t len)
         const size_t n = FM_MIN(len, (size_t)FMR_FRAME_MAX);
         fm_buf_u32(&w->out, (uint32_t)n);
         fm_buf_u8(&w->out, (uint8_t)type);
-        fm_buf_append(&w->out, p, n);
-        if (w->out.len >= GATHER_BYTES)
+        if (n < GATHER_BYTES)
+            fm_buf_append(&w->out, p, n);
+        if (w->out.len >= GATHER_BYTES || n >= GATHER_BYTES)
             FM_TRY(flush(w));
+        if (n >= GATHER_BYTES) /* which is not copied */
+            FM_TRY(write_out(w, p, n));
         p = n ? p + n : p;
         len -= n;
     } while (len > 0);
@@ -96,8 +104,10 @@ static fm_status fill(fmr_wire *w, uint8_t *dst, size_t len, bool *ended)
     *ended = false;
     while (done < len) {
         if (w->ahead_at == w->ahead_end) {
+            const bool straight = len - done >= AHEAD_BYTES;
             size_t got;
-            FM_TRY(w->stream.read(w->stream.ctx, w->ahead, AHEAD_BYTES, &got));
+            FM_TRY(w->stream.read(w->stream.ctx, straight ? dst + done : w->ahead,
+                                  straight ? len - done : AHEAD_BYTES, &got));
             if (got == 0 && done == 0) {
                 *ended = true;
                 return FM_OK;
@@ -105,9 +115,13 @@ static fm_status fill(fmr_wire *w, uint8_t *dst, size_t len, bool *ended)
             if (got == 0)
                 return fm_fail(FM_EIO, "%s: the connection ended in the middle of an answer",
                                w->peer);
+            w->bytes_in += got;
+            if (straight) {
+                done += got;
+                continue;
+            }
             w->ahead_at = 0;
             w->ahead_end = got;
-            w->bytes_in += got;
         }
         const size_t n = FM_MIN(len - done, w->ahead_end - w->ahead_at);
         memcpy(dst + done, w->ahead + w->ahead_at, n);

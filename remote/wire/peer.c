@@ -198,24 +198,32 @@ static fm_status info(fmr_peer *p, fmr_wire *w)
 }
 
 /* A client that asks for a record that was coded anew in between hears that, and asks again. */
+static fm_status find_record(fmr_peer *p, const fmr_ask_record *ask, fm_record_info *found,
+                             bool *there)
+{
+    const fm_status rc = fm_record_info_of(p->store, found, &ask->id);
+    *there =
+        rc == FM_OK && fm_digest_eq(&found->head, &ask->head) && ask->offset <= found->stored_bytes;
+    if (rc != FM_ENOTFOUND)
+        return rc;
+    fm_error_clear();
+    return FM_OK;
+}
+
 static fm_status send_record(fmr_peer *p, fmr_wire *w, const uint8_t *item)
 {
     fm_record_info found;
-    fm_digest id, head;
+    fmr_ask_record ask;
     fm_cursor at;
+    bool there;
     fm_cursor_init(&at, fm_span_of(item, FMR_ASK_RECORD_BYTES));
-    fmr_take_digest(&at, &id);
-    fmr_take_digest(&at, &head);
-    const uint64_t offset = fm_cursor_u64(&at);
-    fm_status rc = fm_record_info_of(p->store, &found, &id);
-    const uint8_t there =
-        rc == FM_OK && fm_digest_eq(&found.head, &head) && offset <= found.stored_bytes;
-    if (rc == FM_ENOTFOUND) {
-        fm_error_clear();
-        rc = FM_OK;
-    }
-    FM_THEN(rc, fmr_send(w, FMR_RECORD, &there, 1));
-    return rc == FM_OK && there ? fm_record_send(p->store, &found, offset, fmr_send_data, w) : rc;
+    fmr_take_digest(&at, &ask.id);
+    fmr_take_digest(&at, &ask.head);
+    ask.offset = fm_cursor_u64(&at);
+    FM_TRY(find_record(p, &ask, &found, &there));
+    const uint8_t byte = there;
+    FM_TRY(fmr_send(w, FMR_RECORD, &byte, 1));
+    return there ? fm_record_send(p->store, &found, ask.offset, fmr_send_data, w) : FM_OK;
 }
 
 static fm_status get(fmr_peer *p, fmr_wire *w)
@@ -307,6 +315,57 @@ static fm_status put(fmr_peer *p, fmr_wire *w)
     fm_status rc = end_answer(p, w, &b);
     fm_buf_release(&b);
     return rc;
+}
+
+/* ---- without messages ---- */
+
+typedef struct hand {
+    fm_bytes_fn fn, sent; /* sent may be NULL */
+    void *fn_ctx, *sent_ctx;
+    uint64_t *bytes;
+} hand;
+
+static fm_status hand_over(void *ctx, const void *data, size_t len)
+{
+    const hand *h = ctx;
+    FM_TRY(h->fn(h->fn_ctx, data, len));
+    *h->bytes += len;
+    return h->sent ? h->sent(h->sent_ctx, data, len) : FM_OK;
+}
+
+fm_status fmr_peer_get(fmr_peer *p, const fmr_ask_record *ask, size_t count, const fmr_sink *to,
+                       uint64_t *bytes)
+{
+    hand h = {.fn = to->bytes, .fn_ctx = to->ctx, .bytes = bytes};
+    for (size_t i = 0; i < count; i++) {
+        fm_record_info found;
+        bool there;
+        FM_TRY(find_record(p, &ask[i], &found, &there));
+        FM_TRY(to->begin(to->ctx, i, there));
+        if (!there)
+            continue;
+        FM_TRY(fm_record_send(p->store, &found, ask[i].offset, hand_over, &h));
+        FM_TRY(to->end(to->ctx));
+    }
+    return FM_OK;
+}
+
+static fm_status intake_piece(void *intake, const void *data, size_t len)
+{
+    return fm_intake_bytes(intake, data, len);
+}
+
+fm_status fmr_peer_put(fmr_peer *p, const fmr_load *load, uint64_t *bytes)
+{
+    fm_intake_stats stats;
+    FM_TRY(need_intake(p));
+    hand h = {intake_piece, load->sent, p->intake, load->ctx, bytes};
+    for (size_t i = 0; i < load->count; i++) {
+        FM_TRY(fm_intake_begin(p->intake, &load->info[i], load->offset[i]));
+        FM_TRY(fm_record_send(load->from, &load->info[i], load->offset[i], hand_over, &h));
+        FM_TRY(fm_intake_end(p->intake));
+    }
+    return fm_intake_publish(p->intake, &stats);
 }
 
 static fm_status take_git(fmr_wire *w, fm_git_intake *in, uint64_t *objects)

@@ -2,8 +2,8 @@
 #ifndef FM_REMOTE_WIRE_PEER_H
 #define FM_REMOTE_WIRE_PEER_H
 
+#include "remote/wire/far.h"
 #include "remote/wire/frame.h"
-#include "remote/wire/message.h"
 
 FM_BEGIN_DECLS
 
@@ -18,6 +18,12 @@ void fmr_peer_free(fmr_peer *p); /* NULL is fine; r stays open */
 FM_CHECKED fm_status fmr_peer_answer(fmr_peer *p, fmr_wire *w, bool *more);
 /* Answers until the stream ends. */
 FM_CHECKED fm_status fmr_peer_run(fmr_peer *p, const fmr_stream *stream);
+
+/* A client in the same process, while the peer waits for a message, gets and puts records without
+ * one: nothing is copied on the way. As the operations of fmr_far; *bytes: of records, so far. */
+FM_CHECKED fm_status fmr_peer_get(fmr_peer *p, const fmr_ask_record *ask, size_t count,
+                                  const fmr_sink *to, uint64_t *bytes);
+FM_CHECKED fm_status fmr_peer_put(fmr_peer *p, const fmr_load *load, uint64_t *bytes);
 
 FM_END_DECLS
 #endif

@@ -1,25 +1,21 @@
-/* check.c - decodes the leaves of the record that arrives and compares them, a batch at a time.
- *
- * While some threads decode the leaves of a batch, one takes its bytes into the file's digest. A
- * record may be coded against others of the same file, which are read where they lie. */
+/* check.c - what a record that arrives is coded against, and what follows its leaves. A record may be
+ * coded against others of the same file, which are read where they lie. */
 #include "store/exchange/intake.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
-#include "store/base/cancel.h"
-#include "store/base/mem.h"
-
-#define ALONE_BYTES ((uint64_t)256 << 10) /* a batch of less is not worth waking threads */
-
-static void note_late(fm_intake *in, fm_status rc)
+void fms_check_late(fm_intake *in, fms_arrival *a, uint32_t leaf, fm_status rc)
 {
     char hex[FM_HEX_CHARS + 1];
-    fm_digest_hex(&in->info.id, hex);
-    if (in->late != FM_OK)
-        return;
-    in->late = fm_error_prefix(rc, "record received for object %s", hex);
-    fm_error_save(&in->late_text);
+    fm_digest_hex(&a->info.id, hex);
+    rc = fm_error_prefix(rc, "record received for object %s", hex);
+    (void)pthread_mutex_lock(&in->lock);
+    if (a->late == FM_OK || leaf < a->bad) {
+        a->late = rc;
+        a->bad = leaf;
+        fm_error_save(&a->late_text);
+    }
+    (void)pthread_mutex_unlock(&in->lock);
 }
 
 /* ==== what it is coded against ============================================================= */
@@ -71,168 +67,51 @@ static fm_status check_depth(fm_intake *in, const fm_digest *parent)
 }
 
 /* Opens the chain at the greatest depth; then what the parents are here says how deep it is. */
-static fm_status open_chain(fm_intake *in)
+static fm_status open_chain(fm_intake *in, fms_chain *chain, uint32_t *depth)
 {
     const fms_staged staged = {.ctx = in, .map = map_record};
-    fms_record r = in->r;
+    fms_record r = in->now->r;
     for (uint32_t k = 0; k < r.parent_count; k++) {
         bool has;
         FM_TRY(fms_intake_has(in, &r.parent[k], &has));
         FM_TRY(has ? check_depth(in, &r.parent[k]) : missing(&r.parent[k]));
     }
     r.depth = r.parent_count ? FMS_CHAIN_MAX : 0;
-    FM_TRY(fms_chain_from(&in->chain, in->store, &r, &staged));
-    in->has_chain = in->chain.own_unchecked = true;
-    in->depth = in->r.depth;
+    FM_TRY(fms_chain_from(chain, in->store, &r, &staged));
+    chain->own_unchecked = true;
+    *depth = in->now->r.depth;
     for (uint32_t k = 0; k < r.parent_count; k++)
-        in->depth = FM_MAX(in->depth, in->chain.link[in->chain.more[0].parent[k]].depth + 1);
-    in->chain.link[0].depth = in->depth;
+        *depth = FM_MAX(*depth, chain->link[chain->more[0].parent[k]].depth + 1);
+    chain->link[0].depth = *depth;
     return FM_OK;
 }
 
 fm_status fms_check_open(fm_intake *in)
 {
-    fm_status rc = open_chain(in);
-    if (rc == FM_OK || rc == FM_ENOMEM || rc == FM_EIO)
+    uint32_t depth;
+    fm_status rc = open_chain(in, &in->now->chain, &depth);
+    if (rc == FM_ENOMEM || rc == FM_EIO)
         return rc;
-    note_late(in, rc);
-    return FM_OK;
-}
-
-void fms_check_close(fm_intake *in)
-{
-    if (in->has_chain)
-        fms_chain_release(&in->chain);
-    in->has_chain = false;
-}
-
-/* ==== leaves =============================================================================== */
-
-typedef struct batch {
-    fm_intake *in;
-    uint32_t first, count;
-    uint64_t hash_to; /* 0: nothing is hashed */
-    atomic_uint next; /* 0: the digest of the file; n: the nth pair of leaves */
-    pthread_mutex_t mutex;
-    uint32_t bad; /* the lowest of these with a fault */
-    fm_status rc;
-    fm_error_state text;
-} batch;
-
-static void note_bad(batch *b, uint32_t n, fm_status rc)
-{
-    pthread_mutex_lock(&b->mutex);
-    if (b->rc == FM_OK || n < b->bad) {
-        b->bad = n;
-        b->rc = rc;
-        fm_error_save(&b->text);
-    }
-    pthread_mutex_unlock(&b->mutex);
-}
-
-static fm_status wrong_leaf(const fm_intake *in, uint32_t leaf)
-{
-    char hex[FM_HEX_CHARS + 1];
-    fm_digest_hex(&in->r.id, hex);
-    return fm_fail(FM_ECORRUPT, "object %s, leaf %u: the bytes do not match their digest", hex,
-                   leaf);
-}
-
-/* Decodes two leaves, or the last one, and takes their digests at once, which costs little more
- * than one. */
-static fm_status check_pair(const fm_intake *in, uint32_t leaf, uint32_t count, unsigned worker)
-{
-    fm_digest got[2], want;
-    fm_span bytes[2] = {{NULL, 0}, {NULL, 0}};
-    for (uint32_t k = 0; k < count; k++) {
-        uint8_t *to = in->leaf[worker] + (size_t)k * FM_LEAF_BYTES;
-        FM_TRY(fms_chain_leaf(&in->chain, in->coder[worker], leaf + k, to));
-        bytes[k] = fm_span_of(to, fms_leaf_bytes(in->r.bytes, leaf + k));
-    }
-    FM_TRY(count == 2 ? fm_sha256_two(got, bytes[0], bytes[1])
-                      : fm_sha256(got, bytes[0].data, bytes[0].len));
-    for (uint32_t k = 0; k < count; k++) {
-        fms_leaf_digest(&in->r, leaf + k, &want);
-        if (!fm_digest_eq(&got[k], &want))
-            return wrong_leaf(in, leaf + k);
-    }
-    return FM_OK;
-}
-
-static fm_status run_lane(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    batch *b = ctx;
-    fm_intake *in = b->in;
-    (void)begin;
-    (void)end;
-    for (;;) {
-        const uint32_t n = atomic_fetch_add(&b->next, 1);
-        fm_status rc = FM_OK;
-        if (n > (b->count + 1) / 2)
-            return FM_OK;
-        if (n > 0)
-            rc = check_pair(in, b->first + 2 * (n - 1), FM_MIN(2u, b->count - 2 * (n - 1)), worker);
-        else if (b->hash_to > in->file.hashed)
-            rc = fms_incoming_hash(&in->file, b->hash_to);
-        if (rc != FM_OK)
-            note_bad(b, n, rc);
-    }
-}
-
-/* Where the coded bytes of the leaves before this one end, from the record's begin. */
-static uint64_t end_of(const fm_intake *in, uint32_t leaf)
-{
-    return in->r.head_bytes + in->chain.more[0].offset[leaf];
-}
-
-static fm_status run_batch(fm_intake *in, uint32_t count)
-{
-    batch b = {.in = in, .first = in->checked, .count = count, .rc = FM_OK};
-    FM_TRY(fm_go_on());
-    FM_TRY(fm_writer_flush(in->file.packer.writer));
-    if (in->depth == in->r.depth) /* else its head will be changed */
-        b.hash_to = in->file.packer.offset + end_of(in, in->checked + count);
-    const bool alone = end_of(in, in->checked + count) - end_of(in, in->checked) < ALONE_BYTES &&
-                       count < in->threads;
-    atomic_init(&b.next, 0);
-    pthread_mutex_init(&b.mutex, NULL);
-    fm_status rc = fm_pool_run(alone ? NULL : in->pool, alone ? 1 : in->threads, 1, run_lane, &b);
-    pthread_mutex_destroy(&b.mutex);
-    in->checked += count;
-    if (rc == FM_OK && b.rc != FM_OK) {
-        fm_error_restore(&b.text);
-        note_late(in, b.rc);
-    }
-    return rc;
-}
-
-fm_status fms_check_leaves(fm_intake *in, bool all)
-{
-    const uint32_t batch_leaves = in->threads * FMS_INTAKE_LEAVES_PER_THREAD;
-    if (!in->has_chain)
+    if (rc != FM_OK) {
+        fms_check_late(in, in->now, 0, rc);
         return FM_OK;
-    while (in->whole < in->r.leaf_count && end_of(in, in->whole + 1) <= in->came) {
-        in->whole++;
-        if (in->late == FM_OK && in->whole - in->checked >= batch_leaves)
-            FM_TRY(run_batch(in, batch_leaves));
     }
-    if (all && in->late == FM_OK && in->whole > in->checked)
-        return run_batch(in, in->whole - in->checked);
+    (void)pthread_mutex_lock(&in->lock);
+    in->now->depth = depth;
+    in->now->has_chain = true;
+    (void)pthread_mutex_unlock(&in->lock);
     return FM_OK;
 }
 
-static fm_status not_zero(void)
+void fms_check_rest(fm_intake *in)
 {
-    return fm_fail(FM_ECORRUPT, "the bytes after its payload are not zero");
-}
-
-fm_status fms_check_rest(fm_intake *in)
-{
-    const uint64_t end = in->r.head_bytes + in->r.payload_bytes;
-    const uint8_t *record = in->file.map.data + in->file.packer.offset;
-    FM_TRY(fm_writer_flush(in->file.packer.writer));
-    for (uint64_t i = end; in->late == FM_OK && i < in->r.stored_bytes; i++)
-        if (record[i])
-            note_late(in, not_zero());
-    return FM_OK;
+    const fms_record *r = &in->now->r;
+    const uint8_t *record = in->file.map.data + in->now->at;
+    for (uint64_t i = r->head_bytes + r->payload_bytes; i < r->stored_bytes; i++) {
+        if (!record[i])
+            continue;
+        fms_check_late(in, in->now, r->leaf_count,
+                       fm_fail(FM_ECORRUPT, "the bytes after its payload are not zero"));
+        return;
+    }
 }

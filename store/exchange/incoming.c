@@ -32,7 +32,7 @@ static fm_status begin_records(fms_incoming *f, const uint8_t *header)
 {
     FM_TRY(fm_hasher_update(f->packer.whole, header, FMS_PACK_HEADER_BYTES));
     f->hashed = f->packer.offset = FMS_PACK_HEADER_BYTES;
-    return fm_hasher_copy(f->counted, f->packer.whole);
+    return FM_OK;
 }
 
 fm_status fms_incoming_make(fms_incoming *f, fm_store *s, const char *dir)
@@ -73,9 +73,14 @@ fm_status fms_incoming_resume(fms_incoming *f, fm_store *s, const char *path, ui
     return rc;
 }
 
+bool fms_incoming_is_mapped(const fms_incoming *f, uint64_t end)
+{
+    return end <= f->map.len && !fm_map_failed(f->map.data); /* else zeros stand in it */
+}
+
 fm_status fms_incoming_map(fms_incoming *f, uint64_t end)
 {
-    if (end <= f->map.len && !fm_map_failed(f->map.data)) /* then zeros stand in it */
+    if (fms_incoming_is_mapped(f, end))
         return FM_OK;
     end = FM_MAX(end, FMS_INCOMING_ROLL_BYTES); /* room for the records that follow */
     fm_unmap_verified(&f->map);
@@ -92,9 +97,7 @@ fm_status fms_incoming_hash(fms_incoming *f, uint64_t end)
 fm_status fms_incoming_count(fms_incoming *f, const fms_record *r, bool fresh)
 {
     const uint64_t at = f->packer.offset;
-    FM_TRY(fms_incoming_hash(f, at + r->stored_bytes));
     FM_TRY(fm_map_put(f->record, r->id.b, FM_DIGEST_BYTES, (void *)(uintptr_t)at, NULL));
-    FM_TRY(fm_hasher_copy(f->counted, f->packer.whole));
     FM_TRY(fm_hasher_update(f->packer.heads, f->map.data + at + r->head_bytes - FM_DIGEST_BYTES,
                             FM_DIGEST_BYTES));
     f->packer.offset += r->stored_bytes;
@@ -105,8 +108,10 @@ fm_status fms_incoming_count(fms_incoming *f, const fms_record *r, bool fresh)
 
 fm_status fms_incoming_drop_rest(fms_incoming *f)
 {
-    f->hashed = f->packer.offset;
-    FM_TRY(fm_hasher_copy(f->packer.whole, f->counted));
+    if (f->hashed > f->packer.offset) {
+        FM_TRY(fm_hasher_copy(f->packer.whole, f->counted));
+        f->hashed = f->packer.offset;
+    }
     return fm_writer_cut(f->packer.writer, f->packer.offset);
 }
 
@@ -137,7 +142,8 @@ static fm_status place(fms_packer *p)
 
 fm_status fms_incoming_publish(fms_incoming *f)
 {
-    fm_status rc = fms_packer_seal(&f->packer);
+    fm_status rc = fms_incoming_hash(f, f->packer.offset);
+    FM_THEN(rc, fms_packer_seal(&f->packer));
     FM_THEN(rc, hold(&f->packer));
     FM_THEN(rc, place(&f->packer));
     fms_incoming_close(f,

@@ -8,31 +8,6 @@
 
 /* ==== open and close ======================================================================= */
 
-/* One thread per processor, up to the number for which memory is bounded. */
-static fm_status new_pool(fm_pool **out)
-{
-    fm_status rc = fm_pool_new(out, 0);
-    if (rc != FM_OK || fm_pool_threads(*out) <= FMS_INTAKE_THREADS_MAX)
-        return rc;
-    fm_pool_free(*out);
-    return fm_pool_new(out, FMS_INTAKE_THREADS_MAX);
-}
-
-static fm_status new_workers(fm_intake *in)
-{
-    FM_TRY(new_pool(&in->pool));
-    in->threads = fm_pool_threads(in->pool);
-    in->coder = fm_calloc(in->threads, sizeof(fms_coder *));
-    in->leaf = fm_calloc(in->threads, sizeof(uint8_t *));
-    if (!in->coder || !in->leaf)
-        return FM_ENOMEM;
-    for (unsigned i = 0; i < in->threads; i++) {
-        in->leaf[i] = fm_malloc((size_t)2 * FM_LEAF_BYTES);
-        FM_TRY(in->leaf[i] ? fms_store_coder(in->store, &in->coder[i]) : FM_ENOMEM);
-    }
-    return FM_OK;
-}
-
 static fm_status look(fm_store *s)
 {
     pthread_mutex_lock(&s->mutex);
@@ -49,11 +24,12 @@ fm_status fm_intake_open(fm_intake **out, fm_store *s)
         return FM_ENOMEM;
     in->store = s;
     in->roll_bytes = FMS_INCOMING_ROLL_BYTES;
+    in->now = &in->ring[0];
     in->dir = fm_path_join(s->root, FMS_INCOMING_DIR);
     fm_status rc = in->dir ? FM_OK : FM_ENOMEM;
     FM_THEN(rc, fm_store_lease(s, true, "objects of another repository"));
     FM_THEN(rc, look(s));
-    FM_THEN(rc, new_workers(in));
+    FM_THEN(rc, fms_compare_start(in));
     FM_THEN(rc, fms_take_over(in));
     if (rc != FM_OK) {
         fm_intake_close(in);
@@ -63,22 +39,29 @@ fm_status fm_intake_open(fm_intake **out, fm_store *s)
     return FM_OK;
 }
 
+/* Forgets all records but those that count; their bytes stay in the file. The threads are halted. */
+static void forget(fm_intake *in)
+{
+    for (uint32_t n = 0; n <= in->waiting; n++) {
+        fms_arrival *a = fms_intake_nth(in, n);
+        if (a->has_chain)
+            fms_chain_release(&a->chain);
+        a->has_chain = a->has_head = false;
+    }
+    in->now = fms_intake_nth(in, 0);
+    in->waiting = 0;
+    in->behind = 0;
+    in->state = FMS_INTAKE_IDLE;
+}
+
 void fm_intake_close(fm_intake *in)
 {
     if (!in)
         return;
-    const bool keep = in->file.packer.records || in->cut_bytes || in->has_head;
-    fms_check_close(in);
+    const bool keep = in->file.packer.records || in->waiting || in->cut_bytes || in->now->has_head;
+    fms_compare_stop(in);
+    forget(in);
     fms_incoming_close(&in->file, keep);
-    fm_pool_free(in->pool);
-    for (unsigned i = 0; i < in->threads; i++) {
-        if (in->coder)
-            fms_store_coder_return(in->store, in->coder[i]);
-        if (in->leaf)
-            fm_free(in->leaf[i]);
-    }
-    fm_free(in->coder);
-    fm_free(in->leaf);
     fm_free(in->dir);
     fm_free(in);
 }
@@ -105,10 +88,18 @@ fm_status fms_intake_has(fm_intake *in, const fm_digest *id, bool *out)
     return fms_store_has(in->store, id, false, out);
 }
 
+static bool is_waiting(fm_intake *in, const fm_digest *id)
+{
+    for (uint32_t n = 0; n < in->waiting; n++)
+        if (fm_digest_eq(&fms_intake_nth(in, n)->info.id, id))
+            return true;
+    return false;
+}
+
 bool fm_intake_has(fm_intake *in, const fm_digest *id)
 {
     bool has;
-    return fms_intake_has(in, id, &has) == FM_OK && has;
+    return is_waiting(in, id) || (fms_intake_has(in, id, &has) == FM_OK && has);
 }
 
 /* ==== a record ============================================================================= */
@@ -152,29 +143,116 @@ fm_status fms_info_of(fm_record_info *out, const fms_record *r)
     return check_claims(out);
 }
 
-void fms_intake_forget(fm_intake *in)
+/* ==== records that wait for their leaves =================================================== */
+
+fms_arrival *fms_intake_nth(fm_intake *in, uint32_t n)
 {
-    fms_check_close(in);
-    in->state = FMS_INTAKE_IDLE;
-    in->came = 0;
-    in->has_head = false;
-    in->depth = 0;
-    in->whole = in->checked = 0;
-    in->late = FM_OK;
+    return &in->ring[(in->first + n) % FMS_INTAKE_RECORDS];
 }
 
-/* Drops the record because of `why`. Where the file cannot be cut it is closed: the next intake
- * takes over the records before this one. */
+/* Where the last record ends. */
+static uint64_t end_of_file(fm_intake *in)
+{
+    if (in->waiting == 0)
+        return in->file.packer.offset;
+    const fms_arrival *last = fms_intake_nth(in, in->waiting - 1);
+    return last->at + last->r.stored_bytes;
+}
+
+void fms_intake_rest(fm_intake *in)
+{
+    fms_compare_halt(in, true);
+    forget(in);
+}
+
+/* Cuts off all that does not count. Where the file cannot be cut it is closed: the next intake takes
+ * over what is in it. */
+static fm_status drop(fm_intake *in, fm_status why)
+{
+    fm_error_state text;
+    fm_error_save(&text);
+    const bool fills = in->state == FMS_INTAKE_FILLING || in->waiting;
+    fms_intake_rest(in);
+    if (fills && fms_incoming_is_open(&in->file) && fms_incoming_drop_rest(&in->file) != FM_OK)
+        fms_incoming_close(&in->file, true);
+    fm_error_restore(&text);
+    return why;
+}
+
+static fm_status late_fault(fm_intake *in, const fms_arrival *a)
+{
+    (void)pthread_mutex_lock(&in->lock);
+    const fm_status rc = a->late;
+    if (rc != FM_OK)
+        fm_error_restore(&a->late_text);
+    (void)pthread_mutex_unlock(&in->lock);
+    return rc;
+}
+
+/* Of the first record that waits: all its leaves were compared, or one is wrong. */
+static bool is_done(fm_intake *in)
+{
+    const fms_arrival *a = fms_intake_nth(in, 0);
+    (void)pthread_mutex_lock(&in->lock);
+    const bool done = a->late != FM_OK || a->compared == a->r.leaf_count;
+    (void)pthread_mutex_unlock(&in->lock);
+    return done;
+}
+
+static fm_status count_first(fm_intake *in)
+{
+    fms_arrival *a = fms_intake_nth(in, 0);
+    bool has;
+    fm_status rc = late_fault(in, a);
+    if (rc != FM_OK)
+        return drop(in, rc);
+    FM_TRY(fms_intake_has(in, &a->r.id, &has));
+    (void)pthread_mutex_lock(&in->lock);
+    rc = fms_incoming_count(&in->file, &a->r, !has);
+    in->first = (in->first + 1) % FMS_INTAKE_RECORDS;
+    in->waiting--;
+    a->has_chain = a->has_head = false;
+    (void)pthread_mutex_unlock(&in->lock);
+    fms_chain_release(&a->chain);
+    if (rc == FM_OK)
+        return FM_OK;
+    fms_intake_rest(in);
+    fms_incoming_close(&in->file, true);
+    return rc;
+}
+
+/* Counts those that are done. The first with a fault is dropped with all that follow. */
+static fm_status count_done(fm_intake *in)
+{
+    while (in->waiting && is_done(in))
+        FM_TRY(count_first(in));
+    return FM_OK;
+}
+
+fm_status fm_intake_settle(fm_intake *in)
+{
+    if (!in->waiting)
+        return FM_OK;
+    FM_TRY(fms_compare_all(in));
+    return count_done(in);
+}
+
+/* Also no thread looks at the file until the next record begins. */
+static fm_status settle_and_halt(fm_intake *in)
+{
+    FM_TRY(fm_intake_settle(in));
+    fms_compare_halt(in, true);
+    return FM_OK;
+}
+
+/* Drops the record that arrives because of `why`, or because of an earlier one that is wrong. */
 static fm_status drop_record(fm_intake *in, fm_status why)
 {
     fm_error_state text;
     fm_error_save(&text);
-    const bool filling = in->state == FMS_INTAKE_FILLING;
-    fms_intake_forget(in);
-    if (filling && fms_incoming_is_open(&in->file) && fms_incoming_drop_rest(&in->file) != FM_OK)
-        fms_incoming_close(&in->file, true);
+    FM_TRY(fm_intake_settle(in));
     fm_error_restore(&text);
-    return why;
+    return drop(in, why);
 }
 
 static bool of_the_record(fm_status rc)
@@ -185,8 +263,11 @@ static bool of_the_record(fm_status rc)
 /* A fault was found that fm_intake_end tells: the bytes that follow are not written any more. */
 static fm_status doom(fm_intake *in)
 {
-    fms_check_close(in);
-    in->has_head = false;
+    FM_TRY(settle_and_halt(in));
+    if (in->now->has_chain)
+        fms_chain_release(&in->now->chain);
+    in->now->has_chain = in->now->has_head = false;
+    in->behind = 0;
     in->state = FMS_INTAKE_DOOMED;
     return fms_incoming_drop_rest(&in->file);
 }
@@ -199,16 +280,18 @@ static fm_status drop_cut(fm_intake *in)
     return fms_incoming_drop_rest(&in->file);
 }
 
-/* A file for the record: the open one, or where that is full a new one. */
-static fm_status need_file(fm_intake *in)
+/* A file for a record of `bytes`: the open one, or where that is full a new one, and its mapping. */
+static fm_status need_file(fm_intake *in, uint64_t bytes)
 {
-    const fms_packer *p = &in->file.packer;
-    if (fms_incoming_is_open(&in->file) &&
-        (p->offset >= in->roll_bytes || p->records >= FMS_INCOMING_RECORDS_MAX))
+    const fms_incoming *f = &in->file;
+    if (fms_incoming_is_open(f) && (end_of_file(in) >= in->roll_bytes ||
+                                    f->packer.records + in->waiting >= FMS_INCOMING_RECORDS_MAX))
         FM_TRY(fm_intake_publish(in, NULL));
-    if (fms_incoming_is_open(&in->file))
-        return FM_OK;
-    return fms_incoming_make(&in->file, in->store, in->dir);
+    if (!fms_incoming_is_open(f))
+        FM_TRY(fms_incoming_make(&in->file, in->store, in->dir));
+    if (!fms_incoming_is_mapped(f, end_of_file(in) + bytes))
+        FM_TRY(settle_and_halt(in));
+    return fms_incoming_map(&in->file, end_of_file(in) + bytes);
 }
 
 static fm_status go_on_with_cut(fm_intake *in, const fm_record_info *info, uint64_t offset)
@@ -221,28 +304,37 @@ static fm_status go_on_with_cut(fm_intake *in, const fm_record_info *info, uint6
     return FM_OK;
 }
 
+void fms_intake_arrive(fm_intake *in, const fm_record_info *info, uint64_t came)
+{
+    (void)pthread_mutex_lock(&in->lock);
+    fms_arrival *a = in->now = fms_intake_nth(in, in->waiting);
+    memset(a, 0, sizeof *a);
+    a->info = *info;
+    a->at = end_of_file(in);
+    a->came = came;
+    in->halted = false;
+    (void)pthread_mutex_unlock(&in->lock);
+    in->state = FMS_INTAKE_FILLING;
+}
+
 fm_status fm_intake_begin(fm_intake *in, const fm_record_info *info, uint64_t offset)
 {
     if (in->state != FMS_INTAKE_IDLE)
         return fm_fail(FM_EINVAL, "a record begins before the one before it has ended");
     FM_TRY(check_claims(info));
+    FM_TRY(count_done(in));
     if (offset > 0)
         FM_TRY(go_on_with_cut(in, info, offset));
     else
         FM_TRY(drop_cut(in));
-    fms_intake_forget(in);
-    in->info = *info;
-    in->came = offset;
-    bool has = false;
-    if (offset == 0)
-        FM_TRY(fms_intake_has(in, &info->id, &has));
-    if (has) {
+    if (offset == 0 && fm_intake_has(in, &info->id)) {
+        in->now->info = *info;
+        in->now->came = 0;
         in->state = FMS_INTAKE_PASSING;
         return FM_OK;
     }
-    FM_TRY(need_file(in));
-    FM_TRY(fms_incoming_map(&in->file, in->file.packer.offset + info->stored_bytes));
-    in->state = FMS_INTAKE_FILLING;
+    FM_TRY(need_file(in, info->stored_bytes));
+    fms_intake_arrive(in, info, offset);
     if (offset == 0)
         return FM_OK;
     fm_status rc = fms_intake_head(in);
@@ -257,33 +349,45 @@ static bool same_info(const fm_record_info *a, const fm_record_info *b)
            memcmp(a->parent, b->parent, a->parent_count * sizeof a->parent[0]) == 0;
 }
 
+/* What it is coded against may be among those that wait, which then count first. */
+static fm_status settle_parents(fm_intake *in)
+{
+    const fms_record *r = &in->now->r;
+    for (uint32_t k = 0; k < r->parent_count; k++)
+        if (is_waiting(in, &r->parent[k]))
+            return fm_intake_settle(in);
+    return FM_OK;
+}
+
 static fm_status parse_head(fm_intake *in, const char *what)
 {
-    const uint8_t *at = in->file.map.data + in->file.packer.offset;
-    const fm_span here = fm_span_of(at, (size_t)FM_MIN(in->came, in->info.stored_bytes));
+    fms_arrival *a = in->now;
+    const uint64_t stored = a->info.stored_bytes;
+    const fm_span here = fm_span_of(in->file.map.data + a->at, (size_t)FM_MIN(a->came, stored));
     fm_record_info found;
     uint64_t head_bytes;
     FM_TRY(fm_writer_flush(in->file.packer.writer));
     FM_TRY(fms_record_head_length(&head_bytes, here, what));
-    if (head_bytes > in->info.stored_bytes)
+    if (head_bytes > stored)
         return fm_fail(FM_ECORRUPT, "%s: its head of %llu bytes is longer than the record", what,
                        (unsigned long long)head_bytes);
-    if (in->came < head_bytes)
+    if (a->came < head_bytes)
         return FM_OK;
-    FM_TRY(fms_record_parse_head(&in->r, here, what));
-    FM_TRY(fms_info_of(&found, &in->r));
-    if (!same_info(&found, &in->info))
+    FM_TRY(fms_record_parse_head(&a->r, here, what));
+    FM_TRY(fms_info_of(&found, &a->r));
+    if (!same_info(&found, &a->info))
         return fm_fail(FM_ECORRUPT, "%s: its head is another's", what);
-    in->has_head = true;
+    a->has_head = true;
+    FM_TRY(settle_parents(in));
     return fms_check_open(in);
 }
 
 fm_status fms_intake_head(fm_intake *in)
 {
     char hex[FM_HEX_CHARS + 1], what[FM_HEX_CHARS + 48];
-    if (in->has_head || in->came < FMS_RECORD_FIXED_BYTES)
+    if (in->now->has_head || in->now->came < FMS_RECORD_FIXED_BYTES)
         return FM_OK;
-    fm_digest_hex(&in->info.id, hex);
+    fm_digest_hex(&in->now->info.id, hex);
     snprintf(what, sizeof what, "record received for object %s", hex);
     return parse_head(in, what);
 }
@@ -296,70 +400,71 @@ static fm_status no_record(void)
 fm_status fm_intake_bytes(fm_intake *in, const void *data, size_t len)
 {
     char hex[FM_HEX_CHARS + 1];
+    fms_arrival *a = in->now;
     if (in->state == FMS_INTAKE_IDLE)
         return no_record();
-    if (len > in->info.stored_bytes - in->came) {
-        fm_digest_hex(&in->info.id, hex);
+    if (len > a->info.stored_bytes - a->came) {
+        fm_digest_hex(&a->info.id, hex);
         return drop_record(in, fm_fail(FM_ECORRUPT,
                                        "record received for object %s: more than its %llu bytes",
-                                       hex, (unsigned long long)in->info.stored_bytes));
+                                       hex, (unsigned long long)a->info.stored_bytes));
     }
     if (in->state == FMS_INTAKE_FILLING)
         FM_TRY(fm_writer_write(in->file.packer.writer, data, len));
-    in->came += len;
+    a->came += len;
     if (in->state != FMS_INTAKE_FILLING)
         return FM_OK;
     fm_status rc = fms_intake_head(in);
     if (of_the_record(rc))
         return drop_record(in, rc);
-    if (rc == FM_OK && in->has_head)
-        rc = fms_check_leaves(in, false);
-    return rc == FM_OK && in->late != FM_OK ? doom(in) : rc;
+    FM_THEN(rc, fms_compare(in));
+    FM_THEN(rc, count_done(in));
+    return rc == FM_OK && late_fault(in, a) != FM_OK ? doom(in) : rc;
 }
 
-static fm_status late_fault(const fm_intake *in)
-{
-    fm_error_restore(&in->late_text);
-    return in->late;
-}
-
-static fm_status cut_short(const fm_intake *in)
+static fm_status cut_short(const fms_arrival *a)
 {
     char hex[FM_HEX_CHARS + 1];
-    fm_digest_hex(&in->info.id, hex);
+    fm_digest_hex(&a->info.id, hex);
     return fm_fail(FM_ECORRUPT, "record received for object %s: %llu of %llu bytes came", hex,
-                   (unsigned long long)in->came, (unsigned long long)in->info.stored_bytes);
+                   (unsigned long long)a->came, (unsigned long long)a->info.stored_bytes);
 }
 
 /* Here the parents are deeper than where the record comes from: only its depth is another. */
 static fm_status set_depth(fm_intake *in)
 {
-    const uint64_t at = in->file.packer.offset;
-    uint8_t *head = fm_malloc((size_t)in->r.head_bytes);
+    fms_arrival *a = in->now;
+    const size_t bytes = (size_t)a->r.head_bytes;
+    uint8_t *head = fm_malloc(bytes);
     if (!head)
         return FM_ENOMEM;
-    memcpy(head, in->file.map.data + at, (size_t)in->r.head_bytes);
-    fm_status rc = fms_record_set_depth(head, (size_t)in->r.head_bytes, in->depth);
-    FM_THEN(rc, fm_writer_pwrite(in->file.packer.writer, at, head, (size_t)in->r.head_bytes));
+    memcpy(head, in->file.map.data + a->at, bytes);
+    fm_status rc = fms_record_set_depth(head, bytes, a->depth);
+    FM_THEN(rc, fm_writer_pwrite(in->file.packer.writer, a->at, head, bytes));
     fm_free(head);
-    in->r.depth = in->depth;
+    (void)pthread_mutex_lock(&in->lock);
+    a->r.depth = a->depth;
+    (void)pthread_mutex_unlock(&in->lock);
     return rc;
 }
 
 fm_status fms_intake_whole(fm_intake *in)
 {
-    FM_TRY(fms_check_leaves(in, true));
-    FM_TRY(fms_check_rest(in));
-    if (in->late != FM_OK)
-        return late_fault(in);
-    if (in->depth > in->r.depth)
+    fms_arrival *a = in->now;
+    FM_TRY(fms_compare(in));
+    FM_TRY(fm_writer_flush(in->file.packer.writer));
+    fms_check_rest(in);
+    FM_TRY(late_fault(in, a));
+    if (a->depth > a->r.depth)
         FM_TRY(set_depth(in));
-    bool has;
-    FM_TRY(fms_intake_has(in, &in->r.id, &has));
-    fm_status rc = fms_incoming_count(&in->file, &in->r, !has);
-    if (rc != FM_OK)
-        fms_incoming_close(&in->file, true);
-    return rc;
+    while (in->waiting + 2 >= FMS_INTAKE_RECORDS && !is_done(in))
+        FM_TRY(fms_compare_some(in));
+    (void)pthread_mutex_lock(&in->lock);
+    in->now = fms_intake_nth(in, ++in->waiting);
+    in->now->has_chain = in->now->has_head = false;
+    (void)pthread_mutex_unlock(&in->lock);
+    in->state = FMS_INTAKE_IDLE;
+    return count_done(in);
 }
 
 fm_status fm_intake_end(fm_intake *in)
@@ -367,20 +472,17 @@ fm_status fm_intake_end(fm_intake *in)
     if (in->state == FMS_INTAKE_IDLE)
         return no_record();
     if (in->state == FMS_INTAKE_DOOMED)
-        return drop_record(in, late_fault(in));
-    if (in->came < in->info.stored_bytes)
-        return drop_record(in, cut_short(in));
+        return drop_record(in, late_fault(in, in->now));
+    if (in->now->came < in->now->info.stored_bytes)
+        return drop_record(in, cut_short(in->now));
     if (in->state == FMS_INTAKE_PASSING) {
-        fms_intake_forget(in);
+        in->state = FMS_INTAKE_IDLE;
         return FM_OK;
     }
     fm_status rc = fms_intake_whole(in);
-    if (rc == FM_ECANCELLED) /* all of it is here, and stays for the next intake */
-        return rc;
-    if (rc != FM_OK)
-        return drop_record(in, rc);
-    fms_intake_forget(in);
-    return FM_OK;
+    if (rc == FM_OK || in->state == FMS_INTAKE_IDLE || rc == FM_ECANCELLED)
+        return rc; /* cancelled: all of it is here, and stays for the next intake */
+    return drop_record(in, rc);
 }
 
 fm_status fm_intake_publish(fm_intake *in, fm_intake_stats *stats)
@@ -390,6 +492,7 @@ fm_status fm_intake_publish(fm_intake *in, fm_intake_stats *stats)
         *stats = in->stats;
     if (in->state != FMS_INTAKE_IDLE)
         return fm_fail(FM_EINVAL, "a record has not ended");
+    FM_TRY(settle_and_halt(in));
     const fms_packer *p = &in->file.packer;
     const fm_intake_stats more = {p->records, p->offset - FMS_PACK_HEADER_BYTES};
     if (!fms_incoming_is_open(&in->file) || p->records == 0)

@@ -38,14 +38,13 @@ static bool is_fault(fm_status rc)
 /* The whole record after those that were counted. */
 static fm_status take_record(fm_intake *in, const fms_record *r, const fm_record_info *info)
 {
-    fms_intake_forget(in);
-    in->info = *info;
-    in->came = r->stored_bytes;
-    in->r = *r;
-    in->has_head = true;
+    fms_intake_arrive(in, info, r->stored_bytes);
+    in->now->r = *r;
+    in->now->has_head = true;
     fm_status rc = fms_check_open(in);
     FM_THEN(rc, fms_intake_whole(in));
-    fms_intake_forget(in);
+    FM_THEN(rc, fm_intake_settle(in));
+    fms_intake_rest(in);
     return rc;
 }
 

@@ -64,6 +64,15 @@ want 0 -C e fsck
 say "of $((2 * kills)), $lost were killed"
 [ "$lost" -gt 0 ] || die "no kill met its process"
 
+say "a pack of a push that ended before its manifest is found by its name"
+rm -rf early && cp -r unharmed early && rm early/fmstore-bucket.json
+want 0 init --bucket early
+packs() { (cd "$1/packs" && stat -c '%n %i %Y' ./*.pack); }
+before=$(packs early)
+want 0 -C a push "$tmp/early" --all
+[ "$(packs early)" = "$before" ] || die "packs were written again: $before, $(packs early)"
+diff -r early/packs unharmed/packs || die "the packs differ"
+
 say "a pack that vanished is brought again; a lost git pack is named"
 cp -r other gone
 rm gone/packs/*.pack

@@ -157,13 +157,20 @@ static inline fm_status xk_take(void *ctx, const void *data, size_t len)
     return FM_OK;
 }
 
-/* One record from one store to another. */
-static inline fm_status xk_send(const xk_store *from, int which, fm_intake *in, uint64_t piece)
+/* One record from one store to another; it may not be compared yet. */
+static inline fm_status xk_hand(const xk_store *from, int which, fm_intake *in, uint64_t piece)
 {
     xk_sink sink = {in, piece, UINT64_MAX};
     fm_status rc = fm_intake_begin(in, &from->info[which], 0);
     FM_THEN(rc, fm_record_send(from->s, &from->info[which], 0, xk_take, &sink));
     FM_THEN(rc, fm_intake_end(in));
+    return rc;
+}
+
+static inline fm_status xk_send(const xk_store *from, int which, fm_intake *in, uint64_t piece)
+{
+    fm_status rc = xk_hand(from, which, in, piece);
+    FM_THEN(rc, fm_intake_settle(in));
     return rc;
 }
 

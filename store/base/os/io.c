@@ -20,6 +20,7 @@
 
 #define READ_CHUNK_BYTES ((size_t)1 << 16)
 #define WRITER_BUFFER_BYTES ((size_t)1 << 17)
+#define URGE_BYTES ((uint64_t)8 << 20)
 #define TEMP_TRIES 100
 
 /* ==== reading ==== */
@@ -155,6 +156,7 @@ struct fm_writer {
     char *path; /* NULL: given at commit */
     char *temp; /* NULL once renamed: nothing left to remove */
     uint64_t flushed_bytes;
+    uint64_t urged_bytes; /* that the system was told to write out */
     size_t held_bytes; /* in buffer, not yet written */
     bool kept;         /* close leaves the temporary */
     uint8_t *buffer;
@@ -510,6 +512,17 @@ fm_status fm_writer_flush(fm_writer *w)
 {
     FM_TRY(writer_usable(w, 0, 0));
     return flush(w);
+}
+
+void fm_writer_urge(fm_writer *w)
+{
+    if (w->flushed_bytes < w->urged_bytes) /* it was cut */
+        w->urged_bytes = w->flushed_bytes;
+    if (w->flushed_bytes - w->urged_bytes < URGE_BYTES)
+        return;
+    (void)sync_file_range(w->fd, (off_t)w->urged_bytes, (off_t)(w->flushed_bytes - w->urged_bytes),
+                          SYNC_FILE_RANGE_WRITE);
+    w->urged_bytes = w->flushed_bytes;
 }
 
 fm_status fm_writer_cut(fm_writer *w, uint64_t bytes)

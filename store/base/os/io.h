@@ -56,6 +56,9 @@ void fm_writer_keep(fm_writer *w, bool keep);
 FM_CHECKED fm_status fm_writer_resume(fm_writer **out, const char *path);
 /* What was written so far can be read through the file's path or mapping. */
 FM_CHECKED fm_status fm_writer_flush(fm_writer *w);
+/* Has the system begin to write to the disk what was flushed, where that is much, and does not wait:
+ * the commit has less to wait for. */
+void fm_writer_urge(fm_writer *w);
 FM_CHECKED fm_status fm_writer_cut(fm_writer *w, uint64_t bytes); /* drops what follows */
 const char *fm_writer_temp(const fm_writer *w); /* its path; NULL once committed; borrowed */
 /* Maps the first len bytes, also where the file has yet to grow so far: only what was flushed may

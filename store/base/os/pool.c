@@ -74,7 +74,7 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static unsigned allowed_cpus(void)
+unsigned fm_cpus(void)
 {
     cpu_set_t set;
 
@@ -220,7 +220,7 @@ fm_status fm_pool_new(fm_pool **out, unsigned threads)
 {
     *out = NULL;
     if (threads == 0)
-        threads = allowed_cpus();
+        threads = fm_cpus();
     if (threads > MAX_THREADS)
         return fm_fail(FM_ELIMIT, "%u threads: at most %d", threads, MAX_THREADS);
     fm_pool *p = fm_aligned_alloc(_Alignof(fm_pool), sizeof(*p));

@@ -14,7 +14,8 @@ typedef struct fm_pool fm_pool; /* one caller at a time */
  * fm_pool_run's result, with its text. worker is in [0, threads). */
 typedef fm_status (*fm_pool_fn)(void *ctx, size_t begin, size_t end, unsigned worker);
 
-/* threads 0: the number of CPUs this process may run on. 1 starts no thread. */
+unsigned fm_cpus(void); /* that this process may run on */
+/* threads 0: fm_cpus. 1 starts no thread. */
 FM_CHECKED fm_status fm_pool_new(fm_pool **out, unsigned threads);
 unsigned fm_pool_threads(const fm_pool *pool); /* NULL pool: 1 */
 /* min_chunk: parts are not smaller than this. With a NULL pool the caller computes all. Workers

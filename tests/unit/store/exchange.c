@@ -1,5 +1,6 @@
 /* Records travel between stores as they lie: what comes is compared, what is wrong is refused and
  * loses nothing, what broke off goes on. */
+#include <sched.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "tests/kit/exchange_kit.h"
 
 static xk_store from; /* every kind of record */
+static cpu_set_t all_cpus;
 
 static fm_intake *intake(fm_store *s)
 {
@@ -22,7 +24,7 @@ static int set_up(void **state)
 {
     (void)state;
     from = xk_full();
-    return 0;
+    return sched_getaffinity(0, sizeof all_cpus, &all_cpus);
 }
 
 static int tear_down(void **state)
@@ -216,6 +218,7 @@ static fm_status receive(fm_intake *in, const fm_record_info *info, fm_span byte
     fm_status rc = fm_intake_begin(in, info, 0);
     FM_THEN(rc, fm_intake_bytes(in, bytes.data, bytes.len));
     FM_THEN(rc, fm_intake_end(in));
+    FM_THEN(rc, fm_intake_settle(in));
     return rc;
 }
 
@@ -407,19 +410,17 @@ TEST(a_wrong_leaf_is_named_and_ends_the_writing)
     fm_buf b = xk_record(&big, 0);
     b.data[fm_get_u32(b.data + 8) + FM_LEAF_BYTES + 5] ^= 1;
     fm_intake *in = intake(to.s);
-    const unsigned threads = in->threads;
-    in->threads = 1; /* a batch is less than the leaves that come first */
     tk_ok(fm_intake_begin(in, &big.info[0], 0));
     tk_ok(fm_intake_bytes(in, b.data, (size_t)9 << 20));
+    tk_ok(fms_compare_all(in));
     char *path = the_file(to.root);
-    tk_ok(fm_file_bytes(&size, path));
-    assert_int_equal(size, 64);
-    tk_ok(fm_intake_bytes(in, b.data + ((size_t)9 << 20), (size_t)3 << 20));
-    tk_ok(fm_file_bytes(&size, path));
-    assert_int_equal(size, 64);
+    for (size_t at = (size_t)9 << 20; at < (size_t)12 << 20; at += (size_t)1 << 20) {
+        tk_ok(fm_intake_bytes(in, b.data + at, (size_t)1 << 20));
+        tk_ok(fm_file_bytes(&size, path));
+        assert_int_equal(size, 64);
+    }
     tk_fails(fm_intake_end(in), FM_ECORRUPT, "leaf 1");
     tk_ok(xk_send(&big, 0, in, 300001));
-    in->threads = threads;
     tk_ok(fm_intake_publish(in, NULL));
     fm_intake_close(in);
     xk_expect(&big, 0, to.s);
@@ -427,6 +428,177 @@ TEST(a_wrong_leaf_is_named_and_ends_the_writing)
     fm_buf_release(&b);
     xk_release(&to);
     xk_release(&big);
+}
+
+/* ==== compared while more comes ============================================================ */
+
+/* An intake whose caller compares all, as late as it may: without threads. */
+static fm_intake *lone_intake(fm_store *s)
+{
+    cpu_set_t one = all_cpus;
+    for (size_t k = 0, n = 0; k < CPU_SETSIZE; k++)
+        if (CPU_ISSET(k, &all_cpus) && n++ > 0)
+            CPU_CLR(k, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    fm_intake *in = intake(s);
+    assert_int_equal(sched_setaffinity(0, sizeof all_cpus, &all_cpus), 0);
+    assert_int_equal(in->started, 1);
+    return in;
+}
+
+static fm_intake *any_intake(fm_store *s, bool lone)
+{
+    return lone ? lone_intake(s) : intake(s);
+}
+
+/* Hands over a record without a wait, one byte of its payload changed. */
+static fm_status hand_wrong(fm_intake *in, int which)
+{
+    fm_buf b = xk_record(&from, which);
+    b.data[fm_get_u32(b.data + 8)] ^= 1;
+    fm_status rc = fm_intake_begin(in, &from.info[which], 0);
+    FM_THEN(rc, fm_intake_bytes(in, b.data, b.len));
+    FM_THEN(rc, fm_intake_end(in));
+    fm_buf_release(&b);
+    return rc;
+}
+
+/* Whichever call tells it. */
+static void amid_good_ones(int wrong, bool lone)
+{
+    xk_store to = xk_empty();
+    fm_intake *in = any_intake(to.s, lone);
+    fm_intake_stats stats;
+    char hex[FM_HEX_CHARS + 1];
+    fm_status rc = FM_OK;
+    fm_digest_hex(&from.id[wrong], hex);
+    for (int i = 0; rc == FM_OK && i < XK_OBJECTS; i++)
+        rc = i == wrong ? hand_wrong(in, i) : xk_hand(&from, i, in, 0);
+    FM_THEN(rc, fm_intake_settle(in));
+    tk_fails(rc, FM_ECORRUPT, hex);
+    tk_ok(fm_intake_settle(in)); /* it is told once */
+    for (int i = 0; i < XK_OBJECTS; i++)
+        assert_int_equal(fm_intake_has(in, &from.id[i]), i < wrong);
+    tk_ok(fm_intake_publish(in, &stats));
+    assert_int_equal(stats.objects, wrong);
+    for (int i = wrong; i < XK_OBJECTS; i++)
+        tk_ok(xk_hand(&from, i, in, 0));
+    tk_ok(fm_intake_publish(in, NULL));
+    fm_intake_close(in);
+    for (int i = 0; i < XK_OBJECTS; i++)
+        xk_expect(&from, i, to.s);
+    xk_sound(to.s);
+    xk_release(&to);
+}
+
+TEST(a_wrong_record_amid_good_ones_takes_what_follows_it_along)
+{
+    const int wrong[] = {XK_CODED, XK_CHILD, XK_RAW, XK_BLOB, XK_SMALL};
+    for (size_t i = 0; i < FM_ARRAY_LEN(wrong); i++) {
+        amid_good_ones(wrong[i], false);
+        amid_good_ones(wrong[i], true);
+    }
+}
+
+/* The close comes before anything was compared: the next intake does it. */
+TEST(what_was_not_compared_is_taken_over)
+{
+    for (int wrong = 0; wrong < 2; wrong++) {
+        xk_store to = xk_empty();
+        fm_intake *in = lone_intake(to.s);
+        tk_ok(xk_hand(&from, XK_CODED, in, 0));
+        tk_ok(wrong ? hand_wrong(in, XK_RAW) : xk_hand(&from, XK_RAW, in, 0));
+        tk_ok(xk_hand(&from, XK_BLOB, in, 0));
+        assert_true(fm_intake_has(in, &from.id[XK_BLOB]));
+        assert_int_equal(in->waiting, 3);
+        fm_intake_close(in);
+        in = intake(to.s);
+        assert_true(fm_store_has(to.s, &from.id[XK_CODED]));
+        assert_int_equal(fm_store_has(to.s, &from.id[XK_RAW]), !wrong);
+        assert_int_equal(fm_store_has(to.s, &from.id[XK_BLOB]), !wrong);
+        fm_intake_close(in);
+        assert_int_equal(xk_files(to.root, "incoming"), 0);
+        xk_sound(to.s);
+        xk_release(&to);
+    }
+}
+
+enum { SMALL_ONES = 3 * FMS_INTAKE_RECORDS };
+
+static void many_small_ones(bool lone)
+{
+    xk_store many = xk_empty(), to = xk_empty();
+    fm_digest *id = fm_calloc(SMALL_ONES, sizeof *id);
+    fm_intake *in = any_intake(to.s, lone);
+    fm_intake_stats stats;
+    for (int i = 0; i < SMALL_ONES; i++) {
+        xk_put_blob(&many, 0, &i, sizeof i);
+        id[i] = many.id[0];
+        tk_ok(fm_record_info_of(many.s, &many.info[0], &id[i]));
+        tk_ok(xk_hand(&many, 0, in, 0));
+        tk_ok(xk_hand(&many, 0, in, 0)); /* which waits, and passes */
+        assert_true(in->waiting < FMS_INTAKE_RECORDS);
+        assert_true(fm_intake_has(in, &id[i]));
+    }
+    tk_ok(fm_intake_publish(in, &stats));
+    assert_int_equal(stats.objects, SMALL_ONES);
+    for (int i = 0; i < SMALL_ONES; i++)
+        assert_true(fm_store_has(to.s, &id[i]));
+    fm_intake_close(in);
+    xk_sound(to.s);
+    fm_free(id);
+    xk_release(&to);
+    xk_release(&many);
+}
+
+TEST(more_records_come_than_may_wait)
+{
+    many_small_ones(false);
+    many_small_ones(true);
+}
+
+static void is_bounded(bool lone)
+{
+    const size_t bytes = (size_t)(FMS_INTAKE_AHEAD_BYTES + (8 << 20)), piece = (size_t)1 << 20;
+    xk_store big = xk_empty(), to = xk_empty();
+    uint64_t *words = fm_malloc(bytes);
+    for (size_t i = 0; i < bytes / 8; i++)
+        words[i] = fm_rng_u64(4, 5, i);
+    xk_put_blob(&big, 0, words, bytes);
+    fm_free(words);
+    tk_ok(fm_record_info_of(big.s, &big.info[0], &big.id[0]));
+    fm_buf b = xk_record(&big, 0);
+    fm_intake *in = any_intake(to.s, lone);
+    tk_ok(fm_intake_begin(in, &big.info[0], 0));
+    uint64_t most = 0;
+    for (size_t at = 0; at < b.len; at += piece) {
+        tk_ok(fm_intake_bytes(in, b.data + at, FM_MIN(piece, b.len - at)));
+        (void)pthread_mutex_lock(&in->lock);
+        most = FM_MAX(most, in->behind);
+        (void)pthread_mutex_unlock(&in->lock);
+    }
+    assert_true(most <= FMS_INTAKE_AHEAD_BYTES);
+    /* Without threads not before it has to; as much waits for the file's digest. */
+    assert_true(!lone || most > FMS_INTAKE_AHEAD_BYTES / 2 - 4 * piece);
+    fm_cancel(true);
+    fm_status rc = fm_intake_end(in);
+    FM_THEN(rc, fm_intake_settle(in));
+    tk_fails(rc, FM_ECANCELLED, NULL);
+    fm_intake_close(in);
+    fm_cancel(false);
+    in = intake(to.s);
+    assert_true(fm_store_has(to.s, &big.id[0]));
+    fm_intake_close(in);
+    xk_expect(&big, 0, to.s);
+    fm_buf_release(&b);
+    xk_release(&to);
+    xk_release(&big);
+}
+
+TEST(what_waits_is_bounded_and_a_stop_keeps_it)
+{
+    is_bounded(false);
+    is_bounded(true);
 }
 
 /* ==== what broke off ======================================================================= */
@@ -585,7 +757,9 @@ TEST(a_torn_file_is_taken_over_up_to_the_tear)
     xk_sink sink = {in, 0, UINT64_MAX};
     tk_ok(fm_intake_begin(in, &from.info[XK_RAW], 900000));
     tk_ok(fm_record_send(from.s, &from.info[XK_RAW], 900000, xk_take, &sink));
-    tk_fails(fm_intake_end(in), FM_ECORRUPT, "leaf 0");
+    fm_status rc = fm_intake_end(in);
+    FM_THEN(rc, fm_intake_settle(in));
+    tk_fails(rc, FM_ECORRUPT, "leaf 0");
     tk_ok(xk_send(&from, XK_RAW, in, 0));
     tk_ok(fm_intake_publish(in, NULL));
     fm_intake_close(in);
@@ -860,6 +1034,10 @@ int main(void)
         cmocka_unit_test(claims_that_no_record_meets_are_refused_before_a_byte),
         cmocka_unit_test(a_head_that_is_another_s_is_refused),
         cmocka_unit_test(a_wrong_leaf_is_named_and_ends_the_writing),
+        cmocka_unit_test(a_wrong_record_amid_good_ones_takes_what_follows_it_along),
+        cmocka_unit_test(what_was_not_compared_is_taken_over),
+        cmocka_unit_test(more_records_come_than_may_wait),
+        cmocka_unit_test(what_waits_is_bounded_and_a_stop_keeps_it),
         cmocka_unit_test(a_cut_record_goes_on_at_its_byte),
         cmocka_unit_test(a_cut_record_is_kept_over_closes_and_dropped_by_another),
         cmocka_unit_test(of_several_cut_records_the_longest_is_kept),
