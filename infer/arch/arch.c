@@ -89,7 +89,7 @@ static const char *const harmless[] = {
     NULL,
 };
 
-/* Keys next to text_config in the config of a Gemma 3 with vision. */
+/* Keys next to text_config in the config of a model with vision. */
 static const char *const beside_text[] = {
     "model_type",
     "text_config",
@@ -107,6 +107,13 @@ static const char *const beside_text[] = {
     "pad_token_id",
     "quantizer_config",
     "quantization_config",
+    "projector_hidden_act",
+    "vision_feature_layer",
+    "multimodal_projector_bias",
+    "spatial_merge_size",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
     NULL,
 };
 
@@ -209,17 +216,22 @@ static fm_status read_ids(fm_arch *a, const fm_json *c, const fm_json *g, const 
 
 /* ==== sizes ==== */
 
+static bool is_named(const fmi_family *f, const char *type)
+{
+    return strcmp(f->name, type) == 0 || (f->also && strcmp(f->also, type) == 0);
+}
+
 static fm_status find_family(fm_arch *a, const fm_json *c, const char *what)
 {
     const char *type = fm_json_cstr(fm_json_get(c, "model_type"), NULL);
     if (!type)
         return fm_fail(FM_EINVAL, "%s: config field 'model_type' is missing", what);
     for (size_t i = 0; fmi_family_at(i); i++)
-        if (strcmp(fmi_family_at(i)->name, type) == 0) {
+        if (is_named(fmi_family_at(i), type)) {
             a->row = (uint8_t)i;
             return FM_OK;
         }
-    char names[512];
+    char names[1024];
     fmi_family_names(names, sizeof(names));
     return fm_fail(FM_EUNSUPPORTED, "%s: model_type '%.40s' is not supported; %s are", what, type,
                    names);
@@ -308,11 +320,11 @@ static fm_status window_by_types(fm_arch *a, const fm_json *types, const char *w
 /* Marks the layers that slide where the config does not list them. */
 static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
-    uint32_t from = 0, pattern = f->slide_pattern;
+    uint32_t from = 0, pattern = f->slide_pattern, below = f->full_below ? f->full_below : 28;
 
     if (f->has & F_WINDOW_SWITCH) /* layers below it attend to everything */
-        FM_TRY(fmi_take_u32(&from, c, "max_window_layers", 28, 0, 1 << 20, what));
-    if (f->has & F_ROPE_BY_TYPE) {
+        FM_TRY(fmi_take_u32(&from, c, "max_window_layers", below, 0, 1 << 20, what));
+    if (f->has & (F_ROPE_BY_TYPE | F_PATTERN_KEY)) {
         const char *key = fmi_absent(fm_json_get(c, "sliding_window_pattern"))
                               ? "_sliding_window_pattern"
                               : "sliding_window_pattern";
@@ -352,6 +364,9 @@ static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, 
         any = any || (a->sw.layer[i] & FM_LAYER_SLIDES);
     if (rc == FM_OK && any && !window)
         return fm_fail(FM_EINVAL, "%s: layer_types slide but sliding_window is missing", what);
+    for (uint32_t i = 0; (f->has & F_FULL_NO_ROPE) && window && i < a->layers; i++)
+        if (!(a->sw.layer[i] & FM_LAYER_SLIDES))
+            a->sw.layer[i] |= FM_LAYER_NO_ROPE;
     a->window = any ? window : 0;
     return rc;
 }
@@ -384,7 +399,7 @@ static fm_status read_experts(fm_arch *a, const fmi_family *f, const fm_json *c,
 {
     fm_switches *s = &a->sw;
     bool qwen = f->has & F_QWEN_EXPERTS;
-    bool old = qwen && !fmi_absent(fm_json_get(c, "num_experts")); /* transformers 4 */
+    bool old = !fmi_absent(fm_json_get(c, "num_experts")); /* transformers 4 */
     const char *count = old ? "num_experts" : "num_local_experts";
     fm_status rc;
     if (!(f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS)))
@@ -399,15 +414,15 @@ static fm_status read_experts(fm_arch *a, const fmi_family *f, const fm_json *c,
         return fm_fail(FM_ELIMIT, "%s: %u experts in each of %u layers, at most %u together", what,
                        s->experts, a->layers, FM_MAX_EXPERT_PARTS);
     s->expert_inter = a->inter;
-    s->renormalise = true;
+    if ((rc = fmi_take_bool(&s->renormalise, c, "norm_topk_prob", s->renormalise, what)) != FM_OK)
+        return rc;
     if (!qwen) {
         for (uint32_t i = 0; i < a->layers; i++)
             s->layer[i] |= FM_LAYER_SPARSE;
         return FM_OK;
     }
     if ((rc = fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", -1, 1, 1 << 20, what)) !=
-            FM_OK ||
-        (rc = fmi_take_bool(&s->renormalise, c, "norm_topk_prob", false, what)) != FM_OK)
+        FM_OK)
         return rc;
     if (s->shared_expert &&
         (rc = fmi_take_u32(&s->shared_inter, c, "shared_expert_intermediate_size", -1, 1, 1 << 20,
@@ -432,6 +447,8 @@ static fm_status read_act(fm_arch *a, const fmi_family *f, const fm_json *c, con
                  {"relu", FM_ACT_RELU}};
     const char *key = key_or(f->k_act, "hidden_act");
     const char *act = fm_json_cstr(fm_json_get(c, key), key_or(f->act, "silu"));
+    if ((f->has & F_GELU_IS_TANH) && strcmp(act, "gelu") == 0)
+        act = "gelu_pytorch_tanh";
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
         if (strcmp(known[i].name, act) == 0) {
             a->sw.act = known[i].act;
@@ -448,16 +465,26 @@ static fm_status read_biases(fm_arch *a, const fmi_family *f, const fm_json *c, 
     a->qkv_bias = f->qkv_bias;
     a->o_bias = f->o_bias;
     a->mlp_bias = f->mlp_bias;
-    if ((rc = fmi_take_bool(&bias, c, "attention_bias", f->o_bias, what)) != FM_OK ||
+    bool usual = f->has & F_BIAS_KEY ? f->qkv_bias : f->o_bias;
+    if ((rc = fmi_take_bool(&bias, c, "attention_bias", usual, what)) != FM_OK ||
         (rc = fmi_take_bool(&mlp, c, "mlp_bias", f->mlp_bias, what)) != FM_OK ||
         (rc = fmi_take_bool(&all, c, "use_bias", true, what)) != FM_OK)
+        return rc;
+    if ((f->has & F_BIAS_NAMES) &&
+        ((rc = fmi_take_bool(&bias, c, "qkv_bias", bias, what)) != FM_OK ||
+         (rc = fmi_take_bool(&mlp, c, "bias", mlp, what)) != FM_OK))
         return rc;
     if ((bias != f->o_bias && !(f->has & F_BIAS_KEY)) ||
         (mlp != f->mlp_bias && !(f->has & F_MLP_BIAS_KEY)))
         return fm_fail(FM_EUNSUPPORTED, "%s: %s has no biases that a config could switch on", what,
                        f->name);
     if (f->has & F_BIAS_KEY)
-        a->qkv_bias = a->o_bias = bias;
+        a->qkv_bias = bias;
+    if ((f->has & F_BIAS_KEY) && !(f->has & F_BIAS_NOT_O))
+        a->o_bias = bias;
+    if ((f->has & F_OUT_BIAS_KEY) &&
+        (rc = fmi_take_bool(&a->o_bias, c, "attention_out_bias", false, what)) != FM_OK)
+        return rc;
     if (f->has & F_MLP_BIAS_KEY)
         a->mlp_bias = mlp;
     if (f->has & F_USE_BIAS)
@@ -513,7 +540,6 @@ static fm_status read_gemma(fm_arch *a, const fm_json *c, const char *what)
         (rc = take_cap(&a->sw.logit_softcap, c, "final_logit_softcapping", what)) != FM_OK)
         return rc;
     a->sw.attn_scale = (float)(1.0 / sqrt(scalar));
-    a->sw.embed_scale = rounded_to_dtype((float)sqrt((double)a->hidden), c);
     return FM_OK;
 }
 
@@ -563,6 +589,8 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
                        f->name);
     if (f->has & F_PARALLEL_KEY)
         a->sw.order = parallel ? FM_BLOCK_PARALLEL : FM_BLOCK_PRE;
+    if (f->has & (F_GEMMA | F_EMBED_SCALE))
+        a->sw.embed_scale = rounded_to_dtype((float)sqrt((double)a->hidden), c);
     if (rc == FM_OK && (f->has & F_GEMMA))
         rc = read_gemma(a, c, what);
     if (rc == FM_OK && (f->has & F_GRANITE))
@@ -615,15 +643,27 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
     return rc;
 }
 
-/* Takes the text part of a Gemma 3 with vision: without tokens for pictures it cannot get any. */
-static fm_status text_part(const fm_json **config, const char *what)
+/* Takes the text part of a model with vision: without tokens for pictures it cannot get any.
+ * *tied: the whole model's setting, where it is beside the text part. */
+static fm_status text_part(const fm_json **config, bool *tied, const char *what)
 {
-    const fm_json *text = fm_json_get(*config, "text_config");
-    if (strcmp(fm_json_cstr(fm_json_get(*config, "model_type"), ""), "gemma3") != 0)
+    static const struct {
+        const char *type;
+        bool flat, tied; /* the text's settings may stand in the config itself; the default */
+    } known[] = {{"gemma3", false, true},
+                 {"mistral3", false, true},
+                 {"qwen2_vl", true, false},
+                 {"qwen2_5_vl", true, false}};
+    const fm_json *whole = *config, *text = fm_json_get(whole, "text_config");
+    const char *type = fm_json_cstr(fm_json_get(whole, "model_type"), "");
+    size_t i = 0;
+    while (i < FM_ARRAY_LEN(known) && strcmp(known[i].type, type) != 0)
+        i++;
+    if (i == FM_ARRAY_LEN(known) || (known[i].flat && fmi_absent(text)))
         return FM_OK;
     if (!fm_json_is(text, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: config field 'text_config' is missing", what);
-    for (void *it = fm_json_iter(*config); it; it = fm_json_next(*config, it)) {
+    for (void *it = fm_json_iter(whole); it; it = fm_json_next(whole, it)) {
         const char *key = fm_json_iter_key(it);
         if (!listed(beside_text, key) && !listed(harmless, key))
             return fm_fail(FM_EUNSUPPORTED,
@@ -631,7 +671,8 @@ static fm_status text_part(const fm_json **config, const char *what)
                            what, key);
     }
     *config = text;
-    return FM_OK;
+    FM_TRY(fmi_take_bool(tied, text, "tie_word_embeddings", known[i].tied, what));
+    return fmi_take_bool(tied, whole, "tie_word_embeddings", *tied, what);
 }
 
 fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what)
@@ -641,9 +682,13 @@ fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char 
     if (!fm_json_is(config, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: model.json has no 'config' object", what);
     fm_scaling_config scales; /* only checked here; fm_plain_open removes them */
+    const fm_json *whole = config;
+    bool tied = false;
     fm_status rc = fm_scaling_config_of(&scales, config, what);
-    FM_THEN(rc, text_part(&config, what));
+    FM_THEN(rc, text_part(&config, &tied, what));
     FM_THEN(rc, read_config(out, config, fm_json_get(model_json, "generation_config"), what));
+    if (config != whole)
+        out->tied = tied;
     if (rc != FM_OK)
         memset(out, 0, sizeof(*out));
     return rc;
@@ -659,17 +704,26 @@ static fm_status has_tensor(bool *there, const fm_tree *tree, const char *name)
     return rc;
 }
 
-/* Sets headless: transformers' ...ForSequenceClassification has a `score` for a language head. */
+/* Sets head_name, which stands behind the prefix of a text beside pictures, and headless:
+ * transformers' ...ForSequenceClassification has a `score` for a language head, and a base model,
+ * whose names have no prefix, has neither. */
 static fm_status find_head(fm_arch *a, const fm_tree *tree)
 {
-    char name[sizeof(a->head_name) + 8];
+    static const char inner[] = "language_model.";
+    char name[sizeof(inner) + sizeof(a->head_name) + 8];
     bool head = true, score = false;
+    if (a->sw.encoder)
+        return FM_OK;
+    (void)snprintf(name, sizeof(name), "%s%s.weight", inner, a->head_name);
+    FM_TRY(has_tensor(&head, tree, name));
+    if (head && strlen(name) - strlen(".weight") < sizeof(a->head_name))
+        (void)snprintf(a->head_name, sizeof(a->head_name), "%.*s",
+                       (int)(strlen(name) - strlen(".weight")), name);
     (void)snprintf(name, sizeof(name), "%s.weight", a->head_name);
-    fm_status rc = a->sw.encoder || a->tied ? FM_OK : has_tensor(&head, tree, name);
-    if (rc == FM_OK && !head)
-        rc = has_tensor(&score, tree, "score.weight");
-    a->headless = score;
-    return rc;
+    FM_TRY(has_tensor(&head, tree, name));
+    FM_TRY(has_tensor(&score, tree, "score.weight"));
+    a->headless = !a->tied && !head && (score || !a->prefix[0]);
+    return FM_OK;
 }
 
 /* The prefix under which the tree has the embedding; the default where none does. */

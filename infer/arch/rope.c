@@ -25,8 +25,9 @@ static bool in(const char *const *list, size_t n, const char *key)
     return false;
 }
 
-static fm_status check_fields(const fm_json *r, const char *what)
+static fm_status check_fields(const fm_json *r, const fmi_family *f, const char *what)
 {
+    static const char *const scaled[] = {"llama_4_scaling_beta", "max_position_embeddings"};
     static const char *const known[] = {"rope_type",
                                         "type",
                                         "rope_theta",
@@ -47,7 +48,9 @@ static fm_status check_fields(const fm_json *r, const char *what)
         return fm_fail(FM_EINVAL, "%s: the config's rope settings must be an object", what);
     for (void *it = fm_json_iter(r); it; it = fm_json_next(r, it))
         if (!fmi_absent(fm_json_iter_value(it)) &&
-            !in(known, FM_ARRAY_LEN(known), fm_json_iter_key(it)))
+            !in(known, FM_ARRAY_LEN(known), fm_json_iter_key(it)) &&
+            !((f->has & F_QUERY_SCALE) && in(scaled, 2, fm_json_iter_key(it))) &&
+            !((f->has & F_MROPE) && strcmp(fm_json_iter_key(it), "mrope_section") == 0))
             return fm_fail(FM_EUNSUPPORTED, "%s: rope setting '%s' is not understood", what,
                            fm_json_iter_key(it));
     return FM_OK;
@@ -195,14 +198,14 @@ static fm_status rope_dynamic(fm_arch *a, const fm_json *r, const char *what)
 static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const fm_json *c,
                              const fm_json *r, const char *what)
 {
-    FM_TRY(check_fields(r, what));
+    FM_TRY(check_fields(r, f, what));
     FM_TRY(fmi_take_positive(&o->theta, r, "rope_theta", o->theta, what));
     const char *type = fm_json_cstr(fm_json_get(r, "rope_type"), NULL);
     if (!type)
         type = fm_json_cstr(fm_json_get(r, "type"), "default");
     bool old_phi =
         (f->has & F_ORIGINAL_KEY) && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0);
-    if (strcmp(type, "default") == 0)
+    if (strcmp(type, "default") == 0 || ((f->has & F_MROPE) && strcmp(type, "mrope") == 0))
         return FM_OK;
     if (strcmp(type, "linear") == 0)
         return rope_linear(o, r, what);
@@ -218,6 +221,18 @@ static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const 
                    "%s: rope type '%.40s' is not supported; default, linear, dynamic, yarn, "
                    "longrope and llama3 are",
                    what, type);
+}
+
+/* Queries grow with the logarithm of position / original length (Llama 4). A text ends where they
+ * would begin to: see the head of this file. */
+static fm_status query_scale(fm_arch *a, const fm_json *r, const char *what)
+{
+    uint32_t original = 0;
+    if (fm_json_real(fm_json_get(r, "llama_4_scaling_beta"), 0) == 0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: rope settings without llama_4_scaling_beta", what);
+    FM_TRY(fmi_take_u32(&original, r, "original_max_position_embeddings", -1, 1, 1 << 28, what));
+    a->max_positions = FM_MIN(a->max_positions, original);
+    return FM_OK;
 }
 
 /* Sets how many leading elements of a head turn. */
@@ -286,6 +301,8 @@ fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c, const
         return by_type(a, f, c, r, what);
     if (rc == FM_OK && !fmi_absent(r))
         rc = rope_fields(&a->rope[0], a, f, c, r, what);
+    if (rc == FM_OK && (f->has & F_QUERY_SCALE))
+        rc = query_scale(a, r, what);
     a->rope[1] = a->rope[0];
     return rc;
 }

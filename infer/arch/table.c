@@ -142,6 +142,25 @@ static const fmi_arch_part starcoder2_layer[] = {
     {"mlp.c_proj.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1},
     {.name = NULL}};
 
+static const fmi_arch_part exaone4_layer[] = {
+    QKV,           HEAD_NORMS,
+    O_PROJ,        {"post_attention_layernorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    MLP(W_DENSE),  {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part olmoe_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    {"self_attn.q_norm.weight", FM_P_Q_NORM, W_ALWAYS, D_Q, D_1},
+    {"self_attn.k_norm.weight", FM_P_K_NORM, W_ALWAYS, D_KV, D_1},
+    O_PROJ,
+    TWO_NORMS_2,
+    {"mlp.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"mlp.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"mlp.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"mlp.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
+    {.name = NULL}};
+
 static const fmi_arch_part gpt2_first[] = {
     {"wte.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
     {"wpe.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
@@ -219,15 +238,25 @@ static const fmi_arch_part bert_last[] = {{.name = NULL}};
 LIST(gemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softcapping",
      "final_logit_softcapping", "use_bidirectional_attention", "rope_local_base_freq",
      "sliding_window_pattern", "_sliding_window_pattern");
+LIST(gemma1_keys, "use_bidirectional_attention");
+LIST(gemma1_harmless, "hidden_activation");
 LIST(gemma_harmless, "hidden_act", "cache_implementation");
-LIST(gemma_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
-     "model.multi_modal_projector.*");
+/* Settings of what makes rows of pictures, beside the text's; without such rows it lies idle. */
+LIST(beside_text, "vision_config", "vision_start_token_id", "vision_end_token_id",
+     "vision_token_id", "image_token_id", "video_token_id");
+LIST(vision_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
+     "model.multi_modal_projector.*", "visual.*", "model.visual.*");
 LIST(granite_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
      "attention_multiplier");
 LIST(smollm3_keys, "no_rope_layers", "no_rope_layer_interval");
 LIST(phi3_keys, "original_max_position_embeddings");
 LIST(mixtral_keys, "num_local_experts", "num_experts_per_tok");
 LIST(moe_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise");
+LIST(olmoe_keys, "num_experts", "num_local_experts", "num_experts_per_tok", "norm_topk_prob");
+LIST(exaone4_keys, "sliding_window_pattern");
+LIST(seed_oss_keys, "attention_out_bias");
+LIST(residual_dropout, "residual_dropout");
+LIST(internlm3_keys, "qkv_bias", "bias");
 LIST(qwen_moe_keys, "num_experts", "num_local_experts", "num_experts_per_tok",
      "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
      "decoder_sparse_step", "mlp_only_layers", "qkv_bias");
@@ -255,14 +284,14 @@ LIST(bert_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "clas
 LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "bert.pooler.*",
      "roberta.pooler.*");
 
+/* Beside pictures the text has a prefix of its own, in a base model none. */
 #define NAMES(parts, end)                                                                          \
-    .prefix = {"model."}, .layers = "layers.", .head_name = "lm_head", .first = llama_first,       \
-    .layer = parts, .last = end
-#define GEMMA                                                                                      \
     .prefix = {"model.", "language_model.model.", "model.language_model.", ""},                    \
-    .layers = "layers.", .head_name = "lm_head", .first = llama_first, .layer = gemma_layer,       \
-    .last = llama_last, .k_act = "hidden_activation", .act = "gelu_pytorch_tanh", .tied = true,    \
-    .keys = gemma_keys, .harmless = gemma_harmless, .ignored = gemma_ignored
+    .layers = "layers.", .head_name = "lm_head", .first = llama_first, .layer = parts, .last = end
+#define GEMMA                                                                                      \
+    NAMES(gemma_layer, llama_last), .k_act = "hidden_activation", .act = "gelu_pytorch_tanh",      \
+                                    .tied = true, .keys = gemma_keys, .harmless = gemma_harmless,  \
+                                    .ignored = vision_ignored
 #define BERT                                                                                       \
     .layers = "encoder.layer.", .head_name = "", .first = bert_first, .layer = bert_layer,         \
     .last = bert_last, .max_positions = 512, .k_eps = "layer_norm_eps", .eps = 1e-12,              \
@@ -277,6 +306,11 @@ LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*",
            .embed_norm = true,                                                                     \
            .encoder = true}
 
+#define QWEN_VL                                                                                    \
+    .has = F_WINDOW_SWITCH | F_MROPE, .kv_heads = 8, .max_positions = 32768, .window = 4096,       \
+    .full_below = 80, .eps = 1e-5, .theta = 1e6, .qkv_bias = true, .harmless = beside_text,        \
+    .ignored = vision_ignored
+
 /* ==== families ==== */
 
 static const fmi_family families[] = {
@@ -288,7 +322,21 @@ static const fmi_family families[] = {
      NAMES(llama_layer, llama_last),
      .kv_heads = 8,
      .max_positions = 131072,
+     .window = 4096,
+     .ignored = vision_ignored},
+    {.name = "ministral",
+     NAMES(llama_layer, llama_last),
+     .kv_heads = 8,
+     .max_positions = 131072,
      .window = 4096},
+    {.name = "ministral3",
+     NAMES(llama_layer, llama_last),
+     .has = F_QUERY_SCALE,
+     .kv_heads = 8,
+     .head_dim = 128,
+     .max_positions = 262144,
+     .eps = 1e-5,
+     .ignored = vision_ignored},
     {.name = "qwen2",
      NAMES(llama_layer, llama_last),
      .has = F_WINDOW_SWITCH,
@@ -296,6 +344,8 @@ static const fmi_family families[] = {
      .max_positions = 32768,
      .window = 4096,
      .qkv_bias = true},
+    {.name = "qwen2_vl_text", .also = "qwen2_vl", NAMES(llama_layer, llama_last), QWEN_VL},
+    {.name = "qwen2_5_vl_text", .also = "qwen2_5_vl", NAMES(llama_layer, llama_last), QWEN_VL},
     {.name = "qwen3",
      NAMES(llama_layer, llama_last),
      .has = F_BIAS_KEY | F_WINDOW_SWITCH,
@@ -304,6 +354,17 @@ static const fmi_family families[] = {
      .max_positions = 32768,
      .window = 4096,
      .sw = {.qk = FM_QK_HEAD}},
+    {.name = "gemma",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_EMBED_SCALE | F_GELU_IS_TANH,
+     .kv_heads = 16,
+     .head_dim = 256,
+     .max_positions = 8192,
+     .act = "gelu_pytorch_tanh",
+     .tied = true,
+     .keys = gemma1_keys,
+     .harmless = gemma1_harmless,
+     .sw = {.norm = FM_NORM_RMS_PLUS1}},
     {.name = "gemma2",
      GEMMA,
      .has = F_BIAS_KEY | F_GEMMA,
@@ -344,7 +405,8 @@ static const fmi_family families[] = {
      .eps = 1e-5,
      .theta = 1e6,
      .keys = mixtral_keys,
-     .harmless = moe_harmless},
+     .harmless = moe_harmless,
+     .sw = {.renormalise = true}},
     {.name = "qwen2_moe",
      NAMES(qwen_moe_layer, llama_last),
      .has = F_QWEN_EXPERTS | F_NO_WINDOW | F_QKV_BIAS_KEY,
@@ -430,6 +492,51 @@ static const fmi_family families[] = {
      .max_positions = 2048,
      .eps = 1e-5,
      .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_ALL}},
+    {.name = "olmo3",
+     NAMES(olmo2_layer, llama_last),
+     .has = F_BIAS_KEY | F_ROPE_BY_TYPE,
+     .max_positions = 2048,
+     .window = 4096,
+     .slide_pattern = 4,
+     .eps = 1e-5,
+     .theta = 500000,
+     .local_theta = 500000,
+     .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_ALL}},
+    {.name = "olmoe",
+     NAMES(olmoe_layer, llama_last),
+     .has = F_BIAS_KEY | F_MIXTRAL_EXPERTS,
+     .max_positions = 4096,
+     .eps = 1e-5,
+     .keys = olmoe_keys,
+     .harmless = moe_harmless,
+     .sw = {.qk = FM_QK_ALL}},
+    {.name = "exaone4",
+     NAMES(exaone4_layer, llama_last),
+     .has = F_PATTERN_KEY | F_FULL_NO_ROPE,
+     .kv_heads = 32,
+     .max_positions = 2048,
+     .window = 4096,
+     .slide_pattern = 4,
+     .eps = 1e-5,
+     .keys = exaone4_keys,
+     .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_HEAD}},
+    {.name = "seed_oss",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_BIAS_NOT_O | F_OUT_BIAS_KEY | F_MLP_BIAS_KEY,
+     .kv_heads = 8,
+     .head_dim = 128,
+     .max_positions = 524288,
+     .qkv_bias = true,
+     .keys = seed_oss_keys,
+     .harmless = residual_dropout},
+    {.name = "internlm3",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_BIAS_NAMES,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .max_positions = 32768,
+     .eps = 1e-5,
+     .keys = internlm3_keys},
     {.name = "smollm3",
      NAMES(llama_layer, llama_last),
      .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_NO_ROPE_LAYERS | F_NO_WINDOW,

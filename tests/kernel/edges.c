@@ -133,7 +133,7 @@ static void case_mixtures(kk *k, const uint32_t *dim)
     weight[1] = -0.0f;
     weight[4] = INFINITY;
     k->be->mix_rows(k->be, y, ld, x, ld, row, weight, 2, ROWS, n);
-    k->be->rope(k->be, turned, ld, pos, table, table + ld, ROWS - 1, 1, n / 2 * 2, true);
+    k->be->rope(k->be, turned, ld, pos, table, table + ld, ROWS - 1, 1, n / 2 * 2, false, true);
 }
 
 /* Rows 0 .. 5 and 7: all -inf would be no distribution. */

@@ -11,6 +11,7 @@ static const struct usual {
     const char *targets, *feedforward;
 } usual[] = {
     {"", "k_proj,v_proj,down_proj", "down_proj"},
+    {"gemma", "q_proj,v_proj,down_proj", "down_proj"},
     {"mixtral", "k_proj,v_proj,w2", "w2"},
     {"phi3", "qkv_proj,down_proj", "down_proj"},
     {"gpt2", "c_attn,mlp.c_proj", "mlp.c_proj"},
