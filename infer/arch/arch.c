@@ -140,18 +140,27 @@ static fm_status check_keys(const fm_json *c, const fmi_family *f, const char *w
 }
 
 /* Checks settings of which only one value is supported. */
-static fm_status check_fixed(const fm_json *c, const char *what)
+static fm_status check_fixed(const fm_json *c, const fmi_family *f, const char *what)
 {
     static const struct {
         const char *key;
         bool want;
-    } fixed[] = {{"rope_interleaved", false},    {"is_decoder", false},
-                 {"add_cross_attention", false}, {"use_bidirectional_attention", false},
-                 {"scale_attn_weights", true},   {"scale_attn_by_inverse_layer_idx", false},
-                 {"qk_layernorm", false}};
+    } fixed[] = {{"rope_interleaved", false},
+                 {"is_decoder", false},
+                 {"add_cross_attention", false},
+                 {"use_bidirectional_attention", false},
+                 {"scale_attn_weights", true},
+                 {"scale_attn_by_inverse_layer_idx", false},
+                 {"qk_layernorm", false},
+                 {"use_qk_norm", false},
+                 {"alibi", false},
+                 {"do_layer_norm_before", true},
+                 {"_remove_final_layer_norm", false},
+                 {"enable_bias", true},
+                 {"layer_norm_elementwise_affine", true}};
     for (size_t i = 0; i < FM_ARRAY_LEN(fixed); i++) {
         const fm_json *v = fm_json_get(c, fixed[i].key);
-        if (!fmi_absent(v) &&
+        if (!fmi_absent(v) && !listed(f->harmless, fixed[i].key) &&
             (!fm_json_is(v, FM_JSON_BOOL) || fm_json_bool(v, !fixed[i].want) != fixed[i].want))
             return fm_fail(FM_EUNSUPPORTED, "%s: %s other than %s is not supported", what,
                            fixed[i].key, fixed[i].want ? "true" : "false");
@@ -163,7 +172,7 @@ static fm_status check_fixed(const fm_json *c, const char *what)
                  {"norm_type", "layer_norm"}};
     for (size_t i = 0; i < FM_ARRAY_LEN(words); i++) {
         const char *v = fm_json_cstr(fm_json_get(c, words[i].key), words[i].want);
-        if (strcmp(v, words[i].want) != 0)
+        if (strcmp(v, words[i].want) != 0 && !listed(f->harmless, words[i].key))
             return fm_fail(FM_EUNSUPPORTED, "%s: %s '%s' is not supported, %s is", what,
                            words[i].key, v, words[i].want);
     }
@@ -251,15 +260,15 @@ static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, c
 {
     fm_status rc;
     /* A family without shared key/value heads has no config key for their number. */
-    bool shares = !f->alone;
-    bool null_kv = fm_json_get(c, "num_key_value_heads") != NULL; /* null: as many as heads */
+    bool shares = !f->alone || f->k_kv_heads;
+    const char *shared = key_or(f->k_kv_heads, "num_key_value_heads");
+    bool null_kv = fm_json_get(c, shared) != NULL; /* null: as many as heads */
     int64_t kv = f->kv_heads && !null_kv ? f->kv_heads : a->heads;
     int64_t hd = f->head_dim && !fm_json_get(c, "head_dim") ? f->head_dim : a->hidden / a->heads;
     if (!shares) {
         a->kv_heads = a->heads;
         a->head_dim = (uint32_t)hd;
-    } else if ((rc = fmi_take_u32(&a->kv_heads, c, "num_key_value_heads", kv, 1, 4096, what)) !=
-                   FM_OK ||
+    } else if ((rc = fmi_take_u32(&a->kv_heads, c, shared, kv, 1, 4096, what)) != FM_OK ||
                (rc = fmi_take_u32(&a->head_dim, c, "head_dim", hd, 2, FM_MAX_HEAD_DIM, what)) !=
                    FM_OK) {
         return rc;
@@ -272,6 +281,53 @@ static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, c
                        a->heads, a->kv_heads);
     if (f->sw.fused == FM_FUSED_QKV_HEADS && a->kv_heads != a->heads)
         return fm_fail(FM_EUNSUPPORTED, "%s: %s shares no key/value heads", what, f->name);
+    return FM_OK;
+}
+
+/* How Falcon's fused product and its norms are laid out: the first models (one head of keys), those
+ * without it, and the new architecture (groups of heads). */
+static fm_status falcon_layout(fm_arch *a, const fm_json *c, const char *what)
+{
+    bool groups = false, one = true, parallel = true;
+    uint32_t norms = 0;
+    FM_TRY(fmi_take_bool(&groups, c, "new_decoder_architecture", false, what));
+    FM_TRY(fmi_take_bool(&one, c, "multi_query", true, what));
+    FM_TRY(fmi_take_bool(&parallel, c, "parallel_attn", true, what));
+    FM_TRY(fmi_take_u32(&norms, c, "num_ln_in_parallel_attn", groups ? 2 : 1, 1, 2, what));
+    if (groups ? !parallel : norms != 1)
+        return fm_fail(FM_EUNSUPPORTED, "%s: %s is not supported with new_decoder_architecture %s",
+                       what, groups ? "parallel_attn false" : "num_ln_in_parallel_attn 2",
+                       groups ? "true" : "false");
+    a->sw.order = parallel ? FM_BLOCK_PARALLEL : FM_BLOCK_PRE;
+    a->sw.one_norm = parallel && norms == 1;
+    a->sw.fused = one && !groups ? FM_FUSED_QKV : FM_FUSED_QKV_HEADS;
+    if (!groups)
+        a->kv_heads = one ? 1 : a->heads;
+    return FM_OK;
+}
+
+/* Settings that change how tensors are laid out. */
+static fm_status read_layout(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    bool one = true;
+    if (f->has & F_FALCON)
+        return falcon_layout(a, c, what);
+    if (f->has & F_MULTI_QUERY) {
+        FM_TRY(fmi_take_bool(&one, c, "multi_query", true, what));
+        a->sw.fused = one ? FM_FUSED_QKV : FM_FUSED_QKV_HEADS;
+        a->kv_heads = one ? 1 : a->heads;
+    }
+    if (f->has & F_POSITIONS_2) {
+        uint32_t wide = 0;
+        FM_TRY(fmi_take_u32(&wide, c, "word_embed_proj_dim", a->hidden, 1, 1 << 20, what));
+        if (wide != a->hidden)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s: word_embed_proj_dim other than hidden_size (%u) "
+                           "is not supported",
+                           what, a->hidden);
+        a->position_rows += 2;
+        a->sw.position_offset = 2;
+    }
     return FM_OK;
 }
 
@@ -296,6 +352,7 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
         (rc = read_heads(a, f, c, what)) != FM_OK)
         return rc;
     a->position_rows = f->sw.positions ? a->max_positions : 0;
+    FM_TRY(read_layout(a, f, c, what));
     if (f->sw.types)
         rc = fmi_take_u32(&a->type_vocab, c, "type_vocab_size", 2, 1, 1 << 16, what);
     return rc;
@@ -364,7 +421,8 @@ static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, 
         any = any || (a->sw.layer[i] & FM_LAYER_SLIDES);
     if (rc == FM_OK && any && !window)
         return fm_fail(FM_EINVAL, "%s: layer_types slide but sliding_window is missing", what);
-    for (uint32_t i = 0; (f->has & F_FULL_NO_ROPE) && window && i < a->layers; i++)
+    bool fixed = (f->has & F_FULL_NO_ROPE) && (window || !(f->has & F_ELSE_ROPE));
+    for (uint32_t i = 0; fixed && i < a->layers; i++)
         if (!(a->sw.layer[i] & FM_LAYER_SLIDES))
             a->sw.layer[i] |= FM_LAYER_NO_ROPE;
     a->window = any ? window : 0;
@@ -438,13 +496,10 @@ static fm_status read_act(fm_arch *a, const fmi_family *f, const fm_json *c, con
     static const struct {
         const char *name;
         fm_act act;
-    } known[] = {{"silu", FM_ACT_SILU},
-                 {"swish", FM_ACT_SILU},
-                 {"gelu", FM_ACT_GELU},
-                 {"gelu_new", FM_ACT_GELU_TANH},
-                 {"gelu_fast", FM_ACT_GELU_TANH},
-                 {"gelu_pytorch_tanh", FM_ACT_GELU_TANH},
-                 {"relu", FM_ACT_RELU}};
+    } known[] = {{"silu", FM_ACT_SILU},           {"swish", FM_ACT_SILU},
+                 {"gelu", FM_ACT_GELU},           {"gelu_new", FM_ACT_GELU_TANH},
+                 {"gelu_fast", FM_ACT_GELU_TANH}, {"gelu_pytorch_tanh", FM_ACT_GELU_TANH},
+                 {"relu", FM_ACT_RELU},           {"relu2", FM_ACT_RELU2}};
     const char *key = key_or(f->k_act, "hidden_act");
     const char *act = fm_json_cstr(fm_json_get(c, key), key_or(f->act, "silu"));
     if ((f->has & F_GELU_IS_TANH) && strcmp(act, "gelu") == 0)
@@ -454,8 +509,8 @@ static fm_status read_act(fm_arch *a, const fmi_family *f, const fm_json *c, con
             a->sw.act = known[i].act;
             return FM_OK;
         }
-    return fm_fail(FM_EUNSUPPORTED, "%s: %s '%.40s' is not supported; silu, gelu, relu are", what,
-                   key, act);
+    return fm_fail(FM_EUNSUPPORTED, "%s: %s '%.40s' is not supported; silu, gelu, relu, relu2 are",
+                   what, key, act);
 }
 
 static fm_status read_biases(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
@@ -468,7 +523,8 @@ static fm_status read_biases(fm_arch *a, const fmi_family *f, const fm_json *c, 
     bool usual = f->has & F_BIAS_KEY ? f->qkv_bias : f->o_bias;
     if ((rc = fmi_take_bool(&bias, c, "attention_bias", usual, what)) != FM_OK ||
         (rc = fmi_take_bool(&mlp, c, "mlp_bias", f->mlp_bias, what)) != FM_OK ||
-        (rc = fmi_take_bool(&all, c, "use_bias", true, what)) != FM_OK)
+        (rc = fmi_take_bool(&all, c, f->has & F_FALCON ? "bias" : "use_bias", f->qkv_bias, what)) !=
+            FM_OK)
         return rc;
     if ((f->has & F_BIAS_NAMES) &&
         ((rc = fmi_take_bool(&bias, c, "qkv_bias", bias, what)) != FM_OK ||
@@ -595,6 +651,11 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
         rc = read_gemma(a, c, what);
     if (rc == FM_OK && (f->has & F_GRANITE))
         rc = read_granite(a, c, what);
+    if (rc == FM_OK && (f->has & F_LOGIT_SCALE)) {
+        double scale = 0.0625;
+        rc = fmi_take_positive(&scale, c, "logit_scale", scale, what);
+        a->sw.logit_divisor = (float)(1.0 / scale);
+    }
     if (rc == FM_OK && (f->has & F_NO_ROPE_LAYERS))
         rc = read_no_rope(a, c, what);
     return rc == FM_OK ? read_experts(a, f, c, what) : rc;
@@ -622,7 +683,7 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
         return rc;
     const fmi_family *f = fmi_family_of(a);
     a->sw = f->sw;
-    if ((rc = check_keys(c, f, what)) != FM_OK || (rc = check_fixed(c, what)) != FM_OK ||
+    if ((rc = check_keys(c, f, what)) != FM_OK || (rc = check_fixed(c, f, what)) != FM_OK ||
         (rc = read_sizes(a, f, c, what)) != FM_OK ||
         (rc = fmi_take_positive(&eps, c, key_or(f->k_eps, "rms_norm_eps"),
                                 f->eps > 0 ? f->eps : 1e-6, what)) != FM_OK ||
@@ -780,13 +841,13 @@ const char *fm_arch_beyond_llama(const fm_arch *a)
     for (uint32_t i = 0; i < a->layers; i++)
         if (s->layer[i] != s->layer[0] || (s->layer[i] & ~FM_LAYER_SLIDES))
             return "layers that differ";
-    if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL)
+    if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL || s->qk_after)
         return "this family's norms";
     if (s->act != FM_ACT_SILU || s->plain_mlp)
         return "this activation";
     if (s->fused != FM_FUSED_NONE || s->fused_mlp)
         return "fused projections";
-    if (s->no_rope || s->positions || s->encoder || s->rotary_dim != a->head_dim)
+    if (s->no_rope || s->positions || s->encoder || s->pairs || s->rotary_dim != a->head_dim)
         return "this kind of positions";
     if (s->embed_scale != 1.0f || s->residual_scale != 1.0f || s->logit_divisor != 1.0f ||
         s->attn_softcap > 0 || s->logit_softcap > 0 ||

@@ -79,11 +79,12 @@ typedef struct fmi_arch_part {
 #define F_PATTERN_KEY (1u << 28)  /* sliding_window_pattern */
 #define F_NTK_ALPHA (1u << 29)    /* rope type dynamic with alpha: a fixed change of theta */
 #define F_MROPE (1u << 30)        /* rope type mrope: in a text its three positions are equal */
+#define F_ELSE_ROPE (UINT64_C(1) << 32) /* with F_FULL_NO_ROPE: sliding_window null, all turn */
 #define F_QUERY_SCALE (1u << 31)  /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {
     const char *name, *also; /* model_type; another one with the same settings, or NULL */
-    uint32_t has;
+    uint64_t has;
     const char *prefix[4]; /* the first is the default; the others are tried on a tree */
     const char *layers;    /* "layers." */
     const char *head_name;

@@ -1,5 +1,6 @@
 #!/bin/bash
 # The tiny models of each architecture: in, and out again byte for byte.
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm # so many imports would wait for a disk
 . "$(dirname "$0")/lib.sh"
 cd "$tmp"
 

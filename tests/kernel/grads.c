@@ -367,7 +367,7 @@ static void act_setup(fd *f)
 
     fd_in(f, n, 4.0);
     for (size_t i = 0; i < n; i++)
-        if (f->dim[0] == FM_ACT_RELU && fabsf(f->in[0][i]) < 0.1f)
+        if (f->dim[0] >= FM_ACT_RELU && fabsf(f->in[0][i]) < 0.1f)
             f->in[0][i] += 0.5f;
     if (f->dim[3])
         fd_in(f, n, 2.0);
@@ -498,7 +498,7 @@ TEST(elements_have_the_right_slopes)
     fd_check("softcap", softcap_setup, norm);
     fd_check("scales", scales_setup, norm);
     fd_check("dropout", dropout_setup, drop);
-    for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU; f++)
+    for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU2; f++)
         for (uint32_t gated = 0; gated < 2; gated++) {
             const uint32_t act[] = {f, 7, 37, gated};
             fd_check("act", act_setup, act);

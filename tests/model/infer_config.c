@@ -36,6 +36,21 @@ static void bad(const char *type, const char *more, fm_status want, const char *
     assert_int_equal(a.layers, 0);
 }
 
+/* A family that has other names for its sizes. */
+static void bad_alone(const char *type, const char *more, fm_status want, const char *needle)
+{
+    fm_json *v = NULL;
+    fm_arch a;
+    char *text = fm_asprintf("{\"config\":{\"model_type\":\"%s\",\"vocab_size\":100,"
+                             "\"hidden_size\":48,\"num_hidden_layers\":2,"
+                             "\"num_attention_heads\":4,%s}}",
+                             type, more);
+    tk_ok(fm_json_parse(&v, fm_span_str(text), "model.json"));
+    tk_fails(fm_arch_from_json(&a, v, "m"), want, needle);
+    fm_json_free(v);
+    fm_free(text);
+}
+
 TEST(unknown_fields_are_refused_by_name)
 {
     bad("llama", "\"softcap\":3", FM_EUNSUPPORTED, "softcap");
@@ -171,6 +186,11 @@ TEST(families_are_read_as_written)
     a = good("qwen2_5_vl", "\"num_key_value_heads\":2,\"vision_config\":{},\"rope_scaling\":"
                            "{\"type\":\"mrope\",\"mrope_section\":[2,2,2]}");
     assert_true(a.rope[0].kind == FM_ROPE_DEFAULT && a.rope[0].theta == 1e6 && a.qkv_bias);
+    a = good("cohere2", "\"num_key_value_heads\":2,\"position_embedding_type\":\"rope_gptj\"");
+    assert_true(a.sw.layer[0] == FM_LAYER_SLIDES && a.sw.pairs && a.sw.logit_divisor == 16.0f);
+    a = good("hunyuan_v1_dense", "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,"
+                                 "\"factor\":1.0},\"max_position_embeddings\":4096");
+    assert_true(fabs(a.rope[0].theta - 1e4 * pow(1000.0, 1.2)) < 1e-3 && a.max_positions == 4096);
     a = good("ministral3", "\"num_key_value_heads\":2,\"rope_parameters\":{\"rope_type\":"
                            "\"yarn\",\"factor\":16,\"original_max_position_embeddings\":256,"
                            "\"llama_4_scaling_beta\":0.1}");
@@ -263,6 +283,16 @@ TEST(wrong_values_of_families_are_refused)
         "use_parallel_residual");
     bad("olmoe", "\"num_experts\":4,\"num_experts_per_tok\":2,\"clip_qkv\":8", FM_EUNSUPPORTED,
         "clip_qkv");
+    bad("cohere", "\"use_qk_norm\":true", FM_EUNSUPPORTED, "use_qk_norm");
+    bad("olmo", "\"clip_qkv\":8", FM_EUNSUPPORTED, "clip_qkv");
+    bad("phi", "\"qk_layernorm\":true", FM_EUNSUPPORTED, "qk_layernorm");
+    bad_alone("falcon", "\"alibi\":true", FM_EUNSUPPORTED, "alibi");
+    bad_alone("falcon", "\"num_ln_in_parallel_attn\":2", FM_EUNSUPPORTED,
+              "num_ln_in_parallel_attn");
+    bad_alone("falcon", "\"new_decoder_architecture\":true,\"parallel_attn\":false",
+              FM_EUNSUPPORTED, "parallel_attn");
+    bad_alone("opt", "\"word_embed_proj_dim\":24", FM_EUNSUPPORTED, "word_embed_proj_dim");
+    bad_alone("opt", "\"do_layer_norm_before\":false", FM_EUNSUPPORTED, "do_layer_norm_before");
     bad("ministral3", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "llama_4_scaling_beta");
     bad("gemma3_text",
         "\"num_key_value_heads\":2,\"rope_parameters\":{\"full_attention\":{},"

@@ -128,6 +128,37 @@ TEST(kindred_families_match)
         check(names[i], "fast", FAST_LIMIT);
 }
 
+/* Families with a switch of their own: pairs that turn, one norm for both branches, groups of
+ * heads, norms without gains or of 1 + w, a head with a bias, squared ReLU. */
+TEST(switched_families_match)
+{
+    static const char *const names[] = {"olmo",
+                                        "cohere",
+                                        "cohere-untied",
+                                        "cohere2",
+                                        "glm",
+                                        "glm4",
+                                        "ernie4_5",
+                                        "helium",
+                                        "hunyuan_v1_dense",
+                                        "arcee",
+                                        "nemotron",
+                                        "phi",
+                                        "phi-tied",
+                                        "gptj",
+                                        "gpt_bigcode",
+                                        "gpt_bigcode-heads",
+                                        "opt",
+                                        "falcon",
+                                        "falcon-groups",
+                                        "falcon-groups-one-norm",
+                                        "falcon-heads"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "exact", LIMIT);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "fast", FAST_LIMIT);
+}
+
 TEST(rotary_kinds_match)
 {
     static const char *const names[] = {"llama-linear", "llama-dynamic", "llama-yarn",
@@ -162,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_match),
         cmocka_unit_test(kindred_families_match),
+        cmocka_unit_test(switched_families_match),
         cmocka_unit_test(rotary_kinds_match),
         cmocka_unit_test(changing_frequencies_bound_the_text),
     };

@@ -47,6 +47,7 @@ A = {
 # Families of a later day: half as wide. Settings are mostly not the defaults, which defaults.json compares.
 sm = dict(base, hidden_size=16, intermediate_size=24, num_key_value_heads=2)
 few = dict(sm, head_dim=8, num_attention_heads=2, num_key_value_heads=1)
+fal = dict(vocab_size=V, hidden_size=16, ffn_hidden_size=24, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
 slides = ["sliding_attention", "full_attention"]
 eye = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
 qwen_eye = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=4, out_hidden_size=16, fullatt_block_indexes=[0])
@@ -66,6 +67,29 @@ later = {
  "olmoe": tf.OlmoeConfig(**sm, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True),
  "exaone4": tf.Exaone4Config(**few, sliding_window=8, layer_types=slides),
  "seed_oss": tf.SeedOssConfig(**few, attention_out_bias=True, mlp_bias=True),
+ "olmo": tf.OlmoConfig(**sm, attention_bias=True),
+ "cohere": tf.CohereConfig(**sm, attention_bias=True, logit_scale=0.3, rope_parameters=rope(rope_type="default")),
+ "cohere-untied": tf.CohereConfig(**sm, tie_word_embeddings=False),
+ "cohere2": tf.Cohere2Config(**sm, sliding_window=8, layer_types=slides),
+ "glm": tf.GlmConfig(**few, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "glm4": tf.Glm4Config(**few, attention_bias=False, tie_word_embeddings=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=1.0)),
+ "ernie4_5": tf.Ernie4_5Config(**few, use_bias=True, rope_parameters=rope(rope_type="default")),
+ "helium": tf.HeliumConfig(**few, attention_bias=True, mlp_bias=True, rope_parameters=rope(rope_type="default")),
+ "hunyuan_v1_dense": tf.HunYuanDenseV1Config(**few, attention_bias=True, tie_word_embeddings=True, rope_parameters=rope(rope_type="dynamic", alpha=3.0, factor=1.0)),
+ "arcee": tf.ArceeConfig(**few, mlp_bias=True),
+ "nemotron": tf.NemotronConfig(**few, attention_bias=True, mlp_bias=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "phi": tf.PhiConfig(**dict(sm, hidden_size=32), rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "phi-tied": tf.PhiConfig(**sm, tie_word_embeddings=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=1.0)),
+ "gptj": tf.GPTJConfig(vocab_size=V, n_embd=32, n_head=4, n_layer=2, n_inner=24, n_positions=64, rotary_dim=4, bos_token_id=1, eos_token_id=2),
+ "gpt_bigcode": tf.GPTBigCodeConfig(vocab_size=V, n_embd=16, n_head=4, n_layer=2, n_inner=24, n_positions=64, bos_token_id=1, eos_token_id=2),
+ "gpt_bigcode-heads": tf.GPTBigCodeConfig(vocab_size=V, n_embd=16, n_head=4, n_layer=2, n_inner=24, n_positions=64, bos_token_id=1, eos_token_id=2, multi_query=False,
+    tie_word_embeddings=False),
+ "opt": tf.OPTConfig(vocab_size=V, hidden_size=16, ffn_dim=24, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
+    pad_token_id=0),
+ "falcon": tf.FalconConfig(**fal, rope_parameters=rope(rope_type="default")),
+ "falcon-groups": tf.FalconConfig(**fal, new_decoder_architecture=True, num_kv_heads=2, bias=True, tie_word_embeddings=False),
+ "falcon-groups-one-norm": tf.FalconConfig(**fal, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
+ "falcon-heads": tf.FalconConfig(**fal, multi_query=False, parallel_attn=False),
  "internlm3": tf.InternLM3Config(**few, attention_bias=True, mlp_bias=True),
 }
 A |= later
