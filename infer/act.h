@@ -7,6 +7,7 @@ typedef enum fm_act {
     FM_ACT_GELU_TANH, /* x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
     FM_ACT_GELU,      /* x / 2 (1 + erf(x / sqrt 2)) */
     FM_ACT_RELU,
+    FM_ACT_RELU2, /* relu(x)^2 */
 } fm_act;
 
 #endif

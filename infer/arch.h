@@ -19,10 +19,21 @@ FM_BEGIN_DECLS
 #define FM_MAX_HEAD_DIM 512u
 
 typedef enum fm_norm_kind {
-    FM_NORM_RMS,       /* x / rms(x) * w */
-    FM_NORM_RMS_PLUS1, /* x / rms(x) * (1 + w): Gemma */
-    FM_NORM_LAYER,     /* (x - mean) / std * w + b */
+    FM_NORM_RMS,         /* x / rms(x) * w */
+    FM_NORM_RMS_PLUS1,   /* x / rms(x) * (1 + w): Gemma */
+    FM_NORM_LAYER,       /* (x - mean) / std * w + b */
+    FM_NORM_LAYER_PLUS1, /* (x - mean) / std * (1 + w) + b: Nemotron */
 } fm_norm_kind;
+
+static inline bool fm_norm_is_layer(fm_norm_kind k)
+{
+    return k == FM_NORM_LAYER || k == FM_NORM_LAYER_PLUS1;
+}
+/* Whether 1 is added to the stored gain. */
+static inline bool fm_norm_adds_one(fm_norm_kind k)
+{
+    return k == FM_NORM_RMS_PLUS1 || k == FM_NORM_LAYER_PLUS1;
+}
 
 /* Where norms stand around a branch f (attention, then the feed-forward network). */
 typedef enum fm_block_order {
@@ -34,6 +45,7 @@ typedef enum fm_block_order {
 } fm_block_order;
 
 typedef enum fm_qk_norm { FM_QK_NONE, FM_QK_HEAD, FM_QK_ALL } fm_qk_norm; /* per head, or q whole */
+/* q, k and v apart; one after another; (q.., k, v) of each head of keys with its heads of queries. */
 typedef enum fm_fused { FM_FUSED_NONE, FM_FUSED_QKV, FM_FUSED_QKV_HEADS } fm_fused;
 
 /* Bits of fm_switches.layer. */
@@ -47,7 +59,7 @@ typedef struct fm_switches {
     fm_block_order order;
     fm_act act;
     fm_qk_norm qk;
-    fm_fused fused;   /* q, k, v are one tensor: one after another, or (q, k, v) of each head */
+    fm_fused fused;   /* q, k, v are one tensor */
     bool plain_mlp;   /* down(act(up x)), without a gate */
     bool fused_mlp;   /* gate and up are one tensor, gate first */
     bool no_rope;     /* learned positions, or none */
@@ -57,6 +69,9 @@ typedef struct fm_switches {
     bool encoder;     /* every position sees every other; no head */
     bool renormalise; /* the chosen experts' weights are divided by their sum */
     bool shared_expert;
+    bool pairs;          /* elements 2i and 2i + 1 of a head turn together, not i and i + half */
+    bool qk_after;       /* qk norms behind the rotation */
+    bool one_norm;       /* PARALLEL: both branches read norm(x) */
     uint32_t rotary_dim; /* leading elements of a head that turn; head_dim: all */
     uint32_t position_offset;
     uint32_t experts, chosen, expert_inter, shared_inter;
@@ -95,7 +110,7 @@ typedef struct fm_arch {
     uint32_t type_vocab, position_rows;
     float eps;
     bool tied;     /* lm_head is embed_tokens */
-    bool headless; /* a decoder with a classification head in the language head's place */
+    bool headless; /* a decoder without a language head: a classifier, or a base model */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     fm_switches sw;
     fm_rope rope[2];          /* [0] of full layers, [1] of sliding layers */
@@ -131,6 +146,7 @@ typedef enum fm_place {
     FM_P_NORM,
     FM_P_NORM_B,
     FM_P_HEAD,
+    FM_P_HEAD_B,
     /* Parameters of a layer. */
     FM_P_ATTN_NORM,
     FM_P_ATTN_NORM_B,

@@ -89,7 +89,7 @@ static const char *const harmless[] = {
     NULL,
 };
 
-/* Keys next to text_config in the config of a Gemma 3 with vision. */
+/* Keys next to text_config in the config of a model with vision. */
 static const char *const beside_text[] = {
     "model_type",
     "text_config",
@@ -107,6 +107,13 @@ static const char *const beside_text[] = {
     "pad_token_id",
     "quantizer_config",
     "quantization_config",
+    "projector_hidden_act",
+    "vision_feature_layer",
+    "multimodal_projector_bias",
+    "spatial_merge_size",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
     NULL,
 };
 
@@ -133,18 +140,27 @@ static fm_status check_keys(const fm_json *c, const fmi_family *f, const char *w
 }
 
 /* Checks settings of which only one value is supported. */
-static fm_status check_fixed(const fm_json *c, const char *what)
+static fm_status check_fixed(const fm_json *c, const fmi_family *f, const char *what)
 {
     static const struct {
         const char *key;
         bool want;
-    } fixed[] = {{"rope_interleaved", false},    {"is_decoder", false},
-                 {"add_cross_attention", false}, {"use_bidirectional_attention", false},
-                 {"scale_attn_weights", true},   {"scale_attn_by_inverse_layer_idx", false},
-                 {"qk_layernorm", false}};
+    } fixed[] = {{"rope_interleaved", false},
+                 {"is_decoder", false},
+                 {"add_cross_attention", false},
+                 {"use_bidirectional_attention", false},
+                 {"scale_attn_weights", true},
+                 {"scale_attn_by_inverse_layer_idx", false},
+                 {"qk_layernorm", false},
+                 {"use_qk_norm", false},
+                 {"alibi", false},
+                 {"do_layer_norm_before", true},
+                 {"_remove_final_layer_norm", false},
+                 {"enable_bias", true},
+                 {"layer_norm_elementwise_affine", true}};
     for (size_t i = 0; i < FM_ARRAY_LEN(fixed); i++) {
         const fm_json *v = fm_json_get(c, fixed[i].key);
-        if (!fmi_absent(v) &&
+        if (!fmi_absent(v) && !listed(f->harmless, fixed[i].key) &&
             (!fm_json_is(v, FM_JSON_BOOL) || fm_json_bool(v, !fixed[i].want) != fixed[i].want))
             return fm_fail(FM_EUNSUPPORTED, "%s: %s other than %s is not supported", what,
                            fixed[i].key, fixed[i].want ? "true" : "false");
@@ -156,7 +172,7 @@ static fm_status check_fixed(const fm_json *c, const char *what)
                  {"norm_type", "layer_norm"}};
     for (size_t i = 0; i < FM_ARRAY_LEN(words); i++) {
         const char *v = fm_json_cstr(fm_json_get(c, words[i].key), words[i].want);
-        if (strcmp(v, words[i].want) != 0)
+        if (strcmp(v, words[i].want) != 0 && !listed(f->harmless, words[i].key))
             return fm_fail(FM_EUNSUPPORTED, "%s: %s '%s' is not supported, %s is", what,
                            words[i].key, v, words[i].want);
     }
@@ -209,17 +225,22 @@ static fm_status read_ids(fm_arch *a, const fm_json *c, const fm_json *g, const 
 
 /* ==== sizes ==== */
 
+static bool is_named(const fmi_family *f, const char *type)
+{
+    return strcmp(f->name, type) == 0 || (f->also && strcmp(f->also, type) == 0);
+}
+
 static fm_status find_family(fm_arch *a, const fm_json *c, const char *what)
 {
     const char *type = fm_json_cstr(fm_json_get(c, "model_type"), NULL);
     if (!type)
         return fm_fail(FM_EINVAL, "%s: config field 'model_type' is missing", what);
     for (size_t i = 0; fmi_family_at(i); i++)
-        if (strcmp(fmi_family_at(i)->name, type) == 0) {
+        if (is_named(fmi_family_at(i), type)) {
             a->row = (uint8_t)i;
             return FM_OK;
         }
-    char names[512];
+    char names[1024];
     fmi_family_names(names, sizeof(names));
     return fm_fail(FM_EUNSUPPORTED, "%s: model_type '%.40s' is not supported; %s are", what, type,
                    names);
@@ -239,15 +260,15 @@ static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, c
 {
     fm_status rc;
     /* A family without shared key/value heads has no config key for their number. */
-    bool shares = !f->alone;
-    bool null_kv = fm_json_get(c, "num_key_value_heads") != NULL; /* null: as many as heads */
+    bool shares = !f->alone || f->k_kv_heads;
+    const char *shared = key_or(f->k_kv_heads, "num_key_value_heads");
+    bool null_kv = fm_json_get(c, shared) != NULL; /* null: as many as heads */
     int64_t kv = f->kv_heads && !null_kv ? f->kv_heads : a->heads;
     int64_t hd = f->head_dim && !fm_json_get(c, "head_dim") ? f->head_dim : a->hidden / a->heads;
     if (!shares) {
         a->kv_heads = a->heads;
         a->head_dim = (uint32_t)hd;
-    } else if ((rc = fmi_take_u32(&a->kv_heads, c, "num_key_value_heads", kv, 1, 4096, what)) !=
-                   FM_OK ||
+    } else if ((rc = fmi_take_u32(&a->kv_heads, c, shared, kv, 1, 4096, what)) != FM_OK ||
                (rc = fmi_take_u32(&a->head_dim, c, "head_dim", hd, 2, FM_MAX_HEAD_DIM, what)) !=
                    FM_OK) {
         return rc;
@@ -260,6 +281,53 @@ static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, c
                        a->heads, a->kv_heads);
     if (f->sw.fused == FM_FUSED_QKV_HEADS && a->kv_heads != a->heads)
         return fm_fail(FM_EUNSUPPORTED, "%s: %s shares no key/value heads", what, f->name);
+    return FM_OK;
+}
+
+/* How Falcon's fused product and its norms are laid out: the first models (one head of keys), those
+ * without it, and the new architecture (groups of heads). */
+static fm_status falcon_layout(fm_arch *a, const fm_json *c, const char *what)
+{
+    bool groups = false, one = true, parallel = true;
+    uint32_t norms = 0;
+    FM_TRY(fmi_take_bool(&groups, c, "new_decoder_architecture", false, what));
+    FM_TRY(fmi_take_bool(&one, c, "multi_query", true, what));
+    FM_TRY(fmi_take_bool(&parallel, c, "parallel_attn", true, what));
+    FM_TRY(fmi_take_u32(&norms, c, "num_ln_in_parallel_attn", groups ? 2 : 1, 1, 2, what));
+    if (groups ? !parallel : norms != 1)
+        return fm_fail(FM_EUNSUPPORTED, "%s: %s is not supported with new_decoder_architecture %s",
+                       what, groups ? "parallel_attn false" : "num_ln_in_parallel_attn 2",
+                       groups ? "true" : "false");
+    a->sw.order = parallel ? FM_BLOCK_PARALLEL : FM_BLOCK_PRE;
+    a->sw.one_norm = parallel && norms == 1;
+    a->sw.fused = one && !groups ? FM_FUSED_QKV : FM_FUSED_QKV_HEADS;
+    if (!groups)
+        a->kv_heads = one ? 1 : a->heads;
+    return FM_OK;
+}
+
+/* Settings that change how tensors are laid out. */
+static fm_status read_layout(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    bool one = true;
+    if (f->has & F_FALCON)
+        return falcon_layout(a, c, what);
+    if (f->has & F_MULTI_QUERY) {
+        FM_TRY(fmi_take_bool(&one, c, "multi_query", true, what));
+        a->sw.fused = one ? FM_FUSED_QKV : FM_FUSED_QKV_HEADS;
+        a->kv_heads = one ? 1 : a->heads;
+    }
+    if (f->has & F_POSITIONS_2) {
+        uint32_t wide = 0;
+        FM_TRY(fmi_take_u32(&wide, c, "word_embed_proj_dim", a->hidden, 1, 1 << 20, what));
+        if (wide != a->hidden)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s: word_embed_proj_dim other than hidden_size (%u) "
+                           "is not supported",
+                           what, a->hidden);
+        a->position_rows += 2;
+        a->sw.position_offset = 2;
+    }
     return FM_OK;
 }
 
@@ -284,6 +352,7 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
         (rc = read_heads(a, f, c, what)) != FM_OK)
         return rc;
     a->position_rows = f->sw.positions ? a->max_positions : 0;
+    FM_TRY(read_layout(a, f, c, what));
     if (f->sw.types)
         rc = fmi_take_u32(&a->type_vocab, c, "type_vocab_size", 2, 1, 1 << 16, what);
     return rc;
@@ -308,11 +377,11 @@ static fm_status window_by_types(fm_arch *a, const fm_json *types, const char *w
 /* Marks the layers that slide where the config does not list them. */
 static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
-    uint32_t from = 0, pattern = f->slide_pattern;
+    uint32_t from = 0, pattern = f->slide_pattern, below = f->full_below ? f->full_below : 28;
 
     if (f->has & F_WINDOW_SWITCH) /* layers below it attend to everything */
-        FM_TRY(fmi_take_u32(&from, c, "max_window_layers", 28, 0, 1 << 20, what));
-    if (f->has & F_ROPE_BY_TYPE) {
+        FM_TRY(fmi_take_u32(&from, c, "max_window_layers", below, 0, 1 << 20, what));
+    if (f->has & (F_ROPE_BY_TYPE | F_PATTERN_KEY)) {
         const char *key = fmi_absent(fm_json_get(c, "sliding_window_pattern"))
                               ? "_sliding_window_pattern"
                               : "sliding_window_pattern";
@@ -352,6 +421,10 @@ static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, 
         any = any || (a->sw.layer[i] & FM_LAYER_SLIDES);
     if (rc == FM_OK && any && !window)
         return fm_fail(FM_EINVAL, "%s: layer_types slide but sliding_window is missing", what);
+    bool fixed = (f->has & F_FULL_NO_ROPE) && (window || !(f->has & F_ELSE_ROPE));
+    for (uint32_t i = 0; fixed && i < a->layers; i++)
+        if (!(a->sw.layer[i] & FM_LAYER_SLIDES))
+            a->sw.layer[i] |= FM_LAYER_NO_ROPE;
     a->window = any ? window : 0;
     return rc;
 }
@@ -384,7 +457,7 @@ static fm_status read_experts(fm_arch *a, const fmi_family *f, const fm_json *c,
 {
     fm_switches *s = &a->sw;
     bool qwen = f->has & F_QWEN_EXPERTS;
-    bool old = qwen && !fmi_absent(fm_json_get(c, "num_experts")); /* transformers 4 */
+    bool old = !fmi_absent(fm_json_get(c, "num_experts")); /* transformers 4 */
     const char *count = old ? "num_experts" : "num_local_experts";
     fm_status rc;
     if (!(f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS)))
@@ -399,15 +472,15 @@ static fm_status read_experts(fm_arch *a, const fmi_family *f, const fm_json *c,
         return fm_fail(FM_ELIMIT, "%s: %u experts in each of %u layers, at most %u together", what,
                        s->experts, a->layers, FM_MAX_EXPERT_PARTS);
     s->expert_inter = a->inter;
-    s->renormalise = true;
+    if ((rc = fmi_take_bool(&s->renormalise, c, "norm_topk_prob", s->renormalise, what)) != FM_OK)
+        return rc;
     if (!qwen) {
         for (uint32_t i = 0; i < a->layers; i++)
             s->layer[i] |= FM_LAYER_SPARSE;
         return FM_OK;
     }
     if ((rc = fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", -1, 1, 1 << 20, what)) !=
-            FM_OK ||
-        (rc = fmi_take_bool(&s->renormalise, c, "norm_topk_prob", false, what)) != FM_OK)
+        FM_OK)
         return rc;
     if (s->shared_expert &&
         (rc = fmi_take_u32(&s->shared_inter, c, "shared_expert_intermediate_size", -1, 1, 1 << 20,
@@ -423,22 +496,21 @@ static fm_status read_act(fm_arch *a, const fmi_family *f, const fm_json *c, con
     static const struct {
         const char *name;
         fm_act act;
-    } known[] = {{"silu", FM_ACT_SILU},
-                 {"swish", FM_ACT_SILU},
-                 {"gelu", FM_ACT_GELU},
-                 {"gelu_new", FM_ACT_GELU_TANH},
-                 {"gelu_fast", FM_ACT_GELU_TANH},
-                 {"gelu_pytorch_tanh", FM_ACT_GELU_TANH},
-                 {"relu", FM_ACT_RELU}};
+    } known[] = {{"silu", FM_ACT_SILU},           {"swish", FM_ACT_SILU},
+                 {"gelu", FM_ACT_GELU},           {"gelu_new", FM_ACT_GELU_TANH},
+                 {"gelu_fast", FM_ACT_GELU_TANH}, {"gelu_pytorch_tanh", FM_ACT_GELU_TANH},
+                 {"relu", FM_ACT_RELU},           {"relu2", FM_ACT_RELU2}};
     const char *key = key_or(f->k_act, "hidden_act");
     const char *act = fm_json_cstr(fm_json_get(c, key), key_or(f->act, "silu"));
+    if ((f->has & F_GELU_IS_TANH) && strcmp(act, "gelu") == 0)
+        act = "gelu_pytorch_tanh";
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
         if (strcmp(known[i].name, act) == 0) {
             a->sw.act = known[i].act;
             return FM_OK;
         }
-    return fm_fail(FM_EUNSUPPORTED, "%s: %s '%.40s' is not supported; silu, gelu, relu are", what,
-                   key, act);
+    return fm_fail(FM_EUNSUPPORTED, "%s: %s '%.40s' is not supported; silu, gelu, relu, relu2 are",
+                   what, key, act);
 }
 
 static fm_status read_biases(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
@@ -448,16 +520,27 @@ static fm_status read_biases(fm_arch *a, const fmi_family *f, const fm_json *c, 
     a->qkv_bias = f->qkv_bias;
     a->o_bias = f->o_bias;
     a->mlp_bias = f->mlp_bias;
-    if ((rc = fmi_take_bool(&bias, c, "attention_bias", f->o_bias, what)) != FM_OK ||
+    bool usual = f->has & F_BIAS_KEY ? f->qkv_bias : f->o_bias;
+    if ((rc = fmi_take_bool(&bias, c, "attention_bias", usual, what)) != FM_OK ||
         (rc = fmi_take_bool(&mlp, c, "mlp_bias", f->mlp_bias, what)) != FM_OK ||
-        (rc = fmi_take_bool(&all, c, "use_bias", true, what)) != FM_OK)
+        (rc = fmi_take_bool(&all, c, f->has & F_FALCON ? "bias" : "use_bias", f->qkv_bias, what)) !=
+            FM_OK)
+        return rc;
+    if ((f->has & F_BIAS_NAMES) &&
+        ((rc = fmi_take_bool(&bias, c, "qkv_bias", bias, what)) != FM_OK ||
+         (rc = fmi_take_bool(&mlp, c, "bias", mlp, what)) != FM_OK))
         return rc;
     if ((bias != f->o_bias && !(f->has & F_BIAS_KEY)) ||
         (mlp != f->mlp_bias && !(f->has & F_MLP_BIAS_KEY)))
         return fm_fail(FM_EUNSUPPORTED, "%s: %s has no biases that a config could switch on", what,
                        f->name);
     if (f->has & F_BIAS_KEY)
-        a->qkv_bias = a->o_bias = bias;
+        a->qkv_bias = bias;
+    if ((f->has & F_BIAS_KEY) && !(f->has & F_BIAS_NOT_O))
+        a->o_bias = bias;
+    if ((f->has & F_OUT_BIAS_KEY) &&
+        (rc = fmi_take_bool(&a->o_bias, c, "attention_out_bias", false, what)) != FM_OK)
+        return rc;
     if (f->has & F_MLP_BIAS_KEY)
         a->mlp_bias = mlp;
     if (f->has & F_USE_BIAS)
@@ -513,7 +596,6 @@ static fm_status read_gemma(fm_arch *a, const fm_json *c, const char *what)
         (rc = take_cap(&a->sw.logit_softcap, c, "final_logit_softcapping", what)) != FM_OK)
         return rc;
     a->sw.attn_scale = (float)(1.0 / sqrt(scalar));
-    a->sw.embed_scale = rounded_to_dtype((float)sqrt((double)a->hidden), c);
     return FM_OK;
 }
 
@@ -563,10 +645,17 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
                        f->name);
     if (f->has & F_PARALLEL_KEY)
         a->sw.order = parallel ? FM_BLOCK_PARALLEL : FM_BLOCK_PRE;
+    if (f->has & (F_GEMMA | F_EMBED_SCALE))
+        a->sw.embed_scale = rounded_to_dtype((float)sqrt((double)a->hidden), c);
     if (rc == FM_OK && (f->has & F_GEMMA))
         rc = read_gemma(a, c, what);
     if (rc == FM_OK && (f->has & F_GRANITE))
         rc = read_granite(a, c, what);
+    if (rc == FM_OK && (f->has & F_LOGIT_SCALE)) {
+        double scale = 0.0625;
+        rc = fmi_take_positive(&scale, c, "logit_scale", scale, what);
+        a->sw.logit_divisor = (float)(1.0 / scale);
+    }
     if (rc == FM_OK && (f->has & F_NO_ROPE_LAYERS))
         rc = read_no_rope(a, c, what);
     return rc == FM_OK ? read_experts(a, f, c, what) : rc;
@@ -594,7 +683,7 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
         return rc;
     const fmi_family *f = fmi_family_of(a);
     a->sw = f->sw;
-    if ((rc = check_keys(c, f, what)) != FM_OK || (rc = check_fixed(c, what)) != FM_OK ||
+    if ((rc = check_keys(c, f, what)) != FM_OK || (rc = check_fixed(c, f, what)) != FM_OK ||
         (rc = read_sizes(a, f, c, what)) != FM_OK ||
         (rc = fmi_take_positive(&eps, c, key_or(f->k_eps, "rms_norm_eps"),
                                 f->eps > 0 ? f->eps : 1e-6, what)) != FM_OK ||
@@ -615,15 +704,27 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
     return rc;
 }
 
-/* Takes the text part of a Gemma 3 with vision: without tokens for pictures it cannot get any. */
-static fm_status text_part(const fm_json **config, const char *what)
+/* Takes the text part of a model with vision: without tokens for pictures it cannot get any.
+ * *tied: the whole model's setting, where it is beside the text part. */
+static fm_status text_part(const fm_json **config, bool *tied, const char *what)
 {
-    const fm_json *text = fm_json_get(*config, "text_config");
-    if (strcmp(fm_json_cstr(fm_json_get(*config, "model_type"), ""), "gemma3") != 0)
+    static const struct {
+        const char *type;
+        bool flat, tied; /* the text's settings may stand in the config itself; the default */
+    } known[] = {{"gemma3", false, true},
+                 {"mistral3", false, true},
+                 {"qwen2_vl", true, false},
+                 {"qwen2_5_vl", true, false}};
+    const fm_json *whole = *config, *text = fm_json_get(whole, "text_config");
+    const char *type = fm_json_cstr(fm_json_get(whole, "model_type"), "");
+    size_t i = 0;
+    while (i < FM_ARRAY_LEN(known) && strcmp(known[i].type, type) != 0)
+        i++;
+    if (i == FM_ARRAY_LEN(known) || (known[i].flat && fmi_absent(text)))
         return FM_OK;
     if (!fm_json_is(text, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: config field 'text_config' is missing", what);
-    for (void *it = fm_json_iter(*config); it; it = fm_json_next(*config, it)) {
+    for (void *it = fm_json_iter(whole); it; it = fm_json_next(whole, it)) {
         const char *key = fm_json_iter_key(it);
         if (!listed(beside_text, key) && !listed(harmless, key))
             return fm_fail(FM_EUNSUPPORTED,
@@ -631,7 +732,8 @@ static fm_status text_part(const fm_json **config, const char *what)
                            what, key);
     }
     *config = text;
-    return FM_OK;
+    FM_TRY(fmi_take_bool(tied, text, "tie_word_embeddings", known[i].tied, what));
+    return fmi_take_bool(tied, whole, "tie_word_embeddings", *tied, what);
 }
 
 fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what)
@@ -641,9 +743,13 @@ fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char 
     if (!fm_json_is(config, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: model.json has no 'config' object", what);
     fm_scaling_config scales; /* only checked here; fm_plain_open removes them */
+    const fm_json *whole = config;
+    bool tied = false;
     fm_status rc = fm_scaling_config_of(&scales, config, what);
-    FM_THEN(rc, text_part(&config, what));
+    FM_THEN(rc, text_part(&config, &tied, what));
     FM_THEN(rc, read_config(out, config, fm_json_get(model_json, "generation_config"), what));
+    if (config != whole)
+        out->tied = tied;
     if (rc != FM_OK)
         memset(out, 0, sizeof(*out));
     return rc;
@@ -659,17 +765,26 @@ static fm_status has_tensor(bool *there, const fm_tree *tree, const char *name)
     return rc;
 }
 
-/* Sets headless: transformers' ...ForSequenceClassification has a `score` for a language head. */
+/* Sets head_name, which stands behind the prefix of a text beside pictures, and headless:
+ * transformers' ...ForSequenceClassification has a `score` for a language head, and a base model,
+ * whose names have no prefix, has neither. */
 static fm_status find_head(fm_arch *a, const fm_tree *tree)
 {
-    char name[sizeof(a->head_name) + 8];
+    static const char inner[] = "language_model.";
+    char name[sizeof(inner) + sizeof(a->head_name) + 8];
     bool head = true, score = false;
+    if (a->sw.encoder)
+        return FM_OK;
+    (void)snprintf(name, sizeof(name), "%s%s.weight", inner, a->head_name);
+    FM_TRY(has_tensor(&head, tree, name));
+    if (head && strlen(name) - strlen(".weight") < sizeof(a->head_name))
+        (void)snprintf(a->head_name, sizeof(a->head_name), "%.*s",
+                       (int)(strlen(name) - strlen(".weight")), name);
     (void)snprintf(name, sizeof(name), "%s.weight", a->head_name);
-    fm_status rc = a->sw.encoder || a->tied ? FM_OK : has_tensor(&head, tree, name);
-    if (rc == FM_OK && !head)
-        rc = has_tensor(&score, tree, "score.weight");
-    a->headless = score;
-    return rc;
+    FM_TRY(has_tensor(&head, tree, name));
+    FM_TRY(has_tensor(&score, tree, "score.weight"));
+    a->headless = !a->tied && !head && (score || !a->prefix[0]);
+    return FM_OK;
 }
 
 /* The prefix under which the tree has the embedding; the default where none does. */
@@ -726,13 +841,13 @@ const char *fm_arch_beyond_llama(const fm_arch *a)
     for (uint32_t i = 0; i < a->layers; i++)
         if (s->layer[i] != s->layer[0] || (s->layer[i] & ~FM_LAYER_SLIDES))
             return "layers that differ";
-    if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL)
+    if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL || s->qk_after)
         return "this family's norms";
     if (s->act != FM_ACT_SILU || s->plain_mlp)
         return "this activation";
     if (s->fused != FM_FUSED_NONE || s->fused_mlp)
         return "fused projections";
-    if (s->no_rope || s->positions || s->encoder || s->rotary_dim != a->head_dim)
+    if (s->no_rope || s->positions || s->encoder || s->pairs || s->rotary_dim != a->head_dim)
         return "this kind of positions";
     if (s->embed_scale != 1.0f || s->residual_scale != 1.0f || s->logit_divisor != 1.0f ||
         s->attn_softcap > 0 || s->logit_softcap > 0 ||

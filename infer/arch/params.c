@@ -25,10 +25,24 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return sparse && a->sw.shared_expert;
     case W_HEAD:
         return !a->tied && !a->headless;
+    case W_HEAD_BIAS:
+        return !a->headless;
+    case W_TWO_NORMS:
+        return a->sw.order == FM_BLOCK_PARALLEL && !a->sw.one_norm;
+    case W_NOT_TWO_NORMS:
+        return a->sw.order != FM_BLOCK_PARALLEL || a->sw.one_norm;
+    case W_IN_TURN:
+        return a->sw.order != FM_BLOCK_PARALLEL;
     case W_ALWAYS:
         break;
     }
     return true;
+}
+
+/* Whether a parameter stands under the head's name. */
+static bool of_head(const fmi_arch_part *p)
+{
+    return p->when == W_HEAD || p->when == W_HEAD_BIAS;
 }
 
 static uint64_t size_of(const fm_arch *a, fmi_dim d)
@@ -78,7 +92,7 @@ static void set_name(const fm_arch *a, const fmi_family *f, const fmi_arch_part 
     } else {
         (void)snprintf(own, sizeof(own), "%s", part->name);
     }
-    if (part->when == W_HEAD)
+    if (of_head(part))
         (void)snprintf(p->name, sizeof(p->name), "%s.%s", a->head_name, own);
     else if (p->layer < 0)
         (void)snprintf(p->name, sizeof(p->name), "%s%s", a->prefix, own);
@@ -166,7 +180,7 @@ static bool named_in(const fm_arch *a, const fmi_arch_part *list, int32_t layer,
     uint8_t bits = layer < 0 ? 0 : a->sw.layer[layer];
     for (; list->name; list++) {
         uint32_t expert = 0;
-        if (list->when == W_HEAD || !is_there(a, list, bits))
+        if (of_head(list) || !is_there(a, list, bits))
             continue;
         if (list->when == W_EXPERT) {
             size_t n = (size_t)(strstr(list->name, "%u") - list->name);
@@ -187,7 +201,7 @@ bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
     const fmi_family *f = fmi_family_of(a);
     size_t prefix = strlen(a->prefix), head = strlen(a->head_name), layers = strlen(f->layers);
     for (const fmi_arch_part *p = f->last; p->name; p++)
-        if (p->when == W_HEAD && is_there(a, p, 0) && strncmp(name, a->head_name, head) == 0 &&
+        if (of_head(p) && is_there(a, p, 0) && strncmp(name, a->head_name, head) == 0 &&
             name[head] == '.' && strcmp(name + head + 1, p->name) == 0) {
             fill(a, p, -1, 0, out);
             return true;

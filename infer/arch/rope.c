@@ -25,8 +25,9 @@ static bool in(const char *const *list, size_t n, const char *key)
     return false;
 }
 
-static fm_status check_fields(const fm_json *r, const char *what)
+static fm_status check_fields(const fm_json *r, const fmi_family *f, const char *what)
 {
+    static const char *const scaled[] = {"llama_4_scaling_beta", "max_position_embeddings"};
     static const char *const known[] = {"rope_type",
                                         "type",
                                         "rope_theta",
@@ -47,7 +48,10 @@ static fm_status check_fields(const fm_json *r, const char *what)
         return fm_fail(FM_EINVAL, "%s: the config's rope settings must be an object", what);
     for (void *it = fm_json_iter(r); it; it = fm_json_next(r, it))
         if (!fmi_absent(fm_json_iter_value(it)) &&
-            !in(known, FM_ARRAY_LEN(known), fm_json_iter_key(it)))
+            !in(known, FM_ARRAY_LEN(known), fm_json_iter_key(it)) &&
+            !((f->has & F_QUERY_SCALE) && in(scaled, 2, fm_json_iter_key(it))) &&
+            !((f->has & F_NTK_ALPHA) && strcmp(fm_json_iter_key(it), "alpha") == 0) &&
+            !((f->has & F_MROPE) && strcmp(fm_json_iter_key(it), "mrope_section") == 0))
             return fm_fail(FM_EUNSUPPORTED, "%s: rope setting '%s' is not understood", what,
                            fm_json_iter_key(it));
     return FM_OK;
@@ -181,9 +185,16 @@ static fm_status rope_linear(fm_rope *o, const fm_json *r, const char *what)
 }
 
 /* Dynamic is the default kind up to the length of training; see the head of this file. */
-static fm_status rope_dynamic(fm_arch *a, const fm_json *r, const char *what)
+static fm_status rope_dynamic(fm_rope *o, fm_arch *a, const fmi_family *f, const fm_json *r,
+                              const char *what)
 {
     uint32_t original = 0;
+    double alpha = fm_json_real(fm_json_get(r, "alpha"), 0), dim = a->head_dim;
+    if ((f->has & F_NTK_ALPHA) && alpha != 0) { /* a fixed change, whatever the length */
+        FM_TRY(fmi_take_positive(&alpha, r, "alpha", 1, what));
+        o->theta *= fm_pow(alpha, dim / FM_MAX(dim - 2.0, 1.0));
+        return FM_OK;
+    }
     fm_status rc = fmi_take_u32(&original, r, "original_max_position_embeddings", a->max_positions,
                                 1, 1 << 28, what);
     a->max_positions = FM_MIN(a->max_positions, original);
@@ -195,21 +206,21 @@ static fm_status rope_dynamic(fm_arch *a, const fm_json *r, const char *what)
 static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const fm_json *c,
                              const fm_json *r, const char *what)
 {
-    FM_TRY(check_fields(r, what));
+    FM_TRY(check_fields(r, f, what));
     FM_TRY(fmi_take_positive(&o->theta, r, "rope_theta", o->theta, what));
     const char *type = fm_json_cstr(fm_json_get(r, "rope_type"), NULL);
     if (!type)
         type = fm_json_cstr(fm_json_get(r, "type"), "default");
     bool old_phi =
         (f->has & F_ORIGINAL_KEY) && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0);
-    if (strcmp(type, "default") == 0)
+    if (strcmp(type, "default") == 0 || ((f->has & F_MROPE) && strcmp(type, "mrope") == 0))
         return FM_OK;
     if (strcmp(type, "linear") == 0)
         return rope_linear(o, r, what);
     if (strcmp(type, "llama3") == 0)
         return rope_llama3(o, r, what);
     if (strcmp(type, "dynamic") == 0)
-        return rope_dynamic(a, r, what);
+        return rope_dynamic(o, a, f, r, what);
     if (strcmp(type, "longrope") == 0 || old_phi)
         return rope_long(o, a, c, r, what);
     if (strcmp(type, "yarn") == 0)
@@ -218,6 +229,18 @@ static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const 
                    "%s: rope type '%.40s' is not supported; default, linear, dynamic, yarn, "
                    "longrope and llama3 are",
                    what, type);
+}
+
+/* Queries grow with the logarithm of position / original length (Llama 4). A text ends where they
+ * would begin to: see the head of this file. */
+static fm_status query_scale(fm_arch *a, const fm_json *r, const char *what)
+{
+    uint32_t original = 0;
+    if (fm_json_real(fm_json_get(r, "llama_4_scaling_beta"), 0) == 0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: rope settings without llama_4_scaling_beta", what);
+    FM_TRY(fmi_take_u32(&original, r, "original_max_position_embeddings", -1, 1, 1 << 28, what));
+    a->max_positions = FM_MIN(a->max_positions, original);
+    return FM_OK;
 }
 
 /* Sets how many leading elements of a head turn. */
@@ -234,6 +257,8 @@ static fm_status rotary_dim(fm_arch *a, const fmi_family *f, const fm_json *c, c
     if (part > 1.0)
         return fm_fail(FM_EINVAL, "%s: partial_rotary_factor is above 1", what);
     a->sw.rotary_dim = (uint32_t)((double)a->head_dim * part);
+    if (f->has & F_ROTARY_DIM)
+        FM_TRY(fmi_take_u32(&a->sw.rotary_dim, c, "rotary_dim", 64, 2, a->head_dim, what));
     if (a->sw.rotary_dim < 2 || a->sw.rotary_dim % 2 != 0)
         return fm_fail(FM_EINVAL,
                        "%s: %u elements of a head_dim of %u turn, rotary positions need pairs",
@@ -286,6 +311,8 @@ fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c, const
         return by_type(a, f, c, r, what);
     if (rc == FM_OK && !fmi_absent(r))
         rc = rope_fields(&a->rope[0], a, f, c, r, what);
+    if (rc == FM_OK && (f->has & F_QUERY_SCALE))
+        rc = query_scale(a, r, what);
     a->rope[1] = a->rope[0];
     return rc;
 }

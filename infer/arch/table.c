@@ -142,6 +142,143 @@ static const fmi_arch_part starcoder2_layer[] = {
     {"mlp.c_proj.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1},
     {.name = NULL}};
 
+static const fmi_arch_part exaone4_layer[] = {
+    QKV,           HEAD_NORMS,
+    O_PROJ,        {"post_attention_layernorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    MLP(W_DENSE),  {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part olmoe_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    {"self_attn.q_norm.weight", FM_P_Q_NORM, W_ALWAYS, D_Q, D_1},
+    {"self_attn.k_norm.weight", FM_P_K_NORM, W_ALWAYS, D_KV, D_1},
+    O_PROJ,
+    TWO_NORMS_2,
+    {"mlp.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"mlp.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"mlp.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"mlp.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
+    {.name = NULL}};
+
+#define UP_DOWN(up, down)                                                                          \
+    {up ".weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},                                          \
+        {up ".bias", FM_P_UP_B, W_MLP_BIAS, D_INTER, D_1},                                         \
+        {down ".weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},                                  \
+    {                                                                                              \
+        down ".bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1                                       \
+    }
+#define GATE_UP                                                                                    \
+    {"mlp.gate_up_proj.weight", FM_P_GATE, W_ALWAYS, D_INTER_2, D_HIDDEN},                         \
+    {                                                                                              \
+        "mlp.down_proj.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER                             \
+    }
+
+static const fmi_arch_part hunyuan_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    {"self_attn.query_layernorm.weight", FM_P_Q_NORM, W_ALWAYS, D_HEAD, D_1},
+    {"self_attn.key_layernorm.weight", FM_P_K_NORM, W_ALWAYS, D_HEAD, D_1},
+    O_PROJ,
+    TWO_NORMS_2,
+    MLP(W_DENSE),
+    {.name = NULL}};
+
+/* OLMo's norms have no parameters. */
+static const fmi_arch_part olmo_layer[] = {QKV, O_PROJ, MLP(W_DENSE), {.name = NULL}};
+static const fmi_arch_part olmo_last[] = {{"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+                                          {.name = NULL}};
+
+static const fmi_arch_part cohere_layer[] = {
+    TWO_NORMS_1, QKV, O_PROJ, MLP(W_DENSE), {.name = NULL}};
+
+static const fmi_arch_part glm_layer[] = {TWO_NORMS_1, QKV,     O_PROJ,
+                                          TWO_NORMS_2, GATE_UP, {.name = NULL}};
+static const fmi_arch_part glm4_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    O_PROJ,
+    {"post_self_attn_layernorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    TWO_NORMS_2,
+    GATE_UP,
+    {"post_mlp_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part arcee_layer[] = {
+    TWO_NORMS_1, QKV, O_PROJ, TWO_NORMS_2, UP_DOWN("mlp.up_proj", "mlp.down_proj"), {.name = NULL}};
+static const fmi_arch_part nemotron_layer[] = {
+    LAYERNORMS_1,  QKV, O_PROJ, LAYERNORMS_2, UP_DOWN("mlp.up_proj", "mlp.down_proj"),
+    {.name = NULL}};
+
+static const fmi_arch_part phi_layer[] = {
+    LAYERNORMS_1,
+    QKV,
+    {"self_attn.dense.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"self_attn.dense.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1},
+    UP_DOWN("mlp.fc1", "mlp.fc2"),
+    {.name = NULL}};
+static const fmi_arch_part phi_last[] = {
+    {"final_layernorm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"final_layernorm.bias", FM_P_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+    {"bias", FM_P_HEAD_B, W_HEAD_BIAS, D_VOCAB, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part gptj_first[] = {{"wte.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+                                           {.name = NULL}};
+static const fmi_arch_part gptj_layer[] = {
+    {"ln_1.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"ln_1.bias", FM_P_ATTN_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"attn.q_proj.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},
+    {"attn.k_proj.weight", FM_P_K, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attn.v_proj.weight", FM_P_V, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attn.out_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    UP_DOWN("mlp.fc_in", "mlp.fc_out"),
+    {.name = NULL}};
+static const fmi_arch_part gptj_last[] = {{"ln_f.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+                                          {"ln_f.bias", FM_P_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+                                          {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+                                          {"bias", FM_P_HEAD_B, W_HEAD_BIAS, D_VOCAB, D_1},
+                                          {.name = NULL}};
+
+static const fmi_arch_part opt_first[] = {
+    {"embed_tokens.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embed_positions.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
+    {.name = NULL}};
+static const fmi_arch_part opt_layer[] = {
+    {"self_attn_layer_norm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"self_attn_layer_norm.bias", FM_P_ATTN_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    QKV,
+    {"self_attn.out_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"self_attn.out_proj.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1},
+    {"final_layer_norm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"final_layer_norm.bias", FM_P_MLP_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    UP_DOWN("fc1", "fc2"),
+    {.name = NULL}};
+static const fmi_arch_part opt_last[] = {
+    {"final_layer_norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"final_layer_norm.bias", FM_P_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+    {.name = NULL}};
+
+static const fmi_arch_part falcon_first[] = {
+    {"word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN}, {.name = NULL}};
+static const fmi_arch_part falcon_layer[] = {
+    {"ln_attn.weight", FM_P_ATTN_NORM, W_TWO_NORMS, D_HIDDEN, D_1},
+    {"ln_attn.bias", FM_P_ATTN_NORM_B, W_TWO_NORMS, D_HIDDEN, D_1},
+    {"ln_mlp.weight", FM_P_MLP_NORM, W_TWO_NORMS, D_HIDDEN, D_1},
+    {"ln_mlp.bias", FM_P_MLP_NORM_B, W_TWO_NORMS, D_HIDDEN, D_1},
+    {"input_layernorm.weight", FM_P_ATTN_NORM, W_NOT_TWO_NORMS, D_HIDDEN, D_1},
+    {"input_layernorm.bias", FM_P_ATTN_NORM_B, W_NOT_TWO_NORMS, D_HIDDEN, D_1},
+    {"self_attention.query_key_value.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    {"self_attention.query_key_value.bias", FM_P_Q_B, W_QKV_BIAS, D_QKV, D_1},
+    {"self_attention.dense.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"self_attention.dense.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1},
+    {"post_attention_layernorm.weight", FM_P_MLP_NORM, W_IN_TURN, D_HIDDEN, D_1},
+    {"post_attention_layernorm.bias", FM_P_MLP_NORM_B, W_IN_TURN, D_HIDDEN, D_1},
+    UP_DOWN("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+    {.name = NULL}};
+
 static const fmi_arch_part gpt2_first[] = {
     {"wte.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
     {"wpe.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
@@ -219,15 +356,25 @@ static const fmi_arch_part bert_last[] = {{.name = NULL}};
 LIST(gemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softcapping",
      "final_logit_softcapping", "use_bidirectional_attention", "rope_local_base_freq",
      "sliding_window_pattern", "_sliding_window_pattern");
+LIST(gemma1_keys, "use_bidirectional_attention");
+LIST(gemma1_harmless, "hidden_activation");
 LIST(gemma_harmless, "hidden_act", "cache_implementation");
-LIST(gemma_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
-     "model.multi_modal_projector.*");
+/* Settings of what makes rows of pictures, beside the text's; without such rows it lies idle. */
+LIST(beside_text, "vision_config", "vision_start_token_id", "vision_end_token_id",
+     "vision_token_id", "image_token_id", "video_token_id");
+LIST(vision_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
+     "model.multi_modal_projector.*", "visual.*", "model.visual.*");
 LIST(granite_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
      "attention_multiplier");
 LIST(smollm3_keys, "no_rope_layers", "no_rope_layer_interval");
 LIST(phi3_keys, "original_max_position_embeddings");
 LIST(mixtral_keys, "num_local_experts", "num_experts_per_tok");
 LIST(moe_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise");
+LIST(olmoe_keys, "num_experts", "num_local_experts", "num_experts_per_tok", "norm_topk_prob");
+LIST(exaone4_keys, "sliding_window_pattern");
+LIST(seed_oss_keys, "attention_out_bias");
+LIST(residual_dropout, "residual_dropout");
+LIST(internlm3_keys, "qkv_bias", "bias");
 LIST(qwen_moe_keys, "num_experts", "num_local_experts", "num_experts_per_tok",
      "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
      "decoder_sparse_step", "mlp_only_layers", "qkv_bias");
@@ -255,14 +402,14 @@ LIST(bert_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "clas
 LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "bert.pooler.*",
      "roberta.pooler.*");
 
+/* Beside pictures the text has a prefix of its own, in a base model none. */
 #define NAMES(parts, end)                                                                          \
-    .prefix = {"model."}, .layers = "layers.", .head_name = "lm_head", .first = llama_first,       \
-    .layer = parts, .last = end
-#define GEMMA                                                                                      \
     .prefix = {"model.", "language_model.model.", "model.language_model.", ""},                    \
-    .layers = "layers.", .head_name = "lm_head", .first = llama_first, .layer = gemma_layer,       \
-    .last = llama_last, .k_act = "hidden_activation", .act = "gelu_pytorch_tanh", .tied = true,    \
-    .keys = gemma_keys, .harmless = gemma_harmless, .ignored = gemma_ignored
+    .layers = "layers.", .head_name = "lm_head", .first = llama_first, .layer = parts, .last = end
+#define GEMMA                                                                                      \
+    NAMES(gemma_layer, llama_last), .k_act = "hidden_activation", .act = "gelu_pytorch_tanh",      \
+                                    .tied = true, .keys = gemma_keys, .harmless = gemma_harmless,  \
+                                    .ignored = vision_ignored
 #define BERT                                                                                       \
     .layers = "encoder.layer.", .head_name = "", .first = bert_first, .layer = bert_layer,         \
     .last = bert_last, .max_positions = 512, .k_eps = "layer_norm_eps", .eps = 1e-12,              \
@@ -277,6 +424,54 @@ LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*",
            .embed_norm = true,                                                                     \
            .encoder = true}
 
+LIST(phi_keys, "layer_norm_eps", "qk_layernorm");
+LIST(cohere_keys, "layer_norm_eps", "logit_scale", "use_qk_norm");
+LIST(cohere_harmless, "model_max_length");
+LIST(cohere2_keys, "layer_norm_eps", "logit_scale", "sliding_window_pattern", "rotary_pct");
+/* Written beside the settings that are read, and read by nothing in transformers. */
+LIST(cohere2_harmless, "cache_implementation", "layer_switch", "order_of_interleaved_layers",
+     "position_embedding_type", "use_embedding_sharing", "use_gated_activation",
+     "use_parallel_block", "use_parallel_embedding");
+LIST(use_bias_keys, "use_bias");
+LIST(nemotron_keys, "norm_eps");
+LIST(hunyuan_harmless, "eod_token_id", "attention_head_dim");
+LIST(gptj_keys, "model_type", "vocab_size", "n_embd", "n_layer", "n_head", "n_positions", "n_inner",
+     "rotary_dim", "activation_function", "layer_norm_epsilon", "tie_word_embeddings",
+     "bos_token_id", "eos_token_id", "pad_token_id", "scale_attn_weights");
+LIST(gptj_ignored, "*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions");
+LIST(bigcode_keys, "model_type", "vocab_size", "n_embd", "n_layer", "n_head", "n_positions",
+     "n_inner", "multi_query", "activation_function", "layer_norm_epsilon", "tie_word_embeddings",
+     "bos_token_id", "eos_token_id", "pad_token_id", "scale_attn_weights", "add_cross_attention");
+LIST(bigcode_harmless, "attn_pdrop", "summary_activation", "summary_first_dropout",
+     "summary_proj_to_labels", "summary_type", "summary_use_proj", "attention_softmax_in_fp32",
+     "scale_attention_softmax_in_fp32", "n_ctx", "num_key_value_heads", "inference_runner",
+     "max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache",
+     "validate_runner_input");
+LIST(opt_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "ffn_dim",
+     "num_attention_heads", "max_position_embeddings", "do_layer_norm_before",
+     "_remove_final_layer_norm", "word_embed_proj_dim", "activation_function", "enable_bias",
+     "layer_norm_elementwise_affine", "tie_word_embeddings", "bos_token_id", "eos_token_id",
+     "pad_token_id");
+LIST(opt_harmless, "dropout", "activation_dropout", "layerdrop", "init_std", "prefix");
+LIST(falcon_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
+     "num_attention_heads", "num_kv_heads", "ffn_hidden_size", "max_position_embeddings",
+     "layer_norm_epsilon", "alibi", "new_decoder_architecture", "multi_query", "parallel_attn",
+     "num_ln_in_parallel_attn", "bias", "activation", "rope_theta", "rope_scaling",
+     "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id");
+LIST(falcon_harmless, "apply_residual_connection_post_layernorm");
+
+#define GLM                                                                                        \
+    .has = F_BIAS_KEY | F_BIAS_NOT_O, .kv_heads = 2, .head_dim = 128, .max_positions = 131072,     \
+    .eps = 1.5625e-7, .partial = 0.5, .qkv_bias = true
+#define GPT_KEYS                                                                                   \
+    .k_hidden = "n_embd", .k_inter = "n_inner", .k_layers = "n_layer", .k_heads = "n_head",        \
+    .k_positions = "n_positions", .k_eps = "layer_norm_epsilon", .k_act = "activation_function"
+#define LEARNED .norm = FM_NORM_LAYER, .plain_mlp = true, .no_rope = true, .positions = true
+#define QWEN_VL                                                                                    \
+    .has = F_WINDOW_SWITCH | F_MROPE, .kv_heads = 8, .max_positions = 32768, .window = 4096,       \
+    .full_below = 80, .eps = 1e-5, .theta = 1e6, .qkv_bias = true, .harmless = beside_text,        \
+    .ignored = vision_ignored
+
 /* ==== families ==== */
 
 static const fmi_family families[] = {
@@ -288,7 +483,21 @@ static const fmi_family families[] = {
      NAMES(llama_layer, llama_last),
      .kv_heads = 8,
      .max_positions = 131072,
+     .window = 4096,
+     .ignored = vision_ignored},
+    {.name = "ministral",
+     NAMES(llama_layer, llama_last),
+     .kv_heads = 8,
+     .max_positions = 131072,
      .window = 4096},
+    {.name = "ministral3",
+     NAMES(llama_layer, llama_last),
+     .has = F_QUERY_SCALE,
+     .kv_heads = 8,
+     .head_dim = 128,
+     .max_positions = 262144,
+     .eps = 1e-5,
+     .ignored = vision_ignored},
     {.name = "qwen2",
      NAMES(llama_layer, llama_last),
      .has = F_WINDOW_SWITCH,
@@ -296,6 +505,8 @@ static const fmi_family families[] = {
      .max_positions = 32768,
      .window = 4096,
      .qkv_bias = true},
+    {.name = "qwen2_vl_text", .also = "qwen2_vl", NAMES(llama_layer, llama_last), QWEN_VL},
+    {.name = "qwen2_5_vl_text", .also = "qwen2_5_vl", NAMES(llama_layer, llama_last), QWEN_VL},
     {.name = "qwen3",
      NAMES(llama_layer, llama_last),
      .has = F_BIAS_KEY | F_WINDOW_SWITCH,
@@ -304,6 +515,17 @@ static const fmi_family families[] = {
      .max_positions = 32768,
      .window = 4096,
      .sw = {.qk = FM_QK_HEAD}},
+    {.name = "gemma",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_EMBED_SCALE | F_GELU_IS_TANH,
+     .kv_heads = 16,
+     .head_dim = 256,
+     .max_positions = 8192,
+     .act = "gelu_pytorch_tanh",
+     .tied = true,
+     .keys = gemma1_keys,
+     .harmless = gemma1_harmless,
+     .sw = {.norm = FM_NORM_RMS_PLUS1}},
     {.name = "gemma2",
      GEMMA,
      .has = F_BIAS_KEY | F_GEMMA,
@@ -344,7 +566,8 @@ static const fmi_family families[] = {
      .eps = 1e-5,
      .theta = 1e6,
      .keys = mixtral_keys,
-     .harmless = moe_harmless},
+     .harmless = moe_harmless,
+     .sw = {.renormalise = true}},
     {.name = "qwen2_moe",
      NAMES(qwen_moe_layer, llama_last),
      .has = F_QWEN_EXPERTS | F_NO_WINDOW | F_QKV_BIAS_KEY,
@@ -370,13 +593,7 @@ static const fmi_family families[] = {
      .first = gpt2_first,
      .layer = gpt2_layer,
      .last = gpt2_last,
-     .k_hidden = "n_embd",
-     .k_inter = "n_inner",
-     .k_layers = "n_layer",
-     .k_heads = "n_head",
-     .k_positions = "n_positions",
-     .k_eps = "layer_norm_epsilon",
-     .k_act = "activation_function",
+     GPT_KEYS,
      .max_positions = 1024,
      .eps = 1e-5,
      .act = "gelu_new",
@@ -388,11 +605,7 @@ static const fmi_family families[] = {
      .harmless = gpt2_harmless,
      .ignored = gpt2_ignored,
      .alone = true,
-     .sw = {.norm = FM_NORM_LAYER,
-            .fused = FM_FUSED_QKV,
-            .plain_mlp = true,
-            .no_rope = true,
-            .positions = true}},
+     .sw = {LEARNED, .fused = FM_FUSED_QKV}},
     {.name = "gpt_neox",
      .has = F_BIAS_KEY | F_PARALLEL_KEY,
      .prefix = {"gpt_neox.", ""},
@@ -430,6 +643,228 @@ static const fmi_family families[] = {
      .max_positions = 2048,
      .eps = 1e-5,
      .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_ALL}},
+    {.name = "olmo", /* its eps is no setting */
+     NAMES(olmo_layer, olmo_last),
+     .has = F_BIAS_KEY,
+     .max_positions = 2048,
+     .k_eps = "layer_norm_eps",
+     .eps = 1e-5,
+     .sw = {.norm = FM_NORM_LAYER}},
+    {.name = "olmo3",
+     NAMES(olmo2_layer, llama_last),
+     .has = F_BIAS_KEY | F_ROPE_BY_TYPE,
+     .max_positions = 2048,
+     .window = 4096,
+     .slide_pattern = 4,
+     .eps = 1e-5,
+     .theta = 500000,
+     .local_theta = 500000,
+     .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_ALL}},
+    {.name = "olmoe",
+     NAMES(olmoe_layer, llama_last),
+     .has = F_BIAS_KEY | F_MIXTRAL_EXPERTS,
+     .max_positions = 4096,
+     .eps = 1e-5,
+     .keys = olmoe_keys,
+     .harmless = moe_harmless,
+     .sw = {.qk = FM_QK_ALL}},
+    {.name = "exaone4",
+     NAMES(exaone4_layer, llama_last),
+     .has = F_PATTERN_KEY | F_FULL_NO_ROPE | F_ELSE_ROPE,
+     .kv_heads = 32,
+     .max_positions = 2048,
+     .window = 4096,
+     .slide_pattern = 4,
+     .eps = 1e-5,
+     .keys = exaone4_keys,
+     .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_HEAD}},
+    {.name = "seed_oss",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_BIAS_NOT_O | F_OUT_BIAS_KEY | F_MLP_BIAS_KEY,
+     .kv_heads = 8,
+     .head_dim = 128,
+     .max_positions = 524288,
+     .qkv_bias = true,
+     .keys = seed_oss_keys,
+     .harmless = residual_dropout},
+    {.name = "internlm3",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_BIAS_NAMES,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .max_positions = 32768,
+     .eps = 1e-5,
+     .keys = internlm3_keys},
+    {.name = "cohere",
+     NAMES(cohere_layer, llama_last),
+     .has = F_BIAS_KEY | F_LOGIT_SCALE,
+     .max_positions = 8192,
+     .k_eps = "layer_norm_eps",
+     .eps = 1e-5,
+     .theta = 500000,
+     .tied = true,
+     .keys = cohere_keys,
+     .harmless = cohere_harmless,
+     .sw = {.norm = FM_NORM_LAYER, .order = FM_BLOCK_PARALLEL, .one_norm = true, .pairs = true}},
+    {.name = "cohere2",
+     NAMES(cohere_layer, llama_last),
+     .has = F_BIAS_KEY | F_LOGIT_SCALE | F_PATTERN_KEY | F_FULL_NO_ROPE,
+     .max_positions = 8192,
+     .window = 4096,
+     .slide_pattern = 4,
+     .k_eps = "layer_norm_eps",
+     .eps = 1e-5,
+     .tied = true,
+     .keys = cohere2_keys,
+     .harmless = cohere2_harmless,
+     .sw = {.norm = FM_NORM_LAYER, .order = FM_BLOCK_PARALLEL, .one_norm = true, .pairs = true}},
+    {.name = "glm", NAMES(glm_layer, llama_last), GLM, .sw = {.fused_mlp = true, .pairs = true}},
+    {.name = "glm4",
+     NAMES(glm4_layer, llama_last),
+     GLM,
+     .sw = {.order = FM_BLOCK_SANDWICH, .fused_mlp = true, .pairs = true}},
+    {.name = "ernie4_5",
+     NAMES(llama_layer, llama_last),
+     .has = F_USE_BIAS,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .max_positions = 131072,
+     .eps = 1e-5,
+     .theta = 500000,
+     .tied = true,
+     .keys = use_bias_keys,
+     .sw = {.pairs = true}},
+    {.name = "helium",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_BIAS_NOT_O | F_MLP_BIAS_KEY,
+     .kv_heads = 20,
+     .head_dim = 128,
+     .max_positions = 4096,
+     .eps = 1e-8,
+     .theta = 100000,
+     .sw = {.pairs = true}},
+    {.name = "hunyuan_v1_dense",
+     NAMES(hunyuan_layer, llama_last),
+     .has = F_BIAS_KEY | F_NTK_ALPHA,
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .harmless = hunyuan_harmless,
+     .sw = {.qk = FM_QK_HEAD, .qk_after = true}},
+    {.name = "arcee",
+     NAMES(arcee_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY,
+     .max_positions = 4096,
+     .eps = 1e-5,
+     .act = "relu2",
+     .sw = {.plain_mlp = true}},
+    {.name = "nemotron",
+     NAMES(nemotron_layer, layernorm_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY,
+     .max_positions = 4096,
+     .k_eps = "norm_eps",
+     .eps = 1e-5,
+     .partial = 0.5,
+     .act = "relu2",
+     .keys = nemotron_keys,
+     .sw = {.norm = FM_NORM_LAYER_PLUS1, .plain_mlp = true}},
+    {.name = "phi",
+     NAMES(phi_layer, phi_last),
+     .max_positions = 2048,
+     .k_eps = "layer_norm_eps",
+     .eps = 1e-5,
+     .partial = 0.5,
+     .act = "gelu_new",
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = phi_keys,
+     .sw =
+         {.norm = FM_NORM_LAYER, .order = FM_BLOCK_PARALLEL, .one_norm = true, .plain_mlp = true}},
+    {.name = "gptj",
+     .has = F_ROTARY_DIM,
+     .prefix = {"transformer.", ""},
+     .layers = "h.",
+     .head_name = "lm_head",
+     .first = gptj_first,
+     .layer = gptj_layer,
+     .last = gptj_last,
+     GPT_KEYS,
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .act = "gelu_new",
+     .mlp_bias = true,
+     .keys = gptj_keys,
+     .harmless = gpt2_harmless,
+     .ignored = gptj_ignored,
+     .alone = true,
+     .sw = {.norm = FM_NORM_LAYER,
+            .order = FM_BLOCK_PARALLEL,
+            .one_norm = true,
+            .pairs = true,
+            .plain_mlp = true}},
+    {.name = "gpt_bigcode",
+     .has = F_MULTI_QUERY,
+     .prefix = {"transformer.", ""},
+     .layers = "h.",
+     .head_name = "lm_head",
+     .first = gpt2_first,
+     .layer = gpt2_layer,
+     .last = gpt2_last,
+     GPT_KEYS,
+     .max_positions = 1024,
+     .eps = 1e-5,
+     .act = "gelu_pytorch_tanh",
+     .tied = true,
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = bigcode_keys,
+     .harmless = bigcode_harmless,
+     .ignored = gpt2_ignored,
+     .alone = true,
+     .sw = {LEARNED}},
+    {.name = "opt",
+     .has = F_POSITIONS_2,
+     .prefix = {"model.decoder.", "decoder."},
+     .layers = "layers.",
+     .head_name = "lm_head",
+     .first = opt_first,
+     .layer = opt_layer,
+     .last = opt_last,
+     .k_inter = "ffn_dim",
+     .k_eps = "layer_norm_eps", /* no setting */
+     .k_act = "activation_function",
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .act = "relu",
+     .tied = true,
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = opt_keys,
+     .harmless = opt_harmless,
+     .alone = true,
+     .sw = {LEARNED}},
+    {.name = "falcon",
+     .has = F_FALCON | F_USE_BIAS,
+     .prefix = {"transformer.", ""},
+     .layers = "h.",
+     .head_name = "lm_head",
+     .first = falcon_first,
+     .layer = falcon_layer,
+     .last = gpt2_last,
+     .k_inter = "ffn_hidden_size",
+     .k_kv_heads = "num_kv_heads",
+     .k_eps = "layer_norm_epsilon",
+     .k_act = "activation",
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .act = "gelu",
+     .tied = true,
+     .keys = falcon_keys,
+     .harmless = falcon_harmless,
+     .alone = true,
+     .sw = {.norm = FM_NORM_LAYER, .plain_mlp = true}},
     {.name = "smollm3",
      NAMES(llama_layer, llama_last),
      .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_NO_ROPE_LAYERS | F_NO_WINDOW,
@@ -457,6 +892,7 @@ static const fmi_family families[] = {
      .eps = 1e-5,
      .act = "gelu_pytorch_tanh",
      .tied = true,
+     .qkv_bias = true,
      .keys = starcoder2_keys,
      .harmless = starcoder2_harmless,
      .sw = {.norm = FM_NORM_LAYER, .plain_mlp = true}},

@@ -16,6 +16,10 @@ typedef enum fmi_when {
     W_EXPERT, /* likewise, one for each expert: %u in the name */
     W_SHARED, /* likewise, where there is a shared expert */
     W_HEAD,   /* unless the head is the embedding */
+    W_HEAD_BIAS,
+    W_TWO_NORMS,     /* parallel branches with a norm each */
+    W_NOT_TWO_NORMS, /* all others */
+    W_IN_TURN,       /* branches one after another */
 } fmi_when;
 
 typedef enum fmi_dim {
@@ -61,18 +65,35 @@ typedef struct fmi_arch_part {
 #define F_ORIGINAL_KEY 16384u /* original_max_position_embeddings next to the rope settings */
 #define F_PARALLEL_KEY 32768u /* use_parallel_residual, true where absent */
 #define F_QKV_BIAS_KEY 65536u /* qkv_bias, true where absent */
+#define F_EMBED_SCALE (1u << 17)  /* embedding times sqrt(hidden_size) */
+#define F_GELU_IS_TANH (1u << 18) /* hidden_act "gelu" means its tanh form */
+#define F_BIAS_NOT_O (1u << 19)   /* attention_bias: of q, k and v alone */
+#define F_OUT_BIAS_KEY (1u << 20) /* attention_out_bias: of o */
+#define F_BIAS_NAMES (1u << 21)   /* qkv_bias, bias: other names of attention_bias and mlp_bias */
+#define F_FULL_NO_ROPE (1u << 22) /* where layers slide, those that do not are not turned */
+#define F_LOGIT_SCALE (1u << 23)  /* logit_scale */
+#define F_ROTARY_DIM (1u << 24)   /* rotary_dim */
+#define F_FALCON (1u << 25)       /* the layouts that Falcon's switches choose */
+#define F_MULTI_QUERY (1u << 26)  /* multi_query: one head of keys and values */
+#define F_POSITIONS_2 (1u << 27)  /* two unused rows before the first position */
+#define F_PATTERN_KEY (1u << 28)  /* sliding_window_pattern */
+#define F_NTK_ALPHA (1u << 29)    /* rope type dynamic with alpha: a fixed change of theta */
+#define F_MROPE (1u << 30)        /* rope type mrope: in a text its three positions are equal */
+#define F_ELSE_ROPE (UINT64_C(1) << 32) /* with F_FULL_NO_ROPE: sliding_window null, all turn */
+#define F_QUERY_SCALE (1u << 31)  /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {
-    const char *name;
-    uint32_t has;
+    const char *name, *also; /* model_type; another one with the same settings, or NULL */
+    uint64_t has;
     const char *prefix[4]; /* the first is the default; the others are tried on a tree */
     const char *layers;    /* "layers." */
     const char *head_name;
     const fmi_arch_part *first, *layer, *last; /* each ends with a name of NULL */
     /* Names of settings; NULL: the usual name. */
-    const char *k_hidden, *k_inter, *k_layers, *k_heads, *k_positions, *k_eps, *k_act;
+    const char *k_hidden, *k_inter, *k_layers, *k_heads, *k_kv_heads, *k_positions, *k_eps, *k_act;
     /* Values where the config has none; 0 (NULL): the usual value. */
     uint32_t kv_heads, head_dim, heads, vocab, max_positions, window;
+    uint32_t full_below;    /* with use_sliding_window: layers below it are full; 0: 28 */
     uint32_t slide_pattern; /* without layer_types every n-th layer is full, the others slide */
     double eps, theta, local_theta, partial;
     const char *act;

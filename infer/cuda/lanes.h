@@ -95,8 +95,10 @@ FMC_DEVICE float fmc_act(fm_act f, float x)
         float tail = fmc_normal_tail(x);
         return x * (x > 0.0f ? 1.0f - tail : tail);
     }
-    if (f == FM_ACT_RELU)
-        return fmc_max(0.0f, x); /* keeps NaN */
+    if (f == FM_ACT_RELU || f == FM_ACT_RELU2) {
+        float y = fmc_max(0.0f, x); /* keeps NaN */
+        return f == FM_ACT_RELU ? y : y * y;
+    }
     float u = x;
     if (f == FM_ACT_GELU_TANH)
         u = fmaf((x * x) * x, 0.044715f, x) * 1.5957691216057308f;
@@ -111,6 +113,10 @@ FMC_DEVICE fmc_slope fmc_act_slope(fm_act f, float x)
 {
     if (f == FM_ACT_RELU)
         return fmc_slope{fmc_max(0.0f, x), x > 0.0f ? 1.0f : 0.0f};
+    if (f == FM_ACT_RELU2) {
+        float y = fmc_max(0.0f, x);
+        return fmc_slope{y * y, y + y};
+    }
     float sq = fmc_min(400.0f, x * x), near = sq > 399.0f ? 0.0f : x;
     if (f == FM_ACT_GELU) {
         float tail = fmc_normal_tail(x), share = x > 0.0f ? 1.0f - tail : tail;

@@ -17,7 +17,7 @@ static fm_status add_params(fmi_binder *b, fm_hasher *h)
 
     for (uint32_t i = 0; fm_arch_param(&b->m->arch, i, &p); i++) {
         const fm_entry *e = NULL;
-        if (p.place == FM_P_HEAD)
+        if (p.place == FM_P_HEAD || p.place == FM_P_HEAD_B)
             continue;
         FM_TRY(fmi_find_entry(b, &e, p.name));
         FM_TRY(fm_hasher_update(h, e->id.b, sizeof(e->id.b)));

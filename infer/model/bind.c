@@ -193,6 +193,10 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
         (double)s->attn_softcap, (double)s->logit_softcap, (double)s->logit_divisor);
     fm_assert(n > 0 && (size_t)n < sizeof(text));
     FM_TRY(fm_hasher_update(h, text, (size_t)n));
+    /* Later switches: nothing is added where all are off, or stored results are lost. */
+    n = snprintf(text, sizeof(text), "more %d%d%d\n", s->pairs, s->qk_after, s->one_norm);
+    if (s->pairs || s->qk_after || s->one_norm)
+        FM_TRY(fm_hasher_update(h, text, (size_t)n));
     FM_TRY(fm_hasher_update(h, s->layer, a->layers));
     for (size_t i = 0; i < FM_ARRAY_LEN(a->rope); i++)
         FM_TRY(digest_rope(h, &a->rope[i]));

@@ -14,6 +14,7 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
     if (p->layer < 0)
         return p->place == FM_P_EMBED       ? &m->embed
                : p->place == FM_P_HEAD      ? &m->head
+               : p->place == FM_P_HEAD_B    ? &m->head
                : p->place == FM_P_POSITIONS ? &m->positions
                                             : NULL;
     fm_layer *l = &m->layers[p->layer];

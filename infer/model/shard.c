@@ -33,6 +33,8 @@ fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks, c
         rc = fm_fail(FM_EUNSUPPORTED,
                      "%s: %u heads of keys and values and %u ranks: one must divide the other",
                      what, whole->kv_heads, ranks);
+    if (rc == FM_OK && whole->sw.fused == FM_FUSED_QKV_HEADS)
+        rc = divide(&local->kv_heads, ranks, "heads of keys and values", what);
     local->kv_heads = FM_MAX(1u, whole->kv_heads / ranks);
     FM_THEN(rc, divide(&local->inter, ranks, "columns of the feed-forward branch", what));
     FM_THEN(rc, divide(&local->sw.expert_inter, ranks, "columns of an expert", what));
@@ -71,7 +73,7 @@ static void cut_q(fmi_cut *c, const fm_arch *a, uint32_t rank, uint32_t ranks)
         add_kv(c, q, a, rank, ranks);
         add_kv(c, q + kv, a, rank, ranks);
     } else {
-        add_equal(c, 0, 3 * q, rank, ranks); /* (q, k, v) of one head after another */
+        add_equal(c, 0, q + 2 * kv, rank, ranks); /* (q.., k, v) of one head after another */
     }
 }
 
@@ -100,7 +102,7 @@ fmi_cut fmi_cut_of(const fm_arch *a, fm_place place, uint32_t rank, uint32_t ran
     fmi_cut c = {0};
     if (ranks <= 1)
         return c;
-    if (place == FM_P_EMBED || place == FM_P_HEAD)
+    if (place == FM_P_EMBED || place == FM_P_HEAD || place == FM_P_HEAD_B)
         cut_vocabulary(&c, a->vocab, rank, ranks);
     else if (place == FM_P_Q || place == FM_P_Q_B)
         cut_q(&c, a, rank, ranks);
@@ -403,7 +405,8 @@ int32_t fmi_pipe_place(const fm_param *p)
 {
     if (p->layer >= 0)
         return p->layer;
-    return p->place == FM_P_NORM || p->place == FM_P_NORM_B || p->place == FM_P_HEAD
+    return p->place == FM_P_NORM || p->place == FM_P_NORM_B || p->place == FM_P_HEAD ||
+                   p->place == FM_P_HEAD_B
                ? FMI_BEHIND_LAYERS
                : FMI_BEFORE_LAYERS;
 }

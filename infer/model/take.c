@@ -108,7 +108,7 @@ fmi_form fmi_form_of(const fm_arch *a, const fm_param *p)
 {
     if (p->is_matrix && p->place != FM_P_TYPES)
         return p->transposed ? FMI_MATRIX_T : FMI_MATRIX;
-    bool gain = a->sw.norm == FM_NORM_RMS_PLUS1 &&
+    bool gain = fm_norm_adds_one(a->sw.norm) &&
                 (p->place == FM_P_NORM || p->place == FM_P_ATTN_NORM ||
                  p->place == FM_P_ATTN_POST || p->place == FM_P_MLP_NORM ||
                  p->place == FM_P_MLP_POST || p->place == FM_P_Q_NORM || p->place == FM_P_K_NORM);

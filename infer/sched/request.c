@@ -18,8 +18,10 @@ static fm_status check(const fm_gen_request *q)
         return fm_fail(FM_EUNSUPPORTED, "request: %s is an encoder; it gives embeddings, no text",
                        a->family);
     if (a->headless)
-        return fm_fail(FM_EUNSUPPORTED, "request: this version is a classifier, it has no language "
-                                        "head; classify gives its classes");
+        return fm_fail(FM_EUNSUPPORTED,
+                       "request: this version has no language head; a classifier's "
+                       "classes come from classify, a base model's vectors from "
+                       "embed");
     if (!q->prompt || q->prompt_len < 1)
         return fm_fail(FM_EINVAL, "request: 'prompt' is empty");
     if (q->prompt_len >= positions)

@@ -29,8 +29,9 @@ static fm_status check(const job *j)
         return fm_fail(FM_EUNSUPPORTED, "score: %s is an encoder; it gives embeddings, no text",
                        a->family);
     if (a->headless)
-        return fm_fail(FM_EUNSUPPORTED, "score: this version is a classifier, it has no language "
-                                        "head; classify gives its classes");
+        return fm_fail(FM_EUNSUPPORTED, "score: this version has no language head; a classifier's "
+                                        "classes come from classify, a base model's vectors from "
+                                        "embed");
     for (size_t i = 0; i < q->n; i++)
         if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= a->vocab)
             return fm_fail(FM_EINVAL, "score: token %zu is %d, the vocabulary has %u", i, q->ids[i],

@@ -37,4 +37,4 @@ echo '{"ids":[5,6]}' >bad
 if "$fm" classify plain <bad >out 2>err; then die "a language model classified"; fi
 grep -q "no classification head" err || die "$(cat err)"
 if "$fm" score dec <bad >out 2>err; then die "a classifier without a language head scored"; fi
-grep -q "is a classifier" err || die "$(cat err)"
+grep -q "a classifier's classes come from classify" err || die "$(cat err)"

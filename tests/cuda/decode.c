@@ -75,9 +75,9 @@ static void check_keep(const char *mode, const heads *t)
     for (int i = 0; i < 2; i++)
         kv[i] = (fm_kv_view){kk_zeros(&k, pages * page), kk_zeros(&k, pages * page)};
     for (uint32_t h = 0; h < t->nh; h++)
-        be->rope(be, q + h * t->hd, ldq, pos, cos, sin, t->m, 1, t->turns, false);
+        be->rope(be, q + h * t->hd, ldq, pos, cos, sin, t->m, 1, t->turns, false, false);
     for (uint32_t h = 0; h < t->nkv; h++)
-        be->rope(be, key + h * t->hd, ldk, pos, cos, sin, t->m, 1, t->turns, false);
+        be->rope(be, key + h * t->hd, ldk, pos, cos, sin, t->m, 1, t->turns, false, false);
     be->kv_write(be, kv[0], key, ldk, v, ldk, slot, t->m, t->nkv, t->hd);
     const fm_new_rows rows = {kv[1], q2,  key2, v,    ldq,   ldk,    ldk,   slot,
                               pos,   cos, sin,  t->m, t->nh, t->nkv, t->hd, t->turns};

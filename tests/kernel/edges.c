@@ -133,7 +133,7 @@ static void case_mixtures(kk *k, const uint32_t *dim)
     weight[1] = -0.0f;
     weight[4] = INFINITY;
     k->be->mix_rows(k->be, y, ld, x, ld, row, weight, 2, ROWS, n);
-    k->be->rope(k->be, turned, ld, pos, table, table + ld, ROWS - 1, 1, n / 2 * 2, true);
+    k->be->rope(k->be, turned, ld, pos, table, table + ld, ROWS - 1, 1, n / 2 * 2, false, true);
 }
 
 /* Rows 0 .. 5 and 7: all -inf would be no distribution. */
@@ -188,7 +188,7 @@ TEST(one_result_everywhere)
             kk got = kk_check_bits(cases[c].what, cases[c].run, dims[d]);
             fm_free(got.result);
         }
-        for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU; f++)
+        for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU2; f++)
             for (uint32_t gated = 0; gated < 2; gated++) {
                 const uint32_t dim[] = {dims[d][0], dims[d][1], f, gated};
                 kk got = kk_check_bits("activations", case_elements, dim);

@@ -85,7 +85,7 @@ TEST(norms_equal_the_oracle)
     }
 }
 
-/* dim: m, heads, hd, inverse, padding */
+/* dim: m, heads, hd, inverse, padding, pairs */
 static void case_rope(kk *k, const uint32_t *dim)
 {
     uint32_t m = dim[0], heads = dim[1], hd = dim[2], ld = heads * hd + dim[4];
@@ -94,13 +94,15 @@ static void case_rope(kk *k, const uint32_t *dim)
     int32_t *pos = kk_shuffled(k, m);
     float *x = kk_out(k, (size_t)m * ld, 2.0);
 
-    k->be->rope(k->be, x, ld, pos, cos_table, sin_table, m, heads, hd, dim[3]);
+    k->be->rope(k->be, x, ld, pos, cos_table, sin_table, m, heads, hd, dim[5], dim[3]);
 }
 
 TEST(rope_equals_the_oracle)
 {
-    static const uint32_t dims[][5] = {{1, 1, 2, 0, 0},   {7, 3, 8, 1, 1},   {33, 9, 64, 0, 0},
-                                       {33, 9, 64, 1, 5}, {50, 2, 96, 0, 0}, {3, 4, 34, 1, 0}};
+    static const uint32_t dims[][6] = {
+        {1, 1, 2, 0, 0, 0},   {7, 3, 8, 1, 1, 0},  {33, 9, 64, 0, 0, 0}, {33, 9, 64, 1, 5, 0},
+        {50, 2, 96, 0, 0, 0}, {3, 4, 34, 1, 0, 0}, {1, 1, 2, 0, 0, 1},   {33, 9, 64, 0, 0, 1},
+        {33, 9, 64, 1, 5, 1}, {3, 4, 34, 1, 0, 1}};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("rope", case_rope, dims[i], TOL_ELEM);

@@ -193,7 +193,7 @@ static void rope_run(fd *f, fm_backend *be, float *x, bool inverse)
     uint32_t m = f->dim[0], heads = f->dim[1], hd = f->dim[2];
     const float *cos_table = f->aux, *sin_table = f->aux + (size_t)m * hd / 2;
 
-    be->rope(be, x, heads * hd, f->label, cos_table, sin_table, m, heads, hd, inverse);
+    be->rope(be, x, heads * hd, f->label, cos_table, sin_table, m, heads, hd, f->dim[3], inverse);
 }
 
 static void rope_forward(fd *f)
@@ -367,7 +367,7 @@ static void act_setup(fd *f)
 
     fd_in(f, n, 4.0);
     for (size_t i = 0; i < n; i++)
-        if (f->dim[0] == FM_ACT_RELU && fabsf(f->in[0][i]) < 0.1f)
+        if (f->dim[0] >= FM_ACT_RELU && fabsf(f->in[0][i]) < 0.1f)
             f->in[0][i] += 0.5f;
     if (f->dim[3])
         fd_in(f, n, 2.0);
@@ -486,17 +486,19 @@ TEST(products_have_the_right_slopes)
 
 TEST(elements_have_the_right_slopes)
 {
-    static const uint32_t norm[] = {6, 45}, rope[] = {5, 3, 10}, swiglu[] = {333};
+    static const uint32_t norm[] = {6, 45}, rope[] = {5, 3, 10, 0}, turns[] = {5, 3, 10, 1},
+                          swiglu[] = {333};
     static const uint32_t drop[] = {5, 333};
 
     fd_check("rmsnorm", norm_setup, norm);
     fd_check("rope", rope_setup, rope);
+    fd_check("rope of pairs", rope_setup, turns);
     fd_check("swiglu", swiglu_setup, swiglu);
     fd_check("layernorm", layernorm_setup, norm);
     fd_check("softcap", softcap_setup, norm);
     fd_check("scales", scales_setup, norm);
     fd_check("dropout", dropout_setup, drop);
-    for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU; f++)
+    for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU2; f++)
         for (uint32_t gated = 0; gated < 2; gated++) {
             const uint32_t act[] = {f, 7, 37, gated};
             fd_check("act", act_setup, act);

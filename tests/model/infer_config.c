@@ -36,6 +36,21 @@ static void bad(const char *type, const char *more, fm_status want, const char *
     assert_int_equal(a.layers, 0);
 }
 
+/* A family that has other names for its sizes. */
+static void bad_alone(const char *type, const char *more, fm_status want, const char *needle)
+{
+    fm_json *v = NULL;
+    fm_arch a;
+    char *text = fm_asprintf("{\"config\":{\"model_type\":\"%s\",\"vocab_size\":100,"
+                             "\"hidden_size\":48,\"num_hidden_layers\":2,"
+                             "\"num_attention_heads\":4,%s}}",
+                             type, more);
+    tk_ok(fm_json_parse(&v, fm_span_str(text), "model.json"));
+    tk_fails(fm_arch_from_json(&a, v, "m"), want, needle);
+    fm_json_free(v);
+    fm_free(text);
+}
+
 TEST(unknown_fields_are_refused_by_name)
 {
     bad("llama", "\"softcap\":3", FM_EUNSUPPORTED, "softcap");
@@ -156,6 +171,95 @@ TEST(families_are_read_as_written)
     assert_non_null(fm_arch_beyond_llama(&a));
     a = good("qwen3", "\"num_key_value_heads\":2");
     assert_null(fm_arch_beyond_llama(&a));
+    a = good("gemma", "\"num_key_value_heads\":2,\"head_dim\":12,\"hidden_act\":\"gelu\","
+                      "\"hidden_activation\":null");
+    assert_true(a.sw.act == FM_ACT_GELU_TANH && a.sw.order == FM_BLOCK_PRE && a.tied);
+    a = good("internlm3", "\"num_key_value_heads\":2,\"qkv_bias\":true,\"bias\":true");
+    assert_true(a.qkv_bias && a.o_bias && a.mlp_bias);
+    a = good("seed_oss", "\"num_key_value_heads\":2,\"head_dim\":12");
+    assert_true(a.qkv_bias && !a.o_bias && !a.mlp_bias);
+    a = good("exaone4", "\"num_key_value_heads\":2,\"sliding_window\":null,"
+                        "\"sliding_window_pattern\":null");
+    assert_true(a.sw.layer[0] == 0 && a.sw.layer[1] == 0);
+    a = good("exaone4", "\"num_key_value_heads\":2,\"sliding_window_pattern\":2");
+    assert_true(a.sw.layer[0] == FM_LAYER_SLIDES && a.sw.layer[1] == FM_LAYER_NO_ROPE);
+    a = good("qwen2_5_vl", "\"num_key_value_heads\":2,\"vision_config\":{},\"rope_scaling\":"
+                           "{\"type\":\"mrope\",\"mrope_section\":[2,2,2]}");
+    assert_true(a.rope[0].kind == FM_ROPE_DEFAULT && a.rope[0].theta == 1e6 && a.qkv_bias);
+    a = good("cohere2", "\"num_key_value_heads\":2,\"position_embedding_type\":\"rope_gptj\"");
+    assert_true(a.sw.layer[0] == FM_LAYER_SLIDES && a.sw.pairs && a.sw.logit_divisor == 16.0f);
+    a = good("hunyuan_v1_dense", "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,"
+                                 "\"factor\":1.0},\"max_position_embeddings\":4096");
+    assert_true(fabs(a.rope[0].theta - 1e4 * pow(1000.0, 1.2)) < 1e-3 && a.max_positions == 4096);
+    a = good("ministral3", "\"num_key_value_heads\":2,\"rope_parameters\":{\"rope_type\":"
+                           "\"yarn\",\"factor\":16,\"original_max_position_embeddings\":256,"
+                           "\"llama_4_scaling_beta\":0.1}");
+    assert_int_equal(a.max_positions, 256); /* queries would grow behind it */
+}
+
+/* The settings that no class of transformers has a default for. */
+static bool is_needed(const char *key)
+{
+    static const char *const needed[] = {"model_type",
+                                         "vocab_size",
+                                         "hidden_size",
+                                         "n_embd",
+                                         "dim",
+                                         "intermediate_size",
+                                         "hidden_dim",
+                                         "ffn_dim",
+                                         "num_hidden_layers",
+                                         "n_layer",
+                                         "n_layers",
+                                         "num_attention_heads",
+                                         "n_head",
+                                         "n_heads",
+                                         "num_experts",
+                                         "num_local_experts",
+                                         "num_experts_per_tok",
+                                         "moe_intermediate_size",
+                                         "shared_expert_intermediate_size"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(needed); i++)
+        if (strcmp(key, needed[i]) == 0)
+            return true;
+    return false;
+}
+
+/* golden/defaults.json: what transformers makes of a config that says nothing. */
+TEST(absent_settings_mean_what_transformers_means)
+{
+    char *path = fm_asprintf("%s/tests/model/golden/defaults.json", FM_SOURCE_DIR);
+    fm_json *all = NULL;
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    tk_ok(fm_read_file(&text, path, (size_t)1 << 20));
+    tk_ok(fm_json_parse(&all, fm_buf_span(&text), path));
+    for (void *it = fm_json_iter(all); it; it = fm_json_next(all, it)) {
+        const char *family = fm_json_iter_key(it);
+        const fm_json *full = fm_json_iter_value(it);
+        fm_json *bare = fm_json_new_object(), *m = fm_json_new_object();
+        fm_arch said, silent;
+        for (void *k = fm_json_iter(full); k; k = fm_json_next(full, k))
+            if (is_needed(fm_json_iter_key(k)))
+                tk_ok(fm_json_set(bare, fm_json_iter_key(k), fm_json_copy(fm_json_iter_value(k))));
+        tk_ok(fm_json_set(m, "config", fm_json_copy(full)));
+        tk_ok(fm_arch_from_json(&said, m, family));
+        tk_ok(fm_json_set(m, "config", bare));
+        tk_ok(fm_arch_from_json(&silent, m, family));
+        if (memcmp(&said, &silent, sizeof(said)) != 0)
+            fail_msg("%s: heads %u %u, %u %u; positions %u %u; window %u %u; theta %g %g; eps %g "
+                     "%g; tied %d %d; biases %d%d%d %d%d%d; turns %u %u; act %d %d",
+                     family, said.kv_heads, silent.kv_heads, said.head_dim, silent.head_dim,
+                     said.max_positions, silent.max_positions, said.window, silent.window,
+                     said.rope[0].theta, silent.rope[0].theta, (double)said.eps, (double)silent.eps,
+                     said.tied, silent.tied, said.qkv_bias, said.o_bias, said.mlp_bias,
+                     silent.qkv_bias, silent.o_bias, silent.mlp_bias, said.sw.rotary_dim,
+                     silent.sw.rotary_dim, (int)said.sw.act, (int)silent.sw.act);
+        fm_json_free(m);
+    }
+    fm_json_free(all);
+    fm_buf_release(&text);
+    fm_free(path);
 }
 
 TEST(wrong_values_of_families_are_refused)
@@ -177,6 +281,19 @@ TEST(wrong_values_of_families_are_refused)
     bad("roberta", "\"max_position_embeddings\":2,\"pad_token_id\":1", FM_EINVAL, "pad_token_id");
     bad("stablelm", "\"num_key_value_heads\":2,\"use_parallel_residual\":true", FM_EUNSUPPORTED,
         "use_parallel_residual");
+    bad("olmoe", "\"num_experts\":4,\"num_experts_per_tok\":2,\"clip_qkv\":8", FM_EUNSUPPORTED,
+        "clip_qkv");
+    bad("cohere", "\"use_qk_norm\":true", FM_EUNSUPPORTED, "use_qk_norm");
+    bad("olmo", "\"clip_qkv\":8", FM_EUNSUPPORTED, "clip_qkv");
+    bad("phi", "\"qk_layernorm\":true", FM_EUNSUPPORTED, "qk_layernorm");
+    bad_alone("falcon", "\"alibi\":true", FM_EUNSUPPORTED, "alibi");
+    bad_alone("falcon", "\"num_ln_in_parallel_attn\":2", FM_EUNSUPPORTED,
+              "num_ln_in_parallel_attn");
+    bad_alone("falcon", "\"new_decoder_architecture\":true,\"parallel_attn\":false",
+              FM_EUNSUPPORTED, "parallel_attn");
+    bad_alone("opt", "\"word_embed_proj_dim\":24", FM_EUNSUPPORTED, "word_embed_proj_dim");
+    bad_alone("opt", "\"do_layer_norm_before\":false", FM_EUNSUPPORTED, "do_layer_norm_before");
+    bad("ministral3", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "llama_4_scaling_beta");
     bad("gemma3_text",
         "\"num_key_value_heads\":2,\"rope_parameters\":{\"full_attention\":{},"
         "\"other\":{}}",
@@ -239,6 +356,7 @@ int main(void)
         cmocka_unit_test(old_and_new_spellings_agree),
         cmocka_unit_test(silence_means_the_family_default),
         cmocka_unit_test(families_are_read_as_written),
+        cmocka_unit_test(absent_settings_mean_what_transformers_means),
         cmocka_unit_test(wrong_values_of_families_are_refused),
         cmocka_unit_test(generation_config_says_what_ends_a_text),
         cmocka_unit_test(parameters_are_listed_once_each),

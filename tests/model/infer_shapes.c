@@ -173,6 +173,15 @@ static const char *const odd[] = {
                                            "\"num_local_experts\":1,\"num_experts_per_tok\":1",
     "\"model_type\":\"phi3\"," SIZES(31, 36, 23, 2, 6) "\"num_key_value_heads\":2,"
                                                        "\"sliding_window\":1",
+    "\"model_type\":\"phi\"," SIZES(31, 42, 19, 2, 3) "\"partial_rotary_factor\":0.45",
+    "\"model_type\":\"gptj\",\"vocab_size\":37,\"n_embd\":30,\"n_head\":3,\"n_layer\":2,"
+    "\"n_positions\":40,\"n_inner\":51,\"rotary_dim\":6",
+    "\"model_type\":\"glm4\"," SIZES(31, 42, 19, 2, 6) "\"num_key_value_heads\":3,\"head_dim\":12",
+    "\"model_type\":\"hunyuan_v1_dense\"," SIZES(31, 42, 19, 2, 7) "\"num_key_value_heads\":1",
+    "\"model_type\":\"nemotron\"," SIZES(31, 36, 17, 2, 3) "\"num_key_value_heads\":1",
+    "\"model_type\":\"falcon\",\"vocab_size\":41,\"hidden_size\":36,\"ffn_hidden_size\":29,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":6,\"num_kv_heads\":3,"
+    "\"new_decoder_architecture\":true,\"max_position_embeddings\":40",
     "\"model_type\":\"olmo2\"," SIZES(31, 42, 19, 2, 7) "\"num_key_value_heads\":7",
     "\"model_type\":\"starcoder2\"," SIZES(31, 18, 19, 2, 9) "\"num_key_value_heads\":3",
 };

@@ -115,11 +115,57 @@ TEST(gradients_of_every_family_equal_hugging_faces)
 {
     fm_json *all = open_sketches();
 
-    static const char *const families[] = {
-        "gemma2",        "gemma3-linear", "gpt_neox",   "gpt_neox-sequential", "granite",
-        "llama-dynamic", "llama-gelu",    "llama-yarn", "llama-yarn-mscale",   "llama-linear",
-        "olmo2",         "phi3",          "qwen2_moe",  "qwen2-mixed",         "qwen3_moe",
-        "phi3-longrope", "smollm3",       "stablelm",   "starcoder2"};
+    static const char *const families[] = {"gemma2",
+                                           "gemma3-linear",
+                                           "gpt_neox",
+                                           "gpt_neox-sequential",
+                                           "granite",
+                                           "llama-dynamic",
+                                           "llama-gelu",
+                                           "llama-yarn",
+                                           "llama-yarn-mscale",
+                                           "llama-linear",
+                                           "olmo2",
+                                           "phi3",
+                                           "qwen2_moe",
+                                           "qwen2-mixed",
+                                           "qwen3_moe",
+                                           "phi3-longrope",
+                                           "smollm3",
+                                           "stablelm",
+                                           "starcoder2",
+                                           "gemma",
+                                           "gemma-untied",
+                                           "ministral",
+                                           "ministral3",
+                                           "mistral3",
+                                           "qwen2_5_vl",
+                                           "olmo3",
+                                           "olmoe",
+                                           "exaone4",
+                                           "seed_oss",
+                                           "internlm3",
+                                           "olmo",
+                                           "cohere",
+                                           "cohere-untied",
+                                           "cohere2",
+                                           "glm",
+                                           "glm4",
+                                           "ernie4_5",
+                                           "helium",
+                                           "hunyuan_v1_dense",
+                                           "arcee",
+                                           "nemotron",
+                                           "phi",
+                                           "phi-tied",
+                                           "gptj",
+                                           "gpt_bigcode",
+                                           "gpt_bigcode-heads",
+                                           "opt",
+                                           "falcon",
+                                           "falcon-groups",
+                                           "falcon-groups-one-norm",
+                                           "falcon-heads"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
     assert_int_equal(FM_ARRAY_LEN(families) + 1, fm_json_count(all)); /* and the encoder below */
@@ -298,8 +344,12 @@ static void check_bits(const char *family)
 
 TEST(children_of_every_family_equal_those_trained_alone)
 {
-    static const char *const families[] = {"gemma2",    "gpt_neox",  "granite", "olmo2",   "phi3",
-                                           "qwen2_moe", "qwen3_moe", "smollm3", "stablelm"};
+    static const char *const families[] = {
+        "gemma2",    "gpt_neox",  "granite", "olmo2",    "phi3",
+        "qwen2_moe", "qwen3_moe", "smollm3", "stablelm", "mistral3",
+        "olmoe",     "exaone4",   "cohere",  "glm4",     "hunyuan_v1_dense",
+        "nemotron",  "phi",       "gptj",    "opt",      "falcon-groups",
+        "falcon"};
     const char *each = getenv("FM_EACH"); /* every n-th alone; all where unset */
 
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i += each ? strtoul(each, NULL, 10) : 1)

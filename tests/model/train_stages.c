@@ -215,9 +215,10 @@ TEST(a_tiny_child)
 
 TEST(every_family)
 {
-    static const char *const arch[] = {"gemma2",  "gemma3-linear", "gpt_neox",  "granite",
-                                       "olmo2",   "phi3",          "qwen2_moe", "qwen3_moe",
-                                       "smollm3", "stablelm",      "starcoder2"};
+    static const char *const arch[] = {"gemma2",  "gemma3-linear", "gpt_neox",        "granite",
+                                       "olmo2",   "phi3",          "qwen2_moe",       "qwen3_moe",
+                                       "smollm3", "stablelm",      "starcoder2",      "phi",
+                                       "gptj",    "falcon-groups", "hunyuan_v1_dense"};
     for (size_t i = 0; i < FM_ARRAY_LEN(arch); i++) {
         check_tiny((tiny){.arch = arch[i], .method = FM_METHOD_FULL, .stages = 2});
         check_tiny(

@@ -11,7 +11,13 @@ static const struct usual {
     const char *targets, *feedforward;
 } usual[] = {
     {"", "k_proj,v_proj,down_proj", "down_proj"},
+    {"gemma", "q_proj,v_proj,down_proj", "down_proj"},
     {"mixtral", "k_proj,v_proj,w2", "w2"},
+    {"phi", "q_proj,v_proj,fc2", "fc2"},
+    {"opt", "q_proj,k_proj,fc2", "fc2"},
+    {"gptj", "q_proj,v_proj,fc_out", "fc_out"},
+    {"gpt_bigcode", "c_attn,mlp.c_proj", "mlp.c_proj"},
+    {"falcon", "query_key_value,dense_4h_to_h", "dense_4h_to_h"},
     {"phi3", "qkv_proj,down_proj", "down_proj"},
     {"gpt2", "c_attn,mlp.c_proj", "mlp.c_proj"},
     {"starcoder2", "k_proj,v_proj,c_proj", "c_proj"},

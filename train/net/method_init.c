@@ -147,7 +147,7 @@ static fm_status begin_new(const fmt_net *net, fmt_params *ps, int32_t index, ui
                            double range)
 {
     const fmt_param *p = &ps->item[index];
-    bool zero = ends_with(p->name, ".bias") || net->arch.sw.norm == FM_NORM_RMS_PLUS1;
+    bool zero = ends_with(p->name, ".bias") || fm_norm_adds_one(net->arch.sw.norm);
     uint64_t stream = 0;
 
     if (p->shape.rank != 2)

@@ -29,6 +29,7 @@ static const part parts[] = {
     {FM_P_NORM, PART_GAIN, FMT_NORM},
     {FM_P_NORM_B, PART_NORM_BIAS, FMT_NORM},
     {FM_P_HEAD, PART_WEIGHT, FMT_HEAD},
+    {FM_P_HEAD_B, PART_BIAS, FMT_HEAD},
     {FM_P_ATTN_NORM, PART_GAIN, FMT_ATTN_NORM},
     {FM_P_ATTN_NORM_B, PART_NORM_BIAS, FMT_ATTN_NORM},
     {FM_P_ATTN_POST, PART_GAIN, FMT_ATTN_POST},
@@ -165,7 +166,7 @@ static fm_status declare_all(fmt_net *net)
         for (uint32_t k = 0; k < net->lins; k++)
             net->block[l].present += net->block[l].lin[k].module[0] != '\0';
     fmt_linear *head = &net->outer[FMT_HEAD];
-    if (!head->module[0] && !a->sw.encoder) { /* tied: a module without a parameter of its own */
+    if (head->in == 0 && !a->sw.encoder) { /* tied: a module without a parameter of its own */
         (void)snprintf(head->module, sizeof(head->module), "%s", a->head_name);
         head->in = a->hidden;
         head->out = a->vocab;

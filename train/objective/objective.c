@@ -87,8 +87,7 @@ fm_status fmt_objective_setup_how(fmt_objective_setup *g, fmt_batch_how *how,
     how->pad = arch->pad;
     if (!texts && (arch->sw.encoder || arch->headless))
         return fm_fail(FM_EUNSUPPORTED, "%s: %s has no language head; train it with objective=%s",
-                       job->name, arch->family,
-                       arch->sw.encoder ? "contrastive or classify" : "classify");
+                       job->name, arch->family, "contrastive or classify");
     if (o == FM_OBJECTIVE_CLASSIFY)
         how->pick = FMT_PICK_CLASS;
     if (o == FM_OBJECTIVE_CONTRASTIVE)

@@ -80,26 +80,35 @@ static void rotate(fmt_pass *p, uint32_t layer, float *x, size_t ld, uint32_t ro
     if (sw->no_rope || (sw->layer[layer] & FM_LAYER_NO_ROPE))
         return;
     if (turns == hd)
-        p->be->rope(p->be, x, ld, p->pos, cos, sin, rows, heads, hd, inverse);
+        p->be->rope(p->be, x, ld, p->pos, cos, sin, rows, heads, hd, sw->pairs, inverse);
     for (uint32_t h = 0; turns < hd && h < heads; h++)
-        p->be->rope(p->be, x + (size_t)h * hd, ld, p->pos, cos, sin, rows, 1, turns, inverse);
+        p->be->rope(p->be, x + (size_t)h * hd, ld, p->pos, cos, sin, rows, 1, turns, sw->pairs,
+                    inverse);
 }
 
-/* GPT-NeoX's product gives (q, k, v) of each head in turn: copies them apart, or back. */
+/* A product that gives (q.., k, v) of each head of keys in turn: copies them apart, or back. */
 static void deal_heads(fmt_pass *p, const qkv *t, float *fused, uint32_t rows, bool back)
 {
-    uint32_t hd = p->arch.head_dim;
-    size_t ld = 3 * t->ldq;
-    float *apart[3] = {t->q, t->k, t->v};
+    uint32_t hd = p->arch.head_dim, qd = p->arch.heads / p->arch.kv_heads * hd;
+    size_t ld = t->ldq + 2 * t->ldk;
 
-    for (uint32_t h = 0; h < p->arch.heads; h++)
-        for (uint32_t i = 0; i < 3; i++) {
-            float *one = apart[i] + (size_t)h * hd, *all = fused + ((size_t)h * 3 + i) * hd;
+    for (uint32_t h = 0; h < p->arch.kv_heads; h++) {
+        float *all = fused + (size_t)h * (qd + 2 * hd);
+        const struct {
+            float *one, *at;
+            size_t ld;
+            uint32_t n;
+        } apart[] = {{t->q + (size_t)h * qd, all, t->ldq, qd},
+                     {t->k + (size_t)h * hd, all + qd, t->ldk, hd},
+                     {t->v + (size_t)h * hd, all + qd + hd, t->ldk, hd}};
+        for (uint32_t i = 0; i < FM_ARRAY_LEN(apart); i++)
             if (back)
-                p->be->copy_rows(p->be, all, ld, one, t->ldq, NULL, rows, hd);
+                p->be->copy_rows(p->be, apart[i].at, ld, apart[i].one, apart[i].ld, NULL, rows,
+                                 apart[i].n);
             else
-                p->be->copy_rows(p->be, one, t->ldq, all, ld, NULL, rows, hd);
-        }
+                p->be->copy_rows(p->be, apart[i].one, apart[i].ld, apart[i].at, ld, NULL, rows,
+                                 apart[i].n);
+    }
 }
 
 static fm_status project(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x)
@@ -153,10 +162,14 @@ fm_status fmt_attention_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const
     fmt_slot *s = fmt_slot_of(p, layer);
     qkv at = saved(a, s);
     const fmt_out out = {FMT_O, y, a->hidden};
+    bool after = a->sw.qk_after;
     FM_TRY(project(p, ps, layer, x));
-    norm_heads(p, ps, (int32_t)layer, s);
-    rotate(p, layer, at.q, at.ldq, ps.rows, a->heads, false);
-    rotate(p, layer, at.k, at.ldk, ps.rows, a->kv_heads, false);
+    if (!after)
+        norm_heads(p, ps, (int32_t)layer, s);
+    rotate(p, layer, after ? s->qraw : at.q, at.ldq, ps.rows, a->heads, false);
+    rotate(p, layer, after ? s->kraw : at.k, at.ldk, ps.rows, a->kv_heads, false);
+    if (after)
+        norm_heads(p, ps, (int32_t)layer, s);
     fm_attn_train t = attention_of(p, s, layer);
     t.rows = ps.rows;
     t.seqs = seqs_of(ps);
@@ -182,9 +195,13 @@ fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, cons
     t.dv = d.v;
     fmt_virtual_layer(p, ps, layer, true);
     p->be->self_attention_grad(p->be, &t);
-    rotate(p, layer, d.q, d.ldq, ps.rows, a->heads, true);
-    rotate(p, layer, d.k, d.ldk, ps.rows, a->kv_heads, true);
-    norm_heads_grad(p, ps, (int32_t)layer, s);
+    bool after = a->sw.qk_after;
+    if (after)
+        norm_heads_grad(p, ps, (int32_t)layer, s);
+    rotate(p, layer, after ? p->dqraw : d.q, d.ldq, ps.rows, a->heads, true);
+    rotate(p, layer, after ? p->dkraw : d.k, d.ldk, ps.rows, a->kv_heads, true);
+    if (!after)
+        norm_heads_grad(p, ps, (int32_t)layer, s);
     if (a->sw.fused == FM_FUSED_QKV_HEADS)
         deal_heads(p, &d, p->dfused, ps.rows, true);
     return FM_OK;

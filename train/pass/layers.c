@@ -182,17 +182,23 @@ static fm_status mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const f
                                : fmt_mlp_backward(p, ps, layer, dy);
 }
 
+/* The norm in front of the feed-forward branch. */
+static uint32_t mlp_norm(const fmt_pass *p)
+{
+    return p->arch.sw.one_norm ? FMT_ATTN_NORM : FMT_MLP_NORM;
+}
+
 /* From the gradients of the branch's first products to dx; x is the branch's or norm's input. */
 static fm_status mlp_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x,
                                 const float *rstd)
 {
     bool sparse = is_sparse(p, layer);
     bool trains = sparse ? fmt_moe_input_trains(p, ps, layer) : fmt_mlp_input_trains(ps, layer);
-    const float *in = trains ? input_of(p, ps, layer, FMT_MLP_NORM, x, NULL) : p->h;
+    const float *in = trains ? input_of(p, ps, layer, mlp_norm(p), x, NULL) : p->h;
     FM_TRY(sparse ? fmt_moe_input_grad(p, ps, layer, p->dh, in)
                   : fmt_mlp_input_grad(p, ps, layer, p->dh, in));
 
-    input_grad(p, ps, layer, FMT_MLP_NORM, x, rstd);
+    input_grad(p, ps, layer, mlp_norm(p), x, rstd);
     return FM_OK;
 }
 
@@ -219,7 +225,7 @@ static fm_status parallel_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, flo
     const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
     FM_TRY(fmt_attention_forward(p, ps, layer, x, s->xmid));
 
-    FM_TRY(mlp_forward(p, ps, layer, input_of(p, ps, layer, FMT_MLP_NORM, s->xin, s->rstd2),
+    FM_TRY(mlp_forward(p, ps, layer, input_of(p, ps, layer, mlp_norm(p), s->xin, s->rstd2),
                        p->branch));
     p->be->add(p->be, s->xmid, p->branch, (uint64_t)ps.rows * h);
     join(p, ps, layer, FMT_MLP_POST, s->xmid, s->xin, NULL, NULL);

@@ -362,7 +362,7 @@ static fmt_norm *norm_of(const fmt_part *part, int32_t layer, uint32_t which)
 static bool is_layernorm(const fmt_pass *p, uint32_t which, int32_t layer)
 {
     bool head = layer != FMT_OUTSIDE && (which == FMT_Q_NORM || which == FMT_K_NORM);
-    return p->arch.sw.norm == FM_NORM_LAYER && !head;
+    return fm_norm_is_layer(p->arch.sw.norm) && !head;
 }
 
 static bool same_norm(const fmt_norm *a, const fmt_norm *b)

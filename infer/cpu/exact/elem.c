@@ -63,12 +63,12 @@ void fmi_exact_rmsnorm(fm_backend *be, float *y, const float *x, const float *ga
 static void rope_part(const fmi_elem_job *j, size_t begin, size_t end)
 {
     j->kern->rope(j->y + begin * j->lda, j->lda, j->ids + begin, j->a, j->b,
-                  (uint32_t)(end - begin), j->per, j->n, j->flag);
+                  (uint32_t)(end - begin), j->per, j->n, j->m, j->flag);
 }
 
 void fmi_exact_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
                     const float *cos_table, const float *sin_table, uint32_t m, uint32_t heads,
-                    uint32_t hd, bool inverse)
+                    uint32_t hd, bool pairs, bool inverse)
 {
     fmi_elem_job j = {.y = x,
                       .a = cos_table,
@@ -77,6 +77,7 @@ void fmi_exact_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
                       .n = hd,
                       .per = heads,
                       .lda = ldx,
+                      .m = pairs,
                       .flag = inverse};
     fmi_elem_run(be, &j, rope_part, m, fmi_rows_of(MIN_ELEMS, (size_t)heads * hd));
 }

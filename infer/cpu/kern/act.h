@@ -55,6 +55,9 @@ FMI_INLINE vf act_of(fm_act f, vf x)
         return vf_gelu(x);
     case FM_ACT_RELU:
         return vf_max(vf_zero(), x); /* keeps NaN */
+    case FM_ACT_RELU2:
+        x = vf_max(vf_zero(), x);
+        return vf_mul(x, x);
     case FM_ACT_SILU:
         break;
     }

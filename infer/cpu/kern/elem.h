@@ -38,8 +38,19 @@ static void k_scale(float *y, float s, size_t n)
         y[i] = y[i] * s;
 }
 
+/* Elements 2i and 2i + 1 of a head turn together, with the roundings of k_rope's lanes. */
+FMI_INLINE void turn_pairs(float *x, const float *c, const float *s, uint32_t half, float sign)
+{
+    for (uint32_t i = 0; i < half; i++) {
+        float a = x[2 * i], b = x[2 * i + 1], turn = sign * s[i];
+        x[2 * i] = fmaf(b, 0.0f - turn, a * c[i]);
+        x[2 * i + 1] = fmaf(a, turn, b * c[i]);
+    }
+}
+
 static void k_rope(float *x, size_t ldx, const int32_t *pos, const float *cos_table,
-                   const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool inverse)
+                   const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool pairs,
+                   bool inverse)
 {
     uint32_t half = hd / 2;
     vf sign = vf_set1(inverse ? -1.0f : 1.0f);
@@ -49,7 +60,9 @@ static void k_rope(float *x, size_t ldx, const int32_t *pos, const float *cos_ta
         const float *st = sin_table + (size_t)pos[row] * half;
         for (uint32_t head = 0; head < heads; head++) {
             float *lo = x + row * ldx + (size_t)head * hd, *hi = lo + half;
-            for (uint32_t i = 0; i < half; i += VF_LANES) {
+            if (pairs)
+                turn_pairs(lo, ct, st, half, inverse ? -1.0f : 1.0f);
+            for (uint32_t i = 0; !pairs && i < half; i += VF_LANES) {
                 uint32_t n = half - i;
                 vf c = vf_load_upto(ct + i, n), s = vf_mul(sign, vf_load_upto(st + i, n));
                 vf a = vf_load_upto(lo + i, n), b = vf_load_upto(hi + i, n);

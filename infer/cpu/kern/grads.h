@@ -124,6 +124,9 @@ FMI_INLINE act_slope slope_of(fm_act f, vf x)
         return gelu_slope(x);
     case FM_ACT_RELU:
         return (act_slope){vf_max(vf_zero(), x), vf_pick(x, vf_zero(), vf_set1(1.0f), vf_zero())};
+    case FM_ACT_RELU2:
+        x = vf_max(vf_zero(), x);
+        return (act_slope){vf_mul(x, x), vf_add(x, x)};
     case FM_ACT_SILU:
         break;
     }
@@ -157,6 +160,9 @@ static void k_act_grad(fm_act f, float *dgate, float *dup, const float *dy, cons
         break;
     case FM_ACT_RELU:
         act_grad_run(FM_ACT_RELU, dgate, dup, dy, gate, up, n);
+        break;
+    case FM_ACT_RELU2:
+        act_grad_run(FM_ACT_RELU2, dgate, dup, dy, gate, up, n);
         break;
     case FM_ACT_SILU:
         act_grad_run(FM_ACT_SILU, dgate, dup, dy, gate, up, n);

@@ -140,7 +140,7 @@ typedef struct fmi_kern {
     void (*mix_rows)(float *y, const float *x, size_t ldx, const int32_t *row, const float *weight,
                      uint32_t per, uint32_t n);
     void (*rope)(float *x, size_t ldx, const int32_t *pos, const float *cos, const float *sin,
-                 uint32_t m, uint32_t heads, uint32_t hd, bool inverse);
+                 uint32_t m, uint32_t heads, uint32_t hd, bool pairs, bool inverse);
     void (*rmsnorm)(float *y, const float *x, const float *gain, float *rstd, uint32_t m,
                     uint32_t h, size_t ldx, float eps);
     void (*rmsnorm_dx)(float *dx, const float *dy, const float *x, const float *gain,

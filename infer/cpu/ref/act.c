@@ -31,6 +31,8 @@ double fmi_ref_f(fm_act f, double x)
         return 0.5 * x * erfc(-x / 1.4142135623730950488);
     case FM_ACT_RELU:
         return x > 0.0 ? x : 0.0;
+    case FM_ACT_RELU2:
+        return x > 0.0 ? x * x : 0.0;
     case FM_ACT_SILU:
         break;
     }

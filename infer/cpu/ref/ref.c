@@ -222,20 +222,21 @@ void fmi_ref_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain
 }
 
 void fmi_ref_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos_table,
-                  const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool inverse)
+                  const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool pairs,
+                  bool inverse)
 {
-    uint32_t half = hd / 2;
+    uint32_t half = hd / 2, step = pairs ? 2 : 1, apart = pairs ? 1 : half;
 
     (void)be;
     for (uint32_t i = 0; i < m; i++)
         for (uint32_t j = 0; j < heads * half; j++) {
-            float *p = x + i * ldx + (size_t)(j / half) * hd + j % half;
+            float *p = x + i * ldx + (size_t)(j / half) * hd + j % half * step;
             double c = (double)cos_table[(size_t)pos[i] * half + j % half];
             double s = (double)sin_table[(size_t)pos[i] * half + j % half];
-            double a = (double)p[0], b = (double)p[half];
+            double a = (double)p[0], b = (double)p[apart];
             s = inverse ? -s : s;
             p[0] = (float)(a * c - b * s);
-            p[half] = (float)(b * c + a * s);
+            p[apart] = (float)(b * c + a * s);
         }
 }
 

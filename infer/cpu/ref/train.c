@@ -224,6 +224,8 @@ static double slope_of(fm_act f, double x)
         return 0.5 * erfc(-x / 1.4142135623730950488) + x * s;
     case FM_ACT_RELU:
         return x > 0.0 ? 1.0 : 0.0;
+    case FM_ACT_RELU2:
+        return x > 0.0 ? 2.0 * x : 0.0;
     case FM_ACT_SILU:
         break;
     }

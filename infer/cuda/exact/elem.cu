@@ -107,6 +107,23 @@ void fmc_op_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size
                  fmc_aligned(y, x) && fmc_aligned_ld(ldy, ldx), y, ldy, x, ldx, rows_of_x);
 }
 
+/* A cell is a pair (2i, 2i + 1) of a head. */
+__global__ void k_rope_pairs(float *x, size_t ldx, const int32_t *pos, const float *cos_table,
+                             const float *sin_table, uint32_t half, float sign, uint32_t m,
+                             uint32_t n, bool wide)
+{
+    fmc_take_turn();
+    (void)wide;
+    fmc_cells(m, n, false, [&](auto, uint32_t row, uint32_t col) {
+        uint32_t head = col / half, i = col - head * half;
+        float *at = x + row * ldx + (size_t)head * 2 * half + 2 * i;
+        size_t angle = (size_t)pos[row] * half + i;
+        float c = cos_table[angle], turn = sign * sin_table[angle], a = at[0], b = at[1];
+        at[0] = fmc_turn_low(a, b, c, turn);
+        at[1] = fmc_turn_high(a, b, c, turn);
+    });
+}
+
 /* A cell is a pair (i, i + half) of a head. */
 __global__ void k_rope(float *x, size_t ldx, const int32_t *pos, const float *cos_table,
                        const float *sin_table, uint32_t half, float sign, uint32_t m, uint32_t n,
@@ -133,9 +150,15 @@ __global__ void k_rope(float *x, size_t ldx, const int32_t *pos, const float *co
 }
 
 void fmc_op_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos_table,
-                 const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool inverse)
+                 const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool pairs,
+                 bool inverse)
 {
     uint32_t half = hd / 2;
+    if (pairs) {
+        FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_rope_pairs, m, heads * half, false, x, ldx, pos,
+                     cos_table, sin_table, half, inverse ? -1.0f : 1.0f);
+        return;
+    }
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_rope, m, heads * half,
                  fmc_aligned(x, cos_table, sin_table) && fmc_aligned_ld(ldx, half), x, ldx, pos,
                  cos_table, sin_table, half, inverse ? -1.0f : 1.0f);
@@ -345,10 +368,10 @@ bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r)
         return false;
     for (uint32_t h = 0; h < (whole ? 1 : r->nh); h++)
         be->rope(be, r->q + (size_t)h * r->hd, r->ldq, r->pos, r->cos, r->sin, r->m,
-                 whole ? r->nh : 1, r->turns, false);
+                 whole ? r->nh : 1, r->turns, false, false);
     for (uint32_t h = 0; h < (whole ? 1 : r->nkv); h++)
         be->rope(be, r->k + (size_t)h * r->hd, r->ldk, r->pos, r->cos, r->sin, r->m,
-                 whole ? r->nkv : 1, r->turns, false);
+                 whole ? r->nkv : 1, r->turns, false, false);
     be->kv_write(be, r->kv, r->k, r->ldk, r->v, r->ldv, r->slot, r->m, r->nkv, r->hd);
     return true;
 }

@@ -55,29 +55,31 @@ static void rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t heads)
 {
     fm_backend *be = p->e->be;
     uint32_t hd = p->g->head_dim, turns = p->g->sw.rotary_dim;
+    bool pairs = p->g->sw.pairs;
     for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
         const fmi_rope *r = rope_of(p, l, i);
         j = same_rope(p, l, i, &m);
         float *rows = x + p->all.p[i].begin * ld;
         const int32_t *pos = p->pos + p->all.p[i].begin;
         if (turns == hd)
-            be->rope(be, rows, ld, pos, r->cos, r->sin, m, heads, hd, false);
+            be->rope(be, rows, ld, pos, r->cos, r->sin, m, heads, hd, pairs, false);
         for (uint32_t h = 0; turns < hd && h < heads; h++)
-            be->rope(be, rows + (size_t)h * hd, ld, pos, r->cos, r->sin, m, 1, turns, false);
+            be->rope(be, rows + (size_t)h * hd, ld, pos, r->cos, r->sin, m, 1, turns, pairs, false);
     }
 }
 
-/* Splits GPT-NeoX's fused product, which has (q, k, v) of one head after another. */
+/* Splits a fused product that has (q.., k, v) of one head of keys after another. */
 static void deal_heads(fmi_pass *p, const qkv *t)
 {
     fm_backend *be = p->e->be;
-    uint32_t hd = p->g->head_dim;
-    size_t ld = 3 * t->ldq;
-    for (uint32_t h = 0; h < p->g->heads; h++) {
-        size_t from = (size_t)h * 3 * hd, to = (size_t)h * hd;
-        be->copy_rows(be, t->q + to, t->ldq, p->fused + from, ld, NULL, p->m, hd);
-        be->copy_rows(be, t->k + to, t->ldk, p->fused + from + hd, ld, NULL, p->m, hd);
-        be->copy_rows(be, t->v + to, t->ldk, p->fused + from + 2 * (size_t)hd, ld, NULL, p->m, hd);
+    uint32_t hd = p->g->head_dim, qd = p->g->heads / p->g->kv_heads * hd;
+    size_t ld = t->ldq + 2 * t->ldk;
+    for (uint32_t h = 0; h < p->g->kv_heads; h++) {
+        const float *from = p->fused + (size_t)h * (qd + 2 * hd);
+        size_t to = (size_t)h * hd;
+        be->copy_rows(be, t->q + (size_t)h * qd, t->ldq, from, ld, NULL, p->m, qd);
+        be->copy_rows(be, t->k + to, t->ldk, from + qd, ld, NULL, p->m, hd);
+        be->copy_rows(be, t->v + to, t->ldk, from + qd + hd, ld, NULL, p->m, hd);
     }
 }
 
@@ -120,7 +122,8 @@ static void keep(fmi_pass *p, uint32_t l, const qkv *t, fm_kv_view kv)
     fm_backend *be = p->e->be;
     const fmi_geom *g = p->g;
     bool turns = !g->sw.no_rope && !(g->sw.layer[l] & FM_LAYER_NO_ROPE);
-    for (uint32_t i = 0, j, m; turns && be->keep_rows && i < p->all.n; i = j) {
+    bool at_once = turns && be->keep_rows && !g->sw.pairs && !g->sw.qk_after;
+    for (uint32_t i = 0, j, m; at_once && i < p->all.n; i = j) {
         const fmi_rope *r = rope_of(p, l, i);
         size_t at = p->all.p[i].begin;
         j = same_rope(p, l, i, &m);
@@ -142,12 +145,14 @@ static void keep(fmi_pass *p, uint32_t l, const qkv *t, fm_kv_view kv)
                                   .turns = g->sw.rotary_dim};
         be->keep_rows(be, &rows);
     }
-    if (turns && be->keep_rows)
+    if (at_once)
         return;
     if (turns) {
         rotate(p, l, t->q, t->ldq, g->heads);
         rotate(p, l, t->k, t->ldk, g->kv_heads);
     }
+    if (g->sw.qk_after)
+        norm_heads(p, l, t);
     be->kv_write(be, kv, t->k, t->ldk, t->v, t->ldk, p->slot, p->m, g->kv_heads, g->head_dim);
 }
 
@@ -158,7 +163,8 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
     size_t qd = (size_t)g->heads * g->head_dim;
     qkv t;
     FM_TRY(project(p, l, x, &t));
-    norm_heads(p, l, &t);
+    if (!g->sw.qk_after)
+        norm_heads(p, l, &t);
     fm_kv_view kv = fmi_kv_view(g->pool);
     keep(p, l, &t, kv);
     const fm_attn att = {.out = p->att,

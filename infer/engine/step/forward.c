@@ -203,7 +203,8 @@ static fm_status layer(fmi_pass *p, uint32_t l)
     FM_TRY(fmi_join_ranks(p, p->o));
     FM_TRY(fmi_hooks(p, FM_SITE_ATTENTION, l, p->o));
     if (p->g->sw.order == FM_BLOCK_PARALLEL) {
-        FM_TRY(feed_forward(p, l, input_of(p, l, gain_mlp), p->other));
+        float *in = p->g->sw.one_norm ? p->xn : input_of(p, l, gain_mlp);
+        FM_TRY(feed_forward(p, l, in, p->other));
         FM_TRY(fmi_hooks(p, FM_SITE_MLP, l, p->other));
         be->add(be, p->o, p->other, (uint64_t)p->m * p->g->hidden);
         join(p, l, p->o, gain_mlp_post, after, l + 1);

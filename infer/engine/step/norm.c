@@ -15,7 +15,7 @@ void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, ui
             m += ps.p[j].count;
         }
         size_t at = (size_t)ps.p[i].begin * per_row * h;
-        if (kind == FM_NORM_LAYER)
+        if (fm_norm_is_layer(kind))
             be->layernorm(be, y + at, x + at, g.gain, g.bias, m * per_row, h, h, p->g->eps);
         else
             be->rmsnorm(be, y + at, x + at, g.gain, NULL, m * per_row, h, h, p->g->eps);

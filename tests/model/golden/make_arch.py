@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Tiny random models of the families and rotary kinds that ../shared/data/arch lacks, with Hugging Face's float32 logits (encoders: states).
 
-usage: make_arch.py OUT_DIR        made with torch 2.15, transformers 5.23
-OUT/<name>/config.json, model.safetensors (bfloat16), ref.safetensors: input_ids [T] i32, logits [T, V] or hidden [T, H] f32.
+usage: make_arch.py OUT_DIR [NAME..]        made with torch 2.15, transformers 5.23
+OUT/<name>/config.json, model.safetensors (bfloat16), ref.safetensors: input_ids [T] i32, logits [T, V] or hidden [T, H] f32;
+of later families also greedy [12] i32: the most likely tokens behind the first 8.
 The weights are rounded to bfloat16 first and computed with in float32, so config.json says float32.
 """
 import json, os, sys, torch
 from safetensors.torch import save_file, load_file
 import transformers as tf
 
-out = sys.argv[1]
+out, only = sys.argv[1], sys.argv[2:]
 torch.set_num_threads(1)
 V, H, T = 48, 32, 40
 base = dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
@@ -43,14 +44,68 @@ A = {
  "llama-yarn-mscale": tf.LlamaConfig(**one, rope_parameters=rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, truncate=False, beta_fast=4.0,
     beta_slow=0.5, mscale=0.7, mscale_all_dim=0.3)),
 }
+# Families of a later day: half as wide. Settings are mostly not the defaults, which defaults.json compares.
+sm = dict(base, hidden_size=16, intermediate_size=24, num_key_value_heads=2)
+few = dict(sm, head_dim=8, num_attention_heads=2, num_key_value_heads=1)
+fal = dict(vocab_size=V, hidden_size=16, ffn_hidden_size=24, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
+slides = ["sliding_attention", "full_attention"]
+eye = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
+qwen_eye = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=4, out_hidden_size=16, fullatt_block_indexes=[0])
+later = {
+ "qwen3-base": tf.Qwen3Config(**few, tie_word_embeddings=False),
+ "gemma": tf.GemmaConfig(**few, attention_bias=True),
+ "gemma-untied": tf.GemmaConfig(**few, tie_word_embeddings=False, rope_parameters=rope(rope_type="linear", factor=2.0)),
+ "ministral": tf.MinistralConfig(**few, sliding_window=8, layer_types=slides),
+ "ministral3": tf.Ministral3Config(**few, rope_parameters=rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=40, beta_fast=4.0, beta_slow=0.5,
+    mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1)),
+ "mistral3": tf.Mistral3Config(text_config=dict(few, model_type="ministral3", rope_parameters=rope(rope_type="yarn", factor=4.0,
+    original_max_position_embeddings=64, llama_4_scaling_beta=0.1)), vision_config=dict(eye, model_type="pixtral"), tie_word_embeddings=False),
+ "qwen2_5_vl": tf.Qwen2_5_VLConfig(text_config=dict(sm, model_type="qwen2_5_vl_text", rope_parameters=rope(rope_type="default", mrope_section=[1, 1, 0])),
+    vision_config=qwen_eye),
+ "olmo3": tf.Olmo3Config(**sm, sliding_window=8, layer_types=slides, rope_parameters={"full_attention": dict(rope_type="yarn", factor=4.0,
+    original_max_position_embeddings=16, attention_factor=1.2, rope_theta=1000.0), "sliding_attention": dict(rope_type="default", rope_theta=50.0)}),
+ "olmoe": tf.OlmoeConfig(**sm, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True),
+ "exaone4": tf.Exaone4Config(**few, sliding_window=8, layer_types=slides),
+ "seed_oss": tf.SeedOssConfig(**few, attention_out_bias=True, mlp_bias=True),
+ "olmo": tf.OlmoConfig(**sm, attention_bias=True),
+ "cohere": tf.CohereConfig(**sm, attention_bias=True, logit_scale=0.3, rope_parameters=rope(rope_type="default")),
+ "cohere-untied": tf.CohereConfig(**sm, tie_word_embeddings=False),
+ "cohere2": tf.Cohere2Config(**sm, sliding_window=8, layer_types=slides),
+ "glm": tf.GlmConfig(**few, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "glm4": tf.Glm4Config(**few, attention_bias=False, tie_word_embeddings=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=1.0)),
+ "ernie4_5": tf.Ernie4_5Config(**few, use_bias=True, rope_parameters=rope(rope_type="default")),
+ "helium": tf.HeliumConfig(**few, attention_bias=True, mlp_bias=True, rope_parameters=rope(rope_type="default")),
+ "hunyuan_v1_dense": tf.HunYuanDenseV1Config(**few, attention_bias=True, tie_word_embeddings=True, rope_parameters=rope(rope_type="dynamic", alpha=3.0, factor=1.0)),
+ "arcee": tf.ArceeConfig(**few, mlp_bias=True),
+ "nemotron": tf.NemotronConfig(**few, attention_bias=True, mlp_bias=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "phi": tf.PhiConfig(**dict(sm, hidden_size=32), rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "phi-tied": tf.PhiConfig(**sm, tie_word_embeddings=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=1.0)),
+ "gptj": tf.GPTJConfig(vocab_size=V, n_embd=32, n_head=4, n_layer=2, n_inner=24, n_positions=64, rotary_dim=4, bos_token_id=1, eos_token_id=2),
+ "gpt_bigcode": tf.GPTBigCodeConfig(vocab_size=V, n_embd=16, n_head=4, n_layer=2, n_inner=24, n_positions=64, bos_token_id=1, eos_token_id=2),
+ "gpt_bigcode-heads": tf.GPTBigCodeConfig(vocab_size=V, n_embd=16, n_head=4, n_layer=2, n_inner=24, n_positions=64, bos_token_id=1, eos_token_id=2, multi_query=False,
+    tie_word_embeddings=False),
+ "opt": tf.OPTConfig(vocab_size=V, hidden_size=16, ffn_dim=24, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
+    pad_token_id=0),
+ "falcon": tf.FalconConfig(**fal, rope_parameters=rope(rope_type="default")),
+ "falcon-groups": tf.FalconConfig(**fal, new_decoder_architecture=True, num_kv_heads=2, bias=True, tie_word_embeddings=False),
+ "falcon-groups-one-norm": tf.FalconConfig(**fal, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
+ "falcon-heads": tf.FalconConfig(**fal, multi_query=False, parallel_attn=False),
+ "internlm3": tf.InternLM3Config(**few, attention_bias=True, mlp_bias=True),
+}
+A |= later
+def make(name, cfg):
+    if name == "qwen3-base": return tf.AutoModel.from_config(cfg, attn_implementation="eager")
+    if name == "roberta": return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
+    auto = tf.AutoModelForImageTextToText if hasattr(cfg, "vision_config") else tf.AutoModelForCausalLM
+    return auto.from_config(cfg, attn_implementation="eager")
 gen = torch.Generator().manual_seed(1)
 ids = torch.randint(3, V, (1, T), generator=gen)
 for name, cfg in A.items():
+    if only and name not in only: continue
     d = os.path.join(out, name); os.makedirs(d, exist_ok=True)
     torch.manual_seed(0)
-    encoder = name == "roberta"
-    m = (tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False) if encoder else
-         tf.AutoModelForCausalLM.from_config(cfg, attn_implementation="eager")).float().eval()
+    encoder = name in ("roberta", "qwen3-base")
+    m = make(name, cfg).float().eval()
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += 0.12 * torch.randn(p.shape, generator=g)
     if getattr(cfg, "tie_word_embeddings", False): m.tie_weights()
@@ -60,6 +115,11 @@ for name, cfg in A.items():
     ref = {"input_ids": ids[0].int()}
     if encoder: ref["hidden"] = r.last_hidden_state[0].contiguous().clone()
     else: ref["logits"] = r.logits[0].float().contiguous().clone()
+    if name in later and not encoder:
+        text = ids[:, :8]
+        for _ in range(12):
+            with torch.no_grad(): text = torch.cat([text, m(input_ids=text).logits[:, -1:].argmax(-1)], 1)
+        ref["greedy"] = text[0, 8:].int()
     save_file(ref, os.path.join(d, "ref.safetensors"))
     m.save_pretrained(d)
     w = {k: v.bfloat16() for k, v in load_file(os.path.join(d, "model.safetensors")).items()}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What Hugging Face's gradients are on the tiny models beside this file, as short sketches: enough to tell a wrong one, 50 times smaller.
 
-usage: make_grads.py ARCH_DIR OUT.json        made with torch 2.15, transformers 5.23
+usage: make_grads.py ARCH_DIR OUT.json [NAME..]        made with torch 2.15, transformers 5.23
 
 Of an encoder: loss, the sum of its last states with the first pattern of signs. Of the others: loss (mean cross entropy of the next token of input_ids, the first 5 labels masked) and of every tensor of
 model.safetensors [norm, d0, d1, d2, d3]: the gradient's Euclidean norm and its sums with four patterns of signs. Sign k of element i is
@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 import transformers as tf
 
 torch.set_num_threads(1)
-root, out = sys.argv[1], {}
+root, out, only = sys.argv[1], {}, sys.argv[3:]
+if only: out = json.load(open(sys.argv[2]))  # what it has of other names stays
 M = np.uint64(0xFFFFFFFF)
 
 
@@ -32,7 +33,11 @@ def sketch(g):
 
 def named(model):
     """Gradients by the names of the file: experts are apart there."""
+    text = model.config.model_type in ("mistral3", "qwen2_5_vl")  # the file has other prefixes
+    inner = {"mistral3": "language_model.model.", "qwen2_5_vl": "model."}.get(model.config.model_type)
     for name, p in model.named_parameters():
+        if text and name == "lm_head.weight" and inner[0] == "l": name = "language_model." + name
+        if text: name = name.replace("model.language_model.", inner)
         g = torch.zeros_like(p) if p.grad is None else p.grad
         at, dot, which = name.partition(".experts.")
         if not dot:
@@ -47,7 +52,8 @@ def named(model):
                 yield f"{at}.experts.{e}.up_proj.weight", up
 
 
-for family in sorted(os.listdir(root)):
+for family in only or sorted(os.listdir(root)):
+    if "fp8" in family: continue
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
     if config.model_type == "roberta":
@@ -57,7 +63,9 @@ for family in sorted(os.listdir(root)):
         loss.backward()
         out[family] = {"loss": float(loss.detach()), "tensors": {n: [float(f"{v:.9g}") for v in sketch(g)] for n, g in sorted(named(model))}}
         continue
-    model = tf.AutoModelForCausalLM.from_pretrained(d, attn_implementation="eager", dtype=torch.float32).eval()
+    if "hidden" in load_file(os.path.join(d, "ref.safetensors")): continue  # a base model: no loss of tokens
+    auto = tf.AutoModelForImageTextToText if hasattr(config, "vision_config") else tf.AutoModelForCausalLM
+    model = auto.from_pretrained(d, attn_implementation="eager", dtype=torch.float32).eval()
     ids = load_file(os.path.join(d, "ref.safetensors"))["input_ids"].long()[None]
     logits = model(input_ids=ids).logits
     ref = load_file(os.path.join(d, "ref.safetensors"))["logits"]
@@ -66,7 +74,7 @@ for family in sorted(os.listdir(root)):
     labels[0, :5] = -100
     loss = F.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100)
     loss.backward()
-    files = load_file(os.path.join(d, "model.safetensors"))
+    files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual."))]
     grads = dict(named(model))
     if "embed_out.weight" in files:
         grads["embed_out.weight"] = grads["lm_head.weight"]
