@@ -2,7 +2,8 @@
  *
  * Opening gives the canonical tree (DESIGN section 2: HF names and HF row order, whatever the
  * format) with ids, and a provider of the bytes; nothing is written. A GGUF's config.json and
- * tokenizer files are synthesized from its metadata; its block types keep their bytes. Q and K rows
+ * tokenizer files are synthesized from its metadata; its block types keep their bytes. Of a split
+ * one the first part is opened ("x-00001-of-00003.gguf"), and the others lie beside it. Q and K rows
  * that GGUF interleaves for rotary order are put back as whole rows. source/source.json records how
  * to undo this: for each original file its name, size, SHA-256 and the list of pieces (literal
  * bytes, or a tree entry with the row permutation) that give the file back byte for byte.
@@ -46,6 +47,10 @@ typedef struct fm_left_out {
     uint64_t bytes;
 } fm_left_out;
 const fm_left_out *fm_source_left_out(const fm_source *src, size_t *count); /* borrowed */
+
+/* Why a GGUF is kept under its own names, without model.json: one line that names file and field;
+ * NULL: it was translated. Such a version is stored and given back, and does not run. */
+const char *fm_source_kept(const fm_source *src);
 
 /* Applies an adapter (a tree of its own, entries under adapters/0-<kind>/) to a parent: *out is a
  * copy of parent with the adapter at the next free number and the adapter's source/ in place of the

@@ -1,8 +1,7 @@
-/* gguf_canon.c - a GGUF as a source: Hugging Face names and row order, config, tokenizer.
+/* gguf_canon.c - sizes and tensor names of a GGUF in Hugging Face's words.
  *
  * Only architectures whose mapping is known are accepted: a wrong guess would give a model that
- * runs and answers nonsense. Blocks keep their bytes; rotary rows are whole rows of blocks, so
- * putting them back in Hugging Face's order moves bytes and changes none. */
+ * runs and answers nonsense. */
 #include "store/import/gguf_canon.h"
 
 #include <inttypes.h>
@@ -17,18 +16,12 @@ static const gguf_arch ARCHES[] = {
 static fm_status find_arch(const gguf_arch **out, const fm_gguf *g)
 {
     fm_span name = {NULL, 0};
-    uint64_t parts = 0;
     bool found = false;
-    FM_TRY(fm_gguf_u64(g, "split.count", &parts, &found));
-
-    if (found && parts > 1)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "%s: field 'split.count' is %" PRIu64
-                       "; join the parts with llama-gguf-split --merge first",
-                       fm_gguf_what(g), parts);
     FM_TRY(fm_gguf_str(g, "general.architecture", &name, &found));
+
     if (!found)
-        return fm_fail(FM_ECORRUPT, "%s: field 'general.architecture' is missing", fm_gguf_what(g));
+        return fm_fail(FM_EUNSUPPORTED, "%s: field 'general.architecture' is missing",
+                       fm_gguf_what(g));
     for (size_t i = 0; i < FM_ARRAY_LEN(ARCHES); i++)
         if (fm_span_eq_str(name, ARCHES[i].prefix)) {
             *out = &ARCHES[i];
@@ -86,11 +79,25 @@ static fm_status check_dims(const gguf_dims *d, const fm_gguf *g)
     return FM_OK;
 }
 
-fm_status gguf_read_dims(gguf_dims *d, const fm_gguf *g)
+const fm_gguf_tensor *gguf_find(const gguf_parts *p, const char *name, const fm_gguf **in)
 {
-    const fm_gguf_tensor *embd = fm_gguf_find(g, "token_embd.weight");
+    for (size_t i = 0; i < p->count; i++) {
+        const fm_gguf_tensor *t = fm_gguf_find(p->g[i], name);
+        if (t && in)
+            *in = p->g[i];
+        if (t)
+            return t;
+    }
+    return NULL;
+}
+
+fm_status gguf_read_dims(gguf_dims *d, const gguf_parts *p)
+{
+    const fm_gguf *g = p->g[0];
+    const fm_gguf_tensor *embd = gguf_find(p, "token_embd.weight", NULL);
 
     memset(d, 0, sizeof *d);
+    d->parts = p;
     FM_TRY(find_arch(&d->arch, g));
     FM_TRY(need(d, g, "block_count", &d->layers));
     FM_TRY(need(d, g, "embedding_length", &d->hidden));
@@ -108,7 +115,7 @@ fm_status gguf_read_dims(gguf_dims *d, const fm_gguf *g)
         return fm_fail(FM_ECORRUPT, "%s: tensor 'token_embd.weight' is missing or no matrix",
                        fm_gguf_what(g));
     d->vocab = embd->shape.dim[0];
-    d->tied = fm_gguf_find(g, "output.weight") == NULL;
+    d->tied = gguf_find(p, "output.weight", NULL) == NULL;
     return FM_OK;
 }
 
@@ -202,89 +209,4 @@ fm_status gguf_hf_name(fm_buf *out, uint32_t *heads, const gguf_dims *d, const f
         return unknown_name(g, d, t->name);
     fm_buf_printf(out, "model.layers.%" PRIu64 ".%s%s", layer, hf, dot);
     return rotary_heads(heads, d, g, t, hf);
-}
-
-/* ---- the source ---- */
-
-static fm_status add_tensor(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g,
-                            const fm_gguf_tensor *t)
-{
-    uint32_t heads = 0;
-    fm_buf name;
-    fm_status rc;
-
-    fm_buf_init(&name, 0);
-    rc = gguf_hf_name(&name, &heads, d, g, t);
-    if (rc == FM_OK && name.len == 0)
-        rc = src_add_literal(src, f, fm_gguf_bytes(g, t));
-    else if (rc == FM_OK)
-        rc = src_add_tensor(src, f, "tensors", fm_buf_cstr(&name), t->dtype, &t->shape,
-                            fm_gguf_bytes(g, t), heads);
-    fm_buf_release(&name);
-    return rc;
-}
-
-/* Adds the head in front of the tensors. A long array (the vocabulary) becomes an object of its
- * own: it is the same in every quantized copy of a model, and stored once. */
-static fm_status add_head(fm_source *src, src_file *f, const fm_gguf *g, uint64_t end)
-{
-    uint64_t at = 0;
-
-    for (size_t i = 0; i < fm_gguf_kv_count(g); i++) {
-        const fm_gguf_kv *kv = fm_gguf_kv_at(g, i);
-        uint64_t from = (uint64_t)(kv->data.data - f->map.data);
-        if (kv->type != FM_GGUF_ARRAY || kv->data.len <= FM_INLINE_MAX_BYTES || from < at)
-            continue;
-        FM_TRY(src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(from - at))));
-        at = from + kv->data.len;
-        FM_TRY(src_add_segment(src, f, from, at));
-    }
-    return src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(end - at)));
-}
-
-/* Adds the tensors and the bytes between them. */
-static fm_status add_all(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g)
-{
-    uint64_t at = fm_gguf_count(g) > 0 ? fm_gguf_at(g, 0)->at : f->map.len;
-    FM_TRY(add_head(src, f, g, at));
-
-    for (size_t i = 0; i < fm_gguf_count(g); i++) {
-        const fm_gguf_tensor *t = fm_gguf_at(g, i);
-        FM_TRY(src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(t->at - at))));
-        FM_TRY(add_tensor(src, f, d, g, t));
-        at = t->at + t->bytes;
-    }
-
-    return src_add_literal(src, f, fm_span_of(f->map.data + at, f->map.len - (size_t)at));
-}
-
-static fm_status put_model(fm_source *src, const gguf_dims *d, const fm_gguf *g)
-{
-    fm_json *config = NULL, *model = fm_json_new_object();
-    fm_status rc = model ? gguf_config(&config, d, g) : FM_ENOMEM;
-
-    FM_THEN(rc, fm_json_set(model, "format", fm_json_new_int(1)));
-    FM_THEN(rc, fm_json_set(model, "architecture", fm_json_ref(fm_json_get(config, "model_type"))));
-    FM_THEN(rc, fm_json_set(model, "config", fm_json_ref(config)));
-    FM_THEN(rc, src_put_json(src, "model.json", model, FM_JSON_PRETTY));
-    fm_json_free(config);
-    fm_json_free(model);
-    return rc;
-}
-
-fm_status src_open_gguf(fm_source *src)
-{
-    src_file *f = NULL;
-    fm_gguf *g = NULL;
-    gguf_dims d;
-    fm_status rc = src_add_file(&f, src, NULL, fm_path_base(src->path));
-
-    src->kind = FM_SOURCE_GGUF;
-    FM_THEN(rc, fm_gguf_parse(&g, fm_span_of(f->map.data, f->map.len), src->path));
-    FM_THEN(rc, gguf_read_dims(&d, g));
-    FM_THEN(rc, put_model(src, &d, g));
-    FM_THEN(rc, gguf_tokenizer(src, g));
-    FM_THEN(rc, add_all(src, f, &d, g));
-    fm_gguf_close(g);
-    return rc;
 }

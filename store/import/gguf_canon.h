@@ -14,14 +14,24 @@ typedef struct gguf_arch {
     bool permutes;          /* Q and K rows are in interleaved rotary order */
 } gguf_arch;
 
+/* A model's file, or the parts into which it was split; the first has the metadata. */
+typedef struct gguf_parts {
+    fm_gguf **g;
+    size_t count;
+} gguf_parts;
+/* The tensor in any part, and that part in *in (may be NULL); NULL: there is none. */
+const fm_gguf_tensor *gguf_find(const gguf_parts *p, const char *name, const fm_gguf **in);
+
 /* The numbers that both the config and the tensor names need. */
 typedef struct gguf_dims {
+    const gguf_parts *parts;
     const gguf_arch *arch;
     uint64_t layers, hidden, inter, heads, kv_heads, head_dim, context, vocab;
     bool tied;
 } gguf_dims;
 
-fm_status gguf_read_dims(gguf_dims *out, const fm_gguf *g);
+/* FM_EUNSUPPORTED: an architecture or a setting that has no words of Hugging Face's here. */
+fm_status gguf_read_dims(gguf_dims *out, const gguf_parts *p);
 /* The HF name of a GGUF tensor, and the number of heads by which its rows are permuted (0: not
  * permuted). Empty name: the tensor follows from the config (rope_freqs) and is not a weight. */
 fm_status gguf_hf_name(fm_buf *out, uint32_t *heads, const gguf_dims *d, const fm_gguf *g,

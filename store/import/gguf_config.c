@@ -145,10 +145,10 @@ static fm_status set_identity(fm_json *o, const gguf_dims *d, const fm_gguf *g)
     return rc;
 }
 
-static fm_status set_flags(fm_json *o, const gguf_dims *d, const fm_gguf *g)
+static fm_status set_flags(fm_json *o, const gguf_dims *d)
 {
-    bool bias = fm_gguf_find(g, "blk.0.attn_q.bias") != NULL;
-    bool mlp_bias = fm_gguf_find(g, "blk.0.ffn_up.bias") != NULL;
+    bool bias = gguf_find(d->parts, "blk.0.attn_q.bias", NULL) != NULL;
+    bool mlp_bias = gguf_find(d->parts, "blk.0.ffn_up.bias", NULL) != NULL;
     FM_TRY(fm_json_set(o, "hidden_act", fm_json_new_str("silu")));
 
     if (strcmp(d->arch->prefix, "qwen2") != 0)
@@ -182,7 +182,7 @@ fm_status gguf_config(fm_json **out, const gguf_dims *d, const fm_gguf *g)
     FM_THEN(rc, fm_json_set(o, "rope_theta", fm_json_new_real(theta)));
     FM_THEN(rc, gguf_rope_scaling(o, d, g, theta));
     FM_THEN(rc, set_token_ids(o, g));
-    FM_THEN(rc, set_flags(o, d, g));
+    FM_THEN(rc, set_flags(o, d));
     if (rc < 0) {
         fm_json_free(o);
         return rc;
@@ -289,7 +289,8 @@ static fm_status set_simple(fm_json *config, const gguf_dims *d, const fm_gguf *
 
 fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *g, double theta)
 {
-    const fm_gguf_tensor *freqs = fm_gguf_find(g, "rope_freqs.weight");
+    const fm_gguf *in = NULL;
+    const fm_gguf_tensor *freqs = gguf_find(d->parts, "rope_freqs.weight", &in);
     char key[128];
     fm_span type = {NULL, 0};
     bool found = false;
@@ -298,7 +299,7 @@ fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *
         if (fm_gguf_get(g, gguf_key(d, "rope.scale_linear", key)))
             return fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g),
                            key);
-        return freqs ? from_rope_freqs(config, d, g, freqs, theta) : FM_OK;
+        return freqs ? from_rope_freqs(config, d, in, freqs, theta) : FM_OK;
     }
     if (freqs)
         return fm_fail(FM_EUNSUPPORTED,

@@ -25,13 +25,14 @@ static void read_tensors(const fm_gguf *g, const gguf_dims *d)
     fm_buf_release(&name);
 }
 
-static void read_meaning(const fm_gguf *g)
+static void read_meaning(fm_gguf *g)
 {
+    const gguf_parts parts = {&g, 1};
     fm_source src = {.root = ""};
     fm_json *config = NULL;
     gguf_dims d;
 
-    if (gguf_read_dims(&d, g) < 0)
+    if (gguf_read_dims(&d, &parts) < 0)
         d.arch = NULL;
     else if (gguf_config(&config, &d, g) == FM_OK)
         fm_assert(fm_json_get(config, "hidden_size") != NULL);
