@@ -25,11 +25,6 @@ typedef enum fm_source_kind {
 
 typedef struct fm_source fm_source; /* immutable once open; provider is thread-safe */
 
-/* A file beside a model's safetensors that holds other weights, by its name (".onnx", ".gguf", an
- * optimizer's state): an import of the folder names it and leaves it out. */
-bool fm_source_other_weights(const char *name);
-#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* largest other file: cards, licences */
-
 /* Detects the kind by content and hashes every byte once. An error names file, field and reason.
  * Links that lead out of a folder are refused, except from a snapshot in Hugging Face's cache to
  * its blobs/. */
@@ -40,8 +35,8 @@ const fm_tree *fm_source_tree(const fm_source *src);  /* borrowed */
 fm_provider fm_source_provider(const fm_source *src); /* valid while src is open */
 uint64_t fm_source_file_bytes(const fm_source *src);  /* sum of the original files */
 
-/* A file of the folder that was not imported: its name (untrusted), why, and its bytes; for a folder
- * those of all files in it. In the order of names. */
+/* A folder in the folder that was not imported (git's own, a download cache, a link): its name
+ * (untrusted), why, and the bytes of all files in it. In the order of names. */
 typedef struct fm_left_out {
     const char *name, *why;
     uint64_t bytes;
