@@ -103,27 +103,75 @@ static fm_status open_parts(opened *o, fm_source *src)
 
 /* ---- bytes ---- */
 
-/* d NULL: under the tensor's own name. */
-static fm_status add_tensor(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g,
-                            const fm_gguf_tensor *t)
+/* Under the tensor's own name. */
+static fm_status keep_tensor(fm_source *src, src_file *f, const fm_gguf *g, const fm_gguf_tensor *t)
 {
-    uint32_t heads = 0;
+    return src_add_tensor(src, f, "tensors", t->name, t->dtype, &t->shape, fm_gguf_bytes(g, t), 0);
+}
+
+/* One of the floats is subtracted from each, as Hugging Face has them; the file's own are kept as
+ * they are, because adding it again may round. */
+static fm_status add_minus_1(fm_source *src, src_file *f, const char *name, fm_span bytes,
+                             const fm_shape *shape)
+{
+    src_tensor t = {.name = name, .dtype = FM_F32, .shape = *shape};
+    uint8_t *copy = fm_arena_alloc(src->arena, bytes.len + 1);
+
+    if (!copy)
+        return FM_ENOMEM;
+    for (size_t i = 0; i + 4 <= bytes.len; i += 4) {
+        float v;
+        memcpy(&v, bytes.data + i, sizeof v);
+        v -= 1.0f;
+        memcpy(copy + i, &v, sizeof v);
+    }
+    t.piece = src_new_piece(src, fm_span_of(copy, bytes.len));
+    if (!t.piece)
+        return FM_ENOMEM;
+    FM_TRY(src_queue_tensor(src, "tensors", &t));
+    return src_add_literal(src, f, bytes);
+}
+
+static fm_status add_named(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g,
+                           const fm_gguf_tensor *t, const gguf_use *use)
+{
+    const fm_span all = fm_gguf_bytes(g, t);
+    const uint32_t count = FM_MAX(use->experts, 1u);
+    const size_t bytes = all.len / count;
+    fm_shape shape = t->shape;
     fm_buf name;
     fm_status rc = FM_OK;
 
+    if (use->experts > 0) {
+        shape.rank--;
+        memmove(shape.dim, shape.dim + 1, shape.rank * sizeof shape.dim[0]);
+    }
     fm_buf_init(&name, 0);
-    if (d)
-        rc = gguf_hf_name(&name, &heads, d, g, t);
-    else
-        fm_buf_str(&name, t->name);
-    FM_THEN(rc, fm_buf_ok(&name));
-    if (rc == FM_OK && name.len == 0)
-        rc = src_add_literal(src, f, fm_gguf_bytes(g, t));
-    else if (rc == FM_OK)
-        rc = src_add_tensor(src, f, "tensors", fm_buf_cstr(&name), t->dtype, &t->shape,
-                            fm_gguf_bytes(g, t), heads);
+    for (uint32_t i = 0; rc == FM_OK && i < count; i++) {
+        const fm_span part = fm_span_of(all.data + i * bytes, bytes);
+        fm_buf_clear(&name);
+        rc = gguf_hf_name(&name, d, t, i);
+        if (rc == FM_OK && use->minus_1)
+            rc = add_minus_1(src, f, fm_buf_cstr(&name), part, &shape);
+        else if (rc == FM_OK)
+            rc = src_add_tensor(src, f, "tensors", fm_buf_cstr(&name), t->dtype, &shape, part,
+                                use->heads);
+    }
     fm_buf_release(&name);
     return rc;
+}
+
+/* d NULL: the file is kept as it is. */
+static fm_status add_tensor(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g,
+                            const fm_gguf_tensor *t)
+{
+    gguf_use use;
+
+    if (!d)
+        return keep_tensor(src, f, g, t);
+    FM_TRY(gguf_use_of(&use, d, g, t));
+    return use.no_weight ? src_add_literal(src, f, fm_gguf_bytes(g, t))
+                         : add_named(src, f, d, g, t, &use);
 }
 
 /* Adds the head in front of the tensors. A long array (the vocabulary) becomes an object of its
@@ -186,16 +234,12 @@ static fm_status put_model(fm_source *src, const gguf_dims *d, const fm_gguf *g)
 
 static fm_status check_names(const opened *o, const gguf_dims *d)
 {
-    uint32_t heads;
-    fm_buf name;
-    fm_status rc = FM_OK;
+    gguf_use use;
 
-    fm_buf_init(&name, 0);
     for (size_t p = 0; p < o->parts.count; p++)
-        for (size_t i = 0; rc == FM_OK && i < fm_gguf_count(o->g[p]); i++)
-            rc = gguf_hf_name(&name, &heads, d, o->g[p], fm_gguf_at(o->g[p], i));
-    fm_buf_release(&name);
-    return rc;
+        for (size_t i = 0; i < fm_gguf_count(o->g[p]); i++)
+            FM_TRY(gguf_use_of(&use, d, o->g[p], fm_gguf_at(o->g[p], i)));
+    return FM_OK;
 }
 
 /* Puts what the metadata say into Hugging Face's words. FM_EUNSUPPORTED: it has none; some of them

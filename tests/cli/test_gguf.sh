@@ -138,8 +138,8 @@ back() { # FILE NAME NEEDLE
     cmp ../files/$1 ../out.gguf || die "$1: other bytes came back"
     rm -f ../out.gguf
 }
-back every.gguf every "'outlandish' is not supported"
-back v2.gguf v2 "'outlandish' is not supported"
+back every.gguf every "'outlandish' does not run"
+back v2.gguf v2 "'outlandish' does not run"
 back future.gguf future "tensor 'new.weight' has ggml type 77"
 back big.gguf big "it is big-endian"
 back big2.gguf big2 "it is big-endian"
@@ -189,3 +189,28 @@ refused 128 "let this one end in '-00001-of-00003.gguf'" import ../lost/other.gg
 rm ../lost/s-00003-of-00003.gguf && ln -s /etc/passwd ../lost/s-00003-of-00003.gguf
 refused 128 'outside of the folder' import ../lost/s-00001-of-00003.gguf --as x
 want 0 fsck
+
+say "architectures as llama.cpp's converter writes them score as Hugging Face does, and come back byte for byte"
+golden=$src/tests/model/golden/gguf
+for f in "$golden"/*.gguf; do
+    name=$(basename "$f" .gguf)
+    want 0 import "$f" --as "g/$name"
+    ! grep -q kept "$tmp/err" || die "$name: $(cat "$tmp/err")"
+    want 0 export "g/$name" ../back.gguf --format source
+    cmp "$f" ../back.gguf || die "$name: other bytes came back"
+    rm ../back.gguf
+done
+python3 - "$fm" "$golden/logprobs.jsonl" <<'EOF' || die "the scores differ"
+import json, subprocess, sys
+names = set()
+for line in open(sys.argv[2]):
+    want = json.loads(line)
+    names.add(want["name"])
+    got = subprocess.run([sys.argv[1], "score", "g/" + want["name"], "--mode", "exact"], capture_output=True, text=True, check=True,
+                         input=json.dumps({"ids": want["ids"]}) + "\n")
+    got = json.loads(got.stdout)["logprobs"][1:]
+    assert len(got) == len(want["logprobs"])
+    error = max(abs(a - b) for a, b in zip(got, want["logprobs"]))
+    assert error < 1e-5, (want["name"], error)
+assert len(names) >= 13, names
+EOF

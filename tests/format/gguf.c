@@ -188,7 +188,7 @@ static void more_unknown(fm_buf *kv, uint64_t *count)
 }
 static void more_experts(fm_buf *kv, uint64_t *count)
 {
-    gg_u32(kv, "llama.expert_count", 8);
+    gg_u32(kv, "qwen2.expert_count", 8);
     ++*count;
 }
 static void more_longrope(fm_buf *kv, uint64_t *count)
@@ -248,7 +248,7 @@ TEST(what_cannot_be_mapped_is_kept_and_says_why)
                {{.pre = "kimi-k2"}, "kimi-k2"},
                {{.model = "rwkv"}, "'rwkv' is not supported"},
                {{.more = more_unknown}, "llama.logit_scale"},
-               {{.more = more_experts}, "expert_count"},
+               {{.more = more_experts, .arch = "qwen2"}, "with experts"},
                {{.more = more_longrope}, "longrope"},
                {{.more = more_rot}, "rope.dimension_count"},
                {{.bend = bend_name}, "blk.7.ffn_down"},
