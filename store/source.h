@@ -2,7 +2,8 @@
  *
  * Opening gives the canonical tree (DESIGN section 2: HF names and HF row order, whatever the
  * format) with ids, and a provider of the bytes; nothing is written. A GGUF's config.json and
- * tokenizer files are synthesized from its metadata; its block types keep their bytes. Q and K rows
+ * tokenizer files are synthesized from its metadata; its block types keep their bytes. Of a split
+ * one the first part is opened ("x-00001-of-00003.gguf"), and the others lie beside it. Q and K rows
  * that GGUF interleaves for rotary order are put back as whole rows. source/source.json records how
  * to undo this: for each original file its name, size, SHA-256 and the list of pieces (literal
  * bytes, or a tree entry with the row permutation) that give the file back byte for byte.
@@ -24,11 +25,6 @@ typedef enum fm_source_kind {
 
 typedef struct fm_source fm_source; /* immutable once open; provider is thread-safe */
 
-/* A file beside a model's safetensors that holds other weights, by its name (".onnx", ".gguf", an
- * optimizer's state): an import of the folder names it and leaves it out. */
-bool fm_source_other_weights(const char *name);
-#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* largest other file: cards, licences */
-
 /* Detects the kind by content and hashes every byte once. An error names file, field and reason.
  * Links that lead out of a folder are refused, except from a snapshot in Hugging Face's cache to
  * its blobs/. */
@@ -39,13 +35,17 @@ const fm_tree *fm_source_tree(const fm_source *src);  /* borrowed */
 fm_provider fm_source_provider(const fm_source *src); /* valid while src is open */
 uint64_t fm_source_file_bytes(const fm_source *src);  /* sum of the original files */
 
-/* A file of the folder that was not imported: its name (untrusted), why, and its bytes; for a folder
- * those of all files in it. In the order of names. */
+/* A folder in the folder that was not imported (git's own, a download cache, a link): its name
+ * (untrusted), why, and the bytes of all files in it. In the order of names. */
 typedef struct fm_left_out {
     const char *name, *why;
     uint64_t bytes;
 } fm_left_out;
 const fm_left_out *fm_source_left_out(const fm_source *src, size_t *count); /* borrowed */
+
+/* Why a GGUF is kept under its own names, without model.json: one line that names file and field;
+ * NULL: it was translated. Such a version is stored and given back, and does not run. */
+const char *fm_source_kept(const fm_source *src);
 
 /* Applies an adapter (a tree of its own, entries under adapters/0-<kind>/) to a parent: *out is a
  * copy of parent with the adapter at the next free number and the adapter's source/ in place of the

@@ -35,6 +35,22 @@ typedef enum fm_dtype {
     FM_Q5_K,
     FM_Q6_K,
     FM_IQ4_NL,
+    FM_Q2_K,
+    FM_Q3_K,
+    FM_Q8_K,
+    FM_IQ1_S,
+    FM_IQ1_M,
+    FM_IQ2_XXS,
+    FM_IQ2_XS,
+    FM_IQ2_S,
+    FM_IQ3_XXS,
+    FM_IQ3_S,
+    FM_IQ4_XS,
+    FM_TQ1_0,
+    FM_TQ2_0,
+    FM_MXFP4,
+    FM_NVFP4,
+    FM_Q1_0,
     FM_DTYPE_COUNT
 } fm_dtype;
 

@@ -812,7 +812,9 @@ fm_status fm_model_json_of_tree(fm_json **out, const fm_tree *tree, const fm_pro
     const fm_entry *e = fm_tree_find(tree, "model.json");
     if (!e)
         return fm_fail(FM_ENOTFOUND,
-                       "%s: no model.json in the tree; import a folder with config.json", what);
+                       "%s: no model.json in the tree: the version is kept and cannot run (its "
+                       "source/source.json may say why, under 'kept')",
+                       what);
     if (e->kind == FM_ENTRY_TENSOR)
         return fm_fail(FM_ECORRUPT, "%s: model.json is a tensor", what);
     fm_buf_init(&text, 0);

@@ -11,8 +11,8 @@
 #include "remote/hub/address.h"
 #include "store/base/mem.h"
 #include "store/base/text/json.h"
-#include "store/source.h"
 
+#define MAX_EXTRA_BYTES (64u << 20) /* largest other file: cards, licences */
 #define MAX_SHOWN 8u
 
 /* ==== the answer ==== */
@@ -160,6 +160,19 @@ static bool is_outside(const char *name)
     return strchr(name, '/') && !(digits > 0 && name[digits] == '_' && name[digits + 1] != '/');
 }
 
+/* What is not worth a download beside a model's safetensors: the same weights in another form, an
+ * optimizer's state. */
+static bool is_other_weights(const char *name)
+{
+    static const char *const suffix[] = {".bin",    ".pt",        ".pth",  ".ckpt",
+                                         ".h5",     ".msgpack",   ".onnx", ".gguf",
+                                         ".tflite", ".onnx_data", ".ot",   ".npz"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(suffix); i++)
+        if (ends_with(name, suffix[i]))
+            return true;
+    return false;
+}
+
 static void mark_extras(fmr_listing *l)
 {
     for (size_t i = 0; i < l->count; i++) {
@@ -167,9 +180,9 @@ static void mark_extras(fmr_listing *l)
         f->take = false;
         if (is_outside(f->name))
             f->why_not = "in a folder";
-        else if (fm_source_other_weights(f->name))
+        else if (is_other_weights(f->name))
             f->why_not = "another form of the weights";
-        else if (f->bytes > FM_SOURCE_MAX_EXTRA_BYTES)
+        else if (f->bytes > MAX_EXTRA_BYTES)
             f->why_not = "more than 64 MiB beside the weights";
         else
             f->take = true;

@@ -111,7 +111,8 @@ uint8_t *fms_coder_scratch(fms_coder *c, unsigned which)
 
 static size_t unit_of(fm_dtype dtype)
 {
-    return dtype == FM_DTYPE_NONE ? 1 : fm_dtype_get(dtype)->block_bytes;
+    const size_t bytes = dtype == FM_DTYPE_NONE ? 1 : fm_dtype_get(dtype)->block_bytes;
+    return bytes <= MAX_UNIT ? bytes : 4; /* Q8_K's 292 bytes, which no file of weights has */
 }
 
 static uint8_t transform_of(fm_dtype dtype)

@@ -3,6 +3,7 @@
 #include "store/formats/gguf.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,8 @@ struct fm_gguf {
     size_t count;
     fm_map *by_name;
     uint64_t alignment;
+    bool big;         /* big-endian */
+    char opaque[600]; /* fm_gguf_opaque; empty: NULL */
 };
 
 static const uint8_t TYPE_BYTES[FM_GGUF_TYPE_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -44,6 +47,11 @@ void fm_gguf_close(fm_gguf *g)
 const char *fm_gguf_what(const fm_gguf *g)
 {
     return g->what;
+}
+
+const char *fm_gguf_opaque(const fm_gguf *g)
+{
+    return g->opaque[0] ? g->opaque : NULL;
 }
 
 size_t fm_gguf_kv_count(const fm_gguf *g)
@@ -83,6 +91,21 @@ fm_span fm_gguf_bytes(const fm_gguf *g, const fm_gguf_tensor *t)
     return fm_span_of(g->file.data + t->at, (size_t)t->bytes);
 }
 
+/* Numbers of the structure, in the file's order of bytes. */
+static uint32_t read_u32(const fm_gguf *g, fm_cursor *c)
+{
+    const uint32_t v = fm_cursor_u32(c);
+
+    return g->big ? __builtin_bswap32(v) : v;
+}
+
+static uint64_t read_u64(const fm_gguf *g, fm_cursor *c)
+{
+    const uint64_t v = fm_cursor_u64(c);
+
+    return g->big ? __builtin_bswap64(v) : v;
+}
+
 /* ---- values of metadata ---- */
 
 static fm_status wrong(const fm_gguf *g, const char *key, const char *want)
@@ -113,6 +136,17 @@ static int64_t int_value(fm_gguf_type type, const uint8_t *p)
     return (int64_t)fm_get_u64(p);
 }
 
+/* The integer of a value, in the file's order of bytes. */
+static int64_t int_of(const fm_gguf *g, const fm_gguf_kv *kv)
+{
+    uint8_t turned[8];
+    const size_t n = TYPE_BYTES[kv->type];
+
+    for (size_t i = 0; i < n; i++)
+        turned[i] = kv->data.data[g->big ? n - 1 - i : i];
+    return int_value(kv->type, turned);
+}
+
 fm_status fm_gguf_u64(const fm_gguf *g, const char *key, uint64_t *out, bool *found)
 {
     const fm_gguf_kv *kv = fm_gguf_get(g, key);
@@ -123,7 +157,7 @@ fm_status fm_gguf_u64(const fm_gguf *g, const char *key, uint64_t *out, bool *fo
         return FM_OK;
     if (!is_int(kv->type))
         return wrong(g, key, "an integer");
-    v = int_value(kv->type, kv->data.data);
+    v = int_of(g, kv);
     if (v < 0)
         return wrong(g, key, "an integer from 0 to 2^63 - 1");
     *out = (uint64_t)v;
@@ -201,7 +235,7 @@ int64_t fm_gguf_int_at(const fm_gguf_kv *kv, uint64_t i)
 static fm_status read_string(const fm_gguf *g, fm_cursor *c, uint64_t limit, const char *field,
                              fm_span *out)
 {
-    uint64_t len = fm_cursor_u64(c);
+    uint64_t len = read_u64(g, c);
 
     if (!c->failed && len > limit)
         return fm_fail(FM_ECORRUPT, "%s: %s: a text of %" PRIu64 " bytes, the limit is %" PRIu64,
@@ -224,7 +258,7 @@ static fm_status read_name(const fm_gguf *g, fm_cursor *c, uint64_t limit, const
 
 static fm_status read_type(const fm_gguf *g, fm_cursor *c, const char *key, fm_gguf_type *out)
 {
-    uint32_t type = fm_cursor_u32(c);
+    uint32_t type = read_u32(g, c);
 
     if (type >= FM_GGUF_TYPE_COUNT)
         return fm_fail(FM_ECORRUPT, "%s: field '%.200s' has unknown value type %" PRIu32, g->what,
@@ -258,7 +292,7 @@ static fm_status skip_array(const fm_gguf *g, fm_cursor *c, const char *key, uns
     FM_TRY(read_type(g, c, key, elem));
     if (depth > FM_GGUF_MAX_ARRAY_DEPTH)
         return fm_fail(FM_ECORRUPT, "%s: field '%.200s' nests arrays too deeply", g->what, key);
-    *count = fm_cursor_u64(c);
+    *count = read_u64(g, c);
     if (TYPE_BYTES[*elem] > 0) {
         if (fm_mul_overflow(&bytes, *count, TYPE_BYTES[*elem]))
             return fm_fail(FM_ECORRUPT, "%s: field '%.200s' claims %" PRIu64 " elements", g->what,
@@ -304,10 +338,13 @@ static fm_dtype dtype_of_ggml(uint32_t type)
     static const struct {
         uint32_t type;
         fm_dtype dtype;
-    } map[] = {{0, FM_F32},   {1, FM_F16},    {2, FM_Q4_0},  {3, FM_Q4_1},  {6, FM_Q5_0},
-               {7, FM_Q5_1},  {8, FM_Q8_0},   {12, FM_Q4_K}, {13, FM_Q5_K}, {14, FM_Q6_K},
-               {24, FM_I8},   {25, FM_I16},   {26, FM_I32},  {27, FM_I64},  {28, FM_F64},
-               {30, FM_BF16}, {20, FM_IQ4_NL}};
+    } map[] = {{0, FM_F32},      {1, FM_F16},    {2, FM_Q4_0},    {3, FM_Q4_1},     {6, FM_Q5_0},
+               {7, FM_Q5_1},     {8, FM_Q8_0},   {10, FM_Q2_K},   {11, FM_Q3_K},    {12, FM_Q4_K},
+               {13, FM_Q5_K},    {14, FM_Q6_K},  {15, FM_Q8_K},   {16, FM_IQ2_XXS}, {17, FM_IQ2_XS},
+               {18, FM_IQ3_XXS}, {19, FM_IQ1_S}, {20, FM_IQ4_NL}, {21, FM_IQ3_S},   {22, FM_IQ2_S},
+               {23, FM_IQ4_XS},  {24, FM_I8},    {25, FM_I16},    {26, FM_I32},     {27, FM_I64},
+               {28, FM_F64},     {29, FM_IQ1_M}, {30, FM_BF16},   {34, FM_TQ1_0},   {35, FM_TQ2_0},
+               {39, FM_MXFP4},   {40, FM_NVFP4}, {41, FM_Q1_0}};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(map); i++)
         if (map[i].type == type)
@@ -317,14 +354,14 @@ static fm_dtype dtype_of_ggml(uint32_t type)
 
 static fm_status read_shape(const fm_gguf *g, fm_cursor *c, fm_gguf_tensor *t)
 {
-    uint32_t dims = fm_cursor_u32(c);
+    uint32_t dims = read_u32(g, c);
 
     if (dims > FM_GGUF_MAX_DIMS)
         return fm_fail(FM_ECORRUPT, "%s: tensor '%s': %" PRIu32 " dimensions, the limit is %u",
                        g->what, t->name, dims, FM_GGUF_MAX_DIMS);
     t->shape.rank = dims;
     for (uint32_t i = 0; i < dims; i++)
-        t->shape.dim[dims - 1 - i] = fm_cursor_u64(c);
+        t->shape.dim[dims - 1 - i] = read_u64(g, c);
     return fm_cursor_ok(c, g->what, t->name);
 }
 
@@ -336,15 +373,17 @@ static fm_status read_tensor(fm_gguf *g, fm_cursor *c)
     FM_TRY(read_name(g, c, FM_MAX_NAME_BYTES, "a tensor name", &t->name));
     g->count++;
     FM_TRY(read_shape(g, c, t));
-    type = fm_cursor_u32(c);
-    t->at = fm_cursor_u64(c); /* from the data section's start, which is not known yet */
+    type = read_u32(g, c);
+    t->at = read_u64(g, c); /* from the data section's start, which is not known yet */
     FM_TRY(fm_cursor_ok(c, g->what, t->name));
     t->dtype = dtype_of_ggml(type);
-    if (t->dtype == FM_DTYPE_NONE)
-        return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s': ggml type %" PRIu32 " is not supported",
-                       g->what, t->name, type);
-    if (fm_tensor_bytes(&t->bytes, t->dtype, &t->shape, t->name) < 0)
+    if (t->dtype == FM_DTYPE_NONE) {
+        if (!g->opaque[0])
+            snprintf(g->opaque, sizeof g->opaque, "tensor '%s' has ggml type %" PRIu32, t->name,
+                     type);
+    } else if (fm_tensor_bytes(&t->bytes, t->dtype, &t->shape, t->name) < 0) {
         return fm_error_prefix(FM_ECORRUPT, "%s", g->what);
+    }
     FM_TRY(fm_map_put(g->by_name, t->name, strlen(t->name), t, &old));
     if (old)
         return fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", g->what, t->name);
@@ -360,6 +399,17 @@ static int by_place(const void *a, const void *b)
     if (x->bytes != y->bytes)
         return x->bytes < y->bytes ? -1 : 1;
     return strcmp(x->name, y->name);
+}
+
+/* Tensor i of the sorted ones, whose values are not known, becomes its bytes. */
+static void as_bytes(fm_gguf *g, size_t i)
+{
+    fm_gguf_tensor *t = &g->tensor[i];
+
+    if (t->dtype == FM_DTYPE_NONE)
+        t->bytes = (i + 1 < g->count ? g->tensor[i + 1].at : g->file.len) - t->at;
+    t->dtype = FM_U8;
+    t->shape = (fm_shape){.rank = 1, .dim = {t->bytes}};
 }
 
 static fm_status place_tensors(fm_gguf *g, uint64_t data)
@@ -382,6 +432,9 @@ static fm_status place_tensors(fm_gguf *g, uint64_t data)
     }
     if (g->count > 0)
         qsort(g->tensor, g->count, sizeof *g->tensor, by_place);
+    for (size_t i = 0; i < g->count; i++)
+        if (g->big || g->tensor[i].dtype == FM_DTYPE_NONE)
+            as_bytes(g, i);
     for (size_t i = 0; i < g->count; i++) {
         const fm_gguf_tensor *t = &g->tensor[i];
         if (t->at < end)
@@ -425,8 +478,6 @@ static fm_status check_version(const fm_gguf *g, uint32_t version)
         return FM_OK;
     if (version == 1)
         return fm_fail(FM_EUNSUPPORTED, "%s: GGUF version 1 is not supported; convert it", g->what);
-    if ((version & 0xffffu) == 0 && version != 0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: a big-endian GGUF is not supported", g->what);
     return fm_fail(FM_EUNSUPPORTED, "%s: GGUF version %" PRIu32 " is not supported", g->what,
                    version);
 }
@@ -441,11 +492,16 @@ static fm_status parse_all(fm_gguf *g)
     fm_cursor_init(&c, g->file);
     magic = fm_cursor_bytes(&c, 4);
     version = fm_cursor_u32(&c);
+    g->big = version == 0x02000000u || version == 0x03000000u;
+    if (g->big) {
+        version >>= 24;
+        snprintf(g->opaque, sizeof g->opaque, "it is big-endian");
+    }
     if (c.failed || memcmp(magic.data, "GGUF", 4) != 0)
         return fm_fail(FM_ECORRUPT, "%s: does not begin with \"GGUF\" and a version", g->what);
     FM_TRY(check_version(g, version));
-    tensors = fm_cursor_u64(&c);
-    kvs = fm_cursor_u64(&c);
+    tensors = read_u64(g, &c);
+    kvs = read_u64(g, &c);
     FM_TRY(fm_cursor_ok(&c, g->what, "the header"));
     FM_TRY(check_counts(g, &c, tensors, kvs));
     g->kv = fm_calloc((size_t)kvs + 1, sizeof *g->kv);

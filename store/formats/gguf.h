@@ -1,7 +1,9 @@
-/* gguf.h - strict reader of GGUF version 2 and 3 (little-endian).
+/* gguf.h - strict reader of GGUF version 2 and 3.
  *
  * Gives the metadata as typed, bounds-checked values and the tensors with shapes in row-major order
- * (GGUF writes dimensions fastest first). import/gguf_canon.h interprets the names. */
+ * (GGUF writes dimensions fastest first). import/gguf_canon.h interprets the names. Tensors whose
+ * values are not known here are given as bytes (FM_U8, one dimension): those of a big-endian file,
+ * and of ggml types of later times, which reach to the next tensor. */
 #ifndef FM_STORE_GGUF_H
 #define FM_STORE_GGUF_H
 
@@ -55,6 +57,8 @@ typedef struct fm_gguf fm_gguf;
 FM_CHECKED fm_status fm_gguf_parse(fm_gguf **out, fm_span file, const char *what);
 void fm_gguf_close(fm_gguf *g);
 const char *fm_gguf_what(const fm_gguf *g);
+/* NULL, or why tensors are given as bytes: "it is big-endian", "tensor 'x' has ggml type 77". */
+const char *fm_gguf_opaque(const fm_gguf *g);
 size_t fm_gguf_kv_count(const fm_gguf *g);
 const fm_gguf_kv *fm_gguf_kv_at(const fm_gguf *g, size_t i);
 const fm_gguf_kv *fm_gguf_get(const fm_gguf *g, const char *key); /* NULL = absent */
@@ -63,7 +67,7 @@ const fm_gguf_tensor *fm_gguf_at(const fm_gguf *g, size_t i); /* in the order of
 const fm_gguf_tensor *fm_gguf_find(const fm_gguf *g, const char *name);
 fm_span fm_gguf_bytes(const fm_gguf *g, const fm_gguf_tensor *t);
 
-/* Values. An absent key is FM_OK with *found false and *out unchanged; a value of another type is
+/* Values (of a little-endian file, but for u64). An absent key is FM_OK with *found false and *out unchanged; a value of another type is
  * FM_ECORRUPT, which names the key. u64 accepts any integer type, but no negative value. */
 FM_CHECKED fm_status fm_gguf_u64(const fm_gguf *g, const char *key, uint64_t *out, bool *found);
 FM_CHECKED fm_status fm_gguf_f64(const fm_gguf *g, const char *key, double *out, bool *found);

@@ -21,7 +21,6 @@ static const char *const KNOWN[] = {
     "attention.head_count_kv",
     "attention.key_length",
     "attention.value_length",
-    "attention.layer_norm_rms_epsilon",
     "attention.sliding_window",
     "rope.dimension_count",
     "rope.freq_base",
@@ -32,7 +31,22 @@ static const char *const KNOWN[] = {
     "rope.scale_linear",
     "expert_count",
     "expert_used_count",
+    "rope.scaling.attn_factor",
 };
+
+static bool is_setting(const gguf_arch *arch, const char *key)
+{
+    for (const gguf_setting *s = arch->settings; s && s->key; s++)
+        if (strcmp(s->key, key) == 0)
+            return true;
+    return false;
+}
+
+/* The name of the norms' epsilon below the prefix. */
+static const char *eps_key(const gguf_arch *arch)
+{
+    return arch->eps ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+}
 
 static fm_status check_fields(const gguf_dims *d, const fm_gguf *g)
 {
@@ -43,6 +57,8 @@ static fm_status check_fields(const gguf_dims *d, const fm_gguf *g)
         bool known = strncmp(key, d->arch->prefix, n) != 0 || key[n] != '.';
         for (size_t k = 0; !known && k < FM_ARRAY_LEN(KNOWN); k++)
             known = strcmp(key + n + 1, KNOWN[k]) == 0;
+        known =
+            known || is_setting(d->arch, key + n + 1) || strcmp(key + n + 1, eps_key(d->arch)) == 0;
         if (!known)
             return fm_fail(FM_EUNSUPPORTED,
                            "%s: field '%.100s' is not known and may change what "
@@ -124,61 +140,112 @@ static fm_status set_identity(fm_json *o, const gguf_dims *d, const fm_gguf *g)
     const char *type = d->arch->model_type, *class_name = d->arch->class_name;
     char key[128];
     uint64_t window = 0;
-    bool found = false;
+    bool found = false, mistral = strcmp(type, "llama") == 0;
     fm_json *list = fm_json_new_array();
     fm_status rc = fm_gguf_u64(g, gguf_key(d, "attention.sliding_window", key), &window, &found);
 
     if (rc == FM_OK && !list)
         rc = FM_ENOMEM;
-    if (rc == FM_OK && found && window > 0) {
-        if (!d->arch->permutes)
-            rc = fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g), key);
+    if (rc == FM_OK && window > 0 && !mistral && !(d->arch->has & GGUF_WINDOW))
+        rc = fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g), key);
+    if (window > 0 && mistral) {
         type = "mistral";
         class_name = "MistralForCausalLM";
     }
     FM_THEN(rc, fm_json_push(list, fm_json_new_str(class_name)));
     FM_THEN(rc, fm_json_set(o, "architectures", fm_json_ref(list)));
     FM_THEN(rc, fm_json_set(o, "model_type", fm_json_new_str(type)));
-    if (rc == FM_OK && found && window > 0)
+    if (rc == FM_OK && window > 0)
         rc = set_int(o, "sliding_window", window);
+    else if (rc == FM_OK && (d->arch->has & GGUF_WINDOW))
+        rc = fm_json_set(o, "sliding_window", fm_json_new_null());
     fm_json_free(list);
+    return rc;
+}
+
+/* Whether layer 0 has the parameter. */
+static fm_json *has_param(const gguf_dims *d, const char *name)
+{
+    return fm_json_new_bool(gguf_find(d->parts, name, NULL) != NULL);
+}
+
+static fm_status set_setting(fm_json *o, const gguf_dims *d, const fm_gguf *g,
+                             const gguf_setting *s)
+{
+    char key[128];
+    uint64_t u = 0;
+    double r = 0;
+    bool b = false, found = false;
+
+    gguf_key(d, s->key, key);
+    if (s->kind == GGUF_INT)
+        FM_TRY(fm_gguf_u64(g, key, &u, &found));
+    else if (s->kind == GGUF_REAL)
+        FM_TRY(fm_gguf_f64(g, key, &r, &found));
+    else
+        FM_TRY(fm_gguf_bool(g, key, &b, &found));
+    if (!found)
+        return FM_OK;
+    return fm_json_set(o, s->name,
+                       s->kind == GGUF_INT    ? fm_json_new_int((int64_t)u)
+                       : s->kind == GGUF_REAL ? fm_json_new_real(shortest(r))
+                                              : fm_json_new_bool(b));
+}
+
+/* What no file says: hidden_act, then the switches of biases, then the rest of `fixed`. */
+static fm_status set_fixed(fm_json *o, const gguf_dims *d)
+{
+    const gguf_arch *a = d->arch;
+    fm_json *fixed = NULL;
+    fm_status rc = fm_json_parse(&fixed, fm_span_str(a->fixed), a->prefix);
+
+    for (void *it = rc == FM_OK ? fm_json_iter(fixed) : NULL; rc == FM_OK && it;
+         it = fm_json_next(fixed, it)) {
+        const bool first = strcmp(fm_json_iter_key(it), "hidden_act") == 0;
+        rc = fm_json_set(o, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
+        if (rc == FM_OK && first && a->bias)
+            rc = fm_json_set(o, a->bias, has_param(d, "blk.0.attn_q.bias"));
+        if (rc == FM_OK && first && a->mlp_bias)
+            rc = fm_json_set(o, a->mlp_bias, has_param(d, "blk.0.ffn_up.bias"));
+    }
+    fm_json_free(fixed);
     return rc;
 }
 
 static fm_status set_flags(fm_json *o, const gguf_dims *d, const fm_gguf *g)
 {
-    bool bias = fm_gguf_find(g, "blk.0.attn_q.bias") != NULL;
-    bool mlp_bias = fm_gguf_find(g, "blk.0.ffn_up.bias") != NULL;
-    FM_TRY(fm_json_set(o, "hidden_act", fm_json_new_str("silu")));
+    const gguf_arch *a = d->arch;
 
-    if (strcmp(d->arch->prefix, "qwen2") != 0)
-        FM_TRY(fm_json_set(o, "attention_bias", fm_json_new_bool(bias)));
-    if (strcmp(d->arch->prefix, "llama") == 0)
-        FM_TRY(fm_json_set(o, "mlp_bias", fm_json_new_bool(mlp_bias)));
-    if (strcmp(d->arch->prefix, "llama") != 0)
-        FM_TRY(fm_json_set(o, "use_sliding_window", fm_json_new_bool(false)));
+    FM_TRY(set_fixed(o, d));
+    for (const gguf_setting *s = a->settings; s && s->key; s++)
+        FM_TRY(set_setting(o, d, g, s));
+    if (a->has & GGUF_GEMMA)
+        FM_TRY(set_int(o, "query_pre_attn_scalar",
+                       d->layers == a->wide_layers ? d->hidden / d->heads : d->head_dim));
+    if (d->rotary != d->head_dim)
+        FM_TRY(fm_json_set(o, "partial_rotary_factor",
+                           fm_json_new_real((double)d->rotary / (double)d->head_dim)));
     FM_TRY(fm_json_set(o, "tie_word_embeddings", fm_json_new_bool(d->tied)));
-
     return fm_json_set(o, "dtype", fm_json_new_str("float32"));
 }
 
 fm_status gguf_config(fm_json **out, const gguf_dims *d, const fm_gguf *g)
 {
     fm_json *o = fm_json_new_object();
-    double theta = 10000, eps = -1;
+    double theta = d->arch->theta > 0 ? d->arch->theta : 10000, eps = -1;
     fm_status rc = o ? check_fields(d, g) : FM_ENOMEM;
 
     *out = NULL;
     FM_THEN(rc, real_or(d, g, "rope.freq_base", &theta));
-    FM_THEN(rc, real_or(d, g, "attention.layer_norm_rms_epsilon", &eps));
+    FM_THEN(rc, real_or(d, g, eps_key(d->arch), &eps));
     if (rc == FM_OK && !(eps >= 0 && theta > 0))
         rc = fm_fail(FM_ECORRUPT,
-                     "%s: field '%s.attention.layer_norm_rms_epsilon' is missing, or "
-                     "it or '%s.rope.freq_base' is out of range",
-                     fm_gguf_what(g), d->arch->prefix, d->arch->prefix);
+                     "%s: field '%s.%s' is missing, or it or '%s.rope.freq_base' is out of range",
+                     fm_gguf_what(g), d->arch->prefix, eps_key(d->arch), d->arch->prefix);
     FM_THEN(rc, set_identity(o, d, g));
     FM_THEN(rc, set_sizes(o, d));
-    FM_THEN(rc, fm_json_set(o, "rms_norm_eps", fm_json_new_real(eps)));
+    FM_THEN(rc,
+            fm_json_set(o, d->arch->eps ? d->arch->eps : "rms_norm_eps", fm_json_new_real(eps)));
     FM_THEN(rc, fm_json_set(o, "rope_theta", fm_json_new_real(theta)));
     FM_THEN(rc, gguf_rope_scaling(o, d, g, theta));
     FM_THEN(rc, set_token_ids(o, g));
@@ -287,18 +354,76 @@ static fm_status set_simple(fm_json *config, const gguf_dims *d, const fm_gguf *
     return rc;
 }
 
+static fm_status factors_json(fm_json **out, const gguf_dims *d, const char *name)
+{
+    const fm_gguf *g = NULL;
+    const fm_gguf_tensor *t = gguf_find(d->parts, name, &g);
+    fm_status rc;
+
+    if (!t || t->dtype != FM_F32 || t->shape.rank != 1 || t->shape.dim[0] != d->rotary / 2)
+        return fm_fail(FM_ECORRUPT, "%s: tensor '%s' must be %llu F32 values",
+                       fm_gguf_what(d->parts->g[0]), name, (unsigned long long)(d->rotary / 2));
+    *out = fm_json_new_array();
+    rc = *out ? FM_OK : FM_ENOMEM;
+    for (uint64_t i = 0; rc == FM_OK && i < d->rotary / 2; i++) {
+        float v;
+        memcpy(&v, fm_gguf_bytes(g, t).data + i * sizeof v, sizeof v);
+        rc = isfinite(v) ? fm_json_push(*out, fm_json_new_real(shortest((double)v)))
+                         : fm_fail(FM_ECORRUPT, "%s: tensor '%s' holds a value that is not finite",
+                                   fm_gguf_what(g), name);
+    }
+    return rc;
+}
+
+/* longrope: the factors are tensors, and the length that it was trained with a field. */
+static fm_status set_longrope(fm_json *config, const gguf_dims *d, const fm_gguf *g)
+{
+    char key[128];
+    double attention = 0;
+    uint64_t original = 0;
+    bool found = false, has_attention = false;
+    fm_json *o = fm_json_new_object(), *lengths[2] = {NULL, NULL};
+    fm_status rc =
+        o ? fm_gguf_f64(g, gguf_key(d, "rope.scaling.attn_factor", key), &attention, &has_attention)
+          : FM_ENOMEM;
+
+    FM_THEN(rc, fm_gguf_u64(g, gguf_key(d, "rope.scaling.original_context_length", key), &original,
+                            &found));
+    if (rc == FM_OK && found)
+        rc = set_int(config, "original_max_position_embeddings", original);
+    if (rc == FM_OK && gguf_find(d->parts, GGUF_FACTORS_SHORT, NULL)) {
+        rc = factors_json(&lengths[0], d, GGUF_FACTORS_SHORT);
+        FM_THEN(rc, factors_json(&lengths[1], d, GGUF_FACTORS_LONG));
+        FM_THEN(rc, fm_json_set(o, "rope_type", fm_json_new_str("longrope")));
+        FM_THEN(rc, fm_json_set(o, "short_factor", fm_json_ref(lengths[0])));
+        FM_THEN(rc, fm_json_set(o, "long_factor", fm_json_ref(lengths[1])));
+        if (rc == FM_OK && has_attention)
+            rc = fm_json_set(o, "attention_factor", fm_json_new_real(shortest(attention)));
+        FM_THEN(rc, fm_json_set(config, "rope_scaling", fm_json_ref(o)));
+    }
+    fm_json_free(lengths[0]);
+    fm_json_free(lengths[1]);
+    fm_json_free(o);
+    return rc;
+}
+
 fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *g, double theta)
 {
-    const fm_gguf_tensor *freqs = fm_gguf_find(g, "rope_freqs.weight");
+    const fm_gguf *in = NULL;
+    const fm_gguf_tensor *freqs = gguf_find(d->parts, "rope_freqs.weight", &in);
     char key[128];
     fm_span type = {NULL, 0};
     bool found = false;
+    if (d->arch->has & GGUF_LONGROPE)
+        return set_longrope(config, d, g);
+    if (fm_gguf_get(g, gguf_key(d, "rope.scaling.attn_factor", key)))
+        return fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g), key);
     FM_TRY(fm_gguf_str(g, gguf_key(d, "rope.scaling.type", key), &type, &found));
     if (!found || fm_span_eq_str(type, "none")) {
         if (fm_gguf_get(g, gguf_key(d, "rope.scale_linear", key)))
             return fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g),
                            key);
-        return freqs ? from_rope_freqs(config, d, g, freqs, theta) : FM_OK;
+        return freqs ? from_rope_freqs(config, d, in, freqs, theta) : FM_OK;
     }
     if (freqs)
         return fm_fail(FM_EUNSUPPORTED,

@@ -122,6 +122,11 @@ const fm_left_out *fm_source_left_out(const fm_source *src, size_t *count)
     return src->left_out;
 }
 
+const char *fm_source_kept(const fm_source *src)
+{
+    return src->kept;
+}
+
 fm_provider fm_source_provider(const fm_source *src)
 {
     fm_provider p = {.read = read_entry, .range = read_range};
@@ -180,7 +185,7 @@ static fm_status open_any(fm_source *src)
         return fm_fail(FM_ENOTFOUND, "%s: no such file or folder", src->path);
     if (!fm_path_is_dir(src->path))
         return open_file(src);
-    FM_TRY(src_find_bounds(src));
+    FM_TRY(src_find_bounds(src, src->path));
     if (holds(src, "adapter_config.json") && !holds(src, "model.safetensors") &&
         !holds(src, "model.safetensors.index.json"))
         return src_open_peft(src);

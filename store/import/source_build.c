@@ -410,6 +410,8 @@ static fm_status put_source_json(fm_source *src)
     for (size_t i = 0; rc == FM_OK && i < src->left_out_count; i++)
         rc = fm_json_push(left, left_out_json(&src->left_out[i]));
     FM_THEN(rc, fm_json_set(o, "left_out", fm_json_ref(left)));
+    if (rc == FM_OK && src->kept)
+        rc = fm_json_set(o, "kept", fm_json_new_str(src->kept));
     FM_THEN(rc, src_put_json(src, FM_SOURCE_JSON, o, FM_JSON_COMPACT));
     if (rc == FM_OK && src->root[0])
         rc = fm_tree_put_file(src->tree, FM_SOURCE_ROOT, fm_span_str(src->root));

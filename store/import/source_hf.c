@@ -1,9 +1,8 @@
 /* source_hf.c - Hugging Face model folders, single files of weights and PEFT adapter folders.
  *
  * The weights are the files that transformers would load (model.safetensors, or those that the
- * index names; pytorch_model.bin where there are none). Every other file of the folder is kept
- * whole, so that export gives the folder back; other formats of the same weights are left out and
- * listed. */
+ * index names; pytorch_model.bin where there are none). Every other file of the folder and of the
+ * folders in it is kept whole, whatever its size, so that export gives the folder back. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 
 #define MAX_CONFIG_BYTES (16u << 20)
 #define MAX_INDEX_BYTES (256u << 20)
+#define FM_SOURCE_MAX_DEPTH 16u /* of folders in a model's folder */
 
 static bool ends_with(const char *s, const char *suffix)
 {
@@ -54,18 +54,6 @@ static bool already_taken(const fm_source *src, const char *name)
     return fm_map_has(src->file_by_name, name, strlen(name));
 }
 
-bool fm_source_other_weights(const char *name)
-{
-    static const char *const suffix[] = {".bin",    ".pt",        ".pth",  ".ckpt",
-                                         ".h5",     ".msgpack",   ".onnx", ".gguf",
-                                         ".tflite", ".onnx_data", ".ot",   ".npz"};
-
-    for (size_t i = 0; i < FM_ARRAY_LEN(suffix); i++)
-        if (ends_with(name, suffix[i]))
-            return true;
-    return false;
-}
-
 static const char *place_nowhere(const char *name)
 {
     (void)name;
@@ -96,18 +84,55 @@ static fm_status add_extra_file(fm_source *src, const char *dir, const char *nam
     return src_whole_file(src, f, at, known);
 }
 
-/* Folders as "1_Pooling" are parts of a sentence-transformers model. */
-static bool is_module_folder(const char *name)
+/* Why a folder is no part of the model; NULL: it is one. */
+static const char *foreign_folder(const char *path, const char *name, unsigned depth)
 {
-    size_t n = strspn(name, "0123456789");
+    const char *base = fm_path_base(name);
 
-    return n > 0 && name[n] == '_' && name[n + 1] != '\0';
+    if (strcmp(base, ".git") == 0)
+        return "git's own folder";
+    if (strcmp(base, ".cache") == 0)
+        return "a folder of what was downloaded";
+    if (fm_path_is_link(path))
+        return "a link to a folder";
+    return depth == FM_SOURCE_MAX_DEPTH ? "a folder in too many others" : NULL;
 }
 
-static fm_status add_extra(fm_source *src, const char *dir, const char *name, src_place_fn *place,
-                           bool top);
+static fm_status leave_out_folder(fm_source *src, const char *dir, const char *path,
+                                  const char *name, const char *why)
+{
+    uint64_t bytes = 0;
 
-static fm_status add_module_folder(fm_source *src, const char *dir, const char *name)
+    if (fm_path_is_link(path)) /* to a folder elsewhere: it may be meant as a part of the model */
+        FM_TRY(src_check_link(src, dir, name));
+    if (fm_tree_bytes(&bytes, path) == FM_ENOMEM)
+        return FM_ENOMEM;
+    fm_error_clear(); /* what is not taken need not be readable */
+    return leave_out(src, name, bytes, why);
+}
+
+static fm_status add_folder(fm_source *src, const char *dir, const char *name, unsigned depth);
+
+static fm_status add_extra(fm_source *src, const char *dir, const char *name, src_place_fn *place,
+                           unsigned depth)
+{
+    char *path = fm_path_join(dir, name);
+    fm_status rc = FM_OK;
+
+    if (!path)
+        return FM_ENOMEM;
+    if (fm_path_is_dir(path)) {
+        const char *why = foreign_folder(path, name, depth);
+        rc = why ? leave_out_folder(src, dir, path, name, why)
+                 : add_folder(src, dir, name, depth + 1);
+    } else {
+        rc = add_extra_file(src, dir, name, place);
+    }
+    fm_free(path);
+    return rc;
+}
+
+static fm_status add_folder(fm_source *src, const char *dir, const char *name, unsigned depth)
 {
     char *path = fm_path_join(dir, name);
     fm_names names = {NULL, 0};
@@ -115,49 +140,12 @@ static fm_status add_module_folder(fm_source *src, const char *dir, const char *
 
     for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
         char *inner = fm_path_join(name, names.name[i]);
-        rc = inner ? add_extra(src, dir, inner, place_nowhere, false) : FM_ENOMEM;
+        rc = inner ? add_extra(src, dir, inner, place_nowhere, depth) : FM_ENOMEM;
         fm_free(inner);
     }
     fm_names_release(&names);
     fm_free(path);
     return rc;
-}
-
-static fm_status leave_out_folder(fm_source *src, const char *path, const char *name)
-{
-    uint64_t bytes = 0;
-    fm_status rc = fm_tree_bytes(&bytes, path);
-
-    if (rc == FM_OK)
-        return leave_out(src, name, bytes, "a folder, with all that is in it");
-    if (rc == FM_ENOMEM)
-        return rc;
-    fm_error_clear(); /* what is not taken need not be readable */
-    return leave_out(src, name, bytes, "a folder that cannot be read whole");
-}
-
-static fm_status add_extra(fm_source *src, const char *dir, const char *name, src_place_fn *place,
-                           bool top)
-{
-    char *path = fm_path_join(dir, name);
-    bool is_dir = path && fm_path_is_dir(path);
-    uint64_t bytes = 0;
-    fm_status rc = path ? FM_OK : FM_ENOMEM;
-
-    if (rc == FM_OK && !is_dir)
-        rc = fm_file_bytes(&bytes, path);
-    else if (rc == FM_OK && top && is_module_folder(name))
-        rc = add_module_folder(src, dir, name);
-    else if (rc == FM_OK)
-        rc = leave_out_folder(src, path, name);
-    fm_free(path);
-    if (rc < 0 || is_dir)
-        return rc;
-    if (fm_source_other_weights(name))
-        return leave_out(src, name, bytes, "another form of the weights");
-    if (bytes > FM_SOURCE_MAX_EXTRA_BYTES)
-        return leave_out(src, name, bytes, "more than 64 MiB beside the weights");
-    return add_extra_file(src, dir, name, place);
 }
 
 fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place)
@@ -167,7 +155,7 @@ fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place)
 
     for (size_t i = 0; rc == FM_OK && i < names.count; i++)
         if (!already_taken(src, names.name[i]))
-            rc = add_extra(src, dir, names.name[i], place, true);
+            rc = add_extra(src, dir, names.name[i], place, 0);
     fm_names_release(&names);
     return rc;
 }

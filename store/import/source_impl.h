@@ -75,6 +75,7 @@ struct fm_source {
     size_t tensor_count, tensor_cap;
     fm_left_out *left_out;
     size_t left_out_count, left_out_cap;
+    const char *kept;   /* fm_source_kept; in the arena */
     char *real, *blobs; /* where a folder's links may lead; blobs may be NULL */
 };
 
@@ -107,8 +108,8 @@ fm_status src_name_get(char **out, const fm_json *file);
 /* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */
 const char *src_extra_path(fm_source *src, const char *name);
 const char *src_strdup(fm_source *src, const char *s);
-/* For a folder: finds its real path, and the second folder into which its links may lead. */
-fm_status src_find_bounds(fm_source *src);
+/* Finds a folder's real path, and the second folder into which its links may lead. */
+fm_status src_find_bounds(fm_source *src, const char *dir);
 /* Refuses a file that is a link to elsewhere: FM_EINVAL names link and target. */
 fm_status src_check_link(const fm_source *src, const char *dir, const char *name);
 /* Adds a file of torch.save, or of safetensors (its header literal), with tensors under prefix. */

@@ -4,9 +4,9 @@
 #include "store/import/source_impl.h"
 
 /* In Hugging Face's cache, models--<name>/snapshots/<revision>/ links to models--<name>/blobs/. */
-fm_status src_find_bounds(fm_source *src)
+fm_status src_find_bounds(fm_source *src, const char *dir)
 {
-    fm_status rc = fm_path_real(&src->real, src->path);
+    fm_status rc = fm_path_real(&src->real, dir);
     const char *at = rc == FM_OK ? src->real : "";
 
     while ((at = strstr(at, "/models--"))) {

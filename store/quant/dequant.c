@@ -78,16 +78,19 @@ void fm_dequant_q5_1(float *dst, const uint8_t *src, uint64_t blocks)
     }
 }
 
-void fm_dequant_iq4_nl(float *dst, const uint8_t *src, uint64_t blocks)
+void fms_put_iq4(float *dst, const uint8_t *q, float d)
 {
     static const int8_t value[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                      1,    13,   25,  38,  53,  69,  89,  113};
 
-    for (uint64_t b = 0; b < blocks; b++, src += 18, dst += BLOCK) {
-        const float d = scale_at(src);
-        for (unsigned i = 0; i < HALF; i++) {
-            dst[i] = d * (float)value[src[2 + i] & 15];
-            dst[i + HALF] = d * (float)value[src[2 + i] >> 4];
-        }
+    for (unsigned i = 0; i < HALF; i++) {
+        dst[i] = d * (float)value[q[i] & 15];
+        dst[i + HALF] = d * (float)value[q[i] >> 4];
     }
+}
+
+void fm_dequant_iq4_nl(float *dst, const uint8_t *src, uint64_t blocks)
+{
+    for (uint64_t b = 0; b < blocks; b++, src += 18, dst += BLOCK)
+        fms_put_iq4(dst, src + 2, scale_at(src));
 }

@@ -4,6 +4,8 @@
  * product super-scale x scale is rounded to float32 before it meets the element, as in ggml. */
 #include "store/quant/dequant.h"
 
+#include <string.h>
+
 #define BLOCK 256u
 #define SUB 32u
 
@@ -17,6 +19,40 @@ static void scale_min(const uint8_t *s, unsigned j, unsigned *scale, unsigned *m
     } else {
         *scale = (s[j + 4] & 15u) | (unsigned)(s[j - 4] >> 6) << 4;
         *min = (unsigned)(s[j + 4] >> 4) | (unsigned)(s[j] >> 6) << 4;
+    }
+}
+
+/* 16 pairs of nibbles (scale, min) of 16 elements, then 64 bytes of bit pairs. */
+void fm_dequant_q2_k(float *dst, const uint8_t *src, uint64_t blocks)
+{
+    for (uint64_t b = 0; b < blocks; b++, src += 84, dst += BLOCK) {
+        const float d = fm_f16_to_f32(fm_get_u16(src + 80));
+        const float dmin = fm_f16_to_f32(fm_get_u16(src + 82));
+        for (unsigned e = 0; e < BLOCK; e++) {
+            const uint8_t sm = src[e / 16];
+            const unsigned v = src[16 + e / 128 * SUB + e % SUB] >> e % 128 / SUB * 2 & 3u;
+            const float ds = d * (float)(sm & 15), ms = dmin * (float)(sm >> 4);
+            dst[e] = ds * (float)v - ms;
+        }
+    }
+}
+
+/* 32 bytes of third bits (set: 4 is not taken off), 64 of bit pairs, 16 scales of six bits: the low
+ * nibbles of scales 0-7 and 8-15 in bytes 0-7, then the high pairs of j, j + 4, j + 8, j + 12. */
+void fm_dequant_q3_k(float *dst, const uint8_t *src, uint64_t blocks)
+{
+    for (uint64_t b = 0; b < blocks; b++, src += 110, dst += BLOCK) {
+        const float d = fm_f16_to_f32(fm_get_u16(src + 108));
+        const uint8_t *s = src + 96;
+        for (unsigned e = 0; e < BLOCK; e++) {
+            const unsigned j = e / 16;
+            const unsigned scale = (s[j % 8] >> j / 8 * 4 & 15u) | (s[8 + j % 4] >> j / 4 * 2 & 3u)
+                                                                       << 4;
+            const unsigned low = src[32 + e / 128 * SUB + e % SUB] >> e % 128 / SUB * 2 & 3u;
+            const unsigned third = src[e % SUB] >> e / SUB & 1u;
+            const float ds = d * (float)((int)scale - 32);
+            dst[e] = ds * (float)((int)low - (third ? 0 : 4));
+        }
     }
 }
 
@@ -72,5 +108,16 @@ void fm_dequant_q6_k(float *dst, const uint8_t *src, uint64_t blocks)
             const float ds = d * (float)(int8_t)src[192 + e / 16];
             dst[e] = ds * (float)((int)v - 32);
         }
+    }
+}
+
+/* A float32 scale and 256 bytes; the sums that follow serve products alone. */
+void fm_dequant_q8_k(float *dst, const uint8_t *src, uint64_t blocks)
+{
+    for (uint64_t b = 0; b < blocks; b++, src += 292, dst += BLOCK) {
+        float d;
+        memcpy(&d, src, sizeof d);
+        for (unsigned e = 0; e < BLOCK; e++)
+            dst[e] = d * (float)(int8_t)src[4 + e];
     }
 }

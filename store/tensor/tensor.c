@@ -40,6 +40,22 @@ static const fm_dtype_info DTYPES[FM_DTYPE_COUNT] = {
     [FM_Q5_K] = {"Q5_K", FM_Q_K_ELEMS, 176, true, true},
     [FM_Q6_K] = {"Q6_K", FM_Q_K_ELEMS, 210, true, true},
     [FM_IQ4_NL] = {"IQ4_NL", 32, 18, true, true},
+    [FM_Q2_K] = {"Q2_K", FM_Q_K_ELEMS, 84, true, true},
+    [FM_Q3_K] = {"Q3_K", FM_Q_K_ELEMS, 110, true, true},
+    [FM_Q8_K] = {"Q8_K", FM_Q_K_ELEMS, 292, true, true},
+    [FM_IQ1_S] = {"IQ1_S", FM_Q_K_ELEMS, 50, true, true},
+    [FM_IQ1_M] = {"IQ1_M", FM_Q_K_ELEMS, 56, true, true},
+    [FM_IQ2_XXS] = {"IQ2_XXS", FM_Q_K_ELEMS, 66, true, true},
+    [FM_IQ2_XS] = {"IQ2_XS", FM_Q_K_ELEMS, 74, true, true},
+    [FM_IQ2_S] = {"IQ2_S", FM_Q_K_ELEMS, 82, true, true},
+    [FM_IQ3_XXS] = {"IQ3_XXS", FM_Q_K_ELEMS, 98, true, true},
+    [FM_IQ3_S] = {"IQ3_S", FM_Q_K_ELEMS, 110, true, true},
+    [FM_IQ4_XS] = {"IQ4_XS", FM_Q_K_ELEMS, 136, true, true},
+    [FM_TQ1_0] = {"TQ1_0", FM_Q_K_ELEMS, 54, true, true},
+    [FM_TQ2_0] = {"TQ2_0", FM_Q_K_ELEMS, 66, true, true},
+    [FM_MXFP4] = {"MXFP4", 32, 17, true, true},
+    [FM_NVFP4] = {"NVFP4", 64, 36, true, true},
+    [FM_Q1_0] = {"Q1_0", 128, 18, true, true},
 };
 
 const fm_dtype_info *fm_dtype_get(fm_dtype dtype)

@@ -58,7 +58,7 @@ TEST(versions_and_counts_are_checked)
     const gg_spec more = {.tensor_claim = 1000};
     tk_fails(parse_spec(&v1), FM_EUNSUPPORTED, "version 1");
     tk_fails(parse_spec(&v9), FM_EUNSUPPORTED, "version 9");
-    tk_fails(parse_spec(&big), FM_EUNSUPPORTED, "big-endian");
+    tk_fails(parse_spec(&big), FM_ECORRUPT, "claims"); /* whose numbers are not big-endian */
     tk_fails(parse_spec(&tensors), FM_ECORRUPT, "tensors");
     tk_fails(parse_spec(&kvs), FM_ECORRUPT, "metadata");
     tk_fails(parse_spec(&more), FM_ECORRUPT, NULL);
@@ -116,8 +116,7 @@ TEST(places_and_shapes_are_checked)
         {bend_overlap, FM_ECORRUPT, "overlaps"},      {bend_far, FM_ECORRUPT, "outside the file"},
         {bend_wrap, FM_ECORRUPT, "outside the file"}, {bend_odd, FM_ECORRUPT, "alignment"},
         {bend_twice, FM_ECORRUPT, "twice"},           {bend_empty, FM_ECORRUPT, "empty"},
-        {bend_type, FM_EUNSUPPORTED, "type 99"},      {bend_huge, FM_ECORRUPT, "output_norm"},
-        {bend_block, FM_ECORRUPT, "token_embd"}};
+        {bend_huge, FM_ECORRUPT, "output_norm"},      {bend_block, FM_ECORRUPT, "token_embd"}};
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         const gg_spec spec = {.bend = bad[i].bend};
         tk_fails(parse_spec(&spec), bad[i].rc, bad[i].needle);
@@ -189,7 +188,7 @@ static void more_unknown(fm_buf *kv, uint64_t *count)
 }
 static void more_experts(fm_buf *kv, uint64_t *count)
 {
-    gg_u32(kv, "llama.expert_count", 8);
+    gg_u32(kv, "qwen2.expert_count", 8);
     ++*count;
 }
 static void more_longrope(fm_buf *kv, uint64_t *count)
@@ -226,28 +225,47 @@ static void bend_rows(gg_tensor *t, size_t n)
     t[3].rows = 32; /* fewer rows than four heads of 16 have */
 }
 
-TEST(what_cannot_be_mapped_is_refused_by_field)
+TEST(contradictions_are_refused_by_field)
 {
     static const struct {
         gg_spec spec;
         fm_status rc;
         const char *needle;
-    } bad[] = {{{.arch = "mamba"}, FM_EUNSUPPORTED, "mamba"},
-               {{.pre = "kimi-k2"}, FM_EUNSUPPORTED, "kimi-k2"},
-               {{.model = "rwkv"}, FM_EUNSUPPORTED, "'rwkv' is not supported"},
-               {{.model = "llama"}, FM_ECORRUPT, "tokenizer.ggml.unknown_token_id"},
+    } bad[] = {{{.model = "llama"}, FM_ECORRUPT, "tokenizer.ggml.unknown_token_id"},
                {{.model = "llama", .more = more_unk}, FM_ECORRUPT, "tokenizer.ggml.scores"},
-               {{.more = more_unknown}, FM_EUNSUPPORTED, "llama.logit_scale"},
-               {{.more = more_experts}, FM_EUNSUPPORTED, "expert_count"},
-               {{.more = more_longrope}, FM_EUNSUPPORTED, "longrope"},
-               {{.more = more_split}, FM_EUNSUPPORTED, "split.count"},
-               {{.more = more_rot}, FM_EUNSUPPORTED, "rope.dimension_count"},
-               {{.bend = bend_name}, FM_EUNSUPPORTED, "blk.7.ffn_down"},
-               {{.bend = bend_alias}, FM_EUNSUPPORTED, "blk.01.ffn_down"},
-               {{.bend = bend_rows}, FM_ECORRUPT, "attn_q"},
-               {{.rope_freqs = true}, FM_EUNSUPPORTED, "rope_freqs"}};
+               {{.more = more_split}, FM_EINVAL, "-00001-of-00003.gguf"},
+               {{.bend = bend_rows}, FM_ECORRUPT, "attn_q"}};
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
         tk_fails(open_spec(&bad[i].spec, NULL), bad[i].rc, bad[i].needle);
+}
+
+TEST(what_cannot_be_mapped_is_kept_and_says_why)
+{
+    static const struct {
+        gg_spec spec;
+        const char *needle;
+    } odd[] = {{{.arch = "mamba"}, "mamba"},
+               {{.pre = "kimi-k2"}, "kimi-k2"},
+               {{.model = "rwkv"}, "'rwkv' is not supported"},
+               {{.more = more_unknown}, "llama.logit_scale"},
+               {{.more = more_experts, .arch = "qwen2"}, "with experts"},
+               {{.more = more_longrope}, "longrope"},
+               {{.more = more_rot}, "rope.dimension_count"},
+               {{.bend = bend_name}, "blk.7.ffn_down"},
+               {{.bend = bend_alias}, "blk.01.ffn_down"},
+               {{.bend = bend_type}, "ggml type 99"},
+               {{.rope_freqs = true}, "rope_freqs"}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(odd); i++) {
+        fm_source *src = NULL;
+        tk_ok(open_spec(&odd[i].spec, &src));
+        const char *why = fm_source_kept(src);
+        assert_non_null(why);
+        assert_non_null(strstr(why, odd[i].needle));
+        assert_null(strstr(why, "m.gguf")); /* the place is no part of a version */
+        assert_null(fm_tree_find(fm_source_tree(src), "model.json"));
+        assert_non_null(fm_tree_find(fm_source_tree(src), "tensors/token_embd.weight"));
+        fm_source_close(src);
+    }
 }
 
 static void more_sliding(fm_buf *kv, uint64_t *count)
@@ -346,7 +364,8 @@ int main(void)
         cmocka_unit_test(versions_and_counts_are_checked),
         cmocka_unit_test(places_and_shapes_are_checked),
         cmocka_unit_test(metadata_is_checked),
-        cmocka_unit_test(what_cannot_be_mapped_is_refused_by_field),
+        cmocka_unit_test(contradictions_are_refused_by_field),
+        cmocka_unit_test(what_cannot_be_mapped_is_kept_and_says_why),
         cmocka_unit_test(the_config_speaks_hugging_faces_words),
         cmocka_unit_test(llama3_scaling_is_read_back_from_its_table),
         cmocka_unit_test(special_and_user_tokens_are_added_tokens),

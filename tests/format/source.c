@@ -257,52 +257,86 @@ TEST(a_snapshot_in_hugging_faces_cache_is_imported)
     fm_free(theirs);
 }
 
-TEST(what_is_left_out_is_told)
+TEST(every_file_of_every_folder_comes_back)
 {
     char *in = dir_in("in"), *sub = fm_path_join(in, "sub"), *deep = fm_path_join(sub, "deep");
-    char *loop = fm_path_join(deep, "loop"), *large = fm_path_join(in, "large");
+    char *large = fm_path_join(in, "large"), *out = dir_in("out");
+    static const char *const name[] = {"model.onnx", "odd\xff.bin", "large", "sub/a", "sub/deep/b"};
     fm_source *src = NULL;
     size_t count;
     fx_hf_folder(in);
-    tk_ok(fm_make_dirs(sub));
     tk_ok(fm_make_dirs(deep));
     fx_text(sub, "a", "four");
     fx_text(deep, "b", "seven..");
-    assert_int_equal(symlink("..", loop), 0);
     fx_text(in, "model.onnx", "x");
     fx_text(in, "odd\xff.bin", "12");
     fx_text(in, "large", "");
     assert_int_equal(truncate(large, (64 << 20) + 1), 0);
     tk_ok(fm_source_open(&src, in));
+    (void)fm_source_left_out(src, &count);
+    assert_int_equal(count, 0);
+    const fm_provider p = fm_source_provider(src);
+    tk_ok(fm_export(fm_source_tree(src), &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE));
+    for (size_t i = 0; i < FM_ARRAY_LEN(name); i++) {
+        char *a = fm_path_join(in, name[i]), *b = fm_path_join(out, name[i]);
+        fx_same_file(a, b);
+        fm_free(a);
+        fm_free(b);
+    }
+    fm_source_close(src);
+    fm_free(deep);
+    fm_free(large);
+    fm_free(out);
+    fm_free(in);
+    fm_free(sub);
+}
+
+TEST(folders_that_are_no_part_of_the_model_are_told)
+{
+    char *in = dir_in("in"), *git = fm_path_join(in, ".git"), *loop = fm_path_join(in, "loop");
+    char *odd = fm_path_join(in, "odd\xff"), *cache = fm_path_join(odd, ".cache");
+    char *deep = fm_path_join(in, "d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d");
+    fm_source *src = NULL;
+    size_t count;
+    fx_hf_folder(in);
+    tk_ok(fm_make_dirs(git));
+    tk_ok(fm_make_dirs(cache));
+    tk_ok(fm_make_dirs(deep));
+    fx_text(git, "HEAD", "four");
+    fx_text(cache, "x", "seven..");
+    assert_int_equal(symlink("odd\xff", loop), 0);
+    tk_ok(fm_source_open(&src, in));
     const fm_left_out *left = fm_source_left_out(src, &count);
     static const fm_left_out want[] = {
-        {"large", "more than 64 MiB beside the weights", (64 << 20) + 1},
-        {"model.onnx", "another form of the weights", 1},
-        {"odd\xff.bin", "another form of the weights", 2},
-        {"sub", "a folder, with all that is in it", 4 + 7},
+        {".git", "git's own folder", 4},
+        {"d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d", "a folder in too many others", 0},
+        {"loop", "a link to a folder", 0},
+        {"odd\xff/.cache", "a folder of what was downloaded", 7},
     };
     assert_int_equal(count, FM_ARRAY_LEN(want));
     for (size_t i = 0; i < count; i++) {
         assert_string_equal(left[i].name, want[i].name);
         assert_string_equal(left[i].why, want[i].why);
-        assert_int_equal(left[i].bytes, want[i].bytes);
+        if (i != 2) /* what a link leads to is no part of it */
+            assert_int_equal(left[i].bytes, want[i].bytes);
     }
     const fm_entry *e = fm_tree_find(fm_source_tree(src), "source/source.json");
     fm_json *json = NULL;
     tk_ok(fm_json_parse(&json, (fm_span){e->data, e->bytes}, "source.json"));
     const fm_json *list = fm_json_get(json, "left_out");
     assert_int_equal(fm_json_count(list), count);
-    assert_string_equal(fm_json_cstr(fm_json_get(fm_json_at(list, 2), "name_escaped"), ""),
-                        "odd%FF.bin");
-    assert_int_equal(fm_json_int(fm_json_get(fm_json_at(list, 3), "bytes"), 0), 11);
+    assert_string_equal(fm_json_cstr(fm_json_get(fm_json_at(list, 3), "name_escaped"), ""),
+                        "odd%FF/.cache");
+    assert_int_equal(fm_json_int(fm_json_get(fm_json_at(list, 3), "bytes"), 0), 7);
     assert_string_equal(fm_json_cstr(fm_json_get(fm_json_at(list, 0), "why"), ""), want[0].why);
     fm_json_free(json);
     fm_source_close(src);
     fm_free(deep);
+    fm_free(cache);
+    fm_free(odd);
     fm_free(loop);
-    fm_free(large);
+    fm_free(git);
     fm_free(in);
-    fm_free(sub);
 }
 
 TEST(shards_are_one_model_and_come_back)
@@ -373,30 +407,6 @@ TEST(a_tensor_in_two_shards_is_refused)
             "\"model.layers.0.mlp.up_proj.weight\": \"b.safetensors\"}}");
     tk_fails(fm_source_open(&src, in), FM_ECORRUPT, "q_proj.weight' is there twice");
     fm_free(in);
-}
-
-TEST(module_folders_come_back_and_other_weights_are_listed)
-{
-    char *in = dir_in("in"), *sub = fm_path_join(in, "1_Pooling"), *out = dir_in("out");
-    char *a = fm_path_join(sub, "config.json"), *b = fm_path_join(out, "1_Pooling/config.json");
-    fm_source *src = NULL;
-    fx_hf_folder(in);
-    tk_ok(fm_make_dirs(sub));
-    fx_text(sub, "config.json", "{\"pooling_mode_mean_tokens\": true}");
-    fx_text(in, "rust_model.ot", "other weights");
-    tk_ok(fm_source_open(&src, in));
-    const fm_provider p = fm_source_provider(src);
-    tk_ok(fm_export(fm_source_tree(src), &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE));
-    fx_same_file(a, b);
-    const fm_entry *e = fm_tree_find(fm_source_tree(src), "source/source.json");
-    assert_non_null(
-        strstr((const char *)e->data, "\"left_out\":[{\"name\":\"rust_model.ot\",\"bytes\":13,"));
-    fm_source_close(src);
-    fm_free(in);
-    fm_free(sub);
-    fm_free(out);
-    fm_free(a);
-    fm_free(b);
 }
 
 TEST(an_adapter_folder_comes_back_whole)
@@ -508,11 +518,11 @@ int main(void)
         cmocka_unit_test(names_in_a_hostile_source_json_are_refused),
         cmocka_unit_test(links_out_of_the_folder_are_refused),
         cmocka_unit_test(a_snapshot_in_hugging_faces_cache_is_imported),
-        cmocka_unit_test(what_is_left_out_is_told),
+        cmocka_unit_test(every_file_of_every_folder_comes_back),
+        cmocka_unit_test(folders_that_are_no_part_of_the_model_are_told),
         cmocka_unit_test(shards_are_one_model_and_come_back),
         cmocka_unit_test(an_index_must_stay_in_its_folder_and_tell_the_truth),
         cmocka_unit_test(a_tensor_in_two_shards_is_refused),
-        cmocka_unit_test(module_folders_come_back_and_other_weights_are_listed),
         cmocka_unit_test(an_adapter_folder_comes_back_whole),
         cmocka_unit_test(a_gguf_comes_back_with_its_paddings),
         cmocka_unit_test(rotary_rows_are_put_back_whole),

@@ -15,23 +15,26 @@ static void read_tensors(const fm_gguf *g, const gguf_dims *d)
     for (size_t i = 0; i < fm_gguf_count(g); i++) {
         const fm_gguf_tensor *t = fm_gguf_at(g, i);
         const fm_span s = fm_gguf_bytes(g, t);
-        uint32_t heads = 0;
+        gguf_use use;
         if (s.len > 0)
             sink = (uint8_t)(sink ^ s.data[0] ^ s.data[s.len - 1]);
         fm_buf_clear(&name);
-        if (d->arch && gguf_hf_name(&name, &heads, d, g, t) == FM_OK && heads > 0)
-            fm_assert(t->shape.dim[0] % (2 * heads) == 0);
+        if (!d->arch || gguf_use_of(&use, d, g, t) != FM_OK || use.no_weight)
+            continue;
+        fm_assert(gguf_hf_name(&name, d, t, 0) == FM_OK);
+        fm_assert(use.heads == 0 || t->shape.dim[0] % (2 * use.heads) == 0);
     }
     fm_buf_release(&name);
 }
 
-static void read_meaning(const fm_gguf *g)
+static void read_meaning(fm_gguf *g)
 {
+    const gguf_parts parts = {&g, 1};
     fm_source src = {.root = ""};
     fm_json *config = NULL;
     gguf_dims d;
 
-    if (gguf_read_dims(&d, g) < 0)
+    if (gguf_read_dims(&d, &parts) < 0)
         d.arch = NULL;
     else if (gguf_config(&config, &d, g) == FM_OK)
         fm_assert(fm_json_get(config, "hidden_size") != NULL);

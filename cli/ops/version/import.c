@@ -9,6 +9,7 @@
 #include "cli/ops/base/say.h"
 #include "cli/ops/version/kinship.h"
 #include "cli/ops/version/version_tree.h"
+#include "infer/arch.h"
 #include "remote/hub.h"
 #include "store/base/os/io.h"
 #include "store/source.h"
@@ -48,6 +49,21 @@ static void tell_left_out(const fm_ops *c, const fm_source *src, const char *nam
                    "  note: not imported: %zu more (%" PRIu64
                    " bytes), which fmstore cat %s:source/source.json names",
                    count - SHOWN, more, name);
+}
+
+/* One line where the version can be stored and not be run. */
+static void tell_kept(const fm_ops *c, const fm_source *src)
+{
+    const fm_tree *tree = fm_source_tree(src);
+    const fm_provider p = fm_source_provider(src);
+    const char *why = fm_source_kept(src);
+    fm_arch arch;
+    if (!why && fm_tree_find(tree, "model.json") &&
+        fm_arch_of_tree(&arch, tree, &p, "model.json") == FM_EUNSUPPORTED)
+        why = fm_error_text();
+    if (why)
+        fmo_ui_say(c, FM_UI_NOTE, "  note: kept, not run: %s", fmo_ui_shown(why, 500));
+    fm_error_clear();
 }
 
 /* Makes the tree to store: the source's own, or the parent's with the source's adapter. Suites are
@@ -238,8 +254,10 @@ static fm_status open_source(fm_ops *c, importing *im)
         rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
     if (rc == FM_OK && im->hub)
         rc = check_download(im);
-    if (rc == FM_OK)
+    if (rc == FM_OK) {
         tell_left_out(c, im->source, im->o->name);
+        tell_kept(c, im->source);
+    }
     return rc;
 }
 

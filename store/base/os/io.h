@@ -80,7 +80,8 @@ FM_CHECKED fm_status fm_fsync_tree(const char *path);  /* every file and folder 
 FM_CHECKED fm_status fm_remove_file(const char *path); /* a missing file is fine */
 FM_CHECKED fm_status fm_remove_tree(const char *path); /* rm -r; does not follow links */
 bool fm_path_exists(const char *path);
-bool fm_path_is_dir(const char *path);
+bool fm_path_is_dir(const char *path); /* or a link to one */
+bool fm_path_is_link(const char *path);
 /* Whether `dir` has an entry of this name. No allocation: lack of memory must not hide a file. */
 bool fm_path_holds(const char *dir, const char *name);
 FM_CHECKED fm_status fm_file_bytes(uint64_t *out, const char *path);

@@ -155,6 +155,12 @@ bool fm_path_is_dir(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool fm_path_is_link(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
 bool fm_path_holds(const char *dir, const char *name)
 {
     char path[PATH_MAX]; /* the kernel takes no longer ones */

@@ -11,15 +11,41 @@ from gguf.constants import GGMLQuantizationType as T, GGML_QUANT_SIZES
 
 out = sys.argv[1]
 rng = np.random.default_rng(20240607)
+# Byte offsets of the float16 scales; "m": IQ1_M's, which is spread over four words.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "IQ4_NL": [0],
-          "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}  # byte offsets of the float16 scales
+          "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108],
+          "IQ1_S": [0], "IQ1_M": "m", "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0],
+          "IQ3_S": [0], "IQ4_XS": [0], "TQ1_0": [52], "TQ2_0": [64], "MXFP4": None, "NVFP4": None,
+          "Q1_0": [0], "Q8_K": "f"}  # "f": a float32 in front
+
+
+def dequantize(blocks, name):
+    """gguf has no code for these two; ggml-quants.c has the formulas."""
+    if name == "Q1_0":
+        d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+        return np.where(np.unpackbits(blocks[:, 2:], axis=1, bitorder="little") == 1, d, -d)
+    if name == "Q8_K":
+        return blocks[:, :4].copy().view("<f4") * blocks[:, 4:260].view(np.int8).astype(np.float32)
+    return gguf.quants.dequantize(blocks, T[name])
+
+
 for name, places in SCALES.items():
     elems, size = GGML_QUANT_SIZES[T[name]]
     blocks = rng.integers(0, 256, size=(16, size), dtype=np.uint8)
-    for at in places:
-        scale = (rng.standard_normal(16) * 10.0 ** rng.integers(-6, 3, 16)).astype(np.float16)
-        blocks[:, at:at + 2] = scale.view(np.uint8).reshape(16, 2)
-    wide = gguf.quants.dequantize(blocks, T[name]).astype("<f4")
+    scale = lambda: (rng.standard_normal(16) * 10.0 ** rng.integers(-6, 3, 16)).astype(np.float16)
+    if places == "m":
+        bits = scale().view(np.uint16)
+        for i in range(4):
+            blocks[:, 49 + 2 * i] = \
+                (blocks[:, 49 + 2 * i] & 15) | ((bits >> 4 * i & 15) << 4).astype(np.uint8)
+    elif places == "f":
+        blocks[:, :4] = scale().astype("<f4").view(np.uint8).reshape(16, 4)
+    elif places is None:
+        blocks[:, 0] %= 240  # MXFP4: an exponent whose products stay finite
+    else:
+        for at in places:
+            blocks[:, at:at + 2] = scale().view(np.uint8).reshape(16, 2)
+    wide = dequantize(blocks, name).astype("<f4")
     assert wide.size == 16 * elems and np.isfinite(wide).all()
     with open(os.path.join(out, f"dequant_{name}.bin"), "wb") as f:
         f.write(blocks.tobytes() + wide.tobytes())

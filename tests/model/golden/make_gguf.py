@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Tiny random models as llama.cpp's own converter writes them, with Hugging Face's log-probabilities.
+
+usage: make_gguf.py OUT_DIR LLAMA_CPP      made with torch 2.15, transformers 5.23, the llama.cpp of llama-cpp-python 0.3.36
+OUT/<name>.gguf (matrices bfloat16, norms F32) and OUT/logprobs.jsonl: {"name", "ids", "logprobs"}, float32, eager attention.
+"""
+import json, logging, os, pathlib, shutil, sys, tempfile
+out, llama = sys.argv[1:3]
+sys.path[:0] = [llama, os.path.join(llama, "gguf-py")]
+logging.basicConfig(level=logging.ERROR)
+import gguf, torch
+import transformers as tf
+import conversion
+
+torch.set_num_threads(1)
+V, T = 48, 14
+base = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
+            pad_token_id=0)
+dec = dict(base, intermediate_size=24, num_key_value_heads=1)
+def rope(**kw): return dict(rope_theta=100.0, **kw)
+A = {
+ "llama": tf.LlamaConfig(**dec, attention_bias=True, rope_parameters=rope(rope_type="linear", factor=2.0)),
+ "mixtral": tf.MixtralConfig(**dec, num_local_experts=3, num_experts_per_tok=2),
+ "qwen2moe": tf.Qwen2MoeConfig(**dec, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=20),
+ "qwen3moe": tf.Qwen3MoeConfig(**dec, head_dim=8, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True),
+ "gemma2": tf.Gemma2Config(**dec, head_dim=8, sliding_window=6, query_pre_attn_scalar=8, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+ "gemma3": tf.Gemma3TextConfig(**dict(dec, num_hidden_layers=7), head_dim=8, sliding_window=6, query_pre_attn_scalar=8,
+    rope_parameters={"full_attention": dict(rope_type="linear", factor=8.0, rope_theta=1000.0), "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}),
+ "phi3": tf.Phi3Config(**dec, sliding_window=6),
+ "phi3-longrope": tf.Phi3Config(**dict(dec, max_position_embeddings=256), original_max_position_embeddings=64, rope_parameters=rope(rope_type="longrope",
+    short_factor=[1.0, 1.1, 1.3], long_factor=[1.0, 2.0, 3.0], partial_rotary_factor=0.75)),
+ "granite": tf.GraniteConfig(**dec, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0),
+ "olmo2": tf.Olmo2Config(**dec),
+ "smollm3": tf.SmolLM3Config(**dict(dec, num_hidden_layers=4)),
+ "stablelm": tf.StableLmConfig(**dec, use_qkv_bias=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.25)),
+ "starcoder2": tf.Starcoder2Config(**dec, sliding_window=None),
+}
+ids = torch.randint(3, V, (1, T), generator=torch.Generator().manual_seed(1))
+lines = []
+for name, cfg in A.items():
+    torch.manual_seed(0)
+    m = tf.AutoModelForCausalLM.from_config(cfg, attn_implementation="eager").float().eval()
+    g = torch.Generator().manual_seed(2)
+    for n, p in m.named_parameters(): p.data += 0.12 * torch.randn(p.shape, generator=g)
+    if getattr(cfg, "tie_word_embeddings", False): m.tie_weights()
+    for p in m.parameters(): p.data = p.data.bfloat16().float()
+    with torch.inference_mode():
+        logp = torch.log_softmax(m(input_ids=ids).logits[0].double(), -1)
+    lines.append({"name": name, "ids": ids[0].tolist(), "logprobs": [float(logp[i, ids[0, i + 1]]) for i in range(T - 1)]})
+    d = pathlib.Path(tempfile.mkdtemp())
+    m.save_pretrained(d)
+    json.dump({"model": {"vocab": {str(i): i for i in range(V)}}, "added_tokens": []}, open(d / "tokenizer.json", "w"))
+    hp = conversion.base.ModelBase.load_hparams(d, False)
+    cls = conversion.get_model_class(hp["architectures"][0])
+    cls.set_vocab = lambda self: None  # a random model has no vocabulary
+    with torch.inference_mode():
+        cls(d, gguf.LlamaFileType.MOSTLY_BF16, pathlib.Path(out) / (name + ".gguf"), eager=True, model_name="tiny").write()
+    shutil.rmtree(d)
+with open(os.path.join(out, "logprobs.jsonl"), "w") as f:
+    for l in lines: f.write(json.dumps(l) + "\n")
