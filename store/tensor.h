@@ -51,6 +51,7 @@ typedef enum fm_dtype {
     FM_MXFP4,
     FM_NVFP4,
     FM_Q1_0,
+    FM_Q2_0,
     FM_DTYPE_COUNT
 } fm_dtype;
 

@@ -344,7 +344,7 @@ static fm_dtype dtype_of_ggml(uint32_t type)
                {18, FM_IQ3_XXS}, {19, FM_IQ1_S}, {20, FM_IQ4_NL}, {21, FM_IQ3_S},   {22, FM_IQ2_S},
                {23, FM_IQ4_XS},  {24, FM_I8},    {25, FM_I16},    {26, FM_I32},     {27, FM_I64},
                {28, FM_F64},     {29, FM_IQ1_M}, {30, FM_BF16},   {34, FM_TQ1_0},   {35, FM_TQ2_0},
-               {39, FM_MXFP4},   {40, FM_NVFP4}, {41, FM_Q1_0}};
+               {39, FM_MXFP4},   {40, FM_NVFP4}, {41, FM_Q1_0},   {42, FM_Q2_0}};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(map); i++)
         if (map[i].type == type)

@@ -32,7 +32,46 @@
 #define BLOOM                                                                                      \
     " ?[^(\\s|.,!?\xe2\x80\xa6\xe3\x80\x82\xef\xbc\x8c\xe3\x80\x81\xe0\xa5\xa4\xdb\x94\xd8\x8c)]+"
 
-#define MAX_SPLITS 5u
+#define QWEN35                                                                                     \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"                   \
+    " ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
+#define BAILING                                                                                    \
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"   \
+    "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+#define CHINESE "[\xe4\xb8\x80-\xe9\xbe\xa5\xe0\xa0\x80-\xe4\xb8\x80\xea\xb0\x80-\xed\x9f\xbf]+"
+
+/* DeepSeek LLM lists the letters of European scripts, and punctuation in two widths. */
+#define DEEPSEEK_LLM_LETTERS                                                                       \
+    "\\s?[A-Za-z\xc2\xb5\xc3\x80-\xc3\x96\xc3\x98-\xc3\xb6\xc3\xb8-\xc6\xba\xc6\xbc-"              \
+    "\xc6\xbf\xc7\x84-\xca\x93\xca\x95-\xca\xaf\xcd\xb0-\xcd\xb3\xcd\xb6\xcd\xb7\xcd\xbb-"         \
+    "\xcd\xbd\xcd\xbf\xce\x86\xce\x88-\xce\x8a\xce\x8c\xce\x8e-\xce\xa1\xce\xa3-\xcf\xb5\xcf\xb7-" \
+    "\xd2\x81\xd2\x8a-\xd4\xaf\xd4\xb1-\xd5\x96\xe1\x82\xa0-\xe1\x83\x85\xe1\x8e\xa0-"             \
+    "\xe1\x8f\xb5\xe1\x8f\xb8-\xe1\x8f\xbd\xe1\xb2\x90-\xe1\xb2\xba\xe1\xb2\xbd-"                  \
+    "\xe1\xb2\xbf\xe1\xb4\x80-\xe1\xb4\xab\xe1\xb5\xab-\xe1\xb5\xb7\xe1\xb5\xb9-"                  \
+    "\xe1\xb6\x9a\xe1\xb8\x80-\xe1\xbc\x95\xe1\xbc\x98-\xe1\xbc\x9d\xe1\xbc\xa0-"                  \
+    "\xe1\xbd\x85\xe1\xbd\x88-\xe1\xbd\x8d\xe1\xbd\x90-"                                           \
+    "\xe1\xbd\x97\xe1\xbd\x99\xe1\xbd\x9b\xe1\xbd\x9d\xe1\xbd\x9f-\xe1\xbd\xbd\xe1\xbe\x80-"       \
+    "\xe1\xbe\xb4\xe1\xbe\xb6-\xe1\xbe\xbc\xe1\xbe\xbe\xe1\xbf\x82-\xe1\xbf\x84\xe1\xbf\x86-"      \
+    "\xe1\xbf\x8c\xe1\xbf\x90-\xe1\xbf\x93\xe1\xbf\x96-\xe1\xbf\x9b\xe1\xbf\xa0-"                  \
+    "\xe1\xbf\xac\xe1\xbf\xb2-\xe1\xbf\xb4\xe1\xbf\xb6-"                                           \
+    "\xe1\xbf\xbc\xe2\x84\x82\xe2\x84\x87\xe2\x84\x8a-\xe2\x84\x93\xe2\x84\x95\xe2\x84\x99-"       \
+    "\xe2\x84\x9d\xe2\x84\xa4\xe2\x84\xa6\xe2\x84\xa8\xe2\x84\xaa-\xe2\x84\xad\xe2\x84\xaf-"       \
+    "\xe2\x84\xb4\xe2\x84\xb9\xe2\x84\xbc-\xe2\x84\xbf\xe2\x85\x85-"                               \
+    "\xe2\x85\x89\xe2\x85\x8e\xe2\x86\x83\xe2\x86\x84\xe2\xb0\x80-\xe2\xb1\xbb\xe2\xb1\xbe-"       \
+    "\xe2\xb3\xa4\xe2\xb3\xab-\xe2\xb3\xae\xe2\xb3\xb2\xe2\xb3\xb3\xea\x99\x80-"                   \
+    "\xea\x99\xad\xea\x9a\x80-\xea\x9a\x9b\xea\x9c\xa2-\xea\x9d\xaf\xea\x9d\xb1-"                  \
+    "\xea\x9e\x87\xea\x9e\x8b-\xea\x9e\x8e\xea\xad\xb0-\xea\xae\xbf\xef\xac\x80-"                  \
+    "\xef\xac\x86\xef\xac\x93-\xef\xac\x97\xef\xbc\xa1-\xef\xbc\xba\xef\xbd\x81-"                  \
+    "\xef\xbd\x9a\xf0\x90\x90\x80-\xf0\x90\x91\x8f\xf0\x90\x92\xb0-"                               \
+    "\xf0\x90\x93\x93\xf0\x90\x93\x98-\xf0\x90\x93\xbb\xf0\x90\xb2\x80-"                           \
+    "\xf0\x90\xb2\xb2\xf0\x90\xb3\x80-\xf0\x90\xb3\xb2\xf0\x91\xa2\xa0-"                           \
+    "\xf0\x91\xa3\x9f\xf0\x9e\xa4\x80-\xf0\x9e\xa5\x83]+"
+#define DEEPSEEK_LLM_PUNCTUATION                                                                   \
+    "\\s?[!-/:-~\xef\xbc\x81-\xef\xbc\x8f\xef\xbc\x9a-\xef\xbd\x9e\xe2\x80\x98-"                   \
+    "\xe2\x80\x9f\xe3\x80\x80-\xe3\x80\x82]+"
+
+#define MAX_SPLITS 6u
 
 typedef struct pre_rule {
     const char *name;
@@ -45,9 +84,7 @@ typedef struct pre_rule {
 /* "default": as llama.cpp treats a file that names no other. */
 static const pre_rule RULES[] = {
     {"default",
-     {"[\\p{P}\\$\\+<=>\\^~\\|]+",
-      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)", "\\p{N}+",
-      "[0-9][0-9][0-9]"},
+     {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"},
      false,
      false,
      false},
@@ -75,8 +112,7 @@ static const pre_rule RULES[] = {
      false},
     {"seed-coder", {SEED_CODER}, false, false, false},
     {"deepseek-coder",
-     {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
-      "[\xe4\xb8\x80-\xe9\xbe\xa5\xe0\xa0\x80-\xe4\xb8\x80\xea\xb0\x80-\xed\x9f\xbf]+", "\\p{N}"},
+     {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", CHINESE, "\\p{N}"},
      false,
      false,
      false},
@@ -93,6 +129,68 @@ static const pre_rule RULES[] = {
     {"viking", {BLOOM, "\\p{N}"}, false, false, false},
     {"qwen2", {QWEN2}, false, true, false},
     {"deepseek-r1-qwen", {QWEN2}, false, true, false},
+    {"command-r", {NULL}, true, false, false},
+    {"exaone", {NULL}, true, false, false},
+    {"mellum2", {NULL}, true, false, false},
+    {"mpt", {NULL}, false, false, false},
+    {"olmo", {NULL}, false, false, false},
+    {"granite-docling", {NULL}, false, false, false},
+    {"exaone4", {NULL}, false, false, false},
+    {"gigachat", {NULL}, false, false, false},
+    {"mellum", {NULL}, false, false, false},
+    {"a.x-4.0", {NULL}, false, false, false},
+    {"dbrx", {LLAMA3}, false, false, false},
+    {"smaug-bpe", {LLAMA3}, false, false, false},
+    {"chatglm-bpe", {LLAMA3}, false, false, false},
+    {"glm4", {LLAMA3}, false, false, true},
+    {"glm5", {LLAMA3}, false, false, true},
+    {"falcon-h1", {LLAMA3}, false, false, true},
+    {"lfm2", {LLAMA3}, false, false, true},
+    {"llama4",
+     {TEKKEN_WORD CONTRACTION "|" TEKKEN_UPPER CONTRACTION "|\\p{N}{1,3}|" TAIL},
+     false,
+     false,
+     false},
+    {"kanana2",
+     {TEKKEN_WORD CONTRACTION "|" TEKKEN_UPPER CONTRACTION "|\\p{N}{1,3}|" TAIL},
+     false,
+     false,
+     false},
+    {"minimax-m2",
+     {TEKKEN_WORD CONTRACTION "|" TEKKEN_UPPER CONTRACTION "|\\p{N}{1,3}|" TAIL},
+     false,
+     false,
+     false},
+    {"hunyuan-dense",
+     {"\\p{N}{1,3}",
+      "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+",
+      DEEPSEEK_V3},
+     false,
+     false,
+     false},
+    {"joyai-llm",
+     {"\\p{N}{1,3}",
+      "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+",
+      DEEPSEEK_V3},
+     false,
+     false,
+     false},
+    {"stablelm2", {QWEN2}, false, false, false},
+    {"hunyuan", {QWEN2}, false, false, false},
+    {"solar-open", {QWEN2}, false, false, false},
+    {"megrez", {QWEN2}, false, false, false},
+    {"kormo", {QWEN2}, false, false, false},
+    {"qwen35", {QWEN35}, false, false, false},
+    {"bailingmoe", {BAILING}, false, false, false},
+    {"bailingmoe2", {BAILING}, false, false, false},
+    {"llada-moe", {BAILING}, false, false, false},
+    {"falcon", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, "[0-9][0-9][0-9]"}, false, false, false},
+    {"deepseek-llm",
+     {"[\\r\\n]", DEEPSEEK_LLM_LETTERS, DEEPSEEK_LLM_PUNCTUATION, "\\s+(?![\\s\\S])", CHINESE,
+      "\\p{N}+"},
+     false,
+     false,
+     false},
 };
 
 static fm_status byte_level(fm_json **out, bool use_regex)

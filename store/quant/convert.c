@@ -18,7 +18,7 @@ static fm_dequant_fn *dequant_of(fm_dtype dtype)
         [FM_IQ3_S] = fm_dequant_iq3_s,     [FM_IQ4_XS] = fm_dequant_iq4_xs,
         [FM_TQ1_0] = fm_dequant_tq1_0,     [FM_TQ2_0] = fm_dequant_tq2_0,
         [FM_Q1_0] = fm_dequant_q1_0,       [FM_MXFP4] = fm_dequant_mxfp4,
-        [FM_NVFP4] = fm_dequant_nvfp4,
+        [FM_NVFP4] = fm_dequant_nvfp4,     [FM_Q2_0] = fm_dequant_q2_0,
     };
     return table[dtype];
 }

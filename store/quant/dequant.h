@@ -12,7 +12,7 @@ fm_dequant_fn fm_dequant_q2_k, fm_dequant_q3_k, fm_dequant_q4_k, fm_dequant_q5_k
 fm_dequant_fn fm_dequant_q8_k, fm_dequant_iq1_s, fm_dequant_iq1_m, fm_dequant_iq2_xxs;
 fm_dequant_fn fm_dequant_iq2_xs, fm_dequant_iq2_s, fm_dequant_iq3_xxs, fm_dequant_iq3_s;
 fm_dequant_fn fm_dequant_iq4_nl, fm_dequant_iq4_xs, fm_dequant_tq1_0, fm_dequant_tq2_0;
-fm_dequant_fn fm_dequant_q1_0, fm_dequant_mxfp4, fm_dequant_nvfp4;
+fm_dequant_fn fm_dequant_q1_0, fm_dequant_q2_0, fm_dequant_mxfp4, fm_dequant_nvfp4;
 
 /* 32 elements of IQ4's sixteen values times d: element i in the low nibble of byte i, element i + 16
  * in its high one. */

@@ -39,14 +39,25 @@ void fm_dequant_tq2_0(float *dst, const uint8_t *src, uint64_t blocks)
     }
 }
 
-/* ---- binary: the scale or its negative ---- */
+/* ---- one and two bits ---- */
 
+/* The scale or its negative. */
 void fm_dequant_q1_0(float *dst, const uint8_t *src, uint64_t blocks)
 {
     for (uint64_t b = 0; b < blocks; b++, src += 18, dst += 128) {
         const float d = fm_f16_to_f32(fm_get_u16(src));
         for (unsigned e = 0; e < 128; e++)
             dst[e] = src[2 + e / 8] >> e % 8 & 1 ? d : -d;
+    }
+}
+
+/* -1, 0, 1 or 2 times the scale. */
+void fm_dequant_q2_0(float *dst, const uint8_t *src, uint64_t blocks)
+{
+    for (uint64_t b = 0; b < blocks; b++, src += 18, dst += 64) {
+        const float d = fm_f16_to_f32(fm_get_u16(src));
+        for (unsigned e = 0; e < 64; e++)
+            dst[e] = d * (float)((src[2 + e / 4] >> e % 4 * 2 & 3) - 1);
     }
 }
 

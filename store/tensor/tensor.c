@@ -56,6 +56,7 @@ static const fm_dtype_info DTYPES[FM_DTYPE_COUNT] = {
     [FM_MXFP4] = {"MXFP4", 32, 17, true, true},
     [FM_NVFP4] = {"NVFP4", 64, 36, true, true},
     [FM_Q1_0] = {"Q1_0", 128, 18, true, true},
+    [FM_Q2_0] = {"Q2_0", 64, 18, true, true},
 };
 
 const fm_dtype_info *fm_dtype_get(fm_dtype dtype)

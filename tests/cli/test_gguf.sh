@@ -15,7 +15,7 @@ TYPES = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24
          11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66),
          17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136),
          24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54),
-         35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18)}
+         35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18), 42: (64, 18)}
 
 
 def text(e, s):
@@ -153,7 +153,7 @@ want 0 ls every --json
 python3 -c "
 import json, sys
 got = {e['path']: e['dtype'] for e in json.load(open(sys.argv[1])) if e['kind'] == 'tensor'}
-assert got['tensors/t23.weight'] == 'IQ4_XS' and got['tensors/t41.weight'] == 'Q1_0' and len(got) == 33, got" "$tmp/out"
+assert got['tensors/t23.weight'] == 'IQ4_XS' and got['tensors/t41.weight'] == 'Q1_0' and len(got) == 34, got" "$tmp/out"
 
 say "a copy under another name costs its header"
 before=$(du -sb .fmstore/packs | cut -f1)

@@ -35,7 +35,7 @@ TEST(every_block_type_widens_to_the_reference_bits)
             check((fm_dtype)t);
             types++;
         }
-    assert_int_equal(types, 25);
+    assert_int_equal(types, 26);
 }
 
 int main(void)
