@@ -8,7 +8,6 @@
 #include "store/base/os/io.h"
 
 #define NOT_GIVEN UINT64_MAX
-#define DEPTH_MAX 1000000u
 
 /* The last name of the URL, without the endings that bare repositories have. */
 static char *folder_of(const char *url)
@@ -69,9 +68,11 @@ int cmd_clone(cli *c, int argc, char **argv)
     if (code != CLI_GO_ON)
         return code;
     const bool deep = depth != NOT_GIVEN;
-    if (deep && (depth == 0 || depth > DEPTH_MAX || o.lineage_only))
-        return cli_usage_error(c, "--depth wants 1 to 1000000, and goes without --lineage-only, "
-                                  "which brings no tensors");
+    if (deep && (depth == 0 || depth > FM_DEPTH_MAX || o.lineage_only))
+        return cli_usage_error(c,
+                               "--depth wants 1 to %u, and goes without --lineage-only, "
+                               "which brings no tensors",
+                               FM_DEPTH_MAX);
     o.depth = deep ? (uint32_t)depth : 0;
     cli_catch_interrupts(true);
     char *named = n == 1 ? folder_of(args[0]) : fm_strdup(args[1]);

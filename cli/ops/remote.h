@@ -63,6 +63,7 @@ fm_status fm_ops_fetch(fm_ops *c, const fm_fetch_opts *o, fm_travel *out);
  * its own is left as it is and refused. */
 fm_status fm_ops_pull(fm_ops *c, const fm_fetch_opts *o, fm_travel *out);
 
+#define FM_DEPTH_MAX 1000000u
 typedef struct fm_clone_opts {
     const char *url, *dir;
     const char *packs; /* as of fm_ops_remote_add */

@@ -244,15 +244,13 @@ static fm_status promise_tags(fm_ops *c, const fmo_remote *m, const fmo_refs *re
 
 /* ---- a fetch ---- */
 
-#define DEPTH_MAX 1000000u
-
 static fm_status depth_of(fm_ops *c, const fmo_remote *m, const fm_fetch_opts *o, uint64_t *depth)
 {
     char *key = fm_asprintf("remote.%s.depth", m->name);
     *depth = 0;
     fm_status rc = key ? FM_OK : FM_ENOMEM;
     if (!o->lineage_only && !o->dry_run)
-        FM_THEN(rc, fm_ops_config_uint(c, key, "versions", 0, DEPTH_MAX, depth));
+        FM_THEN(rc, fm_ops_config_uint(c, key, "versions", 0, FM_DEPTH_MAX, depth));
     fm_free(key);
     return rc;
 }

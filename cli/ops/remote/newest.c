@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/ops/remote/fetch_parts.h"
+#include "store/base/cancel.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
 
@@ -52,6 +53,7 @@ static fm_status gather(newest *n, const fm_oid *tip, size_t tips, uint64_t dept
         for (const size_t end = n->count; at < end; at++) {
             const fm_oid oid = n->todo[at];
             fm_version version;
+            FM_TRY(fm_go_on());
             FM_TRY(take_tree(n, &oid));
             FM_TRY(fm_version_read(n->c->repo, &version, &oid));
             fm_status rc = FM_OK;
