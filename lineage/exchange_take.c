@@ -18,8 +18,9 @@
 #define DEFAULT_BYTES ((uint64_t)4 << 30)
 #define PIECE_BYTES ((size_t)1 << 20) /* between two looks at a request to stop */
 /* libgit2 goes through all deltas once for each link of a chain whose deltas come before their
- * bases, and unpacks all below a large one anew. Senders put bases first, and then its work is about
- * that of the bytes' arrival: it gets so many times as much processor time, and some seconds. */
+ * bases, and unpacks all below a large one anew. Senders put bases first, and then its work is
+ * about that of the bytes' arrival: it gets so many times as much processor time, and some
+ * seconds. */
 #define RESOLVE_TIMES 10.0
 #define RESOLVE_S 5.0
 

@@ -554,7 +554,7 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char
             fmi_job_fail(j, 503, "queue_full", NULL, "too many requests of this client; try again");
         if (!fmi_framing_fits(conn)) { /* the body's end is unknown: close the connection */
             fmi_job_fail(j, 400, "bad_framing", NULL,
-                         "give one Host, and one Content-Length or Transfer-Encoding: chunked, not both");
+                         "give one Host, and one Content-Length or chunks, not both");
             j->close = true;
             return send_fault(j);
         }

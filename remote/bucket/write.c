@@ -8,6 +8,7 @@
  * is read once, unless one of its size is there, which a push that was killed may have brought. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "remote/bucket/bucket_impl.h"
 #include "store/base/cancel.h"
@@ -16,6 +17,8 @@
 
 #define HEADS_BYTES ((uint64_t)16 << 20) /* a pack that has so many of heads ends */
 #define PART_BYTES_MAX ((uint64_t)64 << 20)
+#define LOOKS 4u /* for a pack that another push is about to end */
+#define LOOK_MS 400
 
 /* ---- what is there ---- */
 
@@ -256,6 +259,42 @@ static bool may_be_there(const fmr_bucket *b, uint64_t bytes)
     return false;
 }
 
+typedef struct look {
+    const fmr_upload *up;
+    bool there;
+} look;
+
+static fm_status is_it(void *ctx, const char *name, uint64_t bytes)
+{
+    look *l = ctx;
+    l->there = l->there || (strcmp(name, l->up->name) == 0 && bytes == l->up->bytes);
+    return FM_OK;
+}
+
+/* Two who push the same pack share its upload. Where one of them has ended it, or is about to, the
+ * other's part or end is refused, in words that depend on the server. */
+static fm_status unless_there(fmr_bucket *b, const fmr_upload *up, fm_status rc)
+{
+    const struct timespec pause = {0, LOOK_MS * 1000000L};
+    look l = {.up = up};
+    fm_error_state text;
+    if (rc == FM_OK || rc == FM_ENOMEM || rc == FM_ECANCELLED || !up->id)
+        return rc;
+    fm_error_save(&text);
+    for (unsigned n = 0; n < LOOKS && !l.there; n++) {
+        if (n > 0)
+            (void)nanosleep(&pause, NULL);
+        if (fm_go_on() != FM_OK || b->door->ops->list(b->door, "packs", is_it, &l) != FM_OK)
+            break;
+    }
+    if (l.there) {
+        fm_error_clear();
+        return FM_OK;
+    }
+    fm_error_restore(&text);
+    return rc;
+}
+
 /* late: its name is found out on the way. */
 static fm_status send_pack(packing *p, bool late)
 {
@@ -286,6 +325,7 @@ static fm_status send_pack(packing *p, bool late)
         d->ops->drop(d, &s.up);
         fm_error_restore(&text);
     }
+    rc = unless_there(b, &s.up, rc);
     for (unsigned i = 0; i < s.slots; i++)
         fm_free(s.data[i]);
     fmr_upload_release(&s.up);

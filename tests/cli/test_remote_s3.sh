@@ -98,6 +98,18 @@ both=$(($(parts) - before))
 say "$first parts before the kill, $both in all"
 [ "$both" -le 12 ] || die "parts were sent again: $both" # 7 parts, and what was on its way when it was killed
 [ $((both - first)) -lt 7 ] || die "no part was taken over"
+say "of two who push the same pack the one that stood still finds that it is there"
+cp -r big twin
+before=$(parts)
+"$fm" -C big push s3://models/twins big >out2 2>err2 &
+pid=$!
+until [ "$(parts)" -ge $((before + 2)) ] || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
+kill -STOP $pid || die "it ended before it was stopped: $(cat err2)"
+want 0 -C twin push s3://models/twins big
+kill -CONT $pid
+wait $pid || die "$(cat err2)"
+want 0 clone s3://models/twins both
+want 0 -C both fsck
 want 0 clone s3://models/big big2
 want 0 -C big2 fsck
 want 0 -C big2 export big "$tmp/back.safetensors" --format source
