@@ -113,8 +113,8 @@ TEST(git_is_given_its_input_and_gives_answer_words_and_status)
     need_git();
     setenv("GIT_DIR", "/nowhere", 1);
     setenv("GIT_OBJECT_DIRECTORY", "/nowhere", 1);
-    tk_ok(run_alias(&g, "cat; printf 'a\\033b\\nc' >&2; printenv GIT_OBJECT_DIRECTORY; exit 7",
-                    100, &answer));
+    tk_ok(run_alias(&g, "cat; printf 'a\\033b\\nc' >&2; printenv GIT_OBJECT_DIRECTORY; exit 7", 100,
+                    &answer));
     unsetenv("GIT_DIR");
     unsetenv("GIT_OBJECT_DIRECTORY");
     assert_string_equal(fm_buf_cstr(&answer), "hello");
