@@ -9,7 +9,7 @@
 #include "store/base/os/io.h"
 
 #define LIST_BYTES_MAX ((size_t)64 << 20)   /* of `git ls-remote`, */
-#define LIST_MEMORY_MAX ((uint64_t)1 << 29) /* and of its memory: it gathers all before it prints */
+#define LIST_MEMORY_MAX ((uint64_t)1 << 30) /* and of its memory: it gathers all before it prints */
 
 /* ---- the git half ---- */
 
