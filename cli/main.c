@@ -30,18 +30,12 @@ static const command commands[] = {
      "bring in an HF folder, safetensors, GGUF, PyTorch checkpoint or PEFT adapter", NULL},
     {"export", cmd_export, "export REV DST [--format hf|safetensors|peft|source] [--dtype D]",
      "write a version out, byte for byte or in another format", NULL},
-<<<<<<< HEAD
-    {"clone", cmd_clone, "clone URL [DIR] [--bare] [--branch NAME] [--lineage-only | --depth N]",
+    {"clone", cmd_clone,
+     "clone URL [DIR] [--packs URL] [--bare] [--branch NAME] [--lineage-only | --depth N]",
      "make a repository with the branches of another one", NULL},
     {"remote", cmd_remote,
      "remote [ls | add NAME URL | set-url NAME URL | get-url NAME | show NAME | rename OLD NEW |\n"
      "       rm NAME] [--packs URL] [--json]",
-=======
-    {"clone", cmd_clone, "clone URL [DIR] [--packs URL] [--bare] [--branch NAME] [--lineage-only]",
-     "make a repository with the branches of another one", NULL},
-    {"remote", cmd_remote,
-     "remote [ls | add NAME URL | set-url NAME URL | rm NAME] [--packs URL] [--json]",
->>>>>>> githost
      "names of other repositories", NULL},
     {"fetch", cmd_fetch,
      "fetch [REMOTE [BRANCH | tag NAME]...] [--prune] [--dry-run] [--lineage-only]\n"

@@ -58,7 +58,6 @@ static fm_status give_pack(fmr_githost *h, const char *path, fm_bytes_fn fn, voi
     FM_TRY(fm_map_file(&map, path));
     fm_status rc = FM_OK;
     h->in += map.len;
-    fmr_githost_count(h);
     for (size_t at = 0; rc == FM_OK && at < map.len; at += PIECE_BYTES) {
         rc = fm_go_on();
         FM_THEN(rc, fn(ctx, map.data + at, FM_MIN(map.len - at, PIECE_BYTES)));

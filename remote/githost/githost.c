@@ -44,16 +44,22 @@ static void close_bucket(fmr_githost *h)
 {
     if (!h->bucket)
         return;
-    h->in += h->bucket->in;
-    h->out += h->bucket->out;
+    uint64_t in, out;
+    h->bucket->ops->traffic(h->bucket, &in, &out);
+    h->in += in;
+    h->out += out;
     h->bucket->ops->close(h->bucket);
     h->bucket = NULL;
 }
 
-void fmr_githost_count(fmr_githost *h)
+static void traffic(fmr_far *f, uint64_t *in, uint64_t *out)
 {
-    h->far.in = h->in + (h->bucket ? h->bucket->in : 0);
-    h->far.out = h->out + (h->bucket ? h->bucket->out : 0);
+    const fmr_githost *h = fmr_githost_of(f);
+    *in = *out = 0;
+    if (h->bucket)
+        h->bucket->ops->traffic(h->bucket, in, out);
+    *in += h->in;
+    *out += h->out;
 }
 
 static fm_status open_bucket(fmr_githost *h)
@@ -85,7 +91,6 @@ static fm_status refs(fmr_far *f, fm_exchange_ref_fn fn, void *ctx)
     close_bucket(h);
     FM_TRY(fmr_githost_list(h));
     FM_TRY(fmr_githost_bucket(h));
-    fmr_githost_count(h);
     for (size_t i = 0; i < h->refs.count; i++)
         FM_TRY(fn(ctx, h->refs.ref[i].name, &h->refs.ref[i].oid, &h->refs.ref[i].peeled));
     return FM_OK;
@@ -96,27 +101,21 @@ static fm_status info(fmr_far *f, const fm_digest *id, size_t count, fm_record_i
 {
     fmr_githost *h = fmr_githost_of(f);
     FM_TRY(fmr_githost_bucket(h));
-    const fm_status rc = h->bucket->ops->info(h->bucket, id, count, out, there);
-    fmr_githost_count(h);
-    return rc;
+    return h->bucket->ops->info(h->bucket, id, count, out, there);
 }
 
 static fm_status get(fmr_far *f, const fmr_ask_record *ask, size_t count, const fmr_sink *to)
 {
     fmr_githost *h = fmr_githost_of(f);
     FM_TRY(fmr_githost_bucket(h));
-    const fm_status rc = h->bucket->ops->get(h->bucket, ask, count, to);
-    fmr_githost_count(h);
-    return rc;
+    return h->bucket->ops->get(h->bucket, ask, count, to);
 }
 
 static fm_status has(fmr_far *f, const fm_digest *id, size_t count, bool *there)
 {
     fmr_githost *h = fmr_githost_of(f);
     FM_TRY(fmr_githost_bucket(h));
-    const fm_status rc = h->bucket->ops->has(h->bucket, id, count, there);
-    fmr_githost_count(h);
-    return rc;
+    return h->bucket->ops->has(h->bucket, id, count, there);
 }
 
 static fm_status cut(fmr_far *f, fmr_ask_record *out, bool *there)
@@ -130,9 +129,7 @@ static fm_status put(fmr_far *f, const fmr_load *load)
 {
     fmr_githost *h = fmr_githost_of(f);
     FM_TRY(fmr_githost_bucket(h));
-    const fm_status rc = h->bucket->ops->put(h->bucket, load);
-    fmr_githost_count(h);
-    return rc;
+    return h->bucket->ops->put(h->bucket, load);
 }
 
 static void close_githost(fmr_far *f)
@@ -149,7 +146,7 @@ static void close_githost(fmr_far *f)
 }
 
 static const fmr_far_ops githost_ops = {
-    refs,         fmr_githost_get, info, get, has, cut, put, fmr_githost_put, fmr_githost_move,
+    refs, fmr_githost_get, info, get, has, cut, put, fmr_githost_put, fmr_githost_move, traffic,
     close_githost};
 
 /* ---- opening ---- */

@@ -46,7 +46,6 @@ void fmr_call_words(const fmr_git_run *run, bool remote, char *out, size_t cap);
 /* ---- githost.c ---- */
 FM_CHECKED fm_status fmr_githost_list(fmr_githost *h);   /* reads the host's refs anew */
 FM_CHECKED fm_status fmr_githost_bucket(fmr_githost *h); /* opens it */
-void fmr_githost_count(fmr_githost *h);
 
 /* ---- fetch.c, push.c ---- */
 FM_CHECKED fm_status fmr_githost_get(fmr_far *f, const fm_exchange_ask *ask, fm_bytes_fn fn,

@@ -162,7 +162,6 @@ fm_status fmr_githost_put(fmr_far *f, fm_repo *from, const fm_exchange_ask *ask)
         FM_TRY(fmr_githost_list(h));
     FM_TRY(fmr_githost_bucket(h));
     FM_TRY(h->bucket->ops->move(h->bucket, NULL, 0));
-    fmr_githost_count(h);
     return push_kept(h, from, ask);
 }
 

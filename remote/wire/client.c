@@ -250,11 +250,8 @@ static fm_status get_some(client *c, const fmr_ask_record *what, size_t from, si
 static fm_status get(fmr_far *f, const fmr_ask_record *what, size_t count, const fmr_sink *to)
 {
     client *c = of(f);
-    if (c->here) {
-        const fm_status rc = fmr_peer_get(c->here, what, count, to, &c->wire.bytes_in);
-        f->in = c->wire.bytes_in;
-        return rc;
-    }
+    if (c->here)
+        return fmr_peer_get(c->here, what, count, to, &c->wire.bytes_in);
     for (size_t at = 0; at < count; at += FMR_ASK_IDS)
         FM_TRY(get_some(c, what, at, FM_MIN(count, at + FMR_ASK_IDS), to));
     return FM_OK;
@@ -337,11 +334,8 @@ static fm_status put(fmr_far *f, const fmr_load *load)
 {
     client *c = of(f);
     fm_cursor at;
-    if (c->here) {
-        const fm_status rc = fmr_peer_put(c->here, load, &c->wire.bytes_out);
-        f->out = c->wire.bytes_out;
-        return rc;
-    }
+    if (c->here)
+        return fmr_peer_put(c->here, load, &c->wire.bytes_out);
     fm_status rc = put_records(c, load);
     if (rc == FM_EIO)
         rc = why_not(c, rc);
