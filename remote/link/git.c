@@ -2,8 +2,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -170,31 +170,49 @@ static fm_status await(talk *t, int *status)
     return FM_OK;
 }
 
-static bool set_limit(pid_t pid, __rlimit_resource_t what, uint64_t most)
+/* The limits must hold before git starts anything, so a shell sets them and becomes git. POSIX counts
+ * files in blocks of 512 bytes; a limit that is lower already stays. */
+static char *const *limited(const fmr_git_run *g, char file[24], char memory[24])
 {
-    const struct rlimit limit = {most, most};
-    return most == 0 || prlimit(pid, what, &limit, NULL) == 0;
+    static char sh[] = "/bin/sh", c[] = "-c",
+                line[] = "[ $1 = 0 ] || ulimit -f $1 2>/dev/null; [ $2 = 0 ] || ulimit -d $2 "
+                         "2>/dev/null; shift 2; exec \"$@\"";
+    size_t n = 0, at = 0;
+    while (g->argv[n])
+        n++;
+    char **argv = fm_calloc(n + 7, sizeof *argv);
+    if (!argv)
+        return NULL;
+    (void)snprintf(file, 24, "%llu", (unsigned long long)(g->file_bytes / 512));
+    (void)snprintf(memory, 24, "%llu", (unsigned long long)(g->memory_bytes / 1024));
+    char *const head[] = {sh, c, line, sh, file, memory};
+    for (size_t i = 0; i < FM_ARRAY_LEN(head); i++)
+        argv[at++] = head[i];
+    for (size_t i = 0; i < n; i++)
+        argv[at++] = g->argv[i];
+    return argv;
 }
 
-/* Before it is given its input. */
-static fm_status limit(pid_t pid, const fmr_git_run *g)
+static fm_status no_git(void)
 {
-    if (set_limit(pid, RLIMIT_FSIZE, g->file_bytes) && set_limit(pid, RLIMIT_DATA, g->memory_bytes))
-        return FM_OK;
-    return fm_fail(FM_EIO, "cannot limit git: %s", strerror(errno));
+    return fm_fail(FM_EUNSUPPORTED,
+                   "git is not installed, and a lineage on a git host needs it: 'apt-get install "
+                   "git', or what your system has in its place");
 }
 
 static fm_status start(talk *t, int fd, int error)
 {
-    char **environment;
-    fm_status rc = make_environment(&environment, t->g->listen);
-    const int to = t->g->listen ? error : isatty(STDERR_FILENO) ? -1 : FMR_NO_ERROR;
-    FM_THEN(rc, fmr_spawn(&t->pid, t->g->argv, environment, fd, to));
+    const fmr_git_run *g = t->g;
+    const bool limits = g->file_bytes || g->memory_bytes;
+    const int to = g->listen ? error : isatty(STDERR_FILENO) ? -1 : FMR_NO_ERROR;
+    char **environment, file[24], memory[24];
+    FM_TRY(make_environment(&environment, g->listen));
+    char *const *argv = limits ? limited(g, file, memory) : g->argv;
+    fm_status rc = argv ? fmr_spawn(&t->pid, argv, environment, fd, to) : FM_ENOMEM;
+    if (limits)
+        fm_free((void *)(uintptr_t)argv);
     fm_free(environment);
-    if (rc == FM_EUNSUPPORTED)
-        rc = fm_fail(rc, "git is not installed, and a lineage on a git host needs it: 'apt-get "
-                         "install git', or what your system has in its place");
-    return rc;
+    return rc == FM_EUNSUPPORTED ? no_git() : rc;
 }
 
 static fm_status run(talk *t, const int out[2], const int err[2])
@@ -207,8 +225,7 @@ static fm_status run(talk *t, const int out[2], const int err[2])
         return rc;
     t->fd = out[0];
     t->error = t->g->listen ? err[0] : -1;
-    rc = limit(t->pid, t->g);
-    FM_THEN(rc, converse(t));
+    rc = converse(t);
     FM_THEN(rc, await(t, &status));
     if (rc != FM_OK) {
         fm_error_state text;
@@ -218,6 +235,8 @@ static fm_status run(talk *t, const int out[2], const int err[2])
         fm_error_restore(&text);
     }
     t->g->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (rc == FM_OK && t->g->code == 127 && strstr(t->g->words, "git: not found")) /* the shell */
+        rc = no_git();
     return rc;
 }
 

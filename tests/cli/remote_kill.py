@@ -276,6 +276,8 @@ def once(way, after, far, beside):
     p = subprocess.Popen([program, *command], **quiet)
     time.sleep(after)
     victim = far_side(p.pid) if far else p.pid
+    if kind == "githost" and victim is None:  # no git works for it just now
+        victim = p.pid
     running = p.poll() is None and victim is not None
     if running:
         try:

@@ -159,6 +159,21 @@ static void stop(int signal)
     fm_cancel(true);
 }
 
+TEST(more_memory_than_the_limit_is_not_had)
+{
+    fmr_git_run g = {.memory_bytes = (uint64_t)64 << 20};
+    fm_buf answer;
+    need_git();
+    tk_ok(run_alias(&g, "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}", 100, &answer));
+    assert_true(g.code != 0);
+    assert_int_equal(answer.len, 0);
+    g.memory_bytes = (uint64_t)2 << 30;
+    fm_buf_release(&answer);
+    tk_ok(run_alias(&g, "x=$(head -c 2000000 /dev/zero | tr '\\0' x); echo ${#x}", 100, &answer));
+    assert_string_equal(fm_buf_cstr(&answer), "2000000\n");
+    fm_buf_release(&answer);
+}
+
 TEST(a_request_to_stop_ends_git)
 {
     fmr_git_run g = {0};
@@ -173,14 +188,15 @@ TEST(a_request_to_stop_ends_git)
 
 TEST(a_missing_git_is_named)
 {
-    fmr_git_run g = {0};
+    fmr_git_run g = {0}, limited = {.memory_bytes = (uint64_t)1 << 30};
     fm_buf answer;
     char *path = getenv("PATH"), kept[4096];
     (void)snprintf(kept, sizeof kept, "%s", path ? path : "");
     setenv("PATH", "/nowhere", 1);
-    const fm_status rc = run_alias(&g, "true", 100, &answer);
+    assert_int_equal(run_alias(&g, "true", 100, &answer), FM_EUNSUPPORTED);
+    fm_buf_release(&answer);
+    assert_int_equal(run_alias(&limited, "true", 100, &answer), FM_EUNSUPPORTED);
     setenv("PATH", kept, 1);
-    assert_int_equal(rc, FM_EUNSUPPORTED);
     assert_non_null(strstr(fm_error_text(), "apt-get install git"));
     fm_buf_release(&answer);
 }
@@ -194,6 +210,7 @@ int main(void)
         cmocka_unit_test(git_is_given_its_input_and_gives_answer_words_and_status),
         cmocka_unit_test(an_endless_answer_and_endless_words_take_no_more_than_their_room),
         cmocka_unit_test(a_file_beyond_the_limit_ends_it),
+        cmocka_unit_test(more_memory_than_the_limit_is_not_had),
         cmocka_unit_test(a_request_to_stop_ends_git),
         cmocka_unit_test(a_missing_git_is_named),
     };
