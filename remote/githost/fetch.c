@@ -1,8 +1,9 @@
 /* fetch.c - brings git's objects from a git host.
  *
- * git fetches into a repository of its own below REPO/tmp, whose alternate is the lineage: so both
- * sides' git find out what is missing here, and a thin pack is made whole. The packs that came then
- * pass through the same intake as those of any other far side. */
+ * git works in a repository of its own below REPO/tmp, whose alternate is the lineage: so both sides'
+ * git find out what is missing here, and a thin pack is made whole. The packs that came then pass
+ * through the same intake as those of any other far side. A push works in such a one too, so that no
+ * configuration of the lineage's own, which another user may have written, says what git runs. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #define MEMORY_BYTES ((uint64_t)4 << 30)  /* of git, which unpacks what the host sends */
 #define PIECE_BYTES ((size_t)1 << 20)
 
-/* ---- the repository that git fetches into ---- */
+/* ---- the repository that git works in ---- */
 
 static fm_status make_file(const char *dir, const char *name, const char *text)
 {
@@ -34,8 +35,8 @@ static fm_status make_folder(const char *dir, const char *name)
     return rc;
 }
 
-/* borrow: what the lineage here has is not asked for. A path with a line break cannot be named. */
-static fm_status make_repo(const char *dir, const char *root, bool borrow)
+/* A path with a line break cannot be named. */
+fm_status fmr_githost_repo(const char *dir, const char *root, bool borrow)
 {
     FM_TRY(make_folder(dir, "objects/info"));
     FM_TRY(make_folder(dir, "objects/pack"));
@@ -177,7 +178,7 @@ fm_status fmr_githost_get(fmr_far *f, const fm_exchange_ask *ask, fm_bytes_fn fn
     FM_TRY(fm_staging_make(&staging, f->repo));
     const char *dir = fm_staging_dir(staging);
     fm_buf_init(&say, 0);
-    fm_status rc = make_repo(dir, fm_repo_path(f->repo), is_new(f->repo, ask));
+    fm_status rc = fmr_githost_repo(dir, fm_repo_path(f->repo), is_new(f->repo, ask));
     FM_THEN(rc, say_wants(&say, h, ask));
     if (rc == FM_OK && say.len)
         rc = run_fetch(h, dir, &say);

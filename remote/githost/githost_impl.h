@@ -48,6 +48,8 @@ FM_CHECKED fm_status fmr_githost_list(fmr_githost *h);   /* reads the host's ref
 FM_CHECKED fm_status fmr_githost_bucket(fmr_githost *h); /* opens it */
 
 /* ---- fetch.c, push.c ---- */
+/* Makes an empty repository for git in dir. borrow: with the lineage's objects in root. */
+FM_CHECKED fm_status fmr_githost_repo(const char *dir, const char *root, bool borrow);
 FM_CHECKED fm_status fmr_githost_get(fmr_far *f, const fm_exchange_ask *ask, fm_bytes_fn fn,
                                      void *ctx);
 FM_CHECKED fm_status fmr_githost_put(fmr_far *f, fm_repo *from, const fm_exchange_ask *ask);

@@ -75,9 +75,12 @@ static fm_status push_batch(fmr_githost *h, fm_repo *from, batch *b)
 {
     fmr_call c;
     fm_buf report;
-    char *dir = fm_path_join(fm_repo_path(from), "lineage.git");
+    fm_staging *staging;
+    FM_TRY(fm_staging_make(&staging, from));
+    const char *dir = fm_staging_dir(staging);
+    fm_status rc = fmr_githost_repo(dir, fm_repo_path(from), true);
     fm_buf_init(&report, REPORT_BYTES_MAX);
-    fmr_call_init(&c, h, dir ? dir : "");
+    fmr_call_init(&c, h, dir);
     fmr_call_add(&c, "push");
     fmr_call_add(&c, "--porcelain");
     fmr_call_add(&c, "--no-verify");
@@ -88,7 +91,7 @@ static fm_status push_batch(fmr_githost *h, fm_repo *from, batch *b)
     for (size_t i = 0; i < b->count; i++)
         add_spec(&c, &b->change[i]);
     fmr_git_run run = {.answer = &report};
-    fm_status rc = dir ? fmr_call_run(&c, h, &run) : FM_ENOMEM;
+    FM_THEN(rc, fmr_call_run(&c, h, &run));
     bool any = false;
     if (rc == FM_OK || rc == FM_EIO) {
         fmr_push_report(fm_buf_span(&report), take_outcome, b);
@@ -102,7 +105,7 @@ static fm_status push_batch(fmr_githost *h, fm_repo *from, batch *b)
         rc = fm_fail(FM_EIO, "%s: git push said nothing of what became of the refs", h->shown);
     fmr_call_release(&c);
     fm_buf_release(&report);
-    fm_free(dir);
+    fm_staging_end(staging);
     return rc;
 }
 
