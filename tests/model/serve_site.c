@@ -426,12 +426,15 @@ TEST(too_many_at_once_are_503)
     sk_stop(&s);
 }
 
+/* Asks for a long answer, and waits for its first byte: then it has its place. */
 static int begin_reading(uint16_t port)
 {
+    char first;
     static const char head[] = "GET /site/make HTTP/1.1\r\nHost: localhost\r\n"
                                "Connection: close\r\n\r\n";
     int fd = sk_connect(port);
     sk_send(fd, head, sizeof head - 1);
+    assert_int_equal(recv(fd, &first, 1, 0), 1);
     return fd;
 }
 
@@ -455,6 +458,7 @@ TEST(who_trickles_loses_its_place_to_another)
     const uint16_t p = fm_server_port(s.server);
     const int sends = begin_waiting(p, 1), reads = begin_reading(p), slow = begin_reading(p);
     const double begun = fm_now_s();
+    assert_int_equal(status_now(p, "/site/say"), 503);
     while (status_now(p, "/site/say") == 503) {
         (void)usleep(100000);
         (void)send(sends, "x", 1, MSG_NOSIGNAL);
