@@ -127,9 +127,12 @@ typedef struct exp_factors {
 } exp_factors;
 fm_status exp_factors_read(exp_factors *out, const exp_weight *w, const fm_provider *p);
 void exp_factors_free(exp_factors *f);
-/* Makes elements [first, first + n) as they are written: whole blocks, and where there are terms
- * whole rows. wide has room for n floats, data for n elements as stored and as written. */
-fm_status exp_make(uint8_t *data, float *wide, const exp_weight *w, const exp_factors *f,
-                   const fm_provider *p, uint64_t first, uint64_t n);
+/* The elements that are made together: a block as the base has them, or a row to be merged. */
+uint64_t exp_unit(const exp_weight *w);
+uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n); /* of n elements, whole blocks */
+/* Makes elements [first, first + n), whole units, as they are written, from their stored bytes. wide
+ * has room for wide_elems floats, at least a unit. */
+fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,
+                   const exp_factors *f, const uint8_t *stored, uint64_t first, uint64_t n);
 
 #endif

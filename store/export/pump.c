@@ -8,7 +8,7 @@
 #include "store/base/os/pool.h"
 #include "store/import/source_impl.h"
 
-enum { PART_BYTES = 2 << 20, PART_ELEMS = 1 << 20, HELD_BYTES = 64 << 20 };
+enum { PART_BYTES = 2 << 20, MADE_BYTES = 8 << 20, HELD_BYTES = 64 << 20, WIDE_ELEMS = 1 << 14 };
 enum { SLOTS_PER_THREAD = 2, SLOTS_MAX = 24 };
 
 /* Bytes [skip, skip + bytes) of what is read or made from one place on: `span` bytes of an entry,
@@ -16,8 +16,8 @@ enum { SLOTS_PER_THREAD = 2, SLOTS_MAX = 24 };
 typedef struct part {
     const exp_segment *s;
     uint64_t from, span, skip, bytes;
-    uint8_t *data, *more; /* buffers, reused by later batches */
-    uint64_t data_cap, more_cap;
+    uint8_t *data, *more, *wide; /* buffers, reused by later batches */
+    uint64_t data_cap, more_cap, wide_cap;
 } part;
 
 struct exp_pump {
@@ -41,6 +41,7 @@ void exp_pump_free(exp_pump *m)
     for (size_t i = 0; m->part && i < m->slots; i++) {
         fm_free(m->part[i].data);
         fm_free(m->part[i].more);
+        fm_free(m->part[i].wide);
     }
     fm_free(m->part);
     fm_free(m);
@@ -98,12 +99,17 @@ static fm_status need(uint8_t **data, uint64_t *cap, uint64_t bytes)
 static fm_status make_part(const exp_pump *m, part *p)
 {
     const exp_weight *w = p->s->made;
-    const fm_dtype_info *from = fm_dtype_get(w->base->dtype), *to = fm_dtype_get(w->dtype);
-    const uint64_t stored = p->span / from->block_elems * from->block_bytes;
-    FM_TRY(need(&p->data, &p->data_cap, FM_MAX(stored, p->span * to->block_bytes)));
-    FM_TRY(need(&p->more, &p->more_cap, p->span * sizeof(float)));
+    const uint64_t stored = exp_stored_bytes(w, p->span);
+    const uint64_t wide = FM_MAX(exp_unit(w), (uint64_t)WIDE_ELEMS);
+    FM_TRY(need(&p->data, &p->data_cap, stored));
+    FM_TRY(need(&p->more, &p->more_cap, p->span * fm_dtype_get(w->dtype)->block_bytes));
+    FM_TRY(need(&p->wide, &p->wide_cap, wide * sizeof(float)));
+    fm_status rc =
+        fm_entry_read_range(m->p, w->base, exp_stored_bytes(w, p->from), stored, p->data, m->flags);
 
-    return exp_make(p->data, (float *)(void *)p->more, w, &m->factors, m->p, p->from, p->span);
+    FM_THEN(rc, exp_make(p->more, (float *)(void *)p->wide, wide, w, &m->factors, p->data, p->from,
+                         p->span));
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", w->name);
 }
 
 static fm_status read_part(const exp_pump *m, part *p)
@@ -128,7 +134,7 @@ static fm_status read_part(const exp_pump *m, part *p)
 
 static const uint8_t *part_data(const part *p)
 {
-    return p->s->literal ? p->s->literal : p->s->heads > 0 ? p->more : p->data;
+    return p->s->literal ? p->s->literal : p->s->made || p->s->heads > 0 ? p->more : p->data;
 }
 
 static fm_status read_parts(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -222,18 +228,19 @@ static fm_status add_rotary(exp_pump *m, const exp_segment *s, uint64_t from, ui
     return FM_OK;
 }
 
-/* Whole blocks as the base has them, and whole rows where adapters are added. */
+/* Parts of whole units, with at most so many bytes as stored and as written, or of one unit. */
 static fm_status add_made(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
 {
     const exp_weight *w = s->made;
-    const uint64_t unit =
-        w->term_count > 0 ? w->base->shape.dim[1] : fm_dtype_get(w->base->dtype)->block_elems;
     const uint64_t elem =
         fm_dtype_get(w->dtype)->block_bytes; /* no type that is written has blocks */
-    const uint64_t at_once = unit * elem * FM_MAX(PART_ELEMS / unit, (uint64_t)1);
+    const uint64_t unit = exp_unit(w) * elem;
+    const uint64_t at_once =
+        unit * FM_MAX(FM_MIN(PART_BYTES / exp_stored_bytes(w, exp_unit(w)), MADE_BYTES / unit),
+                      (uint64_t)1);
 
-    for (uint64_t at = from / (unit * elem) * (unit * elem); at < end;) {
-        const uint64_t wanted = (end - at + unit * elem - 1) / (unit * elem) * (unit * elem);
+    for (uint64_t at = from / unit * unit; at < end;) {
+        const uint64_t wanted = (end - at + unit - 1) / unit * unit;
         const uint64_t len = FM_MIN(at_once - at % at_once, wanted);
         const part p = {.s = s, .from = at / elem, .span = len / elem};
         FM_TRY(add(m, &p, at, len, from, end));

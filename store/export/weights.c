@@ -52,19 +52,33 @@ fm_status exp_factors_read(exp_factors *out, const exp_weight *w, const fm_provi
     return rc;
 }
 
-fm_status exp_make(uint8_t *data, float *wide, const exp_weight *w, const exp_factors *f,
-                   const fm_provider *p, uint64_t first, uint64_t n)
+uint64_t exp_unit(const exp_weight *w)
+{
+    return w->term_count > 0 ? w->base->shape.dim[1] : fm_dtype_get(w->base->dtype)->block_elems;
+}
+
+uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n)
 {
     const fm_dtype_info *from = fm_dtype_get(w->base->dtype);
-    const uint64_t in = w->term_count > 0 ? w->base->shape.dim[1] : 1;
-    fm_status rc = fm_entry_read_range(p, w->base, first / from->block_elems * from->block_bytes,
-                                       n / from->block_elems * from->block_bytes, data, 0);
+    return n / from->block_elems * from->block_bytes;
+}
 
-    FM_THEN(rc, fm_to_f32(wide, w->base->dtype, data, n));
-    for (size_t i = 0; rc == FM_OK && i < w->term_count; i++) {
-        const uint64_t r = w->term[i].a->shape.dim[0];
-        fm_lora_merge(wide, f->a[i], f->b[i] + first / in * r, n / in, in, r, w->term[i].scale);
+fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,
+                   const exp_factors *f, const uint8_t *stored, uint64_t first, uint64_t n)
+{
+    const uint64_t in = w->term_count > 0 ? w->base->shape.dim[1] : 1, unit = exp_unit(w);
+    const uint64_t at_once = wide_elems / unit * unit;
+    const uint32_t elem = fm_dtype_get(w->dtype)->block_bytes;
+
+    for (uint64_t at = 0; at < n; at += at_once) {
+        const uint64_t now = FM_MIN(at_once, n - at);
+        FM_TRY(fm_to_f32(wide, w->base->dtype, stored + exp_stored_bytes(w, at), now));
+        for (size_t i = 0; i < w->term_count; i++) {
+            const uint64_t r = w->term[i].a->shape.dim[0];
+            fm_lora_merge(wide, f->a[i], f->b[i] + (first + at) / in * r, now / in, in, r,
+                          w->term[i].scale);
+        }
+        FM_TRY(fm_from_f32(out + at * elem, w->dtype, wide, now));
     }
-    FM_THEN(rc, fm_from_f32(data, w->dtype, wide, n));
-    return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", w->name);
+    return FM_OK;
 }

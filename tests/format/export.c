@@ -271,6 +271,32 @@ TEST(a_changed_version_has_no_source_bytes)
     fm_free(out);
 }
 
+/* Of a changed version, the file that a digest names is still made where its own pieces are there. */
+TEST(a_file_that_was_not_changed_is_still_made)
+{
+    fm_source *src = open_model();
+    const fm_provider p = fm_source_provider(src);
+    fm_tree *t = NULL;
+    char *out = under("still"), *in = under("in/model.safetensors");
+    fm_file_map came;
+    fm_digest sha;
+    tk_ok(fm_map_file(&came, in));
+    tk_ok(fm_sha256(&sha, came.data, came.len));
+    tk_ok(fm_tree_copy(&t, fm_source_tree(src)));
+    tk_ok(fm_tree_remove(t, "README.md"));
+    tk_ok(fm_export_file(t, &p, &sha, out));
+    fx_same_file(in, out);
+    tk_ok(fm_remove_file(out));
+    tk_ok(fm_tree_remove(t, "tensors/model/norm.weight"));
+    tk_fails(fm_export_file(t, &p, &sha, out), FM_EUNSUPPORTED, "no longer");
+    assert_false(fm_path_exists(out));
+    fm_unmap_file(&came);
+    fm_tree_free(t);
+    fm_source_close(src);
+    fm_free(out);
+    fm_free(in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +310,7 @@ int main(void)
         cmocka_unit_test_setup(a_strangers_source_json_cannot_leave_the_folder, make_root),
         cmocka_unit_test_setup(one_file_is_made_again_by_its_digest, make_root),
         cmocka_unit_test_setup(a_changed_version_has_no_source_bytes, make_root),
+        cmocka_unit_test_setup(a_file_that_was_not_changed_is_still_made, make_root),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     fm_free(root);

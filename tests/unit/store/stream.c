@@ -10,6 +10,7 @@
 #include "store/pack/pack.h"
 #include "store/txn/put.h"
 #include "store/formats/safetensors.h"
+#include "store/export_view.h"
 #include "store/source.h"
 #include "store/store.h"
 #include "tests/testkit.h"
@@ -451,7 +452,21 @@ static void flip_in_pack(const char *root, uint64_t at)
     fm_names_release(&names);
 }
 
-/* The file's own digest is the one that is compared; what it tells, the leaves' digests name. */
+static fm_status append(void *ctx, const void *data, size_t len)
+{
+    fm_buf_append(ctx, data, len);
+    return fm_buf_ok(ctx);
+}
+
+/* Reads the last `bytes` bytes of the view's file. */
+static fm_status read_end(fm_buf *out, fm_view *v, uint64_t bytes)
+{
+    fm_buf_clear(out);
+    return fm_view_read(v, 0, fm_view_at(v, 0)->bytes - bytes, bytes, append, out);
+}
+
+/* The file's own digest is the one that is compared; what it tells, the leaves' digests name. A view
+ * compares the leaves that it reads. */
 TEST(exports_in_stretches_are_whole_and_tell_of_damage)
 {
     fm_store *s;
@@ -491,7 +506,19 @@ TEST(exports_in_stretches_are_whole_and_tell_of_damage)
     assert_memory_equal(got.data + got.len - body.len / 2, want, body.len / 2);
     fm_unmap_file(&got);
     tk_ok(fm_remove_file(out));
+    const fm_view_opts opts = {.format = FM_EXPORT_SAFETENSORS};
+    fm_view *view;
+    fm_buf end;
+    fm_buf_init(&end, 0);
+    tk_ok(fm_view_open(&view, tree, &p, &opts));
+    tk_ok(read_end(&end, view, body.len));
+    assert_memory_equal(end.data, body.data, body.len);
     flip_in_pack(root, 3 << 20);
+    tk_fails(read_end(&end, view, body.len), FM_ECORRUPT, "leaf");
+    tk_ok(read_end(&end, view, 1 << 20)); /* another leaf */
+    assert_memory_equal(end.data, body.data + body.len - end.len, end.len);
+    fm_view_close(view);
+    fm_buf_release(&end);
     tk_fails(fm_export(tree, &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE), FM_ECORRUPT, "leaf");
     assert_false(fm_path_exists(out));
     tk_fails(fm_export(tree, &p, out, FM_EXPORT_SAFETENSORS, FM_DTYPE_NONE), FM_ECORRUPT, "leaf");
