@@ -6,10 +6,11 @@ the two. At each step the same news goes by `fmstore push` and `fmstore clone` o
 rsync and by a plain copy; what the peers move are the exports that a person would share: folders of
 safetensors, the adapter as PEFT has it. Bytes are
 fmstore's own count of its connection; the sizes of new LFS objects with git's pack; what rsync --stats
-says it sent; the sizes of files. The wall time of a clone stands beside `cp` and `sync` of
-the packs.
+says it sent; the sizes of files. The wall time of transfers of the base, and of 512 MiB that cannot be
+coded, stands beside `cp` and `sync` of the same repository, in turns (medians). On a busy machine
+`chrt -r 1` before the command makes that comparable.
 """
-import os, re, shutil, subprocess, sys, tempfile, time
+import json, os, re, shutil, statistics, struct, subprocess, sys, tempfile, time
 from pathlib import Path
 
 program, gguf = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
@@ -102,15 +103,78 @@ def add(branch, form):
     fm("-C", "a", "export", branch, str(peers.files / branch), "--format", *form)
 
 
+def noise():
+    """A repository of one tensor of 32 MiB of random bytes, sixteen times."""
+    each, count = 32 << 20, 16
+    tensors = {f"t{i}": {"dtype": "U8", "shape": [each], "data_offsets": [i * each, (i + 1) * each]}
+               for i in range(count)}
+    head = json.dumps(tensors).encode()
+    with open("noise.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head)
+        for _ in range(count):
+            f.write(os.urandom(each))
+    fm("init", "noise")
+    fm("-C", "noise", "import", f"{root}/noise.safetensors", "--as", "base", "--no-gate")
+    os.remove("noise.safetensors")
+    fm("init", "--bare", "noise.hub")
+    fm("-C", "noise", "push", f"{root}/noise.hub", "base")
+
+
+def server(repo):
+    (root / "key").write_text("k\n")
+    os.environ["FMSTORE_TOKEN"] = "k"
+    s = subprocess.Popen([program, "-C", repo, "serve", "--port", "0", "--remote-write", "--api-key-file",
+                          str(root / "key")], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL, text=True)
+    url = re.search(r"http://[\d.:]+", s.stdout.readline())
+    if not url or "a remote at that URL" not in s.stdout.readline():
+        sys.exit("fmstore serve does not start")
+    return s, url[0]
+
+
+def rates(what, repo, hub, turns=5):
+    seconds, to = {}, f"{root}/to"
+
+    def take(name, *commands, serves=None):
+        process, url = server(serves) if serves else (None, None)
+        run("sync")
+        begin = time.perf_counter()
+        for c in commands:
+            run(*[url if word == "URL" else word for word in c])
+        seconds.setdefault(name, []).append(time.perf_counter() - begin)
+        if process:
+            process.kill()
+            process.wait()
+        shutil.rmtree(to)
+
+    for _ in range(turns):
+        take("cp and sync", ("cp", "-r", hub, to), ("sync", "-f", to))
+        take("clone of a folder", (program, "clone", hub, to))
+        take("clone over HTTP", (program, "clone", "URL", to), serves=hub)
+        run(program, "init", "--bare", to)
+        take("push to a folder", (program, "-C", repo, "push", to, "base"))
+        run(program, "init", "--bare", to)
+        take("push over HTTP", (program, "-C", repo, "push", "URL", "base"), serves=to)
+        run(program, "init", "--bucket", to)
+        take("push to a folder bucket", (program, "-C", repo, "push", to, "base"))
+        run(program, "init", "--bucket", to)
+        run(program, "-C", repo, "push", to, "base")
+        os.rename(to, "bucket")
+        take("clone of a folder bucket", (program, "clone", "bucket", to))
+        shutil.rmtree("bucket")
+    cp = statistics.median(seconds["cp and sync"])
+    for name, taken in seconds.items():
+        t = statistics.median(taken)
+        print(f"({what}, {size(hub) / 1e6:.1f} MB: {name} {t:.3f} s, {size(hub) / t / 1e6:.0f} MB/s, "
+              f"{100 * cp / t:.0f} % of cp's rate)", flush=True)
+
+
 print("| news | push, MB | clone or pull, MB | git lfs | rsync | copy | push | clone or pull |")
 print("|---|---|---|---|---|---|---|---|")
 step("the base", "base", lambda: shutil.copytree("base", peers.files / "base"))
-cold = time.perf_counter()
-run("cp", "-r", "hub", "hub.copy")
-run("sync", "-f", "hub.copy")
-cp_s = time.perf_counter() - cold
-print(f"(cp -r and sync of the bare repository, {size('hub') / 1e6:.1f} MB: {cp_s:.2f} s; "
-      f"clone / cp = {cp_s / rows[0][4]:.2f} of its rate)")
+rates("the base", "a", "hub")
+noise()
+rates("512 MiB of noise", "noise", "noise.hub")
 fm("-C", "a", "derive", "base", "--as", "lora", "--method", "lora", "--data", str(data), "--set", "steps=2",
    "--set", "r=8", "--no-gate")
 step("one LoRA more", "lora", lambda: add("lora", ["peft"]))

@@ -56,6 +56,8 @@ http {
             proxy_http_version 1.1;
             proxy_request_buffering off;
             proxy_buffering off;
+            proxy_buffer_size 256k;
+            proxy_buffers 8 256k;
             proxy_set_header Host \$host;
             proxy_set_header Authorization "Bearer inner-key";
         }
