@@ -317,14 +317,16 @@ static fm_status read_layout(fm_arch *a, const fmi_family *f, const fm_json *c, 
         a->sw.fused = one ? FM_FUSED_QKV : FM_FUSED_QKV_HEADS;
         a->kv_heads = one ? 1 : a->heads;
     }
-    if (f->has & F_POSITIONS_2) {
-        uint32_t wide = 0;
-        FM_TRY(fmi_take_u32(&wide, c, "word_embed_proj_dim", a->hidden, 1, 1 << 20, what));
+    if (f->k_embed) {
+        uint32_t wide = 0, dflt = f->embed ? f->embed : a->hidden;
+        FM_TRY(fmi_take_u32(&wide, c, f->k_embed, dflt, 1, 1 << 20, what));
         if (wide != a->hidden)
             return fm_fail(FM_EUNSUPPORTED,
-                           "%s: word_embed_proj_dim other than hidden_size (%u) "
+                           "%s: %s is %u, other than the hidden size (%u), which "
                            "is not supported",
-                           what, a->hidden);
+                           what, f->k_embed, wide, a->hidden);
+    }
+    if (f->has & F_POSITIONS_2) {
         a->position_rows += 2;
         a->sw.position_offset = 2;
     }

@@ -349,6 +349,46 @@ static const fmi_arch_part bert_layer[] = {
     {.name = NULL}};
 static const fmi_arch_part bert_last[] = {{.name = NULL}};
 
+static const fmi_arch_part distilbert_first[] = {
+    {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embeddings.position_embeddings.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
+    {"embeddings.LayerNorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"embeddings.LayerNorm.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part distilbert_layer[] = {
+    {"attention.q_lin.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},
+    {"attention.q_lin.bias", FM_P_Q_B, W_ALWAYS, D_Q, D_1},
+    {"attention.k_lin.weight", FM_P_K, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.k_lin.bias", FM_P_K_B, W_ALWAYS, D_KV, D_1},
+    {"attention.v_lin.weight", FM_P_V, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.v_lin.bias", FM_P_V_B, W_ALWAYS, D_KV, D_1},
+    {"attention.out_lin.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"attention.out_lin.bias", FM_P_O_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"sa_layer_norm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"sa_layer_norm.bias", FM_P_ATTN_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    UP_DOWN("ffn.lin1", "ffn.lin2"),
+    {"output_layer_norm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"output_layer_norm.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part nomic_first[] = {
+    {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embeddings.token_type_embeddings.weight", FM_P_TYPES, W_ALWAYS, D_TYPES, D_HIDDEN},
+    {"emb_ln.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"emb_ln.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part nomic_layer[] = {
+    {"attn.Wqkv.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    {"attn.out_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"norm1.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"norm1.bias", FM_P_ATTN_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"mlp.fc12.weight", FM_P_GATE, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"mlp.fc11.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"mlp.fc2.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"norm2.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"norm2.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
 /* ==== settings in addition to the usual ones ==== */
 
 #define LIST(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
@@ -410,19 +450,16 @@ LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*",
     NAMES(gemma_layer, llama_last), .k_act = "hidden_activation", .act = "gelu_pytorch_tanh",      \
                                     .tied = true, .keys = gemma_keys, .harmless = gemma_harmless,  \
                                     .ignored = vision_ignored
-#define BERT                                                                                       \
+#define BERT_ROW                                                                                   \
     .layers = "encoder.layer.", .head_name = "", .first = bert_first, .layer = bert_layer,         \
     .last = bert_last, .max_positions = 512, .k_eps = "layer_norm_eps", .eps = 1e-12,              \
-    .act = "gelu", .qkv_bias = true, .o_bias = true, .mlp_bias = true, .keys = bert_keys,          \
-    .harmless = bert_harmless, .ignored = bert_ignored, .alone = true,                             \
-    .sw = {.norm = FM_NORM_LAYER,                                                                  \
-           .order = FM_BLOCK_POST,                                                                 \
-           .plain_mlp = true,                                                                      \
-           .no_rope = true,                                                                        \
-           .positions = true,                                                                      \
-           .types = true,                                                                          \
-           .embed_norm = true,                                                                     \
-           .encoder = true}
+    .act = "gelu", .qkv_bias = true, .o_bias = true, .mlp_bias = true, .alone = true
+#define BERT_SWITCHES                                                                              \
+    .norm = FM_NORM_LAYER, .order = FM_BLOCK_POST, .plain_mlp = true, .no_rope = true,             \
+    .positions = true, .embed_norm = true, .encoder = true
+#define BERT                                                                                       \
+    BERT_ROW, .keys = bert_keys, .harmless = bert_harmless, .ignored = bert_ignored,               \
+              .sw = {BERT_SWITCHES, .types = true}
 
 LIST(phi_keys, "layer_norm_eps", "qk_layernorm");
 LIST(cohere_keys, "layer_norm_eps", "logit_scale", "use_qk_norm");
@@ -459,6 +496,25 @@ LIST(falcon_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers"
      "num_ln_in_parallel_attn", "bias", "activation", "rope_theta", "rope_scaling",
      "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id");
 LIST(falcon_harmless, "apply_residual_connection_post_layernorm");
+
+LIST(electra_keys, "model_type", "vocab_size", "hidden_size", "embedding_size", "num_hidden_layers",
+     "num_attention_heads", "intermediate_size", "hidden_act", "max_position_embeddings",
+     "type_vocab_size", "layer_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id",
+     "is_decoder", "add_cross_attention", "position_embedding_type");
+LIST(electra_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout",
+     "gradient_checkpointing", "tie_word_embeddings", "summary_type", "summary_use_proj",
+     "summary_activation", "summary_last_dropout");
+LIST(electra_ignored, "*embeddings.position_ids", "discriminator_predictions.*",
+     "generator_predictions.*", "generator_lm_head.*");
+LIST(distilbert_keys, "model_type", "vocab_size", "dim", "hidden_dim", "n_layers", "n_heads",
+     "activation", "max_position_embeddings", "pad_token_id", "bos_token_id", "eos_token_id");
+LIST(distilbert_harmless, "dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds",
+     "tie_weights_", "tie_word_embeddings", "output_past");
+LIST(distilbert_ignored, "*embeddings.position_ids", "vocab_transform.*", "vocab_layer_norm.*",
+     "vocab_projector.*");
+LIST(nomic_keys, "layer_norm_eps", "type_vocab_size");
+LIST(nomic_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout");
+LIST(nomic_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "nomic_bert.pooler.*");
 
 #define GLM                                                                                        \
     .has = F_BIAS_KEY | F_BIAS_NOT_O, .kv_heads = 2, .head_dim = 128, .max_positions = 131072,     \
@@ -632,6 +688,59 @@ static const fmi_family families[] = {
     {.name = "bert", BERT, .prefix = {"", "bert."}},
     {.name = "roberta", BERT, .has = F_PAD_OFFSET, .prefix = {"", "roberta."}},
     {.name = "xlm-roberta", BERT, .has = F_PAD_OFFSET, .prefix = {"", "roberta."}},
+    {.name = "electra",
+     BERT_ROW,
+     .prefix = {"", "electra."},
+     .k_embed = "embedding_size",
+     .embed = 128,
+     .keys = electra_keys,
+     .harmless = electra_harmless,
+     .ignored = electra_ignored,
+     .sw = {BERT_SWITCHES, .types = true}},
+    {.name = "distilbert",
+     .prefix = {"", "distilbert."},
+     .layers = "transformer.layer.",
+     .head_name = "",
+     .first = distilbert_first,
+     .layer = distilbert_layer,
+     .last = bert_last,
+     .k_hidden = "dim",
+     .k_inter = "hidden_dim",
+     .k_layers = "n_layers",
+     .k_heads = "n_heads",
+     .k_eps = "layer_norm_eps", /* no setting */
+     .k_act = "activation",
+     .max_positions = 512,
+     .eps = 1e-12,
+     .act = "gelu",
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = distilbert_keys,
+     .harmless = distilbert_harmless,
+     .ignored = distilbert_ignored,
+     .alone = true,
+     .sw = {BERT_SWITCHES}},
+    {.name = "nomic_bert",
+     .prefix = {"", "nomic_bert."},
+     .layers = "encoder.layers.",
+     .head_name = "",
+     .first = nomic_first,
+     .layer = nomic_layer,
+     .last = bert_last,
+     .k_eps = "layer_norm_eps",
+     .max_positions = 2048,
+     .eps = 1e-12,
+     .theta = 1000,
+     .keys = nomic_keys,
+     .harmless = nomic_harmless,
+     .ignored = nomic_ignored,
+     .sw = {.norm = FM_NORM_LAYER,
+            .order = FM_BLOCK_POST,
+            .fused = FM_FUSED_QKV,
+            .types = true,
+            .embed_norm = true,
+            .encoder = true}},
     {.name = "granite",
      NAMES(llama_layer, llama_last),
      .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_GRANITE,
@@ -832,6 +941,7 @@ static const fmi_family families[] = {
      .layer = opt_layer,
      .last = opt_last,
      .k_inter = "ffn_dim",
+     .k_embed = "word_embed_proj_dim",
      .k_eps = "layer_norm_eps", /* no setting */
      .k_act = "activation_function",
      .max_positions = 2048,

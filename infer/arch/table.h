@@ -96,6 +96,8 @@ typedef struct fmi_family {
     uint32_t full_below;    /* with use_sliding_window: layers below it are full; 0: 28 */
     uint32_t slide_pattern; /* without layer_types every n-th layer is full, the others slide */
     double eps, theta, local_theta, partial;
+    const char *k_embed; /* width of embeddings, which must be hidden_size */
+    uint32_t embed;      /* where it is absent; 0: hidden_size */
     const char *act;
     bool tied, qkv_bias, o_bias, mlp_bias;
     fm_switches sw;              /* before the config's settings are read */

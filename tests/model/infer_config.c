@@ -217,6 +217,7 @@ static bool is_needed(const char *key)
                                          "num_experts",
                                          "num_local_experts",
                                          "num_experts_per_tok",
+                                         "embedding_size",
                                          "moe_intermediate_size",
                                          "shared_expert_intermediate_size"};
     for (size_t i = 0; i < FM_ARRAY_LEN(needed); i++)

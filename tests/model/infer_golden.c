@@ -119,9 +119,10 @@ TEST(families_match)
 /* Families that differ from one above by settings and names. */
 TEST(kindred_families_match)
 {
-    static const char *const names[] = {"gemma",    "gemma-untied", "ministral", "ministral3",
-                                        "mistral3", "qwen2_5_vl",   "olmo3",     "olmoe",
-                                        "exaone4",  "seed_oss",     "internlm3", "qwen3-base"};
+    static const char *const names[] = {"gemma",      "gemma-untied", "ministral", "ministral3",
+                                        "mistral3",   "qwen2_5_vl",   "olmo3",     "olmoe",
+                                        "exaone4",    "seed_oss",     "internlm3", "qwen3-base",
+                                        "distilbert", "electra",      "nomic_bert"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)

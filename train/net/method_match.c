@@ -126,6 +126,7 @@ static bool begins_module(const char *name, const char *module)
 static bool of_head(const fmt_net *net, const char *name)
 {
     return begins_module(name, net->arch.head_name) ||
+           begins_module(name, net->outer[FMT_DENSE].module) ||
            begins_module(name, net->outer[FMT_SCORE].module);
 }
 
