@@ -86,6 +86,9 @@ static const char *const harmless[] = {
     "do_sample",
     "repetition_penalty",
     "_commit_hash",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "model_max_length",
     NULL,
 };
 

@@ -463,18 +463,25 @@ LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*",
 
 LIST(phi_keys, "layer_norm_eps", "qk_layernorm");
 LIST(cohere_keys, "layer_norm_eps", "logit_scale", "use_qk_norm");
-LIST(cohere_harmless, "model_max_length");
-LIST(cohere2_keys, "layer_norm_eps", "logit_scale", "sliding_window_pattern", "rotary_pct");
+LIST(cohere2_keys, "layer_norm_eps", "logit_scale", "sliding_window_pattern", "rotary_pct",
+     "use_qk_norm");
 /* Written beside the settings that are read, and read by nothing in transformers. */
 LIST(cohere2_harmless, "cache_implementation", "layer_switch", "order_of_interleaved_layers",
      "position_embedding_type", "use_embedding_sharing", "use_gated_activation",
      "use_parallel_block", "use_parallel_embedding");
 LIST(use_bias_keys, "use_bias");
 LIST(nemotron_keys, "norm_eps");
-LIST(hunyuan_harmless, "eod_token_id", "attention_head_dim");
+LIST(hunyuan_harmless, "eod_token_id", "attention_head_dim", "use_qk_norm", "use_cla",
+     "cla_share_factor", "add_classification_head", "class_num", "pool_type", "mask_init_id",
+     "dense_list", "norm_type", "org_vocab_size", "pad_id", "sep_token_id", "im_start_id",
+     "im_end_id", "im_newline_id", "image_token_id", "num_media_embeds", "text_start_id",
+     "text_end_id", "use_rotary_pos_emb");
+LIST(nemotron_harmless, "kv_channels");
 LIST(gptj_keys, "model_type", "vocab_size", "n_embd", "n_layer", "n_head", "n_positions", "n_inner",
      "rotary_dim", "activation_function", "layer_norm_epsilon", "tie_word_embeddings",
      "bos_token_id", "eos_token_id", "pad_token_id", "scale_attn_weights");
+LIST(gptj_harmless, "attn_pdrop", "summary_activation", "summary_first_dropout",
+     "summary_proj_to_labels", "summary_type", "summary_use_proj", "rotary", "n_ctx");
 LIST(gptj_ignored, "*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions");
 LIST(bigcode_keys, "model_type", "vocab_size", "n_embd", "n_layer", "n_head", "n_positions",
      "n_inner", "multi_query", "activation_function", "layer_norm_epsilon", "tie_word_embeddings",
@@ -495,7 +502,7 @@ LIST(falcon_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers"
      "layer_norm_epsilon", "alibi", "new_decoder_architecture", "multi_query", "parallel_attn",
      "num_ln_in_parallel_attn", "bias", "activation", "rope_theta", "rope_scaling",
      "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id");
-LIST(falcon_harmless, "apply_residual_connection_post_layernorm");
+LIST(falcon_harmless, "apply_residual_connection_post_layernorm", "ff_factor");
 
 LIST(electra_keys, "model_type", "vocab_size", "hidden_size", "embedding_size", "num_hidden_layers",
      "num_attention_heads", "intermediate_size", "hidden_act", "max_position_embeddings",
@@ -813,7 +820,6 @@ static const fmi_family families[] = {
      .theta = 500000,
      .tied = true,
      .keys = cohere_keys,
-     .harmless = cohere_harmless,
      .sw = {.norm = FM_NORM_LAYER, .order = FM_BLOCK_PARALLEL, .one_norm = true, .pairs = true}},
     {.name = "cohere2",
      NAMES(cohere_layer, llama_last),
@@ -875,6 +881,7 @@ static const fmi_family families[] = {
      .partial = 0.5,
      .act = "relu2",
      .keys = nemotron_keys,
+     .harmless = nemotron_harmless,
      .sw = {.norm = FM_NORM_LAYER_PLUS1, .plain_mlp = true}},
     {.name = "phi",
      NAMES(phi_layer, phi_last),
@@ -903,7 +910,7 @@ static const fmi_family families[] = {
      .act = "gelu_new",
      .mlp_bias = true,
      .keys = gptj_keys,
-     .harmless = gpt2_harmless,
+     .harmless = gptj_harmless,
      .ignored = gptj_ignored,
      .alone = true,
      .sw = {.norm = FM_NORM_LAYER,
@@ -1027,6 +1034,13 @@ void fmi_family_names(char *out, size_t cap)
         int n = snprintf(out + at, cap - at, "%s%s", i ? ", " : "", families[i].name);
         at += n > 0 ? (size_t)n : 0;
     }
+}
+
+const char *fmi_class_prefix(const fm_arch *a)
+{
+    const fmi_family *f = fmi_family_of(a);
+    bool beside = (f->has & F_MROPE) || strstr(a->prefix, "language_model.");
+    return beside ? "model.language_model." : a->headless && !a->prefix[0] ? "" : f->prefix[0];
 }
 
 static bool matches(const char *pattern, const char *name)

@@ -111,6 +111,9 @@ const fmi_family *fmi_family_at(size_t i); /* NULL at the end */
 const fmi_family *fmi_family_of(const fm_arch *a);
 /* "llama, mistral, ...": for messages. */
 void fmi_family_names(char *out, size_t cap);
+/* The prefix of names in transformers' class, which PEFT writes, whatever the file's names begin
+ * with: a text beside pictures is inside of "model.language_model.". */
+const char *fmi_class_prefix(const fm_arch *a);
 /* Tensors that the family's files may hold and that change nothing. */
 bool fmi_family_ignores(const fm_arch *a, const char *tensor);
 
