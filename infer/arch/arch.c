@@ -607,16 +607,22 @@ static fm_status read_gemma(fm_arch *a, const fm_json *c, const char *what)
 static fm_status read_granite(fm_arch *a, const fm_json *c, const char *what)
 {
     double embed = 1, residual = 1, attn = 1, logits = 1;
+    bool clova = fmi_family_of(a)->has & F_CLOVA, posts = true;
     fm_status rc;
+    if (clova) {
+        attn = 1.0 / sqrt((double)a->head_dim);
+        FM_TRY(fmi_take_bool(&posts, c, "use_post_norm", true, what));
+        a->sw.order = posts ? FM_BLOCK_SANDWICH : FM_BLOCK_PRE;
+    }
     if ((rc = fmi_take_positive(&embed, c, "embedding_multiplier", 1, what)) != FM_OK ||
         (rc = fmi_take_positive(&residual, c, "residual_multiplier", 1, what)) != FM_OK ||
-        (rc = fmi_take_positive(&attn, c, "attention_multiplier", 1, what)) != FM_OK ||
+        (rc = fmi_take_positive(&attn, c, "attention_multiplier", attn, what)) != FM_OK ||
         (rc = fmi_take_positive(&logits, c, "logits_scaling", 1, what)) != FM_OK)
         return rc;
     a->sw.embed_scale = (float)embed;
     a->sw.residual_scale = (float)residual;
     a->sw.attn_scale = (float)attn;
-    a->sw.logit_divisor = (float)logits;
+    a->sw.logit_divisor = (float)(clova ? 1.0 / logits : logits);
     return FM_OK;
 }
 

@@ -70,6 +70,21 @@ static const fmi_arch_part gemma_layer[] = {
     {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
     {.name = NULL}};
 
+static const fmi_arch_part vaultgemma_layer[] = {
+    TWO_NORMS_1,  QKV,
+    O_PROJ,       {"pre_feedforward_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    MLP(W_DENSE), {.name = NULL}};
+
+static const fmi_arch_part hyperclovax_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    O_PROJ,
+    {"post_norm1.weight", FM_P_ATTN_POST, W_SANDWICH, D_HIDDEN, D_1},
+    TWO_NORMS_2,
+    MLP(W_DENSE),
+    {"post_norm2.weight", FM_P_MLP_POST, W_SANDWICH, D_HIDDEN, D_1},
+    {.name = NULL}};
+
 static const fmi_arch_part olmo2_layer[] = {
     QKV,
     {"self_attn.q_norm.weight", FM_P_Q_NORM, W_ALWAYS, D_Q, D_1},
@@ -398,6 +413,8 @@ LIST(gemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softc
      "sliding_window_pattern", "_sliding_window_pattern");
 LIST(gemma1_keys, "use_bidirectional_attention");
 LIST(gemma1_harmless, "hidden_activation");
+LIST(vaultgemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softcapping",
+     "final_logit_softcapping");
 LIST(gemma_harmless, "hidden_act", "cache_implementation");
 /* Settings of what makes rows of pictures, beside the text's; without such rows it lies idle. */
 LIST(beside_text, "vision_config", "vision_start_token_id", "vision_end_token_id",
@@ -406,6 +423,8 @@ LIST(vision_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_
      "model.multi_modal_projector.*", "visual.*", "model.visual.*");
 LIST(granite_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
      "attention_multiplier");
+LIST(hyperclovax_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
+     "attention_multiplier", "use_post_norm");
 LIST(smollm3_keys, "no_rope_layers", "no_rope_layer_interval");
 LIST(phi3_keys, "original_max_position_embeddings");
 LIST(mixtral_keys, "num_local_experts", "num_experts_per_tok");
@@ -471,6 +490,7 @@ LIST(cohere2_harmless, "cache_implementation", "layer_switch", "order_of_interle
      "use_parallel_block", "use_parallel_embedding");
 LIST(use_bias_keys, "use_bias");
 LIST(nemotron_keys, "norm_eps");
+LIST(layer_norm_eps_keys, "layer_norm_eps");
 LIST(hunyuan_harmless, "eod_token_id", "attention_head_dim", "use_qk_norm", "use_cla",
      "cla_share_factor", "add_classification_head", "class_num", "pool_type", "mask_init_id",
      "dense_list", "norm_type", "org_vocab_size", "pad_id", "sep_token_id", "im_start_id",
@@ -601,6 +621,20 @@ static const fmi_family families[] = {
             .order = FM_BLOCK_SANDWICH,
             .attn_softcap = 50.0f,
             .logit_softcap = 30.0f}},
+    {.name = "vaultgemma",
+     NAMES(vaultgemma_layer, llama_last),
+     .has = F_BIAS_KEY | F_GEMMA,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .max_positions = 8192,
+     .window = 4096,
+     .slide_pattern = 2,
+     .k_act = "hidden_activation",
+     .act = "gelu_pytorch_tanh",
+     .tied = true,
+     .keys = vaultgemma_keys,
+     .harmless = gemma_harmless,
+     .sw = {.norm = FM_NORM_RMS_PLUS1, .attn_softcap = 50.0f, .logit_softcap = 30.0f}},
     {.name = "gemma3_text",
      GEMMA,
      .has = F_BIAS_KEY | F_GEMMA | F_ROPE_BY_TYPE,
@@ -759,6 +793,11 @@ static const fmi_family families[] = {
      .max_positions = 2048,
      .eps = 1e-5,
      .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_ALL}},
+    {.name = "hyperclovax",
+     NAMES(hyperclovax_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_GRANITE | F_CLOVA,
+     .max_positions = 2048,
+     .keys = hyperclovax_keys},
     {.name = "olmo", /* its eps is no setting */
      NAMES(olmo_layer, olmo_last),
      .has = F_BIAS_KEY,
@@ -883,6 +922,18 @@ static const fmi_family families[] = {
      .keys = nemotron_keys,
      .harmless = nemotron_harmless,
      .sw = {.norm = FM_NORM_LAYER_PLUS1, .plain_mlp = true}},
+    {.name = "jais2",
+     NAMES(nemotron_layer, layernorm_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY,
+     .max_positions = 8192,
+     .k_eps = "layer_norm_eps",
+     .eps = 1e-5,
+     .act = "relu2",
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = layer_norm_eps_keys,
+     .sw = {.norm = FM_NORM_LAYER, .plain_mlp = true}},
     {.name = "phi",
      NAMES(phi_layer, phi_last),
      .max_positions = 2048,

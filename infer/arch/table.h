@@ -19,6 +19,7 @@ typedef enum fmi_when {
     W_HEAD_BIAS,
     W_TWO_NORMS,     /* parallel branches with a norm each */
     W_NOT_TWO_NORMS, /* all others */
+    W_SANDWICH,      /* norms behind the branches too */
     W_IN_TURN,       /* branches one after another */
 } fmi_when;
 
@@ -79,6 +80,7 @@ typedef struct fmi_arch_part {
 #define F_PATTERN_KEY (1u << 28)  /* sliding_window_pattern */
 #define F_NTK_ALPHA (1u << 29)    /* rope type dynamic with alpha: a fixed change of theta */
 #define F_MROPE (1u << 30)        /* rope type mrope: in a text its three positions are equal */
+#define F_CLOVA (UINT64_C(1) << 33) /* F_GRANITE's multipliers with use_post_norm; logits times */
 #define F_ELSE_ROPE (UINT64_C(1) << 32) /* with F_FULL_NO_ROPE: sliding_window null, all turn */
 #define F_QUERY_SCALE (1u << 31)  /* llama_4_scaling_beta: queries grow behind the first length */
 

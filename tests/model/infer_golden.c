@@ -153,6 +153,10 @@ TEST(switched_families_match)
                                         "falcon",
                                         "falcon-groups",
                                         "falcon-groups-one-norm",
+                                        "vaultgemma",
+                                        "jais2",
+                                        "hyperclovax",
+                                        "hyperclovax-plain",
                                         "falcon-heads"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);

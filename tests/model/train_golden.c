@@ -165,6 +165,10 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "falcon",
                                            "falcon-groups",
                                            "falcon-groups-one-norm",
+                                           "vaultgemma",
+                                           "jais2",
+                                           "hyperclovax",
+                                           "hyperclovax-plain",
                                            "falcon-heads"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));

@@ -93,6 +93,10 @@ later = {
  "distilbert": tf.DistilBertConfig(vocab_size=V, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=64, activation="relu"),
  "electra": tf.ElectraConfig(**dict(base, hidden_size=16), embedding_size=16, intermediate_size=24),
  "nomic_bert": tf.NomicBertConfig(**dict(base, hidden_size=16), intermediate_size=24, head_dim=8, rope_parameters=rope(rope_type="default")),
+ "vaultgemma": tf.VaultGemmaConfig(**few, sliding_window=8, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+ "jais2": tf.Jais2Config(**few),
+ "hyperclovax": tf.HyperCLOVAXConfig(**few, embedding_multiplier=2.0, residual_multiplier=0.5, logits_scaling=0.3, mlp_bias=True),
+ "hyperclovax-plain": tf.HyperCLOVAXConfig(**few, use_post_norm=False, attention_multiplier=0.3, tie_word_embeddings=True),
  "internlm3": tf.InternLM3Config(**few, attention_bias=True, mlp_bias=True),
 }
 A |= later
