@@ -86,6 +86,9 @@ static const char *const harmless[] = {
     "do_sample",
     "repetition_penalty",
     "_commit_hash",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "model_max_length",
     NULL,
 };
 
@@ -317,14 +320,16 @@ static fm_status read_layout(fm_arch *a, const fmi_family *f, const fm_json *c, 
         a->sw.fused = one ? FM_FUSED_QKV : FM_FUSED_QKV_HEADS;
         a->kv_heads = one ? 1 : a->heads;
     }
-    if (f->has & F_POSITIONS_2) {
-        uint32_t wide = 0;
-        FM_TRY(fmi_take_u32(&wide, c, "word_embed_proj_dim", a->hidden, 1, 1 << 20, what));
+    if (f->k_embed) {
+        uint32_t wide = 0, dflt = f->embed ? f->embed : a->hidden;
+        FM_TRY(fmi_take_u32(&wide, c, f->k_embed, dflt, 1, 1 << 20, what));
         if (wide != a->hidden)
             return fm_fail(FM_EUNSUPPORTED,
-                           "%s: word_embed_proj_dim other than hidden_size (%u) "
+                           "%s: %s is %u, other than the hidden size (%u), which "
                            "is not supported",
-                           what, a->hidden);
+                           what, f->k_embed, wide, a->hidden);
+    }
+    if (f->has & F_POSITIONS_2) {
         a->position_rows += 2;
         a->sw.position_offset = 2;
     }
@@ -602,16 +607,22 @@ static fm_status read_gemma(fm_arch *a, const fm_json *c, const char *what)
 static fm_status read_granite(fm_arch *a, const fm_json *c, const char *what)
 {
     double embed = 1, residual = 1, attn = 1, logits = 1;
+    bool clova = fmi_family_of(a)->has & F_CLOVA, posts = true;
     fm_status rc;
+    if (clova) {
+        attn = 1.0 / sqrt((double)a->head_dim);
+        FM_TRY(fmi_take_bool(&posts, c, "use_post_norm", true, what));
+        a->sw.order = posts ? FM_BLOCK_SANDWICH : FM_BLOCK_PRE;
+    }
     if ((rc = fmi_take_positive(&embed, c, "embedding_multiplier", 1, what)) != FM_OK ||
         (rc = fmi_take_positive(&residual, c, "residual_multiplier", 1, what)) != FM_OK ||
-        (rc = fmi_take_positive(&attn, c, "attention_multiplier", 1, what)) != FM_OK ||
+        (rc = fmi_take_positive(&attn, c, "attention_multiplier", attn, what)) != FM_OK ||
         (rc = fmi_take_positive(&logits, c, "logits_scaling", 1, what)) != FM_OK)
         return rc;
     a->sw.embed_scale = (float)embed;
     a->sw.residual_scale = (float)residual;
     a->sw.attn_scale = (float)attn;
-    a->sw.logit_divisor = (float)logits;
+    a->sw.logit_divisor = (float)(clova ? 1.0 / logits : logits);
     return FM_OK;
 }
 

@@ -31,6 +31,8 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return a->sw.order == FM_BLOCK_PARALLEL && !a->sw.one_norm;
     case W_NOT_TWO_NORMS:
         return a->sw.order != FM_BLOCK_PARALLEL || a->sw.one_norm;
+    case W_SANDWICH:
+        return a->sw.order == FM_BLOCK_SANDWICH;
     case W_IN_TURN:
         return a->sw.order != FM_BLOCK_PARALLEL;
     case W_ALWAYS:

@@ -70,6 +70,21 @@ static const fmi_arch_part gemma_layer[] = {
     {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
     {.name = NULL}};
 
+static const fmi_arch_part vaultgemma_layer[] = {
+    TWO_NORMS_1,  QKV,
+    O_PROJ,       {"pre_feedforward_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    MLP(W_DENSE), {.name = NULL}};
+
+static const fmi_arch_part hyperclovax_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    O_PROJ,
+    {"post_norm1.weight", FM_P_ATTN_POST, W_SANDWICH, D_HIDDEN, D_1},
+    TWO_NORMS_2,
+    MLP(W_DENSE),
+    {"post_norm2.weight", FM_P_MLP_POST, W_SANDWICH, D_HIDDEN, D_1},
+    {.name = NULL}};
+
 static const fmi_arch_part olmo2_layer[] = {
     QKV,
     {"self_attn.q_norm.weight", FM_P_Q_NORM, W_ALWAYS, D_Q, D_1},
@@ -349,6 +364,46 @@ static const fmi_arch_part bert_layer[] = {
     {.name = NULL}};
 static const fmi_arch_part bert_last[] = {{.name = NULL}};
 
+static const fmi_arch_part distilbert_first[] = {
+    {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embeddings.position_embeddings.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
+    {"embeddings.LayerNorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"embeddings.LayerNorm.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part distilbert_layer[] = {
+    {"attention.q_lin.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},
+    {"attention.q_lin.bias", FM_P_Q_B, W_ALWAYS, D_Q, D_1},
+    {"attention.k_lin.weight", FM_P_K, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.k_lin.bias", FM_P_K_B, W_ALWAYS, D_KV, D_1},
+    {"attention.v_lin.weight", FM_P_V, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.v_lin.bias", FM_P_V_B, W_ALWAYS, D_KV, D_1},
+    {"attention.out_lin.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"attention.out_lin.bias", FM_P_O_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"sa_layer_norm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"sa_layer_norm.bias", FM_P_ATTN_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    UP_DOWN("ffn.lin1", "ffn.lin2"),
+    {"output_layer_norm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"output_layer_norm.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part nomic_first[] = {
+    {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embeddings.token_type_embeddings.weight", FM_P_TYPES, W_ALWAYS, D_TYPES, D_HIDDEN},
+    {"emb_ln.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"emb_ln.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part nomic_layer[] = {
+    {"attn.Wqkv.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    {"attn.out_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"norm1.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"norm1.bias", FM_P_ATTN_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"mlp.fc12.weight", FM_P_GATE, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"mlp.fc11.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"mlp.fc2.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"norm2.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"norm2.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
 /* ==== settings in addition to the usual ones ==== */
 
 #define LIST(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
@@ -358,6 +413,8 @@ LIST(gemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softc
      "sliding_window_pattern", "_sliding_window_pattern");
 LIST(gemma1_keys, "use_bidirectional_attention");
 LIST(gemma1_harmless, "hidden_activation");
+LIST(vaultgemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softcapping",
+     "final_logit_softcapping");
 LIST(gemma_harmless, "hidden_act", "cache_implementation");
 /* Settings of what makes rows of pictures, beside the text's; without such rows it lies idle. */
 LIST(beside_text, "vision_config", "vision_start_token_id", "vision_end_token_id",
@@ -366,6 +423,8 @@ LIST(vision_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_
      "model.multi_modal_projector.*", "visual.*", "model.visual.*");
 LIST(granite_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
      "attention_multiplier");
+LIST(hyperclovax_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
+     "attention_multiplier", "use_post_norm");
 LIST(smollm3_keys, "no_rope_layers", "no_rope_layer_interval");
 LIST(phi3_keys, "original_max_position_embeddings");
 LIST(mixtral_keys, "num_local_experts", "num_experts_per_tok");
@@ -410,34 +469,39 @@ LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*",
     NAMES(gemma_layer, llama_last), .k_act = "hidden_activation", .act = "gelu_pytorch_tanh",      \
                                     .tied = true, .keys = gemma_keys, .harmless = gemma_harmless,  \
                                     .ignored = vision_ignored
-#define BERT                                                                                       \
+#define BERT_ROW                                                                                   \
     .layers = "encoder.layer.", .head_name = "", .first = bert_first, .layer = bert_layer,         \
     .last = bert_last, .max_positions = 512, .k_eps = "layer_norm_eps", .eps = 1e-12,              \
-    .act = "gelu", .qkv_bias = true, .o_bias = true, .mlp_bias = true, .keys = bert_keys,          \
-    .harmless = bert_harmless, .ignored = bert_ignored, .alone = true,                             \
-    .sw = {.norm = FM_NORM_LAYER,                                                                  \
-           .order = FM_BLOCK_POST,                                                                 \
-           .plain_mlp = true,                                                                      \
-           .no_rope = true,                                                                        \
-           .positions = true,                                                                      \
-           .types = true,                                                                          \
-           .embed_norm = true,                                                                     \
-           .encoder = true}
+    .act = "gelu", .qkv_bias = true, .o_bias = true, .mlp_bias = true, .alone = true
+#define BERT_SWITCHES                                                                              \
+    .norm = FM_NORM_LAYER, .order = FM_BLOCK_POST, .plain_mlp = true, .no_rope = true,             \
+    .positions = true, .embed_norm = true, .encoder = true
+#define BERT                                                                                       \
+    BERT_ROW, .keys = bert_keys, .harmless = bert_harmless, .ignored = bert_ignored,               \
+              .sw = {BERT_SWITCHES, .types = true}
 
 LIST(phi_keys, "layer_norm_eps", "qk_layernorm");
 LIST(cohere_keys, "layer_norm_eps", "logit_scale", "use_qk_norm");
-LIST(cohere_harmless, "model_max_length");
-LIST(cohere2_keys, "layer_norm_eps", "logit_scale", "sliding_window_pattern", "rotary_pct");
+LIST(cohere2_keys, "layer_norm_eps", "logit_scale", "sliding_window_pattern", "rotary_pct",
+     "use_qk_norm");
 /* Written beside the settings that are read, and read by nothing in transformers. */
 LIST(cohere2_harmless, "cache_implementation", "layer_switch", "order_of_interleaved_layers",
      "position_embedding_type", "use_embedding_sharing", "use_gated_activation",
      "use_parallel_block", "use_parallel_embedding");
 LIST(use_bias_keys, "use_bias");
 LIST(nemotron_keys, "norm_eps");
-LIST(hunyuan_harmless, "eod_token_id", "attention_head_dim");
+LIST(layer_norm_eps_keys, "layer_norm_eps");
+LIST(hunyuan_harmless, "eod_token_id", "attention_head_dim", "use_qk_norm", "use_cla",
+     "cla_share_factor", "add_classification_head", "class_num", "pool_type", "mask_init_id",
+     "dense_list", "norm_type", "org_vocab_size", "pad_id", "sep_token_id", "im_start_id",
+     "im_end_id", "im_newline_id", "image_token_id", "num_media_embeds", "text_start_id",
+     "text_end_id", "use_rotary_pos_emb");
+LIST(nemotron_harmless, "kv_channels");
 LIST(gptj_keys, "model_type", "vocab_size", "n_embd", "n_layer", "n_head", "n_positions", "n_inner",
      "rotary_dim", "activation_function", "layer_norm_epsilon", "tie_word_embeddings",
      "bos_token_id", "eos_token_id", "pad_token_id", "scale_attn_weights");
+LIST(gptj_harmless, "attn_pdrop", "summary_activation", "summary_first_dropout",
+     "summary_proj_to_labels", "summary_type", "summary_use_proj", "rotary", "n_ctx");
 LIST(gptj_ignored, "*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions");
 LIST(bigcode_keys, "model_type", "vocab_size", "n_embd", "n_layer", "n_head", "n_positions",
      "n_inner", "multi_query", "activation_function", "layer_norm_epsilon", "tie_word_embeddings",
@@ -458,7 +522,26 @@ LIST(falcon_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers"
      "layer_norm_epsilon", "alibi", "new_decoder_architecture", "multi_query", "parallel_attn",
      "num_ln_in_parallel_attn", "bias", "activation", "rope_theta", "rope_scaling",
      "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id");
-LIST(falcon_harmless, "apply_residual_connection_post_layernorm");
+LIST(falcon_harmless, "apply_residual_connection_post_layernorm", "ff_factor");
+
+LIST(electra_keys, "model_type", "vocab_size", "hidden_size", "embedding_size", "num_hidden_layers",
+     "num_attention_heads", "intermediate_size", "hidden_act", "max_position_embeddings",
+     "type_vocab_size", "layer_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id",
+     "is_decoder", "add_cross_attention", "position_embedding_type");
+LIST(electra_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout",
+     "gradient_checkpointing", "tie_word_embeddings", "summary_type", "summary_use_proj",
+     "summary_activation", "summary_last_dropout");
+LIST(electra_ignored, "*embeddings.position_ids", "discriminator_predictions.*",
+     "generator_predictions.*", "generator_lm_head.*");
+LIST(distilbert_keys, "model_type", "vocab_size", "dim", "hidden_dim", "n_layers", "n_heads",
+     "activation", "max_position_embeddings", "pad_token_id", "bos_token_id", "eos_token_id");
+LIST(distilbert_harmless, "dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds",
+     "tie_weights_", "tie_word_embeddings", "output_past");
+LIST(distilbert_ignored, "*embeddings.position_ids", "vocab_transform.*", "vocab_layer_norm.*",
+     "vocab_projector.*");
+LIST(nomic_keys, "layer_norm_eps", "type_vocab_size");
+LIST(nomic_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout");
+LIST(nomic_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "nomic_bert.pooler.*");
 
 #define GLM                                                                                        \
     .has = F_BIAS_KEY | F_BIAS_NOT_O, .kv_heads = 2, .head_dim = 128, .max_positions = 131072,     \
@@ -538,6 +621,20 @@ static const fmi_family families[] = {
             .order = FM_BLOCK_SANDWICH,
             .attn_softcap = 50.0f,
             .logit_softcap = 30.0f}},
+    {.name = "vaultgemma",
+     NAMES(vaultgemma_layer, llama_last),
+     .has = F_BIAS_KEY | F_GEMMA,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .max_positions = 8192,
+     .window = 4096,
+     .slide_pattern = 2,
+     .k_act = "hidden_activation",
+     .act = "gelu_pytorch_tanh",
+     .tied = true,
+     .keys = vaultgemma_keys,
+     .harmless = gemma_harmless,
+     .sw = {.norm = FM_NORM_RMS_PLUS1, .attn_softcap = 50.0f, .logit_softcap = 30.0f}},
     {.name = "gemma3_text",
      GEMMA,
      .has = F_BIAS_KEY | F_GEMMA | F_ROPE_BY_TYPE,
@@ -632,6 +729,59 @@ static const fmi_family families[] = {
     {.name = "bert", BERT, .prefix = {"", "bert."}},
     {.name = "roberta", BERT, .has = F_PAD_OFFSET, .prefix = {"", "roberta."}},
     {.name = "xlm-roberta", BERT, .has = F_PAD_OFFSET, .prefix = {"", "roberta."}},
+    {.name = "electra",
+     BERT_ROW,
+     .prefix = {"", "electra."},
+     .k_embed = "embedding_size",
+     .embed = 128,
+     .keys = electra_keys,
+     .harmless = electra_harmless,
+     .ignored = electra_ignored,
+     .sw = {BERT_SWITCHES, .types = true}},
+    {.name = "distilbert",
+     .prefix = {"", "distilbert."},
+     .layers = "transformer.layer.",
+     .head_name = "",
+     .first = distilbert_first,
+     .layer = distilbert_layer,
+     .last = bert_last,
+     .k_hidden = "dim",
+     .k_inter = "hidden_dim",
+     .k_layers = "n_layers",
+     .k_heads = "n_heads",
+     .k_eps = "layer_norm_eps", /* no setting */
+     .k_act = "activation",
+     .max_positions = 512,
+     .eps = 1e-12,
+     .act = "gelu",
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = distilbert_keys,
+     .harmless = distilbert_harmless,
+     .ignored = distilbert_ignored,
+     .alone = true,
+     .sw = {BERT_SWITCHES}},
+    {.name = "nomic_bert",
+     .prefix = {"", "nomic_bert."},
+     .layers = "encoder.layers.",
+     .head_name = "",
+     .first = nomic_first,
+     .layer = nomic_layer,
+     .last = bert_last,
+     .k_eps = "layer_norm_eps",
+     .max_positions = 2048,
+     .eps = 1e-12,
+     .theta = 1000,
+     .keys = nomic_keys,
+     .harmless = nomic_harmless,
+     .ignored = nomic_ignored,
+     .sw = {.norm = FM_NORM_LAYER,
+            .order = FM_BLOCK_POST,
+            .fused = FM_FUSED_QKV,
+            .types = true,
+            .embed_norm = true,
+            .encoder = true}},
     {.name = "granite",
      NAMES(llama_layer, llama_last),
      .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_GRANITE,
@@ -643,6 +793,11 @@ static const fmi_family families[] = {
      .max_positions = 2048,
      .eps = 1e-5,
      .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_ALL}},
+    {.name = "hyperclovax",
+     NAMES(hyperclovax_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_GRANITE | F_CLOVA,
+     .max_positions = 2048,
+     .keys = hyperclovax_keys},
     {.name = "olmo", /* its eps is no setting */
      NAMES(olmo_layer, olmo_last),
      .has = F_BIAS_KEY,
@@ -704,7 +859,6 @@ static const fmi_family families[] = {
      .theta = 500000,
      .tied = true,
      .keys = cohere_keys,
-     .harmless = cohere_harmless,
      .sw = {.norm = FM_NORM_LAYER, .order = FM_BLOCK_PARALLEL, .one_norm = true, .pairs = true}},
     {.name = "cohere2",
      NAMES(cohere_layer, llama_last),
@@ -766,7 +920,20 @@ static const fmi_family families[] = {
      .partial = 0.5,
      .act = "relu2",
      .keys = nemotron_keys,
+     .harmless = nemotron_harmless,
      .sw = {.norm = FM_NORM_LAYER_PLUS1, .plain_mlp = true}},
+    {.name = "jais2",
+     NAMES(nemotron_layer, layernorm_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY,
+     .max_positions = 8192,
+     .k_eps = "layer_norm_eps",
+     .eps = 1e-5,
+     .act = "relu2",
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = layer_norm_eps_keys,
+     .sw = {.norm = FM_NORM_LAYER, .plain_mlp = true}},
     {.name = "phi",
      NAMES(phi_layer, phi_last),
      .max_positions = 2048,
@@ -794,7 +961,7 @@ static const fmi_family families[] = {
      .act = "gelu_new",
      .mlp_bias = true,
      .keys = gptj_keys,
-     .harmless = gpt2_harmless,
+     .harmless = gptj_harmless,
      .ignored = gptj_ignored,
      .alone = true,
      .sw = {.norm = FM_NORM_LAYER,
@@ -832,6 +999,7 @@ static const fmi_family families[] = {
      .layer = opt_layer,
      .last = opt_last,
      .k_inter = "ffn_dim",
+     .k_embed = "word_embed_proj_dim",
      .k_eps = "layer_norm_eps", /* no setting */
      .k_act = "activation_function",
      .max_positions = 2048,
@@ -917,6 +1085,13 @@ void fmi_family_names(char *out, size_t cap)
         int n = snprintf(out + at, cap - at, "%s%s", i ? ", " : "", families[i].name);
         at += n > 0 ? (size_t)n : 0;
     }
+}
+
+const char *fmi_class_prefix(const fm_arch *a)
+{
+    const fmi_family *f = fmi_family_of(a);
+    bool beside = (f->has & F_MROPE) || strstr(a->prefix, "language_model.");
+    return beside ? "model.language_model." : a->headless && !a->prefix[0] ? "" : f->prefix[0];
 }
 
 static bool matches(const char *pattern, const char *name)

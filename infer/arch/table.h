@@ -19,6 +19,7 @@ typedef enum fmi_when {
     W_HEAD_BIAS,
     W_TWO_NORMS,     /* parallel branches with a norm each */
     W_NOT_TWO_NORMS, /* all others */
+    W_SANDWICH,      /* norms behind the branches too */
     W_IN_TURN,       /* branches one after another */
 } fmi_when;
 
@@ -79,6 +80,7 @@ typedef struct fmi_arch_part {
 #define F_PATTERN_KEY (1u << 28)  /* sliding_window_pattern */
 #define F_NTK_ALPHA (1u << 29)    /* rope type dynamic with alpha: a fixed change of theta */
 #define F_MROPE (1u << 30)        /* rope type mrope: in a text its three positions are equal */
+#define F_CLOVA (UINT64_C(1) << 33) /* F_GRANITE's multipliers with use_post_norm; logits times */
 #define F_ELSE_ROPE (UINT64_C(1) << 32) /* with F_FULL_NO_ROPE: sliding_window null, all turn */
 #define F_QUERY_SCALE (1u << 31)  /* llama_4_scaling_beta: queries grow behind the first length */
 
@@ -96,6 +98,8 @@ typedef struct fmi_family {
     uint32_t full_below;    /* with use_sliding_window: layers below it are full; 0: 28 */
     uint32_t slide_pattern; /* without layer_types every n-th layer is full, the others slide */
     double eps, theta, local_theta, partial;
+    const char *k_embed; /* width of embeddings, which must be hidden_size */
+    uint32_t embed;      /* where it is absent; 0: hidden_size */
     const char *act;
     bool tied, qkv_bias, o_bias, mlp_bias;
     fm_switches sw;              /* before the config's settings are read */
@@ -109,6 +113,9 @@ const fmi_family *fmi_family_at(size_t i); /* NULL at the end */
 const fmi_family *fmi_family_of(const fm_arch *a);
 /* "llama, mistral, ...": for messages. */
 void fmi_family_names(char *out, size_t cap);
+/* The prefix of names in transformers' class, which PEFT writes, whatever the file's names begin
+ * with: a text beside pictures is inside of "model.language_model.". */
+const char *fmi_class_prefix(const fm_arch *a);
 /* Tensors that the family's files may hold and that change nothing. */
 bool fmi_family_ignores(const fm_arch *a, const char *tensor);
 

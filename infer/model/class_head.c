@@ -13,14 +13,18 @@
 
 void fmi_class_names_of(fmi_class_names *out, const fm_arch *a)
 {
-    bool bert = strcmp(a->family, "bert") == 0;
-    *out = (fmi_class_names){.bias = a->sw.encoder};
-    if (bert)
+    bool bert = strcmp(a->family, "bert") == 0, distil = strcmp(a->family, "distilbert") == 0;
+    *out = (fmi_class_names){.bias = a->sw.encoder, .relu = distil};
+    if (strcmp(a->family, "electra") == 0 || strcmp(a->family, "nomic_bert") == 0)
+        return;
+    if (distil)
+        (void)snprintf(out->dense, sizeof(out->dense), "pre_classifier");
+    else if (bert)
         (void)snprintf(out->dense, sizeof(out->dense), "%spooler.dense", a->prefix);
     else if (a->sw.encoder)
         (void)snprintf(out->dense, sizeof(out->dense), "classifier.dense");
     (void)snprintf(out->out, sizeof(out->out), "%s",
-                   bert            ? "classifier"
+                   bert || distil  ? "classifier"
                    : a->sw.encoder ? "classifier.out_proj"
                                    : "score");
 }
@@ -45,7 +49,9 @@ static bool is_of(const char *tensor, const char *module, bool bias)
  * file leaves the prefix out. */
 static const char *dense_in_adapter(const fm_arch *a)
 {
-    return strcmp(a->family, "bert") == 0 ? "bert.pooler.dense" : "classifier.dense";
+    return strcmp(a->family, "bert") == 0         ? "bert.pooler.dense"
+           : strcmp(a->family, "distilbert") == 0 ? "pre_classifier"
+                                                  : "classifier.dense";
 }
 
 bool fmi_class_tensor(const fm_arch *a, const char *tensor)
@@ -153,9 +159,10 @@ fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest)
     fmi_class_names names;
     const fm_entry *out = NULL, *dense = NULL;
     fmi_class_names_of(&names, a);
-    fm_status rc = entry_named(&out, b, names.out, "weight");
+    fm_status rc = names.out[0] ? entry_named(&out, b, names.out, "weight") : FM_OK;
     if (rc != FM_OK || !out)
         return rc;
+    h->relu = names.relu;
     rc = bind_linear(b, &h->out, out, names.out, 0, names.bias, digest);
     const char *module = names.dense;
     if (rc == FM_OK && module[0]) {

@@ -13,8 +13,9 @@ FM_BEGIN_DECLS
 /* Modules of the head that a family has, whether or not the model has one. */
 typedef struct fmi_class_names {
     char dense[64]; /* before the tanh; empty: there is none */
-    char out[64];
-    bool bias; /* of both */
+    char out[64];   /* empty: no head of this family is known here */
+    bool bias;      /* of both */
+    bool relu;      /* behind dense, in place of the tanh */
 } fmi_class_names;
 void fmi_class_names_of(fmi_class_names *out, const fm_arch *a);
 /* The token whose state is classified: an encoder's first, else the last that is not pad (-1: no
@@ -24,6 +25,7 @@ size_t fmi_class_token(const int32_t *ids, size_t n, bool encoder, int32_t pad);
 /* The classification head of a model. */
 typedef struct fmi_class_head {
     fm_linear dense, out; /* w NULL: none */
+    bool relu;            /* behind dense, in place of the tanh */
     uint32_t classes;     /* 0: the model has no head */
     char **label;         /* [classes] */
     char refused[160];    /* why its output is no choice of a class; empty: it is one */

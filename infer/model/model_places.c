@@ -60,11 +60,13 @@ fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
 {
     const fm_arch *a = &m->arch;
     const char *const *prefix = fmi_family_of(a)->prefix;
-    const char *usual = prefix[0];
+    const char *usual = fmi_class_prefix(a), *head = strrchr(a->head_name, '.');
     char name[FM_MAX_NAME_BYTES + 16];
     fm_param p;
-    if (strcmp(module, a->head_name) == 0)
+    if (strcmp(module, a->head_name) == 0 || (head && strcmp(module, head + 1) == 0))
         return m->head.w ? &m->head : NULL;
+    if (strncmp(module, usual, strlen(usual)) != 0)
+        usual = prefix[0];
     /* PEFT names modules as the class does, even where the file leaves a prefix out; in a class
      * with a head the inner model may have another name ("bert.encoder"). */
     for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
@@ -81,9 +83,11 @@ fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
 
 bool fmi_is_embedding(const fm_model *m, const char *module)
 {
-    const char *usual = fmi_family_of(&m->arch)->prefix[0];
+    const char *usual = fmi_class_prefix(&m->arch);
     const char *own = m->arch.prefix;
     fm_param p;
+    if (strncmp(module, usual, strlen(usual)) != 0)
+        usual = fmi_family_of(&m->arch)->prefix[0];
     for (uint32_t i = 0; fm_arch_param(&m->arch, i, &p) && p.layer < 0; i++) {
         size_t n = strlen(p.name) - strlen(".weight");
         if (p.place != FM_P_EMBED)

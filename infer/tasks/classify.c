@@ -25,7 +25,10 @@ static fm_status run_head(fm_engine *e, const fmi_class_head *h, const float *st
     FM_TRY(be->upload(be, x, state, n * sizeof(float)));
     if (h->dense.w) {
         be->linear(be, y, n, x, n, h->dense.w, h->dense.bias, NULL, 1);
-        be->softcap(be, y, n, 1, n, 1.0f); /* tanh */
+        if (h->relu)
+            be->act(be, FM_ACT_RELU, y, n, y, n, NULL, 0, 1, n);
+        else
+            be->softcap(be, y, n, 1, n, 1.0f); /* tanh */
         x = y;
     }
     be->linear(be, z, h->out.out, x, n, h->out.w, h->out.bias, NULL, 1);

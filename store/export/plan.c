@@ -44,6 +44,11 @@ static fm_status find_weight(exp_weight **out, exp_plan *plan, const fm_tree *tr
     FM_TRY(adp_base_tensor(&base, tree, name));
     if (!base)
         return fm_fail(FM_EBASE, "adapter tensor '%s': the model has no '%s'", e->name, name);
+    for (size_t i = 0; strcmp(name, "lm_head.weight") != 0 && i < plan->count; i++)
+        if (strcmp(plan->weight[i].name, base->name) == 0) { /* under the file's prefix */
+            *out = &plan->weight[i];
+            return FM_OK;
+        }
     rc = exp_plan_add(plan, name, base);
     plan->unties = true;
     *out = rc == FM_OK ? &plan->weight[plan->count - 1] : NULL;

@@ -71,19 +71,33 @@ void adp_parse_key(adp_key *out, const char *name)
         unwrap(out->module);
 }
 
-fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char *name)
+static fm_status tensor_named(const fm_entry **out, const fm_tree *tree, const char *name)
 {
     fm_buf path;
-    fm_status rc;
 
-    *out = NULL;
     fm_buf_init(&path, 0);
-    rc = fm_tensor_path(&path, "tensors", name);
-    if (rc == FM_OK)
-        *out = fm_tree_find(tree, fm_buf_cstr(&path));
+    fm_status rc = fm_tensor_path(&path, "tensors", name);
+    *out = rc == FM_OK ? fm_tree_find(tree, fm_buf_cstr(&path)) : NULL;
     fm_buf_release(&path);
-    if (rc == FM_ENOMEM)
-        return rc; /* a name without a path is absent; a failed search is an error */
+    return rc == FM_ENOMEM ? rc : FM_OK; /* a name without a path is absent */
+}
+
+fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char *name)
+{
+    /* The class that PEFT names may put the text inside of a model with pictures, whose files have
+     * other names, and a base model's files have none. */
+    static const char *const prefix[] = {"model.language_model.", "language_model.model.", "model.",
+                                         ""};
+    char other[FM_MAX_NAME_BYTES + 32];
+    size_t own = 0;
+
+    FM_TRY(tensor_named(out, tree, name));
+    while (strncmp(name, prefix[own], strlen(prefix[own])) != 0)
+        own++;
+    for (size_t i = 0; !*out && prefix[own][0] && i < FM_ARRAY_LEN(prefix); i++) {
+        (void)snprintf(other, sizeof other, "%s%s", prefix[i], name + strlen(prefix[own]));
+        FM_TRY(tensor_named(out, tree, other));
+    }
     if (!*out && strcmp(name, "lm_head.weight") == 0)
         *out = fm_tree_find(tree, "tensors/model/embed_tokens.weight");
     return FM_OK;

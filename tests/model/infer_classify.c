@@ -73,7 +73,7 @@ static void compare_all(fm_engine *e, fm_model *m, const golden *g, const float 
 TEST(heads_match_transformers)
 {
     static const char *const name[] = {"classify-llama", "classify-gpt2", "classify-bert",
-                                       "classify-roberta"};
+                                       "classify-roberta", "classify-distilbert"};
     for (size_t i = 0; i < FM_ARRAY_LEN(name); i++) {
         golden g;
         fm_engine *e = ik_engine(2, 32);

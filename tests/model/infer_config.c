@@ -197,6 +197,38 @@ TEST(families_are_read_as_written)
     assert_int_equal(a.max_positions, 256); /* queries would grow behind it */
 }
 
+/* Configs as they stand beside published weights (sizes apart). */
+TEST(published_configs_are_read)
+{
+    static const struct {
+        const char *type, *more;
+    } known[] = {
+        {"cohere2", "\"cache_implementation\":\"hybrid\",\"head_dim\":12,\"layer_switch\":4,"
+                    "\"order_of_interleaved_layers\":\"local_attn_first\",\"rotary_pct\":1.0,"
+                    "\"position_embedding_type\":\"rope_gptj\",\"use_qk_norm\":false,"
+                    "\"use_embedding_sharing\":true,\"use_gated_activation\":true,"
+                    "\"use_parallel_block\":true,\"use_parallel_embedding\":true,"
+                    "\"model_max_length\":64,\"rope_scaling\":null,\"rope_theta\":50000"},
+        {"hunyuan_v1_dense", "\"use_qk_norm\":true,\"use_cla\":false,\"cla_share_factor\":2,"
+                             "\"norm_type\":\"rms\",\"attention_head_dim\":12,\"head_dim\":12,"
+                             "\"mlp_bias\":false,\"rope_scaling\":{\"type\":\"dynamic\","
+                             "\"alpha\":1000.0,\"beta_fast\":32,\"beta_slow\":1,\"factor\":1.0,"
+                             "\"mscale\":1.0,\"mscale_all_dim\":1.0}"},
+        {"phi", "\"partial_rotary_factor\":0.5,\"qk_layernorm\":false,\"embd_pdrop\":0.0,"
+                "\"resid_pdrop\":0.1,\"rope_scaling\":null,\"rope_theta\":10000.0"},
+        {"nemotron", "\"kv_channels\":128,\"norm_eps\":1e-5,\"partial_rotary_factor\":0.5"},
+        {"exaone4", "\"num_key_value_heads\":2,\"sliding_window\":16,\"sliding_window_pattern\":"
+                    "\"LLLG\",\"layer_types\":[\"sliding_attention\",\"full_attention\"]"},
+        {"olmoe", "\"num_experts\":4,\"num_experts_per_tok\":2,\"norm_topk_prob\":false,"
+                  "\"clip_qkv\":null,\"router_aux_loss_coef\":0.01,\"rope_scaling\":null"},
+        {"seed_oss", "\"num_key_value_heads\":2,\"attention_dropout\":0.1,\"pretraining_tp\":1,"
+                     "\"residual_dropout\":0.1,\"rope_scaling\":{\"rope_type\":\"default\"}"},
+        {"ernie4_5", "\"num_key_value_heads\":2,\"use_bias\":false,\"rope_theta\":500000,"
+                     "\"auto_map\":{}"}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
+        (void)good(known[i].type, known[i].more);
+}
+
 /* The settings that no class of transformers has a default for. */
 static bool is_needed(const char *key)
 {
@@ -217,6 +249,7 @@ static bool is_needed(const char *key)
                                          "num_experts",
                                          "num_local_experts",
                                          "num_experts_per_tok",
+                                         "embedding_size",
                                          "moe_intermediate_size",
                                          "shared_expert_intermediate_size"};
     for (size_t i = 0; i < FM_ARRAY_LEN(needed); i++)
@@ -356,6 +389,7 @@ int main(void)
         cmocka_unit_test(old_and_new_spellings_agree),
         cmocka_unit_test(silence_means_the_family_default),
         cmocka_unit_test(families_are_read_as_written),
+        cmocka_unit_test(published_configs_are_read),
         cmocka_unit_test(absent_settings_mean_what_transformers_means),
         cmocka_unit_test(wrong_values_of_families_are_refused),
         cmocka_unit_test(generation_config_says_what_ends_a_text),

@@ -119,9 +119,10 @@ TEST(families_match)
 /* Families that differ from one above by settings and names. */
 TEST(kindred_families_match)
 {
-    static const char *const names[] = {"gemma",    "gemma-untied", "ministral", "ministral3",
-                                        "mistral3", "qwen2_5_vl",   "olmo3",     "olmoe",
-                                        "exaone4",  "seed_oss",     "internlm3", "qwen3-base"};
+    static const char *const names[] = {"gemma",      "gemma-untied", "ministral", "ministral3",
+                                        "mistral3",   "qwen2_5_vl",   "olmo3",     "olmoe",
+                                        "exaone4",    "seed_oss",     "internlm3", "qwen3-base",
+                                        "distilbert", "electra",      "nomic_bert"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -152,6 +153,10 @@ TEST(switched_families_match)
                                         "falcon",
                                         "falcon-groups",
                                         "falcon-groups-one-norm",
+                                        "vaultgemma",
+                                        "jais2",
+                                        "hyperclovax",
+                                        "hyperclovax-plain",
                                         "falcon-heads"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
@@ -167,6 +172,57 @@ TEST(rotary_kinds_match)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "fast", FAST_LIMIT);
+}
+
+/* Adapters whose names are those of the class, and not of the file. */
+static void check_adapter(const char *name)
+{
+    char *dir = golden(name, ""), *file = golden(name, "/ref.safetensors");
+    char *lora = fm_asprintf("%s/tests/model/golden/arch_peft/%s", FM_SOURCE_DIR, name);
+    char *want_file = fm_asprintf("%s/ref.safetensors", lora);
+    fm_source *base = NULL, *adapter = NULL;
+    ik_ref ids_of = {NULL}, ref = {NULL};
+    fm_tree *both = NULL;
+    fm_model *m = NULL;
+    ik_mem mem = {.behind_count = 2};
+    tk_ok(fm_source_open(&base, dir));
+    tk_ok(fm_source_open(&adapter, lora));
+    tk_ok(fm_source_open(&ids_of.src, file));
+    tk_ok(fm_source_open(&ref.src, want_file));
+    tk_ok(fm_adapter_apply(&both, fm_source_tree(base), fm_source_tree(adapter), name, NULL));
+    mem.behind[0] = fm_source_provider(base);
+    mem.behind[1] = fm_source_provider(adapter);
+    fm_provider p = ik_provider(&mem);
+    fm_engine *e = ik_engine(1, 64);
+    tk_ok(fm_model_load(&m, e, both, &p, name));
+    bool states = fm_model_arch(m)->headless;
+    size_t count = 0;
+    int32_t *ids = ik_ref_get(&ids_of, "input_ids", NULL);
+    float *want = ik_ref_get(&ref, states ? "hidden" : "logits", &count);
+    float *got = fm_malloc(count * sizeof(float));
+    run(m, ids, TOKENS, states, got, count / TOKENS);
+    tk_assert_le(tk_rel_norm(got, want, count), LIMIT, name);
+    fm_free(got);
+    fm_free(want);
+    fm_free(ids);
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_tree_free(both);
+    fm_source_close(ref.src);
+    fm_source_close(ids_of.src);
+    fm_source_close(adapter);
+    fm_source_close(base);
+    fm_free(want_file);
+    fm_free(lora);
+    fm_free(file);
+    fm_free(dir);
+}
+
+TEST(adapters_are_found_by_the_names_of_the_class)
+{
+    check_adapter("mistral3");
+    check_adapter("qwen2_5_vl");
+    check_adapter("qwen3-base");
 }
 
 /* The longest text is the one up to which the frequencies stay what they are. */
@@ -195,6 +251,7 @@ int main(void)
         cmocka_unit_test(kindred_families_match),
         cmocka_unit_test(switched_families_match),
         cmocka_unit_test(rotary_kinds_match),
+        cmocka_unit_test(adapters_are_found_by_the_names_of_the_class),
         cmocka_unit_test(changing_frequencies_bound_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,10 +165,14 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "falcon",
                                            "falcon-groups",
                                            "falcon-groups-one-norm",
+                                           "vaultgemma",
+                                           "jais2",
+                                           "hyperclovax",
+                                           "hyperclovax-plain",
                                            "falcon-heads"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
-    assert_int_equal(FM_ARRAY_LEN(families) + 1, fm_json_count(all)); /* and the encoder below */
+    assert_int_equal(FM_ARRAY_LEN(families) + 4, fm_json_count(all)); /* and the encoders below */
     fm_json_free(all);
 }
 
@@ -225,11 +229,11 @@ static void encoder_pass(fmt_lane *lane, const int32_t *ids, size_t n, double *l
     fmt_pass_free(pass);
 }
 
-TEST(gradients_of_an_encoder_equal_hugging_faces)
+static void check_encoder(const char *family)
 {
-    char *dir = golden("arch/", "roberta"), *file = golden("arch/", "roberta/ref.safetensors");
+    char *dir = golden("arch/", family), *file = fm_asprintf("%s/ref.safetensors", dir);
     fm_json *all = open_sketches();
-    const fm_json *want = fm_json_get(all, "roberta");
+    const fm_json *want = fm_json_get(all, family);
     fm_engine *e = ik_engine(2, 64);
     ik_ref ids_of = {NULL};
     fm_source *src = NULL;
@@ -241,7 +245,7 @@ TEST(gradients_of_an_encoder_equal_hugging_faces)
 
     tk_ok(fm_source_open(&ids_of.src, file));
     tk_ok(fm_source_open(&src, dir));
-    fm_model *m = ik_model(e, src, "roberta");
+    fm_model *m = ik_model(e, src, family);
     int32_t *ids = ik_ref_get(&ids_of, "input_ids", &n);
     tk_ok(fmt_net_init(&net, fm_engine_backend(e), fm_model_arch(m), m));
     declare_all(&net, &ps);
@@ -251,8 +255,8 @@ TEST(gradients_of_an_encoder_equal_hugging_faces)
     tk_assert_le(fabs(loss - ref), 1e-5 * sqrt((double)n * net.arch.hidden), "loss");
     tk_ok(fmt_params_result(&ps, ps.g, FM_F32, fm_source_tree(src), &g));
     assert_int_equal(g.count, fm_json_count(fm_json_get(want, "tensors")));
-    print_message("roberta: loss %.6f, %zu tensors, worst %.2g\n", loss, g.count,
-                  worst_of(&g, fm_json_get(want, "tensors"), "roberta"));
+    print_message("%s: loss %.6f, %zu tensors, worst %.2g\n", family, loss, g.count,
+                  worst_of(&g, fm_json_get(want, "tensors"), family));
     fm_train_result_release(&g);
     fmt_params_release(&ps);
     fmt_net_release(&net);
@@ -264,6 +268,14 @@ TEST(gradients_of_an_encoder_equal_hugging_faces)
     fm_engine_free(e);
     fm_free(dir);
     fm_free(file);
+}
+
+static const char *const encoders[] = {"roberta", "distilbert", "electra", "nomic_bert"};
+
+TEST(gradients_of_encoders_equal_hugging_faces)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(encoders); i++)
+        check_encoder(encoders[i]);
 }
 
 /* ---- bits ---- */
@@ -360,7 +372,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_every_family_equal_hugging_faces),
-        cmocka_unit_test(gradients_of_an_encoder_equal_hugging_faces),
+        cmocka_unit_test(gradients_of_encoders_equal_hugging_faces),
         cmocka_unit_test(children_of_every_family_equal_those_trained_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

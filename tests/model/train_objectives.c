@@ -32,6 +32,7 @@ static const goal_case cases[] = {
     {"classify-gpt2", FM_OBJECTIVE_CLASSIFY, NULL, false},
     {"classify-bert", FM_OBJECTIVE_CLASSIFY, NULL, false},
     {"classify-roberta", FM_OBJECTIVE_CLASSIFY, NULL, false},
+    {"classify-distilbert", FM_OBJECTIVE_CLASSIFY, NULL, false},
     {"contrastive", FM_OBJECTIVE_CONTRASTIVE, NULL, false},
     {"contrastive-symmetric", FM_OBJECTIVE_CONTRASTIVE, NULL, true},
     {"contrastive-llama", FM_OBJECTIVE_CONTRASTIVE, NULL, false},
@@ -627,6 +628,21 @@ static void leave(const char *name, const fm_tree *tree, const fm_provider *p, b
 
 static const char *const class_name[] = {"red", "green", "blue"};
 
+/* PEFT's names are those of the class with the head: the model inside it, and the head. */
+static void named_as_peft_does(const fm_train_result *r, const char *model)
+{
+    char inner[64];
+    if (!strstr(model, "bert")) /* a decoder's are "model." as its tensors' */
+        return;
+    (void)snprintf(inner, sizeof(inner), "base_model.model.%s.", model);
+    for (size_t i = 0; i < r->count; i++) {
+        const char *name = r->tensors[i].name;
+        assert_true(strncmp(name, inner, strlen(inner)) == 0 ||
+                    strncmp(name, "base_model.model.classifier.", 28) == 0 ||
+                    strncmp(name, "base_model.model.pre_classifier.", 32) == 0);
+    }
+}
+
 /* The child's own evaluation is what infer gives of the version that it becomes. */
 static void classify_and_load(const char *name, const char *parent, bool bare, fm_method method)
 {
@@ -682,6 +698,7 @@ static void classify_and_load(const char *name, const char *parent, bool bare, f
         assert_string_equal(fm_json_cstr(fm_json_get(r.adapter_config, "task_type"), ""),
                             "SEQ_CLS");
         assert_true(fm_json_count(saved) >= 1);
+        named_as_peft_does(&r, parent + strlen("classify-"));
     }
     leave(name, tree, &p, r.adapter_config != NULL, &g, lp, 4);
     fm_model_close(m);
@@ -702,6 +719,9 @@ TEST(classifiers_become_versions_that_infer_runs)
     classify_and_load("llama-bare-lora", "classify-llama", true, FM_METHOD_LORA);
     classify_and_load("bert-full", "classify-bert", false, FM_METHOD_FULL);
     classify_and_load("bert-lora", "classify-bert", false, FM_METHOD_LORA);
+    classify_and_load("roberta-lora", "classify-roberta", false, FM_METHOD_LORA);
+    classify_and_load("distilbert-full", "classify-distilbert", false, FM_METHOD_FULL);
+    classify_and_load("distilbert-lora", "classify-distilbert", false, FM_METHOD_LORA);
 }
 
 TEST(what_does_not_fit_is_refused_by_name)

@@ -84,17 +84,23 @@ heads = {
     "classify-bert": tf.BertForSequenceClassification(tf.BertConfig(**base, intermediate_size=24, **labels)),
     "classify-roberta": tf.RobertaForSequenceClassification(tf.RobertaConfig(**dict(base, pad_token_id=0), intermediate_size=24, type_vocab_size=1, **labels)),
 }
-for name, model in heads.items():
+x, mask = masked(torch.arange(N))
+
+
+def classifier(name, model):
     model = fresh(model, 5)
 
     def loss_of(m, s):
         x, mask = masked(rows(s))
         return F.cross_entropy(m(input_ids=x, attention_mask=mask).logits, klass[rows(s)])
 
-    x, mask = masked(torch.arange(N))
     ref = {"input_ids": ids[:N].int(), "len": length[:N].int(), "klass": klass.int(), "logits": model(input_ids=x, attention_mask=mask).logits}
     steps_of(model, loss_of, ref)
     save(name, model, ref)
+
+
+for name, model in heads.items():
+    classifier(name, model)
 
 import peft
 
@@ -198,3 +204,7 @@ for name, teacher in (("distill", wide), ("distill-same", model)):  # the latter
     ref = {"input_ids": ids[:N].int(), "len": length[:N].int()}
     steps_of(student, distil, ref)
     save(name, student, ref)
+
+# ---- of a later day, so that what is above keeps its random numbers ----
+classifier("classify-distilbert", tf.DistilBertForSequenceClassification(tf.DistilBertConfig(vocab_size=V, dim=H, hidden_dim=24, n_layers=2, n_heads=2,
+    max_position_embeddings=32, dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0, **labels)))

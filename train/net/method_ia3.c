@@ -25,6 +25,9 @@ static const struct usual {
     {"bert", "key,value,output.dense", "output.dense"},
     {"roberta", "key,value,output.dense", "output.dense"},
     {"xlm-roberta", "key,value,output.dense", "output.dense"},
+    {"electra", "key,value,output.dense", "output.dense"}, /* PEFT has none for the next two */
+    {"distilbert", "k_lin,v_lin,lin2", "lin2"},
+    {"nomic_bert", "Wqkv,fc2", "fc2"},
 };
 
 fm_status fmt_ia3_defaults(const fm_arch *a, const fm_train_config *c, const char **targets,

@@ -126,13 +126,14 @@ static bool begins_module(const char *name, const char *module)
 static bool of_head(const fmt_net *net, const char *name)
 {
     return begins_module(name, net->arch.head_name) ||
+           begins_module(name, net->outer[FMT_DENSE].module) ||
            begins_module(name, net->outer[FMT_SCORE].module);
 }
 
 void fmt_peft_name(const fmt_net *net, const char *name, char *out, size_t room)
 {
     const fm_arch *a = &net->arch;
-    const char *usual = fmi_family_of(a)->prefix[0];
+    const char *usual = fmi_class_prefix(a);
     size_t own = strlen(a->prefix);
 
     if (of_head(net, name) || strcmp(usual, a->prefix) == 0 || strncmp(name, a->prefix, own) != 0)
@@ -145,8 +146,10 @@ void fmt_own_name(const fmt_net *net, const char *peft, char *out, size_t room)
 {
     const fm_arch *a = &net->arch;
     const char *const *prefix = fmi_family_of(a)->prefix;
-    const char *usual = prefix[0];
+    const char *usual = fmi_class_prefix(a);
 
+    if (strncmp(peft, usual, strlen(usual)) != 0)
+        usual = prefix[0];
     /* a class with a head may have another name for the model inside: "bert.encoder" */
     for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
         if (strncmp(peft, prefix[i], strlen(prefix[i])) == 0)

@@ -2,6 +2,7 @@
  * for the classes of the data. */
 #include "train/objective/objective.h"
 
+#include "infer/arch/table.h"
 #include "infer/model/class_head.h"
 #include "store/base/mem.h"
 #include "store/base/math/rng.h"
@@ -29,6 +30,7 @@ static fm_status classify_states(fmt_pass *p, fmt_lane *lane, const float *x, fl
     fmt_objective_setup *g = lane->objective_ctx;
     fm_backend *be = p->be;
     bool dense = lane->net->outer[FMT_DENSE].module[0];
+    fmi_class_names names;
     uint32_t n = lane->labels, classes = lane->net->outer[FMT_SCORE].out;
     size_t h = lane->net->arch.hidden;
     float *y = g->room, *dy = y + n * h, *z = dy + n * h;
@@ -38,9 +40,13 @@ static fm_status classify_states(fmt_pass *p, fmt_lane *lane, const float *x, fl
     const fmt_out out = {FMT_SCORE, z, classes};
     fm_status rc = FM_OK;
 
+    fmi_class_names_of(&names, &lane->net->arch);
     if (dense) {
         rc = fmt_linears_forward(p, ps, FMT_OUTSIDE, x, h, &middle, 1);
-        be->softcap(be, y, h, n, (uint32_t)h, 1.0f); /* tanh */
+        if (names.relu)
+            be->act(be, FM_ACT_RELU, y, h, y, h, NULL, 0, n, (uint32_t)h);
+        else
+            be->softcap(be, y, h, n, (uint32_t)h, 1.0f); /* tanh */
     }
     FM_THEN(rc, fmt_linears_forward(p, ps, FMT_OUTSIDE, dense ? y : x, h, &out, 1));
     if (rc == FM_OK && !lane->ps) {
@@ -61,7 +67,10 @@ static fm_status classify_states(fmt_pass *p, fmt_lane *lane, const float *x, fl
         return rc;
     rc = fmt_linears_grad(p, ps, FMT_OUTSIDE, dense ? dy : dx, h, false, dense ? y : x, h, &out, 1);
     if (rc == FM_OK && dense) {
-        be->softcap_grad(be, dy, h, y, h, n, (uint32_t)h, 1.0f);
+        if (names.relu) /* y is above 0 where its input was */
+            be->act_grad(be, FM_ACT_RELU, dy, h, NULL, 0, dy, h, y, h, NULL, 0, n, (uint32_t)h);
+        else
+            be->softcap_grad(be, dy, h, y, h, n, (uint32_t)h, 1.0f);
         part.deeper = lane->deep;
         rc = fmt_linears_grad(p, ps, FMT_OUTSIDE, dx, h, false, x, h, &back, 1);
     }
@@ -262,6 +271,9 @@ fm_status fmt_fresh_head(fmt_fresh *f, fm_train_job *job, fm_provider *p, const 
     memset(f, 0, sizeof(*f));
     f->behind = behind;
     fmi_class_names_of(&names, &a);
+    if (rc == FM_OK && !names.out[0])
+        return fm_fail(FM_EUNSUPPORTED, "%s: the classification head of %s is not supported",
+                       job->name, a.family);
     FM_THEN(rc, classes_of(&f->classes, job));
     FM_THEN(rc, fm_tree_copy(&f->tree, job->parent));
     FM_THEN(rc, settle_config(f, job, &range));
@@ -269,6 +281,7 @@ fm_status fmt_fresh_head(fmt_fresh *f, fm_train_job *job, fm_provider *p, const 
         return rc;
     const fm_entry *out = parents(job->parent, names.out);
     f->new_dense = names.dense[0] && !parents(job->parent, names.dense);
+    f->save_dense = f->new_dense || strstr(names.dense, "classifier") != NULL;
     if (out && out->shape.dim[0] != f->classes)
         return fm_fail(FM_EBASE, "%s: the parent tells %u classes apart, the data have %u",
                        job->name, (uint32_t)out->shape.dim[0], f->classes);
@@ -315,28 +328,30 @@ fm_status fmt_fresh_declare(fmt_fresh *f, fmt_net *net, fmt_params *ps, const fm
 
     (void)snprintf(f->score, sizeof(f->score), "%s", net->outer[FMT_SCORE].module);
     (void)snprintf(f->dense, sizeof(f->dense), "%s", net->outer[FMT_DENSE].module);
-    if (rc == FM_OK && net->outer[FMT_DENSE].module[0] && (full || f->new_dense))
+    if (rc == FM_OK && net->outer[FMT_DENSE].module[0] && (full || f->save_dense))
         rc = declare_one(net, ps, FMT_DENSE, as);
     return rc == FM_OK ? declare_one(net, ps, FMT_SCORE, as) : rc;
 }
 
 /* ==== the result ==== */
 
-/* PEFT names modules as the class with the head does, which puts BERT's inside of "bert". */
-static fm_status inside_bert(fm_train_result *out)
+/* PEFT names modules as the class with the head does, which puts an encoder inside of "bert.". */
+static fm_status inside(fm_train_result *out, const char *model)
 {
     size_t skip = strlen(FMT_PEFT_PREFIX);
 
     for (size_t i = 0; i < out->count; i++) {
         char *name = out->tensors[i].name;
-        if (strncmp(name, FMT_PEFT_PREFIX, skip) != 0 || strncmp(name + skip, "bert.", 5) == 0 ||
-            strncmp(name + skip, "classifier.", 11) == 0)
+        if (strncmp(name, FMT_PEFT_PREFIX, skip) != 0 ||
+            strncmp(name + skip, model, strlen(model)) == 0 ||
+            strncmp(name + skip, "classifier.", 11) == 0 ||
+            strncmp(name + skip, "pre_classifier.", 15) == 0)
             continue;
-        char *inside = fm_asprintf(FMT_PEFT_PREFIX "bert.%s", name + skip);
-        if (!inside)
+        char *named = fm_asprintf(FMT_PEFT_PREFIX "%s%s", model, name + skip);
+        if (!named)
             return FM_ENOMEM;
         fm_free(name);
-        out->tensors[i].name = inside;
+        out->tensors[i].name = named;
     }
     return FM_OK;
 }
@@ -345,7 +360,8 @@ static fm_status saved_modules(const fmt_fresh *f, fm_json *config)
 {
     const fm_json *old = fm_json_get(config, "modules_to_save");
     fm_json *list = fm_json_new_array();
-    const char *add[] = {f->score, f->new_dense ? f->dense : NULL};
+    bool one = strncmp(f->score, "classifier.", 11) == 0; /* PEFT saves it with all inside */
+    const char *add[] = {one ? "classifier" : f->score, f->save_dense && !one ? f->dense : NULL};
     fm_status rc = list ? FM_OK : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && fm_json_is(old, FM_JSON_ARRAY) && i < fm_json_count(old); i++)
@@ -368,7 +384,5 @@ fm_status fmt_fresh_result(const fmt_fresh *f, const fmt_net *net, fm_train_resu
         return FM_OK;
     FM_TRY(fm_json_set(out->adapter_config, "task_type", fm_json_new_str("SEQ_CLS")));
     FM_TRY(saved_modules(f, out->adapter_config));
-    if (strcmp(net->arch.family, "bert") == 0 && !net->arch.prefix[0])
-        FM_TRY(inside_bert(out));
-    return FM_OK;
+    return net->arch.sw.encoder ? inside(out, fmi_family_of(&net->arch)->prefix[1]) : FM_OK;
 }

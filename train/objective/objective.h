@@ -113,6 +113,8 @@ typedef struct fmt_fresh {
     size_t parts;
     uint32_t classes;
     bool new_dense; /* the parent has no layer before the scores, though the family has one */
+    bool
+        save_dense; /* it trains and is saved whole: PEFT takes what is called "classifier" along */
     char *model_json;
     char score[FMT_MODULE_BYTES], dense[FMT_MODULE_BYTES]; /* modules of the head */
 } fmt_fresh;

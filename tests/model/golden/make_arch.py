@@ -90,12 +90,19 @@ later = {
  "falcon-groups": tf.FalconConfig(**fal, new_decoder_architecture=True, num_kv_heads=2, bias=True, tie_word_embeddings=False),
  "falcon-groups-one-norm": tf.FalconConfig(**fal, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
  "falcon-heads": tf.FalconConfig(**fal, multi_query=False, parallel_attn=False),
+ "distilbert": tf.DistilBertConfig(vocab_size=V, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=64, activation="relu"),
+ "electra": tf.ElectraConfig(**dict(base, hidden_size=16), embedding_size=16, intermediate_size=24),
+ "nomic_bert": tf.NomicBertConfig(**dict(base, hidden_size=16), intermediate_size=24, head_dim=8, rope_parameters=rope(rope_type="default")),
+ "vaultgemma": tf.VaultGemmaConfig(**few, sliding_window=8, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+ "jais2": tf.Jais2Config(**few),
+ "hyperclovax": tf.HyperCLOVAXConfig(**few, embedding_multiplier=2.0, residual_multiplier=0.5, logits_scaling=0.3, mlp_bias=True),
+ "hyperclovax-plain": tf.HyperCLOVAXConfig(**few, use_post_norm=False, attention_multiplier=0.3, tie_word_embeddings=True),
  "internlm3": tf.InternLM3Config(**few, attention_bias=True, mlp_bias=True),
 }
 A |= later
 def make(name, cfg):
-    if name == "qwen3-base": return tf.AutoModel.from_config(cfg, attn_implementation="eager")
-    if name == "roberta": return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
+    if name in ("qwen3-base", "distilbert", "electra"): return tf.AutoModel.from_config(cfg, attn_implementation="eager")
+    if name in ("roberta", "nomic_bert"): return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
     auto = tf.AutoModelForImageTextToText if hasattr(cfg, "vision_config") else tf.AutoModelForCausalLM
     return auto.from_config(cfg, attn_implementation="eager")
 gen = torch.Generator().manual_seed(1)
@@ -104,7 +111,7 @@ for name, cfg in A.items():
     if only and name not in only: continue
     d = os.path.join(out, name); os.makedirs(d, exist_ok=True)
     torch.manual_seed(0)
-    encoder = name in ("roberta", "qwen3-base")
+    encoder = name in ("roberta", "qwen3-base", "distilbert", "electra", "nomic_bert")
     m = make(name, cfg).float().eval()
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += 0.12 * torch.randn(p.shape, generator=g)

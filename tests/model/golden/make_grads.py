@@ -52,16 +52,30 @@ def named(model):
                 yield f"{at}.experts.{e}.up_proj.weight", up
 
 
+def as_stored(grads, kind):
+    """The names of the file, which has q, k and v of NomicBERT in one."""
+    if kind != "nomic_bert": return list(grads)
+    grads, out = dict(grads), {}
+    for n, g in grads.items():
+        for a, b in (("embeddings.LayerNorm", "emb_ln"), ("layers.", "encoder.layers."), ("self_attn.o_proj", "attn.out_proj"), ("up_proj", "fc11"),
+                     ("gate_proj", "fc12"), ("down_proj", "fc2"), ("post_attention_layernorm", "norm1"), ("post_mlp_layernorm", "norm2")):
+            n = n.replace(a, b)
+        if "q_proj" in n: n, g = n.replace("self_attn.q_proj", "attn.Wqkv"), torch.cat([grads[n[8:].replace("q_proj", w + "_proj")] for w in "qkv"])
+        if "self_attn" not in n: out[n] = g
+    return list(out.items())
+
+
 for family in only or sorted(os.listdir(root)):
     if "fp8" in family: continue
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
-    if config.model_type == "roberta":
-        model = tf.AutoModel.from_pretrained(d, attn_implementation="eager", dtype=torch.float32, add_pooling_layer=False).eval()
+    if config.model_type in ("roberta", "distilbert", "electra", "nomic_bert"):
+        pool = {"add_pooling_layer": False} if config.model_type in ("roberta", "nomic_bert") else {}
+        model = tf.AutoModel.from_pretrained(d, attn_implementation="eager", dtype=torch.float32, **pool).eval()
         h = model(input_ids=load_file(os.path.join(d, "ref.safetensors"))["input_ids"].long()[None]).last_hidden_state
         loss = (h.double().flatten() * torch.from_numpy(signs(h.numel())[0])).sum()
         loss.backward()
-        out[family] = {"loss": float(loss.detach()), "tensors": {n: [float(f"{v:.9g}") for v in sketch(g)] for n, g in sorted(named(model))}}
+        out[family] = {"loss": float(loss.detach()), "tensors": {n: [float(f"{v:.9g}") for v in sketch(g)] for n, g in sorted(as_stored(named(model), config.model_type))}}
         continue
     if "hidden" in load_file(os.path.join(d, "ref.safetensors")): continue  # a base model: no loss of tokens
     auto = tf.AutoModelForImageTextToText if hasattr(config, "vision_config") else tf.AutoModelForCausalLM
