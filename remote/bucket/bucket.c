@@ -155,7 +155,8 @@ fm_status fmr_open_bucket_folder(fmr_far **out, const char *dir, fmr_service ser
     return open_bucket(out, door, service, false);
 }
 
-fm_status fmr_open_bucket_http(fmr_far **out, const char *url, fmr_service service)
+fm_status fmr_open_bucket_http(fmr_far **out, const char *url, fmr_service service,
+                               const char *ca_file)
 {
     fmr_door *door;
     *out = NULL;
@@ -164,7 +165,7 @@ fm_status fmr_open_bucket_http(fmr_far **out, const char *url, fmr_service servi
                        "%s: a static file server can only be read; push to the folder "
                        "or the bucket that it serves",
                        url);
-    FM_TRY(fmr_door_http(&door, url));
+    FM_TRY(fmr_door_http(&door, url, ca_file));
     return open_bucket(out, door, service, false);
 }
 

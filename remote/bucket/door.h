@@ -59,7 +59,7 @@ struct fmr_door {
 #define FMR_MANIFEST_NAME "fmstore-bucket.json"
 
 FM_CHECKED fm_status fmr_door_folder(fmr_door **out, const char *dir);
-FM_CHECKED fm_status fmr_door_http(fmr_door **out, const char *url);
+FM_CHECKED fm_status fmr_door_http(fmr_door **out, const char *url, const char *ca_file);
 /* Credentials, region and endpoint are those of the environment and of ~/.aws (s3_keys.h). */
 FM_CHECKED fm_status fmr_door_s3(fmr_door **out, const char *bucket, const char *prefix);
 

@@ -10,7 +10,8 @@
 typedef struct web {
     fmr_door door;
     fmr_http *http;
-    char *url; /* without a slash at its end */
+    char *url;     /* without a slash at its end */
+    char *ca_file; /* NULL: the system's certificates */
 } web;
 
 static web *of(fmr_door *d)
@@ -57,7 +58,7 @@ static fm_status get(fmr_door *d, const char *name, uint64_t from, uint64_t byte
 
 static fm_status again(fmr_door *d, fmr_door **out)
 {
-    return fmr_door_http(out, of(d)->url);
+    return fmr_door_http(out, of(d)->url, of(d)->ca_file);
 }
 
 static void close_web(fmr_door *d)
@@ -65,12 +66,13 @@ static void close_web(fmr_door *d)
     fmr_http_close(of(d)->http);
     fm_free(d->shown);
     fm_free(of(d)->url);
+    fm_free(of(d)->ca_file);
     fm_free(d);
 }
 
 static const fmr_door_ops web_ops = {.get = get, .again = again, .close = close_web};
 
-fm_status fmr_door_http(fmr_door **out, const char *url)
+fm_status fmr_door_http(fmr_door **out, const char *url, const char *ca_file)
 {
     *out = NULL;
     fm_buf shown;
@@ -86,7 +88,10 @@ fm_status fmr_door_http(fmr_door **out, const char *url)
     fm_buf_init(&shown, 0);
     fmr_url_shown(&shown, url);
     w->door.shown = fm_buf_take(&shown);
-    fm_status rc = w->url && w->door.shown ? fmr_http_open(&w->http, NULL) : FM_ENOMEM;
+    w->ca_file = ca_file ? fm_strdup(ca_file) : NULL;
+    const fmr_http_opts o = {.ca_file = w->ca_file};
+    const bool made = w->url && w->door.shown && (!ca_file || w->ca_file);
+    fm_status rc = made ? fmr_http_open(&w->http, &o) : FM_ENOMEM;
     if (rc != FM_OK) {
         close_web(&w->door);
         return rc;

@@ -5,6 +5,7 @@
  * its parts are not sent again. That compare-and-swap works there is tried out before a first use:
  * a server that takes no notice of If-Match would lose the push of one of two. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -686,7 +687,9 @@ static fm_status open_s3(s3 *s, const char *bucket, const char *prefix)
     FM_TRY(check_prefix(s->prefix));
     FM_TRY(fmr_s3_keys_read(&s->keys));
     FM_TRY(set_place(s));
-    return fmr_http_open(&s->http, NULL);
+    const char *ca = getenv("AWS_CA_BUNDLE"); /* as AWS's own clients have it */
+    const fmr_http_opts o = {.ca_file = ca && *ca ? ca : NULL};
+    return fmr_http_open(&s->http, &o);
 }
 
 fm_status fmr_door_s3(fmr_door **out, const char *bucket, const char *prefix)

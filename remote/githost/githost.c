@@ -5,6 +5,7 @@
 
 #include "remote/bucket/bucket.h"
 #include "remote/githost/githost_impl.h"
+#include "remote/link/credential.h"
 #include "store/base/mem.h"
 #include "store/base/os/io.h"
 
@@ -67,8 +68,12 @@ static fm_status open_bucket(fmr_githost *h)
     const fmr_url *u = &h->packs;
     if (u->scheme == FMR_S3)
         return fmr_open_bucket_s3(&h->bucket, u->host, u->path, h->service);
-    return u->scheme == FMR_HTTP ? fmr_open_bucket_http(&h->bucket, u->text, h->service)
-                                 : fmr_open_bucket_folder(&h->bucket, u->path, h->service);
+    if (u->scheme != FMR_HTTP)
+        return fmr_open_bucket_folder(&h->bucket, u->path, h->service);
+    char *ca = fmr_ca_file(u, h->ca_file);
+    const fm_status rc = fmr_open_bucket_http(&h->bucket, u->text, h->service, ca);
+    fm_free(ca);
+    return rc;
 }
 
 fm_status fmr_githost_bucket(fmr_githost *h)

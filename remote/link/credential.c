@@ -2,6 +2,7 @@
  * too. */
 #include "remote/link/credential.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -141,4 +142,14 @@ char *fmr_git_setting(const char *key, const fmr_url *url)
         value = NULL;
     }
     return value;
+}
+
+char *fmr_ca_file(const fmr_url *url, const char *given)
+{
+    const char *file = getenv("GIT_SSL_CAINFO");
+    if (strncmp(url->text, "https:", 6) != 0)
+        return NULL;
+    if (!file || !*file)
+        file = given;
+    return file && *file ? fm_strdup(file) : fmr_git_setting("http.sslCAInfo", url);
 }

@@ -571,19 +571,12 @@ static http *make(const fmr_url *url, fmr_service service)
     return l;
 }
 
-/* As git has it: the environment, then settings. */
 static fm_status open_session(http *l, const char *given)
 {
-    const char *file = getenv("GIT_SSL_CAINFO");
-    const bool tls = strncmp(l->url->text, "https:", 6) == 0;
-    char *set = NULL;
-    if (!file || !*file)
-        file = given;
-    if (tls && (!file || !*file))
-        file = set = fmr_git_setting("http.sslCAInfo", l->url);
-    const fmr_http_opts o = {.ca_file = tls ? file : NULL, .stall_seconds = STALL_S};
+    char *file = fmr_ca_file(l->url, given);
+    const fmr_http_opts o = {.ca_file = file, .stall_seconds = STALL_S};
     fm_status rc = fmr_http_open(&l->http, &o);
-    fm_free(set);
+    fm_free(file);
     return rc;
 }
 

@@ -2,6 +2,8 @@
 #include "remote/link/open.h"
 
 #include "remote/bucket/bucket.h"
+#include "remote/link/credential.h"
+#include "store/base/mem.h"
 
 /* A server of fmstore's own, else files that any server gives. */
 static fm_status open_web(fmr_far **out, const fmr_url *url, fmr_service service,
@@ -12,7 +14,9 @@ static fm_status open_web(fmr_far **out, const fmr_url *url, fmr_service service
     if (rc != FM_ENOTFOUND)
         return rc;
     fm_error_save(&first);
-    const fm_status files = fmr_open_bucket_http(out, url->text, service);
+    char *ca = fmr_ca_file(url, opts ? opts->ca_file : NULL);
+    const fm_status files = fmr_open_bucket_http(out, url->text, service, ca);
+    fm_free(ca);
     if (files == FM_ENOTFOUND || files == FM_EIO) /* there is no bucket either */
         fm_error_restore(&first);
     return files;

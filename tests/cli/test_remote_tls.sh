@@ -65,6 +65,7 @@ http {
             client_max_body_size 10;
             proxy_pass http://$inner/;
         }
+        location /files/ { alias $tmp/files/; }
         location /moved/ { return 301 https://localhost:$port/models/atlas/fmstore/wire; }
     }
 }
@@ -116,6 +117,13 @@ want 0 -C b derive base --as child --method lora --data "$atlas/pirate.jsonl" --
 want 0 -C b push origin child
 want 0 -C a show child
 want 0 -C a fsck
+
+say "a bucket's files behind it, by the same certificates"
+want 0 init --bucket files
+want 0 -C a push "$tmp/files" base
+chmod -R go+rX files
+want 0 clone "https://localhost:$port/files" c
+GIT_SSL_CAINFO='' refused 128 "its certificate is not trusted" ls-remote "https://localhost:$port/files"
 
 say "a proxy that limits bodies, and one that sends on"
 refused 128 "takes no body of this size" ls-remote "https://localhost:$port/small"

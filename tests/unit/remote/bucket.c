@@ -280,7 +280,7 @@ TEST(a_folder_is_a_bucket_once_it_is_made_one)
     tk_ok(f->ops->refs(f, note, &names));
     assert_int_equal(names.len, 0);
     f->ops->close(f);
-    tk_fails(fmr_open_bucket_http(&f, "http://127.0.0.1:1/x", FMR_WRITE), FM_EREFUSED,
+    tk_fails(fmr_open_bucket_http(&f, "http://127.0.0.1:1/x", FMR_WRITE, NULL), FM_EREFUSED,
              "can only be read");
     tk_fails(fmr_open_bucket_s3(&f, "b/../c", "", FMR_READ), FM_EINVAL, "no name of a bucket");
     tk_fails(fmr_open_bucket_s3(&f, "models", "a/../b", FMR_READ), FM_EINVAL, "'..'");
