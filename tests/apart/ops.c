@@ -71,7 +71,8 @@
     X(affine, F(y), LD(ldy), U32(n), CF(scale), CF(bias), U32(first), U32(m), CI(rows))            \
     X(embed, F(y), LD(ldy), WT(w), CI(ids), CI(rows), U32(m))                                      \
     X(rmsnorm, F(y), CF(x), CF(gain), F(rstd_out), U32(m), U32(h), LD(ldx), FL(eps))               \
-    X(rope, F(x), LD(ldx), CI(pos), CF(cos), CF(sin), U32(m), U32(heads), U32(hd), BO(inverse))    \
+    X(rope, F(x), LD(ldx), CI(pos), CF(cos), CF(sin), U32(m), U32(heads), U32(hd), BO(pairs),      \
+      BO(inverse))                                                                                 \
     X(layernorm, F(y), CF(x), CF(gain), CF(bias), U32(m), U32(h), LD(ldx), FL(eps))                \
     X(swiglu, F(y), CF(gate), CF(up), U64(n))                                                      \
     X(act, (V, fm_act, f), F(y), LD(ldy), CF(gate), LD(ldg), CF(up), LD(ldu), U32(m), U32(n))      \
