@@ -2,7 +2,8 @@
  *
  *   hf:org/name              the files of a model that a version can hold, as of branch main
  *   hf:org/name@rev          as of a branch, a tag, a commit ('/' in a name as %2F) or refs/pr/3
- *   hf:org/name@rev/file     one file: a .gguf, a .safetensors, a PyTorch file
+ *   hf:org/name@rev/file     one file: a .gguf (of a split one the first, and the others come too),
+ *                            a .safetensors, a PyTorch file
  *   https://host/x.gguf      one file; an address of the Hub's own pages is read as hf:
  *
  * The environment is read as Hugging Face's own client reads it: HF_ENDPOINT; HF_TOKEN, else the

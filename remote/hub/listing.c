@@ -4,6 +4,7 @@
  * download: one form of the weights, and every file beside them that is small. */
 #include "remote/hub/listing.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -274,12 +275,34 @@ fm_status fmr_listing_choose_shards(fmr_listing *l, fm_span index, const char *w
     return rc;
 }
 
+/* The other parts of a split GGUF whose first was named: "x-00001-of-00003.gguf". */
+static fm_status take_parts(fmr_listing *l, const char *file, const char *what)
+{
+    static const char form[] = "-00001-of-00003.gguf";
+    const size_t len = strlen(file), end = sizeof form - 1;
+    const char *at = len > end ? file + len - end : "";
+    unsigned count = 0;
+    fm_status rc = FM_OK;
+    if (strncmp(at, form, 10) != 0 || sscanf(at + 10, "%5u", &count) != 1 ||
+        strcmp(at + 15, ".gguf") != 0)
+        return FM_OK;
+    for (unsigned i = 2; rc == FM_OK && i <= count && i <= l->count; i++) {
+        char *part = fm_asprintf("%.*s-%05u%s", (int)(len - end), file, i, at + 6);
+        if (!part)
+            return FM_ENOMEM;
+        if (!take(l, part))
+            rc = fm_fail(FM_ENOTFOUND, "%s: has no file '%s', a part of '%s'", what, part, file);
+        fm_free(part);
+    }
+    return rc;
+}
+
 fm_status fmr_listing_choose_one(fmr_listing *l, const char *file, const char *what)
 {
     for (size_t i = 0; i < l->count; i++)
         l->file[i].take = false;
     if (take(l, file))
-        return FM_OK;
+        return take_parts(l, file, what);
     fm_buf names;
     fm_buf_init(&names, 0);
     say_some(&names, l);

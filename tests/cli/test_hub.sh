@@ -62,6 +62,9 @@ write(lora / "adapter_model.safetensors", {f"base_model.model.{q}.lora_A.weight"
                                            f"base_model.model.{q}.lora_B.weight": zero(out, 2)})
 PY
 cp "$main/model.safetensors" root/plain/x.safetensors
+mkdir -p every root/org/parts/main/q
+python3 "$src/tests/cli/make_gguf.py" every
+mv every/s-0000?-of-00003.gguf root/org/parts/main/q
 size=$(stat -c %s $main/model.safetensors)
 
 python3 "$src/tests/cli/hub_server.py" root >urls 2>hub.err &
@@ -73,6 +76,15 @@ export HF_ENDPOINT
 asked() { grep -c "$1" root/log || true; }
 quiet() { rm -f root/log root/fault; touch root/log; }
 leftovers() { find "$1/.fmstore/incoming-hub" -mindepth 1 2>/dev/null | wc -l; }
+
+say "the first part of a split GGUF brings the others"
+quiet
+want 0 init split
+want 0 -C split import hf:org/parts/q/s-00001-of-00003.gguf --as split
+want 0 -C split export split "$tmp/parts" --format source
+for i in 1 2 3; do cmp root/org/parts/main/q/s-0000$i-of-00003.gguf parts/s-0000$i-of-00003.gguf; done
+mv root/org/parts/main/q/s-00002-of-00003.gguf gone
+refused 128 "has no file 'q/s-00002-of-00003.gguf', a part of" -C split import hf:org/parts/q/s-00001-of-00003.gguf --as x
 
 say "a model equals the import of its folder, byte for byte"
 quiet
