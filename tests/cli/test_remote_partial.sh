@@ -178,7 +178,7 @@ kill -INT "$server"
 wait "$server"
 want 0 -C f fsck
 want 0 clone --lineage-only a g
-"$fm" -C g serve two --port 0 >served 2>told &
+"$fm" -C g serve two --port 0 >preloaded 2>told &
 server=$!
-until_there "$server" served http
+until_there "$server" preloaded http
 [ "$(packs g)" -gt 0 ] || die "serve REV fetched nothing before it began"
