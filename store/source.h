@@ -59,12 +59,14 @@ typedef enum fm_export_format {
     FM_EXPORT_HF,     /* config.json, model.safetensors (sharded beyond 5 GB), tokenizer files */
     FM_EXPORT_SAFETENSORS, /* one file */
     FM_EXPORT_PEFT,        /* the topmost adapter as PEFT writes it */
+    FM_EXPORT_GGUF,        /* one file; FM_EUNSUPPORTED: GGUF has no words for the model */
 } fm_export_format;
 
-/* dst: a new folder (a file for SAFETENSORS, and for a SOURCE that was one file); FM_EEXISTS if it
+/* dst: a new folder (a file for SAFETENSORS and GGUF, and for a SOURCE that was one file); FM_EEXISTS if it
  * exists. dtype FM_DTYPE_NONE keeps stored types where the format has them and widens block types
- * to F32. HF and SAFETENSORS cannot hold adapters, so these are merged into W (W + scale * (B A): a
- * chain of FMAs over ascending rank, one product, one addition, in float32). */
+ * to F32. HF, SAFETENSORS and GGUF cannot hold adapters, so these are merged into W (W + scale *
+ * (B A): a chain of FMAs over ascending rank, one product, one addition, in float32). GGUF: block
+ * types stay as they are, norms and vectors are F32 always, and dtype may be FM_Q8_0 too. */
 FM_CHECKED fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
                                fm_export_format format, fm_dtype dtype);
 

@@ -83,26 +83,37 @@ static void tell_left_out(cli *c, const fm_tree *tree, const char *rev)
     fm_buf_release(&text);
 }
 
+static bool is_gguf_name(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+}
+
 int cmd_export(cli *c, int argc, char **argv)
 {
-    static const char *const names[] = {"source", "hf", "safetensors", "peft"};
-    static const fm_export_format formats[] = {FM_EXPORT_SOURCE, FM_EXPORT_HF,
-                                               FM_EXPORT_SAFETENSORS, FM_EXPORT_PEFT};
-    const char *args[2], *format = "hf", *dtype_name = NULL;
+    static const char *const names[] = {"source", "hf", "safetensors", "peft", "gguf"};
+    static const fm_export_format formats[] = {
+        FM_EXPORT_SOURCE, FM_EXPORT_HF, FM_EXPORT_SAFETENSORS, FM_EXPORT_PEFT, FM_EXPORT_GGUF};
+    const char *args[2], *format = NULL, *dtype_name = NULL;
     size_t n, f;
     const opt_spec table[] = {
         {0, "format", OPT_STR, "F",
-         "hf (default), safetensors, peft, or source: the bytes that came in", &format},
-        {0, "dtype", OPT_STR, "D", "f32, bf16 or f16; default: as stored", &dtype_name},
+         "hf (default), safetensors, peft, gguf (default for DST.gguf), or source: the bytes that "
+         "came in",
+         &format},
+        {0, "dtype", OPT_STR, "D", "f32, bf16, f16, or q8_0 for gguf; default: as stored",
+         &dtype_name},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, args, 2, 2, &n);
     if (code != CLI_GO_ON)
         return code;
+    if (!format)
+        format = is_gguf_name(args[1]) ? "gguf" : "hf";
     for (f = 0; f < FM_ARRAY_LEN(names) && strcmp(format, names[f]) != 0; f++)
         ;
     if (f == FM_ARRAY_LEN(names))
-        return cli_usage_error(c, "--format wants hf, safetensors, peft or source, got '%s'",
+        return cli_usage_error(c, "--format wants hf, safetensors, peft, gguf or source, got '%s'",
                                format);
     fm_dtype dtype = FM_DTYPE_NONE;
     if (dtype_name) {
@@ -110,8 +121,10 @@ int cmd_export(cli *c, int argc, char **argv)
         for (size_t i = 0; dtype_name[i] && i < sizeof upper - 1; i++)
             upper[i] = (char)(dtype_name[i] >= 'a' ? dtype_name[i] - 32 : dtype_name[i]);
         dtype = fm_dtype_parse(upper, strlen(upper));
-        if (dtype != FM_F32 && dtype != FM_BF16 && dtype != FM_F16)
-            return cli_usage_error(c, "--dtype wants f32, bf16 or f16, got '%s'", dtype_name);
+        const bool q8 = dtype == FM_Q8_0 && formats[f] == FM_EXPORT_GGUF;
+        if (dtype != FM_F32 && dtype != FM_BF16 && dtype != FM_F16 && !q8)
+            return cli_usage_error(
+                c, "--dtype wants f32, bf16 or f16 (for gguf also q8_0), got '%s'", dtype_name);
     }
     fm_oid oid;
     fm_tree *tree = NULL;

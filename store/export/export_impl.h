@@ -28,6 +28,8 @@ typedef struct exp_weight {
     size_t term_count, term_cap;
     fm_dtype dtype; /* dtype to write it in */
     uint64_t bytes; /* bytes to write */
+    uint32_t heads; /* GGUF: rows go into its rotary order, by so many heads; 0: they stay */
+    bool plus_1;    /* GGUF: one is added to each element */
 } exp_weight;
 
 typedef struct exp_plan {
@@ -87,6 +89,9 @@ fm_status exp_add_entry(fm_view *v, const fm_entry *e, uint64_t from, uint64_t b
 fm_status exp_add_rotary(fm_view *v, const fm_entry *e, uint64_t heads);
 /* Adds a safetensors file of weights, which are the view's. */
 fm_status exp_add_weights(fm_view *v, const char *name, const exp_weight *weights, size_t count);
+/* Appends one weight, which is the view's; so many zeros, at most 32. */
+fm_status exp_add_weight(fm_view *v, const exp_weight *w);
+fm_status exp_add_zeros(fm_view *v, uint64_t bytes);
 /* Adds a file of JSON, and `tail` behind it. */
 fm_status exp_add_json(fm_view *v, const char *name, const fm_json *json, const char *tail);
 
@@ -95,6 +100,7 @@ fm_status exp_source(fm_view *v, const fm_digest *only);
 fm_status exp_hf(fm_view *v, fm_dtype dtype, uint64_t shard_bytes);
 fm_status exp_safetensors(fm_view *v, fm_dtype dtype);
 fm_status exp_peft(fm_view *v, const fm_view_opts *opts);
+fm_status exp_gguf(fm_view *v, fm_dtype dtype);
 /* Reads model.json, which must have an object 'config'. FM_EUNSUPPORTED: there is none. */
 fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p);
 
@@ -127,9 +133,10 @@ typedef struct exp_factors {
 } exp_factors;
 fm_status exp_factors_read(exp_factors *out, const exp_weight *w, const fm_provider *p);
 void exp_factors_free(exp_factors *f);
-/* The elements that are made together: a block as the base has them, or a row to be merged. */
+/* The elements that are made together: a block as stored and as written, or a row to be merged. */
 uint64_t exp_unit(const exp_weight *w);
 uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n); /* of n elements, whole blocks */
+uint64_t exp_made_bytes(const exp_weight *w, uint64_t n);   /* likewise, as written */
 /* Makes elements [first, first + n), whole units, as they are written, from their stored bytes. wide
  * has room for wide_elems floats, at least a unit. */
 fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,

@@ -20,7 +20,7 @@ void exp_plan_free(exp_plan *plan)
 
 fm_status exp_plan_add(exp_plan *plan, const char *name, const fm_entry *base)
 {
-    exp_weight w = {NULL, base, NULL, 0, 0, FM_DTYPE_NONE, 0};
+    exp_weight w = {.base = base};
     FM_TRY(fm_grow(&plan->weight, &plan->cap, plan->count + 1, sizeof w));
     w.name = fm_strdup(name);
     if (!w.name)

@@ -101,14 +101,20 @@ static fm_status make_part(const exp_pump *m, part *p)
     const exp_weight *w = p->s->made;
     const uint64_t stored = exp_stored_bytes(w, p->span);
     const uint64_t wide = FM_MAX(exp_unit(w), (uint64_t)WIDE_ELEMS);
-    FM_TRY(need(&p->data, &p->data_cap, stored));
-    FM_TRY(need(&p->more, &p->more_cap, p->span * fm_dtype_get(w->dtype)->block_bytes));
+    const uint64_t made = exp_made_bytes(w, p->span);
+    FM_TRY(need(&p->data, &p->data_cap, w->heads > 0 ? FM_MAX(stored, made) : stored));
+    FM_TRY(need(&p->more, &p->more_cap, made));
     FM_TRY(need(&p->wide, &p->wide_cap, wide * sizeof(float)));
     fm_status rc =
         fm_entry_read_range(m->p, w->base, exp_stored_bytes(w, p->from), stored, p->data, m->flags);
 
     FM_THEN(rc, exp_make(p->more, (float *)(void *)p->wide, wide, w, &m->factors, p->data, p->from,
                          p->span));
+    if (rc == FM_OK && w->heads > 0) {
+        const uint64_t row_bytes = w->bytes / w->base->shape.dim[0];
+        src_rows_to_gguf(p->data, p->more, made / row_bytes, row_bytes,
+                         (uint32_t)(made / (w->bytes / w->heads)));
+    }
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", w->name);
 }
 
@@ -134,7 +140,10 @@ static fm_status read_part(const exp_pump *m, part *p)
 
 static const uint8_t *part_data(const part *p)
 {
-    return p->s->literal ? p->s->literal : p->s->made || p->s->heads > 0 ? p->more : p->data;
+    if (p->s->literal)
+        return p->s->literal;
+    return p->s->made ? (p->s->made->heads > 0 ? p->data : p->more)
+                      : (p->s->heads > 0 ? p->more : p->data);
 }
 
 static fm_status read_parts(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -232,17 +241,20 @@ static fm_status add_rotary(exp_pump *m, const exp_segment *s, uint64_t from, ui
 static fm_status add_made(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
 {
     const exp_weight *w = s->made;
-    const uint64_t elem =
-        fm_dtype_get(w->dtype)->block_bytes; /* no type that is written has blocks */
-    const uint64_t unit = exp_unit(w) * elem;
+    const fm_dtype_info *to = fm_dtype_get(w->dtype);
+    const uint64_t elems = w->bytes / to->block_bytes * to->block_elems;
+    const uint64_t unit_elems = w->heads > 0 ? elems / w->heads : exp_unit(w);
+    const uint64_t unit = exp_made_bytes(w, unit_elems);
     const uint64_t at_once =
-        unit * FM_MAX(FM_MIN(PART_BYTES / exp_stored_bytes(w, exp_unit(w)), MADE_BYTES / unit),
+        unit * FM_MAX(FM_MIN(PART_BYTES / exp_stored_bytes(w, unit_elems), MADE_BYTES / unit),
                       (uint64_t)1);
 
     for (uint64_t at = from / unit * unit; at < end;) {
         const uint64_t wanted = (end - at + unit - 1) / unit * unit;
         const uint64_t len = FM_MIN(at_once - at % at_once, wanted);
-        const part p = {.s = s, .from = at / elem, .span = len / elem};
+        const part p = {.s = s,
+                        .from = at / to->block_bytes * to->block_elems,
+                        .span = len / to->block_bytes * to->block_elems};
         FM_TRY(add(m, &p, at, len, from, end));
         at += len;
     }

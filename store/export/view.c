@@ -75,10 +75,19 @@ fm_status exp_add_rotary(fm_view *v, const fm_entry *e, uint64_t heads)
     return add_segment(v, (exp_segment){.bytes = e->bytes, .e = e, .heads = heads});
 }
 
-static fm_status add_weight(fm_view *v, const exp_weight *w)
+fm_status exp_add_zeros(fm_view *v, uint64_t bytes)
 {
-    if (w->dtype == w->base->dtype && w->term_count == 0)
-        return exp_add_entry(v, w->base, 0, w->base->bytes);
+    static const uint8_t zeros[32];
+
+    fm_assert(bytes <= sizeof zeros);
+    return add_segment(v, (exp_segment){.bytes = bytes, .literal = zeros});
+}
+
+fm_status exp_add_weight(fm_view *v, const exp_weight *w)
+{
+    if (w->dtype == w->base->dtype && w->term_count == 0 && !w->plus_1)
+        return w->heads > 0 ? exp_add_rotary(v, w->base, w->heads)
+                            : exp_add_entry(v, w->base, 0, w->base->bytes);
     return add_segment(v, (exp_segment){.bytes = w->bytes, .made = w, .e = w->base});
 }
 
@@ -95,7 +104,7 @@ fm_status exp_add_weights(fm_view *v, const char *name, const exp_weight *weight
     FM_THEN(rc, fm_st_header(&head, items, count));
     FM_THEN(rc, exp_add_text(v, &head));
     for (size_t i = 0; rc == FM_OK && i < count; i++)
-        rc = add_weight(v, items[i].user);
+        rc = exp_add_weight(v, items[i].user);
     fm_buf_release(&head);
     fm_free(items);
     return rc;
@@ -132,14 +141,15 @@ static void sort_files(fm_view *v)
 }
 
 /* Weights with scales become plain first where weights change their type or an adapter is merged: a
- * changed weight no longer fits its scale. */
+ * changed weight no longer fits its scale. GGUF has no such scales. */
 static fm_status make_plain(fm_view *v, const fm_view_opts *opts)
 {
     size_t begin, end;
 
     fm_tree_range(v->tree, "adapters/", &begin, &end);
     const bool changes = opts->dtype != FM_DTYPE_NONE || begin < end;
-    if (!changes || (opts->format != FM_EXPORT_HF && opts->format != FM_EXPORT_SAFETENSORS))
+    const bool keeps = opts->format == FM_EXPORT_HF || opts->format == FM_EXPORT_SAFETENSORS;
+    if (opts->format != FM_EXPORT_GGUF && !(keeps && changes))
         return FM_OK;
     FM_TRY(fm_plain_open(&v->plain, v->tree, v->p, "export"));
     v->tree = fm_plain_tree(v->plain);
@@ -158,6 +168,8 @@ static fm_status fill(fm_view *v, const fm_view_opts *opts, uint64_t shard_bytes
         return exp_safetensors(v, opts->dtype);
     case FM_EXPORT_PEFT:
         return exp_peft(v, opts);
+    case FM_EXPORT_GGUF:
+        return exp_gguf(v, opts->dtype);
     }
     return fm_fail(FM_EINVAL, "unknown export format %d", (int)opts->format);
 }
@@ -168,8 +180,9 @@ fm_status exp_view_open(fm_view **out, const fm_tree *tree, const fm_provider *p
     const fm_dtype d = opts->dtype;
 
     *out = NULL;
-    if (d != FM_DTYPE_NONE && d != FM_F32 && d != FM_F16 && d != FM_BF16)
-        return fm_fail(FM_EINVAL, "cannot export as %s; use F32, F16 or BF16",
+    if (d != FM_DTYPE_NONE && d != FM_F32 && d != FM_F16 && d != FM_BF16 &&
+        !(d == FM_Q8_0 && opts->format == FM_EXPORT_GGUF))
+        return fm_fail(FM_EINVAL, "cannot export as %s; use F32, F16 or BF16 (Q8_0 for GGUF alone)",
                        fm_dtype_get(d)->name);
     if (opts->format == FM_EXPORT_SOURCE && d != FM_DTYPE_NONE)
         return fm_fail(FM_EINVAL, "the bytes that came in have their own dtype; choose a format");

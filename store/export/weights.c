@@ -2,6 +2,7 @@
 #include "store/export/export_impl.h"
 
 #include "store/base/mem.h"
+#include "store/quant/quantize.h"
 
 /* *out: n floats, freed by fm_free. */
 static fm_status read_f32(float **out, const fm_entry *e, const fm_provider *p)
@@ -54,7 +55,9 @@ fm_status exp_factors_read(exp_factors *out, const exp_weight *w, const fm_provi
 
 uint64_t exp_unit(const exp_weight *w)
 {
-    return w->term_count > 0 ? w->base->shape.dim[1] : fm_dtype_get(w->base->dtype)->block_elems;
+    return w->term_count > 0 ? w->base->shape.dim[1]
+                             : FM_MAX(fm_dtype_get(w->base->dtype)->block_elems,
+                                      fm_dtype_get(w->dtype)->block_elems);
 }
 
 uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n)
@@ -63,12 +66,17 @@ uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n)
     return n / from->block_elems * from->block_bytes;
 }
 
+uint64_t exp_made_bytes(const exp_weight *w, uint64_t n)
+{
+    const fm_dtype_info *to = fm_dtype_get(w->dtype);
+    return n / to->block_elems * to->block_bytes;
+}
+
 fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,
                    const exp_factors *f, const uint8_t *stored, uint64_t first, uint64_t n)
 {
     const uint64_t in = w->term_count > 0 ? w->base->shape.dim[1] : 1, unit = exp_unit(w);
     const uint64_t at_once = wide_elems / unit * unit;
-    const uint32_t elem = fm_dtype_get(w->dtype)->block_bytes;
 
     for (uint64_t at = 0; at < n; at += at_once) {
         const uint64_t now = FM_MIN(at_once, n - at);
@@ -78,7 +86,12 @@ fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_wei
             fm_lora_merge(wide, f->a[i], f->b[i] + (first + at) / in * r, now / in, in, r,
                           w->term[i].scale);
         }
-        FM_TRY(fm_from_f32(out + at * elem, w->dtype, wide, now));
+        for (uint64_t i = 0; w->plus_1 && i < now; i++)
+            wide[i] += 1.0f;
+        uint8_t *to = out + exp_made_bytes(w, at);
+        FM_TRY(fm_dtype_get(w->dtype)->is_block
+                   ? fm_quantize_rows(to, w->dtype, wide, now, 1, FM_QUANT_PLAIN)
+                   : fm_from_f32(to, w->dtype, wide, now));
     }
     return FM_OK;
 }

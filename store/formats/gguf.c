@@ -333,23 +333,34 @@ static fm_status read_kv(fm_gguf *g, fm_cursor *c)
 
 /* ---- tensors ---- */
 
+static const struct {
+    uint32_t type;
+    fm_dtype dtype;
+} GGML_TYPES[] = {
+    {0, FM_F32},      {1, FM_F16},    {2, FM_Q4_0},    {3, FM_Q4_1},     {6, FM_Q5_0},
+    {7, FM_Q5_1},     {8, FM_Q8_0},   {10, FM_Q2_K},   {11, FM_Q3_K},    {12, FM_Q4_K},
+    {13, FM_Q5_K},    {14, FM_Q6_K},  {15, FM_Q8_K},   {16, FM_IQ2_XXS}, {17, FM_IQ2_XS},
+    {18, FM_IQ3_XXS}, {19, FM_IQ1_S}, {20, FM_IQ4_NL}, {21, FM_IQ3_S},   {22, FM_IQ2_S},
+    {23, FM_IQ4_XS},  {24, FM_I8},    {25, FM_I16},    {26, FM_I32},     {27, FM_I64},
+    {28, FM_F64},     {29, FM_IQ1_M}, {30, FM_BF16},   {34, FM_TQ1_0},   {35, FM_TQ2_0},
+    {39, FM_MXFP4},   {40, FM_NVFP4}, {41, FM_Q1_0},   {42, FM_Q2_0}};
+
 static fm_dtype dtype_of_ggml(uint32_t type)
 {
-    static const struct {
-        uint32_t type;
-        fm_dtype dtype;
-    } map[] = {{0, FM_F32},      {1, FM_F16},    {2, FM_Q4_0},    {3, FM_Q4_1},     {6, FM_Q5_0},
-               {7, FM_Q5_1},     {8, FM_Q8_0},   {10, FM_Q2_K},   {11, FM_Q3_K},    {12, FM_Q4_K},
-               {13, FM_Q5_K},    {14, FM_Q6_K},  {15, FM_Q8_K},   {16, FM_IQ2_XXS}, {17, FM_IQ2_XS},
-               {18, FM_IQ3_XXS}, {19, FM_IQ1_S}, {20, FM_IQ4_NL}, {21, FM_IQ3_S},   {22, FM_IQ2_S},
-               {23, FM_IQ4_XS},  {24, FM_I8},    {25, FM_I16},    {26, FM_I32},     {27, FM_I64},
-               {28, FM_F64},     {29, FM_IQ1_M}, {30, FM_BF16},   {34, FM_TQ1_0},   {35, FM_TQ2_0},
-               {39, FM_MXFP4},   {40, FM_NVFP4}, {41, FM_Q1_0},   {42, FM_Q2_0}};
-
-    for (size_t i = 0; i < FM_ARRAY_LEN(map); i++)
-        if (map[i].type == type)
-            return map[i].dtype;
+    for (size_t i = 0; i < FM_ARRAY_LEN(GGML_TYPES); i++)
+        if (GGML_TYPES[i].type == type)
+            return GGML_TYPES[i].dtype;
     return FM_DTYPE_NONE;
+}
+
+bool fm_gguf_ggml_type(uint32_t *out, fm_dtype dtype)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(GGML_TYPES); i++)
+        if (GGML_TYPES[i].dtype == dtype) {
+            *out = GGML_TYPES[i].type;
+            return true;
+        }
+    return false;
 }
 
 static fm_status read_shape(const fm_gguf *g, fm_cursor *c, fm_gguf_tensor *t)

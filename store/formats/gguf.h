@@ -66,6 +66,8 @@ size_t fm_gguf_count(const fm_gguf *g);
 const fm_gguf_tensor *fm_gguf_at(const fm_gguf *g, size_t i); /* in the order of their bytes */
 const fm_gguf_tensor *fm_gguf_find(const fm_gguf *g, const char *name);
 fm_span fm_gguf_bytes(const fm_gguf *g, const fm_gguf_tensor *t);
+/* The number by which ggml names the type; false: ggml has no such type. */
+bool fm_gguf_ggml_type(uint32_t *out, fm_dtype dtype);
 
 /* Values (of a little-endian file, but for u64). An absent key is FM_OK with *found false and *out unchanged; a value of another type is
  * FM_ECORRUPT, which names the key. u64 accepts any integer type, but no negative value. */

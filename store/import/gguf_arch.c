@@ -142,7 +142,8 @@ static const gguf_arch ARCHES[] = {
      .names = SANDWICH,
      .settings = GEMMA_SETTINGS,
      .fixed = GELU_TANH ", \"hidden_activation\": \"gelu_pytorch_tanh\"}",
-     .wide_layers = 46},
+     .wide_layers = 46,
+     .full_every = 2},
     {.prefix = "gemma3",
      .model_type = "gemma3_text",
      .class_name = "Gemma3ForCausalLM",
@@ -152,7 +153,8 @@ static const gguf_arch ARCHES[] = {
      .fixed = GELU_TANH ", \"hidden_activation\": \"gelu_pytorch_tanh\", "
                         "\"sliding_window_pattern\": 6, \"rope_local_base_freq\": 10000.0}",
      .theta = 1e6,
-     .wide_layers = 62},
+     .wide_layers = 62,
+     .full_every = 6},
     {.prefix = "phi3",
      .model_type = "phi3",
      .class_name = "Phi3ForCausalLM",
@@ -205,10 +207,20 @@ const gguf_arch *gguf_arch_find(fm_span name, bool experts)
     return NULL;
 }
 
-void gguf_arch_names(fm_buf *out)
+const gguf_arch *gguf_arch_of_type(const char *model_type)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(ARCHES); i++)
-        if (i == 0 || strcmp(ARCHES[i].prefix, ARCHES[i - 1].prefix) != 0)
+        if (strcmp(model_type, ARCHES[i].model_type) == 0)
+            return &ARCHES[i];
+    return strcmp(model_type, "mistral") == 0 ? &ARCHES[0] : NULL;
+}
+
+void gguf_arch_names(fm_buf *out, bool of_types)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(ARCHES); i++)
+        if (of_types)
+            fm_buf_printf(out, "%s%s", i ? ", " : "mistral, ", ARCHES[i].model_type);
+        else if (i == 0 || strcmp(ARCHES[i].prefix, ARCHES[i - 1].prefix) != 0)
             fm_buf_printf(out, "%s%s", i ? ", " : "", ARCHES[i].prefix);
 }
 
@@ -225,4 +237,36 @@ const char *gguf_layer_name(const gguf_arch *arch, const char *stem, size_t len)
     const char *own = lookup(arch->names, stem, len);
 
     return own ? own : lookup(COMMON, stem, len);
+}
+
+/* Whether the words are the pattern's, whose "%u" stands for an expert's number. */
+static bool fits(const char *pattern, const char *words, size_t len, uint32_t *expert)
+{
+    const char *number = strstr(pattern, "%u");
+    const size_t head = number ? (size_t)(number - pattern) : strlen(pattern);
+    size_t at = head;
+    uint32_t v = 0;
+
+    *expert = GGUF_NO_EXPERT;
+    if (len < head || memcmp(words, pattern, head) != 0)
+        return false;
+    if (!number)
+        return len == head;
+    while (at < len && words[at] >= '0' && words[at] <= '9' && v < 100000)
+        v = v * 10 + (uint32_t)(words[at++] - '0');
+    *expert = v;
+    return at > head && strlen(number + 2) == len - at &&
+           memcmp(words + at, number + 2, len - at) == 0;
+}
+
+const char *gguf_layer_stem(const gguf_arch *arch, const char *words, size_t len, uint32_t *expert)
+{
+    for (size_t i = 0; arch->names && arch->names[i][0]; i++)
+        if (fits(arch->names[i][1], words, len, expert))
+            return arch->names[i][0];
+    for (size_t i = 0; COMMON[i][0]; i++)
+        if (!lookup(arch->names, COMMON[i][0], strlen(COMMON[i][0])) &&
+            fits(COMMON[i][1], words, len, expert))
+            return COMMON[i][0];
+    return NULL;
 }

@@ -27,7 +27,7 @@ static fm_status find_arch(const gguf_arch **out, const fm_gguf *g)
     if (*out)
         return FM_OK;
     fm_buf_init(&known, 0);
-    gguf_arch_names(&known);
+    gguf_arch_names(&known, false);
     fm_status rc = fm_fail(
         FM_EUNSUPPORTED, "%s: field 'general.architecture': '%.*s' %sdoes not run (%s do)",
         fm_gguf_what(g), (int)FM_MIN(name.len, 60u), (const char *)name.data,
@@ -236,4 +236,36 @@ fm_status gguf_hf_name(fm_buf *out, const gguf_dims *d, const fm_gguf_tensor *t,
         fm_buf_str(out, hf);
     fm_buf_str(out, end);
     return fm_buf_ok(out);
+}
+
+bool gguf_name_of(fm_buf *out, const gguf_arch *arch, const char *hf, uint32_t *expert, bool *q,
+                  bool *k)
+{
+    static const char layers[] = "model.layers.";
+    const char *dot = strrchr(hf, '.'), *words = hf + sizeof layers - 1, *stem = NULL;
+    uint64_t layer = 0;
+
+    *expert = GGUF_NO_EXPERT;
+    *q = *k = false;
+    if (!dot || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
+        return false;
+    const size_t len = (size_t)(dot - hf);
+    for (size_t i = 0; i < FM_ARRAY_LEN(TOP); i++)
+        if (strlen(TOP[i][1]) == len && memcmp(TOP[i][1], hf, len) == 0) {
+            fm_buf_printf(out, "%s%s", TOP[i][0], dot);
+            return true;
+        }
+    if (strncmp(hf, layers, sizeof layers - 1) != 0)
+        return false;
+    while (*words >= '0' && *words <= '9' && layer < FM_GGUF_MAX_LAYERS)
+        layer = layer * 10 + (uint64_t)(*words++ - '0');
+    if (*words++ != '.' || words >= dot)
+        return false;
+    stem = gguf_layer_stem(arch, words, (size_t)(dot - words), expert);
+    if (!stem)
+        return false;
+    *q = (arch->has & GGUF_PERMUTES) && strcmp(stem, "attn_q") == 0;
+    *k = (arch->has & GGUF_PERMUTES) && strcmp(stem, "attn_k") == 0;
+    fm_buf_printf(out, "blk.%" PRIu64 ".%s%s", layer, stem, dot);
+    return true;
 }

@@ -37,14 +37,23 @@ typedef struct gguf_arch {
     const char *fixed;    /* JSON: what the config needs besides; its first is hidden_act */
     double theta;         /* without rope.freq_base; 0: 10000 */
     uint32_t wide_layers; /* of the Gemma whose scalar is hidden size / heads */
+    uint32_t full_every;  /* each so-many-th layer has no window; 0: all layers are alike */
 } gguf_arch;
 /* NULL: none of this name with (without) experts. */
 const gguf_arch *gguf_arch_find(fm_span name, bool experts);
-/* Appends the names that gguf_arch_find knows. */
-void gguf_arch_names(fm_buf *out);
+/* By Hugging Face's model_type, for writing; NULL: none. A Mistral is a llama with a window. */
+const gguf_arch *gguf_arch_of_type(const char *model_type);
+/* Appends the names that gguf_arch_find knows; of_types: that gguf_arch_of_type knows. */
+void gguf_arch_names(fm_buf *out, bool of_types);
 /* The words after "model.layers.N." of the words between "blk.N." and the last dot; "%u" in them is
  * the expert's number. NULL: not known. */
 const char *gguf_layer_name(const gguf_arch *arch, const char *stem, size_t len);
+/* The inverse: *expert is the number in an expert's words, else GGUF_NO_EXPERT. */
+#define GGUF_NO_EXPERT UINT32_MAX
+const char *gguf_layer_stem(const gguf_arch *arch, const char *words, size_t len, uint32_t *expert);
+/* Appends GGUF's name of Hugging Face's. *q, *k: its rows turn. False: it has none. */
+bool gguf_name_of(fm_buf *out, const gguf_arch *arch, const char *hf, uint32_t *expert, bool *q,
+                  bool *k);
 
 /* A model's file, or the parts into which it was split; the first has the metadata. */
 typedef struct gguf_parts {
@@ -83,6 +92,8 @@ fm_status gguf_tokenizer(fm_source *src, const fm_gguf *g);
 /* The pre_tokenizer, normalizer (NULL: none) and ignore_merges of a `tokenizer.ggml.pre` value. */
 fm_status gguf_pre_tokenizer(fm_json **pre, fm_json **normalizer, bool *ignore_merges,
                              const char *name, const char *what);
+/* The inverse: the name whose rules these are; NULL: none. normalizer may be NULL. */
+const char *gguf_pre_name(const fm_json *pre, const fm_json *normalizer, bool ignore_merges);
 /* "llama" + "." + key, in the caller's buffer. */
 const char *gguf_key(const gguf_dims *d, const char *key, char out[128]);
 

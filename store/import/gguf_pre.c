@@ -300,3 +300,60 @@ fm_status gguf_pre_tokenizer(fm_json **pre, fm_json **normalizer, bool *ignore_m
     }
     return FM_OK;
 }
+
+/* ---- the inverse ---- */
+
+static bool is_type(const fm_json *step, const char *type)
+{
+    return strcmp(fm_json_cstr(fm_json_get(step, "type"), ""), type) == 0;
+}
+
+/* A Split that keeps what fits its regex as one piece; that what lies between is kept ("Isolated")
+ * or dropped ("Removed", inverted) is the same where the regex leaves nothing between. */
+static bool is_split(const fm_json *step, const char *regex)
+{
+    const char *behavior = fm_json_cstr(fm_json_get(step, "behavior"), "");
+    const bool invert = fm_json_bool(fm_json_get(step, "invert"), false);
+
+    return is_type(step, "Split") &&
+           strcmp(fm_json_cstr(fm_json_path(step, "pattern.Regex"), ""), regex) == 0 &&
+           strcmp(behavior, invert ? "Removed" : "Isolated") == 0;
+}
+
+static bool is_byte_level(const fm_json *step, bool use_regex)
+{
+    return is_type(step, "ByteLevel") &&
+           !fm_json_bool(fm_json_get(step, "add_prefix_space"), true) &&
+           fm_json_bool(fm_json_get(step, "use_regex"), true) == use_regex;
+}
+
+static bool is_rule(const pre_rule *rule, const fm_json *pre)
+{
+    const fm_json *list = fm_json_get(pre, "pretokenizers");
+    const size_t count = list ? fm_json_count(list) : 1;
+    size_t at = 0;
+#define STEP(i) (list ? fm_json_at(list, i) : pre)
+
+    if (rule->digits && !(at < count && is_type(STEP(at), "Digits") &&
+                          fm_json_bool(fm_json_get(STEP(at), "individual_digits"), false)))
+        return false;
+    at += rule->digits;
+    for (size_t i = 0; i < MAX_SPLITS && rule->split[i]; i++, at++)
+        if (at >= count || !is_split(STEP(at), rule->split[i]))
+            return false;
+    return at + 1 == count && is_byte_level(STEP(at), rule->split[0] == NULL);
+#undef STEP
+}
+
+const char *gguf_pre_name(const fm_json *pre, const fm_json *normalizer, bool ignore_merges)
+{
+    const bool nfc = is_type(normalizer, "NFC");
+
+    if (fm_json_is(normalizer, FM_JSON_OBJECT) && !nfc)
+        return NULL;
+    for (size_t i = 0; i < FM_ARRAY_LEN(RULES); i++)
+        if (RULES[i].nfc == nfc && RULES[i].ignore_merges == ignore_merges &&
+            is_rule(&RULES[i], pre))
+            return RULES[i].name;
+    return NULL;
+}

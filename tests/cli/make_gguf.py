@@ -118,3 +118,15 @@ parts = [[], model(0)[:4], model(0)[4:]]
 for i, t in enumerate(parts):
     split = [("split.no", U16, i), ("split.count", U16, 3), ("split.tensors.count", I32, 11)]
     write("s-%05d-of-00003.gguf" % (i + 1), (llama if i == 0 else []) + split, t)
+
+# The same with a SentencePiece vocabulary and a template.
+pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "ab", "\u2581ab", "<user>"]
+spm = [("tokenizer.ggml.model", STR, "llama"), ("tokenizer.ggml.pre", STR, "default"),
+       ("tokenizer.ggml.tokens", ARR, (STR, pieces)),
+       ("tokenizer.ggml.scores", ARR, (F32, [0.0, -1000.0, -1000.0, -1.0, -2.0, -3.0, -0.5, -0.25, -1000.0])),
+       ("tokenizer.ggml.token_type", ARR, (I32, [2, 3, 3, 1, 1, 1, 1, 1, 4])),
+       ("tokenizer.ggml.bos_token_id", U32, 1), ("tokenizer.ggml.eos_token_id", U32, 2),
+       ("tokenizer.ggml.unknown_token_id", U32, 0), ("tokenizer.ggml.add_bos_token", BOOL, True),
+       ("tokenizer.ggml.add_eos_token", BOOL, False), ("tokenizer.ggml.add_space_prefix", BOOL, True),
+       ("tokenizer.chat_template", STR, "{{ bos_token }}{{ messages[0].content }}")]
+write("llama-spm.gguf", llama[:8] + spm, [("token_embd.weight", (256, 9), 0, small((256, 9), 1))] + model(0)[1:])

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Any valid GGUF is stored and comes back byte for byte; what cannot run says so in one line.
+# Any valid GGUF is stored and comes back byte for byte; what cannot run says so in one line. What runs is written
+# as GGUF too, as llama.cpp's converter writes it, with its tokenizer, adapters merged.
 . "$(dirname "$0")/lib.sh"
 need_python
 cd "$tmp"
@@ -93,3 +94,127 @@ for line in open(sys.argv[2]):
     assert error < 1e-5, (want["name"], error)
 assert len(names) >= 13, names
 EOF
+
+say "what is written from their Hugging Face folders is what llama.cpp's converter wrote, and scores the same bits"
+same() { python3 "$src/tests/cli/gguf_same.py" "$@" || die "$2 differs from $1: $3"; }
+scores() { # REV REV: of ../line
+    "$fm" score "$1" --mode exact <../line >../score-a && "$fm" score "$2" --mode exact <../line >../score-b
+    cmp ../score-a ../score-b || die "$1 and $2 score differently"
+}
+count=0
+for f in "$golden"/*.gguf; do
+    name=$(basename "$f" .gguf)
+    want 0 export "g/$name" ../hf --format hf
+    want 0 import ../hf --as "h/$name"
+    want 0 export "h/$name" "../$name.gguf" --dtype BF16
+    same "$f" "../$name.gguf" tensors
+    want 0 import "../$name.gguf" --as "o/$name"
+    ! grep -q kept "$tmp/err" || die "$name: $(cat "$tmp/err")"
+    echo '{"ids": [3, 9, 14, 22, 5, 41, 17, 30]}' >../line
+    scores "g/$name" "o/$name"
+    rm -r ../hf
+    count=$((count + 1))
+done
+[ $count -ge 13 ] || die "only $count architectures"
+
+say "blocks stay as they are; Q8_0 is ggml's; a SentencePiece vocabulary comes back"
+for t in Q2_K IQ4_XS MXFP4; do
+    want 0 export l-$t ../again.gguf
+    want 0 import ../again.gguf --as again-$t
+    diff <(ids l-$t) <(ids again-$t) || die "$t: other tensors"
+    rm ../again.gguf
+done
+want 0 export l-F32 ../q8.gguf --dtype q8_0
+want 0 import ../q8.gguf --as q8
+python3 - ../files/llama-F32.gguf ../q8.gguf "$src/tests/cli" <<'EOF' || die "Q8_0 is not ggml's"
+import struct, sys
+sys.path.insert(0, sys.argv[3])
+sys.dont_write_bytecode = True
+from gguf_same import Reader
+whole, q8 = Reader(sys.argv[1]).tensors, Reader(sys.argv[2]).tensors
+f32 = lambda v: struct.unpack("<f", struct.pack("<f", v))[0]
+done = 0
+for name, (kind, shape, data) in whole.items():
+    if len(shape) == 1:
+        assert q8[name] == (0, shape, data), name
+        continue
+    assert q8[name][:2] == (8, shape), name
+    for i in range(0, len(data) // 4, 32):
+        v = struct.unpack_from("<32f", data, i * 4)
+        d = f32(max(map(abs, v)) / 127)
+        inverse = f32(1 / d) if d else 0.0
+        x = [f32(a * inverse) for a in v]
+        q = [int(abs(a) + 0.5) * (1 if a >= 0 else -1) for a in x]
+        assert q8[name][2][i // 32 * 34:][:34] == struct.pack("<e32b", d, *q), (name, i)
+    done += 1
+assert done == 8, done
+EOF
+want 0 import ../files/llama-spm.gguf --as spm
+want 0 export spm ../hf-spm --format hf
+want 0 import ../hf-spm --as spm-hf
+want 0 export spm-hf ../spm.gguf
+same ../files/llama-spm.gguf ../spm.gguf tensors
+same ../files/llama-spm.gguf ../spm.gguf tokenizer
+
+say "an adapter is merged: the same scores, tokens and template as the merged folder"
+want 0 import "$atlas/base" --as atlas --no-gate
+want 0 derive atlas --as kid --method lora --data "$atlas/pirate.jsonl" --set steps=2 --set seed=1 --set r=2 --no-gate -m kid
+want 0 export kid ../kid.gguf --dtype f32
+want 0 export kid ../kid-hf --dtype f32
+want 0 import ../kid.gguf --as kid-gguf
+! grep -q kept "$tmp/err" || die "kid: $(cat "$tmp/err")"
+want 0 import ../kid-hf --as kid-hf
+diff <(ids kid-gguf) <(ids kid-hf) || die "kid: other tensors"
+printf '%s\n' '{"text": "The capital is far, what is it: 1234 miles?\n\n  Da\u00df \u4f60"}' \
+    '{"text": "<|user|>Hi<|end|>\n<|assistant|>"}' >../line
+scores kid-gguf kid-hf
+for rev in gguf hf; do
+    "$fm" tokenize kid-$rev <../line >../tokens-$rev
+    "$fm" cat kid-$rev:tokenizer/chat_template.jinja >../template-$rev
+done
+cmp ../tokens-gguf ../tokens-hf || die "other tokens"
+cmp ../template-gguf ../template-hf || die "another template"
+# Merged rows in rotary order and in blocks: the same blocks as from the merged folder.
+want 0 export kid ../kid-q8.gguf --dtype q8_0
+want 0 export kid-hf ../kid-hf-q8.gguf --dtype q8_0
+cmp ../kid-q8.gguf ../kid-hf-q8.gguf || die "Q8_0 of a merge differs from that of the merged"
+
+say "what GGUF has no words for is refused by name, before anything is written"
+no() { # FOLDER TEXT [DTYPE]
+    refusals=$((${refusals:-0} + 1))
+    want 0 import "$1" --as no$refusals --no-gate
+    refused 128 "$2" export no$refusals ../no.gguf --dtype "${3:-f32}"
+    [ ! -e ../no.gguf ] || die "a refused export left a file"
+}
+changed() { # FILE PYTHON: a copy of the merged folder with a changed file of JSON
+    rm -rf ../changed && cp -r ../kid-hf ../changed
+    python3 -c "
+import json, sys
+d = json.load(open(sys.argv[1]))
+$2
+json.dump(d, open(sys.argv[1], 'w'))" "../changed/$1"
+}
+changed config.json 'd["model_type"] = "gpt_neox"; d["architectures"] = ["GPTNeoXForCausalLM"]'
+no ../changed "field 'model_type': 'gpt_neox' cannot be written as GGUF"
+changed config.json 'd["hidden_act"] = "gelu"'
+no ../changed "field 'hidden_act' has another value than llama.cpp fixes"
+changed config.json 'd["rope_scaling"] = {"rope_type": "dynamic", "factor": 2.0}'
+no ../changed "field 'rope_type' has a value without words"
+changed tokenizer.json 'd["pre_tokenizer"]["use_regex"] = False'
+no ../changed "fields 'pre_tokenizer', 'normalizer' and 'model.ignore_merges' are no rules"
+no "$golden/llama.gguf" "has rows of 16, which is no whole number of Q8_0's blocks of 32" q8_0
+refused 129 "--dtype wants f32, bf16 or f16 (for gguf also q8_0)" export kid ../x --dtype q8_0
+refused 128 "is there already" export kid ../kid.gguf
+
+smol=${FM_SMOLLM2_GGUF:-${FM_MODELS:-${HOME:-}/.cache/fmstore/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
+if [ -e "$smol" ]; then
+    say "SmolLM2: the tokenizer of the written file is the original's"
+    want 0 import "$smol" --as smol
+    want 0 export smol ../smol-hf --format hf
+    want 0 import ../smol-hf --as smol-hf
+    want 0 export smol-hf ../smol.gguf --dtype f32
+    same "$smol" ../smol.gguf tokenizer
+else
+    say "left out: SmolLM2 (FM_SMOLLM2_GGUF)"
+fi
+want 0 fsck

@@ -1,0 +1,379 @@
+/* gguf.c - a model as one GGUF: head, fields, names and places of the tensors, then their bytes.
+ *
+ * Names, row orders and what is added to norms come from the table that import reads with
+ * (import/gguf_arch.c), the other way round; types are those of llama.cpp's converter. */
+#include "store/export/gguf_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { GGUF_VERSION = 3, ALIGN = 32, QUANT_VERSION = 2 };
+
+typedef struct tensor {
+    char *name;        /* owned; GGUF's */
+    exp_weight **part; /* the weight, or the experts in order; owned list, the view's weights */
+    uint32_t parts;
+    uint64_t bytes;
+} tensor;
+
+typedef struct writing {
+    fm_view *v;
+    ggw_model model;
+    ggw_fields fields;
+    fm_map *by_name; /* tensor by GGUF's name; indices + 1 */
+    tensor *t;
+    size_t count, cap;
+} writing;
+
+/* ---- fields ---- */
+
+static void key_of(ggw_fields *f, const char *key, fm_gguf_type type)
+{
+    ggw_text(&f->bytes, fm_span_str(key));
+    fm_buf_u32(&f->bytes, type);
+    f->count++;
+}
+
+void ggw_text(fm_buf *out, fm_span text)
+{
+    fm_buf_u64(out, text.len);
+    fm_buf_append(out, text.data, text.len);
+}
+
+void ggw_u32(ggw_fields *f, const char *key, uint64_t v)
+{
+    key_of(f, key, FM_GGUF_U32);
+    fm_buf_u32(&f->bytes, (uint32_t)v);
+}
+
+static void put_f32(fm_buf *out, float v)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &v, sizeof bits);
+    fm_buf_u32(out, bits);
+}
+
+void ggw_f32(ggw_fields *f, const char *key, double v)
+{
+    key_of(f, key, FM_GGUF_F32);
+    put_f32(&f->bytes, (float)v);
+}
+
+void ggw_bool(ggw_fields *f, const char *key, bool v)
+{
+    key_of(f, key, FM_GGUF_BOOL);
+    fm_buf_u8(&f->bytes, v);
+}
+
+void ggw_str(ggw_fields *f, const char *key, fm_span v)
+{
+    key_of(f, key, FM_GGUF_STRING);
+    ggw_text(&f->bytes, v);
+}
+
+void ggw_list(ggw_fields *f, const char *key, fm_gguf_type elem, uint64_t count)
+{
+    key_of(f, key, FM_GGUF_ARRAY);
+    fm_buf_u32(&f->bytes, elem);
+    fm_buf_u64(&f->bytes, count);
+}
+
+/* ---- the tensors ---- */
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Buffers that old checkpoints hold, and the head of a tied model, which is its embedding. */
+static bool is_idle(const writing *w, const char *name)
+{
+    const fm_json *tied = fm_json_get(w->model.config, "tie_word_embeddings");
+
+    if (ends_in(name, ".rotary_emb.inv_freq"))
+        return true;
+    return strcmp(name, "lm_head.weight") == 0 && !w->v->plan.unties &&
+           fm_json_bool(tied, w->model.arch->has & GGUF_GEMMA);
+}
+
+static fm_status add_tensor(size_t *at, writing *w, const char *name, uint32_t parts)
+{
+    void *had = fm_map_get(w->by_name, name, strlen(name)), *old = NULL;
+
+    if (had) {
+        *at = (size_t)(uintptr_t)had - 1;
+        return FM_OK;
+    }
+    FM_TRY(fm_grow(&w->t, &w->cap, w->count + 1, sizeof *w->t));
+    tensor t = {fm_strdup(name), fm_calloc(parts, sizeof(exp_weight *)), parts, 0};
+    w->t[ *at = w->count++] = t;
+    if (!t.name || !t.part)
+        return FM_ENOMEM;
+    return fm_map_put(w->by_name, name, strlen(name), (void *)(uintptr_t)w->count, &old);
+}
+
+/* Norms, vectors and routers are F32 always; `wanted` NONE: the others as stored, where ggml has the
+ * type, and where nothing is merged into blocks. */
+static fm_dtype dtype_of(const exp_weight *w, const char *name, fm_dtype wanted)
+{
+    const fm_dtype stored = w->base->dtype;
+    uint32_t ggml;
+
+    if (w->base->shape.rank < 2 || ends_in(name, "_norm.weight") || ends_in(name, ".bias") ||
+        strstr(name, ".ffn_gate_inp"))
+        return FM_F32;
+    if (wanted != FM_DTYPE_NONE)
+        return wanted;
+    if (!fm_gguf_ggml_type(&ggml, stored))
+        return FM_BF16; /* 8-bit floats */
+    return fm_dtype_get(stored)->is_block && w->term_count > 0 ? FM_F32 : stored;
+}
+
+static fm_status check_rows(const writing *w, const exp_weight *one, uint32_t heads)
+{
+    const fm_shape *s = &one->base->shape;
+
+    if (s->rank == 0 || s->dim[0] != (uint64_t)heads * w->model.head_dim)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "tensor '%s' does not have %" PRIu32 " heads of %" PRIu64
+                       " rows, as config.json says; mend the config and import it again",
+                       one->name, heads, w->model.head_dim);
+    return FM_OK;
+}
+
+static fm_status set_type(exp_weight *one, const char *name, fm_dtype wanted)
+{
+    const fm_shape *s = &one->base->shape;
+
+    if (!fm_dtype_get(one->base->dtype)->is_float || one->base->dtype == FM_F64)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "tensor '%s' is of type %s, which GGUF does not hold as a weight; export "
+                       "with --format hf",
+                       one->name, fm_dtype_get(one->base->dtype)->name);
+    one->dtype = dtype_of(one, name, wanted);
+    const fm_dtype_info *to = fm_dtype_get(one->dtype);
+    if (to->is_block && s->dim[s->rank - 1] % to->block_elems != 0)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "tensor '%s' has rows of %" PRIu64 ", which is no whole number of %s's "
+                       "blocks of %" PRIu32 "; choose --dtype F16, BF16 or F32",
+                       one->name, s->dim[s->rank - 1], to->name, to->block_elems);
+    return fm_tensor_bytes(&one->bytes, one->dtype, s, one->name);
+}
+
+static fm_status place_weight(writing *w, exp_weight *one, fm_dtype wanted)
+{
+    uint32_t expert;
+    bool q, k;
+    size_t at = 0;
+    fm_buf name;
+
+    if (is_idle(w, one->name))
+        return FM_OK;
+    fm_buf_init(&name, 0);
+    fm_status rc = gguf_name_of(&name, w->model.arch, one->name, &expert, &q, &k)
+                       ? fm_buf_ok(&name)
+                       : fm_fail(FM_EUNSUPPORTED,
+                                 "tensor '%s' has no name in a GGUF of architecture %s; export "
+                                 "with --format hf",
+                                 one->name, w->model.arch->prefix);
+    const bool many = expert != GGUF_NO_EXPERT;
+    if (rc == FM_OK && many && expert >= w->model.experts)
+        rc = fm_fail(FM_EUNSUPPORTED, "tensor '%s' is of an expert beyond the config's %" PRIu64,
+                     one->name, w->model.experts);
+    FM_THEN(rc, add_tensor(&at, w, fm_buf_cstr(&name), many ? (uint32_t)w->model.experts : 1));
+    FM_THEN(rc, set_type(one, fm_buf_cstr(&name), wanted));
+    one->heads = (uint32_t)(q ? w->model.heads : k ? w->model.kv_heads : 0);
+    if (rc == FM_OK && one->heads > 0)
+        rc = check_rows(w, one, one->heads);
+    one->plus_1 = (w->model.arch->has & GGUF_PLUS_1) && ends_in(fm_buf_cstr(&name), "_norm.weight");
+    if (rc == FM_OK)
+        w->t[at].part[many ? expert : 0] = one;
+    fm_buf_release(&name);
+    return rc;
+}
+
+/* All experts of a tensor are there, alike and of one type. */
+static fm_status check_parts(tensor *t)
+{
+    for (uint32_t i = 0; i < t->parts; i++) {
+        if (!t->part[i])
+            return fm_fail(FM_EUNSUPPORTED,
+                           "tensor '%s' of the GGUF: expert %" PRIu32 " of %" PRIu32
+                           " is missing in this version",
+                           t->name, i, t->parts);
+        if (t->part[i]->dtype != t->part[0]->dtype ||
+            !fm_shape_eq(&t->part[i]->base->shape, &t->part[0]->base->shape))
+            return fm_fail(FM_EUNSUPPORTED,
+                           "tensor '%s' is not of expert 0's type and shape, so they cannot be one "
+                           "tensor of a GGUF; choose a --dtype",
+                           t->part[i]->name);
+        t->bytes += t->part[i]->bytes;
+    }
+    return FM_OK;
+}
+
+/* ---- the file ---- */
+
+static uint64_t padded(uint64_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static fm_status put_info(fm_buf *out, const char *name, const fm_shape *shape, uint32_t parts,
+                          fm_dtype dtype, uint64_t *at, uint64_t bytes)
+{
+    uint32_t type = 0;
+
+    if (!fm_gguf_ggml_type(&type, dtype))
+        return fm_fail(FM_EUNSUPPORTED, "tensor '%s': ggml has no type %s", name,
+                       fm_dtype_get(dtype)->name);
+    ggw_text(out, fm_span_str(name));
+    fm_buf_u32(out, shape->rank + (parts > 1));
+    for (uint32_t i = shape->rank; i > 0; i--)
+        fm_buf_u64(out, shape->dim[i - 1]);
+    if (parts > 1)
+        fm_buf_u64(out, parts);
+    fm_buf_u32(out, type);
+    fm_buf_u64(out, *at);
+    *at += padded(bytes);
+    return FM_OK;
+}
+
+static void put_zeros(fm_buf *out)
+{
+    while (out->len % ALIGN != 0)
+        fm_buf_u8(out, 0);
+}
+
+/* The head, and the tables, whose bytes are the first. */
+static fm_status add_head(writing *w)
+{
+    const ggw_model *m = &w->model;
+    uint64_t at = 0;
+    fm_buf out;
+    fm_status rc = FM_OK;
+
+    fm_buf_init(&out, 0);
+    fm_buf_str(&out, "GGUF");
+    fm_buf_u32(&out, GGUF_VERSION);
+    fm_buf_u64(&out, w->count + m->tables);
+    fm_buf_u64(&out, w->fields.count);
+    fm_buf_append(&out, w->fields.bytes.data, w->fields.bytes.len);
+    for (size_t i = 0; rc == FM_OK && i < m->tables; i++)
+        rc = put_info(&out, m->table[i].name, &(fm_shape){1, {m->table[i].count}}, 1, FM_F32, &at,
+                      m->table[i].count * 4);
+    for (size_t i = 0; rc == FM_OK && i < w->count; i++) {
+        const tensor *t = &w->t[i];
+        rc = put_info(&out, t->name, &t->part[0]->base->shape, t->parts, t->part[0]->dtype, &at,
+                      t->bytes);
+    }
+    put_zeros(&out);
+    for (size_t i = 0; i < m->tables; i++) {
+        for (uint64_t k = 0; k < m->table[i].count; k++)
+            put_f32(&out, m->table[i].v[k]);
+        put_zeros(&out);
+    }
+    FM_THEN(rc, exp_add_text(w->v, &out));
+    fm_buf_release(&out);
+    return rc;
+}
+
+static fm_status add_bytes(writing *w)
+{
+    for (size_t i = 0; i < w->count; i++) {
+        for (uint32_t k = 0; k < w->t[i].parts; k++)
+            FM_TRY(exp_add_weight(w->v, w->t[i].part[k]));
+        FM_TRY(exp_add_zeros(w->v, padded(w->t[i].bytes) - w->t[i].bytes));
+    }
+    return FM_OK;
+}
+
+/* llama.cpp's number for a file whose matrices are mostly of one type; without it llama.cpp tells
+ * the type by itself. */
+static void file_type(ggw_fields *f, const writing *w)
+{
+    static const struct {
+        fm_dtype dtype;
+        uint32_t number;
+    } known[] = {{FM_F32, 0},  {FM_F16, 1},  {FM_Q4_0, 2}, {FM_Q4_1, 3},
+                 {FM_Q8_0, 7}, {FM_Q5_0, 8}, {FM_Q5_1, 9}, {FM_BF16, 32}};
+    uint64_t bytes[FM_DTYPE_COUNT] = {0};
+    size_t most = 0;
+
+    for (size_t i = 0; i < w->count; i++)
+        if (w->t[i].part[0]->base->shape.rank > 1)
+            bytes[w->t[i].part[0]->dtype] += w->t[i].bytes;
+    for (size_t i = 1; i < FM_DTYPE_COUNT; i++)
+        if (bytes[i] > bytes[most])
+            most = i;
+    for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
+        if (known[i].dtype == (fm_dtype)most)
+            ggw_u32(f, "general.file_type", known[i].number);
+}
+
+static fm_status write_fields(writing *w)
+{
+    ggw_fields *f = &w->fields;
+    const char *name = fm_json_cstr(fm_json_get(w->model.config, "_name_or_path"), "");
+
+    ggw_str(f, "general.architecture", fm_span_str(w->model.arch->prefix));
+    ggw_str(f, "general.type", fm_span_str("model"));
+    name = fm_path_base(name);
+    if (!*name)
+        name = fm_json_cstr(fm_json_get(w->model.config, "model_type"), "");
+    ggw_str(f, "general.name", fm_span_str(name));
+    FM_TRY(ggw_arch_fields(f, &w->model));
+    file_type(f, w);
+    FM_TRY(ggw_tokenizer_fields(f, w->v, &w->model));
+    ggw_u32(f, "general.quantization_version", QUANT_VERSION);
+    return fm_buf_ok(&f->bytes);
+}
+
+static fm_status find_tensors(writing *w, fm_dtype dtype)
+{
+    const fm_shape *embd = NULL;
+
+    for (size_t i = 0; i < w->v->plan.count; i++)
+        FM_TRY(place_weight(w, &w->v->plan.weight[i], dtype));
+    for (size_t i = 0; i < w->count; i++) {
+        FM_TRY(check_parts(&w->t[i]));
+        if (strcmp(w->t[i].name, "token_embd.weight") == 0)
+            embd = &w->t[i].part[0]->base->shape;
+    }
+    if (!embd || embd->rank != 2)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "tensor 'model.embed_tokens.weight' is missing or no matrix");
+    w->model.vocab = embd->dim[0];
+    return FM_OK;
+}
+
+fm_status exp_gguf(fm_view *v, fm_dtype dtype)
+{
+    writing w = {.v = v};
+    fm_json *model = NULL;
+
+    v->single = true;
+    fm_buf_init(&w.fields.bytes, 0);
+    fm_status rc = exp_model_json(&model, v->tree, v->p);
+    FM_THEN(rc, ggw_read_model(&w.model, fm_json_get(model, "config")));
+    FM_THEN(rc, exp_plan_make(&v->plan, v->tree, v->p, FM_DTYPE_NONE));
+    FM_THEN(rc, fm_map_new(&w.by_name));
+    FM_THEN(rc, find_tensors(&w, dtype));
+    FM_THEN(rc, write_fields(&w));
+    FM_THEN(rc, exp_add_file(v, "model.gguf"));
+    FM_THEN(rc, add_head(&w));
+    FM_THEN(rc, add_bytes(&w));
+    for (size_t i = 0; i < w.count; i++) {
+        fm_free(w.t[i].name);
+        fm_free(w.t[i].part);
+    }
+    fm_free(w.t);
+    fm_map_free(w.by_name);
+    fm_buf_release(&w.fields.bytes);
+    ggw_model_free(&w.model);
+    fm_json_free(model);
+    return rc;
+}

@@ -1,0 +1,359 @@
+/* gguf_fields.c - config.json as GGUF's fields below the architecture's prefix.
+ *
+ * llama.cpp's code fixes much of an architecture, so a config that says otherwise is refused by
+ * name: its file would load and answer nonsense. */
+#include "store/export/gguf_impl.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/math/detmath.h"
+
+static fm_status refuse(const ggw_model *m, const char *field, const char *why)
+{
+    return fm_fail(
+        FM_EUNSUPPORTED,
+        "config.json: field '%s' %s in a GGUF of architecture %s; export with --format hf", field,
+        why, m->arch->prefix);
+}
+
+static bool is_null(const fm_json *v)
+{
+    return fm_json_typeof(v) == FM_JSON_NULL;
+}
+
+static fm_status count_of(uint64_t *out, const ggw_model *m, const char *field, uint64_t otherwise)
+{
+    const fm_json *v = fm_json_get(m->config, field);
+    const int64_t n = fm_json_int(v, (int64_t)otherwise);
+
+    if (n < 1 || n > 1 << 30 || (!is_null(v) && !fm_json_is(v, FM_JSON_INT)))
+        return fm_fail(FM_EUNSUPPORTED, "config.json: field '%s' is missing or out of range",
+                       field);
+    *out = (uint64_t)n;
+    return FM_OK;
+}
+
+static fm_status find_arch(ggw_model *m)
+{
+    const char *type = fm_json_cstr(fm_json_get(m->config, "model_type"), "");
+    fm_buf known;
+
+    m->arch = gguf_arch_of_type(type);
+    if (m->arch)
+        return FM_OK;
+    fm_buf_init(&known, 0);
+    gguf_arch_names(&known, true);
+    fm_status rc = fm_fail(FM_EUNSUPPORTED,
+                           "config.json: field 'model_type': '%.60s' cannot be written as GGUF (%s "
+                           "can); export with --format hf",
+                           type, fm_buf_ok(&known) == FM_OK ? fm_buf_cstr(&known) : "");
+    fm_buf_release(&known);
+    return rc;
+}
+
+/* The settings of rotation: transformers 5 has one object, by kind of layer where these differ,
+ * older files have rope_scaling beside rope_theta. */
+static const fm_json *rope_of(const ggw_model *m)
+{
+    const fm_json *rope = fm_json_get(m->config, "rope_parameters");
+
+    if (!rope)
+        return fm_json_get(m->config, "rope_scaling");
+    return fm_json_get(rope, "full_attention") ? fm_json_get(rope, "full_attention") : rope;
+}
+
+static const fm_json *rope_get(const ggw_model *m, const char *field)
+{
+    const fm_json *v = fm_json_get(rope_of(m), field);
+    return !is_null(v) ? v : fm_json_get(m->config, field);
+}
+
+fm_status ggw_read_model(ggw_model *m, const fm_json *config)
+{
+    m->config = config;
+    FM_TRY(find_arch(m));
+    FM_TRY(count_of(&m->layers, m, "num_hidden_layers", 0));
+    FM_TRY(count_of(&m->hidden, m, "hidden_size", 0));
+    FM_TRY(count_of(&m->heads, m, "num_attention_heads", 0));
+    FM_TRY(count_of(&m->kv_heads, m, "num_key_value_heads", m->heads));
+    FM_TRY(count_of(&m->head_dim, m, "head_dim", m->hidden / m->heads));
+    for (const gguf_setting *s = m->arch->settings; s && s->key; s++)
+        if (strcmp(s->key, "expert_count") == 0)
+            FM_TRY(count_of(&m->experts, m, s->name, 0));
+    const double part = fm_json_real(rope_get(m, "partial_rotary_factor"), 1);
+    m->rotary = (uint64_t)(part * (double)m->head_dim + 1e-6);
+    if (!(part > 0 && part <= 1) || m->rotary % 2 != 0 ||
+        (part < 1 && !(m->arch->has & GGUF_PARTIAL)))
+        return refuse(m, "partial_rotary_factor", "has no words");
+    return FM_OK;
+}
+
+void ggw_model_free(ggw_model *m)
+{
+    for (size_t i = 0; i < m->tables; i++)
+        fm_free(m->table[i].v);
+}
+
+static const char *key_in(const ggw_model *m, const char *key, char out[128])
+{
+    snprintf(out, 128, "%s.%s", m->arch->prefix, key);
+    return out;
+}
+
+static void put_u32(ggw_fields *f, const ggw_model *m, const char *key, uint64_t v)
+{
+    char full[128];
+    ggw_u32(f, key_in(m, key, full), v);
+}
+
+static void put_f32(ggw_fields *f, const ggw_model *m, const char *key, double v)
+{
+    char full[128];
+    ggw_f32(f, key_in(m, key, full), v);
+}
+
+/* ---- what llama.cpp fixes ---- */
+
+static fm_status check_fixed(const ggw_model *m)
+{
+    fm_json *fixed = NULL;
+    fm_status rc = fm_json_parse(&fixed, fm_span_str(m->arch->fixed), m->arch->prefix);
+
+    for (void *it = rc == FM_OK ? fm_json_iter(fixed) : NULL; rc == FM_OK && it;
+         it = fm_json_next(fixed, it)) {
+        const char *key = fm_json_iter_key(it);
+        const fm_json *has = fm_json_get(m->config, key), *want = fm_json_iter_value(it);
+        const bool number = fm_json_is(has, FM_JSON_INT) || fm_json_is(has, FM_JSON_REAL);
+        const bool setting = strcmp(key, "rope_local_base_freq") == 0; /* it is written too */
+        if (setting || is_null(has) ||
+            (number && fm_json_real(has, 0) == fm_json_real(want, NAN)) || fm_json_equal(has, want))
+            continue;
+        rc = refuse(m, key, "has another value than llama.cpp fixes");
+    }
+    fm_json_free(fixed);
+    return rc;
+}
+
+/* Lists of a word or number for each layer, which llama.cpp takes from a period. */
+static fm_status check_layers(const ggw_model *m, bool window)
+{
+    const fm_json *types = fm_json_get(m->config, "layer_types"),
+                  *ropes = fm_json_get(m->config, "no_rope_layers"),
+                  *dense = fm_json_get(m->config, "mlp_only_layers");
+    const uint64_t every = m->arch->full_every;
+
+    for (uint64_t i = 0; i < fm_json_count(types); i++) {
+        const char *type = fm_json_cstr(fm_json_at(types, i), "");
+        const bool slides = window && (every == 0 || (i + 1) % every != 0);
+        if (strcmp(type, slides ? "sliding_attention" : "full_attention") != 0)
+            return refuse(m, "layer_types", "has another order than llama.cpp fixes");
+    }
+    for (uint64_t i = 0; i < fm_json_count(ropes); i++)
+        if (fm_json_int(fm_json_at(ropes, i), 1) != ((i + 1) % 4 != 0))
+            return refuse(m, "no_rope_layers", "has another order than llama.cpp fixes");
+    if (fm_json_count(dense) > 0)
+        return refuse(m, "mlp_only_layers", "has no words");
+    return FM_OK;
+}
+
+static fm_status put_window(ggw_fields *f, const ggw_model *m)
+{
+    const bool llama = strcmp(m->arch->prefix, "llama") == 0;
+    const bool off = !fm_json_bool(fm_json_get(m->config, "use_sliding_window"), true);
+    const int64_t window = off ? 0 : fm_json_int(fm_json_get(m->config, "sliding_window"), 0);
+
+    if (window > 0 && !(m->arch->has & GGUF_WINDOW) && !llama)
+        return refuse(m, "sliding_window", "has no words");
+    if (window > 0 || (m->arch->has & GGUF_LONGROPE)) /* Phi: 0 says that there is none */
+        put_u32(f, m, "attention.sliding_window", (uint64_t)FM_MAX(window, (int64_t)0));
+    return check_layers(m, window > 0);
+}
+
+static fm_status check_scalar(const ggw_model *m)
+{
+    const fm_json *v = fm_json_get(m->config, "query_pre_attn_scalar");
+    const uint64_t want = m->layers == m->arch->wide_layers ? m->hidden / m->heads : m->head_dim;
+
+    if (!(m->arch->has & GGUF_GEMMA) || is_null(v) || fm_json_real(v, 0) == (double)want)
+        return FM_OK;
+    return refuse(m, "query_pre_attn_scalar", "has another value than llama.cpp fixes");
+}
+
+/* ---- rotation ---- */
+
+static fm_status add_table(ggw_table **out, ggw_model *m, const char *name, uint64_t count)
+{
+    ggw_table t = {name, fm_calloc(count, sizeof(float)), count};
+
+    if (!t.v)
+        return FM_ENOMEM;
+    m->table[m->tables] = t;
+    *out = &m->table[m->tables++];
+    return FM_OK;
+}
+
+/* Llama 3: what each frequency is divided by. */
+static fm_status llama3_table(ggw_model *m, double theta)
+{
+    const double pi = 3.14159265358979323846;
+    const double factor = fm_json_real(rope_get(m, "factor"), 8);
+    const double low = fm_json_real(rope_get(m, "low_freq_factor"), 1);
+    const double high = fm_json_real(rope_get(m, "high_freq_factor"), 4);
+    const double original = fm_json_real(rope_get(m, "original_max_position_embeddings"), 8192);
+    ggw_table *t = NULL;
+
+    if (!(m->arch->has & GGUF_PERMUTES))
+        return refuse(m, "rope_type", "'llama3' has no words");
+    FM_TRY(add_table(&t, m, "rope_freqs.weight", m->head_dim / 2));
+    for (uint64_t i = 0; i < t->count; i++) {
+        const double wave = 2 * pi * fm_pow(theta, (double)(2 * i) / (double)m->head_dim);
+        const double smooth = (original / wave - low) / (high - low);
+        t->v[i] = (float)(wave < original / high  ? 1
+                          : wave > original / low ? factor
+                                                  : 1 / ((1 - smooth) / factor + smooth));
+    }
+    return FM_OK;
+}
+
+static fm_status longrope_table(ggw_model *m, const char *name, const char *field)
+{
+    const fm_json *list = rope_get(m, field);
+    ggw_table *t = NULL;
+
+    if (fm_json_count(list) != m->rotary / 2)
+        return refuse(m, field, "does not have a factor for each pair that turns, as it must");
+    FM_TRY(add_table(&t, m, name, m->rotary / 2));
+    for (uint64_t i = 0; i < t->count; i++)
+        t->v[i] = (float)fm_json_real(fm_json_at(list, i), 1);
+    return FM_OK;
+}
+
+static fm_status put_longrope(ggw_fields *f, ggw_model *m, double context, double original)
+{
+    const double scale = context / original;
+    const double by_length = scale > 1 ? sqrt(1 + fm_log(scale) / fm_log(original)) : 1;
+
+    if (!(m->arch->has & GGUF_LONGROPE))
+        return refuse(m, "rope_type", "'longrope' has no words");
+    put_f32(f, m, "rope.scaling.attn_factor",
+            fm_json_real(rope_get(m, "attention_factor"), by_length));
+    FM_TRY(longrope_table(m, GGUF_FACTORS_LONG, "long_factor"));
+    return longrope_table(m, GGUF_FACTORS_SHORT, "short_factor");
+}
+
+/* YaRN's further numbers have no field, or one that means another thing. */
+static fm_status check_yarn(const ggw_model *m)
+{
+    static const struct {
+        const char *field;
+        double usual;
+    } known[] = {{"beta_fast", 32}, {"beta_slow", 1},        {"attention_factor", NAN},
+                 {"mscale", NAN},   {"mscale_all_dim", NAN}, {"attn_factor", NAN}};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(known); i++) {
+        const fm_json *v = fm_json_get(rope_of(m), known[i].field);
+        if (!is_null(v) && fm_json_real(v, NAN) != known[i].usual)
+            return refuse(m, known[i].field, "of YaRN has no words");
+    }
+    return fm_json_bool(fm_json_get(rope_of(m), "truncate"), true)
+               ? FM_OK
+               : refuse(m, "truncate", "of YaRN has no words");
+}
+
+static fm_status put_scaling(ggw_fields *f, ggw_model *m, double theta, uint64_t context)
+{
+    const fm_json *named = fm_json_get(rope_of(m), "rope_type");
+    const char *type = fm_json_cstr(named ? named : fm_json_get(rope_of(m), "type"), "default");
+    const fm_json *length = rope_get(m, "original_max_position_embeddings");
+    const double factor = fm_json_real(rope_get(m, "factor"), 0);
+    const bool linear = strcmp(type, "linear") == 0, yarn = strcmp(type, "yarn") == 0;
+    const bool phi = m->arch->has & GGUF_LONGROPE;
+    const int64_t original = fm_json_int(length, phi ? 4096 : (int64_t)context);
+    char key[128];
+
+    if (original < 2)
+        return refuse(m, "original_max_position_embeddings", "is out of range");
+    if (phi || yarn)
+        put_u32(f, m, "rope.scaling.original_context_length", (uint64_t)original);
+    if (strcmp(type, "default") == 0)
+        return FM_OK;
+    if (strcmp(type, "llama3") == 0)
+        return llama3_table(m, theta);
+    if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0)
+        return put_longrope(f, m, (double)context, (double)original);
+    if (phi || (!linear && !yarn))
+        return refuse(m, "rope_type", "has a value without words");
+    if (!(factor > 0))
+        return refuse(m, "factor", "of the rotation must be above 0");
+    if (yarn)
+        FM_TRY(check_yarn(m));
+    ggw_str(f, key_in(m, "rope.scaling.type", key), fm_span_str(type));
+    put_f32(f, m, "rope.scaling.factor", factor);
+    return FM_OK;
+}
+
+/* ---- all ---- */
+
+static const fm_json *setting_of(const ggw_model *m, const gguf_setting *s)
+{
+    const fm_json *v = fm_json_get(m->config, s->name);
+
+    if (strcmp(s->name, "rope_local_base_freq") == 0 && is_null(v))
+        v = fm_json_path(m->config, "rope_parameters.sliding_attention.rope_theta");
+    return v;
+}
+
+static void put_settings(ggw_fields *f, const ggw_model *m)
+{
+    char key[128];
+
+    for (const gguf_setting *s = m->arch->settings; s && s->key; s++) {
+        const fm_json *v = setting_of(m, s);
+        if (is_null(v))
+            continue;
+        if (s->kind == GGUF_INT)
+            put_u32(f, m, s->key, (uint64_t)fm_json_int(v, 0));
+        else if (s->kind == GGUF_REAL)
+            put_f32(f, m, s->key, fm_json_real(v, 0));
+        else
+            ggw_bool(f, key_in(m, s->key, key), fm_json_bool(v, false));
+    }
+}
+
+fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m)
+{
+    const char *eps_name = m->arch->eps ? m->arch->eps : "rms_norm_eps";
+    const double theta =
+        fm_json_real(rope_get(m, "rope_theta"), m->arch->theta > 0 ? m->arch->theta : 10000);
+    const double eps = fm_json_real(fm_json_get(m->config, eps_name), -1);
+    uint64_t context = 0, inter = 0;
+    FM_TRY(count_of(&context, m, "max_position_embeddings", 0));
+    FM_TRY(count_of(&inter, m, "intermediate_size", 0));
+
+    if (!(eps >= 0))
+        return refuse(m, eps_name, "is missing, and must be written");
+    if (!(theta > 0))
+        return refuse(m, "rope_theta", "must be above 0");
+    FM_TRY(check_fixed(m));
+    FM_TRY(check_scalar(m));
+    put_u32(f, m, "block_count", m->layers);
+    put_u32(f, m, "context_length", context);
+    put_u32(f, m, "embedding_length", m->hidden);
+    put_u32(f, m, "feed_forward_length", inter);
+    put_u32(f, m, "attention.head_count", m->heads);
+    put_u32(f, m, "attention.head_count_kv", m->kv_heads);
+    put_u32(f, m, "attention.key_length", m->head_dim);
+    put_u32(f, m, "attention.value_length", m->head_dim);
+    put_u32(f, m, "vocab_size", m->vocab);
+    put_u32(f, m, "rope.dimension_count", m->rotary);
+    put_f32(f, m, "rope.freq_base", theta);
+    put_f32(f, m,
+            m->arch->eps ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+            eps);
+    put_settings(f, m);
+    FM_TRY(put_window(f, m));
+    return put_scaling(f, m, theta, context);
+}

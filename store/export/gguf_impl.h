@@ -1,0 +1,46 @@
+/* gguf_impl.h - shared by the parts that write a GGUF: its fields and its tensors. */
+#ifndef FM_STORE_EXPORT_GGUF_IMPL_H
+#define FM_STORE_EXPORT_GGUF_IMPL_H
+
+#include "store/export/export_impl.h"
+#include "store/import/gguf_canon.h"
+
+/* The fields so far. */
+typedef struct ggw_fields {
+    fm_buf bytes;
+    uint64_t count;
+} ggw_fields;
+
+void ggw_u32(ggw_fields *f, const char *key, uint64_t v);
+void ggw_f32(ggw_fields *f, const char *key, double v);
+void ggw_bool(ggw_fields *f, const char *key, bool v);
+void ggw_str(ggw_fields *f, const char *key, fm_span v);
+/* The head of a list; its elements are appended to f->bytes. */
+void ggw_list(ggw_fields *f, const char *key, fm_gguf_type elem, uint64_t count);
+void ggw_text(fm_buf *out, fm_span text); /* one string, with its length */
+
+/* A tensor that follows from the config: floats. */
+typedef struct ggw_table {
+    const char *name;
+    float *v; /* owned */
+    uint64_t count;
+} ggw_table;
+
+/* What the config says. */
+typedef struct ggw_model {
+    const gguf_arch *arch;
+    const fm_json *config;
+    uint64_t layers, hidden, heads, kv_heads, head_dim, rotary, vocab, experts;
+    ggw_table table[2];
+    size_t tables;
+} ggw_model;
+
+/* Reads what names and rows need. FM_EUNSUPPORTED: GGUF has no words for it. */
+fm_status ggw_read_model(ggw_model *m, const fm_json *config);
+void ggw_model_free(ggw_model *m);
+/* The fields below the architecture's prefix, and m->table. */
+fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m);
+/* The fields of the tokenizer in tokenizer/, if there is one. */
+fm_status ggw_tokenizer_fields(ggw_fields *f, const fm_view *v, const ggw_model *m);
+
+#endif
