@@ -244,7 +244,7 @@ static fm_status put_info(fm_buf *out, const char *name, const fm_shape *shape, 
 
 static void put_zeros(fm_buf *out)
 {
-    while (out->len % ALIGN != 0)
+    for (uint64_t n = padded(out->len) - out->len; n > 0; n--)
         fm_buf_u8(out, 0);
 }
 
@@ -336,6 +336,10 @@ static fm_status find_tensors(writing *w, fm_dtype dtype)
 {
     const fm_shape *embd = NULL;
 
+    if (w->model.experts > w->v->plan.count)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "config.json speaks of %" PRIu64 " experts, this version has %zu tensors",
+                       w->model.experts, w->v->plan.count);
     for (size_t i = 0; i < w->v->plan.count; i++)
         FM_TRY(place_weight(w, &w->v->plan.weight[i], dtype));
     for (size_t i = 0; i < w->count; i++) {
@@ -343,9 +347,12 @@ static fm_status find_tensors(writing *w, fm_dtype dtype)
         if (strcmp(w->t[i].name, "token_embd.weight") == 0)
             embd = &w->t[i].part[0]->base->shape;
     }
-    if (!embd || embd->rank != 2)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "tensor 'model.embed_tokens.weight' is missing or no matrix");
+    if (!embd || embd->rank != 2 || embd->dim[1] != w->model.hidden)
+        return fm_fail(
+            FM_EUNSUPPORTED,
+            "tensor 'model.embed_tokens.weight' is missing, or its rows are not of config.json's "
+            "'hidden_size' %" PRIu64,
+            w->model.hidden);
     w->model.vocab = embd->dim[0];
     return FM_OK;
 }

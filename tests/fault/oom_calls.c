@@ -12,7 +12,7 @@
 enum { MAX_ALLOCATIONS = 5000, BYTES = 5000 };
 
 typedef struct world {
-    char *dir, *sound, *hf, *gguf, *peft, *file, *out;
+    char *dir, *sound, *hf, *whole, *gguf, *peft, *file, *out;
     fm_repo *r;
     fm_store *s;
     fm_oid base, child;
@@ -392,6 +392,35 @@ static fm_status c_export_file(world *w)
     return export_laid(w, FM_EXPORT_SAFETENSORS);
 }
 
+/* What GGUF needs of a config, a scaling that becomes a table, and a tokenizer. */
+static void whole_folder(const char *dir)
+{
+    fx_hf_folder(dir);
+    fx_text(dir, "config.json",
+            "{\"model_type\": \"llama\", \"hidden_size\": 8, \"num_hidden_layers\": 1, "
+            "\"num_attention_heads\": 2, \"intermediate_size\": 12, \"rms_norm_eps\": 1e-5, "
+            "\"max_position_embeddings\": 16, \"tie_word_embeddings\": true, "
+            "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}}");
+    fx_text(dir, "tokenizer.json",
+            "{\"added_tokens\": [{\"id\": 3, \"content\": \"x\", \"special\": false}], "
+            "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
+            "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, "
+            "\"merges\": [[\"a\", \"b\"]]}}");
+    fx_text(dir, "chat_template.jinja", "{{ messages }}");
+}
+
+static fm_status c_export_as_gguf(world *w)
+{
+    fm_source *src = NULL;
+    fm_status rc = fm_source_open(&src, w->whole);
+    if (rc == FM_OK) {
+        fm_provider p = fm_source_provider(src);
+        rc = fm_export(fm_source_tree(src), &p, w->out, FM_EXPORT_GGUF, FM_F16);
+    }
+    fm_source_close(src);
+    return rc;
+}
+
 static fm_status c_export_peft(world *w)
 {
     return export_laid(w, FM_EXPORT_PEFT);
@@ -657,6 +686,8 @@ static int make_world(void **state)
     w.file = fm_path_join(w.hf, "model.safetensors");
     w.out = fm_path_join(w.dir, "tmp/out");
     fx_hf_folder(w.hf);
+    w.whole = fm_path_join(w.dir, "tmp/whole");
+    whole_folder(w.whole);
     fx_peft_folder(w.peft, FX_LORA, FX_ADAPTER, FM_ARRAY_LEN(FX_ADAPTER));
     fm_buf_init(&gguf, 0);
     gg_build(&gguf, &(gg_spec){.version = 3});
@@ -680,6 +711,7 @@ static int end_world(void **state)
     fm_tree_free(w->child_tree);
     fm_free(w->sound);
     fm_free(w->hf);
+    fm_free(w->whole);
     fm_free(w->peft);
     fm_free(w->gguf);
     fm_free(w->file);
@@ -726,6 +758,7 @@ static void source_calls(void **state)
     TRY(c_adapter);
     TRY_AFTER(c_export_merged, no_out);
     TRY_AFTER(c_export_file, no_out);
+    TRY_AFTER(c_export_as_gguf, no_out);
     TRY_AFTER(c_export_peft, no_out);
     TRY_AFTER(c_export_source, no_out);
     TRY_AFTER(c_export_gguf, no_out);
