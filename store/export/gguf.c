@@ -5,7 +5,7 @@
 #include "store/export/gguf_impl.h"
 
 #include <inttypes.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { GGUF_VERSION = 3, ALIGN = 32, QUANT_VERSION = 2 };
@@ -183,6 +183,12 @@ static fm_status place_weight(writing *w, exp_weight *one, fm_dtype wanted)
     if (rc == FM_OK && many && expert >= w->model.experts)
         rc = fm_fail(FM_EUNSUPPORTED, "tensor '%s' is of an expert beyond the config's %" PRIu64,
                      one->name, w->model.experts);
+    if (rc == FM_OK && strncmp(fm_buf_cstr(&name), "blk.", 4) == 0 &&
+        strtoull(fm_buf_cstr(&name) + 4, NULL, 10) >= w->model.layers)
+        rc = fm_fail(FM_EUNSUPPORTED,
+                     "tensor '%s' is of a layer beyond config.json's 'num_hidden_layers' %" PRIu64
+                     ", which llama.cpp does not load; export with --format hf",
+                     one->name, w->model.layers);
     FM_THEN(rc, add_tensor(&at, w, fm_buf_cstr(&name), many ? (uint32_t)w->model.experts : 1));
     FM_THEN(rc, set_type(one, fm_buf_cstr(&name), wanted));
     one->heads = (uint32_t)(q ? w->model.heads : k ? w->model.kv_heads : 0);

@@ -200,6 +200,8 @@ changed config.json 'd["hidden_act"] = "gelu"'
 no ../changed "field 'hidden_act' has another value than llama.cpp fixes"
 changed config.json 'd["rope_scaling"] = {"rope_type": "dynamic", "factor": 2.0}'
 no ../changed "field 'rope_type' has a value without words"
+changed config.json 'd["num_hidden_layers"] = 5'
+no ../changed "is of a layer beyond config.json's 'num_hidden_layers' 5"
 changed tokenizer.json 'd["pre_tokenizer"]["use_regex"] = False'
 no ../changed "fields 'pre_tokenizer', 'normalizer' and 'model.ignore_merges' are no rules"
 no "$golden/llama.gguf" "has rows of 16, which is no whole number of Q8_0's blocks of 32" q8_0
