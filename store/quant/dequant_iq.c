@@ -24,7 +24,7 @@ static unsigned even_signs(unsigned low7)
 
 static unsigned nibble(const uint8_t *p, unsigned i)
 {
-    return p[i / 2] >> (i % 2 * 4) & 15u;
+    return (unsigned)p[i / 2] >> (i % 2 * 4) & 15u;
 }
 
 /* ---- IQ2: 8, 25 or 43 times a scale of 16 or 32 elements ---- */
@@ -33,7 +33,7 @@ static void put_iq2(float *dst, uint16_t entry, float scale, unsigned signs)
 {
     static const float value[4] = {8, 25, 43, 0};
     for (unsigned i = 0; i < 8; i++) {
-        const float x = scale * value[entry >> 2 * i & 3u];
+        const float x = scale * value[(unsigned)entry >> 2 * i & 3u];
         dst[i] = signs >> i & 1u ? -x : x;
     }
 }
@@ -73,7 +73,7 @@ void fm_dequant_iq2_s(float *dst, const uint8_t *src, uint64_t blocks)
     for (uint64_t b = 0; b < blocks; b++, src += 82, dst += BLOCK) {
         const float d = half_at(src);
         for (unsigned g = 0; g < GROUPS; g++) {
-            const unsigned high = src[66 + g / 4] >> g % 4 * 2 & 3u;
+            const unsigned high = (unsigned)src[66 + g / 4] >> g % 4 * 2 & 3u;
             put_iq2(dst + 8 * g, fms_grid_iq2_s[src[2 + g] | high << 8],
                     iq2_scale(d, nibble(src + 74, g / 2)), src[34 + g]);
         }
@@ -85,7 +85,7 @@ void fm_dequant_iq2_s(float *dst, const uint8_t *src, uint64_t blocks)
 static void put_iq3(float *dst, uint16_t entry, const float value[8], float scale, unsigned signs)
 {
     for (unsigned i = 0; i < 4; i++) {
-        const float x = scale * value[entry >> 4 * i & 7u];
+        const float x = scale * value[(unsigned)entry >> 4 * i & 7u];
         dst[i] = signs >> i & 1u ? -x : x;
     }
 }
@@ -114,7 +114,7 @@ void fm_dequant_iq3_s(float *dst, const uint8_t *src, uint64_t blocks)
     for (uint64_t b = 0; b < blocks; b++, src += 110, dst += BLOCK) {
         const float d = half_at(src);
         for (unsigned h = 0; h < 2 * GROUPS; h++) {
-            const unsigned ninth = src[66 + h / 8] >> h % 8 & 1u;
+            const unsigned ninth = (unsigned)src[66 + h / 8] >> h % 8 & 1u;
             const float scale = d * (float)(1 + 2 * nibble(src + 106, h / 8));
             put_iq3(dst + 4 * h, fms_grid_iq3_s[src[2 + h] | ninth << 8], value, scale,
                     (unsigned)src[74 + h / 2] >> h % 2 * 4);
@@ -128,7 +128,7 @@ static void put_iq1(float *dst, uint16_t entry, float scale, bool down)
 {
     const float delta = down ? -0.125f : 0.125f;
     for (unsigned i = 0; i < 8; i++)
-        dst[i] = scale * ((float)(int)(entry >> 2 * i & 3u) - 1.0f + delta);
+        dst[i] = scale * ((float)(int)((unsigned)entry >> 2 * i & 3u) - 1.0f + delta);
 }
 
 void fm_dequant_iq1_s(float *dst, const uint8_t *src, uint64_t blocks)
@@ -154,7 +154,7 @@ void fm_dequant_iq1_m(float *dst, const uint8_t *src, uint64_t blocks)
         const float d = fm_f16_to_f32((uint16_t)bits);
         for (unsigned g = 0; g < GROUPS; g++) {
             const unsigned h = nibble(src + 32, g);
-            const unsigned s = fm_get_u16(src + 48 + g / 8 * 2) >> g / 2 % 4 * 3 & 7u;
+            const unsigned s = (unsigned)fm_get_u16(src + 48 + g / 8 * 2) >> g / 2 % 4 * 3 & 7u;
             put_iq1(dst + 8 * g, fms_grid_iq1[src[g] | (h & 7u) << 8], d * (float)(2 * s + 1),
                     h >> 3 != 0);
         }

@@ -30,7 +30,8 @@ void fm_dequant_q2_k(float *dst, const uint8_t *src, uint64_t blocks)
         const float dmin = fm_f16_to_f32(fm_get_u16(src + 82));
         for (unsigned e = 0; e < BLOCK; e++) {
             const uint8_t sm = src[e / 16];
-            const unsigned v = src[16 + e / 128 * SUB + e % SUB] >> e % 128 / SUB * 2 & 3u;
+            const unsigned v =
+                (unsigned)src[16 + e / 128 * SUB + e % SUB] >> e % 128 / SUB * 2 & 3u;
             const float ds = d * (float)(sm & 15), ms = dmin * (float)(sm >> 4);
             dst[e] = ds * (float)v - ms;
         }
@@ -48,8 +49,9 @@ void fm_dequant_q3_k(float *dst, const uint8_t *src, uint64_t blocks)
             const unsigned j = e / 16;
             const unsigned scale = (s[j % 8] >> j / 8 * 4 & 15u) | (s[8 + j % 4] >> j / 4 * 2 & 3u)
                                                                        << 4;
-            const unsigned low = src[32 + e / 128 * SUB + e % SUB] >> e % 128 / SUB * 2 & 3u;
-            const unsigned third = src[e % SUB] >> e / SUB & 1u;
+            const unsigned low =
+                (unsigned)src[32 + e / 128 * SUB + e % SUB] >> e % 128 / SUB * 2 & 3u;
+            const unsigned third = (unsigned)src[e % SUB] >> e / SUB & 1u;
             const float ds = d * (float)((int)scale - 32);
             dst[e] = ds * (float)((int)low - (third ? 0 : 4));
         }
