@@ -4,16 +4,17 @@
  *   {any owner}/{name}         name: a branch, a tag or a commit id, as one part (a '/' in a branch's
  *                              name is written as "__"; clients refuse "--" in names)
  *   {any owner}/{name}-merged  adapters merged into the weights: a folder of the full model
- *   {any owner}/{name}-GGUF    the GGUF that was imported, byte for byte
+ *   {any owner}/{name}-GGUF    the GGUF that was imported, byte for byte, else one that is made as
+ *                              it is read ("model.gguf")
  *
  * A suffix counts only where no branch or tag has the whole name. Without one, a version whose last
  * step is one adapter over an ancestor is a PEFT folder, whose base is {owner}/{commit id of that
  * ancestor}: an id and not a branch's name, so that a branch that moves never changes a base.
  * What was imported as a Hugging Face folder with safetensors, and not changed since, is that folder
- * byte for byte; everything else is one as export writes it. revision: main (what the name holds now), a commit's id
- * or its beginning, a tag, refs/heads/x, refs/tags/x; another is 404. A name that is a commit's id has
- * this version alone, whatever revision is asked for: clients ask for an adapter's revision of its
- * base too.
+ * byte for byte; everything else is one as export writes it. revision: main (what the name holds
+ * now), a commit's id or its beginning, a tag, refs/heads/x, refs/tags/x; another is 404. A name
+ * that is a commit's id has this version alone, whatever revision is asked for: clients ask for an
+ * adapter's revision of its base too.
  *
  * Files are made from tensors as they are read, ranges too (store/export_view.h). As on the Hub, an
  * ETag is the SHA-256 digest of files of weights and of what is larger than 1 MiB, and git's blob id

@@ -57,8 +57,7 @@ static fm_status choose(fmr_open *o, const fm_oid *oid, fm_view_opts *opts)
     fm_oid base;
     char hex[41];
     bool whole;
-    *opts = (fm_view_opts){.format = o->form == FMR_FORM_GGUF ? FM_EXPORT_SOURCE : FM_EXPORT_HF,
-                           .dtype = FM_DTYPE_NONE};
+    *opts = (fm_view_opts){.format = FM_EXPORT_HF, .dtype = FM_DTYPE_NONE};
     if (o->form == FMR_FORM_OWN)
         FM_TRY(fmr_model_base(o->repo, oid, o->tree, &base, &o->peft, &whole));
     if (o->peft) {
@@ -66,7 +65,7 @@ static fm_status choose(fmr_open *o, const fm_oid *oid, fm_view_opts *opts)
         (void)snprintf(o->base, sizeof o->base, "%s/%s%s", o->owner, hex, whole ? MERGED : "");
         opts->format = FM_EXPORT_PEFT;
         opts->base_name = o->base;
-    } else if (o->form != FMR_FORM_GGUF && !fm_tree_find(o->tree, "model.json")) {
+    } else if (!fm_tree_find(o->tree, "model.json")) {
         opts->format = FM_EXPORT_SAFETENSORS; /* tensors alone */
     }
     return FM_OK;
@@ -99,17 +98,31 @@ static bool open_source(fmr_open *o)
     return false;
 }
 
+/* The GGUF that came in, else one that is written on the way. */
+static fm_status open_gguf(fmr_open *o)
+{
+    const fm_view_opts came = {.format = FM_EXPORT_SOURCE, .dtype = FM_DTYPE_NONE};
+    const fm_view_opts made = {.format = FM_EXPORT_GGUF, .dtype = FM_DTYPE_NONE};
+    if (fm_tree_find(o->tree, "source/source.json") &&
+        fm_view_open(&o->view, o->tree, &o->provider, &came) == FM_OK) {
+        if (fmr_view_has(o->view, ".gguf"))
+            return FM_OK;
+        fm_view_close(o->view);
+        o->view = NULL;
+    }
+    fm_error_clear();
+    return fm_view_open(&o->view, o->tree, &o->provider, &made);
+}
+
 static fm_status open_files(fmr_open *o, const fm_oid *oid)
 {
     fm_view_opts opts;
+    if (o->form == FMR_FORM_GGUF)
+        return open_gguf(o);
     FM_TRY(choose(o, oid, &opts));
     if (o->form == FMR_FORM_OWN && opts.format == FM_EXPORT_HF && open_source(o))
         return FM_OK;
-    FM_TRY(fm_view_open(&o->view, o->tree, &o->provider, &opts));
-    if (o->form == FMR_FORM_GGUF && !fmr_view_has(o->view, ".gguf"))
-        return fm_fail(FM_EUNSUPPORTED,
-                       "this version was not imported from a GGUF; it is served without -GGUF");
-    return FM_OK;
+    return fm_view_open(&o->view, o->tree, &o->provider, &opts);
 }
 
 static fm_status open_view(fmr_open *o, const char *dir, const fm_oid *oid)
