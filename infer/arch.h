@@ -45,7 +45,8 @@ typedef enum fm_block_order {
 } fm_block_order;
 
 typedef enum fm_qk_norm { FM_QK_NONE, FM_QK_HEAD, FM_QK_ALL } fm_qk_norm; /* per head, or q whole */
-/* q, k and v apart; one after another; (q.., k, v) of each head of keys with its heads of queries. */
+/* q, k and v apart; one after another; (q.., k, v) of each head of keys with its heads of
+ * queries. */
 typedef enum fm_fused { FM_FUSED_NONE, FM_FUSED_QKV, FM_FUSED_QKV_HEADS } fm_fused;
 
 /* Bits of fm_switches.layer. */
@@ -120,8 +121,8 @@ typedef struct fm_arch {
 
 /* model_json: the tree's model.json. FM_EUNSUPPORTED names an unsupported model_type or field. */
 FM_CHECKED fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what);
-/* Likewise; `prefix` becomes the one under which the tree has its embedding. p may be NULL where the
- * tree holds model.json itself. */
+/* Likewise; `prefix` becomes the one under which the tree has its embedding. p may be NULL where
+ * the tree holds model.json itself. */
 FM_CHECKED fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const fm_provider *p,
                                      const char *what);
 /* The tree's model.json, parsed; a large one is a blob of the store. */

@@ -289,8 +289,8 @@ struct fm_backend {
     /* y = x / sqrt(mean(x^2) + eps) * gain, per row of h; rstd_out [m] may be NULL. y may be x. */
     void (*rmsnorm)(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
                     uint32_t m, uint32_t h, size_t ldx, float eps);
-    /* In place on heads of x (row stride ldx): elements i and i + hd/2, or with pairs 2i and 2i + 1,
-     * rotated by pos[row]'s angle i; inverse rotates back (the gradient). */
+    /* In place on heads of x (row stride ldx): elements i and i + hd/2, or with pairs 2i and 2i +
+     * 1, rotated by pos[row]'s angle i; inverse rotates back (the gradient). */
     void (*rope)(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos,
                  const float *sin, uint32_t m, uint32_t heads, uint32_t hd, bool pairs,
                  bool inverse);

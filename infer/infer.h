@@ -32,7 +32,8 @@ typedef struct fm_engine_opts {
      * what a result is, not the device. */
     const char *device;
     /* Weights stay in the type that they are stored in (mode exact; FM_EUNSUPPORTED in modes with
-     * layouts of their own): a quantized stem takes its quantized size. The same bits, in more time. */
+     * layouts of their own): a quantized stem takes its quantized size. The same bits, in more
+     * time. */
     bool keep_stored;
     uint32_t max_rows; /* of one step; longer prompts take several steps (512) */
     /* KV pages are taken as needed (on a GPU at once) up to this (1 GiB), cached ones included. */

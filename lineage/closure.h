@@ -1,5 +1,6 @@
 /* closure.h - the git objects that versions reach, each once: the versions that they come from,
- * trees, files, annotated tags, and where it is asked for what recipes and suites name (named.h). */
+ * trees, files, annotated tags, and where it is asked for what recipes and suites name
+ * (named.h). */
 #ifndef FM_LINEAGE_CLOSURE_H
 #define FM_LINEAGE_CLOSURE_H
 

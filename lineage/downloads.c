@@ -1,5 +1,5 @@
-/* downloads.c - what imports from a Hub left in incoming-hub/ (remote/hub/cache.h): a folder and its
- * lock file, which the import holds and whose time is that of its last run. */
+/* downloads.c - what imports from a Hub left in incoming-hub/ (remote/hub/cache.h): a folder and
+ * its lock file, which the import holds and whose time is that of its last run. */
 #include "lineage/internal.h"
 
 #include <string.h>

@@ -280,8 +280,8 @@ static fm_status check_version(whole *w, const git_oid *id)
     return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
 }
 
-/* A version that a ref reaches is looked at again itself, as its tensors may be missing in a partial
- * clone. What was seen under one that is not whole counts for nothing. */
+/* A version that a ref reaches is looked at again itself, as its tensors may be missing in a
+ * partial clone. What was seen under one that is not whole counts for nothing. */
 static fm_status check_new(whole *w, const git_oid *tip)
 {
     fm_status rc = find_tips(w);

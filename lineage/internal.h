@@ -64,8 +64,8 @@ static inline void fml_from_git(fm_oid *out, const git_oid *g)
 }
 
 /* ---- config.c ---- */
-/* *yes: a version that a remote with lineageOnly holds (its refs here) names the object, so that the
- * remote has it. What only versions made here name is promised by nobody. */
+/* *yes: a version that a remote with lineageOnly holds (its refs here) names the object, so that
+ * the remote has it. What only versions made here name is promised by nobody. */
 FM_CHECKED fm_status fml_promised(fm_repo *r, const fm_digest *id, bool *yes);
 /* *yes: it is promised, and not here. */
 FM_CHECKED fm_status fml_elsewhere(fm_repo *r, const fm_digest *id, bool *yes);
@@ -213,7 +213,8 @@ void fml_rows_rollback(fml_rows *ix); /* keeps the current error text */
 FM_CHECKED fm_status fml_checkpoints_expire(fm_repo *r, int64_t expire, bool kept_too, bool dry_run,
                                             fm_gc_report *out);
 /* ---- downloads.c ---- */
-/* Removes what imports from a Hub left, where none runs and the last one was at `expire` or before. */
+/* Removes what imports from a Hub left, where none runs and the last one was at `expire` or
+ * before. */
 FM_CHECKED fm_status fml_downloads_expire(fm_repo *r, int64_t expire);
 /* ---- results.c ---- */
 FM_CHECKED fm_status fml_results_sync(fm_repo *r);  /* rows of the ref that SQLite lacks */

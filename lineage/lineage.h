@@ -93,7 +93,8 @@ typedef struct fm_commit_opts {
     int64_t time; /* 0 = SOURCE_DATE_EPOCH if set, else now */
 } fm_commit_opts;
 /* Writes git objects (one pack per commit, fsynced) and no ref. FM_ENOTFOUND names the path of a
- * pointer whose object is not in the store; in a clone of the lineage alone a remote may have it. */
+ * pointer whose object is not in the store; in a clone of the lineage alone a remote may have
+ * it. */
 FM_CHECKED fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
                                        const fm_commit_opts *opts);
 
@@ -131,7 +132,8 @@ char *fm_checkpoint_lock(const fm_repo *r, const char *run);
 /* ---- history ---- */
 typedef fm_status (*fm_version_fn)(void *ctx, const fm_version *v); /* FM_ECANCELLED ends quietly */
 /* Calls fn newest first, children before parents, without reading all of history first; NULL start:
- * all branches, those of remotes too, and tags. A foreign commit dated before its own parent may come after it. */
+ * all branches, those of remotes too, and tags. A foreign commit dated before its own parent may
+ * come after it. */
 FM_CHECKED fm_status fm_log_walk(fm_repo *r, const fm_oid *start, size_t start_count,
                                  fm_version_fn fn, void *ctx);
 FM_CHECKED fm_status fm_merge_base(fm_repo *r, fm_oid *out, const fm_oid *a, const fm_oid *b);

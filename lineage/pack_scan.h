@@ -20,13 +20,14 @@
 typedef struct fml_pack_scan fml_pack_scan;
 FM_CHECKED fm_status fml_pack_scan_new(fml_pack_scan **out, uint64_t max_bytes);
 void fml_pack_scan_free(fml_pack_scan *s); /* NULL is fine */
-/* The bytes go on where the last ones ended. FM_ECORRUPT, FM_ELIMIT: nothing of them may be used. */
+/* The bytes go on where the last ones ended. FM_ECORRUPT, FM_ELIMIT: nothing of them may be
+ * used. */
 FM_CHECKED fm_status fml_pack_scan_bytes(fml_pack_scan *s, fm_span bytes);
 /* FM_ECORRUPT: the pack is not whole. Its checksum is compared only where it has no objects:
  * libgit2 does it otherwise. */
 FM_CHECKED fm_status fml_pack_scan_end(const fml_pack_scan *s, uint32_t *objects);
-/* FM_ELIMIT: a chain of deltas is too long: each reading of its end would unpack all of it. idx: the
- * index that libgit2 made of the pack. */
+/* FM_ELIMIT: a chain of deltas is too long: each reading of its end would unpack all of it. idx:
+ * the index that libgit2 made of the pack. */
 FM_CHECKED fm_status fml_pack_scan_chains(const fml_pack_scan *s, fm_span idx);
 
 #endif

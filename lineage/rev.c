@@ -95,8 +95,9 @@ static fm_status check_spelling(const char *rev)
     return FM_OK;
 }
 
-/* git takes a tag before a branch of the same name; here a branch is a model's name, which no tag that
- * comes from elsewhere may take over. out: rev with the whole name of the branch, if there is one. */
+/* git takes a tag before a branch of the same name; here a branch is a model's name, which no tag
+ * that comes from elsewhere may take over. out: rev with the whole name of the branch, if there is
+ * one. */
 static void branch_first(fm_repo *r, char *out, size_t bytes, const char *rev)
 {
     static const char *const space[] = {"refs/heads/", "refs/remotes/"};

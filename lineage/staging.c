@@ -22,8 +22,8 @@ static bool is_lock(const char *name)
     return n > sizeof LOCK - 1 && strcmp(name + n - (sizeof LOCK - 1), LOCK) == 0;
 }
 
-/* What it cannot remove does no harm. A folder is made after its lock and goes before it: one without
- * a lock is what a program made anew that outlived its fmstore. */
+/* What it cannot remove does no harm. A folder is made after its lock and goes before it: one
+ * without a lock is what a program made anew that outlived its fmstore. */
 static void sweep_one(const char *tmp, const char *name)
 {
     const bool by_lock = is_lock(name);

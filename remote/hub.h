@@ -40,11 +40,12 @@ typedef struct fmr_hub_opts {
 /* One model that was brought here, and where it came from. */
 typedef struct fmr_hub_model fmr_hub_model;
 /* FM_EINVAL: no address, or a token that is missing, wrong or without access (gated); the text says
- * which and what to do. FM_ENOTFOUND: no such model, revision or file. FM_ECORRUPT: a file's bytes are not those of its digest, or the
- * answer contradicts itself. FM_EIO: the network. Where the Hub cannot be reached and the cache has
- * the revision, that is used, with a note. */
+ * which and what to do. FM_ENOTFOUND: no such model, revision or file. FM_ECORRUPT: a file's bytes
+ * are not those of its digest, or the answer contradicts itself. FM_EIO: the network. Where the
+ * Hub cannot be reached and the cache has the revision, that is used, with a note. */
 FM_CHECKED fm_status fmr_hub_get(fmr_hub_model **out, const fmr_hub_opts *opts, const char *src);
-/* done: the files that were made or downloaded for it are removed; else the next call finds them. */
+/* done: the files that were made or downloaded for it are removed; else the next call finds
+ * them. */
 void fmr_hub_close(fmr_hub_model *m, bool done);
 
 const char *fmr_hub_path(const fmr_hub_model *m); /* the file or folder to import */

@@ -55,10 +55,11 @@ FM_CHECKED fm_status fm_intake_begin(fm_intake *in, const fm_record_info *info, 
 /* FM_ECORRUPT, FM_ELIMIT: the head is wrong, is another's, or more bytes come than info has;
  * FM_EVERSION: it needs a newer fmstore. The record is dropped; the ones before it stay. */
 FM_CHECKED fm_status fm_intake_bytes(fm_intake *in, const void *data, size_t len);
-/* The record is whole. Threads decode and compare its leaves while the next bytes come, so its fault
- * is told by this call or a later one, by fm_intake_settle at the latest: FM_ECORRUPT names the
- * object and the leaf, FM_EBASE a parent that is neither stored nor received. That record is dropped
- * and all that came after it; the ones before stay, and the next call may begin a record. */
+/* The record is whole. Threads decode and compare its leaves while the next bytes come, so its
+ * fault is told by this call or a later one, by fm_intake_settle at the latest: FM_ECORRUPT names
+ * the object and the leaf, FM_EBASE a parent that is neither stored nor received. That record is
+ * dropped and all that came after it; the ones before stay, and the next call may begin a
+ * record. */
 FM_CHECKED fm_status fm_intake_end(fm_intake *in);
 FM_CHECKED fm_status fm_intake_settle(fm_intake *in); /* all that ended was compared on return */
 /* Settles; what was received is durable and stored on return, and the intake may go on. */

@@ -26,10 +26,10 @@ FM_CHECKED fm_status fm_view_open(fm_view **out, const fm_tree *tree, const fm_p
 void fm_view_close(fm_view *v); /* NULL is fine */
 
 typedef struct fm_view_file {
-    const char *name; /* relative, '/' between parts, none empty, "." or ".."; borrowed, untrusted */
+    /* Relative, '/' between parts, none empty, "." or ".."; borrowed, untrusted. */
+    const char *name;
     uint64_t bytes;
-    bool
-        known; /* sha256 is set: it is recorded (source.json), and was not computed from the bytes */
+    bool known; /* sha256 is set: source.json records it; it was not computed from the bytes */
     fm_digest sha256;
 } fm_view_file;
 size_t fm_view_count(const fm_view *v);

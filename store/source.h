@@ -3,10 +3,10 @@
  * Opening gives the canonical tree (DESIGN section 2: HF names and HF row order, whatever the
  * format) with ids, and a provider of the bytes; nothing is written. A GGUF's config.json and
  * tokenizer files are synthesized from its metadata; its block types keep their bytes. Of a split
- * one the first part is opened ("x-00001-of-00003.gguf"), and the others lie beside it. Q and K rows
- * that GGUF interleaves for rotary order are put back as whole rows. source/source.json records how
- * to undo this: for each original file its name, size, SHA-256 and the list of pieces (literal
- * bytes, or a tree entry with the row permutation) that give the file back byte for byte.
+ * one the first part is opened ("x-00001-of-00003.gguf"), and the others lie beside it. Q and K
+ * rows that GGUF interleaves for rotary order are put back as whole rows. source/source.json
+ * records how to undo this: for each original file its name, size, SHA-256 and the list of pieces
+ * (literal bytes, or a tree entry with the row permutation) that give the file back byte for byte.
  * Checkpoints of torch.save are read by formats/torch.h: nothing in them is executed. */
 #ifndef FM_STORE_SOURCE_H
 #define FM_STORE_SOURCE_H
@@ -62,16 +62,18 @@ typedef enum fm_export_format {
     FM_EXPORT_GGUF,        /* one file; FM_EUNSUPPORTED: GGUF has no words for the model */
 } fm_export_format;
 
-/* dst: a new folder (a file for SAFETENSORS and GGUF, and for a SOURCE that was one file); FM_EEXISTS if it
- * exists. dtype FM_DTYPE_NONE keeps stored types where the format has them and widens block types
- * to F32. HF, SAFETENSORS and GGUF cannot hold adapters, so these are merged into W (W + scale *
- * (B A): a chain of FMAs over ascending rank, one product, one addition, in float32). GGUF: block
- * types stay as they are, norms and vectors are F32 always, and dtype may be FM_Q8_0 too. */
+/* dst: a new folder (a file for SAFETENSORS and GGUF, and for a SOURCE that was one file);
+ * FM_EEXISTS if it exists. dtype FM_DTYPE_NONE keeps stored types where the format has them and
+ * widens block types to F32. HF, SAFETENSORS and GGUF cannot hold adapters, so these are merged
+ * into W (W + scale * (B A): a chain of FMAs over ascending rank, one product, one addition, in
+ * float32). GGUF: block types stay as they are, norms and vectors are F32 always, and dtype may be
+ * FM_Q8_0 too. */
 FM_CHECKED fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
                                fm_export_format format, fm_dtype dtype);
 
-/* Writes the one imported file whose SHA-256 source.json gives so, byte for byte, to dst, a new file.
- * FM_ENOTFOUND: no file has it; FM_EUNSUPPORTED: the version was changed since it was imported. */
+/* Writes the one imported file whose SHA-256 source.json gives so, byte for byte, to dst, a new
+ * file. FM_ENOTFOUND: no file has it; FM_EUNSUPPORTED: the version was changed since it was
+ * imported. */
 FM_CHECKED fm_status fm_export_file(const fm_tree *tree, const fm_provider *p,
                                     const fm_digest *sha256, const char *dst);
 

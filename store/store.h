@@ -101,8 +101,8 @@ typedef bool (*fm_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_by
 FM_CHECKED fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
                                      const fm_tree *parent_tree, fm_progress_fn progress,
                                      void *ctx);
-/* Trees whose stored tensors may be what later tensors of put_tree are coded against, or made from by
- * a recipe (search/search.h): the parent's first, then those of other branches. Copied; 64 are
+/* Trees whose stored tensors may be what later tensors of put_tree are coded against, or made from
+ * by a recipe (search/search.h): the parent's first, then those of other branches. Copied; 64 are
  * candidates, the others are counted in offers_passed_over. put_tree offers its parent_tree
  * itself. */
 FM_CHECKED fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree);

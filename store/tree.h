@@ -126,8 +126,8 @@ FM_CHECKED fm_status fm_entry_read(fm_buf *out, const fm_provider *p, const fm_e
  * is read into memory. FM_EINVAL: the range is not within the entry. */
 FM_CHECKED fm_status fm_entry_read_range(const fm_provider *p, const fm_entry *e, uint64_t offset,
                                          uint64_t bytes, void *dst, unsigned flags);
-/* Elements first .. first + n of a tensor, widened to float32, into dst; first and n are multiples of
- * the blocks of its type. raw: memory for these elements as they are stored. */
+/* Elements first .. first + n of a tensor, widened to float32, into dst; first and n are multiples
+ * of the blocks of its type. raw: memory for these elements as they are stored. */
 FM_CHECKED fm_status fm_entry_read_f32(float *dst, const fm_provider *p, const fm_entry *e,
                                        uint64_t first, uint64_t n, void *raw);
 

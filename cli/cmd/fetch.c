@@ -42,7 +42,8 @@ static int dashes(int argc, char **argv)
 
 typedef char ref_name[300];
 
-/* "tag NAME" is refs/tags/NAME, as in git; such names are put into `made`, which has room for all. */
+/* "tag NAME" is refs/tags/NAME, as in git; such names are put into `made`, which has room for
+ * all. */
 static size_t take_tags(const char **args, size_t n, ref_name *made)
 {
     size_t count = 0;

@@ -108,7 +108,8 @@ static fm_status rename_branch(cli *c, const char *from, const char *to)
     return FM_OK;
 }
 
-/* The refs of each prefix (NULL ends them). Those after the first keep their "remotes/", as in git. */
+/* The refs of each prefix (NULL ends them). Those after the first keep their "remotes/", as in
+ * git. */
 static fm_status list_refs(cli *c, const char *const *prefix, bool json)
 {
     ref_list list = {

@@ -1,4 +1,5 @@
-/* remote.c - fmstore remote and fmstore ls-remote: names of other repositories, and what they hold. */
+/* remote.c - fmstore remote and fmstore ls-remote: names of other repositories, and what they
+ * hold. */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>

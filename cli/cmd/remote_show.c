@@ -1,4 +1,5 @@
-/* remote_show.c - fmstore remote show and get-url: where a remote is, and its branches beside ours. */
+/* remote_show.c - fmstore remote show and get-url: where a remote is, and its branches beside
+ * ours. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* serve_sites.h - what fmstore serve answers beside prompts: this repository as a remote, and as a Hub. */
+/* serve_sites.h - what fmstore serve answers beside prompts: this repository as a remote, and as a
+ * Hub. */
 #ifndef FM_CLI_CMD_SERVE_SITES_H
 #define FM_CLI_CMD_SERVE_SITES_H
 

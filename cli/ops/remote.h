@@ -1,9 +1,9 @@
 /* remote.h - other repositories by name: clone, fetch, pull, push, as git has them.
  *
  * A remote is remote.<name>.url in REPO/config. Its branches as they were seen last are
- * refs/remotes/<name>/<branch>, "origin/x" on a command line. There is no working tree and no current
- * branch, so clone makes a branch of each of the remote's, and pull forwards each that can be. Tags
- * come with all branches; notes and results are merged by union, whichever way they go.
+ * refs/remotes/<name>/<branch>, "origin/x" on a command line. There is no working tree and no
+ * current branch, so clone makes a branch of each of the remote's, and pull forwards each that can
+ * be. Tags come with all branches; notes and results are merged by union, whichever way they go.
  *
  * What becomes of each ref is told by ui.message, and as result "ref" {"name", "outcome", "old",
  * "new", "text"}: outcome "new", "forwarded", "forced", "deleted", "kept", "refused" or "up to
@@ -45,17 +45,17 @@ fm_status fm_ops_remote_show(fm_ops *c, const char *name, fm_remote_branch_fn fn
 
 typedef struct fm_fetch_opts {
     const char *remote;        /* NULL: the only one, else origin */
-    /* Branches and tags, or whole names of refs; count 0: all. Where a branch and a tag have one name,
-     * the branch is meant. */
+    /* Branches and tags, or whole names of refs; count 0: all. Where a branch and a tag have one
+     * name, the branch is meant. */
     const char *const *name;
     size_t count;
     bool dry_run; /* says what would travel, and which refs would move */
     /* Deletes refs/remotes/<remote>/x where the remote has no branch x any more; git's config
-     * remote.<name>.prune and fetch.prune say so too. In a clone of the lineage alone one that names
-     * here come from is kept. With names nothing is deleted. */
+     * remote.<name>.prune and fetch.prune say so too. In a clone of the lineage alone one that
+     * names here come from is kept. With names nothing is deleted. */
     bool prune;
-    /* Git's objects alone, from now on (config remote.<name>.lineageOnly): tensors come when something
-     * reads them. */
+    /* Git's objects alone, from now on (config remote.<name>.lineageOnly): tensors come when
+     * something reads them. */
     bool lineage_only;
 } fm_fetch_opts;
 fm_status fm_ops_fetch(fm_ops *c, const fm_fetch_opts *o, fm_travel *out);
@@ -70,12 +70,12 @@ typedef struct fm_clone_opts {
     bool bare;
     const char *branch; /* NULL: all */
     bool lineage_only;
-    /* Not 0: lineage_only, but versions fewer than so many steps behind a branch's tip come with their
-     * tensors, in later fetches too (config remote.origin.depth). */
+    /* Not 0: lineage_only, but versions fewer than so many steps behind a branch's tip come with
+     * their tensors, in later fetches too (config remote.origin.depth). */
     uint32_t depth;
 } fm_clone_opts;
-/* Makes the repository and the remote origin, and pulls; c must have no repository open, and has this
- * one afterwards. Where the transfer breaks off, the repository stays with what has come. */
+/* Makes the repository and the remote origin, and pulls; c must have no repository open, and has
+ * this one afterwards. Where the transfer breaks off, the repository stays with what has come. */
 fm_status fm_ops_clone(fm_ops *c, const fm_clone_opts *o, fm_travel *out);
 
 typedef struct fm_push_opts {

@@ -47,7 +47,8 @@ typedef struct fm_server_opts {
     uint32_t max_tokens;   /* cap and default of a request's max_tokens (cap 4096, default 256) */
     size_t max_body_bytes; /* beyond: 413 (4 MiB) */
     fm_server_catalog catalog;
-    const fm_server_site *sites; /* further addresses, until one without a prefix; borrowed. NULL: none */
+    /* Further addresses, until one without a prefix; borrowed. NULL: none. */
+    const fm_server_site *sites;
 } fm_server_opts;
 fm_server_opts fm_server_defaults(void);
 

@@ -274,8 +274,8 @@ static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
     return form_ordered(opt, in, out);
 }
 
-/* Whether a long text may be cut before cp: ASCII and these ideographs begin a character, and compose
- * with nothing before them. */
+/* Whether a long text may be cut before cp: ASCII and these ideographs begin a character, and
+ * compose with nothing before them. */
 static bool begins_part(uint32_t cp)
 {
     return cp < 0x80 || (cp >= 0x4e00 && cp <= 0x9fff);

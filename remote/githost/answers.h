@@ -1,5 +1,5 @@
-/* answers.h - what git prints: the refs of a host, and what became of those that were pushed. Pure: a
- * fuzzer can call it. */
+/* answers.h - what git prints: the refs of a host, and what became of those that were pushed.
+ * Pure: a fuzzer can call it. */
 #ifndef FM_REMOTE_GITHOST_ANSWERS_H
 #define FM_REMOTE_GITHOST_ANSWERS_H
 

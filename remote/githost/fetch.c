@@ -1,9 +1,10 @@
 /* fetch.c - brings git's objects from a git host.
  *
- * git works in a repository of its own below REPO/tmp, whose alternate is the lineage: so both sides'
- * git find out what is missing here, and a thin pack is made whole. The packs that came then pass
- * through the same intake as those of any other far side. A push works in such a one too, so that no
- * configuration of the lineage's own, which another user may have written, says what git runs. */
+ * git works in a repository of its own below REPO/tmp, whose alternate is the lineage: so both
+ * sides' git find out what is missing here, and a thin pack is made whole. The packs that came
+ * then pass through the same intake as those of any other far side. A push works in such a one
+ * too, so that no configuration of the lineage's own, which another user may have written, says
+ * what git runs. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -117,7 +118,8 @@ static void say_oid(fm_buf *say, const fm_oid *oid)
     fm_buf_printf(say, "%s\n", hex);
 }
 
-/* What is wanted, and all kept versions that are not here: any of them may be named by what comes. */
+/* What is wanted, and all kept versions that are not here: any of them may be named by what
+ * comes. */
 static fm_status say_wants(fm_buf *say, const fmr_githost *h, const fm_exchange_ask *ask)
 {
     for (size_t i = 0; i < ask->wants; i++)

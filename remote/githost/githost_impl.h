@@ -37,8 +37,8 @@ typedef struct fmr_call {
 void fmr_call_init(fmr_call *c, const fmr_githost *h, const char *git_dir);
 void fmr_call_add(fmr_call *c, const char *format, ...) FM_PRINTF(2, 3);
 void fmr_call_release(fmr_call *c);
-/* FM_EIO with git's words where it exits with another code than 0 and 1 (1: a push of which refs were
- * refused). */
+/* FM_EIO with git's words where it exits with another code than 0 and 1 (1: a push of which refs
+ * were refused). */
 FM_CHECKED fm_status fmr_call_run(fmr_call *c, const fmr_githost *h, fmr_git_run *run);
 /* What the host itself said (lines "remote: ..."), else all that git did, as one line. */
 void fmr_call_words(const fmr_git_run *run, bool remote, char *out, size_t cap);

@@ -1,8 +1,9 @@
 /* http.c - a request: its tries, the redirects of a try, and what is checked while bytes arrive.
  *
- * Redirects are followed here and not by libcurl, so that each one is looked at (target.c): where it
- * leads, and whether the credentials go along. The transfer itself runs by curl's multi interface with short
- * waits, because only then the process hears of a request to stop in the midst of a silent one. */
+ * Redirects are followed here and not by libcurl, so that each one is looked at (target.c): where
+ * it leads, and whether the credentials go along. The transfer itself runs by curl's multi
+ * interface with short waits, because only then the process hears of a request to stop in the
+ * midst of a silent one. */
 #include "remote/http/http.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* target.c - URLs of requests and redirects, by libcurl's own reader of URLs: what it would take for
- * the host is what is compared. */
+/* target.c - URLs of requests and redirects, by libcurl's own reader of URLs: what it would take
+ * for the host is what is compared. */
 #include "remote/http/target.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* address.c - reads "hf:org/name@rev/file" and URLs, and the environment of Hugging Face's tools. */
+/* address.c - reads "hf:org/name@rev/file" and URLs, and the environment of Hugging Face's
+ * tools. */
 #include "remote/hub/address.h"
 
 #include <stdlib.h>
@@ -68,7 +69,8 @@ static fm_status unescaped(char **out, const char *text, size_t len)
     return rc;
 }
 
-/* A revision ends at the next '/', but for the Hub's own refs: "refs/pr/3", "refs/convert/parquet". */
+/* A revision ends at the next '/', but for the Hub's own refs: "refs/pr/3",
+ * "refs/convert/parquet". */
 static size_t revision_len(const char *p)
 {
     size_t n = strcspn(p, "/");

@@ -3,8 +3,8 @@
  * A file gathers in its part, to which bytes are only ever appended, so whatever is there after a
  * kill is a beginning of the file and the next run asks for the rest. A part whose digest turns out
  * wrong although an earlier process began it (the power failed, say) is fetched once more whole. Of
- * a file without a digest the server's ETag is kept beside the part, and the rest is asked for under
- * the condition that it is still the same (If-Range). */
+ * a file without a digest the server's ETag is kept beside the part, and the rest is asked for
+ * under the condition that it is still the same (If-Range). */
 #include "remote/hub/fetch.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* hub.c - brings a model here: asks the Hub what it is, then takes each file from the cheapest place
- * that has it: the cache, a version of the repository, the network. */
+/* hub.c - brings a model here: asks the Hub what it is, then takes each file from the cheapest
+ * place that has it: the cache, a version of the repository, the network. */
 #include "remote/hub.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* listing.h - what the Hub's API says about a revision, and which of its files a version can hold. */
+/* listing.h - what the Hub's API says about a revision, and which of its files a version can
+ * hold. */
 #ifndef FM_REMOTE_HUB_LISTING_H
 #define FM_REMOTE_HUB_LISTING_H
 

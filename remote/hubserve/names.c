@@ -155,7 +155,8 @@ static bool is_weights(const fm_entry *e)
            strncmp(e->path, "adapters/", 9) == 0;
 }
 
-/* The number of adapters, whose folders are numbered from 0; *top: the last one's number and '-'. */
+/* The number of adapters, whose folders are numbered from 0; *top: the last one's number and
+ * '-'. */
 static size_t adapters(const fm_tree *tree, char top[TOP_CHARS])
 {
     size_t begin, end, n = 0;

@@ -79,8 +79,8 @@ bool fmr_view_has(const fm_view *v, const char *suffix)
     return false;
 }
 
-/* What came in is a folder as clients like it best: its digests are known, and it has all its files.
- * False: it is none, was changed, or holds pickles. */
+/* What came in is a folder as clients like it best: its digests are known, and it has all its
+ * files. False: it is none, was changed, or holds pickles. */
 static bool open_source(fmr_open *o)
 {
     const fm_view_opts opts = {.format = FM_EXPORT_SOURCE, .dtype = FM_DTYPE_NONE};

@@ -76,7 +76,8 @@ typedef struct fmr_views {
 } fmr_views;
 FM_CHECKED fm_status fmr_views_init(fmr_views *v, const char *dir);
 void fmr_views_release(fmr_views *v);
-/* The version's files in this form; give it back. FM_EUNSUPPORTED, FM_EBASE: it has no such form. */
+/* The version's files in this form; give it back. FM_EUNSUPPORTED, FM_EBASE: it has no such
+ * form. */
 FM_CHECKED fm_status fmr_views_take(fmr_views *v, fmr_open **out, const fm_oid *oid, fmr_form form,
                                     const char *owner);
 void fmr_views_give(fmr_views *v, fmr_open *o);
@@ -86,8 +87,8 @@ bool fmr_view_has(const fm_view *v, const char *suffix); /* a file whose name en
 /* ---- sums.c ---- */
 
 bool fmr_view_is_lfs(const fm_view_file *f);
-/* Digests of file i, recorded, kept in REPO/cache/hub, or computed once whoever asks. The request is
- * asked between pieces whether the server goes on. */
+/* Digests of file i, recorded, kept in REPO/cache/hub, or computed once whoever asks. The request
+ * is asked between pieces whether the server goes on. */
 FM_CHECKED fm_status fmr_view_sum(fmr_views *v, fmr_open *o, size_t i, fmr_sum *out,
                                   const fm_hub_exchange *x);
 /* Appends the text that git holds in an LFS file's place. */

@@ -16,8 +16,8 @@ FM_CHECKED fm_status fmr_credential_fill(fmr_credential *out, const fmr_url *url
 void fmr_credential_tell(const fmr_credential *c, const fmr_url *url, bool worked);
 void fmr_credential_release(fmr_credential *c);
 
-/* The certificates to trust for https (a PEM file): $GIT_SSL_CAINFO, else `given` (may be NULL), else
- * git's http.sslCAInfo for this URL. NULL: the system's. fm_free. */
+/* The certificates to trust for https (a PEM file): $GIT_SSL_CAINFO, else `given` (may be NULL),
+ * else git's http.sslCAInfo for this URL. NULL: the system's. fm_free. */
 char *fmr_ca_file(const fmr_url *url, const char *given);
 
 /* The value that git has set for a key like "http.sslCAInfo" and this URL; NULL: none. fm_free. */

@@ -170,8 +170,8 @@ static fm_status await(talk *t, int *status)
     return FM_OK;
 }
 
-/* The limits must hold before git starts anything, so a shell sets them and becomes git. POSIX counts
- * files in blocks of 512 bytes; a limit that is lower already stays. */
+/* The limits must hold before git starts anything, so a shell sets them and becomes git. POSIX
+ * counts files in blocks of 512 bytes; a limit that is lower already stays. */
 static char *const *limited(const fmr_git_run *g, char file[24], char memory[24])
 {
     static char sh[] = "/bin/sh", c[] = "-c",

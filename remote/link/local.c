@@ -1,5 +1,5 @@
-/* local.c - a repository of this machine: a thread of this process answers for it, over a socket, as
- * the process at the other end of ssh does; records alone go without it. */
+/* local.c - a repository of this machine: a thread of this process answers for it, over a socket,
+ * as the process at the other end of ssh does; records alone go without it. */
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>

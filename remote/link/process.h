@@ -23,8 +23,8 @@ typedef struct fmr_git_run {
     char *const *argv; /* "git", ..., NULL */
     fm_span say;       /* its standard input */
     fm_buf *answer;    /* its standard output; more than its room is FM_ELIMIT */
-    /* The most that it, and each program that it starts, may write into one file and take of memory;
-     * 0: no limit. */
+    /* The most that it, and each program that it starts, may write into one file and take of
+     * memory; 0: no limit. */
     uint64_t file_bytes, memory_bytes;
     bool listen; /* words are wanted; else what it complains of is seen on a terminal alone */
     /* out */

@@ -1,5 +1,5 @@
-/* socket.h - a stream over file descriptors: a socket to a thread or process of ours, or a process's
- * standard input and output. */
+/* socket.h - a stream over file descriptors: a socket to a thread or process of ours, or a
+ * process's standard input and output. */
 #ifndef FM_REMOTE_LINK_SOCKET_H
 #define FM_REMOTE_LINK_SOCKET_H
 

@@ -7,8 +7,8 @@
 
 FM_BEGIN_DECLS
 
-/* Greets the other side. close (may be NULL) is called with stream->ctx at the far side's close, and
- * here if the greeting fails. peer: its name in errors; copied. FM_EVERSION: a newer protocol.
+/* Greets the other side. close (may be NULL) is called with stream->ctx at the far side's close,
+ * and here if the greeting fails. peer: its name in errors; copied. FM_EVERSION: a newer protocol.
  * FM_EREFUSED: it does not let this client write. */
 FM_CHECKED fm_status fmr_client_new(fmr_far **out, const fmr_stream *stream,
                                     void (*close)(void *ctx), const char *peer,

@@ -1,5 +1,5 @@
-/* far.h - the far side of a fetch or a push, whatever it is reached by: a process on a pipe, a server
- * behind HTTP, files in object storage. One thread uses it at a time. */
+/* far.h - the far side of a fetch or a push, whatever it is reached by: a process on a pipe, a
+ * server behind HTTP, files in object storage. One thread uses it at a time. */
 #ifndef FM_REMOTE_WIRE_FAR_H
 #define FM_REMOTE_WIRE_FAR_H
 

@@ -1,8 +1,8 @@
 /* frame.h - frames on a stream of bytes between two fmstores: length u32, type u8, payload.
  *
- * A message is a frame FMR_ASK, then what its operation sends, then FMR_END; the answer is frames and
- * FMR_END, or FMR_FAIL at any point, after which nothing more of the message counts. The side that
- * answers reads the whole message first, but for a failure. All integers are little-endian. */
+ * A message is a frame FMR_ASK, then what its operation sends, then FMR_END; the answer is frames
+ * and FMR_END, or FMR_FAIL at any point, after which nothing more of the message counts. The side
+ * that answers reads the whole message first, but for a failure. All integers are little-endian. */
 #ifndef FM_REMOTE_WIRE_FRAME_H
 #define FM_REMOTE_WIRE_FRAME_H
 

@@ -4,18 +4,19 @@
  * |-----------|----------------------------|-----------------------------------------------------|
  * | HELLO     | version u32, service u8    | END: version u32, may_write u8, partial u8          |
  * | REFS      |                            | LIST of refs, END                                   |
- * | GIT_GET   | LIST of wants, LIST of haves (20 each; an empty LIST ends the wants), END | DATA: a git |
- * |           |                            | pack; END: objects u64                              |
- * | INFO      | LIST of ids (32), END      | LIST of infos, in the order of the ids; END         |
- * | GET       | LIST of (id, head, offset u64), END | for each RECORD: there u8; DATA; then END  |
- * | HAS       | LIST of ids, END           | LIST: there u8 each; END                            |
- * | CUT       | END                        | END: there u8, id, head, bytes u64                  |
- * | PUT       | for each RECORD: info, offset u64; DATA; then END | END: objects u64, bytes u64  |
- * | GIT_PUT   | DATA: a git pack; END      | END: objects u64                                    |
- * | MOVE      | LIST of wishes, END        | LIST of outcomes, END                               |
+ * | GIT_GET   | LIST of wants, LIST of haves (20 each; an empty LIST ends the wants), END | DATA:
+ * a git | |           |                            | pack; END: objects u64                       
+ *       | | INFO      | LIST of ids (32), END      | LIST of infos, in the order of the ids; END  
+ *       | | GET       | LIST of (id, head, offset u64), END | for each RECORD: there u8; DATA;
+ * then END  | | HAS       | LIST of ids, END           | LIST: there u8 each; END                 
+ *           | | CUT       | END                        | END: there u8, id, head, bytes u64       
+ *           | | PUT       | for each RECORD: info, offset u64; DATA; then END | END: objects u64,
+ * bytes u64  | | GIT_PUT   | DATA: a git pack; END      | END: objects u64                        
+ *            | | MOVE      | LIST of wishes, END        | LIST of outcomes, END                   
+ *            |
  *
- * A name or text is its length u16 and its bytes. HAS, CUT, PUT, GIT_PUT and MOVE want a service that
- * may write. What HAS finds stays until the connection ends: the far side holds a lease. */
+ * A name or text is its length u16 and its bytes. HAS, CUT, PUT, GIT_PUT and MOVE want a service
+ * that may write. What HAS finds stays until the connection ends: the far side holds a lease. */
 #ifndef FM_REMOTE_WIRE_MESSAGE_H
 #define FM_REMOTE_WIRE_MESSAGE_H
 

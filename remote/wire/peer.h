@@ -8,8 +8,8 @@
 FM_BEGIN_DECLS
 
 typedef struct fmr_peer fmr_peer;
-/* Takes a lease on the repository: a writer's where it may be written, which lasts until r is closed;
- * r is used by the peer alone until then. */
+/* Takes a lease on the repository: a writer's where it may be written, which lasts until r is
+ * closed; r is used by the peer alone until then. */
 FM_CHECKED fm_status fmr_peer_new(fmr_peer **out, fm_repo *r, fmr_service service);
 void fmr_peer_free(fmr_peer *p); /* NULL is fine; r stays open */
 /* Reads one message and answers it. One that fails is answered by FMR_FAIL, and the failure is

@@ -1,5 +1,5 @@
-/* cancel.h - a request to stop, for the whole process: Ctrl-C. Loops whose work grows with what they
- * are given (bytes of a file, a text, a batch) look at this request. */
+/* cancel.h - a request to stop, for the whole process: Ctrl-C. Loops whose work grows with what
+ * they are given (bytes of a file, a text, a batch) look at this request. */
 #ifndef FM_BASE_CANCEL_H
 #define FM_BASE_CANCEL_H
 

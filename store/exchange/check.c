@@ -1,5 +1,5 @@
-/* check.c - what a record that arrives is coded against, and what follows its leaves. A record may be
- * coded against others of the same file, which are read where they lie. */
+/* check.c - what a record that arrives is coded against, and what follows its leaves. A record may
+ * be coded against others of the same file, which are read where they lie. */
 #include "store/exchange/intake.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* compare.c - threads that decode the leaves of what came and compare them with their digests, while
- * the caller writes the next bytes.
+/* compare.c - threads that decode the leaves of what came and compare them with their digests,
+ * while the caller writes the next bytes.
  *
  * Leaves are taken in the order in which they came, two at a time, since two digests at once cost
  * little more than one; the file's own digest goes beside them for the same reason. Where more than

@@ -39,7 +39,8 @@ fm_status fm_intake_open(fm_intake **out, fm_store *s)
     return FM_OK;
 }
 
-/* Forgets all records but those that count; their bytes stay in the file. The threads are halted. */
+/* Forgets all records but those that count; their bytes stay in the file. The threads are
+ * halted. */
 static void forget(fm_intake *in)
 {
     for (uint32_t n = 0; n <= in->waiting; n++) {
@@ -165,8 +166,8 @@ void fms_intake_rest(fm_intake *in)
     forget(in);
 }
 
-/* Cuts off all that does not count. Where the file cannot be cut it is closed: the next intake takes
- * over what is in it. */
+/* Cuts off all that does not count. Where the file cannot be cut it is closed: the next intake
+ * takes over what is in it. */
 static fm_status drop(fm_intake *in, fm_status why)
 {
     fm_error_state text;
@@ -280,7 +281,8 @@ static fm_status drop_cut(fm_intake *in)
     return fms_incoming_drop_rest(&in->file);
 }
 
-/* A file for a record of `bytes`: the open one, or where that is full a new one, and its mapping. */
+/* A file for a record of `bytes`: the open one, or where that is full a new one, and its
+ * mapping. */
 static fm_status need_file(fm_intake *in, uint64_t bytes)
 {
     const fms_incoming *f = &in->file;

@@ -116,7 +116,8 @@ void fms_check_late(fm_intake *in, fms_arrival *a, uint32_t leaf, fm_status rc);
 /* ---- compare.c ---- */
 FM_CHECKED fm_status fms_compare_start(fm_intake *in);
 void fms_compare_stop(fm_intake *in); /* what was not compared stays so */
-/* Gives the leaves of in->now that are here to the threads, and helps them where they are behind. */
+/* Gives the leaves of in->now that are here to the threads, and helps them where they are
+ * behind. */
 FM_CHECKED fm_status fms_compare(fm_intake *in);
 /* All leaves that are here were compared, but those of records with a fault. FM_ECANCELLED. */
 FM_CHECKED fm_status fms_compare_all(fm_intake *in);

@@ -1,4 +1,5 @@
-/* export.c - writes the files of a view: the target must be new, and a failure leaves none behind. */
+/* export.c - writes the files of a view: the target must be new, and a failure leaves none
+ * behind. */
 #include "store/export/export_impl.h"
 
 #include <string.h>

@@ -47,8 +47,9 @@ void exp_plan_free(exp_plan *plan);
 
 /* ---- views ---- */
 
-/* Bytes [at, at + bytes) of a file: the literal's, or a made weight's, or an entry's from `from` on;
- * with heads > 0 all of the entry, its rows in GGUF's rotary order (heads divides half of them). */
+/* Bytes [at, at + bytes) of a file: the literal's, or a made weight's, or an entry's from `from`
+ * on; with heads > 0 all of the entry, its rows in GGUF's rotary order (heads divides half of
+ * them). */
 typedef struct exp_segment {
     uint64_t at, bytes;
     const uint8_t *literal;
@@ -137,8 +138,8 @@ void exp_factors_free(exp_factors *f);
 uint64_t exp_unit(const exp_weight *w);
 uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n); /* of n elements, whole blocks */
 uint64_t exp_made_bytes(const exp_weight *w, uint64_t n);   /* likewise, as written */
-/* Makes elements [first, first + n), whole units, as they are written, from their stored bytes. wide
- * has room for wide_elems floats, at least a unit. */
+/* Makes elements [first, first + n), whole units, as they are written, from their stored bytes.
+ * wide has room for wide_elems floats, at least a unit. */
 fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,
                    const exp_factors *f, const uint8_t *stored, uint64_t first, uint64_t n);
 

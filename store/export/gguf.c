@@ -115,8 +115,8 @@ static fm_status add_tensor(size_t *at, writing *w, const char *name, uint32_t p
     return fm_map_put(w->by_name, name, strlen(name), (void *)(uintptr_t)w->count, &old);
 }
 
-/* Norms, vectors and routers are F32 always; `wanted` NONE: the others as stored, where ggml has the
- * type, and where nothing is merged into blocks. */
+/* Norms, vectors and routers are F32 always; `wanted` NONE: the others as stored, where ggml has
+ * the type, and where nothing is merged into blocks. */
 static fm_dtype dtype_of(const exp_weight *w, const char *name, fm_dtype wanted)
 {
     const fm_dtype stored = w->base->dtype;

@@ -69,8 +69,9 @@ fm_span fm_gguf_bytes(const fm_gguf *g, const fm_gguf_tensor *t);
 /* The number by which ggml names the type; false: ggml has no such type. */
 bool fm_gguf_ggml_type(uint32_t *out, fm_dtype dtype);
 
-/* Values (of a little-endian file, but for u64). An absent key is FM_OK with *found false and *out unchanged; a value of another type is
- * FM_ECORRUPT, which names the key. u64 accepts any integer type, but no negative value. */
+/* Values (of a little-endian file, but for u64). An absent key is FM_OK with *found false and *out
+ * unchanged; a value of another type is FM_ECORRUPT, which names the key. u64 accepts any integer
+ * type, but no negative value. */
 FM_CHECKED fm_status fm_gguf_u64(const fm_gguf *g, const char *key, uint64_t *out, bool *found);
 FM_CHECKED fm_status fm_gguf_f64(const fm_gguf *g, const char *key, double *out, bool *found);
 FM_CHECKED fm_status fm_gguf_bool(const fm_gguf *g, const char *key, bool *out, bool *found);

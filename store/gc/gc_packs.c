@@ -361,8 +361,8 @@ fm_status fms_gc_whole(fms_gc *g, const fm_digest *id, bool *out)
     return find_whole_one(g, id, &at, out);
 }
 
-/* *yes: no pack has the object, and another repository does. Packs that came since gc looked may have
- * it, but a look for each such object would take hours with the gate closed. */
+/* *yes: no pack has the object, and another repository does. Packs that came since gc looked may
+ * have it, but a look for each such object would take hours with the gate closed. */
 static fm_status is_elsewhere(fms_gc *g, const fm_digest *id, bool *yes)
 {
     *yes = false;

@@ -1,7 +1,7 @@
 /* gguf_arch.c - the architectures of GGUF that have words of Hugging Face's: one row each.
  *
- * Sources: llama.cpp's conversion of each class (what is renamed, permuted, added) and its reading of
- * each architecture (what is fixed in its code and stands in no file). */
+ * Sources: llama.cpp's conversion of each class (what is renamed, permuted, added) and its reading
+ * of each architecture (what is fixed in its code and stands in no file). */
 #include "store/import/gguf_canon.h"
 
 #include <string.h>

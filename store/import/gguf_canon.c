@@ -166,8 +166,8 @@ static fm_status rotary_heads(uint32_t *heads, const gguf_dims *d, const fm_gguf
     return FM_OK;
 }
 
-/* The words of a name after "model.": of a layer, whose number is set, or (layer: NULL at the return)
- * of the whole. */
+/* The words of a name after "model.": of a layer, whose number is set, or (layer: NULL at the
+ * return) of the whole. */
 static const char *words_of(const gguf_dims *d, const char *name, const char **end, bool *in_layer,
                             uint64_t *layer)
 {

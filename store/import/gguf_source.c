@@ -267,8 +267,8 @@ static fm_status keep_tokenizer(fm_source *src, const fm_gguf *g)
     return FM_OK;
 }
 
-/* Keeps the files as they are, for the reason in the last error's text. A vocabulary alone serves to
- * tokenize. */
+/* Keeps the files as they are, for the reason in the last error's text. A vocabulary alone serves
+ * to tokenize. */
 static fm_status keep(fm_source *src, const opened *o, bool vocabulary)
 {
     const char *why = fm_error_text(), *what = fm_gguf_what(o->g[0]);

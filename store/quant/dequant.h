@@ -14,8 +14,8 @@ fm_dequant_fn fm_dequant_iq2_xs, fm_dequant_iq2_s, fm_dequant_iq3_xxs, fm_dequan
 fm_dequant_fn fm_dequant_iq4_nl, fm_dequant_iq4_xs, fm_dequant_tq1_0, fm_dequant_tq2_0;
 fm_dequant_fn fm_dequant_q1_0, fm_dequant_q2_0, fm_dequant_mxfp4, fm_dequant_nvfp4;
 
-/* 32 elements of IQ4's sixteen values times d: element i in the low nibble of byte i, element i + 16
- * in its high one. */
+/* 32 elements of IQ4's sixteen values times d: element i in the low nibble of byte i, element i +
+ * 16 in its high one. */
 void fms_put_iq4(float *dst, const uint8_t *q, float d);
 
 extern const uint16_t fms_grid_iq2_xxs[256], fms_grid_iq2_xs[512], fms_grid_iq2_s[1024];

@@ -1,10 +1,10 @@
 /* nearest.c - which of any number of offered trees are near to the one that will be put.
  *
  * Full fine-tunes of one model share names and shapes and no tensor, so nothing but values tells
- * the sibling that this one comes from. A few tensors that are new are compared with what an offer has
- * at their paths, by one window each, as float32: so a cast or quantized relative counts too. Small
- * tensors are taken, because a leaf of a mebibyte is decoded for a window; each stored tensor is
- * read once, however many offers hold it. */
+ * the sibling that this one comes from. A few tensors that are new are compared with what an offer
+ * has at their paths, by one window each, as float32: so a cast or quantized relative counts too.
+ * Small tensors are taken, because a leaf of a mebibyte is decoded for a window; each stored
+ * tensor is read once, however many offers hold it. */
 #include <stdlib.h>
 #include <string.h>
 

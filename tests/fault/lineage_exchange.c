@@ -1,7 +1,7 @@
 /* ctest: plain cost=20 */
-/* The receiver of versions dies at each call that changes a file, libgit2's calls too (preload/), or
- * lacks memory at each allocation: fsck is clean, ours and git's, each ref is at its old or its new
- * version, and the same work done again finishes. */
+/* The receiver of versions dies at each call that changes a file, libgit2's calls too (preload/),
+ * or lacks memory at each allocation: fsck is clean, ours and git's, each ref is at its old or its
+ * new version, and the same work done again finishes. */
 #include <git2.h>
 #include <sys/wait.h>
 #include <unistd.h>

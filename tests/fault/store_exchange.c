@@ -1,6 +1,6 @@
 /* An intake killed, or refused by the system, at every write-side call, also while it takes over
- * what one before it left: every record that had ended is stored by the next intake, the cut one goes
- * on at its byte, and the store is clean. */
+ * what one before it left: every record that had ended is stored by the next intake, the cut one
+ * goes on at its byte, and the store is clean. */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -94,7 +94,8 @@ static fm_status transfer(fm_store *to, uint32_t most)
     return rc;
 }
 
-/* The child process: exit 0 when no call failed, 1 when one did, and the transfer with it or not. */
+/* The child process: exit 0 when no call failed, 1 when one did, and the transfer with it or
+ * not. */
 static void run_child(const char *root, uint64_t nth, int err)
 {
     fm_store *s;

@@ -271,7 +271,8 @@ TEST(a_changed_version_has_no_source_bytes)
     fm_free(out);
 }
 
-/* Of a changed version, the file that a digest names is still made where its own pieces are there. */
+/* Of a changed version, the file that a digest names is still made where its own pieces are
+ * there. */
 TEST(a_file_that_was_not_changed_is_still_made)
 {
     fm_source *src = open_model();

@@ -1,5 +1,5 @@
-/* Views of exports: what they read, in one go and in ranges, is what fm_export wrote before there were
- * views; how little a range reads; what is refused. */
+/* Views of exports: what they read, in one go and in ranges, is what fm_export wrote before there
+ * were views; how little a range reads; what is refused. */
 #include "tests/format/view_kit.h"
 
 #include <pthread.h>
@@ -249,7 +249,8 @@ TEST(of_two_files_with_one_name_the_later_stays)
 
 /* ---- rotary rows ---- */
 
-/* Rows in GGUF's order: of each head, element i of the first half stands before that of the second. */
+/* Rows in GGUF's order: of each head, element i of the first half stands before that of the
+ * second. */
 static uint8_t *interleaved(const uint8_t *rows, uint64_t count, uint64_t row, uint64_t heads)
 {
     uint8_t *out = fm_malloc((size_t)(count * row)), *to = out;

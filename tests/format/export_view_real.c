@@ -1,5 +1,5 @@
-/* Views and exports of real models and adapters are, in one go and in ranges, what exports were before
- * there were views. */
+/* Views and exports of real models and adapters are, in one go and in ranges, what exports were
+ * before there were views. */
 #include "tests/format/view_kit.h"
 
 static const vk_case cases[] = {

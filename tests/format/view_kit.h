@@ -67,7 +67,8 @@ typedef struct vk_case {
     const char *sha256;
 } vk_case;
 
-/* The digest of an export is that of each file's "name bytes\n" and its bytes, in order of names. */
+/* The digest of an export is that of each file's "name bytes\n" and its bytes, in order of
+ * names. */
 static inline void vk_head(fm_hasher *h, const char *name, uint64_t bytes)
 {
     char *line = fm_asprintf("%s %llu\n", name, (unsigned long long)bytes);

@@ -1,6 +1,7 @@
 /* Any bytes as a git pack of the other side: as they are, with the checksum that makes them be
- * looked at, and as the contents of objects whose pack is sound. Nothing is left of a pack that is refused, pointers are told of what arrived,
- * and where a branch moves to one of its versions fsck finds nothing. */
+ * looked at, and as the contents of objects whose pack is sound. Nothing is left of a pack that is
+ * refused, pointers are told of what arrived, and where a branch moves to one of its versions fsck
+ * finds nothing. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
-/* What git prints of a host's refs and of a push: any bytes; what is taken has a name that travels. */
+/* What git prints of a host's refs and of a push: any bytes; what is taken has a name that
+ * travels. */
 #include <string.h>
 
 #include "remote/githost/answers.h"

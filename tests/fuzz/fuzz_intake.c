@@ -1,7 +1,7 @@
 /* ctest: store */
 /* A hostile sender: any order of records that begin, give bytes and end, of breaks and takeovers.
- * Whatever comes, the store is clean afterwards, what it has reads, and nothing is in incoming/ that
- * the next intake cannot take over.
+ * Whatever comes, the store is clean afterwards, what it has reads, and nothing is in incoming/
+ * that the next intake cannot take over.
  *
  * The input is a list of steps: a byte that says which, a byte for it, and where bytes are given,
  * their number (u16). Records are those of a golden pack, so that an input of a few bytes gets far;

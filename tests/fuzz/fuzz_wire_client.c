@@ -1,5 +1,6 @@
 /* Any bytes as what a server answers to a fetch, or (the first bit) to a push: nothing crashes, and
- * where a branch moved fsck finds nothing. FUZZ_WIRE_SEEDS=FOLDER writes what a real server says. */
+ * where a branch moved fsck finds nothing. FUZZ_WIRE_SEEDS=FOLDER writes what a real server
+ * says. */
 #include <unistd.h>
 
 #include "tests/kit/wire_kit.h"

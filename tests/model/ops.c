@@ -456,8 +456,8 @@ TEST(options_that_do_not_go_together_are_refused)
     fm_free(dir);
 }
 
-/* The atlas with each 16-bit value changed in its last bit (a fine-tune), or all of them in the other
- * order, or its tensors under other names. */
+/* The atlas with each 16-bit value changed in its last bit (a fine-tune), or all of them in the
+ * other order, or its tensors under other names. */
 typedef enum change { TUNED, TURNED, RENAMED } change;
 
 static char *changed_atlas(const char *dir, change how)

@@ -1,5 +1,6 @@
 /* Addresses that the server's owner answers: bodies and answers beyond every queue, parts, heads,
- * failures before and after an answer began, clients that leave, too many at once, keys, the end. */
+ * failures before and after an answer began, clients that leave, too many at once, keys, the
+ * end. */
 #include "infer/serve/site.h"
 
 #include "store/base/math/hash.h"

@@ -42,10 +42,10 @@ static fm_status open_both(fm_demand *d)
  * must not keep one until it ends: a server would keep gc from deleting anything that is condemned
  * meanwhile. So the lease belongs to a handle of its own, and ends once what came is durable. From
  * then on it is kept by what reaches it: a ref, or the version that the reader's lease of the
- * command's own handle names, or that of a writer, which keeps all that is condemned during it. What
- * was condemned before is brought again, as nothing condemned counts as stored for a later lease
- * (store/README.md, rule 2). Where none of these holds, an old version named by its id alone, gc may
- * delete it after its grace, and the next read brings it again. */
+ * command's own handle names, or that of a writer, which keeps all that is condemned during it.
+ * What was condemned before is brought again, as nothing condemned counts as stored for a later
+ * lease (store/README.md, rule 2). Where none of these holds, an old version named by its id
+ * alone, gc may delete it after its grace, and the next read brings it again. */
 static fm_status bring(fm_demand *d, const fm_digest *id, size_t count, bool tell)
 {
     fm_travel t;

@@ -41,7 +41,8 @@ const struct fmo_ref *fmo_refs_find(const fmo_refs *refs, const char *name);
 bool fmo_oid_is_none(const fm_oid *oid);
 /* "origin/x" of a tracking ref, "x" of a branch or tag. */
 const char *fmo_ref_short(const char *name);
-/* "new", "deleted", "up to date", "forwarded", or "forced": old is no ancestor of new_oid. Zeros: none. */
+/* "new", "deleted", "up to date", "forwarded", or "forced": old is no ancestor of new_oid. Zeros:
+ * none. */
 const char *fmo_ref_outcome(fm_ops *c, const fm_oid *old, const fm_oid *new_oid);
 /* Tells one line and one result; old or new_oid NULL: there is none. */
 void fmo_ref_say(fm_ops *c, const char *outcome, const char *from, const char *to,

@@ -225,8 +225,8 @@ static fm_status read_meta(fmo_data_file *f)
     return rc;
 }
 
-/* A version keeps a data file under its name, and the recipe names it in JSON: a name that a tree or
- * a JSON text cannot hold is refused before the training, not after it. */
+/* A version keeps a data file under its name, and the recipe names it in JSON: a name that a tree
+ * or a JSON text cannot hold is refused before the training, not after it. */
 static fm_status check_name(const char *name)
 {
     char *path = fm_asprintf("data/%s", name);

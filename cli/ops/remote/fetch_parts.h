@@ -4,8 +4,8 @@
 
 #include "cli/ops/base/remotes.h"
 
-/* Brings the tensors of the tips, and of versions fewer than depth steps behind them. Before refs move,
- * so that a fetch that breaks off is gone on with. Adds to *out. */
+/* Brings the tensors of the tips, and of versions fewer than depth steps behind them. Before refs
+ * move, so that a fetch that breaks off is gone on with. Adds to *out. */
 fm_status fmo_bring_newest(fm_ops *c, fmo_remote *m, const fm_oid *tip, size_t tips, uint64_t depth,
                            fm_travel *out);
 /* What fm_fetch_opts says of prune. */

@@ -1,4 +1,5 @@
-/* newest.c - the tensors of the newest versions, in a clone of the lineage alone (clone --depth). */
+/* newest.c - the tensors of the newest versions, in a clone of the lineage alone (clone
+ * --depth). */
 #include <string.h>
 
 #include "cli/ops/remote/fetch_parts.h"

@@ -1,5 +1,5 @@
-/* repair.c - fsck --repair from a remote: git's objects through a clone of its lineage in REPO/tmp, the
- * store's by their ids. */
+/* repair.c - fsck --repair from a remote: git's objects through a clone of its lineage in
+ * REPO/tmp, the store's by their ids. */
 #include "cli/ops/base/remotes.h"
 #include "store/base/mem.h"
 #include "store/base/os/io.h"

@@ -33,7 +33,8 @@ static fm_status map_ids(fm_map **out, const fm_tree *tree)
     return FM_OK;
 }
 
-/* matrix: room for every tensor of child; *matrices: those that fit and whose values can be read. */
+/* matrix: room for every tensor of child; *matrices: those that fit and whose values can be
+ * read. */
 static void count_fit(fm_import_kin *out, const fm_tree *child, const fm_tree *parent,
                       const fm_map *ids, pair *matrix, size_t *matrices)
 {

@@ -56,8 +56,8 @@ void fm_writer_keep(fm_writer *w, bool keep);
 FM_CHECKED fm_status fm_writer_resume(fm_writer **out, const char *path);
 /* What was written so far can be read through the file's path or mapping. */
 FM_CHECKED fm_status fm_writer_flush(fm_writer *w);
-/* Has the system begin to write to the disk what was flushed, where that is much, and does not wait:
- * the commit has less to wait for. */
+/* Has the system begin to write to the disk what was flushed, where that is much, and does not
+ * wait: the commit has less to wait for. */
 void fm_writer_urge(fm_writer *w);
 FM_CHECKED fm_status fm_writer_cut(fm_writer *w, uint64_t bytes); /* drops what follows */
 const char *fm_writer_temp(const fm_writer *w); /* its path; NULL once committed; borrowed */
@@ -73,8 +73,8 @@ FM_CHECKED fm_status fm_make_dirs(const char *path); /* mkdir -p; existing is fi
 FM_CHECKED fm_status fm_fsync_dir(const char *path);
 /* Renames within one file system, durably: both folders are fsynced. */
 FM_CHECKED fm_status fm_move_file(const char *from, const char *to);
-/* Gives a file a second name; where the file system cannot, the name is that of a copy. Neither is to
- * be written to. FM_EEXISTS. Not durable. */
+/* Gives a file a second name; where the file system cannot, the name is that of a copy. Neither is
+ * to be written to. FM_EEXISTS. Not durable. */
 FM_CHECKED fm_status fm_link_file(const char *from, const char *to);
 FM_CHECKED fm_status fm_fsync_tree(const char *path);  /* every file and folder in it, and it */
 FM_CHECKED fm_status fm_remove_file(const char *path); /* a missing file is fine */

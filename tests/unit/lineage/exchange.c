@@ -1,5 +1,5 @@
-/* exchange.c - versions travel from one repository to another as git packs; hostile packs. moves of refs
- * are in exchange_move.c, what gc keeps meanwhile in exchange_gc.c. */
+/* exchange.c - versions travel from one repository to another as git packs; hostile packs. moves
+ * of refs are in exchange_move.c, what gc keeps meanwhile in exchange_gc.c. */
 #include <unistd.h>
 
 #include "lineage/pack_scan.h"

@@ -1,5 +1,5 @@
-/* exchange_move.c - refs move to versions that arrived: forward, by compare-and-swap, and only where all is
- * there; results and notes are joined. */
+/* exchange_move.c - refs move to versions that arrived: forward, by compare-and-swap, and only
+ * where all is there; results and notes are joined. */
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,4 +1,5 @@
-/* githost.c - what git prints of a host: refs that travel, what became of a push; and how git is run. */
+/* githost.c - what git prints of a host: refs that travel, what became of a push; and how git is
+ * run. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

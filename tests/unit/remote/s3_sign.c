@@ -1,5 +1,5 @@
-/* Signatures of requests to S3: the examples that AWS publishes with their results, HMAC by RFC 4231,
- * and the files that credentials come from. */
+/* Signatures of requests to S3: the examples that AWS publishes with their results, HMAC by RFC
+ * 4231, and the files that credentials come from. */
 #include "remote/bucket/s3_sign.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* url.c - the addresses of remotes: git's spellings, and what must never reach a shell or a server. */
+/* url.c - the addresses of remotes: git's spellings, and what must never reach a shell or a
+ * server. */
 #include <string.h>
 
 #include "remote/link/url.h"

@@ -1,5 +1,5 @@
-/* A repository behind a web server: readers need nothing, a push has a session, which ends by DELETE,
- * by a message that fails, and gives no other its place while it is in use. */
+/* A repository behind a web server: readers need nothing, a push has a session, which ends by
+ * DELETE, by a message that fails, and gives no other its place while it is in use. */
 #include "remote/serve.h"
 #include "tests/kit/wire_kit.h"
 

@@ -465,8 +465,8 @@ static fm_status read_end(fm_buf *out, fm_view *v, uint64_t bytes)
     return fm_view_read(v, 0, fm_view_at(v, 0)->bytes - bytes, bytes, append, out);
 }
 
-/* The file's own digest is the one that is compared; what it tells, the leaves' digests name. A view
- * compares the leaves that it reads. */
+/* The file's own digest is the one that is compared; what it tells, the leaves' digests name. A
+ * view compares the leaves that it reads. */
 TEST(exports_in_stretches_are_whole_and_tell_of_damage)
 {
     fm_store *s;
