@@ -40,7 +40,8 @@ char *fm_repo_config(fm_repo *r, const char *key);
 FM_CHECKED fm_status fm_repo_config_set(fm_repo *r, const char *key, const char *value);
 /* Calls fn for each key of REPO/config that begins with prefix ("remote."), in the file's order. */
 typedef fm_status (*fm_config_fn)(void *ctx, const char *key, const char *value);
-FM_CHECKED fm_status fm_repo_config_each(fm_repo *r, const char *prefix, fm_config_fn fn, void *ctx);
+FM_CHECKED fm_status fm_repo_config_each(fm_repo *r, const char *prefix, fm_config_fn fn,
+                                         void *ctx);
 /* *yes: a clone of the lineage alone (config fmstore.partial): tensors and files of its remotes'
  * versions may be missing, and are no damage. */
 FM_CHECKED fm_status fm_repo_partial(fm_repo *r, bool *yes);

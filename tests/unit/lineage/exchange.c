@@ -309,7 +309,8 @@ TEST(named_versions_that_no_history_has)
 {
     char *here;
     fm_repo *a = kit_repo(&here);
-    fm_oid main = kit_branch(a, "main", NULL, 0), old = kit_branch(a, "teacher", NULL, 1), tip = main;
+    fm_oid main = kit_branch(a, "main", NULL, 0), old = kit_branch(a, "teacher", NULL, 1);
+    fm_oid tip = main;
     fm_tree *tree = kit_model(a, 3, 1, 2);
     named n = {.count = 0};
 
