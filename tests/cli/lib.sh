@@ -19,6 +19,24 @@ need_python() {
     command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
 }
 
+# Sets $python to one that has Hugging Face's client, FM_HF_PYTHON first, or makes one in ./venv with pip; skips
+# the test where neither can be. The caller's settings of the client and its proxies are taken away.
+need_hub_client() {
+    unset HF_HUB_CACHE HF_HUB_OFFLINE HF_TOKEN HF_TOKEN_PATH HUGGING_FACE_HUB_TOKEN HUGGINGFACE_HUB_CACHE
+    unset http_proxy all_proxy ALL_PROXY
+    python=${FM_HF_PYTHON:-python3}
+    if ! has_hub_client "$python"; then
+        python=$PWD/venv/bin/python
+        if ! { python3 -m venv venv && timeout 180 venv/bin/pip install -q huggingface_hub; } >pip.log 2>&1 ||
+            ! has_hub_client "$python"; then
+            echo "skip: no huggingface_hub, and pip cannot get it: $(tail -1 pip.log)"
+            exit 77
+        fi
+    fi
+    "$python" -c 'import huggingface_hub; print("- huggingface_hub", huggingface_hub.__version__)'
+}
+has_hub_client() { "$1" -c 'import huggingface_hub' 2>/dev/null; }
+
 # want CODE COMMAND... : run fmstore, for limit_s at most; its output goes to $tmp/out and $tmp/err.
 want() {
     local code=$1 got=0

@@ -6,20 +6,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need_python
 cd "$tmp"
-unset HF_HUB_CACHE HF_HUB_OFFLINE HF_TOKEN HF_TOKEN_PATH HUGGING_FACE_HUB_TOKEN HUGGINGFACE_HUB_CACHE
-unset http_proxy all_proxy ALL_PROXY
-
-has_client() { "$1" -c 'import huggingface_hub' 2>/dev/null; }
-python=${FM_HF_PYTHON:-python3}
-if ! has_client "$python"; then
-    python=$tmp/venv/bin/python
-    if ! { python3 -m venv venv && timeout 180 venv/bin/pip install -q huggingface_hub; } >pip.log 2>&1 ||
-        ! has_client "$python"; then
-        echo "skip: no huggingface_hub, and pip cannot get it: $(tail -1 pip.log)"
-        exit 77
-    fi
-fi
-"$python" -c 'import huggingface_hub; print("- huggingface_hub", huggingface_hub.__version__)'
+need_hub_client
 
 mkdir -p root/org/atlas root/org/gated/main
 cp -r "$atlas/base" root/org/atlas/main
