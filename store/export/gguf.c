@@ -47,7 +47,7 @@ void ggw_u32(ggw_fields *f, const char *key, uint64_t v)
     fm_buf_u32(&f->bytes, (uint32_t)v);
 }
 
-static void put_f32(fm_buf *out, float v)
+void ggw_float(fm_buf *out, float v)
 {
     uint32_t bits;
 
@@ -58,7 +58,7 @@ static void put_f32(fm_buf *out, float v)
 void ggw_f32(ggw_fields *f, const char *key, double v)
 {
     key_of(f, key, FM_GGUF_F32);
-    put_f32(&f->bytes, (float)v);
+    ggw_float(&f->bytes, (float)v);
 }
 
 void ggw_bool(ggw_fields *f, const char *key, bool v)
@@ -279,7 +279,7 @@ static fm_status add_head(writing *w)
     put_zeros(&out);
     for (size_t i = 0; i < m->tables; i++) {
         for (uint64_t k = 0; k < m->table[i].count; k++)
-            put_f32(&out, m->table[i].v[k]);
+            ggw_float(&out, m->table[i].v[k]);
         put_zeros(&out);
     }
     FM_THEN(rc, exp_add_text(w->v, &out));

@@ -6,7 +6,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "store/base/math/detmath.h"
@@ -97,22 +96,16 @@ void ggw_model_free(ggw_model *m)
         fm_free(m->table[i].v);
 }
 
-static const char *key_in(const ggw_model *m, const char *key, char out[128])
-{
-    snprintf(out, 128, "%s.%s", m->arch->prefix, key);
-    return out;
-}
-
 static void put_u32(ggw_fields *f, const ggw_model *m, const char *key, uint64_t v)
 {
     char full[128];
-    ggw_u32(f, key_in(m, key, full), v);
+    ggw_u32(f, gguf_key(m->arch, key, full), v);
 }
 
 static void put_f32(ggw_fields *f, const ggw_model *m, const char *key, double v)
 {
     char full[128];
-    ggw_f32(f, key_in(m, key, full), v);
+    ggw_f32(f, gguf_key(m->arch, key, full), v);
 }
 
 /* ---- what llama.cpp fixes ---- */
@@ -175,7 +168,7 @@ static fm_status put_window(ggw_fields *f, const ggw_model *m)
 static fm_status check_scalar(const ggw_model *m)
 {
     const fm_json *v = fm_json_get(m->config, "query_pre_attn_scalar");
-    const uint64_t want = m->layers == m->arch->wide_layers ? m->hidden / m->heads : m->head_dim;
+    const uint64_t want = gguf_gemma_scalar(m->arch, m->layers, m->hidden / m->heads, m->head_dim);
 
     if (!(m->arch->has & GGUF_GEMMA) || is_null(v) || fm_json_real(v, 0) == (double)want)
         return FM_OK;
@@ -290,7 +283,7 @@ static fm_status put_scaling(ggw_fields *f, ggw_model *m, double theta, uint64_t
         return refuse(m, "factor", "of the rotation must be above 0");
     if (yarn)
         FM_TRY(check_yarn(m));
-    ggw_str(f, key_in(m, "rope.scaling.type", key), fm_span_str(type));
+    ggw_str(f, gguf_key(m->arch, "rope.scaling.type", key), fm_span_str(type));
     put_f32(f, m, "rope.scaling.factor", factor);
     return FM_OK;
 }
@@ -319,7 +312,7 @@ static void put_settings(ggw_fields *f, const ggw_model *m)
         else if (s->kind == GGUF_REAL)
             put_f32(f, m, s->key, fm_json_real(v, 0));
         else
-            ggw_bool(f, key_in(m, s->key, key), fm_json_bool(v, false));
+            ggw_bool(f, gguf_key(m->arch, s->key, key), fm_json_bool(v, false));
     }
 }
 
@@ -350,9 +343,7 @@ fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m)
     put_u32(f, m, "vocab_size", m->vocab);
     put_u32(f, m, "rope.dimension_count", m->rotary);
     put_f32(f, m, "rope.freq_base", theta);
-    put_f32(f, m,
-            m->arch->eps ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-            eps);
+    put_f32(f, m, gguf_eps_key(m->arch), eps);
     put_settings(f, m);
     FM_TRY(put_window(f, m));
     return put_scaling(f, m, theta, context);

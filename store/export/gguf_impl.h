@@ -18,6 +18,7 @@ void ggw_str(ggw_fields *f, const char *key, fm_span v);
 /* The head of a list; its elements are appended to f->bytes. */
 void ggw_list(ggw_fields *f, const char *key, fm_gguf_type elem, uint64_t count);
 void ggw_text(fm_buf *out, fm_span text); /* one string, with its length */
+void ggw_float(fm_buf *out, float v);     /* one F32 */
 
 /* A tensor that follows from the config: floats. */
 typedef struct ggw_table {

@@ -317,11 +317,8 @@ static void put_lists(ggw_fields *f, const words *w)
         ggw_text(&f->bytes, w->text[i]);
     if (w->spm) {
         ggw_list(f, "tokenizer.ggml.scores", FM_GGUF_F32, w->count);
-        for (uint64_t i = 0; i < w->count; i++) {
-            uint32_t bits;
-            memcpy(&bits, &w->score[i], sizeof bits);
-            fm_buf_u32(&f->bytes, bits);
-        }
+        for (uint64_t i = 0; i < w->count; i++)
+            ggw_float(&f->bytes, w->score[i]);
     }
     ggw_list(f, "tokenizer.ggml.token_type", FM_GGUF_I32, w->count);
     for (uint64_t i = 0; i < w->count; i++)

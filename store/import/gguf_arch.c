@@ -4,6 +4,7 @@
  * of each architecture (what is fixed in its code and stands in no file). */
 #include "store/import/gguf_canon.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- names in a layer ---- */
@@ -269,4 +270,21 @@ const char *gguf_layer_stem(const gguf_arch *arch, const char *words, size_t len
             fits(COMMON[i][1], words, len, expert))
             return COMMON[i][0];
     return NULL;
+}
+
+const char *gguf_key(const gguf_arch *arch, const char *key, char out[128])
+{
+    snprintf(out, 128, "%s.%s", arch->prefix, key);
+    return out;
+}
+
+const char *gguf_eps_key(const gguf_arch *arch)
+{
+    return arch->eps ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+}
+
+uint64_t gguf_gemma_scalar(const gguf_arch *arch, uint64_t layers, uint64_t share,
+                           uint64_t head_dim)
+{
+    return layers == arch->wide_layers ? share : head_dim;
 }

@@ -40,7 +40,7 @@ static fm_status need(const gguf_dims *d, const fm_gguf *g, const char *key, uin
 {
     char full[128];
     bool found = false;
-    FM_TRY(fm_gguf_u64(g, gguf_key(d, key, full), out, &found));
+    FM_TRY(fm_gguf_u64(g, gguf_key(d->arch, key, full), out, &found));
 
     if (!found || *out == 0 || *out > 1u << 30)
         return fm_fail(FM_ECORRUPT, "%s: field '%s' is missing, 0 or absurd", fm_gguf_what(g),
@@ -53,7 +53,7 @@ static fm_status optional(const gguf_dims *d, const fm_gguf *g, const char *key,
     char full[128];
     bool found = false;
 
-    return fm_gguf_u64(g, gguf_key(d, key, full), out, &found);
+    return fm_gguf_u64(g, gguf_key(d->arch, key, full), out, &found);
 }
 
 static fm_status check_dims(const gguf_dims *d, const fm_gguf *g)

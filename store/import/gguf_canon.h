@@ -55,6 +55,14 @@ const char *gguf_layer_stem(const gguf_arch *arch, const char *words, size_t len
 bool gguf_name_of(fm_buf *out, const gguf_arch *arch, const char *hf, uint32_t *expert, bool *q,
                   bool *k);
 
+/* "llama" + "." + key, in the caller's buffer. */
+const char *gguf_key(const gguf_arch *arch, const char *key, char out[128]);
+/* The key of the norms' epsilon, below the prefix. */
+const char *gguf_eps_key(const gguf_arch *arch);
+/* query_pre_attn_scalar of a GGUF_GEMMA; share: hidden size / heads. */
+uint64_t gguf_gemma_scalar(const gguf_arch *arch, uint64_t layers, uint64_t share,
+                           uint64_t head_dim);
+
 /* A model's file, or the parts into which it was split; the first has the metadata. */
 typedef struct gguf_parts {
     fm_gguf **g;
@@ -94,7 +102,4 @@ fm_status gguf_pre_tokenizer(fm_json **pre, fm_json **normalizer, bool *ignore_m
                              const char *name, const char *what);
 /* The inverse: the name whose rules these are; NULL: none. normalizer may be NULL. */
 const char *gguf_pre_name(const fm_json *pre, const fm_json *normalizer, bool ignore_merges);
-/* "llama" + "." + key, in the caller's buffer. */
-const char *gguf_key(const gguf_dims *d, const char *key, char out[128]);
-
 #endif

@@ -42,12 +42,6 @@ static bool is_setting(const gguf_arch *arch, const char *key)
     return false;
 }
 
-/* The name of the norms' epsilon below the prefix. */
-static const char *eps_key(const gguf_arch *arch)
-{
-    return arch->eps ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
-}
-
 static fm_status check_fields(const gguf_dims *d, const fm_gguf *g)
 {
     size_t n = strlen(d->arch->prefix);
@@ -57,8 +51,8 @@ static fm_status check_fields(const gguf_dims *d, const fm_gguf *g)
         bool known = strncmp(key, d->arch->prefix, n) != 0 || key[n] != '.';
         for (size_t k = 0; !known && k < FM_ARRAY_LEN(KNOWN); k++)
             known = strcmp(key + n + 1, KNOWN[k]) == 0;
-        known =
-            known || is_setting(d->arch, key + n + 1) || strcmp(key + n + 1, eps_key(d->arch)) == 0;
+        known = known || is_setting(d->arch, key + n + 1) ||
+                strcmp(key + n + 1, gguf_eps_key(d->arch)) == 0;
         if (!known)
             return fm_fail(FM_EUNSUPPORTED,
                            "%s: field '%.100s' is not known and may change what "
@@ -85,7 +79,7 @@ static fm_status real_or(const gguf_dims *d, const fm_gguf *g, const char *key, 
 {
     char full[128];
     bool found = false;
-    FM_TRY(fm_gguf_f64(g, gguf_key(d, key, full), out, &found));
+    FM_TRY(fm_gguf_f64(g, gguf_key(d->arch, key, full), out, &found));
 
     if (found)
         *out = shortest(*out);
@@ -142,7 +136,8 @@ static fm_status set_identity(fm_json *o, const gguf_dims *d, const fm_gguf *g)
     uint64_t window = 0;
     bool found = false, mistral = strcmp(type, "llama") == 0;
     fm_json *list = fm_json_new_array();
-    fm_status rc = fm_gguf_u64(g, gguf_key(d, "attention.sliding_window", key), &window, &found);
+    fm_status rc =
+        fm_gguf_u64(g, gguf_key(d->arch, "attention.sliding_window", key), &window, &found);
 
     if (rc == FM_OK && !list)
         rc = FM_ENOMEM;
@@ -177,7 +172,7 @@ static fm_status set_setting(fm_json *o, const gguf_dims *d, const fm_gguf *g,
     double r = 0;
     bool b = false, found = false;
 
-    gguf_key(d, s->key, key);
+    gguf_key(d->arch, s->key, key);
     if (s->kind == GGUF_INT)
         FM_TRY(fm_gguf_u64(g, key, &u, &found));
     else if (s->kind == GGUF_REAL)
@@ -221,7 +216,7 @@ static fm_status set_flags(fm_json *o, const gguf_dims *d, const fm_gguf *g)
         FM_TRY(set_setting(o, d, g, s));
     if (a->has & GGUF_GEMMA)
         FM_TRY(set_int(o, "query_pre_attn_scalar",
-                       d->layers == a->wide_layers ? d->hidden / d->heads : d->head_dim));
+                       gguf_gemma_scalar(a, d->layers, d->hidden / d->heads, d->head_dim)));
     if (d->rotary != d->head_dim)
         FM_TRY(fm_json_set(o, "partial_rotary_factor",
                            fm_json_new_real((double)d->rotary / (double)d->head_dim)));
@@ -237,11 +232,11 @@ fm_status gguf_config(fm_json **out, const gguf_dims *d, const fm_gguf *g)
 
     *out = NULL;
     FM_THEN(rc, real_or(d, g, "rope.freq_base", &theta));
-    FM_THEN(rc, real_or(d, g, eps_key(d->arch), &eps));
+    FM_THEN(rc, real_or(d, g, gguf_eps_key(d->arch), &eps));
     if (rc == FM_OK && !(eps >= 0 && theta > 0))
         rc = fm_fail(FM_ECORRUPT,
                      "%s: field '%s.%s' is missing, or it or '%s.rope.freq_base' is out of range",
-                     fm_gguf_what(g), d->arch->prefix, eps_key(d->arch), d->arch->prefix);
+                     fm_gguf_what(g), d->arch->prefix, gguf_eps_key(d->arch), d->arch->prefix);
     FM_THEN(rc, set_identity(o, d, g));
     FM_THEN(rc, set_sizes(o, d));
     FM_THEN(rc,
@@ -339,12 +334,13 @@ static fm_status set_simple(fm_json *config, const gguf_dims *d, const fm_gguf *
     bool found = false, has_original = false;
     fm_json *o = fm_json_new_object();
     fm_status rc =
-        o ? fm_gguf_f64(g, gguf_key(d, "rope.scaling.factor", key), &factor, &found) : FM_ENOMEM;
+        o ? fm_gguf_f64(g, gguf_key(d->arch, "rope.scaling.factor", key), &factor, &found)
+          : FM_ENOMEM;
 
     if (rc == FM_OK && (!found || !(factor > 0)))
         rc = fm_fail(FM_ECORRUPT, "%s: field '%s' is missing or not above 0", fm_gguf_what(g), key);
-    FM_THEN(rc, fm_gguf_u64(g, gguf_key(d, "rope.scaling.original_context_length", key), &original,
-                            &has_original));
+    FM_THEN(rc, fm_gguf_u64(g, gguf_key(d->arch, "rope.scaling.original_context_length", key),
+                            &original, &has_original));
     FM_THEN(rc, fm_json_set(o, "rope_type", fm_json_new_str(type)));
     FM_THEN(rc, fm_json_set(o, "factor", fm_json_new_real(shortest(factor))));
     if (rc == FM_OK && has_original)
@@ -383,12 +379,12 @@ static fm_status set_longrope(fm_json *config, const gguf_dims *d, const fm_gguf
     uint64_t original = 0;
     bool found = false, has_attention = false;
     fm_json *o = fm_json_new_object(), *lengths[2] = {NULL, NULL};
-    fm_status rc =
-        o ? fm_gguf_f64(g, gguf_key(d, "rope.scaling.attn_factor", key), &attention, &has_attention)
-          : FM_ENOMEM;
+    fm_status rc = o ? fm_gguf_f64(g, gguf_key(d->arch, "rope.scaling.attn_factor", key),
+                                   &attention, &has_attention)
+                     : FM_ENOMEM;
 
-    FM_THEN(rc, fm_gguf_u64(g, gguf_key(d, "rope.scaling.original_context_length", key), &original,
-                            &found));
+    FM_THEN(rc, fm_gguf_u64(g, gguf_key(d->arch, "rope.scaling.original_context_length", key),
+                            &original, &found));
     if (rc == FM_OK && found)
         rc = set_int(config, "original_max_position_embeddings", original);
     if (rc == FM_OK && gguf_find(d->parts, GGUF_FACTORS_SHORT, NULL)) {
@@ -416,11 +412,11 @@ fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *
     bool found = false;
     if (d->arch->has & GGUF_LONGROPE)
         return set_longrope(config, d, g);
-    if (fm_gguf_get(g, gguf_key(d, "rope.scaling.attn_factor", key)))
+    if (fm_gguf_get(g, gguf_key(d->arch, "rope.scaling.attn_factor", key)))
         return fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g), key);
-    FM_TRY(fm_gguf_str(g, gguf_key(d, "rope.scaling.type", key), &type, &found));
+    FM_TRY(fm_gguf_str(g, gguf_key(d->arch, "rope.scaling.type", key), &type, &found));
     if (!found || fm_span_eq_str(type, "none")) {
-        if (fm_gguf_get(g, gguf_key(d, "rope.scale_linear", key)))
+        if (fm_gguf_get(g, gguf_key(d->arch, "rope.scale_linear", key)))
             return fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g),
                            key);
         return freqs ? from_rope_freqs(config, d, in, freqs, theta) : FM_OK;
@@ -436,10 +432,4 @@ fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *
         return set_simple(config, d, g, "yarn");
     return fm_fail(FM_EUNSUPPORTED, "%s: field '%s': '%.*s' is not supported", fm_gguf_what(g), key,
                    (int)FM_MIN(type.len, 40u), (const char *)type.data);
-}
-
-const char *gguf_key(const gguf_dims *d, const char *key, char out[128])
-{
-    snprintf(out, 128, "%s.%s", d->arch->prefix, key);
-    return out;
 }
