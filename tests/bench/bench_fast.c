@@ -23,6 +23,7 @@
 #define MAX_FACTORS 4096u
 #define COLD_ROWS 16u
 #define MAX_ROWS 512u
+#define MAX_K 8192u
 #define NH 9u
 #define NKV 3u
 #define HD 64u
@@ -125,10 +126,17 @@ static void *make_matrix(fm_dtype dtype, uint32_t n, uint32_t k, uint64_t *bytes
     for (size_t i = 0; i < *bytes; i++)
         at[i] = info->is_block ? (uint8_t)(i * 37 + i / 251) : 0x3c;
     for (size_t i = 0; info->is_block && i < *bytes; i += info->block_bytes) {
+        const bool is_last = dtype == FM_Q2_K || dtype == FM_Q3_K || dtype == FM_Q6_K;
+        const bool has_min = dtype == FM_Q4_1 || dtype == FM_Q4_K || dtype == FM_Q2_K;
+        uint8_t *scales = at + i + (is_last ? info->block_bytes - (has_min ? 4u : 2u) : 0);
         uint16_t scale = fm_f32_to_f16(0.01f);
-        memcpy(at + i, &scale, sizeof(scale));
-        if (dtype == FM_Q4_1)
-            memcpy(at + i + 2, &scale, sizeof(scale)); /* its minimum */
+        if (dtype == FM_MXFP4) {
+            at[i] = 120;
+            continue;
+        }
+        memcpy(scales, &scale, sizeof(scale));
+        if (has_min)
+            memcpy(scales + 2, &scale, sizeof(scale));
     }
     return at;
 }
@@ -321,10 +329,15 @@ static void run_all(bench *b)
 {
     static const uint32_t shape[][2] = {
         {576, 576}, {192, 576}, {1536, 576}, {576, 1536}, {49152, 576}};
-    static const fm_dtype type[] = {FM_Q4_1, FM_Q4_0, FM_Q8_0, FM_BF16};
+    static const uint32_t larger[][2] = {{2048, 2048}, {2048, 8192}}; /* of 1B */
+    static const fm_dtype type[] = {FM_Q4_1, FM_Q4_0, FM_Q8_0, FM_BF16, FM_MXFP4};
+    static const fm_dtype type_256[] = {FM_Q2_K, FM_Q3_K, FM_IQ4_XS, FM_Q4_K, FM_Q6_K};
     for (size_t d = 0; d < FM_ARRAY_LEN(type); d++)
         for (size_t i = 0; i < FM_ARRAY_LEN(shape); i++)
             run_linear(b, type[d], shape[i][0], shape[i][1]);
+    for (size_t d = 0; d < FM_ARRAY_LEN(type_256); d++)
+        for (size_t i = 0; i < FM_ARRAY_LEN(larger); i++)
+            run_linear(b, type_256[d], larger[i][0], larger[i][1]);
     for (uint32_t r = 4; r <= 64; r *= 2) {
         run_lora(b, 8, 1, r, 576, 576);
         run_lora(b, 8, 1, r, 1536, 576);
@@ -390,9 +403,9 @@ int main(int argc, char **argv)
         return TK_SKIP;
     }
     b.exact = strcmp(mode, "exact") == 0;
-    tk_ok(b.be->alloc(b.be, (void **)&b.x, (size_t)MAX_ROWS * 1536 * sizeof(float)));
+    tk_ok(b.be->alloc(b.be, (void **)&b.x, (size_t)MAX_ROWS * MAX_K * sizeof(float)));
     tk_ok(b.be->alloc(b.be, (void **)&b.y, (size_t)MAX_ROWS * 49152 * sizeof(float)));
-    for (size_t i = 0; i < (size_t)MAX_ROWS * 1536; i++)
+    for (size_t i = 0; i < (size_t)MAX_ROWS * MAX_K; i++)
         b.x[i] = 0.01f * (float)((int)(i * 31 % 199) - 99);
     bk_limits_take(&b.limits, b.pool);
     if (!b.json) {

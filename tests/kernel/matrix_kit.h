@@ -29,18 +29,26 @@ static inline float *random_floats(size_t n, double size)
     return x;
 }
 
-/* Where the float16 scales of a block lie: two at most. */
+/* Sets the float16 scales of a block, two at most, or MXFP4's exponent, to small values. */
 static inline void put_scales(uint8_t *block, fm_dtype d, uint64_t seed)
 {
-    uint32_t at[2] = {0, 2}, count = 1;
+    uint32_t at = 0, count = 1;
 
-    if (d == FM_Q4_1 || d == FM_Q5_1 || d == FM_Q4_K || d == FM_Q5_K)
+    if (d == FM_Q4_1 || d == FM_Q5_1 || d == FM_Q4_K || d == FM_Q5_K || d == FM_Q2_K)
         count = 2;
+    if (d == FM_Q2_K)
+        at = 80;
+    if (d == FM_Q3_K)
+        at = 108;
     if (d == FM_Q6_K)
-        at[0] = 208;
+        at = 208;
+    if (d == FM_MXFP4) { /* now and then a subnormal scale */
+        block[0] = (uint8_t)(seed % 32 == 2 ? seed / 32 % 2 : 118 + seed % 6);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         uint16_t h = fm_f32_to_f16((float)(0.02 * uniform(seed + i)));
-        memcpy(block + at[i], &h, 2);
+        memcpy(block + at + 2 * i, &h, 2);
     }
 }
 

@@ -81,10 +81,10 @@ static inline float bf16(float v)
     return fm_bf16_to_f32(fm_f32_to_bf16(v));
 }
 
-/* x [rows, k] as a product of whole numbers meets it: int8 by blocks of 32, of Q6_K by 16. */
+/* x [rows, k] as a product of whole numbers meets it: int8 by blocks of 32, or of 16. */
 static inline void round_to_int8(float *x, size_t rows, uint32_t k, fm_dtype d)
 {
-    const size_t block = d == FM_Q6_K ? 16 : 32;
+    const size_t block = d == FM_Q2_K || d == FM_Q3_K || d == FM_Q6_K ? 16 : 32;
 
     for (size_t b = 0; b < rows * k / block; b++) {
         float *v = x + b * block, amax = 0.0f;

@@ -88,7 +88,7 @@ fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)
 
     be->mode = "fast";
     be->kernel_class = fmi_fast_of(be)->kern->kernel_class;
-    be->layout = "fast-panel16-1";
+    be->layout = "fast-panel16-2";
     fm_backend_drop_training(be);
     fmi_fast_weight_install(be);
     fmi_fast_product_install(be);

@@ -13,9 +13,9 @@
 #include "infer/cpu/fast/kern_fast_lora.h"
 
 #if defined(FMI_FAST_BF16)
-#define FMI_CLASS "fast-bf16dp-2"
+#define FMI_CLASS "fast-bf16dp-3"
 #else
-#define FMI_CLASS "fast-fma-2"
+#define FMI_CLASS "fast-fma-3"
 #endif
 
 const fmi_fast_kern FMI_TABLE(fmi_fast_kern_) = {

@@ -7,7 +7,7 @@
  *
  * Packed rows are stored in tiles. m rows have ceil(m / tile_rows) tiles, whose sizes differ by at
  * most one; a tile of r rows is
- *   int8: for each block of 32 k (Q6_K: 16): int32 quad[8 or 4][r] (four int8 each), float
+ *   int8: for each block of 32 k (Q2_K, Q3_K, Q6_K: 16): int32 quad[8 or 4][r] (four int8 each), float
  *         scale[r], and int32 start[r] = offset * sum of the block's int8, or where offset is 0
  *         float sum[r] = scale * that sum
  *   bf16: for each pair of k: uint32 pair[r] (the even k in the low half)
@@ -25,18 +25,23 @@
 #define FMI_ROW_BLOCK_BYTES(quads) (4u * (quads) + 8u) /* of a row in a packed int8 block */
 
 /* The form of a panel's blocks. UNPACKED: eight lines of 64 unsigned bytes a block, 16 f32 scales,
- * and with _MIN 16 f32 minima after them; _16: four lines and 16 scales for every 16 k. unpack
- * makes these forms of every block type; types of 256 k are multiplied in no other form. */
+ * and with _MIN 16 f32 minima after them; _16: four lines and 16 scales (and minima) for every
+ * 16 k. unpack makes these forms of every block type; a product of many rows is faster in them. */
 typedef enum fmi_fast_block {
     FMI_UNPACKED,
     FMI_UNPACKED_MIN,
     FMI_UNPACKED_16,
+    FMI_UNPACKED_16_MIN,
     FMI_Q8_0,
     FMI_Q4_0,
     FMI_Q4_1,
     FMI_Q5_0,
     FMI_Q5_1,
     FMI_IQ4_NL,
+    FMI_MXFP4,
+    FMI_IQ4_XS,
+    FMI_Q2_K,
+    FMI_Q3_K,
     FMI_Q4_K,
     FMI_Q5_K,
     FMI_Q6_K,

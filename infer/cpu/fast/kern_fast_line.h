@@ -67,6 +67,32 @@ FMI_INLINE vi line_two_bits(vi v, uint32_t b)
               : _mm512_srl_epi16(v, _mm_cvtsi32_si128((int)(2 * b - 4)));
     return _mm512_and_si512(v, _mm512_set1_epi8(48));
 }
+/* Bits 2 b and 2 b + 1 of every byte. */
+FMI_INLINE vi line_pair(vi v, uint32_t b)
+{
+    return _mm512_and_si512(_mm512_srl_epi16(v, _mm_cvtsi32_si128((int)(2 * b))),
+                            _mm512_set1_epi8(3));
+}
+/* Bit b of every byte as 4 or 0. */
+FMI_INLINE vi line_third(vi v, uint32_t b)
+{
+    v = b < 2 ? _mm512_sll_epi16(v, _mm_cvtsi32_si128((int)(2 - b)))
+              : _mm512_srl_epi16(v, _mm_cvtsi32_si128((int)(b - 2)));
+    return _mm512_and_si512(v, _mm512_set1_epi8(4));
+}
+FMI_INLINE vf vf_of_int8(const void *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+}
+/* Half of 2^(byte - 127), of sixteen bytes. */
+FMI_INLINE vf vf_load_half_power(const void *p)
+{
+    __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
+    __m512i wide = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+    __mmask16 small = _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2));
+    return _mm512_castsi512_ps(
+        _mm512_mask_sllv_epi32(wide, small, _mm512_set1_epi32(0x00200000), e));
+}
 /* table[byte] of bytes below 16 */
 FMI_INLINE vi line_look_up(vi v, const uint8_t *table)
 {
@@ -203,6 +229,42 @@ FMI_INLINE vi line_two_bits(vi v, uint32_t b)
 {
     return (vi){two_bits_half(v.lo, b), two_bits_half(v.hi, b)};
 }
+FMI_INLINE __m256i pair_half(__m256i v, uint32_t b)
+{
+    return _mm256_and_si256(_mm256_srli_epi16(v, (int)(2 * b)), _mm256_set1_epi8(3));
+}
+FMI_INLINE vi line_pair(vi v, uint32_t b)
+{
+    return (vi){pair_half(v.lo, b), pair_half(v.hi, b)};
+}
+FMI_INLINE __m256i third_half(__m256i v, uint32_t b)
+{
+    v = b < 2 ? _mm256_slli_epi16(v, (int)(2 - b)) : _mm256_srli_epi16(v, (int)(b - 2));
+    return _mm256_and_si256(v, _mm256_set1_epi8(4));
+}
+FMI_INLINE vi line_third(vi v, uint32_t b)
+{
+    return (vi){third_half(v.lo, b), third_half(v.hi, b)};
+}
+FMI_INLINE vf vf_of_int8(const void *p)
+{
+    const __m128i b = _mm_loadu_si128(p);
+    return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+}
+FMI_INLINE __m256 half_power_half(const uint8_t *p)
+{
+    __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
+    __m256i wide = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(wide, tiny, small));
+}
+FMI_INLINE vf vf_load_half_power(const void *p)
+{
+    const uint8_t *b = p;
+    return (vf){half_power_half(b), half_power_half(b + 8)};
+}
 FMI_INLINE vi line_look_up(vi v, const uint8_t *table)
 {
     __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
@@ -300,6 +362,22 @@ FMI_LANES vf vf_load_f16(const void *p)
     }
     return r;
 }
+FMI_LANES vf vf_of_int8(const void *p)
+{
+    const int8_t *b = p;
+    vf r;
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        r.f[i] = (float)b[i];
+    return r;
+}
+FMI_LANES vf vf_load_half_power(const void *p)
+{
+    const uint8_t *b = p;
+    vf r;
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        r.f[i] = float_of_bits(b[i] < 2 ? 0x00200000u << b[i] : (uint32_t)(b[i] - 1) << 23);
+    return r;
+}
 #define FMI_LINE(name, expr)                                                                       \
     FMI_LANES vi name                                                                              \
     {                                                                                              \
@@ -313,6 +391,8 @@ FMI_LINE(line_high(vi v), v.b[i] >> 4)
 FMI_LINE(line_or(vi v, vi w), v.b[i] | w.b[i])
 FMI_LINE(line_bit(vi v, uint32_t b), ((uint32_t)v.b[i] >> b & 1u) << 4)
 FMI_LINE(line_two_bits(vi v, uint32_t b), ((uint32_t)v.b[i] >> (2 * b) & 3u) << 4)
+FMI_LINE(line_pair(vi v, uint32_t b), (uint32_t)v.b[i] >> (2 * b) & 3u)
+FMI_LINE(line_third(vi v, uint32_t b), ((uint32_t)v.b[i] >> b & 1u) << 2)
 FMI_LINE(line_look_up(vi v, const uint8_t *table), table[v.b[i] & 15u])
 #undef FMI_LINE
 

@@ -324,14 +324,21 @@ static void k_pack_int8(void *dst_bytes, const float *x, size_t ldx, const int32
 
 static const uint8_t iq4_nl_plus_128[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                             129, 141, 153, 166, 181, 197, 217, 241};
+/* E2M1, doubled to whole numbers. */
+static const uint8_t mxfp4_plus_128[16] = {128, 129, 130, 131, 132, 134, 136, 140,
+                                           128, 127, 126, 125, 124, 122, 120, 116};
 
 FMI_INLINE bool is_unpacked(fmi_fast_block kind)
 {
-    return kind == FMI_UNPACKED || kind == FMI_UNPACKED_MIN || kind == FMI_UNPACKED_16;
+    return kind <= FMI_UNPACKED_16_MIN;
 }
 FMI_INLINE uint32_t block_quads(fmi_fast_block kind)
 {
-    return kind == FMI_UNPACKED_16 ? 4 : 8;
+    return kind == FMI_UNPACKED_16 || kind == FMI_UNPACKED_16_MIN ? 4 : 8;
+}
+FMI_INLINE bool block_is_pairs(fmi_fast_block kind)
+{
+    return kind == FMI_Q2_K || kind == FMI_Q3_K;
 }
 FMI_INLINE uint32_t block_q_bytes(fmi_fast_block kind)
 {
@@ -339,19 +346,24 @@ FMI_INLINE uint32_t block_q_bytes(fmi_fast_block kind)
         return 64 * block_quads(kind);
     if (kind == FMI_Q6_K)
         return 384;
+    if (block_is_pairs(kind))
+        return kind == FMI_Q2_K ? 128 : 192;
     return kind == FMI_Q5_0 || kind == FMI_Q5_1 || kind == FMI_Q5_K ? 320 : 256;
 }
 FMI_INLINE bool block_has_min(fmi_fast_block kind)
 {
-    return kind == FMI_UNPACKED_MIN || kind == FMI_Q4_1 || kind == FMI_Q5_1;
+    return kind == FMI_UNPACKED_MIN || kind == FMI_UNPACKED_16_MIN || kind == FMI_Q4_1 ||
+           kind == FMI_Q5_1;
 }
 FMI_INLINE uint32_t block_scale_bytes(fmi_fast_block kind)
 {
-    uint32_t one = is_unpacked(kind) ? 64 : 32;
+    uint32_t one = is_unpacked(kind) ? 64 : kind == FMI_MXFP4 ? 16 : 32;
     return block_has_min(kind) ? 2 * one : one;
 }
 FMI_INLINE vf block_scale(fmi_fast_block kind, const uint8_t *s)
 {
+    if (kind == FMI_MXFP4)
+        return vf_load_half_power(s);
     return is_unpacked(kind) ? vf_load((const void *)s) : vf_load_f16(s);
 }
 FMI_INLINE vf block_min(fmi_fast_block kind, const uint8_t *s)
@@ -359,9 +371,19 @@ FMI_INLINE vf block_min(fmi_fast_block kind, const uint8_t *s)
     return block_scale(kind, s + block_scale_bytes(kind) / 2);
 }
 
-/* The lines of quads j and j + 4, whose nibbles share bytes. */
+/* The lines of quads j and j + 4; but for pairs of bits, their nibbles share bytes. */
 FMI_INLINE void block_nibbles(fmi_fast_block kind, const uint8_t *q, uint32_t j, vi *low, vi *high)
 {
+    if (block_is_pairs(kind)) {
+        *low = line_pair(vi_load(q), j);
+        *high = line_pair(vi_load(q + 64), j);
+        if (kind == FMI_Q3_K) {
+            vi third = vi_load(q + 128);
+            *low = line_or(*low, line_third(third, j));
+            *high = line_or(*high, line_third(third, j + 4));
+        }
+        return;
+    }
     vi line = vi_load(q + 64 * j);
 
     *low = line_low(line);
@@ -373,9 +395,12 @@ FMI_INLINE void block_nibbles(fmi_fast_block kind, const uint8_t *q, uint32_t j,
         vi fifth = vi_load(q + 256);
         *low = line_or(*low, line_bit(fifth, j));
         *high = line_or(*high, line_bit(fifth, j + 4));
-    } else if (kind == FMI_IQ4_NL) {
+    } else if (kind == FMI_IQ4_NL || kind == FMI_IQ4_XS) {
         *low = line_look_up(*low, iq4_nl_plus_128);
         *high = line_look_up(*high, iq4_nl_plus_128);
+    } else if (kind == FMI_MXFP4) {
+        *low = line_look_up(*low, mxfp4_plus_128);
+        *high = line_look_up(*high, mxfp4_plus_128);
     }
 }
 
@@ -406,34 +431,114 @@ FMI_INLINE void unpack(uint8_t *q_out, float *scale_out, const fmi_fast_block ki
     }
 }
 
-/* Q4_K, Q5_K: d, dmin, then twelve bytes a row as planes of 16 outputs: eight 6-bit pairs. */
-FMI_INLINE void six_bit_scales(float *scale_out, const uint8_t *s)
-{
-    const uint8_t *plane = s + 64;
-    float d[VF_LANES], dmin[VF_LANES];
+/* The scales of 256 k, from whole numbers in planes of 16 outputs. */
+typedef uint8_t b16 __attribute__((vector_size(16)));
 
-    vf_store(d, vf_load_f16(s));
-    vf_store(dmin, vf_load_f16(s + 32));
-    for (uint32_t j = 0; j < 8; j++, scale_out += 2 * VF_LANES)
-        for (uint32_t o = 0; o < VF_LANES; o++) {
-            const uint32_t a = plane[16 * (j % 4) + o], b = plane[16 * (j % 4 + 4) + o];
-            const uint32_t c = plane[16 * (j % 4 + 8) + o];
-            const uint32_t scale = j < 4 ? a & 63u : (c & 15u) | a >> 6 << 4;
-            const uint32_t least = j < 4 ? b & 63u : c >> 4 | b >> 6 << 4;
-            scale_out[o] = d[o] * (float)scale;
-            scale_out[VF_LANES + o] = -(dmin[o] * (float)least);
-        }
+FMI_INLINE b16 plane(const uint8_t *planes, uint32_t i)
+{
+    b16 v;
+    memcpy(&v, planes + 16 * i, sizeof v);
+    return v;
+}
+FMI_INLINE void put_scale(float *out, vf d, b16 n)
+{
+    vf_store(out, vf_mul(d, vf_of_int8(&n)));
+}
+FMI_INLINE vf minus(vf v)
+{
+    return vf_mul(v, vf_set1(-1.0f));
+}
+
+/* Q4_K, Q5_K: d, dmin, then twelve planes: eight pairs of six bits. */
+static void six_bit_scales(float *out, const uint8_t *s)
+{
+    const vf d = vf_load_f16(s), dmin = minus(vf_load_f16(s + 32));
+
+    for (uint32_t j = 0; j < 4; j++, out += 2 * VF_LANES) { /* pairs j and j + 4 */
+        const b16 a = plane(s + 64, j), b = plane(s + 64, j + 4), c = plane(s + 64, j + 8);
+        put_scale(out, d, a & 63);
+        put_scale(out + VF_LANES, dmin, b & 63);
+        put_scale(out + 8 * VF_LANES, d, (c & 15) | (a >> 6 << 4));
+        put_scale(out + 9 * VF_LANES, dmin, c >> 4 | (b >> 6 << 4));
+    }
 }
 
 /* Q6_K: d, then 16 planes of int8 scales. */
-FMI_INLINE void byte_scales(float *scale_out, const uint8_t *s)
+static void byte_scales(float *out, const uint8_t *s)
 {
-    float d[VF_LANES];
+    const vf d = vf_load_f16(s);
 
-    vf_store(d, vf_load_f16(s));
-    for (uint32_t j = 0; j < 16; j++)
-        for (uint32_t o = 0; o < VF_LANES; o++)
-            scale_out[VF_LANES * j + o] = d[o] * (float)(int8_t)s[32 + 16 * j + o];
+    for (uint32_t j = 0; j < 16; j++, out += VF_LANES)
+        put_scale(out, d, plane(s + 32, j));
+}
+
+/* Q3_K: d, then 12 planes: sixteen scales of six bits, less 32. */
+static void third_scales(float *out, const uint8_t *s)
+{
+    const vf d = vf_load_f16(s);
+
+    for (uint32_t j = 0; j < 4; j++, out += VF_LANES) { /* scales j, j + 4, j + 8, j + 12 */
+        const b16 a = plane(s + 32, j), b = plane(s + 32, j + 4), c = plane(s + 32, j + 8);
+        put_scale(out, d, ((a & 15) | (c << 4 & 48)) - 32);
+        put_scale(out + 4 * VF_LANES, d, ((b & 15) | (c << 2 & 48)) - 32);
+        put_scale(out + 8 * VF_LANES, d, (a >> 4 | (c & 48)) - 32);
+        put_scale(out + 12 * VF_LANES, d, (b >> 4 | (c >> 2 & 48)) - 32);
+    }
+}
+
+/* Q2_K: d, dmin, then 16 planes of a scale and a minimum, four bits each. */
+static void nibble_scales(float *out, const uint8_t *s)
+{
+    const vf d = vf_load_f16(s), dmin = minus(vf_load_f16(s + 32));
+
+    for (uint32_t j = 0; j < 16; j++, out += 2 * VF_LANES) {
+        const b16 both = plane(s + 64, j);
+        put_scale(out, d, both & 15);
+        put_scale(out + VF_LANES, dmin, both >> 4);
+    }
+}
+
+/* IQ4_XS: d, two planes of bit pairs, four of nibbles: eight scales of six bits, less 32. */
+static void split_scales(float *out, const uint8_t *s)
+{
+    const vf d = vf_load_f16(s);
+
+    for (uint32_t j = 0; j < 4; j++, out += 2 * VF_LANES) { /* scales 2 j and 2 j + 1 */
+        const b16 low = plane(s + 64, j), high = plane(s + 32, j / 2) >> (uint8_t)(j % 2 * 4);
+        put_scale(out, d, ((low & 15) | (high << 4 & 48)) - 32);
+        put_scale(out + VF_LANES, d, (low >> 4 | (high << 2 & 48)) - 32);
+    }
+}
+
+/* The scales of 256 k as float32. */
+FMI_INLINE void wide_scales(float *scale_out, const fmi_fast_block kind, const uint8_t *s)
+{
+    if (kind == FMI_Q2_K)
+        nibble_scales(scale_out, s);
+    else if (kind == FMI_Q3_K)
+        third_scales(scale_out, s);
+    else if (kind == FMI_IQ4_XS)
+        split_scales(scale_out, s);
+    else if (kind == FMI_Q6_K)
+        byte_scales(scale_out, s);
+    else
+        six_bit_scales(scale_out, s);
+}
+/* How many vectors those are. */
+FMI_INLINE uint32_t wide_scale_count(const fmi_fast_block kind)
+{
+    return kind == FMI_Q2_K ? 32 : kind == FMI_IQ4_XS ? 8 : 16;
+}
+/* Their bytes as stored. */
+FMI_INLINE uint32_t wide_scale_bytes(const fmi_fast_block kind)
+{
+    if (kind == FMI_Q2_K)
+        return 320;
+    if (kind == FMI_Q3_K)
+        return 224;
+    if (kind == FMI_IQ4_XS)
+        return 128;
+    return kind == FMI_Q6_K ? 288 : 256;
 }
 
 /* blocks of 32 k: a multiple of 8 */
@@ -444,12 +549,9 @@ FMI_INLINE void unpack_k(uint8_t *q_out, float *scale_out, const fmi_fast_block 
         unpack_lines(q_out, kind, q);
         __builtin_prefetch(q + PREFETCH_BYTES, 0, 3);
         if (b % 8 == 0) {
-            if (kind == FMI_Q6_K)
-                byte_scales(scale_out, s);
-            else
-                six_bit_scales(scale_out, s);
-            scale_out += (size_t)16 * VF_LANES;
-            s += kind == FMI_Q6_K ? 288 : 256;
+            wide_scales(scale_out, kind, s);
+            scale_out += (size_t)wide_scale_count(kind) * VF_LANES;
+            s += wide_scale_bytes(kind);
         }
         q_out += 512;
         q += block_q_bytes(kind);
@@ -469,12 +571,17 @@ static void k_unpack(void *q_out, float *scale_out, fmi_fast_block kind, const v
         UNPACK(Q5_0, unpack)
         UNPACK(Q5_1, unpack)
         UNPACK(IQ4_NL, unpack)
+        UNPACK(MXFP4, unpack)
+        UNPACK(IQ4_XS, unpack_k)
+        UNPACK(Q2_K, unpack_k)
+        UNPACK(Q3_K, unpack_k)
         UNPACK(Q4_K, unpack_k)
         UNPACK(Q5_K, unpack_k)
         UNPACK(Q6_K, unpack_k)
     case FMI_UNPACKED:
     case FMI_UNPACKED_MIN:
     case FMI_UNPACKED_16:
+    case FMI_UNPACKED_16_MIN:
     case FMI_Q8_0:
         break; /* these are unpacked during the product */
     }
@@ -566,20 +673,106 @@ FMI_INLINE void tile_int8(const uint32_t m, const fmi_fast_block kind, const uin
         tile_finish(o, r, 0, sum[r]);
 }
 
+/* Adds the m dot products of a block to the sums. scale: of 16 outputs, then their minima. */
+FMI_INLINE void add_block(const uint32_t m, const bool min, vf *sum, const vi *dot,
+                          const float *scale, const uint8_t *x, const uint32_t quads)
+{
+    const vf of = vf_load(scale);
+#pragma GCC unroll 12
+    for (uint32_t r = 0; r < m; r++)
+        sum[r] = vf_fma(vf_of_int(dot[r]), vf_mul(of, vf_set1(float_at(x, quads * m + r))), sum[r]);
+    if (!min)
+        return;
+    const vf least = vf_load(scale + VF_LANES);
+#pragma GCC unroll 12
+    for (uint32_t r = 0; r < m; r++)
+        sum[r] = vf_fma(least, vf_set1(float_at(x, (quads + 1) * m + r)), sum[r]);
+}
+
+/* 32 k of a type of 256 k; returns the rows behind them. Scales of 16 k: the low lines, then the
+ * high ones. */
+FMI_INLINE const uint8_t *wide_block(const uint32_t m, const fmi_fast_block kind, vf *sum,
+                                     const float *scale, const uint8_t *q, const uint8_t *x)
+{
+    const bool min = kind == FMI_Q2_K || kind == FMI_Q4_K || kind == FMI_Q5_K;
+    const uint32_t quads = block_is_pairs(kind) || kind == FMI_Q6_K ? 4 : 8;
+    const uint32_t scales = min ? 2 * VF_LANES : VF_LANES;
+
+#pragma GCC unroll 2
+    for (uint32_t half = 0; half < 8 / quads; half++) {
+        vi dot[TILE_INT8];
+#pragma GCC unroll 12
+        for (uint32_t r = 0; r < m; r++)
+            dot[r] = vi_set1(min ? 0 : quad_at(x, (quads + 1) * m + r));
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < 4; j++) {
+            vi low, high;
+            block_nibbles(kind, q, j, &low, &high);
+            if (half == 0)
+                dot_rows(m, dot, low, x, j);
+            if (quads == 8 || half == 1)
+                dot_rows(m, dot, high, x, quads == 8 ? j + 4 : j);
+        }
+        add_block(m, min, sum, dot, scale, x, quads);
+        x += (size_t)FMI_ROW_BLOCK_BYTES(quads) * m;
+        scale += scales;
+    }
+    return x;
+}
+
+/* A type of 256 k without unpacking; the bits of the unpacked form. blocks: a multiple of 8 */
+FMI_INLINE void tile_wide(const uint32_t m, const fmi_fast_block kind, const uint8_t *x,
+                          const uint8_t *q, const uint8_t *s, uint32_t blocks,
+                          const fmi_fast_out *o)
+{
+    vf sum[TILE_INT8];
+
+#pragma GCC unroll 12
+    for (uint32_t r = 0; r < m; r++)
+        sum[r] = vf_zero();
+    for (uint32_t b = 0; b < blocks; b += 8) {
+        float scale[32 * VF_LANES];
+        wide_scales(scale, kind, s);
+        for (uint32_t i = 0; i < 8; i++) {
+            for (uint32_t at = 0; at < block_q_bytes(kind); at += 64)
+                __builtin_prefetch(q + at + PREFETCH_BYTES, 0, 3);
+            x = wide_block(m, kind, sum, scale + i * (wide_scale_count(kind) / 8) * VF_LANES, q, x);
+            q += block_q_bytes(kind);
+        }
+        s += wide_scale_bytes(kind);
+    }
+#pragma GCC unroll 12
+    for (uint32_t r = 0; r < m; r++)
+        tile_finish(o, r, 0, sum[r]);
+}
+
 typedef void (*int8_fn)(const uint8_t *x, const uint8_t *q, const uint8_t *s, uint32_t blocks,
                         const fmi_fast_out *o);
-#define INT8(kind)                                                                                 \
+#define INT8_TABLE(kind, tile)                                                                     \
     FMI_TILE_TABLE(TILE_INT8, int8_##kind,                                                         \
                    (const uint8_t *x, const uint8_t *q, const uint8_t *s, uint32_t blocks,         \
                     const fmi_fast_out *o),                                                        \
-                   tile_int8, FMI_##kind, x, q, s, blocks, o);
+                   tile, FMI_##kind, x, q, s, blocks, o);
+#define INT8(kind) INT8_TABLE(kind, tile_int8)
+#define WIDE(kind) INT8_TABLE(kind, tile_wide)
 /* clang-format off */
 #define INT8_KINDS(X)                                                                              \
-    X(UNPACKED) X(UNPACKED_MIN) X(UNPACKED_16) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL)
+    X(UNPACKED) X(UNPACKED_MIN) X(UNPACKED_16) X(UNPACKED_16_MIN)                                  \
+    X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) X(MXFP4)
+#define WIDE_KINDS(X) X(IQ4_XS) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K)
 /* clang-format on */
 INT8_KINDS(INT8)
+WIDE_KINDS(WIDE)
 #define INT8_NAME(kind) [FMI_##kind] = int8_##kind,
-static const int8_fn *const int8_tile[] = {INT8_KINDS(INT8_NAME)};
+static const int8_fn *const int8_tile[] = {INT8_KINDS(INT8_NAME) WIDE_KINDS(INT8_NAME)};
+
+/* Bytes of a packed row that meets blocks of this kind. */
+FMI_INLINE size_t row_blocks_bytes(fmi_fast_block kind, uint32_t blocks)
+{
+    if (block_is_pairs(kind) || kind == FMI_Q6_K)
+        return (size_t)FMI_ROW_BLOCK_BYTES(4) * 2 * blocks;
+    return (size_t)FMI_ROW_BLOCK_BYTES(block_quads(kind)) * blocks;
+}
 
 static void k_product_int8(const fmi_fast_out *out, const void *packed, uint32_t m,
                            fmi_fast_block kind, const void *q, const void *scale, uint32_t blocks)
@@ -591,7 +784,7 @@ static void k_product_int8(const fmi_fast_out *out, const void *packed, uint32_t
         uint32_t n = tile_rows_at(m, t, tiles);
         fmi_fast_out o = out_from(out, at);
         int8_tile[kind][n](x, q, scale, blocks, &o);
-        x += (size_t)FMI_ROW_BLOCK_BYTES(block_quads(kind)) * n * blocks;
+        x += row_blocks_bytes(kind, blocks) * n;
         at += n;
     }
 }

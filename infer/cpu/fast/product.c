@@ -67,7 +67,7 @@ static size_t row_bytes(const fmi_fast_weight *w)
 static size_t panel_bytes(const fmi_fast_weight *w)
 {
     if (w->layout == FMI_LAYOUT_INT8)
-        return (size_t)w->depth * (512 + 128);
+        return (size_t)w->depth * (512u + (w->block == FMI_Q2_K ? 256u : 128u));
     return w->layout == FMI_LAYOUT_FILE ? 2ul * FM_K_BLOCK * FMI_WIDE * sizeof(float) : 0;
 }
 
@@ -129,19 +129,16 @@ static void pack(packed_rows *r, const fmi_fast_weight *w, bool split)
 /* The form that a panel is unpacked to. */
 static fmi_fast_block unpacked_as(const fmi_fast_weight *w)
 {
-    if (w->block == FMI_Q6_K)
-        return FMI_UNPACKED_16;
+    if (w->quads == 4)
+        return w->offset == 0 ? FMI_UNPACKED_16_MIN : FMI_UNPACKED_16;
     return w->offset == 0 ? FMI_UNPACKED_MIN : FMI_UNPACKED;
 }
 
-/* Whether panels are unpacked before their tiles: always for types of 256 k; for types whose
- * elements are spread over two lines, from the third tile on. */
+/* Whether panels are unpacked before their tiles: from the third tile on, but for the types whose
+ * elements lie in one line and share one scale. */
 static bool is_unpacked_first(const fmi_fast_weight *w, uint32_t m)
 {
-    if (w->block == FMI_Q4_K || w->block == FMI_Q5_K || w->block == FMI_Q6_K)
-        return true;
-    return m >= UNPACK_ROWS &&
-           (w->block == FMI_Q5_0 || w->block == FMI_Q5_1 || w->block == FMI_IQ4_NL);
+    return m >= UNPACK_ROWS && w->block != FMI_Q8_0 && w->block != FMI_Q4_0 && w->block != FMI_Q4_1;
 }
 
 static void panel_int8(const packed_rows *r, const fmi_fast_weight *w, uint32_t p,

@@ -9,21 +9,38 @@
 #include "store/base/checked.h"
 #include "store/base/mem.h"
 
+/* Of a file's block: where its elements, float16 scales and single bytes of scales begin. */
 typedef struct block_info {
     fm_dtype dtype;
     fmi_fast_block block;
     uint32_t q_bytes; /* bytes of 32 k of a panel */
-    uint32_t s_bytes; /* bytes of the scales of a file's block (32 or 256 k) of one output */
     int32_t offset;
+    uint32_t q_at, halves, half_at, bytes, byte_at;
 } block_info;
 
+/* clang-format off */
 static const block_info infos[] = {
-    {FM_Q8_0, FMI_Q8_0, 512, 2, -128}, {FM_Q4_0, FMI_Q4_0, 256, 2, -8},
-    {FM_Q4_1, FMI_Q4_1, 256, 4, 0},    {FM_Q5_0, FMI_Q5_0, 320, 2, -16},
-    {FM_Q5_1, FMI_Q5_1, 320, 4, 0},    {FM_IQ4_NL, FMI_IQ4_NL, 256, 2, -128},
-    {FM_Q4_K, FMI_Q4_K, 256, 16, 0},   {FM_Q5_K, FMI_Q5_K, 320, 16, 0},
-    {FM_Q6_K, FMI_Q6_K, 384, 18, -32},
+    {FM_Q8_0,   FMI_Q8_0,   512, -128, 2,  1, 0,   0,  0},
+    {FM_Q4_0,   FMI_Q4_0,   256, -8,   2,  1, 0,   0,  0},
+    {FM_Q4_1,   FMI_Q4_1,   256, 0,    4,  2, 0,   0,  0},
+    {FM_Q5_0,   FMI_Q5_0,   320, -16,  2,  1, 0,   0,  0},
+    {FM_Q5_1,   FMI_Q5_1,   320, 0,    4,  2, 0,   0,  0},
+    {FM_IQ4_NL, FMI_IQ4_NL, 256, -128, 2,  1, 0,   0,  0},
+    {FM_MXFP4,  FMI_MXFP4,  256, -128, 1,  0, 0,   1,  0},
+    {FM_IQ4_XS, FMI_IQ4_XS, 256, -128, 8,  1, 0,   6,  2},
+    {FM_Q2_K,   FMI_Q2_K,   128, 0,    16, 2, 80,  16, 0},
+    {FM_Q3_K,   FMI_Q3_K,   192, -4,   32, 1, 108, 12, 96},
+    {FM_Q4_K,   FMI_Q4_K,   256, 0,    16, 2, 0,   12, 4},
+    {FM_Q5_K,   FMI_Q5_K,   320, 0,    48, 2, 0,   12, 4},
+    {FM_Q6_K,   FMI_Q6_K,   384, -32,  0,  1, 208, 16, 192},
 };
+/* clang-format on */
+
+/* Bytes of the scales of a file's block of one output. */
+static uint32_t scale_bytes(const block_info *info)
+{
+    return 2 * info->halves + info->bytes;
+}
 
 static const block_info *info_of(fm_dtype dtype)
 {
@@ -85,8 +102,8 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
         w->block = info->block;
         w->offset = info->offset;
         w->panel_q = (size_t)w->depth * info->q_bytes;
-        w->quads = info->block == FMI_Q6_K ? 4 : 8;
-        w->panel_s = k / fm_dtype_get(dtype)->block_elems * (size_t)info->s_bytes * FMI_OUTPUTS;
+        w->quads = info->block == FMI_Q6_K || info->q_bytes < 256 ? 4 : 8;
+        w->panel_s = k / fm_dtype_get(dtype)->block_elems * (size_t)scale_bytes(info) * FMI_OUTPUTS;
         *bytes = (uint64_t)w->base.panels * (w->panel_q + w->panel_s);
     } else if (w->layout == FMI_LAYOUT_BF16 || w->layout == FMI_LAYOUT_UP) {
         w->depth = ceil_div(k, 2);
@@ -107,7 +124,15 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
 
 /* ---- block types ---- */
 
-/* Stores 32 unsigned elements of one output: bytes, or nibbles with their higher bits apart. */
+/* Sets `count` bits of one output's byte of a line, of quad `quad` of those that share it. */
+static void put_bits(uint8_t *line, uint32_t byte, uint32_t quad, uint32_t count, uint32_t v)
+{
+    const uint32_t before = quad ? line[byte] : 0u;
+    line[byte] = (uint8_t)(before | v << count * quad);
+}
+
+/* Stores 32 unsigned elements of one output: bytes, nibbles or pairs of bits, with their higher
+ * bits apart. */
 static void put_elements(const block_info *info, uint8_t *q, uint32_t o, const uint8_t *v)
 {
     for (uint32_t e = 0; e < FMI_BLOCK; e++) {
@@ -116,27 +141,27 @@ static void put_elements(const block_info *info, uint8_t *q, uint32_t o, const u
             q[64 * quad + byte] = v[e];
             continue;
         }
+        if (info->q_bytes < 256) {
+            put_bits(q + 64 * (quad / 4), byte, quad % 4, 2, v[e] & 3u);
+            if (info->q_bytes == 192)
+                put_bits(q + 128, byte, quad, 1, v[e] >> 2);
+            continue;
+        }
         if (quad < 4)
             q[64 * quad + byte] = (uint8_t)((v[e] & 15u) | (uint32_t)(v[e + 16] & 15u) << 4);
         if (info->q_bytes == 320)
-            q[256 + byte] = (uint8_t)((quad ? q[256 + byte] : 0u) | (v[e] >> 4 & 1u) << quad);
-        if (info->q_bytes == 384) {
-            uint8_t *high = q + 256 + 64 * (quad / 4) + byte;
-            *high = (uint8_t)((quad % 4 ? *high : 0u) | (v[e] >> 4 & 3u) << (2 * (quad % 4)));
-        }
+            put_bits(q + 256, byte, quad, 1, v[e] >> 4 & 1u);
+        if (info->q_bytes == 384)
+            put_bits(q + 256 + 64 * (quad / 4), byte, quad % 4, 2, v[e] >> 4 & 3u);
     }
 }
 
 /* The unsigned elements of a block of 32. */
 static void elements_32(const block_info *info, uint8_t *v, const uint8_t *src)
 {
-    uint32_t high = 0;
+    const uint32_t high = info->q_bytes == 320 ? fm_get_u32(src + info->q_at) : 0;
 
-    src += info->s_bytes;
-    if (info->q_bytes == 320) {
-        high = fm_get_u32(src);
-        src += 4;
-    }
+    src += info->q_at + (info->q_bytes == 320 ? 4 : 0);
     for (uint32_t i = 0; i < FMI_BLOCK; i++) {
         if (info->q_bytes == 512)
             v[i] = src[i] ^ 0x80u; /* + 128 */
@@ -146,39 +171,74 @@ static void elements_32(const block_info *info, uint8_t *v, const uint8_t *src)
     }
 }
 
-/* Element e of a block of 256, unsigned; store/quant/dequant_k.c describes GGUF's order of bits. */
-static uint8_t element_256(const block_info *info, const uint8_t *src, uint32_t e)
-{
-    const uint32_t sub = e / 32, i = e % 32;
-    uint32_t v;
+/* A place of an element of a block of 256 in the file: `bits` bits of a byte from `shift` on. */
+typedef struct bit_place {
+    uint32_t byte, shift, bits;
+} bit_place;
 
-    if (info->block == FMI_Q6_K) {
-        const uint32_t half = e / 128, quarter = e % 128 / 32;
-        v = src[half * 64 + quarter % 2 * 32 + i];
-        v = quarter < 2 ? v & 15u : v >> 4;
-        return (uint8_t)(v | (src[128 + half * 32 + i] >> (2 * quarter) & 3u) << 4);
-    }
-    v = src[(info->block == FMI_Q5_K ? 48 : 16) + sub / 2 * 32 + i] >> (sub % 2 * 4) & 15u;
+/* The low bits of element e; store/quant/dequant_k.c describes GGUF's order of bits. */
+static bit_place low_of(const block_info *info, uint32_t e)
+{
+    const uint32_t i = e % 32, half = e / 128, quarter = e % 128 / 32;
+
+    if (info->q_bytes < 256) /* Q2_K, Q3_K */
+        return (bit_place){info->q_at + 32 * half + i, 2 * quarter, 2};
+    if (info->block == FMI_Q6_K)
+        return (bit_place){64 * half + quarter % 2 * 32 + i, quarter / 2 * 4, 4};
+    if (info->block == FMI_IQ4_XS)
+        return (bit_place){info->q_at + e / 32 * 16 + e % 16, e / 16 % 2 * 4, 4};
+    return (bit_place){info->q_at + e / 64 * 32 + i, e / 32 % 2 * 4, 4}; /* Q4_K, Q5_K */
+}
+
+/* The bits above those; no bits where the type has none. */
+static bit_place high_of(const block_info *info, uint32_t e)
+{
+    if (info->block == FMI_Q3_K)
+        return (bit_place){e % 32, e / 32, 1};
     if (info->block == FMI_Q5_K)
-        v |= (src[16 + i] >> sub & 1u) << 4;
-    return (uint8_t)v;
+        return (bit_place){16 + e % 32, e / 32, 1};
+    if (info->block == FMI_Q6_K)
+        return (bit_place){128 + e / 128 * 32 + e % 32, e % 128 / 32 * 2, 2};
+    return (bit_place){0};
+}
+
+/* The places of all elements of a block of 256. */
+typedef struct places {
+    bit_place low[256], high[256];
+} places;
+
+static void places_of(places *p, const block_info *info)
+{
+    for (uint32_t e = 0; e < 256; e++) {
+        p->low[e] = low_of(info, e);
+        p->high[e] = high_of(info, e);
+    }
+}
+
+static uint32_t bits_at(const uint8_t *src, bit_place p)
+{
+    return (uint32_t)src[p.byte] >> p.shift & ((1u << p.bits) - 1u);
+}
+
+/* The unsigned elements of a block of 256. */
+static void elements_256(const places *p, uint8_t *v, const uint8_t *src)
+{
+    for (uint32_t e = 0; e < 256; e++)
+        v[e] = (uint8_t)(bits_at(src, p->low[e]) | bits_at(src, p->high[e]) << p->low[e].bits);
 }
 
 /* Stores the scales of one output: float16 unchanged, single bytes as planes. */
 static void put_scales(const block_info *info, uint8_t *s, uint32_t o, const uint8_t *src)
 {
-    const bool last = info->block == FMI_Q6_K; /* the file has its scales behind the elements */
-    const uint32_t halves = info->s_bytes == 2 || last ? 1 : 2;
-    const uint8_t *half = last ? src + 208 : src, *bytes = last ? src + 192 : src + 4;
-
-    for (uint32_t i = 0; i < halves; i++)
-        memcpy(s + 2 * FMI_OUTPUTS * i + 2 * o, half + 2 * i, 2);
-    for (uint32_t i = 0; i + 2 * halves < info->s_bytes; i++)
-        s[2 * FMI_OUTPUTS * halves + FMI_OUTPUTS * i + o] = bytes[i];
+    for (uint32_t i = 0; i < info->halves; i++)
+        memcpy(s + 2 * FMI_OUTPUTS * i + 2 * o, src + info->half_at + 2 * i, 2);
+    s += 2 * FMI_OUTPUTS * info->halves + o;
+    for (uint32_t i = 0; i < info->bytes; i++)
+        s[FMI_OUTPUTS * i] = src[info->byte_at + i];
 }
 
 /* Stores one block of the file. */
-static void put_block(const block_info *info, uint8_t *q, uint8_t *s, uint32_t o,
+static void put_block(const block_info *info, const places *p, uint8_t *q, uint8_t *s, uint32_t o,
                       const uint8_t *src)
 {
     const uint32_t elems = fm_dtype_get(info->dtype)->block_elems;
@@ -187,8 +247,8 @@ static void put_block(const block_info *info, uint8_t *q, uint8_t *s, uint32_t o
     put_scales(info, s, o, src);
     if (elems == FMI_BLOCK)
         elements_32(info, v, src);
-    for (uint32_t e = 0; e < elems && elems > FMI_BLOCK; e++)
-        v[e] = element_256(info, src, e);
+    else
+        elements_256(p, v, src);
     for (uint32_t b = 0; b < elems / FMI_BLOCK; b++)
         put_elements(info, q + (size_t)b * info->q_bytes, o, v + b * FMI_BLOCK);
 }
@@ -198,8 +258,10 @@ static void image_int8(uint8_t *image, const fmi_fast_weight *w, const uint8_t *
     const block_info *info = info_of(w->dtype);
     const fm_dtype_info *type = fm_dtype_get(w->dtype);
     uint8_t *scales = image + w->base.panels * w->panel_q;
+    places p;
 
     fm_assert(info != NULL && w->base.panels > 0);
+    places_of(&p, info);
     if (w->base.n % FMI_OUTPUTS != 0) { /* padding outputs */
         memset(image + (w->base.panels - 1) * w->panel_q, 0, w->panel_q);
         memset(scales + (w->base.panels - 1) * w->panel_s, 0, w->panel_s);
@@ -208,9 +270,9 @@ static void image_int8(uint8_t *image, const fmi_fast_weight *w, const uint8_t *
         uint8_t *q = image + n / FMI_OUTPUTS * w->panel_q;
         uint8_t *s = scales + n / FMI_OUTPUTS * w->panel_s;
         for (uint32_t k = 0; k < w->base.k; k += type->block_elems, src += type->block_bytes) {
-            put_block(info, q, s, n % FMI_OUTPUTS, src);
+            put_block(info, &p, q, s, n % FMI_OUTPUTS, src);
             q += (size_t)type->block_elems / FMI_BLOCK * info->q_bytes;
-            s += (size_t)info->s_bytes * FMI_OUTPUTS;
+            s += (size_t)scale_bytes(info) * FMI_OUTPUTS;
         }
     }
 }
@@ -352,6 +414,10 @@ static uint32_t element_at(const block_info *info, const uint8_t *q, uint32_t o,
 
     if (info->q_bytes == 512)
         return q[64 * quad + byte];
+    if (info->q_bytes < 256) {
+        v = q[64 * (quad / 4) + byte] >> (2 * (quad % 4)) & 3u;
+        return info->q_bytes == 192 ? v | (q[128 + byte] >> quad & 1u) << 2 : v;
+    }
     v = q[64 * (quad % 4) + byte];
     v = quad < 4 ? v & 15u : v >> 4;
     if (info->q_bytes == 320)
@@ -363,41 +429,31 @@ static uint32_t element_at(const block_info *info, const uint8_t *q, uint32_t o,
 
 static void get_scales(const block_info *info, uint8_t *dst, const uint8_t *s, uint32_t o)
 {
-    const bool last = info->block == FMI_Q6_K;
-    const uint32_t halves = info->s_bytes == 2 || last ? 1 : 2;
-    uint8_t *half = last ? dst + 208 : dst, *bytes = last ? dst + 192 : dst + 4;
-
-    for (uint32_t i = 0; i < halves; i++)
-        memcpy(half + 2 * i, s + 2 * FMI_OUTPUTS * i + 2 * o, 2);
-    for (uint32_t i = 0; i + 2 * halves < info->s_bytes; i++)
-        bytes[i] = s[2 * FMI_OUTPUTS * halves + FMI_OUTPUTS * i + o];
+    for (uint32_t i = 0; i < info->halves; i++)
+        memcpy(dst + info->half_at + 2 * i, s + 2 * FMI_OUTPUTS * i + 2 * o, 2);
+    s += 2 * FMI_OUTPUTS * info->halves + o;
+    for (uint32_t i = 0; i < info->bytes; i++)
+        dst[info->byte_at + i] = s[FMI_OUTPUTS * i];
 }
 
 static void set_element_32(const block_info *info, uint8_t *dst, uint32_t e, uint32_t v)
 {
-    uint8_t *q = dst + info->s_bytes + (info->q_bytes == 320 ? 4 : 0);
+    uint8_t *q = dst + info->q_at + (info->q_bytes == 320 ? 4 : 0);
 
     if (info->q_bytes == 512)
         q[e] = (uint8_t)(v ^ 0x80u);
     else
         q[e % 16] |= (uint8_t)((v & 15u) << (e < 16 ? 0 : 4));
     if (info->q_bytes == 320)
-        dst[info->s_bytes + e / 8] |= (uint8_t)((v >> 4) << e % 8);
+        dst[info->q_at + e / 8] |= (uint8_t)((v >> 4) << e % 8);
 }
 
 static void set_element_256(const block_info *info, uint8_t *dst, uint32_t e, uint32_t v)
 {
-    const uint32_t sub = e / 32, i = e % 32, half = e / 128, quarter = e % 128 / 32;
+    const bit_place low = low_of(info, e), high = high_of(info, e);
 
-    if (info->block == FMI_Q6_K) {
-        dst[half * 64 + quarter % 2 * 32 + i] |= (uint8_t)((v & 15u) << (quarter < 2 ? 0 : 4));
-        dst[128 + half * 32 + i] |= (uint8_t)((v >> 4) << (2 * quarter));
-        return;
-    }
-    dst[(info->block == FMI_Q5_K ? 48 : 16) + sub / 2 * 32 + i] |=
-        (uint8_t)((v & 15u) << (sub % 2 * 4));
-    if (info->block == FMI_Q5_K)
-        dst[16 + i] |= (uint8_t)((v >> 4) << sub);
+    dst[low.byte] |= (uint8_t)((v & ((1u << low.bits) - 1u)) << low.shift);
+    dst[high.byte] |= (uint8_t)((v >> low.bits & ((1u << high.bits) - 1u)) << high.shift);
 }
 
 static fm_status row_int8(float *y, const fmi_fast_weight *w, uint32_t n)
@@ -421,7 +477,7 @@ static fm_status row_int8(float *y, const fmi_fast_weight *w, uint32_t n)
         }
         FM_TRY(fm_to_f32(y, w->dtype, block, elems));
         q += (size_t)elems / FMI_BLOCK * info->q_bytes;
-        s += (size_t)info->s_bytes * FMI_OUTPUTS;
+        s += (size_t)scale_bytes(info) * FMI_OUTPUTS;
     }
     return FM_OK;
 }
